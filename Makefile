@@ -1,0 +1,56 @@
+# make demo   the main job from nothing to the report
+# make test   every test that needs no GPU and no PyTorch
+SHELL := /bin/bash
+GO    ?= go
+FUZZTIME ?= 1h
+# What `make test` gives each fuzz target.
+TESTFUZZTIME ?= 2m
+PKGS  := ./...
+export GOFLAGS ?= -buildvcs=false
+
+.PHONY: build ort test demo vet fuzz bench race browser tables pytorch clean
+
+build:
+	$(GO) build -o bin/remat ./cmd/remat
+
+# ONNX Runtime's library from its Python package, by the same code as
+# `remat doctor --install`.
+ort: build
+	bin/remat doctor --install cpu
+
+test: vet ort
+	$(GO) test -timeout 50m $(PKGS)
+	scripts/fuzz.sh $(TESTFUZZTIME)
+
+vet:
+	@fmt=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$fmt" ]; then echo "gofmt: $$fmt"; exit 1; fi
+	$(GO) vet $(PKGS)
+	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 $(PKGS)
+
+# The race detector over the packages that hold goroutines or C memory.
+race: ort
+	$(GO) test -race -short -timeout 20m ./runtime/ort ./runtime
+
+demo: ort
+	bin/remat demo
+
+fuzz: ort
+	scripts/fuzz.sh $(FUZZTIME)
+
+bench: ort
+	$(GO) test -run '^$$' -bench . -benchtime 1x $(PKGS)
+
+browser: build
+	$(GO) test -tags browser ./report
+
+# The tables under docs/results, and the comparison with PyTorch (which needs
+# bench/requirements.txt).
+tables: ort
+	scripts/tables.py all --out docs/results
+
+pytorch: ort
+	bench/compare.py
+	bench/compare.py --batch 1 --seq 1024 --rewrite "--strategy full --chunk-loss auto --tile auto"
+
+clean:
+	rm -rf bin out
