@@ -1,0 +1,142 @@
+package onnx
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files maps the external data files of one model, each once. Nothing is read
+// until a tensor's bytes are touched. The folder is the model's own: paths that
+// leave it (.., absolute, through a link) are refused, because a model file is
+// not trusted to name files of the machine.
+type Files struct {
+	dir  string
+	mu   sync.Mutex
+	maps map[string][]byte // by clean location
+}
+
+func newFiles(dir string) *Files { return &Files{dir: dir, maps: map[string][]byte{}} }
+
+// Resolve returns the path of an external data file inside the model's folder.
+func (f *Files) Resolve(location string) (string, error) {
+	if f == nil {
+		return "", fmt.Errorf("external data %q: the model has no folder", location)
+	}
+	clean := filepath.Clean(filepath.FromSlash(location))
+	if filepath.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, ".."+string(filepath.Separator)) {
+		return "", fmt.Errorf("external data %q lies outside the model's folder", location)
+	}
+	path := filepath.Join(f.dir, clean)
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", fmt.Errorf("external data %q: %w", location, pathCause(err))
+	}
+	root, err := filepath.EvalSymlinks(f.dir)
+	if err != nil {
+		return "", fmt.Errorf("external data %q: %w", location, pathCause(err))
+	}
+	rel, err := filepath.Rel(root, real)
+	if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+		return "", fmt.Errorf("external data %q lies outside the model's folder through a link", location)
+	}
+	return path, nil
+}
+
+// pathCause drops the path from a file error, which the caller names already.
+func pathCause(err error) error {
+	if pe, ok := err.(*os.PathError); ok {
+		return pe.Err
+	}
+	return err
+}
+
+// Map returns the whole file at that location, mapped read-only.
+func (f *Files) Map(location string) ([]byte, error) {
+	if f == nil {
+		return nil, fmt.Errorf("external data %q: the model has no folder", location)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if m, ok := f.maps[filepath.Clean(location)]; ok {
+		return m, nil
+	}
+	path, err := f.Resolve(location)
+	if err != nil {
+		return nil, err
+	}
+	m, err := mapFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("external data %q: %w", location, err)
+	}
+	f.maps[filepath.Clean(location)] = m
+	return m, nil
+}
+
+// mapFile maps a regular file read-only; an empty one maps to no bytes.
+func mapFile(path string) ([]byte, error) {
+	// Without O_NONBLOCK, opening a named pipe waits for its writer.
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, pathCause(err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, pathCause(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file")
+	}
+	if int64(int(info.Size())) != info.Size() {
+		return nil, errors.New("too large to be mapped on this machine")
+	}
+	if info.Size() == 0 {
+		return []byte{}, nil
+	}
+	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+}
+
+func unmap(m []byte) error {
+	if len(m) == 0 {
+		return nil
+	}
+	return unix.Munmap(m)
+}
+
+// tensor returns the bytes of one tensor in its external file.
+func (f *Files) tensor(t *Tensor, size int64) ([]byte, error) {
+	e, err := t.External()
+	if err != nil {
+		return nil, err
+	}
+	m, err := f.Map(e.Location)
+	if err != nil {
+		return nil, fmt.Errorf("tensor %q: %w", t.Proto.GetName(), err)
+	}
+	if e.Length >= 0 && e.Length != size {
+		return nil, fmt.Errorf("tensor %q: external length %d where %s%v takes %d", t.Proto.GetName(), e.Length, t.DType(), t.Dims(), size)
+	}
+	if e.Offset > int64(len(m)) || size > int64(len(m))-e.Offset {
+		return nil, fmt.Errorf("tensor %q: %d bytes from %d on lie beyond the end of %q (%d bytes)", t.Proto.GetName(), size, e.Offset, e.Location, len(m))
+	}
+	return m[e.Offset : e.Offset+size : e.Offset+size], nil
+}
+
+func (f *Files) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var first error
+	for location, m := range f.maps {
+		if err := unmap(m); err != nil && first == nil {
+			first = err
+		}
+		delete(f.maps, location)
+	}
+	return first
+}

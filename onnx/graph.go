@@ -1,0 +1,231 @@
+package onnx
+
+import (
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// A Model is an ONNX file.
+type Model struct {
+	// Proto is everything around the graph, as read. Its Graph field is nil;
+	// the graph lives in Graph.
+	Proto *pb.ModelProto
+	Graph *Graph
+	// Path is the file the model was loaded from, "" if none.
+	Path  string
+	files *Files
+	image []byte // the mapped file that the messages alias
+}
+
+// A Graph is the nodes of a model in file order with the values between them.
+type Graph struct {
+	// Proto holds what is not represented elsewhere: name, doc string, sparse
+	// initializers, quantization annotations, metadata, unknown fields, and
+	// the value_info entries as read.
+	Proto   *pb.GraphProto
+	Nodes   []*Node
+	Inputs  []*Value
+	Outputs []*Value
+	// Initializers in file order; each has Init set.
+	Initializers []*Value
+
+	// outputProtos are the output declarations as read.
+	outputProtos []*pb.ValueInfoProto
+	// strayInfos are value_info entries as read for names that no value has.
+	strayInfos map[*pb.ValueInfoProto]bool
+
+	values map[string]*Value
+	names  *names
+}
+
+// A Value is one name in a graph.
+type Value struct {
+	Name string
+	// Type is what is known: declared in the file, or inferred.
+	Type Type
+	// Producer and Index say which node output the value is; Producer is nil
+	// for inputs and initializers.
+	Producer *Node
+	Index    int
+	// Init is the constant data of an initializer, else nil.
+	Init *Tensor
+
+	input  bool
+	sparse bool // a sparse initializer, preserved only
+	outs   int
+	uses   []Use
+	places map[Use]int        // index of a long list of uses
+	info   *pb.ValueInfoProto // input or output declaration as read
+	loaded Type               // Type as the file gave it
+}
+
+// A Use is one place where a value is read.
+type Use struct {
+	Node *Node
+	// Index is the input's position, or Captured.
+	Index int
+}
+
+// Captured stands as Use.Index for a value read inside a node's subgraph.
+const Captured = -1
+
+// A Node is one operator.
+type Node struct {
+	// Proto is the message as read; its input and output lists are rewritten
+	// from Inputs and Outputs on saving.
+	Proto *pb.NodeProto
+	// Inputs and Outputs hold nil where an optional one is left out.
+	Inputs, Outputs []*Value
+	// Captures are the outer values that subgraphs of the node read.
+	Captures []*Value
+
+	graph *Graph
+}
+
+// IsInput reports a graph input.
+func (v *Value) IsInput() bool { return v.input }
+
+// IsOutput reports a graph output.
+func (v *Value) IsOutput() bool { return v.outs > 0 }
+
+// IsConstant reports an initializer that no feed can replace.
+func (v *Value) IsConstant() bool { return v.Init != nil && !v.input }
+
+// Uses lists the readers in no particular order; not to be changed.
+func (v *Value) Uses() []Use { return v.uses }
+
+// Dead reports that nothing reads the value and it is no output.
+func (v *Value) Dead() bool { return len(v.uses) == 0 && v.outs == 0 }
+
+func (v *Value) String() string { return v.Name }
+
+// Name is the node's name, possibly empty.
+func (n *Node) Name() string { return n.Proto.GetName() }
+
+// SetName renames the node.
+func (n *Node) SetName(s string) { n.Proto.Name = &s }
+
+// OpType is the operator's name.
+func (n *Node) OpType() string { return n.Proto.GetOpType() }
+
+// SetOpType changes the operator; the caller sees to inputs and attributes.
+func (n *Node) SetOpType(s string) { n.Proto.OpType = &s }
+
+// Domain is the operator's domain, "" for the standard one.
+func (n *Node) Domain() string { return NormalDomain(n.Proto.GetDomain()) }
+
+// Is reports a standard-domain operator of one of these types.
+func (n *Node) Is(ops ...string) bool {
+	if n.Domain() != "" {
+		return false
+	}
+	for _, op := range ops {
+		if n.Proto.GetOpType() == op {
+			return true
+		}
+	}
+	return false
+}
+
+// NormalDomain maps the standard domain's long name to its short one.
+func NormalDomain(d string) string {
+	if d == "ai.onnx" {
+		return ""
+	}
+	return d
+}
+
+// Label is how messages call the node: its name, or its first output.
+func (n *Node) Label() string {
+	if name := n.Name(); name != "" {
+		return name
+	}
+	for _, o := range n.Outputs {
+		if o != nil {
+			return n.OpType() + " that makes " + o.Name
+		}
+	}
+	return n.OpType()
+}
+
+// In returns input i, nil where it is left out.
+func (n *Node) In(i int) *Value {
+	if i < 0 || i >= len(n.Inputs) {
+		return nil
+	}
+	return n.Inputs[i]
+}
+
+// Out returns output i, nil where it is left out.
+func (n *Node) Out(i int) *Value {
+	if i < 0 || i >= len(n.Outputs) {
+		return nil
+	}
+	return n.Outputs[i]
+}
+
+// Value returns the value of that name, or nil.
+func (g *Graph) Value(name string) *Value { return g.values[name] }
+
+// Values returns the number of names.
+func (g *Graph) NumValues() int { return len(g.values) }
+
+// Opset is the version of a domain's operator set that the file imports, 0
+// where it imports none.
+func (m *Model) Opset(domain string) int64 {
+	for _, o := range m.Proto.GetOpsetImport() {
+		if NormalDomain(o.GetDomain()) == NormalDomain(domain) {
+			return o.GetVersion()
+		}
+	}
+	return 0
+}
+
+// SetOpset imports a domain's operator set at that version.
+func (m *Model) SetOpset(domain string, version int64) {
+	for _, o := range m.Proto.OpsetImport {
+		if NormalDomain(o.GetDomain()) == NormalDomain(domain) {
+			o.Version = &version
+			return
+		}
+	}
+	m.Proto.OpsetImport = append(m.Proto.OpsetImport, &pb.OperatorSetIdProto{Domain: &domain, Version: &version})
+}
+
+// Metadata returns the entry of metadata_props.
+func (m *Model) Metadata(key string) (string, bool) {
+	for _, kv := range m.Proto.GetMetadataProps() {
+		if kv.GetKey() == key {
+			return kv.GetValue(), true
+		}
+	}
+	return "", false
+}
+
+// SetMetadata sets an entry of metadata_props.
+func (m *Model) SetMetadata(key, value string) {
+	for _, kv := range m.Proto.MetadataProps {
+		if kv.GetKey() == key {
+			kv.Value = &value
+			return
+		}
+	}
+	m.Proto.MetadataProps = append(m.Proto.MetadataProps, &pb.StringStringEntryProto{Key: &key, Value: &value})
+}
+
+// Files gives access to the external data of the model.
+func (m *Model) Files() *Files { return m.files }
+
+// NewModel makes an empty model of that standard opset.
+func NewModel(name string, opset int64) *Model {
+	ir, producer := int64(10), "remat"
+	m := &Model{Proto: &pb.ModelProto{IrVersion: &ir, ProducerName: &producer}, files: newFiles(".")}
+	m.SetOpset("", opset)
+	m.Graph = newGraph(&pb.GraphProto{Name: &name})
+	return m
+}
+
+func newGraph(p *pb.GraphProto) *Graph {
+	g := &Graph{Proto: p, values: map[string]*Value{}}
+	g.names = &names{graph: g}
+	return g
+}

@@ -1,0 +1,166 @@
+package infer
+
+// Control flow has the types that its subgraphs declare.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// body is a graph attribute.
+func (c *ctx) body(name string) (*pb.GraphProto, error) {
+	g := c.n.Attr(name).GetG()
+	if g == nil {
+		return nil, fmt.Errorf("no attribute %s", name)
+	}
+	return g, nil
+}
+
+func (c *ctx) declared(t *pb.ValueInfoProto) onnx.Type {
+	return c.r.subst(onnx.TypeFromProto(t.GetType()))
+}
+
+// ifElse: what both branches declare, or the one that is known to be taken.
+func ifElse(c *ctx) error {
+	if err := c.inputs(1); err != nil {
+		return err
+	}
+	then, err := c.body("then_branch")
+	if err != nil {
+		return err
+	}
+	other, err := c.body("else_branch")
+	if err != nil {
+		return err
+	}
+	if len(then.Output) != len(c.types) || len(other.Output) != len(c.types) {
+		return fmt.Errorf("branches of %d and %d outputs for %d", len(then.Output), len(other.Output), len(c.types))
+	}
+	taken := map[bool]*pb.GraphProto{true: then, false: other}
+	cond, known := c.scalar(0).Int()
+	for i := range c.types {
+		if known {
+			c.types[i] = c.declared(taken[cond != 0].Output[i])
+			continue
+		}
+		c.types[i] = common(c.declared(then.Output[i]), c.declared(other.Output[i]))
+	}
+	return nil
+}
+
+// common is what two types agree on.
+func common(a, b onnx.Type) onnx.Type {
+	if a.Other != nil || b.Other != nil || !a.Known() || !b.Known() || a.DType != b.DType {
+		if a.Other != nil && b.Other != nil {
+			return a
+		}
+		return onnx.Type{}
+	}
+	if !a.Ranked || !b.Ranked || len(a.Shape) != len(b.Shape) {
+		return onnx.Type{DType: a.DType}
+	}
+	out := unknowns(len(a.Shape))
+	for i := range out {
+		if a.Shape[i] == b.Shape[i] {
+			out[i] = a.Shape[i]
+		}
+	}
+	return onnx.TensorOf(a.DType, out)
+}
+
+// loop: the carried values, then per scan output a dimension of the trips.
+func loop(c *ctx) error {
+	body, err := c.body("body")
+	if err != nil {
+		return err
+	}
+	carried := max(len(c.n.Inputs)-2, 0)
+	if len(body.Output) != len(c.types)+1 || carried > len(c.types) {
+		return fmt.Errorf("a body of %d outputs, %d carried values and %d outputs", len(body.Output), carried, len(c.types))
+	}
+	for i := range c.types {
+		t := c.declared(body.Output[i+1])
+		if i < carried {
+			c.types[i] = t
+			// The value that goes in is returned where no trip is made, and a
+			// body may change its extents from trip to trip.
+			if in := c.in(i + 2); t.Other == nil && in.Known() {
+				c.types[i] = common(t, in)
+				c.types[i].DType = in.DType
+			}
+			continue
+		}
+		c.types[i] = stacked(t, onnx.Dim{})
+	}
+	return nil
+}
+
+// stacked is a type with a leading dimension.
+func stacked(t onnx.Type, n onnx.Dim) onnx.Type {
+	if t.Other != nil || !t.Ranked {
+		return onnx.Type{DType: t.DType}
+	}
+	return onnx.TensorOf(t.DType, splice(t.Shape, 0, 0, n))
+}
+
+// scan (opset 9): the states, then per scan output a dimension of the
+// sequence, at its axis.
+func scan(c *ctx) error {
+	body, err := c.body("body")
+	if err != nil {
+		return err
+	}
+	states := int64(len(c.n.Inputs)) - c.n.Int("num_scan_inputs", 0)
+	if states < 0 || states > int64(len(c.types)) || len(body.Output) != len(c.types) {
+		return fmt.Errorf("a body of %d outputs, %d states and %d outputs", len(body.Output), states, len(c.types))
+	}
+	length := c.scanLength(int(states))
+	axes := c.n.Ints("scan_output_axes")
+	for i := range c.types {
+		t := c.declared(body.Output[i])
+		k := i - int(states)
+		switch {
+		case k < 0:
+			c.types[i] = t
+			if in := c.in(i); in.Known() {
+				c.types[i] = in
+			}
+		case !t.Ranked:
+			c.types[i] = onnx.Type{DType: t.DType}
+		default:
+			axis := 0
+			if k < len(axes) {
+				if axis, err = normAxis(axes[k], len(t.Shape)+1); err != nil {
+					return err
+				}
+			}
+			c.types[i] = onnx.TensorOf(t.DType, splice(t.Shape, axis, axis, length))
+		}
+	}
+	return nil
+}
+
+// scanLength is the extent that the scan inputs share.
+func (c *ctx) scanLength(states int) onnx.Dim {
+	axes := c.n.Ints("scan_input_axes")
+	length := onnx.Dim{}
+	for i := states; i < len(c.n.Inputs); i++ {
+		s, ok := c.shape(i)
+		if !ok || len(s) == 0 {
+			continue
+		}
+		axis := 0
+		if k := i - states; k < len(axes) {
+			var err error
+			if axis, err = normAxis(axes[k], len(s)); err != nil {
+				continue
+			}
+		}
+		if d, err := unify(length, s[axis]); err == nil {
+			length = d
+		}
+	}
+	return length
+}

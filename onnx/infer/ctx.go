@@ -1,0 +1,204 @@
+package infer
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// maxRank bounds the rank that a rule makes from data; a bomb of a shape input
+// is unranked instead. ONNX Runtime's own kernels stop far below.
+const maxRank = 64
+
+// A ctx is one node while its rule runs.
+type ctx struct {
+	r     *Result
+	n     *onnx.Node
+	opset int64 // of the node's domain
+	types []onnx.Type
+	buf   [4]onnx.Type
+}
+
+// in is the type of input i; the zero Type where it is left out.
+func (c *ctx) in(i int) onnx.Type {
+	if v := c.n.In(i); v != nil {
+		return v.Type
+	}
+	return onnx.Type{}
+}
+
+// has reports that input i is given.
+func (c *ctx) has(i int) bool { return c.n.In(i) != nil }
+
+func (c *ctx) dtype(i int) onnx.DType { return c.in(i).DType }
+
+// shape is the shape of input i, and whether at least its rank is known.
+func (c *ctx) shape(i int) (onnx.Shape, bool) {
+	t := c.in(i)
+	return t.Shape, t.Ranked
+}
+
+// need is shape with a check of the rank; ok is false where it is unknown.
+func (c *ctx) need(i, rank int) (s onnx.Shape, ok bool, err error) {
+	s, ok = c.shape(i)
+	if ok && len(s) != rank {
+		return nil, false, fmt.Errorf("input %d has rank %d, %d is wanted", i, len(s), rank)
+	}
+	return s, ok, nil
+}
+
+// inputs fails where the node has fewer inputs than n, or leaves one of the
+// first n out.
+func (c *ctx) inputs(n int) error {
+	for i := range n {
+		if !c.has(i) {
+			return fmt.Errorf("input %d is missing", i)
+		}
+	}
+	return nil
+}
+
+// set types output i as a tensor of known rank.
+func (c *ctx) set(i int, d onnx.DType, s onnx.Shape) {
+	if i < len(c.types) {
+		c.types[i] = onnx.TensorOf(d, s)
+	}
+}
+
+// setDType types output i as a tensor of unknown rank.
+func (c *ctx) setDType(i int, d onnx.DType) {
+	if i < len(c.types) {
+		c.types[i] = onnx.Type{DType: d}
+	}
+}
+
+// like gives output o the type of input i.
+func (c *ctx) like(o, i int) {
+	if o < len(c.types) {
+		c.types[o] = c.in(i)
+	}
+}
+
+// likeAs gives output o the shape of input i with another element type.
+func (c *ctx) likeAs(o, i int, d onnx.DType) {
+	if o < len(c.types) {
+		t := c.in(i)
+		t.DType, t.Other = d, nil
+		c.types[o] = t
+	}
+}
+
+// sameDType checks that the given inputs have one element type and returns it.
+func (c *ctx) sameDType(inputs ...int) (onnx.DType, error) {
+	d := onnx.Undefined
+	for _, i := range inputs {
+		t := c.in(i)
+		if t.DType == onnx.Undefined {
+			continue
+		}
+		if d != onnx.Undefined && d != t.DType {
+			return d, fmt.Errorf("inputs are %s and %s, one element type is wanted", d, t.DType)
+		}
+		d = t.DType
+	}
+	return d, nil
+}
+
+// dtypeAttr reads an attribute that holds an element type.
+func (c *ctx) dtypeAttr(name string, def onnx.DType) (onnx.DType, error) {
+	raw := c.n.Int(name, int64(def))
+	d := onnx.DType(raw)
+	if raw < 1 || raw > 1<<20 || d.Bits() == 0 && d != onnx.String {
+		return d, fmt.Errorf("%s: %d is no element type", name, raw)
+	}
+	return d, nil
+}
+
+// normAxis maps an axis of [-rank, rank) to [0, rank).
+func normAxis(axis int64, rank int) (int, error) {
+	if axis < -int64(rank) || axis >= int64(rank) {
+		return 0, fmt.Errorf("axis %d is outside rank %d", axis, rank)
+	}
+	if axis < 0 {
+		axis += int64(rank)
+	}
+	return int(axis), nil
+}
+
+// axes reads a list of axes from input i where that is given, else from the
+// attribute "axes". given is false where there is neither, known is false
+// where the input's elements are not known.
+func (c *ctx) axes(i, rank int) (axes []int, given, known bool, err error) {
+	var raw []int64
+	switch {
+	case c.has(i):
+		if raw, known = c.numbers(i); !known {
+			return nil, true, false, nil
+		}
+	case c.n.Has("axes"):
+		raw = c.n.Ints("axes")
+	default:
+		return nil, false, true, nil
+	}
+	if len(raw) > maxRank {
+		return nil, true, true, fmt.Errorf("%d axes", len(raw))
+	}
+	seen := make([]bool, rank)
+	for _, a := range raw {
+		k, err := normAxis(a, rank)
+		if err != nil {
+			return nil, true, true, err
+		}
+		if seen[k] {
+			return nil, true, true, fmt.Errorf("axis %d is given twice", a)
+		}
+		seen[k] = true
+		axes = append(axes, k)
+	}
+	return axes, true, true, nil
+}
+
+// elems are the elements of an integer input as far as they are known; each
+// may be unknown.
+func (c *ctx) elems(i int) ([]onnx.Dim, bool) {
+	v := c.n.In(i)
+	if v == nil {
+		return nil, false
+	}
+	return c.r.Ints(v)
+}
+
+// numbers are the elements of an integer input where all are known numbers.
+func (c *ctx) numbers(i int) ([]int64, bool) {
+	dims, ok := c.elems(i)
+	if !ok {
+		return nil, false
+	}
+	out := make([]int64, len(dims))
+	for k, d := range dims {
+		if out[k], ok = d.Int(); !ok {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// scalar is the element of an integer input of one element; unknown where it
+// is not known.
+func (c *ctx) scalar(i int) onnx.Dim {
+	if dims, ok := c.elems(i); ok && len(dims) == 1 {
+		return dims[0]
+	}
+	return onnx.Dim{}
+}
+
+// length is the number of elements of a rank-1 input, where it is a number
+// that can be a rank.
+func (c *ctx) length(i int) (int, bool) {
+	s, ok := c.shape(i)
+	if !ok || len(s) != 1 {
+		return 0, false
+	}
+	n, ok := s[0].Int()
+	return int(n), ok && n <= maxRank
+}

@@ -1,0 +1,256 @@
+package infer
+
+// Value rules of the operators that move or make elements.
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+)
+
+func evalConstant(c *ctx, o int) []elem {
+	if o != 0 {
+		return nil
+	}
+	if t := c.n.TensorAttr("value"); t != nil {
+		return tensorElems(t)
+	}
+	switch {
+	case c.n.Has("value_int"):
+		return []elem{intElem(c.n.Int("value_int", 0))}
+	case c.n.Has("value_float"):
+		return []elem{floatElem(c.n.Float("value_float", 0))}
+	case c.n.Has("value_ints"):
+		var out []elem
+		for _, v := range c.n.Ints("value_ints") {
+			out = append(out, intElem(v))
+		}
+		return out
+	case c.n.Has("value_floats"):
+		var out []elem
+		for _, v := range c.n.Floats("value_floats") {
+			out = append(out, floatElem(float64(v)))
+		}
+		return out
+	}
+	return nil
+}
+
+func evalConstantOfShape(c *ctx, o int) []elem {
+	fill := floatElem(0)
+	if t := c.n.TensorAttr("value"); t != nil {
+		e := tensorElems(t)
+		if len(e) != 1 {
+			return nil
+		}
+		fill = e[0]
+	}
+	out := make([]elem, count(c.outDims(o)))
+	for i := range out {
+		out[i] = fill
+	}
+	return out
+}
+
+func evalShape(c *ctx, o int) []elem {
+	s, ok := c.shape(0)
+	if !ok || o != 0 {
+		return nil
+	}
+	from, to := shapeWindow(c.n, len(s))
+	out := make([]elem, 0, len(s))
+	for _, d := range s[from:to] {
+		out = append(out, dimElem(d))
+	}
+	return out
+}
+
+func evalSize(c *ctx, o int) []elem {
+	s, ok := c.shape(0)
+	if !ok || o != 0 {
+		return nil
+	}
+	return []elem{dimElem(s.Elements())}
+}
+
+func evalConcat(c *ctx, o int) []elem {
+	axis, err := normAxis(c.n.Int("axis", 0), len(c.outDims(0)))
+	if err != nil || o != 0 {
+		return nil
+	}
+	// One input whose elements are unknown still leaves the others known.
+	dims := c.outDims(0)
+	out := make([]elem, count(dims))
+	strides := stridesOf(dims)
+	at := 0
+	for i := range c.n.Inputs {
+		in, ok := c.in(i).Shape.Ints()
+		if !ok || len(in) != len(dims) {
+			return nil
+		}
+		if x, ok := c.operand(i); ok {
+			index := make([]int, len(x.elems))
+			walk(in, strides, at*strides[axis], index)
+			for k, p := range index {
+				if p >= len(out) {
+					return nil
+				}
+				out[p] = x.elems[k]
+			}
+		}
+		at += int(in[axis])
+	}
+	return out
+}
+
+func evalGather(c *ctx, o int) []elem {
+	x, ok1 := c.operand(0)
+	index, ok2 := c.numbers(1)
+	axis, err := normAxis(c.n.Int("axis", 0), len(x.dims))
+	if !ok1 || !ok2 || err != nil || o != 0 {
+		return nil
+	}
+	inner := count(x.dims[axis+1:])
+	outer := count(x.dims[:axis])
+	var out []elem
+	for a := range outer {
+		for _, k := range index {
+			if k < 0 {
+				k += x.dims[axis]
+			}
+			if k < 0 || k >= x.dims[axis] {
+				return nil
+			}
+			from := (a*int(x.dims[axis]) + int(k)) * inner
+			out = append(out, x.elems[from:from+inner]...)
+		}
+	}
+	return out
+}
+
+func evalTranspose(c *ctx, o int) []elem {
+	x, ok := c.operand(0)
+	if !ok || o != 0 {
+		return nil
+	}
+	perm, err := permOf(c.n, len(x.dims))
+	if err != nil {
+		return nil
+	}
+	from := stridesOf(x.dims)
+	strides := make([]int, len(perm))
+	for i, p := range perm {
+		strides[i] = from[p]
+	}
+	index := make([]int, len(x.elems))
+	walk(c.outDims(0), strides, 0, index)
+	return pick(x.elems, index)
+}
+
+func evalExpand(c *ctx, o int) []elem {
+	x, ok := c.operand(0)
+	if !ok || o != 0 || len(x.dims) > len(c.outDims(0)) {
+		return nil
+	}
+	return pick(x.elems, spread(c.outDims(0), x.dims))
+}
+
+func evalTile(c *ctx, o int) []elem {
+	x, ok := c.operand(0)
+	if !ok || o != 0 {
+		return nil
+	}
+	dims := c.outDims(0)
+	from := stridesOf(x.dims)
+	out := make([]elem, count(dims))
+	at := make([]int64, len(dims))
+	for i := range out {
+		place := 0
+		for k := range dims {
+			place += int(at[k]%x.dims[k]) * from[k]
+		}
+		out[i] = x.elems[place]
+		for k := len(dims) - 1; k >= 0; k-- {
+			if at[k]++; at[k] < dims[k] {
+				break
+			}
+			at[k] = 0
+		}
+	}
+	return out
+}
+
+func evalSplit(c *ctx, o int) []elem {
+	x, ok := c.operand(0)
+	if !ok {
+		return nil
+	}
+	axis, err := normAxis(c.n.Int("axis", 0), len(x.dims))
+	if err != nil {
+		return nil
+	}
+	start := int64(0)
+	for i := range o {
+		s := c.types[i].Shape
+		if axis >= len(s) {
+			return nil
+		}
+		n, ok := s[axis].Int()
+		if !ok {
+			return nil
+		}
+		start += n
+	}
+	strides := stridesOf(x.dims)
+	dims := c.outDims(o)
+	if len(dims) != len(x.dims) {
+		return nil
+	}
+	index := make([]int, count(dims))
+	walk(dims, strides, int(start)*strides[axis], index)
+	return pick(x.elems, index)
+}
+
+func evalSlice(c *ctx, o int) []elem {
+	x, ok := c.operand(0)
+	if !ok || o != 0 {
+		return nil
+	}
+	cuts, ok, err := c.cuts(len(x.dims))
+	if !ok || err != nil {
+		return nil
+	}
+	strides, base := stridesOf(x.dims), 0
+	for _, cut := range cuts {
+		start, ok := cut.start.Int()
+		if !ok {
+			return nil
+		}
+		base += int(clampStart(start, x.dims[cut.axis], cut.step)) * strides[cut.axis]
+		strides[cut.axis] *= int(cut.step)
+	}
+	dims := c.outDims(0)
+	index := make([]int, count(dims))
+	walk(dims, strides, base, index)
+	return pick(x.elems, index)
+}
+
+func evalRange(c *ctx, o int) []elem {
+	start, ok1 := c.operand(0)
+	delta, ok2 := c.operand(2)
+	if !ok1 || !ok2 || o != 0 || len(start.elems) != 1 || len(delta.elems) != 1 {
+		return nil
+	}
+	d := c.dtype(0)
+	out := make([]elem, count(c.outDims(0)))
+	for i := range out {
+		step := mulRule.apply(d, intOrFloat(d, int64(i)), delta.elems[0])
+		out[i] = fit(d, addRule.apply(d, start.elems[0], step))
+	}
+	return out
+}
+
+func intOrFloat(d onnx.DType, n int64) elem {
+	if d.IsFloat() {
+		return floatElem(float64(n))
+	}
+	return intElem(n)
+}

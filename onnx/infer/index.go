@@ -1,0 +1,292 @@
+package infer
+
+// Operators that take parts of tensors, put parts together, or repeat them.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// concat: extents add up along the axis, the others are equal.
+func concat(c *ctx) error {
+	if err := c.inputs(max(1, len(c.n.Inputs))); err != nil {
+		return err
+	}
+	d := onnx.Undefined
+	var out onnx.Shape
+	var axis int
+	known := true
+	for i := range c.n.Inputs {
+		t := c.in(i)
+		if d == onnx.Undefined {
+			d = t.DType
+		} else if t.DType != onnx.Undefined && t.DType != d {
+			return fmt.Errorf("inputs are %s and %s, one element type is wanted", d, t.DType)
+		}
+		switch {
+		case !t.Ranked:
+			known = false
+		case out == nil:
+			var err error
+			if axis, err = normAxis(c.n.Int("axis", 0), len(t.Shape)); err != nil {
+				return err
+			}
+			out = append(onnx.Shape{}, t.Shape...)
+			if i > 0 {
+				out[axis] = onnx.Dim{}
+			}
+		case len(t.Shape) != len(out):
+			return fmt.Errorf("inputs of rank %d and %d", len(out), len(t.Shape))
+		default:
+			for k, e := range t.Shape {
+				if k == axis {
+					out[k] = out[k].Add(e)
+					continue
+				}
+				u, err := unify(out[k], e)
+				if err != nil {
+					return fmt.Errorf("input %d, dimension %d: %w", i, k, err)
+				}
+				out[k] = u
+			}
+		}
+	}
+	if out == nil {
+		c.setDType(0, d)
+		return nil
+	}
+	if !known {
+		out[axis] = onnx.Dim{}
+	}
+	c.set(0, d, out)
+	return nil
+}
+
+// split: sizes from input or attribute "split", else even parts, the last one
+// smaller where num_outputs (opset 18) does not divide.
+func split(c *ctx) error {
+	if err := c.inputs(1); err != nil {
+		return err
+	}
+	d := c.dtype(0)
+	s, ok := c.shape(0)
+	if !ok {
+		for i := range c.types {
+			c.setDType(i, d)
+		}
+		return nil
+	}
+	axis, err := normAxis(c.n.Int("axis", 0), len(s))
+	if err != nil {
+		return err
+	}
+	parts, err := c.splitParts(s[axis])
+	if err != nil {
+		return err
+	}
+	for i := range c.types {
+		c.set(i, d, splice(s, axis, axis+1, parts[i]))
+	}
+	return nil
+}
+
+func (c *ctx) splitParts(whole onnx.Dim) ([]onnx.Dim, error) {
+	n := len(c.types)
+	var sizes []onnx.Dim
+	if c.has(1) {
+		dims, ok := c.elems(1)
+		if !ok {
+			return unknowns(n), nil
+		}
+		sizes = dims
+	} else if c.n.Has("split") {
+		sizes = onnx.StaticShape(c.n.Ints("split")...)
+	}
+	if sizes != nil {
+		if len(sizes) != n {
+			return nil, fmt.Errorf("%d sizes for %d outputs", len(sizes), n)
+		}
+		sum := onnx.Static(0)
+		for _, k := range sizes {
+			if v, ok := k.Int(); ok && v < 0 {
+				return nil, fmt.Errorf("sizes %s are negative", onnx.Shape(sizes))
+			}
+			sum = sum.Add(k)
+		}
+		a, ok1 := sum.Int()
+		b, ok2 := whole.Int()
+		if ok1 && ok2 && a != b {
+			return nil, fmt.Errorf("sizes %s do not sum to %d", onnx.Shape(sizes), b)
+		}
+		return sizes, nil
+	}
+	if k := c.n.Int("num_outputs", int64(n)); k != int64(n) {
+		return nil, fmt.Errorf("num_outputs is %d, there are %d outputs", k, n)
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	part := ceilDiv(whole, int64(n))
+	parts := make([]onnx.Dim, n)
+	left := whole
+	for i := range parts {
+		if p, ok := part.Int(); ok {
+			l, _ := left.Int()
+			if l < p {
+				parts[i] = atLeastZero(left)
+				left = onnx.Static(0)
+				continue
+			}
+		}
+		parts[i] = part
+		left = left.Sub(part)
+	}
+	if p, ok := whole.Int(); ok && p%int64(n) != 0 && c.opset < 18 {
+		return nil, fmt.Errorf("%d does not split into %d even parts", p, n)
+	}
+	return parts, nil
+}
+
+// gather: the axis is replaced by the shape of the indices.
+func gather(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	s, ok1 := c.shape(0)
+	index, ok2 := c.shape(1)
+	if !ok1 || !ok2 {
+		c.setDType(0, c.dtype(0))
+		return nil
+	}
+	axis, err := normAxis(c.n.Int("axis", 0), len(s))
+	if err != nil {
+		return err
+	}
+	c.set(0, c.dtype(0), splice(s, axis, axis+1, index...))
+	return nil
+}
+
+// gatherElements: the shape of the indices.
+func gatherElements(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	s, ok1 := c.shape(0)
+	index, ok2 := c.shape(1)
+	if ok1 && ok2 && len(s) != len(index) {
+		return fmt.Errorf("data of rank %d, indices of rank %d", len(s), len(index))
+	}
+	c.likeAs(0, 1, c.dtype(0))
+	return nil
+}
+
+// gatherND: indices[:-1] + data[batch_dims + indices[-1]:].
+func gatherND(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	s, ok1 := c.shape(0)
+	index, ok2 := c.shape(1)
+	if !ok1 || !ok2 {
+		c.setDType(0, c.dtype(0))
+		return nil
+	}
+	if len(index) == 0 {
+		return fmt.Errorf("indices are a scalar")
+	}
+	k, ok := index[len(index)-1].Int()
+	if !ok {
+		c.setDType(0, c.dtype(0))
+		return nil
+	}
+	batch := c.n.Int("batch_dims", 0)
+	if batch < 0 || k < 0 || batch > int64(len(s)) || k > int64(len(s))-batch {
+		return fmt.Errorf("indices of length %d with batch_dims %d into rank %d", k, batch, len(s))
+	}
+	out := append(onnx.Shape{}, index[:len(index)-1]...)
+	c.set(0, c.dtype(0), append(out, s[batch+k:]...))
+	return nil
+}
+
+// scatter: the type of the data; updates have its element type.
+func scatter(c *ctx) error {
+	if err := c.inputs(3); err != nil {
+		return err
+	}
+	if _, err := c.sameDType(0, 2); err != nil {
+		return err
+	}
+	return same(c)
+}
+
+// tile: each extent times its repeats.
+func tile(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	s, ok := c.shape(0)
+	if !ok {
+		c.setDType(0, c.dtype(0))
+		return nil
+	}
+	reps, ok := c.elems(1)
+	if !ok {
+		c.set(0, c.dtype(0), unknowns(len(s)))
+		return nil
+	}
+	if len(reps) != len(s) {
+		return fmt.Errorf("%d repeats for rank %d", len(reps), len(s))
+	}
+	out := make(onnx.Shape, len(s))
+	for i := range s {
+		if n, ok := reps[i].Int(); ok && n < 0 {
+			return fmt.Errorf("repeats %s are negative", onnx.Shape(reps))
+		}
+		out[i] = s[i].Mul(reps[i])
+	}
+	c.set(0, c.dtype(0), out)
+	return nil
+}
+
+// pad: begins then ends, of all axes or of those that input 3 gives.
+func pad(c *ctx) error {
+	if err := c.inputs(1); err != nil {
+		return err
+	}
+	s, ok := c.shape(0)
+	if !ok {
+		c.setDType(0, c.dtype(0))
+		return nil
+	}
+	pads, ok := c.elems(1)
+	if !c.has(1) && c.n.Has("pads") {
+		pads, ok = onnx.StaticShape(c.n.Ints("pads")...), true
+	}
+	axes, given, known, err := c.axes(3, len(s))
+	if err != nil {
+		return err
+	}
+	if !ok || !known {
+		c.set(0, c.dtype(0), unknowns(len(s)))
+		return nil
+	}
+	if !given {
+		axes = make([]int, len(s))
+		for i := range axes {
+			axes[i] = i
+		}
+	}
+	if len(pads) != 2*len(axes) {
+		return fmt.Errorf("%d pads for %d axes", len(pads), len(axes))
+	}
+	out := append(onnx.Shape{}, s...)
+	for i, a := range axes {
+		out[a] = s[a].Add(pads[i]).Add(pads[i+len(axes)])
+		if n, ok := out[a].Int(); ok && n < 0 {
+			return fmt.Errorf("pads %s make axis %d negative", onnx.Shape(pads), a)
+		}
+	}
+	c.set(0, c.dtype(0), out)
+	return nil
+}

@@ -1,0 +1,292 @@
+package infer
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// TestSymbolic infers the sample with free batch and seq, puts numbers for the
+// symbols afterwards, and compares with inference over the numbers.
+func TestSymbolic(t *testing.T) {
+	path := filepath.Join("..", "..", "testdata", "models", "gpt2_tiny_mask.ts_dynaxes.onnx")
+	dims := map[string]int64{"batch": 3, "seq": 16}
+	load := func(o Options) (*onnx.Model, *Result) {
+		m, err := onnx.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		o.Strict = true
+		r, err := Model(m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m, r
+	}
+	free, r := load(Options{})
+	fixed, _ := load(Options{Dims: dims})
+	for i, n := range free.Graph.Nodes {
+		for k, v := range n.Outputs {
+			if v == nil {
+				continue
+			}
+			w := fixed.Graph.Nodes[i].Outputs[k]
+			got := append(onnx.Shape{}, v.Type.Shape...)
+			for j := range got {
+				if !got[j].Known() {
+					t.Errorf("%s (%s) is %s", v.Name, n.OpType(), v.Type)
+				}
+				got[j] = got[j].Subst(dims)
+			}
+			if !got.Equal(w.Type.Shape) {
+				t.Errorf("%s (%s) is %s, with numbers %s, expected %s", v.Name, n.OpType(), v.Type, got, w.Type)
+			}
+			// Elements of shape arithmetic stay polynomials as well.
+			if n.Is("Shape") {
+				if e, ok := r.Ints(v); !ok || len(e) != len(n.In(0).Type.Shape) {
+					t.Errorf("%s: elements %v", v.Name, e)
+				}
+			}
+		}
+	}
+}
+
+// TestShapeArithmetic follows exporters' chains from a shape to a Reshape,
+// with a detour through Cast.
+func TestShapeArithmetic(t *testing.T) {
+	m := onnx.NewModel("chain", 20)
+	g := m.Graph
+	x := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.Shape{onnx.Symbol("batch"), onnx.Symbol("seq"), onnx.Static(12)}))
+	one := func(n int64) *onnx.Value { return g.AddConstant("c", onnx.Int64Tensor([]int64{n})) }
+	vec := func(n ...int64) *onnx.Value { return g.AddConstant("v", onnx.Int64Tensor(n, int64(len(n)))) }
+	add := func(op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
+		n := g.NewNode("", op, op, in, []string{op}, attrs...)
+		g.Append(n)
+		return n.Outputs[0]
+	}
+	shape := add("Shape", []*onnx.Value{x})
+	b := add("Gather", []*onnx.Value{shape, one(0)})
+	s := add("Gather", []*onnx.Value{shape, one(1)})
+	h := add("Gather", []*onnx.Value{shape, one(2)})
+	heads := add("Div", []*onnx.Value{h, one(4)})
+	heads = add("Cast", []*onnx.Value{add("Cast", []*onnx.Value{heads}, onnx.IntAttr("to", 1))}, onnx.IntAttr("to", 7))
+	rows := add("Mul", []*onnx.Value{b, s})
+	next := add("Sub", []*onnx.Value{s, one(1)})
+	un := func(v *onnx.Value) *onnx.Value { return add("Unsqueeze", []*onnx.Value{v, vec(0)}) }
+	full := add("Concat", []*onnx.Value{un(b), un(s), vec(4), un(heads)}, onnx.IntAttr("axis", 0))
+	minus := add("Equal", []*onnx.Value{full, vec(-1)})
+	full = add("Where", []*onnx.Value{minus, vec(1, 1, 1, 1), full})
+	split := add("Reshape", []*onnx.Value{x, full})
+	flat := add("Reshape", []*onnx.Value{x, add("Concat", []*onnx.Value{un(rows), vec(-1)}, onnx.IntAttr("axis", 0))})
+	short := add("Slice", []*onnx.Value{x, vec(0), un(next), vec(1)})
+	upTo := add("Range", []*onnx.Value{one(0), s, one(1)})
+	r, err := Model(m, Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for v, want := range map[*onnx.Value]string{
+		split: "float32[batch,seq,4,3]", flat: "float32[batch*seq,12]",
+		short: "float32[batch,seq-1,12]", upTo: "int64[seq]",
+	} {
+		if v.Type.String() != want {
+			t.Errorf("%s is %s, expected %s", v.Name, v.Type, want)
+		}
+	}
+	if e, ok := r.Ints(rows); !ok || e[0].String() != "batch*seq" {
+		t.Errorf("batch*seq is %v", e)
+	}
+}
+
+// TestNode infers a node that a pass adds, and its constants.
+func TestNode(t *testing.T) {
+	m := onnx.NewModel("m", 20)
+	g := m.Graph
+	x := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(2, 6)))
+	r, err := Model(m, Options{Strict: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := g.NewNode("", "Shape", "shape", []*onnx.Value{x}, []string{"shape"})
+	prod := g.NewNode("", "ReduceProd", "prod", []*onnx.Value{shape.Outputs[0]}, []string{"prod"})
+	flat := g.NewNode("", "Reshape", "flat", []*onnx.Value{x, prod.Outputs[0]}, []string{"flat"})
+	for _, n := range []*onnx.Node{shape, prod, flat} {
+		g.Append(n)
+		if err := r.Node(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := flat.Outputs[0].Type.String(); got != "float32[12]" {
+		t.Errorf("the reshape is %s", got)
+	}
+	c, ok := r.Const(shape.Outputs[0])
+	if !ok {
+		t.Fatal("the shape is no constant")
+	}
+	if v, err := c.Int64s(); err != nil || len(v) != 2 || v[0] != 2 || v[1] != 6 {
+		t.Errorf("the shape holds %v, %v", v, err)
+	}
+	if _, ok := r.Const(x); ok {
+		t.Error("an input is a constant")
+	}
+	bad := g.NewNode("", "Reshape", "bad", []*onnx.Value{x, g.AddConstant("c", onnx.Int64Tensor([]int64{5}, 1))}, []string{"y"})
+	if err := r.Node(bad); err == nil || !strings.Contains(err.Error(), `node "bad": Reshape`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestDeclaredTypes(t *testing.T) {
+	build := func(declared string) error {
+		m := onnx.NewModel("m", 20)
+		g := m.Graph
+		n := g.NewNode("", "Relu", "relu", []*onnx.Value{g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.Shape{onnx.Symbol("b"), onnx.Static(3)}))}, []string{"y"})
+		g.Append(n)
+		typ, err := parseType(declared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Outputs[0].Type = typ
+		_, err = Model(m, Options{})
+		if err == nil && !n.Outputs[0].Type.Ranked {
+			t.Errorf("declared %s: is %s", declared, n.Outputs[0].Type)
+		}
+		return err
+	}
+	for declared, fails := range map[string]bool{
+		"float32[b,3]": false, "float32[7,3]": false, "float32": false, "float32[other,?]": false,
+		"float32[b,4]": true, "float64[b,3]": true, "float32[b,3,1]": true,
+	} {
+		if err := build(declared); (err != nil) != fails {
+			t.Errorf("declared %s: %v", declared, err)
+		} else if err != nil && !strings.Contains(err.Error(), `node "relu"`) {
+			t.Errorf("declared %s: the error names no node: %v", declared, err)
+		}
+	}
+}
+
+func TestUnknownOperator(t *testing.T) {
+	m := onnx.NewModel("m", 20)
+	g := m.Graph
+	n := g.NewNode("my.domain", "Thing", "thing", []*onnx.Value{g.AddInput("x", onnx.TensorOf(onnx.Float32, nil))}, []string{"y"})
+	g.Append(n)
+	_, err := Model(m, Options{Strict: true})
+	var u *UnknownOpError
+	if !errors.As(err, &u) || u.Domain != "my.domain" || u.Op != "Thing" || u.Node != "thing" {
+		t.Errorf("error %v", err)
+	}
+	if _, err := Model(m, Options{}); err != nil || n.Outputs[0].Type.Known() {
+		t.Errorf("not strict: %v, type %s", err, n.Outputs[0].Type)
+	}
+}
+
+// body is a subgraph whose outputs have the given types.
+func body(types ...string) *pb.GraphProto {
+	g := &pb.GraphProto{}
+	for _, s := range types {
+		t, err := parseType(s)
+		if err != nil {
+			panic(err)
+		}
+		g.Output = append(g.Output, &pb.ValueInfoProto{Type: t.Proto()})
+	}
+	return g
+}
+
+func graphAttr(name string, g *pb.GraphProto) onnx.Attribute {
+	return &pb.AttributeProto{Name: &name, G: g, Type: pb.AttributeProto_GRAPH.Enum()}
+}
+
+func TestControlFlow(t *testing.T) {
+	tests := []struct {
+		op     string
+		inputs string
+		attrs  []onnx.Attribute
+		want   string
+	}{
+		{"If", "bool[]", []onnx.Attribute{graphAttr("then_branch", body("float32[2,n]")), graphAttr("else_branch", body("float32[3,n]"))}, "float32[?,n]"},
+		{"If", "bool(0)", []onnx.Attribute{graphAttr("then_branch", body("float32[2,n]")), graphAttr("else_branch", body("float32[3,n]"))}, "float32[3,n]"},
+		{"If", "bool[]", []onnx.Attribute{graphAttr("then_branch", body("float32[2]")), graphAttr("else_branch", body("float32[3,n]"))}, "float32"},
+		{"If", "bool[]", nil, "no attribute then_branch"},
+		{"Loop", "int64[] bool[] float32[2,n]", []onnx.Attribute{graphAttr("body", body("bool[]", "float32[2,n]", "float32[4]"))}, "float32[2,n] float32[?,4]"},
+		{"Loop", "int64[] bool[] float32[2,n]", []onnx.Attribute{graphAttr("body", body("bool[]"))}, "a body of 1 outputs"},
+		{"Scan", "float32[2] float32[n,3]", []onnx.Attribute{onnx.IntAttr("num_scan_inputs", 1), graphAttr("body", body("float32[2]", "float32[5]"))}, "float32[2] float32[n,5]"},
+		{"Scan", "float32[2]", []onnx.Attribute{onnx.IntAttr("num_scan_inputs", 9), graphAttr("body", body("float32[2]"))}, "a body of"},
+	}
+	for _, test := range tests {
+		m := onnx.NewModel("m", 20)
+		var in []*onnx.Value
+		for _, w := range strings.Fields(test.inputs) {
+			v, err := addOperand(m.Graph, w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in = append(in, v)
+		}
+		outputs := []string{"a", "b", "c"}[:len(strings.Fields(strings.Split(test.want, " of ")[0]))]
+		if !strings.Contains(test.want, "[") {
+			outputs = outputs[:1]
+		}
+		n := m.Graph.NewNode("", test.op, "node", in, outputs, test.attrs...)
+		m.Graph.Append(n)
+		var got []string
+		if _, err := Model(m, Options{Strict: true}); err != nil {
+			if !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s %s: %v", test.op, test.inputs, err)
+			}
+			continue
+		}
+		for _, v := range n.Outputs {
+			got = append(got, v.Type.String())
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s %s: %v, expected %s", test.op, test.inputs, got, test.want)
+		}
+	}
+}
+
+// TestBombs grows ranks, polynomials and tensors from node to node; all must
+// end in an error or in unknown extents, at once.
+func TestBombs(t *testing.T) {
+	grow := map[string]func(g *onnx.Graph, x *onnx.Value) *onnx.Node{
+		"rank": func(g *onnx.Graph, x *onnx.Value) *onnx.Node {
+			return g.NewNode("", "Gather", "n", []*onnx.Value{x, x}, []string{"y"})
+		},
+		"polynomial": func(g *onnx.Graph, x *onnx.Value) *onnx.Node {
+			return g.NewNode("", "Mul", "n", []*onnx.Value{x, x}, []string{"y"})
+		},
+		"repeats": func(g *onnx.Graph, x *onnx.Value) *onnx.Node {
+			return g.NewNode("", "Concat", "n", []*onnx.Value{x, x, x, x}, []string{"y"}, onnx.IntAttr("axis", 0))
+		},
+		"range": func(g *onnx.Graph, x *onnx.Value) *onnx.Node {
+			return g.NewNode("", "ConstantOfShape", "n", []*onnx.Value{x}, []string{"y"}, onnx.TensorAttrOf("value", onnx.Int64Tensor([]int64{1 << 40}, 1)))
+		},
+	}
+	for name, node := range grow {
+		t.Run(name, func(t *testing.T) {
+			m := onnx.NewModel("m", 20)
+			g := m.Graph
+			in := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.Shape{onnx.Symbol("a"), onnx.Symbol("b"), onnx.Symbol("c")}))
+			s := g.NewNode("", "Shape", "shape", []*onnx.Value{in}, []string{"s"})
+			p := g.NewNode("", "Add", "plus", []*onnx.Value{s.Outputs[0], g.AddConstant("c", onnx.Int64Tensor([]int64{5, 6, 7}, 3))}, []string{"p"})
+			g.Append(s, p)
+			q := g.NewNode("", "Add", "sum", []*onnx.Value{p.Outputs[0], g.NewNode("", "Gather", "g", []*onnx.Value{p.Outputs[0], g.AddConstant("i", onnx.Int64Tensor([]int64{1, 2, 0}, 3))}, []string{"r"}).Outputs[0]}, []string{"q"})
+			g.Append(q.Inputs[1].Producer, q)
+			x := q.Outputs[0]
+			for range 2000 {
+				n := node(g, x)
+				g.Append(n)
+				x = n.Outputs[0]
+			}
+			start := time.Now()
+			_, err := Model(m, Options{})
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("took %v (%v)", d, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,247 @@
+package infer
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// matMul: [..., m, k] × [..., k, n] with leading dimensions broadcast; vectors
+// are given a dimension that goes again.
+func matMul(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	d, err := c.sameDType(0, 1)
+	if err != nil {
+		return err
+	}
+	return c.product(d, 0, 1)
+}
+
+// matMulInteger: int32 from 8-bit inputs.
+func matMulInteger(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	return c.product(onnx.Int32, 0, 1)
+}
+
+// qlinearMatMul: inputs 0 and 3, element type of the output's zero point.
+func qlinearMatMul(c *ctx) error {
+	if err := c.inputs(8); err != nil {
+		return err
+	}
+	return c.product(c.dtype(7), 0, 3)
+}
+
+// product types output 0 as the matrix product of two inputs.
+func (c *ctx) product(d onnx.DType, i, j int) error {
+	a, ok1 := c.shape(i)
+	b, ok2 := c.shape(j)
+	if !ok1 || !ok2 {
+		c.setDType(0, d)
+		return nil
+	}
+	out, err := productShape(a, b)
+	if err != nil {
+		return err
+	}
+	c.set(0, d, out)
+	return nil
+}
+
+func productShape(a, b onnx.Shape) (onnx.Shape, error) {
+	if len(a) == 0 || len(b) == 0 {
+		return nil, fmt.Errorf("a product with a scalar")
+	}
+	rowVector, colVector := len(a) == 1, len(b) == 1
+	one := onnx.Static(1)
+	if rowVector {
+		a = onnx.Shape{one, a[0]}
+	}
+	if colVector {
+		b = onnx.Shape{b[0], one}
+	}
+	ra, rb := len(a), len(b)
+	if _, err := unify(a[ra-1], b[rb-2]); err != nil {
+		return nil, fmt.Errorf("%s × %s: inner %w", a, b, err)
+	}
+	lead, err := broadcast(a[:ra-2], b[:rb-2])
+	if err != nil {
+		return nil, err
+	}
+	out := append(onnx.Shape{}, lead...)
+	if !rowVector {
+		out = append(out, a[ra-2])
+	}
+	if !colVector {
+		out = append(out, b[rb-1])
+	}
+	return out, nil
+}
+
+// gemm: [m,k] × [k,n] + C, either matrix transposed.
+func gemm(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	d, err := c.sameDType(0, 1, 2)
+	if err != nil {
+		return err
+	}
+	a, ok1, err1 := c.need(0, 2)
+	b, ok2, err2 := c.need(1, 2)
+	if err1 != nil || err2 != nil {
+		return fmt.Errorf("inputs of rank %d and %d, matrices are wanted", len(c.in(0).Shape), len(c.in(1).Shape))
+	}
+	out := unknowns(2)
+	var ka, kb onnx.Dim
+	if ok1 {
+		out[0], ka = a[0], a[1]
+		if c.n.Int("transA", 0) != 0 {
+			out[0], ka = a[1], a[0]
+		}
+	}
+	if ok2 {
+		kb, out[1] = b[0], b[1]
+		if c.n.Int("transB", 0) != 0 {
+			kb, out[1] = b[1], b[0]
+		}
+	}
+	if _, err := unify(ka, kb); err != nil {
+		return fmt.Errorf("%s × %s: inner %w", a, b, err)
+	}
+	if s, ok := c.shape(2); ok && ok1 && ok2 {
+		sum, err := broadcast(out, s)
+		if err != nil {
+			return fmt.Errorf("bias: %w", err)
+		}
+		if len(sum) != 2 {
+			return fmt.Errorf("bias of rank %d", len(s))
+		}
+		if _, err := unifyShapes(sum, out); err != nil {
+			return fmt.Errorf("bias %s does not broadcast to %s", s, out)
+		}
+	}
+	c.set(0, d, out)
+	return nil
+}
+
+// einsum: extents by letter; an ellipsis broadcasts.
+func einsum(c *ctx) error {
+	n := len(c.n.Inputs)
+	if err := c.inputs(max(1, n)); err != nil {
+		return err
+	}
+	d := c.dtype(0)
+	terms, result, err := equation(c.n.Str("equation", ""), n)
+	if err != nil {
+		return err
+	}
+	letters := map[byte]onnx.Dim{}
+	var dots onnx.Shape
+	for i, term := range terms {
+		s, ok := c.shape(i)
+		if !ok {
+			c.setDType(0, d)
+			return nil
+		}
+		if dots, err = bindLetters(term, s, letters, dots); err != nil {
+			return fmt.Errorf("input %d: %w", i, err)
+		}
+	}
+	var out onnx.Shape
+	for k := 0; k < len(result); k++ {
+		if result[k] == '.' {
+			out = append(out, dots...)
+			continue
+		}
+		e, ok := letters[result[k]]
+		if !ok {
+			return fmt.Errorf("equation %q: %c is in no input", c.n.Str("equation", ""), result[k])
+		}
+		out = append(out, e)
+	}
+	c.set(0, d, out)
+	return nil
+}
+
+// equation splits an Einsum equation into the terms of the inputs and of the
+// result, with one '.' for an ellipsis.
+func equation(text string, inputs int) (terms []string, result string, err error) {
+	bad := fmt.Errorf("equation %q for %d inputs", text, inputs)
+	t := strings.ReplaceAll(strings.ReplaceAll(text, " ", ""), "...", ".")
+	left, result, explicit := strings.Cut(t, "->")
+	terms = strings.Split(left, ",")
+	if len(terms) != inputs || len(t) > 4096 {
+		return nil, "", bad
+	}
+	uses := map[rune]int{}
+	for _, term := range append(terms[:inputs:inputs], result) {
+		if strings.Count(term, ".") > 1 {
+			return nil, "", bad
+		}
+		for _, l := range term {
+			if l != '.' && (l < 'a' || l > 'z') && (l < 'A' || l > 'Z') {
+				return nil, "", bad
+			}
+		}
+	}
+	if explicit {
+		return terms, result, nil
+	}
+	for _, l := range left {
+		uses[l]++
+	}
+	var once []string
+	for l, k := range uses {
+		if k == 1 && l != ',' && l != '.' {
+			once = append(once, string(l))
+		}
+	}
+	sort.Strings(once)
+	if uses['.'] > 0 {
+		result = "."
+	}
+	return terms, result + strings.Join(once, ""), nil
+}
+
+// bindLetters matches a term with a shape; what the ellipsis stands for is
+// broadcast into dots, which is returned.
+func bindLetters(term string, s onnx.Shape, letters map[byte]onnx.Dim, dots onnx.Shape) (onnx.Shape, error) {
+	named := len(term) - strings.Count(term, ".")
+	if named > len(s) || named == len(term) && named != len(s) {
+		return nil, fmt.Errorf("%q for rank %d", term, len(s))
+	}
+	k := 0
+	for i := 0; i < len(term); i++ {
+		if term[i] == '.' {
+			width := len(s) - named
+			sum, err := broadcast(dots, s[k:k+width])
+			if err != nil {
+				return nil, err
+			}
+			dots, k = sum, k+width
+			continue
+		}
+		d, seen := letters[term[i]]
+		if !seen {
+			d = s[k]
+		}
+		e, err := broadcastDim(d, s[k])
+		if err != nil {
+			return nil, fmt.Errorf("%c: %w", term[i], err)
+		}
+		if !e.Known() {
+			if e, err = unify(d, s[k]); err != nil {
+				return nil, err
+			}
+		}
+		letters[term[i]] = e
+		k++
+	}
+	return dots, nil
+}

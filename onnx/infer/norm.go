@@ -1,0 +1,108 @@
+package infer
+
+// Normalizations and losses.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// batchNorm: Y like X; in training mode the running mean and variance, like
+// those that went in.
+func batchNorm(c *ctx) error {
+	if err := c.inputs(5); err != nil {
+		return err
+	}
+	s, ok := c.shape(0)
+	if ok && len(s) > 1 {
+		for i := 1; i < 5; i++ {
+			t, ok, err := c.need(i, 1)
+			if err != nil {
+				return err
+			}
+			if ok {
+				if _, err := unify(s[1], t[0]); err != nil {
+					return fmt.Errorf("input %d: %w", i, err)
+				}
+			}
+		}
+	}
+	for o := 1; o < len(c.types); o++ {
+		c.like(o, 3+(o-1)%2)
+	}
+	return same(c)
+}
+
+// layerNorm: Y like X; mean and inverse standard deviation with the normalized
+// dimensions 1, element type stash_type.
+func layerNorm(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	return c.normStats(c.opsetStash())
+}
+
+// opsetStash is the element type of a norm's statistics.
+func (c *ctx) opsetStash() onnx.DType {
+	d, err := c.dtypeAttr("stash_type", onnx.Float32)
+	if err != nil {
+		return onnx.Float32
+	}
+	return d
+}
+
+// normStats types output 0 like X and all others as statistics over the axis
+// and what follows it.
+func (c *ctx) normStats(stash onnx.DType) error {
+	c.like(0, 0)
+	s, ok := c.shape(0)
+	if !ok {
+		for o := 1; o < len(c.types); o++ {
+			c.setDType(o, stash)
+		}
+		return nil
+	}
+	axis, err := normAxis(c.n.Int("axis", -1), len(s))
+	if err != nil {
+		return err
+	}
+	out := append(onnx.Shape{}, s...)
+	for i := axis; i < len(out); i++ {
+		out[i] = onnx.Static(1)
+	}
+	for o := 1; o < len(c.types); o++ {
+		c.set(o, stash, out)
+	}
+	return nil
+}
+
+// crossEntropy: the loss, scalar or of the labels' shape without reduction,
+// and the log probabilities like the scores.
+func crossEntropy(c *ctx) error {
+	c.like(1, 0)
+	return nll(c)
+}
+
+// nll: NegativeLogLikelihoodLoss.
+func nll(c *ctx) error {
+	if err := c.inputs(2); err != nil {
+		return err
+	}
+	s, ok1 := c.shape(0)
+	t, ok2 := c.shape(1)
+	if ok1 && ok2 {
+		if len(s) < 2 || len(t) != len(s)-1 {
+			return fmt.Errorf("scores of rank %d, labels of rank %d", len(s), len(t))
+		}
+		if _, err := unifyShapes(splice(s, 1, 2), t); err != nil {
+			return fmt.Errorf("scores %s, labels %s: %w", s, t, err)
+		}
+	}
+	if c.n.Str("reduction", "mean") == "none" {
+		c.likeAs(0, 1, c.dtype(0))
+	} else {
+		c.set(0, c.dtype(0), nil)
+	}
+	return nil
+}

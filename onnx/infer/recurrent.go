@@ -1,0 +1,106 @@
+package infer
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// recurrent: X [seq, batch, in] → Y [seq, dirs, batch, hidden] and the last
+// states [dirs, batch, hidden]; layout 1 puts the batch first.
+func recurrent(c *ctx) error {
+	if err := c.inputs(3); err != nil {
+		return err
+	}
+	d := c.dtype(0)
+	x, ok, err := c.need(0, 3)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		x = unknowns(3)
+	}
+	hidden := onnx.Dim{}
+	if h := c.n.Int("hidden_size", 0); h > 0 {
+		hidden = onnx.Static(h)
+	} else if r, ok, err := c.need(2, 3); err == nil && ok {
+		hidden = r[2]
+	}
+	dirs := onnx.Static(1)
+	switch dir := c.n.Str("direction", "forward"); dir {
+	case "forward", "reverse":
+	case "bidirectional":
+		dirs = onnx.Static(2)
+	default:
+		return fmt.Errorf("direction is %q", dir)
+	}
+	if c.n.Int("layout", 0) == 0 {
+		c.set(0, d, onnx.Shape{x[0], dirs, x[1], hidden})
+		c.set(1, d, onnx.Shape{dirs, x[1], hidden})
+		c.set(2, d, onnx.Shape{dirs, x[1], hidden})
+	} else {
+		c.set(0, d, onnx.Shape{x[0], x[1], dirs, hidden})
+		c.set(1, d, onnx.Shape{x[0], dirs, hidden})
+		c.set(2, d, onnx.Shape{x[0], dirs, hidden})
+	}
+	return nil
+}
+
+// attention (opset 23): Q, K, V of rank 4 [batch, heads, seq, size] or rank 3
+// [batch, seq, heads*size]; outputs Y, present key and value, and the scores.
+func attention(c *ctx) error {
+	if err := c.inputs(3); err != nil {
+		return err
+	}
+	d := c.dtype(0)
+	var s [3]onnx.Shape
+	for i := range s {
+		t, ok := c.shape(i)
+		if !ok {
+			c.setDType(0, d)
+			c.setDType(1, c.dtype(1))
+			c.setDType(2, c.dtype(2))
+			c.setDType(3, d)
+			return nil
+		}
+		if len(t) != len(c.in(0).Shape) || len(t) != 3 && len(t) != 4 {
+			return fmt.Errorf("input %d has rank %d; Q, K and V are of rank 3, or of rank 4", i, len(t))
+		}
+		heads := c.n.Int("kv_num_heads", 0)
+		if i == 0 {
+			heads = c.n.Int("q_num_heads", 0)
+		}
+		if s[i] = t; len(t) == 3 {
+			if heads < 1 {
+				return fmt.Errorf("q_num_heads and kv_num_heads must be given with inputs of rank 3")
+			}
+			h := onnx.Static(heads)
+			s[i] = onnx.Shape{t[0], h, t[1], t[2].Div(h)}
+		}
+	}
+	q, k, v := s[0], s[1], s[2]
+	if len(c.in(0).Shape) == 4 {
+		c.set(0, d, onnx.Shape{q[0], q[1], q[2], v[3]})
+	} else {
+		c.set(0, d, onnx.Shape{q[0], q[2], q[1].Mul(v[3])})
+	}
+	total, totalV := k[2], v[2]
+	if c.has(4) {
+		total, totalV = onnx.Dim{}, onnx.Dim{}
+		if p, ok := c.shape(4); ok && len(p) == 4 {
+			total, totalV = p[2].Add(k[2]), p[2].Add(v[2])
+		}
+	}
+	c.set(1, c.dtype(1), onnx.Shape{k[0], k[1], total, k[3]})
+	c.set(2, c.dtype(2), onnx.Shape{v[0], v[1], totalV, v[3]})
+	c.set(3, d, onnx.Shape{q[0], q[1], q[2], total})
+	return nil
+}
+
+// rotary: output 0 like input 0.
+func rotary(c *ctx) error {
+	if s, ok := c.shape(0); ok && len(s) != 3 && len(s) != 4 {
+		return fmt.Errorf("input of rank %d, 3 or 4 is wanted", len(s))
+	}
+	return same(c)
+}

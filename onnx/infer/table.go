@@ -1,0 +1,258 @@
+package infer
+
+import (
+	"math"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// A row is how one operator's types follow from its inputs.
+type row struct {
+	domain, op string
+	// since is the first opset whose form of the operator the rules read; the
+	// forms after it differ in nothing that they do not handle.
+	since int64
+	// infer types the outputs; what it leaves alone stays unknown.
+	infer func(*ctx) error
+	// eval gives the elements of output o, nil where it cannot. It runs after
+	// the outputs are typed, and only where they are small.
+	eval func(c *ctx, o int) []elem
+	doc  string
+}
+
+type key struct{ domain, op string }
+
+var rows = index(standard, ortOperators, gradients)
+
+// index makes the lookup of tables; a row given twice is a bug.
+func index(tables ...[]row) map[key]*row {
+	m := map[key]*row{}
+	for _, t := range tables {
+		for i := range t {
+			k := key{t[i].domain, t[i].op}
+			if m[k] != nil {
+				panic("infer: two rows for " + k.domain + "." + k.op)
+			}
+			m[k] = &t[i]
+		}
+	}
+	return m
+}
+
+// Known reports that the table has a row for an operator of the domain (""
+// for the standard one).
+func Known(domain, op string) bool {
+	return rows[key{onnx.NormalDomain(domain), op}] != nil
+}
+
+// standard is the ONNX domain, and the operators that ONNX Runtime's optimizer
+// writes into it.
+var standard = []row{
+	// Elementwise, one input.
+	{"", "Abs", 6, same, unaryEval(absDim, math.Abs), "like X"},
+	{"", "Acos", 7, same, nil, "like X"},
+	{"", "Acosh", 9, same, nil, "like X"},
+	{"", "Asin", 7, same, nil, "like X"},
+	{"", "Asinh", 9, same, nil, "like X"},
+	{"", "Atan", 7, same, nil, "like X"},
+	{"", "Atanh", 9, same, nil, "like X"},
+	{"", "BitwiseNot", 18, same, nil, "like X"},
+	{"", "Ceil", 6, same, unaryEval(sameDim, math.Ceil), "like X"},
+	{"", "Celu", 12, same, nil, "like X"},
+	{"", "Clip", 6, clip, mapped(evalClip), "like X"},
+	{"", "Cos", 7, same, nil, "like X"},
+	{"", "Cosh", 9, same, nil, "like X"},
+	{"", "Elu", 6, same, nil, "like X"},
+	{"", "Erf", 9, same, nil, "like X"},
+	{"", "Exp", 6, same, nil, "like X"},
+	{"", "Floor", 6, same, unaryEval(sameDim, math.Floor), "like X"},
+	{"", "Gelu", 20, same, nil, "like X"},
+	{"", "HardSigmoid", 6, same, nil, "like X"},
+	{"", "HardSwish", 14, same, nil, "like X"},
+	{"", "Identity", 1, same, evalSame, "like X, sequences too"},
+	{"", "IsInf", 10, sameBool, nil, "bool"},
+	{"", "IsNaN", 9, sameBool, nil, "bool"},
+	{"", "LeakyRelu", 6, same, nil, "like X"},
+	{"", "Log", 6, same, nil, "like X"},
+	{"", "Mish", 18, same, nil, "like X"},
+	{"", "Neg", 6, same, unaryEval(negDim, func(x float64) float64 { return -x }), "like X"},
+	{"", "Not", 1, sameBool, mapped(evalNot), "bool"},
+	{"", "Reciprocal", 6, same, unaryEval(nil, func(x float64) float64 { return 1 / x }), "like X"},
+	{"", "Relu", 6, same, nil, "like X"},
+	{"", "Round", 11, same, unaryEval(nil, math.RoundToEven), "like X"},
+	{"", "Selu", 6, same, nil, "like X"},
+	{"", "Shrink", 9, same, nil, "like X"},
+	{"", "Sigmoid", 6, same, nil, "like X"},
+	{"", "Sign", 9, same, nil, "like X"},
+	{"", "Sin", 7, same, nil, "like X"},
+	{"", "Sinh", 9, same, nil, "like X"},
+	{"", "Softplus", 1, same, nil, "like X"},
+	{"", "Softsign", 1, same, nil, "like X"},
+	{"", "Sqrt", 6, same, unaryEval(nil, math.Sqrt), "like X"},
+	{"", "Swish", 24, same, nil, "like X"},
+	{"", "Tan", 7, same, nil, "like X"},
+	{"", "Tanh", 6, same, nil, "like X"},
+	{"", "ThresholdedRelu", 10, same, nil, "like X"},
+
+	// Elementwise, several inputs.
+	{"", "Add", 7, elementwise(2, 0), binaryEval(addRule), "broadcast"},
+	{"", "And", 7, logical, logicEval(and3), "broadcast, bool"},
+	{"", "BitShift", 11, firstType, nil, "broadcast"},
+	{"", "BitwiseAnd", 18, elementwise(2, 0), nil, "broadcast"},
+	{"", "BitwiseOr", 18, elementwise(2, 0), nil, "broadcast"},
+	{"", "BitwiseXor", 18, elementwise(2, 0), nil, "broadcast"},
+	{"", "Div", 7, elementwise(2, 0), binaryEval(divRule), "broadcast"},
+	{"", "Equal", 7, elementwise(2, onnx.Bool), compareEval(false, true, false), "broadcast, bool"},
+	{"", "Greater", 7, elementwise(2, onnx.Bool), compareEval(false, false, true), "broadcast, bool"},
+	{"", "GreaterOrEqual", 12, elementwise(2, onnx.Bool), compareEval(false, true, true), "broadcast, bool"},
+	{"", "Less", 7, elementwise(2, onnx.Bool), compareEval(true, false, false), "broadcast, bool"},
+	{"", "LessOrEqual", 12, elementwise(2, onnx.Bool), compareEval(true, true, false), "broadcast, bool"},
+	{"", "Max", 8, variadic, foldEval(maxRule), "broadcast of all"},
+	{"", "Mean", 8, variadic, nil, "broadcast of all"},
+	{"", "Min", 8, variadic, foldEval(minRule), "broadcast of all"},
+	{"", "Mod", 10, elementwise(2, 0), mapped(evalMod), "broadcast"},
+	{"", "Mul", 7, elementwise(2, 0), binaryEval(mulRule), "broadcast"},
+	{"", "Or", 7, logical, logicEval(or3), "broadcast, bool"},
+	{"", "PRelu", 7, prelu, nil, "like X"},
+	{"", "Pow", 7, firstType, mapped(evalPow), "broadcast, type of the base"},
+	{"", "Sub", 7, elementwise(2, 0), binaryEval(subRule), "broadcast"},
+	{"", "Sum", 8, variadic, foldEval(addRule), "broadcast of all"},
+	{"", "Where", 9, where, mapped(evalWhere), "broadcast of all three"},
+	{"", "Xor", 7, logical, logicEval(xor3), "broadcast, bool"},
+
+	// Types and random numbers.
+	{"", "Bernoulli", 15, randomLike, nil, "like X, type dtype"},
+	{"", "BitCast", 26, bitCast, nil, "like X, type to"},
+	{"", "Cast", 6, cast, evalCast, "like X, type to"},
+	{"", "CastLike", 15, castLike, evalCast, "like X, type of the second"},
+	{"", "Dropout", 7, dropout, nil, "like X, and a bool mask"},
+	{"", "EyeLike", 9, eyeLike, nil, "like X, type dtype"},
+	{"", "RandomNormal", 1, random, nil, "attribute shape"},
+	{"", "RandomNormalLike", 1, randomLike, nil, "like X, type dtype"},
+	{"", "RandomUniform", 1, random, nil, "attribute shape"},
+	{"", "RandomUniformLike", 1, randomLike, nil, "like X, type dtype"},
+
+	// Reductions.
+	{"", "ArgMax", 1, argReduce, nil, "int64, axis 1 or gone"},
+	{"", "ArgMin", 1, argReduce, nil, "int64, axis 1 or gone"},
+	{"", "CumProd", 26, same, nil, "like X"},
+	{"", "CumSum", 11, same, evalCumSum, "like X"},
+	{"", "ReduceL1", 1, reduce, nil, "axes 1 or gone"},
+	{"", "ReduceL2", 1, reduce, nil, "axes 1 or gone"},
+	{"", "ReduceLogSum", 1, reduce, nil, "axes 1 or gone"},
+	{"", "ReduceLogSumExp", 1, reduce, nil, "axes 1 or gone"},
+	{"", "ReduceMax", 1, reduce, reduceEval(maxRule, nil), "axes 1 or gone"},
+	{"", "ReduceMean", 1, reduce, nil, "axes 1 or gone"},
+	{"", "ReduceMin", 1, reduce, reduceEval(minRule, nil), "axes 1 or gone"},
+	{"", "ReduceProd", 1, reduce, reduceEval(mulRule, &emptyProduct), "axes 1 or gone"},
+	{"", "ReduceSum", 1, reduce, reduceEval(addRule, &emptySum), "axes 1 or gone"},
+	{"", "ReduceSumSquare", 1, reduce, nil, "axes 1 or gone"},
+	{"", "TopK", 10, topK, nil, "axis becomes k"},
+
+	// Products.
+	{"", "Einsum", 12, einsum, nil, "by the equation"},
+	{"", "Gemm", 7, gemm, nil, "[m,n]"},
+	{"", "MatMul", 1, matMul, nil, "[...,m,n]"},
+	{"", "MatMulInteger", 10, matMulInteger, nil, "[...,m,n] int32"},
+	{"", "QLinearMatMul", 10, qlinearMatMul, nil, "[...,m,n]"},
+
+	// Convolutions, pools, images.
+	{"", "AveragePool", 1, pool, nil, "[n,c,...]"},
+	{"", "Conv", 1, conv, nil, "[n,m,...]"},
+	{"", "ConvInteger", 10, convInteger, nil, "[n,m,...] int32"},
+	{"", "ConvTranspose", 1, convTranspose, nil, "[n,m,...]"},
+	{"", "DepthToSpace", 1, depthToSpace, nil, "channels to space"},
+	{"", "GlobalAveragePool", 1, globalPool, nil, "[n,c,1,...]"},
+	{"", "GlobalLpPool", 2, globalPool, nil, "[n,c,1,...]"},
+	{"", "GlobalMaxPool", 1, globalPool, nil, "[n,c,1,...]"},
+	{"", "LpPool", 2, pool, nil, "[n,c,...]"},
+	{"", "MaxPool", 1, pool, nil, "[n,c,...], indices"},
+	{"", "MaxUnpool", 9, maxUnpool, nil, "[n,c,...]"},
+	{"", "QLinearConv", 10, qlinearConv, nil, "[n,m,...]"},
+	{"", "SpaceToDepth", 1, spaceToDepth, nil, "space to channels"},
+
+	{"", "AffineGrid", 20, affineGrid, nil, "[n,...,dims]"},
+	{"", "CenterCropPad", 18, centerCropPad, nil, "the extents in input 1"},
+	{"", "Col2Im", 18, col2Im, nil, "[n,c,image]"},
+	{"", "DeformConv", 19, deformConv, nil, "[n,m,...]"},
+	{"", "GridSample", 16, gridSample, nil, "[n,c,grid]"},
+	{"", "MaxRoiPool", 1, maxRoiPool, nil, "[rois,c,h,w]"},
+	{"", "NonMaxSuppression", 10, nonMaxSuppression, nil, "int64 [?,3]"},
+	{"", "Resize", 10, resize, nil, "sizes, or extents times scales"},
+	{"", "RoiAlign", 10, roiAlign, nil, "[rois,c,h,w]"},
+	{"", "Upsample", 9, resize, nil, "extents times scales"},
+
+	// Signals, quantization, data-dependent extents.
+	{"", "BlackmanWindow", 17, windowFunction, nil, "[size]"},
+	{"", "Compress", 9, compress, nil, "? along the axis"},
+	{"", "DFT", 17, dft, nil, "like X, last dimension 2"},
+	{"", "DequantizeLinear", 10, dequantize, nil, "like X, type of the scale"},
+	{"", "Det", 11, det, nil, "last two dimensions gone"},
+	{"", "DynamicQuantizeLinear", 11, dynamicQuantize, nil, "uint8 like X, scale, zero point"},
+	{"", "HammingWindow", 17, windowFunction, nil, "[size]"},
+	{"", "HannWindow", 17, windowFunction, nil, "[size]"},
+	{"", "MelWeightMatrix", 17, melWeights, nil, "[bins,mel bins]"},
+	{"", "Multinomial", 7, multinomial, nil, "[batch,samples]"},
+	{"", "QuantizeLinear", 10, quantize, nil, "like X, type of the zero point"},
+	{"", "STFT", 17, stft, nil, "[batch,frames,bins,2]"},
+	{"", "Unique", 11, unique, nil, "[?], indices"},
+
+	// Norms, softmax, losses.
+	{"", "BatchNormalization", 9, batchNorm, nil, "like X, running statistics"},
+	{"", "GroupNormalization", 18, same, nil, "like X"},
+	{"", "Hardmax", 1, same, nil, "like X"},
+	{"", "InstanceNormalization", 6, same, nil, "like X"},
+	{"", "LRN", 1, same, nil, "like X"},
+	{"", "LayerNormalization", 1, layerNorm, nil, "like X, statistics"},
+	{"", "LogSoftmax", 1, axisSame(-1), nil, "like X"},
+	{"", "LpNormalization", 1, axisSame(-1), nil, "like X"},
+	{"", "MeanVarianceNormalization", 9, same, nil, "like X"},
+	{"", "NegativeLogLikelihoodLoss", 12, nll, nil, "scalar, or like the labels"},
+	{"", "RMSNormalization", 23, same, nil, "like X"},
+	{"", "SimplifiedLayerNormalization", 1, layerNorm, nil, "like X, statistics; written by ONNX Runtime"},
+	{"", "Softmax", 1, axisSame(-1), nil, "like X"},
+	{"", "SoftmaxCrossEntropyLoss", 12, crossEntropy, nil, "scalar, or like the labels; log probabilities"},
+
+	// Sequence models.
+	{"", "Attention", 23, attention, nil, "Y, present key and value, scores"},
+	{"", "GRU", 7, recurrent, nil, "[seq,dirs,batch,hidden], last state"},
+	{"", "LSTM", 7, recurrent, nil, "[seq,dirs,batch,hidden], last states"},
+	{"", "RNN", 7, recurrent, nil, "[seq,dirs,batch,hidden], last state"},
+	{"", "RotaryEmbedding", 23, rotary, nil, "like X"},
+
+	// Shapes.
+	{"", "Constant", 1, constant, evalConstant, "the attribute"},
+	{"", "ConstantOfShape", 9, constantOfShape, evalConstantOfShape, "the shape in X"},
+	{"", "Expand", 8, expand, evalExpand, "broadcast with the shape in input 1"},
+	{"", "Flatten", 1, flatten, evalSame, "[before axis, from axis]"},
+	{"", "Reshape", 5, reshape, evalSame, "the shape in input 1"},
+	{"", "Shape", 1, shape, evalShape, "int64 [rank]"},
+	{"", "Size", 1, size, evalSize, "int64 scalar"},
+	{"", "Squeeze", 1, squeeze, evalSame, "axes of 1 go"},
+	{"", "Transpose", 1, transpose, evalTranspose, "permuted"},
+	{"", "Unsqueeze", 1, unsqueeze, evalSame, "axes of 1 come"},
+
+	// Parts and positions.
+	{"", "Concat", 4, concat, evalConcat, "the axis adds up"},
+	{"", "Gather", 1, gather, evalGather, "the axis becomes the indices' shape"},
+	{"", "GatherElements", 11, gatherElements, nil, "like the indices"},
+	{"", "GatherND", 11, gatherND, nil, "indices[:-1] + the rest of the data"},
+	{"", "NonZero", 9, nonZero, evalNonZero, "int64 [rank,?]"},
+	{"", "OneHot", 9, oneHot, nil, "depth at the axis"},
+	{"", "Pad", 2, pad, nil, "extents plus pads"},
+	{"", "Range", 11, rangeOf, evalRange, "[(limit-start)/delta]"},
+	{"", "ReverseSequence", 10, same, nil, "like X"},
+	{"", "Scatter", 9, scatter, nil, "like the data"},
+	{"", "ScatterElements", 11, scatter, nil, "like the data"},
+	{"", "ScatterND", 11, scatter, evalScatterND, "like the data"},
+	{"", "Slice", 10, slice, evalSlice, "starts, ends, axes, steps"},
+	{"", "Split", 2, split, evalSplit, "parts of the axis"},
+	{"", "TensorScatter", 24, same, nil, "like the cache"},
+	{"", "Tile", 6, tile, evalTile, "extents times repeats"},
+	{"", "Trilu", 14, same, nil, "like X"},
+
+	// Control flow.
+	{"", "If", 1, ifElse, nil, "what both branches declare"},
+	{"", "Loop", 1, loop, nil, "what the body declares"},
+	{"", "Scan", 9, scan, nil, "what the body declares"},
+}

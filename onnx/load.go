@@ -1,0 +1,116 @@
+package onnx
+
+// Loading maps the file and lets the protobuf messages alias it, so that a
+// model's inline weights are held once, by the page cache. Then the messages
+// become a graph (fromproto.go).
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/runtime/protoiface"
+
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// maxDepth bounds how deep messages may nest. ONNX needs about five levels per
+// nested subgraph; ONNX Runtime's own reader stops at 100.
+const maxDepth = 100
+
+// A FormatError says that a file is not a model that remat can work on.
+type FormatError struct {
+	Path string
+	Err  error
+}
+
+func (e *FormatError) Error() string {
+	if e.Path == "" {
+		return e.Err.Error()
+	}
+	return e.Path + ": " + e.Err.Error()
+}
+
+func (e *FormatError) Unwrap() error { return e.Err }
+
+// Load opens a model. Weights are not read: inline ones stay in the mapped
+// file, external ones are mapped when asked for. Close releases both.
+func Load(path string) (*Model, error) {
+	image, err := mapFile(path)
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, &FormatError{path, fmt.Errorf("no such file")}
+		}
+		return nil, &FormatError{path, err}
+	}
+	m, err := decode(image, filepath.Dir(path))
+	if err != nil {
+		unmap(image)
+		return nil, &FormatError{path, err}
+	}
+	m.Path, m.image = path, image
+	return m, nil
+}
+
+// Decode reads a model from memory, which must not change while the model
+// lives. External data is looked up in dir.
+func Decode(data []byte, dir string) (*Model, error) {
+	m, err := decode(data, dir)
+	if err != nil {
+		return nil, &FormatError{"", err}
+	}
+	return m, nil
+}
+
+// Close unmaps the model's files. No tensor of the model may be used after it.
+func (m *Model) Close() error {
+	err := m.files.close()
+	if m.image != nil {
+		if e := unmap(m.image); err == nil {
+			err = e
+		}
+		m.image = nil
+	}
+	return err
+}
+
+func decode(data []byte, dir string) (*Model, error) {
+	if len(data) == 0 {
+		return nil, errors.New("empty file, not an onnx model")
+	}
+	p := &pb.ModelProto{}
+	if err := checkWire(data, p); err != nil {
+		return nil, err
+	}
+	if err := unmarshal(data, p); err != nil {
+		return nil, errWire
+	}
+	return modelFromProto(p, dir)
+}
+
+// modelFromProto makes the graph of a decoded message, which it takes over.
+func modelFromProto(p *pb.ModelProto, dir string) (*Model, error) {
+	if p.Graph == nil {
+		return nil, errors.New("not an onnx model: it holds no graph")
+	}
+	m := &Model{Proto: p, files: newFiles(dir)}
+	g, err := graphFromProto(p.Graph, m.files)
+	if err != nil {
+		return nil, err
+	}
+	p.Graph, m.Graph = nil, g
+	return m, nil
+}
+
+// unmarshal decodes with bytes fields aliasing data.
+func unmarshal(data []byte, p proto.Message) error {
+	r := p.ProtoReflect()
+	_, err := r.ProtoMethods().Unmarshal(protoiface.UnmarshalInput{
+		Message: r, Buf: data, Depth: maxDepth,
+		Flags:    protoiface.UnmarshalAliasBuffer,
+		Resolver: emptyResolver{},
+	})
+	return err
+}

@@ -1,0 +1,75 @@
+package onnx
+
+import "slices"
+
+// Remove deletes nodes whose outputs nobody outside the set reads.
+func (g *Graph) Remove(nodes ...*Node) {
+	gone := make(map[*Node]bool, len(nodes))
+	for _, n := range nodes {
+		gone[n] = true
+		for i := range n.Inputs {
+			n.SetInput(i, nil)
+		}
+		for _, v := range n.Captures {
+			v.dropUse(n, Captured)
+		}
+		n.Captures = nil
+	}
+	for _, n := range nodes {
+		for _, v := range n.Outputs {
+			if v == nil {
+				continue
+			}
+			if !v.Dead() {
+				panic("onnx: Remove of a node whose output is in use: " + v.Name)
+			}
+			delete(g.values, v.Name)
+		}
+	}
+	g.Nodes = slices.DeleteFunc(g.Nodes, func(n *Node) bool { return gone[n] })
+}
+
+// RemoveDead deletes every node that no output needs, then the initializers
+// that nothing reads; inputs stay. It returns the number of nodes deleted.
+// Nodes of other domains and control flow have no side effects in ONNX, so
+// they go too.
+func (g *Graph) RemoveDead() int {
+	live := map[*Node]bool{}
+	var stack []*Node
+	reach := func(v *Value) {
+		if v != nil && v.Producer != nil && !live[v.Producer] {
+			live[v.Producer] = true
+			stack = append(stack, v.Producer)
+		}
+	}
+	for _, o := range g.Outputs {
+		reach(o)
+	}
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for _, v := range n.Inputs {
+			reach(v)
+		}
+		for _, v := range n.Captures {
+			reach(v)
+		}
+	}
+	var dead []*Node
+	for _, n := range g.Nodes {
+		if !live[n] {
+			dead = append(dead, n)
+		}
+	}
+	if len(dead) > 0 {
+		g.Remove(dead...)
+	}
+	g.Initializers = slices.DeleteFunc(g.Initializers, func(v *Value) bool {
+		if !v.Dead() || v.input {
+			return false
+		}
+		delete(g.values, v.Name)
+		return true
+	})
+	return len(dead)
+}

@@ -1,0 +1,212 @@
+package onnx
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// maxFile is protobuf's limit for one message; larger weights go outside.
+const maxFile = 1<<31 - 1
+
+// emptyResolver knows no extensions: what looks like one stays unknown bytes.
+type emptyResolver struct{}
+
+func (emptyResolver) FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error) {
+	return nil, protoregistry.NotFound
+}
+
+func (emptyResolver) FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNumber) (protoreflect.ExtensionType, error) {
+	return nil, protoregistry.NotFound
+}
+
+// ToProto assembles the model's message. It shares its parts with the model.
+// Value types that differ from what the file declared are written, others
+// stand as they were; AnnotateTypes first gives every value its value_info.
+func (m *Model) ToProto() *pb.ModelProto {
+	out := &pb.ModelProto{}
+	copyFields(out, m.Proto)
+	out.Graph = m.Graph.toProto()
+	return out
+}
+
+// copyFields makes dst a message with the fields of src, shared.
+func copyFields(dst, src proto.Message) {
+	from, to := src.ProtoReflect(), dst.ProtoReflect()
+	from.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		to.Set(f, v)
+		return true
+	})
+	to.SetUnknown(from.GetUnknown())
+}
+
+func (g *Graph) toProto() *pb.GraphProto {
+	p := &pb.GraphProto{}
+	copyFields(p, g.Proto)
+	p.Node, p.Input, p.Output, p.ValueInfo, p.Initializer = nil, nil, nil, nil, nil
+	for _, n := range g.Nodes {
+		p.Node = append(p.Node, n.sync())
+	}
+	for _, v := range g.Initializers {
+		if v.Init.Proto.GetName() != v.Name {
+			v.Init.Proto.Name = proto.String(v.Name)
+		}
+		p.Initializer = append(p.Initializer, v.Init.Proto)
+	}
+	for _, v := range g.Inputs {
+		p.Input = append(p.Input, v.declaration(v.info))
+	}
+	for i, v := range g.Outputs {
+		var info *pb.ValueInfoProto
+		if i < len(g.outputProtos) && g.outputProtos[i].GetName() == v.Name {
+			info = g.outputProtos[i]
+		} else if !v.input {
+			info = v.info
+		}
+		p.Output = append(p.Output, v.declaration(info))
+	}
+	for _, vi := range g.Proto.ValueInfo {
+		if g.strayInfos[vi] {
+			p.ValueInfo = append(p.ValueInfo, vi)
+		} else if v := g.values[vi.GetName()]; v != nil {
+			p.ValueInfo = append(p.ValueInfo, v.declaration(vi))
+		}
+	}
+	return p
+}
+
+// sync writes the node's current values into its message.
+func (n *Node) sync() *pb.NodeProto {
+	n.Proto.Input = syncNames(n.Proto.Input, n.Inputs)
+	n.Proto.Output = syncNames(n.Proto.Output, n.Outputs)
+	return n.Proto
+}
+
+func syncNames(names []string, values []*Value) []string {
+	same := len(names) == len(values)
+	out := make([]string, len(values))
+	for i, v := range values {
+		if v != nil {
+			out[i] = v.Name
+		}
+		same = same && out[i] == names[i]
+	}
+	if same {
+		return names
+	}
+	return out
+}
+
+// declaration returns the message that declares the value: the one given where
+// it still says the truth, else a copy with the current name and type.
+func (v *Value) declaration(info *pb.ValueInfoProto) *pb.ValueInfoProto {
+	if info != nil && info.GetName() == v.Name {
+		if !v.Type.Known() || v.Type.Same(v.loaded) {
+			return info
+		}
+		declared := typeFromProto(info.Type)
+		if declared.Same(v.Type) || declared.Other != nil {
+			return info
+		}
+	}
+	out := &pb.ValueInfoProto{}
+	if info != nil {
+		out = proto.Clone(info).(*pb.ValueInfoProto)
+	}
+	name := v.Name
+	out.Name = &name
+	if v.Type.Known() {
+		out.Type = v.Type.Proto()
+	}
+	return out
+}
+
+// AnnotateTypes gives every node output whose type is known a value_info entry
+// in the written file. ONNX Runtime plans reuse only for shapes it knows.
+func (g *Graph) AnnotateTypes() {
+	have := map[string]bool{}
+	for _, vi := range g.Proto.ValueInfo {
+		have[vi.GetName()] = true
+	}
+	for _, n := range g.Nodes {
+		for _, v := range n.Outputs {
+			if v != nil && v.outs == 0 && v.Type.Known() && !have[v.Name] {
+				g.Proto.ValueInfo = append(g.Proto.ValueInfo, v.declaration(nil))
+			}
+		}
+	}
+}
+
+// Encode writes the model as bytes, the same for the same model.
+func (m *Model) Encode() ([]byte, error) {
+	p := m.ToProto()
+	if size := proto.Size(p); size > maxFile {
+		return nil, fmt.Errorf("model takes %d bytes, more than a protobuf file can hold: keep its weights in an external data file", size)
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(p)
+}
+
+// Save writes the model beside path and renames it into place, so that no
+// reader ever sees half a file. Relative external data stays valid only in the
+// same folder; RebaseExternal sees to others.
+func (m *Model) Save(path string) error {
+	data, err := m.Encode()
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return WriteFile(path, data)
+}
+
+// WriteFile replaces path by data as a whole, or leaves it as it was.
+func WriteFile(path string, data []byte) error {
+	return ReplaceFile(path, func(f *os.File) error {
+		_, err := bytes.NewReader(data).WriteTo(f)
+		return err
+	})
+}
+
+// pending holds the names of files that are being written.
+var pending sync.Map
+
+// RemovePending takes away the files that ReplaceFile is writing at this
+// moment, for a program that is about to end.
+func RemovePending() {
+	pending.Range(func(name, _ any) bool {
+		os.Remove(name.(string))
+		return true
+	})
+}
+
+// ReplaceFile lets write fill a file beside path and renames it into place
+// when write succeeded; else nothing is left behind.
+func ReplaceFile(path string, write func(*os.File) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, pathCause(err))
+	}
+	pending.Store(f.Name(), nil)
+	defer pending.Delete(f.Name())
+	err = write(f)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if e := f.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return fmt.Errorf("%s: %w", path, pathCause(err))
+	}
+	return nil
+}

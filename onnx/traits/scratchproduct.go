@@ -1,0 +1,153 @@
+package traits
+
+import "github.com/onnx-remat/remat/onnx"
+
+// attentionScratch: the scores, and the mask where it has to be made up: from
+// truth values, or from the causal order. Source: measured on ONNX's node
+// tests; half types are converted head by head, which is not modelled.
+func attentionScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	q, okQ := dims(n.In(0))
+	key, okK := dims(n.In(1))
+	if !okQ || !okK || len(q) != len(key) || n.In(0).Type.DType != onnx.Float32 || n.In(6) != nil {
+		return false
+	}
+	var batch, heads, rows, columns int64
+	switch len(q) {
+	case 3:
+		batch, heads, rows, columns = q[0], n.Int("q_num_heads", 0), q[1], key[1]
+	case 4:
+		batch, heads, rows, columns = q[0], q[1], q[2], key[2]
+	default:
+		return false
+	}
+	if past := n.In(4); past != nil {
+		p, ok := dims(past)
+		if !ok || len(p) != 4 || n.Out(1) == nil || n.Out(2) == nil {
+			return false
+		}
+		columns += p[2]
+	}
+	k.take(0, 1, 2, 3)
+	k.borrow(batch * heads * rows * columns * floatBytes)
+	causal := n.Int("is_causal", 0) != 0
+	mask, ok := rows*columns, true
+	if v := n.In(3); v != nil {
+		var d []int64
+		d, ok = dims(v)
+		mask, causal = product(d), causal || v.Type.DType == onnx.Bool
+	}
+	if causal {
+		k.borrow(mask * floatBytes)
+	}
+	return ok
+}
+
+// einsumScratch follows ONNX Runtime's pairwise evaluation: operands are
+// transposed to the order in which labels first occur, labels that only one of
+// a pair has and nobody needs later are summed away, the rest is one batched
+// product [both, left, summed] × [both, summed, right], whose result is copied
+// into the output. Source: EinsumTypedComputeProcessor. Weakness: no ellipsis,
+// no diagonals.
+func einsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	eq, ok := parseEquation(n.Str("equation", ""))
+	if !ok || len(eq.terms) != len(n.Inputs) || len(n.Inputs) == 0 {
+		return false
+	}
+	e := einsum{equation: eq, k: k, size: elementBytes(n.In(0))}
+	operands := make([]operand, len(n.Inputs))
+	for i := range n.Inputs {
+		d, ok := dims(n.In(i))
+		if !ok || len(d) != len(eq.terms[i]) {
+			return false
+		}
+		operands[i] = e.homogenize(i, d)
+	}
+	e.run(operands)
+	return true
+}
+
+// An equation has its labels numbered by first occurrence.
+type equation struct {
+	terms  [][]int
+	output []int
+	// last is the input after which a label is summed away, None if the
+	// output has it.
+	last []int
+}
+
+// parseEquation reads "ij,jk->ik"; false for what is not modelled.
+func parseEquation(text string) (equation, bool) {
+	var eq equation
+	index, count := map[rune]int{}, map[rune]int{}
+	var terms []string
+	left, right, explicit := cut(text)
+	for _, r := range left + "," {
+		switch {
+		case r == ',':
+			terms = append(terms, "")
+		case !letter(r):
+			return eq, false
+		}
+	}
+	at := 0
+	for _, r := range left {
+		if r == ',' {
+			at++
+			continue
+		}
+		terms[at] += string(r)
+	}
+	for i, t := range terms {
+		var term []int
+		seen := map[rune]bool{}
+		for _, r := range t {
+			if seen[r] {
+				return eq, false
+			}
+			seen[r] = true
+			count[r]++
+			if _, ok := index[r]; !ok {
+				index[r] = len(index)
+				eq.last = append(eq.last, i)
+			}
+			term = append(term, index[r])
+			eq.last[index[r]] = i
+		}
+		eq.terms = append(eq.terms, term)
+	}
+	if !explicit {
+		for r := 'A'; r <= 'z'; r++ {
+			if count[r] == 1 {
+				right += string(r)
+			}
+		}
+	}
+	for _, r := range right {
+		i, ok := index[r]
+		if !ok {
+			return eq, false
+		}
+		eq.output = append(eq.output, i)
+		eq.last[i] = None
+	}
+	return eq, true
+}
+
+// cut splits an equation at its arrow and drops blanks.
+func cut(text string) (left, right string, explicit bool) {
+	for i, r := range text {
+		switch {
+		case r == ' ':
+		case r == '-' && i+1 < len(text) && text[i+1] == '>':
+			explicit = true
+		case r == '>' && explicit:
+		case explicit:
+			right += string(r)
+		default:
+			left += string(r)
+		}
+	}
+	return left, right, explicit
+}
+
+func letter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }

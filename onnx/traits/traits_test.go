@@ -1,0 +1,103 @@
+package traits
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+func TestTableIsWhole(t *testing.T) {
+	seen := map[key]bool{}
+	for _, c := range table {
+		k := key{c.domain, c.op}
+		if seen[k] {
+			t.Errorf("%v stands twice in the table", k)
+		}
+		seen[k] = true
+		if c.why == "" {
+			t.Errorf("%v gives no reason for its precision class", k)
+		}
+	}
+	inner := map[key]bool{}
+	for _, r := range memory {
+		k := key{r.domain, r.op}
+		if !seen[k] {
+			t.Errorf("%v has memory columns but no row", k)
+		}
+		inner[k] = r.inner
+	}
+	for k := range scratchRules {
+		if !inner[k] {
+			t.Errorf("%v has a scratch rule, but its row says that it allocates nothing", k)
+		}
+	}
+	for _, k := range expanded {
+		if !seen[k] {
+			t.Errorf("%v is expanded but has no row", k)
+		}
+	}
+}
+
+func TestUnknownOperator(t *testing.T) {
+	if _, ok := OfOp("", "NoSuchOperator"); ok {
+		t.Error("an operator that does not exist has traits")
+	}
+	if tr, ok := OfOp("ai.onnx", "Dropout"); !ok || tr.Deterministic {
+		t.Error("Dropout is taken for deterministic")
+	}
+}
+
+func TestParseEquation(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		ok     bool
+		output []int
+		last   []int
+	}{
+		{"ij,jk->ik", true, []int{0, 2}, []int{None, 1, None}},
+		{"ij , jk", true, []int{0, 2}, []int{None, 1, None}},
+		{"ba", true, []int{1, 0}, []int{None, None}},
+		{"ij->", true, nil, []int{0, 0}},
+		{"ii->i", false, nil, nil},
+		{"...i->i", false, nil, nil},
+		{"ij->k", false, nil, nil},
+	} {
+		eq, ok := parseEquation(c.text)
+		if ok != c.ok {
+			t.Errorf("%q: ok %v", c.text, ok)
+			continue
+		}
+		if ok && (!slices.Equal(eq.output, c.output) || !slices.Equal(eq.last, c.last)) {
+			t.Errorf("%q: output %v, last %v", c.text, eq.output, eq.last)
+		}
+	}
+}
+
+// Figures that the probe of package runtime/predict does not reach: threads.
+func TestConvThreads(t *testing.T) {
+	for _, c := range []struct {
+		filters, places, depth int64
+		threads                int
+		want                   int64
+	}{
+		{4, 64, 27, 16, 1},
+		{16, 256, 72, 16, 4}, // 4.5 shares of work, 5 strides of 64 are 4
+		{16, 1024, 144, 8, 8},
+		{64, 3136, 576, 16, 16},
+		{64, 3136, 576, 1, 1},
+	} {
+		if got := convThreads(c.filters, c.places, c.depth, c.threads); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
+func TestScratchNeedsShapes(t *testing.T) {
+	m := onnx.NewModel("m", 18)
+	x := m.Graph.AddInput("x", onnx.Type{DType: onnx.Float32})
+	n := m.Graph.NewNode("", "Where", "w", []*onnx.Value{x, x, x}, []string{"y"})
+	if _, ok := Scratch(n, 1); ok {
+		t.Error("scratch of unknown shapes claimed to be known")
+	}
+}
