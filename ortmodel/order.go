@@ -1,0 +1,138 @@
+package ortmodel
+
+// ONNX Runtime's default execution order: a depth-first post-order from the
+// leaves, on an explicit stack.
+//
+//	file: 0 1 2 3 4 5      leaves (nobody reads them): 4 5
+//	stack: 4 5             the last leaf is popped first
+//	5 is followed by its producers, pushed in ascending file order, so the
+//	one that stands last in the file is visited first; a node runs when all
+//	that was pushed above it has run.
+//
+// Source: measured against profiles, and GraphViewer's use of ReverseDFSFrom.
+// A node on a cycle is never reached from a leaf, so it is left out.
+
+// edges is the graph's dependency structure in compressed rows: the distinct
+// producers of node i, ascending, are prod[start[i]:start[i+1]].
+type edges struct {
+	start, prod []int32
+}
+
+func (e *edges) of(i int32) []int32 { return e.prod[e.start[i]:e.start[i+1]] }
+
+// producers finds for each value the node that makes it, or None.
+func producers(g *Graph) []int32 {
+	by := make([]int32, len(g.Values))
+	for v := range by {
+		by[v] = None
+	}
+	for i := range g.Nodes {
+		for _, v := range g.Nodes[i].Outputs {
+			if v >= 0 {
+				by[v] = int32(i)
+			}
+		}
+	}
+	return by
+}
+
+// dependencies lists each node's distinct producers in ascending file order.
+func dependencies(g *Graph) edges {
+	by := producers(g)
+	e := edges{start: make([]int32, len(g.Nodes)+1)}
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		at := len(e.prod)
+		for _, list := range [2][]int{n.Inputs, n.Captures} {
+			for _, v := range list {
+				if v >= 0 && by[v] != None {
+					e.prod = insertSorted(e.prod, at, by[v])
+				}
+			}
+		}
+		e.start[i+1] = int32(len(e.prod))
+	}
+	return e
+}
+
+// insertSorted puts p into the ascending tail list[at:] unless it is there.
+func insertSorted(list []int32, at int, p int32) []int32 {
+	k := len(list)
+	for k > at && list[k-1] > p {
+		k--
+	}
+	if k > at && list[k-1] == p {
+		return list
+	}
+	list = append(list, 0)
+	copy(list[k+1:], list[k:])
+	list[k] = p
+	return list
+}
+
+// leaves lists the nodes whose outputs no node reads, in file order.
+func (e *edges) leaves() []int32 {
+	n := len(e.start) - 1
+	read := make([]bool, n)
+	for _, p := range e.prod {
+		read[p] = true
+	}
+	var out []int32
+	for i := range n {
+		if !read[i] {
+			out = append(out, int32(i))
+		}
+	}
+	return out
+}
+
+// Order returns the indexes of g's nodes in the order in which ONNX Runtime
+// runs them by default.
+func Order(g *Graph) []int {
+	e := dependencies(g)
+	order := make([]int, 0, len(g.Nodes))
+	w := walk{
+		group: func(list []int32) {},
+		leave: func(i int32) { order = append(order, int(i)) },
+	}
+	w.run(&e)
+	return order
+}
+
+// A walk is the depth-first post-order with two places to hook into: group
+// may reorder the not yet visited nodes that are about to be pushed (the last
+// one is visited first), leave is called when a node runs.
+type walk struct {
+	group func([]int32)
+	leave func(int32)
+}
+
+func (w *walk) run(e *edges) {
+	visited := make([]bool, len(e.start)-1)
+	stack := e.leaves()
+	w.group(stack)
+	var fresh []int32
+	for len(stack) > 0 {
+		i := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if i < 0 { // marked: everything above it has run
+			w.leave(^i)
+			continue
+		}
+		if visited[i] {
+			continue
+		}
+		visited[i] = true
+		stack = append(stack, ^i)
+		fresh = fresh[:0]
+		for _, p := range e.of(i) {
+			if !visited[p] {
+				fresh = append(fresh, p)
+			}
+		}
+		if len(fresh) > 1 {
+			w.group(fresh)
+		}
+		stack = append(stack, fresh...)
+	}
+}
