@@ -1,0 +1,64 @@
+package runtime
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// An Engine is the loaded ONNX Runtime.
+type Engine struct {
+	Env *ort.Environment
+}
+
+// New loads ONNX Runtime: the named library, or, where that is empty, the one
+// of REMAT_ORT or the installed one.
+func New(library string) (*Engine, error) {
+	path, err := install.Find(library)
+	if err != nil {
+		return nil, err
+	}
+	env, err := ort.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{Env: env}, nil
+}
+
+// Close unloads it. Sessions must be closed before.
+func (e *Engine) Close() error { return e.Env.Close() }
+
+// Auto chooses the provider: CUDA where it works, else the CPU.
+const Auto ort.Provider = "auto"
+
+// Provider resolves Auto (and "") for a device number. That CUDA works is
+// found out by copying a scalar there.
+func (e *Engine) Provider(p ort.Provider, device int) (ort.Provider, error) {
+	switch p {
+	case ort.CPU, ort.CUDA:
+		return p, nil
+	case Auto, "":
+	default:
+		return "", fmt.Errorf("provider %q: want auto, cpu or cuda", p)
+	}
+	built, err := e.Env.Providers()
+	if err != nil {
+		return "", err
+	}
+	if slices.Contains(built, "CUDAExecutionProvider") && e.TryCUDA(device) == nil {
+		return ort.CUDA, nil
+	}
+	return ort.CPU, nil
+}
+
+// TryCUDA returns nil when the CUDA provider works on the device, and else
+// what is missing and how to get it.
+func (e *Engine) TryCUDA(device int) error {
+	c, err := e.Env.NewCopier(ort.CUDA, device, ort.Float32, 0)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}

@@ -1,0 +1,208 @@
+package runtime
+
+// Where the value of each input comes from, in order of precedence: a feed of
+// its own, the feeds of an archive, remat.parameters, a scalar that training
+// sets (lr, step, loss_scale), zeros for optimizer state, random.
+//
+// Types and shapes are checked here, before ONNX Runtime sees them, and free
+// dimensions get their numbers: from --dim, else from the first feed that has
+// one.
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// A FeedError says that an input cannot have the value it was given.
+type FeedError struct {
+	Input  string
+	Reason string
+}
+
+func (e *FeedError) Error() string { return fmt.Sprintf("input %q: %s", e.Input, e.Reason) }
+
+// Prefixes of the keys of a feeds archive.
+const (
+	inputPrefix     = "in:"
+	parameterPrefix = "param:"
+)
+
+// a source says what an input's value came from.
+type source string
+
+const (
+	fromFeed   source = "feed"
+	fromFile   source = "remat.parameters"
+	fromSeed   source = "seed in remat.parameters"
+	fromScalar source = "training scalar"
+	fromZero   source = "zero"
+	fromRandom source = "random"
+)
+
+// feeds resolves the values of all inputs of a model.
+type feeds struct {
+	model   *onnx.Model
+	options *Options
+	dims    map[string]int64
+	// given are feeds by input; asParameter tells those named "param:NAME".
+	given       map[string]Tensor
+	asParameter map[string]bool
+	located     map[string]Location
+}
+
+func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
+	f := &feeds{model: m, options: o, dims: map[string]int64{}, given: map[string]Tensor{}, asParameter: map[string]bool{}}
+	maps.Copy(f.dims, o.Dims)
+	var err error
+	if f.located, err = ReadLocations(m); err != nil {
+		return nil, err
+	}
+	for _, v := range m.Graph.Inputs {
+		for _, key := range []string{v.Name, inputPrefix + v.Name, parameterPrefix + v.Name} {
+			if t, ok := o.Feeds[key]; ok {
+				f.given[v.Name] = t
+				f.asParameter[v.Name] = strings.HasPrefix(key, parameterPrefix) && !strings.HasPrefix(v.Name, parameterPrefix)
+				break
+			}
+		}
+		if t, ok := o.Data[v.Name]; ok {
+			if len(t.Shape) == 0 || t.Shape[0] == 0 {
+				return nil, &FeedError{v.Name, fmt.Sprintf("data of shape %v has no step along its leading axis", t.Shape)}
+			}
+			f.given[v.Name] = t.at(0)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Feed)) {
+		v := m.Graph.Value(name)
+		if v == nil || !v.IsInput() {
+			return nil, &FeedError{name, "the model has no input of that name; it has " + inputNames(m.Graph)}
+		}
+		f.given[name] = o.Feed[name]
+	}
+	return f, f.bindDims()
+}
+
+func inputNames(g *onnx.Graph) string {
+	var names []string
+	for _, v := range g.Inputs {
+		if len(names) == 8 {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, v.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// bindDims checks every feed against its input's type, and takes the numbers
+// of free dimensions from them.
+func (f *feeds) bindDims() error {
+	for _, v := range f.model.Graph.Inputs {
+		if t, ok := f.given[v.Name]; ok {
+			if err := f.check(v, t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f *feeds) check(v *onnx.Value, t Tensor) error {
+	want := v.Type
+	if want.Known() && want.DType != t.Type {
+		return &FeedError{v.Name, fmt.Sprintf("feed is %s, the model wants %s", t.Type, want.DType)}
+	}
+	if !want.Ranked {
+		return nil
+	}
+	if len(want.Shape) != len(t.Shape) {
+		return &FeedError{v.Name, fmt.Sprintf("feed has shape %v, the model wants %s", t.Shape, want.Shape)}
+	}
+	for i, d := range want.Shape {
+		if symbols := d.Symbols(); len(symbols) == 1 && d.String() == symbols[0] {
+			if _, ok := f.dims[symbols[0]]; !ok {
+				f.dims[symbols[0]] = t.Shape[i]
+			}
+		}
+		if n, ok := d.Subst(f.dims).Int(); ok && n != t.Shape[i] {
+			return &FeedError{v.Name, fmt.Sprintf("feed has shape %v, the model wants %s%s", t.Shape, want.Shape, f.because(d))}
+		}
+	}
+	return nil
+}
+
+// because names the numbers that a free dimension has.
+func (f *feeds) because(d onnx.Dim) string {
+	var parts []string
+	for _, s := range d.Symbols() {
+		parts = append(parts, fmt.Sprintf("%s=%d", s, f.dims[s]))
+	}
+	if parts == nil {
+		return ""
+	}
+	return " with " + strings.Join(parts, ", ")
+}
+
+func (f *feeds) has(name string) bool {
+	_, ok := f.given[name]
+	return ok
+}
+
+// shape is the shape of an input, with the numbers of free dimensions in.
+func (f *feeds) shape(v *onnx.Value) ([]int64, error) {
+	if t, ok := f.given[v.Name]; ok {
+		return t.Shape, nil
+	}
+	if v.Type.Other != nil || !v.Type.Known() || v.Type.DType.Size() == 0 {
+		return nil, &FeedError{v.Name, fmt.Sprintf("inputs of type %s are not supported", v.Type)}
+	}
+	if !v.Type.Ranked {
+		return nil, &FeedError{v.Name, "its shape is not known: give it a feed"}
+	}
+	out := make([]int64, len(v.Type.Shape))
+	for i, d := range v.Type.Shape {
+		n, ok := d.Subst(f.dims).Int()
+		if !ok {
+			if names := d.Symbols(); len(names) > 0 {
+				return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d (%s) is free: add --dim %s=N or give it a feed", i, d, names[0])}
+			}
+			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is not known: give it a feed", i)}
+		}
+		if n < 0 {
+			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is negative", i)}
+		}
+		out[i] = n
+	}
+	if _, err := ort.ByteSize(ortType(v.Type.DType), out); err != nil {
+		return nil, &FeedError{v.Name, err.Error()}
+	}
+	return out, nil
+}
+
+// trainingScalars are inputs that a step sets, by name.
+var trainingScalars = map[string]onnx.DType{"lr": onnx.Float32, "step": onnx.Int64, "loss_scale": onnx.Float32}
+
+// isTrainingScalar says whether the input is one that every step sets.
+func isTrainingScalar(v *onnx.Value) bool {
+	d, ok := trainingScalars[v.Name]
+	return ok && v.Type.DType == d && v.Type.Ranked && len(v.Type.Shape) == 0
+}
+
+// setScalar writes a training scalar for step number n, counting from 1.
+func (o *Options) setScalar(name string, data []byte, n int) {
+	switch name {
+	case "lr":
+		binary.LittleEndian.PutUint32(data, math.Float32bits(float32(o.LR)))
+	case "step":
+		binary.LittleEndian.PutUint64(data, uint64(n))
+	case "loss_scale":
+		binary.LittleEndian.PutUint32(data, math.Float32bits(float32(o.LossScale)))
+	}
+}

@@ -1,0 +1,131 @@
+package runtime
+
+// When the next value of a parameter may be written over the parameter.
+//
+//	W ──▶ reader … ──▶ update ──▶ W.new          both in the same memory
+//
+// ONNX Runtime does not see that they share it, so every reader of W, and of
+// what aliases W, must run before the update begins to write. A data
+// dependency from each reader to the update proves that for every runtime.
+// Where there is none, the order in which ONNX Runtime itself lists the nodes
+// of the optimized graph decides, for this session's options. Where that does
+// not prove it either, the next value gets memory of its own and is copied
+// after the step.
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// aliasing operators return their first input's memory.
+var aliasing = []string{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
+
+// pointwise operators read element i before they write element i and never
+// again, so the update itself may read W.
+var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Sum", "Clip", "Min", "Max", "Relu", "Tanh"}
+
+// readersOf lists the nodes that read the memory of v, through aliases.
+func readersOf(v *onnx.Value) []*onnx.Node {
+	var out []*onnx.Node
+	for _, u := range v.Uses() {
+		out = append(out, u.Node)
+		if u.Index == 0 && u.Node.Is(aliasing...) && u.Node.Out(0) != nil {
+			out = append(out, readersOf(u.Node.Out(0))...)
+		}
+	}
+	return out
+}
+
+// updateSafe says whether every reader of in, but for a pointwise update
+// itself, runs before the node that makes out.
+func updateSafe(in, out *onnx.Value, before func(a, b *onnx.Node) bool) bool {
+	update := out.Producer
+	if update == nil || !in.Type.Same(out.Type) {
+		return false
+	}
+	for _, r := range readersOf(in) {
+		if r == update {
+			if !update.Is(pointwise...) {
+				return false
+			}
+			continue
+		}
+		if !before(r, update) {
+			return false
+		}
+	}
+	return true
+}
+
+// dependencies answers, for one node at a time, which nodes it needs.
+type dependencies struct {
+	of   *onnx.Node
+	need map[*onnx.Node]bool
+}
+
+// before reports that a is a transitive producer of b.
+func (d *dependencies) before(a, b *onnx.Node) bool {
+	if d.of != b {
+		d.of, d.need = b, map[*onnx.Node]bool{}
+		for todo := []*onnx.Node{b}; len(todo) > 0; {
+			n := todo[len(todo)-1]
+			todo = todo[:len(todo)-1]
+			for _, v := range append(n.Inputs[:len(n.Inputs):len(n.Inputs)], n.Captures...) {
+				if v != nil && v.Producer != nil && !d.need[v.Producer] {
+					d.need[v.Producer] = true
+					todo = append(todo, v.Producer)
+				}
+			}
+		}
+	}
+	return d.need[a]
+}
+
+// InPlace lists the next values (outputs, by the input that each updates) that
+// a session would write over their inputs; see inPlace for executed.
+func InPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph, error)) ([]string, error) {
+	safe, err := inPlace(g, next, executed)
+	if err != nil {
+		return nil, err
+	}
+	var bound []string
+	for in, out := range next {
+		if safe[in] {
+			bound = append(bound, out)
+		}
+	}
+	slices.Sort(bound)
+	return bound, nil
+}
+
+// inPlace splits the roles' next values into those that may share their
+// input's memory and the rest. executed gives the graph that ONNX Runtime
+// runs, in order; it is asked for only where data dependencies do not decide.
+func inPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph, error)) (map[string]bool, error) {
+	safe := map[string]bool{}
+	var open []string
+	deps := &dependencies{}
+	for in, out := range next {
+		if safe[in] = updateSafe(g.Value(in), g.Value(out), deps.before); !safe[in] {
+			open = append(open, in)
+		}
+	}
+	if len(open) == 0 {
+		return safe, nil
+	}
+	run, err := executed()
+	if err != nil {
+		return nil, err
+	}
+	place := map[*onnx.Node]int{}
+	for i, n := range run.Nodes {
+		place[n] = i
+	}
+	for _, in := range open {
+		v, out := run.Value(in), run.Value(next[in])
+		safe[in] = v != nil && out != nil &&
+			updateSafe(v, out, func(a, b *onnx.Node) bool { return place[a] < place[b] })
+	}
+	return safe, nil
+}

@@ -1,0 +1,82 @@
+// Package install finds ONNX Runtime's shared library, and gets it.
+package install
+
+// Where the library is looked for: the path that the user names, REMAT_ORT,
+// the folder that this package installs into.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Version is the ONNX Runtime that is installed.
+const Version = "1.31.1"
+
+// EnvVar names the variable that holds the path of a library to use.
+const EnvVar = "REMAT_ORT"
+
+// ErrMissing is wrapped when no library is installed and none is named.
+var ErrMissing = errors.New("no ONNX Runtime library")
+
+// Find returns the library to load: path if it is not empty (the --ort flag),
+// else what REMAT_ORT names, else the installed one, CUDA's before CPU's. The
+// error says in one line what fixes it.
+func Find(path string) (string, error) {
+	if path != "" {
+		return named(path, "--ort")
+	}
+	if path := os.Getenv(EnvVar); path != "" {
+		return named(path, EnvVar)
+	}
+	for _, k := range []Kind{CUDA, CPU} {
+		lib := filepath.Join(Dir(k), library)
+		if info, err := os.Stat(lib); err == nil && info.Mode().IsRegular() {
+			return lib, nil
+		}
+	}
+	return "", fmt.Errorf("%w: run remat doctor --install, or name one with --ort or %s", ErrMissing, EnvVar)
+}
+
+// named accepts a file, or a folder that holds one libonnxruntime.so.
+func named(path, source string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: name an existing libonnxruntime.so, or run remat doctor --install", source, err)
+	}
+	if !info.IsDir() {
+		return path, nil
+	}
+	found, err := filepath.Glob(filepath.Join(path, "libonnxruntime.so*"))
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("%s: no libonnxruntime.so in %s: name the file, or run remat doctor --install", source, path)
+	}
+	return found[0], nil
+}
+
+// Dir is the folder that a kind of library is installed into.
+func Dir(k Kind) string {
+	return filepath.Join(cacheDir(), "remat", "ort", Version, string(k))
+}
+
+// cacheDir is the user's cache folder; without HOME it lies in the folder for
+// temporary files, by user.
+func cacheDir() string {
+	if dir, err := os.UserCacheDir(); err == nil {
+		return dir
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("remat-cache-%d", os.Getuid()))
+}
+
+// A Kind is a build of ONNX Runtime.
+type Kind string
+
+// The builds that can be installed.
+const (
+	CPU  Kind = "cpu"
+	CUDA Kind = "cuda"
+)
+
+// library is the file name inside the Python package.
+const library = "libonnxruntime.so." + Version

@@ -1,0 +1,188 @@
+package runtime
+
+// Memory of a step, by one definition everywhere (bytes):
+//
+//	parameters  inputs that are parameters, and all initializers
+//	state       inputs that are optimizer state
+//	feeds       all other inputs
+//	session     what the session holds before the step
+//	live peak   most that was handed out since the step's start
+//	total peak  their sum
+//	outputs     what the step returns (within live peak)
+//
+// Live bytes come from the counting allocator of the session, so they are what
+// kernels ask for. The arena's figures come from a second session with an
+// arena that extends as requested. On CUDA, live bytes are the device arena's
+// largest use less its use before the step.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// Memory is what a session and its steps take; see the head of memory.go.
+type Memory struct {
+	ParameterBytes int64 `json:"parameter_bytes"`
+	StateBytes     int64 `json:"state_bytes"`
+	FeedBytes      int64 `json:"feed_bytes"`
+	OutputBytes    int64 `json:"output_bytes"`
+	SessionBytes   int64 `json:"session_bytes"`
+	LivePeakBytes  int64 `json:"live_peak_bytes"`
+	TotalPeakBytes int64 `json:"total_peak_bytes"`
+	// Null where they were not measured or predicted.
+	ArenaPeakBytes         *int64 `json:"arena_peak_bytes"`
+	ReservedBytes          *int64 `json:"reserved_bytes"`
+	RSSPeakBytes           *int64 `json:"rss_peak_bytes"`
+	PredictedLivePeakBytes *int64 `json:"predicted_live_peak_bytes"`
+	PredictedSessionBytes  *int64 `json:"predicted_session_bytes"`
+	PredictedReservedBytes *int64 `json:"predicted_reserved_bytes"`
+}
+
+// Memory returns what was measured so far: the largest live peak of the steps,
+// the outputs of the last.
+func (s *Session) Memory() Memory {
+	m := s.memory
+	m.TotalPeakBytes = m.ParameterBytes + m.StateBytes + m.FeedBytes + m.SessionBytes + m.LivePeakBytes
+	return m
+}
+
+// count adds up inputs and initializers.
+func (s *Session) count() error {
+	for _, in := range s.inputs {
+		size := in.value.ByteSize()
+		switch in.category {
+		case parameterInput:
+			s.memory.ParameterBytes += size
+		case stateInput:
+			s.memory.StateBytes += size
+		default:
+			s.memory.FeedBytes += size
+		}
+	}
+	for _, v := range s.Model.Graph.Initializers {
+		if s.byName[v.Name] != nil {
+			continue // fed instead
+		}
+		size, err := v.Init.ByteSize()
+		if err != nil {
+			return fmt.Errorf("initializer %q: %w", v.Name, err)
+		}
+		s.memory.ParameterBytes += size
+	}
+	return nil
+}
+
+func (s *Session) deviceInUse() (int64, error) {
+	if s.Provider == ort.CPU {
+		return 0, nil
+	}
+	st, err := s.ort.DeviceStats()
+	return st.InUse, err
+}
+
+// MeasureRSS notes the largest resident size that the process has had. It is
+// called before MeasureArena, which adds a session to the process.
+func (s *Session) MeasureRSS() error {
+	n, err := PeakRSS()
+	if err == nil {
+		s.memory.RSSPeakBytes = &n
+	}
+	return err
+}
+
+// MeasureConstants adds to the session's bytes what ONNX Runtime computed ahead:
+// initializers of the graph that it runs which the model does not have. It
+// keeps them outside the session's allocator, so the optimized graph is asked
+// for once more, at the cost of a second session without steps.
+func (s *Session) MeasureConstants() error {
+	dump, err := s.engine.Dump(s.Model, s.options.session(s.Provider))
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{}
+	for _, v := range s.Model.Graph.Initializers {
+		known[v.Name] = true
+	}
+	for _, v := range dump.Graph.Initializers {
+		if known[v.Name] {
+			continue
+		}
+		size, err := v.Init.ByteSize()
+		if err != nil {
+			return errors.Join(fmt.Errorf("initializer %q: %w", v.Name, err), dump.Close())
+		}
+		s.memory.SessionBytes += size
+	}
+	return dump.Close()
+}
+
+// MeasureArena runs one step in a second session with ONNX Runtime's arena,
+// extended as requested, and notes what that says. Next values go to memory
+// aside, so the session's parameters stay as they are.
+func (s *Session) MeasureArena(ctx context.Context) error {
+	so := s.options.session(s.Provider)
+	so.Allocator = ort.RequestedArena
+	second, err := s.open(so)
+	if err != nil {
+		return err
+	}
+	defer second.Close()
+	b, err := s.bind(second)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	var aside []*ort.Value
+	defer func() {
+		for _, v := range aside {
+			v.Close()
+		}
+	}()
+	if err := s.bindOutputs(b, func(in *input) (*ort.Value, error) {
+		if !in.inPlace {
+			return nil, nil
+		}
+		v, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)
+		if err == nil {
+			aside = append(aside, v)
+		}
+		return v, err
+	}); err != nil {
+		return err
+	}
+	if err := second.Run(ctx, b, ""); err != nil {
+		return err
+	}
+	st, err := second.DeviceStats()
+	if err != nil {
+		return err
+	}
+	s.memory.ArenaPeakBytes, s.memory.ReservedBytes = &st.MaxInUse, &st.Reserved
+	return nil
+}
+
+// PeakRSS is the largest resident size that this process has had, in bytes.
+func PeakRSS() (int64, error) { return procStatus("VmHWM:") }
+
+// RSS is the process's resident size, in bytes.
+func RSS() (int64, error) { return procStatus("VmRSS:") }
+
+func procStatus(key string) (int64, error) {
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, key); ok {
+			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, errors.New("/proc/self/status: no " + key)
+}

@@ -1,0 +1,258 @@
+package runtime
+
+// numpy's files: .npy is a header and the elements, .npz a zip of them.
+//
+//	\x93NUMPY major minor length {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
+//
+// Read here because float16, bool, all integers, column order and hostile
+// headers have to work. bfloat16 is not a numpy type: ml_dtypes writes it as
+// '<V2' (raw bytes), which is read as bfloat16. Objects and strings are skipped
+// in an archive and refused in a file.
+
+import (
+	"archive/zip"
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+const npyMagic = "\x93NUMPY"
+
+// npyTypes maps numpy's kind and size to element types.
+var npyTypes = map[string]onnx.DType{
+	"f2": onnx.Float16, "f4": onnx.Float32, "f8": onnx.Float64, "V2": onnx.BFloat16, "b1": onnx.Bool,
+	"i1": onnx.Int8, "i2": onnx.Int16, "i4": onnx.Int32, "i8": onnx.Int64,
+	"u1": onnx.Uint8, "u2": onnx.Uint16, "u4": onnx.Uint32, "u8": onnx.Uint64,
+}
+
+// errNotNumeric marks arrays of strings, objects or records.
+var errNotNumeric = errors.New("not a numeric array")
+
+// ReadNPY reads a .npy file.
+func ReadNPY(path string) (Tensor, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Tensor{}, fmt.Errorf("feed: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return Tensor{}, fmt.Errorf("feed: %w", err)
+	}
+	t, err := decodeNPY(bufio.NewReaderSize(f, 1<<16), info.Size())
+	if err != nil {
+		return Tensor{}, fmt.Errorf("feed %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// ReadNPZ reads the numeric arrays of a .npz file by key.
+func ReadNPZ(path string) (map[string]Tensor, error) {
+	z, err := zip.OpenReader(path)
+	if err != nil {
+		return nil, fmt.Errorf("feeds %s: %w", path, err)
+	}
+	defer z.Close()
+	out := map[string]Tensor{}
+	for _, f := range z.File {
+		key, ok := strings.CutSuffix(f.Name, ".npy")
+		if !ok {
+			continue
+		}
+		t, err := readEntry(f)
+		if errors.Is(err, errNotNumeric) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("feeds %s: key %q: %w", path, key, err)
+		}
+		out[key] = t
+	}
+	return out, nil
+}
+
+func readEntry(f *zip.File) (Tensor, error) {
+	r, err := f.Open()
+	if err != nil {
+		return Tensor{}, err
+	}
+	defer r.Close()
+	// The size in a zip's directory is a claim; deflate shrinks to a
+	// thousandth at best.
+	size := int64(f.UncompressedSize64)
+	if f.UncompressedSize64 > 1100*f.CompressedSize64+1<<16 {
+		return Tensor{}, fmt.Errorf("the archive claims %d bytes of %d compressed", f.UncompressedSize64, f.CompressedSize64)
+	}
+	return decodeNPY(bufio.NewReaderSize(r, 1<<16), size)
+}
+
+var npyHeader = regexp.MustCompile(`^\s*\{\s*'descr':\s*(?:'([^']*)'|\[.*\])\s*,\s*'fortran_order':\s*(True|False)\s*,\s*'shape':\s*\(([^)]*)\)\s*,?\s*\}\s*$`)
+
+// decodeNPY reads an array of a stream that is size bytes long.
+func decodeNPY(r io.Reader, size int64) (Tensor, error) {
+	header, headerBytes, err := readHeader(r)
+	if err != nil {
+		return Tensor{}, err
+	}
+	m := npyHeader.FindStringSubmatch(header)
+	if m == nil {
+		return Tensor{}, errors.New("not a header of numpy's")
+	}
+	descr := m[1]
+	if len(descr) < 3 || npyTypes[descr[1:]] == onnx.Undefined {
+		return Tensor{}, fmt.Errorf("type %q: %w", descr, errNotNumeric)
+	}
+	t := Tensor{Type: npyTypes[descr[1:]], Shape: []int64{}}
+	for _, s := range strings.Split(m[3], ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		d, err := strconv.ParseInt(strings.TrimSuffix(s, "L"), 10, 64)
+		if err != nil || d < 0 {
+			return Tensor{}, fmt.Errorf("shape (%s) is not one", m[3])
+		}
+		t.Shape = append(t.Shape, d)
+	}
+	n, ok := onnx.Elements(t.Shape)
+	if !ok || n > (size-headerBytes)/t.Type.Size() {
+		return Tensor{}, fmt.Errorf("%s is longer than the file", t)
+	}
+	t.Data = make([]byte, n*t.Type.Size())
+	if _, err := io.ReadFull(r, t.Data); err != nil {
+		return Tensor{}, fmt.Errorf("truncated: %w", err)
+	}
+	if descr[0] == '>' {
+		swapBytes(t.Data, t.Type.Size())
+	}
+	if m[2] == "True" {
+		t.Data = rowOrder(t)
+	}
+	return t, nil
+}
+
+func readHeader(r io.Reader) (string, int64, error) {
+	var head [8]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil || string(head[:6]) != npyMagic {
+		return "", 0, errors.New("not a numpy array")
+	}
+	width := 2
+	if head[6] >= 2 {
+		width = 4
+	}
+	var length [4]byte
+	if _, err := io.ReadFull(r, length[:width]); err != nil {
+		return "", 0, errors.New("truncated header")
+	}
+	n := binary.LittleEndian.Uint32(length[:])
+	if n > 1<<20 {
+		return "", 0, fmt.Errorf("a header of %d bytes is too long", n)
+	}
+	header := make([]byte, n)
+	if _, err := io.ReadFull(r, header); err != nil {
+		return "", 0, errors.New("truncated header")
+	}
+	return string(header), int64(8 + width + len(header)), nil
+}
+
+func swapBytes(data []byte, size int64) {
+	for e := range slices.Chunk(data, int(size)) {
+		slices.Reverse(e)
+	}
+}
+
+// rowOrder turns column order into row order.
+func rowOrder(t Tensor) []byte {
+	size := int(t.Type.Size())
+	out := make([]byte, 0, len(t.Data))
+	stride := make([]int, len(t.Shape))
+	step := 1
+	for i, d := range t.Shape {
+		stride[i] = step
+		step *= int(d)
+	}
+	index := make([]int64, len(t.Shape))
+	at := 0
+	for range len(t.Data) / size {
+		out = append(out, t.Data[at*size:(at+1)*size]...)
+		for i := len(index) - 1; i >= 0; i-- {
+			index[i]++
+			at += stride[i]
+			if index[i] < t.Shape[i] {
+				break
+			}
+			at -= int(index[i]) * stride[i]
+			index[i] = 0
+		}
+	}
+	return out
+}
+
+// EncodeNPY writes a tensor as .npy; bfloat16 becomes '<V2'.
+func EncodeNPY(w io.Writer, t Tensor) error {
+	descr := ""
+	for d, dt := range npyTypes {
+		if dt == t.Type {
+			descr = d
+		}
+	}
+	if descr == "" {
+		return fmt.Errorf("%s arrays cannot be written for numpy", t.Type)
+	}
+	order := "<"
+	if t.Type.Size() == 1 {
+		order = "|"
+	}
+	var dims []string
+	for _, d := range t.Shape {
+		dims = append(dims, strconv.FormatInt(d, 10))
+	}
+	shape := strings.Join(dims, ", ")
+	if len(dims) == 1 {
+		shape += ","
+	}
+	header := fmt.Sprintf("{'descr': '%s%s', 'fortran_order': False, 'shape': (%s), }", order, descr, shape)
+	pad := (64 - (10+len(header)+1)%64) % 64
+	header += strings.Repeat(" ", pad) + "\n"
+	var b bytes.Buffer
+	b.WriteString(npyMagic + "\x01\x00")
+	b.Write(binary.LittleEndian.AppendUint16(nil, uint16(len(header))))
+	b.WriteString(header)
+	if _, err := w.Write(b.Bytes()); err != nil {
+		return err
+	}
+	_, err := w.Write(t.Data)
+	return err
+}
+
+// WriteNPZ writes tensors by key, beside path and then in its place.
+func WriteNPZ(path string, tensors map[string]Tensor) error {
+	err := onnx.ReplaceFile(path, func(f *os.File) error {
+		z := zip.NewWriter(f)
+		for _, key := range slices.Sorted(maps.Keys(tensors)) {
+			w, err := z.CreateHeader(&zip.FileHeader{Name: key + ".npy", Method: zip.Store})
+			if err != nil {
+				return err
+			}
+			if err := EncodeNPY(w, tensors[key]); err != nil {
+				return fmt.Errorf("key %q: %w", key, err)
+			}
+		}
+		return z.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,301 @@
+package runtime
+
+// Graphs as ONNX Runtime's own optimizer leaves them.
+//
+//	model ─▶ lift trainable initializers ─▶ session with OptimizedPath ─▶ load
+//	      ─▶ put the initializers back
+//
+// Initializers become inputs first, or they would be folded into others.
+// Folding stops at a size, so that tables that are cheap to compute do not
+// land in the file. Weakness: ONNX Runtime writes no inferred shapes.
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// DefaultFold is the largest constant, in bytes, that Optimize lets ONNX
+// Runtime compute ahead: every shape, index and scalar fits, no mask does.
+const DefaultFold = 4096
+
+const (
+	keyMaxFold     = "optimization.constant_folding_max_output_size_in_bytes"
+	keyModelFolder = "session.model_external_initializers_file_folder_path"
+)
+
+// OptimizeOptions say how a model is optimized.
+type OptimizeOptions struct {
+	Level    int // 0, 1, 2 or 99
+	Provider ort.Provider
+	Device   int
+	Dims     map[string]int64
+	// MaxFold is the largest constant that is computed ahead, in bytes;
+	// 0: DefaultFold, negative: no limit.
+	MaxFold int64
+	// Lift says which initializers must come out as they are; nil: all float
+	// ones of more than one element.
+	Lift func(*onnx.Value) bool
+	// Disabled names optimizers that are left out.
+	Disabled []string
+}
+
+// Optimize returns the model after ONNX Runtime's offline optimization. The
+// given model is not changed. The result refers to the same external data and
+// must be saved in the same folder, or be rebased.
+func (e *Engine) Optimize(m *onnx.Model, o OptimizeOptions) (*onnx.Model, error) {
+	if o.Lift == nil {
+		o.Lift = trainable
+	}
+	lifted, tensors := liftProto(m, o.Lift)
+	data, err := proto.Marshal(lifted)
+	if err != nil {
+		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
+	}
+	config := map[string]string{}
+	if o.MaxFold == 0 {
+		o.MaxFold = DefaultFold
+	}
+	if o.MaxFold > 0 {
+		config[keyMaxFold] = fmt.Sprint(o.MaxFold)
+	}
+	out, err := e.optimized(data, folderOf(m), ort.SessionOptions{
+		Level: o.Level, Threads: 1, Provider: o.Provider, Device: o.Device, Dims: o.Dims,
+		DisabledOptimizers: o.Disabled, Config: config,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
+	}
+	model := new(pb.ModelProto)
+	if err := proto.Unmarshal(out, model); err != nil {
+		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
+	}
+	lower(model.Graph, m.Graph, tensors)
+	if out, err = proto.Marshal(model); err != nil {
+		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
+	}
+	result, err := onnx.Decode(out, folderOf(m))
+	if err != nil {
+		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
+	}
+	result.Path = m.Path
+	return result, nil
+}
+
+// liftProto is the model's message with some initializers as inputs, and those
+// initializers by name. It shares all parts with the model.
+func liftProto(m *onnx.Model, lift func(*onnx.Value) bool) (*pb.ModelProto, map[string]*pb.TensorProto) {
+	full := m.ToProto()
+	g := full.Graph
+	tensors := map[string]*pb.TensorProto{}
+	inputs := g.Input
+	for _, v := range m.Graph.Initializers {
+		if !lift(v) {
+			continue
+		}
+		tensors[v.Name] = v.Init.Proto
+		if !v.IsInput() {
+			name := v.Name
+			inputs = append(inputs[:len(inputs):len(inputs)], &pb.ValueInfoProto{Name: &name, Type: v.Init.Type().Proto()})
+		}
+	}
+	kept := make([]*pb.TensorProto, 0, len(g.Initializer))
+	for _, t := range g.Initializer {
+		if tensors[t.GetName()] == nil {
+			kept = append(kept, t)
+		}
+	}
+	return &pb.ModelProto{
+		IrVersion: full.IrVersion, OpsetImport: full.OpsetImport, Functions: full.Functions,
+		MetadataProps: full.MetadataProps, ProducerName: full.ProducerName, ProducerVersion: full.ProducerVersion,
+		Domain: full.Domain, ModelVersion: full.ModelVersion, DocString: full.DocString,
+		Graph: &pb.GraphProto{
+			Name: g.Name, Node: g.Node, Initializer: kept, SparseInitializer: g.SparseInitializer, Input: inputs,
+			Output: g.Output, ValueInfo: g.ValueInfo, QuantizationAnnotation: g.QuantizationAnnotation,
+			DocString: g.DocString, MetadataProps: g.MetadataProps,
+		},
+	}, tensors
+}
+
+// lower puts initializers back; those that were no inputs before are none
+// again. What nothing reads any more is dropped.
+func lower(g *pb.GraphProto, before *onnx.Graph, tensors map[string]*pb.TensorProto) {
+	read := map[string]bool{}
+	readNames(g, read)
+	for name, t := range tensors {
+		if v := before.Value(name); read[name] || v != nil && v.IsInput() {
+			g.Initializer = append(g.Initializer, t)
+		}
+	}
+	slices.SortStableFunc(g.Initializer, func(a, b *pb.TensorProto) int { return strings.Compare(a.GetName(), b.GetName()) })
+	g.Input = slices.DeleteFunc(g.Input, func(v *pb.ValueInfoProto) bool {
+		return tensors[v.GetName()] != nil && !before.Value(v.GetName()).IsInput()
+	})
+}
+
+// readNames collects every name that the graph or a subgraph reads or returns.
+func readNames(g *pb.GraphProto, to map[string]bool) {
+	for _, n := range g.Node {
+		for _, name := range n.Input {
+			to[name] = true
+		}
+		for _, a := range n.Attribute {
+			if a.G != nil {
+				readNames(a.G, to)
+			}
+			for _, sub := range a.Graphs {
+				readNames(sub, to)
+			}
+		}
+	}
+	for _, o := range g.Output {
+		to[o.GetName()] = true
+	}
+}
+
+// Dump returns the graph that ONNX Runtime executes for the model under the
+// options, with its nodes in the order in which they run.
+//
+// A graph that ONNX Runtime changed is saved by it in that order; one that it
+// left alone is saved as it was read, and then the known rule gives the order.
+func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
+	o.ProfilePrefix = ""
+	restore := asDeclared(m.Graph)
+	data, err := m.Encode()
+	restore()
+	if err != nil {
+		return nil, err
+	}
+	out, err := e.optimized(data, folderOf(m), o)
+	if err != nil {
+		return nil, err
+	}
+	dump, err := onnx.Decode(out, folderOf(m))
+	if err != nil {
+		return nil, err
+	}
+	dump.Path = m.Path
+	if sameNodes(m.Graph, dump.Graph) {
+		nodes := dump.Graph.Nodes
+		ordered := make([]*onnx.Node, 0, len(nodes))
+		for _, i := range ortmodel.Order(skeleton(dump.Graph)) {
+			ordered = append(ordered, nodes[i])
+		}
+		dump.Graph.Nodes = ordered
+	}
+	return dump, nil
+}
+
+// asDeclared takes what inference found out, and the file does not declare,
+// off the values' types: ONNX Runtime reads the file. It returns a function
+// that puts it back.
+func asDeclared(g *onnx.Graph) (restore func()) {
+	full := map[*onnx.Value]onnx.Type{}
+	for _, p := range g.Proto.GetValueInfo() {
+		v := g.Value(p.GetName())
+		if t := onnx.TypeFromProto(p.GetType()); v != nil && v.Type.IsStatic() && t.Known() && t.Ranked && !t.IsStatic() {
+			full[v], v.Type = v.Type, t
+		}
+	}
+	return func() {
+		for v, t := range full {
+			v.Type = t
+		}
+	}
+}
+
+// sameNodes says whether b lists the same nodes as a in the same order, but for
+// Constant nodes, which become initializers when a file is read.
+func sameNodes(a, b *onnx.Graph) bool {
+	nodes := slices.DeleteFunc(slices.Clone(a.Nodes), func(n *onnx.Node) bool { return n.Is("Constant") })
+	return slices.EqualFunc(nodes, b.Nodes, func(x, y *onnx.Node) bool {
+		return x.OpType() == y.OpType() && x.Name() == y.Name() && x.Domain() == y.Domain() &&
+			slices.EqualFunc(x.Outputs, y.Outputs, func(v, w *onnx.Value) bool {
+				return v == nil && w == nil || v != nil && w != nil && v.Name == w.Name
+			})
+	})
+}
+
+// skeleton is the graph's structure without sizes, enough for its order.
+func skeleton(g *onnx.Graph) *ortmodel.Graph {
+	out := &ortmodel.Graph{}
+	index := map[*onnx.Value]int{}
+	list := func(values []*onnx.Value) []int {
+		ids := make([]int, len(values))
+		for i, v := range values {
+			ids[i] = ortmodel.None
+			if v == nil {
+				continue
+			}
+			id, ok := index[v]
+			if !ok {
+				id = len(out.Values)
+				index[v] = id
+				out.Values = append(out.Values, ortmodel.Value{})
+			}
+			ids[i] = id
+		}
+		return ids
+	}
+	for _, n := range g.Nodes {
+		out.Nodes = append(out.Nodes, ortmodel.Node{
+			Inputs: list(n.Inputs), Outputs: list(n.Outputs), Captures: list(n.Captures)})
+	}
+	return out
+}
+
+// optimized makes a session only for the file that it saves.
+func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([]byte, error) {
+	dir, err := os.MkdirTemp("", "remat-optimize-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	o.OptimizedPath = filepath.Join(dir, "optimized.onnx")
+	o.Allocator = ort.NoArena
+	s, err := e.sessionOf(model, folder, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(o.OptimizedPath)
+}
+
+// sessionOf makes a session of a model in memory; external data is found in
+// the folder, if there is one.
+func (e *Engine) sessionOf(model []byte, folder string, o ort.SessionOptions) (*ort.Session, error) {
+	if folder != "" {
+		config := map[string]string{keyModelFolder: folder}
+		maps.Copy(config, o.Config)
+		o.Config = config
+	}
+	return e.Env.NewSessionFromBytes(model, o)
+}
+
+func folderOf(m *onnx.Model) string {
+	if m.Path == "" {
+		return ""
+	}
+	dir, err := filepath.Abs(filepath.Dir(m.Path))
+	if err != nil {
+		return filepath.Dir(m.Path)
+	}
+	return dir
+}
+
+func trainable(v *onnx.Value) bool {
+	n, err := v.Init.Elements()
+	return err == nil && n > 1 && v.Init.DType().IsFloat()
+}

@@ -1,0 +1,198 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// token is a number that layout transformations put into names, another in
+// each session.
+var token = regexp.MustCompile(`_token_\d+`)
+
+// TestDump compares the order of the dumped graph with the profile's, on every
+// sample and level.
+func TestDump(t *testing.T) {
+	for _, path := range sampleModels(t) {
+		for _, level := range []int{0, 1, 99} {
+			dumpAgrees(t, path, level)
+		}
+	}
+}
+
+func dumpAgrees(t *testing.T, path string, level int) {
+	t.Helper()
+	s, err := testEngine.OpenFile(path, Options{Level: level, Threads: 1, Provider: ort.CPU, Profile: true, Feeds: readSample(t, path)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dump, err := testEngine.Dump(s.Model, ort.SessionOptions{Level: level, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dump.Close()
+	place := filepath.Base(path)
+	if len(dump.Graph.Nodes) != len(p.Nodes) {
+		t.Fatalf("%s level %d: %d nodes dumped, %d ran", place, level, len(dump.Graph.Nodes), len(p.Nodes))
+	}
+	for i, n := range dump.Graph.Nodes {
+		if n.OpType() != p.Nodes[i].Op || n.Name() != "" && token.ReplaceAllString(n.Name(), "") != token.ReplaceAllString(p.Nodes[i].Node, "") {
+			t.Fatalf("%s level %d: node %d is %s %s in the dump, %s %s in the profile", place, level, i,
+				n.OpType(), n.Name(), p.Nodes[i].Op, p.Nodes[i].Node)
+		}
+	}
+	if times, sizes := Top(p, 10); len(times) != 10 || times[0].Seconds < times[9].Seconds ||
+		sizes[0].Bytes < sizes[9].Bytes || times[0].Share <= 0 {
+		t.Errorf("top: %v, %v", times, sizes)
+	}
+}
+
+// TestOptimize normalizes an exported GPT-2: initializers keep their names and
+// bytes, and the loss stays.
+func TestOptimize(t *testing.T) {
+	path := filepath.Join(samples, "gpt2_tiny_mask.ts.onnx")
+	m, err := onnx.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	out, err := testEngine.Optimize(m, OptimizeOptions{Level: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if before, after := len(m.Graph.Nodes), len(out.Graph.Nodes); before != 476 || after > 160 {
+		t.Errorf("%d nodes became %d", before, after)
+	}
+	if err := out.Check(); err != nil {
+		t.Error(err)
+	}
+	if len(out.Graph.Inputs) != len(m.Graph.Inputs) {
+		t.Errorf("inputs: %v", out.Graph.Inputs)
+	}
+	for _, v := range m.Graph.Initializers {
+		if !trainable(v) {
+			continue
+		}
+		w := out.Graph.Value(v.Name)
+		if w == nil || w.Init == nil {
+			t.Errorf("initializer %s is gone", v.Name)
+			continue
+		}
+		a, _ := v.Init.Bytes()
+		b, _ := w.Init.Bytes()
+		if !bytes.Equal(a, b) {
+			t.Errorf("initializer %s changed", v.Name)
+		}
+	}
+	feeds := readSample(t, path)
+	s, err := testEngine.Open(out, Options{Provider: ort.CPU, Feeds: feeds, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	step, err := s.Step(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkOutputs(t, step, feeds)
+}
+
+// TestConstants folds one table of 4 KiB into a session.
+func TestConstants(t *testing.T) {
+	m := onnx.NewModel("fold", 17)
+	g := m.Graph
+	table := g.AddConstant("table", FromFloat32s(make([]float32, 1024), 1024).constant())
+	x := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(1024)))
+	e := g.NewNode("", "Exp", "", []*onnx.Value{table}, []string{"e"})
+	a := g.NewNode("", "Add", "", []*onnx.Value{x, e.Out(0)}, []string{"y"})
+	g.Append(e, a)
+	a.Out(0).Type = x.Type
+	g.AddOutput(a.Out(0))
+	for _, c := range []struct {
+		level int
+		want  int64
+	}{{0, 0}, {1, 4096}} {
+		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Level: c.level})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := s.Memory().SessionBytes
+		if err := s.MeasureConstants(); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Memory().SessionBytes - before; got != c.want {
+			t.Errorf("level %d: %d bytes of constants, want %d", c.level, got, c.want)
+		}
+		s.Close()
+	}
+}
+
+// TestExternalData runs a model in memory whose initializer lies in a file,
+// and optimizes it; the data is found in the model's folder.
+func TestExternalData(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "w.bin"), FromFloat32s([]float32{1, 2, 3, 4}).Data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := onnx.NewModel("external", 17)
+	g := m.Graph
+	tensor := FromFloat32s(make([]float32, 4), 4).constant()
+	tensor.Proto.RawData = nil
+	tensor.Proto.DataLocation = pb.TensorProto_EXTERNAL.Enum()
+	tensor.Proto.ExternalData = []*pb.StringStringEntryProto{{Key: proto.String("location"), Value: proto.String("w.bin")}}
+	w := g.AddConstant("w", tensor)
+	x := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(4)))
+	n := g.NewNode("", "Mul", "", []*onnx.Value{w, x}, []string{"y"})
+	g.Append(n)
+	n.Out(0).Type = x.Type
+	g.AddOutput(n.Out(0))
+	path := filepath.Join(dir, "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := onnx.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loaded.Close()
+	better, err := testEngine.Optimize(loaded, OptimizeOptions{Level: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer better.Close()
+	for _, m := range []*onnx.Model{loaded, better} {
+		if !m.Graph.Value("w").Init.IsExternal() {
+			t.Error("the initializer became inline")
+		}
+		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Feed: map[string]Tensor{"x": FromFloat32s([]float32{1, 1, 1, 2}, 4)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, err := s.Step(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, _ := step.Outputs[0].Float64s(); v[2] != 3 || v[3] != 8 {
+			t.Errorf("got %v", v)
+		}
+		s.Close()
+	}
+}

@@ -1,0 +1,65 @@
+package runtime
+
+import (
+	goruntime "runtime"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// Options say how a model is opened and what its inputs are. The zero value
+// runs at level 0, with one thread per core, on CUDA where it works.
+type Options struct {
+	Level    int // ONNX Runtime's optimization level: 0, 1, 2 or 99
+	Threads  int // 0: one per core
+	Provider ort.Provider
+	Device   int
+	// Dims are numbers for free dimensions, by name.
+	Dims map[string]int64
+
+	// Feed holds values by input name; one for a name that is no input is an
+	// error. Feeds holds those of an archive, by NAME, "in:NAME" or
+	// "param:NAME"; other keys are ignored. Data holds values whose leading
+	// axis is the step; the steps begin again when it ends.
+	Feed, Feeds, Data map[string]Tensor
+	Seed              uint64
+	// LR and LossScale are fed to inputs of those names (lr, loss_scale).
+	// A graph that says found_inf starts with LossScale, 0 for
+	// DefaultLossScale, and Scaling says how it goes on.
+	LR, LossScale float64
+	Scaling       Scaling
+	// Roles override those of the file.
+	Roles *Roles
+
+	Trace   bool // record every allocation of each step
+	Profile bool // measure every node: Session.Profile
+	// MemPattern turns ONNX Runtime's memory pattern on.
+	MemPattern bool
+	// Disabled names optimizers of ONNX Runtime that are left out; Config adds
+	// session configuration entries.
+	Disabled []string
+	Config   map[string]string
+}
+
+func (o *Options) threads() int {
+	if o.Threads > 0 {
+		return o.Threads
+	}
+	return goruntime.NumCPU()
+}
+
+// session is the options of the session that steps run in.
+func (o *Options) session(p ort.Provider) ort.SessionOptions {
+	return ort.SessionOptions{
+		Level: o.Level, Threads: o.threads(), Provider: p, Device: o.Device, Dims: o.Dims, MemPattern: o.MemPattern,
+		DisabledOptimizers: o.Disabled, Config: o.Config,
+	}
+}
+
+// roles are the options' or the model's.
+func (o *Options) roles(m *onnx.Model) (Roles, error) {
+	if o.Roles == nil {
+		return FindRoles(m)
+	}
+	return *o.Roles, o.Roles.check(m.Graph)
+}

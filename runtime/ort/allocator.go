@@ -1,0 +1,81 @@
+package ort
+
+// Statistics of the allocators that a session uses.
+
+// #include "api.h"
+import "C"
+
+import (
+	"strconv"
+	"unsafe"
+)
+
+// Stats is what an arena says of itself, in bytes; 0 where it says nothing.
+type Stats struct {
+	InUse    int64
+	MaxInUse int64
+	Reserved int64 // what it holds from the system ("TotalAllocated")
+	Limit    int64
+	// Raw holds every figure by ONNX Runtime's name.
+	Raw map[string]string
+}
+
+// HostStats are the figures of the session's host arena.
+func (s *Session) HostStats() (Stats, error) { return s.stats("Cpu", 0) }
+
+// DeviceStats are the figures of the arena on the session's device: the host's
+// for a CPU session.
+func (s *Session) DeviceStats() (Stats, error) { return s.stats(s.deviceName(), s.options.Device) }
+
+func (s *Session) deviceName() string {
+	if s.options.Provider == CUDA {
+		return "Cuda"
+	}
+	return "Cpu"
+}
+
+// deviceAllocator is the allocator of the session's device; done releases it.
+func (s *Session) deviceAllocator() (a *C.OrtAllocator, done func(), err error) {
+	return s.allocator(s.deviceName(), s.options.Device)
+}
+
+func (s *Session) allocator(name string, device int) (a *C.OrtAllocator, done func(), err error) {
+	if s.ptr == nil {
+		return nil, nil, ErrClosed
+	}
+	info, err := memoryInfo(name, arenaAllocator, device)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer C.ortReleaseMemoryInfo(info)
+	if err := statusError(C.ortCreateAllocator(s.ptr, info, &a)); err != nil {
+		return nil, nil, err
+	}
+	return a, func() { C.ortReleaseAllocator(a) }, nil
+}
+
+func (s *Session) stats(name string, device int) (Stats, error) {
+	a, done, err := s.allocator(name, device)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer done()
+	var kv *C.OrtStatistics
+	if err := statusError(C.ortStats(a, &kv)); err != nil || kv == nil {
+		return Stats{}, err
+	}
+	defer C.ortReleaseStats(kv)
+	var keys, values **C.char
+	var n C.size_t
+	C.ortStatPairs(kv, &keys, &values, &n)
+	out := Stats{Raw: make(map[string]string, int(n))}
+	for i, k := range unsafe.Slice(keys, int(n)) {
+		out.Raw[C.GoString(k)] = C.GoString(unsafe.Slice(values, int(n))[i])
+	}
+	for key, to := range map[string]*int64{"InUse": &out.InUse, "MaxInUse": &out.MaxInUse,
+		"TotalAllocated": &out.Reserved, "Limit": &out.Limit} {
+		// A figure that is missing or no number stays 0.
+		*to, _ = strconv.ParseInt(out.Raw[key], 10, 64)
+	}
+	return out, nil
+}

@@ -1,0 +1,159 @@
+package ort
+
+// IoBinding: which value each input reads and each output writes.
+//
+// An output that is bound to memory of ONNX Runtime's choice keeps its value
+// after a run and would be written again by the next; Outputs hands the values
+// over, so outputs must be bound anew before each run (ClearOutputs).
+
+/*
+#include <stdlib.h>
+#include "api.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// A Binding holds the inputs and outputs of a session's runs.
+type Binding struct {
+	session *Session
+	ptr     *C.OrtIoBinding
+	outputs []string
+}
+
+// NewBinding makes an empty binding. It must be closed before its session.
+func (s *Session) NewBinding() (*Binding, error) {
+	if s.ptr == nil {
+		return nil, ErrClosed
+	}
+	b := &Binding{session: s}
+	return b, statusError(C.ortCreateBinding(s.ptr, &b.ptr))
+}
+
+// BindInput makes an input read v, which must stay open until the last run.
+func (b *Binding) BindInput(name string, v *Value) error { return b.bind(0, name, v) }
+
+// BindOutput makes an output write into v. Whether v aliases an input is not
+// checked.
+func (b *Binding) BindOutput(name string, v *Value) error {
+	if err := b.bind(1, name, v); err != nil {
+		return err
+	}
+	b.outputs = append(b.outputs, name)
+	return nil
+}
+
+func (b *Binding) bind(output C.int, name string, v *Value) error {
+	if b.ptr == nil || v.ptr == nil {
+		return ErrClosed
+	}
+	cname := C.CString(name)
+	defer C.free(unsafe.Pointer(cname))
+	if err := statusError(C.ortBind(b.ptr, output, cname, v.ptr)); err != nil {
+		return fmt.Errorf("bind %q: %w", name, err)
+	}
+	return nil
+}
+
+// BindOutputToDevice lets ONNX Runtime allocate an output, on the given
+// provider's device. Binding to a device that the session does not have is no
+// error there: look at the value's OnHost.
+func (b *Binding) BindOutputToDevice(name string, p Provider, device int) error {
+	if b.ptr == nil {
+		return ErrClosed
+	}
+	where := "Cpu"
+	if p == CUDA {
+		where = "Cuda"
+	}
+	info, err := memoryInfo(where, deviceAllocator, device)
+	if err != nil {
+		return fmt.Errorf("bind %q: %w", name, err)
+	}
+	defer C.ortReleaseMemoryInfo(info)
+	cname := C.CString(name)
+	defer C.free(unsafe.Pointer(cname))
+	if err := statusError(C.ortBindDevice(b.ptr, cname, info)); err != nil {
+		return fmt.Errorf("bind %q: %w", name, err)
+	}
+	b.outputs = append(b.outputs, name)
+	return nil
+}
+
+// A Bound is an output after a run.
+type Bound struct {
+	Name  string
+	Value *Value
+	Err   error // why the value cannot be read: a sequence, a string tensor
+}
+
+// Outputs returns the outputs of the last run in the order in which they were
+// bound. The values are the caller's to close; those bound to a value of the
+// caller's share its memory.
+func (b *Binding) Outputs() ([]Bound, error) {
+	if b.ptr == nil {
+		return nil, ErrClosed
+	}
+	var list **C.OrtValue
+	var n C.size_t
+	if err := statusError(C.ortBoundOutputs(b.ptr, &list, &n)); err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	defer C.ortFreeValues(list)
+	values := unsafe.Slice(list, int(n))
+	if len(values) != len(b.outputs) {
+		for _, v := range values {
+			C.ortReleaseValue(v)
+		}
+		return nil, fmt.Errorf("onnx runtime returned %d outputs for %d that are bound", len(values), len(b.outputs))
+	}
+	out := make([]Bound, len(values))
+	for i, p := range values {
+		out[i].Name = b.outputs[i]
+		if p == nil {
+			out[i].Err = fmt.Errorf("the value is absent")
+			continue
+		}
+		out[i].Value, out[i].Err = adopt(p)
+	}
+	return out, nil
+}
+
+// ClearInputs forgets the inputs.
+func (b *Binding) ClearInputs() {
+	if b.ptr != nil {
+		C.ortClear(b.ptr, 0)
+	}
+}
+
+// ClearOutputs forgets the outputs, and lets go of the values of a run that
+// are still held.
+func (b *Binding) ClearOutputs() {
+	if b.ptr != nil {
+		C.ortClear(b.ptr, 1)
+	}
+	b.outputs = nil
+}
+
+// Synchronize waits for the copies of bound inputs and outputs between devices.
+func (b *Binding) Synchronize() error {
+	if err := statusError(C.ortSynchronize(b.ptr, 0)); err != nil {
+		return err
+	}
+	return statusError(C.ortSynchronize(b.ptr, 1))
+}
+
+// Close releases the binding, not the values.
+func (b *Binding) Close() error {
+	if b != nil && b.ptr != nil {
+		C.ortReleaseBinding(b.ptr)
+		b.ptr = nil
+	}
+	return nil
+}

@@ -1,0 +1,30 @@
+// The counting allocator. See counting.go.
+#ifndef REMAT_ORT_COUNTING_H
+#define REMAT_ORT_COUNTING_H
+
+#include "api.h"
+
+typedef struct Counter Counter;
+
+// One allocation (bytes >= 0) or release (bytes < 0: ~bytes).
+typedef struct {
+  int64_t bytes;
+  uint64_t id;
+} CounterEvent;
+
+typedef struct {
+  int64_t live, peak, base;
+  uint64_t allocations, blocks;
+  size_t events;
+  int lost;
+} CounterState;
+
+Counter *counter_new(OrtMemoryInfo *info);
+OrtAllocator *counter_allocator(Counter *c);
+OrtMemoryInfo *counter_info(Counter *c);
+void counter_mark(Counter *c, int trace);
+void counter_state(Counter *c, CounterState *out);
+size_t counter_events(Counter *c, CounterEvent *out, size_t n);
+void counter_close(Counter *c);
+
+#endif

@@ -1,0 +1,107 @@
+package ort
+
+// One function turns every status of ONNX Runtime into an error.
+//
+// The messages hold source paths, line breaks and, when a node is to blame,
+// its name in one of a few forms. Weakness: those forms are prose of ONNX
+// Runtime, so a new one yields an error without Node, never a wrong one.
+
+// #include "api.h"
+import "C"
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A Code is ONNX Runtime's class of an error.
+type Code int
+
+// The codes of OrtErrorCode.
+const (
+	Fail             Code = 1
+	InvalidArgument  Code = 2
+	NoSuchFile       Code = 3
+	NoModel          Code = 4
+	EngineError      Code = 5
+	RuntimeException Code = 6
+	InvalidProtobuf  Code = 7
+	ModelLoaded      Code = 8
+	NotImplemented   Code = 9
+	InvalidGraph     Code = 10
+	ProviderFail     Code = 11
+	Canceled         Code = 12
+	NeedsCompilation Code = 13
+	NotFound         Code = 14
+)
+
+var codeNames = map[Code]string{
+	Fail: "failed", InvalidArgument: "invalid argument", NoSuchFile: "no such file", NoModel: "no model",
+	EngineError: "engine error", RuntimeException: "runtime exception", InvalidProtobuf: "invalid protobuf",
+	ModelLoaded: "model already loaded", NotImplemented: "not implemented", InvalidGraph: "invalid graph",
+	ProviderFail: "execution provider failed", Canceled: "canceled", NeedsCompilation: "model needs compilation",
+	NotFound: "not found",
+}
+
+// String names the code in words.
+func (c Code) String() string {
+	if s, ok := codeNames[c]; ok {
+		return s
+	}
+	return fmt.Sprintf("code %d", int(c))
+}
+
+// An Error is what ONNX Runtime refused to do.
+type Error struct {
+	Code    Code
+	Message string // one line
+	Node    string // the node's name, when the message holds it
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("onnx runtime: %s: %s", e.Code, e.Message)
+}
+
+// statusError consumes a status; nil means success.
+func statusError(s *C.OrtStatus) error {
+	if s == nil {
+		return nil
+	}
+	defer C.ortReleaseStatus(s)
+	return newError(Code(C.ortErrorCode(s)), C.GoString(C.ortErrorMessage(s)))
+}
+
+func newError(code Code, message string) *Error {
+	message = oneLine(message)
+	return &Error{Code: code, Message: message, Node: nodeIn(message)}
+}
+
+var (
+	spaces     = regexp.MustCompile(`\s+`)
+	sourceLine = regexp.MustCompile(`/\S*\.(?:cc|h|cpp|hpp):\d+ `)
+	nodeForms  = []*regexp.Regexp{
+		regexp.MustCompile(`node\. Name:\s?'([^']+)'`),
+		regexp.MustCompile(`In Node, \("([^"]+)"`),
+		regexp.MustCompile(`\bNode \(([^()]+)\)`),
+		regexp.MustCompile(`\b[Nn]ode:\s?'?"?([^\s'",()]+)`),
+		regexp.MustCompile(`with name '([^']+)'`),
+		regexp.MustCompile(`\bnode name:? '?"?([^\s'",()]+)`),
+		regexp.MustCompile(`\bnode with name: ?'?([^\s'",()]+)`),
+	}
+)
+
+// oneLine drops line breaks and the places in ONNX Runtime's own sources.
+func oneLine(s string) string {
+	s = spaces.ReplaceAllString(s, " ")
+	return strings.TrimSpace(sourceLine.ReplaceAllString(s, ""))
+}
+
+func nodeIn(message string) string {
+	for _, form := range nodeForms {
+		if m := form.FindStringSubmatch(message); m != nil {
+			return m[1]
+		}
+	}
+	return ""
+}

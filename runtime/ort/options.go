@@ -1,0 +1,244 @@
+package ort
+
+// Session options, through yalue's SessionOptions and CUDAProviderOptions.
+//
+// Memory pattern is off unless asked for (it raises the peak from the second
+// run on), and the log level is always fatal.
+
+/*
+#include <stdlib.h>
+#include "api.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	yalue "github.com/yalue/onnxruntime_go"
+)
+
+// A Provider is where a session's nodes run.
+type Provider string
+
+// The execution providers that are known here.
+const (
+	CPU  Provider = "cpu"
+	CUDA Provider = "cuda"
+)
+
+// An Allocator is where a session takes host memory from.
+type Allocator int
+
+const (
+	// DefaultArena is ONNX Runtime's own choice: an arena that grows by
+	// powers of two.
+	DefaultArena Allocator = iota
+	// RequestedArena is an arena that grows by what is asked for.
+	RequestedArena
+	// NoArena takes every buffer from the system.
+	NoArena
+	// Counting takes every buffer from a Counter of the session's own, exact
+	// to the byte: see Session.Counter.
+	Counting
+)
+
+// SessionOptions says how a session is made. The zero value is level 0, one
+// thread per core, CPU, the default arena, no memory pattern.
+type SessionOptions struct {
+	Level              int // 0, 1, 2 or 99
+	Threads            int // 0: one per core
+	Provider           Provider
+	Device             int
+	CUDAOptions        map[string]string // beside device_id
+	Allocator          Allocator
+	MemPattern         bool
+	ProfilePrefix      string            // empty: no profile
+	OptimizedPath      string            // empty: the optimized model is not saved
+	DisabledOptimizers []string          // such as "EliminateDropout"
+	Dims               map[string]int64  // fixes symbolic dimensions by name
+	Config             map[string]string // session configuration entries
+}
+
+// Configuration keys of ONNX Runtime that are used here.
+const (
+	keyEnvAllocators     = "session.use_env_allocators"
+	keyDisableOptimizers = "optimization.disable_specified_optimizers"
+)
+
+// A ProviderError says why a provider cannot be used, and what to do.
+type ProviderError struct {
+	Provider Provider
+	Library  string // the ONNX Runtime library that was asked
+	Err      error
+}
+
+func (e *ProviderError) Error() string {
+	msg := oneLine(e.Err.Error())
+	if missing, ok := missingLibrary(msg); ok {
+		return fmt.Sprintf("cuda provider: library %s is missing (%s)", missing, whereToGet(missing))
+	}
+	if strings.Contains(msg, "not enabled in this build") || strings.Contains(msg, "is not supported in this build") {
+		return fmt.Sprintf("cuda provider: %s is a build without CUDA (run remat doctor --install cuda): %s", e.Library, msg)
+	}
+	return fmt.Sprintf("cuda provider: %s (run remat doctor)", msg)
+}
+
+func (e *ProviderError) Unwrap() error { return e.Err }
+
+// missingLibrary finds "libx.so.1: cannot open shared object file" in a
+// loader's message.
+func missingLibrary(msg string) (library string, ok bool) {
+	before, _, ok := strings.Cut(msg, ": cannot open shared object file")
+	if !ok {
+		return "", false
+	}
+	fields := strings.FieldsFunc(before, func(r rune) bool { return r == ' ' || r == ':' || r == '\'' || r == '"' })
+	if len(fields) == 0 {
+		return "", false
+	}
+	return filepath.Base(fields[len(fields)-1]), true
+}
+
+// whereToGet says how to get a library that the CUDA provider misses.
+func whereToGet(library string) string {
+	if strings.HasPrefix(library, "libcuda.so") {
+		return "it belongs to the NVIDIA driver: a GPU with its driver is needed, or use --provider cpu"
+	}
+	return "run remat doctor --install cuda, or put its folder on LD_LIBRARY_PATH before the start"
+}
+
+// build makes the options; the caller destroys them.
+func (o *SessionOptions) build(library string) (*yalue.SessionOptions, error) {
+	so, err := yalue.NewSessionOptions()
+	if err != nil {
+		return nil, fmt.Errorf("session options: %w", err)
+	}
+	if err := o.apply(so, library); err != nil {
+		return nil, errors.Join(err, so.Destroy())
+	}
+	return so, nil
+}
+
+func (o *SessionOptions) apply(so *yalue.SessionOptions, library string) error {
+	if !slices.Contains([]int{0, 1, 2, 3, 99}, o.Level) {
+		return fmt.Errorf("session options: optimization level %d: want 0, 1, 2 or 99", o.Level)
+	}
+	steps := []func() error{
+		func() error { return so.SetLogSeverityLevel(yalue.LoggingLevelFatal) },
+		func() error { return so.SetGraphOptimizationLevel(yalue.GraphOptimizationLevel(o.Level)) },
+		func() error { return so.SetMemPattern(o.MemPattern) },
+		func() error { return so.SetCpuMemArena(o.Allocator != NoArena) },
+	}
+	if o.Threads > 0 {
+		steps = append(steps, func() error { return so.SetIntraOpNumThreads(o.Threads) })
+	}
+	if o.ProfilePrefix != "" {
+		steps = append(steps, func() error { return so.EnableProfiling(o.ProfilePrefix) })
+	}
+	if o.OptimizedPath != "" {
+		steps = append(steps, func() error { return so.SetOptimizedModelFilePath(o.OptimizedPath) })
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return fmt.Errorf("session options: %s", oneLine(err.Error()))
+		}
+	}
+	if err := o.applyConfig(so); err != nil {
+		return err
+	}
+	switch o.Provider {
+	case "", CPU:
+		return nil
+	case CUDA:
+		return o.appendCUDA(so, library)
+	}
+	return fmt.Errorf("session options: provider %q: want cpu or cuda", o.Provider)
+}
+
+func (o *SessionOptions) applyConfig(so *yalue.SessionOptions) error {
+	config := maps.Clone(o.Config)
+	if config == nil {
+		config = map[string]string{}
+	}
+	if o.Allocator == Counting || o.Allocator == RequestedArena {
+		config[keyEnvAllocators] = "1"
+	}
+	if len(o.DisabledOptimizers) > 0 {
+		config[keyDisableOptimizers] = strings.Join(o.DisabledOptimizers, ";")
+	}
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		if err := so.AddSessionConfigEntry(key, config[key]); err != nil {
+			return fmt.Errorf("session options: %s: %s", key, oneLine(err.Error()))
+		}
+	}
+	raw, err := rawOptions(so)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Dims)) {
+		cname := C.CString(name)
+		err := statusError(C.ortFreeDimension(raw, cname, C.int64_t(o.Dims[name])))
+		C.free(unsafe.Pointer(cname))
+		if err != nil {
+			return fmt.Errorf("session options: dimension %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// cudaLibraries are what the CUDA provider needs, each after what it needs
+// itself; a library's version follows the name.
+var cudaLibraries = []string{"libcudart.so", "libcublasLt.so", "libcublas.so", "libcurand.so", "libnvJitLink.so",
+	"libnvrtc.so", "libcufft.so", "libcudnn.so"}
+
+// preloadCUDA loads CUDA's libraries that lie beside ONNX Runtime's, so that
+// the provider finds them by name without LD_LIBRARY_PATH. What is not there,
+// or does not load, the provider itself will miss and say so.
+func preloadCUDA(library string) {
+	for _, name := range cudaLibraries {
+		found, _ := filepath.Glob(filepath.Join(filepath.Dir(library), name+".*"))
+		for _, f := range found {
+			path := C.CString(f)
+			C.remat_preload(path)
+			C.free(unsafe.Pointer(path))
+		}
+	}
+}
+
+// appendCUDA updates the provider's options with a non-empty map first: only
+// then does ONNX Runtime load the provider and say which library it lacks.
+func (o *SessionOptions) appendCUDA(so *yalue.SessionOptions, library string) error {
+	preloadCUDA(library)
+	co, err := yalue.NewCUDAProviderOptions()
+	if err != nil {
+		return &ProviderError{CUDA, library, err}
+	}
+	defer co.Destroy()
+	opts := map[string]string{"device_id": strconv.Itoa(o.Device), "arena_extend_strategy": "kSameAsRequested"}
+	maps.Copy(opts, o.CUDAOptions)
+	if err := co.Update(opts); err != nil {
+		return &ProviderError{CUDA, library, err}
+	}
+	if err := so.AppendExecutionProviderCUDA(co); err != nil {
+		return &ProviderError{CUDA, library, err}
+	}
+	return nil
+}
+
+// rawOptions reads the OrtSessionOptions pointer out of yalue's struct, which
+// keeps it in its only field.
+func rawOptions(so *yalue.SessionOptions) (*C.OrtSessionOptions, error) {
+	f := reflect.ValueOf(so).Elem().FieldByName("o")
+	if !f.IsValid() || f.Kind() != reflect.Pointer || f.IsNil() {
+		return nil, errors.New("session options: no handle in onnxruntime_go's SessionOptions: another version of that module is needed")
+	}
+	return (*C.OrtSessionOptions)(f.UnsafePointer()), nil
+}

@@ -1,0 +1,223 @@
+package ort
+
+// A session: one model, loaded and initialized.
+//
+// A session with an allocator of its own gets it through the environment:
+// registered there, seen by the session while it is made, and taken off again
+// at once, so that every counted session has its own Counter and others see
+// none. ONNX Runtime keeps what a session saw alive by shared pointers.
+
+/*
+#include <stdlib.h>
+#include "counting.h"
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+)
+
+// Info describes an input or output of a session.
+type Info struct {
+	Name  string
+	Type  DType    // Undefined for what is not a tensor
+	Shape []int64  // -1 where a dimension is not fixed
+	Dims  []string // the symbolic names, "" where a dimension has none
+	Kind  Kind
+}
+
+// A Session is a model that can run. It is safe for use by one goroutine at a
+// time.
+type Session struct {
+	Inputs, Outputs []Info
+
+	env     *Environment
+	ptr     *C.OrtSession
+	counter *Counter
+	options SessionOptions
+}
+
+// NewSession loads a model from a file. External data is found beside it.
+func (e *Environment) NewSession(path string, o SessionOptions) (*Session, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("model %s: not a file", path)
+	}
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	s, err := e.newSession(o, func(so *C.OrtSessionOptions, out **C.OrtSession) *C.OrtStatus {
+		return C.ortCreateSession(e.env, cpath, so, out)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", path, err)
+	}
+	return s, nil
+}
+
+// NewSessionFromBytes loads a model from memory, which is not kept.
+func (e *Environment) NewSessionFromBytes(model []byte, o SessionOptions) (*Session, error) {
+	if len(model) == 0 {
+		return nil, errors.New("model: no bytes")
+	}
+	return e.newSession(o, func(so *C.OrtSessionOptions, out **C.OrtSession) *C.OrtStatus {
+		return C.ortCreateSessionFromArray(e.env, unsafe.Pointer(&model[0]), C.size_t(len(model)), so, out)
+	})
+}
+
+type createFunc func(*C.OrtSessionOptions, **C.OrtSession) *C.OrtStatus
+
+func (e *Environment) newSession(o SessionOptions, create createFunc) (*Session, error) {
+	if e.env == nil {
+		return nil, ErrClosed
+	}
+	so, err := o.build(e.path)
+	if err != nil {
+		return nil, err
+	}
+	defer so.Destroy()
+	raw, err := rawOptions(so)
+	if err != nil {
+		return nil, err
+	}
+	s := &Session{env: e, options: o}
+	if err := s.create(raw, create); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if s.Inputs, err = s.infos(0); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if s.Outputs, err = s.infos(1); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// create makes the session with the allocator that its options ask for. All
+// sessions are made one after another: one made meanwhile without an allocator
+// of its own does not look at the environment's, but one of the other kind
+// would see a foreign one.
+func (s *Session) create(raw *C.OrtSessionOptions, create createFunc) (err error) {
+	e := s.env
+	switch s.options.Allocator {
+	case Counting, RequestedArena:
+	default:
+		return s.open(raw, create)
+	}
+	e.register.Lock()
+	defer e.register.Unlock()
+	info := e.host
+	if s.options.Allocator == Counting {
+		if s.counter, err = newCounter(); err != nil {
+			return err
+		}
+		info = C.counter_info(s.counter.ptr)
+		err = statusError(C.ortRegister(e.env, C.counter_allocator(s.counter.ptr)))
+	} else {
+		err = statusError(C.ortRegisterArena(e.env, e.host))
+	}
+	if err != nil {
+		return fmt.Errorf("register allocator: %w", err)
+	}
+	err = s.open(raw, create)
+	return errors.Join(err, statusError(C.ortUnregister(e.env, info)))
+}
+
+func (s *Session) open(raw *C.OrtSessionOptions, create createFunc) error {
+	var ptr *C.OrtSession // C may not see a pointer into s, which holds Go pointers
+	err := statusError(create(raw, &ptr))
+	s.ptr = ptr
+	return err
+}
+
+// Options returns the options that the session was made with.
+func (s *Session) Options() SessionOptions { return s.options }
+
+// Counter is the session's counting allocator, nil unless its options ask for
+// Counting.
+func (s *Session) Counter() *Counter { return s.counter }
+
+// Close releases the session, then gives its counter up. Values that it
+// returned stay valid until they are closed.
+func (s *Session) Close() error {
+	if s.ptr != nil {
+		C.ortReleaseSession(s.ptr)
+		s.ptr = nil
+	}
+	if s.counter != nil {
+		s.counter.close()
+	}
+	return nil
+}
+
+func (s *Session) infos(output C.int) ([]Info, error) {
+	var n C.size_t
+	if err := statusError(C.ortCount(s.ptr, output, &n)); err != nil {
+		return nil, err
+	}
+	list := make([]Info, int(n))
+	for i := range list {
+		if err := s.info(output, i, &list[i]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func (s *Session) info(output C.int, i int, to *Info) error {
+	var name *C.char
+	if err := statusError(C.ortName(s.ptr, output, C.size_t(i), &name)); err != nil {
+		return err
+	}
+	to.Name = C.GoString(name)
+	C.ortFreeString(name)
+	var t *C.OrtTypeInfo
+	if err := statusError(C.ortTypeInfo(s.ptr, output, C.size_t(i), &t)); err != nil {
+		return err
+	}
+	defer C.ortReleaseTypeInfo(t)
+	var kind C.int
+	if err := statusError(C.ortTypeKind(t, &kind)); err != nil {
+		return err
+	}
+	if to.Kind = Kind(kind); to.Kind != Tensor {
+		return nil
+	}
+	var shape *C.OrtShapeInfo // owned by t
+	if err := statusError(C.ortTypeShape(t, &shape)); err != nil {
+		return err
+	}
+	var err error
+	if to.Type, to.Shape, err = readShape(shape); err != nil || len(to.Shape) == 0 {
+		return err
+	}
+	symbols := make([]*C.char, len(to.Shape))
+	if err := statusError(C.ortShapeSymbols(shape, &symbols[0], C.size_t(len(symbols)))); err != nil {
+		return err
+	}
+	for _, p := range symbols {
+		to.Dims = append(to.Dims, C.GoString(p))
+	}
+	return nil
+}
+
+func readShape(s *C.OrtShapeInfo) (DType, []int64, error) {
+	var t C.int
+	if err := statusError(C.ortShapeType(s, &t)); err != nil {
+		return 0, nil, err
+	}
+	var rank C.size_t
+	if err := statusError(C.ortShapeRank(s, &rank)); err != nil {
+		return 0, nil, err
+	}
+	shape := make([]int64, int(rank))
+	if rank > 0 {
+		if err := statusError(C.ortShapeDims(s, (*C.int64_t)(&shape[0]), rank)); err != nil {
+			return 0, nil, err
+		}
+	}
+	return DType(t), shape, nil
+}

@@ -1,0 +1,116 @@
+package runtime
+
+// Parameters: inputs whose values lie in files that the metadata entry
+// remat.parameters names.
+//
+//	{"P": {"file": "out.safetensors", "offset": 512, "bytes": 4096}}
+//
+// A file is mapped privately: what is only read is shared with the page cache,
+// and an update in place makes pages of the process's own, never of the file.
+// Paths are resolved inside the model's folder, as external data is.
+//
+// An entry without a file describes values that are made when they are needed:
+//
+//	{"P": {"file": "", "init": "normal", "scale": 0.02, "seed": 1}}
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/onnx-remat/remat/models/weights"
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// ParametersKey is the metadata entry that says where parameters are.
+const ParametersKey = "remat.parameters"
+
+// A Location is where a parameter's bytes lie; the path is relative to the
+// model's file.
+type Location struct {
+	File   string `json:"file"`
+	Offset int64  `json:"offset"`
+	Bytes  int64  `json:"bytes"`
+	// Where File is empty, Init and Seed may say how the values are made.
+	weights.Init
+	Seed uint64 `json:"seed"`
+}
+
+// ReadLocations returns the entry remat.parameters of a model, nil where there
+// is none.
+func ReadLocations(m *onnx.Model) (map[string]Location, error) {
+	text, ok := m.Metadata(ParametersKey)
+	if !ok {
+		return nil, nil
+	}
+	var out map[string]Location
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		return nil, fmt.Errorf("metadata %s: %w", ParametersKey, err)
+	}
+	return out, nil
+}
+
+// mappings are the parameter files of one session, each mapped once.
+type mappings struct {
+	files map[string][]byte
+}
+
+// slice returns the bytes of one parameter.
+func (p *mappings) slice(m *onnx.Model, name string, at Location, want int64) ([]byte, error) {
+	if at.Bytes != want {
+		return nil, fmt.Errorf("parameter %q: %d bytes in %s, its type needs %d", name, at.Bytes, at.File, want)
+	}
+	data, err := p.file(m, at.File)
+	if err != nil {
+		return nil, fmt.Errorf("parameter %q: %w", name, err)
+	}
+	if at.Offset < 0 || at.Offset > int64(len(data)) || at.Bytes > int64(len(data))-at.Offset {
+		return nil, fmt.Errorf("parameter %q: bytes %d to %d lie outside %s (%d bytes)",
+			name, at.Offset, at.Offset+at.Bytes, at.File, len(data))
+	}
+	return data[at.Offset : at.Offset+at.Bytes : at.Offset+at.Bytes], nil
+}
+
+func (p *mappings) file(m *onnx.Model, location string) ([]byte, error) {
+	path, err := m.Files().Resolve(location)
+	if err != nil {
+		return nil, err
+	}
+	if data, ok := p.files[path]; ok {
+		return data, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() == 0 {
+		return nil, fmt.Errorf("%s: not a file with data", location)
+	}
+	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("map %s: %w", location, err)
+	}
+	if p.files == nil {
+		p.files = map[string][]byte{}
+	}
+	p.files[path] = data
+	return data, nil
+}
+
+func (p *mappings) close() error {
+	var first error
+	for _, data := range p.files {
+		if err := unix.Munmap(data); err != nil && first == nil {
+			first = err
+		}
+	}
+	p.files = nil
+	return first
+}

@@ -1,0 +1,149 @@
+package predict
+
+// Who is alive when: every buffer of a step belongs to one category.
+//
+//	made on the way to the loss     activation
+//	made after it                   gradient
+//	returned                        output, or gradient where the roles say so
+//	borrowed by a kernel            temporary
+//
+// Recompute clones stand after the loss but hold activations; they are known
+// by the name that the pass gives them.
+
+import (
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// A Category says what a buffer is for.
+type Category uint8
+
+const (
+	Activation Category = iota
+	Gradient
+	Output
+	Temporary
+	// Parameter, State and Feed do not occur in a step's allocations.
+	Parameter
+	State
+	Feed
+	// Categories is their number.
+	Categories
+)
+
+var categoryNames = [Categories]string{"activations", "gradients", "outputs", "temporaries", "parameters", "state", "feeds"}
+
+func (c Category) String() string { return categoryNames[c] }
+
+// A Point is what a step holds while one node runs, its scratch included, at
+// the moment within it at which most is held.
+type Point struct {
+	Bytes [Categories]int64
+}
+
+// Total is the sum over the categories.
+func (p *Point) Total() (sum int64) {
+	for _, b := range p.Bytes {
+		sum += b
+	}
+	return sum
+}
+
+const recomputePrefix = "remat/recompute/"
+
+// categories gives each value of the graph its category.
+type categories []Category
+
+func newCategories(b *builder, r Roles, order []*onnx.Node) categories {
+	c := make(categories, len(b.values))
+	forward := forwardNodes(b, r.Loss)
+	for i, v := range b.values {
+		switch {
+		case v.IsOutput() && r.isGradient(v.Name):
+			c[i] = Gradient
+		case v.IsOutput():
+			c[i] = Output
+		case v.Producer != nil && forward != nil && !forward[v.Producer] &&
+			!strings.HasPrefix(v.Producer.Name(), recomputePrefix):
+			c[i] = Gradient
+		}
+	}
+	return c
+}
+
+// forwardNodes are those that the loss depends on; nil if there is no loss.
+func forwardNodes(b *builder, loss string) map[*onnx.Node]bool {
+	var stack []*onnx.Node
+	for _, v := range b.values {
+		if loss != "" && v.Name == loss && v.Producer != nil {
+			stack = append(stack, v.Producer)
+		}
+	}
+	if len(stack) == 0 {
+		return nil
+	}
+	seen := map[*onnx.Node]bool{stack[0]: true}
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for _, list := range [2][]*onnx.Value{n.Inputs, n.Captures} {
+			for _, v := range list {
+				if v != nil && v.Producer != nil && !seen[v.Producer] {
+					seen[v.Producer] = true
+					stack = append(stack, v.Producer)
+				}
+			}
+		}
+	}
+	return seen
+}
+
+func (c categories) of(e *ortmodel.Event) Category {
+	if e.Value == ortmodel.None {
+		return Temporary
+	}
+	return c[e.Value]
+}
+
+// timeline adds up a trace; a node's point is taken at its fullest moment.
+func timeline(t *ortmodel.Trace, nodes int, c categories) []Point {
+	points := make([]Point, nodes)
+	var live, best Point
+	var total, most int64
+	step := 0
+	for i := range t.Events {
+		e := &t.Events[i]
+		for ; step < e.Step && step < nodes; step++ {
+			points[step] = best
+			best, most = live, total
+		}
+		if !e.Alloc {
+			live.Bytes[c.of(e)] -= e.Bytes
+			total -= e.Bytes
+			continue
+		}
+		live.Bytes[c.of(e)] += e.Bytes
+		if total += e.Bytes; total > most {
+			best, most = live, total
+		}
+	}
+	for ; step < nodes; step++ {
+		points[step] = best
+		best = live
+	}
+	return points
+}
+
+func atPeak(t *ortmodel.Trace, b *builder, c categories) []Live {
+	var out []Live
+	for _, h := range t.AtPeak() {
+		if h.Value == ortmodel.None {
+			out = append(out, Live{Bytes: h.Bytes, Category: Temporary})
+			continue
+		}
+		out = append(out, Live{Value: b.values[h.Value], Bytes: h.Bytes, Category: c[h.Value]})
+	}
+	return out
+}

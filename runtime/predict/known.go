@@ -1,0 +1,183 @@
+package predict
+
+// What ONNX Runtime knows of shapes when it plans. It reuses a buffer only
+// where it knows the shape, and it infers less than package infer does: shapes
+// are followed through few operators, so a Reshape that the rest of a chain
+// decides is unknown to it unless the file declares the value's type.
+
+import (
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+)
+
+// following decides whether ONNX Runtime follows the elements of the shape
+// tensor that a node makes. Found with small models: it does through Shape, a
+// Gather of one element, and arithmetic and concatenation of such; an
+// initializer among the operands ends it, as does everything else (1.31.1).
+type following map[*onnx.Node]bool
+
+func (f following) node(n *onnx.Node) bool {
+	ok := f.judge(n)
+	f[n] = ok && !n.Is("Constant")
+	return ok
+}
+
+func (f following) judge(n *onnx.Node) bool {
+	if n.Domain() != "" {
+		return false
+	}
+	switch n.OpType() {
+	case "Constant", "Shape":
+		return true
+	case "Gather":
+		return f.value(n.In(0)) && oneElement(n.In(1))
+	case "Cast":
+		return f.value(n.In(0)) && len(n.In(0).Type.Shape) > 0
+	case "Squeeze", "Unsqueeze":
+		return f.value(n.In(0))
+	case "Concat", "Add", "Sub", "Mul", "Div":
+		for _, v := range n.Inputs {
+			if !f.value(v) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func (f following) value(v *onnx.Value) bool {
+	return v != nil && v.Producer != nil && f[v.Producer]
+}
+
+func oneElement(v *onnx.Value) bool {
+	if v == nil || !v.Type.Ranked {
+		return false
+	}
+	n, ok := v.Type.Shape.Elements().Int()
+	return ok && n == 1
+}
+
+// knownTypes infers once more, as weakly as ONNX Runtime does, and returns the
+// types that it has then. The model's own types are left as they are.
+func knownTypes(m *onnx.Model, original map[string]onnx.Type) map[*onnx.Value]onnx.Type {
+	declared := declaredTypes(m)
+	for name, t := range original {
+		if _, ok := declared[name]; !ok {
+			declared[name] = t
+		}
+	}
+	saved := map[*onnx.Value]onnx.Type{}
+	for _, n := range m.Graph.Nodes {
+		for _, v := range n.Outputs {
+			if v == nil {
+				continue
+			}
+			saved[v] = v.Type
+			if !v.IsOutput() {
+				v.Type = declared[v.Name]
+			}
+		}
+	}
+	err := inferWeakly(m, saved, declared)
+	known := map[*onnx.Value]onnx.Type{}
+	for v, t := range saved {
+		if err == nil {
+			known[v] = v.Type
+		} else {
+			known[v] = t
+		}
+		v.Type = t
+	}
+	return known
+}
+
+// inferWeakly goes through the nodes as ONNX Runtime does.
+func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[string]onnx.Type) error {
+	nodes := m.Graph.Nodes
+	m.Graph.Nodes = nil
+	r, err := infer.Model(m, infer.Options{Follow: following{}.node})
+	m.Graph.Nodes = nodes
+	if err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if err := r.Node(n); err != nil {
+			return err
+		}
+		if !readsAxes(n) {
+			continue
+		}
+		for _, v := range n.Outputs { // the rank is not even known
+			if v != nil && !v.IsOutput() {
+				v.Type = declared[v.Name]
+				if v.Type.DType == onnx.Undefined {
+					v.Type.DType = types[v].DType
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// readsAxes reports a reduction over axes that are no initializer, of which
+// ONNX Runtime infers nothing.
+func readsAxes(n *onnx.Node) bool {
+	return n.Domain() == "" && strings.HasPrefix(n.OpType(), "Reduce") && n.In(1) != nil && !isConstant(n.In(1))
+}
+
+// ForSaved completes o for the prediction of saved, the model that ONNX
+// Runtime wrote when it was given original: whether saved lists its nodes in
+// execution order (it does, unless nothing had to be changed and the original
+// came back), and whether all types were declared (ONNX Runtime keeps in mind
+// what original declares, but does not write it).
+func ForSaved(original, saved *onnx.Model, o Options) Options {
+	a, b := kernelNodes(original), kernelNodes(saved)
+	o.InOrder = len(a) != len(b)
+	for i := 0; i < len(a) && !o.InOrder; i++ {
+		o.InOrder = a[i].Label() != b[i].Label() || a[i].OpType() != b[i].OpType()
+	}
+	o.Saved = true
+	o.Declared = o.Declared || allDeclared(original)
+	o.original = declaredTypes(original)
+	return o
+}
+
+// declaredTypes are the entries of the model's value_info.
+func declaredTypes(m *onnx.Model) map[string]onnx.Type {
+	declared := map[string]onnx.Type{}
+	for _, p := range m.Graph.Proto.GetValueInfo() {
+		declared[p.GetName()] = onnx.TypeFromProto(p.GetType())
+	}
+	return declared
+}
+
+// allDeclared reports that value_info holds a static type for every value
+// inside the graph.
+func allDeclared(m *onnx.Model) bool {
+	declared := map[string]bool{}
+	for _, p := range m.Graph.Proto.GetValueInfo() {
+		declared[p.GetName()] = onnx.TypeFromProto(p.GetType()).IsStatic()
+	}
+	for _, n := range kernelNodes(m) {
+		for _, v := range n.Outputs {
+			if v != nil && !v.IsOutput() && !declared[v.Name] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// kernelNodes are the nodes that run.
+func kernelNodes(m *onnx.Model) []*onnx.Node {
+	out := make([]*onnx.Node, 0, len(m.Graph.Nodes))
+	for _, n := range m.Graph.Nodes {
+		if !n.Is("Constant") {
+			out = append(out, n)
+		}
+	}
+	return out
+}

@@ -1,0 +1,176 @@
+// Package predict says what ONNX Runtime will do with a file before it does
+// it: the order of the nodes, every allocation and release of a step, the peak
+// and who is alive at it, and what a session holds beforehand.
+//
+//	onnx.Graph, typed ──build──▶ ortmodel.Graph ──▶ Order, Trace
+//	traits (alias, in place, scratch) ──┘             │
+//	names and roles ──▶ categories ───────────────────▶ Prediction
+//
+// It is exact, to the byte, for a graph as ONNX Runtime executes it: a file at
+// optimization level 0 whose operators all have kernels, or the graph that
+// ONNX Runtime saves when it is asked for the optimized model at a level (then
+// with Options.InOrder, as that file lists its nodes in execution order).
+//
+// Weakness: the CPU provider with the memory pattern off. Where a size is not
+// static, or a kernel's own buffers are not known, Prediction.Unknown names
+// the place and the figures are lower bounds.
+package predict
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// Options say under which circumstances the step runs.
+type Options struct {
+	// Threads is the number of intra-operator threads; 0 means 1.
+	Threads int
+	// InOrder: the file lists its nodes in execution order (a graph saved by
+	// ONNX Runtime), so the order is not to be derived.
+	InOrder bool
+	// Saved: the graph was saved by ONNX Runtime, so every node has a kernel.
+	Saved bool
+	// Bound names outputs that the caller binds to memory of its own; they
+	// are not allocated by the step.
+	Bound []string
+	// Declared: every value's type stands in the file's value_info, as in each
+	// file that this program writes, so ONNX Runtime knows them all. Else
+	// those count that the file declares or ONNX Runtime can infer.
+	Declared bool
+	// Roles say what inputs and outputs are for; see Roles.
+	Roles Roles
+
+	// original holds the types that the file declared which a saved graph was
+	// made from.
+	original map[string]onnx.Type
+}
+
+// Roles sort values into categories. The zero Roles make every input a feed
+// and every output an output.
+type Roles struct {
+	// Parameters and State name graph inputs.
+	Parameters, State []string
+	// Gradients names graph outputs.
+	Gradients []string
+	// Loss names the value that divides forward from backward: what it does
+	// not depend on, and is no part of its making, is backward.
+	Loss string
+}
+
+// A Prediction is what a step will do. All sizes are bytes.
+type Prediction struct {
+	// Nodes in execution order, without Constant nodes, which become
+	// initializers; Order holds their labels.
+	Nodes []*onnx.Node
+	Order []string
+	// LivePeak is the most that a step holds of ONNX Runtime's allocator,
+	// while Nodes[PeakAt] runs.
+	LivePeak int64
+	PeakAt   int
+	// Parameters (initializers included), State and Feeds are the memory of
+	// what goes in; Outputs that of what the step allocates and returns.
+	Parameters, State, Feeds, Outputs int64
+	// Session is what a session holds before its first step.
+	Session Session
+	// TotalPeak = Parameters + State + Feeds + Session + LivePeak.
+	TotalPeak int64
+	// Reserved is what ONNX Runtime's arena, extending as requested, would
+	// have taken from the system after one step; ArenaPeak is the most that
+	// it would have handed out.
+	Reserved, ArenaPeak int64
+	// Timeline holds one point for each node in execution order.
+	Timeline []Point
+	// AtPeak lists what is alive at the peak, the biggest first.
+	AtPeak []Live
+	// Unknown lists what could not be predicted; empty means exact.
+	Unknown []string
+
+	// Graph is the step as ortmodel sees it, Values its values by index, and
+	// Trace all that happens, by place in Nodes.
+	Graph  *ortmodel.Graph
+	Values []*onnx.Value
+	Trace  *ortmodel.Trace
+
+	categories categories
+	forward    map[*onnx.Node]bool
+}
+
+// Category returns what value v, an index into Values, counts as.
+func (p *Prediction) Category(v int) Category { return p.categories[v] }
+
+// Forward reports that the node at place k of the order leads to the loss.
+func (p *Prediction) Forward(k int) bool { return p.forward == nil || p.forward[p.Nodes[k]] }
+
+// Exact reports that nothing was left to guess.
+func (p *Prediction) Exact() bool { return len(p.Unknown) == 0 }
+
+// A Live is one buffer that is alive.
+type Live struct {
+	// Value owns the buffer; nil for what a kernel borrows.
+	Value    *onnx.Value
+	Bytes    int64
+	Category Category
+}
+
+// Predict follows one step of m, whose values must have been typed (see
+// onnx/infer). It fails where the graph is not a step that could run: a cycle,
+// a value without a maker.
+func Predict(m *onnx.Model, o Options) (*Prediction, error) {
+	o.Threads = max(1, o.Threads)
+	b, err := newBuilder(m, o)
+	if err != nil {
+		return nil, err
+	}
+	p := &Prediction{Graph: b.graph, Values: b.values, Unknown: b.unknown}
+	order := b.order(o)
+	if !ortmodel.Valid(b.graph, order) {
+		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs are made", m.Graph.Proto.GetName())
+	}
+	p.Trace = ortmodel.Simulate(b.graph, order)
+	b.copies(p.Trace)
+	p.LivePeak, p.PeakAt = p.Trace.Peak, p.Trace.PeakAt
+	for _, i := range order {
+		p.Nodes = append(p.Nodes, b.nodes[i])
+		p.Order = append(p.Order, b.nodes[i].Label())
+	}
+	p.sums(m, b)
+	p.Session = session(b)
+	p.TotalPeak = p.Parameters + p.State + p.Feeds + p.Session.Bytes() + p.LivePeak
+	c := newCategories(b, o.Roles, p.Nodes)
+	p.categories, p.forward = c, forwardNodes(b, o.Roles.Loss)
+	p.Timeline = timeline(p.Trace, len(p.Nodes), c)
+	p.AtPeak = atPeak(p.Trace, b, c)
+	p.Reserved, p.ArenaPeak = reserved(p.Session, p.Trace)
+	return p, nil
+}
+
+// sums adds up what goes in and what comes out.
+func (p *Prediction) sums(m *onnx.Model, b *builder) {
+	kind := b.inputKinds()
+	for _, v := range m.Graph.Inputs {
+		if v.Init != nil {
+			continue // an initializer that a feed may replace
+		}
+		bytes, _ := v.Type.Bytes()
+		switch kind[v.Name] {
+		case Parameter:
+			p.Parameters += bytes
+		case State:
+			p.State += bytes
+		default:
+			p.Feeds += bytes
+		}
+	}
+	p.Parameters += b.constants
+	for i, v := range b.graph.Values {
+		if v.Kind == ortmodel.Output && b.values[i].Producer != nil {
+			p.Outputs += v.Bytes
+		}
+	}
+	for _, v := range b.copied {
+		bytes, _ := v.Type.Bytes()
+		p.Outputs += bytes
+	}
+}

@@ -1,0 +1,213 @@
+package predict
+
+// What a session holds before its first step, as measured:
+//
+//	initializer below 128 bytes   copied through the allocator
+//	bigger                        kept in the graph's own memory, not counted
+//	weight that a kernel packs    a copy in the kernel's layout; one for all
+//	                              kernels of the same type that pack it alike
+//
+// A packed weight's original is given up where nothing else reads it, and
+// weights of equal content are packed once. The packed layout rounds the
+// columns of a matrix up to 16.
+//
+// Source: ONNX Runtime's MlasGemmPackBSize and the PrePack methods of its CPU
+// kernels, 1.31.1. Weakness: the content of weights above a mebibyte is not
+// compared, as that would read files of any size.
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Session is what a session holds before its first step, in bytes.
+type Session struct {
+	// Initializers is the copy of small initializers that ONNX Runtime makes.
+	Initializers int64
+	// Packed is the second copy of weights, in the kernels' own layout.
+	Packed int64
+	// Computed is what ONNX Runtime computed ahead, initializers that the file
+	// does not have. It lies outside the allocator; Predict leaves it 0, as it
+	// sees one graph only.
+	Computed int64
+}
+
+// Bytes is the sum.
+func (s Session) Bytes() int64 { return s.Initializers + s.Packed + s.Computed }
+
+const (
+	smallInitializer = 128 // bytes; smaller ones are copied
+	packedColumns    = 16
+	mostCompared     = 1 << 20 // bytes of one weight
+)
+
+// packed is the layout of one matrix: depth rows, columns rounded up.
+func packed(depth, columns int64) int64 {
+	return (columns + packedColumns - 1) / packedColumns * packedColumns * depth * 4
+}
+
+// A packing says how much of input i a kernel packs; 0: nothing. All pack
+// float32, but for the norms, which widen half types.
+type packing func(n *onnx.Node, i int, dims []int64) int64
+
+// packings lists the kernels that pack constant float inputs.
+var packings = map[[2]string]packing{
+	{"", "MatMul"}:                   packMatMul,
+	{"com.microsoft", "FusedMatMul"}: packMatMul,
+	{"", "Gemm"}:                     packMatMul,
+	{"com.microsoft", "FusedGemm"}:   packMatMul,
+	{"", "ConvTranspose"}:            packConvTranspose,
+	{"", "LayerNormalization"}:       packNorm,
+	{"", "RMSNormalization"}:         packNorm,
+	{"", "LSTM"}:                     packRecurrent,
+	{"", "GRU"}:                      packGRU,
+}
+
+func packMatMul(n *onnx.Node, i int, dims []int64) int64 {
+	if i != 1 || len(dims) != 2 {
+		return 0
+	}
+	depth, columns := dims[0], dims[1]
+	if n.Int("transB", 0) != 0 {
+		depth, columns = columns, depth
+	}
+	return packed(depth, columns)
+}
+
+func packConvTranspose(_ *onnx.Node, i int, dims []int64) int64 {
+	if i != 1 {
+		return 0
+	}
+	size := int64(4)
+	for _, d := range dims {
+		size *= d
+	}
+	return size
+}
+
+// packNorm widens scale and bias.
+func packNorm(_ *onnx.Node, i int, dims []int64) int64 {
+	if i != 1 && i != 2 {
+		return 0
+	}
+	n, _ := onnx.Elements(dims)
+	return 4 * n
+}
+
+func packRecurrent(_ *onnx.Node, i int, dims []int64) int64 {
+	if i != 1 && i != 2 || len(dims) != 3 {
+		return 0
+	}
+	return dims[0] * packed(dims[2], dims[1])
+}
+
+// packGRU packs the candidate gate of the recurrent weights by itself.
+func packGRU(_ *onnx.Node, i int, dims []int64) int64 {
+	switch {
+	case len(dims) != 3:
+		return 0
+	case i == 1:
+		return dims[0] * packed(dims[2], dims[1])
+	case i == 2:
+		hidden := dims[2]
+		return dims[0] * (packed(hidden, 2*hidden) + packed(hidden, hidden))
+	}
+	return 0
+}
+
+// A pack is one packed weight: kernels of a type share those of equal content.
+type pack struct {
+	op         string
+	transposed bool
+	bytes      int64
+}
+
+func session(b *builder) Session {
+	var s Session
+	done := map[pack][]*onnx.Value{}
+	unpacked := map[*onnx.Value]bool{} // still read in its own layout
+	seen := map[*onnx.Value]bool{}
+	for _, n := range b.nodes {
+		for i, v := range n.Inputs {
+			if !isInitializer(v) {
+				continue
+			}
+			seen[v] = true
+			p := pack{n.OpType(), n.Int("transB", 0) != 0, packedBytes(n, i, v)}
+			if p.bytes == 0 {
+				unpacked[v] = true
+			} else if !slices.ContainsFunc(done[p], func(w *onnx.Value) bool { return sameContent(v, w) }) {
+				done[p] = append(done[p], v)
+				s.Packed += p.bytes
+			}
+		}
+		for _, v := range n.Captures {
+			if isInitializer(v) {
+				seen[v], unpacked[v] = true, true
+			}
+		}
+	}
+	for _, v := range b.values {
+		if v.IsOutput() && isInitializer(v) {
+			seen[v], unpacked[v] = true, true
+		}
+	}
+	for v := range seen {
+		if size, ok := v.Type.Bytes(); ok && size < smallInitializer && unpacked[v] {
+			s.Initializers += size
+		}
+	}
+	return s
+}
+
+// sameContent compares two constants of equal packed size.
+func sameContent(v, w *onnx.Value) bool {
+	if v == w {
+		return true
+	}
+	if size, ok := v.Type.Bytes(); !ok || size > mostCompared {
+		return false
+	}
+	a, b := tensorOf(v), tensorOf(w)
+	if a == nil || b == nil || !slices.Equal(a.Dims(), b.Dims()) {
+		return false
+	}
+	x, err := a.Bytes()
+	if err != nil {
+		return false
+	}
+	y, err := b.Bytes()
+	return err == nil && bytes.Equal(x, y)
+}
+
+func tensorOf(v *onnx.Value) *onnx.Tensor {
+	if v.Init != nil {
+		return v.Init
+	}
+	return v.Producer.TensorAttr("value")
+}
+
+func isConstant(v *onnx.Value) bool {
+	return v != nil && v.IsConstant() || v != nil && v.Producer != nil && v.Producer.Is("Constant")
+}
+
+// isInitializer also holds for one that a feed may replace.
+func isInitializer(v *onnx.Value) bool { return v != nil && v.Init != nil || isConstant(v) }
+
+func packedBytes(n *onnx.Node, i int, v *onnx.Value) int64 {
+	p, ok := packings[[2]string{n.Domain(), n.OpType()}]
+	if !ok || !isConstant(v) {
+		return 0
+	}
+	half := v.Type.DType == onnx.Float16 || v.Type.DType == onnx.BFloat16
+	if norm := n.Is("LayerNormalization", "RMSNormalization"); norm != half || !norm && v.Type.DType != onnx.Float32 {
+		return 0
+	}
+	dims, ok := v.Type.Shape.Ints()
+	if !ok {
+		return 0
+	}
+	return p(n, i, dims)
+}

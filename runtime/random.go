@@ -1,0 +1,243 @@
+package runtime
+
+// Values for inputs that nobody fed: the same for the same name and seed.
+//
+//	floats    normal, deviation 0.02 (as transformers are initialized)
+//	integers  uniform below the smallest table that they index: Gather's axis,
+//	          the classes of a loss, OneHot's depth; 1 where nothing tells;
+//	          metadata remat.feeds comes first
+//	bool      true
+//
+// The range is found by walking from the input through operators that keep
+// integer values. Weakness: an index computed otherwise is not bounded.
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+const randomDeviation = 0.02
+
+// randomTensor fills data, the memory of one tensor, for the input v.
+// Integers lie below limit; 0: none is known.
+func randomTensor(v *onnx.Value, d onnx.DType, data []byte, seed uint64, limit int64) {
+	h := fnv.New64a()
+	h.Write([]byte(v.Name))
+	r := rand.New(rand.NewPCG(seed, h.Sum64()))
+	le := binary.LittleEndian
+	size := d.Size()
+	if d.IsInt() {
+		for i := int64(0); i+size <= int64(len(data)); i += size {
+			n := uint64(1)
+			if limit > 0 {
+				n = uint64(r.Int64N(limitOf(d, limit)))
+			}
+			putInt(data[i:i+size], n)
+		}
+		return
+	}
+	for i := int64(0); i+size <= int64(len(data)); i += size {
+		x := r.NormFloat64() * randomDeviation
+		switch d {
+		case onnx.Float32:
+			le.PutUint32(data[i:], math.Float32bits(float32(x)))
+		case onnx.Float64:
+			le.PutUint64(data[i:], math.Float64bits(x))
+		case onnx.BFloat16:
+			le.PutUint16(data[i:], uint16(math.Float32bits(float32(x))>>16))
+		case onnx.Float16:
+			le.PutUint16(data[i:], halfBits(float32(x)))
+		case onnx.Bool:
+			data[i] = 1
+		}
+	}
+}
+
+// feedLimit is what integers of a feed lie below: as the file's metadata says
+// ({"NAME": {"below": N}}), else as the graph shows, else 0. A rewritten graph
+// may hide the extents that tell.
+func feedLimit(m *onnx.Model, v *onnx.Value) int64 {
+	var feeds map[string]struct{ Below int64 }
+	if text, ok := m.Metadata("remat.feeds"); ok && json.Unmarshal([]byte(text), &feeds) == nil && feeds[v.Name].Below > 0 {
+		return feeds[v.Name].Below
+	}
+	return indexLimit(v)
+}
+
+// DescribeFeeds notes in the model's metadata what the integers of each input
+// lie below, where the graph shows it and nothing is noted yet: for a rewriting
+// that may hide it.
+func DescribeFeeds(m *onnx.Model) error {
+	feeds := map[string]map[string]any{}
+	if text, ok := m.Metadata("remat.feeds"); ok {
+		if err := json.Unmarshal([]byte(text), &feeds); err != nil {
+			return fmt.Errorf("metadata remat.feeds: %w", err)
+		}
+	}
+	added := false
+	for _, v := range m.Graph.Inputs {
+		if limit := indexLimit(v); v.Type.DType.IsInt() && feeds[v.Name] == nil && limit > 0 {
+			feeds[v.Name] = map[string]any{"below": limit}
+			added = true
+		}
+	}
+	if !added {
+		return nil
+	}
+	text, err := json.Marshal(feeds)
+	if err == nil {
+		m.SetMetadata("remat.feeds", string(text))
+	}
+	return err
+}
+
+// limitOf keeps a limit within what the type can hold.
+func limitOf(d onnx.DType, limit int64) int64 {
+	switch d {
+	case onnx.Int8:
+		return min(limit, math.MaxInt8)
+	case onnx.Uint8:
+		return min(limit, math.MaxUint8)
+	case onnx.Int16:
+		return min(limit, math.MaxInt16)
+	case onnx.Uint16:
+		return min(limit, math.MaxUint16)
+	case onnx.Int32, onnx.Uint32:
+		return min(limit, math.MaxInt32)
+	}
+	return limit
+}
+
+func putInt(to []byte, v uint64) {
+	for i := range to {
+		to[i] = byte(v)
+		v >>= 8
+	}
+}
+
+// halfBits rounds toward zero, for values of ordinary size.
+func halfBits(f float32) uint16 {
+	b := math.Float32bits(f)
+	sign, exp := uint16(b>>16&0x8000), int(b>>23&0xff)-127+15
+	if exp <= 0 {
+		return sign
+	}
+	return sign | uint16(min(exp, 30))<<10 | uint16(b>>13&0x3ff)
+}
+
+// A bound says that an input of an operator indexes an axis of another one.
+type bound struct {
+	index, table int
+	// axis of the table that is indexed; -1: the attribute axis.
+	axis int
+}
+
+var bounds = map[string]bound{
+	"Gather":                    {1, 0, -1},
+	"GatherElements":            {1, 0, -1},
+	"ScatterElements":           {1, 0, -1},
+	"SoftmaxCrossEntropyLoss":   {1, 0, 1},
+	"NegativeLogLikelihoodLoss": {1, 0, 1},
+}
+
+// keepsInts lists operators whose integer outputs hold values of input 0.
+var keepsInts = map[string]bool{
+	"Cast": true, "Reshape": true, "Squeeze": true, "Unsqueeze": true, "Flatten": true, "Identity": true,
+	"Slice": true, "Transpose": true, "Expand": true, "Gather": true, "Pad": true, "Concat": true, "Split": true,
+	"Where": true, "Tile": true, "Clip": true, "Max": true, "Min": true,
+}
+
+// indexLimit is the least extent that values of v index, 0 where none is found.
+func indexLimit(v *onnx.Value) int64 {
+	limit := int64(0)
+	seen := map[*onnx.Value]bool{v: true}
+	for todo := []*onnx.Value{v}; len(todo) > 0; {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, u := range v.Uses() {
+			if n := useLimit(u); n > 0 && (limit == 0 || n < limit) {
+				limit = n
+			}
+			if u.Index == onnx.Captured || u.Node.Domain() != "" || !keepsInts[u.Node.OpType()] || !carries(u) {
+				continue
+			}
+			for _, o := range u.Node.Outputs {
+				if o != nil && !seen[o] && !empty(o) {
+					seen[o] = true
+					todo = append(todo, o)
+				}
+			}
+		}
+	}
+	return limit
+}
+
+// empty reports a value without elements: what reads it waits for it, as
+// barriers do, and takes no value over.
+func empty(v *onnx.Value) bool {
+	n, ok := v.Type.Shape.Elements().Int()
+	return ok && n == 0
+}
+
+// carries says whether the use hands its values on, rather than shaping others.
+func carries(u onnx.Use) bool {
+	switch u.Node.OpType() {
+	case "Concat", "Max", "Min":
+		return true
+	case "Where":
+		return u.Index > 0
+	case "Cast":
+		return u.Node.Int("to", 0) != int64(onnx.Bool)
+	}
+	return u.Index == 0
+}
+
+func useLimit(u onnx.Use) int64 {
+	n := u.Node
+	if u.Index == onnx.Captured || n.Domain() != "" {
+		return 0
+	}
+	if n.OpType() == "OneHot" && u.Index == 0 {
+		if d := n.In(1); d != nil && d.Init != nil {
+			if depth, ok := d.Init.Scalar(); ok && depth >= 1 {
+				return int64(depth)
+			}
+		}
+		return 0
+	}
+	b, ok := bounds[n.OpType()]
+	if !ok || u.Index != b.index {
+		return 0
+	}
+	axis := int64(b.axis)
+	if b.axis < 0 {
+		axis = n.Int("axis", 0)
+	}
+	return extent(n.In(b.table), axis)
+}
+
+// extent is the size of an axis, 0 where it is not a known number.
+func extent(v *onnx.Value, axis int64) int64 {
+	if v == nil {
+		return 0
+	}
+	t := v.Type
+	if v.Init != nil {
+		t = v.Init.Type()
+	}
+	rank := int64(len(t.Shape))
+	if axis < 0 {
+		axis += rank
+	}
+	if !t.Ranked || axis < 0 || axis >= rank {
+		return 0
+	}
+	n, _ := t.Shape[axis].Int()
+	return n
+}

@@ -1,0 +1,341 @@
+package runtime
+
+// A session with its inputs bound, ready for steps.
+//
+//	file or model ─▶ inputs: feeds, mapped parameters, random ─▶ Binding
+//	                 outputs: left to ONNX Runtime, but P.new ─▶ bound onto P
+//
+// On CUDA the inputs lie in device memory, put there once; outputs come back
+// to the host.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// A Session runs steps of one model. It is for one goroutine at a time.
+type Session struct {
+	Model    *onnx.Model
+	Roles    Roles
+	Provider ort.Provider
+
+	engine  *Engine
+	options Options
+	name    string
+	open    func(ort.SessionOptions) (*ort.Session, error)
+	ort     *ort.Session
+	binding *ort.Binding
+	inputs  []*input
+	byName  map[string]*input
+	files   mappings
+	memory  Memory
+	steps   int
+	last    []Output
+	scaler  *Scaler
+	copiers copiers
+	profile string // folder of the profile, if any
+	owned   bool   // the model is closed with the session
+	dims    map[string]int64
+}
+
+// An input is a graph input with its value.
+type input struct {
+	value    *ort.Value
+	info     *onnx.Value
+	from     source
+	category category
+	// next is the output that becomes the input's value, "" if none; inPlace
+	// says that it is written over it.
+	next    string
+	inPlace bool
+}
+
+// OpenFile opens a model file. ONNX Runtime loads the file itself.
+func (e *Engine) OpenFile(path string, o Options) (*Session, error) {
+	m, err := onnx.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.newSession(m, path, o, func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(path, so) })
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	s.owned = true
+	return s, nil
+}
+
+// Open opens a model as it is in memory; the caller closes it after the
+// session.
+func (e *Engine) Open(m *onnx.Model, o Options) (*Session, error) {
+	return e.newSession(m, m.Path, o, func(so ort.SessionOptions) (*ort.Session, error) {
+		data, err := m.Encode()
+		if err != nil {
+			return nil, err
+		}
+		return e.sessionOf(data, folderOf(m), so)
+	})
+}
+
+type opener func(ort.SessionOptions) (*ort.Session, error)
+
+func (e *Engine) newSession(m *onnx.Model, name string, o Options, open opener) (*Session, error) {
+	s := &Session{Model: m, engine: e, options: o, name: name, open: open, byName: map[string]*input{}}
+	if err := s.start(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Session) start() error {
+	if err := s.Model.Check(); err != nil {
+		return err
+	}
+	values, err := newFeeds(s.Model, &s.options)
+	if err != nil {
+		return err
+	}
+	s.dims = values.dims
+	if s.scaler = newScaler(s.Model.Graph, &s.options); s.scaler != nil {
+		s.options.LossScale = s.scaler.Scale
+	}
+	if s.Roles, err = s.options.roles(s.Model); err != nil {
+		return err
+	}
+	if err := s.plan(values); err != nil {
+		return err
+	}
+	if s.Provider, err = s.engine.Provider(s.options.Provider, s.options.Device); err != nil {
+		return err
+	}
+	so := s.options.session(s.Provider)
+	so.Allocator = ort.Counting
+	if s.options.Profile {
+		if s.profile, err = os.MkdirTemp("", "remat-profile-"); err != nil {
+			return err
+		}
+		so.ProfilePrefix = filepath.Join(s.profile, "p")
+	}
+	if s.ort, err = s.open(so); err != nil {
+		return err
+	}
+	ort.Trim()
+	s.memory.SessionBytes = s.ort.Counter().State().Live
+	if err := s.markInPlace(); err != nil {
+		return err
+	}
+	for _, in := range s.inputs {
+		if err := s.fill(in, values); err != nil {
+			return err
+		}
+	}
+	if err := s.count(); err != nil {
+		return err
+	}
+	s.binding, err = s.bind(s.ort)
+	return err
+}
+
+// plan lists the inputs, and checks that each can have a value, before any
+// memory is taken.
+func (s *Session) plan(values *feeds) error {
+	g := s.Model.Graph
+	categories := s.Roles.categorize(g, values.located, values.asParameter)
+	for _, v := range g.Inputs {
+		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
+		switch {
+		case values.has(v.Name):
+			in.from = fromFeed
+		case v.Init != nil:
+			continue // its initializer is the default
+		case values.located[v.Name].File != "":
+			in.from = fromFile
+		case values.located[v.Name].Known() && v.Type.DType == onnx.Float32:
+			in.from = fromSeed
+		case isTrainingScalar(v):
+			in.from = fromScalar
+		case categories[v.Name] == stateInput:
+			in.from = fromZero
+		default:
+			in.from = fromRandom
+		}
+		if _, err := values.shape(v); err != nil {
+			return err
+		}
+		s.inputs = append(s.inputs, in)
+		s.byName[v.Name] = in
+	}
+	return nil
+}
+
+// markInPlace decides which next values are written over their inputs.
+func (s *Session) markInPlace() error {
+	next := map[string]string{}
+	for _, in := range s.inputs {
+		if in.next != "" {
+			next[in.info.Name] = in.next
+		}
+	}
+	var executed *onnx.Model
+	safe, err := inPlace(s.Model.Graph, next, func() (*onnx.Graph, error) {
+		var err error
+		if executed, err = s.engine.Dump(s.Model, s.options.session(s.Provider)); err != nil {
+			return nil, err
+		}
+		return executed.Graph, nil
+	})
+	if executed != nil {
+		err = errors.Join(err, executed.Close())
+	}
+	for name := range next {
+		s.byName[name].inPlace = safe[name]
+	}
+	return err
+}
+
+// fill gives an input its value.
+func (s *Session) fill(in *input, values *feeds) error {
+	v := in.info
+	shape, err := values.shape(v)
+	if err != nil {
+		return err
+	}
+	given, env := values.given[v.Name], s.engine.Env
+	dtype := v.Type.DType
+	if in.from == fromFeed {
+		dtype = given.Type
+	}
+	t := ortType(dtype)
+	_, stepped := s.options.Data[v.Name]
+	switch {
+	case in.from == fromFile:
+		size, err := ort.ByteSize(t, shape)
+		if err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+		data, err := s.files.slice(s.Model, v.Name, values.located[v.Name], size)
+		if err != nil {
+			return err
+		}
+		if in.value, err = env.TensorOver(data, t, shape); err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+	case in.from == fromFeed && in.next == "" && !stepped:
+		// The feed's own memory, which nothing writes.
+		if in.value, err = env.TensorOver(given.Data, t, shape); err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+	default:
+		if in.value, err = env.NewTensor(t, shape); err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+		switch in.from {
+		case fromFeed:
+			copy(in.value.Bytes(), given.Data)
+		case fromScalar:
+			s.options.setScalar(v.Name, in.value.Bytes(), 1)
+		case fromSeed:
+			at := values.located[v.Name]
+			at.Fill(in.value.Bytes(), at.Seed, v.Name, 0)
+		case fromRandom:
+			randomTensor(v, dtype, in.value.Bytes(), s.options.Seed, feedLimit(s.Model, v))
+		}
+	}
+	return s.toDevice(in)
+}
+
+// toDevice moves an input's value to the session's device.
+func (s *Session) toDevice(in *input) error {
+	if s.Provider == ort.CPU {
+		return nil
+	}
+	host := in.value
+	device, err := s.ort.NewDeviceTensor(host.Type, host.Shape)
+	if err != nil {
+		return fmt.Errorf("input %q: %w", in.info.Name, err)
+	}
+	in.value = device
+	return errors.Join(s.copiers.copy(s, device, host), host.Close())
+}
+
+// bind makes the binding of a session's inputs.
+func (s *Session) bind(session *ort.Session) (*ort.Binding, error) {
+	b, err := session.NewBinding()
+	if err != nil {
+		return nil, err
+	}
+	for _, in := range s.inputs {
+		if err := b.BindInput(in.info.Name, in.value); err != nil {
+			return nil, errors.Join(err, b.Close())
+		}
+	}
+	return b, nil
+}
+
+// Close releases everything, outputs too.
+func (s *Session) Close() error {
+	s.releaseOutputs()
+	err := errors.Join(s.binding.Close(), s.copiers.close())
+	for _, in := range s.inputs {
+		err = errors.Join(err, in.value.Close())
+	}
+	s.inputs = nil
+	if s.ort != nil {
+		err = errors.Join(err, s.ort.Close())
+	}
+	if s.profile != "" {
+		err = errors.Join(err, os.RemoveAll(s.profile))
+	}
+	err = errors.Join(err, s.files.close())
+	if s.owned {
+		s.owned = false
+		err = errors.Join(err, s.Model.Close())
+	}
+	return err
+}
+
+// Dims are the numbers of the free dimensions, as given and as the feeds have
+// them.
+func (s *Session) Dims() map[string]int64 { return s.dims }
+
+// Last returns the outputs of the last step, valid until the next.
+func (s *Session) Last() []Output { return s.last }
+
+// Threads is how many threads the session runs with.
+func (s *Session) Threads() int { return s.options.threads() }
+
+// copiers are the copiers of a session by type and rank, made when needed.
+type copiers struct{ made map[copierKey]*ort.Copier }
+
+type copierKey struct {
+	dtype ort.DType
+	rank  int
+}
+
+func (c *copiers) copy(s *Session, to, from *ort.Value) error {
+	key := copierKey{to.Type, len(to.Shape)}
+	if c.made[key] == nil {
+		made, err := s.engine.Env.NewCopier(s.Provider, s.options.Device, key.dtype, key.rank)
+		if err != nil {
+			return err
+		}
+		if c.made == nil {
+			c.made = map[copierKey]*ort.Copier{}
+		}
+		c.made[key] = made
+	}
+	return c.made[key].Copy(to, from)
+}
+
+func (c *copiers) close() error {
+	var err error
+	for _, m := range c.made {
+		err = errors.Join(err, m.Close())
+	}
+	c.made = nil
+	return err
+}

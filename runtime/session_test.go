@@ -1,0 +1,365 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// trainingModel is one step of W.new = W − lr·W·x, W in a file beside it. The
+// loss is the sum of W·x. With late, the loss reads W by a path that the
+// update does not depend on.
+func trainingModel(t *testing.T, late bool) string {
+	t.Helper()
+	m := onnx.NewModel("step", 17)
+	g := m.Graph
+	vec := onnx.TensorOf(onnx.Float32, onnx.StaticShape(4))
+	w, x := g.AddInput("W", vec), g.AddInput("x", vec)
+	lr := g.AddInput("lr", onnx.TensorOf(onnx.Float32, onnx.StaticShape()))
+	p := g.NewNode("", "Mul", "product", []*onnx.Value{w, x}, []string{"p"})
+	d := g.NewNode("", "Mul", "scaled", []*onnx.Value{p.Out(0), lr}, []string{"d"})
+	u := g.NewNode("", "Sub", "update", []*onnx.Value{w, d.Out(0)}, []string{"W.new"})
+	from := p.Out(0)
+	g.Append(p, d, u)
+	if late {
+		n := g.NewNode("", "Exp", "late", []*onnx.Value{w}, []string{"e"})
+		g.Append(n)
+		from = n.Out(0)
+	}
+	l := g.NewNode("", "ReduceSum", "sum", []*onnx.Value{from}, []string{"loss"}, onnx.IntAttr("keepdims", 0))
+	g.Append(l)
+	l.Out(0).Type = onnx.TensorOf(onnx.Float32, onnx.StaticShape())
+	u.Out(0).Type = vec
+	g.AddOutput(l.Out(0))
+	g.AddOutput(u.Out(0))
+	m.SetMetadata(ParametersKey, `{"W": {"file": "w.bin", "offset": 8, "bytes": 16}}`)
+	dir := t.TempDir()
+	weights := append(make([]byte, 8), FromFloat32s([]float32{1, 2, 3, 4}, 4).Data...)
+	if err := os.WriteFile(filepath.Join(dir, "w.bin"), weights, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestTraining runs three steps; the parameter is updated in place where that
+// is right, and its file never changes.
+func TestTraining(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		path := trainingModel(t, late)
+		s, err := testEngine.OpenFile(path, Options{Level: 0, Provider: ort.CPU, LR: 0.5, Trace: true,
+			Feeds: map[string]Tensor{"in:x": FromFloat32s([]float32{1, 1, 1, 1}, 4)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// "late" is the last leaf but one: it runs after the update.
+		if !late && !s.InPlace("W") {
+			t.Error("the update was not done in place")
+		}
+		if err := s.MeasureArena(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		want := 10.0
+		for range 3 {
+			if late {
+				want = 0
+				w, _, _ := s.Input("W")
+				values, _ := w.Float64s()
+				for _, v := range values {
+					want += math.Exp(v)
+				}
+			}
+			step, err := s.Step(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			loss, _ := step.Output("loss")
+			if got, _ := loss.Scalar(); math.Abs(got-want) > 1e-4 {
+				t.Errorf("late %v: loss %g, want %g", late, got, want)
+			}
+			checkTrace(t, step, s.Memory())
+			want /= 2
+		}
+		w, _, err := s.Input("W")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, _ := w.Float64s(); v[3] != 0.5 {
+			t.Errorf("late %v: W is %v after three steps", late, v)
+		}
+		m := s.Memory()
+		if m.ParameterBytes != 16 || m.FeedBytes != 20 || m.StateBytes != 0 || m.ArenaPeakBytes == nil || *m.ReservedBytes < *m.ArenaPeakBytes {
+			t.Errorf("memory: %+v", m)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		data, err := os.ReadFile(filepath.Join(filepath.Dir(path), "w.bin"))
+		if err != nil || !bytes.Equal(data[8:], FromFloat32s([]float32{1, 2, 3, 4}).Data) {
+			t.Errorf("the parameter file was changed: %v, %v", data, err)
+		}
+	}
+}
+
+// TestForeignUpdates trains a foreign graph whose next values are named by
+// roles: what is written in place gives the same losses as copies do, and
+// parameters are told from the optimizer's state.
+func TestForeignUpdates(t *testing.T) {
+	path := filepath.Join(samples, "joint", "gpt2_tiny_eager.step_adamw.onnx")
+	m, err := onnx.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := Roles{Loss: "loss", New: map[string]string{}}
+	for _, v := range m.Graph.Inputs {
+		if o := m.Graph.Value("new_" + v.Name); o != nil {
+			roles.New[v.Name] = o.Name
+		}
+	}
+	m.Close()
+	var losses [2][]float64
+	for i := range losses {
+		s, err := testEngine.OpenFile(path, Options{Level: 1, Threads: 1, Provider: ort.CPU, Roles: &roles, Feeds: readSample(t, path)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared := 0
+		for _, in := range s.inputs {
+			if in.inPlace {
+				shared++
+			}
+			in.inPlace = in.inPlace && i == 0
+		}
+		if shared == 0 {
+			t.Error("nothing is updated in place")
+		}
+		if got := s.Memory(); got.ParameterBytes == 0 || got.StateBytes < got.ParameterBytes || got.FeedBytes > 2000 {
+			t.Errorf("memory: %+v", got)
+		}
+		for range 4 {
+			step, err := s.Step(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			loss, _ := step.Output("loss")
+			v, _ := loss.Scalar()
+			losses[i] = append(losses[i], v)
+		}
+		s.Close()
+	}
+	if !slices.Equal(losses[0], losses[1]) || losses[0][3] >= losses[0][0] {
+		t.Errorf("losses in place %v, copied %v", losses[0], losses[1])
+	}
+}
+
+func TestUpdateSafe(t *testing.T) {
+	for _, c := range []struct {
+		late bool
+		want bool
+	}{{false, true}, {true, false}} {
+		m, err := onnx.Load(trainingModel(t, c.late))
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := m.Graph
+		if got := updateSafe(g.Value("W"), g.Value("W.new"), (&dependencies{}).before); got != c.want {
+			t.Errorf("late %v: safe %v", c.late, got)
+		}
+		m.Close()
+	}
+}
+
+// TestPrecedence: a feed of its own, the archive, the file, random.
+func TestPrecedence(t *testing.T) {
+	path := trainingModel(t, false)
+	own, archive := FromFloat32s([]float32{7, 7, 7, 7}, 4), FromFloat32s([]float32{8, 8, 8, 8}, 4)
+	for _, c := range []struct {
+		o    Options
+		want float64
+	}{
+		{Options{Feed: map[string]Tensor{"W": own}, Feeds: map[string]Tensor{"W": archive}}, 7},
+		{Options{Feeds: map[string]Tensor{"param:W": archive, "unknown": archive}}, 8},
+		{Options{}, 1},
+	} {
+		c.o.Provider = ort.CPU
+		s, err := testEngine.OpenFile(path, c.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, _, err := s.Input("W")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, _ := w.Float64s(); v[0] != c.want {
+			t.Errorf("W is %v, want %g", v, c.want)
+		}
+		x, _, _ := s.Input("x")
+		again := make([]byte, 16)
+		randomTensor(s.Model.Graph.Value("x"), onnx.Float32, again, 0, 0)
+		if !bytes.Equal(x.Data, again) {
+			t.Error("random values are not repeatable")
+		}
+		if v, _ := x.Float64s(); v[0] == 0 || math.Abs(v[0]) > 0.2 {
+			t.Errorf("random values are %v", v)
+		}
+		s.Close()
+	}
+}
+
+func TestData(t *testing.T) {
+	path := trainingModel(t, false)
+	s, err := testEngine.OpenFile(path, Options{Provider: ort.CPU,
+		Data: map[string]Tensor{"x": FromFloat32s([]float32{1, 1, 1, 1, 2, 2, 2, 2}, 2, 4)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i, want := range []float64{10, 20, 10} { // lr is 0
+		step, err := s.Step(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		loss, _ := step.Output("loss")
+		if got, _ := loss.Scalar(); got != want {
+			t.Errorf("step %d: loss %g, want %g", i, got, want)
+		}
+	}
+}
+
+func TestFeedErrors(t *testing.T) {
+	sample := filepath.Join(samples, "gpt2_tiny_mask.ts_dynaxes.onnx")
+	ids := func(dims ...int64) Tensor { n, _ := onnx.Elements(dims); return FromInt64s(make([]int64, n), dims...) }
+	for _, c := range []struct {
+		name, want string
+		o          Options
+	}{
+		{"unknown input", `input "nobody": the model has no input of that name`, Options{Feed: map[string]Tensor{"nobody": ids(1)}}},
+		{"wrong type", "feed is float32, the model wants int64", Options{Feed: map[string]Tensor{"labels": FromFloat32s([]float32{1}, 1, 1)}}},
+		{"wrong rank", "feed has shape [4], the model wants", Options{Feed: map[string]Tensor{"labels": ids(4)}}},
+		{"feeds that disagree", "with batch=2", Options{Feed: map[string]Tensor{"input_ids": ids(2, 8), "labels": ids(3, 8)}}},
+		{"against --dim", "with seq=4", Options{Dims: map[string]int64{"seq": 4}, Feed: map[string]Tensor{"input_ids": ids(2, 8)}}},
+		{"free dimension", "add --dim batch=N or give it a feed", Options{Dims: map[string]int64{"seq": 4}}},
+		{"data without steps", "no step along its leading axis", Options{Data: map[string]Tensor{"labels": ids(0, 2, 2)}}},
+	} {
+		c.o.Provider = ort.CPU
+		_, err := testEngine.OpenFile(sample, c.o)
+		var e *FeedError
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+// TestFreeDims takes free dimensions from --dim; token ids stay within the
+// vocabulary, else the model would fail.
+func TestFreeDims(t *testing.T) {
+	s, err := testEngine.OpenFile(filepath.Join(samples, "gpt2_tiny_mask.ts_dynaxes.onnx"),
+		Options{Provider: ort.CPU, Level: 1, Seed: 3, Dims: map[string]int64{"batch": 3, "seq": 8}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ids, _, err := s.Input("input_ids")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values, _ := ids.Float64s()
+	largest := 0.0
+	for _, v := range values {
+		largest = max(largest, v)
+	}
+	if len(values) != 24 || largest < 100 || largest >= 512 {
+		t.Errorf("token ids %v are not spread over the vocabulary of 512", values)
+	}
+	step, err := s.Step(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss, _ := step.Output("loss")
+	if v, ok := loss.Scalar(); !ok || v < 4 || v > 9 {
+		t.Errorf("loss %g of an untrained model, want about ln 512", v)
+	}
+}
+
+// TestWeightsOnce runs a step over 128 MiB of mapped weights: the process may
+// not hold them twice.
+func TestWeightsOnce(t *testing.T) {
+	const elements = 32 << 20
+	m := onnx.NewModel("weights", 17)
+	g := m.Graph
+	w := g.AddInput("W", onnx.TensorOf(onnx.Float32, onnx.StaticShape(elements)))
+	n := g.NewNode("", "ReduceSum", "sum", []*onnx.Value{w}, []string{"loss"}, onnx.IntAttr("keepdims", 0))
+	g.Append(n)
+	n.Out(0).Type = onnx.TensorOf(onnx.Float32, onnx.StaticShape())
+	g.AddOutput(n.Out(0))
+	m.SetMetadata(ParametersKey, `{"W": {"file": "w.bin", "offset": 0, "bytes": 134217728}}`)
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(filepath.Dir(path), "w.bin")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 4*elements); err != nil {
+		t.Fatal(err)
+	}
+	before, err := RSS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := testEngine.OpenFile(path, Options{Provider: ort.CPU, Level: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	after, err := RSS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if grown := after - before; grown > 4*elements+32<<20 {
+		t.Errorf("the process grew by %d bytes for %d of weights", grown, 4*elements)
+	}
+	if got := s.Memory(); got.ParameterBytes != 4*elements || got.SessionBytes > 1<<20 {
+		t.Errorf("memory: %+v", got)
+	}
+}
+
+// TestBadParameters: locations that do not fit their files or leave the folder.
+func TestBadParameters(t *testing.T) {
+	for _, c := range []struct{ entry, want string }{
+		{`{"W": {"file": "w.bin", "offset": 16, "bytes": 16}}`, "lie outside w.bin"},
+		{`{"W": {"file": "w.bin", "offset": -1, "bytes": 16}}`, "lie outside w.bin"},
+		{`{"W": {"file": "w.bin", "offset": 0, "bytes": 12}}`, "its type needs 16"},
+		{`{"W": {"file": "../w.bin", "offset": 0, "bytes": 16}}`, "W"},
+		{`{"W": {"file": "/etc/passwd", "offset": 0, "bytes": 16}}`, "W"},
+		{`{"W": {"file": "absent.bin", "offset": 0, "bytes": 16}}`, "W"},
+		{`[]`, ParametersKey},
+	} {
+		path := trainingModel(t, false)
+		m, err := onnx.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.SetMetadata(ParametersKey, c.entry)
+		if _, err := testEngine.Open(m, Options{Provider: ort.CPU}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.entry, err, c.want)
+		}
+		m.Close()
+	}
+}

@@ -1,0 +1,294 @@
+package runtime
+
+// One step: set what changes from step to step, bind outputs anew, run,
+// measure, and make next values the inputs'.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// An Output is an output of the last step. Its data is ONNX Runtime's memory,
+// valid until the session's next step or Close.
+type Output struct {
+	Name string
+	Tensor
+	// Err says why the value cannot be read: a sequence, strings, absent.
+	Err error
+
+	value *ort.Value
+}
+
+// A Step is what one run gave and cost.
+type Step struct {
+	Seconds float64
+	Outputs []Output
+	// LivePeakBytes is the maximum of what was allocated since the start of
+	// the step and not yet released.
+	LivePeakBytes int64
+	// Allocations is their number; Trace lists them where it was asked for.
+	Allocations int64
+	Trace       []ort.Event
+	// LossScale is the scale of this step, 0 where the graph has none; Skipped
+	// says that a gradient was not finite and the update left out.
+	LossScale float64
+	Skipped   bool
+}
+
+// Output returns an output by name.
+func (s *Step) Output(name string) (Output, bool) {
+	for _, o := range s.Outputs {
+		if o.Name == name {
+			return o, true
+		}
+	}
+	return Output{}, false
+}
+
+// Step runs the model once. When ctx is done first, the run ends before its
+// next node.
+func (s *Session) Step(ctx context.Context) (*Step, error) {
+	if s.ort == nil || s.binding == nil {
+		return nil, ort.ErrClosed
+	}
+	s.releaseOutputs()
+	s.steps++
+	if err := s.beforeStep(); err != nil {
+		return nil, err
+	}
+	base, err := s.deviceInUse()
+	if err != nil {
+		return nil, err
+	}
+	counter := s.ort.Counter()
+	counter.Mark(s.options.Trace)
+	start := time.Now()
+	if err := s.ort.Run(ctx, s.binding, ""); err != nil {
+		return nil, fmt.Errorf("step %d: %w", s.steps, err)
+	}
+	step := &Step{Seconds: time.Since(start).Seconds()}
+	state := counter.State()
+	step.LivePeakBytes, step.Allocations = state.Peak-state.Base, state.Allocations
+	if s.options.Trace {
+		if step.Trace, err = counter.Events(); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.afterStep(step, base); err != nil {
+		return nil, fmt.Errorf("step %d: %w", s.steps, err)
+	}
+	s.rescale(step)
+	s.memory.LivePeakBytes = max(s.memory.LivePeakBytes, step.LivePeakBytes)
+	return step, nil
+}
+
+// beforeStep sets the step's scalars and data, and binds the outputs anew: one
+// that is left bound would be written again.
+func (s *Session) beforeStep() error {
+	for _, in := range s.inputs {
+		data, stepped := s.options.Data[in.info.Name]
+		switch {
+		case stepped && s.steps > 1:
+			if err := s.set(in, data.at((s.steps-1)%int(data.Shape[0])).Data); err != nil {
+				return err
+			}
+		case in.from == fromScalar && s.steps > 1:
+			var scalar [8]byte
+			s.options.setScalar(in.info.Name, scalar[:], s.number())
+			if err := s.set(in, scalar[:in.value.ByteSize()]); err != nil {
+				return err
+			}
+		}
+	}
+	s.binding.ClearOutputs()
+	return s.bindOutputs(s.binding, func(in *input) (*ort.Value, error) {
+		if in.inPlace {
+			return in.value, nil
+		}
+		return nil, nil
+	})
+}
+
+// bindOutputs binds each output to the value that over gives for the input
+// whose next value it is, else to memory of ONNX Runtime's on the host.
+func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, error)) error {
+	from := map[string]*input{}
+	for _, in := range s.inputs {
+		if in.next != "" {
+			from[in.next] = in
+		}
+	}
+	for _, o := range s.ort.Outputs {
+		if in := from[o.Name]; in != nil {
+			v, err := over(in)
+			if err != nil {
+				return err
+			}
+			if v != nil {
+				if err := b.BindOutput(o.Name, v); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := b.BindOutputToDevice(o.Name, ort.CPU, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// afterStep takes the outputs over, counts them, and copies the next values
+// that could not be written in place.
+func (s *Session) afterStep(step *Step, base int64) error {
+	if s.Provider != ort.CPU {
+		st, err := s.ort.DeviceStats()
+		if err != nil {
+			return err
+		}
+		step.LivePeakBytes = st.MaxInUse - base
+	}
+	bound, err := s.binding.Outputs()
+	if err != nil {
+		return err
+	}
+	outputs := make([]Output, len(bound))
+	for i, b := range bound {
+		outputs[i] = Output{Name: b.Name, value: b.Value, Err: b.Err}
+	}
+	s.last = outputs
+	s.memory.OutputBytes = 0
+	inPlace := map[string]bool{}
+	for _, in := range s.inputs {
+		inPlace[in.next] = in.inPlace && in.next != ""
+	}
+	for i := range outputs {
+		o := &outputs[i]
+		if o.Err != nil {
+			continue
+		}
+		if !inPlace[o.Name] {
+			s.memory.OutputBytes += o.value.ByteSize()
+		}
+		if err := s.read(o); err != nil {
+			return err
+		}
+	}
+	step.Outputs = outputs
+	return s.feedBack(outputs)
+}
+
+// read makes the output's bytes readable on the host.
+func (s *Session) read(o *Output) error {
+	if !o.value.OnHost() {
+		host, err := s.engine.Env.NewTensor(o.value.Type, o.value.Shape)
+		if err != nil {
+			return err
+		}
+		err = s.copiers.copy(s, host, o.value)
+		o.value.Close()
+		o.value = host
+		if err != nil {
+			return err
+		}
+	}
+	o.Tensor = Tensor{onnxType(o.value.Type), o.value.Shape, o.value.Bytes()}
+	return nil
+}
+
+// feedBack copies next values that are not in place already.
+func (s *Session) feedBack(outputs []Output) error {
+	for _, in := range s.inputs {
+		if in.next == "" || in.inPlace {
+			continue
+		}
+		for i := range outputs {
+			if o := &outputs[i]; o.Name == in.next {
+				if o.Err != nil {
+					return fmt.Errorf("output %q: %w", o.Name, o.Err)
+				}
+				if err := s.set(in, o.Data); err != nil {
+					return fmt.Errorf("output %q: %w", o.Name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// set writes an input's value.
+func (s *Session) set(in *input, data []byte) error {
+	if int64(len(data)) != in.value.ByteSize() {
+		return &FeedError{in.info.Name, fmt.Sprintf("%d bytes for a value of %d", len(data), in.value.ByteSize())}
+	}
+	if in.value.OnHost() {
+		copy(in.value.Bytes(), data)
+		return nil
+	}
+	host, err := s.engine.Env.TensorOver(data, in.value.Type, in.value.Shape)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.copiers.copy(s, in.value, host), host.Close())
+}
+
+// Input returns a copy of an input's current value: a parameter after its
+// updates. ok is false for an unknown name.
+func (s *Session) Input(name string) (t Tensor, ok bool, err error) {
+	in := s.byName[name]
+	if in == nil {
+		return Tensor{}, false, nil
+	}
+	host, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)
+	if err != nil {
+		return Tensor{}, true, err
+	}
+	defer host.Close()
+	if in.value.OnHost() {
+		copy(host.Bytes(), in.value.Bytes())
+	} else if err := s.copiers.copy(s, host, in.value); err != nil {
+		return Tensor{}, true, err
+	}
+	return Tensor{onnxType(host.Type), host.Shape, append([]byte(nil), host.Bytes()...)}, true, nil
+}
+
+// SetInput changes an input's value for the steps to come; type and shape stay.
+func (s *Session) SetInput(name string, t Tensor) error {
+	in := s.byName[name]
+	if in == nil {
+		return &FeedError{name, "the model has no input of that name"}
+	}
+	if ortType(t.Type) != in.value.Type {
+		return &FeedError{name, fmt.Sprintf("feed is %s, the session has %s", t.Type, in.value.Type)}
+	}
+	return s.set(in, t.Data)
+}
+
+// Updated lists the inputs that have a next value: trained parameters and
+// optimizer state.
+func (s *Session) Updated() []string {
+	var names []string
+	for _, in := range s.inputs {
+		if in.next != "" {
+			names = append(names, in.info.Name)
+		}
+	}
+	return names
+}
+
+// InPlace says whether an input's next value is written over it.
+func (s *Session) InPlace(name string) bool { return s.byName[name] != nil && s.byName[name].inPlace }
+
+// Release gives the last step's outputs back before the next step does.
+func (s *Session) Release() { s.releaseOutputs() }
+
+func (s *Session) releaseOutputs() {
+	for _, o := range s.last {
+		o.value.Close()
+	}
+	s.last = nil
+}

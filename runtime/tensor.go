@@ -1,0 +1,61 @@
+package runtime
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// A Tensor is dense data in host memory, little-endian.
+type Tensor struct {
+	Type  onnx.DType
+	Shape []int64
+	Data  []byte
+}
+
+// String is the type and shape.
+func (t Tensor) String() string { return fmt.Sprintf("%s%v", t.Type, t.Shape) }
+
+// constant is the tensor as constant data of a graph.
+func (t Tensor) constant() *onnx.Tensor { return onnx.NewTensor(t.Type, t.Shape, t.Data) }
+
+// Float64s returns the elements as float64.
+func (t Tensor) Float64s() ([]float64, error) {
+	return t.constant().Float64s()
+}
+
+// Scalar returns the element of a tensor that has exactly one.
+func (t Tensor) Scalar() (float64, bool) {
+	n, ok := onnx.Elements(t.Shape)
+	if !ok || n != 1 {
+		return 0, false
+	}
+	return t.constant().Scalar()
+}
+
+// FromFloat32s makes a float32 tensor; no dims make a scalar.
+func FromFloat32s(values []float32, dims ...int64) Tensor {
+	data := make([]byte, 0, 4*len(values))
+	for _, v := range values {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+	}
+	return Tensor{onnx.Float32, dims, data}
+}
+
+// FromInt64s makes an int64 tensor; no dims make a scalar.
+func FromInt64s(values []int64, dims ...int64) Tensor {
+	data := make([]byte, 0, 8*len(values))
+	for _, v := range values {
+		data = binary.LittleEndian.AppendUint64(data, uint64(v))
+	}
+	return Tensor{onnx.Int64, dims, data}
+}
+
+// at is element i of a stack of tensors along the leading axis.
+func (t Tensor) at(i int) Tensor {
+	n := int64(len(t.Data)) / t.Shape[0]
+	return Tensor{t.Type, slices.Clone(t.Shape[1:]), t.Data[int64(i)*n : int64(i+1)*n]}
+}
