@@ -1,0 +1,155 @@
+// Package pyort runs models in plain Python onnxruntime, for the tests that
+// show that a written file needs nothing of this project to run.
+package pyort
+
+// Python packages are put into a folder of the user's cache by pip, as it is
+// configured:
+//
+//	pip install --target ─▶ cache/python/onnxruntime-1.31.1… ─▶ PYTHONPATH
+//	cc counter.c         ─▶ a library of the test's ─▶ registered by python/run.py
+//
+// python/run.py runs the models; python/counter.c counts what sessions there
+// allocate, to the byte. Weakness: the counter depends on the C API's table,
+// whose places never change, and on a C compiler, which cgo needs anyway.
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/onnx-remat/remat/runtime/install"
+)
+
+//go:embed python/run.py
+var runner string
+
+//go:embed python/counter.c
+var counter []byte
+
+// numpy is what onnxruntime's wheel of this version was tried with.
+const numpy = "numpy>=1.26,<3"
+
+// Python is an interpreter with onnxruntime.
+type Python struct {
+	// Executable is the interpreter, Packages what PYTHONPATH has to name.
+	Executable, Packages string
+}
+
+// A Job is a model to run.
+type Job struct {
+	Model string `json:"model"`
+	// Feeds and Out are archives, a key per input and per output.
+	Feeds string `json:"feeds"`
+	Out   string `json:"out"`
+	Runs  int    `json:"runs"`
+	// MemPattern leaves ONNX Runtime's memory pattern on, its default.
+	MemPattern bool `json:"mem_pattern"`
+	// Bind names the input whose memory an output is bound to.
+	Bind map[string]string `json:"bind"`
+}
+
+// An Answer says what a job took, in bytes.
+type Answer struct {
+	// Peaks are those of the runs, where a counter counts.
+	Peaks []int64 `json:"peaks"`
+	// Inputs and Outputs are their numbers.
+	Inputs  int `json:"inputs"`
+	Outputs int `json:"outputs"`
+	// ProcessPeak is the largest size of the process so far.
+	ProcessPeak int64 `json:"process_peak"`
+}
+
+// Find returns a Python with onnxruntime, after getting its packages through
+// pip where the user's cache does not hold them yet.
+func Find(ctx context.Context, log io.Writer) (*Python, error) {
+	said, err := exec.CommandContext(ctx, "python3", "-c", "import sys; print(sys.implementation.cache_tag, sys.executable)").Output()
+	if err != nil {
+		return nil, fmt.Errorf("python3: %w: install it, with pip", err)
+	}
+	tag, executable, _ := strings.Cut(strings.TrimSpace(string(said)), " ")
+	dir := filepath.Join(install.CacheDir(), "python", "onnxruntime-"+install.Version+"-"+tag)
+	python := &Python{executable, dir}
+	if _, err := os.Stat(dir); err == nil {
+		return python, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	fmt.Fprintln(log, "getting onnxruntime and numpy with pip")
+	out := filepath.Join(tmp, "packages")
+	cmd := exec.CommandContext(ctx, executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
+		"--only-binary=:all:", "--target", out, "onnxruntime=="+install.Version, numpy)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("python3 -m pip install onnxruntime: %w: %s", err, said)
+	}
+	// Another process may have been faster; its folder is as good.
+	if err := os.Rename(out, dir); err != nil {
+		if _, missing := os.Stat(dir); missing != nil {
+			return nil, err
+		}
+	}
+	return python, nil
+}
+
+// Counter compiles the counting library into a folder and returns its path.
+func Counter(ctx context.Context, dir string) (string, error) {
+	source, library := filepath.Join(dir, "counter.c"), filepath.Join(dir, "libcounter.so")
+	if err := os.WriteFile(source, counter, 0o644); err != nil {
+		return "", err
+	}
+	cc := os.Getenv("CC")
+	if cc == "" {
+		cc = "cc"
+	}
+	if said, err := exec.CommandContext(ctx, cc, "-O2", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", cc, err, said)
+	}
+	return library, nil
+}
+
+// Run runs jobs in one process, in order. A counter, a path that Counter gave,
+// counts what their sessions allocate; "" leaves them their own arena.
+func (p *Python) Run(ctx context.Context, counter string, jobs []Job) ([]Answer, error) {
+	args := []string{"-c", runner}
+	if counter != "" {
+		args = append(args, counter)
+	}
+	for i := range jobs {
+		if jobs[i].Bind == nil {
+			jobs[i].Bind = map[string]string{}
+		}
+	}
+	in, err := json.Marshal(jobs)
+	if err != nil {
+		return nil, err
+	}
+	var said bytes.Buffer
+	out, err := p.command(ctx, &said, bytes.NewReader(in), args...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("python: %w: %s", err, said.String())
+	}
+	var answers []Answer
+	if err := json.Unmarshal(out, &answers); err != nil || len(answers) != len(jobs) {
+		return nil, fmt.Errorf("python answered %d of %d jobs: %v: %s", len(answers), len(jobs), err, out)
+	}
+	return answers, nil
+}
+
+func (p *Python) command(ctx context.Context, stderr io.Writer, stdin io.Reader, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, p.Executable, args...)
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+p.Packages)
+	cmd.Stdin, cmd.Stderr = stdin, stderr
+	return cmd
+}
