@@ -1,0 +1,107 @@
+package models
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/models/safetensors"
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// SaveWith writes the model to path with the weights of a safetensors file,
+// under the names that Hugging Face gives them, with or without the leading
+// "transformer.". Tensors that the model has no use for are left out; one that
+// is missing or has another shape is an error.
+func (m *Built) SaveWith(path, weights string) error {
+	f, err := safetensors.Open(weights)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	source, asIs, err := m.match(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w", weights, err)
+	}
+	if asIs && sameFolder(path, weights) {
+		return m.saveReferring(path, filepath.Base(weights), func(name string) (safetensors.Info, bool) {
+			i, ok := source[name]
+			return i, ok
+		})
+	}
+	layout, err := safetensors.Plan(m.tensors(), f.Metadata)
+	if err != nil {
+		return err
+	}
+	file := weightPath(path)
+	err = layout.Write(file, func(t safetensors.Info, w io.Writer) error {
+		from := source[t.Name]
+		return toFloat32(w, from.DType, f.Bytes(from))
+	})
+	if err != nil {
+		return err
+	}
+	return m.saveReferring(path, filepath.Base(file), layout.Lookup)
+}
+
+// match finds every parameter in the file. AsIs reports that all are float32
+// at addresses that floats may have.
+func (m *Built) match(f *safetensors.File) (source map[string]safetensors.Info, asIs bool, err error) {
+	source, asIs = map[string]safetensors.Info{}, true
+	for _, p := range m.Params {
+		info, ok := f.Lookup(p.Name)
+		if !ok {
+			info, ok = f.Lookup(strings.TrimPrefix(p.Name, "transformer."))
+		}
+		if !ok {
+			return nil, false, fmt.Errorf("no tensor %q: is it a %s with %d layers?", p.Name, m.Row.Name, m.Config.Layers)
+		}
+		if !slices.Equal(info.Shape, p.Shape) {
+			return nil, false, fmt.Errorf("tensor %q is %v, the model wants %v: give --layers, --hidden, --vocab, --seq of the file", p.Name, info.Shape, p.Shape)
+		}
+		if !info.DType.IsFloat() {
+			return nil, false, fmt.Errorf("tensor %q is %s, the model wants floats", p.Name, info.DType)
+		}
+		asIs = asIs && info.DType == onnx.Float32 && info.Offset%4 == 0
+		source[p.Name] = info
+	}
+	return source, asIs, nil
+}
+
+func sameFolder(a, b string) bool {
+	da, errA := filepath.EvalSymlinks(filepath.Dir(a))
+	db, errB := filepath.EvalSymlinks(filepath.Dir(b))
+	if errA != nil || errB != nil {
+		return false
+	}
+	da, errA = filepath.Abs(da)
+	db, errB = filepath.Abs(db)
+	return errA == nil && errB == nil && da == db
+}
+
+// toFloat32 writes float data as float32, part by part.
+func toFloat32(w io.Writer, d onnx.DType, data []byte) error {
+	if d == onnx.Float32 {
+		_, err := w.Write(data)
+		return err
+	}
+	size := int(d.Size())
+	for part := range slices.Chunk(data, size<<18) {
+		values, err := onnx.NewTensor(d, []int64{int64(len(part) / size)}, part).Float64s()
+		if err != nil {
+			return err
+		}
+		out := make([]byte, 0, 4*len(values))
+		for _, v := range values {
+			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
+		}
+		if _, err := w.Write(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
