@@ -1,0 +1,92 @@
+package grad
+
+// Dropout under ONNX Runtime. A node without a seed draws a mask that no clone
+// of it can repeat, so each gets one of its own. And from level 1 on a training
+// Dropout whose mask nothing reads is removed: where no gradient makes use of
+// the mask, the forward is written with it,
+//
+//	x ─Dropout─▶ (y), mask        y' = x * (mask / (1-ratio))
+
+import (
+	"hash/fnv"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// seedDropouts fixes a seed, made from the node's name, on every Dropout that
+// has none. No two are equal: equal seeds draw equal masks.
+func seedDropouts(g *onnx.Graph) {
+	used := map[int64]bool{}
+	for _, n := range g.Nodes {
+		if n.Is("Dropout") && n.Has("seed") {
+			used[n.Int("seed", 0)] = true
+		}
+	}
+	for _, n := range g.Nodes {
+		if !n.Is("Dropout") || n.Has("seed") {
+			continue
+		}
+		h := fnv.New32a()
+		h.Write([]byte(n.Label()))
+		seed := int64(h.Sum32()&0x7fffffff) + 1
+		for used[seed] {
+			seed++
+		}
+		used[seed] = true
+		n.SetAttr(onnx.IntAttr("seed", seed))
+	}
+}
+
+// useMasks gives every Dropout that may train and whose mask is not read a
+// forward that reads it.
+func (e *engine) useMasks() {
+	for _, n := range append([]*onnx.Node(nil), e.m.Graph.Nodes...) {
+		if !n.Is("Dropout") || n.In(2) == nil || n.Out(0) == nil || n.Out(0).Dead() {
+			continue
+		}
+		if m := n.Out(1); m != nil && !m.Dead() {
+			continue
+		}
+		if on, ok := scalarOf(n.In(2)); ok && on == 0 {
+			continue
+		}
+		e.useMask(n)
+	}
+}
+
+func (e *engine) useMask(n *onnx.Node) {
+	e.b.Scope = n.Label()
+	x := n.In(0)
+	c := &Context{Node: n, e: e}
+	mask := c.Mask(c.AddOut(1), x)
+	ratio := 0.5
+	var y *onnx.Value
+	if n.In(1) != nil {
+		r, ok := scalarOf(n.In(1))
+		if !ok {
+			keep := c.Minus(c.Scalar(x, 1), c.CastTo(n.In(1), x))
+			y = c.Do("Mul", x, c.Over(mask, keep))
+		}
+		ratio = r
+	}
+	if y == nil {
+		y = c.Do("Mul", x, c.Scale(mask, 1/max(1-ratio, 1e-9)))
+	}
+	nodes := e.b.Take()
+	if y == nil {
+		return
+	}
+	g := e.m.Graph
+	at := indexOf(g.Nodes, n) + 1
+	g.Nodes = append(g.Nodes[:at:at], append(nodes, g.Nodes[at:]...)...)
+	g.TakeOver(n.Out(0), y)
+}
+
+func indexOf(nodes []*onnx.Node, n *onnx.Node) int {
+	for i, m := range nodes {
+		if m == n {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,216 @@
+package grad
+
+// Reverse-mode differentiation in one sweep. The forward graph is a list of
+// nodes in topological order; from the last to the first, each node whose
+// output has a gradient hands gradients on to its inputs:
+//
+//	forward   x ──op──▶ y ──▶ … ──▶ loss
+//	backward  dx ◀─rule── dy ◀── … ◀── 1
+//
+// Two passes come before it. Forward from the parameters: which values depend
+// on one (only these need gradients, nothing is computed for others). Backward
+// from the loss: which values reach it.
+//
+// A value read in several places gets several contributions. Dense ones are
+// summed at once, in the order in which they arrive, so that at most two
+// buffers of the shape are alive. Contributions to a part of the value (Slice,
+// Gather) wait until the value's own producer is reached: disjoint slices
+// become one Concat, scattered rows are added in place into what is there.
+// This keeps the gradient of a tied embedding, the largest buffer of a small
+// language model, to one buffer.
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// A Typer knows the types of values; infer.Result is one.
+type Typer interface {
+	// Node infers the types of a new node's outputs.
+	Node(n *onnx.Node) error
+	// Ints returns the elements of an integer value as far as they are known.
+	Ints(v *onnx.Value) ([]onnx.Dim, bool)
+}
+
+type engine struct {
+	m       *onnx.Model
+	b       *build.Builder
+	types   Typer
+	dialect Dialect
+	// needs holds the values that depend on a trained parameter.
+	needs map[*onnx.Value]bool
+	// grads holds what has arrived so far.
+	grads map[*onnx.Value]*partial
+	// dims are the extents of graph inputs that hold a symbol.
+	dims *dimSource
+	// shapes keeps shape values, counts and reshaped values to be shared.
+	shapes map[string]*onnx.Value
+	// own holds the backward nodes, up to date after each rule.
+	own  map[*onnx.Node]bool
+	seen int
+}
+
+func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
+	e := &engine{
+		m: m, types: types, dialect: dialect,
+		b:      build.New(m.Graph, types, "remat/grad/"),
+		needs:  map[*onnx.Value]bool{},
+		grads:  map[*onnx.Value]*partial{},
+		shapes: map[string]*onnx.Value{},
+		own:    map[*onnx.Node]bool{},
+	}
+	e.dims = newDimSource(m.Graph)
+	return e
+}
+
+// rule finds the row for a node, nil where the table has none.
+func (e *engine) rule(n *onnx.Node) *Rule {
+	return lookup(n.Domain(), n.OpType(), e.m.Opset(n.Domain()))
+}
+
+// markNeeds finds the values that depend on one of the parameters through
+// operators that pass a gradient.
+func (e *engine) markNeeds(params []*onnx.Value) {
+	for _, p := range params {
+		e.needs[p] = true
+	}
+	for _, n := range e.m.Graph.Nodes {
+		e.markNode(n)
+	}
+}
+
+// markNode marks the outputs of a node that passes a gradient to an input that
+// needs one.
+func (e *engine) markNode(n *onnx.Node) {
+	r := e.rule(n)
+	wanted := false
+	for i, v := range n.Inputs {
+		// A node without a rule passes the need on, so that the sweep can
+		// name it if the loss depends on it.
+		wanted = wanted || v != nil && e.needs[v] && (r == nil || r.flowsTo(n, i))
+	}
+	if !wanted && !e.captures(n) {
+		return
+	}
+	for _, o := range n.Outputs {
+		if o != nil && (o.Type.DType.IsFloat() || o.Type.DType == onnx.Undefined) {
+			e.needs[o] = true
+		}
+	}
+}
+
+// captures reports control flow whose bodies read a value that needs a gradient.
+func (e *engine) captures(n *onnx.Node) bool {
+	for _, v := range n.Captures {
+		if e.needs[v] {
+			return true
+		}
+	}
+	return false
+}
+
+// sweep emits the backward graph of loss.
+func (e *engine) sweep(loss *onnx.Value) error {
+	e.b.Scope = "seed"
+	e.grads[loss] = &partial{dense: e.b.Scalar(loss.Type.DType, 1)}
+	nodes := append([]*onnx.Node(nil), e.m.Graph.Nodes...)
+	for i := len(nodes) - 1; i >= 0; i-- {
+		if err := e.visit(nodes[i]); err != nil {
+			return err
+		}
+	}
+	return e.b.Err()
+}
+
+// checkRules finds a node that a gradient must pass and that has no rule: before
+// the sweep, whose rules could fail on what such a node leaves unknown.
+func (e *engine) checkRules(loss *onnx.Value) error {
+	reach := e.reached(loss)
+	for _, n := range e.m.Graph.Nodes {
+		if e.rule(n) != nil {
+			continue
+		}
+		for _, o := range n.Outputs {
+			if o != nil && reach[o] && e.needs[o] {
+				return e.missing(n)
+			}
+		}
+	}
+	return nil
+}
+
+func (e *engine) missing(n *onnx.Node) error {
+	if n.Is("If", "Loop", "Scan") {
+		return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: "control flow is not differentiated: export the model with it unrolled"}
+	}
+	return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
+}
+
+// visit hands the gradients of a node's outputs on to its inputs.
+func (e *engine) visit(n *onnx.Node) error {
+	arrived, wanted := false, false
+	for _, o := range n.Outputs {
+		arrived = arrived || o != nil && e.needs[o] && e.grads[o] != nil
+	}
+	if !arrived {
+		return nil
+	}
+	r := e.rule(n)
+	for i, v := range n.Inputs {
+		wanted = wanted || v != nil && e.needs[v] && (r == nil || r.flowsTo(n, i))
+	}
+	if !wanted && !e.captures(n) {
+		return nil
+	}
+	if len(n.Subgraphs()) > 0 {
+		return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: "no gradient passes control flow: export the model with its loops unrolled and its branches decided"}
+	}
+	if r == nil {
+		return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
+	}
+	e.b.Scope = strings.TrimPrefix(n.Label(), e.b.Prefix)
+	e.markMine()
+	c := &Context{Node: n, Dialect: e.dialect, Opset: e.m.Opset(n.Domain()), e: e, rule: r}
+	r.Grad(c)
+	if err := e.b.Err(); err != nil {
+		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)
+	}
+	for _, o := range n.Outputs {
+		if o != nil {
+			delete(e.grads, o)
+		}
+	}
+	return nil
+}
+
+// ints returns the elements of an integer value where all are known numbers.
+func (e *engine) ints(v *onnx.Value) ([]int64, bool) {
+	dims, ok := e.types.Ints(v)
+	if !ok {
+		return nil, false
+	}
+	out := make([]int64, len(dims))
+	for i, d := range dims {
+		if out[i], ok = d.Int(); !ok {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+// markMine notes the nodes that the builder made since the last call.
+func (e *engine) markMine() {
+	for _, n := range e.b.Nodes[min(e.seen, len(e.b.Nodes)):] {
+		e.own[n] = true
+	}
+	e.seen = len(e.b.Nodes)
+}
+
+// mine reports a node that this differentiation made.
+func (e *engine) mine(n *onnx.Node) bool {
+	return e.own[n] || slices.Contains(e.b.Nodes, n)
+}

@@ -1,0 +1,66 @@
+package grad
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A LossError says why no loss could be settled on.
+type LossError struct {
+	// Name is the loss that was asked for, "" where none was.
+	Name string
+	// Candidates are the scalar float outputs, when there are several.
+	Candidates []string
+	Reason     string
+}
+
+func (e *LossError) Error() string {
+	switch {
+	case e.Name != "":
+		return fmt.Sprintf("loss %q: %s", e.Name, e.Reason)
+	case len(e.Candidates) > 1:
+		return fmt.Sprintf("several scalar float outputs (%s): choose one with --loss", strings.Join(e.Candidates, ", "))
+	}
+	return e.Reason
+}
+
+// A ParameterError says why a value cannot be trained as asked.
+type ParameterError struct {
+	Name, Reason string
+}
+
+func (e *ParameterError) Error() string { return fmt.Sprintf("parameter %q: %s", e.Name, e.Reason) }
+
+// A MissingRuleError names an operator that a gradient must pass and that has
+// no row in the table.
+type MissingRuleError struct {
+	Op, Domain, Node string
+	Opset            int64
+}
+
+func (e *MissingRuleError) Error() string {
+	domain := e.Domain
+	if domain == "" {
+		domain = "ai.onnx"
+	}
+	return fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d", e.Node, e.Op, domain, e.Opset)
+}
+
+// An UnsupportedError says which form of a known operator has no derivative
+// here.
+type UnsupportedError struct {
+	Op, Node, Reason string
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("node %q: gradient of %s: %s", e.Node, e.Op, e.Reason)
+}
+
+// A ClashError names a value of the file whose name the training graph needs.
+type ClashError struct {
+	Name string
+}
+
+func (e *ClashError) Error() string {
+	return fmt.Sprintf("the file already has a value named %q, which the training graph needs for itself: rename it", e.Name)
+}

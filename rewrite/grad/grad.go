@@ -1,0 +1,228 @@
+package grad
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/upgrade"
+)
+
+// A Dialect says which operators may be emitted.
+type Dialect int
+
+// The dialects of a written file.
+const (
+	// DialectONNX stays inside the standard domain.
+	DialectONNX Dialect = iota
+	// DialectORT also uses com.microsoft operators that ONNX Runtime has on
+	// every provider (FusedMatMul).
+	DialectORT
+)
+
+// ParseDialect reads "onnx" or "ort".
+func ParseDialect(s string) (Dialect, error) {
+	switch s {
+	case "", "onnx":
+		return DialectONNX, nil
+	case "ort":
+		return DialectORT, nil
+	}
+	return 0, fmt.Errorf("unknown dialect %q: onnx or ort", s)
+}
+
+// MinOpset is the lowest standard opset of a training graph: Gelu needs 20.
+const MinOpset = 20
+
+// Options say what to differentiate.
+type Options struct {
+	// Loss is the output to differentiate; "" takes the only scalar float
+	// output.
+	Loss string
+	// Params and Frozen are globs over initializer names. Without Params every
+	// candidate is trained; Frozen wins. Params may also name float graph
+	// inputs, which get a gradient too.
+	Params, Frozen []string
+	Dialect        Dialect
+	// Dims are numbers for free dimensions, by symbol.
+	Dims map[string]int64
+	// NoPrepare leaves out upgrading and normalizing; for graphs that went
+	// through both.
+	NoPrepare bool
+}
+
+// A Param is one trained parameter.
+type Param struct {
+	// Name is the name of the input, and of the initializer that it was.
+	Name string
+	// Input is the graph input, Grad its gradient, which is the graph output
+	// NAME.grad of the same shape.
+	Input, Grad *onnx.Value
+	// Data is the initial value, nil for what was a graph input already.
+	Data *onnx.Tensor
+}
+
+// A Decision says what became of one candidate and why.
+type Decision struct {
+	Name    string
+	Trained bool
+	Reason  string
+	// Elementwise marks a candidate that is only added, multiplied or selected:
+	// perhaps a mask or a table and no weight.
+	Elementwise bool
+}
+
+// A Result is what Differentiate did to the model.
+type Result struct {
+	Loss      *onnx.Value
+	Params    []Param
+	Decisions []Decision
+	Warnings  []string
+	// Types knows the types of all values, the new ones included, and serves
+	// passes that go on editing the model.
+	Types *infer.Result
+}
+
+// Differentiate adds the backward graph to m: each trained parameter becomes a
+// graph input of its name, each gradient the output NAME.grad. The model is
+// brought to one opset and normalized first. After an error the model is in an
+// undefined state. Errors that a caller may want to tell apart: LossError,
+// ParameterError, MissingRuleError, UnsupportedError, ClashError.
+func Differentiate(m *onnx.Model, o Options) (*Result, error) {
+	candidates := floatInitializers(m.Graph)
+	if err := checkGlobs(m.Graph, o.Params, o.Frozen); err != nil {
+		return nil, err
+	}
+	types, err := prepare(m, o)
+	if err != nil {
+		return nil, err
+	}
+	loss, err := findLoss(m.Graph, o.Loss)
+	if err != nil {
+		return nil, err
+	}
+	e := newEngine(m, types, o.Dialect)
+	res := &Result{Types: types}
+	params, err := e.choose(loss, candidates, o, res)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range params {
+		if m.Graph.Value(p.Name+".grad") != nil {
+			return nil, &ClashError{p.Name + ".grad"}
+		}
+	}
+	res.Warnings = append(res.Warnings, warnShared(params)...)
+	data := m.Graph.LiftInitializers(initializersOf(params))
+	e.markNeeds(params)
+	if err := e.checkRules(loss); err != nil {
+		return nil, err
+	}
+	lossName := loss.Name
+	if err := e.sweep(loss); err != nil {
+		return nil, err
+	}
+	res.Loss = m.Graph.Value(lossName)
+	for _, p := range params {
+		g, err := e.output(p)
+		if err != nil {
+			return nil, err
+		}
+		res.Params = append(res.Params, Param{Name: p.Name, Input: p, Grad: g, Data: data[p]})
+	}
+	e.b.Flush()
+	m.Graph.RemoveDead()
+	e.lowerLosses()
+	e.useMasks()
+	m.Graph.RemoveDead()
+	if err := e.b.Err(); err != nil {
+		return nil, err
+	}
+	if _, err := normalize.Unfuse(m, types); err != nil {
+		return nil, err
+	}
+	normalize.MergeEqual(m.Graph)
+	if usesDomain(m.Graph, "com.microsoft") && m.Opset("com.microsoft") == 0 {
+		m.SetOpset("com.microsoft", 1)
+	}
+	return res, writeRoles(m, res)
+}
+
+// prepare upgrades, normalizes and infers.
+func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
+	if !o.NoPrepare {
+		if m.Opset("") < 13 {
+			// Old Softmaxes need ranks to be upgraded; what inference cannot
+			// tell of so old a model is not missed.
+			_, _ = infer.Model(m, infer.Options{Dims: o.Dims})
+		}
+		if err := upgrade.Model(m, MinOpset); err != nil {
+			return nil, err
+		}
+		if _, err := normalize.Model(m, normalize.Options{Dims: o.Dims}); err != nil {
+			return nil, err
+		}
+	}
+	m.Graph.NameNodes()
+	seedDropouts(m.Graph)
+	return infer.Model(m, infer.Options{Dims: o.Dims})
+}
+
+// output makes the gradient of p the graph output P.grad.
+func (e *engine) output(p *onnx.Value) (*onnx.Value, error) {
+	e.b.Scope = p.Name
+	g := e.expandTo(e.settle(p), p)
+	if g == nil {
+		g = e.zeros(p) // reached by structure only: every path ends in a zero
+	}
+	if err := e.b.Err(); err != nil {
+		return nil, err
+	}
+	e.markMine()
+	name := p.Name + ".grad"
+	if g.Producer == nil || g.IsOutput() || !e.own[g.Producer] {
+		g = e.b.Op("Identity", []*onnx.Value{g})
+	}
+	if err := e.b.Err(); err != nil {
+		return nil, err
+	}
+	g.Type = p.Type
+	e.m.Graph.Rename(g, name)
+	e.m.Graph.AddOutput(g)
+	return g, nil
+}
+
+func usesDomain(g *onnx.Graph, domain string) bool {
+	for _, n := range g.Nodes {
+		if n.Domain() == domain {
+			return true
+		}
+	}
+	return false
+}
+
+// Roles is the metadata entry remat.roles: who is the loss, and which output is
+// the gradient or the updated value of which input.
+type Roles struct {
+	Loss string            `json:"loss"`
+	Grad map[string]string `json:"grad"`
+	New  map[string]string `json:"new"`
+}
+
+// RolesKey is the metadata key of Roles.
+const RolesKey = "remat.roles"
+
+func writeRoles(m *onnx.Model, res *Result) error {
+	r := Roles{Loss: res.Loss.Name, Grad: map[string]string{}, New: map[string]string{}}
+	for _, p := range res.Params {
+		r.Grad[p.Input.Name] = p.Grad.Name
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", RolesKey, err)
+	}
+	m.SetMetadata(RolesKey, string(text))
+	return nil
+}

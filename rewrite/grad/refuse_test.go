@@ -1,0 +1,71 @@
+package grad
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+const weightsOfLSTM = "in w F[1,8,2]\nin r F[1,8,2]\n"
+
+// TestRefusedForms: what a rule does not cover is one line that says what, and
+// where a number would help, which.
+func TestRefusedForms(t *testing.T) {
+	cases := []struct{ name, body, want string }{
+		{"free length", "in x F[seq,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2}", "give --dim"},
+		{"lengths", "in x F[3,2,2]\ninit n int32[2] = [3, 2]\n" + weightsOfLSTM + "y = LSTM(x, w, r, _, n) {hidden_size=2}", "packed"},
+		{"peepholes", "in x F[3,2,2]\nin p F[1,6]\n" + weightsOfLSTM + "y = LSTM(x, w, r, _, _, _, _, p) {hidden_size=2}", "peephole"},
+		{"activation", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, activations=[\"Relu\", \"Tanh\", \"Tanh\"]}", "Relu"},
+		{"clip", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, clip=1.0}", "clip"},
+		{"free stride", "in x F[1,1,n]\nin w F[1,1,2]\ny = Conv(x, w) {strides=[2]}", "give --dim"},
+		{"column order", "in x F[1,1,4,4]\ny, i = MaxPool(x) {kernel_shape=[2, 2], storage_order=1}", "storage_order"},
+		{"diagonal", "in x F[3,3]\ny = Einsum(x) {equation=\"ii->i\"}", "ii"},
+		{"free resize", "in x F[1,1,n]\ninit s float32[3] = [1, 1, 2]\ny = Resize(x, _, s)", "give --dim"},
+		{"antialias", "in x F[1,1,4]\ninit s float32[3] = [1, 1, 0.5]\ny = Resize(x, _, s) {mode=\"linear\", antialias=1}", "antialias"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			g := gradCase{body: c.body, f32: true}
+			m := g.model(t)
+			_, err := Differentiate(m, Options{Params: []string{"x"}, Loss: "loss", NoPrepare: true})
+			var refused *UnsupportedError
+			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want one line with %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestCapturesAreRefused: a gradient that would have to pass a body which only
+// captures the value is an error and not a silent zero.
+func TestCapturesAreRefused(t *testing.T) {
+	g := gradCase{f32: true, body: `in x F[2]
+init c bool[] = true
+h = Neg(x)
+y = If(c) {then_branch=graph t {
+p = Abs(h)
+out p float32[2]
+}, else_branch=graph e {
+q = Exp(h)
+out q float32[2]
+}}`}
+	m := g.model(t)
+	_, err := Differentiate(m, Options{Params: []string{"x"}, Loss: "loss", NoPrepare: true})
+	var refused *UnsupportedError
+	if !errors.As(err, &refused) || refused.Op != "If" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestLengthFixedByDim: a free sequence length is fixed by a number.
+func TestLengthFixedByDim(t *testing.T) {
+	g := gradCase{body: "in x F[seq,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2}", f32: true}
+	m := g.model(t)
+	_, err := Differentiate(m, Options{Params: []string{"x", "w"}, Loss: "loss", Dims: map[string]int64{"seq": 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+}

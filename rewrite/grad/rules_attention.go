@@ -1,0 +1,192 @@
+package grad
+
+// Attention-23 and -24 are written out before they are differentiated; nothing
+// in the operator saves what backward needs. Grouped queries need no copies of
+// keys and values: the queries of one group stand below each other,
+//
+//	q [b,h,s,d] as [b,hkv,(h/hkv)*s,d]  @  kᵀ [b,hkv,d,skv]  →  [b,h,s,skv]
+//
+// The scale goes to the queries, with a Reshape or a Transpose between it and
+// the product: beside one ONNX Runtime would fuse the two.
+
+import (
+	"math"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+var attentionRules = []Rule{
+	{Op: "Attention", Since: 23, Doc: "made of MatMul, Add, Softmax; see rules_attention.go", Inputs: []int{0, 1, 2, 3, 4, 5}, Grad: gradAttention},
+	{Op: "RotaryEmbedding", Since: 23, Doc: "g rotated back: the sines negated", Inputs: []int{0}, Grad: func(c *Context) {
+		in := append([]*onnx.Value{c.Grad(0)}, c.Node.Inputs[1:]...)
+		in[2] = c.Do("Neg", in[2])
+		var attrs []onnx.Attribute
+		for _, name := range []string{"interleaved", "num_heads", "rotary_embedding_dim"} {
+			if c.Node.Has(name) {
+				attrs = append(attrs, onnx.IntAttr(name, c.Node.Int(name, 0)))
+			}
+		}
+		c.Add(0, c.Op("RotaryEmbedding", in, attrs...))
+	}},
+}
+
+func gradAttention(c *Context) {
+	if c.In(6) != nil {
+		c.Fail("nonpad_kv_seqlen is not covered")
+		return
+	}
+	for i := range 3 {
+		if r := c.Rank(c.In(i)); r != 3 && r != 4 {
+			c.Fail("operand %d of rank %d", i, r)
+			return
+		}
+	}
+	c.Decompose(func() []*onnx.Value { return attention(c) })
+}
+
+// heads returns an operand as [b,h,s,d].
+func (c *Context) heads(v *onnx.Value, attr string) *onnx.Value {
+	if v == nil || c.Rank(v) == 4 {
+		return v
+	}
+	n := c.Node.Int(attr, 0)
+	s := v.Type.Shape
+	width, ok := s[2].Int()
+	if n < 1 || !ok || width%n != 0 {
+		c.Fail("%s %d for a width of %s", attr, n, s[2])
+		return nil
+	}
+	four := c.ReshapeDims(v, onnx.Shape{s[0], s[1], onnx.Static(n), onnx.Static(width / n)})
+	return c.Transpose(four, 0, 2, 1, 3)
+}
+
+func attention(c *Context) []*onnx.Value {
+	q, k, v := c.In(0), c.heads(c.In(1), "kv_num_heads"), c.heads(c.In(2), "kv_num_heads")
+	if past := c.In(4); past != nil {
+		k = c.Op("Concat", build.In(past, k), onnx.IntAttr("axis", 2))
+	}
+	if past := c.In(5); past != nil {
+		v = c.Op("Concat", build.In(past, v), onnx.IntAttr("axis", 2))
+	}
+	width, ok := onnx.Dim{}, false
+	if k != nil {
+		width = k.Type.Shape[3]
+	}
+	d, ok := width.Int()
+	if !ok {
+		c.Fail("the width of a head is not known")
+		return nil
+	}
+	scale := 1 / math.Sqrt(float64(d))
+	if s := c.Node.Float("scale", 0); s != 0 {
+		scale = s
+	}
+	q = c.heads(c.Scale(q, scale), "q_num_heads")
+	if q == nil || c.e.b.Err() != nil {
+		return nil
+	}
+	scores := onnx.Shape{q.Type.Shape[0], q.Type.Shape[1], q.Type.Shape[2], k.Type.Shape[2]}
+	s := c.ReshapeDims(c.Product(c.grouping(q, k), false, c.grouping(k, k), true), scores)
+	stages := make([]*onnx.Value, 4)
+	stages[0] = s
+	for _, mask := range []*onnx.Value{c.maskBias(q), c.causalBias(scores)} {
+		if mask != nil {
+			s = c.Plus(s, mask)
+		}
+	}
+	stages[1] = s
+	if cap := c.Node.Float("softcap", 0); cap != 0 {
+		s = c.Scale(c.Do("Tanh", c.Scale(s, 1/cap)), cap)
+	}
+	stages[2] = s
+	p := c.precise(s, func(s *onnx.Value) *onnx.Value { return c.Op("Softmax", build.In(s), onnx.IntAttr("axis", -1)) })
+	stages[3] = p
+	y := c.Product(c.groupRows(p, k, scores[3]), false, c.grouping(v, k), false)
+	out := []*onnx.Value{c.attentionOutput(y, scores, v), nil, nil, nil}
+	if c.Out(1) != nil {
+		out[1] = c.Do("Identity", k)
+	}
+	if c.Out(2) != nil {
+		out[2] = c.Do("Identity", v)
+	}
+	if c.Out(3) != nil {
+		out[3] = c.Do("Identity", stages[min(max(c.Node.Int("qk_matmul_output_mode", 0), 0), 3)])
+	}
+	return out
+}
+
+// grouping stacks the heads that share a key's head, and joins batch and heads
+// of operands that came with four axes, so that a Reshape stands between the
+// scale and the product.
+func (c *Context) grouping(v, k *onnx.Value) *onnx.Value {
+	if v == nil || k == nil {
+		return nil
+	}
+	return c.groupRows(v, k, v.Type.Shape[3])
+}
+
+func (c *Context) groupRows(v, k *onnx.Value, width onnx.Dim) *onnx.Value {
+	if v == nil || k == nil {
+		return nil
+	}
+	s, heads := v.Type.Shape, k.Type.Shape[1]
+	rows := s[1].Mul(s[2]).Div(heads)
+	if s[1] == heads {
+		rows = s[2]
+	}
+	if c.Rank(c.In(0)) == 4 {
+		return c.ReshapeDims(v, onnx.Shape{s[0].Mul(heads), rows, width})
+	}
+	return c.ReshapeDims(v, onnx.Shape{s[0], heads, rows, width})
+}
+
+// attentionOutput brings the product back to the form of the queries.
+func (c *Context) attentionOutput(y *onnx.Value, scores onnx.Shape, v *onnx.Value) *onnx.Value {
+	if y == nil || v == nil {
+		return nil
+	}
+	width := v.Type.Shape[3]
+	four := c.ReshapeDims(y, onnx.Shape{scores[0], scores[1], scores[2], width})
+	if c.Rank(c.In(0)) == 4 {
+		return four
+	}
+	return c.ReshapeDims(c.Transpose(four, 0, 2, 1, 3), onnx.Shape{scores[0], scores[2], scores[1].Mul(width)})
+}
+
+// maskBias is the mask as a number to add: a boolean one forbids with -∞.
+func (c *Context) maskBias(like *onnx.Value) *onnx.Value {
+	mask := c.In(3)
+	if mask == nil || mask.Type.DType != onnx.Bool {
+		return mask
+	}
+	return c.Where(mask, c.Scalar(like, 0), c.Scalar(like, math.Inf(-1)))
+}
+
+// causalBias forbids what comes after: -∞ above the diagonal, which begins at
+// the end of the past.
+func (c *Context) causalBias(scores onnx.Shape) *onnx.Value {
+	if c.Node.Int("is_causal", 0) == 0 {
+		return nil
+	}
+	dtype := c.In(0).Type.DType
+	bias := c.e.filled(onnx.Shape{scores[2], scores[3]}, dtype, math.Inf(-1))
+	first := c.Const(onnx.Int64Tensor([]int64{1}))
+	if past := c.In(4); past != nil {
+		length := c.e.dim(past.Type.Shape[2])
+		if length == nil {
+			length = c.Op("Shape", build.In(past), onnx.IntAttr("start", 2), onnx.IntAttr("end", 3))
+		}
+		first = c.Do("Squeeze", c.Plus(length, c.IntList(1)), c.IntList(0))
+	}
+	return c.Op("Trilu", build.In(bias, first), onnx.IntAttr("upper", 1))
+}
+
+// precise runs f in the node's softmax precision.
+func (c *Context) precise(v *onnx.Value, f func(*onnx.Value) *onnx.Value) *onnx.Value {
+	to := onnx.DType(c.Node.Int("softmax_precision", 0))
+	if v == nil || to == 0 || to == v.Type.DType || !to.IsFloat() {
+		return f(v)
+	}
+	return c.CastTo(f(c.cast(v, to)), v)
+}

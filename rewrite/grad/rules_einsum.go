@@ -1,0 +1,222 @@
+package grad
+
+// Einsum as the products that it is. Of two operands every index is one of
+//
+//	batch    in both and in the result       bh in  bhqd,bhkd->bhqk
+//	summed   in both, not in the result      d
+//	rows     in the left and in the result   q
+//	columns  in the right and in the result  k
+//	lonely   in one operand alone            summed before
+//
+// so that with the axes grouped it is one batched product. ONNX Runtime's own
+// kernel does the same with three inner buffers. More operands are contracted
+// from the left. Weakness: an operand with a repeated index (a diagonal) is
+// refused.
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// A labelled value has one letter an axis.
+type labelled struct {
+	v    *onnx.Value
+	axes string
+}
+
+// einsum emits the node's product.
+func einsum(c *Context) *onnx.Value {
+	terms, result, ok := einsumTerms(c)
+	if !ok || c.e.b.Err() != nil {
+		return nil
+	}
+	acc := terms[0]
+	for i, t := range terms[1:] {
+		keep := result
+		for _, later := range terms[i+2:] {
+			keep += later.axes
+		}
+		acc = c.contract(acc, t, keep)
+	}
+	acc = c.sumLonely(acc, result)
+	return c.arrange(acc, result).v
+}
+
+// einsumTerms reads the equation; an ellipsis becomes upper-case letters that
+// the equation does not use.
+func einsumTerms(c *Context) ([]labelled, string, bool) {
+	equation := strings.ReplaceAll(c.Node.Str("equation", ""), " ", "")
+	left, right, explicit := strings.Cut(equation, "->")
+	parts := strings.Split(left, ",")
+	if len(parts) != len(c.Node.Inputs) {
+		c.Fail("equation %q for %d operands", equation, len(c.Node.Inputs))
+		return nil, "", false
+	}
+	extra := 0
+	for i, p := range parts {
+		if strings.Contains(p, "...") {
+			extra = max(extra, c.Rank(c.In(i))-len(p)+3)
+		}
+	}
+	var spare strings.Builder
+	for r := 'A'; spare.Len() < extra && r <= 'Z'; r++ {
+		if !strings.ContainsRune(equation, r) {
+			spare.WriteRune(r)
+		}
+	}
+	var terms []labelled
+	for i, p := range parts {
+		own := min(max(c.Rank(c.In(i))-len(p)+3, 0), spare.Len())
+		axes := strings.Replace(p, "...", spare.String()[spare.Len()-own:], 1)
+		if len(axes) != c.Rank(c.In(i)) || repeats(axes) {
+			c.Fail("operand %d as %q", i, p)
+			return nil, "", false
+		}
+		terms = append(terms, labelled{c.In(i), axes})
+	}
+	if explicit {
+		return terms, strings.Replace(right, "...", spare.String(), 1), true
+	}
+	return terms, spare.String() + lettersOnce(left), true
+}
+
+func repeats(axes string) bool {
+	for i, r := range axes {
+		if strings.ContainsRune(axes[i+1:], r) {
+			return true
+		}
+	}
+	return false
+}
+
+// lettersOnce is the implicit result: the letters that occur once, sorted.
+func lettersOnce(left string) string {
+	var once []rune
+	for _, r := range left {
+		if r != ',' && r != '.' && strings.Count(left, string(r)) == 1 {
+			once = append(once, r)
+		}
+	}
+	slices.Sort(once)
+	return string(once)
+}
+
+// sumLonely sums the axes that nothing else reads.
+func (c *Context) sumLonely(t labelled, keep string) labelled {
+	var axes []int
+	rest := ""
+	for i, r := range t.axes {
+		if strings.ContainsRune(keep, r) {
+			rest += string(r)
+		} else {
+			axes = append(axes, i)
+		}
+	}
+	return labelled{c.Sum(t.v, false, axes...), rest}
+}
+
+// arrange permutes the axes.
+func (c *Context) arrange(t labelled, want string) labelled {
+	if len(t.axes) != len(want) {
+		c.Fail("the result %q of axes %q", want, t.axes)
+		return t
+	}
+	perm := make([]int, len(want))
+	for i := range want {
+		if perm[i] = strings.IndexByte(t.axes, want[i]); perm[i] < 0 {
+			c.Fail("the result's axis %q is in no operand", want[i:i+1])
+			return t
+		}
+	}
+	return labelled{c.Transpose(t.v, perm...), want}
+}
+
+// contract multiplies two operands; keep are the axes that are read later.
+func (c *Context) contract(a, b labelled, keep string) labelled {
+	a, b = c.sumLonely(a, keep+b.axes), c.sumLonely(b, keep+a.axes)
+	var batch, rows, sums, columns string
+	for _, r := range a.axes {
+		s := string(r)
+		switch inB, kept := strings.Contains(b.axes, s), strings.Contains(keep, s); {
+		case inB && kept:
+			batch += s
+		case inB:
+			sums += s
+		default:
+			rows += s
+		}
+	}
+	for _, r := range b.axes {
+		if !strings.ContainsRune(a.axes, r) {
+			columns += string(r)
+		}
+	}
+	if c.e.b.Err() != nil {
+		return a
+	}
+	dims := map[byte]onnx.Dim{}
+	for _, t := range []labelled{a, b} {
+		for i := range t.axes {
+			if d := t.v.Type.Shape[i]; dims[t.axes[i]] == (onnx.Dim{}) || dims[t.axes[i]].Is(1) {
+				dims[t.axes[i]] = d
+			}
+		}
+	}
+	left, swapLeft := c.grouped(a, dims, batch, rows, sums)
+	right, swapRight := c.grouped(b, dims, batch, sums, columns)
+	p := c.Product(left, swapLeft, right, swapRight)
+	axes := batch + rows + columns
+	shape := onnx.Shape{}
+	for i := range axes {
+		shape = append(shape, dims[axes[i]])
+	}
+	return labelled{c.ReshapeDims(p, shape), axes}
+}
+
+// grouped gives an operand the form [batch, p, q], or [batch, q, p] where its
+// axes lie so already, which swap reports.
+func (c *Context) grouped(t labelled, dims map[byte]onnx.Dim, batch, p, q string) (v *onnx.Value, swap bool) {
+	for i := range t.axes {
+		if t.v.Type.Shape[i] != dims[t.axes[i]] {
+			t.v = c.stretch(t, dims)
+			break
+		}
+	}
+	if t.v == nil {
+		return nil, false
+	}
+	want := batch + p + q
+	if t.axes == batch+q+p {
+		want, swap = t.axes, true
+		p, q = q, p
+	}
+	group := func(letters string) onnx.Dim {
+		n := onnx.Static(1)
+		for i := range letters {
+			n = n.Mul(dims[letters[i]])
+		}
+		return n
+	}
+	v = c.arrange(t, want).v
+	if batch == "" {
+		return c.ReshapeDims(v, onnx.Shape{group(p), group(q)}), swap
+	}
+	return c.ReshapeDims(v, onnx.Shape{group(batch), group(p), group(q)}), swap
+}
+
+// stretch expands axes of extent one that the other operand has longer.
+func (c *Context) stretch(t labelled, dims map[byte]onnx.Dim) *onnx.Value {
+	shape := onnx.Shape{}
+	for i := range t.axes {
+		shape = append(shape, dims[t.axes[i]])
+	}
+	target := c.e.shapeValue(shape)
+	if target == nil {
+		c.Fail("an operand of shape %s stretched to %s: give --dim", t.v.Type.Shape, shape)
+		return nil
+	}
+	return c.Op("Expand", build.In(t.v, target))
+}

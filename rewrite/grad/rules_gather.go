@@ -1,0 +1,153 @@
+package grad
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// gatherRules: reading and writing by index. Gradients of elements that are
+// read several times add up; ScatterElements with add does that in place.
+var gatherRules = []Rule{
+	{Op: "Gather", Since: 1, Doc: "g added to the rows that were read", Inputs: []int{0}, Grad: gradGather},
+	{Op: "GatherElements", Since: 11, Doc: "g added to the elements that were read", Inputs: []int{0}, Grad: func(c *Context) {
+		c.AddScatter(0, c.Axis("axis", 0, c.In(0)), c.In(1), c.Grad(0))
+	}},
+	{Op: "GatherND", Since: 11, Doc: "g added to the slices that were read", Inputs: []int{0}, Grad: gradGatherND},
+	{Op: "ScatterElements", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices", Inputs: []int{0, 2}, Grad: gradScatterElements},
+	{Op: "ScatterND", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices", Inputs: []int{0, 2}, Grad: gradScatterND},
+}
+
+func gradGather(c *Context) {
+	x, idx, g := c.In(0), c.In(1), c.Grad(0)
+	axis := c.Axis("axis", 0, x)
+	rank, irank := c.Rank(x), c.Rank(idx)
+	if g == nil || c.e.b.Err() != nil {
+		return
+	}
+	extent, static := x.Type.Shape[axis].Int()
+	if known, ok := c.Ints(idx); ok && static && len(known) >= 1 {
+		if start, run := consecutive(known, extent); run {
+			if irank != 1 {
+				g = c.ReshapeDims(g, withExtent(x.Type.Shape, axis, onnx.Static(int64(len(known)))))
+			}
+			c.AddSlice(0, axis, start, start+int64(len(known)), g)
+			return
+		}
+	}
+	// One axis of indices in place of those that the indices have.
+	rows := idx.Type.Shape.Elements()
+	if irank != 1 {
+		if rank == 2 && axis == 0 && !rows.IsStatic() {
+			rows = onnx.Dim{}
+		}
+		g = c.ReshapeDims(g, withExtent(x.Type.Shape, axis, rows))
+	}
+	if g == nil {
+		return
+	}
+	c.AddScatter(0, axis, c.alongAxis(c.cast(idx, onnx.Int64), axis, g), g)
+}
+
+// consecutive reports that the indices count up by one from a start.
+func consecutive(idx []int64, extent int64) (int64, bool) {
+	start := idx[0]
+	if start < 0 {
+		start += extent
+	}
+	for i, k := range idx {
+		if k < 0 {
+			k += extent
+		}
+		if k != start+int64(i) {
+			return 0, false
+		}
+	}
+	return start, start >= 0 && start+int64(len(idx)) <= extent
+}
+
+func withExtent(s onnx.Shape, axis int, d onnx.Dim) onnx.Shape {
+	t := append(onnx.Shape(nil), s...)
+	t[axis] = d
+	return t
+}
+
+// gradGatherND scatters into zeros: ScatterND is its exact opposite, once
+// batch axes are spelled out in the indices.
+func gradGatherND(c *Context) {
+	x, idx, g := c.In(0), c.In(1), c.Grad(0)
+	if batch := int(c.Node.Int("batch_dims", 0)); batch > 0 {
+		idx = withBatchIndices(c, idx, batch)
+	}
+	c.Add(0, c.Op("ScatterND", build.In(c.e.zerosAfter(x, idx), idx, g), onnx.StringAttr("reduction", "add")))
+}
+
+// withBatchIndices puts the place along each of the batch axes in front of the
+// index tuples.
+func withBatchIndices(c *Context, idx *onnx.Value, batch int) *onnx.Value {
+	shape := append(onnx.Shape(nil), idx.Type.Shape...)
+	rank := c.Rank(idx)
+	shape[rank-1] = onnx.Static(1)
+	full := c.e.shapeValue(shape)
+	if full == nil {
+		c.Fail("batch_dims with indices of shape %s: give --dim", idx.Type.Shape)
+		return nil
+	}
+	var parts []*onnx.Value
+	for a := range batch {
+		n, ok := shape[a].Int()
+		if !ok {
+			c.Fail("batch axis %d has no known extent: give --dim", a)
+			return nil
+		}
+		count := make([]int64, n)
+		for i := range count {
+			count[i] = int64(i)
+		}
+		form := make([]int64, rank)
+		for i := range form {
+			form[i] = 1
+		}
+		form[a] = n
+		parts = append(parts, c.Do("Expand", c.ReshapeTo(c.IntList(count...), form...), full))
+	}
+	return c.Op("Concat", append(parts, idx), onnx.IntAttr("axis", int64(rank-1)))
+}
+
+func gradScatterElements(c *Context) {
+	g, idx := c.Grad(0), c.In(1)
+	axis := onnx.IntAttr("axis", c.Node.Int("axis", 0))
+	mode := c.Node.Str("reduction", "none")
+	if mode != "none" && mode != "add" {
+		c.Fail("reduction %s", mode)
+		return
+	}
+	if c.Needs(0) {
+		if mode == "none" {
+			c.Add(0, c.Op("ScatterElements", build.In(g, idx, c.Zeros(c.In(2))), axis))
+		} else {
+			c.Add(0, g)
+		}
+	}
+	if c.Needs(2) {
+		c.Add(2, c.Op("GatherElements", build.In(g, idx), axis))
+	}
+}
+
+func gradScatterND(c *Context) {
+	g, idx := c.Grad(0), c.In(1)
+	mode := c.Node.Str("reduction", "none")
+	if mode != "none" && mode != "add" {
+		c.Fail("reduction %s", mode)
+		return
+	}
+	if c.Needs(0) {
+		if mode == "none" {
+			c.Add(0, c.Do("ScatterND", g, idx, c.Zeros(c.In(2))))
+		} else {
+			c.Add(0, g)
+		}
+	}
+	if c.Needs(2) {
+		c.Add(2, c.Do("GatherND", g, idx))
+	}
+}

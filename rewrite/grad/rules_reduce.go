@@ -1,0 +1,113 @@
+package grad
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// reduceRules: reductions over axes. A gradient arrives with the reduced axes
+// missing or of extent one; with ones in their place it broadcasts, so that the
+// gradient of a sum is not stretched before something asks for it.
+var reduceRules = []Rule{
+	{Op: "ReduceSum", Since: 1, Doc: "g", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value { return r.g })},
+	{Op: "ReduceMean", Since: 1, Doc: "g/n", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		n := c.Count(c.In(0), r.axes...)
+		if k, ok := c.Number(n); ok {
+			return c.Scale(r.g, 1/k)
+		}
+		return c.Over(r.g, n)
+	})},
+	{Op: "ReduceSumSquare", Since: 1, Doc: "2gx", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		return c.Times(c.Scale(r.g, 2), c.In(0))
+	})},
+	{Op: "ReduceL1", Since: 1, Doc: "g*sign(x)", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		return c.Times(r.g, c.Do("Sign", c.In(0)))
+	})},
+	{Op: "ReduceL2", Since: 1, Doc: "g*x/y", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		return c.Times(c.Over(r.g, r.y), c.In(0))
+	})},
+	{Op: "ReduceLogSum", Since: 1, Doc: "g/exp(y)", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		return c.Over(r.g, c.Do("Exp", r.y))
+	})},
+	{Op: "ReduceLogSumExp", Since: 1, Doc: "g*exp(x-y)", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		return c.Times(r.g, c.Do("Exp", c.Minus(c.In(0), r.y)))
+	})},
+	{Op: "ReduceMax", Since: 1, Doc: "g to the elements equal to y, shared evenly", Inputs: []int{0}, Grad: reduction(gradReduceExtreme)},
+	{Op: "ReduceMin", Since: 1, Doc: "g to the elements equal to y, shared evenly", Inputs: []int{0}, Grad: reduction(gradReduceExtreme)},
+	{Op: "ReduceProd", Since: 1, Doc: "g*y/x; not defined where x holds a zero", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		return c.Over(c.Times(r.g, r.y), c.In(0))
+	})},
+}
+
+// reduced is a reduction's gradient and output with ones in place of the
+// reduced axes.
+type reduced struct {
+	g, y *onnx.Value
+	axes []int
+}
+
+func gradReduceExtreme(c *Context, r reduced) *onnx.Value {
+	mask := c.Mask(c.Do("Equal", c.In(0), r.y), r.y)
+	return c.Times(c.Over(r.g, c.Sum(mask, true, r.axes...)), mask)
+}
+
+// reduction makes a rule from the formula of the gradient.
+func reduction(f func(*Context, reduced) *onnx.Value) func(*Context) {
+	return func(c *Context) {
+		axes, ok := reducedAxes(c)
+		if !ok {
+			c.Fail("the axes are not known before the run")
+			return
+		}
+		if c.e.b.Err() != nil {
+			return
+		}
+		if len(axes) == 0 {
+			c.Add(0, f(c, reduced{c.Loose(0), c.Out(0), nil}))
+			return
+		}
+		r := reduced{g: c.Loose(0), y: c.Out(0), axes: axes}
+		if c.Node.Int("keepdims", 1) == 0 && len(axes) < c.Rank(c.In(0)) {
+			r.y = c.Unsqueeze(r.y, axes...)
+			if len(r.g.Type.Shape) > 0 {
+				r.g = c.Unsqueeze(c.Grad(0), axes...)
+			}
+		}
+		c.Add(0, f(c, r))
+	}
+}
+
+// reducedAxes lists the axes, counted from the front. They are an attribute up
+// to some opset (13 for ReduceSum, 18 for the others) and an input after.
+func reducedAxes(c *Context) ([]int, bool) {
+	x := c.In(0)
+	list := c.Node.Ints("axes")
+	if v := c.In(1); v != nil {
+		var ok bool
+		if list, ok = c.Ints(v); !ok {
+			return nil, false
+		}
+	}
+	rank := c.Rank(x)
+	var axes []int
+	if len(list) == 0 {
+		if c.Node.Int("noop_with_empty_axes", 0) != 0 {
+			return nil, true
+		}
+		for i := range rank {
+			axes = append(axes, i)
+		}
+		return axes, true
+	}
+	hit := make([]bool, rank)
+	for _, a := range list {
+		if k := c.axis(a, x); k < rank {
+			hit[k] = true
+		}
+	}
+	for i, h := range hit {
+		if h {
+			axes = append(axes, i)
+		}
+	}
+	return axes, true
+}

@@ -1,0 +1,296 @@
+package grad
+
+// Slice and Pad, which undo each other.
+
+import (
+	"math"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// span is what Slice takes along one axis.
+type span struct {
+	axis             int
+	start, end, step int64
+}
+
+// spans reads a Slice node; false where its bounds are only known at run time.
+func spans(c *Context) ([]span, bool) {
+	starts, ok1 := c.Ints(c.In(1))
+	ends, ok2 := c.Ints(c.In(2))
+	if !ok1 || !ok2 || len(starts) != len(ends) {
+		return nil, false
+	}
+	axes, steps := make([]int64, len(starts)), make([]int64, len(starts))
+	for i := range axes {
+		axes[i], steps[i] = int64(i), 1
+	}
+	if v := c.In(3); v != nil {
+		if axes, ok1 = c.Ints(v); !ok1 || len(axes) != len(starts) {
+			return nil, false
+		}
+	}
+	if v := c.In(4); v != nil {
+		if steps, ok1 = c.Ints(v); !ok1 || len(steps) != len(starts) {
+			return nil, false
+		}
+	}
+	var out []span
+	for i := range starts {
+		out = append(out, span{c.axis(axes[i], c.In(0)), starts[i], ends[i], steps[i]})
+	}
+	return out, true
+}
+
+func gradSlice(c *Context) {
+	x := c.In(0)
+	c.Rank(x)
+	list, known := spans(c)
+	if c.e.b.Err() != nil {
+		return
+	}
+	if !known {
+		gradSliceAtRun(c)
+		return
+	}
+	var cut []span
+	for _, s := range list {
+		n, static := x.Type.Shape[s.axis].Int()
+		if !static {
+			if s.step == 1 && s.start == 0 && s.end >= math.MaxInt32 {
+				continue
+			}
+			if s.step != 1 {
+				c.Fail("step %d along axis %d, whose extent is not known: give --dim", s.step, s.axis)
+				return
+			}
+			gradSliceAtRun(c)
+			return
+		}
+		s = clamped(s, n)
+		if s.step != 1 || s.start != 0 || s.end != n {
+			cut = append(cut, s)
+		}
+	}
+	g := c.Grad(0)
+	switch {
+	case len(cut) == 0:
+		c.Add(0, g)
+	case len(cut) == 1 && cut[0].step == 1:
+		c.AddSlice(0, cut[0].axis, cut[0].start, cut[0].end, g)
+	default:
+		gradSliceStrided(c, g, cut)
+	}
+}
+
+// clamped resolves negative and overlong bounds against the extent n, as the
+// operator's definition does.
+func clamped(s span, n int64) span {
+	if s.start < 0 {
+		s.start += n
+	}
+	if s.end < 0 {
+		s.end = max(s.end+n, -1)
+	}
+	if s.step > 0 {
+		s.start = min(max(s.start, 0), n)
+		s.end = max(min(s.end, n), s.start)
+	} else {
+		s.start = min(max(s.start, 0), n-1)
+		s.end = max(s.end, -1)
+	}
+	return s
+}
+
+// gradSliceStrided undoes the axes one by one, innermost bounds first: unit
+// steps by Pad, others by scattering along the axis.
+func gradSliceStrided(c *Context, g *onnx.Value, cut []span) {
+	x := c.In(0)
+	pads := make([]int64, 2*len(x.Type.Shape))
+	rank := len(x.Type.Shape)
+	padded := false
+	for _, s := range cut {
+		n, _ := x.Type.Shape[s.axis].Int()
+		if s.step == 1 {
+			pads[s.axis], pads[rank+s.axis] = s.start, n-s.end
+			padded = true
+			continue
+		}
+		var index []int64
+		for i := s.start; s.step > 0 && i < s.end || s.step < 0 && i > s.end; i += s.step {
+			index = append(index, i)
+		}
+		shape := append(onnx.Shape(nil), g.Type.Shape...)
+		shape[s.axis] = onnx.Static(n)
+		zeros := c.e.filled(shape, g.Type.DType, 0)
+		g = c.Op("ScatterElements", build.In(zeros, c.alongAxis(c.IntList(index...), s.axis, g), g), onnx.IntAttr("axis", int64(s.axis)))
+		if g == nil {
+			return
+		}
+	}
+	if padded {
+		g = c.Do("Pad", g, c.IntList(pads...))
+	}
+	c.Add(0, g)
+}
+
+// alongAxis stretches a list of indices to like's shape, along that axis.
+func (c *Context) alongAxis(index *onnx.Value, axis int, like *onnx.Value) *onnx.Value {
+	if like == nil || index == nil {
+		return nil
+	}
+	shape := make([]int64, len(like.Type.Shape))
+	for i := range shape {
+		shape[i] = 1
+	}
+	shape[axis] = -1
+	return c.Do("Expand", c.ReshapeTo(index, shape...), c.ShapeOf(like))
+}
+
+// gradSliceAtRun computes the border when the graph runs: before it the start
+// (counted from the front), behind it what is left of the extent.
+func gradSliceAtRun(c *Context) {
+	x, g := c.In(0), c.Grad(0)
+	if v := c.In(4); v != nil {
+		steps, ok := c.Ints(v)
+		for _, s := range steps {
+			ok = ok && s == 1
+		}
+		if !ok {
+			c.Fail("steps other than 1 with bounds that are not known before the run")
+			return
+		}
+	}
+	rank := int64(c.Rank(x))
+	starts := c.cast(c.In(1), onnx.Int64)
+	axes := c.In(3)
+	if axes == nil {
+		known, ok := c.Ints(c.In(1))
+		n := int64(len(known))
+		if !ok {
+			n, _ = c.In(1).Type.Shape[0].Int()
+		}
+		list := make([]int64, n)
+		for i := range list {
+			list[i] = int64(i)
+		}
+		axes = c.IntList(list...)
+	} else if list, ok := c.Ints(axes); ok {
+		fixed := make([]int64, len(list))
+		for i, a := range list {
+			fixed[i] = int64(c.axis(a, x))
+		}
+		axes = c.IntList(fixed...)
+	}
+	full, part := c.ShapeOf(x), c.ShapeOf(g)
+	extent := c.Op("Gather", build.In(full, axes), onnx.IntAttr("axis", 0))
+	zero := c.IntList(0)
+	wrapped := c.Where(c.Do("Less", starts, zero), c.Plus(starts, extent), starts)
+	start := c.Do("Min", c.Do("Max", wrapped, zero), extent)
+	before := c.Op("ScatterElements", build.In(c.IntList(make([]int64, rank)...), c.cast(axes, onnx.Int64), start), onnx.IntAttr("axis", 0))
+	after := c.Minus(c.Minus(full, before), part)
+	out := c.Do("Pad", g, c.Op("Concat", build.In(before, after), onnx.IntAttr("axis", 0)))
+	if out != nil {
+		out.Type = x.Type
+	}
+	c.Add(0, out)
+}
+
+func gradPad(c *Context) {
+	if mode := c.Node.Str("mode", "constant"); mode != "constant" {
+		gradPadMirror(c, mode)
+		return
+	}
+	g, x := c.Grad(0), c.In(0)
+	rank := c.Rank(x)
+	pads, ok := c.Ints(c.In(1))
+	if !ok {
+		c.Fail("the pads are not known before the run")
+		return
+	}
+	if v := c.In(3); v != nil {
+		axes, ok := c.Ints(v)
+		if !ok || len(pads) != 2*len(axes) {
+			c.Fail("the axes are not known before the run")
+			return
+		}
+		full := make([]int64, 2*rank)
+		for i, a := range axes {
+			k := c.axis(a, x)
+			full[k], full[rank+k] = pads[i], pads[len(axes)+i]
+		}
+		pads = full
+	}
+	if len(pads) != 2*rank {
+		c.Fail("%d pads for %d axes", len(pads), rank)
+		return
+	}
+	inverse := make([]int64, len(pads))
+	for i, p := range pads {
+		inverse[i] = -p
+	}
+	var inner *onnx.Value
+	if c.Needs(0) || c.Needs(2) {
+		inner = c.Do("Pad", g, c.IntList(inverse...))
+	}
+	c.Add(0, inner)
+	if c.Needs(2) {
+		// The constant fills whatever the border holds.
+		all := make([]int, rank)
+		for i := range all {
+			all[i] = i
+		}
+		c.Add(2, c.Reshape(c.Minus(c.Sum(g, false, all...), c.Sum(inner, false, all...)), c.In(2)))
+	}
+}
+
+// gradPadMirror adds the border of modes reflect, edge and wrap back to the
+// elements that it was copied from, axis by axis.
+func gradPadMirror(c *Context, mode string) {
+	g, x := c.Grad(0), c.In(0)
+	rank := c.Rank(x)
+	pads, ok := c.Ints(c.In(1))
+	if !ok || len(pads) != 2*rank || c.In(3) != nil {
+		c.Fail("mode %s with pads that are not known for every axis before the run", mode)
+		return
+	}
+	for axis := range rank {
+		before, after := pads[axis], pads[rank+axis]
+		if before == 0 && after == 0 {
+			continue
+		}
+		n, static := x.Type.Shape[axis].Int()
+		if !static || g == nil {
+			c.Fail("mode %s along axis %d, whose extent is not known: give --dim", mode, axis)
+			return
+		}
+		var index []int64
+		for i := -before; i < n+after; i++ {
+			index = append(index, mirrored(i, n, mode))
+		}
+		shape := append(onnx.Shape(nil), g.Type.Shape...)
+		shape[axis] = onnx.Static(n)
+		g = c.Op("ScatterElements", build.In(c.e.filled(shape, g.Type.DType, 0), c.alongAxis(c.IntList(index...), axis, g), g),
+			onnx.IntAttr("axis", int64(axis)), onnx.StringAttr("reduction", "add"))
+	}
+	c.Add(0, g)
+}
+
+// mirrored is the element that place i of a padded axis of extent n shows.
+func mirrored(i, n int64, mode string) int64 {
+	switch {
+	case mode == "edge":
+		return min(max(i, 0), n-1)
+	case mode == "wrap":
+		return ((i % n) + n) % n
+	case n == 1:
+		return 0
+	}
+	period := 2 * (n - 1)
+	i = ((i % period) + period) % period
+	if i >= n {
+		i = period - i
+	}
+	return i
+}

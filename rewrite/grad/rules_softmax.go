@@ -1,0 +1,53 @@
+package grad
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// softmaxRules: from the output alone.
+var softmaxRules = []Rule{
+	{Op: "Softmax", Since: 13, Doc: "(g - Σ g*y)*y", Grad: func(c *Context) {
+		c.Add(0, softmaxBackward(c, c.Grad(0), c.Out(0), c.Axis("axis", -1, c.In(0))))
+	}},
+	{Op: "LogSoftmax", Since: 13, Doc: "g - exp(y)*Σ g; where g is a few picked elements they are added in place", Grad: gradLogSoftmax},
+}
+
+// gradLogSoftmax takes the gradient of a cross entropy, which arrives as one
+// element a row, without making a full-size one of it.
+func gradLogSoftmax(c *Context) {
+	y := c.Out(0)
+	axis := c.Axis("axis", -1, c.In(0))
+	if p := c.e.grads[y]; p != nil && p.dense == nil && len(p.slices) == 0 && len(p.scatters) == 1 && p.scatters[0].axis == axis {
+		s := p.scatters[0]
+		sum := s.grad
+		if s.grad.Type.Shape[axis].Is(1) && axis == c.Rank(y)-1 {
+			c.AddFactored(0, onesOff(c, y, s.indices), c.Scale(sum, -1))
+			return
+		}
+		if !s.grad.Type.Shape[axis].Is(1) {
+			sum = c.Sum(s.grad, true, axis)
+		}
+		c.Add(0, c.Times(c.Do("Exp", y), c.Scale(sum, -1)))
+		c.AddScatter(0, axis, s.indices, s.grad)
+		return
+	}
+	g := c.Grad(0)
+	c.Add(0, c.Minus(g, c.Times(c.Sum(g, true, axis), c.Do("Exp", y))))
+}
+
+// onesOff is the softmax of z along the last axis less one at the index that each
+// row has. Both steps run in place: of log probabilities the softmax is the
+// exponential, which does not.
+func onesOff(c *Context, z, index *onnx.Value) *onnx.Value {
+	p := c.Op("Softmax", build.In(z), onnx.IntAttr("axis", -1))
+	off := c.Expand(c.Scalar(z, -1), index)
+	return c.Op("ScatterElements", build.In(p, index, off), onnx.IntAttr("axis", int64(len(z.Type.Shape)-1)), onnx.StringAttr("reduction", "add"))
+}
+
+// softmaxBackward subtracts before it multiplies: the product with y dies in
+// the sum, so at most three buffers of the shape are alive, y and g included.
+func softmaxBackward(c *Context, g, y *onnx.Value, axis int) *onnx.Value {
+	sum := c.Sum(c.Do("Mul", g, y), true, axis)
+	return c.Do("Mul", c.Minus(g, sum), y)
+}

@@ -1,0 +1,258 @@
+package grad
+
+// What is the loss, and what is trained: by default the float initializers of
+// more than one element that a gradient reaches, less what decide.go takes for
+// constants.
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"sort"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// floatInitializers lists what may be a parameter: those in the file as it was
+// read, because normalizing adds constants of its own.
+func floatInitializers(g *onnx.Graph) map[*onnx.Value]bool {
+	set := map[*onnx.Value]bool{}
+	for _, v := range g.Initializers {
+		if !v.Type.DType.IsFloat() {
+			continue
+		}
+		if n, err := v.Init.Elements(); err == nil && n > 1 {
+			set[v] = true
+		}
+	}
+	return set
+}
+
+// findLoss settles on the value to differentiate.
+func findLoss(g *onnx.Graph, name string) (*onnx.Value, error) {
+	if name != "" {
+		v := g.Value(name)
+		switch {
+		case v == nil || !v.IsOutput():
+			return nil, &LossError{Name: name, Reason: "the model has no output of that name"}
+		case !v.Type.DType.IsFloat():
+			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, a loss must be a float", v.Type)}
+		case !isScalar(v):
+			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, a loss must be a scalar", v.Type)}
+		}
+		return v, nil
+	}
+	var found []*onnx.Value
+	for _, v := range g.Outputs {
+		if v.Type.DType.IsFloat() && isScalar(v) {
+			found = append(found, v)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return nil, &LossError{Reason: "no output is a scalar float that could be the loss: export the model with its loss, or build one with remat model"}
+	}
+	e := &LossError{}
+	for _, v := range found {
+		e.Candidates = append(e.Candidates, v.Name)
+	}
+	return nil, e
+}
+
+func isScalar(v *onnx.Value) bool {
+	return v.Type.Ranked && v.Type.Shape.Elements().Is(1)
+}
+
+// reached lists the values from which a gradient path leads to the loss.
+func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
+	reach := map[*onnx.Value]bool{loss: true}
+	for i := len(e.m.Graph.Nodes) - 1; i >= 0; i-- {
+		n := e.m.Graph.Nodes[i]
+		hit := false
+		for _, o := range n.Outputs {
+			hit = hit || o != nil && reach[o]
+		}
+		if !hit {
+			continue
+		}
+		r := e.rule(n)
+		for _, v := range n.Captures {
+			reach[v] = true
+		}
+		for k, v := range n.Inputs {
+			if v != nil && (r == nil && v.Type.DType.IsFloat() || r != nil && r.flowsTo(n, k)) {
+				reach[v] = true
+			}
+		}
+	}
+	return reach
+}
+
+// choose decides about every candidate and returns what is trained, in file
+// order.
+func (e *engine) choose(loss *onnx.Value, candidates map[*onnx.Value]bool, o Options, res *Result) ([]*onnx.Value, error) {
+	reach := e.reached(loss)
+	listed := listedParameters(e.m)
+	var params []*onnx.Value
+	for _, name := range o.Params {
+		// Said outright, not by a pattern: then it must be possible.
+		v := e.m.Graph.Value(name)
+		if !isGlob(name) && (v == nil || !reach[v]) {
+			return nil, &ParameterError{name, "the loss does not depend on it"}
+		}
+	}
+	for _, v := range e.m.Graph.Initializers {
+		named := matches(o.Params, v.Name)
+		if !reach[v] || !candidates[v] && !named {
+			continue
+		}
+		d := decide(v, o, named, listed[v.Name])
+		res.Decisions = append(res.Decisions, d)
+		if d.Trained {
+			params = append(params, v)
+		}
+	}
+	for _, v := range e.m.Graph.Inputs {
+		if v.Init != nil || !reach[v] || !v.Type.DType.IsFloat() || matches(o.Frozen, v.Name) {
+			continue
+		}
+		switch {
+		case matches(o.Params, v.Name):
+			res.Decisions = append(res.Decisions, Decision{Name: v.Name, Trained: true, Reason: "an input named in --params"})
+			params = append(params, v)
+		case len(o.Params) == 0 && listed[v.Name]:
+			res.Decisions = append(res.Decisions, Decision{Name: v.Name, Trained: true, Reason: "the file lists it as a parameter"})
+			params = append(params, v)
+		}
+	}
+	if len(params) == 0 {
+		reason := "it depends on no float initializer that could be trained"
+		if len(res.Decisions) > 0 {
+			reason = "every parameter that it depends on is frozen"
+		}
+		return nil, &LossError{Name: loss.Name, Reason: reason}
+	}
+	return params, nil
+}
+
+// listedParameters are the names in the metadata entry remat.parameters, which
+// leaves no doubt; they may be inputs whose values the file does not hold. An
+// entry that cannot be read lists none.
+func listedParameters(m *onnx.Model) map[string]bool {
+	names := map[string]bool{}
+	text, _ := m.Metadata("remat.parameters")
+	var entries map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &entries) == nil {
+		for name := range entries {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// checkGlobs refuses patterns that match nothing, and integers to be trained.
+func checkGlobs(g *onnx.Graph, params, frozen []string) error {
+	for k, globs := range [][]string{params, frozen} {
+		for _, glob := range globs {
+			if _, err := path.Match(glob, ""); err != nil {
+				return &ParameterError{glob, "not a valid pattern"}
+			}
+			hits := 0
+			for _, list := range [][]*onnx.Value{g.Initializers, g.Inputs} {
+				for _, v := range list {
+					if !matchGlob(glob, v.Name) {
+						continue
+					}
+					hits++
+					if k == 0 && !v.Type.DType.IsFloat() && !isGlob(glob) {
+						return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
+					}
+				}
+			}
+			if hits == 0 {
+				return &ParameterError{glob, "matches no initializer and no input of the model"}
+			}
+		}
+	}
+	return nil
+}
+
+func isGlob(s string) bool { return strings.ContainsAny(s, "*?[") }
+
+func matches(globs []string, name string) bool {
+	for _, g := range globs {
+		if matchGlob(g, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// matchGlob matches a name; / is an ordinary character, so that * passes it.
+func matchGlob(glob, name string) bool {
+	if glob == name {
+		return true
+	}
+	flat := strings.NewReplacer("/", "\x01")
+	ok, err := path.Match(flat.Replace(glob), flat.Replace(name))
+	return err == nil && ok
+}
+
+func initializersOf(params []*onnx.Value) []*onnx.Value {
+	var inits []*onnx.Value
+	for _, p := range params {
+		if p.Init != nil {
+			inits = append(inits, p)
+		}
+	}
+	return inits
+}
+
+// warnShared names parameters that serve several places in different ways:
+// exporters merge initializers that happen to be equal when they export, which
+// ties weights that the author did not tie.
+func warnShared(params []*onnx.Value) []string {
+	var warnings []string
+	for _, p := range params {
+		uses := p.Uses()
+		if len(uses) < 2 {
+			continue
+		}
+		kinds := map[string]bool{}
+		readers := map[*onnx.Node]bool{}
+		for _, u := range uses {
+			kinds[fmt.Sprintf("%s input %d", u.Node.OpType(), u.Index)] = true
+			readers[u.Node] = true
+		}
+		vector := len(p.Type.Shape) <= 1
+		if len(readers) < 2 || !vector && tiedEmbedding(kinds) {
+			continue
+		}
+		var list []string
+		for k := range kinds {
+			list = append(list, k)
+		}
+		sort.Strings(list)
+		warnings = append(warnings, fmt.Sprintf("parameter %q serves %d places (%s): if the exporter merged equal values, they are now tied", p.Name, len(readers), strings.Join(list, ", ")))
+	}
+	return warnings
+}
+
+// tiedEmbedding reports the one sharing that models mean: an embedding that is
+// the output layer too, or one matrix used by one operator several times.
+func tiedEmbedding(kinds map[string]bool) bool {
+	if len(kinds) == 1 {
+		return true
+	}
+	for k := range kinds {
+		switch k {
+		case "Gather input 0", "MatMul input 1", "Gemm input 1", "Transpose input 0":
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,235 @@
+package grad
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+const smallModel = `in x float32[4,3]
+in t int64[4]
+init w float32[3,5] = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]
+init b float32[5] = [1,2,3,4,5]
+init ids int64[2] = [0, 1]
+init unused float32[2] = [1, 2]
+z = Gemm(x, w, b)
+loss = SoftmaxCrossEntropyLoss(z, t)
+`
+
+func parseGraph(t *testing.T, body string, outs ...string) *onnx.Model {
+	t.Helper()
+	for _, o := range outs {
+		body += "\nout " + o
+	}
+	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\n" + body + "\n}\n")
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, body)
+	}
+	return m
+}
+
+func TestErrors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		body string
+		outs []string
+		opts Options
+		as   any
+		want string
+	}{
+		{"no scalar", smallModel, []string{"z float32"}, Options{}, new(*LossError), "no output is a scalar float"},
+		{"two scalars", smallModel + "l2 = Neg(loss)", []string{"loss float32", "l2 float32"}, Options{}, new(*LossError), "several scalar float outputs (loss, l2): choose one with --loss"},
+		{"loss of no such name", smallModel, []string{"loss float32"}, Options{Loss: "cost"}, new(*LossError), `loss "cost": the model has no output of that name`},
+		{"loss of a shape", smallModel, []string{"loss float32", "z float32"}, Options{Loss: "z"}, new(*LossError), "a loss must be a scalar"},
+		{"integer loss", smallModel + "k = Size(z)", []string{"k int64"}, Options{Loss: "k"}, new(*LossError), "a loss must be a float"},
+		{"no parameter", "in x float32[3]\nloss = ReduceSum(x) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
+		{"behind no gradient", "in x float32[3]\ninit w float32[3] = [1,2,3]\na = Mul(x, w)\nb = Greater(a, x)\nc = Cast(b) {to=1}\nloss = ReduceSum(c) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
+		{"all frozen", smallModel, []string{"loss float32"}, Options{Frozen: []string{"*"}}, new(*LossError), "every parameter that it depends on is frozen"},
+		{"integer parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"ids"}}, new(*ParameterError), `parameter "ids": it is int64[2], only floats can be trained`},
+		{"unreached parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"unused"}}, new(*ParameterError), "the loss does not depend on it"},
+		{"no such parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"v*"}}, new(*ParameterError), "matches no initializer"},
+		{"bad pattern", smallModel, []string{"loss float32"}, Options{Frozen: []string{"[a"}}, new(*ParameterError), "not a valid pattern"},
+		{"clash", "in w.grad int64[2]\n" + smallModel, []string{"loss float32"}, Options{}, new(*ClashError), `"w.grad"`},
+		{"no rule", "in x float32[3]\ninit w float32[3] = [1,2,3]\na = Mul(x, w)\nb = my.domain.Swirl(a)\nloss = ReduceSum(b) {keepdims=0}", []string{"loss float32[]"}, Options{}, new(*MissingRuleError), "no gradient rule for operator Swirl of domain my.domain, opset 0"},
+		{"control flow", "in x float32[3]\ninit w float32[3] = [1,2,3]\ninit n int64[] = 3\na = Mul(x, w)\nr = Loop(n, _, a) {body=graph body {\nin i int64[]\nin c bool[]\nin v float32[3]\nd = Identity(c)\ne = Mul(v, v)\nout d bool[]\nout e float32[3]\n}}\nloss = ReduceSum(r) {keepdims=0}", []string{"loss float32[]"}, Options{}, new(*UnsupportedError), "control flow"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Differentiate(parseGraph(t, c.body, c.outs...), c.opts)
+			if err == nil || !errors.As(err, c.as) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %T with %q", err, c.as, c.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+		})
+	}
+}
+
+// TestMissingRuleOffThePath: an operator without a rule matters only where a
+// gradient must pass it.
+func TestMissingRuleOffThePath(t *testing.T) {
+	m := parseGraph(t, smallModel+"other = my.domain.Swirl(x)", "loss float32", "other float32")
+	if _, err := Differentiate(m, Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	body := `in x float32[2,4]
+init w float32[4,4] = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]
+init mask float32[1,4] = [0, -1e9, 0, -1e9]
+init table float32[2,4] = [1, 1, 1, 1, 0.5, 0.9, 0.99, 0.999]
+init scale float32[4] = [1, 1, 1, 1]
+init one float32[1] = [3]
+init frozen.w float32[4] = [1, 2, 3, 4]
+init inv_freq float32[4] = [1, 0.5, 0.25, 0.125]
+init positions float32[2,1] = [1, 2]
+angles = Mul(positions, inv_freq)
+sines = Sin(angles)
+cosines = Cos(angles)
+q = MatMul(x, w)
+q1 = Mul(q, sines)
+q2 = Mul(q, cosines)
+a = Add(q1, q2)
+b = Add(a, mask)
+c = Mul(b, table)
+d = Mul(c, scale)
+e = Mul(d, one)
+f = Add(e, frozen.w)
+loss = ReduceMean(f) {keepdims=0}
+`
+	res, err := Differentiate(parseGraph(t, body, "loss float32"), Options{Frozen: []string{"frozen.*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]Decision{}
+	for _, d := range res.Decisions {
+		got[d.Name] = d
+	}
+	for _, want := range []Decision{
+		{"w", true, "a gradient reaches it", false},
+		{"mask", false, "a mask", true},
+		{"table", false, "a table of sines or cosines", true},
+		{"scale", true, "only used elementwise", true},
+		{"frozen.w", false, "named in --frozen", true},
+		{"inv_freq", false, "a table of frequencies", true},
+		{"positions", false, "a table of frequencies", true},
+	} {
+		d, ok := got[want.Name]
+		if !ok || d.Trained != want.Trained || d.Elementwise != want.Elementwise || !strings.HasPrefix(d.Reason, want.Reason) {
+			t.Errorf("%s: got %+v, want %+v", want.Name, d, want)
+		}
+	}
+	if len(got) != 7 {
+		t.Errorf("decided about %v", got)
+	}
+	if len(res.Params) != 2 || res.Params[0].Name != "w" || res.Params[1].Name != "scale" {
+		t.Errorf("parameters %v", res.Params)
+	}
+}
+
+func TestSharedParameterWarns(t *testing.T) {
+	body := `in x float32[2,4]
+init s float32[4] = [1, 1, 1, 1]
+init e float32[6,4] = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24]
+init i int64[2] = [0, 5]
+g = Gather(e, i)
+h = Add(g, x)
+a = LayerNormalization(h, s)
+b = LayerNormalization(a, s)
+z = Gemm(b, e) {transB=1}
+loss = ReduceMean(z) {keepdims=0}
+`
+	res, err := Differentiate(parseGraph(t, body, "loss float32"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], `"s" serves 2 places`) {
+		t.Errorf("warnings %q: the shared scale is meant, not the tied embedding", res.Warnings)
+	}
+}
+
+func TestResultInTheGraph(t *testing.T) {
+	m := parseGraph(t, smallModel, "loss float32", "z float32")
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var outs, ins []string
+	for _, o := range m.Graph.Outputs {
+		outs = append(outs, o.Name)
+	}
+	for _, in := range m.Graph.Inputs {
+		ins = append(ins, in.Name)
+	}
+	if strings.Join(outs, " ") != "loss z w.grad b.grad" || strings.Join(ins, " ") != "x t w b" {
+		t.Errorf("inputs %v, outputs %v", ins, outs)
+	}
+	for _, p := range res.Params {
+		if p.Input.Init != nil || p.Data == nil || !p.Grad.Type.Shape.Equal(p.Input.Type.Shape) {
+			t.Errorf("%s: input %v, data %v, gradient %s", p.Name, p.Input.Init, p.Data, p.Grad.Type)
+		}
+	}
+	text, _ := m.Metadata(RolesKey)
+	var roles Roles
+	if err := json.Unmarshal([]byte(text), &roles); err != nil || roles.Loss != "loss" || roles.Grad["w"] != "w.grad" || len(roles.Grad) != 2 {
+		t.Errorf("roles %q: %v", text, err)
+	}
+	for _, n := range m.Graph.Nodes {
+		if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") {
+			t.Errorf("%s is left", n.OpType())
+		}
+	}
+}
+
+// TestOtherLossIsLowered: a loss that is not differentiated has no kernel
+// either.
+func TestOtherLossIsLowered(t *testing.T) {
+	m := parseGraph(t, smallModel+"q = LogSoftmax(z)\nnll = NegativeLogLikelihoodLoss(q, t)\nother, p = SoftmaxCrossEntropyLoss(z, t) {ignore_index=1}", "loss float32", "nll float32", "other float32", "p float32")
+	if _, err := Differentiate(m, Options{Loss: "loss"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range m.Graph.Nodes {
+		if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") {
+			t.Errorf("%s is left", n.Label())
+		}
+	}
+	x := onnx.FloatTensor(onnx.Float32, []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 3, 2}, 4, 3)
+	w := onnx.FloatTensor(onnx.Float32, []float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, .1, .2, .3, .4, .5, .6}, 3, 5)
+	b := onnx.FloatTensor(onnx.Float32, []float64{1, 2, 3, 4, 5}, 5)
+	r, err := openModel(t, m, 99, map[string]*onnx.Tensor{"x": x, "w": w, "b": b, "t": onnx.Int64Tensor([]int64{1, 0, 4, 2}, 4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := out["loss"][0], out["nll"][0]; math.Abs(a-b) > 1e-5 || a < 0.5 {
+		t.Errorf("the same loss is %g and %g", a, b)
+	}
+}
+
+// TestUnneededGradients: what is not trained costs nothing.
+func TestUnneededGradients(t *testing.T) {
+	m := parseGraph(t, smallModel, "loss float32")
+	if _, err := Differentiate(m, Options{Params: []string{"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	gemms := 0
+	for _, n := range m.Graph.Nodes {
+		if n.Is("Gemm") {
+			gemms++
+		}
+	}
+	if gemms != 1 {
+		t.Errorf("%d Gemms where only the bias is trained", gemms)
+	}
+}

@@ -1,0 +1,275 @@
+package grad
+
+// One direction of a recurrent node: its operands in the forms that
+// backpropagation through time works on, and the few operations on them. Values
+// over time lie as rows, [steps*batch, width], so that what does not depend on
+// the order of steps is one operator for all of them; a Split cuts them into
+// steps where the order matters.
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// maxSteps bounds the nodes that one recurrent layer becomes, seven or so a step.
+const maxSteps = 1 << 15
+
+// A strand is one direction of a recurrent node. Values over time have the
+// form [steps*batch, …]; lists of them are in the order of the file's time
+// axis, whatever the direction.
+type strand struct {
+	c      *Context
+	steps  int
+	batch  onnx.Dim
+	hidden int64
+	gates  int64
+	// reverse says that the state comes from the later step.
+	reverse bool
+	// activation is the name of the first one.
+	activation string
+
+	x, y, before   *onnx.Value // [T*B,I], [T*B,H], [T*B,H] one step earlier
+	w, r, wb, rb   *onnx.Value // [G*H,I], [G*H,H], [G*H] or nil
+	h0, c0         *onnx.Value // [B,H], nil for zeros
+	gy, gyh, gyc   *onnx.Value // [T*B,H], [B,H], [B,H], nil for none
+	wantH0, wantC0 bool
+}
+
+// strands reads the node.
+func (c *Context) strands(gates int64) []*strand {
+	x, w, r := c.In(0), c.In(1), c.In(2)
+	if c.Rank(x) != 3 || c.Rank(w) != 3 || c.Rank(r) != 3 {
+		c.Fail("operands that are not of rank 3")
+		return nil
+	}
+	steps, ok := x.Type.Shape[0].Int()
+	if !ok || steps < 1 {
+		c.Fail("the sequence length %s is not known: give --dim", x.Type.Shape[0])
+		return nil
+	}
+	if steps > maxSteps {
+		c.Fail("a sequence of %d steps is too long to be unrolled", steps)
+		return nil
+	}
+	hidden, ok1 := r.Type.Shape[2].Int()
+	directions, ok2 := r.Type.Shape[0].Int()
+	if !ok1 || !ok2 || directions < 1 || directions > 2 {
+		c.Fail("the weight's shape %s is not known", r.Type.Shape)
+		return nil
+	}
+	defaults := map[int64][]string{4: {"Sigmoid", "Tanh", "Tanh"}, 3: {"Sigmoid", "Tanh"}, 1: {""}}[gates]
+	c.refuseRecurrent(steps, int(directions), defaults...)
+	if c.e.b.Err() != nil {
+		return nil
+	}
+	y := c.AddOut(0)
+	halves := &halver{c: c, made: map[*onnx.Value][]*onnx.Value{}}
+	var list []*strand
+	for d := range int(directions) {
+		s := &strand{c: c, steps: int(steps), batch: x.Type.Shape[1], hidden: hidden, gates: gates, activation: "Tanh"}
+		s.reverse = d == 1 || c.Node.Str("direction", "forward") == "reverse"
+		if a := c.Node.Attr("activations").GetStrings(); len(a) > d {
+			s.activation = string(a[d])
+		}
+		s.read(d, int(directions), y, halves)
+		list = append(list, s)
+	}
+	return list
+}
+
+// read takes direction d's part of every operand.
+func (s *strand) read(d, directions int, y *onnx.Value, halves *halver) {
+	c := s.c
+	part := func(v *onnx.Value, axis int) *onnx.Value {
+		if v == nil || directions == 1 {
+			return v
+		}
+		return halves.of(v, axis)[d]
+	}
+	drop := func(v *onnx.Value) *onnx.Value {
+		if v == nil {
+			return nil
+		}
+		return c.Do("Squeeze", part(v, 0), c.IntList(0))
+	}
+	rows := func(v *onnx.Value, axis int) *onnx.Value {
+		if v == nil {
+			return nil
+		}
+		width, ok := v.Type.Shape[len(v.Type.Shape)-1].Int()
+		if !ok {
+			c.Fail("the width of %q is not known", v.Name)
+			return nil
+		}
+		return s.rows(c.ReshapeTo(part(v, axis), -1, width))
+	}
+	s.x = s.c.rowsOf(c.In(0))
+	s.y = rows(y, 1)
+	s.w, s.r = drop(c.In(1)), drop(c.In(2))
+	if b := drop(c.In(3)); b != nil {
+		n := s.gates * s.hidden
+		both := c.Nodes("", "Split", build.In(b, c.IntList(n, n)), 2, onnx.IntAttr("axis", 0))
+		s.wb, s.rb = both[0], both[1]
+	}
+	s.h0, s.c0 = drop(c.In(5)), drop(c.In(6))
+	s.wantH0, s.wantC0 = c.Needs(5), c.Needs(6)
+	s.gy = rows(c.Grad(0), 1)
+	s.gyh, s.gyc = drop(c.Grad(1)), drop(c.Grad(2))
+	s.before = s.shifted(s.y, s.h0)
+}
+
+// A halver splits values by direction, each of them once.
+type halver struct {
+	c    *Context
+	made map[*onnx.Value][]*onnx.Value
+}
+
+func (h *halver) of(v *onnx.Value, axis int) []*onnx.Value {
+	if h.made[v] == nil {
+		h.made[v] = h.c.Nodes("", "Split", build.In(v, h.c.IntList(1, 1)), 2, onnx.IntAttr("axis", int64(axis)))
+	}
+	return h.made[v]
+}
+
+// rowsOf joins all axes but the last.
+func (c *Context) rowsOf(v *onnx.Value) *onnx.Value {
+	s := v.Type.Shape
+	width, ok := s[len(s)-1].Int()
+	if !ok {
+		c.Fail("the width of %q is not known", v.Name)
+		return nil
+	}
+	out := c.ReshapeTo(v, -1, width)
+	if out != nil {
+		out.Type.Shape = onnx.Shape{s[:len(s)-1].Elements(), onnx.Static(width)}
+	}
+	return out
+}
+
+// rows notes the extent of a value over time.
+func (s *strand) rows(v *onnx.Value) *onnx.Value {
+	if v != nil {
+		v.Type.Shape = onnx.Shape{s.batch.Mul(onnx.Static(int64(s.steps))), v.Type.Shape[1]}
+	}
+	return v
+}
+
+// zeros is a state of zeros.
+func (s *strand) zeros() *onnx.Value {
+	shape := onnx.Shape{s.batch, onnx.Static(s.hidden)}
+	return s.c.e.filled(shape, s.c.In(0).Type.DType, 0)
+}
+
+// each splits a value over time into its steps, [B,…] each.
+func (s *strand) each(v *onnx.Value) []*onnx.Value {
+	if v == nil {
+		return make([]*onnx.Value, s.steps)
+	}
+	if s.steps == 1 {
+		return []*onnx.Value{v}
+	}
+	parts := s.c.Nodes("", "Split", build.In(v), s.steps, onnx.IntAttr("axis", 0), onnx.IntAttr("num_outputs", int64(s.steps)))
+	for _, p := range parts {
+		if p != nil {
+			p.Type = onnx.TensorOf(v.Type.DType, onnx.Shape{s.batch, v.Type.Shape[1]})
+		}
+	}
+	return parts
+}
+
+// joined is the opposite of each.
+func (s *strand) joined(parts []*onnx.Value) *onnx.Value {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	return s.rows(s.c.Op("Concat", parts, onnx.IntAttr("axis", 0)))
+}
+
+// shifted is v one step earlier in the strand's own time, first in front.
+func (s *strand) shifted(v, first *onnx.Value) *onnx.Value {
+	c := s.c
+	if v == nil {
+		return nil
+	}
+	if first == nil {
+		first = s.zeros()
+	}
+	if s.steps == 1 {
+		return first
+	}
+	// Whole steps are cut off the [T,B,H] form, so that the batch may be free.
+	three := c.ReshapeDims(v, onnx.Shape{onnx.Static(int64(s.steps)), s.batch, v.Type.Shape[1]})
+	n := int64(s.steps)
+	head := c.Unsqueeze(first, 0)
+	var all *onnx.Value
+	if s.reverse {
+		all = c.Op("Concat", build.In(c.sliceOf(three, 0, 1, n), head), onnx.IntAttr("axis", 0))
+	} else {
+		all = c.Op("Concat", build.In(head, c.sliceOf(three, 0, 0, n-1)), onnx.IntAttr("axis", 0))
+	}
+	width, _ := v.Type.Shape[1].Int()
+	return s.rows(c.ReshapeTo(all, -1, width))
+}
+
+// order lists the steps as the strand runs forward.
+func (s *strand) order() []int {
+	list := make([]int, s.steps)
+	for i := range list {
+		list[i] = i
+		if s.reverse {
+			list[i] = s.steps - 1 - i
+		}
+	}
+	return list
+}
+
+// gemm is op(a) @ op(b) + plus.
+func (c *Context) gemm(a, b, plus *onnx.Value, transA, transB bool) *onnx.Value {
+	in := build.In(a, b)
+	if plus != nil {
+		in = append(in, plus)
+	}
+	return c.Op("Gemm", in, onnx.IntAttr("transA", flag(transA)), onnx.IntAttr("transB", flag(transB)))
+}
+
+// linear is a @ wᵀ + bias for rows over time.
+func (s *strand) linear(a, w, bias *onnx.Value) *onnx.Value {
+	return s.rows(s.c.gemm(a, w, bias, false, true))
+}
+
+// columns splits [rows, n*H] into parts of so many times H.
+func (s *strand) columns(v *onnx.Value, parts ...int64) []*onnx.Value {
+	sizes := make([]int64, len(parts))
+	for i, p := range parts {
+		sizes[i] = p * s.hidden
+	}
+	out := s.c.Nodes("", "Split", build.In(v, s.c.IntList(sizes...)), len(parts), onnx.IntAttr("axis", 1))
+	for i := range out {
+		if out[i] != nil {
+			out[i].Type.Shape = onnx.Shape{v.Type.Shape[0], onnx.Static(sizes[i])}
+		}
+	}
+	return out
+}
+
+func (s *strand) beside(parts ...*onnx.Value) *onnx.Value {
+	return s.c.Op("Concat", parts, onnx.IntAttr("axis", 1))
+}
+
+// rest is 1 - v.
+func (c *Context) rest(v *onnx.Value) *onnx.Value { return c.Minus(c.Scalar(v, 1), v) }
+
+// swing is v*(1-v), the slope of a sigmoid; bend 1-v², that of a tanh.
+func (c *Context) swing(v *onnx.Value) *onnx.Value { return c.Do("Mul", v, c.rest(v)) }
+func (c *Context) bend(v *onnx.Value) *onnx.Value  { return c.rest(c.Do("Mul", v, v)) }
+
+// plus adds what is there.
+func (c *Context) plus(a, b *onnx.Value) *onnx.Value {
+	switch {
+	case a == nil:
+		return b
+	case b == nil:
+		return a
+	}
+	return c.Plus(a, b)
+}

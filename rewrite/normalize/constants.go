@@ -1,0 +1,277 @@
+package normalize
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// maxFold is the largest number of elements that folding makes a constant of.
+const maxFold = 1024
+
+// constants turns Constant nodes into initializers.
+func constants(s *state) error {
+	var gone []*onnx.Node
+	for _, n := range s.g.Nodes {
+		if !n.Is("Constant") || n.Out(0) == nil {
+			continue
+		}
+		t := constantTensor(n)
+		if t == nil {
+			continue
+		}
+		s.becomeConstant(n.Out(0), t)
+		gone = append(gone, n)
+		s.count++
+	}
+	s.g.Remove(gone...)
+	return nil
+}
+
+// becomeConstant puts an initializer of v's name in v's place; v is left dead
+// unless it is a graph output, which stays computed.
+func (s *state) becomeConstant(v *onnx.Value, t *onnx.Tensor) {
+	if v.IsOutput() {
+		c := s.g.AddConstant(v.Name+".value", t)
+		s.g.ReplaceUses(v, c)
+		return
+	}
+	name := v.Name
+	s.g.Rename(v, s.g.FreshValueName(name+".old"))
+	c := s.g.AddConstant(name, t)
+	s.g.ReplaceUses(v, c)
+}
+
+// constantTensor reads the attribute of a Constant node, nil for the kinds that
+// are no plain tensor.
+func constantTensor(n *onnx.Node) *onnx.Tensor {
+	if n.Out(0).IsOutput() {
+		return nil
+	}
+	switch {
+	case n.TensorAttr("value") != nil:
+		t := n.TensorAttr("value")
+		if t.IsExternal() || t.DType() == onnx.String {
+			return nil
+		}
+		return t
+	case n.Has("value_int"):
+		return onnx.Int64Tensor([]int64{n.Int("value_int", 0)})
+	case n.Has("value_ints"):
+		v := n.Ints("value_ints")
+		return onnx.Int64Tensor(v, int64(len(v)))
+	case n.Has("value_float"):
+		return onnx.Float32Tensor([]float32{float32(n.Float("value_float", 0))})
+	case n.Has("value_floats"):
+		v := n.Floats("value_floats")
+		return onnx.Float32Tensor(v, int64(len(v)))
+	}
+	return nil
+}
+
+// identities removes nodes that hand their input on. A graph output keeps its
+// node.
+func identities(s *state) error {
+	for _, n := range slices.Clone(s.g.Nodes) {
+		x, y := n.In(0), n.Out(0)
+		if x == nil || y == nil || !handsOn(n) {
+			continue
+		}
+		if m := n.Out(1); m != nil && !m.Dead() {
+			continue
+		}
+		s.g.ReplaceUses(y, x)
+		s.count++
+	}
+	return nil
+}
+
+func handsOn(n *onnx.Node) bool {
+	switch {
+	case n.Is("Identity"):
+		return n.In(0).Type.Other == nil
+	case n.Is("Dropout"):
+		return !trains(n) || ratioZero(n)
+	case n.Is("Cast"):
+		d := n.In(0).Type.DType
+		return d != onnx.Undefined && n.Int("to", 0) == int64(d)
+	}
+	return false
+}
+
+// trains reports a Dropout that may be in training mode.
+func trains(n *onnx.Node) bool {
+	mode := n.In(2)
+	if mode == nil {
+		return false
+	}
+	if mode.IsConstant() {
+		if v, ok := mode.Init.Scalar(); ok {
+			return v != 0
+		}
+	}
+	return true
+}
+
+func ratioZero(n *onnx.Node) bool {
+	ratio := n.In(1)
+	if ratio == nil || !ratio.IsConstant() {
+		return false
+	}
+	v, ok := ratio.Init.Scalar()
+	return ok && v == 0
+}
+
+// fold replaces integers that inference knows in full, then floats of one
+// element that are computed from constants alone.
+func fold(s *state) error {
+	given := map[*onnx.Value]bool{}
+	for _, v := range s.g.Initializers {
+		given[v] = true
+	}
+	for _, n := range slices.Clone(s.g.Nodes) {
+		for _, v := range n.Outputs {
+			if v == nil || v.IsOutput() || v.Dead() {
+				continue
+			}
+			if t := s.known(v); t != nil {
+				s.becomeConstant(v, t)
+				s.count++
+			}
+		}
+		if v := n.Out(0); v != nil && len(n.Outputs) == 1 && !v.IsOutput() && !v.Dead() {
+			t := foldFloat(n)
+			if t == nil {
+				t = foldVector(n, given)
+			}
+			if t != nil {
+				s.becomeConstant(v, t)
+				s.count++
+			}
+		}
+	}
+	return nil
+}
+
+// known returns the content of an integer or bool value that inference has in
+// full.
+func (s *state) known(v *onnx.Value) *onnx.Tensor {
+	d := v.Type.DType
+	dims, static := v.Type.Shape.Ints()
+	if !v.Type.Ranked || !static || d != onnx.Int64 && d != onnx.Int32 && d != onnx.Bool {
+		return nil
+	}
+	elems, ok := s.types.Ints(v)
+	if !ok || len(elems) > maxFold {
+		return nil
+	}
+	if n, ok := onnx.Elements(dims); !ok || n != int64(len(elems)) {
+		return nil
+	}
+	var data []byte
+	for _, e := range elems {
+		k, ok := e.Int()
+		if !ok {
+			return nil
+		}
+		switch d {
+		case onnx.Int64:
+			data = binary.LittleEndian.AppendUint64(data, uint64(k))
+		case onnx.Int32:
+			data = binary.LittleEndian.AppendUint32(data, uint32(int32(k)))
+		default:
+			data = append(data, byte(k))
+		}
+	}
+	return onnx.NewTensor(d, dims, data)
+}
+
+// foldFloat computes a node of one-element constants.
+func foldFloat(n *onnx.Node) *onnx.Tensor {
+	if n.Domain() != "" || n.Out(0) == nil {
+		return nil
+	}
+	d := n.Out(0).Type.DType
+	dims, static := n.Out(0).Type.Shape.Ints()
+	if !d.IsFloat() || !static || !n.Out(0).Type.Ranked {
+		return nil
+	}
+	if k, ok := onnx.Elements(dims); !ok || k != 1 {
+		return nil
+	}
+	var in []float64
+	for _, v := range n.Inputs {
+		if v == nil || !v.IsConstant() {
+			return nil
+		}
+		x, ok := v.Init.Scalar()
+		if !ok {
+			return nil
+		}
+		in = append(in, x)
+	}
+	f := scalarOps[n.OpType()]
+	if f == nil || len(in) == 0 || len(in) > 2 {
+		return nil
+	}
+	y := f(in[0], in[len(in)-1])
+	if math.IsNaN(y) {
+		return nil
+	}
+	return onnx.FloatTensor(d, []float64{y}, dims...)
+}
+
+// maxVector is the longest float vector that is folded: the scales of a Resize.
+const maxVector = 16
+
+// foldVector puts together short float vectors that are made of constants: for
+// a Resize, or where a part has been folded itself. Vectors that are all given
+// may be parameters (the two biases of a recurrent layer).
+func foldVector(n *onnx.Node, given map[*onnx.Value]bool) *onnx.Tensor {
+	d := n.Out(0).Type.DType
+	if !n.Is("Concat", "Cast") || !d.IsFloat() || rank(n.Out(0)) != 1 {
+		return nil
+	}
+	var values []float64
+	made := slices.ContainsFunc(n.Out(0).Uses(), func(u onnx.Use) bool { return u.Node.Is("Resize", "Upsample") })
+	for _, v := range n.Inputs {
+		if v == nil || !v.IsConstant() || rank(v) != 1 {
+			return nil
+		}
+		made = made || !given[v]
+		if k, err := v.Init.Elements(); err != nil || k > maxVector {
+			return nil
+		}
+		part, err := v.Init.Float64s()
+		if err != nil {
+			return nil
+		}
+		values = append(values, part...)
+	}
+	if len(values) > maxVector || !made {
+		return nil
+	}
+	return onnx.FloatTensor(d, values, int64(len(values)))
+}
+
+// scalarOps are the operators that foldFloat computes; of one operand b is a.
+var scalarOps = map[string]func(a, b float64) float64{
+	"Add":        func(a, b float64) float64 { return a + b },
+	"Sub":        func(a, b float64) float64 { return a - b },
+	"Mul":        func(a, b float64) float64 { return a * b },
+	"Div":        func(a, b float64) float64 { return a / b },
+	"Pow":        math.Pow,
+	"Sqrt":       func(a, b float64) float64 { return math.Sqrt(a) },
+	"Reciprocal": func(a, b float64) float64 { return 1 / a },
+	"Neg":        func(a, b float64) float64 { return -a },
+	"Exp":        func(a, b float64) float64 { return math.Exp(a) },
+	"Log":        func(a, b float64) float64 { return math.Log(a) },
+	"Cast":       func(a, b float64) float64 { return a },
+	"Unsqueeze":  func(a, b float64) float64 { return a },
+	"Squeeze":    func(a, b float64) float64 { return a },
+	"Reshape":    func(a, b float64) float64 { return a },
+	"Expand":     func(a, b float64) float64 { return a },
+	"Identity":   func(a, b float64) float64 { return a },
+}

@@ -1,0 +1,98 @@
+package normalize
+
+// Equal nodes over equal inputs become one, as ONNX Runtime's own elimination
+// of common subexpressions does from level 1 on: what it would merge is merged
+// here, so that the order of a written file stands. Random operators differ in
+// every run of theirs and are left alone.
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// random are the operators whose equal nodes have different outputs.
+var random = map[string]bool{
+	"Dropout": true, "RandomNormal": true, "RandomNormalLike": true, "RandomUniform": true,
+	"RandomUniformLike": true, "Bernoulli": true, "Multinomial": true,
+}
+
+func commons(s *state) error {
+	s.count += MergeEqual(s.g)
+	return nil
+}
+
+// MergeEqual merges equal nodes of a graph in file order and returns how many
+// went. A node that makes a graph output stays; others read it where it comes
+// first.
+func MergeEqual(g *onnx.Graph) int {
+	first := map[string]*onnx.Node{}
+	ids := map[*onnx.Value]int{}
+	merged := 0
+	for _, n := range g.Nodes {
+		if random[n.OpType()] || len(n.Subgraphs()) > 0 {
+			continue
+		}
+		key := nodeKey(n, ids)
+		f := first[key]
+		if f == nil || !covers(f, n) {
+			if f == nil {
+				first[key] = n
+			}
+			continue
+		}
+		for i, v := range n.Outputs {
+			if v != nil && len(v.Uses()) > 0 {
+				g.ReplaceUses(v, f.Outputs[i])
+			}
+		}
+		merged++
+	}
+	if merged > 0 {
+		g.RemoveDead()
+	}
+	return merged
+}
+
+// covers reports that f has every output that n has.
+func covers(f, n *onnx.Node) bool {
+	for i, v := range n.Outputs {
+		if v != nil && f.Out(i) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// nodeKey is equal for nodes that compute the same.
+func nodeKey(n *onnx.Node, ids map[*onnx.Value]int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s.%s/%d", n.Domain(), n.OpType(), len(n.Outputs))
+	for _, v := range n.Inputs {
+		id := 0
+		if v != nil {
+			if id = ids[v]; id == 0 {
+				id = len(ids) + 1
+				ids[v] = id
+			}
+		}
+		fmt.Fprintf(&b, ",%d", id)
+	}
+	var attrs []string
+	for _, a := range n.Proto.GetAttribute() {
+		c := proto.Clone(a)
+		c.ProtoReflect().Clear(c.ProtoReflect().Descriptor().Fields().ByName("doc_string"))
+		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+		if err != nil {
+			data = []byte(n.Label())
+		}
+		attrs = append(attrs, string(data))
+	}
+	sort.Strings(attrs)
+	b.WriteString(strings.Join(attrs, ";"))
+	return b.String()
+}

@@ -1,0 +1,137 @@
+package normalize
+
+// Linear layers. MatMul and Add become one Gemm over joined leading axes, and a
+// transposed weight Gemm's transB: what ONNX Runtime's fusions would make of
+// them, but at every level, and with a backward of two plain products.
+//
+//	x[b,s,k] ─Reshape─▶ [b*s,k] ─Gemm(w, bias)─▶ [b*s,n] ─Reshape─▶ [b,s,n]
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+func linears(s *state) error {
+	for _, n := range s.nodes() {
+		if !n.Is("MatMul") || rank(n.In(1)) != 2 || rank(n.In(0)) < 2 || !n.In(0).Type.DType.IsFloat() {
+			continue
+		}
+		x, w, out := n.In(0), n.In(1), n.Out(0)
+		attrs := []onnx.Attribute{}
+		width := out.Type.Shape[len(out.Type.Shape)-1]
+		if t := made(w, "Transpose"); t != nil {
+			w = t.In(0)
+			attrs = append(attrs, onnx.IntAttr("transB", 1))
+		}
+		var bias *onnx.Value
+		if a := only(out); a != nil && a.Is("Add") {
+			if c := operand(a, out); c != out && rank(c) == 1 && c.Producer == nil && (c.Type.Shape[0] == width || c.Type.Shape[0].Is(1)) {
+				bias, out = c, a.Out(0)
+			}
+		}
+		if bias == nil && len(attrs) == 0 && rank(x) > 2 {
+			continue // a plain product is fused with nothing
+		}
+		s.scope(n)
+		s.linear(n, x, w, bias, out, attrs)
+	}
+	return nil
+}
+
+func (s *state) linear(n *onnx.Node, x, w, bias, out *onnx.Value, attrs []onnx.Attribute) {
+	a := x
+	if rank(x) > 2 {
+		k, ok := x.Type.Shape[rank(x)-1].Int()
+		if !ok {
+			k, ok = n.In(1).Type.Shape[0].Int()
+		}
+		if !ok || k == 0 {
+			return
+		}
+		a = s.b.Op("Reshape", build.In(x, s.b.Ints(-1, k)))
+	}
+	inputs := build.In(a, w)
+	if bias != nil {
+		inputs = append(inputs, bias)
+	}
+	y := s.b.Op("Gemm", inputs, attrs...)
+	if rank(x) > 2 {
+		y = s.unjoin(y, x, n.Out(0).Type.Shape)
+	}
+	s.replace(out, y, out.Producer)
+}
+
+// unjoin gives the product its leading axes back, which are those of x.
+func (s *state) unjoin(y, x *onnx.Value, shape onnx.Shape) *onnx.Value {
+	if y == nil {
+		return nil
+	}
+	if r := s.reshape(y, shape); r != nil {
+		return r
+	}
+	lead := s.b.Op("Shape", build.In(x), onnx.IntAttr("start", 0), onnx.IntAttr("end", -1))
+	width := s.b.Op("Shape", build.In(y), onnx.IntAttr("start", 1), onnx.IntAttr("end", 2))
+	if n, ok := shape[len(shape)-1].Int(); ok {
+		width = s.b.Ints(n)
+	}
+	r := s.b.Op("Reshape", build.In(y, s.b.Op("Concat", build.In(lead, width), onnx.IntAttr("axis", 0))))
+	if r != nil && !r.Type.Ranked {
+		r.Type = onnx.TensorOf(y.Type.DType, shape)
+	}
+	return r
+}
+
+// gemms drops the Transpose before an operand of a Gemm.
+func gemms(s *state) error {
+	for _, n := range s.g.Nodes {
+		if !n.Is("Gemm") {
+			continue
+		}
+		for i, name := range []string{"transA", "transB"} {
+			if t := made(n.In(i), "Transpose"); t != nil {
+				n.SetInput(i, t.In(0))
+				n.SetAttr(onnx.IntAttr(name, 1-n.Int(name, 0)))
+				s.count++
+			}
+		}
+	}
+	return nil
+}
+
+// reshapes joins a Reshape of a Reshape, and drops one to the shape that its
+// input has.
+func reshapes(s *state) error {
+	for _, n := range s.nodes() {
+		if !n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten") || n.Out(0) == nil {
+			continue
+		}
+		x, y := n.In(0), n.Out(0)
+		if !x.Type.Ranked || !y.Type.Ranked {
+			continue
+		}
+		if x.Type.Shape.Equal(y.Type.Shape) && !y.IsOutput() {
+			s.g.ReplaceUses(y, x)
+			s.count++
+			continue
+		}
+		r := made(x, "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+		if r == nil || x.IsOutput() || !onlyReshaped(x) {
+			continue
+		}
+		s.scope(n)
+		if z := s.reshape(r.In(0), y.Type.Shape); z != nil {
+			s.replace(y, z, n)
+		}
+	}
+	return nil
+}
+
+// onlyReshaped reports that every reader of v reshapes it.
+func onlyReshaped(v *onnx.Value) bool {
+	for _, u := range v.Uses() {
+		if u.Index != 0 || !u.Node.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten") {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,159 @@
+package normalize
+
+// What the pattern passes share: looking at producers, single readers, scalar
+// constants, and putting one value in another's place.
+
+import (
+	"math"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// made returns the node that makes v if it is one of these operators.
+func made(v *onnx.Value, ops ...string) *onnx.Node {
+	if v == nil || v.Producer == nil || !v.Producer.Is(ops...) {
+		return nil
+	}
+	return v.Producer
+}
+
+// only returns the single reader of v; nil where there are several, or where v
+// is a graph output.
+func only(v *onnx.Value) *onnx.Node {
+	if v == nil || v.IsOutput() || len(v.Uses()) != 1 || v.Uses()[0].Index == onnx.Captured {
+		return nil
+	}
+	return v.Uses()[0].Node
+}
+
+// number is the value of a constant of one element.
+func number(v *onnx.Value) (float64, bool) {
+	if v == nil || !v.IsConstant() || !v.Type.DType.IsFloat() {
+		return 0, false
+	}
+	return v.Init.Scalar()
+}
+
+// withNumber splits a commutative node of two inputs into the constant and the
+// other operand.
+func withNumber(n *onnx.Node) (x *onnx.Value, c float64, ok bool) {
+	if n == nil || len(n.Inputs) != 2 {
+		return nil, 0, false
+	}
+	if c, ok := number(n.In(1)); ok {
+		return n.In(0), c, true
+	}
+	if c, ok := number(n.In(0)); ok {
+		return n.In(1), c, true
+	}
+	return nil, 0, false
+}
+
+// near reports equality up to the rounding of exporters' constants.
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-4*math.Abs(b)+1e-12 }
+
+// replace puts v, made by the builder's pending nodes, in the place of old: they
+// go before at, readers and outputs see v, and v takes old's name.
+func (s *state) replace(old, v *onnx.Value, at *onnx.Node) {
+	nodes := s.b.Take()
+	if v == nil || s.b.Err() != nil {
+		return
+	}
+	s.g.InsertBefore(at, nodes...)
+	s.g.TakeOver(old, v)
+	s.count++
+}
+
+// scope names what is built next after a node.
+func (s *state) scope(n *onnx.Node) { s.b.Scope = n.Label() }
+
+// nodes is a copy of the node list, to walk while it changes.
+func (s *state) nodes() []*onnx.Node { return slices.Clone(s.g.Nodes) }
+
+// rank returns the number of axes, -1 where it is unknown.
+func rank(v *onnx.Value) int {
+	if v == nil || !v.Type.Ranked {
+		return -1
+	}
+	return len(v.Type.Shape)
+}
+
+// reshape gives v a shape: by a constant if at most one extent is no number;
+// else nil.
+func (s *state) reshape(v *onnx.Value, shape onnx.Shape) *onnx.Value {
+	if v == nil {
+		return nil
+	}
+	target := make([]int64, len(shape))
+	free := 0
+	for i, d := range shape {
+		n, ok := d.Int()
+		if !ok {
+			n = -1
+			free++
+		}
+		if n == 0 {
+			return nil
+		}
+		target[i] = n
+	}
+	if free > 1 {
+		return nil
+	}
+	return s.b.Op("Reshape", build.In(v, s.b.Ints(target...)))
+}
+
+// permutation reads a Transpose; the default reverses.
+func permutation(n *onnx.Node, rank int) []int {
+	perm := make([]int, rank)
+	given := n.Ints("perm")
+	for i := range perm {
+		perm[i] = rank - 1 - i
+		if len(given) == rank {
+			perm[i] = int(given[i])
+		}
+	}
+	return perm
+}
+
+// swapsLastTwo reports a permutation that exchanges the last two axes alone.
+func swapsLastTwo(perm []int) bool {
+	r := len(perm)
+	if r < 2 || perm[r-1] != r-2 || perm[r-2] != r-1 {
+		return false
+	}
+	for i := range r - 2 {
+		if perm[i] != i {
+			return false
+		}
+	}
+	return true
+}
+
+func lastTwo(rank int) []int {
+	perm := make([]int, rank)
+	for i := range perm {
+		perm[i] = i
+	}
+	perm[rank-1], perm[rank-2] = rank-2, rank-1
+	return perm
+}
+
+// compose is the permutation of first inner, then outer.
+func compose(inner, outer []int) []int {
+	out := make([]int, len(outer))
+	for i, a := range outer {
+		out[i] = inner[a]
+	}
+	return out
+}
+
+func ints64(axes []int) []int64 {
+	out := make([]int64, len(axes))
+	for i, a := range axes {
+		out[i] = int64(a)
+	}
+	return out
+}

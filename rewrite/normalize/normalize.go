@@ -1,0 +1,87 @@
+// Package normalize rewrites what exporters decompose into the standard
+// operators, before anything is differentiated or planned: ONNX Runtime fuses
+// such patterns at its higher levels, which changes the order of execution and
+// with it the memory, and a decomposed norm keeps four values for backward where
+// the operator keeps two numbers a row.
+//
+// The passes are rows of one table, run in its order. Each leaves the model
+// equal in value, up to rounding.
+package normalize
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
+)
+
+// Options say how to normalize.
+type Options struct {
+	// Dims are numbers for free dimensions, by symbol.
+	Dims map[string]int64
+}
+
+// A Pass is one rewriting of the whole graph.
+type Pass struct {
+	Name, Doc string
+	run       func(*state) error
+}
+
+// Result says how many places each pass rewrote.
+type Result struct {
+	Applied map[string]int
+}
+
+// state is the model while passes run.
+type state struct {
+	m     *onnx.Model
+	g     *onnx.Graph
+	b     *build.Builder
+	types *infer.Result
+	count int
+}
+
+// passes in order; what needs what is said in the rows.
+var passes = []Pass{
+	{"constants", "Constant nodes become initializers, so that patterns see their numbers", constants},
+	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},
+	{"fold", "integers that inference knows, and one-element floats of constants, become constants; needs constants", fold},
+	{"sequences", "lists of tensors become Split and Concat; needs fold for sizes and positions", sequences},
+	{"layernorms", "decomposed LayerNorms become LayerNormalization; needs fold for epsilon and the axes", layerNorms},
+	{"gelus", "erf and tanh GELUs become Gelu; needs fold for the factors", gelus},
+	{"guards", "guards against rows masked as a whole go where no row can be", guards},
+	{"splits", "Slices and Gathers that tile an axis become Split; needs fold for the bounds", splits},
+	{"linears", "MatMul with a matrix and Add become Gemm", linears},
+	{"gemms", "a Transpose before Gemm becomes its attribute; after linears", gemms},
+	{"reshapes", "chains of Reshape become one; before scales and transposes, which look through one at most", reshapes},
+	{"scales", "constant factors around a batched product are gathered before the Transpose of an operand", scales},
+	{"transposes", "swapped operands of batched products are permuted in one step; after scales", transposes},
+	{"commons", "equal nodes become one; last, when all have their final form", commons},
+}
+
+// Passes lists the table.
+func Passes() []Pass { return append([]Pass(nil), passes...) }
+
+// Model runs all passes over m. The model's types are inferred anew between
+// them.
+func Model(m *onnx.Model, o Options) (*Result, error) {
+	res := &Result{Applied: map[string]int{}}
+	m.Graph.NameNodes()
+	for _, p := range passes {
+		types, err := infer.Model(m, infer.Options{Dims: o.Dims})
+		if err != nil {
+			return nil, err
+		}
+		s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "remat/normalize/")}
+		if err := p.run(s); err != nil {
+			return nil, fmt.Errorf("pass normalize/%s: %w", p.Name, err)
+		}
+		if err := s.b.Err(); err != nil {
+			return nil, fmt.Errorf("pass normalize/%s: %w", p.Name, err)
+		}
+		m.Graph.RemoveDead()
+		res.Applied[p.Name] = s.count
+	}
+	return res, nil
+}

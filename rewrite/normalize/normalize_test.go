@@ -1,0 +1,244 @@
+package normalize
+
+// Each pass on a small graph: which operators are left, and that ONNX Runtime
+// computes the same before and after.
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"sort"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+var testEnv *ort.Environment
+
+func TestMain(m *testing.M) {
+	path, err := install.Find("")
+	if err == nil {
+		testEnv, err = ort.Open(path)
+	}
+	if err != nil {
+		println(err.Error())
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := testEnv.Close(); err != nil {
+		println(err.Error())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var cases = []struct {
+	name string
+	// pass must have rewritten something; "" for a graph that stays.
+	pass string
+	body string
+	// ops are the operators left, sorted, each once a node.
+	ops string
+}{
+	{"constant", "constants", "in x float32[2,3]\nc = Constant() {value_float=2.0}\ny = Mul(x, c)", "Mul"},
+	{"identity", "identities", "in x float32[2,3]\na = Identity(x)\nb = Cast(a) {to=1}\ny = Relu(b)", "Relu"},
+	{"dropout off", "identities", "in x float32[2,3]\ninit r float32[] = 0.5\na = Dropout(x, r)\ny = Relu(a)", "Relu"},
+	{"dropout of nothing", "identities", "in x float32[2,3]\ninit r float32[] = 0\ninit t bool[] = true\na, m = Dropout(x, r, t)\ny = Relu(a)", "Relu"},
+	{"dropout on", "", "in x float32[2,3]\ninit r float32[] = 0.5\ninit t bool[] = true\na, m = Dropout(x, r, t)\nz = Relu(a)\nb = Cast(m) {to=1}\nc = Mul(b, z)\nd = Sub(z, c)\ny = ReduceSum(d)", "Cast Dropout Mul ReduceSum Relu Sub"},
+	{"shape chain", "fold", "in x float32[2,3]\ns = Shape(x)\ninit i int64[] = 0\ninit u int64[1] = [0]\ng = Gather(s, i)\nv = Unsqueeze(g, u)\ninit m int64[1] = [-1]\nt = Concat(v, m) {axis=0}\ny = Reshape(x, t)", ""},
+	{"scalar chain", "fold", "in x float32[2,3]\ninit k float32[] = 16\nr = Sqrt(k)\ninit o float32[] = 1\ns = Div(o, r)\ny = Mul(x, s)", "Mul"},
+	{"vector", "fold", "in x float32[3]\ninit a int64[1] = [2]\nb = Cast(a) {to=1}\ninit c float32[2] = [3, 4]\nd = Concat(b, c) {axis=0}\ny = Mul(x, d)", "Mul"},
+	{"two biases", "fold", "in x float32[2,4]\ninit a float32[2] = [1, 2]\ninit b float32[2] = [3, 4]\ninit p float32[] = 1\ninit q float32[] = 2\nr = Add(p, q)\nc = Concat(a, b) {axis=0}\nd = Mul(c, r)\ny = Add(x, d)", "Add Concat Mul"},
+	{"layer norm", "layernorms", lnBody + "e = Div(d, s)\ninit g float32[3] = [1, 2, 3]\ninit b float32[3] = [4, 5, 6]\nf = Mul(e, g)\ny = Add(f, b)", "LayerNormalization"},
+	{"layer norm by a square", "layernorms", strings.ReplaceAll(lnBody, "Pow(d, two)", "Mul(d, d)") + "r = Reciprocal(s)\ny = Mul(d, r)", "LayerNormalization"},
+	{"no layer norm: two axes apart", "", "in x float32[2,3,2]\ninit ax int64[1] = [1]\nm = ReduceMean(x, ax)\nd = Sub(x, m)\ninit two float32[] = 2\np = Pow(d, two)\nv = ReduceMean(p, ax)\ninit eps float32[] = 0.00001\nw = Add(v, eps)\ns = Sqrt(w)\ny = Div(d, s)", "Add Div Pow ReduceMean ReduceMean Sqrt Sub"},
+	{"gelu", "gelus", "in x float32[2,3]\ninit k float32[] = 1.41421354\ninit one float32[] = 1\ninit h float32[] = 0.5\na = Div(x, k)\nb = Erf(a)\nc = Add(b, one)\nd = Mul(x, c)\ny = Mul(d, h)", "Gelu"},
+	{"gelu of a half", "gelus", "in x float32[2,3]\ninit k float32[] = 0.70710677\ninit one float32[] = 1\ninit h float32[] = 0.5\na = Mul(x, k)\nb = Erf(a)\nc = Add(b, one)\nd = Mul(x, h)\ny = Mul(d, c)", "Gelu"},
+	{"gelu by tanh", "gelus", "in x float32[2,3]\ninit h float32[] = 0.5\ninit three float32[] = 3\ninit k float32[] = 0.044715\ninit r float32[] = 0.7978846\ninit one float32[] = 1\na = Mul(x, h)\np = Pow(x, three)\nq = Mul(p, k)\nb = Add(x, q)\nc = Mul(b, r)\nt = Tanh(c)\nu = Add(t, one)\ny = Mul(a, u)", "Gelu"},
+	{"gelu by products", "gelus", "in x float32[2,3]\ninit h float32[] = 0.5\ninit k float32[] = 0.044715\ninit r float32[] = 0.7978846\ninit one float32[] = 1\na = Mul(x, h)\nxx = Mul(x, x)\nxk = Mul(x, r)\nxm = Mul(xx, k)\nxo = Add(one, xm)\nc = Mul(xk, xo)\nt = Tanh(c)\nu = Add(t, one)\ny = Mul(a, u)", "Gelu"},
+	{"no gelu: another factor", "", "in x float32[2,3]\ninit k float32[] = 1.3\ninit one float32[] = 1\ninit h float32[] = 0.5\na = Div(x, k)\nb = Erf(a)\nc = Add(b, one)\nd = Mul(x, c)\ny = Mul(d, h)", "Add Div Erf Mul Mul"},
+	{"guard of a causal mask", "guards", guardBody("0, -3e38, 0, 0"), "Add Softmax"},
+	{"guard that may act", "", guardBody("-3e38, -3e38, 0, 0"), "Add IsNaN Softmax Where"},
+	{"list", "sequences", "in x float32[6,2]\ninit n int64[] = 2\ninit i int64[] = 0\ninit j int64[] = -1\ns = SplitToSequence(x, n)\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split"},
+	{"unbind", "sequences", "in x float32[2,3]\ninit i int64[] = 0\ninit j int64[] = 1\ns = SplitToSequence(x) {keepdims=0}\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split Squeeze Squeeze"},
+	{"stack", "sequences", "in x float32[2,3]\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = ConcatFromSequence(s) {axis=1, new_axis=1}", "Concat Relu Unsqueeze Unsqueeze"},
+	{"halves", "splits", "in x float32[2,4]\nr = Relu(x)\ninit z int64[1] = [0]\ninit h int64[1] = [2]\ninit e int64[1] = [9223372036854775807]\ninit ax int64[1] = [-1]\np = Slice(r, z, h, ax)\nq = Slice(r, h, e, ax)\ny = Mul(p, q)", "Mul Relu Split"},
+	{"unstack", "splits", "in x float32[3,2]\nr = Relu(x)\ninit i int64[] = 0\ninit j int64[] = 1\ninit k int64[] = 2\np = Gather(r, i)\nq = Gather(r, j)\ns = Gather(r, k)\nt = Mul(p, q)\ny = Add(t, s)", "Add Mul Relu Split Squeeze Squeeze Squeeze"},
+	{"no split: a gap", "", "in x float32[2,4]\nr = Relu(x)\ninit z int64[1] = [0]\ninit h int64[1] = [2]\ninit k int64[1] = [3]\ninit ax int64[1] = [-1]\np = Slice(r, z, h, ax)\nq = Slice(r, h, k, ax)\ny = Mul(p, q)", "Mul Relu Slice Slice"},
+	{"linear", "linears", "in x float32[2,3,4]\ninit w float32[4,2] = [1,2,3,4,5,6,7,8]\ninit b float32[2] = [1, 2]\nm = MatMul(x, w)\ny = Add(b, m)", "Gemm Reshape Reshape"},
+	{"linear of symbols", "linears", "in x float32[batch,seq,4]\ninit w float32[4,2] = [1,2,3,4,5,6,7,8]\ninit b float32[2] = [1, 2]\nm = MatMul(x, w)\ny = Add(m, b)", "Concat Gemm Reshape Reshape Shape"},
+	{"linear, transposed", "linears", "in x float32[3,4]\ninit w float32[2,4] = [1,2,3,4,5,6,7,8]\nt = Transpose(w)\ny = MatMul(x, t)", "Gemm"},
+	{"gemm, transposed", "gemms", "in x float32[4,3]\ninit w float32[4,2] = [1,2,3,4,5,6,7,8]\nt = Transpose(x)\ny = Gemm(t, w)", "Gemm"},
+	{"reshapes", "reshapes", "in x float32[2,6]\ninit s int64[2] = [3, 4]\ninit t int64[2] = [4, 3]\na = Reshape(x, s)\nb = Reshape(a, t)\ny = Relu(b)", "Relu Reshape"},
+	{"scale", "scales", "in q float32[2,3,2,4]\nin k float32[2,3,2,4]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 4\nm = MatMul(a, b)\ny = Div(m, c)", "MatMul Mul Transpose Transpose"},
+	{"two scales", "scales", "in q float32[2,3,2,4]\nin k float32[2,3,2,4]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 0.5\np = Mul(a, c)\nr = Mul(c, b)\ny = MatMul(p, r)", "MatMul Mul Transpose Transpose"},
+	{"scale without a permutation", "scales", "in a float32[2,2,3,4]\nin b float32[2,2,4,3]\ninit c float32[] = 4\np = Mul(a, c)\ny = MatMul(p, b)", "MatMul Mul Reshape Reshape Reshape"},
+	{"swap", "transposes", "in q float32[2,2,3,4]\nin k float32[2,3,2,4]\nb = Transpose(k) {perm=[0, 2, 1, 3]}\nt = Transpose(b) {perm=[0, 1, 3, 2]}\ny = MatMul(q, t)", "MatMul Transpose"},
+	{"swap through joined axes", "transposes", "in q float32[2,2,3,4]\nin k float32[2,3,2,4]\nb = Transpose(k) {perm=[0, 2, 1, 3]}\ninit s int64[3] = [4, 3, 4]\ninit u int64[4] = [2, 2, 4, 3]\nc = Reshape(b, s)\nt = Transpose(c) {perm=[0, 2, 1]}\nd = Reshape(t, u)\ny = MatMul(q, d)", "MatMul Transpose"},
+	{"swap between joined axes", "transposes", "in q float32[2,2,3,4]\nin k float32[2,2,3,4]\ninit s int64[3] = [4, 3, 4]\ninit u int64[4] = [2, 2, 4, 3]\nc = Reshape(k, s)\nt = Transpose(c) {perm=[0, 2, 1]}\nd = Reshape(t, u)\ny = MatMul(q, d)", "MatMul Transpose"},
+	{"equal nodes", "commons", "in x float32[2,3]\na = Relu(x)\nb = Relu(x)\ny = Mul(a, b)", "Mul Relu"},
+}
+
+const lnBody = "in x float32[2,3]\ninit ax int64[1] = [-1]\nm = ReduceMean(x, ax)\nd = Sub(x, m)\ninit two float32[] = 2\np = Pow(d, two)\nv = ReduceMean(p, ax)\ninit eps float32[] = 0.00001\nw = Add(v, eps)\ns = Sqrt(w)\n"
+
+func guardBody(mask string) string {
+	return "in x float32[2,2]\ninit k float32[2,2] = [" + mask + "]\na = Add(x, k)\np = Softmax(a)\nc = IsNaN(p)\ninit z float32[] = 0\ny = Where(c, z, p)"
+}
+
+func TestPasses(t *testing.T) {
+	hit := map[string]bool{}
+	for _, c := range cases {
+		hit[c.pass] = true
+		t.Run(c.name, func(t *testing.T) {
+			before, after := parse(t, c.body), parse(t, c.body)
+			res, err := Model(after, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := after.Check(); err != nil {
+				t.Fatalf("%v in\n%s", err, after.Text())
+			}
+			if c.pass != "" && res.Applied[c.pass] == 0 {
+				t.Errorf("pass %s changed nothing: %v", c.pass, res.Applied)
+			}
+			if got := operators(after); c.ops != "" && got != c.ops {
+				t.Errorf("left are %q, want %q in\n%s", got, c.ops, after.Text())
+			}
+			if after.Graph.Outputs[0].Name != "y" {
+				t.Errorf("the output is named %s", after.Graph.Outputs[0].Name)
+			}
+			a, b := execute(t, before), execute(t, after)
+			for i := range a {
+				if !(math.Abs(a[i]-b[i]) <= 2e-6*(1+math.Abs(a[i]))) {
+					t.Fatalf("y[%d] = %g, was %g", i, b[i], a[i])
+				}
+			}
+		})
+	}
+	for _, p := range Passes() {
+		if p.Doc == "" || !hit[p.Name] {
+			t.Errorf("pass %s has no doc string or no case", p.Name)
+		}
+	}
+}
+
+func parse(t *testing.T, body string) *onnx.Model {
+	t.Helper()
+	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\n" + body + "\nout y float32\n}\n")
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, body)
+	}
+	return m
+}
+
+func operators(m *onnx.Model) string {
+	var ops []string
+	for _, n := range m.Graph.Nodes {
+		ops = append(ops, n.OpType())
+	}
+	sort.Strings(ops)
+	return strings.Join(ops, " ")
+}
+
+// execute runs the model once on seeded inputs and returns its only output.
+func execute(t *testing.T, m *onnx.Model) []float64 {
+	t.Helper()
+	data, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := testEnv.NewSessionFromBytes(data, ort.SessionOptions{Threads: 1, Provider: ort.CPU})
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, m.Text())
+	}
+	defer s.Close()
+	b, err := s.NewBinding()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, in := range s.Inputs {
+		dims := append([]int64(nil), in.Shape...)
+		for i := range dims {
+			dims[i] = max(dims[i], 2)
+		}
+		n, _ := onnx.Elements(dims)
+		values := make([]float32, n)
+		for i := range values {
+			values[i] = rng.Float32()*4 - 2
+		}
+		bytes, _ := onnx.Float32Tensor(values, dims...).Bytes()
+		v, err := testEnv.TensorOver(bytes, ort.Float32, dims)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		if err := b.BindInput(in.Name, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.BindOutputToDevice("y", ort.CPU, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(context.Background(), b, ""); err != nil {
+		t.Fatal(fmt.Errorf("%w in\n%s", err, m.Text()))
+	}
+	out, err := b.Outputs()
+	if err != nil || out[0].Err != nil {
+		t.Fatal(err, out[0].Err)
+	}
+	defer out[0].Value.Close()
+	values, err := onnx.NewTensor(onnx.DType(out[0].Value.Type), out[0].Value.Shape, out[0].Value.Bytes()).Float64s()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// TestUnfuse: after it no level changes what runs, and the value is the same.
+func TestUnfuse(t *testing.T) {
+	for _, c := range []struct{ name, body string }{
+		{"swap", "in a float32[2,4,6,8]\nin b float32[2,4,6,8]\np = Relu(a)\nq = Relu(b)\nt = Transpose(q) {perm=[0, 1, 3, 2]}\nm = MatMul(p, t)\ny = Softmax(m)"},
+		{"first axis", "in a float32[6,8,8]\nin b float32[6,8,8]\np = Relu(a)\nq = Relu(b)\ns = Transpose(p) {perm=[1, 0, 2]}\nt = Transpose(q) {perm=[1, 2, 0]}\nm = MatMul(s, t)\ny = Softmax(m)"},
+		{"behind a Reshape", "in a float32[6,8,8]\nin b float32[6,8,8]\np = Relu(a)\nq = Relu(b)\ninit u int64[4] = [2, 4, 6, 8]\ninit v int64[4] = [2, 4, 8, 6]\ns0 = Transpose(p) {perm=[1, 0, 2]}\nt0 = Transpose(q) {perm=[1, 2, 0]}\ns = Reshape(s0, u)\nt = Reshape(t0, v)\nm = MatMul(s, t)\ny = Softmax(m)"},
+		{"read twice", "in a float32[2,4,6,8]\nin b float32[2,4,6,8]\np = Relu(a)\nq = Relu(b)\nt = Transpose(q) {perm=[0, 1, 3, 2]}\nm = MatMul(p, t)\nn = ReduceMean(t) {keepdims=0}\no = Mul(m, n)\ny = Softmax(o)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, after := parse(t, c.body), parse(t, c.body)
+			types, err := infer.Model(after, infer.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := Unfuse(after, types); n == 0 || err != nil {
+				t.Fatalf("%d rewritten, %v", n, err)
+			}
+			if err := after.Check(); err != nil {
+				t.Fatalf("%v in\n%s", err, after.Text())
+			}
+			a, b := execute(t, before), execute(t, after)
+			for i := range a {
+				if !(math.Abs(a[i]-b[i]) <= 1e-6) {
+					t.Fatalf("y[%d] = %g, was %g", i, b[i], a[i])
+				}
+			}
+			e := &runtime.Engine{Env: testEnv}
+			for _, level := range []int{1, 99} {
+				dump, err := e.Dump(after, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := operators(dump), operators(after); got != want {
+					t.Errorf("level %d runs %s, the file has %s", level, got, want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,148 @@
+package normalize
+
+// Transposes that ONNX Runtime's optimizers would move into a product. At level
+// 1 they push a Transpose through Reshapes that only join or split other axes;
+// at level 99 one that exchanges the last two axes, or moves the first axis
+// before the last, becomes part of a FusedMatMul. Both leave a Transpose alone
+// whose last axis is split in two, one of them of extent one:
+//
+//	x[s,b,d] ─Transpose(1,0,2)─▶ [b,s,d]
+//	x[s,b,d] ─Reshape─▶ [s,b,1,d] ─Transpose(1,0,2,3)─▶ [b,s,1,d] ─Reshape─▶ [b,s,d]
+//
+// The Reshapes share their input's memory.
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
+)
+
+// Unfuse rewrites the Transposes of a graph that would otherwise be fused into
+// a product, and returns their number. types must know the graph's values.
+func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
+	s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "remat/normalize/")}
+	if err := reshapes(s); err != nil {
+		return 0, err
+	}
+	s.count = 0
+	for _, n := range s.nodes() {
+		if n.Is("Transpose") && n.Out(0) != nil && !n.Out(0).IsOutput() && fusable(n) {
+			s.splitLast(n)
+		}
+	}
+	m.Graph.RemoveDead()
+	count := s.count
+	if err := reshapes(s); err != nil {
+		return 0, err
+	}
+	m.Graph.RemoveDead()
+	return count, s.b.Err()
+}
+
+// fusable reports a Transpose of one of the forms that meets a product, perhaps
+// behind a Reshape, or one that another operator reads, past which it could be
+// moved.
+func fusable(n *onnx.Node) bool {
+	r := rank(n.In(0))
+	if r < 3 {
+		return false
+	}
+	perm := permutation(n, r)
+	direct := swapsLastTwo(perm) || movesFirst(perm)
+	for _, u := range n.Out(0).Uses() {
+		switch {
+		case u.Node.Is("MatMul"):
+			if direct {
+				return true
+			}
+		case u.Node.Is("Conv", "ConvTranspose", "Gemm", "LSTM", "GRU", "RNN", "LayerNormalization", "Gather", "ScatterElements", "Shape"):
+			// Nothing is moved past these.
+		case !u.Node.Is("Reshape") || u.Index != 0:
+			return true
+		case direct && movedBehind(u.Node, r, swapsLastTwo(perm)):
+			return true
+		}
+	}
+	return false
+}
+
+// movedBehind reports a Reshape of a value of that rank through which a
+// Transpose could reach what reads it. A swap whose leading axes are joined
+// before a product stays as it is.
+func movedBehind(reshape *onnx.Node, rankBefore int, swap bool) bool {
+	y := reshape.Out(0)
+	if y == nil {
+		return false
+	}
+	for _, u := range y.Uses() {
+		joined := u.Node.Is("MatMul") && swap && rank(y) < rankBefore
+		if !joined && !u.Node.Is("Gemm") {
+			return true
+		}
+	}
+	return false
+}
+
+// movesFirst reports the permutations that take the first axis to the place
+// before the last, or to the last, all others in order.
+func movesFirst(perm []int) bool {
+	r := len(perm)
+	rest := make([]int, 0, r)
+	at := -1
+	for i, a := range perm {
+		if a == 0 {
+			at = i
+			continue
+		}
+		rest = append(rest, a)
+	}
+	for i, a := range rest {
+		if a != i+1 {
+			return false
+		}
+	}
+	return at == r-2 || at == r-1
+}
+
+// splitLast rewrites one Transpose.
+func (s *state) splitLast(n *onnx.Node) {
+	x, y := n.In(0), n.Out(0)
+	r := rank(x)
+	shape := append(onnx.Shape(nil), x.Type.Shape[:r-1]...)
+	shape = append(shape, onnx.Static(1), x.Type.Shape[r-1])
+	var perm []int
+	for _, a := range permutation(n, r) {
+		if a == r-1 {
+			perm = append(perm, r-1, r)
+		} else {
+			perm = append(perm, a)
+		}
+	}
+	s.scope(n)
+	from := x
+	if p := made(x, "Reshape"); p != nil && !x.IsOutput() {
+		from = p.In(0) // one Reshape does for a chain of them
+	}
+	wide := s.reshape(from, shape)
+	if wide == nil {
+		return
+	}
+	t := s.b.Op("Transpose", build.In(wide), onnx.IntsAttr("perm", ints64(perm)...))
+	back := s.reshape(t, y.Type.Shape)
+	if back == nil {
+		s.g.Remove(s.b.Take()...)
+		return
+	}
+	s.g.InsertBefore(n, s.b.Take()...)
+	for _, u := range append([]onnx.Use(nil), y.Uses()...) {
+		if u.Node.Is("Reshape") && u.Index == 0 {
+			s.scope(u.Node)
+			if z := s.reshape(t, u.Node.Out(0).Type.Shape); z != nil {
+				s.g.InsertBefore(u.Node, s.b.Take()...)
+				s.replaceOutput(u.Node.Out(0), z)
+			}
+		}
+	}
+	s.g.ReplaceUses(y, back)
+	s.count++
+}

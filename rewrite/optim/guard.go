@@ -1,0 +1,253 @@
+package optim
+
+// Updates in place are right if whoever reads the old value runs before the
+// node that writes the new one. ONNX Runtime does not know that the two share
+// memory, so the graph must say so by data:
+//
+//	P ──▶ reader ──▶ r ─▶ Reshape [-1] ─▶ Slice [0:0] ─▶ Cast int64 ─┐
+//	                                              shape of x ────────┴▶ Concat
+//	x ─────────────────────────────────────▶ Reshape ◀───────────────────┘
+//	P ──▶ writer(P, x') ──▶ P.new
+//
+// Most readers need nothing: the gradient is computed from what they made.
+// Those that remain are the products that pass the gradient on to the layer
+// below (dX = dY·Wᵀ beside dW = Xᵀ·dY), unless the global norm, which depends
+// on all gradients, stands between. Aliases of P (Reshape and the like) share
+// its memory, so their readers count.
+//
+// The barrier holds the reader's output until the update runs, so an order
+// that puts updates late keeps those outputs: run each update as soon as its
+// gradient is there.
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+// An OrderError says that no order lets an update run in place: a reader of
+// the old value needs the new one.
+type OrderError struct{ Value, Reader string }
+
+func (e *OrderError) Error() string {
+	return fmt.Sprintf("%q cannot be updated in place: node %q reads it and needs its next value", e.Value, e.Reader)
+}
+
+// Guard makes every reader of each key of next come before the node that makes
+// the key's next value, adding barriers where no data dependency does so yet.
+// It returns the number of readers that it led. It is idempotent, and to be
+// called again by a pass that adds readers of parameters. Nodes may stand in
+// any order; after an addition they are sorted.
+func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
+	k := newKin(m.Graph)
+	b := build.New(m.Graph, nil, "remat/barrier/")
+	olds := make([]*onnx.Value, 0, len(next))
+	for old := range next {
+		olds = append(olds, old)
+	}
+	slices.SortFunc(olds, func(a, b *onnx.Value) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	type link struct {
+		writer  *onnx.Node
+		old     *onnx.Value
+		readers []*onnx.Node
+	}
+	var links []link
+	count := 0
+	for _, old := range olds {
+		writer := next[old].Producer
+		if writer == nil {
+			continue
+		}
+		late := k.lateReaders(old, writer)
+		if len(late) > 0 {
+			links = append(links, link{writer, old, late})
+			count += len(late)
+		}
+	}
+	for _, l := range links {
+		for _, r := range l.readers {
+			if k.needs(r, l.writer) {
+				return 0, &OrderError{l.old.Name, r.Label()}
+			}
+		}
+	}
+	for _, l := range links {
+		b.Scope = l.old.Name
+		if err := bar(b, l.writer, l.old, l.readers); err != nil {
+			return 0, err
+		}
+	}
+	if count == 0 {
+		return 0, nil
+	}
+	place := make(map[*onnx.Node]int, len(m.Graph.Nodes))
+	for i, n := range m.Graph.Nodes {
+		place[n] = i
+	}
+	b.Flush()
+	if err := m.Graph.SortTopologically(); err != nil {
+		return 0, err
+	}
+	settle(m.Graph, place)
+	return count, nil
+}
+
+// settle gives every node of a sorted graph the place it had, or the first one
+// at which what it reads is there: a barrier and the update behind it stand
+// right after the last reader, not at the graph's end.
+func settle(g *onnx.Graph, place map[*onnx.Node]int) {
+	at := make(map[*onnx.Node]int, len(g.Nodes))
+	for _, n := range g.Nodes {
+		k := place[n] // 0 for a new one
+		for _, list := range [][]*onnx.Value{n.Inputs, n.Captures} {
+			for _, v := range list {
+				if v != nil && v.Producer != nil {
+					k = max(k, at[v.Producer])
+				}
+			}
+		}
+		at[n] = k
+	}
+	slices.SortStableFunc(g.Nodes, func(a, b *onnx.Node) int { return at[a] - at[b] })
+}
+
+// bar leads an input of the writer through a barrier that waits for readers.
+func bar(b *build.Builder, writer *onnx.Node, old *onnx.Value, readers []*onnx.Node) error {
+	at := -1
+	for i, v := range writer.Inputs {
+		if v != nil && v != old && v.Type.Ranked {
+			at = i
+		}
+	}
+	if at < 0 {
+		return fmt.Errorf("node %q: no input of known rank to wait with, besides %q", writer.Label(), old.Name)
+	}
+	x := writer.Inputs[at]
+	var shape []*onnx.Value
+	if dims, static := x.Type.Shape.Ints(); static {
+		if len(dims) > 0 {
+			shape = append(shape, b.Ints(dims...))
+		}
+	} else {
+		shape = append(shape, typed(b.Op("Shape", build.In(x)), onnx.Int64, int64(len(x.Type.Shape))))
+	}
+	for _, r := range readers {
+		shape = append(shape, nothing(b, r))
+	}
+	to := typed(b.Op("Concat", shape, onnx.IntAttr("axis", 0)), onnx.Int64, int64(len(x.Type.Shape)))
+	barred := b.Op("Reshape", build.In(x, to))
+	if b.Err() != nil {
+		return b.Err()
+	}
+	barred.Type = x.Type
+	writer.SetInput(at, barred)
+	return nil
+}
+
+// nothing is an int64 tensor without elements that depends on the node.
+func nothing(b *build.Builder, n *onnx.Node) *onnx.Value {
+	out := n.Outputs[slices.IndexFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil })]
+	zero := b.Ints(0)
+	flat := b.Op("Reshape", build.In(out, b.Ints(-1)))
+	if flat != nil {
+		flat.Type = onnx.TensorOf(out.Type.DType, onnx.Shape{out.Type.Shape.Elements()})
+	}
+	none := typed(b.Op("Slice", build.In(flat, zero, zero, zero)), out.Type.DType, 0)
+	if out.Type.DType == onnx.Int64 {
+		return none
+	}
+	return typed(b.Op("Cast", build.In(none), to(onnx.Int64)), onnx.Int64, 0)
+}
+
+func typed(v *onnx.Value, d onnx.DType, n int64) *onnx.Value {
+	if v != nil {
+		v.Type = onnx.TensorOf(d, onnx.StaticShape(n))
+	}
+	return v
+}
+
+// kin answers which nodes a node needs, for one node at a time, on numbers.
+type kin struct {
+	number map[*onnx.Node]int32
+	needed [][]int32
+	// mark is the round in which a node was last found needed; of is whom the
+	// last round was for.
+	mark  []int32
+	round int32
+	of    *onnx.Node
+	stack []int32
+}
+
+func newKin(g *onnx.Graph) *kin {
+	k := &kin{
+		number: make(map[*onnx.Node]int32, len(g.Nodes)),
+		needed: make([][]int32, len(g.Nodes)), mark: make([]int32, len(g.Nodes)),
+	}
+	for i, n := range g.Nodes {
+		k.number[n] = int32(i)
+	}
+	for i, n := range g.Nodes {
+		for _, list := range [][]*onnx.Value{n.Inputs, n.Captures} {
+			for _, v := range list {
+				if v != nil && v.Producer != nil {
+					k.needed[i] = append(k.needed[i], k.number[v.Producer])
+				}
+			}
+		}
+	}
+	return k
+}
+
+// needs reports that a is b or needs b, directly or not.
+func (k *kin) needs(a, b *onnx.Node) bool {
+	if k.of != a {
+		k.of = a
+		k.round++
+		k.stack = append(k.stack[:0], k.number[a])
+		for len(k.stack) > 0 {
+			i := k.stack[len(k.stack)-1]
+			k.stack = k.stack[:len(k.stack)-1]
+			if k.mark[i] == k.round {
+				continue
+			}
+			k.mark[i] = k.round
+			k.stack = append(k.stack, k.needed[i]...)
+		}
+	}
+	return k.mark[k.number[b]] == k.round
+}
+
+// lateReaders lists the readers of old, through its aliases, that the writer
+// does not need, each once.
+func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node) []*onnx.Node {
+	var late []*onnx.Node
+	for _, u := range old.Uses() {
+		n := u.Node
+		if n == writer {
+			continue
+		}
+		if !k.needs(writer, n) && !slices.Contains(late, n) {
+			late = append(late, n)
+		}
+		t, _ := traits.Of(n)
+		for _, p := range t.Alias {
+			if p.Input != u.Index || n.Out(p.Output) == nil {
+				continue
+			}
+			for _, r := range k.lateReaders(n.Out(p.Output), writer) {
+				if !slices.Contains(late, r) {
+					late = append(late, r)
+				}
+			}
+		}
+	}
+	return late
+}

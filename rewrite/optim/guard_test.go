@@ -1,0 +1,83 @@
+package optim
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// TestGuardAgain adds a reader of P after the update was built, as
+// recomputation does: Guard leads exactly that one, and then nothing more.
+func TestGuardAgain(t *testing.T) {
+	m, params := toyModel(t)
+	res, err := Apply(m, params, Defaults(AdamW))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := Guard(m, res.Next); n != 0 || err != nil {
+		t.Fatalf("guarded graph: %d readers led, %v", n, err)
+	}
+	g := m.Graph
+	clone := g.NewNode("", "Tanh", "clone", []*onnx.Value{params[0].Value}, []string{"clone"})
+	clone.Out(0).Type = params[0].Value.Type
+	g.Append(clone)
+	g.AddOutput(clone.Out(0))
+	if n, err := Guard(m, res.Next); n != 1 || err != nil {
+		t.Fatalf("one new reader: %d led, %v", n, err)
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	writer := res.Next[params[0].Value].Producer
+	if !newKin(g).needs(writer, clone) {
+		t.Error("the update does not wait for the new reader")
+	}
+}
+
+// TestGuardSettles: a led update runs right after the reader it waits for, not
+// at the end, where its gradient would live until then.
+func TestGuardSettles(t *testing.T) {
+	m, params := toyModel(t)
+	res, err := Apply(m, params, Defaults(SGD))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, p := m.Graph, params[0].Value
+	x := p
+	for _, name := range []string{"reader", "later"} {
+		n := g.NewNode("", "Tanh", name, []*onnx.Value{x}, []string{name})
+		x = n.Out(0)
+		x.Type = p.Type
+		g.Append(n)
+		g.AddOutput(x)
+	}
+	if n, err := Guard(m, res.Next); n != 1 || err != nil {
+		t.Fatalf("%d led, %v", n, err)
+	}
+	at := map[string]int{}
+	for i, n := range g.Nodes {
+		at[n.Label()] = i
+	}
+	if w := at[res.Next[p].Producer.Label()]; w < at["reader"] || w > at["later"] {
+		t.Errorf("the update stands at %d, its last reader at %d, what follows that at %d", w, at["reader"], at["later"])
+	}
+}
+
+// TestGuardRefuses: a reader that needs the next value can never come first.
+func TestGuardRefuses(t *testing.T) {
+	m, params := toyModel(t)
+	res, err := Apply(m, params, Defaults(SGD))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := params[0].Value
+	n := m.Graph.NewNode("", "Sub", "change", []*onnx.Value{res.Next[p], p}, []string{"change"})
+	n.Out(0).Type = p.Type
+	m.Graph.Append(n)
+	m.Graph.AddOutput(n.Out(0))
+	var order *OrderError
+	if _, err := Guard(m, res.Next); !errors.As(err, &order) || order.Reader != "change" {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,156 @@
+package optim
+
+// What loss scaling changes in updates that are in the graph already. Nodes are
+// found by their names, which update.go fixes.
+//
+//	Unscale  gradients arrive too large by a factor: it goes into the scalars
+//	         that they are multiplied with anyway, and into their norm
+//	Skip     where a bool is true a step changes nothing: the gradient becomes
+//	         zero (a product with zero would keep NaN), the old state and the
+//	         parameter are kept by neutral scalars, so their bits stay
+//
+// Skip costs a Where on each gradient, which needs three buffers of its size
+// for a moment, and nothing else.
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// neutral is what each step's scalar, the second factor of a product, must be
+// for the step to leave things as they are.
+var neutral = map[string]float64{
+	"m_add": 0, "v_scale": 0, "m_keep": 1, "v_keep": 1, "next.m": 1, "next.v": 1, "next.acc": 1, "next": 1, "rated": 0, "m_decay": 0,
+}
+
+// hook edits the updates of one model.
+type hook struct {
+	g     *onnx.Graph
+	b     *build.Builder
+	cache map[string]*onnx.Value
+}
+
+func newHook(m *onnx.Model, types build.Typer) *hook {
+	return &hook{g: m.Graph, b: build.New(m.Graph, types, prefix), cache: map[string]*onnx.Value{}}
+}
+
+// Unscale multiplies every gradient that an update reads by factor, a float32
+// scalar. Outputs P.grad stay as they are. Types may be nil.
+func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
+	h := newHook(m, types)
+	byNorm := false
+	err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
+		switch step := stepOf(n); {
+		case step == "square" || step == "as_row":
+			byNorm = true
+		case n.Is("Mul") && at == 0:
+			n.SetInput(1, h.scalar("unscale", "Mul", n.In(1), factor))
+		default:
+			n.SetInput(at, h.scalar(p.Name+"/unscaled", "Mul", grad, factor))
+		}
+	})
+	if norm := m.Graph.Value(prefix + "norm"); err == nil && byNorm && norm != nil {
+		readers := slices.Clone(norm.Uses())
+		scaled := h.scalar("norm_unscaled", "Mul", norm, factor)
+		for _, u := range readers {
+			u.Node.SetInput(u.Index, scaled)
+		}
+	}
+	return h.finish(m, err)
+}
+
+// Skip makes every update leave parameter and state as they are where skip, a
+// bool scalar, is true. Of gradients that are being summed, only those of the
+// step are left out; an update that was due comes with the next one. Types may
+// be nil.
+func Skip(m *onnx.Model, skip *onnx.Value, types build.Typer) error {
+	h := newHook(m, types)
+	err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
+		n.SetInput(at, h.selected(p.Name+"/finite", skip, 0, grad))
+	})
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		v, ok := neutral[stepOf(n)]
+		if err == nil && ok && n.Is("Mul") {
+			n.SetInput(1, h.selected("unless_skipped", skip, v, n.In(1)))
+		}
+	}
+	return h.finish(m, err)
+}
+
+// stepOf is the STEP of a node remat/optim/P/STEP, "" for other nodes.
+func stepOf(n *onnx.Node) string {
+	rest, ok := strings.CutPrefix(n.Name(), prefix)
+	if i := strings.LastIndexByte(rest, '/'); ok && i >= 0 {
+		return rest[i+1:]
+	}
+	return ""
+}
+
+// eachReader calls f for every place where an update reads a gradient.
+func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Node, at int)) error {
+	var r roles
+	text, _ := m.Metadata(rolesKey)
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return fmt.Errorf("metadata %s: %w", rolesKey, err)
+	}
+	for _, p := range m.Graph.Inputs {
+		grad := m.Graph.Value(p.Name + ".grad")
+		if r.New[p.Name] == "" || grad == nil {
+			continue
+		}
+		for _, u := range slices.Clone(grad.Uses()) {
+			if strings.HasPrefix(u.Node.Name(), prefix+p.Name+"/") {
+				f(p, grad, u.Node, u.Index)
+			}
+		}
+	}
+	return nil
+}
+
+// scalar makes x·factor once for each x.
+func (h *hook) scalar(what, op string, x, factor *onnx.Value) *onnx.Value {
+	if d := x.Type.DType; d != onnx.Float32 {
+		factor = h.once("factor "+d.String(), func() *onnx.Value {
+			return h.made("factor", "Cast", onnx.TensorOf(d, onnx.StaticShape()), build.In(factor), to(d))
+		})
+	}
+	return h.once(op+x.Name, func() *onnx.Value { return h.made(what, op, x.Type, build.In(x, factor)) })
+}
+
+// selected makes Where(skip, v, x) once for each v and x.
+func (h *hook) selected(what string, skip *onnx.Value, v float64, x *onnx.Value) *onnx.Value {
+	return h.once(fmt.Sprint(v, " ", x.Name), func() *onnx.Value {
+		return h.made(what, "Where", x.Type, build.In(skip, h.b.Scalar(x.Type.DType, v), x))
+	})
+}
+
+func (h *hook) once(key string, make func() *onnx.Value) *onnx.Value {
+	if h.cache[key] == nil {
+		h.cache[key] = make()
+	}
+	return h.cache[key]
+}
+
+func (h *hook) made(what, op string, t onnx.Type, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
+	v := h.b.NodeNamed("", op, prefix+what, in, []string{prefix + what}, attrs...)[0]
+	if v != nil {
+		v.Type = t
+	}
+	return v
+}
+
+func (h *hook) finish(m *onnx.Model, err error) error {
+	if err == nil {
+		err = h.b.Err()
+	}
+	if err != nil {
+		return err
+	}
+	h.b.Flush()
+	return m.Graph.SortTopologically()
+}

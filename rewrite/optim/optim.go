@@ -1,0 +1,314 @@
+// Package optim puts the optimizer into a training graph: parameters, state and
+// step scalars come in, their next values go out, in ordinary operators.
+//
+//	lr, step ──▶ scalars (float64 inside) ──┐
+//	P.grad ─▶ [accumulate] ─▶ [global norm]─┴─▶ P.m.new, P.v.new, P.new
+//	P.m, P.v ───────────────────────────────▶
+//	readers of P ──(empty slice)── barrier ─▶ the node that makes P.new
+//
+// Arithmetic is PyTorch's: torch.optim.AdamW (decoupled decay, bias correction
+// from step, eps outside the root), torch.optim.SGD (momentum without
+// dampening), clip_grad_norm_ with its 1e-6. What depends on lr and step alone
+// is computed once in float64 and rounded; clipping, averaging and bias
+// correction are folded into those scalars, so that they cost no pass over the
+// gradients. An update of n bytes needs 2n bytes beside the gradient at its
+// worst moment: ONNX Runtime's elementwise kernels do not run in place.
+//
+// A parameter and its next value may be bound to the same memory: every reader
+// of P is made to come before the node that writes P.new, by data (guard.go).
+// A pass that adds readers of a parameter later, as recomputation does, calls
+// Guard once more; it adds what is missing.
+//
+// Names of nodes are fixed: remat/optim/P/STEP, with the steps that update.go
+// lists. Later passes find them by name (hooks.go).
+package optim
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
+)
+
+// prefix begins the name of every node that updates.
+const prefix = "remat/optim/"
+
+// A Kind is an optimizer.
+type Kind string
+
+// The optimizers.
+const (
+	None  Kind = "none"
+	SGD   Kind = "sgd"
+	AdamW Kind = "adamw"
+)
+
+// ParseKind reads none, sgd or adamw.
+func ParseKind(s string) (Kind, error) {
+	switch k := Kind(s); k {
+	case None, SGD, AdamW:
+		return k, nil
+	case "":
+		return None, nil
+	}
+	return None, fmt.Errorf("unknown optimizer %q: none, sgd or adamw", s)
+}
+
+// A Param is a parameter with its gradient; both float, of one static shape.
+type Param struct {
+	// Value is a graph input, Grad any value.
+	Value, Grad *onnx.Value
+}
+
+// Options say how to update.
+type Options struct {
+	Kind Kind
+	// Beta1, Beta2 and Eps are AdamW's; WeightDecay is both optimizers'.
+	Beta1, Beta2, Eps float64
+	WeightDecay       float64
+	// Momentum is SGD's; 0 keeps no state.
+	Momentum float64
+	// NoDecay exempts parameters from weight decay; nil exempts none.
+	NoDecay func(name string, rank int) bool
+	// ClipNorm bounds the norm of all gradients together; 0 does not.
+	ClipNorm float64
+	// Accumulate makes N steps one update with the mean of their gradients:
+	// state P.acc sums them, every step whose number N divides updates. 0 and 1
+	// update always.
+	Accumulate int64
+	// KeepGrads leaves P.grad among the outputs.
+	KeepGrads bool
+	// Types infers new nodes' types; nil infers the model's first.
+	Types build.Typer
+}
+
+// Defaults are PyTorch's for that optimizer.
+func Defaults(k Kind) Options {
+	o := Options{Kind: k, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}
+	if k == AdamW {
+		o.WeightDecay = 0.01
+	}
+	return o
+}
+
+// A State is one tensor of optimizer state, of its parameter's shape and type;
+// it begins as zeros.
+type State struct {
+	// Input and Output are P.m and P.m.new, or v or acc.
+	Input, Output *onnx.Value
+}
+
+// A Result is what Apply added.
+type Result struct {
+	States []State
+	// Next maps each input that has a next value to its output.
+	Next map[*onnx.Value]*onnx.Value
+	// Barriers is how many readers had to be led before an update.
+	Barriers int
+	// NoDecay are the parameters that NoDecay exempted.
+	NoDecay []string
+}
+
+// A ClashError names a value of the file whose name the optimizer needs.
+type ClashError struct{ Name string }
+
+func (e *ClashError) Error() string {
+	return fmt.Sprintf("the file has a value named %q already, which the optimizer needs for its own", e.Name)
+}
+
+// Apply adds the update of every parameter to the model. With Kind None it adds
+// the gradients as outputs only. Gradients are named P.grad, P being the
+// parameter's name; the metadata entry remat.roles is kept true.
+func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
+	a := &applier{m: m, g: m.Graph, o: o, res: &Result{Next: map[*onnx.Value]*onnx.Value{}}}
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
+	}
+	if err := a.checkParams(params); err != nil {
+		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
+	}
+	if o.Types == nil {
+		types, err := infer.Model(m, infer.Options{})
+		if err != nil {
+			return nil, err
+		}
+		a.o.Types = types
+	}
+	a.b = build.New(a.g, a.o.Types, prefix)
+	a.nameGradients(params)
+	if o.Kind != None {
+		a.scalars(params)
+		for _, p := range params {
+			a.update(p)
+		}
+	}
+	if err := a.b.Err(); err != nil {
+		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
+	}
+	a.b.Flush()
+	if o.Kind != None {
+		if !o.KeepGrads {
+			a.dropGradients(params)
+		}
+		a.g.RemoveDead() // a scalar that no parameter asked for
+	}
+	var err error
+	if a.res.Barriers, err = Guard(m, a.res.Next); err != nil {
+		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
+	}
+	return a.res, a.writeRoles(params)
+}
+
+func (o *Options) check() error {
+	for _, f := range []struct {
+		name     string
+		v        float64
+		from, to float64
+	}{
+		{"beta1", o.Beta1, 0, 1}, {"beta2", o.Beta2, 0, 1}, {"eps", o.Eps, 0, 1},
+		{"weight decay", o.WeightDecay, 0, 1e6}, {"momentum", o.Momentum, 0, 1}, {"clip norm", o.ClipNorm, 0, 1e30},
+	} {
+		if !(f.v >= f.from && f.v <= f.to) {
+			return fmt.Errorf("%s %v must lie between %v and %v", f.name, f.v, f.from, f.to)
+		}
+	}
+	if o.WeightDecay > 0 && o.WeightDecay < 1e-12 {
+		return fmt.Errorf("weight decay %v must be 0 or at least 1e-12", o.WeightDecay)
+	}
+	if o.Kind == AdamW && (o.Beta1 == 1 || o.Beta2 == 1) {
+		return fmt.Errorf("beta1 %v and beta2 %v must be below 1", o.Beta1, o.Beta2)
+	}
+	if o.Accumulate < 0 {
+		return fmt.Errorf("accumulate %d must not be negative", o.Accumulate)
+	}
+	if _, err := ParseKind(string(o.Kind)); err != nil {
+		return err
+	}
+	return nil
+}
+
+// applier is one run of Apply.
+type applier struct {
+	m   *onnx.Model
+	g   *onnx.Graph
+	b   *build.Builder
+	o   Options
+	res *Result
+	s   scalars
+}
+
+// checkParams refuses what cannot be updated, before anything is changed.
+func (a *applier) checkParams(params []Param) error {
+	var names []string
+	if a.o.Kind != None {
+		names = append(names, "lr", "step")
+	}
+	for _, p := range params {
+		v := p.Value
+		if v == nil || p.Grad == nil {
+			return fmt.Errorf("a parameter or its gradient is missing")
+		}
+		if _, static := v.Type.Bytes(); !v.IsInput() || !v.Type.DType.IsFloat() || !static {
+			return fmt.Errorf("parameter %q: %s is no float input of a fixed shape", v.Name, v.Type)
+		}
+		if old := a.g.Value(v.Name + ".grad"); old != nil && old != p.Grad {
+			return &ClashError{old.Name}
+		}
+		for _, suffix := range a.stateSuffixes() {
+			names = append(names, v.Name+suffix, v.Name+suffix+".new")
+		}
+		if a.o.Kind != None {
+			names = append(names, v.Name+".new")
+		}
+	}
+	for _, name := range names {
+		if a.g.Value(name) != nil {
+			return &ClashError{name}
+		}
+	}
+	return nil
+}
+
+func (a *applier) stateSuffixes() []string {
+	var s []string
+	switch {
+	case a.o.Kind == AdamW:
+		s = []string{".m", ".v"}
+	case a.o.Kind == SGD && a.o.Momentum > 0:
+		s = []string{".m"}
+	}
+	if a.o.Kind != None && a.o.Accumulate > 1 {
+		s = append(s, ".acc")
+	}
+	return s
+}
+
+// nameGradients gives every gradient its name and a place among the outputs; a
+// value that has a name to keep gets a copy.
+func (a *applier) nameGradients(params []Param) {
+	for i := range params {
+		p := &params[i]
+		name := p.Value.Name + ".grad"
+		if p.Grad.Name != name {
+			if p.Grad.Producer == nil || p.Grad.IsOutput() {
+				a.b.Scope = p.Value.Name
+				p.Grad = a.b.Op("Identity", build.In(p.Grad))
+				if p.Grad == nil {
+					return
+				}
+			}
+			a.g.Rename(p.Grad, name)
+		}
+		if !p.Grad.IsOutput() {
+			a.g.AddOutput(p.Grad)
+		}
+	}
+}
+
+// dropGradients takes the gradients off the outputs.
+func (a *applier) dropGradients(params []Param) {
+	grads := map[*onnx.Value]bool{}
+	for _, p := range params {
+		grads[p.Grad] = true
+	}
+	for i := len(a.g.Outputs) - 1; i >= 0; i-- {
+		if grads[a.g.Outputs[i]] {
+			a.g.RemoveOutput(i)
+		}
+	}
+}
+
+// rolesKey is the metadata entry that says which output is what to which input.
+const rolesKey = "remat.roles"
+
+type roles struct {
+	Loss string            `json:"loss"`
+	Grad map[string]string `json:"grad"`
+	New  map[string]string `json:"new"`
+}
+
+func (a *applier) writeRoles(params []Param) error {
+	var r roles
+	if text, ok := a.m.Metadata(rolesKey); ok {
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			return fmt.Errorf("metadata %s: %w", rolesKey, err)
+		}
+	}
+	r.Grad, r.New = map[string]string{}, map[string]string{}
+	for _, p := range params {
+		if p.Grad.IsOutput() {
+			r.Grad[p.Value.Name] = p.Grad.Name
+		}
+	}
+	for in, out := range a.res.Next {
+		r.New[in.Name] = out.Name
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	a.m.SetMetadata(rolesKey, string(text))
+	return nil
+}

@@ -1,0 +1,95 @@
+package optim
+
+// The same training in float64, written from PyTorch's documentation of AdamW,
+// SGD and clip_grad_norm_, on the graph of toyModel.
+
+import "math"
+
+// reference holds the parameters P [3,4] and b [4] and their state.
+type reference struct {
+	o      Options
+	params [][]float64
+	m, v   [][]float64
+	acc    [][]float64
+	step   int
+}
+
+func newReference(o Options, params ...[]float64) *reference {
+	r := &reference{o: o, params: params}
+	for _, p := range params {
+		r.m = append(r.m, make([]float64, len(p)))
+		r.v = append(r.v, make([]float64, len(p)))
+		r.acc = append(r.acc, make([]float64, len(p)))
+	}
+	return r
+}
+
+// gradients of half the sum of (x·P+b)², x [5,3].
+func (r *reference) gradients(x []float64) [][]float64 {
+	p, b := r.params[0], r.params[1]
+	gp, gb := make([]float64, 12), make([]float64, 4)
+	for i := range 5 {
+		for j := range 4 {
+			y := b[j]
+			for k := range 3 {
+				y += x[i*3+k] * p[k*4+j]
+			}
+			gb[j] += y
+			for k := range 3 {
+				gp[k*4+j] += x[i*3+k] * y
+			}
+		}
+	}
+	return [][]float64{gp, gb}
+}
+
+// train makes one step on x.
+func (r *reference) train(x []float64, lr float64) {
+	r.step++
+	grads := r.gradients(x)
+	n := int(max(r.o.Accumulate, 1))
+	for i := range grads {
+		for j := range grads[i] {
+			r.acc[i][j] += grads[i][j] / float64(n)
+		}
+	}
+	if r.step%n != 0 {
+		return
+	}
+	scale := 1.0
+	if r.o.ClipNorm > 0 {
+		norm := 0.0
+		for _, g := range r.acc {
+			for _, v := range g {
+				norm += v * v
+			}
+		}
+		scale = math.Min(1, r.o.ClipNorm/(math.Sqrt(norm)+1e-6))
+	}
+	for i, p := range r.params {
+		decay := r.o.WeightDecay
+		if r.o.NoDecay != nil && r.o.NoDecay([]string{"P", "b"}[i], 2-i) {
+			decay = 0
+		}
+		for j := range p {
+			g := r.acc[i][j] * scale
+			r.acc[i][j] = 0
+			if r.o.Kind == AdamW {
+				r.adamw(i, j, g, lr, decay, float64(r.step/n))
+			} else {
+				g += decay * p[j]
+				r.m[i][j] = r.o.Momentum*r.m[i][j] + g
+				p[j] -= lr * r.m[i][j]
+			}
+		}
+	}
+}
+
+func (r *reference) adamw(i, j int, g, lr, decay, t float64) {
+	p, m, v := &r.params[i][j], &r.m[i][j], &r.v[i][j]
+	*p *= 1 - lr*decay
+	*m = r.o.Beta1**m + (1-r.o.Beta1)*g
+	*v = r.o.Beta2**v + (1-r.o.Beta2)*g*g
+	rate := lr / (1 - math.Pow(r.o.Beta1, t))
+	*p -= rate * *m / (math.Sqrt(*v)/math.Sqrt(1-math.Pow(r.o.Beta2, t)) + r.o.Eps)
+}

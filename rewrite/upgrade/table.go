@@ -1,0 +1,198 @@
+package upgrade
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// A Change is what one opset did to one operator.
+type Change struct {
+	Op string
+	// At is the opset that brought the change.
+	At      int64
+	Doc     string
+	rewrite func(*upgrader, *onnx.Node) error
+}
+
+// Changes lists the table.
+func Changes() []Change { return append([]Change(nil), table...) }
+
+var table = []Change{
+	{"Dropout", 12, "ratio became an input; inference is the default", dropoutInputs},
+	{"Clip", 11, "min and max became inputs", clipInputs},
+	{"Pad", 11, "pads and value became inputs", padInputs},
+	{"Squeeze", 13, "axes became an input", axesInput(1)},
+	{"Unsqueeze", 13, "axes became an input", axesInput(1)},
+	{"ReduceSum", 13, "axes became an input", axesInput(1)},
+	{"Split", 13, "split became an input", splitInput},
+	{"Softmax", 13, "works along one axis, not over all from it on", softmaxAxis},
+	{"LogSoftmax", 13, "works along one axis, not over all from it on", softmaxAxis},
+	{"BatchNormalization", 14, "the saved statistics are gone", batchNorm14},
+	{"RoiAlign", 16, "sampling at half pixels became the default", roiAlign16},
+	{"ReduceL1", 18, "axes became an input", axesInput(1)},
+	{"ReduceL2", 18, "axes became an input", axesInput(1)},
+	{"ReduceLogSum", 18, "axes became an input", axesInput(1)},
+	{"ReduceLogSumExp", 18, "axes became an input", axesInput(1)},
+	{"ReduceMax", 18, "axes became an input", axesInput(1)},
+	{"ReduceMean", 18, "axes became an input", axesInput(1)},
+	{"ReduceMin", 18, "axes became an input", axesInput(1)},
+	{"ReduceProd", 18, "axes became an input", axesInput(1)},
+	{"ReduceSumSquare", 18, "axes became an input", axesInput(1)},
+	{"Split", 18, "equal parts need num_outputs", splitOutputs},
+	{"GridSample", 20, "bilinear and bicubic lost their prefix", gridSample20},
+}
+
+// axesInput moves the attribute axes to an input.
+func axesInput(at int) func(*upgrader, *onnx.Node) error {
+	return func(u *upgrader, n *onnx.Node) error {
+		if axes := n.Ints("axes"); n.Has("axes") {
+			n.SetInput(at, u.b.Ints(axes...))
+			n.RemoveAttr("axes")
+		}
+		return nil
+	}
+}
+
+func splitInput(u *upgrader, n *onnx.Node) error {
+	if sizes := n.Ints("split"); n.Has("split") {
+		n.SetInput(1, u.b.Ints(sizes...))
+		n.RemoveAttr("split")
+	}
+	return nil
+}
+
+func splitOutputs(u *upgrader, n *onnx.Node) error {
+	if n.In(1) == nil && !n.Has("num_outputs") {
+		n.SetAttr(onnx.IntAttr("num_outputs", int64(len(n.Outputs))))
+	}
+	return nil
+}
+
+func clipInputs(u *upgrader, n *onnx.Node) error {
+	for i, name := range []string{"min", "max"} {
+		if n.Has(name) {
+			d := n.In(0).Type.DType
+			if d == onnx.Undefined {
+				d = onnx.Float32
+			}
+			n.SetInput(1+i, u.b.Scalar(d, n.Float(name, 0)))
+			n.RemoveAttr(name)
+		}
+	}
+	return nil
+}
+
+func padInputs(u *upgrader, n *onnx.Node) error {
+	pads := n.Ints("pads")
+	if !n.Has("pads") {
+		return nil
+	}
+	n.SetInput(1, u.b.Ints(pads...))
+	n.RemoveAttr("pads")
+	if v := n.Float("value", 0); v != 0 {
+		d := n.In(0).Type.DType
+		if d == onnx.Undefined {
+			d = onnx.Float32
+		}
+		n.SetInput(2, u.b.Scalar(d, v))
+	}
+	n.RemoveAttr("value")
+	return nil
+}
+
+// dropoutInputs: before opset 12 the mode was the runtime's, which is
+// inference; so it is with the new operator without its third input.
+func dropoutInputs(u *upgrader, n *onnx.Node) error {
+	if n.Has("ratio") {
+		n.SetInput(1, u.b.Scalar(onnx.Float32, n.Float("ratio", 0.5)))
+		n.RemoveAttr("ratio")
+	}
+	return nil
+}
+
+// softmaxAxis keeps the meaning of old nodes: all axes from the given one on
+// are one. For the last axis, by far the usual one, nothing changes.
+func softmaxAxis(u *upgrader, n *onnx.Node) error {
+	axis := n.Int("axis", 1)
+	x := n.In(0)
+	if x.Type.Ranked {
+		rank := int64(len(x.Type.Shape))
+		if axis == -1 || axis == rank-1 {
+			n.SetAttr(onnx.IntAttr("axis", -1))
+			return nil
+		}
+	} else if axis == -1 {
+		return nil
+	}
+	if axis < 0 {
+		return fmt.Errorf("axis %d of a value of unknown rank", axis)
+	}
+	shape := u.b.Op("Shape", build.In(x))
+	flat := u.b.Op("Flatten", build.In(x), onnx.IntAttr("axis", axis))
+	n.SetInput(0, flat)
+	n.SetAttr(onnx.IntAttr("axis", -1))
+	return u.reshapeAfter(n, shape)
+}
+
+// reshapeAfter gives the readers of n's output that output in another shape.
+func (u *upgrader) reshapeAfter(n *onnx.Node, shape *onnx.Value) error {
+	g := u.m.Graph
+	out := n.Outputs[0]
+	u.b.Nodes = append(u.b.Nodes, n)
+	nodes := u.b.Take()
+	back := u.b.Op("Reshape", build.In(out, shape))
+	g.TakeOver(out, back)
+	back.Producer.SetInput(0, out)
+	out.Type = onnx.Type{}
+	i := indexOf(g.Nodes, n)
+	rest := append([]*onnx.Node(nil), g.Nodes[i+1:]...)
+	g.Nodes = append(append(append(g.Nodes[:i:i], nodes...), u.b.Take()...), rest...)
+	return nil
+}
+
+func indexOf(nodes []*onnx.Node, n *onnx.Node) int {
+	for i, m := range nodes {
+		if m == n {
+			return i
+		}
+	}
+	return -1
+}
+
+// batchNorm14: the node is in training mode when it has the outputs of it.
+func batchNorm14(u *upgrader, n *onnx.Node) error {
+	training := n.Out(1) != nil || n.Out(2) != nil
+	for i := 3; i < len(n.Outputs); i++ {
+		if o := n.Outputs[i]; o != nil && !o.Dead() {
+			return fmt.Errorf("its saved statistics %q are read", o.Name)
+		}
+		n.DropOutput(i)
+	}
+	if len(n.Outputs) > 3 {
+		n.Outputs = n.Outputs[:3]
+	}
+	if training {
+		n.SetAttr(onnx.IntAttr("training_mode", 1))
+	}
+	n.RemoveAttr("spatial")
+	return nil
+}
+
+func roiAlign16(u *upgrader, n *onnx.Node) error {
+	if !n.Has("coordinate_transformation_mode") {
+		n.SetAttr(onnx.StringAttr("coordinate_transformation_mode", "output_half_pixel"))
+	}
+	return nil
+}
+
+func gridSample20(u *upgrader, n *onnx.Node) error {
+	switch n.Str("mode", "bilinear") {
+	case "bilinear":
+		n.SetAttr(onnx.StringAttr("mode", "linear"))
+	case "bicubic":
+		n.SetAttr(onnx.StringAttr("mode", "cubic"))
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+// Package upgrade brings a model to one newer opset of the standard domain.
+// Each row of a table says what changed for one operator at one opset and
+// rewrites its nodes when that opset is passed:
+//
+//	opset 13 ─▶ rows of 14 ─▶ rows of 15 ─▶ … ─▶ rows of the target
+//
+// Operators without a row kept their meaning. Source: the operator changelog of
+// ONNX. Weakness: nodes inside subgraphs of control flow are not rewritten, so
+// a model with control flow must come in the target opset already.
+package upgrade
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// Oldest is the lowest opset that can be upgraded from.
+const Oldest = 7
+
+// minIR is the file format version that goes with opset 20.
+const minIR = 9
+
+// An OpsetError says why a model cannot be brought to the opset.
+type OpsetError struct {
+	Have, Want int64
+	Reason     string
+}
+
+func (e *OpsetError) Error() string {
+	return fmt.Sprintf("opset %d cannot be upgraded to %d: %s", e.Have, e.Want, e.Reason)
+}
+
+// Model upgrades m in place to opset want; a model of that opset or a newer
+// one stays as it is. Opset imports that no node needs are dropped.
+func Model(m *onnx.Model, want int64) error {
+	dropUnused(m)
+	have := m.Opset("")
+	if have >= want {
+		return nil
+	}
+	if have < Oldest {
+		return &OpsetError{have, want, fmt.Sprintf("the oldest one understood is %d: export the model again", Oldest)}
+	}
+	for _, n := range m.Graph.Nodes {
+		if len(n.Subgraphs()) > 0 {
+			return &OpsetError{have, want, fmt.Sprintf("node %q (%s) holds a subgraph: export the model with opset %d", n.Label(), n.OpType(), want)}
+		}
+	}
+	u := &upgrader{m: m, b: build.New(m.Graph, nil, "remat/upgrade/")}
+	for at := have + 1; at <= want; at++ {
+		for i := range table {
+			if table[i].At == at {
+				if err := u.apply(&table[i], have, want); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	m.SetOpset("", want)
+	if m.Proto.GetIrVersion() < minIR {
+		ir := int64(minIR)
+		m.Proto.IrVersion = &ir
+	}
+	return nil
+}
+
+type upgrader struct {
+	m *onnx.Model
+	b *build.Builder
+}
+
+func (u *upgrader) apply(c *Change, have, want int64) error {
+	for _, n := range slices.Clone(u.m.Graph.Nodes) {
+		if !n.Is(c.Op) {
+			continue
+		}
+		u.b.Scope = n.Label()
+		if err := c.rewrite(u, n); err != nil {
+			return &OpsetError{have, want, fmt.Sprintf("node %q (%s): %v", n.Label(), c.Op, err)}
+		}
+		if err := u.b.Err(); err != nil {
+			return err
+		}
+		u.m.Graph.InsertBefore(n, u.b.Take()...)
+	}
+	u.m.Graph.RemoveDead()
+	return nil
+}
+
+// dropUnused forgets imported domains that no node is of.
+func dropUnused(m *onnx.Model) {
+	used := map[string]bool{"": true}
+	for _, n := range m.Graph.Nodes {
+		used[n.Domain()] = true
+		if len(n.Subgraphs()) > 0 {
+			return
+		}
+	}
+	if len(m.Proto.GetFunctions()) > 0 {
+		return
+	}
+	m.Proto.OpsetImport = slices.DeleteFunc(m.Proto.OpsetImport, func(o *onnxpb.OperatorSetIdProto) bool {
+		return !used[onnx.NormalDomain(o.GetDomain())]
+	})
+}

@@ -1,0 +1,184 @@
+package upgrade
+
+// Every row of the table on a node of the opset before it: the upgraded model
+// must be of one opset and compute the same.
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+var testEnv *ort.Environment
+
+func TestMain(m *testing.M) {
+	path, err := install.Find("")
+	if err == nil {
+		testEnv, err = ort.Open(path)
+	}
+	if err != nil {
+		println(err.Error())
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := testEnv.Close(); err != nil {
+		println(err.Error())
+		code = 1
+	}
+	os.Exit(code)
+}
+
+var cases = []struct {
+	op, opset string
+	body      string
+}{
+	{"Dropout@12", "11", "in x float32[2,3]\ny = Dropout(x) {ratio=0.3}"},
+	{"Clip@11", "10", "in x float32[2,3]\ny = Clip(x) {min=-0.5, max=1.0}"},
+	{"Pad@11", "10", "in x float32[2,3]\ny = Pad(x) {pads=[0, 1, 1, 0], value=3.0}"},
+	{"Squeeze@13", "12", "in x float32[2,1,3]\ny = Squeeze(x) {axes=[1]}"},
+	{"Unsqueeze@13", "12", "in x float32[2,3]\ny = Unsqueeze(x) {axes=[0, -1]}"},
+	{"ReduceSum@13", "12", "in x float32[2,3]\ny = ReduceSum(x) {axes=[1], keepdims=0}"},
+	{"Split@13", "12", "in x float32[2,5]\na, b = Split(x) {axis=1, split=[2, 3]}\ny = Relu(b)"},
+	{"Split@18", "17", "in x float32[2,6]\na, b = Split(x) {axis=1}\ny = Mul(a, b)"},
+	{"Softmax@13", "12", "in x float32[2,3,4]\nr = Softmax(x) {axis=1}\ny = Mul(r, r)"},
+	{"Softmax@13", "12", "in x float32[2,3,4]\ny = Softmax(x) {axis=2}"},
+	{"LogSoftmax@13", "12", "in x float32[2,3,4]\ny = LogSoftmax(x)"},
+	{"BatchNormalization@14", "13", "in x float32[2,2,3]\ninit s float32[2] = [1, 2]\ninit b float32[2] = [3, 4]\ninit m float32[2] = [0, 1]\ninit v float32[2] = [1, 2]\ny = BatchNormalization(x, s, b, m, v)"},
+	{"RoiAlign@16", "15", "in x float32[1,1,6,6]\ninit r float32[1,4] = [0, 0, 4, 4]\ninit i int64[1] = [0]\ny = RoiAlign(x, r, i) {output_height=2, output_width=2}"},
+	{"ReduceL1@18", "17", "in x float32[2,3]\ny = ReduceL1(x) {axes=[1]}"},
+	{"ReduceL2@18", "17", "in x float32[2,3]\ny = ReduceL2(x) {axes=[1]}"},
+	{"ReduceLogSum@18", "17", "in x float32[2,3]\na = Abs(x)\ny = ReduceLogSum(a) {axes=[1]}"},
+	{"ReduceLogSumExp@18", "17", "in x float32[2,3]\ny = ReduceLogSumExp(x) {axes=[1]}"},
+	{"ReduceMax@18", "17", "in x float32[2,3]\ny = ReduceMax(x) {axes=[-1]}"},
+	{"ReduceMean@18", "17", "in x float32[2,3]\ny = ReduceMean(x) {axes=[0], keepdims=0}"},
+	{"ReduceMin@18", "17", "in x float32[2,3]\ny = ReduceMin(x) {axes=[1]}"},
+	{"ReduceProd@18", "17", "in x float32[2,3]\ny = ReduceProd(x) {axes=[1]}"},
+	{"ReduceSumSquare@18", "17", "in x float32[2,3]\ny = ReduceSumSquare(x) {axes=[1]}"},
+	{"GridSample@20", "16", "in x float32[1,1,3,3]\ninit g float32[1,1,2,2] = [0.1, 0.2, -0.3, 0.4]\ny = GridSample(x, g) {mode=\"bilinear\"}"},
+}
+
+func TestChanges(t *testing.T) {
+	covered := map[string]bool{}
+	for _, c := range cases {
+		covered[c.op] = true
+		t.Run(c.op, func(t *testing.T) {
+			before, after := parse(t, c.opset, c.body), parse(t, c.opset, c.body)
+			if _, err := infer.Model(after, infer.Options{}); err != nil {
+				t.Log(err)
+			}
+			if err := Model(after, 20); err != nil {
+				t.Fatal(err)
+			}
+			if err := after.Check(); err != nil {
+				t.Fatalf("%v in\n%s", err, after.Text())
+			}
+			if _, err := infer.Model(after, infer.Options{Strict: true}); err != nil {
+				t.Fatalf("%v in\n%s", err, after.Text())
+			}
+			if after.Opset("") != 20 || len(after.Proto.OpsetImport) != 1 {
+				t.Errorf("imports %v", after.Proto.OpsetImport)
+			}
+			a, b := execute(t, before), execute(t, after)
+			if len(a) != len(b) {
+				t.Fatalf("%d elements, were %d", len(b), len(a))
+			}
+			for i := range a {
+				if !(math.Abs(a[i]-b[i]) <= 1e-6*(1+math.Abs(a[i]))) {
+					t.Errorf("y[%d] = %g, was %g", i, b[i], a[i])
+				}
+			}
+		})
+	}
+	for _, c := range Changes() {
+		name := c.Op + "@" + map[int64]string{11: "11", 12: "12", 13: "13", 14: "14", 16: "16", 18: "18", 20: "20"}[c.At]
+		if c.Doc == "" || !covered[name] {
+			t.Errorf("change %s has no doc string or no case", name)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for _, c := range []struct{ name, opset, body, want string }{
+		{"too old", "6", "in x float32[2]\ny = Relu(x)", "the oldest one understood is 7"},
+		{"subgraph", "18", "in x float32[2]\nin c bool[]\ny = If(c) {then_branch=graph a {\nr = Relu(x)\nout r float32[2]\n}, else_branch=graph b {\ns = Neg(x)\nout s float32[2]\n}}", "holds a subgraph"},
+	} {
+		m := parse(t, c.opset, c.body)
+		var e *OpsetError
+		if err := Model(m, 20); !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
+	}
+	m := parse(t, "21", "in x float32[2]\ny = Relu(x)")
+	if err := Model(m, 20); err != nil || m.Opset("") != 21 {
+		t.Errorf("a newer model: %v, opset %d", err, m.Opset(""))
+	}
+}
+
+func parse(t *testing.T, opset, body string) *onnx.Model {
+	t.Helper()
+	m, err := onnx.Parse("model ir=7 opset=" + opset + " opset[unused.domain]=3\ngraph g {\n" + body + "\nout y float32\n}\n")
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, body)
+	}
+	return m
+}
+
+func execute(t *testing.T, m *onnx.Model) []float64 {
+	t.Helper()
+	data, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := testEnv.NewSessionFromBytes(data, ort.SessionOptions{Threads: 1, Provider: ort.CPU})
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, m.Text())
+	}
+	defer s.Close()
+	b, err := s.NewBinding()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, in := range s.Inputs {
+		n, _ := onnx.Elements(in.Shape)
+		values := make([]float32, n)
+		for i := range values {
+			values[i] = rng.Float32()*4 - 2
+		}
+		bytes, _ := onnx.Float32Tensor(values, in.Shape...).Bytes()
+		v, err := testEnv.TensorOver(bytes, ort.Float32, in.Shape)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer v.Close()
+		if err := b.BindInput(in.Name, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.BindOutputToDevice("y", ort.CPU, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run(context.Background(), b, ""); err != nil {
+		t.Fatalf("%v in\n%s", err, m.Text())
+	}
+	out, err := b.Outputs()
+	if err != nil || out[0].Err != nil {
+		t.Fatal(err, out[0].Err)
+	}
+	defer out[0].Value.Close()
+	values, err := onnx.NewTensor(onnx.DType(out[0].Value.Type), out[0].Value.Shape, out[0].Value.Bytes()).Float64s()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
