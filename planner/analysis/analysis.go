@@ -1,0 +1,240 @@
+// Package analysis turns a graph into a planning problem: sizes, work, what
+// shares a buffer with what, which part is forward and which follows from it,
+// what each input and output is for, and where the layers end. It goes by the
+// graph's structure; names are only used where a file states roles itself.
+//
+//	onnx.Graph ─▶ sizes.go    bytes and classes of buffers
+//	           ─▶ cost.go     FLOPs and bytes moved
+//	           ─▶ split.go    what the loss needs is forward, the rest backward
+//	           ─▶ roles.go    loss, gradients, updated state
+//	           ─▶ layers.go   single-value cuts, and their repetition
+//	           ─▶ planner.Problem
+//
+// The graph's types must be inferred (package onnx/infer) before.
+package analysis
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
+)
+
+// Options steer the analysis.
+type Options struct {
+	// Dims are numbers for the free dimensions, by symbol. What stays free
+	// counts as 1.
+	Dims map[string]int64
+	// Threads is the number of threads that kernels will use; 0 means 1.
+	Threads int
+	// Roles overrides what is found.
+	Roles *Roles
+	// Costs are measured times in nanoseconds by node name. If there are any,
+	// they replace the estimate of work, and what was not measured is free.
+	Costs map[string]int64
+}
+
+// An Analysis is a problem with the way back to the graph: node i and value v
+// of the problem are Nodes[i] and Values[v].
+type Analysis struct {
+	Problem *planner.Problem
+	Nodes   []*onnx.Node
+	Values  []*onnx.Value
+	// Index finds the number of a value.
+	Index map[*onnx.Value]int
+	Roles Roles
+	// Unsized lists values whose size is not known; they count as empty.
+	Unsized []string
+
+	opts    Options
+	classes map[string]int
+}
+
+// Analyze makes the planning problem of a model.
+func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
+	a := &Analysis{Problem: &planner.Problem{Loss: ortmodel.None}, Index: make(map[*onnx.Value]int),
+		opts: o, classes: make(map[string]int)}
+	g := m.Graph
+	for _, v := range g.Inputs {
+		a.value(v)
+	}
+	for _, v := range g.Initializers {
+		a.value(v)
+	}
+	for _, n := range g.Nodes {
+		if err := a.node(n); err != nil {
+			return nil, err
+		}
+	}
+	if err := a.findRoles(m); err != nil {
+		return nil, err
+	}
+	a.split()
+	a.assignRoles(g)
+	a.findLayers()
+	a.uniqueNames()
+	a.Problem.Static = a.static()
+	if err := a.Problem.Validate(); err != nil {
+		return nil, fmt.Errorf("analysis: %w", err)
+	}
+	return a, nil
+}
+
+// value numbers a value, or returns its number; None for nil.
+func (a *Analysis) value(v *onnx.Value) int {
+	if v == nil {
+		return ortmodel.None
+	}
+	if id, ok := a.Index[v]; ok {
+		return id
+	}
+	id := len(a.Values)
+	a.Index[v] = id
+	a.Values = append(a.Values, v)
+	val := a.buffer(v)
+	switch {
+	case v.IsConstant():
+		val.Kind = ortmodel.Constant
+	case v.IsInput():
+		val.Kind = ortmodel.Feed
+	case v.IsOutput():
+		val.Kind = ortmodel.Output
+	}
+	p := a.Problem
+	p.Graph.Values = append(p.Graph.Values, val)
+	p.Values = append(p.Values, planner.ValueInfo{Name: v.Name})
+	return id
+}
+
+// node adds one operator.
+func (a *Analysis) node(n *onnx.Node) error {
+	node := ortmodel.Node{Inputs: a.list(n.Inputs), Outputs: a.list(n.Outputs), Captures: a.list(n.Captures)}
+	op := planner.Op{Name: n.Label(), Type: n.OpType(), Recomputable: true}
+	t, known := traits.Of(n)
+	if n.Is("Constant") { // ONNX Runtime makes an initializer of it
+		for k, v := range node.Outputs {
+			if v != ortmodel.None {
+				a.Problem.Graph.Values[v].Kind = ortmodel.Constant
+			}
+			node.Outputs[k] = ortmodel.None
+		}
+	}
+	for _, pair := range t.Alias {
+		if fits(pair, &node) {
+			node.Alias = append(node.Alias, ortmodel.Pair(pair))
+		}
+	}
+	for _, pair := range t.InPlace {
+		if fits(pair, &node) {
+			node.InPlace = append(node.InPlace, ortmodel.Pair(pair))
+		}
+	}
+	if t.Inner {
+		a.scratch(n, &node)
+	}
+	op.Recomputable, op.Reason = recomputable(n, t, known)
+	op.FLOPs, op.Moved = a.cost(n, t)
+	if a.opts.Costs != nil {
+		op.FLOPs = a.opts.Costs[n.Name()]
+	}
+	a.Nodes = append(a.Nodes, n)
+	a.Problem.Graph.Nodes = append(a.Problem.Graph.Nodes, node)
+	a.Problem.Ops = append(a.Problem.Ops, op)
+	return nil
+}
+
+func (a *Analysis) list(values []*onnx.Value) []int {
+	if len(values) == 0 {
+		return nil
+	}
+	ids := make([]int, len(values))
+	for k, v := range values {
+		ids[k] = a.value(v)
+	}
+	return ids
+}
+
+func fits(p traits.Pair, n *ortmodel.Node) bool {
+	return p.Input < len(n.Inputs) && p.Output < len(n.Outputs)
+}
+
+func (a *Analysis) scratch(n *onnx.Node, node *ortmodel.Node) {
+	k, ok := traits.Scratch(n, max(a.opts.Threads, 1))
+	if !ok || k == nil {
+		return
+	}
+	node.Scratch = k.Sizes
+	for _, act := range k.Acts {
+		node.Script = append(node.Script, ortmodel.Act{Kind: ortmodel.ActKind(act.Kind), Index: act.Index})
+	}
+}
+
+// recomputable reports whether a second run gives the same bits and does
+// nothing else. Operators that draw from a seed count: the rewriter fixes it.
+func recomputable(n *onnx.Node, t traits.Traits, known bool) (bool, string) {
+	switch {
+	case !known:
+		return false, "the operator is not known"
+	case t.SideEffects || len(n.Subgraphs()) > 0:
+		return false, "it runs a subgraph or has side effects"
+	case n.Is("Constant"):
+		return false, "it is a constant"
+	}
+	for _, v := range n.Outputs {
+		if v != nil && v.Type.Other != nil {
+			return false, "its output is no tensor"
+		}
+	}
+	for _, v := range n.Inputs {
+		if v != nil && v.Type.Ranked {
+			return true, ""
+		}
+	}
+	return false, "it has no input of known rank to put a barrier before"
+}
+
+// static reports that every computed value has a static shape, and that
+// concealing it is understood: what ONNX Runtime releases around recurrent
+// operators of unknown shapes is not.
+func (a *Analysis) static() bool {
+	for _, n := range a.Nodes {
+		if t, known := traits.Of(n); !known || t.Cost == traits.Recurrent || t.SideEffects {
+			return false
+		}
+		for _, v := range n.Outputs {
+			if v != nil && !v.Type.IsStatic() {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// uniqueNames makes the names of operators unique: where a node has none, or
+// another's, its first output's name is added.
+func (a *Analysis) uniqueNames() {
+	ops := a.Problem.Ops
+	count := make(map[string]int)
+	for i := range ops {
+		count[ops[i].Name]++
+	}
+	taken := make(map[string]bool)
+	for i, n := range a.Nodes {
+		name := ops[i].Name
+		if count[name] > 1 {
+			for _, o := range n.Outputs {
+				if o != nil {
+					name += "/" + o.Name
+					break
+				}
+			}
+		}
+		for k := 2; taken[name]; k++ {
+			name = fmt.Sprintf("%s#%d", ops[i].Name, k)
+		}
+		taken[name] = true
+		ops[i].Name = name
+	}
+}

@@ -1,0 +1,350 @@
+package analysis
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+// What inputs and outputs are for. A file says it itself (metadata
+// remat.roles, or the names that remat grad gives); else the structure does:
+//
+//	loss   the scalar float output that depends on the weights and on the
+//	       fewest operators: everything else scalar (a norm) comes after it
+//	new    an output that elementwise operators alone make from an input of
+//	       its shape is that input's next state; where several inputs are
+//	       reached (P, m and v all lead to P.new), those that are the only
+//	       one for another output go there first
+//	grad   what is left, of a weight's shape: in the order of the weights if
+//	       all fit, else by the longest common ending of the names
+//
+// Weakness: two weights of one shape whose gradients come out of order and
+// under unrelated names are mixed up; --roles settles it.
+
+// RolesKey is the metadata entry that holds Roles as JSON.
+const RolesKey = "remat.roles"
+
+// Roles says which outputs are the loss, gradients of inputs, and next values
+// of inputs, by name.
+type Roles struct {
+	Loss string            `json:"loss"`
+	Grad map[string]string `json:"grad"`
+	New  map[string]string `json:"new"`
+}
+
+// ReadRoles parses the metadata entry or a roles file and checks the names
+// against the model.
+func ReadRoles(data []byte, m *onnx.Model) (*Roles, error) {
+	var r Roles
+	dec := json.NewDecoder(strings.NewReader(string(data)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&r); err != nil {
+		return nil, fmt.Errorf("roles: %w", err)
+	}
+	if err := r.check(m.Graph); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+func (r *Roles) check(g *onnx.Graph) error {
+	output := func(name string) error {
+		if v := g.Value(name); v == nil || !v.IsOutput() {
+			return fmt.Errorf("roles: the graph has no output %q", name)
+		}
+		return nil
+	}
+	if r.Loss != "" {
+		if err := output(r.Loss); err != nil {
+			return err
+		}
+	}
+	for _, pairs := range []map[string]string{r.Grad, r.New} {
+		for in, out := range pairs {
+			if v := g.Value(in); v == nil || !v.IsInput() && v.Init == nil {
+				return fmt.Errorf("roles: the graph has no input %q", in)
+			}
+			if err := output(out); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// findRoles fills in a.Roles.
+func (a *Analysis) findRoles(m *onnx.Model) error {
+	if a.opts.Roles != nil {
+		if err := a.opts.Roles.check(m.Graph); err != nil {
+			return err
+		}
+		a.Roles = *a.opts.Roles
+		return nil
+	}
+	if text, ok := m.Metadata(RolesKey); ok {
+		r, err := ReadRoles([]byte(text), m)
+		if err != nil {
+			return fmt.Errorf("metadata %s: %w", RolesKey, err)
+		}
+		a.Roles = *r
+		return nil
+	}
+	f := &roleFinder{a: a, g: m.Graph, roles: Roles{Grad: map[string]string{}, New: map[string]string{}}, done: map[*onnx.Value]bool{}}
+	f.findLoss()
+	f.findStated()
+	f.findNew()
+	f.findGrad()
+	a.Roles = f.roles
+	return nil
+}
+
+type roleFinder struct {
+	a       *Analysis
+	g       *onnx.Graph
+	roles   Roles
+	done    map[*onnx.Value]bool // outputs that have a role
+	forward map[int]bool         // operators that the loss needs
+}
+
+// findLoss picks the scalar float output that reads weights and depends on
+// the fewest operators.
+func (f *roleFinder) findLoss() {
+	f.forward = map[int]bool{}
+	type candidate struct {
+		v            *onnx.Value
+		ops, weights int
+	}
+	var list []candidate
+	most := 0
+	for _, v := range f.g.Outputs {
+		if v.Producer == nil || !v.Type.DType.IsFloat() || f.a.elements(v) != 1 {
+			continue
+		}
+		ops := f.a.ancestors(f.a.Index[v])
+		c := candidate{v, len(ops), f.weights(ops)}
+		most = max(most, c.weights)
+		list = append(list, c)
+	}
+	var best *candidate
+	for i := range list {
+		if c := &list[i]; 2*c.weights >= most && (best == nil || c.ops < best.ops) {
+			best = c
+		}
+	}
+	if best == nil {
+		return
+	}
+	f.roles.Loss = best.v.Name
+	f.done[best.v] = true
+	for _, op := range f.a.ancestors(f.a.Index[best.v]) {
+		f.forward[op] = true
+	}
+}
+
+// weights counts the float inputs and initializers of more than one element
+// that some of the operators read.
+func (f *roleFinder) weights(ops []int) int {
+	seen := map[int]bool{}
+	for _, op := range ops {
+		for _, v := range f.a.reads(op) {
+			if f.weight(f.a.Values[v]) {
+				seen[v] = true
+			}
+		}
+	}
+	return len(seen)
+}
+
+func (f *roleFinder) weight(v *onnx.Value) bool {
+	return v.Producer == nil && v.Type.DType.IsFloat() && f.a.elements(v) > 1
+}
+
+// findStated takes the names that remat grad gives: P.grad and P.new.
+func (f *roleFinder) findStated() {
+	for _, v := range f.g.Outputs {
+		for suffix, into := range map[string]map[string]string{".grad": f.roles.Grad, ".new": f.roles.New} {
+			base, ok := strings.CutSuffix(v.Name, suffix)
+			if in := f.g.Value(base); ok && in != nil && in.Producer == nil && f.sameShape(in, v) {
+				into[base] = v.Name
+				f.done[v] = true
+			}
+		}
+	}
+}
+
+func (f *roleFinder) sameShape(x, y *onnx.Value) bool {
+	p, q := &f.a.Problem.Graph.Values[f.a.Index[x]], &f.a.Problem.Graph.Values[f.a.Index[y]]
+	return p.Class >= 0 && p.Class == q.Class && x.Type.DType == y.Type.DType
+}
+
+// findNew matches updated inputs with the outputs that update them.
+func (f *roleFinder) findNew() {
+	reach := map[*onnx.Value]map[*onnx.Value]bool{}
+	for _, v := range f.g.Outputs {
+		if v.Producer != nil && !f.done[v] && v.Type.DType.IsFloat() && f.backwardOps(v) > 0 {
+			if r := f.elementwise(v); len(r) > 0 {
+				reach[v] = r
+			}
+		}
+	}
+	for in, out := f.onlyReach(reach); in != nil; in, out = f.onlyReach(reach) {
+		f.roles.New[in.Name] = out.Name
+		f.done[out] = true
+		for _, r := range reach {
+			delete(r, in)
+		}
+	}
+	// Exporters merge inputs that were equal when they traced: then one state
+	// is read for two, and the other not at all.
+	for _, out := range f.g.Outputs {
+		if reach[out] == nil || f.done[out] {
+			continue
+		}
+		var best *onnx.Value
+		for _, in := range f.g.Inputs {
+			if _, taken := f.roles.New[in.Name]; taken || len(in.Uses()) > 0 || !f.sameShape(in, out) {
+				continue
+			}
+			if best == nil || commonEnding(in.Name, out.Name) > commonEnding(best.Name, out.Name) {
+				best = in
+			}
+		}
+		if best != nil {
+			f.roles.New[best.Name] = out.Name
+			f.done[out] = true
+		}
+	}
+}
+
+// onlyReach picks an output that a single input reaches; of several outputs
+// of that input, the one whose name ends most alike.
+func (f *roleFinder) onlyReach(reach map[*onnx.Value]map[*onnx.Value]bool) (in, out *onnx.Value) {
+	for _, o := range f.g.Outputs {
+		if f.done[o] || len(reach[o]) != 1 {
+			continue
+		}
+		for i := range reach[o] {
+			if in == nil || i == in && commonEnding(i.Name, o.Name) > commonEnding(in.Name, out.Name) {
+				in, out = i, o
+			}
+		}
+	}
+	return in, out
+}
+
+// backwardOps counts the operators behind v that the loss does not need: a
+// gradient has some, another output of forward none or hardly any.
+func (f *roleFinder) backwardOps(v *onnx.Value) int {
+	count := 0
+	for _, op := range f.a.ancestors(f.a.Index[v]) {
+		if !f.forward[op] {
+			count++
+		}
+	}
+	return count
+}
+
+// elementwise returns the inputs of v's shape that lead to v through
+// elementwise operators alone.
+func (f *roleFinder) elementwise(v *onnx.Value) map[*onnx.Value]bool {
+	found := map[*onnx.Value]bool{}
+	seen := map[*onnx.Value]bool{}
+	stack := []*onnx.Value{v}
+	for len(stack) > 0 {
+		x := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if seen[x] || !f.sameShape(x, v) {
+			continue
+		}
+		seen[x] = true
+		if x.Producer == nil {
+			if x.IsInput() && !x.IsConstant() {
+				found[x] = true
+			}
+			continue
+		}
+		t, _ := traits.Of(x.Producer)
+		if t.Cost == traits.Pointwise || t.Cost == traits.Transcendental || t.Cost == traits.View ||
+			x.Producer.Is("Cast", "Where") {
+			for _, in := range x.Producer.Inputs {
+				if in != nil {
+					stack = append(stack, in)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// findGrad matches what is left with the weights that forward reads.
+func (f *roleFinder) findGrad() {
+	var weights, outs []*onnx.Value
+	read := map[int]bool{}
+	for op := range f.forward {
+		for _, v := range f.a.reads(op) {
+			read[v] = true
+		}
+	}
+	for id, v := range f.a.Values { // inputs first, then initializers, in file order
+		if v.Producer == nil && read[id] && v.Type.DType.IsFloat() {
+			weights = append(weights, v)
+		}
+	}
+	for _, v := range f.g.Outputs {
+		if !f.done[v] && v.Producer != nil && v.Type.DType.IsFloat() && f.backwardOps(v) >= 3 {
+			outs = append(outs, v)
+		}
+	}
+	if f.inOrder(weights, outs) {
+		return
+	}
+	for _, out := range outs {
+		var best *onnx.Value
+		for _, w := range weights {
+			if _, taken := f.roles.Grad[w.Name]; taken || !f.sameShape(w, out) {
+				continue
+			}
+			if best == nil || commonEnding(w.Name, out.Name) > commonEnding(best.Name, out.Name) {
+				best = w
+			}
+		}
+		if best != nil {
+			f.roles.Grad[best.Name] = out.Name
+		}
+	}
+}
+
+// inOrder matches the outputs with a subsequence of the weights, if they all
+// fit.
+func (f *roleFinder) inOrder(weights, outs []*onnx.Value) bool {
+	match := map[string]string{}
+	k := 0
+	for _, out := range outs {
+		for k < len(weights) && !f.sameShape(weights[k], out) {
+			k++
+		}
+		if k == len(weights) {
+			return false
+		}
+		match[weights[k].Name] = out.Name
+		k++
+	}
+	for in, out := range match {
+		f.roles.Grad[in] = out
+	}
+	return true
+}
+
+func commonEnding(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[len(a)-1-n] == b[len(b)-1-n] {
+		n++
+	}
+	return n
+}
+
+// loaded reports whether the roles name any gradient or update.
+func (r *Roles) loaded() bool { return len(r.Grad)+len(r.New) > 0 }

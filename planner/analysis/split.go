@@ -1,0 +1,149 @@
+package analysis
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
+)
+
+// Forward is what the loss needs. All else is backward: gradients follow from
+// forward values, and from a seed that may be a constant, so nothing has to
+// lead from the loss to them.
+
+// split marks the operators that the loss needs.
+func (a *Analysis) split() {
+	p := a.Problem
+	loss := a.loss()
+	if loss != ortmodel.None {
+		p.Loss = loss
+	}
+	if loss == ortmodel.None || !a.Roles.loaded() {
+		for i := range p.Ops { // no gradients: all of it is forward
+			p.Ops[i].Forward = true
+		}
+		return
+	}
+	for _, op := range a.ancestors(loss) {
+		p.Ops[op].Forward = true
+	}
+}
+
+func (a *Analysis) loss() int {
+	for v, value := range a.Values {
+		if value.Name == a.Roles.Loss && a.Roles.Loss != "" {
+			return v
+		}
+	}
+	return ortmodel.None
+}
+
+// makers returns the producer of each value, or None.
+func (a *Analysis) makers() []int {
+	maker := make([]int, len(a.Values))
+	for v := range maker {
+		maker[v] = ortmodel.None
+	}
+	for i := range a.Problem.Graph.Nodes {
+		for _, v := range a.Problem.Graph.Nodes[i].Outputs {
+			if v != ortmodel.None {
+				maker[v] = i
+			}
+		}
+	}
+	return maker
+}
+
+// ancestors returns the operators that v depends on.
+func (a *Analysis) ancestors(v int) []int {
+	maker := a.makers()
+	seen := make([]bool, len(a.Nodes))
+	var list []int
+	stack := []int{v}
+	for len(stack) > 0 {
+		v := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		op := maker[v]
+		if op == ortmodel.None || seen[op] {
+			continue
+		}
+		seen[op] = true
+		list = append(list, op)
+		stack = append(stack, a.reads(op)...)
+	}
+	return list
+}
+
+// reads lists what an operator reads, None left out.
+func (a *Analysis) reads(op int) []int {
+	n := &a.Problem.Graph.Nodes[op]
+	var list []int
+	for _, from := range [][]int{n.Inputs, n.Captures} {
+		for _, v := range from {
+			if v != ortmodel.None {
+				list = append(list, v)
+			}
+		}
+	}
+	return list
+}
+
+// assignRoles gives every value its role.
+func (a *Analysis) assignRoles(g *onnx.Graph) {
+	p := a.Problem
+	forward := make([]bool, len(a.Values))
+	for i := range p.Graph.Nodes {
+		if p.Ops[i].Forward {
+			for _, v := range p.Graph.Nodes[i].Outputs {
+				if v != ortmodel.None {
+					forward[v] = true
+				}
+			}
+		}
+	}
+	used := a.readByForward()
+	for v, value := range a.Values {
+		info := &p.Values[v]
+		switch kind := p.Graph.Values[v].Kind; {
+		case a.Roles.Grad[value.Name] != "", kind == ortmodel.Constant && value.Type.DType.IsFloat() && a.elements(value) > 1:
+			info.Role = planner.Parameter
+		case kind == ortmodel.Constant:
+			info.Role = planner.Index
+		case kind == ortmodel.Feed && a.Roles.New[value.Name] != "" && used[v]:
+			info.Role = planner.Parameter
+		case kind == ortmodel.Feed && a.Roles.New[value.Name] != "":
+			info.Role = planner.State
+		case kind == ortmodel.Feed:
+			info.Role = planner.Feed
+		case forward[v] && value.Type.DType.IsInt() && v != p.Loss, kind == ortmodel.Inner && !value.Type.Ranked:
+			info.Role = planner.Index
+		case forward[v]:
+			info.Role = planner.Activation
+		case kind == ortmodel.Output:
+			info.Role = planner.Returned
+		case value.Type.DType.IsInt():
+			info.Role = planner.Index
+		default:
+			info.Role = planner.Gradient
+		}
+	}
+	for _, name := range a.Roles.New { // bound onto the inputs that they update
+		if v := g.Value(name); v != nil && v.Producer != nil {
+			if id := a.Index[v]; p.Graph.Values[id].Kind == ortmodel.Output {
+				p.Graph.Values[id].Kind = ortmodel.Bound
+			}
+		}
+	}
+}
+
+// readByForward marks what some forward operator reads.
+func (a *Analysis) readByForward() []bool {
+	used := make([]bool, len(a.Values))
+	for i := range a.Nodes {
+		if a.Problem.Ops[i].Forward {
+			for _, v := range a.reads(i) {
+				used[v] = true
+			}
+		}
+	}
+	return used
+}

@@ -1,0 +1,218 @@
+package planner
+
+import (
+	"sort"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// Anchors: making a node run early although its reader is late.
+//
+//	backward:  dlogits ─▶ dX ─▶ … twelve layers … ─▶ dEmb ─┐
+//	              └─────▶ dW (frees dlogits) ──────────────┴▶ + ─▶ wte.grad
+//
+// ONNX Runtime runs a node when somebody needs it. Here dW waits for the end,
+// and dlogits, the largest value of all, waits with it. An anchor puts a
+// barrier before an operator that runs soon (the one after dX), which waits for
+// dW: a true dependency, so dW runs now, and what it read is freed.
+//
+// The order that ONNX Runtime runs is a post-order, so what runs for one
+// reader only is a contiguous stretch that ends in its root. A stretch that
+// could have run much earlier, and would have freed more than its result
+// holds, is a candidate.
+
+// An Anchor makes operator Op's first execution wait for value After.
+type Anchor struct{ Op, After int }
+
+// maxStretch bounds the stretches looked at, maxAnchorTries the orders tried.
+const (
+	maxStretch     = 64
+	maxAnchorTries = 12
+)
+
+type deferred struct {
+	from, to int // the stretch, as places in the order
+	late     int // how many places sooner it could have run
+	anchor   Anchor
+	gain     int64
+}
+
+// worth sums the peaks of an order with everything kept, and with only the
+// layers' boundaries (or nothing) kept: what is good for both is a good base.
+func (ix *index) worth(sim *liveSim, order []int) int64 {
+	sum := sim.run(order)
+	return sum + sim.run(newLowerer(ix, order).schedule(ix.leastKeep()))
+}
+
+// topologicalFrom returns the topological order nearest to wanted: each node
+// as soon as wanted says, after what it depends on. Nil if there is a cycle.
+func topologicalFrom(g *ortmodel.Graph, wanted []int) []int {
+	producer := make([]int, len(g.Values))
+	for v := range producer {
+		producer[v] = ortmodel.None
+	}
+	for i := range g.Nodes {
+		for _, v := range g.Nodes[i].Outputs {
+			if v >= 0 {
+				producer[v] = i
+			}
+		}
+	}
+	state := make([]uint8, len(g.Nodes))
+	order := make([]int, 0, len(g.Nodes))
+	var visit func(i int) bool
+	visit = func(i int) bool {
+		if state[i] != 0 {
+			return state[i] == 2
+		}
+		state[i] = 1
+		for _, list := range [2][]int{g.Nodes[i].Inputs, g.Nodes[i].Captures} {
+			for _, v := range list {
+				if v >= 0 && producer[v] >= 0 && !visit(producer[v]) {
+					return false
+				}
+			}
+		}
+		state[i] = 2
+		order = append(order, i)
+		return true
+	}
+	for _, i := range wanted {
+		if !visit(i) {
+			return nil
+		}
+	}
+	return order
+}
+
+// deferrals finds the stretches of an order that run late at a cost, and
+// returns anchors against them, worst first; those of equal gain (the layers
+// of a stack) in one batch.
+func (ix *index) deferrals(order []int, sim *liveSim) [][]Anchor {
+	sim.run(order)
+	n := len(order)
+	place := make([]int, n)
+	for pos, op := range order {
+		place[op] = pos
+	}
+	lastRead := ix.lastReads(order)
+	var found []deferred
+	start := make([]int, n)
+	for pos := range order {
+		start[pos] = ix.stretch(order, start, pos)
+		if pos-start[pos] >= maxStretch {
+			continue
+		}
+		if d, ok := ix.deferral(order, place, lastRead, sim, start[pos], pos); ok {
+			found = append(found, d)
+		}
+	}
+	cost := func(d deferred) float64 { return float64(d.gain) * float64(d.late) }
+	sort.SliceStable(found, func(a, b int) bool { return cost(found[a]) > cost(found[b]) })
+	var best []deferred
+	for _, d := range found {
+		free := true
+		for _, b := range best {
+			free = free && (d.to < b.from || b.to < d.from)
+		}
+		if free && len(best) < 256 {
+			best = append(best, d)
+		}
+	}
+	type alike struct{ gain, size int64 }
+	batch := make(map[alike]int)
+	var batches [][]Anchor
+	for _, d := range best {
+		key := alike{d.gain, int64(d.to - d.from)}
+		k, ok := batch[key]
+		if !ok {
+			k = len(batches)
+			batch[key] = k
+			batches = append(batches, nil)
+		}
+		batches[k] = append(batches[k], d.anchor)
+	}
+	return batches
+}
+
+// lastReads returns for each root the last place that reads it or a view.
+func (ix *index) lastReads(order []int) []int {
+	last := make([]int, len(ix.root))
+	for v := range last {
+		last[v] = -1
+	}
+	for pos, op := range order {
+		for _, v := range ix.reads[op] {
+			last[ix.root[v]] = pos
+		}
+	}
+	return last
+}
+
+// stretch returns where the contiguous run of nodes that serve the node at
+// pos begins.
+func (ix *index) stretch(order, start []int, pos int) int {
+	from := pos
+	for from > 0 {
+		below := order[from-1]
+		serves := false
+		for _, v := range ix.reads[order[pos]] {
+			serves = serves || ix.producer[v] == below
+		}
+		if !serves {
+			break
+		}
+		from = start[from-1]
+	}
+	return from
+}
+
+func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to int) (deferred, bool) {
+	ready := -1
+	var gain int64
+	seen := make(map[int]bool)
+	vals := ix.p.Graph.Values
+	for pos := from; pos <= to; pos++ {
+		for _, v := range ix.reads[order[pos]] {
+			made := ix.producer[v]
+			if made < 0 || place[made] >= from {
+				continue
+			}
+			ready = max(ready, place[made])
+			if r := ix.root[v]; !seen[r] && vals[r].Kind == ortmodel.Inner && ix.producer[r] >= 0 && lastRead[r] >= from && lastRead[r] <= to {
+				seen[r] = true
+				gain += vals[r].Bytes
+			}
+		}
+		for _, v := range ix.outs[order[pos]] {
+			if r := ix.root[v]; !seen[r] && ix.producer[r] >= 0 && place[ix.producer[r]] >= from && lastRead[r] > to {
+				seen[r] = true
+				gain -= vals[r].Bytes
+			}
+		}
+	}
+	if ready < 0 || from-ready < 5 || gain < sim.peak/400 {
+		return deferred{}, false
+	}
+	out := ix.outs[order[to]]
+	if len(out) == 0 || ix.p.Values[out[0]].Role == Index {
+		return deferred{}, false
+	}
+	for pos := ready + 1; pos < from; pos++ {
+		if op := order[pos]; ix.guardable(op) {
+			return deferred{from, to, from - ready - 1, Anchor{Op: op, After: out[0]}, gain}, true
+		}
+	}
+	return deferred{}, false
+}
+
+// guardable reports whether an input of op can pass through a barrier at no
+// cost: a computed value that is no index.
+func (ix *index) guardable(op int) bool {
+	for _, v := range ix.p.Graph.Nodes[op].Inputs {
+		if v >= 0 && ix.producer[v] >= 0 && ix.p.Values[v].Role != Index && ix.p.Graph.Values[v].Kind == ortmodel.Inner {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,79 @@
+package planner
+
+import (
+	"errors"
+	"math/rand"
+	"testing"
+)
+
+// Small problems: optimal against every keep set, each judged. A gap can come
+// from the search's simulation alone, which leaves out barriers.
+func TestOptimalEqualsExhaustive(t *testing.T) {
+	r := rand.New(rand.NewSource(7))
+	problems, gaps, budgetsTried := 500, 0, 0
+	if testing.Short() {
+		problems = 50
+	}
+	for i := range problems {
+		p := random(r, 3+r.Intn(10)) // up to 12 forward operators
+		ix := p.indexed()
+		type found struct {
+			peak     int64
+			overhead float64
+		}
+		var all []found
+		keep := make([]bool, len(ix.root))
+		bound := LowerBound(p)
+		for set := 0; set < 1<<len(ix.stash); set++ {
+			for k, root := range ix.stash {
+				keep[root] = set>>k&1 != 0
+			}
+			v, err := Judge(p, ix.planOf("", keep))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Peak < bound {
+				t.Fatalf("problem %d: peak %d below the lower bound %d", i, v.Peak, bound)
+			}
+			all = append(all, found{v.Peak, v.Overhead})
+		}
+		least, most := all[0].peak, all[0].peak
+		for _, f := range all {
+			least, most = min(least, f.peak), max(most, f.peak)
+		}
+		for _, budget := range budgets(most, least, 4) {
+			budgetsTried++
+			best := -1.0
+			for _, f := range all {
+				if f.peak <= budget && (best < 0 || f.overhead < best) {
+					best = f.overhead
+				}
+			}
+			plan, err := Solve(p, "optimal", budget)
+			var infeasible *InfeasibleError
+			if errors.As(err, &infeasible) {
+				gaps++
+				t.Logf("problem %d, budget %d: least %d found, %d there is", i, budget, infeasible.Least, least)
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			v, err := Judge(p, plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Peak > budget {
+				t.Errorf("problem %d: budget %d: peak %d", i, budget, v.Peak)
+			}
+			if v.Overhead > best+0.001 {
+				gaps++
+				t.Logf("problem %d, budget %d: overhead %.4f, best %.4f", i, budget, v.Overhead, best)
+			}
+		}
+	}
+	t.Logf("%d gaps in %d budgets of %d problems", gaps, budgetsTried, problems)
+	if 100*gaps > 2*budgetsTried {
+		t.Errorf("%d gaps in %d budgets", gaps, budgetsTried)
+	}
+}

@@ -1,0 +1,85 @@
+package planner
+
+import "sort"
+
+// The plans visited by a search, reduced to those that no other one beats in
+// both peak and repeated work.
+//
+//	work │ ×                    × on the frontier
+//	     │   ×   ·              · dominated
+//	     │      ×  ·
+//	     │           ×    ×
+//	     └──────────────────── peak
+
+// A point is one visited plan.
+type point struct {
+	peak int64
+	work int64 // cost of the repeated executions
+	keep []bool
+	mode mode
+	// conceal: see Plan.Conceal.
+	conceal bool
+	// judged is the judge's peak, 0 before it was asked.
+	judged int64
+	// tried: its neighbours have been visited.
+	tried bool
+}
+
+// A frontier holds points by ascending peak and so by descending work.
+type frontier struct{ points []*point }
+
+// covered reports whether some point is at least as good.
+func (f *frontier) covered(peak, work int64) bool {
+	k := sort.Search(len(f.points), func(i int) bool { return f.points[i].peak > peak })
+	return k > 0 && f.points[k-1].work <= work
+}
+
+// add inserts a point that is not covered, and removes those that it covers.
+func (f *frontier) add(p *point) {
+	k := sort.Search(len(f.points), func(i int) bool { return f.points[i].peak >= p.peak })
+	end := k
+	for end < len(f.points) && f.points[end].work >= p.work {
+		end++
+	}
+	if k == end {
+		f.points = append(f.points, nil)
+		copy(f.points[k+1:], f.points[k:])
+	} else {
+		f.points = append(f.points[:k+1], f.points[end:]...)
+	}
+	f.points[k] = p
+}
+
+// An explorer visits keep sets of one problem.
+type explorer struct {
+	ix    *index
+	low   *lowerer
+	sim   *liveSim
+	front frontier
+	// visits counts the evaluations left.
+	visits int
+}
+
+func newExplorer(ix *index, base []int, visits int) *explorer {
+	return &explorer{ix: ix, low: newLowerer(ix, base), sim: newLiveSim(ix, true), visits: visits}
+}
+
+// visit evaluates a keep set and records it. It copies keep if it stays.
+func (e *explorer) visit(keep []bool) (peak, work int64, better bool) {
+	return e.visitIn(keep, held)
+}
+
+func (e *explorer) visitIn(keep []bool, m mode) (peak, work int64, better bool) {
+	e.visits--
+	schedule := e.low.scheduleIn(keep, m)
+	work = -e.ix.total
+	for _, op := range schedule {
+		work += e.ix.cost[op]
+	}
+	peak = e.sim.run(schedule)
+	if e.front.covered(peak, work) {
+		return peak, work, false
+	}
+	e.front.add(&point{peak: peak, work: work, mode: m, conceal: e.sim.conceal, keep: append([]bool(nil), keep...)})
+	return peak, work, true
+}

@@ -1,0 +1,188 @@
+package planner
+
+import (
+	"sync"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// smallBytes is the largest size that can be kept without a question: a
+// recomputation costs more nodes than such a value costs memory. In a small
+// problem the limit is a thousandth of all forward values.
+const smallBytes = 4096
+
+// An index holds what every solver asks of a Problem, found once.
+type index struct {
+	p *Problem
+	// producer[v] is the op that computes v, or None.
+	producer []int
+	// root[v] is the value that owns v's buffer: v itself, or what v is a
+	// view of.
+	root []int
+	// reads[op] lists the values an op reads, each once.
+	reads [][]int
+	// outs[op] lists its outputs, None left out.
+	outs [][]int
+	// readers[v] lists the ops that read v, each once, ascending.
+	readers [][]int
+	// cost[op] is what solvers minimize: FLOPs, and a little for traffic, so
+	// that of two equal plans the one that moves less is taken.
+	cost []int64
+	// total is the cost of the plain step.
+	total int64
+	// pinned[v], v a root: never dropped (fed, returned, tiny, random, …).
+	pinned []bool
+	// stash lists the roots that a plan may drop: forward values, not pinned,
+	// that some backward op reads or a recomputation could need.
+	stash []int
+	// topo is the graph's order, made topological where it is not.
+	topo []int
+	// base is the plain order and anchors what it needs: see plainOrder.
+	base    []int
+	anchors []Anchor
+	// kindsOf groups the droppable roots: see kinds.
+	kindsOf [][]int
+	// exploredAs is the result of the search behind optimal.
+	exploredAs  *explorer
+	exploreOnce sync.Once
+	// captured[op]: a subgraph reads an output, so it has one instance only.
+	captured []bool
+}
+
+// indexed returns p's index, building it at the first call.
+func (p *Problem) indexed() *index {
+	p.once.Do(func() { p.ix = newIndex(p) })
+	return p.ix
+}
+
+func newIndex(p *Problem) *index {
+	nv, no := len(p.Values), len(p.Ops)
+	ix := &index{
+		p: p, producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
+		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv),
+	}
+	for v := range ix.producer {
+		ix.producer[v], ix.root[v] = ortmodel.None, v
+	}
+	for i := range p.Graph.Nodes {
+		n := &p.Graph.Nodes[i]
+		for _, list := range [][]int{n.Inputs, n.Captures} {
+			for _, v := range list {
+				if v != ortmodel.None && !contains(ix.reads[i], v) {
+					ix.reads[i] = append(ix.reads[i], v)
+					ix.readers[v] = append(ix.readers[v], i)
+				}
+			}
+		}
+		for _, v := range n.Outputs {
+			if v != ortmodel.None {
+				ix.outs[i] = append(ix.outs[i], v)
+				ix.producer[v] = i
+			}
+		}
+		ix.cost[i] = p.Ops[i].FLOPs + p.Ops[i].Moved/64
+		ix.total += ix.cost[i]
+	}
+	ix.captured = make([]bool, no)
+	for i := range p.Graph.Nodes {
+		for _, v := range p.Graph.Nodes[i].Captures {
+			if v != ortmodel.None && ix.producer[v] != ortmodel.None {
+				ix.captured[ix.producer[v]] = true
+			}
+		}
+	}
+	ix.topo = ix.topological()
+	ix.findRoots()
+	ix.pin()
+	return ix
+}
+
+func contains(list []int, x int) bool {
+	for _, y := range list {
+		if x == y {
+			return true
+		}
+	}
+	return false
+}
+
+// topological returns the file order where that is one, else the order
+// nearest to it.
+func (ix *index) topological() []int {
+	state := make([]uint8, len(ix.reads))
+	order := make([]int, 0, len(ix.reads))
+	var visit func(op int)
+	visit = func(op int) {
+		if state[op] != 0 {
+			return
+		}
+		state[op] = 1
+		for _, v := range ix.reads[op] {
+			if j := ix.producer[v]; j != ortmodel.None {
+				visit(j)
+			}
+		}
+		order = append(order, op)
+	}
+	for op := range ix.reads {
+		visit(op)
+	}
+	return order
+}
+
+func (ix *index) findRoots() {
+	for _, op := range ix.topo {
+		n := &ix.p.Graph.Nodes[op]
+		for _, a := range n.Alias {
+			in, out := n.Inputs[a.Input], n.Outputs[a.Output]
+			if in == ortmodel.None || out == ortmodel.None {
+				continue
+			}
+			if k := ix.p.Graph.Values[out].Kind; k == ortmodel.Inner {
+				ix.root[out] = ix.root[in]
+			}
+		}
+	}
+}
+
+func (ix *index) pin() {
+	p := ix.p
+	var total int64
+	for v := range p.Values {
+		if op := ix.producer[v]; op >= 0 && p.Ops[op].Forward && ix.root[v] == v {
+			total += p.Graph.Values[v].Bytes
+		}
+	}
+	small := min(smallBytes, total/1000)
+	for v := range p.Values {
+		val := &p.Graph.Values[v]
+		op := ix.producer[v]
+		switch {
+		case val.Kind != ortmodel.Inner, op == ortmodel.None, val.Bytes <= small,
+			p.Values[v].Role == Index, !ix.canRepeat(op):
+			ix.pinned[ix.root[v]] = true
+		}
+	}
+	// A view of something droppable is as droppable as its root; a view that
+	// cannot be computed again pins the root (done above through root[v]).
+	for v := range p.Values {
+		if ix.root[v] == v && !ix.pinned[v] && len(ix.readers[v]) > 0 {
+			ix.stash = append(ix.stash, v)
+		}
+	}
+}
+
+// available reports whether v can be read at any time given the kept roots.
+func (ix *index) kept(keep []bool, v int) bool {
+	r := ix.root[v]
+	return keep[r] || ix.pinned[r]
+}
+
+// keepAll returns a keep set that holds every root.
+func (ix *index) keepAll() []bool {
+	keep := make([]bool, len(ix.root))
+	for v := range keep {
+		keep[v] = true
+	}
+	return keep
+}

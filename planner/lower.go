@@ -1,0 +1,163 @@
+package planner
+
+import "github.com/onnx-remat/remat/ortmodel"
+
+// From a set of kept values to a schedule.
+//
+// Walk through the plain order. When a backward operator reads a forward
+// value that is neither kept nor there, its producer runs again right before,
+// after whatever it needs in turn, recursively. What was computed again stays
+// until its last reader: that is simply what the schedule says, because a
+// reader takes the latest instance.
+//
+//	plain:  A B C | dC dB dA        keep {A}:  A B C | B dC dB dA
+//
+// (C, the last, is read at once: a value whose forward readers reach up to its
+// backward reader is there anyway.)
+
+// A second level: computing a segment again on the way to a later boundary
+// need not hold its insides until their own turn comes.
+//
+//	keep {A}, segments A|B|C, held:    … B C dC dB dA
+//	                          brief:   … B C dC B dB dA
+//
+// In a brief schedule, what lies inside a segment is held only if it is
+// computed again once the segment's own backward has begun; boundaries are
+// always held. It costs a further forward of what is dropped, at most one.
+
+// A lowerer turns keep sets into schedules of one problem.
+type lowerer struct {
+	ix *index
+	// base is the plain order that is followed.
+	base []int
+	// lastForward[r] is the last place in base at which the forward part
+	// makes or reads root r or a view of it.
+	lastForward []int
+	// have says of a value that was computed again until which place it is
+	// there; 0: not at all.
+	have []int
+	at   int
+	out  []int
+	// starts[mode][r] is the place from which on root r is held.
+	starts [modes][]int
+	mode   mode
+}
+
+// A mode says what a schedule holds that it computes again.
+type mode uint8
+
+const (
+	held       mode = iota // everything, until its last reader
+	briefLayer             // brief between the layers' boundaries
+	briefCut               // brief between all cuts
+	modes
+)
+
+func newLowerer(ix *index, base []int) *lowerer {
+	l := &lowerer{ix: ix, base: base, lastForward: make([]int, len(ix.root)), have: make([]int, len(ix.root))}
+	for v := range l.lastForward {
+		l.lastForward[v] = -1
+	}
+	for pos, op := range base {
+		if !ix.p.Ops[op].Forward {
+			continue
+		}
+		for _, v := range ix.reads[op] {
+			l.lastForward[ix.root[v]] = pos
+		}
+		for _, v := range ix.outs[op] {
+			l.lastForward[ix.root[v]] = pos
+		}
+	}
+	return l
+}
+
+// startsOf finds for each root where the backward of its segment begins.
+func (l *lowerer) startsOf(cuts []int) []int {
+	ix := l.ix
+	ends := make(map[int]int)
+	for k, v := range cuts {
+		if v != ortmodel.None {
+			ends[v] = k + 1
+		}
+	}
+	segment := make([]int, len(ix.root))
+	for _, op := range ix.topo {
+		if !ix.p.Ops[op].Forward {
+			continue
+		}
+		in := 0
+		for _, v := range ix.reads[op] {
+			in = max(in, segment[v], ends[v])
+		}
+		for _, v := range ix.outs[op] {
+			segment[v] = in
+		}
+	}
+	first := make([]int, len(cuts)+1)
+	for k := range first {
+		first[k] = len(l.base)
+	}
+	for pos := len(l.base) - 1; pos >= 0; pos-- {
+		if ix.p.Ops[l.base[pos]].Forward {
+			continue
+		}
+		for _, v := range ix.reads[l.base[pos]] {
+			if op := ix.producer[v]; op >= 0 && ix.p.Ops[op].Forward && ends[ix.root[v]] == 0 && !ix.pinned[ix.root[v]] {
+				first[segment[ix.root[v]]] = pos
+			}
+		}
+	}
+	starts := make([]int, len(ix.root))
+	for v := range starts {
+		if ends[v] == 0 {
+			starts[v] = first[segment[v]]
+		}
+	}
+	return starts
+}
+
+// schedule returns the schedule that keeps the given roots (and the pinned
+// ones) and holds what it computes again. Valid until the next call.
+func (l *lowerer) schedule(keep []bool) []int { return l.scheduleIn(keep, held) }
+
+func (l *lowerer) scheduleIn(keep []bool, m mode) []int {
+	if l.mode = m; m != held && l.starts[m] == nil {
+		cuts := l.ix.p.Layers
+		if m == briefCut {
+			cuts = l.ix.p.Cuts
+		}
+		l.starts[m] = l.startsOf(cuts)
+	}
+	l.out = l.out[:0]
+	clear(l.have)
+	for pos, op := range l.base {
+		l.at = pos
+		if !l.ix.p.Ops[op].Forward {
+			for _, v := range l.ix.reads[op] {
+				l.want(keep, v)
+			}
+		}
+		l.out = append(l.out, op)
+	}
+	return l.out
+}
+
+// want makes v readable at the current place.
+func (l *lowerer) want(keep []bool, v int) {
+	op := l.ix.producer[v]
+	if op == ortmodel.None || l.have[v] > l.at || l.ix.kept(keep, v) || !l.ix.p.Ops[op].Forward ||
+		l.lastForward[l.ix.root[v]] >= l.at {
+		return
+	}
+	for _, u := range l.ix.reads[op] {
+		l.want(keep, u)
+	}
+	l.out = append(l.out, op)
+	for _, u := range l.ix.outs[op] {
+		l.have[u] = len(l.base)
+		if l.mode != held && l.at < l.starts[l.mode][l.ix.root[u]] {
+			l.have[u] = l.at + 1
+		}
+	}
+}

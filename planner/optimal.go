@@ -1,0 +1,221 @@
+package planner
+
+import "sort"
+
+// The search behind "optimal", at the level of single operators.
+//
+//  1. Seeds: everything kept; the boundaries of the layers; and the minimum
+//     cuts at a sweep of prices of memory (mincut.go), which are the best
+//     sets if only what crosses from forward to backward counted.
+//  2. Pareto local search: from each point of the frontier flip one value, or
+//     one kind of value in all layers alike, where it bears on the peak; what
+//     no visited plan beats joins the frontier. Kinds come from the structure
+//     (a hash of the neighbourhood), so twelve layers cost hardly more than
+//     one.
+//     Each in three modes of holding what is computed again (lower.go), with
+//     shapes known to ONNX Runtime and concealed from it (Plan.Conceal).
+//  3. Paths: between neighbours on the frontier the difference is applied
+//     layer by layer, which fills the gaps.
+//
+// Nothing of this depends on the budget, so the plan for a smaller budget can
+// never cost less than the one for a larger: the frontier is computed once,
+// and a budget picks the cheapest plan on it that the judge finds within.
+//
+// Weakness: the base order of backward is fixed during the search.
+
+// searchVisits bounds the evaluations of one search. Each costs time linear in
+// the graph, so a large graph gets fewer, but not less than a quarter.
+func (ix *index) searchVisits() int {
+	return min(4000, max(1000, 5_000_000/max(len(ix.reads), 1)))
+}
+
+// exhaustiveStash is the number of droppable values up to which all sets are
+// visited.
+const exhaustiveStash = 12
+
+// explored returns the frontier of the problem, searching it at the first
+// call.
+func (ix *index) explored() *explorer {
+	ix.exploreOnce.Do(func() { ix.exploredAs = explore(ix, ix.plainOrder()) })
+	return ix.exploredAs
+}
+
+// explore runs the search.
+func explore(ix *index, base []int) *explorer {
+	e := newExplorer(ix, base, ix.searchVisits())
+	if len(ix.stash) <= exhaustiveStash {
+		e.exhaust()
+		return e
+	}
+	for _, conceal := range []bool{false, ix.p.Static} {
+		e.sim.conceal = conceal
+		e.seeds()
+		e.sweep()
+		if !ix.p.Static {
+			break
+		}
+	}
+	e.localSearch()
+	e.paths()
+	return e
+}
+
+// seeds visits what everybody knows: everything, nothing, each k-th boundary,
+// as it is and, the closest ones, polished; in every mode.
+func (e *explorer) seeds() {
+	ix := e.ix
+	e.visit(ix.keepAll())
+	e.visit(make([]bool, len(ix.root)))
+	layers, err := layersOf(ix.p)
+	if err != nil {
+		return
+	}
+	for k := 1; k < len(layers) && k <= 16; k += 1 + k/3 {
+		bounds := every(layers, k)
+		keep := ix.segmentKeep(bounds)
+		for m := range modes {
+			e.visitIn(keep, m)
+		}
+		if k > 2 {
+			continue
+		}
+		ix.polish(keep, bounds, e.sim.conceal)
+		for m := range modes {
+			e.visitIn(keep, m)
+		}
+	}
+}
+
+// exhaust visits every keep set, and has each judged.
+func (e *explorer) exhaust() {
+	keep := make([]bool, len(e.ix.root))
+	for set := 0; set < 1<<len(e.ix.stash); set++ {
+		for i, r := range e.ix.stash {
+			keep[r] = set>>i&1 != 0
+		}
+		for _, conceal := range []bool{false, e.ix.p.Static} {
+			q := &point{keep: keep, conceal: conceal}
+			v, err := Judge(e.ix.p, e.ix.planAt("", q))
+			if err != nil {
+				continue
+			}
+			q.peak, q.work, q.judged = max(v.Peak, 1), v.RecomputeFLOPs, max(v.Peak, 1)
+			if !e.front.covered(q.peak, q.work) {
+				q.keep = append([]bool(nil), keep...)
+				e.front.add(q)
+			}
+		}
+	}
+}
+
+// solveOptimal returns the cheapest plan on the frontier that the judge finds
+// within the budget; without one, the least peak (or, of those within a
+// hundredth of it, the cheapest).
+func solveOptimal(p *Problem, o Options) (*Plan, error) {
+	ix := p.indexed()
+	e := ix.explored()
+	points := e.front.points
+	if o.Budget <= 0 {
+		least := points[0].peak
+		best := points[0]
+		for _, q := range points {
+			if q.peak <= least+least/100 {
+				best = q
+			}
+		}
+		return ix.planAt(o.name("optimal"), best), nil
+	}
+	for k := len(points) - 1; k >= 0; k-- {
+		q := points[k]
+		if q.peak-q.peak/8 > o.Budget {
+			continue
+		}
+		if peak, err := ix.judged(q); err != nil {
+			return nil, err
+		} else if peak <= o.Budget {
+			return ix.planAt(o.name("optimal"), q), nil
+		}
+	}
+	least, err := ix.leastPeak(points)
+	if err != nil {
+		return nil, err
+	}
+	return nil, &InfeasibleError{Budget: o.Budget, Least: least, LowerBound: LowerBound(p)}
+}
+
+// planAt makes the plan of a point.
+func (ix *index) planAt(strategy string, q *point) *Plan {
+	schedule := newLowerer(ix, ix.plainOrder()).scheduleIn(q.keep, q.mode)
+	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal}
+}
+
+// judged returns the judge's peak of a point, asking once.
+func (ix *index) judged(q *point) (int64, error) {
+	if q.judged == 0 {
+		v, err := Judge(ix.p, ix.planAt("optimal", q))
+		if err != nil {
+			return 0, err
+		}
+		q.judged = max(v.Peak, 1)
+	}
+	return q.judged, nil
+}
+
+// leastPeak judges the low end of the frontier.
+func (ix *index) leastPeak(points []*point) (int64, error) {
+	least := int64(-1)
+	for _, q := range points {
+		if least >= 0 && q.peak-q.peak/8 > least {
+			break
+		}
+		peak, err := ix.judged(q)
+		if err != nil {
+			return 0, err
+		}
+		if least < 0 || peak < least {
+			least = peak
+		}
+	}
+	return least, nil
+}
+
+// A ParetoPoint is one plan of the curve of peak against overhead.
+type ParetoPoint struct {
+	Peak     int64
+	Overhead float64
+	Plan     *Plan
+}
+
+// Pareto returns the curve of the plans found, by ascending peak and
+// descending overhead, at most points of them (0: 64), each judged.
+func Pareto(p *Problem, points int) ([]ParetoPoint, error) {
+	if !p.HasBackward() {
+		return nil, ErrNoBackward
+	}
+	if points <= 0 {
+		points = 64
+	}
+	ix := p.indexed()
+	all := ix.explored().front.points
+	var curve []ParetoPoint
+	for i := range min(points, len(all)) {
+		k := i
+		if len(all) > points {
+			k = i * (len(all) - 1) / max(points-1, 1)
+		}
+		plan := ix.planAt("optimal", all[k])
+		v, err := Judge(p, plan)
+		if err != nil {
+			return nil, err
+		}
+		curve = append(curve, ParetoPoint{v.Peak, v.Overhead, plan})
+	}
+	sort.SliceStable(curve, func(a, b int) bool { return curve[a].Peak < curve[b].Peak })
+	kept := curve[:0]
+	for _, c := range curve {
+		if len(kept) == 0 || c.Overhead < kept[len(kept)-1].Overhead {
+			kept = append(kept, c)
+		}
+	}
+	return kept, nil
+}

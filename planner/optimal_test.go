@@ -1,0 +1,124 @@
+package planner
+
+import (
+	"errors"
+	"fmt"
+	"math/rand"
+	"testing"
+	"time"
+)
+
+// budgets returns n budgets from most down to least.
+func budgets(most, least int64, n int) []int64 {
+	list := make([]int64, n)
+	for i := range list {
+		list[i] = most - (most-least)*int64(i)/int64(n-1)
+	}
+	return list
+}
+
+func TestBudgetIsMonotone(t *testing.T) {
+	r := rand.New(rand.NewSource(3))
+	problems := map[string]*Problem{"chain": chain(40), "transformer": transformer(6, 1024, 256, 256, 8)}
+	for i := range 5 {
+		problems[fmt.Sprint("random", i)] = random(r, 30)
+	}
+	for name, p := range problems {
+		var infeasible *InfeasibleError
+		if _, err := Solve(p, "optimal", 1); !errors.As(err, &infeasible) {
+			t.Fatalf("%s: one byte is enough: %v", name, err)
+		}
+		plain := peaks(t, p, "none")
+		last := -1.0
+		for _, budget := range budgets(plain.Peak, infeasible.Least, 20) {
+			plan, err := Solve(p, "optimal", budget)
+			if err != nil {
+				t.Fatalf("%s: budget %d: %v", name, budget, err)
+			}
+			v, err := Judge(p, plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Peak > budget {
+				t.Errorf("%s: budget %d: peak %d", name, budget, v.Peak)
+			}
+			if v.Overhead < last {
+				t.Errorf("%s: budget %d: overhead falls from %g to %g", name, budget, last, v.Overhead)
+			}
+			last = v.Overhead
+		}
+		if _, err := Solve(p, "optimal", infeasible.Least-1); !errors.As(err, &infeasible) {
+			t.Errorf("%s: less than the least peak is met: %v", name, err)
+		}
+		if infeasible.LowerBound > infeasible.Least {
+			t.Errorf("%s: %v", name, infeasible)
+		}
+	}
+}
+
+func TestOptimalBeatsTheOthers(t *testing.T) {
+	for name, p := range map[string]*Problem{"chain": chain(40), "transformer": transformer(12, 8192, 768, 1024, 12)} {
+		for _, strategy := range []string{"sqrt", "full", "every=2", "selective"} {
+			other := peaks(t, p, strategy)
+			plan, err := Solve(p, "optimal", other.Peak)
+			if err != nil {
+				t.Errorf("%s: %s reaches %d: %v", name, strategy, other.Peak, err)
+				continue
+			}
+			v, err := Judge(p, plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v.Overhead > other.Overhead+1e-9 {
+				t.Errorf("%s: %s costs %.4f, optimal %.4f at the same peak", name, strategy, other.Overhead, v.Overhead)
+			}
+		}
+	}
+}
+
+func TestTransformerTargets(t *testing.T) {
+	p := transformer(12, 8192, 768, 1024, 12)
+	plain := peaks(t, p, "none")
+	for _, target := range []struct{ share, overhead float64 }{{0.31, 0.08}, {0.2, 0.2}} {
+		plan, err := Solve(p, "optimal", int64(target.share*float64(plain.Peak)))
+		if err != nil {
+			t.Errorf("%+v: %v", target, err)
+			continue
+		}
+		v, err := Judge(p, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if t.Logf("%+v: %.4f", target, v.Overhead); v.Overhead > target.overhead {
+			t.Errorf("%+v: overhead %.4f", target, v.Overhead)
+		}
+	}
+}
+
+func TestPareto(t *testing.T) {
+	curve, err := Pareto(transformer(4, 1024, 256, 256, 8), 0)
+	if err != nil || len(curve) < 10 {
+		t.Fatalf("%d points, %v", len(curve), err)
+	}
+	for i := 1; i < len(curve); i++ {
+		if curve[i].Peak <= curve[i-1].Peak || curve[i].Overhead >= curve[i-1].Overhead {
+			t.Errorf("point %d: %d %g after %d %g", i, curve[i].Peak, curve[i].Overhead, curve[i-1].Peak, curve[i-1].Overhead)
+		}
+	}
+}
+
+func BenchmarkOptimal(b *testing.B) {
+	for _, layers := range []int{2, 6, 12, 24, 48, 96} {
+		b.Run(fmt.Sprint(layers), func(b *testing.B) {
+			for b.Loop() {
+				p := transformer(layers, 8192, 768, 1024, 12)
+				start := time.Now()
+				if _, err := Solve(p, "optimal", 1<<50); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(len(p.Ops)), "ops")
+				_ = start
+			}
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package planner
+
+import (
+	"bytes"
+	"errors"
+	"math/rand"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+func peaks(t *testing.T, p *Problem, strategy string) Verdict {
+	t.Helper()
+	plan, err := Solve(p, strategy, 0)
+	if err != nil {
+		t.Fatalf("%s: %v", strategy, err)
+	}
+	v, err := Judge(p, plan)
+	if err != nil {
+		t.Fatalf("%s: %v", strategy, err)
+	}
+	t.Logf("%-10s peak %10d wanted %10d overhead %.3f recomputed %d conflicts %d", strategy, v.Peak, v.WantedPeak, v.Overhead, v.Recomputed, v.Conflicts)
+	if lb := LowerBound(p); v.Peak < lb {
+		t.Errorf("%s: peak %d below the lower bound %d", strategy, v.Peak, lb)
+	}
+	return v
+}
+
+func TestChain(t *testing.T) {
+	p := chain(64)
+	none, sqrt, full := peaks(t, p, "none"), peaks(t, p, "sqrt"), peaks(t, p, "full")
+	peaks(t, p, "every=4")
+	peaks(t, p, "segments=8")
+	peaks(t, p, "layers=Tanh*")
+	if saving := 1 - float64(sqrt.Peak)/float64(none.Peak); saving < 0.7 {
+		t.Errorf("sqrt saves %.2f of a chain of 64, want about 0.75", saving)
+	}
+	if sqrt.Overhead > 0.34 || full.Peak <= sqrt.Peak {
+		t.Errorf("sqrt %+v, full %+v", sqrt, full)
+	}
+}
+
+func TestTransformer(t *testing.T) {
+	p := transformer(12, 1024, 256, 256, 8)
+	none, sqrt, full := peaks(t, p, "none"), peaks(t, p, "sqrt"), peaks(t, p, "full")
+	if full.Peak >= sqrt.Peak || sqrt.Peak >= none.Peak {
+		t.Errorf("peaks: none %d, sqrt %d, full %d", none.Peak, sqrt.Peak, full.Peak)
+	}
+	plan, err := Solve(p, "sqrt", 0)
+	if err != nil || len(plan.Notes) != 1 || !strings.Contains(plan.Notes[0], "one boundary per layer") {
+		t.Errorf("sqrt does not say that one boundary per layer is better: %v %v", plan.Notes, err)
+	}
+}
+
+func TestRandomPlansAreValid(t *testing.T) {
+	r := rand.New(rand.NewSource(1))
+	for i := range 200 {
+		p := random(r, 3+r.Intn(20))
+		ix := p.indexed()
+		keep := make([]bool, len(ix.root))
+		for v := range keep {
+			keep[v] = r.Intn(2) == 0
+		}
+		plan := &Plan{Schedule: newLowerer(ix, ix.plainOrder()).scheduleIn(keep, mode(r.Intn(int(modes)))), Conceal: r.Intn(2) == 0}
+		v, err := Judge(p, plan)
+		if err != nil {
+			t.Fatalf("problem %d: %v", i, err)
+		}
+		if lb := LowerBound(p); v.Peak < lb {
+			t.Errorf("problem %d: peak %d below the lower bound %d", i, v.Peak, lb)
+		}
+		// Barriers shuffle the free lists a little: compare without them.
+		s := newLiveSim(ix, true)
+		s.conceal = plan.Conceal
+		if sim, exact := s.run(plan.Schedule), withoutBarriers(t, p, plan); sim != exact {
+			t.Errorf("problem %d: fast simulation %d, model %d", i, sim, exact)
+		}
+		var buf bytes.Buffer
+		if err := WriteProblem(&buf, p); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadProblem(&buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func withoutBarriers(t *testing.T, p *Problem, plan *Plan) int64 {
+	t.Helper()
+	prog, err := Expand(p, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range prog.Instances {
+		prog.Instances[i].Barriers = nil
+	}
+	g, order := prog.Graph(p)
+	return ortmodel.NewSimulator(g).Peak(order)
+}
+
+func TestFind(t *testing.T) {
+	for _, bad := range []string{"", "sqrt=2", "every", "every=", "best"} {
+		if _, _, err := Find(bad); err == nil {
+			t.Errorf("Find(%q) found something", bad)
+		}
+	}
+	for _, bad := range []string{"every=0", "every=x", "layers=[", "layers=nothing"} {
+		if _, err := Solve(chain(4), bad, 0); err == nil {
+			t.Errorf("Solve(%q) worked", bad)
+		}
+	}
+	for i := range Solvers {
+		if Solvers[i].Doc == "" {
+			t.Errorf("%s has no doc", Solvers[i].Name)
+		}
+	}
+	b := newBuilder()
+	p := b.finish(b.act("A", 1, 8, b.feed("x", 8)), nil)
+	p.Graph.Nodes, p.Ops = p.Graph.Nodes[:2], p.Ops[:2]
+	p.Graph.Values, p.Values = p.Graph.Values[:3], p.Values[:3]
+	if _, err := Solve(p, "sqrt", 0); !errors.Is(err, ErrNoBackward) {
+		t.Errorf("no backward: %v", err)
+	}
+}

@@ -1,0 +1,272 @@
+package planner
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// A Role says what a value is for in a training step.
+type Role uint8
+
+const (
+	// Activation is a value of the forward graph.
+	Activation Role = iota
+	// Parameter is a trained or frozen weight: an input or an initializer.
+	Parameter
+	// State is an optimizer's memory, or another input that a step updates.
+	State
+	// Feed is a batch, a label, a step scalar.
+	Feed
+	// Gradient is a value of the backward graph.
+	Gradient
+	// Returned is a value that the step hands out.
+	Returned
+	// Index is an integer or a shape: small, and kept whatever happens.
+	Index
+)
+
+var roleNames = [...]string{"activation", "parameter", "state", "feed", "gradient", "returned", "index"}
+
+// String returns the role's name in reports.
+func (r Role) String() string {
+	if int(r) < len(roleNames) {
+		return roleNames[r]
+	}
+	return fmt.Sprintf("role(%d)", uint8(r))
+}
+
+// An Op describes one operator of the graph beside its ortmodel.Node.
+type Op struct {
+	// Name is unique in the problem.
+	Name string
+	// Type is the operator's type, for people.
+	Type string
+	// FLOPs is the work of one execution, in floating point operations (or
+	// in nanoseconds, where measured times were given).
+	FLOPs int64
+	// Moved is the traffic of one execution in bytes, inputs and outputs.
+	Moved int64
+	// Forward: the loss needs it.
+	Forward bool
+	// Recomputable: running it again gives the same bits and changes nothing
+	// else. Where it is false, Reason says why.
+	Recomputable bool
+	Reason       string
+}
+
+// A ValueInfo describes one value of the graph beside its ortmodel.Value.
+type ValueInfo struct {
+	// Name is unique in the problem.
+	Name string
+	Role Role
+}
+
+// A Problem is a training step on integers. Ops runs parallel to Graph.Nodes
+// and Values to Graph.Values. The graph must not change once a solver saw it.
+type Problem struct {
+	Graph  ortmodel.Graph
+	Ops    []Op
+	Values []ValueInfo
+	// Loss is the value that the forward part computes.
+	Loss int
+	// Static: all shapes are numbers, so that ONNX Runtime plans reuse, and a
+	// plan may conceal them.
+	Static bool
+	// Cuts are the single-value cuts of the forward part, in forward order:
+	// all that comes later depends on what comes earlier through that value
+	// alone (parameters, masks and the like aside).
+	Cuts []int
+	// Layers are the cuts between which the structure repeats: layer i reads
+	// Layers[i] and ends in Layers[i+1]. So there are len(Layers)-1 layers;
+	// none if it is empty. Layers[0] is ortmodel.None where the first layer
+	// reads the step's inputs.
+	Layers []int
+
+	once sync.Once
+	ix   *index
+}
+
+// LayerCount returns the number of layers found.
+func (p *Problem) LayerCount() int { return max(len(p.Layers)-1, 0) }
+
+// HasBackward reports whether any operator lies outside the forward part.
+func (p *Problem) HasBackward() bool {
+	for i := range p.Ops {
+		if !p.Ops[i].Forward {
+			return true
+		}
+	}
+	return false
+}
+
+// FLOPs returns the work of the plain step.
+func (p *Problem) FLOPs() int64 {
+	var sum int64
+	for i := range p.Ops {
+		sum += p.Ops[i].FLOPs
+	}
+	return sum
+}
+
+// Validate checks every invariant of a problem: parallel lengths, indexes in
+// range, one producer per value, no cycle, sizes not negative, unique names.
+func (p *Problem) Validate() error {
+	if len(p.Ops) != len(p.Graph.Nodes) || len(p.Values) != len(p.Graph.Values) {
+		return fmt.Errorf("problem: %d ops for %d nodes, %d value infos for %d values",
+			len(p.Ops), len(p.Graph.Nodes), len(p.Values), len(p.Graph.Values))
+	}
+	producer, err := p.producers()
+	if err != nil {
+		return err
+	}
+	if err := p.checkNames(); err != nil {
+		return err
+	}
+	for _, list := range [][]int{p.Cuts, p.Layers} {
+		for k, v := range list {
+			if k == 0 && v == ortmodel.None {
+				continue
+			}
+			if v < 0 || v >= len(p.Values) || producer[v] == ortmodel.None {
+				return fmt.Errorf("problem: cut %d is not a computed value", v)
+			}
+		}
+	}
+	if p.Loss != ortmodel.None && (p.Loss < 0 || p.Loss >= len(p.Values)) {
+		return fmt.Errorf("problem: loss %d out of range", p.Loss)
+	}
+	return p.checkAcyclic(producer)
+}
+
+func (p *Problem) producers() ([]int, error) {
+	nv := len(p.Values)
+	producer := make([]int, nv)
+	for v := range producer {
+		producer[v] = ortmodel.None
+		if p.Graph.Values[v].Bytes < 0 {
+			return nil, fmt.Errorf("problem: value %q has %d bytes", p.Values[v].Name, p.Graph.Values[v].Bytes)
+		}
+	}
+	for i := range p.Graph.Nodes {
+		n := &p.Graph.Nodes[i]
+		if p.Ops[i].FLOPs < 0 || p.Ops[i].Moved < 0 {
+			return nil, fmt.Errorf("problem: op %q: negative cost", p.Ops[i].Name)
+		}
+		for _, list := range [][]int{n.Inputs, n.Outputs, n.Captures} {
+			for _, v := range list {
+				if v != ortmodel.None && (v < 0 || v >= nv) {
+					return nil, fmt.Errorf("problem: op %q: value %d out of range", p.Ops[i].Name, v)
+				}
+			}
+		}
+		for _, pair := range append(append([]ortmodel.Pair{}, n.Alias...), n.InPlace...) {
+			if pair.Input < 0 || pair.Input >= len(n.Inputs) || pair.Output < 0 || pair.Output >= len(n.Outputs) {
+				return nil, fmt.Errorf("problem: op %q: alias %v out of range", p.Ops[i].Name, pair)
+			}
+		}
+		for _, v := range n.Outputs {
+			if v == ortmodel.None {
+				continue
+			}
+			if producer[v] != ortmodel.None {
+				return nil, fmt.Errorf("problem: value %q has two producers", p.Values[v].Name)
+			}
+			if k := p.Graph.Values[v].Kind; k == ortmodel.Feed || k == ortmodel.Constant {
+				return nil, fmt.Errorf("problem: value %q is fed and computed", p.Values[v].Name)
+			}
+			producer[v] = i
+		}
+	}
+	return producer, nil
+}
+
+func (p *Problem) checkNames() error {
+	seen := make(map[string]bool, len(p.Ops))
+	for i := range p.Ops {
+		if name := p.Ops[i].Name; name == "" || seen[name] {
+			return fmt.Errorf("problem: op %d: name %q is empty or taken", i, name)
+		}
+		seen[p.Ops[i].Name] = true
+	}
+	clear(seen)
+	for i := range p.Values {
+		if name := p.Values[i].Name; name == "" || seen[name] {
+			return fmt.Errorf("problem: value %d: name %q is empty or taken", i, name)
+		}
+		seen[p.Values[i].Name] = true
+	}
+	return nil
+}
+
+func (p *Problem) checkAcyclic(producer []int) error {
+	need := make([]int, len(p.Ops))
+	next := make([][]int, len(p.Ops))
+	for i := range p.Graph.Nodes {
+		for _, list := range [][]int{p.Graph.Nodes[i].Inputs, p.Graph.Nodes[i].Captures} {
+			for _, v := range list {
+				if v == ortmodel.None {
+					continue
+				}
+				if j := producer[v]; j != ortmodel.None {
+					need[i]++
+					next[j] = append(next[j], i)
+				} else if k := p.Graph.Values[v].Kind; k != ortmodel.Feed && k != ortmodel.Constant {
+					return fmt.Errorf("problem: op %q reads %q, which nothing computes", p.Ops[i].Name, p.Values[v].Name)
+				}
+			}
+		}
+	}
+	var ready []int
+	for i, n := range need {
+		if n == 0 {
+			ready = append(ready, i)
+		}
+	}
+	done := 0
+	for ; len(ready) > 0; done++ {
+		i := ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		for _, j := range next[i] {
+			if need[j]--; need[j] == 0 {
+				ready = append(ready, j)
+			}
+		}
+	}
+	if done != len(p.Ops) {
+		return fmt.Errorf("problem: the graph has a cycle")
+	}
+	return nil
+}
+
+// problemFile is the JSON form of a Problem.
+type problemFile struct {
+	Graph  ortmodel.Graph
+	Ops    []Op
+	Values []ValueInfo
+	Loss   int
+	Static bool
+	Cuts   []int
+	Layers []int
+}
+
+// WriteProblem writes p as JSON.
+func WriteProblem(w io.Writer, p *Problem) error {
+	return json.NewEncoder(w).Encode(problemFile{p.Graph, p.Ops, p.Values, p.Loss, p.Static, p.Cuts, p.Layers})
+}
+
+// ReadProblem reads what WriteProblem wrote, and validates it.
+func ReadProblem(r io.Reader) (*Problem, error) {
+	var f problemFile
+	if err := json.NewDecoder(r).Decode(&f); err != nil {
+		return nil, fmt.Errorf("problem: %w", err)
+	}
+	p := &Problem{Graph: f.Graph, Ops: f.Ops, Values: f.Values, Loss: f.Loss, Static: f.Static, Cuts: f.Cuts, Layers: f.Layers}
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}

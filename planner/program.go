@@ -1,0 +1,318 @@
+package planner
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// From a schedule with repeats to a graph: which instance reads which, and
+// where barriers stand.
+//
+//	schedule:  A  B  C  dC  A  B  dB      (A, B run twice)
+//	instances: A0 B0 C0 dC0 A1 B1 dB0     B1 reads A1, dB0 reads B1 and dC0
+//	barrier:   A1 reads its input through one that waits for dC0's output
+//
+// ONNX Runtime merges nodes that compute the same from the same values. So a
+// repeated instance all of whose inputs are also its original's (or another
+// copy's) gets a barrier: its main input passes through a node that returns
+// it unchanged but also depends on a value, the trigger, which is computed
+// just before the recomputation is wanted and which lives on anyway. Every
+// chain of recomputation starts in such an instance, so all of the chain waits.
+
+// A ValueInstance is the result of one execution of a value's producer.
+// Copy 0 is the original; fed values have no other.
+type ValueInstance struct {
+	Value int
+	Copy  int
+}
+
+// A Barrier makes input number Input of an instance (an index into
+// Instance.Inputs) depend on Trigger.
+type Barrier struct {
+	Input   int
+	Trigger ValueInstance
+}
+
+// An Instance is one execution of an operator.
+type Instance struct {
+	Op   int
+	Copy int
+	// Inputs and Captures run parallel to the node's; a missing optional one
+	// has Value ortmodel.None.
+	Inputs, Captures []ValueInstance
+	// Barriers on the same input nest. Instances that name the same input
+	// instance and the same trigger can share one barrier node.
+	Barriers []Barrier
+}
+
+// A Program is a plan spelled out: every instance in the order in which it is
+// to run. Copy k of operator o yields copy k of o's outputs.
+type Program struct {
+	Instances []Instance
+	// Conceal: see Plan.Conceal.
+	Conceal bool
+}
+
+// Concealed returns the place from which on shapes are to be concealed: the
+// first instance that is a repeat, or the number of instances.
+func (pr *Program) Concealed() int {
+	if pr.Conceal {
+		for i := range pr.Instances {
+			if pr.Instances[i].Copy > 0 {
+				return i
+			}
+		}
+	}
+	return len(pr.Instances)
+}
+
+// expander holds what Expand knows while it resolves a schedule.
+type expander struct {
+	p        *Problem
+	ix       *index
+	schedule []int
+	born     [][]int // value -> position of each copy
+	lastRead [][]int // value -> last position that reads each copy
+	made     []ValueInstance
+	madeAt   []int
+	seen     map[string]bool
+}
+
+// Expand spells out a plan. The plan must pass Plan.Check.
+func Expand(p *Problem, pl *Plan) (*Program, error) {
+	if err := pl.Check(p); err != nil {
+		return nil, err
+	}
+	e := &expander{p: p, ix: p.indexed(), schedule: pl.Schedule,
+		born: make([][]int, len(p.Values)), lastRead: make([][]int, len(p.Values)), seen: make(map[string]bool)}
+	prog := e.resolve()
+	prog.Conceal = pl.Conceal
+	e.anchor(prog, pl.Anchors)
+	if err := e.addBarriers(prog); err != nil {
+		return nil, err
+	}
+	return prog, nil
+}
+
+// resolve finds the copies and who reads which.
+func (e *expander) resolve() *Program {
+	prog := &Program{Instances: make([]Instance, len(e.schedule))}
+	copies := make([]int, len(e.p.Ops))
+	for pos, op := range e.schedule {
+		n := &e.p.Graph.Nodes[op]
+		prog.Instances[pos] = Instance{Op: op, Copy: copies[op],
+			Inputs: e.bind(n.Inputs, pos), Captures: e.bind(n.Captures, pos)}
+		for _, v := range n.Outputs {
+			if v == ortmodel.None {
+				continue
+			}
+			e.born[v] = append(e.born[v], pos)
+			e.lastRead[v] = append(e.lastRead[v], -1)
+			e.made = append(e.made, ValueInstance{v, copies[op]})
+			e.madeAt = append(e.madeAt, pos)
+		}
+		copies[op]++
+	}
+	return prog
+}
+
+func (e *expander) bind(values []int, pos int) []ValueInstance {
+	if len(values) == 0 {
+		return nil
+	}
+	list := make([]ValueInstance, len(values))
+	for k, v := range values {
+		list[k] = ValueInstance{Value: v}
+		if v != ortmodel.None && len(e.born[v]) > 0 {
+			list[k].Copy = len(e.born[v]) - 1
+			e.lastRead[v][list[k].Copy] = pos
+		}
+	}
+	return list
+}
+
+// addBarriers gives a barrier to each repeated instance that ONNX Runtime
+// could take for another one. Instances of one episode (a run of repeats
+// before an original instance) take their trigger from the episode's start,
+// so that they share barriers.
+func (e *expander) addBarriers(prog *Program) error {
+	start := 0
+	made := 0 // values made before the episode
+	for pos := range prog.Instances {
+		in := &prog.Instances[pos]
+		if in.Copy == 0 {
+			start = pos + 1
+			continue
+		}
+		for made < len(e.made) && e.madeAt[made] < start {
+			made++
+		}
+		if !e.allOriginal(in) && !e.seen[signature(in)] {
+			e.seen[signature(in)] = true
+			continue
+		}
+		if !e.barrier(in, start, made) {
+			return fmt.Errorf("expand: %q: copy %d has no value to wait for", e.p.Ops[in.Op].Name, in.Copy)
+		}
+		e.seen[signature(in)] = true
+	}
+	return nil
+}
+
+// anchor puts barriers before the first executions that are to wait.
+func (e *expander) anchor(prog *Program, anchors []Anchor) {
+	if len(anchors) == 0 {
+		return
+	}
+	for pos := range prog.Instances {
+		in := &prog.Instances[pos]
+		for _, a := range anchors {
+			if a.Op == in.Op && in.Copy == 0 {
+				in.Barriers = append(in.Barriers, Barrier{Input: e.mainInput(in), Trigger: ValueInstance{Value: a.After}})
+			}
+		}
+	}
+}
+
+func (e *expander) allOriginal(in *Instance) bool {
+	for _, list := range [2][]ValueInstance{in.Inputs, in.Captures} {
+		for _, v := range list {
+			if v.Copy > 0 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// signature tells instances apart as ONNX Runtime would.
+func signature(in *Instance) string {
+	return fmt.Sprint(in.Op, in.Inputs, in.Captures, in.Barriers)
+}
+
+// barrier puts in's main input behind the best trigger that makes in unlike
+// every earlier instance.
+func (e *expander) barrier(in *Instance, start, made int) bool {
+	k := e.mainInput(in)
+	if k < 0 {
+		return false
+	}
+	try := func(accept func(v ValueInstance, at int) bool) bool {
+		for i := made - 1; i >= 0; i-- {
+			if !accept(e.made[i], e.madeAt[i]) {
+				continue
+			}
+			in.Barriers = []Barrier{{Input: k, Trigger: e.made[i]}}
+			if !e.seen[signature(in)] {
+				return true
+			}
+		}
+		in.Barriers = nil
+		return false
+	}
+	class := e.p.Graph.Values[in.Inputs[k].Value].Class
+	near := start - 40
+	live := func(v ValueInstance) bool {
+		return e.p.Values[v.Value].Role != Index && e.lastRead[v.Value][v.Copy] >= start
+	}
+	backward := func(v ValueInstance) bool { return !e.p.Ops[e.ix.producer[v.Value]].Forward }
+	return try(func(v ValueInstance, at int) bool { // a live gradient of the same shape
+		return at >= near && live(v) && backward(v) && class >= 0 && e.p.Graph.Values[v.Value].Class == class
+	}) || try(func(v ValueInstance, at int) bool { // a live gradient
+		return live(v) && backward(v)
+	}) || try(func(v ValueInstance, at int) bool { // anything alive
+		return live(v)
+	}) || try(func(v ValueInstance, at int) bool { return e.p.Values[v.Value].Role != Index })
+}
+
+// mainInput picks the input to guard: an activation before a parameter before
+// a feed, the largest of them; never a shape or an index if there is another.
+func (e *expander) mainInput(in *Instance) int {
+	best, bestRank := -1, -1
+	rank := func(v int) int {
+		switch e.p.Values[v].Role {
+		case Index:
+			return 0
+		case Feed:
+			return 1
+		case Parameter, State:
+			return 2
+		default:
+			return 3
+		}
+	}
+	for k, v := range in.Inputs {
+		if v.Value == ortmodel.None {
+			continue
+		}
+		r := rank(v.Value)
+		if r > bestRank || r == bestRank && e.p.Graph.Values[v.Value].Bytes > e.p.Graph.Values[in.Inputs[best].Value].Bytes {
+			best, bestRank = k, r
+		}
+	}
+	return best
+}
+
+// Graph returns the program as ONNX Runtime would see it, each barrier one
+// view node, nodes in the program's order. first[i] is the node of instance i.
+func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {
+	g = &ortmodel.Graph{Values: append([]ortmodel.Value(nil), p.Graph.Values...)}
+	at := make(map[ValueInstance]int)
+	number := func(v ValueInstance) int {
+		if v.Value == ortmodel.None || v.Copy == 0 {
+			return v.Value
+		}
+		id, ok := at[v]
+		if !ok {
+			id = len(g.Values)
+			at[v] = id
+			val := p.Graph.Values[v.Value]
+			val.Kind = ortmodel.Inner
+			g.Values = append(g.Values, val)
+		}
+		return id
+	}
+	type key struct {
+		in      int
+		trigger ValueInstance
+	}
+	barriers := make(map[key]int)
+	concealed := pr.Concealed()
+	for i := range pr.Instances {
+		in := &pr.Instances[i]
+		src := &p.Graph.Nodes[in.Op]
+		n := ortmodel.Node{Alias: src.Alias, InPlace: src.InPlace, Scratch: src.Scratch}
+		for _, v := range in.Inputs {
+			n.Inputs = append(n.Inputs, number(v))
+		}
+		for _, v := range in.Captures {
+			n.Captures = append(n.Captures, number(v))
+		}
+		for _, v := range src.Outputs {
+			id := number(ValueInstance{v, in.Copy})
+			n.Outputs = append(n.Outputs, id)
+			if i >= concealed && id >= 0 && g.Values[id].Kind == ortmodel.Inner {
+				g.Values[id].Class = ortmodel.None
+			}
+		}
+		for _, b := range in.Barriers {
+			k := key{n.Inputs[b.Input], b.Trigger}
+			id, ok := barriers[k]
+			if !ok {
+				id = len(g.Values)
+				barriers[k] = id
+				val := g.Values[k.in]
+				val.Kind = ortmodel.Inner
+				g.Values = append(g.Values, val)
+				g.Nodes = append(g.Nodes, ortmodel.Node{
+					Inputs: []int{k.in, number(k.trigger)}, Outputs: []int{id},
+					Alias: []ortmodel.Pair{{Input: 0, Output: 0}}})
+			}
+			n.Inputs[b.Input] = id
+		}
+		first = append(first, len(g.Nodes))
+		g.Nodes = append(g.Nodes, n)
+	}
+	return g, first
+}

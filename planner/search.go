@@ -1,0 +1,192 @@
+package planner
+
+import (
+	"math"
+	"sort"
+)
+
+// The moves of the search: see optimal.go.
+
+// sweep visits the minimum cuts over a range of prices, with memory priced at
+// the moment of the plain peak and, in turn, evenly over the step.
+func (e *explorer) sweep() {
+	ix := e.ix
+	cut := newKeepCut(ix)
+	gap := e.gaps()
+	crossing := make([]bool, len(ix.stash))
+	e.visit(ix.keepAll())
+	at := e.sim.peakAt
+	for i := range ix.stash {
+		crossing[i] = gap[i].from < at && at < gap[i].to
+	}
+	price := make([]int64, len(ix.stash))
+	for _, even := range []bool{false, true} {
+		var last []bool
+		for step := 0; step < 40; step++ {
+			lambda := math.Pow(2, float64(step)/2-4) // FLOPs per byte
+			for i, r := range ix.stash {
+				price[i] = 0
+				if gap[i].to > gap[i].from+1 && (even || crossing[i]) {
+					price[i] = int64(lambda*float64(ix.p.Graph.Values[r].Bytes)) + 1
+				}
+			}
+			keep := cut.keep(price)
+			if last != nil && same(keep, last) {
+				continue
+			}
+			last = keep
+			e.visit(keep)
+		}
+	}
+}
+
+func same(a, b []bool) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+type interval struct{ from, to int }
+
+// gaps returns for each droppable root the places in the base order of its
+// last forward use and of its first backward use.
+func (e *explorer) gaps() []interval {
+	ix, base := e.ix, e.low.base
+	first := make([]int, len(ix.root))
+	for r := range first {
+		first[r] = len(base)
+	}
+	for pos := len(base) - 1; pos >= 0; pos-- {
+		if op := base[pos]; !ix.p.Ops[op].Forward {
+			for _, v := range ix.reads[op] {
+				first[ix.root[v]] = pos
+			}
+		}
+	}
+	// A value that only recomputation reads is wanted with what it leads to.
+	for k := len(ix.topo) - 1; k >= 0; k-- {
+		op := ix.topo[k]
+		if !ix.p.Ops[op].Forward {
+			continue
+		}
+		soonest := len(base)
+		for _, v := range ix.outs[op] {
+			soonest = min(soonest, first[ix.root[v]])
+		}
+		for _, v := range ix.reads[op] {
+			if r := ix.root[v]; first[r] == len(base) || !e.readByBackward(r) {
+				first[r] = min(first[r], soonest)
+			}
+		}
+	}
+	list := make([]interval, len(ix.stash))
+	for i, r := range ix.stash {
+		list[i] = interval{e.low.lastForward[r], first[r]}
+	}
+	return list
+}
+
+func (e *explorer) readByBackward(v int) bool {
+	for _, op := range e.ix.readers[v] {
+		if !e.ix.p.Ops[op].Forward {
+			return true
+		}
+	}
+	return false
+}
+
+// localSearch flips whole kinds, then single values, from frontier points.
+func (e *explorer) localSearch() {
+	kinds := e.ix.kinds()
+	e.descend(kinds, e.visits/3)
+	single := make([][]int, len(e.ix.stash))
+	for i, r := range e.ix.stash {
+		single[i] = []int{r}
+	}
+	for _, p := range e.front.points {
+		p.tried = false
+	}
+	if len(single) <= 400 {
+		e.descend(single, e.visits/2)
+	}
+}
+
+// descend tries every move from every frontier point that has not been tried,
+// until nothing is new or only the given number of visits is left.
+func (e *explorer) descend(moves [][]int, reserve int) {
+	scratch := make([]bool, len(e.ix.root))
+	for e.visits > reserve {
+		p := e.untried()
+		if p == nil {
+			return
+		}
+		p.tried = true
+		for _, move := range moves {
+			copy(scratch, p.keep)
+			on := 0
+			for _, r := range move {
+				if scratch[r] {
+					on++
+				}
+			}
+			for _, r := range move {
+				scratch[r] = 2*on < len(move)
+			}
+			e.sim.conceal = p.conceal
+			e.visitIn(scratch, p.mode)
+			if e.visits <= reserve {
+				return
+			}
+		}
+	}
+}
+
+// untried returns the untried frontier point in the widest gap.
+func (e *explorer) untried() *point {
+	var best *point
+	var bestGap float64 = -1
+	points := e.front.points
+	for i, p := range points {
+		if p.tried {
+			continue
+		}
+		gap := 1.0
+		if i > 0 {
+			gap = float64(p.peak-points[i-1].peak) / float64(p.peak)
+		}
+		if gap > bestGap {
+			best, bestGap = p, gap
+		}
+	}
+	return best
+}
+
+// paths visits the sets between neighbours on the frontier, applying their
+// difference value by value in forward order, both ways.
+func (e *explorer) paths() {
+	points := append([]*point(nil), e.front.points...)
+	sort.Slice(points, func(a, b int) bool { return points[a].peak < points[b].peak })
+	for i := 1; i < len(points) && e.visits > 0; i++ {
+		var diff []int
+		for _, r := range e.ix.stash {
+			if points[i].keep[r] != points[i-1].keep[r] {
+				diff = append(diff, r)
+			}
+		}
+		e.sim.conceal = points[i].conceal
+		set := append([]bool(nil), points[i].keep...)
+		for _, r := range diff {
+			set[r] = !set[r]
+			e.visitIn(set, points[i].mode)
+		}
+		e.sim.conceal = points[i-1].conceal
+		copy(set, points[i-1].keep)
+		for _, r := range diff {
+			set[r] = !set[r]
+			e.visitIn(set, points[i-1].mode)
+		}
+	}
+}
