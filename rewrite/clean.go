@@ -1,0 +1,210 @@
+package rewrite
+
+// Small rewritings that only save memory:
+//
+//	ScatterInto   X + Scatter(0, i, u)  ─▶  Scatter(X, i, u)
+//	ShareConstants  one initializer for equal small ones
+//	Unfold        large constants that ONNX Runtime would compute ahead and
+//	              hold outside of every count are computed in the step
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// ScatterInto lets a scatter that adds to zeros add to the other summand
+// instead: the gradient of an embedding that is tied to the output projection
+// is made so, and the zeros and their sum are tables of their own size. The
+// sum's last bits may change, as summands are added in another order. It
+// returns how many sums it took.
+func ScatterInto(g *onnx.Graph) int {
+	count := 0
+	for _, n := range g.Nodes {
+		if !n.Is("Add") || len(n.Inputs) != 2 {
+			continue
+		}
+		for k, v := range n.Inputs {
+			other := n.Inputs[1-k]
+			s := v.Producer
+			if s == nil || !s.Is("ScatterND", "ScatterElements") || s.Str("reduction", "none") != "add" ||
+				len(v.Uses()) != 1 || v.IsOutput() || !isZeros(s.Inputs[0]) ||
+				!other.Type.Ranked || !other.Type.Shape.Equal(v.Type.Shape) || other.Type.DType != v.Type.DType || dependsOn(other, s) {
+				continue
+			}
+			s.SetInput(0, other)
+			out := n.Outputs[0]
+			n.SetInputs(other, other) // no longer reads the scatter
+			g.TakeOver(out, v)
+			count++
+			break
+		}
+	}
+	if count > 0 {
+		g.RemoveDead()
+		if err := g.SortTopologically(); err != nil {
+			panic("rewrite: ScatterInto made a cycle: " + err.Error())
+		}
+	}
+	return count
+}
+
+// isZeros reports a tensor filled with zero.
+func isZeros(v *onnx.Value) bool {
+	if v == nil {
+		return false
+	}
+	if v.IsConstant() {
+		x, ok := v.Init.Scalar()
+		return ok && x == 0
+	}
+	p := v.Producer
+	switch {
+	case p == nil:
+		return false
+	case p.Is("Expand", "Identity", "Reshape", "Cast"):
+		return isZeros(p.Inputs[0])
+	case p.Is("ConstantOfShape"):
+		t := p.TensorAttr("value")
+		if t == nil {
+			return true
+		}
+		x, ok := t.Scalar()
+		return ok && x == 0
+	}
+	return false
+}
+
+// dependsOn reports that v is computed from an output of n.
+func dependsOn(v *onnx.Value, n *onnx.Node) bool {
+	seen := map[*onnx.Node]bool{}
+	stack := []*onnx.Value{v}
+	for len(stack) > 0 {
+		w := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if w == nil || w.Producer == nil || seen[w.Producer] {
+			continue
+		}
+		if w.Producer == n {
+			return true
+		}
+		seen[w.Producer] = true
+		stack = append(stack, w.Producer.Inputs...)
+		stack = append(stack, w.Producer.Captures...)
+	}
+	return false
+}
+
+// shareLimit is the size in bytes up to which equal initializers become one.
+const shareLimit = 1 << 10
+
+// ShareConstants lets equal small initializers be one, as ONNX Runtime does:
+// nodes that differ in nothing else are then equal too. It returns how many
+// went.
+func ShareConstants(g *onnx.Graph) int {
+	first := map[string]*onnx.Value{}
+	var gone []*onnx.Value
+	for _, v := range g.Initializers {
+		size, err := v.Init.ByteSize()
+		if err != nil || size > shareLimit || v.IsInput() || v.IsOutput() {
+			continue
+		}
+		data, err := v.Init.Bytes()
+		if err != nil {
+			continue
+		}
+		key := fmt.Sprint(v.Init.DType(), v.Init.Dims(), string(data))
+		if w := first[key]; w != nil {
+			g.ReplaceUses(v, w)
+			gone = append(gone, v)
+			continue
+		}
+		first[key] = v
+	}
+	for _, v := range gone {
+		g.RemoveInitializer(v)
+	}
+	return len(gone)
+}
+
+// foldLimit is the size in bytes up to which a constant may be computed ahead.
+const foldLimit = 1 << 10
+
+// Unfold makes every node that computes more than foldLimit bytes from
+// constants alone wait for a graph input, so that no optimizer computes it
+// ahead. ONNX Runtime holds such constants for the life of the session, beside
+// the allocator that steps use, and copies them where a kernel would have
+// worked in place. It returns the number of nodes.
+func Unfold(g *onnx.Graph) (int, error) {
+	trigger := smallestInput(g)
+	if trigger == nil {
+		return 0, nil
+	}
+	constant := map[*onnx.Value]bool{}
+	for _, v := range g.Initializers {
+		constant[v] = v.IsConstant()
+	}
+	barriers := NewBarriers(g)
+	var order []*onnx.Node
+	count := 0
+	for _, n := range g.Nodes {
+		if !allConstant(n, constant) {
+			order = append(order, n)
+			continue
+		}
+		if large(n) && len(n.Inputs) > 0 && n.Inputs[0] != nil && n.Inputs[0].Type.Ranked {
+			v, err := barriers.Put(n.Inputs[0], trigger)
+			if err != nil {
+				return count, err
+			}
+			n.SetInput(0, v)
+			order = append(append(order, barriers.Take()...), n)
+			count++
+			continue
+		}
+		for _, o := range n.Outputs {
+			constant[o] = true
+		}
+		order = append(order, n)
+	}
+	g.Nodes = order
+	return count, nil
+}
+
+func allConstant(n *onnx.Node, constant map[*onnx.Value]bool) bool {
+	if len(n.Captures) > 0 || n.Is("RandomNormal", "RandomUniform") {
+		return false
+	}
+	for _, v := range n.Inputs {
+		if v != nil && !constant[v] {
+			return false
+		}
+	}
+	return true
+}
+
+func large(n *onnx.Node) bool {
+	for _, o := range n.Outputs {
+		if o == nil {
+			continue
+		}
+		if bytes, ok := o.Type.Bytes(); ok && bytes > foldLimit {
+			return true
+		}
+	}
+	return false
+}
+
+// smallestInput is the graph input of known rank with the fewest bytes.
+func smallestInput(g *onnx.Graph) *onnx.Value {
+	var best *onnx.Value
+	least := int64(ortmodel.None)
+	for _, v := range g.Inputs {
+		bytes, ok := v.Type.Bytes()
+		if ok && v.Init == nil && bytes > 0 && (best == nil || bytes < least) {
+			best, least = v, bytes
+		}
+	}
+	return best
+}

@@ -1,0 +1,177 @@
+package rewrite
+
+// Concealing shapes: what ONNX Runtime does not know, it does not reuse.
+//
+// Its plan hands a dead buffer on to a later value of the same shape, and the
+// buffer counts in between. A layer's backward has a handful of shapes; each
+// layer takes over the buffers of the one before, so the largest number of
+// every shape is alive all the time:
+//
+//	attention  ███░░░███░░░███     █ in use, ░ waiting for the next layer:
+//	mlp        ░░░███░░░███░░░     peak = attention + mlp
+//
+// With shapes unknown every buffer is released at its last reader, and the
+// peak is the larger of the two, not the sum. So from the first recomputation
+// on,
+//
+//   - a large value from before is read through a view whose shape is
+//     computed (its own extents, joined with an empty slice of an input: not a
+//     constant, whatever the level of optimization);
+//   - a Reshape or Expand to constant extents gets them the same way;
+//   - the inner types are declared with their rank alone.
+//
+// Views cost no memory; numbers do not change. Weakness: kernels that run in
+// place need a known shape too, so they do not there.
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// concealBytes is the size from which a value is concealed.
+const concealBytes = 1024
+
+type concealer struct {
+	b     *build.Builder
+	from  *onnx.Value                 // some input
+	empty *onnx.Value                 // int64, no elements, not a constant
+	early map[*onnx.Value]bool        // made before
+	views map[*onnx.Value]*onnx.Value // of early values
+	dims  map[*onnx.Value]*onnx.Value // constant extents, computed
+}
+
+// conceal rewrites what stands from place from of the order on, and returns
+// the order with the new nodes.
+func conceal(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, Report) {
+	report := Report{Pass: "conceal", Requested: len(order) - from}
+	c := &concealer{b: build.New(g, nil, "remat/conceal/"), early: map[*onnx.Value]bool{},
+		views: map[*onnx.Value]*onnx.Value{}, dims: map[*onnx.Value]*onnx.Value{}}
+	if !c.source(g) {
+		report.skip("all", "the graph has no numeric input of known rank")
+		return order, report
+	}
+	for _, n := range order[:from] {
+		for _, v := range n.Outputs {
+			if v != nil && worthHiding(v) {
+				c.early[v] = true
+			}
+		}
+	}
+	out := append([]*onnx.Node(nil), order[:from]...)
+	for _, n := range order[from:] {
+		if !strings.HasPrefix(n.Name(), barrierPrefix) { // computed extents already
+			c.inputs(n)
+		}
+		out = append(out, c.b.Take()...)
+		out = append(out, n)
+	}
+	hidden := map[string]bool{}
+	for _, n := range order[from:] {
+		forget(n, hidden)
+		report.Applied++
+	}
+	for _, v := range c.views {
+		forget(v.Producer, hidden)
+	}
+	g.Proto.ValueInfo = slices.DeleteFunc(g.Proto.ValueInfo, func(p *onnxpb.ValueInfoProto) bool { return hidden[p.GetName()] })
+	if c.b.Err() != nil {
+		report.skip("some", "%v", c.b.Err())
+	}
+	return out, report
+}
+
+// source finds an input to slice nothing from.
+func (c *concealer) source(g *onnx.Graph) bool {
+	for _, v := range g.Inputs {
+		t := v.Type
+		if !v.IsConstant() && t.Ranked && len(t.Shape) > 0 && (t.DType.IsFloat() || t.DType.IsInt()) {
+			c.from = v
+			return true
+		}
+	}
+	return false
+}
+
+// nothing returns the empty tensor.
+func (c *concealer) nothing() *onnx.Value {
+	if c.empty != nil {
+		return c.empty
+	}
+	t := c.from.Type
+	c.b.Scope = c.from.Name
+	zero := c.b.Ints(0)
+	flat := c.b.Op("Reshape", build.In(c.from, c.b.Ints(-1)))
+	flat.Type = onnx.TensorOf(t.DType, onnx.Shape{t.Shape.Elements()})
+	c.empty = c.b.Op("Slice", build.In(flat, zero, zero, zero))
+	c.empty.Type = onnx.TensorOf(t.DType, onnx.StaticShape(0))
+	if t.DType != onnx.Int64 {
+		c.empty = c.b.Op("Cast", build.In(c.empty), onnx.IntAttr("to", int64(onnx.Int64)))
+		c.empty.Type = onnx.TensorOf(onnx.Int64, onnx.StaticShape(0))
+	}
+	return c.empty
+}
+
+// inputs leads a node's inputs through views and computed extents.
+func (c *concealer) inputs(n *onnx.Node) {
+	for i, v := range n.Inputs {
+		switch {
+		case v == nil:
+		case c.early[v] && v.Type.IsStatic():
+			if c.views[v] == nil {
+				c.views[v] = c.view(v)
+			}
+			if w := c.views[v]; w != nil {
+				n.SetInput(i, w)
+			}
+		case i == 1 && n.Is("Reshape", "Expand") && v.IsConstant():
+			if w := c.extents(v); w != nil {
+				n.SetInput(i, w)
+			}
+		}
+	}
+}
+
+func (c *concealer) view(v *onnx.Value) *onnx.Value {
+	dims, _ := v.Type.Shape.Ints()
+	c.b.Scope = v.Name
+	w := c.b.Op("Reshape", build.In(v, c.extents(c.b.Ints(dims...))))
+	if c.b.Err() != nil {
+		return nil
+	}
+	w.Type = v.Type
+	return w
+}
+
+// extents returns constant extents as a computed tensor.
+func (c *concealer) extents(v *onnx.Value) *onnx.Value {
+	if w := c.dims[v]; w != nil {
+		return w
+	}
+	w := c.b.Op("Concat", build.In(v, c.nothing()), onnx.IntAttr("axis", 0))
+	if c.b.Err() != nil {
+		return nil
+	}
+	w.Type = v.Type
+	c.dims[v] = w
+	return w
+}
+
+func worthHiding(v *onnx.Value) bool {
+	bytes, ok := v.Type.Bytes()
+	return ok && bytes >= concealBytes
+}
+
+// forget leaves of the node's large inner outputs' types the rank, and notes
+// their names.
+func forget(n *onnx.Node, names map[string]bool) {
+	for _, v := range n.Outputs {
+		if v != nil && !v.IsOutput() && worthHiding(v) {
+			v.Type = onnx.TensorOf(v.Type.DType, make(onnx.Shape, len(v.Type.Shape)))
+			names[v.Name] = true
+		}
+	}
+}

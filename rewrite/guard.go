@@ -1,0 +1,81 @@
+package rewrite
+
+// A guard is a barrier that waits for nothing but its own input: a view, free,
+// and a wall to pattern fusions. Rewriting opens new patterns: once backward reads a recomputed copy,
+// a decomposed activation of the first pass has no other readers, and ONNX
+// Runtime's higher levels would fuse it, which changes the order of execution
+// (and the last bits). Where that happens, one edge inside the pattern is
+// guarded.
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Guard looks at the nodes that an optimizer made vanish (by name, kept holds
+// those that are left) and puts guards between them: one for each connected
+// group, before its last node. It returns the new order and the number of
+// guards.
+func Guard(g *onnx.Graph, order []*onnx.Node, kept map[string]bool) ([]*onnx.Node, int) {
+	gone := map[*onnx.Node]bool{}
+	for _, n := range order {
+		// A barrier that vanished was merged with its equal, which is well.
+		if !kept[n.Name()] && !strings.HasPrefix(n.Name(), barrierPrefix) {
+			gone[n] = true
+		}
+	}
+	if len(gone) == 0 {
+		return order, 0
+	}
+	barriers := NewBarriers(g)
+	after := map[*onnx.Node][]*onnx.Node{}
+	count := 0
+	guarded := map[*onnx.Value]bool{}
+	for i := len(order) - 1; i >= 0; i-- {
+		n := order[i]
+		if !gone[n] || readByGone(n, gone) {
+			continue
+		}
+		for k, v := range n.Inputs {
+			if v == nil || v.Producer == nil || !gone[v.Producer] || !v.Type.Ranked || guarded[v] {
+				continue
+			}
+			w, err := barriers.Put(v, v)
+			if err != nil {
+				return order, count
+			}
+			n.SetInput(k, w)
+			guarded[v] = true
+			after[v.Producer] = append(after[v.Producer], barriers.Take()...)
+			count++
+			break
+		}
+	}
+	if count == 0 {
+		return order, 0
+	}
+	var out []*onnx.Node
+	for _, n := range order {
+		out = append(append(out, n), after[n]...)
+	}
+	g.Nodes = slices.Clone(out)
+	return out, count
+}
+
+// readByGone reports that a vanished node reads an output of n: n is not the
+// last of its group.
+func readByGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
+	for _, o := range n.Outputs {
+		if o == nil {
+			continue
+		}
+		for _, u := range o.Uses() {
+			if gone[u.Node] {
+				return true
+			}
+		}
+	}
+	return false
+}

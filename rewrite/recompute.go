@@ -1,0 +1,165 @@
+package rewrite
+
+// Applying a planner.Program: the program lists every execution of every
+// operator in the wanted order. Its first execution is the node that is there,
+// each further one a clone that carries the original's name. Readers are led to
+// the instance that the program names, and where it asks for a barrier the
+// input passes through one (barrier.go). Nothing is decided here.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
+)
+
+// A Target is a graph with the problem that was made from it: node i is
+// Problem.Ops[i], value i is Problem.Values[i].
+type Target struct {
+	Model  *onnx.Model
+	Nodes  []*onnx.Node
+	Values []*onnx.Value
+}
+
+// Recompute rewrites the target as the program says and returns the nodes in
+// the program's order, clones and barriers included; the graph's own node list
+// is set to that order, which is topological.
+func Recompute(t *Target, prog *planner.Program) ([]*onnx.Node, Report, error) {
+	r := &recomputer{
+		target: t, graph: t.Model.Graph, barriers: NewBarriers(t.Model.Graph),
+		clones: map[planner.ValueInstance]*onnx.Value{},
+		report: Report{Pass: "recompute"},
+	}
+	concealed := -1
+	for i := range prog.Instances {
+		if i == prog.Concealed() {
+			concealed = len(r.order)
+		}
+		if err := r.instance(&prog.Instances[i]); err != nil {
+			return nil, r.report, fmt.Errorf("pass recompute: %w", err)
+		}
+	}
+	if concealed >= 0 {
+		var hidden Report
+		r.order, hidden = conceal(r.graph, r.order, concealed)
+		r.report.Skipped = append(r.report.Skipped, hidden.Skipped...)
+	}
+	var err error
+	if r.order, err = useMasks(r.graph, r.order); err != nil {
+		return nil, r.report, fmt.Errorf("pass recompute: %w", err)
+	}
+	r.graph.Nodes = r.order
+	return r.order, r.report, nil
+}
+
+type recomputer struct {
+	target   *Target
+	graph    *onnx.Graph
+	barriers *Barriers
+	clones   map[planner.ValueInstance]*onnx.Value
+	order    []*onnx.Node
+	report   Report
+
+	valueIndex map[*onnx.Value]int
+}
+
+func (r *recomputer) instance(in *planner.Instance) error {
+	n := r.target.Nodes[in.Op]
+	if in.Copy > 0 {
+		r.report.Requested++
+	}
+	inputs, err := r.inputs(n, in)
+	if err != nil {
+		return err
+	}
+	r.order = append(r.order, r.barriers.Take()...)
+	if in.Copy == 0 {
+		for i, v := range inputs {
+			if n.Inputs[i] != v {
+				n.SetInput(i, v)
+			}
+		}
+		r.order = append(r.order, n)
+		return nil
+	}
+	c := r.graph.CloneNode(n, inputs, func(name string) string {
+		return fmt.Sprintf("remat/recompute/%s", name)
+	})
+	for i, v := range r.graphOutputs(in.Op) {
+		if v != ortmodel.None && c.Outputs[i] != nil {
+			r.clones[planner.ValueInstance{Value: v, Copy: in.Copy}] = c.Outputs[i]
+		}
+	}
+	r.order = append(r.order, c)
+	r.report.Applied++
+	return nil
+}
+
+// graphOutputs numbers the outputs of an operator as the problem does.
+func (r *recomputer) graphOutputs(op int) []int {
+	n := r.target.Nodes[op]
+	out := make([]int, len(n.Outputs))
+	for i, v := range n.Outputs {
+		out[i] = ortmodel.None
+		if v != nil {
+			out[i] = r.index(v)
+		}
+	}
+	return out
+}
+
+func (r *recomputer) index(v *onnx.Value) int {
+	if r.valueIndex == nil {
+		r.valueIndex = make(map[*onnx.Value]int, len(r.target.Values))
+		for i, w := range r.target.Values {
+			r.valueIndex[w] = i
+		}
+	}
+	if i, ok := r.valueIndex[v]; ok {
+		return i
+	}
+	return ortmodel.None
+}
+
+func (r *recomputer) inputs(n *onnx.Node, in *planner.Instance) ([]*onnx.Value, error) {
+	inputs := make([]*onnx.Value, len(n.Inputs))
+	for i := range inputs {
+		if n.Inputs[i] == nil {
+			continue
+		}
+		v, err := r.value(in.Inputs[i])
+		if err != nil {
+			return nil, fmt.Errorf("node %q: %w", n.Label(), err)
+		}
+		inputs[i] = v
+	}
+	for _, b := range in.Barriers {
+		trigger, err := r.value(b.Trigger)
+		if err != nil {
+			return nil, fmt.Errorf("node %q: %w", n.Label(), err)
+		}
+		v, err := r.barriers.Put(inputs[b.Input], trigger)
+		if err != nil {
+			return nil, fmt.Errorf("node %q: %w", n.Label(), err)
+		}
+		inputs[b.Input] = v
+	}
+	for _, c := range in.Captures {
+		if c.Copy > 0 {
+			return nil, fmt.Errorf("node %q: its subgraph reads a recomputed value, which is not supported: keep %q", n.Label(), r.target.Values[c.Value].Name)
+		}
+	}
+	return inputs, nil
+}
+
+func (r *recomputer) value(v planner.ValueInstance) (*onnx.Value, error) {
+	if v.Copy == 0 {
+		return r.target.Values[v.Value], nil
+	}
+	c := r.clones[v]
+	if c == nil {
+		return nil, fmt.Errorf("reads copy %d of %q before it is made", v.Copy, r.target.Values[v.Value].Name)
+	}
+	return c, nil
+}

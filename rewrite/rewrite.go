@@ -1,0 +1,41 @@
+// Package rewrite holds the passes that turn a training graph into one that
+// fits: each takes a model and leaves a model, and says what it was asked to
+// do, what it did, and what it skipped and why.
+//
+//	clean      dead nodes, duplicate constants, identities
+//	recompute  clones behind barriers, as a planner.Program says
+//	schedule   the file order that makes ONNX Runtime run a wanted order
+//
+// The table of passes and what must come after what is in passes.go; the
+// driver runs onnx.Check between them when asked to.
+package rewrite
+
+import "fmt"
+
+// A Report says what a pass did. Every rewrite says all three: requested,
+// applied, skipped with the reason.
+type Report struct {
+	Pass      string `json:"pass"`
+	Requested int    `json:"requested"`
+	Applied   int    `json:"applied"`
+	Skipped   []Skip `json:"skipped,omitempty"`
+}
+
+// A Skip is one thing that was asked for and not done.
+type Skip struct {
+	What string `json:"what"`
+	Why  string `json:"why"`
+}
+
+func (r *Report) skip(what, format string, args ...any) {
+	r.Skipped = append(r.Skipped, Skip{what, fmt.Sprintf(format, args...)})
+}
+
+// String is the report on one line.
+func (r Report) String() string {
+	s := fmt.Sprintf("%s: requested %d, applied %d", r.Pass, r.Requested, r.Applied)
+	if len(r.Skipped) > 0 {
+		s += fmt.Sprintf(", skipped %d (%s: %s)", len(r.Skipped), r.Skipped[0].What, r.Skipped[0].Why)
+	}
+	return s
+}

@@ -1,0 +1,84 @@
+package rewrite
+
+// The schedule is carried by the file: ONNX Runtime runs nodes in an order that
+// follows from their places in the file (ortmodel.Order), so the wanted order
+// is turned into places (ortmodel.FileOrder). What the walk cannot express
+// remains as conflicts, counted in the report.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// Schedule puts the graph's nodes into the file order that makes ONNX Runtime
+// run them in the given order, which must be topological.
+func Schedule(g *onnx.Graph, order []*onnx.Node) (Report, error) {
+	report := Report{Pass: "schedule", Requested: len(order)}
+	if len(order) != len(g.Nodes) {
+		return report, fmt.Errorf("pass schedule: an order of %d nodes for a graph of %d", len(order), len(g.Nodes))
+	}
+	g.Nodes = order
+	om := OrderGraph(g)
+	want := make([]int, len(order))
+	for i := range want {
+		want[i] = i
+	}
+	file, _ := ortmodel.FileOrder(om, want)
+	nodes := make([]*onnx.Node, len(file))
+	for i, f := range file {
+		nodes[i] = order[f]
+	}
+	g.Nodes = nodes
+	for i, k := range ortmodel.Order(ortmodel.Permute(om, file)) {
+		if file[k] == i {
+			report.Applied++
+		} else if len(report.Skipped) < 3 {
+			report.skip(order[i].Label(), "the default order of ONNX Runtime cannot run it at place %d", i)
+		}
+	}
+	return report, nil
+}
+
+// OrderGraph is the graph's edges on integers, nodes in file order; sizes are
+// left out.
+func OrderGraph(g *onnx.Graph) *ortmodel.Graph {
+	om := &ortmodel.Graph{Nodes: make([]ortmodel.Node, len(g.Nodes))}
+	index := make(map[*onnx.Value]int, g.NumValues())
+	number := func(values []*onnx.Value) []int {
+		if len(values) == 0 {
+			return nil
+		}
+		out := make([]int, len(values))
+		for i, v := range values {
+			if v == nil {
+				out[i] = ortmodel.None
+				continue
+			}
+			id, ok := index[v]
+			if !ok {
+				id = len(om.Values)
+				index[v] = id
+				om.Values = append(om.Values, ortmodel.Value{Class: ortmodel.None})
+			}
+			out[i] = id
+		}
+		return out
+	}
+	for i, n := range g.Nodes {
+		om.Nodes[i] = ortmodel.Node{Inputs: number(n.Inputs), Outputs: number(n.Outputs), Captures: number(n.Captures)}
+	}
+	return om
+}
+
+// RunOrder is the order in which ONNX Runtime runs the graph's nodes as they
+// stand in the file.
+func RunOrder(g *onnx.Graph) []*onnx.Node {
+	order := ortmodel.Order(OrderGraph(g))
+	nodes := make([]*onnx.Node, len(order))
+	for i, k := range order {
+		nodes[i] = g.Nodes[k]
+	}
+	return nodes
+}

@@ -1,0 +1,41 @@
+package rewrite
+
+import (
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Names of what passes put into a graph.
+const (
+	barrierPrefix   = "remat/barrier/"
+	recomputePrefix = "remat/recompute/"
+)
+
+// StripBarriers takes the barriers of an earlier rewriting off, so
+// that the graph can be planned anew: each is a view of its input. A graph that
+// holds recomputed nodes keeps them, because they are all that tells a clone
+// from its original. It returns the number of views taken off.
+func StripBarriers(g *onnx.Graph) int {
+	for _, n := range g.Nodes {
+		if strings.HasPrefix(n.Name(), recomputePrefix) {
+			return 0
+		}
+	}
+	count := 0
+	for _, n := range g.Nodes {
+		if !n.Is("Reshape") || len(n.Inputs) != 2 || n.Inputs[0] == nil || n.Outputs[0] == nil || n.Outputs[0].IsOutput() {
+			continue
+		}
+		shape := n.Inputs[1]
+		if shape == nil {
+			continue
+		}
+		if strings.HasPrefix(n.Name(), barrierPrefix) && shape.Producer != nil && shape.Producer.Is("Concat") {
+			g.ReplaceUses(n.Outputs[0], n.Inputs[0])
+			count++
+		}
+	}
+	g.RemoveDead()
+	return count
+}

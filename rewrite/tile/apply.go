@@ -1,0 +1,355 @@
+package tile
+
+// Writing the parts: for each part, the region's nodes are cloned with sliced
+// inputs; what leaves the region is concatenated, or summed up as the parts are
+// made, so that no more than one summand waits.
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite"
+)
+
+// Apply replaces the region by that many parts, which Parts must have returned.
+// The graph stays topologically sorted.
+func (r *Region) Apply(types build.Typer, parts int) error {
+	return r.apply(types, parts, "remat/chunk/", nil)
+}
+
+// pieces are the parts of values that were made in parts by one region and are
+// read in parts by another, so that the whole never exists.
+type pieces map[*onnx.Value][]*onnx.Value
+
+func (r *Region) apply(types build.Typer, parts int, prefix string, shared pieces) error {
+	if parts < 2 {
+		return &SkipError{r.Logits.Name, "no number of equal parts greater than one divides its extents"}
+	}
+	a := &applier{
+		Region: r, parts: int64(parts), b: build.New(r.graph, types, prefix), prefix: prefix, shared: shared,
+		barriers: rewrite.NewBarriers(r.graph),
+		sum:      map[*onnx.Value]*onnx.Value{}, pieces: map[*onnx.Value][]*onnx.Value{},
+	}
+	for i := int64(0); i < a.parts; i++ {
+		if err := a.part(i); err != nil {
+			return fmt.Errorf("pass chunk: %w", err)
+		}
+	}
+	if err := a.join(); err != nil {
+		return fmt.Errorf("pass chunk: %w", err)
+	}
+	return r.graph.SortTopologically()
+}
+
+type applier struct {
+	*Region
+	parts  int64
+	prefix string // of the names of new nodes and values
+	shared pieces
+	b      *build.Builder
+	now    map[*onnx.Value]*onnx.Value // this part's versions
+	sum    map[*onnx.Value]*onnx.Value // partial sums so far
+	// before waits for all results of the part before; nil in the first.
+	before   *onnx.Value
+	barriers *rewrite.Barriers
+	pieces   map[*onnx.Value][]*onnx.Value
+}
+
+// exits reports that something outside the region needs the value.
+func (a *applier) exits(v *onnx.Value) bool {
+	if v.IsOutput() {
+		return true
+	}
+	for _, u := range v.Uses() {
+		if !a.in[u.Node] {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *applier) part(i int64) error {
+	a.now = map[*onnx.Value]*onnx.Value{}
+	for _, n := range a.Nodes {
+		a.b.Scope = fmt.Sprintf("%d/%s", i, n.Label())
+		if err := a.node(n, i); err != nil {
+			return err
+		}
+		if a.b.Err() != nil {
+			return a.b.Err()
+		}
+		for _, o := range n.Outputs {
+			if o == nil || !a.exits(o) {
+				continue
+			}
+			if a.cutOf(o) == partial {
+				a.accumulate(o)
+			} else {
+				a.pieces[o] = append(a.pieces[o], a.now[o])
+			}
+		}
+	}
+	if a.b.Err() != nil {
+		return a.b.Err()
+	}
+	var err error
+	a.before, err = a.barriers.All(a.results()...)
+	a.b.Nodes = append(a.b.Nodes, a.barriers.Take()...)
+	return err
+}
+
+// entry returns what comes in as this part reads it: behind a barrier that
+// waits for the part before, in the first part for nothing but itself. Without
+// it ONNX Runtime would move a Transpose behind the slices, or fuse them to a
+// Split.
+func (a *applier) entry(v *onnx.Value) (*onnx.Value, error) {
+	trigger := a.before
+	if trigger == nil {
+		if v.Producer == nil {
+			return v, nil
+		}
+		trigger = v
+	}
+	w, err := a.barriers.Put(v, trigger)
+	a.b.Nodes = append(a.b.Nodes, a.barriers.Take()...)
+	return w, err
+}
+
+// results are this part's versions of what leaves the region.
+func (a *applier) results() []*onnx.Value {
+	var out []*onnx.Value
+	for _, n := range a.Nodes {
+		for _, o := range n.Outputs {
+			if o == nil || !a.exits(o) {
+				continue
+			}
+			if a.cutOf(o) == partial {
+				out = append(out, a.sum[o])
+			} else {
+				out = append(out, a.now[o])
+			}
+		}
+	}
+	return out
+}
+
+// node clones one node for part i.
+func (a *applier) node(n *onnx.Node, i int64) error {
+	inputs := make([]*onnx.Value, len(n.Inputs))
+	for k, v := range n.Inputs {
+		if v == nil {
+			continue
+		}
+		w, err := a.input(n, k, v, i)
+		if err != nil {
+			return err
+		}
+		inputs[k] = w
+	}
+	if err := a.apart(n, inputs); err != nil {
+		return err
+	}
+	if sum := a.addsInto(n); sum != nil {
+		a.now[n.Outputs[0]] = a.gemm(n, inputs, sum)
+		a.sum[n.Outputs[0]] = nil // already added
+		return a.b.Err()
+	}
+	names := make([]string, len(n.Outputs))
+	for k, o := range n.Outputs {
+		if o != nil {
+			names[k] = fmt.Sprintf("%s%d/%s", a.prefix, i, o.Name)
+		}
+	}
+	attrs := slices.Clone(n.Proto.GetAttribute())
+	outs := a.b.NodeNamed(n.Domain(), n.OpType(), fmt.Sprintf("%s%d/%s", a.prefix, i, n.Label()), inputs, names, attrs...)
+	for k, o := range n.Outputs {
+		if o != nil {
+			a.now[o] = outs[k]
+		}
+	}
+	return nil
+}
+
+// apart keeps a node that computes the same in every part (a constant of a
+// part's size) from being merged with the other parts': each is made when it
+// is needed and dies after it.
+func (a *applier) apart(n *onnx.Node, inputs []*onnx.Value) error {
+	if a.before == nil || len(inputs) == 0 || inputs[0] == nil {
+		return nil
+	}
+	for i, v := range inputs {
+		if v != nil && v != n.Inputs[i] && !v.IsConstant() {
+			return nil
+		}
+	}
+	var err error
+	inputs[0], err = a.entry(inputs[0])
+	return err
+}
+
+// addsInto returns the sum so far when the node is a plain product of matrices
+// whose partial result can be added to it on the way (Gemm's third operand).
+func (a *applier) addsInto(n *onnx.Node) *onnx.Value {
+	o := n.Outputs[0]
+	if !isProduct(n) || a.cutOf(o) != partial || a.sum[o] == nil || rank(o) != 2 ||
+		rank(n.Inputs[0]) != 2 || rank(n.Inputs[1]) != 2 || n.In(2) != nil {
+		return nil
+	}
+	if n.Is("MatMul", "Gemm") || n.Domain() != "" && n.OpType() == "FusedMatMul" &&
+		n.Int("transBatchA", 0) == 0 && n.Int("transBatchB", 0) == 0 {
+		return a.sum[o]
+	}
+	return nil
+}
+
+func (a *applier) gemm(n *onnx.Node, inputs []*onnx.Value, sum *onnx.Value) *onnx.Value {
+	attrs := []onnx.Attribute{
+		onnx.IntAttr("transA", n.Int("transA", 0)), onnx.IntAttr("transB", n.Int("transB", 0)),
+		onnx.FloatAttr("alpha", n.Float("alpha", 1)),
+	}
+	return a.b.Op("Gemm", build.In(inputs[0], inputs[1], sum), attrs...)
+}
+
+// input returns what the part's clone of n reads as its input k.
+func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Value, error) {
+	if w := a.now[v]; w != nil {
+		return w, nil
+	}
+	if k == 1 && n.Is("Reshape", "Expand") || k == 0 && n.Is("ConstantOfShape") {
+		return a.shapeOf(n.Outputs[0])
+	}
+	if parts := a.shared[v]; parts != nil {
+		return parts[i], nil
+	}
+	c := a.cutOf(v)
+	if c < 0 || a.readsWhole(n, v) {
+		return v, nil
+	}
+	d, _ := v.Type.Shape[c].Int()
+	if d%a.parts != 0 {
+		return nil, fmt.Errorf("node %q: %d parts do not divide %v", n.Label(), a.parts, v.Type)
+	}
+	step := d / a.parts
+	from, err := a.entry(v)
+	if err != nil {
+		return nil, err
+	}
+	w := a.b.Op("Slice", build.In(from, a.b.Ints(i*step), a.b.Ints((i+1)*step), a.b.Ints(int64(c))))
+	a.now[v] = w
+	return w, nil
+}
+
+// readsWhole reports an entry that this reader broadcasts, though another one
+// reads it divided.
+func (a *applier) readsWhole(n *onnx.Node, v *onnx.Value) bool {
+	if isProduct(n) && len(n.Inputs) > 1 {
+		co := a.cutOf(n.Outputs[0])
+		if co == partial || int(co) < rank(n.Outputs[0])-2 {
+			return false // each factor is read as it is cut
+		}
+		if v == n.Inputs[1] && v != n.Inputs[0] && a.cutOf(n.Inputs[0]) >= 0 {
+			return true
+		}
+		return v == n.Inputs[0] && v != n.Inputs[1] && int(co) == rank(n.Outputs[0])-1
+	}
+	return false
+}
+
+// shapeOf is the shape of one part of v, as a constant.
+func (a *applier) shapeOf(v *onnx.Value) (*onnx.Value, error) {
+	dims, ok := v.Type.Shape.Ints()
+	if !ok {
+		return nil, fmt.Errorf("%q: its extents are not static", v.Name)
+	}
+	if c := a.cutOf(v); c >= 0 {
+		dims = slices.Clone(dims)
+		dims[c] /= a.parts
+	}
+	return a.b.Ints(dims...), nil
+}
+
+func (a *applier) accumulate(o *onnx.Value) {
+	prev, added := a.sum[o]
+	if added && prev == nil {
+		a.sum[o] = a.now[o] // the product took the sum in
+		return
+	}
+	if prev == nil {
+		a.sum[o] = a.now[o]
+		return
+	}
+	a.sum[o] = a.b.Op("Add", build.In(prev, a.now[o]))
+}
+
+// join puts the parts together under the old names and removes the region.
+func (a *applier) join() error {
+	for _, n := range a.Nodes {
+		for _, o := range n.Outputs {
+			if o == nil || !a.exits(o) {
+				continue
+			}
+			if a.keepApart(o) {
+				a.shared[o] = a.pieces[o]
+				continue
+			}
+			a.b.Scope = "join/" + o.Name
+			var whole *onnx.Value
+			if a.cutOf(o) == partial {
+				whole = a.sum[o]
+				if a.mean[o] {
+					whole = a.b.Op("Mul", build.In(whole, a.b.Scalar(o.Type.DType, 1/float64(a.parts))))
+				}
+			} else {
+				whole = a.b.Op("Concat", a.pieces[o], onnx.IntAttr("axis", int64(a.cutOf(o))))
+			}
+			if a.b.Err() != nil {
+				return a.b.Err()
+			}
+			whole.Type = o.Type
+			a.graph.TakeOver(o, whole)
+		}
+	}
+	a.b.Flush()
+	a.removeRegion()
+	return nil
+}
+
+// keepApart reports a value whose parts are read in parts by another region.
+func (a *applier) keepApart(o *onnx.Value) bool {
+	if a.shared == nil || a.cutOf(o) < 0 || o.IsOutput() {
+		return false
+	}
+	_, wanted := a.shared[o]
+	return wanted
+}
+
+// removeRegion deletes the nodes that were replaced; what makes a value that
+// another region still has to take over in parts stays until then.
+func (a *applier) removeRegion() {
+	gone := map[*onnx.Node]bool{}
+	for i := len(a.Nodes) - 1; i >= 0; i-- {
+		n := a.Nodes[i]
+		needed := false
+		for _, o := range n.Outputs {
+			if o == nil {
+				continue
+			}
+			needed = needed || o.IsOutput()
+			for _, u := range o.Uses() {
+				needed = needed || !gone[u.Node]
+			}
+		}
+		if !needed {
+			gone[n] = true
+		}
+	}
+	var list []*onnx.Node
+	for _, n := range a.Nodes {
+		if gone[n] {
+			list = append(list, n)
+		}
+	}
+	a.graph.Remove(list...)
+}

@@ -1,0 +1,397 @@
+package tile
+
+// Rules: how a division passes through an operator. A rule sees what is known
+// of its node's inputs and outputs and adds what follows; it is called until
+// nothing new follows. Axes count from the left, in each value's own rank.
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+type rule func(r *Region, n *onnx.Node) (bool, error)
+
+// rules is the table: every operator that may stand in a tiled region.
+var rules = map[string]rule{
+	"Add": elementwise, "Sub": elementwise, "Mul": elementwise, "Div": elementwise,
+	"Pow": elementwise, "Neg": elementwise, "Exp": elementwise, "Log": elementwise,
+	"Sqrt": elementwise, "Reciprocal": elementwise, "Abs": elementwise, "Tanh": elementwise,
+	"Sigmoid": elementwise, "Relu": elementwise, "Clip": elementwise, "Cast": elementwise,
+	"Where": elementwise, "Equal": elementwise, "Less": elementwise, "Greater": elementwise,
+	"LessOrEqual": elementwise, "GreaterOrEqual": elementwise, "And": elementwise,
+	"Or": elementwise, "Not": elementwise, "IsNaN": elementwise, "IsInf": elementwise,
+	"Min": elementwise, "Max": elementwise, "Identity": elementwise, "Sum": elementwise,
+	"Sign": elementwise, "Softplus": elementwise, "Gelu": elementwise,
+
+	"Softmax": alongAxis, "LogSoftmax": alongAxis,
+	"ReduceSum": reduce, "ReduceMean": reduce, "ReduceMax": reduce, "ReduceMin": reduce,
+	"ReduceLogSumExp": reduce, "ReduceSumSquare": reduce, "ReduceL2": reduce, "ReduceL1": reduce,
+	"Transpose": transpose,
+	"Reshape":   reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Flatten": reshape,
+	"Expand": expand, "ConstantOfShape": expand,
+	"GatherElements": pick, "ScatterElements": pick,
+	"MatMul": matmul, "Gemm": gemm, "com.microsoft.FusedMatMul": matmul,
+}
+
+func ruleKey(n *onnx.Node) string {
+	if n.Domain() != "" {
+		return n.Domain() + "." + n.OpType()
+	}
+	return n.OpType()
+}
+
+func rank(v *onnx.Value) int { return len(v.Type.Shape) }
+
+// elementwise: with broadcasting, axes are aligned from the right; an input of
+// extent 1 there, or without the axis, is the same for every part.
+func elementwise(r *Region, n *onnx.Node) (bool, error) {
+	out := n.Outputs[0]
+	axis := r.cutOf(out)
+	if axis == unknown {
+		for _, in := range n.Inputs {
+			if in != nil && r.cutOf(in) >= 0 {
+				axis = r.cutOf(in) + cut(rank(out)-rank(in))
+			}
+		}
+	}
+	if axis == unknown {
+		return false, nil
+	}
+	if axis < 0 {
+		return false, fmt.Errorf("works on a sum over the tokens")
+	}
+	changed, err := r.set(out, axis)
+	if err != nil {
+		return false, err
+	}
+	for _, in := range n.Inputs {
+		if in == nil {
+			continue
+		}
+		c := invariant
+		if a := axis - cut(rank(out)-rank(in)); a >= 0 && !in.Type.Shape[a].Is(1) {
+			c = a
+		} else if a >= 0 && r.cutOf(in) == a {
+			continue
+		}
+		more, err := r.setInput(in, c)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || more
+	}
+	return changed, nil
+}
+
+// setInput records how an input is read. A value from outside the region that
+// is read whole in one place may be cut in another: only what the region makes
+// has one cut.
+func (r *Region) setInput(v *onnx.Value, c cut) (bool, error) {
+	if c == invariant {
+		if v.Producer != nil && r.in[v.Producer] {
+			return false, fmt.Errorf("reads %q whole", v.Name)
+		}
+		return false, nil
+	}
+	return r.set(v, c)
+}
+
+// alongAxis: softmax and its like, over another axis than the one that is cut.
+func alongAxis(r *Region, n *onnx.Node) (bool, error) {
+	axis := n.Int("axis", -1)
+	if axis < 0 {
+		axis += int64(rank(n.Outputs[0]))
+	}
+	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
+		if int64(a) == axis {
+			return 0, fmt.Errorf("works along the axis that is divided")
+		}
+		return a, nil
+	})
+}
+
+// same relates the cut of one input to that of one output by an axis mapping
+// that keeps axes, either way.
+func (r *Region) same(in, out *onnx.Value, keep func(cut) (cut, error)) (bool, error) {
+	for _, pair := range [2][2]*onnx.Value{{in, out}, {out, in}} {
+		if a := r.cutOf(pair[0]); a >= 0 && r.cutOf(pair[1]) == unknown {
+			b, err := keep(a)
+			if err != nil {
+				return false, err
+			}
+			return r.set(pair[1], b)
+		}
+	}
+	if a := r.cutOf(in); a >= 0 {
+		_, err := keep(a)
+		return false, err
+	}
+	return false, nil
+}
+
+// reduce: over other axes the cut passes; over the cut axis a sum becomes
+// partial, and so does a mean, to be divided by the number of parts.
+func reduce(r *Region, n *onnx.Node) (bool, error) {
+	in, out := n.Inputs[0], n.Outputs[0]
+	axes, err := reducedAxes(n)
+	if err != nil {
+		return false, err
+	}
+	keep := n.Int("keepdims", 1) != 0
+	a := r.cutOf(in)
+	if a < 0 {
+		if b := r.cutOf(out); b >= 0 && keep && !slices.Contains(axes, int64(b)) {
+			return r.set(in, b)
+		}
+		return false, nil
+	}
+	if slices.Contains(axes, int64(a)) {
+		if !n.Is("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1") {
+			return false, fmt.Errorf("%s over the tokens is no sum", n.OpType())
+		}
+		r.mean[out] = n.Is("ReduceMean")
+		return r.set(out, partial)
+	}
+	if !keep {
+		left := cut(0)
+		for _, x := range axes {
+			if x < int64(a) {
+				left++
+			}
+		}
+		a -= left
+	}
+	return r.set(out, a)
+}
+
+// reducedAxes returns the axes of a Reduce operator, from its attribute or its
+// constant input; none means all.
+func reducedAxes(n *onnx.Node) ([]int64, error) {
+	rank := int64(rank(n.Inputs[0]))
+	axes := slices.Clone(n.Ints("axes"))
+	if in := n.In(1); in != nil {
+		if in.Init == nil {
+			return nil, fmt.Errorf("its axes are not constant")
+		}
+		var err error
+		if axes, err = in.Init.Int64s(); err != nil {
+			return nil, err
+		}
+		axes = slices.Clone(axes)
+	}
+	if len(axes) == 0 {
+		if n.Int("noop_with_empty_axes", 0) != 0 {
+			return nil, fmt.Errorf("reduces nothing")
+		}
+		for i := int64(0); i < rank; i++ {
+			axes = append(axes, i)
+		}
+	}
+	for i := range axes {
+		if axes[i] < 0 {
+			axes[i] += rank
+		}
+	}
+	return axes, nil
+}
+
+func transpose(r *Region, n *onnx.Node) (bool, error) {
+	in, out := n.Inputs[0], n.Outputs[0]
+	perm := n.Ints("perm")
+	if perm == nil {
+		for i := rank(in) - 1; i >= 0; i-- {
+			perm = append(perm, int64(i))
+		}
+	}
+	if a := r.cutOf(in); a >= 0 {
+		return r.set(out, cut(slices.Index(perm, int64(a))))
+	}
+	if a := r.cutOf(out); a >= 0 {
+		return r.set(in, cut(perm[a]))
+	}
+	return false, nil
+}
+
+// reshape: a part is a contiguous piece of the whole as long as the cut axis is
+// the outermost of more than one element; then it is so on the other side too.
+func reshape(r *Region, n *onnx.Node) (bool, error) {
+	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
+		from, to := n.Inputs[0], n.Outputs[0]
+		if r.cutOf(from) < 0 {
+			from, to = to, from
+		}
+		f, ok1 := from.Type.Shape.Ints()
+		t, ok2 := to.Type.Shape.Ints()
+		if !ok1 || !ok2 {
+			return 0, fmt.Errorf("its extents are not static")
+		}
+		if outermost(f) != int(a) || len(t) == 0 {
+			return 0, fmt.Errorf("the divided axis is not the outermost one")
+		}
+		return cut(outermost(t)), nil
+	})
+}
+
+// expand: from one element per token or from none; the target shape is set per
+// part.
+func expand(r *Region, n *onnx.Node) (bool, error) {
+	out := n.Outputs[0]
+	a := r.cutOf(out)
+	if a < 0 {
+		if n.Is("Expand") && r.cutOf(n.Inputs[0]) >= 0 {
+			return r.set(out, r.cutOf(n.Inputs[0])+cut(rank(out)-rank(n.Inputs[0])))
+		}
+		return false, nil
+	}
+	if !n.Is("Expand") {
+		return false, nil
+	}
+	in := n.Inputs[0]
+	if b := a - cut(rank(out)-rank(in)); b >= 0 && !in.Type.Shape[b].Is(1) {
+		return r.set(in, b)
+	}
+	return false, nil
+}
+
+// pick: GatherElements and ScatterElements along another axis.
+func pick(r *Region, n *onnx.Node) (bool, error) {
+	axis := n.Int("axis", 0)
+	if axis < 0 {
+		axis += int64(rank(n.Inputs[0]))
+	}
+	a := unknown
+	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
+		if r.cutOf(v) >= 0 {
+			a = r.cutOf(v)
+		}
+	}
+	if a == unknown {
+		return false, nil
+	}
+	if int64(a) == axis {
+		return false, fmt.Errorf("picks along the axis that is divided")
+	}
+	changed := false
+	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
+		c, err := r.set(v, a)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || c
+	}
+	return changed, nil
+}
+
+// matmul: rows of the left operand are rows of the product; where the cut axis
+// is contracted, the product is a sum over parts.
+func matmul(r *Region, n *onnx.Node) (bool, error) {
+	transA, transB := n.Int("transA", 0) != 0, n.Int("transB", 0) != 0
+	return r.product(n, transA, transB)
+}
+
+func gemm(r *Region, n *onnx.Node) (bool, error) {
+	changed, err := r.product(n, n.Int("transA", 0) != 0, n.Int("transB", 0) != 0)
+	if err != nil {
+		return false, err
+	}
+	c, out := n.In(2), n.Outputs[0]
+	if c == nil {
+		return changed, nil
+	}
+	switch a := r.cutOf(out); {
+	case a == partial:
+		return false, fmt.Errorf("adds a bias to a sum over the tokens")
+	case a >= 0:
+		b := a - cut(rank(out)-rank(c))
+		if b >= 0 && !c.Type.Shape[b].Is(1) {
+			more, err := r.set(c, b)
+			return changed || more, err
+		}
+	}
+	return changed, nil
+}
+
+func (r *Region) product(n *onnx.Node, transA, transB bool) (bool, error) {
+	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+	if rank(a) < 2 || rank(b) < 2 {
+		return false, fmt.Errorf("a product with a vector")
+	}
+	if n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
+		return false, fmt.Errorf("a product with permuted batches")
+	}
+	if c := r.batchCut(a, b, out); c != unknown {
+		return r.cutBatch(n, c)
+	}
+	return r.cutMatrix(n, transA, transB)
+}
+
+// batchCut returns the axis of the product, left of its matrices, that is cut.
+func (r *Region) batchCut(a, b, out *onnx.Value) cut {
+	for _, v := range []*onnx.Value{out, a, b} {
+		if c := r.cutOf(v); c >= 0 && int(c) < rank(v)-2 {
+			return c + cut(rank(out)-rank(v))
+		}
+	}
+	return unknown
+}
+
+// cutBatch: a batch axis is cut in the product and in each factor that has it.
+func (r *Region) cutBatch(n *onnx.Node, c cut) (bool, error) {
+	out := n.Outputs[0]
+	changed, err := r.set(out, c)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range n.Inputs[:2] {
+		want := invariant
+		if x := c - cut(rank(out)-rank(v)); x >= 0 && !v.Type.Shape[x].Is(1) {
+			want = x
+		}
+		more, err := r.setInput(v, want)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || more
+	}
+	return changed, nil
+}
+
+// cutMatrix: rows of the left factor are rows of the product, columns of the
+// right one its columns; where the cut axis is contracted, the product is a sum
+// over parts.
+func (r *Region) cutMatrix(n *onnx.Node, transA, transB bool) (bool, error) {
+	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+	rowA, innerA := rank(a)-2, rank(a)-1
+	if transA {
+		rowA, innerA = innerA, rowA
+	}
+	innerB, colB := rank(b)-2, rank(b)-1
+	if transB {
+		innerB, colB = colB, innerB
+	}
+	ca, cb, co := r.cutOf(a), r.cutOf(b), r.cutOf(out)
+	switch {
+	case ca == cut(innerA) || cb == cut(innerB) && b.Producer != nil && r.in[b.Producer]:
+		c1, err := r.set(a, cut(innerA))
+		if err != nil {
+			return false, err
+		}
+		c2, err := r.set(b, cut(innerB))
+		if err != nil {
+			return false, err
+		}
+		c3, err := r.set(out, partial)
+		return c1 || c2 || c3, err
+	case ca == cut(rowA) && cb < 0:
+		return r.set(out, cut(rank(out)-2))
+	case cb == cut(colB) && ca < 0:
+		return r.set(out, cut(rank(out)-1))
+	case co >= 0 && ca == unknown && int(co) == rank(out)-2:
+		return r.set(a, cut(rowA))
+	case ca >= 0 && cb >= 0:
+		return false, fmt.Errorf("both factors are divided, and not along the contracted axis")
+	}
+	return false, nil
+}

@@ -1,0 +1,402 @@
+// Package tile computes a region of a training graph over slices of the tokens.
+//
+// After recomputation the logits of a language model are its peak: batch ×
+// sequence × vocabulary, two or three times (logits, their softmax, their
+// gradient). But everything between the output projection and the gradients
+// that leave the loss works token by token, or sums over tokens. So the region
+// is run in parts:
+//
+//	h ──▶ projection ─▶ log-softmax ─▶ … ─▶ gradient ─┬▶ dh   concatenated
+//	W ─┘                                  labels ─┘   └▶ dW   summed up
+//
+// Each value of the region is cut along one axis into equal parts, is the same
+// for every part (invariant), or is a sum over the parts (partial). Rules per
+// operator (rules.go) say how the cut passes through; where no rule fits, the
+// pass is skipped and says at which node. The gradient is computed in the same
+// part as the forward values, so nothing is recomputed.
+//
+// The region is found from the loss alone, in graphs of any origin: the first
+// matrix product met on the way back from the loss is the projection; what
+// reads or makes values of the logits' size belongs to the region, and what
+// lies between such nodes.
+//
+// Weakness: static extents only, and a gradient of the projection's weights
+// that is accumulated part by part exists twice while one part is added.
+package tile
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// A cut says how a value of the region is divided.
+type cut int
+
+// Cuts that are no axis.
+const (
+	unknown   cut = -3 + iota
+	partial       // every part holds a summand
+	invariant     // every part sees the whole
+)
+
+// A SkipError says why a region cannot be tiled. The graph is unchanged.
+type SkipError struct {
+	What, Why string
+}
+
+func (e *SkipError) Error() string { return fmt.Sprintf("chunked loss skipped: %s: %s", e.What, e.Why) }
+
+// A Region is the part of a graph that is computed in slices.
+type Region struct {
+	// Logits is the output of the projection.
+	Logits *onnx.Value
+	// Nodes in file order.
+	Nodes []*onnx.Node
+
+	graph *onnx.Graph
+	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
+	// given says how another region, which this one reads from, cuts a value.
+	given  func(*onnx.Value) cut
+	in     map[*onnx.Node]bool
+	cuts   map[*onnx.Value]cut
+	mean   map[*onnx.Value]bool // partial means: summands to be divided by parts
+	limit  int64                // elements from which a value counts as big
+	extent []int64              // extents that are cut: parts must divide all
+}
+
+// Find finds the region around the loss's output projection. The graph must be
+// typed and sorted.
+func Find(g *onnx.Graph, loss *onnx.Value) (*Region, error) {
+	proj := projection(loss)
+	if proj == nil {
+		return nil, &SkipError{loss.Name, "no matrix product leads to the loss"}
+	}
+	logits := proj.Outputs[0]
+	dims, ok := logits.Type.Shape.Ints()
+	if !ok {
+		return nil, &SkipError{logits.Name, "its extents are not static: fix them with --dim"}
+	}
+	if logits.IsOutput() {
+		return nil, &SkipError{logits.Name, "logits is an output: give --drop-output " + logits.Name}
+	}
+	r := newRegion(g, logits, dims)
+	if err := r.grow(); err != nil {
+		return nil, err
+	}
+	r.collectExtents()
+	return r, nil
+}
+
+// newRegion begins a region at the output of a matrix product.
+func newRegion(g *onnx.Graph, product *onnx.Value, dims []int64) *Region {
+	n, _ := onnx.Elements(dims)
+	r := &Region{
+		Logits: product, graph: g, limit: max(n/2, 1),
+		in: map[*onnx.Node]bool{}, cuts: map[*onnx.Value]cut{}, mean: map[*onnx.Value]bool{},
+	}
+	r.cuts[product] = cut(outermost(dims))
+	r.in[product.Producer] = true
+	return r
+}
+
+// may reports whether a node may belong to the region.
+func (r *Region) may(n *onnx.Node) bool { return r.side == nil || r.side(n) }
+
+// projection walks back from the loss, breadth first, to the first matrix
+// product.
+func projection(loss *onnx.Value) *onnx.Node {
+	seen := map[*onnx.Node]bool{}
+	queue := []*onnx.Value{loss}
+	for len(queue) > 0 {
+		v := queue[0]
+		queue = queue[1:]
+		n := v.Producer
+		if n == nil || seen[n] {
+			continue
+		}
+		seen[n] = true
+		if isProduct(n) {
+			return n
+		}
+		for _, in := range n.Inputs {
+			if in != nil {
+				queue = append(queue, in)
+			}
+		}
+	}
+	return nil
+}
+
+func isProduct(n *onnx.Node) bool {
+	return n.Is("MatMul", "Gemm") || n.Domain() == "com.microsoft" && (n.OpType() == "FusedMatMul" || n.OpType() == "FusedGemm")
+}
+
+// outermost is the first axis of more than one element, 0 if there is none.
+func outermost(dims []int64) int {
+	for i, d := range dims {
+		if d != 1 {
+			return i
+		}
+	}
+	return 0
+}
+
+// grow adds nodes and derives cuts until nothing changes.
+func (r *Region) grow() error {
+	for {
+		before := len(r.in)
+		r.addReaders()
+		r.addBetween()
+		if err := r.propagate(); err != nil {
+			return err
+		}
+		r.addMakers()
+		if err := r.propagate(); err != nil {
+			return err
+		}
+		if len(r.in) == before {
+			break
+		}
+	}
+	for _, n := range r.graph.Nodes {
+		if r.in[n] {
+			r.Nodes = append(r.Nodes, n)
+		}
+	}
+	return r.check()
+}
+
+func (r *Region) big(v *onnx.Value) bool {
+	n, ok := v.Type.Shape.Elements().Int()
+	return ok && v.Type.Ranked && n >= r.limit
+}
+
+// addReaders takes in whatever reads a big value that is cut.
+func (r *Region) addReaders() {
+	for added := true; added; {
+		added = false
+		for _, n := range slices.Clone(r.graph.Nodes) {
+			if r.in[n] || !r.may(n) {
+				continue
+			}
+			for _, v := range n.Inputs {
+				if v != nil && r.comesInParts(v) {
+					r.in[n], added = true, true
+				}
+			}
+		}
+		if err := r.propagate(); err != nil {
+			return // reported by the next call
+		}
+	}
+}
+
+// comesInParts reports a big value that this region, or one that it reads
+// from, makes part by part.
+func (r *Region) comesInParts(v *onnx.Value) bool {
+	if v.Producer == nil || !r.big(v) {
+		return false
+	}
+	if r.in[v.Producer] {
+		return r.cutOf(v) >= 0
+	}
+	if r.given == nil {
+		return false
+	}
+	c := r.given(v)
+	if c >= 0 && r.cutOf(v) == unknown {
+		r.cuts[v] = c
+	}
+	return c >= 0 && r.cutOf(v) == c
+}
+
+// addMakers takes in the makers of big values that must be cut: constants of
+// the logits' size, one-hot labels and the like.
+func (r *Region) addMakers() {
+	for added := true; added; {
+		added = false
+		for i := len(r.graph.Nodes) - 1; i >= 0; i-- {
+			n := r.graph.Nodes[i]
+			if r.in[n] || !r.may(n) {
+				continue
+			}
+			for _, o := range n.Outputs {
+				if o != nil && r.big(o) && r.cutOf(o) >= 0 {
+					r.in[n], added = true, true
+				}
+			}
+		}
+		if err := r.propagate(); err != nil {
+			return
+		}
+	}
+}
+
+// addBetween takes in the nodes that lie on a way from the region back into it:
+// without them the parts would wait for each other.
+func (r *Region) addBetween() {
+	after := map[*onnx.Node]bool{}
+	for _, n := range r.graph.Nodes {
+		if r.in[n] {
+			after[n] = true
+			continue
+		}
+		for _, v := range slices.Concat(n.Inputs, n.Captures) {
+			if v != nil && v.Producer != nil && after[v.Producer] && r.cutOf(v) != partial {
+				after[n] = true
+			}
+		}
+	}
+	before := map[*onnx.Node]bool{}
+	for i := len(r.graph.Nodes) - 1; i >= 0; i-- {
+		n := r.graph.Nodes[i]
+		for _, o := range n.Outputs {
+			if o == nil {
+				continue
+			}
+			for _, u := range o.Uses() {
+				if r.in[u.Node] || before[u.Node] {
+					before[n] = true
+				}
+			}
+		}
+		if before[n] && after[n] {
+			r.in[n] = true
+		}
+	}
+}
+
+func (r *Region) cutOf(v *onnx.Value) cut {
+	if c, ok := r.cuts[v]; ok {
+		return c
+	}
+	return unknown
+}
+
+// set records how a value is cut; two different answers end the attempt.
+func (r *Region) set(v *onnx.Value, c cut) (bool, error) {
+	if v == nil {
+		return false, nil
+	}
+	old := r.cutOf(v)
+	if old == c {
+		return false, nil
+	}
+	if old != unknown {
+		return false, fmt.Errorf("%q would have to be divided in two ways", v.Name)
+	}
+	r.cuts[v] = c
+	return true, nil
+}
+
+// propagate applies the rules of the region's nodes until nothing changes.
+func (r *Region) propagate() error {
+	for changed := true; changed; {
+		changed = false
+		for _, n := range r.graph.Nodes {
+			if !r.in[n] {
+				continue
+			}
+			rule, ok := rules[ruleKey(n)]
+			if !ok {
+				return &SkipError{n.Label(), fmt.Sprintf("no rule divides operator %s", n.OpType())}
+			}
+			c, err := rule(r, n)
+			if err != nil {
+				return &SkipError{n.Label(), err.Error()}
+			}
+			changed = changed || c
+		}
+	}
+	return nil
+}
+
+// check proves that every value the region touches has a cut and that partial
+// sums are complete before anything reads them.
+func (r *Region) check() error {
+	for _, n := range r.Nodes {
+		cutAny := false
+		for _, o := range n.Outputs {
+			if o == nil {
+				continue
+			}
+			c := r.cutOf(o)
+			if c == unknown {
+				return &SkipError{n.Label(), "it is not clear how its output is divided"}
+			}
+			cutAny = cutAny || c != invariant
+			if c == partial {
+				for _, u := range o.Uses() {
+					if r.in[u.Node] {
+						return &SkipError{u.Node.Label(), "needs a sum over all tokens before they are all computed"}
+					}
+				}
+			}
+			if c == invariant {
+				return &SkipError{n.Label(), "is the same for every slice but depends on them"}
+			}
+		}
+		if len(n.Captures) > 0 || !cutAny {
+			return &SkipError{n.Label(), "cannot be divided"}
+		}
+	}
+	return nil
+}
+
+// collectExtents lists the extents that the number of parts has to divide.
+func (r *Region) collectExtents() {
+	seen := map[int64]bool{}
+	for v, c := range r.cuts {
+		if c >= 0 {
+			if d, ok := v.Type.Shape[c].Int(); ok && !seen[d] {
+				seen[d] = true
+				r.extent = append(r.extent, d)
+			}
+		}
+	}
+	slices.Sort(r.extent)
+}
+
+// Parts returns the smallest possible number of equal parts that is at least
+// want; 1 if only the whole can be had.
+func (r *Region) Parts(want int) int {
+	if len(r.extent) == 0 {
+		return 1
+	}
+	g := r.extent[0]
+	for _, d := range r.extent[1:] {
+		for d != 0 {
+			g, d = d, g%d
+		}
+	}
+	best := int64(1)
+	for k := int64(1); k*k <= g; k++ {
+		if g%k != 0 {
+			continue
+		}
+		for _, c := range []int64{k, g / k} {
+			if c >= int64(want) && (best < int64(want) || c < best) || c < int64(want) && best < int64(want) && c > best {
+				best = c
+			}
+		}
+	}
+	return int(best)
+}
+
+// Auto is the number of parts at which one slice of the logits takes no more
+// bytes than the hidden state that it is projected from, at least 2.
+func (r *Region) Auto() int {
+	logits, _ := r.Logits.Type.Bytes()
+	hidden := int64(0)
+	for _, in := range r.Logits.Producer.Inputs {
+		if in != nil && r.cutOf(in) >= 0 {
+			hidden, _ = in.Type.Bytes()
+		}
+	}
+	if hidden <= 0 || logits <= 2*hidden {
+		return 1
+	}
+	return r.Parts(int(min((logits+hidden-1)/hidden, 32)))
+}

@@ -1,0 +1,192 @@
+package tile
+
+// Attention scores are the widest values inside a layer: heads × tokens ×
+// tokens. They are made by a product of narrow factors and reduced again by
+// another one, batch by batch and head by head. Computed in parts, they never
+// exist whole:
+//
+//	forward    q_i, k_i ─▶ scores_i ─▶ softmax_i ─▶ context_i   i = 1 … parts
+//	backward   dcontext_i, softmax_i ─▶ dscores_i ─▶ dq_i, dk_i, dv_i
+//
+// A part of the softmax that waits for backward is a value of its own, so a
+// planner can drop and recompute part by part: with one part alive at a time
+// this is what FlashAttention does (Dao et al. 2022), in ordinary operators.
+//
+// Forward and backward are separate regions, since the rest of the model lies
+// between them; what crosses from one to the other is handed over in parts.
+
+import (
+	"errors"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+// widening is how many times larger than its larger factor a product has to be
+// to count as wide.
+const widening = 2
+
+// Wide computes every wide product of the graph, and what works on it, in at
+// least the wanted number of parts (at most what its outermost axis allows).
+// forward tells the two sides of a training graph apart. It returns how many
+// wide products there are, how many were divided, and why the others were not.
+// The graph must be typed and sorted, and is so afterwards.
+func Wide(g *onnx.Graph, types build.Typer, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
+	plan := findWide(g, forward)
+	shared := plan.crossing()
+	for _, p := range plan.regions {
+		if err := p.region.apply(types, p.parts(want), "remat/tile/", shared); err != nil {
+			var skip *SkipError
+			if !errors.As(err, &skip) {
+				return plan.found, applied, plan.skipped, err
+			}
+			plan.skipped = append(plan.skipped, skip)
+			continue
+		}
+		applied++
+	}
+	g.RemoveDead()
+	return plan.found, applied, plan.skipped, g.SortTopologically()
+}
+
+type wideRegion struct {
+	region  *Region
+	forward bool
+	n       int // parts that all regions it shares values with can be cut into
+}
+
+func (w *wideRegion) parts(want int) int {
+	if w.n > 0 {
+		return w.n
+	}
+	return w.region.Parts(want)
+}
+
+type widePlan struct {
+	found   int
+	regions []*wideRegion
+	skipped []*SkipError
+	of      map[*onnx.Node]*wideRegion
+}
+
+// findWide finds the regions around all wide products; a region that overlaps
+// another one is that one.
+func findWide(g *onnx.Graph, forward func(*onnx.Node) bool) *widePlan {
+	p := &widePlan{of: map[*onnx.Node]*wideRegion{}}
+	for _, n := range g.Nodes {
+		if !isWide(n) || p.of[n] != nil {
+			continue
+		}
+		p.found++
+		out := n.Outputs[0]
+		dims, _ := out.Type.Shape.Ints()
+		r := newRegion(g, out, dims)
+		isForward := forward(n)
+		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }
+		r.given = p.handsTo(r)
+		if err := r.grow(); err != nil {
+			var skip *SkipError
+			if errors.As(err, &skip) {
+				p.skipped = append(p.skipped, skip)
+			}
+			continue
+		}
+		r.collectExtents()
+		w := &wideRegion{region: r, forward: isForward}
+		p.regions = append(p.regions, w)
+		for _, m := range r.Nodes {
+			p.of[m] = w
+		}
+	}
+	return p
+}
+
+// handsTo returns how the regions that r reads from already cut what they make.
+func (p *widePlan) handsTo(r *Region) func(*onnx.Value) cut {
+	return func(v *onnx.Value) cut {
+		from := p.of[v.Producer]
+		if from == nil {
+			return unknown
+		}
+		for n := range r.in {
+			for _, in := range n.Inputs {
+				if in != nil && in.Producer != nil && p.of[in.Producer] == from {
+					return from.region.cutOf(v)
+				}
+			}
+		}
+		return unknown
+	}
+}
+
+// isWide reports a batched product that is much larger than its factors.
+func isWide(n *onnx.Node) bool {
+	if !isProduct(n) || rank(n.Outputs[0]) < 3 || n.Outputs[0].IsOutput() {
+		return false
+	}
+	size := func(v *onnx.Value) int64 {
+		e, _ := v.Type.Shape.Elements().Int()
+		return e
+	}
+	dims, ok := n.Outputs[0].Type.Shape.Ints()
+	if !ok || outermost(dims) >= len(dims)-2 {
+		return false
+	}
+	return size(n.Outputs[0]) >= widening*max(size(n.Inputs[0]), size(n.Inputs[1]))
+}
+
+// crossing finds the values that one region makes and others read in the same
+// parts; both regions then have to be cut into the same number.
+func (p *widePlan) crossing() pieces {
+	shared := pieces{}
+	for _, w := range p.regions {
+		for _, n := range w.region.Nodes {
+			for _, o := range n.Outputs {
+				if o != nil && p.handedOver(w, o) {
+					shared[o] = nil
+				}
+			}
+		}
+	}
+	return shared
+}
+
+// handedOver reports a value all of whose outside readers belong to regions
+// that read it cut along the same axis, and joins the number of parts.
+func (p *widePlan) handedOver(w *wideRegion, o *onnx.Value) bool {
+	c := w.region.cutOf(o)
+	if c < 0 || o.IsOutput() {
+		return false
+	}
+	var readers []*wideRegion
+	for _, u := range o.Uses() {
+		to := p.of[u.Node]
+		if to == w {
+			continue
+		}
+		if to == nil || to.region.cutOf(o) != c {
+			return false
+		}
+		readers = append(readers, to)
+	}
+	return len(readers) > 0 && p.sameParts(append(readers, w))
+}
+
+// sameParts gives regions one number of parts: the largest that divides what
+// each of them is cut along.
+func (p *widePlan) sameParts(regions []*wideRegion) bool {
+	all := &Region{}
+	for _, w := range regions {
+		all.extent = append(all.extent, w.region.extent...)
+	}
+	n := all.Parts(1 << 30)
+	for _, w := range regions {
+		if w.n != 0 && w.n != n {
+			return false
+		}
+	}
+	for _, w := range regions {
+		w.n = n
+	}
+	return n > 1
+}
