@@ -1,0 +1,218 @@
+package precision
+
+// Where to multiply by the loss scale. Gradients are linear in the one that
+// the loss begins with, but that seed need not be a value: derivation folds it
+// into other factors. Any value will do of which every gradient is homogeneous
+// of degree one:
+//
+//	degree(c) = 1, everything else that enters backward has degree 0
+//	products add degrees, sums and moves keep them (and want them equal)
+//	anything else is of degree 0 only of what has degree 0
+//
+// If every P.grad comes out with degree 1, then scaling c by s scales each by
+// s exactly; no name and no pattern of a loss is needed. The smallest such
+// value is taken.
+//
+// Weakness: a graph with two losses that share no value has no such place.
+
+import (
+	"sort"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Degrees beside 0, 1, 2 …: a value that is zero has any, one that is not
+// homogeneous has none.
+const (
+	zero   = -1
+	broken = -2
+)
+
+// A law says how an operator treats degrees.
+type law uint8
+
+const (
+	unknownLaw law = iota
+	keeps          // of its first input; others are numbers that have no degree
+	sums           // all float inputs alike
+	products       // float inputs add up
+	quotients      // the first less the second, which has none
+	gemm           // the first two add up to the third's
+)
+
+// laws by operator of the standard domain.
+var laws = map[string]law{
+	"Identity": keeps, "Neg": keeps, "Cast": keeps, "Reshape": keeps, "Squeeze": keeps, "Unsqueeze": keeps,
+	"Flatten": keeps, "Transpose": keeps, "Expand": keeps, "Tile": keeps, "Slice": keeps, "Split": keeps,
+	"Gather": keeps, "GatherElements": keeps, "GatherND": keeps, "Trilu": keeps, "Pad": keeps,
+	"DepthToSpace": keeps, "SpaceToDepth": keeps, "ReduceSum": keeps, "ReduceMean": keeps, "CumSum": keeps,
+	"AveragePool": keeps, "GlobalAveragePool": keeps, "Dropout": keeps, "Compress": keeps,
+	"Add": sums, "Sub": sums, "Sum": sums, "Mean": sums, "Concat": sums, "Where": sums,
+	"ScatterElements": sums, "ScatterND": sums, "Mul": products, "MatMul": products, "Einsum": products,
+	"FusedMatMul": products, "Div": quotients, "Gemm": gemm, "Conv": gemm, "ConvTranspose": gemm,
+}
+
+// scalePlace finds the value to scale, nil where there is none.
+func (p *pass) scalePlace() *onnx.Value {
+	backward := p.backward()
+	var candidates []*onnx.Value
+	for _, n := range backward {
+		for _, o := range n.Outputs {
+			if isFloat(o) && !o.IsOutput() {
+				candidates = append(candidates, o)
+			}
+		}
+	}
+	sort.SliceStable(candidates, func(i, j int) bool {
+		a, b := elements(candidates[i]), elements(candidates[j])
+		return a >= 0 && (a < b || b < 0)
+	})
+	for _, c := range candidates {
+		if p.homogeneous(backward, c) {
+			return c
+		}
+	}
+	return nil
+}
+
+// backward are the nodes that gradients need and the loss does not, in order.
+func (p *pass) backward() []*onnx.Node {
+	needed := map[*onnx.Node]bool{}
+	for _, g := range p.grads {
+		for n := range ancestors(g.grad) {
+			needed[n] = true
+		}
+	}
+	var list []*onnx.Node
+	for _, n := range p.g.Nodes {
+		if needed[n] && !p.forward[n] {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// homogeneous reports that every gradient has degree one in c.
+func (p *pass) homogeneous(backward []*onnx.Node, c *onnx.Value) bool {
+	degree := map[*onnx.Value]int{c: 1}
+	for _, n := range backward {
+		d := degreeOf(n, degree)
+		for _, o := range n.Outputs {
+			if o != nil && o != c && d != 0 {
+				degree[o] = d
+			}
+		}
+	}
+	for _, g := range p.grads {
+		if d := degree[g.grad]; d != 1 && d != zero {
+			return false
+		}
+	}
+	return true
+}
+
+func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
+	at := func(i int) int {
+		v := n.In(i)
+		if v == nil || !v.Type.DType.IsFloat() {
+			return zero
+		}
+		if d := degree[v]; d != 0 {
+			return d
+		}
+		if isZero(v) {
+			return zero
+		}
+		return 0
+	}
+	how := laws[n.OpType()]
+	if n.Is("ConstantOfShape") {
+		if isZero(n.Out(0)) {
+			return zero
+		}
+		return 0
+	}
+	d := at(0)
+	switch how {
+	case keeps:
+		for i := 1; i < len(n.Inputs); i++ {
+			if x := at(i); x != zero && x != 0 {
+				return broken
+			}
+		}
+		return d
+	case sums:
+		for i := 1; i < len(n.Inputs); i++ {
+			d = alike(d, at(i))
+		}
+		return d
+	case products:
+		for i := 1; i < len(n.Inputs); i++ {
+			d = times(d, at(i))
+		}
+		return d
+	case quotients:
+		if x := at(1); x != 0 {
+			return broken
+		}
+		return d
+	case gemm:
+		d = times(d, at(1))
+		if n.In(2) != nil {
+			d = alike(d, at(2))
+		}
+		return d
+	}
+	for i := range n.Inputs {
+		if x := at(i); x != 0 && x != zero {
+			return broken
+		}
+	}
+	return 0
+}
+
+func alike(a, b int) int {
+	switch {
+	case a == broken || b == broken:
+		return broken
+	case a == zero:
+		return b
+	case b == zero || a == b:
+		return a
+	}
+	return broken
+}
+
+func times(a, b int) int {
+	switch {
+	case a == broken || b == broken:
+		return broken
+	case a == zero || b == zero:
+		return zero
+	}
+	return a + b
+}
+
+// isZero reports a constant of zeros.
+func isZero(v *onnx.Value) bool {
+	if v.Producer != nil && v.Producer.Is("ConstantOfShape") && v.Producer.TensorAttr("value") == nil {
+		return true
+	}
+	t := constantOf(v)
+	if t == nil {
+		return false
+	}
+	if n, err := t.Elements(); err != nil || n > 1<<16 {
+		return false
+	}
+	data, err := t.Float64s()
+	if err != nil {
+		return false
+	}
+	for _, x := range data {
+		if x != 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,256 @@
+// Package precision makes graphs compute and keep values in a half type:
+// float16 or bfloat16.
+//
+//	decide.go     which nodes run in half: by class (onnx/traits), by what
+//	              they read and who reads them, by the caller's globs
+//	scale.go      loss scaling: scale where the gradients begin, unscale where
+//	              they end, found_inf, updates skipped (homogeneous.go finds
+//	              the place)
+//	cast.go       half copies where they are used, of masters, of constants,
+//	              of what waits for backward
+//
+// The masters stay float32 inputs; half copies of them are Cast nodes where
+// they are used, so that a plan may run them again instead of keeping them.
+// Outputs keep their names and types.
+//
+// Emulation computes in float32 between casts to the half type at the same
+// places. ONNX Runtime 1.31.1 leaves a pair of casts that a file spells out
+// alone at every level (it removes only those that it inserted itself), so the
+// rounding holds.
+//
+// Weakness: bodies of control flow stay as they are, and so do their inputs.
+package precision
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
+)
+
+// Roles names the loss, the gradients and the next values of inputs.
+type Roles struct {
+	Loss string            `json:"loss"`
+	Grad map[string]string `json:"grad"` // input to output
+	New  map[string]string `json:"new"`  // input to output
+}
+
+// Options say how to convert.
+type Options struct {
+	// To is onnx.Float16 or onnx.BFloat16.
+	To onnx.DType
+	// StashOnly computes in float32; only what waits from forward for backward
+	// waits in half.
+	StashOnly bool
+	// Early makes the casts of what waits run in forward, by data, so that the
+	// float32 values die there; for plans that compute nothing again. Where
+	// most values are computed again, it only binds the order.
+	Early bool
+	// Emulate computes in float32 on values rounded to half.
+	Emulate bool
+	// KeepFP32 and Half are globs over node names and operator types that
+	// override the choice; a star spans slashes. KeepFP32 wins.
+	KeepFP32, Half []string
+	// Provider is the execution provider whose kernels must do: nodes for
+	// which it has none in half stay in float32. The CPU's run float16 nodes
+	// through casts that ONNX Runtime inserts; what it cannot run in bfloat16
+	// is emulated.
+	Provider kernels.Provider
+	// Dims are numbers for free dimensions, by symbol.
+	Dims map[string]int64
+	// Roles overrides the metadata entry remat.roles.
+	Roles *Roles
+	// NoScale leaves loss scaling out; bfloat16 needs none.
+	NoScale bool
+}
+
+// A Constant is one that the half type cannot hold, and what was done.
+type Constant struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"` // the first such element
+	Done  string  `json:"done"`
+}
+
+// A Report says what became of the graph: Requested counts nodes that compute
+// in float32 where half would do, Applied those that now run in half.
+type Report struct {
+	rewrite.Report
+	// Casts is the number of Cast nodes added, Stashed of values that wait for
+	// backward in half, Emulated of nodes between casts.
+	Casts    int `json:"casts"`
+	Stashed  int `json:"stashed"`
+	Emulated int `json:"emulated"`
+	// Scaled says that the graph has loss_scale and found_inf now.
+	Scaled    bool       `json:"scaled"`
+	Constants []Constant `json:"constants,omitempty"`
+}
+
+// An Error is a graph that cannot be converted.
+type Error struct{ Reason string }
+
+func (e *Error) Error() string { return "precision: " + e.Reason }
+
+func refuse(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...)} }
+
+// Apply converts the model in place. After an error it is in an undefined
+// state, except for an *Error, which comes before any change.
+func Apply(m *onnx.Model, o Options) (*Report, error) {
+	if o.To != onnx.Float16 && o.To != onnx.BFloat16 {
+		return nil, refuse("%s is no half type: float16 or bfloat16", o.To)
+	}
+	types, err := infer.Model(m, infer.Options{Dims: o.Dims})
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPass(m, o, types)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.check(); err != nil {
+		return nil, err
+	}
+	if err := p.scale(); err != nil {
+		return nil, fmt.Errorf("precision: loss scaling: %w", err)
+	}
+	p.decide()
+	if err := p.convert(); err != nil {
+		return nil, fmt.Errorf("precision: %w", err)
+	}
+	if err := m.Graph.SortTopologically(); err != nil {
+		return nil, fmt.Errorf("precision: %w", err)
+	}
+	m.Graph.RemoveDead()
+	if _, err := infer.Model(m, infer.Options{Dims: o.Dims}); err != nil {
+		return nil, fmt.Errorf("precision: %w", err)
+	}
+	return p.report, m.Check()
+}
+
+// pass is one run of Apply.
+type pass struct {
+	m      *onnx.Model
+	g      *onnx.Graph
+	b      *build.Builder
+	o      Options
+	roles  Roles
+	report *Report
+
+	// forward is what the loss needs; nil without gradients.
+	forward map[*onnx.Node]bool
+	grads   []gradient
+	// forced nodes stay float32 for the reason given.
+	forced map[*onnx.Node]string
+
+	verdicts map[*onnx.Node]verdict
+	// inHalf are the values that are of the half type, or rounded to it.
+	inHalf map[*onnx.Value]bool
+	halves map[*onnx.Value]*onnx.Value
+	fulls  map[*onnx.Value]*onnx.Value
+	unfits map[*onnx.Value]*fit
+	// waits are float32 values of forward whose half copies wait for backward.
+	waits map[*onnx.Value]bool
+}
+
+// A gradient is a parameter with its gradient.
+type gradient struct{ param, grad *onnx.Value }
+
+func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
+	p := &pass{
+		m: m, g: m.Graph, b: build.New(m.Graph, types, "remat/cast/"), o: o,
+		report:   &Report{Report: rewrite.Report{Pass: "precision"}},
+		forced:   map[*onnx.Node]string{},
+		verdicts: map[*onnx.Node]verdict{},
+		inHalf:   map[*onnx.Value]bool{},
+		halves:   map[*onnx.Value]*onnx.Value{},
+		fulls:    map[*onnx.Value]*onnx.Value{},
+		unfits:   map[*onnx.Value]*fit{},
+		waits:    map[*onnx.Value]bool{},
+	}
+	p.g.NameNodes()
+	if o.Roles != nil {
+		p.roles = *o.Roles
+	} else if text, ok := m.Metadata("remat.roles"); ok {
+		if err := json.Unmarshal([]byte(text), &p.roles); err != nil {
+			return nil, fmt.Errorf("metadata remat.roles: %w", err)
+		}
+	}
+	p.findGradients()
+	if loss := p.g.Value(p.roles.Loss); loss != nil && (len(p.grads) > 0 || len(p.roles.New) > 0) {
+		p.forward = ancestors(loss)
+	}
+	return p, nil
+}
+
+// findGradients lists the gradients: outputs by role, and, where an optimizer
+// took them off the outputs, values named P.grad.
+func (p *pass) findGradients() {
+	for _, v := range p.g.Inputs {
+		name, ok := p.roles.Grad[v.Name]
+		if _, updated := p.roles.New[v.Name]; !ok && updated {
+			name = v.Name + ".grad"
+		}
+		if grad := p.g.Value(name); name != "" && grad != nil && grad.Producer != nil && grad.Type.DType.IsFloat() {
+			p.grads = append(p.grads, gradient{v, grad})
+		}
+	}
+}
+
+// ancestors are the nodes that v depends on.
+func ancestors(v *onnx.Value) map[*onnx.Node]bool {
+	seen := map[*onnx.Node]bool{}
+	for todo := []*onnx.Value{v}; len(todo) > 0; {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if v == nil || v.Producer == nil || seen[v.Producer] {
+			continue
+		}
+		seen[v.Producer] = true
+		for _, x := range append(append([]*onnx.Value(nil), v.Producer.Inputs...), v.Producer.Captures...) {
+			if x != nil && elements(x) != 0 { // no elements: waits for x, and needs nothing of it
+				todo = append(todo, x)
+			}
+		}
+	}
+	return seen
+}
+
+func (p *pass) skip(what, format string, args ...any) {
+	p.report.Skipped = append(p.report.Skipped, rewrite.Skip{What: what, Why: fmt.Sprintf(format, args...)})
+}
+
+// check refuses what is there already, before anything is changed.
+func (p *pass) check() error {
+	floats, halves, doubles := 0, 0, 0
+	for _, n := range p.g.Nodes {
+		for _, o := range n.Outputs {
+			if o == nil {
+				continue
+			}
+			switch o.Type.DType {
+			case onnx.Float32:
+				floats++
+			case onnx.Float16, onnx.BFloat16:
+				halves++
+			case onnx.Float64:
+				doubles++
+			}
+		}
+	}
+	if floats == 0 && halves > 0 {
+		return refuse("the graph computes in a half type already")
+	}
+	if floats == 0 {
+		return refuse("the graph has no float32 to convert")
+	}
+	if halves > 0 {
+		p.skip("half values", "%d values are of a half type already and stay as they are", halves)
+	}
+	if doubles > 0 {
+		p.skip("float64 values", "%d values are float64 and stay as they are", doubles)
+	}
+	return nil
+}

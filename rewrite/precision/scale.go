@@ -1,0 +1,156 @@
+package precision
+
+// Loss scaling inside the graph:
+//
+//	loss_scale ─┬─▶ Mul(c, ·): every gradient is larger by it (homogeneous.go)
+//	            └─▶ Reciprocal ─▶ Mul(P.grad, ·) in float32, or, where an
+//	                optimizer reads the gradients, into its scalars
+//	P.grad … ─▶ ReduceL1 each ─▶ Concat ─▶ ReduceL1 ─▶ ·0 ─▶ IsNaN = found_inf
+//	found_inf ─▶ the optimizer's updates keep what they have (optim.Skip)
+//
+// A sum of absolute values is finite if and only if every element is: the
+// sums are of gradients divided by the scale, and leave float32's range only
+// where an element nearly does.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/optim"
+)
+
+// Names of the input and the output that the runtime knows.
+const (
+	ScaleInput  = "loss_scale"
+	FoundOutput = "found_inf"
+)
+
+// scale adds loss scaling where the type needs it and the graph allows it.
+func (p *pass) scale() error {
+	if p.o.To != onnx.Float16 || p.o.NoScale || p.o.StashOnly || p.forward == nil {
+		return nil
+	}
+	if len(p.grads) == 0 {
+		p.skip(ScaleInput, "the gradients of this graph are not known: name them with --roles, or use bf16")
+		return nil
+	}
+	if p.g.Value(ScaleInput) != nil || p.g.Value(FoundOutput) != nil {
+		p.skip(ScaleInput, "the graph has a value of that name already")
+		return nil
+	}
+	c := p.scalePlace()
+	if c == nil {
+		p.skip(ScaleInput, "no single value carries the gradient of the loss: use bf16")
+		return nil
+	}
+	scale := p.g.AddInput(ScaleInput, onnx.TensorOf(onnx.Float32, onnx.StaticShape()))
+	p.scaleAt(c, scale)
+	inverse := p.op("remat/scale/inverse", "Reciprocal", build.In(scale))
+	byOptimizer := false
+	for i := range p.grads {
+		if p.grads[i].grad.IsOutput() {
+			p.unscale(&p.grads[i], inverse)
+		} else {
+			byOptimizer = true
+		}
+	}
+	found := p.foundInf()
+	if p.b.Err() != nil {
+		return p.b.Err()
+	}
+	p.b.Flush()
+	return p.update(inverse, found, byOptimizer)
+}
+
+// scaleAt multiplies c for all its readers.
+func (p *pass) scaleAt(c, scale *onnx.Value) {
+	uses := append([]onnx.Use(nil), c.Uses()...)
+	scaled := p.op("remat/scale/"+c.Name, "Mul", build.In(c, scale))
+	for _, u := range uses {
+		if u.Index >= 0 {
+			u.Node.SetInput(u.Index, scaled)
+		}
+	}
+}
+
+// unscale puts Mul(·, inverse) behind a gradient, which keeps its name.
+func (p *pass) unscale(g *gradient, inverse *onnx.Value) {
+	raw := g.grad
+	uses := append([]onnx.Use(nil), raw.Uses()...)
+	whole := p.op("remat/scale/"+raw.Name, "Mul", build.In(raw, inverse))
+	if whole == nil {
+		return
+	}
+	for _, u := range uses {
+		if u.Index >= 0 {
+			u.Node.SetInput(u.Index, whole)
+		}
+	}
+	for i, o := range p.g.Outputs {
+		if o == raw {
+			p.g.SetOutput(i, whole)
+		}
+	}
+	name := raw.Name
+	p.g.Rename(raw, p.g.FreshValueName("remat/scale/"+name+"/scaled"))
+	p.g.Rename(whole, name)
+	g.grad = whole
+}
+
+// foundInf makes the output found_inf.
+func (p *pass) foundInf() *onnx.Value {
+	var sums []*onnx.Value
+	for _, g := range p.grads {
+		sum := p.op("remat/scale/"+g.param.Name+"/sum", "ReduceL1", build.In(g.grad), onnx.IntAttr("keepdims", 0))
+		sums = append(sums, p.op("remat/scale/"+g.param.Name+"/row", "Reshape", build.In(sum, p.b.Ints(1))))
+	}
+	all := p.op("remat/scale/sums", "Concat", sums, onnx.IntAttr("axis", 0))
+	total := p.op("remat/scale/total", "ReduceL1", build.In(all), onnx.IntAttr("keepdims", 0))
+	none := p.op("remat/scale/nothing", "Mul", build.In(total, p.b.Scalar(onnx.Float32, 0)))
+	found := p.b.NodeNamed("", "IsNaN", "remat/scale/found_inf", build.In(none), []string{FoundOutput})[0]
+	if found == nil {
+		return nil
+	}
+	p.g.AddOutput(found)
+	p.report.Scaled = true
+	return found
+}
+
+// op makes a node of one output, both of that name, which stays float32.
+func (p *pass) op(name, op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
+	v := p.b.NodeNamed("", op, name, in, []string{name}, attrs...)[0]
+	if v != nil {
+		p.forced[v.Producer] = "loss scaling"
+	}
+	return v
+}
+
+// update lets the optimizer in the graph, if any, use what is unscaled and
+// skip what is not finite.
+func (p *pass) update(inverse, found *onnx.Value, byOptimizer bool) error {
+	if err := p.g.SortTopologically(); err != nil {
+		return err
+	}
+	if len(p.roles.New) == 0 {
+		return nil
+	}
+	before := map[*onnx.Node]bool{}
+	for _, n := range p.g.Nodes {
+		before[n] = true
+	}
+	if byOptimizer {
+		if err := optim.Unscale(p.m, inverse, nil); err != nil {
+			return fmt.Errorf("unscaling: %w", err)
+		}
+	}
+	if err := optim.Skip(p.m, found, nil); err != nil {
+		return fmt.Errorf("skipping: %w", err)
+	}
+	for _, n := range p.g.Nodes {
+		if !before[n] {
+			p.forced[n] = "loss scaling"
+		}
+	}
+	return nil
+}
