@@ -1,0 +1,111 @@
+package report
+
+import (
+	"encoding/json"
+	"math"
+)
+
+// Compare is the document of `compare --json`: the same feeds through every
+// model. Pairs[i] sets Models[0] against Models[i+1].
+type Compare struct {
+	Models []*Run `json:"models"`
+	Pairs  []Pair `json:"pairs"`
+}
+
+// Pair sets model B against model A; positive Saving and Overhead mean that B
+// takes less memory and more time. Nil is "does not apply".
+type Pair struct {
+	A string `json:"a"`
+	B string `json:"b"`
+	// Saving and TotalSaving are shares of A's live and total peak.
+	Saving      *Float `json:"saving"`
+	TotalSaving *Float `json:"total_saving"`
+	// Overhead is a share of A's median step time.
+	Overhead *Float `json:"overhead"`
+	// SavedBytesPerSecondLost is nil where B loses no time.
+	SavedBytesPerSecondLost *Float `json:"saved_bytes_per_second_lost"`
+	// TheorySaving is 1 - 1/√L or what the strategy's theory says.
+	TheorySaving *Float `json:"theory_saving"`
+	Difference
+}
+
+// Difference is how far B's results are from A's, over all steps compared.
+type Difference struct {
+	Loss             *Float `json:"loss_difference"`
+	Gradient         *Float `json:"max_gradient_difference"`
+	RelativeGradient *Float `json:"max_relative_gradient_difference"`
+	BitIdentical     *bool  `json:"bit_identical"`
+	// Tolerance is the bound on the differences; nil where none was asked.
+	Tolerance       *Float `json:"tolerance"`
+	WithinTolerance *bool  `json:"within_tolerance"`
+}
+
+// NewPair compares what was measured of two runs and adds the differences.
+func NewPair(a, b *Run, d Difference) Pair {
+	p := Pair{A: a.Model, B: b.Model, Difference: d}
+	p.Saving = share(a.Memory.LivePeakBytes, b.Memory.LivePeakBytes)
+	p.TotalSaving = share(a.Memory.TotalPeakBytes, b.Memory.TotalPeakBytes)
+	lost := b.MedianSeconds() - a.MedianSeconds()
+	if !math.IsNaN(lost) && a.MedianSeconds() > 0 && b.Error == "" {
+		p.Overhead = num(lost / a.MedianSeconds())
+		if p.Saving != nil && lost > 0 {
+			saved := *a.Memory.LivePeakBytes - *b.Memory.LivePeakBytes
+			p.SavedBytesPerSecondLost = num(float64(saved) / lost)
+		}
+	}
+	if b.Plan != nil {
+		p.TheorySaving = b.Plan.TheorySaving
+	}
+	return p
+}
+
+// share is how much less b is than a.
+func share(a, b *int64) *Float {
+	if a == nil || b == nil || *a == 0 {
+		return nil
+	}
+	return num(1 - float64(*b)/float64(*a))
+}
+
+// Brief is the comparison without its timelines, for programs that read the
+// figures only.
+func (c *Compare) Brief() *Compare {
+	b := &Compare{Pairs: c.Pairs}
+	for _, m := range c.Models {
+		short := *m
+		short.Timeline = nil
+		b.Models = append(b.Models, &short)
+	}
+	return b
+}
+
+// pairOf finds the pair whose B is Models[i]; nil for the first model.
+func (c *Compare) pairOf(i int) *Pair {
+	if i < 1 || i > len(c.Pairs) {
+		return nil
+	}
+	return &c.Pairs[i-1]
+}
+
+// names are the variants' names for legends: clean and unique.
+func (c *Compare) names() []string {
+	seen := map[string]int{}
+	names := make([]string, len(c.Models))
+	for i, m := range c.Models {
+		name := elide(clean(m.Name()), 40)
+		seen[name]++
+		if n := seen[name]; n > 1 {
+			name += " (" + itoa(n) + ")"
+		}
+		names[i] = name
+	}
+	return names
+}
+
+// MarshalJSON writes empty lists as [].
+func (c Compare) MarshalJSON() ([]byte, error) {
+	type plain Compare
+	p := plain(c)
+	p.Models, p.Pairs = list(p.Models), list(p.Pairs)
+	return json.Marshal(p)
+}

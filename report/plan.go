@@ -1,0 +1,81 @@
+package report
+
+import "encoding/json"
+
+// Plan is the document of `plan --json`.
+type Plan struct {
+	Strategy           string   `json:"strategy"`
+	Boundaries         []string `json:"boundaries"`
+	Kept               []string `json:"kept"`
+	RecomputedNodes    int      `json:"recomputed_nodes"`
+	FLOPs              int64    `json:"flops"`
+	RecomputeFLOPs     int64    `json:"recompute_flops"`
+	Overhead           Float    `json:"overhead"` // share of the plain step's FLOPs
+	PeakBytesBefore    int64    `json:"peak_bytes_before"`
+	PeakBytesScheduled *int64   `json:"peak_bytes_scheduled"` // the given file, only reordered
+	PeakBytesAfter     int64    `json:"peak_bytes_after"`
+	Saving             Float    `json:"saving"` // 1 - after/before
+	TheorySaving       *Float   `json:"theory_saving"`
+	LowerBoundBytes    *int64   `json:"lower_bound_bytes"`
+	SolverSeconds      float64  `json:"solver_seconds"`
+	BudgetBytes        *int64   `json:"budget_bytes"`
+	Feasible           bool     `json:"feasible"`
+
+	// Layers is the plan drawn over the model, in the order of the forward.
+	Layers []PlanLayer `json:"layers"`
+	// Pareto holds other plans for the same graph.
+	Pareto []ParetoPoint `json:"pareto"`
+	// Notes says what was requested, applied and skipped, and why.
+	Notes []Note `json:"notes"`
+}
+
+// PlanLayer is what the plan does in one layer: bytes of forward values that
+// the backward needs, kept or made again.
+type PlanLayer struct {
+	Layer           string `json:"layer"`
+	Boundary        bool   `json:"boundary"` // its output is a boundary
+	KeptValues      int    `json:"kept_values"`
+	KeptBytes       int64  `json:"kept_bytes"`
+	RecomputedNodes int    `json:"recomputed_nodes"`
+	RecomputedBytes int64  `json:"recomputed_bytes"`
+}
+
+// ParetoPoint is one plan among others: peak against overhead.
+type ParetoPoint struct {
+	Strategy  string `json:"strategy"`
+	PeakBytes int64  `json:"peak_bytes"`
+	Overhead  Float  `json:"overhead"`
+	// Dominated: another point has no more of either, and less of one.
+	Dominated bool `json:"dominated"`
+}
+
+// Note says what became of one request.
+type Note struct {
+	What      string `json:"what"`
+	Requested int    `json:"requested"`
+	Applied   int    `json:"applied"`
+	Reason    Text   `json:"reason"` // why the rest was skipped
+}
+
+// MarkDominated sets Dominated on every point.
+func MarkDominated(points []ParetoPoint) {
+	for i := range points {
+		p := &points[i]
+		p.Dominated = false
+		for _, q := range points {
+			if q.PeakBytes <= p.PeakBytes && q.Overhead <= p.Overhead &&
+				(q.PeakBytes < p.PeakBytes || q.Overhead < p.Overhead) {
+				p.Dominated = true
+			}
+		}
+	}
+}
+
+// MarshalJSON writes empty lists as [].
+func (p Plan) MarshalJSON() ([]byte, error) {
+	type plain Plan
+	c := plain(p)
+	c.Boundaries, c.Kept = list(c.Boundaries), list(c.Kept)
+	c.Layers, c.Pareto, c.Notes = list(c.Layers), list(c.Pareto), list(c.Notes)
+	return json.Marshal(c)
+}

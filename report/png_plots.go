@@ -1,0 +1,266 @@
+package report
+
+import (
+	"errors"
+	"image/color"
+	"math"
+	"slices"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+)
+
+func (c *Compare) timelinePlot() (*plot.Plot, error) {
+	tr := c.traced()
+	if len(tr.index) == 0 {
+		return nil, errors.New("timeline picture: no run has a timeline")
+	}
+	p := newPlot("Memory over the step")
+	grid(p, false, true)
+	names := c.names()
+	for k, i := range tr.index {
+		t, hue := c.Models[i].Timeline, inks[i%len(inks)]
+		var line plotter.XYs
+		for _, q := range tr.points[k] {
+			line = append(line, plotter.XY{X: t.x(q.Event, tr.timed), Y: float64(q.Live.Total())})
+		}
+		l, err := plotter.NewLine(line)
+		if err != nil {
+			return nil, err
+		}
+		l.StepStyle, l.Color, l.Width = plotter.PostStep, hue, 1
+		p.Add(l)
+		p.Legend.Add(names[i], l)
+		if err := c.addPeak(p, tr, k); err != nil {
+			return nil, err
+		}
+	}
+	p.Legend.Top, p.Legend.YOffs = true, 2
+	p.X.Min, p.X.Max, p.Y.Min = 0, tr.maxX, 0
+	// The legend stands above the highest peak.
+	p.Y.Max = float64(tr.maxBytes) * (1.1 + 0.055*float64(len(tr.index)))
+	p.Y.Tick.Marker = binaryTicks{}
+	p.X.Tick.Marker = labelled(shortShare)
+	p.X.Label.Text = "share of the step"
+	if tr.timed {
+		p.X.Tick.Marker, p.X.Label.Text = labelled(shortSeconds), "time"
+	}
+	return p, nil
+}
+
+// addPeak puts a dot and the size at the k-th peak.
+func (c *Compare) addPeak(p *plot.Plot, tr traced, k int) error {
+	x, y := c.peakAt(tr, k)
+	at, hue := plotter.XYs{{X: x, Y: y}}, inks[tr.index[k]%len(inks)]
+	dot, err := plotter.NewScatter(at)
+	if err != nil {
+		return err
+	}
+	dot.GlyphStyle = draw.GlyphStyle{Color: hue, Radius: 2.5, Shape: draw.CircleGlyph{}}
+	p.Add(dot)
+	crowd := c.crowd(tr, k)
+	if crowd > 1 {
+		return nil
+	}
+	label, err := plotter.NewLabels(plotter.XYLabels{XYs: at, Labels: []string{Bytes(int64(at[0].Y))}})
+	if err != nil {
+		return err
+	}
+	s := &label.TextStyle[0]
+	s.Font.Size, s.Font.Variant, s.Color = 8, "Sans", ink
+	s.XAlign, s.YAlign = draw.XCenter, draw.YBottom
+	label.Offset.Y = 4
+	if crowd == 1 {
+		s.YAlign, label.Offset.Y = draw.YTop, -4
+	}
+	if at[0].X > 0.9*tr.maxX {
+		s.XAlign = draw.XRight
+	}
+	if at[0].X < 0.1*tr.maxX {
+		s.XAlign = draw.XLeft
+	}
+	p.Add(label)
+	return nil
+}
+
+// rows reverses the variants: gonum counts from the bottom, readers from the
+// top.
+func (c *Compare) rows() ([]*Run, []string) {
+	runs, names := slices.Clone(c.Models), c.names()
+	for i := range names {
+		names[i] = elide(names[i], 26)
+	}
+	slices.Reverse(runs)
+	slices.Reverse(names)
+	return runs, names
+}
+
+func (c *Compare) peakPlot() (*plot.Plot, error) {
+	runs, names := c.rows()
+	p := newPlot("Peak of the step")
+	grid(p, true, false)
+	var below *plotter.BarChart
+	most, total, legend := 0.0, 0.0, 0
+	for _, r := range runs {
+		s, rest := r.peakSizes()
+		most = max(most, float64(s.Total()+rest))
+		total += float64(s.Total() + rest)
+	}
+	// What is too thin to be seen is not named.
+	stack := func(name string, fill color.Color, size func(*Run) int64) error {
+		values := make(plotter.Values, len(runs))
+		sum := 0.0
+		for i, r := range runs {
+			values[i] = float64(size(r))
+			sum += values[i]
+		}
+		if sum == 0 {
+			return nil
+		}
+		b, err := plotter.NewBarChart(values, 12)
+		if err != nil {
+			return err
+		}
+		b.Horizontal, b.Color, b.LineStyle.Width = true, fill, 0
+		if below != nil {
+			b.StackOn(below)
+		}
+		below = b
+		p.Add(b)
+		if sum > 0.004*total {
+			p.Legend.Add(name, b)
+			legend++
+		}
+		return nil
+	}
+	for i, k := range AllCategories {
+		if err := stack(categoryName(k), fills[i], func(r *Run) int64 { s, _ := r.peakSizes(); return s.Of(k) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := stack("live peak", fills[6], func(r *Run) int64 { _, rest := r.peakSizes(); return rest }); err != nil {
+		return nil, err
+	}
+	if below == nil {
+		return nil, errors.New("comparison picture: no run has a peak")
+	}
+	p.X.Min, p.X.Max = 0, most*1.02
+	p.X.Tick.Marker = binaryTicks{}
+	p.NominalY(names...)
+	p.Y.Min, p.Y.Max = -0.6, float64(len(runs))-0.4
+	// The legend stands above the bars.
+	p.Legend.Top = true
+	p.Y.Max += 0.42 * float64(legend)
+	return p, nil
+}
+
+func (c *Compare) timePlot() (*plot.Plot, error) {
+	runs, names := c.rows()
+	p := newPlot("Time of a step")
+	grid(p, true, false)
+	timed, most := false, 0.0
+	for i, r := range runs {
+		median := r.MedianSeconds()
+		if math.IsNaN(median) {
+			continue
+		}
+		timed, most = true, max(most, median)
+		b, err := plotter.NewBarChart(plotter.Values{median}, 12)
+		if err != nil {
+			return nil, err
+		}
+		b.Horizontal, b.XMin, b.Color, b.LineStyle.Width = true, float64(i), inks[(len(runs)-1-i)%len(inks)], 0
+		p.Add(b)
+		if s := r.StepSeconds; s != nil {
+			l, err := plotter.NewLine(plotter.XYs{{X: s.Quartile, Y: float64(i)}, {X: s.Upper, Y: float64(i)}})
+			if err != nil {
+				return nil, err
+			}
+			l.Color, l.Width = ink, vg.Length(1.2)
+			p.Add(l)
+		}
+	}
+	if !timed {
+		return nil, errors.New("comparison picture: no run has a step time")
+	}
+	p.X.Min, p.X.Max = 0, 1.04*most
+	p.X.Tick.Marker = labelled(shortSeconds)
+	p.NominalY(names...)
+	p.Y.Min, p.Y.Max = -0.6, float64(len(runs))-0.4
+	return p, nil
+}
+
+func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
+	p := newPlot("Peak against overhead")
+	grid(p, true, true)
+	var best, beaten, named plotter.XYs
+	var names []string
+	for _, q := range points {
+		xy := plotter.XY{X: float64(q.Overhead), Y: float64(q.PeakBytes)}
+		switch {
+		case math.IsNaN(xy.X) || math.IsInf(xy.X, 0):
+		case q.Dominated:
+			beaten = append(beaten, xy)
+		default:
+			best = append(best, xy)
+			named, names = append(named, xy), append(names, elide(clean(q.Strategy), 30))
+		}
+	}
+	if len(best) == 0 {
+		return nil, errors.New("pareto picture: no plan to draw")
+	}
+	slices.SortFunc(best, func(a, b plotter.XY) int { return cmpFloat(a.X, b.X) })
+	front, err := plotter.NewLine(best)
+	if err != nil {
+		return nil, err
+	}
+	front.Color, front.Width, front.StepStyle = inks[1], 1, plotter.PostStep
+	p.Add(front)
+	for _, g := range []struct {
+		at   plotter.XYs
+		name string
+		hue  color.Color
+	}{{beaten, "beaten by another", inks[0]}, {best, "best", inks[1]}} {
+		if len(g.at) == 0 {
+			continue
+		}
+		s, err := plotter.NewScatter(g.at)
+		if err != nil {
+			return nil, err
+		}
+		s.GlyphStyle = draw.GlyphStyle{Color: g.hue, Radius: 2.5, Shape: draw.CircleGlyph{}}
+		p.Add(s)
+		p.Legend.Add(g.name, s)
+	}
+	labels, err := plotter.NewLabels(plotter.XYLabels{XYs: named, Labels: names})
+	if err != nil {
+		return nil, err
+	}
+	for i := range labels.TextStyle {
+		labels.TextStyle[i].Font.Size, labels.TextStyle[i].Font.Variant = 8, "Sans"
+	}
+	labels.Offset = vg.Point{X: 4, Y: 4}
+	p.Add(labels)
+	p.Legend.Top = true
+	p.X.Label.Text, p.Y.Label.Text = "recomputed FLOPs, share of the step", "live peak"
+	p.X.Min = min(p.X.Min, 0)
+	p.X.Max += 0.12 * (p.X.Max - p.X.Min)
+	if p.X.Max <= p.X.Min {
+		p.X.Max = p.X.Min + 0.1
+	}
+	p.Y.Min, p.Y.Max = 0, p.Y.Max*1.08
+	p.Y.Tick.Marker, p.X.Tick.Marker = binaryTicks{}, labelled(shortShare)
+	return p, nil
+}
+
+func cmpFloat(a, b float64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}

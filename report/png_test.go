@@ -1,0 +1,58 @@
+package report
+
+import (
+	"bytes"
+	"image/color"
+	"image/png"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestPNG(t *testing.T) {
+	c := fixtureCompare()
+	for name, write := range map[string]func(io.Writer) error{
+		"timeline": c.TimelinePNG, "compare": c.ComparePNG, "overview": c.OverviewPNG,
+		"pareto":  func(w io.Writer) error { return ParetoPNG(w, c.Models[1].Plan.Pareto) },
+		"hostile": fixtureHostile().OverviewPNG,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := write(&b); err != nil {
+				t.Fatal(err)
+			}
+			if dir := os.Getenv("REMAT_SCREENSHOTS"); dir != "" {
+				if err := os.WriteFile(filepath.Join(dir, "png-"+name+".png"), b.Bytes(), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			img, err := png.Decode(&b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := map[color.Color]int{}
+			for y := range img.Bounds().Dy() {
+				for x := range img.Bounds().Dx() {
+					seen[color.RGBAModel.Convert(img.At(x, y))]++
+				}
+			}
+			if img.Bounds().Dx() != 1400 || seen[inks[1]] < 100 {
+				t.Errorf("%v, %d pixels of the second variant's colour", img.Bounds(), seen[inks[1]])
+			}
+		})
+	}
+}
+
+func TestPNGOfNothing(t *testing.T) {
+	empty := &Compare{Models: []*Run{{}}}
+	for _, err := range []error{empty.TimelinePNG(io.Discard), empty.ComparePNG(io.Discard), empty.OverviewPNG(io.Discard), ParetoPNG(io.Discard, nil)} {
+		if err == nil {
+			t.Error("a picture of nothing was written")
+		}
+	}
+	one := []ParetoPoint{{Strategy: "only", PeakBytes: 1 << 20}}
+	if err := ParetoPNG(io.Discard, one); err != nil {
+		t.Error(err)
+	}
+}

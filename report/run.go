@@ -1,0 +1,191 @@
+package report
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+)
+
+// Run is the document of `run --json`: one graph, executed. It is also a row
+// of a comparison; a variant that did not get through has Error and what was
+// measured up to then.
+type Run struct {
+	Model string `json:"model"`
+	// Label is the name of the variant in tables and pictures; Model where
+	// there is none.
+	Label      Text   `json:"label"`
+	Provider   string `json:"provider"`
+	ORTVersion string `json:"ort_version"`
+	Threads    int    `json:"threads"`
+	OptLevel   int    `json:"opt_level"`
+	// Precision says what half type the graph computes in, and how; "" for
+	// none.
+	Precision Text `json:"precision,omitempty"`
+	// Error says why the run ended early, out of memory for instance.
+	Error  Text   `json:"error"`
+	Memory Memory `json:"memory"`
+	Steps  []Step `json:"steps"`
+	// StepSeconds sums up Steps without the warm-up; Spread makes it.
+	StepSeconds *Spread    `json:"step_seconds"`
+	TopTime     []OpTime   `json:"top_time"`
+	TopMemory   []OpMemory `json:"top_memory"`
+	// LossOutput names the output in Steps that is the loss.
+	LossOutput Text    `json:"loss_output"`
+	Peak       *Peak   `json:"peak"`
+	Phases     *Phases `json:"phases"`
+	// Plan is what the graph was rewritten by.
+	Plan     *Plan     `json:"plan"`
+	Timeline *Timeline `json:"timeline,omitempty"`
+}
+
+// Memory holds the sizes of one run in bytes, as docs/cli.md defines them;
+// nil is "does not apply" or "not measured".
+type Memory struct {
+	ParameterBytes         int64  `json:"parameter_bytes"`
+	StateBytes             int64  `json:"state_bytes"`
+	FeedBytes              int64  `json:"feed_bytes"`
+	OutputBytes            int64  `json:"output_bytes"`
+	SessionBytes           *int64 `json:"session_bytes"`
+	LivePeakBytes          *int64 `json:"live_peak_bytes"`
+	TotalPeakBytes         *int64 `json:"total_peak_bytes"`
+	ArenaPeakBytes         *int64 `json:"arena_peak_bytes"`
+	ReservedBytes          *int64 `json:"reserved_bytes"`
+	RSSPeakBytes           *int64 `json:"rss_peak_bytes"`
+	PredictedLivePeakBytes *int64 `json:"predicted_live_peak_bytes"`
+	PredictedSessionBytes  *int64 `json:"predicted_session_bytes"`
+	PredictedReservedBytes *int64 `json:"predicted_reserved_bytes"`
+}
+
+// Step is one execution. Outputs holds the scalar outputs by name.
+type Step struct {
+	Seconds float64          `json:"seconds"`
+	Outputs map[string]Float `json:"outputs"`
+}
+
+// OpTime is the time of one node in a step; Share is of the whole step.
+type OpTime struct {
+	Node    string  `json:"node"`
+	Op      string  `json:"op"`
+	Layer   Text    `json:"layer"`
+	Seconds float64 `json:"seconds"`
+	Share   float64 `json:"share"`
+}
+
+// OpMemory is what one node allocates in a step (outputs and scratch); Share
+// is of the live peak.
+type OpMemory struct {
+	Node  string  `json:"node"`
+	Op    string  `json:"op"`
+	Layer Text    `json:"layer"`
+	Bytes int64   `json:"bytes"`
+	Share float64 `json:"share"`
+}
+
+// Spread sums up a sample: median, quartiles and range, in seconds.
+type Spread struct {
+	Count    int     `json:"count"`
+	Median   float64 `json:"median"`
+	Quartile float64 `json:"lower_quartile"`
+	Upper    float64 `json:"upper_quartile"`
+	Low      float64 `json:"low"`
+	High     float64 `json:"high"`
+}
+
+// NewSpread sums up the samples; nil for none.
+func NewSpread(samples []float64) *Spread {
+	if len(samples) == 0 {
+		return nil
+	}
+	s := slices.Clone(samples)
+	slices.Sort(s)
+	return &Spread{
+		Count:  len(s),
+		Median: quantile(s, 0.5), Quartile: quantile(s, 0.25), Upper: quantile(s, 0.75),
+		Low: s[0], High: s[len(s)-1],
+	}
+}
+
+// quantile interpolates linearly between the sorted samples.
+func quantile(sorted []float64, q float64) float64 {
+	at := q * float64(len(sorted)-1)
+	i := int(math.Floor(at))
+	if i+1 >= len(sorted) {
+		return sorted[len(sorted)-1]
+	}
+	return sorted[i] + (at-float64(i))*(sorted[i+1]-sorted[i])
+}
+
+// Name is what tables and pictures call the run.
+func (r *Run) Name() string {
+	if r.Label != "" {
+		return string(r.Label)
+	}
+	return r.Model
+}
+
+// MedianSeconds is the median of a step's time; NaN where nothing was timed.
+func (r *Run) MedianSeconds() float64 {
+	if r.StepSeconds != nil {
+		return r.StepSeconds.Median
+	}
+	var all []float64
+	for _, s := range r.Steps {
+		all = append(all, s.Seconds)
+	}
+	if s := NewSpread(all); s != nil {
+		return s.Median
+	}
+	return math.NaN()
+}
+
+// Losses is the loss of every step: the output LossOutput, else "loss", else
+// the only scalar output. Nil where no step has one.
+func (r *Run) Losses() []float64 {
+	var losses []float64
+	found := false
+	for _, s := range r.Steps {
+		x := math.NaN()
+		if f, ok := stepLoss(s, string(r.LossOutput)); ok {
+			x, found = float64(f), true
+		}
+		losses = append(losses, x)
+	}
+	if !found {
+		return nil
+	}
+	return losses
+}
+
+func stepLoss(s Step, name string) (Float, bool) {
+	if name == "" {
+		name = "loss"
+	}
+	if f, ok := s.Outputs[name]; ok {
+		return f, true
+	}
+	if len(s.Outputs) == 1 {
+		for _, f := range s.Outputs {
+			return f, true
+		}
+	}
+	return 0, false
+}
+
+// SetTimeline keeps the timeline and fills Peak and Phases from it.
+func (r *Run) SetTimeline(t *Timeline) {
+	r.Timeline, r.Peak, r.Phases = t, t.Peak(), t.Phases()
+}
+
+// MarshalJSON writes empty lists as [].
+func (r Run) MarshalJSON() ([]byte, error) {
+	type plain Run
+	p := plain(r)
+	p.Steps, p.TopTime, p.TopMemory = list(p.Steps), list(p.TopTime), list(p.TopMemory)
+	for i := range p.Steps {
+		if p.Steps[i].Outputs == nil {
+			p.Steps = slices.Clone(p.Steps)
+			p.Steps[i].Outputs = map[string]Float{}
+		}
+	}
+	return json.Marshal(plain(p))
+}

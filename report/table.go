@@ -1,0 +1,169 @@
+package report
+
+// A table is cells of finished text; text output aligns them, the page puts
+// the same cells into HTML, so the two cannot disagree.
+//
+//	variant      live peak   saving
+//	plain      2,281.2 MiB        –
+//	sqrt         853.5 MiB   62.6 %
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// Table is a titled grid of text; Columns that start with '>' hold numbers
+// and are aligned right.
+type Table struct {
+	Title   string
+	Columns []string
+	Rows    [][]string
+	// Note is one line under the table.
+	Note string
+}
+
+// maxCell is the longest name in text, maxLast the longest in a last column
+// that nothing follows; the page and JSON have all of it.
+const (
+	maxCell = 56
+	maxLast = 200
+)
+
+// cell is the text of column i as it is printed.
+func (t *Table) cell(i int, text string) string {
+	if i == len(t.Columns)-1 && !t.Number(i) {
+		return elide(text, maxLast)
+	}
+	return elide(text, maxCell)
+}
+
+// add appends a row.
+func (t *Table) add(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+// Number says whether column i is aligned right.
+func (t *Table) Number(i int) bool { return strings.HasPrefix(t.Columns[i], ">") }
+
+// Head is the name of column i.
+func (t *Table) Head(i int) string { return strings.TrimPrefix(t.Columns[i], ">") }
+
+// compact drops the columns, the first apart, in which nothing applies.
+func (t Table) compact() Table {
+	var keep []int
+	for i := range t.Columns {
+		used := i == 0 || slices.ContainsFunc(t.Rows, func(r []string) bool { return r[i] != none })
+		if used {
+			keep = append(keep, i)
+		}
+	}
+	c := Table{Title: t.Title, Note: t.Note, Columns: pick(t.Columns, keep)}
+	for _, r := range t.Rows {
+		c.Rows = append(c.Rows, pick(r, keep))
+	}
+	return c
+}
+
+func pick(from []string, at []int) []string {
+	var to []string
+	for _, i := range at {
+		to = append(to, from[i])
+	}
+	return to
+}
+
+// Text writes the table aligned, with a blank line after it; a table without
+// rows is left out.
+func (t *Table) Text(w io.Writer) error {
+	if len(t.Rows) == 0 {
+		return nil
+	}
+	b := bufio.NewWriter(w)
+	if t.Title != "" {
+		fmt.Fprintln(b, t.Title)
+	}
+	width := t.widths()
+	heads := make([]string, len(t.Columns))
+	for i := range heads {
+		heads[i] = t.Head(i)
+	}
+	if strings.Join(heads, "") != "" {
+		t.line(b, width, heads)
+	}
+	for _, r := range t.Rows {
+		t.line(b, width, r)
+	}
+	if t.Note != "" {
+		fmt.Fprintln(b, t.Note)
+	}
+	fmt.Fprintln(b)
+	return b.Flush()
+}
+
+func (t *Table) widths() []int {
+	width := make([]int, len(t.Columns))
+	for i := range t.Columns {
+		width[i] = utf8.RuneCountInString(t.Head(i))
+		for _, r := range t.Rows {
+			width[i] = max(width[i], utf8.RuneCountInString(t.cell(i, r[i])))
+		}
+	}
+	return width
+}
+
+func (t *Table) line(w io.Writer, width []int, cells []string) {
+	var b strings.Builder
+	for i, c := range cells {
+		c = t.cell(i, c)
+		space := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
+		if i > 0 {
+			b.WriteString("  ")
+		}
+		if t.Number(i) {
+			b.WriteString(space + c)
+		} else {
+			b.WriteString(c + space)
+		}
+	}
+	fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
+}
+
+// Fact is one line of a list of keys and values; Fix, if any, is the one line
+// that mends what is wrong.
+type Fact struct {
+	Key   string
+	Value string
+	Fix   string
+}
+
+// Facts is a list of keys and values with aligned values.
+type Facts []Fact
+
+// Text writes the list, fixes below their line.
+func (f Facts) Text(w io.Writer) error {
+	width := 0
+	for _, x := range f {
+		width = max(width, utf8.RuneCountInString(x.Key))
+	}
+	b := bufio.NewWriter(w)
+	for _, x := range f {
+		space := strings.Repeat(" ", width-utf8.RuneCountInString(x.Key))
+		fmt.Fprintf(b, "%s%s  %s\n", x.Key, space, clean(x.Value))
+		if x.Fix != "" {
+			fmt.Fprintf(b, "%s  → %s\n", strings.Repeat(" ", width), clean(x.Fix))
+		}
+	}
+	return b.Flush()
+}
+
+// writeTables writes the tables one after the other.
+func writeTables(w io.Writer, tables ...Table) error {
+	for i := range tables {
+		if err := tables[i].Text(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package report
+
+import (
+	"fmt"
+	"io"
+)
+
+// Text writes the comparison as a person reads it.
+func (c *Compare) Text(w io.Writer) error { return writeTables(w, c.tables()...) }
+
+// tables are what text and page show of all variants side by side.
+func (c *Compare) tables() []Table {
+	all := []Table{c.memoryTable(), c.peakTable(), c.phasesTable(), c.timeTable(), c.predictionTable(), c.resultTable()}
+	var used []Table
+	for _, t := range all {
+		if t = t.compact(); len(t.Columns) > 1 {
+			used = append(used, t)
+		}
+	}
+	return used
+}
+
+// perVariant makes a table with one row per variant.
+func (c *Compare) perVariant(title string, columns []string, cells func(i int, m *Run, p *Pair) []string) Table {
+	t := Table{Title: title, Columns: append([]string{"variant"}, columns...)}
+	names := c.names()
+	for i, m := range c.Models {
+		t.add(append([]string{names[i]}, cells(i, m, c.pairOf(i))...)...)
+	}
+	return t
+}
+
+func (c *Compare) memoryTable() Table {
+	columns := []string{">live peak", ">saving", ">theory", ">total peak", ">total saving", ">arena peak", ">reserved", ">process peak", "failed"}
+	return c.perVariant("memory", columns, func(_ int, m *Run, p *Pair) []string {
+		saving, theory, total := none, none, none
+		if p != nil {
+			saving = floatOr(p.Saving, Percent)
+			theory = floatOr(p.TheorySaving, Percent)
+			total = floatOr(p.TotalSaving, Percent)
+		}
+		return []string{bytesOr(m.Memory.LivePeakBytes), saving, theory, bytesOr(m.Memory.TotalPeakBytes), total,
+			bytesOr(m.Memory.ArenaPeakBytes), bytesOr(m.Memory.ReservedBytes), bytesOr(m.Memory.RSSPeakBytes), textOr(string(m.Error))}
+	})
+}
+
+func (c *Compare) peakTable() Table {
+	var columns []string
+	for _, k := range AllCategories {
+		columns = append(columns, ">"+categoryName(k))
+	}
+	return c.perVariant("at the peak, by category", append(columns, ">total", "node"), func(_ int, m *Run, _ *Pair) []string {
+		cells := make([]string, len(columns)+2)
+		for i := range cells {
+			cells[i] = none
+		}
+		if m.Peak == nil {
+			return cells
+		}
+		for i, k := range AllCategories {
+			if n := m.Peak.Sizes.Of(k); n != 0 {
+				cells[i] = Bytes(n)
+			}
+		}
+		cells[len(columns)] = Bytes(m.Peak.TotalBytes)
+		cells[len(columns)+1] = textOr(elide(m.Peak.Node, 60))
+		return cells
+	})
+}
+
+func (c *Compare) phasesTable() Table {
+	columns := []string{">before forward", ">after forward", ">backward peak", ">after update"}
+	return c.perVariant("over the step, total", columns, func(_ int, m *Run, _ *Pair) []string {
+		p := m.Phases
+		if p == nil {
+			return []string{none, none, none, none}
+		}
+		return []string{Bytes(p.BeforeForward), bytesOr(p.AfterForward), bytesOr(p.BackwardPeak), bytesOr(p.AfterUpdate)}
+	})
+}
+
+func (c *Compare) timeTable() Table {
+	columns := []string{">step, median", ">quartiles", ">steps", ">overhead", ">saved per second lost"}
+	return c.perVariant("time", columns, func(_ int, m *Run, p *Pair) []string {
+		quartiles, steps, overhead, rate := none, none, none, none
+		if s := m.StepSeconds; s != nil {
+			quartiles, steps = Seconds(s.Quartile)+" to "+Seconds(s.Upper), itoa(s.Count)
+		}
+		if p != nil {
+			overhead = floatOr(p.Overhead, Signed)
+			rate = floatOr(p.SavedBytesPerSecondLost, byteRate)
+		}
+		return []string{Seconds(m.MedianSeconds()), quartiles, steps, overhead, rate}
+	})
+}
+
+// byteRate writes memory per second lost in MB/s, the unit it is quoted in.
+func byteRate(x float64) string { return fmt.Sprintf("%.0f MB/s", x/1e6) }
+
+func (c *Compare) predictionTable() Table {
+	columns := []string{">live peak", ">predicted", ">difference", ">session", ">predicted", ">difference", ">reserved", ">predicted", ">difference"}
+	t := c.perVariant("predicted against measured", columns, func(_ int, m *Run, _ *Pair) []string {
+		var cells []string
+		three := func(measured, predicted *int64) {
+			if predicted == nil {
+				cells = append(cells, none, none, none)
+				return
+			}
+			cells = append(cells, bytesOr(measured), Bytes(*predicted), differenceOf(measured, predicted))
+		}
+		three(m.Memory.LivePeakBytes, m.Memory.PredictedLivePeakBytes)
+		three(m.Memory.SessionBytes, m.Memory.PredictedSessionBytes)
+		three(m.Memory.ReservedBytes, m.Memory.PredictedReservedBytes)
+		return cells
+	})
+	return t
+}
+
+func (c *Compare) resultTable() Table {
+	columns := []string{">loss, first", ">loss, last", ">loss difference", ">gradient difference", ">relative", "same bits", "within tolerance"}
+	return c.perVariant("results", columns, func(_ int, m *Run, p *Pair) []string {
+		cells := []string{none, none, none, none, none, none, none}
+		if l := m.Losses(); len(l) > 0 {
+			cells[0] = Number(l[0])
+			if len(l) > 1 {
+				cells[1] = Number(l[len(l)-1])
+			}
+		}
+		if p != nil {
+			cells[2] = floatOr(p.Loss, Number)
+			cells[3] = floatOr(p.Gradient, Number)
+			cells[4] = floatOr(p.RelativeGradient, Number)
+			cells[5], cells[6] = yesNo(p.BitIdentical), yesNo(p.WithinTolerance)
+		}
+		return cells
+	})
+}
+
+func yesNo(b *bool) string {
+	switch {
+	case b == nil:
+		return none
+	case *b:
+		return "yes"
+	}
+	return "no"
+}

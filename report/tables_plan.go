@@ -1,0 +1,77 @@
+package report
+
+import (
+	"io"
+)
+
+// Text writes the plan as a person reads it.
+func (p *Plan) Text(w io.Writer) error {
+	return writeTables(w, p.summaryTable(), p.layersTable(), p.paretoTable(), p.notesTable())
+}
+
+func (p *Plan) summaryTable() Table {
+	t := Table{Title: "plan: " + textOr(p.Strategy), Columns: []string{"", ">"}}
+	t.add("live peak as given", Bytes(p.PeakBytesBefore))
+	if p.PeakBytesScheduled != nil {
+		t.add("only reordered", Bytes(*p.PeakBytesScheduled))
+	}
+	t.add("planned", Bytes(p.PeakBytesAfter))
+	t.add("saving", Percent(float64(p.Saving)))
+	if p.TheorySaving != nil {
+		t.add("saving in theory", floatOr(p.TheorySaving, Percent))
+	}
+	if b := p.LowerBoundBytes; b != nil {
+		t.add("lower bound", Bytes(*b))
+		if *b > 0 {
+			t.add("above the lower bound", Percent(float64(p.PeakBytesAfter)/float64(*b)-1))
+		}
+	}
+	if p.BudgetBytes != nil {
+		t.add("budget", Bytes(*p.BudgetBytes))
+	}
+	t.add("feasible", yesNo(&p.Feasible))
+	t.add("boundaries", itoa(len(p.Boundaries)))
+	t.add("kept values", itoa(len(p.Kept)))
+	t.add("recomputed nodes", itoa(p.RecomputedNodes))
+	t.add("FLOPs of the step", Count(p.FLOPs))
+	t.add("FLOPs recomputed", Count(p.RecomputeFLOPs))
+	t.add("overhead in FLOPs", Signed(float64(p.Overhead)))
+	t.add("time to plan", Seconds(p.SolverSeconds))
+	return t
+}
+
+func (p *Plan) layersTable() Table {
+	t := Table{Title: "over the layers", Columns: []string{"layer", ">kept", ">values", ">recomputed", ">nodes", "boundary"}}
+	for _, l := range p.Layers {
+		boundary := none
+		if l.Boundary {
+			boundary = "yes"
+		}
+		t.add(textOr(l.Layer), Bytes(l.KeptBytes), itoa(l.KeptValues), Bytes(l.RecomputedBytes), itoa(l.RecomputedNodes), boundary)
+	}
+	return t.compact()
+}
+
+func (p *Plan) paretoTable() Table {
+	t := Table{Title: "peak against overhead", Columns: []string{"strategy", ">live peak", ">saving", ">overhead", "beaten"}}
+	for _, q := range p.Pareto {
+		beaten := none
+		if q.Dominated {
+			beaten = "yes"
+		}
+		saving := none
+		if p.PeakBytesBefore > 0 {
+			saving = Percent(1 - float64(q.PeakBytes)/float64(p.PeakBytesBefore))
+		}
+		t.add(textOr(q.Strategy), Bytes(q.PeakBytes), saving, Signed(float64(q.Overhead)), beaten)
+	}
+	return t.compact()
+}
+
+func (p *Plan) notesTable() Table {
+	t := Table{Title: "requested and applied", Columns: []string{"what", ">requested", ">applied", "reason"}}
+	for _, n := range p.Notes {
+		t.add(textOr(n.What), itoa(n.Requested), itoa(n.Applied), textOr(string(n.Reason)))
+	}
+	return t.compact()
+}

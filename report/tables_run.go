@@ -1,0 +1,232 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+)
+
+// Text writes the run as a person reads it.
+func (r *Run) Text(w io.Writer) error {
+	facts := Facts{
+		{Key: "model", Value: r.Model},
+		{Key: "ran on", Value: fmt.Sprintf("%s, ONNX Runtime %s, %d threads, optimization level %d", r.Provider, r.ORTVersion, r.Threads, r.OptLevel)},
+	}
+	if r.Precision != "" {
+		facts = append(facts, Fact{Key: "computes in", Value: string(r.Precision)})
+	}
+	if r.Error != "" {
+		facts = append(facts, Fact{Key: "failed", Value: string(r.Error)})
+	}
+	if err := facts.Text(w); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return err
+	}
+	tables := []Table{r.memoryTable(), r.stepsTable()}
+	tables = append(tables, r.stepMemoryTables(12)...)
+	tables = append(tables, r.topTimeTable(), r.topMemoryTable())
+	return writeTables(w, tables...)
+}
+
+// MemoryText writes what `inspect --memory` shows: the profile of the step,
+// by category, and what is live at the peak.
+func (r *Run) MemoryText(w io.Writer) error {
+	tables := []Table{r.memoryTable()}
+	if r.Timeline != nil {
+		tables = append(tables, r.Timeline.profileTable(20))
+	}
+	return writeTables(w, append(tables, r.stepMemoryTables(20)...)...)
+}
+
+func (r *Run) memoryTable() Table {
+	m := r.Memory
+	t := Table{Title: "memory", Columns: []string{"", ">measured", ">predicted", ">difference"}}
+	row := func(name string, measured, predicted *int64) {
+		if measured == nil && predicted == nil {
+			return
+		}
+		t.add(name, bytesOr(measured), bytesOr(predicted), differenceOf(measured, predicted))
+	}
+	// What the graph itself says stands in the one column that has figures.
+	known := func(name string, n int64) {
+		if m.LivePeakBytes == nil && m.PredictedLivePeakBytes != nil {
+			row(name, nil, &n)
+		} else {
+			row(name, &n, nil)
+		}
+	}
+	known("parameters", m.ParameterBytes)
+	known("optimizer state", m.StateBytes)
+	known("feeds", m.FeedBytes)
+	known("outputs", m.OutputBytes)
+	row("session", m.SessionBytes, m.PredictedSessionBytes)
+	row("live peak", m.LivePeakBytes, m.PredictedLivePeakBytes)
+	row("total peak", m.TotalPeakBytes, m.predictedTotal())
+	row("arena peak", m.ArenaPeakBytes, nil)
+	row("reserved", m.ReservedBytes, m.PredictedReservedBytes)
+	row("process peak", m.RSSPeakBytes, nil)
+	return t.compact()
+}
+
+// predictedTotal is the predicted total peak, where the parts are known.
+func (m *Memory) predictedTotal() *int64 {
+	if m.PredictedLivePeakBytes == nil {
+		return nil
+	}
+	sum := m.ParameterBytes + m.StateBytes + m.FeedBytes + *m.PredictedLivePeakBytes
+	if m.PredictedSessionBytes != nil {
+		sum += *m.PredictedSessionBytes
+	}
+	return &sum
+}
+
+// differenceOf is measured less predicted, "exact" where they are equal.
+func differenceOf(measured, predicted *int64) string {
+	if measured == nil || predicted == nil {
+		return none
+	}
+	d := *measured - *predicted
+	if d == 0 {
+		return "exact"
+	}
+	sign := ""
+	if d > 0 {
+		sign = "+"
+	}
+	return sign + Bytes(d)
+}
+
+func (r *Run) stepsTable() Table {
+	t := Table{Title: "steps", Columns: []string{"", ">"}}
+	if len(r.Steps) == 0 {
+		return t
+	}
+	t.add("steps", itoa(len(r.Steps)))
+	if s := r.StepSeconds; s != nil {
+		t.add("step time, median of "+itoa(s.Count), Seconds(s.Median))
+		t.add("step time, quartiles", Seconds(s.Quartile)+" to "+Seconds(s.Upper))
+		t.add("step time, range", Seconds(s.Low)+" to "+Seconds(s.High))
+	} else {
+		t.add("step time", Seconds(r.MedianSeconds()))
+	}
+	if l := r.Losses(); len(l) > 0 {
+		t.add("loss, first step", Number(l[0]))
+		if len(l) > 1 {
+			t.add("loss, last step", Number(l[len(l)-1]))
+		}
+	}
+	return t
+}
+
+// stepMemoryTables are the tables of the peak: by category, over the phases,
+// and the largest rows of what is live.
+func (r *Run) stepMemoryTables(rows int) []Table {
+	var tables []Table
+	if p := r.Peak; p != nil {
+		t := Table{Title: "at the peak: " + p.place(), Columns: []string{"", ">bytes", ">share"}}
+		for _, c := range AllCategories {
+			if n := p.Sizes.Of(c); n != 0 {
+				t.add(categoryName(c), Bytes(n), Percent(float64(n)/float64(p.TotalBytes)))
+			}
+		}
+		t.add("total", Bytes(p.TotalBytes), Percent(1))
+		tables = append(tables, t, p.liveTable(rows))
+	}
+	if r.Phases != nil {
+		tables = append(tables, r.Phases.table())
+	}
+	return tables
+}
+
+// place says where in the step the peak is.
+func (p *Peak) place() string {
+	var b strings.Builder
+	b.WriteString(textOr(p.Node))
+	if p.Op != "" {
+		b.WriteString(" (" + clean(p.Op) + ")")
+	}
+	if p.Layer != "" {
+		b.WriteString(" in " + clean(string(p.Layer)))
+	}
+	if p.Phase != "" {
+		b.WriteString(", " + clean(string(p.Phase)))
+	}
+	if p.Seconds > 0 {
+		b.WriteString(", after " + Seconds(p.Seconds))
+	}
+	return b.String()
+}
+
+// liveTable lists the largest buffers at the peak and sums up the rest.
+func (p *Peak) liveTable(rows int) Table {
+	t := Table{Title: "live at the peak", Columns: []string{"value", ">bytes", "category", "node", "layer"}}
+	var rest int64
+	for i, v := range p.Live {
+		if i >= rows {
+			rest += v.Bytes
+			continue
+		}
+		t.add(textOr(v.Value), Bytes(v.Bytes), categoryName(v.Category), textOr(v.Node), textOr(string(v.Layer)))
+	}
+	if n := len(p.Live) - rows; n > 0 {
+		t.add(fmt.Sprintf("%d more", n), Bytes(rest), none, none, none)
+	}
+	return t.compact()
+}
+
+func (p *Phases) table() Table {
+	t := Table{Title: "over the step", Columns: []string{"", ">total"}}
+	t.add("before forward", Bytes(p.BeforeForward))
+	t.add("after forward", bytesOr(p.AfterForward))
+	t.add("backward peak", bytesOr(p.BackwardPeak))
+	t.add("after update", bytesOr(p.AfterUpdate))
+	return t
+}
+
+func (r *Run) topTimeTable() Table {
+	t := Table{Title: "top operators by time", Columns: []string{"node", "op", "layer", ">time", ">share"}}
+	for _, o := range r.TopTime {
+		t.add(textOr(o.Node), textOr(o.Op), textOr(string(o.Layer)), Seconds(o.Seconds), Percent(o.Share))
+	}
+	return t.compact()
+}
+
+func (r *Run) topMemoryTable() Table {
+	t := Table{Title: "top operators by memory", Columns: []string{"node", "op", "layer", ">bytes", ">share"}}
+	for _, o := range r.TopMemory {
+		t.add(textOr(o.Node), textOr(o.Op), textOr(string(o.Layer)), Bytes(o.Bytes), Percent(o.Share))
+	}
+	return t.compact()
+}
+
+// profileTable is the timeline in a terminal: one row per stretch of the
+// step with the most that was live in it, and a bar.
+func (t *Timeline) profileTable(rows int) Table {
+	table := Table{Title: "live over the step", Columns: []string{">at", "node", "phase", ">total", ""}}
+	points := thin(t.Points(), rows)
+	var most int64
+	for _, p := range points {
+		most = max(most, p.Live.Total())
+	}
+	for _, p := range points {
+		e, total := t.Events[p.Event], p.Live.Total()
+		bar := strings.Repeat("█", int(math.Round(32*float64(total)/float64(max(most, 1)))))
+		if total == most {
+			bar += " ◀ peak"
+		}
+		at := Percent(float64(p.Event) / float64(len(t.Events)))
+		table.add(at, textOr(elide(e.Node, 40)), textOr(string(e.Phase)), Bytes(total), bar)
+	}
+	return table.compact()
+}
+
+// categoryName is the category in words.
+func categoryName(c Category) string {
+	if c == State {
+		return "optimizer state"
+	}
+	return textOr(string(c))
+}

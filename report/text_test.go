@@ -1,0 +1,81 @@
+package report
+
+import (
+	"bytes"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// golden compares with testdata/name; -update rewrites it.
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s differs (-update rewrites it):\n%s", file, got)
+	}
+}
+
+func TestText(t *testing.T) {
+	c := fixtureCompare()
+	failed := &Run{Model: "big.onnx", Provider: "cuda", Error: "out of memory: 3.1 GiB asked, 2.0 GiB left"}
+	withFailed := &Compare{Models: append(c.Models[:1:1], failed), Pairs: []Pair{NewPair(c.Models[0], failed, Difference{})}}
+	inspected := &Run{Memory: Memory{ParameterBytes: 1 << 20, FeedBytes: 64, PredictedLivePeakBytes: new(small.Peak().LiveBytes)}}
+	inspected.SetTimeline(small)
+	doctor := Facts{{Key: "provider", Value: "cpu"}, {Key: "library", Value: "not found", Fix: "remat doctor --install cpu"}, {Key: "ONNX Runtime", Value: "1.31.1"}}
+	for name, write := range map[string]func(io.Writer) error{
+		"run.txt": c.Models[1].Text, "memory.txt": c.Models[1].MemoryText, "plan.txt": c.Models[1].Plan.Text,
+		"compare.txt": c.Text, "inspect.txt": inspected.MemoryText, "failed.txt": withFailed.Text, "failed_run.txt": failed.Text, "facts.txt": doctor.Text, "hostile.txt": fixtureHostile().Text,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			if err := write(&b); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name, b.Bytes())
+			for _, r := range b.String() {
+				if r != '\n' && !unicode.IsPrint(r) {
+					t.Fatalf("text holds the character %U", r)
+				}
+			}
+			for line := range strings.Lines(b.String()) {
+				if strings.HasSuffix(line, " \n") {
+					t.Errorf("space at the end of %q", line)
+				}
+			}
+		})
+	}
+}
+
+func TestCompactTable(t *testing.T) {
+	table := Table{Columns: []string{"a", ">b", ">c"}}
+	table.add("x", none, "1")
+	table.add("y", none, none)
+	if got := table.compact(); len(got.Columns) != 2 || got.Columns[1] != ">c" || len(got.Rows[0]) != 2 {
+		t.Errorf("compact: %+v", got)
+	}
+}
+
+// Empty documents print without a panic.
+func TestEmptyText(t *testing.T) {
+	for _, write := range []func(io.Writer) error{(&Run{}).Text, (&Run{}).MemoryText, (&Plan{}).Text, (&Compare{}).Text, (&Compare{Models: []*Run{{}}}).Text} {
+		if err := write(io.Discard); err != nil {
+			t.Error(err)
+		}
+	}
+}
