@@ -1,0 +1,529 @@
+// Package flow is the way through the pipeline that the commands share: a file
+// is loaded and brought into the form that no optimizer changes any more, made
+// into a planning problem, planned, rewritten, and predicted as written.
+//
+//	Load ─▶ Prepared ─▶ Plan ─▶ Rewrite ─▶ Predict
+//	            ▲                  │
+//	            └── closer budget ─┘   until the written file keeps the budget
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/tile"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/predict"
+)
+
+// Options are what the commands have in common.
+type Options struct {
+	Dims     map[string]int64
+	Provider ort.Provider
+	Threads  int
+	// OptLevel is the optimization level under which the file will run.
+	OptLevel int
+	// Normalize says what is done to a foreign graph first; see Normalization.
+	Normalize Normalization
+	// DropOutputs are names of outputs to take off the graph.
+	DropOutputs []string
+	// Chunk is the number of slices in which the loss is computed: 0 one,
+	// AutoChunk as many as make a slice no larger than what it comes from.
+	Chunk int
+	// Tile is the number of parts in which wide products inside layers are
+	// computed: 0 one, AutoChunk as many as their outermost axis allows.
+	Tile int
+	// AsIs keeps a strategy from choosing Chunk and Tile by itself.
+	AsIs  bool
+	Roles *analysis.Roles
+	Costs map[string]int64
+	// Precision says which half type to compute in; nil for none.
+	Precision *precision.Options
+}
+
+// AutoChunk lets the pass choose the number of slices.
+const AutoChunk = -1
+
+// Normalization says how a graph is brought into the form that ONNX Runtime's
+// optimizer leaves alone, so that it runs in the order that the file says.
+type Normalization string
+
+// Kinds of normalization. Auto leaves files that remat wrote as they are and
+// passes foreign ones through ONNX Runtime's own optimizer, level 99, offline.
+const (
+	Auto Normalization = "auto"
+	Off  Normalization = "off"
+	ORT1 Normalization = "1"
+	ORT9 Normalization = "99"
+)
+
+// notPortable names optimizers whose results run on the CPU provider alone.
+var notPortable = []string{"NchwcTransformer"}
+
+// A Prepared graph is normalized, typed and analyzed.
+type Prepared struct {
+	Model    *onnx.Model
+	Analysis *analysis.Analysis
+	Options  Options
+	Reports  []rewrite.Report
+	// Precise is what the precision pass did, nil without it.
+	Precise *precision.Report
+}
+
+// Open loads and checks a file and infers its types.
+func Open(path string, dims map[string]int64) (*onnx.Model, *infer.Result, error) {
+	m, err := onnx.Load(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	types, err := typed(m, dims)
+	if err != nil {
+		m.Close()
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, types, nil
+}
+
+func typed(m *onnx.Model, dims map[string]int64) (*infer.Result, error) {
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	return infer.Model(m, infer.Options{Dims: dims})
+}
+
+// Known returns an error when an operator is known neither by its row nor by
+// the types that the file declares for its outputs.
+func Known(m *onnx.Model, dims map[string]int64) error {
+	for _, n := range m.Graph.Nodes {
+		for _, v := range n.Outputs {
+			if v != nil && !v.Type.Known() {
+				_, err := infer.Model(m, infer.Options{Dims: dims, Strict: true})
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// UnknownDims lists the names in dims that no input of the model has, and those
+// that the inputs have.
+func UnknownDims(m *onnx.Model, dims map[string]int64) (unknown, have []string) {
+	names := map[string]bool{}
+	for _, v := range m.Graph.Inputs {
+		for _, d := range v.Type.Shape {
+			for _, s := range d.Symbols() {
+				names[s] = true
+			}
+		}
+	}
+	for name := range dims {
+		if !names[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown, slices.Sorted(maps.Keys(names))
+}
+
+// Prepare normalizes a copy of the model and analyzes it. The model given is
+// left as it is, and must outlive the result.
+func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Prepared, error) {
+	m, err := given.Clone()
+	if err != nil {
+		return nil, err
+	}
+	p := &Prepared{Model: m, Options: o}
+	if err := p.normalize(e); err != nil {
+		return nil, err
+	}
+	if _, err := infer.Model(p.Model, infer.Options{Dims: o.Dims}); err != nil {
+		return nil, err
+	}
+	if _, err := rewrite.Unfold(p.Model.Graph); err != nil {
+		return nil, err
+	}
+	rewrite.ShareConstants(p.Model.Graph)
+	normalize.MergeEqual(p.Model.Graph)
+	p.Model.Graph.NameNodes()
+	if err := runtime.DescribeFeeds(p.Model); err != nil {
+		return nil, err
+	}
+	if err := p.precise(); err != nil {
+		return nil, err
+	}
+	return p, p.Analyze()
+}
+
+// Analyze makes the planning problem of the graph as it stands.
+func (p *Prepared) Analyze() error {
+	a, err := analysis.Analyze(p.Model, analysis.Options{
+		Dims: p.Options.Dims, Threads: p.Options.Threads, Roles: p.Options.Roles, Costs: p.Options.Costs,
+	})
+	if err != nil {
+		return err
+	}
+	p.Analysis = a
+	return nil
+}
+
+// IsOurs reports a file that remat derived or rewrote.
+func IsOurs(m *onnx.Model) bool {
+	_, ok := m.Metadata(VersionKey)
+	return ok
+}
+
+func (p *Prepared) normalize(e *runtime.Engine) error {
+	if IsOurs(p.Model) {
+		rewrite.StripBarriers(p.Model.Graph)
+	}
+	if err := p.clean(); err != nil {
+		return err
+	}
+	for _, glob := range p.Options.DropOutputs {
+		if err := dropOutputs(p.Model.Graph, glob); err != nil {
+			return err
+		}
+	}
+	if p.Options.Chunk != 0 {
+		if err := p.chunk(); err != nil {
+			return err
+		}
+	}
+	if p.Options.Tile != 0 {
+		if err := p.tile(); err != nil {
+			return err
+		}
+	}
+	level, err := p.level()
+	if err != nil || level < 0 {
+		return err
+	}
+	p.Model.Graph.NameNodes()
+	m, err := e.Optimize(p.Model, runtime.OptimizeOptions{
+		Level: level, Provider: p.Options.Provider, Dims: p.Options.Dims, Disabled: notPortable,
+	})
+	if err != nil {
+		return fmt.Errorf("normalizing: %w", err)
+	}
+	keepMetadata(m, p.Model)
+	p.Model = m
+	return nil
+}
+
+// level is the optimization level to normalize at, -1 for none.
+func (p *Prepared) level() (int, error) {
+	switch p.Options.Normalize {
+	case Off:
+		return -1, nil
+	case ORT1:
+		return 1, nil
+	case ORT9:
+		return 99, nil
+	case Auto, "":
+		if IsOurs(p.Model) {
+			return -1, nil
+		}
+		return 99, nil
+	}
+	return 0, fmt.Errorf("--normalize %q: want auto, off, 1 or 99", p.Options.Normalize)
+}
+
+func keepMetadata(to, from *onnx.Model) {
+	for _, kv := range from.Proto.GetMetadataProps() {
+		to.SetMetadata(kv.GetKey(), kv.GetValue())
+	}
+}
+
+// clean applies what only saves memory.
+func (p *Prepared) clean() error {
+	if _, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
+		return err
+	}
+	if n := rewrite.ScatterInto(p.Model.Graph); n > 0 {
+		p.Reports = append(p.Reports, rewrite.Report{Pass: "scatter", Requested: n, Applied: n})
+	}
+	return nil
+}
+
+// dropOutputs takes the outputs that match off the graph, and what only they
+// needed.
+func dropOutputs(g *onnx.Graph, glob string) error {
+	found := false
+	for i := len(g.Outputs) - 1; i >= 0; i-- {
+		ok, err := path.Match(glob, g.Outputs[i].Name)
+		if err != nil {
+			return fmt.Errorf("--drop-output %q: not a pattern", glob)
+		}
+		if ok {
+			g.RemoveOutput(i)
+			found = true
+		}
+	}
+	if !found {
+		return fmt.Errorf("--drop-output %s: the graph has no such output", glob)
+	}
+	g.RemoveDead()
+	return nil
+}
+
+// chunk computes the loss over slices of the tokens, or reports why not.
+func (p *Prepared) chunk() error {
+	report := rewrite.Report{Pass: "chunk", Requested: 1}
+	defer func() { p.Reports = append(p.Reports, report) }()
+	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
+	if err != nil {
+		return err
+	}
+	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles})
+	if err != nil {
+		return err
+	}
+	var skip *tile.SkipError
+	loss := p.Model.Graph.Value(a.Roles.Loss)
+	if loss == nil {
+		report.Skipped = []rewrite.Skip{{What: "loss", Why: "no loss was found"}}
+		return nil
+	}
+	region, err := tile.Find(p.Model.Graph, loss)
+	if err == nil {
+		parts := region.Auto()
+		if p.Options.Chunk > 0 {
+			parts = region.Parts(p.Options.Chunk)
+		}
+		err = region.Apply(types, parts)
+	}
+	if errors.As(err, &skip) {
+		report.Skipped = []rewrite.Skip{{What: skip.What, Why: skip.Why}}
+		return nil
+	}
+	if err == nil {
+		report.Applied = 1
+	}
+	return err
+}
+
+// tile computes wide products in parts, or reports why not.
+func (p *Prepared) tile() error {
+	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
+	if err != nil {
+		return err
+	}
+	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles})
+	if err != nil {
+		return err
+	}
+	forward := map[*onnx.Node]bool{}
+	for i, n := range a.Nodes {
+		forward[n] = a.Problem.Ops[i].Forward
+	}
+	want := p.Options.Tile
+	if want < 0 {
+		want = maxTiles
+	}
+	found, applied, skipped, err := tile.Wide(p.Model.Graph, types, func(n *onnx.Node) bool { return forward[n] }, want)
+	report := rewrite.Report{Pass: "tile", Requested: found, Applied: applied}
+	for _, s := range skipped {
+		report.Skipped = append(report.Skipped, rewrite.Skip{What: s.What, Why: s.Why})
+	}
+	p.Reports = append(p.Reports, report)
+	return err
+}
+
+// maxTiles bounds the parts that are chosen when the user names no number.
+const maxTiles = 64
+
+// maxGuards bounds how often the written graph is guarded anew.
+const maxGuards = 6
+
+// Rewrite applies a plan to the prepared graph, which is used up, and leaves
+// the nodes in the file order that makes ONNX Runtime follow the plan. With an
+// engine at hand, what its highest level would fuse in the result is guarded.
+func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
+	prog, err := planner.Expand(p.Analysis.Problem, plan)
+	if err != nil {
+		return err
+	}
+	target := &rewrite.Target{Model: p.Model, Nodes: p.Analysis.Nodes, Values: p.Analysis.Values}
+	order, report, err := rewrite.Recompute(target, prog)
+	if err != nil {
+		return err
+	}
+	p.Reports = append(p.Reports, report)
+	if order, err = p.guardUpdates(order); err != nil {
+		return err
+	}
+	order = p.mergeEqual(order)
+	e = p.Options.cpuEngine(e)
+	for round := 0; ; round++ {
+		if report, err = rewrite.Schedule(p.Model.Graph, order); err != nil {
+			return err
+		}
+		if e == nil || round == maxGuards {
+			break
+		}
+		kept, err := p.survivors(e)
+		if err != nil {
+			return err
+		}
+		more := 0
+		if order, more = rewrite.Guard(p.Model.Graph, order, kept); more == 0 {
+			break
+		}
+	}
+	p.Reports = append(p.Reports, report)
+	p.Model.Graph.AnnotateTypes()
+	return p.Model.Check()
+}
+
+// mergeEqual merges what ONNX Runtime would merge, so that the order stands.
+func (p *Prepared) mergeEqual(order []*onnx.Node) []*onnx.Node {
+	p.Model.Graph.Nodes = order
+	rewrite.ShareConstants(p.Model.Graph)
+	normalize.MergeEqual(p.Model.Graph)
+	return p.Model.Graph.Nodes
+}
+
+// guardUpdates makes every reader of a parameter, clones included, come before
+// the parameter's update by data, so that it may be written in place. In a
+// foreign graph where no order allows that, the runtime copies instead.
+func (p *Prepared) guardUpdates(order []*onnx.Node) ([]*onnx.Node, error) {
+	g := p.Model.Graph
+	next := map[*onnx.Value]*onnx.Value{}
+	for in, out := range p.Analysis.Roles.New {
+		if v, w := g.Value(in), g.Value(out); v != nil && w != nil && w.Producer != nil {
+			next[v] = w
+		}
+	}
+	if len(next) == 0 {
+		return order, nil
+	}
+	g.Nodes = order
+	_, err := optim.Guard(p.Model, next)
+	var impossible *optim.OrderError
+	if err != nil && !errors.As(err, &impossible) {
+		return nil, err
+	}
+	return g.Nodes, nil
+}
+
+// survivors are the names of the nodes that ONNX Runtime's highest level
+// leaves in the graph.
+func (p *Prepared) survivors(e *runtime.Engine) (map[string]bool, error) {
+	d, err := e.Dump(p.Model, ort.SessionOptions{
+		Level: 99, Threads: 1, Provider: ort.CPU, Dims: p.Options.Dims, DisabledOptimizers: notPortable,
+	})
+	if err != nil {
+		return nil, err
+	}
+	kept := make(map[string]bool, len(d.Graph.Nodes))
+	for _, n := range d.Graph.Nodes {
+		kept[n.Name()] = true
+	}
+	return kept, d.Close()
+}
+
+// predictRoles converts the roles that analysis found into the predictor's.
+func predictRoles(r analysis.Roles, m *onnx.Model) (predict.Roles, error) {
+	roles := runtime.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
+	parameters, state, err := roles.Sorted(m)
+	out := predict.Roles{Loss: r.Loss, Parameters: parameters, State: state}
+	for _, in := range slices.Sorted(maps.Keys(r.Grad)) {
+		out.Gradients = append(out.Gradients, r.Grad[in])
+	}
+	return out, err
+}
+
+// Predict says what ONNX Runtime will do with a model at an optimization
+// level. Above level 0 it asks ONNX Runtime for the graph that it makes of the
+// file, without running anything. Bound names the outputs that lie in memory of
+// their own; nil means the next values that may be written over their inputs,
+// as a session of package runtime does.
+func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, bound []string) (*predict.Prediction, error) {
+	e = o.cpuEngine(e)
+	sorted, err := predictRoles(roles, m)
+	if err != nil {
+		return nil, err
+	}
+	po := predict.Options{Threads: o.Threads, Bound: bound, Roles: sorted}
+	given := m
+	if e != nil {
+		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims})
+		if err != nil {
+			return nil, err
+		}
+		po = predict.ForSaved(m, dumped, po)
+		m = dumped
+	}
+	if bound == nil && len(roles.New) > 0 {
+		if po.Bound, err = runtime.InPlace(given.Graph, roles.New, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := infer.Model(m, infer.Options{Dims: o.Dims}); err != nil {
+		return nil, err
+	}
+	p, err := predict.Predict(m, po)
+	if err != nil {
+		return nil, err
+	}
+	if m != given {
+		computed, err := computedAhead(given, m)
+		if err != nil {
+			return nil, err
+		}
+		p.Session.Computed = computed
+		p.Parameters -= computed // it counted all initializers
+	}
+	return p, nil
+}
+
+// computedAhead is the size in bytes of what ONNX Runtime folded: initializers
+// of the graph that it runs which the file does not have.
+func computedAhead(given, run *onnx.Model) (int64, error) {
+	known := map[string]bool{}
+	for _, v := range given.Graph.Initializers {
+		known[v.Name] = true
+	}
+	var sum int64
+	for _, v := range run.Graph.Initializers {
+		if known[v.Name] {
+			continue
+		}
+		size, err := v.Init.ByteSize()
+		if err != nil {
+			return 0, fmt.Errorf("initializer %q: %w", v.Name, err)
+		}
+		sum += size
+	}
+	return sum, nil
+}
+
+// Order puts the nodes of a graph into the file order under which a step holds
+// least, without recomputing anything.
+func Order(m *onnx.Model, dims map[string]int64) error {
+	if _, err := infer.Model(m, infer.Options{Dims: dims}); err != nil {
+		return err
+	}
+	m.Graph.NameNodes()
+	p := &Prepared{Model: m, Options: Options{Dims: dims}}
+	if err := p.Analyze(); err != nil {
+		return err
+	}
+	plan, err := planner.Solve(p.Analysis.Problem, "none", 0)
+	if err != nil {
+		return err
+	}
+	return p.Rewrite(nil, plan)
+}

@@ -1,0 +1,46 @@
+package flow
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Metadata entries of the files that remat writes.
+const (
+	VersionKey = "remat.version"
+	SourceKey  = "remat.source.sha256"
+	PlanKey    = "remat.plan"
+	PeakKey    = "remat.predicted.live_peak_bytes"
+	SessionKey = "remat.session"
+	RolesKey   = "remat.roles"
+)
+
+// Hash returns the sha256 of a file in hexadecimal.
+func Hash(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// SetJSON writes a metadata entry as JSON.
+func SetJSON(m *onnx.Model, key string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("metadata %s: %w", key, err)
+	}
+	m.SetMetadata(key, string(data))
+	return nil
+}

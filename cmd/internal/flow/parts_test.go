@@ -1,0 +1,125 @@
+package flow
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// trainingGraph derives the training graph of a model of the zoo, weights from
+// a seed.
+func trainingGraph(t testing.TB, name string, change func(*models.Config)) *onnx.Model {
+	t.Helper()
+	row, err := models.Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := row.Default
+	change(&c)
+	built, err := row.Build(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := built.Describe(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := grad.Differentiate(built.Model, grad.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	built.Model.SetMetadata(VersionKey, "test")
+	return built.Model
+}
+
+// wideGPT is small, but its logits and attention scores are wide, as a real
+// one's are.
+func wideGPT(c *models.Config) {
+	c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 48, 4, 1500, 96, 2
+}
+
+// TestParts computes the loss over slices and attention in parts: the file
+// reaches its predicted peak to the byte at every level, the peak falls, parts
+// of attention change no bit, slices of the loss no more than rounding.
+func TestParts(t *testing.T) {
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", wideGPT)
+	for _, level := range []int{0, 1, 99} {
+		plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
+		for _, c := range []struct {
+			strategy    string
+			chunk, tile int
+			tolerance   float64
+		}{
+			{"full", 0, AutoChunk, 0},
+			{"none", AutoChunk, 0, 1e-5},
+			{"full", 4, 2, 1e-5},
+			{"sqrt", AutoChunk, AutoChunk, 1e-5},
+		} {
+			t.Run(fmt.Sprintf("%s chunk %d tile %d at %d", c.strategy, c.chunk, c.tile, level), func(t *testing.T) {
+				got := runPlanned(t, e, m, Options{OptLevel: level, Chunk: c.chunk, Tile: c.tile}, c.strategy)
+				if got.peaks[0] >= plain.peaks[0] {
+					t.Errorf("live peak %d, not below the plain graph's %d", got.peaks[0], plain.peaks[0])
+				}
+				for name, want := range plain.outputs {
+					if d := farthest(want, got.outputs[name]); !(d <= c.tolerance) {
+						t.Errorf("output %s differs by %g of its largest magnitude", name, d)
+					}
+				}
+			})
+		}
+	}
+}
+
+// runPlanned plans, checks that each asked-for division was made, runs the
+// file twice, and checks its peaks against the prediction.
+func runPlanned(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy string) result {
+	t.Helper()
+	o.Provider, o.Threads = ort.CPU, 2
+	p, err := NewPlanner(e, m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Plan(strategy, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rep := range r.Reports {
+		if (rep.Pass == "tile" || rep.Pass == "chunk") && rep.Applied != rep.Requested {
+			t.Errorf("%s", rep)
+		}
+	}
+	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad}
+	got := execute(t, e, r.Prepared.Model, o.OptLevel, 2, nil, roles)
+	for i, peak := range got.peaks {
+		if peak != r.Peak {
+			t.Errorf("%s run %d: live peak %d, predicted %d", strategy, i+1, peak, r.Peak)
+		}
+	}
+	return got
+}
+
+// farthest is the largest difference of two float32 tensors as a share of the
+// first one's largest magnitude.
+func farthest(a, b []byte) float64 {
+	if len(a) != len(b) {
+		return math.Inf(1)
+	}
+	most, scale := 0.0, 0.0
+	for i := 0; i+4 <= len(a); i += 4 {
+		x, y := float64(float32At(a[i:])), float64(float32At(b[i:]))
+		most, scale = max(most, math.Abs(x-y)), max(scale, math.Abs(x))
+	}
+	if most == 0 {
+		return 0
+	}
+	return most / scale
+}
+
+func float32At(b []byte) float32 {
+	return math.Float32frombits(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
+}

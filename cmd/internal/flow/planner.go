@@ -1,0 +1,444 @@
+package flow
+
+// Planning closes the loop on the file: what a solver proposes is written,
+// what was written is predicted, and as long as the prediction exceeds the
+// budget the solver gets a budget that is smaller by the excess. Rounds predict
+// the file as it stands; the last word has the graph that ONNX Runtime itself
+// makes of it at the optimization level asked for.
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/predict"
+)
+
+// maxRounds bounds how often a plan is tightened because the written file
+// exceeds the budget, maxRaises how often it is loosened again when the file
+// is smaller than that by more than one part in rough.
+const (
+	maxRounds = 8
+	maxRaises = 4
+	rough     = 100
+)
+
+// A Planner plans one given graph, as often as wanted.
+type Planner struct {
+	// Before is the prediction of the given file as it stands.
+	Before *predict.Prediction
+	// Scheduled is the predicted live peak of the given file only reordered,
+	// in bytes.
+	Scheduled int64
+
+	engine   *runtime.Engine
+	given    *onnx.Model
+	opts     Options
+	found    []*Planned  // by strategies with a budget
+	variants []*Prepared // the graph as asked for, then what optimal may take
+}
+
+// choices are the forms of a graph among which a strategy that looks for the
+// best plan may choose, unless the user did: the graph as it is, with its loss
+// in slices, and with wide products in parts too.
+var choices = []struct{ chunk, tile int }{{0, 0}, {AutoChunk, 0}, {AutoChunk, AutoChunk}}
+
+// Planned is a plan with the file that it leads to.
+type Planned struct {
+	Plan       *planner.Plan
+	Problem    *planner.Problem
+	Analysis   *analysis.Analysis
+	Verdict    planner.Verdict
+	LowerBound int64
+	// Prepared holds the rewritten model; Prediction is of that model, and
+	// Peak its live peak in bytes.
+	Prepared   *Prepared
+	Prediction *predict.Prediction
+	Peak       int64
+	Reports    []rewrite.Report
+}
+
+// NewPlanner prepares the given graph and predicts it as it stands.
+func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, error) {
+	base, err := Prepare(e, given, o)
+	if err != nil {
+		return nil, err
+	}
+	p := &Planner{engine: e, given: given, opts: base.Options, variants: []*Prepared{base}}
+	before, err := given.Clone()
+	if err != nil {
+		return nil, err
+	}
+	if p.Before, err = Predict(e, before, base.Analysis.Roles, o, nil); err != nil {
+		return nil, err
+	}
+	none, err := planner.Solve(base.Analysis.Problem, "none", 0)
+	if err != nil {
+		return nil, err
+	}
+	scheduled, err := p.apply(nil, base, none)
+	if err != nil {
+		return nil, err
+	}
+	p.Scheduled = scheduled.Peak
+	return p, nil
+}
+
+// Problem is the planning problem of the graph as it was asked for.
+func (p *Planner) Problem() *planner.Problem { return p.variants[0].Analysis.Problem }
+
+// candidates are the forms of the graph that a strategy may choose from.
+func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
+	if !Budgeted(strategy) || p.opts.Chunk != 0 || p.opts.Tile != 0 || p.opts.AsIs || !p.Problem().HasBackward() {
+		return p.variants[:1], nil
+	}
+	for _, c := range choices[len(p.variants):] {
+		o := p.opts
+		o.Chunk, o.Tile = c.chunk, c.tile
+		v, err := Prepare(p.engine, p.given, o)
+		if err != nil {
+			return nil, err
+		}
+		p.variants = append(p.variants, v)
+	}
+	return p.variants, nil
+}
+
+// solve finds the plan with the least work among the candidates; the first of
+// equals, which changes the graph least.
+func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan, error) {
+	candidates, err := p.candidates(strategy)
+	if err != nil {
+		return nil, nil, err
+	}
+	var best *Prepared
+	var plan *planner.Plan
+	var least float64
+	var infeasible *planner.InfeasibleError
+	for _, c := range candidates {
+		problem := c.Analysis.Problem
+		found, err := solveWithCasts(problem, strategy, budget)
+		var inf *planner.InfeasibleError
+		if errors.As(err, &inf) {
+			if infeasible == nil || inf.Least < infeasible.Least {
+				infeasible = inf
+			}
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		overhead := float64(found.RecomputeFLOPs(problem)) / float64(max(problem.FLOPs(), 1))
+		if best == nil || overhead < least {
+			best, plan, least = c, found, overhead
+		}
+		if overhead == 0 {
+			break
+		}
+	}
+	if best == nil {
+		return nil, nil, infeasible
+	}
+	return best, plan, nil
+}
+
+// Plan runs a strategy and writes, in memory, the file that it leads to. Under
+// a budget in bytes (0: none) the file's predicted live peak keeps it, or the
+// error is a planner.InfeasibleError. Where rounds towards a budget end without
+// a plan, the plan of least peak has the last word.
+func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
+	r, err := p.within(strategy, budget)
+	var inf *planner.InfeasibleError
+	if !Budgeted(strategy) || err != nil && (budget == 0 || !errors.As(err, &inf)) {
+		if err == nil && r.Peak > p.Before.LivePeak {
+			return p.asGiven(r)
+		}
+		return r, err
+	}
+	if inf != nil {
+		if r, err = p.within(strategy, 0); err != nil {
+			return nil, err
+		}
+	} else if budget > 0 {
+		return p.known(r, budget), nil
+	}
+	if min(p.Scheduled, p.Before.LivePeak) <= r.Peak { // a few bytes of shapes outweigh what a tiny graph saves
+		none, err := p.Plan("none", 0)
+		if err != nil {
+			return nil, err
+		}
+		if none.Peak <= r.Peak {
+			r = none
+		}
+	}
+	if inf != nil && r.Peak > budget {
+		return nil, &planner.InfeasibleError{Budget: budget, Least: min(inf.Least, r.Peak), LowerBound: inf.LowerBound}
+	}
+	return r, nil
+}
+
+// known returns the plan with the least work that keeps the budget among the
+// given one and those that were found for other budgets.
+func (p *Planner) known(r *Planned, budget int64) *Planned {
+	for _, f := range p.found {
+		if f.Peak <= budget && f.overhead() < r.overhead() {
+			r = f
+		}
+	}
+	if !slices.Contains(p.found, r) {
+		p.found = append(p.found, r)
+	}
+	return r
+}
+
+// within runs a strategy, in rounds where there is a budget to keep: after a
+// plan whose file exceeds it by some bytes comes one whose own peak is that much
+// lower, and after one that undercuts it, others between it and the last that
+// did not keep it.
+func (p *Planner) within(strategy string, budget int64) (*Planned, error) {
+	goal, least, failed := budget, int64(0), int64(0)
+	var kept *Planned
+	for round, more := 0, maxRounds; ; round++ {
+		form, plan, err := p.solve(strategy, goal)
+		var inf *planner.InfeasibleError
+		switch {
+		case kept != nil && errors.As(err, &inf):
+			return kept, nil
+		case errors.As(err, &inf) && least > 0:
+			return nil, &planner.InfeasibleError{Budget: budget, Least: least, LowerBound: inf.LowerBound}
+		case err != nil:
+			return nil, err
+		}
+		r, err := p.keeping(budget, form, plan)
+		if err != nil {
+			return nil, err
+		}
+		if budget == 0 || !Budgeted(strategy) && r.Peak <= budget {
+			return r, nil
+		}
+		if r.Peak <= budget {
+			if kept == nil {
+				more = round + maxRaises
+			}
+			if kept == nil || r.overhead() <= kept.overhead() {
+				kept = r
+			}
+		} else {
+			failed = r.Verdict.Peak
+			if least == 0 || r.Peak < least {
+				least = r.Peak
+			}
+		}
+		switch {
+		case kept == nil && (round >= more || !Budgeted(strategy)):
+			return nil, &planner.InfeasibleError{Budget: budget, Least: least, LowerBound: r.LowerBound}
+		case kept == nil:
+			goal = r.Verdict.Peak - (r.Peak - budget)
+		case round >= more || failed == 0 || kept.overhead() == 0 || budget-kept.Peak < budget/rough || failed-kept.Verdict.Peak < budget/rough:
+			return kept, nil
+		default:
+			goal = (failed + kept.Verdict.Peak) / 2
+		}
+	}
+}
+
+// overhead is the share of the work that is done again.
+func (r *Planned) overhead() float64 {
+	return float64(r.Plan.RecomputeFLOPs(r.Problem)) / float64(max(r.Problem.FLOPs(), 1))
+}
+
+// keeping writes a plan's file; with a budget it is first predicted as it
+// stands, which is quick, and only what keeps the budget then is finished.
+func (p *Planner) keeping(budget int64, form *Prepared, plan *planner.Plan) (*Planned, error) {
+	if budget > 0 {
+		r, err := p.apply(nil, form, plan)
+		if err != nil || r.Peak > budget {
+			return r, err
+		}
+	}
+	return p.apply(p.engine, form, plan)
+}
+
+// asGiven returns the given file unchanged, if that holds less than the file of
+// a plan and nothing else was asked for: a strategy should never cost memory.
+func (p *Planner) asGiven(r *Planned) (*Planned, error) {
+	o := p.opts
+	if len(o.DropOutputs) > 0 || o.Chunk != 0 || o.Tile != 0 || o.Precision != nil {
+		return r, nil
+	}
+	m, err := p.given.Clone()
+	if err != nil {
+		return nil, err
+	}
+	base := p.variants[0]
+	problem := base.Analysis.Problem
+	plan := &planner.Plan{Strategy: r.Plan.Strategy, Schedule: ortmodel.Order(&problem.Graph),
+		Notes: append(slices.Clone(r.Plan.Notes), fmt.Sprintf(
+			"the strategy's file would hold %d bytes, more than the one given: it is written as it was", r.Peak))}
+	return &Planned{
+		Plan: plan, Problem: problem, Analysis: base.Analysis, LowerBound: r.LowerBound,
+		Verdict:  planner.Verdict{Peak: p.Before.LivePeak, WantedPeak: p.Before.LivePeak, FLOPs: problem.FLOPs()},
+		Prepared: &Prepared{Model: m, Analysis: base.Analysis, Options: o}, Prediction: p.Before, Peak: p.Before.LivePeak,
+	}, nil
+}
+
+// Budgeted reports a strategy that looks for a plan within a budget.
+func Budgeted(strategy string) bool {
+	s, _, err := planner.Find(strategy)
+	return err == nil && s.Budgeted
+}
+
+// Apply writes, in memory, the file that a plan of this planner's problem
+// leads to.
+func (p *Planner) Apply(plan *planner.Plan) (*Planned, error) {
+	return p.apply(p.engine, p.variants[0], plan)
+}
+
+// apply writes a plan's file. Without an engine nothing is guarded, and the
+// prediction is of the file as it stands.
+func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
+	problem := base.Analysis.Problem
+	verdict, err := planner.Judge(problem, plan)
+	if err != nil {
+		return nil, err
+	}
+	m, err := base.Model.Clone()
+	if err != nil {
+		return nil, err
+	}
+	fresh := &Prepared{Model: m, Options: base.Options}
+	if err := retype(m, base.Model); err != nil {
+		return nil, err
+	}
+	if err := fresh.Analyze(); err != nil {
+		return nil, err
+	}
+	if err := fresh.Rewrite(engine, plan); err != nil {
+		return nil, err
+	}
+	r := &Planned{
+		Plan: plan, Problem: problem, Analysis: base.Analysis, Verdict: verdict,
+		LowerBound: planner.LowerBound(problem), Prepared: fresh,
+		Reports: append(slices.Clone(base.Reports), fresh.Reports...),
+	}
+	written, err := m.Clone()
+	if err != nil {
+		return nil, err
+	}
+	if r.Prediction, err = Predict(engine, written, fresh.Analysis.Roles, p.opts, nil); err != nil {
+		return nil, err
+	}
+	r.Peak = r.Prediction.LivePeak
+	return r, nil
+}
+
+// retype copies inferred types to a clone's values.
+func retype(to, from *onnx.Model) error {
+	copyTypes := func(values []*onnx.Value) error {
+		for _, v := range values {
+			if v == nil {
+				continue
+			}
+			w := to.Graph.Value(v.Name)
+			if w == nil {
+				return fmt.Errorf("clone lost value %q", v.Name)
+			}
+			w.Type = v.Type
+		}
+		return nil
+	}
+	if err := copyTypes(from.Graph.Inputs); err != nil {
+		return err
+	}
+	for _, n := range from.Graph.Nodes {
+		if err := copyTypes(n.Outputs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Layers draws the plan over the layers that were found, in forward order.
+func (r *Planned) Layers() []report.PlanLayer {
+	p := r.Problem
+	if p.LayerCount() == 0 {
+		return nil
+	}
+	layer := r.layerOf()
+	out := make([]report.PlanLayer, p.LayerCount())
+	boundary := map[int]bool{}
+	for _, v := range r.Plan.Boundaries {
+		boundary[v] = true
+	}
+	for i := range out {
+		out[i].Layer = p.Values[p.Layers[i+1]].Name
+		out[i].Boundary = boundary[p.Layers[i+1]]
+	}
+	producer := map[int]int{}
+	for op := range p.Graph.Nodes {
+		for _, v := range p.Graph.Nodes[op].Outputs {
+			producer[v] = op
+		}
+	}
+	for _, v := range r.Plan.Kept(p) {
+		if l := layer[producer[v]]; l >= 0 {
+			out[l].KeptValues++
+			out[l].KeptBytes += p.Graph.Values[v].Bytes
+		}
+	}
+	for op, n := range r.Plan.Recomputed(p) {
+		if l := layer[op]; n > 0 && l >= 0 {
+			out[l].RecomputedNodes += n
+			for _, v := range p.Graph.Nodes[op].Outputs {
+				if v >= 0 {
+					out[l].RecomputedBytes += p.Graph.Values[v].Bytes
+				}
+			}
+		}
+	}
+	return out
+}
+
+// layerOf says which layer a forward operator belongs to, -1 for none: the
+// last one whose input it depends on and whose output it does not.
+func (r *Planned) layerOf() []int {
+	p := r.Problem
+	depth := make([]int, len(p.Values)) // layers begun before the value
+	begin := map[int]int{}
+	for i, v := range p.Layers {
+		begin[v] = i + 1
+	}
+	out := make([]int, len(p.Ops))
+	for op, n := range p.Graph.Nodes {
+		out[op] = -1
+		if !p.Ops[op].Forward {
+			continue
+		}
+		d := 0
+		for _, v := range n.Inputs {
+			if v >= 0 {
+				d = max(d, depth[v])
+			}
+		}
+		for _, v := range n.Outputs {
+			if v < 0 {
+				continue
+			}
+			depth[v] = d
+			if b, ok := begin[v]; ok {
+				depth[v] = b
+			}
+		}
+		if d > 0 && d <= p.LayerCount() {
+			out[op] = d - 1
+		}
+	}
+	return out
+}

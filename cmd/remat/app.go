@@ -1,0 +1,145 @@
+package main
+
+// The whole program: arguments are sorted (args.go), urfave/cli finds the
+// command, its function runs, and what comes back becomes an exit code:
+//
+//	0 done; 1 the work ran and its check failed; 2 bad input or usage, one
+//	line on stderr; 130 interrupted
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Exit codes of the contract.
+const (
+	exitDone        = 0
+	exitCheckFailed = 1
+	exitBadInput    = 2
+	exitInterrupted = 130
+)
+
+// checkError says that the work ran and its check failed.
+type checkError struct{ err error }
+
+func (e *checkError) Error() string { return e.err.Error() }
+func (e *checkError) Unwrap() error { return e.err }
+
+// errInterrupted ends a command that was told to stop.
+var errInterrupted = errors.New("interrupted")
+
+// errHelped ends a run that only listed something.
+var errHelped = errors.New("helped")
+
+// commands is the table of commands, in the order of the flow.
+func commands(e *env) []*cli.Command {
+	return []*cli.Command{
+		doctorCommand(e), modelCommand(e), inspectCommand(e), gradCommand(e),
+		lowerCommand(e), planCommand(e), explainCommand(e), rewriteCommand(e),
+		runCommand(e), applyCommand(e), compareCommand(e), demoCommand(e),
+	}
+}
+
+// newApp builds the command-line interface over e.
+func newApp(e *env) *cli.App {
+	usage := func(c *cli.Context, err error, _ bool) error {
+		return fmt.Errorf("%w; see remat %s --help", err, strings.TrimPrefix(c.Command.HelpName, "remat "))
+	}
+	app := &cli.App{
+		Name: "remat", Usage: "rewrite ONNX training graphs so that training fits",
+		HideVersion: false, Version: version,
+		Writer: e.stdout, ErrWriter: io.Discard,
+		Flags:                     globalFlags(),
+		Commands:                  commands(e),
+		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return fmt.Errorf("%w; see remat --help", err) },
+		ExitErrHandler:            func(*cli.Context, error) {},
+		DisableSliceFlagSeparator: true,
+		HideHelpCommand:           true,
+		Before:                    e.readGlobals,
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return fmt.Errorf("no command %q; see remat --help", c.Args().First())
+			}
+			return cli.ShowAppHelp(c)
+		},
+	}
+	for _, c := range app.Commands {
+		c.OnUsageError = usage
+		c.HideHelpCommand = true
+	}
+	return app
+}
+
+// run is main without the process: it returns the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
+	e := newEnv(ctx, stdout, stderr)
+	defer e.close()
+	defer context.AfterFunc(ctx, e.abandon)()
+	defer func() {
+		// A panic is a bug, but the user still gets one line and no stack,
+		// unless the stack is asked for.
+		if p := recover(); p != nil {
+			fmt.Fprintf(stderr, "remat: internal error: %v (run again with -d stack and report it)\n", p)
+			if e.debug["stack"] != "" {
+				stderr.Write(debug.Stack())
+			}
+			code = exitBadInput
+		}
+	}()
+	app := newApp(e)
+	sorted, err := sortArgs(app, args)
+	if err == nil {
+		err = app.RunContext(ctx, append([]string{"remat"}, sorted...))
+	}
+	return e.exitCode(err)
+}
+
+// How long a command may go on after it was told to stop: to print what was
+// measured, or else to notice by itself.
+const (
+	graceMeasuring = 15 * time.Second
+	grace          = 500 * time.Millisecond
+)
+
+// abandon ends the program when a command does not stop by itself: in the
+// midst of planning, or inside ONNX Runtime. Files that are being written go.
+func (e *env) abandon() {
+	time.Sleep(grace)
+	if e.measuring.Load() {
+		time.Sleep(graceMeasuring)
+	}
+	onnx.RemovePending()
+	fmt.Fprintln(e.stderr, "remat: interrupted")
+	os.Exit(exitInterrupted)
+}
+
+// exitCode reports an error on stderr, on one line, and returns its code.
+func (e *env) exitCode(err error) int {
+	if e.ctx.Err() != nil {
+		fmt.Fprintln(e.stderr, "remat: interrupted")
+		return exitInterrupted
+	}
+	if err == nil || errors.Is(err, errHelped) {
+		return exitDone
+	}
+	line := strings.Join(strings.Fields(err.Error()), " ")
+	fmt.Fprintf(e.stderr, "remat: %s\n", line)
+	var check *checkError
+	switch {
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	case errors.As(err, &check):
+		return exitCheckFailed
+	}
+	return exitBadInput
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/models/safetensors"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/report"
+)
+
+func applyCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "apply", Usage: "puts trained weights back into the forward model they came from", ArgsUsage: "STATE.safetensors FWD.onnx",
+		Description: "Every tensor of STATE that bears an initializer's name takes its place; a matrix that an\n" +
+			"exporter had transposed is transposed back. Optimizer state (P.m, P.v) is left out.\n\n" +
+			"Example: remat apply state.safetensors gpt2.onnx -o trained.onnx",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "o", Usage: "writes the model to `OUT.onnx`"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json` from the model's parameter names to those of STATE, as given to grad"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() != 2 {
+				return fmt.Errorf("remat apply: want STATE.safetensors and FWD.onnx, got %d arguments; see remat apply --help", c.Args().Len())
+			}
+			out, err := output(c)
+			if err != nil {
+				return err
+			}
+			var names map[string]string
+			if path := c.String("names"); path != "" {
+				if err := readJSON(path, &names); err != nil {
+					return err
+				}
+			}
+			return applyState(e, c.Args().Get(0), c.Args().Get(1), out, names)
+		},
+	}
+}
+
+func applyState(e *env, state, forward, out string, names map[string]string) error {
+	f, err := safetensors.Open(state)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	m, err := onnx.Load(forward)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := m.Check(); err != nil {
+		return fmt.Errorf("%s: %w", forward, err)
+	}
+	var taken []string
+	external := map[string]*onnx.Tensor{}
+	for _, v := range m.Graph.Initializers {
+		key := v.Name
+		if to, ok := names[v.Name]; ok {
+			key = to
+		}
+		info, ok := f.Lookup(key)
+		if !ok {
+			continue
+		}
+		data, err := fitted(f, info, v)
+		if err != nil {
+			return fmt.Errorf("%s: %w", state, err)
+		}
+		t := onnx.NewTensor(info.DType, v.Init.Dims(), data)
+		if v.Init.IsExternal() {
+			external[v.Name] = t
+		}
+		name := v.Name
+		t.Proto.Name = &name
+		v.Init = t
+		taken = append(taken, v.Name)
+	}
+	if len(taken) == 0 {
+		return fmt.Errorf("%s: no tensor bears the name of an initializer of %s: give --names as to grad", state, filepath.Base(forward))
+	}
+	if err := rebase(m, forward, out); err != nil {
+		return err
+	}
+	if err := externalize(m, external, out); err != nil {
+		return err
+	}
+	if err := m.Save(out); err != nil {
+		return err
+	}
+	if e.json {
+		return report.WriteJSON(e.stdout, map[string]any{"model": out, "applied": taken})
+	}
+	e.say("%s: %d of %d initializers from %s", out, len(taken), len(m.Graph.Initializers), filepath.Base(state))
+	return nil
+}
+
+// fitted returns the tensor's data in the shape of the initializer.
+func fitted(f *safetensors.File, info safetensors.Info, v *onnx.Value) ([]byte, error) {
+	data := f.Bytes(info)
+	want := v.Init.Dims()
+	if info.DType != v.Init.DType() {
+		return nil, fmt.Errorf("tensor %q is %s, the model's is %s", info.Name, info.DType, v.Init.DType())
+	}
+	switch {
+	case slices.Equal(info.Shape, want):
+		return data, nil
+	case len(want) == 2 && len(info.Shape) == 2 && want[0] == info.Shape[1] && want[1] == info.Shape[0]:
+		return transposed(data, info.Shape, int(info.DType.Size())), nil
+	}
+	return nil, fmt.Errorf("tensor %q has shape %v, the model's %v", info.Name, info.Shape, want)
+}
+
+// transposed swaps the axes of a dense matrix of elements of that many bytes.
+func transposed(data []byte, shape []int64, size int) []byte {
+	rows, cols := int(shape[0]), int(shape[1])
+	out := make([]byte, len(data))
+	for i := 0; i < rows; i++ {
+		for j := 0; j < cols; j++ {
+			copy(out[(j*rows+i)*size:][:size], data[(i*cols+j)*size:][:size])
+		}
+	}
+	return out
+}
+
+// externalize writes tensors into a file beside the model and refers to it.
+func externalize(m *onnx.Model, tensors map[string]*onnx.Tensor, out string) error {
+	if len(tensors) == 0 {
+		return nil
+	}
+	var names []string
+	for _, v := range m.Graph.Initializers {
+		if tensors[v.Name] != nil {
+			names = append(names, v.Name)
+		}
+	}
+	path := strings.TrimSuffix(out, filepath.Ext(out)) + ".safetensors"
+	layout, err := writeTensors(path, names, tensors)
+	if err != nil {
+		return err
+	}
+	for _, t := range layout.Tensors {
+		v := m.Graph.Value(t.Name)
+		v.Init = onnx.ExternalTensor(t.Name, t.DType, t.Shape, filepath.Base(path), t.Offset, t.Bytes)
+	}
+	return nil
+}

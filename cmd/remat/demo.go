@@ -1,0 +1,273 @@
+package main
+
+// The main job from nothing to the report, with what is built in:
+//
+//	zoo or your file ─▶ grad ─▶ plan, rewrite, once for each variant ─▶ compare ─▶ report
+//
+// GPT-2 reads the beginning of Lewis Carroll's "Alice's Adventures in
+// Wonderland" (1865), tokenized with its own vocabulary.
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/tiktoken-go/tokenizer"
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+//go:embed demo/alice.txt
+var demoText string
+
+// demoSeq is the length in tokens from which on GPT-2 124M's activations are
+// its peak; below, the gradients that the step returns are.
+const demoSeq = 1024
+
+type demoOptions struct {
+	model, file    string // from the zoo, or the user's
+	dir            string
+	budget         string
+	weights        string
+	seed           uint64
+	steps          int
+	layers, length int64
+	batch          int64
+}
+
+func demoCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "demo", Usage: "the whole way on GPT-2, or on your model: grad, plan, rewrite, compare, report", ArgsUsage: "[FWD.onnx]",
+		Description: "Writes everything into a folder and ends with one HTML page. GPT-2 reads a page of\n" +
+			"\"Alice's Adventures in Wonderland\"; your own model gets random values by the seed.\n\n" +
+			"Example: remat demo --model gpt2-tiny --seq 64 -o demo",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "o", Value: "remat-demo", Usage: "the `FOLDER` to write to"},
+			&cli.StringFlag{Name: "model", Value: "gpt2", Usage: "`NAME` of a model of the zoo"},
+			&cli.Int64Flag{Name: "layers", Usage: "`N` layers; default: the model's own"},
+			&cli.Int64Flag{Name: "seq", Usage: "`N` tokens; default 1024 for GPT-2, else the model's own"},
+			&cli.Int64Flag{Name: "batch", Value: 1, Usage: "`N` samples"},
+			&cli.StringFlag{Name: "weights", Usage: "values for the weights, `F.safetensors`"},
+			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
+			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE`"},
+			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; default: as many as are quick"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Len() > 1 {
+				return fmt.Errorf("remat demo: want one model file at most, got %d arguments; see remat demo --help", c.Args().Len())
+			}
+			if c.Int("steps") < 0 {
+				return fmt.Errorf("--steps %d: want at least 1", c.Int("steps"))
+			}
+			return demo(e, demoOptions{
+				model: c.String("model"), file: c.Args().First(), dir: c.String("o"), budget: c.String("budget"),
+				weights: c.String("weights"), seed: c.Uint64("seed"), steps: c.Int("steps"),
+				layers: c.Int64("layers"), length: c.Int64("seq"), batch: c.Int64("batch"),
+			})
+		},
+	}
+}
+
+// A stage tells what is being done and how long it took.
+func (e *env) stage(what string, do func() error) error {
+	bar := e.progress(-1, what)
+	start := time.Now()
+	err := do()
+	bar.Finish()
+	if err == nil {
+		err = e.interrupted()
+	}
+	if err == nil {
+		e.say("%-36s %6.1f s", what, time.Since(start).Seconds())
+	}
+	return err
+}
+
+func demo(e *env, o demoOptions) error {
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
+		return fmt.Errorf("%s: cannot be made: %w", o.dir, err)
+	}
+	feeds := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Seed: o.seed}
+	forward := o.file
+	if forward == "" {
+		forward = filepath.Join(o.dir, o.model+".onnx")
+		err := e.stage("model "+o.model, func() (err error) {
+			feeds.Feeds, err = demoModel(o, forward)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	train := filepath.Join(o.dir, "train.onnx")
+	if err := e.stage("derive the training graph", func() error {
+		_, err := deriveTraining(e, forward, train, gradOptions{
+			grad:      grad.Options{Dims: e.dims, Dialect: grad.DialectONNX},
+			optimizer: optimizerOptions{kind: string(optim.None)},
+		})
+		return err
+	}); err != nil {
+		return err
+	}
+	variants, err := demoVariants(e, o, train)
+	if err != nil {
+		return err
+	}
+	return demoCompare(e, o, variants, feeds)
+}
+
+// demoModel writes the zoo's model and returns what it reads.
+func demoModel(o demoOptions, path string) (map[string]remat.Tensor, error) {
+	row, err := models.Find(o.model)
+	if err != nil {
+		return nil, err
+	}
+	cfg := row.Default
+	text := strings.HasPrefix(o.model, "gpt2")
+	if o.length == 0 && o.model == "gpt2" {
+		o.length = demoSeq
+	}
+	for value, field := range map[*int64]*int64{&o.layers: &cfg.Layers, &o.length: &cfg.Seq, &o.batch: &cfg.Batch} {
+		if *value < 0 {
+			return nil, fmt.Errorf("--layers, --seq and --batch: want no negative number")
+		}
+		if *value > 0 && (*field > 0 || text) {
+			*field = *value
+		}
+	}
+	cfg.Seed = o.seed
+	built, err := row.Build(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if o.weights != "" {
+		err = built.SaveWith(path, o.weights)
+	} else {
+		err = built.Save(path)
+	}
+	if err != nil || !text {
+		return nil, err
+	}
+	return demoTokens(cfg)
+}
+
+// demoTokens are the first tokens of the text, as ids and as labels. The text
+// begins anew where it ends; in a smaller vocabulary an id is taken modulo its
+// size.
+func demoTokens(cfg models.Config) (map[string]remat.Tensor, error) {
+	codec, err := tokenizer.Get(tokenizer.R50kBase)
+	if err != nil {
+		return nil, err
+	}
+	ids, _, err := codec.Encode(demoText)
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, 0, 8*cfg.Batch*cfg.Seq)
+	for i := range int(cfg.Batch * cfg.Seq) {
+		data = binary.LittleEndian.AppendUint64(data, uint64(ids[i%len(ids)])%uint64(cfg.Vocab))
+	}
+	t := remat.Tensor{Type: onnx.Int64, Shape: []int64{cfg.Batch, cfg.Seq}, Data: data}
+	return map[string]remat.Tensor{"input_ids": t, "labels": t}, nil
+}
+
+// A demoVariant is one file that is compared.
+type demoVariant struct {
+	label, path string
+	plan        *planned
+}
+
+// demoVariants writes the rewritten graphs. A budget that cannot be met is said
+// and left out.
+func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
+	half, err := halfHere(e)
+	if err != nil {
+		return nil, err
+	}
+	halfLabel := "sqrt, fp16"
+	if half.Emulate {
+		halfLabel += " emulated"
+	}
+	out := []demoVariant{{label: "plain", path: train}}
+	for _, v := range []struct {
+		label, file, strategy, budget string
+		half                          *precision.Options
+	}{
+		{"sqrt", "sqrt.onnx", "sqrt", "", nil},
+		{"full", "full.onnx", "full", "", nil},
+		{"optimal, " + o.budget, "optimal.onnx", "optimal", o.budget, nil},
+		{halfLabel, "half.onnx", "sqrt", "", half},
+	} {
+		path := filepath.Join(o.dir, v.file)
+		options := planOptions{strategy: v.strategy, budget: v.budget, flow: e.flowOptions()}
+		options.flow.Precision = v.half
+		options.flow.AsIs = true // no chunks or tiles beside: they take long to try
+		var p *planned
+		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
+			if p, err = makePlan(e, train, options); err == nil {
+				err = writeGraph(e, p, train, path)
+			}
+			return err
+		})
+		var unmet *checkError
+		if errors.As(err, &unmet) {
+			e.say("  left out: %v", err)
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, demoVariant{v.label, path, p})
+	}
+	return out, nil
+}
+
+// demoCompare runs the variants beside each other and writes the report.
+func demoCompare(e *env, o demoOptions, variants []demoVariant, feeds remat.Options) error {
+	var paths []string
+	co := compareOptions{
+		steps: o.steps, title: "remat demo: " + o.model, command: "remat demo",
+		html: filepath.Join(o.dir, "report.html"), png: filepath.Join(o.dir, "report.png"),
+	}
+	if o.file != "" {
+		co.title = "remat demo: " + filepath.Base(o.file)
+	}
+	for _, v := range variants {
+		paths = append(paths, v.path)
+		co.labels = append(co.labels, v.label)
+	}
+	start := time.Now()
+	doc, err := compareModels(e, paths, feeds, co)
+	if doc == nil {
+		return err
+	}
+	e.say("%-36s %6.1f s\n", "run and compare", time.Since(start).Seconds())
+	for i, v := range variants {
+		if v.plan != nil {
+			doc.Models[i].Plan = &v.plan.document
+			if i <= len(doc.Pairs) {
+				doc.Pairs[i-1].TheorySaving = v.plan.document.TheorySaving
+			}
+		}
+	}
+	if werr := writeComparison(e, doc, co); err == nil {
+		err = werr
+	}
+	if werr := writeJSONFile(filepath.Join(o.dir, "report.json"), doc.Brief()); err == nil {
+		err = werr
+	}
+	e.say("\n%s shows all of it", co.html)
+	return err
+}

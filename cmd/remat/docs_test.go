@@ -1,0 +1,147 @@
+package main
+
+// The examples in README, docs and every command's help are executed, in the
+// order in which they stand: of fenced blocks in sh each line that begins with
+// remat, and python blocks, which are files by their first line. What they
+// start from (a batch, a model) lies in the folder beforehand.
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
+)
+
+var fence = regexp.MustCompile("(?ms)^```(\\w+)\n(.*?)^```$")
+
+// prepare is what lies in the folder of the examples.
+var prepare = []string{
+	"given",
+	"exec remat model gpt2-tiny --batch 1 --seq 32 -o gpt2.onnx",
+	"cp gpt2.onnx model.onnx",
+	"exec remat grad gpt2.onnx --optimizer adamw -o train.onnx",
+	"exec remat rewrite train.onnx --strategy full -o small.onnx",
+}
+
+func TestHelpExamples(t *testing.T) {
+	lines := prepare[:len(prepare):len(prepare)]
+	app := newApp(newEnv(context.Background(), io.Discard, io.Discard))
+	for _, c := range app.Commands {
+		_, example, ok := strings.Cut(c.Description, "Example: ")
+		if !ok || !strings.HasPrefix(example, "remat "+c.Name) {
+			t.Errorf("the help of %s has no example", c.Name)
+			continue
+		}
+		lines = append(lines, "exec "+strings.TrimSpace(example))
+	}
+	runExamples(t, "help", lines)
+}
+
+func TestDocExamples(t *testing.T) {
+	root := filepath.Join("..", "..")
+	files, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range append(files, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := examples(string(text))
+		if len(lines) == 0 {
+			continue
+		}
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			runExamples(t, strings.TrimSuffix(filepath.Base(path), ".md"), append(prepare[:len(prepare):len(prepare)], lines...))
+		})
+	}
+}
+
+// examples are the lines of a script that does what a document says.
+func examples(text string) []string {
+	var lines []string
+	files := ""
+	for _, m := range fence.FindAllStringSubmatch(text, -1) {
+		switch m[1] {
+		case "sh":
+			for _, l := range strings.Split(strings.ReplaceAll(m[2], "\\\n", " "), "\n") {
+				if l = strings.TrimPrefix(l, "bin/"); strings.HasPrefix(l, "remat ") {
+					l, _, _ = strings.Cut(l, " #")
+					lines = append(lines, "exec "+strings.TrimSpace(l))
+				}
+			}
+		case "python":
+			name := strings.TrimSpace(strings.TrimPrefix(strings.SplitN(m[2], "\n", 2)[0], "#"))
+			files += "-- " + name + " --\n" + m[2]
+			lines = append(lines, "exec $PYTHON "+name, "stdout .")
+		}
+	}
+	if files != "" {
+		lines = append(lines, files)
+	}
+	return lines
+}
+
+func runExamples(t *testing.T, name string, lines []string) {
+	path := filepath.Join(t.TempDir(), name+".txt")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	runScripts(t, "", path)
+}
+
+// given writes what the examples start from.
+func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
+	var ids []byte
+	for i := range 32 {
+		ids = binary.LittleEndian.AppendUint64(ids, uint64(i*7%256))
+	}
+	batch := remat.Tensor{Type: onnx.Int64, Shape: []int64{1, 32}, Data: ids}
+	ts.Check(remat.WriteNPZ(ts.MkAbs("batch.npz"), map[string]remat.Tensor{"input_ids": batch, "labels": batch}))
+	data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", "ort_training", "gpt2_tiny_mask.ts_op17.onnx"))
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs("training_model.onnx"), data, 0o644))
+}
+
+// TestContract: docs/cli.md names every command and every flag that there is.
+func TestContract(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := newApp(newEnv(context.Background(), io.Discard, io.Discard))
+	check := func(command string, flags []cli.Flag) {
+		for _, f := range flags {
+			name := f.Names()[0]
+			if name == "help" || name == "version" {
+				continue
+			}
+			dashes := "--"
+			if len(name) == 1 {
+				dashes = "-"
+			}
+			if !regexp.MustCompile(regexp.QuoteMeta(dashes+name) + `\b`).Match(text) {
+				t.Errorf("docs/cli.md does not name %s of %s", dashes+name, command)
+			}
+		}
+	}
+	check("remat", globalFlags())
+	for _, c := range app.Commands {
+		if !strings.Contains(string(text), fmt.Sprintf("`remat %s", c.Name)) {
+			t.Errorf("docs/cli.md does not name the command %s", c.Name)
+		}
+		check(c.Name, c.Flags)
+	}
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+func doctorCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "doctor", Usage: "says what is here, and for each thing missing the line that fixes it",
+		ArgsUsage: " ",
+		Description: "Checks the ONNX Runtime library, its providers, the GPU and the memory, and tries\n" +
+			"the facts about ONNX Runtime that every prediction rests on.\n\nExample: remat doctor",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "install", Usage: "get the library first: `cpu|cuda`"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return fmt.Errorf("remat doctor: %q: takes no arguments", c.Args().First())
+			}
+			return runDoctor(e, c.String("install"), c.IsSet("install"))
+		},
+	}
+}
+
+// A finding is one thing looked at.
+type finding struct {
+	What string `json:"what"`
+	Is   string `json:"is"`
+	OK   bool   `json:"ok"`
+	Fix  string `json:"fix,omitempty"`
+}
+
+func runDoctor(e *env, kind string, wanted bool) error {
+	if wanted {
+		if kind != "cpu" && kind != "cuda" {
+			return fmt.Errorf("--install %q: want cpu or cuda", kind)
+		}
+		path, err := install.Install(e.ctx, install.Kind(kind), e.stderr)
+		if err != nil {
+			return err
+		}
+		if e.ort == "" && os.Getenv(install.EnvVar) == "" {
+			e.ort = path
+		}
+	}
+	findings := append(libraryFindings(e), gpuFindings()...)
+	findings = append(findings, memoryFinding())
+	if e.json {
+		return report.WriteJSON(e.stdout, map[string]any{"version": version, "findings": findings})
+	}
+	for _, f := range findings {
+		mark := "ok "
+		if !f.OK {
+			mark = "-- "
+		}
+		fmt.Fprintf(e.stdout, "%s %-22s %s\n", mark, f.What, f.Is)
+		if f.Fix != "" {
+			fmt.Fprintf(e.stdout, "    %-22s %s\n", "", f.Fix)
+		}
+	}
+	return nil
+}
+
+func libraryFindings(e *env) []finding {
+	path, err := install.Find(e.ort)
+	if err != nil {
+		return []finding{{"onnx runtime", err.Error(), false, "remat doctor --install cpu"}}
+	}
+	environment, err := ort.Open(path)
+	if err != nil {
+		return []finding{{"onnx runtime", err.Error(), false, "remat doctor --install cpu, or name another library with --ort"}}
+	}
+	defer environment.Close()
+	out := []finding{{"onnx runtime", environment.Version() + " at " + path, true, ""}}
+	providers, err := environment.Providers()
+	if err != nil {
+		return append(out, finding{"providers", err.Error(), false, ""})
+	}
+	out = append(out, finding{"providers", strings.Join(providers, ", "), true, ""})
+	for _, c := range ort.Canary(environment) {
+		f := finding{"fact: " + c.Name, "holds", c.Err == nil, ""}
+		if c.Err != nil {
+			f.Is = c.Err.Error()
+			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install", ort.MinVersion, ort.MaxVersion)
+		}
+		out = append(out, f)
+	}
+	return append(out, cudaFinding(environment))
+}
+
+func gpuFindings() []finding {
+	if ret := nvml.Init(); ret != nvml.SUCCESS {
+		return []finding{{"gpu", "none found (" + nvmlError(ret) + ")", false, "to use a GPU, install NVIDIA's driver"}}
+	}
+	defer nvml.Shutdown()
+	driver, _ := nvml.SystemGetDriverVersion()
+	n, ret := nvml.DeviceGetCount()
+	if ret != nvml.SUCCESS {
+		return []finding{{"gpu", nvmlError(ret), false, ""}}
+	}
+	var out []finding
+	for i := 0; i < n; i++ {
+		d, ret := nvml.DeviceGetHandleByIndex(i)
+		if ret != nvml.SUCCESS {
+			continue
+		}
+		name, _ := d.GetName()
+		mem, _ := d.GetMemoryInfo()
+		out = append(out, finding{fmt.Sprintf("gpu %d", i),
+			fmt.Sprintf("%s, %s of %s free, driver %s", name, report.Bytes(int64(mem.Free)), report.Bytes(int64(mem.Total)), driver), true, ""})
+	}
+	return out
+}
+
+// nvmlError names an error without calling into the library, which may not be
+// there.
+func nvmlError(ret nvml.Return) string {
+	if ret == nvml.ERROR_LIBRARY_NOT_FOUND {
+		return "the driver's library libnvidia-ml.so.1 is not here"
+	}
+	return fmt.Sprintf("nvml error %d", int(ret))
+}
+
+func memoryFinding() finding {
+	total, free := hostMemory()
+	return finding{"memory", fmt.Sprintf("%s of %s available, %d cores", report.Bytes(free), report.Bytes(total), runtime.NumCPU()), true, ""}
+}
+
+// hostMemory reads the machine's memory in bytes.
+func hostMemory() (total, available int64) {
+	data, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, 0
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "MemTotal: %d kB", &kib); n == 1 {
+			total = kib << 10
+		}
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			available = kib << 10
+		}
+	}
+	return total, available
+}
+
+// cudaFinding tries the CUDA provider on the smallest graph there is.
+func cudaFinding(environment *ort.Environment) finding {
+	m := onnx.NewModel("probe", 17)
+	x := m.Graph.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(1)))
+	n := m.Graph.NewNode("", "Identity", "identity", []*onnx.Value{x}, []string{"y"})
+	n.Outputs[0].Type = x.Type
+	m.Graph.Append(n)
+	m.Graph.AddOutput(n.Outputs[0])
+	data, err := m.Encode()
+	if err == nil {
+		var s *ort.Session
+		if s, err = environment.NewSessionFromBytes(data, ort.SessionOptions{Provider: ort.CUDA}); err == nil {
+			err = s.Close()
+		}
+	}
+	if err != nil {
+		return finding{"cuda provider", err.Error(), false, "remat doctor --install cuda, on a machine with an NVIDIA GPU"}
+	}
+	return finding{"cuda provider", "works", true, ""}
+}

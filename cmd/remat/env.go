@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
+)
+
+// version is the program's version, written into every file that it makes.
+const version = "0.1.0"
+
+// env is what every command gets: where to write, and the global options.
+type env struct {
+	ctx            context.Context
+	stdout, stderr io.Writer
+
+	ort      string
+	provider string
+	device   int
+	threads  int
+	opt      int
+	dims     map[string]int64
+	json     bool
+	quiet    bool
+	debug    map[string]string
+	closers  []func()
+	loaded   *remat.Engine
+	// measuring: steps run, and what they gave is to be printed.
+	measuring atomic.Bool
+}
+
+func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
+	return &env{ctx: ctx, stdout: stdout, stderr: stderr, provider: "auto", opt: 1}
+}
+
+func (e *env) close() {
+	for i := len(e.closers) - 1; i >= 0; i-- {
+		e.closers[i]()
+	}
+}
+
+// debugSwitches lists what -d knows.
+var debugSwitches = map[string]string{
+	"check": "prove every invariant of the graph after each pass",
+	"stack": "print the stack of an internal error",
+	"dump":  "write the graph after each pass beside the output (-d dump=DIR)",
+}
+
+func globalFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "ort", EnvVars: []string{"REMAT_ORT"}, Usage: "ONNX Runtime library `PATH`; else the one that set-up installed"},
+		&cli.StringFlag{Name: "provider", Value: "auto", Usage: "`auto|cpu|cuda`: where to run; auto takes CUDA when it works"},
+		&cli.IntFlag{Name: "device", Usage: "GPU `N`"},
+		&cli.IntFlag{Name: "threads", Usage: "threads of one operator, `N`; 0: as many as there are cores"},
+		&cli.IntFlag{Name: "opt", Value: 1, Usage: "ONNX Runtime's optimization level, `0|1|99`"},
+		&cli.StringSliceFlag{Name: "dim", Usage: "fixes symbolic dimensions, `batch=2,seq=128`"},
+		&cli.BoolFlag{Name: "json", Usage: "print one JSON document on stdout"},
+		&cli.BoolFlag{Name: "quiet", Usage: "no progress"},
+		&cli.StringSliceFlag{Name: "d", Usage: "debug switches, `KEY[=VAL],…`; -d help lists them"},
+	}
+}
+
+// readGlobals reads the global options, before any command runs.
+func (e *env) readGlobals(c *cli.Context) error {
+	e.ort, e.device, e.threads = c.String("ort"), c.Int("device"), c.Int("threads")
+	e.json, e.quiet = c.Bool("json"), c.Bool("quiet")
+	switch e.provider = c.String("provider"); e.provider {
+	case "auto", "cpu", "cuda":
+	default:
+		return fmt.Errorf("--provider %q: want auto, cpu or cuda", e.provider)
+	}
+	switch e.opt = c.Int("opt"); e.opt {
+	case 0, 1, 99:
+	default:
+		return fmt.Errorf("--opt %d: want 0, 1 or 99", e.opt)
+	}
+	if e.threads < 0 || e.device < 0 {
+		return fmt.Errorf("--threads and --device: want no negative number")
+	}
+	var err error
+	if e.dims, err = parseDims(c.StringSlice("dim")); err != nil {
+		return err
+	}
+	return e.readDebug(c.StringSlice("d"))
+}
+
+func parseDims(lists []string) (map[string]int64, error) {
+	dims := map[string]int64{}
+	for _, part := range splitList(lists) {
+		name, value, ok := strings.Cut(part, "=")
+		n, err := strconv.ParseInt(value, 10, 64)
+		if !ok || name == "" || err != nil || n < 1 || n > 1<<40 {
+			return nil, fmt.Errorf("--dim %q: want NAME=SIZE, for example batch=2", part)
+		}
+		dims[name] = n
+	}
+	return dims, nil
+}
+
+func (e *env) readDebug(lists []string) error {
+	e.debug = map[string]string{}
+	for _, part := range splitList(lists) {
+		key, value, ok := strings.Cut(part, "=")
+		if key == "help" {
+			keys := make([]string, 0, len(debugSwitches))
+			for k := range debugSwitches {
+				keys = append(keys, k)
+			}
+			sort.Strings(keys)
+			for _, k := range keys {
+				fmt.Fprintf(e.stdout, "%-8s %s\n", k, debugSwitches[k])
+			}
+			return errHelped
+		}
+		if debugSwitches[key] == "" {
+			return fmt.Errorf("-d %s: no such switch; -d help lists them", key)
+		}
+		if !ok {
+			value = "1"
+		}
+		e.debug[key] = value
+	}
+	return nil
+}
+
+// splitList splits each of the lists at its commas.
+func splitList(lists []string) []string {
+	var out []string
+	for _, l := range lists {
+		for _, part := range strings.Split(l, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				out = append(out, part)
+			}
+		}
+	}
+	return out
+}
+
+// say prints what a person wants to read, nothing under --json.
+func (e *env) say(format string, args ...any) {
+	if !e.json {
+		fmt.Fprintf(e.stdout, format+"\n", args...)
+	}
+}
+
+// progress returns a bar on stderr where a terminal is, else one that shows
+// nothing.
+func (e *env) progress(total int, what string) *progressbar.ProgressBar {
+	if e.quiet || !isTerminal(e.stderr) {
+		return progressbar.DefaultSilent(int64(total), what)
+	}
+	return progressbar.NewOptions(total, progressbar.OptionSetWriter(e.stderr),
+		progressbar.OptionSetDescription(what), progressbar.OptionClearOnFinish(), progressbar.OptionShowCount())
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// argument returns the command's single argument.
+func argument(c *cli.Context, what string) (string, error) {
+	if c.Args().Len() != 1 {
+		return "", fmt.Errorf("remat %s: want one %s, got %d arguments; see remat %s --help", c.Command.Name, what, c.Args().Len(), c.Command.Name)
+	}
+	return c.Args().First(), nil
+}
+
+// output returns the value of -o, which must be given.
+func output(c *cli.Context) (string, error) {
+	if o := c.String("o"); o != "" {
+		return o, nil
+	}
+	return "", fmt.Errorf("remat %s: where to write? give -o FILE", c.Command.Name)
+}
+
+// checkDims refuses a --dim that no input of the models has.
+func (e *env) checkDims(path string, models ...*onnx.Model) error {
+	var have []string
+	for name := range e.dims {
+		found := false
+		for _, m := range models {
+			unknown, names := flow.UnknownDims(m, e.dims)
+			have = append(have, names...)
+			found = found || !slices.Contains(unknown, name)
+		}
+		if !found {
+			has := "its inputs have no free dimension"
+			if len(have) > 0 {
+				slices.Sort(have)
+				has = "its inputs have " + strings.Join(slices.Compact(have), ", ")
+			}
+			return fmt.Errorf("--dim %s: no input of %s has that dimension; %s", name, path, has)
+		}
+	}
+	return nil
+}
+
+// checkDimsOf is checkDims for files; one of them must have each dimension.
+func (e *env) checkDimsOf(paths ...string) error {
+	if len(e.dims) == 0 {
+		return nil
+	}
+	var models []*onnx.Model
+	for _, path := range paths {
+		m, err := onnx.Load(path)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		models = append(models, m)
+	}
+	return e.checkDims(strings.Join(paths, ", "), models...)
+}
+
+// interrupted returns errInterrupted once the user asked to stop.
+func (e *env) interrupted() error {
+	if e.ctx.Err() != nil {
+		return errInterrupted
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package main
+
+// Running graphs and measuring them, for run, compare and demo: a session is
+// opened, predicted, stepped, and described in the document of the contract.
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/report"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// feedFlags are the flags that say what goes in.
+func feedFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "feeds", Usage: "values by input name, `F.npz`: keys NAME, in:NAME or param:NAME"},
+		&cli.StringSliceFlag{Name: "feed", Usage: "one value, `NAME=F.npy`; may be repeated"},
+		&cli.StringFlag{Name: "data", Usage: "values by input name, `F.npz`, whose leading axis is the step"},
+		&cli.Uint64Flag{Name: "seed", Usage: "seed of what is left unfed, `N`"},
+		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
+		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first scale of the loss, `X`, where the graph has one"},
+		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},
+		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after many good steps, `X`"},
+		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "how many good steps in a row those are, `N`; -1: never"},
+		&cli.IntFlag{Name: "steps", Value: 1, Usage: "number of steps, `N`"},
+		&cli.StringFlag{Name: "roles", Usage: "`F.json` with loss, grad and new, instead of what is found"},
+	}
+}
+
+// readFeeds reads what goes in, and how it is to run.
+func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
+	o := remat.Options{
+		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
+		Dims: e.dims, Seed: c.Uint64("seed"), LR: c.Float64("lr"), LossScale: c.Float64("loss-scale"),
+	}
+	o.Scaling = remat.Scaling{Backoff: c.Float64("loss-scale-backoff"), Growth: c.Float64("loss-scale-growth"), Interval: c.Int("loss-scale-interval")}
+	if s := o.Scaling; !(s.Backoff > 0 && s.Backoff <= 1) || !(s.Growth >= 1) || !(o.LossScale >= 0) || math.IsInf(o.LossScale, 0) || math.IsInf(s.Growth, 0) {
+		return o, fmt.Errorf("--loss-scale %v, -backoff %v, -growth %v: want a positive scale, a backoff of at most 1 and a growth of at least 1", o.LossScale, s.Backoff, s.Growth)
+	}
+	if c.Int("steps") < 1 {
+		return o, fmt.Errorf("--steps %d: want at least 1", c.Int("steps"))
+	}
+	for _, path := range c.StringSlice("feeds") {
+		values, err := remat.ReadNPZ(path)
+		if err != nil {
+			return o, err
+		}
+		if o.Feeds == nil {
+			o.Feeds = map[string]remat.Tensor{}
+		}
+		for k, v := range values {
+			o.Feeds[k] = v
+		}
+	}
+	for _, f := range c.StringSlice("feed") {
+		name, path, ok := strings.Cut(f, "=")
+		if !ok || name == "" || path == "" {
+			return o, fmt.Errorf("--feed %q: want NAME=F.npy", f)
+		}
+		v, err := remat.ReadNPY(path)
+		if err != nil {
+			return o, err
+		}
+		if o.Feed == nil {
+			o.Feed = map[string]remat.Tensor{}
+		}
+		o.Feed[name] = v
+	}
+	if path := c.String("data"); path != "" {
+		values, err := remat.ReadNPZ(path)
+		if err != nil {
+			return o, err
+		}
+		o.Data = values
+	}
+	if path := c.String("roles"); path != "" {
+		if err := readJSON(path, &o.Roles); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// A subject is one graph that is being run.
+type subject struct {
+	path    string
+	session *remat.Session
+	roles   analysis.Roles
+	run     *report.Run
+	trace   []ort.Event
+	// visit, if any, sees the outputs of the first step while they last.
+	visit func([]remat.Output)
+}
+
+// openSubject opens a file for running and predicts it.
+func openSubject(e *env, path string, o remat.Options) (*subject, error) {
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
+	}
+	m, _, err := flow.Open(path, e.dims)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	s := &subject{path: path, roles: foundOrNone(m, o.Roles)}
+	if o.Roles == nil {
+		o.Roles = &remat.Roles{Loss: s.roles.Loss, Grad: s.roles.Grad, New: s.roles.New}
+	}
+	if s.session, err = engine.OpenFile(path, o); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	s.run = &report.Run{
+		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
+		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
+	}
+	if p := flow.PrecisionOf(m); p != nil {
+		s.run.Precision = report.Text(p.String())
+	}
+	if s.session.Provider == ort.CPU {
+		s.predict(e, m, o)
+	}
+	return s, nil
+}
+
+// foundOrNone are the roles of a graph as far as they can be found; a plain
+// forward graph has none but perhaps a loss.
+func foundOrNone(m *onnx.Model, given *remat.Roles) analysis.Roles {
+	if given != nil {
+		return analysis.Roles{Loss: given.Loss, Grad: given.Grad, New: given.New}
+	}
+	a, err := analysis.Analyze(m, analysis.Options{})
+	if err != nil {
+		return analysis.Roles{}
+	}
+	return a.Roles
+}
+
+// predict fills in what was predicted; a graph that cannot be predicted runs
+// all the same, and its predictions stay null.
+func (s *subject) predict(e *env, m *onnx.Model, o remat.Options) {
+	bound := []string{}
+	for _, in := range s.session.Updated() {
+		if s.session.InPlace(in) {
+			bound = append(bound, s.session.Roles.New[in])
+		}
+	}
+	dims := s.session.Dims()
+	p, err := flow.Predict(e.loaded, m, s.roles, flow.Options{Dims: dims, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
+	if err != nil || !p.Exact() {
+		return // a lower bound is no prediction
+	}
+	session := p.Session.Bytes()
+	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
+	s.run.Memory.PredictedSessionBytes = &session
+	s.run.Memory.PredictedReservedBytes = &p.Reserved
+	s.run.SetTimeline(flow.Timeline(p, nil))
+}
+
+// step runs one step and records it.
+func (s *subject) step(e *env) error {
+	step, err := s.session.Step(e.ctx)
+	if err != nil {
+		if e.ctx.Err() != nil {
+			return errInterrupted
+		}
+		return fmt.Errorf("%s: %w", filepath.Base(s.path), err)
+	}
+	rec := report.Step{Seconds: step.Seconds, Outputs: map[string]report.Float{}}
+	for _, o := range step.Outputs {
+		if o.Err == nil {
+			if v, ok := o.Scalar(); ok {
+				rec.Outputs[o.Name] = report.Float(v)
+			}
+		}
+	}
+	s.run.Steps = append(s.run.Steps, rec)
+	if len(s.run.Steps) == 1 {
+		s.trace = step.Trace
+		if s.visit != nil {
+			s.visit(step.Outputs)
+		}
+	}
+	return nil
+}
+
+// finish writes the measured sizes into the document. After an interrupt what
+// takes a second session is not measured, and stays null.
+func (s *subject) finish(e *env, complete bool) error {
+	if err := s.session.MeasureRSS(); err != nil {
+		return err
+	}
+	if complete {
+		if err := s.measureAside(e); err != nil && e.ctx.Err() == nil {
+			return err
+		}
+		complete = e.ctx.Err() == nil
+	}
+	m := s.session.Memory()
+	to := &s.run.Memory
+	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
+	to.LivePeakBytes = &m.LivePeakBytes
+	if complete || s.run.OptLevel == 0 {
+		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
+	}
+	to.ArenaPeakBytes, to.ReservedBytes, to.RSSPeakBytes = m.ArenaPeakBytes, m.ReservedBytes, m.RSSPeakBytes
+	var seconds []float64
+	for i, st := range s.run.Steps {
+		if i > 0 || len(s.run.Steps) == 1 {
+			seconds = append(seconds, st.Seconds)
+		}
+	}
+	s.run.StepSeconds = report.NewSpread(seconds)
+	return nil
+}
+
+// measureAside measures what takes a second session.
+func (s *subject) measureAside(e *env) error {
+	if s.run.OptLevel > 0 {
+		if err := s.session.MeasureConstants(); err != nil {
+			return err
+		}
+	}
+	return s.session.MeasureArena(e.ctx)
+}
+
+// profile fills the tables of the most expensive operators.
+func (s *subject) profile() error {
+	p, err := s.session.Profile()
+	if err != nil {
+		return err
+	}
+	times, sizes := remat.Top(p, 10)
+	for _, t := range times {
+		s.run.TopTime = append(s.run.TopTime, report.OpTime{Node: t.Node, Op: t.Op, Seconds: t.Seconds, Share: t.Share})
+	}
+	for _, t := range sizes {
+		s.run.TopMemory = append(s.run.TopMemory, report.OpMemory{Node: t.Node, Op: t.Op, Bytes: t.Bytes, Share: t.Share})
+	}
+	return nil
+}
+
+func (s *subject) close() {
+	if s != nil && s.session != nil {
+		s.session.Close()
+	}
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/models/safetensors"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	remat "github.com/onnx-remat/remat/runtime"
+)
+
+func gradCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "grad", Usage: "derives the training graph of a forward model", ArgsUsage: "FWD.onnx",
+		Description: "Each trained parameter P becomes an input, and P.grad an output; with an optimizer,\n" +
+			"P.new. Weights in external files are referred to, inline ones are written beside OUT.\n\n" +
+			"Example: remat grad gpt2.onnx -o train.onnx --optimizer adamw",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "o", Usage: "writes the training graph to `TRAIN.onnx`"},
+			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
+			&cli.StringSliceFlag{Name: "params", Usage: "train only what matches `GLOB,…`"},
+			&cli.StringSliceFlag{Name: "frozen", Usage: "do not train what matches `GLOB,…`"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json` from the exporter's parameter names to yours"},
+			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be written"},
+		}, optimizerFlags()...),
+		Action: func(c *cli.Context) error {
+			path, err := argument(c, "forward model")
+			if err != nil {
+				return err
+			}
+			out, err := output(c)
+			if err != nil {
+				return err
+			}
+			o, err := readGradOptions(e, c)
+			if err != nil {
+				return err
+			}
+			d, err := deriveTraining(e, path, out, o)
+			if err != nil {
+				return err
+			}
+			if e.json {
+				return report.WriteJSON(e.stdout, d)
+			}
+			printDerivation(e, d)
+			return nil
+		},
+	}
+}
+
+type gradOptions struct {
+	grad      grad.Options
+	names     map[string]string
+	optimizer optimizerOptions
+}
+
+func readGradOptions(e *env, c *cli.Context) (gradOptions, error) {
+	dialect, err := grad.ParseDialect(c.String("dialect"))
+	if err != nil {
+		return gradOptions{}, err
+	}
+	o := gradOptions{grad: grad.Options{
+		Loss: c.String("loss"), Params: splitList(c.StringSlice("params")), Frozen: splitList(c.StringSlice("frozen")),
+		Dialect: dialect, Dims: e.dims,
+	}}
+	if path := c.String("names"); path != "" {
+		if err := readJSON(path, &o.names); err != nil {
+			return o, err
+		}
+	}
+	o.optimizer, err = readOptimizer(c)
+	return o, err
+}
+
+// derivation is the document of grad --json.
+type derivation struct {
+	Model          string          `json:"model"`
+	Loss           string          `json:"loss"`
+	Nodes          int             `json:"nodes"`
+	ForwardNodes   int             `json:"forward_nodes"`
+	Parameters     []string        `json:"parameters"`
+	ParameterBytes int64           `json:"parameter_bytes"`
+	Optimizer      string          `json:"optimizer"`
+	Decisions      []grad.Decision `json:"decisions"`
+	Warnings       []string        `json:"warnings"`
+}
+
+// deriveTraining loads, differentiates, adds the optimizer, orders the file
+// and writes it.
+func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error) {
+	m, err := onnx.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	fail := func(err error) (*derivation, error) { return nil, fmt.Errorf("%s: %w", path, err) }
+	if err := m.Check(); err != nil {
+		return fail(err)
+	}
+	if err := e.checkDims(path, m); err != nil {
+		return nil, err
+	}
+	if err := renameInitializers(m.Graph, o.names); err != nil {
+		return fail(err)
+	}
+	forward := len(m.Graph.Nodes)
+	res, err := grad.Differentiate(m, o.grad)
+	if err != nil {
+		return fail(err)
+	}
+	if err := needDecisions(res, o); err != nil {
+		return fail(err)
+	}
+	if err := addOptimizer(m, res, o); err != nil {
+		return fail(err)
+	}
+	hash, err := flow.Hash(path)
+	if err != nil {
+		return nil, err
+	}
+	m.SetMetadata(flow.VersionKey, version)
+	m.SetMetadata(flow.SourceKey, hash)
+	if err := flow.Order(m, o.grad.Dims); err != nil {
+		return fail(err)
+	}
+	if err := rebase(m, path, out); err != nil {
+		return nil, err
+	}
+	if err := placeParameters(m, res, path, out); err != nil {
+		return nil, err
+	}
+	if err := m.Check(); err != nil {
+		return fail(err)
+	}
+	if err := m.Save(out); err != nil {
+		return nil, err
+	}
+	d := &derivation{
+		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: forward,
+		Optimizer: o.optimizer.kind, Decisions: res.Decisions, Warnings: res.Warnings,
+	}
+	for _, p := range res.Params {
+		bytes, _ := p.Input.Type.Bytes()
+		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
+	}
+	return d, nil
+}
+
+// renameInitializers gives parameters the user's names.
+func renameInitializers(g *onnx.Graph, names map[string]string) error {
+	for from, to := range names {
+		v := g.Value(from)
+		if v == nil || v.Init == nil {
+			return fmt.Errorf("--names: %q is no initializer of the model", from)
+		}
+		if g.Value(to) != nil && to != from {
+			return fmt.Errorf("--names: %q is taken in the model", to)
+		}
+		g.Rename(v, to)
+	}
+	return nil
+}
+
+// needDecisions asks for an explicit choice where an optimizer would change
+// something that may be no weight.
+func needDecisions(res *grad.Result, o gradOptions) error {
+	if o.optimizer.kind == "none" || len(o.grad.Params) > 0 || len(o.grad.Frozen) > 0 {
+		return nil
+	}
+	var unclear []string
+	for _, d := range res.Decisions {
+		if d.Elementwise && d.Trained && !strings.Contains(d.Reason, "norm") {
+			unclear = append(unclear, d.Name)
+		}
+	}
+	if len(unclear) > 0 {
+		return fmt.Errorf("%d initializers are used only elementwise and may be masks or tables (%s): say with --params or --frozen whether to train them",
+			len(unclear), strings.Join(unclear[:min(3, len(unclear))], ", "))
+	}
+	return nil
+}
+
+// placeParameters records where each parameter's values lie: external ones in
+// their own file, inline ones streamed into OUT.safetensors.
+func placeParameters(m *onnx.Model, res *grad.Result, source, out string) error {
+	places := map[string]map[string]any{}
+	if text, ok := m.Metadata(remat.ParametersKey); ok {
+		if err := json.Unmarshal([]byte(text), &places); err != nil {
+			return fmt.Errorf("metadata %s: %w", remat.ParametersKey, err)
+		}
+	}
+	dir, err := between(out, source)
+	if err != nil {
+		return err
+	}
+	var inline []grad.Param
+	for _, p := range res.Params {
+		switch {
+		case p.Data == nil:
+		case p.Data.IsExternal():
+			x, err := p.Data.External()
+			if err != nil {
+				return err
+			}
+			size, err := p.Data.ByteSize()
+			if err != nil {
+				return err
+			}
+			file := filepath.ToSlash(filepath.Join(dir, x.Location))
+			if strings.HasPrefix(file, "../") {
+				return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+			}
+			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
+		default:
+			inline = append(inline, p)
+		}
+	}
+	if len(inline) > 0 {
+		if err := writeInline(inline, out, places); err != nil {
+			return err
+		}
+	}
+	return flow.SetJSON(m, remat.ParametersKey, places)
+}
+
+func writeInline(params []grad.Param, out string, places map[string]map[string]any) error {
+	var names []string
+	data := map[string]*onnx.Tensor{}
+	for _, p := range params {
+		names = append(names, p.Name)
+		data[p.Name] = p.Data
+	}
+	path := strings.TrimSuffix(out, filepath.Ext(out)) + ".safetensors"
+	layout, err := writeTensors(path, names, data)
+	if err != nil {
+		return err
+	}
+	for _, t := range layout.Tensors {
+		places[t.Name] = map[string]any{"file": filepath.Base(path), "offset": t.Offset, "bytes": t.Bytes}
+	}
+	return nil
+}
+
+// writeTensors writes tensors into one safetensors file, in the order of names.
+func writeTensors(path string, names []string, tensors map[string]*onnx.Tensor) (*safetensors.Layout, error) {
+	infos := make([]safetensors.Info, len(names))
+	for i, name := range names {
+		t := tensors[name]
+		infos[i] = safetensors.Info{Name: name, DType: t.DType(), Shape: t.Dims()}
+	}
+	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
+	if err != nil {
+		return nil, err
+	}
+	return layout, layout.Write(path, func(t safetensors.Info, w io.Writer) error {
+		data, err := tensors[t.Name].Bytes()
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	})
+}
+
+func printDerivation(e *env, d *derivation) {
+	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s, optimizer %s",
+		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), d.Optimizer)
+	for _, x := range d.Decisions {
+		if x.Trained && !x.Elementwise {
+			continue
+		}
+		what := "frozen"
+		if x.Trained {
+			what = "trained"
+		}
+		e.say("  %-8s %s: %s", what, x.Name, x.Reason)
+	}
+	for _, w := range d.Warnings {
+		e.say("warning: %s", w)
+	}
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/report"
+)
+
+func modelCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "model", Usage: "writes a forward graph with its loss from the zoo; alone, lists them", ArgsUsage: "[NAME]",
+		Description: "Weights are made from the seed, or taken from --weights, and go to NAME.safetensors\n" +
+			"beside the graph. --batch 0 and --seq 0 leave these dimensions free.\n\n" +
+			"Example: remat model gpt2-tiny --batch 1 --seq 32 -o gpt2.onnx",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "o", Usage: "writes the graph to `F.onnx`"},
+			&cli.Int64Flag{Name: "layers", Usage: "`N` layers"},
+			&cli.Int64Flag{Name: "hidden", Usage: "width `N`"},
+			&cli.Int64Flag{Name: "heads", Usage: "`N` attention heads"},
+			&cli.Int64Flag{Name: "vocab", Usage: "`N` tokens in the vocabulary"},
+			&cli.Int64Flag{Name: "seq", Usage: "`N` tokens; 0: free"},
+			&cli.Int64Flag{Name: "batch", Usage: "`N` samples; 0: free"},
+			&cli.Float64Flag{Name: "dropout", Usage: "probability `P`"},
+			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
+			&cli.StringFlag{Name: "weights", Usage: "values for the weights, `F.safetensors`"},
+			&cli.BoolFlag{Name: "no-weights", Usage: "record only shapes and the seed"},
+			&cli.BoolFlag{Name: "logits", Usage: "return the prediction too"},
+		},
+		Action: func(c *cli.Context) error {
+			if !c.Args().Present() {
+				return listModels(e)
+			}
+			return writeModel(e, c)
+		},
+	}
+}
+
+func listModels(e *env) error {
+	if e.json {
+		return report.WriteJSON(e.stdout, zooDocument())
+	}
+	for _, r := range models.Rows {
+		d := r.Default
+		e.say("%-12s %s; %d layers, width %d, batch %d", r.Name, r.Doc, d.Layers, d.Hidden, d.Batch)
+	}
+	return nil
+}
+
+func zooDocument() []map[string]any {
+	var out []map[string]any
+	for _, r := range models.Rows {
+		out = append(out, map[string]any{"name": r.Name, "doc": r.Doc, "default": r.Default})
+	}
+	return out
+}
+
+// modelConfig is the row's default with the flags that were given.
+func modelConfig(c *cli.Context, r models.Row) (models.Config, error) {
+	cfg := r.Default
+	for name, field := range map[string]*int64{
+		"layers": &cfg.Layers, "hidden": &cfg.Hidden, "heads": &cfg.Heads,
+		"vocab": &cfg.Vocab, "seq": &cfg.Seq, "batch": &cfg.Batch,
+	} {
+		if c.IsSet(name) {
+			if *field == 0 {
+				return cfg, fmt.Errorf("model %s has no --%s", r.Name, name)
+			}
+			*field = c.Int64(name)
+		}
+	}
+	cfg.Dropout, cfg.Seed, cfg.Logits = c.Float64("dropout"), c.Uint64("seed"), c.Bool("logits")
+	return cfg, nil
+}
+
+func writeModel(e *env, c *cli.Context) error {
+	name, err := argument(c, "model name")
+	if err != nil {
+		return err
+	}
+	out, err := output(c)
+	if err != nil {
+		return err
+	}
+	row, err := models.Find(name)
+	if err != nil {
+		return err
+	}
+	cfg, err := modelConfig(c, row)
+	if err != nil {
+		return err
+	}
+	weights, bare := c.String("weights"), c.Bool("no-weights")
+	if weights != "" && bare {
+		return fmt.Errorf("remat model: --weights and --no-weights exclude each other")
+	}
+	built, err := row.Build(cfg)
+	if err != nil {
+		return err
+	}
+	built.Model.SetMetadata("remat.version", version)
+	switch {
+	case bare:
+		if err = built.Describe(); err == nil {
+			err = built.Model.Save(out)
+		}
+	case weights != "":
+		err = built.SaveWith(out, weights)
+	default:
+		err = built.Save(out)
+	}
+	if err != nil {
+		return err
+	}
+	var elements int64
+	for _, p := range built.Params {
+		elements += p.Elements()
+	}
+	if e.json {
+		return report.WriteJSON(e.stdout, map[string]any{"model": out, "name": name, "config": cfg, "parameters": elements, "nodes": len(built.Model.Graph.Nodes)})
+	}
+	e.say("%s: %s, %s parameters, %d nodes", out, name, report.Count(elements), len(built.Model.Graph.Nodes))
+	return nil
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"path"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
+)
+
+// vectors is the word of --no-decay that stands for all parameters of fewer
+// than two dimensions: biases and norms, as GPT-2 was trained.
+const vectors = "vectors"
+
+type optimizerOptions struct {
+	kind string
+	optim.Options
+}
+
+func optimizerFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "optimizer", Value: "none", Usage: "`none|sgd|adamw`: put the update into the graph"},
+		&cli.Float64Flag{Name: "momentum", Usage: "momentum of sgd, `X`"},
+		&cli.Float64Flag{Name: "weight-decay", Usage: "`X`; default as PyTorch: 0 for sgd, 0.01 for adamw"},
+		&cli.Float64Flag{Name: "beta1", Usage: "`X` of adamw, default 0.9"},
+		&cli.Float64Flag{Name: "beta2", Usage: "`X` of adamw, default 0.999"},
+		&cli.Float64Flag{Name: "eps", Usage: "`X` of adamw, default 1e-8"},
+		&cli.StringSliceFlag{Name: "no-decay", Usage: "no weight decay for what matches `GLOB,…`; the word vectors is all of rank below 2"},
+		&cli.Float64Flag{Name: "clip-norm", Usage: "clip the norm of all gradients together to `X`"},
+		&cli.Int64Flag{Name: "accumulate", Usage: "update every `N` steps with the mean of their gradients"},
+		&cli.BoolFlag{Name: "keep-grads", Usage: "return the gradients too"},
+	}
+}
+
+func readOptimizer(c *cli.Context) (optimizerOptions, error) {
+	kind, err := optim.ParseKind(c.String("optimizer"))
+	if err != nil {
+		return optimizerOptions{}, fmt.Errorf("--optimizer: %w", err)
+	}
+	o := optimizerOptions{kind: string(kind), Options: optim.Defaults(kind)}
+	for name, field := range map[string]*float64{
+		"momentum": &o.Momentum, "weight-decay": &o.WeightDecay, "beta1": &o.Beta1,
+		"beta2": &o.Beta2, "eps": &o.Eps, "clip-norm": &o.ClipNorm,
+	} {
+		if c.IsSet(name) {
+			if kind == optim.None {
+				return o, fmt.Errorf("--%s needs --optimizer sgd or adamw", name)
+			}
+			*field = c.Float64(name)
+		}
+	}
+	o.Accumulate, o.KeepGrads = c.Int64("accumulate"), c.Bool("keep-grads")
+	if o.Accumulate > 1 && kind == optim.None {
+		return o, fmt.Errorf("--accumulate needs --optimizer sgd or adamw")
+	}
+	globs := splitList(c.StringSlice("no-decay"))
+	for _, g := range globs {
+		if _, err := path.Match(g, ""); err != nil {
+			return o, fmt.Errorf("--no-decay %q: not a pattern", g)
+		}
+	}
+	o.NoDecay = func(name string, rank int) bool {
+		for _, g := range globs {
+			if ok, _ := path.Match(g, name); ok || g == vectors && rank < 2 {
+				return true
+			}
+		}
+		return false
+	}
+	return o, nil
+}
+
+// addOptimizer puts the updates into the graph.
+func addOptimizer(m *onnx.Model, res *grad.Result, o gradOptions) error {
+	if o.optimizer.kind == string(optim.None) {
+		return nil
+	}
+	params := make([]optim.Param, len(res.Params))
+	for i, p := range res.Params {
+		params[i] = optim.Param{Value: p.Input, Grad: p.Grad}
+	}
+	options := o.optimizer.Options
+	options.Types = res.Types
+	_, err := optim.Apply(m, params, options)
+	return err
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite"
+)
+
+func planCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "plan", Usage: "decides what to keep and what to compute again", ArgsUsage: "TRAIN.onnx",
+		Description: "Predicts the peak of the file as it stands, of the same file reordered, and of the\n" +
+			"rewritten one; the last is a promise that stock ONNX Runtime keeps.\n\n" +
+			"Example: remat plan train.onnx --strategy sqrt -o plan.json",
+		Flags: append(planFlags(),
+			&cli.StringFlag{Name: "o", Usage: "writes the plan to `plan.json`"},
+			&cli.BoolFlag{Name: "pareto", Usage: "prints peak against overhead as a curve"},
+			&cli.StringFlag{Name: "png", Usage: "draws the curve to `F.png`, with --pareto"},
+		),
+		Action: func(c *cli.Context) error {
+			path, err := argument(c, "training graph")
+			if err != nil {
+				return err
+			}
+			o, err := readPlanOptions(e, c)
+			if err != nil {
+				return err
+			}
+			p, err := makePlan(e, path, o)
+			if err != nil {
+				return err
+			}
+			if c.Bool("pareto") {
+				if err := pareto(p, c.String("png")); err != nil {
+					return err
+				}
+			}
+			if out := c.String("o"); out != "" {
+				if err := writePlan(p, path, out); err != nil {
+					return err
+				}
+			}
+			if e.json {
+				return report.WriteJSON(e.stdout, p.document)
+			}
+			return p.document.Text(e.stdout)
+		},
+	}
+}
+
+// pareto adds the curve of peak against overhead to the document.
+func pareto(p *planned, png string) error {
+	problem := p.result.Problem
+	points, err := planner.Pareto(problem, 0)
+	if err != nil {
+		return err
+	}
+	for _, strategy := range []string{"none", "sqrt", "selective", "full"} {
+		plan, err := planner.Solve(problem, strategy, 0)
+		if err != nil {
+			continue // no layers, for instance: not a point
+		}
+		v, err := planner.Judge(problem, plan)
+		if err != nil {
+			return err
+		}
+		points = append(points, planner.ParetoPoint{Peak: v.Peak, Overhead: v.Overhead, Plan: plan})
+	}
+	for _, pt := range points {
+		p.document.Pareto = append(p.document.Pareto, report.ParetoPoint{
+			Strategy: pt.Plan.Strategy, PeakBytes: pt.Peak, Overhead: report.Float(pt.Overhead),
+		})
+	}
+	report.MarkDominated(p.document.Pareto)
+	if png == "" {
+		return nil
+	}
+	return onnx.ReplaceFile(png, func(f *os.File) error { return report.ParetoPNG(f, p.document.Pareto) })
+}
+
+func note(what string, requested, applied int, skipped []rewrite.Skip) report.Note {
+	n := report.Note{What: what, Requested: requested, Applied: applied}
+	if len(skipped) > 0 {
+		n.Reason = report.Text(fmt.Sprintf("%s: %s", skipped[0].What, skipped[0].Why))
+		if len(skipped) > 1 {
+			n.Reason += report.Text(fmt.Sprintf(" (and %d more)", len(skipped)-1))
+		}
+	}
+	return n
+}

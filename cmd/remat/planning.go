@@ -1,0 +1,279 @@
+package main
+
+// What plan and rewrite share: reading the flags, preparing the graph,
+// planning under a budget that holds for the written file, and the document
+// that describes the plan.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/report"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// planOptions are what a user says about a plan.
+type planOptions struct {
+	strategy string
+	budget   string
+	total    string
+	flow     flow.Options
+	// file is a plan to follow instead of a strategy.
+	file string
+}
+
+func planFlags() []cli.Flag {
+	return append(precisionFlags(), []cli.Flag{
+		&cli.StringFlag{Name: "strategy", Usage: "`none|sqrt|every=K|segments=K|layers=GLOB|full|selective|optimal`; default sqrt, with a budget optimal"},
+		&cli.StringFlag{Name: "budget", Usage: "bound on the written file's predicted live peak, `2GiB|50%`"},
+		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state and reserved bytes too, `8GiB`"},
+		&cli.StringFlag{Name: "costs", Usage: "measured times, `PROFILE.json` of run --profile --json"},
+		&cli.StringFlag{Name: "roles", Usage: "`F.json` with loss, grad and new, instead of what is found"},
+		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
+		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; left out, optimal chooses"},
+		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and the like in N parts, never whole; left out, optimal chooses"},
+		&cli.StringSliceFlag{Name: "drop-output", Usage: "take outputs that match `GLOB` off the graph"},
+	}...)
+}
+
+func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
+	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total")}
+	if o.strategy == "" {
+		o.strategy = "sqrt"
+		if o.budget != "" || o.total != "" {
+			o.strategy = "optimal"
+		}
+	}
+	if _, _, err := planner.Find(o.strategy); err != nil {
+		return o, err
+	}
+	o.flow = e.flowOptions()
+	o.flow.Normalize, o.flow.DropOutputs = flow.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
+	var err error
+	if o.flow.Chunk, err = parseParts("chunk-loss", c.String("chunk-loss")); err != nil {
+		return o, err
+	}
+	if o.flow.Tile, err = parseParts("tile", c.String("tile")); err != nil {
+		return o, err
+	}
+	o.flow.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss")
+	if o.flow.Precision, err = readPrecision(e, c); err != nil {
+		return o, err
+	}
+	if path := c.String("roles"); path != "" {
+		if err := readJSON(path, &o.flow.Roles); err != nil {
+			return o, err
+		}
+	}
+	if path := c.String("costs"); path != "" {
+		costs, err := readCosts(path)
+		if err != nil {
+			return o, err
+		}
+		o.flow.Costs = costs
+	}
+	return o, nil
+}
+
+// parseParts reads off, auto or a number of parts.
+func parseParts(flag, value string) (int, error) {
+	switch value {
+	case "off", "":
+		return 0, nil
+	case "auto":
+		return flow.AutoChunk, nil
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 2 {
+		return 0, fmt.Errorf("--%s %q: want off, auto or a number of parts of at least 2", flag, value)
+	}
+	return n, nil
+}
+
+// flowOptions are the global options as the pipeline wants them.
+func (e *env) flowOptions() flow.Options {
+	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt}
+}
+
+// readJSON reads a file that a user wrote.
+func readJSON(path string, into any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("%s: no such file", path)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("%s: not the json that is expected: %w", path, err)
+	}
+	return nil
+}
+
+// readCosts reads times by node from a run document.
+func readCosts(path string) (map[string]int64, error) {
+	var doc report.Run
+	if err := readJSON(path, &doc); err != nil {
+		return nil, err
+	}
+	costs := map[string]int64{}
+	for _, t := range doc.TopTime {
+		costs[t.Node] = int64(t.Seconds * float64(time.Second))
+	}
+	if len(costs) == 0 {
+		return nil, fmt.Errorf("%s: no times in it: make it with run --profile --json", path)
+	}
+	return costs, nil
+}
+
+// engine loads ONNX Runtime, once.
+func (e *env) engine() (*remat.Engine, error) {
+	if e.loaded == nil {
+		engine, err := remat.New(e.ort)
+		if err != nil {
+			return nil, err
+		}
+		e.loaded = engine
+		e.closers = append(e.closers, func() { engine.Close() })
+	}
+	return e.loaded, nil
+}
+
+// A planned graph is a plan with what it was made from and what it promises.
+type planned struct {
+	given    *onnx.Model
+	prepared *flow.Prepared
+	result   *flow.Planned
+	document report.Plan
+}
+
+// makePlan loads, prepares and plans.
+func makePlan(e *env, path string, o planOptions) (*planned, error) {
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
+	}
+	if err := e.checkDimsOf(path); err != nil {
+		return nil, err
+	}
+	given, _, err := flow.Open(path, o.flow.Dims)
+	if err != nil {
+		return nil, err
+	}
+	e.closers = append(e.closers, func() { given.Close() })
+	if err := flow.Known(given, o.flow.Dims); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	bar := e.progress(-1, "planning")
+	defer bar.Finish()
+	planner, err := flow.NewPlanner(engine, given, o.flow)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	budget, err := budgetBytes(o, planner)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	var result *flow.Planned
+	if o.file != "" {
+		result, err = followPlan(planner, o.file)
+	} else {
+		result, err = planner.Plan(o.strategy, budget)
+	}
+	if err != nil {
+		return nil, infeasible(fmt.Errorf("%s: %w", path, err))
+	}
+	if err := e.interrupted(); err != nil {
+		return nil, err
+	}
+	p := &planned{given: given, prepared: result.Prepared, result: result}
+	p.document = planDocument(o, planner, result, budget)
+	p.document.SolverSeconds = time.Since(start).Seconds()
+	return p, nil
+}
+
+// infeasible makes a budget that cannot be met the failure of a check.
+func infeasible(err error) error {
+	var inf *planner.InfeasibleError
+	if errors.As(err, &inf) {
+		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.Bytes(inf.Least))}
+	}
+	return err
+}
+
+// budgetBytes turns --budget and --budget-total into a bound on the live peak;
+// 0 for none.
+func budgetBytes(o planOptions, p *flow.Planner) (int64, error) {
+	var budget int64
+	if o.budget != "" {
+		size, err := report.ParseSize(o.budget)
+		if err != nil {
+			return 0, fmt.Errorf("--budget: %w", err)
+		}
+		budget = size.Of(p.Before.LivePeak)
+	}
+	if o.total != "" {
+		size, err := report.ParseSize(o.total)
+		if err != nil {
+			return 0, fmt.Errorf("--budget-total: %w", err)
+		}
+		fixed := p.Before.TotalPeak - p.Before.LivePeak
+		live := size.Of(p.Before.TotalPeak) - fixed
+		if live <= 0 {
+			return 0, &checkError{fmt.Errorf("--budget-total %s: parameters, state, feeds and session alone take %s", o.total, report.Bytes(fixed))}
+		}
+		if budget == 0 || live < budget {
+			budget = live
+		}
+	}
+	return budget, nil
+}
+
+// planDocument is the document of plan --json.
+func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget int64) report.Plan {
+	pr := r.Problem
+	d := report.Plan{
+		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
+		FLOPs: pr.FLOPs(), RecomputeFLOPs: r.Verdict.RecomputeFLOPs, Overhead: report.Float(r.Verdict.Overhead),
+		PeakBytesBefore: p.Before.LivePeak, PeakBytesScheduled: &p.Scheduled, PeakBytesAfter: r.Peak,
+		LowerBoundBytes: &r.LowerBound, Feasible: budget == 0 || r.Peak <= budget,
+		Layers: r.Layers(),
+	}
+	if d.PeakBytesBefore > 0 {
+		d.Saving = report.Float(1 - float64(r.Peak)/float64(d.PeakBytesBefore))
+	}
+	if budget > 0 {
+		d.BudgetBytes = &budget
+	}
+	if layers := pr.LayerCount(); layers > 0 {
+		theory := report.Float(planner.TheorySaving(layers))
+		d.TheorySaving = &theory
+	}
+	for _, v := range r.Plan.Boundaries {
+		d.Boundaries = append(d.Boundaries, pr.Values[v].Name)
+	}
+	for _, v := range r.Plan.Kept(pr) {
+		d.Kept = append(d.Kept, pr.Values[v].Name)
+	}
+	for _, n := range r.Plan.Notes {
+		d.Notes = append(d.Notes, report.Note{What: "plan", Reason: report.Text(n)})
+	}
+	for _, rep := range r.Reports {
+		d.Notes = append(d.Notes, note(rep.Pass, rep.Requested, rep.Applied, rep.Skipped))
+	}
+	return d
+}
+
+// foundRoles is the roles entry of a written file.
+func foundRoles(r analysis.Roles) remat.Roles {
+	return remat.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
+}

@@ -1,0 +1,51 @@
+package main
+
+// The flags that say which half type a graph computes in.
+
+import (
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
+)
+
+// halfTypes are the values of --precision; fp32 converts nothing.
+var halfTypes = map[string]onnx.DType{"fp32": onnx.Undefined, "fp16": onnx.Float16, "bf16": onnx.BFloat16}
+
+func precisionFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "precision", Value: "fp32", Usage: "`fp32|fp16|bf16`: the type to compute and keep values in; masters stay fp32"},
+		&cli.BoolFlag{Name: "stash-only", Usage: "compute in fp32; only what waits for backward waits in half"},
+		&cli.BoolFlag{Name: "emulate", Usage: "compute in fp32 on values rounded to half: the same numbers on any machine"},
+		&cli.StringSliceFlag{Name: "keep-fp32", Usage: "nodes or operator types that stay in fp32, `GLOB`"},
+		&cli.StringSliceFlag{Name: "half", Usage: "nodes or operator types that run in half, `GLOB`"},
+	}
+}
+
+// readPrecision is nil for fp32.
+func readPrecision(e *env, c *cli.Context) (*precision.Options, error) {
+	to, ok := halfTypes[c.String("precision")]
+	if !ok {
+		return nil, fmt.Errorf("--precision %q: want fp32, fp16 or bf16", c.String("precision"))
+	}
+	if to == onnx.Undefined {
+		for _, name := range []string{"stash-only", "emulate", "keep-fp32", "half"} {
+			if c.IsSet(name) {
+				return nil, fmt.Errorf("--%s: says something about --precision fp16 or bf16, which is not asked for", name)
+			}
+		}
+		return nil, nil
+	}
+	o := &precision.Options{
+		To: to, StashOnly: c.Bool("stash-only"), Emulate: c.Bool("emulate"),
+		KeepFP32: splitList(c.StringSlice("keep-fp32")), Half: splitList(c.StringSlice("half")), Provider: kernels.CPU,
+	}
+	o.Early = c.String("strategy") == "none"
+	if e.provider == "cuda" {
+		o.Provider = kernels.CUDA
+	}
+	return o, nil
+}

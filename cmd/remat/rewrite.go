@@ -1,0 +1,128 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/report"
+)
+
+func rewriteCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "rewrite", Usage: "writes the graph that follows a plan", ArgsUsage: "TRAIN.onnx",
+		Description: "Takes --plan, or the flags of plan. Says for every pass what was requested, what was\n" +
+			"applied, and why anything was skipped.\n\n" +
+			"Example: remat rewrite train.onnx --strategy full -o small.onnx",
+		Flags: append(planFlags(),
+			&cli.StringFlag{Name: "o", Usage: "writes the graph to `OUT.onnx`"},
+			&cli.StringFlag{Name: "plan", Usage: "the `plan.json` to follow"},
+		),
+		Action: func(c *cli.Context) error {
+			path, err := argument(c, "training graph")
+			if err != nil {
+				return err
+			}
+			out, err := output(c)
+			if err != nil {
+				return err
+			}
+			o, err := readPlanOptions(e, c)
+			if err != nil {
+				return err
+			}
+			if o.file = c.String("plan"); o.file != "" && (c.IsSet("strategy") || c.IsSet("budget") || c.IsSet("budget-total")) {
+				return fmt.Errorf("remat rewrite: --plan already says the strategy; leave out --strategy and --budget")
+			}
+			if o.file != "" {
+				src, _, err := readPlanFile(o.file)
+				if err != nil {
+					return err
+				}
+				if err := src.adopt(&o, path, o.file); err != nil {
+					return err
+				}
+			}
+			p, err := makePlan(e, path, o)
+			if err != nil {
+				return err
+			}
+			if err := writeGraph(e, p, path, out); err != nil {
+				return err
+			}
+			if e.json {
+				return report.WriteJSON(e.stdout, p.document)
+			}
+			for _, r := range p.result.Reports {
+				e.say("%s", r)
+			}
+			e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
+				out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
+				report.Percent(float64(p.document.Saving)), report.Percent(float64(p.document.Overhead)))
+			return nil
+		},
+	}
+}
+
+// writeGraph writes the rewritten graph with its metadata.
+func writeGraph(e *env, p *planned, source, out string) error {
+	m := p.prepared.Model
+	hash, err := flow.Hash(source)
+	if err != nil {
+		return err
+	}
+	m.SetMetadata(flow.VersionKey, version)
+	m.SetMetadata(flow.SourceKey, hash)
+	m.SetMetadata(flow.PeakKey, fmt.Sprint(p.result.Peak))
+	for key, value := range map[string]any{
+		flow.PlanKey:    p.document,
+		flow.SessionKey: map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt},
+		flow.RolesKey:   foundRoles(p.result.Analysis.Roles),
+	} {
+		if err := flow.SetJSON(m, key, value); err != nil {
+			return err
+		}
+	}
+	if err := rebase(m, source, out); err != nil {
+		return err
+	}
+	return m.Save(out)
+}
+
+// rebase keeps references to external data right when the written file lies in
+// another folder than its source: that folder must hold the source's, because
+// a model may only refer to files below it.
+func rebase(m *onnx.Model, source, out string) error {
+	rel, err := between(out, source)
+	if err != nil || rel == "." {
+		return err
+	}
+	outside := rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator))
+	used, err := m.RebaseExternal(rel)
+	if err != nil {
+		return err
+	}
+	moved, err := rebaseParameters(m, rel)
+	if err != nil {
+		return err
+	}
+	if (used || moved) && outside {
+		return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+	}
+	return nil
+}
+
+// between is the way from the folder of one file to that of another.
+func between(from, to string) (string, error) {
+	a, err1 := filepath.Abs(filepath.Dir(from))
+	b, err2 := filepath.Abs(filepath.Dir(to))
+	if err := errors.Join(err1, err2); err != nil {
+		return "", err
+	}
+	return filepath.Rel(a, b)
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/report"
+	remat "github.com/onnx-remat/remat/runtime"
+)
+
+func runCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "run", Usage: "executes a graph and measures it", ArgsUsage: "M.onnx",
+		Description: "What is left unfed is random by the seed; token ids stay within the vocabulary.\n" +
+			"With --steps, each P.new is fed back into P.\n\n" +
+			"Example: remat run train.onnx --feeds batch.npz --steps 10 --save state.safetensors",
+		Flags: append(feedFlags(),
+			&cli.StringFlag{Name: "out", Usage: "writes the last step's outputs, one key per name, `OUT.npz`"},
+			&cli.StringFlag{Name: "save", Usage: "writes parameters and state after the last step, `STATE.safetensors`"},
+			&cli.StringFlag{Name: "trace", Usage: "writes the allocation timeline of the first step, `T.json`"},
+			&cli.BoolFlag{Name: "profile", Usage: "lists the top 10 operators by time and by memory"},
+		),
+		Action: func(c *cli.Context) error {
+			path, err := argument(c, "model file")
+			if err != nil {
+				return err
+			}
+			feeds, err := readFeeds(e, c)
+			if err != nil {
+				return err
+			}
+			feeds.Trace, feeds.Profile = c.String("trace") != "", c.Bool("profile")
+			return runModel(e, path, feeds, runOptions{
+				steps: c.Int("steps"), out: c.String("out"), save: c.String("save"), trace: c.String("trace"),
+			})
+		},
+	}
+}
+
+type runOptions struct {
+	steps            int
+	out, save, trace string
+}
+
+func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
+	if err := e.checkDimsOf(path); err != nil {
+		return err
+	}
+	s, err := openSubject(e, path, feeds)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	e.say("%s on %s, ONNX Runtime %s", filepath.Base(path), s.run.Provider, s.run.ORTVersion)
+	e.measuring.Store(true)
+	bar := e.progress(o.steps, "steps")
+	var stopped error
+	for i := 0; i < o.steps; i++ {
+		if stopped = s.step(e); stopped != nil {
+			break
+		}
+		bar.Add(1)
+	}
+	bar.Finish()
+	if stopped != nil && (!errors.Is(stopped, errInterrupted) || len(s.run.Steps) == 0) {
+		return stopped
+	}
+	if stopped == nil {
+		if err := writeResults(s, o); err != nil {
+			return err
+		}
+	}
+	if feeds.Profile {
+		if err := s.profile(); err != nil {
+			return err
+		}
+	}
+	if err := s.finish(e, stopped == nil); err != nil {
+		return err
+	}
+	if o.trace != "" && stopped == nil {
+		if err := writeTrace(s, o.trace); err != nil {
+			return err
+		}
+	}
+	if err := printRun(e, s.run); err != nil {
+		return err
+	}
+	return stopped
+}
+
+func printRun(e *env, run *report.Run) error {
+	if e.json {
+		doc := *run
+		doc.Timeline = nil
+		return report.WriteJSON(e.stdout, doc)
+	}
+	return run.Text(e.stdout)
+}
+
+// writeResults writes the outputs and the state that were asked for.
+func writeResults(s *subject, o runOptions) error {
+	if o.out != "" {
+		out := map[string]remat.Tensor{}
+		for _, v := range s.session.Last() {
+			if v.Err != nil {
+				return fmt.Errorf("output %q: %w", v.Name, v.Err)
+			}
+			out[v.Name] = v.Tensor
+		}
+		if err := remat.WriteNPZ(o.out, out); err != nil {
+			return err
+		}
+	}
+	if o.save != "" {
+		return saveState(s, o.save)
+	}
+	return nil
+}
+
+// saveState writes every updated input.
+func saveState(s *subject, path string) error {
+	names := s.session.Updated()
+	if len(names) == 0 {
+		return fmt.Errorf("--save %s: the graph updates nothing; derive it with remat grad --optimizer", path)
+	}
+	tensors := map[string]*onnx.Tensor{}
+	for _, name := range names {
+		t, _, err := s.session.Input(name)
+		if err != nil {
+			return err
+		}
+		tensors[name] = onnx.NewTensor(t.Type, t.Shape, t.Data)
+	}
+	_, err := writeTensors(path, names, tensors)
+	return err
+}
+
+// writeTrace writes what was allocated in the first step: measured events,
+// and, where they agree with the prediction, whose they are.
+func writeTrace(s *subject, path string) error {
+	type event struct {
+		Bytes    int64  `json:"bytes"`
+		Live     int64  `json:"live_bytes"`
+		ID       uint64 `json:"id"`
+		Value    string `json:"value,omitempty"`
+		Node     string `json:"node,omitempty"`
+		Category string `json:"category,omitempty"`
+	}
+	events := make([]event, len(s.trace))
+	live := int64(0)
+	predicted := s.run.Timeline
+	agrees := predicted != nil && len(predicted.Events) >= len(s.trace)
+	for i, t := range s.trace {
+		bytes := t.Bytes
+		if !t.Alloc {
+			bytes = -bytes
+		}
+		live += bytes
+		events[i] = event{Bytes: bytes, Live: live, ID: t.ID}
+		agrees = agrees && predicted.Events[i].Bytes == bytes
+	}
+	if agrees {
+		for i := range events {
+			p := predicted.Events[i]
+			events[i].Value, events[i].Node, events[i].Category = p.Value, p.Node, string(p.Category)
+		}
+	}
+	return writeJSONFile(path, map[string]any{"model": s.path, "agrees_with_prediction": agrees, "events": events})
+}

@@ -1,0 +1,287 @@
+package main
+
+// The commands as a user types them: testscript archives run through the real
+// main, one folder each. Beside testscript's own commands there are
+//
+//	json FILE PATH [OP WANT]   a document's field: exists, or compares; WANT is
+//	                           a number, a string, null, or @PATH of the same file
+//	fails CODE CMD …           runs CMD, which exits with that code and one line
+//	                           of remat's on stderr
+//	interrupt SECONDS CMD …    starts CMD, sends SIGINT then, wants exit code 130
+//	killed SECONDS CMD …       the same with SIGKILL
+//	same F1 PATH1 F2 PATH2     two documents' fields are equal
+//	clean DIR                  no temporary file lies in DIR
+//	sample NAME…               copies testdata/models/NAME here
+//
+// FILE may be stdout or stderr, of the last exec.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/onnx-remat/remat/internal/pyort"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/install"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"remat": main})
+}
+
+func TestScripts(t *testing.T) { runScripts(t, filepath.Join("testdata", "script")) }
+
+func runScripts(t *testing.T, dir string, files ...string) {
+	library, err := install.Find("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	python, err := pyort.Find(context.Background(), os.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := testscript.Params{
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("REMAT_ORT", library)
+			e.Setenv("ROOT", root)
+			e.Setenv("PYTHON", python.Executable)
+			e.Setenv("PYTHONPATH", python.Packages)
+			return writeUnknown(filepath.Join(e.WorkDir, "unknown.onnx"))
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"json": jsonCommand, "fails": failsCommand, "clean": cleanCommand,
+			"sample": sampleCommand, "given": givenCommand, "same": sameCommand,
+			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
+			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "gpu" {
+				_, err := os.Stat("/dev/nvidiactl")
+				return err == nil, nil
+			}
+			return false, fmt.Errorf("no condition %q", cond)
+		},
+		RequireUniqueNames: true,
+	}
+	if len(files) > 0 {
+		p.Files = files
+	} else {
+		p.Dir = dir
+	}
+	testscript.Run(t, p)
+}
+
+// writeUnknown writes a model with an operator that nobody knows.
+func writeUnknown(path string) error {
+	m := onnx.NewModel("unknown", 20)
+	x := m.Graph.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(4)))
+	n := m.Graph.NewNode("", "Frobnicate", "odd", []*onnx.Value{x}, []string{"y"})
+	m.Graph.Append(n)
+	m.Graph.AddOutput(n.Outputs[0])
+	data, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}
+
+// field finds a dotted path in a document; a number is an index into a list.
+func field(doc any, path string) (any, bool) {
+	for _, key := range strings.Split(path, "/") {
+		switch d := doc.(type) {
+		case map[string]any:
+			v, ok := d[key]
+			if !ok {
+				return nil, false
+			}
+			doc = v
+		case []any:
+			if key == "len" {
+				doc = float64(len(d))
+				continue
+			}
+			i, err := strconv.Atoi(key)
+			if err != nil || i < 0 || i >= len(d) {
+				return nil, false
+			}
+			doc = d[i]
+		default:
+			return nil, false
+		}
+	}
+	return doc, true
+}
+
+func jsonCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 && len(args) != 4 {
+		ts.Fatalf("usage: json FILE PATH [OP WANT]")
+	}
+	var doc any
+	dec := json.NewDecoder(strings.NewReader(ts.ReadFile(args[0])))
+	if err := dec.Decode(&doc); err != nil {
+		ts.Fatalf("%s: %v", args[0], err)
+	}
+	if dec.More() {
+		ts.Fatalf("%s: more than one document", args[0])
+	}
+	got, ok := field(doc, args[1])
+	holds := ok
+	if ok && len(args) == 4 {
+		want := wanted(ts, doc, args[3])
+		holds = compareJSON(got, args[2], want)
+	}
+	if holds == neg {
+		ts.Fatalf("json %s: got %v (present: %v)", strings.Join(args, " "), got, ok)
+	}
+}
+
+func sameCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 4 {
+		ts.Fatalf("usage: same FILE PATH FILE PATH")
+	}
+	var got [2]string
+	for i := range got {
+		var doc any
+		ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[2*i])), &doc))
+		v, ok := field(doc, args[2*i+1])
+		if !ok {
+			ts.Fatalf("%s: no field %s", args[2*i], args[2*i+1])
+		}
+		text, err := json.Marshal(v)
+		ts.Check(err)
+		got[i] = string(text)
+	}
+	if (got[0] == got[1]) == neg {
+		ts.Fatalf("%s %s is %s, %s %s is %s", args[0], args[1], got[0], args[2], args[3], got[1])
+	}
+}
+
+func wanted(ts *testscript.TestScript, doc any, word string) any {
+	if path, ok := strings.CutPrefix(word, "@"); ok {
+		v, ok := field(doc, path)
+		if !ok {
+			ts.Fatalf("no field %s", path)
+		}
+		return v
+	}
+	var v any
+	if err := json.Unmarshal([]byte(word), &v); err != nil {
+		return word
+	}
+	return v
+}
+
+func compareJSON(got any, op string, want any) bool {
+	if op == "is" {
+		return fmt.Sprintf("%T", got) == map[any]string{"number": "float64", "string": "string", "list": "[]interface {}", "object": "map[string]interface {}", "bool": "bool"}[want]
+	}
+	if op == "==" || op == "!=" {
+		a, _ := json.Marshal(got)
+		b, _ := json.Marshal(want)
+		return (string(a) == string(b)) == (op == "==")
+	}
+	x, ok1 := got.(float64)
+	y, ok2 := want.(float64)
+	if !ok1 || !ok2 {
+		return false
+	}
+	switch op {
+	case "<":
+		return x < y
+	case "<=":
+		return x <= y
+	case ">":
+		return x > y
+	case ">=":
+		return x >= y
+	case "~": // within a part in a million
+		return math.Abs(x-y) <= 1e-6*math.Max(math.Abs(x), math.Abs(y))
+	}
+	return false
+}
+
+func failsCommand(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != want {
+		ts.Fatalf("%q: %v, want exit code %d", args[1:], err, want)
+	}
+	text := ts.ReadFile("stderr")
+	if strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "remat: ") || len(text) < 12 {
+		ts.Fatalf("%q: stderr is not one line of remat's: %q", args[1:], text)
+	}
+}
+
+func cleanCommand(ts *testscript.TestScript, neg bool, args []string) {
+	for _, dir := range args {
+		entries, err := os.ReadDir(ts.MkAbs(dir))
+		ts.Check(err)
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), ".") && e.Name() != ".tmp" {
+				ts.Fatalf("%s was left in %s", e.Name(), dir)
+			}
+		}
+	}
+}
+
+func sampleCommand(ts *testscript.TestScript, neg bool, args []string) {
+	for _, name := range args {
+		data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", name))
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(filepath.Base(name)), data, 0o644))
+	}
+}
+
+// signalled runs a program and sends it a signal after some seconds.
+func signalled(ts *testscript.TestScript, args []string, sig syscall.Signal) {
+	after, err := strconv.ParseFloat(args[0], 64)
+	ts.Check(err)
+	program, err := exec.LookPath(args[1])
+	if err != nil {
+		program = filepath.Join(filepath.SplitList(ts.Getenv("PATH"))[0], args[1])
+	}
+	cmd := exec.Command(program, args[2:]...)
+	cmd.Dir = ts.MkAbs(".")
+	cmd.Env = append(os.Environ(), "REMAT_ORT="+ts.Getenv("REMAT_ORT"))
+	stdout, err := os.Create(ts.MkAbs("signalled.stdout"))
+	ts.Check(err)
+	defer stdout.Close()
+	stderr, err := os.Create(ts.MkAbs("signalled.stderr"))
+	ts.Check(err)
+	defer stderr.Close()
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	ts.Check(cmd.Start())
+	time.Sleep(time.Duration(after * float64(time.Second)))
+	ts.Check(cmd.Process.Signal(sig))
+	done := make(chan struct{})
+	go func() { cmd.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		cmd.Process.Kill()
+		ts.Fatalf("%q went on for 20 s after the signal", args[1:])
+	}
+	state := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if sig == syscall.SIGINT && state.ExitStatus() != exitInterrupted || sig == syscall.SIGKILL && state.Signal() != sig {
+		out, _ := os.ReadFile(ts.MkAbs("signalled.stderr"))
+		ts.Fatalf("%q ended with %d: %s", args[1:], state.ExitStatus(), out)
+	}
+}
