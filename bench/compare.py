@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""GPT-2 in PyTorch and in stock ONNX Runtime, side by side on the CPU.
+
+    pip install -r bench/requirements.txt
+    make build ort
+    bench/compare.py                          # 2 x 256 tokens
+    bench/compare.py --batch 1 --seq 1024
+    bench/compare.py --batch 4 --seq 64 --optimizer adamw
+    bench/compare.py --by-operator            # where the plain graph's time goes
+
+Same weights, same batch, same threads, fp32, one process. The variants take
+turns, step by step, so that a busy machine slows all of them. Times are medians
+of CPU seconds (with one thread, what the step takes on an idle core); wall time
+stands beside them; only ratios mean something. Peaks are bytes counted at the allocator on both
+sides: parameters, optimizer state, and the largest sum of what a step has
+allocated at one moment (returned gradients are in it). --json F writes all of
+it.
+
+remat's plain graph is what `remat grad` derives, put in order (strategy none);
+the checkpointed one is what --rewrite says, per layer with the loss in chunks
+where nothing is said.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+import ortside
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def main():
+    a = arguments()
+    with tempfile.TemporaryDirectory(dir=a.keep) as folder:
+        rows = measure(a, a.keep or folder)
+    print_table(a, rows)
+    if a.json:
+        with open(a.json + ".part", "w") as f:
+            json.dump({"settings": vars(a), "environment": a.environment, "variants": rows}, f, indent=1)
+        os.replace(a.json + ".part", a.json)
+    losses = [r["loss"] for r in rows]
+    if max(losses) - min(losses) > 1e-5 * abs(losses[0]):
+        sys.exit(f"losses differ: {losses}")
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in dict(layers=12, hidden=768, heads=12, vocab=50257, batch=2, seq=256, seed=0, threads=1).items():
+        p.add_argument("--" + name, type=int, default=default)
+    p.add_argument("--rounds", type=int, default=3, help="turns of every variant")
+    p.add_argument("--attention", default="eager", choices=["eager", "sdpa"], help="of transformers")
+    p.add_argument("--optimizer", default="none", choices=["none", "adamw"])
+    p.add_argument("--opt", default="1", help="ONNX Runtime's optimization level")
+    p.add_argument("--rewrite", action="append", help="flags of remat rewrite for one more variant; may be repeated")
+    p.add_argument("--remat", default=os.path.join(HERE, "..", "bin", "remat"), help="the program")
+    p.add_argument("--by-operator", action="store_true", help="profile the plain graph too")
+    p.add_argument("--no-torch", action="store_true", help="our half alone")
+    p.add_argument("--keep", help="an existing folder for the files in between")
+    p.add_argument("--json", help="write the numbers to this file")
+    a = p.parse_args()
+    if not os.path.exists(a.remat):
+        sys.exit(f"{a.remat}: no such program; make build, or --remat PATH")
+    a.rewrite = a.rewrite or ["--strategy full --chunk-loss auto"]
+    return a
+
+
+def measure(a, folder):
+    ours = prepare(a, folder)
+    theirs = [] if a.no_torch else torch_variants(a, folder)
+    for v in theirs:
+        v.step()  # warm-up, and the optimizer's state
+        v.peak = v.live_peak()
+        note(f"{v.name}: {mb(v.peak)} MB")
+    for v in ours:
+        v.document = run(a, v.file, folder)
+        v.timed()
+        note(f"{v.name}: {mb(v.document['memory']['live_peak_bytes'])} MB")
+    for v in theirs + ours:
+        v.times = []
+    for round_ in range(a.rounds):
+        for v in theirs + ours:
+            v.times.append(v.timed())
+            note(f"round {round_ + 1}: {v.name} {v.times[-1][1]:.2f} CPU s")
+    if a.by_operator:
+        operators(a, ours[0], folder)
+    return [torch_row(v) for v in theirs] + [our_row(v) for v in ours]
+
+
+def operators(a, v, folder):
+    table = ortside.by_operator(v.file, v.values, a.opt, a.threads, folder)
+    total = sum(r[3] for r in table)
+    print(f"\n{v.name}, one step by operator, {total:.0f} ms")
+    for op, side, n, ms in table[:16]:
+        print(f"  {op:<20} {side:<9} {n:5d} {ms:9.1f} ms {100 * ms / total:5.1f} %")
+
+
+def note(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def remat(a, *args, **kw):
+    done = subprocess.run([a.remat, "--quiet", "--threads", str(a.threads), "--opt", a.opt, *args], capture_output=True, text=True, **kw)
+    if done.returncode:
+        sys.exit(f"remat {' '.join(args)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def prepare(a, folder):
+    """The graphs, and the feeds that both sides read."""
+    at = lambda name: os.path.join(folder, name)
+    shape = [f"--{k}={getattr(a, k)}" for k in ("layers", "hidden", "heads", "vocab", "batch", "seq", "seed")]
+    remat(a, "model", "gpt2", *shape, "-o", at("forward.onnx"))
+    remat(a, "grad", at("forward.onnx"), "-o", at("train.onnx"), "--optimizer", a.optimizer)
+    ids = np.random.default_rng(a.seed).integers(0, a.vocab, (a.batch, a.seq))
+    np.savez(at("feeds.npz"), input_ids=ids, labels=ids)
+    variants, weights, feeds = [], ortside.weights(at("forward.safetensors")), dict(np.load(at("feeds.npz")))
+    for i, flags in enumerate(["--strategy none"] + a.rewrite):
+        file = at(f"variant{i}.onnx")
+        remat(a, "rewrite", at("train.onnx"), *flags.split(), "-o", file)
+        v = ortside.Variant("remat " + (flags if i else "plain"), file, weights, feeds, a.opt, a.threads)
+        v.file = file
+        variants.append(v)
+    return variants
+
+
+def run(a, file, folder):
+    return json.loads(remat(a, "--json", "run", file, "--feeds", os.path.join(folder, "feeds.npz"), "--lr", "0"))
+
+
+def torch_variants(a, folder):
+    try:
+        import torch
+
+        import torchside
+    except ImportError as e:
+        sys.exit(f"{e}; pip install -r bench/requirements.txt, or --no-torch")
+    torch.set_num_threads(a.threads)
+    a.environment = torchside.environment()
+    feeds = np.load(os.path.join(folder, "feeds.npz"))
+    batch = tuple(torch.from_numpy(feeds[k]) for k in ("input_ids", "labels"))
+    config = dict(n_layer=a.layers, n_embd=a.hidden, n_head=a.heads, vocab_size=a.vocab)
+    return [
+        torchside.Variant(f"PyTorch {name}", os.path.join(folder, "forward.safetensors"), config, batch, checkpoint, a.attention, a.optimizer == "adamw")
+        for name, checkpoint in (("plain", False), ("checkpointed", True))
+    ]
+
+
+def torch_row(v):
+    return row(v.name, v.parameter_bytes(), v.state_bytes(), v.peak, v.parameter_bytes(), v.times)
+
+
+def our_row(v):
+    m = v.document["memory"]
+    r = row(v.name, m["parameter_bytes"], m["state_bytes"], m["live_peak_bytes"], m["output_bytes"], v.times)
+    r["total_bytes"] = m["total_peak_bytes"]
+    r["predicted_live_peak_bytes"] = m.get("predicted_live_peak_bytes")
+    r["ort_version"] = v.document["ort_version"]
+    return r
+
+
+def row(name, parameters, state, peak, returned, times):
+    return {
+        "name": name, "parameter_bytes": parameters, "state_bytes": state, "live_peak_bytes": peak,
+        "total_bytes": parameters + state + peak, "returned_bytes": returned,
+        "seconds": statistics.median(t[0] for t in times), "cpu_seconds": statistics.median(t[1] for t in times),
+        "all_seconds": [t[0] for t in times], "all_cpu_seconds": [t[1] for t in times], "loss": times[0][2],
+    }
+
+
+def print_table(a, rows):
+    base = rows[0]
+    print(f"\nGPT-2, {a.layers} layers, width {a.hidden}, {a.batch} x {a.seq} tokens, fp32, optimizer {a.optimizer}, {a.threads} thread(s), {a.attention} attention")
+    print(a.__dict__.setdefault("environment", "") + f", ONNX Runtime {rows[-1].get('ort_version', '')}, level {a.opt}\n")
+    head = ["", "live peak MB", "counted MB", "ratio", "beyond gradients MB", "CPU s", "ratio", "wall s", "loss"]
+    lines = [head]
+    for r in rows:
+        lines.append([
+            r["name"], mb(r["live_peak_bytes"]), mb(r["total_bytes"]), f"{r['total_bytes'] / base['total_bytes']:.2f}",
+            mb(r["live_peak_bytes"] - r["parameter_bytes"]) if a.optimizer == "none" else "-",
+            f"{r['cpu_seconds']:.2f}", f"{r['cpu_seconds'] / base['cpu_seconds']:.2f}", f"{r['seconds']:.2f}", f"{r['loss']:.6f}",
+        ])
+    widths = [max(len(l[i]) for l in lines) for i in range(len(head))]
+    for l in lines:
+        print("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(l, widths))))
+    print(f"\nratios are to {base['name']}; counted = parameters + optimizer state + live peak")
+
+
+def mb(n):
+    return f"{n / 1e6:.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Our half of the comparison: a written training graph in plain onnxruntime.
+
+Nothing of remat is needed to train with its files, so the clock runs here, in
+the same process as PyTorch's; only the byte counts come from `remat run`.
+"""
+import json
+import time
+
+import numpy as np
+import onnxruntime as ort
+from safetensors.numpy import load_file
+
+
+class Variant:
+    def __init__(self, name, file, weights, feeds, level, threads):
+        self.name = name
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.enable_mem_pattern = False
+        options.graph_optimization_level = LEVELS[level]
+        self.session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self.values = {}
+        for i in self.session.get_inputs():
+            if i.name in feeds:
+                v = feeds[i.name]
+            elif i.name in weights:
+                v = weights[i.name]
+            elif i.name == "step":
+                v = np.array(1, np.int64)
+            else:  # the optimizer's state, and a learning rate of 0
+                v = np.zeros(i.shape, np.float32)
+            self.values[i.name] = ort.OrtValue.ortvalue_from_numpy(v)
+        self.updated = [o.name for o in self.session.get_outputs() if o.name.endswith(".new")]
+        self.state = {o: np.empty(self.values[o[:-4]].shape(), np.float32) for o in self.updated}
+        self.state = {o: ort.OrtValue.ortvalue_from_numpy(v) for o, v in self.state.items()}
+
+    def timed(self):
+        binding = self.session.io_binding()
+        for name, v in self.values.items():
+            binding.bind_ortvalue_input(name, v)
+        for o in self.session.get_outputs():
+            if o.name in self.state:
+                binding.bind_ortvalue_output(o.name, self.state[o.name])
+            else:
+                binding.bind_output(o.name, "cpu")
+        wall, cpu = time.perf_counter(), time.process_time()
+        self.session.run_with_iobinding(binding)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        names = [o.name for o in self.session.get_outputs()]
+        return wall, cpu, float(binding.get_outputs()[names.index("loss")].numpy())
+
+
+LEVELS = {
+    "0": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "1": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "99": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+def weights(path):
+    """One copy for all variants."""
+    return load_file(path)
+
+
+def by_operator(file, values, level, threads, folder):
+    """Milliseconds of one step by operator type, forward and backward apart:
+    what a step's time is made of."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.enable_mem_pattern = False
+    options.graph_optimization_level = LEVELS[level]
+    options.enable_profiling = True
+    options.profile_file_prefix = folder + "/profile"
+    session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    for _ in range(2):
+        binding = session.io_binding()
+        for name, v in values.items():
+            binding.bind_ortvalue_input(name, v)
+        for o in session.get_outputs():
+            binding.bind_output(o.name, "cpu")
+        session.run_with_iobinding(binding)
+        del binding
+    with open(session.end_profiling()) as f:
+        events = [e for e in json.load(f) if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
+    table = {}
+    for e in events[len(events) // 2 :]:
+        key = e["args"]["op_name"], "backward" if "remat/" in e["name"] else "forward"
+        n, ms = table.get(key, (0, 0.0))
+        table[key] = n + 1, ms + e["dur"] / 1000
+    return sorted(((op, side, n, ms) for (op, side), (n, ms) in table.items()), key=lambda r: -r[3])

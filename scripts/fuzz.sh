@@ -1,0 +1,12 @@
+#!/bin/bash
+# Runs every fuzz target for the given time (2m where none is given), one after
+# another. What a target finds stays under testdata/fuzz beside it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+time=${1:-2m}
+for dir in $(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do
+	for target in $(go test "./$dir" -list '^Fuzz' | grep '^Fuzz'); do
+		echo "$dir $target $time"
+		go test "./$dir" -run '^$' -fuzz "^$target\$" -fuzztime "$time"
+	done
+done

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""summary.json and index.html over what scripts/gpu-validate.sh left.
+
+    gpu_summary.py FOLDER SECONDS < "NAME STATE SECONDS" lines
+"""
+import html
+import json
+import os
+import sys
+
+
+def main():
+    folder, seconds = sys.argv[1], int(sys.argv[2])
+    parts = [dict(zip(("part", "state", "seconds"), line.split())) for line in sys.stdin if line.strip()]
+    rows = []
+    for p in parts:
+        path = os.path.join(folder, p["part"] + ".json")
+        if p["state"] == "done" and os.path.exists(path):
+            with open(path) as f:
+                document = json.load(f)
+            if "models" in document:
+                rows += variants(p["part"], document)
+    torch = load(folder, "pytorch.json") or []
+    summary = {"seconds": seconds, "doctor": load(folder, "doctor.json"), "parts": parts, "variants": rows, "pytorch": torch}
+    write(folder, "summary.json", json.dumps(summary, indent=1) + "\n")
+    write(folder, "index.html", page(folder, summary))
+
+
+def load(folder, name):
+    try:
+        with open(os.path.join(folder, name)) as f:
+            return json.load(f)
+    except (OSError, ValueError):
+        return None
+
+
+def variants(group, document):
+    rows = []
+    for i, m in enumerate(document["models"]):
+        memory, pair = m["memory"] or {}, document["pairs"][i - 1] if i else {}
+        name = os.path.splitext(os.path.basename(m["model"]))[0]
+        rows.append({
+            "group": group, "variant": name, "error": m.get("error"),
+            "live peak MB": mb(memory.get("live_peak_bytes")), "predicted MB": mb(memory.get("predicted_live_peak_bytes")),
+            "counted MB": mb(memory.get("total_peak_bytes")), "saving": share(pair.get("saving")),
+            "step s": (m.get("step_seconds") or {}).get("median"), "overhead": share(pair.get("overhead")),
+            "loss difference": pair.get("loss_difference"), "gradient difference": pair.get("max_relative_gradient_difference"),
+        })
+    return rows
+
+
+def mb(n):
+    return None if n is None else round(n / 1e6, 1)
+
+
+def share(x):
+    return None if not isinstance(x, (int, float)) else round(x, 4)
+
+
+def page(folder, s):
+    reports = sorted(f for f in os.listdir(folder) if f.endswith((".html", ".md")) and f != "index.html")
+    links = " ".join(f'<a href="{html.escape(f)}">{html.escape(f)}</a>' for f in reports)
+    return f"""<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark"><title>remat on this machine</title>
+<style>body{{font:15px/1.5 system-ui;margin:2em;color-scheme:light dark}}table{{border-collapse:collapse;margin:1em 0}}
+td,th{{padding:.2em .7em;text-align:right;border-bottom:1px solid #8884}}td:first-child,th:first-child{{text-align:left}}
+main{{overflow-x:auto}}a{{margin-right:1em}}</style><main>
+<h1>remat on this machine</h1><p>{s["seconds"]} s in all. Reports: {links}</p>
+{table(s["variants"])}{"<h2>PyTorch beside it</h2>" + table(s["pytorch"]) if s["pytorch"] else ""}
+<h2>Parts</h2>{table(s["parts"])}</main>
+"""
+
+
+def table(rows):
+    if not rows:
+        return "<p>none</p>"
+    cell = lambda v: html.escape("–" if v is None else f"{v:.4g}" if isinstance(v, float) and abs(v) < 1 else str(v))
+    head = "".join(f"<th>{html.escape(k)}</th>" for k in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{cell(r.get(k))}</td>" for k in rows[0]) + "</tr>" for r in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def write(folder, name, text):
+    path = os.path.join(folder, name)
+    with open(path + ".part", "w") as f:
+        f.write(text)
+    os.replace(path + ".part", path)
+
+
+if __name__ == "__main__":
+    main()

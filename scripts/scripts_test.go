@@ -1,0 +1,151 @@
+// Package scripts holds what runs beside the program. Its tests try each script
+// as far as a machine without a GPU and without PyTorch lets it go.
+package scripts
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/runtime/install"
+)
+
+// program builds remat and says how scripts find it and its library.
+func program(t *testing.T) (path string, env []string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds and runs the program")
+	}
+	library, err := install.Find("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(t.TempDir(), "remat")
+	if out, err := exec.Command("go", "build", "-o", path, "../cmd/remat").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path, append(os.Environ(), "REMAT_ORT="+library)
+}
+
+func run(t *testing.T, env []string, want int, name string, args ...string) string {
+	t.Helper()
+	c := exec.Command(name, args...)
+	c.Env = env
+	out, _ := c.CombinedOutput()
+	if code := c.ProcessState.ExitCode(); code != want {
+		t.Fatalf("%s %s: exit code %d, want %d\n%s", name, strings.Join(args, " "), code, want, out)
+	}
+	return string(out)
+}
+
+// TestGPUDryRun: every variant that the validation promises is among its
+// commands, and printing them leaves nothing behind.
+func TestGPUDryRun(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "out")
+	out := run(t, os.Environ(), 0, "./gpu-validate.sh", "--dry-run", "--out", dir)
+	for _, model := range []string{"gpt2", "gpt2-medium"} {
+		for _, precision := range []string{"fp32", "fp16", "bf16"} {
+			for _, strategy := range []string{"none", "sqrt", "full", "optimal"} {
+				if file := "/" + model + "-" + precision + "-" + strategy + ".onnx"; strings.Count(out, file) < 2 {
+					t.Errorf("%s is not written and compared", file)
+				}
+			}
+		}
+	}
+	for _, part := range []string{"tables.py mlp heavy encoder", "torchside.py --device cuda"} {
+		if !strings.Contains(out, part) {
+			t.Errorf("no %s", part)
+		}
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("a dry run made the folder")
+	}
+}
+
+// TestGPUSmoke runs the whole validation on the CPU with tiny models.
+func TestGPUSmoke(t *testing.T) {
+	remat, env := program(t)
+	dir := filepath.Join(t.TempDir(), "out")
+	run(t, env, 0, "./gpu-validate.sh", "--cpu-smoke", "--remat", remat, "--out", dir)
+	var summary struct {
+		Parts    []struct{ Part, State string }
+		Variants []struct {
+			Variant string
+			Error   *string
+			Peak    float64 `json:"live peak MB"`
+			Guess   float64 `json:"predicted MB"`
+		}
+	}
+	read(t, filepath.Join(dir, "summary.json"), &summary)
+	for _, p := range summary.Parts {
+		if p.State != "done" && p.Part != "pytorch" {
+			t.Errorf("%s %s", p.Part, p.State)
+		}
+	}
+	if n := len(summary.Variants); n != 12 {
+		t.Errorf("%d variants, want 3 precisions of 4 strategies", n)
+	}
+	for _, v := range summary.Variants {
+		if v.Error != nil || v.Peak <= 0 || v.Peak != v.Guess {
+			t.Errorf("%s: error %v, peak %v MB, predicted %v", v.Variant, v.Error, v.Peak, v.Guess)
+		}
+	}
+	for _, file := range []string{"index.html", "gpt2-tiny-fp32.html", "gpt2-tiny-bf16.json", "mlp.md", "doctor.json"} {
+		if s, err := os.Stat(filepath.Join(dir, file)); err != nil || s.Size() == 0 {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+// TestGPUMissing: without a GPU the validation says so and what to do.
+func TestGPUMissing(t *testing.T) {
+	remat, env := program(t)
+	if exec.Command("nvidia-smi").Run() == nil {
+		t.Skip("there is a GPU")
+	}
+	out := run(t, env, 2, "./gpu-validate.sh", "--remat", remat, "--out", t.TempDir())
+	if !strings.Contains(out, "provider cuda does not run here") || !strings.Contains(out, "--cpu-smoke") {
+		t.Errorf("says %q", out)
+	}
+}
+
+func TestUnknownOption(t *testing.T) {
+	run(t, os.Environ(), 2, "./gpu-validate.sh", "--frobnicate")
+	run(t, os.Environ(), 2, "./validate_exports.sh", t.TempDir())
+}
+
+// TestComparison: our half of the comparison with PyTorch needs Python's
+// onnxruntime only.
+func TestComparison(t *testing.T) {
+	if exec.Command("python3", "-c", "import onnxruntime, numpy, safetensors").Run() != nil {
+		t.Skip("python3 lacks onnxruntime, numpy or safetensors")
+	}
+	remat, env := program(t)
+	file := filepath.Join(t.TempDir(), "c.json")
+	run(t, env, 0, "python3", "-B", "../bench/compare.py", "--no-torch", "--remat", remat, "--json", file, "--by-operator",
+		"--layers=2", "--hidden=48", "--heads=4", "--vocab=301", "--batch=2", "--seq=32", "--rounds=1")
+	var document struct {
+		Variants []struct {
+			Name string
+			Peak int64 `json:"live_peak_bytes"`
+		}
+	}
+	read(t, file, &document)
+	if len(document.Variants) != 2 || document.Variants[0].Peak <= 0 {
+		t.Errorf("variants %v", document.Variants)
+	}
+}
+
+func read(t *testing.T, path string, into any) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}

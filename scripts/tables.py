@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""The textbook set-ups as tables, one command each.
+
+    make build ort
+    scripts/tables.py encoder      6 layers of 768, mean squared error, 50 steps of SGD
+    scripts/tables.py mlp          20 linear layers of 1024: plain, sqrt, segments=3, layers=GLOB
+    scripts/tables.py heavy        20 and 40 linear layers of 4096, gradients kept and updated in backward
+    scripts/tables.py theory       encoders of 12 to 96 layers: 1 - 1/sqrt(L) beside what is reached
+    scripts/tables.py all --out docs/results
+
+Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
+`remat inspect --memory` of the written file, which is the predicted step; with
+--measure N the stacks of up to N layers are run too). --small shrinks all widths,
+for tests. --out writes TABLE.md and TABLE.json with the versions and commands.
+Standard library only.
+"""
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Lab:
+    """A folder with graphs, and the program that makes and runs them."""
+
+    def __init__(self, a, folder):
+        self.a, self.folder, self.commands = a, folder, []
+
+    def at(self, name):
+        return os.path.join(self.folder, name)
+
+    def remat(self, *args):
+        self.commands.append("remat " + " ".join(args))
+        flags = ["--quiet", "--threads", str(self.a.threads), "--provider", self.a.provider]
+        done = subprocess.run([self.a.remat, *flags, *args], capture_output=True, text=True, cwd=self.folder)
+        if done.returncode:
+            sys.exit(f"remat {' '.join(args)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def json(self, *args):
+        return json.loads(self.remat("--json", *args))
+
+    def train(self, name, model, optimizer="none", *flags):
+        """The training graph of a zoo model, its weights recorded by seed."""
+        self.remat("model", *model, "--no-weights", "-o", name + "_forward.onnx")
+        self.remat("grad", name + "_forward.onnx", "--optimizer", optimizer, *flags, "-o", name + ".onnx")
+        return name + ".onnx"
+
+    def rewrite(self, train, *flags):
+        name = f"{train[:-5]}_{len(self.commands)}.onnx"
+        self.remat("rewrite", train, *flags, "-o", name)
+        return name
+
+    def compare(self, files, steps):
+        note(f"running {', '.join(files)}, {steps} steps")
+        return self.json("compare", *files, "--steps", str(steps))
+
+    def one_by_one(self, files, steps):
+        """As compare, but never two graphs in memory: gradients are not set
+        side by side, only the losses are."""
+        note(f"running {', '.join(files)} one by one, {steps} steps")
+        models = [self.json("run", f, "--steps", str(steps)) for f in files]
+        first = models[0]
+        loss = lambda m: [s["outputs"][m["loss_output"]] for s in m["steps"]]
+        pairs = [{"saving": 1 - m["memory"]["live_peak_bytes"] / first["memory"]["live_peak_bytes"], "bit_identical": loss(m) == loss(first)} for m in models[1:]]
+        return {"models": models, "pairs": pairs}
+
+
+    def predicted(self, files):
+        models = [self.json("inspect", "--memory", f)["memory"] for f in files]
+        peak = lambda m: m["predicted_live_peak_bytes"]
+        pairs = [{"saving": 1 - peak(m) / peak(models[0]), "bit_identical": None} for m in models[1:]]
+        return {"models": [{**m, "memory": {"live_peak_bytes": peak(m)}} for m in models], "pairs": pairs}
+
+
+def note(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def width(a, full):
+    return full // 16 if a.small else full
+
+
+MB = lambda n: f"{n / 1e6:.1f}"
+PERCENT = lambda x: f"{100 * x:.1f} %"
+
+
+def rows_of(document, names, alone=False):
+    """One row per compared graph: memory over the step, time, results."""
+    first = document["models"][0]
+    rows = []
+    for i, (name, m) in enumerate(zip(names, document["models"])):
+        mem, ph, peak = m["memory"], m["phases"], m["peak"]["categories"]
+        pair = document["pairs"][i - 1] if i else None
+        ran = "steps" in m
+        losses = [s["outputs"][m["loss_output"]] for s in m["steps"]] if ran else None
+        guess = mem.get("predicted_live_peak_bytes") or 0
+        seconds = lambda m: m["step_seconds"]["median"]
+        rows.append({
+            "variant": name,
+            "live peak MB": MB(mem["live_peak_bytes"]),
+            "saved": PERCENT(pair["saving"]) if pair else "-",
+            "predicted": "not run" if not ran else "exact" if guess == mem["live_peak_bytes"] else MB(guess),
+            "before forward MB": MB(ph["before_forward_bytes"]),
+            "after forward MB": MB(ph["after_forward_bytes"]),
+            "backward peak MB": MB(ph["backward_peak_bytes"] or 0),
+            "activations at peak MB": MB(sum(v for k, v in peak.items() if "activation" in k)),
+            "step s": f"{seconds(m):.3f}" if ran else "-",
+            "overhead": PERCENT(seconds(m) / seconds(first) - 1) if pair and ran else "-",
+            "same loss" if alone else "same bits": ("yes" if pair["bit_identical"] and losses == first_losses else "no") if pair and ran else "-",
+        })
+        if not i:
+            first_losses = losses
+    return rows
+
+
+def encoder(lab):
+    a = lab.a
+    steps = 5 if a.small else a.steps
+    train = lab.train("encoder", ["encoder", f"--hidden={width(a, 768)}"], "sgd")
+    names = ["plain", "sqrt"]
+    files = [lab.rewrite(train, "--strategy", s) for s in ("none", "sqrt")]
+    d = lab.compare(files, steps)
+    curves = [[s["outputs"][m["loss_output"]] for s in m["steps"]] for m in d["models"]]
+    shown = [0, 1, 2, 5, 10, 20, 30, 40, steps - 1]
+    loss = [{"step": str(k + 1), **{n: repr(c[k]) for n, c in zip(names, curves)}} for k in sorted({k for k in shown if k < steps})]
+    return [
+        (f"Encoder, 6 layers of {width(a, 768)}, input [4,256,{width(a, 768)}], mean squared error, {steps} steps of SGD", rows_of(d, names)),
+        ("Loss" + (", the same bits at every step" if all(c == curves[0] for c in curves) else ", NOT the same bits"), loss),
+    ]
+
+
+def mlp(lab):
+    train = lab.train("mlp", ["mlp", f"--hidden={width(lab.a, 1024)}"])
+    strategies = ["none", "sqrt", "segments=3", "layers=layers.[369]/act"]
+    files = [lab.rewrite(train, "--strategy", s) for s in strategies]
+    d = lab.compare(files, 3)
+    return [(f"MLP, 20 layers of {width(lab.a, 1024)}, batch 32, 10 classes, gradients returned", rows_of(d, strategies))]
+
+
+def heavy(lab):
+    tables = []
+    for layers, batch in ((20, 32), (40, 64)):
+        model = ["heavy", f"--layers={layers}", f"--batch={batch}", f"--hidden={width(lab.a, 4096)}"]
+        for optimizer, what in (("none", "gradients kept"), ("sgd", "SGD")):
+            train = lab.train(f"heavy{layers}{optimizer}", model, optimizer)
+            strategies = ["none", "sqrt", "segments=4"]
+            names = [s + (", updated in backward" if optimizer == "sgd" else "") for s in strategies]
+            files = [lab.rewrite(train, "--strategy", s) for s in strategies]
+            if optimizer == "sgd":
+                names, files = ["as derived"] + names, [train] + files
+            d = lab.one_by_one(files, 3)
+            tables.append((f"Heavy, {layers} layers of {width(lab.a, 4096)}, batch {batch}, {what}", rows_of(d, names, alone=True)))
+    return tables
+
+
+def theory(lab):
+    a, rows = lab.a, []
+    for layers in (12, 24, 48, 96):
+        note(f"encoder of {layers} layers")
+        train = lab.train(f"theory{layers}", ["encoder", f"--layers={layers}", f"--hidden={width(a, 768)}"])
+        plain = lab.rewrite(train, "--strategy", "none")
+        for strategy in ("sqrt", "full"):
+            plan = lab.json("plan", train, "--strategy", strategy, "-o", "plan.json")
+            small = lab.rewrite(train, "--plan", "plan.json")
+            before, after = (lab.json("inspect", "--memory", f)["memory"] for f in (plain, small))
+            total = [m["predicted_live_peak_bytes"] for m in (before, after)]
+            # What stands between the end of the forward pass and its start is what waits for backward.
+            kept = [m["phases"]["after_forward_bytes"] - m["phases"]["before_forward_bytes"] for m in (before, after)]
+            row = {
+                "layers": str(layers), "strategy": strategy, "1 - 1/sqrt(L)": PERCENT(1 - 1 / math.sqrt(layers)),
+                "activations kept MB": f"{MB(kept[0])} -> {MB(kept[1])}", "saved": PERCENT(1 - kept[1] / kept[0]),
+                "live peak MB": f"{MB(total[0])} -> {MB(total[1])}", "saved in all": PERCENT(1 - total[1] / total[0]),
+                "overhead in FLOPs": PERCENT(plan["overhead"]), "measured": "predicted",
+            }
+            if layers <= a.measure:
+                d = lab.compare([plain, small], 2)
+                got = [m["memory"]["live_peak_bytes"] for m in d["models"]]
+                row["measured"] = "exact" if got == total else f"{MB(got[0])} -> {MB(got[1])}"
+                row["measured"] += f", time {PERCENT(d['pairs'][0]['overhead'])}"
+            rows.append(row)
+    return [(f"Encoder stacks of {width(a, 768)}, input [4,256,{width(a, 768)}]: theory beside what is reached", rows)]
+
+
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory}
+
+
+def text(rows):
+    """Aligned Markdown."""
+    head = list(rows[0])
+    widths = [max(len(h), *(len(r[h]) for r in rows)) for h in head]
+    line = lambda cells: "| " + " | ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths))) + " |"
+    rule = "|" + "|".join("-" * (w + 1) + (":" if i else "-") for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(head), rule] + [line([r[h] for h in head]) for r in rows])
+
+
+def machine(lab):
+    """What the figures depend on."""
+    cpu = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as f:
+            cpu = next(l.split(":")[1].strip() for l in f if l.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    found = lab.json("doctor").get("findings", [])
+    version = next((f["is"].split()[0] for f in found if f["what"] == "onnx runtime"), "")
+    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.system() + " " + platform.machine(), "threads": lab.a.threads,
+            "onnxruntime": version}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("table", nargs="+", choices=[*TABLES, "all"])
+    p.add_argument("--remat", default=os.path.join(HERE, "..", "bin", "remat"), help="the program")
+    p.add_argument("--threads", type=int, default=0)
+    p.add_argument("--provider", default="auto")
+    p.add_argument("--steps", type=int, default=50, help="of the encoder")
+    p.add_argument("--measure", type=int, default=12, help="theory: run stacks of up to N layers")
+    p.add_argument("--predicted", action="store_true", help="heavy: predict, where there is no room to run")
+    p.add_argument("--small", action="store_true", help="a sixteenth of every width")
+    p.add_argument("--out", help="folder for TABLE.md and TABLE.json")
+    a = p.parse_args()
+    a.remat = os.path.abspath(a.remat)
+    if not os.path.exists(a.remat):
+        sys.exit(f"{a.remat}: no such program; make build, or --remat PATH")
+    for name in TABLES if "all" in a.table else a.table:
+        with tempfile.TemporaryDirectory() as folder:
+            lab = Lab(a, folder)
+            tables = TABLES[name](lab)
+            about = machine(lab)
+        body = "\n\n".join(f"**{title}**\n\n{text(rows)}" for title, rows in tables)
+        print(body + "\n", flush=True)
+        if a.out:
+            save(a.out, name, tables, body, about, lab.commands)
+
+
+def save(folder, name, tables, body, about, commands):
+    os.makedirs(folder, exist_ok=True)
+    lines = [f"# {name}", "", f"`scripts/tables.py {name}` on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
+             "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", "The commands:", "", "```"]
+    lines += commands + ["```", ""]
+    for suffix, content in ((".md", "\n".join(lines)), (".json", json.dumps({"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]}, indent=1) + "\n")):
+        part = os.path.join(folder, name + suffix + ".part")
+        with open(part, "w") as f:
+            f.write(content)
+        os.replace(part, part[:-5])
+
+
+if __name__ == "__main__":
+    main()
