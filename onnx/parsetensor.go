@@ -21,7 +21,8 @@ func (p *parser) tensor(t *pb.TensorProto) {
 			t.Dims = append(t.Dims, p.int())
 			p.spend(8)
 		})
-		if p.accept("=") {
+		if p.at("=") && !p.tok.first { // else a node without outputs
+			p.advance()
 			p.data(t)
 		}
 	}
