@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"runtime/pprof"
 	"strings"
 	"time"
 
@@ -56,7 +57,8 @@ func newApp(e *env) *cli.App {
 		return fmt.Errorf("%w; see remat %s --help", err, strings.TrimPrefix(c.Command.HelpName, "remat "))
 	}
 	app := &cli.App{
-		Name: "remat", Usage: "rewrite ONNX training graphs so that training fits",
+		After: func(*cli.Context) error { return e.stopProfile() },
+		Name:  "remat", Usage: "rewrite ONNX training graphs so that training fits",
 		HideVersion: false, Version: version,
 		Writer: e.stdout, ErrWriter: io.Discard,
 		Flags:                     globalFlags(),
@@ -65,7 +67,12 @@ func newApp(e *env) *cli.App {
 		ExitErrHandler:            func(*cli.Context, error) {},
 		DisableSliceFlagSeparator: true,
 		HideHelpCommand:           true,
-		Before:                    e.readGlobals,
+		Before: func(c *cli.Context) error {
+			if err := e.readGlobals(c); err != nil {
+				return err
+			}
+			return e.startProfile()
+		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return fmt.Errorf("no command %q; see remat --help", c.Args().First())
@@ -102,6 +109,29 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		err = app.RunContext(ctx, append([]string{"remat"}, sorted...))
 	}
 	return e.exitCode(err)
+}
+
+// startProfile begins to record where the processor's time goes, if -d cpu asks
+// for it; stopProfile ends that.
+func (e *env) startProfile() error {
+	path := e.debug["cpu"]
+	if path == "" {
+		return nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("-d cpu: %w", err)
+	}
+	e.profile = f
+	return pprof.StartCPUProfile(f)
+}
+
+func (e *env) stopProfile() error {
+	if e.profile == nil {
+		return nil
+	}
+	pprof.StopCPUProfile()
+	return e.profile.Close()
 }
 
 // How long a command may go on after it was told to stop: to print what was

@@ -36,6 +36,7 @@ type env struct {
 	json     bool
 	quiet    bool
 	debug    map[string]string
+	profile  *os.File // what -d cpu writes
 	closers  []func()
 	loaded   *remat.Engine
 	// measuring: steps run, and what they gave is to be printed.
@@ -57,6 +58,7 @@ var debugSwitches = map[string]string{
 	"check": "prove every invariant of the graph after each pass",
 	"stack": "print the stack of an internal error",
 	"dump":  "write the graph after each pass beside the output (-d dump=DIR)",
+	"cpu":   "write a profile of the processor's time for go tool pprof (-d cpu=FILE)",
 }
 
 func globalFlags() []cli.Flag {
