@@ -53,6 +53,9 @@ type input struct {
 	// says that it is written over it.
 	next    string
 	inPlace bool
+	// borrowed says that the value lies in the feed's memory, which is not the
+	// session's to write.
+	borrowed bool
 }
 
 // OpenFile opens a model file. ONNX Runtime loads the file itself.
@@ -229,6 +232,7 @@ func (s *Session) fill(in *input, values *feeds) error {
 		if in.value, err = env.TensorOver(given.Data, t, shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
+		in.borrowed = true
 	default:
 		if in.value, err = env.NewTensor(t, shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
@@ -258,7 +262,7 @@ func (s *Session) toDevice(in *input) error {
 	if err != nil {
 		return fmt.Errorf("input %q: %w", in.info.Name, err)
 	}
-	in.value = device
+	in.value, in.borrowed = device, false
 	return errors.Join(s.copiers.copy(s, device, host), host.Close())
 }
 

@@ -265,6 +265,19 @@ func (s *Session) SetInput(name string, t Tensor) error {
 	if ortType(t.Type) != in.value.Type {
 		return &FeedError{name, fmt.Sprintf("feed is %s, the session has %s", t.Type, in.value.Type)}
 	}
+	if in.borrowed {
+		own, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)
+		if err != nil {
+			return &FeedError{name, err.Error()}
+		}
+		if err := s.binding.BindInput(name, own); err != nil {
+			return errors.Join(err, own.Close())
+		}
+		if err := in.value.Close(); err != nil {
+			return errors.Join(err, own.Close())
+		}
+		in.value, in.borrowed = own, false
+	}
 	return s.set(in, t.Data)
 }
 
