@@ -66,8 +66,9 @@ func compareCommand(e *env) *cli.Command {
 }
 
 type compareOptions struct {
-	// steps of each graph, the warm-up included; 0: as many as are quick.
+	// steps of each graph, the warm-up included; 0: as the pace says.
 	steps     int
+	pace      pace
 	tolerance float64
 	bounded   bool
 	html, png string
@@ -106,7 +107,7 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 	}
 	differences := compareFirst(subjects)
 	e.measuring.Store(true)
-	stopped := interleave(e, subjects, o.steps)
+	stopped := interleave(e, subjects, o.steps, o.pace)
 	for _, s := range subjects {
 		if s.session == nil || s.run.Error != "" || len(s.run.Steps) == 0 {
 			continue
@@ -130,20 +131,26 @@ func outOfMemory(err error) bool {
 		strings.Contains(text, "bad_alloc") || strings.Contains(text, "available memory")
 }
 
-// Steps where none are asked for: one of warm-up, then as many measured ones
-// as fit into some time, in steps of the slowest graph.
-const (
-	fewestSteps  = 2
-	enoughSteps  = 6
-	enoughForAll = 20 * time.Second
-)
+// A pace says how many steps there are where none are asked for: the fewest,
+// then more up to the most while all graphs together have taken less time than
+// enough.
+type pace struct {
+	fewest, most int
+	enough       time.Duration
+}
+
+// onePass is compare's: one step of warm-up, and measured ones.
+var onePass = pace{fewest: 2, most: 6, enough: 20 * time.Second}
 
 // interleave runs step after step through all graphs in turn, beginning with
 // another one each time, so that none always runs after the same other.
-func interleave(e *env, subjects []*subject, steps int) error {
-	total := max(steps, fewestSteps)
+func interleave(e *env, subjects []*subject, steps int, p pace) error {
+	if p == (pace{}) {
+		p = onePass
+	}
+	total := max(steps, onePass.fewest)
 	if steps == 0 {
-		total = enoughSteps
+		total = p.most
 	}
 	bar := e.progress(total*len(subjects), "steps")
 	defer bar.Finish()
@@ -164,7 +171,7 @@ func interleave(e *env, subjects []*subject, steps int) error {
 			bar.Add(1)
 		}
 		took := time.Since(start)
-		if steps == 0 && i+1 >= fewestSteps && took+took/time.Duration(i+1) > enoughForAll {
+		if steps == 0 && i+1 >= p.fewest && took+took/time.Duration(i+1) > p.enough {
 			break
 		}
 	}

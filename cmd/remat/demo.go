@@ -22,9 +22,11 @@ import (
 
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -33,8 +35,20 @@ import (
 var demoText string
 
 // demoSeq is the length in tokens from which on GPT-2 124M's activations are
-// its peak; below, the gradients that the step returns are.
-const demoSeq = 1024
+// its peak where the update is in the graph. Below, it is the gradient of the
+// tied embedding and what its update needs, 154 MB each, whatever the plan.
+const demoSeq = 512
+
+// What the demo trains with. SGD keeps no state, so that five graphs with
+// parameters of their own find room beside each other; the rates are such that
+// GPT-2 learns from its first step on.
+const demoOptimizer = optim.SGD
+
+var demoRates = map[optim.Kind]float64{optim.SGD: 0.02, optim.AdamW: 3e-4}
+
+// Steps of each variant where none are asked for: enough for a curve of losses
+// and a median of times.
+var demoPace = pace{fewest: 3, most: 6, enough: 40 * time.Second}
 
 type demoOptions struct {
 	model, file    string // from the zoo, or the user's
@@ -45,6 +59,8 @@ type demoOptions struct {
 	steps          int
 	layers, length int64
 	batch          int64
+	optimizer      optim.Kind
+	chosen         bool // the optimizer, by the user
 }
 
 func demoCommand(e *env) *cli.Command {
@@ -57,11 +73,12 @@ func demoCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "o", Value: "remat-demo", Usage: "the `FOLDER` to write to"},
 			&cli.StringFlag{Name: "model", Value: "gpt2", Usage: "`NAME` of a model of the zoo"},
 			&cli.Int64Flag{Name: "layers", Usage: "`N` layers; default: the model's own"},
-			&cli.Int64Flag{Name: "seq", Usage: "`N` tokens; default 1024 for GPT-2, else the model's own"},
+			&cli.Int64Flag{Name: "seq", Usage: "`N` tokens; default 512 for GPT-2, else the model's own"},
 			&cli.Int64Flag{Name: "batch", Value: 1, Usage: "`N` samples"},
 			&cli.StringFlag{Name: "weights", Usage: "values for the weights, `F.safetensors`"},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
 			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE`"},
+			&cli.StringFlag{Name: "optimizer", Value: string(demoOptimizer), Usage: "`none|sgd|adamw`: the update in the graph; none returns the gradients"},
 			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; default: as many as are quick"},
 		},
 		Action: func(c *cli.Context) error {
@@ -71,13 +88,32 @@ func demoCommand(e *env) *cli.Command {
 			if c.Int("steps") < 0 {
 				return fmt.Errorf("--steps %d: want at least 1", c.Int("steps"))
 			}
-			return demo(e, demoOptions{
-				model: c.String("model"), file: c.Args().First(), dir: c.String("o"), budget: c.String("budget"),
-				weights: c.String("weights"), seed: c.Uint64("seed"), steps: c.Int("steps"),
-				layers: c.Int64("layers"), length: c.Int64("seq"), batch: c.Int64("batch"),
-			})
+			o, err := readDemoOptions(c)
+			if err != nil {
+				return err
+			}
+			return demo(e, o)
 		},
 	}
+}
+
+func readDemoOptions(c *cli.Context) (o demoOptions, err error) {
+	o = demoOptions{
+		model: c.String("model"), file: c.Args().First(), dir: c.String("o"), budget: c.String("budget"),
+		weights: c.String("weights"), seed: c.Uint64("seed"), steps: c.Int("steps"),
+		layers: c.Int64("layers"), length: c.Int64("seq"), batch: c.Int64("batch"), chosen: c.IsSet("optimizer"),
+	}
+	if o.file != "" {
+		for _, flag := range []string{"model", "layers", "seq", "batch", "weights"} {
+			if c.IsSet(flag) {
+				return o, fmt.Errorf("--%s is of a model of the zoo; %s says it itself", flag, o.file)
+			}
+		}
+	}
+	if o.optimizer, err = optim.ParseKind(c.String("optimizer")); err != nil {
+		return o, fmt.Errorf("--optimizer: %w", err)
+	}
+	return o, nil
 }
 
 // A stage tells what is being done and how long it took.
@@ -112,20 +148,36 @@ func demo(e *env, o demoOptions) error {
 		}
 	}
 	train := filepath.Join(o.dir, "train.onnx")
-	if err := e.stage("derive the training graph", func() error {
-		_, err := deriveTraining(e, forward, train, gradOptions{
-			grad:      grad.Options{Dims: e.dims, Dialect: grad.DialectONNX},
-			optimizer: optimizerOptions{kind: string(optim.None)},
-		})
-		return err
-	}); err != nil {
+	if err := e.stage("derive the training graph", func() error { return demoTraining(e, &o, forward, train) }); err != nil {
 		return err
 	}
+	feeds.LR = demoRates[o.optimizer]
 	variants, err := demoVariants(e, o, train)
 	if err != nil {
 		return err
 	}
 	return demoCompare(e, o, variants, feeds)
+}
+
+// demoTraining derives the training graph, with the update in it. Where that
+// would change what may be no weight, and the user named no optimizer, the graph
+// returns its gradients instead.
+func demoTraining(e *env, o *demoOptions, forward, train string) error {
+	derive := func() error {
+		_, err := deriveTraining(e, forward, train, gradOptions{
+			grad:      grad.Options{Dims: e.dims, Dialect: grad.DialectONNX},
+			optimizer: optimizerOptions{kind: string(o.optimizer), Options: optim.Defaults(o.optimizer)},
+		})
+		return err
+	}
+	err := derive()
+	var unclear *unclearError
+	if errors.As(err, &unclear) && !o.chosen {
+		e.say("  no update in the graph: %v", err)
+		o.optimizer = optim.None
+		err = derive()
+	}
+	return err
 }
 
 // demoModel writes the zoo's model and returns what it reads.
@@ -213,11 +265,13 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		path := filepath.Join(o.dir, v.file)
 		options := planOptions{strategy: v.strategy, budget: v.budget, flow: e.flowOptions()}
 		options.flow.Precision = v.half
-		options.flow.AsIs = true // no chunks or tiles beside: they take long to try
 		var p *planned
 		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
 			if p, err = makePlan(e, train, options); err == nil {
 				err = writeGraph(e, p, train, path)
+			}
+			if err == nil && v.half != nil && v.half.Emulate {
+				err = predictNative(e, train, options, p)
 			}
 			return err
 		})
@@ -229,16 +283,41 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		if err != nil {
 			return nil, err
 		}
+		for _, n := range p.document.Notes {
+			if n.What == nativeNote {
+				e.say("  %s: %s", n.What, n.Reason)
+			}
+		}
 		out = append(out, demoVariant{v.label, path, p})
 	}
 	return out, nil
+}
+
+// nativeNote begins what is said of a half type that is emulated here.
+const nativeNote = "emulated"
+
+// predictNative notes what the same plan takes where the half type has kernels:
+// emulation has the numbers of half precision and the memory of float32 beside
+// the casts.
+func predictNative(e *env, train string, o planOptions, emulated *planned) error {
+	native := *o.flow.Precision
+	native.Emulate, native.Provider = false, kernels.CUDA
+	o.flow.Precision, o.flow.Provider = &native, ort.CUDA
+	p, err := makePlan(e, train, o)
+	if err != nil {
+		return err
+	}
+	reason := fmt.Sprintf("the numbers of %s in float32; with kernels of %s, on CUDA, the step takes %s (predicted)",
+		native.To, native.To, report.Bytes(p.result.Peak))
+	emulated.document.Notes = append(emulated.document.Notes, report.Note{What: nativeNote, Reason: report.Text(reason)})
+	return nil
 }
 
 // demoCompare runs the variants beside each other and writes the report.
 func demoCompare(e *env, o demoOptions, variants []demoVariant, feeds remat.Options) error {
 	var paths []string
 	co := compareOptions{
-		steps: o.steps, title: "remat demo: " + o.model, command: "remat demo",
+		steps: o.steps, pace: demoPace, title: "remat demo: " + o.model, command: "remat demo",
 		html: filepath.Join(o.dir, "report.html"), png: filepath.Join(o.dir, "report.png"),
 	}
 	if o.file != "" {

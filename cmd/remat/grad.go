@@ -170,6 +170,15 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 	return nil
 }
 
+// An unclearError asks whether initializers are weights that an optimizer may
+// change.
+type unclearError struct{ names []string }
+
+func (e *unclearError) Error() string {
+	return fmt.Sprintf("%d initializers are used only elementwise and may be masks or tables (%s): say with --params or --frozen whether to train them",
+		len(e.names), strings.Join(e.names[:min(3, len(e.names))], ", "))
+}
+
 // needDecisions asks for an explicit choice where an optimizer would change
 // something that may be no weight.
 func needDecisions(res *grad.Result, o gradOptions) error {
@@ -183,8 +192,7 @@ func needDecisions(res *grad.Result, o gradOptions) error {
 		}
 	}
 	if len(unclear) > 0 {
-		return fmt.Errorf("%d initializers are used only elementwise and may be masks or tables (%s): say with --params or --frozen whether to train them",
-			len(unclear), strings.Join(unclear[:min(3, len(unclear))], ", "))
+		return &unclearError{unclear}
 	}
 	return nil
 }
