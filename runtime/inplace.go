@@ -6,16 +6,18 @@ package runtime
 //
 // ONNX Runtime does not see that they share it, so every reader of W, and of
 // what aliases W, must run before the update begins to write. A data
-// dependency from each reader to the update proves that for every runtime.
-// Where there is none, the order in which ONNX Runtime itself lists the nodes
-// of the optimized graph decides, for this session's options. Where that does
-// not prove it either, the next value gets memory of its own and is copied
-// after the step.
+// dependency from each reader to the update proves that for every runtime, if
+// those count as readers too that an optimizer may make readers of W: a product
+// of a transposed W, or of W transposed twice. Where there is none, the order
+// in which ONNX Runtime itself lists the nodes of the optimized graph decides,
+// for this session's options. Where that does not prove it either, the next
+// value gets memory of its own and is copied after the step.
 
 import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // aliasing operators return their first input's memory.
@@ -25,13 +27,22 @@ var aliasing = []string{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"
 // again, so the update itself may read W.
 var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Sum", "Clip", "Min", "Max", "Relu", "Tanh"}
 
-// readersOf lists the nodes that read the memory of v, through aliases.
-func readersOf(v *onnx.Value) []*onnx.Node {
+// aliases reports a node whose output is its input's memory.
+func aliases(n *onnx.Node, input int) bool { return input == 0 && n.Is(aliasing...) }
+
+// readersOf lists the nodes that read the memory of v, but for those behind
+// the update; the readers of a node's outputs count where through says so.
+func readersOf(v *onnx.Value, update *onnx.Node, through func(n *onnx.Node, input int) bool) []*onnx.Node {
 	var out []*onnx.Node
 	for _, u := range v.Uses() {
 		out = append(out, u.Node)
-		if u.Index == 0 && u.Node.Is(aliasing...) && u.Node.Out(0) != nil {
-			out = append(out, readersOf(u.Node.Out(0))...)
+		if u.Node == update || u.Index < 0 || !through(u.Node, u.Index) {
+			continue
+		}
+		for _, o := range u.Node.Outputs {
+			if o != nil {
+				out = append(out, readersOf(o, update, through)...)
+			}
 		}
 	}
 	return out
@@ -39,12 +50,12 @@ func readersOf(v *onnx.Value) []*onnx.Node {
 
 // updateSafe says whether every reader of in, but for a pointwise update
 // itself, runs before the node that makes out.
-func updateSafe(in, out *onnx.Value, before func(a, b *onnx.Node) bool) bool {
+func updateSafe(in, out *onnx.Value, through func(*onnx.Node, int) bool, before func(a, b *onnx.Node) bool) bool {
 	update := out.Producer
 	if update == nil || !in.Type.Same(out.Type) {
 		return false
 	}
-	for _, r := range readersOf(in) {
+	for _, r := range readersOf(in, update, through) {
 		if r == update {
 			if !update.Is(pointwise...) {
 				return false
@@ -107,7 +118,7 @@ func inPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph
 	var open []string
 	deps := &dependencies{}
 	for in, out := range next {
-		if safe[in] = updateSafe(g.Value(in), g.Value(out), deps.before); !safe[in] {
+		if safe[in] = updateSafe(g.Value(in), g.Value(out), traits.PutsOff, deps.before); !safe[in] {
 			open = append(open, in)
 		}
 	}
@@ -125,7 +136,7 @@ func inPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph
 	for _, in := range open {
 		v, out := run.Value(in), run.Value(next[in])
 		safe[in] = v != nil && out != nil &&
-			updateSafe(v, out, func(a, b *onnx.Node) bool { return place[a] < place[b] })
+			updateSafe(v, out, aliases, func(a, b *onnx.Node) bool { return place[a] < place[b] })
 	}
 	return safe, nil
 }

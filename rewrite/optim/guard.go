@@ -13,7 +13,8 @@ package optim
 // Those that remain are the products that pass the gradient on to the layer
 // below (dX = dY·Wᵀ beside dW = Xᵀ·dY), unless the global norm, which depends
 // on all gradients, stands between. Aliases of P (Reshape and the like) share
-// its memory, so their readers count.
+// its memory, so their readers count; so do those of what an optimizer may take
+// into its readers (a Transpose of P, traits.PutsOff).
 //
 // The barrier holds the reader's output until the update runs, so an order
 // that puts updates late keeps those outputs: run each update as soon as its
@@ -225,8 +226,8 @@ func (k *kin) needs(a, b *onnx.Node) bool {
 	return k.mark[k.number[b]] == k.round
 }
 
-// lateReaders lists the readers of old, through its aliases, that the writer
-// does not need, each once.
+// lateReaders lists the readers of old, through its aliases and what may be
+// put off, that the writer does not need, each once.
 func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node) []*onnx.Node {
 	var late []*onnx.Node
 	for _, u := range old.Uses() {
@@ -237,12 +238,14 @@ func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node) []*onnx.Node {
 		if !k.needs(writer, n) && !slices.Contains(late, n) {
 			late = append(late, n)
 		}
-		t, _ := traits.Of(n)
-		for _, p := range t.Alias {
-			if p.Input != u.Index || n.Out(p.Output) == nil {
+		if u.Index < 0 || !traits.PutsOff(n, u.Index) {
+			continue
+		}
+		for _, o := range n.Outputs {
+			if o == nil {
 				continue
 			}
-			for _, r := range k.lateReaders(n.Out(p.Output), writer) {
+			for _, r := range k.lateReaders(o, writer) {
 				if !slices.Contains(late, r) {
 					late = append(late, r)
 				}

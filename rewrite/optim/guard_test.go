@@ -81,3 +81,36 @@ func TestGuardRefuses(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestGuardTransposed: what a Transpose of P is read by may come to read P
+// itself, so it is led too; what reads a function of P is not.
+func TestGuardTransposed(t *testing.T) {
+	m, params := toyModel(t)
+	res, err := Apply(m, params, Defaults(SGD))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, p := m.Graph, params[0].Value
+	x := p
+	var made []*onnx.Node
+	for _, op := range []string{"Transpose", "Tanh", "Exp"} {
+		n := g.NewNode("", op, op, []*onnx.Value{x}, []string{op})
+		x = n.Out(0)
+		x.Type = p.Type
+		if op == "Transpose" && len(p.Type.Shape) == 2 {
+			x.Type.Shape = onnx.Shape{p.Type.Shape[1], p.Type.Shape[0]}
+		}
+		g.Append(n)
+		g.AddOutput(x)
+		made = append(made, n)
+	}
+	if n, err := Guard(m, res.Next); n != 2 || err != nil {
+		t.Fatalf("%d led, %v, want the Transpose and the Tanh", n, err)
+	}
+	writer := res.Next[p].Producer
+	for i, want := range []bool{true, true, false} {
+		if got := newKin(g).needs(writer, made[i]); got != want {
+			t.Errorf("the update waits for the %s: %v", made[i].OpType(), got)
+		}
+	}
+}
