@@ -27,49 +27,18 @@ func decide(v *onnx.Value, o Options, named, listed bool) Decision {
 		}
 	case listed:
 		d.Trained, d.Reason = true, "the file lists it as a parameter"
-	case d.Elementwise && !onlyAngles(v, 64):
+	case frequencyTable(v):
+		d.Reason = "a table of frequencies: it only ends in sines and cosines of positions"
+	case d.Elementwise:
 		d.Reason = constantLook(v)
 		d.Trained = d.Reason == ""
 		if d.Trained {
 			d.Reason = "only used elementwise; its values look like a weight's"
 		}
-	case onlyAngles(v, 64):
-		d.Reason = "a table of frequencies: it only ends in sines and cosines"
 	default:
 		d.Trained, d.Reason = true, "a gradient reaches it"
 	}
 	return d
-}
-
-// onlyAngles reports that everything made of v within that many nodes ends in a
-// Sin or a Cos: the frequencies of rotary embeddings.
-func onlyAngles(v *onnx.Value, budget int) bool {
-	ends := 0
-	seen := map[*onnx.Node]bool{}
-	stack := []*onnx.Value{v}
-	for len(stack) > 0 {
-		top := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if top == nil || top.IsOutput() {
-			return false
-		}
-		for _, u := range top.Uses() {
-			switch {
-			case seen[u.Node]:
-			case u.Node.Is("Shape"):
-			case u.Node.Is("Sin", "Cos"):
-				ends++
-			case u.Node.Is("Mul", "MatMul", "Gemm", "Einsum", "Cast", "Expand", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Concat", "Slice", "Identity"):
-				stack = append(stack, u.Node.Out(0))
-			default:
-				return false
-			}
-			if seen[u.Node] = true; len(seen) > budget {
-				return false
-			}
-		}
-	}
-	return ends > 0
 }
 
 // elementwise are the operators that treat a constant and a weight alike.

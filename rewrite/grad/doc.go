@@ -3,6 +3,7 @@
 //
 //	select.go     which value is the loss, which initializers are trained
 //	decide.go     weight, mask or table: what the default takes for parameters
+//	frequency.go  tables of frequencies against weights before a sine
 //	engine.go     the reverse sweep: one pass over the nodes, last to first
 //	partial.go    gradients while their contributions arrive
 //	context.go    what a rule sees of its node, and how it hands gradients back

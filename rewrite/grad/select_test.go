@@ -132,6 +132,47 @@ loss = ReduceMean(f) {keepdims=0}
 	}
 }
 
+// TestFrequencies: what only ends in sines is a table where it multiplies
+// positions and holds frequencies, and a weight where it meets an activation.
+func TestFrequencies(t *testing.T) {
+	const (
+		head  = "in ids int64[1,3]\nin x float32[3,2]\nin time float32[3,1]\ninit q float32[3,4] = [1,2,3,4,5,6,7,8,9,10,11,12]\n"
+		tail  = "a = Sin(z)\nb = Cos(z)\nc = Mul(a, q)\nd = Mul(b, c)\nloss = ReduceSum(d) {keepdims=0}"
+		freq  = "init w float32[1,4] = [1, 0.1, 0.01, 0.001]\n"
+		rough = "init w float32[2,4] = [0.3, -0.2, 0.1, 0.7, -0.4, 0.2, 0.9, -0.1]\n"
+	)
+	for name, c := range map[string]struct {
+		body    string
+		trained bool
+	}{
+		"positions from ids": {"init w float32[1,4,1] = [1, 0.1, 0.01, 0.001]\np = Cast(ids) {to=1}\ninit s int64[3] = [1, 1, 3]\np1 = Reshape(p, s)\nm = MatMul(w, p1)\nz = Transpose(m) {perm=[0,2,1]}\n", false},
+		"positions counted":  {freq + "init o float32[] = 0\ninit n float32[] = 3\ninit k float32[] = 1\nr = Range(o, n, k)\ninit s int64[2] = [3, 1]\np = Reshape(r, s)\nz = Mul(p, w)\n", false},
+		"positions constant": {freq + "init p float32[3,1] = [0, 1, 2]\nz = Mul(p, w)\n", false},
+		"both halves":        {"init w float32[1,4] = [1, 0.5, 1, 0.5]\ninit p float32[3,1] = [0, 1, 2]\nz = Mul(p, w)\n", false},
+		"angles gathered":    {"init w float32[4,4] = [0,0,0,0, 1,0.5,0.25,0.125, 2,1,0.5,0.25, 3,1.5,0.75,0.375]\ng = Gather(w, ids)\ninit s int64[2] = [3, 4]\nz = Reshape(g, s)\n", false},
+		"time of diffusion":  {freq + "z = Mul(time, w)\n", false},
+		"uneven, of a time":  {"init w float32[1,4] = [0.9, 0.8, 0.1, 0.05]\nz = Mul(time, w)\n", true},
+		"sine layer":         {rough + "z = MatMul(x, w)\n", true},
+		"sine layer, scaled": {rough + "init f float32[] = 30\ny = MatMul(x, w)\nz = Mul(y, f)\n", true},
+		"sine layer, bias":   {rough + "init b0 float32[4] = [0.4, 0.3, 0.2, 0.1]\nz = Gemm(x, w, b0)\n", true},
+		"of an embedding":    {freq + "init e float32[9,1] = [0.3, 0.2, -0.5, 1, 2, 3, 4, 5, 6]\ng = Gather(e, ids)\ninit s int64[2] = [3, 1]\ny = Reshape(g, s)\nz = Mul(y, w)\n", true},
+		"learned, on a grid": {rough + "init p float32[3,2] = [0, 1, 2, 3, 4, 5]\nz = MatMul(p, w)\n", true},
+	} {
+		res, err := Differentiate(parseGraph(t, head+c.body+tail, "loss float32"), Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, d := range res.Decisions {
+			if (d.Name == "w" || d.Name == "b0") && d.Trained != c.trained {
+				t.Errorf("%s: %s trained %v: %s", name, d.Name, d.Trained, d.Reason)
+			}
+			if d.Name == "p" && d.Trained && !c.trained {
+				t.Errorf("%s: the positions are trained: %s", name, d.Reason)
+			}
+		}
+	}
+}
+
 func TestSharedParameterWarns(t *testing.T) {
 	body := `in x float32[2,4]
 init s float32[4] = [1, 1, 1, 1]
