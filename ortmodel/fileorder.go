@@ -5,39 +5,75 @@ import "slices"
 // From a wanted schedule to the file order that makes ONNX Runtime run it.
 //
 // Order visits, among nodes pushed together (the leaves; the unvisited
-// producers of one node), the one that stands last in the file first. So for
-// each such group the node that the schedule wants first must stand last:
+// producers of one node), the one that stands last in the file first, and a
+// node stands behind its producers. So of all its readers the one that runs
+// first is the one that asks for a node, whatever the file:
 //
-//	wanted: a before b     group {a, b}     file: ... b ... a ...
+//	schedule:  a b c d e        readers: c of a and b, e of b, c and d
+//	tree:      e ─┬─ c ─┬─ a    each node below the reader that the schedule
+//	              │     └─ b    runs first, leaves below a root of their own
+//	              └─ d
 //
-// unless one depends on the other, in which case the dependent one brings the
-// other along. These constraints join the data dependencies in one acyclic
-// relation, kept as an incremental topological order (Pearce and Kelly, "A
-// dynamic topological sort algorithm for directed acyclic graphs", JEA 2006),
-// whose starting point already satisfies nearly all of them. The walk goes on
-// in the order that was achieved, so constraints after a conflict are those
-// that the real walk will meet, and the result's own order is known.
+// and the schedules that some file can express are exactly those that are a
+// post-order of their own tree: every subtree runs in one stretch that ends in
+// its top. Then, of two neighbours below one reader, the one that runs first
+// has to stand last in the file. These constraints and the data dependencies
+// never contradict each other: were there a cycle, then along it the readers
+// under which the neighbours hang could only come later in the schedule, so
+// they would all be one reader, and the neighbours below one reader are in a
+// line. Any topological order of both is a file order.
 //
-// Weakness: the walk is lazy, it cannot run a node before something needs it.
-// A schedule that is no such post-order is met only as near as that allows;
-// and conflicts are resolved greedily, first come, first served.
+// A schedule that is no such post-order lets some stretch run early (a stray):
+// nodes run after it that ask for what ran before it, and its own reader comes
+// later. It is brought in by one dependency more, from the stray's top to a
+// node right behind it; FileOrder alone can only let it wait for its reader.
 
 // FileOrder returns a permutation of g's nodes, file[i] being the node to
-// stand at place i, for which Order runs schedule or comes near to it, and the
-// number of pairs of nodes whose wanted order had to be given up. schedule
-// must be a topological order of all nodes; otherwise the file's order comes
-// back unchanged with as many conflicts as nodes.
-func FileOrder(g *Graph, schedule []int) (file []int, conflicts int) {
-	file, _, conflicts = layOut(g, schedule)
-	return file, conflicts
+// stand at place i, for which Order runs Lazy(g, schedule), and the number of
+// strays of the schedule: with none, Order runs the schedule itself. It must
+// be a topological order of all nodes; otherwise the file's order comes back
+// unchanged with as many strays as nodes.
+func FileOrder(g *Graph, schedule []int) (file []int, strays int) {
+	e := dependencies(g)
+	if !valid(&e, schedule) {
+		return count(len(g.Nodes)), len(g.Nodes)
+	}
+	strays = len(e.strays(schedule))
+	if strays > 0 {
+		schedule = e.lazy(schedule)
+	}
+	return e.layOut(schedule), strays
 }
 
 // Lazy returns the schedule that ONNX Runtime will really run for the file
-// that FileOrder makes of schedule. It equals schedule where that is a lazy
-// post-order.
+// that FileOrder makes of schedule: every stray runs when its reader comes. It
+// is the schedule itself where that has no strays.
 func Lazy(g *Graph, schedule []int) []int {
-	_, lazy, _ := layOut(g, schedule)
-	return lazy
+	e := dependencies(g)
+	if !valid(&e, schedule) {
+		return Order(g)
+	}
+	return e.lazy(schedule)
+}
+
+// A Stray is a stretch of a schedule that runs before ONNX Runtime would come
+// to it.
+type Stray struct {
+	// Top is its last node. Once one of Waiters reads Top, it is no stray.
+	// The first of Waiters runs next, and each asks for the one before it and
+	// for nothing else that runs behind Top.
+	Top     int
+	Waiters []int
+}
+
+// Strays returns the strays of a schedule in the order of their tops. They are
+// independent: each may be brought in by itself.
+func Strays(g *Graph, schedule []int) []Stray {
+	e := dependencies(g)
+	if !valid(&e, schedule) {
+		return nil
+	}
+	return e.strays(schedule)
 }
 
 // Permute returns the graph whose node i is g's node file[i]. Values and the
@@ -77,68 +113,168 @@ func valid(e *edges, order []int) bool {
 	return true
 }
 
-func layOut(g *Graph, schedule []int) (file, lazy []int, conflicts int) {
-	e := dependencies(g)
-	n := len(g.Nodes)
-	if !valid(&e, schedule) {
-		for i := range n {
-			file = append(file, i)
-		}
-		return file, Order(g), n
+func count(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
 	}
-	pos := make([]int32, n)
+	return list
+}
+
+// places inverts a schedule.
+func places(schedule []int) []int32 {
+	pos := make([]int32, len(schedule))
 	for at, i := range schedule {
 		pos[i] = int32(at)
 	}
-	topo := newTopo(&e, pos)
-	lazy = make([]int, 0, n)
-	w := walk{
-		group: func(list []int32) { conflicts += topo.arrange(list, pos) },
-		leave: func(i int32) { lazy = append(lazy, int(i)) },
-	}
-	w.run(&e)
-	file = make([]int, n)
-	for i, at := range topo.ord {
-		file[at] = i
-	}
-	return file, lazy, conflicts
+	return pos
 }
 
-// arrange orders one group for the walk, the wanted first at the end, and
-// records the constraints that make the file agree. It returns how many pairs
-// had to be left in the wrong order for another reason than a dependency.
-//
-// A member that another one depends on needs no constraint: it runs when that
-// one is visited. Such members go to the front, where the walk finds them
-// visited already.
-func (t *topo) arrange(list, pos []int32) (conflicts int) {
-	sortBy(list, pos)
-	kept := list[:0:len(list)] // visit order, file descending
-	dominated := t.dominated[:0]
-	for _, x := range list {
-		k := len(kept)
-		kept = append(kept, x)
-		for k > 0 && !t.before(x, kept[k-1]) {
-			if t.depends(kept[k-1], x) {
-				dominated = append(dominated, kept[k-1])
-				kept = append(kept[:k-1], kept[k:]...)
-			} else {
-				conflicts++
-				kept[k] = kept[k-1]
-				kept[k-1] = x
-			}
-			k--
+// askers returns for each node the reader that the schedule runs first, or
+// None for a leaf.
+func (e *edges) askers(schedule []int) []int32 {
+	ask := make([]int32, len(schedule))
+	for i := range ask {
+		ask[i] = None
+	}
+	for k := len(schedule) - 1; k >= 0; k-- {
+		for _, p := range e.of(int32(schedule[k])) {
+			ask[p] = int32(schedule[k])
 		}
 	}
-	t.dominated = dominated
-	list = append(kept, dominated...)
-	if conflicts == 0 {
-		slices.Reverse(list)
-		return 0
+	return ask
+}
+
+// strays walks the schedule with the stretches on a stack whose reader is
+// still to come. A node takes those that it asks for off the top; what lies
+// between them asks for nobody here.
+func (e *edges) strays(schedule []int) []Stray {
+	ask := e.askers(schedule)
+	pos := places(schedule)
+	children := make([]int32, len(schedule)) // still on the stack
+	var stack []int32
+	var list []Stray
+	for _, s := range schedule {
+		s := int32(s)
+		for children[s] > 0 {
+			top := stack[len(stack)-1]
+			stack = stack[:len(stack)-1]
+			if ask[top] >= 0 {
+				children[ask[top]]--
+			}
+			if ask[top] != s {
+				list = append(list, Stray{int(top), e.waiters(schedule, pos, ask, top, s)})
+			}
+		}
+		stack = append(stack, s)
+		if ask[s] >= 0 {
+			children[ask[s]]++
+		}
 	}
-	sortBy(list, t.ord)
-	for i := 1; i < len(list); i++ {
-		t.before(list[i-1], list[i])
+	slices.SortFunc(list, func(a, b Stray) int { return int(pos[a.Top] - pos[b.Top]) })
+	return list
+}
+
+// maxWaiters bounds the waiters that are listed for a stray.
+const maxWaiters = 8
+
+// waiters lists who may wait for the top of a stray that is in the way of node
+// until: what runs next, then whoever asks for that, and so on, as long as it
+// asks for nothing else that runs behind the stray.
+func (e *edges) waiters(schedule []int, pos, ask []int32, top, until int32) []int {
+	var list []int
+	for d := int32(schedule[pos[top]+1]); d >= 0 && pos[d] <= pos[until] && len(list) < maxWaiters; d = ask[d] {
+		behind := 0
+		for _, p := range e.of(d) {
+			if ask[p] == d && pos[p] > pos[top] {
+				behind++
+			}
+		}
+		if behind > 1 {
+			break
+		}
+		list = append(list, int(d))
 	}
-	return conflicts
+	return list
+}
+
+// lazy builds the nearest post-order from its end: a node is placed once all
+// its readers are, below the last of them to be placed, which is the one that
+// will run first.
+func (e *edges) lazy(schedule []int) []int {
+	pos := places(schedule)
+	readers := make([]int32, len(schedule))
+	for _, p := range e.prod {
+		readers[p]++
+	}
+	stack := e.leaves()
+	sortBy(stack, pos)
+	order := make([]int, len(schedule))
+	for k := len(order) - 1; k >= 0; k-- {
+		i := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		order[k] = int(i)
+		from := len(stack)
+		for _, p := range e.of(i) {
+			if readers[p]--; readers[p] == 0 {
+				stack = append(stack, p)
+			}
+		}
+		sortBy(stack[from:], pos)
+	}
+	return order
+}
+
+// layOut returns a file order under which a schedule without strays runs: a
+// topological order of the dependencies and of the constraints between
+// neighbours, near to the schedule.
+func (e *edges) layOut(schedule []int) []int {
+	n := len(schedule)
+	ask, pos := e.askers(schedule), places(schedule)
+	behind := e.reversed() // who stands behind a node: its readers,
+	missing := make([]int32, n)
+	earlier := make([]int32, n) // and the neighbour that runs before it
+	last := make([]int32, n+1)  // by asker, the root's at the end
+	for i := range last {
+		last[i] = None
+	}
+	for _, s := range schedule {
+		at := ask[s]
+		if at < 0 {
+			at = int32(n)
+		}
+		earlier[s] = last[at]
+		last[at] = int32(s)
+	}
+	for i := range n {
+		missing[i] += int32(len(e.of(int32(i))))
+		if earlier[i] >= 0 {
+			missing[earlier[i]]++
+		}
+	}
+	key := make([]int32, n)
+	var ready heap
+	for i := range n {
+		key[i] = -pos[i]
+		if missing[i] == 0 {
+			ready.push(int32(i), key)
+		}
+	}
+	file := make([]int, 0, n)
+	done := func(i int32) {
+		if missing[i]--; missing[i] == 0 {
+			ready.push(i, key)
+		}
+	}
+	for len(ready) > 0 {
+		i := ready.pop(key)
+		file = append(file, int(i))
+		for _, r := range behind.of(i) {
+			done(r)
+		}
+		if earlier[i] >= 0 {
+			done(earlier[i])
+		}
+	}
+	return file
 }

@@ -148,7 +148,10 @@ func (m *Barriers) nothing(trigger *onnx.Value) *onnx.Value {
 	}
 	zero := m.b.Ints(0)
 	flat := m.b.Op("Reshape", build.In(trigger, m.b.Ints(-1)))
-	flat.Type = onnx.TensorOf(trigger.Type.DType, onnx.Shape{trigger.Type.Shape.Elements()})
+	flat.Type = onnx.TensorOf(trigger.Type.DType, make(onnx.Shape, 1))
+	if trigger.Type.Ranked {
+		flat.Type.Shape[0] = trigger.Type.Shape.Elements()
+	}
 	none := m.b.Op("Slice", build.In(flat, zero, zero, zero))
 	none.Type = onnx.TensorOf(trigger.Type.DType, onnx.StaticShape(0))
 	v := none

@@ -83,7 +83,7 @@ func recompute(m *onnx.Model, conceal bool) error {
 	}
 	order, _, err := rewrite.Recompute(&rewrite.Target{Model: m, Nodes: a.Nodes, Values: a.Values}, prog)
 	if err == nil {
-		_, err = rewrite.Schedule(m.Graph, order)
+		_, _, err = rewrite.Schedule(m, order)
 	}
 	if conceal {
 		m.Graph.AnnotateTypes()

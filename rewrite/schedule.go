@@ -2,8 +2,8 @@ package rewrite
 
 // The schedule is carried by the file: ONNX Runtime runs nodes in an order that
 // follows from their places in the file (ortmodel.Order), so the wanted order
-// is turned into places (ortmodel.FileOrder). What the walk cannot express
-// remains as conflicts, counted in the report.
+// is turned into places (ortmodel.FileOrder). What places cannot express is
+// said by data first (anchor.go), so that the order is met node for node.
 
 import (
 	"fmt"
@@ -12,25 +12,27 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
-// Schedule puts the graph's nodes into the file order that makes ONNX Runtime
-// run them in the given order, which must be topological.
-func Schedule(g *onnx.Graph, order []*onnx.Node) (Report, error) {
+// Schedule puts the model's nodes into the file order that makes ONNX Runtime
+// run them in the given order, which must be topological, and returns the order
+// with the anchors that it takes. The reports are of the anchors and of the
+// nodes that run at their place.
+func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error) {
 	report := Report{Pass: "schedule", Requested: len(order)}
-	if len(order) != len(g.Nodes) {
-		return report, fmt.Errorf("pass schedule: an order of %d nodes for a graph of %d", len(order), len(g.Nodes))
+	if len(order) != len(m.Graph.Nodes) {
+		return nil, nil, fmt.Errorf("pass schedule: an order of %d nodes for a graph of %d", len(order), len(m.Graph.Nodes))
 	}
-	g.Nodes = order
-	om := OrderGraph(g)
-	want := make([]int, len(order))
-	for i := range want {
-		want[i] = i
+	order, anchored, err := anchor(m, order)
+	if err != nil {
+		return nil, nil, fmt.Errorf("pass schedule: %w", err)
 	}
-	file, _ := ortmodel.FileOrder(om, want)
+	report.Requested = len(order)
+	om := OrderGraph(m.Graph)
+	file, _ := ortmodel.FileOrder(om, numbers(len(order)))
 	nodes := make([]*onnx.Node, len(file))
 	for i, f := range file {
 		nodes[i] = order[f]
 	}
-	g.Nodes = nodes
+	m.Graph.Nodes = nodes
 	for i, k := range ortmodel.Order(ortmodel.Permute(om, file)) {
 		if file[k] == i {
 			report.Applied++
@@ -38,7 +40,7 @@ func Schedule(g *onnx.Graph, order []*onnx.Node) (Report, error) {
 			report.skip(order[i].Label(), "the default order of ONNX Runtime cannot run it at place %d", i)
 		}
 	}
-	return report, nil
+	return order, []Report{anchored, report}, nil
 }
 
 // OrderGraph is the graph's edges on integers, nodes in file order; sizes are

@@ -10,6 +10,7 @@ import (
 const (
 	barrierPrefix   = "remat/barrier/"
 	recomputePrefix = "remat/recompute/"
+	concealPrefix   = "remat/conceal/"
 )
 
 // StripBarriers takes the barriers of an earlier rewriting off, so
@@ -24,14 +25,15 @@ func StripBarriers(g *onnx.Graph) int {
 	}
 	count := 0
 	for _, n := range g.Nodes {
-		if !n.Is("Reshape") || len(n.Inputs) != 2 || n.Inputs[0] == nil || n.Outputs[0] == nil || n.Outputs[0].IsOutput() {
+		if !n.Is("Reshape", "Unsqueeze") || len(n.Inputs) != 2 || n.Inputs[0] == nil || n.Outputs[0] == nil || n.Outputs[0].IsOutput() {
 			continue
 		}
-		shape := n.Inputs[1]
-		if shape == nil {
+		// What a barrier's second input waits for is computed.
+		waits := n.Inputs[1]
+		if waits == nil || waits.Producer == nil || !strings.HasPrefix(n.Name(), barrierPrefix) {
 			continue
 		}
-		if strings.HasPrefix(n.Name(), barrierPrefix) && shape.Producer != nil && shape.Producer.Is("Concat") {
+		if n.Is("Unsqueeze") || waits.Producer.Is("Concat") {
 			g.ReplaceUses(n.Outputs[0], n.Inputs[0])
 			count++
 		}

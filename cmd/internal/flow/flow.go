@@ -366,8 +366,9 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 	}
 	order = p.mergeEqual(order)
 	e = p.Options.cpuEngine(e)
+	var reports []rewrite.Report
 	for round := 0; ; round++ {
-		if report, err = rewrite.Schedule(p.Model.Graph, order); err != nil {
+		if order, reports, err = rewrite.Schedule(p.Model, order); err != nil {
 			return err
 		}
 		if e == nil || round == maxGuards {
@@ -382,7 +383,7 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 			break
 		}
 	}
-	p.Reports = append(p.Reports, report)
+	p.Reports = append(p.Reports, reports...)
 	p.Model.Graph.AnnotateTypes()
 	return p.Model.Check()
 }

@@ -1,0 +1,239 @@
+package rewrite
+
+// Anchors: what is to run although its reader comes later.
+//
+// ONNX Runtime runs a node when somebody asks for it, so an order may hold
+// strays (ortmodel.Strays): stretches that end in a node u whose reader is
+// still to come, while what runs next asks for what ran before. The node w
+// that runs next is made to ask for u too, through one of its inputs:
+//
+//	u ─▶ Reshape [-1] ─▶ Slice [0:0] ─▶ Cast int64 ─┐ (no axes)
+//	x ──────────────────────────────▶ Unsqueeze ◀──┘ ─▶ w
+//
+// Reshape and Unsqueeze are views and the slice is empty, all of them run
+// between u and w, and x is read by w anyway: an anchor costs no byte. Where w
+// belongs to a barrier, its extents only get one more tensor without elements.
+//
+// It is no Reshape, as barriers are, because x or w may be one, and ONNX
+// Runtime makes one of two that follow one another.
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// unsqueezeOpset is the opset from which Unsqueeze takes its axes as an input.
+const unsqueezeOpset = 13
+
+// maxAnchorRounds bounds how often an order is looked through for strays. The
+// first round leaves none, unless an anchor finds no place.
+const maxAnchorRounds = 4
+
+// anchor brings in the strays of an order of all nodes and returns the order
+// with the anchors' nodes.
+func anchor(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
+	report := Report{Pass: "anchor"}
+	for round := range maxAnchorRounds {
+		m.Graph.Nodes = order
+		a := newAnchorer(m, order)
+		strays := ortmodel.Strays(a.edges, numbers(len(order)))
+		if round == 0 {
+			report.Requested = len(strays)
+		}
+		before := report.Applied
+		report.Skipped = nil
+		for _, s := range strays {
+			if a.bringIn(s) {
+				report.Applied++
+			} else {
+				report.skip(order[s.Top].Label(), "nothing that runs next has an input to wait with")
+			}
+			if err := a.barriers.b.Err(); err != nil {
+				return nil, report, err
+			}
+		}
+		order = a.placed(order)
+		if report.Applied == before {
+			break
+		}
+	}
+	m.Graph.Nodes = order
+	report.Requested = max(report.Requested, report.Applied+len(report.Skipped))
+	return order, report, nil
+}
+
+func numbers(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+type anchorer struct {
+	opset    int64
+	order    []*onnx.Node
+	place    map[*onnx.Node]int
+	edges    *ortmodel.Graph
+	barriers *Barriers
+	// after and before are new nodes by their neighbour in the order.
+	after, before map[int][]*onnx.Node
+}
+
+func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
+	a := &anchorer{
+		opset: m.Opset(""), order: order, place: make(map[*onnx.Node]int, len(order)), edges: OrderGraph(m.Graph),
+		barriers: NewBarriers(m.Graph), after: map[int][]*onnx.Node{}, before: map[int][]*onnx.Node{},
+	}
+	for i, n := range order {
+		a.place[n] = i
+	}
+	return a
+}
+
+// placed puts the new nodes into the order.
+func (a *anchorer) placed(order []*onnx.Node) []*onnx.Node {
+	out := make([]*onnx.Node, 0, len(order))
+	for i, n := range order {
+		out = append(append(append(out, a.before[i]...), n), a.after[i]...)
+	}
+	return out
+}
+
+// bringIn makes the best of a stray's waiters wait: a barrier's extents, else
+// the first one that has an input to wait with, a node of a barrier last.
+func (a *anchorer) bringIn(s ortmodel.Stray) bool {
+	trigger := a.trigger(a.order[s.Top])
+	if trigger == nil {
+		return false
+	}
+	var helpers []int
+	for _, w := range s.Waiters {
+		n := a.order[w]
+		switch {
+		case isExtents(n):
+			n.SetInput(len(n.Inputs), a.nothing(s.Top, trigger))
+			return true
+		case strings.HasPrefix(n.Name(), barrierPrefix):
+			helpers = append(helpers, w)
+		case a.wait(s.Top, trigger, w):
+			return true
+		}
+	}
+	return slices.ContainsFunc(helpers, func(w int) bool { return a.wait(s.Top, trigger, w) })
+}
+
+// trigger is an output to wait for.
+func (a *anchorer) trigger(n *onnx.Node) *onnx.Value {
+	for _, v := range n.Outputs {
+		if v != nil && v.Type.DType != onnx.Undefined && v.Type.DType != onnx.String {
+			return v
+		}
+	}
+	return nil
+}
+
+// nothing is a tensor without elements that waits for the trigger and is made
+// right behind it.
+func (a *anchorer) nothing(top int, trigger *onnx.Value) *onnx.Value {
+	a.barriers.b.Scope = trigger.Name
+	v := a.barriers.nothing(trigger)
+	a.after[top] = append(a.after[top], a.barriers.Take()...)
+	return v
+}
+
+// isExtents reports the node that joins extents with what a barrier waits for.
+func isExtents(n *onnx.Node) bool {
+	return n.Is("Concat") && (strings.HasPrefix(n.Name(), barrierPrefix) || strings.HasPrefix(n.Name(), concealPrefix))
+}
+
+// wait leads the best input of the node at place w through a view that waits.
+func (a *anchorer) wait(top int, trigger *onnx.Value, w int) bool {
+	n := a.order[w]
+	k := a.input(n)
+	if k < 0 {
+		return false
+	}
+	x := n.Inputs[k]
+	if a.opset < unsqueezeOpset {
+		if isView(n) || x.Producer != nil && isView(x.Producer) {
+			return false
+		}
+		v, err := a.barriers.Put(x, trigger)
+		if err != nil {
+			return false
+		}
+		a.before[w] = append(a.before[w], a.barriers.Take()...)
+		n.SetInput(k, v)
+		return true
+	}
+	nothing := a.nothing(top, trigger)
+	a.barriers.b.Scope = x.Name
+	v := a.barriers.b.Op("Unsqueeze", build.In(x, nothing))
+	if a.barriers.b.Err() != nil {
+		return false
+	}
+	v.Type = x.Type
+	a.before[w] = append(a.before[w], a.barriers.Take()...)
+	n.SetInput(k, v)
+	return true
+}
+
+func isView(n *onnx.Node) bool { return n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten") }
+
+// input picks the input of a node to wait with, or -1: a computed float before
+// one that is fed, before other types; a constant only where it is what the
+// node works on. Of what only n has asked for so far it must be what ran last:
+// the view asks for it now, and the others would be strays below it.
+func (a *anchorer) input(n *onnx.Node) int {
+	last := -1
+	asked := make([]bool, len(n.Inputs))
+	for k, v := range n.Inputs {
+		if v != nil && v.Producer != nil && a.asks(n, v.Producer) {
+			asked[k] = true
+			last = max(last, a.place[v.Producer])
+		}
+	}
+	best, bestRank := -1, 0
+	for k, v := range n.Inputs {
+		if v == nil || v.Type.DType == onnx.Undefined || asked[k] && a.place[v.Producer] != last {
+			continue
+		}
+		rank := 0
+		switch {
+		case v.IsConstant() && k == 0:
+			rank = 1
+		case v.IsConstant():
+		case !v.Type.DType.IsFloat():
+			rank = 2
+		case v.Producer == nil:
+			rank = 3
+		default:
+			rank = 4
+		}
+		if rank > bestRank {
+			best, bestRank = k, rank
+		}
+	}
+	return best
+}
+
+// asks reports that n is the first reader of p's outputs.
+func (a *anchorer) asks(n, p *onnx.Node) bool {
+	at := a.place[n]
+	for _, o := range p.Outputs {
+		if o == nil {
+			continue
+		}
+		for _, u := range o.Uses() {
+			if i, ok := a.place[u.Node]; ok && i < at {
+				return false
+			}
+		}
+	}
+	return true
+}
