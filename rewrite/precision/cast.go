@@ -98,12 +98,7 @@ func (p *pass) emulated(nodes []*onnx.Node) map[*onnx.Node]bool {
 		if k := p.verdicts[n].kind; k != half && k != reader || n.Is("Cast") {
 			continue
 		}
-		native := kernels.Supports(kernels.CPU, n, p.m.Opset(n.Domain()), func(v *onnx.Value) onnx.DType {
-			if isFloat(v) {
-				return p.o.To
-			}
-			return v.Type.DType
-		})
+		native := p.supports(kernels.CPU, n)
 		t, _ := traits.Of(n)
 		if !native || p.o.Emulate && !moves(n) && t.Cost != traits.View && p.verdicts[n].kind == half {
 			list[n] = true

@@ -223,15 +223,28 @@ func (p *pass) lacks(n *onnx.Node) string {
 	if p.o.Emulate || p.o.StashOnly || p.o.Provider != kernels.CUDA {
 		return ""
 	}
-	if kernels.Supports(p.o.Provider, n, p.m.Opset(n.Domain()), func(v *onnx.Value) onnx.DType {
-		if isFloat(v) {
-			return p.o.To
-		}
-		return v.Type.DType
-	}) {
+	if p.supports(p.o.Provider, n) {
 		return ""
 	}
 	return "the " + string(p.o.Provider) + " provider has no " + p.o.To.String() + " kernel for it"
+}
+
+// supports reports a kernel of the provider for n with the types that it has in
+// half: inputs and outputs that stay float32 do so.
+func (p *pass) supports(provider kernels.Provider, n *onnx.Node) bool {
+	changes := map[*onnx.Value]bool{}
+	for i, v := range n.Inputs {
+		changes[v] = changes[v] || in(n, i)
+	}
+	for i, v := range n.Outputs {
+		changes[v] = changes[v] || out(n, i)
+	}
+	return kernels.Supports(provider, n, p.m.Opset(n.Domain()), func(v *onnx.Value) onnx.DType {
+		if changes[v] {
+			return p.o.To
+		}
+		return v.Type.DType
+	})
 }
 
 // matches reports a glob that fits the node's name or operator type.

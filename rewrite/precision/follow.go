@@ -8,7 +8,9 @@ import "github.com/onnx-remat/remat/onnx"
 type want struct{ any, all bool }
 
 // wants goes backwards over the file: any says that some reader runs in half,
-// or passes the value on to one; all says it of every reader.
+// or passes the value on to one; all says it of every reader. Of a value of
+// forward that forward reads, backward is not asked: it can have a half copy,
+// and what only leads to the loss stays float32.
 func (p *pass) wants() map[*onnx.Value]want {
 	w := map[*onnx.Value]want{}
 	for i := len(p.g.Nodes) - 1; i >= 0; i-- {
@@ -23,9 +25,9 @@ func (p *pass) wants() map[*onnx.Value]want {
 
 func (p *pass) wanted(v *onnx.Value, w map[*onnx.Value]want) want {
 	r := want{all: !v.IsOutput()}
-	count := 0
+	count, onward := 0, p.readForward(v)
 	for _, u := range v.Uses() {
-		if u.Index != onnx.Captured && !in(u.Node, u.Index) {
+		if u.Index != onnx.Captured && !in(u.Node, u.Index) || onward && !p.forward[u.Node] {
 			continue
 		}
 		k := p.verdicts[u.Node].kind
@@ -46,6 +48,20 @@ func (p *pass) wanted(v *onnx.Value, w map[*onnx.Value]want) want {
 	}
 	r.all = r.all && count > 0
 	return r
+}
+
+// readForward reports a value of forward with a reader of its floats there.
+func (p *pass) readForward(v *onnx.Value) bool {
+	if !p.forward[v.Producer] {
+		return false
+	}
+	for _, u := range v.Uses() {
+		k := p.verdicts[u.Node].kind
+		if p.forward[u.Node] && u.Index != onnx.Captured && in(u.Node, u.Index) && k != reader && k != untouched {
+			return true
+		}
+	}
+	return false
 }
 
 // origin says how a value came to be.

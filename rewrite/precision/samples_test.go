@@ -146,6 +146,18 @@ func TestCUDAKernels(t *testing.T) {
 			if to == onnx.Float16 && r.Applied < r.Requested/2 { // bfloat16 convolutions have none
 				t.Errorf("%s: %s: %s", trimmed(path), to, r)
 			}
+			norms, inHalf := 0, 0
+			for _, n := range m.Graph.Nodes {
+				if n.Is("LayerNormalization") {
+					norms++
+					if n.In(0).Type.DType == to {
+						inHalf++ // its statistics, float32, are no reason against it
+					}
+				}
+			}
+			if norms > 0 && inHalf == 0 {
+				t.Errorf("%s: none of %d norms runs in %s", trimmed(path), norms, to)
+			}
 			for _, missing := range kernels.Check(m, kernels.CUDA) {
 				if !had[missing.Node] {
 					t.Errorf("%s: %s: %s", trimmed(path), to, missing)
