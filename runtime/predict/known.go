@@ -107,25 +107,44 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		if err := r.Node(n); err != nil {
 			return err
 		}
-		if !readsAxes(n) {
+		if !lost(n) {
 			continue
 		}
 		for _, v := range n.Outputs { // the rank is not even known
-			if v != nil && !v.IsOutput() {
-				v.Type = declared[v.Name]
-				if v.Type.DType == onnx.Undefined {
-					v.Type.DType = types[v].DType
-				}
+			if v == nil || v.IsOutput() {
+				continue
+			}
+			rank, ranked := len(v.Type.Shape), v.Type.Ranked && n.Is("TopK")
+			v.Type = declared[v.Name]
+			if v.Type.DType == onnx.Undefined {
+				v.Type.DType = types[v].DType
+			}
+			if ranked && !v.Type.Ranked {
+				v.Type = onnx.TensorOf(v.Type.DType, make(onnx.Shape, rank))
 			}
 		}
 	}
 	return nil
 }
 
-// readsAxes reports a reduction over axes that are no initializer, of which
-// ONNX Runtime infers nothing.
-func readsAxes(n *onnx.Node) bool {
-	return n.Domain() == "" && strings.HasPrefix(n.OpType(), "Reduce") && n.In(1) != nil && !isConstant(n.In(1))
+// lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's
+// the rank): axes, sizes or a count that are no initializer, or a part of
+// unknown rank in a concatenation.
+func lost(n *onnx.Node) bool {
+	if n.Domain() != "" {
+		return false
+	}
+	switch op := n.OpType(); {
+	case strings.HasPrefix(op, "Reduce"), op == "Split", op == "Squeeze", op == "Unsqueeze", op == "TopK":
+		return n.In(1) != nil && !isConstant(n.In(1))
+	case op == "Concat":
+		for _, v := range n.Inputs {
+			if v != nil && !v.Type.Ranked {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // ForSaved completes o for the prediction of saved, the model that ONNX
