@@ -89,6 +89,23 @@ func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 	return f, f.bindDims()
 }
 
+// DimsOf returns the numbers of a model's free dimensions: those of the options,
+// else those of the first feed that has one.
+func DimsOf(m *onnx.Model, o Options) (map[string]int64, error) {
+	given := o.Feed
+	o.Feed = map[string]Tensor{}
+	for name, t := range given { // a feed may be for a graph that is made of this one
+		if v := m.Graph.Value(name); v != nil && v.IsInput() {
+			o.Feed[name] = t
+		}
+	}
+	f, err := newFeeds(m, &o)
+	if err != nil {
+		return nil, err
+	}
+	return f.dims, nil
+}
+
 func inputNames(g *onnx.Graph) string {
 	var names []string
 	for _, v := range g.Inputs {

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,9 +48,11 @@ func compareCommand(e *env) *cli.Command {
 				o.bounded = true
 			}
 			if c.Bool("six") {
-				if paths, o.labels, err = makeSix(e, paths[0]); err != nil {
+				s, err := makeSix(e, paths[0], feeds)
+				if err != nil {
 					return err
 				}
+				paths, o.labels, o.parts = s.paths, s.labels, s.parts
 			}
 			doc, err := compareModels(e, paths, feeds, o)
 			if doc != nil {
@@ -73,8 +73,11 @@ type compareOptions struct {
 	bounded   bool
 	html, png string
 	labels    []string
-	title     string
-	command   string
+	// parts says in how many micro-batches a step of each graph takes what the
+	// first one is fed.
+	parts   []int
+	title   string
+	command string
 }
 
 // compareModels opens every graph, runs the steps interleaved after one step
@@ -92,7 +95,7 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 	}
 	doc := &report.Compare{}
 	for i, path := range paths {
-		s, err := openSubject(e, path, feeds)
+		s, err := openPart(e, path, feeds, subjects, i, o.parts)
 		if err != nil {
 			if !outOfMemory(err) {
 				return nil, err
@@ -122,6 +125,46 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 		return doc, stopped
 	}
 	return doc, pairUp(doc, subjects, differences, o)
+}
+
+// openPart opens graph i, which takes what the first one is fed in parts.
+func openPart(e *env, path string, feeds remat.Options, subjects []*subject, i int, parts []int) (*subject, error) {
+	if i >= len(parts) || parts[i] < 2 {
+		return openSubject(e, path, feeds)
+	}
+	if subjects[0].session == nil {
+		return nil, fmt.Errorf("%s: the first graph does not run, whose batch it divides", filepath.Base(path))
+	}
+	m, err := onnx.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	data, err := microData(subjects[0].session, m, feeds, parts[i])
+	if err != nil {
+		return nil, err
+	}
+	feeds.Data, feeds.Feed, feeds.Feeds = data, without(feeds.Feed, data), without(feeds.Feeds, data)
+	s, err := openSubject(e, path, feeds)
+	if err == nil {
+		s.parts = parts[i]
+	}
+	return s, err
+}
+
+// without leaves out the inputs whose values are cut into parts.
+func without(feeds, cut map[string]remat.Tensor) map[string]remat.Tensor {
+	rest := map[string]remat.Tensor{}
+	for key, t := range feeds {
+		name := key
+		for _, prefix := range []string{"in:", "param:"} {
+			name = strings.TrimPrefix(name, prefix)
+		}
+		if _, ok := cut[name]; !ok {
+			rest[key] = t
+		}
+	}
+	return rest
 }
 
 // outOfMemory reports an error that is a result: the variant does not fit.
@@ -215,135 +258,6 @@ func within(d report.Difference, tolerance float64) report.Difference {
 	}
 	d.Tolerance, d.WithinTolerance = &t, &ok
 	return d
-}
-
-// compareFirst keeps what the first graph returns in its first step, and
-// compares with it what each other one returns in its own, while that lasts: no
-// more than one copy is held. The differences are there after the first steps.
-func compareFirst(subjects []*subject) []report.Difference {
-	differences := make([]report.Difference, len(subjects))
-	var kept []remat.Output
-	loss := subjects[0].roles.Loss
-	subjects[0].visit = func(outputs []remat.Output) {
-		for _, o := range outputs {
-			o.Data = bytes.Clone(o.Data)
-			kept = append(kept, o)
-		}
-	}
-	for i, s := range subjects[1:] {
-		s.visit = func(outputs []remat.Output) { differences[i+1] = difference(kept, outputs, loss) }
-	}
-	return differences
-}
-
-// difference compares the outputs that both graphs have.
-func difference(a, b []remat.Output, loss string) report.Difference {
-	outB := map[string]remat.Output{}
-	for _, o := range b {
-		outB[o.Name] = o
-	}
-	identical, any := true, false
-	var d report.Difference
-	for _, x := range a {
-		y, ok := outB[x.Name]
-		if !ok || x.Err != nil || y.Err != nil {
-			continue
-		}
-		any = true
-		if x.Type == y.Type && bytes.Equal(x.Data, y.Data) {
-			zero(&d, x.Name == loss)
-			continue
-		}
-		identical = false
-		u, err1 := x.Float64s()
-		v, err2 := y.Float64s()
-		if err1 != nil || err2 != nil || len(u) != len(v) {
-			continue
-		}
-		if x.Name == loss && len(u) == 1 {
-			raise(&d.Loss, apart(u[0], v[0]))
-			continue
-		}
-		raise(&d.Gradient, largest(u, v))
-		raise(&d.RelativeGradient, relative(u, v))
-	}
-	if any {
-		d.BitIdentical = &identical
-	}
-	return d
-}
-
-// zero notes that one output is the same.
-func zero(d *report.Difference, loss bool) {
-	if loss {
-		raise(&d.Loss, 0)
-		return
-	}
-	raise(&d.Gradient, 0)
-	raise(&d.RelativeGradient, 0)
-}
-
-// curves compares the scalar outputs of all steps, raises the difference of the
-// loss to the largest, and reports whether they are the same.
-func curves(a, b *subject, d *report.Difference) bool {
-	same := true
-	for i := range min(len(a.run.Steps), len(b.run.Steps)) {
-		x, y := a.run.Steps[i].Outputs, b.run.Steps[i].Outputs
-		for name, u := range x {
-			v, ok := y[name]
-			if !ok {
-				continue
-			}
-			by := apart(float64(u), float64(v))
-			same = same && by == 0
-			if name == a.roles.Loss {
-				raise(&d.Loss, by)
-			}
-		}
-	}
-	return same
-}
-
-func raise(to **report.Float, x float64) {
-	if *to == nil || x > float64(**to) || math.IsNaN(x) {
-		f := report.Float(x)
-		*to = &f
-	}
-}
-
-// apart is |x-y|, and 0 where both are the same infinity or both no number.
-func apart(x, y float64) float64 {
-	if x == y || math.IsNaN(x) && math.IsNaN(y) {
-		return 0
-	}
-	return math.Abs(x - y)
-}
-
-func largest(u, v []float64) float64 {
-	most := 0.0
-	for i := range u {
-		if d := apart(u[i], v[i]); d > most || math.IsNaN(d) {
-			most = d
-		}
-	}
-	return most
-}
-
-// relative is the largest difference as a share of the tensor's own largest
-// magnitude.
-func relative(u, v []float64) float64 {
-	scale := 0.0
-	for i := range u {
-		scale = max(scale, math.Abs(u[i]))
-	}
-	most := largest(u, v)
-	if most == 0 {
-		return 0
-	}
-	if scale == 0 {
-		return math.Inf(1)
-	}
-	return most / scale
 }
 
 // writeComparison prints the document and writes the pictures.

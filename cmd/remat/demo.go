@@ -152,6 +152,7 @@ func demo(e *env, o demoOptions) error {
 		return err
 	}
 	feeds.LR = demoRates[o.optimizer]
+	e.dims, feeds.Dims = nil, nil // the derived graph has their numbers
 	variants, err := demoVariants(e, o, train)
 	if err != nil {
 		return err

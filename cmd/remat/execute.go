@@ -99,6 +99,8 @@ type subject struct {
 	trace   []ort.Event
 	// visit, if any, sees the outputs of the first step while they last.
 	visit func([]remat.Output)
+	// parts of the batch that make one step, where there are more than one.
+	parts int
 }
 
 // openSubject opens a file for running and predicts it.
@@ -166,28 +168,40 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options) {
 	s.run.SetTimeline(flow.Timeline(p, nil))
 }
 
-// step runs one step and records it.
+// step runs one step and records it. A step in parts is the run of all of them:
+// its time is theirs together, its loss their mean.
 func (s *subject) step(e *env) error {
-	step, err := s.session.Step(e.ctx)
-	if err != nil {
-		if e.ctx.Err() != nil {
-			return errInterrupted
+	rec := report.Step{Outputs: map[string]report.Float{}}
+	parts := max(s.parts, 1)
+	var last *remat.Step
+	for range parts {
+		step, err := s.session.Step(e.ctx)
+		if err != nil {
+			if e.ctx.Err() != nil {
+				return errInterrupted
+			}
+			return fmt.Errorf("%s: %w", filepath.Base(s.path), err)
 		}
-		return fmt.Errorf("%s: %w", filepath.Base(s.path), err)
-	}
-	rec := report.Step{Seconds: step.Seconds, Outputs: map[string]report.Float{}}
-	for _, o := range step.Outputs {
-		if o.Err == nil {
-			if v, ok := o.Scalar(); ok {
+		rec.Seconds += step.Seconds
+		for _, o := range step.Outputs {
+			v, ok := 0.0, o.Err == nil
+			if ok {
+				v, ok = o.Scalar()
+			}
+			switch {
+			case ok && o.Name == s.roles.Loss:
+				rec.Outputs[o.Name] += report.Float(v / float64(parts))
+			case ok:
 				rec.Outputs[o.Name] = report.Float(v)
 			}
 		}
+		last = step
 	}
 	s.run.Steps = append(s.run.Steps, rec)
 	if len(s.run.Steps) == 1 {
-		s.trace = step.Trace
+		s.trace = last.Trace
 		if s.visit != nil {
-			s.visit(step.Outputs)
+			s.visit(last.Outputs)
 		}
 	}
 	return nil

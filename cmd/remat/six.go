@@ -5,18 +5,23 @@ package main
 //
 //	baseline  half  checkpointing  accumulation ×4  half + checkpointing  all
 //
-// A step of a graph that accumulates is one micro-batch: feed it a quarter of
-// the batch to see what accumulation saves.
+// A step that accumulates is the same batch in four micro-batches of a quarter:
+// their gradients together are the batch's. Where the batch cannot be divided, the
+// row's label says so and stderr why, and a step is one micro-batch as large as the batch.
 
 import (
+	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
+	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -36,22 +41,49 @@ var sixVariants = []struct {
 	{"all", "all", "full", true, true},
 }
 
-// makeSix writes the variants of a forward model and returns files and labels.
-func makeSix(e *env, forward string) (paths, labels []string, err error) {
+// A six is the files of the variants, their labels, and in how many parts each
+// takes the batch.
+type six struct {
+	paths, labels []string
+	parts         []int
+}
+
+// makeSix writes the variants of a forward model.
+func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 	half, err := halfHere(e)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	name := func(suffix string) string {
 		return strings.TrimSuffix(forward, filepath.Ext(forward)) + "." + suffix + ".onnx"
 	}
+	micro, parts, undivided := name("micro-batch"), microBatches, ""
+	dims, err := writeMicroBatch(e, forward, micro, feeds)
+	var batch *rewrite.BatchError
+	switch {
+	case errors.As(err, &batch):
+		micro, parts, undivided = forward, 1, " of whole batches"
+		fmt.Fprintf(e.stderr, "remat: accumulation%s: %v\n", undivided, err)
+	case err != nil:
+		return nil, err
+	}
+	defer func() { e.dims = nil }() // every derived graph has its numbers
+	s := &six{}
 	for _, v := range sixVariants {
-		out := name(v.suffix)
+		out, label, of, n := name(v.suffix), v.label, forward, 1
+		e.dims = dims
+		if v.accumulate {
+			of, label, n = micro, label+undivided, parts
+			if parts > 1 {
+				e.dims = nil // nor has the micro-batch any left
+			}
+		}
 		if v.strategy == "" {
-			if err := deriveSix(e, forward, out, v.accumulate); err != nil {
-				return nil, nil, err
+			if err := deriveSix(e, of, out, v.accumulate); err != nil {
+				return nil, err
 			}
 		} else {
+			e.dims = nil
 			source := name("baseline")
 			if v.accumulate {
 				source = name("accumulation")
@@ -65,12 +97,57 @@ func makeSix(e *env, forward string) (paths, labels []string, err error) {
 				err = writeGraph(e, p, source, out)
 			}
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
 		}
-		paths, labels = append(paths, out), append(labels, v.label)
+		s.paths, s.labels, s.parts = append(s.paths, out), append(s.labels, label), append(s.parts, n)
 	}
-	return paths, labels, nil
+	return s, nil
+}
+
+// writeMicroBatch writes the model for a quarter of the batch, and returns the
+// numbers of the free dimensions, as --dim or feeds say.
+func writeMicroBatch(e *env, forward, out string, feeds remat.Options) (map[string]int64, error) {
+	m, err := onnx.Load(forward)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	dims, err := remat.DimsOf(m, feeds)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := rewrite.DivideBatch(m, dims, microBatches); err != nil {
+		return dims, err
+	}
+	m.Graph.AnnotateTypes()
+	return dims, m.Save(out)
+}
+
+// microData cuts what a graph was fed into parts along the leading axis, for
+// each input that a graph for one part has with that extent divided.
+func microData(whole *remat.Session, model *onnx.Model, given remat.Options, parts int) (map[string]remat.Tensor, error) {
+	data := map[string]remat.Tensor{}
+	for _, v := range model.Graph.Inputs {
+		t, ok := given.Data[v.Name]
+		if !ok {
+			var err error
+			if t, ok, err = whole.Input(v.Name); err != nil {
+				return nil, err
+			}
+			if ok {
+				t.Shape = append([]int64{1}, t.Shape...)
+			}
+		}
+		if !ok || len(t.Shape) < 2 || len(v.Type.Shape)+1 != len(t.Shape) {
+			continue
+		}
+		if n, known := v.Type.Shape[0].Int(); known && n*int64(parts) == t.Shape[1] {
+			shape := append([]int64{t.Shape[0] * int64(parts), n}, t.Shape[2:]...)
+			data[v.Name] = remat.Tensor{Type: t.Type, Shape: shape, Data: t.Data}
+		}
+	}
+	return data, nil
 }
 
 func deriveSix(e *env, forward, out string, accumulate bool) error {

@@ -18,12 +18,22 @@ typedef struct {
 enum { kAllocatorVersion = 22, kAlign = 64 };
 
 // Released blocks of kCacheFrom bytes and more are kept for reuse, oldest
-// first in the list, so that a step does not pay for fresh pages each time. What
-// is kept and what is live together never exceed the largest live peak so far
-// by more than 1/kCacheSlack.
+// first in the list, so that a step does not pay for fresh pages each time. All
+// counters share them, as sessions that are compared take turns. What is kept and
+// what is live together never exceed the largest live sum so far by more than
+// 1/kCacheSlack.
 enum { kCacheFrom = 1 << 16, kCacheBlocks = 512, kCacheSlack = 8 };
 
 union Header;
+
+static struct {
+  pthread_mutex_t mu;  // taken after a counter's own
+  int counters;
+  int64_t live, highest;  // of all counters: now, and at most
+  int64_t kept;           // capacity of the blocks below
+  union Header *cache[kCacheBlocks];
+  int cached;
+} pool = {.mu = PTHREAD_MUTEX_INITIALIZER};
 
 struct Counter {
   AllocatorTable table;  // first: its address is the allocator's
@@ -34,10 +44,6 @@ struct Counter {
   int trace, closed;
   CounterEvent *events;
   size_t capacity;
-  int64_t highest;  // live peak since the beginning
-  int64_t kept;     // capacity of the blocks below
-  union Header *cache[kCacheBlocks];
-  int cached;
 };
 
 // Every block is preceded by one line that holds its size and number.
@@ -65,53 +71,83 @@ static void record(Counter *c, int64_t bytes, uint64_t id) {
   c->events[c->s.events++] = (CounterEvent){bytes, id};
 }
 
-// drop releases kept block i for good. The lock is held here and below.
-static void drop(Counter *c, int i) {
-  c->kept -= (int64_t)c->cache[i]->h.capacity;
-  free(c->cache[i]);
-  c->cached--;
-  memmove(c->cache + i, c->cache + i + 1, (size_t)(c->cached - i) * sizeof *c->cache);
+// drop releases kept block i for good. The pool's lock is held here and below.
+static void drop(int i) {
+  pool.kept -= (int64_t)pool.cache[i]->h.capacity;
+  free(pool.cache[i]);
+  pool.cached--;
+  memmove(pool.cache + i, pool.cache + i + 1, (size_t)(pool.cached - i) * sizeof *pool.cache);
 }
 
 // shrink drops the oldest blocks until the rest is within bounds.
-static void shrink(Counter *c, int64_t live) {
-  int64_t bound = (live > c->highest ? live : c->highest);
+static void shrink(int64_t live) {
+  int64_t bound = (live > pool.highest ? live : pool.highest);
   bound += bound / kCacheSlack;
-  while (c->cached > 0 && live + c->kept > bound) drop(c, 0);
+  while (pool.cached > 0 && live + pool.kept > bound) drop(0);
 }
 
 // reuse takes the smallest kept block that holds n bytes without wasting a
 // quarter of itself, or NULL.
-static Header *reuse(Counter *c, size_t n) {
+static Header *reuse(size_t n) {
   int best = -1;
   if (n < kCacheFrom) return NULL;
-  for (int i = c->cached - 1; i >= 0; i--) {
-    size_t have = c->cache[i]->h.capacity;
+  for (int i = pool.cached - 1; i >= 0; i--) {
+    size_t have = pool.cache[i]->h.capacity;
     if (have < n || have - n > have / 4) continue;
-    if (best < 0 || have < c->cache[best]->h.capacity) best = i;
+    if (best < 0 || have < pool.cache[best]->h.capacity) best = i;
     if (have == n) break;
   }
   if (best < 0) return NULL;
-  Header *h = c->cache[best];
-  c->kept -= (int64_t)h->h.capacity;
-  c->cached--;
-  memmove(c->cache + best, c->cache + best + 1, (size_t)(c->cached - best) * sizeof *c->cache);
+  Header *h = pool.cache[best];
+  pool.kept -= (int64_t)h->h.capacity;
+  pool.cached--;
+  memmove(pool.cache + best, pool.cache + best + 1, (size_t)(pool.cached - best) * sizeof *pool.cache);
   return h;
 }
 
-static void keep(Counter *c, Header *h) {
-  if (h->h.capacity < kCacheFrom) {
-    free(h);
-    return;
+// take returns a block of n bytes, kept or fresh, or NULL.
+static Header *take(size_t n) {
+  pthread_mutex_lock(&pool.mu);
+  Header *h = reuse(n);
+  if (!h) {
+    void *p;
+    shrink(pool.live + (int64_t)n);
+    if (posix_memalign(&p, kAlign, n + sizeof(Header)) == 0) {
+      h = p;
+      h->h.capacity = n;
+    }
   }
-  if (c->cached == kCacheBlocks) drop(c, 0);
-  c->cache[c->cached++] = h;
-  c->kept += (int64_t)h->h.capacity;
-  shrink(c, c->s.live);
+  if (h) {
+    pool.live += (int64_t)n;
+    if (pool.live > pool.highest) pool.highest = pool.live;
+  }
+  pthread_mutex_unlock(&pool.mu);
+  return h;
 }
 
+// give keeps a block that is released, or frees it.
+static void give(Header *h) {
+  pthread_mutex_lock(&pool.mu);
+  pool.live -= (int64_t)h->h.bytes;
+  if (h->h.capacity < kCacheFrom) {
+    free(h);
+  } else {
+    if (pool.cached == kCacheBlocks) drop(0);
+    pool.cache[pool.cached++] = h;
+    pool.kept += (int64_t)h->h.capacity;
+    shrink(pool.live);
+  }
+  pthread_mutex_unlock(&pool.mu);
+}
+
+// destroy frees a counter, and with the last one all that is kept.
 static void destroy(Counter *c) {
-  while (c->cached > 0) drop(c, c->cached - 1);
+  pthread_mutex_lock(&pool.mu);
+  if (--pool.counters == 0) {
+    while (pool.cached > 0) drop(pool.cached - 1);
+    pool.highest = 0;
+  }
+  pthread_mutex_unlock(&pool.mu);
   pthread_mutex_destroy(&c->mu);
   ortReleaseMemoryInfo(c->info);
   free(c->events);
@@ -122,22 +158,15 @@ static void *count_alloc(void *self, size_t n) {
   Counter *c = self;
   if (n == 0 || n > SIZE_MAX / 2) return NULL;
   pthread_mutex_lock(&c->mu);
-  Header *h = reuse(c, n);
+  Header *h = take(n);
   if (!h) {
-    void *p;
-    shrink(c, c->s.live + (int64_t)n);
-    if (posix_memalign(&p, kAlign, n + sizeof(Header))) {
-      pthread_mutex_unlock(&c->mu);
-      return NULL;
-    }
-    h = p;
-    h->h.capacity = n;
+    pthread_mutex_unlock(&c->mu);
+    return NULL;
   }
   h->h.bytes = n;
   h->h.id = ++c->next;
   c->s.live += (int64_t)n;
   if (c->s.live > c->s.peak) c->s.peak = c->s.live;
-  if (c->s.live > c->highest) c->highest = c->s.live;
   c->s.allocations++;
   c->s.blocks++;
   record(c, (int64_t)n, h->h.id);
@@ -153,7 +182,7 @@ static void count_free(void *self, void *p) {
   c->s.live -= (int64_t)h->h.bytes;
   c->s.blocks--;
   record(c, ~(int64_t)h->h.bytes, h->h.id);
-  keep(c, h);
+  give(h);
   int last = c->closed && c->s.blocks == 0;
   pthread_mutex_unlock(&c->mu);
   if (last) destroy(c);
@@ -170,6 +199,9 @@ Counter *counter_new(OrtMemoryInfo *info) {
   c->table.Info = count_info;
   c->info = info;
   pthread_mutex_init(&c->mu, NULL);
+  pthread_mutex_lock(&pool.mu);
+  pool.counters++;
+  pthread_mutex_unlock(&pool.mu);
   return c;
 }
 

@@ -8,8 +8,8 @@ package ort
 //
 // It is written in C (counting.c), because worker threads of ONNX Runtime call
 // it; one lock is held for a few additions. ONNX Runtime's arena would round
-// to 256 bytes and keep chunks unsplit. Large blocks are kept for reuse within
-// an eighth above the live peak, or each step would pay for fresh pages (a third
+// to 256 bytes and keep chunks unsplit. Large blocks are kept for reuse, by all
+// sessions together, within an eighth above their live peak, or each step would pay for fresh pages (a third
 // of the time of a step of GPT-2 124M). Weakness: for the same reason the
 // process is up to that eighth larger than what is live.
 
