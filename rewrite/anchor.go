@@ -80,14 +80,17 @@ type anchorer struct {
 	place    map[*onnx.Node]int
 	edges    *ortmodel.Graph
 	barriers *Barriers
-	// after and before are new nodes by their neighbour in the order.
+	// after and before are new nodes by their neighbour in the order, and moved
+	// those that leave their place for one of these.
 	after, before map[int][]*onnx.Node
+	moved         map[*onnx.Node]bool
 }
 
 func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
 	a := &anchorer{
 		opset: m.Opset(""), order: order, place: make(map[*onnx.Node]int, len(order)), edges: OrderGraph(m.Graph),
 		barriers: NewBarriers(m.Graph), after: map[int][]*onnx.Node{}, before: map[int][]*onnx.Node{},
+		moved: map[*onnx.Node]bool{},
 	}
 	for i, n := range order {
 		a.place[n] = i
@@ -99,7 +102,11 @@ func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
 func (a *anchorer) placed(order []*onnx.Node) []*onnx.Node {
 	out := make([]*onnx.Node, 0, len(order))
 	for i, n := range order {
-		out = append(append(append(out, a.before[i]...), n), a.after[i]...)
+		out = append(out, a.before[i]...)
+		if !a.moved[n] {
+			out = append(out, n)
+		}
+		out = append(out, a.after[i]...)
 	}
 	return out
 }
@@ -138,8 +145,16 @@ func (a *anchorer) trigger(n *onnx.Node) *onnx.Value {
 }
 
 // nothing is a tensor without elements that waits for the trigger and is made
-// right behind it.
+// right behind it. What a barrier made of the trigger already is moved there,
+// because ONNX Runtime would merge a second one with it.
 func (a *anchorer) nothing(top int, trigger *onnx.Value) *onnx.Value {
+	if chain := emptied(trigger); chain != nil && a.barriers.empty[trigger] == nil {
+		for _, n := range chain {
+			a.moved[n] = true
+		}
+		a.after[top] = append(a.after[top], chain...)
+		a.barriers.empty[trigger] = chain[len(chain)-1].Outputs[0]
+	}
 	a.barriers.b.Scope = trigger.Name
 	v := a.barriers.nothing(trigger)
 	a.after[top] = append(a.after[top], a.barriers.Take()...)

@@ -57,8 +57,8 @@ func (m *Barriers) Put(x, trigger *onnx.Value) (*onnx.Value, error) {
 	if v := m.targets[key]; v != nil {
 		return v, nil
 	}
-	if !x.Type.Ranked || x.Type.DType == onnx.Undefined {
-		return nil, fmt.Errorf("barrier on %q: its rank is not known", x.Name)
+	if x.Type.DType == onnx.Undefined {
+		return nil, fmt.Errorf("barrier on %q: its type is not known", x.Name)
 	}
 	if source, waits := barred(x); source != nil && x != trigger {
 		// Two views in a row would be fused to one that waits for nothing.
@@ -89,10 +89,35 @@ func barred(x *onnx.Value) (source, waits *onnx.Value) {
 	if p == nil || !p.Is("Reshape") || !strings.HasPrefix(p.Name(), barrierPrefix) {
 		return nil, nil
 	}
-	if c := p.Inputs[1].Producer; c != nil && c.Is("Concat") && len(c.Inputs) == 2 {
+	if c := p.Inputs[1].Producer; c != nil && c.Is("Concat") && len(c.Inputs) >= 2 {
 		return p.Inputs[0], c.Inputs[1]
 	}
 	return nil, nil
+}
+
+// emptied returns the nodes that make a tensor of no elements of a trigger for
+// some barrier (see Barriers.nothing), nil where none does.
+func emptied(trigger *onnx.Value) []*onnx.Node {
+	ours := func(n *onnx.Node, op string) bool { return n.Is(op) && strings.HasPrefix(n.Name(), barrierPrefix) }
+	for _, u := range trigger.Uses() {
+		flat := u.Node
+		if !ours(flat, "Reshape") || u.Index != 0 || !flat.Inputs[1].IsConstant() || len(flat.Outputs[0].Uses()) != 1 {
+			continue
+		}
+		none := flat.Outputs[0].Uses()[0].Node
+		if !ours(none, "Slice") {
+			continue
+		}
+		if trigger.Type.DType == onnx.Int64 {
+			return []*onnx.Node{flat, none}
+		}
+		for _, w := range none.Outputs[0].Uses() {
+			if ours(w.Node, "Cast") {
+				return []*onnx.Node{flat, none, w.Node}
+			}
+		}
+	}
+	return nil
 }
 
 // All returns a trigger that waits for all of the values: a tensor of no
@@ -117,8 +142,12 @@ func (m *Barriers) All(values ...*onnx.Value) (*onnx.Value, error) {
 
 // shape returns x's extents as a tensor that depends on the trigger.
 func (m *Barriers) shape(x, trigger *onnx.Value) *onnx.Value {
-	rank := int64(len(x.Type.Shape))
+	length := unknownLength
+	if x.Type.Ranked {
+		length = onnx.TensorOf(onnx.Int64, onnx.StaticShape(int64(len(x.Type.Shape))))
+	}
 	dims, static := x.Type.Shape.Ints()
+	static = static && x.Type.Ranked
 	key := fmt.Sprint(dims)
 	var known *onnx.Value
 	if static {
@@ -128,10 +157,10 @@ func (m *Barriers) shape(x, trigger *onnx.Value) *onnx.Value {
 		known = m.b.Ints(dims...)
 	} else {
 		known = m.b.Op("Shape", build.In(x))
-		known.Type = onnx.TensorOf(onnx.Int64, onnx.StaticShape(rank))
+		known.Type = length
 	}
 	v := m.b.Op("Concat", build.In(known, m.nothing(trigger)), onnx.IntAttr("axis", 0))
-	v.Type = onnx.TensorOf(onnx.Int64, onnx.StaticShape(rank))
+	v.Type = length
 	if static {
 		if m.shapes[key] == nil {
 			m.shapes[key] = map[*onnx.Value]*onnx.Value{}

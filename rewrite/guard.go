@@ -21,8 +21,10 @@ import (
 func Guard(g *onnx.Graph, order []*onnx.Node, kept map[string]bool) ([]*onnx.Node, int) {
 	gone := map[*onnx.Node]bool{}
 	for _, n := range order {
-		// A barrier that vanished was merged with its equal, which is well.
-		if !kept[n.Name()] && !strings.HasPrefix(n.Name(), barrierPrefix) {
+		// A barrier or a computed shape that vanished was merged with its
+		// equal, which is well. (And a view must not feed the shape of another:
+		// ONNX Runtime would take the two for a chain of views and fuse them.)
+		if !kept[n.Name()] && !strings.HasPrefix(n.Name(), barrierPrefix) && !strings.HasPrefix(n.Name(), concealPrefix) {
 			gone[n] = true
 		}
 	}
@@ -39,7 +41,7 @@ func Guard(g *onnx.Graph, order []*onnx.Node, kept map[string]bool) ([]*onnx.Nod
 			continue
 		}
 		for k, v := range n.Inputs {
-			if v == nil || v.Producer == nil || !gone[v.Producer] || !v.Type.Ranked || guarded[v] {
+			if v == nil || v.Producer == nil || !gone[v.Producer] || guarded[v] {
 				continue
 			}
 			w, err := barriers.Put(v, v)

@@ -203,7 +203,7 @@ func asDeclared(g *onnx.Graph) (restore func()) {
 	full := map[*onnx.Value]onnx.Type{}
 	for _, p := range g.Proto.GetValueInfo() {
 		v := g.Value(p.GetName())
-		if t := onnx.TypeFromProto(p.GetType()); v != nil && v.Type.IsStatic() && t.Known() && t.Ranked && !t.IsStatic() {
+		if t := onnx.TypeFromProto(p.GetType()); v != nil && v.Type.IsStatic() && t.DType != onnx.Undefined && !t.IsStatic() {
 			full[v], v.Type = v.Type, t
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"path"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner"
@@ -80,6 +82,9 @@ type Prepared struct {
 	Reports  []rewrite.Report
 	// Precise is what the precision pass did, nil without it.
 	Precise *precision.Report
+
+	// settled: no optimization level of ONNX Runtime changes the model.
+	settled bool
 }
 
 // Open loads and checks a file and infers its types.
@@ -364,20 +369,22 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 	if order, err = p.guardUpdates(order); err != nil {
 		return err
 	}
-	order = p.mergeEqual(order)
 	e = p.Options.cpuEngine(e)
 	var reports []rewrite.Report
 	for round := 0; ; round++ {
+		order = p.mergeEqual(order)
 		if order, reports, err = rewrite.Schedule(p.Model, order); err != nil {
 			return err
 		}
 		if e == nil || round == maxGuards {
 			break
 		}
-		kept, err := p.survivors(e)
+		p.Model.Graph.AnnotateTypes() // what ONNX Runtime fuses depends on the shapes that it knows
+		kept, same, err := p.survivors(e)
 		if err != nil {
 			return err
 		}
+		p.settled = same
 		more := 0
 		if order, more = rewrite.Guard(p.Model.Graph, order, kept); more == 0 {
 			break
@@ -420,19 +427,58 @@ func (p *Prepared) guardUpdates(order []*onnx.Node) ([]*onnx.Node, error) {
 }
 
 // survivors are the names of the nodes that ONNX Runtime's highest level
-// leaves in the graph.
-func (p *Prepared) survivors(e *runtime.Engine) (map[string]bool, error) {
+// leaves in the graph; same reports that it changes nothing.
+func (p *Prepared) survivors(e *runtime.Engine) (kept map[string]bool, same bool, err error) {
 	d, err := e.Dump(p.Model, ort.SessionOptions{
 		Level: 99, Threads: 1, Provider: ort.CPU, Dims: p.Options.Dims, DisabledOptimizers: notPortable,
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	kept := make(map[string]bool, len(d.Graph.Nodes))
+	kept = make(map[string]bool, len(d.Graph.Nodes))
 	for _, n := range d.Graph.Nodes {
 		kept[n.Name()] = true
 	}
-	return kept, d.Close()
+	return kept, sameNodes(p.Model.Graph, d.Graph), d.Close()
+}
+
+// sameNodes reports that two graphs have the same nodes, in whatever order.
+func sameNodes(a, b *onnx.Graph) bool {
+	if len(a.Nodes) != len(b.Nodes) {
+		return false
+	}
+	at := make(map[string]*onnx.Node, len(b.Nodes))
+	for _, n := range b.Nodes {
+		at[n.Name()] = n
+	}
+	for _, n := range a.Nodes {
+		m := at[n.Name()]
+		if m == nil || n.OpType() != m.OpType() || n.Domain() != m.Domain() || !sameAttributes(n, m) ||
+			!slices.EqualFunc(n.Inputs, m.Inputs, sameValue) || !slices.EqualFunc(n.Outputs, m.Outputs, sameValue) {
+			return false
+		}
+		delete(at, n.Name()) // a name stands once
+	}
+	return true
+}
+
+// sameAttributes reports that m has n's attributes; ONNX Runtime adds defaults.
+func sameAttributes(n, m *onnx.Node) bool {
+	for _, a := range n.Proto.GetAttribute() {
+		if !proto.Equal(a, m.Attr(a.GetName())) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameValue reports values of one name, or two constants of one type: of equal
+// ones ONNX Runtime keeps one.
+func sameValue(v, w *onnx.Value) bool {
+	if v == nil || w == nil {
+		return v == w
+	}
+	return v.Name == w.Name || v.IsConstant() && w.IsConstant() && v.Type.Same(w.Type)
 }
 
 // predictRoles converts the roles that analysis found into the predictor's.

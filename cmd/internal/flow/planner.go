@@ -111,8 +111,9 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 	return p.variants, nil
 }
 
-// solve finds the plan with the least work among the candidates; the first of
-// equals, which changes the graph least.
+// solve finds among the candidates the plan with the least work within the
+// budget, or without a budget (0) the plan of least peak; the first of equals,
+// which changes the graph least.
 func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan, error) {
 	candidates, err := p.candidates(strategy)
 	if err != nil {
@@ -121,6 +122,7 @@ func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan
 	var best *Prepared
 	var plan *planner.Plan
 	var least float64
+	var lowest int64
 	var infeasible *planner.InfeasibleError
 	for _, c := range candidates {
 		problem := c.Analysis.Problem
@@ -135,11 +137,18 @@ func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan
 		if err != nil {
 			return nil, nil, err
 		}
-		overhead := float64(found.RecomputeFLOPs(problem)) / float64(max(problem.FLOPs(), 1))
-		if best == nil || overhead < least {
-			best, plan, least = c, found, overhead
+		verdict, err := planner.Judge(problem, found)
+		if err != nil {
+			return nil, nil, err
 		}
-		if overhead == 0 {
+		better := best == nil || verdict.Overhead < least
+		if budget == 0 {
+			better = best == nil || verdict.Peak < lowest-lowest/rough
+		}
+		if better {
+			best, plan, least, lowest = c, found, verdict.Overhead, verdict.Peak
+		}
+		if budget > 0 && least == 0 {
 			break
 		}
 	}
@@ -167,7 +176,7 @@ func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
 			return nil, err
 		}
 	} else if budget > 0 {
-		return p.known(r, budget), nil
+		return p.known(r, strategy, budget)
 	}
 	if min(p.Scheduled, p.Before.LivePeak) <= r.Peak { // a few bytes of shapes outweigh what a tiny graph saves
 		none, err := p.Plan("none", 0)
@@ -185,8 +194,22 @@ func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
 }
 
 // known returns the plan with the least work that keeps the budget among the
-// given one and those that were found for other budgets.
-func (p *Planner) known(r *Planned, budget int64) *Planned {
+// given one, those that were found for other budgets, and, where rounds towards
+// the budget made the given one dear, the plan of least peak, with which a
+// smaller budget may end.
+func (p *Planner) known(r *Planned, strategy string, budget int64) (*Planned, error) {
+	form, least, err := p.solve(strategy, 0)
+	if err != nil {
+		return nil, err
+	}
+	problem := form.Analysis.Problem
+	if float64(least.RecomputeFLOPs(problem))/float64(max(problem.FLOPs(), 1)) < r.overhead() {
+		l, err := p.apply(p.engine, form, least)
+		if err != nil {
+			return nil, err
+		}
+		p.found = append(p.found, l)
+	}
 	for _, f := range p.found {
 		if f.Peak <= budget && f.overhead() < r.overhead() {
 			r = f
@@ -195,7 +218,7 @@ func (p *Planner) known(r *Planned, budget int64) *Planned {
 	if !slices.Contains(p.found, r) {
 		p.found = append(p.found, r)
 	}
-	return r
+	return r, nil
 }
 
 // within runs a strategy, in rounds where there is a budget to keep: after a
@@ -331,6 +354,9 @@ func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Pl
 	written, err := m.Clone()
 	if err != nil {
 		return nil, err
+	}
+	if fresh.settled && p.opts.OptLevel != 99 { // there the layout of convolutions may still change
+		engine = nil
 	}
 	if r.Prediction, err = Predict(engine, written, fresh.Analysis.Roles, p.opts, nil); err != nil {
 		return nil, err
