@@ -79,7 +79,8 @@ func (e *UnknownOpError) Error() string {
 
 // Model sets the Type of every value of the model, in file order. A type that
 // the file declares is merged with the inferred one: each fills in what the
-// other lacks; where they disagree the error names the node.
+// other lacks. Where they disagree about a shape inside the graph the inferred
+// one counts; about an element type or an output the error names the node.
 func Model(m *onnx.Model, o Options) (*Result, error) {
 	r := &Result{
 		model: m, opts: o,
@@ -145,6 +146,11 @@ func (r *Result) Node(n *onnx.Node) error {
 			return fmt.Errorf("node %q: %s: output %q: %w", n.Label(), n.OpType(), v.Name, err)
 		}
 		t, err := merge(c.types[i], r.subst(v.Type))
+		if err != nil && !v.IsOutput() && t.DType == v.Type.DType {
+			// A shape beside the graph is a hint: exporters write wrong ones, and
+			// ONNX Runtime goes by the operator.
+			t, err = c.types[i], nil
+		}
 		if err != nil {
 			return fmt.Errorf("node %q: %s: output %q is %s by its inputs and %s as declared: %w", n.Label(), n.OpType(), v.Name, c.types[i], v.Type, err)
 		}

@@ -15,6 +15,8 @@ var reduceCases = []gradCase{
 	{row: "ReduceMax", name: "axis", body: "in a F[2,3]\ninit x int64[1] = [1]\ny = ReduceMax(a, x) {keepdims=0}", apart: 0.4},
 	{row: "ReduceMin", name: "axis", body: "in a F[2,3]\ninit x int64[1] = [0]\ny = ReduceMin(a, x)", apart: 0.4},
 	{row: "ReduceProd", name: "axis", body: "in a F[2,3]\ninit x int64[1] = [1]\ny = ReduceProd(a, x) {keepdims=0}", f32: true, lo: 0.5, hi: 1.5},
+	{row: "ReduceProd", name: "a zero", body: "in a F[2,3]\ninit k F[3] = [1, 0, 1]\ninit x int64[1] = [1]\nb = Sub(a, a)\nc = Add(b, k)\nd = Mul(a, c)\ne = Mul(b, a)\nf = Add(d, e)\ny = ReduceProd(f, x)", f32: true, lo: 0.5, hi: 1.5},
+	{row: "ReduceProd", name: "no axes", body: "in a F[2,3]\ny = ReduceProd(a) {noop_with_empty_axes=1}", f32: true, lo: 0.5, hi: 1.5},
 }
 
 var softmaxCases = []gradCase{

@@ -69,7 +69,16 @@ func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
 
 // rule finds the row for a node, nil where the table has none.
 func (e *engine) rule(n *onnx.Node) *Rule {
-	return lookup(n.Domain(), n.OpType(), e.m.Opset(n.Domain()))
+	return lookup(n.Domain(), n.OpType(), e.opset(n))
+}
+
+// opset is the version of the node's domain; one that the model does not import
+// yet, because this differentiation is the first to use it, is at its first.
+func (e *engine) opset(n *onnx.Node) int64 {
+	if n.Domain() == "" {
+		return e.m.Opset("")
+	}
+	return max(e.m.Opset(n.Domain()), 1)
 }
 
 // markNeeds finds the values that depend on one of the parameters through
@@ -174,7 +183,7 @@ func (e *engine) visit(n *onnx.Node) error {
 	}
 	e.b.Scope = strings.TrimPrefix(n.Label(), e.b.Prefix)
 	e.markMine()
-	c := &Context{Node: n, Dialect: e.dialect, Opset: e.m.Opset(n.Domain()), e: e, rule: r}
+	c := &Context{Node: n, Dialect: e.dialect, Opset: e.opset(n), e: e, rule: r}
 	r.Grad(c)
 	if err := e.b.Err(); err != nil {
 		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)

@@ -144,6 +144,12 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	normalize.MergeEqual(m.Graph)
+	// Other values may have taken over the names of the outputs.
+	res.Loss = m.Graph.Value(lossName)
+	for i := range res.Params {
+		p := &res.Params[i]
+		p.Grad = m.Graph.Value(p.Name + ".grad")
+	}
 	if usesDomain(m.Graph, "com.microsoft") && m.Opset("com.microsoft") == 0 {
 		m.SetOpset("com.microsoft", 1)
 	}

@@ -13,7 +13,7 @@ var gatherRules = []Rule{
 		c.AddScatter(0, c.Axis("axis", 0, c.In(0)), c.In(1), c.Grad(0))
 	}},
 	{Op: "GatherND", Since: 11, Doc: "g added to the slices that were read", Inputs: []int{0}, Grad: gradGatherND},
-	{Op: "ScatterElements", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices", Inputs: []int{0, 2}, Grad: gradScatterElements},
+	{Op: "ScatterElements", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices; a product's g*y over the factor, an extreme's to those equal to it", Inputs: []int{0, 2}, Grad: gradScatterElements},
 	{Op: "ScatterND", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices", Inputs: []int{0, 2}, Grad: gradScatterND},
 }
 
@@ -117,8 +117,18 @@ func gradScatterElements(c *Context) {
 	g, idx := c.Grad(0), c.In(1)
 	axis := onnx.IntAttr("axis", c.Node.Int("axis", 0))
 	mode := c.Node.Str("reduction", "none")
-	if mode != "none" && mode != "add" {
-		c.Fail("reduction %s", mode)
+	switch mode {
+	case "max", "min":
+		gradScatterExtreme(c, g, axis)
+		return
+	case "mul":
+		t := c.Do("Mul", g, c.Out(0))
+		if c.Needs(0) {
+			c.Add(0, c.Over(t, c.In(0)))
+		}
+		if c.Needs(2) {
+			c.Add(2, c.Over(c.Op("GatherElements", build.In(t, idx), axis), c.In(2)))
+		}
 		return
 	}
 	if c.Needs(0) {
@@ -130,6 +140,22 @@ func gradScatterElements(c *Context) {
 	}
 	if c.Needs(2) {
 		c.Add(2, c.Op("GatherElements", build.In(g, idx), axis))
+	}
+}
+
+// gradScatterExtreme shares g evenly among those that are the extreme.
+func gradScatterExtreme(c *Context, g *onnx.Value, axis onnx.Attribute) {
+	x, idx, u, y := c.In(0), c.In(1), c.In(2), c.Out(0)
+	of := c.Mask(c.Do("Equal", x, y), y)
+	added := c.Mask(c.Do("Equal", u, c.Op("GatherElements", build.In(y, idx), axis)), y)
+	ties := c.Op("ScatterElements", build.In(of, idx, added), axis, onnx.StringAttr("reduction", "add"))
+	// Where nothing is the extreme no gradient arrives: the maximum with one.
+	share := c.Over(g, c.Do("Max", ties, c.Scalar(y, 1)))
+	if c.Needs(0) {
+		c.Add(0, c.Times(share, of))
+	}
+	if c.Needs(2) {
+		c.Add(2, c.Times(c.Op("GatherElements", build.In(share, idx), axis), added))
 	}
 }
 

@@ -2,6 +2,7 @@ package grad
 
 import (
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // reduceRules: reductions over axes. A gradient arrives with the reduced axes
@@ -33,9 +34,7 @@ var reduceRules = []Rule{
 	})},
 	{Op: "ReduceMax", Since: 1, Doc: "g to the elements equal to y, shared evenly", Inputs: []int{0}, Grad: reduction(gradReduceExtreme)},
 	{Op: "ReduceMin", Since: 1, Doc: "g to the elements equal to y, shared evenly", Inputs: []int{0}, Grad: reduction(gradReduceExtreme)},
-	{Op: "ReduceProd", Since: 1, Doc: "g*y/x; not defined where x holds a zero", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
-		return c.Over(c.Times(r.g, r.y), c.In(0))
-	})},
+	{Op: "ReduceProd", Since: 1, Doc: "g times the product of the others, which zeros are kept out of", Inputs: []int{0}, Grad: reduction(gradReduceProd)},
 }
 
 // reduced is a reduction's gradient and output with ones in place of the
@@ -48,6 +47,21 @@ type reduced struct {
 func gradReduceExtreme(c *Context, r reduced) *onnx.Value {
 	mask := c.Mask(c.Do("Equal", c.In(0), r.y), r.y)
 	return c.Times(c.Over(r.g, c.Sum(mask, true, r.axes...)), mask)
+}
+
+// gradReduceProd divides the product by x, with ones in the place of zeros; what
+// has a zero among the others gets nothing.
+func gradReduceProd(c *Context, r reduced) *onnx.Value {
+	x := c.In(0)
+	zero := c.Mask(c.Do("Equal", x, c.Scalar(x, 0)), x)
+	safe := c.Plus(x, zero)
+	product, zeros := safe, zero
+	if len(r.axes) > 0 {
+		product = c.Op("ReduceProd", build.In(safe, c.IntList(ints64(r.axes)...)), onnx.IntAttr("keepdims", 1))
+		zeros = c.Sum(zero, true, r.axes...)
+	}
+	others := c.Over(c.Times(r.g, product), safe)
+	return c.Times(others, c.Mask(c.Do("Equal", zeros, zero), x))
 }
 
 // reduction makes a rule from the formula of the gradient.

@@ -227,6 +227,48 @@ func TestResultInTheGraph(t *testing.T) {
 	}
 }
 
+// TestFirstOfItsDomain: an operator that is written out with products of the
+// ort dialect is differentiated through them, though the model imports no such
+// domain.
+func TestFirstOfItsDomain(t *testing.T) {
+	body := "in q float32[2,3,4,5]\ninit w float32[5,5] = [" + strings.TrimSuffix(strings.Repeat("0.1,0.2,0.3,0.4,0.5,", 5), ",") + "]\n" +
+		"k = MatMul(q, w)\na = Attention(q, k, k)\nloss = ReduceMean(a) {keepdims=0}\nout loss float32"
+	m, err := onnx.Parse("model ir=9 opset=23\ngraph g {\n" + body + "\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Differentiate(m, Options{Dialect: DialectORT}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOutputsKeepTheirNames: a gradient that normalizing writes anew is still
+// the output that roles and results speak of.
+func TestOutputsKeepTheirNames(t *testing.T) {
+	body := "in x float32[2,4,3,3]\ninit s float32[4] = [1, 2, 3, 4]\ninit b float32[4] = [4, 3, 2, 1]\n" +
+		"a = GroupNormalization(x, s, b) {num_groups=2}\nc = Mul(a, a)\nloss = ReduceMean(c) {keepdims=0}\nout loss float32"
+	m, err := onnx.Parse("model ir=10 opset=21\ngraph g {\n" + body + "\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range res.Params {
+		if p.Grad == nil || !p.Grad.IsOutput() || p.Grad.Name != p.Name+".grad" {
+			t.Errorf("%s: gradient %v", p.Name, p.Grad)
+		}
+	}
+	text, _ := m.Metadata(RolesKey)
+	if res.Loss == nil || res.Loss.Name != "loss" || strings.Contains(text, ".old") {
+		t.Errorf("loss %v, roles %s", res.Loss, text)
+	}
+}
+
 // TestOtherLossIsLowered: a loss that is not differentiated has no kernel
 // either.
 func TestOtherLossIsLowered(t *testing.T) {

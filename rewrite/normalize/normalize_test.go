@@ -69,6 +69,10 @@ var cases = []struct {
 	{"list", "sequences", "in x float32[6,2]\ninit n int64[] = 2\ninit i int64[] = 0\ninit j int64[] = -1\ns = SplitToSequence(x, n)\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split"},
 	{"unbind", "sequences", "in x float32[2,3]\ninit i int64[] = 0\ninit j int64[] = 1\ns = SplitToSequence(x) {keepdims=0}\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split Squeeze Squeeze"},
 	{"stack", "sequences", "in x float32[2,3]\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = ConcatFromSequence(s) {axis=1, new_axis=1}", "Concat Relu Unsqueeze Unsqueeze"},
+	{"element of a list", "sequences", "in x float32[2,3]\ninit i int64[] = -1\na = Relu(x)\ns = SequenceConstruct(x, a)\nb = SequenceAt(s, i)\ny = Neg(b)", "Neg Relu"},
+	{"branch taken", "branches", branchBody("1"), "Mul Relu"},
+	{"branch not taken", "branches", branchBody("3"), "Neg Relu"},
+	{"branch of a constant", "branches", "in x float32[2,3]\ninit k bool[] = true\nc = If(k) {then_branch=graph a {\ninit q float32[3] = [1,2,3]\nz = Identity(q)\nout z float32[3]\n}, else_branch=graph b {\nz = Neg(x)\nout z float32[2,3]\n}}\ny = Add(x, c)", "Add"},
 	{"halves", "splits", "in x float32[2,4]\nr = Relu(x)\ninit z int64[1] = [0]\ninit h int64[1] = [2]\ninit e int64[1] = [9223372036854775807]\ninit ax int64[1] = [-1]\np = Slice(r, z, h, ax)\nq = Slice(r, h, e, ax)\ny = Mul(p, q)", "Mul Relu Split"},
 	{"unstack", "splits", "in x float32[3,2]\nr = Relu(x)\ninit i int64[] = 0\ninit j int64[] = 1\ninit k int64[] = 2\np = Gather(r, i)\nq = Gather(r, j)\ns = Gather(r, k)\nt = Mul(p, q)\ny = Add(t, s)", "Add Mul Relu Split Squeeze Squeeze Squeeze"},
 	{"no split: a gap", "", "in x float32[2,4]\nr = Relu(x)\ninit z int64[1] = [0]\ninit h int64[1] = [2]\ninit k int64[1] = [3]\ninit ax int64[1] = [-1]\np = Slice(r, z, h, ax)\nq = Slice(r, h, k, ax)\ny = Mul(p, q)", "Mul Relu Slice Slice"},
@@ -84,6 +88,12 @@ var cases = []struct {
 	{"swap through joined axes", "transposes", "in q float32[2,2,3,4]\nin k float32[2,3,2,4]\nb = Transpose(k) {perm=[0, 2, 1, 3]}\ninit s int64[3] = [4, 3, 4]\ninit u int64[4] = [2, 2, 4, 3]\nc = Reshape(b, s)\nt = Transpose(c) {perm=[0, 2, 1]}\nd = Reshape(t, u)\ny = MatMul(q, d)", "MatMul Transpose"},
 	{"swap between joined axes", "transposes", "in q float32[2,2,3,4]\nin k float32[2,2,3,4]\ninit s int64[3] = [4, 3, 4]\ninit u int64[4] = [2, 2, 4, 3]\nc = Reshape(k, s)\nt = Transpose(c) {perm=[0, 2, 1]}\nd = Reshape(t, u)\ny = MatMul(q, d)", "MatMul Transpose"},
 	{"equal nodes", "commons", "in x float32[2,3]\na = Relu(x)\nb = Relu(x)\ny = Mul(a, b)", "Mul Relu"},
+}
+
+// branchBody decides by the rank of x, twice.
+func branchBody(rank string) string {
+	return "in x float32[2,3]\nr = Relu(x)\ns = Shape(x)\nn = Size(s)\ninit k int64[] = " + rank + "\nc = Greater(n, k)\n" +
+		"y = If(c) {then_branch=graph a {\ninit q float32[] = 2\nd = Identity(c)\nt = If(d) {then_branch=graph aa {\nu = Mul(r, q)\nout u float32[2,3]\n}, else_branch=graph ab {\nw = Exp(r)\nout w float32[2,3]\n}}\nout t float32[2,3]\n}, else_branch=graph b {\nv = Neg(r)\nout v float32[2,3]\n}}"
 }
 
 const lnBody = "in x float32[2,3]\ninit ax int64[1] = [-1]\nm = ReduceMean(x, ax)\nd = Sub(x, m)\ninit two float32[] = 2\np = Pow(d, two)\nv = ReduceMean(p, ax)\ninit eps float32[] = 0.00001\nw = Add(v, eps)\ns = Sqrt(w)\n"

@@ -17,6 +17,8 @@ func sequences(s *state) error {
 			s.splitSequence(n)
 		case n.Is("ConcatFromSequence"):
 			s.concatSequence(n)
+		case n.Is("SequenceAt"):
+			s.element(n)
 		}
 	}
 	return nil
@@ -108,6 +110,24 @@ func (s *state) sequenceSizes(n *onnx.Node, extent int64) ([]int64, bool) {
 		sizes = append(sizes, min(step, extent-at))
 	}
 	return sizes, true
+}
+
+// element takes an element straight from a list that is put together in place.
+func (s *state) element(n *onnx.Node) {
+	c := made(n.In(0), "SequenceConstruct")
+	at, known := s.ints(n.In(1))
+	if c == nil || !known || len(at) != 1 || n.Out(0) == nil || n.Out(0).IsOutput() {
+		return
+	}
+	k := at[0]
+	if k < 0 {
+		k += int64(len(c.Inputs))
+	}
+	if k < 0 || k >= int64(len(c.Inputs)) {
+		return
+	}
+	s.g.ReplaceUses(n.Out(0), c.In(int(k)))
+	s.count++
 }
 
 // concatSequence joins the elements of a list that is put together in place.

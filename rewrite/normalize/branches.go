@@ -1,0 +1,66 @@
+package normalize
+
+// Branches that are decided before the run. TorchScript writes an If wherever a
+// rank or an extent decides (squeeze, tile, a diagonal); where inference knows
+// the condition, the branch taken stands in its place.
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+func branches(s *state) error {
+	return s.decide(s.nodes())
+}
+
+// decide inlines the Ifs among nodes, and those that come out of them.
+func (s *state) decide(nodes []*onnx.Node) error {
+	for _, n := range nodes {
+		if !n.Is("If") {
+			continue
+		}
+		cond, known := s.ints(n.In(0))
+		if !known || len(cond) != 1 {
+			continue
+		}
+		name := "else_branch"
+		if cond[0] != 0 {
+			name = "then_branch"
+		}
+		body := n.Attr(name).GetG()
+		if body == nil || len(body.Output) != len(n.Outputs) {
+			continue
+		}
+		inner, outs, err := s.g.Inline(n, body)
+		if err != nil {
+			continue // the If stays, and whoever cannot take it says so
+		}
+		for _, m := range inner {
+			if err := s.types.Node(m); err != nil {
+				return err
+			}
+		}
+		s.scope(n)
+		for i, o := range n.Outputs {
+			switch {
+			case o == nil:
+			case o.IsOutput() && slices.Contains(inner, outs[i].Producer) && !outs[i].IsOutput():
+				s.g.TakeOver(o, outs[i])
+			case o.IsOutput():
+				v := s.b.Op("Identity", build.In(outs[i]))
+				s.g.InsertBefore(n, s.b.Take()...)
+				s.g.TakeOver(o, v)
+			default:
+				s.g.ReplaceUses(o, outs[i])
+			}
+		}
+		s.g.Remove(n)
+		s.count++
+		if err := s.decide(inner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
