@@ -16,6 +16,12 @@ package optim
 // its memory, so their readers count; so do those of what an optimizer may take
 // into its readers (a Transpose of P, traits.PutsOff).
 //
+// Behind a view, or before one, the barrier is an Unsqueeze along no axes, which
+// the readers and the view lead to: ONNX Runtime makes one Reshape of views that
+// follow a Reshape, if each has one reader, and that one waits for nothing.
+// Opsets before 13 have no such Unsqueeze, so there the barrier takes the place
+// of the view before it.
+//
 // The barrier holds the reader's output until the update runs, so an order
 // that puts updates late keeps those outputs: run each update as soon as its
 // gradient is there.
@@ -82,7 +88,7 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	}
 	for _, l := range links {
 		b.Scope = l.old.Name
-		if err := bar(b, l.writer, l.old, l.readers); err != nil {
+		if err := bar(b, m.Opset(""), l.writer, l.old, l.readers); err != nil {
 			return 0, err
 		}
 	}
@@ -121,30 +127,72 @@ func settle(g *onnx.Graph, place map[*onnx.Node]int) {
 }
 
 // bar leads an input of the writer through a barrier that waits for readers.
-func bar(b *build.Builder, writer *onnx.Node, old *onnx.Value, readers []*onnx.Node) error {
+func bar(b *build.Builder, opset int64, writer *onnx.Node, old *onnx.Value, readers []*onnx.Node) error {
 	at := -1
 	for i, v := range writer.Inputs {
-		if v != nil && v != old && v.Type.Ranked {
+		if v != nil && v != old && v.Type.DType != onnx.Undefined {
 			at = i
 		}
 	}
 	if at < 0 {
-		return fmt.Errorf("node %q: no input of known rank to wait with, besides %q", writer.Label(), old.Name)
+		return fmt.Errorf("node %q: no input of known type to wait with, besides %q", writer.Label(), old.Name)
 	}
 	x := writer.Inputs[at]
+	var waits []*onnx.Value
+	for _, r := range readers {
+		waits = append(waits, nothing(b, r))
+	}
+	from := x
+	if isView(x.Producer) || isView(writer) {
+		if opset >= unsqueezeOpset {
+			if isView(x.Producer) {
+				waits = append(waits, nothing(b, x.Producer))
+			}
+			return unsqueeze(b, writer, at, waits)
+		}
+		for isView(from.Producer) {
+			if c := from.Producer.In(1); c != nil && c.Producer != nil && c.Producer.Is("Concat") { // a barrier's waits go on
+				waits = append(waits, c.Producer.Inputs[1:]...)
+			}
+			from = from.Producer.Inputs[0]
+		}
+	}
 	var shape []*onnx.Value
-	if dims, static := x.Type.Shape.Ints(); static {
+	length := onnx.TensorOf(onnx.Int64, make(onnx.Shape, 1))
+	if x.Type.Ranked {
+		length = onnx.TensorOf(onnx.Int64, onnx.StaticShape(int64(len(x.Type.Shape))))
+	}
+	if dims, static := x.Type.Shape.Ints(); static && x.Type.Ranked {
 		if len(dims) > 0 {
 			shape = append(shape, b.Ints(dims...))
 		}
 	} else {
-		shape = append(shape, typed(b.Op("Shape", build.In(x)), onnx.Int64, int64(len(x.Type.Shape))))
+		known := b.Op("Shape", build.In(x))
+		if known != nil {
+			known.Type = length
+		}
+		shape = append(shape, known)
 	}
-	for _, r := range readers {
-		shape = append(shape, nothing(b, r))
+	to := b.Op("Concat", append(shape, waits...), onnx.IntAttr("axis", 0))
+	barred := b.Op("Reshape", build.In(from, to))
+	if b.Err() != nil {
+		return b.Err()
 	}
-	to := typed(b.Op("Concat", shape, onnx.IntAttr("axis", 0)), onnx.Int64, int64(len(x.Type.Shape)))
-	barred := b.Op("Reshape", build.In(x, to))
+	to.Type, barred.Type = length, x.Type
+	writer.SetInput(at, barred)
+	return nil
+}
+
+// unsqueezeOpset is the opset from which Unsqueeze takes its axes as an input.
+const unsqueezeOpset = 13
+
+// unsqueeze leads an input of the writer through a view along no axes.
+func unsqueeze(b *build.Builder, writer *onnx.Node, at int, waits []*onnx.Value) error {
+	x, none := writer.Inputs[at], waits[0]
+	if len(waits) > 1 {
+		none = typed(b.Op("Concat", waits, onnx.IntAttr("axis", 0)), onnx.Int64, 0)
+	}
+	barred := b.Op("Unsqueeze", build.In(x, none))
 	if b.Err() != nil {
 		return b.Err()
 	}
@@ -153,13 +201,25 @@ func bar(b *build.Builder, writer *onnx.Node, old *onnx.Value, readers []*onnx.N
 	return nil
 }
 
+// isView reports an operator that only renames a buffer.
+func isView(n *onnx.Node) bool {
+	if n == nil {
+		return false
+	}
+	t, _ := traits.Of(n)
+	return t.Cost == traits.View && len(n.Inputs) > 0 && n.Inputs[0] != nil
+}
+
 // nothing is an int64 tensor without elements that depends on the node.
 func nothing(b *build.Builder, n *onnx.Node) *onnx.Value {
 	out := n.Outputs[slices.IndexFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil })]
 	zero := b.Ints(0)
 	flat := b.Op("Reshape", build.In(out, b.Ints(-1)))
 	if flat != nil {
-		flat.Type = onnx.TensorOf(out.Type.DType, onnx.Shape{out.Type.Shape.Elements()})
+		flat.Type = onnx.TensorOf(out.Type.DType, make(onnx.Shape, 1))
+		if out.Type.Ranked {
+			flat.Type.Shape[0] = out.Type.Shape.Elements()
+		}
 	}
 	none := typed(b.Op("Slice", build.In(flat, zero, zero, zero)), out.Type.DType, 0)
 	if out.Type.DType == onnx.Int64 {
