@@ -145,10 +145,8 @@ def torch_variants(a, folder):
     feeds = np.load(os.path.join(folder, "feeds.npz"))
     batch = tuple(torch.from_numpy(feeds[k]) for k in ("input_ids", "labels"))
     config = dict(n_layer=a.layers, n_embd=a.hidden, n_head=a.heads, vocab_size=a.vocab)
-    return [
-        torchside.Variant(f"PyTorch {name}", os.path.join(folder, "forward.safetensors"), config, batch, checkpoint, a.attention, a.optimizer == "adamw")
-        for name, checkpoint in (("plain", False), ("checkpointed", True))
-    ]
+    plain = torchside.Variant("PyTorch plain", os.path.join(folder, "forward.safetensors"), config, batch, False, a.attention, a.optimizer == "adamw")
+    return [plain, torchside.Variant("PyTorch checkpointed", None, config, batch, True, shared=plain)]
 
 
 def torch_row(v):

@@ -12,7 +12,10 @@ from safetensors.numpy import load_file
 
 
 class Variant:
-    def __init__(self, name, file, weights, feeds, level, threads):
+    """values are the weights, and state that variants share: with a rate of 0
+    parameters stay, and what m and v are changes no time."""
+
+    def __init__(self, name, file, values, feeds, level, threads):
         self.name = name
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
@@ -23,24 +26,19 @@ class Variant:
         for i in self.session.get_inputs():
             if i.name in feeds:
                 v = feeds[i.name]
-            elif i.name in weights:
-                v = weights[i.name]
             elif i.name == "step":
                 v = np.array(1, np.int64)
             else:  # the optimizer's state, and a learning rate of 0
-                v = np.zeros(i.shape, np.float32)
+                v = values.setdefault(i.name, np.zeros(i.shape, np.float32))
             self.values[i.name] = ort.OrtValue.ortvalue_from_numpy(v)
-        self.updated = [o.name for o in self.session.get_outputs() if o.name.endswith(".new")]
-        self.state = {o: np.empty(self.values[o[:-4]].shape(), np.float32) for o in self.updated}
-        self.state = {o: ort.OrtValue.ortvalue_from_numpy(v) for o, v in self.state.items()}
 
     def timed(self):
         binding = self.session.io_binding()
         for name, v in self.values.items():
             binding.bind_ortvalue_input(name, v)
         for o in self.session.get_outputs():
-            if o.name in self.state:
-                binding.bind_ortvalue_output(o.name, self.state[o.name])
+            if o.name.endswith(".new"):  # in place, as training does
+                binding.bind_ortvalue_output(o.name, self.values[o.name[:-4]])
             else:
                 binding.bind_output(o.name, "cpu")
         wall, cpu = time.perf_counter(), time.process_time()

@@ -27,9 +27,13 @@ from transformers import GPT2Config, GPT2LMHeadModel
 class Variant:
     """One way to run the model: checkpoint and optimizer are the choices."""
 
-    def __init__(self, name, weights, config, batch, checkpoint=False, attention="eager", adamw=False):
+    def __init__(self, name, weights, config, batch, checkpoint=False, attention="eager", adamw=False, shared=None):
         self.name = name
         self.batch = batch
+        self.checkpoint = checkpoint
+        if shared:  # another variant's model and state: with a rate of 0 they stay
+            self.model, self.optimizer = shared.model, shared.optimizer
+            return
         self.model = GPT2LMHeadModel(
             GPT2Config(**config, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0, attn_implementation=attention)
         )
@@ -39,11 +43,13 @@ class Variant:
                 raise SystemExit(f"{weights}: lacks {missing}")
             self.model.tie_weights()
         self.model.to(batch[0].device).train()
-        if checkpoint:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.0) if adamw else None
 
     def step(self):
+        if self.checkpoint:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        else:
+            self.model.gradient_checkpointing_disable()
         self.model.zero_grad(set_to_none=True)
         ids, labels = self.batch
         loss = self.model(ids, labels=labels, use_cache=False).loss

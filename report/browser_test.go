@@ -64,7 +64,7 @@ func startBrowser(t *testing.T) *browser {
 	childWrite.Close()
 	b := &browser{cmd: cmd, out: write, in: bufio.NewReader(read)}
 	// A browser that hangs must not hang the test.
-	stop := time.AfterFunc(2*time.Minute, func() { cmd.Process.Kill() })
+	stop := time.AfterFunc(10*time.Minute, func() { cmd.Process.Kill() })
 	t.Cleanup(func() {
 		b.send("Browser.close", nil)
 		cmd.Wait()

@@ -71,7 +71,6 @@ class Lab:
         pairs = [{"saving": 1 - m["memory"]["live_peak_bytes"] / first["memory"]["live_peak_bytes"], "bit_identical": loss(m) == loss(first)} for m in models[1:]]
         return {"models": models, "pairs": pairs}
 
-
     def predicted(self, files):
         models = [self.json("inspect", "--memory", f)["memory"] for f in files]
         peak = lambda m: m["predicted_live_peak_bytes"]
@@ -155,7 +154,7 @@ def heavy(lab):
             files = [lab.rewrite(train, "--strategy", s) for s in strategies]
             if optimizer == "sgd":
                 names, files = ["as derived"] + names, [train] + files
-            d = lab.one_by_one(files, 3)
+            d = lab.one_by_one(files, 3) if layers <= lab.a.largest else lab.predicted(files)
             tables.append((f"Heavy, {layers} layers of {width(lab.a, 4096)}, batch {batch}, {what}", rows_of(d, names, alone=True)))
     return tables
 
@@ -188,6 +187,13 @@ def theory(lab):
     return [(f"Encoder stacks of {width(a, 768)}, input [4,256,{width(a, 768)}]: theory beside what is reached", rows)]
 
 
+# What the figures of a table mean.
+NOTES = {
+    "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
+the backward peak does not fall: it is the gradients. With the update in backward
+it falls by the gradients' size, but for the two that are alive at a time.""",
+}
+
 TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory}
 
 
@@ -200,18 +206,20 @@ def text(rows):
     return "\n".join([line(head), rule] + [line([r[h] for h in head]) for r in rows])
 
 
-def machine(lab):
-    """What the figures depend on."""
-    cpu = platform.processor() or platform.machine()
+def cpu():
     try:
         with open("/proc/cpuinfo") as f:
-            cpu = next(l.split(":")[1].strip() for l in f if l.startswith("model name"))
+            return next(l.split(":")[1].strip() for l in f if l.startswith("model name"))
     except (OSError, StopIteration):
-        pass
+        return platform.processor() or platform.machine()
+
+
+def machine(lab):
+    """What the figures depend on."""
     found = lab.json("doctor").get("findings", [])
     version = next((f["is"].split()[0] for f in found if f["what"] == "onnx runtime"), "")
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.system() + " " + platform.machine(), "threads": lab.a.threads,
-            "onnxruntime": version}
+    return {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.system() + " " + platform.machine(), "threads": lab.a.threads,
+            "onnxruntime": version, "largest": lab.a.largest}
 
 
 def main():
@@ -222,7 +230,7 @@ def main():
     p.add_argument("--provider", default="auto")
     p.add_argument("--steps", type=int, default=50, help="of the encoder")
     p.add_argument("--measure", type=int, default=12, help="theory: run stacks of up to N layers")
-    p.add_argument("--predicted", action="store_true", help="heavy: predict, where there is no room to run")
+    p.add_argument("--largest", type=int, default=40, help="heavy: predict stacks of more than N layers, where there is no room to run (20 layers take 5 GB, 40 take 10)")
     p.add_argument("--small", action="store_true", help="a sixteenth of every width")
     p.add_argument("--out", help="folder for TABLE.md and TABLE.json")
     a = p.parse_args()
@@ -242,8 +250,9 @@ def main():
 
 def save(folder, name, tables, body, about, commands):
     os.makedirs(folder, exist_ok=True)
-    lines = [f"# {name}", "", f"`scripts/tables.py {name}` on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
-             "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", "The commands:", "", "```"]
+    flags = f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
+    lines = [f"# {name}", "", f"`scripts/tables.py {name}{flags}` on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
+             "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([NOTES[name], ""] if name in NOTES else []), "The commands:", "", "```"]
     lines += commands + ["```", ""]
     for suffix, content in ((".md", "\n".join(lines)), (".json", json.dumps({"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]}, indent=1) + "\n")):
         part = os.path.join(folder, name + suffix + ".part")

@@ -1,48 +1,58 @@
 #!/usr/bin/env bash
-# Exports of transformers through the whole way on the CPU: grad, plan, rewrite,
-# compare; gradients must agree within 1e-5 of the largest.
+# Exports of transformers, and joint graphs of other tools, through the whole way
+# on the CPU: grad, plan, rewrite, compare.
 #
 #     scripts/export_gpt2.py exports --model gpt2 --seq 512
 #     scripts/export_gpt2.py exports --model gpt2-medium --seq 512
-#     scripts/validate_exports.sh exports [MODEL-EXPORTER …]
+#     scripts/validate_exports.sh exports [MODEL-EXPORTER …] [JOINT.onnx …]
 #
-# For every MODEL-EXPORTER.onnx in the folder: the training graph as derived, put
-# in order, and with STRATEGY (default "full --chunk-loss auto"), the logits taken
-# off both, and MODEL-EXPORTER.json with what compare says. GRAD are flags of
-# remat grad ("--optimizer adamw"), OPTIONS of remat itself.
+# For every MODEL-EXPORTER.onnx in the folder: the training graph with the update
+# in it (GRAD, default "--optimizer sgd"), as derived and with STRATEGY (default
+# full), the logits taken off the second. A joint graph is compared as it is;
+# JOINT.npz beside it feeds it. All that both return must agree within 1e-5 of the
+# largest; where nothing was chunked, updated parameters come out in the same bits,
+# and so did the gradients. OPTIONS are flags of remat itself ("--threads 1"),
+# STEPS of compare. OUT=FILE.md gets the table, with the machine and versions.
 set -eu -o pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=${1:?usage: validate_exports.sh FOLDER [NAME …]}
 shift
 remat=${REMAT:-$here/../bin/remat}
-strategy=${STRATEGY:-full --chunk-loss auto}
+strategy=${STRATEGY:-full}
+grad=${GRAD---optimizer sgd}
 [ $# -gt 0 ] || set -- $(cd "$folder" && ls -- *-torchscript.onnx *-dynamo.onnx 2>/dev/null | sed 's/\.onnx$//')
 [ $# -gt 0 ] || { echo "validate_exports: $folder holds no export (scripts/export_gpt2.py makes them)" >&2; exit 2; }
 
-bad=0
-for name; do
-	model=$folder/$name
-	echo "== $name"
-	run() { "$remat" --quiet ${OPTIONS:-} "$@"; }
-	if run grad "$model.onnx" --loss loss ${GRAD:-} -o "$model.train.onnx" &&
-		run rewrite "$model.train.onnx" --strategy none --drop-output logits -o "$model.plain.onnx" &&
-		run plan "$model.train.onnx" --strategy ${strategy%% *} -o "$model.plan.json" >"$model.plan.txt" &&
-		run rewrite "$model.train.onnx" --strategy $strategy --drop-output logits -o "$model.small.onnx" &&
-		run --json compare "$model.train.onnx" "$model.plain.onnx" "$model.small.onnx" --feeds "$folder/${name%-*}-feeds.npz" \
-			--steps 2 --tolerance 1e-5 >"$model.json.part"; then
+run() { "$remat" --quiet ${OPTIONS:-} "$@"; }
+
+# whole NAME: grad, plan, rewrite, compare.
+whole() {
+	local model=$folder/$1 feeds=$folder/${1%-*}-feeds.npz plain=$folder/$1.train.onnx drop="--drop-output logits"
+	if [ -f "$1" ]; then
+		model=$folder/$(basename "$1" .onnx) feeds=${1%.onnx}.npz drop=
+		plain=$model.joint.onnx
+		cp "$1" "$plain"
+	else
+		run grad "$model.onnx" --loss loss $grad -o "$plain" || return 1
+	fi
+	run --json plan "$plain" --strategy $strategy $drop -o "$model.plan.json" >"$model.planned.json" &&
+		run rewrite "$plain" --plan "$model.plan.json" $drop -o "$model.small.onnx" &&
+		run --json inspect --memory "$plain" >"$model.plain.memory.json" &&
+		run --json compare "$plain" "$model.small.onnx" --feeds "$feeds" --steps ${STEPS:-2} --tolerance 1e-5 >"$model.json.part" &&
 		mv "$model.json.part" "$model.json"
-		python3 - "$model.json" <<-'PY'
-			import json, sys
-			d = json.load(open(sys.argv[1]))
-			for m, p in zip(d["models"][1:], d["pairs"]):
-			    peaks = [x["memory"]["live_peak_bytes"] / 1e6 for x in (d["models"][0], m)]
-			    print(f"{m['model']}: live peak {peaks[0]:.1f} -> {peaks[1]:.1f} MB, saved {100 * p['saving']:.1f} %, overhead "
-			          f"{100 * p['overhead']:.1f} %, gradients within {p['max_relative_gradient_difference']:.1e}")
-		PY
+}
+
+bad=0
+done=()
+for name; do
+	echo "== $name"
+	if whole "$name"; then
+		done+=("$folder/$(basename "$name" .onnx)")
 	else
 		echo "validate_exports: $name failed" >&2
 		bad=1
 	fi
 done
+[ ${#done[@]} -eq 0 ] || OUT=${OUT:-} GRAD=$grad STRATEGY=$strategy REMAT=$remat python3 "$here/exports_table.py" "${done[@]}"
 exit $bad
