@@ -14,8 +14,8 @@ import "sort"
 //     one.
 //     Each in three modes of holding what is computed again (lower.go), with
 //     shapes known to ONNX Runtime and concealed from it (Plan.Conceal).
-//  3. Paths: between neighbours on the frontier the difference is applied
-//     layer by layer, which fills the gaps.
+//  3. Paths: between neighbours on the frontier, the farthest apart first, the
+//     difference is applied layer by layer, which fills the gaps.
 //
 // Nothing of this depends on the budget, so the plan for a smaller budget can
 // never cost less than the one for a larger: the frontier is computed once,
@@ -24,9 +24,9 @@ import "sort"
 // Weakness: the base order of backward is fixed during the search.
 
 // searchVisits bounds the evaluations of one search. Each costs time linear in
-// the graph, so a large graph gets fewer, but not less than a quarter.
+// the graph, so a large graph gets fewer.
 func (ix *index) searchVisits() int {
-	return min(4000, max(1000, 5_000_000/max(len(ix.reads), 1)))
+	return min(4000, max(600, 3_000_000/max(len(ix.reads), 1)))
 }
 
 // exhaustiveStash is the number of droppable values up to which all sets are

@@ -164,29 +164,41 @@ func (e *explorer) untried() *point {
 	return best
 }
 
-// paths visits the sets between neighbours on the frontier, applying their
-// difference value by value in forward order, both ways.
+// pathSteps is the number of sets that are visited on a path.
+const pathSteps = 16
+
+// paths visits sets between neighbours on the frontier, the farthest apart
+// first: from either end the difference is applied in forward order, that is
+// layer by layer.
 func (e *explorer) paths() {
 	points := append([]*point(nil), e.front.points...)
-	sort.Slice(points, func(a, b int) bool { return points[a].peak < points[b].peak })
-	for i := 1; i < len(points) && e.visits > 0; i++ {
+	pairs := make([]int, 0, len(points))
+	for i := 1; i < len(points); i++ {
+		pairs = append(pairs, i)
+	}
+	gap := func(i int) float64 {
+		return float64(points[i].peak-points[i-1].peak) * float64(points[i-1].work-points[i].work)
+	}
+	sort.SliceStable(pairs, func(a, b int) bool { return gap(pairs[a]) > gap(pairs[b]) })
+	for _, i := range pairs {
+		if e.visits <= 0 {
+			return
+		}
 		var diff []int
 		for _, r := range e.ix.stash {
 			if points[i].keep[r] != points[i-1].keep[r] {
 				diff = append(diff, r)
 			}
 		}
-		e.sim.conceal = points[i].conceal
-		set := append([]bool(nil), points[i].keep...)
-		for _, r := range diff {
-			set[r] = !set[r]
-			e.visitIn(set, points[i].mode)
-		}
-		e.sim.conceal = points[i-1].conceal
-		copy(set, points[i-1].keep)
-		for _, r := range diff {
-			set[r] = !set[r]
-			e.visitIn(set, points[i-1].mode)
+		for _, from := range []*point{points[i], points[i-1]} {
+			e.sim.conceal = from.conceal
+			set := append([]bool(nil), from.keep...)
+			for k, r := range diff {
+				set[r] = !set[r]
+				if k+1 < len(diff) && (k+1)*pathSteps/len(diff) != k*pathSteps/len(diff) {
+					e.visitIn(set, from.mode)
+				}
+			}
 		}
 	}
 }
