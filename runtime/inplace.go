@@ -5,19 +5,18 @@ package runtime
 //	W ──▶ reader … ──▶ update ──▶ W.new          both in the same memory
 //
 // ONNX Runtime does not see that they share it, so every reader of W, and of
-// what aliases W, must run before the update begins to write. A data
-// dependency from each reader to the update proves that for every runtime, if
-// those count as readers too that an optimizer may make readers of W: a product
-// of a transposed W, or of W transposed twice. Where there is none, the order
-// in which ONNX Runtime itself lists the nodes of the optimized graph decides,
-// for this session's options. Where that does not prove it either, the next
-// value gets memory of its own and is copied after the step.
+// what aliases W, must run before the update begins to write. In a graph that
+// runs as it stands, a data dependency from each reader to the update proves
+// that. Where there is none, and wherever ONNX Runtime optimizes the graph (it
+// makes a product of a transposed W one of W, and takes views out), the order
+// decides in which it lists the nodes of what it made, for this session's
+// options. Where that does not prove it, the next value gets memory of its own
+// and is copied after the step.
 
 import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // aliasing operators return their first input's memory.
@@ -94,9 +93,18 @@ func (d *dependencies) before(a, b *onnx.Node) bool {
 }
 
 // InPlace lists the next values (outputs, by the input that each updates) that
-// a session would write over their inputs; see inPlace for executed.
+// a session would write over their inputs. executed gives the graph that ONNX
+// Runtime runs, in order, or g itself where that is not known.
 func InPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph, error)) ([]string, error) {
-	safe, err := inPlace(g, next, executed)
+	run, err := executed()
+	if err != nil {
+		return nil, err
+	}
+	level := 0
+	if run != g {
+		level = 1
+	}
+	safe, err := inPlace(g, next, level, func() (*onnx.Graph, error) { return run, nil })
 	if err != nil {
 		return nil, err
 	}
@@ -111,14 +119,18 @@ func InPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph
 }
 
 // inPlace splits the roles' next values into those that may share their
-// input's memory and the rest. executed gives the graph that ONNX Runtime
-// runs, in order; it is asked for only where data dependencies do not decide.
-func inPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph, error)) (map[string]bool, error) {
+// input's memory and the rest. executed gives the graph that ONNX Runtime runs
+// at the level of optimization, in order; at level 0 it is asked for only where
+// data dependencies do not decide.
+func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (*onnx.Graph, error)) (map[string]bool, error) {
 	safe := map[string]bool{}
 	var open []string
 	deps := &dependencies{}
 	for in, out := range next {
-		if safe[in] = updateSafe(g.Value(in), g.Value(out), traits.PutsOff, deps.before); !safe[in] {
+		if v := g.Value(in); v == nil || v.Init != nil {
+			continue // an initializer stays what it is
+		}
+		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), aliases, deps.before); !safe[in] {
 			open = append(open, in)
 		}
 	}

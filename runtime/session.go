@@ -184,7 +184,7 @@ func (s *Session) markInPlace() error {
 		}
 	}
 	var executed *onnx.Model
-	safe, err := inPlace(s.Model.Graph, next, func() (*onnx.Graph, error) {
+	safe, err := inPlace(s.Model.Graph, next, s.options.Level, func() (*onnx.Graph, error) {
 		var err error
 		if executed, err = s.engine.Dump(s.Model, s.options.session(s.Provider)); err != nil {
 			return nil, err
