@@ -83,7 +83,9 @@ func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
 			reach[v] = true
 		}
 		for k, v := range n.Inputs {
-			if v != nil && (r == nil && v.Type.DType.IsFloat() || r != nil && r.flowsTo(n, k)) {
+			// Lists of tensors, and what comes out of them, may have no type.
+			open := r == nil && v != nil && (v.Type.DType.IsFloat() || v.Type.DType == onnx.Undefined)
+			if v != nil && (open || r != nil && r.flowsTo(n, k)) {
 				reach[v] = true
 			}
 		}

@@ -12,6 +12,20 @@ import (
 )
 
 func branches(s *state) error {
+	// A rank that decides may be that of a list's element.
+	before := s.count
+	for _, n := range s.nodes() {
+		if n.Is("SequenceAt") {
+			s.element(n)
+		}
+	}
+	if s.count > before {
+		for _, n := range s.g.Nodes {
+			if err := s.types.Node(n); err != nil {
+				return err
+			}
+		}
+	}
 	return s.decide(s.nodes())
 }
 

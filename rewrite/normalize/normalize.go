@@ -44,7 +44,7 @@ type state struct {
 
 // passes in order; what needs what is said in the rows.
 var passes = []Pass{
-	{"branches", "an If whose condition is known becomes the branch taken; first, since all others look past control flow", branches},
+	{"branches", "an If whose condition is known becomes the branch taken, an element of a list in place itself; first, since all others look past control flow", branches},
 	{"constants", "Constant nodes become initializers, so that patterns see their numbers", constants},
 	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},
 	{"fold", "integers that inference knows, and one-element floats of constants, become constants; needs constants", fold},

@@ -69,9 +69,11 @@ var cases = []struct {
 	{"list", "sequences", "in x float32[6,2]\ninit n int64[] = 2\ninit i int64[] = 0\ninit j int64[] = -1\ns = SplitToSequence(x, n)\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split"},
 	{"unbind", "sequences", "in x float32[2,3]\ninit i int64[] = 0\ninit j int64[] = 1\ns = SplitToSequence(x) {keepdims=0}\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split Squeeze Squeeze"},
 	{"stack", "sequences", "in x float32[2,3]\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = ConcatFromSequence(s) {axis=1, new_axis=1}", "Concat Relu Unsqueeze Unsqueeze"},
-	{"element of a list", "sequences", "in x float32[2,3]\ninit i int64[] = -1\na = Relu(x)\ns = SequenceConstruct(x, a)\nb = SequenceAt(s, i)\ny = Neg(b)", "Neg Relu"},
+	{"element of a list", "branches", "in x float32[2,3]\ninit i int64[] = -1\na = Relu(x)\ns = SequenceConstruct(x, a)\nb = SequenceAt(s, i)\ny = Neg(b)", "Neg Relu"},
 	{"branch taken", "branches", branchBody("1"), "Mul Relu"},
 	{"branch not taken", "branches", branchBody("3"), "Neg Relu"},
+	{"branch by an element", "branches", "in x float32[2,3]\ninit i int64[] = 0\na = Relu(x)\ns = SequenceConstruct(a, x)\nb = SequenceAt(s, i)\nh = Shape(b)\nn = Size(h)\ninit k int64[] = 2\nc = Equal(n, k)\n" +
+		"y = If(c) {then_branch=graph a {\nt = Neg(b)\nout t float32[2,3]\n}, else_branch=graph b {\nu = Exp(b)\nout u float32[2,3]\n}}", "Neg Relu"},
 	{"branch of a constant", "branches", "in x float32[2,3]\ninit k bool[] = true\nc = If(k) {then_branch=graph a {\ninit q float32[3] = [1,2,3]\nz = Identity(q)\nout z float32[3]\n}, else_branch=graph b {\nz = Neg(x)\nout z float32[2,3]\n}}\ny = Add(x, c)", "Add"},
 	{"halves", "splits", "in x float32[2,4]\nr = Relu(x)\ninit z int64[1] = [0]\ninit h int64[1] = [2]\ninit e int64[1] = [9223372036854775807]\ninit ax int64[1] = [-1]\np = Slice(r, z, h, ax)\nq = Slice(r, h, e, ax)\ny = Mul(p, q)", "Mul Relu Split"},
 	{"unstack", "splits", "in x float32[3,2]\nr = Relu(x)\ninit i int64[] = 0\ninit j int64[] = 1\ninit k int64[] = 2\np = Gather(r, i)\nq = Gather(r, j)\ns = Gather(r, k)\nt = Mul(p, q)\ny = Add(t, s)", "Add Mul Relu Split Squeeze Squeeze Squeeze"},
