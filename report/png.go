@@ -205,7 +205,7 @@ func (write labelled) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-func shortShare(x float64) string { return Number(math.Round(x*1000)/10) + " %" }
+func shortShare(x float64) string { return Number(noMinusZero(math.Round(x*1000)/10, 0.05)) + " %" }
 
 func shortSeconds(x float64) string {
 	if x == 0 {

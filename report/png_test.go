@@ -56,3 +56,12 @@ func TestPNGOfNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestShortShare: an axis that begins a rounding error below zero begins at 0.
+func TestShortShare(t *testing.T) {
+	for x, want := range map[float64]string{-1e-17: "0 %", 0: "0 %", 0.2: "20 %", -0.05: "-5 %", 1: "100 %"} {
+		if got := shortShare(x); got != want {
+			t.Errorf("shortShare(%g) = %q, want %q", x, got, want)
+		}
+	}
+}
