@@ -4,7 +4,8 @@ package grad
 // LayerNorm's, a position table) or a constant (an attention mask, a cosine
 // table) is not written in the file. Its content tells: a mask holds zeros and
 // very negative numbers, a table of sines starts with sin 0 or cos 0 and never
-// leaves [-1,1]. Every such guess is listed as a Decision.
+// leaves [-1,1], or its columns are waves; distances that are added to attention
+// scores rise evenly. Every such guess is listed as a Decision.
 
 import (
 	"fmt"
@@ -54,9 +55,11 @@ func elementwiseOnly(v *onnx.Value) bool {
 		switch {
 		case u.Index == onnx.Captured:
 			return false
-		case u.Node.Is("Cast", "Reshape", "Unsqueeze", "Squeeze", "Slice", "Expand", "Transpose", "Identity") && u.Index == 0:
-			if !elementwiseOnly(u.Node.Out(0)) {
-				return false
+		case u.Node.Is("Cast", "Reshape", "Unsqueeze", "Squeeze", "Slice", "Split", "Expand", "Transpose", "Identity") && u.Index == 0:
+			for _, o := range u.Node.Outputs {
+				if o != nil && !elementwiseOnly(o) {
+					return false
+				}
 			}
 		case u.Node.Domain() != "" || !elementwise[u.Node.OpType()]:
 			return false
@@ -90,10 +93,36 @@ func constantLook(v *onnx.Value) string {
 	if len(distinct) <= 3 && (lowest <= -1e4 || distinct[0] && distinct[1] && len(v.Type.Shape) >= 2) {
 		return "a mask: it holds only " + listed(distinct)
 	}
-	if len(v.Type.Shape) >= 2 && lowest >= -1 && highest <= 1 && len(distinct) >= 4 && trigRow(v, values) {
+	if len(distinct) <= 3 && distinct[0] && highest == 0 && (lowest <= -10 || lowest == 0) && len(v.Type.Shape) >= 2 && beforeSoftmax(v, 12) {
+		return "a mask: it holds only " + listed(distinct)
+	}
+	if len(v.Type.Shape) >= 2 && len(distinct) >= 4 && (lowest >= -1 && highest <= 1 && trigRow(v, values) || waves(v, values)) {
 		return "a table of sines or cosines"
 	}
+	if len(v.Type.Shape) >= 3 && len(distinct) >= 3 && evenRows(v, values) && beforeSoftmax(v, 12) {
+		return "a table of distances (ALiBi)"
+	}
 	return ""
+}
+
+// beforeSoftmax reports that v, perhaps reshaped or sliced, is added to what a
+// Softmax or an Attention reads, within that many nodes.
+func beforeSoftmax(v *onnx.Value, depth int) bool {
+	hit := false
+	for _, u := range v.Uses() {
+		switch {
+		case u.Node.Is("Softmax"), u.Node.Is("Attention") && u.Index == 3:
+			hit = true
+		case u.Node.Is("Add", "Sub", "Where", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Slice", "Expand", "Transpose", "Identity", "Max"):
+			if depth == 0 || u.Node.Out(0) == nil || !beforeSoftmax(u.Node.Out(0), depth-1) {
+				return false
+			}
+			hit = true
+		case u.Index == onnx.Captured || !u.Node.Is("Shape", "IsNaN"):
+			return false
+		}
+	}
+	return hit
 }
 
 func listed(set map[float64]bool) string {
@@ -103,6 +132,62 @@ func listed(set map[float64]bool) string {
 	}
 	sort.Strings(parts)
 	return strings.Join(parts, ", ")
+}
+
+// waves reports rows of which each column is a wave: f(i-1) + f(i+1) = k f(i)
+// with a k of its own, as holds for sines and cosines of multiples of an angle,
+// whatever they are scaled by. One column at least must bend.
+func waves(v *onnx.Value, values []float64) bool {
+	s := v.Type.Shape
+	length, ok1 := s[len(s)-2].Int()
+	wide, ok2 := s[len(s)-1].Int()
+	n := int(wide)
+	if !ok1 || !ok2 || length < 6 || n < 2 || len(values) < 6*n {
+		return false
+	}
+	values = values[:min(int(length), len(values)/n)*n]
+	high := 0.0
+	for _, x := range values {
+		high = math.Max(high, math.Abs(x))
+	}
+	bends := false
+	for col := range n {
+		at, most := 0, 0.0
+		for i := 1; i < len(values)/n-1; i++ {
+			if x := math.Abs(values[i*n+col]); x > most {
+				at, most = i, x
+			}
+		}
+		if most < 1e-3*high {
+			continue // a sine of small angles, or padding
+		}
+		sum := func(i int) float64 { return values[(i-1)*n+col] + values[(i+1)*n+col] }
+		k := sum(at) / values[at*n+col]
+		bends = bends || math.Abs(k) < 1.99
+		for i := 1; i < len(values)/n-1; i++ {
+			if !(math.Abs(sum(i)-k*values[i*n+col]) <= 1e-4*high) {
+				return false
+			}
+		}
+	}
+	return bends
+}
+
+// evenRows reports rows that rise or fall by the same step throughout.
+func evenRows(v *onnx.Value, values []float64) bool {
+	wide, ok := v.Type.Shape[len(v.Type.Shape)-1].Int()
+	n := int(wide)
+	if !ok || n < 3 || len(values) < n {
+		return false
+	}
+	for i, x := range values[:len(values)/n*n] {
+		if col := i % n; col >= 2 {
+			if math.Abs(x-2*values[i-1]+values[i-2]) > 1e-5*math.Abs(x-values[i-1]) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // trigRow reports that the first row is all cos 0 or all sin 0.

@@ -3,6 +3,7 @@ package grad
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -224,6 +225,50 @@ func TestResultInTheGraph(t *testing.T) {
 	for _, n := range m.Graph.Nodes {
 		if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") {
 			t.Errorf("%s is left", n.OpType())
+		}
+	}
+}
+
+// TestTables: constants that an exporter computed ahead are told from weights
+// by what they hold and by where they go.
+func TestTables(t *testing.T) {
+	rows := func(n, width int, f func(i, k float64) float64) string {
+		var list []string
+		for i := range n {
+			for k := range width {
+				list = append(list, fmt.Sprintf("%.8g", float32(f(float64(i), float64(k)))))
+			}
+		}
+		return "[" + strings.Join(list, ", ") + "]"
+	}
+	wave := func(i, k float64) float64 { return 1.14 * math.Cos(i*math.Pow(10, -k)) }
+	const score = "z = Add(q, c)\nz1 = Softmax(z)\nloss = ReduceMax(z1) {keepdims=0}"
+	const value = "z = Mul(q, c)\nloss = ReduceSum(z) {keepdims=0}"
+	for name, c := range map[string]struct {
+		constant, tail string
+		trained        bool
+	}{
+		"scaled cosines": {rows(8, 4, wave), value, false},
+		"sines beside cosines": {rows(8, 4, func(i, k float64) float64 {
+			return math.Sin(i*math.Pow(10, -math.Floor(k/2)) + math.Pi/2*math.Mod(k, 2))
+		}), value, false},
+		"nearly cosines":         {rows(8, 4, func(i, k float64) float64 { return wave(i, k) + 0.01*math.Sin(7*i*i+k) }), value, true},
+		"equal rows":             {rows(8, 4, func(i, k float64) float64 { return k + 0.3 }), value, true},
+		"a mask of nothing":      {rows(8, 4, func(i, k float64) float64 { return 0 }), score, false},
+		"a window":               {rows(8, 4, func(i, k float64) float64 { return -100 * math.Mod(i+k, 2) }), score, false},
+		"zeros that are no mask": {rows(8, 4, func(i, k float64) float64 { return 0 }), value, true},
+		"distances":              {rows(8, 4, func(i, k float64) float64 { return k * math.Pow(2, -i) }), score, false},
+		"a learned bias":         {rows(8, 4, func(i, k float64) float64 { return math.Sin(3*i*i + k*k) }), score, true},
+	} {
+		body := "in x float32[2,8,4]\ninit w float32[4,4] = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]\nq = MatMul(x, w)\ninit c float32[1,8,4] = " + c.constant + "\n" + c.tail
+		res, err := Differentiate(parseGraph(t, body, "loss float32"), Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, d := range res.Decisions {
+			if d.Name == "c" && d.Trained != c.trained {
+				t.Errorf("%s: trained %v: %s", name, d.Trained, d.Reason)
+			}
 		}
 	}
 }
