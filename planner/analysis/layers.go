@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sort"
 
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -79,7 +80,8 @@ func (c *cutFinder) findMain() {
 			continue
 		}
 		trained := a.Roles.Grad[value.Name] != "" || a.Roles.New[value.Name] != ""
-		weights[v] = trained || kind == ortmodel.Constant && !a.Roles.loaded() && value.Type.DType.IsFloat() && a.elements(value) > 1
+		weights[v] = trained || kind == ortmodel.Constant && value.Type.DType.IsFloat() && a.elements(value) > 1 &&
+			(!a.Roles.loaded() || multiplied(value)) // perhaps a weight that an exporter transposed
 		data[v] = kind == ortmodel.Feed && !weights[v]
 	}
 	c.main = make([]bool, len(a.Values))
@@ -108,6 +110,16 @@ func (c *cutFinder) findMain() {
 		}
 		c.reads = append(c.reads, list)
 	}
+}
+
+// multiplied reports a value that some product reads.
+func multiplied(v *onnx.Value) bool {
+	for _, u := range v.Uses() {
+		if t, _ := traits.Of(u.Node); heavy(t) {
+			return true
+		}
+	}
+	return false
 }
 
 // forwardOrder lists the forward operators, each after what it reads, each

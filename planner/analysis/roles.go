@@ -3,6 +3,8 @@ package analysis
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -180,54 +182,89 @@ func (f *roleFinder) sameShape(x, y *onnx.Value) bool {
 	return p.Class >= 0 && p.Class == q.Class && x.Type.DType == y.Type.DType
 }
 
-// findNew matches updated inputs with the outputs that update them.
+// A reach is what leads to an output through elementwise operators alone.
+type reach struct{ inputs, weights map[*onnx.Value]bool }
+
+// findNew matches updated inputs, then initializers, with the outputs that
+// update them.
 func (f *roleFinder) findNew() {
-	reach := map[*onnx.Value]map[*onnx.Value]bool{}
+	all := map[*onnx.Value]reach{}
 	for _, v := range f.g.Outputs {
 		if v.Producer != nil && !f.done[v] && v.Type.DType.IsFloat() && f.backwardOps(v) > 0 {
-			if r := f.elementwise(v); len(r) > 0 {
-				reach[v] = r
+			if r := f.elementwise(v); len(r.inputs)+len(r.weights) > 0 {
+				all[v] = r
 			}
 		}
 	}
-	for in, out := f.onlyReach(reach); in != nil; in, out = f.onlyReach(reach) {
+	assign := func(in, out *onnx.Value) {
 		f.roles.New[in.Name] = out.Name
 		f.done[out] = true
-		for _, r := range reach {
-			delete(r, in)
+		for _, r := range all {
+			delete(r.inputs, in)
+			delete(r.weights, in)
 		}
 	}
-	// Exporters merge inputs that were equal when they traced: then one state
-	// is read for two, and the other not at all.
+	for in, out := f.onlyReach(all); in != nil; in, out = f.onlyReach(all) {
+		assign(in, out)
+	}
+	f.findMerged(all, assign)
 	for _, out := range f.g.Outputs {
-		if reach[out] == nil || f.done[out] {
+		if f.done[out] || len(all[out].inputs) > 0 {
 			continue
 		}
-		var best *onnx.Value
-		for _, in := range f.g.Inputs {
-			if _, taken := f.roles.New[in.Name]; taken || len(in.Uses()) > 0 || !f.sameShape(in, out) {
-				continue
-			}
-			if best == nil || commonEnding(in.Name, out.Name) > commonEnding(best.Name, out.Name) {
-				best = in
-			}
-		}
-		if best != nil {
-			f.roles.New[best.Name] = out.Name
-			f.done[out] = true
+		if in := f.alike(out, slices.Collect(maps.Keys(all[out].weights))); in != nil {
+			assign(in, out)
 		}
 	}
 }
 
-// onlyReach picks an output that a single input reaches; of several outputs
-// of that input, the one whose name ends most alike.
-func (f *roleFinder) onlyReach(reach map[*onnx.Value]map[*onnx.Value]bool) (in, out *onnx.Value) {
-	for _, o := range f.g.Outputs {
-		if f.done[o] || len(reach[o]) != 1 {
+// findMerged gives outputs that are left the inputs that nothing reads:
+// exporters merge inputs that were equal when they traced; then one state is
+// read for two, and the other not at all.
+func (f *roleFinder) findMerged(all map[*onnx.Value]reach, assign func(in, out *onnx.Value)) {
+	for _, out := range f.g.Outputs {
+		if _, ok := all[out]; !ok || f.done[out] {
 			continue
 		}
-		for i := range reach[o] {
-			if in == nil || i == in && commonEnding(i.Name, o.Name) > commonEnding(in.Name, out.Name) {
+		var unread []*onnx.Value
+		for _, in := range f.g.Inputs {
+			if _, taken := f.roles.New[in.Name]; !taken && len(in.Uses()) == 0 && f.sameShape(in, out) {
+				unread = append(unread, in)
+			}
+		}
+		if in := f.alike(out, unread); in != nil {
+			assign(in, out)
+		}
+	}
+}
+
+// alike returns the value whose name ends most like v's, the first of the file
+// among equals; nil for none.
+func (f *roleFinder) alike(v *onnx.Value, list []*onnx.Value) *onnx.Value {
+	slices.SortFunc(list, func(a, b *onnx.Value) int { return f.a.Index[a] - f.a.Index[b] })
+	var best *onnx.Value
+	for _, in := range list {
+		if best == nil || commonEnding(in.Name, v.Name) > commonEnding(best.Name, v.Name) {
+			best = in
+		}
+	}
+	return best
+}
+
+// onlyReach picks an output that a single input reaches; of several outputs
+// of that input, the one that fewest weights reach, then the one whose name
+// ends most alike.
+func (f *roleFinder) onlyReach(all map[*onnx.Value]reach) (in, out *onnx.Value) {
+	for _, o := range f.g.Outputs {
+		if f.done[o] || len(all[o].inputs) != 1 {
+			continue
+		}
+		for i := range all[o].inputs {
+			fewer := 0
+			if in != nil {
+				fewer = len(all[out].weights) - len(all[o].weights)
+			}
+			if in == nil || i == in && (fewer > 0 || fewer == 0 && commonEnding(i.Name, o.Name) > commonEnding(in.Name, out.Name)) {
 				in, out = i, o
 			}
 		}
@@ -247,10 +284,10 @@ func (f *roleFinder) backwardOps(v *onnx.Value) int {
 	return count
 }
 
-// elementwise returns the inputs of v's shape that lead to v through
-// elementwise operators alone.
-func (f *roleFinder) elementwise(v *onnx.Value) map[*onnx.Value]bool {
-	found := map[*onnx.Value]bool{}
+// elementwise returns the inputs and the initializers of v's shape that lead to
+// v through elementwise operators alone.
+func (f *roleFinder) elementwise(v *onnx.Value) reach {
+	found := reach{map[*onnx.Value]bool{}, map[*onnx.Value]bool{}}
 	seen := map[*onnx.Value]bool{}
 	stack := []*onnx.Value{v}
 	for len(stack) > 0 {
@@ -262,7 +299,9 @@ func (f *roleFinder) elementwise(v *onnx.Value) map[*onnx.Value]bool {
 		seen[x] = true
 		if x.Producer == nil {
 			if x.IsInput() && !x.IsConstant() {
-				found[x] = true
+				found.inputs[x] = true
+			} else if f.weight(x) {
+				found.weights[x] = true
 			}
 			continue
 		}

@@ -126,7 +126,10 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 			info.Role = planner.Gradient
 		}
 	}
-	for _, name := range a.Roles.New { // bound onto the inputs that they update
+	for in, name := range a.Roles.New { // bound onto the inputs that they update
+		if old := g.Value(in); old == nil || old.Init != nil {
+			continue // an initializer stays what it is
+		}
 		if v := g.Value(name); v != nil && v.Producer != nil {
 			if id := a.Index[v]; p.Graph.Values[id].Kind == ortmodel.Output {
 				p.Graph.Values[id].Kind = ortmodel.Bound
