@@ -211,7 +211,7 @@ func inspectMemory(e *env, m *onnx.Model, roles analysis.Roles, d *inspection, p
 		engine = nil
 	}
 	var p *predict.Prediction
-	p, err = flow.Predict(engine, m, roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt}, nil)
+	p, err = flow.Predict(engine, m, roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
 	if err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func parseParts(flag, value string) (int, error) {
 
 // flowOptions are the global options as the pipeline wants them.
 func (e *env) flowOptions() flow.Options {
-	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt}
+	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}
 }
 
 // readJSON reads a file that a user wrote.

@@ -29,6 +29,8 @@ type Options struct {
 	Dims map[string]int64
 	// Threads is the number of threads that kernels will use; 0 means 1.
 	Threads int
+	// CUDA: the CUDA provider's kernels run the graph, not the CPU's.
+	CUDA bool
 	// Roles overrides what is found.
 	Roles *Roles
 	// Costs are measured times in nanoseconds by node name. If there are any,
@@ -113,6 +115,9 @@ func (a *Analysis) node(n *onnx.Node) error {
 	node := ortmodel.Node{Inputs: a.list(n.Inputs), Outputs: a.list(n.Outputs), Captures: a.list(n.Captures)}
 	op := planner.Op{Name: n.Label(), Type: n.OpType(), Recomputable: true}
 	t, known := traits.Of(n)
+	if a.opts.CUDA {
+		t, known = traits.OfCUDA(n)
+	}
 	if n.Is("Constant") { // ONNX Runtime makes an initializer of it
 		for k, v := range node.Outputs {
 			if v != ortmodel.None {
@@ -162,6 +167,9 @@ func fits(p traits.Pair, n *ortmodel.Node) bool {
 
 func (a *Analysis) scratch(n *onnx.Node, node *ortmodel.Node) {
 	k, ok := traits.Scratch(n, max(a.opts.Threads, 1))
+	if a.opts.CUDA {
+		k, ok = traits.ScratchCUDA(n)
+	}
 	if !ok || k == nil {
 		return
 	}

@@ -47,7 +47,7 @@ func TestSamples(t *testing.T) {
 // nudged are the feeds with every float off by up to u of itself: what that
 // does to gradients in float32 is what the model makes of a rounding. Where a
 // batch norm over few elements or the kink of a ReLU follows, it is much.
-func (s *sample) nudged(t *testing.T, u float64, seed uint64) map[string]runtime.Tensor {
+func (s *sample) nudged(t testing.TB, u float64, seed uint64) map[string]runtime.Tensor {
 	feeds := map[string]runtime.Tensor{}
 	r := rand.New(rand.NewPCG(seed, 2))
 	for name, f := range s.feeds {

@@ -6,9 +6,11 @@ package precision
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/models"
@@ -70,15 +72,20 @@ func batches(t testing.TB, steps int, seed uint64) runtime.Tensor {
 	return runtime.FromInt64s(ids, int64(steps), 4, 64)
 }
 
+// A recipe says how to train: clip 0 does not clip.
+type recipe struct{ clip, lr float64 }
+
+var usual = recipe{clip: 1, lr: 5e-4}
+
 // train returns the loss of each step and the scaler at the end.
-func (s *sample) train(t testing.TB, p Options, steps int, seed uint64) ([]float64, *runtime.Scaler) {
+func (s *sample) train(t testing.TB, p Options, r recipe, steps int, seed uint64) ([]float64, *runtime.Scaler) {
 	t.Helper()
 	o := optim.Defaults(optim.AdamW)
-	o.ClipNorm = 1
+	o.ClipNorm = r.clip
 	m := s.training(t, o, p)
 	ids := batches(t, steps, seed)
 	e, err := engine.Open(m, runtime.Options{
-		Level: 1, Threads: 2, Provider: ort.CPU, Feeds: s.feeds, LR: 5e-4,
+		Level: 1, Threads: 2, Provider: ort.CPU, Feeds: s.feeds, LR: r.lr,
 		Data: map[string]runtime.Tensor{"input_ids": ids, "labels": ids},
 	})
 	if err != nil {
@@ -129,7 +136,7 @@ func trainings(t testing.TB, from, to uint64) {
 	const steps = 300
 	for seed := from; seed < to; seed++ {
 		s := tiny(t, seed)
-		full, _ := s.train(t, Options{}, steps, seed)
+		full, _ := s.train(t, Options{}, usual, steps, seed)
 		want := final(full)
 		t.Logf("seed %d: float32 %.4f to %.4f", seed, full[0], want)
 		if !(want < full[0]*0.7) {
@@ -143,7 +150,7 @@ func trainings(t testing.TB, from, to uint64) {
 			{"float16, stash only", Options{To: onnx.Float16, StashOnly: true, Early: true, Provider: kernels.CPU}},
 			{"bfloat16", Options{To: onnx.BFloat16, Emulate: true, Provider: kernels.CPU}},
 		} {
-			losses, scaler := s.train(t, c.o, steps, seed)
+			losses, scaler := s.train(t, c.o, usual, steps, seed)
 			got := final(losses)
 			t.Logf("seed %d: %s to %.4f, %+.2f %%", seed, c.name, got, 100*(got/want-1))
 			if !(math.Abs(got/want-1) < 0.02) {
@@ -152,6 +159,42 @@ func trainings(t testing.TB, from, to uint64) {
 			if scaled := c.o.To == onnx.Float16 && !c.o.StashOnly; scaled != (scaler != nil) {
 				t.Errorf("%s: scaled %v", c.name, scaler != nil)
 			}
+		}
+	}
+}
+
+// BenchmarkWild trains at a rate and without clipping, where a small change of
+// the first weights changes the final loss by percents: float32 from weights
+// that are off by the last digit and by a unit of each half type, beside the
+// half types.
+func BenchmarkWild(b *testing.B) {
+	const steps = 300
+	wild := recipe{clip: 0, lr: 2e-3}
+	for range b.N {
+		worst := map[string]float64{}
+		for seed := range uint64(3) {
+			s := tiny(b, seed)
+			given := s.feeds
+			plain, _ := s.train(b, Options{}, wild, steps, seed)
+			end := func(what string, o Options) {
+				losses, _ := s.train(b, o, wild, steps, seed)
+				d := final(losses)/final(plain) - 1
+				worst[what] = max(worst[what], math.Abs(d))
+				b.Logf("seed %d: float32 %.4f, %s %+.2f %%", seed, final(plain), what, 100*d)
+			}
+			for _, u := range []float64{0x1p-23, unit[onnx.Float16], unit[onnx.BFloat16]} {
+				for n := range uint64(2) {
+					s.feeds = s.nudged(b, u, n)
+					end(fmt.Sprintf("nudged by 2^%g", math.Log2(u)), Options{})
+					s.feeds = given
+				}
+			}
+			for _, to := range []onnx.DType{onnx.Float16, onnx.BFloat16} {
+				end(to.String(), Options{To: to, Emulate: true, Provider: kernels.CPU})
+			}
+		}
+		for what, d := range worst {
+			b.ReportMetric(100*d, "%"+strings.ReplaceAll(what, " ", "-"))
 		}
 	}
 }

@@ -22,6 +22,8 @@ type builder struct {
 	bound  map[string]bool
 	// executed: the graph is what ONNX Runtime made of a file.
 	executed bool
+	// cuda: the CUDA provider's kernels run it.
+	cuda bool
 	// classes numbers shapes with an element size.
 	classes map[string]int
 	key     []byte
@@ -37,7 +39,7 @@ type builder struct {
 func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	b := &builder{
 		roles: o.Roles, graph: &ortmodel.Graph{}, at: map[*onnx.Value]int{},
-		bound: map[string]bool{}, classes: map[string]int{}, executed: o.Saved || o.InOrder,
+		bound: map[string]bool{}, classes: map[string]int{}, executed: o.Saved || o.InOrder, cuda: o.CUDA,
 	}
 	for _, name := range o.Bound {
 		b.bound[name] = true
@@ -180,8 +182,14 @@ func (b *builder) node(n *onnx.Node, threads int) error {
 		out.Outputs = append(out.Outputs, b.index(v))
 	}
 	t, known := traits.Of(n)
+	if b.cuda {
+		t, known = traits.OfCUDA(n)
+	}
 	out.Alias, out.InPlace = pairs(t.Alias), pairs(t.InPlace)
 	k, ok := traits.Scratch(n, threads)
+	if b.cuda {
+		k, ok = traits.ScratchCUDA(n)
+	}
 	switch {
 	case t.Expanded:
 		b.doubt(n, "ONNX Runtime expands %s into other operators", n.OpType())
@@ -191,7 +199,7 @@ func (b *builder) node(n *onnx.Node, threads int) error {
 		b.doubt(n, "what %s allocates inside is not known", n.OpType())
 	case !b.executed && n.Is("Cast") && n.In(0) != nil && n.In(0).Producer != nil && n.In(0).Producer.Is("Cast"):
 		b.doubt(n, "ONNX Runtime may merge a Cast of a Cast")
-	case !b.executed && castsHalf(n, &t):
+	case !b.executed && !b.cuda && castsHalf(n, &t):
 		b.doubt(n, "ONNX Runtime casts %s of half types to float32 on the CPU", n.OpType())
 	}
 	if k != nil {

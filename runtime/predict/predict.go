@@ -39,6 +39,9 @@ type Options struct {
 	// file that this program writes, so ONNX Runtime knows them all. Else
 	// those count that the file declares or ONNX Runtime can infer.
 	Declared bool
+	// CUDA: the CUDA provider's kernels run the step. What they do is read, not
+	// measured; sizes that cuDNN says on the device are in Prediction.Unknown.
+	CUDA bool
 	// Roles say what inputs and outputs are for; see Roles.
 	Roles Roles
 

@@ -51,6 +51,9 @@ type Options struct {
 	AsIs  bool
 	Roles *analysis.Roles
 	Costs map[string]int64
+	// CUDA plans and predicts for the CUDA provider's kernels, whatever the
+	// precision; without it a graph in half for CUDA does.
+	CUDA bool
 	// Precision says which half type to compute in; nil for none.
 	Precision *precision.Options
 }
@@ -174,7 +177,7 @@ func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Prepared, error)
 // Analyze makes the planning problem of the graph as it stands.
 func (p *Prepared) Analyze() error {
 	a, err := analysis.Analyze(p.Model, analysis.Options{
-		Dims: p.Options.Dims, Threads: p.Options.Threads, Roles: p.Options.Roles, Costs: p.Options.Costs,
+		Dims: p.Options.Dims, Threads: p.Options.Threads, CUDA: p.Options.onCUDA(), Roles: p.Options.Roles, Costs: p.Options.Costs,
 	})
 	if err != nil {
 		return err
@@ -503,7 +506,7 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, 
 	if err != nil {
 		return nil, err
 	}
-	po := predict.Options{Threads: o.Threads, Bound: bound, Roles: sorted}
+	po := predict.Options{Threads: o.Threads, CUDA: o.onCUDA(), Bound: bound, Roles: sorted}
 	given := m
 	if e != nil {
 		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims})

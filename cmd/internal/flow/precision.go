@@ -110,11 +110,20 @@ func (p *Prepared) precise() error {
 // makes of the graph, and nil for one with kernels that only CUDA has: such a
 // graph runs as it is written.
 func (o *Options) cpuEngine(e *runtime.Engine) *runtime.Engine {
-	if p := o.Precision; p != nil && p.Provider == kernels.CUDA && !p.Emulate && !p.StashOnly {
+	if o.nativeHalf() {
 		return nil
 	}
 	return e
 }
+
+// nativeHalf reports a graph with half kernels that only CUDA has.
+func (o *Options) nativeHalf() bool {
+	p := o.Precision
+	return p != nil && p.Provider == kernels.CUDA && !p.Emulate && !p.StashOnly
+}
+
+// onCUDA reports a graph for the CUDA provider's kernels.
+func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
 
 // solveWithCasts plans casts like all else. A strategy that searches starts
 // once more from casts that run once: a search that finds less among more
