@@ -6,6 +6,7 @@
     scripts/tables.py mlp          20 linear layers of 1024: plain, sqrt, segments=3, layers=GLOB
     scripts/tables.py heavy        20 and 40 linear layers of 4096, gradients kept and updated in backward
     scripts/tables.py theory       encoders of 12 to 96 layers: 1 - 1/sqrt(L) beside what is reached
+    scripts/tables.py half         GPT-2 124M and 355M, 8 x 1024 tokens, on CUDA: half types and checkpointing (predicted)
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
@@ -37,7 +38,9 @@ class Lab:
 
     def remat(self, *args):
         self.commands.append("remat " + " ".join(args))
-        flags = ["--quiet", "--threads", str(self.a.threads), "--provider", self.a.provider]
+        flags = ["--quiet", "--threads", str(self.a.threads)]
+        if "--provider" not in args:
+            flags += ["--provider", self.a.provider]
         done = subprocess.run([self.a.remat, *flags, *args], capture_output=True, text=True, cwd=self.folder)
         if done.returncode:
             sys.exit(f"remat {' '.join(args)}: {done.stderr.strip()}")
@@ -194,7 +197,40 @@ the backward peak does not fall: it is the gradients. With the update in backwar
 it falls by the gradients' size, but for the two that are alive at a time.""",
 }
 
-TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory}
+
+def half(lab):
+    """What half types and checkpointing save, each alone and both, predicted for
+    CUDA. The share of a part is what it saves alone, of what both save; "after"
+    is what it saves where the other is there already."""
+    tables = []
+    sizes = {"gpt2": "124M", "gpt2-medium": "355M"}
+    for model in sizes:
+        small = ["--layers=2", "--hidden=64", "--heads=4", "--vocab=512", "--seq=64"] if lab.a.small else ["--seq=1024"]
+        train = lab.train(model, [model, "--batch=8", *small])
+        for strategy in (["none"], ["full"], ["full", "--chunk-loss", "auto", "--tile", "auto"], ["optimal"], ["optimal", "--budget", "80%" if lab.a.small else "10%"]):
+            flags = ["--strategy", *strategy]
+            plan = {p: lab.json("--provider", "cuda", "plan", train, *flags, "--precision", p, "-o", "plan.json")
+                    for p in ("fp32", "fp16") if p == "fp16" or "--budget" not in flags}
+            before = plan["fp16"]["peak_bytes_before"]
+            if strategy == ["none"]:
+                rows = [{"variant": "plain, fp32", "peak MB": MB(before), "of plain": "100.0 %", "more work": "-", "saved by": "-"}]
+                cast = before - plan["fp16"]["peak_bytes_after"]
+            for precision, d in plan.items():
+                if strategy == ["none"] and precision == "fp32":
+                    continue
+                after = d["peak_bytes_after"]
+                row = {"variant": f"{' '.join(strategy)}, {precision}", "peak MB": MB(after), "of plain": PERCENT(after / before),
+                       "more work": PERCENT(d["overhead"]), "saved by": "-"}
+                if precision == "fp16" and strategy != ["none"] and "fp32" in plan:
+                    both, again = before - after, before - plan["fp32"]["peak_bytes_after"]
+                    row["saved by"] = (f"fp16 alone {PERCENT(cast / both)}, after {PERCENT((both - again) / both)}; "
+                                       f"checkpointing alone {PERCENT(again / both)}, after {PERCENT((both - cast) / both)}")
+                rows.append(row)
+        tables.append((f"GPT-2 {'small widths' if lab.a.small else sizes[model]}, batch 8, gradients returned in float32; predicted for the CUDA provider, not measured", rows))
+    return tables
+
+
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half}
 
 
 def text(rows):
