@@ -78,9 +78,7 @@ def measure(a, folder):
         v.peak = v.live_peak()
         note(f"{v.name}: {mb(v.peak)} MB")
     for v in ours:
-        v.document = run(a, v.file, folder)
         v.timed()
-        note(f"{v.name}: {mb(v.document['memory']['live_peak_bytes'])} MB")
     for v in theirs + ours:
         v.times = []
     for round_ in range(a.rounds):
@@ -119,12 +117,16 @@ def prepare(a, folder):
     remat(a, "grad", at("forward.onnx"), "-o", at("train.onnx"), "--optimizer", a.optimizer)
     ids = np.random.default_rng(a.seed).integers(0, a.vocab, (a.batch, a.seq))
     np.savez(at("feeds.npz"), input_ids=ids, labels=ids)
-    variants, weights, feeds = [], ortside.weights(at("forward.safetensors")), dict(np.load(at("feeds.npz")))
+    files, documents = [], []
     for i, flags in enumerate(["--strategy none"] + a.rewrite):
-        file = at(f"variant{i}.onnx")
-        remat(a, "rewrite", at("train.onnx"), *flags.split(), "-o", file)
-        v = ortside.Variant("remat " + (flags if i else "plain"), file, weights, feeds, a.opt, a.threads)
-        v.file = file
+        files.append(at(f"variant{i}.onnx"))
+        remat(a, "rewrite", at("train.onnx"), *flags.split(), "-o", files[i])
+        documents.append(run(a, files[i], folder))  # before anything else holds memory
+        note(f"remat {flags}: {mb(documents[i]['memory']['live_peak_bytes'])} MB")
+    variants, weights, feeds = [], ortside.weights(at("forward.safetensors")), dict(np.load(at("feeds.npz")))
+    for i, file in enumerate(files):
+        v = ortside.Variant("remat " + (a.rewrite[i - 1] if i else "plain"), file, weights, feeds, a.opt, a.threads)
+        v.file, v.document = file, documents[i]
         variants.append(v)
     return variants
 

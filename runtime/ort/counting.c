@@ -140,6 +140,13 @@ static void give(Header *h) {
   pthread_mutex_unlock(&pool.mu);
 }
 
+// counter_drain frees all that is kept.
+void counter_drain(void) {
+  pthread_mutex_lock(&pool.mu);
+  while (pool.cached > 0) drop(pool.cached - 1);
+  pthread_mutex_unlock(&pool.mu);
+}
+
 // destroy frees a counter, and with the last one all that is kept.
 static void destroy(Counter *c) {
   pthread_mutex_lock(&pool.mu);

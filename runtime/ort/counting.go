@@ -120,6 +120,9 @@ func (c *Counter) close() {
 	c.ptr = nil
 }
 
-// Trim gives memory that the C library holds free back to the system, such as
-// what loading and optimizing a model has left.
-func Trim() { C.malloc_trim(0) }
+// Trim gives memory that is held free back to the system: what counters keep for
+// the next step, and what loading and optimizing a model has left.
+func Trim() {
+	C.counter_drain()
+	C.malloc_trim(0)
+}

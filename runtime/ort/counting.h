@@ -26,5 +26,6 @@ void counter_mark(Counter *c, int trace);
 void counter_state(Counter *c, CounterState *out);
 size_t counter_events(Counter *c, CounterEvent *out, size_t n);
 void counter_close(Counter *c);
+void counter_drain(void);
 
 #endif
