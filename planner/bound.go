@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/onnx-remat/remat/ortmodel"
+import (
+	"math/bits"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // A lower bound on the peak of every plan.
 //
@@ -30,66 +34,108 @@ import "github.com/onnx-remat/remat/ortmodel"
 // LowerBound returns a number of bytes that no plan of p can go below.
 func LowerBound(p *Problem) int64 {
 	ix := p.indexed()
-	b := newBound(ix)
-	var best int64
-	for op := range ix.reads {
-		best = max(best, b.at(op))
-	}
-	return max(best, b.atTheEnd())
+	ix.boundOnce.Do(func() {
+		b := newBound(ix)
+		for op := range ix.reads {
+			ix.lowerBound = max(ix.lowerBound, b.at(op))
+		}
+		ix.lowerBound = max(ix.lowerBound, b.atTheEnd())
+	})
+	return ix.lowerBound
 }
 
 type bound struct {
-	ix      *index
-	before  []bitset // op -> its ancestors and itself
-	held    [][]int  // op -> roots forced to exist by 3 and 4
+	ix *index
+	// held are the roots that 4 forces to exist beside an op, made the bytes
+	// that 3 does.
+	held    [][]int
+	made    []int64
 	outputs int64
 }
 
 type bitset []uint64
 
-func (b bitset) set(i int)      { b[i>>6] |= 1 << (i & 63) }
-func (b bitset) has(i int) bool { return b[i>>6]>>(i&63)&1 != 0 }
+func (b bitset) set(i int) { b[i>>6] |= 1 << (i & 63) }
+
+func (b bitset) or(c bitset) {
+	for k, w := range c {
+		b[k] |= w
+	}
+}
+
+// boundBlock is how many operators are looked at side by side: ancestry is a
+// relation of all with all, and this much of it is kept at a time.
+const boundBlock = 2048
 
 func newBound(ix *index) *bound {
 	n := len(ix.reads)
-	words := (n + 63) / 64
-	b := &bound{ix: ix, before: make([]bitset, n), held: make([][]int, n)}
-	flat := make(bitset, n*words)
-	for op := range b.before {
-		b.before[op] = flat[op*words : (op+1)*words]
+	b := &bound{ix: ix, held: make([][]int, n), made: make([]int64, n)}
+	for from := 0; from < n; from += boundBlock {
+		b.hold(from, min(n-from, boundBlock))
+	}
+	for r := range ix.root {
+		if val := &ix.p.Graph.Values[r]; ix.producer[r] >= 0 && ix.root[r] == r && val.Kind == ortmodel.Output {
+			b.outputs += val.Bytes
+		}
+	}
+	return b
+}
+
+// ancestry returns for each op which of the count ops from the given one on are
+// its ancestors or itself, and which its descendants.
+func (b *bound) ancestry(from, count int) (before, after []bitset) {
+	ix := b.ix
+	n, words := len(ix.reads), (count+63)/64
+	before, after = make([]bitset, n), make([]bitset, n)
+	flat := make(bitset, 2*n*words)
+	for op := range before {
+		before[op], after[op] = flat[2*op*words:(2*op+1)*words], flat[(2*op+1)*words:(2*op+2)*words]
 	}
 	for _, op := range ix.topo {
-		b.before[op].set(op)
+		if op >= from && op < from+count {
+			before[op].set(op - from)
+		}
 		for _, v := range ix.reads[op] {
 			if j := ix.producer[v]; j >= 0 {
-				for k, w := range b.before[j] {
-					b.before[op][k] |= w
+				before[op].or(before[j])
+			}
+		}
+	}
+	for k := len(ix.topo) - 1; k >= 0; k-- {
+		op := ix.topo[k]
+		for _, v := range ix.reads[op] {
+			if j := ix.producer[v]; j >= 0 {
+				after[j].or(after[op])
+				if op >= from && op < from+count {
+					after[j].set(op - from)
 				}
 			}
 		}
 	}
-	b.hold(words)
-	return b
+	return before, after
 }
 
-// hold finds for each op the buffers that 3 and 4 force to exist beside it.
-func (b *bound) hold(words int) {
+// hold finds what 3 and 4 force to exist beside the count ops from the given
+// one on.
+func (b *bound) hold(from, count int) {
 	ix := b.ix
+	before, after := b.ancestry(from, count)
 	views := make([][]int, len(ix.root))
 	for v, r := range ix.root {
 		views[r] = append(views[r], v)
 	}
-	until := make(bitset, words)
+	until := make(bitset, (count+63)/64)
 	for r := range ix.root {
 		a := ix.producer[r]
 		val := &ix.p.Graph.Values[r]
 		if a < 0 || ix.root[r] != r || val.Bytes == 0 || val.Kind == ortmodel.Bound {
 			continue
 		}
-		output := val.Kind == ortmodel.Output
-		if output {
-			b.outputs += val.Bytes
-		} else if ix.canRepeat(a) {
+		if val.Kind == ortmodel.Output {
+			after[a].each(func(i int) { b.made[from+i] += val.Bytes })
+			continue
+		}
+		if ix.canRepeat(a) {
 			continue
 		}
 		clear(until)
@@ -98,15 +144,21 @@ func (b *bound) hold(words int) {
 				continue // another view of another instance may serve
 			}
 			for _, reader := range ix.readers[v] {
-				for k, w := range b.before[reader] {
-					until[k] |= w
-				}
+				until.or(before[reader])
 			}
 		}
-		for op := range b.before {
-			if op != a && b.before[op].has(a) && (output || until.has(op)) {
-				b.held[op] = append(b.held[op], r)
-			}
+		for k := range until {
+			until[k] &= after[a][k]
+		}
+		until.each(func(i int) { b.held[from+i] = append(b.held[from+i], r) })
+	}
+}
+
+// each calls f for the members in ascending order.
+func (b bitset) each(f func(int)) {
+	for k, w := range b {
+		for ; w != 0; w &= w - 1 {
+			f(k<<6 + bits.TrailingZeros64(w))
 		}
 	}
 }
@@ -120,7 +172,7 @@ func (ix *index) canRepeat(op int) bool {
 func (b *bound) at(op int) int64 {
 	ix := b.ix
 	seen := make(map[int]bool)
-	var sum int64
+	sum := b.made[op]
 	add := func(r int) {
 		val := &ix.p.Graph.Values[r]
 		if ix.producer[r] >= 0 && val.Kind != ortmodel.Bound && !seen[r] {
@@ -129,7 +181,9 @@ func (b *bound) at(op int) int64 {
 		}
 	}
 	for _, v := range ix.reads[op] {
-		add(ix.root[v])
+		if r := ix.root[v]; ix.p.Graph.Values[r].Kind != ortmodel.Output { // else made counts it
+			add(r)
+		}
 	}
 	for _, r := range b.held[op] {
 		add(r)

@@ -45,6 +45,8 @@ type index struct {
 	// exploredAs is the result of the search behind optimal.
 	exploredAs  *explorer
 	exploreOnce sync.Once
+	boundOnce   sync.Once
+	lowerBound  int64
 	// captured[op]: a subgraph reads an output, so it has one instance only.
 	captured []bool
 }
