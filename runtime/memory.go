@@ -11,9 +11,9 @@ package runtime
 //	outputs     what the step returns (within live peak)
 //
 // Live bytes come from the counting allocator of the session, so they are what
-// kernels ask for. The arena's figures come from a second session with an
-// arena that extends as requested. On CUDA, live bytes are the device arena's
-// largest use less its use before the step.
+// kernels ask for. The arena's figures come from a second session, whose arena
+// is set up for what the step asks for: see ortmodel.PlanArena. On CUDA, live
+// bytes are the device arena's largest use less its use before the step.
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -122,12 +123,25 @@ func (s *Session) MeasureConstants() error {
 	return dump.Close()
 }
 
-// MeasureArena runs one step in a second session with ONNX Runtime's arena,
-// extended as requested, and notes what that says. Next values go to memory
-// aside, so the session's parameters stay as they are.
-func (s *Session) MeasureArena(ctx context.Context) error {
+// MeasureArena runs one step in a second session with ONNX Runtime's arena and
+// notes what that says. The arena is set up as given, or, with nil, as suits
+// what the last step asked for. Next values go to memory aside, so the session's
+// parameters stay as they are.
+func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup) error {
+	if setup == nil {
+		events, err := s.ort.Counter().Events()
+		if err != nil {
+			return err
+		}
+		best, _ := ortmodel.PlanArena(s.ort.Counter().State().Base, requests(events))
+		setup = &best
+	}
 	so := s.options.session(s.Provider)
-	so.Allocator = ort.RequestedArena
+	so.Allocator = ort.OwnArena
+	so.Arena = ort.ArenaConfig{
+		AsRequested: setup.Strategy == ortmodel.AsRequested,
+		FirstChunk:  setup.FirstChunk, MaxExtend: setup.MaxExtend, MaxDead: setup.MaxDead,
+	}
 	second, err := s.open(so)
 	if err != nil {
 		return err
@@ -165,6 +179,24 @@ func (s *Session) MeasureArena(ctx context.Context) error {
 	}
 	s.memory.ArenaPeakBytes, s.memory.ReservedBytes = &st.MaxInUse, &st.Reserved
 	return nil
+}
+
+// requests numbers the blocks of the events from 0.
+func requests(events []ort.Event) []ortmodel.Request {
+	out := make([]ortmodel.Request, 0, len(events))
+	block := map[uint64]int{}
+	for _, e := range events {
+		id, known := block[e.ID]
+		if !known && !e.Alloc {
+			continue // made before the step
+		}
+		if !known {
+			id = len(block)
+			block[e.ID] = id
+		}
+		out = append(out, ortmodel.Request{ID: id, Bytes: e.Bytes, Alloc: e.Alloc})
+	}
+	return out
 }
 
 // PeakRSS is the largest resident size that this process has had, in bytes.

@@ -65,7 +65,7 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 		return nil, err
 	}
 	counter := s.ort.Counter()
-	counter.Mark(s.options.Trace)
+	counter.Mark(true) // also for MeasureArena
 	start := time.Now()
 	if err := s.ort.Run(ctx, s.binding, ""); err != nil {
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)

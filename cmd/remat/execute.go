@@ -13,6 +13,7 @@ import (
 
 	"github.com/onnx-remat/remat/cmd/internal/flow"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -97,6 +98,8 @@ type subject struct {
 	roles   analysis.Roles
 	run     *report.Run
 	trace   []ort.Event
+	// arena is the setup that suits the predicted step, nil without one.
+	arena *ortmodel.ArenaSetup
 	// visit, if any, sees the outputs of the first step while they last.
 	visit func([]remat.Output)
 	// parts of the batch that make one step, where there are more than one.
@@ -164,7 +167,8 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options) {
 	session := p.Session.Bytes()
 	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
 	s.run.Memory.PredictedSessionBytes = &session
-	s.run.Memory.PredictedReservedBytes = &p.Reserved
+	arena := p.Arena()
+	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
 	s.run.SetTimeline(flow.Timeline(p, nil))
 }
 
@@ -213,7 +217,6 @@ func (s *subject) finish(e *env, complete bool) error {
 	if err := s.session.MeasureRSS(); err != nil {
 		return err
 	}
-	ort.Trim() // a second session follows, or none
 	if complete {
 		if err := s.measureAside(e); err != nil && e.ctx.Err() == nil {
 			return err
@@ -245,7 +248,7 @@ func (s *subject) measureAside(e *env) error {
 			return err
 		}
 	}
-	return s.session.MeasureArena(e.ctx)
+	return s.session.MeasureArena(e.ctx, s.arena)
 }
 
 // profile fills the tables of the most expensive operators.

@@ -217,7 +217,7 @@ func inspectMemory(e *env, m *onnx.Model, roles analysis.Roles, d *inspection, p
 	}
 	t := flow.Timeline(p, nil)
 	d.Memory = &memoryInfo{
-		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Reserved, TotalPeakBytes: p.TotalPeak,
+		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Peak: t.Peak(), Phases: t.Phases(),
 	}
 	if png != "" {

@@ -79,9 +79,15 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	m.SetMetadata(flow.VersionKey, version)
 	m.SetMetadata(flow.SourceKey, hash)
 	m.SetMetadata(flow.PeakKey, fmt.Sprint(p.result.Peak))
+	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt}
+	if pr := p.result.Prediction; pr != nil && pr.Exact() {
+		arena := pr.Arena()
+		session["arena"] = arena.Setup
+		m.SetMetadata(flow.ReservedKey, fmt.Sprint(arena.Reserved))
+	}
 	for key, value := range map[string]any{
 		flow.PlanKey:    p.document,
-		flow.SessionKey: map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt},
+		flow.SessionKey: session,
 		flow.RolesKey:   foundRoles(p.result.Analysis.Roles),
 	} {
 		if err := flow.SetJSON(m, key, value); err != nil {

@@ -53,12 +53,17 @@ type Job struct {
 	MemPattern bool `json:"mem_pattern"`
 	// Bind names the input whose memory an output is bound to.
 	Bind map[string]string `json:"bind"`
+	// Arena is what onnxruntime.OrtArenaCfg takes; nil for the default. It
+	// excludes a counter.
+	Arena map[string]int64 `json:"arena"`
 }
 
 // An Answer says what a job took, in bytes.
 type Answer struct {
 	// Peaks are those of the runs, where a counter counts.
 	Peaks []int64 `json:"peaks"`
+	// Reserved is what the job's arena took from the system.
+	Reserved int64 `json:"reserved"`
 	// Inputs and Outputs are their numbers.
 	Inputs  int `json:"inputs"`
 	Outputs int `json:"outputs"`

@@ -1,7 +1,8 @@
 package ort
 
-// Statistics of the allocators that a session uses.
+// Arenas: how one is set up, and what it says of itself.
 
+// #include <stdlib.h>
 // #include "api.h"
 import "C"
 
@@ -78,4 +79,15 @@ func (s *Session) stats(name string, device int) (Stats, error) {
 		*to, _ = strconv.ParseInt(out.Raw[key], 10, 64)
 	}
 	return out, nil
+}
+
+// registerArena puts an arena into the environment, for the sessions made next.
+func (e *Environment) registerArena(c *ArenaConfig) error {
+	names, sizes := c.keys()
+	keys, values := make([]*C.char, len(names)), make([]C.size_t, len(names))
+	for i := range names {
+		keys[i], values[i] = C.CString(names[i]), C.size_t(sizes[i])
+		defer C.free(unsafe.Pointer(keys[i]))
+	}
+	return statusError(C.ortRegisterArena(e.env, e.host, &keys[0], &values[0], C.size_t(len(keys))))
 }

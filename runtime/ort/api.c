@@ -223,10 +223,10 @@ OrtStatus *ortRegister(OrtEnv *e, OrtAllocator *a) {
   return STATUS(RegisterAllocator, (OrtEnv *, OrtAllocator *))(e, a);
 }
 
-// An arena that grows by what is asked for, instead of by powers of two.
-OrtStatus *ortRegisterArena(OrtEnv *e, OrtMemoryInfo *m) {
+// An arena, set up by names and values.
+OrtStatus *ortRegisterArena(OrtEnv *e, OrtMemoryInfo *m, char **keys, const size_t *values, size_t n) {
   OrtArenaCfg *cfg;
-  OrtStatus *s = STATUS(CreateArenaCfg, (size_t, int, int, int, OrtArenaCfg **))(0, 1, -1, -1, &cfg);
+  OrtStatus *s = STATUS(CreateArenaCfgV2, (char **, const size_t *, size_t, OrtArenaCfg **))(keys, values, n, &cfg);
   if (s) return s;
   s = STATUS(CreateAndRegisterAllocator, (OrtEnv *, OrtMemoryInfo *, OrtArenaCfg *))(e, m, cfg);
   VOID(ReleaseArenaCfg, (OrtArenaCfg *))(cfg);

@@ -76,8 +76,8 @@ typedef struct OrtStatistics OrtStatistics;  // OrtKeyValuePairs
   X(ClearBoundInputs, 141)              \
   X(ClearBoundOutputs, 142)             \
   X(CreateAndRegisterAllocator, 144)    \
-  X(CreateArenaCfg, 156)                \
   X(ReleaseArenaCfg, 157)               \
+  X(CreateArenaCfgV2, 164)              \
   X(RegisterAllocator, 176)             \
   X(UnregisterAllocator, 177)           \
   X(HasValue, 192)                      \
@@ -149,7 +149,7 @@ OrtStatus *ortStats(OrtAllocator *a, OrtStatistics **out);
 void ortStatPairs(OrtStatistics *s, const char *const **keys, const char *const **values, size_t *n);
 void ortReleaseStats(OrtStatistics *s);
 OrtStatus *ortRegister(OrtEnv *e, OrtAllocator *a);
-OrtStatus *ortRegisterArena(OrtEnv *e, OrtMemoryInfo *m);
+OrtStatus *ortRegisterArena(OrtEnv *e, OrtMemoryInfo *m, char **keys, const size_t *values, size_t n);
 OrtStatus *ortUnregister(OrtEnv *e, OrtMemoryInfo *m);
 
 OrtStatus *ortCreateBinding(OrtSession *s, OrtIoBinding **out);

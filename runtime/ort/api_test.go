@@ -46,7 +46,7 @@ func headerOrder(t *testing.T) map[string]int {
 	}
 	text = regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(text, "")
 	text = regexp.MustCompile(`//[^\n]*|(?m)^\s*#.*$`).ReplaceAllString(text, "")
-	member := regexp.MustCompile(`ORT_API2_STATUS\(\s*(\w+)|ORT_CLASS_RELEASE2?\(\s*(\w+)|\(\s*ORT_API_CALL\s*\*\s*(\w+)\s*\)`)
+	member := regexp.MustCompile(`ORT_API2_STATUS\(\s*(\w+)|ORT_CLASS_RELEASE2?\(\s*(\w+)|\(\s*ORT_API_CALL\s*\*\s*(\w+)\s*\)|ORT_API_T\([^,]*,\s*(\w+)`)
 	order := map[string]int{}
 	for i, m := range member.FindAllStringSubmatch(text, -1) {
 		switch {

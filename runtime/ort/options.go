@@ -41,14 +41,43 @@ const (
 	// DefaultArena is ONNX Runtime's own choice: an arena that grows by
 	// powers of two.
 	DefaultArena Allocator = iota
-	// RequestedArena is an arena that grows by what is asked for.
-	RequestedArena
+	// OwnArena is an arena of the session's own, set up by SessionOptions.Arena.
+	OwnArena
 	// NoArena takes every buffer from the system.
 	NoArena
 	// Counting takes every buffer from a Counter of the session's own, exact
 	// to the byte: see Session.Counter.
 	Counting
 )
+
+// An ArenaConfig says how an arena grows; sizes are bytes, 0 is ONNX Runtime's
+// own value. The zero value grows by powers of two.
+type ArenaConfig struct {
+	AsRequested bool  // each further region as large as what is asked for
+	FirstChunk  int64 // the first region, below 2 GiB
+	MaxExtend   int64 // bound on doubling the later ones
+	MaxDead     int64 // a chunk is split where as much would lie unused
+}
+
+// keys are ONNX Runtime's names with the values that are set.
+func (c *ArenaConfig) keys() (names []string, values []uint64) {
+	strategy := int64(0)
+	if c.AsRequested {
+		strategy = 1
+	}
+	for _, e := range []struct {
+		name  string
+		value int64
+	}{
+		{"initial_chunk_size_bytes", c.FirstChunk}, {"max_power_of_two_extend_bytes", c.MaxExtend},
+		{"max_dead_bytes_per_chunk", c.MaxDead},
+	} {
+		if e.value != 0 {
+			names, values = append(names, e.name), append(values, uint64(e.value))
+		}
+	}
+	return append(names, "arena_extend_strategy"), append(values, uint64(strategy))
+}
 
 // SessionOptions says how a session is made. The zero value is level 0, one
 // thread per core, CPU, the default arena, no memory pattern.
@@ -59,6 +88,7 @@ type SessionOptions struct {
 	Device             int
 	CUDAOptions        map[string]string // beside device_id
 	Allocator          Allocator
+	Arena              ArenaConfig // of OwnArena
 	MemPattern         bool
 	ProfilePrefix      string            // empty: no profile
 	OptimizedPath      string            // empty: the optimized model is not saved
@@ -168,7 +198,7 @@ func (o *SessionOptions) applyConfig(so *yalue.SessionOptions) error {
 	if config == nil {
 		config = map[string]string{}
 	}
-	if o.Allocator == Counting || o.Allocator == RequestedArena {
+	if o.Allocator == Counting || o.Allocator == OwnArena {
 		config[keyEnvAllocators] = "1"
 	}
 	if len(o.DisabledOptimizers) > 0 {

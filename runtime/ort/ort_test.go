@@ -214,18 +214,28 @@ func TestInterrupt(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	for _, a := range []Allocator{DefaultArena, RequestedArena} {
-		s := newSession(t, reluModel(Float32, 1000), SessionOptions{Threads: 1, Allocator: a})
+	for _, c := range []struct {
+		o        SessionOptions
+		reserved int64 // 0: not checked
+	}{
+		{SessionOptions{Allocator: DefaultArena}, 0},
+		{SessionOptions{Allocator: OwnArena, Arena: ArenaConfig{AsRequested: true}}, 4096},
+		{SessionOptions{Allocator: OwnArena, Arena: ArenaConfig{FirstChunk: 10000}}, 10240},
+		// Too small a chunk, then the next of 256 bytes doubled until it holds 4096.
+		{SessionOptions{Allocator: OwnArena, Arena: ArenaConfig{FirstChunk: 256, MaxExtend: 256, MaxDead: 1}}, 4096},
+	} {
+		c.o.Threads = 1
+		s := newSession(t, reluModel(Float32, 1000), c.o)
 		y := runOne(t, s, map[string]*Value{"x": newTensor(t, Float32, 1000)})
 		st, err := s.HostStats()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if st.MaxInUse < 4000 || st.Reserved < st.MaxInUse || len(y) != 1 {
-			t.Errorf("allocator %d: %+v", a, st)
+			t.Errorf("%+v: %+v", c.o, st)
 		}
-		if a == RequestedArena && st.Reserved > 1<<20 {
-			t.Errorf("an arena that grows as requested reserved %d bytes for 4000", st.Reserved)
+		if c.reserved > 0 && st.Reserved != c.reserved {
+			t.Errorf("%+v: reserved %d bytes, want %d", c.o.Arena, st.Reserved, c.reserved)
 		}
 	}
 }

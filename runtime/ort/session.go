@@ -103,7 +103,7 @@ func (e *Environment) newSession(o SessionOptions, create createFunc) (*Session,
 func (s *Session) create(raw *C.OrtSessionOptions, create createFunc) (err error) {
 	e := s.env
 	switch s.options.Allocator {
-	case Counting, RequestedArena:
+	case Counting, OwnArena:
 	default:
 		return s.open(raw, create)
 	}
@@ -117,7 +117,7 @@ func (s *Session) create(raw *C.OrtSessionOptions, create createFunc) (err error
 		info = C.counter_info(s.counter.ptr)
 		err = statusError(C.ortRegister(e.env, C.counter_allocator(s.counter.ptr)))
 	} else {
-		err = statusError(C.ortRegisterArena(e.env, e.host))
+		err = e.registerArena(&s.options.Arena)
 	}
 	if err != nil {
 		return fmt.Errorf("register allocator: %w", err)

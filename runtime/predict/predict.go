@@ -79,10 +79,6 @@ type Prediction struct {
 	Session Session
 	// TotalPeak = Parameters + State + Feeds + Session + LivePeak.
 	TotalPeak int64
-	// Reserved is what ONNX Runtime's arena, extending as requested, would
-	// have taken from the system after one step; ArenaPeak is the most that
-	// it would have handed out.
-	Reserved, ArenaPeak int64
 	// Timeline holds one point for each node in execution order.
 	Timeline []Point
 	// AtPeak lists what is alive at the peak, the biggest first.
@@ -98,6 +94,7 @@ type Prediction struct {
 
 	categories categories
 	forward    map[*onnx.Node]bool
+	arena      *Arena
 }
 
 // Category returns what value v, an index into Values, counts as.
@@ -145,7 +142,6 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	p.categories, p.forward = c, forwardNodes(b, o.Roles.Loss)
 	p.Timeline = timeline(p.Trace, len(p.Nodes), c)
 	p.AtPeak = atPeak(p.Trace, b, c)
-	p.Reserved, p.ArenaPeak = reserved(p.Session, p.Trace)
 	return p, nil
 }
 

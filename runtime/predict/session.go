@@ -35,7 +35,10 @@ type Session struct {
 }
 
 // Bytes is the sum.
-func (s Session) Bytes() int64 { return s.Initializers + s.Packed + s.Computed }
+func (s Session) Bytes() int64 { return s.Allocated() + s.Computed }
+
+// Allocated is what lies in the session's allocator.
+func (s Session) Allocated() int64 { return s.Initializers + s.Packed }
 
 const (
 	smallInitializer = 128 // bytes; smaller ones are copied

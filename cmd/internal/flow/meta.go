@@ -17,8 +17,13 @@ const (
 	SourceKey  = "remat.source.sha256"
 	PlanKey    = "remat.plan"
 	PeakKey    = "remat.predicted.live_peak_bytes"
+	// ReservedKey is what the arena that SessionKey describes will reserve.
+	ReservedKey = "remat.predicted.reserved_bytes"
+	// SessionKey holds the session options under which the predictions hold.
 	SessionKey = "remat.session"
 	RolesKey   = "remat.roles"
+	// OrderedKey says that the places of the nodes carry a schedule.
+	OrderedKey = "remat.ordered"
 )
 
 // Hash returns the sha256 of a file in hexadecimal.

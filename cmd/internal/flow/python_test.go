@@ -3,6 +3,7 @@ package flow
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -10,9 +11,11 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/rewrite/lower"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // A written is a file with its feeds, to be run in Python and here.
@@ -24,6 +27,7 @@ type written struct {
 	dims  map[string]int64
 	roles runtime.Roles
 	peak  int64 // predicted, where it was planned
+	arena predict.Arena
 }
 
 // write saves a graph and, in an archive beside it, a value for each input.
@@ -173,6 +177,7 @@ func lowered(t *testing.T, dir string) *written {
 
 // TestPeakInPlainPython counts what rewritten files allocate in plain Python,
 // with default options except for the memory pattern: it is what was predicted.
+// Under the arena that the file recommends it reserves what was predicted.
 func TestPeakInPlainPython(t *testing.T) {
 	e, dir := engine(t), t.TempDir()
 	var files []*written
@@ -194,6 +199,17 @@ func TestPeakInPlainPython(t *testing.T) {
 		t.Fatal(err)
 	}
 	counted := runPython(t, counter, files)
+	for _, w := range files {
+		// What is predicted may be taken; where it is not enough, the run fails.
+		w.job.Arena = map[string]int64{"max_mem": w.arena.Reserved}
+		setup, err := json.Marshal(w.arena.Setup)
+		if err == nil {
+			err = json.Unmarshal(setup, &w.job.Arena)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	arena := runPython(t, "", files)
 	for i, w := range files {
 		t.Run(w.name, func(t *testing.T) {
@@ -206,7 +222,11 @@ func TestPeakInPlainPython(t *testing.T) {
 			if len(counted[i].Peaks) != w.job.Runs {
 				t.Errorf("%d runs counted, want %d", len(counted[i].Peaks), w.job.Runs)
 			}
-			t.Logf("counted %d, predicted %d; the process so far, with the default arena: %d", counted[i].Peaks[0], w.peak, arena[i].ProcessPeak)
+			if got := arena[i].Reserved; got != w.arena.Reserved {
+				t.Errorf("arena %+v: %d bytes reserved in Python, predicted %d", w.arena.Setup, got, w.arena.Reserved)
+			}
+			t.Logf("counted %d, predicted %d; reserved %d, predicted %d; the process so far: %d",
+				counted[i].Peaks[0], w.peak, arena[i].Reserved, w.arena.Reserved, arena[i].ProcessPeak)
 		})
 	}
 }
@@ -240,10 +260,17 @@ func planned(t *testing.T, e *runtime.Engine, dir, name, strategy string) *writt
 	}
 	w := write(t, dir, fmt.Sprintf("%s %s", name, strategy), r.Prepared.Model, feeds)
 	w.dims, w.peak, w.job.Runs = o.Dims, r.Peak, 3
+	w.arena = r.Prediction.Arena()
 	w.roles = runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
 	w.job.Bind = map[string]string{}
+	inPlace := map[string]bool{} // at this level
+	for i, v := range r.Prediction.Graph.Values {
+		inPlace[r.Prediction.Values[i].Name] = v.Kind == ortmodel.Bound
+	}
 	for in, out := range w.roles.New {
-		w.job.Bind[out] = in
+		if inPlace[out] {
+			w.job.Bind[out] = in
+		}
 	}
 	return w
 }

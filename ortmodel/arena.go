@@ -1,0 +1,285 @@
+package ortmodel
+
+// ONNX Runtime's arena: what a step takes from the system.
+//
+//	request ──round up to 256──▶ smallest free chunk that fits ──▶ split it, if
+//	                             half of it, or MaxDead bytes, would be wasted
+//	                       else ▶ a new region: as large as the request, or the
+//	                             next size of a growing series
+//	release ──▶ merged with free neighbours in its region
+//
+// Regions are never given back and never merged with each other. What a session
+// holds before its steps is taken from the system directly, at its exact size.
+// The series begins at FirstChunk; a region that was large enough as it stood
+// makes the next one twice as large, but at most MaxExtend, and a request that
+// is larger than the next doubles it until it fits.
+//
+// Source: BFCArena of ONNX Runtime 1.31.1, measured. Weakness: of free chunks
+// of equal size the one at the lowest address is taken, and where regions lie is
+// the system's choice; PlanArena prefers setups for which it does not matter.
+
+import (
+	"slices"
+)
+
+const (
+	arenaUnit = 256 // bytes; every request is rounded up to it
+	// DefaultMaxDead is ONNX Runtime's own MaxDead.
+	DefaultMaxDead = 128 << 20
+)
+
+// Strategies by which an arena takes further regions, as ONNX Runtime numbers
+// them.
+const (
+	PowersOfTwo = 0
+	AsRequested = 1
+)
+
+// An ArenaSetup says how an arena grows; sizes are bytes. Its JSON form is what
+// onnxruntime.OrtArenaCfg takes in Python.
+type ArenaSetup struct {
+	Strategy int `json:"arena_extend_strategy"`
+	// FirstChunk and MaxExtend begin and bound the series of PowersOfTwo.
+	FirstChunk int64 `json:"initial_chunk_size_bytes"`
+	MaxExtend  int64 `json:"max_power_of_two_extend_bytes"`
+	// MaxDead: a chunk is split where as much would lie unused. At least 1.
+	MaxDead int64 `json:"max_dead_bytes_per_chunk"`
+}
+
+// A Request is one allocation or release; ID names the block.
+type Request struct {
+	ID    int
+	Bytes int64
+	Alloc bool
+}
+
+// ArenaUse is what an arena says after a step, in bytes.
+type ArenaUse struct {
+	// Reserved is what it took from the system, Peak the most that it handed
+	// out, unused ends of chunks included.
+	Reserved, Peak int64
+}
+
+// Requests lists what a step asks of the allocator, its blocks numbered.
+func (t *Trace) Requests() []Request {
+	out := make([]Request, len(t.Events))
+	value := map[int]int{}
+	scratch := map[int64][]int{} // by size, the last borrowed last
+	next := 0
+	for i, e := range t.Events {
+		id := next
+		switch {
+		case e.Alloc && e.Value != None:
+			value[e.Value] = id
+			next++
+		case e.Alloc:
+			scratch[e.Bytes] = append(scratch[e.Bytes], id)
+			next++
+		case e.Value != None:
+			id = value[e.Value]
+		default:
+			held := scratch[e.Bytes]
+			id = held[len(held)-1]
+			scratch[e.Bytes] = held[:len(held)-1]
+		}
+		out[i] = Request{id, e.Bytes, e.Alloc}
+	}
+	return out
+}
+
+// After returns what an arena set up like this says after steps that each make
+// the requests and then give back what they returned; session is what the
+// session holds, in bytes.
+func (s ArenaSetup) After(steps int, session int64, requests []Request) ArenaUse {
+	use := new(arena).run(s, steps, requests, nil)
+	return ArenaUse{session + use.Reserved, session + use.Peak}
+}
+
+func roundUp(bytes int64) int64 { return (bytes + arenaUnit - 1) / arenaUnit * arenaUnit }
+
+// A chunk is a piece of a region, named by its place in arena.chunks.
+type chunk struct {
+	at, size   int64 // address and bytes
+	prev, next int32 // within the region, or None
+	free       bool
+}
+
+type arena struct {
+	setup    ArenaSetup
+	order    []int // place of each region by address; by age where it ends
+	next     int64 // size of the next region
+	chunks   []chunk
+	unused   []int32 // places in chunks that hold none
+	free     []int32 // chunks by size, then address
+	blocks   []int32 // chunk by block, or None
+	regions  int
+	reserved int64
+	// tied: chunks of one size in different regions fitted equally well.
+	tied        bool
+	inUse, peak int64
+}
+
+// regionSpan separates the addresses of regions.
+const regionSpan = 1 << 48
+
+// run follows steps from nothing on, in the memory of the run before.
+func (a *arena) run(s ArenaSetup, steps int, requests []Request, order []int) ArenaUse {
+	*a = arena{setup: s, order: order, next: roundUp(max(s.FirstChunk, 1)),
+		chunks: a.chunks[:0], unused: a.unused[:0], free: a.free[:0], blocks: a.blocks[:0]}
+	for range steps {
+		for _, r := range requests {
+			if r.Alloc {
+				a.take(r.ID, roundUp(r.Bytes))
+			} else {
+				a.giveBack(r.ID)
+			}
+		}
+		for id := range a.blocks {
+			a.giveBack(id)
+		}
+	}
+	return ArenaUse{a.reserved, a.peak}
+}
+
+func (a *arena) take(block int, bytes int64) {
+	for len(a.blocks) <= block {
+		a.blocks = append(a.blocks, None)
+	}
+	a.blocks[block] = a.alloc(bytes)
+}
+
+func (a *arena) giveBack(block int) {
+	if c := a.blocks[block]; c != None {
+		a.release(c)
+		a.blocks[block] = None
+	}
+}
+
+// make adds a chunk.
+func (a *arena) make(c chunk) int32 {
+	if n := len(a.unused); n > 0 {
+		i := a.unused[n-1]
+		a.unused = a.unused[:n-1]
+		a.chunks[i] = c
+		return i
+	}
+	a.chunks = append(a.chunks, c)
+	return int32(len(a.chunks) - 1)
+}
+
+// place is where in the list of free chunks one of that size and address is,
+// or would be.
+func (a *arena) place(size, at int64) int {
+	low, high := 0, len(a.free)
+	for low < high {
+		mid := (low + high) / 2
+		if c := &a.chunks[a.free[mid]]; c.size < size || c.size == size && c.at < at {
+			low = mid + 1
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+func (a *arena) insert(c int32) {
+	k := &a.chunks[c]
+	k.free = true
+	a.free = slices.Insert(a.free, a.place(k.size, k.at), c)
+}
+
+func (a *arena) remove(c int32) {
+	k := &a.chunks[c]
+	i := a.place(k.size, k.at)
+	a.free = slices.Delete(a.free, i, i+1)
+	k.free = false
+}
+
+// fit finds the smallest free chunk of at least that many bytes, or None.
+func (a *arena) fit(bytes int64) int32 {
+	i := a.place(bytes, -1)
+	if i == len(a.free) {
+		return None
+	}
+	last := a.place(a.chunks[a.free[i]].size, 1<<62) - 1
+	if !a.tied && a.region(i) != a.region(last) {
+		// Regions that are free as a whole are as good as each other.
+		a.tied = slices.ContainsFunc(a.free[i:last+1], func(c int32) bool { return !a.chunks[c].whole() })
+	}
+	return a.free[i]
+}
+
+// region is that of the i-th free chunk.
+func (a *arena) region(i int) int64 { return a.chunks[a.free[i]].at / regionSpan }
+
+// whole reports a chunk that is all of its region.
+func (c *chunk) whole() bool { return c.prev == None && c.next == None }
+
+// alloc hands out a chunk of at least that many bytes, a multiple of arenaUnit.
+func (a *arena) alloc(bytes int64) int32 {
+	c := a.fit(bytes)
+	if c == None {
+		a.extend(bytes)
+		c = a.fit(bytes)
+	}
+	a.remove(c)
+	if k := a.chunks[c]; k.size >= 2*bytes || k.size-bytes >= a.setup.MaxDead {
+		rest := a.make(chunk{at: k.at + bytes, size: k.size - bytes, prev: c, next: k.next})
+		if k.next != None {
+			a.chunks[k.next].prev = rest
+		}
+		a.chunks[c].next, a.chunks[c].size = rest, bytes
+		a.insert(rest)
+	}
+	a.inUse += a.chunks[c].size
+	a.peak = max(a.peak, a.inUse)
+	return c
+}
+
+// extend takes a region of at least that many bytes from the system.
+func (a *arena) extend(bytes int64) {
+	size := bytes
+	if a.setup.Strategy == PowersOfTwo {
+		grown := false
+		for a.next < bytes {
+			a.next, grown = 2*a.next, true
+		}
+		size = a.next
+		if !grown {
+			a.next = min(2*a.next, a.setup.MaxExtend)
+		}
+	}
+	k := a.regions
+	if k < len(a.order) {
+		k = a.order[k]
+	}
+	a.regions++
+	a.reserved += size
+	a.insert(a.make(chunk{at: int64(k) * regionSpan, size: size, prev: None, next: None}))
+}
+
+// release takes a chunk back.
+func (a *arena) release(c int32) {
+	a.inUse -= a.chunks[c].size
+	if n := a.chunks[c].next; n != None && a.chunks[n].free {
+		a.remove(n)
+		a.join(c, n)
+	}
+	if p := a.chunks[c].prev; p != None && a.chunks[p].free {
+		a.remove(p)
+		a.join(p, c)
+		c = p
+	}
+	a.insert(c)
+}
+
+// join makes chunk d, which follows c, part of it.
+func (a *arena) join(c, d int32) {
+	k := a.chunks[d]
+	a.chunks[c].size += k.size
+	a.chunks[c].next = k.next
+	if k.next != None {
+		a.chunks[k.next].prev = c
+	}
+	a.unused = append(a.unused, d)
+}
