@@ -217,6 +217,7 @@ func (s *subject) finish(e *env, complete bool) error {
 	if err := s.session.MeasureRSS(); err != nil {
 		return err
 	}
+	ort.Trim() // a second session follows, or none
 	if complete {
 		if err := s.measureAside(e); err != nil && e.ctx.Err() == nil {
 			return err
