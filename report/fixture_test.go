@@ -188,7 +188,7 @@ func fixturePlan(strategy string, layers, every int, after int64) *Plan {
 		Strategy: strategy, RecomputedNodes: layers * 15, FLOPs: 874_000_000_000, RecomputeFLOPs: 262_000_000_000, Overhead: 0.2998,
 		PeakBytesBefore: before, PeakBytesScheduled: new(before - before/9), PeakBytesAfter: after,
 		Saving: Float(1 - float64(after)/float64(before)), TheorySaving: num(1 - 1/math.Sqrt(float64(layers))),
-		LowerBoundBytes: new(after - after/5), SolverSeconds: 0.41, BudgetBytes: new(int64(1 << 30)), Feasible: true,
+		LowerBoundBytes: new(after - after/5), SolverSeconds: 0.41, PlanSeconds: 1.2, BudgetBytes: new(int64(1 << 30)), Feasible: true,
 	}
 	for l := range layers {
 		boundary := l%every == every-1

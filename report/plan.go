@@ -17,9 +17,12 @@ type Plan struct {
 	Saving             Float    `json:"saving"` // 1 - after/before
 	TheorySaving       *Float   `json:"theory_saving"`
 	LowerBoundBytes    *int64   `json:"lower_bound_bytes"`
-	SolverSeconds      float64  `json:"solver_seconds"`
-	BudgetBytes        *int64   `json:"budget_bytes"`
-	Feasible           bool     `json:"feasible"`
+	// SolverSeconds is the solver's time, PlanSeconds that of planning with
+	// every file that was written and predicted on the way.
+	SolverSeconds float64 `json:"solver_seconds"`
+	PlanSeconds   float64 `json:"plan_seconds"`
+	BudgetBytes   *int64  `json:"budget_bytes"`
+	Feasible      bool    `json:"feasible"`
 
 	// Layers is the plan drawn over the model, in the order of the forward.
 	Layers []PlanLayer `json:"layers"`

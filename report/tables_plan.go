@@ -36,7 +36,8 @@ func (p *Plan) summaryTable() Table {
 	t.add("FLOPs of the step", Count(p.FLOPs))
 	t.add("FLOPs recomputed", Count(p.RecomputeFLOPs))
 	t.add("overhead in FLOPs", Signed(float64(p.Overhead)))
-	t.add("time to plan", Seconds(p.SolverSeconds))
+	t.add("time of the solver", Seconds(p.SolverSeconds))
+	t.add("time to plan", Seconds(p.PlanSeconds))
 	return t
 }
 

@@ -197,7 +197,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	}
 	p := &planned{given: given, prepared: result.Prepared, result: result}
 	p.document = planDocument(o, planner, result, budget)
-	p.document.SolverSeconds = time.Since(start).Seconds()
+	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), time.Since(start).Seconds()
 	return p, nil
 }
 

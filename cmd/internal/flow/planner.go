@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -37,6 +38,9 @@ type Planner struct {
 	// Scheduled is the predicted live peak of the given file only reordered,
 	// in bytes.
 	Scheduled int64
+	// Solving is the time spent in solvers and the judge: what is left of
+	// planning is preparing forms of the graph, writing and predicting files.
+	Solving time.Duration
 
 	engine   *runtime.Engine
 	given    *onnx.Model
@@ -126,7 +130,9 @@ func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan
 	var infeasible *planner.InfeasibleError
 	for _, c := range candidates {
 		problem := c.Analysis.Problem
+		start := time.Now()
 		found, err := solveWithCasts(problem, strategy, budget)
+		p.Solving += time.Since(start)
 		var inf *planner.InfeasibleError
 		if errors.As(err, &inf) {
 			if infeasible == nil || inf.Least < infeasible.Least {
