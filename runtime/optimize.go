@@ -32,6 +32,7 @@ const DefaultFold = 4096
 const (
 	keyMaxFold     = "optimization.constant_folding_max_output_size_in_bytes"
 	keyModelFolder = "session.model_external_initializers_file_folder_path"
+	keyNoPacking   = "session.disable_prepacking"
 )
 
 // OptimizeOptions say how a model is optimized.
@@ -254,7 +255,9 @@ func skeleton(g *onnx.Graph) *ortmodel.Graph {
 	return out
 }
 
-// optimized makes a session only for the file that it saves.
+// optimized makes a session only for the file that it saves. Weights are packed
+// after that, for kernels that will not run: all of a model's weights would be
+// read for nothing.
 func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "remat-optimize-")
 	if err != nil {
@@ -263,6 +266,9 @@ func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([
 	defer os.RemoveAll(dir)
 	o.OptimizedPath = filepath.Join(dir, "optimized.onnx")
 	o.Allocator = ort.NoArena
+	config := map[string]string{keyNoPacking: "1"}
+	maps.Copy(config, o.Config)
+	o.Config = config
 	s, err := e.sessionOf(model, folder, o)
 	if err != nil {
 		return nil, err

@@ -196,3 +196,51 @@ func TestExternalData(t *testing.T) {
 		s.Close()
 	}
 }
+
+// TestDumpReadsNoWeights asks for the graph that is run of 512 MiB of external
+// weights: they are not read, let alone packed for kernels.
+func TestDumpReadsNoWeights(t *testing.T) {
+	const side = 8192
+	const size = 4 * side * side
+	m := onnx.NewModel("weights", 17)
+	g := m.Graph
+	v := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(1, side)))
+	for i, name := range []string{"A", "B"} {
+		w := g.AddConstant(name, onnx.ExternalTensor(name, onnx.Float32, []int64{side, side}, "w.bin", int64(i)*size, size))
+		n := g.NewNode("", "MatMul", "by"+name, []*onnx.Value{v, w}, []string{"x" + name})
+		g.Append(n)
+		v = n.Out(0)
+		v.Type = onnx.TensorOf(onnx.Float32, onnx.StaticShape(1, side))
+	}
+	g.AddOutput(v)
+	m.Path = filepath.Join(t.TempDir(), "m.onnx")
+	file := filepath.Join(filepath.Dir(m.Path), "w.bin")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 2*size); err != nil {
+		t.Fatal(err)
+	}
+	for _, level := range []int{0, 1, 99} {
+		// From here on the largest size is counted anew.
+		if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+			t.Skipf("the largest size cannot be reset: %v", err)
+		}
+		before, err := RSS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := testEngine.Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		after, err := PeakRSS()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if grown := after - before; grown > 64<<20 {
+			t.Errorf("level %d: the process grew by %d bytes for a graph with %d of weights", level, grown, 2*size)
+		}
+	}
+}
