@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -144,7 +145,12 @@ out y float32[2,3]`)
 		"c": {Type: onnx.Bool, Data: []byte{1}},
 	}
 	want := run(t, clone(t, m), feeds, 0, 0)
-	apply(t, m, emulated)
+	r := apply(t, m, emulated)
+	if !slices.ContainsFunc(r.Skipped, func(s rewrite.Skip) bool {
+		return strings.Contains(s.Why, "the 2 operators in its bodies stay float32")
+	}) {
+		t.Errorf("the report does not say that bodies stay: %v", r.Skipped)
+	}
 	if b := m.Graph.Value("b"); b == nil || b.Type.DType != onnx.Float32 {
 		t.Errorf("what a body reads is %v", b)
 	}

@@ -23,6 +23,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
@@ -317,7 +318,14 @@ func (p *pass) onlyFor(n *onnx.Node, zone map[*onnx.Value]bool) bool {
 func (p *pass) tally() {
 	for _, n := range p.g.Nodes {
 		v := p.verdicts[n]
+		bodies := 0
+		for _, b := range n.Subgraphs() {
+			bodies += operatorsIn(b)
+		}
 		switch {
+		case bodies > 0:
+			p.report.Requested += bodies
+			p.skip(n.Label(), "the %d operators in its bodies stay float32: only the main graph is converted", bodies)
 		case v.kind == half:
 			p.report.Requested++
 			p.report.Applied++
@@ -330,6 +338,22 @@ func (p *pass) tally() {
 			p.skip(n.Label(), "%s", v.why)
 		}
 	}
+}
+
+// operatorsIn counts the nodes of a body, with those of bodies inside it.
+func operatorsIn(g *pb.GraphProto) int {
+	count := len(g.GetNode())
+	for _, n := range g.GetNode() {
+		for _, a := range n.GetAttribute() {
+			if a.G != nil {
+				count += operatorsIn(a.G)
+			}
+			for _, b := range a.Graphs {
+				count += operatorsIn(b)
+			}
+		}
+	}
+	return count
 }
 
 // Reasons that the report does not list.

@@ -42,8 +42,10 @@ type Planner struct {
 	// planning is preparing forms of the graph, writing and predicting files.
 	Solving time.Duration
 
-	engine   *runtime.Engine
-	given    *onnx.Model
+	engine *runtime.Engine
+	given  *onnx.Model
+	// turned plans the same graph with casts of what waits the other way; Plan.
+	turned   *Planner
 	opts     Options
 	found    []*Planned  // by strategies with a budget
 	variants []*Prepared // the graph as asked for, then what optimal may take
@@ -164,11 +166,11 @@ func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan
 	return best, plan, nil
 }
 
-// Plan runs a strategy and writes, in memory, the file that it leads to. Under
+// plan runs a strategy and writes, in memory, the file that it leads to. Under
 // a budget in bytes (0: none) the file's predicted live peak keeps it, or the
 // error is a planner.InfeasibleError. Where rounds towards a budget end without
 // a plan, the plan of least peak has the last word.
-func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
+func (p *Planner) plan(strategy string, budget int64) (*Planned, error) {
 	r, err := p.within(strategy, budget)
 	var inf *planner.InfeasibleError
 	if !Budgeted(strategy) || err != nil && (budget == 0 || !errors.As(err, &inf)) {
@@ -185,7 +187,7 @@ func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
 		return p.known(r, strategy, budget)
 	}
 	if min(p.Scheduled, p.Before.LivePeak) <= r.Peak { // a few bytes of shapes outweigh what a tiny graph saves
-		none, err := p.Plan("none", 0)
+		none, err := p.plan("none", 0)
 		if err != nil {
 			return nil, err
 		}

@@ -125,6 +125,36 @@ func (o *Options) nativeHalf() bool {
 // onCUDA reports a graph for the CUDA provider's kernels.
 func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
 
+// Plan runs a strategy and writes, in memory, the file that it leads to. Under
+// a budget in bytes (0: none) the file's predicted live peak keeps it, or the
+// error is a planner.InfeasibleError. Where values wait in half and some are
+// computed again, casts that run early and casts that run when they are read
+// are both tried: the first let float32 values die, the second bind no order.
+func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
+	r, err := p.plan(strategy, budget)
+	var inf *planner.InfeasibleError
+	o := p.opts.Precision
+	if o == nil || !o.StashOnly || strategy == "none" || err != nil && !errors.As(err, &inf) {
+		return r, err
+	}
+	if p.turned == nil {
+		turned, other := p.opts, *o
+		other.Early = !o.Early
+		turned.Precision = &other
+		if p.turned, err = NewPlanner(p.engine, p.given, turned); err != nil {
+			return nil, err
+		}
+	}
+	other, otherErr := p.turned.plan(strategy, budget)
+	switch {
+	case otherErr != nil && inf != nil:
+		return nil, inf
+	case otherErr != nil, inf == nil && (budget == 0 && r.Peak <= other.Peak || budget > 0 && r.overhead() <= other.overhead()):
+		return r, nil
+	}
+	return other, nil
+}
+
 // solveWithCasts plans casts like all else. A strategy that searches starts
 // once more from casts that run once: a search that finds less among more
 // choices is then no loss.

@@ -93,6 +93,30 @@ func tokens(m *onnx.Model, vocabulary int64) map[string]runtime.Tensor {
 	return feeds
 }
 
+// TestStashWithRecomputation: what waits in half takes less still where values
+// are computed again.
+func TestStashWithRecomputation(t *testing.T) {
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 4, 32, 4, 64, 128, 4
+	})
+	p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Precision: &precision.Options{To: onnx.Float16, StashOnly: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	peaks := map[string]int64{}
+	for _, s := range []string{"none", "sqrt", "full"} {
+		r, err := p.Plan(s, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		peaks[s] = r.Peak
+	}
+	t.Log(peaks)
+	if float64(peaks["full"]) > 0.9*float64(peaks["none"]) || peaks["sqrt"] > peaks["none"] {
+		t.Errorf("with recomputation %v", peaks)
+	}
+}
+
 // TestPlanCUDAInHalf: the prediction of a half graph for CUDA is of the graph
 // as it is written, without the casts of the CPU.
 func TestPlanCUDAInHalf(t *testing.T) {
