@@ -73,20 +73,25 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 		if writer == nil {
 			continue
 		}
-		late := k.lateReaders(old, writer)
-		if len(late) > 0 {
+		if late := k.lateReaders(old, writer, traits.PutsOff); len(late) > 0 {
 			links = append(links, link{writer, old, late})
-			count += len(late)
 		}
 	}
-	for _, l := range links {
-		for _, r := range l.readers {
+	for i, l := range links {
+		own := k.lateReaders(l.old, l.writer, aliases)
+		for _, r := range own {
 			if k.needs(r, l.writer) {
 				return 0, &OrderError{l.old.Name, r.Label()}
 			}
 		}
+		// What might come to read it has to wait only if it can.
+		links[i].readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.needs(r, l.writer) })
+		count += len(links[i].readers)
 	}
 	for _, l := range links {
+		if len(l.readers) == 0 {
+			continue
+		}
 		b.Scope = l.old.Name
 		if err := bar(b, m.Opset(""), l.writer, l.old, l.readers); err != nil {
 			return 0, err
@@ -286,9 +291,15 @@ func (k *kin) needs(a, b *onnx.Node) bool {
 	return k.mark[k.number[b]] == k.round
 }
 
-// lateReaders lists the readers of old, through its aliases and what may be
-// put off, that the writer does not need, each once.
-func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node) []*onnx.Node {
+// aliases reports a node whose output is its input's memory.
+func aliases(n *onnx.Node, input int) bool {
+	t, _ := traits.Of(n)
+	return slices.ContainsFunc(t.Alias, func(p traits.Pair) bool { return p.Input == input })
+}
+
+// lateReaders lists the readers of old that the writer does not need, each
+// once; the readers of a node's outputs count where through says so.
+func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node, through func(n *onnx.Node, input int) bool) []*onnx.Node {
 	var late []*onnx.Node
 	for _, u := range old.Uses() {
 		n := u.Node
@@ -298,14 +309,14 @@ func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node) []*onnx.Node {
 		if !k.needs(writer, n) && !slices.Contains(late, n) {
 			late = append(late, n)
 		}
-		if u.Index < 0 || !traits.PutsOff(n, u.Index) {
+		if u.Index < 0 || !through(n, u.Index) {
 			continue
 		}
 		for _, o := range n.Outputs {
 			if o == nil {
 				continue
 			}
-			for _, r := range k.lateReaders(o, writer) {
+			for _, r := range k.lateReaders(o, writer, through) {
 				if !slices.Contains(late, r) {
 					late = append(late, r)
 				}

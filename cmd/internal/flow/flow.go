@@ -85,6 +85,8 @@ type Prepared struct {
 	Reports  []rewrite.Report
 	// Precise is what the precision pass did, nil without it.
 	Precise *precision.Report
+	// found are the roles in the graph as it was given.
+	found *analysis.Roles
 
 	// settled: no optimization level of ONNX Runtime changes the model.
 	settled bool
@@ -153,9 +155,13 @@ func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Prepared, error)
 		return nil, err
 	}
 	p := &Prepared{Model: m, Options: o}
+	if err := p.findRoles(); err != nil {
+		return nil, err
+	}
 	if err := p.normalize(e); err != nil {
 		return nil, err
 	}
+	p.keepRoles()
 	if _, err := infer.Model(p.Model, infer.Options{Dims: o.Dims}); err != nil {
 		return nil, err
 	}
@@ -413,7 +419,7 @@ func (p *Prepared) guardUpdates(order []*onnx.Node) ([]*onnx.Node, error) {
 	g := p.Model.Graph
 	next := map[*onnx.Value]*onnx.Value{}
 	for in, out := range p.Analysis.Roles.New {
-		if v, w := g.Value(in), g.Value(out); v != nil && w != nil && w.Producer != nil {
+		if v, w := g.Value(in), g.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {
 			next[v] = w
 		}
 	}

@@ -1,0 +1,50 @@
+package flow
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner/analysis"
+)
+
+// findRoles takes the roles of the graph as it was given, unless they are said:
+// normalization fuses the sum that made a state's next value out of a gradient
+// into the product before it, and then the structure tells no more.
+func (p *Prepared) findRoles() error {
+	if _, said := p.Model.Metadata(RolesKey); said || p.Options.Roles != nil {
+		return nil
+	}
+	if _, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
+		return err
+	}
+	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims})
+	if err != nil {
+		return err
+	}
+	if len(a.Roles.Grad)+len(a.Roles.New) > 0 {
+		p.found = &a.Roles
+	}
+	return nil
+}
+
+// keepRoles makes what was found count, but for values that are gone since:
+// outputs that were dropped, initializers that were folded.
+func (p *Prepared) keepRoles() {
+	if p.found == nil {
+		return
+	}
+	g := p.Model.Graph
+	output := func(name string) bool { v := g.Value(name); return v != nil && v.IsOutput() }
+	input := func(v *onnx.Value) bool { return v != nil && (v.IsInput() || v.Init != nil) }
+	r := analysis.Roles{Grad: map[string]string{}, New: map[string]string{}}
+	if output(p.found.Loss) {
+		r.Loss = p.found.Loss
+	}
+	for _, pairs := range []struct{ from, to map[string]string }{{p.found.Grad, r.Grad}, {p.found.New, r.New}} {
+		for in, out := range pairs.from {
+			if input(g.Value(in)) && output(out) {
+				pairs.to[in] = out
+			}
+		}
+	}
+	p.Options.Roles = &r
+}
