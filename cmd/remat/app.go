@@ -96,13 +96,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		// A panic is a bug, but the user still gets one line and no stack,
 		// unless the stack is asked for.
 		if p := recover(); p != nil {
-			fmt.Fprintf(stderr, "remat: internal error: %v (run again with -d stack and report it)\n", p)
+			fmt.Fprintf(stderr, "remat: %s\n", panicLine(p))
 			if e.debug["stack"] != "" {
 				stderr.Write(debug.Stack())
 			}
 			code = exitBadInput
 		}
 	}()
+	debug.SetPanicOnFault(true) // see panicLine
 	app := newApp(e)
 	sorted, err := sortArgs(app, args)
 	if err == nil {
