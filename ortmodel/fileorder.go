@@ -46,12 +46,16 @@ func FileOrder(g *Graph, schedule []int) (file []int, strays int) {
 }
 
 // Lazy returns the schedule that ONNX Runtime will really run for the file
-// that FileOrder makes of schedule: every stray runs when its reader comes. It
-// is the schedule itself where that has no strays.
-func Lazy(g *Graph, schedule []int) []int {
+// that FileOrder makes of schedule: every stray runs when its reader comes,
+// except for those given, which are brought in by their first waiter. It is
+// the schedule itself where that has no others.
+func Lazy(g *Graph, schedule []int, except ...Stray) []int {
 	e := dependencies(g)
 	if !valid(&e, schedule) {
 		return Order(g)
+	}
+	if len(except) > 0 {
+		e = e.with(except)
 	}
 	return e.lazy(schedule)
 }
@@ -223,6 +227,24 @@ func (e *edges) lazy(schedule []int) []int {
 		sortBy(stack[from:], pos)
 	}
 	return order
+}
+
+// with adds to each stray's first waiter that it reads the stray's top.
+func (e *edges) with(strays []Stray) edges {
+	more := make(map[int][]int, len(strays))
+	for _, s := range strays {
+		more[s.Waiters[0]] = append(more[s.Waiters[0]], s.Top)
+	}
+	w := edges{start: make([]int32, len(e.start))}
+	for i := range len(e.start) - 1 {
+		at := len(w.prod)
+		w.prod = append(w.prod, e.of(int32(i))...)
+		for _, top := range more[i] {
+			w.prod = insertSorted(w.prod, at, int32(top))
+		}
+		w.start[i+1] = int32(len(w.prod))
+	}
+	return w
 }
 
 // layOut returns a file order under which a schedule without strays runs: a

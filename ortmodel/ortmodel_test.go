@@ -201,6 +201,9 @@ func TestStraysAreBroughtIn(t *testing.T) {
 		want := shuffled(r, g)
 		strays := Strays(g, want)
 		most = max(most, len(strays))
+		if got := Lazy(g, want, strays...); !slices.Equal(got, want) {
+			t.Fatalf("Lazy with every stray brought in %v, want %v", got, want)
+		}
 		for _, s := range strays {
 			if len(s.Waiters) == 0 {
 				t.Fatalf("nobody may wait for %v", s)

@@ -28,7 +28,7 @@ func TestOptimalEqualsExhaustive(t *testing.T) {
 			for k, root := range ix.stash {
 				keep[root] = set>>k&1 != 0
 			}
-			v, err := Judge(p, ix.planOf("", keep))
+			v, err := Judge(p, ix.planOf("", keep, false))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -146,7 +146,7 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 // planAt makes the plan of a point.
 func (ix *index) planAt(strategy string, q *point) *Plan {
 	schedule := newLowerer(ix, ix.plainOrder()).scheduleIn(q.keep, q.mode)
-	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal}
+	return ix.p.settle(&Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal})
 }
 
 // judged returns the judge's peak of a point, asking once.

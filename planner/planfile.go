@@ -123,8 +123,8 @@ func fromLists(p *Problem, plan *Plan, keep, recompute []int) (*Plan, error) {
 			}
 		}
 	}
-	made := ix.planOf(plan.Strategy, set)
-	made.Boundaries, made.Notes, made.Conceal = plan.Boundaries, plan.Notes, plan.Conceal
+	made := ix.planOf(plan.Strategy, set, plan.Conceal)
+	made.Boundaries, made.Notes = plan.Boundaries, plan.Notes
 	return made, nil
 }
 
@@ -174,8 +174,8 @@ func applyEdits(p *Problem, plan *Plan, keep, recompute []int) (*Plan, error) {
 	if !edited {
 		return plan, nil
 	}
-	made := ix.planOf(plan.Strategy, set)
-	made.Boundaries, made.Conceal = plan.Boundaries, plan.Conceal
+	made := ix.planOf(plan.Strategy, set, plan.Conceal)
+	made.Boundaries = plan.Boundaries
 	made.Notes = append(append([]string(nil), plan.Notes...), "edited by hand")
 	return made, nil
 }

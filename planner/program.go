@@ -254,6 +254,49 @@ func (e *expander) mainInput(in *Instance) int {
 	return best
 }
 
+// Schedule returns the operators of the instances in another order of theirs.
+// Instances that it leaves out, because the file has them merged with their
+// equals, come right before their first reader.
+func (pr *Program) Schedule(p *Problem, order []int) []int {
+	maker := make(map[ValueInstance]int)
+	for i := range pr.Instances {
+		in := &pr.Instances[i]
+		for _, v := range p.Graph.Nodes[in.Op].Outputs {
+			if v != ortmodel.None {
+				maker[ValueInstance{v, in.Copy}] = i
+			}
+		}
+	}
+	listed := make([]bool, len(pr.Instances))
+	for _, i := range order {
+		listed[i] = true
+	}
+	schedule := make([]int, 0, len(pr.Instances))
+	var add func(i int)
+	add = func(i int) {
+		in := &pr.Instances[i]
+		for _, list := range [2][]ValueInstance{in.Inputs, in.Captures} {
+			for _, v := range list {
+				if j, ok := maker[v]; ok && !listed[j] {
+					listed[j] = true
+					add(j)
+				}
+			}
+		}
+		schedule = append(schedule, in.Op)
+	}
+	for _, i := range order {
+		add(i)
+	}
+	for i, done := range listed {
+		if !done {
+			listed[i] = true
+			add(i)
+		}
+	}
+	return schedule
+}
+
 // Graph returns the program as ONNX Runtime would see it, each barrier one
 // view node, nodes in the program's order. first[i] is the node of instance i.
 func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {

@@ -73,7 +73,7 @@ func segmentPlan(p *Problem, strategy string, boundaries []int) *Plan {
 	ix := p.indexed()
 	keep := ix.segmentKeep(boundaries)
 	ix.polish(keep, boundaries, false)
-	plan := ix.planOf(strategy, keep)
+	plan := ix.planOf(strategy, keep, false)
 	for _, v := range boundaries {
 		if ix.kept(keep, v) {
 			plan.Boundaries = append(plan.Boundaries, v)
@@ -160,9 +160,9 @@ func (ix *index) outerGroups(inner, keep []bool) [][]int {
 }
 
 // planOf makes the plan that keeps a set of roots.
-func (ix *index) planOf(strategy string, keep []bool) *Plan {
+func (ix *index) planOf(strategy string, keep []bool, conceal bool) *Plan {
 	base := ix.plainOrder()
-	return &Plan{Strategy: strategy, Schedule: newLowerer(ix, base).schedule(keep), Anchors: ix.anchors}
+	return ix.p.settle(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base).schedule(keep), Anchors: ix.anchors, Conceal: conceal})
 }
 
 // every picks each k-th of the layers' boundaries, and always the last.
@@ -197,10 +197,20 @@ func layersOf(p *Problem) ([]int, error) {
 	return nil, fmt.Errorf("no layers found: the forward part has no single-value cuts; use layers=GLOB, selective or optimal")
 }
 
+// solveNone takes the best order found, unless the graph's own is better.
 func solveNone(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
 	order := ix.plainOrder()
-	return &Plan{Strategy: o.name("none"), Schedule: append([]int(nil), order...), Anchors: ix.anchors}, nil
+	best := p.settle(&Plan{Strategy: o.name("none"), Schedule: append([]int(nil), order...), Anchors: ix.anchors})
+	given := p.settle(&Plan{Strategy: o.name("none"), Schedule: append([]int(nil), ix.topo...)})
+	b, err := Judge(p, best)
+	if err != nil {
+		return nil, err
+	}
+	if g, err := Judge(p, given); err == nil && g.Peak < b.Peak {
+		return given, nil
+	}
+	return best, nil
 }
 
 func solveFull(p *Problem, o Options) (*Plan, error) {

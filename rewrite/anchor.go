@@ -14,20 +14,16 @@ package rewrite
 // between u and w, and x is read by w anyway: an anchor costs no byte. Where w
 // belongs to a barrier, its extents only get one more tensor without elements.
 //
-// It is no Reshape, as barriers are, because x or w may be one, and ONNX
-// Runtime makes one of two that follow one another.
+// Opsets before 13 have no such Unsqueeze; there a barrier does it, where
+// neither x nor w belongs to a view.
 
 import (
 	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/ortmodel"
 )
-
-// unsqueezeOpset is the opset from which Unsqueeze takes its axes as an input.
-const unsqueezeOpset = 13
 
 // maxAnchorRounds bounds how often an order is looked through for strays. The
 // first round leaves none, unless an anchor finds no place.
@@ -37,13 +33,10 @@ const maxAnchorRounds = 4
 // with the anchors' nodes.
 func anchor(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
 	report := Report{Pass: "anchor"}
-	for round := range maxAnchorRounds {
+	for range maxAnchorRounds {
 		m.Graph.Nodes = order
 		a := newAnchorer(m, order)
 		strays := ortmodel.Strays(a.edges, numbers(len(order)))
-		if round == 0 {
-			report.Requested = len(strays)
-		}
 		before := report.Applied
 		report.Skipped = nil
 		for _, s := range strays {
@@ -62,7 +55,7 @@ func anchor(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
 		}
 	}
 	m.Graph.Nodes = order
-	report.Requested = max(report.Requested, report.Applied+len(report.Skipped))
+	report.Requested = report.Applied + len(report.Skipped)
 	return order, report, nil
 }
 
@@ -119,13 +112,19 @@ func (a *anchorer) bringIn(s ortmodel.Stray) bool {
 		return false
 	}
 	var helpers []int
+	if a.moved[a.order[s.Top]] {
+		return false // the next round sees where it stands
+	}
 	for _, w := range s.Waiters {
 		n := a.order[w]
+		if a.moved[n] {
+			return false
+		}
 		switch {
 		case isExtents(n):
 			n.SetInput(len(n.Inputs), a.nothing(s.Top, trigger))
 			return true
-		case strings.HasPrefix(n.Name(), barrierPrefix):
+		case isBarrier(n):
 			helpers = append(helpers, w)
 		case a.wait(s.Top, trigger, w):
 			return true
@@ -163,7 +162,7 @@ func (a *anchorer) nothing(top int, trigger *onnx.Value) *onnx.Value {
 
 // isExtents reports the node that joins extents with what a barrier waits for.
 func isExtents(n *onnx.Node) bool {
-	return n.Is("Concat") && (strings.HasPrefix(n.Name(), barrierPrefix) || strings.HasPrefix(n.Name(), concealPrefix))
+	return n.Is("Concat") && (isBarrier(n) || strings.HasPrefix(n.Name(), concealPrefix))
 }
 
 // wait leads the best input of the node at place w through a view that waits.
@@ -174,31 +173,34 @@ func (a *anchorer) wait(top int, trigger *onnx.Value, w int) bool {
 		return false
 	}
 	x := n.Inputs[k]
-	if a.opset < unsqueezeOpset {
-		if isView(n) || x.Producer != nil && isView(x.Producer) {
-			return false
-		}
-		v, err := a.barriers.Put(x, trigger)
-		if err != nil {
-			return false
-		}
-		a.before[w] = append(a.before[w], a.barriers.Take()...)
-		n.SetInput(k, v)
-		return true
-	}
-	nothing := a.nothing(top, trigger)
-	a.barriers.b.Scope = x.Name
-	v := a.barriers.b.Op("Unsqueeze", build.In(x, nothing))
-	if a.barriers.b.Err() != nil {
+	if old := a.opset < unsqueezeOpset; old && (joins(n) || reshaped(x)) || joins(n) && reshaped(x) && alone(x) {
 		return false
 	}
-	v.Type = x.Type
-	a.before[w] = append(a.before[w], a.barriers.Take()...)
+	a.nothing(top, trigger)
+	var v *onnx.Value
+	var err error
+	if a.opset < unsqueezeOpset {
+		v, err = a.barriers.Put(x, trigger)
+	} else {
+		v, err = a.barriers.Wait(n, x, trigger)
+	}
+	if err != nil {
+		return false
+	}
+	for _, made := range a.barriers.Take() {
+		at, ok := a.place[x.Producer]
+		switch {
+		case made.Is("Flatten") && ok: // in x's place among what waits for w
+			a.after[at] = append(a.after[at], made)
+		case isExtents(made) && made.Inputs[0].IsConstant():
+			a.after[top] = append(a.after[top], made)
+		default:
+			a.before[w] = append(a.before[w], made)
+		}
+	}
 	n.SetInput(k, v)
 	return true
 }
-
-func isView(n *onnx.Node) bool { return n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten") }
 
 // input picks the input of a node to wait with, or -1: a computed float before
 // one that is fed, before other types; a constant only where it is what the

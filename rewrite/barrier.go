@@ -82,11 +82,70 @@ func (m *Barriers) Put(x, trigger *onnx.Value) (*onnx.Value, error) {
 	return v, nil
 }
 
+// unsqueezeOpset is the opset from which Unsqueeze takes its axes as an input.
+const unsqueezeOpset = 13
+
+// Wait returns x behind a barrier for node n, where one of the two may be a
+// view. ONNX Runtime makes one of a Reshape and the Reshape, Squeeze or
+// Unsqueeze that alone reads it, and what the second waited for is lost; but it
+// starts at no Unsqueeze, and goes through no Flatten:
+//
+//	x ─▶ Unsqueeze (no axes, which the trigger leads to) ─▶ n
+//	x = Reshape ─▶ Flatten ─▶ Reshape (as in Put) ─▶ n, which is no view
+func (m *Barriers) Wait(n *onnx.Node, x, trigger *onnx.Value) (*onnx.Value, error) {
+	var v *onnx.Value
+	if reshaped(x) && alone(x) && !joins(n) {
+		m.b.Scope = x.Name
+		v = m.b.Op("Reshape", build.In(flatten(m.b, x), m.shape(x, trigger)))
+	} else {
+		none := m.nothing(trigger)
+		m.b.Scope = x.Name
+		v = m.b.Op("Unsqueeze", build.In(x, none))
+	}
+	if m.b.Err() != nil {
+		return nil, m.b.Err()
+	}
+	v.Type = x.Type
+	return v, nil
+}
+
+// flatten keeps a Reshape that follows apart from the one that makes x.
+func flatten(b *build.Builder, x *onnx.Value) *onnx.Value {
+	v := b.Op("Flatten", build.In(x), onnx.IntAttr("axis", 0))
+	if v == nil {
+		return nil
+	}
+	v.Type = onnx.TensorOf(x.Type.DType, append(onnx.StaticShape(1), make(onnx.Shape, 1)...))
+	if x.Type.Ranked {
+		v.Type.Shape[1] = x.Type.Shape.Elements()
+	}
+	return v
+}
+
+// joins reports an operator that ONNX Runtime may join to a Reshape before it.
+func joins(n *onnx.Node) bool { return n.Is("Reshape", "Squeeze", "Unsqueeze", "Identity") }
+
+// alone reports a value that has at most one reader.
+func alone(x *onnx.Value) bool { return len(x.Uses()) < 2 && !x.IsOutput() }
+
+// reshaped reports a value that such a chain makes.
+func reshaped(x *onnx.Value) bool {
+	for p := x.Producer; p != nil && joins(p); p = p.Inputs[0].Producer {
+		if p.Is("Reshape") {
+			return true
+		}
+	}
+	return false
+}
+
 // barred returns what a barrier's output is a view of, and the tensor of no
 // elements that says for what it waits; nil for other values.
 func barred(x *onnx.Value) (source, waits *onnx.Value) {
 	p := x.Producer
-	if p == nil || !p.Is("Reshape") || !strings.HasPrefix(p.Name(), barrierPrefix) {
+	if p == nil || !p.Is("Reshape") || !isBarrier(p) {
+		return nil, nil
+	}
+	if q := p.Inputs[0].Producer; q != nil && q.Is("Flatten") && isBarrier(q) {
 		return nil, nil
 	}
 	if c := p.Inputs[1].Producer; c != nil && c.Is("Concat") && len(c.Inputs) >= 2 {
@@ -176,7 +235,11 @@ func (m *Barriers) nothing(trigger *onnx.Value) *onnx.Value {
 		return v
 	}
 	zero := m.b.Ints(0)
-	flat := m.b.Op("Reshape", build.In(trigger, m.b.Ints(-1)))
+	from := trigger
+	if reshaped(trigger) {
+		from = flatten(m.b, trigger)
+	}
+	flat := m.b.Op("Reshape", build.In(from, m.b.Ints(-1)))
 	flat.Type = onnx.TensorOf(trigger.Type.DType, make(onnx.Shape, 1))
 	if trigger.Type.Ranked {
 		flat.Type.Shape[0] = trigger.Type.Shape.Elements()

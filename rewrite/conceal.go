@@ -162,7 +162,11 @@ func (c *concealer) inputs(n *onnx.Node) {
 func (c *concealer) view(v *onnx.Value) *onnx.Value {
 	dims, _ := v.Type.Shape.Ints()
 	c.b.Scope = v.Name
-	w := c.b.Op("Reshape", build.In(v, c.extents(c.b.Ints(dims...))))
+	from := v
+	if reshaped(v) { // else ONNX Runtime makes one of the two
+		from = flatten(c.b, v)
+	}
+	w := c.b.Op("Reshape", build.In(from, c.extents(c.b.Ints(dims...))))
 	if c.b.Err() != nil {
 		return nil
 	}

@@ -16,7 +16,6 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // useMasks makes every training Dropout's mask used and returns the new order.
@@ -33,11 +32,10 @@ func useMasks(g *onnx.Graph, order []*onnx.Node) ([]*onnx.Node, error) {
 			continue
 		}
 		barriers.b.Scope = n.Out(0).Name
-		y := barriers.b.Op("Unsqueeze", build.In(n.Out(0), barriers.nothing(n.Out(1))))
-		if err := barriers.b.Err(); err != nil {
+		y, err := barriers.Wait(readers[0].Node, n.Out(0), n.Out(1))
+		if err != nil {
 			return nil, fmt.Errorf("mask of %q: %w", n.Label(), err)
 		}
-		y.Type = n.Out(0).Type
 		for _, u := range readers {
 			if u.Index != onnx.Captured {
 				u.Node.SetInput(u.Index, y)

@@ -23,8 +23,9 @@ func Guard(g *onnx.Graph, order []*onnx.Node, kept map[string]bool) ([]*onnx.Nod
 	for _, n := range order {
 		// A barrier or a computed shape that vanished was merged with its
 		// equal, which is well. (And a view must not feed the shape of another:
-		// ONNX Runtime would take the two for a chain of views and fuse them.)
-		if !kept[n.Name()] && !strings.HasPrefix(n.Name(), barrierPrefix) && !strings.HasPrefix(n.Name(), concealPrefix) {
+		// ONNX Runtime would take the two for a chain of views and fuse them, so
+		// views are left alone.)
+		if !kept[n.Name()] && !isBarrier(n) && !strings.HasPrefix(n.Name(), concealPrefix) && !joins(n) {
 			gone[n] = true
 		}
 	}

@@ -20,6 +20,9 @@ type Target struct {
 	Model  *onnx.Model
 	Nodes  []*onnx.Node
 	Values []*onnx.Value
+	// Instances are the nodes of the program's instances, which Recompute
+	// notes.
+	Instances []*onnx.Node
 }
 
 // Recompute rewrites the target as the program says and returns the nodes in
@@ -80,7 +83,7 @@ func (r *recomputer) instance(in *planner.Instance) error {
 				n.SetInput(i, v)
 			}
 		}
-		r.order = append(r.order, n)
+		r.add(n)
 		return nil
 	}
 	c := r.graph.CloneNode(n, inputs, func(name string) string {
@@ -91,9 +94,14 @@ func (r *recomputer) instance(in *planner.Instance) error {
 			r.clones[planner.ValueInstance{Value: v, Copy: in.Copy}] = c.Outputs[i]
 		}
 	}
-	r.order = append(r.order, c)
+	r.add(c)
 	r.report.Applied++
 	return nil
+}
+
+func (r *recomputer) add(n *onnx.Node) {
+	r.order = append(r.order, n)
+	r.target.Instances = append(r.target.Instances, n)
 }
 
 // graphOutputs numbers the outputs of an operator as the problem does.
@@ -139,7 +147,14 @@ func (r *recomputer) inputs(n *onnx.Node, in *planner.Instance) ([]*onnx.Value, 
 		if err != nil {
 			return nil, fmt.Errorf("node %q: %w", n.Label(), err)
 		}
-		v, err := r.barriers.Put(inputs[b.Input], trigger)
+		x := inputs[b.Input]
+		source, _ := barred(x)
+		var v *onnx.Value
+		if r.target.Model.Opset("") >= unsqueezeOpset && (joins(n) || reshaped(x) && source == nil) {
+			v, err = r.barriers.Wait(n, x, trigger)
+		} else {
+			v, err = r.barriers.Put(x, trigger)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("node %q: %w", n.Label(), err)
 		}

@@ -13,6 +13,8 @@ const (
 	concealPrefix   = "remat/conceal/"
 )
 
+func isBarrier(n *onnx.Node) bool { return strings.HasPrefix(n.Name(), barrierPrefix) }
+
 // StripBarriers takes the barriers of an earlier rewriting off, so
 // that the graph can be planned anew: each is a view of its input. A graph that
 // holds recomputed nodes keeps them, because they are all that tells a clone
@@ -30,11 +32,15 @@ func StripBarriers(g *onnx.Graph) int {
 		}
 		// What a barrier's second input waits for is computed.
 		waits := n.Inputs[1]
-		if waits == nil || waits.Producer == nil || !strings.HasPrefix(n.Name(), barrierPrefix) {
+		if waits == nil || waits.Producer == nil || !isBarrier(n) {
 			continue
 		}
 		if n.Is("Unsqueeze") || waits.Producer.Is("Concat") {
-			g.ReplaceUses(n.Outputs[0], n.Inputs[0])
+			x := n.Inputs[0]
+			if p := x.Producer; p != nil && isBarrier(p) && p.Is("Flatten") {
+				x = p.Inputs[0]
+			}
+			g.ReplaceUses(n.Outputs[0], x)
 			count++
 		}
 	}

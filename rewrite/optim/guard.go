@@ -219,7 +219,16 @@ func isView(n *onnx.Node) bool {
 func nothing(b *build.Builder, n *onnx.Node) *onnx.Value {
 	out := n.Outputs[slices.IndexFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil })]
 	zero := b.Ints(0)
-	flat := b.Op("Reshape", build.In(out, b.Ints(-1)))
+	from := out
+	if n.Is("Reshape", "Squeeze", "Unsqueeze") { // which ONNX Runtime would join with the next
+		if from = b.Op("Flatten", build.In(out), onnx.IntAttr("axis", 0)); from != nil {
+			from.Type = onnx.TensorOf(out.Type.DType, append(onnx.StaticShape(1), make(onnx.Shape, 1)...))
+			if out.Type.Ranked {
+				from.Type.Shape[1] = out.Type.Shape.Elements()
+			}
+		}
+	}
+	flat := b.Op("Reshape", build.In(from, b.Ints(-1)))
 	if flat != nil {
 		flat.Type = onnx.TensorOf(out.Type.DType, make(onnx.Shape, 1))
 		if out.Type.Ranked {

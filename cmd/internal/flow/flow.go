@@ -90,6 +90,8 @@ type Prepared struct {
 
 	// settled: no optimization level of ONNX Runtime changes the model.
 	settled bool
+	// ran is the plan's schedule as the rewritten file runs it.
+	ran []int
 }
 
 // Open loads and checks a file and infers its types.
@@ -177,6 +179,14 @@ func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Prepared, error)
 	if err := p.precise(); err != nil {
 		return nil, err
 	}
+	if err := p.Analyze(); err != nil {
+		return nil, err
+	}
+	// What an update in place waits for belongs to the problem.
+	if n, err := p.guardUpdates(); err != nil || n == 0 {
+		return p, err
+	}
+	p.Model.Graph.NameNodes()
 	return p, p.Analyze()
 }
 
@@ -200,6 +210,9 @@ func IsOurs(m *onnx.Model) bool {
 
 func (p *Prepared) normalize(e *runtime.Engine) error {
 	if IsOurs(p.Model) {
+		if _, ok := p.Model.Metadata(OrderedKey); ok { // planning is to start from the order that it runs
+			p.Model.Graph.Nodes = rewrite.RunOrder(p.Model.Graph)
+		}
 		rewrite.StripBarriers(p.Model.Graph)
 	}
 	if err := p.clean(); err != nil {
@@ -375,9 +388,11 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 		return err
 	}
 	p.Reports = append(p.Reports, report)
-	if order, err = p.guardUpdates(order); err != nil {
+	p.Model.Graph.Nodes = order
+	if _, err = p.guardUpdates(); err != nil {
 		return err
 	}
+	order = p.Model.Graph.Nodes
 	e = p.Options.cpuEngine(e)
 	var reports []rewrite.Report
 	for round := 0; ; round++ {
@@ -400,8 +415,25 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 		}
 	}
 	p.Reports = append(p.Reports, reports...)
+	p.ran = prog.Schedule(p.Analysis.Problem, executed(order, target.Instances))
+	p.Model.SetMetadata(OrderedKey, "true")
 	p.Model.Graph.AnnotateTypes()
 	return p.Model.Check()
+}
+
+// executed lists the places of those instances that are in the order of nodes.
+func executed(order, instances []*onnx.Node) []int {
+	at := make(map[*onnx.Node]int, len(instances))
+	for i, n := range instances {
+		at[n] = i
+	}
+	list := make([]int, 0, len(instances))
+	for _, n := range order {
+		if i, ok := at[n]; ok {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 // mergeEqual merges what ONNX Runtime would merge, so that the order stands.
@@ -413,9 +445,10 @@ func (p *Prepared) mergeEqual(order []*onnx.Node) []*onnx.Node {
 }
 
 // guardUpdates makes every reader of a parameter, clones included, come before
-// the parameter's update by data, so that it may be written in place. In a
-// foreign graph where no order allows that, the runtime copies instead.
-func (p *Prepared) guardUpdates(order []*onnx.Node) ([]*onnx.Node, error) {
+// the parameter's update by data, so that it may be written in place, and
+// returns how many readers it led. In a foreign graph where no order allows
+// that, the runtime copies instead.
+func (p *Prepared) guardUpdates() (int, error) {
 	g := p.Model.Graph
 	next := map[*onnx.Value]*onnx.Value{}
 	for in, out := range p.Analysis.Roles.New {
@@ -424,15 +457,14 @@ func (p *Prepared) guardUpdates(order []*onnx.Node) ([]*onnx.Node, error) {
 		}
 	}
 	if len(next) == 0 {
-		return order, nil
+		return 0, nil
 	}
-	g.Nodes = order
-	_, err := optim.Guard(p.Model, next)
+	n, err := optim.Guard(p.Model, next)
 	var impossible *optim.OrderError
 	if err != nil && !errors.As(err, &impossible) {
-		return nil, err
+		return 0, err
 	}
-	return g.Nodes, nil
+	return n, nil
 }
 
 // survivors are the names of the nodes that ONNX Runtime's highest level

@@ -89,7 +89,7 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 	if err != nil {
 		return nil, err
 	}
-	scheduled, err := p.apply(nil, base, none)
+	scheduled, err := p.applyOnce(nil, base, none)
 	if err != nil {
 		return nil, err
 	}
@@ -289,13 +289,17 @@ func (r *Planned) overhead() float64 {
 // stands, which is quick, and only what keeps the budget then is finished.
 func (p *Planner) keeping(budget int64, form *Prepared, plan *planner.Plan) (*Planned, error) {
 	if budget > 0 {
-		r, err := p.apply(nil, form, plan)
+		r, err := p.applyOnce(nil, form, plan)
 		if err != nil || r.Peak > budget {
 			return r, err
 		}
 	}
 	return p.apply(p.engine, form, plan)
 }
+
+// shapesBytes is the size in bytes up to which files differ by the shapes that
+// barriers compute.
+const shapesBytes = 4096
 
 // asGiven returns the given file unchanged, if that holds less than the file of
 // a plan and nothing else was asked for: a strategy should never cost memory.
@@ -310,12 +314,15 @@ func (p *Planner) asGiven(r *Planned) (*Planned, error) {
 	}
 	base := p.variants[0]
 	problem := base.Analysis.Problem
+	note := fmt.Sprintf("the strategy's file would hold %d bytes, more than the one given: it is written as it was", r.Peak)
+	if r.Peak-p.Before.LivePeak <= shapesBytes {
+		note = "no order is better than that of the file given: it is written as it was"
+	}
 	plan := &planner.Plan{Strategy: r.Plan.Strategy, Schedule: ortmodel.Order(&problem.Graph),
-		Notes: append(slices.Clone(r.Plan.Notes), fmt.Sprintf(
-			"the strategy's file would hold %d bytes, more than the one given: it is written as it was", r.Peak))}
+		Notes: append(slices.Clone(r.Plan.Notes), note)}
 	return &Planned{
 		Plan: plan, Problem: problem, Analysis: base.Analysis, LowerBound: r.LowerBound,
-		Verdict:  planner.Verdict{Peak: p.Before.LivePeak, WantedPeak: p.Before.LivePeak, FLOPs: problem.FLOPs()},
+		Verdict:  planner.Verdict{Peak: p.Before.LivePeak, FLOPs: problem.FLOPs()},
 		Prepared: &Prepared{Model: m, Analysis: base.Analysis, Options: o}, Prediction: p.Before, Peak: p.Before.LivePeak,
 	}, nil
 }
@@ -332,9 +339,31 @@ func (p *Planner) Apply(plan *planner.Plan) (*Planned, error) {
 	return p.apply(p.engine, p.variants[0], plan)
 }
 
+// maxReapply bounds how often a plan is written anew because its file runs
+// another schedule.
+const maxReapply = 3
+
 // apply writes a plan's file. Without an engine nothing is guarded, and the
-// prediction is of the file as it stands.
+// prediction is of the file as it stands. The plan that comes back has the
+// schedule that the file runs, and leads to this file itself: writing can move
+// an update behind a reader that is computed again, or merge equal nodes.
 func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
+	for try := 0; ; try++ {
+		r, err := p.applyOnce(engine, base, plan)
+		if err != nil || try == maxReapply || slices.Equal(r.Prepared.ran, plan.Schedule) {
+			return r, err
+		}
+		next := *plan
+		next.Schedule = r.Prepared.ran
+		if next.Check(base.Analysis.Problem) != nil {
+			return r, nil
+		}
+		plan = &next
+	}
+}
+
+// applyOnce writes a plan's file, whatever schedule it runs.
+func (p *Planner) applyOnce(engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
 	problem := base.Analysis.Problem
 	verdict, err := planner.Judge(problem, plan)
 	if err != nil {
