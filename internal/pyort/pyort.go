@@ -49,6 +49,8 @@ type Job struct {
 	Feeds string `json:"feeds"`
 	Out   string `json:"out"`
 	Runs  int    `json:"runs"`
+	// Threads is the number of intra-operator threads, 0 for the default.
+	Threads int `json:"threads"`
 	// MemPattern leaves ONNX Runtime's memory pattern on, its default.
 	MemPattern bool `json:"mem_pattern"`
 	// Bind names the input whose memory an output is bound to.

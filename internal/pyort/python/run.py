@@ -2,7 +2,7 @@
 
 Reads a list of jobs as JSON on stdin and answers with a list on stdout. A job:
 model, feeds (npz, a key per input), out (npz, a key per output), runs,
-mem_pattern, bind (output: the input that it is bound onto), arena (what
+threads, mem_pattern, bind (output: the input that it is bound onto), arena (what
 OrtArenaCfg takes, or null). With an argument, the path of the counting library,
 sessions allocate through it and the answers have each run's peak, in bytes.
 Without it they allocate through their own arena, as they do by default, or
@@ -64,6 +64,8 @@ def execute_in_arena(job):
 def execute(job, lib):
     options = ort.SessionOptions()
     options.log_severity_level = 2
+    if job["threads"]:
+        options.intra_op_num_threads = job["threads"]
     if not job["mem_pattern"]:
         options.enable_mem_pattern = False
     if lib or job["arena"]:
