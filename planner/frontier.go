@@ -19,7 +19,9 @@ type point struct {
 	mode mode
 	// conceal: see Plan.Conceal.
 	conceal bool
-	// judged is the judge's peak, 0 before it was asked.
+	// plan is the point's plan and judged the judge's peak of it, nothing
+	// before it was asked.
+	plan   *Plan
 	judged int64
 	// tried: its neighbours have been visited.
 	tried bool

@@ -1,6 +1,9 @@
 package planner
 
-import "sort"
+import (
+	"iter"
+	"sort"
+)
 
 // The search behind "optimal", at the level of single operators.
 //
@@ -99,7 +102,7 @@ func (e *explorer) exhaust() {
 			if err != nil {
 				continue
 			}
-			q.peak, q.work, q.judged = max(v.Peak, 1), v.RecomputeFLOPs, max(v.Peak, 1)
+			q.peak, q.work = max(v.Peak, 1), v.RecomputeFLOPs
 			if !e.front.covered(q.peak, q.work) {
 				q.keep = append([]bool(nil), keep...)
 				e.front.add(q)
@@ -125,16 +128,8 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 		}
 		return ix.planAt(o.name("optimal"), best), nil
 	}
-	for k := len(points) - 1; k >= 0; k-- {
-		q := points[k]
-		if q.peak-q.peak/8 > o.Budget {
-			continue
-		}
-		if peak, err := ix.judged(q); err != nil {
-			return nil, err
-		} else if peak <= o.Budget {
-			return ix.planAt(o.name("optimal"), q), nil
-		}
+	for plan, err := range Ascending(p, o.Budget) {
+		return plan, err
 	}
 	least, err := ix.leastPeak(points)
 	if err != nil {
@@ -143,20 +138,52 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 	return nil, &InfeasibleError{Budget: o.Budget, Least: least, LowerBound: LowerBound(p)}
 }
 
+// Ascending yields the plans that the search behind "optimal" found and whose
+// own peak keeps the budget in bytes, by ascending work: Solve returns the
+// first, and who has reasons not to take it goes on. For a smaller budget there
+// are fewer plans, never others.
+func Ascending(p *Problem, budget int64) iter.Seq2[*Plan, error] {
+	return func(yield func(*Plan, error) bool) {
+		if !p.HasBackward() {
+			yield(nil, ErrNoBackward)
+			return
+		}
+		ix := p.indexed()
+		points := ix.explored().front.points
+		for k := len(points) - 1; k >= 0; k-- {
+			q := points[k]
+			if q.peak-q.peak/8 > budget {
+				continue
+			}
+			peak, err := ix.judged(q)
+			if err == nil && peak > budget {
+				continue
+			}
+			if !yield(q.plan, err) {
+				return
+			}
+		}
+	}
+}
+
 // planAt makes the plan of a point.
 func (ix *index) planAt(strategy string, q *point) *Plan {
+	return ix.p.settle(ix.unsettled(strategy, q))
+}
+
+func (ix *index) unsettled(strategy string, q *point) *Plan {
 	schedule := newLowerer(ix, ix.plainOrder()).scheduleIn(q.keep, q.mode)
-	return ix.p.settle(&Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal})
+	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal}
 }
 
 // judged returns the judge's peak of a point, asking once.
 func (ix *index) judged(q *point) (int64, error) {
-	if q.judged == 0 {
-		v, err := Judge(ix.p, ix.planAt("optimal", q))
+	if q.plan == nil {
+		s, err := ix.p.settled(ix.unsettled("optimal", q))
 		if err != nil {
 			return 0, err
 		}
-		q.judged = max(v.Peak, 1)
+		q.plan, q.judged = s.plan, s.peak
 	}
 	return q.judged, nil
 }

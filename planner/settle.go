@@ -51,9 +51,17 @@ func (p *Problem) count(pl *Plan) (*settled, error) {
 
 // settle returns the plan with the schedule that the written file will run.
 func (p *Problem) settle(pl *Plan) *Plan {
-	s, err := p.count(pl)
+	s, err := p.settled(pl)
 	if err != nil {
 		return pl // which Expand refuses again where it is used
+	}
+	return s.plan
+}
+
+func (p *Problem) settled(pl *Plan) (*settled, error) {
+	s, err := p.count(pl)
+	if err != nil {
+		return nil, err
 	}
 	for round := 0; round < maxSettleRounds && len(s.strays) > 0; round++ {
 		next := p.waiting(s, ortmodel.Lazy(s.graph, s.wanted))
@@ -65,7 +73,7 @@ func (p *Problem) settle(pl *Plan) *Plan {
 		}
 		s = next
 	}
-	return s.plan
+	return s, nil
 }
 
 // fewer lets one stray after the other wait and returns the order with those

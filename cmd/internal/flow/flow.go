@@ -88,6 +88,8 @@ type Prepared struct {
 	// found are the roles in the graph as it was given.
 	found *analysis.Roles
 
+	// pinned is the planning problem in which casts run once; see problems.
+	pinned *planner.Problem
 	// settled: no optimization level of ONNX Runtime changes the model.
 	settled bool
 	// ran is the plan's schedule as the rewritten file runs it.

@@ -1,9 +1,9 @@
 package flow
 
 // Planning closes the loop on the file: what a solver proposes is written,
-// what was written is predicted, and as long as the prediction exceeds the
-// budget the solver gets a budget that is smaller by the excess. Rounds predict
-// the file as it stands; the last word has the graph that ONNX Runtime itself
+// what was written is predicted, and where the prediction exceeds the budget
+// the next plan is tried (cheapest.go). The file is predicted as it stands
+// first, which is quick; the last word has the graph that ONNX Runtime itself
 // makes of it at the optimization level asked for.
 
 import (
@@ -22,14 +22,9 @@ import (
 	"github.com/onnx-remat/remat/runtime/predict"
 )
 
-// maxRounds bounds how often a plan is tightened because the written file
-// exceeds the budget, maxRaises how often it is loosened again when the file
-// is smaller than that by more than one part in rough.
-const (
-	maxRounds = 8
-	maxRaises = 4
-	rough     = 100
-)
+// rough: without a budget, a form of the graph that changes it more has to lower
+// the peak by more than one part in so many.
+const rough = 100
 
 // A Planner plans one given graph, as often as wanted.
 type Planner struct {
@@ -47,7 +42,6 @@ type Planner struct {
 	// turned plans the same graph with casts of what waits the other way; Plan.
 	turned   *Planner
 	opts     Options
-	found    []*Planned  // by strategies with a budget
 	variants []*Prepared // the graph as asked for, then what optimal may take
 }
 
@@ -132,9 +126,9 @@ func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan
 	var infeasible *planner.InfeasibleError
 	for _, c := range candidates {
 		problem := c.Analysis.Problem
-		start := time.Now()
+		done := p.solving()
 		found, err := solveWithCasts(problem, strategy, budget)
-		p.Solving += time.Since(start)
+		done()
 		var inf *planner.InfeasibleError
 		if errors.As(err, &inf) {
 			if infeasible == nil || inf.Least < infeasible.Least {
@@ -168,23 +162,24 @@ func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan
 
 // plan runs a strategy and writes, in memory, the file that it leads to. Under
 // a budget in bytes (0: none) the file's predicted live peak keeps it, or the
-// error is a planner.InfeasibleError. Where rounds towards a budget end without
-// a plan, the plan of least peak has the last word.
+// error is a planner.InfeasibleError. Where no plan that is known to keep the
+// budget does, the plan of least peak has the last word.
 func (p *Planner) plan(strategy string, budget int64) (*Planned, error) {
-	r, err := p.within(strategy, budget)
-	var inf *planner.InfeasibleError
-	if !Budgeted(strategy) || err != nil && (budget == 0 || !errors.As(err, &inf)) {
+	if !Budgeted(strategy) {
+		r, err := p.within(strategy, budget)
 		if err == nil && r.Peak > p.Before.LivePeak {
 			return p.asGiven(r)
 		}
 		return r, err
 	}
-	if inf != nil {
-		if r, err = p.within(strategy, 0); err != nil {
-			return nil, err
+	if budget > 0 {
+		if r, err := p.cheapest(strategy, budget); r != nil || err != nil {
+			return r, err
 		}
-	} else if budget > 0 {
-		return p.known(r, strategy, budget)
+	}
+	r, err := p.within(strategy, 0)
+	if err != nil {
+		return nil, err
 	}
 	if min(p.Scheduled, p.Before.LivePeak) <= r.Peak { // a few bytes of shapes outweigh what a tiny graph saves
 		none, err := p.plan("none", 0)
@@ -195,89 +190,30 @@ func (p *Planner) plan(strategy string, budget int64) (*Planned, error) {
 			r = none
 		}
 	}
-	if inf != nil && r.Peak > budget {
-		return nil, &planner.InfeasibleError{Budget: budget, Least: min(inf.Least, r.Peak), LowerBound: inf.LowerBound}
+	if budget > 0 && r.Peak > budget {
+		return nil, &planner.InfeasibleError{Budget: budget, Least: r.Peak, LowerBound: r.LowerBound}
 	}
 	return r, nil
 }
 
-// known returns the plan with the least work that keeps the budget among the
-// given one, those that were found for other budgets, and, where rounds towards
-// the budget made the given one dear, the plan of least peak, with which a
-// smaller budget may end.
-func (p *Planner) known(r *Planned, strategy string, budget int64) (*Planned, error) {
-	form, least, err := p.solve(strategy, 0)
+// within runs a strategy and writes its file; with a budget other than 0, that
+// has to keep it.
+func (p *Planner) within(strategy string, budget int64) (*Planned, error) {
+	form, plan, err := p.solve(strategy, budget)
 	if err != nil {
 		return nil, err
 	}
-	problem := form.Analysis.Problem
-	if float64(least.RecomputeFLOPs(problem))/float64(max(problem.FLOPs(), 1)) < r.overhead() {
-		l, err := p.apply(p.engine, form, least)
-		if err != nil {
-			return nil, err
-		}
-		p.found = append(p.found, l)
+	r, err := p.apply(p.engine, form, plan)
+	if err == nil && budget > 0 && r.Peak > budget {
+		return nil, &planner.InfeasibleError{Budget: budget, Least: r.Peak, LowerBound: r.LowerBound}
 	}
-	for _, f := range p.found {
-		if f.Peak <= budget && f.overhead() < r.overhead() {
-			r = f
-		}
-	}
-	if !slices.Contains(p.found, r) {
-		p.found = append(p.found, r)
-	}
-	return r, nil
+	return r, err
 }
 
-// within runs a strategy, in rounds where there is a budget to keep: after a
-// plan whose file exceeds it by some bytes comes one whose own peak is that much
-// lower, and after one that undercuts it, others between it and the last that
-// did not keep it.
-func (p *Planner) within(strategy string, budget int64) (*Planned, error) {
-	goal, least, failed := budget, int64(0), int64(0)
-	var kept *Planned
-	for round, more := 0, maxRounds; ; round++ {
-		form, plan, err := p.solve(strategy, goal)
-		var inf *planner.InfeasibleError
-		switch {
-		case kept != nil && errors.As(err, &inf):
-			return kept, nil
-		case errors.As(err, &inf) && least > 0:
-			return nil, &planner.InfeasibleError{Budget: budget, Least: least, LowerBound: inf.LowerBound}
-		case err != nil:
-			return nil, err
-		}
-		r, err := p.keeping(budget, form, plan)
-		if err != nil {
-			return nil, err
-		}
-		if budget == 0 || !Budgeted(strategy) && r.Peak <= budget {
-			return r, nil
-		}
-		if r.Peak <= budget {
-			if kept == nil {
-				more = round + maxRaises
-			}
-			if kept == nil || r.overhead() <= kept.overhead() {
-				kept = r
-			}
-		} else {
-			failed = r.Verdict.Peak
-			if least == 0 || r.Peak < least {
-				least = r.Peak
-			}
-		}
-		switch {
-		case kept == nil && (round >= more || !Budgeted(strategy)):
-			return nil, &planner.InfeasibleError{Budget: budget, Least: least, LowerBound: r.LowerBound}
-		case kept == nil:
-			goal = r.Verdict.Peak - (r.Peak - budget)
-		case round >= more || failed == 0 || kept.overhead() == 0 || budget-kept.Peak < budget/rough || failed-kept.Verdict.Peak < budget/rough:
-			return kept, nil
-		default:
-			goal = (failed + kept.Verdict.Peak) / 2
-		}
-	}
+// solving counts the time until what it returns is called as the solver's.
+func (p *Planner) solving() func() {
+	start := time.Now()
+	return func() { p.Solving += time.Since(start) }
 }
 
 // overhead is the share of the work that is done again.
