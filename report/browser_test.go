@@ -302,10 +302,11 @@ func (b *browser) checkCharts(t *testing.T, p *Page, v view) {
 func (b *browser) checkHover(t *testing.T) {
 	t.Helper()
 	var at struct{ X, Y float64 }
-	b.eval(t, `(function () { var e = document.getElementById("chart-timeline-0"); e.scrollIntoView({ block: "center" }); var r = e.getBoundingClientRect(); return { X: r.left + r.width * .4, Y: r.top + r.height * .6 }; })()`, &at)
+	const middle = `(function () { var e = document.getElementById("chart-timeline-0"); e.scrollIntoView({ block: "center" }); var r = e.getBoundingClientRect(); return { X: r.left + r.width * .4, Y: r.top + r.height * .6 }; })()`
 	var tip string
-	for range 40 {
-		b.call(t, "Input.dispatchMouseEvent", map[string]any{"type": "mouseMoved", "x": at.X, "y": at.Y}, nil)
+	for i := range 40 { // the page may still settle, and a pointer that stays says nothing new
+		b.eval(t, middle, &at)
+		b.call(t, "Input.dispatchMouseEvent", map[string]any{"type": "mouseMoved", "x": at.X + float64(i%3), "y": at.Y}, nil)
 		b.eval(t, `(document.querySelector("#chart-timeline-0 .tip") || { textContent: "" }).textContent`, &tip)
 		if tip != "" {
 			break
