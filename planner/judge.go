@@ -33,6 +33,9 @@ func Judge(p *Problem, pl *Plan) (Verdict, error) {
 	return v, nil
 }
 
+// Overhead is the share of the plain step's work that the plan repeats.
+func (pl *Plan) Overhead(p *Problem) float64 { return overhead(p, pl.RecomputeFLOPs(p)) }
+
 func overhead(p *Problem, again int64) float64 {
 	if plain := p.FLOPs(); plain > 0 {
 		return float64(again) / float64(plain)

@@ -104,8 +104,7 @@ func (p *Planner) advance(l *line) error {
 		l.plan = nil
 		return err
 	}
-	problem := l.form.Analysis.Problem
-	l.overhead = float64(plan.RecomputeFLOPs(problem)) / float64(max(problem.FLOPs(), 1))
+	l.overhead = plan.Overhead(l.form.Analysis.Problem)
 	return nil
 }
 
@@ -113,12 +112,18 @@ func (p *Planner) advance(l *line) error {
 // which these run once: a search that finds less among more choices is then no
 // loss.
 func (p *Prepared) problems() []*planner.Problem {
-	problem := p.Analysis.Problem
-	if p.pinned == nil {
-		p.pinned = castsOnce(problem)
+	list := []*planner.Problem{p.Analysis.Problem}
+	if once := p.castsOnce(); once != nil {
+		list = append(list, once)
 	}
+	return list
+}
+
+// castsOnce is the problem in which casts run once, made at the first call, so
+// that its search runs once; nil without casts.
+func (p *Prepared) castsOnce() *planner.Problem {
 	if p.pinned == nil {
-		return []*planner.Problem{problem}
+		p.pinned = castsOnce(p.Analysis.Problem)
 	}
-	return []*planner.Problem{problem, p.pinned}
+	return p.pinned
 }

@@ -4,7 +4,7 @@
 //
 //	Load ─▶ Prepared ─▶ Plan ─▶ Rewrite ─▶ Predict
 //	            ▲                  │
-//	            └── closer budget ─┘   until the written file keeps the budget
+//	            └─── next plan ────┘   until the written file keeps the budget
 package flow
 
 import (
@@ -14,20 +14,16 @@ import (
 	"path"
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/normalize"
-	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/tile"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
-	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // Options are what the commands have in common.
@@ -372,233 +368,6 @@ func (p *Prepared) tile() error {
 
 // maxTiles bounds the parts that are chosen when the user names no number.
 const maxTiles = 64
-
-// maxGuards bounds how often the written graph is guarded anew.
-const maxGuards = 6
-
-// Rewrite applies a plan to the prepared graph, which is used up, and leaves
-// the nodes in the file order that makes ONNX Runtime follow the plan. With an
-// engine at hand, what its highest level would fuse in the result is guarded.
-func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
-	prog, err := planner.Expand(p.Analysis.Problem, plan)
-	if err != nil {
-		return err
-	}
-	target := &rewrite.Target{Model: p.Model, Nodes: p.Analysis.Nodes, Values: p.Analysis.Values}
-	order, report, err := rewrite.Recompute(target, prog)
-	if err != nil {
-		return err
-	}
-	p.Reports = append(p.Reports, report)
-	p.Model.Graph.Nodes = order
-	if _, err = p.guardUpdates(); err != nil {
-		return err
-	}
-	order = p.Model.Graph.Nodes
-	e = p.Options.cpuEngine(e)
-	var reports []rewrite.Report
-	for round := 0; ; round++ {
-		order = p.mergeEqual(order)
-		if order, reports, err = rewrite.Schedule(p.Model, order); err != nil {
-			return err
-		}
-		if e == nil || round == maxGuards {
-			break
-		}
-		p.Model.Graph.AnnotateTypes() // what ONNX Runtime fuses depends on the shapes that it knows
-		kept, same, err := p.survivors(e)
-		if err != nil {
-			return err
-		}
-		p.settled = same
-		more := 0
-		if order, more = rewrite.Guard(p.Model.Graph, order, kept); more == 0 {
-			break
-		}
-	}
-	p.Reports = append(p.Reports, reports...)
-	p.ran = prog.Schedule(p.Analysis.Problem, executed(order, target.Instances))
-	p.Model.SetMetadata(OrderedKey, "true")
-	p.Model.Graph.AnnotateTypes()
-	return p.Model.Check()
-}
-
-// executed lists the places of those instances that are in the order of nodes.
-func executed(order, instances []*onnx.Node) []int {
-	at := make(map[*onnx.Node]int, len(instances))
-	for i, n := range instances {
-		at[n] = i
-	}
-	list := make([]int, 0, len(instances))
-	for _, n := range order {
-		if i, ok := at[n]; ok {
-			list = append(list, i)
-		}
-	}
-	return list
-}
-
-// mergeEqual merges what ONNX Runtime would merge, so that the order stands.
-func (p *Prepared) mergeEqual(order []*onnx.Node) []*onnx.Node {
-	p.Model.Graph.Nodes = order
-	rewrite.ShareConstants(p.Model.Graph)
-	normalize.MergeEqual(p.Model.Graph)
-	return p.Model.Graph.Nodes
-}
-
-// guardUpdates makes every reader of a parameter, clones included, come before
-// the parameter's update by data, so that it may be written in place, and
-// returns how many readers it led. In a foreign graph where no order allows
-// that, the runtime copies instead.
-func (p *Prepared) guardUpdates() (int, error) {
-	g := p.Model.Graph
-	next := map[*onnx.Value]*onnx.Value{}
-	for in, out := range p.Analysis.Roles.New {
-		if v, w := g.Value(in), g.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {
-			next[v] = w
-		}
-	}
-	if len(next) == 0 {
-		return 0, nil
-	}
-	n, err := optim.Guard(p.Model, next)
-	var impossible *optim.OrderError
-	if err != nil && !errors.As(err, &impossible) {
-		return 0, err
-	}
-	return n, nil
-}
-
-// survivors are the names of the nodes that ONNX Runtime's highest level
-// leaves in the graph; same reports that it changes nothing.
-func (p *Prepared) survivors(e *runtime.Engine) (kept map[string]bool, same bool, err error) {
-	d, err := e.Dump(p.Model, ort.SessionOptions{
-		Level: 99, Threads: 1, Provider: ort.CPU, Dims: p.Options.Dims, DisabledOptimizers: notPortable,
-	})
-	if err != nil {
-		return nil, false, err
-	}
-	kept = make(map[string]bool, len(d.Graph.Nodes))
-	for _, n := range d.Graph.Nodes {
-		kept[n.Name()] = true
-	}
-	return kept, sameNodes(p.Model.Graph, d.Graph), d.Close()
-}
-
-// sameNodes reports that two graphs have the same nodes, in whatever order.
-func sameNodes(a, b *onnx.Graph) bool {
-	if len(a.Nodes) != len(b.Nodes) {
-		return false
-	}
-	at := make(map[string]*onnx.Node, len(b.Nodes))
-	for _, n := range b.Nodes {
-		at[n.Name()] = n
-	}
-	for _, n := range a.Nodes {
-		m := at[n.Name()]
-		if m == nil || n.OpType() != m.OpType() || n.Domain() != m.Domain() || !sameAttributes(n, m) ||
-			!slices.EqualFunc(n.Inputs, m.Inputs, sameValue) || !slices.EqualFunc(n.Outputs, m.Outputs, sameValue) {
-			return false
-		}
-		delete(at, n.Name()) // a name stands once
-	}
-	return true
-}
-
-// sameAttributes reports that m has n's attributes; ONNX Runtime adds defaults.
-func sameAttributes(n, m *onnx.Node) bool {
-	for _, a := range n.Proto.GetAttribute() {
-		if !proto.Equal(a, m.Attr(a.GetName())) {
-			return false
-		}
-	}
-	return true
-}
-
-// sameValue reports values of one name, or two constants of one type: of equal
-// ones ONNX Runtime keeps one.
-func sameValue(v, w *onnx.Value) bool {
-	if v == nil || w == nil {
-		return v == w
-	}
-	return v.Name == w.Name || v.IsConstant() && w.IsConstant() && v.Type.Same(w.Type)
-}
-
-// predictRoles converts the roles that analysis found into the predictor's.
-func predictRoles(r analysis.Roles, m *onnx.Model) (predict.Roles, error) {
-	roles := runtime.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
-	parameters, state, err := roles.Sorted(m)
-	out := predict.Roles{Loss: r.Loss, Parameters: parameters, State: state}
-	for _, in := range slices.Sorted(maps.Keys(r.Grad)) {
-		out.Gradients = append(out.Gradients, r.Grad[in])
-	}
-	return out, err
-}
-
-// Predict says what ONNX Runtime will do with a model at an optimization
-// level. Above level 0 it asks ONNX Runtime for the graph that it makes of the
-// file, without running anything. Bound names the outputs that lie in memory of
-// their own; nil means the next values that may be written over their inputs,
-// as a session of package runtime does.
-func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, bound []string) (*predict.Prediction, error) {
-	e = o.cpuEngine(e)
-	sorted, err := predictRoles(roles, m)
-	if err != nil {
-		return nil, err
-	}
-	po := predict.Options{Threads: o.Threads, CUDA: o.onCUDA(), Bound: bound, Roles: sorted}
-	given := m
-	if e != nil {
-		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims})
-		if err != nil {
-			return nil, err
-		}
-		po = predict.ForSaved(m, dumped, po)
-		m = dumped
-	}
-	if bound == nil && len(roles.New) > 0 {
-		if po.Bound, err = runtime.InPlace(given.Graph, roles.New, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := infer.Model(m, infer.Options{Dims: o.Dims}); err != nil {
-		return nil, err
-	}
-	p, err := predict.Predict(m, po)
-	if err != nil {
-		return nil, err
-	}
-	if m != given {
-		computed, err := computedAhead(given, m)
-		if err != nil {
-			return nil, err
-		}
-		p.Session.Computed = computed
-		p.Parameters -= computed // it counted all initializers
-	}
-	return p, nil
-}
-
-// computedAhead is the size in bytes of what ONNX Runtime folded: initializers
-// of the graph that it runs which the file does not have.
-func computedAhead(given, run *onnx.Model) (int64, error) {
-	known := map[string]bool{}
-	for _, v := range given.Graph.Initializers {
-		known[v.Name] = true
-	}
-	var sum int64
-	for _, v := range run.Graph.Initializers {
-		if known[v.Name] {
-			continue
-		}
-		size, err := v.Init.ByteSize()
-		if err != nil {
-			return 0, fmt.Errorf("initializer %q: %w", v.Name, err)
-		}
-		sum += size
-	}
-	return sum, nil
-}
 
 // Order puts the nodes of a graph into the file order under which a step holds
 // least, without recomputing anything.

@@ -184,3 +184,8 @@ func cheapest(points []point, budget int64) float64 {
 	}
 	return least
 }
+
+// solveWithCasts runs a strategy, with casts that run once too.
+func solveWithCasts(p *planner.Problem, strategy string, budget int64) (*planner.Plan, error) {
+	return solveEither(p, castsOnce(p), strategy, budget)
+}

@@ -7,7 +7,6 @@ package flow
 // makes of it at the optimization level asked for.
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -111,31 +110,21 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 	return p.variants, nil
 }
 
-// solve finds among the candidates the plan with the least work within the
-// budget, or without a budget (0) the plan of least peak; the first of equals,
-// which changes the graph least.
-func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan, error) {
+// solve finds among the candidates the strategy's plan of least peak; the first
+// of equals, which changes the graph least.
+func (p *Planner) solve(strategy string) (*Prepared, *planner.Plan, error) {
 	candidates, err := p.candidates(strategy)
 	if err != nil {
 		return nil, nil, err
 	}
 	var best *Prepared
 	var plan *planner.Plan
-	var least float64
 	var lowest int64
-	var infeasible *planner.InfeasibleError
 	for _, c := range candidates {
 		problem := c.Analysis.Problem
 		done := p.solving()
-		found, err := solveWithCasts(problem, strategy, budget)
+		found, err := solveEither(problem, c.castsOnce(), strategy, 0)
 		done()
-		var inf *planner.InfeasibleError
-		if errors.As(err, &inf) {
-			if infeasible == nil || inf.Least < infeasible.Least {
-				infeasible = inf
-			}
-			continue
-		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -143,19 +132,9 @@ func (p *Planner) solve(strategy string, budget int64) (*Prepared, *planner.Plan
 		if err != nil {
 			return nil, nil, err
 		}
-		better := best == nil || verdict.Overhead < least
-		if budget == 0 {
-			better = best == nil || verdict.Peak < lowest-lowest/rough
+		if best == nil || verdict.Peak < lowest-lowest/rough {
+			best, plan, lowest = c, found, verdict.Peak
 		}
-		if better {
-			best, plan, least, lowest = c, found, verdict.Overhead, verdict.Peak
-		}
-		if budget > 0 && least == 0 {
-			break
-		}
-	}
-	if best == nil {
-		return nil, nil, infeasible
 	}
 	return best, plan, nil
 }
@@ -199,7 +178,7 @@ func (p *Planner) plan(strategy string, budget int64) (*Planned, error) {
 // within runs a strategy and writes its file; with a budget other than 0, that
 // has to keep it.
 func (p *Planner) within(strategy string, budget int64) (*Planned, error) {
-	form, plan, err := p.solve(strategy, budget)
+	form, plan, err := p.solve(strategy)
 	if err != nil {
 		return nil, err
 	}
@@ -217,9 +196,7 @@ func (p *Planner) solving() func() {
 }
 
 // overhead is the share of the work that is done again.
-func (r *Planned) overhead() float64 {
-	return float64(r.Plan.RecomputeFLOPs(r.Problem)) / float64(max(r.Problem.FLOPs(), 1))
-}
+func (r *Planned) overhead() float64 { return r.Plan.Overhead(r.Problem) }
 
 // keeping writes a plan's file; with a budget it is first predicted as it
 // stands, which is quick, and only what keeps the budget then is finished.

@@ -155,12 +155,11 @@ func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
 	return other, nil
 }
 
-// solveWithCasts plans casts like all else. A strategy that searches starts
-// once more from casts that run once: a search that finds less among more
-// choices is then no loss.
-func solveWithCasts(p *planner.Problem, strategy string, budget int64) (*planner.Plan, error) {
+// solveEither plans casts like all else. A strategy that searches starts once
+// more from casts that run once, the problem pinned (nil without casts): a search
+// that finds less among more choices is then no loss.
+func solveEither(p, pinned *planner.Problem, strategy string, budget int64) (*planner.Plan, error) {
 	plan, err := planner.Solve(p, strategy, budget)
-	pinned := castsOnce(p)
 	if pinned == nil || !Budgeted(strategy) {
 		return plan, err
 	}

@@ -1,0 +1,93 @@
+package flow
+
+// Predicting a file: as it stands, or as the graph that ONNX Runtime makes of
+// it.
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/predict"
+)
+
+// predictRoles converts the roles that analysis found into the predictor's.
+func predictRoles(r analysis.Roles, m *onnx.Model) (predict.Roles, error) {
+	roles := runtime.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
+	parameters, state, err := roles.Sorted(m)
+	out := predict.Roles{Loss: r.Loss, Parameters: parameters, State: state}
+	for _, in := range slices.Sorted(maps.Keys(r.Grad)) {
+		out.Gradients = append(out.Gradients, r.Grad[in])
+	}
+	return out, err
+}
+
+// Predict says what ONNX Runtime will do with a model at an optimization
+// level. Above level 0 it asks ONNX Runtime for the graph that it makes of the
+// file, without running anything. Bound names the outputs that lie in memory of
+// their own; nil means the next values that may be written over their inputs,
+// as a session of package runtime does.
+func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, bound []string) (*predict.Prediction, error) {
+	e = o.cpuEngine(e)
+	sorted, err := predictRoles(roles, m)
+	if err != nil {
+		return nil, err
+	}
+	po := predict.Options{Threads: o.Threads, CUDA: o.onCUDA(), Bound: bound, Roles: sorted}
+	given := m
+	if e != nil {
+		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims})
+		if err != nil {
+			return nil, err
+		}
+		po = predict.ForSaved(m, dumped, po)
+		m = dumped
+	}
+	if bound == nil && len(roles.New) > 0 {
+		if po.Bound, err = runtime.InPlace(given.Graph, roles.New, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := infer.Model(m, infer.Options{Dims: o.Dims}); err != nil {
+		return nil, err
+	}
+	p, err := predict.Predict(m, po)
+	if err != nil {
+		return nil, err
+	}
+	if m != given {
+		computed, err := computedAhead(given, m)
+		if err != nil {
+			return nil, err
+		}
+		p.Session.Computed = computed
+		p.Parameters -= computed // it counted all initializers
+	}
+	return p, nil
+}
+
+// computedAhead is the size in bytes of what ONNX Runtime folded: initializers
+// of the graph that it runs which the file does not have.
+func computedAhead(given, run *onnx.Model) (int64, error) {
+	known := map[string]bool{}
+	for _, v := range given.Graph.Initializers {
+		known[v.Name] = true
+	}
+	var sum int64
+	for _, v := range run.Graph.Initializers {
+		if known[v.Name] {
+			continue
+		}
+		size, err := v.Init.ByteSize()
+		if err != nil {
+			return 0, fmt.Errorf("initializer %q: %w", v.Name, err)
+		}
+		sum += size
+	}
+	return sum, nil
+}
