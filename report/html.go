@@ -225,7 +225,7 @@ func (r *Run) detailTables() []tableView {
 }
 
 func (p *Plan) views() []tableView {
-	return viewTables([]Table{p.summaryTable(), p.layersTable(), p.paretoTable(), p.notesTable()})
+	return viewTables([]Table{p.summaryTable(), p.totalTable(), p.layersTable(), p.paretoTable(), p.notesTable()})
 }
 
 func viewTables(tables []Table) []tableView {

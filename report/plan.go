@@ -23,6 +23,8 @@ type Plan struct {
 	PlanSeconds   float64 `json:"plan_seconds"`
 	BudgetBytes   *int64  `json:"budget_bytes"`
 	Feasible      bool    `json:"feasible"`
+	// Total is what a step takes, all told; nil where it cannot be predicted.
+	Total *Total `json:"total"`
 
 	// Layers is the plan drawn over the model, in the order of the forward.
 	Layers []PlanLayer `json:"layers"`
@@ -30,6 +32,21 @@ type Plan struct {
 	Pareto []ParetoPoint `json:"pareto"`
 	// Notes says what was requested, applied and skipped, and why.
 	Notes []Note `json:"notes"`
+}
+
+// Total is what has to be there for a step: TotalBytes is the sum of the six
+// before it. ReservedBytes is the arena's part of them: the live peak, what is
+// unused, and what of the session lies in the arena.
+type Total struct {
+	ParameterBytes int64  `json:"parameter_bytes"`
+	StateBytes     int64  `json:"state_bytes"`
+	FeedBytes      int64  `json:"feed_bytes"`
+	SessionBytes   int64  `json:"session_bytes"`
+	LivePeakBytes  int64  `json:"live_peak_bytes"`
+	UnusedBytes    int64  `json:"unused_bytes"` // reserved beyond what is live
+	TotalBytes     int64  `json:"total_bytes"`
+	ReservedBytes  int64  `json:"reserved_bytes"`
+	BudgetBytes    *int64 `json:"budget_bytes"`
 }
 
 // PlanLayer is what the plan does in one layer: bytes of forward values that

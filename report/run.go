@@ -29,6 +29,8 @@ type Run struct {
 	StepSeconds *Spread    `json:"step_seconds"`
 	TopTime     []OpTime   `json:"top_time"`
 	TopMemory   []OpMemory `json:"top_memory"`
+	// NodeSeconds is the time of each node over all steps, nil without a profile.
+	NodeSeconds map[string]float64 `json:"node_seconds,omitempty"`
 	// LossOutput names the output in Steps that is the loss.
 	LossOutput Text    `json:"loss_output"`
 	Peak       *Peak   `json:"peak"`

@@ -6,7 +6,7 @@ import (
 
 // Text writes the plan as a person reads it.
 func (p *Plan) Text(w io.Writer) error {
-	return writeTables(w, p.summaryTable(), p.layersTable(), p.paretoTable(), p.notesTable())
+	return writeTables(w, p.summaryTable(), p.totalTable(), p.layersTable(), p.paretoTable(), p.notesTable())
 }
 
 func (p *Plan) summaryTable() Table {
@@ -35,9 +35,31 @@ func (p *Plan) summaryTable() Table {
 	t.add("recomputed nodes", itoa(p.RecomputedNodes))
 	t.add("FLOPs of the step", Count(p.FLOPs))
 	t.add("FLOPs recomputed", Count(p.RecomputeFLOPs))
-	t.add("overhead in FLOPs", Signed(float64(p.Overhead)))
+	t.add("overhead", Signed(float64(p.Overhead)))
 	t.add("time of the solver", Seconds(p.SolverSeconds))
 	t.add("time to plan", Seconds(p.PlanSeconds))
+	return t
+}
+
+// totalTable says what a step takes beside its live peak.
+func (p *Plan) totalTable() Table {
+	t := Table{Title: "all that a step takes", Columns: []string{"", ">"}}
+	if p.Total == nil {
+		return t
+	}
+	for _, row := range []struct {
+		what  string
+		bytes int64
+	}{
+		{"parameters", p.Total.ParameterBytes}, {"optimizer state", p.Total.StateBytes}, {"feeds", p.Total.FeedBytes},
+		{"session", p.Total.SessionBytes}, {"live peak", p.Total.LivePeakBytes}, {"reserved beyond it", p.Total.UnusedBytes},
+		{"total", p.Total.TotalBytes},
+	} {
+		t.add(row.what, Bytes(row.bytes))
+	}
+	if p.Total.BudgetBytes != nil {
+		t.add("budget", Bytes(*p.Total.BudgetBytes))
+	}
 	return t
 }
 

@@ -37,6 +37,20 @@ func Bytes(n int64) string {
 	return strconv.FormatFloat(x, 'f', digits, 64) + " " + binaryUnits[unit]
 }
 
+// BytesUp writes a size, rounded up, as a flag takes it: "40.1MiB".
+func BytesUp(n int64) string {
+	unit, suffix := int64(1), "B"
+	for i := 0; i < 4 && n/unit >= 1024; i++ {
+		unit, suffix = unit<<10, binaryUnits[i]
+	}
+	if unit == 1 {
+		return strconv.FormatInt(n, 10) + suffix
+	}
+	hundredths := (n/unit)*100 + (n%unit*100+unit-1)/unit
+	text := fmt.Sprintf("%d.%02d", hundredths/100, hundredths%100)
+	return trimZeros(text) + suffix
+}
+
 // Seconds writes a time with the unit that fits: µs, ms, s, minutes.
 func Seconds(s float64) string {
 	switch a := math.Abs(s); {

@@ -19,6 +19,17 @@ func TestBytes(t *testing.T) {
 	}
 }
 
+// TestBytesUp writes a size that is enough when it is read back, and not much more.
+func TestBytesUp(t *testing.T) {
+	for _, n := range []int64{0, 1, 1023, 1024, 1025, 41959440, 1<<20 - 1, 1<<30 + 1, 5 << 29, 1<<50 + 7, math.MaxInt64 / 2} {
+		text := BytesUp(n)
+		size, err := ParseSize(text)
+		if err != nil || size.Bytes < n || float64(size.Bytes) > 1.011*float64(n)+1 {
+			t.Errorf("BytesUp(%d) = %q, which is %d, %v", n, text, size.Bytes, err)
+		}
+	}
+}
+
 func TestSeconds(t *testing.T) {
 	for _, c := range []struct {
 		s    float64

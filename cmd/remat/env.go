@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"sort"
 	"strconv"
@@ -91,6 +92,9 @@ func (e *env) readGlobals(c *cli.Context) error {
 	}
 	if e.threads < 0 || e.device < 0 {
 		return fmt.Errorf("--threads and --device: want no negative number")
+	}
+	if e.threads == 0 { // predictions are for the threads that a run here has
+		e.threads = runtime.NumCPU()
 	}
 	var err error
 	if e.dims, err = parseDims(c.StringSlice("dim")); err != nil {

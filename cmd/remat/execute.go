@@ -258,6 +258,10 @@ func (s *subject) profile() error {
 	if err != nil {
 		return err
 	}
+	s.run.NodeSeconds = map[string]float64{}
+	for _, n := range p.Nodes {
+		s.run.NodeSeconds[n.Node] += n.Duration.Seconds()
+	}
 	times, sizes := remat.Top(p, 10)
 	for _, t := range times {
 		s.run.TopTime = append(s.run.TopTime, report.OpTime{Node: t.Node, Op: t.Op, Seconds: t.Seconds, Share: t.Share})

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
@@ -65,9 +64,9 @@ func writePlan(p *planned, source, out string) error {
 // readPlanFile splits a plan file into its source and the planner's part.
 func readPlanFile(path string) (planSource, []byte, error) {
 	var src planSource
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if err != nil {
-		return src, nil, fmt.Errorf("%s: no such file", path)
+		return src, nil, err
 	}
 	var parts map[string]json.RawMessage
 	if err := json.Unmarshal(data, &parts); err != nil {
@@ -76,6 +75,11 @@ func readPlanFile(path string) (planSource, []byte, error) {
 	if raw, ok := parts[sourceKey]; ok {
 		if err := json.Unmarshal(raw, &src); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
+		}
+		for _, parts := range []int{src.Chunk, src.Tile} {
+			if parts != flow.AutoChunk && parts != 0 && parts < 2 {
+				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, flow.AutoChunk)
+			}
 		}
 		delete(parts, sourceKey)
 	}

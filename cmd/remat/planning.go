@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"time"
@@ -29,6 +30,8 @@ type planOptions struct {
 	budget   string
 	total    string
 	flow     flow.Options
+	// costs names the file that flow.Costs are from.
+	costs string
 	// file is a plan to follow instead of a strategy.
 	file string
 }
@@ -37,7 +40,7 @@ func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "strategy", Usage: "`none|sqrt|every=K|segments=K|layers=GLOB|full|selective|optimal`; default sqrt, with a budget optimal"},
 		&cli.StringFlag{Name: "budget", Usage: "bound on the written file's predicted live peak, `2GiB|50%`"},
-		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state and reserved bytes too, `8GiB`"},
+		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and what the arena reserves, all told, `8GiB|60%`"},
 		&cli.StringFlag{Name: "costs", Usage: "measured times, `PROFILE.json` of run --profile --json"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json` with loss, grad and new, instead of what is found"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
@@ -49,6 +52,11 @@ func planFlags() []cli.Flag {
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total")}
+	for flag, value := range map[string]string{"budget": o.budget, "budget-total": o.total, "strategy": o.strategy} {
+		if c.IsSet(flag) && value == "" {
+			return o, fmt.Errorf("--%s: is empty; leave it out, or say what", flag)
+		}
+	}
 	if o.strategy == "" {
 		o.strategy = "sqrt"
 		if o.budget != "" || o.total != "" {
@@ -81,7 +89,7 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		if err != nil {
 			return o, err
 		}
-		o.flow.Costs = costs
+		o.flow.Costs, o.costs = costs, path
 	}
 	return o, nil
 }
@@ -106,11 +114,24 @@ func (e *env) flowOptions() flow.Options {
 	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}
 }
 
+// readFile reads a small file whole; errors name it once.
+func readFile(path string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	var at *os.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: no such file", path)
+	case errors.As(err, &at):
+		return nil, fmt.Errorf("%s: %w", path, at.Err)
+	}
+	return data, err
+}
+
 // readJSON reads a file that a user wrote.
 func readJSON(path string, into any) error {
-	data, err := os.ReadFile(path)
+	data, err := readFile(path)
 	if err != nil {
-		return fmt.Errorf("%s: no such file", path)
+		return err
 	}
 	if err := json.Unmarshal(data, into); err != nil {
 		return fmt.Errorf("%s: not the json that is expected: %w", path, err)
@@ -118,20 +139,54 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-// readCosts reads times by node from a run document.
+// readCosts reads times by node, in nanoseconds, from a run document.
 func readCosts(path string) (map[string]int64, error) {
 	var doc report.Run
 	if err := readJSON(path, &doc); err != nil {
 		return nil, err
 	}
+	for _, t := range doc.TopTime { // all that a document without the others has
+		if _, ok := doc.NodeSeconds[t.Node]; !ok {
+			doc.NodeSeconds = withTime(doc.NodeSeconds, t.Node, t.Seconds)
+		}
+	}
 	costs := map[string]int64{}
-	for _, t := range doc.TopTime {
-		costs[t.Node] = int64(t.Seconds * float64(time.Second))
+	for node, seconds := range doc.NodeSeconds {
+		if !(seconds >= 0 && seconds < mostSeconds) {
+			return nil, fmt.Errorf("%s: node %q took %v seconds: want 0 to %g", path, node, seconds, mostSeconds)
+		}
+		costs[node] = int64(seconds * float64(time.Second))
 	}
 	if len(costs) == 0 {
 		return nil, fmt.Errorf("%s: no times in it: make it with run --profile --json", path)
 	}
 	return costs, nil
+}
+
+// mostSeconds is more than any node takes; sums of it in nanoseconds stay whole.
+const mostSeconds = 1e6
+
+func withTime(times map[string]float64, node string, seconds float64) map[string]float64 {
+	if times == nil {
+		times = map[string]float64{}
+	}
+	times[node] = seconds
+	return times
+}
+
+// checkCosts refuses times of another graph.
+func checkCosts(m *onnx.Model, p *flow.Planner, costs map[string]int64, path string) error {
+	for _, n := range m.Graph.Nodes {
+		if _, ok := costs[n.Name()]; ok {
+			return nil
+		}
+	}
+	for _, op := range p.Problem().Ops { // a graph that was normalized, or whose nodes had no names
+		if _, ok := costs[op.Name]; ok {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: none of its nodes is in the graph: make it with run --profile --json of this graph", path)
 }
 
 // engine loads ONNX Runtime, once.
@@ -178,7 +233,12 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	budget, err := budgetBytes(o, planner)
+	if o.flow.Costs != nil {
+		if err := checkCosts(given, planner, o.flow.Costs, o.costs); err != nil {
+			return nil, err
+		}
+	}
+	budget, err := readBudget(o, planner)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +247,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	if o.file != "" {
 		result, err = followPlan(planner, o.file)
 	} else {
-		result, err = planner.Plan(o.strategy, budget)
+		result, err = planner.PlanWithin(o.strategy, budget)
 	}
 	if err != nil {
 		return nil, infeasible(fmt.Errorf("%s: %w", path, err))
@@ -195,64 +255,81 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	if err := e.interrupted(); err != nil {
 		return nil, err
 	}
+	took := time.Since(start)
 	p := &planned{given: given, prepared: result.Prepared, result: result}
 	p.document = planDocument(o, planner, result, budget)
-	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), time.Since(start).Seconds()
+	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
 	return p, nil
 }
 
 // infeasible makes a budget that cannot be met the failure of a check.
 func infeasible(err error) error {
-	var inf *planner.InfeasibleError
-	if errors.As(err, &inf) {
-		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.Bytes(inf.Least))}
+	var live *planner.InfeasibleError
+	var total *flow.TotalError
+	switch {
+	case errors.As(err, &live):
+		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.BytesUp(live.Least))}
+	case errors.As(err, &total):
+		return &checkError{fmt.Errorf("%w: raise --budget-total to at least %s", err, report.BytesUp(total.Least.Bytes()))}
 	}
 	return err
 }
 
-// budgetBytes turns --budget and --budget-total into a bound on the live peak;
-// 0 for none.
-func budgetBytes(o planOptions, p *flow.Planner) (int64, error) {
-	var budget int64
+// readBudget turns --budget and --budget-total into bounds; a share is of what
+// the given file takes as it stands.
+func readBudget(o planOptions, p *flow.Planner) (flow.Budget, error) {
+	var b flow.Budget
 	if o.budget != "" {
 		size, err := report.ParseSize(o.budget)
 		if err != nil {
-			return 0, fmt.Errorf("--budget: %w", err)
+			return b, fmt.Errorf("--budget: %w", err)
 		}
-		budget = size.Of(p.Before.LivePeak)
+		if b.Live = size.Of(p.Before.LivePeak); b.Live == 0 {
+			return b, noBudget("--budget", o.budget)
+		}
 	}
 	if o.total != "" {
 		size, err := report.ParseSize(o.total)
 		if err != nil {
-			return 0, fmt.Errorf("--budget-total: %w", err)
+			return b, fmt.Errorf("--budget-total: %w", err)
 		}
-		fixed := p.Before.TotalPeak - p.Before.LivePeak
-		live := size.Of(p.Before.TotalPeak) - fixed
-		if live <= 0 {
-			return 0, &checkError{fmt.Errorf("--budget-total %s: parameters, state, feeds and session alone take %s", o.total, report.Bytes(fixed))}
+		b.Total = size.Bytes
+		if size.IsShare {
+			b.Total = size.Of(flow.TotalOf(p.Before).Bytes())
 		}
-		if budget == 0 || live < budget {
-			budget = live
+		if b.Total == 0 {
+			return b, noBudget("--budget-total", o.total)
 		}
 	}
-	return budget, nil
+	return b, nil
+}
+
+func noBudget(flag, value string) error {
+	return &checkError{fmt.Errorf("%s %s: cannot be met: it is less than a byte; give a size like 2GiB or 50%%", flag, value)}
 }
 
 // planDocument is the document of plan --json.
-func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget int64) report.Plan {
+func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget flow.Budget) report.Plan {
 	pr := r.Problem
 	d := report.Plan{
 		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
 		FLOPs: pr.FLOPs(), RecomputeFLOPs: r.Verdict.RecomputeFLOPs, Overhead: report.Float(r.Verdict.Overhead),
 		PeakBytesBefore: p.Before.LivePeak, PeakBytesScheduled: &p.Scheduled, PeakBytesAfter: r.Peak,
-		LowerBoundBytes: &r.LowerBound, Feasible: budget == 0 || r.Peak <= budget,
-		Layers: r.Layers(),
+		LowerBoundBytes: &r.LowerBound, Feasible: budget.Keeps(r.Prediction),
+		Layers: r.Layers(), Total: totalDocument(r, budget.Total),
+	}
+	if counted := r.Analysis.Counted; counted != nil { // the overhead is one of time, the operations stay what they are
+		d.FLOPs, d.RecomputeFLOPs = 0, 0
+		for op, again := range r.Plan.Recomputed(pr) {
+			d.FLOPs += counted[op]
+			d.RecomputeFLOPs += int64(again) * counted[op]
+		}
 	}
 	if d.PeakBytesBefore > 0 {
 		d.Saving = report.Float(1 - float64(r.Peak)/float64(d.PeakBytesBefore))
 	}
-	if budget > 0 {
-		d.BudgetBytes = &budget
+	if budget.Live > 0 {
+		d.BudgetBytes = &budget.Live
 	}
 	if layers := pr.LayerCount(); layers > 0 {
 		theory := report.Float(planner.TheorySaving(layers))
@@ -269,6 +346,23 @@ func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget int64)
 	}
 	for _, rep := range r.Reports {
 		d.Notes = append(d.Notes, note(rep.Pass, rep.Requested, rep.Applied, rep.Skipped))
+	}
+	return d
+}
+
+// totalDocument says what a step of the written file takes, all told; nil where
+// the arena's use cannot be predicted.
+func totalDocument(r *flow.Planned, budget int64) *report.Total {
+	if r.Prediction == nil || !r.Prediction.Exact() {
+		return nil
+	}
+	t := flow.TotalOf(r.Prediction)
+	d := &report.Total{
+		ParameterBytes: t.Parameters, StateBytes: t.State, FeedBytes: t.Feeds, SessionBytes: t.Session,
+		LivePeakBytes: t.Live, UnusedBytes: t.Unused, TotalBytes: t.Bytes(), ReservedBytes: t.Reserved,
+	}
+	if budget > 0 {
+		d.BudgetBytes = &budget
 	}
 	return d
 }

@@ -36,8 +36,10 @@ func rewriteCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			if o.file = c.String("plan"); o.file != "" && (c.IsSet("strategy") || c.IsSet("budget") || c.IsSet("budget-total")) {
-				return fmt.Errorf("remat rewrite: --plan already says the strategy; leave out --strategy and --budget")
+			if o.file = c.String("plan"); c.IsSet("plan") {
+				if err := planAlone(c); err != nil {
+					return err
+				}
 			}
 			if o.file != "" {
 				src, _, err := readPlanFile(o.file)
@@ -69,6 +71,19 @@ func rewriteCommand(e *env) *cli.Command {
 	}
 }
 
+// planAlone refuses flags that say what the plan file says.
+func planAlone(c *cli.Context) error {
+	for _, flag := range []string{"strategy", "budget", "budget-total", "chunk-loss", "tile", "drop-output", "normalize", "costs"} {
+		if c.IsSet(flag) {
+			return fmt.Errorf("remat rewrite: --plan already says it: leave out --%s, or plan again with it", flag)
+		}
+	}
+	if c.String("plan") == "" {
+		return fmt.Errorf("remat rewrite: --plan: is empty; name the plan.json to follow")
+	}
+	return nil
+}
+
 // writeGraph writes the rewritten graph with its metadata.
 func writeGraph(e *env, p *planned, source, out string) error {
 	m := p.prepared.Model
@@ -79,7 +94,7 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	m.SetMetadata(flow.VersionKey, version)
 	m.SetMetadata(flow.SourceKey, hash)
 	m.SetMetadata(flow.PeakKey, fmt.Sprint(p.result.Peak))
-	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt}
+	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt, "intra_op_num_threads": e.threads}
 	if pr := p.result.Prediction; pr != nil && pr.Exact() {
 		arena := pr.Arena()
 		session["arena"] = arena.Setup

@@ -34,7 +34,7 @@ type Options struct {
 	// Roles overrides what is found.
 	Roles *Roles
 	// Costs are measured times in nanoseconds by node name. If there are any,
-	// they replace the estimate of work, and what was not measured is free.
+	// they replace the estimate of work; see measured.
 	Costs map[string]int64
 }
 
@@ -49,6 +49,9 @@ type Analysis struct {
 	Roles Roles
 	// Unsized lists values whose size is not known; they count as empty.
 	Unsized []string
+	// Counted are the operations of each node, where Options.Costs stand in the
+	// problem in their place; else nil.
+	Counted []int64
 
 	opts    Options
 	classes map[string]int
@@ -73,6 +76,7 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	if err := a.findRoles(m); err != nil {
 		return nil, err
 	}
+	a.measured()
 	a.split()
 	a.assignRoles(g)
 	a.findLayers()
@@ -141,9 +145,6 @@ func (a *Analysis) node(n *onnx.Node) error {
 	}
 	op.Recomputable, op.Reason = recomputable(n, t, known)
 	op.FLOPs, op.Moved = a.cost(n, t)
-	if a.opts.Costs != nil {
-		op.FLOPs = a.opts.Costs[n.Name()]
-	}
 	a.Nodes = append(a.Nodes, n)
 	a.Problem.Graph.Nodes = append(a.Problem.Graph.Nodes, node)
 	a.Problem.Ops = append(a.Problem.Ops, op)

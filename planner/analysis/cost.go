@@ -52,6 +52,30 @@ func (a *Analysis) cost(n *onnx.Node, t traits.Traits) (flops, moved int64) {
 	return out, moved
 }
 
+// measured replaces the estimates of work by measured times, in nanoseconds. What
+// was not measured, nodes that a pass made for instance, takes as long as its
+// operations and bytes would at the pace of what was.
+func (a *Analysis) measured() {
+	if len(a.opts.Costs) == 0 {
+		return
+	}
+	var time, work float64
+	amount := func(op int) float64 { return float64(a.Problem.Ops[op].FLOPs) + float64(a.Problem.Ops[op].Moved) }
+	for op, n := range a.Nodes {
+		if cost, ok := a.opts.Costs[n.Name()]; ok {
+			time, work = time+float64(cost), work+amount(op)
+		}
+	}
+	for op, n := range a.Nodes {
+		cost, ok := a.opts.Costs[n.Name()]
+		if !ok && work > 0 {
+			cost = int64(time / work * amount(op))
+		}
+		a.Counted = append(a.Counted, a.Problem.Ops[op].FLOPs)
+		a.Problem.Ops[op].FLOPs = cost
+	}
+}
+
 func (a *Analysis) bytes(v *onnx.Value) int64 {
 	if v == nil {
 		return 0

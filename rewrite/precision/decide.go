@@ -20,6 +20,7 @@ package precision
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -246,6 +247,17 @@ func (p *pass) supports(provider kernels.Provider, n *onnx.Node) bool {
 		}
 		return v.Type.DType
 	})
+}
+
+// Unmatched returns the first glob of those in o that fits no node of the graph,
+// or "".
+func (o *Options) Unmatched(g *onnx.Graph) string {
+	for _, glob := range slices.Concat(o.KeepFP32, o.Half) {
+		if !slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return matches([]string{glob}, n) }) {
+			return glob
+		}
+	}
+	return ""
 }
 
 // matches reports a glob that fits the node's name or operator type.

@@ -95,6 +95,7 @@ type Prediction struct {
 	categories categories
 	forward    map[*onnx.Node]bool
 	arena      *Arena
+	rough      int64 // RoughlyReserved
 }
 
 // Category returns what value v, an index into Values, counts as.

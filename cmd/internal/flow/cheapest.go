@@ -31,54 +31,74 @@ type line struct {
 	overhead float64
 }
 
-// cheapest returns the plan with the least work whose file keeps the budget in
-// bytes, the first of equals, which changes the graph least; else nil.
-func (p *Planner) cheapest(strategy string, budget int64) (*Planned, error) {
+// cheapest returns the plan with the least work whose file keeps the budget, the
+// first of equals, which changes the graph least; without one it returns, not
+// kept, the file that misses the budget by least, nil where none was tried.
+func (p *Planner) cheapest(strategy string, budget Budget) (r *Planned, kept bool, err error) {
 	forms, err := p.candidates(strategy)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
+	t := &trial{p: p, budget: budget}
 	var lines []*line
 	for _, form := range forms {
 		for _, problem := range form.problems() {
-			next, stop := iter.Pull2(planner.Ascending(problem, budget))
+			next, stop := iter.Pull2(planner.Ascending(problem, p.live(budget)))
 			defer stop()
 			l := &line{form: form, next: next}
 			if err := p.advance(l); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 			lines = append(lines, l)
 		}
-		if r, err := p.free(lines, budget); r != nil || err != nil {
-			return r, err
+		if r, err := t.free(lines); r != nil || err != nil {
+			return r, true, err
 		}
 	}
 	for range maxFiles {
 		best := first(lines)
 		if best == nil {
-			return nil, nil
+			break
 		}
-		r, err := p.keeping(budget, best.form, best.plan)
-		if err != nil || r.Peak <= budget {
-			return r, err
-		}
-		if err := p.advance(best); err != nil {
-			return nil, err
+		if r, err := t.try(best); r != nil || err != nil {
+			return r, true, err
 		}
 	}
-	return nil, nil
+	if t.closest == nil {
+		return nil, false, nil
+	}
+	r, err = p.apply(p.engine, t.form, t.closest.Plan)
+	return r, false, err
+}
+
+// A trial looks at plans' files under one budget.
+type trial struct {
+	p      *Planner
+	budget Budget
+	// closest misses the budget by least; it is of that form.
+	closest *Planned
+	form    *Prepared
+}
+
+// try returns the file of a line's next plan if it keeps the budget, else nil,
+// and goes on to the one behind it.
+func (t *trial) try(l *line) (*Planned, error) {
+	r, kept, err := t.p.keeping(t.budget, l.form, l.plan)
+	if err != nil || kept {
+		return r, err
+	}
+	if t.closest == nil || t.budget.miss(r.Prediction) < t.budget.miss(t.closest.Prediction) {
+		t.closest, t.form = r, l.form
+	}
+	return nil, t.p.advance(l)
 }
 
 // free looks at plans without work, which no other form can undercut.
-func (p *Planner) free(lines []*line, budget int64) (*Planned, error) {
+func (t *trial) free(lines []*line) (*Planned, error) {
 	for _, l := range lines {
 		for l.plan != nil && l.overhead == 0 {
-			r, err := p.keeping(budget, l.form, l.plan)
-			if err != nil || r.Peak <= budget {
+			if r, err := t.try(l); r != nil || err != nil {
 				return r, err
-			}
-			if err := p.advance(l); err != nil {
-				return nil, err
 			}
 		}
 	}

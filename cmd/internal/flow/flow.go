@@ -221,6 +221,11 @@ func (p *Prepared) normalize(e *runtime.Engine) error {
 			return err
 		}
 	}
+	if len(p.Options.DropOutputs) > 0 {
+		if err := p.forgetRoles(); err != nil {
+			return err
+		}
+	}
 	if p.Options.Chunk != 0 {
 		if err := p.chunk(); err != nil {
 			return err

@@ -15,7 +15,6 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
-	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/predict"
@@ -38,6 +37,8 @@ type Planner struct {
 
 	engine *runtime.Engine
 	given  *onnx.Model
+	// fixed is what inputs, initializers and the session take at least, in bytes.
+	fixed int64
 	// turned plans the same graph with casts of what waits the other way; Plan.
 	turned   *Planner
 	opts     Options
@@ -87,6 +88,8 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 		return nil, err
 	}
 	p.Scheduled = scheduled.Peak
+	fixed := func(q *predict.Prediction) int64 { return q.TotalPeak - q.LivePeak }
+	p.fixed = min(fixed(p.Before), fixed(scheduled.Prediction))
 	return p, nil
 }
 
@@ -110,58 +113,70 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 	return p.variants, nil
 }
 
-// solve finds among the candidates the strategy's plan of least peak; the first
-// of equals, which changes the graph least.
-func (p *Planner) solve(strategy string) (*Prepared, *planner.Plan, error) {
-	candidates, err := p.candidates(strategy)
-	if err != nil {
-		return nil, nil, err
-	}
-	var best *Prepared
-	var plan *planner.Plan
-	var lowest int64
-	for _, c := range candidates {
-		problem := c.Analysis.Problem
-		done := p.solving()
-		found, err := solveEither(problem, c.castsOnce(), strategy, 0)
-		done()
-		if err != nil {
-			return nil, nil, err
-		}
-		verdict, err := planner.Judge(problem, found)
-		if err != nil {
-			return nil, nil, err
-		}
-		if best == nil || verdict.Peak < lowest-lowest/rough {
-			best, plan, lowest = c, found, verdict.Peak
-		}
-	}
-	return best, plan, nil
+// A proposal is a plan for one form of the graph with the peak that the judge
+// gives it, in bytes.
+type proposal struct {
+	form *Prepared
+	plan *planner.Plan
+	peak int64
 }
 
-// plan runs a strategy and writes, in memory, the file that it leads to. Under
-// a budget in bytes (0: none) the file's predicted live peak keeps it, or the
-// error is a planner.InfeasibleError. Where no plan that is known to keep the
-// budget does, the plan of least peak has the last word.
-func (p *Planner) plan(strategy string, budget int64) (*Planned, error) {
-	if !Budgeted(strategy) {
-		r, err := p.within(strategy, budget)
-		if err == nil && r.Peak > p.Before.LivePeak {
-			return p.asGiven(r)
-		}
-		return r, err
+// solve finds each candidate's plan of least peak, and which of them has the
+// least; the first of equals, which changes the graph least.
+func (p *Planner) solve(strategy string) (list []proposal, best int, err error) {
+	candidates, err := p.candidates(strategy)
+	if err != nil {
+		return nil, 0, err
 	}
-	if budget > 0 {
-		if r, err := p.cheapest(strategy, budget); r != nil || err != nil {
+	for i, c := range candidates {
+		problem := c.Analysis.Problem
+		done := p.solving()
+		plan, err := solveEither(problem, c.castsOnce(), strategy, 0)
+		done()
+		if err != nil {
+			return nil, 0, err
+		}
+		verdict, err := planner.Judge(problem, plan)
+		if err != nil {
+			return nil, 0, err
+		}
+		list = append(list, proposal{c, plan, verdict.Peak})
+		if lowest := list[best].peak; verdict.Peak < lowest-lowest/rough {
+			best = i
+		}
+	}
+	return list, best, nil
+}
+
+// plan runs a strategy and writes, in memory, the file that it leads to. What is
+// predicted of the file keeps the budget, or the error is a
+// planner.InfeasibleError or a TotalError. Where no plan that is known to keep
+// the budget does, the plan of least peak has the last word.
+func (p *Planner) plan(strategy string, budget Budget) (*Planned, error) {
+	if !Budgeted(strategy) {
+		r, err := p.least(strategy)
+		if err == nil && r.Peak > p.Before.LivePeak {
+			r, err = p.asGiven(r)
+		}
+		return within(budget, r, err)
+	}
+	var closest *Planned
+	if !budget.none() {
+		r, kept, err := p.cheapest(strategy, budget)
+		if kept || err != nil {
 			return r, err
 		}
+		closest = r
 	}
-	r, err := p.within(strategy, 0)
+	r, err := p.least(strategy)
 	if err != nil {
 		return nil, err
 	}
+	if closest != nil && budget.miss(closest.Prediction) < budget.miss(r.Prediction) {
+		r = closest
+	}
 	if min(p.Scheduled, p.Before.LivePeak) <= r.Peak { // a few bytes of shapes outweigh what a tiny graph saves
-		none, err := p.plan("none", 0)
+		none, err := p.plan("none", Budget{})
 		if err != nil {
 			return nil, err
 		}
@@ -169,22 +184,40 @@ func (p *Planner) plan(strategy string, budget int64) (*Planned, error) {
 			r = none
 		}
 	}
-	if budget > 0 && r.Peak > budget {
-		return nil, &planner.InfeasibleError{Budget: budget, Least: r.Peak, LowerBound: r.LowerBound}
-	}
-	return r, nil
+	return within(budget, r, nil)
 }
 
-// within runs a strategy and writes its file; with a budget other than 0, that
-// has to keep it.
-func (p *Planner) within(strategy string, budget int64) (*Planned, error) {
-	form, plan, err := p.solve(strategy)
+// least runs a strategy for the least peak and writes the file. Where that holds
+// more than the judge said, as buffers wait in it to be used again, it may not be
+// the least: then what promises less is written too.
+func (p *Planner) least(strategy string) (*Planned, error) {
+	list, first, err := p.solve(strategy)
 	if err != nil {
 		return nil, err
 	}
-	r, err := p.apply(p.engine, form, plan)
-	if err == nil && budget > 0 && r.Peak > budget {
-		return nil, &planner.InfeasibleError{Budget: budget, Least: r.Peak, LowerBound: r.LowerBound}
+	best, err := p.apply(p.engine, list[first].form, list[first].plan)
+	if err != nil {
+		return nil, err
+	}
+	for i, q := range list {
+		if i == first || q.peak >= best.Peak-best.Peak/rough {
+			continue
+		}
+		r, err := p.apply(p.engine, q.form, q.plan)
+		if err != nil {
+			return nil, err
+		}
+		if r.Peak < best.Peak {
+			best = r
+		}
+	}
+	return best, nil
+}
+
+// within passes on what keeps the budget.
+func within(budget Budget, r *Planned, err error) (*Planned, error) {
+	if err == nil && !budget.Keeps(r.Prediction) {
+		return nil, budget.exceeded(r)
 	}
 	return r, err
 }
@@ -198,16 +231,18 @@ func (p *Planner) solving() func() {
 // overhead is the share of the work that is done again.
 func (r *Planned) overhead() float64 { return r.Plan.Overhead(r.Problem) }
 
-// keeping writes a plan's file; with a budget it is first predicted as it
-// stands, which is quick, and only what keeps the budget then is finished.
-func (p *Planner) keeping(budget int64, form *Prepared, plan *planner.Plan) (*Planned, error) {
-	if budget > 0 {
-		r, err := p.applyOnce(nil, form, plan)
-		if err != nil || r.Peak > budget {
-			return r, err
-		}
+// keeping writes a plan's file and reports that it keeps the budget. The file is
+// first predicted as it stands, which is quick, and only what keeps the budget
+// then is finished.
+func (p *Planner) keeping(budget Budget, form *Prepared, plan *planner.Plan) (*Planned, bool, error) {
+	r, err := p.applyOnce(nil, form, plan)
+	if err != nil || budget.miss(r.Prediction) > 0 {
+		return r, false, err
 	}
-	return p.apply(p.engine, form, plan)
+	if r, err = p.apply(p.engine, form, plan); err != nil {
+		return nil, false, err
+	}
+	return r, budget.Keeps(r.Prediction), nil
 }
 
 // shapesBytes is the size in bytes up to which files differ by the shapes that
@@ -339,82 +374,4 @@ func retype(to, from *onnx.Model) error {
 		}
 	}
 	return nil
-}
-
-// Layers draws the plan over the layers that were found, in forward order.
-func (r *Planned) Layers() []report.PlanLayer {
-	p := r.Problem
-	if p.LayerCount() == 0 {
-		return nil
-	}
-	layer := r.layerOf()
-	out := make([]report.PlanLayer, p.LayerCount())
-	boundary := map[int]bool{}
-	for _, v := range r.Plan.Boundaries {
-		boundary[v] = true
-	}
-	for i := range out {
-		out[i].Layer = p.Values[p.Layers[i+1]].Name
-		out[i].Boundary = boundary[p.Layers[i+1]]
-	}
-	producer := map[int]int{}
-	for op := range p.Graph.Nodes {
-		for _, v := range p.Graph.Nodes[op].Outputs {
-			producer[v] = op
-		}
-	}
-	for _, v := range r.Plan.Kept(p) {
-		if l := layer[producer[v]]; l >= 0 {
-			out[l].KeptValues++
-			out[l].KeptBytes += p.Graph.Values[v].Bytes
-		}
-	}
-	for op, n := range r.Plan.Recomputed(p) {
-		if l := layer[op]; n > 0 && l >= 0 {
-			out[l].RecomputedNodes += n
-			for _, v := range p.Graph.Nodes[op].Outputs {
-				if v >= 0 {
-					out[l].RecomputedBytes += p.Graph.Values[v].Bytes
-				}
-			}
-		}
-	}
-	return out
-}
-
-// layerOf says which layer a forward operator belongs to, -1 for none: the
-// last one whose input it depends on and whose output it does not.
-func (r *Planned) layerOf() []int {
-	p := r.Problem
-	depth := make([]int, len(p.Values)) // layers begun before the value
-	begin := map[int]int{}
-	for i, v := range p.Layers {
-		begin[v] = i + 1
-	}
-	out := make([]int, len(p.Ops))
-	for op, n := range p.Graph.Nodes {
-		out[op] = -1
-		if !p.Ops[op].Forward {
-			continue
-		}
-		d := 0
-		for _, v := range n.Inputs {
-			if v >= 0 {
-				d = max(d, depth[v])
-			}
-		}
-		for _, v := range n.Outputs {
-			if v < 0 {
-				continue
-			}
-			depth[v] = d
-			if b, ok := begin[v]; ok {
-				depth[v] = b
-			}
-		}
-		if d > 0 && d <= p.LayerCount() {
-			out[op] = d - 1
-		}
-	}
-	return out
 }

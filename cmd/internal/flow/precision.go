@@ -77,6 +77,9 @@ func (p *Prepared) precise() error {
 	if had := PrecisionOf(p.Model); had != nil {
 		return fmt.Errorf("precision: the graph is converted to %s already: start from the one it was made from", had.Type)
 	}
+	if glob := p.Options.Precision.Unmatched(p.Model.Graph); glob != "" {
+		return fmt.Errorf("--keep-fp32, --half: no node or operator type matches %q", glob)
+	}
 	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles})
 	if err != nil {
 		return err
@@ -125,16 +128,21 @@ func (o *Options) nativeHalf() bool {
 // onCUDA reports a graph for the CUDA provider's kernels.
 func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
 
-// Plan runs a strategy and writes, in memory, the file that it leads to. Under
-// a budget in bytes (0: none) the file's predicted live peak keeps it, or the
-// error is a planner.InfeasibleError. Where values wait in half and some are
+// Plan runs a strategy and writes, in memory, the file that it leads to, under a
+// budget for its predicted live peak in bytes (0: none); see PlanWithin.
+func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
+	return p.PlanWithin(strategy, Budget{Live: budget})
+}
+
+// PlanWithin runs a strategy and writes, in memory, the file that it leads to.
+// What is predicted of the file keeps the budget, or the error is a
+// planner.InfeasibleError or a TotalError. Where values wait in half and some are
 // computed again, casts that run early and casts that run when they are read
 // are both tried: the first let float32 values die, the second bind no order.
-func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
+func (p *Planner) PlanWithin(strategy string, budget Budget) (*Planned, error) {
 	r, err := p.plan(strategy, budget)
-	var inf *planner.InfeasibleError
 	o := p.opts.Precision
-	if o == nil || !o.StashOnly || strategy == "none" || err != nil && !errors.As(err, &inf) {
+	if o == nil || !o.StashOnly || strategy == "none" || err != nil && !unmet(err) {
 		return r, err
 	}
 	if p.turned == nil {
@@ -147,12 +155,19 @@ func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
 	}
 	other, otherErr := p.turned.plan(strategy, budget)
 	switch {
-	case otherErr != nil && inf != nil:
-		return nil, inf
-	case otherErr != nil, inf == nil && (budget == 0 && r.Peak <= other.Peak || budget > 0 && r.overhead() <= other.overhead()):
+	case otherErr != nil && err != nil:
+		return nil, err
+	case otherErr != nil, err == nil && (budget.none() && r.Peak <= other.Peak || !budget.none() && r.overhead() <= other.overhead()):
 		return r, nil
 	}
 	return other, nil
+}
+
+// unmet reports the error of a budget that no plan keeps.
+func unmet(err error) bool {
+	var live *planner.InfeasibleError
+	var total *TotalError
+	return errors.As(err, &live) || errors.As(err, &total)
 }
 
 // solveEither plans casts like all else. A strategy that searches starts once

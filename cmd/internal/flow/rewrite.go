@@ -61,6 +61,7 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 			break
 		}
 	}
+	rewrite.ShareConstants(p.Model.Graph) // those of barriers, as ONNX Runtime does: a session copies each
 	p.Reports = append(p.Reports, reports...)
 	p.ran = prog.Schedule(p.Analysis.Problem, executed(order, target.Instances))
 	p.Model.SetMetadata(OrderedKey, "true")

@@ -1,6 +1,10 @@
 package flow
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -47,4 +51,35 @@ func (p *Prepared) keepRoles() {
 		}
 	}
 	p.Options.Roles = &r
+}
+
+// forgetRoles takes outputs that were dropped out of the roles that are said, by
+// the file or by the user. The loss has to stay: forward and backward are told
+// apart by it.
+func (p *Prepared) forgetRoles() error {
+	g := p.Model.Graph
+	var r analysis.Roles
+	text, said := p.Model.Metadata(RolesKey)
+	switch {
+	case p.Options.Roles != nil:
+		r = *p.Options.Roles
+	case !said:
+		return nil
+	default:
+		if err := json.Unmarshal([]byte(text), &r); err != nil {
+			return fmt.Errorf("metadata %s: %w", RolesKey, err)
+		}
+	}
+	gone := func(_, name string) bool { v := g.Value(name); return v == nil || !v.IsOutput() }
+	if r.Loss != "" && gone("", r.Loss) {
+		return fmt.Errorf("--drop-output: %s is the loss, which has to stay an output", r.Loss)
+	}
+	r.Grad, r.New = maps.Clone(r.Grad), maps.Clone(r.New)
+	maps.DeleteFunc(r.Grad, gone)
+	maps.DeleteFunc(r.New, gone)
+	if p.Options.Roles != nil {
+		p.Options.Roles = &r
+		return nil
+	}
+	return SetJSON(p.Model, RolesKey, r)
 }

@@ -1,0 +1,49 @@
+package analysis
+
+import (
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+)
+
+// TestCosts: measured times replace the estimates, and what was not measured
+// takes as long as its share of the work at the pace of what was.
+func TestCosts(t *testing.T) {
+	m, err := onnx.Load("../../testdata/models/joint/mlp20.EMA.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.NameNodes()
+	plain, err := Analyze(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured, first := map[string]int64{}, -1
+	for i, op := range plain.Problem.Ops {
+		switch {
+		case op.FLOPs == 0: // views
+		case first < 0:
+			first = i
+		default: // two nanoseconds for each operation and byte
+			measured[plain.Nodes[i].Name()] = 2 * (op.FLOPs + op.Moved)
+		}
+	}
+	a, err := Analyze(m, Options{Costs: measured})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, op := range plain.Problem.Ops {
+		want, got := 2*(op.FLOPs+op.Moved), a.Problem.Ops[i].FLOPs
+		if got < want-1 || got > want || a.Counted[i] != op.FLOPs {
+			t.Errorf("%s: %d for %d, counted %d for %d", op.Name, got, want, a.Counted[i], op.FLOPs)
+		}
+	}
+	if first < 0 || plain.Counted != nil {
+		t.Errorf("no node was left unmeasured, or operations were counted twice: %d, %v", first, plain.Counted)
+	}
+}
