@@ -5,7 +5,8 @@ package rewrite
 // a decomposed activation of the first pass has no other readers, and ONNX
 // Runtime's higher levels would fuse it, which changes the order of execution
 // (and the last bits). Where that happens, one edge inside the pattern is
-// guarded.
+// guarded. A pattern may also take in a node and leave what that reads, which
+// others read as well: then the edges are guarded that the fused node goes round.
 
 import (
 	"slices"
@@ -14,18 +15,58 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// Guard looks at the nodes that an optimizer made vanish (by name, kept holds
-// those that are left) and puts guards between them: one for each connected
-// group, before its last node. It returns the new order and the number of
-// guards.
-func Guard(g *onnx.Graph, order []*onnx.Node, kept map[string]bool) ([]*onnx.Node, int) {
+// Left is what an optimizer left of a graph.
+type Left struct {
+	nodes map[string]bool            // names of nodes
+	reads map[string]map[string]bool // names of the values read to make a value
+}
+
+// NewLeft looks at the graph that an optimizer made.
+func NewLeft(g *onnx.Graph) *Left {
+	l := &Left{nodes: make(map[string]bool, len(g.Nodes)), reads: make(map[string]map[string]bool, len(g.Nodes))}
+	for _, n := range g.Nodes {
+		l.nodes[n.Name()] = true
+		names := make(map[string]bool, len(n.Inputs))
+		for _, v := range n.Inputs {
+			if v != nil {
+				names[v.Name] = true
+			}
+		}
+		for _, v := range n.Outputs {
+			if v != nil {
+				l.reads[v.Name] = names
+			}
+		}
+	}
+	return l
+}
+
+// bypassed reports a value that n, which is no longer there, reads, and that
+// what makes n's outputs now does not.
+func (l *Left) bypassed(n *onnx.Node, v *onnx.Value) bool {
+	for _, o := range n.Outputs {
+		if o == nil {
+			continue
+		}
+		if reads := l.reads[o.Name]; reads != nil && !reads[v.Name] {
+			return true
+		}
+	}
+	return false
+}
+
+// Guard looks at the nodes that an optimizer made vanish and puts guards between
+// them: one for each connected group, before its last node, and before a single
+// node where that was taken into a pattern with nodes that stayed. It returns
+// the new order and the number of guards.
+func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
 	gone := map[*onnx.Node]bool{}
 	for _, n := range order {
 		// A barrier or a computed shape that vanished was merged with its
 		// equal, which is well. (And a view must not feed the shape of another:
 		// ONNX Runtime would take the two for a chain of views and fuse them, so
 		// views are left alone.)
-		if !kept[n.Name()] && !isBarrier(n) && !strings.HasPrefix(n.Name(), concealPrefix) && !joins(n) {
+		if !left.nodes[n.Name()] && !isBarrier(n) && !strings.HasPrefix(n.Name(), concealPrefix) && !joins(n) {
 			gone[n] = true
 		}
 	}
@@ -41,8 +82,9 @@ func Guard(g *onnx.Graph, order []*onnx.Node, kept map[string]bool) ([]*onnx.Nod
 		if !gone[n] || readByGone(n, gone) {
 			continue
 		}
+		single := !readsGone(n, gone)
 		for k, v := range n.Inputs {
-			if v == nil || v.Producer == nil || !gone[v.Producer] || guarded[v] {
+			if v == nil || v.Producer == nil || single && !left.bypassed(n, v) || !single && (guarded[v] || !gone[v.Producer]) {
 				continue
 			}
 			w, err := barriers.Put(v, v)
@@ -53,7 +95,9 @@ func Guard(g *onnx.Graph, order []*onnx.Node, kept map[string]bool) ([]*onnx.Nod
 			guarded[v] = true
 			after[v.Producer] = append(after[v.Producer], barriers.Take()...)
 			count++
-			break
+			if !single {
+				break
+			}
 		}
 	}
 	if count == 0 {
@@ -78,6 +122,16 @@ func readByGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
 			if gone[u.Node] {
 				return true
 			}
+		}
+	}
+	return false
+}
+
+// readsGone reports that n reads what a vanished node made.
+func readsGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
+	for _, v := range n.Inputs {
+		if v != nil && v.Producer != nil && gone[v.Producer] {
+			return true
 		}
 	}
 	return false

@@ -221,6 +221,9 @@ func TestUnfuse(t *testing.T) {
 		{"swap", "in a float32[2,4,6,8]\nin b float32[2,4,6,8]\np = Relu(a)\nq = Relu(b)\nt = Transpose(q) {perm=[0, 1, 3, 2]}\nm = MatMul(p, t)\ny = Softmax(m)"},
 		{"first axis", "in a float32[6,8,8]\nin b float32[6,8,8]\np = Relu(a)\nq = Relu(b)\ns = Transpose(p) {perm=[1, 0, 2]}\nt = Transpose(q) {perm=[1, 2, 0]}\nm = MatMul(s, t)\ny = Softmax(m)"},
 		{"behind a Reshape", "in a float32[6,8,8]\nin b float32[6,8,8]\np = Relu(a)\nq = Relu(b)\ninit u int64[4] = [2, 4, 6, 8]\ninit v int64[4] = [2, 4, 8, 6]\ns0 = Transpose(p) {perm=[1, 0, 2]}\nt0 = Transpose(q) {perm=[1, 2, 0]}\ns = Reshape(s0, u)\nt = Reshape(t0, v)\nm = MatMul(s, t)\ny = Softmax(m)"},
+		{"factor of an operand", "in a float32[2,4,6,8]\nin b float32[2,4,8,6]\ninit k float32[] = 0.3\np = Relu(a)\nq = Mul(p, k)\nr = Relu(b)\nm = MatMul(q, r)\nn = Softmax(q)\no = MatMul(n, r)\ns = Add(m, o)\ny = Softmax(s)"},
+		{"factor of the result", "in a float32[6,8]\nin b float32[8,6]\ninit k float32[1] = [0.3]\nm = MatMul(a, b)\nn = Div(m, k)\ny = Softmax(n)"},
+		{"factor of a vector", "in a float32[8]\nin b float32[8,6]\ninit k float32[] = 0.3\nn = Mul(k, a)\nm = MatMul(n, b)\ny = Softmax(m)"},
 		{"read twice", "in a float32[2,4,6,8]\nin b float32[2,4,6,8]\np = Relu(a)\nq = Relu(b)\nt = Transpose(q) {perm=[0, 1, 3, 2]}\nm = MatMul(p, t)\nn = ReduceMean(t) {keepdims=0}\no = Mul(m, n)\ny = Softmax(o)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

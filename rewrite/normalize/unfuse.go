@@ -1,15 +1,24 @@
 package normalize
 
-// Transposes that ONNX Runtime's optimizers would move into a product. At level
-// 1 they push a Transpose through Reshapes that only join or split other axes;
-// at level 99 one that exchanges the last two axes, or moves the first axis
-// before the last, becomes part of a FusedMatMul. Both leave a Transpose alone
-// whose last axis is split in two, one of them of extent one:
+// What ONNX Runtime's optimizers would move into a product: Transposes and
+// constant factors.
+//
+// Transposes: at level 1 one is pushed through Reshapes that only join or split
+// other axes; at level 99 one that exchanges the last two axes, or moves the first
+// axis before the last, becomes part of a FusedMatMul. Both leave a Transpose
+// alone whose last axis is split in two, one of them of extent one:
 //
 //	x[s,b,d] ─Transpose(1,0,2)─▶ [b,s,d]
 //	x[s,b,d] ─Reshape─▶ [s,b,1,d] ─Transpose(1,0,2,3)─▶ [b,s,1,d] ─Reshape─▶ [b,s,d]
 //
-// The Reshapes share their input's memory.
+// Factors: at level 99 one that multiplies an operand or the result of a product
+// becomes the alpha of a FusedMatMul, which rounds after the sum and not before
+// it. It stays where it is when it works on another shape than the product:
+//
+//	x[s,d] ─Mul(k)─▶ MatMul
+//	x[s,d] ─Unsqueeze─▶ [1,s,d] ─Mul(k)─▶ [1,s,d] ─Squeeze─▶ [s,d] ─▶ MatMul
+//
+// The views share their input's memory.
 
 import (
 	"github.com/onnx-remat/remat/onnx"
@@ -17,8 +26,9 @@ import (
 	"github.com/onnx-remat/remat/onnx/infer"
 )
 
-// Unfuse rewrites the Transposes of a graph that would otherwise be fused into
-// a product, and returns their number. types must know the graph's values.
+// Unfuse rewrites the Transposes and the factors of a graph that would otherwise
+// be fused into a product, and returns their number. types must know the graph's
+// values.
 func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
 	s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "remat/normalize/")}
 	if err := reshapes(s); err != nil {
@@ -28,6 +38,9 @@ func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
 	for _, n := range s.nodes() {
 		if n.Is("Transpose") && n.Out(0) != nil && !n.Out(0).IsOutput() && fusable(n) {
 			s.splitLast(n)
+		}
+		if scalesProduct(n) {
+			s.scaleApart(n)
 		}
 	}
 	m.Graph.RemoveDead()
@@ -145,4 +158,41 @@ func (s *state) splitLast(n *onnx.Node) {
 	}
 	s.g.ReplaceUses(y, back)
 	s.count++
+}
+
+// scalesProduct reports a node that multiplies an operand or the result of a
+// product, which nothing else reads, by a constant.
+func scalesProduct(n *onnx.Node) bool {
+	if !n.Is("Mul", "Div") || n.Out(0) == nil {
+		return false
+	}
+	x, _, ok := scaledBy(n.Out(0))
+	if !ok || rank(x) < 0 || rank(x) != rank(n.Out(0)) {
+		return false
+	}
+	if made(x, "MatMul") != nil && only(x) == n {
+		return true
+	}
+	for _, u := range n.Out(0).Uses() {
+		if u.Node.Is("MatMul") {
+			return true
+		}
+	}
+	return false
+}
+
+// scaleApart lets such a node work on its operand with one axis more.
+func (s *state) scaleApart(n *onnx.Node) {
+	x, _, _ := scaledBy(n.Out(0))
+	s.scope(n)
+	axis := s.b.Ints(0)
+	wide := s.b.Op("Unsqueeze", build.In(x, axis))
+	operands := append([]*onnx.Value(nil), n.Inputs...)
+	for i, v := range operands {
+		if v == x {
+			operands[i] = wide
+		}
+	}
+	back := s.b.Op("Squeeze", build.In(s.b.Op(n.OpType(), operands), axis))
+	s.replace(n.Out(0), back, n)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -60,6 +61,9 @@ func steps(t *testing.T, s *runtime.Session, runs int, each func(run int, peak i
 	return r
 }
 
+// sliced is how far a loss in slices may be from the whole one's values.
+const sliced = 1e-5
+
 // TestForeignJointGraphs takes training graphs of foreign origin through the
 // whole way: each strategy's file reaches the predicted peak to the byte, in
 // the first run and in the fifth, at every optimization level, and returns the
@@ -78,7 +82,11 @@ func TestForeignJointGraphs(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, level := range []int{0, 1, 99} {
-				p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: level, Threads: 2})
+				o := Options{Provider: ort.CPU, OptLevel: level, Threads: 2}
+				// A first step of AdamW is as long for a gradient of rounding as for
+				// any other: slices of the loss show as whole steps there.
+				o.AsIs = strings.HasSuffix(name, "adamw")
+				p, err := NewPlanner(e, m, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -88,9 +96,12 @@ func TestForeignJointGraphs(t *testing.T) {
 	}
 }
 
+// compareStrategies compares each strategy with the plain graph: to the bit,
+// and within sliced of a tensor's largest magnitude where the loss is computed
+// in slices.
 func compareStrategies(t *testing.T, e *runtime.Engine, p *Planner, level int, feeds map[string]runtime.Tensor) {
 	var plain result
-	for _, s := range []string{"none", "sqrt", "full", "every=3", "segments=2", "selective"} {
+	for _, s := range []string{"none", "sqrt", "full", "every=3", "segments=2", "selective", "optimal"} {
 		t.Run(fmt.Sprintf("%s at %d", s, level), func(t *testing.T) {
 			r, err := p.Plan(s, 0)
 			if err != nil {
@@ -108,8 +119,9 @@ func compareStrategies(t *testing.T, e *runtime.Engine, p *Planner, level int, f
 				return
 			}
 			for name, want := range plain.outputs {
-				if !bytes.Equal(got.outputs[name], want) {
-					t.Errorf("output %s is not the plain graph's to the bit", name)
+				diff := apart(onnx.Float32, want, got.outputs[name])
+				if diff > sliced || diff > 0 && r.Prepared.Options.Chunk == 0 {
+					t.Errorf("output %s is not the plain graph's, %.2g apart", name, diff)
 				}
 			}
 		})

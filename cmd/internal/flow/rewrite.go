@@ -51,13 +51,13 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 			break
 		}
 		p.Model.Graph.AnnotateTypes() // what ONNX Runtime fuses depends on the shapes that it knows
-		kept, same, err := p.survivors(e)
+		left, same, err := p.survivors(e)
 		if err != nil {
 			return err
 		}
 		p.settled = same
 		more := 0
-		if order, more = rewrite.Guard(p.Model.Graph, order, kept); more == 0 {
+		if order, more = rewrite.Guard(p.Model.Graph, order, left); more == 0 {
 			break
 		}
 	}
@@ -115,20 +115,16 @@ func (p *Prepared) guardUpdates() (int, error) {
 	return n, nil
 }
 
-// survivors are the names of the nodes that ONNX Runtime's highest level
-// leaves in the graph; same reports that it changes nothing.
-func (p *Prepared) survivors(e *runtime.Engine) (kept map[string]bool, same bool, err error) {
+// survivors are what ONNX Runtime's highest level leaves of the graph; same
+// reports that it changes nothing.
+func (p *Prepared) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
 	d, err := e.Dump(p.Model, ort.SessionOptions{
 		Level: 99, Threads: 1, Provider: ort.CPU, Dims: p.Options.Dims, DisabledOptimizers: notPortable,
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	kept = make(map[string]bool, len(d.Graph.Nodes))
-	for _, n := range d.Graph.Nodes {
-		kept[n.Name()] = true
-	}
-	return kept, sameNodes(p.Model.Graph, d.Graph), d.Close()
+	return rewrite.NewLeft(d.Graph), sameNodes(p.Model.Graph, d.Graph), d.Close()
 }
 
 // sameNodes reports that two graphs have the same nodes, in whatever order.
