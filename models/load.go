@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,7 +38,15 @@ func (m *Built) SaveWith(path, weights string) error {
 	if err != nil {
 		return err
 	}
-	file := weightPath(path)
+	file, err := weightPath(path)
+	if err != nil {
+		return err
+	}
+	if a, err := os.Stat(file); err == nil {
+		if b, err := os.Stat(weights); err == nil && os.SameFile(a, b) {
+			return fmt.Errorf("%s: its weights are not float32 as they stand, and would be written to the same file: choose another name for the model than %s", weights, path)
+		}
+	}
 	err = layout.Write(file, func(t safetensors.Info, w io.Writer) error {
 		from := source[t.Name]
 		return toFloat32(w, from.DType, f.Bytes(from))

@@ -101,7 +101,10 @@ func (m *Built) Inline() {
 // Save writes the model to path and generates its weights into a safetensors
 // file of the same name beside it.
 func (m *Built) Save(path string) error {
-	file := weightPath(path)
+	file, err := weightPath(path)
+	if err != nil {
+		return err
+	}
 	layout, err := safetensors.Plan(m.tensors(), map[string]string{"format": "pt"})
 	if err != nil {
 		return err
@@ -113,8 +116,13 @@ func (m *Built) Save(path string) error {
 	return m.saveReferring(path, filepath.Base(file), layout.Lookup)
 }
 
-func weightPath(path string) string {
-	return strings.TrimSuffix(path, filepath.Ext(path)) + ".safetensors"
+// weightPath is the file beside the model that holds its weights.
+func weightPath(path string) (string, error) {
+	file := strings.TrimSuffix(path, filepath.Ext(path)) + ".safetensors"
+	if file == path {
+		return "", fmt.Errorf("%s: the weights are to have that name: let the model's end in .onnx", path)
+	}
+	return file, nil
 }
 
 func (m *Built) tensors() []safetensors.Info {

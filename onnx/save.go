@@ -185,9 +185,31 @@ func RemovePending() {
 	})
 }
 
+// Replaceable reports why no file can be put at path: its folder is missing, or
+// something that is no file stands there.
+func Replaceable(path string) error {
+	switch dir, err := os.Stat(filepath.Dir(path)); {
+	case err != nil:
+		return fmt.Errorf("%s: its folder: %w", path, pathCause(err))
+	case !dir.IsDir():
+		return fmt.Errorf("%s: %s is no folder", path, filepath.Dir(path))
+	}
+	at, err := os.Stat(path)
+	switch {
+	case err == nil && at.IsDir():
+		return fmt.Errorf("%s: is a folder: name a file in it", path)
+	case err == nil && !at.Mode().IsRegular():
+		return fmt.Errorf("%s: is a device or a pipe: name a file", path)
+	}
+	return nil
+}
+
 // ReplaceFile lets write fill a file beside path and renames it into place
 // when write succeeded; else nothing is left behind.
 func ReplaceFile(path string, write func(*os.File) error) error {
+	if err := Replaceable(path); err != nil {
+		return err
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, pathCause(err))

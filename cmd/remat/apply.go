@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -53,6 +52,10 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 		return err
 	}
 	defer m.Close()
+	if err := canWrite(append(weightFiles(m, forward), state), out); err != nil {
+		return err
+	}
+	weights, weightsErr := beside(out, m, forward, state)
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", forward, err)
 	}
@@ -86,8 +89,13 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 	if err := rebase(m, forward, out); err != nil {
 		return err
 	}
-	if err := externalize(m, external, out); err != nil {
-		return err
+	if len(external) > 0 {
+		if weightsErr != nil {
+			return weightsErr
+		}
+		if err := externalize(m, external, weights); err != nil {
+			return err
+		}
 	}
 	if err := m.Save(out); err != nil {
 		return err
@@ -128,17 +136,13 @@ func transposed(data []byte, shape []int64, size int) []byte {
 }
 
 // externalize writes tensors into a file beside the model and refers to it.
-func externalize(m *onnx.Model, tensors map[string]*onnx.Tensor, out string) error {
-	if len(tensors) == 0 {
-		return nil
-	}
+func externalize(m *onnx.Model, tensors map[string]*onnx.Tensor, path string) error {
 	var names []string
 	for _, v := range m.Graph.Initializers {
 		if tensors[v.Name] != nil {
 			names = append(names, v.Name)
 		}
 	}
-	path := strings.TrimSuffix(out, filepath.Ext(out)) + ".safetensors"
 	layout, err := writeTensors(path, names, tensors)
 	if err != nil {
 		return err

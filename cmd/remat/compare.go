@@ -40,6 +40,9 @@ func compareCommand(e *env) *cli.Command {
 				return err
 			}
 			o := compareOptions{steps: c.Int("steps"), html: c.String("html"), png: c.String("png")}
+			if err := canWrite(filesOf(c.Args().Slice()...), o.html, o.png); err != nil {
+				return err
+			}
 			if !c.IsSet("steps") {
 				o.steps = 0
 			}

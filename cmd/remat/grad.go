@@ -102,6 +102,9 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 		return nil, err
 	}
 	defer m.Close()
+	if err := canWrite(weightFiles(m, path), out); err != nil {
+		return nil, err
+	}
 	fail := func(err error) (*derivation, error) { return nil, fmt.Errorf("%s: %w", path, err) }
 	if err := m.Check(); err != nil {
 		return fail(err)
@@ -113,6 +116,7 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 		return fail(err)
 	}
 	forward := len(m.Graph.Nodes)
+	weights, weightsErr := beside(out, m, path)
 	res, err := grad.Differentiate(m, o.grad)
 	if err != nil {
 		return fail(err)
@@ -135,7 +139,7 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := rebase(m, path, out); err != nil {
 		return nil, err
 	}
-	if err := placeParameters(m, res, path, out); err != nil {
+	if err := placeParameters(m, res, path, out, func() (string, error) { return weights, weightsErr }); err != nil {
 		return nil, err
 	}
 	if err := m.Check(); err != nil {
@@ -198,8 +202,8 @@ func needDecisions(res *grad.Result, o gradOptions) error {
 }
 
 // placeParameters records where each parameter's values lie: external ones in
-// their own file, inline ones streamed into OUT.safetensors.
-func placeParameters(m *onnx.Model, res *grad.Result, source, out string) error {
+// their own file, inline ones streamed into OUT.safetensors, which beside names.
+func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside func() (string, error)) error {
 	places := map[string]map[string]any{}
 	if text, ok := m.Metadata(remat.ParametersKey); ok {
 		if err := json.Unmarshal([]byte(text), &places); err != nil {
@@ -233,21 +237,24 @@ func placeParameters(m *onnx.Model, res *grad.Result, source, out string) error 
 		}
 	}
 	if len(inline) > 0 {
-		if err := writeInline(inline, out, places); err != nil {
+		file, err := beside()
+		if err == nil {
+			err = writeInline(inline, file, places)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return flow.SetJSON(m, remat.ParametersKey, places)
 }
 
-func writeInline(params []grad.Param, out string, places map[string]map[string]any) error {
+func writeInline(params []grad.Param, path string, places map[string]map[string]any) error {
 	var names []string
 	data := map[string]*onnx.Tensor{}
 	for _, p := range params {
 		names = append(names, p.Name)
 		data[p.Name] = p.Data
 	}
-	path := strings.TrimSuffix(out, filepath.Ext(out)) + ".safetensors"
 	layout, err := writeTensors(path, names, data)
 	if err != nil {
 		return err

@@ -33,6 +33,9 @@ func inspectCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
+			if c.Bool("text") && e.json {
+				return fmt.Errorf("remat inspect: --text is no document: leave out --json")
+			}
 			if c.Bool("text") {
 				m, err := onnx.Load(path)
 				if err != nil {
@@ -40,6 +43,12 @@ func inspectCommand(e *env) *cli.Command {
 				}
 				defer m.Close()
 				return onnx.Print(e.stdout, m)
+			}
+			if c.String("png") != "" && !c.Bool("memory") {
+				return fmt.Errorf("remat inspect: --png draws the timeline of --memory: give both")
+			}
+			if err := canWrite(filesOf(path), c.String("png")); err != nil {
+				return err
 			}
 			return inspect(e, path, c.Bool("memory"), c.Bool("cross-check"), c.String("png"))
 		},

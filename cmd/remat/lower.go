@@ -42,6 +42,9 @@ func lowerGraph(e *env, path, out string) error {
 		return err
 	}
 	defer m.Close()
+	if err := canWrite(weightFiles(m, path), out); err != nil {
+		return err
+	}
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}

@@ -96,6 +96,13 @@ func writeModel(e *env, c *cli.Context) error {
 	if weights != "" && bare {
 		return fmt.Errorf("remat model: --weights and --no-weights exclude each other")
 	}
+	var reads []string
+	if weights != "" {
+		reads = append(reads, weights)
+	}
+	if err := canWrite(reads, out); err != nil {
+		return err
+	}
 	built, err := row.Build(cfg)
 	if err != nil {
 		return err

@@ -32,6 +32,12 @@ func planCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
+			if c.String("png") != "" && !c.Bool("pareto") {
+				return fmt.Errorf("remat plan: --png draws the curve of --pareto: give both")
+			}
+			if err := canWrite(append(filesOf(path), o.costs), c.String("o"), c.String("png")); err != nil {
+				return err
+			}
 			p, err := makePlan(e, path, o)
 			if err != nil {
 				return err

@@ -50,6 +50,9 @@ func rewriteCommand(e *env) *cli.Command {
 					return err
 				}
 			}
+			if err := canWrite(append(filesOf(path)[1:], o.file, o.costs), out); err != nil {
+				return err
+			}
 			p, err := makePlan(e, path, o)
 			if err != nil {
 				return err

@@ -50,6 +50,9 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 	if err := e.checkDimsOf(path); err != nil {
 		return err
 	}
+	if err := canWrite(filesOf(path), o.out, o.save, o.trace); err != nil {
+		return err
+	}
 	s, err := openSubject(e, path, feeds)
 	if err != nil {
 		return err

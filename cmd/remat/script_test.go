@@ -12,6 +12,7 @@ package main
 //	same F1 PATH1 F2 PATH2     two documents' fields are equal
 //	clean DIR                  no temporary file lies in DIR
 //	sample NAME…               copies testdata/models/NAME here
+//	outside IN OUT FILE        moves the first initializer of IN into FILE
 //
 // FILE may be stdout or stderr, of the last exec.
 
@@ -66,7 +67,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"json": jsonCommand, "fails": failsCommand, "clean": cleanCommand,
-			"sample": sampleCommand, "given": givenCommand, "same": sameCommand,
+			"sample": sampleCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},
@@ -248,6 +249,18 @@ func sampleCommand(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		ts.Check(os.WriteFile(ts.MkAbs(filepath.Base(name)), data, 0o644))
 	}
+}
+
+func outsideCommand(ts *testscript.TestScript, neg bool, args []string) {
+	m, err := onnx.Load(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer m.Close()
+	v := m.Graph.Initializers[0]
+	data, err := v.Init.Bytes()
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[2]), data, 0o644))
+	v.Init = onnx.ExternalTensor(v.Name, v.Init.DType(), v.Init.Dims(), args[2], 0, int64(len(data)))
+	ts.Check(m.Save(ts.MkAbs(args[1])))
 }
 
 // signalled runs a program and sends it a signal after some seconds.
