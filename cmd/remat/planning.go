@@ -30,6 +30,8 @@ type planOptions struct {
 	budget   string
 	total    string
 	flow     flow.Options
+	// update: say what is updated in backward.
+	update bool
 	// costs names the file that flow.Costs are from.
 	costs string
 	// file is a plan to follow instead of a strategy.
@@ -46,12 +48,13 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
 		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; left out, optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and the like in N parts, never whole; left out, optimal chooses"},
+		&cli.BoolFlag{Name: "update-in-backward", Usage: "say which parameters are updated as soon as their gradient is there, and why others are not"},
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "take outputs that match `GLOB` off the graph"},
 	}...)
 }
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
-	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total")}
+	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
 	for flag, value := range map[string]string{"budget": o.budget, "budget-total": o.total, "strategy": o.strategy} {
 		if c.IsSet(flag) && value == "" {
 			return o, fmt.Errorf("--%s: is empty; leave it out, or say what", flag)
@@ -256,6 +259,9 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		return nil, err
 	}
 	took := time.Since(start)
+	if o.update {
+		result.Reports = append(result.Reports, result.UpdatesInBackward())
+	}
 	p := &planned{given: given, prepared: result.Prepared, result: result}
 	p.document = planDocument(o, planner, result, budget)
 	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
