@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // What inputs and outputs are for. A file says it itself (metadata
@@ -16,10 +15,10 @@ import (
 //
 //	loss   the scalar float output that depends on the weights and on the
 //	       fewest operators: everything else scalar (a norm) comes after it
-//	new    an output that elementwise operators alone make from an input of
-//	       its shape is that input's next state; where several inputs are
-//	       reached (P, m and v all lead to P.new), those that are the only
-//	       one for another output go there first
+//	new    an output that is an input of its shape times a number, plus
+//	       something, is that input's next state (moved.go); where several
+//	       inputs are reached (P and m both lead to P.new), those that are the
+//	       only one for another output go there first
 //	grad   what is left, of a weight's shape: in the order of the weights if
 //	       all fit, else by the longest common ending of the names
 //
@@ -109,12 +108,23 @@ type roleFinder struct {
 	roles   Roles
 	done    map[*onnx.Value]bool // outputs that have a role
 	forward map[int]bool         // operators that the loss needs
+	read    map[*onnx.Value]bool // what those read
+	op      map[*onnx.Node]int
+}
+
+// forwardNode reports an operator that the loss needs.
+func (f *roleFinder) forwardNode(n *onnx.Node) bool {
+	op, ok := f.op[n]
+	return ok && f.forward[op]
 }
 
 // findLoss picks the scalar float output that reads weights and depends on
 // the fewest operators.
 func (f *roleFinder) findLoss() {
-	f.forward = map[int]bool{}
+	f.forward, f.read, f.op = map[int]bool{}, map[*onnx.Value]bool{}, map[*onnx.Node]int{}
+	for i, n := range f.a.Nodes {
+		f.op[n] = i
+	}
 	type candidate struct {
 		v            *onnx.Value
 		ops, weights int
@@ -143,6 +153,9 @@ func (f *roleFinder) findLoss() {
 	f.done[best.v] = true
 	for _, op := range f.a.ancestors(f.a.Index[best.v]) {
 		f.forward[op] = true
+		for _, v := range f.a.reads(op) {
+			f.read[f.a.Values[v]] = true
+		}
 	}
 }
 
@@ -182,7 +195,7 @@ func (f *roleFinder) sameShape(x, y *onnx.Value) bool {
 	return p.Class >= 0 && p.Class == q.Class && x.Type.DType == y.Type.DType
 }
 
-// A reach is what leads to an output through elementwise operators alone.
+// A reach is what an output is when it is moved a little, or shrunk.
 type reach struct{ inputs, weights map[*onnx.Value]bool }
 
 // findNew matches updated inputs, then initializers, with the outputs that
@@ -191,7 +204,7 @@ func (f *roleFinder) findNew() {
 	all := map[*onnx.Value]reach{}
 	for _, v := range f.g.Outputs {
 		if v.Producer != nil && !f.done[v] && v.Type.DType.IsFloat() && f.backwardOps(v) > 0 {
-			if r := f.elementwise(v); len(r.inputs)+len(r.weights) > 0 {
+			if r := f.movedTo(v); len(r.inputs)+len(r.weights) > 0 {
 				all[v] = r
 			}
 		}
@@ -209,7 +222,14 @@ func (f *roleFinder) findNew() {
 	}
 	f.findMerged(all, assign)
 	for _, out := range f.g.Outputs {
-		if f.done[out] || len(all[out].inputs) > 0 {
+		if f.done[out] {
+			continue
+		}
+		if inputs := all[out].inputs; len(inputs) > 0 { // a weight and what masks it
+			maps.DeleteFunc(inputs, func(in *onnx.Value, _ bool) bool { return !f.read[in] })
+			if in := f.alike(out, slices.Collect(maps.Keys(inputs))); len(inputs) == 1 {
+				assign(in, out)
+			}
 			continue
 		}
 		if in := f.alike(out, slices.Collect(maps.Keys(all[out].weights))); in != nil {
@@ -284,51 +304,11 @@ func (f *roleFinder) backwardOps(v *onnx.Value) int {
 	return count
 }
 
-// elementwise returns the inputs and the initializers of v's shape that lead to
-// v through elementwise operators alone.
-func (f *roleFinder) elementwise(v *onnx.Value) reach {
-	found := reach{map[*onnx.Value]bool{}, map[*onnx.Value]bool{}}
-	seen := map[*onnx.Value]bool{}
-	stack := []*onnx.Value{v}
-	for len(stack) > 0 {
-		x := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if seen[x] || !f.sameShape(x, v) {
-			continue
-		}
-		seen[x] = true
-		if x.Producer == nil {
-			if x.IsInput() && !x.IsConstant() {
-				found.inputs[x] = true
-			} else if f.weight(x) {
-				found.weights[x] = true
-			}
-			continue
-		}
-		t, _ := traits.Of(x.Producer)
-		if t.Cost == traits.Pointwise || t.Cost == traits.Transcendental || t.Cost == traits.View ||
-			x.Producer.Is("Cast", "Where") {
-			for _, in := range x.Producer.Inputs {
-				if in != nil {
-					stack = append(stack, in)
-				}
-			}
-		}
-	}
-	return found
-}
-
 // findGrad matches what is left with the weights that forward reads.
 func (f *roleFinder) findGrad() {
 	var weights, outs []*onnx.Value
-	read := map[int]bool{}
-	for op := range f.forward {
-		for _, v := range f.a.reads(op) {
-			read[v] = true
-		}
-	}
-	for id, v := range f.a.Values { // inputs first, then initializers, in file order
-		if v.Producer == nil && read[id] && v.Type.DType.IsFloat() {
+	for _, v := range f.a.Values { // inputs first, then initializers, in file order
+		if v.Producer == nil && f.read[v] && v.Type.DType.IsFloat() {
 			weights = append(weights, v)
 		}
 	}

@@ -70,3 +70,76 @@ graph step {
 		}
 	}
 }
+
+// TestRolesOfElementwiseGradients: gradients of weights that only elementwise
+// operators lie between, a gate's, a normalized weight's, and one with a penalty
+// in the loss, are no next values; an update under a mask is one, and so is a
+// weight that is handed on while gradients are added up.
+func TestRolesOfElementwiseGradients(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph step {
+  in  x float32[8,4]
+  in  gate float32[4]
+  in  row float32[4]
+  in  bias float32[4]
+  in  moved float32[4]
+  in  mask float32[4]
+  in  kept float32[4]
+  in  sum_kept float32[4]
+  init one float32[] = [1]
+  init decay float32[] = [0.01]
+  init lr float32[] = [0.1]
+  init axes int64[1] = [0]
+  s = Sigmoid(gate)
+  r = ReduceL2(row)
+  n = Div(row, r)
+  w = Mul(s, n)
+  y = Mul(x, w)
+  y2 = Add(y, bias)
+  y3 = Add(y2, moved)
+  y4 = Add(y3, kept)
+  h = Tanh(y4)
+  loss = ReduceMean(h) {keepdims=0}
+  d = Mul(h, y)
+  g = ReduceSum(d, axes) {keepdims=0}
+  rest = Sub(one, s)
+  slope = Mul(s, rest)
+  gn = Mul(g, n)
+  grad_gate = Mul(gn, slope)
+  gs = Mul(g, s)
+  part = Div(gs, r)
+  dot = Mul(gs, row)
+  pulled = Mul(row, dot)
+  grad_row = Sub(part, pulled)
+  penalty = Mul(bias, decay)
+  grad_bias = Add(g, penalty)
+  step = Mul(g, lr)
+  free = Sub(moved, step)
+  new_moved = Mul(free, mask)
+  new_kept = Identity(kept)
+  new_sum_kept = Add(sum_kept, g)
+  out loss float32[]
+  out grad_gate float32[4]
+  out grad_row float32[4]
+  out grad_bias float32[4]
+  out new_moved float32[4]
+  out new_kept float32[4]
+  out new_sum_kept float32[4]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Analyze(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	grad := map[string]string{"gate": "grad_gate", "row": "grad_row", "bias": "grad_bias"}
+	next := map[string]string{"moved": "new_moved", "kept": "new_kept", "sum_kept": "new_sum_kept"}
+	if a.Roles.Loss != "loss" || !maps.Equal(a.Roles.Grad, grad) || !maps.Equal(a.Roles.New, next) {
+		t.Errorf("roles %+v, want grad %v and new %v", a.Roles, grad, next)
+	}
+}

@@ -70,8 +70,8 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	count := 0
 	for _, old := range olds {
 		writer := next[old].Producer
-		if writer == nil {
-			continue
+		if writer == nil || viewOf(next[old], old) {
+			continue // or it is written over itself
 		}
 		if late := k.lateReaders(old, writer, traits.PutsOff); len(late) > 0 {
 			links = append(links, link{writer, old, late})
@@ -110,6 +110,17 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	}
 	settle(m.Graph, place)
 	return count, nil
+}
+
+// viewOf reports that v is x's own memory.
+func viewOf(v, x *onnx.Value) bool {
+	for v != x {
+		if v.Producer == nil || !v.Producer.Is("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten") {
+			return false
+		}
+		v = v.Producer.Inputs[0]
+	}
+	return true
 }
 
 // settle gives every node of a sorted graph the place it had, or the first one

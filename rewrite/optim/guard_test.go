@@ -175,3 +175,26 @@ graph g {
 		}
 	}
 }
+
+// TestGuardHandedOn: a next value that is the old one needs no order.
+func TestGuardHandedOn(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph step {
+  in  p float32[4]
+  same = Identity(p)
+  y = Tanh(p)
+  out y float32[4]
+  out same float32[4]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	g := m.Graph
+	if n, err := Guard(m, map[*onnx.Value]*onnx.Value{g.Value("p"): g.Value("same")}); n != 0 || err != nil {
+		t.Fatalf("%d led, %v", n, err)
+	}
+}
