@@ -21,6 +21,9 @@ type Run struct {
 	// Precision says what half type the graph computes in, and how; "" for
 	// none.
 	Precision Text `json:"precision,omitempty"`
+	// Alone says that the graph found no memory beside the others, and ran after
+	// them.
+	Alone bool `json:"alone,omitempty"`
 	// Error says why the run ended early, out of memory for instance.
 	Error  Text   `json:"error"`
 	Memory Memory `json:"memory"`

@@ -31,16 +31,19 @@ func (c *Compare) perVariant(title string, columns []string, cells func(i int, m
 }
 
 func (c *Compare) memoryTable() Table {
-	columns := []string{">live peak", ">saving", ">theory", ">total peak", ">total saving", ">arena peak", ">reserved", ">process peak", "failed"}
+	columns := []string{">live peak", ">saving", ">theory", ">total peak", ">total saving", ">arena peak", ">reserved", ">process peak", "ran", "failed"}
 	return c.perVariant("memory", columns, func(_ int, m *Run, p *Pair) []string {
-		saving, theory, total := none, none, none
+		saving, theory, total, ran := none, none, none, none
+		if m.Alone {
+			ran = "alone"
+		}
 		if p != nil {
 			saving = floatOr(p.Saving, Percent)
 			theory = floatOr(p.TheorySaving, Percent)
 			total = floatOr(p.TotalSaving, Percent)
 		}
 		return []string{bytesOr(m.Memory.LivePeakBytes), saving, theory, bytesOr(m.Memory.TotalPeakBytes), total,
-			bytesOr(m.Memory.ArenaPeakBytes), bytesOr(m.Memory.ReservedBytes), bytesOr(m.Memory.RSSPeakBytes), textOr(string(m.Error))}
+			bytesOr(m.Memory.ArenaPeakBytes), bytesOr(m.Memory.ReservedBytes), bytesOr(m.Memory.RSSPeakBytes), ran, textOr(string(m.Error))}
 	})
 }
 

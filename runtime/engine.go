@@ -11,6 +11,8 @@ import (
 // An Engine is the loaded ONNX Runtime.
 type Engine struct {
 	Env *ort.Environment
+
+	shared sharedValues
 }
 
 // New loads ONNX Runtime: the named library, or, where that is empty, the one

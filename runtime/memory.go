@@ -20,8 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -125,9 +123,12 @@ func (s *Session) MeasureConstants() error {
 
 // MeasureArena runs one step in a second session with ONNX Runtime's arena and
 // notes what that says. The arena is set up as given, or, with nil, as suits
-// what the last step asked for. Next values go to memory aside, so the session's
-// parameters stay as they are.
-func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup) error {
+// what the last step asked for. With keep, next values go to memory aside, so the
+// session's parameters stay as they are; without, they are written over as in a
+// step, which is for a session that steps no more and saves as much memory. The
+// outputs of the last step are released.
+func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, keep bool) error {
+	s.releaseOutputs()
 	if setup == nil {
 		events, err := s.ort.Counter().Events()
 		if err != nil {
@@ -135,6 +136,9 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup) 
 		}
 		best, _ := ortmodel.PlanArena(s.ort.Counter().State().Base, requests(events))
 		setup = &best
+	}
+	if left, need := Available(0), s.memory.LivePeakBytes; s.Provider == ort.CPU && need > left {
+		return &MemoryError{What: "the step with an arena", Need: need, Available: left}
 	}
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.OwnArena
@@ -161,6 +165,9 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup) 
 	if err := s.bindOutputs(b, func(in *input) (*ort.Value, error) {
 		if !in.inPlace {
 			return nil, nil
+		}
+		if !keep {
+			return in.value, nil
 		}
 		v, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)
 		if err == nil {
@@ -210,11 +217,9 @@ func procStatus(key string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, key); ok {
-			kb, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
-			return kb << 10, err
-		}
+	kb, ok := field(string(data), key)
+	if !ok {
+		return 0, errors.New("/proc/self/status: no " + key)
 	}
-	return 0, errors.New("/proc/self/status: no " + key)
+	return kb << 10, nil
 }

@@ -31,6 +31,10 @@ type Options struct {
 	// Roles override those of the file.
 	Roles *Roles
 
+	// MemoryLimit is the most bytes that a step may take, on the CPU; 0: what the
+	// system can give.
+	MemoryLimit int64
+
 	Trace   bool // record every allocation of each step
 	Profile bool // measure every node: Session.Profile
 	// MemPattern turns ONNX Runtime's memory pattern on.

@@ -33,6 +33,7 @@ type Session struct {
 	inputs  []*input
 	byName  map[string]*input
 	files   mappings
+	shared  []recipe
 	memory  Memory
 	steps   int
 	last    []Output
@@ -53,8 +54,8 @@ type input struct {
 	// says that it is written over it.
 	next    string
 	inPlace bool
-	// borrowed says that the value lies in the feed's memory, which is not the
-	// session's to write.
+	// borrowed says that the value lies in the feed's memory, or in memory that
+	// sessions share, which is not the session's to write.
 	borrowed bool
 }
 
@@ -233,8 +234,13 @@ func (s *Session) fill(in *input, values *feeds) error {
 			return &FeedError{v.Name, err.Error()}
 		}
 		in.borrowed = true
+	case s.isShared(in):
+		err := s.share(in, t, shape, values.located[v.Name], func(data []byte) { s.make(in, dtype, data, values) })
+		if err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
 	default:
-		if in.value, err = env.NewTensor(t, shape); err != nil {
+		if in.value, err = newTensor(env, t, shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
 		switch in.from {
@@ -242,14 +248,23 @@ func (s *Session) fill(in *input, values *feeds) error {
 			copy(in.value.Bytes(), given.Data)
 		case fromScalar:
 			s.options.setScalar(v.Name, in.value.Bytes(), 1)
-		case fromSeed:
-			at := values.located[v.Name]
-			at.Fill(in.value.Bytes(), at.Seed, v.Name, 0)
-		case fromRandom:
-			randomTensor(v, dtype, in.value.Bytes(), s.options.Seed, feedLimit(s.Model, v))
+		default:
+			s.make(in, dtype, in.value.Bytes(), values)
 		}
 	}
 	return s.toDevice(in)
+}
+
+// make writes the value of an input that is made from a seed; zeros stay.
+func (s *Session) make(in *input, dtype onnx.DType, data []byte, values *feeds) {
+	v := in.info
+	switch in.from {
+	case fromSeed:
+		at := values.located[v.Name]
+		at.Fill(data, at.Seed, v.Name, 0)
+	case fromRandom:
+		randomTensor(v, dtype, data, s.options.Seed, feedLimit(s.Model, v))
+	}
 }
 
 // toDevice moves an input's value to the session's device.
@@ -288,6 +303,10 @@ func (s *Session) Close() error {
 		err = errors.Join(err, in.value.Close())
 	}
 	s.inputs = nil
+	for _, r := range s.shared {
+		err = errors.Join(err, s.engine.shared.give(r))
+	}
+	s.shared = nil
 	if s.ort != nil {
 		err = errors.Join(err, s.ort.Close())
 	}

@@ -99,7 +99,7 @@ func TestTraining(t *testing.T) {
 		if !late && !s.InPlace("W") {
 			t.Error("the update was not done in place")
 		}
-		if err := s.MeasureArena(context.Background(), nil); err != nil {
+		if err := s.MeasureArena(context.Background(), nil, true); err != nil {
 			t.Fatal(err)
 		}
 		want := 10.0

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -66,8 +67,12 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 	}
 	counter := s.ort.Counter()
 	counter.Mark(true) // also for MeasureArena
+	left := s.bound(counter)
 	start := time.Now()
 	if err := s.ort.Run(ctx, s.binding, ""); err != nil {
+		if st := counter.State(); st.Refused > 0 {
+			err = &MemoryError{What: "it", Need: st.Refused, Available: left}
+		}
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)
 	}
 	step := &Step{Seconds: time.Since(start).Seconds()}
@@ -84,6 +89,31 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 	s.rescale(step)
 	s.memory.LivePeakBytes = max(s.memory.LivePeakBytes, step.LivePeakBytes)
 	return step, nil
+}
+
+// bound keeps the step within the memory that is left, and returns how much that
+// is: what is available besides the mapped pages that the update in place makes
+// the process's own in the first step, and what is kept for reuse.
+func (s *Session) bound(counter *ort.Counter) int64 {
+	pending := int64(0)
+	for _, in := range s.inputs {
+		if in.from == fromFile && in.inPlace && s.steps == 1 {
+			pending += in.value.ByteSize()
+		}
+	}
+	left := Available(pending)
+	if left != math.MaxInt64 {
+		left += ort.Kept()
+	}
+	if limit := s.options.MemoryLimit; limit > 0 {
+		left = min(left, limit)
+	}
+	if left == math.MaxInt64 || s.Provider != ort.CPU {
+		counter.Limit(0)
+		return left
+	}
+	counter.Limit(counter.State().Live + max(1, left))
+	return left
 }
 
 // beforeStep sets the step's scalars and data, and binds the outputs anew: one

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -12,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 func compareCommand(e *env) *cli.Command {
@@ -84,8 +87,9 @@ type compareOptions struct {
 }
 
 // compareModels opens every graph, runs the steps interleaved after one step
-// of warm-up each, and compares first steps. A graph that fails is a row with
-// its error; only when the first one fails there is nothing to compare with.
+// of warm-up each, and compares first steps. A graph that finds no memory beside
+// the others runs alone after them. One that finds none alone is a row with its
+// error; only when that is the first there is nothing to compare with.
 func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions) (*report.Compare, error) {
 	subjects := make([]*subject, len(paths))
 	defer func() {
@@ -115,19 +119,59 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 	e.measuring.Store(true)
 	stopped := interleave(e, subjects, o.steps, o.pace)
 	for _, s := range subjects {
-		if s.session == nil || s.run.Error != "" || len(s.run.Steps) == 0 {
-			continue
-		}
-		if err := s.finish(e, stopped == nil); err != nil {
+		if err := s.conclude(e, stopped == nil); err != nil {
 			return nil, err
 		}
-		// All graphs share this process, so its peak says nothing of one.
-		s.run.Memory.RSSPeakBytes = nil
+	}
+	if stopped == nil {
+		stopped = runAlone(e, subjects, doc, feeds, o)
 	}
 	if stopped != nil {
 		return doc, stopped
 	}
 	return doc, pairUp(doc, subjects, differences, o)
+}
+
+// conclude measures what is left of a graph that ran beside others, and closes it.
+func (s *subject) conclude(e *env, complete bool) error {
+	if s.session == nil || s.run.Error != "" || len(s.run.Steps) == 0 {
+		return nil
+	}
+	err := s.finish(e, complete)
+	// All graphs share this process, so its peak says nothing of one.
+	s.run.Memory.RSSPeakBytes = nil
+	s.close() // the next one's second session needs the room
+	return err
+}
+
+// runAlone runs those that found no memory beside the others once more, each
+// alone; what the first one returned is gone by then, so only losses are compared.
+func runAlone(e *env, subjects []*subject, doc *report.Compare, feeds remat.Options, o compareOptions) error {
+	for i, s := range subjects {
+		if s.run.Error == "" || len(subjects) == 1 || i < len(o.parts) && o.parts[i] > 1 {
+			continue
+		}
+		s.close()
+		again, err := openSubject(e, s.path, feeds)
+		if err != nil {
+			if !outOfMemory(err) {
+				return err
+			}
+			s.run.Error = report.Text(err.Error())
+			continue
+		}
+		again.run.Label = s.run.Label
+		subjects[i], doc.Models[i] = again, again.run
+		stopped := interleave(e, subjects[i:i+1], o.steps, o.pace)
+		again.run.Alone = again.run.Error == ""
+		if err := again.conclude(e, stopped == nil); err != nil {
+			return err
+		}
+		if stopped != nil {
+			return stopped
+		}
+	}
+	return nil
 }
 
 // openPart opens graph i, which takes what the first one is fed in parts.
@@ -172,6 +216,10 @@ func without(feeds, cut map[string]remat.Tensor) map[string]remat.Tensor {
 
 // outOfMemory reports an error that is a result: the variant does not fit.
 func outOfMemory(err error) bool {
+	var memory *remat.MemoryError
+	if errors.As(err, &memory) || errors.Is(err, syscall.ENOMEM) {
+		return true
+	}
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "out of memory") || strings.Contains(text, "failed to allocate") ||
 		strings.Contains(text, "bad_alloc") || strings.Contains(text, "available memory")
@@ -212,9 +260,17 @@ func interleave(e *env, subjects []*subject, steps int, p pace) error {
 					return err
 				}
 				s.run.Error = report.Text(err.Error())
+				s.close() // the others need the room
+				continue
 			}
-			s.session.Release() // the next graph needs the room
+			if i > 0 || s != subjects[0] {
+				s.session.Release() // the next graph needs the room
+			}
 			bar.Add(1)
+		}
+		if i == 0 && subjects[0].session != nil {
+			subjects[0].session.Release() // all have been compared with it
+			ort.Trim()                    // what was there beside it is not needed again
 		}
 		took := time.Since(start)
 		if steps == 0 && i+1 >= p.fewest && took+took/time.Duration(i+1) > p.enough {
@@ -228,7 +284,7 @@ func interleave(e *env, subjects []*subject, steps int, p pace) error {
 func pairUp(doc *report.Compare, subjects []*subject, differences []report.Difference, o compareOptions) error {
 	a := subjects[0]
 	if a.run.Error != "" {
-		return &checkError{fmt.Errorf("%s: %s", filepath.Base(a.path), a.run.Error)}
+		return &checkError{errors.New(string(a.run.Error))}
 	}
 	var failed error
 	for i, b := range subjects[1:] {

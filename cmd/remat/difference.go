@@ -13,29 +13,21 @@ import (
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
-// compareFirst keeps what the first graph returns in its first step, and
-// compares with it what each other one returns in its own, while that lasts: no
-// more than one copy is held. The differences are there after the first steps.
+// compareFirst compares what each graph returns in its first step, while that
+// lasts, with what the first graph returned in its own: that has to last until
+// the others' first steps are done. Nothing is copied: gradients are as large as
+// the parameters, and updated parameters are the parameters.
 func compareFirst(subjects []*subject) []report.Difference {
 	differences := make([]report.Difference, len(subjects))
 	var kept []remat.Output
 	loss := subjects[0].roles.Loss
-	left := len(subjects) - 1
-	subjects[0].visit = func(outputs []remat.Output) {
-		for _, o := range outputs {
-			o.Data = bytes.Clone(o.Data)
-			kept = append(kept, o)
-		}
-	}
+	subjects[0].visit = func(outputs []remat.Output) { kept = outputs }
 	for i, s := range subjects[1:] {
 		s.visit = func(outputs []remat.Output) {
 			if s.parts > 1 { // its loss is a part's; curves takes the mean
 				outputs = slices.DeleteFunc(slices.Clone(outputs), func(o remat.Output) bool { return o.Name == loss })
 			}
 			differences[i+1] = difference(kept, outputs, loss)
-			if left--; left == 0 {
-				kept = nil // as large as the parameters
-			}
 		}
 	}
 	return differences

@@ -211,24 +211,27 @@ func (s *subject) step(e *env) error {
 	return nil
 }
 
-// finish writes the measured sizes into the document. After an interrupt what
-// takes a second session is not measured, and stays null.
+// finish writes the measured sizes into the document and spends the session: no
+// step follows. After an interrupt, and where there is no memory for it, what takes
+// a second session is not measured, and stays null.
 func (s *subject) finish(e *env, complete bool) error {
 	if err := s.session.MeasureRSS(); err != nil {
 		return err
 	}
+	s.session.Release()
 	ort.Trim() // a second session follows, or none
+	counted := s.run.OptLevel == 0
 	if complete {
-		if err := s.measureAside(e); err != nil && e.ctx.Err() == nil {
+		var err error
+		if counted, err = s.measureAside(e); err != nil && e.ctx.Err() == nil && !outOfMemory(err) {
 			return err
 		}
-		complete = e.ctx.Err() == nil
 	}
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
 	to.LivePeakBytes = &m.LivePeakBytes
-	if complete || s.run.OptLevel == 0 {
+	if counted {
 		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
 	}
 	to.ArenaPeakBytes, to.ReservedBytes, to.RSSPeakBytes = m.ArenaPeakBytes, m.ReservedBytes, m.RSSPeakBytes
@@ -242,14 +245,15 @@ func (s *subject) finish(e *env, complete bool) error {
 	return nil
 }
 
-// measureAside measures what takes a second session.
-func (s *subject) measureAside(e *env) error {
+// measureAside measures what takes a second session; counted says that the bytes
+// of the session are known.
+func (s *subject) measureAside(e *env) (counted bool, err error) {
 	if s.run.OptLevel > 0 {
 		if err := s.session.MeasureConstants(); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return s.session.MeasureArena(e.ctx, s.arena)
+	return true, s.session.MeasureArena(e.ctx, s.arena, false)
 }
 
 // profile fills the tables of the most expensive operators.
@@ -275,5 +279,6 @@ func (s *subject) profile() error {
 func (s *subject) close() {
 	if s != nil && s.session != nil {
 		s.session.Close()
+		s.session = nil
 	}
 }

@@ -1,4 +1,4 @@
-#include "api.h"
+#include "counting.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -70,6 +70,8 @@ const char *remat_bind(const char *path) {
   ApiBase *base = base_of(handle);
   if (!base) return "it does not export OrtGetApiBase";
   table = base->GetApi(REMAT_API_VERSION);
+  // std::__throw_bad_alloc of the C++ library that ONNX Runtime itself uses.
+  counter_throws((void (*)(void))dlsym(handle, "_ZSt17__throw_bad_allocv"));
   return table ? NULL : "it does not offer API version 24";
 }
 

@@ -41,10 +41,16 @@ struct Counter {
   OrtMemoryInfo *info;
   CounterState s;
   uint64_t next;
+  int64_t limit;  // of s.live; 0: none
   int trace, closed;
   CounterEvent *events;
   size_t capacity;
 };
+
+// What a failing allocation ends in, NULL where the library has no such function.
+static void (*throw_bad_alloc)(void);
+
+void counter_throws(void (*function)(void)) { throw_bad_alloc = function; }
 
 // Every block is preceded by one line that holds its size and number.
 typedef union Header {
@@ -112,7 +118,12 @@ static Header *take(size_t n) {
   if (!h) {
     void *p;
     shrink(pool.live + (int64_t)n);
-    if (posix_memalign(&p, kAlign, n + sizeof(Header)) == 0) {
+    int failed = posix_memalign(&p, kAlign, n + sizeof(Header));
+    if (failed && pool.cached > 0) {
+      while (pool.cached > 0) drop(pool.cached - 1);
+      failed = posix_memalign(&p, kAlign, n + sizeof(Header));
+    }
+    if (!failed) {
       h = p;
       h->h.capacity = n;
     }
@@ -140,10 +151,11 @@ static void give(Header *h) {
   pthread_mutex_unlock(&pool.mu);
 }
 
-// counter_drain frees all that is kept.
+// counter_drain frees all that is kept, and forgets what was live before.
 void counter_drain(void) {
   pthread_mutex_lock(&pool.mu);
   while (pool.cached > 0) drop(pool.cached - 1);
+  pool.highest = pool.live;
   pthread_mutex_unlock(&pool.mu);
 }
 
@@ -163,11 +175,16 @@ static void destroy(Counter *c) {
 
 static void *count_alloc(void *self, size_t n) {
   Counter *c = self;
-  if (n == 0 || n > SIZE_MAX / 2) return NULL;
+  if (n == 0) return NULL;
   pthread_mutex_lock(&c->mu);
-  Header *h = take(n);
+  int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
+  Header *h = fits ? take(n) : NULL;
   if (!h) {
+    if (c->s.refused == 0) c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
     pthread_mutex_unlock(&c->mu);
+    // ONNX Runtime writes to a null pointer, but catches the exception that its
+    // own allocator throws.
+    if (throw_bad_alloc) throw_bad_alloc();
     return NULL;
   }
   h->h.bytes = n;
@@ -223,8 +240,24 @@ void counter_mark(Counter *c, int trace) {
   c->s.allocations = 0;
   c->s.events = 0;
   c->s.lost = 0;
+  c->s.refused = 0;
   c->trace = trace;
   pthread_mutex_unlock(&c->mu);
+}
+
+// counter_limit bounds what may be live; 0: nothing bounds it.
+void counter_limit(Counter *c, int64_t bytes) {
+  pthread_mutex_lock(&c->mu);
+  c->limit = bytes;
+  pthread_mutex_unlock(&c->mu);
+}
+
+// counter_kept is what is kept for reuse, of all counters.
+int64_t counter_kept(void) {
+  pthread_mutex_lock(&pool.mu);
+  int64_t kept = pool.kept;
+  pthread_mutex_unlock(&pool.mu);
+  return kept;
 }
 
 void counter_state(Counter *c, CounterState *out) {

@@ -12,8 +12,14 @@ package ort
 // sessions together, within an eighth above their live peak, or each step would pay for fresh pages (a third
 // of the time of a step of GPT-2 124M). Weakness: for the same reason the
 // process is up to that eighth larger than what is live.
+//
+// ONNX Runtime does not look whether an allocator returns NULL; it writes there.
+// So where there is no memory, or the limit that was set leaves none, the
+// allocator throws std::bad_alloc, as ONNX Runtime's own does, and Run returns an
+// error.
 
 /*
+#cgo CFLAGS: -fexceptions
 #include <malloc.h>
 #include "counting.h"
 */
@@ -35,6 +41,7 @@ type CounterState struct {
 	Base        int64 // Live at the mark
 	Allocations int64 // since the mark
 	Blocks      int64 // handed out and not yet released
+	Refused     int64 // what would have been live above Base with the first request since the mark that was refused, 0 for none
 }
 
 // An Event is one allocation or release.
@@ -80,9 +87,20 @@ func (c *Counter) State() CounterState {
 	C.counter_state(c.ptr, &s)
 	return CounterState{
 		Live: int64(s.live), Peak: int64(s.peak), Base: int64(s.base),
-		Allocations: int64(s.allocations), Blocks: int64(s.blocks),
+		Allocations: int64(s.allocations), Blocks: int64(s.blocks), Refused: int64(s.refused),
 	}
 }
+
+// Limit bounds what may be live: a request beyond it is refused as if there were
+// no memory. 0 takes the bound away.
+func (c *Counter) Limit(bytes int64) {
+	if c.ptr != nil {
+		C.counter_limit(c.ptr, C.int64_t(bytes))
+	}
+}
+
+// Kept is what counters together keep for reuse, in bytes.
+func Kept() int64 { return int64(C.counter_kept()) }
 
 // Events returns what happened since the mark, in order.
 func (c *Counter) Events() ([]Event, error) {

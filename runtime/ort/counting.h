@@ -14,7 +14,7 @@ typedef struct {
 
 typedef struct {
   int64_t live, peak, base;
-  uint64_t allocations, blocks;
+  uint64_t allocations, blocks, refused;
   size_t events;
   int lost;
 } CounterState;
@@ -27,5 +27,8 @@ void counter_state(Counter *c, CounterState *out);
 size_t counter_events(Counter *c, CounterEvent *out, size_t n);
 void counter_close(Counter *c);
 void counter_drain(void);
+void counter_limit(Counter *c, int64_t bytes);
+int64_t counter_kept(void);
+void counter_throws(void (*function)(void));
 
 #endif

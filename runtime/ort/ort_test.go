@@ -309,3 +309,31 @@ func TestOpenErrors(t *testing.T) {
 		t.Error("older")
 	}
 }
+
+// TestRefusedAllocation: what the counting allocator refuses is an error of Run,
+// not a write to nowhere, and the session runs again afterwards.
+func TestRefusedAllocation(t *testing.T) {
+	s := newSession(t, reluModel(Float32, 1024), SessionOptions{Threads: 1, Allocator: Counting})
+	x := newTensor(t, Float32, 1024)
+	b, err := s.NewBinding()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	step := func() error {
+		b.ClearOutputs()
+		if err := errors.Join(b.BindInput("x", x), b.BindOutputToDevice("y", CPU, 0)); err != nil {
+			t.Fatal(err)
+		}
+		s.Counter().Mark(false)
+		return s.Run(context.Background(), b, "")
+	}
+	s.Counter().Limit(s.Counter().State().Live + 4095)
+	if err := step(); err == nil || !strings.Contains(err.Error(), "bad_alloc") || s.Counter().State().Refused != 4096 {
+		t.Errorf("4095 bytes: %v, %+v", err, s.Counter().State())
+	}
+	s.Counter().Limit(s.Counter().State().Live + 4096)
+	if err := step(); err != nil || s.Counter().State().Refused != 0 {
+		t.Errorf("4096 bytes: %v, %+v", err, s.Counter().State())
+	}
+}

@@ -20,6 +20,7 @@ import "C"
 import (
 	"fmt"
 	"runtime"
+	"syscall"
 	"unsafe"
 )
 
@@ -98,7 +99,7 @@ func (e *Environment) NewTensor(t DType, shape []int64) (*Value, error) {
 	}
 	p := C.aligned(C.size_t(size))
 	if p == nil {
-		return nil, fmt.Errorf("no memory for a %s tensor %v of %d bytes", t, shape, size)
+		return nil, fmt.Errorf("a %s tensor %v of %d bytes: %w", t, shape, size, syscall.ENOMEM)
 	}
 	clear(unsafe.Slice((*byte)(p), size))
 	v := &Value{own: p}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// memoryEnv is an environment with a plain and a rewritten training graph.
+func memoryEnv(t *testing.T) (e *env, plain, small string) {
+	t.Helper()
+	library, err := install.Find("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("REMAT_ORT", library)
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, args := range [][]string{
+		{"model", "gpt2-tiny", "--layers", "4", "--seq", "64", "-o", at("g.onnx")},
+		{"grad", at("g.onnx"), "--optimizer", "sgd", "-o", at("plain.onnx")},
+		{"rewrite", at("plain.onnx"), "--strategy", "full", "-o", at("small.onnx")},
+	} {
+		var out bytes.Buffer
+		if code := run(context.Background(), args, &out, &out); code != exitDone {
+			t.Fatalf("remat %q: exit code %d\n%s", args, code, &out)
+		}
+	}
+	e = newEnv(context.Background(), new(bytes.Buffer), new(bytes.Buffer))
+	t.Cleanup(e.close)
+	return e, at("plain.onnx"), at("small.onnx")
+}
+
+// TestOutOfMemoryIsARow: a graph that takes more than there is has a row that says
+// so, whichever it is, and the others have theirs.
+func TestOutOfMemoryIsARow(t *testing.T) {
+	e, plain, small := memoryEnv(t)
+	feeds := remat.Options{Level: 1, Provider: ort.CPU}
+	doc, err := compareModels(e, []string{plain, small}, feeds, compareOptions{steps: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	less := *doc.Models[1].Memory.LivePeakBytes
+	if more := *doc.Models[0].Memory.LivePeakBytes; more <= less {
+		t.Fatalf("plain takes %d, rewritten %d", more, less)
+	}
+	feeds.MemoryLimit = less
+	for _, paths := range [][]string{{plain, small}, {small, plain}, {small, plain, small}} {
+		doc, err := compareModels(e, paths, feeds, compareOptions{steps: 2})
+		if doc == nil {
+			t.Fatal(err)
+		}
+		if (err != nil) != (paths[0] == plain) {
+			t.Errorf("%v: %v", paths, err)
+		}
+		for i, m := range doc.Models {
+			if failed := m.Error != ""; failed != (paths[i] == plain) || failed == (len(m.Steps) > 0) {
+				t.Errorf("%v: %s has %d steps and error %q", paths, m.Model, len(m.Steps), m.Error)
+			}
+			if m.Error != "" && !strings.Contains(string(m.Error), "out of memory: it needs") {
+				t.Errorf("error %q", m.Error)
+			}
+			if m.Error == "" && *m.Memory.LivePeakBytes != less {
+				t.Errorf("%v: %s took %d, alone %d", paths, m.Model, *m.Memory.LivePeakBytes, less)
+			}
+		}
+		var text bytes.Buffer
+		if err := doc.Text(&text); err != nil || !strings.Contains(text.String(), "out of memory") {
+			t.Errorf("%v: %v\n%s", paths, err, &text)
+		}
+	}
+}
+
+// TestRunsAlone: a graph that found no memory beside the others runs after them,
+// and its losses are compared.
+func TestRunsAlone(t *testing.T) {
+	e, plain, small := memoryEnv(t)
+	feeds := remat.Options{Level: 1, Provider: ort.CPU}
+	o := compareOptions{steps: 2, labels: []string{"one", "two"}}
+	doc, err := compareModels(e, []string{plain, small}, feeds, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := *doc.Models[1].Memory.LivePeakBytes
+	failed := &subject{path: small, run: doc.Models[1]}
+	failed.run.Error, failed.run.Steps = "out of memory", nil
+	subjects := []*subject{{path: plain, run: doc.Models[0]}, failed}
+	if err := runAlone(e, subjects, doc, feeds, o); err != nil {
+		t.Fatal(err)
+	}
+	m := doc.Models[1]
+	if m == failed.run || !m.Alone || m.Error != "" || m.Label != "two" || len(m.Steps) != 2 || *m.Memory.LivePeakBytes != want || m.Memory.ReservedBytes == nil {
+		t.Errorf("got %+v", m)
+	}
+	if doc.Models[0].Alone || subjects[1].session != nil {
+		t.Error("the other one ran too, or a session is left open")
+	}
+}
