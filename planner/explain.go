@@ -36,7 +36,15 @@ func (r *Reason) String() string {
 	case r.MustStay:
 		fmt.Fprintf(&b, ", must stay: %s", r.Why)
 	default:
-		fmt.Fprintf(&b, ", saves %.3g FLOPs; dropping it would take %d bytes off the peak", float64(r.SavedFLOPs), r.Freed)
+		fmt.Fprintf(&b, ", saves %.3g FLOPs; dropping it would ", float64(r.SavedFLOPs))
+		switch {
+		case r.Freed > 0:
+			fmt.Fprintf(&b, "take %d bytes off the peak", r.Freed)
+		case r.Freed < 0:
+			fmt.Fprintf(&b, "add %d bytes to the peak", -r.Freed)
+		default:
+			b.WriteString("not change the peak")
+		}
 	}
 	switch n := len(r.Readers); n {
 	case 0:

@@ -91,8 +91,7 @@ func (c *Compare) barsHeight() vg.Length {
 	return 1.3*vg.Inch + vg.Length(len(c.Models))*0.38*vg.Inch
 }
 
-// ParetoPNG draws peak against overhead of plans, with the names of those
-// that no other beats.
+// ParetoPNG draws peak against overhead of plans, each strategy named once.
 func ParetoPNG(w io.Writer, points []ParetoPoint) error {
 	p, err := paretoPlot(points)
 	if err != nil {

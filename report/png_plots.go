@@ -195,8 +195,7 @@ func (c *Compare) timePlot() (*plot.Plot, error) {
 func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 	p := newPlot("Peak against overhead")
 	grid(p, true, true)
-	var best, beaten, named plotter.XYs
-	var names []string
+	var best, beaten plotter.XYs
 	for _, q := range points {
 		xy := plotter.XY{X: float64(q.Overhead), Y: float64(q.PeakBytes)}
 		switch {
@@ -205,7 +204,6 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 			beaten = append(beaten, xy)
 		default:
 			best = append(best, xy)
-			named, names = append(named, xy), append(names, elide(clean(q.Strategy), 30))
 		}
 	}
 	if len(best) == 0 {
@@ -234,7 +232,7 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 		p.Add(s)
 		p.Legend.Add(g.name, s)
 	}
-	labels, err := plotter.NewLabels(plotter.XYLabels{XYs: named, Labels: names})
+	labels, err := plotter.NewLabels(strategyNames(points))
 	if err != nil {
 		return nil, err
 	}
@@ -253,6 +251,36 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 	p.Y.Min, p.Y.Max = 0, p.Y.Max*1.08
 	p.Y.Tick.Marker, p.X.Tick.Marker = binaryTicks{}, labelled(shortShare)
 	return p, nil
+}
+
+// strategyNames names each strategy once, at its plan of most overhead; those of
+// one place share a line.
+func strategyNames(points []ParetoPoint) plotter.XYLabels {
+	at := map[string]plotter.XY{}
+	var order []string
+	for _, q := range points {
+		xy := plotter.XY{X: float64(q.Overhead), Y: float64(q.PeakBytes)}
+		if math.IsNaN(xy.X) || math.IsInf(xy.X, 0) {
+			continue
+		}
+		old, seen := at[q.Strategy]
+		if !seen {
+			order = append(order, q.Strategy)
+		}
+		if !seen || xy.X > old.X {
+			at[q.Strategy] = xy
+		}
+	}
+	var out plotter.XYLabels
+	for _, strategy := range order {
+		name := elide(clean(strategy), 30)
+		if i := slices.Index(out.XYs, at[strategy]); i >= 0 {
+			out.Labels[i] += ", " + name
+			continue
+		}
+		out.XYs, out.Labels = append(out.XYs, at[strategy]), append(out.Labels, name)
+	}
+	return out
 }
 
 func cmpFloat(a, b float64) int {

@@ -5,8 +5,10 @@ import (
 	"image/color"
 	"image/png"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -63,5 +65,19 @@ func TestShortShare(t *testing.T) {
 		if got := shortShare(x); got != want {
 			t.Errorf("shortShare(%g) = %q, want %q", x, got, want)
 		}
+	}
+}
+
+// TestStrategyNames: many plans of one strategy get one name, at the one of most
+// overhead; strategies that meet share a place.
+func TestStrategyNames(t *testing.T) {
+	got := strategyNames([]ParetoPoint{
+		{Strategy: "optimal", PeakBytes: 10, Overhead: 0.3}, {Strategy: "optimal", PeakBytes: 20, Overhead: 0.1},
+		{Strategy: "sqrt", PeakBytes: 30, Overhead: 0.2}, {Strategy: "full", PeakBytes: 30, Overhead: 0.2},
+		{Strategy: "none", PeakBytes: 40, Overhead: 0}, {Strategy: "odd", PeakBytes: 40, Overhead: Float(math.NaN())},
+	})
+	want := []string{"optimal", "sqrt, full", "none"}
+	if !slices.Equal(got.Labels, want) || got.XYs[0].X != 0.3 {
+		t.Errorf("%v at %v, want %v", got.Labels, got.XYs, want)
 	}
 }

@@ -50,7 +50,9 @@ func compareCommand(e *env) *cli.Command {
 				o.steps = 0
 			}
 			if c.IsSet("tolerance") {
-				o.tolerance = c.Float64("tolerance")
+				if o.tolerance = c.Float64("tolerance"); !(o.tolerance >= 0) {
+					return fmt.Errorf("--tolerance %v: want a number of at least 0", o.tolerance)
+				}
 				o.bounded = true
 			}
 			if c.Bool("six") {

@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -211,6 +213,14 @@ type planned struct {
 	prepared *flow.Prepared
 	result   *flow.Planned
 	document report.Plan
+	// free says which dimensions have no number, "" for none.
+	free string
+}
+
+// freeDims are the dimensions of the model's inputs that have no number.
+func freeDims(m *onnx.Model, dims map[string]int64) []string {
+	_, names := flow.UnknownDims(m, nil)
+	return slices.DeleteFunc(names, func(name string) bool { _, fixed := dims[name]; return fixed })
 }
 
 // makePlan loads, prepares and plans.
@@ -241,6 +251,10 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 			return nil, err
 		}
 	}
+	free := freeDims(given, o.flow.Dims)
+	if len(free) > 0 && (o.budget != "" || o.total != "") {
+		return nil, fmt.Errorf("%s: a budget needs sizes, and no number is given for %s: give --dim %s=N", path, strings.Join(free, ", "), strings.Join(free, "=N,"))
+	}
 	budget, err := readBudget(o, planner)
 	if err != nil {
 		return nil, err
@@ -264,6 +278,10 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	}
 	p := &planned{given: given, prepared: result.Prepared, result: result}
 	p.document = planDocument(o, planner, result, budget)
+	if len(free) > 0 {
+		p.free = fmt.Sprintf("no number is given for %s, so sizes are the least that can be: give --dim %s=N", strings.Join(free, ", "), strings.Join(free, "=N,"))
+		p.document.Notes = append(p.document.Notes, report.Note{What: "dimensions", Reason: report.Text(p.free)})
+	}
 	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
 	return p, nil
 }

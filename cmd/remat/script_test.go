@@ -63,7 +63,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 			e.Setenv("ROOT", root)
 			e.Setenv("PYTHON", python.Executable)
 			e.Setenv("PYTHONPATH", python.Packages)
-			return writeUnknown(filepath.Join(e.WorkDir, "unknown.onnx"))
+			return errors.Join(writeUnknown(filepath.Join(e.WorkDir, "unknown.onnx")), writeNewer(filepath.Join(e.WorkDir, "newer.onnx")))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"json": jsonCommand, "fails": failsCommand, "clean": cleanCommand,
@@ -100,6 +100,18 @@ func writeUnknown(path string) error {
 		return err
 	}
 	return os.WriteFile(path, data, 0o644)
+}
+
+// writeNewer writes a model of an operator set that is not known yet.
+func writeNewer(path string) error {
+	m := onnx.NewModel("newer", 99)
+	x := m.Graph.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(4, 4)))
+	w := m.Graph.AddInput("w", onnx.TensorOf(onnx.Float32, onnx.StaticShape(4, 4)))
+	product := m.Graph.NewNode("", "MatMul", "product", []*onnx.Value{x, w}, []string{"y"})
+	mean := m.Graph.NewNode("", "ReduceMean", "mean", product.Outputs, []string{"loss"}, onnx.IntAttr("keepdims", 0))
+	m.Graph.Append(product, mean)
+	m.Graph.AddOutput(mean.Outputs[0])
+	return m.Save(path)
 }
 
 // field finds a dotted path in a document; a number is an index into a list.

@@ -159,6 +159,10 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 // prepare upgrades, normalizes and infers.
 func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 	if !o.NoPrepare {
+		if m.Opset("") > infer.LastOpset {
+			_, err := infer.Model(m, infer.Options{Dims: o.Dims, Strict: true})
+			return nil, err
+		}
 		if m.Opset("") < 13 {
 			// Old Softmaxes need ranks to be upgraded; what inference cannot
 			// tell of so old a model is not missed.

@@ -13,7 +13,7 @@ import (
 
 func linears(s *state) error {
 	for _, n := range s.nodes() {
-		if !n.Is("MatMul") || rank(n.In(1)) != 2 || rank(n.In(0)) < 2 || !n.In(0).Type.DType.IsFloat() {
+		if !n.Is("MatMul") || rank(n.In(1)) != 2 || rank(n.In(0)) < 2 || rank(n.Out(0)) < 1 || !n.In(0).Type.DType.IsFloat() {
 			continue
 		}
 		x, w, out := n.In(0), n.In(1), n.Out(0)
