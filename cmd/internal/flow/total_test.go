@@ -82,7 +82,7 @@ func measuredTotal(t *testing.T, e *runtime.Engine, r *Planned) int64 {
 		t.Fatal(err)
 	}
 	setup := r.Prediction.Arena().Setup
-	if err := s.MeasureArena(context.Background(), &setup); err != nil {
+	if err := s.MeasureArena(context.Background(), &setup, true); err != nil {
 		t.Fatal(err)
 	}
 	m := s.Memory()
