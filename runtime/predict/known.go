@@ -129,7 +129,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 
 // lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's
 // the rank): axes, sizes or a count that are no initializer, or a part of
-// unknown rank in a concatenation.
+// unknown rank in a concatenation or before a permutation.
 func lost(n *onnx.Node) bool {
 	if n.Domain() != "" {
 		return false
@@ -137,6 +137,8 @@ func lost(n *onnx.Node) bool {
 	switch op := n.OpType(); {
 	case strings.HasPrefix(op, "Reduce"), op == "Split", op == "Squeeze", op == "Unsqueeze", op == "TopK":
 		return n.In(1) != nil && !isConstant(n.In(1))
+	case op == "Transpose":
+		return n.In(0) != nil && !n.In(0).Type.Ranked
 	case op == "Concat":
 		for _, v := range n.Inputs {
 			if v != nil && !v.Type.Ranked {
