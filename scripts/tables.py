@@ -147,19 +147,41 @@ def mlp(lab):
 
 
 def heavy(lab):
-    tables = []
+    """One table: what the forward pass leaves behind and the peak of the backward
+    pass, with gradients kept and with the update in backward."""
+    rows = []
     for layers, batch in ((20, 32), (40, 64)):
         model = ["heavy", f"--layers={layers}", f"--batch={batch}", f"--hidden={width(lab.a, 4096)}"]
-        for optimizer, what in (("none", "gradients kept"), ("sgd", "SGD")):
+        of = None
+        for optimizer, what in (("none", "gradients kept"), ("sgd", "updated in backward")):
             train = lab.train(f"heavy{layers}{optimizer}", model, optimizer)
-            strategies = ["none", "sqrt", "segments=4"]
-            names = [s + (", updated in backward" if optimizer == "sgd" else "") for s in strategies]
-            files = [lab.rewrite(train, "--strategy", s) for s in strategies]
+            names, files, work = [], [], []
+            for s in ("none", "sqrt", "segments=4"):
+                plan = lab.json("plan", train, "--strategy", s, "-o", "plan.json")
+                files.append(lab.rewrite(train, "--plan", "plan.json"))
+                names.append(f"{s}, {what}")
+                work.append(plan["overhead"])
             if optimizer == "sgd":
-                names, files = ["as derived"] + names, [train] + files
+                names, files, work = ["as derived, SGD"] + names, [train] + files, [0] + work
             d = lab.one_by_one(files, 3) if layers <= lab.a.largest else lab.predicted(files)
-            tables.append((f"Heavy, {layers} layers of {width(lab.a, 4096)}, batch {batch}, {what}", rows_of(d, names, alone=True)))
-    return tables
+            of = of or d["models"][0]["phases"]
+            rows += heavy_rows(layers, rows_of(d, names, alone=True), [m["phases"] for m in d["models"]], of, work)
+    return [(f"Heavy, 20 layers of {width(lab.a, 4096)} with batch 32, and 40 with batch 64", rows)]
+
+
+def heavy_rows(layers, rows, phases, of, work):
+    """The rows of one comparison, with shares of the phases of another run, of."""
+    kept = lambda p: p["after_forward_bytes"] - p["before_forward_bytes"]
+    less = lambda p, f: "-" if p is of else PERCENT(1 - f(p) / f(of))
+    out = []
+    for r, p, w in zip(rows, phases, work):
+        out.append({
+            "layers": str(layers), "variant": r["variant"], "live peak MB": r["live peak MB"], "predicted": r["predicted"],
+            "before forward MB": r["before forward MB"], "kept by forward MB": MB(kept(p)), "less ": less(p, kept),
+            "backward peak MB": r["backward peak MB"], "less": less(p, lambda p: p["backward_peak_bytes"]),
+            "more FLOPs": PERCENT(w), "step s": r["step s"], "same loss": r["same loss"],
+        })
+    return out
 
 
 def theory(lab):
@@ -194,7 +216,8 @@ def theory(lab):
 NOTES = {
     "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
 the backward peak does not fall: it is the gradients. With the update in backward
-it falls by the gradients' size, but for the two that are alive at a time.""",
+it falls by the gradients' size, but for the two that are alive at a time.
+"less" is less than plain with gradients kept.""",
 }
 
 
@@ -266,7 +289,7 @@ def main():
     p.add_argument("--provider", default="auto")
     p.add_argument("--steps", type=int, default=50, help="of the encoder")
     p.add_argument("--measure", type=int, default=12, help="theory: run stacks of up to N layers")
-    p.add_argument("--largest", type=int, default=40, help="heavy: predict stacks of more than N layers, where there is no room to run (20 layers take 5 GB, 40 take 10)")
+    p.add_argument("--largest", type=int, default=40, help="heavy: predict stacks of more than N layers, where there is no room to run (20 layers take 4 GB, 40 take 8)")
     p.add_argument("--small", action="store_true", help="a sixteenth of every width")
     p.add_argument("--out", help="folder for TABLE.md and TABLE.json")
     a = p.parse_args()
