@@ -218,6 +218,40 @@ func TestPlanFileLeadsToTheSameFile(t *testing.T) {
 	}
 }
 
+// TestPlanOfTheGivenFile: where no order is better than the one given, the plan
+// file says that order, and what it leads to is the file as it was.
+func TestPlanOfTheGivenFile(t *testing.T) {
+	e := engine(t)
+	m := zooStep(t, "heavy", optim.SGD, func(c *models.Config) { c.Layers, c.Batch, c.Hidden = 20, 32, 256 })
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}
+	p, err := NewPlanner(e, m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := p.PlanWithin("none", Budget{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Prepared.Model.Text() != m.Text() {
+		t.Fatal("the given file is not kept here: the test needs another model")
+	}
+	var file bytes.Buffer
+	if err := planner.WritePlan(&file, a.Problem, a.Plan); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := planner.ReadPlan(&file, p.Problem())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Apply(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Peak != a.Peak || b.Prepared.Model.Text() != m.Text() || len(b.Plan.Notes) != len(a.Plan.Notes) {
+		t.Errorf("the plan promises %d bytes, its file holds %d (%q)", a.Peak, b.Peak, b.Plan.Notes)
+	}
+}
+
 var fused = regexp.MustCompile(`_token_\d+`)
 
 // TestOrderIsTheProfiles runs files and compares the order that ONNX Runtime's

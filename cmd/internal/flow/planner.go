@@ -282,9 +282,17 @@ func Budgeted(strategy string) bool {
 }
 
 // Apply writes, in memory, the file that a plan of this planner's problem
-// leads to.
+// leads to: the one given, where the plan is its order and writing that anew would
+// hold more, as a plan that ended in asGiven says.
 func (p *Planner) Apply(plan *planner.Plan) (*Planned, error) {
-	return p.apply(p.engine, p.variants[0], plan)
+	r, err := p.apply(p.engine, p.variants[0], plan)
+	if err != nil || r.Peak <= p.Before.LivePeak || !slices.Equal(plan.Schedule, ortmodel.Order(&p.Problem().Graph)) {
+		return r, err
+	}
+	if r, err = p.asGiven(r); err == nil {
+		r.Plan.Notes = plan.Notes
+	}
+	return r, err
 }
 
 // maxReapply bounds how often a plan is written anew because its file runs
