@@ -266,6 +266,7 @@ func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([
 	defer os.RemoveAll(dir)
 	o.OptimizedPath = filepath.Join(dir, "optimized.onnx")
 	o.Allocator = ort.NoArena
+	o.Unplanned = o.Provider != ort.CUDA // which knows no parallel execution
 	config := map[string]string{keyNoPacking: "1"}
 	maps.Copy(config, o.Config)
 	o.Config = config

@@ -95,6 +95,10 @@ type SessionOptions struct {
 	DisabledOptimizers []string          // such as "EliminateDropout"
 	Dims               map[string]int64  // fixes symbolic dimensions by name
 	Config             map[string]string // session configuration entries
+	// Unplanned sessions are made without a plan of which buffer is handed on
+	// to whom, which takes time that grows with the square of the nodes. They
+	// save the same optimized model, and are not to be run.
+	Unplanned bool
 }
 
 // Configuration keys of ONNX Runtime that are used here.
@@ -169,6 +173,10 @@ func (o *SessionOptions) apply(so *yalue.SessionOptions, library string) error {
 	}
 	if o.Threads > 0 {
 		steps = append(steps, func() error { return so.SetIntraOpNumThreads(o.Threads) })
+	}
+	if o.Unplanned { // nodes that run in parallel are handed no buffers on; one thread alone is no parallel execution
+		steps = append(steps, func() error { return so.SetExecutionMode(yalue.ExecutionModeParallel) },
+			func() error { return so.SetInterOpNumThreads(2) })
 	}
 	if o.ProfilePrefix != "" {
 		steps = append(steps, func() error { return so.EnableProfiling(o.ProfilePrefix) })
