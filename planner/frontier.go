@@ -58,6 +58,8 @@ type explorer struct {
 	low   *lowerer
 	sim   *liveSim
 	front frontier
+	// cuts are the minimum cuts of the sweep, found once.
+	cuts [][]bool
 	// visits counts the evaluations left.
 	visits int
 }
@@ -74,11 +76,7 @@ func (e *explorer) visit(keep []bool) (peak, work int64, better bool) {
 func (e *explorer) visitIn(keep []bool, m mode) (peak, work int64, better bool) {
 	e.visits--
 	schedule := e.low.scheduleIn(keep, m)
-	work = -e.ix.total
-	for _, op := range schedule {
-		work += e.ix.cost[op]
-	}
-	peak = e.sim.run(schedule)
+	work, peak = e.low.work, e.sim.run(schedule)
 	if e.front.covered(peak, work) {
 		return peak, work, false
 	}

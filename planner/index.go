@@ -13,7 +13,8 @@ const smallBytes = 4096
 
 // An index holds what every solver asks of a Problem, found once.
 type index struct {
-	p *Problem
+	p    *Problem
+	flat *flat
 	// producer[v] is the op that computes v, or None.
 	producer []int
 	// root[v] is the value that owns v's buffer: v itself, or what v is a
@@ -47,6 +48,9 @@ type index struct {
 	exploreOnce sync.Once
 	boundOnce   sync.Once
 	lowerBound  int64
+	// events counts the executions that were simulated for this problem: the
+	// measure of the search's work.
+	events int64
 	// captured[op]: a subgraph reads an output, so it has one instance only.
 	captured []bool
 }
@@ -60,7 +64,7 @@ func (p *Problem) indexed() *index {
 func newIndex(p *Problem) *index {
 	nv, no := len(p.Values), len(p.Ops)
 	ix := &index{
-		p: p, producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
+		p: p, flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
 		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv),
 	}
 	for v := range ix.producer {

@@ -15,6 +15,7 @@ import "github.com/onnx-remat/remat/ortmodel"
 
 type liveSim struct {
 	ix *index
+	f  *flat
 	// reuse: model dead buffers waiting for a tenant of their class; without
 	// it, the bytes are those of an allocator that frees at the last read.
 	reuse bool
@@ -38,7 +39,6 @@ type liveSim struct {
 	byCls  [][]int32
 	peak   int64
 	peakAt int
-	ran    []bool
 }
 
 func newLiveSim(ix *index, reuse bool) *liveSim {
@@ -46,11 +46,12 @@ func newLiveSim(ix *index, reuse bool) *liveSim {
 	for v := range ix.p.Graph.Values {
 		classes = max(classes, ix.p.Graph.Values[v].Class+1)
 	}
-	return &liveSim{ix: ix, reuse: reuse, cur: make([]int32, len(ix.root)), byCls: make([][]int32, classes)}
+	return &liveSim{ix: ix, f: ix.flat, reuse: reuse, cur: make([]int32, len(ix.root)), byCls: make([][]int32, classes)}
 }
 
 // run simulates the schedule and returns its peak in bytes.
 func (s *liveSim) run(schedule []int) int64 {
+	s.ix.events += int64(len(schedule))
 	s.resolve(schedule)
 	s.assign(schedule)
 	return s.accumulate(schedule)
@@ -58,190 +59,186 @@ func (s *liveSim) run(schedule []int) int64 {
 
 // resolve finds which instance each read means and counts the reads.
 func (s *liveSim) resolve(schedule []int) {
-	s.start, s.read, s.first = s.start[:0], s.read[:0], s.first[:0]
-	s.value, s.uses = s.value[:0], s.uses[:0]
-	for v := range s.cur {
-		s.cur[v] = -1
-	}
-	vals := s.ix.p.Graph.Values
-	s.hidden = len(schedule)
-	if s.conceal {
-		s.hidden = s.firstRepeat(schedule)
-	}
+	f, cur := s.f, s.cur
+	reads, made := 0, 0
 	for _, op := range schedule {
-		s.start = append(s.start, int32(len(s.read)))
-		n := &s.ix.p.Graph.Nodes[op]
-		for _, list := range [2][]int{n.Inputs, n.Captures} {
-			for _, v := range list {
-				id := int32(-1)
-				if v >= 0 {
-					if id = s.cur[v]; id >= 0 {
-						s.uses[id]++
-					}
+		reads += int(f.in.start[op+1] - f.in.start[op])
+		made += int(f.out.start[op+1] - f.out.start[op])
+	}
+	s.start, s.first = resize(s.start, len(schedule)+1), resize(s.first, len(schedule))
+	s.read, s.value, s.uses = resize(s.read, reads), resize(s.value, made), resize(s.uses, made)
+	read, value, uses := s.read, s.value, s.uses
+	for v := range cur {
+		cur[v] = -1
+	}
+	s.hidden = len(schedule)
+	at, id := int32(0), int32(0)
+	for pos, op := range schedule {
+		s.start[pos] = at
+		for _, v := range f.in.of(op) {
+			k := int32(-1)
+			if v >= 0 {
+				if k = cur[v]; k >= 0 {
+					uses[k]++
 				}
-				s.read = append(s.read, id)
 			}
+			read[at] = k
+			at++
 		}
-		s.first = append(s.first, int32(len(s.value)))
-		for _, v := range n.Outputs {
+		s.first[pos] = id
+		for _, v := range f.out.of(op) {
 			use := int32(1)
 			if v >= 0 {
-				if k := vals[v].Kind; k == ortmodel.Output || k == ortmodel.Bound {
+				if cur[v] >= 0 && s.conceal && s.hidden > pos {
+					s.hidden = pos // it ran before
+				}
+				if !f.inner[v] {
 					use = 1 << 24 // outlives the step
 				}
-				s.cur[v] = int32(len(s.value))
+				cur[v] = id
 			}
-			s.value = append(s.value, int32(v))
-			s.uses = append(s.uses, use)
+			value[id], uses[id] = v, use
+			id++
 		}
 	}
-	s.start = append(s.start, int32(len(s.read)))
+	s.start[len(schedule)] = at
 }
 
 // assign gives every instance a buffer.
 func (s *liveSim) assign(schedule []int) {
-	n := len(s.value)
+	f, n := s.f, len(s.value)
 	s.buf, s.birth, s.death = resize(s.buf, n), resize(s.birth, n), resize(s.death, n)
+	s.delta = resize(s.delta, len(schedule))
 	for i := range s.birth {
 		s.birth[i], s.death[i] = -1, -1
 	}
 	for c := range s.byCls {
 		s.byCls[c] = s.byCls[c][:0]
 	}
-	vals := s.ix.p.Graph.Values
+	unknown := int32(n) // the first buffer made where shapes are concealed
+	if s.hidden < len(schedule) {
+		unknown = s.first[s.hidden]
+	}
+	buf, uses, value, death := s.buf, s.uses, s.value, s.death
+	id := int32(0)
 	for pos, op := range schedule {
-		node := &s.ix.p.Graph.Nodes[op]
 		reads := s.read[s.start[pos]:s.start[pos+1]]
-		id := s.first[pos]
-		for k, v := range node.Outputs {
-			out := id + int32(k)
+		from := id
+		var bytes int64
+		for slot := f.out.start[op]; slot < f.out.start[op+1]; slot++ {
+			out := id
+			id++
+			v := value[out]
 			if v < 0 {
-				s.buf[out] = -1
+				buf[out] = -1
 				continue
 			}
 			b := out
-			if vals[v].Kind == ortmodel.Inner {
-				b = s.place(node, reads, out, k, &vals[v], pos >= s.hidden)
+			if f.inner[v] {
+				b = s.place(slot, reads, out, v, pos >= s.hidden)
 			}
-			s.buf[out] = b
+			buf[out] = b
 			if b != out && b >= 0 {
-				s.uses[b] += s.uses[out]
-			} else if b == out && vals[v].Kind != ortmodel.Bound {
+				uses[b] += uses[out]
+			} else if b == out && s.ix.p.Graph.Values[v].Kind != ortmodel.Bound {
 				s.birth[out] = int32(pos)
+				bytes += f.bytes[v]
 			}
 		}
+		s.delta[pos] = bytes
 		for _, in := range reads {
-			if in >= 0 && s.buf[in] >= 0 {
-				s.death[s.buf[in]] = int32(pos)
-				s.release(s.buf[in])
+			if in < 0 {
+				continue
+			}
+			if b := buf[in]; b >= 0 {
+				death[b] = int32(pos)
+				if uses[b]--; uses[b] == 0 && b < unknown {
+					s.hand(b)
+				}
 			}
 		}
-		for k, v := range node.Outputs {
-			if b := s.buf[id+int32(k)]; v >= 0 && b >= 0 {
-				s.release(b)
+		for out := from; out < id; out++ {
+			if b := buf[out]; b >= 0 {
+				if uses[b]--; uses[b] == 0 && b < unknown {
+					s.hand(b)
+				}
 			}
 		}
 	}
 }
 
-// place finds the buffer of one inner output: a view's, an input's that dies
-// here, a dead one's, or its own (out).
-func (s *liveSim) place(node *ortmodel.Node, reads []int32, out int32, k int, val *ortmodel.Value, hidden bool) int32 {
-	for _, a := range node.Alias {
-		if a.Output == k {
-			if in := reads[a.Input]; in >= 0 {
-				return s.buf[in]
-			}
-			return -1
-		}
+// hand puts a dead buffer on the list of its class.
+func (s *liveSim) hand(b int32) {
+	if c := s.f.class[s.value[b]]; c >= 0 {
+		s.byCls[c] = append(s.byCls[c], b)
 	}
-	if val.Class < 0 || hidden {
+}
+
+// place finds the buffer of one inner output, the value v: a view's, an input's
+// that dies here, a dead one's, or its own (out).
+func (s *liveSim) place(slot int32, reads []int32, out, v int32, hidden bool) int32 {
+	f := s.f
+	if a := f.view[slot]; a >= 0 {
+		if in := reads[a]; in >= 0 {
+			return s.buf[in]
+		}
+		return -1
+	}
+	class := f.class[v]
+	if class < 0 || hidden {
 		return out
 	}
-	for _, a := range node.InPlace {
-		if a.Output != k {
-			continue
-		}
-		if in := reads[a.Input]; in >= 0 && s.buf[in] >= 0 {
+	for _, a := range f.over.of(int(slot)) {
+		if in := reads[a]; in >= 0 && s.buf[in] >= 0 {
 			b := s.buf[in]
-			if s.uses[b] == 1 && s.ix.p.Graph.Values[s.value[in]].Class == val.Class {
+			if s.uses[b] == 1 && f.class[s.value[in]] == class {
 				return b
 			}
 		}
 	}
-	if free := s.byCls[val.Class]; s.reuse && s.uses[out] > 1 && !val.Scalar && len(free) > 0 {
+	if free := s.byCls[class]; s.reuse && s.uses[out] > 1 && !f.scalar[v] && len(free) > 0 {
 		b := free[len(free)-1]
-		s.byCls[val.Class] = free[:len(free)-1]
+		s.byCls[class] = free[:len(free)-1]
 		return b
 	}
 	return out
 }
 
-// release takes one use from b and hands it on when none is left.
-func (s *liveSim) release(b int32) {
-	if s.uses[b]--; s.uses[b] == 0 {
-		if c := s.ix.p.Graph.Values[s.value[b]].Class; c >= 0 && !s.unknown(b) {
-			s.byCls[c] = append(s.byCls[c], b)
-		}
-	}
-}
-
-// firstRepeat returns the place of the first operator that ran before.
-func (s *liveSim) firstRepeat(schedule []int) int {
-	s.ran = resize(s.ran, len(s.ix.reads))
-	clear(s.ran)
-	for pos, op := range schedule {
-		if s.ran[op] {
-			return pos
-		}
-		s.ran[op] = true
-	}
-	return len(schedule)
-}
-
-// unknown reports a buffer made where shapes are concealed.
-func (s *liveSim) unknown(b int32) bool {
-	return s.hidden < len(s.first) && b >= s.first[s.hidden]
-}
-
 func (s *liveSim) accumulate(schedule []int) int64 {
-	n := len(schedule)
-	s.delta, s.freed, s.live = resize(s.delta, n), resize(s.freed, n), resize(s.live, n)
-	clear(s.delta)
+	n, f := len(schedule), s.f
+	s.freed, s.live = resize(s.freed, n), resize(s.live, n)
 	clear(s.freed)
 	for b, at := range s.birth {
-		if at < 0 {
-			continue
-		}
-		bytes := s.ix.p.Graph.Values[s.value[b]].Bytes
-		s.delta[at] += bytes
-		if d := s.death[b]; d >= 0 && s.ix.p.Graph.Values[s.value[b]].Kind == ortmodel.Inner {
-			s.freed[d] += bytes
+		if d := s.death[b]; at >= 0 && d >= 0 {
+			if v := s.value[b]; f.inner[v] {
+				s.freed[d] += f.bytes[v]
+			}
 		}
 	}
 	var live int64
 	s.peak, s.peakAt = 0, 0
 	for pos, op := range schedule {
-		s.live[pos] = live + s.inside(pos, &s.ix.p.Graph.Nodes[op])
+		now := live + s.delta[pos] + f.scratch[op]
+		if f.scripted[op] {
+			now = live + s.inside(pos, &s.ix.p.Graph.Nodes[op])
+		}
+		s.live[pos] = now
 		live += s.delta[pos]
-		if s.live[pos] > s.peak {
-			s.peak, s.peakAt = s.live[pos], pos
+		if now > s.peak {
+			s.peak, s.peakAt = now, pos
 		}
 		live -= s.freed[pos]
 	}
 	return s.peak
 }
 
-// inside returns the most bytes that a node adds while it runs: its outputs
-// and its scratch, together unless its script says otherwise.
+// inside returns the most bytes that a node with a script adds while it runs:
+// of its outputs and its scratch, what its script has there at a time.
 func (s *liveSim) inside(pos int, n *ortmodel.Node) int64 {
 	held := s.delta[pos]
 	var scratch int64
 	for _, b := range n.Scratch {
 		scratch += b
-	}
-	if n.Script == nil || scratch == 0 {
-		return held + scratch
 	}
 	var now, top, taken int64
 	for _, a := range n.Script {

@@ -33,11 +33,17 @@ type lowerer struct {
 	// lastForward[r] is the last place in base at which the forward part
 	// makes or reads root r or a view of it.
 	lastForward []int
+	// asks lists the places in base at which backward reads what might be
+	// dropped, and may, in the same order, what that is.
+	asks []int
+	may  rows
 	// have says of a value that was computed again until which place it is
 	// there; 0: not at all.
-	have []int
+	have []int32
 	at   int
 	out  []int
+	// work is the cost of what the last schedule computes again.
+	work int64
 	// starts[mode][r] is the place from which on root r is held.
 	starts [modes][]int
 	mode   mode
@@ -54,7 +60,7 @@ const (
 )
 
 func newLowerer(ix *index, base []int) *lowerer {
-	l := &lowerer{ix: ix, base: base, lastForward: make([]int, len(ix.root)), have: make([]int, len(ix.root))}
+	l := &lowerer{ix: ix, base: base, lastForward: make([]int, len(ix.root)), have: make([]int32, len(ix.root))}
 	for v := range l.lastForward {
 		l.lastForward[v] = -1
 	}
@@ -67,6 +73,22 @@ func newLowerer(ix *index, base []int) *lowerer {
 		}
 		for _, v := range ix.outs[op] {
 			l.lastForward[ix.root[v]] = pos
+		}
+	}
+	l.may.end()
+	for pos, op := range base {
+		if ix.p.Ops[op].Forward {
+			continue
+		}
+		from := len(l.may.items)
+		for _, v := range ix.reads[op] {
+			if j := ix.producer[v]; j >= 0 && ix.p.Ops[j].Forward && !ix.pinned[ix.root[v]] && l.lastForward[ix.root[v]] < pos {
+				l.may.items = append(l.may.items, int32(v))
+			}
+		}
+		if len(l.may.items) > from {
+			l.asks = append(l.asks, pos)
+			l.may.end()
 		}
 	}
 	return l
@@ -129,35 +151,42 @@ func (l *lowerer) scheduleIn(keep []bool, m mode) []int {
 		}
 		l.starts[m] = l.startsOf(cuts)
 	}
-	l.out = l.out[:0]
+	l.out, l.work = l.out[:0], 0
 	clear(l.have)
-	for pos, op := range l.base {
+	done := 0
+	for k, pos := range l.asks {
 		l.at = pos
-		if !l.ix.p.Ops[op].Forward {
-			for _, v := range l.ix.reads[op] {
-				l.want(keep, v)
+		for _, v := range l.may.of(k) {
+			if keep[l.ix.root[v]] || l.have[v] > int32(pos) {
+				continue
 			}
+			l.out = append(l.out, l.base[done:pos]...)
+			done = pos
+			l.again(keep, int(v))
 		}
-		l.out = append(l.out, op)
 	}
+	l.out = append(l.out, l.base[done:]...)
 	return l.out
 }
 
-// want makes v readable at the current place.
-func (l *lowerer) want(keep []bool, v int) {
-	op := l.ix.producer[v]
-	if op == ortmodel.None || l.have[v] > l.at || l.ix.kept(keep, v) || !l.ix.p.Ops[op].Forward ||
-		l.lastForward[l.ix.root[v]] >= l.at {
-		return
-	}
-	for _, u := range l.ix.reads[op] {
-		l.want(keep, u)
+// again computes v again, and before it what it is made of and is not there.
+func (l *lowerer) again(keep []bool, v int) {
+	ix := l.ix
+	op := ix.producer[v]
+	for _, u := range ix.reads[op] {
+		j := ix.producer[u]
+		if j == ortmodel.None || l.have[u] > int32(l.at) || ix.kept(keep, u) || !ix.p.Ops[j].Forward ||
+			l.lastForward[ix.root[u]] >= l.at {
+			continue
+		}
+		l.again(keep, u)
 	}
 	l.out = append(l.out, op)
-	for _, u := range l.ix.outs[op] {
-		l.have[u] = len(l.base)
-		if l.mode != held && l.at < l.starts[l.mode][l.ix.root[u]] {
-			l.have[u] = l.at + 1
+	l.work += ix.cost[op]
+	for _, u := range ix.outs[op] {
+		l.have[u] = int32(len(l.base))
+		if l.mode != held && l.at < l.starts[l.mode][ix.root[u]] {
+			l.have[u] = int32(l.at + 1)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -80,8 +81,14 @@ func (ix *index) plainOrder() []int {
 	side := ix.side()
 	g := &ix.p.Graph
 	var best *orderSearch
+	var tried [][]int
 	for _, wanted := range [][]int{ix.topo, greedy(g, nil, false), greedy(g, side, false), greedy(g, side, true)} {
-		s := newOrderSearch(ix, ix.sunk(wanted))
+		wanted = ix.sunk(wanted)
+		if slices.ContainsFunc(tried, func(o []int) bool { return slices.Equal(o, wanted) }) {
+			continue
+		}
+		tried = append(tried, wanted)
+		s := newOrderSearch(ix, wanted)
 		s.anchor()
 		if best == nil || s.worth < best.worth {
 			best = s
@@ -111,11 +118,18 @@ func newOrderSearch(ix *index, wanted []int) *orderSearch {
 	return s
 }
 
-// try takes an order with these anchors if it is worth at most limit.
+// try takes an order with these anchors if it is worth at most limit, and
+// another than the one there is.
 func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 	order := s.walk.order(anchors)
 	if order == nil {
 		return false
+	}
+	if slices.Equal(order, s.order) {
+		if s.worth <= limit {
+			s.anchors = anchors
+		}
+		return s.worth <= limit
 	}
 	worth := s.ix.worth(s.sim, order)
 	if worth > limit {
@@ -151,7 +165,8 @@ func (s *orderSearch) prune() {
 
 // flip visits the producers of one kind of operator in the other order, in
 // all layers alike: which of two operands is computed first decides what
-// waits beside the other.
+// waits beside the other. Most of the time nothing comes of it, because one of
+// them is needed before.
 func (s *orderSearch) flip() {
 	if len(s.order) == 0 {
 		return

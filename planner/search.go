@@ -2,6 +2,7 @@ package planner
 
 import (
 	"math"
+	"slices"
 	"sort"
 )
 
@@ -10,43 +11,56 @@ import (
 // sweep visits the minimum cuts over a range of prices, with memory priced at
 // the moment of the plain peak and, in turn, evenly over the step.
 func (e *explorer) sweep() {
-	ix := e.ix
-	cut := newKeepCut(ix)
-	gap := e.gaps()
-	crossing := make([]bool, len(ix.stash))
-	e.visit(ix.keepAll())
-	at := e.sim.peakAt
-	for i := range ix.stash {
-		crossing[i] = gap[i].from < at && at < gap[i].to
+	if e.cuts == nil {
+		e.findCuts()
 	}
-	price := make([]int64, len(ix.stash))
-	for _, even := range []bool{false, true} {
-		var last []bool
-		for step := 0; step < 40; step++ {
-			lambda := math.Pow(2, float64(step)/2-4) // FLOPs per byte
-			for i, r := range ix.stash {
-				price[i] = 0
-				if gap[i].to > gap[i].from+1 && (even || crossing[i]) {
-					price[i] = int64(lambda*float64(ix.p.Graph.Values[r].Bytes)) + 1
-				}
-			}
-			keep := cut.keep(price)
-			if last != nil && same(keep, last) {
-				continue
-			}
-			last = keep
-			e.visit(keep)
-		}
+	for _, keep := range e.cuts {
+		e.visit(keep)
 	}
 }
 
-func same(a, b []bool) bool {
-	for i := range a {
-		if a[i] != b[i] {
-			return false
+// sweepSteps is the number of prices, each √2 times the one before, in FLOPs
+// for a byte, from a sixteenth on.
+const sweepSteps = 40
+
+func (e *explorer) findCuts() {
+	ix := e.ix
+	cut := newKeepCut(ix)
+	gap := e.gaps()
+	e.visit(ix.keepAll())
+	at := e.sim.peakAt
+	price := make([]int64, len(ix.stash))
+	for _, even := range []bool{false, true} {
+		cutAt := func(step int) []bool {
+			lambda := math.Pow(2, float64(step)/2-4)
+			for i, r := range ix.stash {
+				price[i] = 0
+				if g := gap[i]; g.to > g.from+1 && (even || g.from < at && at < g.to) {
+					price[i] = int64(lambda*float64(ix.p.Graph.Values[r].Bytes)) + 1
+				}
+			}
+			return cut.keep(price)
 		}
+		first := cutAt(0)
+		e.cuts = append(e.cuts, first)
+		e.between(cutAt, 0, sweepSteps-1, first, cutAt(sweepSteps-1))
 	}
-	return true
+}
+
+// between adds the cuts of the prices behind low up to high, each other one
+// once. A dearer byte never keeps more: where both ends are the same, so is
+// what lies between.
+func (e *explorer) between(cutAt func(step int) []bool, low, high int, a, b []bool) {
+	switch {
+	case slices.Equal(a, b):
+	case high == low+1:
+		e.cuts = append(e.cuts, b)
+	default:
+		mid := (low + high) / 2
+		m := cutAt(mid)
+		e.between(cutAt, low, mid, a, m)
+		e.between(cutAt, mid, high, m, b)
+	}
 }
 
 type interval struct{ from, to int }

@@ -1,0 +1,86 @@
+package planner
+
+import "github.com/onnx-remat/remat/ortmodel"
+
+// A flat is the graph in arrays without pointers, as the simulation of
+// thousands of schedules wants it.
+type flat struct {
+	// in lists what each op reads: inputs, then captures; missing ones are -1.
+	in rows
+	// out lists what each op makes; missing ones are -1. Its places, the
+	// slots, number the arrays below.
+	out rows
+	// view is the place in the op's list in of the value whose buffer the slot
+	// shares whatever happens, or -1.
+	view []int32
+	// over lists for each slot the places in the op's list in that it may take
+	// over.
+	over rows
+	// By value.
+	bytes  []int64
+	class  []int32
+	inner  []bool
+	scalar []bool
+	// scratch is the sum of what the op's kernel takes inside; scripted: it
+	// takes it in an order of its own.
+	scratch  []int64
+	scripted []bool
+}
+
+// rows holds lists back to back.
+type rows struct{ start, items []int32 }
+
+func (r *rows) of(i int) []int32 { return r.items[r.start[i]:r.start[i+1]] }
+
+// end closes a list.
+func (r *rows) end() { r.start = append(r.start, int32(len(r.items))) }
+
+func newFlat(g *ortmodel.Graph) *flat {
+	nn, nv := len(g.Nodes), len(g.Values)
+	f := &flat{bytes: make([]int64, nv), class: make([]int32, nv), inner: make([]bool, nv), scalar: make([]bool, nv),
+		scratch: make([]int64, nn), scripted: make([]bool, nn)}
+	for v := range g.Values {
+		val := &g.Values[v]
+		f.bytes[v], f.class[v] = val.Bytes, int32(val.Class)
+		f.inner[v], f.scalar[v] = val.Kind == ortmodel.Inner, val.Scalar
+	}
+	for _, r := range []*rows{&f.in, &f.out, &f.over} {
+		r.end()
+	}
+	for i := range g.Nodes {
+		n := &g.Nodes[i]
+		for _, list := range [2][]int{n.Inputs, n.Captures} {
+			for _, v := range list {
+				f.in.items = append(f.in.items, int32(v))
+			}
+		}
+		f.in.end()
+		for slot, v := range n.Outputs {
+			f.out.items = append(f.out.items, int32(v))
+			f.slot(n, slot)
+		}
+		f.out.end()
+		for _, b := range n.Scratch {
+			f.scratch[i] += b
+		}
+		f.scripted[i] = n.Script != nil && f.scratch[i] != 0
+	}
+	return f
+}
+
+// slot records whose buffer an output shares or may take over.
+func (f *flat) slot(n *ortmodel.Node, slot int) {
+	view := int32(-1)
+	for _, a := range n.Alias {
+		if a.Output == slot && view < 0 {
+			view = int32(a.Input)
+		}
+	}
+	f.view = append(f.view, view)
+	for _, a := range n.InPlace {
+		if a.Output == slot {
+			f.over.items = append(f.over.items, int32(a.Input))
+		}
+	}
+	f.over.end()
+}
