@@ -34,15 +34,34 @@ import "slices"
 // be a topological order of all nodes; otherwise the file's order comes back
 // unchanged with as many strays as nodes.
 func FileOrder(g *Graph, schedule []int) (file []int, strays int) {
-	e := dependencies(g)
-	if !valid(&e, schedule) {
+	s := NewSchedules(g)
+	if !valid(&s.e, schedule) {
 		return count(len(g.Nodes)), len(g.Nodes)
 	}
-	strays = len(e.strays(schedule))
+	strays = len(s.e.strays(schedule))
 	if strays > 0 {
-		schedule = e.lazy(schedule)
+		schedule = s.lazy(schedule, nil)
 	}
-	return e.layOut(schedule), strays
+	return s.e.layOut(schedule), strays
+}
+
+// Schedules answers for many schedules of one graph. It is not safe for
+// concurrent use.
+type Schedules struct {
+	e       edges
+	readers []int32 // node -> how many nodes read it
+	// left is readers while an order is built; stack and extra belong to it.
+	left, stack []int32
+	extra       map[int32][]int32 // node -> tops that it waits for
+}
+
+// NewSchedules prepares g, which must not change afterwards.
+func NewSchedules(g *Graph) *Schedules {
+	s := &Schedules{e: dependencies(g), readers: make([]int32, len(g.Nodes)), extra: map[int32][]int32{}}
+	for _, p := range s.e.prod {
+		s.readers[p]++
+	}
+	return s
 }
 
 // Lazy returns the schedule that ONNX Runtime will really run for the file
@@ -50,15 +69,15 @@ func FileOrder(g *Graph, schedule []int) (file []int, strays int) {
 // except for those given, which are brought in by their first waiter. It is
 // the schedule itself where that has no others.
 func Lazy(g *Graph, schedule []int, except ...Stray) []int {
-	e := dependencies(g)
-	if !valid(&e, schedule) {
+	s := NewSchedules(g)
+	if !valid(&s.e, schedule) {
 		return Order(g)
 	}
-	if len(except) > 0 {
-		e = e.with(except)
-	}
-	return e.lazy(schedule)
+	return s.lazy(schedule, except)
 }
+
+// Lazy is the function Lazy for a schedule that Strays took.
+func (s *Schedules) Lazy(schedule []int, except ...Stray) []int { return s.lazy(schedule, except) }
 
 // A Stray is a stretch of a schedule that runs before ONNX Runtime would come
 // to it.
@@ -72,12 +91,14 @@ type Stray struct {
 
 // Strays returns the strays of a schedule in the order of their tops. They are
 // independent: each may be brought in by itself.
-func Strays(g *Graph, schedule []int) []Stray {
-	e := dependencies(g)
-	if !valid(&e, schedule) {
+func Strays(g *Graph, schedule []int) []Stray { return NewSchedules(g).Strays(schedule) }
+
+// Strays is the function Strays.
+func (s *Schedules) Strays(schedule []int) []Stray {
+	if !valid(&s.e, schedule) {
 		return nil
 	}
-	return e.strays(schedule)
+	return s.e.strays(schedule)
 }
 
 // Permute returns the graph whose node i is g's node file[i]. Values and the
@@ -204,14 +225,24 @@ func (e *edges) waiters(schedule []int, pos, ask []int32, top, until int32) []in
 
 // lazy builds the nearest post-order from its end: a node is placed once all
 // its readers are, below the last of them to be placed, which is the one that
-// will run first.
-func (e *edges) lazy(schedule []int) []int {
+// will run first. The first waiter of a stray that is excepted reads its top.
+func (s *Schedules) lazy(schedule []int, except []Stray) []int {
 	pos := places(schedule)
-	readers := make([]int32, len(schedule))
-	for _, p := range e.prod {
-		readers[p]++
+	s.left = append(s.left[:0], s.readers...)
+	clear(s.extra)
+	for _, x := range except {
+		by, top := int32(x.Waiters[0]), int32(x.Top)
+		if !slices.Contains(s.e.of(by), top) && !slices.Contains(s.extra[by], top) {
+			s.extra[by] = append(s.extra[by], top)
+			s.left[top]++
+		}
 	}
-	stack := e.leaves()
+	stack := s.stack[:0]
+	for i := range s.left {
+		if s.left[i] == 0 {
+			stack = append(stack, int32(i))
+		}
+	}
 	sortBy(stack, pos)
 	order := make([]int, len(schedule))
 	for k := len(order) - 1; k >= 0; k-- {
@@ -219,32 +250,27 @@ func (e *edges) lazy(schedule []int) []int {
 		stack = stack[:len(stack)-1]
 		order[k] = int(i)
 		from := len(stack)
-		for _, p := range e.of(i) {
-			if readers[p]--; readers[p] == 0 {
-				stack = append(stack, p)
-			}
+		stack = s.ready(stack, s.e.of(i))
+		if len(s.extra) > 0 {
+			stack = s.ready(stack, s.extra[i])
 		}
-		sortBy(stack[from:], pos)
+		if len(stack) > from+1 {
+			sortBy(stack[from:], pos)
+		}
 	}
+	s.stack = stack
 	return order
 }
 
-// with adds to each stray's first waiter that it reads the stray's top.
-func (e *edges) with(strays []Stray) edges {
-	more := make(map[int][]int, len(strays))
-	for _, s := range strays {
-		more[s.Waiters[0]] = append(more[s.Waiters[0]], s.Top)
-	}
-	w := edges{start: make([]int32, len(e.start))}
-	for i := range len(e.start) - 1 {
-		at := len(w.prod)
-		w.prod = append(w.prod, e.of(int32(i))...)
-		for _, top := range more[i] {
-			w.prod = insertSorted(w.prod, at, int32(top))
+// ready counts a reader of each producer as placed and pushes those that have
+// no other.
+func (s *Schedules) ready(stack, producers []int32) []int32 {
+	for _, p := range producers {
+		if s.left[p]--; s.left[p] == 0 {
+			stack = append(stack, p)
 		}
-		w.start[i+1] = int32(len(w.prod))
 	}
-	return w
+	return stack
 }
 
 // layOut returns a file order under which a schedule without strays runs: a

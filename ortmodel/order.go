@@ -39,7 +39,11 @@ func producers(g *Graph) []int32 {
 // dependencies lists each node's distinct producers in ascending file order.
 func dependencies(g *Graph) edges {
 	by := producers(g)
-	e := edges{start: make([]int32, len(g.Nodes)+1)}
+	reads := 0
+	for i := range g.Nodes {
+		reads += len(g.Nodes[i].Inputs) + len(g.Nodes[i].Captures)
+	}
+	e := edges{start: make([]int32, len(g.Nodes)+1), prod: make([]int32, 0, reads)}
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		at := len(e.prod)

@@ -60,6 +60,12 @@ func NewSimulator(g *Graph) *Simulator {
 		uses: make([]int32, v), root: make([]int32, v), nextFree: make([]int32, v),
 		lastRead: make([]int32, v), release: make([]int64, n), live: make([]int64, n),
 	}
+	reads, made := 0, 0
+	for i := range g.Nodes {
+		reads += len(g.Nodes[i].Inputs) + len(g.Nodes[i].Captures)
+		made += len(g.Nodes[i].Outputs)
+	}
+	s.inputs.items, s.outputs.items = make([]int32, 0, reads), make([]int32, 0, made)
 	s.inputs.start = make([]int32, n+1)
 	s.outputs.start = make([]int32, n+1)
 	for i := range g.Nodes {

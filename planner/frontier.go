@@ -19,10 +19,13 @@ type point struct {
 	mode mode
 	// conceal: see Plan.Conceal.
 	conceal bool
-	// plan is the point's plan and judged the judge's peak of it, nothing
-	// before it was asked.
-	plan   *Plan
-	judged int64
+	// counted is the judge's peak of the point's own order, 0 before it was
+	// asked, and overhead the share of work repeated. plan is the settled plan,
+	// nil before it was asked for, and judged its peak.
+	counted  int64
+	overhead float64
+	plan     *Plan
+	judged   int64
 	// tried: its neighbours have been visited.
 	tried bool
 }

@@ -128,8 +128,11 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 		}
 		return ix.planAt(o.name("optimal"), best), nil
 	}
-	for plan, err := range Ascending(p, o.Budget) {
-		return plan, err
+	for c, err := range Ascending(p, o.Budget) {
+		if err != nil {
+			return nil, err
+		}
+		return c.Plan()
 	}
 	least, err := ix.leastPeak(points)
 	if err != nil {
@@ -138,33 +141,49 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 	return nil, &InfeasibleError{Budget: o.Budget, Least: least, LowerBound: LowerBound(p)}
 }
 
+// A Candidate is a plan that the search behind "optimal" found.
+type Candidate struct {
+	// Overhead is the share of the plain step's work that it repeats.
+	Overhead float64
+	ix       *index
+	q        *point
+}
+
+// Plan returns the plan, with the schedule that its file can run.
+func (c Candidate) Plan() (*Plan, error) { return c.ix.settledAt(c.q) }
+
 // Ascending yields the plans that the search behind "optimal" found and whose
 // own peak keeps the budget in bytes, by ascending work: Solve returns the
 // first, and who has reasons not to take it goes on. For a smaller budget there
 // are fewer plans, never others.
-func Ascending(p *Problem, budget int64) iter.Seq2[*Plan, error] {
-	return func(yield func(*Plan, error) bool) {
+func Ascending(p *Problem, budget int64) iter.Seq2[Candidate, error] {
+	return func(yield func(Candidate, error) bool) {
 		if !p.HasBackward() {
-			yield(nil, ErrNoBackward)
+			yield(Candidate{}, ErrNoBackward)
 			return
 		}
 		ix := p.indexed()
 		points := ix.explored().front.points
 		for k := len(points) - 1; k >= 0; k-- {
 			q := points[k]
-			if q.peak-q.peak/8 > budget {
+			if beyond(q.peak, budget) {
 				continue
 			}
-			peak, err := ix.judged(q)
+			peak, err := ix.judged(q, budget)
 			if err == nil && peak > budget {
 				continue
 			}
-			if !yield(q.plan, err) {
+			if !yield(Candidate{q.overhead, ix, q}, err) {
 				return
 			}
 		}
 	}
 }
+
+// beyond reports a peak that lies so far above a budget that neither counting
+// barriers nor settling would bring it down: the first shuffles which dead
+// buffer is taken, the second moves a few values.
+func beyond(peak, budget int64) bool { return peak-peak/64-2*smallBytes > budget }
 
 // planAt makes the plan of a point.
 func (ix *index) planAt(strategy string, q *point) *Plan {
@@ -176,26 +195,51 @@ func (ix *index) unsettled(strategy string, q *point) *Plan {
 	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal}
 }
 
-// judged returns the judge's peak of a point, asking once.
-func (ix *index) judged(q *point) (int64, error) {
+// judged returns the judge's peak of a point: of its own order, or of the
+// settled one where the first lies a little above the limit.
+func (ix *index) judged(q *point, limit int64) (int64, error) {
+	if q.counted > 0 && (q.counted <= limit || beyond(q.counted, limit)) {
+		return q.counted, nil
+	}
 	if q.plan == nil {
-		s, err := ix.p.settled(ix.unsettled("optimal", q))
+		s, err := ix.p.count(ix.unsettled("optimal", q))
 		if err != nil {
 			return 0, err
 		}
+		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || beyond(s.peak, limit) {
+			return s.peak, nil
+		}
+		s = ix.p.settled(s)
 		q.plan, q.judged = s.plan, s.peak
 	}
 	return q.judged, nil
+}
+
+// settledAt returns the plan of a point.
+func (ix *index) settledAt(q *point) (*Plan, error) {
+	if q.plan == nil {
+		s, err := ix.p.count(ix.unsettled("optimal", q))
+		if err != nil {
+			return nil, err
+		}
+		s = ix.p.settled(s)
+		q.plan, q.judged = s.plan, s.peak
+	}
+	return q.plan, nil
 }
 
 // leastPeak judges the low end of the frontier.
 func (ix *index) leastPeak(points []*point) (int64, error) {
 	least := int64(-1)
 	for _, q := range points {
-		if least >= 0 && q.peak-q.peak/8 > least {
+		if least >= 0 && beyond(q.peak, least) {
 			break
 		}
-		peak, err := ix.judged(q)
+		limit := least - 1
+		if least < 0 {
+			limit = q.peak // any
+		}
+		peak, err := ix.judged(q, limit)
 		if err != nil {
 			return 0, err
 		}

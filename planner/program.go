@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -72,11 +73,15 @@ type expander struct {
 	p        *Problem
 	ix       *index
 	schedule []int
-	born     [][]int // value -> position of each copy
-	lastRead [][]int // value -> last position that reads each copy
+	// made lists the instances of values in the order in which they are made,
+	// with the places that make them and that read them last, or -1.
 	made     []ValueInstance
 	madeAt   []int
-	seen     map[string]bool
+	lastRead []int
+	latest   []int // value -> place in made of its latest copy, or -1
+	// seen lists by operator the repeated instances that there are.
+	seen map[int][]*Instance
+	room []ValueInstance // for the instances' lists
 }
 
 // Expand spells out a plan. The plan must pass Plan.Check.
@@ -84,8 +89,7 @@ func Expand(p *Problem, pl *Plan) (*Program, error) {
 	if err := pl.Check(p); err != nil {
 		return nil, err
 	}
-	e := &expander{p: p, ix: p.indexed(), schedule: pl.Schedule,
-		born: make([][]int, len(p.Values)), lastRead: make([][]int, len(p.Values)), seen: make(map[string]bool)}
+	e := &expander{p: p, ix: p.indexed(), schedule: pl.Schedule, latest: make([]int, len(p.Values)), seen: make(map[int][]*Instance)}
 	prog := e.resolve()
 	prog.Conceal = pl.Conceal
 	e.anchor(prog, pl.Anchors)
@@ -99,6 +103,17 @@ func Expand(p *Problem, pl *Plan) (*Program, error) {
 func (e *expander) resolve() *Program {
 	prog := &Program{Instances: make([]Instance, len(e.schedule))}
 	copies := make([]int, len(e.p.Ops))
+	reads, made := 0, 0
+	for _, op := range e.schedule {
+		n := &e.p.Graph.Nodes[op]
+		reads += len(n.Inputs) + len(n.Captures)
+		made += len(n.Outputs)
+	}
+	e.room = make([]ValueInstance, reads)
+	e.made, e.madeAt, e.lastRead = make([]ValueInstance, 0, made), make([]int, 0, made), make([]int, 0, made)
+	for v := range e.latest {
+		e.latest[v] = -1
+	}
 	for pos, op := range e.schedule {
 		n := &e.p.Graph.Nodes[op]
 		prog.Instances[pos] = Instance{Op: op, Copy: copies[op],
@@ -107,10 +122,10 @@ func (e *expander) resolve() *Program {
 			if v == ortmodel.None {
 				continue
 			}
-			e.born[v] = append(e.born[v], pos)
-			e.lastRead[v] = append(e.lastRead[v], -1)
+			e.latest[v] = len(e.made)
 			e.made = append(e.made, ValueInstance{v, copies[op]})
 			e.madeAt = append(e.madeAt, pos)
+			e.lastRead = append(e.lastRead, -1)
 		}
 		copies[op]++
 	}
@@ -121,12 +136,16 @@ func (e *expander) bind(values []int, pos int) []ValueInstance {
 	if len(values) == 0 {
 		return nil
 	}
-	list := make([]ValueInstance, len(values))
+	list := e.room[:len(values):len(values)]
+	e.room = e.room[len(values):]
 	for k, v := range values {
 		list[k] = ValueInstance{Value: v}
-		if v != ortmodel.None && len(e.born[v]) > 0 {
-			list[k].Copy = len(e.born[v]) - 1
-			e.lastRead[v][list[k].Copy] = pos
+		if v == ortmodel.None {
+			continue
+		}
+		if at := e.latest[v]; at >= 0 {
+			list[k].Copy = e.made[at].Copy
+			e.lastRead[at] = pos
 		}
 	}
 	return list
@@ -148,14 +167,10 @@ func (e *expander) addBarriers(prog *Program) error {
 		for made < len(e.made) && e.madeAt[made] < start {
 			made++
 		}
-		if !e.allOriginal(in) && !e.seen[signature(in)] {
-			e.seen[signature(in)] = true
-			continue
-		}
-		if !e.barrier(in, start, made) {
+		if (e.allOriginal(in) || e.taken(in)) && !e.barrier(in, start, made) {
 			return fmt.Errorf("expand: %q: copy %d has no value to wait for", e.p.Ops[in.Op].Name, in.Copy)
 		}
-		e.seen[signature(in)] = true
+		e.seen[in.Op] = append(e.seen[in.Op], in)
 	}
 	return nil
 }
@@ -186,9 +201,14 @@ func (e *expander) allOriginal(in *Instance) bool {
 	return true
 }
 
-// signature tells instances apart as ONNX Runtime would.
-func signature(in *Instance) string {
-	return fmt.Sprint(in.Op, in.Inputs, in.Captures, in.Barriers)
+// taken reports a repeated instance that ONNX Runtime could not tell from in.
+func (e *expander) taken(in *Instance) bool {
+	for _, s := range e.seen[in.Op] {
+		if slices.Equal(s.Inputs, in.Inputs) && slices.Equal(s.Captures, in.Captures) && slices.Equal(s.Barriers, in.Barriers) {
+			return true
+		}
+	}
+	return false
 }
 
 // barrier puts in's main input behind the best trigger that makes in unlike
@@ -198,13 +218,13 @@ func (e *expander) barrier(in *Instance, start, made int) bool {
 	if k < 0 {
 		return false
 	}
-	try := func(accept func(v ValueInstance, at int) bool) bool {
-		for i := made - 1; i >= 0; i-- {
-			if !accept(e.made[i], e.madeAt[i]) {
+	try := func(from int, accept func(i int, v ValueInstance) bool) bool {
+		for i := made - 1; i >= 0 && e.madeAt[i] >= from; i-- {
+			if !accept(i, e.made[i]) {
 				continue
 			}
 			in.Barriers = []Barrier{{Input: k, Trigger: e.made[i]}}
-			if !e.seen[signature(in)] {
+			if !e.taken(in) {
 				return true
 			}
 		}
@@ -212,18 +232,16 @@ func (e *expander) barrier(in *Instance, start, made int) bool {
 		return false
 	}
 	class := e.p.Graph.Values[in.Inputs[k].Value].Class
-	near := start - 40
-	live := func(v ValueInstance) bool {
-		return e.p.Values[v.Value].Role != Index && e.lastRead[v.Value][v.Copy] >= start
+	live := func(i int, v ValueInstance) bool {
+		return e.p.Values[v.Value].Role != Index && e.lastRead[i] >= start
 	}
 	backward := func(v ValueInstance) bool { return !e.p.Ops[e.ix.producer[v.Value]].Forward }
-	return try(func(v ValueInstance, at int) bool { // a live gradient of the same shape
-		return at >= near && live(v) && backward(v) && class >= 0 && e.p.Graph.Values[v.Value].Class == class
-	}) || try(func(v ValueInstance, at int) bool { // a live gradient
-		return live(v) && backward(v)
-	}) || try(func(v ValueInstance, at int) bool { // anything alive
-		return live(v)
-	}) || try(func(v ValueInstance, at int) bool { return e.p.Values[v.Value].Role != Index })
+	return try(start-40, func(i int, v ValueInstance) bool { // a live gradient of the same shape
+		return live(i, v) && backward(v) && class >= 0 && e.p.Graph.Values[v.Value].Class == class
+	}) || try(0, func(i int, v ValueInstance) bool { // a live gradient
+		return live(i, v) && backward(v)
+	}) || try(0, live) || // anything alive
+		try(0, func(_ int, v ValueInstance) bool { return e.p.Values[v.Value].Role != Index })
 }
 
 // mainInput picks the input to guard: an activation before a parameter before
@@ -300,21 +318,30 @@ func (pr *Program) Schedule(p *Problem, order []int) []int {
 // Graph returns the program as ONNX Runtime would see it, each barrier one
 // view node, nodes in the program's order. first[i] is the node of instance i.
 func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {
-	g = &ortmodel.Graph{Values: append([]ortmodel.Value(nil), p.Graph.Values...)}
-	at := make(map[ValueInstance]int)
+	copies, reads, made := 0, 0, 0
+	for i := range pr.Instances {
+		in := &pr.Instances[i]
+		reads, made = reads+len(in.Inputs)+len(in.Captures), made+len(p.Graph.Nodes[in.Op].Outputs)
+		if in.Copy > 0 {
+			copies += len(p.Graph.Nodes[in.Op].Outputs)
+		}
+	}
+	g = &ortmodel.Graph{Values: make([]ortmodel.Value, len(p.Graph.Values), len(p.Graph.Values)+copies+copies/4),
+		Nodes: make([]ortmodel.Node, 0, len(pr.Instances)+copies/4)}
+	copy(g.Values, p.Graph.Values)
+	first = make([]int, 0, len(pr.Instances))
+	at := make([][]int, len(p.Values)) // value -> the numbers of its copies from 1 on
 	number := func(v ValueInstance) int {
 		if v.Value == ortmodel.None || v.Copy == 0 {
 			return v.Value
 		}
-		id, ok := at[v]
-		if !ok {
-			id = len(g.Values)
-			at[v] = id
+		for len(at[v.Value]) < v.Copy {
+			at[v.Value] = append(at[v.Value], len(g.Values))
 			val := p.Graph.Values[v.Value]
 			val.Kind = ortmodel.Inner
 			g.Values = append(g.Values, val)
 		}
-		return id
+		return at[v.Value][v.Copy-1]
 	}
 	type key struct {
 		in      int
@@ -322,19 +349,27 @@ func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {
 	}
 	barriers := make(map[key]int)
 	concealed := pr.Concealed()
+	room := make([]int, reads+made) // for the nodes' lists
+	list := func(n int) (l []int) {
+		if n > 0 {
+			l, room = room[:n:n], room[n:]
+		}
+		return l
+	}
 	for i := range pr.Instances {
 		in := &pr.Instances[i]
 		src := &p.Graph.Nodes[in.Op]
-		n := ortmodel.Node{Alias: src.Alias, InPlace: src.InPlace, Scratch: src.Scratch}
-		for _, v := range in.Inputs {
-			n.Inputs = append(n.Inputs, number(v))
+		n := ortmodel.Node{Alias: src.Alias, InPlace: src.InPlace, Scratch: src.Scratch,
+			Inputs: list(len(in.Inputs)), Captures: list(len(in.Captures)), Outputs: list(len(src.Outputs))}
+		for k, v := range in.Inputs {
+			n.Inputs[k] = number(v)
 		}
-		for _, v := range in.Captures {
-			n.Captures = append(n.Captures, number(v))
+		for k, v := range in.Captures {
+			n.Captures[k] = number(v)
 		}
-		for _, v := range src.Outputs {
+		for k, v := range src.Outputs {
 			id := number(ValueInstance{v, in.Copy})
-			n.Outputs = append(n.Outputs, id)
+			n.Outputs[k] = id
 			if i >= concealed && id >= 0 && g.Values[id].Kind == ortmodel.Inner {
 				g.Values[id].Class = ortmodel.None
 			}

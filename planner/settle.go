@@ -11,13 +11,13 @@ import "github.com/onnx-remat/remat/ortmodel"
 // step would hold more:
 //
 //	all wait ─▶ no worse? done
-//	         └▶ one after the other waits, as long as that is no worse
+//	         └▶ half of them, the other half, then halves of what is worse
 //
 // What comes out is the order that the written file runs, strays included.
 
 const (
 	maxSettleRounds = 3
-	maxSettleTries  = 32
+	maxSettleTries  = 48
 )
 
 // A settled plan is spelled out and counted.
@@ -26,6 +26,7 @@ type settled struct {
 	prog   *Program
 	graph  *ortmodel.Graph
 	first  []int
+	orders *ortmodel.Schedules
 	sim    *ortmodel.Simulator
 	wanted []int
 	peak   int64
@@ -45,50 +46,67 @@ func (p *Problem) count(pl *Plan) (*settled, error) {
 	}
 	s.sim = ortmodel.NewSimulator(s.graph)
 	s.peak = s.sim.Peak(s.wanted)
-	s.strays = ortmodel.Strays(s.graph, s.wanted)
+	s.orders = ortmodel.NewSchedules(s.graph)
+	s.strays = s.orders.Strays(s.wanted)
 	return s, nil
 }
 
 // settle returns the plan with the schedule that the written file will run.
 func (p *Problem) settle(pl *Plan) *Plan {
-	s, err := p.settled(pl)
+	s, err := p.count(pl)
 	if err != nil {
 		return pl // which Expand refuses again where it is used
 	}
-	return s.plan
+	return p.settled(s).plan
 }
 
-func (p *Problem) settled(pl *Plan) (*settled, error) {
-	s, err := p.count(pl)
-	if err != nil {
-		return nil, err
-	}
+// settled returns the counted plan with as few strays as it takes.
+func (p *Problem) settled(s *settled) *settled {
 	for round := 0; round < maxSettleRounds && len(s.strays) > 0; round++ {
-		next := p.waiting(s, ortmodel.Lazy(s.graph, s.wanted))
+		next, all := p.waiting(s, s.orders.Lazy(s.wanted)), false
 		if next == nil {
-			next = p.waiting(s, s.fewer())
+			var order []int
+			order, all = s.fewer()
+			next = p.waiting(s, order)
 		}
-		if next == nil {
+		if next != nil {
+			s = next
+		}
+		if next == nil || all {
 			break
 		}
-		s = next
 	}
-	return s, nil
+	return s
 }
 
-// fewer lets one stray after the other wait and returns the order with those
-// left without which the step would hold more.
-func (s *settled) fewer() []int {
-	kept := s.strays
-	order, peak := s.wanted, s.peak
-	for k := len(s.strays) - 1; k >= max(0, len(s.strays)-maxSettleTries); k-- {
-		without := append(append([]ortmodel.Stray(nil), kept[:k]...), kept[k+1:]...)
-		o := ortmodel.Lazy(s.graph, s.wanted, without...)
-		if p := s.sim.Peak(o); p <= peak {
-			kept, order, peak = without, o, p
+// fewer lets stretches of strays wait, the longest first, and returns the order
+// with those left without which the step would hold more; all: each stray left
+// was tried alone.
+func (s *settled) fewer() (order []int, all bool) {
+	type stretch struct{ from, to int }
+	n := len(s.strays)
+	waits := make([]bool, n)
+	order = s.wanted
+	untried := []stretch{{0, n / 2}, {n / 2, n}}
+	for try := 0; try < maxSettleTries && len(untried) > 0; try++ {
+		u := untried[0]
+		untried = untried[1:]
+		var kept []ortmodel.Stray
+		for k := range s.strays {
+			if !waits[k] && (k < u.from || k >= u.to) {
+				kept = append(kept, s.strays[k])
+			}
+		}
+		if o := s.orders.Lazy(s.wanted, kept...); s.sim.Peak(o) <= s.peak {
+			order = o
+			for k := u.from; k < u.to; k++ {
+				waits[k] = true
+			}
+		} else if mid := (u.from + u.to) / 2; mid > u.from {
+			untried = append(untried, stretch{u.from, mid}, stretch{mid, u.to})
 		}
 	}
-	return order
+	return order, len(untried) == 0
 }
 
 // waiting returns the plan that runs an order of s's graph, or nil if that is

@@ -33,6 +33,7 @@ const (
 	keyMaxFold     = "optimization.constant_folding_max_output_size_in_bytes"
 	keyModelFolder = "session.model_external_initializers_file_folder_path"
 	keyNoPacking   = "session.disable_prepacking"
+	keySpinning    = "session.inter_op.allow_spinning"
 )
 
 // OptimizeOptions say how a model is optimized.
@@ -267,7 +268,7 @@ func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([
 	o.OptimizedPath = filepath.Join(dir, "optimized.onnx")
 	o.Allocator = ort.NoArena
 	o.Unplanned = o.Provider != ort.CUDA // which knows no parallel execution
-	config := map[string]string{keyNoPacking: "1"}
+	config := map[string]string{keyNoPacking: "1", keySpinning: "0"}
 	maps.Copy(config, o.Config)
 	o.Config = config
 	s, err := e.sessionOf(model, folder, o)

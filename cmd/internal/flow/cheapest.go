@@ -25,10 +25,9 @@ const maxFiles = 64
 
 // A line is what one form of the graph offers.
 type line struct {
-	form     *Prepared
-	next     func() (*planner.Plan, error, bool)
-	plan     *planner.Plan // the next one; nil: no more
-	overhead float64
+	form *Prepared
+	next func() (planner.Candidate, error, bool)
+	plan *planner.Candidate // the next one; nil: no more
 }
 
 // cheapest returns the plan with the least work whose file keeps the budget, the
@@ -83,7 +82,7 @@ type trial struct {
 // try returns the file of a line's next plan if it keeps the budget, else nil,
 // and goes on to the one behind it.
 func (t *trial) try(l *line) (*Planned, error) {
-	r, kept, err := t.p.keeping(t.budget, l.form, l.plan)
+	r, kept, err := t.p.keeping(t.budget, l)
 	if err != nil || kept {
 		return r, err
 	}
@@ -96,7 +95,7 @@ func (t *trial) try(l *line) (*Planned, error) {
 // free looks at plans without work, which no other form can undercut.
 func (t *trial) free(lines []*line) (*Planned, error) {
 	for _, l := range lines {
-		for l.plan != nil && l.overhead == 0 {
+		for l.plan != nil && l.plan.Overhead == 0 {
 			if r, err := t.try(l); r != nil || err != nil {
 				return r, err
 			}
@@ -109,7 +108,7 @@ func (t *trial) free(lines []*line) (*Planned, error) {
 func first(lines []*line) *line {
 	var best *line
 	for _, l := range lines {
-		if l.plan != nil && (best == nil || l.overhead < best.overhead) {
+		if l.plan != nil && (best == nil || l.plan.Overhead < best.plan.Overhead) {
 			best = l
 		}
 	}
@@ -120,12 +119,10 @@ func first(lines []*line) *line {
 func (p *Planner) advance(l *line) error {
 	defer p.solving()()
 	plan, err, ok := l.next()
-	if l.plan = plan; !ok || err != nil {
+	if l.plan = &plan; !ok || err != nil {
 		l.plan = nil
-		return err
 	}
-	l.overhead = plan.Overhead(l.form.Analysis.Problem)
-	return nil
+	return err
 }
 
 // problems are the form's planning problem and, where it has casts, the one in

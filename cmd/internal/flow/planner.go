@@ -231,15 +231,20 @@ func (p *Planner) solving() func() {
 // overhead is the share of the work that is done again.
 func (r *Planned) overhead() float64 { return r.Plan.Overhead(r.Problem) }
 
-// keeping writes a plan's file and reports that it keeps the budget. The file is
+// keeping writes the file of a line's plan and reports that it keeps the budget. The file is
 // first predicted as it stands, which is quick, and only what keeps the budget
 // then is finished.
-func (p *Planner) keeping(budget Budget, form *Prepared, plan *planner.Plan) (*Planned, bool, error) {
-	r, err := p.applyOnce(nil, form, plan)
+func (p *Planner) keeping(budget Budget, l *line) (*Planned, bool, error) {
+	done := p.solving()
+	plan, err := l.plan.Plan()
+	if done(); err != nil {
+		return nil, false, err
+	}
+	r, err := p.applyOnce(nil, l.form, plan)
 	if err != nil || budget.miss(r.Prediction) > 0 {
 		return r, false, err
 	}
-	if r, err = p.apply(p.engine, form, plan); err != nil {
+	if r, err = p.apply(p.engine, l.form, plan); err != nil {
 		return nil, false, err
 	}
 	return r, budget.Keeps(r.Prediction), nil
