@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand"
 	"testing"
-	"time"
 )
 
 // budgets returns n budgets from most down to least.
@@ -107,17 +106,62 @@ func TestPareto(t *testing.T) {
 	}
 }
 
+// A search simulates so many executions of operators and no more, whatever the
+// machine: a number that does not grow, and for each operator of a large graph
+// so many.
+const (
+	searchExecutions      = 1_300_000
+	searchExecutionsPerOp = 450
+)
+
+func TestSearchGrowsWithTheGraph(t *testing.T) {
+	for _, layers := range sweptLayers {
+		p := transformer(layers, 8192, 768, 1024, 12)
+		if _, err := Solve(p, "optimal", 0); err != nil {
+			t.Fatal(err)
+		}
+		done, limit := p.indexed().events, int64(searchExecutions+searchExecutionsPerOp*len(p.Ops))
+		if t.Logf("%d layers, %d operators: %d executions simulated", layers, len(p.Ops), done); done > limit {
+			t.Errorf("%d layers, %d operators: %d executions simulated, %d are allowed", layers, len(p.Ops), done, limit)
+		}
+	}
+}
+
+// Of the strays of random orders most can wait, and none that waits costs
+// memory.
+func TestSettlingLeavesFewStrays(t *testing.T) {
+	r := rand.New(rand.NewSource(5))
+	before, after := 0, 0
+	for i := range 100 {
+		p := random(r, 30)
+		order := topologicalFrom(&p.Graph, r.Perm(len(p.Ops)))
+		s, err := p.count(&Plan{Schedule: order})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := p.settled(s)
+		if e.peak > s.peak || len(e.strays) > len(s.strays) {
+			t.Errorf("problem %d: %d strays at %d bytes, settled %d at %d", i, len(s.strays), s.peak, len(e.strays), e.peak)
+		}
+		before, after = before+len(s.strays), after+len(e.strays)
+	}
+	if t.Logf("%d strays, %d settled", before, after); before < 100 || after > before/4 {
+		t.Errorf("of %d strays %d are left", before, after)
+	}
+}
+
+var sweptLayers = []int{2, 6, 12, 24, 48, 96}
+
 func BenchmarkOptimal(b *testing.B) {
-	for _, layers := range []int{2, 6, 12, 24, 48, 96} {
+	for _, layers := range sweptLayers {
 		b.Run(fmt.Sprint(layers), func(b *testing.B) {
 			for b.Loop() {
 				p := transformer(layers, 8192, 768, 1024, 12)
-				start := time.Now()
-				if _, err := Solve(p, "optimal", 1<<50); err != nil {
+				if _, err := Solve(p, "optimal", 0); err != nil {
 					b.Fatal(err)
 				}
 				b.ReportMetric(float64(len(p.Ops)), "ops")
-				_ = start
+				b.ReportMetric(float64(p.indexed().events), "executions")
 			}
 		})
 	}
