@@ -16,13 +16,17 @@ import (
 // Apply replaces the region by that many parts, which Parts must have returned.
 // The graph stays topologically sorted.
 func (r *Region) Apply(types build.Typer, parts int) error {
-	return r.apply(types, parts, "remat/chunk/", nil)
+	if err := r.apply(types, parts, "remat/chunk/", nil); err != nil {
+		return err
+	}
+	return r.graph.SortTopologically()
 }
 
 // pieces are the parts of values that were made in parts by one region and are
 // read in parts by another, so that the whole never exists.
 type pieces map[*onnx.Value][]*onnx.Value
 
+// apply leaves the new nodes at the end of the graph, for the caller to sort.
 func (r *Region) apply(types build.Typer, parts int, prefix string, shared pieces) error {
 	if parts < 2 {
 		return &SkipError{r.Logits.Name, "no number of equal parts greater than one divides its extents"}
@@ -40,7 +44,7 @@ func (r *Region) apply(types build.Typer, parts int, prefix string, shared piece
 	if err := a.join(); err != nil {
 		return fmt.Errorf("pass chunk: %w", err)
 	}
-	return r.graph.SortTopologically()
+	return nil
 }
 
 type applier struct {
