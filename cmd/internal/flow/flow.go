@@ -86,8 +86,12 @@ type Prepared struct {
 
 	// pinned is the planning problem in which casts run once; see problems.
 	pinned *planner.Problem
-	// settled: no optimization level of ONNX Runtime changes the model.
-	settled bool
+	// look, if there is one, says of the model as it is first written whether
+	// it is worth asking ONNX Runtime about.
+	look func() (bool, error)
+	// settled: no optimization level of ONNX Runtime changes the model; guarded:
+	// it is not as it was first written.
+	settled, guarded bool
 	// ran is the plan's schedule as the rewritten file runs it.
 	ran []int
 }

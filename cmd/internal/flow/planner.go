@@ -43,12 +43,8 @@ type Planner struct {
 	turned   *Planner
 	opts     Options
 	variants []*Prepared // the graph as asked for, then what optimal may take
+	chosen   int         // of choices, those that variants has or that change nothing
 }
-
-// choices are the forms of a graph among which a strategy that looks for the
-// best plan may choose, unless the user did: the graph as it is, with its loss
-// in slices, and with wide products in parts too.
-var choices = []struct{ chunk, tile int }{{0, 0}, {AutoChunk, 0}, {AutoChunk, AutoChunk}}
 
 // Planned is a plan with the file that it leads to.
 type Planned struct {
@@ -83,7 +79,7 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 	if err != nil {
 		return nil, err
 	}
-	scheduled, err := p.applyOnce(nil, base, none)
+	scheduled, err := p.applyOnce(Budget{}, nil, base, none)
 	if err != nil {
 		return nil, err
 	}
@@ -95,23 +91,6 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 
 // Problem is the planning problem of the graph as it was asked for.
 func (p *Planner) Problem() *planner.Problem { return p.variants[0].Analysis.Problem }
-
-// candidates are the forms of the graph that a strategy may choose from.
-func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
-	if !Budgeted(strategy) || p.opts.Chunk != 0 || p.opts.Tile != 0 || p.opts.AsIs || !p.Problem().HasBackward() {
-		return p.variants[:1], nil
-	}
-	for _, c := range choices[len(p.variants):] {
-		o := p.opts
-		o.Chunk, o.Tile = c.chunk, c.tile
-		v, err := Prepare(p.engine, p.given, o)
-		if err != nil {
-			return nil, err
-		}
-		p.variants = append(p.variants, v)
-	}
-	return p.variants, nil
-}
 
 // A proposal is a plan for one form of the graph with the peak that the judge
 // gives it, in bytes.
@@ -240,11 +219,8 @@ func (p *Planner) keeping(budget Budget, l *line) (*Planned, bool, error) {
 	if done(); err != nil {
 		return nil, false, err
 	}
-	r, err := p.applyOnce(nil, l.form, plan)
-	if err != nil || budget.miss(r.Prediction) > 0 {
-		return r, false, err
-	}
-	if r, err = p.apply(p.engine, l.form, plan); err != nil {
+	r, err := p.applyWithin(budget, p.engine, l.form, plan)
+	if err != nil {
 		return nil, false, err
 	}
 	return r, budget.Keeps(r.Prediction), nil
@@ -309,9 +285,15 @@ const maxReapply = 3
 // schedule that the file runs, and leads to this file itself: writing can move
 // an update behind a reader that is computed again, or merge equal nodes.
 func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
+	return p.applyWithin(Budget{}, engine, base, plan)
+}
+
+// applyWithin is apply, but where the file misses a budget as it stands, nothing
+// is guarded, and the prediction is of that.
+func (p *Planner) applyWithin(budget Budget, engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
 	for try := 0; ; try++ {
-		r, err := p.applyOnce(engine, base, plan)
-		if err != nil || try == maxReapply || slices.Equal(r.Prepared.ran, plan.Schedule) {
+		r, err := p.applyOnce(budget, engine, base, plan)
+		if err != nil || budget.miss(r.Prediction) > 0 || try == maxReapply || slices.Equal(r.Prepared.ran, plan.Schedule) {
 			return r, err
 		}
 		next := *plan
@@ -324,7 +306,7 @@ func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Pl
 }
 
 // applyOnce writes a plan's file, whatever schedule it runs.
-func (p *Planner) applyOnce(engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
+func (p *Planner) applyOnce(budget Budget, engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
 	problem := base.Analysis.Problem
 	verdict, err := planner.Judge(problem, plan)
 	if err != nil {
@@ -341,6 +323,13 @@ func (p *Planner) applyOnce(engine *runtime.Engine, base *Prepared, plan *planne
 	if err := fresh.Analyze(); err != nil {
 		return nil, err
 	}
+	var first *predict.Prediction // of the file as it is first written
+	if !budget.none() {
+		fresh.look = func() (ok bool, err error) {
+			first, err = p.predicted(nil, fresh)
+			return err == nil && budget.miss(first) <= 0, err
+		}
+	}
 	if err := fresh.Rewrite(engine, plan); err != nil {
 		return nil, err
 	}
@@ -349,18 +338,25 @@ func (p *Planner) applyOnce(engine *runtime.Engine, base *Prepared, plan *planne
 		LowerBound: planner.LowerBound(problem), Prepared: fresh,
 		Reports: append(slices.Clone(base.Reports), fresh.Reports...),
 	}
-	written, err := m.Clone()
-	if err != nil {
-		return nil, err
-	}
 	if fresh.settled && p.opts.OptLevel != 99 { // there the layout of convolutions may still change
 		engine = nil
 	}
-	if r.Prediction, err = Predict(engine, written, fresh.Analysis.Roles, p.opts, nil); err != nil {
-		return nil, err
+	if r.Prediction = first; first == nil || budget.miss(first) <= 0 && (engine != nil || fresh.guarded) {
+		if r.Prediction, err = p.predicted(engine, fresh); err != nil {
+			return nil, err
+		}
 	}
 	r.Peak = r.Prediction.LivePeak
 	return r, nil
+}
+
+// predicted predicts the model of a written file.
+func (p *Planner) predicted(engine *runtime.Engine, written *Prepared) (*predict.Prediction, error) {
+	m, err := written.Model.Clone()
+	if err != nil {
+		return nil, err
+	}
+	return Predict(engine, m, written.Analysis.Roles, p.opts, nil)
 }
 
 // retype copies inferred types to a clone's values.

@@ -51,11 +51,19 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 			break
 		}
 		p.Model.Graph.AnnotateTypes() // what ONNX Runtime fuses depends on the shapes that it knows
+		if p.look != nil && round == 0 {
+			rewrite.ShareConstants(p.Model.Graph)
+			if ok, err := p.look(); err != nil {
+				return err
+			} else if !ok {
+				break
+			}
+		}
 		left, same, err := p.survivors(e)
 		if err != nil {
 			return err
 		}
-		p.settled = same
+		p.settled, p.guarded = same, round > 0
 		more := 0
 		if order, more = rewrite.Guard(p.Model.Graph, order, left); more == 0 {
 			break
