@@ -79,7 +79,11 @@ func examples(text string) []string {
 			for _, l := range strings.Split(strings.ReplaceAll(m[2], "\\\n", " "), "\n") {
 				if l = strings.TrimPrefix(l, "bin/"); strings.HasPrefix(l, "remat ") {
 					l, _, _ = strings.Cut(l, " #")
+					l, file, redirected := strings.Cut(l, " > ")
 					lines = append(lines, "exec "+strings.TrimSpace(l))
+					if redirected {
+						lines = append(lines, "cp stdout "+strings.TrimSpace(file))
+					}
 				}
 			}
 		case "python":
@@ -115,16 +119,19 @@ func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs("training_model.onnx"), data, 0o644))
 }
 
-// TestContract: docs/cli.md names every command and every flag that there is.
+// TestContract: docs/cli.md names every command and every flag that there is, and
+// no other.
 func TestContract(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	app := newApp(newEnv(context.Background(), io.Discard, io.Discard))
+	have := map[string]bool{"--help": true, "--version": true}
 	check := func(command string, flags []cli.Flag) {
 		for _, f := range flags {
 			name := f.Names()[0]
+			have["--"+name] = true
 			if name == "help" || name == "version" {
 				continue
 			}
@@ -143,5 +150,10 @@ func TestContract(t *testing.T) {
 			t.Errorf("docs/cli.md does not name the command %s", c.Name)
 		}
 		check(c.Name, c.Flags)
+	}
+	for _, flag := range regexp.MustCompile(`--[a-z][a-z0-9-]*`).FindAllString(string(text), -1) {
+		if !have[flag] {
+			t.Errorf("docs/cli.md names %s, which no command has", flag)
+		}
 	}
 }
