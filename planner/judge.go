@@ -33,7 +33,7 @@ func Judge(p *Problem, pl *Plan) (Verdict, error) {
 	return v, nil
 }
 
-// Overhead is the share of the plain step's work that the plan repeats.
+// Overhead is the share of the plain step's work that is done on top of it.
 func (pl *Plan) Overhead(p *Problem) float64 { return overhead(p, pl.RecomputeFLOPs(p)) }
 
 func overhead(p *Problem, again int64) float64 {

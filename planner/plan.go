@@ -94,7 +94,8 @@ func (pl *Plan) Recomputed(p *Problem) []int {
 	return again
 }
 
-// RecomputeFLOPs returns the work added to the plain step.
+// RecomputeFLOPs returns the work added to the plain step, by the plan and by
+// the form of the graph that it is for.
 func (pl *Plan) RecomputeFLOPs(p *Problem) int64 {
 	var sum int64
 	for _, op := range pl.Schedule {

@@ -73,6 +73,9 @@ type Problem struct {
 	Values []ValueInfo
 	// Loss is the value that the forward part computes.
 	Loss int
+	// Added is the work, in FLOPs, that this form of the graph does on top of
+	// the one it was made from; it counts as repeated.
+	Added int64
 	// Static: all shapes are numbers, so that ONNX Runtime plans reuse, and a
 	// plan may conceal them.
 	Static bool
@@ -103,9 +106,9 @@ func (p *Problem) HasBackward() bool {
 	return false
 }
 
-// FLOPs returns the work of the plain step.
+// FLOPs returns the work of the plain step, without what was added to it.
 func (p *Problem) FLOPs() int64 {
-	var sum int64
+	sum := -p.Added
 	for i := range p.Ops {
 		sum += p.Ops[i].FLOPs
 	}

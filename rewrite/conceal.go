@@ -15,9 +15,11 @@ package rewrite
 // on,
 //
 //   - a large value from before is read through a view whose shape is
-//     computed (its own extents, joined with an empty tensor);
-//   - a Reshape or Expand to constant extents gets them the same way, and so
-//     does the shape that a barrier puts together;
+//     computed (its own extents, joined with an empty tensor), and so are a
+//     graph output, which always has a type, and an input or initializer that
+//     alone would tell the shape of what is computed from it;
+//   - a Reshape, Expand or ConstantOfShape to constant extents gets them the
+//     same way, and so does the shape that a barrier puts together;
 //   - the inner types are declared without extents and rank.
 //
 // The empty tensor is a slice of an input that ends at a computed zero, so even
@@ -45,8 +47,8 @@ type concealer struct {
 	b     *build.Builder
 	from  *onnx.Value                 // some input
 	empty *onnx.Value                 // int64, no elements, of unknown length
-	early map[*onnx.Value]bool        // made before
-	views map[*onnx.Value]*onnx.Value // of early values
+	known map[*onnx.Value]bool        // large values that keep their types
+	views map[*onnx.Value]*onnx.Value // of known values
 	dims  map[*onnx.Value]*onnx.Value // constant extents, computed
 }
 
@@ -54,16 +56,16 @@ type concealer struct {
 // the order with the new nodes.
 func conceal(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, Report) {
 	report := Report{Pass: "conceal", Requested: len(order) - from}
-	c := &concealer{b: build.New(g, nil, concealPrefix), early: map[*onnx.Value]bool{},
+	c := &concealer{b: build.New(g, nil, concealPrefix), known: map[*onnx.Value]bool{},
 		views: map[*onnx.Value]*onnx.Value{}, dims: map[*onnx.Value]*onnx.Value{}}
 	if !c.source(g) {
 		report.skip("all", "the graph has no numeric input of known rank")
 		return order, report
 	}
-	for _, n := range order[:from] {
+	for i, n := range order {
 		for _, v := range n.Outputs {
-			if v != nil && worthHiding(v) {
-				c.early[v] = true
+			if v != nil && worthHiding(v) && (i < from || v.IsOutput()) {
+				c.known[v] = true
 			}
 		}
 	}
@@ -141,21 +143,56 @@ func (c *concealer) nothing() *onnx.Value {
 
 // inputs leads a node's inputs through views and computed extents.
 func (c *concealer) inputs(n *onnx.Node) {
+	told := -1 // the first input from outside that tells a shape
 	for i, v := range n.Inputs {
 		switch {
-		case v == nil:
-		case c.early[v] && v.Type.IsStatic():
-			if c.views[v] == nil {
-				c.views[v] = c.view(v)
-			}
-			if w := c.views[v]; w != nil {
-				n.SetInput(i, w)
-			}
-		case i == 1 && n.Is("Reshape", "Expand") && v.IsConstant():
+		case v == nil || !worthHiding(v) && !v.IsConstant():
+		case i == 1 && n.Is("Reshape", "Expand") && v.IsConstant() || n.Is("ConstantOfShape") && v.IsConstant():
 			if w := c.extents(v); w != nil {
 				n.SetInput(i, w)
 			}
+			return
+		case !v.Type.IsStatic() || !worthHiding(v):
+		case v.Producer == nil:
+			if n.Is(broadcasting...) && v.Type.Shape.Equal(n.Outputs[0].Type.Shape) && c.hides(n) {
+				c.lead(n, i)
+			} else if told < 0 {
+				told = i
+			}
+		default:
+			if c.known[v] {
+				c.lead(n, i)
+			}
+			told = len(n.Inputs)
 		}
+	}
+	if told >= 0 && told < len(n.Inputs) && c.hides(n) {
+		c.lead(n, told)
+	}
+}
+
+// broadcasting lists operators whose result has the shape of its largest
+// operand, whatever else is known.
+var broadcasting = []string{"Add", "Sub", "Mul", "Div", "Pow", "Where", "Max", "Min", "Sum", "Mean"}
+
+// hides reports a node with an output whose type is left away.
+func (c *concealer) hides(n *onnx.Node) bool {
+	for _, v := range n.Outputs {
+		if v != nil && worthHiding(v) && !v.IsOutput() {
+			return true
+		}
+	}
+	return false
+}
+
+// lead lets a node read its input i through a view.
+func (c *concealer) lead(n *onnx.Node, i int) {
+	v := n.Inputs[i]
+	if c.views[v] == nil {
+		c.views[v] = c.view(v)
+	}
+	if w := c.views[v]; w != nil {
+		n.SetInput(i, w)
 	}
 }
 

@@ -28,6 +28,7 @@ type planSource struct {
 	Normalize   string           `json:"normalize"`
 	Chunk       int              `json:"chunk_loss"`
 	Tile        int              `json:"tile"`
+	Rows        int              `json:"update_rows"`
 	DropOutputs []string         `json:"drop_outputs"`
 	Dims        map[string]int64 `json:"dims"`
 	// Precision is how values were made half, nil where they were not.
@@ -47,7 +48,7 @@ func writePlan(p *planned, source, out string) error {
 		rel = source
 	}
 	o := p.prepared.Options
-	src, err := json.Marshal(planSource{filepath.ToSlash(rel), hash, string(o.Normalize), o.Chunk, o.Tile, o.DropOutputs, o.Dims, o.Precision})
+	src, err := json.Marshal(planSource{filepath.ToSlash(rel), hash, string(o.Normalize), o.Chunk, o.Tile, o.Rows, o.DropOutputs, o.Dims, o.Precision})
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (s planSource) adopt(o *planOptions, graph, planPath string) error {
 	if s.Normalize != "" {
 		o.flow.Normalize = flow.Normalization(s.Normalize)
 	}
-	o.flow.Chunk, o.flow.Tile, o.flow.DropOutputs = s.Chunk, s.Tile, s.DropOutputs
+	o.flow.Chunk, o.flow.Tile, o.flow.Rows, o.flow.DropOutputs = s.Chunk, s.Tile, s.Rows, s.DropOutputs
 	if o.flow.Precision != nil && (s.Precision == nil || s.Precision.To != o.flow.Precision.To) {
 		return fmt.Errorf("%s: already says the precision; leave out --precision, or plan again", planPath)
 	}

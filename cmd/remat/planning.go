@@ -51,6 +51,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; left out, optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and the like in N parts, never whole; left out, optimal chooses"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "say which parameters are updated as soon as their gradient is there, and why others are not"},
+		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices, gradients included; left out, optimal chooses"},
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "take outputs that match `GLOB` off the graph"},
 	}...)
 }
@@ -80,7 +81,10 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if o.flow.Tile, err = parseParts("tile", c.String("tile")); err != nil {
 		return o, err
 	}
-	o.flow.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss")
+	if o.flow.Rows, err = parseParts("update-rows", c.String("update-rows")); err != nil {
+		return o, err
+	}
+	o.flow.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")
 	if o.flow.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}

@@ -31,7 +31,7 @@ var rules = map[string]rule{
 	"Transpose": transpose,
 	"Reshape":   reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Flatten": reshape,
 	"Expand": expand, "ConstantOfShape": expand,
-	"GatherElements": pick, "ScatterElements": pick,
+	"GatherElements": pick, "ScatterElements": pick, "Slice": cutOther,
 	"MatMul": matmul, "Gemm": gemm, "com.microsoft.FusedMatMul": matmul,
 }
 
@@ -282,6 +282,26 @@ func pick(r *Region, n *onnx.Node) (bool, error) {
 		changed = changed || c
 	}
 	return changed, nil
+}
+
+// cutOther: Slice along other, constant axes.
+func cutOther(r *Region, n *onnx.Node) (bool, error) {
+	axes := n.In(3)
+	if axes == nil || axes.Init == nil {
+		return false, fmt.Errorf("its axes are not constant")
+	}
+	along, err := axes.Init.Int64s()
+	if err != nil {
+		return false, err
+	}
+	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
+		for _, x := range along {
+			if x == int64(a) || x+int64(rank(n.Inputs[0])) == int64(a) {
+				return 0, fmt.Errorf("slices the axis that is divided")
+			}
+		}
+		return a, nil
+	})
 }
 
 // matmul: rows of the left operand are rows of the product; where the cut axis

@@ -8,7 +8,6 @@
 package flow
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -21,7 +20,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/precision"
-	"github.com/onnx-remat/remat/rewrite/tile"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -43,7 +41,11 @@ type Options struct {
 	// Tile is the number of parts in which wide products inside layers are
 	// computed: 0 one, AutoChunk as many as their outermost axis allows.
 	Tile int
-	// AsIs keeps a strategy from choosing Chunk and Tile by itself.
+	// Rows is the number of slices in which the next values of the largest
+	// parameters and their state are computed, gradients included: 0 one,
+	// AutoChunk about sixteen.
+	Rows int
+	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
 	AsIs  bool
 	Roles *analysis.Roles
 	Costs map[string]int64
@@ -84,6 +86,8 @@ type Prepared struct {
 	// found are the roles in the graph as it was given.
 	found *analysis.Roles
 
+	// added is the work that computing in parts adds, in FLOPs.
+	added int64
 	// pinned is the planning problem in which casts run once; see problems.
 	pinned *planner.Problem
 	// look, if there is one, says of the model as it is first written whether
@@ -200,6 +204,7 @@ func (p *Prepared) Analyze() error {
 	if err != nil {
 		return err
 	}
+	a.Problem.Added = p.added
 	p.Analysis = a
 	return nil
 }
@@ -230,15 +235,8 @@ func (p *Prepared) normalize(e *runtime.Engine) error {
 			return err
 		}
 	}
-	if p.Options.Chunk != 0 {
-		if err := p.chunk(); err != nil {
-			return err
-		}
-	}
-	if p.Options.Tile != 0 {
-		if err := p.tile(); err != nil {
-			return err
-		}
+	if err := p.inParts(); err != nil {
+		return err
 	}
 	level, err := p.level()
 	if err != nil || level < 0 {
@@ -311,72 +309,6 @@ func dropOutputs(g *onnx.Graph, glob string) error {
 	g.RemoveDead()
 	return nil
 }
-
-// chunk computes the loss over slices of the tokens, or reports why not.
-func (p *Prepared) chunk() error {
-	report := rewrite.Report{Pass: "chunk", Requested: 1}
-	defer func() { p.Reports = append(p.Reports, report) }()
-	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
-	if err != nil {
-		return err
-	}
-	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles})
-	if err != nil {
-		return err
-	}
-	var skip *tile.SkipError
-	loss := p.Model.Graph.Value(a.Roles.Loss)
-	if loss == nil {
-		report.Skipped = []rewrite.Skip{{What: "loss", Why: "no loss was found"}}
-		return nil
-	}
-	region, err := tile.Find(p.Model.Graph, loss)
-	if err == nil {
-		parts := region.Auto()
-		if p.Options.Chunk > 0 {
-			parts = region.Parts(p.Options.Chunk)
-		}
-		err = region.Apply(types, parts)
-	}
-	if errors.As(err, &skip) {
-		report.Skipped = []rewrite.Skip{{What: skip.What, Why: skip.Why}}
-		return nil
-	}
-	if err == nil {
-		report.Applied = 1
-	}
-	return err
-}
-
-// tile computes wide products in parts, or reports why not.
-func (p *Prepared) tile() error {
-	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
-	if err != nil {
-		return err
-	}
-	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles})
-	if err != nil {
-		return err
-	}
-	forward := map[*onnx.Node]bool{}
-	for i, n := range a.Nodes {
-		forward[n] = a.Problem.Ops[i].Forward
-	}
-	want := p.Options.Tile
-	if want < 0 {
-		want = maxTiles
-	}
-	found, applied, skipped, err := tile.Wide(p.Model.Graph, types, func(n *onnx.Node) bool { return forward[n] }, want)
-	report := rewrite.Report{Pass: "tile", Requested: found, Applied: applied}
-	for _, s := range skipped {
-		report.Skipped = append(report.Skipped, rewrite.Skip{What: s.What, Why: s.Why})
-	}
-	p.Reports = append(p.Reports, report)
-	return err
-}
-
-// maxTiles bounds the parts that are chosen when the user names no number.
-const maxTiles = 64
 
 // Order puts the nodes of a graph into the file order under which a step holds
 // least, without recomputing anything.

@@ -3,11 +3,13 @@ package flow
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -75,6 +77,55 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestUpdateRows computes the updates of the largest parameters over slices,
+// gradients included: the file reaches its predicted peak, which falls below
+// what the whole gradient with its update takes, and the next values differ by
+// rounding. What is added to the step's work counts as overhead.
+func TestUpdateRows(t *testing.T) {
+	e := engine(t)
+	large := func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 64, 2, 4000, 32, 1
+	}
+	for _, c := range []struct {
+		model    string
+		kind     optim.Kind
+		change   func(*models.Config)
+		strategy string
+		share    float64 // of the largest parameter's bytes the peak may be
+	}{
+		{"gpt2", optim.AdamW, large, "full", 1.7},
+		{"gpt2", optim.SGD, large, "full", 1.7},
+		{"mlp", optim.SGD, func(c *models.Config) { c.Layers, c.Hidden, c.Batch = 4, 256, 16 }, "none", 1.9},
+		{"mlp", optim.AdamW, func(c *models.Config) { c.Layers, c.Hidden, c.Batch = 4, 256, 16 }, "none", 2.5},
+	} {
+		m := zooStep(t, c.model, c.kind, c.change)
+		largest := int64(0)
+		for _, v := range m.Graph.Outputs {
+			if b, ok := v.Type.Bytes(); ok {
+				largest = max(largest, b)
+			}
+		}
+		for _, level := range []int{0, 1, 99} {
+			t.Run(fmt.Sprintf("%s %v at %d", c.model, c.kind, level), func(t *testing.T) {
+				plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
+				o := Options{OptLevel: level, Rows: AutoChunk}
+				if c.model == "gpt2" {
+					o.Chunk = AutoChunk
+				}
+				got := runPlanned(t, e, m, o, c.strategy)
+				if got.peaks[0] >= plain.peaks[0] || float64(got.peaks[0]) > c.share*float64(largest) {
+					t.Errorf("live peak %d, plain %d, largest parameter %d", got.peaks[0], plain.peaks[0], largest)
+				}
+				for name, want := range plain.outputs {
+					if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
+						t.Errorf("output %s differs by %g of its largest magnitude", name, d)
+					}
+				}
+			})
+		}
+	}
+}
+
 // runPlanned plans, checks that each asked-for division was made, runs the
 // file twice, and checks its peaks against the prediction.
 func runPlanned(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy string) result {
@@ -89,11 +140,11 @@ func runPlanned(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strat
 		t.Fatal(err)
 	}
 	for _, rep := range r.Reports {
-		if (rep.Pass == "tile" || rep.Pass == "chunk") && rep.Applied != rep.Requested {
+		if slices.Contains([]string{"tile", "chunk", "rows"}, rep.Pass) && rep.Applied != rep.Requested {
 			t.Errorf("%s", rep)
 		}
 	}
-	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad}
+	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
 	got := execute(t, e, r.Prepared.Model, o.OptLevel, 2, nil, roles)
 	for i, peak := range got.peaks {
 		if peak != r.Peak {

@@ -234,7 +234,7 @@ const shapesBytes = 4096
 // a plan and nothing else was asked for: a strategy should never cost memory.
 func (p *Planner) asGiven(r *Planned) (*Planned, error) {
 	o := p.opts
-	if len(o.DropOutputs) > 0 || o.Chunk != 0 || o.Tile != 0 || o.Precision != nil {
+	if len(o.DropOutputs) > 0 || o.Chunk != 0 || o.Tile != 0 || o.Rows != 0 || o.Precision != nil {
 		return r, nil
 	}
 	m, err := p.given.Clone()
@@ -316,7 +316,7 @@ func (p *Planner) applyOnce(budget Budget, engine *runtime.Engine, base *Prepare
 	if err != nil {
 		return nil, err
 	}
-	fresh := &Prepared{Model: m, Options: base.Options}
+	fresh := &Prepared{Model: m, Options: base.Options, added: base.added}
 	if err := retype(m, base.Model); err != nil {
 		return nil, err
 	}

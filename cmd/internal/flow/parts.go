@@ -1,0 +1,138 @@
+package flow
+
+// What is computed in parts, so that it never exists whole: the updates of the
+// largest parameters, the loss, wide products inside layers (package
+// rewrite/tile). Updates come first: they take from the loss what a slice of it
+// is computed from.
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/tile"
+)
+
+// maxTiles bounds the parts of a wide product, and rowSlices is the number of
+// slices of an update, where the user names no number.
+const maxTiles, rowSlices = 64, 16
+
+// inParts applies the passes that were asked for.
+func (p *Prepared) inParts() error {
+	for _, pass := range []struct {
+		parts int
+		apply func() error
+	}{{p.Options.Rows, p.rows}, {p.Options.Chunk, p.chunk}, {p.Options.Tile, p.tile}} {
+		if pass.parts == 0 {
+			continue
+		}
+		if err := pass.apply(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rows computes next values in slices, or reports why not.
+func (p *Prepared) rows() error {
+	types, a, forward, err := p.sides()
+	if err != nil {
+		return err
+	}
+	var next []*onnx.Value
+	for _, v := range p.Model.Graph.Outputs {
+		if slices.Contains(slices.Collect(maps.Values(a.Roles.New)), v.Name) {
+			next = append(next, v)
+		}
+	}
+	want := p.Options.Rows
+	if want < 0 {
+		want = rowSlices
+	}
+	found, applied, skipped, err := tile.Rows(p.Model.Graph, types, next, forward, want)
+	p.reportParts("rows", found, applied, skipped)
+	if err != nil || applied == 0 {
+		return err
+	}
+	_, after, _, err := p.sides()
+	if err == nil {
+		p.added = after.Problem.FLOPs() - a.Problem.FLOPs()
+	}
+	return err
+}
+
+// sides types and analyzes the graph as it stands; forward tells its two sides
+// apart.
+func (p *Prepared) sides() (types *infer.Result, a *analysis.Analysis, forward func(*onnx.Node) bool, err error) {
+	if types, err = infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
+		return nil, nil, nil, err
+	}
+	a, err = analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	is := map[*onnx.Node]bool{}
+	for i, n := range a.Nodes {
+		is[n] = a.Problem.Ops[i].Forward
+	}
+	return types, a, func(n *onnx.Node) bool { return is[n] }, nil
+}
+
+func (p *Prepared) reportParts(pass string, found, applied int, skipped []*tile.SkipError) {
+	report := rewrite.Report{Pass: pass, Requested: found, Applied: applied}
+	for _, s := range skipped {
+		report.Skipped = append(report.Skipped, rewrite.Skip{What: s.What, Why: s.Why})
+	}
+	p.Reports = append(p.Reports, report)
+}
+
+// chunk computes the loss over slices of the tokens, or reports why not.
+func (p *Prepared) chunk() error {
+	report := rewrite.Report{Pass: "chunk", Requested: 1}
+	defer func() { p.Reports = append(p.Reports, report) }()
+	types, a, _, err := p.sides()
+	if err != nil {
+		return err
+	}
+	var skip *tile.SkipError
+	loss := p.Model.Graph.Value(a.Roles.Loss)
+	if loss == nil {
+		report.Skipped = []rewrite.Skip{{What: "loss", Why: "no loss was found"}}
+		return nil
+	}
+	region, err := tile.Find(p.Model.Graph, loss)
+	if err == nil {
+		parts := region.Auto()
+		if p.Options.Chunk > 0 {
+			parts = region.Parts(p.Options.Chunk)
+		}
+		err = region.Apply(types, parts)
+	}
+	if errors.As(err, &skip) {
+		report.Skipped = []rewrite.Skip{{What: skip.What, Why: skip.Why}}
+		return nil
+	}
+	if err == nil {
+		report.Applied = 1
+	}
+	return err
+}
+
+// tile computes wide products in parts, or reports why not.
+func (p *Prepared) tile() error {
+	types, _, forward, err := p.sides()
+	if err != nil {
+		return err
+	}
+	want := p.Options.Tile
+	if want < 0 {
+		want = maxTiles
+	}
+	found, applied, skipped, err := tile.Wide(p.Model.Graph, types, forward, want)
+	p.reportParts("tile", found, applied, skipped)
+	return err
+}

@@ -1,0 +1,225 @@
+package tile
+
+// The cone of a value: what one slice of it is computed from.
+//
+// cone.of(v, axis) says how the slices of v along an axis come about: cut out
+// of v itself (a leaf), or by v's operator from slices of its inputs. A value is
+// followed where that needs less to wait than the value itself takes; a forward
+// value, which waits for backward anyway, only where it needs far less. What is
+// known about an operator is one row of the table coneRules.
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// farLess: a forward value is computed again in slices where what that needs
+// takes at most one part in so many.
+const farLess = 8
+
+// A slice tells how a part of a value is made.
+type slice struct {
+	v    *onnx.Value
+	axis int
+	size int64 // of a part along the axis
+	// make emits the part from the operator; nil: it is cut out of v.
+	make func(e *emitter) *onnx.Value
+	// needs are slices of inputs, whole the inputs that are read as they are.
+	needs []*slice
+	whole []*onnx.Value
+	waits map[*onnx.Value]int64 // bytes that have to wait, by value
+}
+
+type cutKey struct {
+	v    *onnx.Value
+	axis int
+}
+
+type cone struct {
+	rules   map[string]coneRule
+	forward func(*onnx.Node) bool
+	part    int64
+	next    []*onnx.Value
+	slices  map[cutKey]*slice
+	roots   []*slice
+	cloned  map[*onnx.Node]bool // computed in slices
+}
+
+func newCone(forward func(*onnx.Node) bool, part int64, next []*onnx.Value) *cone {
+	return &cone{rules: coneRules, forward: forward, part: part, next: next, slices: map[cutKey]*slice{}, cloned: map[*onnx.Node]bool{}}
+}
+
+// root is the cone of a next value.
+func (c *cone) root(v *onnx.Value, axis int) *slice {
+	s := &slice{v: v, axis: axis, size: c.part}
+	if !c.follow(s) {
+		s = c.leaf(v, axis)
+	}
+	c.slices[cutKey{v, axis}] = c.leaf(v, axis) // for the next values after it
+	c.roots = append(c.roots, s)
+	c.mark(s, map[*slice]bool{})
+	return s
+}
+
+// of returns how slices of v along an axis are made.
+func (c *cone) of(v *onnx.Value, axis int) *slice {
+	key := cutKey{v, axis}
+	if s := c.slices[key]; s != nil {
+		return s
+	}
+	s := &slice{v: v, axis: axis, size: c.part}
+	c.slices[key] = c.leaf(v, axis)
+	if v.Producer == nil || v.IsOutput() || !c.follow(s) {
+		return c.slices[key]
+	}
+	limit := bytesOf(v)
+	if c.forward(v.Producer) {
+		limit /= farLess
+	}
+	if total(s.waits) > limit {
+		return c.slices[key]
+	}
+	c.slices[key] = s
+	return s
+}
+
+// follow asks the rule of v's operator.
+func (c *cone) follow(s *slice) bool {
+	n := s.v.Producer
+	rule := c.rules[ruleKey(n)]
+	if rule == nil || s.v.Index != 0 || len(n.Captures) > 0 || !s.v.Type.IsStatic() {
+		return false
+	}
+	for _, o := range n.Outputs[1:] {
+		if o != nil {
+			return false
+		}
+	}
+	for _, in := range n.Inputs {
+		if in != nil && !in.Type.IsStatic() {
+			return false
+		}
+	}
+	if !rule(c, s, n) {
+		return false
+	}
+	s.waits = map[*onnx.Value]int64{}
+	for _, need := range s.needs {
+		for v, bytes := range need.waits {
+			s.waits[v] = bytes
+		}
+	}
+	for _, v := range s.whole {
+		if v.Producer != nil {
+			s.waits[v] = bytesOf(v)
+		}
+	}
+	return true
+}
+
+func (c *cone) leaf(v *onnx.Value, axis int) *slice {
+	s := &slice{v: v, axis: axis, size: c.part}
+	if v.Producer != nil && !slices.Contains(c.next, v) {
+		s.waits = map[*onnx.Value]int64{v: bytesOf(v)}
+	}
+	return s
+}
+
+func total(waits map[*onnx.Value]int64) int64 {
+	sum := int64(0)
+	for _, bytes := range waits {
+		sum += bytes
+	}
+	return sum
+}
+
+// mark notes the operators that are computed in slices.
+func (c *cone) mark(s *slice, seen map[*slice]bool) {
+	if seen[s] || s.make == nil {
+		return
+	}
+	seen[s] = true
+	c.cloned[s.v.Producer] = true
+	for _, need := range s.needs {
+		c.mark(need, seen)
+	}
+}
+
+// waiting are the values that have to wait for the slices of all next values.
+func (c *cone) waiting() map[*onnx.Value]int64 {
+	waits := map[*onnx.Value]int64{}
+	for _, s := range c.roots {
+		for v, bytes := range s.waits {
+			waits[v] = bytes
+		}
+	}
+	return waits
+}
+
+func (c *cone) leafBytes() int64 { return total(c.waiting()) }
+
+// wholeLeaf returns a value of at least that many bytes that would have to wait
+// whole, the first by name.
+func (c *cone) wholeLeaf(bytes int64) *onnx.Value {
+	var found *onnx.Value
+	for v, size := range c.waiting() {
+		if size >= bytes && (found == nil || v.Name < found.Name) {
+			found = v
+		}
+	}
+	return found
+}
+
+// lastLeaf is the waiting value that is made last.
+func (c *cone) lastLeaf(place map[*onnx.Node]int) *onnx.Value {
+	var last *onnx.Value
+	for v := range c.waiting() {
+		if last == nil || place[v.Producer] > place[last.Producer] || place[v.Producer] == place[last.Producer] && v.Name < last.Name {
+			last = v
+		}
+	}
+	return last
+}
+
+// stays returns a reader that keeps a value of the next values' shape alive,
+// though they are all made in slices.
+func (c *cone) stays() *onnx.Node {
+	gone := map[*onnx.Node]bool{}
+	for _, v := range c.next {
+		gone[v.Producer] = true
+	}
+	for changed := true; changed; {
+		changed = false
+		for n := range c.cloned {
+			if !gone[n] && readerLeft(n, gone) == nil {
+				gone[n], changed = true, true
+			}
+		}
+	}
+	var stay *onnx.Node
+	for n := range c.cloned {
+		if gone[n] || !n.Outputs[0].Type.Shape.Equal(c.next[0].Type.Shape) {
+			continue
+		}
+		if reader := readerLeft(n, gone); stay == nil || reader.Name() < stay.Name() {
+			stay = reader
+		}
+	}
+	return stay
+}
+
+// readerLeft returns a reader of a node's outputs that is not gone, else nil.
+func readerLeft(n *onnx.Node, gone map[*onnx.Node]bool) *onnx.Node {
+	for _, o := range n.Outputs {
+		if o == nil {
+			continue
+		}
+		for _, use := range o.Uses() {
+			if !gone[use.Node] {
+				return use.Node
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package tile
+
+// How a slice of an operator's output is made from slices of its inputs: one
+// row each. A rule says which inputs are needed in slices (c.need) and which
+// whole, and how the part is emitted; false: it does not know, and the value is
+// cut out of the whole.
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+type coneRule func(c *cone, s *slice, n *onnx.Node) bool
+
+// coneRules is the table.
+var coneRules = map[string]coneRule{
+	"Add": coneElementwise, "Sub": coneElementwise, "Mul": coneElementwise, "Div": coneElementwise,
+	"Pow": coneElementwise, "Neg": coneElementwise, "Exp": coneElementwise, "Log": coneElementwise,
+	"Sqrt": coneElementwise, "Reciprocal": coneElementwise, "Abs": coneElementwise, "Sign": coneElementwise,
+	"Max": coneElementwise, "Min": coneElementwise, "Sum": coneElementwise, "Clip": coneElementwise,
+	"Cast": coneElementwise, "Where": coneElementwise, "Identity": coneElementwise,
+	"Equal": coneElementwise, "Less": coneElementwise, "Greater": coneElementwise, "Not": coneElementwise,
+
+	"MatMul": coneProduct, "Gemm": coneProduct, "com.microsoft.FusedMatMul": coneProduct,
+	"Softmax": coneSoftmax, "LogSoftmax": coneSoftmax,
+	"ScatterElements": coneScatter,
+	"Transpose":       coneTranspose,
+	"Reshape":         coneReshape,
+}
+
+// need asks for slices of an input.
+func (c *cone) need(s *slice, v *onnx.Value, axis int) *slice {
+	in := c.of(v, axis)
+	s.needs = append(s.needs, in)
+	return in
+}
+
+// clones makes the part by the same operator; in holds the inputs that are read
+// in slices, by place, and the others are read whole.
+func (s *slice) clones(n *onnx.Node, in map[int]*slice) bool {
+	for k, v := range n.Inputs {
+		if v != nil && in[k] == nil {
+			s.whole = append(s.whole, v)
+		}
+	}
+	s.make = func(e *emitter) *onnx.Value {
+		inputs := slices.Clone(n.Inputs)
+		for k, part := range in {
+			inputs[k] = e.slice(part)
+		}
+		return e.clone(n, inputs)
+	}
+	return true
+}
+
+// broadcast is the axis of an input that is aligned with an axis of the output,
+// -1 where the input is the same for every slice.
+func broadcast(in, out *onnx.Value, axis int) int {
+	a := axis - (rank(out) - rank(in))
+	if a < 0 || in.Type.Shape[a].Is(1) && !out.Type.Shape[axis].Is(1) {
+		return -1
+	}
+	return a
+}
+
+func coneElementwise(c *cone, s *slice, n *onnx.Node) bool {
+	in := map[int]*slice{}
+	for k, v := range n.Inputs {
+		if v == nil {
+			continue
+		}
+		if a := broadcast(v, s.v, s.axis); a >= 0 {
+			in[k] = c.need(s, v, a)
+		}
+	}
+	return s.clones(n, in)
+}
+
+// coneProduct: rows of a product are of the left factor's rows, columns of the
+// right one's columns.
+func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
+	a, b := n.Inputs[0], n.Inputs[1]
+	if rank(a) < 2 || rank(b) < 2 || n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
+		return false
+	}
+	in := map[int]*slice{}
+	switch s.axis {
+	case rank(s.v) - 2:
+		in[0] = c.need(s, a, rank(a)-2+int(n.Int("transA", 0)))
+	case rank(s.v) - 1:
+		in[1] = c.need(s, b, rank(b)-1-int(n.Int("transB", 0)))
+	default:
+		return false
+	}
+	if bias := n.In(2); bias != nil {
+		if x := broadcast(bias, s.v, s.axis); x >= 0 {
+			in[2] = c.need(s, bias, x)
+		}
+	}
+	return s.clones(n, in)
+}
+
+// coneSoftmax: along another axis as elementwise operators; along the sliced
+// one with the logarithm of the whole's sum, which the values themselves tell:
+// for y = x − lse any column does, for p = exp(x − lse) the largest one.
+func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
+	x, last := n.Inputs[0], rank(s.v)-1
+	axis := int(n.Int("axis", -1))
+	if axis < 0 {
+		axis += last + 1
+	}
+	if axis != last {
+		return false // before opset 13 the axes after it belonged to it
+	}
+	if s.axis != axis {
+		return s.clones(n, map[int]*slice{0: c.need(s, x, s.axis)})
+	}
+	in := c.need(s, x, s.axis)
+	if n.Is("Softmax") {
+		if x.Producer == nil || !x.Producer.Is("LogSoftmax") || x.Producer.Int("axis", -1) != n.Int("axis", -1) {
+			return false
+		}
+		s.make = func(e *emitter) *onnx.Value { return e.op("Exp", n, e.slice(in)) }
+		return true
+	}
+	s.make = func(e *emitter) *onnx.Value { return e.op("Sub", n, e.slice(in), e.logSum(x, s.v)) }
+	return true
+}
+
+// coneScatter: sums scattered along the sliced axis are those that fall into
+// the slice; the others are added as zeros to its first or last element.
+func coneScatter(c *cone, s *slice, n *onnx.Node) bool {
+	data, index, updates := n.Inputs[0], n.Inputs[1], n.Inputs[2]
+	axis := int(n.Int("axis", 0))
+	if axis < 0 {
+		axis += rank(data)
+	}
+	in := c.need(s, data, s.axis)
+	if axis != s.axis {
+		if index.Type.Shape[s.axis] != data.Type.Shape[s.axis] {
+			return false
+		}
+		return s.clones(n, map[int]*slice{0: in, 1: c.need(s, index, s.axis), 2: c.need(s, updates, s.axis)})
+	}
+	if n.Str("reduction", "none") != "add" || !updates.Type.DType.IsFloat() {
+		return false
+	}
+	s.whole = append(s.whole, index, updates)
+	s.make = func(e *emitter) *onnx.Value {
+		part := e.slice(in)
+		at, inside := e.within(index, data, s)
+		kept := e.op("Where", n, inside, e.entry(updates), e.b.Scalar(updates.Type.DType, 0))
+		return e.clone(n, build.In(part, at, kept))
+	}
+	return true
+}
+
+func coneTranspose(c *cone, s *slice, n *onnx.Node) bool {
+	axis := rank(s.v) - 1 - s.axis
+	if perm := n.Ints("perm"); perm != nil {
+		axis = int(perm[s.axis])
+	}
+	return s.clones(n, map[int]*slice{0: c.need(s, n.Inputs[0], axis)})
+}
+
+// coneReshape: an axis that stays, with as many elements before it and after.
+func coneReshape(c *cone, s *slice, n *onnx.Node) bool {
+	from, ok := n.Inputs[0].Type.Shape.Ints()
+	to, _ := s.v.Type.Shape.Ints()
+	before, _ := onnx.Elements(to[:s.axis])
+	if !ok {
+		return false
+	}
+	count := int64(1)
+	for axis, d := range from {
+		if count == before && d == to[s.axis] {
+			in := c.need(s, n.Inputs[0], axis)
+			to[s.axis] = s.size
+			s.make = func(e *emitter) *onnx.Value { return e.op("Reshape", n, e.slice(in), e.b.Ints(to...)) }
+			return true
+		}
+		count *= d
+	}
+	return false
+}

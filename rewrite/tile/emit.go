@@ -1,0 +1,139 @@
+package tile
+
+// Writing the slices of a cone: each slice's operators are cloned, behind
+// barriers that wait for the slice before, so that one slice is computed at a
+// time and ONNX Runtime keeps them apart.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite"
+)
+
+type emitter struct {
+	b        *build.Builder
+	barriers *rewrite.Barriers
+	before   *onnx.Value // what this slice waits for; nil: nothing
+	i        int64       // the slice's number
+	scope    string
+	now      map[*slice]*onnx.Value
+	once     map[*onnx.Value]*onnx.Value // made for all slices, by what it is of
+	renamed  map[*onnx.Value]*onnx.Value // next values that are joined already
+}
+
+// begin starts the i-th slice.
+func (e *emitter) begin(before *onnx.Value, i int64, scope string) {
+	e.before, e.i, e.scope, e.now = before, i, scope, map[*slice]*onnx.Value{}
+}
+
+// slice returns this turn's part.
+func (e *emitter) slice(s *slice) *onnx.Value {
+	if v := e.now[s]; v != nil {
+		return v
+	}
+	var v *onnx.Value
+	if s.make != nil {
+		v = s.make(e)
+	} else {
+		v = e.cut(s)
+	}
+	e.now[s] = v
+	return v
+}
+
+// cut takes the part out of a value.
+func (e *emitter) cut(s *slice) *onnx.Value {
+	from := s.v
+	if r := e.renamed[from]; r != nil {
+		from = r
+	}
+	from = e.entry(from)
+	e.b.Scope = e.scope + "/" + s.v.Name
+	return e.b.Op("Slice", build.In(from, e.b.Ints(e.i*s.size), e.b.Ints((e.i+1)*s.size), e.b.Ints(int64(s.axis))))
+}
+
+// waits is the size in bytes from which what a slice reads waits for the slice
+// before; what is smaller may as well be computed for several at once.
+const waits = 64 << 10
+
+// entry returns a value from outside as this slice reads it.
+func (e *emitter) entry(v *onnx.Value) *onnx.Value {
+	if bytesOf(v) < waits {
+		return v
+	}
+	return e.late(v)
+}
+
+// late returns a small value behind a barrier, so that what is made from it is
+// made for this slice alone.
+func (e *emitter) late(v *onnx.Value) *onnx.Value {
+	if e.before == nil || e.b.Err() != nil {
+		return v
+	}
+	w, err := e.barriers.Put(v, e.before)
+	if err != nil {
+		e.b.Fail(err)
+		return v
+	}
+	e.b.Nodes = append(e.b.Nodes, e.barriers.Take()...)
+	return w
+}
+
+// clone repeats a node with other inputs.
+func (e *emitter) clone(n *onnx.Node, inputs []*onnx.Value) *onnx.Value {
+	name := fmt.Sprintf("%s%s/%s", rowsPrefix, e.scope, n.Label())
+	attrs := n.Proto.GetAttribute()
+	return e.b.NodeNamed(n.Domain(), n.OpType(), name, inputs, []string{name}, attrs...)[0]
+}
+
+// op makes a node in place of n.
+func (e *emitter) op(op string, n *onnx.Node, inputs ...*onnx.Value) *onnx.Value {
+	e.b.Scope = e.scope + "/" + n.Label()
+	return e.b.Op(op, inputs)
+}
+
+// logSum is the logarithm of the sum of exp(x) along the last axis, where y is
+// its LogSoftmax: their difference in any column.
+func (e *emitter) logSum(x, y *onnx.Value) *onnx.Value {
+	if v := e.once[y]; v != nil {
+		return v
+	}
+	e.b.Scope = y.Name
+	column := func(v *onnx.Value) *onnx.Value {
+		return e.b.Op("Slice", build.In(v, e.b.Ints(0), e.b.Ints(1), e.b.Ints(int64(rank(v)-1))))
+	}
+	v := e.b.Op("Sub", build.In(column(x), column(y)))
+	e.once[y] = v
+	return v
+}
+
+// within returns indices along the sliced axis of data as indices into the
+// slice, and which of them lie in it. Indices that an Expand spreads are
+// looked at before.
+func (e *emitter) within(index, data *onnx.Value, s *slice) (at, inside *onnx.Value) {
+	narrow, spread := index, (*onnx.Value)(nil)
+	if p := index.Producer; p != nil && p.Is("Expand") && rank(p.Inputs[0]) == rank(index) {
+		narrow, spread = p.Inputs[0], p.Inputs[1]
+	}
+	e.b.Scope = e.scope + "/" + index.Name
+	op := func(op string, inputs ...*onnx.Value) *onnx.Value { return e.b.Op(op, inputs) }
+	from := e.once[narrow]
+	if from == nil { // indices may count from the end
+		from = narrow
+		if from.Type.DType != onnx.Int64 {
+			from = e.b.Op("Cast", build.In(from), onnx.IntAttr("to", int64(onnx.Int64)))
+		}
+		extent, _ := data.Type.Shape[s.axis].Int()
+		from = op("Mod", from, e.b.Int(extent))
+		e.once[narrow] = from
+	}
+	relative := op("Sub", e.entry(from), e.b.Int(e.i*s.size))
+	inside = op("And", op("GreaterOrEqual", relative, e.b.Int(0)), op("Less", relative, e.b.Int(s.size)))
+	at = op("Clip", relative, e.b.Int(0), e.b.Int(s.size-1))
+	if spread != nil {
+		at = op("Expand", e.late(at), spread)
+	}
+	return at, inside
+}

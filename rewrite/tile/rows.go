@@ -1,0 +1,211 @@
+package tile
+
+// The update of a large parameter over slices of its rows.
+//
+// With an optimizer in the graph a parameter's gradient exists once, whole,
+// between backward and the update, and beside it what the update computes: no
+// elementwise kernel of ONNX Runtime runs in place on the CPU, so two or three
+// buffers of the parameter's size are alive. For a language model's embedding
+// that is more than all activations after recomputation. But every row of the
+// next value depends on one row of the gradient only, and that row can be
+// computed on its own:
+//
+//	h ───────────────┐
+//	W[rows] ─▶ logits[:, rows] ─▶ − lse ─▶ exp ─▶ − one-hot ─▶ dlogits[:, rows]
+//	                                  dlogits[:, rows]ᵀ · h ─▶ dW[rows]
+//	ids ─▶ those within the rows ─▶ scatter ────────────────────▶ gradient[rows]
+//	m[rows], gradient[rows] ─▶ … ─▶ m.new[rows]       concatenated: m.new
+//
+// So each next value is computed slice by slice, gradient included, and only
+// its own slices wait for each other. Where an update has several next values
+// (Adam: v, then m, then the parameter), the gradient's slices are computed for
+// each of them that needs it: time for memory, for a planner to choose.
+//
+// The way back from a next value (its cone) is followed as long as what a value
+// is computed from is smaller than the value (cone.go); a softmax along the
+// sliced axis uses the sum of the whole, which the graph computes anyway.
+//
+// Weakness: static extents only; an update that needs a norm of the whole
+// gradient leaves the gradient alive, and is skipped.
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite"
+)
+
+const (
+	rowsPrefix = "remat/rows/"
+	// maxSlices bounds the slices, minSlices is the least number that pays.
+	maxSlices, minSlices = 64, 4
+	// large: parameters of at least one part in so many of the largest one are
+	// updated in slices.
+	large = 2
+)
+
+// Rows rewrites the updates of the largest parameters. next holds the graph's
+// next values of parameters and state; forward tells the two sides of the graph
+// apart; want is the least number of slices wished. It returns how many next
+// values were found that are large, how many are computed in slices, and why
+// the others are not. The graph must be typed and sorted, and is so afterwards.
+func Rows(g *onnx.Graph, types build.Typer, next []*onnx.Value, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
+	place := map[*onnx.Node]int{}
+	for i, n := range g.Nodes {
+		place[n] = i
+	}
+	for _, group := range groups(largest(next), place) {
+		found += len(group)
+		u, skip := newUpdate(g, group, forward, place, want)
+		if skip != nil {
+			skipped = append(skipped, skip)
+			continue
+		}
+		if err := u.apply(types); err != nil {
+			return found, applied, skipped, fmt.Errorf("pass rows: %w", err)
+		}
+		applied += len(group)
+	}
+	g.RemoveDead()
+	return found, applied, skipped, g.SortTopologically()
+}
+
+// largest are the next values of at least a share of the largest one's bytes.
+func largest(next []*onnx.Value) []*onnx.Value {
+	most := int64(0)
+	for _, v := range next {
+		most = max(most, bytesOf(v))
+	}
+	return slices.DeleteFunc(slices.Clone(next), func(v *onnx.Value) bool {
+		return v.Producer == nil || len(v.Type.Shape) == 0 || bytesOf(v) == 0 || bytesOf(v) < most/large
+	})
+}
+
+// bytesOf is the size of a value in bytes, 0 where it is not known.
+func bytesOf(v *onnx.Value) int64 {
+	n, _ := v.Type.Bytes()
+	return n
+}
+
+// groups collects next values that depend on each other, in the order of their
+// producers: a state's next value comes before the parameter's.
+func groups(next []*onnx.Value, place map[*onnx.Node]int) [][]*onnx.Value {
+	slices.SortFunc(next, func(a, b *onnx.Value) int { return place[a.Producer] - place[b.Producer] })
+	var list [][]*onnx.Value
+	for _, v := range next {
+		reads := map[*onnx.Value]bool{}
+		collect(v, v.Type.Shape, reads)
+		joined := []*onnx.Value{}
+		list = slices.DeleteFunc(list, func(group []*onnx.Value) bool {
+			if !slices.ContainsFunc(group, func(w *onnx.Value) bool { return reads[w] }) {
+				return false
+			}
+			joined = append(joined, group...)
+			return true
+		})
+		list = append(list, append(joined, v))
+	}
+	return list
+}
+
+// collect notes the outputs of a shape that v is computed from by values of
+// that shape.
+func collect(v *onnx.Value, shape onnx.Shape, into map[*onnx.Value]bool) {
+	for _, in := range v.Producer.Inputs {
+		if in == nil || in.Producer == nil || into[in] || !slices.Equal(in.Type.Shape, shape) {
+			continue
+		}
+		into[in] = true
+		if !in.IsOutput() {
+			collect(in, shape, into)
+		}
+	}
+}
+
+// An update is the next values of one parameter and its state.
+type update struct {
+	g     *onnx.Graph
+	next  []*onnx.Value
+	cones []*slice // of next, in the same order
+	axis  int
+	parts int64
+	after *onnx.Value // what the first slice waits for; nil: for nothing
+}
+
+// newUpdate finds the cones of a group of next values, along the axis under
+// which the least has to wait for them.
+func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool, place map[*onnx.Node]int, want int) (*update, *SkipError) {
+	last := group[len(group)-1]
+	var best *update
+	least := int64(0)
+	why := &SkipError{last.Name, "its extents have no divisors"}
+	for axis := range last.Type.Shape {
+		extent, ok := last.Type.Shape[axis].Int()
+		parts := divisor(extent, int64(want))
+		if !ok || parts < minSlices {
+			continue
+		}
+		c := newCone(forward, extent/parts, group)
+		u := &update{g: g, next: group, axis: axis, parts: parts}
+		for _, v := range group {
+			u.cones = append(u.cones, c.root(v, axis))
+		}
+		if whole := c.wholeLeaf(bytesOf(last)); whole != nil {
+			why = &SkipError{last.Name, fmt.Sprintf("needs %q whole", whole.Name)}
+			continue
+		}
+		if reader := c.stays(); reader != nil {
+			why = &SkipError{last.Name, fmt.Sprintf("what it is computed from is read by %q too", reader.Label())}
+			continue
+		}
+		if waits := c.leafBytes(); best == nil || waits < least {
+			best, least = u, waits
+			u.after = c.lastLeaf(place)
+		}
+	}
+	if best == nil {
+		return nil, why
+	}
+	return best, nil
+}
+
+// divisor is the smallest divisor of n that is at least want, or the largest
+// below; at most maxSlices.
+func divisor(n, want int64) int64 {
+	best := int64(1)
+	for k := int64(2); k <= min(n, maxSlices); k++ {
+		if n%k == 0 && (best < want || k < best) {
+			best = k
+		}
+	}
+	return best
+}
+
+// apply writes the slices and joins them under the next values' names.
+func (u *update) apply(types build.Typer) error {
+	e := &emitter{b: build.New(u.g, types, rowsPrefix), barriers: rewrite.NewBarriers(u.g), once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
+	before := u.after
+	for k, root := range u.cones {
+		next := u.next[k]
+		var joined []*onnx.Value
+		for i := range u.parts {
+			e.begin(before, i, fmt.Sprintf("%s/%d", next.Name, i))
+			before = e.slice(root)
+			joined = append(joined, before)
+		}
+		e.b.Scope = next.Name
+		whole := e.b.Op("Concat", joined, onnx.IntAttr("axis", int64(u.axis)))
+		if err := e.b.Err(); err != nil {
+			return err
+		}
+		whole.Type = next.Type
+		u.g.TakeOver(next, whole)
+		e.renamed[next] = whole
+		before = whole
+	}
+	e.b.Flush()
+	u.g.RemoveDead()
+	return u.g.SortTopologically()
+}
