@@ -29,7 +29,7 @@ import (
 // searchVisits bounds the evaluations of one search. Each costs time linear in
 // the graph, so a large graph gets fewer.
 func (ix *index) searchVisits() int {
-	return min(4000, max(400, 1_000_000/max(len(ix.reads), 1)))
+	return min(4000, max(400, 2_000_000/max(len(ix.reads), 1)))
 }
 
 // exhaustiveStash is the number of droppable values up to which all sets are

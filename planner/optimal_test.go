@@ -110,7 +110,7 @@ func TestPareto(t *testing.T) {
 // machine: a number that does not grow, and for each operator of a large graph
 // so many.
 const (
-	searchExecutions      = 1_300_000
+	searchExecutions      = 2_600_000
 	searchExecutionsPerOp = 450
 )
 
