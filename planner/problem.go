@@ -88,6 +88,10 @@ type Problem struct {
 	// none if it is empty. Layers[0] is ortmodel.None where the first layer
 	// reads the step's inputs.
 	Layers []int
+	// Beside are forward values that are alive at boundaries of layers beside
+	// the boundary's own, since later layers read them: an encoder's output in
+	// a decoder, a position bias of all layers, skip connections.
+	Beside []int
 
 	once sync.Once
 	ix   *index
@@ -129,7 +133,7 @@ func (p *Problem) Validate() error {
 	if err := p.checkNames(); err != nil {
 		return err
 	}
-	for _, list := range [][]int{p.Cuts, p.Layers} {
+	for _, list := range [][]int{p.Cuts, p.Layers, p.Beside} {
 		for k, v := range list {
 			if k == 0 && v == ortmodel.None {
 				continue
@@ -254,11 +258,12 @@ type problemFile struct {
 	Static bool
 	Cuts   []int
 	Layers []int
+	Beside []int `json:",omitempty"`
 }
 
 // WriteProblem writes p as JSON.
 func WriteProblem(w io.Writer, p *Problem) error {
-	return json.NewEncoder(w).Encode(problemFile{p.Graph, p.Ops, p.Values, p.Loss, p.Static, p.Cuts, p.Layers})
+	return json.NewEncoder(w).Encode(problemFile{p.Graph, p.Ops, p.Values, p.Loss, p.Static, p.Cuts, p.Layers, p.Beside})
 }
 
 // ReadProblem reads what WriteProblem wrote, and validates it.
@@ -267,7 +272,7 @@ func ReadProblem(r io.Reader) (*Problem, error) {
 	if err := json.NewDecoder(r).Decode(&f); err != nil {
 		return nil, fmt.Errorf("problem: %w", err)
 	}
-	p := &Problem{Graph: f.Graph, Ops: f.Ops, Values: f.Values, Loss: f.Loss, Static: f.Static, Cuts: f.Cuts, Layers: f.Layers}
+	p := &Problem{Graph: f.Graph, Ops: f.Ops, Values: f.Values, Loss: f.Loss, Static: f.Static, Cuts: f.Cuts, Layers: f.Layers, Beside: f.Beside}
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}

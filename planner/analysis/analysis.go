@@ -7,7 +7,8 @@
 //	           ─▶ cost.go     FLOPs and bytes moved
 //	           ─▶ split.go    what the loss needs is forward, the rest backward
 //	           ─▶ roles.go    loss, gradients, updated state
-//	           ─▶ layers.go   single-value cuts, and their repetition
+//	           ─▶ cuts.go     single-value cuts, what lives anyway set aside
+//	           ─▶ layers.go   and their repetition (repeat.go)
 //	           ─▶ planner.Problem
 //
 // The graph's types must be inferred (package onnx/infer) before.

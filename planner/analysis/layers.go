@@ -1,45 +1,38 @@
 package analysis
 
 import (
-	"fmt"
 	"sort"
 
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
 // Where layers end, by structure.
 //
-// Only values on the way from the data through the weights count (the main
-// part): parameters, masks, position tables and shapes live anyway. Walking
-// the main part in forward order, a moment at which a single value is alive is
-// a cut: all that comes later depends on the past through it alone.
+// The pieces between cuts (cuts.go) have signatures (the operators inside);
+// the longest repetition in their sequence is the stack of layers, and its
+// period one layer. What is left before and after it is searched in turn: an
+// encoder and a decoder are two stacks, the towers of CLIP as well.
 //
-//	emb ─●─ attention ─●─ mlp ─●─ attention ─●─ mlp ─●─ norm ─●─ loss
-//	     └─────┘ + ────┘ └─ + ─┘                (● cuts: after the additions)
+//	pieces:  e | n a + n m + | n a + n m + | … | n | h
+//	             └─ layer 1 ─┘ └─ layer 2 ─┘
 //
-// The pieces between cuts have signatures (the operators inside); the longest
-// repetition in their sequence is the stack of layers, and its period one
-// layer. An encoder's output, alive through a whole decoder, would hide the
-// decoder's cuts: a value that is alive through a large part without cuts is
-// set aside, and the walk repeated.
+// Between and beside stacks, pieces are joined to layers of about as many
+// products; what has less than half of that (an embedding, a norm, a head)
+// belongs to its neighbour, or to none at the ends. Where most products are
+// convolutions, the pieces themselves are the layers: residual blocks, or
+// single convolutions.
 //
-// Weakness: stages that differ (a CNN's) do not repeat; then the layers are
-// the pieces that hold at least one product.
+// Stacks are first sought with nothing set aside, then with more and more, as
+// long as the stacks leave out a layer's products or more. So in a
+// stack of recurrent layers, unrolled, a layer is what one of them does over
+// all steps; in a single one it is a step.
+//
+// Weakness: where nothing repeats, the layers are the pieces that hold at
+// least one product.
 
-type cutFinder struct {
-	a     *Analysis
-	order []int        // main operators in forward order
-	main  []bool       // value
-	aside map[int]bool // values set aside
-	reads [][]int      // main operator (place in order) -> main values
-	last  map[int]int  // main value -> last place that reads it
-	cuts  []cut
-}
-
-// A cut is a value and the place in the main order after which it is alone.
-type cut struct{ value, place int }
+// asideRounds bounds the values, or groups of them, that are set aside.
+const asideRounds = 32
 
 func (a *Analysis) findLayers() {
 	if a.Problem.Loss == ortmodel.None {
@@ -47,310 +40,211 @@ func (a *Analysis) findLayers() {
 	}
 	c := &cutFinder{a: a, aside: map[int]bool{}}
 	c.findMain()
-	var cuts []cut
-	var layers []int
-	best := -1
-	for range 4 {
+	total := c.products(0, len(c.order))
+	var best division
+	var groups [][]int
+	for round := range asideRounds {
 		c.scan()
-		if list, cover := c.layers(); cover > best {
-			cuts, layers, best = c.cuts, list, cover
+		if d := c.divide(); round == 0 || d.cover >= best.cover+max(d.layer, 2) && c.through(d.layers, groups) {
+			d.cuts, d.groups = c.cuts, len(groups)
+			best = d
 		}
-		v := c.hider()
-		if 2*best >= c.products(0, len(c.order)) || v == ortmodel.None {
+		if best.cover > 0 && total-best.cover < max(best.layer, 2) {
 			break
 		}
-		c.aside[v] = true
+		group := c.setAside()
+		if group == nil {
+			break
+		}
+		groups = append(groups, group)
 	}
-	for _, cut := range cuts {
+	for _, cut := range best.cuts {
 		if cut.value != ortmodel.None {
 			a.Problem.Cuts = append(a.Problem.Cuts, cut.value)
 		}
 	}
-	a.Problem.Layers = layers
+	for _, cut := range best.layers {
+		a.Problem.Layers = append(a.Problem.Layers, cut.value)
+	}
+	a.Problem.Beside = c.beside(best.layers, groups[:best.groups])
 }
 
-// findMain finds what depends on data and on weights.
-func (c *cutFinder) findMain() {
-	a := c.a
-	p := a.Problem
-	data, weights := make([]bool, len(a.Values)), make([]bool, len(a.Values))
-	for v, value := range a.Values {
-		kind := p.Graph.Values[v].Kind
-		if kind != ortmodel.Feed && kind != ortmodel.Constant || value.Producer != nil {
-			continue
-		}
-		trained := a.Roles.Grad[value.Name] != "" || a.Roles.New[value.Name] != ""
-		weights[v] = trained || kind == ortmodel.Constant && value.Type.DType.IsFloat() && a.elements(value) > 1 &&
-			(!a.Roles.loaded() || multiplied(value)) // perhaps a weight that an exporter transposed
-		data[v] = kind == ortmodel.Feed && !weights[v]
-	}
-	c.main = make([]bool, len(a.Values))
-	for _, op := range c.forwardOrder() {
-		d, w := false, false
-		for _, v := range a.reads(op) {
-			d, w = d || data[v], w || weights[v]
-		}
-		for _, v := range p.Graph.Nodes[op].Outputs {
-			if v == ortmodel.None {
-				continue
-			}
-			data[v], weights[v] = d, w
-			c.main[v] = d && w && v != p.Loss && a.Values[v].Type.DType.IsFloat()
-		}
-		if d && w {
-			c.order = append(c.order, op)
-		}
-	}
-	for _, op := range c.order {
-		var list []int
-		for _, v := range a.reads(op) {
-			if c.main[v] {
-				list = append(list, v)
-			}
-		}
-		c.reads = append(c.reads, list)
-	}
+// A division is a list of boundaries, the start of the first layer and the end
+// of each, how many products its stacks hold, how many one of their layers, and
+// what was set aside for it.
+type division struct {
+	layers []cut
+	cover  int
+	layer  int
+	cuts   []cut
+	groups int
 }
 
-// multiplied reports a value that some product reads.
-func multiplied(v *onnx.Value) bool {
-	for _, u := range v.Uses() {
-		if t, _ := traits.Of(u.Node); heavy(t) {
-			return true
-		}
-	}
-	return false
+// at reports whether v is alive at a cut, as another value than the cut's.
+func (c *cutFinder) at(v int, at cut) bool {
+	return v != at.value && c.made[v] <= at.place && c.last[v] > at.place
 }
 
-// forwardOrder lists the forward operators, each after what it reads, each
-// branch in one piece.
-func (c *cutFinder) forwardOrder() []int {
-	a := c.a
-	maker := a.makers()
-	done := make([]bool, len(a.Nodes))
-	var order []int
-	var visit func(op int)
-	visit = func(op int) {
-		if done[op] {
-			return
-		}
-		done[op] = true
-		list := a.reads(op)
-		sort.Slice(list, func(i, j int) bool { return maker[list[i]] < maker[list[j]] })
-		for _, v := range list {
-			if maker[v] != ortmodel.None {
-				visit(maker[v])
+// through reports whether what was set aside lives through layers, and was not
+// just in the way of cuts inside of them: of each group at whose values some
+// boundary is crossed, one is there at the start of a layer and after its end.
+func (c *cutFinder) through(layers []cut, groups [][]int) bool {
+	for _, g := range groups {
+		crossed, whole := false, false
+		for k, at := range layers {
+			for _, v := range g {
+				crossed = crossed || c.at(v, at)
+				whole = whole || k > 0 && c.at(v, at) && c.made[v] <= layers[k-1].place
 			}
 		}
-		order = append(order, op)
+		if crossed && !whole {
+			return false
+		}
 	}
-	if op := maker[a.Problem.Loss]; op != ortmodel.None {
-		visit(op)
-	}
-	return order
+	return true
 }
 
-// scan finds the cuts, values set aside left out.
-func (c *cutFinder) scan() {
-	c.last = map[int]int{}
-	for place, list := range c.reads {
-		for _, v := range list {
-			c.last[v] = place
-		}
+// beside lists the values set aside that are alive at boundaries of layers.
+func (c *cutFinder) beside(layers []cut, groups [][]int) []int {
+	var list []int
+	seen := map[int]bool{}
+	for _, at := range layers {
+		seen[at.value] = true
 	}
-	c.cuts = nil
-	alive := map[int]bool{}
-	for place, op := range c.order {
-		for _, v := range c.a.Problem.Graph.Nodes[op].Outputs {
-			if v != ortmodel.None && c.main[v] && !c.aside[v] && c.last[v] > place {
-				alive[v] = true
-			}
-		}
-		for _, v := range c.reads[place] {
-			if c.last[v] == place {
-				delete(alive, v)
-			}
-		}
-		if len(alive) == 1 {
-			for v := range alive {
-				if len(c.cuts) == 0 || c.cuts[len(c.cuts)-1].value != v {
-					c.cuts = append(c.cuts, cut{v, place})
+	for _, g := range groups {
+		for _, v := range g {
+			for _, at := range layers {
+				if !seen[v] && c.at(v, at) {
+					seen[v] = true
+					list = append(list, v)
 				}
 			}
 		}
 	}
+	sort.Slice(list, func(i, j int) bool { return c.made[list[i]] < c.made[list[j]] })
+	return list
 }
 
-// hider returns the value that is alive through the largest stretch without
-// cuts, if that stretch is at least a quarter of the whole; else None.
-func (c *cutFinder) hider() int {
-	from, length, before := 0, 0, 0
-	places := make([]int, 0, len(c.cuts)+1)
-	for _, cut := range c.cuts {
-		places = append(places, cut.place)
+// divide divides the main part as the cuts of the last scan allow.
+func (c *cutFinder) divide() division {
+	if len(c.cuts) < 3 {
+		return division{}
 	}
-	for _, place := range append(places, len(c.order)-1) {
-		if place-before > length {
-			from, length = before, place-before
-		}
-		before = place
+	p := c.measure()
+	if n := c.convolutions(); p.total() > 0 && 2*n >= p.total() {
+		return c.blocks(p)
 	}
-	if 4*length < len(c.order) || length < 8 {
-		return ortmodel.None
+	runs := p.runs()
+	p.productsOnly = true
+	if more := p.runs(); cover(more) >= cover(runs)+max(layer(more), layer(runs)) {
+		runs = more
 	}
-	best, bestSpan := ortmodel.None, 0
-	for place := 0; place < from+length/2; place++ {
-		for _, v := range c.a.Problem.Graph.Nodes[c.order[place]].Outputs {
-			if v == ortmodel.None || !c.main[v] || c.aside[v] {
-				continue
-			}
-			span := min(c.last[v], from+length) - max(place, from)
-			if 2*span >= length && span > bestSpan {
-				best, bestSpan = v, span
-			}
-		}
+	if len(runs) > 0 {
+		return c.joined(p, runs)
 	}
-	return best
+	list := c.fill(p, 0, len(c.cuts)-1, 1)
+	if len(list) > 0 {
+		list = append([]cut{c.cuts[0]}, list...)
+	}
+	return division{layers: list}
 }
 
-// layers returns the boundaries of the layers, the start of the first and the
-// end of each, and how many products lie between them.
-func (c *cutFinder) layers() (list []int, cover int) {
-	if len(c.cuts) < 2 {
-		return nil, 0
-	}
-	if c.cuts[0].value != ortmodel.None {
-		c.cuts = append([]cut{{ortmodel.None, -1}}, c.cuts...) // the step's inputs
-	}
-	for _, describe := range []func(from, to int) string{c.signature, c.heavySignature} {
-		if list, cover := c.repetitions(describe); list != nil {
-			return list, cover
+// blockProducts is the most products of a block that its own residual may hide;
+// over more of them, what hides the cuts is a skip connection or the like.
+const blockProducts = 6
+
+// blocks divides a convolutional network, whose stages repeat by accident and
+// differ in size: a layer is a piece, as a residual block, joined with those
+// before it that have up to half the products of the piece that the middle
+// product lies in.
+func (c *cutFinder) blocks(p *pieces) division {
+	d := division{}
+	var sizes []int // of the piece of each product
+	for i := range len(c.cuts) - 1 {
+		n := p.products(i, i+1)
+		for range n {
+			sizes = append(sizes, n)
 		}
-	}
-	return c.withProducts(), 0
-}
-
-// signature lists the operators of a piece.
-func (c *cutFinder) signature(from, to int) string { return c.describe(from, to, false) }
-
-// heavySignature lists its products alone.
-func (c *cutFinder) heavySignature(from, to int) string { return c.describe(from, to, true) }
-
-func (c *cutFinder) describe(from, to int, heavyOnly bool) string {
-	var types []string
-	for _, op := range c.order[from:to] {
-		if t, _ := traits.Of(c.a.Nodes[op]); t.Cost != traits.View && (!heavyOnly || heavy(t)) {
-			types = append(types, c.a.Problem.Ops[op].Type)
+		if n <= blockProducts {
+			d.cover += n
 		}
 	}
-	sort.Strings(types)
-	return fmt.Sprint(types)
-}
-
-func heavy(t traits.Traits) bool {
-	return t.Cost == traits.Contraction || t.Cost == traits.Convolution || t.Cost == traits.Recurrent
-}
-
-// A run is a repetition in the sequence of pieces: count times period pieces
-// from piece start on, up to piece end, with cover products.
-type run struct{ start, end, period, count, cover int }
-
-// pieces are the stretches between cuts: what is in them, and how many
-// products. Piece i lies between cuts i and i+1.
-type pieces struct {
-	sig    []string
-	weight []int
-}
-
-// repetitions finds the stacks of layers, the largest first (an encoder and a
-// decoder are two), and returns their boundaries in forward order; nil where
-// nothing repeats over a third of the products.
-func (c *cutFinder) repetitions(describe func(from, to int) string) (list []int, cover int) {
-	n := len(c.cuts) - 1
-	var p pieces
-	for i := range n {
-		from, to := c.cuts[i].place+1, c.cuts[i+1].place+1
-		p.sig, p.weight = append(p.sig, describe(from, to)), append(p.weight, c.products(from, to))
+	sort.Ints(sizes)
+	d.layer = sizes[len(sizes)/2]/2 + 1
+	if d.layers = c.fill(p, 0, len(c.cuts)-1, d.layer); len(d.layers) > 0 {
+		d.layers = append([]cut{c.cuts[0]}, d.layers...)
 	}
-	total := c.products(0, len(c.order))
-	var runs []run
-	var search func(from, to int)
-	search = func(from, to int) {
-		r := p.longest(from, to)
-		if r.cover == 0 || len(runs) == 0 && 3*r.cover < total || 8*r.cover < total {
-			return
-		}
-		runs = append(runs, r)
-		cover += r.cover
-		search(from, r.start)
-		search(r.end, to)
-	}
-	search(0, n)
-	sort.Slice(runs, func(a, b int) bool { return runs[a].start < runs[b].start })
-	for _, r := range runs {
-		for i := range r.count + 1 {
-			at := min(r.start+i*r.period, r.end)
-			if v := c.cuts[at].value; len(list) == 0 || list[len(list)-1] != v {
-				list = append(list, v)
-			}
-		}
-	}
-	return list, cover
+	return d
 }
 
-// longest finds the run with most products among pieces [from, to), of those
-// the one with the shortest period.
-func (p *pieces) longest(from, to int) run {
-	var best run
-	for period := 1; 2*period <= to-from; period++ {
-		for start := from; start+2*period <= to; start++ {
-			end := start + period
-			for end < to && p.sig[end] == p.sig[end-period] {
-				end++
-			}
-			r := run{start: start, end: end, period: period, count: (end - start) / period}
-			if rest := (end - start) % period; r.count >= 2 && 2*rest >= period {
-				r.count++ // a last layer without its tail, as an MLP's
-			} else {
-				r.end = end - rest
-			}
-			for i := start; i < r.end; i++ {
-				r.cover += p.weight[i]
-			}
-			if r.count >= 2 && r.cover > best.cover {
-				best = r
-			}
-			if end > start+2*period {
-				start = end - 2*period // no better start inside a run
-			}
-		}
-	}
-	return best
-}
-
-// products counts the products among the main operators of a piece.
-func (c *cutFinder) products(from, to int) int {
+// convolutions counts those among the main operators.
+func (c *cutFinder) convolutions() int {
 	count := 0
-	for _, op := range c.order[from:to] {
-		if t, _ := traits.Of(c.a.Nodes[op]); heavy(t) {
+	for _, op := range c.order {
+		if t, _ := traits.Of(c.a.Nodes[op]); t.Cost == traits.Convolution {
 			count++
 		}
 	}
 	return count
 }
 
-// withProducts joins pieces until each holds a product.
-func (c *cutFinder) withProducts() []int {
-	list := []int{c.cuts[0].value}
-	from := c.cuts[0].place + 1
-	for _, cut := range c.cuts[1:] {
-		if c.products(from, cut.place+1) > 0 {
-			list = append(list, cut.value)
-			from = cut.place + 1
+// joined lists the boundaries of the runs, and of what lies between them.
+func (c *cutFinder) joined(p *pieces, runs []run) division {
+	d := division{cover: cover(runs), layer: layer(runs)}
+	layer, end := layer(runs), 0 // cut up to which all is divided
+	for k, r := range runs {
+		if 2*p.products(end, r.at[0]) >= layer {
+			if k == 0 {
+				d.layers = append(d.layers, c.cuts[0])
+			}
+			d.layers = append(d.layers, c.fill(p, end, r.at[0], layer)...)
+		}
+		switch {
+		case len(d.layers) == 0:
+			d.layers = append(d.layers, c.cuts[r.at[0]])
+		case d.layers[len(d.layers)-1] != c.cuts[r.at[0]]:
+			d.layers[len(d.layers)-1] = c.handedOn(end, r.at[0])
+		}
+		for _, at := range r.at[1:] {
+			d.layers = append(d.layers, c.cuts[at])
+		}
+		end = r.at[r.count()]
+	}
+	if n := len(c.cuts) - 1; p.products(end, n) > layer || p.alike(end, n, runs[len(runs)-1]) {
+		d.layers = append(d.layers, c.fill(p, end, n, layer)...)
+	}
+	return d
+}
+
+// handedOn returns the boundary between two stacks: what was set aside between
+// them, as an encoder's output behind its last norm, else the end of the first.
+func (c *cutFinder) handedOn(from, to int) cut {
+	for k := to; k > from; k-- {
+		if c.aside[c.cuts[k].value] {
+			return c.cuts[k]
 		}
 	}
-	if len(list) < 2 {
-		return nil
+	return c.cuts[from]
+}
+
+// fill joins the pieces between two cuts until each layer holds that many products;
+// what is left at the end, and less than half of it, belongs to the last. It
+// returns the layers' ends.
+func (c *cutFinder) fill(p *pieces, from, to, layer int) []cut {
+	var list []cut
+	held := 0
+	for i := from; i < to; i++ {
+		if held += p.products(i, i+1); held >= layer {
+			list = append(list, c.cuts[i+1])
+			held = 0
+		}
+	}
+	switch {
+	case to == len(c.cuts)-1: // a head is no layer: the last one ends at its own product
+	case 2*held >= layer:
+		list = append(list, c.cuts[to])
+	case len(list) > 0:
+		list[len(list)-1] = c.cuts[to]
 	}
 	return list
 }

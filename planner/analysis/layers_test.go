@@ -1,0 +1,425 @@
+package analysis
+
+import (
+	"fmt"
+	"math/rand"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// A sketch writes forward graphs in the text form, with values of batch 2 and
+// 5 tokens of width 8.
+type sketch struct {
+	head, body []string
+	n          int
+}
+
+func (s *sketch) fresh(prefix string) string {
+	s.n++
+	return fmt.Sprintf("%s%d", prefix, s.n)
+}
+
+func (s *sketch) in(name, typ string) string {
+	s.head = append(s.head, "  in "+name+" "+typ)
+	return name
+}
+
+func (s *sketch) w(dims ...int) string {
+	name, size := s.fresh("w"), 1
+	var list []string
+	for _, d := range dims {
+		list = append(list, fmt.Sprint(d))
+		size *= d
+	}
+	s.head = append(s.head, fmt.Sprintf("  init %s float32[%s] = [%s]", name, strings.Join(list, ","),
+		strings.TrimSuffix(strings.Repeat("0.5, ", size), ", ")))
+	return name
+}
+
+func (s *sketch) op(typ string, args ...string) string {
+	attrs := ""
+	if k := strings.IndexByte(typ, ' '); k >= 0 {
+		typ, attrs = typ[:k], typ[k:]
+	}
+	out := s.fresh(strings.ToLower(typ))
+	s.body = append(s.body, fmt.Sprintf("  %s = %s(%s)%s", out, typ, strings.Join(args, ", "), attrs))
+	return out
+}
+
+func (s *sketch) ints(values ...int) string {
+	name := s.fresh("i")
+	text := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(values)), ", "), "[]")
+	s.head = append(s.head, fmt.Sprintf("  init %s int64[%d] = [%s]", name, len(values), text))
+	return name
+}
+
+func (s *sketch) norm(x string) string { return s.op("LayerNormalization", x, s.w(8), s.w(8)) }
+func (s *sketch) dense(x string) string {
+	return s.op("Add", s.op("MatMul", x, s.w(8, 8)), s.w(8))
+}
+
+// attention reads keys and values from y; bias may be empty.
+func (s *sketch) attention(x, y, bias string) string {
+	q, k, v := s.dense(x), s.dense(y), s.dense(y)
+	score := s.op("MatMul", q, s.op("Transpose {perm=[0, 2, 1]}", k))
+	if bias != "" {
+		score = s.op("Add", score, bias)
+	}
+	return s.dense(s.op("MatMul", s.op("Softmax", score), v))
+}
+
+func (s *sketch) mlp(x string) string { return s.dense(s.op("Gelu", s.dense(x))) }
+
+func (s *sketch) preNorm(x, bias string) string {
+	n := s.norm(x)
+	x = s.op("Add", x, s.attention(n, n, bias))
+	return s.op("Add", x, s.mlp(s.norm(x)))
+}
+
+func (s *sketch) postNorm(x string) string {
+	x = s.norm(s.op("Add", x, s.attention(x, x, "")))
+	return s.norm(s.op("Add", x, s.mlp(x)))
+}
+
+// decoder layers read e beside x.
+func (s *sketch) decoder(x, e, bias string) string {
+	n := s.norm(x)
+	x = s.op("Add", x, s.attention(n, n, bias))
+	x = s.op("Add", x, s.attention(s.norm(x), e, ""))
+	return s.op("Add", x, s.mlp(s.norm(x)))
+}
+
+func (s *sketch) embed(name string) string {
+	return s.op("Gather", s.w(3, 8), s.in(name, "int64[2,5]"))
+}
+
+func repeat(n int, x string, f func(string) string) string {
+	for range n {
+		x = f(x)
+	}
+	return x
+}
+
+func (s *sketch) model(t *testing.T, x string) *onnx.Model {
+	t.Helper()
+	loss := s.op("ReduceMean {keepdims=0}", x)
+	s.body[len(s.body)-1] = strings.Replace(s.body[len(s.body)-1], loss, "loss", 1)
+	text := "model ir=10 opset=20\ngraph g {\n" + strings.Join(s.head, "\n") + "\n" + strings.Join(s.body, "\n") + "\n  out loss float32[]\n}\n"
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return m
+}
+
+func (s *sketch) conv(x string, in, out int) string {
+	return s.op("Conv {pads=[1, 1, 1, 1]}", x, s.w(out, in, 3, 3))
+}
+
+func (s *sketch) images() string { return s.in("image", "float32[2,3,8,8]") }
+
+// step is one step of an LSTM of its own operators.
+func (s *sketch) step(x, h, c, wx, wh string) (string, string) {
+	g := s.op("Add", s.op("MatMul", x, wx), s.op("MatMul", h, wh))
+	part := func(k int) string {
+		return s.op("Slice", g, s.ints(8*k), s.ints(8*k+8), s.ints(1))
+	}
+	i, f, o, n := s.op("Sigmoid", part(0)), s.op("Sigmoid", part(1)), s.op("Sigmoid", part(2)), s.op("Tanh", part(3))
+	c = s.op("Add", s.op("Mul", f, c), s.op("Mul", i, n))
+	return s.op("Mul", o, s.op("Tanh", c)), c
+}
+
+// lstm unrolls a layer over the 5 tokens of x.
+func (s *sketch) lstm(x string) string {
+	h, c := s.in(s.fresh("h"), "float32[2,8]"), s.in(s.fresh("c"), "float32[2,8]")
+	wx, wh := s.w(8, 32), s.w(8, 32)
+	var outs []string
+	for t := range 5 {
+		at := s.op("Squeeze", s.op("Slice", x, s.ints(t), s.ints(t+1), s.ints(1)), s.ints(1))
+		h, c = s.step(at, h, c, wx, wh)
+		outs = append(outs, s.op("Unsqueeze", h, s.ints(1)))
+	}
+	return s.op("Concat {axis=1}", outs...)
+}
+
+// sketches are architectures with the number of layers that a person counts.
+var sketches = []struct {
+	name   string
+	layers int
+	make   func(s *sketch) string
+}{
+	{"mlp", 7, func(s *sketch) string {
+		x := repeat(6, s.in("x", "float32[2,8]"), func(x string) string { return s.op("Relu", s.dense(x)) })
+		return s.dense(x)
+	}},
+	{"pre-norm", 6, func(s *sketch) string {
+		return s.dense(s.norm(repeat(6, s.embed("ids"), func(x string) string { return s.preNorm(x, "") })))
+	}},
+	{"post-norm", 5, func(s *sketch) string {
+		return s.dense(repeat(5, s.norm(s.embed("ids")), s.postNorm))
+	}},
+	{"post-norm on given values", 4, func(s *sketch) string {
+		return repeat(4, s.in("x", "float32[2,5,8]"), s.postNorm)
+	}},
+	{"two layers", 2, func(s *sketch) string {
+		return s.dense(repeat(2, s.embed("ids"), func(x string) string { return s.preNorm(x, "") }))
+	}},
+	{"parallel attention and mlp", 4, func(s *sketch) string {
+		return s.dense(repeat(4, s.embed("ids"), func(x string) string {
+			n := s.norm(x)
+			return s.op("Add", s.op("Add", x, s.attention(n, n, "")), s.mlp(s.norm(x)))
+		}))
+	}},
+	{"shared weights", 4, func(s *sketch) string {
+		w, b := s.w(8, 8), s.w(8)
+		return repeat(4, s.embed("ids"), func(x string) string {
+			y := s.op("Gelu", s.op("Add", s.op("MatMul", s.norm(x), w), b))
+			return s.op("Add", x, s.op("Add", s.op("MatMul", y, w), b))
+		})
+	}},
+	{"position bias of all layers", 5, func(s *sketch) string {
+		bias := s.op("MatMul", s.in("positions", "float32[2,5,8]"), s.w(8, 5))
+		return s.norm(repeat(5, s.embed("ids"), func(x string) string { return s.preNorm(x, bias) }))
+	}},
+	{"mask of a shape", 4, func(s *sketch) string {
+		x := s.embed("ids")
+		mask := s.op("Expand", s.in("seen", "float32[2,1,5]"), s.op("Gather", s.op("Shape", x), s.ints(0, 1, 1)))
+		return repeat(4, x, func(x string) string { return s.preNorm(x, mask) })
+	}},
+	{"experts by top k", 3, func(s *sketch) string {
+		return repeat(3, s.embed("ids"), func(x string) string {
+			n := s.norm(x)
+			x = s.op("Add", x, s.attention(n, n, ""))
+			n = s.norm(x)
+			best := s.op("ArgMax {axis=2}", s.op("MatMul", n, s.w(8, 2)))
+			y := x
+			for range 2 {
+				chosen := s.op("Cast {to=1}", best)
+				y = s.op("Add", y, s.op("Mul", chosen, s.mlp(n)))
+			}
+			return y
+		})
+	}},
+	{"encoder and decoder, 4 and 4", 8, func(s *sketch) string {
+		e := s.norm(repeat(4, s.embed("source"), func(x string) string { return s.preNorm(x, "") }))
+		return s.dense(s.norm(repeat(4, s.embed("target"), func(x string) string { return s.decoder(x, e, "") })))
+	}},
+	{"encoder and decoder, 2 and 6, biases", 8, func(s *sketch) string {
+		near := s.op("MatMul", s.in("near", "float32[2,5,8]"), s.w(8, 5))
+		far := s.op("MatMul", s.in("far", "float32[2,5,8]"), s.w(8, 5))
+		e := s.norm(repeat(2, s.embed("source"), func(x string) string { return s.preNorm(x, near) }))
+		return s.dense(s.norm(repeat(6, s.embed("target"), func(x string) string { return s.decoder(x, e, far) })))
+	}},
+	{"encoder and decoder, 2 and 2", 4, func(s *sketch) string {
+		e := s.norm(repeat(2, s.embed("source"), func(x string) string { return s.preNorm(x, "") }))
+		return s.dense(s.norm(repeat(2, s.embed("target"), func(x string) string { return s.decoder(x, e, "") })))
+	}},
+	{"two towers", 7, func(s *sketch) string {
+		text := s.dense(s.norm(repeat(3, s.embed("ids"), func(x string) string { return s.preNorm(x, "") })))
+		other := s.dense(s.norm(repeat(4, s.embed("more"), func(x string) string { return s.preNorm(x, "") })))
+		return s.op("MatMul", text, s.op("Transpose {perm=[0, 2, 1]}", other))
+	}},
+	{"residual blocks", 6, func(s *sketch) string {
+		x := s.op("Relu", s.conv(s.images(), 3, 4))
+		n := 4
+		for stage := range 3 {
+			for block := range 2 {
+				in, short := n, x
+				if stage > 0 && block == 0 {
+					n *= 2
+					short = s.conv(x, in, n)
+				}
+				y := s.conv(s.op("Relu", s.conv(x, in, n)), n, n)
+				x = s.op("Relu", s.op("Add", y, short))
+			}
+		}
+		return x
+	}},
+	{"skip connections, the innermost block whole", 13, func(s *sketch) string {
+		double := func(x string, in int) string {
+			return s.op("Relu", s.conv(s.op("Relu", s.conv(x, in, 4)), 4, 4))
+		}
+		x := double(s.images(), 3)
+		var skips []string
+		for range 4 {
+			skips = append(skips, x)
+			x = double(x, 4)
+		}
+		for k := range skips {
+			x = double(s.op("Concat {axis=1}", x, skips[3-k]), 8)
+		}
+		return x
+	}},
+	{"dense block", 9, func(s *sketch) string {
+		x := s.conv(s.images(), 3, 4)
+		all, n := []string{x}, 4
+		for range 8 {
+			in := all[0]
+			if len(all) > 1 {
+				in = s.op("Concat {axis=1}", all...)
+			}
+			all = append(all, s.conv(s.op("Relu", in), n, 4))
+			n += 4
+		}
+		return s.op("Concat {axis=1}", all...)
+	}},
+	{"three recurrent layers, unrolled", 3, func(s *sketch) string {
+		return s.dense(repeat(3, s.embed("ids"), s.lstm))
+	}},
+	{"one recurrent layer, its 5 steps", 5, func(s *sketch) string {
+		return s.dense(s.lstm(s.embed("ids")))
+	}},
+	{"three recurrent operators", 3, func(s *sketch) string {
+		x := s.op("Transpose {perm=[1, 0, 2]}", s.embed("ids"))
+		return s.dense(repeat(3, x, func(x string) string {
+			return s.op("Squeeze", s.op("GRU {hidden_size=8}", x, s.w(1, 24, 8), s.w(1, 24, 8)), s.ints(1))
+		}))
+	}},
+}
+
+// TestLayersOfArchitectures: layers are found in every kind of network, in any
+// order of the file, and what a boundary and the values named beside it do not
+// carry does not cross it.
+func TestLayersOfArchitectures(t *testing.T) {
+	for _, c := range sketches {
+		s := &sketch{}
+		m := s.model(t, c.make(s))
+		for seed := range 4 {
+			if seed > 0 {
+				shuffle(m.Graph, rand.New(rand.NewSource(int64(seed))))
+			}
+			if _, err := infer.Model(m, infer.Options{}); err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			a, err := Analyze(m, Options{})
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			p := a.Problem
+			if p.LayerCount() != c.layers {
+				t.Errorf("%s, order %d: %d layers, want %d: %v", c.name, seed, p.LayerCount(), c.layers, names(a, p.Layers))
+			}
+			a.checkBoundaries(t, c.name)
+		}
+	}
+}
+
+// shuffle puts the nodes in a random topological order.
+func shuffle(g *onnx.Graph, r *rand.Rand) {
+	done := map[*onnx.Node]bool{}
+	var order []*onnx.Node
+	for len(order) < len(g.Nodes) {
+		var ready []*onnx.Node
+		for _, n := range g.Nodes {
+			ok := !done[n]
+			for _, v := range n.Inputs {
+				ok = ok && (v == nil || v.Producer == nil || done[v.Producer])
+			}
+			if ok {
+				ready = append(ready, n)
+			}
+		}
+		n := ready[r.Intn(len(ready))]
+		done[n] = true
+		order = append(order, n)
+	}
+	copy(g.Nodes, order)
+}
+
+func names(a *Analysis, list []int) []string {
+	var out []string
+	for _, v := range list {
+		if v == ortmodel.None {
+			out = append(out, "-")
+			continue
+		}
+		out = append(out, a.Values[v].Name)
+	}
+	return out
+}
+
+// checkBoundaries: behind each boundary forward reads, of all that was computed
+// before it, the boundary alone, what lies beside it, and what depends on no
+// weight or on no data.
+func (a *Analysis) checkBoundaries(t *testing.T, name string) {
+	t.Helper()
+	c := &cutFinder{a: a, aside: map[int]bool{}}
+	c.findMain()
+	free := map[int]bool{}
+	for _, list := range [][]int{a.Problem.Layers, a.Problem.Beside} {
+		for _, v := range list {
+			free[v] = true
+		}
+	}
+	for _, v := range a.Problem.Beside {
+		c.aside[v] = true
+	}
+	c.arrange()
+	for _, v := range a.Problem.Layers {
+		if v == ortmodel.None {
+			continue
+		}
+		fewest := []int{len(a.Values)}
+		for place := c.made[v]; place < c.last[v]; place++ {
+			var crossing []int
+			for u, made := range c.made {
+				if made <= place && c.last[u] > place && !free[u] {
+					crossing = append(crossing, u)
+				}
+			}
+			if len(fewest) > len(crossing) || place == c.made[v] {
+				fewest = crossing
+			}
+		}
+		if len(fewest) > 0 {
+			t.Errorf("%s: %v cross boundary %s", name, names(a, fewest), a.Values[v].Name)
+		}
+	}
+}
+
+// TestInitializersAsInputs: weights that a file lists among its inputs too.
+func TestInitializersAsInputs(t *testing.T) {
+	s := &sketch{}
+	x := repeat(4, s.embed("ids"), func(x string) string { return s.preNorm(x, "") })
+	m := s.model(t, x)
+	m.Graph.Inputs = append(m.Graph.Inputs, m.Graph.Initializers...)
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Analyze(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := a.Problem.LayerCount(); n != 4 {
+		t.Errorf("%d layers, want 4", n)
+	}
+}
+
+// BenchmarkLayers finds the layers of ever deeper stacks.
+func BenchmarkLayers(b *testing.B) {
+	for _, layers := range []int{12, 48, 192} {
+		b.Run(fmt.Sprint(layers), func(b *testing.B) {
+			s := &sketch{}
+			x := repeat(layers, s.embed("ids"), func(x string) string { return s.preNorm(x, "") })
+			m := s.model(&testing.T{}, x)
+			if _, err := infer.Model(m, infer.Options{}); err != nil {
+				b.Fatal(err)
+			}
+			a, err := Analyze(m, Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				a.Problem.Cuts, a.Problem.Layers, a.Problem.Beside = nil, nil, nil
+				a.findLayers()
+			}
+			if n := a.Problem.LayerCount(); n != layers {
+				b.Fatalf("%d layers", n)
+			}
+		})
+	}
+}
