@@ -75,14 +75,14 @@ func (e *explorer) seeds() {
 	}
 	for k := 1; k < len(layers) && k <= 16; k += 1 + k/3 {
 		bounds := every(layers, k)
-		keep := ix.segmentKeep(bounds)
+		keep := ix.segmentKeep(computed(bounds))
 		for m := range modes {
 			e.visitIn(keep, m)
 		}
 		if k > 2 || ix.p.Static && !e.sim.conceal {
 			continue
 		}
-		ix.polish(keep, bounds, e.sim.conceal)
+		ix.polish(keep, bounds, tailOf(bounds), e.sim.conceal)
 		for m := range modes {
 			e.visitIn(keep, m)
 		}

@@ -24,12 +24,22 @@ import (
 // backward. With layers whose insides outweigh their boundaries, as in every
 // transformer, √L segments need more than L; the plan says so.
 
-// segmentKeep returns the keep set of a list of boundaries in forward order.
+// segmentKeep returns the keep set of a list of boundaries in forward order:
+// they, what follows the last, and what lives beside boundaries anyway.
 func (ix *index) segmentKeep(boundaries []int) []bool {
-	keep := make([]bool, len(ix.root))
 	if len(boundaries) == 0 {
 		return ix.keepAll()
 	}
+	keep := ix.boundaryKeep(boundaries)
+	for _, v := range ix.p.Beside {
+		keep[ix.root[v]] = true
+	}
+	return keep
+}
+
+// boundaryKeep keeps some values and what follows the last.
+func (ix *index) boundaryKeep(boundaries []int) []bool {
+	keep := make([]bool, len(ix.root))
 	for _, op := range ix.after(boundaries[len(boundaries)-1]) {
 		for _, v := range ix.outs[op] {
 			keep[ix.root[v]] = true
@@ -65,92 +75,130 @@ func (ix *index) after(v int) []int {
 	return list
 }
 
-// segmentPlan makes the plan that keeps the given boundaries.
-func segmentPlan(p *Problem, strategy string, boundaries []int) *Plan {
-	if len(boundaries) > 0 && boundaries[0] == ortmodel.None {
-		boundaries = boundaries[1:]
-	}
+// segmentPlan makes the plan that keeps the given boundaries. What depends on
+// the value tail belongs to the last segment.
+func segmentPlan(p *Problem, strategy string, boundaries []int, tail int) *Plan {
+	boundaries = computed(boundaries)
 	ix := p.indexed()
-	keep := ix.segmentKeep(boundaries)
-	ix.polish(keep, boundaries, false)
+	return ix.polished(strategy, ix.segmentKeep(boundaries), boundaries, tail)
+}
+
+// computed leaves out the step's inputs as a first boundary.
+func computed(boundaries []int) []int {
+	if len(boundaries) > 0 && boundaries[0] == ortmodel.None {
+		return boundaries[1:]
+	}
+	return boundaries
+}
+
+// polished makes the plan of a keep set and its boundaries, once polished.
+func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail int) *Plan {
+	ix.polish(keep, boundaries, tail, false)
 	plan := ix.planOf(strategy, keep, false)
 	for _, v := range boundaries {
 		if ix.kept(keep, v) {
 			plan.Boundaries = append(plan.Boundaries, v)
 		}
 	}
+	ix.remark(plan)
 	return plan
 }
 
 // polishShare is the work, as a share of the plain step's, that one value may
-// cost in polish to lower the peak; polishTries bounds the sets tried.
+// cost in polish to lower the peak; one part in polishGain is what keeping or
+// dropping against the segments must take off it; polishTries bounds the sets
+// tried.
 const (
 	polishShare = 0.002
+	polishGain  = 500
 	polishTries = 48
 )
 
-// polish reconsiders the values before the first boundary (and that one), of
-// the last layer and of the head, the largest first, those of one kind (the
-// slices of a loss) together: what is cheaper to keep is kept, what lowers the
-// peak at hardly any work is dropped.
-func (ix *index) polish(keep []bool, boundaries []int, conceal bool) {
-	if len(boundaries) > 0 && boundaries[0] == ortmodel.None {
-		boundaries = boundaries[1:]
-	}
-	if len(boundaries) == 0 {
+// polish reconsiders the values of the first segment, of the last and of the
+// head, and those beside boundaries, the largest first, those of one kind (the
+// slices of a loss) together. What is cheaper to keep is kept: in the last
+// segment and the head, where backward begins, if the peak does not rise; in
+// the first, which waits longest, only if what forward leaves behind does not
+// rise either. What lowers the peak at hardly any work is dropped, or kept,
+// anywhere but at boundaries.
+func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal bool) {
+	if boundaries = computed(boundaries); len(boundaries) == 0 {
 		return
 	}
 	e := newExplorer(ix, ix.plainOrder(), 0)
 	e.sim.conceal = conceal
 	peak, work, _ := e.visit(keep)
-	inner := make([]bool, len(ix.root))
-	for _, op := range ix.after(boundaries[0]) {
-		for _, v := range ix.outs[op] {
-			inner[v] = true
-		}
-	}
-	for _, op := range ix.after(boundaries[max(len(boundaries)-2, 0)]) {
-		for _, v := range ix.outs[op] {
-			inner[v] = false
-		}
-	}
-	for _, v := range boundaries[1:] {
-		inner[ix.root[v]] = true // a boundary stays
-	}
+	left := e.sim.leftBehind(e.low.out)
+	inner, last, fixed := ix.parts(boundaries, tail)
 	flip := func(group []int) {
 		for _, r := range group {
 			keep[r] = !keep[r]
 		}
 	}
-	for _, group := range ix.outerGroups(inner, keep) {
+	outer := ix.groups(keep, func(r int) bool { return !inner[r] }, last)
+	within := ix.groups(keep, func(r int) bool { return inner[r] && !fixed[r] }, last)
+	for _, group := range append(outer, within...) {
 		flip(group)
 		p, w, _ := e.visit(keep)
-		if p <= peak && w < work || p < peak && float64(w-work) <= polishShare*float64(ix.total) {
-			peak, work = p, w
+		l := e.sim.leftBehind(e.low.out)
+		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || l <= left)
+		enough := int64(1) // bytes that the peak must fall by
+		if inner[group[0]] {
+			enough += peak / polishGain
+		}
+		if cheaper || p+enough <= peak && float64(w-work) <= polishShare*float64(ix.total) {
+			peak, work, left = p, w, l
 		} else {
 			flip(group)
 		}
 	}
 }
 
-// outerGroups lists the droppable roots that are not inner, those of a kind
-// and of one state together, the largest polishTries groups.
-func (ix *index) outerGroups(inner, keep []bool) [][]int {
+// parts marks the roots between the first boundary and the last segment, and
+// those of the last segment and the head. What lives beside boundaries counts
+// as neither; boundaries but the first are fixed.
+func (ix *index) parts(boundaries []int, tail int) (inner, last, fixed []bool) {
+	inner, last, fixed = make([]bool, len(ix.root)), make([]bool, len(ix.root)), make([]bool, len(ix.root))
+	for _, op := range ix.after(boundaries[0]) {
+		for _, v := range ix.outs[op] {
+			inner[ix.root[v]] = true
+		}
+	}
+	for _, op := range ix.after(tail) {
+		for _, v := range ix.outs[op] {
+			inner[ix.root[v]], last[ix.root[v]] = false, true
+		}
+	}
+	for _, v := range ix.p.Beside {
+		inner[ix.root[v]] = false
+	}
+	for _, v := range boundaries[1:] {
+		inner[ix.root[v]], fixed[ix.root[v]] = true, true
+	}
+	return inner, last, fixed
+}
+
+// groups lists the droppable roots that are in, those of a kind, of one end and
+// of one state together, the largest polishTries groups.
+func (ix *index) groups(keep []bool, in func(r int) bool, last []bool) [][]int {
 	var groups [][]int
 	for _, kind := range ix.kinds() {
-		var in, out []int
+		var list [4][]int
 		for _, r := range kind {
-			switch {
-			case inner[r]:
-			case keep[r]:
-				in = append(in, r)
-			default:
-				out = append(out, r)
+			k := 0
+			if keep[r] {
+				k = 1
+			}
+			if last[r] {
+				k += 2
+			}
+			if in(r) {
+				list[k] = append(list[k], r)
 			}
 		}
-		for _, g := range [][]int{in, out} {
-			if len(g) > 0 {
-				groups = append(groups, g)
+		for _, k := range []int{3, 1, 2, 0} { // what is kept first
+			if len(list[k]) > 0 {
+				groups = append(groups, list[k])
 			}
 		}
 	}
@@ -183,6 +231,14 @@ func evenly(layers []int, n int) []int {
 		list = append(list, layers[(i*count+n-1)/n])
 	}
 	return append(list, layers[count])
+}
+
+// tailOf returns the boundary at which the last segment of several begins.
+func tailOf(boundaries []int) int {
+	if tail := boundaries[max(len(boundaries)-2, 0)]; tail != ortmodel.None {
+		return tail
+	}
+	return boundaries[len(boundaries)-1]
 }
 
 // layersOf returns the boundaries to choose from: the layers found, else the
@@ -218,7 +274,7 @@ func solveFull(p *Problem, o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return segmentPlan(p, o.name("full"), layers), nil
+	return segmentPlan(p, o.name("full"), layers, tailOf(layers)), nil
 }
 
 func solveEvery(p *Problem, o Options) (*Plan, error) {
@@ -230,7 +286,8 @@ func solveEvery(p *Problem, o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return segmentPlan(p, o.name("every"), every(layers, k)), nil
+	bounds := every(layers, k)
+	return segmentPlan(p, o.name("every"), bounds, tailOf(bounds)), nil
 }
 
 // solveSegments cuts the layers into k segments, the last of which is kept
@@ -245,7 +302,7 @@ func solveSegments(p *Problem, o Options) (*Plan, error) {
 		return nil, err
 	}
 	bounds := evenly(layers, k)
-	return segmentPlan(p, o.name("segments"), bounds[:len(bounds)-1]), nil
+	return segmentPlan(p, o.name("segments"), bounds[:len(bounds)-1], tailOf(bounds)), nil
 }
 
 func solveSqrt(p *Problem, o Options) (*Plan, error) {
@@ -255,8 +312,9 @@ func solveSqrt(p *Problem, o Options) (*Plan, error) {
 	}
 	count := len(layers) - 1
 	n := int(math.Ceil(math.Sqrt(float64(count))))
-	plan := segmentPlan(p, o.name("sqrt"), evenly(layers, n))
-	full := segmentPlan(p, "full", layers)
+	bounds := evenly(layers, n)
+	plan := segmentPlan(p, o.name("sqrt"), bounds, tailOf(bounds))
+	full := segmentPlan(p, "full", layers, tailOf(layers))
 	sim := newLiveSim(p.indexed(), true)
 	if a, b := sim.run(plan.Schedule), sim.run(full.Schedule); b < a {
 		plan.Notes = append(plan.Notes, fmt.Sprintf(
@@ -289,7 +347,7 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 	if len(list) == 0 {
 		return nil, fmt.Errorf("layers=%s: matches no forward value or operator", o.Argument)
 	}
-	return segmentPlan(p, o.name("layers"), list), nil
+	return ix.polished(o.name("layers"), ix.boundaryKeep(list), list, tailOf(list)), nil
 }
 
 // match is path.Match in which a star also spans slashes.

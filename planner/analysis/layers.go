@@ -104,13 +104,10 @@ func (c *cutFinder) through(layers []cut, groups [][]int) bool {
 	return true
 }
 
-// beside lists the values set aside that are alive at boundaries of layers.
+// beside lists the values set aside that are alive at other boundaries of layers.
 func (c *cutFinder) beside(layers []cut, groups [][]int) []int {
 	var list []int
 	seen := map[int]bool{}
-	for _, at := range layers {
-		seen[at.value] = true
-	}
 	for _, g := range groups {
 		for _, v := range g {
 			for _, at := range layers {
@@ -156,7 +153,8 @@ const blockProducts = 6
 // blocks divides a convolutional network, whose stages repeat by accident and
 // differ in size: a layer is a piece, as a residual block, joined with those
 // before it that have up to half the products of the piece that the middle
-// product lies in.
+// product lies in. Layers end where little is alive, not inside of what a
+// block widens.
 func (c *cutFinder) blocks(p *pieces) division {
 	d := division{}
 	var sizes []int // of the piece of each product
@@ -171,10 +169,47 @@ func (c *cutFinder) blocks(p *pieces) division {
 	}
 	sort.Ints(sizes)
 	d.layer = sizes[len(sizes)/2]/2 + 1
-	if d.layers = c.fill(p, 0, len(c.cuts)-1, d.layer); len(d.layers) > 0 {
-		d.layers = append([]cut{c.cuts[0]}, d.layers...)
+	least := c.narrowest(p)
+	d.layers = []cut{c.cuts[0]}
+	ended := 0
+	for k, at := range least {
+		if wide := c.falls(least, k, -1) && c.falls(least, k, 1); p.prods[at]-ended >= d.layer && !wide {
+			d.layers = append(d.layers, c.cuts[at])
+			ended = p.prods[at]
+		}
+	}
+	if len(d.layers) < 2 {
+		d.layers = nil
 	}
 	return d
+}
+
+// narrowest lists the smallest of the cuts between one product and the next.
+func (c *cutFinder) narrowest(p *pieces) []int {
+	bytes := func(at int) int64 { return c.a.Problem.Graph.Values[c.cuts[at].value].Bytes }
+	var list []int
+	for at := 1; at < len(c.cuts); at++ {
+		switch n := len(list); {
+		case p.prods[at] == 0:
+		case n == 0 || p.prods[at] > p.prods[list[n-1]]:
+			list = append(list, at)
+		case bytes(at) < bytes(list[n-1]):
+			list[n-1] = at
+		}
+	}
+	return list
+}
+
+// falls reports whether, from cut k of a list on in one direction, less than
+// half as much is alive before anything more is.
+func (c *cutFinder) falls(list []int, k, direction int) bool {
+	bytes := func(k int) int64 { return c.a.Problem.Graph.Values[c.cuts[list[k]].value].Bytes }
+	for i := k + direction; i >= 0 && i < len(list); i += direction {
+		if bytes(i) > bytes(k) || 2*bytes(i) < bytes(k) {
+			return bytes(i) < bytes(k)
+		}
+	}
+	return false
 }
 
 // convolutions counts those among the main operators.

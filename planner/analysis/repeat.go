@@ -248,5 +248,10 @@ func (p *pieces) repeatedProducts(i, j, to int) []int {
 			at[k]++
 		}
 	}
+	if k := len(at) - 1; k >= 2 { // the last layer has no next product, but no more operators than others
+		for at[k] < to && p.products(at[k], at[k]+1) == 0 && p.ops[at[k]+1]-p.ops[at[k-1]] <= p.ops[at[k-1]]-p.ops[at[k-2]] {
+			at[k]++
+		}
+	}
 	return at
 }

@@ -1,0 +1,89 @@
+package planner
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
+
+// What a plan by segments says where it lowers no peak: which bytes are in the
+// way, and what it lowers all the same.
+
+// remark adds a note to a plan whose peak is that of the plain order, or that
+// computes nothing again.
+func (ix *index) remark(plan *Plan) {
+	base := ix.plainOrder()
+	plain := newLiveSim(ix, true)
+	before, leftBefore := plain.run(base), plain.leftBehind(base)
+	sim := newLiveSim(ix, true)
+	sim.conceal = plan.Conceal
+	after, left := sim.run(plan.Schedule), sim.leftBehind(plan.Schedule)
+	returned := plain.returnedAtPeak()
+	switch {
+	case len(plan.Schedule) == len(base):
+		plan.Notes = append(plan.Notes, fmt.Sprintf(
+			"nothing is computed again: dropping a value between boundaries lowers neither the peak nor what forward leaves behind, %d bytes", leftBefore))
+	case after < before:
+		return
+	default:
+		plan.Notes = append(plan.Notes, fmt.Sprintf(
+			"computing again does not lower the peak of %d bytes: %s; what forward leaves behind changes from %d to %d bytes",
+			before, atPeak(returned, before), leftBefore, left))
+		return
+	}
+	if 2*returned >= before {
+		plan.Notes[len(plan.Notes)-1] += "; " + atPeak(returned, before)
+	}
+}
+
+func atPeak(returned, peak int64) string {
+	if 2*returned >= peak {
+		return fmt.Sprintf("at it %d bytes are values that the step returns, which update in backward would free", returned)
+	}
+	return "it is reached where the last segment, whose values are at hand, meets its gradients, or inside one segment"
+}
+
+// returnedAtPeak is the size of the step's outputs at the peak of the schedule
+// that was run last.
+func (s *liveSim) returnedAtPeak() int64 {
+	var sum int64
+	for b, at := range s.birth {
+		if at < 0 || int(at) > s.peakAt {
+			continue
+		}
+		if val := &s.ix.p.Graph.Values[s.value[b]]; val.Kind == ortmodel.Output {
+			sum += val.Bytes
+		}
+	}
+	return sum
+}
+
+// leftBehind returns the bytes that are live when forward has made the last
+// value that backward reads, in the schedule that was run last.
+func (s *liveSim) leftBehind(schedule []int) int64 {
+	ix := s.ix
+	end, ran := 0, make([]bool, len(ix.reads))
+	for pos, op := range schedule {
+		if !ran[op] && ix.p.Ops[op].Forward && ix.feedsBackward(op) {
+			end = pos
+		}
+		ran[op] = true
+	}
+	var live int64
+	for pos := range min(end+1, len(schedule)) {
+		live += s.delta[pos] - s.freed[pos]
+	}
+	return live
+}
+
+// feedsBackward reports a forward op that backward reads a value of.
+func (ix *index) feedsBackward(op int) bool {
+	for _, v := range ix.outs[op] {
+		for _, reader := range ix.readers[v] {
+			if !ix.p.Ops[reader].Forward {
+				return true
+			}
+		}
+	}
+	return false
+}
