@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -8,8 +9,14 @@ import (
 
 // smallBytes is the largest size that can be kept without a question: a
 // recomputation costs more nodes than such a value costs memory. In a small
-// problem the limit is a thousandth of all forward values.
-const smallBytes = 4096
+// problem the limit is a thousandth of all forward values. But what is kept so
+// must be small together: the values of one step of an unrolled recurrence are
+// small, those of all steps are not. smallShare is the most, as one part in so
+// many of all forward values.
+const (
+	smallBytes = 4096
+	smallShare = 50
+)
 
 // An index holds what every solver asks of a Problem, found once.
 type index struct {
@@ -153,13 +160,7 @@ func (ix *index) findRoots() {
 
 func (ix *index) pin() {
 	p := ix.p
-	var total int64
-	for v := range p.Values {
-		if op := ix.producer[v]; op >= 0 && p.Ops[op].Forward && ix.root[v] == v {
-			total += p.Graph.Values[v].Bytes
-		}
-	}
-	small := min(smallBytes, total/1000)
+	small := ix.small()
 	for v := range p.Values {
 		val := &p.Graph.Values[v]
 		op := ix.producer[v]
@@ -176,6 +177,27 @@ func (ix *index) pin() {
 			ix.stash = append(ix.stash, v)
 		}
 	}
+}
+
+// small returns the size up to which values are kept without a question.
+func (ix *index) small() int64 {
+	var total int64
+	var sizes []int64
+	for v := range ix.p.Values {
+		if op := ix.producer[v]; op >= 0 && ix.p.Ops[op].Forward && ix.root[v] == v {
+			total += ix.p.Graph.Values[v].Bytes
+			sizes = append(sizes, ix.p.Graph.Values[v].Bytes)
+		}
+	}
+	slices.Sort(sizes)
+	limit := min(smallBytes, total/1000)
+	var sum int64
+	for _, size := range sizes {
+		if sum += size; size > limit || sum > total/smallShare {
+			return min(limit, size-1)
+		}
+	}
+	return limit
 }
 
 // available reports whether v can be read at any time given the kept roots.
