@@ -82,7 +82,7 @@ func (e *explorer) seeds() {
 		if k > 2 || ix.p.Static && !e.sim.conceal {
 			continue
 		}
-		ix.polish(keep, bounds, tailOf(bounds), e.sim.conceal)
+		ix.polish(keep, bounds, tailOf(bounds), e.sim.conceal, true)
 		for m := range modes {
 			e.visitIn(keep, m)
 		}

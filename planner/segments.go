@@ -93,7 +93,7 @@ func computed(boundaries []int) []int {
 
 // polished makes the plan of a keep set and its boundaries, once polished.
 func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail int) *Plan {
-	ix.polish(keep, boundaries, tail, false)
+	ix.polish(keep, boundaries, tail, false, false)
 	plan := ix.planOf(strategy, keep, false)
 	for _, v := range boundaries {
 		if ix.kept(keep, v) {
@@ -120,8 +120,9 @@ const (
 // segment and the head, where backward begins, if the peak does not rise; in
 // the first, which waits longest, only if what forward leaves behind does not
 // rise either. What lowers the peak at hardly any work is dropped, or kept,
-// anywhere but at boundaries.
-func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal bool) {
+// anywhere but at boundaries. With peakOnly nothing but the peak counts, and
+// values within segments stay as they are.
+func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal, peakOnly bool) {
 	if boundaries = computed(boundaries); len(boundaries) == 0 {
 		return
 	}
@@ -137,11 +138,14 @@ func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal bool) {
 	}
 	outer := ix.groups(keep, func(r int) bool { return !inner[r] }, last)
 	within := ix.groups(keep, func(r int) bool { return inner[r] && !fixed[r] }, last)
+	if peakOnly {
+		within = nil
+	}
 	for _, group := range append(outer, within...) {
 		flip(group)
 		p, w, _ := e.visit(keep)
 		l := e.sim.leftBehind(e.low.out)
-		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || l <= left)
+		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || peakOnly || l <= left)
 		enough := int64(1) // bytes that the peak must fall by
 		if inner[group[0]] {
 			enough += peak / polishGain

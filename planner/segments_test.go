@@ -142,7 +142,7 @@ func TestPolishRaisesNoPeak(t *testing.T) {
 		keep := ix.segmentKeep(bounds)
 		e := newExplorer(ix, ix.plainOrder(), 0)
 		before, _, _ := e.visit(keep)
-		ix.polish(keep, bounds, tailOf(bounds), false)
+		ix.polish(keep, bounds, tailOf(bounds), false, false)
 		if after, _, _ := e.visit(keep); after > before {
 			t.Errorf("polished, %d bytes; before, %d", after, before)
 		}

@@ -94,7 +94,7 @@ const unsqueezeOpset = 13
 //	x = Reshape ─▶ Flatten ─▶ Reshape (as in Put) ─▶ n, which is no view
 func (m *Barriers) Wait(n *onnx.Node, x, trigger *onnx.Value) (*onnx.Value, error) {
 	var v *onnx.Value
-	if reshaped(x) && alone(x) && !joins(n) {
+	if reshaped(x) && !joins(n) { // though x has other readers now: they may go
 		m.b.Scope = x.Name
 		v = m.b.Op("Reshape", build.In(flatten(m.b, x), m.shape(x, trigger)))
 	} else {

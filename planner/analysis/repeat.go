@@ -186,6 +186,9 @@ func abutting(runs []run) int {
 func (p *pieces) longest(from, to, least int) []run {
 	best := map[int][]run{}
 	for i := from; i < to; i++ {
+		if p.ops[i+1] == p.ops[i] {
+			continue // a view: a stack begins behind it
+		}
 		for j := i + 1; j <= to && p.products(i, j) <= p.products(j, to)+p.products(i, j)/2; j++ {
 			n := p.products(i, j)
 			if n < least || j > i+1 && p.ops[j] == p.ops[j-1] {
