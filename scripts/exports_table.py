@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The table of validate_exports.sh: FILE.json of compare and FILE.planned.json of
-plan, one row for each FILE. Standard library only; OUT=FILE.md gets it as a page."""
+"""The tables of validate_exports.sh: "STRATEGY …" FILE…, for each FILE.json of
+compare and FILE.STRATEGY.planned.json of plan one table, a row for each graph.
+Standard library only; OUT=FILE.md gets them as a page."""
 import json
 import os
 import sys
@@ -16,25 +17,32 @@ def load(path):
         return json.load(f)
 
 
-def row(file):
-    d, plan = load(file + ".json"), load(file + ".planned.json")
-    a, b = d["models"]
-    pair = d["pairs"][0]
-    peaks = [m["memory"]["live_peak_bytes"] for m in (a, b)]
-    totals = [m["memory"]["total_peak_bytes"] for m in (a, b)]
-    exact = all(m["memory"]["predicted_live_peak_bytes"] == m["memory"]["live_peak_bytes"] for m in (a, b))
-    same = "same bits" if pair["bit_identical"] else f"within {pair['max_relative_gradient_difference'] or 0:.1e}"
-    return {
-        "graph": os.path.basename(file), "live peak MB": f"{MB(peaks[0])} -> {MB(peaks[1])}", "saved": PERCENT(pair["saving"]),
-        "everything MB": f"{MB(totals[0])} -> {MB(totals[1])}", "saved in all": PERCENT(pair["total_saving"]),
-        "predicted": "exact" if exact else "not exact", "more FLOPs": PERCENT(plan["overhead"]),
-        "step s": f"{a['step_seconds']['median']:.1f} -> {b['step_seconds']['median']:.1f}",
-        "results": same,
-    }
+def rows(file, strategies):
+    d = load(file + ".json")
+    first, out = d["models"][0], []
+    for i, m in enumerate(d["models"]):
+        pair = d["pairs"][i - 1] if i else None
+        plan = load(f"{file}.{strategies[i - 1]}.planned.json") if i else None
+        mem = m["memory"]
+        guess = mem["predicted_live_peak_bytes"]
+        results = "-"
+        if pair:
+            results = "same bits" if pair["bit_identical"] else f"within {pair['max_relative_gradient_difference'] or 0:.1e}"
+        out.append({
+            "graph": strategies[i - 1] if i else "plain",
+            "live peak MB": MB(mem["live_peak_bytes"]), "saved": PERCENT(pair["saving"]) if pair else "-",
+            "everything MB": MB(mem["total_peak_bytes"]), "saved in all": PERCENT(pair["total_saving"]) if pair else "-",
+            "predicted": "exact" if guess == mem["live_peak_bytes"] else "-" if guess is None else MB(guess),
+            "more FLOPs": PERCENT(plan["overhead"]) if plan else "-",
+            "step s": f"{m['step_seconds']['median']:.2f}",
+            "of plain": f"{m['step_seconds']['median'] / first['step_seconds']['median']:.2f}",
+            "results": results,
+        })
+    return out
 
 
-def page(rows):
-    first = load(sys.argv[1] + ".json")["models"][0]
+def page(strategies, files, body):
+    first = load(files[0] + ".json")["models"][0]
     versions = "unknown"
     try:
         import importlib.metadata as m
@@ -42,24 +50,26 @@ def page(rows):
     except Exception:
         pass
     versions = os.environ.get("EXPORTED_BY") or versions
+    command = f"GRAD=\"{os.environ['GRAD']}\" STRATEGY={','.join(strategies)} scripts/validate_exports.sh FOLDER"
     return "\n".join([
         "# Exports of transformers, and a joint graph of another tool, on the CPU", "",
-        f"`{' '.join(['scripts/validate_exports.sh', 'FOLDER'])}` on {tables.cpu()}, {os.cpu_count()} cores, {first['threads']} thread(s);",
+        f"`{command}` on {tables.cpu()}, {os.cpu_count()} cores, {first['threads']} thread(s);",
         f"ONNX Runtime {first['ort_version']} at level {first['opt_level']}; exported by {versions}.", "",
-        f"Exports (`NAME-EXPORTER`, 1 x 512 tokens): `grad {os.environ['GRAD']}`, as derived and with `--strategy {os.environ['STRATEGY']}`.",
+        f"Exports (`NAME-EXPORTER`): `grad {os.environ['GRAD']}`, as derived (plain) and with each strategy.",
         "A joint graph is compared as it is. Everything counts parameters, state and feeds; MB are 10^6 bytes.",
-        "Results are all that the graphs return: loss, and updated parameters or gradients.", "",
-        tables.text(rows), "",
+        "Results are all that both graphs return: loss, and updated parameters or gradients.", "",
+        body, "",
     ])
 
 
 def main():
-    rows = [row(f) for f in sys.argv[1:]]
-    print(tables.text(rows))
+    strategies, files = sys.argv[1].split(), sys.argv[2:]
+    body = "\n\n".join(f"**{os.path.basename(f)}**\n\n{tables.text(rows(f, strategies))}" for f in files)
+    print(body)
     out = os.environ.get("OUT")
     if out:
         with open(out + ".part", "w") as f:
-            f.write(page(rows))
+            f.write(page(strategies, files, body))
         os.replace(out + ".part", out)
 
 

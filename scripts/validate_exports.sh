@@ -6,40 +6,44 @@
 #     scripts/export_gpt2.py exports --model gpt2-medium --seq 512
 #     scripts/validate_exports.sh exports [MODEL-EXPORTER …] [JOINT.onnx …]
 #
-# For every MODEL-EXPORTER.onnx in the folder: the training graph with the update
-# in it (GRAD, default "--optimizer sgd"), as derived and with STRATEGY (default
-# full), the logits taken off the second. A joint graph is compared as it is;
-# JOINT.npz beside it feeds it. All that both return must agree within 1e-5 of the
-# largest; where nothing was chunked, updated parameters come out in the same bits,
-# and so did the gradients. OPTIONS are flags of remat itself ("--threads 1"),
-# STEPS of compare. OUT=FILE.md gets the table, with the machine and versions.
+# For every MODEL-EXPORTER.onnx in the folder: the training graph (GRAD, default
+# "--optimizer sgd"; "--optimizer none" returns the gradients), as derived and with
+# each of STRATEGY (default "none,full,sqrt,optimal"), the logits taken off those. A
+# joint graph is compared as it is; JOINT.npz beside it feeds it. All that the graphs
+# return must agree within 1e-5 of the largest; where nothing was chunked, updated
+# parameters come out in the same bits, and so did the gradients. OPTIONS are flags
+# of remat itself ("--threads 1"), STEPS of compare. OUT=FILE.md gets the table, with
+# the machine and versions. All graphs of a model are in memory together: with the
+# update in the graph, each with parameters of its own.
 set -eu -o pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 folder=${1:?usage: validate_exports.sh FOLDER [NAME …]}
 shift
 remat=${REMAT:-$here/../bin/remat}
-strategy=${STRATEGY:-full}
 grad=${GRAD---optimizer sgd}
+IFS=, read -ra strategies <<<"${STRATEGY:-none,full,sqrt,optimal}"
 [ $# -gt 0 ] || set -- $(cd "$folder" && ls -- *-torchscript.onnx *-dynamo.onnx 2>/dev/null | sed 's/\.onnx$//')
 [ $# -gt 0 ] || { echo "validate_exports: $folder holds no export (scripts/export_gpt2.py makes them)" >&2; exit 2; }
 
 run() { "$remat" --quiet ${OPTIONS:-} "$@"; }
 
-# whole NAME: grad, plan, rewrite, compare.
+# whole NAME: grad; plan and rewrite for each strategy; compare.
 whole() {
-	local model=$folder/$1 feeds=$folder/${1%-*}-feeds.npz plain=$folder/$1.train.onnx drop="--drop-output logits"
+	local model=$folder/$1 feeds=$folder/${1%-*}-feeds.npz plain=$folder/$1.train.onnx drop="--drop-output logits" written=() s
 	if [ -f "$1" ]; then
 		model=$folder/$(basename "$1" .onnx) feeds=${1%.onnx}.npz drop=
 		plain=$model.joint.onnx
-		cp "$1" "$plain"
+		cp "$1" "$plain" || return 1
 	else
 		run grad "$model.onnx" --loss loss $grad -o "$plain" || return 1
 	fi
-	run --json plan "$plain" --strategy $strategy $drop -o "$model.plan.json" >"$model.planned.json" &&
-		run rewrite "$plain" --plan "$model.plan.json" $drop -o "$model.small.onnx" &&
-		run --json inspect --memory "$plain" >"$model.plain.memory.json" &&
-		run --json compare "$plain" "$model.small.onnx" --feeds "$feeds" --steps ${STEPS:-2} --tolerance 1e-5 >"$model.json.part" &&
+	for s in "${strategies[@]}"; do
+		run --json plan "$plain" --strategy $s $drop -o "$model.$s.plan.json" >"$model.$s.planned.json" &&
+			run rewrite "$plain" --plan "$model.$s.plan.json" $drop -o "$model.$s.small.onnx" || return 1
+		written+=("$model.$s.small.onnx")
+	done
+	run --json compare "$plain" "${written[@]}" --feeds "$feeds" --steps ${STEPS:-2} --tolerance 1e-5 >"$model.json.part" &&
 		mv "$model.json.part" "$model.json"
 }
 
@@ -54,5 +58,5 @@ for name; do
 		bad=1
 	fi
 done
-[ ${#done[@]} -eq 0 ] || OUT=${OUT:-} GRAD=$grad STRATEGY=$strategy REMAT=$remat python3 "$here/exports_table.py" "${done[@]}"
+[ ${#done[@]} -eq 0 ] || OUT=${OUT:-} GRAD=$grad python3 "$here/exports_table.py" "${strategies[*]}" "${done[@]}"
 exit $bad
