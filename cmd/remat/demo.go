@@ -20,6 +20,7 @@ import (
 	"github.com/tiktoken-go/tokenizer"
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/cmd/internal/flow"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
@@ -46,6 +47,9 @@ const demoOptimizer = optim.SGD
 
 var demoRates = map[optim.Kind]float64{optim.SGD: 0.02, optim.AdamW: 3e-4}
 
+// demoOwnRate is fed to a training graph of the user's that takes a rate.
+const demoOwnRate = 1e-3
+
 // Steps of each variant where none are asked for: enough for a curve of losses
 // and a median of times.
 var demoPace = pace{fewest: 3, most: 6, enough: 40 * time.Second}
@@ -65,9 +69,10 @@ type demoOptions struct {
 
 func demoCommand(e *env) *cli.Command {
 	return &cli.Command{
-		Name: "demo", Usage: "the whole way on GPT-2, or on your model: grad, plan, rewrite, compare, report", ArgsUsage: "[FWD.onnx]",
+		Name: "demo", Usage: "the whole way on GPT-2, or on your model: grad, plan, rewrite, compare, report", ArgsUsage: "[M.onnx]",
 		Description: "Writes everything into a folder and ends with one HTML page. GPT-2 reads a page of\n" +
-			"\"Alice's Adventures in Wonderland\"; your own model gets random values by the seed.\n\n" +
+			"\"Alice's Adventures in Wonderland\"; your own model gets random values by the seed. It may be a\n" +
+			"forward graph or a training graph.\n\n" +
 			"Example: remat demo --model gpt2-tiny --seq 64 -o demo",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Value: "remat-demo", Usage: "the `FOLDER` to write to"},
@@ -148,16 +153,39 @@ func demo(e *env, o demoOptions) error {
 		}
 	}
 	train := filepath.Join(o.dir, "train.onnx")
-	if err := e.stage("derive the training graph", func() error { return demoTraining(e, &o, forward, train) }); err != nil {
+	trains, err := isTraining(e, o.file)
+	if err != nil {
 		return err
 	}
-	feeds.LR = demoRates[o.optimizer]
-	e.dims, feeds.Dims = nil, nil // the derived graph has their numbers
+	if trains {
+		e.say("  %s is a training graph already", o.file)
+		train, feeds.LR = o.file, demoOwnRate
+	} else {
+		if err := e.stage("derive the training graph", func() error { return demoTraining(e, &o, forward, train) }); err != nil {
+			return err
+		}
+		feeds.LR = demoRates[o.optimizer]
+		e.dims, feeds.Dims = nil, nil // the derived graph has their numbers
+	}
 	variants, err := demoVariants(e, o, train)
 	if err != nil {
 		return err
 	}
 	return demoCompare(e, o, variants, feeds)
+}
+
+// isTraining reports a file that returns gradients or updated parameters.
+func isTraining(e *env, path string) (bool, error) {
+	if path == "" {
+		return false, nil
+	}
+	m, _, err := flow.Open(path, e.dims)
+	if err != nil {
+		return false, err
+	}
+	defer m.Close()
+	roles := foundOrNone(m, nil)
+	return len(roles.Grad)+len(roles.New) > 0, nil
 }
 
 // demoTraining derives the training graph, with the update in it. Where that
@@ -272,7 +300,10 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 				err = writeGraph(e, p, train, path)
 			}
 			if err == nil && v.half != nil && v.half.Emulate {
-				err = predictNative(e, train, options, p)
+				// A foreign graph is normalized by the provider itself, which may not be here.
+				if nerr := predictNative(e, train, options, p); nerr != nil {
+					e.say("  not predicted for CUDA: %v", nerr)
+				}
 			}
 			return err
 		})
