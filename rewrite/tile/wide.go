@@ -22,6 +22,11 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
+// mostShared bounds the parts of regions that hand values over in parts, where a
+// number below it divides them: a graph's nodes grow with it, and below a
+// sixteenth of the scores something else is the peak.
+const mostShared = 16
+
 // widening is how many times larger than its larger factor a product has to be
 // to count as wide.
 const widening = 2
@@ -172,14 +177,19 @@ func (p *widePlan) handedOver(w *wideRegion, o *onnx.Value) bool {
 	return len(readers) > 0 && p.sameParts(append(readers, w))
 }
 
-// sameParts gives regions one number of parts: the largest that divides what
-// each of them is cut along.
+// sameParts gives regions one number of parts: the largest up to mostShared
+// that divides what each of them is cut along, else the largest.
 func (p *widePlan) sameParts(regions []*wideRegion) bool {
 	all := &Region{}
 	for _, w := range regions {
 		all.extent = append(all.extent, w.region.extent...)
 	}
 	n := all.Parts(1 << 30)
+	for k := mostShared; k > 1 && n > mostShared; k-- {
+		if all.Parts(k) == k {
+			n = k
+		}
+	}
 	for _, w := range regions {
 		if w.n != 0 && w.n != n {
 			return false

@@ -19,7 +19,7 @@ import (
 
 // maxTiles bounds the parts of a wide product, and rowSlices is the number of
 // slices of an update, where the user names no number.
-const maxTiles, rowSlices = 64, 16
+const maxTiles, rowSlices = 16, 16
 
 // inParts applies the passes that were asked for.
 func (p *Prepared) inParts() error {
