@@ -10,6 +10,7 @@ import "github.com/onnx-remat/remat/ortmodel"
 // wait for their reader. So of the strays only those stay without which the
 // step would hold more:
 //
+//	one of the last waits ─▶ better? it does
 //	all wait ─▶ no worse? done
 //	         └▶ half of them, the other half, then halves of what is worse
 //
@@ -18,6 +19,7 @@ import "github.com/onnx-remat/remat/ortmodel"
 const (
 	maxSettleRounds = 3
 	maxSettleTries  = 48
+	maxSingleTries  = 32
 )
 
 // A settled plan is spelled out and counted.
@@ -62,6 +64,9 @@ func (p *Problem) settle(pl *Plan) *Plan {
 
 // settled returns the counted plan with as few strays as it takes.
 func (p *Problem) settled(s *settled) *settled {
+	if next := p.waiting(s, s.single()); next != nil && next.peak < s.peak {
+		s = next
+	}
 	for round := 0; round < maxSettleRounds && len(s.strays) > 0; round++ {
 		next, all := p.waiting(s, s.orders.Lazy(s.wanted)), false
 		if next == nil {
@@ -79,6 +84,21 @@ func (p *Problem) settled(s *settled) *settled {
 	return s
 }
 
+// single lets one after the other of the last strays wait where less is held
+// then: the peak of a plain step is in the middle, where backward begins, and
+// what waits past it is not in it.
+func (s *settled) single() []int {
+	order, peak, kept := s.wanted, s.peak, s.strays
+	for k := len(s.strays) - 1; k >= max(0, len(s.strays)-maxSingleTries); k-- {
+		without := append(append([]ortmodel.Stray(nil), kept[:k]...), kept[k+1:]...)
+		o := s.orders.Lazy(s.wanted, without...)
+		if held := s.sim.Peak(o); held <= peak {
+			order, peak, kept = o, held, without
+		}
+	}
+	return order
+}
+
 // fewer lets stretches of strays wait, the longest first, and returns the order
 // with those left without which the step would hold more; all: each stray left
 // was tried alone.
@@ -87,6 +107,7 @@ func (s *settled) fewer() (order []int, all bool) {
 	n := len(s.strays)
 	waits := make([]bool, n)
 	order = s.wanted
+	peak := s.peak
 	untried := []stretch{{0, n / 2}, {n / 2, n}}
 	for try := 0; try < maxSettleTries && len(untried) > 0; try++ {
 		u := untried[0]
@@ -97,8 +118,9 @@ func (s *settled) fewer() (order []int, all bool) {
 				kept = append(kept, s.strays[k])
 			}
 		}
-		if o := s.orders.Lazy(s.wanted, kept...); s.sim.Peak(o) <= s.peak {
-			order = o
+		o := s.orders.Lazy(s.wanted, kept...)
+		if held := s.sim.Peak(o); held <= peak {
+			order, peak = o, held
 			for k := u.from; k < u.to; k++ {
 				waits[k] = true
 			}
