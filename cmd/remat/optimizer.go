@@ -29,7 +29,8 @@ func optimizerFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "beta2", Usage: "`X` of adamw, default 0.999"},
 		&cli.Float64Flag{Name: "eps", Usage: "`X` of adamw, default 1e-8"},
 		&cli.StringSliceFlag{Name: "no-decay", Usage: "no weight decay for what matches `GLOB,…`; the word vectors is all of rank below 2"},
-		&cli.Float64Flag{Name: "clip-norm", Usage: "clip the norm of all gradients together to `X`"},
+		&cli.Float64Flag{Name: "clip-norm", Usage: "clip the norm of the gradients to `X`"},
+		&cli.StringFlag{Name: "clip-by", Value: string(optim.ClipGlobal), Usage: "`global|parameter|previous`: the norm of all gradients, of each by itself, or of all in the step before; with the last two no gradient waits for the others"},
 		&cli.Int64Flag{Name: "accumulate", Usage: "update every `N` steps with the mean of their gradients"},
 		&cli.BoolFlag{Name: "keep-grads", Usage: "return the gradients too"},
 	}
@@ -51,6 +52,12 @@ func readOptimizer(c *cli.Context) (optimizerOptions, error) {
 			}
 			*field = c.Float64(name)
 		}
+	}
+	if o.ClipBy, err = optim.ParseClip(c.String("clip-by")); err != nil {
+		return o, fmt.Errorf("--clip-by: %w", err)
+	}
+	if c.IsSet("clip-by") && !(o.ClipNorm > 0) {
+		return o, fmt.Errorf("--clip-by needs --clip-norm X, the norm to clip to")
 	}
 	o.Accumulate, o.KeepGrads = c.Int64("accumulate"), c.Bool("keep-grads")
 	if o.Accumulate > 1 && kind == optim.None {

@@ -7,7 +7,8 @@ package optim
 //	         that they are multiplied with anyway, and into their norm
 //	Skip     where a bool is true a step changes nothing: the gradient becomes
 //	         zero (a product with zero would keep NaN), the old state and the
-//	         parameter are kept by neutral scalars, so their bits stay
+//	         parameter are kept by neutral scalars, so their bits stay; so is
+//	         the norm that clips the next step
 //
 // Skip costs a Where on each gradient, which needs three buffers of its size
 // for a moment, and nothing else.
@@ -43,18 +44,22 @@ func newHook(m *onnx.Model, types build.Typer) *hook {
 // scalar. Outputs P.grad stay as they are. Types may be nil.
 func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 	h := newHook(m, types)
-	byNorm := false
+	var norms []*onnx.Value
 	err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
 		switch step := stepOf(n); {
 		case step == "square" || step == "as_row":
-			byNorm = true
+			for _, name := range []string{prefix + "norm", prefix + p.Name + "/norm"} {
+				if v := m.Graph.Value(name); v != nil && !slices.Contains(norms, v) {
+					norms = append(norms, v)
+				}
+			}
 		case n.Is("Mul") && at == 0:
 			n.SetInput(1, h.scalar("unscale", "Mul", n.In(1), factor))
 		default:
 			n.SetInput(at, h.scalar(p.Name+"/unscaled", "Mul", grad, factor))
 		}
 	})
-	if norm := m.Graph.Value(prefix + "norm"); err == nil && byNorm && norm != nil {
+	for _, norm := range norms {
 		readers := slices.Clone(norm.Uses())
 		scaled := h.scalar("norm_unscaled", "Mul", norm, factor)
 		for _, u := range readers {
@@ -77,6 +82,9 @@ func Skip(m *onnx.Model, skip *onnx.Value, types build.Typer) error {
 		v, ok := neutral[stepOf(n)]
 		if err == nil && ok && n.Is("Mul") {
 			n.SetInput(1, h.selected("unless_skipped", skip, v, n.In(1)))
+		}
+		if err == nil && n.Name() == normNode && n.Is("Where") { // of zeros: the norm before stays
+			n.SetInput(1, h.made("norm_unless_skipped", "Where", n.In(1).Type, build.In(skip, n.In(2), n.In(1))))
 		}
 	}
 	return h.finish(m, err)

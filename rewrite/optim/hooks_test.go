@@ -67,7 +67,9 @@ func setSkip(t *testing.T, s *runtime.Session, v byte) {
 // TestSkip: a step whose gradients are not finite changes no bit.
 func TestSkip(t *testing.T) {
 	for name, o := range cases {
-		s := open(t, hooked(t, o), 1, nil)
+		bad := wave(testSteps*15, 3) // in the second step
+		bad[18], bad[22] = math.NaN(), math.Inf(1)
+		s := openOn(t, hooked(t, o), 1, nil, bad)
 		setSkip(t, s, 0)
 		if _, err := s.Step(context.Background()); err != nil {
 			t.Fatal(err)
@@ -78,11 +80,6 @@ func TestSkip(t *testing.T) {
 			before[in] = v.Data
 		}
 		setSkip(t, s, 1)
-		bad := wave(15, 1)
-		bad[3], bad[7] = math.NaN(), math.Inf(1)
-		if err := s.SetInput("x", tensor(bad, 5, 3)); err != nil {
-			t.Fatal(err)
-		}
 		if _, err := s.Step(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -90,6 +87,50 @@ func TestSkip(t *testing.T) {
 			if v, _, _ := s.Input(in); !bytes.Equal(v.Data, want) {
 				t.Errorf("%s: %s changed in a skipped step", name, in)
 			}
+		}
+	}
+}
+
+// TestPreviousNorm: the first step is not clipped, a step is by the norm of the
+// one before, and a norm that is not finite is not kept.
+func TestPreviousNorm(t *testing.T) {
+	m, params := toyModel(t)
+	if _, err := Apply(m, params, with(SGD, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipPrevious })); err != nil {
+		t.Fatal(err)
+	}
+	x := wave(testSteps*15, 3)
+	x[18], x[33] = 1e30, math.NaN() // in the second step, whose squares leave float32, and the third
+	s := openOn(t, m, 1, nil, x)
+	norm := func() float64 {
+		v, _, err := s.Input("clip_norm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := v.Float64s()
+		if err != nil || len(x) != 1 {
+			t.Fatal(x, err)
+		}
+		return x[0]
+	}
+	if norm() != 0 {
+		t.Errorf("the norm begins as %v", norm())
+	}
+	step := func() {
+		if _, err := s.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step()
+	ref := newReference(Defaults(SGD), wave(12, 1), wave(4, 2)) // without clipping
+	ref.train(x[:15], 0.05)
+	compare(t, "first step", s, ref, 0)
+	want := norm()
+	if math.Abs(want-ref.norm) > 1e-4*ref.norm || want < 1 {
+		t.Errorf("the norm is %v, not %v, or is not clipped", want, ref.norm)
+	}
+	for _, bad := range []float64{x[18], x[33]} {
+		if step(); norm() != want {
+			t.Errorf("after a step with %v the norm is %v, not %v", bad, norm(), want)
 		}
 	}
 }

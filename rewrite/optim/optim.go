@@ -2,7 +2,7 @@
 // step scalars come in, their next values go out, in ordinary operators.
 //
 //	lr, step ──▶ scalars (float64 inside) ──┐
-//	P.grad ─▶ [accumulate] ─▶ [global norm]─┴─▶ P.m.new, P.v.new, P.new
+//	P.grad ─▶ [accumulate] ─▶ [clip] ───────┴─▶ P.m.new, P.v.new, P.new
 //	P.m, P.v ───────────────────────────────▶
 //	readers of P ──(empty slice)── barrier ─▶ the node that makes P.new
 //
@@ -19,8 +19,8 @@
 // A pass that adds readers of a parameter later, as recomputation does, calls
 // Guard once more; it adds what is missing.
 //
-// Names of nodes are fixed: remat/optim/P/STEP, with the steps that update.go
-// lists. Later passes find them by name (hooks.go).
+// Names of nodes are fixed: remat/optim/P/STEP, with the steps of update.go, which
+// later passes find by name (hooks.go), and of clip.go.
 package optim
 
 import (
@@ -72,8 +72,10 @@ type Options struct {
 	Momentum float64
 	// NoDecay exempts parameters from weight decay; nil exempts none.
 	NoDecay func(name string, rank int) bool
-	// ClipNorm bounds the norm of all gradients together; 0 does not.
+	// ClipNorm bounds the norm that ClipBy names; 0 does not.
 	ClipNorm float64
+	// ClipBy says whose norm that is; "" is ClipGlobal.
+	ClipBy Clip
 	// Accumulate makes N steps one update with the mean of their gradients:
 	// state P.acc sums them, every step whose number N divides updates. 0 and 1
 	// update always.
@@ -93,10 +95,10 @@ func Defaults(k Kind) Options {
 	return o
 }
 
-// A State is one tensor of optimizer state, of its parameter's shape and type;
-// it begins as zeros.
+// A State is one tensor of optimizer state, of its parameter's shape and type,
+// or the norm of the step before, float32 []; it begins as zeros.
 type State struct {
-	// Input and Output are P.m and P.m.new, or v or acc.
+	// Input and Output are P.m and P.m.new, or v or acc; or clip_norm.
 	Input, Output *onnx.Value
 }
 
@@ -186,7 +188,8 @@ func (o *Options) check() error {
 	if _, err := ParseKind(string(o.Kind)); err != nil {
 		return err
 	}
-	return nil
+	_, err := ParseClip(string(o.ClipBy))
+	return err
 }
 
 // applier is one run of Apply.
@@ -204,6 +207,9 @@ func (a *applier) checkParams(params []Param) error {
 	var names []string
 	if a.o.Kind != None {
 		names = append(names, "lr", "step")
+		if a.o.ClipNorm > 0 && a.o.ClipBy == ClipPrevious {
+			names = append(names, normInput, normInput+".new")
+		}
 	}
 	for _, p := range params {
 		v := p.Value

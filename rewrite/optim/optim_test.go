@@ -77,10 +77,16 @@ const testSteps = 8
 
 func open(t *testing.T, m *onnx.Model, level int, r *runtime.Roles) *runtime.Session {
 	t.Helper()
+	return openOn(t, m, level, r, wave(testSteps*15, 3))
+}
+
+// openOn opens with the data of testSteps steps, 15 numbers each.
+func openOn(t *testing.T, m *onnx.Model, level int, r *runtime.Roles, x []float64) *runtime.Session {
+	t.Helper()
 	s, err := engine.Open(m, runtime.Options{
 		Level: level, Threads: 1, Provider: ort.CPU, LR: 0.05, Roles: r,
 		Feed: map[string]runtime.Tensor{"P": tensor(wave(12, 1), 3, 4), "b": tensor(wave(4, 2), 4)},
-		Data: map[string]runtime.Tensor{"x": tensor(wave(testSteps*15, 3), testSteps, 5, 3)},
+		Data: map[string]runtime.Tensor{"x": tensor(x, testSteps, 5, 3)},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +127,24 @@ var cases = map[string]Options{
 	"adamw clip":           with(AdamW, func(o *Options) { o.ClipNorm = 2 }),
 	"adamw clip accumulate": with(AdamW, func(o *Options) {
 		o.ClipNorm, o.Accumulate = 2, 4
+	}),
+	"sgd clip parameter": with(SGD, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"momentum clip parameter decay": with(SGD, func(o *Options) {
+		o.Momentum, o.ClipNorm, o.ClipBy, o.WeightDecay = 0.9, 0.5, ClipParameter, 0.1
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"adamw clip parameter accumulate": with(AdamW, func(o *Options) {
+		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipParameter, 2
+	}),
+	"sgd clip previous decay": with(SGD, func(o *Options) {
+		o.ClipNorm, o.ClipBy, o.WeightDecay = 4, ClipPrevious, 0.1
+	}),
+	"momentum clip previous decay": with(SGD, func(o *Options) {
+		o.Momentum, o.ClipNorm, o.ClipBy, o.WeightDecay = 0.5, 4, ClipPrevious, 0.1
+	}),
+	"adamw clip previous": with(AdamW, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"adamw clip previous accumulate": with(AdamW, func(o *Options) {
+		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipPrevious, 3
 	}),
 }
 
@@ -279,6 +303,7 @@ func TestRefuses(t *testing.T) {
 		"clip norm":  func(o *Options) { o.ClipNorm = -1 },
 		"accumulate": func(o *Options) { o.Accumulate = -2 },
 		"unknown":    func(o *Options) { o.Kind = "lion" },
+		"clip by":    func(o *Options) { o.ClipBy = "layer" },
 	} {
 		m, params := toyModel(t)
 		if _, err := Apply(m, params, with(AdamW, change)); err == nil || !strings.Contains(err.Error(), want) {

@@ -12,6 +12,7 @@ type reference struct {
 	m, v   [][]float64
 	acc    [][]float64
 	step   int
+	norm   float64 // of the mean gradients of the update before
 }
 
 func newReference(o Options, params ...[]float64) *reference {
@@ -56,23 +57,14 @@ func (r *reference) train(x []float64, lr float64) {
 	if r.step%n != 0 {
 		return
 	}
-	scale := 1.0
-	if r.o.ClipNorm > 0 {
-		norm := 0.0
-		for _, g := range r.acc {
-			for _, v := range g {
-				norm += v * v
-			}
-		}
-		scale = math.Min(1, r.o.ClipNorm/(math.Sqrt(norm)+1e-6))
-	}
+	scales := r.scales()
 	for i, p := range r.params {
 		decay := r.o.WeightDecay
 		if r.o.NoDecay != nil && r.o.NoDecay([]string{"P", "b"}[i], 2-i) {
 			decay = 0
 		}
 		for j := range p {
-			g := r.acc[i][j] * scale
+			g := r.acc[i][j] * scales[i]
 			r.acc[i][j] = 0
 			if r.o.Kind == AdamW {
 				r.adamw(i, j, g, lr, decay, float64(r.step/n))
@@ -83,6 +75,36 @@ func (r *reference) train(x []float64, lr float64) {
 			}
 		}
 	}
+}
+
+// scales are what clipping multiplies the gradients with, one for each parameter.
+func (r *reference) scales() []float64 {
+	norms := make([]float64, len(r.acc))
+	all := 0.0
+	for i, g := range r.acc {
+		for _, v := range g {
+			norms[i] += v * v
+		}
+		all += norms[i]
+		norms[i] = math.Sqrt(norms[i])
+	}
+	before := r.norm
+	r.norm = math.Sqrt(all)
+	for i := range norms {
+		switch r.o.ClipBy {
+		case ClipParameter:
+		case ClipPrevious:
+			norms[i] = before
+		default:
+			norms[i] = r.norm
+		}
+		if r.o.ClipNorm > 0 {
+			norms[i] = math.Min(1, r.o.ClipNorm/(norms[i]+1e-6))
+		} else {
+			norms[i] = 1
+		}
+	}
+	return norms
 }
 
 func (r *reference) adamw(i, j int, g, lr, decay, t float64) {

@@ -27,6 +27,10 @@ type scalars struct {
 	// grads are the gradients that the updates read, by parameter: those of
 	// the step, or the sums.
 	grads map[*onnx.Value]*onnx.Value
+	// clips are the shares that gradients clipped by their own norm keep, by
+	// parameter, and squares the sums of squares that an update waits for where
+	// the norm of the step before clips (clip.go).
+	clips, squares map[*onnx.Value]*onnx.Value
 }
 
 // scalars declares lr and step and computes what depends on them, on the
@@ -35,7 +39,7 @@ func (a *applier) scalars(params []Param) {
 	scalar := onnx.StaticShape()
 	lr := a.g.AddInput("lr", onnx.TensorOf(onnx.Float32, scalar))
 	step := a.g.AddInput("step", onnx.TensorOf(onnx.Int64, scalar))
-	a.s.grads = map[*onnx.Value]*onnx.Value{}
+	a.s.grads, a.s.clips, a.s.squares = map[*onnx.Value]*onnx.Value{}, map[*onnx.Value]*onnx.Value{}, map[*onnx.Value]*onnx.Value{}
 	for _, p := range params {
 		a.s.grads[p.Value] = p.Grad
 	}
@@ -48,7 +52,7 @@ func (a *applier) scalars(params []Param) {
 		step = a.named("update_number", "Div", build.In(later, a.b.Int(n)))
 		a.s.keepAcc = a.gate("keep_acc", due, a.f32(0), 1)
 	}
-	factor := a.gradientFactor(params, n)
+	factor := a.gradientFactor(params, n, due)
 	// The rate is float64 until it has been divided by what decay leaves.
 	var rate *onnx.Value
 	if a.o.Kind == AdamW {
@@ -136,60 +140,6 @@ func (a *applier) accumulate(params []Param) {
 		a.res.States = append(a.res.States, State{Input: kept})
 	}
 	a.b.Scope = ""
-}
-
-// gradientFactor is what every gradient is to be multiplied by, nil for 1: one
-// over n, and the share that clipping leaves.
-func (a *applier) gradientFactor(params []Param, n int64) *onnx.Value {
-	if a.o.ClipNorm == 0 {
-		if n == 1 {
-			return nil
-		}
-		return a.f32(1 / float64(n))
-	}
-	norm := a.norm(params)
-	if n > 1 {
-		norm = a.named("mean_norm", "Mul", build.In(norm, a.f32(1/float64(n))))
-	}
-	share := a.named("clip_share", "Div", build.In(a.f32(a.o.ClipNorm), a.named("clip_floor", "Add", build.In(norm, a.f32(1e-6)))))
-	factor := a.named("clip", "Min", build.In(share, a.f32(1)))
-	if n > 1 {
-		factor = a.named("clip_mean", "Mul", build.In(factor, a.f32(1/float64(n))))
-	}
-	return factor
-}
-
-// norm is the Euclidean norm of all gradients. Each is reduced over its last
-// axis first: ONNX Runtime sums one long row in float32 naively, which is off
-// by a fifth of a percent for 20 million elements.
-func (a *applier) norm(params []Param) *onnx.Value {
-	var squares []*onnx.Value
-	for _, p := range params {
-		a.b.Scope = p.Value.Name
-		g := a.s.grads[p.Value]
-		rank := int64(len(p.Value.Type.Shape))
-		if rank == 0 {
-			g = a.named("as_row", "Reshape", build.In(g, a.b.Ints(1)))
-			rank = 1
-		}
-		keep := onnx.IntAttr("keepdims", 1)
-		if rank > 1 {
-			keep = onnx.IntAttr("keepdims", 0)
-		}
-		sum := a.named("square", "ReduceSumSquare", build.In(g, a.b.Ints(-1)), keep)
-		if rank > 1 {
-			sum = a.named("square_sum", "ReduceSum", build.In(sum), onnx.IntAttr("keepdims", 0))
-			sum = a.named("square_row", "Reshape", build.In(sum, a.b.Ints(1)))
-		}
-		if sum != nil && sum.Type.DType != onnx.Float32 {
-			sum = a.named("square_float", "Cast", build.In(sum), to(onnx.Float32))
-		}
-		squares = append(squares, sum)
-	}
-	a.b.Scope = ""
-	all := a.named("squares", "Concat", squares, onnx.IntAttr("axis", 0))
-	total := a.named("squares_sum", "ReduceSum", build.In(all), onnx.IntAttr("keepdims", 0))
-	return a.named("norm", "Sqrt", build.In(total))
 }
 
 // gate is v where an update is due and the neutral number elsewhere; without

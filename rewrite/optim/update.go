@@ -57,7 +57,7 @@ func (a *applier) update(p Param) {
 	case a.o.Momentum > 0:
 		u.next(u.mul("rated", u.momentum(), a.s.rate), false)
 	default:
-		u.next(u.mul("rated", u.grad, rate), u.decay)
+		u.next(u.mul("rated", u.grad, u.clipped("rate", u.waiting(rate))), u.decay)
 	}
 	if a.s.keepAcc != nil {
 		kept := a.g.Value(p.Value.Name + ".acc")
@@ -69,8 +69,8 @@ func (a *applier) update(p Param) {
 // adamw is m over the root of v, not yet corrected.
 func (u *updater) adamw() *onnx.Value {
 	s := &u.s
-	m := u.average("m", u.mul("m_add", u.grad, s.gradM), s.keepM, u.o.Beta1)
-	scaled := u.mul("v_scale", u.grad, s.gradV)
+	m := u.average("m", u.mul("m_add", u.grad, u.clipped("grad_m", u.waiting(s.gradM))), s.keepM, u.o.Beta1)
+	scaled := u.mul("v_scale", u.grad, u.clipped("grad_v", s.gradV))
 	v := u.average("v", u.named("v_add", "Mul", build.In(scaled, scaled)), s.keepV, u.o.Beta2)
 	root := u.named("root", "Sqrt", build.In(v))
 	floor := u.named("floor", "Add", build.In(root, u.like(s.eps)))
@@ -85,7 +85,7 @@ func (u *updater) momentum() *onnx.Value {
 	if u.decay {
 		grad = s.gradDecayed
 	}
-	add := u.mul("m_add", u.grad, grad)
+	add := u.mul("m_add", u.grad, u.clipped("grad_m", u.waiting(grad)))
 	if u.decay {
 		add = u.mul("m_decay", u.named("m_both", "Add", build.In(u.p, add)), share)
 	}

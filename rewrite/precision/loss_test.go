@@ -43,7 +43,12 @@ func (s *sample) training(t testing.TB, o optim.Options, p Options) *onnx.Model 
 // the optimizer's state, the scale halves, and training goes on.
 func TestOverflow(t *testing.T) {
 	s := load(t, "gpt2_tiny_mask.ts")
-	cases := map[string]optim.Options{"adamw": optim.Defaults(optim.AdamW), "clipped sgd": {Kind: optim.SGD, Momentum: 0.9, WeightDecay: 0.01, ClipNorm: 1}}
+	sgd := optim.Options{Kind: optim.SGD, Momentum: 0.9, WeightDecay: 0.01, ClipNorm: 1}
+	cases := map[string]optim.Options{"adamw": optim.Defaults(optim.AdamW), "clipped sgd": sgd}
+	for _, by := range []optim.Clip{optim.ClipParameter, optim.ClipPrevious} {
+		sgd.ClipBy = by
+		cases["sgd clipped by "+string(by)] = sgd
+	}
 	for name, o := range cases {
 		for _, keep := range []bool{false, true} {
 			o.KeepGrads = keep

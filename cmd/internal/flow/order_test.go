@@ -28,13 +28,13 @@ var orderedStrategies = []string{"none", "sqrt", "full", "every=3", "segments=2"
 
 // withOptimizer puts an optimizer into a derived graph and orders it, as the
 // command grad does.
-func withOptimizer(t testing.TB, m *onnx.Model, params []string, kind optim.Kind) {
+func withOptimizer(t testing.TB, m *onnx.Model, params []string, o optim.Options) {
 	t.Helper()
 	var list []optim.Param
 	for _, name := range params {
 		list = append(list, optim.Param{Value: m.Graph.Value(name), Grad: m.Graph.Value(name + ".grad")})
 	}
-	if _, err := optim.Apply(m, list, optim.Defaults(kind)); err != nil {
+	if _, err := optim.Apply(m, list, o); err != nil {
 		t.Fatal(err)
 	}
 	if err := Order(m, nil); err != nil {
@@ -45,8 +45,14 @@ func withOptimizer(t testing.TB, m *onnx.Model, params []string, kind optim.Kind
 // zooStep is a training step of the zoo with an optimizer in the graph.
 func zooStep(t testing.TB, name string, kind optim.Kind, change func(*models.Config)) *onnx.Model {
 	t.Helper()
+	return zooUpdated(t, name, optim.Defaults(kind), change)
+}
+
+// zooUpdated is a training step of the zoo with that optimizer in the graph.
+func zooUpdated(t testing.TB, name string, o optim.Options, change func(*models.Config)) *onnx.Model {
+	t.Helper()
 	m := trainingGraph(t, name, change)
-	if kind == optim.None {
+	if o.Kind == optim.None {
 		return m
 	}
 	var params []string
@@ -55,7 +61,7 @@ func zooStep(t testing.TB, name string, kind optim.Kind, change func(*models.Con
 			params = append(params, v.Name)
 		}
 	}
-	withOptimizer(t, m, params, kind)
+	withOptimizer(t, m, params, o)
 	return m
 }
 

@@ -8,7 +8,8 @@ package flow
 // The order that holds least does that wherever the graph lets it, so there is
 // nothing to switch on: what is said here is read from the order that the written
 // file runs. What keeps gradients is a norm of all of them, without which no
-// update may begin, and gradients that are returned.
+// update may begin, and gradients that are returned. remat grad can clip by other
+// norms, of each gradient or of the step before, which is another training.
 
 import (
 	"fmt"
@@ -37,7 +38,7 @@ func (r *Planned) UpdatesInBackward() rewrite.Report {
 		made, read int // places of who makes the gradient, and of its last reader
 	}
 	var list []update
-	last := -1
+	last, final := -1, (*onnx.Value)(nil)
 	for _, in := range g.Inputs {
 		if r.Analysis.Roles.New[in.Name] == "" {
 			continue
@@ -50,7 +51,9 @@ func (r *Planned) UpdatesInBackward() rewrite.Report {
 		for _, use := range grad.Uses() {
 			u.read = max(u.read, at[use.Node.Name()])
 		}
-		last = max(last, u.made)
+		if u.made > last {
+			last, final = u.made, grad
+		}
 		list = append(list, u)
 	}
 	if rep.Requested = len(list); rep.Requested == 0 {
@@ -59,7 +62,7 @@ func (r *Planned) UpdatesInBackward() rewrite.Report {
 		return rep
 	}
 	var waiting int64
-	norm := false
+	norm, after := false, following(g, final)
 	for _, u := range list {
 		late := u.read > last && u.made < last
 		switch {
@@ -67,20 +70,42 @@ func (r *Planned) UpdatesInBackward() rewrite.Report {
 			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: u.grad.Name, Why: "it is returned: --drop-output '*.grad' lets it go"})
 		case late:
 			waiting += size[u.grad.Name]
-			norm = norm || slices.ContainsFunc(u.grad.Uses(), func(use onnx.Use) bool { return use.Node.Is("ReduceSumSquare") })
+			norm = norm || slices.ContainsFunc(u.grad.Uses(), func(use onnx.Use) bool { return after[use.Node] })
 			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: u.grad.Name})
 		default:
 			rep.Applied++
 		}
 	}
-	why := "no order that holds less updates it earlier"
+	why, choices := "no order that holds less updates it earlier", ""
 	if norm {
 		why = "the norm of all gradients is needed first"
+		choices = ": remat grad --clip-by parameter (the norm of each) or previous (that of the step before) lets them go"
 	}
 	for i := range rep.Skipped {
 		if rep.Skipped[i].Why == "" {
-			rep.Skipped[i].Why = fmt.Sprintf("%s; %s of gradients wait", why, report.Bytes(waiting))
+			rep.Skipped[i].Why = fmt.Sprintf("%s; %s of gradients wait%s", why, report.Bytes(waiting), choices)
 		}
 	}
 	return rep
+}
+
+// following are the nodes that need v, directly or not.
+func following(g *onnx.Graph, v *onnx.Value) map[*onnx.Node]bool {
+	after := map[*onnx.Node]bool{}
+	for todo := []*onnx.Value{v}; len(todo) > 0; {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, u := range v.Uses() {
+			if u.Index < 0 || after[u.Node] {
+				continue
+			}
+			after[u.Node] = true
+			for _, o := range u.Node.Outputs {
+				if o != nil {
+					todo = append(todo, o)
+				}
+			}
+		}
+	}
+	return after
 }
