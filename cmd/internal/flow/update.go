@@ -96,7 +96,7 @@ func following(g *onnx.Graph, v *onnx.Value) map[*onnx.Node]bool {
 		v := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		for _, u := range v.Uses() {
-			if u.Index < 0 || after[u.Node] {
+			if after[u.Node] {
 				continue
 			}
 			after[u.Node] = true
