@@ -293,7 +293,7 @@ func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Pl
 func (p *Planner) applyWithin(budget Budget, engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
 	for try := 0; ; try++ {
 		r, err := p.applyOnce(budget, engine, base, plan)
-		if err != nil || budget.miss(r.Prediction) > 0 || try == maxReapply || slices.Equal(r.Prepared.ran, plan.Schedule) {
+		if err != nil || budget.missed(r.Prediction) || try == maxReapply || slices.Equal(r.Prepared.ran, plan.Schedule) {
 			return r, err
 		}
 		next := *plan
@@ -327,7 +327,7 @@ func (p *Planner) applyOnce(budget Budget, engine *runtime.Engine, base *Prepare
 	if !budget.none() {
 		fresh.look = func() (ok bool, err error) {
 			first, err = p.predicted(nil, fresh)
-			return err == nil && budget.miss(first) <= 0, err
+			return err == nil && !budget.missed(first), err
 		}
 	}
 	if err := fresh.Rewrite(engine, plan); err != nil {
@@ -341,7 +341,7 @@ func (p *Planner) applyOnce(budget Budget, engine *runtime.Engine, base *Prepare
 	if fresh.settled && p.opts.OptLevel != 99 { // there the layout of convolutions may still change
 		engine = nil
 	}
-	if r.Prediction = first; first == nil || budget.miss(first) <= 0 && (engine != nil || fresh.guarded) {
+	if r.Prediction = first; first == nil || !budget.missed(first) && (engine != nil || fresh.guarded) {
 		if r.Prediction, err = p.predicted(engine, fresh); err != nil {
 			return nil, err
 		}

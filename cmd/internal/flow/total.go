@@ -75,6 +75,10 @@ func (b Budget) miss(p *predict.Prediction) int64 {
 	return over
 }
 
+// missed reports a prediction that does not keep the budget, looking closely
+// only where a rough look does not tell.
+func (b Budget) missed(p *predict.Prediction) bool { return b.miss(p) > 0 && !b.Keeps(p) }
+
 // live is the largest live peak of a plan that may keep the budget.
 func (p *Planner) live(b Budget) int64 {
 	if b.Total == 0 {
