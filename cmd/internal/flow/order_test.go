@@ -86,7 +86,7 @@ func ordered(t *testing.T, p *Planner, strategy string) *Planned {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := p.Apply(plan)
+	r, err := p.apply(p.engine, p.variants[0], plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestOrderIsAsWished(t *testing.T) {
 	e := engine(t)
 	each := func(name string, m *onnx.Model, o Options, strategies []string, forms ...int) {
 		for _, parts := range forms {
-			o.Provider, o.OptLevel, o.Threads, o.AsIs, o.Chunk, o.Tile = ort.CPU, 0, 1, true, parts, parts
+			o.Provider, o.OptLevel, o.Threads, o.AsIs, o.Chunk, o.Tile, o.Rows = ort.CPU, 0, 1, true, parts, parts, parts
 			t.Run(fmt.Sprintf("%s parts %d", name, parts), func(t *testing.T) {
 				base, err := Prepare(e, m, o) // what follows needs no engine
 				if err != nil {
