@@ -9,6 +9,23 @@ import (
 	"github.com/onnx-remat/remat/planner"
 )
 
+// analyzeText types and analyzes a graph written as text.
+func analyzeText(t *testing.T, text string) (*onnx.Model, *Analysis) {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := Analyze(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, a
+}
+
 func analyze(t *testing.T, file string, dims map[string]int64) *Analysis {
 	t.Helper()
 	m, err := onnx.Load(filepath.Join("..", "..", "testdata", "models", file))

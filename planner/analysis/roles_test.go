@@ -4,8 +4,6 @@ import (
 	"maps"
 	"testing"
 
-	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -15,7 +13,7 @@ import (
 // way no parameter lies, whatever the names end in. The two products are two
 // layers, though no role names what they read.
 func TestRolesOfInitializers(t *testing.T) {
-	m, err := onnx.Parse(`model ir=10 opset=20
+	m, a := analyzeText(t, `model ir=10 opset=20
 graph step {
   in  x float32[8,2]
   in  m_w1 float32[2,2]
@@ -47,16 +45,6 @@ graph step {
   out new_m_w1 float32[2,2]
 }
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := infer.Model(m, infer.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	a, err := Analyze(m, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := map[string]string{"m_w1": "new_m_w1", "param_w1": "new_param_w1", "param_w2": "new_param_w2"}
 	if a.Roles.Loss != "loss" || !maps.Equal(a.Roles.New, want) || len(a.Roles.Grad) > 0 {
 		t.Errorf("roles %+v, want new %v", a.Roles, want)
@@ -76,7 +64,7 @@ graph step {
 // in the loss, are no next values; an update under a mask is one, and so is a
 // weight that is handed on while gradients are added up.
 func TestRolesOfElementwiseGradients(t *testing.T) {
-	m, err := onnx.Parse(`model ir=10 opset=20
+	_, a := analyzeText(t, `model ir=10 opset=20
 graph step {
   in  x float32[8,4]
   in  gate float32[4]
@@ -127,16 +115,6 @@ graph step {
   out new_sum_kept float32[4]
 }
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := infer.Model(m, infer.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	a, err := Analyze(m, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	grad := map[string]string{"gate": "grad_gate", "row": "grad_row", "bias": "grad_bias"}
 	next := map[string]string{"moved": "new_moved", "kept": "new_kept", "sum_kept": "new_sum_kept"}
 	if a.Roles.Loss != "loss" || !maps.Equal(a.Roles.Grad, grad) || !maps.Equal(a.Roles.New, next) {

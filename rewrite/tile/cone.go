@@ -9,6 +9,7 @@ package tile
 // known about an operator is one row of the table coneRules.
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -106,9 +107,7 @@ func (c *cone) follow(s *slice) bool {
 	}
 	s.waits = map[*onnx.Value]int64{}
 	for _, need := range s.needs {
-		for v, bytes := range need.waits {
-			s.waits[v] = bytes
-		}
+		maps.Copy(s.waits, need.waits)
 	}
 	for _, v := range s.whole {
 		if v.Producer != nil {
@@ -150,9 +149,7 @@ func (c *cone) mark(s *slice, seen map[*slice]bool) {
 func (c *cone) waiting() map[*onnx.Value]int64 {
 	waits := map[*onnx.Value]int64{}
 	for _, s := range c.roots {
-		for v, bytes := range s.waits {
-			waits[v] = bytes
-		}
+		maps.Copy(waits, s.waits)
 	}
 	return waits
 }

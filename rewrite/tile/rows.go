@@ -143,7 +143,7 @@ func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool
 	why := &SkipError{last.Name, "its extents have no divisors"}
 	for axis := range last.Type.Shape {
 		extent, ok := last.Type.Shape[axis].Int()
-		parts := divisor(extent, int64(want))
+		parts := divisor(extent, int64(want), maxSlices)
 		if !ok || parts < minSlices {
 			continue
 		}
@@ -169,18 +169,6 @@ func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool
 		return nil, why
 	}
 	return best, nil
-}
-
-// divisor is the smallest divisor of n that is at least want, or the largest
-// below; at most maxSlices.
-func divisor(n, want int64) int64 {
-	best := int64(1)
-	for k := int64(2); k <= min(n, maxSlices); k++ {
-		if n%k == 0 && (best < want || k < best) {
-			best = k
-		}
-	}
-	return best
 }
 
 // apply writes the slices and joins them under the next values' names.

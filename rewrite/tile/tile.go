@@ -371,18 +371,24 @@ func (r *Region) Parts(want int) int {
 			g, d = d, g%d
 		}
 	}
+	return int(divisor(g, int64(want), g))
+}
+
+// divisor is the smallest divisor of n that is at least want, else the largest
+// below it; none above most is taken.
+func divisor(n, want, most int64) int64 {
 	best := int64(1)
-	for k := int64(1); k*k <= g; k++ {
-		if g%k != 0 {
+	for k := int64(1); k*k <= n; k++ {
+		if n%k != 0 {
 			continue
 		}
-		for _, c := range []int64{k, g / k} {
-			if c >= int64(want) && (best < int64(want) || c < best) || c < int64(want) && best < int64(want) && c > best {
+		for _, c := range []int64{k, n / k} {
+			if c <= most && (c >= want && (best < want || c < best) || c < want && best < want && c > best) {
 				best = c
 			}
 		}
 	}
-	return int(best)
+	return best
 }
 
 // Auto is the number of parts at which one slice of the logits takes no more

@@ -27,6 +27,10 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 		if err != nil {
 			return nil, err
 		}
+		if c.rows != 0 && v.parts()[2] == 0 { // nor will it be in the forms that follow
+			p.chosen = len(choices)
+			break
+		}
 		same := func(w *Prepared) bool { return v.parts() == w.parts() }
 		if !slices.ContainsFunc(p.variants, same) {
 			p.variants = append(p.variants, v)

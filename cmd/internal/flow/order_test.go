@@ -205,23 +205,31 @@ func TestPlanFileLeadsToTheSameFile(t *testing.T) {
 		}
 		for _, s := range []string{"none", "full", "optimal"} {
 			a := ordered(t, first, s)
-			var file bytes.Buffer
-			if err := planner.WritePlan(&file, a.Problem, a.Plan); err != nil {
-				t.Fatal(err)
-			}
-			plan, err := planner.ReadPlan(&file, second.Problem())
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, err := second.Apply(plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := throughFile(t, a, second)
 			if x, y := a.Prepared.Model.Text(), b.Prepared.Model.Text(); x != y {
 				t.Errorf("%s parts %d, %s: another file (%d and %d bytes of text)", c.kind, c.parts, s, len(x), len(y))
 			}
 		}
 	}
+}
+
+// throughFile writes a's plan as a plan file, and returns what another planner
+// makes of it.
+func throughFile(t *testing.T, a *Planned, p *Planner) *Planned {
+	t.Helper()
+	var file bytes.Buffer
+	if err := planner.WritePlan(&file, a.Problem, a.Plan); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := planner.ReadPlan(&file, p.Problem())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.Apply(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // TestPlanOfTheGivenFile: where no order is better than the one given, the plan
@@ -241,18 +249,7 @@ func TestPlanOfTheGivenFile(t *testing.T) {
 	if a.Prepared.Model.Text() != m.Text() {
 		t.Fatal("the given file is not kept here: the test needs another model")
 	}
-	var file bytes.Buffer
-	if err := planner.WritePlan(&file, a.Problem, a.Plan); err != nil {
-		t.Fatal(err)
-	}
-	plan, err := planner.ReadPlan(&file, p.Problem())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := p.Apply(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := throughFile(t, a, p)
 	if b.Peak != a.Peak || b.Prepared.Model.Text() != m.Text() || len(b.Plan.Notes) != len(a.Plan.Notes) {
 		t.Errorf("the plan promises %d bytes, its file holds %d (%q)", a.Peak, b.Peak, b.Plan.Notes)
 	}

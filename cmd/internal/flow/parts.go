@@ -44,8 +44,9 @@ func (p *Prepared) rows() error {
 		return err
 	}
 	var next []*onnx.Value
+	names := slices.Collect(maps.Values(a.Roles.New))
 	for _, v := range p.Model.Graph.Outputs {
-		if slices.Contains(slices.Collect(maps.Values(a.Roles.New)), v.Name) {
+		if slices.Contains(names, v.Name) {
 			next = append(next, v)
 		}
 	}
