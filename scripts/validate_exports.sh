@@ -40,7 +40,7 @@ whole() {
 	fi
 	for s in "${strategies[@]}"; do
 		run --json plan "$plain" --strategy $s $drop -o "$model.$s.plan.json" >"$model.$s.planned.json" &&
-			run rewrite "$plain" --plan "$model.$s.plan.json" $drop -o "$model.$s.small.onnx" || return 1
+			run rewrite "$plain" --plan "$model.$s.plan.json" -o "$model.$s.small.onnx" || return 1
 		written+=("$model.$s.small.onnx")
 	done
 	run --json compare "$plain" "${written[@]}" --feeds "$feeds" --steps ${STEPS:-2} --tolerance 1e-5 >"$model.json.part" &&

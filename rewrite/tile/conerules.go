@@ -47,8 +47,10 @@ func (s *slice) clones(n *onnx.Node, in map[int]*slice) bool {
 	}
 	s.make = func(e *emitter) *onnx.Value {
 		inputs := slices.Clone(n.Inputs)
-		for k, part := range in {
-			inputs[k] = e.slice(part)
+		for k := range inputs { // in their order: who is cut first waits for the slice before
+			if part := in[k]; part != nil {
+				inputs[k] = e.slice(part)
+			}
 		}
 		return e.clone(n, inputs)
 	}
