@@ -48,7 +48,7 @@ func planCommand(e *env) *cli.Command {
 				}
 			}
 			if out := c.String("o"); out != "" {
-				if err := writePlan(p, path, out); err != nil {
+				if err := writePlan(p, o, path, out); err != nil {
 					return err
 				}
 			}

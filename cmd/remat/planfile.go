@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/precision"
 )
 
@@ -31,6 +34,9 @@ type planSource struct {
 	Rows        int              `json:"update_rows"`
 	DropOutputs []string         `json:"drop_outputs"`
 	Dims        map[string]int64 `json:"dims"`
+	// Budget and BudgetTotal are as they were given.
+	Budget      string `json:"budget,omitempty"`
+	BudgetTotal string `json:"budget_total,omitempty"`
 	// Precision is how values were made half, nil where they were not.
 	Precision *precision.Options `json:"precision,omitempty"`
 }
@@ -38,7 +44,7 @@ type planSource struct {
 const sourceKey = "source"
 
 // writePlan writes the plan by names, for rewrite --plan and for people.
-func writePlan(p *planned, source, out string) error {
+func writePlan(p *planned, asked planOptions, source, out string) error {
 	hash, err := flow.Hash(source)
 	if err != nil {
 		return err
@@ -48,7 +54,10 @@ func writePlan(p *planned, source, out string) error {
 		rel = source
 	}
 	o := p.prepared.Options
-	src, err := json.Marshal(planSource{filepath.ToSlash(rel), hash, string(o.Normalize), o.Chunk, o.Tile, o.Rows, o.DropOutputs, o.Dims, o.Precision})
+	src, err := json.Marshal(planSource{
+		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
+		DropOutputs: o.DropOutputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
+	})
 	if err != nil {
 		return err
 	}
@@ -88,30 +97,75 @@ func readPlanFile(path string) (planSource, []byte, error) {
 	return src, rest, err
 }
 
-// adopt takes over how the plan's graph was prepared, where the user says
-// nothing else, and checks that it is the same graph.
-func (s planSource) adopt(o *planOptions, graph, planPath string) error {
+// adopt takes over how the plan's graph was prepared and checks that it is the
+// same graph. It returns the flags, of those that set reports as given, that ask
+// for another preparation: the graph then has other nodes than the plan names, so
+// the plan's strategy has to be asked again.
+func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, planPath string) (other []string, err error) {
 	if s.SHA256 != "" {
 		hash, err := flow.Hash(graph)
 		if err != nil {
-			return fmt.Errorf("%s: no such file", graph)
+			return nil, fmt.Errorf("%s: no such file", graph)
 		}
 		if hash != s.SHA256 {
-			return fmt.Errorf("%s: was made for another graph than %s: plan again", planPath, graph)
+			return nil, fmt.Errorf("%s: was made for another graph than %s: plan again", planPath, graph)
 		}
 	}
-	if s.Normalize != "" {
-		o.flow.Normalize = flow.Normalization(s.Normalize)
+	if s.Normalize == "" {
+		s.Normalize = string(o.flow.Normalize)
 	}
-	o.flow.Chunk, o.flow.Tile, o.flow.Rows, o.flow.DropOutputs = s.Chunk, s.Tile, s.Rows, s.DropOutputs
-	if o.flow.Precision != nil && (s.Precision == nil || s.Precision.To != o.flow.Precision.To) {
-		return fmt.Errorf("%s: already says the precision; leave out --precision, or plan again", planPath)
+	f := &o.flow
+	for _, part := range []struct {
+		flag string
+		same bool
+		take func()
+	}{
+		{"normalize", s.Normalize == string(f.Normalize), func() { f.Normalize = flow.Normalization(s.Normalize) }},
+		{"chunk-loss", s.Chunk == f.Chunk, func() { f.Chunk = s.Chunk }},
+		{"tile", s.Tile == f.Tile, func() { f.Tile = s.Tile }},
+		{"update-rows", s.Rows == f.Rows, func() { f.Rows = s.Rows }},
+		{"drop-output", slices.Equal(s.DropOutputs, f.DropOutputs), func() { f.DropOutputs = s.DropOutputs }},
+		{"precision", samePrecision(s.Precision, f.Precision), func() { f.Precision = s.Precision }},
+	} {
+		if !set(part.flag) || part.same {
+			part.take()
+		} else {
+			other = append(other, "--"+part.flag)
+		}
 	}
-	o.flow.Precision = s.Precision
-	if len(o.flow.Dims) == 0 {
-		o.flow.Dims = s.Dims
+	if len(f.Dims) == 0 {
+		f.Dims = s.Dims
 	}
-	return nil
+	return other, nil
+}
+
+// samePrecision reports that two choices of a half type, nil for none, ask for
+// the same; what a strategy adds to them aside.
+func samePrecision(a, b *precision.Options) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.To == b.To && a.StashOnly == b.StashOnly && a.Emulate == b.Emulate && a.Provider == b.Provider &&
+		slices.Equal(a.KeepFP32, b.KeepFP32) && slices.Equal(a.Half, b.Half)
+}
+
+// askAgain turns options that follow a plan file into options that ask its
+// strategy again, within its budget, and says why.
+func (s planSource) askAgain(o *planOptions, body []byte, other []string) (rewrite.Report, error) {
+	var plan struct {
+		Strategy string            `json:"strategy"`
+		Schedule []json.RawMessage `json:"schedule"`
+	}
+	if err := json.Unmarshal(body, &plan); err != nil {
+		return rewrite.Report{}, fmt.Errorf("%s: not a plan: %w", o.file, err)
+	}
+	if _, _, err := planner.Find(plan.Strategy); err != nil || plan.Schedule == nil {
+		return rewrite.Report{}, fmt.Errorf("%s: lists values for a graph prepared in another way: leave out %s, or plan again with it", o.file, strings.Join(other, " and "))
+	}
+	why := fmt.Sprintf("was made without %s: its strategy, %s, planned again", strings.Join(other, " and "), plan.Strategy)
+	skipped := rewrite.Report{Pass: "plan", Requested: 1, Skipped: []rewrite.Skip{{What: o.file, Why: why}}}
+	o.file, o.strategy, o.budget, o.total = "", plan.Strategy, s.Budget, s.BudgetTotal
+	return skipped, nil
 }
 
 // followPlan writes the file that a plan on disk leads to.
@@ -159,7 +213,7 @@ func explain(e *env, path, graph string) error {
 		}
 	}
 	o := planOptions{strategy: "none", file: path, flow: e.flowOptions()}
-	if err := src.adopt(&o, graph, path); err != nil {
+	if _, err := src.adopt(&o, func(string) bool { return false }, graph, path); err != nil {
 		return err
 	}
 	p, err := makePlan(e, graph, o)

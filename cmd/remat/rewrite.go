@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -11,6 +12,7 @@ import (
 	"github.com/onnx-remat/remat/cmd/internal/flow"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite"
 )
 
 func rewriteCommand(e *env) *cli.Command {
@@ -41,21 +43,35 @@ func rewriteCommand(e *env) *cli.Command {
 					return err
 				}
 			}
+			reads := append(filesOf(path)[1:], o.file, o.costs)
+			var skipped []rewrite.Report
 			if o.file != "" {
-				src, _, err := readPlanFile(o.file)
+				src, body, err := readPlanFile(o.file)
 				if err != nil {
 					return err
 				}
-				if err := src.adopt(&o, path, o.file); err != nil {
+				other, err := src.adopt(&o, c.IsSet, path, o.file)
+				if err != nil {
 					return err
 				}
+				if len(other) > 0 {
+					again, err := src.askAgain(&o, body, other)
+					if err != nil {
+						return err
+					}
+					skipped = append(skipped, again)
+				}
 			}
-			if err := canWrite(append(filesOf(path)[1:], o.file, o.costs), out); err != nil {
+			if err := canWrite(reads, out); err != nil {
 				return err
 			}
 			p, err := makePlan(e, path, o)
 			if err != nil {
 				return err
+			}
+			for _, r := range skipped {
+				p.result.Reports = slices.Insert(p.result.Reports, 0, r)
+				p.document.Notes = slices.Insert(p.document.Notes, 0, note(r.Pass, r.Requested, r.Applied, r.Skipped))
 			}
 			if err := writeGraph(e, p, path, out); err != nil {
 				return err
@@ -77,9 +93,9 @@ func rewriteCommand(e *env) *cli.Command {
 	}
 }
 
-// planAlone refuses flags that say what the plan file says.
+// planAlone refuses flags that ask for another plan than the file's.
 func planAlone(c *cli.Context) error {
-	for _, flag := range []string{"strategy", "budget", "budget-total", "chunk-loss", "tile", "drop-output", "normalize", "costs"} {
+	for _, flag := range []string{"strategy", "budget", "budget-total", "costs"} {
 		if c.IsSet(flag) {
 			return fmt.Errorf("remat rewrite: --plan already says it: leave out --%s, or plan again with it", flag)
 		}
@@ -106,12 +122,13 @@ func writeGraph(e *env, p *planned, source, out string) error {
 		session["arena"] = arena.Setup
 		m.SetMetadata(flow.ReservedKey, fmt.Sprint(arena.Reserved))
 	}
-	for key, value := range map[string]any{
-		flow.PlanKey:    p.document,
-		flow.SessionKey: session,
-		flow.RolesKey:   foundRoles(p.result.Analysis.Roles),
-	} {
-		if err := flow.SetJSON(m, key, value); err != nil {
+	plan := p.document
+	plan.SolverSeconds, plan.PlanSeconds = 0, 0 // one graph gives one file, byte for byte
+	for _, entry := range []struct {
+		key   string
+		value any
+	}{{flow.PlanKey, plan}, {flow.SessionKey, session}, {flow.RolesKey, foundRoles(p.result.Analysis.Roles)}} {
+		if err := flow.SetJSON(m, entry.key, entry.value); err != nil {
 			return err
 		}
 	}
