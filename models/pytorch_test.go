@@ -4,28 +4,17 @@ import (
 	"context"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
-
-var engine *runtime.Engine
-
-func TestMain(m *testing.M) {
-	var err error
-	if engine, err = runtime.New(""); err != nil {
-		println(err.Error())
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
 
 // references are the models whose answers from PyTorch are in testdata.
 var references = map[string]models.Config{
@@ -81,7 +70,7 @@ func differentiate(t *testing.T, m *onnx.Model, feeds map[string]runtime.Tensor)
 func session(t *testing.T, m *onnx.Model, o runtime.Options) *runtime.Session {
 	t.Helper()
 	o.Threads, o.Provider = 1, ort.CPU
-	s, err := engine.Open(m, o)
+	s, err := ortest.Engine(t).Open(m, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +126,7 @@ func TestNothingLeftToFuse(t *testing.T) {
 		}
 		want := count(built.Model)
 		for _, level := range []int{1, 99} {
-			m, err := engine.Dump(built.Model, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+			m, err := ortest.Engine(t).Dump(built.Model, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite"
-	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -56,18 +56,13 @@ out y float32[2,4,6]
 // TestGuard: once guarded, the highest level leaves the graph alone, and the
 // values are the same.
 func TestGuard(t *testing.T) {
-	engine, err := runtime.New("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
 	for _, c := range guardCases {
 		t.Run(c.name, func(t *testing.T) {
 			original, _ := parse(t, c.text)
 			m, _ := parse(t, c.text)
 			m.Graph.NameNodes()
 			dump := func() *onnx.Graph {
-				d, err := engine.Dump(m, ort.SessionOptions{Level: 99, Threads: 1, Provider: ort.CPU})
+				d, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: 99, Threads: 1, Provider: ort.CPU})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -82,7 +77,7 @@ func TestGuard(t *testing.T) {
 			if got, want := operators(dump()), operators(m.Graph); !slices.Equal(got, want) {
 				t.Errorf("level 99 runs %v, the file has %v", got, want)
 			}
-			sameResults(t, engine, original, m)
+			sameResults(t, original, m)
 		})
 	}
 }

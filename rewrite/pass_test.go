@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner"
@@ -96,17 +97,12 @@ func TestPasses(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no cases: %v", err)
 	}
-	engine, err := runtime.New("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer engine.Close()
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) { testPass(t, engine, file) })
+		t.Run(filepath.Base(file), func(t *testing.T) { testPass(t, file) })
 	}
 }
 
-func testPass(t *testing.T, engine *runtime.Engine, file string) {
+func testPass(t *testing.T, file string) {
 	archive, err := txtar.ParseFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +143,7 @@ func testPass(t *testing.T, engine *runtime.Engine, file string) {
 	} else if got != part["out"] {
 		t.Errorf("got\n%s", got)
 	}
-	sameResults(t, engine, original, m)
+	sameResults(t, original, m)
 }
 
 func parse(t *testing.T, text string) (*onnx.Model, *infer.Result) {
@@ -164,9 +160,9 @@ func parse(t *testing.T, text string) (*onnx.Model, *infer.Result) {
 }
 
 // sameResults runs both graphs on the same random inputs.
-func sameResults(t *testing.T, engine *runtime.Engine, a, b *onnx.Model) {
+func sameResults(t *testing.T, a, b *onnx.Model) {
 	t.Helper()
-	want, got := outputs(t, engine, a), outputs(t, engine, b)
+	want, got := outputs(t, a), outputs(t, b)
 	for name, x := range want {
 		y, ok := got[name]
 		if !ok {
@@ -182,9 +178,9 @@ func sameResults(t *testing.T, engine *runtime.Engine, a, b *onnx.Model) {
 	}
 }
 
-func outputs(t *testing.T, engine *runtime.Engine, m *onnx.Model) map[string][]float64 {
+func outputs(t *testing.T, m *onnx.Model) map[string][]float64 {
 	t.Helper()
-	s, err := engine.Open(m, runtime.Options{Level: 1, Threads: 1, Provider: ort.CPU, Seed: 3, Roles: &runtime.Roles{}})
+	s, err := ortest.Engine(t).Open(m, runtime.Options{Level: 1, Threads: 1, Provider: ort.CPU, Seed: 3, Roles: &runtime.Roles{}})
 	if err != nil {
 		t.Fatal(err)
 	}

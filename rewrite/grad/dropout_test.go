@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -31,16 +32,9 @@ loss = ReduceSum(p) {keepdims=0}`, "loss float32", "y float32")
 		for i := range x {
 			x[i] = 2
 		}
-		r, err := openModel(t, m, level, map[string]*onnx.Tensor{
+		out := ortest.Run(t, m, level, map[string]*onnx.Tensor{
 			"x": onnx.FloatTensor(onnx.Float32, x, 64), "w": onnx.FloatTensor(onnx.Float32, w, 64),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := r.run()
-		if err != nil {
-			t.Fatal(err)
-		}
 		dropped := 0
 		for i, y := range out["y"] {
 			if y == 0 {
@@ -74,14 +68,7 @@ loss = ReduceSum(p) {keepdims=0}`, "loss float32", "y float32")
 	for i := range x {
 		x[i] = 1
 	}
-	r, err := openModel(t, m, 99, map[string]*onnx.Tensor{"x": onnx.FloatTensor(onnx.Float32, x, 64), "w": onnx.FloatTensor(onnx.Float32, x, 64)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := r.run()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := ortest.Run(t, m, 99, map[string]*onnx.Tensor{"x": onnx.FloatTensor(onnx.Float32, x, 64), "w": onnx.FloatTensor(onnx.Float32, x, 64)})
 	dropped := 0
 	for i, y := range out["y"] {
 		if y == 0 {

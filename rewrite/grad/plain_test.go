@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -55,7 +55,7 @@ func TestNothingLeftToFuse(t *testing.T) {
 			m, _ := derive(t, row.Name, Options{Dialect: dialect}, small)
 			want := operators(m)
 			for _, level := range []int{1, 99} {
-				dump, err := dumpModel(m, level)
+				dump, err := dumpModel(t, m, level)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -76,9 +76,8 @@ func TestNothingLeftToFuse(t *testing.T) {
 	}
 }
 
-func dumpModel(m *onnx.Model, level int) (*onnx.Model, error) {
-	e := &runtime.Engine{Env: testEnv}
-	return e.Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+func dumpModel(t *testing.T, m *onnx.Model, level int) (*onnx.Model, error) {
+	return ortest.Engine(t).Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
 }
 
 func operators(m *onnx.Model) map[string]int {

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -230,21 +231,15 @@ func (c gradCase) check(t *testing.T) {
 	if err := m.Check(); err != nil {
 		t.Fatalf("%v in\n%s", err, m.Text())
 	}
-	r, err := openModel(t, m, 0, inputs)
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, m.Text())
-	}
-	out, err := r.run()
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, m.Text())
-	}
+	session := ortest.Open(t, m, 0, inputs)
+	out := session.Run()
 	if diff := math.Abs(out["loss"][0] - forward); !(diff <= 1e-5*math.Max(math.Abs(forward), 1)) {
 		t.Errorf("loss %g in the training graph, %g before\n%s", out["loss"][0], forward, m.Text())
 	}
 	numeric := map[string][]float64{}
 	largest := 0.0
 	for _, p := range res.Params {
-		numeric[p.Name] = c.differences(t, r, p.Name)
+		numeric[p.Name] = c.differences(t, session, inputs[p.Name])
 		for _, x := range numeric[p.Name] {
 			largest = math.Max(largest, math.Abs(x))
 		}
@@ -275,22 +270,13 @@ func (c gradCase) check(t *testing.T) {
 // its forward node must not change.
 func (c gradCase) forward(t *testing.T, m *onnx.Model, inputs map[string]*onnx.Tensor) float64 {
 	t.Helper()
-	r, err := openModel(t, m, 0, inputs)
-	if err != nil {
-		t.Fatalf("before: %v in\n%s", err, m.Text())
-	}
-	out, err := r.run()
-	if err != nil {
-		t.Fatalf("before: %v in\n%s", err, m.Text())
-	}
-	return out["loss"][0]
+	return ortest.Run(t, m, 0, inputs)["loss"][0]
 }
 
-// differences is the gradient with respect to one input by central differences
-// of fourth order.
-func (c gradCase) differences(t *testing.T, r *runner, name string) []float64 {
+// differences is the gradient with respect to one input, whose memory is x, by
+// central differences of fourth order.
+func (c gradCase) differences(t *testing.T, session *ortest.Session, x *onnx.Tensor) []float64 {
 	t.Helper()
-	x := r.inputs[name]
 	values, err := x.Float64s()
 	if err != nil {
 		t.Fatal(err)
@@ -304,11 +290,7 @@ func (c gradCase) differences(t *testing.T, r *runner, name string) []float64 {
 	at := func(i int, v float64) float64 {
 		b, _ := onnx.FloatTensor(x.DType(), []float64{v}).Bytes()
 		copy(data[i*size:], b)
-		out, err := r.run()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return out["loss"][0]
+		return session.Run()["loss"][0]
 	}
 	grad := make([]float64, len(values))
 	for i, v := range values {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -54,14 +55,7 @@ func checkSample(t *testing.T, path string, dialect Dialect) {
 		}
 	}
 	m.Graph.AnnotateTypes()
-	r, err := openModel(t, m, 99, sampleInputs(t, m, res, expected))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := r.run()
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := ortest.Run(t, m, 99, sampleInputs(t, m, res, expected))
 	compareLoss(t, res.Loss.Name, got, expected)
 	compareGradients(t, got, expected)
 }

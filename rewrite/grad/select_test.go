@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -333,14 +334,7 @@ func TestOtherLossIsLowered(t *testing.T) {
 	x := onnx.FloatTensor(onnx.Float32, []float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 3, 2}, 4, 3)
 	w := onnx.FloatTensor(onnx.Float32, []float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, .1, .2, .3, .4, .5, .6}, 3, 5)
 	b := onnx.FloatTensor(onnx.Float32, []float64{1, 2, 3, 4, 5}, 5)
-	r, err := openModel(t, m, 99, map[string]*onnx.Tensor{"x": x, "w": w, "b": b, "t": onnx.Int64Tensor([]int64{1, 0, 4, 2}, 4)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := r.run()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := ortest.Run(t, m, 99, map[string]*onnx.Tensor{"x": x, "w": w, "b": b, "t": onnx.Int64Tensor([]int64{1, 0, 4, 2}, 4)})
 	if a, b := out["loss"][0], out["nll"][0]; math.Abs(a-b) > 1e-5 || a < 0.5 {
 		t.Errorf("the same loss is %g and %g", a, b)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -33,7 +34,7 @@ func TestSamplesRunInStockONNXRuntime(t *testing.T) {
 		}
 		inputs := sampleInputs(t, m, expected)
 		for _, level := range []int{0, 1, 99} {
-			compare(t, run(t, m, level, inputs), report.Roles.Grad, expected)
+			compare(t, ortest.Run(t, m, level, inputs), report.Roles.Grad, expected)
 		}
 	}
 }

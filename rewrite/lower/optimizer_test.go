@@ -4,7 +4,9 @@ import (
 	"math"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 const optimizerModel = "../../testdata/models/ort_training/gpt2_tiny_mask.ts_op17.optimizer_model.onnx"
@@ -68,7 +70,7 @@ func TestAdamW(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := optimizerInputs()
-		got := run(t, m, 1, in)
+		got := ortest.Run(t, m, 1, in)
 		number := func(name string, i int) float64 {
 			x, err := in[name].Float64s()
 			if err != nil {
@@ -94,7 +96,7 @@ func TestSGD(t *testing.T) {
 	if _, err := Model(m); err != nil {
 		t.Fatal(err)
 	}
-	got := run(t, m, 1, optimizerInputs())
+	got := ortest.Run(t, m, 1, optimizerInputs())
 	for name, want := range map[string][]float64{"new_p0": {0.97, -1.99}, "new_p1": {0.4, 2.8}} {
 		for i := range want {
 			if math.Abs(got[name][i]-want[i]) > 1e-6 {
@@ -126,7 +128,9 @@ func TestOptimizerModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := opens(data); err != nil {
-		t.Errorf("%v in\n%s", err, m.Text())
+	s, err := ortest.Engine(t).Env.NewSessionFromBytes(data, ort.SessionOptions{Level: 1, Threads: 1, Provider: ort.CPU})
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, m.Text())
 	}
+	s.Close()
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -115,7 +116,7 @@ func (c rowCase) check(t *testing.T) {
 		t.Errorf("not lowered:\n%s", m.Text())
 	}
 	inputs := c.inputs(m)
-	got := run(t, m, 1, inputs)
+	got := ortest.Run(t, m, 1, inputs)
 	for _, name := range names {
 		want := differences(t, m, inputs, name)
 		scale := math.Max(maxAbs(want), 0.1)
@@ -175,7 +176,7 @@ func differences(t *testing.T, m *onnx.Model, inputs map[string]*onnx.Tensor, na
 			changed[k] = in
 		}
 		changed[name] = onnx.FloatTensor(onnx.Float32, moved, x.Dims()...)
-		y := run(t, m, 0, changed)["y"]
+		y := ortest.Run(t, m, 0, changed)["y"]
 		sum := 0.0
 		for k := range y {
 			sum += y[k] * g[k]

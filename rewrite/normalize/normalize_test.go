@@ -4,40 +4,16 @@ package normalize
 // computes the same before and after.
 
 import (
-	"context"
-	"fmt"
 	"math"
-	"math/rand/v2"
-	"os"
 	"sort"
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/runtime"
-	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
-
-var testEnv *ort.Environment
-
-func TestMain(m *testing.M) {
-	path, err := install.Find("")
-	if err == nil {
-		testEnv, err = ort.Open(path)
-	}
-	if err != nil {
-		println(err.Error())
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := testEnv.Close(); err != nil {
-		println(err.Error())
-		code = 1
-	}
-	os.Exit(code)
-}
 
 var cases = []struct {
 	name string
@@ -159,60 +135,10 @@ func operators(m *onnx.Model) string {
 	return strings.Join(ops, " ")
 }
 
-// execute runs the model once on seeded inputs and returns its only output.
+// execute runs the model as it stands on random inputs and returns its output y.
 func execute(t *testing.T, m *onnx.Model) []float64 {
 	t.Helper()
-	data, err := m.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := testEnv.NewSessionFromBytes(data, ort.SessionOptions{Threads: 1, Provider: ort.CPU})
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, m.Text())
-	}
-	defer s.Close()
-	b, err := s.NewBinding()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, in := range s.Inputs {
-		dims := append([]int64(nil), in.Shape...)
-		for i := range dims {
-			dims[i] = max(dims[i], 2)
-		}
-		n, _ := onnx.Elements(dims)
-		values := make([]float32, n)
-		for i := range values {
-			values[i] = rng.Float32()*4 - 2
-		}
-		bytes, _ := onnx.Float32Tensor(values, dims...).Bytes()
-		v, err := testEnv.TensorOver(bytes, ort.Float32, dims)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer v.Close()
-		if err := b.BindInput(in.Name, v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := b.BindOutputToDevice("y", ort.CPU, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Run(context.Background(), b, ""); err != nil {
-		t.Fatal(fmt.Errorf("%w in\n%s", err, m.Text()))
-	}
-	out, err := b.Outputs()
-	if err != nil || out[0].Err != nil {
-		t.Fatal(err, out[0].Err)
-	}
-	defer out[0].Value.Close()
-	values, err := onnx.NewTensor(onnx.DType(out[0].Value.Type), out[0].Value.Shape, out[0].Value.Bytes()).Float64s()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return values
+	return ortest.Run(t, m, 0, ortest.RandomInputs(m))["y"]
 }
 
 // TestUnfuse: after it no level changes what runs, and the value is the same.
@@ -244,9 +170,8 @@ func TestUnfuse(t *testing.T) {
 					t.Fatalf("y[%d] = %g, was %g", i, b[i], a[i])
 				}
 			}
-			e := &runtime.Engine{Env: testEnv}
 			for _, level := range []int{1, 99} {
-				dump, err := e.Dump(after, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+				dump, err := ortest.Engine(t).Dump(after, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
 				if err != nil {
 					t.Fatal(err)
 				}

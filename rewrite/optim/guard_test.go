@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -161,7 +162,7 @@ graph g {
 		}
 		m.Graph.AnnotateTypes() // only what has known extents is made one
 		for _, level := range []int{0, 1, 99} {
-			run, err := engine.Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+			run, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
 			if err != nil {
 				t.Fatal(err)
 			}

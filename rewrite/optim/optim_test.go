@@ -5,27 +5,16 @@ import (
 	"context"
 	"errors"
 	"math"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
-
-var engine *runtime.Engine
-
-func TestMain(m *testing.M) {
-	var err error
-	if engine, err = runtime.New(""); err != nil {
-		println(err.Error())
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
 
 // toyModel is the loss ½Σ(x·P+b)² with its gradients. P is also read by "late",
 // an output that no gradient depends on, through a Reshape.
@@ -83,7 +72,7 @@ func open(t *testing.T, m *onnx.Model, level int, r *runtime.Roles) *runtime.Ses
 // openOn opens with the data of testSteps steps, 15 numbers each.
 func openOn(t *testing.T, m *onnx.Model, level int, r *runtime.Roles, x []float64) *runtime.Session {
 	t.Helper()
-	s, err := engine.Open(m, runtime.Options{
+	s, err := ortest.Engine(t).Open(m, runtime.Options{
 		Level: level, Threads: 1, Provider: ort.CPU, LR: 0.05, Roles: r,
 		Feed: map[string]runtime.Tensor{"P": tensor(wave(12, 1), 3, 4), "b": tensor(wave(4, 2), 4)},
 		Data: map[string]runtime.Tensor{"x": tensor(x, testSteps, 5, 3)},

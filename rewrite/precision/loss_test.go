@@ -8,6 +8,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
@@ -53,7 +54,7 @@ func TestOverflow(t *testing.T) {
 		for _, keep := range []bool{false, true} {
 			o.KeepGrads = keep
 			m := s.training(t, o, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
-			e, err := engine.Open(m, runtime.Options{
+			e, err := ortest.Engine(t).Open(m, runtime.Options{
 				Level: 1, Threads: 2, Provider: ort.CPU, Feeds: s.feeds, LR: 1e-2,
 				LossScale: 1 << 30, Scaling: runtime.Scaling{Interval: 3, Backoff: 1.0 / (1 << 8), Growth: 1 << 12, Max: 1 << 40},
 			})

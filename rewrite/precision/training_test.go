@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
@@ -84,7 +85,7 @@ func (s *sample) train(t testing.TB, p Options, r recipe, steps int, seed uint64
 	o.ClipNorm = r.clip
 	m := s.training(t, o, p)
 	ids := batches(t, steps, seed)
-	e, err := engine.Open(m, runtime.Options{
+	e, err := ortest.Engine(t).Open(m, runtime.Options{
 		Level: 1, Threads: 2, Provider: ort.CPU, Feeds: s.feeds, LR: r.lr,
 		Data: map[string]runtime.Tensor{"input_ids": ids, "labels": ids},
 	})

@@ -4,38 +4,15 @@ package upgrade
 // must be of one opset and compute the same.
 
 import (
-	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/runtime/install"
-	"github.com/onnx-remat/remat/runtime/ort"
 )
-
-var testEnv *ort.Environment
-
-func TestMain(m *testing.M) {
-	path, err := install.Find("")
-	if err == nil {
-		testEnv, err = ort.Open(path)
-	}
-	if err != nil {
-		println(err.Error())
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := testEnv.Close(); err != nil {
-		println(err.Error())
-		code = 1
-	}
-	os.Exit(code)
-}
 
 var cases = []struct {
 	op, opset string
@@ -132,53 +109,8 @@ func parse(t *testing.T, opset, body string) *onnx.Model {
 	return m
 }
 
+// execute runs the model as it stands on random inputs and returns its output y.
 func execute(t *testing.T, m *onnx.Model) []float64 {
 	t.Helper()
-	data, err := m.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := testEnv.NewSessionFromBytes(data, ort.SessionOptions{Threads: 1, Provider: ort.CPU})
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, m.Text())
-	}
-	defer s.Close()
-	b, err := s.NewBinding()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	rng := rand.New(rand.NewPCG(1, 2))
-	for _, in := range s.Inputs {
-		n, _ := onnx.Elements(in.Shape)
-		values := make([]float32, n)
-		for i := range values {
-			values[i] = rng.Float32()*4 - 2
-		}
-		bytes, _ := onnx.Float32Tensor(values, in.Shape...).Bytes()
-		v, err := testEnv.TensorOver(bytes, ort.Float32, in.Shape)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer v.Close()
-		if err := b.BindInput(in.Name, v); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := b.BindOutputToDevice("y", ort.CPU, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Run(context.Background(), b, ""); err != nil {
-		t.Fatalf("%v in\n%s", err, m.Text())
-	}
-	out, err := b.Outputs()
-	if err != nil || out[0].Err != nil {
-		t.Fatal(err, out[0].Err)
-	}
-	defer out[0].Value.Close()
-	values, err := onnx.NewTensor(onnx.DType(out[0].Value.Type), out[0].Value.Shape, out[0].Value.Bytes()).Float64s()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return values
+	return ortest.Run(t, m, 0, ortest.RandomInputs(m))["y"]
 }

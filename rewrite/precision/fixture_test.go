@@ -3,27 +3,16 @@ package precision
 import (
 	"context"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
-
-var engine *runtime.Engine
-
-func TestMain(m *testing.M) {
-	var err error
-	if engine, err = runtime.New(""); err != nil {
-		println(err.Error())
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
-}
 
 const samplesDir = "../../testdata/models"
 
@@ -83,7 +72,7 @@ func clone(t testing.TB, m *onnx.Model) *onnx.Model {
 // run executes one step.
 func run(t testing.TB, m *onnx.Model, feeds map[string]runtime.Tensor, level int, scale float64) map[string][]float64 {
 	t.Helper()
-	s, err := engine.Open(m, runtime.Options{Level: level, Threads: 2, Provider: ort.CPU, Feeds: feeds, Seed: 3, LossScale: scale, LR: 1e-3})
+	s, err := ortest.Engine(t).Open(m, runtime.Options{Level: level, Threads: 2, Provider: ort.CPU, Feeds: feeds, Seed: 3, LossScale: scale, LR: 1e-3})
 	if err != nil {
 		t.Fatal(err)
 	}
