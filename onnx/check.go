@@ -81,14 +81,18 @@ func (g *Graph) check(imports map[string]bool) error {
 	if err != nil {
 		return err
 	}
+	var odd *string // the first by name of those that are no text
 	for v := range seen {
 		if g.values[v.Name] != v {
 			return fmt.Errorf("value %q is not known to the graph by its name", v.Name)
 		}
-		if !utf8.ValidString(v.Name) {
-			return fmt.Errorf("the name %q is not UTF-8", v.Name)
+		if !utf8.ValidString(v.Name) && (odd == nil || v.Name < *odd) {
+			odd = &v.Name
 		}
 		uses -= len(v.uses)
+	}
+	if odd != nil {
+		return fmt.Errorf("the name %q is not UTF-8", *odd)
 	}
 	if len(seen) != len(g.values) {
 		return fmt.Errorf("the graph knows %d names, its nodes %d", len(g.values), len(seen))

@@ -8,7 +8,9 @@ package onnx
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -131,10 +133,12 @@ func (d Dim) Mul(e Dim) Dim {
 	if d.sym == "" && e.sym == "" {
 		return checked(mulInt(d.n, e.n))
 	}
-	p, by := poly{}, e.poly()
-	for k, c := range d.poly() {
-		for l, b := range by {
-			atoms := joinAtoms(k, l)
+	// In order, as what is cut off below may hang on it.
+	p, q, by := poly{}, d.poly(), e.poly()
+	factors := slices.Sorted(maps.Keys(by))
+	for _, k := range slices.Sorted(maps.Keys(q)) {
+		for _, l := range factors {
+			c, b, atoms := q[k], by[l], joinAtoms(k, l)
 			part, ok := mulInt(c, b)
 			sum, ok2 := addInt(p[atoms], part)
 			if !ok || !ok2 || len(p) > 4*maxTerms || len(atoms) > maxText {
@@ -179,8 +183,9 @@ func (d Dim) AtLeast(n int64) bool {
 	if !d.known {
 		return false
 	}
-	least := Static(0)
-	for atoms, c := range d.poly() {
+	least, p := Static(0), d.poly()
+	for _, atoms := range slices.Sorted(maps.Keys(p)) {
+		c := p[atoms]
 		if strings.Contains(atoms, "floor(") {
 			if c < 0 {
 				return false
@@ -400,9 +405,9 @@ func (d Dim) Subst(dims map[string]int64) Dim {
 	if !d.known || d.sym == "" {
 		return d
 	}
-	sum := Static(0)
-	for atoms, c := range d.poly() {
-		term := Static(c)
+	sum, p := Static(0), d.poly()
+	for _, atoms := range slices.Sorted(maps.Keys(p)) {
+		term := Static(p[atoms])
 		if atoms != "" {
 			for _, a := range strings.Split(atoms, atomSep) {
 				term = term.Mul(substAtom(a, dims))

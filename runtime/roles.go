@@ -7,6 +7,8 @@ package runtime
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -82,7 +84,8 @@ func (r *Roles) check(g *onnx.Graph) error {
 		return fmt.Errorf("roles: loss %q is no output of the graph", r.Loss)
 	}
 	for _, pairs := range []map[string]string{r.Grad, r.New} {
-		for in, out := range pairs {
+		for _, in := range slices.Sorted(maps.Keys(pairs)) {
+			out := pairs[in]
 			if v := g.Value(in); v == nil || !v.IsInput() && v.Init == nil {
 				return fmt.Errorf("roles: %q is no input or initializer of the graph", in)
 			}

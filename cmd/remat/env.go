@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
@@ -200,7 +201,7 @@ func output(c *cli.Context) (string, error) {
 // checkDims refuses a --dim that no input of the models has.
 func (e *env) checkDims(path string, models ...*onnx.Model) error {
 	var have []string
-	for name := range e.dims {
+	for _, name := range slices.Sorted(maps.Keys(e.dims)) {
 		found := false
 		for _, m := range models {
 			unknown, names := flow.UnknownDims(m, e.dims)

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -161,15 +163,28 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 
 // renameInitializers gives parameters the user's names.
 func renameInitializers(g *onnx.Graph, names map[string]string) error {
-	for from, to := range names {
-		v := g.Value(from)
-		if v == nil || v.Init == nil {
+	order := slices.Sorted(maps.Keys(names))
+	values := make([]*onnx.Value, len(order))
+	for i, from := range order {
+		if values[i] = g.Value(from); values[i] == nil || values[i].Init == nil {
 			return fmt.Errorf("--names: %q is no initializer of the model", from)
 		}
-		if g.Value(to) != nil && to != from {
-			return fmt.Errorf("--names: %q is taken in the model", to)
+	}
+	for i, from := range order { // out of the way first: names may be exchanged
+		if names[from] != from {
+			g.Rename(values[i], g.FreshValueName(from+".old"))
 		}
-		g.Rename(v, to)
+	}
+	for i, from := range order {
+		if to := names[from]; to != from {
+			if to == "" {
+				return fmt.Errorf("--names: %q is given no name", from)
+			}
+			if g.FreshValueName(to) != to {
+				return fmt.Errorf("--names: %q is taken in the model", to)
+			}
+			g.Rename(values[i], to)
+		}
 	}
 	return nil
 }

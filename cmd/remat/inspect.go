@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sort"
 	"strings"
 
@@ -191,15 +193,11 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		if v.Name == a.Roles.Loss {
 			role = "loss"
 		}
-		for in, out := range a.Roles.Grad {
-			if out == v.Name {
-				role = "gradient of " + in
-			}
+		if in := inputOf(a.Roles.Grad, v.Name); in != "" {
+			role = "gradient of " + in
 		}
-		for in, out := range a.Roles.New {
-			if out == v.Name {
-				role = "next " + in
-			}
+		if in := inputOf(a.Roles.New, v.Name); in != "" {
+			role = "next " + in
 		}
 		d.Outputs = append(d.Outputs, tensorInfo{v.Name, v.Type.String(), role})
 	}
@@ -207,6 +205,17 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		d.Layers = append(d.Layers, a.Problem.Values[a.Problem.Layers[i+1]].Name)
 	}
 	return d
+}
+
+// inputOf returns the input that pairs give an output, the first by name of
+// several, "" for none.
+func inputOf(pairs map[string]string, output string) string {
+	for _, in := range slices.Sorted(maps.Keys(pairs)) {
+		if pairs[in] == output {
+			return in
+		}
+	}
+	return ""
 }
 
 // inspectMemory predicts the step. Without ONNX Runtime at hand it predicts

@@ -60,15 +60,18 @@ func zooDocument() []map[string]any {
 // modelConfig is the row's default with the flags that were given.
 func modelConfig(c *cli.Context, r models.Row) (models.Config, error) {
 	cfg := r.Default
-	for name, field := range map[string]*int64{
-		"layers": &cfg.Layers, "hidden": &cfg.Hidden, "heads": &cfg.Heads,
-		"vocab": &cfg.Vocab, "seq": &cfg.Seq, "batch": &cfg.Batch,
+	for _, f := range []struct {
+		name string
+		to   *int64
+	}{
+		{"layers", &cfg.Layers}, {"hidden", &cfg.Hidden}, {"heads", &cfg.Heads},
+		{"vocab", &cfg.Vocab}, {"seq", &cfg.Seq}, {"batch", &cfg.Batch},
 	} {
-		if c.IsSet(name) {
-			if *field == 0 {
-				return cfg, fmt.Errorf("model %s has no --%s", r.Name, name)
+		if c.IsSet(f.name) {
+			if *f.to == 0 {
+				return cfg, fmt.Errorf("model %s has no --%s", r.Name, f.name)
 			}
-			*field = c.Int64(name)
+			*f.to = c.Int64(f.name)
 		}
 	}
 	cfg.Dropout, cfg.Seed, cfg.Logits = c.Float64("dropout"), c.Uint64("seed"), c.Bool("logits")

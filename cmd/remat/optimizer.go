@@ -42,15 +42,18 @@ func readOptimizer(c *cli.Context) (optimizerOptions, error) {
 		return optimizerOptions{}, fmt.Errorf("--optimizer: %w", err)
 	}
 	o := optimizerOptions{kind: string(kind), Options: optim.Defaults(kind)}
-	for name, field := range map[string]*float64{
-		"momentum": &o.Momentum, "weight-decay": &o.WeightDecay, "beta1": &o.Beta1,
-		"beta2": &o.Beta2, "eps": &o.Eps, "clip-norm": &o.ClipNorm,
+	for _, f := range []struct {
+		name string
+		to   *float64
+	}{
+		{"momentum", &o.Momentum}, {"weight-decay", &o.WeightDecay}, {"beta1", &o.Beta1},
+		{"beta2", &o.Beta2}, {"eps", &o.Eps}, {"clip-norm", &o.ClipNorm},
 	} {
-		if c.IsSet(name) {
+		if c.IsSet(f.name) {
 			if kind == optim.None {
-				return o, fmt.Errorf("--%s needs --optimizer sgd or adamw", name)
+				return o, fmt.Errorf("--%s needs --optimizer sgd or adamw", f.name)
 			}
-			*field = c.Float64(name)
+			*f.to = c.Float64(f.name)
 		}
 	}
 	if o.ClipBy, err = optim.ParseClip(c.String("clip-by")); err != nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -58,8 +59,8 @@ func planFlags() []cli.Flag {
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
-	for flag, value := range map[string]string{"budget": o.budget, "budget-total": o.total, "strategy": o.strategy} {
-		if c.IsSet(flag) && value == "" {
+	for _, flag := range []string{"strategy", "budget", "budget-total"} {
+		if c.IsSet(flag) && c.String(flag) == "" {
 			return o, fmt.Errorf("--%s: is empty; leave it out, or say what", flag)
 		}
 	}
@@ -160,11 +161,11 @@ func readCosts(path string) (map[string]int64, error) {
 		}
 	}
 	costs := map[string]int64{}
-	for node, seconds := range doc.NodeSeconds {
-		if !(seconds >= 0 && seconds < mostSeconds) {
+	for _, node := range slices.Sorted(maps.Keys(doc.NodeSeconds)) {
+		if seconds := doc.NodeSeconds[node]; !(seconds >= 0 && seconds < mostSeconds) {
 			return nil, fmt.Errorf("%s: node %q took %v seconds: want 0 to %g", path, node, seconds, mostSeconds)
 		}
-		costs[node] = int64(seconds * float64(time.Second))
+		costs[node] = int64(doc.NodeSeconds[node] * float64(time.Second))
 	}
 	if len(costs) == 0 {
 		return nil, fmt.Errorf("%s: no times in it: make it with run --profile --json", path)

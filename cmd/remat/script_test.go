@@ -10,6 +10,8 @@ package main
 //	interrupt SECONDS CMD …    starts CMD, sends SIGINT then, wants exit code 130
 //	killed SECONDS CMD …       the same with SIGKILL
 //	same F1 PATH1 F2 PATH2     two documents' fields are equal
+//	alike DIR1 DIR2            two folders hold the same files, byte for byte but
+//	                           for the times in documents (fields …seconds)
 //	clean DIR                  no temporary file lies in DIR
 //	sample NAME…               copies testdata/models/NAME here
 //	outside IN OUT FILE        moves the first initializer of IN into FILE
@@ -66,7 +68,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 			return errors.Join(writeUnknown(filepath.Join(e.WorkDir, "unknown.onnx")), writeNewer(filepath.Join(e.WorkDir, "newer.onnx")))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"json": jsonCommand, "fails": failsCommand, "clean": cleanCommand,
+			"json": jsonCommand, "alike": alikeCommand, "fails": failsCommand, "clean": cleanCommand,
 			"sample": sampleCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },

@@ -22,6 +22,8 @@ package infer
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -88,8 +90,8 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		partials: map[*onnx.Value]*partial{},
 		budget:   budgetBase,
 	}
-	for name, n := range o.Dims {
-		if n < 1 {
+	for _, name := range slices.Sorted(maps.Keys(o.Dims)) {
+		if n := o.Dims[name]; n < 1 {
 			return nil, fmt.Errorf("dimension %s=%d: must be 1 or more", name, n)
 		}
 	}

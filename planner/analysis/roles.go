@@ -64,11 +64,11 @@ func (r *Roles) check(g *onnx.Graph) error {
 		}
 	}
 	for _, pairs := range []map[string]string{r.Grad, r.New} {
-		for in, out := range pairs {
+		for _, in := range slices.Sorted(maps.Keys(pairs)) {
 			if v := g.Value(in); v == nil || !v.IsInput() && v.Init == nil {
 				return fmt.Errorf("roles: the graph has no input %q", in)
 			}
-			if err := output(out); err != nil {
+			if err := output(pairs[in]); err != nil {
 				return err
 			}
 		}

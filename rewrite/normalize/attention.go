@@ -29,7 +29,7 @@ func guards(s *state) error {
 		if w := made(p.In(0), "Where"); w != nil || p.Out(0).IsOutput() {
 			continue
 		}
-		s.replaceOutput(n.Out(0), p.Out(0))
+		s.replaceOutput(n.Out(0), p.Out(0), n)
 		s.count++
 	}
 	return nil

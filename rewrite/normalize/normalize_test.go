@@ -117,6 +117,65 @@ func TestPasses(t *testing.T) {
 	}
 }
 
+// TestSameAgain: a graph is normalized the same way every time, names and order
+// of the nodes included.
+func TestSameAgain(t *testing.T) {
+	bodies := []string{
+		"in x float32[4,4]\nr = Relu(x)\ninit z int64[1] = [0]\ninit h int64[1] = [2]\ninit e int64[1] = [4]\ninit a int64[1] = [0]\ninit b int64[1] = [1]\n" +
+			"p = Slice(r, z, h, a)\nq = Slice(r, h, e, a)\nu = Slice(r, z, h, b)\nv = Slice(r, h, e, b)\nl = Mul(p, q)\nm = Mul(u, v)\nn = MatMul(l, m)\ny = Relu(n)",
+		listBody,
+	}
+	for _, c := range cases {
+		bodies = append(bodies, c.body)
+	}
+	for _, body := range bodies {
+		first := ""
+		for range 8 {
+			m := parse(t, body)
+			if _, err := Model(m, Options{}); err != nil {
+				t.Fatal(err)
+			}
+			if text := m.Text(); first == "" {
+				first = text
+			} else if text != first {
+				t.Fatalf("once\n%s\nand once\n%s", first, text)
+			}
+		}
+	}
+}
+
+// listBody takes one element of a list for three graph outputs.
+const listBody = "in x float32[6,2]\ninit n int64[] = 2\ninit i int64[] = 0\ninit j int64[] = -1\ns = SplitToSequence(x, n)\n" +
+	"a = SequenceAt(s, i)\nb = SequenceAt(s, i)\nc = SequenceAt(s, j)\nd = SequenceAt(s, j)\ny = Mul(b, d)\nout a float32[2,2]\nout b float32[2,2]\nout c float32[2,2]"
+
+// TestListOutputs: elements of a list that are outputs keep their names, also
+// where two are the same element.
+func TestListOutputs(t *testing.T) {
+	m := parse(t, listBody)
+	if _, err := Model(m, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, o := range m.Graph.Outputs {
+		names = append(names, o.Name)
+	}
+	if got := strings.Join(names, " "); got != "a b c y" {
+		t.Errorf("the outputs are %s in\n%s", got, m.Text())
+	}
+	if got := operators(m); got != "Identity Mul Split" {
+		t.Errorf("left are %s", got)
+	}
+	a, b := execute(t, parse(t, listBody)), execute(t, m)
+	for i := range a {
+		if a[i] != b[i] {
+			t.Fatalf("y[%d] = %g, was %g", i, b[i], a[i])
+		}
+	}
+}
+
 func parse(t *testing.T, body string) *onnx.Model {
 	t.Helper()
 	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\n" + body + "\nout y float32\n}\n")

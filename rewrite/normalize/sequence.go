@@ -40,7 +40,11 @@ func (s *state) splitSequence(n *onnx.Node) {
 	if !ok {
 		return
 	}
-	at := map[*onnx.Node]int{}
+	type taken struct {
+		v  *onnx.Value
+		at int
+	}
+	var list []taken
 	for _, u := range n.Out(0).Uses() {
 		pos, known := s.ints(u.Node.In(1))
 		if !u.Node.Is("SequenceAt") || !known || len(pos) != 1 {
@@ -53,9 +57,11 @@ func (s *state) splitSequence(n *onnx.Node) {
 		if k < 0 || k >= int64(len(sizes)) {
 			return
 		}
-		at[u.Node] = int(k)
+		if v := u.Node.Out(0); v != nil {
+			list = append(list, taken{v, int(k)})
+		}
 	}
-	if len(at) == 0 || n.Out(0).IsOutput() {
+	if len(list) == 0 || n.Out(0).IsOutput() {
 		return
 	}
 	s.scope(n)
@@ -73,19 +79,24 @@ func (s *state) splitSequence(n *onnx.Node) {
 		return
 	}
 	s.g.InsertBefore(n, nodes...)
-	for reader, k := range at {
-		s.replaceOutput(reader.Out(0), out[k])
+	for _, t := range list {
+		s.replaceOutput(t.v, out[t.at], n)
 	}
 	s.count++
 }
 
-// replaceOutput makes readers of v read w; a graph output keeps v's name.
-func (s *state) replaceOutput(v, w *onnx.Value) {
-	if v.IsOutput() {
-		s.g.TakeOver(v, w)
+// replaceOutput makes readers of v read w, which is made before n; a graph output
+// keeps v's name, by a copy where w is one already.
+func (s *state) replaceOutput(v, w *onnx.Value, n *onnx.Node) {
+	if !v.IsOutput() {
+		s.g.ReplaceUses(v, w)
 		return
 	}
-	s.g.ReplaceUses(v, w)
+	if w.IsOutput() {
+		w = s.b.Op("Identity", build.In(w))
+		s.g.InsertBefore(n, s.b.Take()...)
+	}
+	s.g.TakeOver(v, w)
 }
 
 // sequenceSizes are the extents of the parts: one each without the split input,

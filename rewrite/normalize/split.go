@@ -11,6 +11,8 @@ package normalize
 // Concat.
 
 import (
+	"maps"
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -38,8 +40,8 @@ func splits(s *state) error {
 				byAxis[axis] = append(byAxis[axis], p)
 			}
 		}
-		for axis, parts := range byAxis {
-			s.split(x, axis, parts)
+		for _, axis := range slices.Sorted(maps.Keys(byAxis)) {
+			s.split(x, axis, byAxis[axis])
 		}
 	}
 	return s.g.SortTopologically()

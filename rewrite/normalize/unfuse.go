@@ -152,7 +152,7 @@ func (s *state) splitLast(n *onnx.Node) {
 			s.scope(u.Node)
 			if z := s.reshape(t, u.Node.Out(0).Type.Shape); z != nil {
 				s.g.InsertBefore(u.Node, s.b.Take()...)
-				s.replaceOutput(u.Node.Out(0), z)
+				s.replaceOutput(u.Node.Out(0), z, u.Node)
 			}
 		}
 	}

@@ -199,7 +199,7 @@ func (c *cone) stays() *onnx.Node {
 		if gone[n] || !n.Outputs[0].Type.Shape.Equal(c.next[0].Type.Shape) {
 			continue
 		}
-		if reader := readerLeft(n, gone); stay == nil || reader.Name() < stay.Name() {
+		if reader := readerLeft(n, gone); stay == nil || reader.Label() < stay.Label() {
 			stay = reader
 		}
 	}
