@@ -101,7 +101,7 @@ func (pl *Plan) RecomputeFLOPs(p *Problem) int64 {
 	for _, op := range pl.Schedule {
 		sum += p.Ops[op].FLOPs
 	}
-	return sum - p.FLOPs()
+	return sum - p.FLOPs() + p.Reread
 }
 
 // Kept returns the forward values whose first instance some backward operator

@@ -76,6 +76,9 @@ type Problem struct {
 	// Added is the work, in FLOPs, that this form of the graph does on top of
 	// the one it was made from; it counts as repeated.
 	Added int64
+	// Reread is what reading operands again costs this form, in FLOPs that take
+	// as long; no operator has it, and it counts as repeated.
+	Reread int64
 	// Static: all shapes are numbers, so that ONNX Runtime plans reuse, and a
 	// plan may conceal them.
 	Static bool

@@ -219,3 +219,16 @@ func mul(x, y int64) int64 {
 	}
 	return x * y
 }
+
+// CostOfFLOP is what the problem's costs count for an operation: 1, or with
+// measured costs the nanoseconds that one takes on average.
+func (a *Analysis) CostOfFLOP() float64 {
+	var cost, counted int64
+	for op := range a.Counted {
+		cost, counted = cost+a.Problem.Ops[op].FLOPs, counted+a.Counted[op]
+	}
+	if counted == 0 {
+		return 1
+	}
+	return float64(cost) / float64(counted)
+}

@@ -36,7 +36,8 @@ type Options struct {
 	// DropOutputs are names of outputs to take off the graph.
 	DropOutputs []string
 	// Chunk is the number of slices in which the loss is computed: 0 one,
-	// AutoChunk as many as make a slice no larger than what it comes from.
+	// AutoChunk as many as make a slice no larger than what it comes from,
+	// CoarseChunk as many as leave its products fast.
 	Chunk int
 	// Tile is the number of parts in which wide products inside layers are
 	// computed: 0 one, AutoChunk as many as their outermost axis allows.
@@ -56,8 +57,9 @@ type Options struct {
 	Precision *precision.Options
 }
 
-// AutoChunk lets the pass choose the number of slices.
-const AutoChunk = -1
+// AutoChunk lets the pass choose the number of slices. CoarseChunk does for the
+// loss, too; what is prepared with it says the number.
+const AutoChunk, CoarseChunk = -1, -2
 
 // Normalization says how a graph is brought into the form that ONNX Runtime's
 // optimizer leaves alone, so that it runs in the order that the file says.
@@ -86,8 +88,12 @@ type Prepared struct {
 	// found are the roles in the graph as it was given.
 	found *analysis.Roles
 
+	// slices is the number of slices in which the loss is computed.
+	slices int
 	// added is the work that computing in parts adds, in FLOPs.
 	added int64
+	// reread is how many bytes computing in parts reads again.
+	reread int64
 	// pinned is the planning problem in which casts run once; see problems.
 	pinned *planner.Problem
 	// look, if there is one, says of the model as it is first written whether
@@ -205,6 +211,7 @@ func (p *Prepared) Analyze() error {
 		return err
 	}
 	a.Problem.Added = p.added
+	a.Problem.Reread = int64(float64(p.reread*balance) * a.CostOfFLOP())
 	p.Analysis = a
 	return nil
 }

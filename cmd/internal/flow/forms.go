@@ -6,9 +6,11 @@ import "slices"
 
 // choices are the forms of a graph among which a strategy that looks for the
 // best plan may choose, unless the user did: the graph as it is, with its loss
-// in slices, with wide products in parts too, and with large updates in slices.
+// in slices, with wide products in parts too, with slices of the loss that are
+// smaller, which slows its products down, and with large updates in slices.
 var choices = []struct{ chunk, tile, rows int }{
-	{0, 0, 0}, {AutoChunk, 0, 0}, {AutoChunk, AutoChunk, 0}, {AutoChunk, 0, AutoChunk}, {AutoChunk, AutoChunk, AutoChunk},
+	{0, 0, 0}, {CoarseChunk, 0, 0}, {CoarseChunk, AutoChunk, 0}, {AutoChunk, AutoChunk, 0},
+	{CoarseChunk, 0, AutoChunk}, {CoarseChunk, AutoChunk, AutoChunk}, {AutoChunk, AutoChunk, AutoChunk},
 }
 
 // candidates are the forms of the graph that a strategy may choose from.
@@ -39,14 +41,16 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 	return p.variants, nil
 }
 
-// parts is how many places of the graph are computed in parts: of the loss,
-// of wide products, and of updates. A choice that adds none is an earlier one
-// again.
+// parts is in how many slices the loss is computed, and how many wide products
+// and updates are computed in parts. A choice that adds nothing is an earlier
+// one again.
 func (p *Prepared) parts() (n [3]int) {
 	for _, r := range p.Reports {
 		switch r.Pass {
 		case "chunk":
-			n[0] = r.Applied
+			if n[0] = r.Applied; n[0] > 0 {
+				n[0] = p.slices
+			}
 		case "tile":
 			n[1] = r.Applied
 		case "rows":

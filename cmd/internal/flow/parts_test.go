@@ -77,6 +77,55 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestFewSlices: of two numbers of slices that keep a budget the one is taken
+// with which less is read again, as that counts as work; smaller budgets take more
+// slices, and never less work.
+func TestFewSlices(t *testing.T) {
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 64, 4, 3000, 512, 2
+	})
+	p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	least, err := p.Plan("optimal", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, _ := m.Graph.Value("transformer.wte.weight").Type.Bytes()
+	var slices []int
+	for _, v := range p.variants {
+		if v.slices == 0 {
+			continue
+		}
+		slices = append(slices, v.slices)
+		// The weights are read for the logits and for the gradient behind them, and
+		// their own gradient is a sum over the slices.
+		if want := 3 * weights * int64(v.slices-1) * balance; v.Analysis.Problem.Reread != want {
+			t.Errorf("%d slices read again what takes as long as %d operations, want %d", v.slices, v.Analysis.Problem.Reread, want)
+		}
+	}
+	if len(slices) < 2 || slices[0] != 4 || slices[len(slices)-1] != 32 {
+		t.Fatalf("forms with %d slices of the loss, want from 4 to 32", slices)
+	}
+	overhead, chosen := -1.0, 0
+	for budget := p.Scheduled; budget >= least.Peak; budget -= (p.Scheduled - least.Peak) / 8 {
+		r, err := p.Plan("optimal", budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Peak > budget || r.overhead() < overhead {
+			t.Errorf("budget %d: live peak %d at %.4f more work, after %.4f", budget, r.Peak, r.overhead(), overhead)
+		}
+		overhead = r.overhead()
+		chosen = max(chosen, r.Prepared.Options.Chunk)
+	}
+	if chosen != 4 {
+		t.Errorf("no budget is kept with 4 slices")
+	}
+}
+
 // TestUpdateRows computes the updates of the largest parameters over slices,
 // gradients included: the file reaches its predicted peak, which falls below
 // what the whole gradient with its update takes, and the next values differ by

@@ -316,7 +316,7 @@ func (p *Planner) applyOnce(budget Budget, engine *runtime.Engine, base *Prepare
 	if err != nil {
 		return nil, err
 	}
-	fresh := &Prepared{Model: m, Options: base.Options, added: base.added}
+	fresh := &Prepared{Model: m, Options: base.Options, added: base.added, reread: base.reread}
 	if err := retype(m, base.Model); err != nil {
 		return nil, err
 	}

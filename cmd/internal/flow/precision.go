@@ -203,7 +203,7 @@ func solveEither(p, pinned *planner.Problem, strategy string, budget int64) (*pl
 // castsOnce is the problem in which casts are not computed again, nil where
 // there are none.
 func castsOnce(p *planner.Problem) *planner.Problem {
-	pinned := &planner.Problem{Graph: p.Graph, Ops: slices.Clone(p.Ops), Values: p.Values, Loss: p.Loss, Added: p.Added, Static: p.Static, Cuts: p.Cuts, Layers: p.Layers}
+	pinned := &planner.Problem{Graph: p.Graph, Ops: slices.Clone(p.Ops), Values: p.Values, Loss: p.Loss, Added: p.Added, Reread: p.Reread, Static: p.Static, Cuts: p.Cuts, Layers: p.Layers}
 	found := false
 	for i, op := range pinned.Ops {
 		if strings.HasPrefix(op.Name, "remat/cast/") && op.Type == "Cast" {
