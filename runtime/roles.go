@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // RolesKey is the metadata entry that holds Roles as JSON.
@@ -146,8 +147,9 @@ func (r *Roles) Sorted(m *onnx.Model) (parameters, state []string, err error) {
 	return parameters, state, nil
 }
 
-// inputsOf is the set of graph inputs that a value depends on, nil for no
-// value.
+// inputsOf is the set of graph inputs whose elements a value depends on, nil for
+// no value. What it only waits for does not count: slices of a loss may wait for
+// an update.
 func inputsOf(v *onnx.Value) map[*onnx.Value]bool {
 	if v == nil {
 		return nil
@@ -165,7 +167,12 @@ func inputsOf(v *onnx.Value) map[*onnx.Value]bool {
 		}
 		if n := v.Producer; n != nil && !seen[n] {
 			seen[n] = true
-			todo = append(append(todo, n.Inputs...), n.Captures...)
+			for i, in := range n.Inputs {
+				if traits.Carries(n, i) {
+					todo = append(todo, in)
+				}
+			}
+			todo = append(todo, n.Captures...)
 		}
 	}
 	return inputs

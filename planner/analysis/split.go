@@ -2,6 +2,7 @@ package analysis
 
 import (
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
 )
@@ -100,7 +101,7 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 			}
 		}
 	}
-	used := a.readByForward()
+	used := a.readForLoss()
 	for v, value := range a.Values {
 		info := &p.Values[v]
 		switch kind := p.Graph.Values[v].Kind; {
@@ -138,14 +139,42 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 	}
 }
 
-// readByForward marks what some forward operator reads.
-func (a *Analysis) readByForward() []bool {
+// readForLoss marks the values whose elements the loss depends on; what it only
+// waits for is not among them. Without a loss it marks what forward reads.
+func (a *Analysis) readForLoss() []bool {
 	used := make([]bool, len(a.Values))
-	for i := range a.Nodes {
-		if a.Problem.Ops[i].Forward {
-			for _, v := range a.reads(i) {
-				used[v] = true
+	loss := a.loss()
+	if loss == ortmodel.None {
+		for i := range a.Nodes {
+			if a.Problem.Ops[i].Forward {
+				for _, v := range a.reads(i) {
+					used[v] = true
+				}
 			}
+		}
+		return used
+	}
+	maker := a.makers()
+	for stack := []int{loss}; len(stack) > 0; {
+		op := maker[stack[len(stack)-1]]
+		stack = stack[:len(stack)-1]
+		if op == ortmodel.None {
+			continue
+		}
+		n := &a.Problem.Graph.Nodes[op]
+		mark := func(v int) {
+			if v != ortmodel.None && !used[v] {
+				used[v] = true
+				stack = append(stack, v)
+			}
+		}
+		for i, v := range n.Inputs {
+			if traits.Carries(a.Nodes[op], i) {
+				mark(v)
+			}
+		}
+		for _, v := range n.Captures {
+			mark(v)
 		}
 	}
 	return used
