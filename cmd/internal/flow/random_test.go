@@ -27,6 +27,7 @@ type network struct {
 	x       *onnx.Value
 	side    []*onnx.Value // values of x's shape from before
 	weights []*onnx.Value
+	kinds   []branch
 }
 
 const (
@@ -143,7 +144,7 @@ func (n *network) pick() *onnx.Value { return n.side[n.draw(len(n.side))] }
 func (n *network) block() {
 	y := n.x
 	for range 1 + n.draw(3) {
-		y = branches[n.draw(len(branches))].make(n, y)
+		y = n.kinds[n.draw(len(n.kinds))].make(n, y)
 	}
 	switch n.draw(4) {
 	case 0: // a chain
@@ -156,25 +157,34 @@ func (n *network) block() {
 	n.side = append(n.side, y)
 }
 
-// randomJoint makes a random training graph: forward, loss, gradients, other
-// outputs. free leaves the number of rows open.
-func randomJoint(data []byte, seed uint64, free bool) (*onnx.Model, error) {
-	n := &network{data: data, r: rand.New(rand.NewPCG(seed, 5)), m: onnx.NewModel("random", 20)}
+// grow makes the network up to its last value of the stream.
+func grow(data []byte, seed uint64, shape onnx.Shape, kinds []branch) (*network, error) {
+	n := &network{data: data, r: rand.New(rand.NewPCG(seed, 5)), m: onnx.NewModel("random", 20), kinds: kinds}
 	types, err := infer.Model(n.m, infer.Options{Strict: true})
 	if err != nil {
 		return nil, err
 	}
 	n.b = build.New(n.m.Graph, types, "")
-	shape := onnx.StaticShape(rows, width)
-	if free {
-		shape[0] = onnx.Symbol("n")
-	}
 	n.x = n.m.Graph.AddInput("x", onnx.TensorOf(onnx.Float32, shape))
 	n.side = []*onnx.Value{n.x}
 	n.x = n.op("MatMul", build.In(n.x, n.weight(width, width)))
 	n.side = append(n.side, n.x)
 	for range 1 + n.draw(9) {
 		n.block()
+	}
+	return n, nil
+}
+
+// randomJoint makes a random training graph: forward, loss, gradients, other
+// outputs. free leaves the number of rows open.
+func randomJoint(data []byte, seed uint64, free bool) (*onnx.Model, error) {
+	shape := onnx.StaticShape(rows, width)
+	if free {
+		shape[0] = onnx.Symbol("n")
+	}
+	n, err := grow(data, seed, shape, branches)
+	if err != nil {
+		return nil, err
 	}
 	loss := n.op("ReduceMean", build.In(n.op("Mul", build.In(n.x, n.x))), onnx.IntAttr("keepdims", 0))
 	if err := n.b.Err(); err != nil {
@@ -242,6 +252,13 @@ func checkJoint(t *testing.T, e *runtime.Engine, data []byte, seed uint64, first
 // meet plans, and runs what was written against its prediction.
 func meet(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy string, budget int64) result {
 	t.Helper()
+	got, _ := meets(t, e, p, o, strategy, budget)
+	return got
+}
+
+// meets is meet that returns the plan too.
+func meets(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy string, budget int64) (result, *Planned) {
+	t.Helper()
 	r, err := p.Plan(strategy, budget)
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
@@ -252,7 +269,7 @@ func meet(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy strin
 	if budget > 0 && r.Peak > budget {
 		t.Errorf("%s: peak %d exceeds the budget of %d", strategy, r.Peak, budget)
 	}
-	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad}
+	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
 	s, err := e.Open(r.Prepared.Model, runtime.Options{Level: o.OptLevel, Threads: o.Threads, Provider: ort.CPU, Dims: o.Dims, Seed: 7, Roles: &roles})
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
@@ -262,7 +279,7 @@ func meet(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy strin
 		if peak != r.Peak {
 			t.Errorf("%s: run %d: live peak %d, predicted %d", strategy, run, peak, r.Peak)
 		}
-	})
+	}), r
 }
 
 // TestRandomJointGraphs is the fuzz target below over fixed seeds.
