@@ -50,7 +50,7 @@ tables: ort
 
 pytorch: ort
 	bench/compare.py
-	bench/compare.py --batch 1 --seq 1024 --rewrite "--strategy full --chunk-loss auto --tile auto"
+	bench/compare.py --batch 1 --seq 1024 --rewrite "--strategy optimal --budget 700MB" --rewrite "--strategy optimal" --by-operator
 
 clean:
 	rm -rf bin out

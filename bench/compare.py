@@ -6,7 +6,7 @@
     bench/compare.py                          # 2 x 256 tokens
     bench/compare.py --batch 1 --seq 1024
     bench/compare.py --batch 4 --seq 64 --optimizer adamw
-    bench/compare.py --by-operator            # where the plain graph's time goes
+    bench/compare.py --by-operator            # where the time goes, on both sides
 
 Same weights, same batch, same threads, fp32, one process. The variants take
 turns, step by step, so that a busy machine slows all of them. Times are medians
@@ -17,8 +17,7 @@ allocated at one moment (returned gradients are in it). --json F writes all of
 it.
 
 remat's plain graph is what `remat grad` derives, put in order (strategy none);
-the checkpointed one is what --rewrite says, per layer with the loss in chunks
-where nothing is said.
+the others are what --rewrite says, the least peak where nothing is said.
 """
 import argparse
 import json
@@ -59,14 +58,14 @@ def arguments():
     p.add_argument("--opt", default="1", help="ONNX Runtime's optimization level")
     p.add_argument("--rewrite", action="append", help="flags of remat rewrite for one more variant; may be repeated")
     p.add_argument("--remat", default=os.path.join(HERE, "..", "bin", "remat"), help="the program")
-    p.add_argument("--by-operator", action="store_true", help="profile the plain graph too")
+    p.add_argument("--by-operator", action="store_true", help="profile a step of each variant too")
     p.add_argument("--no-torch", action="store_true", help="our half alone")
     p.add_argument("--keep", help="an existing folder for the files in between")
     p.add_argument("--json", help="write the numbers to this file")
     a = p.parse_args()
     if not os.path.exists(a.remat):
         sys.exit(f"{a.remat}: no such program; make build, or --remat PATH")
-    a.rewrite = a.rewrite or ["--strategy full --chunk-loss auto"]
+    a.rewrite = a.rewrite or ["--strategy optimal"]
     return a
 
 
@@ -85,17 +84,40 @@ def measure(a, folder):
         for v in theirs + ours:
             v.times.append(v.timed())
             note(f"round {round_ + 1}: {v.name} {v.times[-1][1]:.2f} CPU s")
-    if a.by_operator:
-        operators(a, ours[0], folder)
+    a.operators = operators(a, theirs, ours, folder) if a.by_operator else None
     return [torch_row(v) for v in theirs] + [our_row(v) for v in ours]
 
 
-def operators(a, v, folder):
-    table = ortside.by_operator(v.file, v.values, a.opt, a.threads, folder)
-    total = sum(r[3] for r in table)
-    print(f"\n{v.name}, one step by operator, {total:.0f} ms")
-    for op, side, n, ms in table[:16]:
-        print(f"  {op:<20} {side:<9} {n:5d} {ms:9.1f} ms {100 * ms / total:5.1f} %")
+# What operators do, by their names on both sides; the rest is "other".
+KINDS = {
+    "matrix products": "Gemm MatMul FusedMatMul addmm mm bmm baddbmm",
+    "softmax and loss": "Softmax LogSoftmax _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data nll_loss_forward nll_loss_backward",
+    "elementwise": "Mul Add Sub Div Neg Pow Sqrt Tanh Exp Gelu FastGelu BiasGelu Sigmoid Where Cast Max Sum Equal Not And "
+    "mul mul_ add add_ sub div div_ neg pow sqrt tanh tanh_backward exp gelu gelu_backward where masked_fill masked_fill_ fill_ zero_ addcdiv_ addcmul_ lerp_",
+    "norms and sums": "LayerNormalization ReduceMean ReduceSum ReduceMax native_layer_norm native_layer_norm_backward sum mean",
+    "copies": "Transpose Concat Split Slice Gather GatherElements ScatterElements ScatterND Expand Reshape Identity "
+    "copy_ cat split clone contiguous index_select embedding_dense_backward index_add_ slice_backward gather",
+}
+KIND_OF = {op: kind for kind, ops in KINDS.items() for op in ops.split()}
+
+
+def operators(a, theirs, ours, folder):
+    """One step of each variant by kind of operator, in seconds."""
+    columns, unknown = {}, {}
+    for v in theirs + ours:
+        table = v.by_operator() if v in theirs else ortside.by_operator(v.file, v.values, a.opt, a.threads, folder)
+        columns[v.name] = column = dict.fromkeys([*KINDS, "other"], 0.0)
+        for op, _, ms in table:
+            column[KIND_OF.get(op, "other")] += ms / 1000
+            if op not in KIND_OF:
+                unknown[op] = unknown.get(op, 0) + ms / 1000
+    print("\none step by kind of operator, profiled, in seconds\n")
+    lines = [["", *columns]] + [[kind, *(f"{c[kind]:.2f}" for c in columns.values())] for kind in [*KINDS, "other"]]
+    lines.append(["together", *(f"{sum(c.values()):.2f}" for c in columns.values())])
+    print_lines(lines)
+    most = sorted(unknown.items(), key=lambda x: -x[1])[:4]
+    print("\nmost of the others: " + ", ".join(f"{op} {s:.2f}" for op, s in most))
+    return columns
 
 
 def note(text):
@@ -185,10 +207,14 @@ def print_table(a, rows):
             mb(r["live_peak_bytes"] - r["parameter_bytes"]) if a.optimizer == "none" else "-",
             f"{r['cpu_seconds']:.2f}", f"{r['cpu_seconds'] / base['cpu_seconds']:.2f}", f"{r['seconds']:.2f}", f"{r['loss']:.6f}",
         ])
-    widths = [max(len(l[i]) for l in lines) for i in range(len(head))]
+    print_lines(lines)
+    print(f"\nratios are to {base['name']}; counted = parameters + optimizer state + live peak")
+
+
+def print_lines(lines):
+    widths = [max(len(l[i]) for l in lines) for i in range(len(lines[0]))]
     for l in lines:
         print("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(l, widths))))
-    print(f"\nratios are to {base['name']}; counted = parameters + optimizer state + live peak")
 
 
 def mb(n):

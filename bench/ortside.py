@@ -61,8 +61,7 @@ def weights(path):
 
 
 def by_operator(file, values, level, threads, folder):
-    """Milliseconds of one step by operator type, forward and backward apart:
-    what a step's time is made of."""
+    """Milliseconds of one step by operator type."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.enable_mem_pattern = False
@@ -82,7 +81,6 @@ def by_operator(file, values, level, threads, folder):
         events = [e for e in json.load(f) if e.get("cat") == "Node" and e["name"].endswith("_kernel_time")]
     table = {}
     for e in events[len(events) // 2 :]:
-        key = e["args"]["op_name"], "backward" if "remat/" in e["name"] else "forward"
-        n, ms = table.get(key, (0, 0.0))
-        table[key] = n + 1, ms + e["dur"] / 1000
-    return sorted(((op, side, n, ms) for (op, side), (n, ms) in table.items()), key=lambda r: -r[3])
+        n, ms = table.get(e["args"]["op_name"], (0, 0.0))
+        table[e["args"]["op_name"]] = n + 1, ms + e["dur"] / 1000
+    return [(op, n, ms) for op, (n, ms) in table.items()]

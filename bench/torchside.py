@@ -98,6 +98,13 @@ class Variant:
             peak = max(peak, live)
         return peak
 
+    def by_operator(self):
+        """Milliseconds of one step by operator, what each calls left to that."""
+        self.step()
+        with profile(activities=[ProfilerActivity.CPU]) as p:
+            self.step()
+        return [(e.key.removeprefix("aten::"), e.count, e.self_cpu_time_total / 1000) for e in p.key_averages()]
+
 
 def environment():
     return f"PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
