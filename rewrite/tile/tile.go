@@ -414,6 +414,9 @@ func (r *Region) Auto() int {
 // time of the whole ones with slices of 256 rows, 1.21 with 128, 2.0 with 32.
 const productRows = 256
 
+// coarseParts is enough parts for a slice to be small beside the rest of a step.
+const coarseParts = 8
+
 // Reread is how many bytes more are read and written when the region is computed
 // in that many parts: what every part's products read whole, and the sums that
 // each of them adds to.
@@ -435,15 +438,15 @@ func (r *Region) Reread(parts int) int64 {
 	return once * int64(max(parts-1, 0))
 }
 
-// Coarse is the number of parts at which a slice of the logits has about as few
-// rows as leave its products fast, where two such slices can be had; else, and at
-// most, Auto's.
+// Coarse is the number of parts, about eight, at which a slice of the logits has
+// rows enough to leave its products fast, where two such slices can be had; else,
+// and at most, Auto's.
 func (r *Region) Coarse() int {
 	dims, _ := r.Logits.Type.Shape.Ints()
 	n, _ := onnx.Elements(dims)
 	fine := r.Auto()
 	if want := n / max(dims[len(dims)-1], 1) / productRows; want >= 2 {
-		return min(r.Parts(int(want)), fine)
+		return min(r.Parts(int(min(want, coarseParts))), fine)
 	}
 	return fine
 }
