@@ -260,11 +260,11 @@ func skeleton(g *onnx.Graph) *ortmodel.Graph {
 // after that, for kernels that will not run: all of a model's weights would be
 // read for nothing.
 func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([]byte, error) {
-	dir, err := os.MkdirTemp("", "remat-optimize-")
+	dir, err := temporaryDir("remat-optimize-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer dropTemporary(dir)
 	o.OptimizedPath = filepath.Join(dir, "optimized.onnx")
 	o.Allocator = ort.NoArena
 	o.Unplanned = o.Provider != ort.CUDA // which knows no parallel execution

@@ -11,7 +11,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -119,7 +118,7 @@ func (s *Session) start() error {
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
-		if s.profile, err = os.MkdirTemp("", "remat-profile-"); err != nil {
+		if s.profile, err = temporaryDir("remat-profile-"); err != nil {
 			return err
 		}
 		so.ProfilePrefix = filepath.Join(s.profile, "p")
@@ -311,7 +310,7 @@ func (s *Session) Close() error {
 		err = errors.Join(err, s.ort.Close())
 	}
 	if s.profile != "" {
-		err = errors.Join(err, os.RemoveAll(s.profile))
+		err = errors.Join(err, dropTemporary(s.profile))
 	}
 	err = errors.Join(err, s.files.close())
 	if s.owned {

@@ -20,6 +20,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
 )
 
 // Exit codes of the contract.
@@ -143,13 +144,14 @@ const (
 )
 
 // abandon ends the program when a command does not stop by itself: in the
-// midst of planning, or inside ONNX Runtime. Files that are being written go.
+// midst of planning, or inside ONNX Runtime. Files that are being written go, and temporary ones.
 func (e *env) abandon() {
 	time.Sleep(grace)
 	if e.measuring.Load() {
 		time.Sleep(graceMeasuring)
 	}
 	onnx.RemovePending()
+	remat.RemoveTemporary()
 	fmt.Fprintln(e.stderr, "remat: interrupted")
 	os.Exit(exitInterrupted)
 }

@@ -30,7 +30,10 @@ func (s *Session) NewBinding() (*Binding, error) {
 		return nil, ErrClosed
 	}
 	b := &Binding{session: s}
-	return b, statusError(C.ortCreateBinding(s.ptr, &b.ptr))
+	if err := statusError(C.ortCreateBinding(s.ptr, &b.ptr)); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // BindInput makes an input read v, which must stay open until the last run.

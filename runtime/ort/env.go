@@ -107,8 +107,12 @@ func (e *Environment) start() error {
 		return errors.Join(err, yalue.DestroyEnvironment())
 	}
 	var err error
-	e.host, err = memoryInfo("Cpu", arenaAllocator, 0)
-	return err
+	if e.host, err = memoryInfo("Cpu", arenaAllocator, 0); err != nil {
+		C.ortReleaseEnv(e.env)
+		e.env = nil
+		return errors.Join(err, yalue.DestroyEnvironment())
+	}
+	return nil
 }
 
 // Close gives the environment back. Sessions and values must be closed before.

@@ -10,6 +10,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unsafe"
 )
@@ -28,7 +29,10 @@ func NewRunOptions(tag string) (*RunOptions, error) {
 	}
 	ctag := C.CString(tag)
 	defer C.free(unsafe.Pointer(ctag))
-	return o, statusError(C.ortRunTag(o.ptr, ctag))
+	if err := statusError(C.ortRunTag(o.ptr, ctag)); err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
 }
 
 // Terminate ends the run that uses the options before its next node. It may

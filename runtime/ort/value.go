@@ -18,6 +18,7 @@ static void *aligned(size_t n) {
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"syscall"
@@ -142,7 +143,10 @@ func (s *Session) NewDeviceTensor(t DType, shape []int64) (*Value, error) {
 	if err := statusError(C.ortTensorFrom(a, dims, C.size_t(len(shape)), C.int(t), &v.ptr)); err != nil {
 		return nil, err
 	}
-	return v, v.locate()
+	if err := v.locate(); err != nil {
+		return nil, errors.Join(err, v.Close())
+	}
+	return v, nil
 }
 
 // adopt takes over a value that ONNX Runtime made. An absent optional, a

@@ -1,0 +1,165 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	goruntime "runtime"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// large is the elements of each value of the graphs below: what one failure
+// leaves shows after a few hundred.
+const large = "65536"
+
+const leakHead = "model ir=9 opset=20\ngraph g {\nin x float32[" + large + "]\nin W float32[" + large + "]\nin W.m float32[" + large + "]\n"
+
+const leakTail = "W.m.new = Add(W.m, p)\nW.new = Sub(W, W.m.new)\nloss = ReduceSum(p) {keepdims=0}\n" +
+	"out loss float32[]\nout W.new float32[" + large + "]\nout W.m.new float32[" + large + "]\n}\n"
+
+// TestFailuresLeaveNothing opens and runs what fails at every stage, again and
+// again: memory, mapped files, open files, temporary files and goroutines stay
+// what they were.
+func TestFailuresLeaveNothing(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "w.bin"), make([]byte, 4*65536), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const located = `{"W": {"file": "w.bin", "offset": 0, "bytes": 262144}}`
+	long := FromFloat32s(make([]float32, 65536), 65536)
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, c := range []struct {
+		name, body, parameters string
+		o                      Options
+		ctx                    context.Context
+		want                   string // of Open's error, else of the first step's
+		steps                  bool
+	}{
+		{name: "no such operator", body: "p = Frobnicate(x)\n", o: Options{Profile: true}, want: "Frobnicate"},
+		{name: "no kernel", body: "a = Cast(x) {to=16}\nb = Erf(a)\np = Cast(b) {to=1}\n", o: Options{Level: 1}, want: "Erf"},
+		{name: "shapes that disagree", body: "init k float32[3] = [1,2,3]\np = Add(x, k)\n", o: Options{Level: 99}, want: "ncompatible"},
+		{name: "another feed's shape", body: "p = Mul(x, W)\n", o: Options{Feed: map[string]Tensor{"x": FromFloat32s([]float32{1}, 1)}}, want: "shape"},
+		{name: "no file", body: "in V float32[" + large + "]\nq = Mul(x, W)\np = Mul(q, V)\n", o: Options{Profile: true},
+			parameters: `{"W": {"file": "w.bin", "offset": 0, "bytes": 262144}, "V": {"file": "v.bin", "offset": 0, "bytes": 262144}}`, want: "v.bin"},
+		{name: "a short file", body: "in V float32[" + large + "]\nq = Mul(x, W)\np = Mul(q, V)\n", o: Options{Level: 1},
+			parameters: `{"W": {"file": "w.bin", "offset": 0, "bytes": 262144}, "V": {"file": "w.bin", "offset": 8, "bytes": 262144}}`, want: "lie outside"},
+		{name: "roles", body: "p = Mul(x, W)\n", o: Options{Roles: &Roles{New: map[string]string{"W": "nothing"}}}, want: "nothing"},
+		{name: "an index out of bounds", body: "in i int64[1]\nq = Gather(x, i)\np = Mul(x, q)\n", o: Options{Profile: true, Trace: true,
+			Feed: map[string]Tensor{"i": FromInt64s([]int64{1 << 20}, 1)}}, want: "Gather", steps: true},
+		{name: "no memory", body: "p = Mul(x, W)\n", o: Options{MemoryLimit: 1000, Level: 1, Feed: map[string]Tensor{"x": long}}, want: "needs", steps: true},
+		{name: "cancelled", body: "p = Mul(x, W)\n", ctx: cancelled, want: "canceled", steps: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := onnx.Parse(leakHead + c.body + leakTail)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.parameters == "" {
+				c.parameters = located
+			}
+			m.SetMetadata(ParametersKey, c.parameters)
+			path := filepath.Join(dir, "m.onnx")
+			if err := m.Save(path); err != nil {
+				t.Fatal(err)
+			}
+			c.o.Provider, c.o.Threads = ort.CPU, 1
+			if c.ctx == nil {
+				c.ctx = context.Background()
+			}
+			fail := func() error {
+				s, err := testEngine.OpenFile(path, c.o)
+				if err != nil {
+					if c.steps {
+						t.Fatal(err)
+					}
+					return err
+				}
+				_, err = s.Step(c.ctx)
+				return errors.Join(err, s.Close())
+			}
+			for range 30 {
+				if err := fail(); err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Fatalf("got %v, want %q", err, c.want)
+				}
+			}
+			before := held(t)
+			for range 150 {
+				if err := fail(); err == nil {
+					t.Fatal("it did not fail")
+				}
+			}
+			after := held(t)
+			if grown := after.memory - before.memory; grown > 8<<20 {
+				t.Errorf("the process grew by %d bytes", grown)
+			}
+			if after.files > before.files || after.maps > before.maps || after.goroutines > before.goroutines {
+				t.Errorf("held before %+v, after %+v", before, after)
+			}
+			if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+				t.Errorf("left among temporary files: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// A holding is what a process holds: bytes, open files, mappings, goroutines.
+type holding struct {
+	memory                  int64
+	files, maps, goroutines int
+}
+
+func held(t *testing.T) (h holding) {
+	t.Helper()
+	goruntime.GC()
+	ort.Trim()
+	var err error
+	if h.memory, err = RSS(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.files, h.maps, h.goroutines = len(files), strings.Count(string(maps), "w.bin")+strings.Count(string(maps), "m.onnx"), goruntime.NumGoroutine()
+	return h
+}
+
+// TestRemoveTemporary: a program that ends in the midst of things takes its
+// temporary folders with it.
+func TestRemoveTemporary(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	dir, err := temporaryDir("remat-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("f"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other, err := temporaryDir("remat-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dropTemporary(other); err != nil {
+		t.Fatal(err)
+	}
+	RemoveTemporary()
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := dropTemporary(dir); err != nil {
+		t.Error(err)
+	}
+}
