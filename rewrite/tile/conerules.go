@@ -105,8 +105,8 @@ func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
 }
 
 // coneSoftmax: along another axis as elementwise operators; along the sliced
-// one with the logarithm of the whole's sum, which the values themselves tell:
-// for y = x − lse any column does, for p = exp(x − lse) the largest one.
+// one with the logarithm of the whole's sum. For y = x − lse any column tells it;
+// for p = exp(x − lse) a loss that was computed from x has it, or y beside it.
 func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 	x, last := n.Inputs[0], rank(s.v)-1
 	axis := int(n.Int("axis", -1))
@@ -121,14 +121,47 @@ func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 	}
 	in := c.need(s, x, s.axis)
 	if n.Is("Softmax") {
-		if x.Producer == nil || !x.Producer.Is("LogSoftmax") || x.Producer.Int("axis", -1) != n.Int("axis", -1) {
+		if p := x.Producer; p != nil && p.Is("LogSoftmax") && onAxis(p, axis, rank(x)) { // whose exponentials sum to 1
+			s.make = func(e *emitter) *onnx.Value { return e.op("Exp", n, e.slice(in)) }
+			return true
+		}
+		lse := logSumOf(x, axis)
+		if lse == nil {
 			return false
 		}
-		s.make = func(e *emitter) *onnx.Value { return e.op("Exp", n, e.slice(in)) }
+		s.whole = append(s.whole, lse)
+		s.make = func(e *emitter) *onnx.Value {
+			return e.op("Exp", n, e.op("Sub", n, e.slice(in), e.entry(lse)))
+		}
 		return true
 	}
 	s.make = func(e *emitter) *onnx.Value { return e.op("Sub", n, e.slice(in), e.logSum(x, s.v)) }
 	return true
+}
+
+// onAxis reports a Softmax or LogSoftmax along that axis.
+func onAxis(n *onnx.Node, axis, rank int) bool {
+	a := int(n.Int("axis", -1))
+	return a == axis || a+rank == axis
+}
+
+// logSumOf is the logarithm of the sum of exp(x) along an axis, kept as extent 1,
+// where the graph computes it; else nil.
+func logSumOf(x *onnx.Value, axis int) *onnx.Value {
+	for _, u := range x.Uses() {
+		n := u.Node
+		if !n.Is("ReduceLogSumExp") || u.Index != 0 || n.Int("keepdims", 1) != 1 {
+			continue
+		}
+		axes := n.Ints("axes")
+		if v := n.In(1); v != nil && v.IsConstant() { // from opset 18
+			axes, _ = v.Init.Int64s()
+		}
+		if len(axes) == 1 && (axes[0] == int64(axis) || axes[0]+int64(rank(x)) == int64(axis)) {
+			return n.Outputs[0]
+		}
+	}
+	return nil
 }
 
 // coneScatter: sums scattered along the sliced axis are those that fall into

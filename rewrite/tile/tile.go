@@ -392,8 +392,15 @@ func divisor(n, want, most int64) int64 {
 }
 
 // Auto is the number of parts at which one slice of the logits takes no more
-// bytes than the hidden state that it is projected from, at least 2.
-func (r *Region) Auto() int {
+// bytes than the hidden state that it is projected from, at most maxParts; slices
+// of fewer rows than that are not made, unless there would be fewer than two. It
+// is 1 where slices save nothing.
+//
+// A slice reads the projection's weights again, 4·V·H bytes for 2·V·H operations a
+// row. Measured with ONNX Runtime 1.31 on one core for V = 50257 and H = 768, the
+// three products of the loss take 1.08 of the time of whole ones with slices of 256
+// rows, 1.21 with 128, 1.44 with 64, 2.0 with 32.
+func (r *Region) Auto(rows int) int {
 	logits, _ := r.Logits.Type.Bytes()
 	hidden := int64(0)
 	for _, in := range r.Logits.Producer.Inputs {
@@ -404,18 +411,12 @@ func (r *Region) Auto() int {
 	if hidden <= 0 || logits <= 2*hidden {
 		return 1
 	}
-	return r.Parts(int(min((logits+hidden-1)/hidden, 32)))
+	dims, _ := r.Logits.Type.Shape.Ints()
+	all, _ := onnx.Elements(dims[:len(dims)-1])
+	return r.Parts(int(min((logits+hidden-1)/hidden, maxParts, max(all/int64(rows), 2))))
 }
 
-// productRows is the number of rows from which a product with the projection's
-// weights runs about as fast as one of all rows. A slice reads the weights again,
-// 4·V·H bytes for 2·V·H operations a row: measured with ONNX Runtime 1.31 on one
-// core for V = 50257 and H = 768, the three products of the loss take 1.08 of the
-// time of the whole ones with slices of 256 rows, 1.21 with 128, 2.0 with 32.
-const productRows = 256
-
-// coarseParts is enough parts for a slice to be small beside the rest of a step.
-const coarseParts = 8
+const maxParts = 32
 
 // Reread is how many bytes more are read and written when the region is computed
 // in that many parts: what every part's products read whole, and the sums that
@@ -436,17 +437,4 @@ func (r *Region) Reread(parts int) int64 {
 		}
 	}
 	return once * int64(max(parts-1, 0))
-}
-
-// Coarse is the number of parts, about eight, at which a slice of the logits has
-// rows enough to leave its products fast, where two such slices can be had; else,
-// and at most, Auto's.
-func (r *Region) Coarse() int {
-	dims, _ := r.Logits.Type.Shape.Ints()
-	n, _ := onnx.Elements(dims)
-	fine := r.Auto()
-	if want := n / max(dims[len(dims)-1], 1) / productRows; want >= 2 {
-		return min(r.Parts(int(min(want, coarseParts))), fine)
-	}
-	return fine
 }

@@ -36,8 +36,9 @@ type Options struct {
 	// DropOutputs are names of outputs to take off the graph.
 	DropOutputs []string
 	// Chunk is the number of slices in which the loss is computed: 0 one,
-	// AutoChunk as many as make a slice no larger than what it comes from,
-	// CoarseChunk as many as leave its products fast.
+	// AutoChunk as many as make a slice no larger than what it comes from and
+	// leave its products fast, FineChunk whether they do or not, CoarseChunk
+	// fewer. What is prepared says the number that it came to.
 	Chunk int
 	// Tile is the number of parts in which wide products inside layers are
 	// computed: 0 one, AutoChunk as many as their outermost axis allows.
@@ -57,9 +58,8 @@ type Options struct {
 	Precision *precision.Options
 }
 
-// AutoChunk lets the pass choose the number of slices. CoarseChunk does for the
-// loss, too; what is prepared with it says the number.
-const AutoChunk, CoarseChunk = -1, -2
+// AutoChunk lets a pass choose the number of parts; the others are for the loss.
+const AutoChunk, CoarseChunk, FineChunk = -1, -2, -3
 
 // Normalization says how a graph is brought into the form that ONNX Runtime's
 // optimizer leaves alone, so that it runs in the order that the file says.
@@ -88,8 +88,6 @@ type Prepared struct {
 	// found are the roles in the graph as it was given.
 	found *analysis.Roles
 
-	// slices is the number of slices in which the loss is computed.
-	slices int
 	// added is the work that computing in parts adds, in FLOPs.
 	added int64
 	// reread is how many bytes computing in parts reads again.

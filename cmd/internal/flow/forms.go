@@ -9,8 +9,8 @@ import "slices"
 // in slices, with wide products in parts too, with slices of the loss that are
 // smaller, which slows its products down, and with large updates in slices.
 var choices = []struct{ chunk, tile, rows int }{
-	{0, 0, 0}, {CoarseChunk, 0, 0}, {CoarseChunk, AutoChunk, 0}, {AutoChunk, AutoChunk, 0},
-	{CoarseChunk, 0, AutoChunk}, {CoarseChunk, AutoChunk, AutoChunk}, {AutoChunk, AutoChunk, AutoChunk},
+	{0, 0, 0}, {CoarseChunk, 0, 0}, {CoarseChunk, AutoChunk, 0}, {FineChunk, AutoChunk, 0},
+	{CoarseChunk, 0, AutoChunk}, {CoarseChunk, AutoChunk, AutoChunk}, {FineChunk, AutoChunk, AutoChunk},
 }
 
 // candidates are the forms of the graph that a strategy may choose from.
@@ -49,7 +49,7 @@ func (p *Prepared) parts() (n [3]int) {
 		switch r.Pass {
 		case "chunk":
 			if n[0] = r.Applied; n[0] > 0 {
-				n[0] = p.slices
+				n[0] = p.Options.Chunk
 			}
 		case "tile":
 			n[1] = r.Applied

@@ -107,34 +107,40 @@ func (p *Prepared) chunk() error {
 	}
 	var skip *tile.SkipError
 	loss := p.Model.Graph.Value(a.Roles.Loss)
+	var region *tile.Region
 	if loss == nil {
-		report.Skipped = []rewrite.Skip{{What: "loss", Why: "no loss was found"}}
-		return nil
+		err = &tile.SkipError{What: "loss", Why: "no loss was found"}
+	} else {
+		region, err = tile.Find(p.Model.Graph, loss)
 	}
-	region, err := tile.Find(p.Model.Graph, loss)
 	if err == nil {
-		switch parts := &p.Options.Chunk; {
-		case *parts == CoarseChunk:
-			*parts = region.Coarse()
-			p.slices = *parts
-		case *parts > 0:
-			p.slices = region.Parts(*parts)
-		default:
-			p.slices = region.Auto()
-		}
-		reread := region.Reread(p.slices)
-		if err = region.Apply(types, p.slices); err == nil {
-			p.reread += reread
+		parts := inSlices(region, p.Options.Chunk)
+		reread := region.Reread(parts)
+		if err = region.Apply(types, parts); err == nil {
+			p.Options.Chunk, p.reread, report.Applied = parts, p.reread+reread, 1
 		}
 	}
 	if errors.As(err, &skip) {
+		p.Options.Chunk = max(p.Options.Chunk, AutoChunk) // however many were wanted
 		report.Skipped = []rewrite.Skip{{What: skip.What, Why: skip.Why}}
 		return nil
 	}
-	if err == nil {
-		report.Applied = 1
-	}
 	return err
+}
+
+// inSlices is the number of slices that Options.Chunk comes to: few enough rows
+// that a slice is small, and enough that its products are not slow
+// (tile.Region.Auto has the figures); eight slices are small beside most steps.
+func inSlices(region *tile.Region, want int) int {
+	switch want {
+	case AutoChunk:
+		return region.Auto(128)
+	case CoarseChunk:
+		return min(region.Auto(256), region.Parts(8))
+	case FineChunk:
+		return region.Auto(1)
+	}
+	return region.Parts(want)
 }
 
 // tile computes wide products in parts, or reports why not.

@@ -96,14 +96,15 @@ func TestFewSlices(t *testing.T) {
 	weights, _ := m.Graph.Value("transformer.wte.weight").Type.Bytes()
 	var slices []int
 	for _, v := range p.variants {
-		if v.slices == 0 {
+		n := v.Options.Chunk
+		if n == 0 {
 			continue
 		}
-		slices = append(slices, v.slices)
+		slices = append(slices, n)
 		// The weights are read for the logits and for the gradient behind them, and
 		// their own gradient is a sum over the slices.
-		if want := 3 * weights * int64(v.slices-1) * balance; v.Analysis.Problem.Reread != want {
-			t.Errorf("%d slices read again what takes as long as %d operations, want %d", v.slices, v.Analysis.Problem.Reread, want)
+		if want := 3 * weights * int64(n-1) * balance; v.Analysis.Problem.Reread != want {
+			t.Errorf("%d slices read again what takes as long as %d operations, want %d", n, v.Analysis.Problem.Reread, want)
 		}
 	}
 	if len(slices) < 2 || slices[0] != 4 || slices[len(slices)-1] != 32 {
