@@ -83,11 +83,6 @@ func IntsAttr(name string, v ...int64) Attribute {
 	return &pb.AttributeProto{Name: &name, Ints: v, Type: pb.AttributeProto_INTS.Enum()}
 }
 
-// FloatsAttr makes a float list attribute.
-func FloatsAttr(name string, v ...float32) Attribute {
-	return &pb.AttributeProto{Name: &name, Floats: v, Type: pb.AttributeProto_FLOATS.Enum()}
-}
-
 // TensorAttrOf makes a tensor attribute.
 func TensorAttrOf(name string, t *Tensor) Attribute {
 	return &pb.AttributeProto{Name: &name, T: t.Proto, Type: pb.AttributeProto_TENSOR.Enum()}

@@ -35,7 +35,6 @@ type liveSim struct {
 	death  []int32 // buffer -> position of its last release, -1: never
 	delta  []int64 // position -> bytes allocated there
 	freed  []int64 // position -> bytes released after it
-	live   []int64 // position -> bytes while it runs
 	byCls  [][]int32
 	peak   int64
 	peakAt int
@@ -204,9 +203,10 @@ func (s *liveSim) place(slot int32, reads []int32, out, v int32, hidden bool) in
 	return out
 }
 
+// accumulate adds up what is alive at each place and notes the most, and where.
 func (s *liveSim) accumulate(schedule []int) int64 {
 	n, f := len(schedule), s.f
-	s.freed, s.live = resize(s.freed, n), resize(s.live, n)
+	s.freed = resize(s.freed, n)
 	clear(s.freed)
 	for b, at := range s.birth {
 		if d := s.death[b]; at >= 0 && d >= 0 {
@@ -222,7 +222,6 @@ func (s *liveSim) accumulate(schedule []int) int64 {
 		if f.scripted[op] {
 			now = live + s.inside(pos, &s.ix.p.Graph.Nodes[op])
 		}
-		s.live[pos] = now
 		live += s.delta[pos]
 		if now > s.peak {
 			s.peak, s.peakAt = now, pos

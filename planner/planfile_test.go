@@ -117,8 +117,4 @@ func TestExplain(t *testing.T) {
 	if boundaries < 3 {
 		t.Errorf("%d boundaries explained, want the layers'", boundaries)
 	}
-	s, err := Summarize(p, plan, 1<<40)
-	if err != nil || !s.Feasible || s.PeakBytesAfter >= s.PeakBytesScheduled || len(s.Kept) == 0 || *s.TheorySaving <= 0 {
-		t.Errorf("%+v %v", s, err)
-	}
 }

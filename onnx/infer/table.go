@@ -39,12 +39,6 @@ func index(tables ...[]row) map[key]*row {
 	return m
 }
 
-// Known reports that the table has a row for an operator of the domain (""
-// for the standard one).
-func Known(domain, op string) bool {
-	return rows[key{onnx.NormalDomain(domain), op}] != nil
-}
-
 // standard is the ONNX domain, and the operators that ONNX Runtime's optimizer
 // writes into it.
 var standard = []row{

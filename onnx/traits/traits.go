@@ -72,10 +72,6 @@ const (
 	Random
 )
 
-var costNames = [...]string{"unknown", "view", "copy", "pointwise", "transcendental", "reduction", "contraction", "convolution", "recurrent", "random"}
-
-func (c Cost) String() string { return costNames[c] }
-
 // A Precision is a class of operators with regard to half types.
 type Precision uint8
 
@@ -94,10 +90,6 @@ const (
 	// Boundary: changes the type itself.
 	Boundary
 )
-
-var precisionNames = [...]string{"not float", "gain", "follow", "inside", "full", "boundary"}
-
-func (p Precision) String() string { return precisionNames[p] }
 
 type key struct{ domain, op string }
 

@@ -73,12 +73,3 @@ func Rules() []Rule {
 	}
 	return all
 }
-
-// Lookup finds the row for an operator at an opset of its domain; false where
-// the table has none.
-func Lookup(domain, op string, opset int64) (Rule, bool) {
-	if r := lookup(domain, op, opset); r != nil {
-		return *r, true
-	}
-	return Rule{}, false
-}

@@ -33,10 +33,6 @@ const (
 	Categories
 )
 
-var categoryNames = [Categories]string{"activations", "gradients", "outputs", "temporaries", "parameters", "state", "feeds"}
-
-func (c Category) String() string { return categoryNames[c] }
-
 // A Point is what a step holds while one node runs, its scratch included, at
 // the moment within it at which most is held.
 type Point struct {
