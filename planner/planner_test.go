@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math/rand"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -80,8 +81,12 @@ func TestRandomPlansAreValid(t *testing.T) {
 		if err := WriteProblem(&buf, p); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ReadProblem(&buf); err != nil {
+		read, err := ReadProblem(&buf)
+		if err != nil {
 			t.Fatal(err)
+		}
+		if w, err := Judge(read, plan); err != nil || w != v {
+			t.Errorf("problem %d: read again, the plan costs %+v, %v; was %+v", i, w, err, v)
 		}
 	}
 }
@@ -121,5 +126,27 @@ func TestFind(t *testing.T) {
 	p.Graph.Values, p.Values = p.Graph.Values[:3], p.Values[:3]
 	if _, err := Solve(p, "sqrt", 0); !errors.Is(err, ErrNoBackward) {
 		t.Errorf("no backward: %v", err)
+	}
+}
+
+// TestWithOpsKeepsTheRest: every field but the operators is the problem's own.
+func TestWithOpsKeepsTheRest(t *testing.T) {
+	p := &Problem{
+		Graph: ortmodel.Graph{Nodes: make([]ortmodel.Node, 1)}, Values: make([]ValueInfo, 1), Loss: 1, Added: 1, Reread: 1,
+		Static: true, Cuts: []int{1}, Layers: []int{1}, Beside: []int{1},
+	}
+	q := p.WithOps([]Op{{Name: "other"}})
+	had, has := reflect.ValueOf(p).Elem(), reflect.ValueOf(q).Elem()
+	for i := range had.NumField() {
+		f := had.Type().Field(i)
+		if !f.IsExported() || f.Name == "Ops" {
+			continue
+		}
+		if had.Field(i).IsZero() {
+			t.Errorf("the test leaves %s empty", f.Name)
+		}
+		if !reflect.DeepEqual(had.Field(i).Interface(), has.Field(i).Interface()) {
+			t.Errorf("%s is lost", f.Name)
+		}
 	}
 }

@@ -252,30 +252,24 @@ func (p *Problem) checkAcyclic(producer []int) error {
 	return nil
 }
 
-// problemFile is the JSON form of a Problem.
-type problemFile struct {
-	Graph  ortmodel.Graph
-	Ops    []Op
-	Values []ValueInfo
-	Loss   int
-	Static bool
-	Cuts   []int
-	Layers []int
-	Beside []int `json:",omitempty"`
+// WithOps returns the problem with other descriptions of the same operators,
+// for solvers to look at anew.
+func (p *Problem) WithOps(ops []Op) *Problem {
+	return &Problem{
+		Graph: p.Graph, Ops: ops, Values: p.Values, Loss: p.Loss, Added: p.Added, Reread: p.Reread,
+		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, Beside: p.Beside,
+	}
 }
 
 // WriteProblem writes p as JSON.
-func WriteProblem(w io.Writer, p *Problem) error {
-	return json.NewEncoder(w).Encode(problemFile{p.Graph, p.Ops, p.Values, p.Loss, p.Static, p.Cuts, p.Layers, p.Beside})
-}
+func WriteProblem(w io.Writer, p *Problem) error { return json.NewEncoder(w).Encode(p) }
 
 // ReadProblem reads what WriteProblem wrote, and validates it.
 func ReadProblem(r io.Reader) (*Problem, error) {
-	var f problemFile
-	if err := json.NewDecoder(r).Decode(&f); err != nil {
+	p := new(Problem)
+	if err := json.NewDecoder(r).Decode(p); err != nil {
 		return nil, fmt.Errorf("problem: %w", err)
 	}
-	p := &Problem{Graph: f.Graph, Ops: f.Ops, Values: f.Values, Loss: f.Loss, Static: f.Static, Cuts: f.Cuts, Layers: f.Layers, Beside: f.Beside}
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}

@@ -2,12 +2,18 @@
 // fits: each takes a model and leaves a model, and says what it was asked to
 // do, what it did, and what it skipped and why.
 //
-//	clean      dead nodes, duplicate constants, identities
-//	recompute  clones behind barriers, as a planner.Program says
-//	schedule   the file order that makes ONNX Runtime run a wanted order
+//	clean.go      sums of scattered zeros, equal constants, constants too large to hold
+//	recompute.go  clones behind barriers (barrier.go), as a planner.Program says
+//	dropout.go    masks stay read, or ONNX Runtime removes their Dropout
+//	conceal.go    shapes that ONNX Runtime is not to know, so that it reuses no buffer
+//	schedule.go   the file order that makes ONNX Runtime run a wanted order
+//	anchor.go     and data dependencies where no file order does
+//	guard.go      walls against fusions that the rewriting made possible
+//	strip.go      the barriers of an earlier rewriting taken off again
+//	batch.go      a model for a part of its batch
 //
-// The table of passes and what must come after what is in passes.go; the
-// driver runs onnx.Check between them when asked to.
+// Nothing here decides what to recompute: package planner does. The order of
+// the passes is the command's (cmd/internal/flow).
 package rewrite
 
 import "fmt"

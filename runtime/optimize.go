@@ -187,7 +187,7 @@ func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 		return nil, err
 	}
 	dump.Path = m.Path
-	if sameNodes(m.Graph, dump.Graph) {
+	if sameOrder(m.Graph, dump.Graph) {
 		nodes := dump.Graph.Nodes
 		ordered := make([]*onnx.Node, 0, len(nodes))
 		for _, i := range ortmodel.Order(skeleton(dump.Graph)) {
@@ -216,9 +216,9 @@ func asDeclared(g *onnx.Graph) (restore func()) {
 	}
 }
 
-// sameNodes says whether b lists the same nodes as a in the same order, but for
+// sameOrder says whether b lists the same nodes as a in the same order, but for
 // Constant nodes, which become initializers when a file is read.
-func sameNodes(a, b *onnx.Graph) bool {
+func sameOrder(a, b *onnx.Graph) bool {
 	nodes := slices.DeleteFunc(slices.Clone(a.Nodes), func(n *onnx.Node) bool { return n.Is("Constant") })
 	return slices.EqualFunc(nodes, b.Nodes, func(x, y *onnx.Node) bool {
 		return x.OpType() == y.OpType() && x.Name() == y.Name() && x.Domain() == y.Domain() &&

@@ -39,6 +39,7 @@ type env struct {
 	quiet    bool
 	debug    map[string]string
 	profile  *os.File // what -d cpu writes
+	dumped   int      // graphs that -d dump has written
 	closers  []func()
 	loaded   *remat.Engine
 	// measuring: steps run, and what they gave is to be printed.
@@ -57,9 +58,9 @@ func (e *env) close() {
 
 // debugSwitches lists what -d knows.
 var debugSwitches = map[string]string{
-	"check": "prove every invariant of the graph after each pass",
+	"check": "check every invariant of the graph after each pass",
 	"stack": "print the stack of an internal error",
-	"dump":  "write the graph after each pass beside the output (-d dump=DIR)",
+	"dump":  "write the graph after each pass, and the planning problem, into a folder (-d dump=DIR)",
 	"cpu":   "write a profile of the processor's time for go tool pprof (-d cpu=FILE)",
 }
 
@@ -134,6 +135,9 @@ func (e *env) readDebug(lists []string) error {
 		}
 		if debugSwitches[key] == "" {
 			return fmt.Errorf("-d %s: no such switch; -d help lists them", key)
+		}
+		if !ok && (key == "dump" || key == "cpu") {
+			return fmt.Errorf("-d %s: says not where to write; give -d %s=PATH", key, key)
 		}
 		if !ok {
 			value = "1"

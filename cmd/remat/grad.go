@@ -72,7 +72,7 @@ func readGradOptions(e *env, c *cli.Context) (gradOptions, error) {
 	}
 	o := gradOptions{grad: grad.Options{
 		Loss: c.String("loss"), Params: splitList(c.StringSlice("params")), Frozen: splitList(c.StringSlice("frozen")),
-		Dialect: dialect, Dims: e.dims,
+		Dialect: dialect, Dims: e.dims, After: e.passed,
 	}}
 	if path := c.String("names"); path != "" {
 		if err := readJSON(path, &o.names); err != nil {
@@ -129,13 +129,16 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := addOptimizer(m, res, o); err != nil {
 		return fail(err)
 	}
+	if err := e.passed("optimizer", m); err != nil {
+		return fail(err)
+	}
 	hash, err := flow.Hash(path)
 	if err != nil {
 		return nil, err
 	}
 	m.SetMetadata(flow.VersionKey, version)
 	m.SetMetadata(flow.SourceKey, hash)
-	if err := flow.Order(m, o.grad.Dims); err != nil {
+	if err := flow.Order(m, flow.Options{Dims: o.grad.Dims, After: o.grad.After}); err != nil {
 		return fail(err)
 	}
 	if err := rebase(m, path, out); err != nil {

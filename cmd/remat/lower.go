@@ -52,6 +52,9 @@ func lowerGraph(e *env, path, out string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if err := e.passed("lower", m); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	hash, err := flow.Hash(path)
 	if err != nil {
 		return err

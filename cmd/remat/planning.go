@@ -121,7 +121,7 @@ func parseParts(flag, value string) (int, error) {
 
 // flowOptions are the global options as the pipeline wants them.
 func (e *env) flowOptions() flow.Options {
-	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}
+	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", After: e.passed}
 }
 
 // readFile reads a small file whole; errors name it once.
@@ -250,6 +250,9 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	planner, err := flow.NewPlanner(engine, given, o.flow)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := e.dumpProblem(planner.Problem()); err != nil {
+		return nil, err
 	}
 	if o.flow.Costs != nil {
 		if err := checkCosts(given, planner, o.flow.Costs, o.costs); err != nil {

@@ -51,6 +51,9 @@ type Options struct {
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
 	// through both.
 	NoPrepare bool
+	// After, unless nil, is called after each pass with the model as the pass
+	// left it; an error ends the work.
+	After func(pass string, m *onnx.Model) error
 }
 
 // A Param is one trained parameter.
@@ -153,7 +156,17 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if usesDomain(m.Graph, "com.microsoft") && m.Opset("com.microsoft") == 0 {
 		m.SetOpset("com.microsoft", 1)
 	}
-	return res, writeRoles(m, res)
+	if err := writeRoles(m, res); err != nil {
+		return nil, err
+	}
+	return res, o.passed("differentiate", m)
+}
+
+func (o *Options) passed(pass string, m *onnx.Model) error {
+	if o.After == nil {
+		return nil
+	}
+	return o.After(pass, m)
 }
 
 // prepare upgrades, normalizes and infers.
@@ -171,7 +184,10 @@ func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 		if err := upgrade.Model(m, MinOpset); err != nil {
 			return nil, err
 		}
-		if _, err := normalize.Model(m, normalize.Options{Dims: o.Dims}); err != nil {
+		if err := o.passed("upgrade", m); err != nil {
+			return nil, err
+		}
+		if _, err := normalize.Model(m, normalize.Options{Dims: o.Dims, After: o.After}); err != nil {
 			return nil, err
 		}
 	}

@@ -40,7 +40,7 @@ func checkSample(t *testing.T, path string, dialect Dialect) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := Differentiate(m, Options{Dialect: dialect})
+	res, err := Differentiate(m, Options{Dialect: dialect, After: func(_ string, m *onnx.Model) error { return m.Check() }})
 	if err != nil {
 		t.Fatal(err)
 	}

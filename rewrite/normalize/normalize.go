@@ -20,6 +20,9 @@ import (
 type Options struct {
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
+	// After, unless nil, is called after each pass with the model as the pass
+	// left it; an error ends the work.
+	After func(pass string, m *onnx.Model) error
 }
 
 // A Pass is one rewriting of the whole graph.
@@ -83,6 +86,12 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		}
 		m.Graph.RemoveDead()
 		res.Applied[p.Name] = s.count
+		if o.After == nil {
+			continue
+		}
+		if err := o.After("normalize/"+p.Name, m); err != nil {
+			return nil, err
+		}
 	}
 	return res, nil
 }

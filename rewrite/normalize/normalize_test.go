@@ -4,6 +4,7 @@ package normalize
 // computes the same before and after.
 
 import (
+	"fmt"
 	"math"
 	"sort"
 	"strings"
@@ -86,12 +87,15 @@ func TestPasses(t *testing.T) {
 		hit[c.pass] = true
 		t.Run(c.name, func(t *testing.T) {
 			before, after := parse(t, c.body), parse(t, c.body)
-			res, err := Model(after, Options{})
+			check := func(pass string, m *onnx.Model) error {
+				if err := m.Check(); err != nil {
+					return fmt.Errorf("%s: %w in\n%s", pass, err, m.Text())
+				}
+				return nil
+			}
+			res, err := Model(after, Options{After: check})
 			if err != nil {
 				t.Fatal(err)
-			}
-			if err := after.Check(); err != nil {
-				t.Fatalf("%v in\n%s", err, after.Text())
 			}
 			if c.pass != "" && res.Applied[c.pass] == 0 {
 				t.Errorf("pass %s changed nothing: %v", c.pass, res.Applied)

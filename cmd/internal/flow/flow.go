@@ -10,7 +10,6 @@ package flow
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -18,9 +17,7 @@ import (
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
-	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/precision"
-	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -56,6 +53,9 @@ type Options struct {
 	CUDA bool
 	// Precision says which half type to compute in; nil for none.
 	Precision *precision.Options
+	// After, unless nil, is called after each pass with the model as the pass
+	// left it; an error ends the work.
+	After func(pass string, m *onnx.Model) error
 }
 
 // AutoChunk lets a pass choose the number of parts; the others are for the loss.
@@ -68,10 +68,10 @@ type Normalization string
 // Kinds of normalization. Auto leaves files that remat wrote as they are and
 // passes foreign ones through ONNX Runtime's own optimizer, level 99, offline.
 const (
-	Auto Normalization = "auto"
-	Off  Normalization = "off"
-	ORT1 Normalization = "1"
-	ORT9 Normalization = "99"
+	Auto  Normalization = "auto"
+	Off   Normalization = "off"
+	ORT1  Normalization = "1"
+	ORT99 Normalization = "99"
 )
 
 // notPortable names optimizers whose results run on the CPU provider alone.
@@ -159,47 +159,6 @@ func UnknownDims(m *onnx.Model, dims map[string]int64) (unknown, have []string) 
 	return unknown, slices.Sorted(maps.Keys(names))
 }
 
-// Prepare normalizes a copy of the model and analyzes it. The model given is
-// left as it is, and must outlive the result.
-func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Prepared, error) {
-	m, err := given.Clone()
-	if err != nil {
-		return nil, err
-	}
-	p := &Prepared{Model: m, Options: o}
-	if err := p.findRoles(); err != nil {
-		return nil, err
-	}
-	if err := p.normalize(e); err != nil {
-		return nil, err
-	}
-	p.keepRoles()
-	if _, err := infer.Model(p.Model, infer.Options{Dims: o.Dims}); err != nil {
-		return nil, err
-	}
-	if _, err := rewrite.Unfold(p.Model.Graph); err != nil {
-		return nil, err
-	}
-	rewrite.ShareConstants(p.Model.Graph)
-	normalize.MergeEqual(p.Model.Graph)
-	p.Model.Graph.NameNodes()
-	if err := runtime.DescribeFeeds(p.Model); err != nil {
-		return nil, err
-	}
-	if err := p.precise(); err != nil {
-		return nil, err
-	}
-	if err := p.Analyze(); err != nil {
-		return nil, err
-	}
-	// What an update in place waits for belongs to the problem.
-	if n, err := p.guardUpdates(); err != nil || n == 0 {
-		return p, err
-	}
-	p.Model.Graph.NameNodes()
-	return p, p.Analyze()
-}
-
 // Analyze makes the planning problem of the graph as it stands.
 func (p *Prepared) Analyze() error {
 	a, err := analysis.Analyze(p.Model, analysis.Options{
@@ -214,115 +173,14 @@ func (p *Prepared) Analyze() error {
 	return nil
 }
 
-// IsOurs reports a file that remat derived or rewrote.
-func IsOurs(m *onnx.Model) bool {
-	_, ok := m.Metadata(VersionKey)
-	return ok
-}
-
-func (p *Prepared) normalize(e *runtime.Engine) error {
-	if IsOurs(p.Model) {
-		if _, ok := p.Model.Metadata(OrderedKey); ok { // planning is to start from the order that it runs
-			p.Model.Graph.Nodes = rewrite.RunOrder(p.Model.Graph)
-		}
-		rewrite.StripBarriers(p.Model.Graph)
-	}
-	if err := p.clean(); err != nil {
-		return err
-	}
-	for _, glob := range p.Options.DropOutputs {
-		if err := dropOutputs(p.Model.Graph, glob); err != nil {
-			return err
-		}
-	}
-	if len(p.Options.DropOutputs) > 0 {
-		if err := p.forgetRoles(); err != nil {
-			return err
-		}
-	}
-	if err := p.inParts(); err != nil {
-		return err
-	}
-	level, err := p.level()
-	if err != nil || level < 0 {
-		return err
-	}
-	p.Model.Graph.NameNodes()
-	m, err := e.Optimize(p.Model, runtime.OptimizeOptions{
-		Level: level, Provider: p.Options.Provider, Dims: p.Options.Dims, Disabled: notPortable,
-	})
-	if err != nil {
-		return fmt.Errorf("normalizing: %w", err)
-	}
-	keepMetadata(m, p.Model)
-	p.Model = m
-	return nil
-}
-
-// level is the optimization level to normalize at, -1 for none.
-func (p *Prepared) level() (int, error) {
-	switch p.Options.Normalize {
-	case Off:
-		return -1, nil
-	case ORT1:
-		return 1, nil
-	case ORT9:
-		return 99, nil
-	case Auto, "":
-		if IsOurs(p.Model) {
-			return -1, nil
-		}
-		return 99, nil
-	}
-	return 0, fmt.Errorf("--normalize %q: want auto, off, 1 or 99", p.Options.Normalize)
-}
-
-func keepMetadata(to, from *onnx.Model) {
-	for _, kv := range from.Proto.GetMetadataProps() {
-		to.SetMetadata(kv.GetKey(), kv.GetValue())
-	}
-}
-
-// clean applies what only saves memory.
-func (p *Prepared) clean() error {
-	if _, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
-		return err
-	}
-	if n := rewrite.ScatterInto(p.Model.Graph); n > 0 {
-		p.Reports = append(p.Reports, rewrite.Report{Pass: "scatter", Requested: n, Applied: n})
-	}
-	return nil
-}
-
-// dropOutputs takes the outputs that match off the graph, and what only they
-// needed.
-func dropOutputs(g *onnx.Graph, glob string) error {
-	found := false
-	for i := len(g.Outputs) - 1; i >= 0; i-- {
-		ok, err := path.Match(glob, g.Outputs[i].Name)
-		if err != nil {
-			return fmt.Errorf("--drop-output %q: not a pattern", glob)
-		}
-		if ok {
-			g.RemoveOutput(i)
-			found = true
-		}
-	}
-	if !found {
-		return fmt.Errorf("--drop-output %s: the graph has no such output", glob)
-	}
-	g.RemoveDead()
-	return nil
-}
-
 // Order puts the nodes of a graph into the file order under which a step holds
 // least, without recomputing anything.
-func Order(m *onnx.Model, dims map[string]int64) error {
-	if _, err := infer.Model(m, infer.Options{Dims: dims}); err != nil {
+func Order(m *onnx.Model, o Options) error {
+	if _, err := infer.Model(m, infer.Options{Dims: o.Dims}); err != nil {
 		return err
 	}
 	m.Graph.NameNodes()
-	p := &Prepared{Model: m, Options: Options{Dims: dims}}
+	p := &Prepared{Model: m, Options: o}
 	if err := p.Analyze(); err != nil {
 		return err
 	}

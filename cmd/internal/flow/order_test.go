@@ -37,7 +37,7 @@ func withOptimizer(t testing.TB, m *onnx.Model, params []string, o optim.Options
 	if _, err := optim.Apply(m, list, o); err != nil {
 		t.Fatal(err)
 	}
-	if err := Order(m, nil); err != nil {
+	if err := Order(m, Options{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,8 +2,7 @@ package flow
 
 // What is computed in parts, so that it never exists whole: the updates of the
 // largest parameters, the loss, wide products inside layers (package
-// rewrite/tile). Updates come first: they take from the loss what a slice of it
-// is computed from.
+// rewrite/tile).
 
 import (
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/tile"
+	"github.com/onnx-remat/remat/runtime"
 )
 
 // maxTiles bounds the parts of a wide product, and rowSlices is the number of
@@ -27,24 +27,8 @@ const maxTiles, rowSlices = 16, 16
 // of each within 4 % (tile.Region.Coarse has the figures).
 const balance = 16
 
-// inParts applies the passes that were asked for.
-func (p *Prepared) inParts() error {
-	for _, pass := range []struct {
-		parts int
-		apply func() error
-	}{{p.Options.Rows, p.rows}, {p.Options.Chunk, p.chunk}, {p.Options.Tile, p.tile}} {
-		if pass.parts == 0 {
-			continue
-		}
-		if err := pass.apply(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // rows computes next values in slices, or reports why not.
-func (p *Prepared) rows() error {
+func (p *Prepared) rows(*runtime.Engine) error {
 	types, a, forward, err := p.sides()
 	if err != nil {
 		return err
@@ -98,7 +82,7 @@ func (p *Prepared) reportParts(pass string, found, applied int, skipped []*tile.
 }
 
 // chunk computes the loss over slices of the tokens, or reports why not.
-func (p *Prepared) chunk() error {
+func (p *Prepared) chunk(*runtime.Engine) error {
 	report := rewrite.Report{Pass: "chunk", Requested: 1}
 	defer func() { p.Reports = append(p.Reports, report) }()
 	types, a, _, err := p.sides()
@@ -144,7 +128,7 @@ func inSlices(region *tile.Region, want int) int {
 }
 
 // tile computes wide products in parts, or reports why not.
-func (p *Prepared) tile() error {
+func (p *Prepared) tile(*runtime.Engine) error {
 	types, _, forward, err := p.sides()
 	if err != nil {
 		return err

@@ -70,10 +70,7 @@ func PrecisionOf(m *onnx.Model) *Precision {
 
 // precise converts the prepared model as the options say. What the graph's
 // inputs and outputs are is found before: it does not change.
-func (p *Prepared) precise() error {
-	if p.Options.Precision == nil {
-		return nil
-	}
+func (p *Prepared) precise(*runtime.Engine) error {
 	if had := PrecisionOf(p.Model); had != nil {
 		return fmt.Errorf("precision: the graph is converted to %s already: start from the one it was made from", had.Type)
 	}
@@ -203,16 +200,16 @@ func solveEither(p, pinned *planner.Problem, strategy string, budget int64) (*pl
 // castsOnce is the problem in which casts are not computed again, nil where
 // there are none.
 func castsOnce(p *planner.Problem) *planner.Problem {
-	pinned := &planner.Problem{Graph: p.Graph, Ops: slices.Clone(p.Ops), Values: p.Values, Loss: p.Loss, Added: p.Added, Reread: p.Reread, Static: p.Static, Cuts: p.Cuts, Layers: p.Layers}
+	ops := slices.Clone(p.Ops)
 	found := false
-	for i, op := range pinned.Ops {
+	for i, op := range ops {
 		if strings.HasPrefix(op.Name, "remat/cast/") && op.Type == "Cast" {
-			pinned.Ops[i].Recomputable, pinned.Ops[i].Reason = false, "casts run once"
+			ops[i].Recomputable, ops[i].Reason = false, "casts run once"
 			found = true
 		}
 	}
 	if !found {
 		return nil
 	}
-	return pinned
+	return p.WithOps(ops)
 }

@@ -36,7 +36,13 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 	}
 	p.Reports = append(p.Reports, report)
 	p.Model.Graph.Nodes = order
+	if err := p.passed("recompute"); err != nil {
+		return err
+	}
 	if _, err = p.guardUpdates(); err != nil {
+		return err
+	}
+	if err := p.passed("updates"); err != nil {
 		return err
 	}
 	order = p.Model.Graph.Nodes
@@ -45,6 +51,9 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 	for round := 0; ; round++ {
 		order = p.mergeEqual(order)
 		if order, reports, err = rewrite.Schedule(p.Model, order); err != nil {
+			return err
+		}
+		if err := p.passed("schedule"); err != nil {
 			return err
 		}
 		if e == nil || round == maxGuards {
@@ -132,11 +141,12 @@ func (p *Prepared) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, 
 	if err != nil {
 		return nil, false, err
 	}
-	return rewrite.NewLeft(d.Graph), sameNodes(p.Model.Graph, d.Graph), d.Close()
+	return rewrite.NewLeft(d.Graph), unchanged(p.Model.Graph, d.Graph), d.Close()
 }
 
-// sameNodes reports that two graphs have the same nodes, in whatever order.
-func sameNodes(a, b *onnx.Graph) bool {
+// unchanged reports that two graphs have the same nodes, attributes and edges,
+// in whatever order.
+func unchanged(a, b *onnx.Graph) bool {
 	if len(a.Nodes) != len(b.Nodes) {
 		return false
 	}

@@ -8,12 +8,13 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/runtime"
 )
 
 // findRoles takes the roles of the graph as it was given, unless they are said:
 // normalization fuses the sum that made a state's next value out of a gradient
 // into the product before it, and then the structure tells no more.
-func (p *Prepared) findRoles() error {
+func (p *Prepared) findRoles(*runtime.Engine) error {
 	if _, said := p.Model.Metadata(RolesKey); said || p.Options.Roles != nil {
 		return nil
 	}
@@ -32,9 +33,9 @@ func (p *Prepared) findRoles() error {
 
 // keepRoles makes what was found count, but for values that are gone since:
 // outputs that were dropped, initializers that were folded.
-func (p *Prepared) keepRoles() {
+func (p *Prepared) keepRoles(*runtime.Engine) error {
 	if p.found == nil {
-		return
+		return nil
 	}
 	g := p.Model.Graph
 	output := func(name string) bool { v := g.Value(name); return v != nil && v.IsOutput() }
@@ -51,6 +52,7 @@ func (p *Prepared) keepRoles() {
 		}
 	}
 	p.Options.Roles = &r
+	return nil
 }
 
 // forgetRoles takes outputs that were dropped out of the roles that are said, by
