@@ -11,6 +11,7 @@
 //	broadcast.go  broadcasting undone
 //	product.go    matrix products of transposed operands without a Transpose
 //	              that ONNX Runtime could fuse into them
+//	control.go    loops and branches that a gradient passes, opened first
 //	decompose.go  operators that are differentiated as what they are made of
 //	dropout.go    seeds, and masks that stay in use
 //	backward.go   single rules outside of a sweep

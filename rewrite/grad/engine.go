@@ -52,6 +52,8 @@ type engine struct {
 	// own holds the backward nodes, up to date after each rule.
 	own  map[*onnx.Node]bool
 	seen int
+	// closed says why nodes with subgraphs were not opened.
+	closed map[*onnx.Node]string
 }
 
 func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
@@ -154,7 +156,7 @@ func (e *engine) checkRules(loss *onnx.Value) error {
 
 func (e *engine) missing(n *onnx.Node) error {
 	if n.Is("If", "Loop", "Scan") {
-		return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: "control flow is not differentiated: export the model with it unrolled"}
+		return e.controlFlow(n)
 	}
 	return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
 }
@@ -176,7 +178,7 @@ func (e *engine) visit(n *onnx.Node) error {
 		return nil
 	}
 	if len(n.Subgraphs()) > 0 {
-		return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: "no gradient passes control flow: export the model with its loops unrolled and its branches decided"}
+		return e.controlFlow(n)
 	}
 	if r == nil {
 		return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}

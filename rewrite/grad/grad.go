@@ -94,6 +94,12 @@ type Result struct {
 // undefined state. Errors that a caller may want to tell apart: LossError,
 // ParameterError, MissingRuleError, UnsupportedError, ClashError.
 func Differentiate(m *onnx.Model, o Options) (*Result, error) {
+	if _, err := upgrade.Functions(m); err != nil {
+		return nil, err
+	}
+	if _, err := m.HoistConstants(); err != nil {
+		return nil, err
+	}
 	candidates := floatInitializers(m.Graph)
 	if err := checkGlobs(m.Graph, o.Params, o.Frozen); err != nil {
 		return nil, err
@@ -107,6 +113,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	e := newEngine(m, types, o.Dialect)
+	if !o.NoPrepare {
+		if e, types, loss, err = e.openControl(types, loss, candidates, o); err != nil {
+			return nil, err
+		}
+	}
 	res := &Result{Types: types}
 	params, err := e.choose(loss, candidates, o, res)
 	if err != nil {
@@ -187,9 +198,7 @@ func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 		if err := o.passed("upgrade", m); err != nil {
 			return nil, err
 		}
-		if _, err := normalize.Model(m, normalize.Options{Dims: o.Dims, After: o.After}); err != nil {
-			return nil, err
-		}
+		return normalized(m, o)
 	}
 	m.Graph.NameNodes()
 	seedDropouts(m.Graph)

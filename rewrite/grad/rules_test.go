@@ -45,6 +45,8 @@ type gradCase struct {
 	tol float64
 	// ort opens the model in the ort dialect.
 	ort bool
+	// whole upgrades and normalizes the model too.
+	whole bool
 }
 
 // cases of all rule tables; every file of rules has its own list.
@@ -224,7 +226,7 @@ func (c gradCase) check(t *testing.T) {
 		names = append(names, v.Name)
 	}
 	forward := c.forward(t, m, inputs)
-	res, err := Differentiate(m, Options{Params: names, Loss: "loss", NoPrepare: true, Dialect: dialect})
+	res, err := Differentiate(m, Options{Params: names, Loss: "loss", NoPrepare: !c.whole, Dialect: dialect})
 	if err != nil {
 		t.Fatal(err)
 	}

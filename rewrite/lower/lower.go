@@ -51,6 +51,9 @@ type pass struct {
 // said that an accumulator was updated becomes the sum itself. After an error
 // the model is in an undefined state.
 func Model(m *onnx.Model) (*Report, error) {
+	if _, err := upgrade.Functions(m); err != nil {
+		return nil, err
+	}
 	if err := upgrade.Model(m, grad.MinOpset); err != nil {
 		return nil, err
 	}

@@ -56,25 +56,31 @@ func (s *state) decide(nodes []*onnx.Node) error {
 				return err
 			}
 		}
-		s.scope(n)
-		for i, o := range n.Outputs {
-			switch {
-			case o == nil:
-			case o.IsOutput() && slices.Contains(inner, outs[i].Producer) && !outs[i].IsOutput():
-				s.g.TakeOver(o, outs[i])
-			case o.IsOutput():
-				v := s.b.Op("Identity", build.In(outs[i]))
-				s.g.InsertBefore(n, s.b.Take()...)
-				s.g.TakeOver(o, v)
-			default:
-				s.g.ReplaceUses(o, outs[i])
-			}
-		}
-		s.g.Remove(n)
-		s.count++
+		s.becomes(n, outs, inner)
 		if err := s.decide(inner); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// becomes puts values in the place of n's outputs and removes n; made are the
+// nodes that n became.
+func (s *state) becomes(n *onnx.Node, outs []*onnx.Value, made []*onnx.Node) {
+	s.scope(n)
+	for i, o := range n.Outputs {
+		switch {
+		case o == nil:
+		case o.IsOutput() && slices.Contains(made, outs[i].Producer) && !outs[i].IsOutput():
+			s.g.TakeOver(o, outs[i])
+		case o.IsOutput():
+			v := s.b.Op("Identity", build.In(outs[i]))
+			s.g.InsertBefore(n, s.b.Take()...)
+			s.g.TakeOver(o, v)
+		default:
+			s.g.ReplaceUses(o, outs[i])
+		}
+	}
+	s.g.Remove(n)
+	s.count++
 }

@@ -4,9 +4,8 @@
 //
 //	opset 13 ─▶ rows of 14 ─▶ rows of 15 ─▶ … ─▶ rows of the target
 //
-// Operators without a row kept their meaning. Source: the operator changelog of
-// ONNX. Weakness: nodes inside subgraphs of control flow are not rewritten, so
-// a model with control flow must come in the target opset already.
+// Operators without a row kept their meaning. Subgraphs are upgraded as models of
+// their own. Source: the operator changelog of ONNX.
 package upgrade
 
 import (
@@ -46,8 +45,13 @@ func Model(m *onnx.Model, want int64) error {
 		return &OpsetError{have, want, fmt.Sprintf("the oldest one understood is %d: export the model again", Oldest)}
 	}
 	for _, n := range m.Graph.Nodes {
-		if len(n.Subgraphs()) > 0 {
-			return &OpsetError{have, want, fmt.Sprintf("node %q (%s) holds a subgraph: export the model with opset %d", n.Label(), n.OpType(), want)}
+		for _, sub := range n.Subgraphs() {
+			if changed(sub.Node, have, want) == nil {
+				continue
+			}
+			if err := m.EditSubgraph(sub, func(inner *onnx.Model) error { return Model(inner, want) }); err != nil {
+				return fmt.Errorf("subgraph of node %q (%s): %w", n.Label(), n.OpType(), err)
+			}
 		}
 	}
 	u := &upgrader{m: m, b: build.New(m.Graph, nil, "remat/upgrade/")}

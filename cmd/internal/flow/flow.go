@@ -18,6 +18,7 @@ import (
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/upgrade"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -120,6 +121,9 @@ func Open(path string, dims map[string]int64) (*onnx.Model, *infer.Result, error
 
 func typed(m *onnx.Model, dims map[string]int64) (*infer.Result, error) {
 	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	if _, err := upgrade.Functions(m); err != nil {
 		return nil, err
 	}
 	return infer.Model(m, infer.Options{Dims: dims})

@@ -1,0 +1,81 @@
+package grad
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite/normalize"
+)
+
+// openControl opens control flow that a gradient would have to pass, and what
+// comes out of it, and returns the engine and the loss of the graph then.
+// Candidates are what may be trained, by the names that they keep.
+func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates map[*onnx.Value]bool, o Options) (*engine, *infer.Result, *onnx.Value, error) {
+	m, name := e.m, loss.Name
+	for {
+		reach, depends := e.reached(loss), e.depending(candidates)
+		passes := func(n *onnx.Node) bool {
+			for _, v := range n.Outputs {
+				if v != nil && reach[v] && depends[v] {
+					return true
+				}
+			}
+			return false
+		}
+		opened, closed, err := normalize.Open(m, normalize.Options{Dims: o.Dims}, passes)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if opened == 0 {
+			e.closed = closed
+			return e, types, loss, nil
+		}
+		if types, err = normalized(m, o); err != nil {
+			return nil, nil, nil, err
+		}
+		e, loss = newEngine(m, types, o.Dialect), m.Graph.Value(name)
+	}
+}
+
+// depending lists the float values that a candidate, or a float input, goes into.
+func (e *engine) depending(candidates map[*onnx.Value]bool) map[*onnx.Value]bool {
+	depends := map[*onnx.Value]bool{}
+	for v := range candidates {
+		depends[v] = true
+	}
+	for _, v := range e.m.Graph.Inputs {
+		depends[v] = v.Type.DType.IsFloat()
+	}
+	for _, n := range e.m.Graph.Nodes {
+		hit := false
+		for _, list := range [][]*onnx.Value{n.Inputs, n.Captures} {
+			for _, v := range list {
+				hit = hit || v != nil && depends[v]
+			}
+		}
+		for _, v := range n.Outputs {
+			if v != nil && hit {
+				depends[v] = v.Type.DType.IsFloat() || v.Type.DType == onnx.Undefined
+			}
+		}
+	}
+	return depends
+}
+
+// controlFlow says why a gradient cannot pass a node with subgraphs.
+func (e *engine) controlFlow(n *onnx.Node) error {
+	why := "no gradient passes control flow: export the model with its loops unrolled and its branches decided"
+	if reason := e.closed[n]; reason != "" {
+		why = reason
+	}
+	return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: why}
+}
+
+// normalized runs the normalizing passes once more and infers.
+func normalized(m *onnx.Model, o Options) (*infer.Result, error) {
+	if _, err := normalize.Model(m, normalize.Options{Dims: o.Dims, After: o.After}); err != nil {
+		return nil, err
+	}
+	m.Graph.NameNodes()
+	seedDropouts(m.Graph)
+	return infer.Model(m, infer.Options{Dims: o.Dims})
+}

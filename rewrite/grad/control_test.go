@@ -1,0 +1,127 @@
+package grad
+
+// Control flow that a gradient passes is written out before it is differentiated.
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+const (
+	step = `graph body {
+in i int64[]
+in on bool[]
+in h F[2,3]
+p = MatMul(h, w)
+k = Cast(i) {to=DTYPE}
+q = Add(p, k)
+h2 = Tanh(q)
+`
+	loops = "in x F[2,3]\nin w F[3,3]\n"
+)
+
+var controlCases = []gradCase{
+	{row: "Loop", name: "trips", body: loops + "init n int64[] = 3\ny, y2 = Loop(n, _, x) {body=" + step + "on2 = Identity(on)\ns = Mul(h2, h)\nout on2 bool[]\nout h2 F[2,3]\nout s F[2,3]\n}}"},
+	{row: "Loop", name: "condition", body: loops + "init n int64[] = 100\ninit c bool[] = true\ny = Loop(n, c, x) {body=" + step + "two = Constant() {value_int=2}\non2 = Less(i, two)\nout on2 bool[]\nout h2 F[2,3]\n}}"},
+	{row: "Loop", name: "no trip", body: loops + "init c bool[] = false\nz = Loop(_, c, x) {body=" + step + "out on bool[]\nout h2 F[2,3]\n}}\nv = MatMul(z, w)\ny = Mul(v, v)"},
+	{row: "Loop", name: "in a loop", body: loops + `init n int64[] = 2
+y = Loop(n, _, x) {body=graph outer {
+in j int64[]
+in go bool[]
+in g F[2,3]
+m = Add(j, n)
+r = Loop(m, _, g) {body=` + step + `out on bool[]
+out h2 F[2,3]
+}}
+t = Sin(r)
+out go bool[]
+out t F[2,3]
+}}`},
+	{row: "Scan", name: "backwards", body: `in x F[2,3]
+in w F[3,3]
+in e F[2,4,3]
+y, y2 = Scan(x, e) {num_scan_inputs=1, scan_input_axes=[1], scan_input_directions=[1], scan_output_axes=[1], scan_output_directions=[1], body=graph body {
+in h F[2,3]
+in a F[2,3]
+p = MatMul(h, w)
+q = Add(p, a)
+h2 = Tanh(q)
+s = Mul(h2, h)
+out h2 F[2,3]
+out s F[2,3]
+}}`},
+	{row: "If", name: "not decided", body: `in x F[2,3]
+in w F[3,3]
+s = ReduceSum(x) {keepdims=0}
+z = Sub(s, s)
+c = Greater(s, z)
+y, y2 = If(c) {then_branch=graph a {
+p = MatMul(x, w)
+q = Exp(x)
+out p F[2,3]
+out q F[2,3]
+}, else_branch=graph b {
+r = Sin(x)
+u = Add(r, r)
+out r F[2,3]
+out u F[2,3]
+}}`},
+	{row: "Loop", name: "of an older opset", opset: 17, body: loops + "init n int64[] = 2\ny = Loop(n, _, x) {body=" + step + "m = ReduceMean(h2) {axes=[1]}\nh3 = Sub(h2, m)\nout on bool[]\nout h3 F[2,3]\n}}"},
+}
+
+func TestControlFlowAgainstDifferences(t *testing.T) {
+	for _, c := range controlCases {
+		c.whole, c.lo, c.hi = true, -1, 1
+		_, name := c.dtype()
+		c.body = strings.NewReplacer(" F[", " "+name+"[", "DTYPE", "11").Replace(c.body)
+		t.Run(c.row+"/"+c.name, func(t *testing.T) { c.check(t) })
+	}
+}
+
+// TestWeightsOfBodies: what a body holds as constants are weights like others.
+func TestWeightsOfBodies(t *testing.T) {
+	m := parseGraph(t, `in x float32[2,2]
+init n int64[] = 3
+y = Loop(n, _, x) {body=graph body {
+in i int64[]
+in on bool[]
+in h float32[2,2]
+init w float32[2,2] = [1, 2, 3, 4]
+b = Constant() {value=tensor(float32[2] = [1, 2])}
+p = Gemm(h, w, b)
+q = Tanh(p)
+out on bool[]
+out q float32[2,2]
+}}
+loss = ReduceSum(y) {keepdims=0}`, "loss float32[]")
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.Params) != 2 || res.Params[0].Name != "w" || res.Params[1].Name != "b" {
+		t.Errorf("trained: %v", res.Params)
+	}
+	if n := strings.Count(m.Text(), "Tanh("); n != 3 {
+		t.Errorf("%d trips in\n%s", n, m.Text())
+	}
+}
+
+func TestControlFlowRefused(t *testing.T) {
+	const head = "in x float32[2]\nin n int64[]\nin c bool[]\ninit w float32[2] = [1, 2]\na = Mul(x, w)\n"
+	const body = "{body=graph body {\nin i int64[]\nin on bool[]\nin h float32[2]\ng = Tanh(h)\n"
+	for _, c := range []struct{ name, body, want string }{
+		{"trips", "y = Loop(n, _, a) " + body + "out on bool[]\nout g float32[2]\n}}", "its number of trips is not known"},
+		{"start", "init m int64[] = 3\ny = Loop(m, c, a) " + body + "out on bool[]\nout g float32[2]\n}}", "whether it makes a trip"},
+		{"condition", "init m int64[] = 3\ny = Loop(m, _, a) " + body + "s = ReduceSum(g) {keepdims=0}\nz = Sub(s, s)\non2 = Less(s, z)\nout on2 bool[]\nout g float32[2]\n}}", "its condition depends on what it computes"},
+		{"many", "init m int64[] = 10000000\ny = Loop(m, _, a) " + body + "out on bool[]\nout g float32[2]\n}}", "more than 16384 nodes"},
+		{"branches", "y = If(c) {then_branch=graph t {\np = Neg(a)\nout p float32[2]\n}, else_branch=graph e {\nq = Concat(a, a) {axis=0}\nout q float32[4]\n}}", "needs equal shapes"},
+	} {
+		m := parseGraph(t, head+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32[]")
+		_, err := Differentiate(m, Options{})
+		var refused *UnsupportedError
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: error %v, want one line with %q", c.name, err, c.want)
+		}
+	}
+}
