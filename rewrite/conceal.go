@@ -38,6 +38,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // concealBytes is the size from which a value is concealed.
@@ -154,7 +155,7 @@ func (c *concealer) inputs(n *onnx.Node) {
 			return
 		case !v.Type.IsStatic() || !worthHiding(v):
 		case v.Producer == nil:
-			if n.Is(broadcasting...) && v.Type.Shape.Equal(n.Outputs[0].Type.Shape) && c.hides(n) {
+			if broadcasts(n) && v.Type.Shape.Equal(n.Outputs[0].Type.Shape) && c.hides(n) {
 				c.lead(n, i)
 			} else if told < 0 {
 				told = i
@@ -171,9 +172,12 @@ func (c *concealer) inputs(n *onnx.Node) {
 	}
 }
 
-// broadcasting lists operators whose result has the shape of its largest
+// broadcasts reports an operator whose result has the shape of its largest
 // operand, whatever else is known.
-var broadcasting = []string{"Add", "Sub", "Mul", "Div", "Pow", "Where", "Max", "Min", "Sum", "Mean"}
+func broadcasts(n *onnx.Node) bool {
+	t, ok := traits.Of(n)
+	return ok && t.Elementwise
+}
 
 // hides reports a node with an output whose type is left away.
 func (c *concealer) hides(n *onnx.Node) bool {

@@ -35,6 +35,9 @@ type Traits struct {
 	Alias, InPlace []Pair
 	// Inner: the kernel allocates buffers of its own; see Scratch.
 	Inner bool
+	// Elementwise: an output element depends on the input elements at its place
+	// alone, where inputs broadcast.
+	Elementwise bool
 	// Expanded: there is no CPU kernel; ONNX Runtime expands the operator into
 	// others when it loads a file.
 	Expanded bool
@@ -110,6 +113,11 @@ var index = func() map[key]Traits {
 	for _, k := range expanded {
 		t := m[k]
 		t.Expanded = true
+		m[k] = t
+	}
+	for _, k := range elementwise {
+		t := m[k]
+		t.Elementwise = true
 		m[k] = t
 	}
 	return m

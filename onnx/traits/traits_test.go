@@ -37,6 +37,16 @@ func TestTableIsWhole(t *testing.T) {
 			t.Errorf("%v is expanded but has no row", k)
 		}
 	}
+	for i, k := range elementwise {
+		tr := index[k]
+		if !seen[k] || slices.Contains(elementwise[:i], k) {
+			t.Errorf("%v is elementwise but has no row, or is listed twice", k)
+		}
+		moves := []key{{"", "Cast"}, {"", "Identity"}, {"", "Where"}}
+		if tr.Cost != Pointwise && tr.Cost != Transcendental && !slices.Contains(moves, k) || !tr.Deterministic {
+			t.Errorf("%v is elementwise, but not by its other columns: %+v", k, tr)
+		}
+	}
 }
 
 func TestUnknownOperator(t *testing.T) {

@@ -9,22 +9,14 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 type rule func(r *Region, n *onnx.Node) (bool, error)
 
-// rules is the table: every operator that may stand in a tiled region.
+// rules says how a division passes through the operators that may stand in a
+// tiled region beside the elementwise ones.
 var rules = map[string]rule{
-	"Add": elementwise, "Sub": elementwise, "Mul": elementwise, "Div": elementwise,
-	"Pow": elementwise, "Neg": elementwise, "Exp": elementwise, "Log": elementwise,
-	"Sqrt": elementwise, "Reciprocal": elementwise, "Abs": elementwise, "Tanh": elementwise,
-	"Sigmoid": elementwise, "Relu": elementwise, "Clip": elementwise, "Cast": elementwise,
-	"Where": elementwise, "Equal": elementwise, "Less": elementwise, "Greater": elementwise,
-	"LessOrEqual": elementwise, "GreaterOrEqual": elementwise, "And": elementwise,
-	"Or": elementwise, "Not": elementwise, "IsNaN": elementwise, "IsInf": elementwise,
-	"Min": elementwise, "Max": elementwise, "Identity": elementwise, "Sum": elementwise,
-	"Sign": elementwise, "Softplus": elementwise, "Gelu": elementwise,
-
 	"Softmax": alongAxis, "LogSoftmax": alongAxis,
 	"ReduceSum": reduce, "ReduceMean": reduce, "ReduceMax": reduce, "ReduceMin": reduce,
 	"ReduceLogSumExp": reduce, "ReduceSumSquare": reduce, "ReduceL2": reduce, "ReduceL1": reduce,
@@ -33,6 +25,14 @@ var rules = map[string]rule{
 	"Expand": expand, "ConstantOfShape": expand,
 	"GatherElements": pick, "ScatterElements": pick, "Slice": cutOther,
 	"MatMul": matmul, "Gemm": gemm, "com.microsoft.FusedMatMul": matmul,
+}
+
+// ruleOf returns the node's rule, nil where none divides its operator.
+func ruleOf(n *onnx.Node) rule {
+	if t, ok := traits.Of(n); ok && t.Elementwise {
+		return elementwise
+	}
+	return rules[ruleKey(n)]
 }
 
 func ruleKey(n *onnx.Node) string {
@@ -302,116 +302,4 @@ func cutOther(r *Region, n *onnx.Node) (bool, error) {
 		}
 		return a, nil
 	})
-}
-
-// matmul: rows of the left operand are rows of the product; where the cut axis
-// is contracted, the product is a sum over parts.
-func matmul(r *Region, n *onnx.Node) (bool, error) {
-	transA, transB := n.Int("transA", 0) != 0, n.Int("transB", 0) != 0
-	return r.product(n, transA, transB)
-}
-
-func gemm(r *Region, n *onnx.Node) (bool, error) {
-	changed, err := r.product(n, n.Int("transA", 0) != 0, n.Int("transB", 0) != 0)
-	if err != nil {
-		return false, err
-	}
-	c, out := n.In(2), n.Outputs[0]
-	if c == nil {
-		return changed, nil
-	}
-	switch a := r.cutOf(out); {
-	case a == partial:
-		return false, fmt.Errorf("adds a bias to a sum over the tokens")
-	case a >= 0:
-		b := a - cut(rank(out)-rank(c))
-		if b >= 0 && !c.Type.Shape[b].Is(1) {
-			more, err := r.set(c, b)
-			return changed || more, err
-		}
-	}
-	return changed, nil
-}
-
-func (r *Region) product(n *onnx.Node, transA, transB bool) (bool, error) {
-	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
-	if rank(a) < 2 || rank(b) < 2 {
-		return false, fmt.Errorf("a product with a vector")
-	}
-	if n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
-		return false, fmt.Errorf("a product with permuted batches")
-	}
-	if c := r.batchCut(a, b, out); c != unknown {
-		return r.cutBatch(n, c)
-	}
-	return r.cutMatrix(n, transA, transB)
-}
-
-// batchCut returns the axis of the product, left of its matrices, that is cut.
-func (r *Region) batchCut(a, b, out *onnx.Value) cut {
-	for _, v := range []*onnx.Value{out, a, b} {
-		if c := r.cutOf(v); c >= 0 && int(c) < rank(v)-2 {
-			return c + cut(rank(out)-rank(v))
-		}
-	}
-	return unknown
-}
-
-// cutBatch: a batch axis is cut in the product and in each factor that has it.
-func (r *Region) cutBatch(n *onnx.Node, c cut) (bool, error) {
-	out := n.Outputs[0]
-	changed, err := r.set(out, c)
-	if err != nil {
-		return false, err
-	}
-	for _, v := range n.Inputs[:2] {
-		want := invariant
-		if x := c - cut(rank(out)-rank(v)); x >= 0 && !v.Type.Shape[x].Is(1) {
-			want = x
-		}
-		more, err := r.setInput(v, want)
-		if err != nil {
-			return false, err
-		}
-		changed = changed || more
-	}
-	return changed, nil
-}
-
-// cutMatrix: rows of the left factor are rows of the product, columns of the
-// right one its columns; where the cut axis is contracted, the product is a sum
-// over parts.
-func (r *Region) cutMatrix(n *onnx.Node, transA, transB bool) (bool, error) {
-	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
-	rowA, innerA := rank(a)-2, rank(a)-1
-	if transA {
-		rowA, innerA = innerA, rowA
-	}
-	innerB, colB := rank(b)-2, rank(b)-1
-	if transB {
-		innerB, colB = colB, innerB
-	}
-	ca, cb, co := r.cutOf(a), r.cutOf(b), r.cutOf(out)
-	switch {
-	case ca == cut(innerA) || cb == cut(innerB) && b.Producer != nil && r.in[b.Producer]:
-		c1, err := r.set(a, cut(innerA))
-		if err != nil {
-			return false, err
-		}
-		c2, err := r.set(b, cut(innerB))
-		if err != nil {
-			return false, err
-		}
-		c3, err := r.set(out, partial)
-		return c1 || c2 || c3, err
-	case ca == cut(rowA) && cb < 0:
-		return r.set(out, cut(rank(out)-2))
-	case cb == cut(colB) && ca < 0:
-		return r.set(out, cut(rank(out)-1))
-	case co >= 0 && ca == unknown && int(co) == rank(out)-2:
-		return r.set(a, cut(rowA))
-	case ca >= 0 && cb >= 0:
-		return false, fmt.Errorf("both factors are divided, and not along the contracted axis")
-	}
-	return false, nil
 }

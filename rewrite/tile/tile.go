@@ -58,12 +58,13 @@ type Region struct {
 	graph *onnx.Graph
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
 	// given says how another region, which this one reads from, cuts a value.
-	given  func(*onnx.Value) cut
-	in     map[*onnx.Node]bool
-	cuts   map[*onnx.Value]cut
-	mean   map[*onnx.Value]bool // partial means: summands to be divided by parts
-	limit  int64                // elements from which a value counts as big
-	extent []int64              // extents that are cut: parts must divide all
+	given func(*onnx.Value) cut
+	in    map[*onnx.Node]bool
+	cuts  map[*onnx.Value]cut
+	mean  map[*onnx.Value]bool // partial means: summands to be divided by parts
+	limit int64                // elements from which a value counts as big
+	// extents are those that are cut: the number of parts must divide all.
+	extents []int64
 }
 
 // Find finds the region around the loss's output projection. The graph must be
@@ -299,8 +300,8 @@ func (r *Region) propagate() error {
 			if !r.in[n] {
 				continue
 			}
-			rule, ok := rules[ruleKey(n)]
-			if !ok {
+			rule := ruleOf(n)
+			if rule == nil {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule divides operator %s", n.OpType())}
 			}
 			c, err := rule(r, n)
@@ -343,98 +344,4 @@ func (r *Region) check() error {
 		}
 	}
 	return nil
-}
-
-// collectExtents lists the extents that the number of parts has to divide.
-func (r *Region) collectExtents() {
-	seen := map[int64]bool{}
-	for v, c := range r.cuts {
-		if c >= 0 {
-			if d, ok := v.Type.Shape[c].Int(); ok && !seen[d] {
-				seen[d] = true
-				r.extent = append(r.extent, d)
-			}
-		}
-	}
-	slices.Sort(r.extent)
-}
-
-// Parts returns the smallest possible number of equal parts that is at least
-// want; 1 if only the whole can be had.
-func (r *Region) Parts(want int) int {
-	if len(r.extent) == 0 {
-		return 1
-	}
-	g := r.extent[0]
-	for _, d := range r.extent[1:] {
-		for d != 0 {
-			g, d = d, g%d
-		}
-	}
-	return int(divisor(g, int64(want), g))
-}
-
-// divisor is the smallest divisor of n that is at least want, else the largest
-// below it; none above most is taken.
-func divisor(n, want, most int64) int64 {
-	best := int64(1)
-	for k := int64(1); k*k <= n; k++ {
-		if n%k != 0 {
-			continue
-		}
-		for _, c := range []int64{k, n / k} {
-			if c <= most && (c >= want && (best < want || c < best) || c < want && best < want && c > best) {
-				best = c
-			}
-		}
-	}
-	return best
-}
-
-// Auto is the number of parts at which one slice of the logits takes no more
-// bytes than the hidden state that it is projected from, at most maxParts; slices
-// of fewer rows than that are not made, unless there would be fewer than two. It
-// is 1 where slices save nothing.
-//
-// A slice reads the projection's weights again, 4·V·H bytes for 2·V·H operations a
-// row. Measured with ONNX Runtime 1.31 on one core for V = 50257 and H = 768, the
-// three products of the loss take 1.08 of the time of whole ones with slices of 256
-// rows, 1.21 with 128, 1.44 with 64, 2.0 with 32.
-func (r *Region) Auto(rows int) int {
-	logits, _ := r.Logits.Type.Bytes()
-	hidden := int64(0)
-	for _, in := range r.Logits.Producer.Inputs {
-		if in != nil && r.cutOf(in) >= 0 {
-			hidden, _ = in.Type.Bytes()
-		}
-	}
-	if hidden <= 0 || logits <= 2*hidden {
-		return 1
-	}
-	dims, _ := r.Logits.Type.Shape.Ints()
-	all, _ := onnx.Elements(dims[:len(dims)-1])
-	return r.Parts(int(min((logits+hidden-1)/hidden, maxParts, max(all/int64(rows), 2))))
-}
-
-const maxParts = 32
-
-// Reread is how many bytes more are read and written when the region is computed
-// in that many parts: what every part's products read whole, and the sums that
-// each of them adds to.
-func (r *Region) Reread(parts int) int64 {
-	once := int64(0)
-	for _, n := range r.Nodes {
-		if !isProduct(n) {
-			continue
-		}
-		for _, v := range n.Inputs {
-			if v != nil && r.cutOf(v) < 0 { // no part of it is enough
-				once += bytesOf(v)
-			}
-		}
-		if r.cutOf(n.Outputs[0]) == partial {
-			once += bytesOf(n.Outputs[0])
-		}
-	}
-	return once * int64(max(parts-1, 0))
 }

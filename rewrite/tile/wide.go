@@ -182,7 +182,7 @@ func (p *widePlan) handedOver(w *wideRegion, o *onnx.Value) bool {
 func (p *widePlan) sameParts(regions []*wideRegion) bool {
 	all := &Region{}
 	for _, w := range regions {
-		all.extent = append(all.extent, w.region.extent...)
+		all.extents = append(all.extents, w.region.extents...)
 	}
 	n := all.Parts(1 << 30)
 	for k := mostShared; k > 1 && n > mostShared; k-- {

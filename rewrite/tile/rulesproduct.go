@@ -1,0 +1,122 @@
+package tile
+
+// Rules of matrix products. Batch axes, left of the two of the matrices, divide
+// as in elementwise operators. Of the matrices, rows of the left factor are rows
+// of the product, and columns of the right one its columns; divided along the
+// contracted axis, every part of the product is a summand of the whole.
+
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// matmul is MatMul and FusedMatMul, which has the attributes transA and transB.
+func matmul(r *Region, n *onnx.Node) (bool, error) { return r.product(n) }
+
+// gemm is a product and its third operand, which broadcasts to the product.
+func gemm(r *Region, n *onnx.Node) (bool, error) {
+	changed, err := r.product(n)
+	if err != nil {
+		return false, err
+	}
+	c, out := n.In(2), n.Outputs[0]
+	if c == nil {
+		return changed, nil
+	}
+	switch a := r.cutOf(out); {
+	case a == partial:
+		return false, fmt.Errorf("adds a bias to a sum over the tokens")
+	case a >= 0:
+		b := a - cut(rank(out)-rank(c))
+		if b >= 0 && !c.Type.Shape[b].Is(1) {
+			more, err := r.set(c, b)
+			return changed || more, err
+		}
+	}
+	return changed, nil
+}
+
+// product relates the cuts of two factors and of their product.
+func (r *Region) product(n *onnx.Node) (bool, error) {
+	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+	if rank(a) < 2 || rank(b) < 2 {
+		return false, fmt.Errorf("a product with a vector")
+	}
+	if n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
+		return false, fmt.Errorf("a product with permuted batches")
+	}
+	if c := r.batchCut(a, b, out); c != unknown {
+		return r.cutBatch(n, c)
+	}
+	return r.cutMatrix(n)
+}
+
+// batchCut returns the axis of the product, left of its matrices, that is cut.
+func (r *Region) batchCut(a, b, out *onnx.Value) cut {
+	for _, v := range []*onnx.Value{out, a, b} {
+		if c := r.cutOf(v); c >= 0 && int(c) < rank(v)-2 {
+			return c + cut(rank(out)-rank(v))
+		}
+	}
+	return unknown
+}
+
+// cutBatch: a batch axis is cut in the product and in each factor that has it.
+func (r *Region) cutBatch(n *onnx.Node, c cut) (bool, error) {
+	out := n.Outputs[0]
+	changed, err := r.set(out, c)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range n.Inputs[:2] {
+		want := invariant
+		if x := c - cut(rank(out)-rank(v)); x >= 0 && !v.Type.Shape[x].Is(1) {
+			want = x
+		}
+		more, err := r.setInput(v, want)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || more
+	}
+	return changed, nil
+}
+
+// cutMatrix: rows of the left factor are rows of the product, columns of the
+// right one its columns; where the cut axis is contracted, the product is a sum
+// over parts.
+func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
+	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+	rowA, innerA := rank(a)-2, rank(a)-1
+	if n.Int("transA", 0) != 0 {
+		rowA, innerA = innerA, rowA
+	}
+	innerB, colB := rank(b)-2, rank(b)-1
+	if n.Int("transB", 0) != 0 {
+		innerB, colB = colB, innerB
+	}
+	ca, cb, co := r.cutOf(a), r.cutOf(b), r.cutOf(out)
+	switch {
+	case ca == cut(innerA) || cb == cut(innerB) && b.Producer != nil && r.in[b.Producer]:
+		c1, err := r.set(a, cut(innerA))
+		if err != nil {
+			return false, err
+		}
+		c2, err := r.set(b, cut(innerB))
+		if err != nil {
+			return false, err
+		}
+		c3, err := r.set(out, partial)
+		return c1 || c2 || c3, err
+	case ca == cut(rowA) && cb < 0:
+		return r.set(out, cut(rank(out)-2))
+	case cb == cut(colB) && ca < 0:
+		return r.set(out, cut(rank(out)-1))
+	case co >= 0 && ca == unknown && int(co) == rank(out)-2:
+		return r.set(a, cut(rowA))
+	case ca >= 0 && cb >= 0:
+		return false, fmt.Errorf("both factors are divided, and not along the contracted axis")
+	}
+	return false, nil
+}
