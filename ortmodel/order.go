@@ -111,6 +111,8 @@ type walk struct {
 	leave func(int32)
 }
 
+// run walks the graph; on the stack ^i stands for a node i that was expanded and
+// runs when it comes up again.
 func (w *walk) run(e *edges) {
 	visited := make([]bool, len(e.start)-1)
 	stack := e.leaves()

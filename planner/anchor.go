@@ -24,17 +24,22 @@ import (
 // An Anchor makes operator Op's first execution wait for value After.
 type Anchor struct{ Op, After int }
 
-// maxStretch bounds the stretches looked at, maxAnchorTries the orders tried.
+// What bounds the search for anchors; a try is two simulations of the step.
 const (
-	maxStretch     = 64
 	maxAnchorTries = 12
+	maxStretch     = 64  // operators in a stretch
+	maxDeferrals   = 256 // stretches that are kept, the costliest first
+	minWait        = 5   // places that a stretch must run late, or it is left
+	// A gain, or a buffer, is large from one part in so many of the peak on.
+	largeShare = 400
 )
 
+// A deferred stretch could have run sooner.
 type deferred struct {
 	from, to int // the stretch, as places in the order
 	late     int // how many places sooner it could have run
 	anchor   Anchor
-	gain     int64
+	gain     int64 // bytes that it would free then
 }
 
 // worth sums the peaks of an order with everything kept, and with only the
@@ -115,7 +120,7 @@ func (ix *index) deferrals(order []int, sim *liveSim) [][]Anchor {
 		for _, b := range best {
 			free = free && (d.to < b.from || b.to < d.from)
 		}
-		if free && len(best) < 256 {
+		if free && len(best) < maxDeferrals {
 			best = append(best, d)
 		}
 	}
@@ -167,6 +172,10 @@ func (ix *index) stretch(order, start []int, pos int) int {
 	return from
 }
 
+// deferral looks at the stretch of an order between two places: what running it
+// as soon as its inputs are there would free, and what to anchor for that. False
+// where it is not worth an anchor. place holds each operator's place in the
+// order, lastRead the last place that reads each root.
 func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to int) (deferred, bool) {
 	ready := -1
 	var gain int64
@@ -191,7 +200,7 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 			}
 		}
 	}
-	if ready < 0 || from-ready < 5 || gain < sim.peak/400 {
+	if ready < 0 || from-ready < minWait || gain < sim.peak/largeShare {
 		return deferred{}, false
 	}
 	out := ix.outs[order[to]]

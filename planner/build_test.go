@@ -61,7 +61,7 @@ func (b *builder) act(typ string, flops, bytes int64, inputs ...int) int {
 	return b.op(typ, flops, inputs, out)
 }
 
-// backward computes a gradient of v from the values read.
+// flow computes a gradient of v from the values read.
 func (b *builder) flow(v int, typ string, flops int64, read ...int) {
 	if b.p.Values[v].Role == Feed {
 		return

@@ -35,6 +35,7 @@ func (r *rows) of(i int) []int32 { return r.items[r.start[i]:r.start[i+1]] }
 // end closes a list.
 func (r *rows) end() { r.start = append(r.start, int32(len(r.items))) }
 
+// newFlat lays the graph out, each list in the order of nodes and values.
 func newFlat(g *ortmodel.Graph) *flat {
 	nn, nv := len(g.Nodes), len(g.Values)
 	f := &flat{bytes: make([]int64, nv), class: make([]int32, nv), inner: make([]bool, nv), scalar: make([]bool, nv),

@@ -68,7 +68,7 @@ type explorer struct {
 }
 
 func newExplorer(ix *index, base []int, visits int) *explorer {
-	return &explorer{ix: ix, low: newLowerer(ix, base), sim: newLiveSim(ix, true), visits: visits}
+	return &explorer{ix: ix, low: newLowerer(ix, base), sim: newLiveSim(ix), visits: visits}
 }
 
 // visit evaluates a keep set and records it. It copies keep if it stays.

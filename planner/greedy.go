@@ -88,6 +88,7 @@ type greedyState struct {
 	clock   int
 }
 
+// newGreedy counts for every node what must run before it and what its running adds.
 func newGreedy(g *ortmodel.Graph) *greedyState {
 	nn, nv := len(g.Nodes), len(g.Values)
 	w := &greedyState{g: g, root: make([]int, nv), readers: make([][]int, nv), left: make([]int, nv),
@@ -183,6 +184,8 @@ func (w *greedyState) before(i, j int) bool {
 	return w.rise[i] < w.rise[j]
 }
 
+// finish notes that node i ran: what it read last is one reader nearer to its
+// release, and what waited for it alone is ready, in ascending order.
 func (w *greedyState) finish(i int) {
 	w.done[i] = true
 	w.clock++

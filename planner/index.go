@@ -9,12 +9,13 @@ import (
 
 // smallBytes is the largest size that can be kept without a question: a
 // recomputation costs more nodes than such a value costs memory. In a small
-// problem the limit is a thousandth of all forward values. But what is kept so
-// must be small together: the values of one step of an unrolled recurrence are
-// small, those of all steps are not. smallShare is the most, as one part in so
-// many of all forward values.
+// problem the limit is one part in smallPart of all forward values. But what is
+// kept so must be small together: the values of one step of an unrolled
+// recurrence are small, those of all steps are not. smallShare is the most, as
+// one part in so many of all forward values.
 const (
 	smallBytes = 4096
+	smallPart  = 1000
 	smallShare = 50
 )
 
@@ -68,6 +69,7 @@ func (p *Problem) indexed() *index {
 	return p.ix
 }
 
+// newIndex finds, in one walk over the graph, what solvers ask of it.
 func newIndex(p *Problem) *index {
 	nv, no := len(p.Values), len(p.Ops)
 	ix := &index{
@@ -190,7 +192,7 @@ func (ix *index) small() int64 {
 		}
 	}
 	slices.Sort(sizes)
-	limit := min(smallBytes, total/1000)
+	limit := min(smallBytes, total/smallPart)
 	var sum int64
 	for _, size := range sizes {
 		if sum += size; size > limit || sum > total/smallShare {
@@ -200,7 +202,8 @@ func (ix *index) small() int64 {
 	return limit
 }
 
-// available reports whether v can be read at any time given the kept roots.
+// kept reports whether v can be read at any time: its buffer is one of those kept,
+// or is never dropped.
 func (ix *index) kept(keep []bool, v int) bool {
 	r := ix.root[v]
 	return keep[r] || ix.pinned[r]

@@ -15,6 +15,9 @@ import (
 // wanted order runs only after the operator at the peak. Its maker is anchored
 // on what the wanted order runs right before it and the lazy one after it.
 
+// A maker waits for at most inversionAnchors operators, out of those that the
+// wanted order runs at most inversionWindow places before it: an anchor on what
+// ran long ago would change nothing.
 const (
 	inversionWindow  = 80
 	inversionAnchors = 3
@@ -40,6 +43,8 @@ func (ix *index) leastKeep() []bool {
 	return make([]bool, len(ix.root))
 }
 
+// inverted returns anchors for the makers of the large buffers at a schedule's
+// peak that the wanted order makes only later.
 func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []Anchor {
 	sim.run(schedule)
 	at := int32(sim.peakAt)
@@ -54,11 +59,11 @@ func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []An
 			continue
 		}
 		maker := schedule[born]
-		if seen[maker] || ix.p.Graph.Values[sim.value[b]].Bytes < sim.peak/400 || w.pos[maker] <= w.pos[schedule[at]] || !ix.guardable(maker) {
+		if seen[maker] || ix.p.Graph.Values[sim.value[b]].Bytes < sim.peak/largeShare || w.pos[maker] <= w.pos[schedule[at]] || !ix.guardable(maker) {
 			continue
 		}
 		seen[maker] = true
-		batch = append(batch, ix.waits(w, place, maker, sim.peak/400)...)
+		batch = append(batch, ix.waits(w, place, maker, sim.peak/largeShare)...)
 	}
 	return batch
 }
@@ -107,6 +112,7 @@ type lazyWalk struct {
 	stack  []int
 }
 
+// newLazyWalk sorts every operator's producers, and the leaves, by the wanted order.
 func newLazyWalk(ix *index, wanted []int) *lazyWalk {
 	w := &lazyWalk{ix: ix, wanted: wanted, pos: make([]int, len(wanted)), deps: make([][]int, len(wanted)), state: make([]uint8, len(wanted))}
 	for pos, op := range wanted {

@@ -16,9 +16,6 @@ import "github.com/onnx-remat/remat/ortmodel"
 type liveSim struct {
 	ix *index
 	f  *flat
-	// reuse: model dead buffers waiting for a tenant of their class; without
-	// it, the bytes are those of an allocator that frees at the last read.
-	reuse bool
 	// conceal: from the first repeated operator on, ONNX Runtime does not know
 	// the shapes, so nothing is taken over; hidden is that place.
 	conceal bool
@@ -40,12 +37,16 @@ type liveSim struct {
 	peakAt int
 }
 
-func newLiveSim(ix *index, reuse bool) *liveSim {
+// forever is more reads than a value has: what counts them down never releases
+// it, as it outlives the step.
+const forever = 1 << 24
+
+func newLiveSim(ix *index) *liveSim {
 	classes := 0
 	for v := range ix.p.Graph.Values {
 		classes = max(classes, ix.p.Graph.Values[v].Class+1)
 	}
-	return &liveSim{ix: ix, f: ix.flat, reuse: reuse, cur: make([]int32, len(ix.root)), byCls: make([][]int32, classes)}
+	return &liveSim{ix: ix, f: ix.flat, cur: make([]int32, len(ix.root)), byCls: make([][]int32, classes)}
 }
 
 // run simulates the schedule and returns its peak in bytes.
@@ -92,7 +93,7 @@ func (s *liveSim) resolve(schedule []int) {
 					s.hidden = pos // it ran before
 				}
 				if !f.inner[v] {
-					use = 1 << 24 // outlives the step
+					use = forever
 				}
 				cur[v] = id
 			}
@@ -195,7 +196,7 @@ func (s *liveSim) place(slot int32, reads []int32, out, v int32, hidden bool) in
 			}
 		}
 	}
-	if free := s.byCls[class]; s.reuse && s.uses[out] > 1 && !f.scalar[v] && len(free) > 0 {
+	if free := s.byCls[class]; s.uses[out] > 1 && !f.scalar[v] && len(free) > 0 {
 		b := free[len(free)-1]
 		s.byCls[class] = free[:len(free)-1]
 		return b

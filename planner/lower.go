@@ -59,6 +59,8 @@ const (
 	modes
 )
 
+// newLowerer finds once what schedules of the base order ask: how far forward reads
+// each root, and where backward reads what might be dropped.
 func newLowerer(ix *index, base []int) *lowerer {
 	l := &lowerer{ix: ix, base: base, lastForward: make([]int, len(ix.root)), have: make([]int32, len(ix.root))}
 	for v := range l.lastForward {
@@ -143,6 +145,7 @@ func (l *lowerer) startsOf(cuts []int) []int {
 // ones) and holds what it computes again. Valid until the next call.
 func (l *lowerer) schedule(keep []bool) []int { return l.scheduleIn(keep, held) }
 
+// scheduleIn is schedule in a mode of holding what is computed again.
 func (l *lowerer) scheduleIn(keep []bool, m mode) []int {
 	if l.mode = m; m != held && l.starts[m] == nil {
 		cuts := l.ix.p.Layers

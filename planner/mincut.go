@@ -83,6 +83,7 @@ func (f *flowGraph) layer(source, sink int32) bool {
 	return f.level[sink] >= 0
 }
 
+// push sends up to limit along arcs to the next layer, and returns what arrived.
 func (f *flowGraph) push(x, sink int32, limit int64) int64 {
 	if x == sink {
 		return limit
@@ -117,6 +118,7 @@ type keepCut struct {
 	sink    int32
 }
 
+// newKeepCut builds the network of a problem; prices are set with each cut.
 func newKeepCut(ix *index) *keepCut {
 	c := &keepCut{ix: ix, again: make([]int32, len(ix.reads)), need: make([]int32, len(ix.root)), stash: ix.stash, sink: 1}
 	nodes := int32(2)

@@ -26,10 +26,18 @@ import (
 //
 // Weakness: the base order of backward is fixed during the search.
 
-// searchVisits bounds the evaluations of one search. Each costs time linear in
-// the graph, so a large graph gets fewer.
+// What bounds one search: operators simulated in all, and visits, each of which
+// simulates every operator of the graph once or more.
+const (
+	searchOps            = 2_000_000
+	minVisits, maxVisits = 400, 4000
+	maxSeedSpacing       = 16  // layers between the boundaries of a seed
+	leastShare           = 100 // see solveOptimal
+)
+
+// searchVisits bounds the evaluations of one search.
 func (ix *index) searchVisits() int {
-	return min(4000, max(400, 2_000_000/max(len(ix.reads), 1)))
+	return min(maxVisits, max(minVisits, searchOps/max(len(ix.reads), 1)))
 }
 
 // exhaustiveStash is the number of droppable values up to which all sets are
@@ -73,7 +81,7 @@ func (e *explorer) seeds() {
 	if err != nil {
 		return
 	}
-	for k := 1; k < len(layers) && k <= 16; k += 1 + k/3 {
+	for k := 1; k < len(layers) && k <= maxSeedSpacing; k += 1 + k/3 {
 		bounds := every(layers, k)
 		keep := ix.segmentKeep(computed(bounds))
 		for m := range modes {
@@ -112,8 +120,8 @@ func (e *explorer) exhaust() {
 }
 
 // solveOptimal returns the cheapest plan on the frontier that the judge finds
-// within the budget; without one, the least peak (or, of those within a
-// hundredth of it, the cheapest).
+// within the budget; without one the cheapest of those whose peak lies above the
+// least by at most one part in leastShare: the last bytes may cost much work.
 func solveOptimal(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
 	e := ix.explored()
@@ -122,7 +130,7 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 		least := points[0].peak
 		best := points[0]
 		for _, q := range points {
-			if q.peak <= least+least/100 {
+			if q.peak <= least+least/leastShare {
 				best = q
 			}
 		}

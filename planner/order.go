@@ -112,7 +112,7 @@ type orderSearch struct {
 }
 
 func newOrderSearch(ix *index, wanted []int) *orderSearch {
-	s := &orderSearch{ix: ix, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix, true)}
+	s := &orderSearch{ix: ix, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
 	s.order = s.walk.order(nil)
 	s.worth = ix.worth(s.sim, s.order)
 	return s
@@ -139,6 +139,10 @@ func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 	return true
 }
 
+// anchorShare: anchors are nodes more, so they must take more than one part in
+// so many off what the order is worth.
+const anchorShare = 1000
+
 // anchor adds anchors as long as they help.
 func (s *orderSearch) anchor() {
 	for tries, better := 0, true; better && tries < maxAnchorTries; {
@@ -148,7 +152,7 @@ func (s *orderSearch) anchor() {
 			if tries++; tries > maxAnchorTries {
 				break
 			}
-			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-s.worth/1000-1) {
+			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-s.worth/anchorShare-1) {
 				better = true
 				break
 			}

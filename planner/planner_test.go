@@ -72,7 +72,7 @@ func TestRandomPlansAreValid(t *testing.T) {
 			t.Errorf("problem %d: peak %d below the lower bound %d", i, v.Peak, lb)
 		}
 		// Barriers shuffle the free lists a little: compare without them.
-		s := newLiveSim(ix, true)
+		s := newLiveSim(ix)
 		s.conceal = plan.Conceal
 		if sim, exact := s.run(plan.Schedule), withoutBarriers(t, p, plan); sim != exact {
 			t.Errorf("problem %d: fast simulation %d, model %d", i, sim, exact)

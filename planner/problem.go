@@ -152,6 +152,8 @@ func (p *Problem) Validate() error {
 	return p.checkAcyclic(producer)
 }
 
+// producers returns the operator that makes each value, None for what is fed, and
+// checks numbers, sizes and costs on the way.
 func (p *Problem) producers() ([]int, error) {
 	nv := len(p.Values)
 	producer := make([]int, nv)
@@ -194,6 +196,7 @@ func (p *Problem) producers() ([]int, error) {
 	return producer, nil
 }
 
+// checkNames refuses names that are empty or stand twice.
 func (p *Problem) checkNames() error {
 	seen := make(map[string]bool, len(p.Ops))
 	for i := range p.Ops {
@@ -212,6 +215,8 @@ func (p *Problem) checkNames() error {
 	return nil
 }
 
+// checkAcyclic runs the graph in its dependencies' order: what is left over is on
+// a cycle.
 func (p *Problem) checkAcyclic(producer []int) error {
 	need := make([]int, len(p.Ops))
 	next := make([][]int, len(p.Ops))

@@ -13,9 +13,9 @@ import (
 // computes nothing again.
 func (ix *index) remark(plan *Plan) {
 	base := ix.plainOrder()
-	plain := newLiveSim(ix, true)
+	plain := newLiveSim(ix)
 	before, leftBefore := plain.run(base), plain.leftBehind(base)
-	sim := newLiveSim(ix, true)
+	sim := newLiveSim(ix)
 	sim.conceal = plan.Conceal
 	after, left := sim.run(plan.Schedule), sim.leftBehind(plan.Schedule)
 	returned := plain.returnedAtPeak()

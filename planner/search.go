@@ -23,6 +23,7 @@ func (e *explorer) sweep() {
 // for a byte, from a sixteenth on.
 const sweepSteps = 40
 
+// findCuts finds the minimum cuts for both ways of pricing memory.
 func (e *explorer) findCuts() {
 	ix := e.ix
 	cut := newKeepCut(ix)
@@ -112,6 +113,10 @@ func (e *explorer) readByBackward(v int) bool {
 	return false
 }
 
+// maxSingles is the number of droppable values up to which they are flipped one
+// by one: beyond, the visits would not reach all of them from a single point.
+const maxSingles = 400
+
 // localSearch flips whole kinds, then single values, from frontier points.
 func (e *explorer) localSearch() {
 	kinds := e.ix.kinds()
@@ -123,7 +128,7 @@ func (e *explorer) localSearch() {
 	for _, p := range e.front.points {
 		p.tried = false
 	}
-	if len(single) <= 400 {
+	if len(single) <= maxSingles {
 		e.descend(single, e.visits/2)
 	}
 }

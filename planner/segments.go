@@ -319,7 +319,7 @@ func solveSqrt(p *Problem, o Options) (*Plan, error) {
 	bounds := evenly(layers, n)
 	plan := segmentPlan(p, o.name("sqrt"), bounds, tailOf(bounds))
 	full := segmentPlan(p, "full", layers, tailOf(layers))
-	sim := newLiveSim(p.indexed(), true)
+	sim := newLiveSim(p.indexed())
 	if a, b := sim.run(plan.Schedule), sim.run(full.Schedule); b < a {
 		plan.Notes = append(plan.Notes, fmt.Sprintf(
 			"one boundary per layer (--strategy full) would reach %d bytes instead of %d at the same extra forward: here the inside of a layer outweighs its boundary", b, a))

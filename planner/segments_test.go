@@ -36,7 +36,7 @@ func leftBehind(t *testing.T, p *Problem, strategy string) (left, peak int64, no
 	if err != nil {
 		t.Fatal(err)
 	}
-	sim := newLiveSim(p.indexed(), true)
+	sim := newLiveSim(p.indexed())
 	sim.run(plan.Schedule)
 	return sim.leftBehind(plan.Schedule), v.Peak, strings.Join(plan.Notes, "\n")
 }

@@ -15,6 +15,8 @@ package planner
 
 const selectiveShare = 0.05
 
+// solveSelective raises the price of memory until the work is too much, and takes
+// the plan of least peak on the way.
 func solveSelective(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
 	e := newExplorer(ix, ix.plainOrder(), 0)

@@ -16,6 +16,8 @@ import "github.com/onnx-remat/remat/ortmodel"
 //
 // What comes out is the order that the written file runs, strays included.
 
+// What bounds settling: the rounds over all strays, the halves tried in a round,
+// and the strays tried alone. A try is one simulation of the written graph.
 const (
 	maxSettleRounds = 3
 	maxSettleTries  = 48
@@ -26,15 +28,16 @@ const (
 type settled struct {
 	plan   *Plan
 	prog   *Program
-	graph  *ortmodel.Graph
-	first  []int
+	graph  *ortmodel.Graph // of the written file, barriers included
+	first  []int           // instance -> its node in graph
 	orders *ortmodel.Schedules
 	sim    *ortmodel.Simulator
-	wanted []int
-	peak   int64
+	wanted []int // the order of graph's nodes that the plan says
+	peak   int64 // bytes, in that order
 	strays []ortmodel.Stray
 }
 
+// count spells a plan out and counts what it holds in its own order.
 func (p *Problem) count(pl *Plan) (*settled, error) {
 	prog, err := Expand(p, pl)
 	if err != nil {

@@ -67,6 +67,8 @@ type recomputer struct {
 	valueIndex map[*onnx.Value]int
 }
 
+// instance emits one execution of the program: the node itself for the first, a
+// clone for each further one.
 func (r *recomputer) instance(in *planner.Instance) error {
 	n := r.target.Nodes[in.Op]
 	if in.Copy > 0 {
@@ -130,6 +132,7 @@ func (r *recomputer) index(v *onnx.Value) int {
 	return ortmodel.None
 }
 
+// inputs are the values that an execution reads, through its barriers.
 func (r *recomputer) inputs(n *onnx.Node, in *planner.Instance) ([]*onnx.Value, error) {
 	inputs := make([]*onnx.Value, len(n.Inputs))
 	for i := range inputs {
@@ -168,6 +171,7 @@ func (r *recomputer) inputs(n *onnx.Node, in *planner.Instance) ([]*onnx.Value, 
 	return inputs, nil
 }
 
+// value is the instance of a value that the program names.
 func (r *recomputer) value(v planner.ValueInstance) (*onnx.Value, error) {
 	if v.Copy == 0 {
 		return r.target.Values[v.Value], nil

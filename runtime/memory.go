@@ -25,22 +25,14 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// Memory is what a session and its steps take; see the head of memory.go.
+// Memory is what a session and its steps take, in bytes; see the head of
+// memory.go. What was predicted of it stands beside it in a report.
 type Memory struct {
-	ParameterBytes int64 `json:"parameter_bytes"`
-	StateBytes     int64 `json:"state_bytes"`
-	FeedBytes      int64 `json:"feed_bytes"`
-	OutputBytes    int64 `json:"output_bytes"`
-	SessionBytes   int64 `json:"session_bytes"`
-	LivePeakBytes  int64 `json:"live_peak_bytes"`
-	TotalPeakBytes int64 `json:"total_peak_bytes"`
-	// Null where they were not measured or predicted.
-	ArenaPeakBytes         *int64 `json:"arena_peak_bytes"`
-	ReservedBytes          *int64 `json:"reserved_bytes"`
-	RSSPeakBytes           *int64 `json:"rss_peak_bytes"`
-	PredictedLivePeakBytes *int64 `json:"predicted_live_peak_bytes"`
-	PredictedSessionBytes  *int64 `json:"predicted_session_bytes"`
-	PredictedReservedBytes *int64 `json:"predicted_reserved_bytes"`
+	ParameterBytes, StateBytes, FeedBytes, OutputBytes int64
+
+	SessionBytes, LivePeakBytes, TotalPeakBytes int64
+	// nil where they were not measured.
+	ArenaPeakBytes, ReservedBytes, RSSPeakBytes *int64
 }
 
 // Memory returns what was measured so far: the largest live peak of the steps,

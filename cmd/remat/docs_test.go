@@ -106,7 +106,7 @@ func runExamples(t *testing.T, name string, lines []string) {
 	runScripts(t, "", path)
 }
 
-// given writes what the examples start from.
+// givenCommand writes what the examples start from.
 func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	var ids []byte
 	for i := range 32 {

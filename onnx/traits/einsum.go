@@ -15,6 +15,7 @@ type einsum struct {
 	size int64
 }
 
+// borrow takes a buffer of these extents.
 func (e *einsum) borrow(dims []int64) int { return e.k.borrow(product(dims) * e.size) }
 
 func identity(perm []int) bool {
@@ -43,6 +44,8 @@ func (e *einsum) homogenize(i int, dims []int64) operand {
 	return o
 }
 
+// run sums the first operand over what no other has, and multiplies the others to
+// it one by one, from the left.
 func (e *einsum) run(in []operand) {
 	result := in[0]
 	var kept []int // buffers that live to the end

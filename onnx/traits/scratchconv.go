@@ -28,6 +28,8 @@ type window struct {
 	group                               int64
 }
 
+// convWindow reads a convolution's geometry and the shapes of its input x and
+// filters f; false where one is not static.
 func convWindow(n *onnx.Node) (w window, x, f []int64, ok bool) {
 	x, okX := dims(n.In(0))
 	f, okW := dims(n.In(1))
@@ -52,6 +54,7 @@ func convWindow(n *onnx.Node) (w window, x, f []int64, ok bool) {
 	return w, x, f, true
 }
 
+// ones is the list, or n ones in the place of none.
 func ones(list []int64, n int) []int64 {
 	if list != nil {
 		return list
@@ -72,6 +75,7 @@ func allOne(list []int64) bool {
 	return true
 }
 
+// convScratch is the working buffer of Conv: see the head of the file.
 func convScratch(n *onnx.Node, threads int, k *Kernel) bool {
 	w, x, f, ok := convWindow(n)
 	if !ok {
@@ -143,6 +147,8 @@ func convThreads(filters, places, depth int64, threads int) int64 {
 	return want
 }
 
+// convTransposeScratch is the matrix of one image, before it is added up into the
+// output.
 func convTransposeScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	x, okX := dims(n.In(0))
 	f, okW := dims(n.In(1))

@@ -10,6 +10,8 @@ type recurrent struct {
 	directions                []bool // reverse?
 }
 
+// recurrentSizes reads the extents of a recurrent node from X [seq, batch, input]
+// and R [directions, gates*hidden, hidden].
 func recurrentSizes(n *onnx.Node) (r recurrent, ok bool) {
 	x, okX := dims(n.In(0))
 	w, okR := dims(n.In(2)) // [directions, gates*hidden, hidden]
@@ -39,6 +41,8 @@ func (k *Kernel) takeOrBorrow(n *onnx.Node, output int, bytes int64) int {
 // None is a place that holds nothing.
 const None = -1
 
+// lstmScratch borrows each direction's members in the order in which the kernel's
+// class declares them.
 func lstmScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	r, ok := recurrentSizes(n)
 	if !ok {
@@ -82,6 +86,7 @@ func (k *Kernel) giveBackReversed(places []int) {
 	}
 }
 
+// gruScratch does so too; members of one direction are released in three groups.
 func gruScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	r, ok := recurrentSizes(n)
 	if !ok {
@@ -128,6 +133,8 @@ func gruScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	return true
 }
 
+// rnnScratch is one buffer for a sequence's products, shared by the directions, and
+// the whole output where nobody reads that.
 func rnnScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	r, ok := recurrentSizes(n)
 	if !ok {

@@ -35,10 +35,11 @@ func (x *Emitter) Context(n *onnx.Node) *Context {
 	return &Context{Node: n, Dialect: x.e.dialect, Opset: x.e.m.Opset(n.Domain()), e: x.e}
 }
 
-// A Stand is a forward operator that is not in the graph: a rule reads its
-// operands and attributes and emits the gradient. Values that only lend their
-// type are made with Placeholder; a rule that reads one has no use for the
-// stand, and the caller finds the reference to a value that nothing makes.
+// Stand returns a forward operator that is not in the graph, for a rule to read
+// its operands and attributes and emit the gradient. Values that only lend their
+// type are made with Placeholder: where a rule reads one's content, the caller
+// finds a node that reads a value which nothing makes, and knows that the rule
+// does not serve.
 func Stand(domain, op, label string, inputs, outputs []*onnx.Value, attrs []*onnxpb.AttributeProto) *onnx.Node {
 	return &onnx.Node{
 		Proto:  &onnxpb.NodeProto{Domain: &domain, OpType: &op, Name: &label, Attribute: attrs},

@@ -49,7 +49,7 @@ type gradCase struct {
 	whole bool
 }
 
-// cases of all rule tables; every file of rules has its own list.
+// allCases are the cases of all rule tables; every file of rules has its own list.
 func allCases() []gradCase {
 	var all []gradCase
 	for _, list := range [][]gradCase{

@@ -74,6 +74,7 @@ func (a *applier) exits(v *onnx.Value) bool {
 	return false
 }
 
+// part clones the region once, and notes what leaves it.
 func (a *applier) part(i int64) error {
 	a.now = map[*onnx.Value]*onnx.Value{}
 	for _, n := range a.Nodes {
@@ -208,6 +209,7 @@ func (a *applier) addsInto(n *onnx.Node) *onnx.Value {
 	return nil
 }
 
+// gemm is a product that adds to the sum so far.
 func (a *applier) gemm(n *onnx.Node, inputs []*onnx.Value, sum *onnx.Value) *onnx.Value {
 	attrs := []onnx.Attribute{
 		onnx.IntAttr("transA", n.Int("transA", 0)), onnx.IntAttr("transB", n.Int("transB", 0)),
@@ -274,6 +276,7 @@ func (a *applier) shapeOf(v *onnx.Value) (*onnx.Value, error) {
 	return a.b.Ints(dims...), nil
 }
 
+// accumulate adds this part's summand to the sum so far.
 func (a *applier) accumulate(o *onnx.Value) {
 	prev, added := a.sum[o]
 	if added && prev == nil {

@@ -36,6 +36,7 @@ type builder struct {
 	unknown   []string
 }
 
+// newBuilder goes through the file in its order: inputs, nodes, outputs.
 func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	b := &builder{
 		roles: o.Roles, graph: &ortmodel.Graph{}, at: map[*onnx.Value]int{},
@@ -85,6 +86,7 @@ func (b *builder) copies(t *ortmodel.Trace) {
 	}
 }
 
+// order is the execution order, as places in nodes.
 func (b *builder) order(o Options) []int {
 	if !o.InOrder {
 		return ortmodel.Order(b.graph)
@@ -125,6 +127,8 @@ func (b *builder) value(v *onnx.Value) int {
 	return i
 }
 
+// describe says what the planner knows of a value: where it lies, its size, and the
+// class within which buffers are used again.
 func (b *builder) describe(v *onnx.Value) ortmodel.Value {
 	out := ortmodel.Value{Class: ortmodel.None, Kind: ortmodel.Inner}
 	switch {
@@ -167,6 +171,8 @@ func (b *builder) class(t onnx.Type) int {
 	return c
 }
 
+// node adds one node, and doubts it where its kernel's dealings with memory are not
+// known.
 func (b *builder) node(n *onnx.Node, threads int) error {
 	var out ortmodel.Node
 	for _, v := range n.Inputs {

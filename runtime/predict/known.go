@@ -18,12 +18,15 @@ import (
 // initializer among the operands ends it, as does everything else (1.31.1).
 type following map[*onnx.Node]bool
 
+// node notes whether the elements that n makes are followed. A Constant's are, but
+// not beyond.
 func (f following) node(n *onnx.Node) bool {
 	ok := f.judge(n)
 	f[n] = ok && !n.Is("Constant")
 	return ok
 }
 
+// judge is the rule by operator.
 func (f following) judge(n *onnx.Node) bool {
 	if n.Domain() != "" {
 		return false

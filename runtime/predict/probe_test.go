@@ -133,7 +133,7 @@ var probes = []probe{
 	{"Attention", []arg{feed(2, 4, 24), feed(2, 4, 24), feed(2, 4, 24)}, 1, with(attr("is_causal", 1), attr("q_num_heads", 3), attr("kv_num_heads", 3))},
 }
 
-// probeModel builds one variant: input (None: all are feeds) comes from an
+// model builds one variant: input (None: all are feeds) comes from an
 // inner value, read again later or not.
 func (p *probe) model(op string, input int, later bool) (*onnx.Model, *onnx.Node, error) {
 	m := onnx.NewModel("probe", 24)

@@ -68,6 +68,7 @@ var packings = map[[2]string]packing{
 	{"", "GRU"}:                      packGRU,
 }
 
+// packMatMul packs a matrix, the second input.
 func packMatMul(n *onnx.Node, i int, dims []int64) int64 {
 	if i != 1 || len(dims) != 2 {
 		return 0
@@ -79,6 +80,7 @@ func packMatMul(n *onnx.Node, i int, dims []int64) int64 {
 	return packed(depth, columns)
 }
 
+// packConvTranspose packs the filters, element by element.
 func packConvTranspose(_ *onnx.Node, i int, dims []int64) int64 {
 	if i != 1 {
 		return 0
@@ -99,6 +101,8 @@ func packNorm(_ *onnx.Node, i int, dims []int64) int64 {
 	return 4 * n
 }
 
+// packRecurrent packs the weights of all gates, of the input and of the state, by
+// direction.
 func packRecurrent(_ *onnx.Node, i int, dims []int64) int64 {
 	if i != 1 && i != 2 || len(dims) != 3 {
 		return 0
@@ -127,6 +131,8 @@ type pack struct {
 	bytes      int64
 }
 
+// session adds up what the kernels pack, and the small initializers of which
+// somebody still reads the original.
 func session(b *builder) Session {
 	var s Session
 	done := map[pack][]*onnx.Value{}
@@ -199,6 +205,7 @@ func isConstant(v *onnx.Value) bool {
 // isInitializer also holds for one that a feed may replace.
 func isInitializer(v *onnx.Value) bool { return v != nil && v.Init != nil || isConstant(v) }
 
+// packedBytes is what n's kernel packs of its input i, the constant v.
 func packedBytes(n *onnx.Node, i int, v *onnx.Value) int64 {
 	p, ok := packings[[2]string{n.Domain(), n.OpType()}]
 	if !ok || !isConstant(v) {
