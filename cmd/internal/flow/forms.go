@@ -29,7 +29,7 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.rows != 0 && v.parts()[2] == 0 { // nor will it be in the forms that follow
+		if c.rows != 0 && v.parts().updates == 0 { // nor will it be in the forms that follow
 			p.chosen = len(choices)
 			break
 		}
@@ -41,20 +41,25 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 	return p.variants, nil
 }
 
-// parts is in how many slices the loss is computed, and how many wide products
-// and updates are computed in parts. A choice that adds nothing is an earlier
-// one again.
-func (p *Prepared) parts() (n [3]int) {
+// inParts says what of a form is computed in parts. A choice that divides the same
+// as an earlier one is that one again.
+type inParts struct {
+	slices            int // of the loss, as asked for; 0: it is whole
+	products, updates int // how many are divided
+}
+
+// parts are those of the prepared graph, by the reports of its passes.
+func (p *Prepared) parts() (n inParts) {
 	for _, r := range p.Reports {
 		switch r.Pass {
 		case "chunk":
-			if n[0] = r.Applied; n[0] > 0 {
-				n[0] = p.Options.Chunk
+			if r.Applied > 0 {
+				n.slices = p.Options.Chunk
 			}
 		case "tile":
-			n[1] = r.Applied
+			n.products = r.Applied
 		case "rows":
-			n[2] = r.Applied
+			n.updates = r.Applied
 		}
 	}
 	return n

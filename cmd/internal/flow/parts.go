@@ -24,7 +24,7 @@ const maxTiles, rowSlices = 16, 16
 // balance is how many operations a processor does in the time in which it reads a
 // byte. That of a core with AVX-512, measured with the products of GPT-2's loss in
 // slices of 32 to 256 rows, is 16: with it what rereading costs explains the time
-// of each within 4 % (tile.Region.Coarse has the figures).
+// of each within 4 % (tile.Region.Auto has the figures).
 const balance = 16
 
 // rows computes next values in slices, or reports why not.
