@@ -79,6 +79,7 @@ func checkAttributeNames(p *pb.NodeProto) error {
 	return nil
 }
 
+// attribute checks what an attribute holds: tensors and subgraphs.
 func (s *scope) attribute(a *pb.AttributeProto) error {
 	if a.T != nil {
 		if err := checkTensor(&Tensor{Proto: a.T}, nil); err != nil {

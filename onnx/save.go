@@ -48,6 +48,7 @@ func copyFields(dst, src proto.Message) {
 	to.SetUnknown(from.GetUnknown())
 }
 
+// toProto writes the graph's lists into a copy of its message, whose other fields stay.
 func (g *Graph) toProto() *pb.GraphProto {
 	p := &pb.GraphProto{}
 	copyFields(p, g.Proto)

@@ -19,6 +19,7 @@ func (g *Graph) SortTopologically() error {
 	return nil
 }
 
+// topological returns the nodes in topological order.
 func (g *Graph) topological() ([]*Node, error) {
 	place := make(map[*Node]int, len(g.Nodes))
 	for i, n := range g.Nodes {

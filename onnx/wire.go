@@ -93,6 +93,8 @@ var modelLayouts = sync.OnceValue(func() map[protoreflect.FullName]*layout {
 	return known
 })
 
+// layoutOf returns what decoding a message of m's type costs, field by field; known
+// holds the types that were met already.
 func layoutOf(m protoreflect.Message, known map[protoreflect.FullName]*layout) *layout {
 	d := m.Descriptor()
 	if l := known[d.FullName()]; l != nil {
@@ -133,6 +135,7 @@ func wireCost(data []byte, m proto.Message) (wireSum, error) {
 	return walkWire(data, modelLayouts()[m.ProtoReflect().Descriptor().FullName()], maxDepth)
 }
 
+// walkWire is wireCost for a message of a known layout, at most depth levels deep.
 func walkWire(data []byte, l *layout, depth int) (wireSum, error) {
 	sum := wireSum{cost: l.size}
 	if depth == 0 {

@@ -57,6 +57,8 @@ type feeds struct {
 	located     map[string]Location
 }
 
+// newFeeds sorts what the options give by input: feeds, then data, then single feeds,
+// the later winning over the earlier.
 func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 	f := &feeds{model: m, options: o, dims: map[string]int64{}, given: map[string]Tensor{}, asParameter: map[string]bool{}}
 	maps.Copy(f.dims, o.Dims)
@@ -131,6 +133,8 @@ func (f *feeds) bindDims() error {
 	return nil
 }
 
+// check compares a feed with the input's declared type, and takes a free dimension's
+// number from the first feed that has it.
 func (f *feeds) check(v *onnx.Value, t Tensor) error {
 	want := v.Type
 	if want.Known() && want.DType != t.Type {

@@ -73,6 +73,8 @@ func (p *mappings) slice(m *onnx.Model, name string, at Location, want int64) ([
 	return data[at.Offset : at.Offset+at.Bytes : at.Offset+at.Bytes], nil
 }
 
+// file maps a data file of the model, privately: what is written there stays in
+// memory.
 func (p *mappings) file(m *onnx.Model, location string) ([]byte, error) {
 	path, err := m.Files().Resolve(location)
 	if err != nil {

@@ -198,6 +198,8 @@ func carries(u onnx.Use) bool {
 	return u.Index == 0
 }
 
+// useLimit is the number below which an index that is used so must stay; 0: none is
+// known.
 func useLimit(u onnx.Use) int64 {
 	n := u.Node
 	if u.Index == onnx.Captured || n.Domain() != "" {

@@ -94,6 +94,8 @@ func (e *Engine) newSession(m *onnx.Model, name string, o Options, open opener) 
 	return s, nil
 }
 
+// start makes the session: values for the inputs, the roles, the library's session, the
+// binding.
 func (s *Session) start() error {
 	if err := s.Model.Check(); err != nil {
 		return err

@@ -41,6 +41,8 @@ func applyCommand(e *env) *cli.Command {
 	}
 }
 
+// applyState writes the forward model with the values of a state file; names are
+// those that grad gave its initializers.
 func applyState(e *env, state, forward, out string, names map[string]string) error {
 	f, err := safetensors.Open(state)
 	if err != nil {
@@ -59,29 +61,9 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", forward, err)
 	}
-	var taken []string
-	external := map[string]*onnx.Tensor{}
-	for _, v := range m.Graph.Initializers {
-		key := v.Name
-		if to, ok := names[v.Name]; ok {
-			key = to
-		}
-		info, ok := f.Lookup(key)
-		if !ok {
-			continue
-		}
-		data, err := fitted(f, info, v)
-		if err != nil {
-			return fmt.Errorf("%s: %w", state, err)
-		}
-		t := onnx.NewTensor(info.DType, v.Init.Dims(), data)
-		if v.Init.IsExternal() {
-			external[v.Name] = t
-		}
-		name := v.Name
-		t.Proto.Name = &name
-		v.Init = t
-		taken = append(taken, v.Name)
+	taken, external, err := takeValues(m.Graph, f, names)
+	if err != nil {
+		return fmt.Errorf("%s: %w", state, err)
 	}
 	if len(taken) == 0 {
 		return fmt.Errorf("%s: no tensor bears the name of an initializer of %s: give --names as to grad", state, filepath.Base(forward))
@@ -105,6 +87,36 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 	}
 	e.say("%s: %d of %d initializers from %s", out, len(taken), len(m.Graph.Initializers), filepath.Base(state))
 	return nil
+}
+
+// takeValues gives initializers the values of the state's tensors, and returns
+// the names of those it found, and of them the ones whose values lay outside the
+// model's file.
+func takeValues(g *onnx.Graph, f *safetensors.File, names map[string]string) (taken []string, external map[string]*onnx.Tensor, err error) {
+	external = map[string]*onnx.Tensor{}
+	for _, v := range g.Initializers {
+		key := v.Name
+		if to, ok := names[v.Name]; ok {
+			key = to
+		}
+		info, ok := f.Lookup(key)
+		if !ok {
+			continue
+		}
+		data, err := fitted(f, info, v)
+		if err != nil {
+			return nil, nil, err
+		}
+		t := onnx.NewTensor(info.DType, v.Init.Dims(), data)
+		if v.Init.IsExternal() {
+			external[v.Name] = t
+		}
+		name := v.Name
+		t.Proto.Name = &name
+		v.Init = t
+		taken = append(taken, v.Name)
+	}
+	return taken, external, nil
 }
 
 // fitted returns the tensor's data in the shape of the initializer.

@@ -136,6 +136,8 @@ func (e *env) stage(what string, do func() error) error {
 	return err
 }
 
+// demo goes the whole way: the forward model, its training graph, its variants, and the
+// comparison of them all.
 func demo(e *env, o demoOptions) error {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return fmt.Errorf("%s: cannot be made: %w", o.dir, err)

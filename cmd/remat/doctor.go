@@ -41,6 +41,7 @@ type finding struct {
 	Fix  string `json:"fix,omitempty"`
 }
 
+// runDoctor installs a library where one is wanted, and prints what is here.
 func runDoctor(e *env, kind string, wanted bool) error {
 	if wanted {
 		if kind != "cpu" && kind != "cuda" {
@@ -72,6 +73,8 @@ func runDoctor(e *env, kind string, wanted bool) error {
 	return nil
 }
 
+// libraryFindings are about ONNX Runtime: the library, its providers, and the measured
+// facts that planning rests on.
 func libraryFindings(e *env) []finding {
 	path, err := install.Find(e.ort)
 	if err != nil {
@@ -99,6 +102,7 @@ func libraryFindings(e *env) []finding {
 	return append(out, cudaFinding(environment))
 }
 
+// gpuFindings are about NVIDIA's driver and each GPU that it knows.
 func gpuFindings() []finding {
 	if ret := nvml.Init(); ret != nvml.SUCCESS {
 		return []finding{{"gpu", "none found (" + nvmlError(ret) + ")", false, "to use a GPU, install NVIDIA's driver"}}

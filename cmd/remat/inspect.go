@@ -96,6 +96,8 @@ type memoryInfo struct {
 	Phases         *report.Phases `json:"phases"`
 }
 
+// inspect loads a model and prints what it is, and as asked what a step of it holds
+// and whether onnx-go reads the same.
 func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 	if err := e.checkDimsOf(path); err != nil {
 		return err
@@ -139,6 +141,7 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 	return errors.Join(err, differs)
 }
 
+// crossCheckLines are what onnx-go's reading differs in, one line each.
 func crossCheckLines(r *crosscheck.Result) []string {
 	lines := []string{r.String()}
 	for _, l := range r.Differences {
@@ -150,6 +153,7 @@ func crossCheckLines(r *crosscheck.Result) []string {
 	return lines
 }
 
+// describe fills in what the graph and its analysis say.
 func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 	g := m.Graph
 	d := &inspection{

@@ -36,6 +36,8 @@ func lowerCommand(e *env) *cli.Command {
 	}
 }
 
+// lowerGraph writes the graph at path without ONNX Runtime's private gradient
+// operators.
 func lowerGraph(e *env, path, out string) error {
 	m, err := onnx.Load(path)
 	if err != nil {

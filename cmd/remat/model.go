@@ -78,6 +78,8 @@ func modelConfig(c *cli.Context, r models.Row) (models.Config, error) {
 	return cfg, nil
 }
 
+// writeModel builds a model of the zoo and writes it, with weights drawn, taken from a
+// file, or left out.
 func writeModel(e *env, c *cli.Context) error {
 	name, err := argument(c, "model name")
 	if err != nil {

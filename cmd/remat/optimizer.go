@@ -36,6 +36,7 @@ func optimizerFlags() []cli.Flag {
 	}
 }
 
+// readOptimizer reads the flags of the optimizer that grad puts into the graph.
 func readOptimizer(c *cli.Context) (optimizerOptions, error) {
 	kind, err := optim.ParseKind(c.String("optimizer"))
 	if err != nil {

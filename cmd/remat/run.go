@@ -96,6 +96,7 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 	return stopped
 }
 
+// printRun prints the document, or what a person wants to read of it.
 func printRun(e *env, run *report.Run) error {
 	if e.json {
 		doc := *run

@@ -55,6 +55,7 @@ func (s *Session) allocator(name string, device int) (a *C.OrtAllocator, done fu
 	return a, func() { C.ortReleaseAllocator(a) }, nil
 }
 
+// stats asks the session's allocator of that name for its figures.
 func (s *Session) stats(name string, device int) (Stats, error) {
 	a, done, err := s.allocator(name, device)
 	if err != nil {

@@ -161,6 +161,7 @@ func (o *SessionOptions) build(library string) (*yalue.SessionOptions, error) {
 	return so, nil
 }
 
+// apply sets the options on the library's object.
 func (o *SessionOptions) apply(so *yalue.SessionOptions, library string) error {
 	if !slices.Contains([]int{0, 1, 2, 3, 99}, o.Level) {
 		return fmt.Errorf("session options: optimization level %d: want 0, 1, 2 or 99", o.Level)
@@ -201,6 +202,7 @@ func (o *SessionOptions) apply(so *yalue.SessionOptions, library string) error {
 	return fmt.Errorf("session options: provider %q: want cpu or cuda", o.Provider)
 }
 
+// applyConfig sets what the library takes as keys, and the free dimensions.
 func (o *SessionOptions) applyConfig(so *yalue.SessionOptions) error {
 	config := maps.Clone(o.Config)
 	if config == nil {

@@ -70,6 +70,7 @@ func (e *Environment) NewSessionFromBytes(model []byte, o SessionOptions) (*Sess
 
 type createFunc func(*C.OrtSessionOptions, **C.OrtSession) *C.OrtStatus
 
+// newSession makes a session by one of the library's two functions.
 func (e *Environment) newSession(o SessionOptions, create createFunc) (*Session, error) {
 	if e.env == nil {
 		return nil, ErrClosed
@@ -167,6 +168,7 @@ func (s *Session) infos(output C.int) ([]Info, error) {
 	return list, nil
 }
 
+// info describes input or output i (output is 1 for outputs).
 func (s *Session) info(output C.int, i int, to *Info) error {
 	var name *C.char
 	if err := statusError(C.ortName(s.ptr, output, C.size_t(i), &name)); err != nil {

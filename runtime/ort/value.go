@@ -160,6 +160,7 @@ func adopt(ptr *C.OrtValue) (*Value, error) {
 	return v, nil
 }
 
+// read asks a value for its type, shape and place.
 func (v *Value) read() error {
 	var has, kind C.int
 	if err := statusError(C.ortHasValue(v.ptr, &has)); err != nil {

@@ -95,11 +95,11 @@ type Prepared struct {
 	reread int64
 	// pinned is the planning problem in which casts run once; see problems.
 	pinned *planner.Problem
-	// look, if there is one, says of the model as it is first written whether
-	// it is worth asking ONNX Runtime about.
+	// look, unless nil, is asked once the model is first written, before ONNX
+	// Runtime is: false ends the rewriting there, as the file misses its budget.
 	look func() (bool, error)
-	// settled: no optimization level of ONNX Runtime changes the model; guarded:
-	// it is not as it was first written.
+	// settled: ONNX Runtime's highest level was asked and changes nothing.
+	// guarded: the model was written again with guards, after look saw it.
 	settled, guarded bool
 	// ran is the plan's schedule as the rewritten file runs it.
 	ran []int

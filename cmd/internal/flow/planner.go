@@ -39,11 +39,12 @@ type Planner struct {
 	given  *onnx.Model
 	// fixed is what inputs, initializers and the session take at least, in bytes.
 	fixed int64
-	// turned plans the same graph with casts of what waits the other way; Plan.
+	// turned plans the same graph with the casts of values that wait run early, or
+	// at their readers, whichever this one does not; nil until PlanWithin asks.
 	turned   *Planner
 	opts     Options
-	variants []*Prepared // the graph as asked for, then what optimal may take
-	chosen   int         // of choices, those that variants has or that change nothing
+	variants []*Prepared // the graph as asked for, then the other forms that optimal may take
+	chosen   int         // how many of choices have been prepared; see candidates
 }
 
 // Planned is a plan with the file that it leads to.
@@ -207,12 +208,12 @@ func (p *Planner) solving() func() {
 	return func() { p.Solving += time.Since(start) }
 }
 
-// overhead is the share of the work that is done again.
+// overhead is the work that is done again, as a share of the plain step's.
 func (r *Planned) overhead() float64 { return r.Plan.Overhead(r.Problem) }
 
-// keeping writes the file of a line's plan and reports that it keeps the budget. The file is
-// first predicted as it stands, which is quick, and only what keeps the budget
-// then is finished.
+// keeping writes the file of a line's plan and reports whether that keeps the
+// budget. The file is first predicted as it stands, which is quick, and only if
+// it keeps the budget then is it finished.
 func (p *Planner) keeping(budget Budget, l *line) (*Planned, bool, error) {
 	done := p.solving()
 	plan, err := l.plan.Plan()

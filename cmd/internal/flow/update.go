@@ -20,25 +20,22 @@ import (
 	"github.com/onnx-remat/remat/rewrite"
 )
 
-// UpdatesInBackward reports which of the parameters that the file updates are
-// updated before the last gradient is made, and why others are not.
-func (r *Planned) UpdatesInBackward() rewrite.Report {
-	rep := rewrite.Report{Pass: "update in backward"}
+// A waited is a gradient with places in the order that the written file runs: of
+// the node that makes it, and of the last one that reads it.
+type waited struct {
+	grad       *onnx.Value
+	made, read int
+}
+
+// gradients lists the gradients, by name, of the parameters that the file
+// updates, and the one that is made last.
+func (r *Planned) gradients() (list []waited, last waited) {
 	at := map[string]int{}
 	for i, n := range r.Prediction.Nodes {
 		at[n.Name()] = i
 	}
-	size := map[string]int64{}
-	for i, v := range r.Prediction.Values {
-		size[v.Name] = r.Prediction.Graph.Values[i].Bytes
-	}
+	last.made = -1
 	g := r.Prepared.Model.Graph
-	type update struct {
-		grad       *onnx.Value
-		made, read int // places of who makes the gradient, and of its last reader
-	}
-	var list []update
-	last, final := -1, (*onnx.Value)(nil)
 	for _, in := range g.Inputs {
 		if r.Analysis.Roles.New[in.Name] == "" {
 			continue
@@ -47,50 +44,70 @@ func (r *Planned) UpdatesInBackward() rewrite.Report {
 		if grad == nil || grad.Producer == nil {
 			continue // state, or a gradient without a name
 		}
-		u := update{grad: grad, made: at[grad.Producer.Name()]}
+		w := waited{grad: grad, made: at[grad.Producer.Name()]}
 		for _, use := range grad.Uses() {
-			u.read = max(u.read, at[use.Node.Name()])
+			w.read = max(w.read, at[use.Node.Name()])
 		}
-		if u.made > last {
-			last, final = u.made, grad
+		if w.made > last.made {
+			last = w
 		}
-		list = append(list, u)
+		list = append(list, w)
 	}
-	if rep.Requested = len(list); rep.Requested == 0 {
+	return list, last
+}
+
+// UpdatesInBackward reports which of the parameters that the file updates are
+// updated before the last gradient is made, and why others are not.
+func (r *Planned) UpdatesInBackward() rewrite.Report {
+	list, last := r.gradients()
+	rep := rewrite.Report{Pass: "update in backward", Requested: len(list)}
+	if len(list) == 0 {
 		rep.Requested = 1
 		rep.Skipped = []rewrite.Skip{{What: "updates", Why: "the graph has none of a gradient with a name: derive it with remat grad --optimizer"}}
 		return rep
 	}
-	var waiting int64
-	norm, after := false, following(g, final)
-	for _, u := range list {
-		late := u.read > last && u.made < last
+	var late []*onnx.Value
+	for _, w := range list {
 		switch {
-		case u.grad.IsOutput():
-			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: u.grad.Name, Why: "it is returned: --drop-output '*.grad' lets it go"})
-		case late:
-			waiting += size[u.grad.Name]
-			norm = norm || slices.ContainsFunc(u.grad.Uses(), func(use onnx.Use) bool { return after[use.Node] })
-			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: u.grad.Name})
+		case w.grad.IsOutput():
+			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name, Why: "it is returned: --drop-output '*.grad' lets it go"})
+		case w.read > last.made && w.made < last.made:
+			late = append(late, w.grad)
+			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name})
 		default:
 			rep.Applied++
 		}
 	}
-	why, choices := "no order that holds less updates it earlier", ""
-	if norm {
-		why = "the norm of all gradients is needed first"
-		choices = ": remat grad --clip-by parameter (the norm of each) or previous (that of the step before) lets them go"
-	}
+	why := r.whyLate(late, last.grad)
 	for i := range rep.Skipped {
 		if rep.Skipped[i].Why == "" {
-			rep.Skipped[i].Why = fmt.Sprintf("%s; %s of gradients wait%s", why, report.Bytes(waiting), choices)
+			rep.Skipped[i].Why = why
 		}
 	}
 	return rep
 }
 
+// whyLate says why gradients wait for the last one, and how large they are.
+func (r *Planned) whyLate(late []*onnx.Value, last *onnx.Value) string {
+	size := map[string]int64{}
+	for i, v := range r.Prediction.Values {
+		size[v.Name] = r.Prediction.Graph.Values[i].Bytes
+	}
+	var bytes int64
+	norm, after := false, following(last)
+	for _, grad := range late {
+		bytes += size[grad.Name]
+		norm = norm || slices.ContainsFunc(grad.Uses(), func(use onnx.Use) bool { return after[use.Node] })
+	}
+	if !norm {
+		return fmt.Sprintf("no order that holds less updates it earlier; %s of gradients wait", report.Bytes(bytes))
+	}
+	return fmt.Sprintf("the norm of all gradients is needed first; %s of gradients wait: remat grad --clip-by parameter "+
+		"(the norm of each) or previous (that of the step before) lets them go", report.Bytes(bytes))
+}
+
 // following are the nodes that need v, directly or not.
-func following(g *onnx.Graph, v *onnx.Value) map[*onnx.Node]bool {
+func following(v *onnx.Value) map[*onnx.Node]bool {
 	after := map[*onnx.Node]bool{}
 	for todo := []*onnx.Value{v}; len(todo) > 0; {
 		v := todo[len(todo)-1]
