@@ -85,3 +85,18 @@ var contribCases = []gradCase{
 	{row: "com.microsoft:FastGelu", name: "bias", body: "in a F[2,4]\nin b F[4]\ny = com.microsoft.FastGelu(a, b)", f32: true},
 	{row: "com.microsoft:BiasGelu", name: "plain", body: "in a F[2,4]\nin b F[4]\ny = com.microsoft.BiasGelu(a, b)", f32: true},
 }
+
+// Operators that ONNX Runtime's transformer optimizer writes.
+var fusedCases = []gradCase{
+	{row: "com.microsoft:SkipLayerNormalization", name: "all", body: "in x F[2,3,4]\nin s F[2,3,4]\nin g F[4]\nin b F[4]\nin a F[4]\ny, _, _, y2 = com.microsoft.SkipLayerNormalization(x, s, g, b, a) {epsilon=0.01}", f32: true},
+	{row: "com.microsoft:SkipLayerNormalization", name: "one skip for the batch", body: "in x F[2,3,4]\nin s F[1,3,4]\nin g F[4]\ny = com.microsoft.SkipLayerNormalization(x, s, g) {epsilon=0.01}", f32: true},
+	{row: "com.microsoft:SkipSimplifiedLayerNormalization", name: "bias", body: "in x F[2,3,4]\nin s F[2,3,4]\nin g F[4]\nin a F[4]\ny, _, _, y2 = com.microsoft.SkipSimplifiedLayerNormalization(x, s, g, a) {epsilon=0.01}", f32: true},
+	{row: "com.microsoft:EmbedLayerNormalization", name: "segments", body: "init i int32[2,3] = [0, 1, 2, 2, 1, 1]\ninit k int32[2,3] = [0, 1, 1, 0, 0, 1]\nin w F[4,4]\nin p F[5,4]\nin s F[2,4]\nin g F[4]\nin b F[4]\ny, _ = com.microsoft.EmbedLayerNormalization(i, k, w, p, s, g, b) {epsilon=0.01}", f32: true},
+	{row: "com.microsoft:EmbedLayerNormalization", name: "positions", body: "init i int32[2,3] = [0, 1, 2, 2, 1, 1]\ninit at int32[2,3] = [3, 2, 1, 0, 1, 2]\nin w F[4,4]\nin p F[5,4]\nin g F[4]\nin b F[4]\ny, _ = com.microsoft.EmbedLayerNormalization(i, _, w, p, _, g, b, _, at) {epsilon=0.01}", f32: true},
+	{row: "com.microsoft:Attention", name: "mask", body: "in x F[2,3,4]\nin w F[4,12]\nin b F[12]\ninit m int32[2,3] = [1, 1, 0, 1, 1, 1]\ny = com.microsoft.Attention(x, w, b, m) {num_heads=2}", f32: true, lo: -1, hi: 1},
+	{row: "com.microsoft:Attention", name: "causal, biased scores", body: "in x F[2,3,4]\nin w F[4,12]\nin b F[12]\nin s F[2,2,3,3]\ny = com.microsoft.Attention(x, w, b, _, _, s) {num_heads=2, unidirectional=1, scale=0.3}", f32: true, lo: -1, hi: 1},
+	{row: "com.microsoft:MultiHeadAttention", name: "all", body: "in q F[2,2,4]\nin k F[2,3,4]\nin v F[2,3,6]\nin b F[14]\ninit m int32[2,3] = [1, 1, 0, 1, 1, 1]\nin s F[2,2,2,3]\ny = com.microsoft.MultiHeadAttention(q, k, v, b, m, s) {num_heads=2}", f32: true, lo: -1, hi: 1},
+	{row: "com.microsoft:FusedConv", name: "sum", body: "in x F[1,2,3,3]\nin w F[2,2,2,2]\nin b F[2]\nin z F[1,2,2,2]\ny = com.microsoft.FusedConv(x, w, b, z) {activation=\"Relu\"}", f32: true, lo: 0.1, hi: 1},
+	{row: "com.microsoft:FusedConv", name: "parameters", body: "in x F[1,2,3,3]\nin w F[2,2,2,2]\nin b F[2]\ny = com.microsoft.FusedConv(x, w, b) {activation=\"HardSigmoid\", activation_params=[0.01, 0.4]}", f32: true, lo: 0.1, hi: 1},
+	{row: "com.microsoft:FusedGemm", name: "leaky", body: "in x F[2,3]\nin w F[4,3]\nin b F[4]\ny = com.microsoft.FusedGemm(x, w, b) {transB=1, alpha=-0.5, beta=-1.0, activation=\"LeakyRelu\", activation_alpha=0.3}", f32: true, lo: 0.1, hi: 1},
+}

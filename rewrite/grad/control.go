@@ -1,6 +1,8 @@
 package grad
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite/normalize"
@@ -11,7 +13,7 @@ import (
 // Candidates are what may be trained, by the names that they keep.
 func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates map[*onnx.Value]bool, o Options) (*engine, *infer.Result, *onnx.Value, error) {
 	m, name := e.m, loss.Name
-	for {
+	for slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return len(n.Subgraphs()) > 0 }) {
 		reach, depends := e.reached(loss), e.depending(candidates)
 		passes := func(n *onnx.Node) bool {
 			for _, v := range n.Outputs {
@@ -34,6 +36,7 @@ func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates m
 		}
 		e, loss = newEngine(m, types, o.Dialect), m.Graph.Value(name)
 	}
+	return e, types, loss, nil
 }
 
 // depending lists the float values that a candidate, or a float input, goes into.

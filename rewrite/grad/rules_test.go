@@ -55,7 +55,7 @@ func allCases() []gradCase {
 	for _, list := range [][]gradCase{
 		elementwiseCases, activationCases, productCases, shapeCases, gatherCases,
 		reduceCases, softmaxCases, lossCases, factoredCases, layerNormCases,
-		convCases, poolCases, normCases, recurrentCases, attentionCases, imageCases, tailCases, contribCases,
+		convCases, poolCases, normCases, recurrentCases, attentionCases, imageCases, tailCases, contribCases, fusedCases,
 	} {
 		all = append(all, list...)
 	}
