@@ -158,6 +158,19 @@ func (c *ctx) axes(i, rank int) (axes []int, given, known bool, err error) {
 	return axes, true, true, nil
 }
 
+// axesOrAll is axes where one or more are given, else all of them in order.
+func (c *ctx) axesOrAll(i, rank int) (axes []int, known bool, err error) {
+	axes, given, known, err := c.axes(i, rank)
+	if given || err != nil {
+		return axes, known, err
+	}
+	axes = make([]int, rank)
+	for k := range axes {
+		axes[k] = k
+	}
+	return axes, true, nil
+}
+
 // elems are the elements of an integer input as far as they are known; each
 // may be unknown.
 func (c *ctx) elems(i int) ([]onnx.Dim, bool) {

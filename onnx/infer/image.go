@@ -24,15 +24,9 @@ func resize(c *ctx) error {
 	if c.opset < 11 {
 		scales, sizes = 1, -1
 	}
-	axes := make([]int, len(s))
-	for i := range axes {
-		axes[i] = i
-	}
-	if c.n.Has("axes") {
-		var err error
-		if axes, _, _, err = c.axes(-1, len(s)); err != nil {
-			return err
-		}
+	axes, _, err := c.axesOrAll(-1, len(s))
+	if err != nil {
+		return err
 	}
 	out := append(onnx.Shape{}, s...)
 	if c.has(sizes) {
@@ -179,15 +173,9 @@ func centerCropPad(c *ctx) error {
 		c.setDType(0, c.dtype(0))
 		return nil
 	}
-	axes, given, _, err := c.axes(-1, len(s))
+	axes, _, err := c.axesOrAll(-1, len(s))
 	if err != nil {
 		return err
-	}
-	if !given {
-		axes = make([]int, len(s))
-		for i := range axes {
-			axes[i] = i
-		}
 	}
 	want, ok := c.elems(1)
 	if !ok {

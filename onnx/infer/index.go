@@ -263,19 +263,13 @@ func pad(c *ctx) error {
 	if !c.has(1) && c.n.Has("pads") {
 		pads, ok = onnx.StaticShape(c.n.Ints("pads")...), true
 	}
-	axes, given, known, err := c.axes(3, len(s))
+	axes, known, err := c.axesOrAll(3, len(s))
 	if err != nil {
 		return err
 	}
 	if !ok || !known {
 		c.set(0, c.dtype(0), unknowns(len(s)))
 		return nil
-	}
-	if !given {
-		axes = make([]int, len(s))
-		for i := range axes {
-			axes[i] = i
-		}
 	}
 	if len(pads) != 2*len(axes) {
 		return fmt.Errorf("%d pads for %d axes", len(pads), len(axes))

@@ -31,6 +31,9 @@ func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates m
 			e.closed = closed
 			return e, types, loss, nil
 		}
+		if err := o.passed("open control flow", m); err != nil {
+			return nil, nil, nil, err
+		}
 		if types, err = normalized(m, o); err != nil {
 			return nil, nil, nil, err
 		}

@@ -44,6 +44,15 @@ func ruleKey(n *onnx.Node) string {
 
 func rank(v *onnx.Value) int { return len(v.Type.Shape) }
 
+// axisOf is the attribute axis of an operator on v, counted from the left.
+func axisOf(n *onnx.Node, standard int64, v *onnx.Value) int64 {
+	axis := n.Int("axis", standard)
+	if axis < 0 {
+		axis += int64(rank(v))
+	}
+	return axis
+}
+
 // elementwise: with broadcasting, axes are aligned from the right; an input of
 // extent 1 there, or without the axis, is the same for every part.
 func elementwise(r *Region, n *onnx.Node) (bool, error) {
@@ -100,10 +109,7 @@ func (r *Region) setInput(v *onnx.Value, c cut) (bool, error) {
 
 // alongAxis: softmax and its like, over another axis than the one that is cut.
 func alongAxis(r *Region, n *onnx.Node) (bool, error) {
-	axis := n.Int("axis", -1)
-	if axis < 0 {
-		axis += int64(rank(n.Outputs[0]))
-	}
+	axis := axisOf(n, -1, n.Outputs[0])
 	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
 		if int64(a) == axis {
 			return 0, fmt.Errorf("works along the axis that is divided")
@@ -257,10 +263,7 @@ func expand(r *Region, n *onnx.Node) (bool, error) {
 
 // pick: GatherElements and ScatterElements along another axis.
 func pick(r *Region, n *onnx.Node) (bool, error) {
-	axis := n.Int("axis", 0)
-	if axis < 0 {
-		axis += int64(rank(n.Inputs[0]))
-	}
+	axis := axisOf(n, 0, n.Inputs[0])
 	a := unknown
 	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
 		if r.cutOf(v) >= 0 {
