@@ -72,6 +72,7 @@ var tailCases = []gradCase{
 	{row: "Einsum", name: "free", body: "in a F[batch,seq,2,3]\nin b F[batch,n,2,3]\ny = Einsum(a, b) {equation=\"bqhd,bkhd->bhqk\"}"},
 	{row: "Resize", name: "nearest", body: "in a F[2,2,2,3]\ninit s float32[4] = [1, 1, 2, 2]\ny = Resize(a, _, s) {coordinate_transformation_mode=\"asymmetric\", nearest_mode=\"floor\"}", f32: true},
 	{row: "Resize", name: "nearest sizes", body: "in a F[1,1,3,4]\ninit s int64[4] = [1, 1, 5, 3]\ny = Resize(a, _, _, s)", f32: true},
+	{row: "Resize", name: "nearest of TensorFlow", body: "in a F[1,1,12,5]\ninit s int64[4] = [1, 1, 9, 7]\ny = Resize(a, _, _, s) {coordinate_transformation_mode=\"tf_half_pixel_for_nn\", nearest_mode=\"floor\"}", f32: true},
 	{row: "Resize", name: "linear", body: "in a F[1,2,3,4]\ninit s float32[4] = [1, 1, 2, 2]\ny = Resize(a, _, s) {mode=\"linear\"}", f32: true},
 	{row: "Resize", name: "linear corners", body: "in a F[1,2,3,4]\ninit s int64[4] = [1, 2, 5, 7]\ny = Resize(a, _, _, s) {mode=\"linear\", coordinate_transformation_mode=\"align_corners\"}", f32: true},
 	{row: "Resize", name: "linear pytorch", body: "in a F[1,1,4,4]\ninit s float32[4] = [1, 1, 0.5, 1.5]\ny = Resize(a, _, s) {mode=\"linear\", coordinate_transformation_mode=\"pytorch_half_pixel\"}", f32: true},

@@ -12,10 +12,13 @@ package grad
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
+
+var coordinateModes = []string{"half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "tf_half_pixel_for_nn", "half_pixel_symmetric"}
 
 func gradResize(c *Context) {
 	n, x, y := c.Node, c.In(0), c.Out(0)
@@ -24,8 +27,11 @@ func gradResize(c *Context) {
 	case !ok:
 		c.Fail("extents that are not known: give --dim")
 		return
-	case n.Int("antialias", 0) != 0 || n.Str("coordinate_transformation_mode", "") == "tf_crop_and_resize":
-		c.Fail("antialias and tf_crop_and_resize")
+	case n.Int("antialias", 0) != 0:
+		c.Fail("antialias is not covered")
+		return
+	case !slices.Contains(coordinateModes, n.Str("coordinate_transformation_mode", "half_pixel")):
+		c.Fail("coordinate_transformation_mode %s is not covered", n.Str("coordinate_transformation_mode", ""))
 		return
 	}
 	scales, ok := resizeScales(c, in, out)
@@ -210,6 +216,8 @@ func resizeCoordinate(n *onnx.Node, place, from, to int64, scale float64) float6
 		if out <= 1 {
 			return 0
 		}
+	case "tf_half_pixel_for_nn":
+		return (o + 0.5) / scale
 	case "half_pixel_symmetric":
 		adjust := out / (scale * in)
 		return in/2*(1-adjust) + (o+0.5)/scale - 0.5
