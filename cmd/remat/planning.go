@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -147,56 +146,6 @@ func readJSON(path string, into any) error {
 		return fmt.Errorf("%s: not the json that is expected: %w", path, err)
 	}
 	return nil
-}
-
-// readCosts reads times by node, in nanoseconds, from a run document.
-func readCosts(path string) (map[string]int64, error) {
-	var doc report.Run
-	if err := readJSON(path, &doc); err != nil {
-		return nil, err
-	}
-	for _, t := range doc.TopTime { // all that a document without the others has
-		if _, ok := doc.NodeSeconds[t.Node]; !ok {
-			doc.NodeSeconds = withTime(doc.NodeSeconds, t.Node, t.Seconds)
-		}
-	}
-	costs := map[string]int64{}
-	for _, node := range slices.Sorted(maps.Keys(doc.NodeSeconds)) {
-		if seconds := doc.NodeSeconds[node]; !(seconds >= 0 && seconds < mostSeconds) {
-			return nil, fmt.Errorf("%s: node %q took %v seconds: want 0 to %g", path, node, seconds, mostSeconds)
-		}
-		costs[node] = int64(doc.NodeSeconds[node] * float64(time.Second))
-	}
-	if len(costs) == 0 {
-		return nil, fmt.Errorf("%s: no times in it: make it with run --profile --json", path)
-	}
-	return costs, nil
-}
-
-// mostSeconds is more than any node takes; sums of it in nanoseconds stay whole.
-const mostSeconds = 1e6
-
-func withTime(times map[string]float64, node string, seconds float64) map[string]float64 {
-	if times == nil {
-		times = map[string]float64{}
-	}
-	times[node] = seconds
-	return times
-}
-
-// checkCosts refuses times of another graph.
-func checkCosts(m *onnx.Model, p *flow.Planner, costs map[string]int64, path string) error {
-	for _, n := range m.Graph.Nodes {
-		if _, ok := costs[n.Name()]; ok {
-			return nil
-		}
-	}
-	for _, op := range p.Problem().Ops { // a graph that was normalized, or whose nodes had no names
-		if _, ok := costs[op.Name]; ok {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s: none of its nodes is in the graph: make it with run --profile --json of this graph", path)
 }
 
 // engine loads ONNX Runtime, once.

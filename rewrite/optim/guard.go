@@ -28,7 +28,9 @@ package optim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -43,55 +45,31 @@ func (e *OrderError) Error() string {
 	return fmt.Sprintf("%q cannot be updated in place: node %q reads it and needs its next value", e.Value, e.Reader)
 }
 
+// A link is an update in place, and the readers of what it writes over that no
+// data dependency brings before it.
+type link struct {
+	writer  *onnx.Node
+	old     *onnx.Value
+	readers []*onnx.Node
+}
+
 // Guard makes every reader of each key of next come before the node that makes
 // the key's next value, adding barriers where no data dependency does so yet.
 // It returns the number of readers that it led. It is idempotent, and to be
 // called again by a pass that adds readers of parameters. Nodes may stand in
 // any order; after an addition they are sorted.
 func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
-	k := newKin(m.Graph)
+	links, err := lateLinks(m.Graph, next)
+	if err != nil {
+		return 0, err
+	}
 	b := build.New(m.Graph, nil, "remat/barrier/")
-	olds := make([]*onnx.Value, 0, len(next))
-	for old := range next {
-		olds = append(olds, old)
-	}
-	slices.SortFunc(olds, func(a, b *onnx.Value) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
-	type link struct {
-		writer  *onnx.Node
-		old     *onnx.Value
-		readers []*onnx.Node
-	}
-	var links []link
 	count := 0
-	for _, old := range olds {
-		writer := next[old].Producer
-		if writer == nil || viewOf(next[old], old) {
-			continue // or it is written over itself
-		}
-		if late := k.lateReaders(old, writer, traits.PutsOff); len(late) > 0 {
-			links = append(links, link{writer, old, late})
-		}
-	}
-	for i, l := range links {
-		own := k.lateReaders(l.old, l.writer, aliases)
-		for _, r := range own {
-			if k.needs(r, l.writer) {
-				return 0, &OrderError{l.old.Name, r.Label()}
-			}
-		}
-		// What might come to read it has to wait only if it can.
-		links[i].readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.needs(r, l.writer) })
-		count += len(links[i].readers)
-	}
 	for _, l := range links {
 		if len(l.readers) == 0 {
 			continue
 		}
+		count += len(l.readers)
 		b.Scope = l.old.Name
 		if err := bar(b, m.Opset(""), l.writer, l.old, l.readers); err != nil {
 			return 0, err
@@ -110,6 +88,33 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	}
 	settle(m.Graph, place)
 	return count, nil
+}
+
+// lateLinks finds, by the names of what is updated, the readers to lead. An
+// OrderError says that one of them needs the value's next one.
+func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, error) {
+	k := newKin(g)
+	olds := slices.SortedFunc(maps.Keys(next), func(a, b *onnx.Value) int { return strings.Compare(a.Name, b.Name) })
+	var links []link
+	for _, old := range olds {
+		writer := next[old].Producer
+		if writer == nil || viewOf(next[old], old) {
+			continue // or it is written over itself
+		}
+		if late := k.lateReaders(old, writer, traits.PutsOff); len(late) > 0 {
+			links = append(links, link{writer, old, late})
+		}
+	}
+	for i, l := range links {
+		for _, r := range k.lateReaders(l.old, l.writer, aliases) {
+			if k.needs(r, l.writer) {
+				return nil, &OrderError{l.old.Name, r.Label()}
+			}
+		}
+		// What might come to read it has to wait only if it can.
+		links[i].readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.needs(r, l.writer) })
+	}
+	return links, nil
 }
 
 // viewOf reports that v is x's own memory.

@@ -111,6 +111,7 @@ func (p *pass) homogeneous(backward []*onnx.Node, c *onnx.Value) bool {
 	return true
 }
 
+// degreeOf is the degree of what n makes; degree holds that of what it reads.
 func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 	at := func(i int) int {
 		v := n.In(i)
@@ -171,6 +172,7 @@ func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 	return 0
 }
 
+// alike is the degree of a sum.
 func alike(a, b int) int {
 	switch {
 	case a == broken || b == broken:
@@ -183,6 +185,7 @@ func alike(a, b int) int {
 	return broken
 }
 
+// times is the degree of a product.
 func times(a, b int) int {
 	switch {
 	case a == broken || b == broken:
