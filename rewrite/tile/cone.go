@@ -29,21 +29,25 @@ type slice struct {
 	// needs are slices of inputs, whole the inputs that are read as they are.
 	needs []*slice
 	whole []*onnx.Value
-	waits map[*onnx.Value]int64 // bytes that have to wait, by value
+	// waits holds the bytes of each value that must stay alive, whole, until the
+	// last slice has been made from it.
+	waits map[*onnx.Value]int64
 }
 
+// A cutKey is a value and the axis along which it is cut.
 type cutKey struct {
 	v    *onnx.Value
 	axis int
 }
 
+// A cone is what the slices of some next values are computed from.
 type cone struct {
 	rules   map[string]coneRule
 	forward func(*onnx.Node) bool
-	part    int64
-	next    []*onnx.Value
+	part    int64         // elements of one slice along the axis that is divided
+	next    []*onnx.Value // values that the slices are for, in the order of their makers
 	slices  map[cutKey]*slice
-	roots   []*slice
+	roots   []*slice            // of next
 	cloned  map[*onnx.Node]bool // computed in slices
 }
 
@@ -57,7 +61,8 @@ func (c *cone) root(v *onnx.Value, axis int) *slice {
 	if !c.follow(s) {
 		s = c.leaf(v, axis)
 	}
-	c.slices[cutKey{v, axis}] = c.leaf(v, axis) // for the next values after it
+	// Next values that are computed from this one cut it: it exists whole by then.
+	c.slices[cutKey{v, axis}] = c.leaf(v, axis)
 	c.roots = append(c.roots, s)
 	c.mark(s, map[*slice]bool{})
 	return s
@@ -85,7 +90,8 @@ func (c *cone) of(v *onnx.Value, axis int) *slice {
 	return s
 }
 
-// follow asks the rule of v's operator.
+// follow asks the rule of the operator that makes s.v how the slice is computed,
+// and adds up what has to wait for that; false where no rule says.
 func (c *cone) follow(s *slice) bool {
 	n := s.v.Producer
 	rule := c.rules[ruleKey(n)]
@@ -117,6 +123,7 @@ func (c *cone) follow(s *slice) bool {
 	return true
 }
 
+// leaf is a slice that is cut out of the whole value, which waits.
 func (c *cone) leaf(v *onnx.Value, axis int) *slice {
 	s := &slice{v: v, axis: axis, size: c.part}
 	if v.Producer != nil && !slices.Contains(c.next, v) {
@@ -154,6 +161,7 @@ func (c *cone) waiting() map[*onnx.Value]int64 {
 	return waits
 }
 
+// leafBytes is the size of all that has to wait.
 func (c *cone) leafBytes() int64 { return total(c.waiting()) }
 
 // wholeLeaf returns a value of at least that many bytes that would have to wait

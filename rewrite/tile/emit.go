@@ -15,7 +15,7 @@ import (
 type emitter struct {
 	b        *build.Builder
 	barriers *rewrite.Barriers
-	before   *onnx.Value // what this slice waits for; nil: nothing
+	before   *onnx.Value // of the slice before, which this one waits for; nil: nothing
 	i        int64       // the slice's number
 	scope    string
 	now      map[*slice]*onnx.Value
@@ -54,20 +54,20 @@ func (e *emitter) cut(s *slice) *onnx.Value {
 	return e.b.Op("Slice", build.In(from, e.b.Ints(e.i*s.size), e.b.Ints((e.i+1)*s.size), e.b.Ints(int64(s.axis))))
 }
 
-// waits is the size in bytes from which what a slice reads waits for the slice
-// before; what is smaller may as well be computed for several at once.
-const waits = 64 << 10
+// smallBytes: what a slice reads waits for the slice before from this size on; what
+// is made of less may as well be computed for several slices at once.
+const smallBytes = 64 << 10
 
 // entry returns a value from outside as this slice reads it.
 func (e *emitter) entry(v *onnx.Value) *onnx.Value {
-	if bytesOf(v) < waits {
+	if bytesOf(v) < smallBytes {
 		return v
 	}
 	return e.late(v)
 }
 
-// late returns a small value behind a barrier, so that what is made from it is
-// made for this slice alone.
+// late returns a value behind a barrier that waits for the slice before, whatever
+// its size, so that what is made from it is made for this slice alone.
 func (e *emitter) late(v *onnx.Value) *onnx.Value {
 	if e.before == nil || e.b.Err() != nil {
 		return v
