@@ -2,10 +2,12 @@ package onnx
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -197,6 +199,8 @@ func Replaceable(path string) error {
 	}
 	at, err := os.Stat(path)
 	switch {
+	case errors.Is(err, syscall.ENAMETOOLONG): // before any work, and without the name beside
+		return fmt.Errorf("%s: %w", path, pathCause(err))
 	case err == nil && at.IsDir():
 		return fmt.Errorf("%s: is a folder: name a file in it", path)
 	case err == nil && !at.Mode().IsRegular():
@@ -205,13 +209,20 @@ func Replaceable(path string) error {
 	return nil
 }
 
+// tempName is the pattern for a file beside path; a long name is cut, as the
+// pattern's own letters must find room too.
+func tempName(path string) string {
+	base := filepath.Base(path)
+	return "." + base[:min(len(base), 200)] + ".*"
+}
+
 // ReplaceFile lets write fill a file beside path and renames it into place
 // when write succeeded; else nothing is left behind.
 func ReplaceFile(path string, write func(*os.File) error) error {
 	if err := Replaceable(path); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	f, err := os.CreateTemp(filepath.Dir(path), tempName(path))
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, pathCause(err))
 	}

@@ -23,6 +23,9 @@ type chart struct {
 	// X and Y say what the axes measure: bytes, seconds, share, count, name.
 	X string `json:"x"`
 	Y string `json:"y"`
+	// XName and YName are what stands beside an axis whose unit says too little.
+	XName string `json:"xname,omitempty"`
+	YName string `json:"yname,omitempty"`
 	// Max is the largest value of the axis of bytes, for round binary ticks.
 	Max int64 `json:"max,omitempty"`
 	// Tip chooses the tooltip.
@@ -121,6 +124,15 @@ func (c *Compare) peakChart() chart {
 	if anyPositive(undivided) {
 		series(&b.RectChart, "live peak", "bar", undivided, stacked(categoryColor(Activations)))
 	}
+	series(&b.RectChart, "figure", "scatter", c.figures(func(m *Run) (float64, string) {
+		sizes, rest := m.peakSizes()
+		n := sizes.Total() + rest
+		at := n
+		if p := m.Memory.predictedTotal(); p != nil {
+			at = max(n, *p)
+		}
+		return float64(at), Bytes(n)
+	}), nil)
 	if len(predicted) > 0 {
 		series(&b.RectChart, "predicted", "scatter", predicted, func(s *charts.SingleSeries) {
 			s.Symbol, s.SymbolSize, s.Color = "diamond", 11, "--ink"
@@ -131,6 +143,19 @@ func (c *Compare) peakChart() chart {
 	}
 	return chart{ID: "peak", Title: "Peak of the step", Height: 110 + 46*len(names), X: "bytes", Y: "name", Max: most, Tip: "bar", Option: options(b),
 		Caption: "Total bytes at the peak by category; the diamond is the prediction."}
+}
+
+// figures are the texts beside bars: at says where on the axis, and what; an empty
+// place is none.
+func (c *Compare) figures(at func(*Run) (float64, string)) []map[string]any {
+	figures := []map[string]any{}
+	names := c.names()
+	for i, m := range c.Models {
+		if x, text := at(m); x > 0 {
+			figures = append(figures, map[string]any{"value": []any{x, names[i]}, "name": text})
+		}
+	}
+	return figures
 }
 
 // peakSizes is the peak by category; without a timeline the live peak is not
@@ -183,6 +208,13 @@ func (c *Compare) timeChart() chart {
 			series(&b.RectChart, "quartiles", "line", [][]any{{s.Quartile, names[i]}, {s.Upper, names[i]}}, whisker)
 		}
 	}
+	series(&b.RectChart, "figure", "scatter", c.figures(func(m *Run) (float64, string) {
+		x := m.MedianSeconds()
+		if s := m.StepSeconds; s != nil {
+			return max(x, s.Upper), Seconds(x)
+		}
+		return x, Seconds(x)
+	}), nil)
 	return chart{ID: "time", Title: "Time of a step", Height: 80 + 46*len(names), X: "seconds", Y: "name", Tip: "bar", Option: options(b),
 		Caption: "Median; the line spans the quartiles."}
 }
@@ -279,7 +311,7 @@ func (c *Compare) tradeChart() chart {
 	if !some {
 		return chart{}
 	}
-	return chart{ID: "trade", Title: "Saving against overhead", Height: 300, X: "share", Y: "share", Tip: "trade", Option: options(s),
+	return chart{ID: "trade", Title: "Saving against overhead", Height: 300, X: "share", Y: "share", XName: "overhead", YName: "saving", Tip: "trade", Option: options(s),
 		Caption: "Up is less memory (live peak), left is less time, both against " + names[0] + "."}
 }
 
@@ -336,6 +368,6 @@ func paretoChart(id, name string, points []ParetoPoint) chart {
 	front := func(s *charts.SingleSeries) { s.Color, s.SymbolSize = "--v1", 11 }
 	series(&s.RectChart, "best", "scatter", best, front)
 	series(&s.RectChart, "beaten", "scatter", beaten, func(s *charts.SingleSeries) { s.Color, s.SymbolSize = "--v0", 8 })
-	return chart{ID: id, Title: "Plans: peak against overhead: " + name, Height: 300, X: "share", Y: "bytes", Max: most, Tip: "pareto", Option: options(s),
+	return chart{ID: id, Title: "Plans: peak against overhead: " + name, Height: 300, X: "share", Y: "bytes", XName: "overhead", YName: "live peak", Max: most, Tip: "pareto", Option: options(s),
 		Caption: "Live peak against recomputed FLOPs of every plan tried; a beaten plan has another that is no worse in both."}
 }

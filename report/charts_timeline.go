@@ -190,7 +190,41 @@ func (c *Compare) overlayChart(tr traced) chart {
 		})
 	}
 	return chart{ID: "timeline", Title: "Memory over the step", Height: 380, X: tr.unit(), Y: "bytes", Max: tr.maxBytes, Tip: "overlay", Option: options(l),
-		Caption: "Total bytes that exist: parameters, state, feeds, session, and what the step allocates. The dots are the peaks."}
+		Caption: "Total bytes that exist: parameters, state, feeds, session, and what the step allocates. The dots are the peaks." + c.covered(tr)}
+}
+
+// covered says which lines lie under a later one, all the way.
+func (c *Compare) covered(tr traced) string {
+	text, names := "", c.names()
+	for k, i := range tr.index {
+		if top := c.over(tr, k); top != "" {
+			text += " " + names[i] + " lies under " + top + ": they are the same."
+		}
+	}
+	return text
+}
+
+// over is the name of the last line that is the same as the k-th, "" for none.
+func (c *Compare) over(tr traced, k int) string {
+	for j := len(tr.index) - 1; j > k; j-- {
+		if sameCourse(c.Models[tr.index[k]].Timeline, c.Models[tr.index[j]].Timeline, tr.timed) {
+			return c.names()[tr.index[j]]
+		}
+	}
+	return ""
+}
+
+// sameCourse reports two timelines of the same sizes at the same places.
+func sameCourse(a, b *Timeline, timed bool) bool {
+	if a.Base.Total() != b.Base.Total() || len(a.Events) != len(b.Events) {
+		return false
+	}
+	for i := range a.Events {
+		if a.Events[i].Bytes != b.Events[i].Bytes || a.x(i, timed) != b.x(i, timed) {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *Compare) stackChart(tr traced, k int) chart {

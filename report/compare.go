@@ -22,7 +22,7 @@ type Pair struct {
 	TotalSaving *Float `json:"total_saving"`
 	// Overhead is a share of A's median step time.
 	Overhead *Float `json:"overhead"`
-	// SavedBytesPerSecondLost is nil where B loses no time.
+	// SavedBytesPerSecondLost is nil where B loses no time, or saves nothing.
 	SavedBytesPerSecondLost *Float `json:"saved_bytes_per_second_lost"`
 	// TheorySaving is 1 - 1/√L or what the strategy's theory says.
 	TheorySaving *Float `json:"theory_saving"`
@@ -48,7 +48,7 @@ func NewPair(a, b *Run, d Difference) Pair {
 	lost := b.MedianSeconds() - a.MedianSeconds()
 	if !math.IsNaN(lost) && a.MedianSeconds() > 0 && b.Error == "" {
 		p.Overhead = num(lost / a.MedianSeconds())
-		if p.Saving != nil && lost > 0 {
+		if p.Saving != nil && lost > 0 && *p.Saving > 0 {
 			saved := *a.Memory.LivePeakBytes - *b.Memory.LivePeakBytes
 			p.SavedBytesPerSecondLost = num(float64(saved) / lost)
 		}

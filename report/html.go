@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 )
 
 var (
@@ -166,7 +167,7 @@ func (p *Pair) verdict() []string {
 	case p.BitIdentical != nil && *p.BitIdentical:
 		return []string{"loss and gradients: same bits"}
 	case p.RelativeGradient != nil:
-		return []string{"gradients within " + Number(float64(*p.RelativeGradient)) + " (relative)"}
+		return []string{fmt.Sprintf("gradients within %.2g (relative)", float64(*p.RelativeGradient))}
 	case p.Loss != nil:
 		return []string{"loss differs by " + Number(float64(*p.Loss))}
 	}
@@ -200,7 +201,10 @@ func (c *Compare) sections(drawn []chart) []sectionView {
 	for _, t := range c.tables() {
 		side.Tables = append(side.Tables, viewTable(t))
 	}
-	details := sectionView{Title: "Every variant", Text: "Top operators, what is live at the peak, and all sizes."}
+	details := sectionView{Title: "Every variant", Text: "What is live at the peak, and all sizes."}
+	if slices.ContainsFunc(c.Models, func(m *Run) bool { return len(m.TopTime) > 0 }) {
+		details.Text = "Top operators, by one step more that was timed node by node, what is live at the peak, and all sizes."
+	}
 	for i, m := range c.Models {
 		name := c.names()[i]
 		details.Folds = append(details.Folds, foldView{Title: name, Open: i == 0, Tables: m.detailTables()})

@@ -32,7 +32,11 @@ func (c *Compare) timelinePlot() (*plot.Plot, error) {
 		}
 		l.StepStyle, l.Color, l.Width = plotter.PostStep, hue, 1
 		p.Add(l)
-		p.Legend.Add(names[i], l)
+		name := names[i]
+		if top := c.over(tr, k); top != "" {
+			name += " (same as " + elide(top, 26) + ")"
+		}
+		p.Legend.Add(name, l)
 		if err := c.addPeak(p, tr, k); err != nil {
 			return nil, err
 		}
@@ -102,19 +106,19 @@ func (c *Compare) peakPlot() (*plot.Plot, error) {
 	p := newPlot("Peak of the step")
 	grid(p, true, false)
 	var below *plotter.BarChart
-	most, total, legend := 0.0, 0.0, 0
+	most, legend := 0.0, 0
 	for _, r := range runs {
 		s, rest := r.peakSizes()
 		most = max(most, float64(s.Total()+rest))
-		total += float64(s.Total() + rest)
 	}
 	// What is too thin to be seen is not named.
 	stack := func(name string, fill color.Color, size func(*Run) int64) error {
 		values := make(plotter.Values, len(runs))
-		sum := 0.0
+		sum, widest := 0.0, 0.0
 		for i, r := range runs {
 			values[i] = float64(size(r))
 			sum += values[i]
+			widest = max(widest, values[i])
 		}
 		if sum == 0 {
 			return nil
@@ -129,7 +133,7 @@ func (c *Compare) peakPlot() (*plot.Plot, error) {
 		}
 		below = b
 		p.Add(b)
-		if sum > 0.004*total {
+		if widest > 0.005*most {
 			p.Legend.Add(name, b)
 			legend++
 		}
@@ -146,8 +150,14 @@ func (c *Compare) peakPlot() (*plot.Plot, error) {
 	if below == nil {
 		return nil, errors.New("comparison picture: no run has a peak")
 	}
-	p.X.Min, p.X.Max = 0, most*1.02
+	p.X.Min, p.X.Max = 0, most*1.2
 	p.X.Tick.Marker = binaryTicks{}
+	if err := addFigures(p, runs, func(r *Run) (float64, string) {
+		s, rest := r.peakSizes()
+		return float64(s.Total() + rest), Bytes(s.Total() + rest)
+	}); err != nil {
+		return nil, err
+	}
 	p.NominalY(names...)
 	p.Y.Min, p.Y.Max = -0.6, float64(len(runs))-0.4
 	// The legend stands above the bars.
@@ -156,8 +166,38 @@ func (c *Compare) peakPlot() (*plot.Plot, error) {
 	return p, nil
 }
 
+// addFigures writes at the end of each bar how long it is.
+func addFigures(p *plot.Plot, runs []*Run, at func(*Run) (float64, string)) error {
+	var l plotter.XYLabels
+	for i, r := range runs {
+		if x, text := at(r); x > 0 {
+			l.XYs, l.Labels = append(l.XYs, plotter.XY{X: x, Y: float64(i)}), append(l.Labels, text)
+		}
+	}
+	labels, err := plotter.NewLabels(l)
+	if err != nil {
+		return err
+	}
+	for i := range labels.TextStyle {
+		s := &labels.TextStyle[i]
+		s.Font.Size, s.Font.Variant, s.Color, s.YAlign = 8, "Sans", ink, draw.YCenter
+	}
+	labels.Offset.X = 4
+	p.Add(labels)
+	return nil
+}
+
 func (c *Compare) timePlot() (*plot.Plot, error) {
 	runs, names := c.rows()
+	end := func(r *Run) float64 { // of the bar, or of the line over the quartiles
+		if s := r.StepSeconds; s != nil {
+			return max(s.Median, s.Upper)
+		}
+		if x := r.MedianSeconds(); !math.IsNaN(x) {
+			return x
+		}
+		return 0
+	}
 	p := newPlot("Time of a step")
 	grid(p, true, false)
 	timed, most := false, 0.0
@@ -166,7 +206,7 @@ func (c *Compare) timePlot() (*plot.Plot, error) {
 		if math.IsNaN(median) {
 			continue
 		}
-		timed, most = true, max(most, median)
+		timed, most = true, max(most, end(r))
 		b, err := plotter.NewBarChart(plotter.Values{median}, 12)
 		if err != nil {
 			return nil, err
@@ -185,8 +225,11 @@ func (c *Compare) timePlot() (*plot.Plot, error) {
 	if !timed {
 		return nil, errors.New("comparison picture: no run has a step time")
 	}
-	p.X.Min, p.X.Max = 0, 1.04*most
+	p.X.Min, p.X.Max = 0, 1.2*most
 	p.X.Tick.Marker = labelled(shortSeconds)
+	if err := addFigures(p, runs, func(r *Run) (float64, string) { return end(r), Seconds(r.MedianSeconds()) }); err != nil {
+		return nil, err
+	}
 	p.NominalY(names...)
 	p.Y.Min, p.Y.Max = -0.6, float64(len(runs))-0.4
 	return p, nil

@@ -76,8 +76,8 @@ type OpTime struct {
 	Share   float64 `json:"share"`
 }
 
-// OpMemory is what one node allocates in a step (outputs and scratch); Share
-// is of the live peak.
+// OpMemory is the size of what one node returns in a step; Share is of what all
+// nodes return.
 type OpMemory struct {
 	Node  string  `json:"node"`
 	Op    string  `json:"op"`

@@ -75,6 +75,9 @@ func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 			}
 		}
 		if t, ok := o.Data[v.Name]; ok {
+			if t.Type == onnx.Undefined {
+				return nil, f.check(v, t)
+			}
 			if len(t.Shape) == 0 || t.Shape[0] == 0 {
 				return nil, &FeedError{v.Name, fmt.Sprintf("data of shape %v has no step along its leading axis", t.Shape)}
 			}
@@ -137,6 +140,9 @@ func (f *feeds) bindDims() error {
 // number from the first feed that has it.
 func (f *feeds) check(v *onnx.Value, t Tensor) error {
 	want := v.Type
+	if t.Type == onnx.Undefined {
+		return &FeedError{v.Name, fmt.Sprintf("feed is no array of numbers (strings, objects and complex numbers are none), the model wants %s", want)}
+	}
 	if want.Known() && want.DType != t.Type {
 		return &FeedError{v.Name, fmt.Sprintf("feed is %s, the model wants %s", t.Type, want.DType)}
 	}

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -138,6 +139,14 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		AsRequested: setup.Strategy == ortmodel.AsRequested,
 		FirstChunk:  setup.FirstChunk, MaxExtend: setup.MaxExtend, MaxDead: setup.MaxDead,
 	}
+	if s.options.ProfileAside {
+		dir, err := os.MkdirTemp("", "remat-profile-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		so.ProfilePrefix = filepath.Join(dir, "p")
+	}
 	second, err := s.open(so)
 	if err != nil {
 		return err
@@ -177,7 +186,10 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		return err
 	}
 	s.memory.ArenaPeakBytes, s.memory.ReservedBytes = &st.MaxInUse, &st.Reserved
-	return nil
+	if s.options.ProfileAside {
+		s.aside, err = second.EndProfiling()
+	}
+	return err
 }
 
 // requests numbers the blocks of the events from 0.

@@ -6,8 +6,9 @@ package runtime
 //
 // Read here because float16, bool, all integers, column order and hostile
 // headers have to work. bfloat16 is not a numpy type: ml_dtypes writes it as
-// '<V2' (raw bytes), which is read as bfloat16. Objects and strings are skipped
-// in an archive and refused in a file.
+// '<V2' (raw bytes), which is read as bfloat16. Objects, strings and complex numbers
+// are refused in a file; in an archive they are tensors without a type, which no
+// input takes.
 
 import (
 	"archive/zip"
@@ -58,9 +59,13 @@ func ReadNPY(path string) (Tensor, error) {
 	return t, nil
 }
 
-// ReadNPZ reads the numeric arrays of a .npz file by key.
+// ReadNPZ reads the arrays of a .npz file by key. What is no array of numbers has
+// no type.
 func ReadNPZ(path string) (map[string]Tensor, error) {
 	z, err := zip.OpenReader(path)
+	if errors.Is(err, zip.ErrFormat) {
+		return nil, fmt.Errorf("feeds %s: no .npz file, or cut off: write it with numpy.savez", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("feeds %s: %w", path, err)
 	}
@@ -73,7 +78,7 @@ func ReadNPZ(path string) (map[string]Tensor, error) {
 		}
 		t, err := readEntry(f)
 		if errors.Is(err, errNotNumeric) {
-			continue
+			t, err = Tensor{}, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("feeds %s: key %q: %w", path, key, err)
@@ -145,7 +150,7 @@ func decodeNPY(r io.Reader, size int64) (Tensor, error) {
 func readHeader(r io.Reader) (string, int64, error) {
 	var head [8]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil || string(head[:6]) != npyMagic {
-		return "", 0, errors.New("not a numpy array")
+		return "", 0, errors.New("no .npy file: write it with numpy.save")
 	}
 	width := 2
 	if head[6] >= 2 {

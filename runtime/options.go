@@ -37,6 +37,8 @@ type Options struct {
 
 	Trace   bool // record every allocation of each step
 	Profile bool // measure every node: Session.Profile
+	// ProfileAside measures every node of MeasureArena's step: Session.Aside.
+	ProfileAside bool
 	// MemPattern turns ONNX Runtime's memory pattern on.
 	MemPattern bool
 	// Disabled names optimizers of ONNX Runtime that are left out; Config adds

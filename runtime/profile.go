@@ -29,6 +29,10 @@ type ByteShare struct {
 // Profile ends the profile of a session that was opened with Profile.
 func (s *Session) Profile() (*ort.Profile, error) { return s.ort.EndProfiling() }
 
+// Aside is the profile of the step that MeasureArena ran, nil without
+// Options.ProfileAside.
+func (s *Session) Aside() *ort.Profile { return s.aside }
+
 // Top returns the n nodes that took most time over all runs, and the n whose
 // outputs are largest. Shares are of all nodes' sum.
 func Top(p *ort.Profile, n int) ([]TimeShare, []ByteShare) {

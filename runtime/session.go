@@ -39,7 +39,8 @@ type Session struct {
 	scaler  *Scaler
 	copiers copiers
 	profile string // folder of the profile, if any
-	owned   bool   // the model is closed with the session
+	aside   *ort.Profile
+	owned   bool // the model is closed with the session
 	dims    map[string]int64
 }
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"runtime/debug"
 	"runtime/pprof"
 	"strings"
@@ -55,16 +56,19 @@ func commands(e *env) []*cli.Command {
 // newApp builds the command-line interface over e.
 func newApp(e *env) *cli.App {
 	usage := func(c *cli.Context, err error, _ bool) error {
-		return fmt.Errorf("%w; see remat %s --help", err, strings.TrimPrefix(c.Command.HelpName, "remat "))
+		return fmt.Errorf("%s; see remat %s --help", plainUsage(err), strings.TrimPrefix(c.Command.HelpName, "remat "))
 	}
+	cli.FlagStringer = flagHelp
 	app := &cli.App{
 		After: func(*cli.Context) error { return e.stopProfile() },
 		Name:  "remat", Usage: "rewrite ONNX training graphs so that training fits",
 		HideVersion: false, Version: version,
 		Writer: e.stdout, ErrWriter: io.Discard,
-		Flags:                     globalFlags(),
-		Commands:                  commands(e),
-		OnUsageError:              func(_ *cli.Context, err error, _ bool) error { return fmt.Errorf("%w; see remat --help", err) },
+		Flags:    globalFlags(),
+		Commands: commands(e),
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return fmt.Errorf("%s; see remat --help", plainUsage(err))
+		},
 		ExitErrHandler:            func(*cli.Context, error) {},
 		DisableSliceFlagSeparator: true,
 		HideHelpCommand:           true,
@@ -88,9 +92,41 @@ func newApp(e *env) *cli.App {
 	return app
 }
 
+var (
+	unknownFlag = regexp.MustCompile(`^flag provided but not defined: -(.*)$`)
+	badValue    = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-([^:]*): (.*)$`)
+)
+
+// plainUsage says in our words what the flag parser found wrong.
+func plainUsage(err error) string {
+	text := err.Error()
+	if m := unknownFlag.FindStringSubmatch(text); m != nil {
+		return "no flag " + dashes(m[1])
+	}
+	m := badValue.FindStringSubmatch(text)
+	switch {
+	case m == nil:
+		return text
+	case strings.Contains(m[3], "out of range"):
+		return dashes(m[2]) + " " + m[1] + ": is out of range"
+	case strings.Contains(m[3], "ParseBool"), strings.Contains(text, "boolean"):
+		return dashes(m[2]) + " " + m[1] + ": is on or off: write it alone, or =true or =false behind it"
+	}
+	return dashes(m[2]) + " " + m[1] + ": is no number that it takes"
+}
+
+// dashes writes a flag as the help does.
+func dashes(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
 // run is main without the process: it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	e := newEnv(ctx, stdout, stderr)
+	e.typed = commandLine(args)
 	defer e.close()
 	defer context.AfterFunc(ctx, e.abandon)()
 	defer func() {
@@ -111,6 +147,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 		err = app.RunContext(ctx, append([]string{"remat"}, sorted...))
 	}
 	return e.exitCode(err)
+}
+
+// commandLine is what was typed, for a shell.
+func commandLine(args []string) string {
+	words := []string{"remat"}
+	for _, a := range args {
+		if a == "" || strings.ContainsAny(a, " \t\n'\"\\$&|;<>()*?[]#~`!{}") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		words = append(words, a)
+	}
+	return strings.Join(words, " ")
 }
 
 // startProfile begins to record where the processor's time goes, if -d cpu asks
@@ -158,6 +206,9 @@ func (e *env) abandon() {
 
 // exitCode reports an error on stderr, on one line, and returns its code.
 func (e *env) exitCode(err error) int {
+	if err == nil && e.out.err != nil { // a document may be lost, though the work was done
+		err = fmt.Errorf("cannot write to stdout: %w", e.out.err)
+	}
 	if e.ctx.Err() != nil {
 		fmt.Fprintln(e.stderr, "remat: interrupted")
 		return exitInterrupted

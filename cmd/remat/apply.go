@@ -20,7 +20,7 @@ func applyCommand(e *env) *cli.Command {
 			"Example: remat apply state.safetensors gpt2.onnx -o trained.onnx",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "writes the model to `OUT.onnx`"},
-			&cli.StringFlag{Name: "names", Usage: "`MAP.json` from the model's parameter names to those of STATE, as given to grad"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: an object from the model's parameter names to those of STATE, as given to grad"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 2 {

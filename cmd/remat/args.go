@@ -7,10 +7,15 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 )
+
+// namesFile lists the flags that say where to write, for whom an empty word, as an
+// unset variable of a shell, would mean nowhere.
+var namesFile = map[string]bool{"o": true, "out": true, "save": true, "trace": true, "html": true, "png": true}
 
 // sortArgs returns args in the order in which urfave/cli understands them.
 func sortArgs(app *cli.App, args []string) ([]string, error) {
@@ -18,6 +23,7 @@ func sortArgs(app *cli.App, args []string) ([]string, error) {
 	var front, own, rest []string
 	var command *cli.Command
 	local := map[string]bool{}
+	help := false // remat help, remat help COMMAND
 	for i := 0; i < len(args); i++ {
 		word := args[i]
 		if word == "--" {
@@ -26,6 +32,10 @@ func sortArgs(app *cli.App, args []string) ([]string, error) {
 		}
 		if !strings.HasPrefix(word, "-") || word == "-" {
 			if command == nil {
+				if word == "help" && !help {
+					help = true
+					continue
+				}
 				if command = app.Command(word); command == nil {
 					return nil, fmt.Errorf("no command %q; see remat --help", word)
 				}
@@ -35,7 +45,7 @@ func sortArgs(app *cli.App, args []string) ([]string, error) {
 			rest = append(rest, word)
 			continue
 		}
-		name, _, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		name, value, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
 		target := &own
 		takesValue, known := local[name]
 		if !known {
@@ -43,13 +53,20 @@ func sortArgs(app *cli.App, args []string) ([]string, error) {
 				target = &front
 			}
 		}
+		if !known && command == nil {
+			return nil, fmt.Errorf("no flag %s before a command; see remat --help", dashes(name))
+		}
 		*target = append(*target, word)
 		if known && takesValue && !hasValue {
 			if i+1 >= len(args) {
 				return nil, fmt.Errorf("flag %s needs a value", word)
 			}
 			i++
-			*target = append(*target, args[i])
+			value = args[i]
+			*target = append(*target, value)
+		}
+		if known && takesValue && namesFile[name] && value == "" {
+			return nil, fmt.Errorf("%s is empty: name a file, or leave it out", strings.TrimSuffix(word, "="))
 		}
 	}
 	out := front
@@ -57,6 +74,12 @@ func sortArgs(app *cli.App, args []string) ([]string, error) {
 		out = append(out, command.Name)
 	}
 	out = append(out, own...)
+	if help {
+		out = append(out, "--help")
+	}
+	if slices.ContainsFunc(out, func(w string) bool { return w == "--help" || w == "-h" }) {
+		return out, nil
+	}
 	if len(rest) > 0 {
 		out = append(append(out, "--"), rest...)
 	}

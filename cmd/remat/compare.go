@@ -46,6 +46,7 @@ func compareCommand(e *env) *cli.Command {
 			if err := canWrite(filesOf(c.Args().Slice()...), o.html, o.png); err != nil {
 				return err
 			}
+			feeds.ProfileAside = o.html != ""
 			if !c.IsSet("steps") {
 				o.steps = 0
 			}
@@ -83,9 +84,8 @@ type compareOptions struct {
 	labels    []string
 	// parts says in how many micro-batches a step of each graph takes what the
 	// first one is fed.
-	parts   []int
-	title   string
-	command string
+	parts []int
+	title string
 }
 
 // compareModels opens every graph, runs the steps interleaved after one step
@@ -324,10 +324,7 @@ func within(d report.Difference, tolerance float64) report.Difference {
 // writeComparison prints the document and writes the pictures.
 func writeComparison(e *env, doc *report.Compare, o compareOptions) error {
 	if o.html != "" {
-		page := &report.Page{Title: o.title, Command: o.command, Facts: machineFacts(e), Compare: doc}
-		if page.Command == "" {
-			page.Command = "remat compare"
-		}
+		page := &report.Page{Title: o.title, Command: e.typed, Facts: machineFacts(e), Compare: doc}
 		if page.Title == "" {
 			page.Title = "Comparison"
 		}

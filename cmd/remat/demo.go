@@ -76,21 +76,21 @@ func demoCommand(e *env) *cli.Command {
 			"Example: remat demo --model gpt2-tiny --seq 64 -o demo",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Value: "remat-demo", Usage: "the `FOLDER` to write to"},
-			&cli.StringFlag{Name: "model", Value: "gpt2", Usage: "`NAME` of a model of the zoo"},
-			&cli.Int64Flag{Name: "layers", Usage: "`N` layers; default: the model's own"},
-			&cli.Int64Flag{Name: "seq", Usage: "`N` tokens; default 512 for GPT-2, else the model's own"},
-			&cli.Int64Flag{Name: "batch", Value: 1, Usage: "`N` samples"},
+			&cli.StringFlag{Name: "model", Value: "gpt2", Usage: "a model of the zoo, `NAME`"},
+			&cli.Int64Flag{Name: "layers", Usage: "layers, `N`; left out, the model's own"},
+			&cli.Int64Flag{Name: "seq", Usage: "tokens, `N`; left out, 512 for GPT-2, else the model's own"},
+			&cli.Int64Flag{Name: "batch", Value: 1, Usage: "samples, `N`"},
 			&cli.StringFlag{Name: "weights", Usage: "values for the weights, `F.safetensors`"},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
-			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE`"},
+			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE` as 2GiB or 60%"},
 			&cli.StringFlag{Name: "optimizer", Value: string(demoOptimizer), Usage: "`none|sgd|adamw`: the update in the graph; none returns the gradients"},
-			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; default: as many as are quick"},
+			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; left out, as many as are quick"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
 				return fmt.Errorf("remat demo: want one model file at most, got %d arguments; see remat demo --help", c.Args().Len())
 			}
-			if c.Int("steps") < 0 {
+			if c.Int("steps") < 0 || c.IsSet("steps") && c.Int("steps") == 0 {
 				return fmt.Errorf("--steps %d: want at least 1", c.Int("steps"))
 			}
 			o, err := readDemoOptions(c)
@@ -142,7 +142,7 @@ func demo(e *env, o demoOptions) error {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return fmt.Errorf("%s: cannot be made: %w", o.dir, err)
 	}
-	feeds := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Seed: o.seed}
+	feeds := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Seed: o.seed, ProfileAside: true}
 	forward := o.file
 	if forward == "" {
 		forward = filepath.Join(o.dir, o.model+".onnx")
@@ -186,7 +186,7 @@ func isTraining(e *env, path string) (bool, error) {
 		return false, err
 	}
 	defer m.Close()
-	roles := foundOrNone(m, nil)
+	roles, _ := foundOrNone(m, nil)
 	return len(roles.Grad)+len(roles.New) > 0, nil
 }
 
@@ -351,7 +351,7 @@ func predictNative(e *env, train string, o planOptions, emulated *planned) error
 func demoCompare(e *env, o demoOptions, variants []demoVariant, feeds remat.Options) error {
 	var paths []string
 	co := compareOptions{
-		steps: o.steps, pace: demoPace, title: "remat demo: " + o.model, command: "remat demo",
+		steps: o.steps, pace: demoPace, title: "remat demo: " + o.model,
 		html: filepath.Join(o.dir, "report.html"), png: filepath.Join(o.dir, "report.png"),
 	}
 	if o.file != "" {

@@ -28,6 +28,7 @@ const version = "0.1.0"
 type env struct {
 	ctx            context.Context
 	stdout, stderr io.Writer
+	out            *keeper // what stdout is
 
 	ort      string
 	provider string
@@ -42,12 +43,29 @@ type env struct {
 	dumped   int      // graphs that -d dump has written
 	closers  []func()
 	loaded   *remat.Engine
+	typed    string    // the command line
+	archives []archive // of --feeds
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 }
 
 func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
-	return &env{ctx: ctx, stdout: stdout, stderr: stderr, provider: "auto", opt: 1}
+	out := &keeper{to: stdout}
+	return &env{ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
+}
+
+// A keeper passes on what is written, and keeps the first error.
+type keeper struct {
+	to  io.Writer
+	err error
+}
+
+func (k *keeper) Write(p []byte) (int, error) {
+	n, err := k.to.Write(p)
+	if k.err == nil && err != nil {
+		k.err = err
+	}
+	return n, err
 }
 
 func (e *env) close() {
@@ -68,15 +86,18 @@ func globalFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "ort", EnvVars: []string{"REMAT_ORT"}, Usage: "ONNX Runtime library `PATH`; else the one that set-up installed"},
 		&cli.StringFlag{Name: "provider", Value: "auto", Usage: "`auto|cpu|cuda`: where to run; auto takes CUDA when it works"},
-		&cli.IntFlag{Name: "device", Usage: "GPU `N`"},
+		&cli.IntFlag{Name: "device", Usage: "number of the GPU, `N`"},
 		&cli.IntFlag{Name: "threads", Usage: "threads of one operator, `N`; 0: as many as there are cores"},
 		&cli.IntFlag{Name: "opt", Value: 1, Usage: "ONNX Runtime's optimization level, `0|1|99`"},
-		&cli.StringSliceFlag{Name: "dim", Usage: "fixes symbolic dimensions, `batch=2,seq=128`"},
+		&cli.StringSliceFlag{Name: "dim", Usage: "`NAME=N,…`: fixes symbolic dimensions, as in batch=2,seq=128"},
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON document on stdout"},
 		&cli.BoolFlag{Name: "quiet", Usage: "no progress"},
 		&cli.StringSliceFlag{Name: "d", Usage: "debug switches, `KEY[=VAL],…`; -d help lists them"},
 	}
 }
+
+// mostThreads of one operator: ONNX Runtime starts them all when a session is made.
+const mostThreads = 1024
 
 // readGlobals reads the global options, before any command runs.
 func (e *env) readGlobals(c *cli.Context) error {
@@ -95,6 +116,9 @@ func (e *env) readGlobals(c *cli.Context) error {
 	if e.threads < 0 || e.device < 0 {
 		return fmt.Errorf("--threads and --device: want no negative number")
 	}
+	if most := max(mostThreads, runtime.NumCPU()); e.threads > most {
+		return fmt.Errorf("--threads %d: want at most %d", e.threads, most)
+	}
 	if e.threads == 0 { // predictions are for the threads that a run here has
 		e.threads = runtime.NumCPU()
 	}
@@ -109,9 +133,13 @@ func parseDims(lists []string) (map[string]int64, error) {
 	dims := map[string]int64{}
 	for _, part := range splitList(lists) {
 		name, value, ok := strings.Cut(part, "=")
+		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 		n, err := strconv.ParseInt(value, 10, 64)
 		if !ok || name == "" || err != nil || n < 1 || n > 1<<40 {
 			return nil, fmt.Errorf("--dim %q: want NAME=SIZE, for example batch=2", part)
+		}
+		if other, twice := dims[name]; twice && other != n {
+			return nil, fmt.Errorf("--dim %s: is given twice, as %d and as %d", name, other, n)
 		}
 		dims[name] = n
 	}
@@ -190,6 +218,9 @@ func isTerminal(w io.Writer) bool {
 func argument(c *cli.Context, what string) (string, error) {
 	if c.Args().Len() != 1 {
 		return "", fmt.Errorf("remat %s: want one %s, got %d arguments; see remat %s --help", c.Command.Name, what, c.Args().Len(), c.Command.Name)
+	}
+	if c.Args().First() == "" {
+		return "", fmt.Errorf("remat %s: the %s has an empty name", c.Command.Name, what)
 	}
 	return c.Args().First(), nil
 }

@@ -5,8 +5,10 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -23,9 +25,9 @@ import (
 // feedFlags are the flags that say what goes in.
 func feedFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "feeds", Usage: "values by input name, `F.npz`: keys NAME, in:NAME or param:NAME"},
-		&cli.StringSliceFlag{Name: "feed", Usage: "one value, `NAME=F.npy`; may be repeated"},
-		&cli.StringFlag{Name: "data", Usage: "values by input name, `F.npz`, whose leading axis is the step"},
+		&cli.StringSliceFlag{Name: "feeds", Usage: "`F.npz`: values of inputs; a key is NAME, in:NAME or param:NAME"},
+		&cli.StringSliceFlag{Name: "feed", Usage: "`NAME=F.npy`: the value of one input"},
+		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name, whose leading axis is the step"},
 		&cli.Uint64Flag{Name: "seed", Usage: "seed of what is left unfed, `N`"},
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
 		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first scale of the loss, `X`, where the graph has one"},
@@ -33,7 +35,7 @@ func feedFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after many good steps, `X`"},
 		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "how many good steps in a row those are, `N`; -1: never"},
 		&cli.IntFlag{Name: "steps", Value: 1, Usage: "number of steps, `N`"},
-		&cli.StringFlag{Name: "roles", Usage: "`F.json` with loss, grad and new, instead of what is found"},
+		&cli.StringFlag{Name: "roles", Usage: "`F.json`: loss, grad and new by name, instead of what is found"},
 	}
 }
 
@@ -47,6 +49,9 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	if s := o.Scaling; !(s.Backoff > 0 && s.Backoff <= 1) || !(s.Growth >= 1) || !(o.LossScale >= 0) || math.IsInf(o.LossScale, 0) || math.IsInf(s.Growth, 0) {
 		return o, fmt.Errorf("--loss-scale %v, -backoff %v, -growth %v: want a positive scale, a backoff of at most 1 and a growth of at least 1", o.LossScale, s.Backoff, s.Growth)
 	}
+	if math.IsNaN(o.LR) || math.IsInf(o.LR, 0) {
+		return o, fmt.Errorf("--lr %v: want a finite number", o.LR)
+	}
 	if c.Int("steps") < 1 {
 		return o, fmt.Errorf("--steps %d: want at least 1", c.Int("steps"))
 	}
@@ -55,6 +60,7 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 		if err != nil {
 			return o, err
 		}
+		e.archives = append(e.archives, archive{path, slices.Collect(maps.Keys(values))})
 		if o.Feeds == nil {
 			o.Feeds = map[string]remat.Tensor{}
 		}
@@ -91,6 +97,31 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	return o, nil
 }
 
+// An archive is a file of --feeds by the keys that it has.
+type archive struct {
+	path string
+	keys []string
+}
+
+// warnUnread says once of an archive that it feeds a model nothing: other keys are
+// ignored, but whoever names a file means some of it.
+func (e *env) warnUnread(model string, m *onnx.Model) {
+	for i, a := range e.archives {
+		read := slices.ContainsFunc(a.keys, func(key string) bool {
+			for _, prefix := range []string{"in:", "param:"} {
+				if v := m.Graph.Value(strings.TrimPrefix(key, prefix)); v != nil && v.IsInput() {
+					return true
+				}
+			}
+			return false
+		})
+		if !read && a.path != "" {
+			fmt.Fprintf(e.stderr, "remat: %s: none of its keys is an input of %s, so it feeds nothing\n", a.path, filepath.Base(model))
+			e.archives[i].path = ""
+		}
+	}
+}
+
 // A subject is one graph that is being run.
 type subject struct {
 	path    string
@@ -98,6 +129,8 @@ type subject struct {
 	roles   analysis.Roles
 	run     *report.Run
 	trace   []ort.Event
+	// layers names the layer of each node of the predicted step.
+	layers map[string]string
 	// arena is the setup that suits the predicted step, nil without one.
 	arena *ortmodel.ArenaSetup
 	// visit, if any, sees the outputs of the first step while they last.
@@ -117,7 +150,10 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		return nil, err
 	}
 	defer m.Close()
-	s := &subject{path: path, roles: foundOrNone(m, o.Roles)}
+	e.warnUnread(path, m)
+	s := &subject{path: path}
+	var found *analysis.Analysis
+	s.roles, found = foundOrNone(m, o.Roles)
 	if o.Roles == nil {
 		o.Roles = &remat.Roles{Loss: s.roles.Loss, Grad: s.roles.Grad, New: s.roles.New}
 	}
@@ -132,27 +168,29 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		s.run.Precision = report.Text(p.String())
 	}
 	if s.session.Provider == ort.CPU {
-		s.predict(e, m, o)
+		s.predict(e, m, o, found)
 	}
 	return s, nil
 }
 
-// foundOrNone are the roles of a graph as far as they can be found; a plain
-// forward graph has none but perhaps a loss.
-func foundOrNone(m *onnx.Model, given *remat.Roles) analysis.Roles {
-	if given != nil {
-		return analysis.Roles{Loss: given.Loss, Grad: given.Grad, New: given.New}
-	}
+// foundOrNone are the roles of a graph as far as they can be found, or as given,
+// and the graph's analysis, nil where it has none; a plain forward graph has no
+// role but perhaps a loss.
+func foundOrNone(m *onnx.Model, given *remat.Roles) (analysis.Roles, *analysis.Analysis) {
+	var roles analysis.Roles
 	a, err := analysis.Analyze(m, analysis.Options{})
-	if err != nil {
-		return analysis.Roles{}
+	if err == nil {
+		roles = a.Roles
 	}
-	return a.Roles
+	if given != nil {
+		roles = analysis.Roles{Loss: given.Loss, Grad: given.Grad, New: given.New}
+	}
+	return roles, a
 }
 
 // predict fills in what was predicted; a graph that cannot be predicted runs
 // all the same, and its predictions stay null.
-func (s *subject) predict(e *env, m *onnx.Model, o remat.Options) {
+func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.Analysis) {
 	bound := []string{}
 	for _, in := range s.session.Updated() {
 		if s.session.InPlace(in) {
@@ -169,7 +207,15 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options) {
 	s.run.Memory.PredictedSessionBytes = &session
 	arena := p.Arena()
 	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
-	s.run.SetTimeline(flow.Timeline(p, nil))
+	layer := func(*onnx.Node) string { return "" }
+	if a != nil {
+		layer = flow.LayerNames(a)
+	}
+	s.run.SetTimeline(flow.Timeline(p, layer))
+	s.layers = map[string]string{}
+	for _, n := range p.Nodes {
+		s.layers[n.Label()] = layer(n)
+	}
 }
 
 // step runs one step and records it. A step in parts is the run of all of them:
@@ -227,6 +273,9 @@ func (s *subject) finish(e *env, complete bool) error {
 			return err
 		}
 	}
+	if p := s.session.Aside(); p != nil {
+		s.top(p)
+	}
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
@@ -256,7 +305,7 @@ func (s *subject) measureAside(e *env) (counted bool, err error) {
 	return true, s.session.MeasureArena(e.ctx, s.arena, false)
 }
 
-// profile fills the tables of the most expensive operators.
+// profile fills in the times of all nodes, and the most expensive operators.
 func (s *subject) profile() error {
 	p, err := s.session.Profile()
 	if err != nil {
@@ -266,14 +315,19 @@ func (s *subject) profile() error {
 	for _, n := range p.Nodes {
 		s.run.NodeSeconds[n.Node] += n.Duration.Seconds()
 	}
+	s.top(p)
+	return nil
+}
+
+// top fills the tables of the most expensive operators.
+func (s *subject) top(p *ort.Profile) {
 	times, sizes := remat.Top(p, 10)
 	for _, t := range times {
-		s.run.TopTime = append(s.run.TopTime, report.OpTime{Node: t.Node, Op: t.Op, Seconds: t.Seconds, Share: t.Share})
+		s.run.TopTime = append(s.run.TopTime, report.OpTime{Node: t.Node, Op: t.Op, Layer: report.Text(s.layers[t.Node]), Seconds: t.Seconds, Share: t.Share})
 	}
 	for _, t := range sizes {
-		s.run.TopMemory = append(s.run.TopMemory, report.OpMemory{Node: t.Node, Op: t.Op, Bytes: t.Bytes, Share: t.Share})
+		s.run.TopMemory = append(s.run.TopMemory, report.OpMemory{Node: t.Node, Op: t.Op, Layer: report.Text(s.layers[t.Node]), Bytes: t.Bytes, Share: t.Share})
 	}
-	return nil
 }
 
 func (s *subject) close() {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/onnx-remat/remat/cmd/internal/flow"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -27,10 +29,10 @@ func gradCommand(e *env) *cli.Command {
 			"Example: remat grad gpt2.onnx -o train.onnx --optimizer adamw",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "writes the training graph to `TRAIN.onnx`"},
-			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
-			&cli.StringSliceFlag{Name: "params", Usage: "train only what matches `GLOB,…`"},
-			&cli.StringSliceFlag{Name: "frozen", Usage: "do not train what matches `GLOB,…`"},
-			&cli.StringFlag{Name: "names", Usage: "`MAP.json` from the exporter's parameter names to yours"},
+			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; left out, the only scalar float output"},
+			&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
+			&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: an object from the exporter's parameter names to yours"},
 			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be written"},
 		}, optimizerFlags()...),
 		Action: func(c *cli.Context) error {
@@ -117,13 +119,16 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := renameInitializers(m.Graph, o.names); err != nil {
 		return fail(err)
 	}
-	forward := len(m.Graph.Nodes)
+	if err := notTraining(m); err != nil {
+		return fail(err)
+	}
+	forward, folded := len(m.Graph.Nodes), foldedParameters(m)
 	weights, weightsErr := beside(out, m, path)
 	res, err := grad.Differentiate(m, o.grad)
 	if err != nil {
 		return fail(err)
 	}
-	if err := needDecisions(res, o); err != nil {
+	if err := needDecisions(res, o, folded); err != nil {
 		return fail(err)
 	}
 	if err := addOptimizer(m, res, o); err != nil {
@@ -192,18 +197,63 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 	return nil
 }
 
+// notTraining refuses a graph that says of itself that it trains.
+func notTraining(m *onnx.Model) error {
+	var roles analysis.Roles
+	if text, ok := m.Metadata(analysis.RolesKey); ok && json.Unmarshal([]byte(text), &roles) == nil && len(roles.Grad)+len(roles.New) > 0 {
+		return errors.New("is a training graph already: give it to remat plan or remat rewrite, or derive from the forward model")
+	}
+	return nil
+}
+
 // An unclearError asks whether initializers are weights that an optimizer may
 // change.
-type unclearError struct{ names []string }
+type unclearError struct {
+	names []string
+	// folded says of what parameters an exporter made one of them ahead.
+	folded map[string]string
+}
 
 func (e *unclearError) Error() string {
-	return fmt.Sprintf("%d initializers are used only elementwise and may be masks or tables (%s): say with --params or --frozen whether to train them",
-		len(e.names), strings.Join(e.names[:min(3, len(e.names))], ", "))
+	names, folded := slices.Clone(e.names[:min(3, len(e.names))]), false
+	for i, name := range names {
+		if from := e.folded[name]; from != "" {
+			names[i], folded = name+", folded from "+from, true
+		}
+	}
+	text := fmt.Sprintf("used only elementwise, perhaps masks or tables: %s: say with --params or --frozen whether to train them",
+		strings.Join(names, "; "))
+	if folded {
+		text += ", or export with optimize=False, which leaves parameters whole"
+	}
+	return text
+}
+
+// foldedParameters says which parameters PyTorch's exporter computed an
+// initializer from: it notes the names of all values that went in, of which those
+// of parameters hold a point.
+func foldedParameters(m *onnx.Model) map[string]string {
+	folded := map[string]string{}
+	for _, v := range m.Graph.Proto.GetValueInfo() {
+		for _, note := range v.GetMetadataProps() {
+			if !strings.HasSuffix(note.GetKey(), ".folded_from") {
+				continue
+			}
+			var names []string
+			for _, name := range strings.Split(strings.Trim(note.GetValue(), "[]"), ",") {
+				if name = strings.Trim(strings.TrimSpace(name), "'\""); strings.Contains(name, ".") {
+					names = append(names, name)
+				}
+			}
+			folded[v.GetName()] = strings.Join(names, " and ")
+		}
+	}
+	return folded
 }
 
 // needDecisions asks for an explicit choice where an optimizer would change
 // something that may be no weight.
-func needDecisions(res *grad.Result, o gradOptions) error {
+func needDecisions(res *grad.Result, o gradOptions, folded map[string]string) error {
 	if o.optimizer.kind == "none" || len(o.grad.Params) > 0 || len(o.grad.Frozen) > 0 {
 		return nil
 	}
@@ -214,7 +264,7 @@ func needDecisions(res *grad.Result, o gradOptions) error {
 		}
 	}
 	if len(unclear) > 0 {
-		return &unclearError{unclear}
+		return &unclearError{unclear, folded}
 	}
 	return nil
 }

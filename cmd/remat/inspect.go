@@ -118,7 +118,7 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 	}
 	d := describe(m, path, a)
 	if memory {
-		if err := inspectMemory(e, m, a.Roles, d, png); err != nil {
+		if err := inspectMemory(e, m, a, d, png); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -224,7 +224,7 @@ func inputOf(pairs map[string]string, output string) string {
 
 // inspectMemory predicts the step. Without ONNX Runtime at hand it predicts
 // the file as it stands, at optimization level 0.
-func inspectMemory(e *env, m *onnx.Model, roles analysis.Roles, d *inspection, png string) error {
+func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, png string) error {
 	engine, err := e.engine()
 	if err != nil {
 		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
@@ -233,11 +233,11 @@ func inspectMemory(e *env, m *onnx.Model, roles analysis.Roles, d *inspection, p
 		engine = nil
 	}
 	var p *predict.Prediction
-	p, err = flow.Predict(engine, m, roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
+	p, err = flow.Predict(engine, m, a.Roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
 	if err != nil {
 		return err
 	}
-	t := flow.Timeline(p, nil)
+	t := flow.Timeline(p, flow.LayerNames(a))
 	d.Memory = &memoryInfo{
 		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Peak: t.Peak(), Phases: t.Phases(),

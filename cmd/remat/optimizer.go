@@ -24,17 +24,20 @@ func optimizerFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "optimizer", Value: "none", Usage: "`none|sgd|adamw`: put the update into the graph"},
 		&cli.Float64Flag{Name: "momentum", Usage: "momentum of sgd, `X`"},
-		&cli.Float64Flag{Name: "weight-decay", Usage: "`X`; default as PyTorch: 0 for sgd, 0.01 for adamw"},
-		&cli.Float64Flag{Name: "beta1", Usage: "`X` of adamw, default 0.9"},
-		&cli.Float64Flag{Name: "beta2", Usage: "`X` of adamw, default 0.999"},
-		&cli.Float64Flag{Name: "eps", Usage: "`X` of adamw, default 1e-8"},
-		&cli.StringSliceFlag{Name: "no-decay", Usage: "no weight decay for what matches `GLOB,…`; the word vectors is all of rank below 2"},
-		&cli.Float64Flag{Name: "clip-norm", Usage: "clip the norm of the gradients to `X`"},
+		&cli.Float64Flag{Name: "weight-decay", Usage: "`X`: decay of the weights; left out, as PyTorch: 0 for sgd, 0.01 for adamw"},
+		&cli.Float64Flag{Name: "beta1", Usage: "`X`: of adamw, how slowly the first moment moves; left out, 0.9"},
+		&cli.Float64Flag{Name: "beta2", Usage: "`X`: of adamw, how slowly the second moment moves; left out, 0.999"},
+		&cli.Float64Flag{Name: "eps", Usage: "`X`: of adamw, what is added to the root of the second moment; left out, 1e-8"},
+		&cli.StringSliceFlag{Name: "no-decay", Usage: "`GLOB,…`: no weight decay for parameters that match; the word vectors is all of rank below 2"},
+		&cli.Float64Flag{Name: "clip-norm", Usage: "`X`: clip the norm of the gradients to X"},
 		&cli.StringFlag{Name: "clip-by", Value: string(optim.ClipGlobal), Usage: "`global|parameter|previous`: the norm of all gradients, of each by itself, or of all in the step before; with the last two no gradient waits for the others"},
-		&cli.Int64Flag{Name: "accumulate", Usage: "update every `N` steps with the mean of their gradients"},
+		&cli.Int64Flag{Name: "accumulate", Usage: "`N`: update every N steps with the mean of their gradients"},
 		&cli.BoolFlag{Name: "keep-grads", Usage: "return the gradients too"},
 	}
 }
+
+// onlyOf are the flags that one optimizer alone reads.
+var onlyOf = map[string]optim.Kind{"momentum": optim.SGD, "beta1": optim.AdamW, "beta2": optim.AdamW, "eps": optim.AdamW}
 
 // readOptimizer reads the flags of the optimizer that grad puts into the graph.
 func readOptimizer(c *cli.Context) (optimizerOptions, error) {
@@ -53,6 +56,9 @@ func readOptimizer(c *cli.Context) (optimizerOptions, error) {
 		if c.IsSet(f.name) {
 			if kind == optim.None {
 				return o, fmt.Errorf("--%s needs --optimizer sgd or adamw", f.name)
+			}
+			if only := onlyOf[f.name]; only != "" && only != kind {
+				return o, fmt.Errorf("--%s is of --optimizer %s", f.name, only)
 			}
 			*f.to = c.Float64(f.name)
 		}

@@ -80,7 +80,7 @@ func readPlanFile(path string) (planSource, []byte, error) {
 	}
 	var parts map[string]json.RawMessage
 	if err := json.Unmarshal(data, &parts); err != nil {
-		return src, nil, fmt.Errorf("%s: not a plan: %w", path, err)
+		return src, nil, fmt.Errorf("%s: not a plan (%w): remat plan -o writes one", path, err)
 	}
 	if raw, ok := parts[sourceKey]; ok {
 		if err := json.Unmarshal(raw, &src); err != nil {
@@ -157,7 +157,7 @@ func (s planSource) askAgain(o *planOptions, body []byte, other []string) (rewri
 		Schedule []json.RawMessage `json:"schedule"`
 	}
 	if err := json.Unmarshal(body, &plan); err != nil {
-		return rewrite.Report{}, fmt.Errorf("%s: not a plan: %w", o.file, err)
+		return rewrite.Report{}, fmt.Errorf("%s: not a plan (%w): remat plan -o writes one", o.file, err)
 	}
 	if _, _, err := planner.Find(plan.Strategy); err != nil || plan.Schedule == nil {
 		return rewrite.Report{}, fmt.Errorf("%s: lists values for a graph prepared in another way: leave out %s, or plan again with it", o.file, strings.Join(other, " and "))
@@ -187,7 +187,7 @@ func explainCommand(e *env) *cli.Command {
 		Description: "The graph is the one that the plan was made from, unless --graph names it.\n\n" +
 			"Example: remat explain plan.json",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "graph", Usage: "the `TRAIN.onnx` that the plan is for"},
+			&cli.StringFlag{Name: "graph", Usage: "`TRAIN.onnx`: the graph that the plan is for, where it was moved"},
 		},
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "plan file")

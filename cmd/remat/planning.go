@@ -42,17 +42,17 @@ type planOptions struct {
 
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
-		&cli.StringFlag{Name: "strategy", Usage: "`none|sqrt|every=K|segments=K|layers=GLOB|full|selective|optimal`; default sqrt, with a budget optimal"},
+		&cli.StringFlag{Name: "strategy", Usage: "`S`: none|sqrt|every=K|segments=K|layers=GLOB|full|selective|optimal; default sqrt, with a budget optimal"},
 		&cli.StringFlag{Name: "budget", Usage: "bound on the written file's predicted live peak, `2GiB|50%`"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and what the arena reserves, all told, `8GiB|60%`"},
-		&cli.StringFlag{Name: "costs", Usage: "measured times, `PROFILE.json` of run --profile --json"},
-		&cli.StringFlag{Name: "roles", Usage: "`F.json` with loss, grad and new, instead of what is found"},
+		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: times that run --profile --json measured, instead of FLOPs"},
+		&cli.StringFlag{Name: "roles", Usage: "`F.json`: loss, grad and new by name, instead of what is found"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
 		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; left out, optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and the like in N parts, never whole; left out, optimal chooses"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "say which parameters are updated as soon as their gradient is there, and why others are not"},
 		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices, gradients included; left out, optimal chooses"},
-		&cli.StringSliceFlag{Name: "drop-output", Usage: "take outputs that match `GLOB` off the graph"},
+		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: take outputs that match off the graph"},
 	}...)
 }
 

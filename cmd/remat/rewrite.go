@@ -23,7 +23,7 @@ func rewriteCommand(e *env) *cli.Command {
 			"Example: remat rewrite train.onnx --strategy full -o small.onnx",
 		Flags: append(planFlags(),
 			&cli.StringFlag{Name: "o", Usage: "writes the graph to `OUT.onnx`"},
-			&cli.StringFlag{Name: "plan", Usage: "the `plan.json` to follow"},
+			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: the plan to follow, instead of --strategy"},
 		),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "training graph")

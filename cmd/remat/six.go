@@ -58,6 +58,9 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 		return strings.TrimSuffix(forward, filepath.Ext(forward)) + "." + suffix + ".onnx"
 	}
 	micro, parts, undivided := name("micro-batch"), microBatches, ""
+	if err := isForward(forward); err != nil {
+		return nil, err
+	}
 	dims, err := writeMicroBatch(e, forward, micro, feeds)
 	var batch *rewrite.BatchError
 	switch {
@@ -103,6 +106,19 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 		s.paths, s.labels, s.parts = append(s.paths, out), append(s.labels, label), append(s.parts, n)
 	}
 	return s, nil
+}
+
+// isForward refuses a training graph, before anything is written or said of it.
+func isForward(path string) error {
+	m, err := onnx.Load(path)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := notTraining(m); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // writeMicroBatch writes the model for a quarter of the batch, and returns the

@@ -60,9 +60,13 @@
     return e;
   }
 
-  function swatch(c) {
+  // shapes are how a legend shows a mark that is no area or line.
+  var shapes = { diamond: "polygon(50% 0, 100% 50%, 50% 100%, 0 50%)", triangle: "polygon(50% 8%, 100% 92%, 0 92%)" };
+
+  function swatch(c, symbol) {
     var i = element("i");
     i.style.background = c;
+    if (shapes[symbol]) { i.style.borderRadius = 0; i.style.clipPath = shapes[symbol]; }
     return i;
   }
 
@@ -128,6 +132,7 @@
       var unit = chart.x === "name" ? chart.y : chart.x, t = tip(params[0].name || params[0].axisValue), total = 0, parts = 0;
       params.forEach(function (p) {
         var v = p.value;
+        if (p.seriesName === "figure") { return; }
         if (Array.isArray(v)) {
           if (p.seriesName === "boundary") { row(t.table, p.color, "boundary", ""); return; }
           v = chart.x === "name" ? v[1] : v[0];
@@ -179,6 +184,14 @@
     if (narrow && horizontal) { axis.splitNumber = 4; }
   }
 
+  // nameAxis writes what a horizontal axis measures under its middle.
+  function nameAxis(axis, name, gap) {
+    axis.name = name;
+    axis.nameLocation = "middle";
+    axis.nameGap = gap;
+    axis.nameTextStyle = { color: css("--soft"), fontSize: 11.5 };
+  }
+
   // pile adds each category to those below it. ECharts stacks only on category
   // axes; here time is a number. The lowest area is drawn last, on top.
   function pile(series, xs) {
@@ -210,6 +223,18 @@
     }
   }
 
+  // figureLabels write beside each bar how long it is, as far as all of it is shown.
+  function figureLabels(s, shown) {
+    s.silent = true;
+    s.symbol = "circle";
+    s.symbolSize = 1;
+    s.itemStyle = { color: "transparent" };
+    s.label = {
+      show: shown, position: "right", distance: 8, color: css("--ink"), fontSize: 11.5,
+      formatter: function (p) { return p.name; }
+    };
+  }
+
   // build makes the options for the present theme and width.
   function build(chart, narrow, hidden) {
     var o = JSON.parse(JSON.stringify(chart.option));
@@ -222,13 +247,18 @@
     o.grid = { left: 6, right: point ? (narrow ? 60 : 170) : 18, top: 26, bottom: 6, containLabel: true };
     each(o.xAxis, function (a) { styleAxis(a, chart.x, chart.max, narrow, true); });
     each(o.yAxis, function (a) { styleAxis(a, chart.y, chart.max, narrow, false); });
+    if (chart.xname) {
+      o.grid.bottom = 22;
+      each(o.xAxis, function (a) { nameAxis(a, chart.xname, 26); });
+      each(o.yAxis, function (a) { a.name = chart.yname; a.nameTextStyle = { color: css("--soft"), fontSize: 11.5, align: "center" }; a.nameGap = 12; });
+    }
     // The value axis carries the grid lines.
     if (chart.y === "name") {
       each(o.xAxis, function (a) { a.splitLine.show = true; });
       each(o.yAxis, function (a) {
         var font = a.axisLabel.fontSize + "px " + o.textStyle.fontFamily;
         a.axisLabel.width = nameWidth(a.data, font, a.axisLabel.width) + 4;
-        o.grid = { left: a.axisLabel.width + 14, right: 26, top: 10, bottom: 26, containLabel: false };
+        o.grid = { left: a.axisLabel.width + 14, right: chart.tip === "bar" ? 66 : 26, top: 10, bottom: 26, containLabel: false };
       });
     }
     if (chart.tip === "live") { pile(o.series, chart.live.x); }
@@ -239,6 +269,7 @@
         s.data.forEach(function (d) { if (d && d.itemStyle) { d.itemStyle.color = color(d.itemStyle.color); } });
       }
       if (s.barMaxWidth) { s.barMaxWidth = +s.barMaxWidth; }
+      if (s.name === "figure") { figureLabels(s, !Object.keys(hidden).some(function (k) { return hidden[k]; })); }
       if (s.type === "scatter") { scatterLabels(chart, s, narrow); }
       if (s.markPoint) {
         s.markPoint.silent = true;
@@ -266,12 +297,12 @@
   function legend(chart, hidden, redraw) {
     var box = document.getElementById("legend-" + chart.id), seen = Object.create(null);
     chart.option.series.forEach(function (s) {
-      if (!s.name || s.name === "peak" || s.name === "quartiles" || s.name === "median step" || seen[s.name]) { return; }
+      if (!s.name || s.name === "peak" || s.name === "quartiles" || s.name === "median step" || s.name === "figure" || seen[s.name]) { return; }
       seen[s.name] = true;
       var b = element("button");
       b.type = "button";
       b.setAttribute("aria-pressed", "true");
-      b.appendChild(swatch("var(" + s.color + ")"));
+      b.appendChild(swatch("var(" + s.color + ")", s.symbol));
       b.appendChild(document.createTextNode(s.name));
       b.addEventListener("click", function () {
         var on = b.getAttribute("aria-pressed") !== "true";

@@ -77,10 +77,15 @@ func newError(code Code, message string) *Error {
 	return &Error{Code: code, Message: message, Node: nodeIn(message)}
 }
 
+const function = `\bonnxruntime::[\w:~<>]+\((?:[^()]|\([^()]*\))*\)(?: const)?:? ?`
+
 var (
-	spaces     = regexp.MustCompile(`\s+`)
-	sourceLine = regexp.MustCompile(`/\S*\.(?:cc|h|cpp|hpp):\d+ `)
-	nodeForms  = []*regexp.Regexp{
+	spaces = regexp.MustCompile(`\s+`)
+	// place is a line of ONNX Runtime's sources, with the function's signature where
+	// one follows; signature is one by itself.
+	place     = regexp.MustCompile(`/\S*\.(?:cc|h|cpp|hpp):\d+ (?:[\w:<>*&, ]{0,80}?` + function + `)?`)
+	signature = regexp.MustCompile(function)
+	nodeForms = []*regexp.Regexp{
 		regexp.MustCompile(`node\. Name:\s?'([^']+)'`),
 		regexp.MustCompile(`In Node, \("([^"]+)"`),
 		regexp.MustCompile(`\bNode \(([^()]+)\)`),
@@ -91,10 +96,12 @@ var (
 	}
 )
 
-// oneLine drops line breaks and the places in ONNX Runtime's own sources.
+// oneLine drops line breaks and the places in ONNX Runtime's own sources, by line
+// and by function.
 func oneLine(s string) string {
 	s = spaces.ReplaceAllString(s, " ")
-	return strings.TrimSpace(sourceLine.ReplaceAllString(s, ""))
+	s = signature.ReplaceAllString(place.ReplaceAllString(s, ""), " ")
+	return strings.TrimSpace(spaces.ReplaceAllString(s, " "))
 }
 
 func nodeIn(message string) string {

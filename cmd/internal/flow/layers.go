@@ -2,7 +2,15 @@ package flow
 
 // A plan drawn over the layers that were found.
 
-import "github.com/onnx-remat/remat/report"
+import (
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/report"
+)
 
 // Layers draws the plan over the layers that were found, in forward order.
 func (r *Planned) Layers() []report.PlanLayer {
@@ -10,7 +18,7 @@ func (r *Planned) Layers() []report.PlanLayer {
 	if p.LayerCount() == 0 {
 		return nil
 	}
-	layer := r.layerOf()
+	layer := layerOf(p)
 	out := make([]report.PlanLayer, p.LayerCount())
 	boundary := map[int]bool{}
 	for _, v := range r.Plan.Boundaries {
@@ -46,13 +54,17 @@ func (r *Planned) Layers() []report.PlanLayer {
 }
 
 // layerOf says which layer a forward operator belongs to, -1 for none: the
-// last one whose input it depends on and whose output it does not.
-func (r *Planned) layerOf() []int {
-	p := r.Problem
+// last one whose input it depends on and whose output it does not. Where the
+// first layer reads the step's inputs, nothing lies before it.
+func layerOf(p *planner.Problem) []int {
 	depth := make([]int, len(p.Values)) // layers begun before the value
 	begin := map[int]int{}
+	first := 0
 	for i, v := range p.Layers {
 		begin[v] = i + 1
+		if v == ortmodel.None {
+			first = i + 1
+		}
 	}
 	out := make([]int, len(p.Ops))
 	for op, n := range p.Graph.Nodes {
@@ -60,7 +72,7 @@ func (r *Planned) layerOf() []int {
 		if !p.Ops[op].Forward {
 			continue
 		}
-		d := 0
+		d := first
 		for _, v := range n.Inputs {
 			if v >= 0 {
 				d = max(d, depth[v])
@@ -80,4 +92,113 @@ func (r *Planned) layerOf() []int {
 		}
 	}
 	return out
+}
+
+// LayerNames says in which layer a node of a training step works, by the name of
+// the value that the layer ends in; "" for none. It also knows the nodes that ONNX
+// Runtime makes of the graph, as long as what they return keeps its name.
+//
+// A node of the forward has its layer by layerOf. One that is computed again, is a
+// gradient or updates a parameter says of what in its name. Any other node, as those
+// of a foreign graph's backward, is of the last layer whose forward values it
+// reads; if it reads none, of the first one that what it reads is from, as gradients
+// pass from the last layer to the first.
+func LayerNames(a *analysis.Analysis) func(*onnx.Node) string {
+	p := a.Problem
+	if p.LayerCount() == 0 {
+		return func(*onnx.Node) string { return "" }
+	}
+	forward := layerOf(p)
+	byName := map[string]int{} // of forward nodes, and of what only one layer reads
+	for op, layer := range forward {
+		if !p.Ops[op].Forward {
+			continue
+		}
+		for _, v := range p.Graph.Nodes[op].Inputs {
+			if v < 0 {
+				continue
+			}
+			name := p.Values[v].Name
+			if other, read := byName[name]; read && other != layer {
+				byName[name] = -1
+			} else {
+				byName[name] = layer
+			}
+		}
+	}
+	for op, layer := range forward {
+		if p.Ops[op].Forward {
+			byName[p.Ops[op].Name] = layer
+		}
+	}
+	made := make([]int, len(p.Values)) // forward layer + 1, backward -(layer + 1)
+	byValue := map[string]int{}
+	for op, n := range p.Graph.Nodes {
+		layer, found := forward[op], p.Ops[op].Forward
+		if !found {
+			if layer, found = namedLayer(p.Ops[op].Name, byName); !found {
+				layer = readLayer(n.Inputs, made)
+			}
+		}
+		for _, v := range n.Outputs {
+			if v < 0 {
+				continue
+			}
+			if made[v] = layer + 1; !p.Ops[op].Forward {
+				made[v] = -(layer + 1)
+			}
+		}
+		for _, v := range a.Nodes[op].Outputs {
+			if v != nil && layer >= 0 {
+				byValue[v.Name] = layer
+			}
+		}
+	}
+	return func(n *onnx.Node) string {
+		for _, v := range n.Outputs {
+			if v == nil {
+				continue
+			}
+			if layer, ok := byValue[v.Name]; ok {
+				return p.Values[p.Layers[layer+1]].Name
+			}
+		}
+		return ""
+	}
+}
+
+// namedLayer is the layer of the forward node, or of the parameter, that the name
+// of a clone, of a gradient's or of an update's node holds.
+func namedLayer(name string, forward map[string]int) (int, bool) {
+	rest, made := name, false
+	for _, prefix := range []string{"remat/recompute/", "remat/grad/", "remat/optim/"} {
+		if after, ok := strings.CutPrefix(rest, prefix); ok {
+			rest, made = after, true
+		}
+	}
+	for made && rest != "" {
+		if layer, ok := forward[rest]; ok {
+			return layer, true
+		}
+		rest = rest[:max(0, strings.LastIndexAny(rest, "/."))]
+	}
+	return -1, false
+}
+
+// readLayer is the layer of a backward node by what it reads; -1 for none.
+func readLayer(inputs []int, made []int) int {
+	last, first := 0, 0
+	for _, v := range inputs {
+		switch {
+		case v < 0 || made[v] == 0:
+		case made[v] > 0:
+			last = max(last, made[v])
+		case first == 0 || -made[v] < first:
+			first = -made[v]
+		}
+	}
+	if last > 0 {
+		return last - 1
+	}
+	return first - 1
 }

@@ -61,25 +61,32 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, 
 		return nil, err
 	}
 	if m != given {
-		computed, err := computedAhead(given, m)
+		computed, err := onlyIn(m, given)
 		if err != nil {
 			return nil, err
 		}
+		gone, err := onlyIn(given, m)
+		if err != nil {
+			return nil, err
+		}
+		// Parameters are those of the file, as a session counts them, and what ONNX
+		// Runtime folded is of the session; p counted all that the dump has.
 		p.Session.Computed = computed
-		p.Parameters -= computed // it counted all initializers
+		p.Parameters += gone - computed
+		p.TotalPeak += gone
 	}
 	return p, nil
 }
 
-// computedAhead is the size in bytes of what ONNX Runtime folded: initializers
-// of the graph that it runs which the file does not have.
-func computedAhead(given, run *onnx.Model) (int64, error) {
+// onlyIn is the size in bytes of the initializers that one model has and
+// another has not.
+func onlyIn(one, other *onnx.Model) (int64, error) {
 	known := map[string]bool{}
-	for _, v := range given.Graph.Initializers {
+	for _, v := range other.Graph.Initializers {
 		known[v.Name] = true
 	}
 	var sum int64
-	for _, v := range run.Graph.Initializers {
+	for _, v := range one.Graph.Initializers {
 		if known[v.Name] {
 			continue
 		}
