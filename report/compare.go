@@ -3,6 +3,7 @@ package report
 import (
 	"encoding/json"
 	"math"
+	"slices"
 )
 
 // Compare is the document of `compare --json`: the same feeds through every
@@ -88,18 +89,71 @@ func (c *Compare) pairOf(i int) *Pair {
 }
 
 // names are the variants' names for legends: clean and unique.
-func (c *Compare) names() []string {
+func (c *Compare) names() []string { return c.namesWithin(40) }
+
+// namesWithin are names of at most n letters, but for a number behind equal ones.
+func (c *Compare) namesWithin(n int) []string {
 	seen := map[string]int{}
 	names := make([]string, len(c.Models))
 	for i, m := range c.Models {
-		name := elide(clean(m.Name()), 40)
+		names[i] = clean(m.Name())
+	}
+	for i, name := range shorten(names, n) {
 		seen[name]++
-		if n := seen[name]; n > 1 {
-			name += " (" + itoa(n) + ")"
+		if k := seen[name]; k > 1 {
+			name += " (" + itoa(k) + ")"
 		}
 		names[i] = name
 	}
 	return names
+}
+
+// shorten cuts names to n letters. What all long ones begin and end with goes first,
+// but for a few letters, as it does not tell them apart.
+func shorten(names []string, n int) []string {
+	var long [][]rune
+	for _, name := range names {
+		if r := []rune(name); len(r) > n {
+			long = append(long, r)
+		}
+	}
+	begin, end := 0, 0
+	if len(long) > 1 {
+		least := len(long[0])
+		for _, r := range long {
+			least = min(least, len(r))
+		}
+		all := func(at func([]rune) rune) bool {
+			return !slices.ContainsFunc(long, func(r []rune) bool { return at(r) != at(long[0]) })
+		}
+		for begin < least && all(func(r []rune) rune { return r[begin] }) {
+			begin++
+		}
+		for end < least-begin && all(func(r []rune) rune { return r[len(r)-1-end] }) {
+			end++
+		}
+	}
+	keep := n / 5
+	out := make([]string, len(names))
+	for i, name := range names {
+		r := []rune(name)
+		switch {
+		case len(r) <= n:
+		case begin <= keep && end <= keep, begin == len(r): // or they are all equal
+			name = elide(name, n)
+		default:
+			head, core, tail := string(r[:begin]), string(r[begin:len(r)-end]), string(r[len(r)-end:])
+			if begin > keep {
+				head = string(r[:keep]) + "…"
+			}
+			if end > keep {
+				tail = "…" + string(r[len(r)-keep:])
+			}
+			name = head + elide(core, n-2*keep-2) + tail
+		}
+		out[i] = name
+	}
+	return out
 }
 
 // MarshalJSON writes empty lists as [].

@@ -181,25 +181,28 @@ func shortBytes(x float64) string {
 	return trimZeros(fmt.Sprintf("%.2f", x)) + " " + units[unit]
 }
 
-// labelled puts at most eight ticks at 1, 2 or 5 times a power of ten, written
+// labelled puts at most that many ticks at 1, 2 or 5 times a power of ten, written
 // with a unit.
-type labelled func(float64) string
+type labelled struct {
+	write func(float64) string
+	most  float64
+}
 
-func (write labelled) Ticks(low, high float64) []plot.Tick {
+func (l labelled) Ticks(low, high float64) []plot.Tick {
 	if !(high > low) || math.IsInf(high-low, 0) {
 		return nil
 	}
-	power := math.Pow(10, math.Floor(math.Log10((high-low)/7)))
+	power := math.Pow(10, math.Floor(math.Log10((high-low)/(l.most-1))))
 	step := 10 * power
 	for _, f := range []float64{1, 2, 5} {
-		if f*power*7 >= high-low {
+		if f*power*(l.most-1) >= high-low {
 			step = f * power
 			break
 		}
 	}
 	var ticks []plot.Tick
 	for n := math.Ceil(low/step - 1e-9); n*step <= high*(1+1e-9); n++ {
-		ticks = append(ticks, plot.Tick{Value: n * step, Label: write(n * step)})
+		ticks = append(ticks, plot.Tick{Value: n * step, Label: l.write(n * step)})
 	}
 	return ticks
 }

@@ -46,10 +46,10 @@ func (c *Compare) timelinePlot() (*plot.Plot, error) {
 	// The legend stands above the highest peak.
 	p.Y.Max = float64(tr.maxBytes) * (1.1 + 0.055*float64(len(tr.index)))
 	p.Y.Tick.Marker = binaryTicks{}
-	p.X.Tick.Marker = labelled(shortShare)
+	p.X.Tick.Marker = labelled{shortShare, 8}
 	p.X.Label.Text = "share of the step"
 	if tr.timed {
-		p.X.Tick.Marker, p.X.Label.Text = labelled(shortSeconds), "time"
+		p.X.Tick.Marker, p.X.Label.Text = labelled{shortSeconds, 8}, "time"
 	}
 	return p, nil
 }
@@ -92,10 +92,7 @@ func (c *Compare) addPeak(p *plot.Plot, tr traced, k int) error {
 // rows reverses the variants: gonum counts from the bottom, readers from the
 // top.
 func (c *Compare) rows() ([]*Run, []string) {
-	runs, names := slices.Clone(c.Models), c.names()
-	for i := range names {
-		names[i] = elide(names[i], 26)
-	}
+	runs, names := slices.Clone(c.Models), c.namesWithin(26)
 	slices.Reverse(runs)
 	slices.Reverse(names)
 	return runs, names
@@ -226,7 +223,7 @@ func (c *Compare) timePlot() (*plot.Plot, error) {
 		return nil, errors.New("comparison picture: no run has a step time")
 	}
 	p.X.Min, p.X.Max = 0, 1.2*most
-	p.X.Tick.Marker = labelled(shortSeconds)
+	p.X.Tick.Marker = labelled{shortSeconds, 5}
 	if err := addFigures(p, runs, func(r *Run) (float64, string) { return end(r), Seconds(r.MedianSeconds()) }); err != nil {
 		return nil, err
 	}
@@ -292,7 +289,7 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 		p.X.Max = p.X.Min + 0.1
 	}
 	p.Y.Min, p.Y.Max = 0, p.Y.Max*1.08
-	p.Y.Tick.Marker, p.X.Tick.Marker = binaryTicks{}, labelled(shortShare)
+	p.Y.Tick.Marker, p.X.Tick.Marker = binaryTicks{}, labelled{shortShare, 8}
 	return p, nil
 }
 

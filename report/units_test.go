@@ -90,3 +90,23 @@ func TestElide(t *testing.T) {
 		}
 	}
 }
+
+// TestShorten: names that are long and alike keep what tells them apart.
+func TestShorten(t *testing.T) {
+	const before, after = "runs/a-long-name-of-a-graph-with-strategy-", "-and-more-behind-it.onnx"
+	names := []string{"train.onnx", before + "full" + after, before + "sqrt" + after, before + "segments=12" + after}
+	want := []string{"train.onnx", "runs/a-l…full…-it.onnx", "runs/a-l…sqrt…-it.onnx", "runs/a-l…segments=12…-it.onnx"}
+	got := shorten(names, 40)
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("%q became %q, want %q", names[i], got[i], want[i])
+		}
+	}
+	for _, n := range []int{12, 26, 40} {
+		for i, short := range shorten([]string{"", "ü", before, before + before, before + "x" + after}, n) {
+			if c := len([]rune(short)); c > n {
+				t.Errorf("name %d has %d letters, want %d at most: %q", i, c, n, short)
+			}
+		}
+	}
+}

@@ -107,11 +107,11 @@
       row(t.table, "", "total", long.bytes(total));
       if (point.length > 2) {
         t.box.appendChild(element("hr"));
-        t.box.appendChild(element("div", "soft", "largest live buffers: value, bytes, made by, layer"));
+        t.box.appendChild(element("div", "soft", "largest live buffers: value ← node of another name that made it, layer"));
         var list = element("table");
         point.slice(2).forEach(function (k) {
           var b = live.buffers[k], by = live.names[b[3]], layer = live.names[b[4]];
-          row(list, "", live.names[b[0]] + " ← " + by + (layer === "–" ? "" : " · " + layer), long.bytes(b[1]));
+          row(list, "", live.names[b[0]] + (b[0] === b[3] ? "" : " ← " + by) + (layer === "–" ? "" : " · " + layer), long.bytes(b[1]));
         });
         t.box.appendChild(list);
       }
