@@ -156,12 +156,12 @@ func grid(p *plot.Plot, vertical, horizontal bool) {
 	p.Add(g)
 }
 
-// binaryTicks puts at most seven ticks at multiples of a power of two.
-type binaryTicks struct{}
+// binaryTicks puts at most that many ticks, and zero, at multiples of a power of two.
+type binaryTicks float64
 
-func (binaryTicks) Ticks(_, high float64) []plot.Tick {
+func (most binaryTicks) Ticks(_, high float64) []plot.Tick {
 	var ticks []plot.Tick
-	step := math.Exp2(math.Ceil(math.Log2(max(high, 6) / 6)))
+	step := math.Exp2(math.Ceil(math.Log2(max(high, float64(most)) / float64(most))))
 	for x := 0.0; x <= high; x += step {
 		ticks = append(ticks, plot.Tick{Value: x, Label: shortBytes(x)})
 	}

@@ -45,7 +45,7 @@ func (c *Compare) timelinePlot() (*plot.Plot, error) {
 	p.X.Min, p.X.Max, p.Y.Min = 0, tr.maxX, 0
 	// The legend stands above the highest peak.
 	p.Y.Max = float64(tr.maxBytes) * (1.1 + 0.055*float64(len(tr.index)))
-	p.Y.Tick.Marker = binaryTicks{}
+	p.Y.Tick.Marker = binaryTicks(6)
 	p.X.Tick.Marker = labelled{shortShare, 8}
 	p.X.Label.Text = "share of the step"
 	if tr.timed {
@@ -148,7 +148,7 @@ func (c *Compare) peakPlot() (*plot.Plot, error) {
 		return nil, errors.New("comparison picture: no run has a peak")
 	}
 	p.X.Min, p.X.Max = 0, most*1.2
-	p.X.Tick.Marker = binaryTicks{}
+	p.X.Tick.Marker = binaryTicks(4)
 	if err := addFigures(p, runs, func(r *Run) (float64, string) {
 		s, rest := r.peakSizes()
 		return float64(s.Total() + rest), Bytes(s.Total() + rest)
@@ -289,7 +289,7 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 		p.X.Max = p.X.Min + 0.1
 	}
 	p.Y.Min, p.Y.Max = 0, p.Y.Max*1.08
-	p.Y.Tick.Marker, p.X.Tick.Marker = binaryTicks{}, labelled{shortShare, 8}
+	p.Y.Tick.Marker, p.X.Tick.Marker = binaryTicks(4), labelled{shortShare, 8}
 	return p, nil
 }
 

@@ -115,7 +115,9 @@ func TestHostileNPZ(t *testing.T) {
 	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ReadNPZ(path); err != nil || len(got) != 0 {
+	// It is there, without a type, so that whoever meant to feed it is told.
+	got, err := ReadNPZ(path)
+	if names, ok := got["names"]; err != nil || !ok || names.Type != onnx.Undefined || names.Data != nil {
 		t.Errorf("an array of strings: %v, %v", got, err)
 	}
 }
