@@ -65,9 +65,9 @@ func oneElement(v *onnx.Value) bool {
 
 // knownTypes infers once more, as weakly as ONNX Runtime does, and returns the
 // types that it has then. The model's own types are left as they are.
-func knownTypes(m *onnx.Model, original map[string]onnx.Type) map[*onnx.Value]onnx.Type {
+func knownTypes(m *onnx.Model, original original) map[*onnx.Value]onnx.Type {
 	declared := declaredTypes(m)
-	for name, t := range original {
+	for name, t := range original.declared {
 		if _, ok := declared[name]; !ok {
 			declared[name] = t
 		}
@@ -84,7 +84,7 @@ func knownTypes(m *onnx.Model, original map[string]onnx.Type) map[*onnx.Value]on
 			}
 		}
 	}
-	err := inferWeakly(m, saved, declared)
+	err := inferWeakly(m, saved, declared, original.inputs)
 	known := map[*onnx.Value]onnx.Type{}
 	for v, t := range saved {
 		if err == nil {
@@ -98,7 +98,7 @@ func knownTypes(m *onnx.Model, original map[string]onnx.Type) map[*onnx.Value]on
 }
 
 // inferWeakly goes through the nodes as ONNX Runtime does.
-func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[string]onnx.Type) error {
+func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[string]onnx.Type, before map[string][]string) error {
 	nodes := m.Graph.Nodes
 	m.Graph.Nodes = nil
 	r, err := infer.Model(m, infer.Options{Follow: following{}.node})
@@ -109,6 +109,11 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 	for _, n := range nodes {
 		if err := r.Node(n); err != nil {
 			return err
+		}
+		if names := before[n.Name()]; wasCast(n) && len(names) == len(n.Inputs) {
+			if err := inferAsCast(r, n, names, declared); err != nil {
+				return err
+			}
 		}
 		if !lost(n) {
 			continue
@@ -128,6 +133,41 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		}
 	}
 	return nil
+}
+
+// insertedPrefix begins the names of values in float32 that stand for values in
+// half: ONNX Runtime puts casts around nodes that have no kernel in half.
+const insertedPrefix = "InsertedPrecisionFreeCast_"
+
+// wasCast reports a node whose output is cast to half, and of unknown shape.
+func wasCast(n *onnx.Node) bool {
+	v := n.Out(0)
+	return v != nil && !n.Is("Cast") && strings.HasPrefix(v.Name, insertedPrefix) && !v.Type.IsStatic()
+}
+
+// inferAsCast infers a node's outputs from the shapes that the file declares for
+// what it read there, by these names. With its casts around it each node read
+// those; then pairs of casts go, to half and back, and what a node reads now may
+// be of unknown shape, but what was inferred stays.
+func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[string]onnx.Type) error {
+	now := make([]onnx.Type, len(n.Inputs))
+	for i, v := range n.Inputs {
+		if v != nil {
+			now[i] = v.Type
+		}
+	}
+	for i, v := range n.Inputs {
+		if t := declared[names[i]]; v != nil && !v.IsConstant() && t.Ranked {
+			v.Type = onnx.TensorOf(v.Type.DType, t.Shape)
+		}
+	}
+	err := r.Node(n)
+	for i, v := range n.Inputs {
+		if v != nil {
+			v.Type = now[i]
+		}
+	}
+	return err
 }
 
 // lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's
@@ -153,19 +193,42 @@ func lost(n *onnx.Node) bool {
 }
 
 // ForSaved completes o for the prediction of saved, the model that ONNX
-// Runtime wrote when it was given original: whether saved lists its nodes in
+// Runtime wrote when it was given the first: whether saved lists its nodes in
 // execution order (it does, unless nothing had to be changed and the original
 // came back), and whether all types were declared (ONNX Runtime keeps in mind
-// what original declares, but does not write it).
-func ForSaved(original, saved *onnx.Model, o Options) Options {
-	a, b := kernelNodes(original), kernelNodes(saved)
+// what that declares, but does not write it).
+func ForSaved(given, saved *onnx.Model, o Options) Options {
+	a, b := kernelNodes(given), kernelNodes(saved)
 	o.InOrder = len(a) != len(b)
 	for i := 0; i < len(a) && !o.InOrder; i++ {
 		o.InOrder = a[i].Label() != b[i].Label() || a[i].OpType() != b[i].OpType()
 	}
 	o.Saved = true
-	o.Declared = o.Declared || allDeclared(original)
-	o.original = declaredTypes(original)
+	o.Declared = o.Declared || allDeclared(given)
+	o.original = originalOf(given)
+	return o
+}
+
+// An original is what the file declares that a saved graph was made from: types
+// of values, and the names of what each node reads, by the node's.
+type original struct {
+	declared map[string]onnx.Type
+	inputs   map[string][]string
+}
+
+func originalOf(m *onnx.Model) original {
+	o := original{declaredTypes(m), map[string][]string{}}
+	for _, n := range m.Graph.Nodes {
+		names := make([]string, len(n.Inputs))
+		for i, v := range n.Inputs {
+			if v != nil {
+				names[i] = v.Name
+			}
+		}
+		if n.Name() != "" {
+			o.inputs[n.Name()] = names
+		}
+	}
 	return o
 }
 

@@ -45,9 +45,8 @@ type Options struct {
 	// Roles say what inputs and outputs are for; see Roles.
 	Roles Roles
 
-	// original holds the types that the file declared which a saved graph was
-	// made from.
-	original map[string]onnx.Type
+	// original is the file which a saved graph was made from.
+	original original
 }
 
 // Roles sort values into categories. The zero Roles make every input a feed
