@@ -86,8 +86,8 @@ func readPlanFile(path string) (planSource, []byte, error) {
 		if err := json.Unmarshal(raw, &src); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
 		}
-		for _, parts := range []int{src.Chunk, src.Tile} {
-			if parts != flow.AutoChunk && parts != 0 && parts < 2 {
+		for _, parts := range []int{src.Chunk, src.Tile, src.Rows} {
+			if !flow.Parts(parts) {
 				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, flow.AutoChunk)
 			}
 		}

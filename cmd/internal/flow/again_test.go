@@ -67,6 +67,9 @@ func sameAgain(t *testing.T, e *runtime.Engine, m *onnx.Model, dims map[string]i
 // follow checks that the file of a plan leads to the graph that the plan led to.
 func follow(t *testing.T, e *runtime.Engine, m *onnx.Model, r *Planned, strategy string) {
 	t.Helper()
+	if o := r.Prepared.Options; !Parts(o.Chunk) || !Parts(o.Tile) || !Parts(o.Rows) {
+		t.Errorf("%s: no plan file can say chunk %d, tile %d, rows %d", strategy, o.Chunk, o.Tile, o.Rows)
+	}
 	var file bytes.Buffer
 	if err := planner.WritePlan(&file, r.Problem, r.Plan); err != nil {
 		t.Fatal(err)

@@ -62,6 +62,9 @@ type Options struct {
 // AutoChunk lets a pass choose the number of parts; the others are for the loss.
 const AutoChunk, CoarseChunk, FineChunk = -1, -2, -3
 
+// Parts reports a number of slices or parts that a plan's file can say.
+func Parts(n int) bool { return n == 0 || n == AutoChunk || n >= 2 }
+
 // Normalization says how a graph is brought into the form that ONNX Runtime's
 // optimizer leaves alone, so that it runs in the order that the file says.
 type Normalization string
