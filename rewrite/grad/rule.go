@@ -63,13 +63,3 @@ func lookup(domain, op string, opset int64) *Rule {
 	}
 	return best
 }
-
-// Rules lists the whole table: for documentation, and for the test that every
-// row has a case.
-func Rules() []Rule {
-	var all []Rule
-	for _, t := range tables() {
-		all = append(all, t...)
-	}
-	return all
-}

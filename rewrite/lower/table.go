@@ -99,16 +99,6 @@ func lookup(op string) *row {
 	return nil
 }
 
-// Operators lists the private operators that are replaced, with the inputs that
-// each is known by.
-func Operators() map[string]string {
-	all := map[string]string{}
-	for _, r := range table {
-		all[r.op] = r.doc
-	}
-	return all
-}
-
 // rule replaces a gradient operator by what the rule of its forward operator
 // emits.
 func rule(s stand) func(*pass, *onnx.Node) ([]*onnx.Value, error) {

@@ -25,9 +25,9 @@ type Options struct {
 	After func(pass string, m *onnx.Model) error
 }
 
-// A Pass is one rewriting of the whole graph.
-type Pass struct {
-	Name, Doc string
+// A pass is one rewriting of the whole graph.
+type pass struct {
+	name, doc string
 	run       func(*state) error
 }
 
@@ -46,7 +46,7 @@ type state struct {
 }
 
 // passes in order; what needs what is said in the rows.
-var passes = []Pass{
+var passes = []pass{
 	{"branches", "an If whose condition is known becomes the branch taken, an element of a list in place itself; first, since all others look past control flow", branches},
 	{"constants", "Constant nodes become initializers, so that patterns see their numbers", constants},
 	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},
@@ -64,9 +64,6 @@ var passes = []Pass{
 	{"commons", "equal nodes become one; last, when all have their final form", commons},
 }
 
-// Passes lists the table.
-func Passes() []Pass { return append([]Pass(nil), passes...) }
-
 // Model runs all passes over m. The model's types are inferred anew between
 // them.
 func Model(m *onnx.Model, o Options) (*Result, error) {
@@ -79,17 +76,17 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		}
 		s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "remat/normalize/")}
 		if err := p.run(s); err != nil {
-			return nil, fmt.Errorf("pass normalize/%s: %w", p.Name, err)
+			return nil, fmt.Errorf("pass normalize/%s: %w", p.name, err)
 		}
 		if err := s.b.Err(); err != nil {
-			return nil, fmt.Errorf("pass normalize/%s: %w", p.Name, err)
+			return nil, fmt.Errorf("pass normalize/%s: %w", p.name, err)
 		}
 		m.Graph.RemoveDead()
-		res.Applied[p.Name] = s.count
+		res.Applied[p.name] = s.count
 		if o.After == nil {
 			continue
 		}
-		if err := o.After("normalize/"+p.Name, m); err != nil {
+		if err := o.After("normalize/"+p.name, m); err != nil {
 			return nil, err
 		}
 	}

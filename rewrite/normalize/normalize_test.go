@@ -114,9 +114,9 @@ func TestPasses(t *testing.T) {
 			}
 		})
 	}
-	for _, p := range Passes() {
-		if p.Doc == "" || !hit[p.Name] {
-			t.Errorf("pass %s has no doc string or no case", p.Name)
+	for _, p := range passes {
+		if p.doc == "" || !hit[p.name] {
+			t.Errorf("pass %s has no doc string or no case", p.name)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func Functions(m *onnx.Model) (int, error) {
 			}
 			if c := changed(f.Node, min(o.GetVersion(), version), max(o.GetVersion(), version)); c != nil {
 				return fmt.Errorf("function %s is of opset %d, the model of %d, and %s changed at %d: export both with one opset",
-					f.GetName(), o.GetVersion(), version, c.Op, c.At)
+					f.GetName(), o.GetVersion(), version, c.op, c.at)
 			}
 		}
 		return nil
@@ -29,11 +29,11 @@ func Functions(m *onnx.Model) (int, error) {
 
 // changed returns what one of the nodes, or of those in their subgraphs, underwent
 // after opset have and up to want; nil: nothing.
-func changed(nodes []*onnxpb.NodeProto, have, want int64) *Change {
+func changed(nodes []*onnxpb.NodeProto, have, want int64) *change {
 	for _, p := range nodes {
 		n := &onnx.Node{Proto: p}
 		for i := range table {
-			if c := &table[i]; n.Is(c.Op) && have < c.At && c.At <= want {
+			if c := &table[i]; n.Is(c.op) && have < c.at && c.at <= want {
 				return c
 			}
 		}

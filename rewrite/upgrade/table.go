@@ -7,19 +7,16 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-// A Change is what one opset did to one operator.
-type Change struct {
-	Op string
-	// At is the opset that brought the change.
-	At      int64
-	Doc     string
+// A change is what one opset did to one operator.
+type change struct {
+	op string
+	// at is the opset that brought the change.
+	at      int64
+	doc     string
 	rewrite func(*upgrader, *onnx.Node) error
 }
 
-// Changes lists the table.
-func Changes() []Change { return append([]Change(nil), table...) }
-
-var table = []Change{
+var table = []change{
 	{"Dropout", 12, "ratio became an input; inference is the default", dropoutInputs},
 	{"Clip", 11, "min and max became inputs", clipInputs},
 	{"Pad", 11, "pads and value became inputs", padInputs},

@@ -57,7 +57,7 @@ func Model(m *onnx.Model, want int64) error {
 	u := &upgrader{m: m, b: build.New(m.Graph, nil, "remat/upgrade/")}
 	for at := have + 1; at <= want; at++ {
 		for i := range table {
-			if table[i].At == at {
+			if table[i].at == at {
 				if err := u.apply(&table[i], have, want); err != nil {
 					return err
 				}
@@ -77,14 +77,14 @@ type upgrader struct {
 	b *build.Builder
 }
 
-func (u *upgrader) apply(c *Change, have, want int64) error {
+func (u *upgrader) apply(c *change, have, want int64) error {
 	for _, n := range slices.Clone(u.m.Graph.Nodes) {
-		if !n.Is(c.Op) {
+		if !n.Is(c.op) {
 			continue
 		}
 		u.b.Scope = n.Label()
 		if err := c.rewrite(u, n); err != nil {
-			return &OpsetError{have, want, fmt.Sprintf("node %q (%s): %v", n.Label(), c.Op, err)}
+			return &OpsetError{have, want, fmt.Sprintf("node %q (%s): %v", n.Label(), c.op, err)}
 		}
 		if err := u.b.Err(); err != nil {
 			return err

@@ -75,9 +75,9 @@ func TestChanges(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range Changes() {
-		name := c.Op + "@" + map[int64]string{11: "11", 12: "12", 13: "13", 14: "14", 16: "16", 18: "18", 20: "20"}[c.At]
-		if c.Doc == "" || !covered[name] {
+	for _, c := range table {
+		name := c.op + "@" + map[int64]string{11: "11", 12: "12", 13: "13", 14: "14", 16: "16", 18: "18", 20: "20"}[c.at]
+		if c.doc == "" || !covered[name] {
 			t.Errorf("change %s has no doc string or no case", name)
 		}
 	}
