@@ -6,6 +6,7 @@ package tile
 
 import (
 	"fmt"
+	"path"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -38,11 +39,11 @@ func (r *Region) apply(types build.Typer, parts int, prefix string, shared piece
 	}
 	for i := int64(0); i < a.parts; i++ {
 		if err := a.part(i); err != nil {
-			return fmt.Errorf("pass chunk: %w", err)
+			return fmt.Errorf("pass %s: %w", path.Base(prefix), err)
 		}
 	}
 	if err := a.join(); err != nil {
-		return fmt.Errorf("pass chunk: %w", err)
+		return fmt.Errorf("pass %s: %w", path.Base(prefix), err)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ type SkipError struct {
 	What, Why string
 }
 
-func (e *SkipError) Error() string { return fmt.Sprintf("chunked loss skipped: %s: %s", e.What, e.Why) }
+func (e *SkipError) Error() string { return fmt.Sprintf("not computed in parts: %s: %s", e.What, e.Why) }
 
 // A Region is the part of a graph that is computed in slices.
 type Region struct {
