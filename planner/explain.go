@@ -1,9 +1,7 @@
 package planner
 
 import (
-	"fmt"
 	"sort"
-	"strings"
 
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -23,37 +21,6 @@ type Reason struct {
 	SavedFLOPs, Freed int64
 	// Readers are the backward operators (and recomputations) that read it.
 	Readers []string
-}
-
-// String is the reason in one line.
-func (r *Reason) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d bytes", r.Name, r.Bytes)
-	if r.Boundary {
-		b.WriteString(", boundary")
-	}
-	switch {
-	case r.MustStay:
-		fmt.Fprintf(&b, ", must stay: %s", r.Why)
-	default:
-		fmt.Fprintf(&b, ", saves %.3g FLOPs; dropping it would ", float64(r.SavedFLOPs))
-		switch {
-		case r.Freed > 0:
-			fmt.Fprintf(&b, "take %d bytes off the peak", r.Freed)
-		case r.Freed < 0:
-			fmt.Fprintf(&b, "add %d bytes to the peak", -r.Freed)
-		default:
-			b.WriteString("not change the peak")
-		}
-	}
-	switch n := len(r.Readers); n {
-	case 0:
-	case 1:
-		fmt.Fprintf(&b, "; read by %s", r.Readers[0])
-	default:
-		fmt.Fprintf(&b, "; read by %s and %d more", r.Readers[0], n-1)
-	}
-	return b.String()
 }
 
 // Explain says for each kept value why it is kept, largest first. Values that

@@ -110,7 +110,7 @@ func TestExplain(t *testing.T) {
 		if r.Boundary {
 			boundaries++
 		}
-		if r.Name == "" || !strings.Contains(r.String(), r.Name) || r.SavedFLOPs < 0 {
+		if r.Name == "" || r.Bytes < 0 || r.SavedFLOPs < 0 || r.MustStay != (r.Why != "") {
 			t.Errorf("%+v", r)
 		}
 	}

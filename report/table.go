@@ -30,7 +30,7 @@ type Table struct {
 // that nothing follows; the page and JSON have all of it.
 const (
 	maxCell = 56
-	maxLast = 200
+	maxLast = 400
 )
 
 // cell is the text of column i as it is printed.

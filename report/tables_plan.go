@@ -94,7 +94,11 @@ func (p *Plan) paretoTable() Table {
 func (p *Plan) notesTable() Table {
 	t := Table{Title: "requested and applied", Columns: []string{"what", ">requested", ">applied", "reason"}}
 	for _, n := range p.Notes {
-		t.add(textOr(n.What), itoa(n.Requested), itoa(n.Applied), textOr(string(n.Reason)))
+		requested, applied := itoa(n.Requested), itoa(n.Applied)
+		if n.Requested == 0 && n.Applied == 0 && n.Reason != "" { // a remark, no pass
+			requested, applied = none, none
+		}
+		t.add(textOr(n.What), requested, applied, textOr(string(n.Reason)))
 	}
 	return t.compact()
 }

@@ -160,7 +160,7 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	}
 	d := &derivation{
 		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: forward,
-		Optimizer: o.optimizer.kind, Decisions: res.Decisions, Warnings: res.Warnings,
+		Optimizer: o.optimizer.kind, Decisions: res.Decisions, Warnings: append([]string{}, res.Warnings...),
 	}
 	for _, p := range res.Params {
 		bytes, _ := p.Input.Type.Bytes()

@@ -229,9 +229,34 @@ func explain(e *env, path, graph string) error {
 	}
 	e.say("%s for %s: %d values kept", p.result.Plan.Strategy, filepath.Base(graph), len(reasons))
 	for i := range reasons {
-		e.say("  %s", reasons[i].String())
+		e.say("  %s", reasonLine(&reasons[i]))
 	}
 	return nil
+}
+
+// reasonLine is a reason for a person, in one line.
+func reasonLine(r *planner.Reason) string {
+	line := r.Name + ": " + report.Bytes(r.Bytes)
+	if r.Boundary {
+		line += ", boundary"
+	}
+	switch {
+	case r.MustStay:
+		line += ", must stay: " + r.Why
+	case r.Freed > 0:
+		line += fmt.Sprintf(", saves %s FLOPs; dropping it would take %s off the peak", report.Count(r.SavedFLOPs), report.Bytes(r.Freed))
+	case r.Freed < 0:
+		line += fmt.Sprintf(", saves %s FLOPs; dropping it would add %s to the peak", report.Count(r.SavedFLOPs), report.Bytes(-r.Freed))
+	default:
+		line += fmt.Sprintf(", saves %s FLOPs; dropping it would not change the peak", report.Count(r.SavedFLOPs))
+	}
+	if n := len(r.Readers); n > 0 {
+		line += "; read by " + r.Readers[0]
+		if n > 1 {
+			line += fmt.Sprintf(" and %d more", n-1)
+		}
+	}
+	return line
 }
 
 // explained is a list of reasons for programs.
