@@ -8,6 +8,7 @@ package report
 
 import (
 	"math"
+	"slices"
 
 	"github.com/go-echarts/go-echarts/v2/charts"
 	"github.com/go-echarts/go-echarts/v2/opts"
@@ -227,7 +228,12 @@ func whisker(s *charts.SingleSeries) {
 // phasesChart sets the four moments of a step side by side.
 func (c *Compare) phasesChart() chart {
 	b := charts.NewBar()
-	b.SetXAxis([]string{"before forward", "after forward", "backward peak", "after update"})
+	moments := []string{"before forward", "after forward", "backward peak", "after update"}
+	updates := slices.ContainsFunc(c.Models, func(m *Run) bool { return m.Phases != nil && m.Phases.AfterUpdate != nil })
+	if !updates { // gradients are returned
+		moments = moments[:3]
+	}
+	b.SetXAxis(moments)
 	names := c.names()
 	var most int64
 	for i, m := range c.Models {
@@ -236,7 +242,7 @@ func (c *Compare) phasesChart() chart {
 			continue
 		}
 		var data []any
-		for _, n := range []*int64{&p.BeforeForward, p.AfterForward, p.BackwardPeak, p.AfterUpdate} {
+		for _, n := range []*int64{&p.BeforeForward, p.AfterForward, p.BackwardPeak, p.AfterUpdate}[:len(moments)] {
 			if n == nil {
 				data = append(data, nil)
 				continue
@@ -250,7 +256,7 @@ func (c *Compare) phasesChart() chart {
 		return chart{}
 	}
 	return chart{ID: "phases", Title: "Moments of the step", Height: 300, X: "name", Y: "bytes", Max: most, Tip: "bar", Option: options(b),
-		Caption: "Total bytes before and after the forward, at the peak of the backward, and after the update."}
+		Caption: "Total bytes at these moments: the peak is the backward's."}
 }
 
 // lossChart draws the loss over the steps; equal curves stay visible because

@@ -219,7 +219,7 @@
         show: true, position: "right", color: css(s.name === "beaten" ? "--soft" : "--ink"), fontSize: 11.5, width: narrow ? 110 : 200, overflow: "truncate",
         formatter: function (p) { return chart.tip === "trade" ? p.seriesName : p.name; }
       };
-      s.labelLayout = { hideOverlap: true, moveOverlap: "shiftY" };
+      s.labelLayout = { hideOverlap: true };
     }
   }
 
