@@ -57,6 +57,7 @@ func Model(m *onnx.Model) (*Report, error) {
 	if err := upgrade.Model(m, grad.MinOpset); err != nil {
 		return nil, err
 	}
+	adopt(m)
 	m.Graph.NameNodes()
 	types, err := infer.Model(m, infer.Options{})
 	if err != nil {
@@ -83,6 +84,20 @@ func Model(m *onnx.Model) (*Report, error) {
 	report.Roles = p.roles()
 	report.After = len(m.Graph.Nodes)
 	return report, p.imports()
+}
+
+// adopt puts private operators that the training package registers in the standard
+// domain, MaxPoolGrad and AveragePoolGrad, with the others.
+func adopt(m *onnx.Model) {
+	for _, n := range m.Graph.Nodes {
+		if n.Domain() == "" && private(n.OpType()) && lookup(n.OpType()) != nil {
+			domain := microsoft
+			n.Proto.Domain = &domain
+			if m.Opset(microsoft) == 0 {
+				m.SetOpset(microsoft, 1)
+			}
+		}
+	}
 }
 
 // node lowers one node, if it is private.
