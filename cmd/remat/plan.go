@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -39,6 +40,9 @@ func planCommand(e *env) *cli.Command {
 				return err
 			}
 			p, err := makePlan(e, path, o)
+			if p != nil && err != nil && e.json { // what comes closest to a budget that cannot be met
+				return errors.Join(err, report.WriteJSON(e.stdout, p.document))
+			}
 			if err != nil {
 				return err
 			}

@@ -177,7 +177,8 @@ func freeDims(m *onnx.Model, dims map[string]int64) []string {
 	return slices.DeleteFunc(names, func(name string) bool { _, fixed := dims[name]; return fixed })
 }
 
-// makePlan loads, prepares and plans.
+// makePlan loads, prepares and plans. With the error of a budget that cannot be met
+// comes what is closest to it.
 func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	engine, err := e.engine()
 	if err != nil {
@@ -223,8 +224,11 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	} else {
 		result, err = planner.PlanWithin(o.strategy, budget)
 	}
+	var unmet *checkError
 	if err != nil {
-		return nil, infeasible(fmt.Errorf("%s: %w", path, err))
+		if err = infeasible(fmt.Errorf("%s: %w", path, err)); !errors.As(err, &unmet) || result == nil {
+			return nil, err
+		}
 	}
 	if err := e.interrupted(); err != nil {
 		return nil, err
@@ -240,7 +244,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		p.document.Notes = append(p.document.Notes, report.Note{What: "dimensions", Reason: report.Text(p.free)})
 	}
 	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
-	return p, nil
+	return p, err
 }
 
 // infeasible makes a budget that cannot be met the failure of a check.

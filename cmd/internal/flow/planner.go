@@ -194,10 +194,10 @@ func (p *Planner) least(strategy string) (*Planned, error) {
 	return best, nil
 }
 
-// within passes on what keeps the budget.
+// within passes on what was planned, with an error where it misses the budget.
 func within(budget Budget, r *Planned, err error) (*Planned, error) {
 	if err == nil && !budget.Keeps(r.Prediction) {
-		return nil, budget.exceeded(r)
+		err = budget.exceeded(r)
 	}
 	return r, err
 }

@@ -133,7 +133,8 @@ func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
 
 // PlanWithin runs a strategy and writes, in memory, the file that it leads to.
 // What is predicted of the file keeps the budget, or the error is a
-// planner.InfeasibleError or a TotalError. Where values wait in half and some are
+// planner.InfeasibleError or a TotalError, and what comes with it misses the
+// budget by least. Where values wait in half and some are
 // computed again, casts that run early and casts that run when they are read
 // are both tried: the first let float32 values die, the second bind no order.
 func (p *Planner) PlanWithin(strategy string, budget Budget) (*Planned, error) {
@@ -153,7 +154,7 @@ func (p *Planner) PlanWithin(strategy string, budget Budget) (*Planned, error) {
 	other, otherErr := p.turned.plan(strategy, budget)
 	switch {
 	case otherErr != nil && err != nil:
-		return nil, err
+		return r, err
 	case otherErr != nil, err == nil && (budget.none() && r.Peak <= other.Peak || !budget.none() && r.overhead() <= other.overhead()):
 		return r, nil
 	}
