@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -130,6 +131,29 @@ func (v *Value) declaration(info *pb.ValueInfoProto) *pb.ValueInfoProto {
 		out.Type = v.Type.Proto()
 	}
 	return out
+}
+
+// AsDeclared gives values whose extents the file left free, and that were found
+// out since, the types that the file declares: what is written then says no
+// more than the file read. It returns a function that puts them back.
+func (g *Graph) AsDeclared() (restore func()) {
+	found := map[*Value]Type{}
+	for _, v := range g.values {
+		if t := v.loaded; v.Type.IsStatic() && t.DType == v.Type.DType && !t.IsStatic() {
+			found[v], v.Type = v.Type, t
+		}
+	}
+	return func() {
+		for v, t := range found {
+			v.Type = t
+		}
+	}
+}
+
+// Fixed reports that an input has numbers where the file that it was read from
+// left extents free.
+func (g *Graph) Fixed() bool {
+	return slices.ContainsFunc(g.Inputs, func(v *Value) bool { return v.Type.IsStatic() && v.loaded.Known() && !v.loaded.IsStatic() })
 }
 
 // AnnotateTypes gives every node output whose type is known a value_info entry

@@ -172,7 +172,10 @@ func readNames(g *pb.GraphProto, to map[string]bool) {
 // left alone is saved as it was read, and then the known rule gives the order.
 func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
 	o.ProfilePrefix = ""
-	restore := asDeclared(m.Graph)
+	restore := func() {}
+	if len(o.Dims) > 0 || !m.Graph.Fixed() { // else the numbers are the file's to be
+		restore = m.Graph.AsDeclared()
+	}
 	data, err := m.Encode()
 	restore()
 	if err != nil {
@@ -196,24 +199,6 @@ func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 		dump.Graph.Nodes = ordered
 	}
 	return dump, nil
-}
-
-// asDeclared takes what inference found out, and the file does not declare,
-// off the values' types: ONNX Runtime reads the file. It returns a function
-// that puts it back.
-func asDeclared(g *onnx.Graph) (restore func()) {
-	full := map[*onnx.Value]onnx.Type{}
-	for _, p := range g.Proto.GetValueInfo() {
-		v := g.Value(p.GetName())
-		if t := onnx.TypeFromProto(p.GetType()); v != nil && v.Type.IsStatic() && t.DType != onnx.Undefined && !t.IsStatic() {
-			full[v], v.Type = v.Type, t
-		}
-	}
-	return func() {
-		for v, t := range full {
-			v.Type = t
-		}
-	}
 }
 
 // sameOrder says whether b lists the same nodes as a in the same order, but for

@@ -197,8 +197,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 			bound = append(bound, s.session.Roles.New[in])
 		}
 	}
-	dims := s.session.Dims()
-	p, err := flow.Predict(e.loaded, m, s.roles, flow.Options{Dims: dims, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
+	free := maps.Clone(s.session.Dims())
+	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
+	p, err := flow.Predict(e.loaded, m, s.roles, flow.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
 	if err != nil || !p.Exact() {
 		return // a lower bound is no prediction
 	}

@@ -46,7 +46,7 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 		b.bound[name] = true
 	}
 	if !o.Declared {
-		b.known = knownTypes(m, o.original)
+		b.known = knownTypes(m, o.original, o.Told)
 	}
 	for _, v := range m.Graph.Initializers {
 		b.constants += initializerBytes(v.Init)
@@ -150,18 +150,27 @@ func (b *builder) describe(v *onnx.Value) ortmodel.Value {
 	}
 	out.Bytes = bytes
 	out.Scalar = len(v.Type.Shape) == 0
-	if t, ok := b.known[v]; b.known == nil || !ok || t.IsStatic() {
-		out.Class = b.class(v.Type)
+	shape := v.Type.Shape
+	if t, ok := b.known[v]; ok {
+		if !t.Ranked {
+			return out
+		}
+		shape = t.Shape
 	}
+	out.Class = b.class(v.Type.DType, shape)
 	return out
 }
 
-// class numbers a shape with an element size.
-func (b *builder) class(t onnx.Type) int {
-	b.key = strconv.AppendInt(b.key[:0], t.DType.Size(), 10)
-	for _, d := range t.Shape {
-		n, _ := d.Int()
-		b.key = strconv.AppendInt(append(b.key, ','), n, 10)
+// class numbers a shape with an element size; None where an extent is not
+// known. ONNX Runtime compares free extents by name: [batch, 4] is the shape of
+// another [batch, 4], and of no [2, 4].
+func (b *builder) class(t onnx.DType, shape onnx.Shape) int {
+	b.key = strconv.AppendInt(b.key[:0], t.Size(), 10)
+	for _, d := range shape {
+		if !d.Known() {
+			return ortmodel.None
+		}
+		b.key = append(append(b.key, ','), d.String()...)
 	}
 	c, ok := b.classes[string(b.key)]
 	if !ok {

@@ -6,6 +6,7 @@ package predict
 // decides is unknown to it unless the file declares the value's type.
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -64,8 +65,9 @@ func oneElement(v *onnx.Value) bool {
 }
 
 // knownTypes infers once more, as weakly as ONNX Runtime does, and returns the
-// types that it has then. The model's own types are left as they are.
-func knownTypes(m *onnx.Model, original original) map[*onnx.Value]onnx.Type {
+// types that it has then. Inputs and outputs have the types told, if any. The
+// model's own types are left as they are.
+func knownTypes(m *onnx.Model, original original, told map[string]onnx.Type) map[*onnx.Value]onnx.Type {
 	declared := declaredTypes(m)
 	for name, t := range original.declared {
 		if _, ok := declared[name]; !ok {
@@ -73,18 +75,29 @@ func knownTypes(m *onnx.Model, original original) map[*onnx.Value]onnx.Type {
 		}
 	}
 	saved := map[*onnx.Value]onnx.Type{}
+	for _, v := range m.Graph.Inputs {
+		saved[v] = v.Type
+		if t, ok := told[v.Name]; ok {
+			v.Type = t
+		}
+	}
 	for _, n := range m.Graph.Nodes {
 		for _, v := range n.Outputs {
 			if v == nil {
 				continue
 			}
 			saved[v] = v.Type
-			if !v.IsOutput() {
+			if t, ok := told[v.Name]; ok {
+				v.Type = t
+			} else if !v.IsOutput() {
 				v.Type = declared[v.Name]
 			}
 		}
 	}
 	err := inferWeakly(m, saved, declared, original.inputs)
+	if err == nil {
+		forgetComputed(m, declared)
+	}
 	known := map[*onnx.Value]onnx.Type{}
 	for v, t := range saved {
 		if err == nil {
@@ -95,6 +108,36 @@ func knownTypes(m *onnx.Model, original original) map[*onnx.Value]onnx.Type {
 		v.Type = t
 	}
 	return known
+}
+
+// forgetComputed makes extents unknown that were computed from free ones, like
+// batch*seq: ONNX Runtime does not reckon with names, and knows them only where
+// the file declares them.
+func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
+	names := map[onnx.Dim]bool{}
+	for _, v := range m.Graph.Inputs {
+		for _, d := range v.Type.Shape {
+			names[d] = true
+		}
+	}
+	for _, n := range m.Graph.Nodes {
+		for _, v := range n.Outputs {
+			if v == nil || v.Type.IsStatic() || !v.Type.Ranked {
+				continue
+			}
+			said := declared[v.Name].Shape
+			shape := slices.Clone(v.Type.Shape)
+			for i, d := range shape {
+				if d.IsStatic() || names[d] {
+					continue
+				}
+				if shape[i] = (onnx.Dim{}); len(said) == len(shape) {
+					shape[i] = said[i]
+				}
+			}
+			v.Type.Shape = shape
+		}
+	}
 }
 
 // inferWeakly goes through the nodes as ONNX Runtime does.

@@ -39,6 +39,10 @@ type Options struct {
 	// file that this program writes, so ONNX Runtime knows them all. Else
 	// those count that the file declares or ONNX Runtime can infer.
 	Declared bool
+	// Told are types of inputs and outputs as ONNX Runtime reads them; it plans
+	// with names where it is not told the numbers of free extents. Those of
+	// values that are not in it are as in the graph.
+	Told map[string]onnx.Type
 	// CUDA: the CUDA provider's kernels run the step. What they do is read, not
 	// measured; sizes that cuDNN says on the device are in Prediction.Unknown.
 	CUDA bool

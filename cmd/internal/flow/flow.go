@@ -24,7 +24,10 @@ import (
 
 // Options are what the commands have in common.
 type Options struct {
-	Dims     map[string]int64
+	Dims map[string]int64
+	// Free are numbers of further dimensions that come with the feeds: Predict
+	// needs them for sizes, ONNX Runtime is not told.
+	Free     map[string]int64
 	Provider ort.Provider
 	Threads  int
 	// OptLevel is the optimization level under which the file will run.

@@ -69,7 +69,12 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 		return nil, err
 	}
 	p := &Planner{engine: e, given: given, opts: base.Options, variants: []*Prepared{base}}
+	restore := func() {}
+	if len(o.Dims) > 0 {
+		restore = given.Graph.AsDeclared()
+	}
 	before, err := given.Clone()
+	restore()
 	if err != nil {
 		return nil, err
 	}

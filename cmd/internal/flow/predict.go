@@ -47,13 +47,19 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, 
 		}
 		po = predict.ForSaved(m, dumped, po)
 		m = dumped
+		po.Told = outerTypes(m)
 	}
 	if bound == nil && len(roles.New) > 0 {
 		if po.Bound, err = runtime.InPlace(given.Graph, roles.New, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
 			return nil, err
 		}
 	}
-	if _, err := infer.Model(m, infer.Options{Dims: o.Dims}); err != nil {
+	dims := o.Dims
+	if len(o.Free) > 0 {
+		dims = maps.Clone(o.Free)
+		maps.Copy(dims, o.Dims)
+	}
+	if _, err := infer.Model(m, infer.Options{Dims: dims}); err != nil {
 		return nil, err
 	}
 	p, err := predict.Predict(m, po)
@@ -76,6 +82,17 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, 
 		p.TotalPeak += gone
 	}
 	return p, nil
+}
+
+// outerTypes are the types of the model's inputs and outputs, by name.
+func outerTypes(m *onnx.Model) map[string]onnx.Type {
+	types := map[string]onnx.Type{}
+	for _, list := range [][]*onnx.Value{m.Graph.Inputs, m.Graph.Outputs} {
+		for _, v := range list {
+			types[v.Name] = v.Type
+		}
+	}
+	return types
 }
 
 // onlyIn is the size in bytes of the initializers that one model has and
