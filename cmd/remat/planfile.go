@@ -37,6 +37,10 @@ type planSource struct {
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
+	// Scheduled is peak_bytes_scheduled under OptLevel: the graph that is prepared
+	// again is the form that was chosen, and would give another.
+	Scheduled int64 `json:"peak_bytes_scheduled,omitempty"`
+	OptLevel  int   `json:"opt_level"`
 	// Precision is how values were made half, nil where they were not.
 	Precision *precision.Options `json:"precision,omitempty"`
 }
@@ -57,6 +61,7 @@ func writePlan(p *planned, asked planOptions, source, out string) error {
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
 		DropOutputs: o.DropOutputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
+		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.flow.OptLevel,
 	})
 	if err != nil {
 		return err
@@ -137,6 +142,14 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, pla
 		f.Dims = s.Dims
 	}
 	return other, nil
+}
+
+// describe completes the document of the graph that followed the plan, so that it
+// is the one that the plan's flags lead to.
+func (s planSource) describe(p *planned, level int) {
+	if s.Scheduled > 0 && s.OptLevel == level {
+		p.document.PeakBytesScheduled = &s.Scheduled
+	}
 }
 
 // samePrecision reports that two choices of a half type, nil for none, ask for

@@ -45,11 +45,13 @@ func rewriteCommand(e *env) *cli.Command {
 			}
 			reads := append(filesOf(path)[1:], o.file, o.costs)
 			var skipped []rewrite.Report
+			var src planSource
 			if o.file != "" {
-				src, body, err := readPlanFile(o.file)
-				if err != nil {
+				var body []byte
+				if src, body, err = readPlanFile(o.file); err != nil {
 					return err
 				}
+				o.budget, o.total = src.Budget, src.BudgetTotal
 				other, err := src.adopt(&o, c.IsSet, path, o.file)
 				if err != nil {
 					return err
@@ -68,6 +70,9 @@ func rewriteCommand(e *env) *cli.Command {
 			p, err := makePlan(e, path, o)
 			if err != nil {
 				return err
+			}
+			if o.file != "" {
+				src.describe(p, e.opt)
 			}
 			for _, r := range skipped {
 				p.result.Reports = slices.Insert(p.result.Reports, 0, r)
