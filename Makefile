@@ -29,7 +29,7 @@ vet:
 
 # The race detector over the packages that hold goroutines or C memory.
 race: ort
-	$(GO) test -race -short -timeout 20m ./runtime/ort ./runtime
+	$(GO) test -race -short -timeout 20m ./runtime/ort ./runtime ./models
 
 demo: ort
 	bin/remat demo

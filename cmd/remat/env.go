@@ -199,7 +199,7 @@ func (e *env) say(format string, args ...any) {
 // nothing.
 func (e *env) progress(total int, what string) *progressbar.ProgressBar {
 	if e.quiet || !isTerminal(e.stderr) {
-		return progressbar.DefaultSilent(int64(total), what)
+		return progressbar.NewOptions(total, progressbar.OptionSetVisibility(false)) // which starts no goroutine
 	}
 	return progressbar.NewOptions(total, progressbar.OptionSetWriter(e.stderr),
 		progressbar.OptionSetDescription(what), progressbar.OptionClearOnFinish(), progressbar.OptionShowCount())

@@ -59,9 +59,9 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 		if e == nil || round == maxGuards {
 			break
 		}
-		p.Model.Graph.AnnotateTypes() // what ONNX Runtime fuses depends on the shapes that it knows
+		p.Model.Graph.AnnotateTypes()         // what ONNX Runtime fuses depends on the shapes that it knows
+		rewrite.ShareConstants(p.Model.Graph) // whether somebody looks or not: names are made from those that are there
 		if p.look != nil && round == 0 {
-			rewrite.ShareConstants(p.Model.Graph)
 			if ok, err := p.look(); err != nil {
 				return err
 			} else if !ok {
