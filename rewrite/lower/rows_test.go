@@ -30,6 +30,7 @@ const (
 
 var rowCases = []rowCase{
 	{op: "ReluGrad", body: unaryHead + "y = Relu(x)\nd_x = com.microsoft.ReluGrad(g, y)"},
+	{op: "ReluGrad", body: unaryHead + "y = Relu(x)\nd_x = com.microsoft.ReluGrad(g, x)"},
 	{op: "TanhGrad", body: unaryHead + "y = Tanh(x)\nd_x = com.microsoft.TanhGrad(g, y)"},
 	{op: "SigmoidGrad", body: unaryHead + "y = Sigmoid(x)\nd_x = com.microsoft.SigmoidGrad(g, y)"},
 	{op: "LeakyReluGrad", body: unaryHead + "y = LeakyRelu(x) {alpha=0.3}\nd_x = com.microsoft.LeakyReluGrad(g, y) {alpha=0.3}"},

@@ -43,7 +43,7 @@ type stand struct {
 
 // table lists every private operator known.
 var table = []row{
-	{"ReluGrad", 2, "dY, Y", rule(stand{op: "Relu", in: []int{lost}, out: []int{1}, grads: []int{0}})},
+	{"ReluGrad", 2, "dY, Y, or X, which is as positive", reluGrad},
 	{"TanhGrad", 2, "dY, Y", rule(stand{op: "Tanh", in: []int{lost}, out: []int{1}, grads: []int{0}})},
 	{"SigmoidGrad", 2, "dY, Y", rule(stand{op: "Sigmoid", in: []int{lost}, out: []int{1}, grads: []int{0}})},
 	{"LeakyReluGrad", 2, "dY, Y, which has X's sign", rule(stand{op: "LeakyRelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
@@ -205,4 +205,13 @@ func (p *pass) forwardInput(n *onnx.Node, s stand) onnx.Type {
 		found = f.In(0).Type
 	}
 	return found
+}
+
+// reluGrad: where a MaxPool follows, the training package hands over the input of
+// Relu instead of its output. It is as positive, but not zero elsewhere.
+func reluGrad(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
+	if y := n.In(1); y.Producer == nil || !y.Producer.Is("Relu") {
+		n.SetInput(1, p.b.Op("Relu", []*onnx.Value{y}))
+	}
+	return p.byRule(stand{op: "Relu", in: []int{lost}, out: []int{1}, grads: []int{0}}, n)
 }
