@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -100,8 +101,12 @@ func (a *applier) part(i int64) error {
 	if a.b.Err() != nil {
 		return a.b.Err()
 	}
+	results := a.results()
+	if len(results) == 0 {
+		return nil
+	}
 	var err error
-	a.before, err = a.barriers.All(a.results()...)
+	a.before, err = a.barriers.All(results...)
 	a.b.Nodes = append(a.b.Nodes, a.barriers.Take()...)
 	return err
 }
@@ -168,8 +173,16 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 			names[k] = fmt.Sprintf("%s%d/%s", a.prefix, i, o.Name)
 		}
 	}
-	attrs := slices.Clone(n.Proto.GetAttribute())
-	outs := a.b.NodeNamed(n.Domain(), n.OpType(), fmt.Sprintf("%s%d/%s", a.prefix, i, n.Label()), inputs, names, attrs...)
+	op, attrs := n.OpType(), slices.Clone(n.Proto.GetAttribute())
+	if n.Is("Squeeze") && n.In(1) == nil && !n.Has("axes") {
+		// Without axes it would take away the divided one, too, in parts of one element.
+		shape, err := a.shapeOf(n.Outputs[0])
+		if err != nil {
+			return err
+		}
+		op, inputs = "Reshape", build.In(inputs[0], shape)
+	}
+	outs := a.b.NodeNamed(n.Domain(), op, fmt.Sprintf("%s%d/%s", a.prefix, i, n.Label()), inputs, names, attrs...)
 	for k, o := range n.Outputs {
 		if o != nil {
 			a.now[o] = outs[k]
@@ -231,7 +244,7 @@ func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 		return parts[i], nil
 	}
 	c := a.cutOf(v)
-	if c < 0 || a.readsWhole(n, v) {
+	if c < 0 || a.readsWhole(n, k, v) {
 		return v, nil
 	}
 	d, _ := v.Type.Shape[c].Int()
@@ -250,7 +263,13 @@ func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 
 // readsWhole reports an entry that this reader broadcasts, though another one
 // reads it divided.
-func (a *applier) readsWhole(n *onnx.Node, v *onnx.Value) bool {
+func (a *applier) readsWhole(n *onnx.Node, k int, v *onnx.Value) bool {
+	if a.whole[onnx.Use{Node: n, Index: k}] {
+		return true
+	}
+	if k > 0 && (n.Is("Slice", "Squeeze", "Unsqueeze") || strings.HasPrefix(n.OpType(), "Reduce")) {
+		return true // axes and bounds
+	}
 	if isProduct(n) && len(n.Inputs) > 1 {
 		co := a.cutOf(n.Outputs[0])
 		if co == partial || int(co) < rank(n.Outputs[0])-2 {

@@ -176,10 +176,14 @@ func (c *cone) wholeLeaf(bytes int64) *onnx.Value {
 	return found
 }
 
-// lastLeaf is the waiting value that is made last.
-func (c *cone) lastLeaf(place map[*onnx.Node]int) *onnx.Value {
+// lastLeaf is the waiting value that is made last of those that depend on none
+// of the next values.
+func (c *cone) lastLeaf(place map[*onnx.Node]int, after map[*onnx.Node]bool) *onnx.Value {
 	var last *onnx.Value
 	for v := range c.waiting() {
+		if after[v.Producer] {
+			continue
+		}
 		if last == nil || place[v.Producer] > place[last.Producer] || place[v.Producer] == place[last.Producer] && v.Name < last.Name {
 			last = v
 		}

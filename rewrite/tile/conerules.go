@@ -105,8 +105,8 @@ func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
 }
 
 // coneSoftmax: along another axis as elementwise operators; along the sliced
-// one with the logarithm of the whole's sum. For y = x − lse any column tells it;
-// for p = exp(x − lse) a loss that was computed from x has it, or y beside it.
+// one with the logarithm of the whole's sum, which x and y = x − lse tell; for
+// p = exp(x − lse) a loss that was computed from x has it, or y beside it.
 func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 	x, last := n.Inputs[0], rank(s.v)-1
 	axis := int(n.Int("axis", -1))

@@ -95,15 +95,16 @@ func (e *emitter) op(op string, n *onnx.Node, inputs ...*onnx.Value) *onnx.Value
 }
 
 // logSum is the logarithm of the sum of exp(x) along the last axis, where y is
-// its LogSoftmax: their difference in any column.
+// its LogSoftmax: their difference, in the column of the largest element, since
+// masked ones are infinite or leave no digits.
 func (e *emitter) logSum(x, y *onnx.Value) *onnx.Value {
 	if v := e.once[y]; v != nil {
 		return v
 	}
 	e.b.Scope = y.Name
-	column := func(v *onnx.Value) *onnx.Value {
-		return e.b.Op("Slice", build.In(v, e.b.Ints(0), e.b.Ints(1), e.b.Ints(int64(rank(v)-1))))
-	}
+	last := onnx.IntAttr("axis", int64(rank(y)-1))
+	largest := e.b.Op("ArgMax", build.In(y), last, onnx.IntAttr("keepdims", 1))
+	column := func(v *onnx.Value) *onnx.Value { return e.b.Op("GatherElements", build.In(v, largest), last) }
 	v := e.b.Op("Sub", build.In(column(x), column(y)))
 	e.once[y] = v
 	return v

@@ -23,8 +23,13 @@ func (r *Region) collectExtents() {
 	slices.Sort(r.extents)
 }
 
+// mostParts bounds the parts of a region to so many times as were wished: with a
+// prime extent the next possible number is one part an element.
+const mostParts = 4
+
 // Parts returns the smallest possible number of equal parts that is at least
-// want; 1 if only the whole can be had.
+// want and at most mostParts times that; else the largest below, 1 if only the
+// whole can be had.
 func (r *Region) Parts(want int) int {
 	if len(r.extents) == 0 {
 		return 1
@@ -35,7 +40,7 @@ func (r *Region) Parts(want int) int {
 			common, d = d, common%d
 		}
 	}
-	return int(divisor(common, int64(want), common))
+	return int(divisor(common, int64(want), mostParts*int64(want)))
 }
 
 // divisor is the smallest divisor of n from want to most, and where there is

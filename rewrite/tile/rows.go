@@ -152,6 +152,11 @@ func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool
 		for _, v := range group {
 			u.cones = append(u.cones, c.root(v, axis))
 		}
+		if i := slices.IndexFunc(u.cones, func(s *slice) bool { return s.make == nil }); i >= 0 {
+			n := group[i].Producer
+			why = &SkipError{group[i].Name, fmt.Sprintf("no rule slices operator %s at %q", n.OpType(), n.Label())}
+			continue
+		}
 		if whole := c.wholeLeaf(bytesOf(last)); whole != nil {
 			why = &SkipError{last.Name, fmt.Sprintf("needs %q whole", whole.Name)}
 			continue
@@ -162,13 +167,29 @@ func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool
 		}
 		if waits := c.leafBytes(); best == nil || waits < least {
 			best, least = u, waits
-			u.after = c.lastLeaf(place)
+			u.after = c.lastLeaf(place, dependents(g, group))
 		}
 	}
 	if best == nil {
 		return nil, why
 	}
 	return best, nil
+}
+
+// dependents are the nodes that make the values or come after them.
+func dependents(g *onnx.Graph, values []*onnx.Value) map[*onnx.Node]bool {
+	after := map[*onnx.Node]bool{}
+	for _, v := range values {
+		after[v.Producer] = true
+	}
+	for _, n := range g.Nodes {
+		for _, v := range slices.Concat(n.Inputs, n.Captures) {
+			if v != nil && v.Producer != nil && after[v.Producer] {
+				after[n] = true
+			}
+		}
+	}
+	return after
 }
 
 // apply writes the slices and joins them under the next values' names.

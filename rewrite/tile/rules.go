@@ -20,6 +20,7 @@ var rules = map[string]rule{
 	"Softmax": alongAxis, "LogSoftmax": alongAxis,
 	"ReduceSum": reduce, "ReduceMean": reduce, "ReduceMax": reduce, "ReduceMin": reduce,
 	"ReduceLogSumExp": reduce, "ReduceSumSquare": reduce, "ReduceL2": reduce, "ReduceL1": reduce,
+	"ArgMax": argument, "ArgMin": argument,
 	"Transpose": transpose,
 	"Reshape":   reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Flatten": reshape,
 	"Expand": expand, "ConstantOfShape": expand,
@@ -68,24 +69,19 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 	if axis == unknown {
 		return false, nil
 	}
-	if axis < 0 {
-		return false, fmt.Errorf("works on a sum over the tokens")
-	}
 	changed, err := r.set(out, axis)
 	if err != nil {
 		return false, err
 	}
-	for _, in := range n.Inputs {
+	for k, in := range n.Inputs {
 		if in == nil {
 			continue
 		}
 		c := invariant
 		if a := axis - cut(rank(out)-rank(in)); a >= 0 && !in.Type.Shape[a].Is(1) {
 			c = a
-		} else if a >= 0 && r.cutOf(in) == a {
-			continue
 		}
-		more, err := r.setInput(in, c)
+		more, err := r.setInput(n, k, c)
 		if err != nil {
 			return false, err
 		}
@@ -97,11 +93,13 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 // setInput records how an input is read. A value from outside the region that
 // is read whole in one place may be cut in another: only what the region makes
 // has one cut.
-func (r *Region) setInput(v *onnx.Value, c cut) (bool, error) {
+func (r *Region) setInput(n *onnx.Node, k int, c cut) (bool, error) {
+	v := n.Inputs[k]
 	if c == invariant {
 		if v.Producer != nil && r.in[v.Producer] {
 			return false, fmt.Errorf("reads %q whole", v.Name)
 		}
+		r.whole[onnx.Use{Node: n, Index: k}] = true
 		return false, nil
 	}
 	return r.set(v, c)
@@ -131,8 +129,11 @@ func (r *Region) same(in, out *onnx.Value, keep func(cut) (cut, error)) (bool, e
 		}
 	}
 	if a := r.cutOf(in); a >= 0 {
-		_, err := keep(a)
-		return false, err
+		b, err := keep(a)
+		if err != nil {
+			return false, err
+		}
+		return r.set(out, b)
 	}
 	return false, nil
 }
@@ -154,10 +155,11 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 		return false, nil
 	}
 	if slices.Contains(axes, int64(a)) {
-		if !n.Is("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1") {
+		mean := n.Is("ReduceMean") && in.Type.DType.IsFloat()
+		if !mean && !n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1") {
 			return false, fmt.Errorf("%s over the tokens is no sum", n.OpType())
 		}
-		r.mean[out] = n.Is("ReduceMean")
+		r.mean[out] = mean
 		return r.set(out, partial)
 	}
 	if !keep {
@@ -172,8 +174,23 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 	return r.set(out, a)
 }
 
+// argument: ArgMax and its like, along another axis.
+func argument(r *Region, n *onnx.Node) (bool, error) {
+	in, out := n.Inputs[0], n.Outputs[0]
+	axis, a := axisOf(n, 0, in), r.cutOf(in)
+	switch {
+	case a < 0:
+		return false, nil
+	case int64(a) == axis:
+		return false, fmt.Errorf("works along the axis that is divided")
+	case int64(a) > axis && n.Int("keepdims", 1) == 0:
+		a--
+	}
+	return r.set(out, a)
+}
+
 // reducedAxes returns the axes of a Reduce operator, from its attribute or its
-// constant input; none means all.
+// constant input; where it names none, all, or none at all, as it says.
 func reducedAxes(n *onnx.Node) ([]int64, error) {
 	rank := int64(rank(n.Inputs[0]))
 	axes := slices.Clone(n.Ints("axes"))
@@ -189,7 +206,7 @@ func reducedAxes(n *onnx.Node) ([]int64, error) {
 	}
 	if len(axes) == 0 {
 		if n.Int("noop_with_empty_axes", 0) != 0 {
-			return nil, fmt.Errorf("reduces nothing")
+			return nil, nil
 		}
 		for i := int64(0); i < rank; i++ {
 			axes = append(axes, i)
@@ -254,11 +271,11 @@ func expand(r *Region, n *onnx.Node) (bool, error) {
 	if !n.Is("Expand") {
 		return false, nil
 	}
-	in := n.Inputs[0]
+	in, c := n.Inputs[0], invariant
 	if b := a - cut(rank(out)-rank(in)); b >= 0 && !in.Type.Shape[b].Is(1) {
-		return r.set(in, b)
+		c = b
 	}
-	return false, nil
+	return r.setInput(n, 0, c)
 }
 
 // pick: GatherElements and ScatterElements along another axis.
@@ -278,6 +295,9 @@ func pick(r *Region, n *onnx.Node) (bool, error) {
 	}
 	changed := false
 	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
+		if int(a) < rank(v) && v.Type.Shape[a] != n.Outputs[0].Type.Shape[a] {
+			return false, fmt.Errorf("%q has another extent along the axis that is divided", v.Name)
+		}
 		c, err := r.set(v, a)
 		if err != nil {
 			return false, err

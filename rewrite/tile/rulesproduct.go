@@ -28,11 +28,12 @@ func gemm(r *Region, n *onnx.Node) (bool, error) {
 	case a == partial:
 		return false, fmt.Errorf("adds a bias to a sum over the tokens")
 	case a >= 0:
-		b := a - cut(rank(out)-rank(c))
-		if b >= 0 && !c.Type.Shape[b].Is(1) {
-			more, err := r.set(c, b)
-			return changed || more, err
+		reads := invariant
+		if b := a - cut(rank(out)-rank(c)); b >= 0 && !c.Type.Shape[b].Is(1) {
+			reads = b
 		}
+		more, err := r.setInput(n, 2, reads)
+		return changed || more, err
 	}
 	return changed, nil
 }
@@ -69,12 +70,12 @@ func (r *Region) cutBatch(n *onnx.Node, c cut) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, v := range n.Inputs[:2] {
+	for k, v := range n.Inputs[:2] {
 		want := invariant
 		if x := c - cut(rank(out)-rank(v)); x >= 0 && !v.Type.Shape[x].Is(1) {
 			want = x
 		}
-		more, err := r.setInput(v, want)
+		more, err := r.setInput(n, k, want)
 		if err != nil {
 			return false, err
 		}

@@ -46,7 +46,9 @@ type SkipError struct {
 	What, Why string
 }
 
-func (e *SkipError) Error() string { return fmt.Sprintf("not computed in parts: %s: %s", e.What, e.Why) }
+func (e *SkipError) Error() string {
+	return fmt.Sprintf("not computed in parts: %s: %s", e.What, e.Why)
+}
 
 // A Region is the part of a graph that is computed in slices.
 type Region struct {
@@ -62,6 +64,7 @@ type Region struct {
 	in    map[*onnx.Node]bool
 	cuts  map[*onnx.Value]cut
 	mean  map[*onnx.Value]bool // partial means: summands to be divided by parts
+	whole map[onnx.Use]bool    // inputs that every part reads as they are
 	limit int64                // elements from which a value counts as big
 	// extents are those that are cut: the number of parts must divide all.
 	extents []int64
@@ -95,7 +98,7 @@ func newRegion(g *onnx.Graph, product *onnx.Value, dims []int64) *Region {
 	n, _ := onnx.Elements(dims)
 	r := &Region{
 		Logits: product, graph: g, limit: max(n/2, 1),
-		in: map[*onnx.Node]bool{}, cuts: map[*onnx.Value]cut{}, mean: map[*onnx.Value]bool{},
+		in: map[*onnx.Node]bool{}, cuts: map[*onnx.Value]cut{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
 	r.cuts[product] = cut(outermost(dims))
 	r.in[product.Producer] = true
@@ -288,6 +291,14 @@ func (r *Region) set(v *onnx.Value, c cut) (bool, error) {
 	if old != unknown {
 		return false, fmt.Errorf("%q would have to be divided in two ways", v.Name)
 	}
+	if c >= 0 {
+		if int(c) >= rank(v) {
+			return false, fmt.Errorf("%q has no axis %d that could be divided", v.Name, c)
+		}
+		if _, static := v.Type.Shape[c].Int(); !static {
+			return false, fmt.Errorf("the extents of %q are not static: fix them with --dim", v.Name)
+		}
+	}
 	r.cuts[v] = c
 	return true, nil
 }
@@ -304,6 +315,9 @@ func (r *Region) propagate() error {
 			if rule == nil {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule divides operator %s", n.OpType())}
 			}
+			if v := unranked(n); v != nil {
+				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is not known", v.Name)}
+			}
 			c, err := rule(r, n)
 			if err != nil {
 				return &SkipError{n.Label(), err.Error()}
@@ -314,33 +328,34 @@ func (r *Region) propagate() error {
 	return nil
 }
 
-// check proves that every value the region touches has a cut and that partial
+// unranked returns an input or output of unknown rank, nil if there is none.
+func unranked(n *onnx.Node) *onnx.Value {
+	for _, v := range slices.Concat(n.Inputs, n.Outputs) {
+		if v != nil && !v.Type.Ranked {
+			return v
+		}
+	}
+	return nil
+}
+
+// check proves that every value the region makes has a cut and that partial
 // sums are complete before anything reads them.
 func (r *Region) check() error {
 	for _, n := range r.Nodes {
-		cutAny := false
 		for _, o := range n.Outputs {
 			if o == nil {
 				continue
 			}
-			c := r.cutOf(o)
-			if c == unknown {
+			switch r.cutOf(o) {
+			case unknown:
 				return &SkipError{n.Label(), "it is not clear how its output is divided"}
-			}
-			cutAny = cutAny || c != invariant
-			if c == partial {
+			case partial:
 				for _, u := range o.Uses() {
 					if r.in[u.Node] {
 						return &SkipError{u.Node.Label(), "needs a sum over all tokens before they are all computed"}
 					}
 				}
 			}
-			if c == invariant {
-				return &SkipError{n.Label(), "is the same for every slice but depends on them"}
-			}
-		}
-		if len(n.Captures) > 0 || !cutAny {
-			return &SkipError{n.Label(), "cannot be divided"}
 		}
 	}
 	return nil

@@ -22,22 +22,20 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-// mostShared bounds the parts of regions that hand values over in parts, where a
-// number below it divides them: a graph's nodes grow with it, and below a
-// sixteenth of the scores something else is the peak.
-const mostShared = 16
-
 // widening is how many times larger than its larger factor a product has to be
 // to count as wide.
 const widening = 2
 
 // Wide computes every wide product of the graph, and what works on it, in at
-// least the wanted number of parts (at most what its outermost axis allows).
+// least the wanted number of parts (at most what its outermost axis allows);
+// regions that hand values over in parts, in the largest number up to it that
+// divides what both are cut along.
 // forward tells the two sides of a training graph apart. It returns how many
 // wide products there are, how many were divided, and why the others were not.
 // The graph must be typed and sorted, and is so afterwards.
 func Wide(g *onnx.Graph, types build.Typer, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
 	plan := findWide(g, forward)
+	plan.want = want
 	shared := plan.crossing()
 	for _, p := range plan.regions {
 		if err := p.region.apply(types, p.parts(want), "remat/tile/", shared); err != nil {
@@ -68,6 +66,7 @@ func (w *wideRegion) parts(want int) int {
 }
 
 type widePlan struct {
+	want    int // parts
 	found   int
 	regions []*wideRegion
 	skipped []*SkipError
@@ -177,15 +176,15 @@ func (p *widePlan) handedOver(w *wideRegion, o *onnx.Value) bool {
 	return len(readers) > 0 && p.sameParts(append(readers, w))
 }
 
-// sameParts gives regions one number of parts: the largest up to mostShared
-// that divides what each of them is cut along, else the largest.
+// sameParts gives regions one number of parts: the largest up to the wanted one
+// that divides what each of them is cut along, else the next one.
 func (p *widePlan) sameParts(regions []*wideRegion) bool {
 	all := &Region{}
 	for _, w := range regions {
 		all.extents = append(all.extents, w.region.extents...)
 	}
-	n := all.Parts(1 << 30)
-	for k := mostShared; k > 1 && n > mostShared; k-- {
+	n := all.Parts(p.want)
+	for k := p.want; k > 1 && n > p.want; k-- {
 		if all.Parts(k) == k {
 			n = k
 		}

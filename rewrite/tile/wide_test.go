@@ -1,0 +1,124 @@
+package tile
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// attention is a layer's attention with its gradient, q, k, v [b,n,t,d]; values
+// of backward begin with b.
+func attention(b, n, t, d int) string {
+	r := strings.NewReplacer("SHAPE", fmt.Sprintf("F[%d,%d,%d,%d]", b, n, t, d), "MASK", fmt.Sprintf("F[%d,%d]", t, t))
+	return r.Replace("in q SHAPE\nin k SHAPE\nin v SHAPE\nin mask MASK\nin dc SHAPE\ninit s F[] = 0.5\n" +
+		"kt = Transpose(k) {perm=[0, 1, 3, 2]}\nz = MatMul(q, kt)\nzs = Mul(z, s)\nzm = Add(zs, mask)\np = Softmax(zm)\nc = MatMul(p, v)\nout1 = Neg(c)\n" +
+		"b.vt = Transpose(v) {perm=[0, 1, 3, 2]}\nb.dp = MatMul(dc, b.vt)\nb.pd = Mul(b.dp, p)\ninit last int64[1] = [-1]\nb.sum = ReduceSum(b.pd, last)\nb.ps = Mul(p, b.sum)\nb.dz = Sub(b.pd, b.ps)\nb.ds = Mul(b.dz, s)\n" +
+		"b.dq = MatMul(b.ds, k)\nb.dst = Transpose(b.ds) {perm=[0, 1, 3, 2]}\nb.dk = MatMul(b.dst, q)\nb.pt = Transpose(p) {perm=[0, 1, 3, 2]}\nb.dv = MatMul(b.pt, dc)")
+}
+
+func isForward(n *onnx.Node) bool { return !strings.HasPrefix(n.Outputs[0].Name, "b.") }
+
+func TestWide(t *testing.T) {
+	for _, c := range []struct {
+		name, body           string
+		want, found, applied int
+		parts                int // how many softmaxes there are then
+		softmaxes            string
+		skipped              string
+	}{
+		{"batches", attention(4, 2, 8, 2), 16, 2, 2, 4, "Softmax", ""},
+		{"two parts", attention(4, 2, 8, 2), 2, 2, 2, 2, "Softmax", ""},
+		{"heads", attention(1, 6, 8, 2), 4, 2, 2, 3, "Softmax", ""},
+		{"narrow", attention(4, 2, 2, 2), 4, 0, 0, 1, "Softmax", ""},
+		{"one head", attention(1, 1, 8, 2), 4, 0, 0, 1, "Softmax", ""},
+		{"forward alone", "in q F[4,8,2]\nin k F[4,2,8]\nin v F[8,2]\nz = MatMul(q, k)\np = Softmax(z)\nc = MatMul(p, v)", 4, 1, 1, 4, "Softmax", ""},
+		{"across batches", "in q F[4,8,2]\nin k F[4,2,8]\nz = MatMul(q, k)\np = Softmax(z) {axis=0}\nc = ReduceSum(p) {keepdims=0}", 4, 1, 0, 1, "Softmax", "p: works along the axis that is divided"},
+		{"prime", "in q F[37,4,1]\nin k F[37,1,4]\nz = MatMul(q, k)\np = Softmax(z)\nc = ReduceSum(p) {keepdims=0}", 2, 1, 0, 1, "Softmax", "z: no number of equal parts greater than one divides its extents"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			was, _ := parse(t, "20", c.body)
+			m, types := parse(t, "20", c.body)
+			found, applied, skipped, err := Wide(m.Graph, types, isForward, c.want)
+			if err != nil || found != c.found || applied != c.applied {
+				t.Fatalf("%d of %d products in parts, want %d of %d: skipped %v, error %v", applied, found, c.applied, c.found, skipped, err)
+			}
+			why := ""
+			if len(skipped) > 0 {
+				why = skipReason(t, skipped[0])
+			}
+			if why != c.skipped {
+				t.Errorf("skipped for %q, want %q", why, c.skipped)
+			}
+			n := 0
+			for _, node := range m.Graph.Nodes {
+				if node.Is(c.softmaxes) {
+					n++
+				}
+			}
+			if n != c.parts {
+				t.Errorf("%d parts, want %d", n, c.parts)
+			}
+			sameResults(t, was, m, false)
+		})
+	}
+}
+
+// TestRandom computes graphs of random extents in random numbers of parts.
+func TestRandom(t *testing.T) {
+	rng := rand.New(rand.NewPCG(17, 4))
+	some := func(lo, hi int) int { return lo + rng.IntN(hi-lo+1) }
+	for range 12 {
+		tokens, hidden, vocab, want := some(2, 24), some(1, 4), some(6, 50), some(2, 12)
+		body := strings.NewReplacer("[6,3]", fmt.Sprintf("[%d,%d]", tokens, hidden), "[6,", fmt.Sprintf("[%d,", tokens), "[3,40]", fmt.Sprintf("[%d,%d]", hidden, vocab)).Replace(projected + crossEntropy("sq = Mul(picked, picked)\neach = Neg(sq)"))
+		t.Run(fmt.Sprintf("loss of %d tokens, %d of %d in %d", tokens, hidden, vocab, want), func(t *testing.T) {
+			was, _ := parse(t, "20", body)
+			m, types := parse(t, "20", body)
+			r, err := Find(m.Graph, m.Graph.Value("loss"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts := r.Parts(want)
+			err = r.Apply(types, parts)
+			if why := skipReason(t, err); (why == "") != (parts > 1) {
+				t.Fatalf("%d parts, skipped for %q", parts, why)
+			}
+			sameResults(t, was, m, false)
+		})
+		b, n, tt, d := some(1, 4), some(1, 6), some(2, 9), some(1, 3)
+		t.Run(fmt.Sprintf("attention %d×%d×%d×%d in %d", b, n, tt, d, want), func(t *testing.T) {
+			was, _ := parse(t, "20", attention(b, n, tt, d))
+			m, types := parse(t, "20", attention(b, n, tt, d))
+			if _, _, _, err := Wide(m.Graph, types, isForward, want); err != nil {
+				t.Fatal(err)
+			}
+			sameResults(t, was, m, false)
+		})
+		rows, columns, count := some(2, 40), some(1, 9), some(1, 6)
+		update := fmt.Sprintf("in w F[%d,%d]\nin x F[%d,%d]\nin d F[%d,%d]\nin at int64[2,%d]\nin u F[2,%d]\ninit lr F[] = 0.5\na = Gemm(x, d) {transA=1}\ng = ScatterElements(a, at, u) {axis=0, reduction=\"add\"}\nin m F[%d,%d]\nmm = Mul(m, lr)\nm.new = Add(mm, g)\ns = Mul(m.new, lr)\nw.new = Sub(w, s)",
+			max(rows, labelBound), columns, count, max(rows, labelBound), count, columns, columns, columns, max(rows, labelBound), columns)
+		t.Run(fmt.Sprintf("update of %d rows of %d in %d", rows, columns, want), func(t *testing.T) {
+			was, _ := parse(t, "20", update)
+			m, types := parse(t, "20", update)
+			if _, _, _, err := Rows(m.Graph, types, next(m), forwardSide, want); err != nil {
+				t.Fatal(err)
+			}
+			sameResults(t, was, m, true)
+		})
+	}
+}
+
+// TestRowsThatNeedEachOther: the ratio of a layer-wise update needs a next value
+// whole, and what its slices are made of before that.
+func TestRowsThatNeedEachOther(t *testing.T) {
+	body := "in w F[256,64]\nin m F[256,64]\nin x F[3,256]\nin d F[3,64]\ninit b F[] = 0.5\nxt = Neg(x)\ng = Gemm(xt, d) {transA=1}\nmb = Mul(m, b)\nm.new = Add(mb, g)\nnorm = ReduceL2(m.new) {keepdims=0}\nwn = ReduceL2(w) {keepdims=0}\nratio = Div(wn, norm)\ny = Mul(m.new, ratio)\nw.new = Sub(w, y)"
+	was, _ := parse(t, "20", body)
+	m, types := parse(t, "20", body)
+	_, applied, skipped, err := Rows(m.Graph, types, next(m), forwardSide, 4)
+	if err != nil || applied != 2 {
+		t.Fatalf("%d in slices, skipped %v, error %v", applied, skipped, err)
+	}
+	sameResults(t, was, m, false)
+}
