@@ -33,6 +33,7 @@ func (r *Region) apply(types build.Typer, parts int, prefix string, shared piece
 	if parts < 2 {
 		return &SkipError{r.Logits.Name, "no number of equal parts greater than one divides its extents"}
 	}
+	r.joined = map[*onnx.Value]*onnx.Value{}
 	a := &applier{
 		Region: r, parts: int64(parts), b: build.New(r.graph, types, prefix), prefix: prefix, shared: shared,
 		barriers: rewrite.NewBarriers(r.graph),
@@ -336,6 +337,7 @@ func (a *applier) join() error {
 			}
 			whole.Type = o.Type
 			a.graph.TakeOver(o, whole)
+			a.joined[o] = whole
 		}
 	}
 	a.b.Flush()

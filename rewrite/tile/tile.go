@@ -61,11 +61,13 @@ type Region struct {
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
 	// given says how another region, which this one reads from, cuts a value.
 	given func(*onnx.Value) cut
-	in    map[*onnx.Node]bool
-	cuts  map[*onnx.Value]cut
-	mean  map[*onnx.Value]bool // partial means: summands to be divided by parts
-	whole map[onnx.Use]bool    // inputs that every part reads as they are
-	limit int64                // elements from which a value counts as big
+	// joined are the values that stand for those of the region after apply.
+	joined map[*onnx.Value]*onnx.Value
+	in     map[*onnx.Node]bool
+	cuts   map[*onnx.Value]cut
+	mean   map[*onnx.Value]bool // partial means: summands to be divided by parts
+	whole  map[onnx.Use]bool    // inputs that every part reads as they are
+	limit  int64                // elements from which a value counts as big
 	// extents are those that are cut: the number of parts must divide all.
 	extents []int64
 }

@@ -37,7 +37,7 @@ func Wide(g *onnx.Graph, types build.Typer, forward func(*onnx.Node) bool, want 
 	plan := findWide(g, forward)
 	plan.want = want
 	shared := plan.crossing()
-	for _, p := range plan.regions {
+	for i, p := range plan.regions {
 		if err := p.region.apply(types, p.parts(want), "remat/tile/", shared); err != nil {
 			var skip *SkipError
 			if !errors.As(err, &skip) {
@@ -45,6 +45,13 @@ func Wide(g *onnx.Graph, types build.Typer, forward func(*onnx.Node) bool, want 
 			}
 			plan.skipped = append(plan.skipped, skip)
 			continue
+		}
+		for _, later := range plan.regions[i+1:] { // reads by new names what it decided to cut
+			for old, whole := range p.region.joined {
+				if c, ok := later.region.cuts[old]; ok {
+					later.region.cuts[whole] = c
+				}
+			}
 		}
 		applied++
 	}
