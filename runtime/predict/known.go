@@ -153,8 +153,8 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		if err := r.Node(n); err != nil {
 			return err
 		}
-		if names := before[n.Name()]; wasCast(n) && len(names) == len(n.Inputs) {
-			if err := inferAsCast(r, n, names, declared); err != nil {
+		if wasCast(n) {
+			if err := inferAsCast(r, n, before[n.Name()], declared); err != nil {
 				return err
 			}
 		}
@@ -189,9 +189,10 @@ func wasCast(n *onnx.Node) bool {
 }
 
 // inferAsCast infers a node's outputs from the shapes that the file declares for
-// what it read there, by these names. With its casts around it each node read
-// those; then pairs of casts go, to half and back, and what a node reads now may
-// be of unknown shape, but what was inferred stays.
+// what it read there, by these names; what it reads now names that too, for a node
+// of a function that ONNX Runtime expanded. With its casts around it each node
+// read those; then pairs of casts go, to half and back, and what a node reads now
+// may be of unknown shape, but what was inferred stays.
 func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[string]onnx.Type) error {
 	now := make([]onnx.Type, len(n.Inputs))
 	for i, v := range n.Inputs {
@@ -200,7 +201,14 @@ func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[str
 		}
 	}
 	for i, v := range n.Inputs {
-		if t := declared[names[i]]; v != nil && !v.IsConstant() && t.Ranked {
+		if v == nil || v.IsConstant() {
+			continue
+		}
+		name := strings.TrimPrefix(v.Name, insertedPrefix)
+		if len(names) == len(n.Inputs) {
+			name = names[i]
+		}
+		if t := declared[name]; t.Ranked {
 			v.Type = onnx.TensorOf(v.Type.DType, t.Shape)
 		}
 	}
@@ -239,7 +247,8 @@ func lost(n *onnx.Node) bool {
 // Runtime wrote when it was given the first: whether saved lists its nodes in
 // execution order (it does, unless nothing had to be changed and the original
 // came back), and whether all types were declared (ONNX Runtime keeps in mind
-// what that declares, but does not write it).
+// what that declares, but does not write it), also of values that it added: it
+// infers those of the casts that it puts around half types, and may not succeed.
 func ForSaved(given, saved *onnx.Model, o Options) Options {
 	a, b := kernelNodes(given), kernelNodes(saved)
 	o.InOrder = len(a) != len(b)
@@ -247,8 +256,8 @@ func ForSaved(given, saved *onnx.Model, o Options) Options {
 		o.InOrder = a[i].Label() != b[i].Label() || a[i].OpType() != b[i].OpType()
 	}
 	o.Saved = true
-	o.Declared = o.Declared || allDeclared(given)
 	o.original = originalOf(given)
+	o.Declared = o.Declared || allDeclared(given, nil) && allDeclared(saved, o.original.declared)
 	return o
 }
 
@@ -284,10 +293,13 @@ func declaredTypes(m *onnx.Model) map[string]onnx.Type {
 	return declared
 }
 
-// allDeclared reports that value_info holds a static type for every value
-// inside the graph.
-func allDeclared(m *onnx.Model) bool {
+// allDeclared reports that value_info, or types besides, holds a static type for
+// every value inside the graph.
+func allDeclared(m *onnx.Model, besides map[string]onnx.Type) bool {
 	declared := map[string]bool{}
+	for name, t := range besides {
+		declared[name] = t.IsStatic()
+	}
 	for _, p := range m.Graph.Proto.GetValueInfo() {
 		declared[p.GetName()] = onnx.TypeFromProto(p.GetType()).IsStatic()
 	}
