@@ -58,8 +58,8 @@ out y float32[2,4,6]
 func TestGuard(t *testing.T) {
 	for _, c := range guardCases {
 		t.Run(c.name, func(t *testing.T) {
-			original, _ := parse(t, c.text)
-			m, _ := parse(t, c.text)
+			original, _ := ortest.Parse(t, c.text)
+			m, _ := ortest.Parse(t, c.text)
 			m.Graph.NameNodes()
 			dump := func() *onnx.Graph {
 				d, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: 99, Threads: 1, Provider: ort.CPU})

@@ -107,8 +107,8 @@ func testPass(t *testing.T, file string) {
 	if pass == nil {
 		t.Fatalf("no pass %q", part["pass"])
 	}
-	original, _ := parse(t, part["in"])
-	m, types := parse(t, part["in"])
+	original, _ := ortest.Parse(t, part["in"])
+	m, types := ortest.Parse(t, part["in"])
 	if err := pass(m, types); err != nil {
 		t.Fatal(err)
 	}
@@ -129,19 +129,6 @@ func testPass(t *testing.T, file string) {
 		t.Errorf("got\n%s", got)
 	}
 	sameResults(t, original, m)
-}
-
-func parse(t *testing.T, text string) (*onnx.Model, *infer.Result) {
-	t.Helper()
-	m, err := onnx.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	types, err := infer.Model(m, infer.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m, types
 }
 
 // sameResults runs both graphs on the same random inputs.

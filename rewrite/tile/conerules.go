@@ -109,10 +109,7 @@ func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
 // p = exp(x − lse) a loss that was computed from x has it, or y beside it.
 func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 	x, last := n.Inputs[0], rank(s.v)-1
-	axis := int(n.Int("axis", -1))
-	if axis < 0 {
-		axis += last + 1
-	}
+	axis := int(axisOf(n, -1, s.v))
 	if axis != last {
 		return false // before opset 13 the axes after it belonged to it
 	}
@@ -121,7 +118,7 @@ func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 	}
 	in := c.need(s, x, s.axis)
 	if n.Is("Softmax") {
-		if p := x.Producer; p != nil && p.Is("LogSoftmax") && onAxis(p, axis, rank(x)) { // whose exponentials sum to 1
+		if p := x.Producer; p != nil && p.Is("LogSoftmax") && int(axisOf(p, -1, x)) == axis { // whose exponentials sum to 1
 			s.make = func(e *emitter) *onnx.Value { return e.op("Exp", n, e.slice(in)) }
 			return true
 		}
@@ -137,12 +134,6 @@ func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 	}
 	s.make = func(e *emitter) *onnx.Value { return e.op("Sub", n, e.slice(in), e.logSum(x, s.v)) }
 	return true
-}
-
-// onAxis reports a Softmax or LogSoftmax along that axis.
-func onAxis(n *onnx.Node, axis, rank int) bool {
-	a := int(n.Int("axis", -1))
-	return a == axis || a+rank == axis
 }
 
 // logSumOf is the logarithm of the sum of exp(x) along an axis, kept as extent 1,
@@ -168,10 +159,7 @@ func logSumOf(x *onnx.Value, axis int) *onnx.Value {
 // the slice; the others are added as zeros to its first or last element.
 func coneScatter(c *cone, s *slice, n *onnx.Node) bool {
 	data, index, updates := n.Inputs[0], n.Inputs[1], n.Inputs[2]
-	axis := int(n.Int("axis", 0))
-	if axis < 0 {
-		axis += rank(data)
-	}
+	axis := int(axisOf(n, 0, data))
 	in := c.need(s, data, s.axis)
 	if axis != s.axis {
 		if index.Type.Shape[s.axis] != data.Type.Shape[s.axis] {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 )
@@ -50,8 +51,8 @@ func TestGolden(t *testing.T) {
 			if len(archive.Files) != 2 || archive.Files[0].Name != "in" || archive.Files[1].Name != "out" {
 				t.Fatalf("%s holds other files than in and out", file)
 			}
-			was, _ := parseWhole(t, string(archive.Files[0].Data))
-			m, types := parseWhole(t, string(archive.Files[0].Data))
+			was, _ := ortest.Parse(t, string(archive.Files[0].Data))
+			m, types := ortest.Parse(t, string(archive.Files[0].Data))
 			if err := pass(m, types); err != nil {
 				t.Fatal(err)
 			}
@@ -67,17 +68,4 @@ func TestGolden(t *testing.T) {
 			}
 		})
 	}
-}
-
-func parseWhole(t *testing.T, text string) (*onnx.Model, *infer.Result) {
-	t.Helper()
-	m, err := onnx.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	types, err := infer.Model(m, infer.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m, types
 }
