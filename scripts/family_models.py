@@ -153,7 +153,7 @@ def sequential(config, model, **kw):
 
     sizes = dict(vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=2, use_cache=False, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     c = getattr(transformers, config)(**{**sizes, **kw})
-    x = ids()
+    x = ids(seq=9)  # some of them are unrolled
     return base.Named(getattr(transformers, model)(c), ["input_ids", "labels"]), dict(input_ids=x, labels=x.clone())
 
 
@@ -177,7 +177,6 @@ def timm_model(name, **kw):
     return pictures(timm.create_model(name, num_classes=10, **kw))
 def timm_vit(): return timm_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, embed_dim=WIDTH, num_heads=HEADS)
 def timm_convnext(): return timm_model("convnext_atto", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))
-def timm_efficientnet(): return timm_model("efficientnet_b0", channel_multiplier=0.1, depth_multiplier=0.1, drop_rate=0.0)
 def torchvision_vit():
     import torchvision
 
@@ -190,10 +189,12 @@ def densenet():
     import torchvision
 
     return pictures(torchvision.models.DenseNet(growth_rate=4, block_config=(2, 2), num_init_features=8, bn_size=2, num_classes=10))
-def mnasnet():
-    import torchvision
+def timm_efficientnet():
+    from timm.models._efficientnet_builder import decode_arch_def
+    from timm.models.efficientnet import EfficientNet
 
-    return pictures(torchvision.models.MNASNet(0.1, num_classes=10, dropout=0.0))
+    blocks = decode_arch_def([["ds_r1_k3_s1_e1_c8_se0.25"], ["ir_r2_k3_s2_e4_c16_se0.25"], ["ir_r1_k5_s2_e4_c24_se0.25"]])
+    return pictures(EfficientNet(blocks, num_classes=10, num_features=32, stem_size=8))
 
 
 # Detection. Which query answers for which box is decided outside, and an input.
@@ -270,18 +271,18 @@ def segformer_segmentation():
     m, feeds, _ = base.segformer()
     import transformers
 
-    m.model = transformers.SegformerForSemanticSegmentation(m.model.config)
-    m.model.config.decoder_hidden_size = WIDTH
+    c = m.model.config
+    c.decoder_hidden_size, c.classifier_dropout_prob = WIDTH, 0.0
+    m.model = transformers.SegformerForSemanticSegmentation(c)
     return m, dict(pixel_values=feeds["pixel_values"], labels=torch.randint(0, 10, (BATCH, 32, 32)))
 def deeplab():
-    from torchvision.models.segmentation.deeplabv3 import DeepLabHead
+    from torchvision.models.segmentation.deeplabv3 import ASPP
 
-    head = DeepLabHead(16, 4, [2, 4])
-    for m in head.modules():
-        if isinstance(m, nn.Dropout):
-            m.p = 0.0
-    return Criterion(nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 1, 1), head, nn.Upsample(scale_factor=2, mode="bilinear")),
-                     F.cross_entropy), dict(x=torch.randn(BATCH, 3, 16, 16), labels=torch.randint(0, 4, (BATCH, 16, 16)))
+    pyramid = ASPP(16, [2, 4], 16)
+    pyramid.project[-1].p = 0.0
+    stem = [nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 1, 1)]
+    head = [nn.Conv2d(16, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 1), nn.Upsample(scale_factor=2, mode="bilinear")]
+    return Criterion(nn.Sequential(*stem, pyramid, *head), F.cross_entropy), dict(x=torch.randn(BATCH, 3, 16, 16), labels=torch.randint(0, 4, (BATCH, 16, 16)))
 
 
 # Speech. The sums over alignments are written out: torch's own are no ONNX operators.
@@ -1042,7 +1043,7 @@ def llava():
 
 
 class Flamingo(nn.Module):
-    """A frozen-free, gated cross attention from words to patches."""
+    """Gated cross attention from words to patches."""
 
     def __init__(self):
         super().__init__()
@@ -1193,14 +1194,13 @@ TABLE = [
     row("efficientnet", "vision", base.efficientnet, **TS),
     row("timm-efficientnet", "vision", timm_efficientnet, **TS),
     row("densenet", "vision", densenet, **TS),
-    row("mnasnet", "vision", mnasnet, **TS),
-    row("detr", "detection", detr, "eval", "matching"),
+    row("detr", "detection", detr, "eval", "matching", grad=("--frozen", "*.embedder.*,*.stages.*")),
     row("yolos", "detection", yolos, "matching"),
     row("retinanet", "detection", retinanet, "loss"),
     row("unet", "segmentation", base.unet),
     row("segformer", "segmentation", segformer_segmentation, **TS),
     row("deeplab", "segmentation", deeplab, **TS),
-    row("whisper", "speech", base.whisper),
+    row("whisper", "speech", base.whisper, grad=("--frozen", "*.encoder.embed_positions.*")),
     row("wav2vec2", "speech", wav2vec2, "loss"),
     row("audio-spectrogram", "speech", audio_spectrogram),
     row("lstm-ctc", "speech", lstm_ctc, "loss"),
@@ -1247,10 +1247,10 @@ TABLE = [
     row("simsiam", "stop gradient", simsiam),
     row("byol", "stop gradient", byol, grad=("--frozen", "target.*")),
     row("distillation", "stop gradient", distillation, grad=("--frozen", "teacher.*")),
-    row("patchtst", "time series", patchtst_layer),
-    row("patchtst-batchnorm", "time series", patchtst, **TS),
+    row("patchtst", "time series", patchtst_layer, grad=("--frozen", "*.position_enc")),
+    row("patchtst-batchnorm", "time series", patchtst, grad=("--frozen", "*.position_enc"), **TS),
     row("patchtsmixer", "time series", patchtsmixer),
-    row("time-series-transformer", "time series", time_series_transformer, "unchecked"),
+    row("time-series-transformer", "time series", time_series_transformer, "unchecked", grad=("--frozen", "*.embed_positions.*")),
     row("n-beats", "time series", nbeats),
     row("tcn", "time series", tcn),
     row("clip", "multimodal", clip),
