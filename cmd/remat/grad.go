@@ -116,9 +116,11 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := e.checkDims(path, m); err != nil {
 		return nil, err
 	}
+	o.grad.Signature = grad.ReadSignature(m)
 	if err := renameInitializers(m.Graph, o.names); err != nil {
 		return fail(err)
 	}
+	o.grad.Signature.Rename(o.names)
 	if err := notTraining(m); err != nil {
 		return fail(err)
 	}
@@ -259,7 +261,7 @@ func needDecisions(res *grad.Result, o gradOptions, folded map[string]string) er
 	}
 	var unclear []string
 	for _, d := range res.Decisions {
-		if d.Elementwise && d.Trained && !strings.Contains(d.Reason, "norm") {
+		if d.Open {
 			unclear = append(unclear, d.Name)
 		}
 	}
@@ -358,7 +360,7 @@ func printDerivation(e *env, d *derivation) {
 	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s, optimizer %s",
 		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), d.Optimizer)
 	for _, x := range d.Decisions {
-		if x.Trained && !x.Elementwise {
+		if x.Trained && !x.Open {
 			continue
 		}
 		what := "frozen"

@@ -45,7 +45,10 @@ type Options struct {
 	// candidate is trained; Frozen wins. Params may also name float graph
 	// inputs, which get a gradient too.
 	Params, Frozen []string
-	Dialect        Dialect
+	// Signature is what the export says of its initializers; nil reads it from
+	// the model.
+	Signature *Signature
+	Dialect   Dialect
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
@@ -69,13 +72,29 @@ type Param struct {
 
 // A Decision says what became of one candidate and why.
 type Decision struct {
-	Name    string
-	Trained bool
-	Reason  string
-	// Elementwise marks a candidate that is only added, multiplied or selected:
-	// perhaps a mask or a table and no weight.
-	Elementwise bool
+	Name    string `json:"name"`
+	Shape   string `json:"shape"`
+	Trained bool   `json:"trained"`
+	Reason  string `json:"reason"`
+	// Source is what decided.
+	Source Source `json:"source"`
+	// Open marks a candidate whose name and content leave it open whether it is
+	// a weight or a constant.
+	Open bool `json:"open"`
 }
+
+// A Source is where the answer comes from whether something is trained.
+type Source string
+
+// The sources, the stronger first.
+const (
+	FromOptions    Source = "options"    // --params or --frozen
+	FromParameters Source = "parameters" // the metadata entry remat.parameters
+	FromSignature  Source = "signature"  // what the exporter says, see Signature
+	FromName       Source = "name"       // a name of PyTorch's state_dict
+	FromContent    Source = "content"    // a mask, a table
+	FromUse        Source = "use"        // a gradient reaches it
+)
 
 // A Result is what Differentiate did to the model.
 type Result struct {
@@ -94,13 +113,16 @@ type Result struct {
 // undefined state. Errors that a caller may want to tell apart: LossError,
 // ParameterError, MissingRuleError, UnsupportedError, ClashError.
 func Differentiate(m *onnx.Model, o Options) (*Result, error) {
+	if o.Signature == nil {
+		o.Signature = ReadSignature(m)
+	}
 	if _, err := upgrade.Functions(m); err != nil {
 		return nil, err
 	}
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	candidates := floatInitializers(m.Graph)
+	c := newChooser(m, o)
 	if err := checkGlobs(m.Graph, o.Params, o.Frozen); err != nil {
 		return nil, err
 	}
@@ -114,12 +136,12 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	e := newEngine(m, types, o.Dialect)
 	if !o.NoPrepare {
-		if e, types, loss, err = e.openControl(types, loss, candidates, o); err != nil {
+		if e, types, loss, err = e.openControl(types, loss, c.candidates, o); err != nil {
 			return nil, err
 		}
 	}
 	res := &Result{Types: types}
-	params, err := e.choose(loss, candidates, o, res)
+	params, err := e.choose(loss, c, res)
 	if err != nil {
 		return nil, err
 	}
