@@ -99,7 +99,7 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 			s.close()
 		}
 	}()
-	if err := e.checkDimsOf(paths...); err != nil {
+	if err := checkDimsOf(e.dims, paths...); err != nil {
 		return nil, err
 	}
 	doc := &report.Compare{}
