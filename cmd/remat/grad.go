@@ -113,10 +113,13 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := m.Check(); err != nil {
 		return fail(err)
 	}
-	if err := e.checkDims(path, m); err != nil {
+	if err := checkDims(e.dims, path, m); err != nil {
 		return nil, err
 	}
 	o.grad.Signature = grad.ReadSignature(m)
+	if err := flow.NoteDims(m, flow.FreeDims(m), e.dims); err != nil {
+		return fail(err)
+	}
 	if err := renameInitializers(m.Graph, o.names); err != nil {
 		return fail(err)
 	}

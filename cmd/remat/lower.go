@@ -50,6 +50,9 @@ func lowerGraph(e *env, path, out string) error {
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if err := checkDims(e.dims, path, m); err != nil {
+		return err
+	}
 	r, err := lower.Model(m)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

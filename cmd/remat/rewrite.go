@@ -87,9 +87,6 @@ func rewriteCommand(e *env) *cli.Command {
 			for _, r := range p.result.Reports {
 				e.say("%s", r)
 			}
-			if p.free != "" {
-				e.say("dimensions: %s", p.free)
-			}
 			e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
 				out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
 				report.Percent(float64(p.document.Saving)), report.Percent(float64(p.document.Overhead)))
