@@ -41,13 +41,19 @@ type Session struct {
 // Everything is closed when the test ends.
 func Open(t testing.TB, m *onnx.Model, level int, inputs map[string]*onnx.Tensor) *Session {
 	t.Helper()
+	return OpenThreads(t, m, level, 1, inputs)
+}
+
+// OpenThreads is Open with that many threads, be there as many cores or not.
+func OpenThreads(t testing.TB, m *onnx.Model, level, threads int, inputs map[string]*onnx.Tensor) *Session {
+	t.Helper()
 	data, err := m.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	env := Engine(t).Env
 	s := &Session{t: t, text: m.Text()}
-	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU}); err != nil {
+	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{Level: level, Threads: threads, Provider: ort.CPU}); err != nil {
 		t.Fatalf("%v in\n%s", err, s.text)
 	}
 	t.Cleanup(func() { s.session.Close() })
