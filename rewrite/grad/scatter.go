@@ -19,10 +19,10 @@ package grad
 //	          the order of the sum, and so its last bits, may change
 //
 // The stretched index takes as many bytes as the updates, or twice as many, and
-// ScatterElements is one thread's work, some 10 ns an element; the product takes
-// K·N numbers, runs on all threads in 5 ns an element at K = 256, and gives the
-// same bits on every machine's every run. A gradient that is not finite spreads
-// over all rows in it.
+// ScatterElements is one thread's work, some 10 ns an element on the CPU. The
+// product takes K·N numbers and one thread 5 ns an element at K = 256, 1.4 at 64,
+// and adds in one order everywhere. A gradient that is not finite spreads over all
+// rows in it.
 
 import (
 	"fmt"
