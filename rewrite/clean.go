@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -48,6 +49,17 @@ func ScatterInto(g *onnx.Graph) int {
 		}
 	}
 	return count
+}
+
+// Races reports the nodes that ONNX Runtime may compute otherwise in each run;
+// they are left as they are.
+func Races(g *onnx.Graph) Report {
+	names := traits.Racing(g)
+	r := Report{Pass: "race", Requested: len(names)}
+	for _, name := range names {
+		r.skip(name, "%s", traits.WhyRaces)
+	}
+	return r
 }
 
 // isZeros reports a tensor filled with zero.

@@ -50,21 +50,27 @@ type Output struct {
 // Everything is closed when the test ends.
 func Open(t testing.TB, m *onnx.Model, level int, inputs map[string]*onnx.Tensor) *Session {
 	t.Helper()
+	return OpenThreads(t, m, level, 1, inputs)
+}
+
+// OpenThreads is Open with that many threads, be there as many cores or not.
+func OpenThreads(t testing.TB, m *onnx.Model, level, threads int, inputs map[string]*onnx.Tensor) *Session {
+	t.Helper()
 	s := &Session{t: t, text: m.Text()}
 	t.Cleanup(s.close)
-	if err := s.open(m, level, inputs); err != nil {
+	if err := s.open(m, level, threads, inputs); err != nil {
 		t.Fatalf("%v in\n%s", err, s.text)
 	}
 	return s
 }
 
-func (s *Session) open(m *onnx.Model, level int, inputs map[string]*onnx.Tensor) error {
+func (s *Session) open(m *onnx.Model, level, threads int, inputs map[string]*onnx.Tensor) error {
 	data, err := m.Encode()
 	if err != nil {
 		return err
 	}
 	env := Engine(s.t).Env
-	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU}); err != nil {
+	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{Level: level, Threads: threads, Provider: ort.CPU}); err != nil {
 		return err
 	}
 	if s.binding, err = s.session.NewBinding(); err != nil {
@@ -152,7 +158,7 @@ func Try(t testing.TB, m *onnx.Model, inputs map[string]*onnx.Tensor) (map[strin
 	t.Helper()
 	s := &Session{t: t}
 	defer s.close()
-	if err := s.open(m, 0, inputs); err != nil {
+	if err := s.open(m, 0, 1, inputs); err != nil {
 		return nil, err
 	}
 	return s.run()

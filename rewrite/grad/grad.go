@@ -6,6 +6,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
@@ -141,6 +142,10 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		}
 	}
 	res := &Result{Types: types}
+	e.lowerScatters(hasNoRule)
+	if loss = m.Graph.Value(loss.Name); e.b.Err() != nil {
+		return nil, e.b.Err()
+	}
 	params, err := e.choose(loss, c, res)
 	if err != nil {
 		return nil, err
@@ -172,6 +177,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	m.Graph.RemoveDead()
 	e.lowerLosses()
 	e.useMasks()
+	e.lowerScatters(traits.Races) // now: the gradient of one that adds is a GatherND
 	m.Graph.RemoveDead()
 	if err := e.b.Err(); err != nil {
 		return nil, err
@@ -180,6 +186,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	normalize.MergeEqual(m.Graph)
+	res.Warnings = append(res.Warnings, warnRaces(m.Graph)...)
 	// Other values may have taken over the names of the outputs.
 	res.Loss = m.Graph.Value(lossName)
 	for i := range res.Params {
