@@ -127,8 +127,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	c := newChooser(m, o)
 	res := &Result{}
+	unmerge(m, o.Signature, res)
+	c := newChooser(m, o)
 	if err := checkGlobs(m.Graph, o, res); err != nil {
 		return nil, err
 	}

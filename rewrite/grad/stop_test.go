@@ -24,6 +24,9 @@ func TestStopsEqualPyTorch(t *testing.T) {
 		"gan":     {"/generator/*/Gemm_output_0"},
 	} {
 		t.Run(name+".dyn", func(t *testing.T) { checkStops(t, name, "dyn", nil) })
+		if name != "vq" {
+			t.Run(name+".dynopt", func(t *testing.T) { checkStops(t, name, "dynopt", nil) })
+		}
 		t.Run(name+".ts", func(t *testing.T) { checkStops(t, name, "ts", stop) })
 	}
 }
