@@ -46,6 +46,9 @@ type Options struct {
 	// candidate is trained; Frozen wins. Params may also name float graph
 	// inputs, which get a gradient too.
 	Params, Frozen []string
+	// Stop are globs over the names of values through which no gradient flows,
+	// or VALUE->NODE, where it is stopped for these readers alone.
+	Stop []string
 	// Signature is what the export says of its initializers; nil reads it from
 	// the model.
 	Signature *Signature
@@ -102,7 +105,9 @@ type Result struct {
 	Loss      *onnx.Value
 	Params    []Param
 	Decisions []Decision
-	Warnings  []string
+	// Stops are the places on the way to the loss where the gradient ends.
+	Stops    []Stop
+	Warnings []string
 	// Types knows the types of all values, the new ones included, and serves
 	// passes that go on editing the model.
 	Types *infer.Result
@@ -123,10 +128,17 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
+	res := &Result{}
+	unmerge(m, o.Signature, res)
 	c := newChooser(m, o)
-	if err := checkGlobs(m.Graph, o.Params, o.Frozen); err != nil {
+	if err := checkGlobs(m.Graph, o, res); err != nil {
 		return nil, err
 	}
+	if err := insertStops(m.Graph, o.Stop, res); err != nil {
+		return nil, err
+	}
+	// Nothing is computed ahead from a parameter of one element.
+	restore := m.Graph.OpenInitializers(c.scalars())
 	types, err := prepare(m, o)
 	if err != nil {
 		return nil, err
@@ -141,11 +153,12 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
-	res := &Result{Types: types}
 	e.lowerScatters(hasNoRule)
 	if loss = m.Graph.Value(loss.Name); e.b.Err() != nil {
 		return nil, e.b.Err()
 	}
+	restore()
+	res.Types = types
 	params, err := e.choose(loss, c, res)
 	if err != nil {
 		return nil, err
@@ -174,6 +187,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		res.Params = append(res.Params, Param{Name: p.Name, Input: p, Grad: g, Data: data[p]})
 	}
 	e.b.Flush()
+	normalize.RemoveStops(m.Graph)
 	m.Graph.RemoveDead()
 	e.lowerLosses()
 	e.useMasks()

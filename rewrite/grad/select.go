@@ -34,11 +34,24 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		if err != nil || n < 1 || !v.Type.DType.IsFloat() {
 			continue
 		}
-		if n > 1 || c.listed[v.Name] || o.Signature.lists(v.Name) || !o.Signature.known && c.names.variable(v.Name) {
+		if n > 1 || c.listed[v.Name] || o.Signature.lists(v.Name) || !o.Signature.known && c.names.variable(v.Name) || slices.Contains(o.Params, v.Name) {
 			c.candidates[v] = true
 		}
 	}
 	return c
+}
+
+// scalars are the candidates of one element that are to be trained if the loss
+// depends on them.
+func (c *chooser) scalars() []*onnx.Value {
+	var list []*onnx.Value
+	for v := range c.candidates {
+		if n, err := v.Init.Elements(); err == nil && n == 1 && c.decide(v).Trained {
+			list = append(list, v)
+		}
+	}
+	slices.SortFunc(list, func(a, b *onnx.Value) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // findLoss settles on the value to differentiate.
@@ -109,6 +122,7 @@ func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
 // order.
 func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Value, error) {
 	reach := e.reached(loss)
+	res.Stops = e.stops(reach)
 	var params []*onnx.Value
 	for _, name := range c.o.Params {
 		// Said outright, not by a pattern: then it must be possible.
@@ -118,7 +132,7 @@ func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Valu
 		}
 	}
 	for _, v := range e.m.Graph.Initializers {
-		if !reach[v] || !c.candidates[v] && !slices.Contains(c.o.Params, v.Name) {
+		if !reach[v] || !c.candidates[v] {
 			continue
 		}
 		d := c.decide(v)
@@ -175,31 +189,56 @@ func listedParameters(m *onnx.Model) map[string]bool {
 	return names
 }
 
-// checkGlobs refuses patterns that match nothing, and integers to be trained.
-func checkGlobs(g *onnx.Graph, params, frozen []string) error {
-	for k, globs := range [][]string{params, frozen} {
-		for _, glob := range globs {
-			if _, err := path.Match(glob, ""); err != nil {
-				return &ParameterError{glob, "not a valid pattern"}
-			}
-			hits := 0
-			for _, list := range [][]*onnx.Value{g.Initializers, g.Inputs} {
-				for _, v := range list {
-					if !matchGlob(glob, v.Name) {
-						continue
-					}
-					hits++
-					if k == 0 && !v.Type.DType.IsFloat() && !isGlob(glob) {
-						return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
-					}
-				}
-			}
-			if hits == 0 {
-				return &ParameterError{glob, "matches no initializer and no input of the model"}
+const nothingMatches = "matches no initializer and no input of the model"
+
+// checkGlobs refuses names and patterns that nothing in the model bears, and
+// integers to be trained. Beside patterns that match, one that does not is only
+// worth a warning. Params are looked at again when it is known what trains.
+func checkGlobs(g *onnx.Graph, o Options, res *Result) error {
+	var variables []string
+	for _, list := range [][]*onnx.Value{g.Initializers, g.Inputs} {
+		for _, v := range list {
+			variables = append(variables, v.Name)
+			if slices.Contains(o.Params, v.Name) && !v.Type.DType.IsFloat() {
+				return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
 			}
 		}
 	}
+	for _, list := range []struct {
+		flag  string
+		globs []string
+	}{{"--params", o.Params}, {"--frozen", o.Frozen}} {
+		missed, err := unmatched(list.globs, variables)
+		if err != nil {
+			return err
+		}
+		for _, glob := range missed {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("%s %q %s", list.flag, glob, nothingMatches))
+		}
+	}
 	return nil
+}
+
+// unmatched lists the globs that match no name, which is an error where none
+// matches any, or where one is no pattern.
+func unmatched(globs, names []string) ([]string, error) {
+	var missed []string
+	for _, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil {
+			return nil, &ParameterError{glob, "not a valid pattern"}
+		}
+		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(glob, name) }) {
+			continue
+		}
+		if !isGlob(glob) {
+			return nil, &ParameterError{glob, nothingMatches}
+		}
+		missed = append(missed, glob)
+	}
+	if len(missed) > 0 && len(missed) == len(globs) {
+		return nil, &ParameterError{missed[0], nothingMatches}
+	}
+	return missed, nil
 }
 
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?[") }

@@ -18,6 +18,7 @@ package grad
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -28,6 +29,7 @@ import (
 const (
 	signatureKey = "pkg.torch.export.ExportedProgram.graph_signature"
 	kindKey      = "pkg.torch.export.graph_signature.InputSpec.kind"
+	originalKey  = "pkg.torch.onnx.original_node_name"
 	foldedKey    = "pkg.onnxscript.optimizer.folded_from"
 )
 
@@ -42,6 +44,9 @@ const (
 type Signature struct {
 	// kinds are by initializer name; some may be of no initializer.
 	kinds map[string]string
+	// targets are the names of initializers by what the exported program calls
+	// them, %p_l_weight.
+	targets map[string]string
 	// folded says from what the exporter's optimizer computed an initializer.
 	folded map[string][]string
 	// known reports a signature that can be trusted: it names a parameter that
@@ -56,7 +61,7 @@ var (
 
 // ReadSignature reads what the file holds of a signature, perhaps nothing.
 func ReadSignature(m *onnx.Model) *Signature {
-	s := &Signature{kinds: map[string]string{}, folded: map[string][]string{}}
+	s := &Signature{kinds: map[string]string{}, targets: map[string]string{}, folded: map[string][]string{}}
 	for _, props := range [][]*pb.StringStringEntryProto{m.Graph.Proto.GetMetadataProps(), m.Proto.GetMetadataProps()} {
 		if text := property(props, signatureKey); text != "" {
 			s.readText(text)
@@ -64,7 +69,7 @@ func ReadSignature(m *onnx.Model) *Signature {
 	}
 	for _, v := range m.Graph.Proto.GetValueInfo() {
 		props := v.GetMetadataProps()
-		s.note(property(props, kindKey), v.GetName())
+		s.note(property(props, kindKey), property(props, originalKey), v.GetName())
 		if from := property(props, foldedKey); from != "" {
 			s.folded[v.GetName()] = quotedNames(from)
 		}
@@ -101,26 +106,49 @@ func (s *Signature) origins(name string) []string {
 func (s *Signature) readText(text string) {
 	for _, line := range strings.Split(text, "\n") {
 		if f := specLine.FindStringSubmatch(line); f != nil {
-			s.note(f[2], f[3])
+			s.note(f[2], f[1], f[3])
 		}
 	}
 	for _, f := range specRepr.FindAllStringSubmatch(text, -1) {
-		s.note(f[1], f[3]+f[4])
+		s.note(f[1], f[2], f[3]+f[4])
 	}
 }
 
-func (s *Signature) note(kind, target string) {
+// note keeps one input of the exported program, which calls it so.
+func (s *Signature) note(kind, called, target string) {
 	switch kind {
 	case kindParameter, kindBuffer, kindConstant:
-		if target != "" {
-			s.kinds[target] = kind
+		if target == "" {
+			return
+		}
+		s.kinds[target] = kind
+		if called != "" {
+			s.targets[called] = target
 		}
 	}
+}
+
+// placeholders are what the exported program calls an initializer, and what it was
+// computed from.
+func (s *Signature) placeholders(name string) []string {
+	var list []string
+	for called, target := range s.targets {
+		if target == name || slices.Contains(s.folded[name], target) {
+			list = append(list, called)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // Rename says that initializers bear other names than the exporter gave them.
 func (s *Signature) Rename(names map[string]string) {
 	s.kinds, s.folded = renamed(s.kinds, names), renamed(s.folded, names)
+	for called, target := range s.targets {
+		if to := names[target]; to != "" {
+			s.targets[called] = to
+		}
+	}
 }
 
 func renamed[V any](of map[string]V, names map[string]string) map[string]V {

@@ -91,7 +91,7 @@ func identities(s *state) error {
 func handsOn(n *onnx.Node) bool {
 	switch {
 	case n.Is("Identity"):
-		return n.In(0).Type.Other == nil
+		return n.In(0).Type.Other == nil && StoppedBy(n) == ""
 	case n.Is("Dropout"):
 		return !trains(n) || ratioZero(n)
 	case n.Is("Cast"):
