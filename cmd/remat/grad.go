@@ -153,6 +153,9 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := flow.Order(m, flow.Options{Dims: o.grad.Dims, After: o.grad.After}); err != nil {
 		return fail(err)
 	}
+	if err := flow.SetRequires(m); err != nil {
+		return nil, err
+	}
 	if err := rebase(m, path, out); err != nil {
 		return nil, err
 	}

@@ -74,13 +74,15 @@ type inspection struct {
 	Parameters     int              `json:"parameters"`
 	ParameterBytes int64            `json:"parameter_bytes"`
 	// Layers names the value that each layer found ends in.
-	Layers        []string          `json:"layers"`
-	ForwardNodes  int               `json:"forward_nodes"`
-	BackwardNodes int               `json:"backward_nodes"`
-	Roles         analysis.Roles    `json:"roles"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
-	Memory        *memoryInfo       `json:"memory,omitempty"`
-	CrossCheck    []string          `json:"cross_check,omitempty"`
+	Layers        []string       `json:"layers"`
+	ForwardNodes  int            `json:"forward_nodes"`
+	BackwardNodes int            `json:"backward_nodes"`
+	Roles         analysis.Roles `json:"roles"`
+	// Requires says which runtime the file needs.
+	Requires   flow.Requires     `json:"requires"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Memory     *memoryInfo       `json:"memory,omitempty"`
+	CrossCheck []string          `json:"cross_check,omitempty"`
 
 	open string // what dimLine says
 }
@@ -188,7 +190,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 	g := m.Graph
 	d := &inspection{
 		Model: path, IRVersion: m.Proto.GetIrVersion(), Producer: m.Proto.GetProducerName(), Nodes: len(g.Nodes),
-		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Metadata: map[string]string{},
+		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Requires: flow.RequiresOf(m), Metadata: map[string]string{},
 	}
 	for _, o := range m.Proto.GetOpsetImport() {
 		d.Opsets[o.GetDomain()] = o.GetVersion()
@@ -286,6 +288,7 @@ func printInspection(e *env, d *inspection) {
 	if len(d.Dimensions) > 0 {
 		e.say("for %s", strings.Join(dimList(d.Dimensions), ", "))
 	}
+	e.say("needs ONNX Runtime %s or newer", d.Requires.ONNXRuntime)
 	e.say("parameters: %d, %s", d.Parameters, report.Bytes(d.ParameterBytes))
 	e.say("forward %d nodes, backward %d nodes, layers found: %d", d.ForwardNodes, d.BackwardNodes, len(d.Layers))
 	if d.Roles.Loss != "" {
