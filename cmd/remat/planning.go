@@ -311,6 +311,9 @@ func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget flow.B
 	for _, rep := range r.Reports {
 		d.Notes = append(d.Notes, note(rep.Pass, rep.Requested, rep.Applied, rep.Skipped))
 	}
+	if line := roundingLine(r.Reports, &r.Prepared.Options); line != "" {
+		d.Notes = append(d.Notes, report.Note{What: "rounding", Reason: report.Text(line)})
+	}
 	return d
 }
 
