@@ -74,13 +74,14 @@ func trained(t *testing.T, text string, params ...string) *onnx.Model {
 // TestFrozenWeightsAreHeldOnce writes the AdamW step of adapters under each
 // strategy and runs it: every figure is the one predicted, the session holds no
 // copy of a frozen weight, and all told the step takes at least 40 % less than
-// one that trains everything under the same strategy. With Prepack, ONNX Runtime
+// one that trains everything (optimal, where the state outweighs what is left of
+// the activations, a third less). With Prepack, ONNX Runtime
 // keeps a copy for the forward and one for the backward.
 func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 	e := engine(t)
 	text := adapters(3, 48, 4, 64)
 	const weights = 3 * 2 * 48 * 4 * 48 * 4 // bytes
-	for _, strategy := range []string{"none", "full", "optimal"} {
+	for strategy, share := range map[string]int64{"none": 60, "full": 60, "optimal": 65} {
 		t.Run(strategy, func(t *testing.T) {
 			full := runAsPredicted(t, e, trained(t, text), Options{}, strategy)
 			few := runAsPredicted(t, e, trained(t, text, "*lora_*"), Options{}, strategy)
@@ -92,7 +93,7 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 			if packed.SessionBytes < weights*3/2 {
 				t.Errorf("prepacked: session %d, want about twice %d", packed.SessionBytes, weights)
 			}
-			if 10*few.TotalPeakBytes > 6*full.TotalPeakBytes {
+			if 100*few.TotalPeakBytes > share*full.TotalPeakBytes {
 				t.Errorf("adapters take %d bytes, training everything %d", few.TotalPeakBytes, full.TotalPeakBytes)
 			}
 		})
