@@ -149,7 +149,7 @@ const foldLimit = 1 << 10
 // the allocator that steps use, and copies them where a kernel would have
 // worked in place. It returns the number of nodes.
 func Unfold(g *onnx.Graph) (int, error) {
-	trigger := smallestInput(g)
+	trigger := smallestInput(g, func(*onnx.Value) bool { return false })
 	if trigger == nil {
 		return 0, nil
 	}
@@ -208,13 +208,14 @@ func large(n *onnx.Node) bool {
 	return false
 }
 
-// smallestInput is the graph input of known rank with the fewest bytes.
-func smallestInput(g *onnx.Graph) *onnx.Value {
+// smallestInput is the graph input of known size with the fewest bytes, but for
+// those left out; nil where there is none.
+func smallestInput(g *onnx.Graph, leftOut func(*onnx.Value) bool) *onnx.Value {
 	var best *onnx.Value
 	least := int64(ortmodel.None)
 	for _, v := range g.Inputs {
 		bytes, ok := v.Type.Bytes()
-		if ok && v.Init == nil && bytes > 0 && (best == nil || bytes < least) {
+		if ok && v.Init == nil && bytes > 0 && !leftOut(v) && (best == nil || bytes < least) {
 			best, least = v, bytes
 		}
 	}
