@@ -26,6 +26,8 @@ var cases = []struct {
 }{
 	{"constant", "constants", "in x float32[2,3]\nc = Constant() {value_float=2.0}\ny = Mul(x, c)", "Mul"},
 	{"identity", "identities", "in x float32[2,3]\na = Identity(x)\nb = Cast(a) {to=1}\ny = Relu(b)", "Relu"},
+	{"cast like", "casts", "in x float32[2,3]\ninit k int64[1] = [0]\nb = CastLike(x, k)\nc = Neg(b)\ny = Cast(c) {to=1}", "Cast Cast Neg"},
+	{"cast like its own type", "casts", "in x float32[2,3]\ninit k float32[1] = [0]\nb = CastLike(x, k)\ny = Relu(b)", "Relu"},
 	{"dropout off", "identities", "in x float32[2,3]\ninit r float32[] = 0.5\na = Dropout(x, r)\ny = Relu(a)", "Relu"},
 	{"dropout of nothing", "identities", "in x float32[2,3]\ninit r float32[] = 0\ninit t bool[] = true\na, m = Dropout(x, r, t)\ny = Relu(a)", "Relu"},
 	{"dropout on", "", "in x float32[2,3]\ninit r float32[] = 0.5\ninit t bool[] = true\na, m = Dropout(x, r, t)\nz = Relu(a)\nb = Cast(m) {to=1}\nc = Mul(b, z)\nd = Sub(z, c)\ny = ReduceSum(d)", "Cast Dropout Mul ReduceSum Relu Sub"},

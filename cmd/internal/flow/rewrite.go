@@ -165,6 +165,7 @@ func (p *Prepared) holdOnce() error {
 func (p *Prepared) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
 	d, err := e.Dump(p.Model, ort.SessionOptions{
 		Level: 99, Threads: 1, Provider: ort.CPU, Dims: p.Options.Dims, DisabledOptimizers: notPortable,
+		Purpose: "find fusions",
 	})
 	if err != nil {
 		return nil, false, err
