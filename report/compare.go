@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 )
@@ -32,13 +33,36 @@ type Pair struct {
 
 // Difference is how far B's results are from A's, over all steps compared.
 type Difference struct {
-	Loss             *Float `json:"loss_difference"`
-	Gradient         *Float `json:"max_gradient_difference"`
+	Loss *Float `json:"loss_difference"`
+	// RelativeLoss is a share of A's loss, or of 1 where that is larger.
+	RelativeLoss *Float `json:"relative_loss_difference"`
+	Gradient     *Float `json:"max_gradient_difference"`
+	// RelativeGradient is Gradient as a share of LargestGradient, the largest
+	// magnitude in all of A's gradients; of graphs that return only updated values, as a
+	// share of the largest update. Where there is neither, LargestGradient is nil, and
+	// each output's difference is a share of its own magnitude.
 	RelativeGradient *Float `json:"max_relative_gradient_difference"`
-	BitIdentical     *bool  `json:"bit_identical"`
+	LargestGradient  *Float `json:"largest_gradient"`
+	// WorstGradient names the output that differs most, "" where none does.
+	WorstGradient Text  `json:"worst_gradient"`
+	BitIdentical  *bool `json:"bit_identical"`
 	// Tolerance is the bound on the differences; nil where none was asked.
 	Tolerance       *Float `json:"tolerance"`
 	WithinTolerance *bool  `json:"within_tolerance"`
+}
+
+// Worst says in words where the results are furthest apart.
+func (d *Difference) Worst() string {
+	loss := fmt.Sprintf("the loss differs by %s of itself", floatOr(d.RelativeLoss, Number))
+	if d.RelativeGradient == nil || d.RelativeLoss != nil && *d.RelativeLoss > *d.RelativeGradient {
+		return loss
+	}
+	of := "its own largest value"
+	if d.LargestGradient != nil {
+		of = "the largest, " + Number(float64(*d.LargestGradient))
+	}
+	return fmt.Sprintf("%s differs by %s, which is %s of %s", textOr(string(d.WorstGradient)), floatOr(d.Gradient, Number),
+		Number(float64(*d.RelativeGradient)), of)
 }
 
 // NewPair compares what was measured of two runs and adds the differences.

@@ -120,9 +120,9 @@ func (c *Compare) predictionTable() Table {
 }
 
 func (c *Compare) resultTable() Table {
-	columns := []string{">loss, first", ">loss, last", ">loss difference", ">gradient difference", ">relative", "same bits", "within tolerance"}
+	columns := []string{">loss, first", ">loss, last", ">loss difference", ">gradient difference", ">of the largest", "same bits", "within tolerance", "furthest apart"}
 	return c.perVariant("results", columns, func(_ int, m *Run, p *Pair) []string {
-		cells := []string{none, none, none, none, none, none, none}
+		cells := []string{none, none, none, none, none, none, none, none}
 		if l := m.Losses(); len(l) > 0 {
 			cells[0] = Number(l[0])
 			if len(l) > 1 {
@@ -134,6 +134,7 @@ func (c *Compare) resultTable() Table {
 			cells[3] = floatOr(p.Gradient, Number)
 			cells[4] = floatOr(p.RelativeGradient, Number)
 			cells[5], cells[6] = yesNo(p.BitIdentical), yesNo(p.WithinTolerance)
+			cells[7] = textOr(string(p.WorstGradient))
 		}
 		return cells
 	})

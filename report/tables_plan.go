@@ -94,6 +94,9 @@ func (p *Plan) paretoTable() Table {
 func (p *Plan) notesTable() Table {
 	t := Table{Title: "requested and applied", Columns: []string{"what", ">requested", ">applied", "reason"}}
 	for _, n := range p.Notes {
+		if n == (Note{What: n.What}) { // a pass that found nothing to do
+			continue
+		}
 		requested, applied := itoa(n.Requested), itoa(n.Applied)
 		if n.Requested == 0 && n.Applied == 0 && n.Reason != "" { // a remark, no pass
 			requested, applied = none, none

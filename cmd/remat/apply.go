@@ -57,6 +57,9 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 	if err := canWrite(append(weightFiles(m, forward), state), out); err != nil {
 		return err
 	}
+	if err := checkDims(e.dims, forward, m); err != nil {
+		return err
+	}
 	weights, weightsErr := beside(out, m, forward, state)
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", forward, err)

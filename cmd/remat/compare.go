@@ -24,7 +24,7 @@ func compareCommand(e *env) *cli.Command {
 			"gradient difference. Exit code 1 when --tolerance is exceeded.\n\n" +
 			"Example: remat compare train.onnx small.onnx --steps 5 --tolerance 1e-5 --html report.html",
 		Flags: append(feedFlags(),
-			&cli.Float64Flag{Name: "tolerance", Usage: "largest relative gradient and loss difference allowed, `X`"},
+			&cli.Float64Flag{Name: "tolerance", Usage: "largest difference allowed, `X`: of gradients relative to the model's largest gradient, of the loss to the loss"},
 			&cli.BoolFlag{Name: "six", Usage: "make and compare the six standard variants of one forward model, beside it"},
 			&cli.StringFlag{Name: "html", Usage: "writes the report to `F.html`"},
 			&cli.StringFlag{Name: "png", Usage: "writes timeline and comparison to `F.png`"},
@@ -99,7 +99,7 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 			s.close()
 		}
 	}()
-	if err := e.checkDimsOf(paths...); err != nil {
+	if err := checkDimsOf(e.dims, paths...); err != nil {
 		return nil, err
 	}
 	doc := &report.Compare{}
@@ -117,7 +117,10 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 		subjects[i] = s
 		doc.Models = append(doc.Models, s.run)
 	}
-	differences := compareFirst(subjects)
+	differences, err := compareFirst(subjects)
+	if err != nil {
+		return nil, err
+	}
 	e.measuring.Store(true)
 	stopped := interleave(e, subjects, o.steps, o.pace)
 	for _, s := range subjects {
@@ -300,7 +303,7 @@ func pairUp(doc *report.Compare, subjects []*subject, differences []report.Diffe
 			if o.bounded {
 				d = within(d, o.tolerance)
 				if !*d.WithinTolerance && failed == nil {
-					failed = &checkError{fmt.Errorf("%s differs from %s by more than --tolerance %g", filepath.Base(b.path), filepath.Base(a.path), o.tolerance)}
+					failed = &checkError{fmt.Errorf("%s differs from %s by more than --tolerance %g: %s", filepath.Base(b.path), filepath.Base(a.path), o.tolerance, d.Worst())}
 				}
 			}
 		}
@@ -312,7 +315,7 @@ func pairUp(doc *report.Compare, subjects []*subject, differences []report.Diffe
 func within(d report.Difference, tolerance float64) report.Difference {
 	t := report.Float(tolerance)
 	ok := true
-	for _, x := range []*report.Float{d.Loss, d.RelativeGradient} {
+	for _, x := range []*report.Float{d.RelativeLoss, d.RelativeGradient} {
 		if x != nil && !(float64(*x) <= tolerance) { // NaN is not within
 			ok = false
 		}

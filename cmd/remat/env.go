@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"runtime"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -16,8 +14,6 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
-	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
@@ -76,10 +72,11 @@ func (e *env) close() {
 
 // debugSwitches lists what -d knows.
 var debugSwitches = map[string]string{
-	"check": "check every invariant of the graph after each pass",
-	"stack": "print the stack of an internal error",
-	"dump":  "write the graph after each pass, and the planning problem, into a folder (-d dump=DIR)",
-	"cpu":   "write a profile of the processor's time for go tool pprof (-d cpu=FILE)",
+	"check":    "check every invariant of the graph after each pass",
+	"stack":    "print the stack of an internal error",
+	"dump":     "write the graph after each pass, and the planning problem, into a folder (-d dump=DIR)",
+	"sessions": "print each session of ONNX Runtime that is made: what for, its level, and the seconds that it took",
+	"cpu":      "write a profile of the processor's time for go tool pprof (-d cpu=FILE)",
 }
 
 func globalFlags() []cli.Flag {
@@ -157,7 +154,7 @@ func (e *env) readDebug(lists []string) error {
 			}
 			sort.Strings(keys)
 			for _, k := range keys {
-				fmt.Fprintf(e.stdout, "%-8s %s\n", k, debugSwitches[k])
+				fmt.Fprintf(e.stdout, "%-9s %s\n", k, debugSwitches[k])
 			}
 			return errHelped
 		}
@@ -231,45 +228,6 @@ func output(c *cli.Context) (string, error) {
 		return o, nil
 	}
 	return "", fmt.Errorf("remat %s: where to write? give -o FILE", c.Command.Name)
-}
-
-// checkDims refuses a --dim that no input of the models has.
-func (e *env) checkDims(path string, models ...*onnx.Model) error {
-	var have []string
-	for _, name := range slices.Sorted(maps.Keys(e.dims)) {
-		found := false
-		for _, m := range models {
-			unknown, names := flow.UnknownDims(m, e.dims)
-			have = append(have, names...)
-			found = found || !slices.Contains(unknown, name)
-		}
-		if !found {
-			has := "its inputs have no free dimension"
-			if len(have) > 0 {
-				slices.Sort(have)
-				has = "its inputs have " + strings.Join(slices.Compact(have), ", ")
-			}
-			return fmt.Errorf("--dim %s: no input of %s has that dimension; %s", name, path, has)
-		}
-	}
-	return nil
-}
-
-// checkDimsOf is checkDims for files; one of them must have each dimension.
-func (e *env) checkDimsOf(paths ...string) error {
-	if len(e.dims) == 0 {
-		return nil
-	}
-	var models []*onnx.Model
-	for _, path := range paths {
-		m, err := onnx.Load(path)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		models = append(models, m)
-	}
-	return e.checkDims(strings.Join(paths, ", "), models...)
 }
 
 // interrupted returns errInterrupted once the user asked to stop.

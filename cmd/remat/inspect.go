@@ -59,24 +59,32 @@ func inspectCommand(e *env) *cli.Command {
 
 // inspection is the document of inspect --json.
 type inspection struct {
-	Model          string           `json:"model"`
-	IRVersion      int64            `json:"ir_version"`
-	Opsets         map[string]int64 `json:"opsets"`
-	Producer       string           `json:"producer"`
-	Nodes          int              `json:"nodes"`
+	Model     string           `json:"model"`
+	IRVersion int64            `json:"ir_version"`
+	Opsets    map[string]int64 `json:"opsets"`
+	Producer  string           `json:"producer"`
+	Nodes     int              `json:"nodes"`
+	// FreeDimensions have no number, Dimensions are those that have one: by --dim,
+	// or because the file was written for it.
+	FreeDimensions []string         `json:"free_dimensions"`
+	Dimensions     map[string]int64 `json:"dimensions"`
 	Operators      map[string]int   `json:"operators"`
 	Inputs         []tensorInfo     `json:"inputs"`
 	Outputs        []tensorInfo     `json:"outputs"`
 	Parameters     int              `json:"parameters"`
 	ParameterBytes int64            `json:"parameter_bytes"`
 	// Layers names the value that each layer found ends in.
-	Layers        []string          `json:"layers"`
-	ForwardNodes  int               `json:"forward_nodes"`
-	BackwardNodes int               `json:"backward_nodes"`
-	Roles         analysis.Roles    `json:"roles"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
-	Memory        *memoryInfo       `json:"memory,omitempty"`
-	CrossCheck    []string          `json:"cross_check,omitempty"`
+	Layers        []string       `json:"layers"`
+	ForwardNodes  int            `json:"forward_nodes"`
+	BackwardNodes int            `json:"backward_nodes"`
+	Roles         analysis.Roles `json:"roles"`
+	// Requires says which runtime the file needs.
+	Requires   flow.Requires     `json:"requires"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Memory     *memoryInfo       `json:"memory,omitempty"`
+	CrossCheck []string          `json:"cross_check,omitempty"`
+
+	open string // what dimLine says
 }
 
 type tensorInfo struct {
@@ -99,7 +107,7 @@ type memoryInfo struct {
 // inspect loads a model and prints what it is, and as asked what a step of it holds
 // and whether onnx-go reads the same.
 func inspect(e *env, path string, memory, crossCheck bool, png string) error {
-	if err := e.checkDimsOf(path); err != nil {
+	if err := checkDimsOf(e.dims, path); err != nil {
 		return err
 	}
 	m, _, err := flow.Open(path, e.dims)
@@ -117,6 +125,9 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	d := describe(m, path, a)
+	if err := d.dims(path, e.dims); err != nil {
+		return err
+	}
 	if memory {
 		if err := inspectMemory(e, m, a, d, png); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -141,6 +152,27 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 	return errors.Join(err, differs)
 }
 
+// dims fills in the dimensions of the file's inputs; the model that was analyzed
+// has those of --dim filled in.
+func (d *inspection) dims(path string, given map[string]int64) error {
+	m, err := onnx.Load(path)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	d.Dimensions, d.FreeDimensions = flow.FixedDims(m), []string{}
+	free := flow.FreeDims(m)
+	for _, name := range free {
+		if n, ok := given[name]; ok {
+			d.Dimensions[name] = n
+		} else {
+			d.FreeDimensions = append(d.FreeDimensions, name)
+		}
+	}
+	d.open = dimLine(m, free, given)
+	return nil
+}
+
 // crossCheckLines are what onnx-go's reading differs in, one line each.
 func crossCheckLines(r *crosscheck.Result) []string {
 	lines := []string{r.String()}
@@ -158,7 +190,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 	g := m.Graph
 	d := &inspection{
 		Model: path, IRVersion: m.Proto.GetIrVersion(), Producer: m.Proto.GetProducerName(), Nodes: len(g.Nodes),
-		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Metadata: map[string]string{},
+		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Requires: flow.RequiresOf(m), Metadata: map[string]string{},
 	}
 	for _, o := range m.Proto.GetOpsetImport() {
 		d.Opsets[o.GetDomain()] = o.GetVersion()
@@ -250,6 +282,13 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 
 func printInspection(e *env, d *inspection) {
 	e.say("%s: %d nodes, IR %d, opset %d, by %s", d.Model, d.Nodes, d.IRVersion, d.Opsets[""], d.Producer)
+	if d.open != "" {
+		e.say("no number is given for %s; until then sizes are the least that can be", d.open)
+	}
+	if len(d.Dimensions) > 0 {
+		e.say("for %s", strings.Join(dimList(d.Dimensions), ", "))
+	}
+	e.say("needs ONNX Runtime %s or newer", d.Requires.ONNXRuntime)
 	e.say("parameters: %d, %s", d.Parameters, report.Bytes(d.ParameterBytes))
 	e.say("forward %d nodes, backward %d nodes, layers found: %d", d.ForwardNodes, d.BackwardNodes, len(d.Layers))
 	if d.Roles.Loss != "" {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -138,10 +139,23 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, pla
 			other = append(other, "--"+part.flag)
 		}
 	}
-	if len(f.Dims) == 0 {
-		f.Dims = s.Dims
+	f.Dims, err = s.sizes(f.Dims, planPath)
+	return other, err
+}
+
+// sizes are the plan's dimensions; those given must agree with them.
+func (s planSource) sizes(given map[string]int64, planPath string) (map[string]int64, error) {
+	for name, n := range s.Dims {
+		if other, ok := given[name]; ok && other != n {
+			return nil, fmt.Errorf("--dim %s=%d: %s was made for %s=%d: plan again with it, or leave --dim out", name, other, planPath, name, n)
+		}
 	}
-	return other, nil
+	all := maps.Clone(given)
+	if all == nil {
+		all = map[string]int64{}
+	}
+	maps.Copy(all, s.Dims)
+	return all, nil
 }
 
 // describe completes the document of the graph that followed the plan, so that it

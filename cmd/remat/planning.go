@@ -10,9 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -156,6 +154,7 @@ func (e *env) engine() (*remat.Engine, error) {
 			return nil, err
 		}
 		e.loaded = engine
+		e.watchSessions(engine)
 		e.closers = append(e.closers, func() { engine.Close() })
 	}
 	return e.loaded, nil
@@ -167,14 +166,6 @@ type planned struct {
 	prepared *flow.Prepared
 	result   *flow.Planned
 	document report.Plan
-	// free says which dimensions have no number, "" for none.
-	free string
-}
-
-// freeDims are the dimensions of the model's inputs that have no number.
-func freeDims(m *onnx.Model, dims map[string]int64) []string {
-	_, names := flow.UnknownDims(m, nil)
-	return slices.DeleteFunc(names, func(name string) bool { _, fixed := dims[name]; return fixed })
 }
 
 // makePlan loads, prepares and plans. With the error of a budget that cannot be met
@@ -184,10 +175,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.checkDimsOf(path); err != nil {
-		return nil, err
-	}
-	given, _, err := flow.Open(path, o.flow.Dims)
+	given, err := openSized(path, o.flow.Dims)
 	if err != nil {
 		return nil, err
 	}
@@ -208,10 +196,6 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		if err := checkCosts(given, planner, o.flow.Costs, o.costs); err != nil {
 			return nil, err
 		}
-	}
-	free := freeDims(given, o.flow.Dims)
-	if len(free) > 0 && (o.budget != "" || o.total != "") {
-		return nil, fmt.Errorf("%s: a budget needs sizes, and no number is given for %s: give --dim %s=N", path, strings.Join(free, ", "), strings.Join(free, "=N,"))
 	}
 	budget, err := readBudget(o, planner)
 	if err != nil {
@@ -239,10 +223,6 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	}
 	p := &planned{given: given, prepared: result.Prepared, result: result}
 	p.document = planDocument(o, planner, result, budget)
-	if len(free) > 0 {
-		p.free = fmt.Sprintf("no number is given for %s, so sizes are the least that can be: give --dim %s=N", strings.Join(free, ", "), strings.Join(free, "=N,"))
-		p.document.Notes = append(p.document.Notes, report.Note{What: "dimensions", Reason: report.Text(p.free)})
-	}
 	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
 	return p, err
 }
@@ -331,6 +311,9 @@ func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget flow.B
 	}
 	for _, rep := range r.Reports {
 		d.Notes = append(d.Notes, note(rep.Pass, rep.Requested, rep.Applied, rep.Skipped))
+	}
+	if line := roundingLine(r.Reports, &r.Prepared.Options); line != "" {
+		d.Notes = append(d.Notes, report.Note{What: "rounding", Reason: report.Text(line)})
 	}
 	return d
 }

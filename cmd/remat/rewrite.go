@@ -18,8 +18,8 @@ import (
 func rewriteCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "rewrite", Usage: "writes the graph that follows a plan", ArgsUsage: "TRAIN.onnx",
-		Description: "Takes --plan, or the flags of plan. Says for every pass what was requested, what was\n" +
-			"applied, and why anything was skipped.\n\n" +
+		Description: "Takes --plan, or the flags of plan. Says what was done, and why anything that was\n" +
+			"asked for was skipped.\n\n" +
 			"Example: remat rewrite train.onnx --strategy full -o small.onnx",
 		Flags: append(planFlags(),
 			&cli.StringFlag{Name: "o", Usage: "writes the graph to `OUT.onnx`"},
@@ -84,11 +84,11 @@ func rewriteCommand(e *env) *cli.Command {
 			if e.json {
 				return report.WriteJSON(e.stdout, p.document)
 			}
-			for _, r := range p.result.Reports {
-				e.say("%s", r)
+			for _, line := range appliedLines(p.result.Reports, &p.prepared.Options) {
+				e.say("%s", line)
 			}
-			if p.free != "" {
-				e.say("dimensions: %s", p.free)
+			if line := roundingLine(p.result.Reports, &p.prepared.Options); line != "" {
+				e.say("%s", line)
 			}
 			e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
 				out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
@@ -136,6 +136,9 @@ func writeGraph(e *env, p *planned, source, out string) error {
 		if err := flow.SetJSON(m, entry.key, entry.value); err != nil {
 			return err
 		}
+	}
+	if err := flow.SetRequires(m); err != nil {
+		return err
 	}
 	if err := rebase(m, source, out); err != nil {
 		return err

@@ -47,7 +47,7 @@ type runOptions struct {
 }
 
 func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
-	if err := e.checkDimsOf(path); err != nil {
+	if err := checkDimsOf(e.dims, path); err != nil {
 		return err
 	}
 	if err := canWrite(filesOf(path), o.out, o.save, o.trace); err != nil {

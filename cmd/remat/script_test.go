@@ -13,6 +13,8 @@ package main
 //	alike DIR1 DIR2            two folders hold the same files, byte for byte but
 //	                           for the times in documents (fields …seconds)
 //	clean DIR                  no temporary file lies in DIR
+//	oldest                     what follows runs on the oldest ONNX Runtime that is
+//	                           claimed, which pip gets
 //	sample NAME…               copies testdata/models/NAME here
 //	outside IN OUT FILE        moves the first initializer of IN into FILE
 //
@@ -26,6 +28,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -38,6 +41,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 func TestMain(m *testing.M) {
@@ -65,11 +69,12 @@ func runScripts(t *testing.T, dir string, files ...string) {
 			e.Setenv("ROOT", root)
 			e.Setenv("PYTHON", python.Executable)
 			e.Setenv("PYTHONPATH", python.Packages)
-			return errors.Join(writeUnknown(filepath.Join(e.WorkDir, "unknown.onnx")), writeNewer(filepath.Join(e.WorkDir, "newer.onnx")))
+			return errors.Join(writeUnknown(filepath.Join(e.WorkDir, "unknown.onnx")), writeNewer(filepath.Join(e.WorkDir, "newer.onnx")),
+				writeShifted(filepath.Join(e.WorkDir, "shifted.onnx")))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"json": jsonCommand, "alike": alikeCommand, "fails": failsCommand, "clean": cleanCommand,
-			"sample": sampleCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
+			"sample": sampleCommand, "oldest": oldestCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},
@@ -88,6 +93,19 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		p.Dir = dir
 	}
 	testscript.Run(t, p)
+}
+
+// oldestCommand sets REMAT_ORT to the oldest library that is claimed.
+func oldestCommand(ts *testscript.TestScript, neg bool, args []string) {
+	library := "libonnxruntime.so." + ort.MinVersion
+	dir, err := install.Package(context.Background(), "onnxruntime=="+ort.MinVersion, "ort-"+ort.MinVersion, func(name string) string {
+		if path.Base(name) == library {
+			return library
+		}
+		return ""
+	}, os.Stderr)
+	ts.Check(err)
+	ts.Setenv("REMAT_ORT", filepath.Join(dir, library))
 }
 
 // writeUnknown writes a model with an operator that nobody knows.
@@ -113,6 +131,30 @@ func writeNewer(path string) error {
 	mean := m.Graph.NewNode("", "ReduceMean", "mean", product.Outputs, []string{"loss"}, onnx.IntAttr("keepdims", 0))
 	m.Graph.Append(product, mean)
 	m.Graph.AddOutput(mean.Outputs[0])
+	return m.Save(path)
+}
+
+// writeShifted writes a classifier all of whose logits get one shift, k, that
+// softmax takes off again: the gradient of k is zero but for rounding.
+func writeShifted(path string) error {
+	m := onnx.NewModel("shifted", 17)
+	g := m.Graph
+	x := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(64, 16)))
+	labels := g.AddInput("labels", onnx.TensorOf(onnx.Int64, onnx.StaticShape(64)))
+	weights := make([]float64, 16*32)
+	for i := range weights {
+		weights[i] = float64(i*7919%101)/50 - 1
+	}
+	w := g.AddConstant("w", onnx.FloatTensor(onnx.Float32, weights, 16, 32))
+	k := g.AddConstant("k", onnx.FloatTensor(onnx.Float32, []float64{0.3}, 1, 1))
+	shape := g.AddConstant("shape", onnx.Int64Tensor([]int64{64, 32}, 2))
+	node := func(op, name string, inputs ...*onnx.Value) *onnx.Value {
+		n := g.NewNode("", op, name, inputs, []string{name})
+		g.Append(n)
+		return n.Outputs[0]
+	}
+	logits := node("Add", "shifted", node("MatMul", "product", x, w), node("Expand", "shift", k, shape))
+	g.AddOutput(node("SoftmaxCrossEntropyLoss", "loss", logits, labels))
 	return m.Save(path)
 }
 

@@ -9,8 +9,6 @@ package flow
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -48,6 +46,9 @@ type Options struct {
 	// parameters and their state are computed, gradients included: 0 one,
 	// AutoChunk about sixteen.
 	Rows int
+	// Prepack leaves constant weights to the kernels, which keep packed copies of
+	// them; else they are held once (rewrite.HoldOnce).
+	Prepack bool
 	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
 	AsIs  bool
 	Roles *analysis.Roles
@@ -147,26 +148,6 @@ func Known(m *onnx.Model, dims map[string]int64) error {
 		}
 	}
 	return nil
-}
-
-// UnknownDims lists the names in dims that no input of the model has, and those
-// that the inputs have.
-func UnknownDims(m *onnx.Model, dims map[string]int64) (unknown, have []string) {
-	names := map[string]bool{}
-	for _, v := range m.Graph.Inputs {
-		for _, d := range v.Type.Shape {
-			for _, s := range d.Symbols() {
-				names[s] = true
-			}
-		}
-	}
-	for name := range dims {
-		if !names[name] {
-			unknown = append(unknown, name)
-		}
-	}
-	slices.Sort(unknown)
-	return unknown, slices.Sorted(maps.Keys(names))
 }
 
 // Analyze makes the planning problem of the graph as it stands.

@@ -22,6 +22,8 @@ const (
 	// SessionKey holds the session options under which the predictions hold.
 	SessionKey = "remat.session"
 	RolesKey   = "remat.roles"
+	// DimsKey holds the numbers that free dimensions were fixed to, by name.
+	DimsKey = "remat.dims"
 	// OrderedKey says that the places of the nodes carry a schedule.
 	OrderedKey = "remat.ordered"
 )
