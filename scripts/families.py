@@ -426,6 +426,7 @@ def main():
     p.add_argument("--work", metavar="FOLDER", help="keeps the exports there, for the next run")
     p.add_argument("--again", action="store_true", help="do chosen models anew")
     p.add_argument("--export", action="store_true", help="export anew")
+    p.add_argument("--patience", type=int, default=1, metavar="N", help="multiplies the time limits, on a busy machine")
     p.add_argument("--strategies", type=lambda s: s.split(","), default=STRATEGIES, metavar="S,…", help="of rewrite (default: full,sqrt,optimal)")
     p.add_argument("--fresh", action="store_true", help="leave the weights' initial values")
     a = p.parse_args()
@@ -437,6 +438,7 @@ def main():
         for s in specs:
             print(f"{s.name:24s} {s.family:20s} {s.exporter:12s} {s.written()}")
         return 0
+    LIMITS.update({k: v * a.patience for k, v in LIMITS.items()})
     a.remat = os.path.abspath(os.environ.get("REMAT") or os.path.join(HERE, "..", "bin", "remat"))
     kept = {}
     if os.path.exists(a.json):
