@@ -70,7 +70,11 @@ func (s *Session) open(m *onnx.Model, level, threads int, inputs map[string]*onn
 		return err
 	}
 	env := Engine(s.t).Env
-	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{Level: level, Threads: threads, Provider: ort.CPU}); err != nil {
+	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{
+		Level: level, Threads: threads, Provider: ort.CPU,
+		// More threads than cores would spin in each other's way.
+		Config: map[string]string{"session.intra_op.allow_spinning": "0"},
+	}); err != nil {
 		return err
 	}
 	if s.binding, err = s.session.NewBinding(); err != nil {
