@@ -38,14 +38,23 @@ def unchecked(model):
     torch.distributions.Distribution.set_default_validate_args(False)
 
 
+def uncompiled(model):
+    from transformers.models.llava import modeling_llava
+
+    modeling_llava.torch_compilable_check = lambda *_, **__: None
+
+
 SWITCHES = {
     "eager": ('`model.set_attn_implementation("eager")`', attention("eager")),
     "batched_mm": ('`model.set_experts_implementation("batched_mm")`', experts),
-    "eval": ("`model.eval()`: its statistics are frozen", None),
+    "eval": ("`model.eval()`", None),
     "unchecked": ("`torch.distributions.Distribution.set_default_validate_args(False)`", unchecked),
     "loss": ("the loss written out, beside the model", None),
     "matching": ("the matching outside; its indices are inputs", None),
     "noise": ("the noise is an input", None),
+    "no check": ("`modeling_llava.torch_compilable_check = lambda *_, **__: None`", uncompiled),
+    "normal": ('`distribution_output="normal"`', None),
+    "logs": ("`log(x).cumsum(-1).exp()` for `cumprod`", None),
     "sum": ("`nn.Embedding` and a sum for `nn.EmbeddingBag`", None),
 }
 TORCHSCRIPT = "`dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False`"
@@ -866,12 +875,12 @@ class FakeQuant(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.one, self.two, self.step = nn.Linear(16, 32), nn.Linear(32, 4), nn.Parameter(torch.tensor([0.05]))
+        self.one, self.two, self.scale = nn.Linear(16, 32), nn.Linear(32, 4), nn.Parameter(torch.tensor([0.05]))
 
     def forward(self, x, labels):
-        h = F.relu(self.one(x)) / self.step
+        h = F.relu(self.one(x)) / self.scale
         h = h + (h.round() - h).detach()
-        return F.cross_entropy(self.two(h.clamp(0, 255) * self.step), labels)
+        return F.cross_entropy(self.two(h.clamp(0, 255) * self.scale), labels)
 
 
 class SimSiam(nn.Module):
@@ -953,7 +962,8 @@ def time_series_transformer():
     import transformers
 
     c = transformers.TimeSeriesTransformerConfig(prediction_length=4, context_length=12, lags_sequence=[1, 2], num_time_features=1, d_model=16, encoder_layers=1, decoder_layers=1,
-                                                 encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, dropout=0.0, scaling=None)
+                                                 encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, dropout=0.0, scaling=None,
+                                                 distribution_output="normal")
     return series(transformers.TimeSeriesTransformerForPrediction(c), past_values=torch.randn(BATCH, 14), past_time_features=torch.randn(BATCH, 14, 1),
                   past_observed_mask=torch.ones(BATCH, 14), future_values=torch.randn(BATCH, 4), future_time_features=torch.randn(BATCH, 4, 1))
 
@@ -1098,7 +1108,7 @@ class NeRF(nn.Module):
         waves = [f(p * 2.0 ** i) for i in range(4) for f in (torch.sin, torch.cos)]
         h = F.relu(self.body(torch.cat([p, *waves], -1)))
         alpha = 1 - (-F.softplus(self.density(h)[..., 0]) * 0.35).exp()
-        left = torch.cat([torch.ones_like(alpha[:, :1]), (1 - alpha + 1e-7).cumprod(1)[:, :-1]], 1)
+        left = torch.cat([torch.ones_like(alpha[:, :1]), (1 - alpha + 1e-7).log().cumsum(1).exp()[:, :-1]], 1)
         return F.mse_loss(((alpha * left)[..., None] * self.colour(h).sigmoid()).sum(1), colour)
 
 
@@ -1250,18 +1260,18 @@ TABLE = [
     row("patchtst", "time series", patchtst_layer, grad=("--frozen", "*.position_enc")),
     row("patchtst-batchnorm", "time series", patchtst, grad=("--frozen", "*.position_enc"), **TS),
     row("patchtsmixer", "time series", patchtsmixer),
-    row("time-series-transformer", "time series", time_series_transformer, "unchecked", grad=("--frozen", "*.embed_positions.*")),
+    row("time-series-transformer", "time series", time_series_transformer, "eval", "normal", "unchecked", grad=("--frozen", "*.embed_positions.*")),
     row("n-beats", "time series", nbeats),
     row("tcn", "time series", tcn),
     row("clip", "multimodal", clip),
     row("siglip", "multimodal", siglip),
-    row("llava", "multimodal", llava),
+    row("llava", "multimodal", llava, "no check"),
     row("flamingo", "multimodal", flamingo),
     row("lstm", "recurrent", base.lstm),
     row("gru", "recurrent", base.gru_deep),
     row("lstm-attention", "recurrent", lstm_attention),
     row("lstm-gru-cells", "recurrent", base.cells),
-    row("nerf", "fields", nerf),
+    row("nerf", "fields", nerf, "logs"),
     row("neural-ode", "fields", neural_ode),
     row("fourier-operator", "fields", fourier),
     row("pinn", "fields", pinn),
