@@ -19,10 +19,10 @@ For each model of family_models.py, by the tools' defaults:
    gradients (AdamW's first moments) within 1e-6 of the largest; every live peak,
    session and reservation that was predicted equals what was measured.
 
-Results are kept in --json, one entry per model with the program's digest, so a run
-goes on where it ended; --again does chosen models anew. --work keeps the exports,
-which do not depend on the program. REMAT names the program. Each stage has a time
-limit, and ends as a fault. --fresh leaves the initial values of all weights; else
+Results are kept in --json, one entry per model with commit and digest of the program,
+so a run goes on where it ended; --again measures models anew that are there already.
+--work keeps the exports, which do not depend on the program. REMAT names the program.
+Each stage has a time limit, and ends as a fault. --fresh leaves the initial values of all weights; else
 they are moved a little, as training would, so that no gradient is zero by symmetry.
 """
 import argparse
@@ -367,7 +367,7 @@ def measure(specs, a, kept, digest, commit):
     context = multiprocessing.get_context("fork")
     for module in ("torch", "torch.onnx", "onnxscript", "onnxruntime", "transformers", "numpy"):
         __import__(module)
-    todo = [s for s in specs if a.again or kept.get(s.name, {}).get("program") != digest]
+    todo = [s for s in specs if due(a.again, kept.get(s.name), digest)]
     running, whole = {}, sum(LIMITS.values()) + 60
     while todo or running:
         while todo and len(running) < a.jobs:
@@ -400,6 +400,11 @@ def measure(specs, a, kept, digest, commit):
             print(f"{len(todo) + len(running):3d} to go  {name:24s} {entry['total']:6.1f} s  {'; '.join(entry['faults']) or 'ok'}", flush=True)
 
 
+def due(again, entry, digest):
+    """Whether a model is to be measured."""
+    return not entry or again == "all" or again == "failed" and entry["faults"] or again == "stale" and entry["program"] != digest
+
+
 def save(path, kept):
     with open(path + ".part", "w") as f:
         json.dump(kept, f, indent=1)
@@ -424,7 +429,7 @@ def main():
     p.add_argument("--json", default="families.json", metavar="FILE", help="where results are kept (default: families.json)")
     p.add_argument("--out", metavar="FILE.md", help="writes the page")
     p.add_argument("--work", metavar="FOLDER", help="keeps the exports there, for the next run")
-    p.add_argument("--again", action="store_true", help="do chosen models anew")
+    p.add_argument("--again", choices=["failed", "stale", "all"], help="do what failed anew, what another program or other flags gave, or all")
     p.add_argument("--export", action="store_true", help="export anew")
     p.add_argument("--patience", type=int, default=1, metavar="N", help="multiplies the time limits, on a busy machine")
     p.add_argument("--strategies", type=lambda s: s.split(","), default=STRATEGIES, metavar="S,…", help="of rewrite (default: full,sqrt,optimal)")

@@ -833,12 +833,12 @@ class VQVAE(nn.Module):
         super().__init__()
         self.enc = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
         self.dec = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 16))
-        self.code = nn.Parameter(torch.randn(12, 8))
+        self.codebook = nn.Parameter(torch.randn(12, 8))
 
     def forward(self, x):
         z = self.enc(x)
-        far = (z ** 2).sum(-1, keepdim=True) - 2 * z @ self.code.T + (self.code ** 2).sum(-1)
-        q = F.embedding(far.argmin(-1), self.code)
+        far = (z ** 2).sum(-1, keepdim=True) - 2 * z @ self.codebook.T + (self.codebook ** 2).sum(-1)
+        q = F.embedding(far.argmin(-1), self.codebook)
         commit = F.mse_loss(z, q.detach()) + F.mse_loss(q, z.detach())
         return F.mse_loss(self.dec(z + (q - z).detach()), x) + commit
 
@@ -1258,7 +1258,7 @@ TABLE = [
     row("byol", "stop gradient", byol, grad=("--frozen", "target.*")),
     row("distillation", "stop gradient", distillation, grad=("--frozen", "teacher.*")),
     row("patchtst", "time series", patchtst_layer, grad=("--frozen", "*.position_enc")),
-    row("patchtst-batchnorm", "time series", patchtst, grad=("--frozen", "*.position_enc"), **TS),
+    row("patchtst-batchnorm", "time series", patchtst, grad=("--frozen", "*.position_enc"), **TS, out='`norm_type="layernorm"` (row patchtst), or `model.eval()` with dynamo.'),
     row("patchtsmixer", "time series", patchtsmixer),
     row("time-series-transformer", "time series", time_series_transformer, "eval", "normal", "unchecked", grad=("--frozen", "*.embed_positions.*")),
     row("n-beats", "time series", nbeats),
@@ -1273,6 +1273,6 @@ TABLE = [
     row("lstm-gru-cells", "recurrent", base.cells),
     row("nerf", "fields", nerf, "logs"),
     row("neural-ode", "fields", neural_ode),
-    row("fourier-operator", "fields", fourier),
-    row("pinn", "fields", pinn),
+    row("fourier-operator", "fields", fourier, out="for a fixed length, multiply by tables of cosines and sines instead of `torch.fft.rfft`."),
+    row("pinn", "fields", pinn, out="write the derivative out layer by layer (tanh' = 1 - tanh²), as part of the forward."),
 ]
