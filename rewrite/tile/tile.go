@@ -58,7 +58,7 @@ type Region struct {
 	Nodes []*onnx.Node
 
 	graph *onnx.Graph
-	joins bool // see joinsAxes
+	joins bool                  // see joinsAxes
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
 	// given says how another region, which this one reads from, cuts a value.
 	given func(*onnx.Value) cut
