@@ -88,10 +88,14 @@ func (s *state) both(n *onnx.Node) (string, error) {
 		}
 	}
 	s.scope(n)
+	cond := n.In(0)
+	if rank(cond) != 0 { // one element of any rank: it must not raise the outputs'
+		cond = s.b.Op("Reshape", build.In(cond, s.b.Ints()))
+	}
 	values := make([]*onnx.Value, len(n.Outputs))
 	for i, o := range n.Outputs {
 		if o != nil {
-			values[i] = s.b.Op("Where", build.In(n.In(0), outs[0][i], outs[1][i]))
+			values[i] = s.b.Op("Where", build.In(cond, outs[0][i], outs[1][i]))
 		}
 	}
 	made := s.b.Take()
