@@ -98,6 +98,9 @@ type derivation struct {
 	Decisions      []grad.Decision `json:"decisions"`
 	Stops          []grad.Stop     `json:"stops"`
 	Warnings       []string        `json:"warnings"`
+	RandomNodes    int             `json:"random_nodes"`
+	// random says which operators draw, for people.
+	random string
 }
 
 // deriveTraining loads, differentiates, adds the optimizer, orders the file
@@ -173,6 +176,7 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 		Optimizer: o.optimizer.kind, Decisions: res.Decisions,
 		Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
+	d.RandomNodes, d.random = drawing(m.Graph)
 	for _, p := range res.Params {
 		bytes, _ := p.Input.Type.Bytes()
 		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
@@ -377,6 +381,9 @@ func printDerivation(e *env, d *derivation) {
 			what = "trained"
 		}
 		e.say("  %-8s %s: %s", what, x.Name, x.Reason)
+	}
+	if d.RandomNodes > 0 {
+		e.say("draws random numbers, others in each step: %s; remat run --seed N says which", d.random)
 	}
 	for _, w := range d.Warnings {
 		e.say("warning: %s", w)

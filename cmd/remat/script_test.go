@@ -16,6 +16,7 @@ package main
 //	oldest                     what follows runs on the oldest ONNX Runtime that is
 //	                           claimed, which pip gets
 //	sample NAME…               copies testdata/models/NAME here
+//	parsed TEXT FILE           writes the model that a text graph says
 //	outside IN OUT FILE        moves the first initializer of IN into FILE
 //
 // FILE may be stdout or stderr, of the last exec.
@@ -74,7 +75,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"json": jsonCommand, "alike": alikeCommand, "fails": failsCommand, "clean": cleanCommand,
-			"sample": sampleCommand, "oldest": oldestCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
+			"sample": sampleCommand, "parsed": parsedCommand, "oldest": oldestCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},
@@ -305,6 +306,12 @@ func sampleCommand(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		ts.Check(os.WriteFile(ts.MkAbs(filepath.Base(name)), data, 0o644))
 	}
+}
+
+func parsedCommand(ts *testscript.TestScript, neg bool, args []string) {
+	m, err := onnx.Parse(ts.ReadFile(args[0]))
+	ts.Check(err)
+	ts.Check(m.Save(ts.MkAbs(args[1])))
 }
 
 func outsideCommand(ts *testscript.TestScript, neg bool, args []string) {

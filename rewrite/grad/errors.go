@@ -50,7 +50,18 @@ func (e *MissingRuleError) Error() string {
 	if domain == "" {
 		domain = "ai.onnx"
 	}
-	return fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d", e.Node, e.Op, domain, e.Opset)
+	text := fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d", e.Node, e.Op, domain, e.Opset)
+	if isList(e.Op) {
+		text += ": the length of a list, or a place in it, is not known before the run: fix it with --dim" + otherThanLists
+	}
+	return text
+}
+
+// otherThanLists is the way out for whoever exports a model with lists.
+const otherThanLists = ", export with dynamo=False, or write an EmbeddingBag as an Embedding and a sum"
+
+func isList(op string) bool {
+	return op != "ReverseSequence" && strings.Contains(op, "Sequence")
 }
 
 // An UnsupportedError says which form of a known operator has no derivative
