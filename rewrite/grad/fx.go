@@ -64,29 +64,30 @@ func calls(g *onnx.Graph) []*call {
 	return list
 }
 
-// outside lists the values from outside that the call's nodes read, in order.
-func (c *call) outside() []*onnx.Value {
-	var list []*onnx.Value
+// A slot is one value from outside that a call reads, with the places where.
+type slot struct {
+	v    *onnx.Value
+	uses []onnx.Use
+}
+
+// outside lists what the call's nodes read from outside, in order: of a single node
+// each input, because merged values may be several of its inputs; of several nodes
+// each value once.
+func (c *call) outside() []slot {
+	var list []slot
 	for _, n := range c.nodes {
-		for _, v := range n.Inputs {
-			if v == nil || slices.Contains(list, v) || v.Producer != nil && slices.Contains(c.nodes, v.Producer) {
+		for i, v := range n.Inputs {
+			if v == nil || v.Producer != nil && slices.Contains(c.nodes, v.Producer) {
 				continue
 			}
-			list = append(list, v)
+			at := slices.IndexFunc(list, func(s slot) bool { return s.v == v && len(c.nodes) > 1 })
+			if at < 0 {
+				at, list = len(list), append(list, slot{v: v})
+			}
+			list[at].uses = append(list[at].uses, onnx.Use{Node: n, Index: i})
 		}
 	}
 	return list
-}
-
-// replace lets the call's nodes read w instead of v.
-func (c *call) replace(v, w *onnx.Value) {
-	for _, n := range c.nodes {
-		for i, in := range n.Inputs {
-			if in == v {
-				n.SetInput(i, w)
-			}
-		}
-	}
 }
 
 // unmerge takes apart what the exporter's optimizer merged, and puts back the
@@ -98,6 +99,11 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) {
 	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}}
 	for _, c := range calls(m.Graph) {
 		u.visit(c)
+		for _, ref := range c.refs {
+			if target := s.targets[ref]; s.kinds[target] == kindParameter && !slices.Contains(u.named, target) {
+				u.named = append(u.named, target)
+			}
+		}
 	}
 	u.report()
 }
@@ -106,6 +112,8 @@ type unmerger struct {
 	g   *onnx.Graph
 	s   *Signature
 	res *Result
+	// named are the parameters that calls name.
+	named []string
 	// apart are the names that got an initializer of their own again; unclear
 	// are parameters that a call reads that does not name them; lost are detaches
 	// that cannot be placed.
@@ -124,16 +132,18 @@ func (u *unmerger) visit(c *call) {
 		}
 		return i >= 0
 	}
-	var weights, values []*onnx.Value
-	for _, v := range c.outside() {
-		switch {
+	var weights, values []slot
+	known := map[string]bool{}
+	for _, x := range c.outside() {
+		switch v := x.v; {
 		case v.Init == nil:
-			if !explain(v.Name) && mayCarryGradient(v) && v.Producer != nil {
-				values = append(values, v)
+			known[v.Name] = known[v.Name] || explain(v.Name)
+			if !known[v.Name] && mayCarryGradient(v) && v.Producer != nil {
+				values = append(values, x)
 			}
 		case !slices.ContainsFunc(u.s.placeholders(v.Name), explain):
 			if u.s.kinds[v.Name] == kindParameter {
-				weights = append(weights, v)
+				weights = append(weights, x)
 			}
 		}
 	}
@@ -149,46 +159,48 @@ func (u *unmerger) visit(c *call) {
 		}
 	}
 	u.weights(c, weights, targets, len(refs) == 0)
-	u.detaches(c, values, detached, len(others))
+	u.detaches(values, detached, len(others))
 }
 
 // weights gives the call the initializers that it names. A parameter that a call
 // reads that names nothing unknown stands where the model has a number.
-func (u *unmerger) weights(c *call, weights []*onnx.Value, targets []string, number bool) {
+func (u *unmerger) weights(c *call, weights []slot, targets []string, number bool) {
 	switch {
-	case len(weights) == 0:
 	case len(weights) == len(targets) && (len(targets) == 1 || inOrder.MatchString(c.text)):
-		for i, v := range weights {
-			c.replace(v, u.own(v, targets[i], u.s.kinds[targets[i]]))
+		for i, x := range weights {
+			u.give(x, targets[i], u.s.kinds[targets[i]])
 		}
 	case number:
-		for _, v := range weights {
-			c.replace(v, u.own(v, v.Name+".constant", kindConstant))
+		for _, x := range weights {
+			u.give(x, x.v.Name+".constant", kindConstant)
 		}
 	default:
-		for _, v := range weights {
-			u.unclear[v] = true
+		for _, x := range weights {
+			u.unclear[x.v] = true
 		}
 	}
 }
 
 // inOrder are the calls that take their parameters in the order in which the
 // ONNX operator does.
-var inOrder = regexp.MustCompile(`target=torch\.ops\.aten\.(linear|layer_norm|native_layer_norm|rms_norm|group_norm|native_group_norm|instance_norm|batch_norm|_native_batch_norm\w*|conv\w*)\.`)
+var inOrder = regexp.MustCompile(`target=torch\.ops\.aten\.(linear|layer_norm|native_layer_norm|rms_norm|group_norm|native_group_norm|instance_norm|batch_norm|_native_batch_norm\w*|_batch_norm\w*|conv\w*)\.`)
 
-// own returns the initializer of that name, a copy of v if there is none yet.
-func (u *unmerger) own(v *onnx.Value, name, kind string) *onnx.Value {
-	if w := u.g.Value(name); w != nil && w.Init != nil && slices.Contains(u.apart, name) {
-		return w
+// give lets a slot be read from the initializer of that name, a copy of what it
+// reads if there is none yet.
+func (u *unmerger) give(x slot, name, kind string) {
+	w := u.g.Value(name)
+	if w == nil || w.Init == nil || !slices.Contains(u.apart, name) {
+		w = u.g.AddConstant(name, x.v.Init)
+		u.s.kinds[w.Name] = kind
+		u.apart = append(u.apart, w.Name)
 	}
-	w := u.g.AddConstant(name, v.Init)
-	u.s.kinds[w.Name] = kind
-	u.apart = append(u.apart, w.Name)
-	return w
+	for _, use := range x.uses {
+		use.Node.SetInput(use.Index, w)
+	}
 }
 
 // detaches stops the gradient of the one value that the call names as detached.
-func (u *unmerger) detaches(c *call, values []*onnx.Value, detached []string, others int) {
+func (u *unmerger) detaches(values []slot, detached []string, others int) {
 	if len(detached) == 0 {
 		return
 	}
@@ -196,44 +208,47 @@ func (u *unmerger) detaches(c *call, values []*onnx.Value, detached []string, ot
 		u.lost = append(u.lost, detached...)
 		return
 	}
-	for _, n := range c.nodes {
-		for i, v := range n.Inputs {
-			if v == values[0] {
-				normalize.InsertStopBefore(u.g, n, i, "aten.detach")
-			}
-		}
+	for _, use := range values[0].uses {
+		normalize.InsertStopBefore(u.g, use.Node, use.Index, "aten.detach")
 	}
 }
 
 const optimizeFalse = "export with optimize=False"
 
-// report says what was merged.
+// report says what was merged, and what the file has lost.
 func (u *unmerger) report() {
-	var params, missing []string
+	var params, unclear, aside []string
+	has := map[string]bool{}
+	for _, v := range u.g.Initializers {
+		has[v.Name] = true
+		for _, from := range u.s.origins(v.Name) {
+			has[from] = true
+		}
+		if u.unclear[v] {
+			unclear = append(unclear, v.Name)
+		}
+		if from := u.s.origins(v.Name); len(from) > 0 && (len(v.Init.Dims()) != 2 || len(from) > 1) {
+			aside = append(aside, fmt.Sprintf("%s (of %s)", v.Name, strings.Join(from, " and ")))
+		}
+	}
 	for _, name := range u.apart {
 		if u.s.kinds[name] == kindParameter {
 			params = append(params, name)
 		}
 	}
-	if len(params) > 0 {
-		u.warn("the exporter merged parameters of equal values, apart again: %s", some(params))
-	}
-	for _, v := range u.g.Initializers {
-		if u.unclear[v] {
-			missing = append(missing, v.Name)
-		}
-	}
-	if len(missing) > 0 {
-		u.warn("the exporter merged other values with these parameters, and the file does not say which: %s; "+optimizeFalse, some(missing))
-	}
+	gone := slices.DeleteFunc(u.named, func(name string) bool { return has[name] })
 	slices.Sort(u.lost)
-	if lost := slices.Compact(u.lost); len(lost) > 0 {
-		u.warn("the exporter took out detached values (%s), and the file does not say where they stood: their gradient flows; "+optimizeFalse, some(lost))
-	}
+	u.warn(params, "the exporter merged parameters of equal values; they are apart again")
+	u.warn(aside, "the exporter computed values from parameters ahead, which are trained in their place; "+optimizeFalse)
+	u.warn(gone, "the exporter left parameters out of the file, which are not trained; "+optimizeFalse)
+	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
+	u.warn(slices.Compact(u.lost), "the exporter took out detaches, and the file does not say where: a gradient flows; "+optimizeFalse)
 }
 
-func (u *unmerger) warn(format string, args ...any) {
-	u.res.Warnings = append(u.res.Warnings, fmt.Sprintf(format, args...))
+func (u *unmerger) warn(names []string, what string) {
+	if len(names) > 0 {
+		u.res.Warnings = append(u.res.Warnings, what+": "+some(names))
+	}
 }
 
 // some lists the first names, and how many more there are.
