@@ -90,14 +90,22 @@ func (c *call) outside() []slot {
 	return list
 }
 
+// Unmerge gives parameters that the exporter's optimizer merged initializers of
+// their own again, as Differentiate does: under these names it trains them.
+func Unmerge(m *onnx.Model) {
+	unmerge(m, ReadSignature(m), nil)
+}
+
 // unmerge takes apart what the exporter's optimizer merged, and puts back the
-// detaches that it took out, as far as the calls tell.
-func unmerge(m *onnx.Model, s *Signature, res *Result) {
-	if !s.known {
-		return
+// detaches that it took out, as far as the calls tell. It reports whether there are
+// any: then what is shared is meant.
+func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
+	all := calls(m.Graph)
+	if !s.known || len(all) == 0 {
+		return false
 	}
 	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}}
-	for _, c := range calls(m.Graph) {
+	for _, c := range all {
 		u.visit(c)
 		for _, ref := range c.refs {
 			if target := s.targets[ref]; s.kinds[target] == kindParameter && !slices.Contains(u.named, target) {
@@ -105,7 +113,10 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) {
 			}
 		}
 	}
-	u.report()
+	if res != nil {
+		u.report()
+	}
+	return true
 }
 
 type unmerger struct {
@@ -207,6 +218,9 @@ func (u *unmerger) detaches(values []slot, detached []string, others int) {
 	if len(detached) > 1 || len(values) != 1 || others > 0 {
 		u.lost = append(u.lost, detached...)
 		return
+	}
+	if u.res == nil {
+		return // nothing is differentiated
 	}
 	for _, use := range values[0].uses {
 		normalize.InsertStopBefore(u.g, use.Node, use.Index, "aten.detach")

@@ -16,7 +16,7 @@ import (
 
 // A Stop is a value that reaches the loss and hands no gradient on.
 type Stop struct {
-	// Value is the value behind the stop, Source who asked for it: "aten.detach"
+	// Value is the value of the file, Source who asked for the stop: "aten.detach"
 	// or "--stop".
 	Value  string `json:"value"`
 	Source string `json:"source"`
@@ -119,11 +119,7 @@ func (e *engine) stops(reach map[*onnx.Value]bool) []Stop {
 		if source == "" || !reach[n.Out(0)] {
 			continue
 		}
-		s := Stop{Value: n.Out(0).Name, Source: source}
-		if source == fromOption {
-			s.Value = n.In(0).Name
-		}
-		list = append(list, s)
+		list = append(list, Stop{Value: normalize.StoppedValue(n).Name, Source: source})
 	}
 	return list
 }

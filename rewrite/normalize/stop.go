@@ -38,6 +38,17 @@ func StoppedBy(n *onnx.Node) string {
 	return ""
 }
 
+// StoppedValue is the value of the file that a stop is about: the stop's own output,
+// or what an inserted one reads.
+func StoppedValue(n *onnx.Node) *onnx.Value {
+	for _, p := range n.Proto.GetMetadataProps() {
+		if p.GetKey() == stopKey {
+			return n.In(0)
+		}
+	}
+	return n.Out(0)
+}
+
 // InsertStop lets every reader of v read it through a stop.
 func InsertStop(g *onnx.Graph, v *onnx.Value, source string) {
 	n := newStop(g, v, source)
