@@ -113,7 +113,9 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 			}
 		}
 	}
+	apart := retie(m.Graph, s)
 	if res != nil {
+		u.warn(apart, "the exporter computed values from parameters ahead that the file holds too, which are trained apart; "+optimizeFalse)
 		u.report()
 	}
 	return true
