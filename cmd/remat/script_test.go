@@ -14,6 +14,7 @@ package main
 //	                           for the times in documents (fields …seconds)
 //	clean DIR                  no temporary file lies in DIR
 //	sample NAME…               copies testdata/models/NAME here
+//	graph TEXT OUT             writes the model of a text form
 //	outside IN OUT FILE        moves the first initializer of IN into FILE
 //
 // FILE may be stdout or stderr, of the last exec.
@@ -70,6 +71,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"json": jsonCommand, "alike": alikeCommand, "fails": failsCommand, "clean": cleanCommand,
 			"sample": sampleCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
+			"graph":     graphCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},
@@ -263,6 +265,12 @@ func sampleCommand(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		ts.Check(os.WriteFile(ts.MkAbs(filepath.Base(name)), data, 0o644))
 	}
+}
+
+func graphCommand(ts *testscript.TestScript, neg bool, args []string) {
+	m, err := onnx.Parse(ts.ReadFile(args[0]))
+	ts.Check(err)
+	ts.Check(m.Save(ts.MkAbs(args[1])))
 }
 
 func outsideCommand(ts *testscript.TestScript, neg bool, args []string) {
