@@ -380,15 +380,15 @@ func allBySignature(decisions []grad.Decision) bool {
 
 var digits = regexp.MustCompile(`\d+`)
 
-// decisionTable lists what was decided without the file or the options saying that
-// it is a parameter. Names that differ in numbers only share a row.
+// decisionTable lists what was decided, less what the options say and what is a
+// parameter without a doubt. Names that differ in numbers only share a row.
 func decisionTable(decisions []grad.Decision) report.Table {
 	t := report.Table{Columns: []string{"initializer", ">how many", "shape", "", "because"}}
 	type group struct{ name, shape, what, reason string }
 	var order []group
 	names := map[group][]string{}
 	for _, d := range decisions {
-		if d.Trained && d.Source != grad.FromName && !d.Open {
+		if d.Source == grad.FromOptions || d.Trained && d.Source != grad.FromName && !d.Open {
 			continue
 		}
 		what := "frozen"

@@ -31,6 +31,7 @@ type call struct {
 	text  string   // as the exporter shows it
 	refs  []string // what it is called with, in order
 	nodes []*onnx.Node
+	has   map[*onnx.Node]bool // the nodes
 }
 
 var (
@@ -50,16 +51,18 @@ func calls(g *onnx.Graph) []*call {
 		}
 		c := by[text]
 		if c == nil {
-			c = &call{text: text}
+			c = &call{text: text, has: map[*onnx.Node]bool{}}
+			seen := map[string]bool{}
 			for _, ref := range fxRef.FindAllStringSubmatch(args, -1) {
-				if !slices.Contains(c.refs, ref[1]) {
+				if !seen[ref[1]] {
 					c.refs = append(c.refs, ref[1])
 				}
+				seen[ref[1]] = true
 			}
 			by[text] = c
 			list = append(list, c)
 		}
-		c.nodes = append(c.nodes, n)
+		c.nodes, c.has[n] = append(c.nodes, n), true
 	}
 	return list
 }
@@ -75,14 +78,16 @@ type slot struct {
 // each value once.
 func (c *call) outside() []slot {
 	var list []slot
+	place := map[*onnx.Value]int{}
 	for _, n := range c.nodes {
 		for i, v := range n.Inputs {
-			if v == nil || v.Producer != nil && slices.Contains(c.nodes, v.Producer) {
+			if v == nil || c.has[v.Producer] {
 				continue
 			}
-			at := slices.IndexFunc(list, func(s slot) bool { return s.v == v && len(c.nodes) > 1 })
-			if at < 0 {
+			at, ok := place[v]
+			if !ok || len(c.nodes) == 1 {
 				at, list = len(list), append(list, slot{v: v})
+				place[v] = at
 			}
 			list[at].uses = append(list[at].uses, onnx.Use{Node: n, Index: i})
 		}
@@ -104,15 +109,17 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	if !s.known || len(all) == 0 {
 		return false
 	}
-	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}}
+	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph)}
+	seen := map[string]bool{}
 	for _, c := range all {
 		u.visit(c)
 		for _, ref := range c.refs {
-			if target := s.targets[ref]; s.kinds[target] == kindParameter && !slices.Contains(u.named, target) {
-				u.named = append(u.named, target)
+			if target := s.targets[ref]; s.kinds[target] == kindParameter && !seen[target] {
+				u.named, seen[target] = append(u.named, target), true
 			}
 		}
 	}
+	u.stops.Apply()
 	apart := retie(m.Graph, s)
 	if res != nil {
 		u.warn(apart, "the exporter computed values from parameters ahead that the file holds too, which are trained apart; "+optimizeFalse)
@@ -122,28 +129,33 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 }
 
 type unmerger struct {
-	g   *onnx.Graph
-	s   *Signature
-	res *Result
+	g     *onnx.Graph
+	s     *Signature
+	res   *Result
+	stops *normalize.Stops
+	// called is what calls name an initializer, and what it was computed from.
+	called map[string][]string
 	// named are the parameters that calls name.
 	named []string
 	// apart are the names that got an initializer of their own again; unclear
 	// are parameters that a call reads that does not name them; lost are detaches
 	// that cannot be placed.
 	apart   []string
+	made    map[string]bool // apart
 	unclear map[*onnx.Value]bool
 	lost    []string
 }
 
 // visit pairs what the call names with what its nodes read.
 func (u *unmerger) visit(c *call) {
-	refs := slices.Clone(c.refs)
+	open := map[string]bool{}
+	for _, ref := range c.refs {
+		open[ref] = true
+	}
 	explain := func(ref string) bool {
-		i := slices.Index(refs, ref)
-		if i >= 0 {
-			refs = slices.Delete(refs, i, i+1)
-		}
-		return i >= 0
+		was := open[ref]
+		delete(open, ref)
+		return was
 	}
 	var weights, values []slot
 	known := map[string]bool{}
@@ -154,15 +166,16 @@ func (u *unmerger) visit(c *call) {
 			if !known[v.Name] && mayCarryGradient(v) && v.Producer != nil {
 				values = append(values, x)
 			}
-		case !slices.ContainsFunc(u.s.placeholders(v.Name), explain):
+		case !slices.ContainsFunc(u.called[v.Name], explain):
 			if u.s.kinds[v.Name] == kindParameter {
 				weights = append(weights, x)
 			}
 		}
 	}
 	var targets, detached, others []string
-	for _, ref := range refs {
+	for _, ref := range c.refs {
 		switch target := u.s.targets[ref]; {
+		case !open[ref]:
 		case target != "":
 			targets = append(targets, target)
 		case fxDetach.MatchString(ref) && u.g.Value(ref) == nil:
@@ -171,7 +184,7 @@ func (u *unmerger) visit(c *call) {
 			others = append(others, ref)
 		}
 	}
-	u.weights(c, weights, targets, len(refs) == 0)
+	u.weights(c, weights, targets, len(open) == 0)
 	u.detaches(values, detached, len(others))
 }
 
@@ -202,10 +215,10 @@ var inOrder = regexp.MustCompile(`target=torch\.ops\.aten\.(linear|layer_norm|na
 // reads if there is none yet.
 func (u *unmerger) give(x slot, name, kind string) {
 	w := u.g.Value(name)
-	if w == nil || w.Init == nil || !slices.Contains(u.apart, name) {
+	if w == nil || w.Init == nil || !u.made[name] {
 		w = u.g.AddConstant(name, x.v.Init)
 		u.s.kinds[w.Name] = kind
-		u.apart = append(u.apart, w.Name)
+		u.apart, u.made[w.Name] = append(u.apart, w.Name), true
 	}
 	for _, use := range x.uses {
 		use.Node.SetInput(use.Index, w)
@@ -225,7 +238,7 @@ func (u *unmerger) detaches(values []slot, detached []string, others int) {
 		return // nothing is differentiated
 	}
 	for _, use := range values[0].uses {
-		normalize.InsertStopBefore(u.g, use.Node, use.Index, "aten.detach")
+		u.stops.Before(use.Node, use.Index, "aten.detach")
 	}
 }
 

@@ -66,15 +66,20 @@ func ofOneModule(name string, readers []*onnx.Node) bool {
 	if dot < 0 {
 		return false
 	}
-	owner := name[:dot]
+	owner := strings.Split(name[:dot], ".")
 	for _, n := range readers {
-		scope := modulePath(n.Name())
-		called, number, ok := strings.Cut(scope, owner)
-		if scope == "" || !ok || called != "" && !strings.HasSuffix(called, ".") || strings.Trim(number, "_0123456789") != "" {
+		scope := strings.Split(modulePath(n.Name()), ".")
+		if len(scope) < len(owner) || !slices.EqualFunc(scope[len(scope)-len(owner):], owner, calledAs) {
 			return false
 		}
 	}
 	return true
+}
+
+// calledAs reports the name of a part's call: its own, or with a number behind.
+func calledAs(call, part string) bool {
+	number, ok := strings.CutPrefix(call, part)
+	return ok && (number == "" || strings.HasPrefix(number, "_") && strings.Trim(number, "_0123456789") == "")
 }
 
 // modulePath is the module that a node's name holds, layers.0.attn for
