@@ -73,8 +73,10 @@ type inspection struct {
 	Outputs        []tensorInfo     `json:"outputs"`
 	Parameters     int              `json:"parameters"`
 	ParameterBytes int64            `json:"parameter_bytes"`
-	// Layers names the value that each layer found ends in.
+	// Layers names the value that each layer found ends in, LayerNames are what the
+	// exporter calls them.
 	Layers        []string          `json:"layers"`
+	LayerNames    []string          `json:"layer_names"`
 	ForwardNodes  int               `json:"forward_nodes"`
 	BackwardNodes int               `json:"backward_nodes"`
 	Roles         analysis.Roles    `json:"roles"`
@@ -235,6 +237,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		}
 		d.Outputs = append(d.Outputs, tensorInfo{v.Name, v.Type.String(), role})
 	}
+	d.LayerNames = append([]string{}, a.Problem.LayerNames...)
 	for i := range a.Problem.LayerCount() {
 		d.Layers = append(d.Layers, a.Problem.Values[a.Problem.Layers[i+1]].Name)
 	}
@@ -267,7 +270,7 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 	if err != nil {
 		return err
 	}
-	t := flow.Timeline(p, flow.LayerNames(a))
+	t := flow.Timeline(p, flow.ModuleNames(a))
 	d.Memory = &memoryInfo{
 		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Peak: t.Peak(), Phases: t.Phases(),
