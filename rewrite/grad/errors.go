@@ -43,7 +43,18 @@ func (e *MissingRuleError) Error() string {
 	if domain == "" {
 		domain = "ai.onnx"
 	}
-	return fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d", e.Node, e.Op, domain, e.Opset)
+	return fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d: %s", e.Node, e.Op, domain, e.Opset, e.wayOut())
+}
+
+// wayOut says what can be done about an operator without a rule.
+func (e *MissingRuleError) wayOut() string {
+	switch {
+	case strings.Contains(e.Op, "Sequence"):
+		return "lists of tensors come from EmbeddingBag and from loops: export with the other exporter (dynamo=False), or write it as an Embedding and a sum, or with stack"
+	case e.Domain != "" && e.Domain != "ai.onnx":
+		return "write it with standard operators, or let no gradient through with --stop GLOB"
+	}
+	return "export with the other exporter (dynamo=True or False), write it with other operators, or let no gradient through with --stop GLOB"
 }
 
 // An UnsupportedError says which form of a known operator has no derivative
@@ -53,7 +64,11 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("node %q: gradient of %s: %s", e.Node, e.Op, e.Reason)
+	text := fmt.Sprintf("node %q: gradient of %s: %s", e.Node, e.Op, e.Reason)
+	if strings.Contains(e.Reason, "--dim") || strings.Contains(e.Reason, "export") { // it says what to do
+		return text
+	}
+	return text + "; write it with other operators, or let no gradient through with --stop GLOB"
 }
 
 // A ClashError names a value of the file whose name the training graph needs.
