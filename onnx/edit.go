@@ -93,6 +93,27 @@ func (g *Graph) LiftInitializers(values []*Value) map[*Value]*Tensor {
 	return lifted
 }
 
+// OpenInitializers declares initializers as inputs too: their values are defaults
+// then that a feed may replace, and nothing may be computed from them ahead. It
+// returns a function that takes the declarations back, of those that still have
+// a value.
+func (g *Graph) OpenInitializers(values []*Value) (restore func()) {
+	var opened []*Value
+	for _, v := range values {
+		if !v.input {
+			v.input = true
+			g.Inputs = append(g.Inputs, v)
+			opened = append(opened, v)
+		}
+	}
+	return func() {
+		for _, v := range opened {
+			v.input = v.Init == nil
+		}
+		g.Inputs = slices.DeleteFunc(g.Inputs, func(v *Value) bool { return !v.input })
+	}
+}
+
 // newValue registers a value under base, or base with a number.
 func (g *Graph) newValue(base string) *Value {
 	v := &Value{Name: g.FreshValueName(base)}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -48,6 +49,17 @@ func ScatterInto(g *onnx.Graph) int {
 		}
 	}
 	return count
+}
+
+// Races reports the nodes that ONNX Runtime may compute otherwise in each run;
+// they are left as they are.
+func Races(g *onnx.Graph) Report {
+	names := traits.Racing(g)
+	r := Report{Pass: "race", Requested: len(names)}
+	for _, name := range names {
+		r.skip(name, "%s", traits.WhyRaces)
+	}
+	return r
 }
 
 // isZeros reports a tensor filled with zero.
@@ -137,7 +149,7 @@ const foldLimit = 1 << 10
 // the allocator that steps use, and copies them where a kernel would have
 // worked in place. It returns the number of nodes.
 func Unfold(g *onnx.Graph) (int, error) {
-	trigger := smallestInput(g)
+	trigger := smallestInput(g, func(*onnx.Value) bool { return false })
 	if trigger == nil {
 		return 0, nil
 	}
@@ -196,13 +208,14 @@ func large(n *onnx.Node) bool {
 	return false
 }
 
-// smallestInput is the graph input of known rank with the fewest bytes.
-func smallestInput(g *onnx.Graph) *onnx.Value {
+// smallestInput is the graph input of known size with the fewest bytes, but for
+// those left out; nil where there is none.
+func smallestInput(g *onnx.Graph, leftOut func(*onnx.Value) bool) *onnx.Value {
 	var best *onnx.Value
 	least := int64(ortmodel.None)
 	for _, v := range g.Inputs {
 		bytes, ok := v.Type.Bytes()
-		if ok && v.Init == nil && bytes > 0 && (best == nil || bytes < least) {
+		if ok && v.Init == nil && bytes > 0 && !leftOut(v) && (best == nil || bytes < least) {
 			best, least = v, bytes
 		}
 	}

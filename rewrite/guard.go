@@ -7,6 +7,11 @@ package rewrite
 // (and the last bits). Where that happens, one edge inside the pattern is
 // guarded. A pattern may also take in a node and leave what that reads, which
 // others read as well: then the edges are guarded that the fused node goes round.
+//
+// A node may vanish without a fusion, and then no guard would bring it back: what
+// is computed from constants alone is computed ahead, and an operator without a
+// kernel becomes the nodes of its definition. And what goes round one guard goes
+// round two, so an edge is guarded once: rounds of guards come to an end.
 
 import (
 	"slices"
@@ -42,13 +47,27 @@ func NewLeft(g *onnx.Graph) *Left {
 }
 
 // bypassed reports a value that n, which is no longer there, reads, and that
-// what makes n's outputs now does not.
-func (l *Left) bypassed(n *onnx.Node, v *onnx.Value) bool {
+// what makes n's outputs now does not, itself or by values that g does not have.
+func (l *Left) bypassed(g *onnx.Graph, n *onnx.Node, v *onnx.Value) bool {
 	for _, o := range n.Outputs {
-		if o == nil {
+		if o != nil && l.reads[o.Name] != nil && !l.leads(g, v.Name, o.Name, map[string]bool{}) {
+			return true
+		}
+	}
+	return false
+}
+
+// leads reports that a value is read to make another one, directly or by values
+// that are not in g and not in seen, which it adds to.
+func (l *Left) leads(g *onnx.Graph, from, to string, seen map[string]bool) bool {
+	if l.reads[to][from] {
+		return true
+	}
+	for name := range l.reads[to] {
+		if g.Value(name) != nil || seen[name] {
 			continue
 		}
-		if reads := l.reads[o.Name]; reads != nil && !reads[v.Name] {
+		if seen[name] = true; l.leads(g, from, name, seen) {
 			return true
 		}
 	}
@@ -61,7 +80,17 @@ func (l *Left) bypassed(n *onnx.Node, v *onnx.Value) bool {
 // the new order and the number of guards.
 func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
 	gone := map[*onnx.Node]bool{}
+	constant := map[*onnx.Value]bool{}
+	for _, v := range g.Initializers {
+		constant[v] = v.IsConstant()
+	}
 	for _, n := range order {
+		if allConstant(n, constant) {
+			for _, o := range n.Outputs {
+				constant[o] = true
+			}
+			continue
+		}
 		// A barrier or a computed shape that vanished was merged with its
 		// equal, which is well. (And a view must not feed the shape of another:
 		// ONNX Runtime would take the two for a chain of views and fuse them, so
@@ -84,7 +113,8 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
 		}
 		single := !readsGone(n, gone)
 		for k, v := range n.Inputs {
-			if v == nil || v.Producer == nil || single && !left.bypassed(n, v) || !single && (guarded[v] || !gone[v.Producer]) {
+			if v == nil || v.Producer == nil || isBarrier(v.Producer) || constant[v] ||
+				single && !left.bypassed(g, n, v) || !single && (guarded[v] || !gone[v.Producer]) {
 				continue
 			}
 			w, err := barriers.Put(v, v)

@@ -25,6 +25,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 var update = flag.Bool("update", false, "write the results as the expected ones")
@@ -40,6 +41,13 @@ var passes = map[string]func(*onnx.Model, *infer.Result) error{
 	"unfold": func(m *onnx.Model, _ *infer.Result) error {
 		n, err := rewrite.Unfold(m.Graph)
 		if err == nil && n == 0 {
+			err = errors.New("nothing to do")
+		}
+		return err
+	},
+	"hold once": func(m *onnx.Model, _ *infer.Result) error {
+		r, err := rewrite.HoldOnce(m.Graph, predict.Packed, func(v *onnx.Value) bool { return v.Name == "t" })
+		if err == nil && r.Applied == 0 {
 			err = errors.New("nothing to do")
 		}
 		return err

@@ -4,6 +4,7 @@
 //
 //	clean.go      sums of scattered zeros, equal constants, constants too large to hold
 //	recompute.go  clones behind barriers (barrier.go), as a planner.Program says
+//	packed.go     constants of which kernels would keep copies of their own
 //	dropout.go    masks stay read, or ONNX Runtime removes their Dropout
 //	conceal.go    shapes that ONNX Runtime is not to know, so that it reuses no buffer
 //	schedule.go   the file order that makes ONNX Runtime run a wanted order

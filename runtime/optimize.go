@@ -73,7 +73,7 @@ func (e *Engine) Optimize(m *onnx.Model, o OptimizeOptions) (*onnx.Model, error)
 	}
 	out, err := e.optimized(data, folderOf(m), ort.SessionOptions{
 		Level: o.Level, Threads: 1, Provider: o.Provider, Device: o.Device, Dims: o.Dims,
-		DisabledOptimizers: o.Disabled, Config: config,
+		DisabledOptimizers: o.Disabled, Config: config, Purpose: "normalize",
 	})
 	if err != nil {
 		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)

@@ -19,14 +19,14 @@ class Named(nn.Module):
 
     def __init__(self, model, names, mask="attention_mask"):
         super().__init__()
-        self.model, self.names, self.mask = model, names, mask
+        self.model, self.names, self.mask, self.logits = model, names, mask, True
 
     def forward(self, *feeds):
         named = dict(zip(self.names, feeds))
         if self.mask and self.mask not in named:
             named[self.mask] = torch.ones_like(named["input_ids"])
         out = self.model(**named, return_dict=True)
-        return out.loss, out.logits
+        return (out.loss, out.logits) if self.logits else out.loss
 
 
 class Criterion(nn.Module):

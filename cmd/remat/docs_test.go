@@ -106,6 +106,29 @@ func runExamples(t *testing.T, name string, lines []string) {
 	runScripts(t, "", path)
 }
 
+// TestTrainingExample: README's train.py trains every kind of file that is written.
+func TestTrainingExample(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, train, found := strings.Cut(string(text), "```python\n# train.py\n")
+	train, _, _ = strings.Cut(train, "```")
+	const firstScale = `"loss_scale": 65536`
+	if !found || !strings.Contains(train, firstScale) {
+		t.Fatal("README has no train.py that feeds a loss scale")
+	}
+	overflows := strings.Replace(train, firstScale, `"loss_scale": 2.0**28`, 1)
+	script := append(prepare[:len(prepare):len(prepare)],
+		"exec remat rewrite train.onnx --strategy full --precision fp16 -o small.onnx",
+		"exec $PYTHON train.py", `stdout '^10 4\.\d+$'`, "! stdout nan",
+		"exec $PYTHON overflows.py", `stdout '^1 6\.\d+\n1 6'`, `stdout '^2 5\.\d+$'`, "! stdout nan",
+		"exec remat grad gpt2.onnx --optimizer none -o train.onnx", // returns gradients, and learns nothing
+		"exec remat rewrite train.onnx --strategy full --precision fp16 -o small.onnx",
+		"exec $PYTHON train.py", `stdout '^10 6\.\d+$'`, "! stdout nan")
+	runExamples(t, "training", append(script, "-- train.py --\n"+train, "-- overflows.py --\n"+overflows))
+}
+
 // givenCommand writes what the examples start from.
 func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	var ids []byte

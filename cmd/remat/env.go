@@ -86,10 +86,11 @@ func (e *env) close() {
 
 // debugSwitches lists what -d knows.
 var debugSwitches = map[string]string{
-	"check": "check every invariant of the graph after each pass",
-	"stack": "print the stack of an internal error",
-	"dump":  "write the graph after each pass, and the planning problem, into a folder (-d dump=DIR)",
-	"cpu":   "write a profile of the processor's time for go tool pprof (-d cpu=FILE)",
+	"check":    "check every invariant of the graph after each pass",
+	"stack":    "print the stack of an internal error",
+	"dump":     "write the graph after each pass, and the planning problem, into a folder (-d dump=DIR)",
+	"sessions": "print each session of ONNX Runtime that is made: what for, its level, and the seconds that it took",
+	"cpu":      "write a profile of the processor's time for go tool pprof (-d cpu=FILE)",
 }
 
 func globalFlags() []cli.Flag {
@@ -167,7 +168,7 @@ func (e *env) readDebug(lists []string) error {
 			}
 			sort.Strings(keys)
 			for _, k := range keys {
-				fmt.Fprintf(e.stdout, "%-8s %s\n", k, debugSwitches[k])
+				fmt.Fprintf(e.stdout, "%-9s %s\n", k, debugSwitches[k])
 			}
 			return errHelped
 		}

@@ -32,6 +32,7 @@ func gradCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; left out, the only scalar float output"},
 			&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
 			&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
+			&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: let no gradient flow through values that match, as detach does"},
 			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: an object from the exporter's parameter names to yours"},
 			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be written"},
 		}, optimizerFlags()...),
@@ -74,7 +75,7 @@ func readGradOptions(e *env, c *cli.Context) (gradOptions, error) {
 	}
 	o := gradOptions{grad: grad.Options{
 		Loss: c.String("loss"), Params: splitList(c.StringSlice("params")), Frozen: splitList(c.StringSlice("frozen")),
-		Dialect: dialect, Dims: e.dims, After: e.passed,
+		Stop: splitList(c.StringSlice("stop")), Dialect: dialect, Dims: e.dims, After: e.passed,
 	}}
 	if path := c.String("names"); path != "" {
 		if err := readJSON(path, &o.names); err != nil {
@@ -95,6 +96,7 @@ type derivation struct {
 	ParameterBytes int64           `json:"parameter_bytes"`
 	Optimizer      string          `json:"optimizer"`
 	Decisions      []grad.Decision `json:"decisions"`
+	Stops          []grad.Stop     `json:"stops"`
 	Warnings       []string        `json:"warnings"`
 }
 
@@ -116,12 +118,14 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := checkDims(e.dims, path, m); err != nil {
 		return nil, err
 	}
+	o.grad.Signature = grad.ReadSignature(m)
 	if err := flow.NoteDims(m, flow.FreeDims(m), e.dims); err != nil {
 		return fail(err)
 	}
 	if err := renameInitializers(m.Graph, o.names); err != nil {
 		return fail(err)
 	}
+	o.grad.Signature.Rename(o.names)
 	if err := notTraining(m); err != nil {
 		return fail(err)
 	}
@@ -149,6 +153,9 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := flow.Order(m, flow.Options{Dims: o.grad.Dims, After: o.grad.After}); err != nil {
 		return fail(err)
 	}
+	if err := flow.SetRequires(m); err != nil {
+		return nil, err
+	}
 	if err := rebase(m, path, out); err != nil {
 		return nil, err
 	}
@@ -163,7 +170,8 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	}
 	d := &derivation{
 		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: forward,
-		Optimizer: o.optimizer.kind, Decisions: res.Decisions, Warnings: append([]string{}, res.Warnings...),
+		Optimizer: o.optimizer.kind, Decisions: res.Decisions,
+		Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
 	for _, p := range res.Params {
 		bytes, _ := p.Input.Type.Bytes()
@@ -262,7 +270,7 @@ func needDecisions(res *grad.Result, o gradOptions, folded map[string]string) er
 	}
 	var unclear []string
 	for _, d := range res.Decisions {
-		if d.Elementwise && d.Trained && !strings.Contains(d.Reason, "norm") {
+		if d.Open {
 			unclear = append(unclear, d.Name)
 		}
 	}
@@ -361,7 +369,7 @@ func printDerivation(e *env, d *derivation) {
 	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s, optimizer %s",
 		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), d.Optimizer)
 	for _, x := range d.Decisions {
-		if x.Trained && !x.Elementwise {
+		if x.Trained && !x.Open {
 			continue
 		}
 		what := "frozen"

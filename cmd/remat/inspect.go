@@ -80,14 +80,16 @@ type inspection struct {
 	Frozen  parameterSum `json:"frozen"`
 	// Layers names the value that each layer found ends in, LayerNames are what the
 	// exporter calls them.
-	Layers        []string          `json:"layers"`
-	LayerNames    []string          `json:"layer_names"`
-	ForwardNodes  int               `json:"forward_nodes"`
-	BackwardNodes int               `json:"backward_nodes"`
-	Roles         analysis.Roles    `json:"roles"`
-	Metadata      map[string]string `json:"metadata,omitempty"`
-	Memory        *memoryInfo       `json:"memory,omitempty"`
-	CrossCheck    []string          `json:"cross_check,omitempty"`
+	Layers        []string       `json:"layers"`
+	LayerNames    []string       `json:"layer_names"`
+	ForwardNodes  int            `json:"forward_nodes"`
+	BackwardNodes int            `json:"backward_nodes"`
+	Roles         analysis.Roles `json:"roles"`
+	// Requires says which runtime the file needs.
+	Requires   flow.Requires     `json:"requires"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Memory     *memoryInfo       `json:"memory,omitempty"`
+	CrossCheck []string          `json:"cross_check,omitempty"`
 
 	open string // what dimLine says
 }
@@ -210,7 +212,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 	g := m.Graph
 	d := &inspection{
 		Model: path, IRVersion: m.Proto.GetIrVersion(), Producer: m.Proto.GetProducerName(), Nodes: len(g.Nodes),
-		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Metadata: map[string]string{},
+		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Requires: flow.RequiresOf(m), Metadata: map[string]string{},
 	}
 	for _, o := range m.Proto.GetOpsetImport() {
 		d.Opsets[o.GetDomain()] = o.GetVersion()
@@ -320,6 +322,7 @@ func printInspection(e *env, d *inspection) error {
 	if d.Memory != nil {
 		printPeak(e, d.Memory)
 	}
+	e.say("needs ONNX Runtime %s or newer", d.Requires.ONNXRuntime)
 	e.say("parameters: %s", d.parameters())
 	e.say("forward %d nodes, backward %d nodes, layers found: %d%s", d.ForwardNodes, d.BackwardNodes, len(d.Layers), d.layers())
 	if d.Roles.Loss != "" {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/cmd/internal/flow"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/lower"
 )
@@ -67,6 +68,12 @@ func lowerGraph(e *env, path, out string) error {
 	// The version is left out: it would say that the graph is in the form that
 	// no optimizer changes.
 	m.SetMetadata(flow.SourceKey, hash)
+	if _, err := infer.Model(m, infer.Options{Dims: e.dims}); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := flow.SetRequires(m); err != nil {
+		return err
+	}
 	if err := rebase(m, path, out); err != nil {
 		return err
 	}

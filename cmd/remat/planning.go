@@ -154,6 +154,7 @@ func (e *env) engine() (*remat.Engine, error) {
 			return nil, err
 		}
 		e.loaded = engine
+		e.watchSessions(engine)
 		e.closers = append(e.closers, func() { engine.Close() })
 	}
 	return e.loaded, nil

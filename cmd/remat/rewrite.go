@@ -137,6 +137,9 @@ func writeGraph(e *env, p *planned, source, out string) error {
 			return err
 		}
 	}
+	if err := flow.SetRequires(m); err != nil {
+		return err
+	}
 	if err := rebase(m, source, out); err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ package main
 //	alike DIR1 DIR2            two folders hold the same files, byte for byte but
 //	                           for the times in documents (fields …seconds)
 //	clean DIR                  no temporary file lies in DIR
+//	oldest                     what follows runs on the oldest ONNX Runtime that is
+//	                           claimed, which pip gets
 //	sample NAME…               copies testdata/models/NAME here
 //	outside IN OUT FILE        moves the first initializer of IN into FILE
 //
@@ -26,6 +28,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -38,6 +41,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 func TestMain(m *testing.M) {
@@ -70,7 +74,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"json": jsonCommand, "alike": alikeCommand, "fails": failsCommand, "clean": cleanCommand,
-			"sample": sampleCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
+			"sample": sampleCommand, "oldest": oldestCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},
@@ -89,6 +93,19 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		p.Dir = dir
 	}
 	testscript.Run(t, p)
+}
+
+// oldestCommand sets REMAT_ORT to the oldest library that is claimed.
+func oldestCommand(ts *testscript.TestScript, neg bool, args []string) {
+	library := "libonnxruntime.so." + ort.MinVersion
+	dir, err := install.Package(context.Background(), "onnxruntime=="+ort.MinVersion, "ort-"+ort.MinVersion, func(name string) string {
+		if path.Base(name) == library {
+			return library
+		}
+		return ""
+	}, os.Stderr)
+	ts.Check(err)
+	ts.Setenv("REMAT_ORT", filepath.Join(dir, library))
 }
 
 // writeUnknown writes a model with an operator that nobody knows.

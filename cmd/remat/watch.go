@@ -1,6 +1,7 @@
 package main
 
-// What -d check and -d dump see: the graph after each pass.
+// What -d check and -d dump see, the graph after each pass, and what -d sessions
+// sees.
 //
 // A dump is DIR/001-PASS.onnx and so on, in the order in which passes ran. A
 // strategy that tries several plans writes several files, so recompute, updates
@@ -9,13 +10,17 @@ package main
 // at, not for running.
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // passed checks and writes the model as a pass left it, where a switch asks for
@@ -40,6 +45,19 @@ func (e *env) passed(pass string, m *onnx.Model) error {
 
 // passFile makes a pass's name one of a file.
 var passFile = strings.NewReplacer("/", "-", " ", "-")
+
+// watchSessions reports sessions on stderr, if -d sessions asks for it.
+func (e *env) watchSessions(engine *remat.Engine) {
+	if e.debug["sessions"] == "" {
+		return
+	}
+	count := 0
+	engine.Env.WatchSessions(func(o ort.SessionOptions, took time.Duration) {
+		count++
+		fmt.Fprintf(e.stderr, "session %d: %s, level %d, %.3f s\n", count, cmp.Or(o.Purpose, "run"), o.Level, took.Seconds())
+	})
+	e.closers = append(e.closers, func() { engine.Env.WatchSessions(nil) })
+}
 
 // dumpProblem writes the planning problem beside the graphs.
 func (e *env) dumpProblem(p *planner.Problem) error {

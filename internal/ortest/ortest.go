@@ -6,6 +6,7 @@ package ortest
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -34,6 +35,14 @@ type Session struct {
 	text    string // of the model, for messages
 	session *ort.Session
 	binding *ort.Binding
+	inputs  []*ort.Value
+}
+
+// An Output is what a model gave under one name.
+type Output struct {
+	DType  onnx.DType
+	Dims   []int64
+	Values []float64
 }
 
 // Open opens a session on the CPU with one thread. It reads the inputs from the
@@ -41,68 +50,122 @@ type Session struct {
 // Everything is closed when the test ends.
 func Open(t testing.TB, m *onnx.Model, level int, inputs map[string]*onnx.Tensor) *Session {
 	t.Helper()
-	data, err := m.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	env := Engine(t).Env
+	return OpenThreads(t, m, level, 1, inputs)
+}
+
+// OpenThreads is Open with that many threads, be there as many cores or not.
+func OpenThreads(t testing.TB, m *onnx.Model, level, threads int, inputs map[string]*onnx.Tensor) *Session {
+	t.Helper()
 	s := &Session{t: t, text: m.Text()}
-	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU}); err != nil {
+	t.Cleanup(s.close)
+	if err := s.open(m, level, threads, inputs); err != nil {
 		t.Fatalf("%v in\n%s", err, s.text)
 	}
-	t.Cleanup(func() { s.session.Close() })
-	if s.binding, err = s.session.NewBinding(); err != nil {
-		t.Fatal(err)
+	return s
+}
+
+func (s *Session) open(m *onnx.Model, level, threads int, inputs map[string]*onnx.Tensor) error {
+	data, err := m.Encode()
+	if err != nil {
+		return err
 	}
-	t.Cleanup(func() { s.binding.Close() })
+	env := Engine(s.t).Env
+	if s.session, err = env.NewSessionFromBytes(data, ort.SessionOptions{
+		Level: level, Threads: threads, Provider: ort.CPU,
+		// More threads than cores would spin in each other's way.
+		Config: map[string]string{"session.intra_op.allow_spinning": "0"},
+	}); err != nil {
+		return err
+	}
+	if s.binding, err = s.session.NewBinding(); err != nil {
+		return err
+	}
 	for _, in := range s.session.Inputs {
 		x := inputs[in.Name]
 		if x == nil {
-			t.Fatalf("no value for input %q", in.Name)
+			return fmt.Errorf("no value for input %q", in.Name)
 		}
 		memory, err := x.Bytes()
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 		v, err := env.TensorOver(memory, ort.DType(x.DType()), x.Dims())
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		t.Cleanup(func() { v.Close() })
+		s.inputs = append(s.inputs, v)
 		if err := s.binding.BindInput(in.Name, v); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
 	for _, o := range s.session.Outputs {
 		if err := s.binding.BindOutputToDevice(o.Name, ort.CPU, 0); err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
-	return s
+	return nil
+}
+
+func (s *Session) close() {
+	for _, v := range s.inputs {
+		v.Close()
+	}
+	if s.binding != nil {
+		s.binding.Close()
+	}
+	if s.session != nil {
+		s.session.Close()
+	}
 }
 
 // Run executes the model once and returns every output as numbers, by name.
 func (s *Session) Run() map[string][]float64 {
 	s.t.Helper()
-	if err := s.session.Run(context.Background(), s.binding, ""); err != nil {
+	outs, err := s.run()
+	if err != nil {
 		s.t.Fatalf("%v in\n%s", err, s.text)
+	}
+	values := map[string][]float64{}
+	for name, o := range outs {
+		values[name] = o.Values
+	}
+	return values
+}
+
+func (s *Session) run() (map[string]Output, error) {
+	if err := s.session.Run(context.Background(), s.binding, ""); err != nil {
+		return nil, err
 	}
 	bound, err := s.binding.Outputs()
 	if err != nil {
-		s.t.Fatal(err)
+		return nil, err
 	}
-	out := map[string][]float64{}
+	out := map[string]Output{}
 	for _, o := range bound {
 		if o.Err != nil {
-			s.t.Fatalf("output %q: %v", o.Name, o.Err)
+			return nil, fmt.Errorf("output %q: %w", o.Name, o.Err)
 		}
 		x := onnx.NewTensor(onnx.DType(o.Value.Type), o.Value.Shape, bytes.Clone(o.Value.Bytes()))
-		if out[o.Name], err = x.Float64s(); err != nil {
-			s.t.Fatalf("output %q: %v", o.Name, err)
-		}
+		values, err := x.Float64s()
 		o.Value.Close()
+		if err != nil {
+			return nil, fmt.Errorf("output %q: %w", o.Name, err)
+		}
+		out[o.Name] = Output{x.DType(), x.Dims(), values}
 	}
-	return out
+	return out, nil
+}
+
+// Try opens the model at level 0, executes it once and closes it. The error is
+// ONNX Runtime's.
+func Try(t testing.TB, m *onnx.Model, inputs map[string]*onnx.Tensor) (map[string]Output, error) {
+	t.Helper()
+	s := &Session{t: t}
+	defer s.close()
+	if err := s.open(m, 0, 1, inputs); err != nil {
+		return nil, err
+	}
+	return s.run()
 }
 
 // Run opens the model and executes it once.
@@ -111,26 +174,14 @@ func Run(t testing.TB, m *onnx.Model, level int, inputs map[string]*onnx.Tensor)
 	return Open(t, m, level, inputs).Run()
 }
 
-// RandomInputs returns float32 numbers between -2 and 2 for every input of the
-// model, the same ones for models with the same inputs. Free extents become 2.
+// RandomInputs returns numbers for every input of the model, the same ones for
+// models with the same inputs: floats between -2 and 2, integers and bools 0 or 1.
+// Free extents become 2.
 func RandomInputs(m *onnx.Model) map[string]*onnx.Tensor {
 	rng := rand.New(rand.NewPCG(1, 2))
 	inputs := map[string]*onnx.Tensor{}
 	for _, in := range m.Graph.Inputs {
-		dims := make([]int64, len(in.Type.Shape))
-		for i, d := range in.Type.Shape {
-			if n, ok := d.Int(); ok {
-				dims[i] = n
-			} else {
-				dims[i] = 2
-			}
-		}
-		n, _ := onnx.Elements(dims)
-		values := make([]float32, n)
-		for i := range values {
-			values[i] = rng.Float32()*4 - 2
-		}
-		inputs[in.Name] = onnx.Float32Tensor(values, dims...)
+		inputs[in.Name] = randomTensor(rng, in.Type)
 	}
 	return inputs
 }

@@ -18,7 +18,7 @@ func (c *ctx) reducedAxes(rank int) ([]bool, error) {
 		reduced[a] = true
 	}
 	if !given || len(axes) == 0 {
-		all := c.n.Int("noop_with_empty_axes", 0) == 0
+		all := c.n.Int("noop_with_empty_axes", 0) != 1
 		for i := range reduced {
 			reduced[i] = all
 		}
@@ -38,7 +38,7 @@ func reduce(c *ctx) error {
 		c.setDType(0, d)
 		return nil
 	}
-	keep := c.n.Int("keepdims", 1) != 0
+	keep := c.n.Int("keepdims", 1) == 1
 	reduced, err := c.reducedAxes(len(s))
 	switch {
 	case err != nil:
@@ -81,7 +81,7 @@ func argReduce(c *ctx) error {
 	if err != nil {
 		return err
 	}
-	if c.n.Int("keepdims", 1) != 0 {
+	if c.n.Int("keepdims", 1) == 1 {
 		c.set(0, onnx.Int64, splice(s, axis, axis+1, onnx.Static(1)))
 	} else {
 		c.set(0, onnx.Int64, splice(s, axis, axis+1))

@@ -23,7 +23,7 @@ func reshape(c *ctx) error {
 		return fmt.Errorf("a shape of rank %d", len(target))
 	}
 	s, ranked := c.shape(0)
-	out, err := reshaped(s, ranked, target, c.n.Int("allowzero", 0) != 0)
+	out, err := reshaped(s, ranked, target, c.n.Int("allowzero", 0) == 1)
 	if err != nil {
 		return err
 	}

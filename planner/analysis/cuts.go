@@ -120,7 +120,11 @@ func (c *cutFinder) markMain(order []int) {
 			continue
 		}
 		d, w := false, false
-		for _, v := range a.reads(op) {
+		reads := a.reads(op)
+		if a.Nodes[op].Is("Reshape") {
+			reads = reads[:1] // a weight behind a barrier stays one
+		}
+		for _, v := range reads {
 			d, w = d || data[v], w || weights[v]
 		}
 		for _, v := range p.Graph.Nodes[op].Outputs {
@@ -152,10 +156,13 @@ func (c *cutFinder) mainOutput(op int) bool {
 	return false
 }
 
-// multiplied reports a value that some product reads.
+// multiplied reports a value that some product reads, perhaps behind a barrier.
 func multiplied(v *onnx.Value) bool {
 	for _, u := range v.Uses() {
 		if t, _ := traits.Of(u.Node); heavy(t) {
+			return true
+		}
+		if view := u.Node.Out(0); u.Node.Is("Reshape") && u.Index == 0 && view != nil && multiplied(view) {
 			return true
 		}
 	}

@@ -133,7 +133,7 @@ func (c *Context) AddSlice(i, axis int, start, end int64, g *onnx.Value) {
 func (c *Context) AddScatter(i, axis int, indices, g *onnx.Value) {
 	if g != nil && c.Needs(i) {
 		p := c.e.partialOf(c.In(i))
-		p.scatters = append(p.scatters, scatterPart{axis, indices, g})
+		p.scatters = append(p.scatters, scatterPart{axis: axis, indices: indices, grad: g})
 	}
 }
 

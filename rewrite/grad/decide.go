@@ -1,45 +1,60 @@
 package grad
 
-// Whether a candidate that is only added or multiplied is a weight (a
-// LayerNorm's, a position table) or a constant (an attention mask, a cosine
-// table) is not written in the file. Its content tells: a mask holds zeros and
-// very negative numbers, a table of sines starts with sin 0 or cos 0 and never
-// leaves [-1,1], or its columns are waves; distances that are added to attention
-// scores rise evenly. Every such guess is listed as a Decision.
+// Whether an initializer is a weight is written in the file where PyTorch's
+// dynamo exporter made it (signature.go). In others a candidate that is only added
+// or multiplied may be a weight (a LayerNorm's, a position table) or a constant (an
+// attention mask, a cosine table). Its name may tell (names.go), and its content: a
+// mask holds zeros and very negative numbers, a table of sines starts with sin 0 or
+// cos 0 and never leaves [-1,1], or its columns are waves; distances that are added
+// to attention scores rise evenly. Every such guess is listed as a Decision.
 
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 )
 
-func decide(v *onnx.Value, o Options, named, listed bool) Decision {
-	d := Decision{Name: v.Name, Elementwise: !listed && elementwiseOnly(v)}
+// decide settles whether v is trained: what the options say, else what judge
+// finds. A pattern in Params selects among parameters; only its own name makes a
+// parameter of a constant.
+func (c *chooser) decide(v *onnx.Value) Decision {
+	d := c.judge(v)
+	d.Name, d.Shape = v.Name, v.Type.Shape.String()
 	switch {
-	case matches(o.Frozen, v.Name):
-		d.Reason = "named in --frozen"
-	case len(o.Params) > 0:
-		d.Trained, d.Reason = named, "named in --params"
-		if !named {
-			d.Reason = "not named in --params"
-		}
-	case listed:
-		d.Trained, d.Reason = true, "the file lists it as a parameter"
-	case frequencyTable(v):
-		d.Reason = "a table of frequencies: it only ends in sines and cosines of positions"
-	case d.Elementwise:
-		d.Reason = constantLook(v)
-		d.Trained = d.Reason == ""
-		if d.Trained {
-			d.Reason = "only used elementwise; its values look like a weight's"
-		}
-	default:
-		d.Trained, d.Reason = true, "a gradient reaches it"
+	case matches(c.o.Frozen, v.Name):
+		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "named in --frozen"
+	case len(c.o.Params) == 0:
+	case !matches(c.o.Params, v.Name):
+		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "not named in --params"
+	case d.Trained || slices.Contains(c.o.Params, v.Name):
+		d.Trained, d.Open, d.Source, d.Reason = true, false, FromOptions, "named in --params"
 	}
 	return d
+}
+
+// judge settles whether v is a weight by what the file holds.
+func (c *chooser) judge(v *onnx.Value) Decision {
+	switch {
+	case c.listed[v.Name]:
+		return Decision{Trained: true, Source: FromParameters, Reason: "the file lists it as a parameter"}
+	case c.o.Signature.known:
+		return c.o.Signature.judge(v.Name)
+	case frequencyTable(v):
+		return Decision{Source: FromContent, Reason: "a table of frequencies: it only ends in sines and cosines of positions"}
+	case !elementwiseOnly(v):
+		return Decision{Trained: true, Source: FromUse, Reason: "a gradient reaches it"}
+	}
+	if look := constantLook(v); look != "" {
+		return Decision{Source: FromContent, Reason: look}
+	}
+	if c.names.variable(v.Name) {
+		return Decision{Trained: true, Source: FromName, Reason: "only used elementwise; named as a module's weight is"}
+	}
+	return Decision{Trained: true, Open: true, Source: FromContent, Reason: "only used elementwise; its values look like a weight's"}
 }
 
 // elementwise are the operators that treat a constant and a weight alike.

@@ -26,6 +26,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
 // A Typer knows the types of values; infer.Result is one.
@@ -69,8 +70,14 @@ func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
 	return e
 }
 
+// stopped is the row of a stop, see package normalize.
+var stopped = Rule{Op: "Identity", Since: 1, None: "a stop: no gradient flows"}
+
 // rule finds the row for a node, nil where the table has none.
 func (e *engine) rule(n *onnx.Node) *Rule {
+	if normalize.StoppedBy(n) != "" {
+		return &stopped
+	}
 	return lookup(n.Domain(), n.OpType(), e.opset(n))
 }
 

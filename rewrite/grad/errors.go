@@ -31,6 +31,13 @@ type ParameterError struct {
 
 func (e *ParameterError) Error() string { return fmt.Sprintf("parameter %q: %s", e.Name, e.Reason) }
 
+// A StopError says why a gradient cannot be stopped as asked.
+type StopError struct {
+	Pattern, Reason string
+}
+
+func (e *StopError) Error() string { return fmt.Sprintf("stop %q: %s", e.Pattern, e.Reason) }
+
 // A MissingRuleError names an operator that a gradient must pass and that has
 // no row in the table.
 type MissingRuleError struct {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
@@ -45,7 +46,13 @@ type Options struct {
 	// candidate is trained; Frozen wins. Params may also name float graph
 	// inputs, which get a gradient too.
 	Params, Frozen []string
-	Dialect        Dialect
+	// Stop are globs over the names of values through which no gradient flows,
+	// or VALUE->NODE, where it is stopped for these readers alone.
+	Stop []string
+	// Signature is what the export says of its initializers; nil reads it from
+	// the model.
+	Signature *Signature
+	Dialect   Dialect
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
@@ -69,20 +76,38 @@ type Param struct {
 
 // A Decision says what became of one candidate and why.
 type Decision struct {
-	Name    string
-	Trained bool
-	Reason  string
-	// Elementwise marks a candidate that is only added, multiplied or selected:
-	// perhaps a mask or a table and no weight.
-	Elementwise bool
+	Name    string `json:"name"`
+	Shape   string `json:"shape"`
+	Trained bool   `json:"trained"`
+	Reason  string `json:"reason"`
+	// Source is what decided.
+	Source Source `json:"source"`
+	// Open marks a candidate whose name and content leave it open whether it is
+	// a weight or a constant.
+	Open bool `json:"open"`
 }
+
+// A Source is where the answer comes from whether something is trained.
+type Source string
+
+// The sources, the stronger first.
+const (
+	FromOptions    Source = "options"    // --params or --frozen
+	FromParameters Source = "parameters" // the metadata entry remat.parameters
+	FromSignature  Source = "signature"  // what the exporter says, see Signature
+	FromName       Source = "name"       // a name of PyTorch's state_dict
+	FromContent    Source = "content"    // a mask, a table
+	FromUse        Source = "use"        // a gradient reaches it
+)
 
 // A Result is what Differentiate did to the model.
 type Result struct {
 	Loss      *onnx.Value
 	Params    []Param
 	Decisions []Decision
-	Warnings  []string
+	// Stops are the places on the way to the loss where the gradient ends.
+	Stops    []Stop
+	Warnings []string
 	// Types knows the types of all values, the new ones included, and serves
 	// passes that go on editing the model.
 	Types *infer.Result
@@ -94,16 +119,26 @@ type Result struct {
 // undefined state. Errors that a caller may want to tell apart: LossError,
 // ParameterError, MissingRuleError, UnsupportedError, ClashError.
 func Differentiate(m *onnx.Model, o Options) (*Result, error) {
+	if o.Signature == nil {
+		o.Signature = ReadSignature(m)
+	}
 	if _, err := upgrade.Functions(m); err != nil {
 		return nil, err
 	}
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	candidates := floatInitializers(m.Graph)
-	if err := checkGlobs(m.Graph, o.Params, o.Frozen); err != nil {
+	res := &Result{}
+	unmerge(m, o.Signature, res)
+	c := newChooser(m, o)
+	if err := checkGlobs(m.Graph, o, res); err != nil {
 		return nil, err
 	}
+	if err := insertStops(m.Graph, o.Stop, res); err != nil {
+		return nil, err
+	}
+	// Nothing is computed ahead from a parameter of one element.
+	restore := m.Graph.OpenInitializers(c.scalars())
 	types, err := prepare(m, o)
 	if err != nil {
 		return nil, err
@@ -114,12 +149,17 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	e := newEngine(m, types, o.Dialect)
 	if !o.NoPrepare {
-		if e, types, loss, err = e.openControl(types, loss, candidates, o); err != nil {
+		if e, types, loss, err = e.openControl(types, loss, c.candidates, o); err != nil {
 			return nil, err
 		}
 	}
-	res := &Result{Types: types}
-	params, err := e.choose(loss, candidates, o, res)
+	e.lowerScatters(hasNoRule)
+	if loss = m.Graph.Value(loss.Name); e.b.Err() != nil {
+		return nil, e.b.Err()
+	}
+	restore()
+	res.Types = types
+	params, err := e.choose(loss, c, res)
 	if err != nil {
 		return nil, err
 	}
@@ -147,9 +187,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		res.Params = append(res.Params, Param{Name: p.Name, Input: p, Grad: g, Data: data[p]})
 	}
 	e.b.Flush()
+	normalize.RemoveStops(m.Graph)
 	m.Graph.RemoveDead()
 	e.lowerLosses()
 	e.useMasks()
+	e.lowerScatters(traits.Races) // now: the gradient of one that adds is a GatherND
 	m.Graph.RemoveDead()
 	if err := e.b.Err(); err != nil {
 		return nil, err
@@ -158,6 +200,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	normalize.MergeEqual(m.Graph)
+	res.Warnings = append(res.Warnings, warnRaces(m.Graph)...)
 	// Other values may have taken over the names of the outputs.
 	res.Loss = m.Graph.Value(lossName)
 	for i := range res.Params {

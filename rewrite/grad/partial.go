@@ -28,10 +28,13 @@ type slicePart struct {
 }
 
 // A scatterPart is the gradient of the rows of v that indices name along axis;
-// indices and grad have the same shape.
+// indices and grad have the same shape. Where flat is not zero, they are
+// matrices, and v is to be taken as one: its first flat axes as one, and the
+// others.
 type scatterPart struct {
 	axis          int
 	indices, grad *onnx.Value
+	flat          int
 }
 
 func (e *engine) partialOf(v *onnx.Value) *partial {
@@ -95,8 +98,15 @@ func (e *engine) settle(v *onnx.Value) *onnx.Value {
 		}
 		p.dense = e.expandTo(p.dense, v)
 		for _, s := range p.scatters {
-			p.dense = e.b.Op("ScatterElements", build.In(p.dense, s.indices, s.grad),
+			into := p.dense
+			if s.flat > 0 {
+				into = e.flat(into, s.flat)
+			}
+			p.dense = e.b.Op("ScatterElements", build.In(into, s.indices, s.grad),
 				onnx.IntAttr("axis", int64(s.axis)), onnx.StringAttr("reduction", "add"))
+			if s.flat > 0 {
+				p.dense = e.reshapeLike(p.dense, v)
+			}
 		}
 		p.scatters = nil
 	}

@@ -1,6 +1,8 @@
 package grad
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -71,14 +73,17 @@ func withExtent(s onnx.Shape, axis int, d onnx.Dim) onnx.Shape {
 	return t
 }
 
-// gradGatherND scatters into zeros: ScatterND is its exact opposite, once
-// batch axes are spelled out in the indices.
+// gradGatherND adds to the places that were read, once batch axes are spelled
+// out in the indices. ScatterND with add would be its exact opposite; scatter.go
+// says why it is not taken.
 func gradGatherND(c *Context) {
-	x, idx, g := c.In(0), c.In(1), c.Grad(0)
+	idx := c.In(1)
 	if batch := int(c.Node.Int("batch_dims", 0)); batch > 0 {
 		idx = withBatchIndices(c, idx, batch)
 	}
-	c.Add(0, c.Op("ScatterND", build.In(c.e.zerosAfter(x, idx), idx, g), onnx.StringAttr("reduction", "add")))
+	if idx != nil {
+		c.AddRows(0, idx, c.Grad(0))
+	}
 }
 
 // withBatchIndices puts the place along each of the batch axes in front of the
@@ -86,31 +91,40 @@ func gradGatherND(c *Context) {
 func withBatchIndices(c *Context, idx *onnx.Value, batch int) *onnx.Value {
 	shape := append(onnx.Shape(nil), idx.Type.Shape...)
 	rank := c.Rank(idx)
+	if rank <= batch {
+		c.Fail("batch_dims %d with indices of shape %s", batch, idx.Type.Shape)
+		return nil
+	}
 	shape[rank-1] = onnx.Static(1)
 	full := c.e.shapeValue(shape)
 	if full == nil {
-		c.Fail("batch_dims with indices of shape %s: give --dim", idx.Type.Shape)
-		return nil
+		front := c.Do("Slice", c.ShapeOf(idx), c.IntList(0), c.IntList(int64(rank-1)))
+		full = c.Op("Concat", build.In(front, c.IntList(1)), onnx.IntAttr("axis", 0))
 	}
 	var parts []*onnx.Value
 	for a := range batch {
-		n, ok := shape[a].Int()
-		if !ok {
-			c.Fail("batch axis %d has no known extent: give --dim", a)
-			return nil
-		}
-		count := make([]int64, n)
-		for i := range count {
-			count[i] = int64(i)
-		}
-		form := make([]int64, rank)
-		for i := range form {
-			form[i] = 1
-		}
-		form[a] = n
-		parts = append(parts, c.Do("Expand", c.ReshapeTo(c.IntList(count...), form...), full))
+		form := slices.Repeat([]int64{1}, rank)
+		form[a] = -1
+		parts = append(parts, c.Do("Expand", c.ReshapeTo(c.places(idx, a), form...), full))
 	}
 	return c.Op("Concat", append(parts, idx), onnx.IntAttr("axis", int64(rank-1)))
+}
+
+// upTo is 0 to n-1.
+func upTo(n int64) []int64 {
+	list := make([]int64, n)
+	for i := range list {
+		list[i] = int64(i)
+	}
+	return list
+}
+
+// places are 0, 1, … up to the extent of v along an axis.
+func (c *Context) places(v *onnx.Value, axis int) *onnx.Value {
+	if n, ok := v.Type.Shape[axis].Int(); ok {
+		return c.IntList(upTo(n)...)
+	}
+	return c.Do("Range", c.e.b.Int(0), c.e.count(v, []int{axis}, onnx.Int64), c.e.b.Int(1))
 }
 
 func gradScatterElements(c *Context) {

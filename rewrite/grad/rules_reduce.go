@@ -80,7 +80,7 @@ func reduction(f func(*Context, reduced) *onnx.Value) func(*Context) {
 			return
 		}
 		r := reduced{g: c.Loose(0), y: c.Out(0), axes: axes}
-		if c.Node.Int("keepdims", 1) == 0 && len(axes) < c.Rank(c.In(0)) {
+		if c.Node.Int("keepdims", 1) != 1 && len(axes) < c.Rank(c.In(0)) {
 			r.y = c.Unsqueeze(r.y, axes...)
 			if len(r.g.Type.Shape) > 0 {
 				r.g = c.Unsqueeze(c.Grad(0), axes...)
@@ -104,7 +104,7 @@ func reducedAxes(c *Context) ([]int, bool) {
 	rank := c.Rank(x)
 	var axes []int
 	if len(list) == 0 {
-		if c.Node.Int("noop_with_empty_axes", 0) != 0 {
+		if c.Node.Int("noop_with_empty_axes", 0) == 1 {
 			return nil, true
 		}
 		for i := range rank {

@@ -1,32 +1,57 @@
 package grad
 
-// What is the loss, and what is trained: by default the float initializers of
-// more than one element that a gradient reaches, less what decide.go takes for
-// constants.
+// What is the loss, and what is trained: by default the parameters that the file
+// names, in a file that names none the float initializers that a gradient reaches,
+// less what decide.go takes for constants.
 
 import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"sort"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// floatInitializers lists what may be a parameter: those in the file as it was
-// read, because normalizing adds constants of its own.
-func floatInitializers(g *onnx.Graph) map[*onnx.Value]bool {
-	set := map[*onnx.Value]bool{}
-	for _, v := range g.Initializers {
-		if !v.Type.DType.IsFloat() {
+// A chooser decides what is trained. It is made of the file as it was read,
+// because normalizing adds constants and renames nodes.
+type chooser struct {
+	o      Options
+	listed map[string]bool // by the metadata entry remat.parameters
+	names  namer
+	// candidates may be parameters.
+	candidates map[*onnx.Value]bool
+}
+
+// newChooser lists the candidates: float initializers. One of a single element is
+// a constant unless the file says otherwise.
+func newChooser(m *onnx.Model, o Options) *chooser {
+	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), candidates: map[*onnx.Value]bool{}}
+	for _, v := range m.Graph.Initializers {
+		n, err := v.Init.Elements()
+		if err != nil || n < 1 || !v.Type.DType.IsFloat() {
 			continue
 		}
-		if n, err := v.Init.Elements(); err == nil && n > 1 {
-			set[v] = true
+		if n > 1 || c.listed[v.Name] || o.Signature.lists(v.Name) || !o.Signature.known && c.names.variable(v.Name) || slices.Contains(o.Params, v.Name) {
+			c.candidates[v] = true
 		}
 	}
-	return set
+	return c
+}
+
+// scalars are the candidates of one element that are to be trained if the loss
+// depends on them.
+func (c *chooser) scalars() []*onnx.Value {
+	var list []*onnx.Value
+	for v := range c.candidates {
+		if n, err := v.Init.Elements(); err == nil && n == 1 && c.decide(v).Trained {
+			list = append(list, v)
+		}
+	}
+	slices.SortFunc(list, func(a, b *onnx.Value) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // findLoss settles on the value to differentiate.
@@ -95,11 +120,11 @@ func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
 
 // choose decides about every candidate and returns what is trained, in file
 // order.
-func (e *engine) choose(loss *onnx.Value, candidates map[*onnx.Value]bool, o Options, res *Result) ([]*onnx.Value, error) {
+func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Value, error) {
 	reach := e.reached(loss)
-	listed := listedParameters(e.m)
+	res.Stops = e.stops(reach)
 	var params []*onnx.Value
-	for _, name := range o.Params {
+	for _, name := range c.o.Params {
 		// Said outright, not by a pattern: then it must be possible.
 		v := e.m.Graph.Value(name)
 		if !isGlob(name) && (v == nil || !reach[v]) {
@@ -107,26 +132,21 @@ func (e *engine) choose(loss *onnx.Value, candidates map[*onnx.Value]bool, o Opt
 		}
 	}
 	for _, v := range e.m.Graph.Initializers {
-		named := matches(o.Params, v.Name)
-		if !reach[v] || !candidates[v] && !named {
+		if !reach[v] || !c.candidates[v] {
 			continue
 		}
-		d := decide(v, o, named, listed[v.Name])
+		d := c.decide(v)
 		res.Decisions = append(res.Decisions, d)
 		if d.Trained {
 			params = append(params, v)
 		}
 	}
 	for _, v := range e.m.Graph.Inputs {
-		if v.Init != nil || !reach[v] || !v.Type.DType.IsFloat() || matches(o.Frozen, v.Name) {
+		if v.Init != nil || !reach[v] || !v.Type.DType.IsFloat() {
 			continue
 		}
-		switch {
-		case matches(o.Params, v.Name):
-			res.Decisions = append(res.Decisions, Decision{Name: v.Name, Trained: true, Reason: "an input named in --params"})
-			params = append(params, v)
-		case len(o.Params) == 0 && listed[v.Name]:
-			res.Decisions = append(res.Decisions, Decision{Name: v.Name, Trained: true, Reason: "the file lists it as a parameter"})
+		if d := c.decideInput(v); d.Trained {
+			res.Decisions = append(res.Decisions, d)
 			params = append(params, v)
 		}
 	}
@@ -138,6 +158,20 @@ func (e *engine) choose(loss *onnx.Value, candidates map[*onnx.Value]bool, o Opt
 		return nil, &LossError{Name: loss.Name, Reason: reason}
 	}
 	return params, nil
+}
+
+// decideInput settles whether an input is trained: one that is named outright, or
+// that the file lists as a parameter whose values lie elsewhere.
+func (c *chooser) decideInput(v *onnx.Value) Decision {
+	d := Decision{Name: v.Name, Shape: v.Type.Shape.String()}
+	switch {
+	case matches(c.o.Frozen, v.Name):
+	case slices.Contains(c.o.Params, v.Name), c.listed[v.Name] && matches(c.o.Params, v.Name):
+		d.Trained, d.Source, d.Reason = true, FromOptions, "an input named in --params"
+	case len(c.o.Params) == 0 && c.listed[v.Name]:
+		d.Trained, d.Source, d.Reason = true, FromParameters, "the file lists it as a parameter"
+	}
+	return d
 }
 
 // listedParameters are the names in the metadata entry remat.parameters, which
@@ -155,31 +189,56 @@ func listedParameters(m *onnx.Model) map[string]bool {
 	return names
 }
 
-// checkGlobs refuses patterns that match nothing, and integers to be trained.
-func checkGlobs(g *onnx.Graph, params, frozen []string) error {
-	for k, globs := range [][]string{params, frozen} {
-		for _, glob := range globs {
-			if _, err := path.Match(glob, ""); err != nil {
-				return &ParameterError{glob, "not a valid pattern"}
-			}
-			hits := 0
-			for _, list := range [][]*onnx.Value{g.Initializers, g.Inputs} {
-				for _, v := range list {
-					if !matchGlob(glob, v.Name) {
-						continue
-					}
-					hits++
-					if k == 0 && !v.Type.DType.IsFloat() && !isGlob(glob) {
-						return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
-					}
-				}
-			}
-			if hits == 0 {
-				return &ParameterError{glob, "matches no initializer and no input of the model"}
+const nothingMatches = "matches no initializer and no input of the model"
+
+// checkGlobs refuses names and patterns that nothing in the model bears, and
+// integers to be trained. Beside patterns that match, one that does not is only
+// worth a warning. Params are looked at again when it is known what trains.
+func checkGlobs(g *onnx.Graph, o Options, res *Result) error {
+	var variables []string
+	for _, list := range [][]*onnx.Value{g.Initializers, g.Inputs} {
+		for _, v := range list {
+			variables = append(variables, v.Name)
+			if slices.Contains(o.Params, v.Name) && !v.Type.DType.IsFloat() {
+				return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
 			}
 		}
 	}
+	for _, list := range []struct {
+		flag  string
+		globs []string
+	}{{"--params", o.Params}, {"--frozen", o.Frozen}} {
+		missed, err := unmatched(list.globs, variables)
+		if err != nil {
+			return err
+		}
+		for _, glob := range missed {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("%s %q %s", list.flag, glob, nothingMatches))
+		}
+	}
 	return nil
+}
+
+// unmatched lists the globs that match no name, which is an error where none
+// matches any, or where one is no pattern.
+func unmatched(globs, names []string) ([]string, error) {
+	var missed []string
+	for _, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil {
+			return nil, &ParameterError{glob, "not a valid pattern"}
+		}
+		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(glob, name) }) {
+			continue
+		}
+		if !isGlob(glob) {
+			return nil, &ParameterError{glob, nothingMatches}
+		}
+		missed = append(missed, glob)
+	}
+	if len(missed) > 0 && len(missed) == len(globs) {
+		return nil, &ParameterError{missed[0], nothingMatches}
+	}
+	return missed, nil
 }
 
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?[") }

@@ -114,16 +114,16 @@ loss = ReduceMean(f) {keepdims=0}
 		got[d.Name] = d
 	}
 	for _, want := range []Decision{
-		{"w", true, "a gradient reaches it", false},
-		{"mask", false, "a mask", true},
-		{"table", false, "a table of sines or cosines", true},
-		{"scale", true, "only used elementwise", true},
-		{"frozen.w", false, "named in --frozen", true},
-		{"inv_freq", false, "a table of frequencies", true},
-		{"positions", false, "a table of frequencies", true},
+		{Name: "w", Trained: true, Reason: "a gradient reaches it", Source: FromUse},
+		{Name: "mask", Reason: "a mask", Source: FromContent},
+		{Name: "table", Reason: "a table of sines or cosines", Source: FromContent},
+		{Name: "scale", Trained: true, Reason: "only used elementwise", Source: FromContent, Open: true},
+		{Name: "frozen.w", Reason: "named in --frozen", Source: FromOptions},
+		{Name: "inv_freq", Reason: "a table of frequencies", Source: FromContent},
+		{Name: "positions", Reason: "a table of frequencies", Source: FromContent},
 	} {
 		d, ok := got[want.Name]
-		if !ok || d.Trained != want.Trained || d.Elementwise != want.Elementwise || !strings.HasPrefix(d.Reason, want.Reason) {
+		if !ok || d.Trained != want.Trained || d.Open != want.Open || d.Source != want.Source || !strings.HasPrefix(d.Reason, want.Reason) {
 			t.Errorf("%s: got %+v, want %+v", want.Name, d, want)
 		}
 	}

@@ -290,7 +290,7 @@ func (e *engine) zerosAfter(v, after *onnx.Value) *onnx.Value {
 		return e.zeros(v)
 	}
 	// The expanded indices are large and short-lived: take what they came from.
-	for p := after.Producer; p != nil && p.Is("Expand", "Reshape", "Unsqueeze"); p = after.Producer {
+	for p := after.Producer; p != nil && (p.Is("Expand", "Reshape", "Unsqueeze", "Flatten") || p.Is("Cast") && p.In(0).Type.DType.IsInt()); p = after.Producer {
 		after = p.In(0)
 	}
 	one := e.b.Op("Slice", build.In(e.b.Op("Reshape", build.In(after, e.b.Ints(-1))), e.b.Ints(0), e.b.Ints(1)))

@@ -5,14 +5,16 @@ package normalize
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // guards removes Where(IsNaN(p), 0, p) behind a softmax whose rows cannot be
-// masked as a whole: nothing is added to the scores, or a constant with a
-// finite number in every row. The guard costs three buffers of the scores.
+// masked as a whole: the scores are a product, to which nothing is added or a
+// constant with a finite number in every row. The guard costs three buffers of
+// the scores. A product counts as finite, as what overflows there trains nothing.
 func guards(s *state) error {
 	for _, n := range s.nodes() {
 		if !n.Is("Where") {
@@ -20,13 +22,12 @@ func guards(s *state) error {
 		}
 		test, p := made(n.In(0), "IsNaN"), made(n.In(2), "Softmax")
 		zero, ok := number(n.In(1))
-		if test == nil || p == nil || !ok || zero != 0 || test.In(0) != p.Out(0) {
+		if test == nil || p == nil || !ok || zero != 0 || test.In(0) != p.Out(0) || p.Out(0).IsOutput() {
 			continue
 		}
-		if add := made(p.In(0), "Add"); add != nil && !finiteRows(add.In(0)) && !finiteRows(add.In(1)) {
-			continue
-		}
-		if w := made(p.In(0), "Where"); w != nil || p.Out(0).IsOutput() {
+		scores := p.In(0)
+		last := normalAxis(p.Int("axis", -1), rank(scores)) == rank(scores)-1
+		if !finite(scores, maxLook) && !(last && finiteRows(scores, maxLook)) || !fitsIn(p.Out(0), n.Out(0)) {
 			continue
 		}
 		s.replaceOutput(n.Out(0), p.Out(0), n)
@@ -35,8 +36,50 @@ func guards(s *state) error {
 	return nil
 }
 
-// finiteRows reports a constant mask with an unmasked place in every row.
-func finiteRows(v *onnx.Value) bool {
+// maxLook is how many nodes finite and finiteRows look up.
+const maxLook = 12
+
+// finite reports a value without infinities: a product, a constant, or what moves,
+// scales or adds such values.
+func finite(v *onnx.Value, depth int) bool {
+	if v.IsConstant() {
+		values, err := v.Init.Float64s()
+		return err == nil && !slices.ContainsFunc(values, func(x float64) bool { return !(math.Abs(x) < 1e30) })
+	}
+	n := v.Producer
+	switch {
+	case n == nil || depth == 0:
+		return false
+	case n.Is("MatMul", "Gemm"):
+		return true
+	case n.Is("Add", "Sub", "Mul"):
+		return finite(n.In(0), depth-1) && finite(n.In(1), depth-1)
+	case n.Is("Div"):
+		c, ok := number(n.In(1))
+		return ok && c != 0 && finite(n.In(0), depth-1)
+	case n.Is("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Gather", "Cast", "Neg", "Identity"):
+		return finite(n.In(0), depth-1)
+	}
+	return false
+}
+
+// finiteRows reports a value with a finite number in every row of its last axis:
+// a finite one, scaled or with a constant mask added.
+func finiteRows(v *onnx.Value, depth int) bool {
+	n := made(v, "Add", "Mul", "Div")
+	if n == nil || depth == 0 {
+		return finite(v, depth)
+	}
+	a, b := n.In(0), n.In(1)
+	if !n.Is("Add") {
+		x, c, ok := scaledBy(v)
+		return ok && c != 0 && finiteRows(x, depth-1) || finite(v, depth)
+	}
+	return finite(a, depth-1) && unmasked(b) || finite(b, depth-1) && unmasked(a)
+}
+
+// unmasked reports a constant mask with an unmasked place in every row.
+func unmasked(v *onnx.Value) bool {
 	if !v.IsConstant() || rank(v) < 1 {
 		return false
 	}
@@ -133,7 +176,7 @@ func joined(v *onnx.Value) onnx.Shape {
 	return onnx.Shape{t[:len(t)-2].Elements(), t[len(t)-2], t[len(t)-1]}
 }
 
-// scaledBy takes v apart into a value and a constant factor.
+// scaledBy takes v apart into a value and a finite constant factor.
 func scaledBy(v *onnx.Value) (*onnx.Value, float64, bool) {
 	m := made(v, "Mul", "Div")
 	if m == nil {
@@ -141,12 +184,10 @@ func scaledBy(v *onnx.Value) (*onnx.Value, float64, bool) {
 	}
 	if m.Is("Div") {
 		c, ok := number(m.In(1))
-		if !ok || c == 0 {
-			return nil, 0, false
-		}
-		return m.In(0), 1 / c, true
+		return m.In(0), 1 / c, ok && c != 0 && !math.IsInf(1/c, 0)
 	}
-	return withNumber(m)
+	x, c, ok := withNumber(m)
+	return x, c, ok && !math.IsInf(c, 0) && !math.IsNaN(c)
 }
 
 // transposes rewrites operands of batched products that are swapped last: the

@@ -71,6 +71,22 @@ func constantTensor(n *onnx.Node) *onnx.Tensor {
 	return nil
 }
 
+// casts turns CastLike, whose second input lends nothing but its type, into Cast.
+// ONNX Runtime has no kernel for it and does the same.
+func casts(s *state) error {
+	for _, n := range s.g.Nodes {
+		like := n.In(1)
+		if !n.Is("CastLike") || like == nil || like.Type.DType == onnx.Undefined {
+			continue
+		}
+		n.SetInputs(n.Inputs[0])
+		n.SetOpType("Cast")
+		n.SetAttr(onnx.IntAttr("to", int64(like.Type.DType)))
+		s.count++
+	}
+	return nil
+}
+
 // identities removes nodes that hand their input on. A graph output keeps its
 // node.
 func identities(s *state) error {
@@ -91,7 +107,7 @@ func identities(s *state) error {
 func handsOn(n *onnx.Node) bool {
 	switch {
 	case n.Is("Identity"):
-		return n.In(0).Type.Other == nil
+		return n.In(0).Type.Other == nil && StoppedBy(n) == ""
 	case n.Is("Dropout"):
 		return !trains(n) || ratioZero(n)
 	case n.Is("Cast"):

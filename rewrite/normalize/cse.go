@@ -34,7 +34,7 @@ func MergeEqual(g *onnx.Graph) int {
 	ids := map[*onnx.Value]int{}
 	merged := 0
 	for _, n := range g.Nodes {
-		if random[n.OpType()] || len(n.Subgraphs()) > 0 {
+		if random[n.OpType()] || len(n.Subgraphs()) > 0 || StoppedBy(n) != "" {
 			continue
 		}
 		key := nodeKey(n, ids)

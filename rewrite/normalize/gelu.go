@@ -80,7 +80,7 @@ func factors(v, term *onnx.Value, depth int) (c float64, rest []*onnx.Value, ok 
 	c1, r1, _ := factors(m.In(0), term, depth-1)
 	c2, r2, _ := factors(m.In(1), term, depth-1)
 	if m.Is("Div") {
-		if len(r2) > 0 || c2 == 0 || m.In(1) == term {
+		if len(r2) > 0 || c2 == 0 || leadsTo(m.In(1), term, depth) {
 			return 0, nil, false
 		}
 		c2 = 1 / c2

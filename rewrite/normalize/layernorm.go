@@ -75,15 +75,20 @@ func (s *state) standardized(n *onnx.Node) (x *onnx.Value, eps float64, axis int
 	if !ok {
 		return
 	}
-	again, ok := s.meanOver(variance, func(v *onnx.Value) bool { return isSquare(v, x, sub.In(1)) })
+	again, ok := s.meanOver(variance, func(v *onnx.Value) bool { return s.isSquare(v, x, axis) })
 	return x, eps, axis, ok && again == axis
 }
 
-// isSquare reports v = (x-mean)², the difference possibly made twice.
-func isSquare(v, x, mean *onnx.Value) bool {
+// isSquare reports v = (x-mean)², the mean over the axes from the given one on;
+// the difference and the mean may be made twice.
+func (s *state) isSquare(v, x *onnx.Value, axis int) bool {
 	difference := func(d *onnx.Value) bool {
 		sub := made(d, "Sub")
-		return sub != nil && sub.In(0) == x && sameMean(sub.In(1), mean)
+		if sub == nil || sub.In(0) != x {
+			return false
+		}
+		own, ok := s.meanOver(sub.In(1), func(v *onnx.Value) bool { return v == x })
+		return ok && own == axis
 	}
 	if p := made(v, "Pow"); p != nil {
 		two, ok := exponent(p.In(1))
@@ -91,15 +96,6 @@ func isSquare(v, x, mean *onnx.Value) bool {
 	}
 	m := made(v, "Mul")
 	return m != nil && m.In(0) == m.In(1) && difference(m.In(0))
-}
-
-// sameMean reports two values that are one, or the same reduction made twice.
-func sameMean(a, b *onnx.Value) bool {
-	if a == b {
-		return true
-	}
-	p, q := made(a, "ReduceMean"), made(b, "ReduceMean")
-	return p != nil && q != nil && p.In(0) == q.In(0)
 }
 
 // exponent reads the second operand of Pow, of any number type.
@@ -114,7 +110,7 @@ func exponent(v *onnx.Value) (float64, bool) {
 // that accept takes, and returns the first of these axes.
 func (s *state) meanOver(v *onnx.Value, accept func(*onnx.Value) bool) (int, bool) {
 	n := made(v, "ReduceMean")
-	if n == nil || !accept(n.In(0)) || n.Int("keepdims", 1) == 0 || rank(n.In(0)) < 1 {
+	if n == nil || !accept(n.In(0)) || n.Int("keepdims", 1) != 1 || rank(n.In(0)) < 1 {
 		return 0, false
 	}
 	axes := n.Ints("axes")

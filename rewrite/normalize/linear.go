@@ -19,8 +19,8 @@ func linears(s *state) error {
 		x, w, out := n.In(0), n.In(1), n.Out(0)
 		attrs := []onnx.Attribute{}
 		width := out.Type.Shape[len(out.Type.Shape)-1]
-		if t := made(w, "Transpose"); t != nil {
-			w = t.In(0)
+		if t := swapped(w); t != nil {
+			w = t
 			attrs = append(attrs, onnx.IntAttr("transB", 1))
 		}
 		var bias *onnx.Value
@@ -81,16 +81,30 @@ func (s *state) unjoin(y, x *onnx.Value, shape onnx.Shape) *onnx.Value {
 	return r
 }
 
-// gemms drops the Transpose before an operand of a Gemm.
+// swapped returns the matrix that v is the transpose of, nil where v is none: a
+// Transpose says by its perm what it does, and [0,1] leaves a matrix as it is.
+func swapped(v *onnx.Value) *onnx.Value {
+	t := made(v, "Transpose")
+	if t == nil || rank(v) != 2 || !swapsLastTwo(permutation(t, 2)) {
+		return nil
+	}
+	return t.In(0)
+}
+
+// gemms drops the Transpose that swaps the axes of an operand of a Gemm.
 func gemms(s *state) error {
 	for _, n := range s.g.Nodes {
 		if !n.Is("Gemm") {
 			continue
 		}
 		for i, name := range []string{"transA", "transB"} {
-			if t := made(n.In(i), "Transpose"); t != nil {
-				n.SetInput(i, t.In(0))
-				n.SetAttr(onnx.IntAttr(name, 1-n.Int(name, 0)))
+			if x := swapped(n.In(i)); x != nil {
+				flipped := int64(1)
+				if n.Int(name, 0) != 0 { // any number but zero says yes
+					flipped = 0
+				}
+				n.SetInput(i, x)
+				n.SetAttr(onnx.IntAttr(name, flipped))
 				s.count++
 			}
 		}

@@ -51,19 +51,40 @@ func withNumber(n *onnx.Node) (x *onnx.Value, c float64, ok bool) {
 	return nil, 0, false
 }
 
-// near reports equality up to the rounding of exporters' constants.
-func near(a, b float64) bool { return math.Abs(a-b) <= 1e-4*math.Abs(b)+1e-12 }
+// near reports equality up to the rounding of a few float32 operations. Constants
+// that are rounded more make another function.
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b)+1e-12 }
 
 // replace puts v, made by the builder's pending nodes, in the place of old: they
-// go before at, readers and outputs see v, and v takes old's name.
+// go before at, readers and outputs see v, and v takes old's name. Where v is of
+// another shape, because a constant of the pattern broadcast it to more axes, all
+// stays as it is.
 func (s *state) replace(old, v *onnx.Value, at *onnx.Node) {
 	nodes := s.b.Take()
-	if v == nil || s.b.Err() != nil {
+	if v == nil || s.b.Err() != nil || !fitsIn(v, old) {
+		s.g.Remove(nodes...)
 		return
 	}
 	s.g.InsertBefore(at, nodes...)
 	s.g.TakeOver(old, v)
 	s.count++
+}
+
+// fitsIn reports that v may stand in the place of old: the element types are
+// equal, and the shapes as far as both are known.
+func fitsIn(v, old *onnx.Value) bool {
+	a, b := v.Type, old.Type
+	if a.DType != b.DType || a.Ranked && b.Ranked && len(a.Shape) != len(b.Shape) {
+		return false
+	}
+	for i := range min(len(a.Shape), len(b.Shape)) {
+		m, ok1 := a.Shape[i].Int()
+		n, ok2 := b.Shape[i].Int()
+		if ok1 && ok2 && m != n {
+			return false
+		}
+	}
+	return true
 }
 
 // scope names what is built next after a node.

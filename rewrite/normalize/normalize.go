@@ -49,6 +49,7 @@ type state struct {
 var passes = []pass{
 	{"branches", "an If whose condition is known becomes the branch taken, an element of a list in place itself; first, since all others look past control flow", branches},
 	{"constants", "Constant nodes become initializers, so that patterns see their numbers", constants},
+	{"casts", "CastLike becomes Cast to the type that its second input is known to have", casts},
 	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},
 	{"fold", "integers that inference knows, and one-element floats of constants, become constants; needs constants", fold},
 	{"sequences", "lists of tensors become Split and Concat; needs fold for sizes and positions", sequences},

@@ -12,6 +12,9 @@ package optim
 //
 // Skip costs a Where on each gradient, which needs three buffers of its size
 // for a moment, and nothing else.
+//
+// Weakness: a sum of gradients (P.acc) that is -0 becomes 0 in a skipped step,
+// which is the same number; only x - 0 leaves the sign of x, x + 0 does not.
 
 import (
 	"encoding/json"
@@ -27,6 +30,7 @@ import (
 // for the step to leave things as they are.
 var neutral = map[string]float64{
 	"m_add": 0, "v_scale": 0, "m_keep": 1, "v_keep": 1, "next.m": 1, "next.v": 1, "next.acc": 1, "next": 1, "rated": 0, "m_decay": 0,
+	"unscaled": 0, // the factor may be infinite
 }
 
 // hook edits the updates of one model.

@@ -55,10 +55,14 @@ var laws = map[string]law{
 // scalePlace finds the value to scale, nil where there is none.
 func (p *pass) scalePlace() *onnx.Value {
 	backward := p.backward()
+	grads := map[*onnx.Value]bool{} // whose readers are the optimizer
+	for _, g := range p.grads {
+		grads[g.grad] = true
+	}
 	var candidates []*onnx.Value
 	for _, n := range backward {
 		for _, o := range n.Outputs {
-			if isFloat(o) && !o.IsOutput() {
+			if isFloat(o) && !o.IsOutput() && !grads[o] {
 				candidates = append(candidates, o)
 			}
 		}

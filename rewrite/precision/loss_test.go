@@ -5,11 +5,14 @@ package precision
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	"github.com/onnx-remat/remat/runtime"
@@ -110,6 +113,17 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
+// sameNumbers compares float32 values; 0 and -0 are the same.
+func sameNumbers(a, b []byte) bool {
+	for i := 0; i+4 <= len(a) && len(a) == len(b); i += 4 {
+		x, y := binary.LittleEndian.Uint32(a[i:]), binary.LittleEndian.Uint32(b[i:])
+		if x != y && (x|y)<<1 != 0 {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
 // state is everything that steps update; NaN and infinity are errors.
 func state(t *testing.T, s *runtime.Session) map[string][]byte {
 	t.Helper()
@@ -131,4 +145,128 @@ func state(t *testing.T, s *runtime.Session) map[string][]byte {
 		all[name] = v.Data
 	}
 	return all
+}
+
+// TestUselessScale: with a scale that says nothing about the gradients (zero,
+// negative, not finite, or so small that dividing by it overflows) a step finds
+// an overflow, and not a bit of a parameter or of the optimizer's state changes.
+func TestUselessScale(t *testing.T) {
+	s := load(t, "gpt2_tiny_mask.ts")
+	sgd := optim.Options{Kind: optim.SGD, Momentum: 0.9, WeightDecay: 0.01, ClipNorm: 1}
+	cases := map[string]optim.Options{"adamw": optim.Defaults(optim.AdamW), "clipped sgd": sgd, "plain sgd": {Kind: optim.SGD}}
+	sgd.ClipBy = optim.ClipPrevious
+	cases["sgd clipped by the norm before"] = sgd
+	sums := optim.Defaults(optim.AdamW)
+	sums.Accumulate = 2
+	cases["adamw over two steps"] = sums
+	for name, o := range cases {
+		for _, keep := range []bool{false, true} {
+			o.KeepGrads = keep
+			s.uselessScales(t, name, s.training(t, o, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU}))
+		}
+	}
+}
+
+// uselessScales trains with one scale after another.
+func (s *sample) uselessScales(t *testing.T, name string, m *onnx.Model) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	scales := []float32{256, 0, float32(math.Copysign(0, -1)), -1, -65536, nan, inf, -inf, 0x1p-149, 0.25, 0, 65536}
+	useful := map[float32]bool{256: true, 0.25: true, 65536: true}
+	e, err := ortest.Engine(t).Open(m, runtime.Options{
+		Level: 1, Threads: 2, Provider: ort.CPU, Feeds: s.feeds, LR: 1e-2,
+		Data: map[string]runtime.Tensor{"loss_scale": runtime.FromFloat32s(scales, int64(len(scales)))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for _, scale := range scales {
+		before := state(t, e)
+		step, err := e.Step(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if step.Skipped == useful[scale] {
+			t.Errorf("%s: scale %g: found_inf %v", name, scale, step.Skipped)
+		}
+		changed := 0
+		for n, data := range state(t, e) {
+			if sum := strings.HasSuffix(n, ".acc"); !sum && !bytes.Equal(before[n], data) || sum && !sameNumbers(before[n], data) {
+				changed++
+			}
+		}
+		if (changed > 0) != useful[scale] {
+			t.Errorf("%s: scale %g: %d of %d changed", name, scale, changed, len(before))
+		}
+	}
+}
+
+// TestOverflowAfterUnscaling: gradients that are finite as they come, and not
+// once they are divided by the scale, count as an overflow.
+func TestOverflowAfterUnscaling(t *testing.T) {
+	m := parse(t, `in x float32[2]
+		init W float32[2] = zeros
+		init V float32[2] = zeros
+		h = Mul(W, x)
+		k = Mul(h, x)
+		l = Mul(V, x)
+		both = Add(k, l)
+		twice = Add(both, both)
+		loss = ReduceSum(twice) {keepdims=0}
+		out loss float32[]`)
+	res, err := grad.Differentiate(m, grad.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sample{model: m, res: res}
+	for _, scale := range []float64{0x1p-120, 0x1p-10, 1} {
+		for _, x := range []float32{1e30, 1e3} {
+			m := s.training(t, optim.Options{Kind: optim.SGD}, Options{To: onnx.Float16, KeepFP32: []string{"*"}, Provider: kernels.CPU})
+			e, err := ortest.Engine(t).Open(m, runtime.Options{
+				Level: 1, Provider: ort.CPU, LossScale: scale, LR: 1,
+				Feed: map[string]runtime.Tensor{"x": runtime.FromFloat32s([]float32{x, x}, 2)},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			step, err := e.Step(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := x > 1e20; step.Skipped != found {
+				t.Errorf("scale %g, a gradient of %g²: found_inf %v", scale, x, step.Skipped)
+			}
+			state(t, e) // fails where it is not finite
+		}
+	}
+}
+
+// TestScaleOfOneGradient: the gradient that an optimizer reads is no place for
+// the scale, as nothing behind it would divide by it again.
+func TestScaleOfOneGradient(t *testing.T) {
+	m := parse(t, "in x float32[2]\ninit W float32[2] = zeros\nh = Mul(W, x)\nk = Mul(h, x)\nloss = ReduceSum(k) {keepdims=0}\nout loss float32[]")
+	res, err := grad.Differentiate(m, grad.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sample{model: m, res: res}
+	e, err := ortest.Engine(t).Open(s.training(t, optim.Options{Kind: optim.SGD}, emulated), runtime.Options{
+		Level: 1, Provider: ort.CPU, LR: 1, Feed: map[string]runtime.Tensor{"x": runtime.FromFloat32s([]float32{1, 2}, 2)},
+		Feeds: map[string]runtime.Tensor{"W": runtime.FromFloat32s([]float32{0, 0}, 2)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if _, err := e.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	w, _, err := e.Input("W")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.Float64s(); err != nil || got[0] != -1 || got[1] != -4 {
+		t.Errorf("W is %v (%v), want the gradient's negative, [-1 -4]", got, err)
+	}
 }

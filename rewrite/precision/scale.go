@@ -5,15 +5,20 @@ package precision
 //	loss_scale ─┬─▶ Mul(c, ·): every gradient is larger by it (homogeneous.go)
 //	            └─▶ Reciprocal ─▶ Mul(P.grad, ·) in float32, or, where an
 //	                optimizer reads the gradients, into its scalars
-//	P.grad … ─▶ ReduceL1 each ─▶ Concat ─▶ ReduceL1 ─▶ ·0 ─▶ IsNaN = found_inf
+//	P.grad … ─▶ ReduceL1 each ─▶ Concat ─▶ ReduceL1 ─▶ ÷scale ─┐
+//	loss_scale ─▶ Log ─────────────────────────────────────────┴▶ Add ─▶ ·0 ─▶ IsNaN = found_inf
 //	found_inf ─▶ the optimizer's updates keep what they have (optim.Skip)
 //
 // A sum of absolute values is finite if and only if every element is: the
-// sums are of gradients divided by the scale, and leave float32's range only
-// where an element nearly does.
+// sum is of gradients divided by the scale, and leaves float32's range only
+// where an element nearly does. A scale has a finite logarithm if and only if
+// it is finite and above zero; with any other the gradients say nothing (at 0
+// they are all 0, and divided by it NaN), so the step counts as one that
+// overflowed.
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -47,15 +52,18 @@ func (p *pass) scale() error {
 	scale := p.g.AddInput(ScaleInput, onnx.TensorOf(onnx.Float32, onnx.StaticShape()))
 	p.scaleAt(c, scale)
 	inverse := p.op("remat/scale/inverse", "Reciprocal", build.In(scale))
-	byOptimizer := false
+	// An optimizer unscales all that it reads or nothing.
+	byOptimizer := !slices.ContainsFunc(p.grads, func(g gradient) bool { return g.grad.IsOutput() })
 	for i := range p.grads {
-		if p.grads[i].grad.IsOutput() {
+		if !byOptimizer {
 			p.unscale(&p.grads[i], inverse)
-		} else {
-			byOptimizer = true
 		}
 	}
-	found := p.foundInf()
+	total := p.total()
+	if byOptimizer {
+		total = p.op("remat/scale/total_unscaled", "Mul", build.In(total, inverse))
+	}
+	found := p.foundInf(scale, total)
 	if p.b.Err() != nil {
 		return p.b.Err()
 	}
@@ -98,16 +106,21 @@ func (p *pass) unscale(g *gradient, inverse *onnx.Value) {
 	g.grad = whole
 }
 
-// foundInf makes the output found_inf.
-func (p *pass) foundInf() *onnx.Value {
+// total is the sum of the absolute values of all gradients as they are now.
+func (p *pass) total() *onnx.Value {
 	var sums []*onnx.Value
 	for _, g := range p.grads {
 		sum := p.op("remat/scale/"+g.param.Name+"/sum", "ReduceL1", build.In(g.grad), onnx.IntAttr("keepdims", 0))
 		sums = append(sums, p.op("remat/scale/"+g.param.Name+"/row", "Reshape", build.In(sum, p.b.Ints(1))))
 	}
 	all := p.op("remat/scale/sums", "Concat", sums, onnx.IntAttr("axis", 0))
-	total := p.op("remat/scale/total", "ReduceL1", build.In(all), onnx.IntAttr("keepdims", 0))
-	none := p.op("remat/scale/nothing", "Mul", build.In(total, p.b.Scalar(onnx.Float32, 0)))
+	return p.op("remat/scale/total", "ReduceL1", build.In(all), onnx.IntAttr("keepdims", 0))
+}
+
+// foundInf makes the output found_inf of the sum of the unscaled gradients.
+func (p *pass) foundInf(scale, total *onnx.Value) *onnx.Value {
+	both := p.op("remat/scale/checked", "Add", build.In(total, p.op("remat/scale/log", "Log", build.In(scale))))
+	none := p.op("remat/scale/nothing", "Mul", build.In(both, p.b.Scalar(onnx.Float32, 0)))
 	found := p.b.NodeNamed("", "IsNaN", "remat/scale/found_inf", build.In(none), []string{FoundOutput})[0]
 	if found == nil {
 		return nil

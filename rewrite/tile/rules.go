@@ -146,7 +146,7 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	keep := n.Int("keepdims", 1) != 0
+	keep := n.Int("keepdims", 1) == 1
 	a := r.cutOf(in)
 	if a < 0 {
 		if b := r.cutOf(out); b >= 0 && keep && !slices.Contains(axes, int64(b)) {
@@ -183,7 +183,7 @@ func argument(r *Region, n *onnx.Node) (bool, error) {
 		return false, nil
 	case int64(a) == axis:
 		return false, fmt.Errorf("works along the axis that is divided")
-	case int64(a) > axis && n.Int("keepdims", 1) == 0:
+	case int64(a) > axis && n.Int("keepdims", 1) != 1:
 		a--
 	}
 	return r.set(out, a)
@@ -205,7 +205,7 @@ func reducedAxes(n *onnx.Node) ([]int64, error) {
 		axes = slices.Clone(axes)
 	}
 	if len(axes) == 0 {
-		if n.Int("noop_with_empty_axes", 0) != 0 {
+		if n.Int("noop_with_empty_axes", 0) == 1 {
 			return nil, nil
 		}
 		for i := int64(0); i < rank; i++ {

@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 	"unsafe"
 
 	yalue "github.com/yalue/onnxruntime_go"
@@ -46,6 +48,23 @@ type Environment struct {
 	// register guards the allocator that is registered while a session of a
 	// kind of its own is made.
 	register sync.Mutex
+	watch    atomic.Pointer[func(SessionOptions, time.Duration)]
+}
+
+// WatchSessions has every session that is made from now on, or fails to be,
+// reported with its options and the time that making it took; nil: none.
+func (e *Environment) WatchSessions(report func(SessionOptions, time.Duration)) {
+	if report == nil {
+		e.watch.Store(nil)
+		return
+	}
+	e.watch.Store(&report)
+}
+
+func (e *Environment) made(o SessionOptions, took time.Duration) {
+	if report := e.watch.Load(); report != nil {
+		(*report)(o, took)
+	}
 }
 
 // opened is the environment of this process.

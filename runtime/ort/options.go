@@ -95,6 +95,9 @@ type SessionOptions struct {
 	DisabledOptimizers []string          // such as "EliminateDropout"
 	Dims               map[string]int64  // fixes symbolic dimensions by name
 	Config             map[string]string // session configuration entries
+	// Purpose says what the session is for, to who watches: see
+	// Environment.WatchSessions.
+	Purpose string
 	// Unplanned sessions are made without a plan of which buffer is handed on
 	// to whom, which takes time that grows with the square of the nodes. They
 	// save the same optimized model, and are not to be run.

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 	"unsafe"
 )
 
@@ -85,7 +86,10 @@ func (e *Environment) newSession(o SessionOptions, create createFunc) (*Session,
 		return nil, err
 	}
 	s := &Session{env: e, options: o}
-	if err := s.create(raw, create); err != nil {
+	start := time.Now()
+	err = s.create(raw, create)
+	e.made(o, time.Since(start))
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if s.Inputs, err = s.infos(0); err != nil {

@@ -101,7 +101,7 @@ func checkArena(t *testing.T, path string, o ort.SessionOptions) error {
 		return fmt.Errorf("reserved %d, predicted %d; in use %d, predicted %d; %+v", st.Reserved, a.Reserved, st.MaxInUse, a.Peak, a.Setup)
 	}
 	live := p.LivePeak + p.Session.Allocated()
-	units := int64(256 * len(p.AtPeak))
+	units := int64(256 * len(p.Trace.AtPeak()))
 	share := float64(st.Reserved-units)/float64(live) - 1
 	name := fmt.Sprintf("%s level %d", filepath.Base(path), o.Level)
 	t.Logf("%s: live %d, reserved %d: %+.3f", name, live, st.Reserved, share)

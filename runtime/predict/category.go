@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/ortmodel"
 )
 
 // A Category says what a buffer is for.
@@ -33,26 +32,12 @@ const (
 	Categories
 )
 
-// A Point is what a step holds while one node runs, its scratch included, at
-// the moment within it at which most is held.
-type Point struct {
-	Bytes [Categories]int64
-}
-
-// Total is the sum over the categories.
-func (p *Point) Total() (sum int64) {
-	for _, b := range p.Bytes {
-		sum += b
-	}
-	return sum
-}
-
 const recomputePrefix = "remat/recompute/"
 
 // categories gives each value of the graph its category.
 type categories []Category
 
-func newCategories(b *builder, r Roles, order []*onnx.Node) categories {
+func newCategories(b *builder, r Roles) categories {
 	c := make(categories, len(b.values))
 	forward := forwardNodes(b, r.Loss)
 	for i, v := range b.values {
@@ -94,52 +79,4 @@ func forwardNodes(b *builder, loss string) map[*onnx.Node]bool {
 		}
 	}
 	return seen
-}
-
-func (c categories) of(e *ortmodel.Event) Category {
-	if e.Value == ortmodel.None {
-		return Temporary
-	}
-	return c[e.Value]
-}
-
-// timeline adds up a trace; a node's point is taken at its fullest moment.
-func timeline(t *ortmodel.Trace, nodes int, c categories) []Point {
-	points := make([]Point, nodes)
-	var live, best Point
-	var total, most int64
-	step := 0
-	for i := range t.Events {
-		e := &t.Events[i]
-		for ; step < e.Step && step < nodes; step++ {
-			points[step] = best
-			best, most = live, total
-		}
-		if !e.Alloc {
-			live.Bytes[c.of(e)] -= e.Bytes
-			total -= e.Bytes
-			continue
-		}
-		live.Bytes[c.of(e)] += e.Bytes
-		if total += e.Bytes; total > most {
-			best, most = live, total
-		}
-	}
-	for ; step < nodes; step++ {
-		points[step] = best
-		best = live
-	}
-	return points
-}
-
-func atPeak(t *ortmodel.Trace, b *builder, c categories) []Live {
-	var out []Live
-	for _, h := range t.AtPeak() {
-		if h.Value == ortmodel.None {
-			out = append(out, Live{Bytes: h.Bytes, Category: Temporary})
-			continue
-		}
-		out = append(out, Live{Value: b.values[h.Value], Bytes: h.Bytes, Category: c[h.Value]})
-	}
-	return out
 }

@@ -235,3 +235,12 @@ func describeEvent(p *Prediction, e ortmodel.Event) string {
 	}
 	return fmt.Sprintf("%s of node %q (%s)", value, n.Label(), n.OpType())
 }
+
+// labels are those of the nodes in execution order, as a profile has them.
+func (p *Prediction) labels() []string {
+	list := make([]string, len(p.Nodes))
+	for i, n := range p.Nodes {
+		list[i] = n.Label()
+	}
+	return list
+}

@@ -68,9 +68,8 @@ type Roles struct {
 // A Prediction is what a step will do. All sizes are bytes.
 type Prediction struct {
 	// Nodes in execution order, without Constant nodes, which become
-	// initializers; Order holds their labels.
+	// initializers.
 	Nodes []*onnx.Node
-	Order []string
 	// LivePeak is the most that a step holds of ONNX Runtime's allocator,
 	// while Nodes[PeakAt] runs.
 	LivePeak int64
@@ -82,10 +81,6 @@ type Prediction struct {
 	Session Session
 	// TotalPeak = Parameters + State + Feeds + Session + LivePeak.
 	TotalPeak int64
-	// Timeline holds one point for each node in execution order.
-	Timeline []Point
-	// AtPeak lists what is alive at the peak, the biggest first.
-	AtPeak []Live
 	// Unknown lists what could not be predicted; empty means exact.
 	Unknown []string
 
@@ -110,14 +105,6 @@ func (p *Prediction) Forward(k int) bool { return p.forward == nil || p.forward[
 // Exact reports that nothing was left to guess.
 func (p *Prediction) Exact() bool { return len(p.Unknown) == 0 }
 
-// A Live is one buffer that is alive.
-type Live struct {
-	// Value owns the buffer; nil for what a kernel borrows.
-	Value    *onnx.Value
-	Bytes    int64
-	Category Category
-}
-
 // Predict follows one step of m, whose values must have been typed (see
 // onnx/infer). It fails where the graph is not a step that could run: a cycle,
 // a value without a maker.
@@ -137,15 +124,11 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	p.LivePeak, p.PeakAt = p.Trace.Peak, p.Trace.PeakAt
 	for _, i := range order {
 		p.Nodes = append(p.Nodes, b.nodes[i])
-		p.Order = append(p.Order, b.nodes[i].Label())
 	}
 	p.sums(m, b)
 	p.Session = session(b)
 	p.TotalPeak = p.Parameters + p.State + p.Feeds + p.Session.Bytes() + p.LivePeak
-	c := newCategories(b, o.Roles, p.Nodes)
-	p.categories, p.forward = c, forwardNodes(b, o.Roles.Loss)
-	p.Timeline = timeline(p.Trace, len(p.Nodes), c)
-	p.AtPeak = atPeak(p.Trace, b, c)
+	p.categories, p.forward = newCategories(b, o.Roles), forwardNodes(b, o.Roles.Loss)
 	return p, nil
 }
 

@@ -384,8 +384,8 @@ func checkRandom(seed uint64, dir string) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(p.Order, real.order) {
-		return fmt.Errorf("order %v, measured %v", p.Order, real.order)
+	if order := p.labels(); !slices.Equal(order, real.order) {
+		return fmt.Errorf("order %v, measured %v", order, real.order)
 	}
 	if diff := compare(p, real, false); diff != "" {
 		return fmt.Errorf("%s", diff)

@@ -205,6 +205,10 @@ func isConstant(v *onnx.Value) bool {
 // isInitializer also holds for one that a feed may replace.
 func isInitializer(v *onnx.Value) bool { return v != nil && v.Init != nil || isConstant(v) }
 
+// Packed is how many bytes a session keeps of n's input i, a constant, in the
+// layout of n's kernel on the CPU; 0 where the kernel reads it as it is.
+func Packed(n *onnx.Node, i int) int64 { return packedBytes(n, i, n.In(i)) }
+
 // packedBytes is what n's kernel packs of its input i, the constant v.
 func packedBytes(n *onnx.Node, i int, v *onnx.Value) int64 {
 	p, ok := packings[[2]string{n.Domain(), n.OpType()}]

@@ -121,6 +121,9 @@ func (p *Prepared) scatter(*runtime.Engine) error {
 	if n := rewrite.ScatterInto(p.Model.Graph); n > 0 {
 		p.Reports = append(p.Reports, rewrite.Report{Pass: "scatter", Requested: n, Applied: n})
 	}
+	if report := rewrite.Races(p.Model.Graph); report.Requested > 0 {
+		p.Reports = append(p.Reports, report)
+	}
 	return nil
 }
 

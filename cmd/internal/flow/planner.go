@@ -140,7 +140,7 @@ func (p *Planner) solve(strategy string) (list []proposal, best int, err error) 
 func (p *Planner) plan(strategy string, budget Budget) (*Planned, error) {
 	if !Budgeted(strategy) {
 		r, err := p.least(strategy)
-		if err == nil && r.Peak > p.Before.LivePeak {
+		if err == nil && p.costs(r) {
 			r, err = p.asGiven(r)
 		}
 		return within(budget, r, err)
@@ -236,6 +236,13 @@ func (p *Planner) keeping(budget Budget, l *line) (*Planned, bool, error) {
 // barriers compute.
 const shapesBytes = 4096
 
+// costs reports a file that holds more over a step than the one given. A few bytes
+// of shapes are no cost where they keep weights from being held twice.
+func (p *Planner) costs(r *Planned) bool {
+	over := r.Peak - p.Before.LivePeak
+	return over > shapesBytes || over > 0 && r.Prediction.TotalPeak >= p.Before.TotalPeak
+}
+
 // asGiven returns the given file unchanged, if that holds less than the file of
 // a plan and nothing else was asked for: a strategy should never cost memory.
 func (p *Planner) asGiven(r *Planned) (*Planned, error) {
@@ -273,7 +280,7 @@ func Budgeted(strategy string) bool {
 // hold more, as a plan that ended in asGiven says.
 func (p *Planner) Apply(plan *planner.Plan) (*Planned, error) {
 	r, err := p.apply(p.engine, p.variants[0], plan)
-	if err != nil || r.Peak <= p.Before.LivePeak || !slices.Equal(plan.Schedule, ortmodel.Order(&p.Problem().Graph)) {
+	if err != nil || !p.costs(r) || !slices.Equal(plan.Schedule, ortmodel.Order(&p.Problem().Graph)) {
 		return r, err
 	}
 	if r, err = p.asGiven(r); err == nil {

@@ -41,7 +41,7 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, 
 	po := predict.Options{Threads: o.Threads, CUDA: o.onCUDA(), Bound: bound, Roles: sorted}
 	given := m
 	if e != nil {
-		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims})
+		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims, Purpose: "predict"})
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // maxGuards bounds how often the written graph is guarded anew.
@@ -43,6 +44,9 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 		return err
 	}
 	if err := p.passed("updates"); err != nil {
+		return err
+	}
+	if err := p.holdOnce(); err != nil {
 		return err
 	}
 	order = p.Model.Graph.Nodes
@@ -132,11 +136,36 @@ func (p *Prepared) guardUpdates() (int, error) {
 	return n, nil
 }
 
+// holdOnce keeps the CPU's products from holding packed copies of constant
+// weights. Recurrent operators keep theirs: they multiply by a weight in each
+// step of the sequence, few rows at a time.
+func (p *Prepared) holdOnce() error {
+	if p.Options.Prepack || p.Options.onCUDA() {
+		return nil
+	}
+	copied := func(n *onnx.Node, i int) int64 {
+		if n.Is("LSTM", "GRU", "RNN") {
+			return 0
+		}
+		return predict.Packed(n, i)
+	}
+	updated := func(v *onnx.Value) bool { return p.Analysis.Roles.New[v.Name] != "" }
+	report, err := rewrite.HoldOnce(p.Model.Graph, copied, updated)
+	if err != nil {
+		return err
+	}
+	if report.Requested > 0 {
+		p.Reports = append(p.Reports, report)
+	}
+	return p.passed("hold once")
+}
+
 // survivors are what ONNX Runtime's highest level leaves of the graph; same
 // reports that it changes nothing.
 func (p *Prepared) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
 	d, err := e.Dump(p.Model, ort.SessionOptions{
 		Level: 99, Threads: 1, Provider: ort.CPU, Dims: p.Options.Dims, DisabledOptimizers: notPortable,
+		Purpose: "find fusions",
 	})
 	if err != nil {
 		return nil, false, err

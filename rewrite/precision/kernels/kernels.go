@@ -3,7 +3,8 @@
 // session puts nodes elsewhere, with copies, or refuses it.
 //
 // The table is asked of the packages themselves, see table.txt's first lines;
-// docs/OperatorKernels.md of that version is made from the same source.
+// docs/OperatorKernels.md of that version is made from the same source. Of the
+// CPU's kernels it says since which release they are there (releases.go).
 //
 // A kernel serves a node if the version of the node's operator, which is that
 // of the newest schema not newer than the file's opset, is the kernel's first,
@@ -45,6 +46,7 @@ type key struct{ provider, domain, op string }
 // A row is a kernel, or a schema.
 type row struct {
 	first, last int64 // last 0: open
+	since       Release
 	in, out     ports
 	types       map[string]string // constraint to the codes of its types
 }
@@ -78,7 +80,7 @@ var table = sync.OnceValue(func() map[key][]row {
 		if len(f) < 4 || f[0] == "#" {
 			continue
 		}
-		r := row{types: map[string]string{}}
+		r := row{since: Oldest, types: map[string]string{}}
 		first, last, closed := strings.Cut(f[3], "-")
 		r.first, _ = strconv.ParseInt(first, 10, 64)
 		if closed {
@@ -89,6 +91,9 @@ var table = sync.OnceValue(func() map[key][]row {
 				r.in = parsePorts(s)
 			} else if s, ok := strings.CutPrefix(part, "out:"); ok {
 				r.out = parsePorts(s)
+			} else if s, ok := strings.CutPrefix(part, "since=1."); ok {
+				n, _ := strconv.Atoi(s)
+				r.since = Release(n)
 			} else if name, list, ok := strings.Cut(part, "="); ok {
 				r.types[name] = list
 			}
@@ -121,23 +126,29 @@ func schema(n *onnx.Node, opset int64) *row {
 
 // Supports reports that a provider has a kernel for the node, its values being
 // of the types that typeOf gives; unknown ones (Undefined) pass. Operators
-// without a row in the schemas are not supported.
+// without a row in the schemas are not supported. Of the CPU's kernels only
+// those count that every release from Relied on has.
 func Supports(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) onnx.DType) bool {
+	since, ok := served(p, n, opset, typeOf)
+	return ok && (p != CPU || since <= Relied)
+}
+
+// served is the oldest release in which the provider has a kernel for the node.
+func served(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) onnx.DType) (since Release, ok bool) {
 	s := schema(n, opset)
 	if s == nil {
-		return false
+		return 0, false
 	}
 	want := map[string]byte{}
-	ok := collect(want, n.Inputs, s.in, typeOf) && collect(want, n.Outputs, s.out, typeOf)
-	if !ok || !s.allows(want) {
-		return false
+	if !collect(want, n.Inputs, s.in, typeOf) || !collect(want, n.Outputs, s.out, typeOf) || !s.allows(want) {
+		return 0, false
 	}
 	for _, r := range table()[key{string(p), n.Domain(), n.OpType()}] {
-		if (r.first == s.first || r.first < s.first && s.first <= r.last) && r.allows(want) {
-			return true
+		if (r.first == s.first || r.first < s.first && s.first <= r.last) && r.allows(want) && (!ok || r.since < since) {
+			since, ok = r.since, true
 		}
 	}
-	return false
+	return since, ok
 }
 
 // collect notes the type of each constraint; false where two values disagree.

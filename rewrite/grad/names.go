@@ -1,0 +1,59 @@
+package grad
+
+// What a name says of an initializer in a file that carries no signature.
+//
+//	exporter             parameters and buffers       constants and what was folded
+//	torch, TorchScript   model.layers.0.norm.weight   onnx::Mul_123, 123, /attn/Constant_2_output_0
+//	torch, dynamo        model.layers.0.norm.weight   val_12, full, lifted_tensor_0
+//	tf2onnx              …/ReadVariableOp:0           const_fold_opt__12, new_shape__3
+//
+// Both exporters of PyTorch keep the names of the state_dict, which tell no
+// parameter from a buffer but either from a constant. A name without a dot may be
+// of the outermost module (logit_scale): TorchScript gives none such to anything
+// else, while dynamo calls constants after the operator that made them.
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// stateName is a path of Python names and positions in lists.
+var stateName = regexp.MustCompile(`^[A-Za-z_]\w*(\.\w+)*$`)
+
+// fromTorchScript reports a file by PyTorch's older exporter: it names nodes by
+// their module, /encoder/Gemm, and writes no metadata on them.
+func fromTorchScript(m *onnx.Model) bool {
+	if m.Proto.GetProducerName() != "pytorch" {
+		return false
+	}
+	scoped := false
+	for _, n := range m.Graph.Nodes {
+		scoped = scoped || strings.HasPrefix(n.Name(), "/")
+		if len(n.Proto.GetMetadataProps()) > 0 {
+			return false
+		}
+	}
+	return scoped
+}
+
+// namers tells from its name that an initializer is a variable of the model.
+type namer struct {
+	torch, script bool
+}
+
+func newNamer(m *onnx.Model) namer {
+	return namer{torch: m.Proto.GetProducerName() == "pytorch", script: fromTorchScript(m)}
+}
+
+// variable reports the name of a parameter or a buffer.
+func (n namer) variable(name string) bool {
+	switch {
+	case strings.Contains(name, "ReadVariableOp"):
+		return true
+	case !n.torch || !stateName.MatchString(name):
+		return false
+	}
+	return n.script || strings.Contains(name, ".")
+}

@@ -1,0 +1,196 @@
+package grad
+
+// What PyTorch's exporter (torch.onnx.export with dynamo=True) says of the values
+// that it wrote. An exported program has a signature: of each tensor that is no
+// input of the user's, whether it is a parameter, a buffer or a constant of the
+// module. The exporter writes it down twice:
+//
+//	the graph's metadata     p_l_weight: PARAMETER target='l.weight'
+//	a value's metadata       InputSpec.kind = PARAMETER
+//
+// and before torch 2.7 the first as Python shows the object: InputSpec(kind=
+// <InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_l_weight'),
+// target='l.weight', …). Initializers bear the name of the target. What cannot be
+// read is passed over: a file without a readable signature is decided about by
+// what it holds (decide.go).
+//
+// The signature does not say what has requires_grad=False.
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// The metadata keys of PyTorch's exporter.
+const (
+	signatureKey = "pkg.torch.export.ExportedProgram.graph_signature"
+	kindKey      = "pkg.torch.export.graph_signature.InputSpec.kind"
+	originalKey  = "pkg.torch.onnx.original_node_name"
+	foldedKey    = "pkg.onnxscript.optimizer.folded_from"
+)
+
+// The kinds of torch.export's InputKind that initializers can be of.
+const (
+	kindParameter = "PARAMETER"
+	kindBuffer    = "BUFFER"
+	kindConstant  = "CONSTANT_TENSOR"
+)
+
+// A Signature is what an export says of its initializers.
+type Signature struct {
+	// kinds are by initializer name; some may be of no initializer.
+	kinds map[string]string
+	// targets are the names of initializers by what the exported program calls
+	// them, %p_l_weight.
+	targets map[string]string
+	// folded says from what the exporter's optimizer computed an initializer.
+	folded map[string][]string
+	// known reports a signature that can be trusted: it names a parameter that
+	// is an initializer, or one that an initializer was computed from.
+	known bool
+}
+
+var (
+	specLine = regexp.MustCompile(`^\s*(\S+): ([A-Z_]+)(?: target='(.*?)')?(?: persistent=\w+)?\s*$`)
+	specRepr = regexp.MustCompile(`InputSpec\(kind=<InputKind\.([A-Z_]+): \d+>, arg=\w+\(name='([^']*)'[^)]*\), target=(?:'([^']*)'|"([^"]*)"|None)`)
+)
+
+// ReadSignature reads what the file holds of a signature, perhaps nothing.
+func ReadSignature(m *onnx.Model) *Signature {
+	s := &Signature{kinds: map[string]string{}, targets: map[string]string{}, folded: map[string][]string{}}
+	for _, props := range [][]*pb.StringStringEntryProto{m.Graph.Proto.GetMetadataProps(), m.Proto.GetMetadataProps()} {
+		if text := property(props, signatureKey); text != "" {
+			s.readText(text)
+		}
+	}
+	for _, v := range m.Graph.Proto.GetValueInfo() {
+		props := v.GetMetadataProps()
+		s.note(property(props, kindKey), property(props, originalKey), v.GetName())
+		if from := property(props, foldedKey); from != "" {
+			s.folded[v.GetName()] = quotedNames(from)
+		}
+	}
+	for _, v := range m.Graph.Initializers {
+		s.known = s.known || s.kinds[v.Name] == kindParameter || len(s.origins(v.Name)) > 0
+	}
+	return s
+}
+
+// quotedNames reads a list of names as Python shows it, ['a', 'b'].
+func quotedNames(list string) []string {
+	var names []string
+	for _, name := range strings.Split(strings.Trim(list, "[]"), ",") {
+		if name = strings.Trim(strings.TrimSpace(name), "'\""); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// origins are the parameters that an initializer was computed from.
+func (s *Signature) origins(name string) []string {
+	var params []string
+	for _, from := range s.folded[name] {
+		if s.kinds[from] == kindParameter {
+			params = append(params, from)
+		}
+	}
+	return params
+}
+
+// readText reads either form of the graph's signature.
+func (s *Signature) readText(text string) {
+	for _, line := range strings.Split(text, "\n") {
+		if f := specLine.FindStringSubmatch(line); f != nil {
+			s.note(f[2], f[1], f[3])
+		}
+	}
+	for _, f := range specRepr.FindAllStringSubmatch(text, -1) {
+		s.note(f[1], f[2], f[3]+f[4])
+	}
+}
+
+// note keeps one input of the exported program, which calls it so.
+func (s *Signature) note(kind, called, target string) {
+	switch kind {
+	case kindParameter, kindBuffer, kindConstant:
+		if target == "" {
+			return
+		}
+		s.kinds[target] = kind
+		if called != "" {
+			s.targets[called] = target
+		}
+	}
+}
+
+// placeholders are what the exported program calls an initializer, and what it was
+// computed from.
+func (s *Signature) placeholders(name string) []string {
+	var list []string
+	for called, target := range s.targets {
+		if target == name || slices.Contains(s.folded[name], target) {
+			list = append(list, called)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// Rename says that initializers bear other names than the exporter gave them.
+func (s *Signature) Rename(names map[string]string) {
+	s.kinds, s.folded = renamed(s.kinds, names), renamed(s.folded, names)
+	for called, target := range s.targets {
+		if to := names[target]; to != "" {
+			s.targets[called] = to
+		}
+	}
+}
+
+func renamed[V any](of map[string]V, names map[string]string) map[string]V {
+	out := make(map[string]V, len(of))
+	for name, v := range of {
+		if to := names[name]; to != "" {
+			name = to
+		}
+		out[name] = v
+	}
+	return out
+}
+
+// lists reports an initializer that the signature says something of.
+func (s *Signature) lists(name string) bool {
+	return s.known && (s.kinds[name] != "" || len(s.origins(name)) > 0)
+}
+
+// judge says whether the exported program trains an initializer. What was
+// computed from a parameter ahead of time, a transposed matrix mostly, stands for
+// it.
+func (s *Signature) judge(name string) Decision {
+	switch s.kinds[name] {
+	case kindParameter:
+		return Decision{Trained: true, Source: FromSignature, Reason: "a parameter, says the export"}
+	case kindBuffer:
+		return Decision{Source: FromSignature, Reason: "a buffer, says the export"}
+	case kindConstant:
+		return Decision{Source: FromSignature, Reason: "a constant, says the export"}
+	}
+	if from := s.origins(name); len(from) > 0 {
+		return Decision{Trained: true, Source: FromSignature, Reason: "the exporter computed it from parameter " + strings.Join(from, " and ")}
+	}
+	return Decision{Source: FromSignature, Reason: "no parameter, says the export"}
+}
+
+// property is the value of a metadata entry, "" where there is none.
+func property(props []*pb.StringStringEntryProto, key string) string {
+	for _, p := range props {
+		if p.GetKey() == key {
+			return p.GetValue()
+		}
+	}
+	return ""
+}
