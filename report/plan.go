@@ -53,6 +53,7 @@ type Total struct {
 // the backward needs, kept or made again.
 type PlanLayer struct {
 	Layer           string `json:"layer"`
+	Value           string `json:"value"`    // that it ends in
 	Boundary        bool   `json:"boundary"` // its output is a boundary
 	KeptValues      int    `json:"kept_values"`
 	KeptBytes       int64  `json:"kept_bytes"`

@@ -13,6 +13,7 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -62,6 +63,19 @@ func (k *keeper) Write(p []byte) (int, error) {
 		k.err = err
 	}
 	return n, err
+}
+
+// Width is how many letters stand in a line of the terminal, 0 where none is.
+func (k *keeper) Width() int {
+	f, ok := k.to.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
 }
 
 func (e *env) close() {

@@ -210,7 +210,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
-		layer = flow.LayerNames(a)
+		layer = flow.ModuleNames(a)
 	}
 	s.run.SetTimeline(flow.Timeline(p, layer))
 	s.layers = map[string]string{}

@@ -251,34 +251,44 @@ func explain(e *env, path, graph string) error {
 	if err != nil {
 		return err
 	}
+	modules := flow.ModuleNames(p.result.Analysis)
+	layer := func(r *planner.Reason) string {
+		if n := p.result.Analysis.Values[r.Value].Producer; n != nil {
+			return modules(n)
+		}
+		return ""
+	}
 	if e.json {
-		return report.WriteJSON(e.stdout, map[string]any{"plan": path, "graph": graph, "kept": explained(reasons)})
+		return report.WriteJSON(e.stdout, map[string]any{"plan": path, "graph": graph, "kept": explained(reasons, layer)})
 	}
 	e.say("%s for %s: %d values kept", p.result.Plan.Strategy, filepath.Base(graph), len(reasons))
+	t := report.Table{Columns: []string{">bytes", "value", "layer", "~kept because"}}
 	for i := range reasons {
-		e.say("  %s", reasonLine(&reasons[i]))
+		r := &reasons[i]
+		t.Rows = append(t.Rows, []string{report.Bytes(r.Bytes), report.Shorten(r.Name, 200), report.Shorten(layer(r), 200), whyKept(r)})
 	}
-	return nil
+	return t.Text(e.stdout)
 }
 
-// reasonLine is a reason for a person, in one line.
-func reasonLine(r *planner.Reason) string {
-	line := r.Name + ": " + report.Bytes(r.Bytes)
-	if r.Boundary {
-		line += ", boundary"
-	}
+// whyKept is a reason for a person, in one line.
+func whyKept(r *planner.Reason) string {
+	work := report.Count(r.SavedFLOPs) + " FLOPs"
+	var line string
 	switch {
 	case r.MustStay:
-		line += ", must stay: " + r.Why
+		line = "must stay: " + r.Why
 	case r.Freed > 0:
-		line += fmt.Sprintf(", saves %s FLOPs; dropping it would take %s off the peak", report.Count(r.SavedFLOPs), report.Bytes(r.Freed))
+		line = fmt.Sprintf("worth it: dropping it would take %s off the peak and cost %s", report.Bytes(r.Freed), work)
 	case r.Freed < 0:
-		line += fmt.Sprintf(", saves %s FLOPs; dropping it would add %s to the peak", report.Count(r.SavedFLOPs), report.Bytes(-r.Freed))
+		line = fmt.Sprintf("needed: dropping it would add %s to the peak and cost %s", report.Bytes(-r.Freed), work)
 	default:
-		line += fmt.Sprintf(", saves %s FLOPs; dropping it would not change the peak", report.Count(r.SavedFLOPs))
+		line = fmt.Sprintf("free: dropping it would not lower the peak and would cost %s", work)
+	}
+	if r.Boundary {
+		line = "boundary; " + line
 	}
 	if n := len(r.Readers); n > 0 {
-		line += "; read by " + r.Readers[0]
+		line += "; read by " + report.Shorten(r.Readers[0], 40)
 		if n > 1 {
 			line += fmt.Sprintf(" and %d more", n-1)
 		}
@@ -287,10 +297,10 @@ func reasonLine(r *planner.Reason) string {
 }
 
 // explained is a list of reasons for programs.
-func explained(reasons []planner.Reason) []map[string]any {
+func explained(reasons []planner.Reason, layer func(*planner.Reason) string) []map[string]any {
 	out := make([]map[string]any, len(reasons))
 	for i, r := range reasons {
-		out[i] = map[string]any{"value": r.Name, "bytes": r.Bytes, "boundary": r.Boundary, "must_stay": r.MustStay,
+		out[i] = map[string]any{"value": r.Name, "layer": report.Text(layer(&reasons[i])), "bytes": r.Bytes, "boundary": r.Boundary, "must_stay": r.MustStay,
 			"why": r.Why, "saved_flops": r.SavedFLOPs, "freed_bytes": r.Freed, "readers": r.Readers}
 	}
 	return out

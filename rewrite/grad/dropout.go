@@ -41,7 +41,7 @@ func (e *engine) useMasks() {
 }
 
 func (e *engine) useMask(n *onnx.Node) {
-	e.b.Scope = n.Label()
+	e.b.From(n, n.Label())
 	x := n.In(0)
 	c := &Context{Node: n, e: e}
 	mask := c.Mask(c.AddOut(1), x)

@@ -190,7 +190,7 @@ func (e *engine) visit(n *onnx.Node) error {
 	if r == nil {
 		return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
 	}
-	e.b.Scope = strings.TrimPrefix(n.Label(), e.b.Prefix)
+	e.b.From(n, strings.TrimPrefix(n.Label(), e.b.Prefix))
 	e.markMine()
 	c := &Context{Node: n, Dialect: e.dialect, Opset: e.opset(n), e: e, rule: r}
 	r.Grad(c)

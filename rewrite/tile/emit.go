@@ -90,7 +90,7 @@ func (e *emitter) clone(n *onnx.Node, inputs []*onnx.Value) *onnx.Value {
 
 // op makes a node in place of n.
 func (e *emitter) op(op string, n *onnx.Node, inputs ...*onnx.Value) *onnx.Value {
-	e.b.Scope = e.scope + "/" + n.Label()
+	e.b.From(n, e.scope+"/"+n.Label())
 	return e.b.Op(op, inputs)
 }
 

@@ -176,8 +176,24 @@ func (p *Prepared) optimize(e *runtime.Engine) error {
 	for _, entry := range p.Model.Proto.GetMetadataProps() {
 		m.SetMetadata(entry.GetKey(), entry.GetValue())
 	}
+	keepModules(p.Model.Graph, m.Graph)
 	p.Model = m
 	return nil
+}
+
+// keepModules notes again of which module nodes are that ONNX Runtime left, or made
+// of others: those that return what a node of that module did.
+func keepModules(before, after *onnx.Graph) {
+	for _, n := range after.Nodes {
+		for _, o := range n.Outputs {
+			if o == nil {
+				continue
+			}
+			if v := before.Value(o.Name); v != nil && v.Producer != nil {
+				n.SetModule(v.Producer.Module())
+			}
+		}
+	}
 }
 
 // level is the optimization level to normalize at, -1 for none.
