@@ -27,14 +27,16 @@ import (
 // planSource is the part of a plan file that says what it was made from.
 type planSource struct {
 	// Path is relative to the plan file.
-	Path        string           `json:"path"`
-	SHA256      string           `json:"sha256"`
-	Normalize   string           `json:"normalize"`
-	Chunk       int              `json:"chunk_loss"`
-	Tile        int              `json:"tile"`
-	Rows        int              `json:"update_rows"`
-	DropOutputs []string         `json:"drop_outputs"`
-	Dims        map[string]int64 `json:"dims"`
+	Path        string   `json:"path"`
+	SHA256      string   `json:"sha256"`
+	Normalize   string   `json:"normalize"`
+	Chunk       int      `json:"chunk_loss"`
+	Tile        int      `json:"tile"`
+	Rows        int      `json:"update_rows"`
+	DropOutputs []string `json:"drop_outputs"`
+	// Prepack is of the written file alone: the plan's nodes do not depend on it.
+	Prepack flow.Prepacking  `json:"prepack,omitempty"`
+	Dims    map[string]int64 `json:"dims"`
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
@@ -61,7 +63,7 @@ func writePlan(p *planned, asked planOptions, source, out string) error {
 	o := p.prepared.Options
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
-		DropOutputs: o.DropOutputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
+		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.flow.OptLevel,
 	})
 	if err != nil {
@@ -96,6 +98,9 @@ func readPlanFile(path string) (planSource, []byte, error) {
 			if !flow.Parts(parts) {
 				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, flow.AutoChunk)
 			}
+		}
+		if src.Prepack, err = flow.ParsePrepacking(string(src.Prepack)); err != nil {
+			return src, nil, fmt.Errorf("%s: source: %w", path, err)
 		}
 		delete(parts, sourceKey)
 	}
@@ -138,6 +143,9 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, pla
 		} else {
 			other = append(other, "--"+part.flag)
 		}
+	}
+	if !set("prepack") {
+		f.Prepack = s.Prepack
 	}
 	f.Dims, err = s.sizes(f.Dims, planPath)
 	return other, err

@@ -48,6 +48,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
 		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; left out, optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and the like in N parts, never whole; left out, optimal chooses"},
+		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "say which parameters are updated as soon as their gradient is there, and why others are not"},
 		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices, gradients included; left out, optimal chooses"},
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: take outputs that match off the graph"},
@@ -80,6 +81,9 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, err
 	}
 	if o.flow.Rows, err = parseParts("update-rows", c.String("update-rows")); err != nil {
+		return o, err
+	}
+	if o.flow.Prepack, err = flow.ParsePrepacking(c.String("prepack")); err != nil {
 		return o, err
 	}
 	o.flow.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")

@@ -46,9 +46,8 @@ type Options struct {
 	// parameters and their state are computed, gradients included: 0 one,
 	// AutoChunk about sixteen.
 	Rows int
-	// Prepack leaves constant weights to the kernels, which keep packed copies of
-	// them; else they are held once (rewrite.HoldOnce).
-	Prepack bool
+	// Prepack says whether kernels keep packed copies of constant weights.
+	Prepack Prepacking
 	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
 	AsIs  bool
 	Roles *analysis.Roles
