@@ -44,6 +44,8 @@ type planSource struct {
 	// again is the form that was chosen, and would give another.
 	Scheduled int64 `json:"peak_bytes_scheduled,omitempty"`
 	OptLevel  int   `json:"opt_level"`
+	// TimeLimited is time_limited of the plan's document.
+	TimeLimited bool `json:"time_limited,omitempty"`
 	// Precision is how values were made half, nil where they were not.
 	Precision *precision.Options `json:"precision,omitempty"`
 }
@@ -65,6 +67,7 @@ func writePlan(p *planned, asked planOptions, source, out string) error {
 		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
 		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.flow.OptLevel,
+		TimeLimited: p.document.TimeLimited,
 	})
 	if err != nil {
 		return err
@@ -169,6 +172,7 @@ func (s planSource) sizes(given map[string]int64, planPath string) (map[string]i
 // describe completes the document of the graph that followed the plan, so that it
 // is the one that the plan's flags lead to.
 func (s planSource) describe(p *planned, level int) {
+	p.document.TimeLimited = s.TimeLimited
 	if s.Scheduled > 0 && s.OptLevel == level {
 		p.document.PeakBytesScheduled = &s.Scheduled
 	}
