@@ -166,7 +166,7 @@ func (p *pass) homogeneous(degree map[*onnx.Value]int) bool {
 func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 	at := func(i int) int {
 		v := n.In(i)
-		if v == nil {
+		if v == nil || elements(v) == 0 { // a control dependency
 			return zero
 		}
 		d := degree[v]

@@ -83,6 +83,23 @@ b.grad = Mul(d, seed)
 t = Transpose(x)
 w.grad = MatMul(t, b.grad)
 out b.grad float32`},
+	{"a control dependency", `in x float32[@a,@b]
+in w float32[@b,@c]
+h = MatMul(x, w)
+loss = ReduceSum(h) {keepdims=0}
+init seed float32[] = 1
+n = Shape(h)
+d = Expand(seed, n)
+init row int64[1] = [-1]
+init none int64[1] = [0]
+r = Reshape(d, row)
+s = Slice(r, none, none, none)
+i = Cast(s) {to=7}
+init shape int64[2] = [@a, @b]
+k = Concat(shape, i) {axis=0}
+v = Reshape(x, k)
+t = Transpose(v)
+w.grad = MatMul(t, d)`},
 	{"a mask", `in x float32[@a,@b]
 in w float32[@b,@c]
 h = MatMul(x, w)
@@ -115,7 +132,11 @@ func TestVariantsOfSteps(t *testing.T) {
 			t.Run(c.name+"/"+e.Name, func(t *testing.T) {
 				t.Parallel()
 				valid := 0
-				for _, v := range ortest.Variants(t, e.Template(t, 20, c.body+"\nout loss float32\nout w.grad float32")) {
+				list := ortest.Variants(t, e.Template(t, 20, c.body+"\nout loss float32\nout w.grad float32"))
+				if strings.Contains(c.body, "Slice(") {
+					list = list[:1] // ONNX Runtime 1.31 aborts where a Slice counts down an empty axis
+				}
+				for _, v := range list {
 					if inHalf(t, c.name+", "+e.Name+", "+v.What, v.Model) {
 						valid++
 					}
@@ -164,7 +185,11 @@ func inHalf(t *testing.T, what string, m *onnx.Model) bool {
 		return false
 	}
 	var refused *Error
-	if _, err := Apply(m, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU}); errors.As(err, &refused) {
+	report, err := Apply(m, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
+	if strings.HasSuffix(what, ", as it is") && !report.Scaled {
+		t.Errorf("%s: no loss scale: %v", what, report.Skipped)
+	}
+	if errors.As(err, &refused) {
 		return true
 	} else if err != nil {
 		t.Errorf("%s: %v in\n%s", what, err, before.Text())
