@@ -153,6 +153,21 @@ out average
 	}
 }
 
+// TestListsRefused: of a list that stays one an error names the way out.
+func TestListsRefused(t *testing.T) {
+	const head = "in x float32[2]\nin n int64\ninit w float32[2] = [1, 2]\na = Mul(x, w)\n"
+	for _, body := range []string{
+		"s = SequenceConstruct(a, x)\ny = SequenceAt(s, n)",
+		"s = SequenceEmpty()\nt = Loop(n, _, s) {body=graph body {\nin i int64[]\nin on bool[]\nin h seq(float32)\ng = SequenceInsert(h, a)\nout on bool[]\nout g seq(float32)\n}}\ny = ConcatFromSequence(t) {axis=0}",
+	} {
+		m := parseGraph(t, head+body+"\nz = Reshape(y, flat)\ninit flat int64[1] = [-1]\nloss = ReduceSum(z) {keepdims=0}", "loss float32[]")
+		_, err := Differentiate(m, Options{})
+		if err == nil || !strings.Contains(err.Error(), "dynamo=False") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("error %v, want one line with the way out", err)
+		}
+	}
+}
+
 func TestControlFlowAgainstDifferences(t *testing.T) {
 	for _, c := range controlCases {
 		c.whole, c.lo, c.hi = true, -1, 1

@@ -2,7 +2,10 @@ package grad
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // A LossError says why no loss could be settled on.
@@ -45,16 +48,21 @@ func (e *MissingRuleError) Error() string {
 	}
 	text := fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d", e.Node, e.Op, domain, e.Opset)
 	if isList(e.Op) {
-		text += ": the length of a list, or a place in it, is not known before the run: fix it with --dim" + otherThanLists
+		text += ": the length of a list, or a place in it, is not known before the run: fix it with --dim, " + otherThanLists
 	}
 	return text
 }
 
 // otherThanLists is the way out for whoever exports a model with lists.
-const otherThanLists = ", export with dynamo=False, or write an EmbeddingBag as an Embedding and a sum"
+const otherThanLists = "export with dynamo=False, or write an EmbeddingBag as an Embedding and a sum"
 
 func isList(op string) bool {
 	return op != "ReverseSequence" && strings.Contains(op, "Sequence")
+}
+
+// hasLists reports a graph that puts lists of tensors together.
+func hasLists(g *onnx.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return isList(n.OpType()) })
 }
 
 // An UnsupportedError says which form of a known operator has no derivative

@@ -101,7 +101,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	candidates := floatInitializers(m.Graph)
+	candidates, lists := floatInitializers(m.Graph), hasLists(m.Graph)
 	if err := checkGlobs(m.Graph, o.Params, o.Frozen); err != nil {
 		return nil, err
 	}
@@ -120,6 +120,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		}
 	}
 	res := &Result{Types: types}
+	e.lists = lists
 	e.lowerScatters(hasNoRule)
 	if loss = m.Graph.Value(loss.Name); e.b.Err() != nil {
 		return nil, e.b.Err()
