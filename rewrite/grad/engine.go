@@ -55,6 +55,8 @@ type engine struct {
 	seen int
 	// closed says why nodes with subgraphs were not opened.
 	closed map[*onnx.Node]string
+	// lists says that the model was given with lists of tensors.
+	lists bool
 }
 
 func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {

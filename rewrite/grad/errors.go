@@ -2,7 +2,10 @@ package grad
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // A LossError says why no loss could be settled on.
@@ -57,7 +60,7 @@ func (e *MissingRuleError) Error() string {
 func (e *MissingRuleError) wayOut() string {
 	switch {
 	case isList(e.Op):
-		return "the length of a list, or a place in it, is not known before the run: fix it with --dim" + otherThanLists
+		return "the length of a list, or a place in it, is not known before the run: fix it with --dim, " + otherThanLists
 	case e.Domain != "" && e.Domain != "ai.onnx":
 		return "write it with standard operators, or let no gradient through with --stop GLOB"
 	}
@@ -65,10 +68,15 @@ func (e *MissingRuleError) wayOut() string {
 }
 
 // otherThanLists is the way out for whoever exports a model with lists.
-const otherThanLists = ", export with dynamo=False, or write an EmbeddingBag as an Embedding and a sum"
+const otherThanLists = "export with dynamo=False, or write an EmbeddingBag as an Embedding and a sum"
 
 func isList(op string) bool {
 	return op != "ReverseSequence" && strings.Contains(op, "Sequence")
+}
+
+// hasLists reports a graph that puts lists of tensors together.
+func hasLists(g *onnx.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return isList(n.OpType()) })
 }
 
 // An UnsupportedError says which form of a known operator has no derivative

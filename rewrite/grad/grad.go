@@ -128,7 +128,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	res := &Result{}
+	res, lists := &Result{}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
 	c := newChooser(m, o)
 	if !told {
@@ -156,6 +156,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
+	e.lists = lists
 	e.lowerScatters(hasNoRule)
 	if loss = m.Graph.Value(loss.Name); e.b.Err() != nil {
 		return nil, e.b.Err()

@@ -80,12 +80,12 @@ func (s *state) position(v *onnx.Value, length int) (int, bool) {
 	return int(at[0]), at[0] >= 0 && at[0] <= int64(length)
 }
 
-// splitSequence replaces a sequence whose elements are all taken by constant
-// positions.
+// splitSequence replaces a list of parts by a Split, and takes the elements from
+// it; what else is done with the list is done with one that is put together.
 func (s *state) splitSequence(n *onnx.Node) {
 	x := n.In(0)
 	axis := normalAxis(n.Int("axis", 0), rank(x))
-	if axis < 0 {
+	if axis < 0 || n.Out(0) == nil || n.Out(0).IsOutput() || n.Out(0).Dead() {
 		return
 	}
 	extent, ok := x.Type.Shape[axis].Int()
@@ -96,48 +96,20 @@ func (s *state) splitSequence(n *onnx.Node) {
 	if !ok {
 		return
 	}
-	type taken struct {
-		v  *onnx.Value
-		at int
-	}
-	var list []taken
-	for _, u := range n.Out(0).Uses() {
-		pos, known := s.ints(u.Node.In(1))
-		if !u.Node.Is("SequenceAt") || !known || len(pos) != 1 {
-			return
-		}
-		k := pos[0]
-		if k < 0 {
-			k += int64(len(sizes))
-		}
-		if k < 0 || k >= int64(len(sizes)) {
-			return
-		}
-		if v := u.Node.Out(0); v != nil {
-			list = append(list, taken{v, int(k)})
-		}
-	}
-	if len(list) == 0 || n.Out(0).IsOutput() {
-		return
-	}
 	s.scope(n)
-	parts := s.b.Node("", "Split", build.In(x, s.b.Ints(sizes...)), len(sizes), onnx.IntAttr("axis", int64(axis)))
-	squeeze := n.In(1) == nil && n.Int("keepdims", 1) == 0
-	out := map[int]*onnx.Value{}
-	for k, v := range parts {
-		if squeeze {
-			v = s.b.Op("Squeeze", build.In(v, s.b.Ints(int64(axis))))
+	parts := slices.Clone(s.b.Node("", "Split", build.In(x, s.b.Ints(sizes...)), len(sizes), onnx.IntAttr("axis", int64(axis))))
+	if n.In(1) == nil && n.Int("keepdims", 1) == 0 {
+		for k, v := range parts {
+			parts[k] = s.b.Op("Squeeze", build.In(v, s.b.Ints(int64(axis))))
 		}
-		out[k] = v
 	}
+	list := s.b.Op("SequenceConstruct", parts)
 	nodes := s.b.Take()
 	if s.b.Err() != nil {
 		return
 	}
 	s.g.InsertBefore(n, nodes...)
-	for _, t := range list {
-		s.replaceOutput(t.v, out[t.at], n)
-	}
+	s.g.ReplaceUses(n.Out(0), list)
 	s.count++
 }
 
@@ -182,11 +154,11 @@ func (s *state) sequenceSizes(n *onnx.Node, extent int64) ([]int64, bool) {
 // element takes an element straight from a list that is put together in place.
 func (s *state) element(n *onnx.Node) {
 	list, known := s.list(n.In(0))
-	if !known || n.Out(0) == nil || n.Out(0).IsOutput() {
+	if !known || n.Out(0) == nil {
 		return
 	}
 	if k, ok := s.position(n.In(1), len(list)); ok && k < len(list) {
-		s.g.ReplaceUses(n.Out(0), list[k])
+		s.replaceOutput(n.Out(0), list[k], n)
 		s.count++
 	}
 }
