@@ -3,10 +3,14 @@ package flow
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
@@ -97,6 +101,31 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 				t.Errorf("adapters take %d bytes, training everything %d", few.TotalPeakBytes, full.TotalPeakBytes)
 			}
 		})
+	}
+}
+
+// TestWeightsBehindBarriersAreWeights: a weight that is read through a view which
+// waits for an input is no value of the forward pass, though all layers read it,
+// and what it is multiplied by is one: layers without adapters are found.
+func TestWeightsBehindBarriersAreWeights(t *testing.T) {
+	one := regexp.MustCompile(`, l\d\.(\d)\.w\)`).ReplaceAllString(adapters(4, 48, 4, 64), ", l0.$1.w)")
+	var names [2][]string
+	for i, o := range []Options{{}, {Prepack: PackAll}} {
+		m := trained(t, one, "l[23].*lora_*")
+		rewrite.StripBarriers(m.Graph)
+		if err := Order(m, o); err != nil {
+			t.Fatal(err)
+		}
+		a, err := analysis.Analyze(m, analysis.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l := range a.Problem.LayerCount() {
+			names[i] = append(names[i], a.Problem.Values[a.Problem.Layers[l+1]].Name)
+		}
+	}
+	if len(names[1]) < 3 || !slices.Equal(names[0], names[1]) {
+		t.Errorf("layers end in %v, without barriers in %v", names[0], names[1])
 	}
 }
 
