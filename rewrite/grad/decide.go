@@ -9,6 +9,7 @@ package grad
 // to attention scores rise evenly. Every such guess is listed as a Decision.
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -49,6 +50,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return d
 	case frequencyTable(v):
 		return Decision{Source: FromContent, Reason: "a table of frequencies: it only ends in sines and cosines of positions"}
+	case c.names.torch && !c.names.variable(v.Name) && uniform(v):
+		return Decision{Source: FromContent, Reason: "a constant: all its elements are equal, and it has no module's name"}
 	case !elementwiseOnly(v):
 		return Decision{Trained: true, Source: FromUse, Reason: "a gradient reaches it"}
 	}
@@ -85,6 +88,17 @@ func elementwiseOnly(v *onnx.Value) bool {
 		}
 	}
 	return true
+}
+
+// uniform reports equal elements.
+func uniform(v *onnx.Value) bool {
+	n, err := v.Init.Elements()
+	if err != nil || n < 2 || n > 1<<26 {
+		return false
+	}
+	data, err := v.Init.Bytes()
+	size := len(data) / int(n)
+	return err == nil && size > 0 && bytes.Equal(data[size:], data[:len(data)-size])
 }
 
 // maxLook is how many elements of a candidate are looked at.

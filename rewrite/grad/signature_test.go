@@ -184,6 +184,29 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestUniformConstants: a table that is filled with one number is a constant in a
+// file by PyTorch, unless it bears a module's name.
+func TestUniformConstants(t *testing.T) {
+	for name, c := range map[string]struct {
+		weight, values string
+		trained        bool
+	}{
+		"filled":   {"onnx::ScatterElements_9", "-1e9, -1e9, -1e9, -1e9", false},
+		"a module": {"out.weight", "0, 0, 0, 0", true},
+		"varied":   {"onnx::ScatterElements_9", "-1e9, -1e9, -1e9, 0", true},
+	} {
+		m := parseGraph(t, "in x float32[4]\nin i int64[4]\ninit w.b float32[4] = [1,2,3,4]\ninit \""+c.weight+"\" float32[4] = ["+c.values+"]\ny = Mul(x, w.b)\nz = ScatterElements(\""+c.weight+"\", i, y)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		_, res := decisions(t, m, Options{})
+		for _, d := range res.Decisions {
+			if d.Name == c.weight && d.Trained != c.trained {
+				t.Errorf("%s: trained %v: %s", name, d.Trained, d.Reason)
+			}
+		}
+	}
+}
+
 // TestSineTableIsFrozen: a parameter that holds sines is one with
 // requires_grad=False; one that holds anything else, or is a factor, is not.
 func TestSineTableIsFrozen(t *testing.T) {
