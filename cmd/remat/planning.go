@@ -234,11 +234,18 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		return nil, err
 	}
 	took := time.Since(start)
+	old, err2 := e.stale(path, given, func() *int64 { return &planner.Before.LivePeak })
+	if err2 != nil {
+		return nil, err2
+	}
 	if o.update {
 		result.Reports = append(result.Reports, result.UpdatesInBackward())
 	}
 	p := &planned{given: given, prepared: result.Prepared, result: result}
 	p.document = planDocument(o, planner, result, budget)
+	if old != nil {
+		p.document.Notes = append(p.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
+	}
 	if len(free) > 0 {
 		p.free = fmt.Sprintf("no number is given for %s, so sizes are the least that can be: give --dim %s=N", strings.Join(free, ", "), strings.Join(free, "=N,"))
 		p.document.Notes = append(p.document.Notes, report.Note{What: "dimensions", Reason: report.Text(p.free)})
