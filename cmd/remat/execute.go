@@ -170,7 +170,8 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if s.session.Provider == ort.CPU {
 		s.predict(e, m, o, found)
 	}
-	return s, nil
+	s.run.Stale, err = e.stale(path, m, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
+	return s, err
 }
 
 // foundOrNone are the roles of a graph as far as they can be found, or as given,

@@ -86,10 +86,12 @@ type inspection struct {
 	BackwardNodes int            `json:"backward_nodes"`
 	Roles         analysis.Roles `json:"roles"`
 	// Requires says which runtime the file needs.
-	Requires   flow.Requires     `json:"requires"`
-	Metadata   map[string]string `json:"metadata,omitempty"`
-	Memory     *memoryInfo       `json:"memory,omitempty"`
-	CrossCheck []string          `json:"cross_check,omitempty"`
+	Requires flow.Requires     `json:"requires"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// Stale is what the metadata predict though the file was changed since.
+	Stale      *report.StalePrediction `json:"stale_prediction,omitempty"`
+	Memory     *memoryInfo             `json:"memory,omitempty"`
+	CrossCheck []string                `json:"cross_check,omitempty"`
 
 	open string // what dimLine says
 }
@@ -154,6 +156,13 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 		if err := inspectMemory(e, m, a, d, png); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
+	}
+	if d.Stale, err = e.stale(path, m, func() *int64 { return predictedPeak(e, m, a, d) }); err != nil {
+		return err
+	}
+	if d.Stale != nil {
+		delete(d.Metadata, flow.PeakKey)
+		delete(d.Metadata, flow.ReservedKey)
 	}
 	var differs error
 	if crossCheck {
@@ -285,18 +294,25 @@ func inputOf(pairs map[string]string, output string) string {
 	return ""
 }
 
-// inspectMemory predicts the step. Without ONNX Runtime at hand it predicts
-// the file as it stands, at optimization level 0.
+// predictedPeak is the live peak of the step in bytes; nil where it cannot be
+// predicted to the byte.
+func predictedPeak(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection) *int64 {
+	if d.Memory == nil {
+		p, err := predictStep(e, m, a)
+		if err != nil || !p.Exact() {
+			return nil
+		}
+		return &p.LivePeak
+	}
+	if !d.Memory.Exact {
+		return nil
+	}
+	return &d.Memory.LivePeakBytes
+}
+
+// inspectMemory predicts the step, describes it, and draws it if asked.
 func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, png string) error {
-	engine, err := e.engine()
-	if err != nil {
-		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
-	}
-	if e.provider == "cuda" { // half types have kernels there: the file runs as it is written
-		engine = nil
-	}
-	var p *predict.Prediction
-	p, err = flow.Predict(engine, m, a.Roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
+	p, err := predictStep(e, m, a)
 	if err != nil {
 		return err
 	}
@@ -309,6 +325,19 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 		return timelinePNG(png, d.Model, t)
 	}
 	return nil
+}
+
+// predictStep predicts the step. Without ONNX Runtime at hand it predicts
+// the file as it stands, at optimization level 0.
+func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Prediction, error) {
+	engine, err := e.engine()
+	if err != nil {
+		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
+	}
+	if e.provider == "cuda" { // half types have kernels there: the file runs as it is written
+		engine = nil
+	}
+	return flow.Predict(engine, m, a.Roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
 }
 
 func printInspection(e *env, d *inspection) error {

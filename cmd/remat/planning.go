@@ -252,6 +252,10 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		return nil, err
 	}
 	took := time.Since(start)
+	old, err2 := e.stale(path, given, func() *int64 { return &planner.Before.LivePeak })
+	if err2 != nil {
+		return nil, err2
+	}
 	if o.update {
 		result.Reports = append(result.Reports, result.UpdatesInBackward())
 	}
@@ -264,6 +268,9 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		result.Plan = &noted
 	}
 	p.document = planDocument(o, planner, result, budget)
+	if old != nil {
+		p.document.Notes = append(p.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
+	}
 	p.document.TimeLimited = limited
 	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
 	return p, err

@@ -123,7 +123,6 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	}
 	m.SetMetadata(flow.VersionKey, version)
 	m.SetMetadata(flow.SourceKey, hash)
-	m.SetMetadata(flow.PeakKey, fmt.Sprint(p.result.Peak))
 	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt, "intra_op_num_threads": e.threads}
 	if pr := p.result.Prediction; pr != nil && pr.Exact() {
 		arena := pr.Arena()
@@ -146,6 +145,7 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	if err := rebase(m, source, out); err != nil {
 		return err
 	}
+	flow.SetPromise(m, p.result.Peak)
 	return m.Save(out)
 }
 

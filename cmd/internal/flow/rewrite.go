@@ -52,8 +52,7 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 	e = p.Options.cpuEngine(e)
 	var reports []rewrite.Report
 	for round := 0; ; round++ {
-		order = p.mergeEqual(order)
-		if order, reports, err = rewrite.Schedule(p.Model, order); err != nil {
+		if order, reports, err = p.schedule(order); err != nil {
 			return err
 		}
 		if err := p.passed("schedule"); err != nil {
@@ -102,6 +101,26 @@ func executed(order, instances []*onnx.Node) []int {
 		}
 	}
 	return list
+}
+
+// maxMerges bounds how often the file is ordered anew because anchors turn out to
+// be equal to what is there.
+const maxMerges = 3
+
+// schedule brings the nodes into the file order under which they run in the order
+// given, and returns that order with its anchors.
+func (p *Prepared) schedule(order []*onnx.Node) ([]*onnx.Node, []rewrite.Report, error) {
+	for try := 0; ; try++ {
+		scheduled, reports, err := rewrite.Schedule(p.Model, p.mergeEqual(order))
+		if err != nil || try == maxMerges {
+			return scheduled, reports, err
+		}
+		file := p.Model.Graph.Nodes
+		if order = p.mergeEqual(slices.Clone(scheduled)); len(order) == len(scheduled) {
+			p.Model.Graph.Nodes = file
+			return scheduled, reports, nil
+		}
+	}
 }
 
 // mergeEqual merges what ONNX Runtime would merge, so that the order stands.
