@@ -100,7 +100,12 @@ type Problem struct {
 
 	once sync.Once
 	ix   *index
+	stop func() bool
 }
+
+// StopWhen has the search behind "optimal", which runs once, ask from time to time
+// whether it is to end with what it has found; nil: never. It finds some plan.
+func (p *Problem) StopWhen(stop func() bool) { p.stop = stop }
 
 // LayerCount returns the number of layers found.
 func (p *Problem) LayerCount() int { return max(len(p.Layers)-1, 0) }
@@ -308,7 +313,7 @@ func (p *Problem) checkAcyclic(producer []int) error {
 func (p *Problem) WithOps(ops []Op) *Problem {
 	return &Problem{
 		Graph: p.Graph, Ops: ops, Values: p.Values, Loss: p.Loss, Added: p.Added, Reread: p.Reread,
-		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, LayerNames: p.LayerNames, Beside: p.Beside,
+		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, LayerNames: p.LayerNames, Beside: p.Beside, stop: p.stop,
 	}
 }
 

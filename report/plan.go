@@ -23,6 +23,8 @@ type Plan struct {
 	PlanSeconds   float64 `json:"plan_seconds"`
 	BudgetBytes   *int64  `json:"budget_bytes"`
 	Feasible      bool    `json:"feasible"`
+	// TimeLimited: a time limit ended the search for better plans.
+	TimeLimited bool `json:"time_limited,omitempty"`
 	// Total is what a step takes, all told; nil where it cannot be predicted.
 	Total *Total `json:"total"`
 

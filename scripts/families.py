@@ -19,10 +19,10 @@ For each model of family_models.py, by the tools' defaults:
    gradients (AdamW's first moments) within 1e-6 of the largest; every live peak,
    session and reservation that was predicted equals what was measured.
 
-Results are kept in --json, one entry per model with the program's digest, so a run
-goes on where it ended; --again does chosen models anew. --work keeps the exports,
-which do not depend on the program. REMAT names the program. Each stage has a time
-limit, and ends as a fault. --fresh leaves the initial values of all weights; else
+Results are kept in --json, one entry per model with commit and digest of the program,
+so a run goes on where it ended; --again measures models anew that are there already.
+--work keeps the exports, which do not depend on the program. REMAT names the program.
+Each stage has a time limit, and ends as a fault. --fresh leaves the initial values of all weights; else
 they are moved a little, as training would, so that no gradient is zero by symmetry.
 """
 import argparse
@@ -53,20 +53,21 @@ class Fault(Exception):
 # One model, in a process of its own.
 
 
-def work(spec, folder, program, entry, fresh):
+def work(spec, folder, entry, a):
     """Fills entry stage by stage and raises nothing; entry["faults"] says what failed."""
     faults = entry["faults"] = []
     entry["seconds"] = {}
     try:
         with timed(entry, "export"):
-            exported = export_once(spec, folder, fresh)
+            exported = export_once(spec, folder, a.fresh)
         entry["exported"] = exported
         if exported.get("error"):
             raise Fault("export: " + exported["error"])
+        program = a.remat
         derived = attempt(entry, derive, spec, folder, program, entry)
         attempt(entry, gradients, spec, folder, program, entry)
         if derived:
-            attempt(entry, rewrites, folder, program, entry)
+            attempt(entry, rewrites, folder, program, entry, a.strategies)
     except Fault as e:
         faults.append(str(e))
     for name in os.listdir(folder):
@@ -176,7 +177,7 @@ def export(spec, folder, fresh):
     loss = loss_of(model, feeds)
     groups = {}
     for name, w in model.named_parameters(remove_duplicate=False):
-        g = groups.setdefault(id(w), {"names": [], "trained": w.requires_grad and w.grad is not None, "frozen": not w.requires_grad})
+        g = groups.setdefault(id(w), {"names": [], "trained": w.requires_grad and w.grad is not None})
         g["names"].append(name)
     grads = {n: w.grad.numpy() for n, w in model.named_parameters() if w.requires_grad and w.grad is not None}
     np.savez(os.path.join(folder, "torch.npz"), loss=loss.numpy(), **{"grad:" + k: v for k, v in grads.items()})
@@ -231,9 +232,7 @@ def derive(spec, folder, program, entry):
     if spec.grad:
         document = remat(program, folder, entry, "grad", "grad", "model.onnx", "--optimizer", "adamw", *spec.grad, "-o", "train.onnx")
         entry["flagged"] = trained = against(document["parameters"], groups)
-        if trained["frozen"]:
-            entry["faults"].append(f"trains {len(trained['frozen'])} that requires_grad=False froze: {few(trained['frozen'])}")
-    for kind, text in (("missing", "not trained"), ("extra", "trained, no parameter with a gradient")):
+    for kind, text in (("missing", "not trained"), ("frozen", "trained, without a gradient in PyTorch"), ("extra", "trained, no parameter")):
         if trained[kind]:
             entry["faults"].append(f"{text}: {few(trained[kind])}")
 
@@ -245,8 +244,8 @@ def against(names, groups):
     return {
         "trained": len(names), "expected": sum(g["trained"] for g in groups),
         "missing": [g["names"][0] for g in groups if g["trained"] and id(g) not in trained],
-        "frozen": [n for n in names if n in owner and owner[n]["frozen"]],
-        "extra": [n for n in names if n not in owner or not (owner[n]["frozen"] or owner[n]["trained"])],
+        "frozen": [n for n in names if n in owner and not owner[n]["trained"]],
+        "extra": [n for n in names if n not in owner],
     }
 
 
@@ -304,10 +303,10 @@ def foretold(memory):
     return all(memory[f"predicted_{k}_bytes"] == memory[f"{k}_bytes"] for k in ("live_peak", "session", "reserved"))
 
 
-def rewrites(folder, program, entry):
-    """The three strategies, and one comparison with the graph as derived."""
+def rewrites(folder, program, entry, strategies):
+    """The strategies, and one comparison with the graph as derived."""
     written = []
-    for s in STRATEGIES:
+    for s in strategies:
         try:
             remat(program, folder, entry, s, "rewrite", "train.onnx", "--strategy", s, "-o", s + ".onnx")
             written.append(s)
@@ -347,7 +346,7 @@ def first_line(e):
 # All of them.
 
 
-def child(spec, folder, program, place, fresh):
+def child(spec, folder, place, a):
     os.setsid()
     log = os.open(os.path.join(folder, "log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
@@ -357,7 +356,7 @@ def child(spec, folder, program, place, fresh):
 
     torch.set_num_threads(1)
     entry = {"name": spec.name}
-    work(spec, folder, program, entry, fresh)
+    work(spec, folder, entry, a)
     with open(place + ".part", "w") as f:
         json.dump(entry, f)
     os.replace(place + ".part", place)
@@ -368,7 +367,7 @@ def measure(specs, a, kept, digest, commit):
     context = multiprocessing.get_context("fork")
     for module in ("torch", "torch.onnx", "onnxscript", "onnxruntime", "transformers", "numpy"):
         __import__(module)
-    todo = [s for s in specs if a.again or kept.get(s.name, {}).get("program") != digest]
+    todo = [s for s in specs if due(a.again, kept.get(s.name), digest)]
     running, whole = {}, sum(LIMITS.values()) + 60
     while todo or running:
         while todo and len(running) < a.jobs:
@@ -378,7 +377,7 @@ def measure(specs, a, kept, digest, commit):
                 shutil.rmtree(folder, ignore_errors=True)
             os.makedirs(folder, exist_ok=True)
             place = os.path.join(folder, "entry")
-            p = context.Process(target=child, args=(spec, folder, a.remat, place, a.fresh))
+            p = context.Process(target=child, args=(spec, folder, place, a))
             p.start()
             running[spec.name] = (spec, p, place, time.time())
         time.sleep(0.1)
@@ -399,6 +398,11 @@ def measure(specs, a, kept, digest, commit):
             kept[name] = entry
             save(a.json, kept)
             print(f"{len(todo) + len(running):3d} to go  {name:24s} {entry['total']:6.1f} s  {'; '.join(entry['faults']) or 'ok'}", flush=True)
+
+
+def due(again, entry, digest):
+    """Whether a model is to be measured."""
+    return not entry or again == "all" or again == "failed" and entry["faults"] or again == "stale" and entry["program"] != digest
 
 
 def save(path, kept):
@@ -425,8 +429,10 @@ def main():
     p.add_argument("--json", default="families.json", metavar="FILE", help="where results are kept (default: families.json)")
     p.add_argument("--out", metavar="FILE.md", help="writes the page")
     p.add_argument("--work", metavar="FOLDER", help="keeps the exports there, for the next run")
-    p.add_argument("--again", action="store_true", help="do chosen models anew")
+    p.add_argument("--again", choices=["failed", "stale", "all"], help="do what failed anew, what another program or other flags gave, or all")
     p.add_argument("--export", action="store_true", help="export anew")
+    p.add_argument("--patience", type=int, default=1, metavar="N", help="multiplies the time limits, on a busy machine")
+    p.add_argument("--strategies", type=lambda s: s.split(","), default=STRATEGIES, metavar="S,…", help="of rewrite (default: full,sqrt,optimal)")
     p.add_argument("--fresh", action="store_true", help="leave the weights' initial values")
     a = p.parse_args()
     sys.path.insert(0, HERE)
@@ -437,6 +443,7 @@ def main():
         for s in specs:
             print(f"{s.name:24s} {s.family:20s} {s.exporter:12s} {s.written()}")
         return 0
+    LIMITS.update({k: v * a.patience for k, v in LIMITS.items()})
     a.remat = os.path.abspath(os.environ.get("REMAT") or os.path.join(HERE, "..", "bin", "remat"))
     kept = {}
     if os.path.exists(a.json):
@@ -444,7 +451,7 @@ def main():
             kept = json.load(f)
     with tempfile.TemporaryDirectory() as folder:
         a.work = a.work or folder
-        measure(specs, a, kept, digest_of(a.remat), commit_of())
+        measure(specs, a, kept, "-".join([digest_of(a.remat), *a.strategies, *["fresh"] * a.fresh]), commit_of())
     if a.out:
         import families_page
 

@@ -25,7 +25,7 @@ def page(done):
         f"`{COMMAND}`, commit {commits(done)}, on {tables.cpu()}, {os.cpu_count()} cores; " + versions() + ".", "",
         f"{len(done)} models, {len(good)} without fault; predicted = measured in {sum(predictions)} of {len(predictions)} runs "
         "(live peak, session and reserved each).", "",
-        *HEAD, tables.text([row(s, e) for s, e in done]), "",
+        *HEAD, "", tables.text([row(s, e) for s, e in done]), "",
         "## What to write", "",
         "Most need nothing but the lines of the README:", "",
         *how(done), "",

@@ -38,14 +38,23 @@ def unchecked(model):
     torch.distributions.Distribution.set_default_validate_args(False)
 
 
+def uncompiled(model):
+    from transformers.models.llava import modeling_llava
+
+    modeling_llava.torch_compilable_check = lambda *_, **__: None
+
+
 SWITCHES = {
     "eager": ('`model.set_attn_implementation("eager")`', attention("eager")),
     "batched_mm": ('`model.set_experts_implementation("batched_mm")`', experts),
-    "eval": ("`model.eval()`: its statistics are frozen", None),
+    "eval": ("`model.eval()`", None),
     "unchecked": ("`torch.distributions.Distribution.set_default_validate_args(False)`", unchecked),
     "loss": ("the loss written out, beside the model", None),
     "matching": ("the matching outside; its indices are inputs", None),
     "noise": ("the noise is an input", None),
+    "no check": ("`modeling_llava.torch_compilable_check = lambda *_, **__: None`", uncompiled),
+    "normal": ('`distribution_output="normal"`', None),
+    "logs": ("`log(x).cumsum(-1).exp()` for `cumprod`", None),
     "sum": ("`nn.Embedding` and a sum for `nn.EmbeddingBag`", None),
 }
 TORCHSCRIPT = "`dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False`"
@@ -153,7 +162,7 @@ def sequential(config, model, **kw):
 
     sizes = dict(vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=2, use_cache=False, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     c = getattr(transformers, config)(**{**sizes, **kw})
-    x = ids()
+    x = ids(seq=9)  # some of them are unrolled
     return base.Named(getattr(transformers, model)(c), ["input_ids", "labels"]), dict(input_ids=x, labels=x.clone())
 
 
@@ -177,7 +186,6 @@ def timm_model(name, **kw):
     return pictures(timm.create_model(name, num_classes=10, **kw))
 def timm_vit(): return timm_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, embed_dim=WIDTH, num_heads=HEADS)
 def timm_convnext(): return timm_model("convnext_atto", depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))
-def timm_efficientnet(): return timm_model("efficientnet_b0", channel_multiplier=0.1, depth_multiplier=0.1, drop_rate=0.0)
 def torchvision_vit():
     import torchvision
 
@@ -190,10 +198,12 @@ def densenet():
     import torchvision
 
     return pictures(torchvision.models.DenseNet(growth_rate=4, block_config=(2, 2), num_init_features=8, bn_size=2, num_classes=10))
-def mnasnet():
-    import torchvision
+def timm_efficientnet():
+    from timm.models._efficientnet_builder import decode_arch_def
+    from timm.models.efficientnet import EfficientNet
 
-    return pictures(torchvision.models.MNASNet(0.1, num_classes=10, dropout=0.0))
+    blocks = decode_arch_def([["ds_r1_k3_s1_e1_c8_se0.25"], ["ir_r2_k3_s2_e4_c16_se0.25"], ["ir_r1_k5_s2_e4_c24_se0.25"]])
+    return pictures(EfficientNet(blocks, num_classes=10, num_features=32, stem_size=8))
 
 
 # Detection. Which query answers for which box is decided outside, and an input.
@@ -270,18 +280,18 @@ def segformer_segmentation():
     m, feeds, _ = base.segformer()
     import transformers
 
-    m.model = transformers.SegformerForSemanticSegmentation(m.model.config)
-    m.model.config.decoder_hidden_size = WIDTH
+    c = m.model.config
+    c.decoder_hidden_size, c.classifier_dropout_prob = WIDTH, 0.0
+    m.model = transformers.SegformerForSemanticSegmentation(c)
     return m, dict(pixel_values=feeds["pixel_values"], labels=torch.randint(0, 10, (BATCH, 32, 32)))
 def deeplab():
-    from torchvision.models.segmentation.deeplabv3 import DeepLabHead
+    from torchvision.models.segmentation.deeplabv3 import ASPP
 
-    head = DeepLabHead(16, 4, [2, 4])
-    for m in head.modules():
-        if isinstance(m, nn.Dropout):
-            m.p = 0.0
-    return Criterion(nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 1, 1), head, nn.Upsample(scale_factor=2, mode="bilinear")),
-                     F.cross_entropy), dict(x=torch.randn(BATCH, 3, 16, 16), labels=torch.randint(0, 4, (BATCH, 16, 16)))
+    pyramid = ASPP(16, [2, 4], 16)
+    pyramid.project[-1].p = 0.0
+    stem = [nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 1, 1)]
+    head = [nn.Conv2d(16, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 1), nn.Upsample(scale_factor=2, mode="bilinear")]
+    return Criterion(nn.Sequential(*stem, pyramid, *head), F.cross_entropy), dict(x=torch.randn(BATCH, 3, 16, 16), labels=torch.randint(0, 4, (BATCH, 16, 16)))
 
 
 # Speech. The sums over alignments are written out: torch's own are no ONNX operators.
@@ -823,12 +833,12 @@ class VQVAE(nn.Module):
         super().__init__()
         self.enc = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
         self.dec = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 16))
-        self.code = nn.Parameter(torch.randn(12, 8))
+        self.codebook = nn.Parameter(torch.randn(12, 8))
 
     def forward(self, x):
         z = self.enc(x)
-        far = (z ** 2).sum(-1, keepdim=True) - 2 * z @ self.code.T + (self.code ** 2).sum(-1)
-        q = F.embedding(far.argmin(-1), self.code)
+        far = (z ** 2).sum(-1, keepdim=True) - 2 * z @ self.codebook.T + (self.codebook ** 2).sum(-1)
+        q = F.embedding(far.argmin(-1), self.codebook)
         commit = F.mse_loss(z, q.detach()) + F.mse_loss(q, z.detach())
         return F.mse_loss(self.dec(z + (q - z).detach()), x) + commit
 
@@ -865,12 +875,12 @@ class FakeQuant(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.one, self.two, self.step = nn.Linear(16, 32), nn.Linear(32, 4), nn.Parameter(torch.tensor([0.05]))
+        self.one, self.two, self.scale = nn.Linear(16, 32), nn.Linear(32, 4), nn.Parameter(torch.tensor([0.05]))
 
     def forward(self, x, labels):
-        h = F.relu(self.one(x)) / self.step
+        h = F.relu(self.one(x)) / self.scale
         h = h + (h.round() - h).detach()
-        return F.cross_entropy(self.two(h.clamp(0, 255) * self.step), labels)
+        return F.cross_entropy(self.two(h.clamp(0, 255) * self.scale), labels)
 
 
 class SimSiam(nn.Module):
@@ -952,7 +962,8 @@ def time_series_transformer():
     import transformers
 
     c = transformers.TimeSeriesTransformerConfig(prediction_length=4, context_length=12, lags_sequence=[1, 2], num_time_features=1, d_model=16, encoder_layers=1, decoder_layers=1,
-                                                 encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, dropout=0.0, scaling=None)
+                                                 encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, dropout=0.0, scaling=None,
+                                                 distribution_output="normal")
     return series(transformers.TimeSeriesTransformerForPrediction(c), past_values=torch.randn(BATCH, 14), past_time_features=torch.randn(BATCH, 14, 1),
                   past_observed_mask=torch.ones(BATCH, 14), future_values=torch.randn(BATCH, 4), future_time_features=torch.randn(BATCH, 4, 1))
 
@@ -1042,7 +1053,7 @@ def llava():
 
 
 class Flamingo(nn.Module):
-    """A frozen-free, gated cross attention from words to patches."""
+    """Gated cross attention from words to patches."""
 
     def __init__(self):
         super().__init__()
@@ -1097,7 +1108,7 @@ class NeRF(nn.Module):
         waves = [f(p * 2.0 ** i) for i in range(4) for f in (torch.sin, torch.cos)]
         h = F.relu(self.body(torch.cat([p, *waves], -1)))
         alpha = 1 - (-F.softplus(self.density(h)[..., 0]) * 0.35).exp()
-        left = torch.cat([torch.ones_like(alpha[:, :1]), (1 - alpha + 1e-7).cumprod(1)[:, :-1]], 1)
+        left = torch.cat([torch.ones_like(alpha[:, :1]), (1 - alpha + 1e-7).log().cumsum(1).exp()[:, :-1]], 1)
         return F.mse_loss(((alpha * left)[..., None] * self.colour(h).sigmoid()).sum(1), colour)
 
 
@@ -1193,14 +1204,13 @@ TABLE = [
     row("efficientnet", "vision", base.efficientnet, **TS),
     row("timm-efficientnet", "vision", timm_efficientnet, **TS),
     row("densenet", "vision", densenet, **TS),
-    row("mnasnet", "vision", mnasnet, **TS),
-    row("detr", "detection", detr, "eval", "matching"),
+    row("detr", "detection", detr, "eval", "matching", grad=("--frozen", "*.embedder.*,*.stages.*")),
     row("yolos", "detection", yolos, "matching"),
     row("retinanet", "detection", retinanet, "loss"),
     row("unet", "segmentation", base.unet),
     row("segformer", "segmentation", segformer_segmentation, **TS),
     row("deeplab", "segmentation", deeplab, **TS),
-    row("whisper", "speech", base.whisper),
+    row("whisper", "speech", base.whisper, grad=("--frozen", "*.encoder.embed_positions.*")),
     row("wav2vec2", "speech", wav2vec2, "loss"),
     row("audio-spectrogram", "speech", audio_spectrogram),
     row("lstm-ctc", "speech", lstm_ctc, "loss"),
@@ -1247,22 +1257,22 @@ TABLE = [
     row("simsiam", "stop gradient", simsiam),
     row("byol", "stop gradient", byol, grad=("--frozen", "target.*")),
     row("distillation", "stop gradient", distillation, grad=("--frozen", "teacher.*")),
-    row("patchtst", "time series", patchtst_layer),
-    row("patchtst-batchnorm", "time series", patchtst, **TS),
+    row("patchtst", "time series", patchtst_layer, grad=("--frozen", "*.position_enc")),
+    row("patchtst-batchnorm", "time series", patchtst, grad=("--frozen", "*.position_enc"), **TS, out='`norm_type="layernorm"` (row patchtst), or `model.eval()` with dynamo.'),
     row("patchtsmixer", "time series", patchtsmixer),
-    row("time-series-transformer", "time series", time_series_transformer, "unchecked"),
+    row("time-series-transformer", "time series", time_series_transformer, "eval", "normal", "unchecked", grad=("--frozen", "*.embed_positions.*")),
     row("n-beats", "time series", nbeats),
     row("tcn", "time series", tcn),
     row("clip", "multimodal", clip),
     row("siglip", "multimodal", siglip),
-    row("llava", "multimodal", llava),
+    row("llava", "multimodal", llava, "no check"),
     row("flamingo", "multimodal", flamingo),
     row("lstm", "recurrent", base.lstm),
     row("gru", "recurrent", base.gru_deep),
     row("lstm-attention", "recurrent", lstm_attention),
     row("lstm-gru-cells", "recurrent", base.cells),
-    row("nerf", "fields", nerf),
+    row("nerf", "fields", nerf, "logs"),
     row("neural-ode", "fields", neural_ode),
-    row("fourier-operator", "fields", fourier),
-    row("pinn", "fields", pinn),
+    row("fourier-operator", "fields", fourier, out="for a fixed length, multiply by tables of cosines and sines instead of `torch.fft.rfft`."),
+    row("pinn", "fields", pinn, out="write the derivative out layer by layer (tanh' = 1 - tanh²), as part of the forward."),
 ]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-VOCAB, BATCH, SEQ, WIDTH, HEADS = 67, 2, 9, 32, 4
+VOCAB, BATCH, SEQ, WIDTH, HEADS = 67, 2, 24, 32, 4
 TOKENS = {0: "batch", 1: "seq"}
 
 
@@ -195,7 +195,7 @@ def mobilenet_v1():
     return vision("MobileNetV1Config", "MobileNetV1ForImageClassification", size=64, depth_multiplier=0.125, classifier_dropout_prob=0.0)
 def efficientnet():
     return vision("EfficientNetConfig", "EfficientNetForImageClassification", size=64, width_coefficient=0.25, depth_coefficient=0.25,
-                  hidden_dim=64, dropout_rate=0.0, drop_connect_rate=0.0)
+                  hidden_dim=320, dropout_rate=0.0, drop_connect_rate=0.0)
 def poolformer():
     return vision("PoolFormerConfig", "PoolFormerForImageClassification", hidden_sizes=[8, 16, 16, 24], depths=[1, 1, 1, 1], drop_path_rate=0.0)
 def segformer():

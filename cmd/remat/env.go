@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
@@ -42,6 +41,7 @@ type env struct {
 	loaded   *remat.Engine
 	typed    string    // the command line
 	archives []archive // of --feeds
+	shown    *progress // the one that has not finished
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 }
@@ -204,25 +204,6 @@ func (e *env) say(format string, args ...any) {
 	if !e.json {
 		fmt.Fprintf(e.stdout, format+"\n", args...)
 	}
-}
-
-// progress returns a bar on stderr where a terminal is, else one that shows
-// nothing.
-func (e *env) progress(total int, what string) *progressbar.ProgressBar {
-	if e.quiet || !isTerminal(e.stderr) {
-		return progressbar.NewOptions(total, progressbar.OptionSetVisibility(false)) // which starts no goroutine
-	}
-	return progressbar.NewOptions(total, progressbar.OptionSetWriter(e.stderr),
-		progressbar.OptionSetDescription(what), progressbar.OptionClearOnFinish(), progressbar.OptionShowCount())
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // argument returns the command's single argument.

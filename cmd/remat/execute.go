@@ -28,7 +28,7 @@ func feedFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "feeds", Usage: "`F.npz`: values of inputs; a key is NAME, in:NAME or param:NAME"},
 		&cli.StringSliceFlag{Name: "feed", Usage: "`NAME=F.npy`: the value of one input"},
 		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name, whose leading axis is the step"},
-		&cli.Uint64Flag{Name: "seed", Usage: "seed of what is left unfed, `N`"},
+		&cli.Uint64Flag{Name: "seed", Usage: "seed of what is left unfed and of operators that draw random numbers, `N`"},
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
 		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first scale of the loss, `X`, where the graph has one"},
 		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},

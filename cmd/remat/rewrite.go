@@ -90,6 +90,9 @@ func rewriteCommand(e *env) *cli.Command {
 			if line := roundingLine(p.result.Reports, &p.prepared.Options); line != "" {
 				e.say("%s", line)
 			}
+			if p.limited != "" {
+				e.say("plan: %s", p.limited)
+			}
 			e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
 				out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
 				report.Percent(float64(p.document.Saving)), report.Percent(float64(p.document.Overhead)))
@@ -100,7 +103,7 @@ func rewriteCommand(e *env) *cli.Command {
 
 // planAlone refuses flags that ask for another plan than the file's.
 func planAlone(c *cli.Context) error {
-	for _, flag := range []string{"strategy", "budget", "budget-total", "costs"} {
+	for _, flag := range []string{"strategy", "budget", "budget-total", "costs", "time-limit"} {
 		if c.IsSet(flag) {
 			return fmt.Errorf("remat rewrite: --plan already says it: leave out --%s, or plan again with it", flag)
 		}

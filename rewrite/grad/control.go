@@ -73,6 +73,9 @@ func (e *engine) controlFlow(n *onnx.Node) error {
 	if reason := e.closed[n]; reason != "" {
 		why = reason
 	}
+	if slices.ContainsFunc(e.m.Graph.Nodes, func(n *onnx.Node) bool { return isList(n.OpType()) }) {
+		why += otherThanLists
+	}
 	return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: why}
 }
 

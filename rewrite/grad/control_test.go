@@ -113,7 +113,7 @@ func TestControlFlowRefused(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{
 		{"trips", "y = Loop(n, _, a) " + body + "out on bool[]\nout g float32[2]\n}}", "its number of trips is not known"},
 		{"start", "init m int64[] = 3\ny = Loop(m, c, a) " + body + "out on bool[]\nout g float32[2]\n}}", "whether it makes a trip"},
-		{"condition", "init m int64[] = 3\ny = Loop(m, _, a) " + body + "s = ReduceSum(g) {keepdims=0}\nz = Sub(s, s)\non2 = Less(s, z)\nout on2 bool[]\nout g float32[2]\n}}", "its condition depends on what it computes"},
+		{"condition", "init m int64[] = 3\ny = Loop(m, _, a) " + body + "s = ReduceSum(g) {keepdims=0}\nz = Sub(s, s)\non2 = Less(s, z)\nout on2 bool[]\nout g float32[2]\n}}", "its condition is not known before it runs"},
 		{"many", "init m int64[] = 10000000\ny = Loop(m, _, a) " + body + "out on bool[]\nout g float32[2]\n}}", "more than 16384 nodes"},
 		{"branches", "y = If(c) {then_branch=graph t {\np = Neg(a)\nout p float32[2]\n}, else_branch=graph e {\nq = Concat(a, a) {axis=0}\nout q float32[4]\n}}", "needs equal shapes"},
 	} {

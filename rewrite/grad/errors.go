@@ -56,12 +56,19 @@ func (e *MissingRuleError) Error() string {
 // wayOut says what can be done about an operator without a rule.
 func (e *MissingRuleError) wayOut() string {
 	switch {
-	case strings.Contains(e.Op, "Sequence"):
-		return "lists of tensors come from EmbeddingBag and from loops: export with the other exporter (dynamo=False), or write it as an Embedding and a sum, or with stack"
+	case isList(e.Op):
+		return "the length of a list, or a place in it, is not known before the run: fix it with --dim" + otherThanLists
 	case e.Domain != "" && e.Domain != "ai.onnx":
 		return "write it with standard operators, or let no gradient through with --stop GLOB"
 	}
 	return "export with the other exporter (dynamo=True or False), write it with other operators, or let no gradient through with --stop GLOB"
+}
+
+// otherThanLists is the way out for whoever exports a model with lists.
+const otherThanLists = ", export with dynamo=False, or write an EmbeddingBag as an Embedding and a sum"
+
+func isList(op string) bool {
+	return op != "ReverseSequence" && strings.Contains(op, "Sequence")
 }
 
 // An UnsupportedError says which form of a known operator has no derivative

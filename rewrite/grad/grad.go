@@ -129,8 +129,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	res := &Result{}
-	unmerge(m, o.Signature, res)
+	told := unmerge(m, o.Signature, res)
 	c := newChooser(m, o)
+	if !told {
+		c.shared = sharedUses(m.Graph)
+	}
 	if err := checkGlobs(m.Graph, o, res); err != nil {
 		return nil, err
 	}
@@ -168,9 +171,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, &ClashError{p.Name + ".grad"}
 		}
 	}
-	res.Warnings = append(res.Warnings, warnShared(params)...)
 	data := m.Graph.LiftInitializers(initializersOf(params))
 	e.markNeeds(params)
+	e.warnOpen(c, params, loss, res)
 	if err := e.checkRules(loss); err != nil {
 		return nil, err
 	}

@@ -85,11 +85,9 @@ var elementwiseRules = []Rule{
 		}
 	}},
 	{Op: "Pow", Since: 7, Doc: "dx = g*n*x^(n-1), dn = g*y*log(x) where x > 0", Grad: gradPow},
-	{Op: "Min", Since: 8, Doc: "g to the inputs equal to y, shared evenly where several are", Grad: gradExtreme},
-	{Op: "Max", Since: 8, Doc: "g to the inputs equal to y, shared evenly where several are", Grad: gradExtreme},
-	{Op: "Clip", Since: 6, Doc: "g where x = y (inside the bounds); to a bound, where y is that bound", Inputs: []int{0}, Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
-		return c.Times(g, c.Mask(c.Do("Equal", x, y), x))
-	})},
+	{Op: "Min", Since: 8, Doc: "g to the inputs equal to y, shared evenly where several are; of x and a constant, g where x is less", Grad: gradExtreme},
+	{Op: "Max", Since: 8, Doc: "g to the inputs equal to y, shared evenly where several are; of x and a constant, g where x is greater", Grad: gradExtreme},
+	{Op: "Clip", Since: 11, Doc: "g strictly inside the bounds", Inputs: []int{0}, Grad: gradClip},
 	{Op: "Where", Since: 9, Doc: "da = g where cond, db = g elsewhere", Inputs: []int{1, 2}, Grad: gradWhere},
 	{Op: "Cast", Since: 6, Doc: "g, cast back", Grad: func(c *Context) { c.Add(0, c.CastTo(c.Loose(0), c.In(0))) }},
 	{Op: "CastLike", Since: 15, Doc: "g, cast back", Inputs: []int{0}, Grad: func(c *Context) { c.Add(0, c.CastTo(c.Loose(0), c.In(0))) }},
@@ -159,15 +157,32 @@ func powBase(c *Context, g, x, n *onnx.Value) *onnx.Value {
 	return c.Times(c.Times(g, n), c.Do("Pow", x, c.Minus(n, c.Scalar(n, 1))))
 }
 
+// gradClip gives nothing at a bound, as the derivatives of PyTorch's clamp,
+// hardtanh and ReLU6 do.
+func gradClip(c *Context) {
+	g, x := c.Loose(0), c.In(0)
+	if low := c.In(1); low != nil {
+		g = c.Times(g, c.Mask(c.Do("Greater", x, low), x))
+	}
+	if high := c.In(2); high != nil {
+		g = c.Times(g, c.Mask(c.Do("Less", x, high), x))
+	}
+	c.Add(0, g)
+}
+
+// gradExtreme shares the gradient among the inputs that are the extreme, as
+// torch.maximum does, those too that need none. Beside a constant it is a
+// bound, for which exporters write clamp, and is differentiated as Clip.
 func gradExtreme(c *Context) {
 	g, y := c.Loose(0), c.Out(0)
+	if i, ok := bounded(c); ok {
+		beyond := map[string]string{"Max": "Greater", "Min": "Less"}[c.Node.OpType()]
+		c.AddBroadcast(i, c.Times(g, c.Mask(c.Do(beyond, c.In(i), c.In(1-i)), y)))
+		return
+	}
 	masks := make([]*onnx.Value, len(c.Node.Inputs))
 	var ties *onnx.Value
-	wanted := 0
 	for i, v := range c.Node.Inputs {
-		if c.Needs(i) {
-			wanted++
-		}
 		masks[i] = c.Mask(c.Do("Equal", v, y), y)
 		if ties == nil {
 			ties = masks[i]
@@ -175,7 +190,7 @@ func gradExtreme(c *Context) {
 			ties = c.Plus(ties, masks[i])
 		}
 	}
-	if len(masks) > 1 && wanted > 1 {
+	if len(masks) > 1 {
 		g = c.Over(g, ties)
 	}
 	for i := range masks {
@@ -183,6 +198,19 @@ func gradExtreme(c *Context) {
 			c.AddBroadcast(i, c.Times(g, masks[i]))
 		}
 	}
+}
+
+// bounded returns which of two inputs is bounded by the other, a constant.
+func bounded(c *Context) (int, bool) {
+	if len(c.Node.Inputs) != 2 {
+		return 0, false
+	}
+	for i := range 2 {
+		if c.Needs(i) && !c.Needs(1-i) && c.In(1-i).IsConstant() {
+			return i, true
+		}
+	}
+	return 0, false
 }
 
 // gradWhere multiplies by a mask: Where itself would take two more buffers

@@ -130,7 +130,10 @@ func (e *emitter) within(index, data *onnx.Value, s *slice) (at, inside *onnx.Va
 		from = op("Mod", from, e.b.Int(extent))
 		e.once[narrow] = from
 	}
-	relative := op("Sub", e.entry(from), e.b.Int(e.i*s.size))
+	relative := e.entry(from)
+	if e.i > 0 { // ONNX Runtime would take off a Sub of 0, and order the file anew
+		relative = op("Sub", relative, e.b.Int(e.i*s.size))
+	}
 	inside = op("And", op("GreaterOrEqual", relative, e.b.Int(0)), op("Less", relative, e.b.Int(s.size)))
 	at = op("Clip", relative, e.b.Int(0), e.b.Int(s.size-1))
 	if spread != nil {

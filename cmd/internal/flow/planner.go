@@ -45,6 +45,8 @@ type Planner struct {
 	opts     Options
 	variants []*Prepared // the graph as asked for, then the other forms that optimal may take
 	chosen   int         // how many of choices have been prepared; see candidates
+	state    Progress
+	limited  bool // see Limited
 }
 
 // Planned is a plan with the file that it leads to.
@@ -64,11 +66,13 @@ type Planned struct {
 
 // NewPlanner prepares the given graph and predicts it as it stands.
 func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, error) {
+	p := &Planner{engine: e, given: given}
+	o.Stop = p.heed(o.Stop)
 	base, err := Prepare(e, given, o)
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{engine: e, given: given, opts: base.Options, variants: []*Prepared{base}}
+	p.opts, p.variants = base.Options, []*Prepared{base}
 	restore := func() {}
 	if len(o.Dims) > 0 {
 		restore = given.Graph.AsDeclared()
@@ -114,6 +118,10 @@ func (p *Planner) solve(strategy string) (list []proposal, best int, err error) 
 		return nil, 0, err
 	}
 	for i, c := range candidates {
+		if i > 0 && p.stopped() {
+			break
+		}
+		p.looking(i+1, len(candidates))
 		problem := c.Analysis.Problem
 		done := p.solving()
 		plan, err := solveEither(problem, c.castsOnce(), strategy, 0)
@@ -187,6 +195,9 @@ func (p *Planner) least(strategy string) (*Planned, error) {
 	for i, q := range list {
 		if i == first || q.peak >= best.Peak-best.Peak/rough {
 			continue
+		}
+		if p.stopped() {
+			break
 		}
 		r, err := p.apply(p.engine, q.form, q.plan)
 		if err != nil {
@@ -306,12 +317,13 @@ func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Pl
 func (p *Planner) applyWithin(budget Budget, engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
 	for try := 0; ; try++ {
 		r, err := p.applyOnce(budget, engine, base, plan)
-		if err != nil || budget.missed(r.Prediction) || try == maxReapply || slices.Equal(r.Prepared.ran, plan.Schedule) {
-			return r, err
+		if err != nil {
+			return nil, err
 		}
 		next := *plan
 		next.Schedule = r.Prepared.ran
-		if next.Check(base.Analysis.Problem) != nil {
+		if budget.missed(r.Prediction) || try == maxReapply || slices.Equal(next.Schedule, plan.Schedule) || next.Check(base.Analysis.Problem) != nil {
+			p.tried(r.Peak)
 			return r, nil
 		}
 		plan = &next

@@ -16,7 +16,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
-	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // maxGuards bounds how often the written graph is guarded anew.
@@ -134,30 +133,6 @@ func (p *Prepared) guardUpdates() (int, error) {
 		return 0, err
 	}
 	return n, nil
-}
-
-// holdOnce keeps the CPU's products from holding packed copies of constant
-// weights. Recurrent operators keep theirs: they multiply by a weight in each
-// step of the sequence, few rows at a time.
-func (p *Prepared) holdOnce() error {
-	if p.Options.Prepack || p.Options.onCUDA() {
-		return nil
-	}
-	copied := func(n *onnx.Node, i int) int64 {
-		if n.Is("LSTM", "GRU", "RNN") {
-			return 0
-		}
-		return predict.Packed(n, i)
-	}
-	updated := func(v *onnx.Value) bool { return p.Analysis.Roles.New[v.Name] != "" }
-	report, err := rewrite.HoldOnce(p.Model.Graph, copied, updated)
-	if err != nil {
-		return err
-	}
-	if report.Requested > 0 {
-		p.Reports = append(p.Reports, report)
-	}
-	return p.passed("hold once")
 }
 
 // survivors are what ONNX Runtime's highest level leaves of the graph; same

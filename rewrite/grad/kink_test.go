@@ -1,0 +1,42 @@
+package grad
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// TestDerivativesAtKinks: at a bound the gradient is what PyTorch's autograd
+// gives there: nothing for clamp, hardtanh and ReLU6, however they are exported,
+// an even share of it among equals for maximum and minimum.
+func TestDerivativesAtKinks(t *testing.T) {
+	w := []float64{-1, 0, 1, 6, 7}
+	for name, c := range map[string]struct {
+		body string
+		want []float64
+	}{
+		"Clip":                   {"init lo float32[] = 0\ninit hi float32[] = 6\ny = Clip(w, lo, hi)", []float64{0, 0, 1, 0, 0}},
+		"Clip from below":        {"init lo float32[] = 0\ny = Clip(w, lo)", []float64{0, 0, 1, 1, 1}},
+		"Clip from above":        {"init hi float32[] = 6\ny = Clip(w, _, hi)", []float64{1, 1, 1, 0, 0}},
+		"Clip without bounds":    {"y = Clip(w)", []float64{1, 1, 1, 1, 1}},
+		"Max and Min, as dynamo": {"init lo float32[] = 0\ninit hi float32[] = 6\na = Max(w, lo)\ny = Min(hi, a)", []float64{0, 0, 1, 0, 0}},
+		"Max of two":             {"in x float32[5]\nb = Mul(x, one)\ny = Max(w, b)", []float64{0, 0.5, 1, 1, 1}},
+		"Min of two that train":  {"v = Mul(w, one)\ny = Min(w, v)", []float64{1, 1, 1, 1, 1}},
+		"ReLU":                   {"y = Relu(w)", []float64{0, 0, 1, 1, 1}},
+	} {
+		m := parseGraph(t, "init w float32[5] = [-1, 0, 1, 6, 7]\ninit one float32[] = 1\n"+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
+		if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		inputs := map[string]*onnx.Tensor{"w": onnx.FloatTensor(onnx.Float32, w, 5)}
+		if m.Graph.Value("x") != nil {
+			inputs["x"] = onnx.FloatTensor(onnx.Float32, make([]float64, 5), 5)
+		}
+		if got := ortest.Run(t, m, 0, inputs)["w.grad"]; !slices.Equal(got, c.want) {
+			t.Errorf("%s: gradient %v, want %v", name, got, c.want)
+		}
+	}
+}
