@@ -146,18 +146,23 @@ func fit(names []string, n int) []string {
 }
 
 // commonParts is where the last part begins of those with which all paths begin, in
-// bytes; parts end in a point or a slash.
+// bytes; parts end in a point or a slash, and one that is a number goes with the part
+// before it.
 func commonParts(paths []string) int {
-	first, ends := paths[0], []int{0}
+	first, begin := paths[0], 0 // of the part that is being read
+	last := 0
 	for i := range first {
 		for _, p := range paths {
 			if i >= len(p) || p[i] != first[i] {
-				return ends[max(0, len(ends)-2)]
+				return last
 			}
 		}
 		if first[i] == '.' || first[i] == '/' {
-			ends = append(ends, i+1)
+			if _, err := strconv.Atoi(first[begin:i]); err != nil {
+				last = begin
+			}
+			begin = i + 1
 		}
 	}
-	return ends[max(0, len(ends)-2)]
+	return last
 }
