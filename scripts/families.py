@@ -132,8 +132,9 @@ def export_once(spec, folder, fresh):
             if spec.bare:
                 out["bare"] = bare(spec, folder, fresh)
             out.update(export(spec, folder, fresh))
-        except Exception as e:
+        except Exception as e:  # an exporter's refusals are of every kind
             out["error"] = first_line(e)
+            return out
     with open(place + ".part", "w") as f:
         json.dump(out, f)
     os.replace(place + ".part", place)
@@ -318,7 +319,9 @@ def rewrites(folder, program, entry, strategies):
     for s, m in models.items():
         ok = foretold(m["memory"])
         entry["predicted"].append(ok)
-        if not ok:
+        if m["memory"]["predicted_live_peak_bytes"] is None:
+            entry["faults"].append(f"{s}: no peak is predicted")
+        elif not ok:
             entry["faults"].append(f"{s}: predicted is not measured: " + ", ".join(
                 f"{k} {m['memory'][f'predicted_{k}_bytes']} for {m['memory'][f'{k}_bytes']}" for k in ("live_peak", "session", "reserved")))
     entry["bits"] = {}

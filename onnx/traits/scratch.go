@@ -81,6 +81,7 @@ var scratchRules = map[key]scratchRule{
 	{"", "Resize"}:                                        resizeScratch,
 	{"", "Upsample"}:                                      resizeScratch,
 	{"", "Einsum"}:                                        einsumScratch,
+	{"", "DFT"}:                                           dftScratch,
 	{"", "Attention"}:                                     attentionScratch,
 }
 

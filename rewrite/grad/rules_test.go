@@ -56,7 +56,7 @@ func allCases() []gradCase {
 	for _, list := range [][]gradCase{
 		elementwiseCases, activationCases, productCases, shapeCases, gatherCases,
 		reduceCases, softmaxCases, lossCases, factoredCases, layerNormCases,
-		convCases, poolCases, normCases, recurrentCases, attentionCases, imageCases, tailCases, contribCases, fusedCases,
+		convCases, poolCases, normCases, recurrentCases, attentionCases, imageCases, signalCases, tailCases, contribCases, fusedCases,
 	} {
 		all = append(all, list...)
 	}

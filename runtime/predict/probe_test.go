@@ -107,6 +107,9 @@ var probes = []probe{
 	{"Gemm", []arg{feed(6, 4), feed(5, 6), feed(5)}, 1, with(attr("transA", 1), attr("transB", 1))},
 	{"Einsum", []arg{feed(2, 3, 4, 8), feed(2, 3, 5, 8)}, 1, with(onnx.StringAttr("equation", "bhqd,bhkd->bhqk"))},
 	{"Einsum", []arg{feed(2, 3, 4), feed(4, 5), feed(5, 3)}, 1, with(onnx.StringAttr("equation", "abc,cd,db->ad"))},
+	{"DFT", []arg{feed(2, 16, 1)}, 1, nil},
+	{"DFT", []arg{feed(3, 13, 2), scalarInt(13), scalarInt(1)}, 1, with(attr("inverse", 1))},
+	{"DFT", []arg{feed(2, 12, 2, 1), scalarInt(12), scalarInt(1)}, 1, with(attr("onesided", 1))},
 	{"LayerNormalization", []arg{matrix, feed(6), feed(6)}, 3, nil},
 	{"RMSNormalization", []arg{matrix, feed(6)}, 1, nil},
 	{"BatchNormalization", []arg{feed(2, 3, 4, 5), feed(3), feed(3), feed(3), feed(3)}, 1, nil},
@@ -301,7 +304,7 @@ var unprobed = reasons(map[string]string{
 	"no kernel for this opset":                    "GlobalLpPool Upsample Scatter",
 	"made by ONNX Runtime's optimizer only":       "SimplifiedLayerNormalization",
 	"integer arithmetic, not met in training":     "MatMulInteger QLinearMatMul ConvInteger QLinearConv QuantizeLinear DequantizeLinear DynamicQuantizeLinear BitShift BitCast",
-	"what it allocates inside is not modelled":    "DeformConv DFT Resize",
+	"what it allocates inside is not modelled":    "DeformConv Resize",
 	"not met in training; seen in the node tests": "TensorScatter MaxUnpool CumProd GridSample Det RotaryEmbedding",
 })
 

@@ -1,0 +1,88 @@
+package traits
+
+import (
+	"math/bits"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// dftScratch: lengths that are powers of two are transformed in place of the
+// output. Others go through Bluestein's convolution of m places, a power of two
+// of at least 2n-1: the padded chirp, which is given back, and the transforms of
+// both, then for each signal two buffers in turn. Complex numbers throughout.
+// Weakness: an inverse of half a spectrum is not known.
+// Source: discrete_fourier_transform, dft_bluestein_z_chirp.
+func dftScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	x, ok := dims(n.In(0))
+	if !ok || n.Int("inverse", 0) != 0 && n.Int("onesided", 0) != 0 {
+		return false
+	}
+	length, ok := dftLength(n, x)
+	if !ok || length < 1 || product(x) == 0 {
+		return false
+	}
+	if length&(length-1) == 0 {
+		return true
+	}
+	axis, _ := dftAxis(n, len(x))
+	m := int64(1) << bits.Len64(uint64(2*length-2))
+	size := 2 * elementBytes(n.In(0)) * m
+	k.take(0)
+	padded := k.borrow(size)
+	k.borrow(size)
+	transform := k.borrow(size)
+	k.giveBack(padded)
+	// The buffers of later signals take the places of the first ones'.
+	signals := min(product(x)/x[axis]/x[len(x)-1], mostSignals)
+	for range signals {
+		a, b := k.borrow(size), k.borrow(size)
+		k.giveBack(b, a)
+	}
+	k.giveBack(transform)
+	return true
+}
+
+// mostSignals bounds how many are listed.
+const mostSignals = 64
+
+// dftAxis is an input since opset 20, before an attribute.
+func dftAxis(n *onnx.Node, rank int) (int, bool) {
+	a := int64(1)
+	switch v := n.In(2); {
+	case v != nil:
+		s, ok := number(v)
+		if !ok {
+			return 0, false
+		}
+		a = s
+	case n.Has("axis"):
+		a = n.Int("axis", 1)
+	case rank != 3: // 1 before opset 20, -2 since
+		return 0, false
+	}
+	if a < 0 {
+		a += int64(rank)
+	}
+	return int(a), a >= 0 && a < int64(rank)-1
+}
+
+func dftLength(n *onnx.Node, x []int64) (int64, bool) {
+	axis, ok := dftAxis(n, len(x))
+	if v := n.In(1); v != nil {
+		length, known := number(v)
+		return length, ok && known
+	}
+	if !ok {
+		return 0, false
+	}
+	return x[axis], true
+}
+
+// number is the value of a constant of one element.
+func number(v *onnx.Value) (int64, bool) {
+	if !v.IsConstant() {
+		return 0, false
+	}
+	f, ok := v.Init.Scalar()
+	return int64(f), ok
+}
