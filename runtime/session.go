@@ -214,7 +214,9 @@ func (s *Session) markInPlace() error {
 	var executed *onnx.Model
 	safe, err := inPlace(s.Model.Graph, next, s.options.Level, func() (*onnx.Graph, error) {
 		var err error
-		if executed, err = s.engine.Dump(s.Model, s.options.session(s.Provider)); err != nil {
+		so := s.options.session(s.Provider)
+		so.Purpose = "find updates in place"
+		if executed, err = s.engine.Dump(s.Model, so); err != nil {
 			return nil, err
 		}
 		return executed.Graph, nil

@@ -116,8 +116,10 @@ func planningText(s flow.Progress) string {
 	switch {
 	case s.Form > 0:
 		text = fmt.Sprintf("form %d of %d of the graph", s.Form, s.Forms)
-	case s.Most > 0:
+	case s.Most > 0 && s.Tried > 0:
 		text = fmt.Sprintf("%d of at most %d candidates", s.Tried, s.Most)
+	case s.Tried == 0:
+		return "writing the first candidate"
 	default:
 		text = fmt.Sprintf("%d candidates", s.Tried)
 	}
