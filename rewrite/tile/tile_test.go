@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // parse reads the inside of a text graph, without its outputs.
@@ -265,6 +267,20 @@ func TestEveryConeRuleHasACase(t *testing.T) {
 	for row := range covered {
 		if coneRules[row] == nil {
 			t.Errorf("cases of %s, for which there is no cone rule", row)
+		}
+	}
+}
+
+// TestElementwiseAreElementwise: the operators that cones take for elementwise are
+// those of the traits.
+func TestElementwiseAreElementwise(t *testing.T) {
+	for row, rule := range coneRules {
+		if reflect.ValueOf(rule).Pointer() != reflect.ValueOf(coneElementwise).Pointer() {
+			continue
+		}
+		n := &onnx.Node{Proto: &onnxpb.NodeProto{OpType: &row}}
+		if tr, ok := traits.Of(n); !ok || !tr.Elementwise {
+			t.Errorf("%s is not elementwise by its traits", row)
 		}
 	}
 }
