@@ -65,10 +65,12 @@ type explorer struct {
 	cuts [][]bool
 	// visits counts the evaluations left.
 	visits int
+	// stopped reports that the search is to end.
+	stopped func() bool
 }
 
 func newExplorer(ix *index, base []int, visits int) *explorer {
-	return &explorer{ix: ix, low: newLowerer(ix, base), sim: newLiveSim(ix), visits: visits}
+	return &explorer{ix: ix, low: newLowerer(ix, base), sim: newLiveSim(ix), visits: visits, stopped: func() bool { return false }}
 }
 
 // visit evaluates a keep set and records it. It copies keep if it stays.
@@ -77,7 +79,9 @@ func (e *explorer) visit(keep []bool) (peak, work int64, better bool) {
 }
 
 func (e *explorer) visitIn(keep []bool, m mode) (peak, work int64, better bool) {
-	e.visits--
+	if e.visits--; e.stopped() {
+		e.visits = 0
+	}
 	schedule := e.low.scheduleIn(keep, m)
 	work, peak = e.low.work, e.sim.run(schedule)
 	if e.front.covered(peak, work) {

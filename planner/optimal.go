@@ -54,6 +54,9 @@ func (ix *index) explored() *explorer {
 // explore runs the search.
 func explore(ix *index, base []int) *explorer {
 	e := newExplorer(ix, base, ix.searchVisits())
+	if ix.p.stop != nil {
+		e.stopped = ix.p.stop
+	}
 	if len(ix.stash) <= exhaustiveStash {
 		e.exhaust()
 		return e
@@ -62,7 +65,7 @@ func explore(ix *index, base []int) *explorer {
 		e.sim.conceal = conceal
 		e.seeds()
 		e.sweep()
-		if !ix.p.Static {
+		if !ix.p.Static || e.visits <= 0 {
 			break
 		}
 	}
@@ -81,7 +84,7 @@ func (e *explorer) seeds() {
 	if err != nil {
 		return
 	}
-	for k := 1; k < len(layers) && k <= maxSeedSpacing; k += 1 + k/3 {
+	for k := 1; k < len(layers) && k <= maxSeedSpacing && e.visits > 0; k += 1 + k/3 {
 		bounds := every(layers, k)
 		keep := ix.segmentKeep(computed(bounds))
 		for m := range modes {
@@ -100,7 +103,7 @@ func (e *explorer) seeds() {
 // exhaust visits every keep set, and has each judged.
 func (e *explorer) exhaust() {
 	keep := make([]bool, len(e.ix.root))
-	for set := 0; set < 1<<len(e.ix.stash); set++ {
+	for set := 0; set < 1<<len(e.ix.stash) && (set == 0 || !e.stopped()); set++ {
 		for i, r := range e.ix.stash {
 			keep[r] = set>>i&1 != 0
 		}

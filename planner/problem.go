@@ -91,6 +91,8 @@ type Problem struct {
 	// none if it is empty. Layers[0] is ortmodel.None where the first layer
 	// reads the step's inputs.
 	Layers []int
+	// LayerNames are what people call them.
+	LayerNames []string
 	// Beside are forward values that are alive at boundaries of layers beside
 	// the boundary's own, since later layers read them: an encoder's output in
 	// a decoder, a position bias of all layers, skip connections.
@@ -98,10 +100,56 @@ type Problem struct {
 
 	once sync.Once
 	ix   *index
+	stop func() bool
 }
+
+// StopWhen has the search behind "optimal", which runs once, ask from time to time
+// whether it is to end with what it has found; nil: never. It finds some plan.
+func (p *Problem) StopWhen(stop func() bool) { p.stop = stop }
 
 // LayerCount returns the number of layers found.
 func (p *Problem) LayerCount() int { return max(len(p.Layers)-1, 0) }
+
+// LayerOf says which layer a forward operator belongs to, -1 for none: the
+// last one whose input it depends on and whose output it does not. Where the
+// first layer reads the step's inputs, nothing lies before it.
+func (p *Problem) LayerOf() []int {
+	depth := make([]int, len(p.Values)) // layers begun before the value
+	begin := map[int]int{}
+	first := 0
+	for i, v := range p.Layers {
+		begin[v] = i + 1
+		if v == ortmodel.None {
+			first = i + 1
+		}
+	}
+	out := make([]int, len(p.Ops))
+	for op, n := range p.Graph.Nodes {
+		out[op] = -1
+		if !p.Ops[op].Forward {
+			continue
+		}
+		d := first
+		for _, v := range n.Inputs {
+			if v >= 0 {
+				d = max(d, depth[v])
+			}
+		}
+		for _, v := range n.Outputs {
+			if v < 0 {
+				continue
+			}
+			depth[v] = d
+			if b, ok := begin[v]; ok {
+				depth[v] = b
+			}
+		}
+		if d > 0 && d <= p.LayerCount() {
+			out[op] = d - 1
+		}
+	}
+	return out
+}
 
 // HasBackward reports whether any operator lies outside the forward part.
 func (p *Problem) HasBackward() bool {
@@ -135,6 +183,9 @@ func (p *Problem) Validate() error {
 	}
 	if err := p.checkNames(); err != nil {
 		return err
+	}
+	if n := len(p.LayerNames); n > 0 && n != p.LayerCount() {
+		return fmt.Errorf("problem: %d names for %d layers", n, p.LayerCount())
 	}
 	for _, list := range [][]int{p.Cuts, p.Layers, p.Beside} {
 		for k, v := range list {
@@ -262,7 +313,7 @@ func (p *Problem) checkAcyclic(producer []int) error {
 func (p *Problem) WithOps(ops []Op) *Problem {
 	return &Problem{
 		Graph: p.Graph, Ops: ops, Values: p.Values, Loss: p.Loss, Added: p.Added, Reread: p.Reread,
-		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, Beside: p.Beside,
+		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, LayerNames: p.LayerNames, Beside: p.Beside, stop: p.stop,
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 // sweep visits the minimum cuts over a range of prices, with memory priced at
 // the moment of the plain peak and, in turn, evenly over the step.
 func (e *explorer) sweep() {
+	if e.visits <= 0 {
+		return
+	}
 	if e.cuts == nil {
 		e.findCuts()
 	}
@@ -53,7 +56,7 @@ func (e *explorer) findCuts() {
 // what lies between.
 func (e *explorer) between(cutAt func(step int) []bool, low, high int, a, b []bool) {
 	switch {
-	case slices.Equal(a, b):
+	case slices.Equal(a, b), e.stopped():
 	case high == low+1:
 		e.cuts = append(e.cuts, b)
 	default:

@@ -328,13 +328,19 @@ func solveSqrt(p *Problem, o Options) (*Plan, error) {
 }
 
 // solveLayers keeps the forward values whose name, or whose operator's name,
-// matches the glob.
+// matches the glob, and those that a layer ends in whose name does.
 func solveLayers(p *Problem, o Options) (*Plan, error) {
 	if _, err := path.Match(o.Argument, ""); err != nil || o.Argument == "" {
 		return nil, fmt.Errorf("layers=%s: not a pattern", o.Argument)
 	}
 	ix := p.indexed()
 	var list []int
+	ends := map[int]bool{}
+	for i, name := range p.LayerNames {
+		if match(o.Argument, name) {
+			ends[p.Layers[i+1]] = true
+		}
+	}
 	for _, op := range ix.topo {
 		if !p.Ops[op].Forward {
 			continue
@@ -343,13 +349,13 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 			if ix.pinned[ix.root[v]] && p.Graph.Values[v].Kind == ortmodel.Inner {
 				continue
 			}
-			if match(o.Argument, p.Values[v].Name) || match(o.Argument, p.Ops[op].Name) {
+			if ends[v] || match(o.Argument, p.Values[v].Name) || match(o.Argument, p.Ops[op].Name) {
 				list = append(list, v)
 			}
 		}
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("layers=%s: matches no forward value or operator", o.Argument)
+		return nil, fmt.Errorf("layers=%s: matches no layer, forward value or operator; remat plan lists the layers", o.Argument)
 	}
 	return ix.polished(o.name("layers"), ix.boundaryKeep(list), list, tailOf(list)), nil
 }

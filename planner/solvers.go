@@ -52,7 +52,7 @@ var Solvers = []Solver{
 	{"sqrt", "", "⌈√L⌉ segments over the L layers found (Chen et al. 2016)", false, solveSqrt},
 	{"every", "K", "a boundary at every K-th layer", false, solveEvery},
 	{"segments", "K", "K segments of nearly equal length, the last one kept, as checkpoint_sequential does", false, solveSegments},
-	{"layers", "GLOB", "boundaries are the forward values or operators whose name matches", false, solveLayers},
+	{"layers", "GLOB", "boundaries are the layers, forward values or operators whose name matches", false, solveLayers},
 	{"full", "", "a boundary at each layer", false, solveFull},
 	{"selective", "", "inside layers recompute only what is large and cheap: attention scores, activation functions, norms (Korthikanti et al. 2022)", false, solveSelective},
 	{"optimal", "", "the least work within the budget, single operators, found by search; without a budget the least peak", true, solveOptimal},

@@ -23,6 +23,8 @@ type Plan struct {
 	PlanSeconds   float64 `json:"plan_seconds"`
 	BudgetBytes   *int64  `json:"budget_bytes"`
 	Feasible      bool    `json:"feasible"`
+	// TimeLimited: a time limit ended the search for better plans.
+	TimeLimited bool `json:"time_limited,omitempty"`
 	// Total is what a step takes, all told; nil where it cannot be predicted.
 	Total *Total `json:"total"`
 
@@ -53,6 +55,7 @@ type Total struct {
 // the backward needs, kept or made again.
 type PlanLayer struct {
 	Layer           string `json:"layer"`
+	Value           string `json:"value"`    // that it ends in
 	Boundary        bool   `json:"boundary"` // its output is a boundary
 	KeptValues      int    `json:"kept_values"`
 	KeptBytes       int64  `json:"kept_bytes"`

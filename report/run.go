@@ -21,6 +21,9 @@ type Run struct {
 	// Precision says what half type the graph computes in, and how; "" for
 	// none.
 	Precision Text `json:"precision,omitempty"`
+	// Stale is what the file's metadata predict though it was changed since; nil
+	// where nothing is stale.
+	Stale *StalePrediction `json:"stale_prediction,omitempty"`
 	// Alone says that the graph found no memory beside the others, and ran after
 	// them.
 	Alone bool `json:"alone,omitempty"`

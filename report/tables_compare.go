@@ -31,7 +31,7 @@ func (c *Compare) perVariant(title string, columns []string, cells func(i int, m
 }
 
 func (c *Compare) memoryTable() Table {
-	columns := []string{">live peak", ">saving", ">theory", ">total peak", ">total saving", ">arena peak", ">reserved", ">process peak", "ran", "failed"}
+	columns := []string{">live peak", ">saving", ">theory", ">total peak", ">total saving", ">arena peak", ">reserved", ">process peak", "ran", "~failed"}
 	return c.perVariant("memory", columns, func(_ int, m *Run, p *Pair) []string {
 		saving, theory, total, ran := none, none, none, none
 		if m.Alone {
@@ -87,7 +87,9 @@ func (c *Compare) timeTable() Table {
 	return c.perVariant("time", columns, func(_ int, m *Run, p *Pair) []string {
 		quartiles, steps, overhead, rate := none, none, none, none
 		if s := m.StepSeconds; s != nil {
-			quartiles, steps = Seconds(s.Quartile)+" to "+Seconds(s.Upper), itoa(s.Count)
+			if steps = itoa(s.Count); s.Count > 1 {
+				quartiles = Seconds(s.Quartile) + " to " + Seconds(s.Upper)
+			}
 		}
 		if p != nil {
 			overhead = floatOr(p.Overhead, Signed)

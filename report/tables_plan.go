@@ -18,7 +18,7 @@ func (p *Plan) summaryTable() Table {
 	t.add("planned", Bytes(p.PeakBytesAfter))
 	t.add("saving", Percent(float64(p.Saving)))
 	if p.TheorySaving != nil {
-		t.add("saving in theory", floatOr(p.TheorySaving, Percent))
+		t.add("1 − 1/√L, of activations", floatOr(p.TheorySaving, Percent))
 	}
 	if b := p.LowerBoundBytes; b != nil {
 		t.add("lower bound", Bytes(*b))
@@ -92,7 +92,7 @@ func (p *Plan) paretoTable() Table {
 }
 
 func (p *Plan) notesTable() Table {
-	t := Table{Title: "requested and applied", Columns: []string{"what", ">requested", ">applied", "reason"}}
+	t := Table{Title: "requested and applied", Columns: []string{"what", ">requested", ">applied", "~reason"}}
 	for _, n := range p.Notes {
 		if n == (Note{What: n.What}) { // a pass that found nothing to do
 			continue

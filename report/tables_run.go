@@ -105,7 +105,7 @@ func (r *Run) stepsTable() Table {
 		return t
 	}
 	t.add("steps", itoa(len(r.Steps)))
-	if s := r.StepSeconds; s != nil {
+	if s := r.StepSeconds; s != nil && s.Count > 1 {
 		t.add("step time, median of "+itoa(s.Count), Seconds(s.Median))
 		t.add("step time, quartiles", Seconds(s.Quartile)+" to "+Seconds(s.Upper))
 		t.add("step time, range", Seconds(s.Low)+" to "+Seconds(s.High))
@@ -120,6 +120,9 @@ func (r *Run) stepsTable() Table {
 	}
 	return t
 }
+
+// PeakTables are the tables of the peak that inspect --memory shows.
+func (r *Run) PeakTables() []Table { return r.stepMemoryTables(12) }
 
 // stepMemoryTables are the tables of the peak: by category, over the phases,
 // and the largest rows of what is live.
@@ -144,12 +147,12 @@ func (r *Run) stepMemoryTables(rows int) []Table {
 // place says where in the step the peak is.
 func (p *Peak) place() string {
 	var b strings.Builder
-	b.WriteString(textOr(p.Node))
+	b.WriteString(Shorten(textOr(p.Node), 44))
 	if p.Op != "" {
 		b.WriteString(" (" + clean(p.Op) + ")")
 	}
 	if p.Layer != "" {
-		b.WriteString(" in " + clean(string(p.Layer)))
+		b.WriteString(" in " + Shorten(string(p.Layer), 44))
 	}
 	if p.Phase != "" {
 		b.WriteString(", " + clean(string(p.Phase)))
@@ -160,19 +163,21 @@ func (p *Peak) place() string {
 	return b.String()
 }
 
-// liveTable lists the largest buffers at the peak and sums up the rest.
+// liveTable lists the largest buffers at the peak, alike ones in one row, and sums
+// up the rest.
 func (p *Peak) liveTable(rows int) Table {
-	t := Table{Title: "live at the peak", Columns: []string{"value", ">bytes", "category", "node", "layer"}}
+	t := Table{Title: "live at the peak", Columns: []string{">bytes", "category", "value", "made by", "layer"}}
 	var rest int64
-	for i, v := range p.Live {
+	more := 0
+	for i, g := range p.groups() {
 		if i >= rows {
-			rest += v.Bytes
+			rest, more = rest+g.sum(), more+len(g.values)
 			continue
 		}
-		t.add(textOr(v.Value), Bytes(v.Bytes), categoryName(v.Category), textOr(v.Node), textOr(string(v.Layer)))
+		t.add(g.size(), categoryName(g.values[0].Category), g.name(), textOr(g.values[0].Op), textOr(g.layers()))
 	}
-	if n := len(p.Live) - rows; n > 0 {
-		t.add(fmt.Sprintf("%d more", n), Bytes(rest), none, none, none)
+	if more > 0 {
+		t.add(Bytes(rest), none, fmt.Sprintf("%d more", more), none, none)
 	}
 	return t.compact()
 }
@@ -225,8 +230,11 @@ func (t *Timeline) profileTable(rows int) Table {
 
 // categoryName is the category in words.
 func categoryName(c Category) string {
-	if c == State {
+	switch c {
+	case State:
 		return "optimizer state"
+	case Gradients: // of parameters, and of activations on the way to them
+		return "backward"
 	}
 	return textOr(string(c))
 }

@@ -139,6 +139,10 @@ func clean(s string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
+// Shorten makes a name printable, in at most n letters: what is left out is in the
+// middle, as names begin with where and end with what.
+func Shorten(name string, n int) string { return elide(clean(name), n) }
+
 // elide shortens to at most n runes, leaving out the middle.
 func elide(s string, n int) string {
 	r := []rune(s)

@@ -18,6 +18,8 @@ package rewrite
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -60,14 +62,11 @@ func DivideBatch(m *onnx.Model, dims map[string]int64, parts int64) (batch int64
 		if err != nil {
 			return 0, err
 		}
-		for _, n := range expanded {
-			lead := n.In(1).Init
-			extents, err := lead.Int64s()
-			if err != nil {
-				return 0, err
-			}
-			extents[0] = batch / parts
-			setExtents(m.Graph, n, extents)
+		if expanded, err = holding(m, inputs, expanded, batch, dims); err != nil {
+			return 0, err
+		}
+		if err := setLeads(m.Graph, expanded, batch/parts); err != nil {
+			return 0, err
 		}
 	}
 	for _, v := range m.Graph.Inputs {
@@ -83,6 +82,48 @@ func DivideBatch(m *onnx.Model, dims map[string]int64, parts int64) (batch int64
 		return 0, undivided("%v", err)
 	}
 	return batch, divided(m.Graph, was, parts)
+}
+
+// pretended is a batch that no other extent is, and that broadcasts with none.
+const pretended = 1<<20 + 7
+
+// holding returns those of the Expands to the batch's extent that make the batch:
+// all of them or none, whichever goes together with a batch of another extent. A
+// mask of queries and keys may have the same extents as the batch. The others get
+// their extent back.
+func holding(m *onnx.Model, inputs []*onnx.Value, expanded []*onnx.Node, batch int64, dims map[string]int64) ([]*onnx.Node, error) {
+	setLeading(inputs, onnx.Static(pretended))
+	var failed error
+	for _, list := range [][]*onnx.Node{expanded, nil} {
+		if err := setLeads(m.Graph, expanded, batch); err != nil {
+			return nil, err
+		}
+		if err := setLeads(m.Graph, list, pretended); err != nil {
+			return nil, err
+		}
+		forgetShapes(m.Graph)
+		_, err := infer.Model(m, infer.Options{Dims: dims})
+		if err == nil {
+			return list, nil
+		}
+		if failed == nil {
+			failed = err
+		}
+	}
+	return nil, undivided("%s", strings.ReplaceAll(failed.Error(), strconv.Itoa(pretended), "batch"))
+}
+
+// setLeads sets the leading extent that each Expand makes.
+func setLeads(g *onnx.Graph, expands []*onnx.Node, lead int64) error {
+	for _, n := range expands {
+		extents, err := n.In(1).Init.Int64s()
+		if err != nil {
+			return err
+		}
+		extents[0] = lead
+		setExtents(g, n, extents)
+	}
+	return nil
 }
 
 // leading finds the batch: the leading extent of the first input that has axes,

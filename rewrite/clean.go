@@ -6,9 +6,13 @@ package rewrite
 //	ShareConstants  one initializer for equal small ones
 //	Unfold        large constants that ONNX Runtime would compute ahead and
 //	              hold outside of every count are computed in the step
+//	Fold          small ones are in the file as they come out: a graph that
+//	              ONNX Runtime changes in nothing it saves as it stands, node
+//	              for node, and the schedule survives
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -182,6 +186,54 @@ func Unfold(g *onnx.Graph) (int, error) {
 	}
 	g.Nodes = order
 	return count, nil
+}
+
+// Foldable lists the values that are computed from constants alone, are small,
+// and are read by nodes that compute something else.
+func Foldable(g *onnx.Graph) []*onnx.Value {
+	constant := map[*onnx.Value]bool{}
+	for _, v := range g.Initializers {
+		constant[v] = v.IsConstant()
+	}
+	folds := map[*onnx.Node]bool{}
+	for _, n := range g.Nodes {
+		t, known := traits.Of(n)
+		if !known || !t.Deterministic || t.SideEffects || len(n.Subgraphs()) > 0 || !allConstant(n, constant) || !small(n) {
+			continue
+		}
+		folds[n] = true
+		for _, o := range n.Outputs {
+			constant[o] = true
+		}
+	}
+	var list []*onnx.Value
+	for _, n := range g.Nodes {
+		for _, o := range n.Outputs {
+			if folds[n] && o != nil && !o.IsOutput() && slices.ContainsFunc(o.Uses(), func(u onnx.Use) bool { return !folds[u.Node] }) {
+				list = append(list, o)
+			}
+		}
+	}
+	return list
+}
+
+// small reports outputs of known size, at most foldLimit.
+func small(n *onnx.Node) bool {
+	for _, o := range n.Outputs {
+		if o == nil {
+			continue
+		}
+		if bytes, ok := o.Type.Bytes(); !ok || bytes > foldLimit {
+			return false
+		}
+	}
+	return true
+}
+
+// Fold makes v the constant t.
+func Fold(g *onnx.Graph, v *onnx.Value, t *onnx.Tensor) {
+	c := g.AddConstant(v.Name, t)
+	g.ReplaceUses(v, c)
 }
 
 func allConstant(n *onnx.Node, constant map[*onnx.Value]bool) bool {

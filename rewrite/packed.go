@@ -17,41 +17,60 @@ package rewrite
 
 import "github.com/onnx-remat/remat/onnx"
 
+// Copies say what kernels would keep of constants.
+type Copies struct {
+	// Bytes is the size of the copy of a node's input, 0 for none.
+	Bytes func(n *onnx.Node, i int) int64
+	// Leave says why the copies of a weight stay, "" where they do not.
+	Leave func(v *onnx.Value) string
+	// Updated reports an input that the step writes over: nothing waits for it.
+	Updated func(v *onnx.Value) bool
+}
+
 // HoldOnce puts constants of which kernels would keep copies behind barriers,
 // which stand before their first reader: the nodes are in the order in which
-// they run. Copied says how many bytes a kernel would keep of a node's input;
-// updated reports an input that the step writes over, for which nothing waits.
-// The report counts weights.
-func HoldOnce(g *onnx.Graph, copied func(n *onnx.Node, i int) int64, updated func(*onnx.Value) bool) (Report, error) {
+// they run. The report counts weights.
+func HoldOnce(g *onnx.Graph, c Copies) (Report, error) {
 	report := Report{Pass: "hold once"}
 	bytes := map[*onnx.Value]int64{}
 	for _, n := range g.Nodes {
 		for i, v := range n.Inputs {
-			bytes[v] += copied(n, i)
+			bytes[v] += c.Bytes(n, i)
 		}
 	}
-	trigger := smallestInput(g, updated)
+	trigger := smallestInput(g, c.Updated)
 	barriers, views := NewBarriers(g), map[*onnx.Value]*onnx.Value{}
+	view := func(v *onnx.Value) (*onnx.Value, error) {
+		if w, seen := views[v]; seen {
+			return w, nil
+		}
+		report.Requested++
+		views[v] = nil
+		if why := c.Leave(v); why != "" {
+			report.skip(v.Name, "%s", why)
+			return nil, nil
+		}
+		if trigger == nil {
+			report.skip(v.Name, "the graph has no input that a barrier could wait for and that no update writes over")
+			return nil, nil
+		}
+		w, err := barriers.Put(v, trigger)
+		views[v] = w
+		report.Applied++
+		return w, err
+	}
 	var order []*onnx.Node
 	for _, n := range g.Nodes {
 		for i, v := range n.Inputs {
-			if bytes[v] <= foldLimit || copied(n, i) == 0 {
+			if bytes[v] <= foldLimit || c.Bytes(n, i) == 0 {
 				continue
 			}
-			view, seen := views[v]
-			if !seen {
-				report.Requested++
-				if trigger == nil {
-					report.skip(v.Name, "the graph has no input that a barrier could wait for and that no update writes over")
-				} else if barred, err := barriers.Put(v, trigger); err != nil {
-					return report, err
-				} else {
-					report.Applied, view = report.Applied+1, barred
-				}
-				views[v] = view
+			w, err := view(v)
+			if err != nil {
+				return report, err
 			}
-			if view != nil {
-				n.SetInput(i, view)
+			if w != nil {
+				n.SetInput(i, w)
 			}
 		}
 		order = append(append(order, barriers.Take()...), n)

@@ -46,7 +46,11 @@ var passes = map[string]func(*onnx.Model, *infer.Result) error{
 		return err
 	},
 	"hold once": func(m *onnx.Model, _ *infer.Result) error {
-		r, err := rewrite.HoldOnce(m.Graph, predict.Packed, func(v *onnx.Value) bool { return v.Name == "t" })
+		r, err := rewrite.HoldOnce(m.Graph, rewrite.Copies{
+			Bytes:   predict.Packed,
+			Leave:   func(*onnx.Value) string { return "" },
+			Updated: func(v *onnx.Value) bool { return v.Name == "t" },
+		})
 		if err == nil && r.Applied == 0 {
 			err = errors.New("nothing to do")
 		}

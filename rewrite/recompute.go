@@ -91,6 +91,7 @@ func (r *recomputer) instance(in *planner.Instance) error {
 	c := r.graph.CloneNode(n, inputs, func(name string) string {
 		return fmt.Sprintf("remat/recompute/%s", name)
 	})
+	c.SetModule(n.Module())
 	for i, v := range r.graphOutputs(in.Op) {
 		if v != ortmodel.None && c.Outputs[i] != nil {
 			r.clones[planner.ValueInstance{Value: v, Copy: in.Copy}] = c.Outputs[i]

@@ -13,6 +13,7 @@ type Engine struct {
 	Env *ort.Environment
 
 	shared sharedValues
+	dumped dumped
 }
 
 // New loads ONNX Runtime: the named library, or, where that is empty, the one

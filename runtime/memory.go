@@ -93,7 +93,9 @@ func (s *Session) MeasureRSS() error {
 // keeps them outside the session's allocator, so the optimized graph is asked
 // for once more, at the cost of a second session without steps.
 func (s *Session) MeasureConstants() error {
-	dump, err := s.engine.Dump(s.Model, s.options.session(s.Provider))
+	so := s.options.session(s.Provider)
+	so.Purpose = "count constants"
+	dump, err := s.engine.Dump(s.Model, so)
 	if err != nil {
 		return err
 	}
@@ -134,7 +136,7 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		return &MemoryError{What: "the step with an arena", Need: need, Available: left}
 	}
 	so := s.options.session(s.Provider)
-	so.Allocator = ort.OwnArena
+	so.Allocator, so.Purpose = ort.OwnArena, "run with an arena"
 	so.Arena = ort.ArenaConfig{
 		AsRequested: setup.Strategy == ortmodel.AsRequested,
 		FirstChunk:  setup.FirstChunk, MaxExtend: setup.MaxExtend, MaxDead: setup.MaxDead,

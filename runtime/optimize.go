@@ -243,8 +243,23 @@ func skeleton(g *onnx.Graph) *ortmodel.Graph {
 
 // optimized makes a session only for the file that it saves. Weights are packed
 // after that, for kernels that will not run: all of a model's weights would be
-// read for nothing.
+// read for nothing. What was asked for lately is not asked for again.
 func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([]byte, error) {
+	key, err := dumpKey(model, folder, o)
+	if err != nil {
+		return nil, err
+	}
+	if data := e.dumped.get(key); data != nil {
+		return data, nil
+	}
+	data, err := e.optimize(model, folder, o)
+	if err == nil {
+		e.dumped.keep(key, data)
+	}
+	return data, err
+}
+
+func (e *Engine) optimize(model []byte, folder string, o ort.SessionOptions) ([]byte, error) {
 	dir, err := temporaryDir("remat-optimize-")
 	if err != nil {
 		return nil, err

@@ -3,10 +3,12 @@ package runtime
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"os"
 	"path/filepath"
 	"regexp"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -242,5 +244,53 @@ func TestDumpReadsNoWeights(t *testing.T) {
 		if grown := after - before; grown > 64<<20 {
 			t.Errorf("level %d: the process grew by %d bytes for a graph with %d of weights", level, grown, 2*size)
 		}
+	}
+}
+
+// TestDumpOnce: the same graph is asked for once, whatever the threads, and a model
+// that changed, or another level, once more.
+func TestDumpOnce(t *testing.T) {
+	m := onnx.NewModel("twice", 20)
+	x := m.Graph.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(4)))
+	n := m.Graph.NewNode("", "Relu", "a", []*onnx.Value{x}, []string{"y"})
+	m.Graph.Append(n)
+	m.Graph.AddOutput(n.Outputs[0])
+	made := 0
+	testEngine.Env.WatchSessions(func(ort.SessionOptions, time.Duration) { made++ })
+	defer testEngine.Env.WatchSessions(nil)
+	dump := func(level, threads, want int) {
+		t.Helper()
+		d, err := testEngine.Dump(m, ort.SessionOptions{Level: level, Threads: threads, Provider: ort.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Graph.Nodes[0].SetName("changed") // is the caller's to change
+		if made != want {
+			t.Errorf("level %d, %d threads: %d sessions so far, want %d", level, threads, made, want)
+		}
+	}
+	dump(1, 1, 1)
+	dump(1, 2, 1)
+	dump(99, 1, 2)
+	n.SetName("b")
+	dump(1, 1, 3)
+	dump(99, 1, 4)
+}
+
+// TestDumpsForgotten: what is kept stays within its bound, the latest last to go.
+func TestDumpsForgotten(t *testing.T) {
+	var d dumped
+	for i := range 5 {
+		d.keep([sha256.Size]byte{byte(i)}, make([]byte, dumpedBytes/3))
+		d.get([sha256.Size]byte{0})
+	}
+	d.keep([sha256.Size]byte{9}, make([]byte, dumpedBytes+1))
+	for i, want := range []bool{true, false, false, true, true} {
+		if got := d.get([sha256.Size]byte{byte(i)}) != nil; got != want {
+			t.Errorf("graph %d is kept: %t, want %t", i, got, want)
+		}
+	}
+	if d.bytes > dumpedBytes || len(d.graphs) != d.recent.Len() {
+		t.Errorf("%d bytes in %d graphs, %d in order", d.bytes, len(d.graphs), d.recent.Len())
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -59,13 +60,19 @@ type input struct {
 	borrowed bool
 }
 
-// OpenFile opens a model file. ONNX Runtime loads the file itself.
+// OpenFile opens a model file. ONNX Runtime loads the file itself, unless the graph
+// draws random numbers by seeds that the file does not have: then it gets the model
+// with them.
 func (e *Engine) OpenFile(path string, o Options) (*Session, error) {
 	m, err := onnx.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	s, err := e.newSession(m, path, o, func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(path, so) })
+	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(path, so) }
+	if seed(m, o.Seed) {
+		open = e.opener(m)
+	}
+	s, err := e.newSession(m, path, o, open)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -76,16 +83,34 @@ func (e *Engine) OpenFile(path string, o Options) (*Session, error) {
 // Open opens a model as it is in memory; the caller closes it after the
 // session.
 func (e *Engine) Open(m *onnx.Model, o Options) (*Session, error) {
-	return e.newSession(m, m.Path, o, func(so ort.SessionOptions) (*ort.Session, error) {
+	return e.newSession(m, m.Path, o, e.opener(m))
+}
+
+type opener func(ort.SessionOptions) (*ort.Session, error)
+
+// opener opens the model as it is in memory.
+func (e *Engine) opener(m *onnx.Model) opener {
+	return func(so ort.SessionOptions) (*ort.Session, error) {
 		data, err := m.Encode()
 		if err != nil {
 			return nil, err
 		}
 		return e.sessionOf(data, folderOf(m), so)
-	})
+	}
 }
 
-type opener func(ort.SessionOptions) (*ort.Session, error)
+// seed gives every node that draws random numbers and has no seed one made from
+// its name, so that two sessions draw the same numbers, and moves all seeds by a
+// number other than zero. It reports whether it changed any.
+func seed(m *onnx.Model, by uint64) bool {
+	nodes := traits.Drawing(m.Graph)
+	if by != 0 {
+		traits.FixSeeds(nodes)
+		traits.ShiftSeeds(nodes, by)
+		return len(nodes) > 0
+	}
+	return traits.FixSeeds(nodes) > 0
+}
 
 func (e *Engine) newSession(m *onnx.Model, name string, o Options, open opener) (*Session, error) {
 	s := &Session{Model: m, engine: e, options: o, name: name, open: open, byName: map[string]*input{}}
@@ -189,7 +214,9 @@ func (s *Session) markInPlace() error {
 	var executed *onnx.Model
 	safe, err := inPlace(s.Model.Graph, next, s.options.Level, func() (*onnx.Graph, error) {
 		var err error
-		if executed, err = s.engine.Dump(s.Model, s.options.session(s.Provider)); err != nil {
+		so := s.options.session(s.Provider)
+		so.Purpose = "find updates in place"
+		if executed, err = s.engine.Dump(s.Model, so); err != nil {
 			return nil, err
 		}
 		return executed.Graph, nil

@@ -206,7 +206,7 @@ func (e *env) abandon() {
 
 // exitCode reports an error on stderr, on one line, and returns its code.
 func (e *env) exitCode(err error) int {
-	if err == nil && e.out.err != nil { // a document may be lost, though the work was done
+	if e.out.err != nil && (err == nil || err.Error() == e.out.err.Error()) { // a document may be lost, though the work was done
 		err = fmt.Errorf("cannot write to stdout: %w", e.out.err)
 	}
 	if e.ctx.Err() != nil {

@@ -18,6 +18,7 @@ var doneWords = map[string]func(n int, o *flow.Options) string{
 	"chunk":     func(_ int, o *flow.Options) string { return fmt.Sprintf("the loss in %d parts", o.Chunk) },
 	"tile":      func(n int, _ *flow.Options) string { return counted(n, "wide product") + " in parts" },
 	"rows":      func(n int, _ *flow.Options) string { return counted(n, "large update") + " by rows" },
+	"hold once": func(n int, _ *flow.Options) string { return counted(n, "frozen weight") + " held once" },
 	"scatter":   func(int, *flow.Options) string { return "" },
 	"anchor":    func(n int, _ *flow.Options) string { return counted(n, "node") + " held in place by data" },
 	"schedule":  func(n int, _ *flow.Options) string { return counted(n, "node") + " in order" },

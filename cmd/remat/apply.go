@@ -10,6 +10,7 @@ import (
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite/grad"
 )
 
 func applyCommand(e *env) *cli.Command {
@@ -64,6 +65,7 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", forward, err)
 	}
+	grad.Unmerge(m)
 	taken, external, err := takeValues(m.Graph, f, names)
 	if err != nil {
 		return fmt.Errorf("%s: %w", state, err)

@@ -65,6 +65,7 @@ type demoOptions struct {
 	batch          int64
 	optimizer      optim.Kind
 	chosen         bool // the optimizer, by the user
+	limit          time.Duration
 }
 
 func demoCommand(e *env) *cli.Command {
@@ -84,6 +85,7 @@ func demoCommand(e *env) *cli.Command {
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
 			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE` as 2GiB or 60%"},
 			&cli.StringFlag{Name: "optimizer", Value: string(demoOptimizer), Usage: "`none|sgd|adamw`: the update in the graph; none returns the gradients"},
+			timeLimitFlag(),
 			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; left out, as many as are quick"},
 		},
 		Action: func(c *cli.Context) error {
@@ -114,6 +116,9 @@ func readDemoOptions(c *cli.Context) (o demoOptions, err error) {
 				return o, fmt.Errorf("--%s is of a model of the zoo; %s says it itself", flag, o.file)
 			}
 		}
+	}
+	if o.limit, err = readTimeLimit(c); err != nil {
+		return o, err
 	}
 	if o.optimizer, err = optim.ParseKind(c.String("optimizer")); err != nil {
 		return o, fmt.Errorf("--optimizer: %w", err)
@@ -294,7 +299,7 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		{halfLabel, "half.onnx", "sqrt", "", half},
 	} {
 		path := filepath.Join(o.dir, v.file)
-		options := planOptions{strategy: v.strategy, budget: v.budget, flow: e.flowOptions()}
+		options := planOptions{strategy: v.strategy, budget: v.budget, limit: o.limit, flow: e.flowOptions()}
 		options.flow.Precision = v.half
 		var p *planned
 		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
@@ -316,6 +321,9 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		}
 		if err != nil {
 			return nil, err
+		}
+		if p.limited != "" {
+			e.say("  %s", p.limited)
 		}
 		for _, n := range p.document.Notes {
 			if n.What == nativeNote {

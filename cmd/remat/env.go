@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -41,6 +41,7 @@ type env struct {
 	loaded   *remat.Engine
 	typed    string    // the command line
 	archives []archive // of --feeds
+	shown    *progress // the one that has not finished
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 }
@@ -62,6 +63,19 @@ func (k *keeper) Write(p []byte) (int, error) {
 		k.err = err
 	}
 	return n, err
+}
+
+// Width is how many letters stand in a line of the terminal, 0 where none is.
+func (k *keeper) Width() int {
+	f, ok := k.to.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
 }
 
 func (e *env) close() {
@@ -190,25 +204,6 @@ func (e *env) say(format string, args ...any) {
 	if !e.json {
 		fmt.Fprintf(e.stdout, format+"\n", args...)
 	}
-}
-
-// progress returns a bar on stderr where a terminal is, else one that shows
-// nothing.
-func (e *env) progress(total int, what string) *progressbar.ProgressBar {
-	if e.quiet || !isTerminal(e.stderr) {
-		return progressbar.NewOptions(total, progressbar.OptionSetVisibility(false)) // which starts no goroutine
-	}
-	return progressbar.NewOptions(total, progressbar.OptionSetWriter(e.stderr),
-		progressbar.OptionSetDescription(what), progressbar.OptionClearOnFinish(), progressbar.OptionShowCount())
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // argument returns the command's single argument.

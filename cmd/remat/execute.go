@@ -28,7 +28,7 @@ func feedFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "feeds", Usage: "`F.npz`: values of inputs; a key is NAME, in:NAME or param:NAME"},
 		&cli.StringSliceFlag{Name: "feed", Usage: "`NAME=F.npy`: the value of one input"},
 		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name, whose leading axis is the step"},
-		&cli.Uint64Flag{Name: "seed", Usage: "seed of what is left unfed, `N`"},
+		&cli.Uint64Flag{Name: "seed", Usage: "seed of what is left unfed and of operators that draw random numbers, `N`"},
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
 		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first scale of the loss, `X`, where the graph has one"},
 		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},
@@ -170,7 +170,8 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if s.session.Provider == ort.CPU {
 		s.predict(e, m, o, found)
 	}
-	return s, nil
+	s.run.Stale, err = e.stale(path, m, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
+	return s, err
 }
 
 // foundOrNone are the roles of a graph as far as they can be found, or as given,
@@ -210,7 +211,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
-		layer = flow.LayerNames(a)
+		layer = flow.ModuleNames(a)
 	}
 	s.run.SetTimeline(flow.Timeline(p, layer))
 	s.layers = map[string]string{}

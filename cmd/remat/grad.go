@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -95,9 +96,14 @@ type derivation struct {
 	Parameters     []string        `json:"parameters"`
 	ParameterBytes int64           `json:"parameter_bytes"`
 	Optimizer      string          `json:"optimizer"`
+	Frozen         []string        `json:"frozen"`
+	FrozenBytes    int64           `json:"frozen_bytes"`
 	Decisions      []grad.Decision `json:"decisions"`
 	Stops          []grad.Stop     `json:"stops"`
 	Warnings       []string        `json:"warnings"`
+	RandomNodes    int             `json:"random_nodes"`
+	// random says which operators draw, for people.
+	random string
 }
 
 // deriveTraining loads, differentiates, adds the optimizer, orders the file
@@ -129,13 +135,13 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := notTraining(m); err != nil {
 		return fail(err)
 	}
-	forward, folded := len(m.Graph.Nodes), foldedParameters(m)
+	forward := len(m.Graph.Nodes)
 	weights, weightsErr := beside(out, m, path)
 	res, err := grad.Differentiate(m, o.grad)
 	if err != nil {
 		return fail(err)
 	}
-	if err := needDecisions(res, o, folded); err != nil {
+	if err := needDecisions(res, o, e.typed); err != nil {
 		return fail(err)
 	}
 	if err := addOptimizer(m, res, o); err != nil {
@@ -171,11 +177,18 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	d := &derivation{
 		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: forward,
 		Optimizer: o.optimizer.kind, Decisions: res.Decisions,
-		Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
+		Frozen: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
+	d.RandomNodes, d.random = drawing(m.Graph)
 	for _, p := range res.Params {
 		bytes, _ := p.Input.Type.Bytes()
 		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
+	}
+	for _, x := range res.Decisions {
+		if v := m.Graph.Value(x.Name); !x.Trained && v != nil {
+			bytes, _ := v.Type.Bytes()
+			d.Frozen, d.FrozenBytes = append(d.Frozen, x.Name), d.FrozenBytes+bytes
+		}
 	}
 	return d, nil
 }
@@ -221,61 +234,37 @@ func notTraining(m *onnx.Model) error {
 // change.
 type unclearError struct {
 	names []string
-	// folded says of what parameters an exporter made one of them ahead.
-	folded map[string]string
+	typed string // the command line
 }
 
 func (e *unclearError) Error() string {
-	names, folded := slices.Clone(e.names[:min(3, len(e.names))]), false
-	for i, name := range names {
-		if from := e.folded[name]; from != "" {
-			names[i], folded = name+", folded from "+from, true
-		}
-	}
-	text := fmt.Sprintf("used only elementwise, perhaps masks or tables: %s: say with --params or --frozen whether to train them",
-		strings.Join(names, "; "))
-	if folded {
-		text += ", or export with optimize=False, which leaves parameters whole"
-	}
-	return text
+	return fmt.Sprintf("nothing in the file tells whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'",
+		some(e.names), e.typed, e.typed, strings.Join(e.names, ","))
 }
 
-// foldedParameters says which parameters PyTorch's exporter computed an
-// initializer from: it notes the names of all values that went in, of which those
-// of parameters hold a point.
-func foldedParameters(m *onnx.Model) map[string]string {
-	folded := map[string]string{}
-	for _, v := range m.Graph.Proto.GetValueInfo() {
-		for _, note := range v.GetMetadataProps() {
-			if !strings.HasSuffix(note.GetKey(), ".folded_from") {
-				continue
-			}
-			var names []string
-			for _, name := range strings.Split(strings.Trim(note.GetValue(), "[]"), ",") {
-				if name = strings.Trim(strings.TrimSpace(name), "'\""); strings.Contains(name, ".") {
-					names = append(names, name)
-				}
-			}
-			folded[v.GetName()] = strings.Join(names, " and ")
-		}
+// some lists the first names, and how many more there are.
+func some(names []string) string {
+	const most = 8
+	if len(names) <= most {
+		return strings.Join(names, ", ")
 	}
-	return folded
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 // needDecisions asks for an explicit choice where an optimizer would change
 // something that may be no weight.
-func needDecisions(res *grad.Result, o gradOptions, folded map[string]string) error {
+func needDecisions(res *grad.Result, o gradOptions, typed string) error {
 	if o.optimizer.kind == "none" || len(o.grad.Params) > 0 || len(o.grad.Frozen) > 0 {
 		return nil
 	}
-	var unclear []string
+	var open []string
 	for _, d := range res.Decisions {
 		if d.Open {
-			unclear = append(unclear, d.Name)
+			open = append(open, d.Name)
 		}
 	}
-	if len(unclear) > 0 {
-		return &unclearError{unclear, folded}
+	if len(open) > 0 {
+		return &unclearError{open, typed}
 	}
 	return nil
 }
@@ -365,20 +354,72 @@ func writeTensors(path string, names []string, tensors map[string]*onnx.Tensor) 
 	})
 }
 
+// printDerivation says what was made on stdout, and what was decided and what is
+// open on stderr.
 func printDerivation(e *env, d *derivation) {
-	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s, optimizer %s",
-		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), d.Optimizer)
-	for _, x := range d.Decisions {
-		if x.Trained && !x.Open {
+	frozen := ""
+	if len(d.Frozen) > 0 {
+		frozen = fmt.Sprintf(" (frozen: %d of %s)", len(d.Frozen), report.Bytes(d.FrozenBytes))
+	}
+	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s%s, optimizer %s",
+		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), frozen, d.Optimizer)
+	if e.quiet {
+		return
+	}
+	t := decisionTable(d.Decisions)
+	_ = t.Text(e.stderr)
+	if len(d.Stops) > 0 {
+		var values []string
+		for _, s := range d.Stops {
+			values = append(values, s.Value)
+		}
+		fmt.Fprintf(e.stderr, "no gradient flows through %s\n", some(values))
+	}
+	if d.RandomNodes > 0 {
+		fmt.Fprintf(e.stderr, "draws random numbers, others in each step: %s; remat run --seed N says which\n", d.random)
+	}
+	for _, w := range d.Warnings {
+		fmt.Fprintf(e.stderr, "warning: %s\n", w)
+	}
+	if allBySignature(d.Decisions) {
+		fmt.Fprintln(e.stderr, "note: requires_grad=False and torch.no_grad are in no file; what they hold: --frozen, --stop")
+	}
+}
+
+// allBySignature reports that the exporter's word alone decided what is trained.
+func allBySignature(decisions []grad.Decision) bool {
+	return !slices.ContainsFunc(decisions, func(d grad.Decision) bool { return d.Trained && d.Source != grad.FromSignature })
+}
+
+var digits = regexp.MustCompile(`\d+`)
+
+// decisionTable lists what was decided, less what the options say and what is a
+// parameter without a doubt. Names that differ in numbers only share a row.
+func decisionTable(decisions []grad.Decision) report.Table {
+	t := report.Table{Columns: []string{"initializer", ">how many", "shape", "", "because"}}
+	type group struct{ name, shape, what, reason string }
+	var order []group
+	names := map[group][]string{}
+	for _, d := range decisions {
+		if d.Source == grad.FromOptions || d.Trained && d.Source != grad.FromName && !d.Open {
 			continue
 		}
 		what := "frozen"
-		if x.Trained {
+		if d.Trained {
 			what = "trained"
 		}
-		e.say("  %-8s %s: %s", what, x.Name, x.Reason)
+		g := group{digits.ReplaceAllString(d.Name, "*"), d.Shape, what, d.Reason}
+		if names[g] == nil {
+			order = append(order, g)
+		}
+		names[g] = append(names[g], d.Name)
 	}
-	for _, w := range d.Warnings {
-		e.say("warning: %s", w)
+	for _, g := range order {
+		name := g.name
+		if len(names[g]) == 1 {
+			name = names[g][0]
+		}
+		t.Rows = append(t.Rows, []string{name, fmt.Sprint(len(names[g])), g.shape, g.what, g.reason})
 	}
+	return t
 }

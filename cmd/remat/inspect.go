@@ -73,18 +73,42 @@ type inspection struct {
 	Outputs        []tensorInfo     `json:"outputs"`
 	Parameters     int              `json:"parameters"`
 	ParameterBytes int64            `json:"parameter_bytes"`
-	// Layers names the value that each layer found ends in.
+	// Trained are the parameters that the graph returns a gradient or a next value of,
+	// Frozen the other floats of more than one element that it holds or is fed for
+	// parameters.
+	Trained parameterSum `json:"trained"`
+	Frozen  parameterSum `json:"frozen"`
+	// Layers names the value that each layer found ends in, LayerNames are what the
+	// exporter calls them.
 	Layers        []string       `json:"layers"`
+	LayerNames    []string       `json:"layer_names"`
 	ForwardNodes  int            `json:"forward_nodes"`
 	BackwardNodes int            `json:"backward_nodes"`
 	Roles         analysis.Roles `json:"roles"`
 	// Requires says which runtime the file needs.
-	Requires   flow.Requires     `json:"requires"`
-	Metadata   map[string]string `json:"metadata,omitempty"`
-	Memory     *memoryInfo       `json:"memory,omitempty"`
-	CrossCheck []string          `json:"cross_check,omitempty"`
+	Requires flow.Requires     `json:"requires"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	// Stale is what the metadata predict though the file was changed since.
+	Stale      *report.StalePrediction `json:"stale_prediction,omitempty"`
+	Memory     *memoryInfo             `json:"memory,omitempty"`
+	CrossCheck []string                `json:"cross_check,omitempty"`
 
 	open string // what dimLine says
+}
+
+// A parameterSum is some of the parameters together.
+type parameterSum struct {
+	Count    int   `json:"count"`
+	Elements int64 `json:"elements"`
+	Bytes    int64 `json:"bytes"`
+}
+
+func (s *parameterSum) add(v *onnx.Value) {
+	bytes, _ := v.Type.Bytes()
+	s.Count, s.Bytes = s.Count+1, s.Bytes+bytes
+	if size := int64(v.Type.DType.Bits()); size > 0 {
+		s.Elements += bytes * 8 / size
+	}
 }
 
 type tensorInfo struct {
@@ -133,6 +157,13 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
+	if d.Stale, err = e.stale(path, m, func() *int64 { return predictedPeak(e, m, a, d) }); err != nil {
+		return err
+	}
+	if d.Stale != nil {
+		delete(d.Metadata, flow.PeakKey)
+		delete(d.Metadata, flow.ReservedKey)
+	}
 	var differs error
 	if crossCheck {
 		r, err := crosscheck.File(path)
@@ -147,7 +178,7 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 	if e.json {
 		err = report.WriteJSON(e.stdout, d)
 	} else {
-		printInspection(e, d)
+		err = printInspection(e, d)
 	}
 	return errors.Join(err, differs)
 }
@@ -217,11 +248,19 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		if role == "parameter" {
 			bytes, _ := v.Type.Bytes()
 			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
+			if a.Roles.Grad[v.Name] != "" || a.Roles.New[v.Name] != "" {
+				d.Trained.add(v)
+			} else {
+				d.Frozen.add(v)
+			}
 		}
 	}
 	for _, v := range g.Initializers {
 		if bytes, ok := v.Type.Bytes(); ok && v.Type.DType.IsFloat() && !v.IsInput() {
 			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
+			if n, _ := v.Init.Elements(); n > 1 {
+				d.Frozen.add(v)
+			}
 		}
 	}
 	for _, v := range g.Outputs {
@@ -237,6 +276,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		}
 		d.Outputs = append(d.Outputs, tensorInfo{v.Name, v.Type.String(), role})
 	}
+	d.LayerNames = append([]string{}, a.Problem.LayerNames...)
 	for i := range a.Problem.LayerCount() {
 		d.Layers = append(d.Layers, a.Problem.Values[a.Problem.Layers[i+1]].Name)
 	}
@@ -254,22 +294,29 @@ func inputOf(pairs map[string]string, output string) string {
 	return ""
 }
 
-// inspectMemory predicts the step. Without ONNX Runtime at hand it predicts
-// the file as it stands, at optimization level 0.
+// predictedPeak is the live peak of the step in bytes; nil where it cannot be
+// predicted to the byte.
+func predictedPeak(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection) *int64 {
+	if d.Memory == nil {
+		p, err := predictStep(e, m, a)
+		if err != nil || !p.Exact() {
+			return nil
+		}
+		return &p.LivePeak
+	}
+	if !d.Memory.Exact {
+		return nil
+	}
+	return &d.Memory.LivePeakBytes
+}
+
+// inspectMemory predicts the step, describes it, and draws it if asked.
 func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, png string) error {
-	engine, err := e.engine()
-	if err != nil {
-		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
-	}
-	if e.provider == "cuda" { // half types have kernels there: the file runs as it is written
-		engine = nil
-	}
-	var p *predict.Prediction
-	p, err = flow.Predict(engine, m, a.Roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
+	p, err := predictStep(e, m, a)
 	if err != nil {
 		return err
 	}
-	t := flow.Timeline(p, flow.LayerNames(a))
+	t := flow.Timeline(p, flow.ModuleNames(a))
 	d.Memory = &memoryInfo{
 		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Peak: t.Peak(), Phases: t.Phases(),
@@ -280,20 +327,93 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 	return nil
 }
 
-func printInspection(e *env, d *inspection) {
-	e.say("%s: %d nodes, IR %d, opset %d, by %s", d.Model, d.Nodes, d.IRVersion, d.Opsets[""], d.Producer)
+// predictStep predicts the step. Without ONNX Runtime at hand it predicts
+// the file as it stands, at optimization level 0.
+func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Prediction, error) {
+	engine, err := e.engine()
+	if err != nil {
+		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
+	}
+	if e.provider == "cuda" { // half types have kernels there: the file runs as it is written
+		engine = nil
+	}
+	return flow.Predict(engine, m, a.Roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
+}
+
+func printInspection(e *env, d *inspection) error {
+	e.say("%s: %d nodes, IR %d, opset %d, by %s", report.Shorten(d.Model, 100), d.Nodes, d.IRVersion, d.Opsets[""], report.Shorten(d.Producer, 40))
 	if d.open != "" {
 		e.say("no number is given for %s; until then sizes are the least that can be", d.open)
 	}
 	if len(d.Dimensions) > 0 {
 		e.say("for %s", strings.Join(dimList(d.Dimensions), ", "))
 	}
-	e.say("needs ONNX Runtime %s or newer", d.Requires.ONNXRuntime)
-	e.say("parameters: %d, %s", d.Parameters, report.Bytes(d.ParameterBytes))
-	e.say("forward %d nodes, backward %d nodes, layers found: %d", d.ForwardNodes, d.BackwardNodes, len(d.Layers))
-	if d.Roles.Loss != "" {
-		e.say("loss: %s, gradients: %d, updated: %d", d.Roles.Loss, len(d.Roles.Grad), len(d.Roles.New))
+	if d.Memory != nil {
+		printPeak(e, d.Memory)
 	}
+	e.say("needs ONNX Runtime %s or newer", d.Requires.ONNXRuntime)
+	e.say("parameters: %s", d.parameters())
+	e.say("forward %d nodes, backward %d nodes, layers found: %d%s", d.ForwardNodes, d.BackwardNodes, len(d.Layers), d.layers())
+	if d.Roles.Loss != "" {
+		e.say("loss: %s, gradients: %d, updated: %d", report.Shorten(d.Roles.Loss, 60), len(d.Roles.Grad), len(d.Roles.New))
+	}
+	e.say("operators: %s", strings.Join(d.operators(), ", "))
+	e.say("")
+	var tables []report.Table
+	if d.Memory != nil {
+		run := &report.Run{Peak: d.Memory.Peak, Phases: d.Memory.Phases}
+		tables = run.PeakTables()
+	}
+	for _, t := range append(tables, tensorTable("inputs", d.Inputs), tensorTable("outputs", d.Outputs)) {
+		if err := t.Text(e.stdout); err != nil {
+			return err
+		}
+	}
+	for _, line := range d.CrossCheck {
+		e.say("cross-check: %s", line)
+	}
+	return nil
+}
+
+// parameters counts those that train and the others apart, with their elements.
+func (d *inspection) parameters() string {
+	if d.Trained.Count == 0 {
+		return fmt.Sprintf("%d (%s)", d.Parameters, report.Bytes(d.ParameterBytes))
+	}
+	return fmt.Sprintf("%s, %s", d.Trained.text("trained"), d.Frozen.text("frozen"))
+}
+
+func (s parameterSum) text(what string) string {
+	if s.Count == 0 {
+		return "none " + what
+	}
+	return fmt.Sprintf("%d %s (%s elements, %s)", s.Count, what, grouped(s.Elements), report.Bytes(s.Bytes))
+}
+
+// grouped writes a number with commas between thousands.
+func grouped(n int64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// layers names the first and the last layer.
+func (d *inspection) layers() string {
+	switch n := len(d.LayerNames); n {
+	case 0:
+		return ""
+	case 1:
+		return " (" + report.Shorten(d.LayerNames[0], 50) + ")"
+	default:
+		return fmt.Sprintf(" (%s … %s)", report.Shorten(d.LayerNames[0], 50), report.Shorten(d.LayerNames[n-1], 50))
+	}
+}
+
+// operators lists the types of operators with their numbers, the most frequent
+// first.
+func (d *inspection) operators() []string {
 	ops := make([]string, 0, len(d.Operators))
 	for op := range d.Operators {
 		ops = append(ops, op)
@@ -305,53 +425,36 @@ func printInspection(e *env, d *inspection) {
 		return ops[i] < ops[j]
 	})
 	for i, op := range ops {
-		ops[i] = fmt.Sprintf("%s %d", op, d.Operators[op])
+		ops[i] = fmt.Sprintf("%s %d", report.Shorten(op, 60), d.Operators[op])
 	}
-	e.say("operators: %s", strings.Join(ops, ", "))
-	printTensors(e, "inputs", d.Inputs)
-	printTensors(e, "outputs", d.Outputs)
-	if d.Memory != nil {
-		printMemory(e, d.Memory)
-	}
-	for _, line := range d.CrossCheck {
-		e.say("cross-check: %s", line)
-	}
+	return ops
 }
 
-// printTensors lists at most a dozen; --json has all.
-func printTensors(e *env, what string, list []tensorInfo) {
-	e.say("%s: %d", what, len(list))
-	for i, t := range list {
-		if i == 12 {
-			e.say("  … and %d more", len(list)-i)
-			return
+// mostTensors is how many inputs or outputs are listed; --json has all.
+const mostTensors = 12
+
+func tensorTable(what string, list []tensorInfo) report.Table {
+	t := report.Table{Title: fmt.Sprintf("%s: %d", what, len(list)), Columns: []string{"", "", "", ""}}
+	for i, v := range list {
+		if i == mostTensors {
+			t.Note = fmt.Sprintf("… and %d more", len(list)-i)
+			break
 		}
-		e.say("  %-40s %-28s %s", t.Name, t.Type, t.Role)
+		role, of := v.Role, ""
+		if at := strings.LastIndexByte(role, ' '); at >= 0 { // gradient of P, next P
+			role, of = role[:at], role[at+1:]
+		}
+		t.Rows = append(t.Rows, []string{report.Shorten(v.Name, 200), report.Shorten(v.Type, 60), role, report.Shorten(of, 200)})
 	}
+	return t
 }
 
-func printMemory(e *env, m *memoryInfo) {
+// printPeak states the peak: what a reader came for.
+func printPeak(e *env, m *memoryInfo) {
 	exact := "to the byte"
 	if !m.Exact {
 		exact = "at least; not known: " + m.Unknown[0]
 	}
 	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s", report.Bytes(m.LivePeakBytes), exact,
 		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes))
-	if m.Peak == nil {
-		return
-	}
-	e.say("at the peak, while %s (%s) runs:", m.Peak.Node, m.Peak.Op)
-	for _, c := range report.AllCategories {
-		if n := m.Peak.Sizes.Of(c); n > 0 {
-			e.say("  %-12s %s", c, report.Bytes(n))
-		}
-	}
-	e.say("largest values alive then:")
-	for i, v := range m.Peak.Live {
-		if i == 12 {
-			e.say("  … and %d more", len(m.Peak.Live)-i)
-			break
-		}
-		e.say("  %12s  %-12s %s (made by %s)", report.Bytes(v.Bytes), v.Category, v.Value, v.Node)
-	}
 }

@@ -27,14 +27,16 @@ import (
 // planSource is the part of a plan file that says what it was made from.
 type planSource struct {
 	// Path is relative to the plan file.
-	Path        string           `json:"path"`
-	SHA256      string           `json:"sha256"`
-	Normalize   string           `json:"normalize"`
-	Chunk       int              `json:"chunk_loss"`
-	Tile        int              `json:"tile"`
-	Rows        int              `json:"update_rows"`
-	DropOutputs []string         `json:"drop_outputs"`
-	Dims        map[string]int64 `json:"dims"`
+	Path        string   `json:"path"`
+	SHA256      string   `json:"sha256"`
+	Normalize   string   `json:"normalize"`
+	Chunk       int      `json:"chunk_loss"`
+	Tile        int      `json:"tile"`
+	Rows        int      `json:"update_rows"`
+	DropOutputs []string `json:"drop_outputs"`
+	// Prepack is of the written file alone: the plan's nodes do not depend on it.
+	Prepack flow.Prepacking  `json:"prepack,omitempty"`
+	Dims    map[string]int64 `json:"dims"`
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
@@ -42,6 +44,8 @@ type planSource struct {
 	// again is the form that was chosen, and would give another.
 	Scheduled int64 `json:"peak_bytes_scheduled,omitempty"`
 	OptLevel  int   `json:"opt_level"`
+	// TimeLimited is time_limited of the plan's document.
+	TimeLimited bool `json:"time_limited,omitempty"`
 	// Precision is how values were made half, nil where they were not.
 	Precision *precision.Options `json:"precision,omitempty"`
 }
@@ -61,8 +65,9 @@ func writePlan(p *planned, asked planOptions, source, out string) error {
 	o := p.prepared.Options
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
-		DropOutputs: o.DropOutputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
+		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.flow.OptLevel,
+		TimeLimited: p.document.TimeLimited,
 	})
 	if err != nil {
 		return err
@@ -96,6 +101,9 @@ func readPlanFile(path string) (planSource, []byte, error) {
 			if !flow.Parts(parts) {
 				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, flow.AutoChunk)
 			}
+		}
+		if src.Prepack, err = flow.ParsePrepacking(string(src.Prepack)); err != nil {
+			return src, nil, fmt.Errorf("%s: source: %w", path, err)
 		}
 		delete(parts, sourceKey)
 	}
@@ -139,6 +147,9 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, pla
 			other = append(other, "--"+part.flag)
 		}
 	}
+	if !set("prepack") {
+		f.Prepack = s.Prepack
+	}
 	f.Dims, err = s.sizes(f.Dims, planPath)
 	return other, err
 }
@@ -161,6 +172,7 @@ func (s planSource) sizes(given map[string]int64, planPath string) (map[string]i
 // describe completes the document of the graph that followed the plan, so that it
 // is the one that the plan's flags lead to.
 func (s planSource) describe(p *planned, level int) {
+	p.document.TimeLimited = s.TimeLimited
 	if s.Scheduled > 0 && s.OptLevel == level {
 		p.document.PeakBytesScheduled = &s.Scheduled
 	}
@@ -251,34 +263,44 @@ func explain(e *env, path, graph string) error {
 	if err != nil {
 		return err
 	}
+	modules := flow.ModuleNames(p.result.Analysis)
+	layer := func(r *planner.Reason) string {
+		if n := p.result.Analysis.Values[r.Value].Producer; n != nil {
+			return modules(n)
+		}
+		return ""
+	}
 	if e.json {
-		return report.WriteJSON(e.stdout, map[string]any{"plan": path, "graph": graph, "kept": explained(reasons)})
+		return report.WriteJSON(e.stdout, map[string]any{"plan": path, "graph": graph, "kept": explained(reasons, layer)})
 	}
 	e.say("%s for %s: %d values kept", p.result.Plan.Strategy, filepath.Base(graph), len(reasons))
+	t := report.Table{Columns: []string{">bytes", "value", "layer", "~kept because"}}
 	for i := range reasons {
-		e.say("  %s", reasonLine(&reasons[i]))
+		r := &reasons[i]
+		t.Rows = append(t.Rows, []string{report.Bytes(r.Bytes), report.Shorten(r.Name, 200), report.Shorten(layer(r), 200), whyKept(r)})
 	}
-	return nil
+	return t.Text(e.stdout)
 }
 
-// reasonLine is a reason for a person, in one line.
-func reasonLine(r *planner.Reason) string {
-	line := r.Name + ": " + report.Bytes(r.Bytes)
-	if r.Boundary {
-		line += ", boundary"
-	}
+// whyKept is a reason for a person, in one line.
+func whyKept(r *planner.Reason) string {
+	work := report.Count(r.SavedFLOPs) + " FLOPs"
+	var line string
 	switch {
 	case r.MustStay:
-		line += ", must stay: " + r.Why
+		line = "must stay: " + r.Why
 	case r.Freed > 0:
-		line += fmt.Sprintf(", saves %s FLOPs; dropping it would take %s off the peak", report.Count(r.SavedFLOPs), report.Bytes(r.Freed))
+		line = fmt.Sprintf("worth it: dropping it would take %s off the peak and cost %s", report.Bytes(r.Freed), work)
 	case r.Freed < 0:
-		line += fmt.Sprintf(", saves %s FLOPs; dropping it would add %s to the peak", report.Count(r.SavedFLOPs), report.Bytes(-r.Freed))
+		line = fmt.Sprintf("needed: dropping it would add %s to the peak and cost %s", report.Bytes(-r.Freed), work)
 	default:
-		line += fmt.Sprintf(", saves %s FLOPs; dropping it would not change the peak", report.Count(r.SavedFLOPs))
+		line = fmt.Sprintf("free: dropping it would not lower the peak and would cost %s", work)
+	}
+	if r.Boundary {
+		line = "boundary; " + line
 	}
 	if n := len(r.Readers); n > 0 {
-		line += "; read by " + r.Readers[0]
+		line += "; read by " + report.Shorten(r.Readers[0], 40)
 		if n > 1 {
 			line += fmt.Sprintf(" and %d more", n-1)
 		}
@@ -287,10 +309,10 @@ func reasonLine(r *planner.Reason) string {
 }
 
 // explained is a list of reasons for programs.
-func explained(reasons []planner.Reason) []map[string]any {
+func explained(reasons []planner.Reason, layer func(*planner.Reason) string) []map[string]any {
 	out := make([]map[string]any, len(reasons))
 	for i, r := range reasons {
-		out[i] = map[string]any{"value": r.Name, "bytes": r.Bytes, "boundary": r.Boundary, "must_stay": r.MustStay,
+		out[i] = map[string]any{"value": r.Name, "layer": report.Text(layer(&reasons[i])), "bytes": r.Bytes, "boundary": r.Boundary, "must_stay": r.MustStay,
 			"why": r.Why, "saved_flops": r.SavedFLOPs, "freed_bytes": r.Freed, "readers": r.Readers}
 	}
 	return out

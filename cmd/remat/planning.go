@@ -5,11 +5,13 @@ package main
 // that describes the plan.
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -36,6 +38,8 @@ type planOptions struct {
 	costs string
 	// file is a plan to follow instead of a strategy.
 	file string
+	// limit ends the search for better plans, 0: never.
+	limit time.Duration
 }
 
 func planFlags() []cli.Flag {
@@ -48,10 +52,24 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
 		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; left out, optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and the like in N parts, never whole; left out, optimal chooses"},
+		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "say which parameters are updated as soon as their gradient is there, and why others are not"},
 		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices, gradients included; left out, optimal chooses"},
+		timeLimitFlag(),
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: take outputs that match off the graph"},
 	}...)
+}
+
+func timeLimitFlag() cli.Flag {
+	return &cli.DurationFlag{Name: "time-limit", Usage: "`DURATION` such as 30s or 5m, after which the best plan so far is taken"}
+}
+
+func readTimeLimit(c *cli.Context) (time.Duration, error) {
+	limit := c.Duration("time-limit")
+	if c.IsSet("time-limit") && limit <= 0 {
+		return 0, fmt.Errorf("--time-limit %s: want more than nothing, such as 30s or 5m", limit)
+	}
+	return limit, nil
 }
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
@@ -73,6 +91,9 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	o.flow = e.flowOptions()
 	o.flow.Normalize, o.flow.DropOutputs = flow.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
 	var err error
+	if o.limit, err = readTimeLimit(c); err != nil {
+		return o, err
+	}
 	if o.flow.Chunk, err = parseParts("chunk-loss", c.String("chunk-loss")); err != nil {
 		return o, err
 	}
@@ -80,6 +101,9 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, err
 	}
 	if o.flow.Rows, err = parseParts("update-rows", c.String("update-rows")); err != nil {
+		return o, err
+	}
+	if o.flow.Prepack, err = flow.ParsePrepacking(c.String("prepack")); err != nil {
 		return o, err
 	}
 	o.flow.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")
@@ -166,6 +190,8 @@ type planned struct {
 	prepared *flow.Prepared
 	result   *flow.Planned
 	document report.Plan
+	// limited says that --time-limit ended planning, "" where it did not.
+	limited string
 }
 
 // makePlan loads, prepares and plans. With the error of a budget that cannot be met
@@ -185,6 +211,14 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	}
 	bar := e.progress(-1, "planning")
 	defer bar.Finish()
+	o.flow.Progress = func(s flow.Progress) { bar.Say(planningText(s)) }
+	ctx := e.ctx
+	if o.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.limit)
+		defer cancel()
+	}
+	o.flow.Stop = func() bool { return ctx.Err() != nil }
 	planner, err := flow.NewPlanner(engine, given, o.flow)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -218,11 +252,26 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		return nil, err
 	}
 	took := time.Since(start)
+	old, err2 := e.stale(path, given, func() *int64 { return &planner.Before.LivePeak })
+	if err2 != nil {
+		return nil, err2
+	}
 	if o.update {
 		result.Reports = append(result.Reports, result.UpdatesInBackward())
 	}
 	p := &planned{given: given, prepared: result.Prepared, result: result}
+	candidates, limited := planner.Limited()
+	if limited {
+		p.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
+		noted := *result.Plan
+		noted.Notes = append(slices.Clone(noted.Notes), p.limited)
+		result.Plan = &noted
+	}
 	p.document = planDocument(o, planner, result, budget)
+	if old != nil {
+		p.document.Notes = append(p.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
+	}
+	p.document.TimeLimited = limited
 	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
 	return p, err
 }

@@ -90,6 +90,9 @@ func rewriteCommand(e *env) *cli.Command {
 			if line := roundingLine(p.result.Reports, &p.prepared.Options); line != "" {
 				e.say("%s", line)
 			}
+			if p.limited != "" {
+				e.say("plan: %s", p.limited)
+			}
 			e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
 				out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
 				report.Percent(float64(p.document.Saving)), report.Percent(float64(p.document.Overhead)))
@@ -100,7 +103,7 @@ func rewriteCommand(e *env) *cli.Command {
 
 // planAlone refuses flags that ask for another plan than the file's.
 func planAlone(c *cli.Context) error {
-	for _, flag := range []string{"strategy", "budget", "budget-total", "costs"} {
+	for _, flag := range []string{"strategy", "budget", "budget-total", "costs", "time-limit"} {
 		if c.IsSet(flag) {
 			return fmt.Errorf("remat rewrite: --plan already says it: leave out --%s, or plan again with it", flag)
 		}
@@ -120,7 +123,6 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	}
 	m.SetMetadata(flow.VersionKey, version)
 	m.SetMetadata(flow.SourceKey, hash)
-	m.SetMetadata(flow.PeakKey, fmt.Sprint(p.result.Peak))
 	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt, "intra_op_num_threads": e.threads}
 	if pr := p.result.Prediction; pr != nil && pr.Exact() {
 		arena := pr.Arena()
@@ -143,6 +145,7 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	if err := rebase(m, source, out); err != nil {
 		return err
 	}
+	flow.SetPromise(m, p.result.Peak)
 	return m.Save(out)
 }
 

@@ -28,6 +28,9 @@ type Builder struct {
 	// Nodes are those made since the last Flush.
 	Nodes []*onnx.Node
 
+	// module is noted in what is made while Scope is from.
+	from, module string
+
 	types  Typer
 	consts map[string]*onnx.Value
 	err    error
@@ -36,6 +39,12 @@ type Builder struct {
 // New returns a builder for g; types may be nil, then nothing is inferred.
 func New(g *onnx.Graph, types Typer, prefix string) *Builder {
 	return &Builder{Graph: g, Prefix: prefix, types: types, consts: map[string]*onnx.Value{}}
+}
+
+// From sets the scope for nodes that stem from n: they carry its module until the
+// scope changes.
+func (b *Builder) From(n *onnx.Node, scope string) {
+	b.Scope, b.from, b.module = scope, scope, n.Module()
 }
 
 // Err returns the first error met.
@@ -74,6 +83,9 @@ func (b *Builder) NodeNamed(domain, op, name string, inputs []*onnx.Value, outpu
 		return make([]*onnx.Value, len(outputs))
 	}
 	n := b.Graph.NewNode(domain, op, name, inputs, outputs, attrs...)
+	if b.Scope == b.from {
+		n.SetModule(b.module)
+	}
 	b.Nodes = append(b.Nodes, n)
 	if b.types != nil {
 		if err := b.types.Node(n); err != nil {

@@ -54,7 +54,7 @@ func dftAxis(n *onnx.Node, rank int) (int, bool) {
 		if !ok {
 			return 0, false
 		}
-		a = s
+		a = int64(s)
 	case n.Has("axis"):
 		a = n.Int("axis", 1)
 	case rank != 3: // 1 before opset 20, -2 since
@@ -70,19 +70,10 @@ func dftLength(n *onnx.Node, x []int64) (int64, bool) {
 	axis, ok := dftAxis(n, len(x))
 	if v := n.In(1); v != nil {
 		length, known := number(v)
-		return length, ok && known
+		return int64(length), ok && known
 	}
 	if !ok {
 		return 0, false
 	}
 	return x[axis], true
-}
-
-// number is the value of a constant of one element.
-func number(v *onnx.Value) (int64, bool) {
-	if !v.IsConstant() {
-		return 0, false
-	}
-	f, ok := v.Init.Scalar()
-	return int64(f), ok
 }

@@ -82,6 +82,7 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	a.assignRoles(g)
 	a.findLayers()
 	a.uniqueNames()
+	a.nameLayers()
 	a.Problem.Static = a.static()
 	if err := a.Problem.Validate(); err != nil {
 		return nil, fmt.Errorf("analysis: %w", err)

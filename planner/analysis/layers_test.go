@@ -287,3 +287,54 @@ func BenchmarkLayers(b *testing.B) {
 		})
 	}
 }
+
+// TestLayerNames: layers have the names of the modules that they are most alike;
+// steps in one module are numbered; without modules the end of a layer names it.
+func TestLayerNames(t *testing.T) {
+	const layers = 4
+	module := func(layer int, part string) string { return fmt.Sprintf("net.layers.%d.%s", layer, part) }
+	for _, c := range []struct {
+		name string
+		of   func(layer, node int) string // the module of a layer's node, counted from its start
+		want func(layer int) string
+	}{
+		{"layers", func(l, n int) string { return module(l, []string{"attn", "mlp"}[n%2]) }, func(l int) string { return fmt.Sprintf("net.layers.%d", l) }},
+		{"parts of them", func(l, n int) string { return module(l/2, []string{"attn", "mlp"}[l%2]) },
+			func(l int) string { return module(l/2, []string{"attn", "mlp"}[l%2]) }},
+		{"some of the next", func(l, n int) string { return fmt.Sprintf("net.layers.%d", l+n/14) }, func(l int) string { return fmt.Sprintf("net.layers.%d", l) }},
+		{"steps", func(int, int) string { return "net.cell" }, func(l int) string { return fmt.Sprintf("net.cell (%d)", l+1) }},
+		{"nothing", func(int, int) string { return "" }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &sketch{}
+			m := s.model(t, s.dense(repeat(layers, s.embed("ids"), func(x string) string { return s.preNorm(x, "") })))
+			if _, err := infer.Model(m, infer.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			a, err := Analyze(m, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.Problem.LayerCount() != layers {
+				t.Fatalf("%d layers", a.Problem.LayerCount())
+			}
+			at := make([]int, layers)
+			for op, l := range a.Problem.LayerOf() {
+				if l >= 0 && a.Problem.Ops[op].Forward {
+					a.Nodes[op].SetModule(c.of(l, at[l]))
+					at[l]++
+				}
+			}
+			a.nameLayers()
+			for l, name := range a.Problem.LayerNames {
+				want := a.Problem.Values[a.Problem.Layers[l+1]].Name
+				if c.want != nil {
+					want = c.want(l)
+				}
+				if name != want {
+					t.Errorf("layer %d: %q, want %q", l, name, want)
+				}
+			}
+		})
+	}
+}

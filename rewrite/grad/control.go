@@ -73,6 +73,9 @@ func (e *engine) controlFlow(n *onnx.Node) error {
 	if reason := e.closed[n]; reason != "" {
 		why = reason
 	}
+	if e.lists {
+		why += "; or " + otherThanLists
+	}
 	return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: why}
 }
 

@@ -70,6 +70,104 @@ out u F[2,3]
 	{row: "Loop", name: "of an older opset", opset: 17, body: loops + "init n int64[] = 2\ny = Loop(n, _, x) {body=" + step + "m = ReduceMean(h2) {axes=[1]}\nh3 = Sub(h2, m)\nout on bool[]\nout h3 F[2,3]\n}}"},
 }
 
+// bag is an EmbeddingBag of two bags as PyTorch's exporter writes it: a loop that
+// fills a list, over slices whose places are in offsets; REDUCE is the rows' part.
+const bag = `in w F[5,3]
+init ids int64[6] = [1, 3, 1, 0, 4, 4]
+init trip int64[] = 0
+init go bool[] = true
+init bags int64[] = 2
+init one int64[] = 1
+init ones int64[1] = [1]
+init axis int64[1] = [0]
+init flat int64[1] = [-1]
+init total int64[1] = [6]
+rows = Gather(w, ids)
+list = SequenceEmpty() {dtype=11}
+filled, last = Loop(_, go, list, trip) {body=graph body {
+in n int64[]
+in on bool[]
+in before seq(DTYPE)
+in at int64[]
+place = Reshape(at, flat)
+after = Add(place, ones)
+start = Slice(offsets, place, after)
+more = Add(after, ones)
+end = Slice(offsets, after, more)
+none = Equal(start, end)
+result = If(none) {then_branch=graph empty {
+init zero F[1,3] = [0, 0, 0]
+out zero F[1,3]
+}, else_branch=graph full {
+REDUCE
+out sum
+}}
+grown = SequenceInsert(before, result)
+next = Add(at, one)
+again = Less(next, bags)
+out again bool[]
+out grown seq(DTYPE)
+out next int64[]
+}}
+joined = ConcatFromSequence(filled) {axis=0}
+init shape int64[2] = [2, 3]
+b = Reshape(joined, shape)
+y = Mul(b, b)
+`
+
+// TestBags: where the loop makes a known number of trips its list becomes a Concat,
+// be the places of its slices known or not.
+func TestBags(t *testing.T) {
+	const plain = "part = Slice(rows, start, end)\nsum = ReduceSum(part, axis)"
+	const largest = "part = Slice(rows, start, end)\nsum = ReduceMax(part, axis)"
+	const nested = `part = Slice(rows, start, end)
+behind = Equal(end, total)
+sum = If(behind) {then_branch=graph final {
+count = Sub(total, start)
+any = Greater(count, axis)
+whole = ReduceSum(part, axis)
+mean = If(any) {then_branch=graph some {
+divisor = Cast(count) {to=11}
+quotient = Div(whole, divisor)
+out quotient
+}, else_branch=graph nobody {
+same = Identity(whole)
+out same
+}}
+out mean
+}, else_branch=graph middle {
+average = ReduceMean(part, axis)
+out average
+}}`
+	const known = "init offsets int64[3] = [0, 4, 6]\n"
+	const fed = "in moved F[3]\ninit fixed F[3] = [0, 4, 6]\ninit zero F[] = 0\nidle = Mul(moved, zero)\nplaces = Add(fixed, idle)\noffsets = Cast(places) {to=7}\ny2 = Mul(moved, moved)\n"
+	for name, body := range map[string]string{
+		"sum": known + strings.Replace(bag, "REDUCE", plain, 1), "sum, places fed": fed + strings.Replace(bag, "REDUCE", plain, 1),
+		"max": known + strings.Replace(bag, "REDUCE", largest, 1), "max, places fed": fed + strings.Replace(bag, "REDUCE", largest, 1),
+		"mean": known + strings.Replace(bag, "REDUCE", nested, 1), "mean, places fed": fed + strings.Replace(bag, "REDUCE", nested, 1),
+	} {
+		c := gradCase{row: "Loop", name: name, whole: true, lo: -1, hi: 1}
+		_, dtype := c.dtype()
+		c.body = strings.NewReplacer(" F[", " "+dtype+"[", "DTYPE", dtype).Replace(body)
+		t.Run(name, func(t *testing.T) { c.check(t) })
+	}
+}
+
+// TestListsRefused: of a list that stays one an error names the way out.
+func TestListsRefused(t *testing.T) {
+	const head = "in x float32[2]\nin n int64\ninit w float32[2] = [1, 2]\na = Mul(x, w)\n"
+	for _, body := range []string{
+		"s = SequenceConstruct(a, x)\ny = SequenceAt(s, n)",
+		"s = SequenceEmpty()\nt = Loop(n, _, s) {body=graph body {\nin i int64[]\nin on bool[]\nin h seq(float32)\ng = SequenceInsert(h, a)\nout on bool[]\nout g seq(float32)\n}}\ny = ConcatFromSequence(t) {axis=0}",
+	} {
+		m := parseGraph(t, head+body+"\nz = Reshape(y, flat)\ninit flat int64[1] = [-1]\nloss = ReduceSum(z) {keepdims=0}", "loss float32[]")
+		_, err := Differentiate(m, Options{})
+		if err == nil || !strings.Contains(err.Error(), "dynamo=False") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("error %v, want one line with the way out", err)
+		}
+	}
+}
+
 func TestControlFlowAgainstDifferences(t *testing.T) {
 	for _, c := range controlCases {
 		c.whole, c.lo, c.hi = true, -1, 1
@@ -113,7 +211,7 @@ func TestControlFlowRefused(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{
 		{"trips", "y = Loop(n, _, a) " + body + "out on bool[]\nout g float32[2]\n}}", "its number of trips is not known"},
 		{"start", "init m int64[] = 3\ny = Loop(m, c, a) " + body + "out on bool[]\nout g float32[2]\n}}", "whether it makes a trip"},
-		{"condition", "init m int64[] = 3\ny = Loop(m, _, a) " + body + "s = ReduceSum(g) {keepdims=0}\nz = Sub(s, s)\non2 = Less(s, z)\nout on2 bool[]\nout g float32[2]\n}}", "its condition depends on what it computes"},
+		{"condition", "init m int64[] = 3\ny = Loop(m, _, a) " + body + "s = ReduceSum(g) {keepdims=0}\nz = Sub(s, s)\non2 = Less(s, z)\nout on2 bool[]\nout g float32[2]\n}}", "its condition is not known before it runs"},
 		{"many", "init m int64[] = 10000000\ny = Loop(m, _, a) " + body + "out on bool[]\nout g float32[2]\n}}", "more than 16384 nodes"},
 		{"branches", "y = If(c) {then_branch=graph t {\np = Neg(a)\nout p float32[2]\n}, else_branch=graph e {\nq = Concat(a, a) {axis=0}\nout q float32[4]\n}}", "needs equal shapes"},
 	} {

@@ -9,6 +9,7 @@ package grad
 // to attention scores rise evenly. Every such guess is listed as a Decision.
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -42,9 +43,15 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 	case c.listed[v.Name]:
 		return Decision{Trained: true, Source: FromParameters, Reason: "the file lists it as a parameter"}
 	case c.o.Signature.known:
-		return c.o.Signature.judge(v.Name)
+		d := c.o.Signature.judge(v.Name)
+		if d.Trained && sineTable(v) {
+			return Decision{Source: FromContent, Reason: "a parameter that holds a table of sines or cosines, as one with requires_grad=False does"}
+		}
+		return d
 	case frequencyTable(v):
 		return Decision{Source: FromContent, Reason: "a table of frequencies: it only ends in sines and cosines of positions"}
+	case c.names.torch && !c.names.variable(v.Name) && uniform(v):
+		return Decision{Source: FromContent, Reason: "a constant: all its elements are equal, and it has no module's name"}
 	case !elementwiseOnly(v):
 		return Decision{Trained: true, Source: FromUse, Reason: "a gradient reaches it"}
 	}
@@ -83,6 +90,17 @@ func elementwiseOnly(v *onnx.Value) bool {
 	return true
 }
 
+// uniform reports equal elements.
+func uniform(v *onnx.Value) bool {
+	n, err := v.Init.Elements()
+	if err != nil || n < 2 || n > 1<<26 {
+		return false
+	}
+	data, err := v.Init.Bytes()
+	size := len(data) / int(n)
+	return err == nil && size > 0 && bytes.Equal(data[size:], data[:len(data)-size])
+}
+
 // maxLook is how many elements of a candidate are looked at.
 const maxLook = 1 << 16
 
@@ -118,6 +136,41 @@ func constantLook(v *onnx.Value) string {
 		return "a table of distances (ALiBi)"
 	}
 	return ""
+}
+
+// sineTable reports a table of sines and cosines, perhaps shifted.
+func sineTable(v *onnx.Value) bool {
+	if len(v.Type.Shape) < 2 || slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		return u.Node.Is("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention")
+	}) {
+		return false
+	}
+	if n, err := v.Init.Elements(); err != nil || n > maxSineTable {
+		return false
+	}
+	values, err := v.Init.Float64s()
+	if err != nil {
+		return false
+	}
+	values = values[:min(len(values), maxLook)]
+	return waves(v, values) || waves(v, steps(v, values))
+}
+
+// maxSineTable is the most elements of a table of positions.
+const maxSineTable = 1 << 24
+
+// steps are the differences from row to row, of a wave another wave.
+func steps(v *onnx.Value, values []float64) []float64 {
+	wide, ok := v.Type.Shape[len(v.Type.Shape)-1].Int()
+	n := int(wide)
+	if !ok || n < 1 || len(values) < 2*n {
+		return nil
+	}
+	out := make([]float64, len(values)/n*n-n)
+	for i := range out {
+		out[i] = values[i+n] - values[i]
+	}
+	return out
 }
 
 // beforeSoftmax reports that v, perhaps reshaped or sliced, is added to what a

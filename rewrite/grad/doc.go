@@ -2,8 +2,14 @@
 // differentiation, graph to graph, in ordinary operators.
 //
 //	select.go     which value is the loss, which initializers are trained
+//	signature.go  what an export says of its parameters, buffers and constants
+//	fx.go         what the exporter's optimizer merged, taken apart by its notes
+//	retie.go      a transpose computed ahead, tied to its parameter again
+//	names.go      what names say where there is no signature
 //	decide.go     weight, mask or table: what the default takes for parameters
 //	frequency.go  tables of frequencies against weights before a sine
+//	stop.go       where a gradient ends: detach, and what the caller names
+//	warn.go       what the file leaves open
 //	engine.go     the reverse sweep: one pass over the nodes, last to first
 //	partial.go    gradients while their contributions arrive
 //	context.go    what a rule sees of its node, and how it hands gradients back

@@ -8,33 +8,19 @@ package grad
 //	x ─Dropout─▶ (y), mask        y' = x * (mask / (1-ratio))
 
 import (
-	"hash/fnv"
-
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// seedDropouts fixes a seed, made from the node's name, on every Dropout that
-// has none. No two are equal: equal seeds draw equal masks.
+// seedDropouts fixes a seed on every Dropout that has none.
 func seedDropouts(g *onnx.Graph) {
-	used := map[int64]bool{}
+	var list []*onnx.Node
 	for _, n := range g.Nodes {
-		if n.Is("Dropout") && n.Has("seed") {
-			used[n.Int("seed", 0)] = true
+		if n.Is("Dropout") {
+			list = append(list, n)
 		}
 	}
-	for _, n := range g.Nodes {
-		if !n.Is("Dropout") || n.Has("seed") {
-			continue
-		}
-		h := fnv.New32a()
-		h.Write([]byte(n.Label()))
-		seed := int64(h.Sum32()&0x7fffffff) + 1
-		for used[seed] {
-			seed++
-		}
-		used[seed] = true
-		n.SetAttr(onnx.IntAttr("seed", seed))
-	}
+	traits.FixSeeds(list)
 }
 
 // useMasks gives every Dropout that may train and whose mask is not read a
@@ -55,7 +41,7 @@ func (e *engine) useMasks() {
 }
 
 func (e *engine) useMask(n *onnx.Node) {
-	e.b.Scope = n.Label()
+	e.b.From(n, n.Label())
 	x := n.In(0)
 	c := &Context{Node: n, e: e}
 	mask := c.Mask(c.AddOut(1), x)

@@ -55,6 +55,8 @@ type engine struct {
 	seen int
 	// closed says why nodes with subgraphs were not opened.
 	closed map[*onnx.Node]string
+	// lists says that the model was given with lists of tensors.
+	lists bool
 }
 
 func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
@@ -190,7 +192,7 @@ func (e *engine) visit(n *onnx.Node) error {
 	if r == nil {
 		return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
 	}
-	e.b.Scope = strings.TrimPrefix(n.Label(), e.b.Prefix)
+	e.b.From(n, strings.TrimPrefix(n.Label(), e.b.Prefix))
 	e.markMine()
 	c := &Context{Node: n, Dialect: e.dialect, Opset: e.opset(n), e: e, rule: r}
 	r.Grad(c)

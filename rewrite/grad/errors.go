@@ -2,7 +2,10 @@ package grad
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // A LossError says why no loss could be settled on.
@@ -50,7 +53,30 @@ func (e *MissingRuleError) Error() string {
 	if domain == "" {
 		domain = "ai.onnx"
 	}
-	return fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d", e.Node, e.Op, domain, e.Opset)
+	return fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d: %s", e.Node, e.Op, domain, e.Opset, e.wayOut())
+}
+
+// wayOut says what can be done about an operator without a rule.
+func (e *MissingRuleError) wayOut() string {
+	switch {
+	case isList(e.Op):
+		return "the length of a list, or a place in it, is not known before the run: fix it with --dim, " + otherThanLists
+	case e.Domain != "" && e.Domain != "ai.onnx":
+		return "write it with standard operators, or let no gradient through with --stop GLOB"
+	}
+	return "export with the other exporter (dynamo=True or False), write it with other operators, or let no gradient through with --stop GLOB"
+}
+
+// otherThanLists is the way out for whoever exports a model with lists.
+const otherThanLists = "export with dynamo=False, or write an EmbeddingBag as an Embedding and a sum"
+
+func isList(op string) bool {
+	return op != "ReverseSequence" && strings.Contains(op, "Sequence")
+}
+
+// hasLists reports a graph that puts lists of tensors together.
+func hasLists(g *onnx.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return isList(n.OpType()) })
 }
 
 // An UnsupportedError says which form of a known operator has no derivative
@@ -60,7 +86,11 @@ type UnsupportedError struct {
 }
 
 func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("node %q: gradient of %s: %s", e.Node, e.Op, e.Reason)
+	text := fmt.Sprintf("node %q: gradient of %s: %s", e.Node, e.Op, e.Reason)
+	if strings.Contains(e.Reason, "--dim") || strings.Contains(e.Reason, "export") { // it says what to do
+		return text
+	}
+	return text + "; write it with other operators, or let no gradient through with --stop GLOB"
 }
 
 // A ClashError names a value of the file whose name the training graph needs.

@@ -31,6 +31,7 @@ type call struct {
 	text  string   // as the exporter shows it
 	refs  []string // what it is called with, in order
 	nodes []*onnx.Node
+	has   map[*onnx.Node]bool // the nodes
 }
 
 var (
@@ -50,96 +51,131 @@ func calls(g *onnx.Graph) []*call {
 		}
 		c := by[text]
 		if c == nil {
-			c = &call{text: text}
+			c = &call{text: text, has: map[*onnx.Node]bool{}}
+			seen := map[string]bool{}
 			for _, ref := range fxRef.FindAllStringSubmatch(args, -1) {
-				if !slices.Contains(c.refs, ref[1]) {
+				if !seen[ref[1]] {
 					c.refs = append(c.refs, ref[1])
 				}
+				seen[ref[1]] = true
 			}
 			by[text] = c
 			list = append(list, c)
 		}
-		c.nodes = append(c.nodes, n)
+		c.nodes, c.has[n] = append(c.nodes, n), true
 	}
 	return list
 }
 
-// outside lists the values from outside that the call's nodes read, in order.
-func (c *call) outside() []*onnx.Value {
-	var list []*onnx.Value
+// A slot is one value from outside that a call reads, with the places where.
+type slot struct {
+	v    *onnx.Value
+	uses []onnx.Use
+}
+
+// outside lists what the call's nodes read from outside, in order: of a single node
+// each input, because merged values may be several of its inputs; of several nodes
+// each value once.
+func (c *call) outside() []slot {
+	var list []slot
+	place := map[*onnx.Value]int{}
 	for _, n := range c.nodes {
-		for _, v := range n.Inputs {
-			if v == nil || slices.Contains(list, v) || v.Producer != nil && slices.Contains(c.nodes, v.Producer) {
+		for i, v := range n.Inputs {
+			if v == nil || c.has[v.Producer] {
 				continue
 			}
-			list = append(list, v)
+			at, ok := place[v]
+			if !ok || len(c.nodes) == 1 {
+				at, list = len(list), append(list, slot{v: v})
+				place[v] = at
+			}
+			list[at].uses = append(list[at].uses, onnx.Use{Node: n, Index: i})
 		}
 	}
 	return list
 }
 
-// replace lets the call's nodes read w instead of v.
-func (c *call) replace(v, w *onnx.Value) {
-	for _, n := range c.nodes {
-		for i, in := range n.Inputs {
-			if in == v {
-				n.SetInput(i, w)
-			}
-		}
-	}
+// Unmerge gives parameters that the exporter's optimizer merged initializers of
+// their own again, as Differentiate does: under these names it trains them.
+func Unmerge(m *onnx.Model) {
+	unmerge(m, ReadSignature(m), nil)
 }
 
 // unmerge takes apart what the exporter's optimizer merged, and puts back the
-// detaches that it took out, as far as the calls tell.
-func unmerge(m *onnx.Model, s *Signature, res *Result) {
-	if !s.known {
-		return
+// detaches that it took out, as far as the calls tell. It reports whether there are
+// any: then what is shared is meant.
+func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
+	all := calls(m.Graph)
+	if !s.known || len(all) == 0 {
+		return false
 	}
-	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}}
-	for _, c := range calls(m.Graph) {
+	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph)}
+	seen := map[string]bool{}
+	for _, c := range all {
 		u.visit(c)
+		for _, ref := range c.refs {
+			if target := s.targets[ref]; s.kinds[target] == kindParameter && !seen[target] {
+				u.named, seen[target] = append(u.named, target), true
+			}
+		}
 	}
-	u.report()
+	u.stops.Apply()
+	apart := retie(m.Graph, s)
+	if res != nil {
+		u.warn(apart, "the exporter computed values from parameters ahead that the file holds too, which are trained apart; "+optimizeFalse)
+		u.report()
+	}
+	return true
 }
 
 type unmerger struct {
-	g   *onnx.Graph
-	s   *Signature
-	res *Result
+	g     *onnx.Graph
+	s     *Signature
+	res   *Result
+	stops *normalize.Stops
+	// called is what calls name an initializer, and what it was computed from.
+	called map[string][]string
+	// named are the parameters that calls name.
+	named []string
 	// apart are the names that got an initializer of their own again; unclear
 	// are parameters that a call reads that does not name them; lost are detaches
 	// that cannot be placed.
 	apart   []string
+	made    map[string]bool // apart
 	unclear map[*onnx.Value]bool
 	lost    []string
 }
 
 // visit pairs what the call names with what its nodes read.
 func (u *unmerger) visit(c *call) {
-	refs := slices.Clone(c.refs)
-	explain := func(ref string) bool {
-		i := slices.Index(refs, ref)
-		if i >= 0 {
-			refs = slices.Delete(refs, i, i+1)
-		}
-		return i >= 0
+	open := map[string]bool{}
+	for _, ref := range c.refs {
+		open[ref] = true
 	}
-	var weights, values []*onnx.Value
-	for _, v := range c.outside() {
-		switch {
+	explain := func(ref string) bool {
+		was := open[ref]
+		delete(open, ref)
+		return was
+	}
+	var weights, values []slot
+	known := map[string]bool{}
+	for _, x := range c.outside() {
+		switch v := x.v; {
 		case v.Init == nil:
-			if !explain(v.Name) && mayCarryGradient(v) && v.Producer != nil {
-				values = append(values, v)
+			known[v.Name] = known[v.Name] || explain(v.Name)
+			if !known[v.Name] && mayCarryGradient(v) && v.Producer != nil {
+				values = append(values, x)
 			}
-		case !slices.ContainsFunc(u.s.placeholders(v.Name), explain):
+		case !slices.ContainsFunc(u.called[v.Name], explain):
 			if u.s.kinds[v.Name] == kindParameter {
-				weights = append(weights, v)
+				weights = append(weights, x)
 			}
 		}
 	}
 	var targets, detached, others []string
-	for _, ref := range refs {
+	for _, ref := range c.refs {
 		switch target := u.s.targets[ref]; {
+		case !open[ref]:
 		case target != "":
 			targets = append(targets, target)
 		case fxDetach.MatchString(ref) && u.g.Value(ref) == nil:
@@ -148,47 +184,49 @@ func (u *unmerger) visit(c *call) {
 			others = append(others, ref)
 		}
 	}
-	u.weights(c, weights, targets, len(refs) == 0)
-	u.detaches(c, values, detached, len(others))
+	u.weights(c, weights, targets, len(open) == 0)
+	u.detaches(values, detached, len(others))
 }
 
 // weights gives the call the initializers that it names. A parameter that a call
 // reads that names nothing unknown stands where the model has a number.
-func (u *unmerger) weights(c *call, weights []*onnx.Value, targets []string, number bool) {
+func (u *unmerger) weights(c *call, weights []slot, targets []string, number bool) {
 	switch {
-	case len(weights) == 0:
 	case len(weights) == len(targets) && (len(targets) == 1 || inOrder.MatchString(c.text)):
-		for i, v := range weights {
-			c.replace(v, u.own(v, targets[i], u.s.kinds[targets[i]]))
+		for i, x := range weights {
+			u.give(x, targets[i], u.s.kinds[targets[i]])
 		}
 	case number:
-		for _, v := range weights {
-			c.replace(v, u.own(v, v.Name+".constant", kindConstant))
+		for _, x := range weights {
+			u.give(x, x.v.Name+".constant", kindConstant)
 		}
 	default:
-		for _, v := range weights {
-			u.unclear[v] = true
+		for _, x := range weights {
+			u.unclear[x.v] = true
 		}
 	}
 }
 
 // inOrder are the calls that take their parameters in the order in which the
 // ONNX operator does.
-var inOrder = regexp.MustCompile(`target=torch\.ops\.aten\.(linear|layer_norm|native_layer_norm|rms_norm|group_norm|native_group_norm|instance_norm|batch_norm|_native_batch_norm\w*|conv\w*)\.`)
+var inOrder = regexp.MustCompile(`target=torch\.ops\.aten\.(linear|layer_norm|native_layer_norm|rms_norm|group_norm|native_group_norm|instance_norm|batch_norm|_native_batch_norm\w*|_batch_norm\w*|conv\w*)\.`)
 
-// own returns the initializer of that name, a copy of v if there is none yet.
-func (u *unmerger) own(v *onnx.Value, name, kind string) *onnx.Value {
-	if w := u.g.Value(name); w != nil && w.Init != nil && slices.Contains(u.apart, name) {
-		return w
+// give lets a slot be read from the initializer of that name, a copy of what it
+// reads if there is none yet.
+func (u *unmerger) give(x slot, name, kind string) {
+	w := u.g.Value(name)
+	if w == nil || w.Init == nil || !u.made[name] {
+		w = u.g.AddConstant(name, x.v.Init)
+		u.s.kinds[w.Name] = kind
+		u.apart, u.made[w.Name] = append(u.apart, w.Name), true
 	}
-	w := u.g.AddConstant(name, v.Init)
-	u.s.kinds[w.Name] = kind
-	u.apart = append(u.apart, w.Name)
-	return w
+	for _, use := range x.uses {
+		use.Node.SetInput(use.Index, w)
+	}
 }
 
 // detaches stops the gradient of the one value that the call names as detached.
-func (u *unmerger) detaches(c *call, values []*onnx.Value, detached []string, others int) {
+func (u *unmerger) detaches(values []slot, detached []string, others int) {
 	if len(detached) == 0 {
 		return
 	}
@@ -196,44 +234,50 @@ func (u *unmerger) detaches(c *call, values []*onnx.Value, detached []string, ot
 		u.lost = append(u.lost, detached...)
 		return
 	}
-	for _, n := range c.nodes {
-		for i, v := range n.Inputs {
-			if v == values[0] {
-				normalize.InsertStopBefore(u.g, n, i, "aten.detach")
-			}
-		}
+	if u.res == nil {
+		return // nothing is differentiated
+	}
+	for _, use := range values[0].uses {
+		u.stops.Before(use.Node, use.Index, "aten.detach")
 	}
 }
 
 const optimizeFalse = "export with optimize=False"
 
-// report says what was merged.
+// report says what was merged, and what the file has lost.
 func (u *unmerger) report() {
-	var params, missing []string
+	var params, unclear, aside []string
+	has := map[string]bool{}
+	for _, v := range u.g.Initializers {
+		has[v.Name] = true
+		for _, from := range u.s.origins(v.Name) {
+			has[from] = true
+		}
+		if u.unclear[v] {
+			unclear = append(unclear, v.Name)
+		}
+		if from := u.s.origins(v.Name); len(from) > 0 && (len(v.Init.Dims()) != 2 || len(from) > 1) {
+			aside = append(aside, fmt.Sprintf("%s (of %s)", v.Name, strings.Join(from, " and ")))
+		}
+	}
 	for _, name := range u.apart {
 		if u.s.kinds[name] == kindParameter {
 			params = append(params, name)
 		}
 	}
-	if len(params) > 0 {
-		u.warn("the exporter merged parameters of equal values, apart again: %s", some(params))
-	}
-	for _, v := range u.g.Initializers {
-		if u.unclear[v] {
-			missing = append(missing, v.Name)
-		}
-	}
-	if len(missing) > 0 {
-		u.warn("the exporter merged other values with these parameters, and the file does not say which: %s; "+optimizeFalse, some(missing))
-	}
+	gone := slices.DeleteFunc(u.named, func(name string) bool { return has[name] })
 	slices.Sort(u.lost)
-	if lost := slices.Compact(u.lost); len(lost) > 0 {
-		u.warn("the exporter took out detached values (%s), and the file does not say where they stood: their gradient flows; "+optimizeFalse, some(lost))
-	}
+	u.warn(params, "the exporter merged parameters of equal values; they are apart again")
+	u.warn(aside, "the exporter computed values from parameters ahead, which are trained in their place; "+optimizeFalse)
+	u.warn(gone, "the exporter left parameters out of the file, which are not trained; "+optimizeFalse)
+	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
+	u.warn(slices.Compact(u.lost), "the exporter took out detaches, and the file does not say where: a gradient flows; "+optimizeFalse)
 }
 
-func (u *unmerger) warn(format string, args ...any) {
-	u.res.Warnings = append(u.res.Warnings, fmt.Sprintf(format, args...))
+func (u *unmerger) warn(names []string, what string) {
+	if len(names) > 0 {
+		u.res.Warnings = append(u.res.Warnings, what+": "+some(names))
+	}
 }
 
 // some lists the first names, and how many more there are.

@@ -128,9 +128,12 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	res := &Result{}
-	unmerge(m, o.Signature, res)
+	res, lists := &Result{}, hasLists(m.Graph)
+	told := unmerge(m, o.Signature, res)
 	c := newChooser(m, o)
+	if !told {
+		c.shared = sharedUses(m.Graph)
+	}
 	if err := checkGlobs(m.Graph, o, res); err != nil {
 		return nil, err
 	}
@@ -153,6 +156,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
+	e.lists = lists
 	e.lowerScatters(hasNoRule)
 	if loss = m.Graph.Value(loss.Name); e.b.Err() != nil {
 		return nil, e.b.Err()
@@ -168,9 +172,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, &ClashError{p.Name + ".grad"}
 		}
 	}
-	res.Warnings = append(res.Warnings, warnShared(params)...)
 	data := m.Graph.LiftInitializers(initializersOf(params))
 	e.markNeeds(params)
+	e.warnOpen(c, params, loss, res)
 	if err := e.checkRules(loss); err != nil {
 		return nil, err
 	}

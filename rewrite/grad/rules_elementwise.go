@@ -239,7 +239,7 @@ func gradGuard(c *Context) bool {
 	if test == nil || !test.Is("IsNaN") || test.In(0) != p || p.Producer == nil || !p.Producer.Is("Softmax") {
 		return false
 	}
-	if zero, ok := c.Number(c.In(1)); !ok || zero != 0 || len(p.Uses()) != 2 {
+	if zero, ok := c.Number(c.In(1)); !ok || zero != 0 || len(p.Uses()) != 2 || c.Rank(p) != c.Rank(c.Out(0)) {
 		return false
 	}
 	x := p.Producer.In(0)

@@ -168,7 +168,7 @@ func (e *engine) lowerLosses() {
 		if !entropy && !n.Is("NegativeLogLikelihoodLoss") || !n.In(0).Type.Ranked || !n.In(1).Type.Ranked {
 			continue
 		}
-		e.b.Scope = n.Label()
+		e.b.From(n, n.Label())
 		c := &Context{Node: n, Dialect: e.dialect, Opset: e.m.Opset(""), e: e}
 		if lp := n.Out(1); lp != nil && !lp.Dead() {
 			gradLogProb(c, lp)

@@ -160,13 +160,17 @@ func (c *Context) AddRows(i int, tuples, g *onnx.Value) {
 // lowerScatters replaces the ScatterNDs of the forward graph that do what is
 // asked for. One whose ranks are not known stays.
 func (e *engine) lowerScatters(asked func(*onnx.Node) bool) {
+	lowered := false
 	for _, n := range slices.Clone(e.m.Graph.Nodes) {
 		if n.Is("ScatterND") && asked(n) && n.Out(0) != nil && n.In(0).Type.Ranked && n.In(1).Type.Ranked && tupleLength(n.In(1)) {
 			e.b.Scope = n.Label()
 			e.lowerScatter(&Context{Node: n, Dialect: e.dialect, Opset: e.opset(n), e: e})
+			lowered = true
 		}
 	}
-	e.m.Graph.RemoveDead()
+	if lowered {
+		e.m.Graph.RemoveDead()
+	}
 }
 
 // hasNoRule reports a ScatterND whose gradient is that of the ScatterElements

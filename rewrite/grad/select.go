@@ -7,9 +7,9 @@ package grad
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -23,12 +23,16 @@ type chooser struct {
 	names  namer
 	// candidates may be parameters.
 	candidates map[*onnx.Value]bool
+	// shared says of values by name that they serve where another was meant.
+	shared map[string]string
+	// blocks are the values that leave a block of no_grad or autocast.
+	blocks []string
 }
 
 // newChooser lists the candidates: float initializers. One of a single element is
 // a constant unless the file says otherwise.
 func newChooser(m *onnx.Model, o Options) *chooser {
-	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), candidates: map[*onnx.Value]bool{}}
+	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), candidates: map[*onnx.Value]bool{}, blocks: blockExits(m.Graph)}
 	for _, v := range m.Graph.Initializers {
 		n, err := v.Init.Elements()
 		if err != nil || n < 1 || !v.Type.DType.IsFloat() {
@@ -150,6 +154,9 @@ func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Valu
 			params = append(params, v)
 		}
 	}
+	if err := c.unusedPatterns(params, res); err != nil {
+		return nil, err
+	}
 	if len(params) == 0 {
 		reason := "it depends on no float initializer that could be trained"
 		if len(res.Decisions) > 0 {
@@ -158,6 +165,37 @@ func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Valu
 		return nil, &LossError{Name: loss.Name, Reason: reason}
 	}
 	return params, nil
+}
+
+// unusedPatterns says which patterns of Params train nothing, which is an error
+// where nothing is trained.
+func (c *chooser) unusedPatterns(params []*onnx.Value, res *Result) error {
+	for _, glob := range c.o.Params {
+		hit := func(v *onnx.Value) bool { return matchGlob(glob, v.Name) }
+		if !isGlob(glob) || slices.ContainsFunc(params, hit) {
+			continue
+		}
+		var constants []string
+		for _, d := range res.Decisions {
+			if matchGlob(glob, d.Name) && d.Source != FromOptions {
+				constants = append(constants, d.Name)
+			}
+		}
+		var reason string
+		switch {
+		case len(constants) > 0:
+			reason = "matches no parameter, only what looks like constants (" + some(constants) + "): give a whole name to train one"
+		case slices.ContainsFunc(slices.Collect(maps.Keys(c.candidates)), hit):
+			reason = "the loss depends on nothing that it matches, or --frozen holds it"
+		default:
+			continue // said already, or a constant of one element
+		}
+		if len(params) == 0 {
+			return &ParameterError{glob, reason}
+		}
+		res.Warnings = append(res.Warnings, fmt.Sprintf("--params %q %s", glob, reason))
+	}
+	return nil
 }
 
 // decideInput settles whether an input is trained: one that is named outright, or
@@ -270,50 +308,4 @@ func initializersOf(params []*onnx.Value) []*onnx.Value {
 		}
 	}
 	return inits
-}
-
-// warnShared names parameters that serve several places in different ways:
-// exporters merge initializers that happen to be equal when they export, which
-// ties weights that the author did not tie.
-func warnShared(params []*onnx.Value) []string {
-	var warnings []string
-	for _, p := range params {
-		uses := p.Uses()
-		if len(uses) < 2 {
-			continue
-		}
-		kinds := map[string]bool{}
-		readers := map[*onnx.Node]bool{}
-		for _, u := range uses {
-			kinds[fmt.Sprintf("%s input %d", u.Node.OpType(), u.Index)] = true
-			readers[u.Node] = true
-		}
-		vector := len(p.Type.Shape) <= 1
-		if len(readers) < 2 || !vector && tiedEmbedding(kinds) {
-			continue
-		}
-		var list []string
-		for k := range kinds {
-			list = append(list, k)
-		}
-		sort.Strings(list)
-		warnings = append(warnings, fmt.Sprintf("parameter %q serves %d places (%s): if the exporter merged equal values, they are now tied", p.Name, len(readers), strings.Join(list, ", ")))
-	}
-	return warnings
-}
-
-// tiedEmbedding reports the one sharing that models mean: an embedding that is
-// the output layer too, or one matrix used by one operator several times.
-func tiedEmbedding(kinds map[string]bool) bool {
-	if len(kinds) == 1 {
-		return true
-	}
-	for k := range kinds {
-		switch k {
-		case "Gather input 0", "MatMul input 1", "Gemm input 1", "Transpose input 0":
-		default:
-			return false
-		}
-	}
-	return true
 }

@@ -17,6 +17,7 @@ package grad
 // The signature does not say what has requires_grad=False.
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -128,17 +129,22 @@ func (s *Signature) note(kind, called, target string) {
 	}
 }
 
-// placeholders are what the exported program calls an initializer, and what it was
-// computed from.
-func (s *Signature) placeholders(name string) []string {
-	var list []string
-	for called, target := range s.targets {
-		if target == name || slices.Contains(s.folded[name], target) {
-			list = append(list, called)
+// calledBy says by initializer name what the exported program calls it, and what it
+// was computed from.
+func (s *Signature) calledBy() map[string][]string {
+	own := map[string][]string{}
+	for _, called := range slices.Sorted(maps.Keys(s.targets)) {
+		own[s.targets[called]] = append(own[s.targets[called]], called)
+	}
+	by := maps.Clone(own)
+	for name, from := range s.folded {
+		for _, target := range from {
+			if target != name {
+				by[name] = append(slices.Clip(by[name]), own[target]...)
+			}
 		}
 	}
-	slices.Sort(list)
-	return list
+	return by
 }
 
 // Rename says that initializers bear other names than the exporter gave them.

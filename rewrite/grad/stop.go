@@ -16,7 +16,7 @@ import (
 
 // A Stop is a value that reaches the loss and hands no gradient on.
 type Stop struct {
-	// Value is the value behind the stop, Source who asked for it: "aten.detach"
+	// Value is the value of the file, Source who asked for the stop: "aten.detach"
 	// or "--stop".
 	Value  string `json:"value"`
 	Source string `json:"source"`
@@ -41,7 +41,8 @@ func parseStop(text string) stopPattern {
 // is invalid.
 func insertStops(g *onnx.Graph, patterns []string, res *Result) error {
 	var missed []string
-	values := valuesOf(g)
+	values, stops := valuesOf(g), normalize.NewStops(g)
+	defer stops.Apply()
 	for _, text := range patterns {
 		p := parseStop(text)
 		for _, glob := range []string{p.value, p.reader} {
@@ -52,7 +53,7 @@ func insertStops(g *onnx.Graph, patterns []string, res *Result) error {
 		hits := 0
 		for _, v := range values {
 			if matchGlob(p.value, v.Name) && mayCarryGradient(v) {
-				hits += stop(g, v, p.reader)
+				hits += stop(stops, v, p.reader)
 			}
 		}
 		if hits == 0 {
@@ -74,18 +75,18 @@ func mayCarryGradient(v *onnx.Value) bool {
 
 // stop puts one stop behind v, or one before each reader that matches, and returns
 // how many.
-func stop(g *onnx.Graph, v *onnx.Value, reader string) int {
+func stop(stops *normalize.Stops, v *onnx.Value, reader string) int {
 	if reader == "" {
 		if len(v.Uses()) == 0 {
 			return 0
 		}
-		normalize.InsertStop(g, v, fromOption)
+		stops.Behind(v, fromOption)
 		return 1
 	}
 	hits := 0
 	for _, u := range slices.Clone(v.Uses()) {
 		if u.Index != onnx.Captured && matchGlob(reader, u.Node.Name()) && normalize.StoppedBy(u.Node) == "" {
-			normalize.InsertStopBefore(g, u.Node, u.Index, fromOption)
+			stops.Before(u.Node, u.Index, fromOption)
 			hits++
 		}
 	}
@@ -119,11 +120,7 @@ func (e *engine) stops(reach map[*onnx.Value]bool) []Stop {
 		if source == "" || !reach[n.Out(0)] {
 			continue
 		}
-		s := Stop{Value: n.Out(0).Name, Source: source}
-		if source == fromOption {
-			s.Value = n.In(0).Name
-		}
-		list = append(list, s)
+		list = append(list, Stop{Value: normalize.StoppedValue(n).Name, Source: source})
 	}
 	return list
 }

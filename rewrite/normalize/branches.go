@@ -29,8 +29,10 @@ func branches(s *state) error {
 	return s.decide(s.nodes())
 }
 
-// decide inlines the Ifs among nodes, and those that come out of them.
+// decide inlines the Ifs among nodes, and those that come out of them, and types
+// the others anew.
 func (s *state) decide(nodes []*onnx.Node) error {
+	gone := map[*onnx.Node]bool{}
 	for _, n := range nodes {
 		if !n.Is("If") {
 			continue
@@ -57,8 +59,16 @@ func (s *state) decide(nodes []*onnx.Node) error {
 			}
 		}
 		s.becomes(n, outs, inner)
+		gone[n] = true
 		if err := s.decide(inner); err != nil {
 			return err
+		}
+	}
+	for _, n := range nodes {
+		if len(gone) > 0 && !gone[n] {
+			if err := s.types.Node(n); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

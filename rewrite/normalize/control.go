@@ -12,6 +12,7 @@ package normalize
 // finite in the branch not taken is multiplied by zero, which makes it NaN.
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -77,8 +78,8 @@ func (s *state) both(n *onnx.Node) (string, error) {
 			return "it has no " + name + " of as many outputs", nil
 		}
 		var err error
-		if _, outs[i], err = s.inline(n, body); err != nil {
-			return err.Error(), nil
+		if outs[i], err = s.branch(n, body); err != nil {
+			return err.Error(), nil // what was inlined is dead
 		}
 	}
 	for i, o := range n.Outputs {
@@ -88,16 +89,51 @@ func (s *state) both(n *onnx.Node) (string, error) {
 		}
 	}
 	s.scope(n)
+	cond := n.In(0)
+	if rank(cond) != 0 { // one element of any rank: it must not raise the outputs'
+		cond = s.b.Op("Reshape", build.In(cond, s.b.Ints()))
+	}
 	values := make([]*onnx.Value, len(n.Outputs))
 	for i, o := range n.Outputs {
 		if o != nil {
-			values[i] = s.b.Op("Where", build.In(n.In(0), outs[0][i], outs[1][i]))
+			values[i] = s.b.Op("Where", build.In(cond, outs[0][i], outs[1][i]))
 		}
 	}
 	made := s.b.Take()
 	s.g.InsertBefore(n, made...)
 	s.becomes(n, values, made)
 	return "", nil
+}
+
+// branch puts a branch of n before it, decides the Ifs in it that are known, and
+// computes both branches of one that it returns.
+func (s *state) branch(n *onnx.Node, body *pb.GraphProto) ([]*onnx.Value, error) {
+	nodes, outs, err := s.inline(n, body)
+	if err != nil {
+		return nil, err
+	}
+	s.scope(n)
+	for i, v := range outs { // what is decided replaces values in their readers
+		outs[i] = s.b.Op("Identity", build.In(v))
+	}
+	reads := s.b.Take()
+	s.g.InsertBefore(n, reads...)
+	count := s.count
+	if err := s.decide(nodes); err != nil {
+		return nil, err
+	}
+	for i, read := range reads {
+		for p := read.In(0).Producer; p != nil && p.Is("If"); p = read.In(0).Producer {
+			if why, err := s.both(p); err != nil || why != "" {
+				s.count = count
+				return nil, errors.Join(err, fmt.Errorf("in it, %q: %s", p.Label(), why))
+			}
+		}
+		outs[i] = read.In(0)
+		s.g.Remove(read)
+	}
+	s.count = count // n itself may stay
+	return outs, nil
 }
 
 // unroll writes out a Loop whose condition is known at every trip.
@@ -138,7 +174,7 @@ func (s *state) unroll(n *onnx.Node) (string, error) {
 		if outs[0] != on {
 			c, known := s.ints(outs[0])
 			if !known || len(c) != 1 {
-				return "its condition depends on what it computes: export it unrolled", nil
+				return "its condition is not known before it runs: give the dimensions that decide it with --dim, or export it unrolled", nil
 			}
 			going = c[0] != 0
 		}

@@ -119,6 +119,7 @@ var except = map[string][]string{"guards": {
 func TestPatterns(t *testing.T) {
 	for _, p := range patterns {
 		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
 			pattern := ortest.Pattern{Name: p.name, Body: p.body + "\nout y float32", Except: except[p.pass]}
 			for _, body := range p.beside {
 				pattern.Beside = append(pattern.Beside, body+"\nout y float32")
@@ -146,12 +147,77 @@ var unfused = []struct{ name, body string }{
 func TestUnfusePatterns(t *testing.T) {
 	for _, p := range unfused {
 		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
 			ortest.Pattern{Name: p.name, Body: p.body + "\nout y float32"}.Counter(t, 1e-6, func(m *onnx.Model) (int, error) {
 				types, err := infer.Model(m, infer.Options{})
 				if err != nil {
 					return 0, err
 				}
 				return Unfuse(m, types)
+			})
+		})
+	}
+}
+
+// opened are nodes with subgraphs that become ordinary ones.
+var opened = []struct{ name, body string }{
+	{"both branches", `in x float32[@a,@b]
+in c bool[]
+y, z = If(c) {then_branch=graph p {
+u = Neg(x)
+v = ReduceSum(x) {keepdims=0}
+out u float32[@a,@b]
+out v float32[]
+}, else_branch=graph q {
+u2 = Exp(x)
+v2 = ReduceMax(u2) {keepdims=0}
+out u2 float32[@a,@b]
+out v2 float32[]
+}}
+out z float32`},
+	{"a loop", `in x float32[@a,@b]
+init n int64[] = 3
+init t bool[] = true
+y, z = Loop(n, t, x) {body=graph p {
+in i int64[]
+in c bool[]
+in s float32[@a,@b]
+d = Identity(c)
+k = Cast(i) {to=1}
+u = Mul(s, k)
+v = Add(u, x)
+w = ReduceSum(v) {keepdims=0}
+out d bool[]
+out v float32[@a,@b]
+out w float32[]
+}}
+out z float32`},
+	{"a scan", `in s float32[@a]
+in x float32[@b,@a]
+in z float32[@a,@b]
+y, w, q = Scan(s, x, z) {num_scan_inputs=2, scan_input_axes=[0,1], scan_input_directions=[0,1], scan_output_axes=[0,-1], scan_output_directions=[1,0], body=graph p {
+in c float32[@a]
+in r float32[@a]
+in l float32[@a]
+u = Mul(c, r)
+v = Add(u, l)
+p0 = Neg(v)
+p1 = Exp(l)
+out v float32[@a]
+out p0 float32[@a]
+out p1 float32[@a]
+}}
+out w float32
+out q float32`},
+}
+
+func TestOpenPatterns(t *testing.T) {
+	for _, p := range opened {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			ortest.Pattern{Name: p.name, Body: p.body + "\nout y float32"}.Counter(t, 1e-6, func(m *onnx.Model) (int, error) {
+				n, _, err := Open(m, Options{}, func(*onnx.Node) bool { return true })
+				return n, err
 			})
 		})
 	}

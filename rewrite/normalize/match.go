@@ -88,7 +88,7 @@ func fitsIn(v, old *onnx.Value) bool {
 }
 
 // scope names what is built next after a node.
-func (s *state) scope(n *onnx.Node) { s.b.Scope = n.Label() }
+func (s *state) scope(n *onnx.Node) { s.b.From(n, n.Label()) }
 
 // nodes is a copy of the node list, to walk while it changes.
 func (s *state) nodes() []*onnx.Node { return slices.Clone(s.g.Nodes) }

@@ -47,6 +47,8 @@ var cases = []struct {
 	{"guard that may act", "", guardBody("-3e38, -3e38, 0, 0"), "Add Gemm IsNaN Softmax Where"},
 	{"list", "sequences", "in x float32[6,2]\ninit n int64[] = 2\ninit i int64[] = 0\ninit j int64[] = -1\ns = SplitToSequence(x, n)\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split"},
 	{"unbind", "sequences", "in x float32[2,3]\ninit i int64[] = 0\ninit j int64[] = 1\ns = SplitToSequence(x) {keepdims=0}\na = SequenceAt(s, i)\nb = SequenceAt(s, j)\ny = Mul(a, b)", "Mul Split Squeeze Squeeze"},
+	{"filled list", "sequences", "in x float32[2,3]\ninit i int64[] = 0\ninit j int64[] = -1\na = Relu(x)\ns = SequenceEmpty()\nt = SequenceInsert(s, x)\nu = SequenceInsert(t, a, i)\nv = SequenceInsert(u, x, j)\nw = SequenceErase(v, i)\ny = ConcatFromSequence(w) {axis=0}", "Concat"},
+	{"split and joined", "sequences", "in x float32[6,2]\ninit n int64[] = 4\ninit i int64[] = 0\ns = SplitToSequence(x, n)\nt = SequenceAt(s, i)\nu = SequenceInsert(s, t)\ny = ConcatFromSequence(u) {axis=0}", "Concat Split"},
 	{"stack", "sequences", "in x float32[2,3]\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = ConcatFromSequence(s) {axis=1, new_axis=1}", "Concat Relu Unsqueeze Unsqueeze"},
 	{"element of a list", "branches", "in x float32[2,3]\ninit i int64[] = -1\na = Relu(x)\ns = SequenceConstruct(x, a)\nb = SequenceAt(s, i)\ny = Neg(b)", "Neg Relu"},
 	{"branch taken", "branches", branchBody("1"), "Mul Relu"},

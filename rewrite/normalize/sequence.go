@@ -2,10 +2,14 @@ package normalize
 
 // Lists of tensors. TorchScript writes split, chunk and unbind as
 // SplitToSequence with SequenceAt, and stack and cat of a list as
-// SequenceConstruct with ConcatFromSequence; ONNX has plain operators for all
-// of them.
+// SequenceConstruct with ConcatFromSequence; PyTorch's other exporter lets the
+// loop of an EmbeddingBag fill a list with SequenceInsert, which is a chain of
+// them once the loop is open. ONNX has plain operators for all of it where the
+// list's length is known.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -19,17 +23,69 @@ func sequences(s *state) error {
 			s.concatSequence(n)
 		case n.Is("SequenceAt"):
 			s.element(n)
+		case n.Is("SequenceLength"):
+			s.length(n)
 		}
 	}
 	return nil
 }
 
-// splitSequence replaces a sequence whose elements are all taken by constant
-// positions.
+// list is what a sequence holds, where every step of putting it together is known.
+func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
+	var chain []*onnx.Node // of insertions and removals, the last one first
+	for ; made(seq, "SequenceInsert") != nil || made(seq, "SequenceErase") != nil; seq = seq.Producer.In(0) {
+		chain = append(chain, seq.Producer)
+	}
+	var list []*onnx.Value
+	if c := made(seq, "SequenceConstruct"); c != nil {
+		list = slices.Clone(c.Inputs)
+	} else if made(seq, "SequenceEmpty") == nil {
+		return nil, false
+	}
+	for _, n := range slices.Backward(chain) {
+		insert := n.Is("SequenceInsert")
+		last, where := len(list)-1, n.In(1)
+		if insert {
+			last, where = len(list), n.In(2)
+		}
+		at := last
+		if where != nil {
+			k, ok := s.position(where, len(list))
+			if !ok {
+				return nil, false
+			}
+			at = k
+		}
+		switch {
+		case at < 0 || at > last || insert && n.In(1) == nil:
+			return nil, false
+		case insert:
+			list = slices.Insert(list, at, n.In(1))
+		default:
+			list = slices.Delete(list, at, at+1)
+		}
+	}
+	return list, true
+}
+
+// position is the content of a position in a list, counted from the front.
+func (s *state) position(v *onnx.Value, length int) (int, bool) {
+	at, known := s.ints(v)
+	if !known || len(at) != 1 {
+		return 0, false
+	}
+	if at[0] < 0 {
+		at[0] += int64(length)
+	}
+	return int(at[0]), at[0] >= 0 && at[0] <= int64(length)
+}
+
+// splitSequence replaces a list of parts by a Split, and takes the elements from
+// it; what else is done with the list is done with one that is put together.
 func (s *state) splitSequence(n *onnx.Node) {
 	x := n.In(0)
 	axis := normalAxis(n.Int("axis", 0), rank(x))
-	if axis < 0 {
+	if axis < 0 || n.Out(0) == nil || n.Out(0).IsOutput() || n.Out(0).Dead() {
 		return
 	}
 	extent, ok := x.Type.Shape[axis].Int()
@@ -40,48 +96,20 @@ func (s *state) splitSequence(n *onnx.Node) {
 	if !ok {
 		return
 	}
-	type taken struct {
-		v  *onnx.Value
-		at int
-	}
-	var list []taken
-	for _, u := range n.Out(0).Uses() {
-		pos, known := s.ints(u.Node.In(1))
-		if !u.Node.Is("SequenceAt") || !known || len(pos) != 1 {
-			return
-		}
-		k := pos[0]
-		if k < 0 {
-			k += int64(len(sizes))
-		}
-		if k < 0 || k >= int64(len(sizes)) {
-			return
-		}
-		if v := u.Node.Out(0); v != nil {
-			list = append(list, taken{v, int(k)})
-		}
-	}
-	if len(list) == 0 || n.Out(0).IsOutput() {
-		return
-	}
 	s.scope(n)
-	parts := s.b.Node("", "Split", build.In(x, s.b.Ints(sizes...)), len(sizes), onnx.IntAttr("axis", int64(axis)))
-	squeeze := n.In(1) == nil && n.Int("keepdims", 1) == 0
-	out := map[int]*onnx.Value{}
-	for k, v := range parts {
-		if squeeze {
-			v = s.b.Op("Squeeze", build.In(v, s.b.Ints(int64(axis))))
+	parts := slices.Clone(s.b.Node("", "Split", build.In(x, s.b.Ints(sizes...)), len(sizes), onnx.IntAttr("axis", int64(axis))))
+	if n.In(1) == nil && n.Int("keepdims", 1) == 0 {
+		for k, v := range parts {
+			parts[k] = s.b.Op("Squeeze", build.In(v, s.b.Ints(int64(axis))))
 		}
-		out[k] = v
 	}
+	list := s.b.Op("SequenceConstruct", parts)
 	nodes := s.b.Take()
 	if s.b.Err() != nil {
 		return
 	}
 	s.g.InsertBefore(n, nodes...)
-	for _, t := range list {
-		s.replaceOutput(t.v, out[t.at], n)
-	}
+	s.g.ReplaceUses(n.Out(0), list)
 	s.count++
 }
 
@@ -125,31 +153,32 @@ func (s *state) sequenceSizes(n *onnx.Node, extent int64) ([]int64, bool) {
 
 // element takes an element straight from a list that is put together in place.
 func (s *state) element(n *onnx.Node) {
-	c := made(n.In(0), "SequenceConstruct")
-	at, known := s.ints(n.In(1))
-	if c == nil || !known || len(at) != 1 || n.Out(0) == nil || n.Out(0).IsOutput() {
+	list, known := s.list(n.In(0))
+	if !known || n.Out(0) == nil {
 		return
 	}
-	k := at[0]
-	if k < 0 {
-		k += int64(len(c.Inputs))
+	if k, ok := s.position(n.In(1), len(list)); ok && k < len(list) {
+		s.replaceOutput(n.Out(0), list[k], n)
+		s.count++
 	}
-	if k < 0 || k >= int64(len(c.Inputs)) {
-		return
+}
+
+// length replaces the number of elements.
+func (s *state) length(n *onnx.Node) {
+	if list, known := s.list(n.In(0)); known && n.Out(0) != nil && !n.Out(0).IsOutput() {
+		s.g.ReplaceUses(n.Out(0), s.b.Int(int64(len(list))))
+		s.count++
 	}
-	s.g.ReplaceUses(n.Out(0), c.In(int(k)))
-	s.count++
 }
 
 // concatSequence joins the elements of a list that is put together in place.
 func (s *state) concatSequence(n *onnx.Node) {
-	c := made(n.In(0), "SequenceConstruct")
-	if c == nil || n.Out(0) == nil {
+	inputs, known := s.list(n.In(0))
+	if !known || len(inputs) == 0 || n.Out(0) == nil {
 		return
 	}
 	s.scope(n)
 	axis := n.Int("axis", 0)
-	inputs := append([]*onnx.Value(nil), c.Inputs...)
 	if n.Int("new_axis", 0) != 0 {
 		for i, v := range inputs {
 			inputs[i] = s.b.Op("Unsqueeze", build.In(v, s.b.Ints(axis)))

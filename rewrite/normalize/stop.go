@@ -2,12 +2,11 @@ package normalize
 
 // A stop is an Identity through which no gradient flows, as PyTorch's detach and
 // jax.lax.stop_gradient. PyTorch's dynamo exporter writes detach as an Identity and
-// says on the node what call it comes from; InsertStop makes others. The passes
+// says on the node what call it comes from; Stops makes others. The passes
 // keep stops, because without them nobody knows; RemoveStops takes them out when
 // the gradient has been written.
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -21,8 +20,8 @@ const (
 	stopKey   = "remat.stop"
 )
 
-// StoppedBy says why no gradient flows through a node: the source that InsertStop
-// was given, or "aten.detach"; "" where it is no stop.
+// StoppedBy says why no gradient flows through a node: the source that Stops was
+// given, or "aten.detach"; "" where it is no stop.
 func StoppedBy(n *onnx.Node) string {
 	if !n.Is("Identity") {
 		return ""
@@ -38,32 +37,55 @@ func StoppedBy(n *onnx.Node) string {
 	return ""
 }
 
-// InsertStop lets every reader of v read it through a stop.
-func InsertStop(g *onnx.Graph, v *onnx.Value, source string) {
-	n := newStop(g, v, source)
-	g.ReplaceUses(v, n.Out(0))
+// StoppedValue is the value of the file that a stop is about: the stop's own output,
+// or what an inserted one reads.
+func StoppedValue(n *onnx.Node) *onnx.Value {
+	for _, p := range n.Proto.GetMetadataProps() {
+		if p.GetKey() == stopKey {
+			return n.In(0)
+		}
+	}
+	return n.Out(0)
+}
+
+// Stops inserts stops, all at once when Apply is called.
+type Stops struct {
+	g  *onnx.Graph
+	at *onnx.Insertions
+}
+
+// NewStops begins a batch.
+func NewStops(g *onnx.Graph) *Stops { return &Stops{g, g.Insertions()} }
+
+// Behind lets every reader of v read it through a stop.
+func (s *Stops) Behind(v *onnx.Value, source string) {
+	n := s.make(v, source)
+	s.g.ReplaceUses(v, n.Out(0))
 	n.SetInputs(v)
 }
 
-// InsertStopBefore lets input i of a node be read through a stop.
-func InsertStopBefore(g *onnx.Graph, reader *onnx.Node, i int, source string) {
+// Before lets input i of a node be read through a stop.
+func (s *Stops) Before(reader *onnx.Node, i int, source string) {
 	v := reader.In(i)
-	n := newStop(g, v, source)
+	n := s.make(v, source)
 	reader.SetInput(i, n.Out(0))
 	n.SetInputs(v)
 }
 
-// newStop makes a stop for v, which reads nothing yet.
-func newStop(g *onnx.Graph, v *onnx.Value, source string) *onnx.Node {
+// Apply puts the stops into the graph.
+func (s *Stops) Apply() { s.at.Apply() }
+
+// make makes a stop for v, which reads nothing yet.
+func (s *Stops) make(v *onnx.Value, source string) *onnx.Node {
 	key := stopKey
-	n := g.NewNode("", "Identity", "remat/stop/"+v.Name, nil, []string{v.Name + ".stopped"})
+	n := s.g.NewNode("", "Identity", "remat/stop/"+v.Name, nil, []string{v.Name + ".stopped"})
 	n.Proto.MetadataProps = append(n.Proto.MetadataProps, &pb.StringStringEntryProto{Key: &key, Value: &source})
 	n.Out(0).Type = v.Type
-	at := 0
 	if v.Producer != nil {
-		at = slices.Index(g.Nodes, v.Producer) + 1
+		s.at.After(v.Producer, n)
+	} else {
+		s.at.Before(s.g.Nodes[0], n)
 	}
-	g.Nodes = slices.Insert(g.Nodes, at, n)
 	return n
 }
 

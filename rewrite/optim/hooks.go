@@ -103,6 +103,9 @@ func stepOf(n *onnx.Node) string {
 	return ""
 }
 
+// IsUpdate reports a node of the update that Apply made for the parameter p.
+func IsUpdate(n *onnx.Node, p string) bool { return strings.HasPrefix(n.Name(), prefix+p+"/") }
+
 // eachReader calls f for every place where an update reads a gradient.
 func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Node, at int)) error {
 	var r roles
@@ -116,7 +119,7 @@ func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Nod
 			continue
 		}
 		for _, u := range slices.Clone(grad.Uses()) {
-			if strings.HasPrefix(u.Node.Name(), prefix+p.Name+"/") {
+			if IsUpdate(u.Node, p.Name) {
 				f(p, grad, u.Node, u.Index)
 			}
 		}

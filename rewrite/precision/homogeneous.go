@@ -11,11 +11,15 @@ package precision
 //
 // If every P.grad comes out with degree 1, then scaling c by s scales each by
 // s exactly; no name and no pattern of a loss is needed. The smallest such
-// value is taken.
+// value is taken. An integer or a bool that is made from c (a comparison, a
+// rounding) depends on how large c is, so nothing behind it has a degree. Other
+// outputs of the graph must have degree 0 or 1, too: those of degree 1 are
+// divided by the scale where they leave the graph.
 //
 // Weakness: a graph with two losses that share no value has no such place.
 
 import (
+	"maps"
 	"sort"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -52,8 +56,9 @@ var laws = map[string]law{
 	"FusedMatMul": products, "Div": quotients, "Gemm": gemm, "Conv": gemm, "ConvTranspose": gemm,
 }
 
-// scalePlace finds the value to scale, nil where there is none.
-func (p *pass) scalePlace() *onnx.Value {
+// scalePlace finds the value to scale, nil where there is none, and the outputs
+// beside the gradients that it scales.
+func (p *pass) scalePlace() (c *onnx.Value, beside []*onnx.Value) {
 	backward := p.backward()
 	grads := map[*onnx.Value]bool{} // whose readers are the optimizer
 	for _, g := range p.grads {
@@ -72,11 +77,15 @@ func (p *pass) scalePlace() *onnx.Value {
 		return a >= 0 && (a < b || b < 0)
 	})
 	for _, c := range candidates {
-		if p.homogeneous(backward, c) {
-			return c
+		degree := degreesOf(backward, c)
+		if !p.homogeneous(degree) {
+			continue
+		}
+		if beside, ok := p.outputsBeside(degree); ok {
+			return c, beside
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // backward are the nodes that gradients need and the loss does not, in order.
@@ -96,10 +105,10 @@ func (p *pass) backward() []*onnx.Node {
 	return list
 }
 
-// homogeneous reports that every gradient has degree one in c.
-func (p *pass) homogeneous(backward []*onnx.Node, c *onnx.Value) bool {
+// degreesOf are the degrees in c of what nodes make, where they are not 0.
+func degreesOf(nodes []*onnx.Node, c *onnx.Value) map[*onnx.Value]int {
 	degree := map[*onnx.Value]int{c: 1}
-	for _, n := range backward {
+	for _, n := range nodes {
 		d := degreeOf(n, degree)
 		for _, o := range n.Outputs {
 			if o != nil && o != c && d != 0 {
@@ -107,6 +116,48 @@ func (p *pass) homogeneous(backward []*onnx.Node, c *onnx.Value) bool {
 			}
 		}
 	}
+	return degree
+}
+
+// outputsBeside lists the outputs of degree 1 that are neither gradients nor made
+// from any; false where such an output has another degree than 1 or 0.
+func (p *pass) outputsBeside(degree map[*onnx.Value]int) (list []*onnx.Value, ok bool) {
+	at := maps.Clone(degree)
+	for _, g := range p.grads { // unscaled for all that reads them behind backward
+		delete(at, g.grad)
+	}
+	for _, n := range p.g.Nodes {
+		if p.forward[n] {
+			continue
+		}
+		d := degreeOf(n, at)
+		for _, o := range n.Outputs {
+			if _, known := degree[o]; o == nil || known {
+				continue
+			}
+			if d != 0 {
+				at[o] = d
+			}
+		}
+	}
+	next := map[string]bool{} // an optimizer takes the scale into its scalars
+	for _, name := range p.roles.New {
+		next[name] = true
+	}
+	for _, o := range p.g.Outputs {
+		switch d := at[o]; {
+		case d == 0 || d == zero || next[o.Name]:
+		case d == 1:
+			list = append(list, o)
+		default:
+			return nil, false
+		}
+	}
+	return list, true
+}
+
+// homogeneous reports that every gradient has degree one.
+func (p *pass) homogeneous(degree map[*onnx.Value]int) bool {
 	for _, g := range p.grads {
 		if d := degree[g.grad]; d != 1 && d != zero {
 			return false
@@ -119,10 +170,16 @@ func (p *pass) homogeneous(backward []*onnx.Node, c *onnx.Value) bool {
 func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 	at := func(i int) int {
 		v := n.In(i)
-		if v == nil || !v.Type.DType.IsFloat() {
+		if v == nil || elements(v) == 0 { // a control dependency
 			return zero
 		}
-		if d := degree[v]; d != 0 {
+		d := degree[v]
+		switch {
+		case !v.Type.DType.IsFloat() && d != 0 && d != zero:
+			return broken
+		case !v.Type.DType.IsFloat():
+			return zero
+		case d != 0:
 			return d
 		}
 		if isZero(v) {
@@ -130,8 +187,19 @@ func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 		}
 		return 0
 	}
+	for _, v := range n.Captures {
+		if d := degree[v]; d != 0 && d != zero {
+			return broken
+		}
+	}
 	how := laws[n.OpType()]
-	if n.Is("ConstantOfShape") {
+	switch {
+	case n.Is("Shape", "Size", "IsNaN", "IsInf"):
+		return 0 // which no scale changes
+	case n.Is("Pad") && n.In(2) != nil && at(2) != zero && n.Str("mode", "constant") == "constant",
+		n.Is("ScatterElements", "ScatterND") && n.Str("reduction", "none") == "mul":
+		how = unknownLaw
+	case n.Is("ConstantOfShape"):
 		if isZero(n.Out(0)) {
 			return zero
 		}

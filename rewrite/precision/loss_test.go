@@ -270,3 +270,29 @@ func TestScaleOfOneGradient(t *testing.T) {
 		t.Errorf("W is %v (%v), want the gradient's negative, [-1 -4]", got, err)
 	}
 }
+
+// TestOtherOptimizer: a graph whose own update reads a value named W.grad is not
+// scaled, as nothing there would divide by the scale.
+func TestOtherOptimizer(t *testing.T) {
+	m := parse(t, `in x float32[8,8]
+		in W float32[8,8]
+		in rate float32[]
+		h = MatMul(x, W)
+		q = Mul(h, h)
+		loss = ReduceMean(q) {keepdims=0}
+		d = Mul(h, rate)
+		xt = Transpose(x) {perm=[1, 0]}
+		W.grad = MatMul(xt, d)
+		u = Mul(W.grad, rate)
+		W.new = Sub(W, u)
+		out loss float32[]
+		out W.new float32[8,8]`)
+	m.SetMetadata("remat.roles", `{"loss": "loss", "new": {"W": "W.new"}}`)
+	r, err := Apply(m, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Scaled || m.Graph.Value(ScaleInput) != nil {
+		t.Error("the loss is scaled, and the update is not")
+	}
+}

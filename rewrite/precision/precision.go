@@ -24,11 +24,13 @@ package precision
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
 
@@ -185,18 +187,25 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 	return p, nil
 }
 
-// findGradients lists the gradients: outputs by role, and, where an optimizer
-// took them off the outputs, values named P.grad.
+// findGradients lists the gradients: outputs by role, and, where an optimizer of
+// package optim took them off the outputs, values named P.grad. What another
+// optimizer reads could not be unscaled.
 func (p *pass) findGradients() {
 	for _, v := range p.g.Inputs {
 		name, ok := p.roles.Grad[v.Name]
-		if _, updated := p.roles.New[v.Name]; !ok && updated {
+		if _, updated := p.roles.New[v.Name]; !ok && updated && p.isUpdated(v) {
 			name = v.Name + ".grad"
 		}
 		if grad := p.g.Value(name); name != "" && grad != nil && grad.Producer != nil && grad.Type.DType.IsFloat() {
 			p.grads = append(p.grads, gradient{v, grad})
 		}
 	}
+}
+
+// isUpdated reports that package optim's update of v reads v.grad.
+func (p *pass) isUpdated(v *onnx.Value) bool {
+	grad := p.g.Value(v.Name + ".grad")
+	return grad != nil && slices.ContainsFunc(grad.Uses(), func(u onnx.Use) bool { return optim.IsUpdate(u.Node, v.Name) })
 }
 
 // ancestors are the nodes that v depends on.

@@ -44,19 +44,26 @@ func (p *pass) scale() error {
 		p.skip(ScaleInput, "the graph has a value of that name already")
 		return nil
 	}
-	c := p.scalePlace()
+	c, beside := p.scalePlace()
 	if c == nil {
 		p.skip(ScaleInput, "no single value carries the gradient of the loss: use bf16")
 		return nil
 	}
+	backward := map[*onnx.Node]bool{}
+	for _, n := range p.backward() {
+		backward[n] = true
+	}
 	scale := p.g.AddInput(ScaleInput, onnx.TensorOf(onnx.Float32, onnx.StaticShape()))
 	p.scaleAt(c, scale)
 	inverse := p.op("remat/scale/inverse", "Reciprocal", build.In(scale))
+	for _, v := range beside {
+		p.unscale(v, inverse, nil)
+	}
 	// An optimizer unscales all that it reads or nothing.
 	byOptimizer := !slices.ContainsFunc(p.grads, func(g gradient) bool { return g.grad.IsOutput() })
-	for i := range p.grads {
+	for i, g := range p.grads {
 		if !byOptimizer {
-			p.unscale(&p.grads[i], inverse)
+			p.grads[i].grad = p.unscale(g.grad, inverse, func(n *onnx.Node) bool { return !backward[n] })
 		}
 	}
 	total := p.total()
@@ -82,16 +89,17 @@ func (p *pass) scaleAt(c, scale *onnx.Value) {
 	}
 }
 
-// unscale puts Mul(·, inverse) behind a gradient, which keeps its name.
-func (p *pass) unscale(g *gradient, inverse *onnx.Value) {
-	raw := g.grad
+// unscale puts Mul(·, inverse) behind an output, which keeps its name, and returns
+// it. The readers that it is for read it; the others, those of backward above all,
+// go on reading what is scaled.
+func (p *pass) unscale(raw, inverse *onnx.Value, readers func(*onnx.Node) bool) *onnx.Value {
 	uses := append([]onnx.Use(nil), raw.Uses()...)
 	whole := p.op("remat/scale/"+raw.Name, "Mul", build.In(raw, inverse))
 	if whole == nil {
-		return
+		return raw
 	}
 	for _, u := range uses {
-		if u.Index >= 0 {
+		if u.Index >= 0 && readers != nil && readers(u.Node) {
 			u.Node.SetInput(u.Index, whole)
 		}
 	}
@@ -103,7 +111,7 @@ func (p *pass) unscale(g *gradient, inverse *onnx.Value) {
 	name := raw.Name
 	p.g.Rename(raw, p.g.FreshValueName("remat/scale/"+name+"/scaled"))
 	p.g.Rename(whole, name)
-	g.grad = whole
+	return whole
 }
 
 // total is the sum of the absolute values of all gradients as they are now.

@@ -81,7 +81,7 @@ func (a *applier) exits(v *onnx.Value) bool {
 func (a *applier) part(i int64) error {
 	a.now = map[*onnx.Value]*onnx.Value{}
 	for _, n := range a.Nodes {
-		a.b.Scope = fmt.Sprintf("%d/%s", i, n.Label())
+		a.b.From(n, fmt.Sprintf("%d/%s", i, n.Label()))
 		if err := a.node(n, i); err != nil {
 			return err
 		}
@@ -322,7 +322,7 @@ func (a *applier) join() error {
 				a.shared[o] = a.pieces[o]
 				continue
 			}
-			a.b.Scope = "join/" + o.Name
+			a.b.From(n, "join/"+o.Name)
 			var whole *onnx.Value
 			if a.cutOf(o) == partial {
 				whole = a.sum[o]

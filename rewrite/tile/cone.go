@@ -43,6 +43,7 @@ type cutKey struct {
 // A cone is what the slices of some next values are computed from.
 type cone struct {
 	rules   map[string]coneRule
+	joins   bool // see joinsAxes
 	forward func(*onnx.Node) bool
 	part    int64         // elements of one slice along the axis that is divided
 	next    []*onnx.Value // values that the slices are for, in the order of their makers
@@ -51,8 +52,8 @@ type cone struct {
 	cloned  map[*onnx.Node]bool // computed in slices
 }
 
-func newCone(forward func(*onnx.Node) bool, part int64, next []*onnx.Value) *cone {
-	return &cone{rules: coneRules, forward: forward, part: part, next: next, slices: map[cutKey]*slice{}, cloned: map[*onnx.Node]bool{}}
+func newCone(joins bool, forward func(*onnx.Node) bool, part int64, next []*onnx.Value) *cone {
+	return &cone{rules: coneRules, joins: joins, forward: forward, part: part, next: next, slices: map[cutKey]*slice{}, cloned: map[*onnx.Node]bool{}}
 }
 
 // root is the cone of a next value.

@@ -87,12 +87,14 @@ func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
 	if rank(a) < 2 || rank(b) < 2 || n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
 		return false
 	}
+	row, _ := matrixAxes(n, a, "transA")
+	_, column := matrixAxes(n, b, "transB")
 	in := map[int]*slice{}
 	switch s.axis {
 	case rank(s.v) - 2:
-		in[0] = c.need(s, a, rank(a)-2+int(n.Int("transA", 0)))
+		in[0] = c.need(s, a, row)
 	case rank(s.v) - 1:
-		in[1] = c.need(s, b, rank(b)-1-int(n.Int("transB", 0)))
+		in[1] = c.need(s, b, column)
 	default:
 		return false
 	}
@@ -109,16 +111,16 @@ func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
 // p = exp(x − lse) a loss that was computed from x has it, or y beside it.
 func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 	x, last := n.Inputs[0], rank(s.v)-1
-	axis := int(axisOf(n, -1, s.v))
+	axis := softmaxAxis(n, s.v, c.joins)
 	if axis != last {
-		return false // before opset 13 the axes after it belonged to it
+		return false // before opset 13 the axes after it belong to it
 	}
 	if s.axis != axis {
 		return s.clones(n, map[int]*slice{0: c.need(s, x, s.axis)})
 	}
 	in := c.need(s, x, s.axis)
 	if n.Is("Softmax") {
-		if p := x.Producer; p != nil && p.Is("LogSoftmax") && int(axisOf(p, -1, x)) == axis { // whose exponentials sum to 1
+		if p := x.Producer; p != nil && p.Is("LogSoftmax") && softmaxAxis(p, x, c.joins) == axis { // whose exponentials sum to 1
 			s.make = func(e *emitter) *onnx.Value { return e.op("Exp", n, e.slice(in)) }
 			return true
 		}

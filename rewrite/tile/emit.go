@@ -90,7 +90,7 @@ func (e *emitter) clone(n *onnx.Node, inputs []*onnx.Value) *onnx.Value {
 
 // op makes a node in place of n.
 func (e *emitter) op(op string, n *onnx.Node, inputs ...*onnx.Value) *onnx.Value {
-	e.b.Scope = e.scope + "/" + n.Label()
+	e.b.From(n, e.scope+"/"+n.Label())
 	return e.b.Op(op, inputs)
 }
 
@@ -130,7 +130,10 @@ func (e *emitter) within(index, data *onnx.Value, s *slice) (at, inside *onnx.Va
 		from = op("Mod", from, e.b.Int(extent))
 		e.once[narrow] = from
 	}
-	relative := op("Sub", e.entry(from), e.b.Int(e.i*s.size))
+	relative := e.entry(from)
+	if e.i > 0 { // ONNX Runtime would take off a Sub of 0, and order the file anew
+		relative = op("Sub", relative, e.b.Int(e.i*s.size))
+	}
 	inside = op("And", op("GreaterOrEqual", relative, e.b.Int(0)), op("Less", relative, e.b.Int(s.size)))
 	at = op("Clip", relative, e.b.Int(0), e.b.Int(s.size-1))
 	if spread != nil {

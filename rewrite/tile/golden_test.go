@@ -21,7 +21,7 @@ var rewriteFiles = flag.Bool("update", false, "write the results as the expected
 var golden = map[string]func(m *onnx.Model, types *infer.Result) error{
 	// The projection, its loss and their gradients over two slices of the tokens.
 	"loss": func(m *onnx.Model, types *infer.Result) error {
-		r, err := Find(m.Graph, m.Graph.Value("loss"))
+		r, err := Find(m, m.Graph.Value("loss"))
 		if err != nil {
 			return err
 		}
@@ -30,12 +30,12 @@ var golden = map[string]func(m *onnx.Model, types *infer.Result) error{
 	// Attention in two parts: what forward's softmax leaves for backward crosses
 	// in parts.
 	"wide": func(m *onnx.Model, types *infer.Result) error {
-		_, _, _, err := Wide(m.Graph, types, isForward, 2)
+		_, _, _, err := Wide(m, types, isForward, 2)
 		return err
 	},
 	// Gradient and update of a parameter over four slices of its rows.
 	"sgd": func(m *onnx.Model, types *infer.Result) error {
-		_, _, _, err := Rows(m.Graph, types, next(m), forwardSide, 4)
+		_, _, _, err := Rows(m, types, next(m), forwardSide, 4)
 		return err
 	},
 }

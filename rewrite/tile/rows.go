@@ -51,14 +51,14 @@ const (
 // apart; want is the least number of slices wished. It returns how many next
 // values were found that are large, how many are computed in slices, and why
 // the others are not. The graph must be typed and sorted, and is so afterwards.
-func Rows(g *onnx.Graph, types build.Typer, next []*onnx.Value, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
+func Rows(m *onnx.Model, types build.Typer, next []*onnx.Value, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
 	place := map[*onnx.Node]int{}
-	for i, n := range g.Nodes {
+	for i, n := range m.Graph.Nodes {
 		place[n] = i
 	}
 	for _, group := range groups(largest(next), place) {
 		found += len(group)
-		u, skip := newUpdate(g, group, forward, place, want)
+		u, skip := newUpdate(m, group, forward, place, want)
 		if skip != nil {
 			skipped = append(skipped, skip)
 			continue
@@ -68,8 +68,8 @@ func Rows(g *onnx.Graph, types build.Typer, next []*onnx.Value, forward func(*on
 		}
 		applied += len(group)
 	}
-	g.RemoveDead()
-	return found, applied, skipped, g.SortTopologically()
+	m.Graph.RemoveDead()
+	return found, applied, skipped, m.Graph.SortTopologically()
 }
 
 // largest are the next values of at least a share of the largest one's bytes.
@@ -136,7 +136,7 @@ type update struct {
 
 // newUpdate finds the cones of a group of next values, along the axis under
 // which the least has to wait for them.
-func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool, place map[*onnx.Node]int, want int) (*update, *SkipError) {
+func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool, place map[*onnx.Node]int, want int) (*update, *SkipError) {
 	last := group[len(group)-1]
 	var best *update
 	least := int64(0)
@@ -147,8 +147,8 @@ func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool
 		if !ok || parts < minSlices {
 			continue
 		}
-		c := newCone(forward, extent/parts, group)
-		u := &update{g: g, next: group, axis: axis, parts: parts}
+		c := newCone(joinsAxes(m), forward, extent/parts, group)
+		u := &update{g: m.Graph, next: group, axis: axis, parts: parts}
 		for _, v := range group {
 			u.cones = append(u.cones, c.root(v, axis))
 		}
@@ -167,7 +167,7 @@ func newUpdate(g *onnx.Graph, group []*onnx.Value, forward func(*onnx.Node) bool
 		}
 		if waits := c.leafBytes(); best == nil || waits < least {
 			best, least = u, waits
-			u.after = c.lastLeaf(place, dependents(g, group))
+			u.after = c.lastLeaf(place, dependents(m.Graph, group))
 		}
 	}
 	if best == nil {

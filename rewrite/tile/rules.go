@@ -105,15 +105,27 @@ func (r *Region) setInput(n *onnx.Node, k int, c cut) (bool, error) {
 	return r.set(v, c)
 }
 
-// alongAxis: softmax and its like, over another axis than the one that is cut.
+// alongAxis: softmax and its like, over other axes than the one that is cut.
 func alongAxis(r *Region, n *onnx.Node) (bool, error) {
-	axis := axisOf(n, -1, n.Outputs[0])
+	axis := softmaxAxis(n, n.Outputs[0], r.joins)
 	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
-		if int64(a) == axis {
+		if int(a) == axis || r.joins && int(a) > axis {
 			return 0, fmt.Errorf("works along the axis that is divided")
 		}
 		return a, nil
 	})
+}
+
+// joinsAxes reports an opset in which a softmax sums along all axes from its own
+// on, which is the second where none is given; from opset 13 on it sums along its
+// own alone, which is the last.
+func joinsAxes(m *onnx.Model) bool { return m.Opset("") < 13 }
+
+func softmaxAxis(n *onnx.Node, v *onnx.Value, joins bool) int {
+	if joins {
+		return int(axisOf(n, 1, v))
+	}
+	return int(axisOf(n, -1, v))
 }
 
 // same relates the cut of one input to that of one output by an axis mapping

@@ -89,14 +89,8 @@ func (r *Region) cutBatch(n *onnx.Node, c cut) (bool, error) {
 // over parts.
 func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
 	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
-	rowA, innerA := rank(a)-2, rank(a)-1
-	if n.Int("transA", 0) != 0 {
-		rowA, innerA = innerA, rowA
-	}
-	innerB, colB := rank(b)-2, rank(b)-1
-	if n.Int("transB", 0) != 0 {
-		innerB, colB = colB, innerB
-	}
+	rowA, innerA := matrixAxes(n, a, "transA")
+	innerB, colB := matrixAxes(n, b, "transB")
 	ca, cb, co := r.cutOf(a), r.cutOf(b), r.cutOf(out)
 	switch {
 	case ca == cut(innerA) || cb == cut(innerB) && b.Producer != nil && r.in[b.Producer]:
@@ -116,8 +110,19 @@ func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
 		return r.set(out, cut(rank(out)-1))
 	case co >= 0 && ca == unknown && int(co) == rank(out)-2:
 		return r.set(a, cut(rowA))
+	case co >= 0 && cb == unknown && int(co) == rank(out)-1: // one row alone
+		return r.set(b, cut(colB))
 	case ca >= 0 && cb >= 0:
 		return false, fmt.Errorf("both factors are divided, and not along the contracted axis")
 	}
 	return false, nil
+}
+
+// matrixAxes are the axes of a factor's rows and columns, as the product takes
+// them: any number but zero says that the factor is transposed.
+func matrixAxes(n *onnx.Node, v *onnx.Value, trans string) (row, column int) {
+	if n.Int(trans, 0) != 0 {
+		return rank(v) - 1, rank(v) - 2
+	}
+	return rank(v) - 2, rank(v) - 1
 }

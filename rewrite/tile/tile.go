@@ -58,6 +58,7 @@ type Region struct {
 	Nodes []*onnx.Node
 
 	graph *onnx.Graph
+	joins bool                  // see joinsAxes
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
 	// given says how another region, which this one reads from, cuts a value.
 	given func(*onnx.Value) cut
@@ -72,9 +73,9 @@ type Region struct {
 	extents []int64
 }
 
-// Find finds the region around the loss's output projection. The graph must be
+// Find finds the region around the loss's output projection. The model must be
 // typed and sorted.
-func Find(g *onnx.Graph, loss *onnx.Value) (*Region, error) {
+func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 	proj := projection(loss)
 	if proj == nil {
 		return nil, &SkipError{loss.Name, "no matrix product leads to the loss"}
@@ -87,7 +88,7 @@ func Find(g *onnx.Graph, loss *onnx.Value) (*Region, error) {
 	if logits.IsOutput() {
 		return nil, &SkipError{logits.Name, "logits is an output: give --drop-output " + logits.Name}
 	}
-	r := newRegion(g, logits, dims)
+	r := newRegion(m, logits, dims)
 	if err := r.grow(); err != nil {
 		return nil, err
 	}
@@ -96,10 +97,10 @@ func Find(g *onnx.Graph, loss *onnx.Value) (*Region, error) {
 }
 
 // newRegion begins a region at the output of a matrix product.
-func newRegion(g *onnx.Graph, product *onnx.Value, dims []int64) *Region {
+func newRegion(m *onnx.Model, product *onnx.Value, dims []int64) *Region {
 	n, _ := onnx.Elements(dims)
 	r := &Region{
-		Logits: product, graph: g, limit: max(n/2, 1),
+		Logits: product, graph: m.Graph, joins: joinsAxes(m), limit: max(n/2, 1),
 		in: map[*onnx.Node]bool{}, cuts: map[*onnx.Value]cut{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
 	r.cuts[product] = cut(outermost(dims))
@@ -352,11 +353,30 @@ func (r *Region) check() error {
 			case unknown:
 				return &SkipError{n.Label(), "it is not clear how its output is divided"}
 			case partial:
-				for _, u := range o.Uses() {
-					if r.in[u.Node] {
-						return &SkipError{u.Node.Label(), "needs a sum over all tokens before they are all computed"}
-					}
+				if reader := r.readsBack(o); reader != nil {
+					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}
 				}
+			}
+		}
+	}
+	return nil
+}
+
+// readsBack returns a node of the region that depends on a value through nodes
+// outside it, or reads it itself; nil where there is none.
+func (r *Region) readsBack(v *onnx.Value) *onnx.Node {
+	after := map[*onnx.Value]bool{v: true}
+	reads := func(v *onnx.Value) bool { return after[v] }
+	for _, n := range r.graph.Nodes { // sorted
+		if !slices.ContainsFunc(n.Inputs, reads) && !slices.ContainsFunc(n.Captures, reads) {
+			continue
+		}
+		if r.in[n] {
+			return n
+		}
+		for _, o := range n.Outputs {
+			if o != nil {
+				after[o] = true
 			}
 		}
 	}

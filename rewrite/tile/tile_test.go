@@ -9,8 +9,10 @@ package tile
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -19,15 +21,28 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // parse reads the inside of a text graph, without its outputs.
 func parse(t testing.TB, opset, body string) (*onnx.Model, *infer.Result) {
 	t.Helper()
+	m, err := read(opset, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	types, err := infer.Model(m, infer.Options{})
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, m.Text())
+	}
+	return m, types
+}
+
+func read(opset, body string) (*onnx.Model, error) {
 	text := "model ir=10 opset=" + opset + " opset[com.microsoft]=1\ngraph g {\n" + strings.ReplaceAll(body, " F[", " float32[") + "\n}\n"
 	m, err := onnx.Parse(text)
 	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
+		return nil, fmt.Errorf("%w in\n%s", err, text)
 	}
 	for _, n := range m.Graph.Nodes {
 		n.SetName(n.Outputs[0].Name)
@@ -37,11 +52,7 @@ func parse(t testing.TB, opset, body string) (*onnx.Model, *infer.Result) {
 			}
 		}
 	}
-	types, err := infer.Model(m, infer.Options{})
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	return m, types
+	return m, nil
 }
 
 // labelBound bounds the integers among the inputs.
@@ -183,7 +194,7 @@ func TestRules(t *testing.T) {
 func (c regionCase) check(t *testing.T) {
 	was, _ := c.parse(t)
 	m, types := c.parse(t)
-	r, err := Find(m.Graph, m.Graph.Value("loss"))
+	r, err := Find(m, m.Graph.Value("loss"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,13 +227,17 @@ type rowsCase struct {
 	axis  int // along which it is sliced
 }
 
-func (c rowsCase) parse(t testing.TB) (*onnx.Model, *infer.Result) {
-	t.Helper()
+func (c rowsCase) text() string {
 	body := c.body
 	if !strings.Contains(body, "in w ") {
 		body = "in w F[16,8]\nin x F[3,16]\nin d F[3,8]\ng = Gemm(x, d) {transA=1}\n" + body
 	}
-	return parse(t, "20", body)
+	return body
+}
+
+func (c rowsCase) parse(t testing.TB) (*onnx.Model, *infer.Result) {
+	t.Helper()
+	return parse(t, "20", c.text())
 }
 
 // next are the outputs that a case takes for next values.
@@ -256,6 +271,20 @@ func TestEveryConeRuleHasACase(t *testing.T) {
 	}
 }
 
+// TestElementwiseAreElementwise: the operators that cones take for elementwise are
+// those of the traits.
+func TestElementwiseAreElementwise(t *testing.T) {
+	for row, rule := range coneRules {
+		if reflect.ValueOf(rule).Pointer() != reflect.ValueOf(coneElementwise).Pointer() {
+			continue
+		}
+		n := &onnx.Node{Proto: &onnxpb.NodeProto{OpType: &row}}
+		if tr, ok := traits.Of(n); !ok || !tr.Elementwise {
+			t.Errorf("%s is not elementwise by its traits", row)
+		}
+	}
+}
+
 func TestConeRules(t *testing.T) {
 	for _, c := range rowsCases {
 		t.Run(c.row+"/"+c.name, func(t *testing.T) { c.check(t) })
@@ -271,7 +300,7 @@ func (c rowsCase) check(t *testing.T) {
 			labels = append(labels, n.Label())
 		}
 	}
-	found, applied, skipped, err := Rows(m.Graph, types, next(m), forwardSide, minSlices)
+	found, applied, skipped, err := Rows(m, types, next(m), forwardSide, minSlices)
 	if err != nil || applied != found || len(skipped) > 0 || applied == 0 {
 		t.Fatalf("%d of %d next values in slices, skipped %v, error %v", applied, found, skipped, err)
 	}

@@ -33,8 +33,8 @@ const widening = 2
 // forward tells the two sides of a training graph apart. It returns how many
 // wide products there are, how many were divided, and why the others were not.
 // The graph must be typed and sorted, and is so afterwards.
-func Wide(g *onnx.Graph, types build.Typer, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
-	plan := findWide(g, forward)
+func Wide(m *onnx.Model, types build.Typer, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
+	plan := findWide(m, forward)
 	plan.want = want
 	shared := plan.crossing()
 	for i, p := range plan.regions {
@@ -55,8 +55,8 @@ func Wide(g *onnx.Graph, types build.Typer, forward func(*onnx.Node) bool, want 
 		}
 		applied++
 	}
-	g.RemoveDead()
-	return plan.found, applied, plan.skipped, g.SortTopologically()
+	m.Graph.RemoveDead()
+	return plan.found, applied, plan.skipped, m.Graph.SortTopologically()
 }
 
 type wideRegion struct {
@@ -82,16 +82,16 @@ type widePlan struct {
 
 // findWide finds the regions around all wide products; a region that overlaps
 // another one is that one.
-func findWide(g *onnx.Graph, forward func(*onnx.Node) bool) *widePlan {
+func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 	p := &widePlan{of: map[*onnx.Node]*wideRegion{}}
-	for _, n := range g.Nodes {
+	for _, n := range m.Graph.Nodes {
 		if !isWide(n) || p.of[n] != nil {
 			continue
 		}
 		p.found++
 		out := n.Outputs[0]
 		dims, _ := out.Type.Shape.Ints()
-		r := newRegion(g, out, dims)
+		r := newRegion(m, out, dims)
 		isForward := forward(n)
 		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }
 		r.given = p.handsTo(r)

@@ -43,7 +43,7 @@ func TestWide(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			was, _ := parse(t, "20", c.body)
 			m, types := parse(t, "20", c.body)
-			found, applied, skipped, err := Wide(m.Graph, types, isForward, c.want)
+			found, applied, skipped, err := Wide(m, types, isForward, c.want)
 			if err != nil || found != c.found || applied != c.applied {
 				t.Fatalf("%d of %d products in parts, want %d of %d: skipped %v, error %v", applied, found, c.applied, c.found, skipped, err)
 			}
@@ -78,7 +78,7 @@ func TestRandom(t *testing.T) {
 		t.Run(fmt.Sprintf("loss of %d tokens, %d of %d in %d", tokens, hidden, vocab, want), func(t *testing.T) {
 			was, _ := parse(t, "20", body)
 			m, types := parse(t, "20", body)
-			r, err := Find(m.Graph, m.Graph.Value("loss"))
+			r, err := Find(m, m.Graph.Value("loss"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func TestRandom(t *testing.T) {
 		t.Run(fmt.Sprintf("attention %d×%d×%d×%d in %d", b, n, tt, d, want), func(t *testing.T) {
 			was, _ := parse(t, "20", attention(b, n, tt, d))
 			m, types := parse(t, "20", attention(b, n, tt, d))
-			if _, _, _, err := Wide(m.Graph, types, isForward, want); err != nil {
+			if _, _, _, err := Wide(m, types, isForward, want); err != nil {
 				t.Fatal(err)
 			}
 			sameResults(t, was, m, false)
@@ -104,7 +104,7 @@ func TestRandom(t *testing.T) {
 		t.Run(fmt.Sprintf("update of %d rows of %d in %d", rows, columns, want), func(t *testing.T) {
 			was, _ := parse(t, "20", update)
 			m, types := parse(t, "20", update)
-			if _, _, _, err := Rows(m.Graph, types, next(m), forwardSide, want); err != nil {
+			if _, _, _, err := Rows(m, types, next(m), forwardSide, want); err != nil {
 				t.Fatal(err)
 			}
 			sameResults(t, was, m, true)
@@ -118,7 +118,7 @@ func TestRowsThatNeedEachOther(t *testing.T) {
 	body := "in w F[256,64]\nin m F[256,64]\nin x F[3,256]\nin d F[3,64]\ninit b F[] = 0.5\nxt = Neg(x)\ng = Gemm(xt, d) {transA=1}\nmb = Mul(m, b)\nm.new = Add(mb, g)\nnorm = ReduceL2(m.new) {keepdims=0}\nwn = ReduceL2(w) {keepdims=0}\nratio = Div(wn, norm)\ny = Mul(m.new, ratio)\nw.new = Sub(w, y)"
 	was, _ := parse(t, "20", body)
 	m, types := parse(t, "20", body)
-	_, applied, skipped, err := Rows(m.Graph, types, next(m), forwardSide, 4)
+	_, applied, skipped, err := Rows(m, types, next(m), forwardSide, 4)
 	if err != nil || applied != 2 {
 		t.Fatalf("%d in slices, skipped %v, error %v", applied, skipped, err)
 	}

@@ -26,6 +26,7 @@ var table = []change{
 	{"Split", 13, "split became an input", splitInput},
 	{"Softmax", 13, "works along one axis, not over all from it on", softmaxAxis},
 	{"LogSoftmax", 13, "works along one axis, not over all from it on", softmaxAxis},
+	{"Hardmax", 13, "works along one axis, not over all from it on", softmaxAxis},
 	{"BatchNormalization", 14, "the saved statistics are gone", batchNorm14},
 	{"RoiAlign", 16, "sampling at half pixels became the default", roiAlign16},
 	{"ReduceL1", 18, "axes became an input", axesInput(1)},
@@ -116,7 +117,10 @@ func softmaxAxis(u *upgrader, n *onnx.Node) error {
 	x := n.In(0)
 	if x.Type.Ranked {
 		rank := int64(len(x.Type.Shape))
-		if axis == -1 || axis == rank-1 {
+		if axis < 0 { // from opset 11 on
+			axis += rank
+		}
+		if axis == rank-1 {
 			n.SetAttr(onnx.IntAttr("axis", -1))
 			return nil
 		}

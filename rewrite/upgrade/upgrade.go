@@ -82,7 +82,7 @@ func (u *upgrader) apply(c *change, have, want int64) error {
 		if !n.Is(c.op) {
 			continue
 		}
-		u.b.Scope = n.Label()
+		u.b.From(n, n.Label())
 		if err := c.rewrite(u, n); err != nil {
 			return &OpsetError{have, want, fmt.Sprintf("node %q (%s): %v", n.Label(), c.op, err)}
 		}

@@ -29,6 +29,8 @@ var cases = []struct {
 	{"Softmax@13", "12", "in x float32[2,3,4]\nr = Softmax(x) {axis=1}\ny = Mul(r, r)"},
 	{"Softmax@13", "12", "in x float32[2,3,4]\ny = Softmax(x) {axis=2}"},
 	{"LogSoftmax@13", "12", "in x float32[2,3,4]\ny = LogSoftmax(x)"},
+	{"LogSoftmax@13", "12", "in x float32[2,3,4]\ny = LogSoftmax(x) {axis=-2}"},
+	{"Hardmax@13", "12", "in x float32[2,3,4]\ny = Hardmax(x)"},
 	{"BatchNormalization@14", "13", "in x float32[2,2,3]\ninit s float32[2] = [1, 2]\ninit b float32[2] = [3, 4]\ninit m float32[2] = [0, 1]\ninit v float32[2] = [1, 2]\ny = BatchNormalization(x, s, b, m, v)"},
 	{"RoiAlign@16", "15", "in x float32[1,1,6,6]\ninit r float32[1,4] = [0, 0, 4, 4]\ninit i int64[1] = [0]\ny = RoiAlign(x, r, i) {output_height=2, output_width=2}"},
 	{"ReduceL1@18", "17", "in x float32[2,3]\ny = ReduceL1(x) {axes=[1]}"},
@@ -80,6 +82,29 @@ func TestChanges(t *testing.T) {
 		if c.doc == "" || !covered[name] {
 			t.Errorf("change %s has no doc string or no case", name)
 		}
+	}
+}
+
+// TestVariants: each case with one thing changed.
+func TestVariants(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.op, func(t *testing.T) {
+			t.Parallel()
+			for _, v := range ortest.Variants(t, parse(t, c.opset, c.body)) {
+				ortest.Compare(t, c.op+", "+v.What, v.Model, 1e-6, func(m *onnx.Model) (int, error) {
+					if _, err := infer.Model(m, infer.Options{}); err != nil {
+						return 0, err
+					}
+					var refused *OpsetError
+					err := Model(m, 20)
+					if errors.As(err, &refused) {
+						t.Log(err)
+						return 0, nil
+					}
+					return 1, err
+				})
+			}
+		})
 	}
 }
 

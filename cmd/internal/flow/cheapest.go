@@ -40,7 +40,11 @@ func (p *Planner) cheapest(strategy string, budget Budget) (r *Planned, kept boo
 	}
 	t := &trial{p: p, budget: budget}
 	var lines []*line
-	for _, form := range forms {
+	for i, form := range forms {
+		if i > 0 && p.stopped() {
+			break
+		}
+		p.looking(i+1, len(forms))
 		for _, problem := range form.problems() {
 			next, stop := iter.Pull2(planner.Ascending(problem, p.live(budget)))
 			defer stop()
@@ -54,16 +58,18 @@ func (p *Planner) cheapest(strategy string, budget Budget) (r *Planned, kept boo
 			return r, true, err
 		}
 	}
+	p.progress(func(s *Progress) { s.Most = s.Tried + maxFiles })
 	for range maxFiles {
 		best := first(lines)
-		if best == nil {
+		if best == nil || p.stopped() {
 			break
 		}
 		if r, err := t.try(best); r != nil || err != nil {
 			return r, true, err
 		}
 	}
-	if t.closest == nil {
+	p.progress(func(s *Progress) { s.Most = 0 })
+	if t.closest == nil || p.limited { // then the plan of least peak is what to write
 		return nil, false, nil
 	}
 	r, err = p.apply(p.engine, t.form, t.closest.Plan)
@@ -95,7 +101,7 @@ func (t *trial) try(l *line) (*Planned, error) {
 // free looks at plans without work, which no other form can undercut.
 func (t *trial) free(lines []*line) (*Planned, error) {
 	for _, l := range lines {
-		for l.plan != nil && l.plan.Overhead == 0 {
+		for l.plan != nil && l.plan.Overhead == 0 && !t.p.stopped() {
 			if r, err := t.try(l); r != nil || err != nil {
 				return r, err
 			}

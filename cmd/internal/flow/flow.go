@@ -46,9 +46,8 @@ type Options struct {
 	// parameters and their state are computed, gradients included: 0 one,
 	// AutoChunk about sixteen.
 	Rows int
-	// Prepack leaves constant weights to the kernels, which keep packed copies of
-	// them; else they are held once (rewrite.HoldOnce).
-	Prepack bool
+	// Prepack says whether kernels keep packed copies of constant weights.
+	Prepack Prepacking
 	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
 	AsIs  bool
 	Roles *analysis.Roles
@@ -58,6 +57,11 @@ type Options struct {
 	CUDA bool
 	// Precision says which half type to compute in; nil for none.
 	Precision *precision.Options
+	// Stop, unless nil, is asked while better plans are looked for: true ends that
+	// with the best so far.
+	Stop func() bool
+	// Progress, unless nil, is called as planning comes on.
+	Progress func(Progress)
 	// After, unless nil, is called after each pass with the model as the pass
 	// left it; an error ends the work.
 	After func(pass string, m *onnx.Model) error
@@ -160,6 +164,7 @@ func (p *Prepared) Analyze() error {
 	}
 	a.Problem.Added = p.added
 	a.Problem.Reread = int64(float64(p.reread*balance) * a.CostOfFLOP())
+	a.Problem.StopWhen(p.Options.Stop)
 	p.Analysis = a
 	return nil
 }

@@ -18,7 +18,8 @@ func (p *Planner) candidates(strategy string) ([]*Prepared, error) {
 	if !Budgeted(strategy) || p.opts.Chunk != 0 || p.opts.Tile != 0 || p.opts.Rows != 0 || p.opts.AsIs || !p.Problem().HasBackward() {
 		return p.variants[:1], nil
 	}
-	for p.chosen = max(p.chosen, 1); p.chosen < len(choices); p.chosen++ {
+	for p.chosen = max(p.chosen, 1); p.chosen < len(choices) && !p.stopped(); p.chosen++ {
+		p.looking(p.chosen, len(choices))
 		c := choices[p.chosen]
 		if c.rows != 0 && len(p.variants[0].Analysis.Roles.New) == 0 {
 			continue

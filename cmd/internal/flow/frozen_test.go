@@ -3,10 +3,14 @@ package flow
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
@@ -75,7 +79,7 @@ func trained(t *testing.T, text string, params ...string) *onnx.Model {
 // strategy and runs it: every figure is the one predicted, the session holds no
 // copy of a frozen weight, and all told the step takes at least 40 % less than
 // one that trains everything (optimal, where the state outweighs what is left of
-// the activations, a third less). With Prepack, ONNX Runtime
+// the activations, a third less). With PackAll, ONNX Runtime
 // keeps a copy for the forward and one for the backward.
 func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 	e := engine(t)
@@ -85,7 +89,7 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			full := runAsPredicted(t, e, trained(t, text), Options{}, strategy)
 			few := runAsPredicted(t, e, trained(t, text, "*lora_*"), Options{}, strategy)
-			packed := runAsPredicted(t, e, trained(t, text, "*lora_*"), Options{Prepack: true}, strategy)
+			packed := runAsPredicted(t, e, trained(t, text, "*lora_*"), Options{Prepack: PackAll}, strategy)
 			t.Logf("everything %d, adapters %d, prepacked %d: %+v", full.TotalPeakBytes, few.TotalPeakBytes, packed.TotalPeakBytes, few)
 			if few.ParameterBytes < weights || few.SessionBytes > weights/100 {
 				t.Errorf("parameters %d, session %d: want the weights' %d once", few.ParameterBytes, few.SessionBytes, weights)
@@ -97,6 +101,71 @@ func TestFrozenWeightsAreHeldOnce(t *testing.T) {
 				t.Errorf("adapters take %d bytes, training everything %d", few.TotalPeakBytes, full.TotalPeakBytes)
 			}
 		})
+	}
+}
+
+// TestWeightsBehindBarriersAreWeights: a weight that is read through a view which
+// waits for an input is no value of the forward pass, though all layers read it,
+// and what it is multiplied by is one: layers without adapters are found.
+func TestWeightsBehindBarriersAreWeights(t *testing.T) {
+	one := regexp.MustCompile(`, l\d\.(\d)\.w\)`).ReplaceAllString(adapters(4, 48, 4, 64), ", l0.$1.w)")
+	var names [2][]string
+	for i, o := range []Options{{}, {Prepack: PackAll}} {
+		m := trained(t, one, "l[23].*lora_*")
+		rewrite.StripBarriers(m.Graph)
+		if err := Order(m, o); err != nil {
+			t.Fatal(err)
+		}
+		a, err := analysis.Analyze(m, analysis.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for l := range a.Problem.LayerCount() {
+			names[i] = append(names[i], a.Problem.Values[a.Problem.Layers[l+1]].Name)
+		}
+	}
+	if len(names[1]) < 3 || !slices.Equal(names[0], names[1]) {
+		t.Errorf("layers end in %v, without barriers in %v", names[0], names[1])
+	}
+}
+
+// TestFewRowsArePacked: below sixteen rows packing a weight in every step would
+// take longer than the product, so its copies stay, unless told otherwise, and
+// the report says so.
+func TestFewRowsArePacked(t *testing.T) {
+	e := engine(t)
+	const weights = 3 * 2 * 48 * 4 * 48 * 4 // bytes
+	for _, c := range []struct {
+		rows    int
+		prepack Prepacking
+		packed  bool
+	}{{1, "", false}, {2, PackFew, true}, {15, "", true}, {15, PackNo, false}, {16, "", false}, {16, PackAll, true}} {
+		m := runAsPredicted(t, e, trained(t, adapters(3, 48, 4, c.rows), "*lora_*"), Options{Prepack: c.prepack}, "full")
+		if packed := m.SessionBytes > weights; packed != c.packed {
+			t.Errorf("%d rows, prepack %q: the session holds %d bytes", c.rows, c.prepack, m.SessionBytes)
+		}
+	}
+}
+
+// TestFrozenFilters: the filters of a transposed convolution are held once too.
+func TestFrozenFilters(t *testing.T) {
+	e := engine(t)
+	values := strings.Repeat("0.5, -0.25, ", 9*16*32/2)
+	m := trained(t, fmt.Sprintf(`model ir=10 opset=20
+graph filters {
+  in x float32[2,16,9,9]
+  init scale float32[16,9,9] = [%s]
+  init w float32[16,32,3,3] = [%s]
+  scaled = Mul(x, scale)
+  y = ConvTranspose(scaled, w) {kernel_shape=[3, 3]}
+  squares = Mul(y, y)
+  loss = ReduceMean(squares) {keepdims=0}
+  out loss float32[]
+}
+`, strings.TrimSuffix(values[:12*16*81/2], ", "), strings.TrimSuffix(values, ", ")), "scale")
+	got := runAsPredicted(t, e, m, Options{}, "none")
+	if packed := runAsPredicted(t, e, m, Options{Prepack: PackAll}, "none"); got.SessionBytes > 1024 || packed.SessionBytes < 4*16*32*9 {
+		t.Errorf("the session holds %d bytes, prepacked %d", got.SessionBytes, packed.SessionBytes)
 	}
 }
 

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/ortmodel"
-	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/report"
 )
@@ -18,14 +16,14 @@ func (r *Planned) Layers() []report.PlanLayer {
 	if p.LayerCount() == 0 {
 		return nil
 	}
-	layer := layerOf(p)
+	layer := p.LayerOf()
 	out := make([]report.PlanLayer, p.LayerCount())
 	boundary := map[int]bool{}
 	for _, v := range r.Plan.Boundaries {
 		boundary[v] = true
 	}
 	for i := range out {
-		out[i].Layer = p.Values[p.Layers[i+1]].Name
+		out[i].Layer, out[i].Value = p.LayerNames[i], p.Values[p.Layers[i+1]].Name
 		out[i].Boundary = boundary[p.Layers[i+1]]
 	}
 	producer := map[int]int{}
@@ -53,52 +51,11 @@ func (r *Planned) Layers() []report.PlanLayer {
 	return out
 }
 
-// layerOf says which layer a forward operator belongs to, -1 for none: the
-// last one whose input it depends on and whose output it does not. Where the
-// first layer reads the step's inputs, nothing lies before it.
-func layerOf(p *planner.Problem) []int {
-	depth := make([]int, len(p.Values)) // layers begun before the value
-	begin := map[int]int{}
-	first := 0
-	for i, v := range p.Layers {
-		begin[v] = i + 1
-		if v == ortmodel.None {
-			first = i + 1
-		}
-	}
-	out := make([]int, len(p.Ops))
-	for op, n := range p.Graph.Nodes {
-		out[op] = -1
-		if !p.Ops[op].Forward {
-			continue
-		}
-		d := first
-		for _, v := range n.Inputs {
-			if v >= 0 {
-				d = max(d, depth[v])
-			}
-		}
-		for _, v := range n.Outputs {
-			if v < 0 {
-				continue
-			}
-			depth[v] = d
-			if b, ok := begin[v]; ok {
-				depth[v] = b
-			}
-		}
-		if d > 0 && d <= p.LayerCount() {
-			out[op] = d - 1
-		}
-	}
-	return out
-}
-
-// LayerNames says in which layer a node of a training step works, by the name of
-// the value that the layer ends in; "" for none. It also knows the nodes that ONNX
+// LayerNames says in which layer a node of a training step works, by the layer's
+// name; "" for none. It also knows the nodes that ONNX
 // Runtime makes of the graph, as long as what they return keeps its name.
 //
-// A node of the forward has its layer by layerOf. One that is computed again, is a
+// A node of the forward has its layer by Problem.LayerOf. One that is computed again, is a
 // gradient or updates a parameter says of what in its name. Any other node, as those
 // of a foreign graph's backward, is of the last layer whose forward values it
 // reads; if it reads none, of the first one that what it reads is from, as gradients
@@ -108,7 +65,7 @@ func LayerNames(a *analysis.Analysis) func(*onnx.Node) string {
 	if p.LayerCount() == 0 {
 		return func(*onnx.Node) string { return "" }
 	}
-	forward := layerOf(p)
+	forward := p.LayerOf()
 	byName := map[string]int{} // of forward nodes, and of what only one layer reads
 	for op, layer := range forward {
 		if !p.Ops[op].Forward {
@@ -160,10 +117,33 @@ func LayerNames(a *analysis.Analysis) func(*onnx.Node) string {
 				continue
 			}
 			if layer, ok := byValue[v.Name]; ok {
-				return p.Values[p.Layers[layer+1]].Name
+				return p.LayerNames[layer]
 			}
 		}
 		return ""
+	}
+}
+
+// ModuleNames says where a node of a training step is from: its module, where an
+// exporter or a pass noted one, else its layer by LayerNames. Nodes are known by what
+// they return, as ONNX Runtime keeps no notes.
+func ModuleNames(a *analysis.Analysis) func(*onnx.Node) string {
+	layer, modules := LayerNames(a), map[string]string{}
+	for _, n := range a.Nodes {
+		module := n.Module()
+		for _, v := range n.Outputs {
+			if v != nil && module != "" {
+				modules[v.Name] = module
+			}
+		}
+	}
+	return func(n *onnx.Node) string {
+		for _, v := range n.Outputs {
+			if v != nil && modules[v.Name] != "" {
+				return modules[v.Name]
+			}
+		}
+		return layer(n)
 	}
 }
 

@@ -44,7 +44,7 @@ func (p *Prepared) rows(*runtime.Engine) error {
 	if want < 0 {
 		want = rowSlices
 	}
-	found, applied, skipped, err := tile.Rows(p.Model.Graph, types, next, forward, want)
+	found, applied, skipped, err := tile.Rows(p.Model, types, next, forward, want)
 	p.reportParts("rows", found, applied, skipped)
 	if err != nil || applied == 0 {
 		return err
@@ -95,7 +95,7 @@ func (p *Prepared) chunk(*runtime.Engine) error {
 	if loss == nil {
 		err = &tile.SkipError{What: "loss", Why: "no loss was found"}
 	} else {
-		region, err = tile.Find(p.Model.Graph, loss)
+		region, err = tile.Find(p.Model, loss)
 	}
 	if err == nil {
 		parts := inSlices(region, p.Options.Chunk)
@@ -137,7 +137,7 @@ func (p *Prepared) tile(*runtime.Engine) error {
 	if want < 0 {
 		want = maxTiles
 	}
-	found, applied, skipped, err := tile.Wide(p.Model.Graph, types, forward, want)
+	found, applied, skipped, err := tile.Wide(p.Model, types, forward, want)
 	p.reportParts("tile", found, applied, skipped)
 	return err
 }

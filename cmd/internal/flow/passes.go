@@ -2,7 +2,7 @@ package flow
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ merge ─▶ precision ─▶ updates
+//	ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ precision ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -11,6 +11,7 @@ package flow
 import (
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -57,8 +58,10 @@ var passes = []pass{
 		after: []string{"find roles", "optimize"}, why: "the optimizer fuses what told them", run: (*Prepared).keepRoles},
 	{name: "unfold", doc: "large constants that ONNX Runtime would compute ahead are computed in the step",
 		after: []string{"optimize"}, why: "the optimizer would take them for constants again", run: (*Prepared).unfold},
+	{name: "fold", doc: "small constants that ONNX Runtime would compute ahead are computed once for all",
+		after: []string{"unfold"}, why: "constants that are computed in the step are none any more", run: (*Prepared).fold},
 	{name: "merge", doc: "equal constants and equal nodes become one, as ONNX Runtime makes them one",
-		after: []string{"unfold"}, why: "its barriers share constants", run: (*Prepared).merge},
+		after: []string{"unfold", "fold"}, why: "barriers share constants, and so may what was computed", run: (*Prepared).merge},
 	{name: "precision", doc: "converts to a half type",
 		after: []string{"optimize", "merge"}, why: "the optimizer must not see the casts; the planner, which comes next, must",
 		asked: func(o *Options) bool { return o.Precision != nil }, run: (*Prepared).precise},
@@ -173,8 +176,24 @@ func (p *Prepared) optimize(e *runtime.Engine) error {
 	for _, entry := range p.Model.Proto.GetMetadataProps() {
 		m.SetMetadata(entry.GetKey(), entry.GetValue())
 	}
+	keepModules(p.Model.Graph, m.Graph)
 	p.Model = m
 	return nil
+}
+
+// keepModules notes again of which module nodes are that ONNX Runtime left, or made
+// of others: those that return what a node of that module did.
+func keepModules(before, after *onnx.Graph) {
+	for _, n := range after.Nodes {
+		for _, o := range n.Outputs {
+			if o == nil {
+				continue
+			}
+			if v := before.Value(o.Name); v != nil && v.Producer != nil {
+				n.SetModule(v.Producer.Module())
+			}
+		}
+	}
 }
 
 // level is the optimization level to normalize at, -1 for none.
@@ -201,6 +220,42 @@ func (p *Prepared) unfold(*runtime.Engine) error {
 	}
 	_, err := rewrite.Unfold(p.Model.Graph)
 	return err
+}
+
+// fold lets ONNX Runtime compute what depends on constants alone. Values that it
+// cannot give back stay.
+func (p *Prepared) fold(e *runtime.Engine) error {
+	values := rewrite.Foldable(p.Model.Graph)
+	if e = p.Options.cpuEngine(e); e == nil || len(values) == 0 {
+		return nil
+	}
+	m, err := p.Model.Clone()
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	for i := len(m.Graph.Outputs) - 1; i >= 0; i-- {
+		m.Graph.RemoveOutput(i)
+	}
+	for _, v := range values {
+		m.Graph.AddOutput(m.Graph.Value(v.Name))
+	}
+	m.Graph.RemoveDead()
+	for _, v := range slices.Clone(m.Graph.Inputs) {
+		m.Graph.RemoveInput(v)
+	}
+	m.Proto.MetadataProps = nil // speaks of what is gone
+	computed, err := e.Evaluate(m)
+	if err != nil {
+		return fmt.Errorf("computing constants: %w", err)
+	}
+	for _, v := range values {
+		if t, ok := computed[v.Name]; ok {
+			rewrite.Fold(p.Model.Graph, v, onnx.NewTensor(t.Type, t.Shape, t.Data))
+		}
+	}
+	p.Model.Graph.RemoveDead()
+	return nil
 }
 
 func (p *Prepared) merge(*runtime.Engine) error {

@@ -45,6 +45,8 @@ type Planner struct {
 	opts     Options
 	variants []*Prepared // the graph as asked for, then the other forms that optimal may take
 	chosen   int         // how many of choices have been prepared; see candidates
+	state    Progress
+	limited  bool // see Limited
 }
 
 // Planned is a plan with the file that it leads to.
@@ -64,11 +66,13 @@ type Planned struct {
 
 // NewPlanner prepares the given graph and predicts it as it stands.
 func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, error) {
+	p := &Planner{engine: e, given: given}
+	o.Stop = p.heed(o.Stop)
 	base, err := Prepare(e, given, o)
 	if err != nil {
 		return nil, err
 	}
-	p := &Planner{engine: e, given: given, opts: base.Options, variants: []*Prepared{base}}
+	p.opts, p.variants = base.Options, []*Prepared{base}
 	restore := func() {}
 	if len(o.Dims) > 0 {
 		restore = given.Graph.AsDeclared()
@@ -114,6 +118,10 @@ func (p *Planner) solve(strategy string) (list []proposal, best int, err error) 
 		return nil, 0, err
 	}
 	for i, c := range candidates {
+		if i > 0 && p.stopped() {
+			break
+		}
+		p.looking(i+1, len(candidates))
 		problem := c.Analysis.Problem
 		done := p.solving()
 		plan, err := solveEither(problem, c.castsOnce(), strategy, 0)
@@ -187,6 +195,9 @@ func (p *Planner) least(strategy string) (*Planned, error) {
 	for i, q := range list {
 		if i == first || q.peak >= best.Peak-best.Peak/rough {
 			continue
+		}
+		if p.stopped() {
+			break
 		}
 		r, err := p.apply(p.engine, q.form, q.plan)
 		if err != nil {
@@ -287,113 +298,4 @@ func (p *Planner) Apply(plan *planner.Plan) (*Planned, error) {
 		r.Plan.Notes = plan.Notes
 	}
 	return r, err
-}
-
-// maxReapply bounds how often a plan is written anew because its file runs
-// another schedule.
-const maxReapply = 3
-
-// apply writes a plan's file. Without an engine nothing is guarded, and the
-// prediction is of the file as it stands. The plan that comes back has the
-// schedule that the file runs, and leads to this file itself: writing can move
-// an update behind a reader that is computed again, or merge equal nodes.
-func (p *Planner) apply(engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
-	return p.applyWithin(Budget{}, engine, base, plan)
-}
-
-// applyWithin is apply, but where the file misses a budget as it stands, nothing
-// is guarded, and the prediction is of that.
-func (p *Planner) applyWithin(budget Budget, engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
-	for try := 0; ; try++ {
-		r, err := p.applyOnce(budget, engine, base, plan)
-		if err != nil || budget.missed(r.Prediction) || try == maxReapply || slices.Equal(r.Prepared.ran, plan.Schedule) {
-			return r, err
-		}
-		next := *plan
-		next.Schedule = r.Prepared.ran
-		if next.Check(base.Analysis.Problem) != nil {
-			return r, nil
-		}
-		plan = &next
-	}
-}
-
-// applyOnce writes a plan's file, whatever schedule it runs.
-func (p *Planner) applyOnce(budget Budget, engine *runtime.Engine, base *Prepared, plan *planner.Plan) (*Planned, error) {
-	problem := base.Analysis.Problem
-	verdict, err := planner.Judge(problem, plan)
-	if err != nil {
-		return nil, err
-	}
-	m, err := base.Model.Clone()
-	if err != nil {
-		return nil, err
-	}
-	fresh := &Prepared{Model: m, Options: base.Options, added: base.added, reread: base.reread}
-	if err := retype(m, base.Model); err != nil {
-		return nil, err
-	}
-	if err := fresh.Analyze(); err != nil {
-		return nil, err
-	}
-	var first *predict.Prediction // of the file as it is first written
-	if !budget.none() {
-		fresh.look = func() (ok bool, err error) {
-			first, err = p.predicted(nil, fresh)
-			return err == nil && !budget.missed(first), err
-		}
-	}
-	if err := fresh.Rewrite(engine, plan); err != nil {
-		return nil, err
-	}
-	r := &Planned{
-		Plan: plan, Problem: problem, Analysis: base.Analysis, Verdict: verdict,
-		LowerBound: planner.LowerBound(problem), Prepared: fresh,
-		Reports: append(slices.Clone(base.Reports), fresh.Reports...),
-	}
-	if fresh.settled && p.opts.OptLevel != 99 { // there the layout of convolutions may still change
-		engine = nil
-	}
-	if r.Prediction = first; first == nil || !budget.missed(first) && (engine != nil || fresh.guarded) {
-		if r.Prediction, err = p.predicted(engine, fresh); err != nil {
-			return nil, err
-		}
-	}
-	r.Peak = r.Prediction.LivePeak
-	return r, nil
-}
-
-// predicted predicts the model of a written file.
-func (p *Planner) predicted(engine *runtime.Engine, written *Prepared) (*predict.Prediction, error) {
-	m, err := written.Model.Clone()
-	if err != nil {
-		return nil, err
-	}
-	return Predict(engine, m, written.Analysis.Roles, p.opts, nil)
-}
-
-// retype copies inferred types to a clone's values.
-func retype(to, from *onnx.Model) error {
-	copyTypes := func(values []*onnx.Value) error {
-		for _, v := range values {
-			if v == nil {
-				continue
-			}
-			w := to.Graph.Value(v.Name)
-			if w == nil {
-				return fmt.Errorf("clone lost value %q", v.Name)
-			}
-			w.Type = v.Type
-		}
-		return nil
-	}
-	if err := copyTypes(from.Graph.Inputs); err != nil {
-		return err
-	}
-	for _, n := range from.Graph.Nodes {
-		if err := copyTypes(n.Outputs); err != nil {
-			return err
-		}
-	}
-	return nil
 }

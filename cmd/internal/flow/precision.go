@@ -140,7 +140,7 @@ func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
 func (p *Planner) PlanWithin(strategy string, budget Budget) (*Planned, error) {
 	r, err := p.plan(strategy, budget)
 	o := p.opts.Precision
-	if o == nil || !o.StashOnly || strategy == "none" || err != nil && !unmet(err) {
+	if o == nil || !o.StashOnly || strategy == "none" || err != nil && !unmet(err) || p.stopped() {
 		return r, err
 	}
 	if p.turned == nil {

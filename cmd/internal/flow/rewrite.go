@@ -16,7 +16,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
-	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // maxGuards bounds how often the written graph is guarded anew.
@@ -53,8 +52,7 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 	e = p.Options.cpuEngine(e)
 	var reports []rewrite.Report
 	for round := 0; ; round++ {
-		order = p.mergeEqual(order)
-		if order, reports, err = rewrite.Schedule(p.Model, order); err != nil {
+		if order, reports, err = p.schedule(order); err != nil {
 			return err
 		}
 		if err := p.passed("schedule"); err != nil {
@@ -105,6 +103,26 @@ func executed(order, instances []*onnx.Node) []int {
 	return list
 }
 
+// maxMerges bounds how often the file is ordered anew because anchors turn out to
+// be equal to what is there.
+const maxMerges = 3
+
+// schedule brings the nodes into the file order under which they run in the order
+// given, and returns that order with its anchors.
+func (p *Prepared) schedule(order []*onnx.Node) ([]*onnx.Node, []rewrite.Report, error) {
+	for try := 0; ; try++ {
+		scheduled, reports, err := rewrite.Schedule(p.Model, p.mergeEqual(order))
+		if err != nil || try == maxMerges {
+			return scheduled, reports, err
+		}
+		file := p.Model.Graph.Nodes
+		if order = p.mergeEqual(slices.Clone(scheduled)); len(order) == len(scheduled) {
+			p.Model.Graph.Nodes = file
+			return scheduled, reports, nil
+		}
+	}
+}
+
 // mergeEqual merges what ONNX Runtime would merge, so that the order stands.
 func (p *Prepared) mergeEqual(order []*onnx.Node) []*onnx.Node {
 	p.Model.Graph.Nodes = order
@@ -134,30 +152,6 @@ func (p *Prepared) guardUpdates() (int, error) {
 		return 0, err
 	}
 	return n, nil
-}
-
-// holdOnce keeps the CPU's products from holding packed copies of constant
-// weights. Recurrent operators keep theirs: they multiply by a weight in each
-// step of the sequence, few rows at a time.
-func (p *Prepared) holdOnce() error {
-	if p.Options.Prepack || p.Options.onCUDA() {
-		return nil
-	}
-	copied := func(n *onnx.Node, i int) int64 {
-		if n.Is("LSTM", "GRU", "RNN") {
-			return 0
-		}
-		return predict.Packed(n, i)
-	}
-	updated := func(v *onnx.Value) bool { return p.Analysis.Roles.New[v.Name] != "" }
-	report, err := rewrite.HoldOnce(p.Model.Graph, copied, updated)
-	if err != nil {
-		return err
-	}
-	if report.Requested > 0 {
-		p.Reports = append(p.Reports, report)
-	}
-	return p.passed("hold once")
 }
 
 // survivors are what ONNX Runtime's highest level leaves of the graph; same

@@ -1,0 +1,293 @@
+package grad
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+func entry(key, value string) *pb.StringStringEntryProto {
+	return &pb.StringStringEntryProto{Key: &key, Value: &value}
+}
+
+// noteValue adds metadata to the value_info of an initializer.
+func noteValue(m *onnx.Model, name string, props ...*pb.StringStringEntryProto) {
+	m.Graph.Proto.ValueInfo = append(m.Graph.Proto.ValueInfo, &pb.ValueInfoProto{Name: &name, MetadataProps: props})
+}
+
+// noteCall says of the node that makes a value which call it comes from.
+func noteCall(m *onnx.Model, value, target, args string) {
+	n := m.Graph.Value(value).Producer
+	text := fmt.Sprintf("%%%s : [num_users=1] = call_function[target=torch.ops.aten.%s](args = (%s), kwargs = {})", value, target, args)
+	n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(fxNodeKey, text))
+}
+
+const signedModel = `in x float32[2,4]
+init layer.weight float32[4,4] = [1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7]
+init head.bias float32[1] = [0.5]
+init logit_scale float32[] = 2
+init pos float32[2,4] = [1,3,2,5,1,0,2,8]
+init val_3 float32[4] = [0.1, 0.2, 0.3, 0.4]
+init val_4 float32[] = 1e-6
+a = Add(x, pos)
+b = MatMul(a, layer.weight)
+c = Add(b, head.bias)
+s = Exp(logit_scale)
+d = Mul(c, s)
+e = Mul(d, val_3)
+f = Add(e, val_4)
+loss = ReduceMean(f) {keepdims=0}
+`
+
+const signature = `
+# inputs
+p_layer_weight: PARAMETER target='layer.weight'
+p_head_bias: PARAMETER target='head.bias'
+p_logit_scale: PARAMETER target='logit_scale'
+b_pos: BUFFER target='pos' persistent=True
+x: USER_INPUT
+
+# outputs
+pos: BUFFER_MUTATION target='pos'
+loss: USER_OUTPUT
+`
+
+// decisions differentiates and returns name, +trained or -frozen, source.
+func decisions(t *testing.T, m *onnx.Model, o Options) (string, *Result) {
+	t.Helper()
+	res, err := Differentiate(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, d := range res.Decisions {
+		list = append(list, map[bool]string{true: "+", false: "-"}[d.Trained]+d.Name+" "+string(d.Source))
+	}
+	return strings.Join(list, ", "), res
+}
+
+// TestSignature: in each form in which the exporter wrote it, the signature decides
+// what is trained, parameters of one element too; what cannot be read decides
+// nothing.
+func TestSignature(t *testing.T) {
+	const trained = "+layer.weight signature, +head.bias signature, +logit_scale signature, -pos signature, -val_3 signature"
+	const guessed = "+layer.weight use, +pos content, +val_3 content"
+	repr := "ExportGraphSignature(input_specs=["
+	for _, line := range strings.Split(signature, "\n") {
+		if f := specLine.FindStringSubmatch(line); f != nil && f[3] != "" {
+			repr += fmt.Sprintf("InputSpec(kind=<InputKind.%s: 2>, arg=TensorArgument(name='%s'), target='%s', persistent=None), ", f[2], f[1], f[3])
+		}
+	}
+	for name, c := range map[string]struct {
+		note func(m *onnx.Model)
+		want string
+	}{
+		"none": {func(*onnx.Model) {}, guessed},
+		"of the graph": {func(m *onnx.Model) {
+			m.Graph.Proto.MetadataProps = append(m.Graph.Proto.MetadataProps, entry(signatureKey, signature))
+		}, trained},
+		"of the model": {func(m *onnx.Model) { m.SetMetadata(signatureKey, signature) }, trained},
+		"as an object": {func(m *onnx.Model) { m.SetMetadata(signatureKey, repr+"], output_specs=[])") }, trained},
+		"lines of DOS": {func(m *onnx.Model) { m.SetMetadata(signatureKey, strings.ReplaceAll(signature, "\n", "\r\n")) }, trained},
+		"of each value": {func(m *onnx.Model) {
+			for _, v := range []string{"layer.weight", "head.bias", "logit_scale"} {
+				noteValue(m, v, entry(kindKey, "PARAMETER"))
+			}
+			noteValue(m, "pos", entry(kindKey, "BUFFER"))
+		}, trained},
+		"of other names": {func(m *onnx.Model) { m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\n") }, guessed},
+		"junk": {func(m *onnx.Model) {
+			m.SetMetadata(signatureKey, "PARAMETER target='layer.weight'\n\x00: : '\n"+strings.Repeat("(", 1e5))
+		}, guessed},
+		"new kinds": {func(m *onnx.Model) { m.SetMetadata(signatureKey, signature+"q: QUANTIZED target='val_3'\n") }, trained},
+	} {
+		m := parseGraph(t, signedModel, "loss float32")
+		c.note(m)
+		if got, _ := decisions(t, m, Options{}); got != c.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestParamsSelectParameters: patterns select among parameters, a whole name makes
+// one of a constant; a pattern that trains nothing is a warning beside others, an
+// error alone.
+func TestParamsSelectParameters(t *testing.T) {
+	for name, c := range map[string]struct {
+		params, frozen      string
+		trained, warns, err string
+	}{
+		"all":               {"*", "", "layer.weight head.bias logit_scale", "", ""},
+		"but one":           {"*", "head.*", "layer.weight logit_scale", "", ""},
+		"a buffer by name":  {"*.weight,pos", "", "layer.weight pos", "", ""},
+		"a constant":        {"val_4", "", "val_4", "", ""},
+		"nothing, beside":   {"*.weight,*.gamma", "", "layer.weight", `--params "*.gamma" matches no initializer`, ""},
+		"constants, beside": {"*.weight,val_*", "", "layer.weight", `--params "val_*" matches no parameter, only what looks like constants (val_3): give a whole name`, ""},
+		"constants":         {"val_*", "", "", "", "matches no parameter, only what looks like constants (val_3)"},
+		"nothing":           {"*.gamma", "", "", "", "matches no initializer"},
+		"no such name":      {"*.weight,gamma", "", "", "", `"gamma": matches no initializer`},
+		"an input":          {"x", "", "x", "", ""},
+		"frozen, beside":    {"", "head.*,*.gamma", "layer.weight logit_scale", `--frozen "*.gamma" matches no initializer`, ""},
+	} {
+		m := parseGraph(t, signedModel, "loss float32")
+		m.SetMetadata(signatureKey, signature)
+		var o Options
+		for list, text := range map[*[]string]string{&o.Params: c.params, &o.Frozen: c.frozen} {
+			if text != "" {
+				*list = strings.Split(text, ",")
+			}
+		}
+		res, err := Differentiate(m, o)
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v, want %s", name, err, c.err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var trained []string
+		for _, p := range res.Params {
+			trained = append(trained, p.Name)
+		}
+		warns := strings.Join(res.Warnings, "; ")
+		if strings.Join(trained, " ") != c.trained || !strings.Contains(warns, c.warns) || (warns == "") != (c.warns == "") {
+			t.Errorf("%s: trains %v, warns %q", name, trained, warns)
+		}
+	}
+}
+
+// TestNames: without a signature PyTorch's names tell parameters of one element
+// from constants, in files by PyTorch.
+func TestNames(t *testing.T) {
+	for name, c := range map[string]struct{ producer, node, want string }{
+		"unknown":     {"", "", "+layer.weight use, +pos content, +val_3 content"},
+		"dynamo":      {"pytorch", "node_Add_1", "+layer.weight use, +head.bias use, +pos content, +val_3 content"},
+		"TorchScript": {"pytorch", "/head/Add", "+layer.weight use, +head.bias use, +logit_scale use, +pos name, +val_3 name, +val_4 name"},
+	} {
+		m := parseGraph(t, signedModel, "loss float32")
+		m.Proto.ProducerName = &c.producer
+		m.Graph.Nodes[0].SetName(c.node)
+		if got, _ := decisions(t, m, Options{}); got != c.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestUniformConstants: a table that is filled with one number is a constant in a
+// file by PyTorch, unless it bears a module's name.
+func TestUniformConstants(t *testing.T) {
+	for name, c := range map[string]struct {
+		weight, values string
+		trained        bool
+	}{
+		"filled":   {"onnx::ScatterElements_9", "-1e9, -1e9, -1e9, -1e9", false},
+		"a module": {"out.weight", "0, 0, 0, 0", true},
+		"varied":   {"onnx::ScatterElements_9", "-1e9, -1e9, -1e9, 0", true},
+	} {
+		m := parseGraph(t, "in x float32[4]\nin i int64[4]\ninit w.b float32[4] = [1,2,3,4]\ninit \""+c.weight+"\" float32[4] = ["+c.values+"]\ny = Mul(x, w.b)\nz = ScatterElements(\""+c.weight+"\", i, y)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		_, res := decisions(t, m, Options{})
+		for _, d := range res.Decisions {
+			if d.Name == c.weight && d.Trained != c.trained {
+				t.Errorf("%s: trained %v: %s", name, d.Trained, d.Reason)
+			}
+		}
+	}
+}
+
+// TestSineTableIsFrozen: a parameter that holds sines is one with
+// requires_grad=False; one that holds anything else, or is a factor, is not.
+func TestSineTableIsFrozen(t *testing.T) {
+	rows := func(shift, noise float64) string {
+		var list []string
+		for i := range 8 {
+			for k := range 4 {
+				list = append(list, fmt.Sprintf("%g", shift+math.Sin(float64(i)/math.Pow(3, float64(k)))+noise*float64((i*7+k*3)%5)))
+			}
+		}
+		return strings.Join(list, ", ")
+	}
+	for name, c := range map[string]struct {
+		rows, use string
+		trained   bool
+	}{
+		"sines":    {rows(0, 0), "z = Add(x, w)", false},
+		"shifted":  {rows(0.3, 0), "z = Add(x, w)", false},
+		"gathered": {rows(0, 0), "z = Gather(w, i)", false},
+		"learned":  {rows(0, 0.05), "z = Add(x, w)", true},
+		"a matrix": {rows(0, 0), "z = MatMul(x8, w)", true},
+	} {
+		m := parseGraph(t, "in x float32[8,4]\nin x8 float32[8,8]\nin i int64[8]\ninit w float32[8,4] = ["+c.rows+"]\ninit b float32[4] = [1,2,3,4]\n"+c.use+
+			"\ny = Mul(z, b)\nloss = ReduceMean(y) {keepdims=0}", "loss float32")
+		m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\np_b: PARAMETER target='b'\n")
+		got, _ := decisions(t, m, Options{})
+		if want := map[bool]string{true: "+w signature, ", false: "-w content, "}[c.trained] + "+b signature"; got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// TestUnmerge: the calls of the exported program tell apart what its optimizer
+// merged: parameters with parameters, with buffers, with numbers.
+func TestUnmerge(t *testing.T) {
+	body := `in x float32[2,4]
+init a.weight float32[4] = [1,1,1,1]
+init a.bias float32[4] = [0,0,0,0]
+init scale float32[] = 2
+y = LayerNormalization(x, a.weight, a.bias)
+z = LayerNormalization(y, a.weight, a.bias)
+s = Mul(z, scale)
+q = Pow(s, scale)
+loss = ReduceMean(q) {keepdims=0}
+`
+	m := parseGraph(t, body, "loss float32")
+	m.SetMetadata(signatureKey, "p_a_w: PARAMETER target='a.weight'\np_a_b: PARAMETER target='a.bias'\np_b_w: PARAMETER target='b.weight'\nb_b_b: BUFFER target='b.shift' persistent=True\n"+
+		"p_s: PARAMETER target='scale'\np_tied: PARAMETER target='tied'\np_gone: PARAMETER target='gone'\n")
+	noteCall(m, "y", "layer_norm.default", "%x, [4], %p_a_w, %p_a_b")
+	noteCall(m, "z", "layer_norm.default", "%y, [4], %p_b_w, %b_b_b")
+	noteCall(m, "s", "mul.Tensor", "%z, %p_s")
+	noteCall(m, "q", "pow.Tensor_Scalar", "%s, 2")
+	noteCall(m, "loss", "mean.default", "%q, %p_gone")
+	got, res := decisions(t, m, Options{})
+	if want := "+a.weight signature, +a.bias signature, +scale signature, +b.weight signature, -b.shift signature, -scale.constant signature"; got != want {
+		t.Error(got)
+	}
+	want := []string{"the exporter merged parameters of equal values; they are apart again: b.weight",
+		"the exporter left parameters out of the file, which are not trained; export with optimize=False: gone"}
+	if !slices.Equal(res.Warnings, want) {
+		t.Errorf("warnings %q", res.Warnings)
+	}
+}
+
+// TestRetie: a transpose that the exporter computed ahead is trained as the
+// parameter that it comes from, where it is one.
+func TestRetie(t *testing.T) {
+	for name, c := range map[string]struct {
+		head, want, warns string
+	}{
+		"tied":    {"[1,3,5,2,4,6]", "+e signature", ""},
+		"changed": {"[1,3,5,2,4,7]", "+e signature, +val_1 signature", "trained apart; export with optimize=False: val_1 and e"},
+	} {
+		m := parseGraph(t, "in i int64[2]\ninit e float32[3,2] = [1,2,3,4,5,6]\ninit val_1 float32[2,3] = "+c.head+
+			"\ng = Gather(e, i)\nz = MatMul(g, val_1)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		m.SetMetadata(signatureKey, "p_e: PARAMETER target='e'\n")
+		noteValue(m, "val_1", entry(foldedKey, "['e']"))
+		noteCall(m, "g", "embedding.default", "%p_e, %i")
+		got, res := decisions(t, m, Options{})
+		if got != c.want || !strings.Contains(strings.Join(res.Warnings, "; "), c.warns) || len(res.Warnings) > 0 && c.warns == "" {
+			t.Errorf("%s: %s, warns %q", name, got, res.Warnings)
+		}
+	}
+}

@@ -1,0 +1,169 @@
+package grad
+
+// What the file leaves open and a person should hear of: weights that an exporter
+// may have tied, batch normalization in evaluation mode, blocks that may have run
+// without gradients.
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// sharedUses says of initializers that serve several places in different ways how
+// they do: exporters merge initializers that happen to be equal when they export,
+// which ties weights that the author did not tie. One that always serves the same
+// module, as in an unrolled loop, is meant.
+func sharedUses(g *onnx.Graph) map[string]string {
+	shared := map[string]string{}
+	for _, v := range g.Initializers {
+		kinds := map[string]bool{}
+		var readers []*onnx.Node
+		for _, u := range v.Uses() {
+			kinds[fmt.Sprintf("%s input %d", u.Node.OpType(), u.Index)] = true
+			if !slices.Contains(readers, u.Node) {
+				readers = append(readers, u.Node)
+			}
+		}
+		vector := len(v.Type.Shape) <= 1
+		if len(readers) < 2 || !vector && tiedEmbedding(kinds) || ofOneModule(v.Name, readers) {
+			continue
+		}
+		var list []string
+		for k := range kinds {
+			list = append(list, k)
+		}
+		slices.Sort(list)
+		shared[v.Name] = fmt.Sprintf("parameter %q serves %d places (%s): if the exporter merged equal values, they are now tied", v.Name, len(readers), strings.Join(list, ", "))
+	}
+	return shared
+}
+
+// tiedEmbedding reports the one sharing that models mean: an embedding that is
+// the output layer too, or one matrix used by one operator several times.
+func tiedEmbedding(kinds map[string]bool) bool {
+	if len(kinds) == 1 {
+		return true
+	}
+	for k := range kinds {
+		switch k {
+		case "Gather input 0", "MatMul input 1", "Gemm input 1", "Transpose input 0":
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// ofOneModule reports that all readers belong to the module whose weight it is by
+// name: TorchScript names the nodes of a module's calls /encoder/cell/Gemm,
+// /encoder/cell_1/Gemm and so on.
+func ofOneModule(name string, readers []*onnx.Node) bool {
+	dot := strings.LastIndex(name, ".")
+	if dot < 0 {
+		return false
+	}
+	owner := strings.Split(name[:dot], ".")
+	for _, n := range readers {
+		scope := strings.Split(modulePath(n.Name()), ".")
+		if len(scope) < len(owner) || !slices.EqualFunc(scope[len(scope)-len(owner):], owner, calledAs) {
+			return false
+		}
+	}
+	return true
+}
+
+// calledAs reports the name of a part's call: its own, or with a number behind.
+func calledAs(call, part string) bool {
+	number, ok := strings.CutPrefix(call, part)
+	return ok && (number == "" || strings.HasPrefix(number, "_") && strings.Trim(number, "_0123456789") == "")
+}
+
+// modulePath is the module that a node's name holds, layers.0.attn for
+// /layers.0/attn/MatMul_1, and net.0 for /net/net.0/Gemm.
+func modulePath(node string) string {
+	if !strings.HasPrefix(node, "/") {
+		return ""
+	}
+	var parts []string
+	for _, part := range strings.Split(path.Dir(node)[1:], "/") {
+		if last := len(parts) - 1; last >= 0 && strings.HasPrefix(part, parts[last]+".") {
+			parts = parts[:last]
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, ".")
+}
+
+// storedStatistics counts the BatchNormalizations on the way of the gradient that
+// normalize by stored statistics, less those of which the export says that the
+// model was in evaluation mode itself.
+func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
+	count := 0
+	for _, n := range e.m.Graph.Nodes {
+		if n.Is("BatchNormalization") && n.Int("training_mode", 0) == 0 && reach[n.Out(0)] && e.needs[n.Out(0)] && !meantForEvaluation(n) {
+			count++
+		}
+	}
+	return count
+}
+
+// meantForEvaluation reports a batch normalization that the exported program calls
+// with training=False.
+func meantForEvaluation(n *onnx.Node) bool {
+	_, args, ok := strings.Cut(property(n.Proto.GetMetadataProps(), fxNodeKey), "](args = ")
+	if !ok {
+		return false
+	}
+	isTrue, isFalse := strings.Index(args, "True"), strings.Index(args, "False")
+	return isTrue < 0 || isFalse >= 0 && isFalse < isTrue
+}
+
+// blockExits lists the float values that leave the blocks of the exported program
+// that torch.export traces apart, which are those of torch.no_grad and
+// torch.autocast: their nodes say that their code has no file.
+func blockExits(g *onnx.Graph) []string {
+	inside := func(n *onnx.Node) bool {
+		return strings.HasPrefix(property(n.Proto.GetMetadataProps(), traceKey), `File "<eval_with_key>`)
+	}
+	var names []string
+	for _, n := range g.Nodes {
+		if !inside(n) {
+			continue
+		}
+		for _, v := range n.Outputs {
+			if v != nil && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !inside(u.Node) }) {
+				names = append(names, v.Name)
+			}
+		}
+	}
+	return names
+}
+
+const traceKey = "pkg.torch.onnx.stack_trace"
+
+// warnOpen says what the file leaves open about what is to be differentiated.
+func (e *engine) warnOpen(c *chooser, params []*onnx.Value, loss *onnx.Value, res *Result) {
+	reach := e.reached(loss)
+	for _, p := range params {
+		if text := c.shared[p.Name]; text != "" {
+			res.Warnings = append(res.Warnings, text)
+		}
+	}
+	if n := e.storedStatistics(reach); n > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d BatchNormalization normalize by stored statistics, as PyTorch's dynamo exporter writes them even of a model in train(): "+
+			"to train by those of the batch, export with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
+	}
+	var open []string
+	for _, name := range c.blocks {
+		if v := e.m.Graph.Value(name); v != nil && reach[v] && e.needs[v] {
+			open = append(open, name)
+		}
+	}
+	if len(open) > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("a gradient flows out of blocks of torch.no_grad or torch.autocast, which of the two the file does not say; if it was no_grad: --stop '%s'", strings.Join(open, ",")))
+	}
+}

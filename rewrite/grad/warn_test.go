@@ -1,0 +1,92 @@
+package grad
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestSharedUses: a weight that serves one module again and again, as in an
+// unrolled loop, is meant; one that serves another module than its own is not.
+func TestSharedUses(t *testing.T) {
+	for name, c := range map[string]struct {
+		weight        string
+		first, second string
+		warns         bool
+	}{
+		"unrolled":         {"cell.bias", "/cell/Gemm", "/cell/Gemm_1", false},
+		"called twice":     {"cell.bias", "/cell/Gemm", "/cell_1/Gemm", false},
+		"deeper":           {"net.layers.0.fc.bias", "/net/layers.0/fc/Add", "/net/layers.0_1/fc/Add", false},
+		"in a list":        {"net.0.bias", "/net/net.0/Add", "/net/net.0_1/Add", false},
+		"of another layer": {"layers.0.fc.bias", "/layers.0/fc/Add", "/layers.1/fc/Add", true},
+		"of another name":  {"fc1.bias", "/fc1/Add", "/fc2/Add", true},
+		"no names":         {"fc1.bias", "", "", true},
+	} {
+		m := parseGraph(t, fmt.Sprintf("in x float32[4]\ninit %s float32[4] = [1,2,3,4]\ny = Add(x, %s)\nz = Add(y, %s)\nloss = ReduceMean(z) {keepdims=0}", c.weight, c.weight, c.weight), "loss float32")
+		m.Graph.Nodes[0].SetName(c.first)
+		m.Graph.Nodes[1].SetName(c.second)
+		if got := len(sharedUses(m.Graph)) > 0; got != c.warns {
+			t.Errorf("%s: warns %v", name, got)
+		}
+	}
+}
+
+// TestStoredStatistics: batch normalization in evaluation mode is worth a warning,
+// except where the exported program asks for it itself.
+func TestStoredStatistics(t *testing.T) {
+	const line = "1 BatchNormalization normalize by stored statistics"
+	for name, c := range map[string]struct {
+		call  string
+		attr  string
+		warns bool
+	}{
+		"unsaid":        {"", "", true},
+		"in train()":    {"_native_batch_norm_legit_functional.default](args = (%x, %s, %b, %m, %v, True, 0.1, 1e-05)", "", true},
+		"in eval()":     {"_native_batch_norm_legit_no_training.default](args = (%x, %s, %b, %m, %v, 0.1, 1e-05)", "", false},
+		"training off":  {"batch_norm.default](args = (%x, %s, %b, %m, %v, False, 0.1, 1e-05, True)", "", false},
+		"training mode": {"", " {training_mode=1}", false},
+	} {
+		outs := "y"
+		if c.attr != "" {
+			outs = "y, rm, rv"
+		}
+		m := parseGraph(t, "in x float32[2,3,2]\ninit s float32[3] = [1,2,3]\ninit b float32[3] = [1,0,2]\ninit m float32[3] = [0.1, -0.2, 0.3]\ninit v float32[3] = [1.5, 0.7, 2]\n"+
+			outs+" = BatchNormalization(x, s, b, m, v)"+c.attr+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		if c.call != "" {
+			n := m.Graph.Nodes[0]
+			n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(fxNodeKey, "%y : [num_users=1] = call_function[target=torch.ops.aten."+c.call+", kwargs = {})"))
+		}
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, "\n"), line); got != c.warns {
+			t.Errorf("%s: warns %q", name, res.Warnings)
+		}
+	}
+}
+
+// TestBlocksWithoutGradient: what leaves a block of no_grad or autocast is named
+// with the option that stops its gradient, where one flows.
+func TestBlocksWithoutGradient(t *testing.T) {
+	const body = "in x float32[2]\ninit v float32[2] = [1, 2]\ninit w float32[2] = [3, 4]\na = Mul(x, v)\nb = Tanh(a)\nc = Mul(x, w)\nd = Add(b, c)\nloss = ReduceSum(d) {keepdims=0}"
+	for _, stop := range []string{"", "b"} {
+		m := parseGraph(t, body, "loss float32")
+		for _, v := range []string{"a", "b"} {
+			n := m.Graph.Value(v).Producer
+			n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(traceKey, `File "<eval_with_key>.7", line 5, in forward`))
+		}
+		o := Options{}
+		if stop != "" {
+			o.Stop = []string{stop}
+		}
+		res, err := Differentiate(m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		warned := strings.Contains(strings.Join(res.Warnings, "\n"), "--stop 'b'")
+		if warned != (stop == "") {
+			t.Errorf("with --stop %q: %q", stop, res.Warnings)
+		}
+	}
+}
