@@ -75,6 +75,9 @@ func (w window) extent(i int, d onnx.Dim) (onnx.Dim, error) {
 	reach := (w.kernel[i]-1)*w.dilations[i] + 1
 	room := d.Add(onnx.Static(w.pads[i] + w.pads[i+k] - reach))
 	if n, ok := room.Int(); ok && n < 0 {
+		if w.ceil && n > -stride { // one window, cut off at the end
+			return onnx.Static(1), nil
+		}
 		return room, fmt.Errorf("a window of %d over %s with pads %d and %d", reach, d, w.pads[i], w.pads[i+k])
 	}
 	if !w.ceil {

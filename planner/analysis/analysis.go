@@ -183,7 +183,8 @@ func (a *Analysis) scratch(n *onnx.Node, node *ortmodel.Node) {
 }
 
 // recomputable reports whether a second run gives the same bits and does
-// nothing else. Operators that draw from a seed count: the rewriter fixes it.
+// nothing else. A node that draws random numbers does where it has a seed, which
+// its clone shares: each keeps a generator, and both draw once a step.
 func recomputable(n *onnx.Node, t traits.Traits, known bool) (bool, string) {
 	switch {
 	case !known:
@@ -192,6 +193,8 @@ func recomputable(n *onnx.Node, t traits.Traits, known bool) (bool, string) {
 		return false, "it runs a subgraph or has side effects"
 	case n.Is("Constant"):
 		return false, "it is a constant"
+	case traits.Draws(n) && !n.Has("seed"):
+		return false, "it draws random numbers without a seed that a second run could share"
 	}
 	for _, v := range n.Outputs {
 		if v != nil && v.Type.Other != nil {

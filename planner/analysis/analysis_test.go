@@ -99,3 +99,26 @@ func TestDegenerate(t *testing.T) {
 		}
 	}
 }
+
+// TestDrawnNumbersAreKept: a second run of a node that draws gives other
+// numbers, unless both have the same seed.
+func TestDrawnNumbersAreKept(t *testing.T) {
+	for seed, want := range map[string]bool{"": false, "seed=7.0, ": true} {
+		m, a := analyzeText(t, `model ir=9 opset=20
+graph g {
+  in x float32[4,8]
+  in w float32[8,8]
+  a = MatMul(x, w)
+  n = RandomNormalLike(a) {`+seed+`scale=2.0}
+  b = Mul(a, n)
+  loss = ReduceMean(b) {keepdims=0}
+  out loss float32[]
+}`)
+		n := m.Graph.Value("n").Producer
+		for i, node := range a.Nodes {
+			if op := a.Problem.Ops[i]; node == n && (op.Recomputable != want || want == (op.Reason != "")) {
+				t.Errorf("seed %q: recomputable is %v, %q", seed, op.Recomputable, op.Reason)
+			}
+		}
+	}
+}

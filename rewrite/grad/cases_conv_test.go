@@ -40,6 +40,8 @@ var poolCases = []gradCase{
 	{row: "AveragePool", name: "border counted", body: "in x F[1,2,5,4]\ny = AveragePool(x) {kernel_shape=[3, 2], pads=[1, 1, 1, 0], count_include_pad=1}", f32: true},
 	{row: "AveragePool", name: "ceil", body: "in x F[1,1,6]\ny = AveragePool(x) {kernel_shape=[3], strides=[2], ceil_mode=1}", f32: true},
 	{row: "AveragePool", name: "ceil counted", body: "in x F[1,1,7]\ny = AveragePool(x) {kernel_shape=[3], strides=[3], pads=[1, 1], ceil_mode=1, count_include_pad=1}", f32: true},
+	{row: "AveragePool", name: "larger than the input", body: "in x F[1,2,3,2]\ny = AveragePool(x) {kernel_shape=[9, 9], strides=[9, 9], ceil_mode=1, count_include_pad=1}", f32: true},
+	{row: "MaxPool", name: "larger than the input", body: "in x F[1,2,3,2]\ny = MaxPool(x) {kernel_shape=[4, 4], strides=[4, 4], ceil_mode=1}", f32: true, apart: 0.1},
 	{row: "AveragePool", name: "dilated", body: "in x F[1,1,7]\ny = AveragePool(x) {kernel_shape=[3], dilations=[2], pads=[1, 1]}", f32: true},
 	{row: "AveragePool", name: "leftover", body: "in x F[1,1,8,8]\ny = AveragePool(x) {kernel_shape=[2, 2], strides=[3, 3]}", f32: true},
 	{row: "AveragePool", name: "same", body: "in x F[1,1,5,5]\ny = AveragePool(x) {kernel_shape=[2, 2], strides=[2, 2], auto_pad=\"SAME_LOWER\"}", f32: true},

@@ -66,8 +66,16 @@ func gradMaxPool(c *Context) {
 	c.Add(0, c.Reshape(c.Op("ScatterElements", build.In(zeros, flat(indices), flat(c.Grad(0))), attrs...), c.In(0)))
 }
 
+// poolWindows cuts a window that is larger than the padded input, as ceil_mode
+// allows, to what there is.
 func (c *Context) poolWindows() []window {
-	return c.windows(c.In(0), c.Out(0), c.Node.Ints("kernel_shape"))
+	list := c.windows(c.In(0), c.Out(0), c.Node.Ints("kernel_shape"))
+	for i, w := range list {
+		if w.out == 1 && w.in >= 0 && w.dilation == 1 {
+			list[i].kernel = min(w.kernel, w.in+w.before+w.after)
+		}
+	}
+	return list
 }
 
 func gradAveragePool(c *Context) {
