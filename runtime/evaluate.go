@@ -11,7 +11,7 @@ import (
 // Evaluate runs a model that has no inputs once, on the CPU, and returns its
 // outputs by name. Outputs whose elements cannot be read are left out.
 func (e *Engine) Evaluate(m *onnx.Model) (map[string]Tensor, error) {
-	s, err := e.Open(m, Options{Provider: ort.CPU, Threads: 1})
+	s, err := e.Open(m, Options{Provider: ort.CPU, Threads: 1, Purpose: "compute constants"})
 	if err != nil {
 		return nil, err
 	}

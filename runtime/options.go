@@ -45,6 +45,8 @@ type Options struct {
 	// session configuration entries.
 	Disabled []string
 	Config   map[string]string
+	// Purpose says what the session is for, to who watches.
+	Purpose string
 }
 
 func (o *Options) threads() int {
@@ -57,7 +59,7 @@ func (o *Options) threads() int {
 // session is the options of the session that steps run in.
 func (o *Options) session(p ort.Provider) ort.SessionOptions {
 	return ort.SessionOptions{
-		Level: o.Level, Threads: o.threads(), Provider: p, Device: o.Device, Dims: o.Dims, MemPattern: o.MemPattern,
+		Purpose: o.Purpose, Level: o.Level, Threads: o.threads(), Provider: p, Device: o.Device, Dims: o.Dims, MemPattern: o.MemPattern,
 		DisabledOptimizers: o.Disabled, Config: o.Config,
 	}
 }

@@ -128,7 +128,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	res, lists := &Result{}, hasLists(m.Graph)
+	res, lists := &Result{Warnings: warnFrequencies(m.Graph)}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
 	c := newChooser(m, o)
 	if !told {

@@ -10,7 +10,7 @@ import (
 // gatherRules: reading and writing by index. Gradients of elements that are
 // read several times add up; ScatterElements with add does that in place.
 var gatherRules = []Rule{
-	{Op: "Gather", Since: 1, Doc: "g added to the rows that were read", Inputs: []int{0}, Grad: gradGather},
+	{Op: "Gather", Since: 1, Doc: "g added to the rows that were read, but for an embedding's padding", Inputs: []int{0}, Grad: gradGather},
 	{Op: "GatherElements", Since: 11, Doc: "g added to the elements that were read", Inputs: []int{0}, Grad: func(c *Context) {
 		c.AddScatter(0, c.Axis("axis", 0, c.In(0)), c.In(1), c.Grad(0))
 	}},
@@ -25,6 +25,9 @@ func gradGather(c *Context) {
 	rank, irank := c.Rank(x), c.Rank(idx)
 	if g == nil || c.e.b.Err() != nil {
 		return
+	}
+	if axis == 0 {
+		g = c.withoutPadding(idx, g)
 	}
 	extent, static := x.Type.Shape[axis].Int()
 	if known, ok := c.Ints(idx); ok && static && len(known) >= 1 {

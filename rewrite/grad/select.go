@@ -27,6 +27,9 @@ type chooser struct {
 	shared map[string]string
 	// blocks are the values that leave a block of no_grad or autocast.
 	blocks []string
+	// inputs are the patterns of Params that match no initializer: they can only
+	// mean inputs, as in a graph that takes all its weights as inputs.
+	inputs []string
 }
 
 // newChooser lists the candidates: float initializers. One of a single element is
@@ -40,6 +43,11 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		}
 		if n > 1 || c.listed[v.Name] || o.Signature.lists(v.Name) || !o.Signature.known && c.names.variable(v.Name) || slices.Contains(o.Params, v.Name) {
 			c.candidates[v] = true
+		}
+	}
+	for _, glob := range o.Params {
+		if !slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return matchGlob(glob, v.Name) }) {
+			c.inputs = append(c.inputs, glob)
 		}
 	}
 	return c
@@ -198,13 +206,14 @@ func (c *chooser) unusedPatterns(params []*onnx.Value, res *Result) error {
 	return nil
 }
 
-// decideInput settles whether an input is trained: one that is named outright, or
-// that the file lists as a parameter whose values lie elsewhere.
+// decideInput settles whether an input is trained: one that is named outright, by a
+// pattern that matches no initializer, or that the file lists as a parameter whose
+// values lie elsewhere.
 func (c *chooser) decideInput(v *onnx.Value) Decision {
 	d := Decision{Name: v.Name, Shape: v.Type.Shape.String()}
 	switch {
 	case matches(c.o.Frozen, v.Name):
-	case slices.Contains(c.o.Params, v.Name), c.listed[v.Name] && matches(c.o.Params, v.Name):
+	case slices.Contains(c.o.Params, v.Name), matches(c.inputs, v.Name), c.listed[v.Name] && matches(c.o.Params, v.Name):
 		d.Trained, d.Source, d.Reason = true, FromOptions, "an input named in --params"
 	case len(c.o.Params) == 0 && c.listed[v.Name]:
 		d.Trained, d.Source, d.Reason = true, FromParameters, "the file lists it as a parameter"

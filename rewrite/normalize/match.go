@@ -70,11 +70,12 @@ func (s *state) replace(old, v *onnx.Value, at *onnx.Node) {
 	s.count++
 }
 
-// fitsIn reports that v may stand in the place of old: the element types are
-// equal, and the shapes as far as both are known.
+// fitsIn reports that v may stand in the place of old: the element types and the
+// shapes are equal, as far as both are known.
 func fitsIn(v, old *onnx.Value) bool {
 	a, b := v.Type, old.Type
-	if a.DType != b.DType || a.Ranked && b.Ranked && len(a.Shape) != len(b.Shape) {
+	unknown := a.DType == onnx.Undefined || b.DType == onnx.Undefined
+	if !unknown && a.DType != b.DType || a.Ranked && b.Ranked && len(a.Shape) != len(b.Shape) {
 		return false
 	}
 	for i := range min(len(a.Shape), len(b.Shape)) {

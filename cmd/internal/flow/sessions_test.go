@@ -34,12 +34,16 @@ func norms(t *testing.T, layers int) *onnx.Model {
 	return m
 }
 
-// sessions plans and returns how many sessions of ONNX Runtime that took, and the
-// planner.
+// sessions plans and returns how many sessions of ONNX Runtime with the graph that
+// took, and the planner.
 func sessions(t *testing.T, e *runtime.Engine, m *onnx.Model, budget func(*Planner) Budget) (int, *Planner) {
 	t.Helper()
 	count := 0
-	e.Env.WatchSessions(func(ort.SessionOptions, time.Duration) { count++ })
+	e.Env.WatchSessions(func(o ort.SessionOptions, _ time.Duration) {
+		if o.Purpose != "compute constants" { // of these alone, a few nodes
+			count++
+		}
+	})
 	defer e.Env.WatchSessions(nil)
 	p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
 	if err != nil {
@@ -64,7 +68,7 @@ func TestFewSessions(t *testing.T) {
 		if _, limited := p.Limited(); count > most || limited {
 			t.Errorf("%d layers: %d sessions for the least peak, want at most %d; stopped: %t", layers, count, most, limited)
 		}
-		for _, share := range []int64{50, 70} {
+		for _, share := range []int64{45, 50, 70} {
 			count, p := sessions(t, e, m, func(p *Planner) Budget { return Budget{Total: TotalOf(p.Before).Bytes() * share / 100} })
 			tried, _ := p.Limited()
 			if missed = max(missed, tried-1); count > most {
