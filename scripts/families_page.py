@@ -73,7 +73,7 @@ def trained(spec, entry):
     text = f"{own} of {d['expected']}"
     if d["frozen"]:
         text += f" + {len(d['frozen'])} frozen"
-    if "flagged" in entry:
+    if d["frozen"] and "flagged" in entry:
         text += f"; {entry['flagged']['trained']} with `{' '.join(spec.grad)}`"
     return text
 
@@ -109,7 +109,7 @@ def how(done):
         ways = {}
         for s, e in done:
             if s.family == family and not e["faults"]:
-                ways.setdefault(s.written(), []).append((s, e))
+                ways.setdefault(s.written(flags=bool(e["default"]["frozen"])), []).append((s, e))
         if not ways:
             continue
         lines.append(f"- **{family}**")

@@ -94,11 +94,11 @@ class Model:
                 SWITCHES[s][1](model)
         return model, feeds
 
-    def written(self):
-        """What a user writes beyond the lines of the README."""
+    def written(self, flags=True):
+        """What a user writes beyond the lines of the README, with grad's flags or not."""
         words = [] if self.exporter == "dynamo" else [TORCHSCRIPT]
         words += [SWITCHES[s][0] for s in self.switches]
-        return "; ".join(words + ([f"`remat grad {' '.join(self.grad)}`"] if self.grad else []))
+        return "; ".join(words + ([f"`remat grad {' '.join(self.grad)}`"] if self.grad and flags else []))
 
 
 def defaults(model):
@@ -1265,7 +1265,8 @@ TABLE = [
     row("tcn", "time series", tcn),
     row("clip", "multimodal", clip),
     row("siglip", "multimodal", siglip),
-    row("llava", "multimodal", llava, "no check"),
+    row("llava", "multimodal", llava, "no check", out="`masked_scatter` becomes NonZero, whose size depends on the data, so peaks are lower bounds; "
+        "results are right. Where the image's places are fixed, join the embeddings with `torch.cat` and pass `inputs_embeds`."),
     row("flamingo", "multimodal", flamingo),
     row("lstm", "recurrent", base.lstm),
     row("gru", "recurrent", base.gru_deep),
