@@ -5,6 +5,7 @@ All are small, with random weights.
 """
 import dataclasses
 import math
+import shlex
 import typing
 
 import torch
@@ -55,7 +56,6 @@ SWITCHES = {
     "no check": ("`modeling_llava.torch_compilable_check = lambda *_, **__: None`", uncompiled),
     "normal": ('`distribution_output="normal"`', None),
     "logs": ("`log(x).cumsum(-1).exp()` for `cumprod`", None),
-    "sum": ("`nn.Embedding` and a sum for `nn.EmbeddingBag`", None),
 }
 TORCHSCRIPT = "`dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False`"
 
@@ -98,7 +98,7 @@ class Model:
         """What a user writes beyond the lines of the README, with grad's flags or not."""
         words = [] if self.exporter == "dynamo" else [TORCHSCRIPT]
         words += [SWITCHES[s][0] for s in self.switches]
-        return "; ".join(words + ([f"`remat grad {' '.join(self.grad)}`"] if self.grad and flags else []))
+        return "; ".join(words + ([f"`remat grad {shlex.join(self.grad)}`"] if self.grad and flags else []))
 
 
 def defaults(model):
@@ -1229,7 +1229,7 @@ TABLE = [
     row("gat", "graph", gat),
     row("gcn", "graph", gcn),
     row("graph-sage", "graph", sage),
-    row("dlrm", "recommendation", dlrm, "sum"),
+    row("dlrm", "recommendation", dlrm),
     row("dlrm-bag", "recommendation", dlrm_bag),
     row("deepfm", "recommendation", deepfm),
     row("two-tower", "recommendation", two_tower),
