@@ -31,6 +31,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -339,11 +340,12 @@ def rewrites(folder, program, entry, strategies):
 
 
 def first_line(e):
-    """The first line of what was raised first."""
+    """The first line of what was raised first, less where in a source file."""
     while e.__cause__ is not None:
         e = e.__cause__
     lines = [x for x in str(e).strip().splitlines() if x.strip()] or [""]
-    return f"{type(e).__name__}: {lines[0].strip()[:220]}"
+    text = re.sub(r' at "/[^"]*":\d+', "", lines[0].strip())
+    return f"{type(e).__name__}: {text[:220]}"
 
 
 # All of them.
