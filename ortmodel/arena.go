@@ -9,7 +9,8 @@ package ortmodel
 //	release ──▶ merged with free neighbours in its region
 //
 // Regions are never given back and never merged with each other. What a session
-// holds before its steps is taken from the system directly, at its exact size.
+// holds before its steps is taken from the system directly, at its exact size,
+// but for what a kernel asks of the arena itself: requests that are Kept.
 // The series begins at FirstChunk; a region that was large enough as it stood
 // makes the next one twice as large, but at most MaxExtend, and a request that
 // is larger than the next doubles it until it fits.
@@ -51,6 +52,8 @@ type Request struct {
 	ID    int
 	Bytes int64
 	Alloc bool
+	// Kept: made once, before the first step, and never given back.
+	Kept bool
 }
 
 // ArenaUse is what an arena says after a step, in bytes.
@@ -82,14 +85,14 @@ func (t *Trace) Requests() []Request {
 			id = held[len(held)-1]
 			scratch[e.Bytes] = held[:len(held)-1]
 		}
-		out[i] = Request{id, e.Bytes, e.Alloc}
+		out[i] = Request{ID: id, Bytes: e.Bytes, Alloc: e.Alloc}
 	}
 	return out
 }
 
 // After returns what an arena set up like this says after steps that each make
 // the requests and then give back what they returned; session is what the
-// session holds, in bytes.
+// session holds beside the arena's regions, in bytes.
 func (s ArenaSetup) After(steps int, session int64, requests []Request) ArenaUse {
 	use := new(arena).run(s, steps, requests, nil)
 	return ArenaUse{session + use.Reserved, session + use.Peak}
@@ -126,11 +129,18 @@ const regionSpan = 1 << 48
 func (a *arena) run(s ArenaSetup, steps int, requests []Request, order []int) ArenaUse {
 	*a = arena{setup: s, order: order, next: roundUp(max(s.FirstChunk, 1)),
 		chunks: a.chunks[:0], unused: a.unused[:0], free: a.free[:0], blocks: a.blocks[:0]}
+	for _, r := range requests {
+		if r.Kept {
+			a.alloc(roundUp(r.Bytes))
+		}
+	}
 	for range steps {
 		for _, r := range requests {
-			if r.Alloc {
+			switch {
+			case r.Kept:
+			case r.Alloc:
 				a.take(r.ID, roundUp(r.Bytes))
-			} else {
+			default:
 				a.giveBack(r.ID)
 			}
 		}

@@ -12,10 +12,10 @@ func asked(script ...int64) []Request {
 	var sizes []int64
 	for _, s := range script {
 		if s > 0 {
-			out = append(out, Request{len(sizes), s, true})
+			out = append(out, Request{ID: len(sizes), Bytes: s, Alloc: true})
 			sizes = append(sizes, s)
 		} else {
-			out = append(out, Request{int(-s) - 1, sizes[-s-1], false})
+			out = append(out, Request{ID: int(-s) - 1, Bytes: sizes[-s-1]})
 		}
 	}
 	return out
@@ -64,13 +64,13 @@ func randomRequests(rng *rand.Rand, n int) []Request {
 	sizes := make([]int64, n)
 	for id := range n {
 		sizes[id] = 1 + rng.Int64N(1<<(4+rng.IntN(20)))
-		out = append(out, Request{id, sizes[id], true})
+		out = append(out, Request{ID: id, Bytes: sizes[id], Alloc: true})
 		if rng.IntN(4) > 0 {
 			held = append(held, id)
 		}
 		for len(held) > 0 && rng.IntN(2) == 0 {
 			k := rng.IntN(len(held))
-			out = append(out, Request{held[k], sizes[held[k]], false})
+			out = append(out, Request{ID: held[k], Bytes: sizes[held[k]]})
 			held[k] = held[len(held)-1]
 			held = held[:len(held)-1]
 		}
@@ -116,5 +116,18 @@ func BenchmarkPlanArena(b *testing.B) {
 	r := randomRequests(rand.New(rand.NewPCG(3, 3)), 1000)
 	for b.Loop() {
 		PlanArena(0, r)
+	}
+}
+
+// TestKept: what is kept stays through all steps, in the arena's regions.
+func TestKept(t *testing.T) {
+	step := asked(1000, 500, -1, 2000)
+	setup := ArenaSetup{Strategy: AsRequested, MaxDead: 1}
+	kept := append([]Request{{ID: len(step), Bytes: 700, Alloc: true, Kept: true}}, step...)
+	for steps := 1; steps < 4; steps++ {
+		without, with := setup.After(steps, 10, step), setup.After(steps, 10, kept)
+		if with.Reserved != without.Reserved+768 || with.Peak != without.Peak+768 {
+			t.Errorf("%d steps: %+v with 700 bytes kept, %+v without", steps, with, without)
+		}
 	}
 }

@@ -43,8 +43,8 @@ const (
 var maxDeads = []int64{1, 1, 1, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20, DefaultMaxDead}
 
 // PlanArena returns the setup that reserves least for steps that make these
-// requests, and what the arena will say; session is what the session holds, in
-// bytes.
+// requests, and what the arena will say; session is what the session holds
+// beside the arena's regions, in bytes.
 func PlanArena(session int64, requests []Request) (ArenaSetup, ArenaUse) {
 	return planArena(session, requests, planWork)
 }

@@ -35,11 +35,13 @@ def page(done):
 
 
 HEAD = """Small models (widths of 16 to 64, two layers, few tokens) with random weights, so peaks
-are small; what counts is that they hold. By the tools' defaults, except what a row says:
+are small; what counts is that they hold. By the tools' defaults, but for the switches of
+a row, which stand in full below the table:
 
 - **trained**: `remat grad --optimizer adamw` without flags ended with 0 and trains so
   many parameters, of so many that get a gradient in PyTorch, the same by name. "+ N frozen":
-  N more that `requires_grad=False` froze, which no file says; the flags in the row train the rest exactly.
+  N more that `requires_grad=False` or `torch.no_grad` froze, which no file says; with the flags that
+  stand below, exactly the others are trained, and the rest of the row is of that.
 - **gradient**: the largest difference of any gradient from PyTorch's autograd, as a share
   of the model's largest gradient; at most 1e-4 passes.
 - **runs**: three runs of the gradients with 8 threads, bit for bit.
@@ -48,7 +50,7 @@ are small; what counts is that they hold. By the tools' defaults, except what a 
   difference of gradients and loss, relative; at most 1e-6 passes.
 - **predicted**: of how many runs (gradients, given, rewritten) live peak, session and reserved bytes
   were foretold exactly.
-- **s**: seconds of the export, of `grad`, and of planning and writing full, sqrt and optimal.
+- **s**: seconds of `grad`, and of planning and writing full, sqrt and optimal.
 """.splitlines()
 
 
@@ -57,15 +59,15 @@ def row(spec, entry):
     return {
         "model": spec.name, "family": spec.family,
         "exporter and switch": "; ".join([{"dynamo": "dynamo", "torchscript": "TorchScript"}[spec.exporter], *spec.switches]),
-        "trained": trained(spec, entry), "gradient": gradient(spec, entry),
+        "trained": trained(entry), "gradient": gradient(spec, entry),
         "runs": {True: "equal", False: "differ", None: "-"}[entry.get("equal")],
         "peak": peaks(entry.get("peaks")), "results": results(entry.get("bits")),
         "predicted": predicted(entry.get("predicted")),
-        "s": " / ".join(f"{seconds[k]:.0f}" if k in seconds else "-" for k in ("export", "grad", "full", "sqrt", "optimal")),
+        "s": " / ".join(f"{seconds[k]:.0f}" if k in seconds else "-" for k in ("grad", "full", "sqrt", "optimal")),
     }
 
 
-def trained(spec, entry):
+def trained(entry):
     d = entry.get("default")
     if d is None:
         return "-"
@@ -73,8 +75,6 @@ def trained(spec, entry):
     text = f"{own} of {d['expected']}"
     if d["frozen"]:
         text += f" + {len(d['frozen'])} frozen"
-    if "flagged" in entry:
-        text += f"; {entry['flagged']['trained']} with `{' '.join(spec.grad)}`"
     return text
 
 
@@ -109,14 +109,14 @@ def how(done):
         ways = {}
         for s, e in done:
             if s.family == family and not e["faults"]:
-                ways.setdefault(s.written(), []).append((s, e))
+                ways.setdefault(s.written(flags=bool(e["default"]["frozen"])), []).append((s, e))
         if not ways:
             continue
         lines.append(f"- **{family}**")
         for way, rows in ways.items():
             lines.append(f"  - {', '.join(s.name for s, _ in rows)}: {way or 'as it is'}")
-            for text in dict.fromkeys(e["exported"]["bare"] for _, e in rows if e["exported"].get("bare")):
-                lines.append(f"    (without: {text})")
+            without = list(dict.fromkeys(e["exported"]["bare"] for _, e in rows if e["exported"].get("bare")))
+            lines += [f"    (without: {'; '.join(without)})"] if without else []
     return lines
 
 

@@ -14,7 +14,7 @@ func TestFamiliesPage(t *testing.T) {
 import types, families_page
 def model(name, **kw):
     m = types.SimpleNamespace(name=name, family="language", exporter="dynamo", switches=(), grad=(), random=False, out="", **kw)
-    m.written = lambda: " ".join(m.switches)
+    m.written = lambda flags: " ".join([*m.switches, *m.grad * flags])
     return m
 plain, failing, adapter, drawn = model("plain"), model("failing"), model("adapter"), model("drawn")
 plain.switches, failing.out, drawn.random = ("eager",), "write the sum out", True
@@ -39,10 +39,10 @@ families_page.write("OUT", [plain, failing, adapter, drawn, model("not measured"
 	page := strings.Join(strings.Fields(string(raw)), " ")
 	for _, want := range []string{
 		"4 models, 3 without fault; predicted = measured in 6 of 9 runs",
-		"| plain | language | dynamo; eager | 7 of 7 | 3e-07 | equal | 4 → 3 / 2 / - KiB | sqrt 4e-08 | 2 of 3 | 1 / 0 / 3 / - / - |",
-		"| 4 of 4 + 3 frozen; 4 with `--params *lora_*` |",
+		"| plain | language | dynamo; eager | 7 of 7 | 3e-07 | equal | 4 → 3 / 2 / - KiB | sqrt 4e-08 | 2 of 3 | 0 / 3 / - / - |",
+		"| 4 of 4 + 3 frozen |",
 		"| drawn | equal |", "| same bits |",
-		"- plain: eager (without: fails: no view)",
+		"- plain: eager (without: fails: no view)", "- adapter: --params *lora_* (without", "- drawn: as it is (without",
 		"- **failing**: grad: exit 2: no gradient rule for operator Foo Way out: write the sum out",
 	} {
 		if !strings.Contains(page, want) {

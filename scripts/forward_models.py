@@ -145,7 +145,7 @@ def bart():
     c = transformers.BartConfig(vocab_size=VOCAB, d_model=WIDTH, encoder_layers=1, decoder_layers=1, encoder_attention_heads=HEADS,
                                 decoder_attention_heads=HEADS, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=32,
                                 dropout=0.0, attention_dropout=0.0, activation_dropout=0.0, use_cache=False,
-                                decoder_start_token_id=2, pad_token_id=0, attn_implementation="eager")
+                                decoder_start_token_id=2, attn_implementation="eager")
     x, y = ids(), ids(seq=7)
     return Named(transformers.BartForConditionalGeneration(c), ["input_ids", "labels"]), dict(input_ids=x, labels=y), \
         dict(input_ids=TOKENS, labels={0: "batch", 1: "target"})

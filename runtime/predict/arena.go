@@ -15,7 +15,7 @@ type Arena struct {
 // Arena chooses the setup, once; it takes up to some tenths of a second.
 func (p *Prediction) Arena() Arena {
 	if p.arena == nil {
-		setup, use := ortmodel.PlanArena(p.Session.Allocated(), p.Trace.Requests())
+		setup, use := ortmodel.PlanArena(p.Session.direct(), p.requests())
 		p.arena = &Arena{setup, use}
 	}
 	return *p.arena
@@ -28,7 +28,17 @@ func (p *Prediction) RoughlyReserved() int64 {
 	case p.arena != nil:
 		return p.arena.Reserved
 	case p.rough == 0:
-		p.rough = ortmodel.RoughArena(p.Session.Allocated(), p.Trace.Requests()).Reserved
+		p.rough = ortmodel.RoughArena(p.Session.direct(), p.requests()).Reserved
 	}
 	return p.rough
+}
+
+// requests are a step's, after those of the session.
+func (p *Prediction) requests() []ortmodel.Request {
+	step := p.Trace.Requests()
+	all := make([]ortmodel.Request, 0, len(p.Session.InArena)+len(step))
+	for i, bytes := range p.Session.InArena {
+		all = append(all, ortmodel.Request{ID: len(step) + i, Bytes: bytes, Alloc: true, Kept: true})
+	}
+	return append(all, step...)
 }

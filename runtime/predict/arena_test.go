@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -109,4 +110,48 @@ func checkArena(t *testing.T, path string, o ort.SessionOptions) error {
 		return fmt.Errorf("reserved %d for %d live and %d of rounding: %.3f more, allowed %.3f", st.Reserved, live, units, share, max(0.1, allowed))
 	}
 	return nil
+}
+
+// TestArenaOfTransposedFilters: ConvTranspose takes its copy of constant filters
+// from the arena, before the first step, and none where either side is one.
+func TestArenaOfTransposedFilters(t *testing.T) {
+	weight := func(name string, dims ...int) string {
+		n := 1
+		for _, d := range dims {
+			n *= d
+		}
+		return fmt.Sprintf("init %s float32%s = [%s1]\n", name, strings.ReplaceAll(fmt.Sprint(dims), " ", ", "), strings.Repeat("0, ", n-1))
+	}
+	for name, body := range map[string]string{
+		"plain":      weight("w", 8, 4, 5, 5) + "y = ConvTranspose(x, w)",
+		"grouped":    weight("w", 8, 4, 5, 5) + "y = ConvTranspose(x, w) {group=2}",
+		"depthwise":  weight("w", 8, 4, 5, 5) + "y = ConvTranspose(x, w) {group=8}",
+		"one by one": weight("w", 8, 1, 1, 1) + "y = ConvTranspose(x, w)",
+		"two":        weight("w", 8, 4, 5, 5) + weight("u", 4, 3, 2, 2) + "z = ConvTranspose(x, w)\nv = Relu(z)\ny = ConvTranspose(v, u)",
+	} {
+		m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\nin x float32[1,8,3,3]\n" + body + "\nout y float32\n}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, o := filepath.Join(t.TempDir(), "m.onnx"), ort.SessionOptions{Threads: 1, Level: 1}
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		p, err := asExecuted(path, t.TempDir(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		real, err := measure(path, o, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := measureArena(path, o, p.Arena())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if real.session != p.Session.Bytes() || st.Reserved != p.Arena().Reserved || st.MaxInUse != p.Arena().Peak {
+			t.Errorf("%s: session %d, predicted %d; reserved %d, predicted %d; in use %d, predicted %d", name, real.session, p.Session.Bytes(),
+				st.Reserved, p.Arena().Reserved, st.MaxInUse, p.Arena().Peak)
+		}
+	}
 }

@@ -5,7 +5,8 @@ package predict
 //	initializer below 128 bytes   copied through the allocator
 //	bigger                        kept in the graph's own memory, not counted
 //	weight that a kernel packs    a copy in the kernel's layout; one for all
-//	                              kernels of the same type that pack it alike
+//	                              kernels of the same type that pack it alike;
+//	                              ConvTranspose's in the arena, others beside it
 //
 // A packed weight's original is given up where nothing else reads it, and
 // weights of equal content are packed once. The packed layout rounds the
@@ -28,6 +29,9 @@ type Session struct {
 	Initializers int64
 	// Packed is the second copy of weights, in the kernels' own layout.
 	Packed int64
+	// InArena are the copies, part of Packed, that a kernel takes from the arena's
+	// regions. All else is taken from the system directly.
+	InArena []int64
 	// Computed is what ONNX Runtime computed ahead, initializers that the file
 	// does not have. It lies outside the allocator; Predict leaves it 0, as it
 	// sees one graph only.
@@ -39,6 +43,15 @@ func (s Session) Bytes() int64 { return s.Allocated() + s.Computed }
 
 // Allocated is what lies in the session's allocator.
 func (s Session) Allocated() int64 { return s.Initializers + s.Packed }
+
+// direct is what is taken from the system beside the arena's regions.
+func (s Session) direct() int64 {
+	direct := s.Allocated()
+	for _, bytes := range s.InArena {
+		direct -= bytes
+	}
+	return direct
+}
 
 const (
 	smallInitializer = 128 // bytes; smaller ones are copied
@@ -80,16 +93,20 @@ func packMatMul(n *onnx.Node, i int, dims []int64) int64 {
 	return packed(depth, columns)
 }
 
-// packConvTranspose packs the filters, element by element.
-func packConvTranspose(_ *onnx.Node, i int, dims []int64) int64 {
-	if i != 1 {
+// packConvTranspose transposes the filters of each group, [channels in, channels
+// out and their extents], where neither side is one.
+func packConvTranspose(n *onnx.Node, i int, dims []int64) int64 {
+	if i != 1 || len(dims) < 3 {
 		return 0
 	}
-	size := int64(4)
-	for _, d := range dims {
-		size *= d
+	in, out := dims[0]/max(n.Int("group", 1), 1), int64(1)
+	for _, d := range dims[1:] {
+		out *= d
 	}
-	return size
+	if in == 1 || out == 1 {
+		return 0
+	}
+	return 4 * dims[0] * out
 }
 
 // packNorm widens scale and bias.
@@ -150,6 +167,9 @@ func session(b *builder) Session {
 			} else if !slices.ContainsFunc(done[p], func(w *onnx.Value) bool { return sameContent(v, w) }) {
 				done[p] = append(done[p], v)
 				s.Packed += p.bytes
+				if n.Is("ConvTranspose") {
+					s.InArena = append(s.InArena, p.bytes)
+				}
 			}
 		}
 		for _, v := range n.Captures {
