@@ -20,7 +20,6 @@ Needs torch, transformers and peft.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -153,13 +152,12 @@ def table(rows):
 
 def save(a, lab, body, rows, about):
     """lora.md and lora.json, with the commit that they are of."""
-    commit = subprocess.run(["git", "-C", tables.HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     lines = ["# LoRA beside training everything", "",
-             f"`scripts/lora.py` at {commit}: PyTorch {torch.__version__}, ONNX Runtime {about['onnxruntime']}, {about['cores']} cores. AdamW on a Llama of",
+             f"`scripts/lora.py` at {about['commit']}: PyTorch {torch.__version__}, ONNX Runtime {about['onnxruntime']}, {about['cores']} cores. AdamW on a Llama of",
              f"{a.layers} layers, {a.width} wide, {a.vocab} words, {a.batch} x {a.tokens} tokens; adapters of rank 8 on all seven projections of a layer.",
              "Total is parameters, state, feeds, session and live peak, counted at the allocators.", "", body, "", NOTE, "", "The commands:", "", "```", *lab.commands, "```", ""]
     os.makedirs(a.out, exist_ok=True)
-    for name, content in (("lora.md", "\n".join(lines)), ("lora.json", json.dumps({"machine": about, "commit": commit, "rows": rows}, indent=1) + "\n")):
+    for name, content in (("lora.md", "\n".join(lines)), ("lora.json", json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")):
         part = os.path.join(a.out, name + ".part")
         with open(part, "w") as f:
             f.write(content)

@@ -12,7 +12,7 @@
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
 `remat inspect --memory` of the written file, which is the predicted step; with
 --measure N the stacks of up to N layers are run too). --small shrinks all widths,
-for tests. --out writes TABLE.md and TABLE.json with the versions and commands.
+for tests. --out writes TABLE.md and TABLE.json with the commit, the versions and the commands.
 Standard library only.
 """
 import argparse
@@ -273,12 +273,18 @@ def cpu():
         return platform.processor() or platform.machine()
 
 
+def commit():
+    """The commit that a kept table is of."""
+    done = subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return done.stdout.strip() or "unknown"
+
+
 def machine(lab):
     """What the figures depend on."""
     found = lab.json("doctor").get("findings", [])
     version = next((f["is"].split()[0] for f in found if f["what"] == "onnx runtime"), "")
     return {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.system() + " " + platform.machine(), "threads": lab.a.threads,
-            "onnxruntime": version, "largest": lab.a.largest}
+            "onnxruntime": version, "largest": lab.a.largest, "commit": commit()}
 
 
 def main():
@@ -310,7 +316,7 @@ def main():
 def save(folder, name, tables, body, about, commands):
     os.makedirs(folder, exist_ok=True)
     flags = f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
-    lines = [f"# {name}", "", f"`scripts/tables.py {name}{flags}` on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
+    lines = [f"# {name}", "", f"`scripts/tables.py {name}{flags}` at {about['commit']} on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
              "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([NOTES[name], ""] if name in NOTES else []), "The commands:", "", "```"]
     lines += commands + ["```", ""]
     for suffix, content in ((".md", "\n".join(lines)), (".json", json.dumps({"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]}, indent=1) + "\n")):
