@@ -102,8 +102,9 @@ type derivation struct {
 	Stops          []grad.Stop     `json:"stops"`
 	Warnings       []string        `json:"warnings"`
 	RandomNodes    int             `json:"random_nodes"`
-	// random says which operators draw, for people.
-	random string
+	// random says which operators draw, producer which exporter wrote the forward
+	// model, for people.
+	random, producer string
 }
 
 // deriveTraining loads, differentiates, adds the optimizer, orders the file
@@ -180,6 +181,7 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 		Frozen: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
 	d.RandomNodes, d.random = drawing(m.Graph)
+	d.producer = m.Proto.GetProducerName()
 	for _, p := range res.Params {
 		bytes, _ := p.Input.Type.Bytes()
 		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
@@ -381,14 +383,24 @@ func printDerivation(e *env, d *derivation) {
 	for _, w := range d.Warnings {
 		fmt.Fprintf(e.stderr, "warning: %s\n", w)
 	}
-	if allBySignature(d.Decisions) {
-		fmt.Fprintln(e.stderr, "note: requires_grad=False and torch.no_grad are in no file; what they hold: --frozen, --stop")
+	if n := unsaid(d); n != "" {
+		fmt.Fprintf(e.stderr, "note: %s\n", n)
 	}
 }
 
-// allBySignature reports that the exporter's word alone decided what is trained.
-func allBySignature(decisions []grad.Decision) bool {
-	return !slices.ContainsFunc(decisions, func(d grad.Decision) bool { return d.Trained && d.Source != grad.FromSignature })
+// unsaid is what no file of PyTorch's exporters says of what trains, "" where the
+// user said it.
+func unsaid(d *derivation) string {
+	by := func(sources ...grad.Source) bool {
+		return slices.ContainsFunc(d.Decisions, func(x grad.Decision) bool { return x.Trained && slices.Contains(sources, x.Source) })
+	}
+	switch {
+	case !by(grad.FromOptions, grad.FromParameters, grad.FromName, grad.FromUse, grad.FromContent):
+		return "requires_grad=False and torch.no_grad are in no file; what they hold: --frozen, --stop"
+	case d.producer == "pytorch" && by(grad.FromName, grad.FromUse, grad.FromContent):
+		return "a file without PyTorch's signature has no .detach(), requires_grad=False or torch.no_grad; what they hold: --frozen, --stop"
+	}
+	return ""
 }
 
 var digits = regexp.MustCompile(`\d+`)

@@ -26,10 +26,10 @@ func (c *chooser) decide(v *onnx.Value) Decision {
 	d := c.judge(v)
 	d.Name, d.Shape = v.Name, v.Type.Shape.String()
 	switch {
-	case matches(c.o.Frozen, v.Name):
+	case c.o.Signature.meanAny(c.o.Frozen, v.Name):
 		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "named in --frozen"
 	case len(c.o.Params) == 0:
-	case !matches(c.o.Params, v.Name):
+	case !c.o.Signature.meanAny(c.o.Params, v.Name):
 		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "not named in --params"
 	case d.Trained || slices.Contains(c.o.Params, v.Name):
 		d.Trained, d.Open, d.Source, d.Reason = true, false, FromOptions, "named in --params"

@@ -46,7 +46,7 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		}
 	}
 	for _, glob := range o.Params {
-		if !slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return matchGlob(glob, v.Name) }) {
+		if !slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return o.Signature.means(glob, v.Name) }) {
 			c.inputs = append(c.inputs, glob)
 		}
 	}
@@ -139,7 +139,8 @@ func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Valu
 	for _, name := range c.o.Params {
 		// Said outright, not by a pattern: then it must be possible.
 		v := e.m.Graph.Value(name)
-		if !isGlob(name) && (v == nil || !reach[v]) {
+		stands := func(w *onnx.Value) bool { return reach[w] && c.o.Signature.means(name, w.Name) }
+		if !isGlob(name) && (v == nil || !reach[v]) && !slices.ContainsFunc(e.m.Graph.Initializers, stands) {
 			return nil, &ParameterError{name, "the loss does not depend on it"}
 		}
 	}
@@ -179,13 +180,13 @@ func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Valu
 // where nothing is trained.
 func (c *chooser) unusedPatterns(params []*onnx.Value, res *Result) error {
 	for _, glob := range c.o.Params {
-		hit := func(v *onnx.Value) bool { return matchGlob(glob, v.Name) }
+		hit := func(v *onnx.Value) bool { return c.o.Signature.means(glob, v.Name) }
 		if !isGlob(glob) || slices.ContainsFunc(params, hit) {
 			continue
 		}
 		var constants []string
 		for _, d := range res.Decisions {
-			if matchGlob(glob, d.Name) && d.Source != FromOptions {
+			if c.o.Signature.means(glob, d.Name) && d.Source != FromOptions {
 				constants = append(constants, d.Name)
 			}
 		}
@@ -245,7 +246,7 @@ func checkGlobs(g *onnx.Graph, o Options, res *Result) error {
 	var variables []string
 	for _, list := range [][]*onnx.Value{g.Initializers, g.Inputs} {
 		for _, v := range list {
-			variables = append(variables, v.Name)
+			variables = append(append(variables, v.Name), o.Signature.origins(v.Name)...)
 			if slices.Contains(o.Params, v.Name) && !v.Type.DType.IsFloat() {
 				return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
 			}

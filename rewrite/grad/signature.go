@@ -103,6 +103,17 @@ func (s *Signature) origins(name string) []string {
 	return params
 }
 
+// means reports that a name or pattern is of this initializer, or of a parameter that
+// it was computed from.
+func (s *Signature) means(glob, name string) bool {
+	return slices.ContainsFunc(append(s.origins(name), name), func(known string) bool { return matchGlob(glob, known) })
+}
+
+// meanAny reports that one of the names or patterns is of this initializer.
+func (s *Signature) meanAny(globs []string, name string) bool {
+	return slices.ContainsFunc(globs, func(glob string) bool { return s.means(glob, name) })
+}
+
 // readText reads either form of the graph's signature.
 func (s *Signature) readText(text string) {
 	for _, line := range strings.Split(text, "\n") {

