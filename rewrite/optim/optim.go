@@ -117,7 +117,7 @@ type Result struct {
 type ClashError struct{ Name string }
 
 func (e *ClashError) Error() string {
-	return fmt.Sprintf("the file has a value named %q already, which the optimizer needs for its own", e.Name)
+	return fmt.Sprintf("the file has a value named %q already, which the optimizer needs: give it another with --names MAP.json, or rename it in the model", e.Name)
 }
 
 // Apply adds the update of every parameter to the model. With Kind None it adds
