@@ -254,7 +254,7 @@ func layersOf(p *Problem) ([]int, error) {
 	case len(p.Cuts) >= 2:
 		return p.Cuts, nil
 	}
-	return nil, fmt.Errorf("no layers found: the forward part has no single-value cuts; use layers=GLOB, selective or optimal")
+	return nil, fmt.Errorf("no layers found: at no point of the forward does one value alone carry what comes before; use layers=GLOB, selective or optimal")
 }
 
 // solveNone takes the best order found, unless the graph's own is better.
