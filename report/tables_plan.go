@@ -91,6 +91,12 @@ func (p *Plan) paretoTable() Table {
 	return t.compact()
 }
 
+// passWords are the passes in words, where their names are the program's own.
+var passWords = map[string]string{
+	"chunk": "loss in slices", "tile": "wide products in parts", "rows": "large updates by rows",
+	"anchor": "nodes held in place by data", "schedule": "nodes in order", "recompute": "nodes computed again",
+}
+
 func (p *Plan) notesTable() Table {
 	t := Table{Title: "requested and applied", Columns: []string{"what", ">requested", ">applied", "~reason"}}
 	for _, n := range p.Notes {
@@ -101,7 +107,11 @@ func (p *Plan) notesTable() Table {
 		if n.Requested == 0 && n.Applied == 0 && n.Reason != "" { // a remark, no pass
 			requested, applied = none, none
 		}
-		t.add(textOr(n.What), requested, applied, textOr(string(n.Reason)))
+		what := textOr(n.What)
+		if words := passWords[n.What]; words != "" {
+			what = words
+		}
+		t.add(what, requested, applied, textOr(string(n.Reason)))
 	}
 	return t.compact()
 }
