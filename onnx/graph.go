@@ -192,8 +192,24 @@ func (m *Model) SetOpset(domain string, version int64) {
 }
 
 // Metadata returns the entry of metadata_props.
-func (m *Model) Metadata(key string) (string, bool) {
-	for _, kv := range m.Proto.GetMetadataProps() {
+func (m *Model) Metadata(key string) (string, bool) { return Property(m.Proto.GetMetadataProps(), key) }
+
+// SetMetadata sets an entry of metadata_props.
+func (m *Model) SetMetadata(key, value string) { setProperty(&m.Proto.MetadataProps, key, value) }
+
+// Metadata returns the entry of the node's metadata_props, "" where it has none.
+func (n *Node) Metadata(key string) string {
+	value, _ := Property(n.Proto.GetMetadataProps(), key)
+	return value
+}
+
+// SetMetadata sets an entry of the node's metadata_props.
+func (n *Node) SetMetadata(key, value string) { setProperty(&n.Proto.MetadataProps, key, value) }
+
+// Property returns the entry of a key: models, graphs, nodes and values have
+// metadata_props.
+func Property(props []*pb.StringStringEntryProto, key string) (string, bool) {
+	for _, kv := range props {
 		if kv.GetKey() == key {
 			return kv.GetValue(), true
 		}
@@ -201,15 +217,14 @@ func (m *Model) Metadata(key string) (string, bool) {
 	return "", false
 }
 
-// SetMetadata sets an entry of metadata_props.
-func (m *Model) SetMetadata(key, value string) {
-	for _, kv := range m.Proto.MetadataProps {
+func setProperty(props *[]*pb.StringStringEntryProto, key, value string) {
+	for _, kv := range *props {
 		if kv.GetKey() == key {
 			kv.Value = &value
 			return
 		}
 	}
-	m.Proto.MetadataProps = append(m.Proto.MetadataProps, &pb.StringStringEntryProto{Key: &key, Value: &value})
+	*props = append(*props, &pb.StringStringEntryProto{Key: &key, Value: &value})
 }
 
 // Files gives access to the external data of the model.

@@ -10,51 +10,37 @@ package onnx
 //
 // All of it is text from a file: what does not parse is no module.
 
-import (
-	"strings"
-
-	pb "github.com/onnx-remat/remat/onnx/onnxpb"
-)
+import "strings"
 
 // ModuleKey is the metadata entry in which a pass notes a module.
 const ModuleKey = "remat.module"
 
+// TorchCall is the call of the exported program that a node of PyTorch's dynamo
+// exporter comes from, as that shows it; "" for none:
+//
+//	%y : [num_users=1] = call_function[target=torch.ops.aten.relu.default](args = (%x,), kwargs = {})
+func (n *Node) TorchCall() string { return n.Metadata("pkg.torch.onnx.fx_node") }
+
 // Module is the path of the module that the node belongs to, "" for none.
 func (n *Node) Module() string {
-	for _, kv := range n.Proto.GetMetadataProps() {
-		switch kv.GetKey() {
-		case ModuleKey:
-			return kv.GetValue()
-		case "pkg.torch.onnx.name_scopes":
-			if scopes := pythonStrings(kv.GetValue()); len(scopes) > 1 {
-				return scopes[len(scopes)-2]
-			}
-		}
+	if module := n.Metadata(ModuleKey); module != "" {
+		return module
 	}
-	for _, kv := range n.Proto.GetMetadataProps() {
-		if kv.GetKey() == "namespace" {
-			if scopes := strings.Split(kv.GetValue(), "/"); len(scopes) > 1 {
-				name, _, _ := strings.Cut(scopes[len(scopes)-2], ":")
-				return strings.TrimSpace(name)
-			}
-		}
+	if scopes := PythonStrings(n.Metadata("pkg.torch.onnx.name_scopes")); len(scopes) > 1 {
+		return scopes[len(scopes)-2]
+	}
+	if scopes := strings.Split(n.Metadata("namespace"), "/"); len(scopes) > 1 {
+		name, _, _ := strings.Cut(scopes[len(scopes)-2], ":")
+		return strings.TrimSpace(name)
 	}
 	return scriptModule(n.Name())
 }
 
 // SetModule notes the module of a node that a pass made; "" notes nothing.
 func (n *Node) SetModule(module string) {
-	if module == "" || n.Module() == module {
-		return
+	if module != "" && n.Module() != module {
+		n.SetMetadata(ModuleKey, module)
 	}
-	key := ModuleKey
-	for _, kv := range n.Proto.MetadataProps {
-		if kv.GetKey() == key {
-			kv.Value = &module
-			return
-		}
-	}
-	n.Proto.MetadataProps = append([]*pb.StringStringEntryProto{{Key: &key, Value: &module}}, n.Proto.MetadataProps...)
 }
 
 // scriptModule reads the name that TorchScript's exporter gives a node. What a
@@ -76,8 +62,8 @@ func scriptModule(name string) string {
 	return strings.Join(path, ".")
 }
 
-// pythonStrings reads a list of strings as Python prints it; nil for anything else.
-func pythonStrings(text string) []string {
+// PythonStrings reads a list of strings as Python prints it; nil for anything else.
+func PythonStrings(text string) []string {
 	text = strings.TrimSpace(text)
 	if len(text) < 2 || text[0] != '[' || text[len(text)-1] != ']' {
 		return nil

@@ -24,8 +24,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
-const fxNodeKey = "pkg.torch.onnx.fx_node"
-
 // A call is one call of the exported program.
 type call struct {
 	text  string   // as the exporter shows it
@@ -44,7 +42,7 @@ func calls(g *onnx.Graph) []*call {
 	var list []*call
 	by := map[string]*call{}
 	for _, n := range g.Nodes {
-		text := property(n.Proto.GetMetadataProps(), fxNodeKey)
+		text := n.TorchCall()
 		_, args, ok := strings.Cut(text, "](args = ")
 		if !ok {
 			continue

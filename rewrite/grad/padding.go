@@ -23,7 +23,7 @@ var (
 
 // paddingOf is the row of its table that an embedding hands no gradient.
 func paddingOf(n *onnx.Node) (row int64, ok bool) {
-	call := paddedCall.FindStringSubmatch(property(n.Proto.GetMetadataProps(), fxNodeKey))
+	call := paddedCall.FindStringSubmatch(n.TorchCall())
 	if call == nil {
 		return 0, false
 	}
@@ -51,7 +51,7 @@ func (c *Context) withoutPadding(idx, g *onnx.Value) *onnx.Value {
 func warnFrequencies(g *onnx.Graph) []string {
 	var names []string
 	for _, n := range g.Nodes {
-		if n.Is("Gather") && scaledCall.MatchString(property(n.Proto.GetMetadataProps(), fxNodeKey)) {
+		if n.Is("Gather") && scaledCall.MatchString(n.TorchCall()) {
 			names = append(names, n.Name())
 		}
 	}

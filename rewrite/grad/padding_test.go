@@ -18,7 +18,7 @@ func embedding(t *testing.T, ids, head, note string) *onnx.Model {
 		"p = Gemm(x, "+head+") {transB=1}\nr = Mul(p, p)\nb = ReduceMean(r) {keepdims=0}\nloss = Add(a, b)", "loss float32")
 	for _, n := range m.Graph.Nodes {
 		if n.Is("Gather") {
-			n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(fxNodeKey,
+			n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry("pkg.torch.onnx.fx_node",
 				"%e : [num_users=1] = call_function[target=torch.ops.aten.embedding.default](args = (%w, %i"+note+"), kwargs = {})"))
 		}
 	}

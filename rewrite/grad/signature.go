@@ -64,32 +64,21 @@ var (
 func ReadSignature(m *onnx.Model) *Signature {
 	s := &Signature{kinds: map[string]string{}, targets: map[string]string{}, folded: map[string][]string{}}
 	for _, props := range [][]*pb.StringStringEntryProto{m.Graph.Proto.GetMetadataProps(), m.Proto.GetMetadataProps()} {
-		if text := property(props, signatureKey); text != "" {
+		if text, ok := onnx.Property(props, signatureKey); ok {
 			s.readText(text)
 		}
 	}
 	for _, v := range m.Graph.Proto.GetValueInfo() {
-		props := v.GetMetadataProps()
-		s.note(property(props, kindKey), property(props, originalKey), v.GetName())
-		if from := property(props, foldedKey); from != "" {
-			s.folded[v.GetName()] = quotedNames(from)
+		says := func(key string) string { text, _ := onnx.Property(v.GetMetadataProps(), key); return text }
+		s.note(says(kindKey), says(originalKey), v.GetName())
+		if from := says(foldedKey); from != "" {
+			s.folded[v.GetName()] = onnx.PythonStrings(from)
 		}
 	}
 	for _, v := range m.Graph.Initializers {
 		s.known = s.known || s.kinds[v.Name] == kindParameter || len(s.origins(v.Name)) > 0
 	}
 	return s
-}
-
-// quotedNames reads a list of names as Python shows it, ['a', 'b'].
-func quotedNames(list string) []string {
-	var names []string
-	for _, name := range strings.Split(strings.Trim(list, "[]"), ",") {
-		if name = strings.Trim(strings.TrimSpace(name), "'\""); name != "" {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // origins are the parameters that an initializer was computed from.
@@ -200,14 +189,4 @@ func (s *Signature) judge(name string) Decision {
 		return Decision{Trained: true, Source: FromSignature, Reason: "the exporter computed it from parameter " + strings.Join(from, " and ")}
 	}
 	return Decision{Source: FromSignature, Reason: "no parameter, says the export"}
-}
-
-// property is the value of a metadata entry, "" where there is none.
-func property(props []*pb.StringStringEntryProto, key string) string {
-	for _, p := range props {
-		if p.GetKey() == key {
-			return p.GetValue()
-		}
-	}
-	return ""
 }

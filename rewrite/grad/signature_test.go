@@ -24,7 +24,7 @@ func noteValue(m *onnx.Model, name string, props ...*pb.StringStringEntryProto) 
 func noteCall(m *onnx.Model, value, target, args string) {
 	n := m.Graph.Value(value).Producer
 	text := fmt.Sprintf("%%%s : [num_users=1] = call_function[target=torch.ops.aten.%s](args = (%s), kwargs = {})", value, target, args)
-	n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(fxNodeKey, text))
+	n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry("pkg.torch.onnx.fx_node", text))
 }
 
 const signedModel = `in x float32[2,4]

@@ -114,7 +114,7 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 // meantForEvaluation reports a batch normalization that the exported program calls
 // with training=False.
 func meantForEvaluation(n *onnx.Node) bool {
-	_, args, ok := strings.Cut(property(n.Proto.GetMetadataProps(), fxNodeKey), "](args = ")
+	_, args, ok := strings.Cut(n.TorchCall(), "](args = ")
 	if !ok {
 		return false
 	}
@@ -127,7 +127,7 @@ func meantForEvaluation(n *onnx.Node) bool {
 // torch.autocast: their nodes say that their code has no file.
 func blockExits(g *onnx.Graph) []string {
 	inside := func(n *onnx.Node) bool {
-		return strings.HasPrefix(property(n.Proto.GetMetadataProps(), traceKey), `File "<eval_with_key>`)
+		return strings.HasPrefix(n.Metadata(traceKey), `File "<eval_with_key>`)
 	}
 	var names []string
 	for _, n := range g.Nodes {

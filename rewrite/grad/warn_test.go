@@ -54,7 +54,7 @@ func TestStoredStatistics(t *testing.T) {
 			outs+" = BatchNormalization(x, s, b, m, v)"+c.attr+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
 		if c.call != "" {
 			n := m.Graph.Nodes[0]
-			n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(fxNodeKey, "%y : [num_users=1] = call_function[target=torch.ops.aten."+c.call+", kwargs = {})"))
+			n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry("pkg.torch.onnx.fx_node", "%y : [num_users=1] = call_function[target=torch.ops.aten."+c.call+", kwargs = {})"))
 		}
 		res, err := Differentiate(m, Options{})
 		if err != nil {

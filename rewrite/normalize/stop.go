@@ -10,15 +10,10 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
-// Metadata keys of a node: what PyTorch's exporter says that it was, and who made
-// a stop of it here.
-const (
-	fxNodeKey = "pkg.torch.onnx.fx_node"
-	stopKey   = "remat.stop"
-)
+// stopKey is the metadata entry of a node that says who made a stop of it here.
+const stopKey = "remat.stop"
 
 // StoppedBy says why no gradient flows through a node: the source that Stops was
 // given, or "aten.detach"; "" where it is no stop.
@@ -26,13 +21,11 @@ func StoppedBy(n *onnx.Node) string {
 	if !n.Is("Identity") {
 		return ""
 	}
-	for _, p := range n.Proto.GetMetadataProps() {
-		switch {
-		case p.GetKey() == stopKey:
-			return p.GetValue()
-		case p.GetKey() == fxNodeKey && strings.Contains(p.GetValue(), "target=torch.ops.aten.detach"):
-			return "aten.detach"
-		}
+	if source := n.Metadata(stopKey); source != "" {
+		return source
+	}
+	if strings.Contains(n.TorchCall(), "target=torch.ops.aten.detach") {
+		return "aten.detach"
 	}
 	return ""
 }
@@ -40,10 +33,8 @@ func StoppedBy(n *onnx.Node) string {
 // StoppedValue is the value of the file that a stop is about: the stop's own output,
 // or what an inserted one reads.
 func StoppedValue(n *onnx.Node) *onnx.Value {
-	for _, p := range n.Proto.GetMetadataProps() {
-		if p.GetKey() == stopKey {
-			return n.In(0)
-		}
+	if n.Metadata(stopKey) != "" {
+		return n.In(0)
 	}
 	return n.Out(0)
 }
@@ -77,9 +68,8 @@ func (s *Stops) Apply() { s.at.Apply() }
 
 // make makes a stop for v, which reads nothing yet.
 func (s *Stops) make(v *onnx.Value, source string) *onnx.Node {
-	key := stopKey
 	n := s.g.NewNode("", "Identity", "remat/stop/"+v.Name, nil, []string{v.Name + ".stopped"})
-	n.Proto.MetadataProps = append(n.Proto.MetadataProps, &pb.StringStringEntryProto{Key: &key, Value: &source})
+	n.SetMetadata(stopKey, source)
 	n.Out(0).Type = v.Type
 	if v.Producer != nil {
 		s.at.After(v.Producer, n)
