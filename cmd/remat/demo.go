@@ -186,7 +186,7 @@ func isTraining(e *env, path string) (bool, error) {
 	if path == "" {
 		return false, nil
 	}
-	m, _, err := flow.Open(path, e.dims)
+	m, err := flow.Open(path, e.dims)
 	if err != nil {
 		return false, err
 	}

@@ -99,32 +99,34 @@ func dimList(dims map[string]int64) []string {
 // openSized opens a file that is to be planned for: every dimension needs a
 // number, from dims or from the file. What dims fix is noted in the model.
 func openSized(path string, dims map[string]int64) (*onnx.Model, error) {
-	if err := checkDimsOf(dims, path); err != nil {
-		return nil, err
-	}
 	m, err := onnx.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	free := flow.FreeDims(m)
-	line := dimLine(m, free, dims)
-	if err = flow.NamelessDim(m); err != nil {
-		err = fmt.Errorf("%s: %w", path, err)
-	} else if line != "" {
-		err = fmt.Errorf("%s: a plan needs sizes, and no number is given for %s", path, line)
-	}
-	m.Close()
-	if err != nil {
+	if err := checkDims(dims, path, m); err != nil {
+		m.Close()
 		return nil, err
 	}
-	if m, _, err = flow.Open(path, dims); err != nil {
-		return nil, err
-	}
-	if err := flow.NoteDims(m, free, dims); err != nil {
+	if err := sized(m, dims); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return m, nil
+}
+
+// sized types a model as it was loaded, and notes the dimensions that dims fix.
+func sized(m *onnx.Model, dims map[string]int64) error {
+	if err := flow.NamelessDim(m); err != nil {
+		return err
+	}
+	free := flow.FreeDims(m)
+	if line := dimLine(m, free, dims); line != "" {
+		return fmt.Errorf("a plan needs sizes, and no number is given for %s", line)
+	}
+	if err := flow.Type(m, dims); err != nil {
+		return err
+	}
+	return flow.NoteDims(m, free, dims)
 }
 
 // dimLine names the free dimensions that dims leave open and a flag that gives

@@ -145,7 +145,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, _, err := flow.Open(path, e.dims)
+	m, err := flow.Open(path, e.dims)
 	if err != nil {
 		return nil, err
 	}

@@ -64,15 +64,12 @@ type inspection struct {
 	Opsets    map[string]int64 `json:"opsets"`
 	Producer  string           `json:"producer"`
 	Nodes     int              `json:"nodes"`
-	// FreeDimensions have no number, Dimensions are those that have one: by --dim,
-	// or because the file was written for it.
-	FreeDimensions []string         `json:"free_dimensions"`
-	Dimensions     map[string]int64 `json:"dimensions"`
-	Operators      map[string]int   `json:"operators"`
-	Inputs         []tensorInfo     `json:"inputs"`
-	Outputs        []tensorInfo     `json:"outputs"`
-	Parameters     int              `json:"parameters"`
-	ParameterBytes int64            `json:"parameter_bytes"`
+	dimensions
+	Operators      map[string]int `json:"operators"`
+	Inputs         []tensorInfo   `json:"inputs"`
+	Outputs        []tensorInfo   `json:"outputs"`
+	Parameters     int            `json:"parameters"`
+	ParameterBytes int64          `json:"parameter_bytes"`
 	// Trained are the parameters that the graph returns a gradient or a next value of,
 	// Frozen the other floats of more than one element that it holds or is fed for
 	// parameters.
@@ -92,8 +89,6 @@ type inspection struct {
 	Stale      *report.StalePrediction `json:"stale_prediction,omitempty"`
 	Memory     *memoryInfo             `json:"memory,omitempty"`
 	CrossCheck []string                `json:"cross_check,omitempty"`
-
-	open string // what dimLine says
 }
 
 // A parameterSum is some of the parameters together.
@@ -131,14 +126,18 @@ type memoryInfo struct {
 // inspect loads a model and prints what it is, and as asked what a step of it holds
 // and whether onnx-go reads the same.
 func inspect(e *env, path string, memory, crossCheck bool, png string) error {
-	if err := checkDimsOf(e.dims, path); err != nil {
-		return err
-	}
-	m, _, err := flow.Open(path, e.dims)
+	m, err := onnx.Load(path)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
+	if err := checkDims(e.dims, path, m); err != nil {
+		return err
+	}
+	dims := dimensionsOf(m, e.dims)
+	if err := flow.Type(m, e.dims); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	if memory {
 		if err := flow.Known(m, e.dims); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -149,9 +148,7 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	d := describe(m, path, a)
-	if err := d.dims(path, e.dims); err != nil {
-		return err
-	}
+	d.dimensions = dims
 	if memory {
 		if err := inspectMemory(e, m, a, d, png); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
@@ -183,25 +180,30 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 	return errors.Join(err, differs)
 }
 
-// dims fills in the dimensions of the file's inputs; the model that was analyzed
-// has those of --dim filled in.
-func (d *inspection) dims(path string, given map[string]int64) error {
-	m, err := onnx.Load(path)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	d.Dimensions, d.FreeDimensions = flow.FixedDims(m), []string{}
+// dimensions are those of a file's inputs.
+type dimensions struct {
+	// Free have no number, Fixed are those that have one: by --dim, or because the
+	// file was written for it.
+	Free  []string         `json:"free_dimensions"`
+	Fixed map[string]int64 `json:"dimensions"`
+
+	open string // what dimLine says
+}
+
+// dimensionsOf lists the dimensions of a model as it was loaded: typing it fills in
+// those that are given.
+func dimensionsOf(m *onnx.Model, given map[string]int64) dimensions {
+	d := dimensions{Free: []string{}, Fixed: flow.FixedDims(m)}
 	free := flow.FreeDims(m)
 	for _, name := range free {
 		if n, ok := given[name]; ok {
-			d.Dimensions[name] = n
+			d.Fixed[name] = n
 		} else {
-			d.FreeDimensions = append(d.FreeDimensions, name)
+			d.Free = append(d.Free, name)
 		}
 	}
 	d.open = dimLine(m, free, given)
-	return nil
+	return d
 }
 
 // crossCheckLines are what onnx-go's reading differs in, one line each.
@@ -345,8 +347,8 @@ func printInspection(e *env, d *inspection) error {
 	if d.open != "" {
 		e.say("no number is given for %s; until then sizes are the least that can be", d.open)
 	}
-	if len(d.Dimensions) > 0 {
-		e.say("for %s", strings.Join(dimList(d.Dimensions), ", "))
+	if len(d.Fixed) > 0 {
+		e.say("for %s", strings.Join(dimList(d.Fixed), ", "))
 	}
 	if d.Memory != nil {
 		printPeak(e, d.Memory)

@@ -53,7 +53,7 @@ func TestExportedJoint(t *testing.T) {
 }
 
 func exportedJoint(t *testing.T, e *runtime.Engine, path string) {
-	m, _, err := Open(path, nil)
+	m, err := Open(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -117,27 +117,28 @@ type Prepared struct {
 }
 
 // Open loads and checks a file and infers its types.
-func Open(path string, dims map[string]int64) (*onnx.Model, *infer.Result, error) {
+func Open(path string, dims map[string]int64) (*onnx.Model, error) {
 	m, err := onnx.Load(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	types, err := typed(m, dims)
-	if err != nil {
+	if err := Type(m, dims); err != nil {
 		m.Close()
-		return nil, nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return m, types, nil
+	return m, nil
 }
 
-func typed(m *onnx.Model, dims map[string]int64) (*infer.Result, error) {
+// Type checks a model as it was loaded and infers its types.
+func Type(m *onnx.Model, dims map[string]int64) error {
 	if err := m.Check(); err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := upgrade.Functions(m); err != nil {
-		return nil, err
+		return err
 	}
-	return infer.Model(m, infer.Options{Dims: dims})
+	_, err := infer.Model(m, infer.Options{Dims: dims})
+	return err
 }
 
 // Known returns an error when an operator is known neither by its row nor by

@@ -118,7 +118,7 @@ func TestFreeExtents(t *testing.T) {
 // openWith reads a model with numbers for free extents.
 func openWith(t *testing.T, path string, dims map[string]int64) *onnx.Model {
 	t.Helper()
-	m, _, err := Open(path, dims)
+	m, err := Open(path, dims)
 	if err != nil {
 		t.Fatal(err)
 	}

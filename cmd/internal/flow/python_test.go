@@ -242,7 +242,7 @@ func planned(t *testing.T, e *runtime.Engine, dir, name, strategy string) *writt
 	var feeds map[string]runtime.Tensor
 	var err error
 	if strings.HasPrefix(name, "joint/") {
-		if m, _, err = Open(sample(name+".onnx"), nil); err != nil {
+		if m, err = Open(sample(name+".onnx"), nil); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { m.Close() })
