@@ -157,15 +157,12 @@ func Unfold(g *onnx.Graph) (int, error) {
 	if trigger == nil {
 		return 0, nil
 	}
-	constant := map[*onnx.Value]bool{}
-	for _, v := range g.Initializers {
-		constant[v] = v.IsConstant()
-	}
+	constant := constantsOf(g)
 	barriers := NewBarriers(g)
 	var order []*onnx.Node
 	count := 0
 	for _, n := range g.Nodes {
-		if !allConstant(n, constant) {
+		if !constant.feed(n) {
 			order = append(order, n)
 			continue
 		}
@@ -179,9 +176,7 @@ func Unfold(g *onnx.Graph) (int, error) {
 			count++
 			continue
 		}
-		for _, o := range n.Outputs {
-			constant[o] = true
-		}
+		constant.add(n)
 		order = append(order, n)
 	}
 	g.Nodes = order
@@ -191,20 +186,15 @@ func Unfold(g *onnx.Graph) (int, error) {
 // Foldable lists the values that are computed from constants alone, are small,
 // and are read by nodes that compute something else.
 func Foldable(g *onnx.Graph) []*onnx.Value {
-	constant := map[*onnx.Value]bool{}
-	for _, v := range g.Initializers {
-		constant[v] = v.IsConstant()
-	}
+	constant := constantsOf(g)
 	folds := map[*onnx.Node]bool{}
 	for _, n := range g.Nodes {
 		t, known := traits.Of(n)
-		if !known || !t.Deterministic || t.SideEffects || len(n.Subgraphs()) > 0 || !allConstant(n, constant) || !small(n) {
+		if !known || !t.Deterministic || t.SideEffects || len(n.Subgraphs()) > 0 || !constant.feed(n) || !small(n) {
 			continue
 		}
 		folds[n] = true
-		for _, o := range n.Outputs {
-			constant[o] = true
-		}
+		constant.add(n)
 	}
 	var list []*onnx.Value
 	for _, n := range g.Nodes {
@@ -236,12 +226,32 @@ func Fold(g *onnx.Graph, v *onnx.Value, t *onnx.Tensor) {
 	g.ReplaceUses(v, c)
 }
 
-func allConstant(n *onnx.Node, constant map[*onnx.Value]bool) bool {
+// constants are values that depend on constants alone.
+type constants map[*onnx.Value]bool
+
+// constantsOf begins with those that the file holds.
+func constantsOf(g *onnx.Graph) constants {
+	c := constants{}
+	for _, v := range g.Initializers {
+		c[v] = v.IsConstant()
+	}
+	return c
+}
+
+// add notes what a node returns.
+func (c constants) add(n *onnx.Node) {
+	for _, o := range n.Outputs {
+		c[o] = true
+	}
+}
+
+// feed reports that a node computes from constants alone.
+func (c constants) feed(n *onnx.Node) bool {
 	if len(n.Captures) > 0 || n.Is("RandomNormal", "RandomUniform") {
 		return false
 	}
 	for _, v := range n.Inputs {
-		if v != nil && !constant[v] {
+		if v != nil && !c[v] {
 			return false
 		}
 	}

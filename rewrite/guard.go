@@ -80,15 +80,10 @@ func (l *Left) leads(g *onnx.Graph, from, to string, seen map[string]bool) bool 
 // the new order and the number of guards.
 func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
 	gone := map[*onnx.Node]bool{}
-	constant := map[*onnx.Value]bool{}
-	for _, v := range g.Initializers {
-		constant[v] = v.IsConstant()
-	}
+	constant := constantsOf(g)
 	for _, n := range order {
-		if allConstant(n, constant) {
-			for _, o := range n.Outputs {
-				constant[o] = true
-			}
+		if constant.feed(n) {
+			constant.add(n)
 			continue
 		}
 		// A barrier or a computed shape that vanished was merged with its

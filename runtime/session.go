@@ -104,12 +104,12 @@ func (e *Engine) opener(m *onnx.Model) opener {
 // number other than zero. It reports whether it changed any.
 func seed(m *onnx.Model, by uint64) bool {
 	nodes := traits.Drawing(m.Graph)
-	if by != 0 {
-		traits.FixSeeds(nodes)
-		traits.ShiftSeeds(nodes, by)
-		return len(nodes) > 0
+	fixed := traits.FixSeeds(nodes)
+	if by == 0 {
+		return fixed > 0
 	}
-	return traits.FixSeeds(nodes) > 0
+	traits.ShiftSeeds(nodes, by)
+	return len(nodes) > 0
 }
 
 func (e *Engine) newSession(m *onnx.Model, name string, o Options, open opener) (*Session, error) {
