@@ -378,7 +378,7 @@ func printDerivation(e *env, d *derivation) {
 		fmt.Fprintf(e.stderr, "no gradient flows through %s\n", some(values))
 	}
 	if d.RandomNodes > 0 {
-		fmt.Fprintf(e.stderr, "draws random numbers, others in each step: %s; remat run --seed N says which\n", d.random)
+		fmt.Fprintf(e.stderr, "draws new random numbers in each step: %s; remat run --seed N fixes them\n", d.random)
 	}
 	for _, w := range d.Warnings {
 		fmt.Fprintf(e.stderr, "warning: %s\n", w)

@@ -345,7 +345,7 @@ func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Predicti
 func printInspection(e *env, d *inspection) error {
 	e.say("%s: %d nodes, IR %d, opset %d, by %s", report.Shorten(d.Model, 100), d.Nodes, d.IRVersion, d.Opsets[""], report.Shorten(d.Producer, 40))
 	if d.open != "" {
-		e.say("no number is given for %s; until then sizes are the least that can be", d.open)
+		e.say("no number is given for %s; until then, the sizes below are lower bounds", d.open)
 	}
 	if len(d.Fixed) > 0 {
 		e.say("for %s", strings.Join(dimList(d.Fixed), ", "))

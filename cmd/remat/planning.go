@@ -67,7 +67,7 @@ func timeLimitFlag() cli.Flag {
 func readTimeLimit(c *cli.Context) (time.Duration, error) {
 	limit := c.Duration("time-limit")
 	if c.IsSet("time-limit") && limit <= 0 {
-		return 0, fmt.Errorf("--time-limit %s: want more than nothing, such as 30s or 5m", limit)
+		return 0, fmt.Errorf("--time-limit %s: must be positive, such as 30s or 5m", limit)
 	}
 	return limit, nil
 }

@@ -58,5 +58,5 @@ func warnFrequencies(g *onnx.Graph) []string {
 	if len(names) == 0 {
 		return nil
 	}
-	return []string{"scale_grad_by_freq=True divides the gradient of a row by how often it was read, which is not done here: " + some(names)}
+	return []string{"scale_grad_by_freq=True is ignored, gradients of rows are not divided by how often they were read: " + some(names)}
 }

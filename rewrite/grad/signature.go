@@ -179,14 +179,14 @@ func (s *Signature) lists(name string) bool {
 func (s *Signature) judge(name string) Decision {
 	switch s.kinds[name] {
 	case kindParameter:
-		return Decision{Trained: true, Source: FromSignature, Reason: "a parameter, says the export"}
+		return Decision{Trained: true, Source: FromSignature, Reason: "the export lists it as a parameter"}
 	case kindBuffer:
-		return Decision{Source: FromSignature, Reason: "a buffer, says the export"}
+		return Decision{Source: FromSignature, Reason: "the export lists it as a buffer"}
 	case kindConstant:
-		return Decision{Source: FromSignature, Reason: "a constant, says the export"}
+		return Decision{Source: FromSignature, Reason: "the export lists it as a constant"}
 	}
 	if from := s.origins(name); len(from) > 0 {
 		return Decision{Trained: true, Source: FromSignature, Reason: "the exporter computed it from parameter " + strings.Join(from, " and ")}
 	}
-	return Decision{Source: FromSignature, Reason: "no parameter, says the export"}
+	return Decision{Source: FromSignature, Reason: "the export does not list it as a parameter"}
 }

@@ -154,8 +154,8 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, loss *onnx.Value, re
 		}
 	}
 	if n := e.storedStatistics(reach); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d BatchNormalization normalize by stored statistics, as PyTorch's dynamo exporter writes them even of a model in train(): "+
-			"to train by those of the batch, export with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d BatchNormalization normalize by stored statistics: PyTorch's dynamo exporter writes even a model in train() so; "+
+			"to train with batch statistics, export with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
 	}
 	var open []string
 	for _, name := range c.blocks {
@@ -164,6 +164,6 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, loss *onnx.Value, re
 		}
 	}
 	if len(open) > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("a gradient flows out of blocks of torch.no_grad or torch.autocast, which of the two the file does not say; if it was no_grad: --stop '%s'", strings.Join(open, ",")))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which; if it was no_grad, add --stop '%s'", strings.Join(open, ",")))
 	}
 }

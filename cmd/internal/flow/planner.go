@@ -240,7 +240,7 @@ func (p *Planner) orSimpler(r *Planned) (*Planned, error) {
 		}
 	}
 	if best != r {
-		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("strategy %s reaches %d bytes, the search %d: its file is taken", best.Plan.Strategy, best.Peak, r.Peak))
+		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("the file of strategy %s needs %d bytes, the search's %d: the smaller one is used", best.Plan.Strategy, best.Peak, r.Peak))
 		best.Plan.Strategy = r.Plan.Strategy
 	}
 	return best, nil
