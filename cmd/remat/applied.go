@@ -8,20 +8,20 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/rewrite"
 )
 
 // doneWords says what a pass did n times, "" for what matters to nobody.
-var doneWords = map[string]func(n int, o *flow.Options) string{
-	"recompute": func(n int, _ *flow.Options) string { return counted(n, "node") + " computed again" },
-	"chunk":     func(_ int, o *flow.Options) string { return fmt.Sprintf("the loss in %d parts", o.Chunk) },
-	"tile":      func(n int, _ *flow.Options) string { return counted(n, "wide product") + " in parts" },
-	"rows":      func(n int, _ *flow.Options) string { return counted(n, "large update") + " by rows" },
-	"hold once": func(n int, _ *flow.Options) string { return counted(n, "frozen weight") + " held once" },
-	"scatter":   func(int, *flow.Options) string { return "" },
-	"anchor":    func(n int, _ *flow.Options) string { return counted(n, "node") + " held in place by data" },
-	"schedule":  func(n int, _ *flow.Options) string { return counted(n, "node") + " in order" },
+var doneWords = map[string]func(n int, o *pipeline.Options) string{
+	"recompute": func(n int, _ *pipeline.Options) string { return counted(n, "node") + " computed again" },
+	"chunk":     func(_ int, o *pipeline.Options) string { return fmt.Sprintf("the loss in %d parts", o.Chunk) },
+	"tile":      func(n int, _ *pipeline.Options) string { return counted(n, "wide product") + " in parts" },
+	"rows":      func(n int, _ *pipeline.Options) string { return counted(n, "large update") + " by rows" },
+	"hold once": func(n int, _ *pipeline.Options) string { return counted(n, "frozen weight") + " held once" },
+	"scatter":   func(int, *pipeline.Options) string { return "" },
+	"anchor":    func(n int, _ *pipeline.Options) string { return counted(n, "node") + " held in place by data" },
+	"schedule":  func(n int, _ *pipeline.Options) string { return counted(n, "node") + " in order" },
 }
 
 // counted writes a number of things.
@@ -33,7 +33,7 @@ func counted(n int, what string) string {
 }
 
 // appliedLines are the reports of the passes in words.
-func appliedLines(reports []rewrite.Report, o *flow.Options) []string {
+func appliedLines(reports []rewrite.Report, o *pipeline.Options) []string {
 	var done, lines []string
 	for _, r := range reports {
 		words, known := doneWords[r.Pass]
@@ -51,7 +51,7 @@ func appliedLines(reports []rewrite.Report, o *flow.Options) []string {
 
 // roundingLine says that a form that was chosen adds up in another order, "" where
 // every result keeps its bits.
-func roundingLine(reports []rewrite.Report, o *flow.Options) string {
+func roundingLine(reports []rewrite.Report, o *pipeline.Options) string {
 	var why []string
 	for _, r := range reports {
 		switch r.Pass {

@@ -20,7 +20,7 @@ import (
 	"github.com/tiktoken-go/tokenizer"
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
@@ -186,7 +186,7 @@ func isTraining(e *env, path string) (bool, error) {
 	if path == "" {
 		return false, nil
 	}
-	m, err := flow.Open(path, e.dims)
+	m, err := pipeline.Open(path, e.dims)
 	if err != nil {
 		return false, err
 	}
@@ -299,8 +299,8 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		{halfLabel, "half.onnx", "sqrt", "", half},
 	} {
 		path := filepath.Join(o.dir, v.file)
-		options := planOptions{strategy: v.strategy, budget: v.budget, limit: o.limit, flow: e.flowOptions()}
-		options.flow.Precision = v.half
+		options := planOptions{strategy: v.strategy, budget: v.budget, limit: o.limit, pipeline: e.pipelineOptions()}
+		options.pipeline.Precision = v.half
 		var p *planned
 		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
 			if p, err = makePlan(e, train, options); err == nil {
@@ -342,9 +342,9 @@ const nativeNote = "emulated"
 // emulation has the numbers of half precision and the memory of float32 beside
 // the casts.
 func predictNative(e *env, train string, o planOptions, emulated *planned) error {
-	native := *o.flow.Precision
+	native := *o.pipeline.Precision
 	native.Emulate, native.Provider = false, kernels.CUDA
-	o.flow.Precision, o.flow.Provider = &native, ort.CUDA
+	o.pipeline.Precision, o.pipeline.Provider = &native, ort.CUDA
 	p, err := makePlan(e, train, o)
 	if err != nil {
 		return err

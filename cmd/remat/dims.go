@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -19,8 +19,8 @@ func checkDims(dims map[string]int64, path string, models ...*onnx.Model) error 
 	for _, name := range slices.Sorted(maps.Keys(dims)) {
 		found := false
 		for _, m := range models {
-			n, fixed := flow.FixedDims(m)[name]
-			free := slices.Contains(flow.FreeDims(m), name)
+			n, fixed := pipeline.FixedDims(m)[name]
+			free := slices.Contains(pipeline.FreeDims(m), name)
 			if fixed && !free && n != dims[name] {
 				return fmt.Errorf("--dim %s=%d: %s was written for %s=%d: make it again with --dim %s=%d, or leave --dim out",
 					name, dims[name], modelName(m, path), name, n, name, dims[name])
@@ -64,8 +64,8 @@ func modelName(m *onnx.Model, path string) string {
 func dimsOf(models []*onnx.Model) string {
 	var free, fixed, shapes []string
 	for _, m := range models {
-		free = append(free, flow.FreeDims(m)...)
-		fixed = append(fixed, dimList(flow.FixedDims(m))...)
+		free = append(free, pipeline.FreeDims(m)...)
+		fixed = append(fixed, dimList(pipeline.FixedDims(m))...)
 		for _, v := range m.Graph.Inputs {
 			shapes = append(shapes, v.Name+" "+v.Type.String())
 		}
@@ -116,17 +116,17 @@ func openSized(path string, dims map[string]int64) (*onnx.Model, error) {
 
 // sized types a model as it was loaded, and notes the dimensions that dims fix.
 func sized(m *onnx.Model, dims map[string]int64) error {
-	if err := flow.NamelessDim(m); err != nil {
+	if err := pipeline.NamelessDim(m); err != nil {
 		return err
 	}
-	free := flow.FreeDims(m)
+	free := pipeline.FreeDims(m)
 	if line := dimLine(m, free, dims); line != "" {
 		return fmt.Errorf("a plan needs sizes, and no number is given for %s", line)
 	}
-	if err := flow.Type(m, dims); err != nil {
+	if err := pipeline.Type(m, dims); err != nil {
 		return err
 	}
-	return flow.NoteDims(m, free, dims)
+	return pipeline.NoteDims(m, free, dims)
 }
 
 // dimLine names the free dimensions that dims leave open and a flag that gives

@@ -13,7 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -145,7 +145,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := flow.Open(path, e.dims)
+	m, err := pipeline.Open(path, e.dims)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
 	}
-	if p := flow.PrecisionOf(m); p != nil {
+	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}
 	if s.session.Provider == ort.CPU {
@@ -200,7 +200,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
-	p, err := flow.Predict(e.loaded, m, s.roles, flow.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
+	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
 	if err != nil || !p.Exact() {
 		return // a lower bound is no prediction
 	}
@@ -211,9 +211,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
-		layer = flow.ModuleNames(a)
+		layer = pipeline.ModuleNames(a)
 	}
-	s.run.SetTimeline(flow.Timeline(p, layer))
+	s.run.SetTimeline(pipeline.Timeline(p, layer))
 	s.layers = map[string]string{}
 	for _, n := range p.Nodes {
 		s.layers[n.Label()] = layer(n)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -126,7 +126,7 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 		return nil, err
 	}
 	o.grad.Signature = grad.ReadSignature(m)
-	if err := flow.NoteDims(m, flow.FreeDims(m), e.dims); err != nil {
+	if err := pipeline.NoteDims(m, pipeline.FreeDims(m), e.dims); err != nil {
 		return fail(err)
 	}
 	if err := renameInitializers(m.Graph, o.names); err != nil {
@@ -151,16 +151,16 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := e.passed("optimizer", m); err != nil {
 		return fail(err)
 	}
-	hash, err := flow.Hash(path)
+	hash, err := pipeline.Hash(path)
 	if err != nil {
 		return nil, err
 	}
-	m.SetMetadata(flow.VersionKey, version)
-	m.SetMetadata(flow.SourceKey, hash)
-	if err := flow.Order(m, flow.Options{Dims: o.grad.Dims, After: o.grad.After}); err != nil {
+	m.SetMetadata(pipeline.VersionKey, version)
+	m.SetMetadata(pipeline.SourceKey, hash)
+	if err := pipeline.Order(m, pipeline.Options{Dims: o.grad.Dims, After: o.grad.After}); err != nil {
 		return fail(err)
 	}
-	if err := flow.SetRequires(m); err != nil {
+	if err := pipeline.SetRequires(m); err != nil {
 		return nil, err
 	}
 	if err := rebase(m, path, out); err != nil {
@@ -315,7 +315,7 @@ func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside
 			return err
 		}
 	}
-	return flow.SetJSON(m, remat.ParametersKey, places)
+	return pipeline.SetJSON(m, remat.ParametersKey, places)
 }
 
 func writeInline(params []grad.Param, path string, places map[string]map[string]any) error {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/crosscheck"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -83,7 +83,7 @@ type inspection struct {
 	BackwardNodes int            `json:"backward_nodes"`
 	Roles         analysis.Roles `json:"roles"`
 	// Requires says which runtime the file needs.
-	Requires flow.Requires     `json:"requires"`
+	Requires pipeline.Requires `json:"requires"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Stale is what the metadata predict though the file was changed since.
 	Stale      *report.StalePrediction `json:"stale_prediction,omitempty"`
@@ -135,11 +135,11 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 		return err
 	}
 	dims := dimensionsOf(m, e.dims)
-	if err := flow.Type(m, e.dims); err != nil {
+	if err := pipeline.Type(m, e.dims); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if memory {
-		if err := flow.Known(m, e.dims); err != nil {
+		if err := pipeline.Known(m, e.dims); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -158,8 +158,8 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 		return err
 	}
 	if d.Stale != nil {
-		delete(d.Metadata, flow.PeakKey)
-		delete(d.Metadata, flow.ReservedKey)
+		delete(d.Metadata, pipeline.PeakKey)
+		delete(d.Metadata, pipeline.ReservedKey)
 	}
 	var differs error
 	if crossCheck {
@@ -193,8 +193,8 @@ type dimensions struct {
 // dimensionsOf lists the dimensions of a model as it was loaded: typing it fills in
 // those that are given.
 func dimensionsOf(m *onnx.Model, given map[string]int64) dimensions {
-	d := dimensions{Free: []string{}, Fixed: flow.FixedDims(m)}
-	free := flow.FreeDims(m)
+	d := dimensions{Free: []string{}, Fixed: pipeline.FixedDims(m)}
+	free := pipeline.FreeDims(m)
 	for _, name := range free {
 		if n, ok := given[name]; ok {
 			d.Fixed[name] = n
@@ -223,7 +223,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 	g := m.Graph
 	d := &inspection{
 		Model: path, IRVersion: m.Proto.GetIrVersion(), Producer: m.Proto.GetProducerName(), Nodes: len(g.Nodes),
-		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Requires: flow.RequiresOf(m), Metadata: map[string]string{},
+		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Requires: pipeline.RequiresOf(m), Metadata: map[string]string{},
 	}
 	for _, o := range m.Proto.GetOpsetImport() {
 		d.Opsets[o.GetDomain()] = o.GetVersion()
@@ -318,7 +318,7 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 	if err != nil {
 		return err
 	}
-	t := flow.Timeline(p, flow.ModuleNames(a))
+	t := pipeline.Timeline(p, pipeline.ModuleNames(a))
 	d.Memory = &memoryInfo{
 		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Peak: t.Peak(), Phases: t.Phases(),
@@ -339,7 +339,7 @@ func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Predicti
 	if e.provider == "cuda" { // half types have kernels there: the file runs as it is written
 		engine = nil
 	}
-	return flow.Predict(engine, m, a.Roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
+	return pipeline.Predict(engine, m, a.Roles, pipeline.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
 }
 
 func printInspection(e *env, d *inspection) error {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/report"
@@ -61,17 +61,17 @@ func lowerGraph(e *env, path, out string) error {
 	if err := e.passed("lower", m); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	hash, err := flow.Hash(path)
+	hash, err := pipeline.Hash(path)
 	if err != nil {
 		return err
 	}
 	// The version is left out: it would say that the graph is in the form that
 	// no optimizer changes.
-	m.SetMetadata(flow.SourceKey, hash)
+	m.SetMetadata(pipeline.SourceKey, hash)
 	if _, err := infer.Model(m, infer.Options{Dims: e.dims}); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := flow.SetRequires(m); err != nil {
+	if err := pipeline.SetRequires(m); err != nil {
 		return err
 	}
 	if err := rebase(m, path, out); err != nil {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
@@ -35,8 +35,8 @@ type planSource struct {
 	Rows        int      `json:"update_rows"`
 	DropOutputs []string `json:"drop_outputs"`
 	// Prepack is of the written file alone: the plan's nodes do not depend on it.
-	Prepack flow.Prepacking  `json:"prepack,omitempty"`
-	Dims    map[string]int64 `json:"dims"`
+	Prepack pipeline.Prepacking `json:"prepack,omitempty"`
+	Dims    map[string]int64    `json:"dims"`
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
@@ -54,7 +54,7 @@ const sourceKey = "source"
 
 // writePlan writes the plan by names, for rewrite --plan and for people.
 func writePlan(p *planned, asked planOptions, source, out string) error {
-	hash, err := flow.Hash(source)
+	hash, err := pipeline.Hash(source)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func writePlan(p *planned, asked planOptions, source, out string) error {
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
 		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
-		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.flow.OptLevel,
+		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
 	})
 	if err != nil {
@@ -98,11 +98,11 @@ func readPlanFile(path string) (planSource, []byte, error) {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
 		}
 		for _, parts := range []int{src.Chunk, src.Tile, src.Rows} {
-			if !flow.Parts(parts) {
-				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, flow.AutoChunk)
+			if !pipeline.Parts(parts) {
+				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, pipeline.AutoChunk)
 			}
 		}
-		if src.Prepack, err = flow.ParsePrepacking(string(src.Prepack)); err != nil {
+		if src.Prepack, err = pipeline.ParsePrepacking(string(src.Prepack)); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
 		}
 		delete(parts, sourceKey)
@@ -117,7 +117,7 @@ func readPlanFile(path string) (planSource, []byte, error) {
 // the plan's strategy has to be asked again.
 func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, planPath string) (other []string, err error) {
 	if s.SHA256 != "" {
-		hash, err := flow.Hash(graph)
+		hash, err := pipeline.Hash(graph)
 		if err != nil {
 			return nil, fmt.Errorf("%s: no such file", graph)
 		}
@@ -126,15 +126,15 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, pla
 		}
 	}
 	if s.Normalize == "" {
-		s.Normalize = string(o.flow.Normalize)
+		s.Normalize = string(o.pipeline.Normalize)
 	}
-	f := &o.flow
+	f := &o.pipeline
 	for _, part := range []struct {
 		flag string
 		same bool
 		take func()
 	}{
-		{"normalize", s.Normalize == string(f.Normalize), func() { f.Normalize = flow.Normalization(s.Normalize) }},
+		{"normalize", s.Normalize == string(f.Normalize), func() { f.Normalize = pipeline.Normalization(s.Normalize) }},
 		{"chunk-loss", s.Chunk == f.Chunk, func() { f.Chunk = s.Chunk }},
 		{"tile", s.Tile == f.Tile, func() { f.Tile = s.Tile }},
 		{"update-rows", s.Rows == f.Rows, func() { f.Rows = s.Rows }},
@@ -208,7 +208,7 @@ func (s planSource) askAgain(o *planOptions, body []byte, other []string) (rewri
 }
 
 // followPlan writes the file that a plan on disk leads to.
-func followPlan(p *flow.Planner, path string) (*flow.Planned, error) {
+func followPlan(p *pipeline.Planner, path string) (*pipeline.Planned, error) {
 	_, body, err := readPlanFile(path)
 	if err != nil {
 		return nil, err
@@ -251,7 +251,7 @@ func explain(e *env, path, graph string) error {
 			graph = filepath.Join(filepath.Dir(path), graph)
 		}
 	}
-	o := planOptions{strategy: "none", file: path, flow: e.flowOptions()}
+	o := planOptions{strategy: "none", file: path, pipeline: e.pipelineOptions()}
 	if _, err := src.adopt(&o, func(string) bool { return false }, graph, path); err != nil {
 		return err
 	}
@@ -263,7 +263,7 @@ func explain(e *env, path, graph string) error {
 	if err != nil {
 		return err
 	}
-	modules := flow.ModuleNames(p.result.Analysis)
+	modules := pipeline.ModuleNames(p.result.Analysis)
 	layer := func(r *planner.Reason) string {
 		if n := p.result.Analysis.Values[r.Value].Producer; n != nil {
 			return modules(n)

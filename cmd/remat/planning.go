@@ -17,7 +17,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -31,10 +31,10 @@ type planOptions struct {
 	strategy string
 	budget   string
 	total    string
-	flow     flow.Options
+	pipeline pipeline.Options
 	// update: say what is updated in backward.
 	update bool
-	// costs names the file that flow.Costs are from.
+	// costs names the file that pipeline.Costs are from.
 	costs string
 	// file is a plan to follow instead of a strategy.
 	file string
@@ -88,30 +88,30 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if _, _, err := planner.Find(o.strategy); err != nil {
 		return o, err
 	}
-	o.flow = e.flowOptions()
-	o.flow.Normalize, o.flow.DropOutputs = flow.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
+	o.pipeline = e.pipelineOptions()
+	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
 	var err error
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
 	}
-	if o.flow.Chunk, err = parseParts("chunk-loss", c.String("chunk-loss")); err != nil {
+	if o.pipeline.Chunk, err = parseParts("chunk-loss", c.String("chunk-loss")); err != nil {
 		return o, err
 	}
-	if o.flow.Tile, err = parseParts("tile", c.String("tile")); err != nil {
+	if o.pipeline.Tile, err = parseParts("tile", c.String("tile")); err != nil {
 		return o, err
 	}
-	if o.flow.Rows, err = parseParts("update-rows", c.String("update-rows")); err != nil {
+	if o.pipeline.Rows, err = parseParts("update-rows", c.String("update-rows")); err != nil {
 		return o, err
 	}
-	if o.flow.Prepack, err = flow.ParsePrepacking(c.String("prepack")); err != nil {
+	if o.pipeline.Prepack, err = pipeline.ParsePrepacking(c.String("prepack")); err != nil {
 		return o, err
 	}
-	o.flow.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")
-	if o.flow.Precision, err = readPrecision(e, c); err != nil {
+	o.pipeline.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")
+	if o.pipeline.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}
 	if path := c.String("roles"); path != "" {
-		if err := readJSON(path, &o.flow.Roles); err != nil {
+		if err := readJSON(path, &o.pipeline.Roles); err != nil {
 			return o, err
 		}
 	}
@@ -120,7 +120,7 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		if err != nil {
 			return o, err
 		}
-		o.flow.Costs, o.costs = costs, path
+		o.pipeline.Costs, o.costs = costs, path
 	}
 	return o, nil
 }
@@ -131,7 +131,7 @@ func parseParts(flag, value string) (int, error) {
 	case "off", "":
 		return 0, nil
 	case "auto":
-		return flow.AutoChunk, nil
+		return pipeline.AutoChunk, nil
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 2 {
@@ -140,9 +140,9 @@ func parseParts(flag, value string) (int, error) {
 	return n, nil
 }
 
-// flowOptions are the global options as the pipeline wants them.
-func (e *env) flowOptions() flow.Options {
-	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", After: e.passed}
+// pipelineOptions are the global options as the pipeline wants them.
+func (e *env) pipelineOptions() pipeline.Options {
+	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", After: e.passed}
 }
 
 // readFile reads a small file whole; errors name it once.
@@ -187,8 +187,8 @@ func (e *env) engine() (*remat.Engine, error) {
 // A planned graph is a plan with what it was made from and what it promises.
 type planned struct {
 	given    *onnx.Model
-	prepared *flow.Prepared
-	result   *flow.Planned
+	prepared *pipeline.Prepared
+	result   *pipeline.Planned
 	document report.Plan
 	// limited says that --time-limit ended planning, "" where it did not.
 	limited string
@@ -201,33 +201,33 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	given, err := openSized(path, o.flow.Dims)
+	given, err := openSized(path, o.pipeline.Dims)
 	if err != nil {
 		return nil, err
 	}
 	e.closers = append(e.closers, func() { given.Close() })
-	if err := flow.Known(given, o.flow.Dims); err != nil {
+	if err := pipeline.Known(given, o.pipeline.Dims); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	bar := e.progress(-1, "planning")
 	defer bar.Finish()
-	o.flow.Progress = func(s flow.Progress) { bar.Say(planningText(s)) }
+	o.pipeline.Progress = func(s pipeline.Progress) { bar.Say(planningText(s)) }
 	ctx := e.ctx
 	if o.limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.limit)
 		defer cancel()
 	}
-	o.flow.Stop = func() bool { return ctx.Err() != nil }
-	planner, err := flow.NewPlanner(engine, given, o.flow)
+	o.pipeline.Stop = func() bool { return ctx.Err() != nil }
+	planner, err := pipeline.NewPlanner(engine, given, o.pipeline)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := e.dumpProblem(planner.Problem()); err != nil {
 		return nil, err
 	}
-	if o.flow.Costs != nil {
-		if err := checkCosts(given, planner, o.flow.Costs, o.costs); err != nil {
+	if o.pipeline.Costs != nil {
+		if err := checkCosts(given, planner, o.pipeline.Costs, o.costs); err != nil {
 			return nil, err
 		}
 	}
@@ -236,7 +236,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		return nil, err
 	}
 	start := time.Now()
-	var result *flow.Planned
+	var result *pipeline.Planned
 	if o.file != "" {
 		result, err = followPlan(planner, o.file)
 	} else {
@@ -279,7 +279,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 // infeasible makes a budget that cannot be met the failure of a check.
 func infeasible(err error) error {
 	var live *planner.InfeasibleError
-	var total *flow.TotalError
+	var total *pipeline.TotalError
 	switch {
 	case errors.As(err, &live):
 		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.BytesUp(live.Least))}
@@ -291,8 +291,8 @@ func infeasible(err error) error {
 
 // readBudget turns --budget and --budget-total into bounds; a share is of what
 // the given file takes as it stands.
-func readBudget(o planOptions, p *flow.Planner) (flow.Budget, error) {
-	var b flow.Budget
+func readBudget(o planOptions, p *pipeline.Planner) (pipeline.Budget, error) {
+	var b pipeline.Budget
 	if o.budget != "" {
 		size, err := report.ParseSize(o.budget)
 		if err != nil {
@@ -309,7 +309,7 @@ func readBudget(o planOptions, p *flow.Planner) (flow.Budget, error) {
 		}
 		b.Total = size.Bytes
 		if size.IsShare {
-			b.Total = size.Of(flow.TotalOf(p.Before).Bytes())
+			b.Total = size.Of(pipeline.TotalOf(p.Before).Bytes())
 		}
 		if b.Total == 0 {
 			return b, noBudget("--budget-total", o.total)
@@ -323,7 +323,7 @@ func noBudget(flag, value string) error {
 }
 
 // planDocument is the document of plan --json.
-func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget flow.Budget) report.Plan {
+func planDocument(o planOptions, p *pipeline.Planner, r *pipeline.Planned, budget pipeline.Budget) report.Plan {
 	pr := r.Problem
 	d := report.Plan{
 		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
@@ -369,11 +369,11 @@ func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget flow.B
 
 // totalDocument says what a step of the written file takes, all told; nil where
 // the arena's use cannot be predicted.
-func totalDocument(r *flow.Planned, budget int64) *report.Total {
+func totalDocument(r *pipeline.Planned, budget int64) *report.Total {
 	if r.Prediction == nil || !r.Prediction.Exact() {
 		return nil
 	}
-	t := flow.TotalOf(r.Prediction)
+	t := pipeline.TotalOf(r.Prediction)
 	d := &report.Total{
 		ParameterBytes: t.Parameters, StateBytes: t.State, FeedBytes: t.Feeds, SessionBytes: t.Session,
 		LivePeakBytes: t.Live, UnusedBytes: t.Unused, TotalBytes: t.Bytes(), ReservedBytes: t.Reserved,

@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
@@ -117,35 +117,35 @@ func planAlone(c *cli.Context) error {
 // writeGraph writes the rewritten graph with its metadata.
 func writeGraph(e *env, p *planned, source, out string) error {
 	m := p.prepared.Model
-	hash, err := flow.Hash(source)
+	hash, err := pipeline.Hash(source)
 	if err != nil {
 		return err
 	}
-	m.SetMetadata(flow.VersionKey, version)
-	m.SetMetadata(flow.SourceKey, hash)
+	m.SetMetadata(pipeline.VersionKey, version)
+	m.SetMetadata(pipeline.SourceKey, hash)
 	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt, "intra_op_num_threads": e.threads}
 	if pr := p.result.Prediction; pr != nil && pr.Exact() {
 		arena := pr.Arena()
 		session["arena"] = arena.Setup
-		m.SetMetadata(flow.ReservedKey, fmt.Sprint(arena.Reserved))
+		m.SetMetadata(pipeline.ReservedKey, fmt.Sprint(arena.Reserved))
 	}
 	plan := p.document
 	plan.SolverSeconds, plan.PlanSeconds = 0, 0 // one graph gives one file, byte for byte
 	for _, entry := range []struct {
 		key   string
 		value any
-	}{{flow.PlanKey, plan}, {flow.SessionKey, session}, {flow.RolesKey, foundRoles(p.result.Analysis.Roles)}} {
-		if err := flow.SetJSON(m, entry.key, entry.value); err != nil {
+	}{{pipeline.PlanKey, plan}, {pipeline.SessionKey, session}, {pipeline.RolesKey, foundRoles(p.result.Analysis.Roles)}} {
+		if err := pipeline.SetJSON(m, entry.key, entry.value); err != nil {
 			return err
 		}
 	}
-	if err := flow.SetRequires(m); err != nil {
+	if err := pipeline.SetRequires(m); err != nil {
 		return err
 	}
 	if err := rebase(m, source, out); err != nil {
 		return err
 	}
-	flow.SetPromise(m, p.result.Peak)
+	pipeline.SetPromise(m, p.result.Peak)
 	return m.Save(out)
 }
 

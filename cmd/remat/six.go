@@ -91,9 +91,9 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 			if v.accumulate {
 				source = name("accumulation")
 			}
-			o := planOptions{strategy: v.strategy, flow: e.flowOptions()}
+			o := planOptions{strategy: v.strategy, pipeline: e.pipelineOptions()}
 			if v.half {
-				o.flow.Precision = half
+				o.pipeline.Precision = half
 			}
 			p, err := makePlan(e, source, o)
 			if err == nil {

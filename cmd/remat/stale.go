@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 )
@@ -12,7 +12,7 @@ import (
 // of it now, and says so where the two differ; nil where the promise holds. The
 // prediction may be missing, and is made only of a graph that has changed.
 func (e *env) stale(path string, m *onnx.Model, predict func() *int64) (*report.StalePrediction, error) {
-	promised, broken, err := flow.Broken(m, path)
+	promised, broken, err := pipeline.Broken(m, path)
 	if err != nil || !broken {
 		return nil, err
 	}

@@ -1,0 +1,53 @@
+package pipeline
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Metadata entries of the files that remat writes.
+const (
+	VersionKey = "remat.version"
+	SourceKey  = "remat.source.sha256"
+	PlanKey    = "remat.plan"
+	PeakKey    = "remat.predicted.live_peak_bytes"
+	// ReservedKey is what the arena that SessionKey describes will reserve.
+	ReservedKey = "remat.predicted.reserved_bytes"
+	// SessionKey holds the session options under which the predictions hold.
+	SessionKey = "remat.session"
+	RolesKey   = "remat.roles"
+	// DimsKey holds the numbers that free dimensions were fixed to, by name.
+	DimsKey = "remat.dims"
+	// OrderedKey says that the places of the nodes carry a schedule.
+	OrderedKey = "remat.ordered"
+)
+
+// Hash returns the sha256 of a file in hexadecimal.
+func Hash(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// SetJSON writes a metadata entry as JSON.
+func SetJSON(m *onnx.Model, key string, value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("metadata %s: %w", key, err)
+	}
+	m.SetMetadata(key, string(data))
+	return nil
+}
