@@ -13,15 +13,15 @@ import (
 )
 
 // doneWords says what a pass did n times, "" for what matters to nobody.
-var doneWords = map[string]func(n int, o *pipeline.Options) string{
-	"recompute": func(n int, _ *pipeline.Options) string { return counted(n, "node") + " computed again" },
-	"chunk":     func(_ int, o *pipeline.Options) string { return fmt.Sprintf("the loss in %d parts", o.Chunk) },
-	"tile":      func(n int, _ *pipeline.Options) string { return counted(n, "wide product") + " in parts" },
-	"rows":      func(n int, _ *pipeline.Options) string { return counted(n, "large update") + " by rows" },
-	"hold once": func(n int, _ *pipeline.Options) string { return counted(n, "frozen weight") + " held once" },
-	"scatter":   func(int, *pipeline.Options) string { return "" },
-	"anchor":    func(n int, _ *pipeline.Options) string { return counted(n, "node") + " held in place by data" },
-	"schedule":  func(n int, _ *pipeline.Options) string { return counted(n, "node") + " in order" },
+var doneWords = map[string]func(n int, v *pipeline.Variant) string{
+	"recompute": func(n int, _ *pipeline.Variant) string { return counted(n, "node") + " computed again" },
+	"chunk":     func(_ int, v *pipeline.Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
+	"tile":      func(n int, _ *pipeline.Variant) string { return counted(n, "wide product") + " in parts" },
+	"rows":      func(n int, _ *pipeline.Variant) string { return counted(n, "large update") + " by rows" },
+	"hold once": func(n int, _ *pipeline.Variant) string { return counted(n, "frozen weight") + " held once" },
+	"scatter":   func(int, *pipeline.Variant) string { return "" },
+	"anchor":    func(n int, _ *pipeline.Variant) string { return counted(n, "node") + " held in place by data" },
+	"schedule":  func(n int, _ *pipeline.Variant) string { return counted(n, "node") + " in order" },
 }
 
 // counted writes a number of things.
@@ -33,13 +33,13 @@ func counted(n int, what string) string {
 }
 
 // appliedLines are the reports of the passes in words.
-func appliedLines(reports []rewrite.Report, o *pipeline.Options) []string {
+func appliedLines(reports []rewrite.Report, v *pipeline.Variant) []string {
 	var done, lines []string
 	for _, r := range reports {
 		words, known := doneWords[r.Pass]
 		if !known || len(r.Skipped) > 0 {
 			lines = append(lines, r.String())
-		} else if text := words(r.Applied, o); r.Applied > 0 && text != "" {
+		} else if text := words(r.Applied, v); r.Applied > 0 && text != "" {
 			done = append(done, text)
 		}
 	}
@@ -51,13 +51,13 @@ func appliedLines(reports []rewrite.Report, o *pipeline.Options) []string {
 
 // roundingLine says that a form that was chosen adds up in another order, "" where
 // every result keeps its bits.
-func roundingLine(reports []rewrite.Report, o *pipeline.Options) string {
+func roundingLine(reports []rewrite.Report, v *pipeline.Variant) string {
 	var why []string
 	for _, r := range reports {
 		switch r.Pass {
 		case "chunk", "tile", "rows":
 			if r.Applied > 0 {
-				why = append(why, doneWords[r.Pass](r.Applied, o))
+				why = append(why, doneWords[r.Pass](r.Applied, v))
 			}
 		}
 	}

@@ -66,13 +66,13 @@ func planCommand(e *env) *cli.Command {
 
 // pareto adds the curve of peak against overhead to the document.
 func pareto(p *planned, png string) error {
-	problem := p.result.Problem
+	problem := p.result.Problem()
 	points, err := planner.Pareto(problem, 0)
 	if err != nil {
 		return err
 	}
 	for _, strategy := range []string{"none", "sqrt", "selective", "full"} {
-		plan, err := planner.Solve(problem, strategy, 0)
+		plan, err := planner.Solve(problem, strategy)
 		if err != nil {
 			continue // no layers, for instance: not a point
 		}

@@ -27,13 +27,13 @@ import (
 // planSource is the part of a plan file that says what it was made from.
 type planSource struct {
 	// Path is relative to the plan file.
-	Path        string   `json:"path"`
-	SHA256      string   `json:"sha256"`
-	Normalize   string   `json:"normalize"`
-	Chunk       int      `json:"chunk_loss"`
-	Tile        int      `json:"tile"`
-	Rows        int      `json:"update_rows"`
-	DropOutputs []string `json:"drop_outputs"`
+	Path        string            `json:"path"`
+	SHA256      string            `json:"sha256"`
+	Normalize   string            `json:"normalize"`
+	Chunk       pipeline.Division `json:"chunk_loss"`
+	Tile        pipeline.Division `json:"tile"`
+	Rows        pipeline.Division `json:"update_rows"`
+	DropOutputs []string          `json:"drop_outputs"`
 	// Prepack is of the written file alone: the plan's nodes do not depend on it.
 	Prepack pipeline.Prepacking `json:"prepack,omitempty"`
 	Dims    map[string]int64    `json:"dims"`
@@ -62,7 +62,7 @@ func writePlan(p *planned, asked planOptions, source, out string) error {
 	if err != nil {
 		rel = source
 	}
-	o := p.prepared.Options
+	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
 		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
@@ -73,7 +73,7 @@ func writePlan(p *planned, asked planOptions, source, out string) error {
 		return err
 	}
 	var body bytes.Buffer
-	if err := planner.WritePlan(&body, p.result.Problem, p.result.Plan); err != nil {
+	if err := planner.WritePlan(&body, p.result.Problem(), p.result.Plan); err != nil {
 		return err
 	}
 	// The source comes first: {"source": …, and then what the planner wrote.
@@ -96,11 +96,6 @@ func readPlanFile(path string) (planSource, []byte, error) {
 	if raw, ok := parts[sourceKey]; ok {
 		if err := json.Unmarshal(raw, &src); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
-		}
-		for _, parts := range []int{src.Chunk, src.Tile, src.Rows} {
-			if !pipeline.Parts(parts) {
-				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, pipeline.AutoChunk)
-			}
 		}
 		if src.Prepack, err = pipeline.ParsePrepacking(string(src.Prepack)); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
@@ -208,7 +203,7 @@ func (s planSource) askAgain(o *planOptions, body []byte, other []string) (rewri
 }
 
 // followPlan writes the file that a plan on disk leads to.
-func followPlan(p *pipeline.Planner, path string) (*pipeline.Planned, error) {
+func followPlan(p *pipeline.Planner, path string) (*pipeline.File, error) {
 	_, body, err := readPlanFile(path)
 	if err != nil {
 		return nil, err
@@ -259,13 +254,13 @@ func explain(e *env, path, graph string) error {
 	if err != nil {
 		return err
 	}
-	reasons, err := planner.Explain(p.result.Problem, p.result.Plan)
+	reasons, err := planner.Explain(p.result.Problem(), p.result.Plan)
 	if err != nil {
 		return err
 	}
-	modules := pipeline.ModuleNames(p.result.Analysis)
+	modules := pipeline.ModuleNames(p.result.Variant.Analysis)
 	layer := func(r *planner.Reason) string {
-		if n := p.result.Analysis.Values[r.Value].Producer; n != nil {
+		if n := p.result.Variant.Analysis.Values[r.Value].Producer; n != nil {
 			return modules(n)
 		}
 		return ""

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -94,14 +93,13 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
 	}
-	if o.pipeline.Chunk, err = parseParts("chunk-loss", c.String("chunk-loss")); err != nil {
-		return o, err
-	}
-	if o.pipeline.Tile, err = parseParts("tile", c.String("tile")); err != nil {
-		return o, err
-	}
-	if o.pipeline.Rows, err = parseParts("update-rows", c.String("update-rows")); err != nil {
-		return o, err
+	for _, f := range []struct {
+		flag string
+		to   *pipeline.Division
+	}{{"chunk-loss", &o.pipeline.Chunk}, {"tile", &o.pipeline.Tile}, {"update-rows", &o.pipeline.Rows}} {
+		if *f.to, err = pipeline.ParseDivision(c.String(f.flag)); err != nil {
+			return o, fmt.Errorf("--%s %q: %w", f.flag, c.String(f.flag), err)
+		}
 	}
 	if o.pipeline.Prepack, err = pipeline.ParsePrepacking(c.String("prepack")); err != nil {
 		return o, err
@@ -123,21 +121,6 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		o.pipeline.Costs, o.costs = costs, path
 	}
 	return o, nil
-}
-
-// parseParts reads off, auto or a number of parts.
-func parseParts(flag, value string) (int, error) {
-	switch value {
-	case "off", "":
-		return 0, nil
-	case "auto":
-		return pipeline.AutoChunk, nil
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 2 {
-		return 0, fmt.Errorf("--%s %q: want off, auto or a number of parts of at least 2", flag, value)
-	}
-	return n, nil
 }
 
 // pipelineOptions are the global options as the pipeline wants them.
@@ -187,8 +170,7 @@ func (e *env) engine() (*remat.Engine, error) {
 // A planned graph is a plan with what it was made from and what it promises.
 type planned struct {
 	given    *onnx.Model
-	prepared *pipeline.Prepared
-	result   *pipeline.Planned
+	result   *pipeline.File
 	document report.Plan
 	// limited says that --time-limit ended planning, "" where it did not.
 	limited string
@@ -236,7 +218,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		return nil, err
 	}
 	start := time.Now()
-	var result *pipeline.Planned
+	var result *pipeline.File
 	if o.file != "" {
 		result, err = followPlan(planner, o.file)
 	} else {
@@ -259,7 +241,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 	if o.update {
 		result.Reports = append(result.Reports, result.UpdatesInBackward())
 	}
-	p := &planned{given: given, prepared: result.Prepared, result: result}
+	p := &planned{given: given, result: result}
 	candidates, limited := planner.Limited()
 	if limited {
 		p.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
@@ -323,8 +305,8 @@ func noBudget(flag, value string) error {
 }
 
 // planDocument is the document of plan --json.
-func planDocument(o planOptions, p *pipeline.Planner, r *pipeline.Planned, budget pipeline.Budget) report.Plan {
-	pr := r.Problem
+func planDocument(o planOptions, p *pipeline.Planner, r *pipeline.File, budget pipeline.Budget) report.Plan {
+	pr := r.Problem()
 	d := report.Plan{
 		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
 		FLOPs: pr.FLOPs(), RecomputeFLOPs: r.Verdict.RecomputeFLOPs, Overhead: report.Float(r.Verdict.Overhead),
@@ -332,7 +314,7 @@ func planDocument(o planOptions, p *pipeline.Planner, r *pipeline.Planned, budge
 		LowerBoundBytes: &r.LowerBound, Feasible: budget.Keeps(r.Prediction),
 		Layers: r.Layers(), Total: totalDocument(r, budget.Total),
 	}
-	if counted := r.Analysis.Counted; counted != nil { // the overhead is one of time, the operations stay what they are
+	if counted := r.Variant.Analysis.Counted; counted != nil { // the overhead is one of time, the operations stay what they are
 		d.FLOPs, d.RecomputeFLOPs = 0, 0
 		for op, again := range r.Plan.Recomputed(pr) {
 			d.FLOPs += counted[op]
@@ -361,7 +343,7 @@ func planDocument(o planOptions, p *pipeline.Planner, r *pipeline.Planned, budge
 	for _, rep := range r.Reports {
 		d.Notes = append(d.Notes, note(rep.Pass, rep.Requested, rep.Applied, rep.Skipped))
 	}
-	if line := roundingLine(r.Reports, &r.Prepared.Options); line != "" {
+	if line := roundingLine(r.Reports, r.Variant); line != "" {
 		d.Notes = append(d.Notes, report.Note{What: "rounding", Reason: report.Text(line)})
 	}
 	return d
@@ -369,7 +351,7 @@ func planDocument(o planOptions, p *pipeline.Planner, r *pipeline.Planned, budge
 
 // totalDocument says what a step of the written file takes, all told; nil where
 // the arena's use cannot be predicted.
-func totalDocument(r *pipeline.Planned, budget int64) *report.Total {
+func totalDocument(r *pipeline.File, budget int64) *report.Total {
 	if r.Prediction == nil || !r.Prediction.Exact() {
 		return nil
 	}

@@ -84,10 +84,10 @@ func rewriteCommand(e *env) *cli.Command {
 			if e.json {
 				return report.WriteJSON(e.stdout, p.document)
 			}
-			for _, line := range appliedLines(p.result.Reports, &p.prepared.Options) {
+			for _, line := range appliedLines(p.result.Reports, p.result.Variant) {
 				e.say("%s", line)
 			}
-			if line := roundingLine(p.result.Reports, &p.prepared.Options); line != "" {
+			if line := roundingLine(p.result.Reports, p.result.Variant); line != "" {
 				e.say("%s", line)
 			}
 			if p.limited != "" {
@@ -116,7 +116,7 @@ func planAlone(c *cli.Context) error {
 
 // writeGraph writes the rewritten graph with its metadata.
 func writeGraph(e *env, p *planned, source, out string) error {
-	m := p.prepared.Model
+	m := p.result.Model
 	hash, err := pipeline.Hash(source)
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	for _, entry := range []struct {
 		key   string
 		value any
-	}{{pipeline.PlanKey, plan}, {pipeline.SessionKey, session}, {pipeline.RolesKey, foundRoles(p.result.Analysis.Roles)}} {
+	}{{pipeline.PlanKey, plan}, {pipeline.SessionKey, session}, {pipeline.RolesKey, foundRoles(p.result.Roles())}} {
 		if err := pipeline.SetJSON(m, entry.key, entry.value); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -53,42 +54,50 @@ func sameAgain(t *testing.T, e *runtime.Engine, m *onnx.Model, dims map[string]i
 			if got := encode(t, p.Model); first == nil {
 				first = got
 			} else if !bytes.Equal(first, got) {
-				t.Fatalf("chunk %d, tile %d, rows %d: the graph comes out another way when prepared again", c.chunk, c.tile, c.rows)
+				t.Fatalf("chunk %v, tile %v, rows %v: the graph comes out another way when prepared again", c.chunk, c.tile, c.rows)
 			}
 		}
 	}
-	o.Chunk, o.Tile, o.Rows = 0, 0, 0
+	o.Chunk, o.Tile, o.Rows = Division{}, Division{}, Division{}
 	for _, strategy := range []string{"sqrt", "optimal"} {
-		r := plannedAs(t, e, m, o, func(p *Planner) (*Planned, error) { return p.Plan(strategy, 0) })
+		r := plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan(strategy, 0) })
 		follow(t, e, m, r, strategy)
 	}
 }
 
 // follow checks that the file of a plan leads to the graph that the plan led to.
-func follow(t *testing.T, e *runtime.Engine, m *onnx.Model, r *Planned, strategy string) {
+func follow(t *testing.T, e *runtime.Engine, m *onnx.Model, r *File, strategy string) {
 	t.Helper()
-	if o := r.Prepared.Options; !Parts(o.Chunk) || !Parts(o.Tile) || !Parts(o.Rows) {
-		t.Errorf("%s: no plan file can say chunk %d, tile %d, rows %d", strategy, o.Chunk, o.Tile, o.Rows)
+	o := r.Variant.Again()
+	for _, d := range []*Division{&o.Chunk, &o.Tile, &o.Rows} {
+		was := *d
+		text, err := json.Marshal(was)
+		if err == nil {
+			err = json.Unmarshal(text, d)
+		}
+		if err != nil || *d != was {
+			t.Errorf("%s: %v parts are %s in a plan file, which says %v: %v", strategy, was, text, *d, err)
+		}
 	}
 	var file bytes.Buffer
-	if err := planner.WritePlan(&file, r.Problem, r.Plan); err != nil {
+	if err := planner.WritePlan(&file, r.Problem(), r.Plan); err != nil {
 		t.Fatal(err)
 	}
-	again := plannedAs(t, e, m, r.Prepared.Options, func(p *Planner) (*Planned, error) {
+	again := plannedAs(t, e, m, o, func(p *Planner) (*File, error) {
 		plan, err := planner.ReadPlan(&file, p.Problem())
 		if err != nil {
 			return nil, err
 		}
 		return p.Apply(plan)
 	})
-	written := encode(t, r.Prepared.Model)
-	same := bytes.Equal(written, encode(t, again.Prepared.Model)) || bytes.Equal(written, encode(t, m)) // as it was given
+	written := encode(t, r.Model)
+	same := bytes.Equal(written, encode(t, again.Model)) || bytes.Equal(written, encode(t, m)) // as it was given
 	if again.Peak != r.Peak || !same {
 		t.Errorf("%s: the plan's file leads to another graph, live peak %d, not %d", strategy, again.Peak, r.Peak)
 	}
 }
 
-func plannedAs(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, plan func(*Planner) (*Planned, error)) *Planned {
+func plannedAs(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, plan func(*Planner) (*File, error)) *File {
 	t.Helper()
 	p, err := NewPlanner(e, m, o)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestBudgetIsMonotone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			plan := func(strategy string, budget int64) *Planned {
+			plan := func(strategy string, budget int64) *File {
 				r, err := p.Plan(strategy, budget)
 				if err != nil {
 					t.Fatalf("%s, budget %d: %v", strategy, budget, err)
@@ -42,7 +42,7 @@ func TestBudgetIsMonotone(t *testing.T) {
 			for i := range int64(budgets) {
 				budget := most - (most-least)*i/(budgets-1)
 				r := plan("optimal", budget)
-				overhead := float64(r.Plan.RecomputeFLOPs(r.Problem)) / float64(r.Problem.FLOPs())
+				overhead := float64(r.Plan.RecomputeFLOPs(r.Problem())) / float64(r.Problem().FLOPs())
 				t.Logf("budget %9d: peak %9d, overhead %.4f", budget, r.Peak, overhead)
 				if r.Peak > budget {
 					t.Errorf("budget %d: peak %d", budget, r.Peak)

@@ -73,7 +73,7 @@ func exportedJoint(t *testing.T, e *runtime.Engine, path string) {
 			t.Fatal(err)
 		}
 		if i == 0 {
-			foundRoles(t, filepath.Base(path), m, p.variants[0].Analysis)
+			foundRoles(t, filepath.Base(path), m, p.base().Analysis)
 		}
 		t.Logf("level %d: prepared in %.2f s, %d operators, %d layers, before %d, scheduled %d", o.OptLevel, time.Since(start).Seconds(),
 			len(p.Problem().Ops), p.Problem().LayerCount(), p.Before.LivePeak, p.Scheduled)
@@ -116,7 +116,7 @@ func foundRoles(t *testing.T, file string, m *onnx.Model, a *analysis.Analysis) 
 }
 
 func jointStrategies(t *testing.T, e *runtime.Engine, m *onnx.Model, p *Planner, feeds map[string]runtime.Tensor) {
-	a := p.variants[0].Analysis
+	a := p.base().Analysis
 	roles := runtime.Roles{Loss: a.Roles.Loss, Grad: a.Roles.Grad, New: a.Roles.New}
 	level := p.opts.OptLevel
 	original := executeAt(t, e, m, p.opts, 1, feeds, roles)
@@ -143,7 +143,7 @@ func jointStrategies(t *testing.T, e *runtime.Engine, m *onnx.Model, p *Planner,
 				t.Fatal(err)
 			}
 			took := time.Since(start)
-			got := executeAt(t, e, r.Prepared.Model, p.opts, 5, feeds, roles)
+			got := executeAt(t, e, r.Model, p.opts, 5, feeds, roles)
 			for i, peak := range got.peaks {
 				if peak != r.Peak {
 					t.Errorf("run %d: live peak %d, predicted %d", i+1, peak, r.Peak)
@@ -158,7 +158,7 @@ func jointStrategies(t *testing.T, e *runtime.Engine, m *onnx.Model, p *Planner,
 				if d := apart(kind, want, got.outputs[name]); d > worst {
 					worst, where = d, name
 				}
-				if bits := plain.outputs[name]; r.Prepared.Options.Chunk == 0 && bits != nil && !bytes.Equal(bits, got.outputs[name]) {
+				if bits := plain.outputs[name]; r.Variant.Divided.Loss == 0 && bits != nil && !bytes.Equal(bits, got.outputs[name]) {
 					t.Errorf("output %s is not the plain graph's to the bit, %.2g apart", name, apart(kind, bits, got.outputs[name]))
 				}
 			}
@@ -167,14 +167,14 @@ func jointStrategies(t *testing.T, e *runtime.Engine, m *onnx.Model, p *Planner,
 			}
 			t.Logf("%-12s at %2d: peak %10d of %10d (%.3f of scheduled), overhead %.3f, %d recomputed, bound %d, chunk %d tile %d, %.2f s, off by %.1g", word, level,
 				r.Peak, p.Before.LivePeak, float64(r.Peak)/float64(p.Scheduled), r.overhead(), recomputedNodes(r), r.LowerBound,
-				r.Prepared.Options.Chunk, r.Prepared.Options.Tile, took.Seconds(), worst)
+				r.Variant.Divided.Loss, r.Variant.Again().Tile, took.Seconds(), worst)
 		})
 	}
 }
 
-func recomputedNodes(r *Planned) int {
+func recomputedNodes(r *File) int {
 	sum := 0
-	for _, n := range r.Plan.Recomputed(r.Problem) {
+	for _, n := range r.Plan.Recomputed(r.Problem()) {
 		sum += n
 	}
 	return sum

@@ -44,11 +44,12 @@ var products = map[string]bool{"MatMul": true, "FusedMatMul": true, "Gemm": true
 
 // holdOnce keeps the CPU's products from holding packed copies of constant
 // weights.
-func (p *Prepared) holdOnce() error {
-	if p.Options.Prepack == PackAll || p.Options.onCUDA() {
+func (w *rewriting) holdOnce() error {
+	o := &w.variant.Options
+	if o.Prepack == PackAll || o.onCUDA() {
 		return nil
 	}
-	report, err := rewrite.HoldOnce(p.Model.Graph, rewrite.Copies{
+	report, err := rewrite.HoldOnce(w.model.Graph, rewrite.Copies{
 		Bytes: func(n *onnx.Node, i int) int64 {
 			if !products[n.OpType()] {
 				return 0
@@ -57,20 +58,20 @@ func (p *Prepared) holdOnce() error {
 		},
 		Leave: func(v *onnx.Value) string {
 			rows := mostRows(v)
-			if p.Options.Prepack == PackNo || rows < 2 || rows >= fewRows {
+			if o.Prepack == PackNo || rows < 2 || rows >= fewRows {
 				return ""
 			}
 			return fmt.Sprintf("its products have only %d rows, so packing it in every step would take longer than they do: --prepack off holds it once anyway", rows)
 		},
-		Updated: func(v *onnx.Value) bool { return p.Analysis.Roles.New[v.Name] != "" },
+		Updated: func(v *onnx.Value) bool { return w.analysis.Roles.New[v.Name] != "" },
 	})
 	if err != nil {
 		return err
 	}
 	if report.Requested > 0 {
-		p.Reports = append(p.Reports, report)
+		w.reports = append(w.reports, report)
 	}
-	return p.passed("hold once")
+	return w.passed("hold once")
 }
 
 // mostRows is the largest number of rows that some product multiplies by a

@@ -182,7 +182,7 @@ func runAsPredicted(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := e.Open(r.Prepared.Model, runtime.Options{Level: 1, Threads: 2, Provider: ort.CPU})
+	s, err := e.Open(r.Model, runtime.Options{Level: 1, Threads: 2, Provider: ort.CPU})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 // onCUDA is the predicted peak of a strategy in a precision, for the CUDA
 // provider, and that of the graph as it stands.
-func onCUDA(t testing.TB, m *onnx.Model, strategy string, to onnx.DType, parts int) (peak, before int64) {
+func onCUDA(t testing.TB, m *onnx.Model, strategy string, to onnx.DType, parts Division) (peak, before int64) {
 	t.Helper()
 	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: true, Chunk: parts, Tile: parts}
 	if to != onnx.Undefined {
@@ -35,9 +35,9 @@ func TestHalfAndCheckpointing(t *testing.T) {
 	m := trainingGraph(t, "gpt2", func(c *models.Config) {
 		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 4, 32, 4, 256, 128, 8
 	})
-	half, plain := onCUDA(t, m, "none", onnx.Float16, 0)
-	checkpointed, _ := onCUDA(t, m, "full", onnx.Undefined, AutoChunk)
-	both, _ := onCUDA(t, m, "full", onnx.Float16, AutoChunk)
+	half, plain := onCUDA(t, m, "none", onnx.Float16, Division{})
+	checkpointed, _ := onCUDA(t, m, "full", onnx.Undefined, auto)
+	both, _ := onCUDA(t, m, "full", onnx.Float16, auto)
 	share := func(x int64) float64 { return float64(x) / float64(plain) }
 	t.Logf("fp16 %.3f, full %.3f, both %.3f of %d bytes", share(half), share(checkpointed), share(both), plain)
 	if share(half) > 0.55 || share(checkpointed) > 0.35 || share(both) > 0.19 {
@@ -54,8 +54,8 @@ func BenchmarkGPT2OnCUDA(b *testing.B) {
 			for range b.N {
 				for _, c := range []struct {
 					strategy string
-					parts    int
-				}{{"full", AutoChunk}, {"optimal", 0}} {
+					parts    Division
+				}{{"full", auto}, {"optimal", Division{}}} {
 					peak, plain := onCUDA(b, m, c.strategy, onnx.Float16, c.parts)
 					share := float64(peak) / float64(plain)
 					b.ReportMetric(share, c.strategy)

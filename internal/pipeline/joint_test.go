@@ -17,6 +17,7 @@ import (
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -69,7 +70,7 @@ func joint(b *testing.B, name string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	once.variants[0].Analysis.Problem = castsOnce(once.Problem())
+	once.base().Analysis.Problem = castsOnce(once.Problem())
 	before, err := NewPlanner(nil, m, full)
 	if err != nil {
 		b.Fatal(err)
@@ -81,7 +82,7 @@ func joint(b *testing.B, name string) {
 	}{
 		{"jointly", points(b, together, budgets, (*Planner).Apply)},
 		{"cast, then recompute", points(b, once, budgets, (*Planner).Apply)},
-		{"recompute, then cast", points(b, before, between(b, before), func(p *Planner, plan *planner.Plan) (*Planned, error) { return castLater(p, plan, half) })},
+		{"recompute, then cast", points(b, before, between(b, before), func(p *Planner, plan *planner.Plan) (*File, error) { return castLater(p, plan, half) })},
 	}
 	worse, table := 0, ""
 	for _, budget := range budgets {
@@ -124,7 +125,7 @@ func between(b *testing.B, p *Planner) []int64 {
 }
 
 // points are what every strategy, and optimal under the budgets, lead to.
-func points(b *testing.B, p *Planner, budgets []int64, write func(*Planner, *planner.Plan) (*Planned, error)) []point {
+func points(b *testing.B, p *Planner, budgets []int64, write func(*Planner, *planner.Plan) (*File, error)) []point {
 	var out []point
 	add := func(strategy string, budget int64) {
 		plan, err := solveWithCasts(p.Problem(), strategy, budget)
@@ -152,20 +153,20 @@ func points(b *testing.B, p *Planner, budgets []int64, write func(*Planner, *pla
 }
 
 // castLater writes a float32 plan's file, converts it, and orders it anew.
-func castLater(p *Planner, plan *planner.Plan, half Options) (*Planned, error) {
+func castLater(p *Planner, plan *planner.Plan, half Options) (*File, error) {
 	r, err := p.Apply(plan)
 	if err != nil {
 		return nil, err
 	}
-	later, err := Prepare(nil, r.Prepared.Model, half)
+	later, err := Prepare(nil, r.Model, half)
 	if err != nil {
 		return nil, err
 	}
-	order, err := planner.Solve(later.Analysis.Problem, "none", 0)
+	order, err := planner.Solve(later.Analysis.Problem, "none")
 	if err != nil {
 		return nil, err
 	}
-	q := &Planner{opts: later.Options, variants: []*Prepared{later}}
+	q := plannerOf(nil, later)
 	written, err := q.Apply(order)
 	if err != nil {
 		return nil, err
@@ -185,7 +186,31 @@ func cheapest(points []point, budget int64) float64 {
 	return least
 }
 
-// solveWithCasts runs a strategy, with casts that run once too.
+// solveWithCasts runs a strategy, with casts that run once too: for the least peak,
+// or for the least work within a budget.
 func solveWithCasts(p *planner.Problem, strategy string, budget int64) (*planner.Plan, error) {
-	return solveEither(p, castsOnce(p), strategy, budget)
+	v := &Variant{Analysis: &analysis.Analysis{Problem: p}, castsOnce: castsOnce(p)}
+	s, _, err := planner.Find(strategy)
+	if err != nil {
+		return nil, err
+	}
+	if budget == 0 {
+		return v.solve(s, strategy)
+	}
+	var best *planner.Candidate
+	for _, problem := range v.problems() {
+		for c, err := range s.Frontier(problem, budget) {
+			if err != nil {
+				return nil, err
+			}
+			if best == nil || c.Overhead < best.Overhead {
+				best = &c
+			}
+			break
+		}
+	}
+	if best == nil {
+		return nil, &planner.InfeasibleError{Budget: budget}
+	}
+	return best.Plan()
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // Layers draws the plan over the layers that were found, in forward order.
-func (r *Planned) Layers() []report.PlanLayer {
-	p := r.Problem
+func (r *File) Layers() []report.PlanLayer {
+	p := r.Problem()
 	if p.LayerCount() == 0 {
 		return nil
 	}

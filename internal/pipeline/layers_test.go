@@ -37,7 +37,7 @@ func TestLayerNames(t *testing.T) {
 // TestLayerNamesForeign: in a graph whose backward has names of its own, most
 // nodes have a layer all the same, and every layer has forward and backward nodes.
 func TestLayerNamesForeign(t *testing.T) {
-	m, err := onnx.Load(filepath.Join("..", "..", "..", "testdata", "models", "joint", "gpt2_tiny_eager.step_adamw.onnx"))
+	m, err := onnx.Load(filepath.Join("..", "..", "testdata", "models", "joint", "gpt2_tiny_eager.step_adamw.onnx"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,14 +79,19 @@ func smallZoo(c *models.Config) {
 	}
 }
 
+// plannerOf is a planner without ONNX Runtime for a graph that is prepared.
+func plannerOf(given *onnx.Model, base *Variant) *Planner {
+	return &Planner{given: given, opts: base.Options, asked: &family{options: base.Options, variants: []*Variant{base}, next: 1}}
+}
+
 // ordered plans, and checks that the order of the file is the wanted one.
-func ordered(t *testing.T, p *Planner, strategy string) *Planned {
+func ordered(t *testing.T, p *Planner, strategy string) *File {
 	t.Helper()
 	plan, err := solveWithCasts(p.Problem(), strategy, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := p.apply(p.engine, p.variants[0], plan)
+	r, err := p.file(p.base(), plan, Budget{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,15 +100,15 @@ func ordered(t *testing.T, p *Planner, strategy string) *Planned {
 			t.Errorf("%s: %s", strategy, rep)
 		}
 	}
-	again, err := planner.Expand(r.Problem, r.Plan)
+	again, err := planner.Expand(r.Problem(), r.Plan)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(again.Instances) != len(r.Prepared.ran) || !slices.Equal(r.Plan.Schedule, r.Prepared.ran) {
+	if len(again.Instances) != len(r.written.ran) || !slices.Equal(r.Plan.Schedule, r.written.ran) {
 		t.Errorf("%s: the file runs another schedule than the plan has", strategy)
 	}
-	ran := rewrite.RunOrder(r.Prepared.Model.Graph)
-	if om := rewrite.OrderGraph(r.Prepared.Model.Graph); len(ran) != len(om.Nodes) || !ortmodel.Valid(om, ortmodel.Order(om)) {
+	ran := rewrite.RunOrder(r.Model.Graph)
+	if om := rewrite.OrderGraph(r.Model.Graph); len(ran) != len(om.Nodes) || !ortmodel.Valid(om, ortmodel.Order(om)) {
 		t.Errorf("%s: ONNX Runtime leaves nodes out", strategy)
 	}
 	return r
@@ -115,15 +120,15 @@ func ordered(t *testing.T, p *Planner, strategy string) *Planned {
 // file holds no more than the plan says, but for the bytes of shapes.
 func TestOrderIsAsWished(t *testing.T) {
 	e := engine(t)
-	each := func(name string, m *onnx.Model, o Options, strategies []string, forms ...int) {
+	each := func(name string, m *onnx.Model, o Options, strategies []string, forms ...Division) {
 		for _, parts := range forms {
 			o.Provider, o.OptLevel, o.Threads, o.AsIs, o.Chunk, o.Tile, o.Rows = ort.CPU, 0, 1, true, parts, parts, parts
-			t.Run(fmt.Sprintf("%s parts %d", name, parts), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s parts %v", name, parts), func(t *testing.T) {
 				base, err := Prepare(e, m, o) // what follows needs no engine
 				if err != nil {
 					t.Fatal(err)
 				}
-				p := &Planner{given: m, opts: base.Options, variants: []*Prepared{base}}
+				p := plannerOf(m, base)
 				for _, s := range strategies {
 					// Where shapes are concealed, not all of them are: see conceal.
 					if r := ordered(t, p, s); !r.Plan.Conceal && r.Peak > r.Verdict.Peak+shapesBytes {
@@ -139,7 +144,7 @@ func TestOrderIsAsWished(t *testing.T) {
 	}
 	for _, path := range paths {
 		m, _, dims := derived(t, path)
-		each(filepath.Base(path), m, Options{Dims: dims}, []string{"sqrt", "selective", "optimal"}, 0)
+		each(filepath.Base(path), m, Options{Dims: dims}, []string{"sqrt", "selective", "optimal"}, Division{})
 	}
 	for _, name := range []string{"mlp20.EMA", "gpt2_tiny_eager.EMA", "gpt2_tiny_eager.step_adamw"} {
 		m, err := Open(sample("joint/"+name+".onnx"), nil)
@@ -147,14 +152,14 @@ func TestOrderIsAsWished(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		each(name, m, Options{}, orderedStrategies, 0)
+		each(name, m, Options{}, orderedStrategies, Division{})
 	}
 	for _, row := range models.Rows {
 		if strings.HasPrefix(row.Name, "gpt2") && row.Name != "gpt2-tiny" {
 			continue // the same graph with other sizes
 		}
 		for _, kind := range []optim.Kind{optim.None, optim.SGD, optim.AdamW} {
-			each(row.Name+" "+string(kind), zooStep(t, row.Name, kind, smallZoo), Options{}, orderedStrategies, 0, AutoChunk)
+			each(row.Name+" "+string(kind), zooStep(t, row.Name, kind, smallZoo), Options{}, orderedStrategies, Division{}, auto)
 		}
 	}
 }
@@ -191,8 +196,8 @@ func TestPlanFileLeadsToTheSameFile(t *testing.T) {
 	e := engine(t)
 	for _, c := range []struct {
 		kind  optim.Kind
-		parts int
-	}{{optim.None, AutoChunk}, {optim.SGD, 0}, {optim.AdamW, 0}, {optim.AdamW, AutoChunk}} {
+		parts Division
+	}{{optim.None, auto}, {optim.SGD, Division{}}, {optim.AdamW, Division{}}, {optim.AdamW, auto}} {
 		m := zooStep(t, "gpt2-tiny", c.kind, func(*models.Config) {})
 		o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Chunk: c.parts, Tile: c.parts}
 		first, err := NewPlanner(e, m, o)
@@ -206,8 +211,8 @@ func TestPlanFileLeadsToTheSameFile(t *testing.T) {
 		for _, s := range []string{"none", "full", "optimal"} {
 			a := ordered(t, first, s)
 			b := throughFile(t, a, second)
-			if x, y := a.Prepared.Model.Text(), b.Prepared.Model.Text(); x != y {
-				t.Errorf("%s parts %d, %s: another file (%d and %d bytes of text)", c.kind, c.parts, s, len(x), len(y))
+			if x, y := a.Model.Text(), b.Model.Text(); x != y {
+				t.Errorf("%s parts %v, %s: another file (%d and %d bytes of text)", c.kind, c.parts, s, len(x), len(y))
 			}
 		}
 	}
@@ -215,10 +220,10 @@ func TestPlanFileLeadsToTheSameFile(t *testing.T) {
 
 // throughFile writes a's plan as a plan file, and returns what another planner
 // makes of it.
-func throughFile(t *testing.T, a *Planned, p *Planner) *Planned {
+func throughFile(t *testing.T, a *File, p *Planner) *File {
 	t.Helper()
 	var file bytes.Buffer
-	if err := planner.WritePlan(&file, a.Problem, a.Plan); err != nil {
+	if err := planner.WritePlan(&file, a.Problem(), a.Plan); err != nil {
 		t.Fatal(err)
 	}
 	plan, err := planner.ReadPlan(&file, p.Problem())
@@ -246,11 +251,11 @@ func TestPlanOfTheGivenFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a.Prepared.Model.Text() != m.Text() {
+	if a.Model.Text() != m.Text() {
 		t.Fatal("the given file is not kept here: the test needs another model")
 	}
 	b := throughFile(t, a, p)
-	if b.Peak != a.Peak || b.Prepared.Model.Text() != m.Text() || len(b.Plan.Notes) != len(a.Plan.Notes) {
+	if b.Peak != a.Peak || b.Model.Text() != m.Text() || len(b.Plan.Notes) != len(a.Plan.Notes) {
 		t.Errorf("the plan promises %d bytes, its file holds %d (%q)", a.Peak, b.Peak, b.Plan.Notes)
 	}
 }
@@ -265,13 +270,13 @@ func TestOrderIsTheProfiles(t *testing.T) {
 	for _, c := range []struct {
 		model, strategy string
 		kind            optim.Kind
-		parts           int
+		parts           Division
 	}{
-		{"gpt2-tiny", "full", optim.None, AutoChunk},
-		{"gpt2-tiny", "optimal", optim.SGD, AutoChunk},
-		{"gpt2-tiny", "sqrt", optim.AdamW, 0},
-		{"heavy", "none", optim.SGD, 0},
-		{"encoder", "optimal", optim.AdamW, AutoChunk},
+		{"gpt2-tiny", "full", optim.None, auto},
+		{"gpt2-tiny", "optimal", optim.SGD, auto},
+		{"gpt2-tiny", "sqrt", optim.AdamW, Division{}},
+		{"heavy", "none", optim.SGD, Division{}},
+		{"encoder", "optimal", optim.AdamW, auto},
 	} {
 		m := zooStep(t, c.model, c.kind, smallZoo)
 		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Chunk: c.parts, Tile: c.parts})
@@ -279,10 +284,10 @@ func TestOrderIsTheProfiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := ordered(t, p, c.strategy)
-		wished := rewrite.RunOrder(r.Prepared.Model.Graph)
-		roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
+		wished := rewrite.RunOrder(r.Model.Graph)
+		roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
 		for _, level := range []int{0, 1, 99} {
-			ran := profiled(t, e, r.Prepared.Model, level, roles)
+			ran := profiled(t, e, r.Model, level, roles)
 			var want []string
 			gone := 0
 			left := map[string]bool{}

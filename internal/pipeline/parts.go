@@ -28,7 +28,7 @@ const maxTiles, rowSlices = 16, 16
 const balance = 16
 
 // rows computes next values in slices, or reports why not.
-func (p *Prepared) rows(*runtime.Engine) error {
+func (p *preparation) rows(*runtime.Engine) error {
 	types, a, forward, err := p.sides()
 	if err != nil {
 		return err
@@ -40,12 +40,9 @@ func (p *Prepared) rows(*runtime.Engine) error {
 			next = append(next, v)
 		}
 	}
-	want := p.Options.Rows
-	if want < 0 {
-		want = rowSlices
-	}
-	found, applied, skipped, err := tile.Rows(p.Model, types, next, forward, want)
+	found, applied, skipped, err := tile.Rows(p.Model, types, next, forward, p.Options.Rows.or(rowSlices))
 	p.reportParts("rows", found, applied, skipped)
+	p.Divided.Updates = applied
 	if err != nil || applied == 0 {
 		return err
 	}
@@ -58,11 +55,11 @@ func (p *Prepared) rows(*runtime.Engine) error {
 
 // sides types and analyzes the graph as it stands; forward tells its two sides
 // apart.
-func (p *Prepared) sides() (types *infer.Result, a *analysis.Analysis, forward func(*onnx.Node) bool, err error) {
+func (p *preparation) sides() (types *infer.Result, a *analysis.Analysis, forward func(*onnx.Node) bool, err error) {
 	if types, err = infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
 		return nil, nil, nil, err
 	}
-	a, err = analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles, Costs: p.Options.Costs})
+	a, err = analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles, Costs: p.Options.Costs})
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -73,7 +70,7 @@ func (p *Prepared) sides() (types *infer.Result, a *analysis.Analysis, forward f
 	return types, a, func(n *onnx.Node) bool { return is[n] }, nil
 }
 
-func (p *Prepared) reportParts(pass string, found, applied int, skipped []*tile.SkipError) {
+func (p *preparation) reportParts(pass string, found, applied int, skipped []*tile.SkipError) {
 	report := rewrite.Report{Pass: pass, Requested: found, Applied: applied}
 	for _, s := range skipped {
 		report.Skipped = append(report.Skipped, rewrite.Skip{What: s.What, Why: s.Why})
@@ -82,7 +79,7 @@ func (p *Prepared) reportParts(pass string, found, applied int, skipped []*tile.
 }
 
 // chunk computes the loss over slices of the tokens, or reports why not.
-func (p *Prepared) chunk(*runtime.Engine) error {
+func (p *preparation) chunk(*runtime.Engine) error {
 	report := rewrite.Report{Pass: "chunk", Requested: 1}
 	defer func() { p.Reports = append(p.Reports, report) }()
 	types, a, _, err := p.sides()
@@ -101,11 +98,10 @@ func (p *Prepared) chunk(*runtime.Engine) error {
 		parts := inSlices(region, p.Options.Chunk)
 		reread := region.Reread(parts)
 		if err = region.Apply(types, parts); err == nil {
-			p.Options.Chunk, p.reread, report.Applied = parts, p.reread+reread, 1
+			p.Divided.Loss, p.reread, report.Applied = parts, p.reread+reread, 1
 		}
 	}
 	if errors.As(err, &skip) {
-		p.Options.Chunk = max(p.Options.Chunk, AutoChunk) // however many were wanted
 		report.Skipped = []rewrite.Skip{{What: skip.What, Why: skip.Why}}
 		return nil
 	}
@@ -115,29 +111,26 @@ func (p *Prepared) chunk(*runtime.Engine) error {
 // inSlices is the number of slices that Options.Chunk comes to: few enough rows
 // that a slice is small, and enough that its products are not slow
 // (tile.Region.Auto has the figures); eight slices are small beside most steps.
-func inSlices(region *tile.Region, want int) int {
-	switch want {
-	case AutoChunk:
+func inSlices(region *tile.Region, want Division) int {
+	switch want.Mode {
+	case Automatic:
 		return region.Auto(128)
-	case CoarseChunk:
+	case Coarse:
 		return min(region.Auto(256), region.Parts(8))
-	case FineChunk:
+	case Fine:
 		return region.Auto(1)
 	}
-	return region.Parts(want)
+	return region.Parts(want.N)
 }
 
 // tile computes wide products in parts, or reports why not.
-func (p *Prepared) tile(*runtime.Engine) error {
+func (p *preparation) tile(*runtime.Engine) error {
 	types, _, forward, err := p.sides()
 	if err != nil {
 		return err
 	}
-	want := p.Options.Tile
-	if want < 0 {
-		want = maxTiles
-	}
-	found, applied, skipped, err := tile.Wide(p.Model, types, forward, want)
+	found, applied, skipped, err := tile.Wide(p.Model, types, forward, p.Options.Tile.or(maxTiles))
 	p.reportParts("tile", found, applied, skipped)
+	p.Divided.Products = applied
 	return err
 }

@@ -54,15 +54,15 @@ func TestParts(t *testing.T) {
 		plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
 		for _, c := range []struct {
 			strategy    string
-			chunk, tile int
+			chunk, tile Division
 			tolerance   float64
 		}{
-			{"full", 0, AutoChunk, 0},
-			{"none", AutoChunk, 0, 1e-5},
-			{"full", 4, 2, 1e-5},
-			{"sqrt", AutoChunk, AutoChunk, 1e-5},
+			{"full", Division{}, auto, 0},
+			{"none", auto, Division{}, 1e-5},
+			{"full", Parts(4), Parts(2), 1e-5},
+			{"sqrt", auto, auto, 1e-5},
 		} {
-			t.Run(fmt.Sprintf("%s chunk %d tile %d at %d", c.strategy, c.chunk, c.tile, level), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s chunk %v tile %v at %d", c.strategy, c.chunk, c.tile, level), func(t *testing.T) {
 				got := runPlanned(t, e, m, Options{OptLevel: level, Chunk: c.chunk, Tile: c.tile}, c.strategy)
 				if got.peaks[0] >= plain.peaks[0] {
 					t.Errorf("live peak %d, not below the plain graph's %d", got.peaks[0], plain.peaks[0])
@@ -95,8 +95,8 @@ func TestFewSlices(t *testing.T) {
 	}
 	weights, _ := m.Graph.Value("transformer.wte.weight").Type.Bytes()
 	var slices []int
-	for _, v := range p.variants {
-		n := v.Options.Chunk
+	for _, v := range p.asked.variants {
+		n := v.Divided.Loss
 		if n == 0 {
 			continue
 		}
@@ -120,7 +120,7 @@ func TestFewSlices(t *testing.T) {
 			t.Errorf("budget %d: live peak %d at %.4f more work, after %.4f", budget, r.Peak, r.overhead(), overhead)
 		}
 		overhead = r.overhead()
-		chosen = max(chosen, r.Prepared.Options.Chunk)
+		chosen = max(chosen, r.Variant.Divided.Loss)
 	}
 	if chosen != 4 {
 		t.Errorf("no budget is kept with 4 slices")
@@ -158,9 +158,9 @@ func TestUpdateRows(t *testing.T) {
 		for _, level := range []int{0, 1, 99} {
 			t.Run(fmt.Sprintf("%s %v at %d", c.model, c.kind, level), func(t *testing.T) {
 				plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
-				o := Options{OptLevel: level, Rows: AutoChunk}
+				o := Options{OptLevel: level, Rows: auto}
 				if c.model == "gpt2" {
-					o.Chunk = AutoChunk
+					o.Chunk = auto
 				}
 				got := runPlanned(t, e, m, o, c.strategy)
 				if got.peaks[0] >= plain.peaks[0] || float64(got.peaks[0]) > c.share*float64(largest) {
@@ -194,8 +194,8 @@ func runPlanned(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strat
 			t.Errorf("%s", rep)
 		}
 	}
-	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
-	got := execute(t, e, r.Prepared.Model, o.OptLevel, 2, nil, roles)
+	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
+	got := execute(t, e, r.Model, o.OptLevel, 2, nil, roles)
 	for i, peak := range got.peaks {
 		if peak != r.Peak {
 			t.Errorf("%s run %d: live peak %d, predicted %d", strategy, i+1, peak, r.Peak)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/runtime"
@@ -30,53 +31,60 @@ type pass struct {
 	why   string
 	// asked reports that the options want the pass; nil: always.
 	asked func(*Options) bool
-	run   func(*Prepared, *runtime.Engine) error
+	run   func(*preparation, *runtime.Engine) error
 }
 
 // passes in their order.
 var passes = []pass{
-	{name: "find roles", doc: "notes the roles that the given graph's structure tells", run: (*Prepared).findRoles},
+	{name: "find roles", doc: "notes the roles that the given graph's structure tells", run: (*preparation).findRoles},
 	{name: "ordered", doc: "a file that remat wrote gets its nodes in the order in which they run, and loses the barriers of that rewriting",
-		run: (*Prepared).unorder},
-	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*Prepared).scatter},
+		run: (*preparation).unorder},
+	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*preparation).scatter},
 	{name: "drop", doc: "takes outputs off the graph, and what only they needed",
 		after: []string{"find roles"}, why: "the roles of outputs that go are forgotten",
-		asked: func(o *Options) bool { return len(o.DropOutputs) > 0 }, run: (*Prepared).drop},
+		asked: func(o *Options) bool { return len(o.DropOutputs) > 0 }, run: (*preparation).drop},
 	{name: "rows", doc: "computes updates of the largest parameters in slices",
 		after: []string{"scatter", "drop"}, why: "an output that stays would need its gradient whole",
-		asked: func(o *Options) bool { return o.Rows != 0 }, run: (*Prepared).rows},
+		asked: func(o *Options) bool { return o.Rows != Division{} }, run: (*preparation).rows},
 	{name: "chunk", doc: "computes the loss over slices of the tokens",
 		after: []string{"rows"}, why: "updates take from the loss what a slice of it is computed from",
-		asked: func(o *Options) bool { return o.Chunk != 0 }, run: (*Prepared).chunk},
+		asked: func(o *Options) bool { return o.Chunk != Division{} }, run: (*preparation).chunk},
 	{name: "tile", doc: "computes wide products in parts",
 		after: []string{"chunk"}, why: "what is left whole after the loss is in slices is what parts are for",
-		asked: func(o *Options) bool { return o.Tile != 0 }, run: (*Prepared).tile},
+		asked: func(o *Options) bool { return o.Tile != Division{} }, run: (*preparation).tile},
 	{name: "optimize", doc: "passes a foreign graph through ONNX Runtime's own optimizer",
 		after: []string{"ordered", "drop", "rows", "chunk", "tile"}, why: "what these open to fusion is to be fused before it is planned",
-		run: (*Prepared).optimize},
+		run: (*preparation).optimize},
 	{name: "keep roles", doc: "makes the roles that were noted count",
-		after: []string{"find roles", "optimize"}, why: "the optimizer fuses what told them", run: (*Prepared).keepRoles},
+		after: []string{"find roles", "optimize"}, why: "the optimizer fuses what told them", run: (*preparation).keepRoles},
 	{name: "unfold", doc: "large constants that ONNX Runtime would compute ahead are computed in the step",
-		after: []string{"optimize"}, why: "the optimizer would take them for constants again", run: (*Prepared).unfold},
+		after: []string{"optimize"}, why: "the optimizer would take them for constants again", run: (*preparation).unfold},
 	{name: "fold", doc: "small constants that ONNX Runtime would compute ahead are computed once for all",
-		after: []string{"unfold"}, why: "constants that are computed in the step are none any more", run: (*Prepared).fold},
+		after: []string{"unfold"}, why: "constants that are computed in the step are none any more", run: (*preparation).fold},
 	{name: "merge", doc: "equal constants and equal nodes become one, as ONNX Runtime makes them one",
-		after: []string{"unfold", "fold"}, why: "barriers share constants, and so may what was computed", run: (*Prepared).merge},
+		after: []string{"unfold", "fold"}, why: "barriers share constants, and so may what was computed", run: (*preparation).merge},
 	{name: "precision", doc: "converts to a half type",
 		after: []string{"optimize", "merge"}, why: "the optimizer must not see the casts; the planner, which comes next, must",
-		asked: func(o *Options) bool { return o.Precision != nil }, run: (*Prepared).precise},
+		asked: func(o *Options) bool { return o.Precision != nil }, run: (*preparation).precise},
 	{name: "updates", doc: "analyzes the graph, and makes an update in place wait for every reader of what it writes over",
-		after: []string{"precision"}, why: "what an update waits for belongs to the planning problem", run: (*Prepared).analyzeUpdates},
+		after: []string{"precision"}, why: "what an update waits for belongs to the planning problem", run: (*preparation).analyzeUpdates},
+}
+
+// A preparation is a variant that the passes are making.
+type preparation struct {
+	Variant
+	// found are the roles in the graph as it was given.
+	found *analysis.Roles
 }
 
 // Prepare runs the passes on a copy of the model and analyzes it. The model
 // given is left as it is, and must outlive the result.
-func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Prepared, error) {
+func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Variant, error) {
 	m, err := given.Clone()
 	if err != nil {
 		return nil, err
 	}
-	p := &Prepared{Model: m, Options: o}
+	p := &preparation{Variant: Variant{Model: m, Options: o, roles: o.Roles}}
 	for _, pass := range passes {
 		if pass.asked != nil && !pass.asked(&p.Options) {
 			continue
@@ -84,19 +92,20 @@ func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Prepared, error)
 		if err := pass.run(p, e); err != nil {
 			return nil, err
 		}
-		if err := p.passed(pass.name); err != nil {
+		if err := o.passed(pass.name, p.Model); err != nil {
 			return nil, err
 		}
 	}
-	return p, nil
+	p.castsOnce = castsOnce(p.Problem())
+	return &p.Variant, nil
 }
 
 // passed shows the model to whoever asked to see it after each pass.
-func (p *Prepared) passed(name string) error {
-	if p.Options.After == nil {
+func (o *Options) passed(name string, m *onnx.Model) error {
+	if o.After == nil {
 		return nil
 	}
-	return p.Options.After(name, p.Model)
+	return o.After(name, m)
 }
 
 // IsOurs reports a file that remat derived or rewrote.
@@ -106,7 +115,7 @@ func IsOurs(m *onnx.Model) bool {
 }
 
 // unorder lets planning start from the order that a file of remat's runs in.
-func (p *Prepared) unorder(*runtime.Engine) error {
+func (p *preparation) unorder(*runtime.Engine) error {
 	if !IsOurs(p.Model) {
 		return nil
 	}
@@ -117,7 +126,7 @@ func (p *Prepared) unorder(*runtime.Engine) error {
 	return nil
 }
 
-func (p *Prepared) scatter(*runtime.Engine) error {
+func (p *preparation) scatter(*runtime.Engine) error {
 	if err := p.inferTypes(); err != nil {
 		return err
 	}
@@ -130,7 +139,7 @@ func (p *Prepared) scatter(*runtime.Engine) error {
 	return nil
 }
 
-func (p *Prepared) drop(*runtime.Engine) error {
+func (p *preparation) drop(*runtime.Engine) error {
 	for _, glob := range p.Options.DropOutputs {
 		if err := dropOutputs(p.Model.Graph, glob); err != nil {
 			return err
@@ -161,7 +170,7 @@ func dropOutputs(g *onnx.Graph, glob string) error {
 }
 
 // optimize replaces the model by what ONNX Runtime's optimizer leaves of it.
-func (p *Prepared) optimize(e *runtime.Engine) error {
+func (p *preparation) optimize(e *runtime.Engine) error {
 	level, err := p.level()
 	if err != nil || level < 0 {
 		return err
@@ -197,7 +206,7 @@ func keepModules(before, after *onnx.Graph) {
 }
 
 // level is the optimization level to normalize at, -1 for none.
-func (p *Prepared) level() (int, error) {
+func (p *preparation) level() (int, error) {
 	switch p.Options.Normalize {
 	case Off:
 		return -1, nil
@@ -214,7 +223,7 @@ func (p *Prepared) level() (int, error) {
 	return 0, fmt.Errorf("--normalize %q: want auto, off, 1 or 99", p.Options.Normalize)
 }
 
-func (p *Prepared) unfold(*runtime.Engine) error {
+func (p *preparation) unfold(*runtime.Engine) error {
 	if err := p.inferTypes(); err != nil {
 		return err
 	}
@@ -224,7 +233,7 @@ func (p *Prepared) unfold(*runtime.Engine) error {
 
 // fold lets ONNX Runtime compute what depends on constants alone. Values that it
 // cannot give back stay.
-func (p *Prepared) fold(e *runtime.Engine) error {
+func (p *preparation) fold(e *runtime.Engine) error {
 	values := rewrite.Foldable(p.Model.Graph)
 	if e = p.Options.cpuEngine(e); e == nil || len(values) == 0 {
 		return nil
@@ -258,25 +267,26 @@ func (p *Prepared) fold(e *runtime.Engine) error {
 	return nil
 }
 
-func (p *Prepared) merge(*runtime.Engine) error {
+func (p *preparation) merge(*runtime.Engine) error {
 	rewrite.ShareConstants(p.Model.Graph)
 	normalize.MergeEqual(p.Model.Graph)
 	p.Model.Graph.NameNodes()
 	return runtime.DescribeFeeds(p.Model)
 }
 
-func (p *Prepared) analyzeUpdates(*runtime.Engine) error {
-	if err := p.Analyze(); err != nil {
+func (p *preparation) analyzeUpdates(*runtime.Engine) (err error) {
+	if p.Analysis, err = p.analyze(p.Model); err != nil {
 		return err
 	}
-	if n, err := p.guardUpdates(); err != nil || n == 0 {
+	if n, err := guardUpdates(p.Model, p.Analysis.Roles); err != nil || n == 0 {
 		return err
 	}
 	p.Model.Graph.NameNodes()
-	return p.Analyze()
+	p.Analysis, err = p.analyze(p.Model)
+	return err
 }
 
-func (p *Prepared) inferTypes() error {
+func (p *preparation) inferTypes() error {
 	_, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
 	return err
 }

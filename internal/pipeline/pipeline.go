@@ -1,10 +1,13 @@
-// Package pipeline is the way through the pipeline that the commands share: a file
-// is loaded and brought into the form that no optimizer changes any more, made
-// into a planning problem, planned, rewritten, and predicted as written.
+// Package pipeline is the way of a training graph to its file. Programs use it
+// through package remat, the commands directly.
 //
-//	Load ─▶ Prepared ─▶ Plan ─▶ Rewrite ─▶ Predict
-//	            ▲                  │
-//	            └─── next plan ────┘   until the written file keeps the budget
+//	given ─▶ Variant ─▶ Candidate ─▶ File ─▶ finished File
+//	         prepared   and a plan   written,  guarded, predicted
+//	                                 predicted by what ONNX Runtime makes of it
+//
+// A graph has several variants (variants.go): as it is, and with what is wide
+// computed in parts. A variant has candidates, plans by ascending work
+// (candidates.go). The first whose file keeps the budget is the one (search.go).
 package pipeline
 
 import (
@@ -14,13 +17,13 @@ import (
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
-	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// Options are what the commands have in common.
+// Options say how a graph is prepared, planned and predicted. They are read only:
+// what came of them is in the Variant.
 type Options struct {
 	Dims map[string]int64
 	// Free are numbers of further dimensions that come with the feeds: Predict
@@ -34,18 +37,13 @@ type Options struct {
 	Normalize Normalization
 	// DropOutputs are names of outputs to take off the graph.
 	DropOutputs []string
-	// Chunk is the number of slices in which the loss is computed: 0 one,
-	// AutoChunk as many as make a slice no larger than what it comes from and
-	// leave its products fast, FineChunk whether they do or not, CoarseChunk
-	// fewer. What is prepared says the number that it came to.
-	Chunk int
-	// Tile is the number of parts in which wide products inside layers are
-	// computed: 0 one, AutoChunk as many as their outermost axis allows.
-	Tile int
-	// Rows is the number of slices in which the next values of the largest
-	// parameters and their state are computed, gradients included: 0 one,
-	// AutoChunk about sixteen.
-	Rows int
+	// Chunk says in how many slices the loss is computed.
+	Chunk Division
+	// Tile says in how many parts wide products inside layers are computed.
+	Tile Division
+	// Rows says in how many slices the next values of the largest parameters and
+	// their state are computed, gradients included.
+	Rows Division
 	// Prepack says whether kernels keep packed copies of constant weights.
 	Prepack Prepacking
 	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
@@ -67,12 +65,6 @@ type Options struct {
 	After func(pass string, m *onnx.Model) error
 }
 
-// AutoChunk lets a pass choose the number of parts; the others are for the loss.
-const AutoChunk, CoarseChunk, FineChunk = -1, -2, -3
-
-// Parts reports a number of slices or parts that a plan's file can say.
-func Parts(n int) bool { return n == 0 || n == AutoChunk || n >= 2 }
-
 // Normalization says how a graph is brought into the form that ONNX Runtime's
 // optimizer leaves alone, so that it runs in the order that the file says.
 type Normalization string
@@ -88,33 +80,6 @@ const (
 
 // notPortable names optimizers whose results run on the CPU provider alone.
 var notPortable = []string{"NchwcTransformer"}
-
-// A Prepared graph is normalized, typed and analyzed.
-type Prepared struct {
-	Model    *onnx.Model
-	Analysis *analysis.Analysis
-	Options  Options
-	Reports  []rewrite.Report
-	// Precise is what the precision pass did, nil without it.
-	Precise *precision.Report
-	// found are the roles in the graph as it was given.
-	found *analysis.Roles
-
-	// added is the work that computing in parts adds, in FLOPs.
-	added int64
-	// reread is how many bytes computing in parts reads again.
-	reread int64
-	// pinned is the planning problem in which casts run once; see problems.
-	pinned *planner.Problem
-	// look, unless nil, is asked once the model is first written, before ONNX
-	// Runtime is: false ends the rewriting there, as the file misses its budget.
-	look func() (bool, error)
-	// settled: ONNX Runtime's highest level was asked and changes nothing.
-	// guarded: the model was written again with guards, after look saw it.
-	settled, guarded bool
-	// ran is the plan's schedule as the rewritten file runs it.
-	ran []int
-}
 
 // Open loads and checks a file and infers its types.
 func Open(path string, dims map[string]int64) (*onnx.Model, error) {
@@ -155,21 +120,6 @@ func Known(m *onnx.Model, dims map[string]int64) error {
 	return nil
 }
 
-// Analyze makes the planning problem of the graph as it stands.
-func (p *Prepared) Analyze() error {
-	a, err := analysis.Analyze(p.Model, analysis.Options{
-		Dims: p.Options.Dims, Threads: p.Options.Threads, CUDA: p.Options.onCUDA(), Roles: p.Options.Roles, Costs: p.Options.Costs,
-	})
-	if err != nil {
-		return err
-	}
-	a.Problem.Added = p.added
-	a.Problem.Reread = int64(float64(p.reread*balance) * a.CostOfFLOP())
-	a.Problem.StopWhen(p.Options.Stop)
-	p.Analysis = a
-	return nil
-}
-
 // Order puts the nodes of a graph into the file order under which a step holds
 // least, without recomputing anything.
 func Order(m *onnx.Model, o Options) error {
@@ -177,13 +127,15 @@ func Order(m *onnx.Model, o Options) error {
 		return err
 	}
 	m.Graph.NameNodes()
-	p := &Prepared{Model: m, Options: o}
-	if err := p.Analyze(); err != nil {
+	v := &Variant{Model: m, Options: o, roles: o.Roles}
+	var err error
+	if v.Analysis, err = v.analyze(m); err != nil {
 		return err
 	}
-	plan, err := planner.Solve(p.Analysis.Problem, "none", 0)
+	plan, err := planner.Solve(v.Analysis.Problem, "none")
 	if err != nil {
 		return err
 	}
-	return p.Rewrite(nil, plan)
+	w := &rewriting{variant: v, model: m, analysis: v.Analysis}
+	return w.follow(plan)
 }

@@ -7,7 +7,6 @@ package pipeline
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,14 +69,14 @@ func PrecisionOf(m *onnx.Model) *Precision {
 
 // precise converts the prepared model as the options say. What the graph's
 // inputs and outputs are is found before: it does not change.
-func (p *Prepared) precise(*runtime.Engine) error {
+func (p *preparation) precise(*runtime.Engine) error {
 	if had := PrecisionOf(p.Model); had != nil {
 		return fmt.Errorf("precision: the graph is converted to %s already: start from the one it was made from", had.Type)
 	}
 	if glob := p.Options.Precision.Unmatched(p.Model.Graph); glob != "" {
 		return fmt.Errorf("--keep-fp32, --half: no node or operator type matches %q", glob)
 	}
-	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.Options.Roles})
+	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles})
 	if err != nil {
 		return err
 	}
@@ -91,10 +90,9 @@ func (p *Prepared) precise(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	if _, ours := p.Model.Metadata(RolesKey); !ours && p.Options.Roles == nil {
-		p.Options.Roles = &a.Roles
+	if _, ours := p.Model.Metadata(RolesKey); !ours && p.roles == nil {
+		p.roles = &a.Roles
 	}
-	p.Precise = r
 	if err := SetJSON(p.Model, PrecisionKey, howPrecise(o, r)); err != nil {
 		return err
 	}
@@ -124,79 +122,6 @@ func (o *Options) nativeHalf() bool {
 
 // onCUDA reports a graph for the CUDA provider's kernels.
 func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
-
-// Plan runs a strategy and writes, in memory, the file that it leads to, under a
-// budget for its predicted live peak in bytes (0: none); see PlanWithin.
-func (p *Planner) Plan(strategy string, budget int64) (*Planned, error) {
-	return p.PlanWithin(strategy, Budget{Live: budget})
-}
-
-// PlanWithin runs a strategy and writes, in memory, the file that it leads to.
-// What is predicted of the file keeps the budget, or the error is a
-// planner.InfeasibleError or a TotalError, and what comes with it misses the
-// budget by least. Where values wait in half and some are
-// computed again, casts that run early and casts that run when they are read
-// are both tried: the first let float32 values die, the second bind no order.
-func (p *Planner) PlanWithin(strategy string, budget Budget) (*Planned, error) {
-	r, err := p.plan(strategy, budget)
-	o := p.opts.Precision
-	if o == nil || !o.StashOnly || strategy == "none" || err != nil && !unmet(err) || p.stopped() {
-		return r, err
-	}
-	if p.turned == nil {
-		turned, other := p.opts, *o
-		other.Early = !o.Early
-		turned.Precision = &other
-		if p.turned, err = NewPlanner(p.engine, p.given, turned); err != nil {
-			return nil, err
-		}
-	}
-	other, otherErr := p.turned.plan(strategy, budget)
-	switch {
-	case otherErr != nil && err != nil:
-		return r, err
-	case otherErr != nil, err == nil && (budget.none() && r.Peak <= other.Peak || !budget.none() && r.overhead() <= other.overhead()):
-		return r, nil
-	}
-	return other, nil
-}
-
-// unmet reports the error of a budget that no plan keeps.
-func unmet(err error) bool {
-	var live *planner.InfeasibleError
-	var total *TotalError
-	return errors.As(err, &live) || errors.As(err, &total)
-}
-
-// solveEither plans casts like all else. A strategy that searches starts once
-// more from casts that run once, the problem pinned (nil without casts): a search
-// that finds less among more choices is then no loss.
-func solveEither(p, pinned *planner.Problem, strategy string, budget int64) (*planner.Plan, error) {
-	plan, err := planner.Solve(p, strategy, budget)
-	if pinned == nil || !Budgeted(strategy) {
-		return plan, err
-	}
-	other, otherErr := planner.Solve(pinned, strategy, budget)
-	var infeasible *planner.InfeasibleError
-	switch {
-	case otherErr != nil, err != nil && !errors.As(err, &infeasible):
-		return plan, err
-	case err != nil:
-		return other, nil
-	}
-	a, err := planner.Judge(p, plan)
-	if err != nil {
-		return nil, err
-	}
-	b, err := planner.Judge(p, other)
-	if err != nil {
-		return nil, err
-	}
-	if budget > 0 && b.Overhead < a.Overhead || budget == 0 && b.Peak < a.Peak {
-		return other, nil
-	}
-	return plan, nil
-}
 
 // castsOnce is the problem in which casts are not computed again, nil where
 // there are none.

@@ -2,11 +2,13 @@ package pipeline
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -55,8 +57,8 @@ func TestPrecisionAndRecomputation(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
-					got := execute(t, e, r.Prepared.Model, 1, 2, feeds, roles)
+					roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
+					got := execute(t, e, r.Model, 1, 2, feeds, roles)
 					for i, peak := range got.peaks {
 						if r.Prediction.Exact() && peak != r.Peak {
 							t.Errorf("%s: run %d: live peak %d, predicted %d", s, i+1, peak, r.Peak)
@@ -151,4 +153,26 @@ func TestPlanCUDAInHalf(t *testing.T) {
 		}
 	}
 	t.Log(peaks)
+}
+
+// TestStashBudgetUnmet: a budget that no variant keeps is an error, with casts early
+// or late, and the file that comes with it is one that misses it by least.
+func TestStashBudgetUnmet(t *testing.T) {
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 16, 2, 32, 32, 2
+	})
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Precision: &precision.Options{To: onnx.BFloat16, StashOnly: true}}
+	p, err := NewPlanner(engine(t), m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	least, err := p.Plan("optimal", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inf *planner.InfeasibleError
+	r, err := p.Plan("optimal", least.Peak/2)
+	if !errors.As(err, &inf) || r == nil || r.Peak > least.Peak || inf.Least != r.Peak {
+		t.Errorf("half of the least peak %d: %v", least.Peak, err)
+	}
 }

@@ -7,7 +7,7 @@ package pipeline
 
 // Progress is how far planning has come.
 type Progress struct {
-	// Form is the form of the graph that is looked at, from 1 on, of Forms that
+	// Form is the variant of the graph that is looked at, from 1 on, of Forms that
 	// there may be; 0 once all have been.
 	Form, Forms int
 	// Tried is the number of candidates whose files have been predicted, Most how
@@ -25,7 +25,7 @@ func (p *Planner) progress(change func(*Progress)) {
 	}
 }
 
-// looking reports the form that is prepared or searched.
+// looking reports the variant that is prepared or searched.
 func (p *Planner) looking(form, of int) {
 	p.progress(func(s *Progress) { s.Form, s.Forms = form, of })
 }
@@ -56,11 +56,4 @@ func (p *Planner) stopped() bool { return p.opts.Stop != nil && p.opts.Stop() }
 
 // Limited reports that planning left out what it would have tried, as Stop said,
 // and after how many candidates.
-func (p *Planner) Limited() (candidates int, limited bool) {
-	candidates, limited = p.state.Tried, p.limited
-	if p.turned != nil {
-		more, too := p.turned.Limited()
-		candidates, limited = candidates+more, limited || too
-	}
-	return candidates, limited
-}
+func (p *Planner) Limited() (candidates int, limited bool) { return p.state.Tried, p.limited }

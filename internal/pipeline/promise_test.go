@@ -27,7 +27,7 @@ func TestSavedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		written := r.Prepared.Model
+		written := r.Model
 		SetPromise(written, r.Peak)
 		path := filepath.Join(dir, strategy+".onnx")
 		if err := written.Save(path); err != nil {

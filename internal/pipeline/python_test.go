@@ -260,10 +260,10 @@ func planned(t *testing.T, e *runtime.Engine, dir, name, strategy string) *writt
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := write(t, dir, fmt.Sprintf("%s %s", name, strategy), r.Prepared.Model, feeds)
+	w := write(t, dir, fmt.Sprintf("%s %s", name, strategy), r.Model, feeds)
 	w.dims, w.peak, w.job.Runs, w.job.Threads = o.Dims, r.Peak, 3, o.Threads
 	w.arena = r.Prediction.Arena()
-	w.roles = runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
+	w.roles = runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
 	w.job.Bind = map[string]string{}
 	inPlace := map[string]bool{} // at this level
 	for i, v := range r.Prediction.Graph.Values {

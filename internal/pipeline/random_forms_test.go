@@ -130,7 +130,7 @@ func checkStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
 		}
 	}
 	c := choices[int(seed/6)%len(choices)]
-	if c.chunk == 0 {
+	if c.chunk == (Division{}) {
 		o.AsIs = false
 		p, err := NewPlanner(e, m, o)
 		if err != nil {
@@ -150,7 +150,7 @@ func checkStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
 		t.Fatal(err)
 	}
 	none, _ := meets(t, e, p, o, "none", 0)
-	form := fmt.Sprintf("chunk %d, tile %d, rows %d", o.Chunk, o.Tile, o.Rows)
+	form := fmt.Sprintf("chunk %v, tile %v, rows %v", o.Chunk, o.Tile, o.Rows)
 	close(form, none)
 	for _, strategy := range []string{everyKind[int(seed/30)%5], "optimal"} {
 		got, r := meets(t, e, p, o, strategy, 0)

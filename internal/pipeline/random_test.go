@@ -257,20 +257,20 @@ func meet(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy strin
 }
 
 // meets is meet that returns the plan too.
-func meets(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy string, budget int64) (result, *Planned) {
+func meets(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy string, budget int64) (result, *File) {
 	t.Helper()
 	r, err := p.Plan(strategy, budget)
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
 	}
-	if err := r.Prepared.Model.Check(); err != nil {
+	if err := r.Model.Check(); err != nil {
 		t.Errorf("%s: %v", strategy, err)
 	}
 	if budget > 0 && r.Peak > budget {
 		t.Errorf("%s: peak %d exceeds the budget of %d", strategy, r.Peak, budget)
 	}
-	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
-	s, err := e.Open(r.Prepared.Model, runtime.Options{Level: o.OptLevel, Threads: o.Threads, Provider: ort.CPU, Dims: o.Dims, Seed: 7, Roles: &roles})
+	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
+	s, err := e.Open(r.Model, runtime.Options{Level: o.OptLevel, Threads: o.Threads, Provider: ort.CPU, Dims: o.Dims, Seed: 7, Roles: &roles})
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
 	}

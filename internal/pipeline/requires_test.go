@@ -34,7 +34,7 @@ func TestWrittenFilesNeedNothingNew(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m := r.Prepared.Model
+				m := r.Model
 				if need := kernels.Needs(m, kernels.CPU); need > allowed {
 					t.Errorf("%+v: needs %s, want at most %s", c, need, allowed)
 				}

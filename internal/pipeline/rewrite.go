@@ -11,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -18,75 +19,94 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
+// A rewriting is a copy of a variant's graph on its way to a file.
+type rewriting struct {
+	variant  *Variant
+	model    *onnx.Model
+	analysis *analysis.Analysis // of model before it is rewritten
+	target   *rewrite.Target
+	prog     *planner.Program
+	order    []*onnx.Node     // in which the nodes run
+	reports  []rewrite.Report // of what came before the schedule
+	// scheduled are the reports of the schedule as it is now.
+	scheduled []rewrite.Report
+	// ran is the plan's schedule as the graph runs it.
+	ran []int
+}
+
+// follow applies a plan, and leaves the nodes in the file order that makes ONNX
+// Runtime follow it.
+func (w *rewriting) follow(plan *planner.Plan) (err error) {
+	if w.prog, err = planner.Expand(w.analysis.Problem, plan); err != nil {
+		return err
+	}
+	w.target = &rewrite.Target{Model: w.model, Nodes: w.analysis.Nodes, Values: w.analysis.Values}
+	order, report, err := rewrite.Recompute(w.target, w.prog)
+	if err != nil {
+		return err
+	}
+	w.reports = append(w.reports, report)
+	w.model.Graph.Nodes = order
+	if err := w.passed("recompute"); err != nil {
+		return err
+	}
+	if _, err = guardUpdates(w.model, w.analysis.Roles); err != nil {
+		return err
+	}
+	if err := w.passed("updates"); err != nil {
+		return err
+	}
+	if err := w.holdOnce(); err != nil {
+		return err
+	}
+	w.order = w.model.Graph.Nodes
+	if err := w.schedule(); err != nil {
+		return err
+	}
+	return w.seal()
+}
+
 // maxGuards bounds how often the written graph is guarded anew.
 const maxGuards = 6
 
-// Rewrite applies a plan to the prepared graph, which is used up, and leaves
-// the nodes in the file order that makes ONNX Runtime follow the plan. With an
-// engine at hand, what its highest level would fuse in the result is guarded.
-func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
-	prog, err := planner.Expand(p.Analysis.Problem, plan)
-	if err != nil {
-		return err
-	}
-	target := &rewrite.Target{Model: p.Model, Nodes: p.Analysis.Nodes, Values: p.Analysis.Values}
-	order, report, err := rewrite.Recompute(target, prog)
-	if err != nil {
-		return err
-	}
-	p.Reports = append(p.Reports, report)
-	p.Model.Graph.Nodes = order
-	if err := p.passed("recompute"); err != nil {
-		return err
-	}
-	if _, err = p.guardUpdates(); err != nil {
-		return err
-	}
-	if err := p.passed("updates"); err != nil {
-		return err
-	}
-	if err := p.holdOnce(); err != nil {
-		return err
-	}
-	order = p.Model.Graph.Nodes
-	e = p.Options.cpuEngine(e)
-	var reports []rewrite.Report
-	for round := 0; ; round++ {
-		if order, reports, err = p.schedule(order); err != nil {
-			return err
-		}
-		if err := p.passed("schedule"); err != nil {
-			return err
-		}
-		if e == nil || round == maxGuards {
-			break
-		}
-		p.Model.Graph.AnnotateTypes()         // what ONNX Runtime fuses depends on the shapes that it knows
-		rewrite.ShareConstants(p.Model.Graph) // whether somebody looks or not: names are made from those that are there
-		if p.look != nil && round == 0 {
-			if ok, err := p.look(); err != nil {
-				return err
-			} else if !ok {
-				break
-			}
-		}
-		left, same, err := p.survivors(e)
+// guard guards what ONNX Runtime's highest level would fuse, in rounds, until it
+// leaves the graph as the schedule wants it. It reports whether it changed the
+// graph, and whether the highest level leaves all of it unchanged.
+func (w *rewriting) guard(e *runtime.Engine) (guarded, unchanged bool, err error) {
+	for range maxGuards {
+		left, same, err := w.survivors(e)
 		if err != nil {
-			return err
+			return false, false, err
 		}
-		p.settled, p.guarded = same, round > 0
-		more := 0
-		if order, more = rewrite.Guard(p.Model.Graph, order, left); more == 0 {
+		unchanged = same
+		order, more := rewrite.Guard(w.model.Graph, w.order, left)
+		if w.order = order; more == 0 {
 			break
 		}
+		guarded = true
+		if err := w.schedule(); err != nil {
+			return false, false, err
+		}
+		if err := w.seal(); err != nil {
+			return false, false, err
+		}
 	}
-	rewrite.ShareConstants(p.Model.Graph) // those of barriers, as ONNX Runtime does: a session copies each
-	p.Reports = append(p.Reports, reports...)
-	p.ran = prog.Schedule(p.Analysis.Problem, executed(order, target.Instances))
-	p.Model.SetMetadata(OrderedKey, "true")
-	p.Model.Graph.AnnotateTypes()
-	return p.Model.Check()
+	return guarded, unchanged, nil
 }
+
+// seal makes the scheduled graph one that can be saved. What ONNX Runtime fuses
+// depends on the shapes that it knows, and guards' names on the constants that are
+// there, so both are as they will be before it is asked.
+func (w *rewriting) seal() error {
+	rewrite.ShareConstants(w.model.Graph) // those of barriers, as ONNX Runtime does: a session copies each
+	w.ran = w.prog.Schedule(w.analysis.Problem, executed(w.order, w.target.Instances))
+	w.model.SetMetadata(OrderedKey, "true")
+	w.model.Graph.AnnotateTypes()
+	return w.model.Check()
+}
+
+// passed shows the model to whoever asked to see it after each pass.
+func (w *rewriting) passed(name string) error { return w.variant.Options.passed(name, w.model) }
 
 // executed lists the places of those instances that are in the order of nodes.
 func executed(order, instances []*onnx.Node) []int {
@@ -108,45 +128,50 @@ func executed(order, instances []*onnx.Node) []int {
 const maxMerges = 3
 
 // schedule brings the nodes into the file order under which they run in the order
-// given, and returns that order with its anchors.
-func (p *Prepared) schedule(order []*onnx.Node) ([]*onnx.Node, []rewrite.Report, error) {
+// wanted, and notes that order with its anchors.
+func (w *rewriting) schedule() error {
+	order := w.order
 	for try := 0; ; try++ {
-		scheduled, reports, err := rewrite.Schedule(p.Model, p.mergeEqual(order))
-		if err != nil || try == maxMerges {
-			return scheduled, reports, err
+		scheduled, reports, err := rewrite.Schedule(w.model, w.mergeEqual(order))
+		if err != nil {
+			return err
 		}
-		file := p.Model.Graph.Nodes
-		if order = p.mergeEqual(slices.Clone(scheduled)); len(order) == len(scheduled) {
-			p.Model.Graph.Nodes = file
-			return scheduled, reports, nil
+		w.order, w.scheduled = scheduled, reports
+		if try == maxMerges {
+			break
+		}
+		file := w.model.Graph.Nodes
+		if order = w.mergeEqual(slices.Clone(scheduled)); len(order) == len(scheduled) {
+			w.model.Graph.Nodes = file
+			break
 		}
 	}
+	return w.passed("schedule")
 }
 
 // mergeEqual merges what ONNX Runtime would merge, so that the order stands.
-func (p *Prepared) mergeEqual(order []*onnx.Node) []*onnx.Node {
-	p.Model.Graph.Nodes = order
-	rewrite.ShareConstants(p.Model.Graph)
-	normalize.MergeEqual(p.Model.Graph)
-	return p.Model.Graph.Nodes
+func (w *rewriting) mergeEqual(order []*onnx.Node) []*onnx.Node {
+	w.model.Graph.Nodes = order
+	rewrite.ShareConstants(w.model.Graph)
+	normalize.MergeEqual(w.model.Graph)
+	return w.model.Graph.Nodes
 }
 
 // guardUpdates makes every reader of a parameter, clones included, come before
 // the parameter's update by data, so that it may be written in place, and
 // returns how many readers it led. In a foreign graph where no order allows
 // that, the runtime copies instead.
-func (p *Prepared) guardUpdates() (int, error) {
-	g := p.Model.Graph
+func guardUpdates(m *onnx.Model, roles analysis.Roles) (int, error) {
 	next := map[*onnx.Value]*onnx.Value{}
-	for in, out := range p.Analysis.Roles.New {
-		if v, w := g.Value(in), g.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {
+	for in, out := range roles.New {
+		if v, w := m.Graph.Value(in), m.Graph.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {
 			next[v] = w
 		}
 	}
 	if len(next) == 0 {
 		return 0, nil
 	}
-	n, err := optim.Guard(p.Model, next)
+	n, err := optim.Guard(m, next)
 	var impossible *optim.OrderError
 	if err != nil && !errors.As(err, &impossible) {
 		return 0, err
@@ -156,15 +181,15 @@ func (p *Prepared) guardUpdates() (int, error) {
 
 // survivors are what ONNX Runtime's highest level leaves of the graph; same
 // reports that it changes nothing.
-func (p *Prepared) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
-	d, err := e.Dump(p.Model, ort.SessionOptions{
-		Level: 99, Threads: 1, Provider: ort.CPU, Dims: p.Options.Dims, DisabledOptimizers: notPortable,
+func (w *rewriting) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
+	d, err := e.Dump(w.model, ort.SessionOptions{
+		Level: 99, Threads: 1, Provider: ort.CPU, Dims: w.variant.Options.Dims, DisabledOptimizers: notPortable,
 		Purpose: "find fusions",
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	return rewrite.NewLeft(d.Graph), unchanged(p.Model.Graph, d.Graph), d.Close()
+	return rewrite.NewLeft(d.Graph), unchanged(w.model.Graph, d.Graph), d.Close()
 }
 
 // unchanged reports that two graphs have the same nodes, attributes and edges,

@@ -14,8 +14,8 @@ import (
 // findRoles takes the roles of the graph as it was given, unless they are said:
 // normalization fuses the sum that made a state's next value out of a gradient
 // into the product before it, and then the structure tells no more.
-func (p *Prepared) findRoles(*runtime.Engine) error {
-	if _, said := p.Model.Metadata(RolesKey); said || p.Options.Roles != nil {
+func (p *preparation) findRoles(*runtime.Engine) error {
+	if _, said := p.Model.Metadata(RolesKey); said || p.roles != nil {
 		return nil
 	}
 	if _, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
@@ -33,7 +33,7 @@ func (p *Prepared) findRoles(*runtime.Engine) error {
 
 // keepRoles makes what was found count, but for values that are gone since:
 // outputs that were dropped, initializers that were folded.
-func (p *Prepared) keepRoles(*runtime.Engine) error {
+func (p *preparation) keepRoles(*runtime.Engine) error {
 	if p.found == nil {
 		return nil
 	}
@@ -51,20 +51,20 @@ func (p *Prepared) keepRoles(*runtime.Engine) error {
 			}
 		}
 	}
-	p.Options.Roles = &r
+	p.roles = &r
 	return nil
 }
 
 // forgetRoles takes outputs that were dropped out of the roles that are said, by
 // the file or by the user. The loss has to stay: forward and backward are told
 // apart by it.
-func (p *Prepared) forgetRoles() error {
+func (p *preparation) forgetRoles() error {
 	g := p.Model.Graph
 	var r analysis.Roles
 	text, said := p.Model.Metadata(RolesKey)
 	switch {
-	case p.Options.Roles != nil:
-		r = *p.Options.Roles
+	case p.roles != nil:
+		r = *p.roles
 	case !said:
 		return nil
 	default:
@@ -79,8 +79,8 @@ func (p *Prepared) forgetRoles() error {
 	r.Grad, r.New = maps.Clone(r.Grad), maps.Clone(r.New)
 	maps.DeleteFunc(r.Grad, gone)
 	maps.DeleteFunc(r.New, gone)
-	if p.Options.Roles != nil {
-		p.Options.Roles = &r
+	if p.roles != nil {
+		p.roles = &r
 		return nil
 	}
 	return SetJSON(p.Model, RolesKey, r)

@@ -20,7 +20,7 @@ func TestOptimalHoldsNoMoreThanSimpler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan := func(strategy string) *Planned {
+	plan := func(strategy string) *File {
 		r, err := p.Plan(strategy, 0)
 		if err != nil {
 			t.Fatal(err)

@@ -79,6 +79,21 @@ func (b Budget) miss(p *predict.Prediction) int64 {
 // only where a rough look does not tell.
 func (b Budget) missed(p *predict.Prediction) bool { return b.miss(p) > 0 && !b.Keeps(p) }
 
+// prefers reports that a file is better than another under the budget, where a plan
+// for it was not searched for: one that keeps it before one that does not, then the
+// one with less work, without a budget the one that holds less.
+func (b Budget) prefers(f, other *File) bool {
+	switch keeps := b.Keeps(f.Prediction); {
+	case b.none():
+		return f.Peak < other.Peak
+	case keeps != b.Keeps(other.Prediction):
+		return keeps
+	case keeps:
+		return f.overhead() < other.overhead()
+	}
+	return b.miss(f.Prediction) <= b.miss(other.Prediction)
+}
+
 // live is the largest live peak of a plan that may keep the budget.
 func (p *Planner) live(b Budget) int64 {
 	if b.Total == 0 {
@@ -92,7 +107,7 @@ func (p *Planner) live(b Budget) int64 {
 }
 
 // exceeded is the error for a file that does not keep the budget.
-func (b Budget) exceeded(r *Planned) error {
+func (b Budget) exceeded(r *File) error {
 	if b.Live > 0 && r.Peak > b.Live {
 		return &planner.InfeasibleError{Budget: b.Live, Least: r.Peak, LowerBound: r.LowerBound}
 	}

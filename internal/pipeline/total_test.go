@@ -66,10 +66,10 @@ func TestBudgetTotal(t *testing.T) {
 
 // measuredTotal runs a written file as run does and adds up what it took, with
 // all that the arena reserved in place of what was live.
-func measuredTotal(t *testing.T, e *runtime.Engine, r *Planned) int64 {
+func measuredTotal(t *testing.T, e *runtime.Engine, r *File) int64 {
 	t.Helper()
-	roles := runtime.Roles{Loss: r.Analysis.Roles.Loss, Grad: r.Analysis.Roles.Grad, New: r.Analysis.Roles.New}
-	s, err := e.Open(r.Prepared.Model, runtime.Options{Level: 1, Threads: 2, Provider: ort.CPU, Roles: &roles})
+	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
+	s, err := e.Open(r.Model, runtime.Options{Level: 1, Threads: 2, Provider: ort.CPU, Roles: &roles})
 	if err != nil {
 		t.Fatal(err)
 	}

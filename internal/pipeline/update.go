@@ -29,15 +29,15 @@ type waited struct {
 
 // gradients lists the gradients, by name, of the parameters that the file
 // updates, and the one that is made last.
-func (r *Planned) gradients() (list []waited, last waited) {
+func (r *File) gradients() (list []waited, last waited) {
 	at := map[string]int{}
 	for i, n := range r.Prediction.Nodes {
 		at[n.Name()] = i
 	}
 	last.made = -1
-	g := r.Prepared.Model.Graph
+	g := r.Model.Graph
 	for _, in := range g.Inputs {
-		if r.Analysis.Roles.New[in.Name] == "" {
+		if r.Roles().New[in.Name] == "" {
 			continue
 		}
 		grad := g.Value(in.Name + ".grad")
@@ -58,7 +58,7 @@ func (r *Planned) gradients() (list []waited, last waited) {
 
 // UpdatesInBackward reports which of the parameters that the file updates are
 // updated before the last gradient is made, and why others are not.
-func (r *Planned) UpdatesInBackward() rewrite.Report {
+func (r *File) UpdatesInBackward() rewrite.Report {
 	list, last := r.gradients()
 	rep := rewrite.Report{Pass: "update in backward", Requested: len(list)}
 	if len(list) == 0 {
@@ -88,7 +88,7 @@ func (r *Planned) UpdatesInBackward() rewrite.Report {
 }
 
 // whyLate says why gradients wait for the last one, and how large they are.
-func (r *Planned) whyLate(late []*onnx.Value, last *onnx.Value) string {
+func (r *File) whyLate(late []*onnx.Value, last *onnx.Value) string {
 	size := map[string]int64{}
 	for i, v := range r.Prediction.Values {
 		size[v.Name] = r.Prediction.Graph.Values[i].Bytes
