@@ -1,0 +1,38 @@
+package onnx
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestOrigin: where a node comes from is saved with the file and read back, a second
+// note takes the place of the first, and a node of the given file has none.
+func TestOrigin(t *testing.T) {
+	m, err := Parse(`<ir_version: 10, opset_import: ["": 17]>
+g (float[2] x) => (float[2] z) {
+	y = Exp(x)
+	z = Neg(y)
+}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Origin{Pass: "recompute", Of: "/h.0/Exp"}
+	n := m.Graph.Nodes[0]
+	n.SetOrigin(Origin{Pass: "optim", Of: "w", Step: "m"})
+	n.SetOrigin(want)
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if got := again.Graph.Nodes[0].Origin(); got != want {
+		t.Errorf("read back %+v, want %+v", got, want)
+	}
+	if got := again.Graph.Nodes[1].Origin(); got != (Origin{}) {
+		t.Errorf("a node of the given file comes from %+v", got)
+	}
+}
