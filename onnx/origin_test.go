@@ -8,11 +8,14 @@ import (
 // TestOrigin: where a node comes from is saved with the file and read back, a second
 // note takes the place of the first, and a node of the given file has none.
 func TestOrigin(t *testing.T) {
-	m, err := Parse(`<ir_version: 10, opset_import: ["": 17]>
-g (float[2] x) => (float[2] z) {
-	y = Exp(x)
-	z = Neg(y)
-}`)
+	m, err := Parse(`model ir=10 opset=17
+graph g {
+  in    x float32[2]
+  y = Exp(x)
+  z = Neg(y)
+  out   z float32[2]
+}
+`)
 	if err != nil {
 		t.Fatal(err)
 	}

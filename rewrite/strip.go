@@ -8,9 +8,9 @@ import (
 
 // Names of what passes put into a graph.
 const (
-	barrierPrefix   = "remat/barrier/"
-	concealPrefix   = "remat/conceal/"
-	recomputePass   = "recompute"
+	barrierPrefix = "remat/barrier/"
+	concealPrefix = "remat/conceal/"
+	recomputePass = "recompute"
 )
 
 func isBarrier(n *onnx.Node) bool { return strings.HasPrefix(n.Name(), barrierPrefix) }
