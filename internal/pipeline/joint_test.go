@@ -70,7 +70,7 @@ func joint(b *testing.B, name string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	once.base().Analysis.Problem = castsOnce(once.Problem())
+	once.base().Analysis.Problem = castsOnce(once.base().Analysis)
 	before, err := NewPlanner(nil, m, full)
 	if err != nil {
 		b.Fatal(err)
@@ -107,7 +107,7 @@ func joint(b *testing.B, name string) {
 func between(b *testing.B, p *Planner) []int64 {
 	var peaks [2]int64
 	for i, strategy := range []string{"optimal", "none"} {
-		plan, err := solveWithCasts(p.Problem(), strategy, 0)
+		plan, err := solveWithCasts(p.base().Analysis, strategy, 0)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func between(b *testing.B, p *Planner) []int64 {
 func points(b *testing.B, p *Planner, budgets []int64, write func(*Planner, *planner.Plan) (*File, error)) []point {
 	var out []point
 	add := func(strategy string, budget int64) {
-		plan, err := solveWithCasts(p.Problem(), strategy, budget)
+		plan, err := solveWithCasts(p.base().Analysis, strategy, budget)
 		var inf *planner.InfeasibleError
 		if errors.As(err, &inf) {
 			return
@@ -188,8 +188,8 @@ func cheapest(points []point, budget int64) float64 {
 
 // solveWithCasts runs a strategy, with casts that run once too: for the least peak,
 // or for the least work within a budget.
-func solveWithCasts(p *planner.Problem, strategy string, budget int64) (*planner.Plan, error) {
-	v := &Variant{Analysis: &analysis.Analysis{Problem: p}, castsOnce: castsOnce(p)}
+func solveWithCasts(a *analysis.Analysis, strategy string, budget int64) (*planner.Plan, error) {
+	v := &Variant{Analysis: a, castsOnce: castsOnce(a)}
 	s, _, err := planner.Find(strategy)
 	if err != nil {
 		return nil, err

@@ -87,7 +87,7 @@ func plannerOf(given *onnx.Model, base *Variant) *Planner {
 // ordered plans, and checks that the order of the file is the wanted one.
 func ordered(t *testing.T, p *Planner, strategy string) *File {
 	t.Helper()
-	plan, err := solveWithCasts(p.Problem(), strategy, 0)
+	plan, err := solveWithCasts(p.base().Analysis, strategy, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,7 +96,7 @@ func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Variant, error) 
 			return nil, err
 		}
 	}
-	p.castsOnce = castsOnce(p.Problem())
+	p.castsOnce = castsOnce(p.Analysis)
 	return &p.Variant, nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
@@ -125,11 +124,12 @@ func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
 
 // castsOnce is the problem in which casts are not computed again, nil where
 // there are none.
-func castsOnce(p *planner.Problem) *planner.Problem {
+func castsOnce(a *analysis.Analysis) *planner.Problem {
+	p := a.Problem
 	ops := slices.Clone(p.Ops)
 	found := false
 	for i, op := range ops {
-		if strings.HasPrefix(op.Name, "remat/cast/") && op.Type == "Cast" {
+		if a.Nodes[i].MadeBy(precision.CastPass) && op.Type == "Cast" {
 			ops[i].Recomputable, ops[i].Reason = false, "casts run once"
 			found = true
 		}
