@@ -25,7 +25,7 @@ var mayImport = map[string][]string{
 	"runtime/predict":   {"onnx", "ortmodel"},
 	"report":            {"planner"},
 	"internal":          {"onnx", "runtime", "internal"},
-	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "report"},
+	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "report", "models/safetensors"},
 	"scripts":           {"onnx", "models"},
 	"cmd":               {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "report", "internal", "cmd"},
 }

@@ -186,12 +186,15 @@ func isTraining(e *env, path string) (bool, error) {
 	if path == "" {
 		return false, nil
 	}
-	m, err := pipeline.Open(path, e.dims)
+	src, err := e.load(path)
 	if err != nil {
 		return false, err
 	}
-	defer m.Close()
-	roles, _ := foundOrNone(m, nil)
+	m, err := src.Typed(e.dims)
+	if err != nil {
+		return false, err
+	}
+	roles, _ := pipeline.FoundRoles(m, nil)
 	return len(roles.Grad)+len(roles.New) > 0, nil
 }
 
@@ -207,7 +210,7 @@ func demoTraining(e *env, o *demoOptions, forward, train string) error {
 		return err
 	}
 	err := derive()
-	var unclear *unclearError
+	var unclear *pipeline.UnclearError
 	if errors.As(err, &unclear) && !o.chosen {
 		e.say("  no update in the graph: %v", err)
 		o.optimizer = optim.None
@@ -303,12 +306,9 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		options.pipeline.Precision = v.half
 		var p *planned
 		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
-			if p, err = makePlan(e, train, options); err == nil {
-				err = writeGraph(e, p, train, path)
-			}
-			if err == nil && v.half != nil && v.half.Emulate {
+			if p, err = planFile(e, train, path, options); err == nil && v.half != nil && v.half.Emulate {
 				// A foreign graph is normalized by the provider itself, which may not be here.
-				if nerr := predictNative(e, train, options, p); nerr != nil {
+				if nerr := predictNative(e, options, p); nerr != nil {
 					e.say("  not predicted for CUDA: %v", nerr)
 				}
 			}
@@ -341,11 +341,11 @@ const nativeNote = "emulated"
 // predictNative notes what the same plan takes where the half type has kernels:
 // emulation has the numbers of half precision and the memory of float32 beside
 // the casts.
-func predictNative(e *env, train string, o planOptions, emulated *planned) error {
+func predictNative(e *env, o planOptions, emulated *planned) error {
 	native := *o.pipeline.Precision
 	native.Emulate, native.Provider = false, kernels.CUDA
 	o.pipeline.Precision, o.pipeline.Provider = &native, ort.CUDA
-	p, err := makePlan(e, train, o)
+	p, err := makePlan(e, emulated.source, o)
 	if err != nil {
 		return err
 	}

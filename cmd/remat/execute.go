@@ -145,19 +145,22 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := pipeline.Open(path, e.dims)
+	src, err := e.load(path)
 	if err != nil {
 		return nil, err
 	}
-	defer m.Close()
+	m, err := src.Typed(e.dims)
+	if err != nil {
+		return nil, err
+	}
 	e.warnUnread(path, m)
 	s := &subject{path: path}
 	var found *analysis.Analysis
-	s.roles, found = foundOrNone(m, o.Roles)
+	s.roles, found = pipeline.FoundRoles(m, o.Roles)
 	if o.Roles == nil {
 		o.Roles = &remat.Roles{Loss: s.roles.Loss, Grad: s.roles.Grad, New: s.roles.New}
 	}
-	if s.session, err = engine.OpenFile(path, o); err != nil {
+	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	s.run = &report.Run{
@@ -170,23 +173,8 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if s.session.Provider == ort.CPU {
 		s.predict(e, m, o, found)
 	}
-	s.run.Stale, err = e.stale(path, m, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
-	return s, err
-}
-
-// foundOrNone are the roles of a graph as far as they can be found, or as given,
-// and the graph's analysis, nil where it has none; a plain forward graph has no
-// role but perhaps a loss.
-func foundOrNone(m *onnx.Model, given *remat.Roles) (analysis.Roles, *analysis.Analysis) {
-	var roles analysis.Roles
-	a, err := analysis.Analyze(m, analysis.Options{})
-	if err == nil {
-		roles = a.Roles
-	}
-	if given != nil {
-		roles = analysis.Roles{Loss: given.Loss, Grad: given.Grad, New: given.New}
-	}
-	return roles, a
+	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
+	return s, nil
 }
 
 // predict fills in what was predicted; a graph that cannot be predicted runs

@@ -39,20 +39,23 @@ func inspectCommand(e *env) *cli.Command {
 				return fmt.Errorf("remat inspect: --text is no document: leave out --json")
 			}
 			if c.Bool("text") {
-				m, err := onnx.Load(path)
+				src, err := e.load(path)
 				if err != nil {
 					return err
 				}
-				defer m.Close()
-				return onnx.Print(e.stdout, m)
+				return onnx.Print(e.stdout, src.Model)
 			}
 			if c.String("png") != "" && !c.Bool("memory") {
 				return fmt.Errorf("remat inspect: --png draws the timeline of --memory: give both")
 			}
-			if err := canWrite(filesOf(path), c.String("png")); err != nil {
+			src, err := e.load(path)
+			if err != nil {
 				return err
 			}
-			return inspect(e, path, c.Bool("memory"), c.Bool("cross-check"), c.String("png"))
+			if err := pipeline.CanWrite(src.Files(), c.String("png")); err != nil {
+				return err
+			}
+			return inspect(e, src, c.Bool("memory"), c.Bool("cross-check"), c.String("png"))
 		},
 	}
 }
@@ -125,13 +128,9 @@ type memoryInfo struct {
 
 // inspect loads a model and prints what it is, and as asked what a step of it holds
 // and whether onnx-go reads the same.
-func inspect(e *env, path string, memory, crossCheck bool, png string) error {
-	m, err := onnx.Load(path)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	if err := checkDims(e.dims, path, m); err != nil {
+func inspect(e *env, src *pipeline.Source, memory, crossCheck bool, png string) error {
+	path, m := src.Path, src.Model
+	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
 	dims := dimensionsOf(m, e.dims)
@@ -154,10 +153,7 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if d.Stale, err = e.stale(path, m, func() *int64 { return predictedPeak(e, m, a, d) }); err != nil {
-		return err
-	}
-	if d.Stale != nil {
+	if d.Stale = e.stale(src, func() *int64 { return predictedPeak(e, m, a, d) }); d.Stale != nil {
 		delete(d.Metadata, pipeline.PeakKey)
 		delete(d.Metadata, pipeline.ReservedKey)
 	}

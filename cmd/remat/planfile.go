@@ -53,18 +53,15 @@ type planSource struct {
 const sourceKey = "source"
 
 // writePlan writes the plan by names, for rewrite --plan and for people.
-func writePlan(p *planned, asked planOptions, source, out string) error {
-	hash, err := pipeline.Hash(source)
-	if err != nil {
-		return err
-	}
+func writePlan(p *planned, asked planOptions, out string) error {
+	source := p.source.Path
 	rel, err := filepath.Rel(filepath.Dir(out), source)
 	if err != nil {
 		rel = source
 	}
 	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
-		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
+		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
 		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
@@ -110,15 +107,9 @@ func readPlanFile(path string) (planSource, []byte, error) {
 // same graph. It returns the flags, of those that set reports as given, that ask
 // for another preparation: the graph then has other nodes than the plan names, so
 // the plan's strategy has to be asked again.
-func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, planPath string) (other []string, err error) {
-	if s.SHA256 != "" {
-		hash, err := pipeline.Hash(graph)
-		if err != nil {
-			return nil, fmt.Errorf("%s: no such file", graph)
-		}
-		if hash != s.SHA256 {
-			return nil, fmt.Errorf("%s: was made for another graph than %s: plan again", planPath, graph)
-		}
+func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pipeline.Source, planPath string) (other []string, err error) {
+	if s.SHA256 != "" && s.SHA256 != graph.Hash() {
+		return nil, fmt.Errorf("%s: was made for another graph than %s: plan again", planPath, graph.Path)
 	}
 	if s.Normalize == "" {
 		s.Normalize = string(o.pipeline.Normalize)
@@ -246,11 +237,15 @@ func explain(e *env, path, graph string) error {
 			graph = filepath.Join(filepath.Dir(path), graph)
 		}
 	}
-	o := planOptions{strategy: "none", file: path, pipeline: e.pipelineOptions()}
-	if _, err := src.adopt(&o, func(string) bool { return false }, graph, path); err != nil {
+	model, err := e.load(graph)
+	if err != nil {
 		return err
 	}
-	p, err := makePlan(e, graph, o)
+	o := planOptions{strategy: "none", file: path, pipeline: e.pipelineOptions()}
+	if _, err := src.adopt(&o, func(string) bool { return false }, model, path); err != nil {
+		return err
+	}
+	p, err := makePlan(e, model, o)
 	if err != nil {
 		return err
 	}

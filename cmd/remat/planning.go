@@ -12,14 +12,13 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -43,7 +42,7 @@ type planOptions struct {
 
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
-		&cli.StringFlag{Name: "strategy", Usage: "`S`: none|sqrt|every=K|segments=K|layers=GLOB|full|selective|optimal; default sqrt, with a budget optimal"},
+		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default sqrt, with a budget optimal"},
 		&cli.StringFlag{Name: "budget", Usage: "bound on the written file's predicted live peak, `2GiB|50%`"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and what the arena reserves, all told, `8GiB|60%`"},
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: times that run --profile --json measured, instead of FLOPs"},
@@ -57,6 +56,15 @@ func planFlags() []cli.Flag {
 		timeLimitFlag(),
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: take outputs that match off the graph"},
 	}...)
+}
+
+// strategies are those of the solvers' table.
+func strategies() string {
+	var names []string
+	for i := range planner.Solvers {
+		names = append(names, planner.Solvers[i].Usage())
+	}
+	return strings.Join(names, "|")
 }
 
 func timeLimitFlag() cli.Flag {
@@ -169,27 +177,63 @@ func (e *env) engine() (*remat.Engine, error) {
 
 // A planned graph is a plan with what it was made from and what it promises.
 type planned struct {
-	given    *onnx.Model
+	source   *pipeline.Source
 	result   *pipeline.File
 	document report.Plan
 	// limited says that --time-limit ended planning, "" where it did not.
 	limited string
 }
 
-// makePlan loads, prepares and plans. With the error of a budget that cannot be met
-// comes what is closest to it.
-func makePlan(e *env, path string, o planOptions) (*planned, error) {
+// load reads a model file, once in a command, and closes it when that ends.
+func (e *env) load(path string) (*pipeline.Source, error) {
+	if src := e.sources[path]; src != nil {
+		return src, nil
+	}
+	src, err := pipeline.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	if e.sources == nil {
+		e.sources = map[string]*pipeline.Source{}
+	}
+	e.sources[path] = src
+	e.closers = append(e.closers, func() { src.Close() })
+	return src, nil
+}
+
+// loadAll reads model files, and checks that one of them has each dimension of --dim.
+func (e *env) loadAll(paths ...string) ([]*pipeline.Source, error) {
+	var sources []*pipeline.Source
+	for _, path := range paths {
+		src, err := e.load(path)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, src)
+	}
+	return sources, checkDims(e.dims, sources...)
+}
+
+// filesOf are the files that sources were read from, and those of their weights.
+func filesOf(sources []*pipeline.Source) []string {
+	var files []string
+	for _, src := range sources {
+		files = append(files, src.Files()...)
+	}
+	return files
+}
+
+// makePlan prepares and plans. With the error of a budget that cannot be met comes
+// what is closest to it.
+func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
 	engine, err := e.engine()
 	if err != nil {
 		return nil, err
 	}
-	given, err := openSized(path, o.pipeline.Dims)
+	path := src.Path
+	given, err := sized(src, o.pipeline.Dims)
 	if err != nil {
 		return nil, err
-	}
-	e.closers = append(e.closers, func() { given.Close() })
-	if err := pipeline.Known(given, o.pipeline.Dims); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	bar := e.progress(-1, "planning")
 	defer bar.Finish()
@@ -234,14 +278,11 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		return nil, err
 	}
 	took := time.Since(start)
-	old, err2 := e.stale(path, given, func() *int64 { return &planner.Before.LivePeak })
-	if err2 != nil {
-		return nil, err2
-	}
+	old := e.stale(src, func() *int64 { return &planner.Before.LivePeak })
 	if o.update {
 		result.Reports = append(result.Reports, result.UpdatesInBackward())
 	}
-	p := &planned{given: given, result: result}
+	p := &planned{source: src, result: result}
 	candidates, limited := planner.Limited()
 	if limited {
 		p.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
@@ -249,7 +290,7 @@ func makePlan(e *env, path string, o planOptions) (*planned, error) {
 		noted.Notes = append(slices.Clone(noted.Notes), p.limited)
 		result.Plan = &noted
 	}
-	p.document = planDocument(o, planner, result, budget)
+	p.document = planner.Document(result, budget)
 	if old != nil {
 		p.document.Notes = append(p.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
 	}
@@ -302,71 +343,4 @@ func readBudget(o planOptions, p *pipeline.Planner) (pipeline.Budget, error) {
 
 func noBudget(flag, value string) error {
 	return &checkError{fmt.Errorf("%s %s: cannot be met: it is less than a byte; give a size like 2GiB or 50%%", flag, value)}
-}
-
-// planDocument is the document of plan --json.
-func planDocument(o planOptions, p *pipeline.Planner, r *pipeline.File, budget pipeline.Budget) report.Plan {
-	pr := r.Problem()
-	d := report.Plan{
-		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
-		FLOPs: pr.FLOPs(), RecomputeFLOPs: r.Verdict.RecomputeFLOPs, Overhead: report.Float(r.Verdict.Overhead),
-		PeakBytesBefore: p.Before.LivePeak, PeakBytesScheduled: &p.Scheduled, PeakBytesAfter: r.Peak,
-		LowerBoundBytes: &r.LowerBound, Feasible: budget.Keeps(r.Prediction),
-		Layers: r.Layers(), Total: totalDocument(r, budget.Total),
-	}
-	if counted := r.Variant.Analysis.Counted; counted != nil { // the overhead is one of time, the operations stay what they are
-		d.FLOPs, d.RecomputeFLOPs = 0, 0
-		for op, again := range r.Plan.Recomputed(pr) {
-			d.FLOPs += counted[op]
-			d.RecomputeFLOPs += int64(again) * counted[op]
-		}
-	}
-	if d.PeakBytesBefore > 0 {
-		d.Saving = report.Float(1 - float64(r.Peak)/float64(d.PeakBytesBefore))
-	}
-	if budget.Live > 0 {
-		d.BudgetBytes = &budget.Live
-	}
-	if layers := pr.LayerCount(); layers > 0 {
-		theory := report.Float(planner.TheorySaving(layers))
-		d.TheorySaving = &theory
-	}
-	for _, v := range r.Plan.Boundaries {
-		d.Boundaries = append(d.Boundaries, pr.Values[v].Name)
-	}
-	for _, v := range r.Plan.Kept(pr) {
-		d.Kept = append(d.Kept, pr.Values[v].Name)
-	}
-	for _, n := range r.Plan.Notes {
-		d.Notes = append(d.Notes, report.Note{What: "plan", Reason: report.Text(n)})
-	}
-	for _, rep := range r.Reports {
-		d.Notes = append(d.Notes, note(rep.Pass, rep.Requested, rep.Applied, rep.Skipped))
-	}
-	if line := roundingLine(r.Reports, r.Variant); line != "" {
-		d.Notes = append(d.Notes, report.Note{What: "rounding", Reason: report.Text(line)})
-	}
-	return d
-}
-
-// totalDocument says what a step of the written file takes, all told; nil where
-// the arena's use cannot be predicted.
-func totalDocument(r *pipeline.File, budget int64) *report.Total {
-	if r.Prediction == nil || !r.Prediction.Exact() {
-		return nil
-	}
-	t := pipeline.TotalOf(r.Prediction)
-	d := &report.Total{
-		ParameterBytes: t.Parameters, StateBytes: t.State, FeedBytes: t.Feeds, SessionBytes: t.Session,
-		LivePeakBytes: t.Live, UnusedBytes: t.Unused, TotalBytes: t.Bytes(), ReservedBytes: t.Reserved,
-	}
-	if budget > 0 {
-		d.BudgetBytes = &budget
-	}
-	return d
-}
-
-// foundRoles is the roles entry of a written file.
-func foundRoles(r analysis.Roles) remat.Roles {
-	return remat.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
 }

@@ -75,14 +75,14 @@ func joint(b *testing.B, name string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	budgets := between(b, together)
+	budgets := budgetsOf(b, together)
 	ways := []struct {
 		name   string
 		points []point
 	}{
 		{"jointly", points(b, together, budgets, (*Planner).Apply)},
 		{"cast, then recompute", points(b, once, budgets, (*Planner).Apply)},
-		{"recompute, then cast", points(b, before, between(b, before), func(p *Planner, plan *planner.Plan) (*File, error) { return castLater(p, plan, half) })},
+		{"recompute, then cast", points(b, before, budgetsOf(b, before), func(p *Planner, plan *planner.Plan) (*File, error) { return castLater(p, plan, half) })},
 	}
 	worse, table := 0, ""
 	for _, budget := range budgets {
@@ -103,8 +103,8 @@ func joint(b *testing.B, name string) {
 	}
 }
 
-// between are ten budgets from the least to the plain peak, by the judge.
-func between(b *testing.B, p *Planner) []int64 {
+// budgetsOf are ten budgets from the least to the plain peak, by the judge.
+func budgetsOf(b *testing.B, p *Planner) []int64 {
 	var peaks [2]int64
 	for i, strategy := range []string{"optimal", "none"} {
 		plan, err := solveWithCasts(p.base().Analysis, strategy, 0)

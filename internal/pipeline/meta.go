@@ -1,15 +1,14 @@
 package pipeline
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/onnx-remat/remat/onnx"
 )
+
+// Version is the program's version, written into every file that it makes.
+const Version = "0.1.0"
 
 // Metadata entries of the files that remat writes.
 const (
@@ -27,20 +26,6 @@ const (
 	// OrderedKey says that the places of the nodes carry a schedule.
 	OrderedKey = "remat.ordered"
 )
-
-// Hash returns the sha256 of a file in hexadecimal.
-func Hash(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
 
 // SetJSON writes a metadata entry as JSON.
 func SetJSON(m *onnx.Model, key string, value any) error {

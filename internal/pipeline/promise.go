@@ -39,24 +39,6 @@ func SetPromise(m *onnx.Model, livePeak int64) {
 	m.SetMetadata(PromiseKey, fingerprint(m))
 }
 
-// Broken reports that the file at path promises a live peak, in bytes, of a
-// graph that is not the one it holds. M is the same file loaded, whose types may
-// have been inferred since.
-func Broken(m *onnx.Model, path string) (promised int64, broken bool, err error) {
-	want, ok := m.Metadata(PromiseKey)
-	text, also := m.Metadata(PeakKey)
-	promised, parseErr := strconv.ParseInt(text, 10, 64)
-	if !ok || !also || parseErr != nil {
-		return 0, false, nil
-	}
-	asSaved, err := onnx.Load(path)
-	if err != nil {
-		return 0, false, err
-	}
-	defer asSaved.Close()
-	return promised, fingerprint(asSaved) != want, nil
-}
-
 // fingerprint is the hash of the graph as it would be saved.
 func fingerprint(m *onnx.Model) string {
 	g := m.ToProto().Graph

@@ -85,3 +85,18 @@ func (p *preparation) forgetRoles() error {
 	}
 	return SetJSON(p.Model, RolesKey, r)
 }
+
+// FoundRoles are the roles of a graph as far as they can be found, or as given,
+// and the graph's analysis, nil where it has none; a plain forward graph has no
+// role but perhaps a loss.
+func FoundRoles(m *onnx.Model, given *runtime.Roles) (analysis.Roles, *analysis.Analysis) {
+	var roles analysis.Roles
+	a, err := analysis.Analyze(m, analysis.Options{})
+	if err == nil {
+		roles = a.Roles
+	}
+	if given != nil {
+		roles = analysis.Roles{Loss: given.Loss, Grad: given.Grad, New: given.New}
+	}
+	return roles, a
+}
