@@ -54,7 +54,7 @@ func Example() {
 	}
 	defer small.Close()
 
-	session, err := rt.Open(small, remat.RunOptions{LR: 1e-3})
+	session, err := rt.NewSession(small, remat.SessionOptions{LR: 1e-3})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func ExampleRuntime_Plan() {
 // The strategies, as PlanOptions takes them.
 func ExampleStrategies() {
 	for _, s := range remat.Strategies() {
-		fmt.Println(s[0])
+		fmt.Println(s.Usage)
 	}
 	// Output:
 	// none

@@ -5,7 +5,7 @@
 //
 //	forward ─ Derive ─▶ training graph ─ Plan ─▶ plan ─ Rewrite ─▶ smaller graph
 //	                          │                                        │
-//	                          └────────── Predict, Run ────────────────┘
+//	                          └─────── Predict, Session ───────────────┘
 //
 // A graph is a file; what is written is portable, and needs nothing but ONNX
 // Runtime, 1.18 or newer. Sizes are bytes. The live peak is the most that a step
@@ -29,6 +29,8 @@ import (
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -235,7 +237,10 @@ func memory(t pipeline.Total) Memory {
 }
 
 // A Budget bounds what a step of the written file takes, in bytes; 0: no bound.
-type Budget = pipeline.Budget
+type Budget struct {
+	// Live bounds the live peak, Total that and all else; see Memory.
+	Live, Total int64
+}
 
 // PlanOptions say how to plan.
 type PlanOptions struct {
@@ -243,14 +248,25 @@ type PlanOptions struct {
 	// work within the budget, or without one the least peak.
 	Strategy string
 	Budget   Budget
-	Settings Settings
+	// Precision is the type to compute and keep values in: "fp16", "bf16", or "" for
+	// float32, in which parameters always are. With StashOnly the graph computes in
+	// float32, and what waits for backward waits in that type.
+	Precision string
+	StashOnly bool
+	Settings  Settings
 }
 
-// Strategies lists the strategies, as Usage and what each does.
-func Strategies() [][2]string {
-	var list [][2]string
+// A Strategy is a way to plan.
+type Strategy struct {
+	Usage string // as PlanOptions takes it, "every=K"
+	Doc   string
+}
+
+// Strategies lists the strategies.
+func Strategies() []Strategy {
+	var list []Strategy
 	for i := range planner.Solvers {
-		list = append(list, [2]string{planner.Solvers[i].Usage(), planner.Solvers[i].Doc})
+		list = append(list, Strategy{planner.Solvers[i].Usage(), planner.Solvers[i].Doc})
 	}
 	return list
 }
@@ -275,7 +291,7 @@ type Plan struct {
 	graph   *Graph
 	planner *pipeline.Planner
 	file    *pipeline.File
-	budget  Budget
+	budget  pipeline.Budget
 }
 
 // Plan plans for a training graph, within a budget that holds for the written file
@@ -292,11 +308,17 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 	}
 	options := o.Settings.options(g)
 	options.Stop = func() bool { return ctx.Err() != nil }
+	if half, err := pipeline.ParseHalf(o.Precision); err != nil {
+		return nil, fmt.Errorf("precision %w", err)
+	} else if half != onnx.Undefined {
+		options.Precision = &precision.Options{To: half, StashOnly: o.StashOnly, Provider: kernels.CPU, Early: o.Strategy == "none"}
+	}
+	budget := pipeline.Budget(o.Budget)
 	p, err := pipeline.NewPlanner(r.engine, m, options)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	f, err := p.PlanWithin(o.Strategy, o.Budget)
+	f, err := p.PlanWithin(o.Strategy, budget)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", g.Path(), err)
 	}
@@ -306,7 +328,7 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 	plan := &Plan{
 		Strategy: f.Plan.Strategy, Before: memory(pipeline.TotalOf(p.Before)), After: memory(pipeline.TotalOf(f.Prediction)),
 		LowerBound: f.LowerBound, Overhead: f.Verdict.Overhead, Notes: append(slices.Clone(f.Plan.Notes), f.Applied()...),
-		graph: g, planner: p, file: f, budget: o.Budget,
+		graph: g, planner: p, file: f, budget: budget,
 	}
 	_, plan.Limited = p.Limited()
 	for _, v := range f.Plan.Kept(f.Problem()) {

@@ -15,8 +15,8 @@ func Float32s(values []float32, dims ...int64) Tensor { return runtime.FromFloat
 // Int64s is a tensor of int64 values, such as token ids.
 func Int64s(values []int64, dims ...int64) Tensor { return runtime.FromInt64s(values, dims...) }
 
-// RunOptions say how a graph is run.
-type RunOptions struct {
+// SessionOptions say what a graph is fed, and how it runs.
+type SessionOptions struct {
 	// Feeds are values of inputs by name. Parameters that are not fed come from the
 	// files that the graph names, optimizer state begins with zeros, and what is left
 	// is random by Seed.
@@ -33,8 +33,9 @@ type Session struct {
 	loss    string
 }
 
-// Open makes a session of a graph. It is closed before the graph and the runtime.
-func (r *Runtime) Open(g *Graph, o RunOptions) (*Session, error) {
+// NewSession makes a session of a graph. It is closed before the graph and the
+// runtime.
+func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	m, err := g.source.Typed(g.dims)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,19 @@ type Precision struct {
 	Scaled bool `json:"loss_scaling"`
 }
 
+// ParseHalf reads the name of a half type; Undefined for fp32 and "".
+func ParseHalf(name string) (onnx.DType, error) {
+	switch name {
+	case "", "fp32":
+		return onnx.Undefined, nil
+	case "fp16":
+		return onnx.Float16, nil
+	case "bf16":
+		return onnx.BFloat16, nil
+	}
+	return onnx.Undefined, fmt.Errorf("%q: want fp32, fp16 or bf16", name)
+}
+
 func howPrecise(o precision.Options, r *precision.Report) Precision {
 	p := Precision{Type: o.To.String(), How: "native", Emulated: r.Emulated, Scaled: r.Scaled}
 	switch {

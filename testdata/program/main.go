@@ -29,7 +29,7 @@ func main() {
 	budget := remat.Budget{Live: before.LivePeak * 3 / 4}
 	plan := must(rt.Plan(context.Background(), train, remat.PlanOptions{Budget: budget}))
 	small := must(plan.Rewrite(filepath.Join(dir, "small.onnx")))
-	session := must(rt.Open(small, remat.RunOptions{LR: 1e-3}))
+	session := must(rt.NewSession(small, remat.SessionOptions{LR: 1e-3}))
 	defer session.Close()
 	step := must(session.Step(context.Background()))
 	fmt.Printf("loss %.2f, live peak %d predicted, %d measured, %d before\n", step.Loss, plan.After.LivePeak, step.LivePeak, before.LivePeak)
