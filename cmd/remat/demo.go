@@ -230,12 +230,16 @@ func demoModel(o demoOptions, path string) (map[string]remat.Tensor, error) {
 	if o.length == 0 && o.model == "gpt2" {
 		o.length = demoSeq
 	}
-	for value, field := range map[*int64]*int64{&o.layers: &cfg.Layers, &o.length: &cfg.Seq, &o.batch: &cfg.Batch} {
-		if *value < 0 {
-			return nil, fmt.Errorf("--layers, --seq and --batch: want no negative number")
+	for _, size := range []struct {
+		flag  string
+		given int64
+		of    *int64
+	}{{"layers", o.layers, &cfg.Layers}, {"seq", o.length, &cfg.Seq}, {"batch", o.batch, &cfg.Batch}} {
+		if size.given < 0 {
+			return nil, fmt.Errorf("--%s %d: want no negative number", size.flag, size.given)
 		}
-		if *value > 0 && (*field > 0 || text) {
-			*field = *value
+		if size.given > 0 && (*size.of > 0 || text) {
+			*size.of = size.given
 		}
 	}
 	cfg.Seed = o.seed

@@ -226,15 +226,6 @@ func filesOf(sources []*pipeline.Source) []string {
 // makePlan prepares and plans. With the error of a budget that cannot be met comes
 // what is closest to it.
 func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
-	engine, err := e.engine()
-	if err != nil {
-		return nil, err
-	}
-	path := src.Path
-	given, err := sized(src, o.pipeline.Dims)
-	if err != nil {
-		return nil, err
-	}
 	bar := e.progress(-1, "planning")
 	defer bar.Finish()
 	o.pipeline.Progress = func(s pipeline.Progress) { bar.Say(planningText(s)) }
@@ -245,58 +236,78 @@ func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
 		defer cancel()
 	}
 	o.pipeline.Stop = func() bool { return ctx.Err() != nil }
-	planner, err := pipeline.NewPlanner(engine, given, o.pipeline)
+	p, err := newPlanner(e, src, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if err := e.dumpProblem(planner.Problem()); err != nil {
 		return nil, err
 	}
-	if o.pipeline.Costs != nil {
-		if err := checkCosts(given, planner, o.pipeline.Costs, o.costs); err != nil {
-			return nil, err
-		}
-	}
-	budget, err := readBudget(o, planner)
+	budget, err := readBudget(o, p)
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	var result *pipeline.File
+	var file *pipeline.File
 	if o.file != "" {
-		result, err = followPlan(planner, o.file)
+		file, err = followPlan(p, o.file)
 	} else {
-		result, err = planner.PlanWithin(o.strategy, budget)
+		file, err = p.PlanWithin(o.strategy, budget)
 	}
+	took := time.Since(start)
 	var unmet *checkError
 	if err != nil {
-		if err = infeasible(fmt.Errorf("%s: %w", path, err)); !errors.As(err, &unmet) || result == nil {
+		if err = infeasible(fmt.Errorf("%s: %w", src.Path, err)); !errors.As(err, &unmet) || file == nil {
 			return nil, err
 		}
 	}
 	if err := e.interrupted(); err != nil {
 		return nil, err
 	}
-	took := time.Since(start)
-	old := e.stale(src, func() *int64 { return &planner.Before.LivePeak })
-	if o.update {
-		result.Reports = append(result.Reports, result.UpdatesInBackward())
+	return e.describe(src, o, p, file, budget, took), err
+}
+
+// newPlanner prepares the graph, and checks that measured costs are of it.
+func newPlanner(e *env, src *pipeline.Source, o planOptions) (*pipeline.Planner, error) {
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
 	}
-	p := &planned{source: src, result: result}
-	candidates, limited := planner.Limited()
-	if limited {
-		p.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
-		noted := *result.Plan
-		noted.Notes = append(slices.Clone(noted.Notes), p.limited)
-		result.Plan = &noted
+	given, err := sized(src, o.pipeline.Dims)
+	if err != nil {
+		return nil, err
 	}
-	p.document = planner.Document(result, budget)
-	if old != nil {
-		p.document.Notes = append(p.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
+	p, err := pipeline.NewPlanner(engine, given, o.pipeline)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", src.Path, err)
 	}
-	p.document.TimeLimited = limited
-	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
+	if err := e.dumpProblem(p.Problem()); err != nil {
+		return nil, err
+	}
+	if o.pipeline.Costs != nil {
+		err = checkCosts(given, p, o.pipeline.Costs, o.costs)
+	}
 	return p, err
+}
+
+// describe is a planned file with its document.
+func (e *env) describe(src *pipeline.Source, o planOptions, p *pipeline.Planner, file *pipeline.File, budget pipeline.Budget, took time.Duration) *planned {
+	old := e.stale(src, func() *int64 { return &p.Before.LivePeak })
+	if o.update {
+		file.Reports = append(file.Reports, file.UpdatesInBackward())
+	}
+	r := &planned{source: src, result: file}
+	candidates, limited := p.Limited()
+	if limited {
+		r.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
+		noted := *file.Plan
+		noted.Notes = append(slices.Clone(noted.Notes), r.limited)
+		file.Plan = &noted
+	}
+	r.document = p.Document(file, budget)
+	if old != nil {
+		r.document.Notes = append(r.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
+	}
+	r.document.TimeLimited = limited
+	r.document.SolverSeconds, r.document.PlanSeconds = p.Solving.Seconds(), took.Seconds()
+	return r
 }
 
 // infeasible makes a budget that cannot be met the failure of a check.

@@ -47,7 +47,7 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	if err := s.Model.Check(); err != nil {
 		return nil, err
 	}
-	m, err := s.Model.Clone()
+	m, err := s.copy()
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package pipeline
 // A model file, read once.
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ type Source struct {
 
 	hash     string
 	data     []string
+	copies   []*onnx.Model
 	promised int64
 	broken   bool
 }
@@ -36,10 +38,24 @@ func Load(path string) (*Source, error) {
 	return s, nil
 }
 
-// Close releases the file.
+// Close releases the file and the copies of its model.
 func (s *Source) Close() error {
 	s.Hash() // which outlives the mapping
-	return s.Model.Close()
+	err := s.Model.Close()
+	for _, m := range s.copies {
+		err = errors.Join(err, m.Close())
+	}
+	s.copies = nil
+	return err
+}
+
+// copy is a copy of the model that lives as long as the source.
+func (s *Source) copy() (*onnx.Model, error) {
+	m, err := s.Model.Clone()
+	if err == nil {
+		s.copies = append(s.copies, m)
+	}
+	return m, err
 }
 
 // Hash is the file's sha256 in hexadecimal.
@@ -63,7 +79,7 @@ func (s *Source) Broken() (promised int64, broken bool) { return s.promised, s.b
 // Typed is a copy of the model, checked, with its types inferred. It lives as long
 // as the source.
 func (s *Source) Typed(dims map[string]int64) (*onnx.Model, error) {
-	m, err := s.Model.Clone()
+	m, err := s.copy()
 	if err == nil {
 		err = Type(m, dims)
 	}
@@ -77,7 +93,7 @@ func (s *Source) Typed(dims map[string]int64) (*onnx.Model, error) {
 // needs a number, from dims or from the file, and every operator known shapes. What
 // dims fix is noted in the model. The error may be a FreeDimsError.
 func (s *Source) Sized(dims map[string]int64) (*onnx.Model, error) {
-	m, err := s.Model.Clone()
+	m, err := s.copy()
 	if err == nil {
 		err = sized(m, dims)
 	}
