@@ -13,23 +13,24 @@ const module = "github.com/onnx-remat/remat/"
 // This is the architecture: the flow load → differentiate → analyze → plan →
 // rewrite → predict → run → report reads from it.
 var mayImport = map[string][]string{
-	// The library, which is the module's own folder.
+	"onnx":             {"onnx"},
+	"ortmodel":         {},
+	"models":           {"onnx", "models"},
+	"planner":          {"ortmodel"},
+	"planner/analysis": {"onnx", "ortmodel", "planner"},
+	"rewrite":          {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors"},
+	"runtime":          {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights"},
+	"runtime/ort":      {},
+	"runtime/install":  {"runtime/ort"},
+	"runtime/predict":  {"onnx", "ortmodel"},
+	"report":           {"planner"},
+	"internal":         {"onnx", "runtime", "internal"},
+	"scripts":          {"onnx", "models"},
+	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "report", "internal", "cmd"},
+
+	// The library, which is the module's own folder, and what it is thin over.
 	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime"},
-	"onnx":              {"onnx"},
-	"ortmodel":          {},
-	"models":            {"onnx", "models"},
-	"planner":           {"ortmodel"},
-	"planner/analysis":  {"onnx", "ortmodel", "planner"},
-	"rewrite":           {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors"},
-	"runtime":           {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights"},
-	"runtime/ort":       {},
-	"runtime/install":   {"runtime/ort"},
-	"runtime/predict":   {"onnx", "ortmodel"},
-	"report":            {"planner"},
-	"internal":          {"onnx", "runtime", "internal"},
 	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "report", "models/safetensors"},
-	"scripts":           {"onnx", "models"},
-	"cmd":               {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "report", "internal", "cmd"},
 }
 
 // longest returns the folder of the table that holds pkg, "" if none does.
