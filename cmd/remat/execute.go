@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -89,12 +90,9 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 		}
 		o.Data = values
 	}
-	if path := c.String("roles"); path != "" {
-		if err := readJSON(path, &o.Roles); err != nil {
-			return o, err
-		}
-	}
-	return o, nil
+	roles, err := readRoles(c.String("roles"))
+	o.Roles = roles
+	return o, err
 }
 
 // An archive is a file of --feeds by the keys that it has.
@@ -126,7 +124,7 @@ func (e *env) warnUnread(model string, m *onnx.Model) {
 type subject struct {
 	path    string
 	session *remat.Session
-	roles   analysis.Roles
+	roles   step.Roles
 	run     *report.Run
 	trace   []ort.Event
 	// layers names the layer of each node of the predicted step.
@@ -154,12 +152,13 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	s := &subject{path: path}
 	var found *analysis.Analysis
 	s.roles, found = foundOrNone(m, o.Roles)
-	if o.Roles == nil {
-		o.Roles = &remat.Roles{Loss: s.roles.Loss, Grad: s.roles.Grad, New: s.roles.New}
+	if found != nil {
+		o.Roles = &s.roles
 	}
 	if s.session, err = engine.OpenFile(path, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
+	s.roles = s.session.Roles
 	s.run = &report.Run{
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
@@ -177,14 +176,14 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 // foundOrNone are the roles of a graph as far as they can be found, or as given,
 // and the graph's analysis, nil where it has none; a plain forward graph has no
 // role but perhaps a loss.
-func foundOrNone(m *onnx.Model, given *remat.Roles) (analysis.Roles, *analysis.Analysis) {
-	var roles analysis.Roles
+func foundOrNone(m *onnx.Model, given *step.Roles) (step.Roles, *analysis.Analysis) {
+	var roles step.Roles
 	a, err := analysis.Analyze(m, analysis.Options{})
 	if err == nil {
 		roles = a.Roles
 	}
 	if given != nil {
-		roles = analysis.Roles{Loss: given.Loss, Grad: given.Grad, New: given.New}
+		roles = *given
 	}
 	return roles, a
 }

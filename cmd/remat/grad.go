@@ -14,9 +14,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -225,8 +225,7 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 
 // notTraining refuses a graph that says of itself that it trains.
 func notTraining(m *onnx.Model) error {
-	var roles analysis.Roles
-	if text, ok := m.Metadata(analysis.RolesKey); ok && json.Unmarshal([]byte(text), &roles) == nil && len(roles.Grad)+len(roles.New) > 0 {
+	if roles, _, err := step.RolesOf(m, nil); err == nil && roles.Training() {
 		return errors.New("is a training graph already: give it to remat plan or remat rewrite, or derive from the forward model")
 	}
 	return nil

@@ -18,9 +18,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -110,10 +110,8 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if o.flow.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}
-	if path := c.String("roles"); path != "" {
-		if err := readJSON(path, &o.flow.Roles); err != nil {
-			return o, err
-		}
+	if o.flow.Roles, err = readRoles(c.String("roles")); err != nil {
+		return o, err
 	}
 	if path := c.String("costs"); path != "" {
 		costs, err := readCosts(path)
@@ -168,6 +166,22 @@ func readJSON(path string, into any) error {
 		return fmt.Errorf("%s: not the json that is expected: %w", path, err)
 	}
 	return nil
+}
+
+// readRoles reads the file of --roles, nil where none is given.
+func readRoles(path string) (*step.Roles, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := step.ParseRoles(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &r, nil
 }
 
 // engine loads ONNX Runtime, once.
@@ -382,9 +396,4 @@ func totalDocument(r *flow.Planned, budget int64) *report.Total {
 		d.BudgetBytes = &budget
 	}
 	return d
-}
-
-// foundRoles is the roles entry of a written file.
-func foundRoles(r analysis.Roles) remat.Roles {
-	return remat.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
 }

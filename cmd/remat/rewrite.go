@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
@@ -134,7 +135,7 @@ func writeGraph(e *env, p *planned, source, out string) error {
 	for _, entry := range []struct {
 		key   string
 		value any
-	}{{flow.PlanKey, plan}, {flow.SessionKey, session}, {flow.RolesKey, foundRoles(p.result.Analysis.Roles)}} {
+	}{{flow.PlanKey, plan}, {flow.SessionKey, session}, {step.RolesKey, p.result.Analysis.Roles}} {
 		if err := flow.SetJSON(m, entry.key, entry.value); err != nil {
 			return err
 		}

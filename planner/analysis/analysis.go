@@ -17,6 +17,7 @@ package analysis
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -33,7 +34,7 @@ type Options struct {
 	// CUDA: the CUDA provider's kernels run the graph, not the CPU's.
 	CUDA bool
 	// Roles overrides what is found.
-	Roles *Roles
+	Roles *step.Roles
 	// Costs are measured times in nanoseconds by node name. If there are any,
 	// they replace the estimate of work; see measured.
 	Costs map[string]int64
@@ -47,7 +48,7 @@ type Analysis struct {
 	Values  []*onnx.Value
 	// Index finds the number of a value.
 	Index map[*onnx.Value]int
-	Roles Roles
+	Roles step.Roles
 	// Unsized lists values whose size is not known; they count as empty.
 	Unsized []string
 	// Counted are the operations of each node, where Options.Costs stand in the

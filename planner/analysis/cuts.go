@@ -111,7 +111,7 @@ func (c *cutFinder) markMain(order []int) {
 		trained := a.Roles.Grad[value.Name] != "" || a.Roles.New[value.Name] != ""
 		held := kind == ortmodel.Constant || value.Init != nil // also one that a caller may replace
 		weights[v] = trained || held && value.Type.DType.IsFloat() && a.elements(value) > 1 &&
-			(!a.Roles.loaded() || multiplied(value)) // perhaps a weight that an exporter transposed
+			(!a.Roles.Training() || multiplied(value)) // perhaps a weight that an exporter transposed
 		data[v] = kind == ortmodel.Feed && !held && !weights[v]
 	}
 	c.main = make([]bool, len(a.Values))

@@ -1,12 +1,11 @@
 package analysis
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -25,75 +24,17 @@ import (
 // Weakness: two weights of one shape whose gradients come out of order and
 // under unrelated names are mixed up; --roles settles it.
 
-// RolesKey is the metadata entry that holds Roles as JSON.
-const RolesKey = "remat.roles"
-
-// Roles says which outputs are the loss, gradients of inputs, and next values
-// of inputs, by name.
-type Roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"`
-	New  map[string]string `json:"new"`
-}
-
-// ReadRoles parses the metadata entry or a roles file and checks the names
-// against the model.
-func ReadRoles(data []byte, m *onnx.Model) (*Roles, error) {
-	var r Roles
-	dec := json.NewDecoder(strings.NewReader(string(data)))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&r); err != nil {
-		return nil, fmt.Errorf("roles: %w", err)
-	}
-	if err := r.check(m.Graph); err != nil {
-		return nil, err
-	}
-	return &r, nil
-}
-
-func (r *Roles) check(g *onnx.Graph) error {
-	output := func(name string) error {
-		if v := g.Value(name); v == nil || !v.IsOutput() {
-			return fmt.Errorf("roles: the graph has no output %q", name)
-		}
-		return nil
-	}
-	if r.Loss != "" {
-		if err := output(r.Loss); err != nil {
-			return err
-		}
-	}
-	for _, pairs := range []map[string]string{r.Grad, r.New} {
-		for _, in := range slices.Sorted(maps.Keys(pairs)) {
-			if v := g.Value(in); v == nil || !v.IsInput() && v.Init == nil {
-				return fmt.Errorf("roles: the graph has no input %q", in)
-			}
-			if err := output(pairs[in]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // findRoles fills in a.Roles.
 func (a *Analysis) findRoles(m *onnx.Model) error {
-	if a.opts.Roles != nil {
-		if err := a.opts.Roles.check(m.Graph); err != nil {
-			return err
-		}
-		a.Roles = *a.opts.Roles
-		return nil
+	r, stated, err := step.RolesOf(m, a.opts.Roles)
+	if err == nil {
+		err = r.Check(m.Graph)
 	}
-	if text, ok := m.Metadata(RolesKey); ok {
-		r, err := ReadRoles([]byte(text), m)
-		if err != nil {
-			return fmt.Errorf("metadata %s: %w", RolesKey, err)
-		}
-		a.Roles = *r
-		return nil
+	if err != nil || stated {
+		a.Roles = r
+		return err
 	}
-	f := &roleFinder{a: a, g: m.Graph, roles: Roles{Grad: map[string]string{}, New: map[string]string{}}, done: map[*onnx.Value]bool{}}
+	f := &roleFinder{a: a, g: m.Graph, roles: step.Roles{Grad: map[string]string{}, New: map[string]string{}}, done: map[*onnx.Value]bool{}}
 	f.findLoss()
 	f.findStated()
 	f.findNew()
@@ -105,7 +46,7 @@ func (a *Analysis) findRoles(m *onnx.Model) error {
 type roleFinder struct {
 	a       *Analysis
 	g       *onnx.Graph
-	roles   Roles
+	roles   step.Roles
 	done    map[*onnx.Value]bool // outputs that have a role
 	forward map[int]bool         // operators that the loss needs
 	read    map[*onnx.Value]bool // what those read
@@ -180,7 +121,7 @@ func (f *roleFinder) weight(v *onnx.Value) bool {
 // findStated takes the names that remat grad gives: P.grad and P.new.
 func (f *roleFinder) findStated() {
 	for _, v := range f.g.Outputs {
-		for suffix, into := range map[string]map[string]string{".grad": f.roles.Grad, ".new": f.roles.New} {
+		for suffix, into := range map[string]map[string]string{step.GradSuffix: f.roles.Grad, step.NewSuffix: f.roles.New} {
 			base, ok := strings.CutSuffix(v.Name, suffix)
 			if in := f.g.Value(base); ok && in != nil && in.Producer == nil && f.sameShape(in, v) {
 				into[base] = v.Name
@@ -364,6 +305,3 @@ func commonEnding(a, b string) int {
 	}
 	return n
 }
-
-// loaded reports whether the roles name any gradient or update.
-func (r *Roles) loaded() bool { return len(r.Grad)+len(r.New) > 0 }

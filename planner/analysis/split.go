@@ -18,7 +18,7 @@ func (a *Analysis) split() {
 	if loss != ortmodel.None {
 		p.Loss = loss
 	}
-	if loss == ortmodel.None || !a.Roles.loaded() {
+	if loss == ortmodel.None || !a.Roles.Training() {
 		for i := range p.Ops { // no gradients: all of it is forward
 			p.Ops[i].Forward = true
 		}

@@ -1,9 +1,9 @@
 package grad
 
 import (
-	"encoding/json"
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -285,26 +285,10 @@ func usesDomain(g *onnx.Graph, domain string) bool {
 	return false
 }
 
-// Roles is the metadata entry remat.roles: who is the loss, and which output is
-// the gradient or the updated value of which input.
-type Roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"`
-	New  map[string]string `json:"new"`
-}
-
-// RolesKey is the metadata key of Roles.
-const RolesKey = "remat.roles"
-
 func writeRoles(m *onnx.Model, res *Result) error {
-	r := Roles{Loss: res.Loss.Name, Grad: map[string]string{}, New: map[string]string{}}
+	r := step.Roles{Loss: res.Loss.Name, Grad: map[string]string{}, New: map[string]string{}}
 	for _, p := range res.Params {
 		r.Grad[p.Input.Name] = p.Grad.Name
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", RolesKey, err)
-	}
-	m.SetMetadata(RolesKey, string(text))
-	return nil
+	return r.Write(m)
 }

@@ -22,10 +22,10 @@
 package precision
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -33,13 +33,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
-
-// Roles names the loss, the gradients and the next values of inputs.
-type Roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"` // input to output
-	New  map[string]string `json:"new"`  // input to output
-}
 
 // Options say how to convert.
 type Options struct {
@@ -64,8 +57,8 @@ type Options struct {
 	Provider kernels.Provider
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
-	// Roles overrides the metadata entry remat.roles.
-	Roles *Roles
+	// Roles overrides the metadata entry step.RolesKey.
+	Roles *step.Roles
 	// NoScale leaves loss scaling out; bfloat16 needs none.
 	NoScale bool
 }
@@ -138,7 +131,7 @@ type pass struct {
 	g      *onnx.Graph
 	b      *build.Builder
 	o      Options
-	roles  Roles
+	roles  step.Roles
 	report *Report
 
 	// forward is what the loss needs; nil without gradients.
@@ -173,12 +166,9 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		waits:    map[*onnx.Value]bool{},
 	}
 	p.g.NameNodes()
-	if o.Roles != nil {
-		p.roles = *o.Roles
-	} else if text, ok := m.Metadata("remat.roles"); ok {
-		if err := json.Unmarshal([]byte(text), &p.roles); err != nil {
-			return nil, fmt.Errorf("metadata remat.roles: %w", err)
-		}
+	var err error
+	if p.roles, _, err = step.RolesOf(m, o.Roles); err != nil {
+		return nil, err
 	}
 	p.findGradients()
 	if loss := p.g.Value(p.roles.Loss); loss != nil && (len(p.grads) > 0 || len(p.roles.New) > 0) {

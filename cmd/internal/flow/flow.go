@@ -10,6 +10,7 @@ package flow
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner"
@@ -50,7 +51,7 @@ type Options struct {
 	Prepack Prepacking
 	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
 	AsIs  bool
-	Roles *analysis.Roles
+	Roles *step.Roles
 	Costs map[string]int64
 	// CUDA plans and predicts for the CUDA provider's kernels, whatever the
 	// precision; without it a graph in half for CUDA does.
@@ -98,7 +99,7 @@ type Prepared struct {
 	// Precise is what the precision pass did, nil without it.
 	Precise *precision.Report
 	// found are the roles in the graph as it was given.
-	found *analysis.Roles
+	found *step.Roles
 
 	// added is the work that computing in parts adds, in FLOPs.
 	added int64

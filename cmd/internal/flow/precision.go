@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -83,7 +84,7 @@ func (p *Prepared) precise(*runtime.Engine) error {
 	}
 	o := *p.Options.Precision
 	o.Dims = p.Options.Dims
-	o.Roles = &precision.Roles{Loss: a.Roles.Loss, Grad: a.Roles.Grad, New: a.Roles.New}
+	o.Roles = &a.Roles
 	if o.Provider == "" {
 		o.Provider = kernels.CPU
 	}
@@ -91,7 +92,7 @@ func (p *Prepared) precise(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	if _, ours := p.Model.Metadata(RolesKey); !ours && p.Options.Roles == nil {
+	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.Options.Roles == nil {
 		p.Options.Roles = &a.Roles
 	}
 	p.Precise = r

@@ -8,18 +8,17 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
 
-// predictRoles converts the roles that analysis found into the predictor's.
-func predictRoles(r analysis.Roles, m *onnx.Model) (predict.Roles, error) {
-	roles := runtime.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
-	parameters, state, err := roles.Sorted(m)
+// predictRoles sorts a model's values for the predictor.
+func predictRoles(r step.Roles, m *onnx.Model) (predict.Roles, error) {
+	parameters, state, err := runtime.SortInputs(m, r)
 	out := predict.Roles{Loss: r.Loss, Parameters: parameters, State: state}
 	for _, in := range slices.Sorted(maps.Keys(r.Grad)) {
 		out.Gradients = append(out.Gradients, r.Grad[in])
@@ -32,7 +31,7 @@ func predictRoles(r analysis.Roles, m *onnx.Model) (predict.Roles, error) {
 // file, without running anything. Bound names the outputs that lie in memory of
 // their own; nil means the next values that may be written over their inputs,
 // as a session of package runtime does.
-func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, bound []string) (*predict.Prediction, error) {
+func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	e = o.cpuEngine(e)
 	sorted, err := predictRoles(roles, m)
 	if err != nil {
