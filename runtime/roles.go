@@ -9,7 +9,6 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // Roles names what inputs and outputs of a training graph are to one another.
@@ -77,7 +76,11 @@ const (
 // one, has a gradient, has a place in remat.parameters, or was fed as
 // "param:NAME".
 func categorize(r Roles, g *onnx.Graph, located map[string]Location, fed map[string]bool) map[string]category {
-	forward := inputsOf(g.Value(r.Loss))
+	var forward map[*onnx.Value]bool // what elements of the loss come from
+	if loss := g.Value(r.Loss); loss != nil {
+		forward = step.DependenciesOf(g).Backward(step.Data, loss).Reads()
+		forward[loss] = true
+	}
 	out := map[string]category{}
 	for _, v := range g.Inputs {
 		_, hasNew := r.New[v.Name]
@@ -110,35 +113,4 @@ func SortInputs(m *onnx.Model, r Roles) (parameters, state []string, err error) 
 		}
 	}
 	return parameters, state, nil
-}
-
-// inputsOf is the set of graph inputs whose elements a value depends on, nil for
-// no value. What it only waits for does not count: slices of a loss may wait for
-// an update.
-func inputsOf(v *onnx.Value) map[*onnx.Value]bool {
-	if v == nil {
-		return nil
-	}
-	inputs := map[*onnx.Value]bool{}
-	seen := map[*onnx.Node]bool{}
-	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if v == nil {
-			continue
-		}
-		if v.IsInput() {
-			inputs[v] = true
-		}
-		if n := v.Producer; n != nil && !seen[n] {
-			seen[n] = true
-			for i, in := range n.Inputs {
-				if traits.Carries(n, i) {
-					todo = append(todo, in)
-				}
-			}
-			todo = append(todo, n.Captures...)
-		}
-	}
-	return inputs
 }

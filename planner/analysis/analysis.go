@@ -57,6 +57,7 @@ type Analysis struct {
 
 	opts    Options
 	classes map[string]int
+	deps    *step.Dependencies
 }
 
 // Analyze makes the planning problem of a model.
@@ -75,6 +76,7 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 			return nil, err
 		}
 	}
+	a.deps = step.DependenciesBy(g, dependency)
 	if err := a.findRoles(m); err != nil {
 		return nil, err
 	}

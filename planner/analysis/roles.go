@@ -48,24 +48,13 @@ type roleFinder struct {
 	g       *onnx.Graph
 	roles   step.Roles
 	done    map[*onnx.Value]bool // outputs that have a role
-	forward map[int]bool         // operators that the loss needs
+	forward *step.Slice          // operators before the loss
 	read    map[*onnx.Value]bool // what those read
-	op      map[*onnx.Node]int
-}
-
-// forwardNode reports an operator that the loss needs.
-func (f *roleFinder) forwardNode(n *onnx.Node) bool {
-	op, ok := f.op[n]
-	return ok && f.forward[op]
 }
 
 // findLoss picks the scalar float output that reads weights and depends on
 // the fewest operators.
 func (f *roleFinder) findLoss() {
-	f.forward, f.read, f.op = map[int]bool{}, map[*onnx.Value]bool{}, map[*onnx.Node]int{}
-	for i, n := range f.a.Nodes {
-		f.op[n] = i
-	}
 	type candidate struct {
 		v            *onnx.Value
 		ops, weights int
@@ -76,8 +65,8 @@ func (f *roleFinder) findLoss() {
 		if v.Producer == nil || !v.Type.DType.IsFloat() || f.a.elements(v) != 1 {
 			continue
 		}
-		ops := f.a.ancestors(f.a.Index[v])
-		c := candidate{v, len(ops), f.weights(ops)}
+		before := f.before(v)
+		c := candidate{v, before.Len(), f.weights(before)}
 		most = max(most, c.weights)
 		list = append(list, c)
 	}
@@ -92,26 +81,23 @@ func (f *roleFinder) findLoss() {
 	}
 	f.roles.Loss = best.v.Name
 	f.done[best.v] = true
-	for _, op := range f.a.ancestors(f.a.Index[best.v]) {
-		f.forward[op] = true
-		for _, v := range f.a.reads(op) {
-			f.read[f.a.Values[v]] = true
-		}
-	}
+	f.forward = f.before(best.v)
+	f.read = f.forward.Reads()
 }
+
+// before is what runs before v is there.
+func (f *roleFinder) before(v *onnx.Value) *step.Slice { return f.a.deps.Backward(step.Any, v) }
 
 // weights counts the float inputs and initializers of more than one element
 // that some of the operators read.
-func (f *roleFinder) weights(ops []int) int {
-	seen := map[int]bool{}
-	for _, op := range ops {
-		for _, v := range f.a.reads(op) {
-			if f.weight(f.a.Values[v]) {
-				seen[v] = true
-			}
+func (f *roleFinder) weights(ops *step.Slice) int {
+	count := 0
+	for v := range ops.Reads() {
+		if f.weight(v) {
+			count++
 		}
 	}
-	return len(seen)
+	return count
 }
 
 func (f *roleFinder) weight(v *onnx.Value) bool {
@@ -236,13 +222,7 @@ func (f *roleFinder) onlyReach(all map[*onnx.Value]reach) (in, out *onnx.Value) 
 // backwardOps counts the operators behind v that the loss does not need: a
 // gradient has some, another output of forward none or hardly any.
 func (f *roleFinder) backwardOps(v *onnx.Value) int {
-	count := 0
-	for _, op := range f.a.ancestors(f.a.Index[v]) {
-		if !f.forward[op] {
-			count++
-		}
-	}
-	return count
+	return f.before(v).Outside(f.forward)
 }
 
 // findGrad matches what is left with the weights that forward reads.

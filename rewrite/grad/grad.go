@@ -163,7 +163,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	restore()
 	res.Types = types
-	params, err := e.choose(loss, c, res)
+	reach := e.reached(loss)
+	params, err := e.choose(loss, reach, c, res)
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +175,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	data := m.Graph.LiftInitializers(initializersOf(params))
 	e.markNeeds(params)
-	e.warnOpen(c, params, loss, res)
-	if err := e.checkRules(loss); err != nil {
+	e.warnOpen(c, params, reach, res)
+	if err := e.checkRules(reach); err != nil {
 		return nil, err
 	}
 	lossName := loss.Name

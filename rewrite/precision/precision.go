@@ -134,8 +134,9 @@ type pass struct {
 	roles  step.Roles
 	report *Report
 
-	// forward is what the loss needs; nil without gradients.
-	forward map[*onnx.Node]bool
+	// forward is what the loss needs, and not what it only waits for; nil without
+	// gradients.
+	forward *step.Slice
 	grads   []gradient
 	// forced nodes stay float32 for the reason given.
 	forced map[*onnx.Node]string
@@ -149,6 +150,10 @@ type pass struct {
 	// waits are float32 values of forward whose half copies wait for backward.
 	waits map[*onnx.Value]bool
 }
+
+// needed is how a graph side is followed: a node that merely has to come earlier
+// is no part of it.
+const needed = step.Data | step.Shape
 
 // A gradient is a parameter with its gradient.
 type gradient struct{ param, grad *onnx.Value }
@@ -172,7 +177,7 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 	}
 	p.findGradients()
 	if loss := p.g.Value(p.roles.Loss); loss != nil && (len(p.grads) > 0 || len(p.roles.New) > 0) {
-		p.forward = ancestors(loss)
+		p.forward = step.DependenciesOf(p.g).Backward(needed, loss)
 	}
 	return p, nil
 }
@@ -196,25 +201,6 @@ func (p *pass) findGradients() {
 func (p *pass) isUpdated(v *onnx.Value) bool {
 	grad := p.g.Value(v.Name + ".grad")
 	return grad != nil && slices.ContainsFunc(grad.Uses(), func(u onnx.Use) bool { return optim.IsUpdate(u.Node, v.Name) })
-}
-
-// ancestors are the nodes that v depends on.
-func ancestors(v *onnx.Value) map[*onnx.Node]bool {
-	seen := map[*onnx.Node]bool{}
-	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if v == nil || v.Producer == nil || seen[v.Producer] {
-			continue
-		}
-		seen[v.Producer] = true
-		for _, x := range append(append([]*onnx.Value(nil), v.Producer.Inputs...), v.Producer.Captures...) {
-			if x != nil && elements(x) != 0 { // no elements: waits for x, and needs nothing of it
-				todo = append(todo, x)
-			}
-		}
-	}
-	return seen
 }
 
 func (p *pass) skip(what, format string, args ...any) {

@@ -13,7 +13,7 @@ package predict
 import (
 	"strings"
 
-	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/internal/step"
 )
 
 // A Category says what a buffer is for.
@@ -37,46 +37,18 @@ const recomputePrefix = "remat/recompute/"
 // categories gives each value of the graph its category.
 type categories []Category
 
-func newCategories(b *builder, r Roles) categories {
+func newCategories(b *builder, r Roles, forward *step.Slice) categories {
 	c := make(categories, len(b.values))
-	forward := forwardNodes(b, r.Loss)
 	for i, v := range b.values {
 		switch {
 		case v.IsOutput() && r.isGradient(v.Name):
 			c[i] = Gradient
 		case v.IsOutput():
 			c[i] = Output
-		case v.Producer != nil && forward != nil && !forward[v.Producer] &&
+		case v.Producer != nil && forward != nil && !forward.Has(v.Producer) &&
 			!strings.HasPrefix(v.Producer.Name(), recomputePrefix):
 			c[i] = Gradient
 		}
 	}
 	return c
-}
-
-// forwardNodes are those that the loss depends on; nil if there is no loss.
-func forwardNodes(b *builder, loss string) map[*onnx.Node]bool {
-	var stack []*onnx.Node
-	for _, v := range b.values {
-		if loss != "" && v.Name == loss && v.Producer != nil {
-			stack = append(stack, v.Producer)
-		}
-	}
-	if len(stack) == 0 {
-		return nil
-	}
-	seen := map[*onnx.Node]bool{stack[0]: true}
-	for len(stack) > 0 {
-		n := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		for _, list := range [2][]*onnx.Value{n.Inputs, n.Captures} {
-			for _, v := range list {
-				if v != nil && v.Producer != nil && !seen[v.Producer] {
-					seen[v.Producer] = true
-					stack = append(stack, v.Producer)
-				}
-			}
-		}
-	}
-	return seen
 }

@@ -19,6 +19,7 @@ package predict
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -91,7 +92,7 @@ type Prediction struct {
 	Trace  *ortmodel.Trace
 
 	categories categories
-	forward    map[*onnx.Node]bool
+	forward    *step.Slice // what the loss waits for; nil without one
 	arena      *Arena
 	rough      int64 // RoughlyReserved
 }
@@ -100,7 +101,7 @@ type Prediction struct {
 func (p *Prediction) Category(v int) Category { return p.categories[v] }
 
 // Forward reports that the node at place k of the order leads to the loss.
-func (p *Prediction) Forward(k int) bool { return p.forward == nil || p.forward[p.Nodes[k]] }
+func (p *Prediction) Forward(k int) bool { return p.forward == nil || p.forward.Has(p.Nodes[k]) }
 
 // Exact reports that nothing was left to guess.
 func (p *Prediction) Exact() bool { return len(p.Unknown) == 0 }
@@ -128,7 +129,10 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	p.sums(m, b)
 	p.Session = session(b)
 	p.TotalPeak = p.Parameters + p.State + p.Feeds + p.Session.Bytes() + p.LivePeak
-	p.categories, p.forward = newCategories(b, o.Roles), forwardNodes(b, o.Roles.Loss)
+	if loss := m.Graph.Value(o.Roles.Loss); loss != nil && loss.Producer != nil {
+		p.forward = step.DependenciesOf(m.Graph).Backward(step.Any, loss)
+	}
+	p.categories = newCategories(b, o.Roles, p.forward)
 	return p, nil
 }
 
