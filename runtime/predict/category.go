@@ -37,11 +37,15 @@ const recomputePrefix = "remat/recompute/"
 // categories gives each value of the graph its category.
 type categories []Category
 
-func newCategories(b *builder, r Roles, forward *step.Slice) categories {
-	c := make(categories, len(b.values))
-	for i, v := range b.values {
+func newCategories(b *builder, forward *step.Slice) categories {
+	gradient := map[string]bool{}
+	for _, out := range b.options.Roles.Grad {
+		gradient[out] = true
+	}
+	c := make(categories, len(b.Values))
+	for i, v := range b.Values {
 		switch {
-		case v.IsOutput() && r.isGradient(v.Name):
+		case v.IsOutput() && gradient[v.Name]:
 			c[i] = Gradient
 		case v.IsOutput():
 			c[i] = Output

@@ -159,7 +159,7 @@ func Known(m *onnx.Model, dims map[string]int64) error {
 // Analyze makes the planning problem of the graph as it stands.
 func (p *Prepared) Analyze() error {
 	a, err := analysis.Analyze(p.Model, analysis.Options{
-		Dims: p.Options.Dims, Threads: p.Options.Threads, CUDA: p.Options.onCUDA(), Roles: p.Options.Roles, Costs: p.Options.Costs,
+		Dims: p.Options.Dims, Threads: p.Options.Threads, On: p.Options.provider(), Roles: p.Options.Roles, Costs: p.Options.Costs,
 	})
 	if err != nil {
 		return err

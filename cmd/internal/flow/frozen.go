@@ -45,7 +45,7 @@ var products = map[string]bool{"MatMul": true, "FusedMatMul": true, "Gemm": true
 // holdOnce keeps the CPU's products from holding packed copies of constant
 // weights.
 func (p *Prepared) holdOnce() error {
-	if p.Options.Prepack == PackAll || p.Options.onCUDA() {
+	if p.Options.Prepack == PackAll || !p.Options.provider().Packs {
 		return nil
 	}
 	report, err := rewrite.HoldOnce(p.Model.Graph, rewrite.Copies{

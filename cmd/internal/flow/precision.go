@@ -123,8 +123,13 @@ func (o *Options) nativeHalf() bool {
 	return p != nil && p.Provider == kernels.CUDA && !p.Emulate && !p.StashOnly
 }
 
-// onCUDA reports a graph for the CUDA provider's kernels.
-func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
+// provider is whose kernels the graph is planned and predicted for.
+func (o *Options) provider() *step.Provider {
+	if o.CUDA || o.nativeHalf() {
+		return step.CUDA
+	}
+	return step.CPU
+}
 
 // Plan runs a strategy and writes, in memory, the file that it leads to, under a
 // budget for its predicted live peak in bytes (0: none); see PlanWithin.

@@ -6,7 +6,6 @@ package flow
 import (
 	"fmt"
 	"maps"
-	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -16,16 +15,6 @@ import (
 	"github.com/onnx-remat/remat/runtime/predict"
 )
 
-// predictRoles sorts a model's values for the predictor.
-func predictRoles(r step.Roles, m *onnx.Model) (predict.Roles, error) {
-	parameters, state, err := runtime.SortInputs(m, r)
-	out := predict.Roles{Loss: r.Loss, Parameters: parameters, State: state}
-	for _, in := range slices.Sorted(maps.Keys(r.Grad)) {
-		out.Gradients = append(out.Gradients, r.Grad[in])
-	}
-	return out, err
-}
-
 // Predict says what ONNX Runtime will do with a model at an optimization
 // level. Above level 0 it asks ONNX Runtime for the graph that it makes of the
 // file, without running anything. Bound names the outputs that lie in memory of
@@ -33,11 +22,11 @@ func predictRoles(r step.Roles, m *onnx.Model) (predict.Roles, error) {
 // as a session of package runtime does.
 func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	e = o.cpuEngine(e)
-	sorted, err := predictRoles(roles, m)
+	parameters, state, err := runtime.SortInputs(m, roles)
 	if err != nil {
 		return nil, err
 	}
-	po := predict.Options{Threads: o.Threads, CUDA: o.onCUDA(), Bound: bound, Roles: sorted}
+	po := predict.Options{Threads: o.Threads, On: o.provider(), Bound: bound, Roles: roles, Parameters: parameters, State: state}
 	given := m
 	if e != nil {
 		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims, Purpose: "predict"})
