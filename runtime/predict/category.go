@@ -8,11 +8,9 @@ package predict
 //	borrowed by a kernel            temporary
 //
 // Recompute clones stand after the loss but hold activations; they are known
-// by the name that the pass gives them.
+// by their origin.
 
 import (
-	"strings"
-
 	"github.com/onnx-remat/remat/internal/step"
 )
 
@@ -32,7 +30,8 @@ const (
 	Categories
 )
 
-const recomputePrefix = "remat/recompute/"
+// recomputePass made what runs again.
+const recomputePass = "recompute"
 
 // categories gives each value of the graph its category.
 type categories []Category
@@ -50,7 +49,7 @@ func newCategories(b *builder, forward *step.Slice) categories {
 		case v.IsOutput():
 			c[i] = Output
 		case v.Producer != nil && forward != nil && !forward.Has(v.Producer) &&
-			!strings.HasPrefix(v.Producer.Name(), recomputePrefix):
+			!v.Producer.MadeBy(recomputePass):
 			c[i] = Gradient
 		}
 	}
