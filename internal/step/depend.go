@@ -128,6 +128,17 @@ func (d *Dependencies) eachRead(n *onnx.Node, f func(*onnx.Value, Dependency)) {
 	}
 }
 
+// Reads lists what a node reads in some ways, a value as often as it reads it.
+func (d *Dependencies) Reads(n *onnx.Node, along Dependency) []*onnx.Value {
+	var list []*onnx.Value
+	d.eachRead(n, func(v *onnx.Value, how Dependency) {
+		if how&along != 0 {
+			list = append(list, v)
+		}
+	})
+	return list
+}
+
 // maker is the number of the node that makes v; false where none of the graph does.
 func (d *Dependencies) maker(v *onnx.Value) (int32, bool) {
 	if v == nil || v.Producer == nil {
@@ -266,11 +277,9 @@ func (s *Slice) Nodes() []*onnx.Node {
 func (s *Slice) Reads() map[*onnx.Value]bool {
 	read := map[*onnx.Value]bool{}
 	for _, n := range s.Nodes() {
-		s.of.eachRead(n, func(v *onnx.Value, how Dependency) {
-			if how&s.along != 0 {
-				read[v] = true
-			}
-		})
+		for _, v := range s.of.Reads(n, s.along) {
+			read[v] = true
+		}
 	}
 	return read
 }

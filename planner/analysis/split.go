@@ -7,9 +7,10 @@ import (
 	"github.com/onnx-remat/remat/planner"
 )
 
-// Forward is what the loss needs. All else is backward: gradients follow from
-// forward values, and from a seed that may be a constant, so nothing has to
-// lead from the loss to them.
+// Forward is what runs before the loss: what it is computed from, and what it only
+// waits for, as for derivatives that rewrite/grad makes early. All else is
+// backward: gradients follow from forward values, and from a seed that may be a
+// constant, so nothing has to lead from the loss to them.
 
 // split marks the operators that the loss needs.
 func (a *Analysis) split() {
