@@ -46,7 +46,7 @@ var products = map[string]bool{"MatMul": true, "FusedMatMul": true, "Gemm": true
 // weights.
 func (w *rewriting) holdOnce() error {
 	o := &w.variant.Options
-	if o.Prepack == PackAll || o.onCUDA() {
+	if o.Prepack == PackAll || !o.provider().Packs {
 		return nil
 	}
 	report, err := rewrite.HoldOnce(w.model.Graph, rewrite.Copies{
