@@ -169,7 +169,7 @@ func TestMisuse(t *testing.T) {
 		"a":      func(g *Graph) { g.Rename(g.Value("b"), "a") },
 		"c":      func(g *Graph) { g.Nodes[2].DropOutput(0) },
 		"sum":    func(g *Graph) { n := g.Nodes[4]; g.Nodes = g.Nodes[:4]; g.InsertBefore(n) },
-		"beside": func(g *Graph) { e := g.Insertions(); e.Before(&Node{}, g.Nodes[0]); e.Apply() },
+		"next to": func(g *Graph) { e := g.Insertions(); e.Before(&Node{}, g.Nodes[0]); e.Apply() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := Parse(editHead + editBase)

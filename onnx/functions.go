@@ -258,7 +258,7 @@ func (c *call) rename(n *pb.NodeProto) (*pb.NodeProto, error) {
 	for i, name := range n.Input {
 		outer, known := c.names[name]
 		if !known {
-			return nil, fmt.Errorf("node %q reads %q, which nothing makes", n.GetName(), name)
+			return nil, fmt.Errorf("node %q reads %q, which nothing produces", n.GetName(), name)
 		}
 		out.Input[i] = outer
 	}
@@ -363,7 +363,7 @@ func (c *call) subgraph(g *pb.GraphProto) (*pb.GraphProto, error) {
 	for _, o := range out.Output {
 		name, known := c.names[o.GetName()]
 		if !known {
-			return nil, fmt.Errorf("subgraph output %q is made by no node", o.GetName())
+			return nil, fmt.Errorf("subgraph output %q is not produced by any node", o.GetName())
 		}
 		o.Name = &name
 	}

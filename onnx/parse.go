@@ -163,7 +163,7 @@ func (p *parser) merge(m proto.Message) {
 	}
 	data, err := base64.RawStdEncoding.DecodeString(p.tok.text)
 	if err != nil {
-		p.fail("~ without base64 behind it")
+		p.fail("~ without base64 after it")
 		return
 	}
 	sum, err := wireCost(data, m)

@@ -177,7 +177,7 @@ func (p *parser) wrappedType(t *pb.TypeProto, kind string) {
 		p.expect(",")
 		t.Value = &pb.TypeProto_MapType{MapType: &pb.TypeProto_Map{KeyType: key, ValueType: p.typ()}}
 	default:
-		p.fail("%s is no type", short(kind))
+		p.fail("%s is not a type", short(kind))
 	}
 	p.expect(")")
 }

@@ -91,7 +91,7 @@ func TestParseErrors(t *testing.T) {
 		{"zero bomb", graph("init a float32[99999999999,9] = zeros"), "more than 67108864 bytes"},
 		{"no base64", graph("a = Op() ~CgV"), "line 3, column 10: the base64 is no NodeProto"},
 		{"after the end", "model\ngraph g {\n}\nx", "line 4, column 1: x after the end of the graph"},
-		{"nothing makes", graph("a = Relu(b)"), `reads "b", which nothing makes`},
+		{"nothing makes", graph("a = Relu(b)"), `reads "b", which nothing produces`},
 		{"deep type", graph("in x " + strings.Repeat("seq(", 1000)), "nested more than 100 deep"},
 		{"deep graph", graph(strings.Repeat("a = If() {b=graph g {\n", 1000)), "nested more than 100 deep"},
 		{"control byte", "model \x01", "unexpected byte 0x1"},

@@ -82,16 +82,16 @@ func (r *Roles) check(g *onnx.Graph) error {
 		output[o.Name] = true
 	}
 	if r.Loss != "" && !output[r.Loss] {
-		return fmt.Errorf("roles: loss %q is no output of the graph", r.Loss)
+		return fmt.Errorf("roles: loss %q is not a graph output", r.Loss)
 	}
 	for _, pairs := range []map[string]string{r.Grad, r.New} {
 		for _, in := range slices.Sorted(maps.Keys(pairs)) {
 			out := pairs[in]
 			if v := g.Value(in); v == nil || !v.IsInput() && v.Init == nil {
-				return fmt.Errorf("roles: %q is no input or initializer of the graph", in)
+				return fmt.Errorf("roles: %q is not a graph input or initializer", in)
 			}
 			if !output[out] {
-				return fmt.Errorf("roles: %q is no output of the graph", out)
+				return fmt.Errorf("roles: %q is not a graph output", out)
 			}
 		}
 	}

@@ -293,7 +293,7 @@ func (s *Session) SetInput(name string, t Tensor) error {
 		return &FeedError{name, "the model has no input of that name"}
 	}
 	if ortType(t.Type) != in.value.Type {
-		return &FeedError{name, fmt.Sprintf("feed is %s, the session has %s", t.Type, in.value.Type)}
+		return &FeedError{name, fmt.Sprintf("feed is %s, want %s", t.Type, in.value.Type)}
 	}
 	if in.borrowed {
 		own, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)

@@ -14,14 +14,16 @@ import (
 
 // doneWords says what a pass did n times, "" for what matters to nobody.
 var doneWords = map[string]func(n int, o *flow.Options) string{
-	"recompute": func(n int, _ *flow.Options) string { return counted(n, "node") + " computed again" },
+	"recompute": func(n int, _ *flow.Options) string { return counted(n, "node") + " recomputed" },
 	"chunk":     func(_ int, o *flow.Options) string { return fmt.Sprintf("the loss in %d parts", o.Chunk) },
 	"tile":      func(n int, _ *flow.Options) string { return counted(n, "wide product") + " in parts" },
 	"rows":      func(n int, _ *flow.Options) string { return counted(n, "large update") + " by rows" },
 	"hold once": func(n int, _ *flow.Options) string { return counted(n, "frozen weight") + " held once" },
 	"scatter":   func(int, *flow.Options) string { return "" },
-	"anchor":    func(n int, _ *flow.Options) string { return counted(n, "node") + " held in place by data" },
-	"schedule":  func(n int, _ *flow.Options) string { return counted(n, "node") + " in order" },
+	"anchor": func(n int, _ *flow.Options) string {
+		return counted(n, "node") + " held in place by control dependencies"
+	},
+	"schedule": func(n int, _ *flow.Options) string { return counted(n, "node") + " in order" },
 }
 
 // counted writes a number of things.

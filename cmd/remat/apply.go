@@ -20,8 +20,8 @@ func applyCommand(e *env) *cli.Command {
 			"exporter had transposed is transposed back. Optimizer state (P.m, P.v) is left out.\n\n" +
 			"Example: remat apply state.safetensors gpt2.onnx -o trained.onnx",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "writes the model to `OUT.onnx`"},
-			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: an object from the model's parameter names to those of STATE, as given to grad"},
+			&cli.StringFlag{Name: "o", Usage: "write the model to `OUT.onnx`"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: the map of names that was given to grad"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 2 {
@@ -71,7 +71,7 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 		return fmt.Errorf("%s: %w", state, err)
 	}
 	if len(taken) == 0 {
-		return fmt.Errorf("%s: no tensor bears the name of an initializer of %s: give --names as to grad", state, filepath.Base(forward))
+		return fmt.Errorf("%s: no tensor matches an initializer of %s: give the --names that grad was given", state, filepath.Base(forward))
 	}
 	if err := rebase(m, forward, out); err != nil {
 		return err

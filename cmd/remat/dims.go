@@ -121,7 +121,7 @@ func sized(m *onnx.Model, dims map[string]int64) error {
 	}
 	free := flow.FreeDims(m)
 	if line := dimLine(m, free, dims); line != "" {
-		return fmt.Errorf("a plan needs sizes, and no number is given for %s", line)
+		return fmt.Errorf("planning needs a size for every dimension; missing: %s", line)
 	}
 	if err := flow.Type(m, dims); err != nil {
 		return err

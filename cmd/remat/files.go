@@ -35,10 +35,10 @@ func canWrite(reads []string, outs ...string) error {
 			return err
 		}
 		if slices.ContainsFunc(reads, func(in string) bool { return sameFile(in, out) }) {
-			return fmt.Errorf("%s: would take the place of a file that is read: choose another name", out)
+			return fmt.Errorf("%s: would overwrite an input file: choose another name", out)
 		}
 		if slices.ContainsFunc(outs[:i], func(other string) bool { return other != "" && filepath.Clean(other) == filepath.Clean(out) }) {
-			return fmt.Errorf("%s: is named for two outputs: choose two names", out)
+			return fmt.Errorf("%s: used for two outputs: choose different names", out)
 		}
 	}
 	return nil
@@ -96,10 +96,10 @@ func filesOf(paths ...string) []string {
 func beside(out string, source *onnx.Model, path string, reads ...string) (string, error) {
 	file := strings.TrimSuffix(out, filepath.Ext(out)) + ".safetensors"
 	if filepath.Clean(file) == filepath.Clean(out) {
-		return "", fmt.Errorf("%s: the weights are to have that name: let -o end in .onnx", out)
+		return "", fmt.Errorf("%s: the weights need that name: end -o in .onnx", out)
 	}
 	if err := canWrite(append(weightFiles(source, path), reads...), file); err != nil {
-		return "", fmt.Errorf("weights beside %s: %w", out, err)
+		return "", fmt.Errorf("weights of %s: %w", out, err)
 	}
 	return file, nil
 }

@@ -29,13 +29,13 @@ func gradCommand(e *env) *cli.Command {
 			"P.new. Weights in external files are referred to, inline ones are written beside OUT.\n\n" +
 			"Example: remat grad gpt2.onnx -o train.onnx --optimizer adamw",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "writes the training graph to `TRAIN.onnx`"},
-			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; left out, the only scalar float output"},
+			&cli.StringFlag{Name: "o", Usage: "write the training graph to `TRAIN.onnx`"},
+			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
 			&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
 			&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
-			&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: let no gradient flow through values that match, as detach does"},
-			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: an object from the exporter's parameter names to yours"},
-			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be written"},
+			&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: stop the gradient at values that match, as detach does"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: maps the exporter's parameter names to yours"},
+			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be used"},
 		}, optimizerFlags()...),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "forward model")
@@ -201,7 +201,7 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 	values := make([]*onnx.Value, len(order))
 	for i, from := range order {
 		if values[i] = g.Value(from); values[i] == nil || values[i].Init == nil {
-			return fmt.Errorf("--names: %q is no initializer of the model", from)
+			return fmt.Errorf("--names: the model has no initializer %q", from)
 		}
 	}
 	for i, from := range order { // out of the way first: names may be exchanged
@@ -212,10 +212,10 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 	for i, from := range order {
 		if to := names[from]; to != from {
 			if to == "" {
-				return fmt.Errorf("--names: %q is given no name", from)
+				return fmt.Errorf("--names: %q has no new name", from)
 			}
 			if g.FreshValueName(to) != to {
-				return fmt.Errorf("--names: %q is taken in the model", to)
+				return fmt.Errorf("--names: %q is already used in the model", to)
 			}
 			g.Rename(values[i], to)
 		}
@@ -227,7 +227,7 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 func notTraining(m *onnx.Model) error {
 	var roles analysis.Roles
 	if text, ok := m.Metadata(analysis.RolesKey); ok && json.Unmarshal([]byte(text), &roles) == nil && len(roles.Grad)+len(roles.New) > 0 {
-		return errors.New("is a training graph already: give it to remat plan or remat rewrite, or derive from the forward model")
+		return errors.New("already a training graph: pass it to remat plan or remat rewrite, or derive from the forward model")
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ type unclearError struct {
 }
 
 func (e *unclearError) Error() string {
-	return fmt.Sprintf("nothing in the file tells whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'",
+	return fmt.Sprintf("the file does not say whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'",
 		some(e.names), e.typed, e.typed, strings.Join(e.names, ","))
 }
 
@@ -299,7 +299,7 @@ func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside
 			}
 			file := filepath.ToSlash(filepath.Join(dir, x.Location))
 			if strings.HasPrefix(file, "../") {
-				return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+				return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
 			}
 			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
 		default:
@@ -378,7 +378,7 @@ func printDerivation(e *env, d *derivation) {
 		fmt.Fprintf(e.stderr, "no gradient flows through %s\n", some(values))
 	}
 	if d.RandomNodes > 0 {
-		fmt.Fprintf(e.stderr, "draws new random numbers in each step: %s; remat run --seed N fixes them\n", d.random)
+		fmt.Fprintf(e.stderr, "random operators: %s; fix their numbers with remat run --seed N\n", d.random)
 	}
 	for _, w := range d.Warnings {
 		fmt.Fprintf(e.stderr, "warning: %s\n", w)

@@ -21,7 +21,7 @@ func lowerCommand(e *env) *cli.Command {
 			"refuses; they become ordinary ones.\n\n" +
 			"Example: remat lower training_model.onnx -o lowered.onnx",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "writes the graph to `OUT.onnx`"},
+			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},
 		},
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "training graph")

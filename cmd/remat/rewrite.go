@@ -22,8 +22,8 @@ func rewriteCommand(e *env) *cli.Command {
 			"asked for was skipped.\n\n" +
 			"Example: remat rewrite train.onnx --strategy full -o small.onnx",
 		Flags: append(planFlags(),
-			&cli.StringFlag{Name: "o", Usage: "writes the graph to `OUT.onnx`"},
-			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: the plan to follow, instead of --strategy"},
+			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},
+			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: follow this plan instead of --strategy"},
 		),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "training graph")
@@ -105,11 +105,11 @@ func rewriteCommand(e *env) *cli.Command {
 func planAlone(c *cli.Context) error {
 	for _, flag := range []string{"strategy", "budget", "budget-total", "costs", "time-limit"} {
 		if c.IsSet(flag) {
-			return fmt.Errorf("remat rewrite: --plan already says it: leave out --%s, or plan again with it", flag)
+			return fmt.Errorf("remat rewrite: --%s cannot be combined with --plan: leave it out, or plan again with it", flag)
 		}
 	}
 	if c.String("plan") == "" {
-		return fmt.Errorf("remat rewrite: --plan: is empty; name the plan.json to follow")
+		return fmt.Errorf("remat rewrite: --plan is empty: name the plan.json to follow")
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func rebase(m *onnx.Model, source, out string) error {
 		return err
 	}
 	if (used || moved) && outside {
-		return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+		return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
 	}
 	return nil
 }

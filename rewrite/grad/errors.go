@@ -99,5 +99,5 @@ type ClashError struct {
 }
 
 func (e *ClashError) Error() string {
-	return fmt.Sprintf("the file already has a value named %q, which the training graph needs: give it another with --names MAP.json, or rename it in the model", e.Name)
+	return fmt.Sprintf("the file already has a value named %q, which the training graph needs: rename it with --names MAP.json, or in the model", e.Name)
 }

@@ -264,8 +264,8 @@ loss = ReduceMean(q) {keepdims=0}
 	if want := "+a.weight signature, +a.bias signature, +scale signature, +b.weight signature, -b.shift signature, -scale.constant signature"; got != want {
 		t.Error(got)
 	}
-	want := []string{"the exporter merged parameters of equal values; they are apart again: b.weight",
-		"the exporter left parameters out of the file, which are not trained; export with optimize=False: gone"}
+	want := []string{"the exporter merged parameters of equal value; they are separate again: b.weight",
+		"the exporter dropped parameters from the file; they are not trained; export with optimize=False: gone"}
 	if !slices.Equal(res.Warnings, want) {
 		t.Errorf("warnings %q", res.Warnings)
 	}

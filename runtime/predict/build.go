@@ -186,7 +186,7 @@ func (b *builder) node(n *onnx.Node, threads int) error {
 	var out ortmodel.Node
 	for _, v := range n.Inputs {
 		if v != nil && v.Producer == nil && !v.IsInput() && v.Init == nil {
-			return fmt.Errorf("node %q reads %q, which nothing makes", n.Label(), v.Name)
+			return fmt.Errorf("node %q reads %q, which nothing produces", n.Label(), v.Name)
 		}
 		out.Inputs = append(out.Inputs, b.index(v))
 	}
@@ -220,7 +220,7 @@ func (b *builder) node(n *onnx.Node, threads int) error {
 	if k != nil {
 		out.Scratch = k.Sizes
 		if slices.ContainsFunc(k.Sizes, func(size int64) bool { return size < 0 || size > 1<<60 }) {
-			return fmt.Errorf("node %q: what %s allocates inside is beyond all memory", n.Label(), n.OpType())
+			return fmt.Errorf("node %q: the workspace of %s exceeds any memory", n.Label(), n.OpType())
 		}
 		for _, a := range k.Acts {
 			out.Script = append(out.Script, ortmodel.Act{Kind: ortmodel.ActKind(a.Kind), Index: a.Index})

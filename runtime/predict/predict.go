@@ -117,7 +117,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	p := &Prediction{Graph: b.graph, Values: b.values, Unknown: b.unknown}
 	order := b.order(o)
 	if !ortmodel.Valid(b.graph, order) {
-		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs are made", m.Graph.Proto.GetName())
+		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
 	}
 	p.Trace = ortmodel.Simulate(b.graph, order)
 	b.copies(p.Trace)

@@ -142,7 +142,7 @@ func (p *Prepared) problems() []*planner.Problem {
 	return list
 }
 
-// castsOnce is the problem in which casts run once, made at the first call, so
+// castsOnce is the problem in which casts run only once, made at the first call, so
 // that its search runs once; nil without casts.
 func (p *Prepared) castsOnce() *planner.Problem {
 	if p.pinned == nil {

@@ -104,7 +104,7 @@ type Prepared struct {
 	added int64
 	// reread is how many bytes computing in parts reads again.
 	reread int64
-	// pinned is the planning problem in which casts run once; see problems.
+	// pinned is the planning problem in which casts run only once; see problems.
 	pinned *planner.Problem
 	// look, unless nil, is asked once the model is first written, before ONNX
 	// Runtime is: false ends the rewriting there, as the file misses its budget.

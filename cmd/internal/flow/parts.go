@@ -93,7 +93,7 @@ func (p *Prepared) chunk(*runtime.Engine) error {
 	loss := p.Model.Graph.Value(a.Roles.Loss)
 	var region *tile.Region
 	if loss == nil {
-		err = &tile.SkipError{What: "loss", Why: "no loss was found"}
+		err = &tile.SkipError{What: "loss", Why: "no loss found"}
 	} else {
 		region, err = tile.Find(p.Model, loss)
 	}
