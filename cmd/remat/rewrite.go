@@ -105,7 +105,7 @@ func rewriteCommand(e *env) *cli.Command {
 func planAlone(c *cli.Context) error {
 	for _, flag := range []string{"strategy", "budget", "budget-total", "costs", "time-limit"} {
 		if c.IsSet(flag) {
-			return fmt.Errorf("remat rewrite: --%s cannot be combined with --plan: leave it out, or plan again with it", flag)
+			return fmt.Errorf("remat rewrite: --plan already decides this: leave out --%s, or plan again with it", flag)
 		}
 	}
 	if c.String("plan") == "" {

@@ -278,7 +278,7 @@ func TestRetie(t *testing.T) {
 		head, want, warns string
 	}{
 		"tied":    {"[1,3,5,2,4,6]", "+e signature", ""},
-		"changed": {"[1,3,5,2,4,7]", "+e signature, +val_1 signature", "trained apart; export with optimize=False: val_1 and e"},
+		"changed": {"[1,3,5,2,4,7]", "+e signature, +val_1 signature", "trained separately; export with optimize=False: val_1 and e"},
 	} {
 		m := parseGraph(t, "in i int64[2]\ninit e float32[3,2] = [1,2,3,4,5,6]\ninit val_1 float32[2,3] = "+c.head+
 			"\ng = Gather(e, i)\nz = MatMul(g, val_1)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
