@@ -154,7 +154,7 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, loss *onnx.Value, re
 		}
 	}
 	if n := e.storedStatistics(reach); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d BatchNormalization nodes use stored statistics: PyTorch's dynamo exporter writes them so even for a model in train(); "+
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization with stored statistics: PyTorch's dynamo exporter writes it so even for a model in train(); "+
 			"to train with batch statistics, export with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
 	}
 	var open []string
