@@ -308,7 +308,7 @@ func pick(r *Region, n *onnx.Node) (bool, error) {
 	changed := false
 	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
 		if int(a) < rank(v) && v.Type.Shape[a] != n.Outputs[0].Type.Shape[a] {
-			return false, fmt.Errorf("%q has another extent along the axis that is divided", v.Name)
+			return false, fmt.Errorf("%q has another extent along the split axis", v.Name)
 		}
 		c, err := r.set(v, a)
 		if err != nil {
