@@ -81,7 +81,7 @@ func (g *Graph) check(imports map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	var odd *string // the first by name of those that are no text
+	var odd *string // the first by name of those that are not text
 	for v := range seen {
 		if g.values[v.Name] != v {
 			return fmt.Errorf("value %q is not known to the graph by its name", v.Name)

@@ -159,7 +159,7 @@ func TestCloneNode(t *testing.T) {
 	}
 }
 
-// TestMisuse wants a panic, which names the value, for edits that would leave
+// TestMisuse expects a panic, which names the value, for edits that would leave
 // the graph inconsistent.
 func TestMisuse(t *testing.T) {
 	for name, edit := range map[string]func(g *Graph){

@@ -29,7 +29,7 @@ func (k functionKey) String() string {
 
 // InlineFunctions replaces the calls of the model's functions by their bodies and
 // drops the functions. allow, if not nil, is asked about each that is called. The
-// model's graph is made anew; after an error the model is as it was. It returns
+// model's graph is rebuilt; after an error the model is as it was. It returns
 // the number of calls.
 func (m *Model) InlineFunctions(allow func(*pb.FunctionProto) error) (int, error) {
 	if len(m.Proto.Functions) == 0 {

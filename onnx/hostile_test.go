@@ -221,7 +221,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// TestNotAFile wants an answer, not a wait, for what cannot be mapped.
+// TestNotAFile expects an answer, not a wait, for what cannot be mapped.
 func TestNotAFile(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")

@@ -213,7 +213,7 @@ func RemovePending() {
 }
 
 // Replaceable reports why no file can be put at path: its folder is missing, or
-// something that is no file stands there.
+// something that is not a file stands there.
 func Replaceable(path string) error {
 	switch dir, err := os.Stat(filepath.Dir(path)); {
 	case err != nil:

@@ -21,7 +21,7 @@ func TestSamplesPrintAndParse(t *testing.T) {
 	}
 }
 
-// assertTextRoundTrip prints a model, parses the text and wants the same
+// assertTextRoundTrip prints a model, parses the text and expects the same
 // message, and the same text again.
 func assertTextRoundTrip(t *testing.T, m *Model) {
 	t.Helper()

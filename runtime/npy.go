@@ -59,7 +59,7 @@ func ReadNPY(path string) (Tensor, error) {
 	return t, nil
 }
 
-// ReadNPZ reads the arrays of a .npz file by key. What is no array of numbers has
+// ReadNPZ reads the arrays of a .npz file by key. What is not an array of numbers has
 // no type.
 func ReadNPZ(path string) (map[string]Tensor, error) {
 	z, err := zip.OpenReader(path)

@@ -1,6 +1,6 @@
 package runtime
 
-// One step: set what changes from step to step, bind outputs anew, run,
+// One step: set what changes from step to step, bind outputs again, run,
 // measure, and make next values the inputs'.
 
 import (
@@ -116,7 +116,7 @@ func (s *Session) bound(counter *ort.Counter) int64 {
 	return left
 }
 
-// beforeStep sets the step's scalars and data, and binds the outputs anew: one
+// beforeStep sets the step's scalars and data, and binds the outputs again: one
 // that is left bound would be written again.
 func (s *Session) beforeStep() error {
 	for _, in := range s.inputs {

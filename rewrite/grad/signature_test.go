@@ -185,7 +185,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestUniformConstants: a table that is filled with one number is a constant in a
-// file by PyTorch, unless it bears a module's name.
+// file by PyTorch, unless it has a module's name.
 func TestUniformConstants(t *testing.T) {
 	for name, c := range map[string]struct {
 		weight, values string

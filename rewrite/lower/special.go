@@ -109,7 +109,7 @@ func scale(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 	return []*onnx.Value{c.Do(op, n.In(0), factor)}, nil
 }
 
-// accumulate adds to a sum, or starts it anew. Where the operator only returned
+// accumulate adds to a sum, or starts a new one. Where the operator only returned
 // that it has done so, the sum itself takes the name: bound onto the buffer it
 // is the same update.
 func accumulate(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
