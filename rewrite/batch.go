@@ -51,7 +51,7 @@ func DivideBatch(m *onnx.Model, dims map[string]int64, parts int64) (batch int64
 	}
 	batch, known := lead.Subst(dims).Int()
 	if !known {
-		return 0, undivided("%s is free: say --dim %s=N", lead, lead)
+		return 0, undivided("dimension %s is symbolic: give --dim %s=N", lead, lead)
 	}
 	if batch%parts != 0 {
 		return 0, undivided("%d is not a multiple of %d", batch, parts)

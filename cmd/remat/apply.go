@@ -16,8 +16,8 @@ import (
 func applyCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "apply", Usage: "puts trained weights back into the forward model they came from", ArgsUsage: "STATE.safetensors FWD.onnx",
-		Description: "Every tensor of STATE that bears an initializer's name takes its place; a matrix that an\n" +
-			"exporter had transposed is transposed back. Optimizer state (P.m, P.v) is left out.\n\n" +
+		Description: "Replaces each initializer by the tensor of STATE with its name, and transposes back matrices\n" +
+			"that an exporter had transposed. Optimizer state (P.m, P.v) is ignored.\n\n" +
 			"Example: remat apply state.safetensors gpt2.onnx -o trained.onnx",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "write the model to `OUT.onnx`"},

@@ -20,8 +20,8 @@ import (
 func compareCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "compare", Usage: "runs the same feeds through each graph, interleaved, and compares", ArgsUsage: "A.onnx B.onnx …",
-		Description: "The first graph is set against each other one: peak, time, overhead, the largest loss and\n" +
-			"gradient difference. Exit code 1 when --tolerance is exceeded.\n\n" +
+		Description: "Compares the first graph with each other one: peak, time, overhead, and the largest loss and\n" +
+			"gradient difference. Exit code 1 if --tolerance is exceeded.\n\n" +
 			"Example: remat compare train.onnx small.onnx --steps 5 --tolerance 1e-5 --html report.html",
 		Flags: append(feedFlags(),
 			&cli.Float64Flag{Name: "tolerance", Usage: "largest relative difference allowed, `X`: of gradients as a share of the largest, of the loss as a share of itself"},

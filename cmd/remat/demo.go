@@ -72,8 +72,8 @@ func demoCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "demo", Usage: "runs the whole pipeline on GPT-2, or on your model", ArgsUsage: "[M.onnx]",
 		Description: "Writes everything into a folder and ends with one HTML page. GPT-2 reads a page of\n" +
-			"\"Alice's Adventures in Wonderland\"; your own model gets random values by the seed. It may be a\n" +
-			"forward graph or a training graph.\n\n" +
+			"\"Alice's Adventures in Wonderland\"; your own model, a forward or a training\n" +
+			"graph, gets random values by the seed.\n\n" +
 			"Example: remat demo --model gpt2-tiny --seq 64 -o demo",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Value: "remat-demo", Usage: "the `FOLDER` to write to"},

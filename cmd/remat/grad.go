@@ -26,7 +26,7 @@ func gradCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "grad", Usage: "derives the training graph of a forward model", ArgsUsage: "FWD.onnx",
 		Description: "Each trained parameter P becomes an input, and P.grad an output; with an optimizer,\n" +
-			"P.new. Weights in external files are referred to, inline ones are written beside OUT.\n\n" +
+			"P.new. Weights in external files are referred to, inline ones are written next to OUT.\n\n" +
 			"Example: remat grad gpt2.onnx -o train.onnx --optimizer adamw",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "write the training graph to `TRAIN.onnx`"},

@@ -21,8 +21,8 @@ import (
 func inspectCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "inspect", Usage: "shows what a graph consists of and where its memory goes", ArgsUsage: "M.onnx",
-		Description: "--memory predicts the live bytes over a step without running it; with ONNX Runtime at\n" +
-			"hand, for the graph that it makes of the file at --opt.\n\n" +
+		Description: "--memory predicts the live bytes over a step without running it, for the graph that ONNX\n" +
+			"Runtime, if installed, makes of the file at --opt.\n\n" +
 			"Example: remat inspect train.onnx --memory",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "memory", Usage: "predicted live bytes by category, and what is live at the peak"},

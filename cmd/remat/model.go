@@ -12,9 +12,9 @@ import (
 func modelCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "model", Usage: "writes a built-in forward graph with its loss; without a name, lists them", ArgsUsage: "[NAME]",
-		Description: "Weights are made from the seed, or taken from --weights, and go to NAME.safetensors\n" +
-			"beside the graph. A size that is left out is the model's own, as remat model lists it." +
-			"\n--batch 0 and --seq 0 leave these dimensions free.\n\n" +
+		Description: "Weights come from the seed or from --weights, and are written next to the graph, to\n" +
+			"NAME.safetensors. Sizes default to the model's own, as remat model lists them." +
+			"\n--batch 0 and --seq 0 leave these dimensions symbolic.\n\n" +
 			"Example: remat model gpt2-tiny --batch 1 --seq 32 -o gpt2.onnx",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "write the graph to `F.onnx`"},

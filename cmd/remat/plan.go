@@ -16,8 +16,8 @@ import (
 func planCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "plan", Usage: "decides which values to keep and which to recompute", ArgsUsage: "TRAIN.onnx",
-		Description: "Predicts the peak of the file as it stands, of the same file reordered, and of the\n" +
-			"rewritten one; the last is a promise that stock ONNX Runtime keeps.\n\n" +
+		Description: "Predicts the peak of the given file, of the same nodes reordered, and of the rewritten\n" +
+			"file; the last is a promise that stock ONNX Runtime keeps.\n\n" +
 			"Example: remat plan train.onnx --strategy sqrt -o plan.json",
 		Flags: append(planFlags(),
 			&cli.StringFlag{Name: "o", Usage: "write the plan to `plan.json`"},

@@ -223,7 +223,7 @@ func followPlan(p *flow.Planner, path string) (*flow.Planned, error) {
 func explainCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "explain", Usage: "says why a plan keeps each value", ArgsUsage: "plan.json",
-		Description: "The graph is the one that the plan was made from, unless --graph names it.\n\n" +
+		Description: "The graph is the one that the plan was made from, unless --graph names another file.\n\n" +
 			"Example: remat explain plan.json",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "graph", Usage: "`TRAIN.onnx`: the plan's graph, if it was moved"},

@@ -18,8 +18,7 @@ import (
 func rewriteCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "rewrite", Usage: "writes the graph that follows a plan", ArgsUsage: "TRAIN.onnx",
-		Description: "Takes --plan, or the flags of plan. Says what was done, and why anything that was\n" +
-			"asked for was skipped.\n\n" +
+		Description: "Takes --plan, or the flags of plan. Says what was done, and why anything was skipped.\n\n" +
 			"Example: remat rewrite train.onnx --strategy full -o small.onnx",
 		Flags: append(planFlags(),
 			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},

@@ -15,7 +15,7 @@ import (
 func runCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "run", Usage: "executes a graph and measures it", ArgsUsage: "M.onnx",
-		Description: "What is left unfed is random by the seed; token ids stay within the vocabulary.\n" +
+		Description: "Inputs that are not fed are random by the seed; token ids stay within the vocabulary.\n" +
 			"With --steps, each P.new is fed back into P.\n\n" +
 			"Example: remat run train.onnx --feeds batch.npz --steps 10 --save state.safetensors",
 		Flags: append(feedFlags(),

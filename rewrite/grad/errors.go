@@ -60,7 +60,7 @@ func (e *MissingRuleError) Error() string {
 func (e *MissingRuleError) wayOut() string {
 	switch {
 	case isList(e.Op):
-		return "the length of a list, or a place in it, is not known before the run: fix it with --dim, " + otherThanLists
+		return "the length of a list, or a place in it, is unknown before the run: fix it with --dim, " + otherThanLists
 	case e.Domain != "" && e.Domain != "ai.onnx":
 		return "write it with standard operators, or let no gradient through with --stop GLOB"
 	}

@@ -253,7 +253,7 @@ func (s *state) closeLoop(n *onnx.Node, carried []*onnx.Value, collected [][]*on
 		}
 		axis := normalAxis(nth(axes, i), rank(rows[0])+1)
 		if axis < 0 {
-			return fmt.Sprintf("the rank of %q is not known", o.Name), nil
+			return fmt.Sprintf("the rank of %q is unknown", o.Name), nil
 		}
 		for k, v := range rows {
 			rows[k] = s.b.Op("Unsqueeze", build.In(v, s.b.Ints(int64(axis))))

@@ -18,7 +18,7 @@ var skipCases = []struct {
 	{"no product", "in x F[6,40]\nloss = ReduceSum(x) {keepdims=0}", "loss: no matrix product leads to the loss"},
 	{"free extents", "in h F[batch,3]\nin w F[3,40]\nlogits = MatMul(h, w)\nloss = ReduceSum(logits) {keepdims=0}", "logits: its extents are not static: fix them with --dim"},
 	{"free extent beside", "in l F[tokens,1]\ny = Mul(logits, l)", `y: the extents of "l" are not static: fix them with --dim`},
-	{"unknown rank", "in l float32\ny = Mul(logits, l)", `y: the rank of "l" is not known`},
+	{"unknown rank", "in l float32\ny = Mul(logits, l)", `y: the rank of "l" is unknown`},
 	{"an output", projected + "loss = ReduceSum(logits) {keepdims=0}\nout logits float32[6,40]", "logits: logits is an output: give --drop-output logits"},
 	{"no rule", "init x int64[] = 1\ny = CumSum(logits, x)", "y: no rule splits operator CumSum"},
 	{"a rule of another domain", projected + "in k F[40,2]\ny = com.microsoft.FusedGemm(logits, k)\nloss = ReduceSum(logits) {keepdims=0}", "y: no rule splits operator FusedGemm"},

@@ -319,7 +319,7 @@ func (r *Region) propagate() error {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}
 			}
 			if v := unranked(n); v != nil {
-				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is not known", v.Name)}
+				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is unknown", v.Name)}
 			}
 			c, err := rule(r, n)
 			if err != nil {
