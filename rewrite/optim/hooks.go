@@ -20,17 +20,25 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-// neutral is what each step's scalar, the second factor of a product, must be
-// for the step to leave things as they are.
-var neutral = map[string]float64{
-	"m_add": 0, "v_scale": 0, "m_keep": 1, "v_keep": 1, "next.m": 1, "next.v": 1, "next.acc": 1, "next": 1, "rated": 0, "m_decay": 0,
-	"unscaled": 0, // the factor may be infinite
+// neutralKey is the entry of a product's metadata that says what its second factor
+// must be for the product to change nothing.
+const neutralKey = "remat.neutral"
+
+func setNeutral(n *onnx.Node, v float64) {
+	n.SetMetadata(neutralKey, strconv.FormatFloat(v, 'g', -1, 64))
+}
+
+// neutral is what setNeutral noted.
+func neutral(n *onnx.Node) (float64, bool) {
+	v, err := strconv.ParseFloat(n.Metadata(neutralKey), 64)
+	return v, err == nil && n.Is("Mul") && len(n.Inputs) == 2
 }
 
 // hook edits the updates of one model.
@@ -60,7 +68,11 @@ func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 		case n.Is("Mul") && at == 0:
 			n.SetInput(1, h.scalar("unscale", "Mul", n.In(1), factor))
 		default:
-			n.SetInput(at, h.scalar(p.Name+"/unscaled", "Mul", grad, factor))
+			v := h.scalar(p.Name+"/unscaled", "Mul", grad, factor)
+			n.SetInput(at, v)
+			if v != nil { // the factor may be infinite
+				setNeutral(v.Producer, 0)
+			}
 		}
 	})
 	for _, norm := range norms {
@@ -83,8 +95,7 @@ func Skip(m *onnx.Model, skip *onnx.Value, types build.Typer) error {
 		n.SetInput(at, h.selected(p.Name+"/finite", skip, 0, grad))
 	})
 	for _, n := range slices.Clone(m.Graph.Nodes) {
-		v, ok := neutral[stepOf(n)]
-		if err == nil && ok && n.Is("Mul") {
+		if v, ok := neutral(n); err == nil && ok {
 			n.SetInput(1, h.selected("unless_skipped", skip, v, n.In(1)))
 		}
 		if err == nil && n.Name() == normNode && n.Is("Where") { // of zeros: the norm before stays
