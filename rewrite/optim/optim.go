@@ -18,8 +18,9 @@
 // A pass that adds readers of a parameter later, as recomputation does, calls
 // Guard once more; it adds what is missing.
 //
-// Names of nodes are fixed: remat/optim/P/STEP, with the steps of update.go, which
-// later passes find by name (hooks.go), and of clip.go.
+// Nodes are named remat/optim/P/STEP, for people. What a later pass needs to know of
+// one stands in its metadata: its origin, and what of a factor changes nothing
+// (hooks.go).
 package optim
 
 import (
@@ -33,6 +34,9 @@ import (
 
 // prefix begins the name of every node that updates.
 const prefix = "remat/optim/"
+
+// Pass is what such a node notes as its origin, with the parameter that it updates.
+const Pass = "optim"
 
 // A Param is a parameter with its gradient; both float, of one static shape.
 type Param struct {
@@ -105,7 +109,7 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 		}
 		a.o.Types = types
 	}
-	a.b = build.New(a.g, a.o.Types, prefix)
+	a.b = build.New(a.g, a.o.Types, Pass)
 	a.nameGradients(params)
 	if o.Kind != None {
 		a.scalars(params)

@@ -143,6 +143,14 @@ func (a *applier) named(what, op string, in []*onnx.Value, attrs ...onnx.Attribu
 	return a.b.NodeNamed("", op, name, in, []string{name}, attrs...)[0]
 }
 
+// step notes which of the pass's steps makes v.
+func (a *applier) step(step string, v *onnx.Value) *onnx.Value {
+	if v != nil {
+		v.Producer.SetOrigin(onnx.Origin{Pass: Pass, Of: a.b.Scope, Step: step})
+	}
+	return v
+}
+
 func (a *applier) float(what string, v *onnx.Value) *onnx.Value {
 	return a.named(what, "Cast", build.In(v), to(onnx.Float32))
 }
