@@ -305,3 +305,50 @@ func TestRefuses(t *testing.T) {
 		t.Errorf("a parameter that is no input: %v", err)
 	}
 }
+
+// TestResume: what a session leaves, fed to another one, goes on to the same bits.
+func TestResume(t *testing.T) {
+	x := wave(testSteps*15, 3)
+	for name, o := range cases {
+		m, params := toyModel(t)
+		if _, err := Apply(m, params, o); err != nil {
+			t.Fatal(err)
+		}
+		const before = 4 // where sums of 2 and 4 gradients begin anew, those of 3 do not
+		whole := open(t, m, 1, nil)
+		left := map[string]runtime.Tensor{"step": {Type: onnx.Int64, Data: []byte{before + 1, 0, 0, 0, 0, 0, 0, 0}}}
+		for i := range before + 1 {
+			if i == before {
+				for _, in := range whole.Updated() {
+					v, _, err := whole.Input(in)
+					if err != nil {
+						t.Fatal(err)
+					}
+					v.Data = bytes.Clone(v.Data)
+					left[in] = v
+				}
+			}
+			if _, err := whole.Step(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again, err := ortest.Engine(t).Open(m, runtime.Options{
+			Level: 1, Threads: 1, Provider: ort.CPU, LR: 0.05, Feed: left,
+			Data: map[string]runtime.Tensor{"x": tensor(x[15*before:], testSteps-before, 5, 3)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		if _, err := again.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range whole.Updated() {
+			a, _, _ := whole.Input(in)
+			b, _, _ := again.Input(in)
+			if !bytes.Equal(a.Data, b.Data) {
+				t.Errorf("%s: %s differs after resuming", name, in)
+			}
+		}
+	}
+}
