@@ -28,6 +28,8 @@ type updater struct {
 	p, grad *onnx.Value
 	decay   bool
 	begun   bool // something of the gradient is made
+	// state holds the tensors that the row keeps of the parameter, by letter.
+	state map[string]*onnx.Value
 }
 
 func (a *applier) update(p Param) {
@@ -35,12 +37,17 @@ func (a *applier) update(p Param) {
 		return
 	}
 	a.b.Scope = p.Value.Name
-	u := &updater{applier: a, p: p.Value, grad: a.s.grads[p.Value], decay: a.o.WeightDecay > 0}
+	u := &updater{applier: a, p: p.Value, grad: a.s.grads[p.Value], decay: a.o.WeightDecay > 0, state: map[string]*onnx.Value{}}
 	if u.decay && a.o.NoDecay != nil && a.o.NoDecay(p.Value.Name, len(p.Value.Type.Shape)) {
 		u.decay = false
 		a.res.NoDecay = append(a.res.NoDecay, p.Value.Name)
 	}
-	a.o.Kind.row().update(u)
+	row := a.o.Kind.row()
+	for _, letter := range row.state(&a.o) {
+		u.state[letter] = a.g.AddInput(p.Value.Name+"."+letter, p.Value.Type)
+		a.res.States = append(a.res.States, State{Input: u.state[letter]})
+	}
+	row.update(u)
 	if a.s.keepAcc != nil {
 		kept := a.g.Value(p.Value.Name + ".acc")
 		u.output(kept, u.mul(kept.Name+".new", u.grad, a.s.keepAcc))
@@ -48,11 +55,10 @@ func (a *applier) update(p Param) {
 	a.b.Scope = ""
 }
 
-// average declares the state P.letter and makes its next value, which keeps beta of
-// it where the step updates, by the scalar keep_letter.
+// average makes the next value of the state P.letter, which keeps beta of it where
+// the step updates, by the scalar keep_letter.
 func (u *updater) average(letter string, add *onnx.Value, beta float64) *onnx.Value {
-	old := u.g.AddInput(u.p.Name+"."+letter, u.p.Type)
-	u.res.States = append(u.res.States, State{Input: old})
+	old := u.state[letter]
 	var next *onnx.Value
 	if keep := "keep_" + letter; beta < scaleLast {
 		next = u.add(old.Name+".new", "Add", u.scale(letter+"_keep", old, keep), add)
