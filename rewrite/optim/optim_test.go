@@ -132,6 +132,21 @@ var cases = map[string]Options{
 		o.Momentum, o.ClipNorm, o.ClipBy, o.WeightDecay = 0.5, 4, ClipPrevious, 0.1
 	}),
 	"adamw clip previous": with(AdamW, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"lion":                Defaults(Lion),
+	"lion decay mask": with(Lion, func(o *Options) {
+		o.WeightDecay = 0.5
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"lion equal averages": with(Lion, func(o *Options) { o.Beta1, o.Beta2 = 0.9, 0.9 }),
+	"lion slow update":    with(Lion, func(o *Options) { o.Beta1, o.Beta2 = 0.95, 0.5 }),
+	"lion plain update":   with(Lion, func(o *Options) { o.Beta1 = 0 }),
+	"lion plain average":  with(Lion, func(o *Options) { o.Beta2 = 0 }),
+	"lion without memory": with(Lion, func(o *Options) { o.Beta1, o.Beta2, o.Accumulate = 0, 0, 2 }),
+	"lion clip accumulate": with(Lion, func(o *Options) {
+		o.ClipNorm, o.Accumulate, o.WeightDecay = 2, 4, 0.1
+	}),
+	"lion clip parameter": with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"lion clip previous":  with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
 	"adamw clip previous accumulate": with(AdamW, func(o *Options) {
 		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipPrevious, 3
 	}),
@@ -291,7 +306,7 @@ func TestRefuses(t *testing.T) {
 		"eps":        func(o *Options) { o.Eps = math.NaN() },
 		"clip norm":  func(o *Options) { o.ClipNorm = -1 },
 		"accumulate": func(o *Options) { o.Accumulate = -2 },
-		"unknown":    func(o *Options) { o.Kind = "lion" },
+		"unknown":    func(o *Options) { o.Kind = "tiger" },
 		"clip by":    func(o *Options) { o.ClipBy = "layer" },
 	} {
 		m, params := toyModel(t)

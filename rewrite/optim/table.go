@@ -20,10 +20,11 @@ const (
 	None  Kind = "none"
 	SGD   Kind = "sgd"
 	AdamW Kind = "adamw"
+	Lion  Kind = "lion"
 )
 
 // table lists the optimizers in the order of the help.
-var table = []*row{&sgd, &adamw}
+var table = []*row{&sgd, &adamw, &lion}
 
 // A row is what there is to know of one optimizer.
 type row struct {
