@@ -232,3 +232,7 @@ func (a *Analysis) CostOfFLOP() float64 {
 	}
 	return float64(cost) / float64(counted)
 }
+
+// CountsProduct reports that the operations of an operator's products are counted
+// from its shapes rather than estimated from its sizes.
+func CountsProduct(op string) bool { return productRules[op] != nil }
