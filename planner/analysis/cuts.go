@@ -116,7 +116,7 @@ func (c *cutFinder) markMain(order []int) {
 	}
 	c.main = make([]bool, len(a.Values))
 	for _, op := range order {
-		if a.Nodes[op].Is("Shape", "Size") {
+		if traits.ReadsShape(a.Nodes[op]) {
 			continue
 		}
 		d, w := false, false

@@ -17,6 +17,7 @@ import (
 	"math"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // Between these lies what is left of a weight in its next value.
@@ -76,7 +77,7 @@ func (f *roleFinder) linear(x, v *onnx.Value, known map[*onnx.Value]shares) shar
 		}
 	}
 	switch {
-	case n.Is("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"):
+	case traits.IsView(n), n.Is("Cast"):
 		add(n.In(0), 1)
 	case f.forwardNode(n): // a value of the model, not of the optimizer
 	case n.Is("Add", "Sum"):

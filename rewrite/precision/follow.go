@@ -2,7 +2,10 @@ package precision
 
 // The verdicts that depend on neighbours; decide.go has the picture.
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
 
 // A want says what the readers of a value would like it to be.
 type want struct{ any, all bool }
@@ -193,7 +196,7 @@ func (p *pass) picks(n *onnx.Node) bool {
 	if v == nil || o == nil || v.Producer != nil || v.IsConstant() {
 		return false
 	}
-	return n.Is("Gather", "GatherND", "GatherElements", "Slice", "Split") && (elements(v) != elements(o) || elements(v) < 0)
+	return (traits.Picks(n) || n.Is("Split")) && (elements(v) != elements(o) || elements(v) < 0)
 }
 
 // settleReaders lets nodes that make no floats read half values as they are,
