@@ -64,7 +64,7 @@ var operatorTables = []operatorTable{
 			lowered: trainingOperators + " com.microsoft.Inverse",
 			"ONNX Runtime's fusion for inference; a graph that has it is not planned yet": fusedOperators + " " + attentionOperators,
 			"a constant that a preprocessing graph computes":                              windowOperators + " STFT",
-			"not planned yet": "AffineGrid Col2Im MaxRoiPool RoiAlign",
+			"not planned yet": "AffineGrid Col2Im MaxRoiPool",
 		},
 	},
 	{
@@ -81,7 +81,7 @@ var operatorTables = []operatorTable{
 			"private; a gradient or an optimizer itself, or with one that ONNX Runtime makes": trainingOperators,
 			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.GroupQueryAttention com.microsoft.RotaryEmbedding com.microsoft.Inverse",
 			"ONNX Runtime's layout, which it makes after a file is loaded":                    layoutOperators,
-			"no rule yet": "CenterCropPad CumProd DeformConv Det MaxRoiPool MeanVarianceNormalization RoiAlign STFT",
+			"no rule yet": "CenterCropPad CumProd DeformConv Det MaxRoiPool MeanVarianceNormalization STFT",
 		},
 	},
 	{

@@ -199,6 +199,7 @@ var table = []columns{
 	{"", "RotaryEmbedding", Pointwise, Follow, Nonlinear, 0, "rotates pairs of values"},
 	{"", "Resize", Copy, Follow, Nonlinear, 0, "interpolates"},
 	{"", "GridSample", Copy, Follow, Nonlinear, 0, "interpolates"},
+	{"", "RoiAlign", Copy, Full, Nonlinear, 0, "reads coordinates in pixels, which half rounds"},
 	{"", "Upsample", Copy, Follow, Nonlinear, 0, "interpolates"},
 	{"", "Det", Contraction, Full, Nonlinear, 0, "ill-conditioned"},
 	{"", "DFT", Contraction, Full, Nonlinear, 0, "ill-conditioned"},

@@ -301,7 +301,7 @@ var unprobed = reasons(map[string]string{
 	"draws numbers; no kernel for this opset":     "Bernoulli RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial",
 	"contains subgraphs":                          "If Loop Scan",
 	"becomes an initializer":                      "Constant",
-	"no kernel for this opset":                    "GlobalLpPool Upsample Scatter",
+	"no kernel for this opset":                    "GlobalLpPool Upsample Scatter RoiAlign",
 	"made by ONNX Runtime's optimizer only":       "SimplifiedLayerNormalization",
 	"integer arithmetic, not met in training":     "MatMulInteger QLinearMatMul ConvInteger QLinearConv QuantizeLinear DequantizeLinear DynamicQuantizeLinear BitShift BitCast",
 	"what it allocates inside is not modelled":    "DeformConv Resize",
