@@ -71,5 +71,6 @@ var versionSources = map[string]bool{
 	"runtime/ortversion/ortversion.go": true,
 	"onnx/traits/memory.go":            true, // compared above
 	"runtime/ort/env.go":               true, // an example of a version
+	"remat.go":                         true, // another
 	"internal/pyort/pyort.go":          true, // an example of a path
 }
