@@ -38,8 +38,16 @@ func TestEveryOptimizer(t *testing.T) {
 	for _, k := range optim.Kinds() {
 		for _, more := range [][]string{nil, {"--weight-decay", "0.01", "--clip-norm", "1", "--clip-by", "previous"}, {"--accumulate", "2"}} {
 			do(append([]string{"grad", "m.onnx", "-o", "t.onnx", "--optimizer", string(k)}, more...)...)
-			do("rewrite", "t.onnx", "-o", "r.onnx", "--strategy", "full")
-			do("rewrite", "t.onnx", "-o", "h.onnx", "--strategy", "full", "--precision", "fp16")
+			promised := map[string]int64{}
+			for file, how := range map[string][]string{"r.onnx": nil, "h.onnx": {"--precision", "fp16"}} {
+				var doc struct {
+					Peak int64 `json:"peak_bytes_after"`
+				}
+				if err := json.Unmarshal(do(append([]string{"rewrite", "t.onnx", "-o", file, "--strategy", "optimal", "--json", "--quiet"}, how...)...), &doc); err != nil {
+					t.Fatal(err)
+				}
+				promised[file] = doc.Peak
+			}
 			for _, file := range []string{"t.onnx", "r.onnx", "h.onnx"} {
 				var doc struct {
 					Memory struct {
@@ -49,6 +57,9 @@ func TestEveryOptimizer(t *testing.T) {
 				}
 				if err := json.Unmarshal(do("run", file, "--steps", "2", "--lr", "1e-3", "--json", "--quiet"), &doc); err != nil {
 					t.Fatal(err)
+				}
+				if peak, ok := promised[file]; ok && doc.Memory.Measured != peak {
+					t.Errorf("%s %v, %s: measured %d, rewrite promised %d", k, more, file, doc.Memory.Measured, peak)
 				}
 				if doc.Memory.Measured == 0 || doc.Memory.Measured != doc.Memory.Predicted {
 					t.Errorf("%s %v, %s: measured %d, predicted %d", k, more, file, doc.Memory.Measured, doc.Memory.Predicted)
