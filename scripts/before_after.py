@@ -92,7 +92,7 @@ ZOO = {
 LARGE = {"gpt2 124M, 1 x 1024": 1, "gpt2 124M, 8 x 1024": 8}
 
 # Samples that --quick leaves out: large ones, and such as another is like.
-TWINS = ["stops", "gpt2_small", "tseval", "gpt2_tiny.dyn", "encoder_postln.ts", "mlp20.ts"]
+TWINS = ["stops", "gpt2-tiny", "tiny_eager.EMA", "gpt2_small", "tseval", "gpt2_tiny.dyn", "encoder_postln.ts", "mlp20.ts"]
 
 # What is set side by side, and its unit.
 FIGURES = {"live_peak": "B", "session": "B", "reserved": "B", "work": "FLOP"}
