@@ -146,7 +146,7 @@ func (p *Prepared) problems() []*planner.Problem {
 // that its search runs once; nil without casts.
 func (p *Prepared) castsOnce() *planner.Problem {
 	if p.pinned == nil {
-		p.pinned = castsOnce(p.Analysis.Problem)
+		p.pinned = castsOnce(p.Analysis)
 	}
 	return p.pinned
 }

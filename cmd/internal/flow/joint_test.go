@@ -17,6 +17,7 @@ import (
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -69,7 +70,7 @@ func joint(b *testing.B, name string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	once.variants[0].Analysis.Problem = castsOnce(once.Problem())
+	once.variants[0].Analysis.Problem = castsOnce(once.variants[0].Analysis)
 	before, err := NewPlanner(nil, m, full)
 	if err != nil {
 		b.Fatal(err)
@@ -106,7 +107,7 @@ func joint(b *testing.B, name string) {
 func between(b *testing.B, p *Planner) []int64 {
 	var peaks [2]int64
 	for i, strategy := range []string{"optimal", "none"} {
-		plan, err := solveWithCasts(p.Problem(), strategy, 0)
+		plan, err := solveWithCasts(p.variants[0].Analysis, strategy, 0)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -127,7 +128,7 @@ func between(b *testing.B, p *Planner) []int64 {
 func points(b *testing.B, p *Planner, budgets []int64, write func(*Planner, *planner.Plan) (*Planned, error)) []point {
 	var out []point
 	add := func(strategy string, budget int64) {
-		plan, err := solveWithCasts(p.Problem(), strategy, budget)
+		plan, err := solveWithCasts(p.variants[0].Analysis, strategy, budget)
 		var inf *planner.InfeasibleError
 		if errors.As(err, &inf) {
 			return
@@ -186,6 +187,6 @@ func cheapest(points []point, budget int64) float64 {
 }
 
 // solveWithCasts runs a strategy, with casts that run once too.
-func solveWithCasts(p *planner.Problem, strategy string, budget int64) (*planner.Plan, error) {
-	return solveEither(p, castsOnce(p), strategy, budget)
+func solveWithCasts(a *analysis.Analysis, strategy string, budget int64) (*planner.Plan, error) {
+	return solveEither(a.Problem, castsOnce(a), strategy, budget)
 }

@@ -3,8 +3,6 @@ package flow
 // A plan drawn over the layers that were found.
 
 import (
-	"strings"
-
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/report"
@@ -56,7 +54,7 @@ func (r *Planned) Layers() []report.PlanLayer {
 // Runtime makes of the graph, as long as what they return keeps its name.
 //
 // A node of the forward has its layer by Problem.LayerOf. One that is computed again, is a
-// gradient or updates a parameter says of what in its name. Any other node, as those
+// gradient or updates a parameter says of what (onnx.Origin). Any other node, as those
 // of a foreign graph's backward, is of the last layer whose forward values it
 // reads; if it reads none, of the first one that what it reads is from, as gradients
 // pass from the last layer to the first.
@@ -88,12 +86,16 @@ func LayerNames(a *analysis.Analysis) func(*onnx.Node) string {
 			byName[p.Ops[op].Name] = layer
 		}
 	}
+	from := origins{byName, make(map[string]*onnx.Node, len(a.Nodes))}
+	for _, n := range a.Nodes {
+		from.nodes[n.Label()] = n
+	}
 	made := make([]int, len(p.Values)) // forward layer + 1, backward -(layer + 1)
 	byValue := map[string]int{}
 	for op, n := range p.Graph.Nodes {
 		layer, found := forward[op], p.Ops[op].Forward
 		if !found {
-			if layer, found = namedLayer(p.Ops[op].Name, byName); !found {
+			if layer, found = from.layer(a.Nodes[op]); !found {
 				layer = readLayer(n.Inputs, made)
 			}
 		}
@@ -147,20 +149,21 @@ func ModuleNames(a *analysis.Analysis) func(*onnx.Node) string {
 	}
 }
 
-// namedLayer is the layer of the forward node, or of the parameter, that the name
-// of a clone, of a gradient's or of an update's node holds.
-func namedLayer(name string, forward map[string]int) (int, bool) {
-	rest, made := name, false
-	for _, prefix := range []string{"remat/recompute/", "remat/grad/", "remat/optim/"} {
-		if after, ok := strings.CutPrefix(rest, prefix); ok {
-			rest, made = after, true
-		}
-	}
-	for made && rest != "" {
-		if layer, ok := forward[rest]; ok {
+// origins leads from a node that a pass made to what it stems from.
+type origins struct {
+	layers map[string]int // of forward nodes, and of values that one layer reads
+	nodes  map[string]*onnx.Node
+}
+
+// layer is the layer of the forward node, or of the parameter, that a clone, a
+// gradient's or an update's node stems from.
+func (o origins) layer(n *onnx.Node) (int, bool) {
+	for seen := 0; n != nil && seen < len(o.nodes); seen++ {
+		of := n.Origin().Of
+		if layer, ok := o.layers[of]; ok {
 			return layer, true
 		}
-		rest = rest[:max(0, strings.LastIndexAny(rest, "/."))]
+		n = o.nodes[of]
 	}
 	return -1, false
 }

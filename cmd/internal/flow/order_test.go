@@ -82,7 +82,7 @@ func smallZoo(c *models.Config) {
 // ordered plans, and checks that the order of the file is the wanted one.
 func ordered(t *testing.T, p *Planner, strategy string) *Planned {
 	t.Helper()
-	plan, err := solveWithCasts(p.Problem(), strategy, 0)
+	plan, err := solveWithCasts(p.variants[0].Analysis, strategy, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

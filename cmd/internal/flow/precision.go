@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
@@ -200,11 +199,12 @@ func solveEither(p, pinned *planner.Problem, strategy string, budget int64) (*pl
 
 // castsOnce is the problem in which casts are not computed again, nil where
 // there are none.
-func castsOnce(p *planner.Problem) *planner.Problem {
+func castsOnce(a *analysis.Analysis) *planner.Problem {
+	p := a.Problem
 	ops := slices.Clone(p.Ops)
 	found := false
 	for i, op := range ops {
-		if strings.HasPrefix(op.Name, "remat/cast/") && op.Type == "Cast" {
+		if a.Nodes[i].MadeBy(precision.CastPass) && op.Type == "Cast" {
 			ops[i].Recomputable, ops[i].Reason = false, "casts run once"
 			found = true
 		}

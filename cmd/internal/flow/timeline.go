@@ -1,11 +1,10 @@
 package flow
 
 import (
-	"strings"
-
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
 
@@ -82,7 +81,7 @@ func giveBack(scratch *[]borrowed, bytes int64) int {
 func phase(p *predict.Prediction, k int) report.Phase {
 	n := p.Nodes[k]
 	switch {
-	case strings.HasPrefix(n.Name(), "remat/optim/"):
+	case n.MadeBy(optim.Pass):
 		return report.Update
 	case p.Forward(k):
 		return report.Forward
