@@ -116,6 +116,7 @@ func (p *Planner) applyOnce(budget Budget, engine *runtime.Engine, base *Prepare
 // Prepared.look.
 func (p *Planner) write(engine *runtime.Engine, base *Prepared, plan *planner.Plan, look func(*Prepared) (bool, error)) (*Planned, error) {
 	problem := base.Analysis.Problem
+	plan = base.updatesBehind(plan)
 	verdict, err := planner.Judge(problem, plan)
 	if err != nil {
 		return nil, err

@@ -165,10 +165,12 @@ func checkStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64, blocks
 
 // TestRandomSteps is the fuzz target below over fixed seeds: every form at every
 // level, of graphs of ours and foreign ones. The last is a step whose file under
-// a budget named a constant of a guard otherwise than the same plan's.
+// a budget named a constant of a guard otherwise than the same plan's; and one in
+// which a parameter was read again after its update.
 func TestRandomSteps(t *testing.T) {
 	e := engine(t)
 	defer t.Run("guarded", func(t *testing.T) { checkStep(t, e, nil, 5002, manyBlocks) })
+	t.Run("read again", func(t *testing.T) { checkStepOffline(t, []byte("1.1"), 43) })
 	for form := range uint64(len(choices)) {
 		for _, k := range []uint64{0, 1, 2, 5} {
 			seed := 6*form + k
