@@ -206,7 +206,11 @@ def cases(source, quick):
         optimizers = [""]
     out = []
     for o in optimizers:
-        strategies = ["none", "sqrt", "optimal", "optimal, budget"] if quick else list(STRATEGIES)
+        strategies = list(STRATEGIES)
+        if quick:
+            strategies = ["none", "sqrt", "optimal", "optimal, budget"]
+        elif source.large:
+            strategies = ["none", "sqrt", "full", "optimal", "optimal, budget", "optimal, total"]
         out += [(o, s, "") for s in strategies]
         if quick or source.large or "stops" in source.name or o not in ("none", "adamw", ""):
             continue
@@ -220,7 +224,7 @@ def cases(source, quick):
 def runs(source, optimizer, strategy, way, share):
     """Whether the files of a case are run."""
     if source.large:
-        return source.name.endswith("1 x 1024") and "8 x" not in source.name and optimizer == "sgd" and strategy == "optimal"
+        return LARGE[source.name] == 1 and optimizer == "sgd" and strategy == "optimal"
     if "cuda" in way or "gpt2_small" in source.name:
         return False
     return zlib.crc32(f"{source.name}|{optimizer}|{strategy}|{way}".encode()) % share == 0

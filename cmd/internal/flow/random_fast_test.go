@@ -13,7 +13,8 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// oneIn is the share of a fuzz target's inputs that ONNX Runtime judges.
+// oneIn is the share of a fuzz target's inputs that ONNX Runtime judges. No input may
+// take ten seconds: Go's fuzzing then ends the worker without saying why.
 const oneIn = 50
 
 // asked reports an input that is of that share. The same input is always.
