@@ -26,23 +26,11 @@ import (
 //
 // Weakness: the base order of backward is fixed during the search.
 
-// What bounds one search: operators simulated in all, and visits, each of which
-// simulates every operator of the graph once or more.
-const (
-	searchOps            = 2_000_000
-	minVisits, maxVisits = 400, 4000
-	maxSeedSpacing       = 16  // layers between the boundaries of a seed
-	leastShare           = 100 // see solveOptimal
-)
-
 // searchVisits bounds the evaluations of one search.
 func (ix *index) searchVisits() int {
-	return min(maxVisits, max(minVisits, searchOps/max(len(ix.reads), 1)))
+	t := ix.tune
+	return min(t.maxVisits, max(t.minVisits, t.searchOps/max(len(ix.reads), 1)))
 }
-
-// exhaustiveStash is the number of droppable values up to which all sets are
-// visited.
-const exhaustiveStash = 12
 
 // explored returns the frontier of the problem, searching it at the first
 // call.
@@ -57,20 +45,23 @@ func explore(ix *index, base []int) *explorer {
 	if ix.p.stop != nil {
 		e.stopped = ix.p.stop
 	}
-	if len(ix.stash) <= exhaustiveStash {
+	if len(ix.stash) <= ix.tune.exhaustiveStash {
 		e.exhaust()
 		return e
 	}
-	for _, conceal := range []bool{false, ix.p.Static} {
+	conceals := ix.p.Static && ix.tune.runs(stageConceal)
+	for _, conceal := range []bool{false, conceals} {
 		e.sim.conceal = conceal
 		e.seeds()
 		e.sweep()
-		if !ix.p.Static || e.visits <= 0 {
+		if !conceals || e.visits <= 0 {
 			break
 		}
 	}
 	e.localSearch()
-	e.paths()
+	if ix.tune.runs(stagePaths) {
+		e.paths()
+	}
 	return e
 }
 
@@ -81,23 +72,31 @@ func (e *explorer) seeds() {
 	e.visit(ix.keepAll())
 	e.visit(make([]bool, len(ix.root)))
 	layers, err := layersOf(ix.p)
-	if err != nil {
+	if err != nil || !ix.tune.runs(stageSeeds) {
 		return
 	}
-	for k := 1; k < len(layers) && k <= maxSeedSpacing && e.visits > 0; k += 1 + k/3 {
+	for k := 1; k < len(layers) && k <= ix.tune.seedSpacing && e.visits > 0; k += 1 + k/3 {
 		bounds := every(layers, k)
 		keep := ix.segmentKeep(computed(bounds))
-		for m := range modes {
+		for m := range e.modes() {
 			e.visitIn(keep, m)
 		}
-		if k > 2 || ix.p.Static && !e.sim.conceal {
+		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
 			continue
 		}
 		ix.polish(keep, bounds, tailOf(bounds), e.sim.conceal, true)
-		for m := range modes {
+		for m := range e.modes() {
 			e.visitIn(keep, m)
 		}
 	}
+}
+
+// modes are the modes that are tried.
+func (e *explorer) modes() mode {
+	if !e.ix.tune.runs(stageBrief) {
+		return held + 1
+	}
+	return modes
 }
 
 // exhaust visits every keep set, and has each judged.
@@ -124,7 +123,7 @@ func (e *explorer) exhaust() {
 
 // solveOptimal returns the cheapest plan on the frontier that the judge finds
 // within the budget; without one the cheapest of those whose peak lies above the
-// least by at most one part in leastShare: the last bytes may cost much work.
+// least by at most nearLeast of it: the last bytes may cost much work.
 func solveOptimal(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
 	e := ix.explored()
@@ -133,7 +132,7 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 		least := points[0].peak
 		best := points[0]
 		for _, q := range points {
-			if q.peak <= least+least/leastShare {
+			if q.peak <= least+part(ix.tune.nearLeast, least) {
 				best = q
 			}
 		}
@@ -177,7 +176,7 @@ func Ascending(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 		points := ix.explored().front.points
 		for k := len(points) - 1; k >= 0; k-- {
 			q := points[k]
-			if beyond(q.peak, budget) {
+			if ix.beyond(q.peak, budget) {
 				continue
 			}
 			peak, err := ix.judged(q, budget)
@@ -194,7 +193,9 @@ func Ascending(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 // beyond reports a peak that lies so far above a budget that neither counting
 // barriers nor settling would bring it down: the first shuffles which dead
 // buffer is taken, the second moves a few values.
-func beyond(peak, budget int64) bool { return peak-peak/64-2*smallBytes > budget }
+func (ix *index) beyond(peak, budget int64) bool {
+	return peak-part(ix.tune.beyondShare, peak)-2*ix.tune.smallBytes > budget
+}
 
 // planAt makes the plan of a point.
 func (ix *index) planAt(strategy string, q *point) *Plan {
@@ -209,7 +210,7 @@ func (ix *index) unsettled(strategy string, q *point) *Plan {
 // judged returns the judge's peak of a point: of its own order, or of the
 // settled one where the first lies a little above the limit.
 func (ix *index) judged(q *point, limit int64) (int64, error) {
-	if q.counted > 0 && (q.counted <= limit || beyond(q.counted, limit)) {
+	if q.counted > 0 && (q.counted <= limit || ix.beyond(q.counted, limit)) {
 		return q.counted, nil
 	}
 	if q.plan == nil {
@@ -217,7 +218,7 @@ func (ix *index) judged(q *point, limit int64) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || beyond(s.peak, limit) {
+		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || ix.beyond(s.peak, limit) {
 			return s.peak, nil
 		}
 		s = ix.p.settled(s)
@@ -243,7 +244,7 @@ func (ix *index) settledAt(q *point) (*Plan, error) {
 func (ix *index) leastPeak(points []*point) (int64, error) {
 	least := int64(-1)
 	for _, q := range points {
-		if least >= 0 && beyond(q.peak, least) {
+		if least >= 0 && ix.beyond(q.peak, least) {
 			break
 		}
 		limit := least - 1

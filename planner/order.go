@@ -78,12 +78,12 @@ func (ix *index) plainOrder() []int {
 	if ix.base != nil {
 		return ix.base
 	}
-	side := ix.side()
-	g := &ix.p.Graph
 	var best *orderSearch
 	var tried [][]int
-	for _, wanted := range [][]int{ix.topo, greedy(g, nil, false), greedy(g, side, false), greedy(g, side, true)} {
-		wanted = ix.sunk(wanted)
+	for _, wanted := range ix.candidates() {
+		if ix.tune.runs(stageSunk) {
+			wanted = ix.sunk(wanted)
+		}
 		if slices.ContainsFunc(tried, func(o []int) bool { return slices.Equal(o, wanted) }) {
 			continue
 		}
@@ -94,10 +94,30 @@ func (ix *index) plainOrder() []int {
 			best = s
 		}
 	}
-	best.flip()
-	best.prune()
+	if ix.tune.runs(stageFlips) {
+		best.flip()
+	}
+	if ix.tune.runs(stagePrune) {
+		best.prune()
+	}
 	ix.base, ix.anchors = best.order, best.anchors
 	return ix.base
+}
+
+// candidates are the orders to begin with: the graph's own, and greedy ones.
+func (ix *index) candidates() [][]int {
+	g, list := &ix.p.Graph, [][]int{ix.topo}
+	if ix.tune.runs(stageGreedy) {
+		list = append(list, greedy(g, nil, false))
+	}
+	side := ix.side()
+	if ix.tune.runs(stageDeep) {
+		list = append(list, greedy(g, side, false))
+	}
+	if ix.tune.runs(stageDeepLast) {
+		list = append(list, greedy(g, side, true))
+	}
+	return list
 }
 
 // An orderSearch improves the order that ONNX Runtime would run for one
@@ -139,20 +159,22 @@ func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 	return true
 }
 
-// anchorShare: anchors are nodes more, so they must take more than one part in
-// so many off what the order is worth.
-const anchorShare = 1000
-
 // anchor adds anchors as long as they help.
 func (s *orderSearch) anchor() {
-	for tries, better := 0, true; better && tries < maxAnchorTries; {
+	for tries, better := 0, true; better && tries < s.ix.tune.anchorTries; {
 		better = false
-		batches := append(s.ix.inversions(s.walk, s.order, s.sim), s.ix.deferrals(s.order, s.sim)...)
+		var batches [][]Anchor
+		if s.ix.tune.runs(stageInversions) {
+			batches = s.ix.inversions(s.walk, s.order, s.sim)
+		}
+		if s.ix.tune.runs(stageDeferrals) {
+			batches = append(batches, s.ix.deferrals(s.order, s.sim)...)
+		}
 		for _, batch := range batches {
-			if tries++; tries > maxAnchorTries {
+			if tries++; tries > s.ix.tune.anchorTries {
 				break
 			}
-			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-s.worth/anchorShare-1) {
+			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-part(s.ix.tune.anchorGain, s.worth)-1) {
 				better = true
 				break
 			}
@@ -162,7 +184,7 @@ func (s *orderSearch) anchor() {
 
 // prune leaves out anchors that do not help.
 func (s *orderSearch) prune() {
-	for k := len(s.anchors) - 1; k >= 0 && k >= len(s.anchors)-maxAnchorTries; k-- {
+	for k := len(s.anchors) - 1; k >= 0 && k >= len(s.anchors)-s.ix.tune.anchorTries; k-- {
 		s.try(append(append([]Anchor(nil), s.anchors[:k]...), s.anchors[k+1:]...), s.worth)
 	}
 }

@@ -93,7 +93,9 @@ func computed(boundaries []int) []int {
 
 // polished makes the plan of a keep set and its boundaries, once polished.
 func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail int) *Plan {
-	ix.polish(keep, boundaries, tail, false, false)
+	if ix.tune.runs(stagePolish) {
+		ix.polish(keep, boundaries, tail, false, false)
+	}
 	plan := ix.planOf(strategy, keep, false)
 	for _, v := range boundaries {
 		if ix.kept(keep, v) {
@@ -103,16 +105,6 @@ func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail i
 	ix.remark(plan)
 	return plan
 }
-
-// polishShare is the work, as a share of the plain step's, that one value may
-// cost in polish to lower the peak; one part in polishGain is what keeping or
-// dropping against the segments must take off it; polishTries bounds the sets
-// tried.
-const (
-	polishShare = 0.002
-	polishGain  = 500
-	polishTries = 48
-)
 
 // polish reconsiders the values of the first segment, of the last and of the
 // head, and those beside boundaries, the largest first, those of one kind (the
@@ -148,9 +140,9 @@ func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal, peakOn
 		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || peakOnly || l <= left)
 		enough := int64(1) // bytes that the peak must fall by
 		if inner[group[0]] {
-			enough += peak / polishGain
+			enough += part(ix.tune.polishGain, peak)
 		}
-		if cheaper || p+enough <= peak && float64(w-work) <= polishShare*float64(ix.total) {
+		if cheaper || p+enough <= peak && float64(w-work) <= ix.tune.polishWork*float64(ix.total) {
 			peak, work, left = p, w, l
 		} else {
 			flip(group)
@@ -208,7 +200,7 @@ func (ix *index) groups(keep []bool, in func(r int) bool, last []bool) [][]int {
 	}
 	bytes := func(g []int) int64 { return int64(len(g)) * ix.p.Graph.Values[g[0]].Bytes }
 	sort.SliceStable(groups, func(a, b int) bool { return bytes(groups[a]) > bytes(groups[b]) })
-	return groups[:min(len(groups), polishTries)]
+	return groups[:min(len(groups), ix.tune.polishTries)]
 }
 
 // planOf makes the plan that keeps a set of roots.
