@@ -32,13 +32,6 @@ type deferred struct {
 	gain     int64 // bytes that it would free then
 }
 
-// worth sums the peaks of an order with everything kept, and with only the
-// layers' boundaries (or nothing) kept: what is good for both is a good base.
-func (ix *index) worth(sim *liveSim, order []int) int64 {
-	sum := sim.run(order)
-	return sum + sim.run(newLowerer(ix, order).schedule(ix.leastKeep()))
-}
-
 // topologicalFrom returns the topological order nearest to wanted: each node
 // as soon as wanted says, after what it depends on. Nil if there is a cycle.
 func topologicalFrom(g *ortmodel.Graph, wanted []int) []int {

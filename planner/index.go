@@ -35,9 +35,10 @@ type index struct {
 	stash []int
 	// topo is the graph's order, made topological where it is not.
 	topo []int
-	// base is the plain order and anchors what it needs: see plainOrder.
-	base    []int
-	anchors []Anchor
+	// plainBase and leanBase are the orders that plans are built on: see order.go.
+	plainBase, leanBase *baseOrder
+	// wanted are the orders that both begin with.
+	wanted [][]int
 	// kindsOf groups the droppable roots: see kinds.
 	kindsOf [][]int
 	// exploredAs is the result of the search behind optimal.

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"iter"
+	"slices"
 	"sort"
 )
 
@@ -35,12 +36,12 @@ func (ix *index) searchVisits() int {
 // explored returns the frontier of the problem, searching it at the first
 // call.
 func (ix *index) explored() *explorer {
-	ix.exploreOnce.Do(func() { ix.exploredAs = explore(ix, ix.plainOrder()) })
+	ix.exploreOnce.Do(func() { ix.exploredAs = explore(ix, ix.lean()) })
 	return ix.exploredAs
 }
 
 // explore runs the search.
-func explore(ix *index, base []int) *explorer {
+func explore(ix *index, base *baseOrder) *explorer {
 	e := newExplorer(ix, base, ix.searchVisits())
 	if ix.p.stop != nil {
 		e.stopped = ix.p.stop
@@ -49,7 +50,7 @@ func explore(ix *index, base []int) *explorer {
 		e.exhaust()
 		return e
 	}
-	conceals := ix.p.Static && ix.tune.runs(stageConceal)
+	conceals := ix.conceals()
 	for _, conceal := range []bool{false, conceals} {
 		e.sim.conceal = conceal
 		e.seeds()
@@ -84,12 +85,20 @@ func (e *explorer) seeds() {
 		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
 			continue
 		}
-		ix.polish(keep, bounds, tailOf(bounds), e.sim.conceal, true)
-		for m := range e.modes() {
-			e.visitIn(keep, m)
+		for _, scope := range []polishScope{ends, insides} {
+			if scope == insides && k > 1 {
+				continue
+			}
+			e.polish(keep, bounds, tailOf(bounds), scope)
+			for m := range e.modes() {
+				e.visitIn(keep, m)
+			}
 		}
 	}
 }
+
+// conceals reports that plans may conceal shapes.
+func (ix *index) conceals() bool { return ix.p.Static && ix.tune.runs(stageConceal) }
 
 // modes are the modes that are tried.
 func (e *explorer) modes() mode {
@@ -99,25 +108,33 @@ func (e *explorer) modes() mode {
 	return modes
 }
 
-// exhaust visits every keep set, and has each judged.
+// exhaust visits every keep set on both bases, and has each judged.
 func (e *explorer) exhaust() {
+	bases := []*baseOrder{e.ix.plain()}
+	if e.base != bases[0] {
+		bases = append(bases, e.base)
+	}
 	keep := make([]bool, len(e.ix.root))
 	for set := 0; set < 1<<len(e.ix.stash) && (set == 0 || !e.stopped()); set++ {
 		for i, r := range e.ix.stash {
 			keep[r] = set>>i&1 != 0
 		}
-		for _, conceal := range []bool{false, e.ix.p.Static} {
-			q := &point{keep: keep, conceal: conceal}
-			v, err := Judge(e.ix.p, e.ix.planAt("", q))
-			if err != nil {
-				continue
-			}
-			q.peak, q.work = max(v.Peak, 1), v.RecomputeFLOPs
-			if !e.front.covered(q.peak, q.work) {
-				q.keep = append([]bool(nil), keep...)
-				e.front.add(q)
-			}
+		for _, base := range bases {
+			e.judge(&point{keep: keep, base: base})
+			e.judge(&point{keep: keep, base: base, conceal: e.ix.p.Static})
 		}
+	}
+}
+
+// judge adds a point with the judge's peak, if none is as good.
+func (e *explorer) judge(q *point) {
+	v, err := Judge(e.ix.p, e.ix.planAt("", q))
+	if err != nil {
+		return
+	}
+	if q.peak, q.work = max(v.Peak, 1), v.RecomputeFLOPs; !e.front.covered(q.peak, q.work) {
+		q.keep = slices.Clone(q.keep)
+		e.front.add(q)
 	}
 }
 
@@ -203,8 +220,8 @@ func (ix *index) planAt(strategy string, q *point) *Plan {
 }
 
 func (ix *index) unsettled(strategy string, q *point) *Plan {
-	schedule := newLowerer(ix, ix.plainOrder()).scheduleIn(q.keep, q.mode)
-	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal}
+	schedule := newLowerer(ix, q.base.order).scheduleIn(q.keep, q.mode)
+	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: q.base.anchors, Conceal: q.conceal}
 }
 
 // judged returns the judge's peak of a point: of its own order, or of the

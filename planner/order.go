@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"math"
 	"slices"
 	"sort"
 
@@ -15,7 +16,10 @@ import (
 //	                              visiting order flipped, kind by kind ◀┘
 //
 // What is judged is the sum of two peaks: with everything kept, and with only
-// the layers' boundaries kept.
+// the layers' boundaries kept. An order may be good for one way of running and
+// bad for another, so there are two of them: in the plain one ONNX Runtime knows
+// all shapes, as in the files of fixed strategies; in the lean one shapes are
+// concealed where anything is dropped, as in most plans that the search finds.
 
 // sunk returns the order with every backward operator that reads forward
 // values only, and has one reader, moved right before that reader. It holds
@@ -72,26 +76,46 @@ func (ix *index) side() []bool {
 	return side
 }
 
-// plainOrder returns the plain step's best order found, as ONNX Runtime could
-// run it with the index's anchors. The index keeps both.
-func (ix *index) plainOrder() []int {
-	if ix.base != nil {
-		return ix.base
+// A baseOrder is an order that plans are built on, as ONNX Runtime could run it
+// with these anchors.
+type baseOrder struct {
+	order   []int
+	anchors []Anchor
+}
+
+// plain is the base of plans that keep whole layers, or everything.
+func (ix *index) plain() *baseOrder {
+	if ix.plainBase == nil {
+		ix.plainBase = ix.bestOrder(false)
 	}
+	return ix.plainBase
+}
+
+// lean is the base of plans that drop what they can: the plain one where shapes
+// cannot be concealed.
+func (ix *index) lean() *baseOrder {
+	if !ix.conceals() || !ix.tune.runs(stageLean) {
+		return ix.plain()
+	}
+	if ix.leanBase == nil {
+		ix.leanBase = ix.bestOrder(true)
+	}
+	return ix.leanBase
+}
+
+// bestOrder anchors each of the wanted orders and returns the best.
+func (ix *index) bestOrder(lean bool) *baseOrder {
 	var best *orderSearch
-	var tried [][]int
-	for _, wanted := range ix.candidates() {
-		if ix.tune.runs(stageSunk) {
-			wanted = ix.sunk(wanted)
-		}
-		if slices.ContainsFunc(tried, func(o []int) bool { return slices.Equal(o, wanted) }) {
-			continue
-		}
-		tried = append(tried, wanted)
-		s := newOrderSearch(ix, wanted)
+	var worth int64
+	for _, order := range ix.candidates() {
+		s := newOrderSearch(ix, order, lean)
 		s.anchor()
-		if best == nil || s.worth < best.worth {
-			best = s
+		w := s.worth
+		if lean {
+			w += s.leanPeak()
+		}
+		if best == nil || w < worth {
+			best, worth = s, w
 		}
 	}
 	if ix.tune.runs(stageFlips) {
@@ -100,12 +124,37 @@ func (ix *index) plainOrder() []int {
 	if ix.tune.runs(stagePrune) {
 		best.prune()
 	}
-	ix.base, ix.anchors = best.order, best.anchors
-	return ix.base
+	return &baseOrder{best.order, best.anchors}
+}
+
+// value sums the peaks of an order with everything kept, and with only the
+// layers' boundaries (or nothing) kept: what is good for both is a good base.
+func (s *orderSearch) value(order []int) int64 {
+	sum := s.sim.run(order)
+	s.sim.conceal = s.lean
+	sum += s.sim.run(newLowerer(s.ix, order).schedule(s.ix.leastKeep()))
+	s.sim.conceal = false
+	return sum
+}
+
+// leanPeak is the least peak with only the boundaries kept and shapes concealed,
+// in any mode.
+func (s *orderSearch) leanPeak() int64 {
+	low := newLowerer(s.ix, s.order)
+	s.sim.conceal = true
+	defer func() { s.sim.conceal = false }()
+	least := int64(math.MaxInt64)
+	for m := range modes {
+		least = min(least, s.sim.run(low.scheduleIn(s.ix.leastKeep(), m)))
+	}
+	return least
 }
 
 // candidates are the orders to begin with: the graph's own, and greedy ones.
 func (ix *index) candidates() [][]int {
+	if ix.wanted != nil {
+		return ix.wanted
+	}
 	g, list := &ix.p.Graph, [][]int{ix.topo}
 	if ix.tune.runs(stageGreedy) {
 		list = append(list, greedy(g, nil, false))
@@ -117,7 +166,15 @@ func (ix *index) candidates() [][]int {
 	if ix.tune.runs(stageDeepLast) {
 		list = append(list, greedy(g, side, true))
 	}
-	return list
+	for _, order := range list {
+		if ix.tune.runs(stageSunk) {
+			order = ix.sunk(order)
+		}
+		if !slices.ContainsFunc(ix.wanted, func(o []int) bool { return slices.Equal(o, order) }) {
+			ix.wanted = append(ix.wanted, order)
+		}
+	}
+	return ix.wanted
 }
 
 // An orderSearch improves the order that ONNX Runtime would run for one
@@ -129,12 +186,14 @@ type orderSearch struct {
 	order   []int
 	worth   int64
 	anchors []Anchor
+	// lean: shapes are concealed where anything is dropped.
+	lean bool
 }
 
-func newOrderSearch(ix *index, wanted []int) *orderSearch {
-	s := &orderSearch{ix: ix, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
+func newOrderSearch(ix *index, wanted []int, lean bool) *orderSearch {
+	s := &orderSearch{ix: ix, lean: lean, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
 	s.order = s.walk.order(nil)
-	s.worth = ix.worth(s.sim, s.order)
+	s.worth = s.value(s.order)
 	return s
 }
 
@@ -151,7 +210,7 @@ func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 		}
 		return s.worth <= limit
 	}
-	worth := s.ix.worth(s.sim, order)
+	worth := s.value(order)
 	if worth > limit {
 		return false
 	}

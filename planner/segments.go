@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -94,7 +95,7 @@ func computed(boundaries []int) []int {
 // polished makes the plan of a keep set and its boundaries, once polished.
 func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail int) *Plan {
 	if ix.tune.runs(stagePolish) {
-		ix.polish(keep, boundaries, tail, false, false)
+		newExplorer(ix, ix.plain(), 0).polish(keep, boundaries, tail, segments)
 	}
 	plan := ix.planOf(strategy, keep, false)
 	for _, v := range boundaries {
@@ -106,19 +107,29 @@ func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail i
 	return plan
 }
 
+// A polishScope says what polish reconsiders.
+type polishScope uint8
+
+const (
+	segments polishScope = iota // all, for plans by segments
+	ends                        // for the search, what lies not within segments
+	insides                     // for the search, what does
+)
+
 // polish reconsiders the values of the first segment, of the last and of the
 // head, and those beside boundaries, the largest first, those of one kind (the
 // slices of a loss) together. What is cheaper to keep is kept: in the last
 // segment and the head, where backward begins, if the peak does not rise; in
 // the first, which waits longest, only if what forward leaves behind does not
 // rise either. What lowers the peak at hardly any work is dropped, or kept,
-// anywhere but at boundaries. With peakOnly nothing but the peak counts, and
-// values within segments stay as they are.
-func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal, peakOnly bool) {
+// anywhere but at boundaries. For the search, nothing but the peak counts.
+func (e *explorer) polish(keep []bool, boundaries []int, tail int, scope polishScope) {
+	ix := e.ix
 	if boundaries = computed(boundaries); len(boundaries) == 0 {
 		return
 	}
-	e := newExplorer(ix, ix.plainOrder(), 0)
+	conceal := e.sim.conceal
+	e = newExplorer(ix, e.base, 0) // what it visits is no seed
 	e.sim.conceal = conceal
 	peak, work, _ := e.visit(keep)
 	left := e.sim.leftBehind(e.low.out)
@@ -128,16 +139,18 @@ func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal, peakOn
 			keep[r] = !keep[r]
 		}
 	}
-	outer := ix.groups(keep, func(r int) bool { return !inner[r] }, last)
-	within := ix.groups(keep, func(r int) bool { return inner[r] && !fixed[r] }, last)
-	if peakOnly {
-		within = nil
+	var groups [][]int
+	if scope != insides {
+		groups = ix.groups(keep, func(r int) bool { return !inner[r] }, last)
 	}
-	for _, group := range append(outer, within...) {
+	if scope != ends {
+		groups = append(groups, ix.groups(keep, func(r int) bool { return inner[r] && !fixed[r] }, last)...)
+	}
+	for _, group := range groups {
 		flip(group)
 		p, w, _ := e.visit(keep)
 		l := e.sim.leftBehind(e.low.out)
-		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || peakOnly || l <= left)
+		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || scope != segments || l <= left)
 		enough := int64(1) // bytes that the peak must fall by
 		if inner[group[0]] {
 			enough += part(ix.tune.polishGain, peak)
@@ -205,8 +218,8 @@ func (ix *index) groups(keep []bool, in func(r int) bool, last []bool) [][]int {
 
 // planOf makes the plan that keeps a set of roots.
 func (ix *index) planOf(strategy string, keep []bool, conceal bool) *Plan {
-	base := ix.plainOrder()
-	return ix.p.settle(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base).schedule(keep), Anchors: ix.anchors, Conceal: conceal})
+	base := ix.plain()
+	return ix.p.settle(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), Anchors: base.anchors, Conceal: conceal})
 }
 
 // every picks each k-th of the layers' boundaries, and always the last.
@@ -252,8 +265,8 @@ func layersOf(p *Problem) ([]int, error) {
 // solveNone takes the best order found, unless the graph's own is better.
 func solveNone(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
-	order := ix.plainOrder()
-	best := p.settle(&Plan{Strategy: o.name("none"), Schedule: append([]int(nil), order...), Anchors: ix.anchors})
+	base := ix.plain()
+	best := p.settle(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), Anchors: base.anchors})
 	given := p.settle(&Plan{Strategy: o.name("none"), Schedule: append([]int(nil), ix.topo...)})
 	b, err := Judge(p, best)
 	if err != nil {

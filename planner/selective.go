@@ -17,7 +17,7 @@ package planner
 // the plan of least peak on the way.
 func solveSelective(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
-	e := newExplorer(ix, ix.plainOrder(), 0)
+	e := newExplorer(ix, ix.plain(), 0)
 	cut := newKeepCut(ix)
 	gap := e.gaps()
 	price := make([]int64, len(ix.stash))

@@ -63,6 +63,9 @@ func (p *Problem) settled(s *settled) *settled {
 	if !s.tune.runs(stageSettle) {
 		return s
 	}
+	if len(s.strays) == 0 {
+		return s
+	}
 	if next := p.waiting(s, s.single()); next != nil && next.peak < s.peak {
 		s = next
 	}

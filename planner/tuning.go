@@ -119,6 +119,7 @@ const (
 	stageDeferrals                    // orders: anchors against what runs late
 	stageFlips                        // orders: producers visited the other way round
 	stagePrune                        // orders: anchors that do not help are left out
+	stageLean                         // orders: peaks with shapes concealed count too
 	stageSeeds                        // search: boundaries of layers
 	stageSeedPolish                   // search: some of them polished
 	stageSweepPeak                    // search: minimum cuts, memory priced at the peak
