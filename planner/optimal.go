@@ -82,13 +82,10 @@ func (e *explorer) seeds() {
 		for m := range e.modes() {
 			e.visitIn(keep, m)
 		}
-		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
+		if k > 1 || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
 			continue
 		}
 		for _, scope := range []polishScope{ends, insides} {
-			if scope == insides && k > 1 {
-				continue
-			}
 			e.polish(keep, bounds, tailOf(bounds), scope)
 			for m := range e.modes() {
 				e.visitIn(keep, m)
@@ -111,7 +108,7 @@ func (e *explorer) modes() mode {
 // exhaust visits every keep set on both bases, and has each judged.
 func (e *explorer) exhaust() {
 	bases := []*baseOrder{e.ix.plain()}
-	if e.base != bases[0] {
+	if !slices.Equal(e.base.order, bases[0].order) || !slices.Equal(e.base.anchors, bases[0].anchors) {
 		bases = append(bases, e.base)
 	}
 	keep := make([]bool, len(e.ix.root))

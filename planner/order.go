@@ -248,6 +248,18 @@ func (s *orderSearch) prune() {
 	}
 }
 
+// large reports operators one of which reads something large.
+func (s *orderSearch) large(ops []int) bool {
+	for _, op := range ops {
+		for _, v := range s.ix.reads[op] {
+			if s.ix.producer[v] >= 0 && s.ix.p.Graph.Values[v].Bytes >= part(s.ix.tune.largeShare, s.worth)/2 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // flip visits the producers of one kind of operator in the other order, in
 // all layers alike: which of two operands is computed first decides what
 // waits beside the other. Most of the time nothing comes of it, because one of
@@ -257,7 +269,7 @@ func (s *orderSearch) flip() {
 		return
 	}
 	for _, ops := range s.ix.opKinds() {
-		if len(s.walk.deps[ops[0]]) < 2 {
+		if len(s.walk.deps[ops[0]]) < 2 || !s.large(ops) {
 			continue
 		}
 		s.walk.flip(ops)

@@ -266,16 +266,18 @@ func layersOf(p *Problem) ([]int, error) {
 func solveNone(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
 	base := ix.plain()
-	best := p.settle(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), Anchors: base.anchors})
-	given := p.settle(&Plan{Strategy: o.name("none"), Schedule: append([]int(nil), ix.topo...)})
-	b, err := Judge(p, best)
+	best, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), Anchors: base.anchors})
 	if err != nil {
 		return nil, err
 	}
-	if g, err := Judge(p, given); err == nil && g.Peak < b.Peak {
-		return given, nil
+	best = p.settled(best)
+	given, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(ix.topo)})
+	if err == nil {
+		if given = p.settled(given); given.peak < best.peak {
+			return given.plan, nil
+		}
 	}
-	return best, nil
+	return best.plan, nil
 }
 
 func solveFull(p *Problem, o Options) (*Plan, error) {

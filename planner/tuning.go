@@ -56,9 +56,8 @@ type tuning struct {
 	// maxVisits the keep sets visited, each of which simulates every operator
 	// once or more.
 	searchOps, minVisits, maxVisits int
-	// seedSpacing is the most layers between the boundaries of a seed, polishSpacing
-	// of one that is polished.
-	seedSpacing, polishSpacing int
+	// seedSpacing is the most layers between the boundaries of a seed.
+	seedSpacing int
 	// sweepSteps is the number of prices, each √2 times the one before, in FLOPs
 	// for a byte, from sweepFrom on.
 	sweepSteps int
@@ -97,8 +96,8 @@ type tuning struct {
 	selectiveWork float64
 
 	// Settling (settle.go): the rounds over all strays, the halves tried in a
-	// round, and the strays tried alone. A try is one simulation of the written
-	// graph.
+	// round, and the strays tried
+	// alone. A try is one simulation of the written graph.
 	settleRounds, settleHalves, settleSingles int
 
 	// Barriers (program.go): how far back, in places of the schedule, a trigger of
@@ -135,10 +134,10 @@ const (
 
 var standard = tuning{
 	smallBytes: 4096, smallOne: 0.001, smallAll: 0.02, movedWork: 1. / 64,
-	anchorGain: 0.001, anchorTries: 12, deferralOps: 64, deferralWait: 5, deferrals: 256, largeShare: 0.0025,
+	anchorGain: 0.001, anchorTries: 12, deferralOps: 64, deferralWait: 5, deferrals: 128, largeShare: 0.0025,
 	inversionWindow: 80, inversionAnchors: 3,
 	valueRounds: 4, opRounds: 2,
-	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
+	searchOps: 2_000_000, minVisits: 360, maxVisits: 4000, seedSpacing: 8,
 	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
 	exhaustiveStash: 12, nearLeast: 0.01, beyondShare: 1. / 64,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
