@@ -59,6 +59,11 @@ func explore(ix *index, base *baseOrder) *explorer {
 			break
 		}
 	}
+	if plain := ix.plain(); plain != base { // which may hold less where all is kept
+		e.base, e.low, e.sim.conceal = plain, newLowerer(ix, plain.order), false
+		e.visit(ix.keepAll())
+		e.base, e.low = base, newLowerer(ix, base.order)
+	}
 	e.localSearch()
 	if ix.tune.runs(stagePaths) {
 		e.paths()
@@ -82,10 +87,13 @@ func (e *explorer) seeds() {
 		for m := range e.modes() {
 			e.visitIn(keep, m)
 		}
-		if k > 1 || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
+		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
 			continue
 		}
 		for _, scope := range []polishScope{ends, insides} {
+			if scope == insides && k > 1 {
+				continue
+			}
 			e.polish(keep, bounds, tailOf(bounds), scope)
 			for m := range e.modes() {
 				e.visitIn(keep, m)
@@ -108,7 +116,7 @@ func (e *explorer) modes() mode {
 // exhaust visits every keep set on both bases, and has each judged.
 func (e *explorer) exhaust() {
 	bases := []*baseOrder{e.ix.plain()}
-	if !slices.Equal(e.base.order, bases[0].order) || !slices.Equal(e.base.anchors, bases[0].anchors) {
+	if e.base != bases[0] {
 		bases = append(bases, e.base)
 	}
 	keep := make([]bool, len(e.ix.root))

@@ -86,25 +86,33 @@ type baseOrder struct {
 // plain is the base of plans that keep whole layers, or everything.
 func (ix *index) plain() *baseOrder {
 	if ix.plainBase == nil {
-		ix.plainBase = ix.bestOrder(false)
+		ix.plainBase, _ = ix.bestOrder(false)
 	}
 	return ix.plainBase
 }
 
 // lean is the base of plans that drop what they can: the plain one where shapes
-// cannot be concealed.
+// cannot be concealed, or no other is better by leanGain.
 func (ix *index) lean() *baseOrder {
-	if !ix.conceals() || !ix.tune.runs(stageLean) {
-		return ix.plain()
+	if ix.leanBase != nil {
+		return ix.leanBase
 	}
-	if ix.leanBase == nil {
-		ix.leanBase = ix.bestOrder(true)
+	ix.leanBase = ix.plain()
+	if !ix.conceals() || !ix.tune.runs(stageLean) {
+		return ix.leanBase
+	}
+	s := newOrderSearch(ix, ix.leanBase.order, true)
+	s.order = ix.leanBase.order
+	s.worth = s.value(s.order)
+	limit := s.worth + s.leanPeak()
+	if base, worth := ix.bestOrder(true); worth < limit-part(ix.tune.leanGain, limit) {
+		ix.leanBase = base
 	}
 	return ix.leanBase
 }
 
 // bestOrder anchors each of the wanted orders and returns the best.
-func (ix *index) bestOrder(lean bool) *baseOrder {
+func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 	var best *orderSearch
 	var worth int64
 	for _, order := range ix.candidates() {
@@ -124,7 +132,7 @@ func (ix *index) bestOrder(lean bool) *baseOrder {
 	if ix.tune.runs(stagePrune) {
 		best.prune()
 	}
-	return &baseOrder{best.order, best.anchors}
+	return &baseOrder{best.order, best.anchors}, worth
 }
 
 // value sums the peaks of an order with everything kept, and with only the
@@ -269,7 +277,7 @@ func (s *orderSearch) flip() {
 		return
 	}
 	for _, ops := range s.ix.opKinds() {
-		if len(s.walk.deps[ops[0]]) < 2 || !s.large(ops) {
+		if len(s.walk.deps[ops[0]]) < 2 || s.lean && !s.large(ops) {
 			continue
 		}
 		s.walk.flip(ops)

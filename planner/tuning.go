@@ -33,6 +33,9 @@ type tuning struct {
 	// more anchors, and with fewer. A try is two simulations of the step.
 	anchorGain  float64
 	anchorTries int
+	// leanGain is the least share that an order of its own must take off what the
+	// search begins with.
+	leanGain float64
 	// deferralOps is the most operators of a stretch that runs late, deferralWait
 	// the least number of places that it does, deferrals how many stretches are
 	// kept, the costliest first.
@@ -56,8 +59,9 @@ type tuning struct {
 	// maxVisits the keep sets visited, each of which simulates every operator
 	// once or more.
 	searchOps, minVisits, maxVisits int
-	// seedSpacing is the most layers between the boundaries of a seed.
-	seedSpacing int
+	// seedSpacing is the most layers between the boundaries of a seed, polishSpacing
+	// of one that is polished.
+	seedSpacing, polishSpacing int
 	// sweepSteps is the number of prices, each √2 times the one before, in FLOPs
 	// for a byte, from sweepFrom on.
 	sweepSteps int
@@ -134,10 +138,10 @@ const (
 
 var standard = tuning{
 	smallBytes: 4096, smallOne: 0.001, smallAll: 0.02, movedWork: 1. / 64,
-	anchorGain: 0.001, anchorTries: 12, deferralOps: 64, deferralWait: 5, deferrals: 128, largeShare: 0.0025,
+	anchorGain: 0.001, anchorTries: 12, leanGain: 0.002, deferralOps: 64, deferralWait: 5, deferrals: 256, largeShare: 0.0025,
 	inversionWindow: 80, inversionAnchors: 3,
 	valueRounds: 4, opRounds: 2,
-	searchOps: 2_000_000, minVisits: 360, maxVisits: 4000, seedSpacing: 8,
+	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
 	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
 	exhaustiveStash: 12, nearLeast: 0.01, beyondShare: 1. / 64,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
