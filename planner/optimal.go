@@ -90,14 +90,9 @@ func (e *explorer) seeds() {
 		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
 			continue
 		}
-		for _, scope := range []polishScope{ends, insides} {
-			if scope == insides && k > 1 {
-				continue
-			}
-			e.polish(keep, bounds, tailOf(bounds), scope)
-			for m := range e.modes() {
-				e.visitIn(keep, m)
-			}
+		e.polish(keep, bounds, tailOf(bounds), true)
+		for m := range e.modes() {
+			e.visitIn(keep, m)
 		}
 	}
 }

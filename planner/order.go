@@ -228,7 +228,11 @@ func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 
 // anchor adds anchors as long as they help.
 func (s *orderSearch) anchor() {
-	for tries, better := 0, true; better && tries < s.ix.tune.anchorTries; {
+	most := s.ix.tune.anchorTries
+	if s.lean {
+		most = s.ix.tune.leanTries
+	}
+	for tries, better := 0, true; better && tries < most; {
 		better = false
 		var batches [][]Anchor
 		if s.ix.tune.runs(stageInversions) {
@@ -238,7 +242,7 @@ func (s *orderSearch) anchor() {
 			batches = append(batches, s.ix.deferrals(s.order, s.sim)...)
 		}
 		for _, batch := range batches {
-			if tries++; tries > s.ix.tune.anchorTries {
+			if tries++; tries > most {
 				break
 			}
 			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-part(s.ix.tune.anchorGain, s.worth)-1) {

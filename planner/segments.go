@@ -95,7 +95,7 @@ func computed(boundaries []int) []int {
 // polished makes the plan of a keep set and its boundaries, once polished.
 func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail int) *Plan {
 	if ix.tune.runs(stagePolish) {
-		newExplorer(ix, ix.plain(), 0).polish(keep, boundaries, tail, segments)
+		newExplorer(ix, ix.plain(), 0).polish(keep, boundaries, tail, false)
 	}
 	plan := ix.planOf(strategy, keep, false)
 	for _, v := range boundaries {
@@ -107,23 +107,15 @@ func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail i
 	return plan
 }
 
-// A polishScope says what polish reconsiders.
-type polishScope uint8
-
-const (
-	segments polishScope = iota // all, for plans by segments
-	ends                        // for the search, what lies not within segments
-	insides                     // for the search, what does
-)
-
 // polish reconsiders the values of the first segment, of the last and of the
 // head, and those beside boundaries, the largest first, those of one kind (the
 // slices of a loss) together. What is cheaper to keep is kept: in the last
 // segment and the head, where backward begins, if the peak does not rise; in
 // the first, which waits longest, only if what forward leaves behind does not
 // rise either. What lowers the peak at hardly any work is dropped, or kept,
-// anywhere but at boundaries. For the search, nothing but the peak counts.
-func (e *explorer) polish(keep []bool, boundaries []int, tail int, scope polishScope) {
+// anywhere but at boundaries. With peakOnly nothing but the peak counts, and
+// values within segments stay as they are.
+func (e *explorer) polish(keep []bool, boundaries []int, tail int, peakOnly bool) {
 	ix := e.ix
 	if boundaries = computed(boundaries); len(boundaries) == 0 {
 		return
@@ -139,18 +131,15 @@ func (e *explorer) polish(keep []bool, boundaries []int, tail int, scope polishS
 			keep[r] = !keep[r]
 		}
 	}
-	var groups [][]int
-	if scope != insides {
-		groups = ix.groups(keep, func(r int) bool { return !inner[r] }, last)
-	}
-	if scope != ends {
+	groups := ix.groups(keep, func(r int) bool { return !inner[r] }, last)
+	if !peakOnly {
 		groups = append(groups, ix.groups(keep, func(r int) bool { return inner[r] && !fixed[r] }, last)...)
 	}
 	for _, group := range groups {
 		flip(group)
 		p, w, _ := e.visit(keep)
 		l := e.sim.leftBehind(e.low.out)
-		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || scope != segments || l <= left)
+		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || peakOnly || l <= left)
 		enough := int64(1) // bytes that the peak must fall by
 		if inner[group[0]] {
 			enough += part(ix.tune.polishGain, peak)

@@ -142,7 +142,7 @@ func TestPolishRaisesNoPeak(t *testing.T) {
 		keep := ix.segmentKeep(bounds)
 		e := newExplorer(ix, ix.plain(), 0)
 		before, _, _ := e.visit(keep)
-		e.polish(keep, bounds, tailOf(bounds), segments)
+		e.polish(keep, bounds, tailOf(bounds), false)
 		if after, _, _ := e.visit(keep); after > before {
 			t.Errorf("polished, %d bytes; before, %d", after, before)
 		}

@@ -33,6 +33,8 @@ type tuning struct {
 	// more anchors, and with fewer. A try is two simulations of the step.
 	anchorGain  float64
 	anchorTries int
+	// leanTries is anchorTries for an order of the search's own.
+	leanTries int
 	// leanGain is the least share that an order of its own must take off what the
 	// search begins with.
 	leanGain float64
@@ -138,7 +140,7 @@ const (
 
 var standard = tuning{
 	smallBytes: 4096, smallOne: 0.001, smallAll: 0.02, movedWork: 1. / 64,
-	anchorGain: 0.001, anchorTries: 12, leanGain: 0.002, deferralOps: 64, deferralWait: 5, deferrals: 256, largeShare: 0.0025,
+	anchorGain: 0.001, anchorTries: 12, leanTries: 6, leanGain: 0.002, deferralOps: 64, deferralWait: 5, deferrals: 256, largeShare: 0.0025,
 	inversionWindow: 80, inversionAnchors: 3,
 	valueRounds: 4, opRounds: 2,
 	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
