@@ -79,6 +79,34 @@ func variations() []variation {
 	return list
 }
 
+// TestEveryStageCanBeLeftOut: without any one of them, and with each number halved
+// or doubled, there is a plan that the judge accepts.
+func TestEveryStageCanBeLeftOut(t *testing.T) {
+	var named stage
+	for _, s := range stageNames {
+		named |= s.stage
+	}
+	if named != 2*stageSettle-1 {
+		t.Errorf("stages %b have names, of %b", named, 2*stageSettle-1)
+	}
+	given := transformer(2, 64, 32, 16, 2)
+	for _, v := range append(variations(), numbers()...) {
+		p := given.WithOps(given.Ops)
+		copied := standard
+		p.tuned = &copied
+		v.change(p.tuned)
+		for _, strategy := range []string{"none", "full", "selective", "optimal"} {
+			plan, err := Solve(p, strategy, 0)
+			if err != nil {
+				t.Fatalf("%s: %s: %v", v.name, strategy, err)
+			}
+			if _, err := Judge(p, plan); err != nil {
+				t.Errorf("%s: %s: %v", v.name, strategy, err)
+			}
+		}
+	}
+}
+
 // numbers halves and doubles each number of a tuning.
 func numbers() []variation {
 	var list []variation
@@ -280,12 +308,13 @@ func stageProblems(b *testing.B) map[string]*Problem {
 
 // scale multiplies field i of a tuning.
 func scale(t *tuning, i int, factor float64) {
-	switch v := reflect.ValueOf(t).Elem().Field(i); v.Kind() {
-	case reflect.Float64:
-		p := (*float64)(v.Addr().UnsafePointer())
+	at := reflect.ValueOf(t).Elem().Field(i).Addr().UnsafePointer() // no setter for a field without a capital
+	switch p := reflect.NewAt(reflect.TypeFor[tuning]().Field(i).Type, at).Interface().(type) {
+	case *float64:
 		*p *= factor
-	default:
-		p := (*int)(v.Addr().UnsafePointer())
+	case *int:
 		*p = int(float64(*p) * factor)
+	case *int64:
+		*p = int64(float64(*p) * factor)
 	}
 }
