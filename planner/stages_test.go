@@ -96,7 +96,7 @@ func TestEveryStageCanBeLeftOut(t *testing.T) {
 		p.tuned = &copied
 		v.change(p.tuned)
 		for _, strategy := range []string{"none", "full", "selective", "optimal"} {
-			plan, err := Solve(p, strategy, 0)
+			plan, err := Solve(p, strategy)
 			if err != nil {
 				t.Fatalf("%s: %s: %v", v.name, strategy, err)
 			}
@@ -144,7 +144,7 @@ func measure(b *testing.B, p *Problem, v variation) *measured {
 		strategy string
 		verdict  *Verdict
 	}{{"none", &m.Plain}, {"full", &m.Full}, {"selective", &m.Selective}, {"optimal", &m.Least}} {
-		plan, err := Solve(p, s.strategy, 0)
+		plan, err := Solve(p, s.strategy)
 		if err != nil && s.strategy == "full" {
 			continue // no layers
 		}

@@ -40,7 +40,7 @@ type Barriers struct {
 // NewBarriers returns a maker of barriers for g.
 func NewBarriers(g *onnx.Graph) *Barriers {
 	return &Barriers{
-		b:       build.New(g, nil, "remat/barrier/"),
+		b:       build.New(g, nil, "barrier"),
 		empty:   map[*onnx.Value]*onnx.Value{},
 		targets: map[[2]*onnx.Value]*onnx.Value{},
 		shapes:  map[string]map[*onnx.Value]*onnx.Value{},

@@ -57,7 +57,7 @@ type concealer struct {
 // the order with the new nodes.
 func conceal(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, Report) {
 	report := Report{Pass: "conceal", Requested: len(order) - from}
-	c := &concealer{b: build.New(g, nil, concealPrefix), known: map[*onnx.Value]bool{},
+	c := &concealer{b: build.New(g, nil, "conceal"), known: map[*onnx.Value]bool{},
 		views: map[*onnx.Value]*onnx.Value{}, dims: map[*onnx.Value]*onnx.Value{}}
 	if !c.source(g) {
 		report.skip("all", "the graph has no numeric input of known rank")

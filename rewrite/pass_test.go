@@ -127,7 +127,7 @@ func testPass(t *testing.T, file string) {
 	if err := m.Check(); err != nil {
 		t.Fatal(err)
 	}
-	got := m.Text()
+	got := ortest.Text(m)
 	if *update {
 		for i := range archive.Files {
 			if archive.Files[i].Name == "out" {

@@ -92,6 +92,7 @@ func (r *recomputer) instance(in *planner.Instance) error {
 		return fmt.Sprintf("remat/recompute/%s", name)
 	})
 	c.SetModule(n.Module())
+	c.SetOrigin(onnx.Origin{Pass: recomputePass, Of: n.Label()})
 	for i, v := range r.graphOutputs(in.Op) {
 		if v != ortmodel.None && c.Outputs[i] != nil {
 			r.clones[planner.ValueInstance{Value: v, Copy: in.Copy}] = c.Outputs[i]

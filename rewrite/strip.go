@@ -8,9 +8,9 @@ import (
 
 // Names of what passes put into a graph.
 const (
-	barrierPrefix   = "remat/barrier/"
-	recomputePrefix = "remat/recompute/"
-	concealPrefix   = "remat/conceal/"
+	barrierPrefix = "remat/barrier/"
+	concealPrefix = "remat/conceal/"
+	recomputePass = "recompute"
 )
 
 func isBarrier(n *onnx.Node) bool { return strings.HasPrefix(n.Name(), barrierPrefix) }
@@ -21,7 +21,7 @@ func isBarrier(n *onnx.Node) bool { return strings.HasPrefix(n.Name(), barrierPr
 // from its original. It returns the number of views taken off.
 func StripBarriers(g *onnx.Graph) int {
 	for _, n := range g.Nodes {
-		if strings.HasPrefix(n.Name(), recomputePrefix) {
+		if n.MadeBy(recomputePass) {
 			return 0
 		}
 	}

@@ -20,3 +20,12 @@ func Parse(t testing.TB, text string) (*onnx.Model, *infer.Result) {
 	}
 	return m, types
 }
+
+// Text is the text form of a graph without the notes of where its nodes come from,
+// which tests of passes ask for one by one.
+func Text(m *onnx.Model) string {
+	for _, n := range m.Graph.Nodes {
+		n.SetOrigin(onnx.Origin{})
+	}
+	return m.Text()
+}

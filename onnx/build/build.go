@@ -20,31 +20,38 @@ type Typer interface {
 // once.
 type Builder struct {
 	Graph *onnx.Graph
-	// Prefix begins the name of every node and value made, for example
-	// "remat/grad/".
+	// Pass is noted in what is made (onnx.Origin), unless it is "".
+	Pass string
+	// Prefix begins the name of every node and value made: "remat/grad/" for the
+	// pass grad.
 	Prefix string
 	// Scope follows the prefix: usually the node that the new ones stem from.
 	Scope string
 	// Nodes are those made since the last Flush.
 	Nodes []*onnx.Node
 
-	// module is noted in what is made while Scope is from.
-	from, module string
+	// of and module are noted in what is made while Scope is from.
+	from, of, module string
 
 	types  Typer
 	consts map[string]*onnx.Value
 	err    error
 }
 
-// New returns a builder for g; types may be nil, then nothing is inferred.
-func New(g *onnx.Graph, types Typer, prefix string) *Builder {
-	return &Builder{Graph: g, Prefix: prefix, types: types, consts: map[string]*onnx.Value{}}
+// New returns a builder of a pass's nodes for g; pass is "" where a model is built
+// rather than rewritten. Types may be nil, then nothing is inferred.
+func New(g *onnx.Graph, types Typer, pass string) *Builder {
+	b := &Builder{Graph: g, Pass: pass, types: types, consts: map[string]*onnx.Value{}}
+	if pass != "" {
+		b.Prefix = "remat/" + pass + "/"
+	}
+	return b
 }
 
-// From sets the scope for nodes that stem from n: they carry its module until the
-// scope changes.
+// From sets the scope for nodes that stem from n: they carry its name and module
+// until the scope changes.
 func (b *Builder) From(n *onnx.Node, scope string) {
-	b.Scope, b.from, b.module = scope, scope, n.Module()
+	b.Scope, b.from, b.of, b.module = scope, scope, n.Label(), n.Module()
 }
 
 // Err returns the first error met.
@@ -83,8 +90,8 @@ func (b *Builder) NodeNamed(domain, op, name string, inputs []*onnx.Value, outpu
 		return make([]*onnx.Value, len(outputs))
 	}
 	n := b.Graph.NewNode(domain, op, name, inputs, outputs, attrs...)
-	if b.Scope == b.from {
-		n.SetModule(b.module)
+	if b.Pass != "" {
+		b.note(n)
 	}
 	b.Nodes = append(b.Nodes, n)
 	if b.types != nil {
@@ -93,6 +100,17 @@ func (b *Builder) NodeNamed(domain, op, name string, inputs []*onnx.Value, outpu
 		}
 	}
 	return n.Outputs
+}
+
+// note says in the node where it comes from: from the node that From named, else
+// from the scope.
+func (b *Builder) note(n *onnx.Node) {
+	of := b.Scope
+	if b.Scope == b.from {
+		of = b.of
+		n.SetModule(b.module)
+	}
+	n.SetOrigin(onnx.Origin{Pass: b.Pass, Of: of})
 }
 
 func (b *Builder) name(op string) string {

@@ -18,11 +18,11 @@ type Emitter struct {
 	e *engine
 }
 
-// NewEmitter returns an emitter whose nodes are named prefix…; types must know
+// NewEmitter returns an emitter of nodes that the pass makes; types must know
 // the model's values.
-func NewEmitter(m *onnx.Model, types Typer, dialect Dialect, prefix string) *Emitter {
+func NewEmitter(m *onnx.Model, types Typer, dialect Dialect, pass string) *Emitter {
 	e := newEngine(m, types, dialect)
-	e.b = build.New(m.Graph, types, prefix)
+	e.b = build.New(m.Graph, types, pass)
 	return &Emitter{e}
 }
 

@@ -62,7 +62,7 @@ type engine struct {
 func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
 	e := &engine{
 		m: m, types: types, dialect: dialect,
-		b:      build.New(m.Graph, types, "remat/grad/"),
+		b:      build.New(m.Graph, types, "grad"),
 		needs:  map[*onnx.Value]bool{},
 		grads:  map[*onnx.Value]*partial{},
 		shapes: map[string]*onnx.Value{},

@@ -134,7 +134,7 @@ func (c gradCase) model(t *testing.T) *onnx.Model {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := build.New(m.Graph, types, "test/")
+	b := build.New(m.Graph, types, "test")
 	rng := rand.New(rand.NewPCG(3, 7))
 	var loss *onnx.Value
 	for i := 0; ; i++ {

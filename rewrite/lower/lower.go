@@ -64,7 +64,7 @@ func Model(m *onnx.Model) (*Report, error) {
 		return nil, err
 	}
 	p := &pass{m: m, g: m.Graph, sums: map[string]*onnx.Value{}}
-	p.emit = grad.NewEmitter(m, types, grad.DialectORT, "remat/lower/")
+	p.emit = grad.NewEmitter(m, types, grad.DialectORT, "lower")
 	p.b = p.emit.Builder()
 	report := &Report{Lowered: map[string]int{}, Before: len(m.Graph.Nodes)}
 	for _, n := range slices.Clone(m.Graph.Nodes) {

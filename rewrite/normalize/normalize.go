@@ -75,7 +75,7 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "remat/normalize/")}
+		s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
 		if err := p.run(s); err != nil {
 			return nil, fmt.Errorf("pass normalize/%s: %w", p.name, err)
 		}

@@ -63,7 +63,7 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	b := build.New(m.Graph, nil, "remat/barrier/")
+	b := build.New(m.Graph, nil, "barrier")
 	count := 0
 	for _, l := range links {
 		if len(l.readers) == 0 {

@@ -41,7 +41,7 @@ type hook struct {
 }
 
 func newHook(m *onnx.Model, types build.Typer) *hook {
-	return &hook{g: m.Graph, b: build.New(m.Graph, types, prefix), cache: map[string]*onnx.Value{}}
+	return &hook{g: m.Graph, b: build.New(m.Graph, types, Pass), cache: map[string]*onnx.Value{}}
 }
 
 // Unscale multiplies every gradient that an update reads by factor, a float32
@@ -104,7 +104,10 @@ func stepOf(n *onnx.Node) string {
 }
 
 // IsUpdate reports a node of the update that Apply made for the parameter p.
-func IsUpdate(n *onnx.Node, p string) bool { return strings.HasPrefix(n.Name(), prefix+p+"/") }
+func IsUpdate(n *onnx.Node, p string) bool {
+	o := n.Origin()
+	return o.Pass == Pass && o.Of == p
+}
 
 // eachReader calls f for every place where an update reads a gradient.
 func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Node, at int)) error {
@@ -120,9 +123,11 @@ func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Nod
 		}
 		for _, u := range slices.Clone(grad.Uses()) {
 			if IsUpdate(u.Node, p.Name) {
+				h.b.Scope = p.Name // what is made for it is part of this update
 				f(p, grad, u.Node, u.Index)
 			}
 		}
+		h.b.Scope = ""
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 func hooked(t *testing.T, o Options) *onnx.Model {
 	t.Helper()
 	m, params := toyModel(t)
-	b := build.New(m.Graph, nil, "large/")
+	b := build.New(m.Graph, nil, "large")
 	for i := range params {
 		g := b.Op("Mul", build.In(params[i].Grad, b.Scalar(onnx.Float32, 8)))
 		g.Type = params[i].Grad.Type

@@ -35,6 +35,9 @@ import (
 // prefix begins the name of every node that updates.
 const prefix = "remat/optim/"
 
+// Pass is what such a node notes as its origin.
+const Pass = "optim"
+
 // A Kind is an optimizer.
 type Kind string
 
@@ -138,7 +141,7 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 		}
 		a.o.Types = types
 	}
-	a.b = build.New(a.g, a.o.Types, prefix)
+	a.b = build.New(a.g, a.o.Types, Pass)
 	a.nameGradients(params)
 	if o.Kind != None {
 		a.scalars(params)

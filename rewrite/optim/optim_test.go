@@ -28,7 +28,7 @@ func toyModel(t *testing.T) (*onnx.Model, []Param) {
 		t.Fatal(err)
 	}
 	p, bias, x := g.AddInput("P", f32(3, 4)), g.AddInput("b", f32(4)), g.AddInput("x", f32(5, 3))
-	b := build.New(g, types, "toy/")
+	b := build.New(g, types, "toy")
 	y := b.Op("Gemm", build.In(x, p, bias))
 	half := b.Op("Mul", build.In(b.Op("Mul", build.In(y, y)), b.Scalar(onnx.Float32, 0.5)))
 	loss := b.NodeNamed("", "ReduceSum", "loss", build.In(half), []string{"loss"}, onnx.IntAttr("keepdims", 0))[0]

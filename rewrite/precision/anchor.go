@@ -55,6 +55,7 @@ func (p *pass) wait(what string, t onnx.Type, v *onnx.Value, op string, in []*on
 	name := "remat/barrier/" + v.Name + "/stash/" + what
 	w := p.b.NodeNamed("", op, name, in, []string{name}, attrs...)[0]
 	if w != nil {
+		w.Producer.SetOrigin(onnx.Origin{Pass: "barrier", Of: v.Name})
 		w.Type = t
 	}
 	return w
@@ -107,6 +108,7 @@ func (p *pass) halfView(v, of *onnx.Value) *onnx.Value {
 	inputs[0] = p.down(of)
 	name := "remat/cast/" + v.Name + "/half"
 	n := p.g.CloneNode(v.Producer, inputs, func(string) string { return name })
+	n.SetOrigin(onnx.Origin{Pass: CastPass, Of: v.Name})
 	n.Outputs[v.Index].Type = v.Type
 	n.Outputs[v.Index].Type.DType = p.o.To
 	p.b.Nodes = append(p.b.Nodes, n)

@@ -161,6 +161,7 @@ func (p *pass) cast(v *onnx.Value, to onnx.DType, what string) *onnx.Value {
 	}
 	c.Type = v.Type
 	c.Type.DType = to
+	c.Producer.SetOrigin(onnx.Origin{Pass: CastPass, Of: v.Name})
 	p.report.Casts++
 	return c
 }

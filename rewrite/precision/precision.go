@@ -70,6 +70,10 @@ type Options struct {
 	NoScale bool
 }
 
+// CastPass and scalePass are what this pass's nodes note as their origin: those that
+// compute in half, and those that scale the loss.
+const CastPass, scalePass = "cast", "scale"
+
 // A Constant is one that the half type cannot hold, and what was done.
 type Constant struct {
 	Name  string  `json:"name"`
@@ -162,7 +166,7 @@ type gradient struct{ param, grad *onnx.Value }
 
 func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 	p := &pass{
-		m: m, g: m.Graph, b: build.New(m.Graph, types, "remat/cast/"), o: o,
+		m: m, g: m.Graph, b: build.New(m.Graph, types, CastPass), o: o,
 		report:   &Report{Report: rewrite.Report{Pass: "precision"}},
 		forced:   map[*onnx.Node]string{},
 		verdicts: map[*onnx.Node]verdict{},

@@ -142,6 +142,7 @@ func (p *pass) foundInf(scale, total *onnx.Value) *onnx.Value {
 func (p *pass) op(name, op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
 	v := p.b.NodeNamed("", op, name, in, []string{name}, attrs...)[0]
 	if v != nil {
+		v.Producer.SetOrigin(onnx.Origin{Pass: scalePass})
 		p.forced[v.Producer] = "loss scaling"
 	}
 	return v

@@ -6,7 +6,6 @@ package tile
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -18,7 +17,7 @@ import (
 // Apply replaces the region by that many parts, which Parts must have returned.
 // The graph stays topologically sorted.
 func (r *Region) Apply(types build.Typer, parts int) error {
-	if err := r.apply(types, parts, "remat/chunk/", nil); err != nil {
+	if err := r.apply(types, parts, "chunk", nil); err != nil {
 		return err
 	}
 	return r.graph.SortTopologically()
@@ -29,23 +28,23 @@ func (r *Region) Apply(types build.Typer, parts int) error {
 type pieces map[*onnx.Value][]*onnx.Value
 
 // apply leaves the new nodes at the end of the graph, for the caller to sort.
-func (r *Region) apply(types build.Typer, parts int, prefix string, shared pieces) error {
+func (r *Region) apply(types build.Typer, parts int, pass string, shared pieces) error {
 	if parts < 2 {
 		return &SkipError{r.Logits.Name, "no number of equal parts greater than one divides its extents"}
 	}
 	r.joined = map[*onnx.Value]*onnx.Value{}
 	a := &applier{
-		Region: r, parts: int64(parts), b: build.New(r.graph, types, prefix), prefix: prefix, shared: shared,
+		Region: r, parts: int64(parts), b: build.New(r.graph, types, pass), shared: shared,
 		barriers: rewrite.NewBarriers(r.graph),
 		sum:      map[*onnx.Value]*onnx.Value{}, pieces: map[*onnx.Value][]*onnx.Value{},
 	}
 	for i := int64(0); i < a.parts; i++ {
 		if err := a.part(i); err != nil {
-			return fmt.Errorf("pass %s: %w", path.Base(prefix), err)
+			return fmt.Errorf("pass %s: %w", pass, err)
 		}
 	}
 	if err := a.join(); err != nil {
-		return fmt.Errorf("pass %s: %w", path.Base(prefix), err)
+		return fmt.Errorf("pass %s: %w", pass, err)
 	}
 	return nil
 }
@@ -53,7 +52,6 @@ func (r *Region) apply(types build.Typer, parts int, prefix string, shared piece
 type applier struct {
 	*Region
 	parts  int64
-	prefix string // of the names of new nodes and values
 	shared pieces
 	b      *build.Builder
 	now    map[*onnx.Value]*onnx.Value // this part's versions
@@ -171,7 +169,7 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 	names := make([]string, len(n.Outputs))
 	for k, o := range n.Outputs {
 		if o != nil {
-			names[k] = fmt.Sprintf("%s%d/%s", a.prefix, i, o.Name)
+			names[k] = fmt.Sprintf("%s%d/%s", a.b.Prefix, i, o.Name)
 		}
 	}
 	op, attrs := n.OpType(), slices.Clone(n.Proto.GetAttribute())
@@ -183,7 +181,7 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 		}
 		op, inputs = "Reshape", build.In(inputs[0], shape)
 	}
-	outs := a.b.NodeNamed(n.Domain(), op, fmt.Sprintf("%s%d/%s", a.prefix, i, n.Label()), inputs, names, attrs...)
+	outs := a.b.NodeNamed(n.Domain(), op, fmt.Sprintf("%s%d/%s", a.b.Prefix, i, n.Label()), inputs, names, attrs...)
 	for k, o := range n.Outputs {
 		if o != nil {
 			a.now[o] = outs[k]

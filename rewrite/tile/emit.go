@@ -83,7 +83,7 @@ func (e *emitter) late(v *onnx.Value) *onnx.Value {
 
 // clone repeats a node with other inputs.
 func (e *emitter) clone(n *onnx.Node, inputs []*onnx.Value) *onnx.Value {
-	name := fmt.Sprintf("%s%s/%s", rowsPrefix, e.scope, n.Label())
+	name := fmt.Sprintf("%s%s/%s", e.b.Prefix, e.scope, n.Label())
 	attrs := n.Proto.GetAttribute()
 	return e.b.NodeNamed(n.Domain(), n.OpType(), name, inputs, []string{name}, attrs...)[0]
 }

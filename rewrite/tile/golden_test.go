@@ -57,7 +57,7 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			sameResults(t, was, m, false)
-			got := m.Text()
+			got := ortest.Text(m)
 			if *rewriteFiles {
 				archive.Files[1].Data = []byte(got)
 				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {

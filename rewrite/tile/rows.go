@@ -38,7 +38,7 @@ import (
 )
 
 const (
-	rowsPrefix = "remat/rows/"
+	rowsPass = "rows"
 	// maxSlices bounds the slices, minSlices is the least number that pays.
 	maxSlices, minSlices = 64, 4
 	// large: parameters of at least one part in so many of the largest one are
@@ -194,7 +194,7 @@ func dependents(g *onnx.Graph, values []*onnx.Value) map[*onnx.Node]bool {
 
 // apply writes the slices and joins them under the next values' names.
 func (u *update) apply(types build.Typer) error {
-	e := &emitter{b: build.New(u.g, types, rowsPrefix), barriers: rewrite.NewBarriers(u.g), once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
+	e := &emitter{b: build.New(u.g, types, rowsPass), barriers: rewrite.NewBarriers(u.g), once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
 	before := u.after
 	for k, root := range u.cones {
 		next := u.next[k]

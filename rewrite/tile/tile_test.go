@@ -308,9 +308,9 @@ func (c rowsCase) check(t *testing.T) {
 	for _, n := range m.Graph.Nodes {
 		for _, label := range labels { // slices of an operator bear its name, what cuts a value out another
 			at := strings.Index(n.Name()+"/", "/"+label+"/")
-			divided = divided || strings.HasPrefix(n.Name(), rowsPrefix) && at >= 0 && !n.Is("Slice")
+			divided = divided || n.MadeBy(rowsPass) && at >= 0 && !n.Is("Slice")
 		}
-		if axis := n.Int("axis", -1); n.Is("Concat") && strings.HasPrefix(n.Name(), rowsPrefix) && axis != int64(c.axis) {
+		if axis := n.Int("axis", -1); n.Is("Concat") && n.MadeBy(rowsPass) && axis != int64(c.axis) {
 			t.Errorf("slices along axis %d, want %d", axis, c.axis)
 		}
 	}

@@ -38,7 +38,7 @@ func Wide(m *onnx.Model, types build.Typer, forward func(*onnx.Node) bool, want 
 	plan.want = want
 	shared := plan.crossing()
 	for i, p := range plan.regions {
-		if err := p.region.apply(types, p.parts(want), "remat/tile/", shared); err != nil {
+		if err := p.region.apply(types, p.parts(want), "tile", shared); err != nil {
 			var skip *SkipError
 			if !errors.As(err, &skip) {
 				return plan.found, applied, plan.skipped, err

@@ -54,7 +54,7 @@ func Model(m *onnx.Model, want int64) error {
 			}
 		}
 	}
-	u := &upgrader{m: m, b: build.New(m.Graph, nil, "remat/upgrade/")}
+	u := &upgrader{m: m, b: build.New(m.Graph, nil, "upgrade")}
 	for at := have + 1; at <= want; at++ {
 		for i := range table {
 			if table[i].at == at {

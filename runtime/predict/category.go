@@ -11,8 +11,6 @@ package predict
 // by the name that the pass gives them.
 
 import (
-	"strings"
-
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -32,7 +30,8 @@ const (
 	Categories
 )
 
-const recomputePrefix = "remat/recompute/"
+// recomputePass made what runs again.
+const recomputePass = "recompute"
 
 // categories gives each value of the graph its category.
 type categories []Category
@@ -47,7 +46,7 @@ func newCategories(b *builder, r Roles) categories {
 		case v.IsOutput():
 			c[i] = Output
 		case v.Producer != nil && forward != nil && !forward[v.Producer] &&
-			!strings.HasPrefix(v.Producer.Name(), recomputePrefix):
+			!v.Producer.MadeBy(recomputePass):
 			c[i] = Gradient
 		}
 	}

@@ -1,0 +1,41 @@
+package onnx
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// TestOrigin: where a node comes from is saved with the file and read back, a second
+// note takes the place of the first, and a node of the given file has none.
+func TestOrigin(t *testing.T) {
+	m, err := Parse(`model ir=10 opset=17
+graph g {
+  in    x float32[2]
+  y = Exp(x)
+  z = Neg(y)
+  out   z float32[2]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Origin{Pass: "recompute", Of: "/h.0/Exp"}
+	n := m.Graph.Nodes[0]
+	n.SetOrigin(Origin{Pass: "optim", Of: "w", Step: "m"})
+	n.SetOrigin(want)
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if got := again.Graph.Nodes[0].Origin(); got != want {
+		t.Errorf("read back %+v, want %+v", got, want)
+	}
+	if got := again.Graph.Nodes[1].Origin(); got != (Origin{}) {
+		t.Errorf("a node of the given file comes from %+v", got)
+	}
+}
