@@ -83,7 +83,7 @@ def percent(x):
 
 def page(found):
     """The measured part of the page."""
-    mb = lambda n: f"{n / 1e6:.1f}"
+    mb = lambda n: f"{n / 1e6:.1f}" if n >= 1e7 else f"{n / 1e6:.3f}"
     rows = []
     for name, m in found["standard"].items():
         rows.append([name, mb(m["Plain"]["Peak"]), mb(m["Full"]["Peak"]), mb(m["Peaks"][0]), f"{100 * m['Work'][0]:.1f} %", f"{m['Seconds']:.2f}"])
