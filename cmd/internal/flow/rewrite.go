@@ -76,7 +76,10 @@ func (p *Prepared) Rewrite(e *runtime.Engine, plan *planner.Plan) error {
 		}
 		p.settled, p.guarded = same, round > 0
 		more := 0
-		if order, more = rewrite.Guard(p.Model.Graph, order, left); more == 0 {
+		if order, more, err = rewrite.Guard(p.Model.Graph, order, left); err != nil {
+			return err
+		}
+		if more == 0 {
 			break
 		}
 	}
