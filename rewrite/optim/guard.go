@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -93,7 +94,7 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 // lateLinks finds, by the names of what is updated, the readers to lead. An
 // OrderError says that one of them needs the value's next one.
 func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, error) {
-	k := newKin(g)
+	k := late{step.DependenciesOf(g)}
 	olds := slices.SortedFunc(maps.Keys(next), func(a, b *onnx.Value) int { return strings.Compare(a.Name, b.Name) })
 	var links []link
 	for _, old := range olds {
@@ -101,18 +102,18 @@ func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, error) 
 		if writer == nil || viewOf(next[old], old) {
 			continue // or it is written over itself
 		}
-		if late := k.lateReaders(old, writer, traits.PutsOff); len(late) > 0 {
+		if late := k.readers(old, writer, traits.PutsOff); len(late) > 0 {
 			links = append(links, link{writer, old, late})
 		}
 	}
 	for i, l := range links {
-		for _, r := range k.lateReaders(l.old, l.writer, aliases) {
-			if k.needs(r, l.writer) {
+		for _, r := range k.readers(l.old, l.writer, aliases) {
+			if k.Needs(step.Any, r, l.writer) {
 				return nil, &OrderError{l.old.Name, r.Label()}
 			}
 		}
 		// What might come to read it has to wait only if it can.
-		links[i].readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.needs(r, l.writer) })
+		links[i].readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.Needs(step.Any, r, l.writer) })
 	}
 	return links, nil
 }
@@ -166,73 +167,25 @@ func wait(b *build.Builder, writer *onnx.Node, old *onnx.Value, readers []*onnx.
 	return nil
 }
 
-// kin answers which nodes a node needs, for one node at a time, on numbers.
-type kin struct {
-	number map[*onnx.Node]int32
-	needed [][]int32
-	// mark is the round in which a node was last found needed; of is whom the
-	// last round was for.
-	mark  []int32
-	round int32
-	of    *onnx.Node
-	stack []int32
-}
-
-func newKin(g *onnx.Graph) *kin {
-	k := &kin{
-		number: make(map[*onnx.Node]int32, len(g.Nodes)),
-		needed: make([][]int32, len(g.Nodes)), mark: make([]int32, len(g.Nodes)),
-	}
-	for i, n := range g.Nodes {
-		k.number[n] = int32(i)
-	}
-	for i, n := range g.Nodes {
-		for _, list := range [][]*onnx.Value{n.Inputs, n.Captures} {
-			for _, v := range list {
-				if v != nil && v.Producer != nil {
-					k.needed[i] = append(k.needed[i], k.number[v.Producer])
-				}
-			}
-		}
-	}
-	return k
-}
-
-// needs reports that a is b or needs b, directly or not.
-func (k *kin) needs(a, b *onnx.Node) bool {
-	if k.of != a {
-		k.of = a
-		k.round++
-		k.stack = append(k.stack[:0], k.number[a])
-		for len(k.stack) > 0 {
-			i := k.stack[len(k.stack)-1]
-			k.stack = k.stack[:len(k.stack)-1]
-			if k.mark[i] == k.round {
-				continue
-			}
-			k.mark[i] = k.round
-			k.stack = append(k.stack, k.needed[i]...)
-		}
-	}
-	return k.mark[k.number[b]] == k.round
-}
-
 // aliases reports a node whose output is its input's memory.
 func aliases(n *onnx.Node, input int) bool {
 	t, _ := traits.Of(n)
 	return slices.ContainsFunc(t.Alias, func(p traits.Pair) bool { return p.Input == input })
 }
 
-// lateReaders lists the readers of old that the writer does not need, each
+// late finds the readers of a value that an update does not come after yet.
+type late struct{ *step.Dependencies }
+
+// readers lists the readers of old that the writer does not need, each
 // once; the readers of a node's outputs count where through says so.
-func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node, through func(n *onnx.Node, input int) bool) []*onnx.Node {
+func (k late) readers(old *onnx.Value, writer *onnx.Node, through func(n *onnx.Node, input int) bool) []*onnx.Node {
 	var late []*onnx.Node
 	for _, u := range old.Uses() {
 		n := u.Node
 		if n == writer {
 			continue
 		}
-		if !k.needs(writer, n) && !slices.Contains(late, n) {
+		if !k.Needs(step.Any, writer, n) && !slices.Contains(late, n) {
 			late = append(late, n)
 		}
 		if u.Index < 0 || !through(n, u.Index) {
@@ -242,7 +195,7 @@ func (k *kin) lateReaders(old *onnx.Value, writer *onnx.Node, through func(n *on
 			if o == nil {
 				continue
 			}
-			for _, r := range k.lateReaders(o, writer, through) {
+			for _, r := range k.readers(o, writer, through) {
 				if !slices.Contains(late, r) {
 					late = append(late, r)
 				}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -34,7 +35,7 @@ func TestGuardAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	writer := res.Next[params[0].Value].Producer
-	if !newKin(g).needs(writer, clone) {
+	if !step.DependenciesOf(g).Needs(step.Any, writer, clone) {
 		t.Error("the update does not wait for the new reader")
 	}
 }
@@ -113,7 +114,7 @@ func TestGuardTransposed(t *testing.T) {
 	}
 	writer := res.Next[p].Producer
 	for i, want := range []bool{true, true, false} {
-		if got := newKin(g).needs(writer, made[i]); got != want {
+		if got := step.DependenciesOf(g).Needs(step.Any, writer, made[i]); got != want {
 			t.Errorf("the update waits for the %s: %v", made[i].OpType(), got)
 		}
 	}
@@ -166,9 +167,9 @@ graph g {
 			if err != nil {
 				t.Fatal(err)
 			}
-			writer, k := run.Graph.Value("new").Producer, newKin(run.Graph)
+			writer, k := run.Graph.Value("new").Producer, step.DependenciesOf(run.Graph)
 			for _, name := range []string{"late", "later", "last"} {
-				if !k.needs(writer, run.Graph.Value(name).Producer) {
+				if !k.Needs(step.Any, writer, run.Graph.Value(name).Producer) {
 					t.Errorf("opset %d, level %d: the update does not wait for %q", opset, level, name)
 				}
 			}
