@@ -19,6 +19,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -193,7 +194,7 @@ func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 	if sameOrder(m.Graph, dump.Graph) {
 		nodes := dump.Graph.Nodes
 		ordered := make([]*onnx.Node, 0, len(nodes))
-		for _, i := range ortmodel.Order(skeleton(dump.Graph)) {
+		for _, i := range ortmodel.Order(step.Structure(dump.Graph)) {
 			ordered = append(ordered, nodes[i])
 		}
 		dump.Graph.Nodes = ordered
@@ -211,34 +212,6 @@ func sameOrder(a, b *onnx.Graph) bool {
 				return v == nil && w == nil || v != nil && w != nil && v.Name == w.Name
 			})
 	})
-}
-
-// skeleton is the graph's structure without sizes, enough for its order.
-func skeleton(g *onnx.Graph) *ortmodel.Graph {
-	out := &ortmodel.Graph{}
-	index := map[*onnx.Value]int{}
-	list := func(values []*onnx.Value) []int {
-		ids := make([]int, len(values))
-		for i, v := range values {
-			ids[i] = ortmodel.None
-			if v == nil {
-				continue
-			}
-			id, ok := index[v]
-			if !ok {
-				id = len(out.Values)
-				index[v] = id
-				out.Values = append(out.Values, ortmodel.Value{})
-			}
-			ids[i] = id
-		}
-		return ids
-	}
-	for _, n := range g.Nodes {
-		out.Nodes = append(out.Nodes, ortmodel.Node{
-			Inputs: list(n.Inputs), Outputs: list(n.Outputs), Captures: list(n.Captures)})
-	}
-	return out
 }
 
 // optimized makes a session only for the file that it saves. Weights are packed

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -89,12 +90,9 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 		}
 		o.Data = values
 	}
-	if path := c.String("roles"); path != "" {
-		if err := readJSON(path, &o.Roles); err != nil {
-			return o, err
-		}
-	}
-	return o, nil
+	roles, err := readRoles(c.String("roles"))
+	o.Roles = roles
+	return o, err
 }
 
 // An archive is a file of --feeds by the keys that it has.
@@ -126,7 +124,7 @@ func (e *env) warnUnread(model string, m *onnx.Model) {
 type subject struct {
 	path    string
 	session *remat.Session
-	roles   analysis.Roles
+	roles   step.Roles
 	run     *report.Run
 	trace   []ort.Event
 	// layers names the layer of each node of the predicted step.
@@ -163,6 +161,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
+	s.roles = s.session.Roles
 	s.run = &report.Run{
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),

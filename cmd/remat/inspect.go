@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/crosscheck"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -80,11 +81,11 @@ type inspection struct {
 	Frozen  parameterSum `json:"frozen"`
 	// Layers names the value that each layer found ends in, LayerNames are what the
 	// exporter calls them.
-	Layers        []string       `json:"layers"`
-	LayerNames    []string       `json:"layer_names"`
-	ForwardNodes  int            `json:"forward_nodes"`
-	BackwardNodes int            `json:"backward_nodes"`
-	Roles         analysis.Roles `json:"roles"`
+	Layers        []string   `json:"layers"`
+	LayerNames    []string   `json:"layer_names"`
+	ForwardNodes  int        `json:"forward_nodes"`
+	BackwardNodes int        `json:"backward_nodes"`
+	Roles         step.Roles `json:"roles"`
 	// Requires says which runtime the file needs.
 	Requires pipeline.Requires `json:"requires"`
 	Metadata map[string]string `json:"metadata,omitempty"`

@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -116,10 +117,8 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if o.pipeline.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}
-	if path := c.String("roles"); path != "" {
-		if err := readJSON(path, &o.pipeline.Roles); err != nil {
-			return o, err
-		}
+	if o.pipeline.Roles, err = readRoles(c.String("roles")); err != nil {
+		return o, err
 	}
 	if path := c.String("costs"); path != "" {
 		costs, err := readCosts(path)
@@ -159,6 +158,22 @@ func readJSON(path string, into any) error {
 		return fmt.Errorf("%s: not the json that is expected: %w", path, err)
 	}
 	return nil
+}
+
+// readRoles reads the file of --roles, nil where none is given.
+func readRoles(path string) (*step.Roles, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := step.ParseRoles(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &r, nil
 }
 
 // engine loads ONNX Runtime, once.

@@ -8,15 +8,14 @@ package pipeline
 // those that it held itself go to a file beside the training graph.
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
@@ -133,8 +132,7 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 
 // NotTraining refuses a graph that says of itself that it trains.
 func NotTraining(m *onnx.Model) error {
-	var roles analysis.Roles
-	if text, ok := m.Metadata(analysis.RolesKey); ok && json.Unmarshal([]byte(text), &roles) == nil && len(roles.Grad)+len(roles.New) > 0 {
+	if roles, _, err := step.RolesOf(m, nil); err == nil && roles.Training() {
 		return errors.New("is a training graph already: give it to remat plan or remat rewrite, or derive from the forward model")
 	}
 	return nil

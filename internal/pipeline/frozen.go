@@ -47,7 +47,7 @@ func readsPlainly(n *onnx.Node) bool { return traits.IsMatrixProduct(n) || n.Is(
 // weights.
 func (w *rewriting) holdOnce() error {
 	o := &w.variant.Options
-	if o.Prepack == PackAll || o.onCUDA() {
+	if o.Prepack == PackAll || !o.provider().Packs {
 		return nil
 	}
 	report, err := rewrite.HoldOnce(w.model.Graph, rewrite.Copies{

@@ -13,9 +13,9 @@ import (
 	"path"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/runtime"
@@ -74,7 +74,7 @@ var passes = []pass{
 type preparation struct {
 	Variant
 	// found are the roles in the graph as it was given.
-	found *analysis.Roles
+	found *step.Roles
 }
 
 // Prepare runs the passes on a copy of the model and analyzes it. The model

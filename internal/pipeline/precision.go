@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -94,7 +95,7 @@ func (p *preparation) precise(*runtime.Engine) error {
 	}
 	o := *p.Options.Precision
 	o.Dims = p.Options.Dims
-	o.Roles = &precision.Roles{Loss: a.Roles.Loss, Grad: a.Roles.Grad, New: a.Roles.New}
+	o.Roles = &a.Roles
 	if o.Provider == "" {
 		o.Provider = kernels.CPU
 	}
@@ -102,7 +103,7 @@ func (p *preparation) precise(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	if _, ours := p.Model.Metadata(RolesKey); !ours && p.roles == nil {
+	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.roles == nil {
 		p.roles = &a.Roles
 	}
 	if err := SetJSON(p.Model, PrecisionKey, howPrecise(o, r)); err != nil {
@@ -132,8 +133,13 @@ func (o *Options) nativeHalf() bool {
 	return p != nil && p.Provider == kernels.CUDA && !p.Emulate && !p.StashOnly
 }
 
-// onCUDA reports a graph for the CUDA provider's kernels.
-func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
+// provider is whose kernels the graph is planned and predicted for.
+func (o *Options) provider() *step.Provider {
+	if o.CUDA || o.nativeHalf() {
+		return step.CUDA
+	}
+	return step.CPU
+}
 
 // castsOnce is the problem in which casts are not computed again, nil where
 // there are none.

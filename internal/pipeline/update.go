@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
@@ -94,35 +95,14 @@ func (r *File) whyLate(late []*onnx.Value, last *onnx.Value) string {
 		size[v.Name] = r.Prediction.Graph.Values[i].Bytes
 	}
 	var bytes int64
-	norm, after := false, following(last)
+	norm, after := false, step.DependenciesOf(r.Model.Graph).Forward(step.Any, last)
 	for _, grad := range late {
 		bytes += size[grad.Name]
-		norm = norm || slices.ContainsFunc(grad.Uses(), func(use onnx.Use) bool { return after[use.Node] })
+		norm = norm || slices.ContainsFunc(grad.Uses(), func(use onnx.Use) bool { return after.Has(use.Node) })
 	}
 	if !norm {
 		return fmt.Sprintf("no order that holds less updates it earlier; %s of gradients wait", report.Bytes(bytes))
 	}
 	return fmt.Sprintf("the norm of all gradients is needed first; %s of gradients wait: remat grad --clip-by parameter "+
 		"(the norm of each) or previous (that of the step before) lets them go", report.Bytes(bytes))
-}
-
-// following are the nodes that need v, directly or not.
-func following(v *onnx.Value) map[*onnx.Node]bool {
-	after := map[*onnx.Node]bool{}
-	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for _, u := range v.Uses() {
-			if after[u.Node] {
-				continue
-			}
-			after[u.Node] = true
-			for _, o := range u.Node.Outputs {
-				if o != nil {
-					todo = append(todo, o)
-				}
-			}
-		}
-	}
-	return after
 }

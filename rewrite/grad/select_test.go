@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -218,8 +219,8 @@ func TestResultInTheGraph(t *testing.T) {
 			t.Errorf("%s: input %v, data %v, gradient %s", p.Name, p.Input.Init, p.Data, p.Grad.Type)
 		}
 	}
-	text, _ := m.Metadata(RolesKey)
-	var roles Roles
+	text, _ := m.Metadata(step.RolesKey)
+	var roles step.Roles
 	if err := json.Unmarshal([]byte(text), &roles); err != nil || roles.Loss != "loss" || roles.Grad["w"] != "w.grad" || len(roles.Grad) != 2 {
 		t.Errorf("roles %q: %v", text, err)
 	}
@@ -310,7 +311,7 @@ func TestOutputsKeepTheirNames(t *testing.T) {
 			t.Errorf("%s: gradient %v", p.Name, p.Grad)
 		}
 	}
-	text, _ := m.Metadata(RolesKey)
+	text, _ := m.Metadata(step.RolesKey)
 	if res.Loss == nil || res.Loss.Name != "loss" || strings.Contains(text, ".old") {
 		t.Errorf("loss %v, roles %s", res.Loss, text)
 	}

@@ -146,8 +146,7 @@ func blockExits(g *onnx.Graph) []string {
 const traceKey = "pkg.torch.onnx.stack_trace"
 
 // warnOpen says what the file leaves open about what is to be differentiated.
-func (e *engine) warnOpen(c *chooser, params []*onnx.Value, loss *onnx.Value, res *Result) {
-	reach := e.reached(loss)
+func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	for _, p := range params {
 		if text := c.shared[p.Name]; text != "" {
 			res.Warnings = append(res.Warnings, text)

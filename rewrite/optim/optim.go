@@ -24,9 +24,9 @@
 package optim
 
 import (
-	"encoding/json"
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -252,21 +252,10 @@ func (a *applier) dropGradients(params []Param) {
 	}
 }
 
-// rolesKey is the metadata entry that says which output is what to which input.
-const rolesKey = "remat.roles"
-
-type roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"`
-	New  map[string]string `json:"new"`
-}
-
 func (a *applier) writeRoles(params []Param) error {
-	var r roles
-	if text, ok := a.m.Metadata(rolesKey); ok {
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			return fmt.Errorf("metadata %s: %w", rolesKey, err)
-		}
+	r, _, err := step.RolesOf(a.m, nil)
+	if err != nil {
+		return err
 	}
 	r.Grad, r.New = map[string]string{}, map[string]string{}
 	for _, p := range params {
@@ -277,10 +266,5 @@ func (a *applier) writeRoles(params []Param) error {
 	for in, out := range a.res.Next {
 		r.New[in.Name] = out.Name
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	a.m.SetMetadata(rolesKey, string(text))
-	return nil
+	return r.Write(a.m)
 }

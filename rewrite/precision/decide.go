@@ -178,7 +178,7 @@ func (p *pass) fixed(n *onnx.Node) verdict {
 		return verdict{full, t.Why}
 	case n.Is("ScatterElements", "ScatterND") && n.Str("reduction", "none") != "none":
 		return verdict{full, "sums into what it scatters"}
-	case n.Is("ReduceSum") && (p.forward == nil || p.forward[n]):
+	case n.Is("ReduceSum") && (p.forward == nil || p.forward.Has(n)):
 		return verdict{full, "a long sum may leave half's range"}
 	case p.allSingle(n):
 		return verdict{full, whyOne}
@@ -287,7 +287,7 @@ func (p *pass) sumsOfGradients() {
 	}
 	for i := len(p.g.Nodes) - 1; i >= 0; i-- {
 		n := p.g.Nodes[i]
-		if p.forward[n] || !p.onlyFor(n, zone) {
+		if p.forward.Has(n) || !p.onlyFor(n, zone) {
 			continue
 		}
 		v := p.verdicts[n]

@@ -30,7 +30,7 @@ func (p *pass) wanted(v *onnx.Value, w map[*onnx.Value]want) want {
 	r := want{all: !v.IsOutput()}
 	count, onward := 0, p.readForward(v)
 	for _, u := range v.Uses() {
-		if u.Index != onnx.Captured && !in(u.Node, u.Index) || onward && !p.forward[u.Node] {
+		if u.Index != onnx.Captured && !in(u.Node, u.Index) || onward && !p.forward.Has(u.Node) {
 			continue
 		}
 		k := p.verdicts[u.Node].kind
@@ -55,12 +55,12 @@ func (p *pass) wanted(v *onnx.Value, w map[*onnx.Value]want) want {
 
 // readForward reports a value of forward with a reader of its floats there.
 func (p *pass) readForward(v *onnx.Value) bool {
-	if !p.forward[v.Producer] {
+	if !p.forward.Has(v.Producer) {
 		return false
 	}
 	for _, u := range v.Uses() {
 		k := p.verdicts[u.Node].kind
-		if p.forward[u.Node] && u.Index != onnx.Captured && in(u.Node, u.Index) && k != reader && k != untouched {
+		if p.forward.Has(u.Node) && u.Index != onnx.Captured && in(u.Node, u.Index) && k != reader && k != untouched {
 			return true
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite"
@@ -167,29 +168,13 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		}
 		if waits := c.leafBytes(); best == nil || waits < least {
 			best, least = u, waits
-			u.after = c.lastLeaf(place, dependents(m.Graph, group))
+			u.after = c.lastLeaf(place, step.DependenciesOf(m.Graph).Forward(step.Any, group...))
 		}
 	}
 	if best == nil {
 		return nil, why
 	}
 	return best, nil
-}
-
-// dependents are the nodes that make the values or come after them.
-func dependents(g *onnx.Graph, values []*onnx.Value) map[*onnx.Node]bool {
-	after := map[*onnx.Node]bool{}
-	for _, v := range values {
-		after[v.Producer] = true
-	}
-	for _, n := range g.Nodes {
-		for _, v := range slices.Concat(n.Inputs, n.Captures) {
-			if v != nil && v.Producer != nil && after[v.Producer] {
-				after[n] = true
-			}
-		}
-	}
-	return after
 }
 
 // apply writes the slices and joins them under the next values' names.

@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
@@ -341,6 +342,7 @@ func unranked(n *onnx.Node) *onnx.Value {
 // check proves that every value the region makes has a cut and that partial
 // sums are complete before anything reads them.
 func (r *Region) check() error {
+	deps := step.DependenciesOf(r.graph)
 	for _, n := range r.Nodes {
 		for _, o := range n.Outputs {
 			if o == nil {
@@ -350,7 +352,7 @@ func (r *Region) check() error {
 			case unknown:
 				return &SkipError{n.Label(), "it is not clear how its output is divided"}
 			case partial:
-				if reader := r.readsBack(o); reader != nil {
+				if reader := r.readsBack(deps, o); reader != nil {
 					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}
 				}
 			}
@@ -361,20 +363,10 @@ func (r *Region) check() error {
 
 // readsBack returns a node of the region that depends on a value through nodes
 // outside it, or reads it itself; nil where there is none.
-func (r *Region) readsBack(v *onnx.Value) *onnx.Node {
-	after := map[*onnx.Value]bool{v: true}
-	reads := func(v *onnx.Value) bool { return after[v] }
-	for _, n := range r.graph.Nodes { // sorted
-		if !slices.ContainsFunc(n.Inputs, reads) && !slices.ContainsFunc(n.Captures, reads) {
-			continue
-		}
+func (r *Region) readsBack(deps *step.Dependencies, v *onnx.Value) *onnx.Node {
+	for _, n := range deps.Forward(step.Any, v).Nodes() {
 		if r.in[n] {
 			return n
-		}
-		for _, o := range n.Outputs {
-			if o != nil {
-				after[o] = true
-			}
 		}
 	}
 	return nil
