@@ -88,7 +88,7 @@ type Result struct {
 type ClashError struct{ Name string }
 
 func (e *ClashError) Error() string {
-	return fmt.Sprintf("the file has a value named %q already, which the optimizer needs: give it another with --names MAP.json, or rename it in the model", e.Name)
+	return fmt.Sprintf("the file already has a value named %q, which the optimizer needs: rename it with --names MAP.json, or in the model", e.Name)
 }
 
 // Apply adds the update of every parameter to the model. With Kind None it adds
@@ -149,7 +149,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("weight decay %v must be 0 or at least 1e-12", o.WeightDecay)
 	}
 	if !(o.ClipNorm >= 0 && o.ClipNorm <= 1e30) {
-		return fmt.Errorf("clip norm %v must lie between 0 and 1e30", o.ClipNorm)
+		return fmt.Errorf("clip norm %v must be between 0 and 1e30", o.ClipNorm)
 	}
 	if o.Accumulate < 0 {
 		return fmt.Errorf("accumulate %d must not be negative", o.Accumulate)
@@ -183,7 +183,7 @@ func (a *applier) checkParams(params []Param) error {
 			return fmt.Errorf("a parameter or its gradient is missing")
 		}
 		if _, static := v.Type.Bytes(); !v.IsInput() || !v.Type.DType.IsFloat() || !static {
-			return fmt.Errorf("parameter %q: %s is no float input of a fixed shape", v.Name, v.Type)
+			return fmt.Errorf("parameter %q: %s is not a float input of fixed shape", v.Name, v.Type)
 		}
 		if old := a.g.Value(v.Name + ".grad"); old != nil && old != p.Grad {
 			return &ClashError{old.Name}
