@@ -27,6 +27,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // A Clip says whose norm clips a gradient.
@@ -174,19 +175,10 @@ func (u *updater) clipped(what string, scalar *onnx.Value) *onnx.Value {
 	return scalar
 }
 
-// waiting is a scalar that is there once the gradient's squares are: as a
-// scalar has no extents, an empty slice of them is its shape.
+// waiting is a scalar that is there once the gradient's squares are.
 func (u *updater) waiting(scalar *onnx.Value) *onnx.Value {
-	row := u.s.squares[u.p]
-	if row == nil {
-		return scalar
+	if row := u.s.squares[u.p]; row != nil {
+		return control.Wait(u.b, scalar, row)
 	}
-	zero := u.b.Ints(0)
-	none := typed(u.named("no_squares", "Slice", build.In(row, zero, zero, zero)), onnx.Float32, 0)
-	shape := typed(u.named("no_extents", "Cast", build.In(none), to(onnx.Int64)), onnx.Int64, 0)
-	v := u.named("after_squares", "Reshape", build.In(scalar, shape))
-	if v != nil {
-		v.Type = scalar.Type
-	}
-	return v
+	return scalar
 }

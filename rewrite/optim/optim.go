@@ -30,6 +30,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // prefix begins the name of every node that updates.
@@ -120,6 +121,10 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 	if err := a.b.Err(); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
+	var err error
+	if a.b.Nodes, err = control.Lower(a.g, a.b.Nodes); err != nil {
+		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
+	}
 	a.b.Flush()
 	if o.Kind != None {
 		if !o.KeepGrads {
@@ -127,7 +132,6 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 		}
 		a.g.RemoveDead() // a scalar that no parameter asked for
 	}
-	var err error
 	if a.res.Barriers, err = Guard(m, a.res.Next); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
