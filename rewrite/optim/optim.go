@@ -153,7 +153,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("weight decay %v must be 0 or at least 1e-12", o.WeightDecay)
 	}
 	if !(o.ClipNorm >= 0 && o.ClipNorm <= 1e30) {
-		return fmt.Errorf("clip norm %v must lie between 0 and 1e30", o.ClipNorm)
+		return fmt.Errorf("clip norm %v must be between 0 and 1e30", o.ClipNorm)
 	}
 	if o.Accumulate < 0 {
 		return fmt.Errorf("accumulate %d must not be negative", o.Accumulate)

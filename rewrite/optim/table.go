@@ -105,7 +105,7 @@ func (s *Setting) check(o *Options) error {
 		return fmt.Errorf("%s %v must be at least 0 and below %v", name, v, s.most)
 	}
 	if !(v >= 0 && v <= s.most) {
-		return fmt.Errorf("%s %v must lie between 0 and %v", name, v, s.most)
+		return fmt.Errorf("%s %v must be between 0 and %v", name, v, s.most)
 	}
 	return nil
 }
