@@ -5,6 +5,8 @@ package onnx
 // become a graph (fromproto.go).
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -74,6 +76,16 @@ func (m *Model) Close() error {
 		m.image = nil
 	}
 	return err
+}
+
+// SHA256 is the hash, in hexadecimal, of the file that the model was loaded from;
+// "" for a model that was not loaded, or is closed.
+func (m *Model) SHA256() string {
+	if m.image == nil {
+		return ""
+	}
+	sum := sha256.Sum256(m.image)
+	return hex.EncodeToString(sum[:])
 }
 
 func decode(data []byte, dir string) (*Model, error) {

@@ -49,7 +49,7 @@ func TestOptimalEqualsExhaustive(t *testing.T) {
 					best = f.overhead
 				}
 			}
-			plan, err := Solve(p, "optimal", budget)
+			plan, err := within(p, budget)
 			var infeasible *InfeasibleError
 			if errors.As(err, &infeasible) {
 				gaps++

@@ -122,52 +122,23 @@ func (e *explorer) exhaust() {
 	}
 }
 
-// solveOptimal returns the cheapest plan on the frontier that the judge finds
-// within the budget; without one the cheapest of those whose peak lies above the
-// least by at most one part in leastShare: the last bytes may cost much work.
+// solveOptimal returns the cheapest of the plans whose peak lies above the least
+// by at most one part in leastShare: the last bytes may cost much work.
 func solveOptimal(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
-	e := ix.explored()
-	points := e.front.points
-	if o.Budget <= 0 {
-		least := points[0].peak
-		best := points[0]
-		for _, q := range points {
-			if q.peak <= least+least/leastShare {
-				best = q
-			}
+	points := ix.explored().front.points
+	least := points[0].peak
+	best := points[0]
+	for _, q := range points {
+		if q.peak <= least+least/leastShare {
+			best = q
 		}
-		return ix.planAt(o.name("optimal"), best), nil
 	}
-	for c, err := range Ascending(p, o.Budget) {
-		if err != nil {
-			return nil, err
-		}
-		return c.Plan()
-	}
-	least, err := ix.leastPeak(points)
-	if err != nil {
-		return nil, err
-	}
-	return nil, &InfeasibleError{Budget: o.Budget, Least: least, LowerBound: LowerBound(p)}
+	return ix.planAt(o.name("optimal"), best), nil
 }
 
-// A Candidate is a plan that the search behind "optimal" found.
-type Candidate struct {
-	// Overhead is the share of the plain step's work that it repeats.
-	Overhead float64
-	ix       *index
-	q        *point
-}
-
-// Plan returns the plan, with the schedule that its file can run.
-func (c Candidate) Plan() (*Plan, error) { return c.ix.settledAt(c.q) }
-
-// Ascending yields the plans that the search behind "optimal" found and whose
-// own peak keeps the budget in bytes, by ascending work: Solve returns the
-// first, and who has reasons not to take it goes on. For a smaller budget there
-// are fewer plans, never others.
-func Ascending(p *Problem, budget int64) iter.Seq2[Candidate, error] {
+// optimalFrontier yields the plans that the search found: see Solver.Frontier.
+func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 	return func(yield func(Candidate, error) bool) {
 		if !p.HasBackward() {
 			yield(Candidate{}, ErrNoBackward)
@@ -184,7 +155,7 @@ func Ascending(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 			if err == nil && peak > budget {
 				continue
 			}
-			if !yield(Candidate{q.overhead, ix, q}, err) {
+			if !yield(Candidate{q.overhead, peak, func() (*Plan, error) { return ix.settledAt(q) }}, err) {
 				return
 			}
 		}
@@ -237,28 +208,6 @@ func (ix *index) settledAt(q *point) (*Plan, error) {
 		q.plan, q.judged = s.plan, s.peak
 	}
 	return q.plan, nil
-}
-
-// leastPeak judges the low end of the frontier.
-func (ix *index) leastPeak(points []*point) (int64, error) {
-	least := int64(-1)
-	for _, q := range points {
-		if least >= 0 && beyond(q.peak, least) {
-			break
-		}
-		limit := least - 1
-		if least < 0 {
-			limit = q.peak // any
-		}
-		peak, err := ix.judged(q, limit)
-		if err != nil {
-			return 0, err
-		}
-		if least < 0 || peak < least {
-			least = peak
-		}
-	}
-	return least, nil
 }
 
 // A ParetoPoint is one plan of the curve of peak against overhead.

@@ -7,6 +7,45 @@ import (
 	"testing"
 )
 
+// within is the plan with the least work that the search finds within a budget; an
+// InfeasibleError has the least peak that it finds.
+func within(p *Problem, budget int64) (*Plan, error) {
+	for c, err := range optimalFrontier(p, budget) {
+		if err != nil {
+			return nil, err
+		}
+		return c.Plan()
+	}
+	ix := p.indexed()
+	least, err := ix.leastPeak(ix.explored().front.points)
+	if err != nil {
+		return nil, err
+	}
+	return nil, &InfeasibleError{Budget: budget, Least: least, LowerBound: LowerBound(p)}
+}
+
+// leastPeak judges the low end of the frontier.
+func (ix *index) leastPeak(points []*point) (int64, error) {
+	least := int64(-1)
+	for _, q := range points {
+		if least >= 0 && beyond(q.peak, least) {
+			break
+		}
+		limit := least - 1
+		if least < 0 {
+			limit = q.peak // any
+		}
+		peak, err := ix.judged(q, limit)
+		if err != nil {
+			return 0, err
+		}
+		if least < 0 || peak < least {
+			least = peak
+		}
+	}
+	return least, nil
+}
+
 // budgets returns n budgets from most down to least.
 func budgets(most, least int64, n int) []int64 {
 	list := make([]int64, n)
@@ -24,13 +63,13 @@ func TestBudgetIsMonotone(t *testing.T) {
 	}
 	for name, p := range problems {
 		var infeasible *InfeasibleError
-		if _, err := Solve(p, "optimal", 1); !errors.As(err, &infeasible) {
+		if _, err := within(p, 1); !errors.As(err, &infeasible) {
 			t.Fatalf("%s: one byte is enough: %v", name, err)
 		}
 		plain := peaks(t, p, "none")
 		last := -1.0
 		for _, budget := range budgets(plain.Peak, infeasible.Least, 20) {
-			plan, err := Solve(p, "optimal", budget)
+			plan, err := within(p, budget)
 			if err != nil {
 				t.Fatalf("%s: budget %d: %v", name, budget, err)
 			}
@@ -46,7 +85,7 @@ func TestBudgetIsMonotone(t *testing.T) {
 			}
 			last = v.Overhead
 		}
-		if _, err := Solve(p, "optimal", infeasible.Least-1); !errors.As(err, &infeasible) {
+		if _, err := within(p, infeasible.Least-1); !errors.As(err, &infeasible) {
 			t.Errorf("%s: less than the least peak is met: %v", name, err)
 		}
 		if infeasible.LowerBound > infeasible.Least {
@@ -59,7 +98,7 @@ func TestOptimalBeatsTheOthers(t *testing.T) {
 	for name, p := range map[string]*Problem{"chain": chain(40), "transformer": transformer(12, 8192, 768, 1024, 12)} {
 		for _, strategy := range []string{"sqrt", "full", "every=2", "selective"} {
 			other := peaks(t, p, strategy)
-			plan, err := Solve(p, "optimal", other.Peak)
+			plan, err := within(p, other.Peak)
 			if err != nil {
 				t.Errorf("%s: %s reaches %d: %v", name, strategy, other.Peak, err)
 				continue
@@ -79,7 +118,7 @@ func TestTransformerTargets(t *testing.T) {
 	p := transformer(12, 8192, 768, 1024, 12)
 	plain := peaks(t, p, "none")
 	for _, target := range []struct{ share, overhead float64 }{{0.31, 0.08}, {0.2, 0.2}} {
-		plan, err := Solve(p, "optimal", int64(target.share*float64(plain.Peak)))
+		plan, err := within(p, int64(target.share*float64(plain.Peak)))
 		if err != nil {
 			t.Errorf("%+v: %v", target, err)
 			continue
@@ -117,7 +156,7 @@ const (
 func TestSearchGrowsWithTheGraph(t *testing.T) {
 	for _, layers := range sweptLayers {
 		p := transformer(layers, 8192, 768, 1024, 12)
-		if _, err := Solve(p, "optimal", 0); err != nil {
+		if _, err := Solve(p, "optimal"); err != nil {
 			t.Fatal(err)
 		}
 		done, limit := p.indexed().events, int64(searchExecutions+searchExecutionsPerOp*len(p.Ops))
@@ -157,7 +196,7 @@ func BenchmarkOptimal(b *testing.B) {
 		b.Run(fmt.Sprint(layers), func(b *testing.B) {
 			for b.Loop() {
 				p := transformer(layers, 8192, 768, 1024, 12)
-				if _, err := Solve(p, "optimal", 0); err != nil {
+				if _, err := Solve(p, "optimal"); err != nil {
 					b.Fatal(err)
 				}
 				b.ReportMetric(float64(len(p.Ops)), "ops")

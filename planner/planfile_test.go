@@ -10,7 +10,7 @@ import (
 func TestPlanFile(t *testing.T) {
 	p := transformer(3, 1024, 256, 256, 8)
 	for _, strategy := range []string{"none", "full", "selective", "optimal"} {
-		plan, err := Solve(p, strategy, 0)
+		plan, err := Solve(p, strategy)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestPlanFile(t *testing.T) {
 // edit writes the plan of a strategy, changes the text and reads it again.
 func edit(t *testing.T, p *Problem, strategy string, change func(string) string) (*Plan, error) {
 	t.Helper()
-	plan, err := Solve(p, strategy, 0)
+	plan, err := Solve(p, strategy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestPlanFileEdited(t *testing.T) {
 
 func TestExplain(t *testing.T) {
 	p := transformer(3, 1024, 256, 256, 8)
-	plan, err := Solve(p, "full", 0)
+	plan, err := Solve(p, "full")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 func peaks(t *testing.T, p *Problem, strategy string) Verdict {
 	t.Helper()
-	plan, err := Solve(p, strategy, 0)
+	plan, err := Solve(p, strategy)
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
 	}
@@ -48,7 +48,7 @@ func TestTransformer(t *testing.T) {
 	if full.Peak >= sqrt.Peak || sqrt.Peak >= none.Peak {
 		t.Errorf("peaks: none %d, sqrt %d, full %d", none.Peak, sqrt.Peak, full.Peak)
 	}
-	plan, err := Solve(p, "sqrt", 0)
+	plan, err := Solve(p, "sqrt")
 	if err != nil || len(plan.Notes) != 1 || !strings.Contains(plan.Notes[0], "one boundary per layer") {
 		t.Errorf("sqrt does not say that one boundary per layer is better: %v %v", plan.Notes, err)
 	}
@@ -111,7 +111,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"every=0", "every=x", "layers=[", "layers=nothing"} {
-		if _, err := Solve(chain(4), bad, 0); err == nil {
+		if _, err := Solve(chain(4), bad); err == nil {
 			t.Errorf("Solve(%q) worked", bad)
 		}
 	}
@@ -124,7 +124,7 @@ func TestFind(t *testing.T) {
 	p := b.finish(b.act("A", 1, 8, b.feed("x", 8)), nil)
 	p.Graph.Nodes, p.Ops = p.Graph.Nodes[:2], p.Ops[:2]
 	p.Graph.Values, p.Values = p.Graph.Values[:3], p.Values[:3]
-	if _, err := Solve(p, "sqrt", 0); !errors.Is(err, ErrNoBackward) {
+	if _, err := Solve(p, "sqrt"); !errors.Is(err, ErrNoBackward) {
 		t.Errorf("no backward: %v", err)
 	}
 }

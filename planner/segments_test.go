@@ -28,7 +28,7 @@ func heavyChain(layers int) *Problem {
 // its notes.
 func leftBehind(t *testing.T, p *Problem, strategy string) (left, peak int64, notes string) {
 	t.Helper()
-	plan, err := Solve(p, strategy, 0)
+	plan, err := Solve(p, strategy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestBesideStays(t *testing.T) {
 	p := b.finish(y, cuts)
 	p.Layers, p.Beside = cuts[1:], []int{e}
 	for _, s := range []string{"full", "sqrt", "segments=2"} {
-		plan, err := Solve(p, s, 0)
+		plan, err := Solve(p, s)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,6 +3,7 @@ package planner
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"sort"
 	"strconv"
 	"strings"
@@ -15,8 +16,6 @@ var ErrNoBackward = errors.New("no backward found: run remat grad first")
 type Options struct {
 	// Argument is what follows the strategy's equal sign, or empty.
 	Argument string
-	// Budget bounds the peak in bytes; 0: none.
-	Budget int64
 }
 
 func (o Options) name(solver string) string {
@@ -41,21 +40,45 @@ type Solver struct {
 	// Argument names what follows an equal sign; empty: nothing may.
 	Argument string
 	Doc      string
-	// Budgeted solvers obey Options.Budget; the others have one plan.
-	Budgeted bool
-	Solve    func(*Problem, Options) (*Plan, error)
+	// Solve returns the solver's plan; of a search, the plan of least peak.
+	Solve func(*Problem, Options) (*Plan, error)
+	// Frontier yields plans whose judged peak keeps a budget in bytes, by ascending
+	// work. For a smaller budget there are fewer plans, never others. Nil: the
+	// solver has one plan, and no budget changes it.
+	Frontier func(p *Problem, budget int64) iter.Seq2[Candidate, error]
 }
+
+// A Candidate is a plan on a solver's frontier, not spelled out yet.
+type Candidate struct {
+	// Overhead is the share of the plain step's work that it repeats.
+	Overhead float64
+	// Peak is what the judge counts, in bytes. The written file may hold a little
+	// more: shapes that barriers compute, guards against fusions.
+	Peak int64
+	plan func() (*Plan, error)
+}
+
+// Plan returns the plan, with the schedule that its file can run.
+func (c Candidate) Plan() (*Plan, error) { return c.plan() }
 
 // Solvers is the table of strategies.
 var Solvers = []Solver{
-	{"none", "", "keep everything; only the order is chosen", false, solveNone},
-	{"sqrt", "", "⌈√L⌉ segments over the L layers found (Chen et al. 2016)", false, solveSqrt},
-	{"every", "K", "a boundary at every K-th layer", false, solveEvery},
-	{"segments", "K", "K segments of nearly equal length, the last one kept, as checkpoint_sequential does", false, solveSegments},
-	{"layers", "GLOB", "boundaries are the layers, forward values or operators whose name matches", false, solveLayers},
-	{"full", "", "a boundary at each layer", false, solveFull},
-	{"selective", "", "inside layers recompute only what is large and cheap: attention scores, activation functions, norms (Korthikanti et al. 2022)", false, solveSelective},
-	{"optimal", "", "the least work within the budget, single operators, found by search; without a budget the least peak", true, solveOptimal},
+	{"none", "", "keep everything; only the order is chosen", solveNone, nil},
+	{"sqrt", "", "⌈√L⌉ segments over the L layers found (Chen et al. 2016)", solveSqrt, nil},
+	{"every", "K", "a boundary at every K-th layer", solveEvery, nil},
+	{"segments", "K", "K segments of nearly equal length, the last one kept, as checkpoint_sequential does", solveSegments, nil},
+	{"layers", "GLOB", "boundaries are the layers, forward values or operators whose name matches", solveLayers, nil},
+	{"full", "", "a boundary at each layer", solveFull, nil},
+	{"selective", "", "inside layers recompute only what is large and cheap: attention scores, activation functions, norms (Korthikanti et al. 2022)", solveSelective, nil},
+	{"optimal", "", "the least work within the budget, single operators, found by search; without a budget the least peak", solveOptimal, optimalFrontier},
+}
+
+// Usage is the strategy as a user writes it: its name, and what follows an equal sign.
+func (s *Solver) Usage() string {
+	if s.Argument == "" {
+		return s.Name
+	}
+	return s.Name + "=" + s.Argument
 }
 
 // Find returns the solver that a strategy such as "every=2" asks for, and its
@@ -66,11 +89,7 @@ func Find(strategy string) (*Solver, string, error) {
 	for i := range Solvers {
 		s := &Solvers[i]
 		if s.Name != name {
-			if s.Argument != "" {
-				names = append(names, s.Name+"="+s.Argument)
-			} else {
-				names = append(names, s.Name)
-			}
+			names = append(names, s.Usage())
 			continue
 		}
 		if has != (s.Argument != "") || has && arg == "" {
@@ -87,7 +106,7 @@ func Find(strategy string) (*Solver, string, error) {
 
 // Solve runs a strategy by its name, for example "sqrt" or "every=2". Without
 // a backward only "none" makes sense; the others return ErrNoBackward.
-func Solve(p *Problem, strategy string, budget int64) (*Plan, error) {
+func Solve(p *Problem, strategy string) (*Plan, error) {
 	s, arg, err := Find(strategy)
 	if err != nil {
 		return nil, err
@@ -95,7 +114,7 @@ func Solve(p *Problem, strategy string, budget int64) (*Plan, error) {
 	if s.Name != "none" && !p.HasBackward() {
 		return nil, ErrNoBackward
 	}
-	plan, err := s.Solve(p, Options{Argument: arg, Budget: budget})
+	plan, err := s.Solve(p, Options{Argument: arg})
 	if err != nil {
 		return nil, fmt.Errorf("strategy %s: %w", strategy, err)
 	}

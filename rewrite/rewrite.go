@@ -14,7 +14,7 @@
 //	batch.go      a model for a part of its batch
 //
 // Nothing here decides what to recompute: package planner does. The order of
-// the passes is the command's (cmd/internal/flow).
+// the passes is the command's (internal/pipeline).
 package rewrite
 
 import "fmt"

@@ -68,13 +68,32 @@ func (e *Engine) OpenFile(path string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(path, so) }
+	s, err := e.openLoaded(m, o)
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return s, nil
+}
+
+// OpenLoaded is OpenFile for a model that was loaded from its file and not changed
+// since, which has to outlive the session; the session works on a copy.
+func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
+	own, err := m.Clone()
+	if err != nil {
+		return nil, err
+	}
+	return e.openLoaded(own, o)
+}
+
+// openLoaded makes a session that owns the model.
+func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
+	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
 	if seed(m, o.Seed) {
 		open = e.opener(m)
 	}
-	s, err := e.newSession(m, path, o, open)
+	s, err := e.newSession(m, m.Path, o, open)
 	if err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, err
 	}
 	s.owned = true
 	return s, nil

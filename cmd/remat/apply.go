@@ -7,6 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
@@ -50,18 +51,19 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 		return err
 	}
 	defer f.Close()
-	m, err := onnx.Load(forward)
+	src, err := e.load(forward)
 	if err != nil {
 		return err
 	}
-	defer m.Close()
-	if err := canWrite(append(weightFiles(m, forward), state), out); err != nil {
+	reads := append(slices.Clone(src.DataFiles()), state)
+	if err := pipeline.CanWrite(reads, out); err != nil {
 		return err
 	}
-	if err := checkDims(e.dims, forward, m); err != nil {
+	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
-	weights, weightsErr := beside(out, m, forward, state)
+	weights, weightsErr := pipeline.Beside(out, reads...)
+	m := src.Model
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", forward, err)
 	}
@@ -73,7 +75,7 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 	if len(taken) == 0 {
 		return fmt.Errorf("%s: no tensor bears the name of an initializer of %s: give --names as to grad", state, filepath.Base(forward))
 	}
-	if err := rebase(m, forward, out); err != nil {
+	if err := pipeline.Rebase(m, forward, out); err != nil {
 		return err
 	}
 	if len(external) > 0 {
@@ -160,7 +162,7 @@ func externalize(m *onnx.Model, tensors map[string]*onnx.Tensor, path string) er
 			names = append(names, v.Name)
 		}
 	}
-	layout, err := writeTensors(path, names, tensors)
+	layout, err := pipeline.WriteTensors(path, names, tensors)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -43,7 +44,11 @@ func compareCommand(e *env) *cli.Command {
 				return err
 			}
 			o := compareOptions{steps: c.Int("steps"), html: c.String("html"), png: c.String("png")}
-			if err := canWrite(filesOf(c.Args().Slice()...), o.html, o.png); err != nil {
+			sources, err := e.loadAll(paths...)
+			if err != nil {
+				return err
+			}
+			if err := pipeline.CanWrite(filesOf(sources), o.html, o.png); err != nil {
 				return err
 			}
 			feeds.ProfileAside = o.html != ""
@@ -99,7 +104,7 @@ func compareModels(e *env, paths []string, feeds remat.Options, o compareOptions
 			s.close()
 		}
 	}()
-	if err := checkDimsOf(e.dims, paths...); err != nil {
+	if _, err := e.loadAll(paths...); err != nil {
 		return nil, err
 	}
 	doc := &report.Compare{}
@@ -187,12 +192,11 @@ func openPart(e *env, path string, feeds remat.Options, subjects []*subject, i i
 	if subjects[0].session == nil {
 		return nil, fmt.Errorf("%s: the first graph does not run, whose batch it divides", filepath.Base(path))
 	}
-	m, err := onnx.Load(path)
+	src, err := e.load(path)
 	if err != nil {
 		return nil, err
 	}
-	defer m.Close()
-	data, err := microData(subjects[0].session, m, feeds, parts[i])
+	data, err := microData(subjects[0].session, src.Model, feeds, parts[i])
 	if err != nil {
 		return nil, err
 	}
@@ -222,12 +226,7 @@ func without(feeds, cut map[string]remat.Tensor) map[string]remat.Tensor {
 // outOfMemory reports an error that is a result: the variant does not fit.
 func outOfMemory(err error) bool {
 	var memory *remat.MemoryError
-	if errors.As(err, &memory) || errors.Is(err, syscall.ENOMEM) {
-		return true
-	}
-	text := strings.ToLower(err.Error())
-	return strings.Contains(text, "out of memory") || strings.Contains(text, "failed to allocate") ||
-		strings.Contains(text, "bad_alloc") || strings.Contains(text, "available memory")
+	return errors.As(err, &memory) || errors.Is(err, ort.ErrMemory) || errors.Is(err, syscall.ENOMEM)
 }
 
 // A pace says how many steps there are where none are asked for: the fewest,

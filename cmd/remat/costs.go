@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 )
@@ -50,7 +50,7 @@ func withTime(times map[string]float64, node string, seconds float64) map[string
 }
 
 // checkCosts refuses times of another graph.
-func checkCosts(m *onnx.Model, p *flow.Planner, costs map[string]int64, path string) error {
+func checkCosts(m *onnx.Model, p *pipeline.Planner, costs map[string]int64, path string) error {
 	for _, n := range m.Graph.Nodes {
 		if _, ok := costs[n.Name()]; ok {
 			return nil

@@ -20,7 +20,7 @@ import (
 	"github.com/tiktoken-go/tokenizer"
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
@@ -186,12 +186,15 @@ func isTraining(e *env, path string) (bool, error) {
 	if path == "" {
 		return false, nil
 	}
-	m, err := flow.Open(path, e.dims)
+	src, err := e.load(path)
 	if err != nil {
 		return false, err
 	}
-	defer m.Close()
-	roles, _ := foundOrNone(m, nil)
+	m, err := src.Typed(e.dims)
+	if err != nil {
+		return false, err
+	}
+	roles, _ := pipeline.FoundRoles(m, nil)
 	return len(roles.Grad)+len(roles.New) > 0, nil
 }
 
@@ -207,7 +210,7 @@ func demoTraining(e *env, o *demoOptions, forward, train string) error {
 		return err
 	}
 	err := derive()
-	var unclear *unclearError
+	var unclear *pipeline.UnclearError
 	if errors.As(err, &unclear) && !o.chosen {
 		e.say("  no update in the graph: %v", err)
 		o.optimizer = optim.None
@@ -227,12 +230,16 @@ func demoModel(o demoOptions, path string) (map[string]remat.Tensor, error) {
 	if o.length == 0 && o.model == "gpt2" {
 		o.length = demoSeq
 	}
-	for value, field := range map[*int64]*int64{&o.layers: &cfg.Layers, &o.length: &cfg.Seq, &o.batch: &cfg.Batch} {
-		if *value < 0 {
-			return nil, fmt.Errorf("--layers, --seq and --batch: want no negative number")
+	for _, size := range []struct {
+		flag  string
+		given int64
+		of    *int64
+	}{{"layers", o.layers, &cfg.Layers}, {"seq", o.length, &cfg.Seq}, {"batch", o.batch, &cfg.Batch}} {
+		if size.given < 0 {
+			return nil, fmt.Errorf("--%s %d: want no negative number", size.flag, size.given)
 		}
-		if *value > 0 && (*field > 0 || text) {
-			*field = *value
+		if size.given > 0 && (*size.of > 0 || text) {
+			*size.of = size.given
 		}
 	}
 	cfg.Seed = o.seed
@@ -299,16 +306,13 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		{halfLabel, "half.onnx", "sqrt", "", half},
 	} {
 		path := filepath.Join(o.dir, v.file)
-		options := planOptions{strategy: v.strategy, budget: v.budget, limit: o.limit, flow: e.flowOptions()}
-		options.flow.Precision = v.half
+		options := planOptions{strategy: v.strategy, budget: v.budget, limit: o.limit, pipeline: e.pipelineOptions()}
+		options.pipeline.Precision = v.half
 		var p *planned
 		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
-			if p, err = makePlan(e, train, options); err == nil {
-				err = writeGraph(e, p, train, path)
-			}
-			if err == nil && v.half != nil && v.half.Emulate {
+			if p, err = planFile(e, train, path, options); err == nil && v.half != nil && v.half.Emulate {
 				// A foreign graph is normalized by the provider itself, which may not be here.
-				if nerr := predictNative(e, train, options, p); nerr != nil {
+				if nerr := predictNative(e, options, p); nerr != nil {
 					e.say("  not predicted for CUDA: %v", nerr)
 				}
 			}
@@ -341,11 +345,11 @@ const nativeNote = "emulated"
 // predictNative notes what the same plan takes where the half type has kernels:
 // emulation has the numbers of half precision and the memory of float32 beside
 // the casts.
-func predictNative(e *env, train string, o planOptions, emulated *planned) error {
-	native := *o.flow.Precision
+func predictNative(e *env, o planOptions, emulated *planned) error {
+	native := *o.pipeline.Precision
 	native.Emulate, native.Provider = false, kernels.CUDA
-	o.flow.Precision, o.flow.Provider = &native, ort.CUDA
-	p, err := makePlan(e, train, o)
+	o.pipeline.Precision, o.pipeline.Provider = &native, ort.CUDA
+	p, err := makePlan(e, emulated.source, o)
 	if err != nil {
 		return err
 	}

@@ -4,68 +4,49 @@ package main
 // or fixed to that number when the file was written.
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 )
 
 // checkDims refuses a dimension that no model has or had, and one that a model
 // was fixed to another number of.
-func checkDims(dims map[string]int64, path string, models ...*onnx.Model) error {
+func checkDims(dims map[string]int64, sources ...*pipeline.Source) error {
 	for _, name := range slices.Sorted(maps.Keys(dims)) {
 		found := false
-		for _, m := range models {
-			n, fixed := flow.FixedDims(m)[name]
-			free := slices.Contains(flow.FreeDims(m), name)
+		for _, src := range sources {
+			n, fixed := pipeline.FixedDims(src.Model)[name]
+			free := slices.Contains(pipeline.FreeDims(src.Model), name)
 			if fixed && !free && n != dims[name] {
 				return fmt.Errorf("--dim %s=%d: %s was written for %s=%d: make it again with --dim %s=%d, or leave --dim out",
-					name, dims[name], modelName(m, path), name, n, name, dims[name])
+					name, dims[name], src.Path, name, n, name, dims[name])
 			}
 			found = found || fixed || free
 		}
 		if !found {
-			return fmt.Errorf("--dim %s: no input of %s has that dimension; %s", name, path, dimsOf(models))
+			var paths []string
+			for _, src := range sources {
+				paths = append(paths, src.Path)
+			}
+			return fmt.Errorf("--dim %s: no input of %s has that dimension; %s", name, strings.Join(paths, ", "), dimsOf(sources))
 		}
 	}
 	return nil
 }
 
-// checkDimsOf is checkDims for files; one of them must have each dimension.
-func checkDimsOf(dims map[string]int64, paths ...string) error {
-	if len(dims) == 0 {
-		return nil
-	}
-	var models []*onnx.Model
-	for _, path := range paths {
-		m, err := onnx.Load(path)
-		if err != nil {
-			return err
-		}
-		defer m.Close()
-		models = append(models, m)
-	}
-	return checkDims(dims, strings.Join(paths, ", "), models...)
-}
-
-// modelName is where a model was read from, else what the caller calls it.
-func modelName(m *onnx.Model, path string) string {
-	if m.Path != "" {
-		return m.Path
-	}
-	return path
-}
-
 // dimsOf says what dimensions the models' inputs have or had, and where there is
 // none what shapes.
-func dimsOf(models []*onnx.Model) string {
+func dimsOf(sources []*pipeline.Source) string {
 	var free, fixed, shapes []string
-	for _, m := range models {
-		free = append(free, flow.FreeDims(m)...)
-		fixed = append(fixed, dimList(flow.FixedDims(m))...)
+	for _, src := range sources {
+		m := src.Model
+		free = append(free, pipeline.FreeDims(m)...)
+		fixed = append(fixed, dimList(pipeline.FixedDims(m))...)
 		for _, v := range m.Graph.Inputs {
 			shapes = append(shapes, v.Name+" "+v.Type.String())
 		}
@@ -96,37 +77,18 @@ func dimList(dims map[string]int64) []string {
 	return list
 }
 
-// openSized opens a file that is to be planned for: every dimension needs a
-// number, from dims or from the file. What dims fix is noted in the model.
-func openSized(path string, dims map[string]int64) (*onnx.Model, error) {
-	m, err := onnx.Load(path)
-	if err != nil {
+// sized is the model of a file that is to be planned for; where numbers are missing,
+// the error has a flag that gives them.
+func sized(src *pipeline.Source, dims map[string]int64) (*onnx.Model, error) {
+	if err := checkDims(dims, src); err != nil {
 		return nil, err
 	}
-	if err := checkDims(dims, path, m); err != nil {
-		m.Close()
-		return nil, err
+	m, err := src.Sized(dims)
+	var open *pipeline.FreeDimsError
+	if errors.As(err, &open) {
+		err = fmt.Errorf("%s: a plan needs sizes, and no number is given for %s", src.Path, dimLine(src.Model, pipeline.FreeDims(src.Model), dims))
 	}
-	if err := sized(m, dims); err != nil {
-		m.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return m, nil
-}
-
-// sized types a model as it was loaded, and notes the dimensions that dims fix.
-func sized(m *onnx.Model, dims map[string]int64) error {
-	if err := flow.NamelessDim(m); err != nil {
-		return err
-	}
-	free := flow.FreeDims(m)
-	if line := dimLine(m, free, dims); line != "" {
-		return fmt.Errorf("a plan needs sizes, and no number is given for %s", line)
-	}
-	if err := flow.Type(m, dims); err != nil {
-		return err
-	}
-	return flow.NoteDims(m, free, dims)
+	return m, err
 }
 
 // dimLine names the free dimensions that dims leave open and a flag that gives

@@ -14,11 +14,11 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
-// version is the program's version, written into every file that it makes.
-const version = "0.1.0"
+const version = pipeline.Version
 
 // env is what every command gets: where to write, and the global options.
 type env struct {
@@ -38,6 +38,7 @@ type env struct {
 	profile  *os.File // what -d cpu writes
 	dumped   int      // graphs that -d dump has written
 	closers  []func()
+	sources  map[string]*pipeline.Source // that were read
 	loaded   *remat.Engine
 	typed    string    // the command line
 	archives []archive // of --feeds

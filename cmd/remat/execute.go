@@ -13,7 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -143,19 +143,22 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := flow.Open(path, e.dims)
+	src, err := e.load(path)
 	if err != nil {
 		return nil, err
 	}
-	defer m.Close()
+	m, err := src.Typed(e.dims)
+	if err != nil {
+		return nil, err
+	}
 	e.warnUnread(path, m)
 	s := &subject{path: path}
 	var found *analysis.Analysis
-	s.roles, found = foundOrNone(m, o.Roles)
+	s.roles, found = pipeline.FoundRoles(m, o.Roles)
 	if found != nil {
 		o.Roles = &s.roles
 	}
-	if s.session, err = engine.OpenFile(path, o); err != nil {
+	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	s.roles = s.session.Roles
@@ -163,29 +166,14 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
 	}
-	if p := flow.PrecisionOf(m); p != nil {
+	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}
 	if s.session.Provider == ort.CPU {
 		s.predict(e, m, o, found)
 	}
-	s.run.Stale, err = e.stale(path, m, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
-	return s, err
-}
-
-// foundOrNone are the roles of a graph as far as they can be found, or as given,
-// and the graph's analysis, nil where it has none; a plain forward graph has no
-// role but perhaps a loss.
-func foundOrNone(m *onnx.Model, given *step.Roles) (step.Roles, *analysis.Analysis) {
-	var roles step.Roles
-	a, err := analysis.Analyze(m, analysis.Options{})
-	if err == nil {
-		roles = a.Roles
-	}
-	if given != nil {
-		roles = *given
-	}
-	return roles, a
+	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
+	return s, nil
 }
 
 // predict fills in what was predicted; a graph that cannot be predicted runs
@@ -199,7 +187,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
-	p, err := flow.Predict(e.loaded, m, s.roles, flow.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
+	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
 	if err != nil || !p.Exact() {
 		return // a lower bound is no prediction
 	}
@@ -210,9 +198,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
-		layer = flow.ModuleNames(a)
+		layer = pipeline.ModuleNames(a)
 	}
-	s.run.SetTimeline(flow.Timeline(p, layer))
+	s.run.SetTimeline(pipeline.Timeline(p, layer))
 	s.layers = map[string]string{}
 	for _, n := range p.Nodes {
 		s.layers[n.Label()] = layer(n)

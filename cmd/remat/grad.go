@@ -1,25 +1,18 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
-	"github.com/onnx-remat/remat/internal/step"
-	"github.com/onnx-remat/remat/models/safetensors"
-	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/grad"
-	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
 func gradCommand(e *env) *cli.Command {
@@ -107,76 +100,37 @@ type derivation struct {
 	random, producer string
 }
 
-// deriveTraining loads, differentiates, adds the optimizer, orders the file
-// and writes it.
+// deriveTraining loads, derives the training graph and writes it.
 func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error) {
-	m, err := onnx.Load(path)
+	src, err := e.load(path)
 	if err != nil {
 		return nil, err
 	}
-	defer m.Close()
-	if err := canWrite(weightFiles(m, path), out); err != nil {
+	if err := pipeline.CanWrite(src.DataFiles(), out); err != nil {
 		return nil, err
 	}
-	fail := func(err error) (*derivation, error) { return nil, fmt.Errorf("%s: %w", path, err) }
-	if err := m.Check(); err != nil {
-		return fail(err)
-	}
-	if err := checkDims(e.dims, path, m); err != nil {
+	if err := checkDims(e.dims, src); err != nil {
 		return nil, err
 	}
-	o.grad.Signature = grad.ReadSignature(m)
-	if err := flow.NoteDims(m, flow.FreeDims(m), e.dims); err != nil {
-		return fail(err)
+	t, err := src.Derive(pipeline.DeriveOptions{Grad: o.grad, Names: o.names, Optimizer: optim.Kind(o.optimizer.kind), Update: o.optimizer.Options})
+	var unclear *pipeline.UnclearError
+	if errors.As(err, &unclear) {
+		err = &unclearError{unclear, e.typed}
 	}
-	if err := renameInitializers(m.Graph, o.names); err != nil {
-		return fail(err)
-	}
-	o.grad.Signature.Rename(o.names)
-	if err := notTraining(m); err != nil {
-		return fail(err)
-	}
-	forward := len(m.Graph.Nodes)
-	weights, weightsErr := beside(out, m, path)
-	res, err := grad.Differentiate(m, o.grad)
 	if err != nil {
-		return fail(err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if err := needDecisions(res, o, e.typed); err != nil {
-		return fail(err)
-	}
-	if err := addOptimizer(m, res, o); err != nil {
-		return fail(err)
-	}
-	if err := e.passed("optimizer", m); err != nil {
-		return fail(err)
-	}
-	hash, err := flow.Hash(path)
-	if err != nil {
+	if err := t.Save(out); err != nil {
 		return nil, err
 	}
-	m.SetMetadata(flow.VersionKey, version)
-	m.SetMetadata(flow.SourceKey, hash)
-	if err := flow.Order(m, flow.Options{Dims: o.grad.Dims, After: o.grad.After}); err != nil {
-		return fail(err)
-	}
-	if err := flow.SetRequires(m); err != nil {
-		return nil, err
-	}
-	if err := rebase(m, path, out); err != nil {
-		return nil, err
-	}
-	if err := placeParameters(m, res, path, out, func() (string, error) { return weights, weightsErr }); err != nil {
-		return nil, err
-	}
-	if err := m.Check(); err != nil {
-		return fail(err)
-	}
-	if err := m.Save(out); err != nil {
-		return nil, err
-	}
+	return describeDerivation(t, out, o), nil
+}
+
+// describeDerivation is the document of a training graph that was written.
+func describeDerivation(t *pipeline.Derivation, out string, o gradOptions) *derivation {
+	m, res := t.Model, t.Result
 	d := &derivation{
-		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: forward,
+		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: t.ForwardNodes,
 		Optimizer: o.optimizer.kind, Decisions: res.Decisions,
 		Frozen: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
@@ -192,55 +146,20 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 			d.Frozen, d.FrozenBytes = append(d.Frozen, x.Name), d.FrozenBytes+bytes
 		}
 	}
-	return d, nil
+	return d
 }
 
-// renameInitializers gives parameters the user's names.
-func renameInitializers(g *onnx.Graph, names map[string]string) error {
-	order := slices.Sorted(maps.Keys(names))
-	values := make([]*onnx.Value, len(order))
-	for i, from := range order {
-		if values[i] = g.Value(from); values[i] == nil || values[i].Init == nil {
-			return fmt.Errorf("--names: %q is no initializer of the model", from)
-		}
-	}
-	for i, from := range order { // out of the way first: names may be exchanged
-		if names[from] != from {
-			g.Rename(values[i], g.FreshValueName(from+".old"))
-		}
-	}
-	for i, from := range order {
-		if to := names[from]; to != from {
-			if to == "" {
-				return fmt.Errorf("--names: %q is given no name", from)
-			}
-			if g.FreshValueName(to) != to {
-				return fmt.Errorf("--names: %q is taken in the model", to)
-			}
-			g.Rename(values[i], to)
-		}
-	}
-	return nil
-}
-
-// notTraining refuses a graph that says of itself that it trains.
-func notTraining(m *onnx.Model) error {
-	if roles, _, err := step.RolesOf(m, nil); err == nil && roles.Training() {
-		return errors.New("is a training graph already: give it to remat plan or remat rewrite, or derive from the forward model")
-	}
-	return nil
-}
-
-// An unclearError asks whether initializers are weights that an optimizer may
-// change.
+// An unclearError says which flags answer the question of a pipeline.UnclearError.
 type unclearError struct {
-	names []string
+	asks  *pipeline.UnclearError
 	typed string // the command line
 }
 
+func (e *unclearError) Unwrap() error { return e.asks }
+
 func (e *unclearError) Error() string {
 	return fmt.Sprintf("nothing in the file tells whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'",
-		some(e.names), e.typed, e.typed, strings.Join(e.names, ","))
+		some(e.asks.Names), e.typed, e.typed, strings.Join(e.asks.Names, ","))
 }
 
 // some lists the first names, and how many more there are.
@@ -250,109 +169,6 @@ func some(names []string) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// needDecisions asks for an explicit choice where an optimizer would change
-// something that may be no weight.
-func needDecisions(res *grad.Result, o gradOptions, typed string) error {
-	if o.optimizer.kind == "none" || len(o.grad.Params) > 0 || len(o.grad.Frozen) > 0 {
-		return nil
-	}
-	var open []string
-	for _, d := range res.Decisions {
-		if d.Open {
-			open = append(open, d.Name)
-		}
-	}
-	if len(open) > 0 {
-		return &unclearError{open, typed}
-	}
-	return nil
-}
-
-// placeParameters records where each parameter's values lie: external ones in
-// their own file, inline ones streamed into OUT.safetensors, which beside names.
-func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside func() (string, error)) error {
-	places := map[string]map[string]any{}
-	if text, ok := m.Metadata(remat.ParametersKey); ok {
-		if err := json.Unmarshal([]byte(text), &places); err != nil {
-			return fmt.Errorf("metadata %s: %w", remat.ParametersKey, err)
-		}
-	}
-	dir, err := between(out, source)
-	if err != nil {
-		return err
-	}
-	var inline []grad.Param
-	for _, p := range res.Params {
-		switch {
-		case p.Data == nil:
-		case p.Data.IsExternal():
-			x, err := p.Data.External()
-			if err != nil {
-				return err
-			}
-			size, err := p.Data.ByteSize()
-			if err != nil {
-				return err
-			}
-			file := filepath.ToSlash(filepath.Join(dir, x.Location))
-			if strings.HasPrefix(file, "../") {
-				return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
-			}
-			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
-		default:
-			inline = append(inline, p)
-		}
-	}
-	if len(inline) > 0 {
-		file, err := beside()
-		if err == nil {
-			err = writeInline(inline, file, places)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return flow.SetJSON(m, remat.ParametersKey, places)
-}
-
-func writeInline(params []grad.Param, path string, places map[string]map[string]any) error {
-	var names []string
-	data := map[string]*onnx.Tensor{}
-	for _, p := range params {
-		names = append(names, p.Name)
-		data[p.Name] = p.Data
-	}
-	layout, err := writeTensors(path, names, data)
-	if err != nil {
-		return err
-	}
-	for _, t := range layout.Tensors {
-		places[t.Name] = map[string]any{"file": filepath.Base(path), "offset": t.Offset, "bytes": t.Bytes}
-	}
-	return nil
-}
-
-// writeTensors writes tensors into one safetensors file, in the order of names.
-func writeTensors(path string, names []string, tensors map[string]*onnx.Tensor) (*safetensors.Layout, error) {
-	infos := make([]safetensors.Info, len(names))
-	for i, name := range names {
-		t := tensors[name]
-		infos[i] = safetensors.Info{Name: name, DType: t.DType(), Shape: t.Dims()}
-	}
-	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
-	if err != nil {
-		return nil, err
-	}
-	return layout, layout.Write(path, func(t safetensors.Info, w io.Writer) error {
-		data, err := tensors[t.Name].Bytes()
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(data)
-		return err
-	})
 }
 
 // printDerivation says what was made on stdout, and what was decided and what is

@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/crosscheck"
@@ -40,20 +40,23 @@ func inspectCommand(e *env) *cli.Command {
 				return fmt.Errorf("remat inspect: --text is no document: leave out --json")
 			}
 			if c.Bool("text") {
-				m, err := onnx.Load(path)
+				src, err := e.load(path)
 				if err != nil {
 					return err
 				}
-				defer m.Close()
-				return onnx.Print(e.stdout, m)
+				return onnx.Print(e.stdout, src.Model)
 			}
 			if c.String("png") != "" && !c.Bool("memory") {
 				return fmt.Errorf("remat inspect: --png draws the timeline of --memory: give both")
 			}
-			if err := canWrite(filesOf(path), c.String("png")); err != nil {
+			src, err := e.load(path)
+			if err != nil {
 				return err
 			}
-			return inspect(e, path, c.Bool("memory"), c.Bool("cross-check"), c.String("png"))
+			if err := pipeline.CanWrite(src.Files(), c.String("png")); err != nil {
+				return err
+			}
+			return inspect(e, src, c.Bool("memory"), c.Bool("cross-check"), c.String("png"))
 		},
 	}
 }
@@ -84,7 +87,7 @@ type inspection struct {
 	BackwardNodes int        `json:"backward_nodes"`
 	Roles         step.Roles `json:"roles"`
 	// Requires says which runtime the file needs.
-	Requires flow.Requires     `json:"requires"`
+	Requires pipeline.Requires `json:"requires"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Stale is what the metadata predict though the file was changed since.
 	Stale      *report.StalePrediction `json:"stale_prediction,omitempty"`
@@ -126,21 +129,17 @@ type memoryInfo struct {
 
 // inspect loads a model and prints what it is, and as asked what a step of it holds
 // and whether onnx-go reads the same.
-func inspect(e *env, path string, memory, crossCheck bool, png string) error {
-	m, err := onnx.Load(path)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	if err := checkDims(e.dims, path, m); err != nil {
+func inspect(e *env, src *pipeline.Source, memory, crossCheck bool, png string) error {
+	path, m := src.Path, src.Model
+	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
 	dims := dimensionsOf(m, e.dims)
-	if err := flow.Type(m, e.dims); err != nil {
+	if err := pipeline.Type(m, e.dims); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if memory {
-		if err := flow.Known(m, e.dims); err != nil {
+		if err := pipeline.Known(m, e.dims); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -155,12 +154,9 @@ func inspect(e *env, path string, memory, crossCheck bool, png string) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if d.Stale, err = e.stale(path, m, func() *int64 { return predictedPeak(e, m, a, d) }); err != nil {
-		return err
-	}
-	if d.Stale != nil {
-		delete(d.Metadata, flow.PeakKey)
-		delete(d.Metadata, flow.ReservedKey)
+	if d.Stale = e.stale(src, func() *int64 { return predictedPeak(e, m, a, d) }); d.Stale != nil {
+		delete(d.Metadata, pipeline.PeakKey)
+		delete(d.Metadata, pipeline.ReservedKey)
 	}
 	var differs error
 	if crossCheck {
@@ -194,8 +190,8 @@ type dimensions struct {
 // dimensionsOf lists the dimensions of a model as it was loaded: typing it fills in
 // those that are given.
 func dimensionsOf(m *onnx.Model, given map[string]int64) dimensions {
-	d := dimensions{Free: []string{}, Fixed: flow.FixedDims(m)}
-	free := flow.FreeDims(m)
+	d := dimensions{Free: []string{}, Fixed: pipeline.FixedDims(m)}
+	free := pipeline.FreeDims(m)
 	for _, name := range free {
 		if n, ok := given[name]; ok {
 			d.Fixed[name] = n
@@ -224,7 +220,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 	g := m.Graph
 	d := &inspection{
 		Model: path, IRVersion: m.Proto.GetIrVersion(), Producer: m.Proto.GetProducerName(), Nodes: len(g.Nodes),
-		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Requires: flow.RequiresOf(m), Metadata: map[string]string{},
+		Opsets: map[string]int64{}, Operators: map[string]int{}, Roles: a.Roles, Requires: pipeline.RequiresOf(m), Metadata: map[string]string{},
 	}
 	for _, o := range m.Proto.GetOpsetImport() {
 		d.Opsets[o.GetDomain()] = o.GetVersion()
@@ -319,7 +315,7 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 	if err != nil {
 		return err
 	}
-	t := flow.Timeline(p, flow.ModuleNames(a))
+	t := pipeline.Timeline(p, pipeline.ModuleNames(a))
 	d.Memory = &memoryInfo{
 		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Peak: t.Peak(), Phases: t.Phases(),
@@ -340,7 +336,7 @@ func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Predicti
 	if e.provider == "cuda" { // half types have kernels there: the file runs as it is written
 		engine = nil
 	}
-	return flow.Predict(engine, m, a.Roles, flow.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
+	return pipeline.Predict(engine, m, a.Roles, pipeline.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
 }
 
 func printInspection(e *env, d *inspection) error {

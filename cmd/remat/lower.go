@@ -7,8 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
-	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/lower"
@@ -40,18 +39,18 @@ func lowerCommand(e *env) *cli.Command {
 // lowerGraph writes the graph at path without ONNX Runtime's private gradient
 // operators.
 func lowerGraph(e *env, path, out string) error {
-	m, err := onnx.Load(path)
+	src, err := e.load(path)
 	if err != nil {
 		return err
 	}
-	defer m.Close()
-	if err := canWrite(weightFiles(m, path), out); err != nil {
+	if err := pipeline.CanWrite(src.DataFiles(), out); err != nil {
 		return err
 	}
+	m := src.Model
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := checkDims(e.dims, path, m); err != nil {
+	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
 	r, err := lower.Model(m)
@@ -61,20 +60,16 @@ func lowerGraph(e *env, path, out string) error {
 	if err := e.passed("lower", m); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	hash, err := flow.Hash(path)
-	if err != nil {
-		return err
-	}
 	// The version is left out: it would say that the graph is in the form that
 	// no optimizer changes.
-	m.SetMetadata(flow.SourceKey, hash)
+	m.SetMetadata(pipeline.SourceKey, src.Hash())
 	if _, err := infer.Model(m, infer.Options{Dims: e.dims}); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if err := flow.SetRequires(m); err != nil {
+	if err := pipeline.SetRequires(m); err != nil {
 		return err
 	}
-	if err := rebase(m, path, out); err != nil {
+	if err := pipeline.Rebase(m, path, out); err != nil {
 		return err
 	}
 	if err := m.Check(); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/report"
 )
@@ -106,7 +107,7 @@ func writeModel(e *env, c *cli.Context) error {
 	if weights != "" {
 		reads = append(reads, weights)
 	}
-	if err := canWrite(reads, out); err != nil {
+	if err := pipeline.CanWrite(reads, out); err != nil {
 		return err
 	}
 	built, err := row.Build(cfg)

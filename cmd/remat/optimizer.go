@@ -6,8 +6,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
@@ -88,19 +86,4 @@ func readOptimizer(c *cli.Context) (optimizerOptions, error) {
 		return false
 	}
 	return o, nil
-}
-
-// addOptimizer puts the updates into the graph.
-func addOptimizer(m *onnx.Model, res *grad.Result, o gradOptions) error {
-	if o.optimizer.kind == string(optim.None) {
-		return nil
-	}
-	params := make([]optim.Param, len(res.Params))
-	for i, p := range res.Params {
-		params[i] = optim.Param{Value: p.Input, Grad: p.Grad}
-	}
-	options := o.optimizer.Options
-	options.Types = res.Types
-	_, err := optim.Apply(m, params, options)
-	return err
 }

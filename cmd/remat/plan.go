@@ -7,10 +7,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
-	"github.com/onnx-remat/remat/rewrite"
 )
 
 func planCommand(e *env) *cli.Command {
@@ -36,10 +36,14 @@ func planCommand(e *env) *cli.Command {
 			if c.String("png") != "" && !c.Bool("pareto") {
 				return fmt.Errorf("remat plan: --png draws the curve of --pareto: give both")
 			}
-			if err := canWrite(append(filesOf(path), o.costs), c.String("o"), c.String("png")); err != nil {
+			src, err := e.load(path)
+			if err != nil {
 				return err
 			}
-			p, err := makePlan(e, path, o)
+			if err := pipeline.CanWrite(append(src.Files(), o.costs), c.String("o"), c.String("png")); err != nil {
+				return err
+			}
+			p, err := makePlan(e, src, o)
 			if p != nil && err != nil && e.json { // what comes closest to a budget that cannot be met
 				return errors.Join(err, report.WriteJSON(e.stdout, p.document))
 			}
@@ -52,7 +56,7 @@ func planCommand(e *env) *cli.Command {
 				}
 			}
 			if out := c.String("o"); out != "" {
-				if err := writePlan(p, o, path, out); err != nil {
+				if err := writePlan(p, o, out); err != nil {
 					return err
 				}
 			}
@@ -66,13 +70,13 @@ func planCommand(e *env) *cli.Command {
 
 // pareto adds the curve of peak against overhead to the document.
 func pareto(p *planned, png string) error {
-	problem := p.result.Problem
+	problem := p.result.Problem()
 	points, err := planner.Pareto(problem, 0)
 	if err != nil {
 		return err
 	}
 	for _, strategy := range []string{"none", "sqrt", "selective", "full"} {
-		plan, err := planner.Solve(problem, strategy, 0)
+		plan, err := planner.Solve(problem, strategy)
 		if err != nil {
 			continue // no layers, for instance: not a point
 		}
@@ -92,15 +96,4 @@ func pareto(p *planned, png string) error {
 		return nil
 	}
 	return onnx.ReplaceFile(png, func(f *os.File) error { return report.ParetoPNG(f, p.document.Pareto) })
-}
-
-func note(what string, requested, applied int, skipped []rewrite.Skip) report.Note {
-	n := report.Note{What: what, Requested: requested, Applied: applied}
-	if len(skipped) > 0 {
-		n.Reason = report.Text(fmt.Sprintf("%s: %s", skipped[0].What, skipped[0].Why))
-		if len(skipped) > 1 {
-			n.Reason += report.Text(fmt.Sprintf(" (and %d more)", len(skipped)-1))
-		}
-	}
-	return n
 }

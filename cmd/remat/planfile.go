@@ -16,7 +16,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
@@ -27,16 +27,16 @@ import (
 // planSource is the part of a plan file that says what it was made from.
 type planSource struct {
 	// Path is relative to the plan file.
-	Path        string   `json:"path"`
-	SHA256      string   `json:"sha256"`
-	Normalize   string   `json:"normalize"`
-	Chunk       int      `json:"chunk_loss"`
-	Tile        int      `json:"tile"`
-	Rows        int      `json:"update_rows"`
-	DropOutputs []string `json:"drop_outputs"`
+	Path        string            `json:"path"`
+	SHA256      string            `json:"sha256"`
+	Normalize   string            `json:"normalize"`
+	Chunk       pipeline.Division `json:"chunk_loss"`
+	Tile        pipeline.Division `json:"tile"`
+	Rows        pipeline.Division `json:"update_rows"`
+	DropOutputs []string          `json:"drop_outputs"`
 	// Prepack is of the written file alone: the plan's nodes do not depend on it.
-	Prepack flow.Prepacking  `json:"prepack,omitempty"`
-	Dims    map[string]int64 `json:"dims"`
+	Prepack pipeline.Prepacking `json:"prepack,omitempty"`
+	Dims    map[string]int64    `json:"dims"`
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
@@ -53,27 +53,24 @@ type planSource struct {
 const sourceKey = "source"
 
 // writePlan writes the plan by names, for rewrite --plan and for people.
-func writePlan(p *planned, asked planOptions, source, out string) error {
-	hash, err := flow.Hash(source)
-	if err != nil {
-		return err
-	}
+func writePlan(p *planned, asked planOptions, out string) error {
+	source := p.source.Path
 	rel, err := filepath.Rel(filepath.Dir(out), source)
 	if err != nil {
 		rel = source
 	}
-	o := p.prepared.Options
+	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
-		Path: filepath.ToSlash(rel), SHA256: hash, Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
+		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
 		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
-		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.flow.OptLevel,
+		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
 	})
 	if err != nil {
 		return err
 	}
 	var body bytes.Buffer
-	if err := planner.WritePlan(&body, p.result.Problem, p.result.Plan); err != nil {
+	if err := planner.WritePlan(&body, p.result.Problem(), p.result.Plan); err != nil {
 		return err
 	}
 	// The source comes first: {"source": …, and then what the planner wrote.
@@ -97,12 +94,7 @@ func readPlanFile(path string) (planSource, []byte, error) {
 		if err := json.Unmarshal(raw, &src); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
 		}
-		for _, parts := range []int{src.Chunk, src.Tile, src.Rows} {
-			if !flow.Parts(parts) {
-				return src, nil, fmt.Errorf("%s: source: %d parts: want 0, %d for auto or at least 2", path, parts, flow.AutoChunk)
-			}
-		}
-		if src.Prepack, err = flow.ParsePrepacking(string(src.Prepack)); err != nil {
+		if src.Prepack, err = pipeline.ParsePrepacking(string(src.Prepack)); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
 		}
 		delete(parts, sourceKey)
@@ -115,26 +107,20 @@ func readPlanFile(path string) (planSource, []byte, error) {
 // same graph. It returns the flags, of those that set reports as given, that ask
 // for another preparation: the graph then has other nodes than the plan names, so
 // the plan's strategy has to be asked again.
-func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph, planPath string) (other []string, err error) {
-	if s.SHA256 != "" {
-		hash, err := flow.Hash(graph)
-		if err != nil {
-			return nil, fmt.Errorf("%s: no such file", graph)
-		}
-		if hash != s.SHA256 {
-			return nil, fmt.Errorf("%s: was made for another graph than %s: plan again", planPath, graph)
-		}
+func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pipeline.Source, planPath string) (other []string, err error) {
+	if s.SHA256 != "" && s.SHA256 != graph.Hash() {
+		return nil, fmt.Errorf("%s: was made for another graph than %s: plan again", planPath, graph.Path)
 	}
 	if s.Normalize == "" {
-		s.Normalize = string(o.flow.Normalize)
+		s.Normalize = string(o.pipeline.Normalize)
 	}
-	f := &o.flow
+	f := &o.pipeline
 	for _, part := range []struct {
 		flag string
 		same bool
 		take func()
 	}{
-		{"normalize", s.Normalize == string(f.Normalize), func() { f.Normalize = flow.Normalization(s.Normalize) }},
+		{"normalize", s.Normalize == string(f.Normalize), func() { f.Normalize = pipeline.Normalization(s.Normalize) }},
 		{"chunk-loss", s.Chunk == f.Chunk, func() { f.Chunk = s.Chunk }},
 		{"tile", s.Tile == f.Tile, func() { f.Tile = s.Tile }},
 		{"update-rows", s.Rows == f.Rows, func() { f.Rows = s.Rows }},
@@ -208,7 +194,7 @@ func (s planSource) askAgain(o *planOptions, body []byte, other []string) (rewri
 }
 
 // followPlan writes the file that a plan on disk leads to.
-func followPlan(p *flow.Planner, path string) (*flow.Planned, error) {
+func followPlan(p *pipeline.Planner, path string) (*pipeline.File, error) {
 	_, body, err := readPlanFile(path)
 	if err != nil {
 		return nil, err
@@ -251,21 +237,25 @@ func explain(e *env, path, graph string) error {
 			graph = filepath.Join(filepath.Dir(path), graph)
 		}
 	}
-	o := planOptions{strategy: "none", file: path, flow: e.flowOptions()}
-	if _, err := src.adopt(&o, func(string) bool { return false }, graph, path); err != nil {
-		return err
-	}
-	p, err := makePlan(e, graph, o)
+	model, err := e.load(graph)
 	if err != nil {
 		return err
 	}
-	reasons, err := planner.Explain(p.result.Problem, p.result.Plan)
+	o := planOptions{strategy: "none", file: path, pipeline: e.pipelineOptions()}
+	if _, err := src.adopt(&o, func(string) bool { return false }, model, path); err != nil {
+		return err
+	}
+	p, err := makePlan(e, model, o)
 	if err != nil {
 		return err
 	}
-	modules := flow.ModuleNames(p.result.Analysis)
+	reasons, err := planner.Explain(p.result.Problem(), p.result.Plan)
+	if err != nil {
+		return err
+	}
+	modules := pipeline.ModuleNames(p.result.Variant.Analysis)
 	layer := func(r *planner.Reason) string {
-		if n := p.result.Analysis.Values[r.Value].Producer; n != nil {
+		if n := p.result.Variant.Analysis.Values[r.Value].Producer; n != nil {
 			return modules(n)
 		}
 		return ""

@@ -12,14 +12,13 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/step"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -31,10 +30,10 @@ type planOptions struct {
 	strategy string
 	budget   string
 	total    string
-	flow     flow.Options
+	pipeline pipeline.Options
 	// update: say what is updated in backward.
 	update bool
-	// costs names the file that flow.Costs are from.
+	// costs names the file that pipeline.Costs are from.
 	costs string
 	// file is a plan to follow instead of a strategy.
 	file string
@@ -44,7 +43,7 @@ type planOptions struct {
 
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
-		&cli.StringFlag{Name: "strategy", Usage: "`S`: none|sqrt|every=K|segments=K|layers=GLOB|full|selective|optimal; default sqrt, with a budget optimal"},
+		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default sqrt, with a budget optimal"},
 		&cli.StringFlag{Name: "budget", Usage: "bound on the written file's predicted live peak, `2GiB|50%`"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and what the arena reserves, all told, `8GiB|60%`"},
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: times that run --profile --json measured, instead of FLOPs"},
@@ -58,6 +57,15 @@ func planFlags() []cli.Flag {
 		timeLimitFlag(),
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: take outputs that match off the graph"},
 	}...)
+}
+
+// strategies are those of the solvers' table.
+func strategies() string {
+	var names []string
+	for i := range planner.Solvers {
+		names = append(names, planner.Solvers[i].Usage())
+	}
+	return strings.Join(names, "|")
 }
 
 func timeLimitFlag() cli.Flag {
@@ -88,29 +96,28 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if _, _, err := planner.Find(o.strategy); err != nil {
 		return o, err
 	}
-	o.flow = e.flowOptions()
-	o.flow.Normalize, o.flow.DropOutputs = flow.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
+	o.pipeline = e.pipelineOptions()
+	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
 	var err error
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
 	}
-	if o.flow.Chunk, err = parseParts("chunk-loss", c.String("chunk-loss")); err != nil {
+	for _, f := range []struct {
+		flag string
+		to   *pipeline.Division
+	}{{"chunk-loss", &o.pipeline.Chunk}, {"tile", &o.pipeline.Tile}, {"update-rows", &o.pipeline.Rows}} {
+		if *f.to, err = pipeline.ParseDivision(c.String(f.flag)); err != nil {
+			return o, fmt.Errorf("--%s %q: %w", f.flag, c.String(f.flag), err)
+		}
+	}
+	if o.pipeline.Prepack, err = pipeline.ParsePrepacking(c.String("prepack")); err != nil {
 		return o, err
 	}
-	if o.flow.Tile, err = parseParts("tile", c.String("tile")); err != nil {
+	o.pipeline.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")
+	if o.pipeline.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}
-	if o.flow.Rows, err = parseParts("update-rows", c.String("update-rows")); err != nil {
-		return o, err
-	}
-	if o.flow.Prepack, err = flow.ParsePrepacking(c.String("prepack")); err != nil {
-		return o, err
-	}
-	o.flow.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")
-	if o.flow.Precision, err = readPrecision(e, c); err != nil {
-		return o, err
-	}
-	if o.flow.Roles, err = readRoles(c.String("roles")); err != nil {
+	if o.pipeline.Roles, err = readRoles(c.String("roles")); err != nil {
 		return o, err
 	}
 	if path := c.String("costs"); path != "" {
@@ -118,29 +125,14 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		if err != nil {
 			return o, err
 		}
-		o.flow.Costs, o.costs = costs, path
+		o.pipeline.Costs, o.costs = costs, path
 	}
 	return o, nil
 }
 
-// parseParts reads off, auto or a number of parts.
-func parseParts(flag, value string) (int, error) {
-	switch value {
-	case "off", "":
-		return 0, nil
-	case "auto":
-		return flow.AutoChunk, nil
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 2 {
-		return 0, fmt.Errorf("--%s %q: want off, auto or a number of parts of at least 2", flag, value)
-	}
-	return n, nil
-}
-
-// flowOptions are the global options as the pipeline wants them.
-func (e *env) flowOptions() flow.Options {
-	return flow.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", After: e.passed}
+// pipelineOptions are the global options as the pipeline wants them.
+func (e *env) pipelineOptions() pipeline.Options {
+	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", After: e.passed}
 }
 
 // readFile reads a small file whole; errors name it once.
@@ -200,100 +192,143 @@ func (e *env) engine() (*remat.Engine, error) {
 
 // A planned graph is a plan with what it was made from and what it promises.
 type planned struct {
-	given    *onnx.Model
-	prepared *flow.Prepared
-	result   *flow.Planned
+	source   *pipeline.Source
+	result   *pipeline.File
 	document report.Plan
 	// limited says that --time-limit ended planning, "" where it did not.
 	limited string
 }
 
-// makePlan loads, prepares and plans. With the error of a budget that cannot be met
-// comes what is closest to it.
-func makePlan(e *env, path string, o planOptions) (*planned, error) {
-	engine, err := e.engine()
+// load reads a model file, once in a command, and closes it when that ends.
+func (e *env) load(path string) (*pipeline.Source, error) {
+	if src := e.sources[path]; src != nil {
+		return src, nil
+	}
+	src, err := pipeline.Load(path)
 	if err != nil {
 		return nil, err
 	}
-	given, err := openSized(path, o.flow.Dims)
-	if err != nil {
-		return nil, err
+	if e.sources == nil {
+		e.sources = map[string]*pipeline.Source{}
 	}
-	e.closers = append(e.closers, func() { given.Close() })
-	if err := flow.Known(given, o.flow.Dims); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	e.sources[path] = src
+	e.closers = append(e.closers, func() { src.Close() })
+	return src, nil
+}
+
+// loadAll reads model files, and checks that one of them has each dimension of --dim.
+func (e *env) loadAll(paths ...string) ([]*pipeline.Source, error) {
+	var sources []*pipeline.Source
+	for _, path := range paths {
+		src, err := e.load(path)
+		if err != nil {
+			return nil, err
+		}
+		sources = append(sources, src)
 	}
+	return sources, checkDims(e.dims, sources...)
+}
+
+// filesOf are the files that sources were read from, and those of their weights.
+func filesOf(sources []*pipeline.Source) []string {
+	var files []string
+	for _, src := range sources {
+		files = append(files, src.Files()...)
+	}
+	return files
+}
+
+// makePlan prepares and plans. With the error of a budget that cannot be met comes
+// what is closest to it.
+func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
 	bar := e.progress(-1, "planning")
 	defer bar.Finish()
-	o.flow.Progress = func(s flow.Progress) { bar.Say(planningText(s)) }
+	o.pipeline.Progress = func(s pipeline.Progress) { bar.Say(planningText(s)) }
 	ctx := e.ctx
 	if o.limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.limit)
 		defer cancel()
 	}
-	o.flow.Stop = func() bool { return ctx.Err() != nil }
-	planner, err := flow.NewPlanner(engine, given, o.flow)
+	o.pipeline.Stop = func() bool { return ctx.Err() != nil }
+	p, err := newPlanner(e, src, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if err := e.dumpProblem(planner.Problem()); err != nil {
 		return nil, err
 	}
-	if o.flow.Costs != nil {
-		if err := checkCosts(given, planner, o.flow.Costs, o.costs); err != nil {
-			return nil, err
-		}
-	}
-	budget, err := readBudget(o, planner)
+	budget, err := readBudget(o, p)
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	var result *flow.Planned
+	var file *pipeline.File
 	if o.file != "" {
-		result, err = followPlan(planner, o.file)
+		file, err = followPlan(p, o.file)
 	} else {
-		result, err = planner.PlanWithin(o.strategy, budget)
+		file, err = p.PlanWithin(o.strategy, budget)
 	}
+	took := time.Since(start)
 	var unmet *checkError
 	if err != nil {
-		if err = infeasible(fmt.Errorf("%s: %w", path, err)); !errors.As(err, &unmet) || result == nil {
+		if err = infeasible(fmt.Errorf("%s: %w", src.Path, err)); !errors.As(err, &unmet) || file == nil {
 			return nil, err
 		}
 	}
 	if err := e.interrupted(); err != nil {
 		return nil, err
 	}
-	took := time.Since(start)
-	old, err2 := e.stale(path, given, func() *int64 { return &planner.Before.LivePeak })
-	if err2 != nil {
-		return nil, err2
+	return e.describe(src, o, p, file, budget, took), err
+}
+
+// newPlanner prepares the graph, and checks that measured costs are of it.
+func newPlanner(e *env, src *pipeline.Source, o planOptions) (*pipeline.Planner, error) {
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
 	}
-	if o.update {
-		result.Reports = append(result.Reports, result.UpdatesInBackward())
+	given, err := sized(src, o.pipeline.Dims)
+	if err != nil {
+		return nil, err
 	}
-	p := &planned{given: given, prepared: result.Prepared, result: result}
-	candidates, limited := planner.Limited()
-	if limited {
-		p.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
-		noted := *result.Plan
-		noted.Notes = append(slices.Clone(noted.Notes), p.limited)
-		result.Plan = &noted
+	p, err := pipeline.NewPlanner(engine, given, o.pipeline)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", src.Path, err)
 	}
-	p.document = planDocument(o, planner, result, budget)
-	if old != nil {
-		p.document.Notes = append(p.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
+	if err := e.dumpProblem(p.Problem()); err != nil {
+		return nil, err
 	}
-	p.document.TimeLimited = limited
-	p.document.SolverSeconds, p.document.PlanSeconds = planner.Solving.Seconds(), took.Seconds()
+	if o.pipeline.Costs != nil {
+		err = checkCosts(given, p, o.pipeline.Costs, o.costs)
+	}
 	return p, err
+}
+
+// describe is a planned file with its document.
+func (e *env) describe(src *pipeline.Source, o planOptions, p *pipeline.Planner, file *pipeline.File, budget pipeline.Budget, took time.Duration) *planned {
+	old := e.stale(src, func() *int64 { return &p.Before.LivePeak })
+	if o.update {
+		file.Reports = append(file.Reports, file.UpdatesInBackward())
+	}
+	r := &planned{source: src, result: file}
+	candidates, limited := p.Limited()
+	if limited {
+		r.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
+		noted := *file.Plan
+		noted.Notes = append(slices.Clone(noted.Notes), r.limited)
+		file.Plan = &noted
+	}
+	r.document = p.Document(file, budget)
+	if old != nil {
+		r.document.Notes = append(r.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
+	}
+	r.document.TimeLimited = limited
+	r.document.SolverSeconds, r.document.PlanSeconds = p.Solving.Seconds(), took.Seconds()
+	return r
 }
 
 // infeasible makes a budget that cannot be met the failure of a check.
 func infeasible(err error) error {
 	var live *planner.InfeasibleError
-	var total *flow.TotalError
+	var total *pipeline.TotalError
 	switch {
 	case errors.As(err, &live):
 		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.BytesUp(live.Least))}
@@ -305,8 +340,8 @@ func infeasible(err error) error {
 
 // readBudget turns --budget and --budget-total into bounds; a share is of what
 // the given file takes as it stands.
-func readBudget(o planOptions, p *flow.Planner) (flow.Budget, error) {
-	var b flow.Budget
+func readBudget(o planOptions, p *pipeline.Planner) (pipeline.Budget, error) {
+	var b pipeline.Budget
 	if o.budget != "" {
 		size, err := report.ParseSize(o.budget)
 		if err != nil {
@@ -323,7 +358,7 @@ func readBudget(o planOptions, p *flow.Planner) (flow.Budget, error) {
 		}
 		b.Total = size.Bytes
 		if size.IsShare {
-			b.Total = size.Of(flow.TotalOf(p.Before).Bytes())
+			b.Total = size.Of(pipeline.TotalOf(p.Before).Bytes())
 		}
 		if b.Total == 0 {
 			return b, noBudget("--budget-total", o.total)
@@ -334,66 +369,4 @@ func readBudget(o planOptions, p *flow.Planner) (flow.Budget, error) {
 
 func noBudget(flag, value string) error {
 	return &checkError{fmt.Errorf("%s %s: cannot be met: it is less than a byte; give a size like 2GiB or 50%%", flag, value)}
-}
-
-// planDocument is the document of plan --json.
-func planDocument(o planOptions, p *flow.Planner, r *flow.Planned, budget flow.Budget) report.Plan {
-	pr := r.Problem
-	d := report.Plan{
-		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
-		FLOPs: pr.FLOPs(), RecomputeFLOPs: r.Verdict.RecomputeFLOPs, Overhead: report.Float(r.Verdict.Overhead),
-		PeakBytesBefore: p.Before.LivePeak, PeakBytesScheduled: &p.Scheduled, PeakBytesAfter: r.Peak,
-		LowerBoundBytes: &r.LowerBound, Feasible: budget.Keeps(r.Prediction),
-		Layers: r.Layers(), Total: totalDocument(r, budget.Total),
-	}
-	if counted := r.Analysis.Counted; counted != nil { // the overhead is one of time, the operations stay what they are
-		d.FLOPs, d.RecomputeFLOPs = 0, 0
-		for op, again := range r.Plan.Recomputed(pr) {
-			d.FLOPs += counted[op]
-			d.RecomputeFLOPs += int64(again) * counted[op]
-		}
-	}
-	if d.PeakBytesBefore > 0 {
-		d.Saving = report.Float(1 - float64(r.Peak)/float64(d.PeakBytesBefore))
-	}
-	if budget.Live > 0 {
-		d.BudgetBytes = &budget.Live
-	}
-	if layers := pr.LayerCount(); layers > 0 {
-		theory := report.Float(planner.TheorySaving(layers))
-		d.TheorySaving = &theory
-	}
-	for _, v := range r.Plan.Boundaries {
-		d.Boundaries = append(d.Boundaries, pr.Values[v].Name)
-	}
-	for _, v := range r.Plan.Kept(pr) {
-		d.Kept = append(d.Kept, pr.Values[v].Name)
-	}
-	for _, n := range r.Plan.Notes {
-		d.Notes = append(d.Notes, report.Note{What: "plan", Reason: report.Text(n)})
-	}
-	for _, rep := range r.Reports {
-		d.Notes = append(d.Notes, note(rep.Pass, rep.Requested, rep.Applied, rep.Skipped))
-	}
-	if line := roundingLine(r.Reports, &r.Prepared.Options); line != "" {
-		d.Notes = append(d.Notes, report.Note{What: "rounding", Reason: report.Text(line)})
-	}
-	return d
-}
-
-// totalDocument says what a step of the written file takes, all told; nil where
-// the arena's use cannot be predicted.
-func totalDocument(r *flow.Planned, budget int64) *report.Total {
-	if r.Prediction == nil || !r.Prediction.Exact() {
-		return nil
-	}
-	t := flow.TotalOf(r.Prediction)
-	d := &report.Total{
-		ParameterBytes: t.Parameters, StateBytes: t.State, FeedBytes: t.Feeds, SessionBytes: t.Session,
-		LivePeakBytes: t.Live, UnusedBytes: t.Unused, TotalBytes: t.Bytes(), ReservedBytes: t.Reserved,
-	}
-	if budget > 0 {
-		d.BudgetBytes = &budget
-	}
-	return d
 }

@@ -7,13 +7,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
-
-// halfTypes are the values of --precision; fp32 converts nothing.
-var halfTypes = map[string]onnx.DType{"fp32": onnx.Undefined, "fp16": onnx.Float16, "bf16": onnx.BFloat16}
 
 func precisionFlags() []cli.Flag {
 	return []cli.Flag{
@@ -27,9 +25,9 @@ func precisionFlags() []cli.Flag {
 
 // readPrecision is nil for fp32.
 func readPrecision(e *env, c *cli.Context) (*precision.Options, error) {
-	to, ok := halfTypes[c.String("precision")]
-	if !ok {
-		return nil, fmt.Errorf("--precision %q: want fp32, fp16 or bf16", c.String("precision"))
+	to, err := pipeline.ParseHalf(c.String("precision"))
+	if err != nil {
+		return nil, fmt.Errorf("--precision %w", err)
 	}
 	if to == onnx.Undefined {
 		for _, name := range []string{"stash-only", "emulate", "keep-fp32", "half"} {

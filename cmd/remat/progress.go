@@ -12,7 +12,7 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/report"
 )
 
@@ -111,7 +111,7 @@ func (p *progress) Finish() {
 }
 
 // planningText says how far planning has come.
-func planningText(s flow.Progress) string {
+func planningText(s pipeline.Progress) string {
 	text := ""
 	switch {
 	case s.Form > 0:

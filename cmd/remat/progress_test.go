@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
+	"github.com/onnx-remat/remat/internal/pipeline"
 )
 
 // TestProgressLines: without a terminal a line says where the work stands, now and
@@ -32,9 +32,9 @@ func TestProgressLines(t *testing.T) {
 		t.Fatalf("last came %q, want %q", buffer, want)
 	}
 	expect("planning …")
-	p.Say(planningText(flow.Progress{Form: 2, Forms: 7}))
+	p.Say(planningText(pipeline.Progress{Form: 2, Forms: 7}))
 	expect("planning: form 2 of 7 of the graph")
-	p.Say(planningText(flow.Progress{Tried: 14, Most: 64, Best: 3 << 20}))
+	p.Say(planningText(pipeline.Progress{Tried: 14, Most: 64, Best: 3 << 20}))
 	expect("planning: 14 of at most 64 candidates, best 3.0 MiB")
 	inner := e.progress(3, "steps")
 	inner.Add(1)

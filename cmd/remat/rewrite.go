@@ -1,17 +1,12 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/cmd/internal/flow"
-	"github.com/onnx-remat/remat/internal/step"
-	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
 )
@@ -44,7 +39,11 @@ func rewriteCommand(e *env) *cli.Command {
 					return err
 				}
 			}
-			reads := append(filesOf(path)[1:], o.file, o.costs)
+			source, err := e.load(path)
+			if err != nil {
+				return err
+			}
+			reads := append(slices.Clone(source.DataFiles()), o.file, o.costs)
 			var skipped []rewrite.Report
 			var src planSource
 			if o.file != "" {
@@ -53,7 +52,7 @@ func rewriteCommand(e *env) *cli.Command {
 					return err
 				}
 				o.budget, o.total = src.Budget, src.BudgetTotal
-				other, err := src.adopt(&o, c.IsSet, path, o.file)
+				other, err := src.adopt(&o, c.IsSet, source, o.file)
 				if err != nil {
 					return err
 				}
@@ -65,10 +64,10 @@ func rewriteCommand(e *env) *cli.Command {
 					skipped = append(skipped, again)
 				}
 			}
-			if err := canWrite(reads, out); err != nil {
+			if err := pipeline.CanWrite(reads, out); err != nil {
 				return err
 			}
-			p, err := makePlan(e, path, o)
+			p, err := makePlan(e, source, o)
 			if err != nil {
 				return err
 			}
@@ -77,18 +76,18 @@ func rewriteCommand(e *env) *cli.Command {
 			}
 			for _, r := range skipped {
 				p.result.Reports = slices.Insert(p.result.Reports, 0, r)
-				p.document.Notes = slices.Insert(p.document.Notes, 0, note(r.Pass, r.Requested, r.Applied, r.Skipped))
+				p.document.Notes = slices.Insert(p.document.Notes, 0, pipeline.Note(r))
 			}
-			if err := writeGraph(e, p, path, out); err != nil {
+			if err := p.save(out); err != nil {
 				return err
 			}
 			if e.json {
 				return report.WriteJSON(e.stdout, p.document)
 			}
-			for _, line := range appliedLines(p.result.Reports, &p.prepared.Options) {
+			for _, line := range p.result.Applied() {
 				e.say("%s", line)
 			}
-			if line := roundingLine(p.result.Reports, &p.prepared.Options); line != "" {
+			if line := p.result.Rounding(); line != "" {
 				e.say("%s", line)
 			}
 			if p.limited != "" {
@@ -115,70 +114,18 @@ func planAlone(c *cli.Context) error {
 	return nil
 }
 
-// writeGraph writes the rewritten graph with its metadata.
-func writeGraph(e *env, p *planned, source, out string) error {
-	m := p.prepared.Model
-	hash, err := flow.Hash(source)
-	if err != nil {
-		return err
-	}
-	m.SetMetadata(flow.VersionKey, version)
-	m.SetMetadata(flow.SourceKey, hash)
-	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": e.opt, "intra_op_num_threads": e.threads}
-	if pr := p.result.Prediction; pr != nil && pr.Exact() {
-		arena := pr.Arena()
-		session["arena"] = arena.Setup
-		m.SetMetadata(flow.ReservedKey, fmt.Sprint(arena.Reserved))
-	}
-	plan := p.document
-	plan.SolverSeconds, plan.PlanSeconds = 0, 0 // one graph gives one file, byte for byte
-	for _, entry := range []struct {
-		key   string
-		value any
-	}{{flow.PlanKey, plan}, {flow.SessionKey, session}, {step.RolesKey, p.result.Analysis.Roles}} {
-		if err := flow.SetJSON(m, entry.key, entry.value); err != nil {
-			return err
-		}
-	}
-	if err := flow.SetRequires(m); err != nil {
-		return err
-	}
-	if err := rebase(m, source, out); err != nil {
-		return err
-	}
-	flow.SetPromise(m, p.result.Peak)
-	return m.Save(out)
-}
+// save writes the rewritten graph with its metadata.
+func (p *planned) save(out string) error { return p.result.Save(p.source, out, p.document) }
 
-// rebase keeps references to external data right when the written file lies in
-// another folder than its source: that folder must hold the source's, because
-// a model may only refer to files below it.
-func rebase(m *onnx.Model, source, out string) error {
-	rel, err := between(out, source)
-	if err != nil || rel == "." {
-		return err
-	}
-	outside := rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator))
-	used, err := m.RebaseExternal(rel)
+// planFile plans for a file and writes the rewritten one.
+func planFile(e *env, path, out string, o planOptions) (*planned, error) {
+	src, err := e.load(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	moved, err := rebaseParameters(m, rel)
-	if err != nil {
-		return err
+	p, err := makePlan(e, src, o)
+	if err == nil {
+		err = p.save(out)
 	}
-	if (used || moved) && outside {
-		return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
-	}
-	return nil
-}
-
-// between is the way from the folder of one file to that of another.
-func between(from, to string) (string, error) {
-	a, err1 := filepath.Abs(filepath.Dir(from))
-	b, err2 := filepath.Abs(filepath.Dir(to))
-	if err := errors.Join(err1, err2); err != nil {
-		return "", err
-	}
-	return filepath.Rel(a, b)
+	return p, err
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -47,10 +47,11 @@ type runOptions struct {
 }
 
 func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
-	if err := checkDimsOf(e.dims, path); err != nil {
+	sources, err := e.loadAll(path)
+	if err != nil {
 		return err
 	}
-	if err := canWrite(filesOf(path), o.out, o.save, o.trace); err != nil {
+	if err := pipeline.CanWrite(filesOf(sources), o.out, o.save, o.trace); err != nil {
 		return err
 	}
 	s, err := openSubject(e, path, feeds)
@@ -121,27 +122,9 @@ func writeResults(s *subject, o runOptions) error {
 		}
 	}
 	if o.save != "" {
-		return saveState(s, o.save)
+		return pipeline.SaveState(s.session, o.save)
 	}
 	return nil
-}
-
-// saveState writes every updated input.
-func saveState(s *subject, path string) error {
-	names := s.session.Updated()
-	if len(names) == 0 {
-		return fmt.Errorf("--save %s: the graph updates nothing; derive it with remat grad --optimizer", path)
-	}
-	tensors := map[string]*onnx.Tensor{}
-	for _, name := range names {
-		t, _, err := s.session.Input(name)
-		if err != nil {
-			return err
-		}
-		tensors[name] = onnx.NewTensor(t.Type, t.Shape, t.Data)
-	}
-	_, err := writeTensors(path, names, tensors)
-	return err
 }
 
 // writeTrace writes what was allocated in the first step: measured events,

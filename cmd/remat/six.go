@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/grad"
@@ -58,10 +59,14 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 		return strings.TrimSuffix(forward, filepath.Ext(forward)) + "." + suffix + ".onnx"
 	}
 	micro, parts, undivided := name("micro-batch"), microBatches, ""
-	if err := isForward(forward); err != nil {
+	src, err := e.load(forward)
+	if err != nil {
 		return nil, err
 	}
-	dims, err := writeMicroBatch(e, forward, micro, feeds)
+	if err := pipeline.NotTraining(src.Model); err != nil {
+		return nil, fmt.Errorf("%s: %w", forward, err)
+	}
+	dims, err := writeMicroBatch(src, micro, feeds)
 	var batch *rewrite.BatchError
 	switch {
 	case errors.As(err, &batch):
@@ -91,15 +96,11 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 			if v.accumulate {
 				source = name("accumulation")
 			}
-			o := planOptions{strategy: v.strategy, flow: e.flowOptions()}
+			o := planOptions{strategy: v.strategy, pipeline: e.pipelineOptions()}
 			if v.half {
-				o.flow.Precision = half
+				o.pipeline.Precision = half
 			}
-			p, err := makePlan(e, source, o)
-			if err == nil {
-				err = writeGraph(e, p, source, out)
-			}
-			if err != nil {
+			if _, err := planFile(e, source, out, o); err != nil {
 				return nil, err
 			}
 		}
@@ -108,27 +109,13 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 	return s, nil
 }
 
-// isForward refuses a training graph, before anything is written or said of it.
-func isForward(path string) error {
-	m, err := onnx.Load(path)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	if err := notTraining(m); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
-}
-
 // writeMicroBatch writes the model for a quarter of the batch, and returns the
 // numbers of the free dimensions, as --dim or feeds say.
-func writeMicroBatch(e *env, forward, out string, feeds remat.Options) (map[string]int64, error) {
-	m, err := onnx.Load(forward)
+func writeMicroBatch(src *pipeline.Source, out string, feeds remat.Options) (map[string]int64, error) {
+	m, err := src.Model.Clone()
 	if err != nil {
 		return nil, err
 	}
-	defer m.Close()
 	dims, err := remat.DimsOf(m, feeds)
 	if err != nil {
 		return nil, err

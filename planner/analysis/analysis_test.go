@@ -94,7 +94,7 @@ func TestDegenerate(t *testing.T) {
 		t.Errorf("an empty graph has %d ops", len(a.Problem.Ops))
 	}
 	for i := range planner.Solvers {
-		if _, err := planner.Solve(a.Problem, "sqrt", 0); err == nil {
+		if _, err := planner.Solve(a.Problem, "sqrt"); err == nil {
 			t.Errorf("%s plans an empty graph", planner.Solvers[i].Name)
 		}
 	}

@@ -25,7 +25,7 @@ package ort
 */
 import "C"
 
-import "errors"
+import "fmt"
 
 // A Counter counts what one session allocates. It is read at any time, also
 // after its session was closed.
@@ -60,7 +60,7 @@ func newCounter() (*Counter, error) {
 	c := C.counter_new(info)
 	if c == nil {
 		C.ortReleaseMemoryInfo(info)
-		return nil, errors.New("no memory for the counting allocator")
+		return nil, fmt.Errorf("the counting allocator: %w", ErrMemory)
 	}
 	return &Counter{ptr: c}, nil
 }
@@ -110,7 +110,7 @@ func (c *Counter) Events() ([]Event, error) {
 	var s C.CounterState
 	C.counter_state(c.ptr, &s)
 	if s.lost != 0 {
-		return nil, errors.New("the allocation trace is incomplete: no memory for it")
+		return nil, fmt.Errorf("the allocation trace is incomplete: %w", ErrMemory)
 	}
 	raw := make([]C.CounterEvent, int(s.events))
 	if len(raw) == 0 {

@@ -10,8 +10,10 @@ package ort
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -52,12 +54,25 @@ func (c Code) String() string {
 	return fmt.Sprintf("code %d", int(c))
 }
 
+// ErrMemory is what an error Is that says that memory ran out.
+var ErrMemory = errors.New("out of memory")
+
 // An Error is what ONNX Runtime refused to do.
 type Error struct {
 	Code    Code
 	Message string // one line
 	Node    string // the node's name, when the message holds it
 }
+
+// Is reports whether the target is ErrMemory, and memory ran out.
+func (e *Error) Is(target error) bool {
+	text := strings.ToLower(e.Message)
+	return target == ErrMemory && slices.ContainsFunc(memoryForms, func(form string) bool { return strings.Contains(text, form) })
+}
+
+// memoryForms are what allocators say, for which there is no code: the arena, C++,
+// CUDA, and the check of a tensor's size against what the machine has.
+var memoryForms = []string{"failed to allocate", "bad_alloc", "out of memory", "available memory"}
 
 func (e *Error) Error() string {
 	return fmt.Sprintf("onnx runtime: %s: %s", e.Code, e.Message)

@@ -1,6 +1,10 @@
 package ort
 
-import "testing"
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
 
 // TestErrorText: what a user reads of an error has no place in ONNX Runtime's
 // sources, neither a line nor a function.
@@ -17,6 +21,23 @@ func TestErrorText(t *testing.T) {
 	} {
 		if got := newError(Fail, c.given).Message; got != c.want {
 			t.Errorf("%q:\n got %q\nwant %q", c.given, got, c.want)
+		}
+	}
+}
+
+// TestErrMemory: what ONNX Runtime says when memory ran out is told apart from what
+// else it says, also behind a wrapping.
+func TestErrMemory(t *testing.T) {
+	for message, want := range map[string]bool{
+		"Failed to allocate memory for requested buffer of size 4096":                   true,
+		"Exception during initialization: std::bad_alloc":                               true,
+		"CUDA failure 2: out of memory ; GPU=0":                                         true,
+		"Available memory of 1024 is smaller than requested bytes of 4096":              true,
+		"Non-zero status code returned while running Add node. Name:'add'":              false,
+		"Got invalid dimensions for input: x for the following indices index: 0 Got: 1": false,
+	} {
+		if got := errors.Is(fmt.Errorf("m.onnx: %w", newError(Fail, message)), ErrMemory); got != want {
+			t.Errorf("%q: out of memory %t", message, got)
 		}
 	}
 }

@@ -1,0 +1,139 @@
+package remat_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/onnx-remat/remat"
+)
+
+// model is a small forward model with its loss: twenty linear layers.
+var model = filepath.Join("testdata", "models", "mlp20.ts.onnx")
+
+// The whole way: a training graph of a forward model, a plan within half of its live
+// peak, the rewritten graph, and a step of it that takes what was predicted.
+func Example() {
+	dir, err := os.MkdirTemp("", "remat")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	ctx := context.Background()
+	rt, err := remat.LoadRuntime("")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rt.Close()
+
+	forward, err := remat.Open(model, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer forward.Close()
+	train, err := forward.Derive(filepath.Join(dir, "train.onnx"), remat.DeriveOptions{Optimizer: "sgd"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer train.Close()
+
+	before, err := rt.Predict(train, remat.Settings{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	plan, err := rt.Plan(ctx, train, remat.PlanOptions{Budget: remat.Budget{Live: before.LivePeak * 3 / 4}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	small, err := plan.Rewrite(filepath.Join(dir, "small.onnx"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer small.Close()
+
+	session, err := rt.NewSession(small, remat.SessionOptions{LR: 1e-3})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer session.Close()
+	step, err := session.Step(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("within the budget:", plan.After.LivePeak <= before.LivePeak*3/4)
+	fmt.Println("as predicted:", step.LivePeak == plan.After.LivePeak)
+	// Output:
+	// within the budget: true
+	// as predicted: true
+}
+
+// What a file reads and returns.
+func ExampleOpen() {
+	forward, err := remat.Open(model, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer forward.Close()
+	for _, v := range forward.Inputs() {
+		fmt.Println(v.Name, v.Type, v.Dims)
+	}
+	for _, v := range forward.Outputs() {
+		fmt.Println(v.Name, v.Type, v.Dims)
+	}
+	// Output:
+	// x float32 [8 16]
+	// y int64 [8]
+	// loss float32 []
+	// logits float32 [8 10]
+}
+
+// A budget that no plan keeps is an error that has the least that one does.
+func ExampleRuntime_Plan() {
+	dir, err := os.MkdirTemp("", "remat")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	rt, err := remat.LoadRuntime("")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rt.Close()
+	forward, err := remat.Open(model, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer forward.Close()
+	train, err := forward.Derive(filepath.Join(dir, "train.onnx"), remat.DeriveOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer train.Close()
+
+	_, err = rt.Plan(context.Background(), train, remat.PlanOptions{Budget: remat.Budget{Live: 1000}})
+	var unmet *remat.BudgetError
+	if errors.As(err, &unmet) {
+		fmt.Println("a budget of", unmet.Budget, "bytes: the least is more:", unmet.Least > unmet.Budget)
+	}
+	// Output:
+	// a budget of 1000 bytes: the least is more: true
+}
+
+// The strategies, as PlanOptions takes them.
+func ExampleStrategies() {
+	for _, s := range remat.Strategies() {
+		fmt.Println(s.Usage)
+	}
+	// Output:
+	// none
+	// sqrt
+	// every=K
+	// segments=K
+	// layers=GLOB
+	// full
+	// selective
+	// optimal
+}

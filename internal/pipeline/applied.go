@@ -1,0 +1,65 @@
+package pipeline
+
+// What the passes of a rewriting did, for people: one line of what was done, and
+// one more for each pass that did less than it was asked, with the reason. What
+// the user asked for by name, as --precision, always has its line.
+
+import (
+	"fmt"
+	"strings"
+)
+
+// doneWords says what a pass did n times, "" for what matters to nobody.
+var doneWords = map[string]func(n int, v *Variant) string{
+	"recompute": func(n int, _ *Variant) string { return counted(n, "node") + " computed again" },
+	"chunk":     func(_ int, v *Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
+	"tile":      func(n int, _ *Variant) string { return counted(n, "wide product") + " in parts" },
+	"rows":      func(n int, _ *Variant) string { return counted(n, "large update") + " by rows" },
+	"hold once": func(n int, _ *Variant) string { return counted(n, "frozen weight") + " held once" },
+	"scatter":   func(int, *Variant) string { return "" },
+	"anchor":    func(n int, _ *Variant) string { return counted(n, "node") + " held in place by data" },
+	"schedule":  func(n int, _ *Variant) string { return counted(n, "node") + " in order" },
+}
+
+// counted writes a number of things.
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// Applied says in lines what the passes did.
+func (f *File) Applied() []string {
+	var done, lines []string
+	for _, r := range f.Reports {
+		words, known := doneWords[r.Pass]
+		if !known || len(r.Skipped) > 0 {
+			lines = append(lines, r.String())
+		} else if text := words(r.Applied, f.Variant); r.Applied > 0 && text != "" {
+			done = append(done, text)
+		}
+	}
+	if len(done) > 0 {
+		lines = append(lines, "done: "+strings.Join(done, ", "))
+	}
+	return lines
+}
+
+// Rounding says that a variant adds up in another order than the graph as it was
+// given, "" where every result keeps its bits.
+func (f *File) Rounding() string {
+	var why []string
+	for _, r := range f.Reports {
+		switch r.Pass {
+		case "chunk", "tile", "rows":
+			if r.Applied > 0 {
+				why = append(why, doneWords[r.Pass](r.Applied, f.Variant))
+			}
+		}
+	}
+	if len(why) == 0 {
+		return ""
+	}
+	return "results may differ in the last bits: " + strings.Join(why, ", ")
+}

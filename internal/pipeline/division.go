@@ -1,0 +1,108 @@
+package pipeline
+
+// In how many parts something is computed that would otherwise exist whole.
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+)
+
+// A Division says in how many parts something is computed; the zero value leaves
+// it whole.
+type Division struct {
+	Mode DivisionMode
+	// N is the number of parts of mode InParts, 2 or more.
+	N int
+}
+
+// A DivisionMode says who chooses the number of parts.
+type DivisionMode int
+
+// Modes of a Division. Coarse and Fine are for the loss, whose automatic number
+// makes a slice no larger than what it comes from and leaves its products fast:
+// fewer slices than that, or more, whether products stay fast or not.
+const (
+	Whole DivisionMode = iota
+	InParts
+	Automatic
+	Coarse
+	Fine
+)
+
+// auto lets the pass choose.
+var auto = Division{Mode: Automatic}
+
+// Parts divides into n parts; 0 leaves whole.
+func Parts(n int) Division {
+	if n == 0 {
+		return Division{}
+	}
+	return Division{InParts, n}
+}
+
+// ParseDivision reads off, auto or a number of parts of at least 2; "" is off.
+func ParseDivision(text string) (Division, error) {
+	switch text {
+	case "off", "":
+		return Division{}, nil
+	case "auto":
+		return auto, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 2 {
+		return Division{}, fmt.Errorf("want off, auto or a number of parts of at least 2")
+	}
+	return Parts(n), nil
+}
+
+// String is what ParseDivision reads.
+func (d Division) String() string {
+	switch d.Mode {
+	case Whole:
+		return "off"
+	case InParts:
+		return fmt.Sprint(d.N)
+	}
+	return "auto"
+}
+
+// or is the number of parts, or n where the pass chooses.
+func (d Division) or(n int) int {
+	if d.Mode == InParts {
+		return d.N
+	}
+	return n
+}
+
+// autoNumber stands in plan files for a number of parts that the pass chooses.
+const autoNumber = -1
+
+// MarshalJSON writes the number of parts: 0 for none, -1 for automatic.
+func (d Division) MarshalJSON() ([]byte, error) {
+	n := autoNumber
+	switch d.Mode {
+	case Whole:
+		n = 0
+	case InParts:
+		n = d.N
+	}
+	return json.Marshal(n)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (d *Division) UnmarshalJSON(data []byte) error {
+	var n int
+	if err := json.Unmarshal(data, &n); err != nil {
+		return err
+	}
+	switch {
+	case n == autoNumber:
+		*d = auto
+	case n == 0 || n >= 2:
+		*d = Parts(n)
+	default:
+		return fmt.Errorf("%d parts: want 0, %d for auto or at least 2", n, autoNumber)
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package pipeline
+
+// From a candidate to its file, in memory, in two steps.
+//
+//	write    recomputation, schedule; predicted as it stands
+//	finish   guards against what ONNX Runtime's highest level would fuse; predicted
+//	         by what it makes of the file at the level asked for
+//
+// A session of ONNX Runtime takes longer than all else together. Writing needs
+// none, and a file that misses its budget as it is written is not finished.
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/predict"
+)
+
+// A File is a plan with the graph that it leads to.
+type File struct {
+	Variant    *Variant
+	Plan       *planner.Plan
+	Verdict    planner.Verdict
+	LowerBound int64 // below which no plan's peak can be, in bytes
+	Model      *onnx.Model
+	// Prediction is of the model, and Peak its live peak in bytes.
+	Prediction *predict.Prediction
+	Peak       int64
+	// Reports say what the passes did, those of the variant first.
+	Reports []rewrite.Report
+	// Finished: the file is guarded, and ONNX Runtime was asked what it makes of it.
+	Finished bool
+
+	written *rewriting // nil for the file as it was given
+}
+
+// Problem is the planning problem that the plan solves.
+func (f *File) Problem() *planner.Problem { return f.Variant.Problem() }
+
+// Roles are those of the graph that was planned.
+func (f *File) Roles() step.Roles { return f.Variant.Analysis.Roles }
+
+// overhead is the work that is done again, as a share of the plain step's.
+func (f *File) overhead() float64 { return f.Plan.Overhead(f.Problem()) }
+
+// asRun is the plan with the schedule that the file runs, nil where that is its own
+// or is none: writing can move an update behind a reader that is computed again, or
+// merge equal nodes.
+func (f *File) asRun() *planner.Plan {
+	if f.written == nil {
+		return nil
+	}
+	next := *f.Plan
+	next.Schedule = f.written.ran
+	if slices.Equal(next.Schedule, f.Plan.Schedule) || next.Check(f.Problem()) != nil {
+		return nil
+	}
+	return &next
+}
+
+// write writes a plan's file and predicts it as it stands.
+func (p *Planner) write(v *Variant, plan *planner.Plan) (*File, error) {
+	problem := v.Problem()
+	verdict, err := planner.Judge(problem, plan)
+	if err != nil {
+		return nil, err
+	}
+	w, err := v.rewriting()
+	if err != nil {
+		return nil, err
+	}
+	if err := w.follow(plan); err != nil {
+		return nil, err
+	}
+	f := &File{
+		Variant: v, Plan: plan, Verdict: verdict, LowerBound: planner.LowerBound(problem),
+		Model: w.model, written: w,
+	}
+	return f, p.predict(nil, f)
+}
+
+// maxReapply bounds how often a plan is written anew because its file runs
+// another schedule.
+const maxReapply = 3
+
+// finish guards a file that was written. The plan of what comes back has the
+// schedule that it runs, and leads to this file itself.
+func (p *Planner) finish(f *File) (*File, error) {
+	for try := 0; ; try++ {
+		next := f.asRun()
+		switch {
+		case next != nil && try <= maxReapply:
+			var err error
+			if f, err = p.write(f.Variant, next); err != nil {
+				return nil, err
+			}
+		case f.Finished:
+			return f, nil
+		}
+		if err := p.guard(f); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// guard guards a file, and predicts it anew where it is changed by that, or ONNX
+// Runtime changes it.
+func (p *Planner) guard(f *File) error {
+	f.Finished = true
+	engine := p.opts.cpuEngine(p.engine)
+	if engine == nil {
+		return nil
+	}
+	guarded, unchanged, err := f.written.guard(engine)
+	if err != nil {
+		return err
+	}
+	if unchanged && p.opts.OptLevel != 99 { // there the layout of convolutions may still change
+		if engine = nil; !guarded {
+			return nil
+		}
+	}
+	return p.predict(engine, f)
+}
+
+// predict predicts a file, with an engine as the graph that ONNX Runtime makes of it.
+func (p *Planner) predict(engine *runtime.Engine, f *File) error {
+	m, err := f.Model.Clone()
+	if err != nil {
+		return err
+	}
+	f.Reports = slices.Concat(f.Variant.Reports, f.written.reports, f.written.scheduled)
+	if f.Prediction, err = Predict(engine, m, f.written.analysis.Roles, p.opts, nil); err == nil {
+		f.Peak = f.Prediction.LivePeak
+	}
+	return err
+}
+
+// file writes a plan's file, and finishes it if it keeps the budget as it stands.
+func (p *Planner) file(v *Variant, plan *planner.Plan, budget Budget) (*File, error) {
+	p.looking(0, 0)
+	f, err := p.write(v, plan)
+	if err == nil && !budget.missed(f.Prediction) {
+		f, err = p.finish(f)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.tried(f.Peak)
+	return f, nil
+}
+
+// rewriting is a copy of the variant's graph, to be written.
+func (v *Variant) rewriting() (*rewriting, error) {
+	m, err := v.Model.Clone()
+	if err != nil {
+		return nil, err
+	}
+	if err := retype(m, v.Model); err != nil {
+		return nil, err
+	}
+	a, err := v.analyze(m)
+	return &rewriting{variant: v, model: m, analysis: a}, err
+}
+
+// retype copies inferred types to a clone's values.
+func retype(to, from *onnx.Model) error {
+	copyTypes := func(values []*onnx.Value) error {
+		for _, v := range values {
+			if v == nil {
+				continue
+			}
+			w := to.Graph.Value(v.Name)
+			if w == nil {
+				return fmt.Errorf("clone lost value %q", v.Name)
+			}
+			w.Type = v.Type
+		}
+		return nil
+	}
+	if err := copyTypes(from.Graph.Inputs); err != nil {
+		return err
+	}
+	for _, n := range from.Graph.Nodes {
+		if err := copyTypes(n.Outputs); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package pipeline
+
+// What a file is written from and beside: what may be overwritten, and where
+// weights lie.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// CanWrite reports, before any work is done, why the files that a command is to
+// write cannot be: their folder is missing, or they are among those that it
+// reads, of which it would leave nothing. An empty name is none.
+func CanWrite(reads []string, outs ...string) error {
+	for i, out := range outs {
+		if out == "" {
+			continue
+		}
+		if err := onnx.Replaceable(out); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(reads, func(in string) bool { return sameFile(in, out) }) {
+			return fmt.Errorf("%s: would take the place of a file that is read: choose another name", out)
+		}
+		if slices.ContainsFunc(outs[:i], func(other string) bool { return other != "" && filepath.Clean(other) == filepath.Clean(out) }) {
+			return fmt.Errorf("%s: is named for two outputs: choose two names", out)
+		}
+	}
+	return nil
+}
+
+// sameFile reports that two names lead to one file that exists.
+func sameFile(a, b string) bool {
+	x, err1 := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
+}
+
+// weightFiles lists the files beside a model that hold its weights.
+func weightFiles(m *onnx.Model, path string) []string {
+	var files []string
+	add := func(file string) {
+		if file != "" {
+			files = append(files, filepath.Join(filepath.Dir(path), filepath.FromSlash(file)))
+		}
+	}
+	for _, v := range m.Graph.Initializers {
+		if x, err := v.Init.External(); err == nil && v.Init.IsExternal() {
+			add(x.Location)
+		}
+	}
+	if text, ok := m.Metadata(runtime.ParametersKey); ok {
+		var places map[string]struct {
+			File string `json:"file"`
+		}
+		if json.Unmarshal([]byte(text), &places) == nil {
+			for _, p := range places {
+				add(p.File)
+			}
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files)
+}
+
+// Beside is the name of the file that holds the weights of a model that is
+// written as out; it must not take the place of a file that is read.
+func Beside(out string, reads ...string) (string, error) {
+	file := strings.TrimSuffix(out, filepath.Ext(out)) + ".safetensors"
+	if filepath.Clean(file) == filepath.Clean(out) {
+		return "", fmt.Errorf("%s: the weights are to have that name: let -o end in .onnx", out)
+	}
+	if err := CanWrite(reads, file); err != nil {
+		return "", fmt.Errorf("weights beside %s: %w", out, err)
+	}
+	return file, nil
+}
+
+// Rebase keeps references to external data right when the written file lies in
+// another folder than its source: that folder must hold the source's, because
+// a model may only refer to files below it.
+func Rebase(m *onnx.Model, source, out string) error {
+	rel, err := between(out, source)
+	if err != nil || rel == "." {
+		return err
+	}
+	outside := rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator))
+	used, err := m.RebaseExternal(rel)
+	if err != nil {
+		return err
+	}
+	moved, err := rebaseParameters(m, rel)
+	if err != nil {
+		return err
+	}
+	if (used || moved) && outside {
+		return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+	}
+	return nil
+}
+
+// between is the way from the folder of one file to that of another.
+func between(from, to string) (string, error) {
+	a, err1 := filepath.Abs(filepath.Dir(from))
+	b, err2 := filepath.Abs(filepath.Dir(to))
+	if err := errors.Join(err1, err2); err != nil {
+		return "", err
+	}
+	return filepath.Rel(a, b)
+}

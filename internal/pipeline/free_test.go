@@ -1,0 +1,148 @@
+package pipeline
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"path/filepath"
+	"testing"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// A file with free extents, whose values are declared with their names, as
+// exporters and the gradient write it. Rows come from a Reshape to a fed shape, so
+// ONNX Runtime knows their number by the declared name or not at all; a dead
+// buffer of b*s rows is taken over by the next of that name, waits for it while
+// the widest value is there, and is not taken over by one of a number that is the
+// same in this step.
+const freeGraph = `model ir=10 opset=20
+graph g {
+  in  x float32[b,s,8]
+  in  y float32[b,s,8]
+  in  rows int64[2]
+  in  w float32[8,8]
+  in  spread float32[8,64]
+  in  gather float32[64,8]
+  init two float32[] = 2
+  n = Shape(x)
+  x2 = Reshape(x, rows)
+  p = MatMul(x2, w)
+  q = Mul(p, two)
+  r = Neg(q)
+  t = Sub(r, two)
+  wide = Reshape(t, n)
+  u = Neg(wide)
+  v = Add(u, y)
+  big = MatMul(v, spread)
+  k = MatMul(big, gather)
+  z = Reshape(k, rows)
+  d = Mul(z, two)
+  e = Neg(d)
+  f = Sub(e, two)
+  h = Neg(f)
+  loss = ReduceMean(h) {keepdims=0}
+  out loss float32[]
+  out wide float32[b,s,8]
+  value x2 float32[b*s,8]
+  value p float32[b*s,8]
+  value q float32[b*s,8]
+  value r float32[b*s,8]
+  value t float32[b*s,8]
+  value u float32[b,s,8]
+  value v float32[b,s,8]
+  value k float32[b,s,8]
+  value z float32[b*s,8]
+  value f float32[b*s,8]
+  value h float32[b*s,8]
+  value d float32[b*s,8]
+  value e float32[b*s,8]
+}
+`
+
+// TestFreeExtents: what is predicted of a file with free extents is what it
+// takes, whether ONNX Runtime is told their numbers, one of them, or has them
+// from the feeds; and what a plan says of the file as it stands is the first.
+func TestFreeExtents(t *testing.T) {
+	e := engine(t)
+	m, err := onnx.Parse(freeGraph)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.NameNodes()
+	path := filepath.Join(t.TempDir(), "free.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]int64{"b": 3, "s": 5}
+	feed := map[string]runtime.Tensor{}
+	for _, name := range []string{"x", "y"} {
+		feed[name] = runtime.Tensor{Type: onnx.Float32, Shape: []int64{3, 5, 8}, Data: make([]byte, 4*3*5*8)}
+	}
+	rows := []byte{8: 8, 15: 0}
+	binary.LittleEndian.PutUint64(rows, math.MaxUint64) // -1
+	feed["rows"] = runtime.Tensor{Type: onnx.Int64, Shape: []int64{2}, Data: rows}
+	for _, level := range []int{0, 1, 99} {
+		o := runtime.Options{Level: level, Threads: 1, Provider: ort.CPU, Feed: feed}
+		for _, told := range []map[string]int64{all, {"b": 3}, nil} {
+			o.Dims = told
+			s, err := e.OpenFile(path, o)
+			peak := onlyPeak(t, s, err)
+			given := openWith(t, path, told)
+			free := maps.Clone(all)
+			maps.DeleteFunc(free, func(name string, _ int64) bool { return told[name] > 0 })
+			checkPeak(t, fmt.Sprintf("level %d, told %v", level, told), e, given, Options{Dims: told, Free: free, OptLevel: level, Threads: 1}, peak)
+			if len(told) < len(all) {
+				continue
+			}
+			planner, err := NewPlanner(e, given, Options{Dims: told, OptLevel: level, Threads: 1, Normalize: Off})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := planner.Before.LivePeak; got != peak {
+				t.Errorf("level %d: a plan says %d bytes of the file as it stands, %d measured", level, got, peak)
+			}
+		}
+		// A graph that was given its numbers is one that has them.
+		o.Dims = nil
+		fixed := openWith(t, path, all)
+		s, err := e.Open(fixed, o)
+		checkPeak(t, fmt.Sprintf("level %d, fixed", level), e, fixed, Options{OptLevel: level, Threads: 1}, onlyPeak(t, s, err))
+	}
+}
+
+// openWith reads a model with numbers for free extents.
+func openWith(t *testing.T, path string, dims map[string]int64) *onnx.Model {
+	t.Helper()
+	m, err := Open(path, dims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// onlyPeak runs one step of a session that was just opened and closes it.
+func onlyPeak(t *testing.T, s *runtime.Session, err error) int64 {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	return steps(t, s, 1, func(int, int64) {}).peaks[0]
+}
+
+func checkPeak(t *testing.T, name string, e *runtime.Engine, m *onnx.Model, o Options, peak int64) {
+	t.Helper()
+	p, err := Predict(e, m, step.Roles{}, o, []string{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.Exact() || p.LivePeak != peak {
+		t.Errorf("%s: %d bytes predicted, %d measured; unknown: %v", name, p.LivePeak, peak, p.Unknown)
+	}
+}

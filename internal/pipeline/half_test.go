@@ -1,0 +1,69 @@
+package pipeline
+
+import (
+	"testing"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// onCUDA is the predicted peak of a strategy in a precision, for the CUDA
+// provider, and that of the graph as it stands.
+func onCUDA(t testing.TB, m *onnx.Model, strategy string, to onnx.DType, parts Division) (peak, before int64) {
+	t.Helper()
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: true, Chunk: parts, Tile: parts}
+	if to != onnx.Undefined {
+		o.Precision = &precision.Options{To: to, Provider: "cuda"}
+	}
+	p, err := NewPlanner(engine(t), m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Plan(strategy, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Peak, p.Before.LivePeak
+}
+
+// TestHalfAndCheckpointing: on a GPT-2 whose activations outweigh its gradients
+// as they do in the large ones, each of half types and checkpointing saves, and
+// both together save more than either.
+func TestHalfAndCheckpointing(t *testing.T) {
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 4, 32, 4, 256, 128, 8
+	})
+	half, plain := onCUDA(t, m, "none", onnx.Float16, Division{})
+	checkpointed, _ := onCUDA(t, m, "full", onnx.Undefined, auto)
+	both, _ := onCUDA(t, m, "full", onnx.Float16, auto)
+	share := func(x int64) float64 { return float64(x) / float64(plain) }
+	t.Logf("fp16 %.3f, full %.3f, both %.3f of %d bytes", share(half), share(checkpointed), share(both), plain)
+	if share(half) > 0.55 || share(checkpointed) > 0.35 || share(both) > 0.19 {
+		t.Error("a saving is smaller than it was")
+	}
+}
+
+// BenchmarkGPT2OnCUDA is the same at the true sizes: both together take at most
+// a tenth of the plain peak.
+func BenchmarkGPT2OnCUDA(b *testing.B) {
+	for _, name := range []string{"gpt2", "gpt2-medium"} {
+		b.Run(name, func(b *testing.B) {
+			m := trainingGraph(b, name, func(c *models.Config) { c.Seq, c.Batch = 1024, 8 })
+			for range b.N {
+				for _, c := range []struct {
+					strategy string
+					parts    Division
+				}{{"full", auto}, {"optimal", Division{}}} {
+					peak, plain := onCUDA(b, m, c.strategy, onnx.Float16, c.parts)
+					share := float64(peak) / float64(plain)
+					b.ReportMetric(share, c.strategy)
+					if share > 0.10 {
+						b.Errorf("%s: %d of %d bytes", c.strategy, peak, plain)
+					}
+				}
+			}
+		})
+	}
+}

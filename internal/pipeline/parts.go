@@ -1,0 +1,136 @@
+package pipeline
+
+// What is computed in parts, so that it never exists whole: the updates of the
+// largest parameters, the loss, wide products inside layers (package
+// rewrite/tile).
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/tile"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// maxTiles bounds the parts of a wide product, and rowSlices is the number of
+// slices of an update, where the user names no number.
+const maxTiles, rowSlices = 16, 16
+
+// balance is how many operations a processor does in the time in which it reads a
+// byte. That of a core with AVX-512, measured with the products of GPT-2's loss in
+// slices of 32 to 256 rows, is 16: with it what rereading costs explains the time
+// of each within 4 % (tile.Region.Auto has the figures).
+const balance = 16
+
+// rows computes next values in slices, or reports why not.
+func (p *preparation) rows(*runtime.Engine) error {
+	types, a, forward, err := p.sides()
+	if err != nil {
+		return err
+	}
+	var next []*onnx.Value
+	names := slices.Collect(maps.Values(a.Roles.New))
+	for _, v := range p.Model.Graph.Outputs {
+		if slices.Contains(names, v.Name) {
+			next = append(next, v)
+		}
+	}
+	found, applied, skipped, err := tile.Rows(p.Model, types, next, forward, p.Options.Rows.or(rowSlices))
+	p.reportParts("rows", found, applied, skipped)
+	p.Divided.Updates = applied
+	if err != nil || applied == 0 {
+		return err
+	}
+	_, after, _, err := p.sides()
+	if err == nil {
+		p.added = after.Problem.FLOPs() - a.Problem.FLOPs()
+	}
+	return err
+}
+
+// sides types and analyzes the graph as it stands; forward tells its two sides
+// apart.
+func (p *preparation) sides() (types *infer.Result, a *analysis.Analysis, forward func(*onnx.Node) bool, err error) {
+	if types, err = infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
+		return nil, nil, nil, err
+	}
+	a, err = analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles, Costs: p.Options.Costs})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	is := map[*onnx.Node]bool{}
+	for i, n := range a.Nodes {
+		is[n] = a.Problem.Ops[i].Forward
+	}
+	return types, a, func(n *onnx.Node) bool { return is[n] }, nil
+}
+
+func (p *preparation) reportParts(pass string, found, applied int, skipped []*tile.SkipError) {
+	report := rewrite.Report{Pass: pass, Requested: found, Applied: applied}
+	for _, s := range skipped {
+		report.Skipped = append(report.Skipped, rewrite.Skip{What: s.What, Why: s.Why})
+	}
+	p.Reports = append(p.Reports, report)
+}
+
+// chunk computes the loss over slices of the tokens, or reports why not.
+func (p *preparation) chunk(*runtime.Engine) error {
+	report := rewrite.Report{Pass: "chunk", Requested: 1}
+	defer func() { p.Reports = append(p.Reports, report) }()
+	types, a, _, err := p.sides()
+	if err != nil {
+		return err
+	}
+	var skip *tile.SkipError
+	loss := p.Model.Graph.Value(a.Roles.Loss)
+	var region *tile.Region
+	if loss == nil {
+		err = &tile.SkipError{What: "loss", Why: "no loss was found"}
+	} else {
+		region, err = tile.Find(p.Model, loss)
+	}
+	if err == nil {
+		parts := inSlices(region, p.Options.Chunk)
+		reread := region.Reread(parts)
+		if err = region.Apply(types, parts); err == nil {
+			p.Divided.Loss, p.reread, report.Applied = parts, p.reread+reread, 1
+		}
+	}
+	if errors.As(err, &skip) {
+		report.Skipped = []rewrite.Skip{{What: skip.What, Why: skip.Why}}
+		return nil
+	}
+	return err
+}
+
+// inSlices is the number of slices that Options.Chunk comes to: few enough rows
+// that a slice is small, and enough that its products are not slow
+// (tile.Region.Auto has the figures); eight slices are small beside most steps.
+func inSlices(region *tile.Region, want Division) int {
+	switch want.Mode {
+	case Automatic:
+		return region.Auto(128)
+	case Coarse:
+		return min(region.Auto(256), region.Parts(8))
+	case Fine:
+		return region.Auto(1)
+	}
+	return region.Parts(want.N)
+}
+
+// tile computes wide products in parts, or reports why not.
+func (p *preparation) tile(*runtime.Engine) error {
+	types, _, forward, err := p.sides()
+	if err != nil {
+		return err
+	}
+	found, applied, skipped, err := tile.Wide(p.Model, types, forward, p.Options.Tile.or(maxTiles))
+	p.reportParts("tile", found, applied, skipped)
+	p.Divided.Products = applied
+	return err
+}

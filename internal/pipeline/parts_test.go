@@ -1,0 +1,226 @@
+package pipeline
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// trainingGraph derives the training graph of a model of the zoo, weights from
+// a seed.
+func trainingGraph(t testing.TB, name string, change func(*models.Config)) *onnx.Model {
+	t.Helper()
+	row, err := models.Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := row.Default
+	change(&c)
+	built, err := row.Build(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := built.Describe(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := grad.Differentiate(built.Model, grad.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	built.Model.SetMetadata(VersionKey, "test")
+	return built.Model
+}
+
+// wideGPT is small, but its logits and attention scores are wide, as a real
+// one's are.
+func wideGPT(c *models.Config) {
+	c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 48, 4, 1500, 96, 2
+}
+
+// TestParts computes the loss over slices and attention in parts: the file
+// reaches its predicted peak to the byte at every level, the peak falls, parts
+// of attention change no bit, slices of the loss no more than rounding.
+func TestParts(t *testing.T) {
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", wideGPT)
+	for _, level := range []int{0, 1, 99} {
+		plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
+		for _, c := range []struct {
+			strategy    string
+			chunk, tile Division
+			tolerance   float64
+		}{
+			{"full", Division{}, auto, 0},
+			{"none", auto, Division{}, 1e-5},
+			{"full", Parts(4), Parts(2), 1e-5},
+			{"sqrt", auto, auto, 1e-5},
+		} {
+			t.Run(fmt.Sprintf("%s chunk %v tile %v at %d", c.strategy, c.chunk, c.tile, level), func(t *testing.T) {
+				got := runPlanned(t, e, m, Options{OptLevel: level, Chunk: c.chunk, Tile: c.tile}, c.strategy)
+				if got.peaks[0] >= plain.peaks[0] {
+					t.Errorf("live peak %d, not below the plain graph's %d", got.peaks[0], plain.peaks[0])
+				}
+				for name, want := range plain.outputs {
+					if d := farthest(want, got.outputs[name]); !(d <= c.tolerance) {
+						t.Errorf("output %s differs by %g of its largest magnitude", name, d)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestFewSlices: of two numbers of slices that keep a budget the one is taken
+// with which less is read again, as that counts as work; smaller budgets take more
+// slices, and never less work.
+func TestFewSlices(t *testing.T) {
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 64, 4, 3000, 512, 2
+	})
+	p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	least, err := p.Plan("optimal", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, _ := m.Graph.Value("transformer.wte.weight").Type.Bytes()
+	var slices []int
+	for _, v := range p.asked.variants {
+		n := v.Divided.Loss
+		if n == 0 {
+			continue
+		}
+		slices = append(slices, n)
+		// The weights are read for the logits and for the gradient behind them, and
+		// their own gradient is a sum over the slices.
+		if want := 3 * weights * int64(n-1) * balance; v.Analysis.Problem.Reread != want {
+			t.Errorf("%d slices read again what takes as long as %d operations, want %d", n, v.Analysis.Problem.Reread, want)
+		}
+	}
+	if len(slices) < 2 || slices[0] != 4 || slices[len(slices)-1] != 32 {
+		t.Fatalf("forms with %d slices of the loss, want from 4 to 32", slices)
+	}
+	overhead, chosen := -1.0, 0
+	for budget := p.Scheduled; budget >= least.Peak; budget -= (p.Scheduled - least.Peak) / 8 {
+		r, err := p.Plan("optimal", budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Peak > budget || r.overhead() < overhead {
+			t.Errorf("budget %d: live peak %d at %.4f more work, after %.4f", budget, r.Peak, r.overhead(), overhead)
+		}
+		overhead = r.overhead()
+		chosen = max(chosen, r.Variant.Divided.Loss)
+	}
+	if chosen != 4 {
+		t.Errorf("no budget is kept with 4 slices")
+	}
+}
+
+// TestUpdateRows computes the updates of the largest parameters over slices,
+// gradients included: the file reaches its predicted peak, which falls below
+// what the whole gradient with its update takes, and the next values differ by
+// rounding. What is added to the step's work counts as overhead.
+func TestUpdateRows(t *testing.T) {
+	e := engine(t)
+	large := func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 64, 2, 4000, 32, 1
+	}
+	for _, c := range []struct {
+		model    string
+		kind     optim.Kind
+		change   func(*models.Config)
+		strategy string
+		share    float64 // of the largest parameter's bytes the peak may be
+	}{
+		{"gpt2", optim.AdamW, large, "full", 1.7},
+		{"gpt2", optim.SGD, large, "full", 1.7},
+		{"mlp", optim.SGD, func(c *models.Config) { c.Layers, c.Hidden, c.Batch = 4, 256, 16 }, "none", 1.9},
+		{"mlp", optim.AdamW, func(c *models.Config) { c.Layers, c.Hidden, c.Batch = 4, 256, 16 }, "none", 2.5},
+	} {
+		m := zooStep(t, c.model, c.kind, c.change)
+		largest := int64(0)
+		for _, v := range m.Graph.Outputs {
+			if b, ok := v.Type.Bytes(); ok {
+				largest = max(largest, b)
+			}
+		}
+		for _, level := range []int{0, 1, 99} {
+			t.Run(fmt.Sprintf("%s %v at %d", c.model, c.kind, level), func(t *testing.T) {
+				plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
+				o := Options{OptLevel: level, Rows: auto}
+				if c.model == "gpt2" {
+					o.Chunk = auto
+				}
+				got := runPlanned(t, e, m, o, c.strategy)
+				if got.peaks[0] >= plain.peaks[0] || float64(got.peaks[0]) > c.share*float64(largest) {
+					t.Errorf("live peak %d, plain %d, largest parameter %d", got.peaks[0], plain.peaks[0], largest)
+				}
+				for name, want := range plain.outputs {
+					if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
+						t.Errorf("output %s differs by %g of its largest magnitude", name, d)
+					}
+				}
+			})
+		}
+	}
+}
+
+// runPlanned plans, checks that each asked-for division was made, runs the
+// file twice, and checks its peaks against the prediction.
+func runPlanned(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy string) result {
+	t.Helper()
+	o.Provider, o.Threads = ort.CPU, 2
+	p, err := NewPlanner(e, m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Plan(strategy, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rep := range r.Reports {
+		if slices.Contains([]string{"tile", "chunk", "rows"}, rep.Pass) && rep.Applied != rep.Requested {
+			t.Errorf("%s", rep)
+		}
+	}
+	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
+	got := execute(t, e, r.Model, o.OptLevel, 2, nil, roles)
+	for i, peak := range got.peaks {
+		if peak != r.Peak {
+			t.Errorf("%s run %d: live peak %d, predicted %d", strategy, i+1, peak, r.Peak)
+		}
+	}
+	return got
+}
+
+// farthest is the largest difference of two float32 tensors as a share of the
+// first one's largest magnitude.
+func farthest(a, b []byte) float64 {
+	if len(a) != len(b) {
+		return math.Inf(1)
+	}
+	most, scale := 0.0, 0.0
+	for i := 0; i+4 <= len(a); i += 4 {
+		x, y := float64(float32At(a[i:])), float64(float32At(b[i:]))
+		most, scale = max(most, math.Abs(x-y)), max(scale, math.Abs(x))
+	}
+	if most == 0 {
+		return 0
+	}
+	return most / scale
+}
+
+func float32At(b []byte) float32 {
+	return math.Float32frombits(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
+}

@@ -1,0 +1,292 @@
+package pipeline
+
+// The passes that bring a graph into the form that is planned, as one table.
+//
+//	ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ precision ─▶ updates
+//
+// After the last one no optimization level of ONNX Runtime finds anything to
+// change, so the plan is made for the graph that will run. What recomputation,
+// schedule and guards then do to a copy of it is in rewrite.go.
+
+import (
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// A pass is one row of the table.
+type pass struct {
+	name string
+	// doc says what the pass does.
+	doc string
+	// after names passes that have to come before this one, and why says why.
+	after []string
+	why   string
+	// asked reports that the options want the pass; nil: always.
+	asked func(*Options) bool
+	run   func(*preparation, *runtime.Engine) error
+}
+
+// passes in their order.
+var passes = []pass{
+	{name: "find roles", doc: "notes the roles that the given graph's structure tells", run: (*preparation).findRoles},
+	{name: "ordered", doc: "a file that remat wrote gets its nodes in the order in which they run, and loses the barriers of that rewriting",
+		run: (*preparation).unorder},
+	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*preparation).scatter},
+	{name: "drop", doc: "takes outputs off the graph, and what only they needed",
+		after: []string{"find roles"}, why: "the roles of outputs that go are forgotten",
+		asked: func(o *Options) bool { return len(o.DropOutputs) > 0 }, run: (*preparation).drop},
+	{name: "rows", doc: "computes updates of the largest parameters in slices",
+		after: []string{"scatter", "drop"}, why: "an output that stays would need its gradient whole",
+		asked: func(o *Options) bool { return o.Rows != Division{} }, run: (*preparation).rows},
+	{name: "chunk", doc: "computes the loss over slices of the tokens",
+		after: []string{"rows"}, why: "updates take from the loss what a slice of it is computed from",
+		asked: func(o *Options) bool { return o.Chunk != Division{} }, run: (*preparation).chunk},
+	{name: "tile", doc: "computes wide products in parts",
+		after: []string{"chunk"}, why: "what is left whole after the loss is in slices is what parts are for",
+		asked: func(o *Options) bool { return o.Tile != Division{} }, run: (*preparation).tile},
+	{name: "optimize", doc: "passes a foreign graph through ONNX Runtime's own optimizer",
+		after: []string{"ordered", "drop", "rows", "chunk", "tile"}, why: "what these open to fusion is to be fused before it is planned",
+		run: (*preparation).optimize},
+	{name: "keep roles", doc: "makes the roles that were noted count",
+		after: []string{"find roles", "optimize"}, why: "the optimizer fuses what told them", run: (*preparation).keepRoles},
+	{name: "unfold", doc: "large constants that ONNX Runtime would compute ahead are computed in the step",
+		after: []string{"optimize"}, why: "the optimizer would take them for constants again", run: (*preparation).unfold},
+	{name: "fold", doc: "small constants that ONNX Runtime would compute ahead are computed once for all",
+		after: []string{"unfold"}, why: "constants that are computed in the step are none any more", run: (*preparation).fold},
+	{name: "merge", doc: "equal constants and equal nodes become one, as ONNX Runtime makes them one",
+		after: []string{"unfold", "fold"}, why: "barriers share constants, and so may what was computed", run: (*preparation).merge},
+	{name: "precision", doc: "converts to a half type",
+		after: []string{"optimize", "merge"}, why: "the optimizer must not see the casts; the planner, which comes next, must",
+		asked: func(o *Options) bool { return o.Precision != nil }, run: (*preparation).precise},
+	{name: "updates", doc: "analyzes the graph, and makes an update in place wait for every reader of what it writes over",
+		after: []string{"precision"}, why: "what an update waits for belongs to the planning problem", run: (*preparation).analyzeUpdates},
+}
+
+// A preparation is a variant that the passes are making.
+type preparation struct {
+	Variant
+	// found are the roles in the graph as it was given.
+	found *step.Roles
+}
+
+// Prepare runs the passes on a copy of the model and analyzes it. The model
+// given is left as it is, and must outlive the result.
+func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Variant, error) {
+	m, err := given.Clone()
+	if err != nil {
+		return nil, err
+	}
+	p := &preparation{Variant: Variant{Model: m, Options: o, roles: o.Roles}}
+	for _, pass := range passes {
+		if pass.asked != nil && !pass.asked(&p.Options) {
+			continue
+		}
+		if err := pass.run(p, e); err != nil {
+			return nil, err
+		}
+		if err := o.passed(pass.name, p.Model); err != nil {
+			return nil, err
+		}
+	}
+	p.castsOnce = castsOnce(p.Analysis)
+	return &p.Variant, nil
+}
+
+// passed shows the model to whoever asked to see it after each pass.
+func (o *Options) passed(name string, m *onnx.Model) error {
+	if o.After == nil {
+		return nil
+	}
+	return o.After(name, m)
+}
+
+// IsOurs reports a file that remat derived or rewrote.
+func IsOurs(m *onnx.Model) bool {
+	_, ok := m.Metadata(VersionKey)
+	return ok
+}
+
+// unorder lets planning start from the order that a file of remat's runs in.
+func (p *preparation) unorder(*runtime.Engine) error {
+	if !IsOurs(p.Model) {
+		return nil
+	}
+	if _, ok := p.Model.Metadata(OrderedKey); ok {
+		p.Model.Graph.Nodes = rewrite.RunOrder(p.Model.Graph)
+	}
+	rewrite.StripBarriers(p.Model.Graph)
+	return nil
+}
+
+func (p *preparation) scatter(*runtime.Engine) error {
+	if err := p.inferTypes(); err != nil {
+		return err
+	}
+	if n := rewrite.ScatterInto(p.Model.Graph); n > 0 {
+		p.Reports = append(p.Reports, rewrite.Report{Pass: "scatter", Requested: n, Applied: n})
+	}
+	if report := rewrite.Races(p.Model.Graph); report.Requested > 0 {
+		p.Reports = append(p.Reports, report)
+	}
+	return nil
+}
+
+func (p *preparation) drop(*runtime.Engine) error {
+	for _, glob := range p.Options.DropOutputs {
+		if err := dropOutputs(p.Model.Graph, glob); err != nil {
+			return err
+		}
+	}
+	return p.forgetRoles()
+}
+
+// dropOutputs takes the outputs that match off the graph, and what only they
+// needed.
+func dropOutputs(g *onnx.Graph, glob string) error {
+	found := false
+	for i := len(g.Outputs) - 1; i >= 0; i-- {
+		ok, err := path.Match(glob, g.Outputs[i].Name)
+		if err != nil {
+			return fmt.Errorf("--drop-output %q: not a pattern", glob)
+		}
+		if ok {
+			g.RemoveOutput(i)
+			found = true
+		}
+	}
+	if !found {
+		return fmt.Errorf("--drop-output %s: the graph has no such output", glob)
+	}
+	g.RemoveDead()
+	return nil
+}
+
+// optimize replaces the model by what ONNX Runtime's optimizer leaves of it.
+func (p *preparation) optimize(e *runtime.Engine) error {
+	level, err := p.level()
+	if err != nil || level < 0 {
+		return err
+	}
+	p.Model.Graph.NameNodes()
+	m, err := e.Optimize(p.Model, runtime.OptimizeOptions{
+		Level: level, Provider: p.Options.Provider, Dims: p.Options.Dims, Disabled: notPortable,
+	})
+	if err != nil {
+		return fmt.Errorf("normalizing: %w", err)
+	}
+	for _, entry := range p.Model.Proto.GetMetadataProps() {
+		m.SetMetadata(entry.GetKey(), entry.GetValue())
+	}
+	keepModules(p.Model.Graph, m.Graph)
+	p.Model = m
+	return nil
+}
+
+// keepModules notes again of which module nodes are that ONNX Runtime left, or made
+// of others: those that return what a node of that module did.
+func keepModules(before, after *onnx.Graph) {
+	for _, n := range after.Nodes {
+		for _, o := range n.Outputs {
+			if o == nil {
+				continue
+			}
+			if v := before.Value(o.Name); v != nil && v.Producer != nil {
+				n.SetModule(v.Producer.Module())
+			}
+		}
+	}
+}
+
+// level is the optimization level to normalize at, -1 for none.
+func (p *preparation) level() (int, error) {
+	switch p.Options.Normalize {
+	case Off:
+		return -1, nil
+	case ORT1:
+		return 1, nil
+	case ORT99:
+		return 99, nil
+	case Auto, "":
+		if IsOurs(p.Model) {
+			return -1, nil
+		}
+		return 99, nil
+	}
+	return 0, fmt.Errorf("--normalize %q: want auto, off, 1 or 99", p.Options.Normalize)
+}
+
+func (p *preparation) unfold(*runtime.Engine) error {
+	if err := p.inferTypes(); err != nil {
+		return err
+	}
+	_, err := rewrite.Unfold(p.Model.Graph)
+	return err
+}
+
+// fold lets ONNX Runtime compute what depends on constants alone. Values that it
+// cannot give back stay.
+func (p *preparation) fold(e *runtime.Engine) error {
+	values := rewrite.Foldable(p.Model.Graph)
+	if e = p.Options.cpuEngine(e); e == nil || len(values) == 0 {
+		return nil
+	}
+	m, err := p.Model.Clone()
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	for i := len(m.Graph.Outputs) - 1; i >= 0; i-- {
+		m.Graph.RemoveOutput(i)
+	}
+	for _, v := range values {
+		m.Graph.AddOutput(m.Graph.Value(v.Name))
+	}
+	m.Graph.RemoveDead()
+	for _, v := range slices.Clone(m.Graph.Inputs) {
+		m.Graph.RemoveInput(v)
+	}
+	m.Proto.MetadataProps = nil // speaks of what is gone
+	computed, err := e.Evaluate(m)
+	if err != nil {
+		return fmt.Errorf("computing constants: %w", err)
+	}
+	for _, v := range values {
+		if t, ok := computed[v.Name]; ok {
+			rewrite.Fold(p.Model.Graph, v, onnx.NewTensor(t.Type, t.Shape, t.Data))
+		}
+	}
+	p.Model.Graph.RemoveDead()
+	return nil
+}
+
+func (p *preparation) merge(*runtime.Engine) error {
+	rewrite.ShareConstants(p.Model.Graph)
+	normalize.MergeEqual(p.Model.Graph)
+	p.Model.Graph.NameNodes()
+	return runtime.DescribeFeeds(p.Model)
+}
+
+func (p *preparation) analyzeUpdates(*runtime.Engine) (err error) {
+	if p.Analysis, err = p.analyze(p.Model); err != nil {
+		return err
+	}
+	if n, err := guardUpdates(p.Model, p.Analysis.Roles); err != nil || n == 0 {
+		return err
+	}
+	p.Model.Graph.NameNodes()
+	p.Analysis, err = p.analyze(p.Model)
+	return err
+}
+
+func (p *preparation) inferTypes() error {
+	_, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
+	return err
+}

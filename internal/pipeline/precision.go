@@ -1,0 +1,160 @@
+package pipeline
+
+// Precision comes after normalization, so that ONNX Runtime's optimizer does
+// not see the casts, and before analysis, so that the planner does: a cast is
+// cheap to run again, and a plan that keeps the smaller of its two sides finds
+// that by itself.
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// PrecisionKey is the metadata entry that says how values were made half.
+const PrecisionKey = "remat.precision"
+
+// Precision is the entry: the type, and how it is computed with.
+type Precision struct {
+	Type string `json:"type"`
+	// How is native (nodes of the half type), emulated (float32 on rounded
+	// values) or stash (float32, but what waits for backward).
+	How string `json:"how"`
+	// Emulated counts the nodes that compute in float32 between casts.
+	Emulated int `json:"emulated_nodes"`
+	// Scaled says that the graph scales its loss.
+	Scaled bool `json:"loss_scaling"`
+}
+
+// ParseHalf reads the name of a half type; Undefined for fp32 and "".
+func ParseHalf(name string) (onnx.DType, error) {
+	switch name {
+	case "", "fp32":
+		return onnx.Undefined, nil
+	case "fp16":
+		return onnx.Float16, nil
+	case "bf16":
+		return onnx.BFloat16, nil
+	}
+	return onnx.Undefined, fmt.Errorf("%q: want fp32, fp16 or bf16", name)
+}
+
+func howPrecise(o precision.Options, r *precision.Report) Precision {
+	p := Precision{Type: o.To.String(), How: "native", Emulated: r.Emulated, Scaled: r.Scaled}
+	switch {
+	case o.StashOnly:
+		p.How = "stash"
+	case r.Emulated > 0:
+		p.How = "emulated"
+	}
+	return p
+}
+
+// String says what a run of the graph computes in.
+func (p Precision) String() string {
+	switch p.How {
+	case "emulated":
+		return "emulated " + p.Type + ": computes in float32 on values rounded to " + p.Type
+	case "stash":
+		return "float32; what waits for backward waits in " + p.Type
+	}
+	return p.Type + " by the provider's kernels; the CPU's compute float16 in float32 between casts"
+}
+
+// PrecisionOf reads the entry, nil where there is none.
+func PrecisionOf(m *onnx.Model) *Precision {
+	var p Precision
+	text, ok := m.Metadata(PrecisionKey)
+	if !ok || json.Unmarshal([]byte(text), &p) != nil {
+		return nil
+	}
+	return &p
+}
+
+// precise converts the prepared model as the options say. What the graph's
+// inputs and outputs are is found before: it does not change.
+func (p *preparation) precise(*runtime.Engine) error {
+	if had := PrecisionOf(p.Model); had != nil {
+		return fmt.Errorf("precision: the graph is converted to %s already: start from the one it was made from", had.Type)
+	}
+	if glob := p.Options.Precision.Unmatched(p.Model.Graph); glob != "" {
+		return fmt.Errorf("--keep-fp32, --half: no node or operator type matches %q", glob)
+	}
+	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles})
+	if err != nil {
+		return err
+	}
+	o := *p.Options.Precision
+	o.Dims = p.Options.Dims
+	o.Roles = &a.Roles
+	if o.Provider == "" {
+		o.Provider = kernels.CPU
+	}
+	r, err := precision.Apply(p.Model, o)
+	if err != nil {
+		return err
+	}
+	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.roles == nil {
+		p.roles = &a.Roles
+	}
+	if err := SetJSON(p.Model, PrecisionKey, howPrecise(o, r)); err != nil {
+		return err
+	}
+	report := r.Report
+	for _, c := range r.Constants {
+		report.Skipped = append(report.Skipped, rewrite.Skip{What: "constant " + c.Name, Why: c.Done})
+	}
+	p.Reports = append(p.Reports, report)
+	return nil
+}
+
+// cpuEngine is the engine where ONNX Runtime's CPU provider can tell what it
+// makes of the graph, and nil for one with kernels that only CUDA has: such a
+// graph runs as it is written.
+func (o *Options) cpuEngine(e *runtime.Engine) *runtime.Engine {
+	if o.nativeHalf() {
+		return nil
+	}
+	return e
+}
+
+// nativeHalf reports a graph with half kernels that only CUDA has.
+func (o *Options) nativeHalf() bool {
+	p := o.Precision
+	return p != nil && p.Provider == kernels.CUDA && !p.Emulate && !p.StashOnly
+}
+
+// provider is whose kernels the graph is planned and predicted for.
+func (o *Options) provider() *step.Provider {
+	if o.CUDA || o.nativeHalf() {
+		return step.CUDA
+	}
+	return step.CPU
+}
+
+// castsOnce is the problem in which casts are not computed again, nil where
+// there are none.
+func castsOnce(a *analysis.Analysis) *planner.Problem {
+	p := a.Problem
+	ops := slices.Clone(p.Ops)
+	found := false
+	for i, op := range ops {
+		if a.Nodes[i].MadeBy(precision.CastPass) && op.Type == "Cast" {
+			ops[i].Recomputable, ops[i].Reason = false, "casts run once"
+			found = true
+		}
+	}
+	if !found {
+		return nil
+	}
+	return p.WithOps(ops)
+}

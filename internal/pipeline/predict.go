@@ -1,0 +1,105 @@
+package pipeline
+
+// Predicting a file: as it stands, or as the graph that ONNX Runtime makes of
+// it.
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/predict"
+)
+
+// Predict says what ONNX Runtime will do with a model at an optimization
+// level. Above level 0 it asks ONNX Runtime for the graph that it makes of the
+// file, without running anything. Bound names the outputs that lie in memory of
+// their own; nil means the next values that may be written over their inputs,
+// as a session of package runtime does.
+func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
+	e = o.cpuEngine(e)
+	parameters, state, err := runtime.SortInputs(m, roles)
+	if err != nil {
+		return nil, err
+	}
+	po := predict.Options{Threads: o.Threads, On: o.provider(), Bound: bound, Roles: roles, Parameters: parameters, State: state}
+	given := m
+	if e != nil {
+		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims, Purpose: "predict"})
+		if err != nil {
+			return nil, err
+		}
+		po = predict.ForSaved(m, dumped, po)
+		m = dumped
+		po.Told = outerTypes(m)
+	}
+	if bound == nil && len(roles.New) > 0 {
+		if po.Bound, err = runtime.InPlace(given.Graph, roles.New, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
+			return nil, err
+		}
+	}
+	dims := o.Dims
+	if len(o.Free) > 0 {
+		dims = maps.Clone(o.Free)
+		maps.Copy(dims, o.Dims)
+	}
+	if _, err := infer.Model(m, infer.Options{Dims: dims}); err != nil {
+		return nil, err
+	}
+	p, err := predict.Predict(m, po)
+	if err != nil {
+		return nil, err
+	}
+	if m != given {
+		computed, err := onlyIn(m, given)
+		if err != nil {
+			return nil, err
+		}
+		gone, err := onlyIn(given, m)
+		if err != nil {
+			return nil, err
+		}
+		// Parameters are those of the file, as a session counts them, and what ONNX
+		// Runtime folded is of the session; p counted all that the dump has.
+		p.Session.Computed = computed
+		p.Parameters += gone - computed
+		p.TotalPeak += gone
+	}
+	return p, nil
+}
+
+// outerTypes are the types of the model's inputs and outputs, by name.
+func outerTypes(m *onnx.Model) map[string]onnx.Type {
+	types := map[string]onnx.Type{}
+	for _, list := range [][]*onnx.Value{m.Graph.Inputs, m.Graph.Outputs} {
+		for _, v := range list {
+			types[v.Name] = v.Type
+		}
+	}
+	return types
+}
+
+// onlyIn is the size in bytes of the initializers that one model has and
+// another has not.
+func onlyIn(one, other *onnx.Model) (int64, error) {
+	known := map[string]bool{}
+	for _, v := range other.Graph.Initializers {
+		known[v.Name] = true
+	}
+	var sum int64
+	for _, v := range one.Graph.Initializers {
+		if known[v.Name] {
+			continue
+		}
+		size, err := v.Init.ByteSize()
+		if err != nil {
+			return 0, fmt.Errorf("initializer %q: %w", v.Name, err)
+		}
+		sum += size
+	}
+	return sum, nil
+}

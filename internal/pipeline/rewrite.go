@@ -1,0 +1,234 @@
+package pipeline
+
+// Writing a plan: recomputation, the schedule, and guards in rounds, until
+// nothing is left that ONNX Runtime's highest level would fuse.
+
+import (
+	"errors"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// A rewriting is a copy of a variant's graph on its way to a file.
+type rewriting struct {
+	variant  *Variant
+	model    *onnx.Model
+	analysis *analysis.Analysis // of model before it is rewritten
+	target   *rewrite.Target
+	prog     *planner.Program
+	order    []*onnx.Node     // in which the nodes run
+	reports  []rewrite.Report // of what came before the schedule
+	// scheduled are the reports of the schedule as it is now.
+	scheduled []rewrite.Report
+	// ran is the plan's schedule as the graph runs it.
+	ran []int
+}
+
+// follow applies a plan, and leaves the nodes in the file order that makes ONNX
+// Runtime follow it.
+func (w *rewriting) follow(plan *planner.Plan) (err error) {
+	if w.prog, err = planner.Expand(w.analysis.Problem, plan); err != nil {
+		return err
+	}
+	w.target = &rewrite.Target{Model: w.model, Nodes: w.analysis.Nodes, Values: w.analysis.Values}
+	order, report, err := rewrite.Recompute(w.target, w.prog)
+	if err != nil {
+		return err
+	}
+	w.reports = append(w.reports, report)
+	w.model.Graph.Nodes = order
+	if err := w.passed("recompute"); err != nil {
+		return err
+	}
+	if _, err = guardUpdates(w.model, w.analysis.Roles); err != nil {
+		return err
+	}
+	if err := w.passed("updates"); err != nil {
+		return err
+	}
+	if err := w.holdOnce(); err != nil {
+		return err
+	}
+	w.order = w.model.Graph.Nodes
+	if err := w.schedule(); err != nil {
+		return err
+	}
+	return w.seal()
+}
+
+// maxGuards bounds how often the written graph is guarded anew.
+const maxGuards = 6
+
+// guard guards what ONNX Runtime's highest level would fuse, in rounds, until it
+// leaves the graph as the schedule wants it. It reports whether it changed the
+// graph, and whether the highest level leaves all of it unchanged.
+func (w *rewriting) guard(e *runtime.Engine) (guarded, unchanged bool, err error) {
+	for range maxGuards {
+		left, same, err := w.survivors(e)
+		if err != nil {
+			return false, false, err
+		}
+		unchanged = same
+		order, more := rewrite.Guard(w.model.Graph, w.order, left)
+		if w.order = order; more == 0 {
+			break
+		}
+		guarded = true
+		if err := w.schedule(); err != nil {
+			return false, false, err
+		}
+		if err := w.seal(); err != nil {
+			return false, false, err
+		}
+	}
+	return guarded, unchanged, nil
+}
+
+// seal makes the scheduled graph one that can be saved. What ONNX Runtime fuses
+// depends on the shapes that it knows, and guards' names on the constants that are
+// there, so both are as they will be before it is asked.
+func (w *rewriting) seal() error {
+	rewrite.ShareConstants(w.model.Graph) // those of barriers, as ONNX Runtime does: a session copies each
+	w.ran = w.prog.Schedule(w.analysis.Problem, executed(w.order, w.target.Instances))
+	w.model.SetMetadata(OrderedKey, "true")
+	w.model.Graph.AnnotateTypes()
+	return w.model.Check()
+}
+
+// passed shows the model to whoever asked to see it after each pass.
+func (w *rewriting) passed(name string) error { return w.variant.Options.passed(name, w.model) }
+
+// executed lists the places of those instances that are in the order of nodes.
+func executed(order, instances []*onnx.Node) []int {
+	at := make(map[*onnx.Node]int, len(instances))
+	for i, n := range instances {
+		at[n] = i
+	}
+	list := make([]int, 0, len(instances))
+	for _, n := range order {
+		if i, ok := at[n]; ok {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// maxMerges bounds how often the file is ordered anew because anchors turn out to
+// be equal to what is there.
+const maxMerges = 3
+
+// schedule brings the nodes into the file order under which they run in the order
+// wanted, and notes that order with its anchors.
+func (w *rewriting) schedule() error {
+	order := w.order
+	for try := 0; ; try++ {
+		scheduled, reports, err := rewrite.Schedule(w.model, w.mergeEqual(order))
+		if err != nil {
+			return err
+		}
+		w.order, w.scheduled = scheduled, reports
+		if try == maxMerges {
+			break
+		}
+		file := w.model.Graph.Nodes
+		if order = w.mergeEqual(slices.Clone(scheduled)); len(order) == len(scheduled) {
+			w.model.Graph.Nodes = file
+			break
+		}
+	}
+	return w.passed("schedule")
+}
+
+// mergeEqual merges what ONNX Runtime would merge, so that the order stands.
+func (w *rewriting) mergeEqual(order []*onnx.Node) []*onnx.Node {
+	w.model.Graph.Nodes = order
+	rewrite.ShareConstants(w.model.Graph)
+	normalize.MergeEqual(w.model.Graph)
+	return w.model.Graph.Nodes
+}
+
+// guardUpdates makes every reader of a parameter, clones included, come before
+// the parameter's update by data, so that it may be written in place, and
+// returns how many readers it led. In a foreign graph where no order allows
+// that, the runtime copies instead.
+func guardUpdates(m *onnx.Model, roles step.Roles) (int, error) {
+	next := map[*onnx.Value]*onnx.Value{}
+	for in, out := range roles.New {
+		if v, w := m.Graph.Value(in), m.Graph.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {
+			next[v] = w
+		}
+	}
+	if len(next) == 0 {
+		return 0, nil
+	}
+	n, err := optim.Guard(m, next)
+	var impossible *optim.OrderError
+	if err != nil && !errors.As(err, &impossible) {
+		return 0, err
+	}
+	return n, nil
+}
+
+// survivors are what ONNX Runtime's highest level leaves of the graph; same
+// reports that it changes nothing.
+func (w *rewriting) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
+	d, err := e.Dump(w.model, ort.SessionOptions{
+		Level: 99, Threads: 1, Provider: ort.CPU, Dims: w.variant.Options.Dims, DisabledOptimizers: notPortable,
+		Purpose: "find fusions",
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return rewrite.NewLeft(d.Graph), unchanged(w.model.Graph, d.Graph), d.Close()
+}
+
+// unchanged reports that two graphs have the same nodes, attributes and edges,
+// in whatever order.
+func unchanged(a, b *onnx.Graph) bool {
+	if len(a.Nodes) != len(b.Nodes) {
+		return false
+	}
+	at := make(map[string]*onnx.Node, len(b.Nodes))
+	for _, n := range b.Nodes {
+		at[n.Name()] = n
+	}
+	for _, n := range a.Nodes {
+		m := at[n.Name()]
+		if m == nil || n.OpType() != m.OpType() || n.Domain() != m.Domain() || !sameAttributes(n, m) ||
+			!slices.EqualFunc(n.Inputs, m.Inputs, sameValue) || !slices.EqualFunc(n.Outputs, m.Outputs, sameValue) {
+			return false
+		}
+		delete(at, n.Name()) // a name stands once
+	}
+	return true
+}
+
+// sameAttributes reports that m has n's attributes; ONNX Runtime adds defaults.
+func sameAttributes(n, m *onnx.Node) bool {
+	for _, a := range n.Proto.GetAttribute() {
+		if !proto.Equal(a, m.Attr(a.GetName())) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameValue reports values of one name, or two constants of one type: of equal
+// ones ONNX Runtime keeps one.
+func sameValue(v, w *onnx.Value) bool {
+	if v == nil || w == nil {
+		return v == w
+	}
+	return v.Name == w.Name || v.IsConstant() && w.IsConstant() && v.Type.Same(w.Type)
+}

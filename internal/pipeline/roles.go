@@ -1,0 +1,81 @@
+package pipeline
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// findRoles takes the roles of the graph as it was given, unless they are said:
+// normalization fuses the sum that made a state's next value out of a gradient
+// into the product before it, and then the structure tells no more.
+func (p *preparation) findRoles(*runtime.Engine) error {
+	if _, said := p.Model.Metadata(step.RolesKey); said || p.roles != nil {
+		return nil
+	}
+	if _, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
+		return err
+	}
+	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims})
+	if err != nil {
+		return err
+	}
+	if a.Roles.Training() {
+		p.found = &a.Roles
+	}
+	return nil
+}
+
+// keepRoles makes what was found count, but for values that are gone since:
+// outputs that were dropped, initializers that were folded.
+func (p *preparation) keepRoles(*runtime.Engine) error {
+	if p.found == nil {
+		return nil
+	}
+	r := p.found.Within(p.Model.Graph)
+	p.roles = &r
+	return nil
+}
+
+// forgetRoles takes outputs that were dropped out of the roles that are said, by
+// the file or by the user. The loss has to stay: forward and backward are told
+// apart by it.
+func (p *preparation) forgetRoles() error {
+	g := p.Model.Graph
+	r, said, err := step.RolesOf(p.Model, p.roles)
+	if err != nil || !said {
+		return err
+	}
+	gone := func(_, name string) bool { v := g.Value(name); return v == nil || !v.IsOutput() }
+	if r.Loss != "" && gone("", r.Loss) {
+		return fmt.Errorf("--drop-output: %s is the loss, which has to stay an output", r.Loss)
+	}
+	r.Grad, r.New = maps.Clone(r.Grad), maps.Clone(r.New)
+	maps.DeleteFunc(r.Grad, gone)
+	maps.DeleteFunc(r.New, gone)
+	if p.roles != nil {
+		p.roles = &r
+		return nil
+	}
+	return r.Write(p.Model)
+}
+
+// FoundRoles are the roles of a graph as far as they can be found, or as given,
+// and the graph's analysis, nil where it has none; a plain forward graph has no
+// role but perhaps a loss.
+func FoundRoles(m *onnx.Model, given *step.Roles) (step.Roles, *analysis.Analysis) {
+	var roles step.Roles
+	a, err := analysis.Analyze(m, analysis.Options{})
+	if err == nil {
+		roles = a.Roles
+	}
+	if given != nil {
+		roles = *given
+	}
+	return roles, a
+}

@@ -1,0 +1,121 @@
+package pipeline
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// dimsOf are the numbers for the samples' free dimensions, as their feeds have
+// them.
+func dimsOf(m *onnx.Model, feeds map[string]runtime.Tensor) map[string]int64 {
+	dims := map[string]int64{}
+	for _, v := range m.Graph.Inputs {
+		t, ok := feeds["in:"+v.Name]
+		if !ok || len(t.Shape) != len(v.Type.Shape) {
+			continue
+		}
+		for i, d := range v.Type.Shape {
+			if s := d.Symbols(); len(s) == 1 && d.String() == s[0] {
+				dims[s[0]] = t.Shape[i]
+			}
+		}
+	}
+	return dims
+}
+
+// derived is the training graph of an exported forward model, with values for
+// its inputs and its free dimensions.
+func derived(t *testing.T, path string) (*onnx.Model, map[string]runtime.Tensor, map[string]int64) {
+	t.Helper()
+	m, err := onnx.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	feeds, err := runtime.ReadNPZ(strings.TrimSuffix(path, ".onnx") + ".npz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dims := dimsOf(m, feeds)
+	res, err := grad.Differentiate(m, grad.Options{Dims: dims})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range res.Params {
+		if p.Data == nil {
+			continue
+		}
+		data, err := p.Data.Bytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		feeds[p.Name] = runtime.Tensor{Type: p.Data.DType(), Shape: p.Data.Dims(), Data: data}
+	}
+	m.SetMetadata(VersionKey, "test")
+	return m, feeds, dims
+}
+
+// TestEverySample derives the training graph of each exported forward model
+// and takes it through every strategy: bits, and bytes, as promised.
+func TestEverySample(t *testing.T) {
+	e := engine(t)
+	paths, err := filepath.Glob(sample("*.onnx"))
+	if err != nil || len(paths) < 10 {
+		t.Fatalf("found %d samples: %v", len(paths), err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			m, feeds, dims := derived(t, path)
+			everyStrategy(t, e, m, Options{Dims: dims}, feeds)
+		})
+	}
+}
+
+// TestEveryZooModel does the same with the zoo at small sizes.
+func TestEveryZooModel(t *testing.T) {
+	e := engine(t)
+	for _, row := range models.Rows {
+		t.Run(row.Name, func(t *testing.T) {
+			m := trainingGraph(t, row.Name, func(c *models.Config) {
+				c.Layers = min(c.Layers, 4)
+				c.Hidden = 32
+				c.Batch = 4
+				if c.Heads > 0 {
+					c.Heads = 4
+				}
+				if c.Vocab > 0 {
+					c.Vocab = 101
+				}
+				if c.Seq > 0 {
+					c.Seq = 24
+				}
+			})
+			everyStrategy(t, e, m, Options{}, nil)
+		})
+	}
+}
+
+// everyStrategy compares each strategy with the plain graph at each level.
+func everyStrategy(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, feeds map[string]runtime.Tensor) {
+	t.Helper()
+	levels := []int{0, 1, 99}
+	if testing.Short() {
+		levels = levels[1:2]
+	}
+	for _, level := range levels {
+		o.Provider, o.OptLevel, o.Threads = ort.CPU, level, 2
+		p, err := NewPlanner(e, m, o)
+		if err != nil {
+			t.Fatal(fmt.Errorf("level %d: %w", level, err))
+		}
+		compareStrategies(t, e, p, level, feeds)
+	}
+}

@@ -1,0 +1,383 @@
+package pipeline
+
+// From a budget to a file: the candidates are written by ascending work, and the
+// first whose file keeps the budget is the one. Where none does, or there is no
+// budget, the plans of least peak are written, and the file that holds least is it.
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/predict"
+)
+
+// A Planner plans one given graph, as often as wanted.
+type Planner struct {
+	// Before is the prediction of the given file as it stands.
+	Before *predict.Prediction
+	// Scheduled is the predicted live peak of the given file only reordered,
+	// in bytes.
+	Scheduled int64
+	// Solving is the time spent in solvers and the judge: what is left of
+	// planning is preparing variants, writing and predicting files.
+	Solving time.Duration
+
+	engine *runtime.Engine
+	given  *onnx.Model
+	opts   Options
+	asked  *family // the graph as asked for, and divided
+	turned *family // see families; nil until one is asked for
+	// fixed is what inputs, initializers and the session take at least, in bytes.
+	fixed   int64
+	state   Progress
+	limited bool // see Limited
+}
+
+// NewPlanner prepares the given graph and predicts it as it stands.
+func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, error) {
+	p := &Planner{engine: e, given: given, fixed: math.MaxInt64}
+	o.Stop = p.heed(o.Stop)
+	p.opts = o
+	var err error
+	if p.asked, err = p.newFamily(o); err != nil {
+		return nil, err
+	}
+	p.Scheduled = p.asked.reordered.Peak
+	restore := func() {}
+	if len(o.Dims) > 0 {
+		restore = given.Graph.AsDeclared()
+	}
+	before, err := given.Clone()
+	restore()
+	if err != nil {
+		return nil, err
+	}
+	if p.Before, err = Predict(e, before, p.base().Analysis.Roles, o, nil); err != nil {
+		return nil, err
+	}
+	p.fixed = min(p.fixed, fixedBytes(p.Before))
+	return p, nil
+}
+
+// fixedBytes is what a step takes beside its live peak.
+func fixedBytes(q *predict.Prediction) int64 { return q.TotalPeak - q.LivePeak }
+
+// base is the graph as it was asked for.
+func (p *Planner) base() *Variant { return p.asked.variants[0] }
+
+// Problem is the planning problem of the graph as it was asked for.
+func (p *Planner) Problem() *planner.Problem { return p.base().Problem() }
+
+// Plan runs a strategy and writes, in memory, the file that it leads to, under a
+// budget for its predicted live peak in bytes (0: none); see PlanWithin.
+func (p *Planner) Plan(strategy string, budget int64) (*File, error) {
+	return p.PlanWithin(strategy, Budget{Live: budget})
+}
+
+// PlanWithin runs a strategy and writes, in memory, the file that it leads to.
+// What is predicted of the file keeps the budget, or the error is a
+// planner.InfeasibleError or a TotalError, and what comes with it misses the
+// budget by least.
+func (p *Planner) PlanWithin(strategy string, budget Budget) (*File, error) {
+	s, _, err := planner.Find(strategy)
+	if err != nil {
+		return nil, err
+	}
+	var best *File
+	if s.Frontier != nil && !budget.none() {
+		if best, err = p.first(s, budget); err != nil || best != nil && budget.Keeps(best.Prediction) {
+			return best, err
+		}
+	}
+	for f, err := range p.families(s) {
+		if err != nil {
+			return nil, err
+		}
+		r, err := p.least(s, strategy, f)
+		if err != nil {
+			return nil, err
+		}
+		if best == nil || budget.prefers(r, best) {
+			best = r
+		}
+	}
+	if s.Frontier != nil {
+		if best, err = p.orNone(best); err != nil {
+			return nil, err
+		}
+	}
+	if !budget.Keeps(best.Prediction) {
+		return best, budget.exceeded(best)
+	}
+	return best, nil
+}
+
+// maxFiles bounds how many candidates that repeat work are written in a family.
+const maxFiles = 64
+
+// first returns the file of the candidate with the least work that keeps the
+// budget; without one the file that misses it by least, nil where none was written
+// or the time is up.
+func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
+	var closest *File
+	files, most := 0, maxFiles
+	for c, err := range p.ascending(s, budget) {
+		if err != nil {
+			return nil, err
+		}
+		if c.Overhead > 0 {
+			if p.turned != nil {
+				most = 2 * maxFiles
+			}
+			if files++; files > most {
+				break
+			}
+			p.progress(func(s *Progress) { s.Most = s.Tried + most - files + 1 })
+		}
+		f, err := p.candidate(c, budget)
+		if err != nil {
+			return nil, err
+		}
+		if budget.Keeps(f.Prediction) {
+			return f, nil
+		}
+		if closest == nil || budget.miss(f.Prediction) < budget.miss(closest.Prediction) {
+			closest = f
+		}
+	}
+	p.progress(func(s *Progress) { s.Most = 0 })
+	if closest == nil || p.limited { // then the plan of least peak is what to write
+		return nil, nil
+	}
+	return p.finish(closest)
+}
+
+// candidate writes a candidate's file, and finishes it if it keeps the budget as it
+// stands.
+func (p *Planner) candidate(c Candidate, budget Budget) (*File, error) {
+	done := p.solving()
+	plan, err := c.Plan()
+	if done(); err != nil {
+		return nil, err
+	}
+	return p.file(c.Variant, plan, budget)
+}
+
+// rough: without a budget, a variant that changes the graph more has to lower the
+// peak by more than one part in so many.
+const rough = 100
+
+// leastCandidates finds, for each variant of a family, the strategy's plan of least
+// peak, and which of them has the least; the first of equals, which changes the
+// graph least.
+func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family) (list []Candidate, best int, err error) {
+	for v, err := range p.variants(s, f) {
+		if err != nil {
+			return nil, 0, err
+		}
+		if len(list) > 0 && p.stopped() {
+			break
+		}
+		p.looking(len(list)+1, len(f.variants))
+		done := p.solving()
+		plan, err := v.solve(s, strategy)
+		done()
+		if err != nil {
+			return nil, 0, err
+		}
+		verdict, err := planner.Judge(v.Problem(), plan)
+		if err != nil {
+			return nil, 0, err
+		}
+		list = append(list, Candidate{v, verdict.Overhead, verdict.Peak, func() (*planner.Plan, error) { return plan, nil }})
+		if lowest := list[best].Peak; verdict.Peak < lowest-lowest/rough {
+			best = len(list) - 1
+		}
+	}
+	return list, best, nil
+}
+
+// solve runs a strategy. One that searches starts once more from casts that run
+// once, and the plan that holds less is taken.
+func (v *Variant) solve(s *planner.Solver, strategy string) (*planner.Plan, error) {
+	plan, err := planner.Solve(v.Problem(), strategy)
+	if err != nil || v.castsOnce == nil || s.Frontier == nil {
+		return plan, err
+	}
+	other, err := planner.Solve(v.castsOnce, strategy)
+	if err != nil {
+		return plan, nil
+	}
+	a, err := planner.Judge(v.Problem(), plan)
+	if err != nil {
+		return nil, err
+	}
+	b, err := planner.Judge(v.Problem(), other)
+	if err != nil {
+		return nil, err
+	}
+	if b.Peak < a.Peak {
+		return other, nil
+	}
+	return plan, nil
+}
+
+// least runs a strategy for the least peak in a family and writes the file. Where
+// that holds more than the judge said, as buffers wait in it to be used again, it
+// may not be the least: then what promises less is written too.
+func (p *Planner) least(s *planner.Solver, strategy string, f *family) (*File, error) {
+	list, first, err := p.leastCandidates(s, strategy, f)
+	if err != nil {
+		return nil, err
+	}
+	best, err := p.candidate(list[first], Budget{})
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range list {
+		if i == first || c.Peak >= best.Peak-best.Peak/rough {
+			continue
+		}
+		if p.stopped() {
+			break
+		}
+		r, err := p.candidate(c, Budget{})
+		if err != nil {
+			return nil, err
+		}
+		if r.Peak < best.Peak {
+			best = r
+		}
+	}
+	switch {
+	case s.Frontier == nil && p.costs(best):
+		return p.asGiven(best)
+	case s.Frontier != nil && best.Peak > list[first].Peak+list[first].Peak/rough:
+		return p.orSimpler(f, best)
+	}
+	return best, nil
+}
+
+// simpler are the strategies whose plans a search starts from, as it judges them.
+var simpler = []string{"full", "sqrt", "selective"}
+
+// orSimpler returns the file of a search's plan, or that of a simpler strategy where
+// it holds less. In a tiny graph the shapes that barriers compute, and buffers that
+// wait, outweigh what the judge compared.
+func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
+	base, best := f.variants[0], r
+	for _, strategy := range simpler {
+		if p.stopped() {
+			break
+		}
+		done := p.solving()
+		plan, err := planner.Solve(base.Problem(), strategy)
+		done()
+		if err != nil {
+			return nil, err
+		}
+		other, err := p.file(base, plan, Budget{})
+		if err != nil {
+			return nil, err
+		}
+		if other.Peak < best.Peak {
+			best = other
+		}
+	}
+	if best != r {
+		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("the file of strategy %s needs %d bytes, the search's %d: the smaller one is used", best.Plan.Strategy, best.Peak, r.Peak))
+		best.Plan.Strategy = r.Plan.Strategy
+	}
+	return best, nil
+}
+
+// orNone returns the file of a search's plan, or one that computes nothing again
+// where it holds no more: a few bytes of shapes outweigh what a tiny graph saves.
+func (p *Planner) orNone(best *File) (*File, error) {
+	none, _, err := planner.Find("none")
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range []*family{p.asked, p.turned} {
+		if f == nil || min(f.reordered.Peak, p.Before.LivePeak) > best.Peak {
+			continue
+		}
+		r, err := p.least(none, none.Name, f)
+		if err != nil {
+			return nil, err
+		}
+		if r.Peak <= best.Peak {
+			best = r
+		}
+	}
+	return best, nil
+}
+
+// shapesBytes is the size in bytes up to which files differ by the shapes that
+// barriers compute.
+const shapesBytes = 4096
+
+// costs reports a file that holds more over a step than the one given. A few bytes
+// of shapes are no cost where they keep weights from being held twice.
+func (p *Planner) costs(r *File) bool {
+	over := r.Peak - p.Before.LivePeak
+	return over > shapesBytes || over > 0 && r.Prediction.TotalPeak >= p.Before.TotalPeak
+}
+
+// asGiven returns the given file unchanged, if that holds less than the file of
+// a plan and nothing else was asked for: a strategy should never cost memory.
+func (p *Planner) asGiven(r *File) (*File, error) {
+	if len(p.opts.DropOutputs) > 0 || p.opts.divides() || p.opts.Precision != nil {
+		return r, nil
+	}
+	m, err := p.given.Clone()
+	if err != nil {
+		return nil, err
+	}
+	note := fmt.Sprintf("the strategy's file would hold %d bytes, more than the one given: it is written as it was", r.Peak)
+	if r.Peak-p.Before.LivePeak <= shapesBytes {
+		note = "no order is better than that of the file given: it is written as it was"
+	}
+	problem := p.Problem()
+	plan := &planner.Plan{Strategy: r.Plan.Strategy, Schedule: ortmodel.Order(&problem.Graph),
+		Notes: append(slices.Clone(r.Plan.Notes), note)}
+	return &File{
+		Variant: p.base(), Plan: plan, LowerBound: r.LowerBound, Model: m, Finished: true,
+		Verdict:    planner.Verdict{Peak: p.Before.LivePeak, FLOPs: problem.FLOPs()},
+		Prediction: p.Before, Peak: p.Before.LivePeak,
+	}, nil
+}
+
+// Apply writes, in memory, the file that a plan of this planner's problem
+// leads to: the one given, where the plan is its order and writing that anew would
+// hold more, as a plan that ended in asGiven says.
+func (p *Planner) Apply(plan *planner.Plan) (*File, error) {
+	r, err := p.file(p.base(), plan, Budget{})
+	if err != nil || !p.costs(r) || !slices.Equal(plan.Schedule, ortmodel.Order(&p.Problem().Graph)) {
+		return r, err
+	}
+	if r, err = p.asGiven(r); err == nil {
+		r.Plan.Notes = plan.Notes
+	}
+	return r, err
+}
+
+// solving counts the time until what it returns is called as the solver's.
+func (p *Planner) solving() func() {
+	start := time.Now()
+	return func() { p.Solving += time.Since(start) }
+}
+
+// unmet reports the error of a budget that no plan keeps.
+func unmet(err error) bool {
+	var live *planner.InfeasibleError
+	var total *TotalError
+	return errors.As(err, &live) || errors.As(err, &total)
+}

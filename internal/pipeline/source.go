@@ -1,0 +1,141 @@
+package pipeline
+
+// A model file, read once.
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// A Source is a model file that was read, and what is known of it as it was: its
+// hash, the files beside it that hold weights, and the peak that it promises.
+type Source struct {
+	Path string
+	// Model is the file as it was read: whoever changes it works on a copy.
+	Model *onnx.Model
+
+	hash     string
+	data     []string
+	copies   []*onnx.Model
+	promised int64
+	broken   bool
+}
+
+// Load reads a model file. The caller closes the source after the last use of its
+// model.
+func Load(path string) (*Source, error) {
+	m, err := onnx.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{Path: path, Model: m, data: weightFiles(m, path)}
+	s.promised, s.broken = brokenPromise(m)
+	return s, nil
+}
+
+// Close releases the file and the copies of its model.
+func (s *Source) Close() error {
+	s.Hash() // which outlives the mapping
+	err := s.Model.Close()
+	for _, m := range s.copies {
+		err = errors.Join(err, m.Close())
+	}
+	s.copies = nil
+	return err
+}
+
+// copy is a copy of the model that lives as long as the source.
+func (s *Source) copy() (*onnx.Model, error) {
+	m, err := s.Model.Clone()
+	if err == nil {
+		s.copies = append(s.copies, m)
+	}
+	return m, err
+}
+
+// Hash is the file's sha256 in hexadecimal.
+func (s *Source) Hash() string {
+	if s.hash == "" {
+		s.hash = s.Model.SHA256()
+	}
+	return s.hash
+}
+
+// DataFiles are the files beside the model that hold its weights.
+func (s *Source) DataFiles() []string { return s.data }
+
+// Files are the model's file and those that hold its weights.
+func (s *Source) Files() []string { return append([]string{s.Path}, s.data...) }
+
+// Broken reports that the file promises a live peak, in bytes, of a graph that is
+// not the one it holds.
+func (s *Source) Broken() (promised int64, broken bool) { return s.promised, s.broken }
+
+// Typed is a copy of the model, checked, with its types inferred. It lives as long
+// as the source.
+func (s *Source) Typed(dims map[string]int64) (*onnx.Model, error) {
+	m, err := s.copy()
+	if err == nil {
+		err = Type(m, dims)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
+	}
+	return m, nil
+}
+
+// Sized is a copy of the model, typed, that is to be planned for: every dimension
+// needs a number, from dims or from the file, and every operator known shapes. What
+// dims fix is noted in the model. The error may be a FreeDimsError.
+func (s *Source) Sized(dims map[string]int64) (*onnx.Model, error) {
+	m, err := s.copy()
+	if err == nil {
+		err = sized(m, dims)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
+	}
+	return m, nil
+}
+
+func sized(m *onnx.Model, dims map[string]int64) error {
+	if err := NamelessDim(m); err != nil {
+		return err
+	}
+	free := FreeDims(m)
+	open := slices.DeleteFunc(slices.Clone(free), func(name string) bool { _, given := dims[name]; return given })
+	if len(open) > 0 {
+		return &FreeDimsError{open}
+	}
+	if err := Type(m, dims); err != nil {
+		return err
+	}
+	if err := NoteDims(m, free, dims); err != nil {
+		return err
+	}
+	return Known(m, dims)
+}
+
+// A FreeDimsError lists dimensions of inputs that need a number.
+type FreeDimsError struct{ Names []string }
+
+// Error names them in one line.
+func (e *FreeDimsError) Error() string {
+	return "a plan needs sizes, and no number is given for " + strings.Join(e.Names, ", ")
+}
+
+// brokenPromise looks at a model as it was loaded: inferring its types changes it.
+func brokenPromise(m *onnx.Model) (promised int64, broken bool) {
+	want, ok := m.Metadata(PromiseKey)
+	text, also := m.Metadata(PeakKey)
+	promised, err := strconv.ParseInt(text, 10, 64)
+	if !ok || !also || err != nil {
+		return 0, false
+	}
+	return promised, fingerprint(m) != want
+}

@@ -1,0 +1,90 @@
+package pipeline
+
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/runtime/predict"
+)
+
+// categoryOf maps the predictor's categories to the report's.
+var categoryOf = [predict.Categories]report.Category{
+	predict.Activation: report.Activations, predict.Gradient: report.Gradients,
+	predict.Output: report.Outputs, predict.Temporary: report.Temporaries,
+	predict.Parameter: report.Parameters, predict.State: report.State, predict.Feed: report.Feeds,
+}
+
+// Timeline is the prediction's trace, event by event, for the report. Layer
+// names a node's layer, or is nil.
+func Timeline(p *predict.Prediction, layer func(*onnx.Node) string) *report.Timeline {
+	t := &report.Timeline{Base: report.Sizes{
+		Parameters: p.Parameters, State: p.State, Feeds: p.Feeds, Session: p.Session.Bytes(),
+	}}
+	buffers := map[int]int{} // value -> buffer
+	next, scratch := 0, []borrowed{}
+	for _, e := range p.Trace.Events {
+		ev := report.Event{Category: report.Temporaries, Bytes: e.Bytes}
+		if e.Step < len(p.Nodes) {
+			n := p.Nodes[e.Step]
+			ev.Node, ev.Op, ev.Phase = n.Label(), n.OpType(), phase(p, e.Step)
+			if layer != nil {
+				ev.Layer = report.Text(layer(n))
+			}
+		}
+		if e.Value != ortmodel.None {
+			ev.Value = p.Values[e.Value].Name
+			ev.Category = categoryOf[p.Category(e.Value)]
+		} else {
+			ev.Value = "scratch of " + ev.Node
+		}
+		switch {
+		case e.Value == ortmodel.None && e.Alloc:
+			ev.Buffer = next
+			scratch = append(scratch, borrowed{next, e.Bytes})
+			next++
+		case e.Value == ortmodel.None:
+			ev.Buffer = giveBack(&scratch, e.Bytes)
+		case e.Alloc:
+			ev.Buffer = next
+			buffers[e.Value] = next
+			next++
+		default:
+			ev.Buffer = buffers[e.Value]
+		}
+		if !e.Alloc {
+			ev.Bytes = -e.Bytes
+		}
+		t.Events = append(t.Events, ev)
+	}
+	return t
+}
+
+// A borrowed buffer is scratch that a kernel has not given back yet.
+type borrowed struct {
+	buffer int
+	bytes  int64
+}
+
+// giveBack takes the latest scratch buffer of that size off the list.
+func giveBack(scratch *[]borrowed, bytes int64) int {
+	for i := len(*scratch) - 1; i >= 0; i-- {
+		if b := (*scratch)[i]; b.bytes == bytes {
+			*scratch = append((*scratch)[:i], (*scratch)[i+1:]...)
+			return b.buffer
+		}
+	}
+	return 0
+}
+
+// phase is the part of the step that place k of the execution order belongs to.
+func phase(p *predict.Prediction, k int) report.Phase {
+	n := p.Nodes[k]
+	switch {
+	case n.MadeBy(optim.Pass):
+		return report.Update
+	case p.Forward(k):
+		return report.Forward
+	}
+	return report.Backward
+}

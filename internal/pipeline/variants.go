@@ -1,0 +1,211 @@
+package pipeline
+
+// The variants of a graph among which a search chooses.
+//
+//	casts as asked for   ── plain ── loss in slices ── products in parts ── updates by rows …
+//	casts at the other time ── …     where values wait in half
+//
+// They are prepared in this order, each when it is first looked at: a later one
+// changes the graph more.
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite"
+)
+
+// A Variant is a graph as it is planned: the given one after the passes of
+// passes.go. It is not changed once it is prepared.
+type Variant struct {
+	Model    *onnx.Model
+	Analysis *analysis.Analysis
+	// Options are those that it was prepared under.
+	Options Options
+	Divided Divided
+	Reports []rewrite.Report
+
+	// roles are those that were stated, or found before normalization; nil: the
+	// analysis finds them.
+	roles *step.Roles
+	// added is the work that computing in parts adds, in FLOPs, and reread how many
+	// bytes it reads again.
+	added, reread int64
+	// castsOnce is the problem in which casts run once, nil without casts.
+	castsOnce *planner.Problem
+}
+
+// Divided says what of a variant is computed in parts.
+type Divided struct {
+	// Loss is the number of its slices, 0 where it is whole.
+	Loss int
+	// Products and Updates say how many of them are divided.
+	Products, Updates int
+}
+
+// Problem is the variant's planning problem.
+func (v *Variant) Problem() *planner.Problem { return v.Analysis.Problem }
+
+// Again are the options under which the given graph becomes this variant again:
+// what was left to a pass is the number that it came to.
+func (v *Variant) Again() Options {
+	o := v.Options
+	switch {
+	case v.Divided.Loss > 0:
+		o.Chunk = Parts(v.Divided.Loss)
+	case o.Chunk.Mode == Coarse || o.Chunk.Mode == Fine:
+		o.Chunk = auto
+	}
+	return o
+}
+
+// analyze makes the planning problem of a graph of this variant as it stands.
+func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
+	o := &v.Options
+	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs})
+	if err != nil {
+		return nil, err
+	}
+	a.Problem.Added = v.added
+	a.Problem.Reread = int64(float64(v.reread*balance) * a.CostOfFLOP())
+	a.Problem.StopWhen(o.Stop)
+	return a, nil
+}
+
+// problems are the variant's planning problem and, where it has casts, the one in
+// which these run once: a search that finds less among more choices is then no
+// loss.
+func (v *Variant) problems() []*planner.Problem {
+	list := []*planner.Problem{v.Problem()}
+	if v.castsOnce != nil {
+		list = append(list, v.castsOnce)
+	}
+	return list
+}
+
+// choices are what a search may divide, unless the user did: nothing, the loss
+// into slices, wide products into parts too, the loss into smaller slices, which
+// slows its products down, and large updates into slices.
+var choices = []struct{ chunk, tile, rows Division }{
+	{}, {chunk: coarse}, {chunk: coarse, tile: auto}, {chunk: fine, tile: auto},
+	{chunk: coarse, rows: auto}, {chunk: coarse, tile: auto, rows: auto}, {chunk: fine, tile: auto, rows: auto},
+}
+
+var coarse, fine = Division{Mode: Coarse}, Division{Mode: Fine}
+
+// A family is the variants whose casts run at the same time.
+type family struct {
+	options  Options
+	variants []*Variant // those that are prepared; the first divides what the options do
+	next     int        // of choices, to prepare
+	// reordered is the first variant's file that computes nothing again.
+	reordered *File
+}
+
+// newFamily prepares the first variant.
+func (p *Planner) newFamily(o Options) (*family, error) {
+	base, err := Prepare(p.engine, p.given, o)
+	if err != nil {
+		return nil, err
+	}
+	f := &family{options: o, variants: []*Variant{base}, next: 1}
+	f.options.Roles = base.roles
+	none, err := planner.Solve(base.Problem(), "none")
+	if err != nil {
+		return nil, err
+	}
+	if f.reordered, err = p.write(base, none); err != nil {
+		return nil, err
+	}
+	p.fixed = min(p.fixed, fixedBytes(f.reordered.Prediction))
+	return f, nil
+}
+
+// families returns the families that a strategy looks at: the graph as asked for
+// and, where values wait in half and some are computed again, the one in which
+// casts run early if they run at their readers there, or the other way round. The
+// first lets float32 values die, the second binds no order.
+func (p *Planner) families(s *planner.Solver) iter.Seq2[*family, error] {
+	return func(yield func(*family, error) bool) {
+		if !yield(p.asked, nil) {
+			return
+		}
+		half := p.opts.Precision
+		if half == nil || !half.StashOnly || s.Name == "none" || p.stopped() {
+			return
+		}
+		if p.turned == nil {
+			o, other := p.opts, *half
+			other.Early = !half.Early
+			o.Precision = &other
+			f, err := p.newFamily(o)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			p.turned = f
+		}
+		yield(p.turned, nil)
+	}
+}
+
+// variants yields the variants of a family that a solver chooses from.
+func (p *Planner) variants(s *planner.Solver, f *family) iter.Seq2[*Variant, error] {
+	return func(yield func(*Variant, error) bool) {
+		for i := 0; ; i++ {
+			if i == len(f.variants) && p.chooses(s) {
+				if err := p.prepareNext(f); err != nil {
+					yield(nil, err)
+					return
+				}
+			}
+			if i >= len(f.variants) || i > 0 && !p.chooses(s) || !yield(f.variants[i], nil) {
+				return
+			}
+		}
+	}
+}
+
+// chooses reports that a solver is to choose what is divided.
+func (p *Planner) chooses(s *planner.Solver) bool {
+	o := &p.opts
+	return s.Frontier != nil && !o.divides() && !o.AsIs && p.Problem().HasBackward()
+}
+
+// divides reports that the user asked for parts.
+func (o *Options) divides() bool {
+	return o.Chunk != Division{} || o.Tile != Division{} || o.Rows != Division{}
+}
+
+// prepareNext prepares the family's next variant, if there is one that divides
+// otherwise than those before.
+func (p *Planner) prepareNext(f *family) error {
+	for f.next < len(choices) && !p.stopped() {
+		c := choices[f.next]
+		f.next++
+		rows := c.rows != Division{}
+		if rows && len(f.variants[0].Analysis.Roles.New) == 0 {
+			continue
+		}
+		p.looking(f.next-1, len(choices))
+		o := f.options
+		o.Chunk, o.Tile, o.Rows = c.chunk, c.tile, c.rows
+		v, err := Prepare(p.engine, p.given, o)
+		if err != nil {
+			return err
+		}
+		if rows && v.Divided.Updates == 0 { // nor will it be in the variants that follow
+			f.next = len(choices)
+			return nil
+		}
+		if !slices.ContainsFunc(f.variants, func(w *Variant) bool { return v.Divided == w.Divided }) {
+			f.variants = append(f.variants, v)
+			return nil
+		}
+	}
+	return nil
+}

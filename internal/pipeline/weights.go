@@ -1,0 +1,150 @@
+package pipeline
+
+// Where the values of parameters lie: the metadata entry remat.parameters, and the
+// file of those that the model held itself.
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/onnx-remat/remat/models/safetensors"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// rebaseParameters puts dir before the files of the metadata entry
+// remat.parameters, and reports whether it names any.
+func rebaseParameters(m *onnx.Model, dir string) (bool, error) {
+	text, ok := m.Metadata(runtime.ParametersKey)
+	if !ok {
+		return false, nil
+	}
+	// Entries may hold more than a location; what is not known is kept.
+	var entries map[string]map[string]any
+	if err := json.Unmarshal([]byte(text), &entries); err != nil {
+		return false, fmt.Errorf("metadata %s: %w", runtime.ParametersKey, err)
+	}
+	used := false
+	for _, entry := range entries {
+		if file, ok := entry["file"].(string); ok && file != "" {
+			entry["file"] = filepath.ToSlash(filepath.Join(dir, file))
+			used = true
+		}
+	}
+	if !used {
+		return false, nil
+	}
+	out, err := json.Marshal(entries)
+	if err != nil {
+		return false, err
+	}
+	m.SetMetadata(runtime.ParametersKey, string(out))
+	return true, nil
+}
+
+// placeParameters records where each parameter's values lie: external ones in
+// their own file, inline ones streamed into OUT.safetensors, which beside names.
+func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside func() (string, error)) error {
+	places := map[string]map[string]any{}
+	if text, ok := m.Metadata(runtime.ParametersKey); ok {
+		if err := json.Unmarshal([]byte(text), &places); err != nil {
+			return fmt.Errorf("metadata %s: %w", runtime.ParametersKey, err)
+		}
+	}
+	dir, err := between(out, source)
+	if err != nil {
+		return err
+	}
+	var inline []grad.Param
+	for _, p := range res.Params {
+		switch {
+		case p.Data == nil:
+		case p.Data.IsExternal():
+			x, err := p.Data.External()
+			if err != nil {
+				return err
+			}
+			size, err := p.Data.ByteSize()
+			if err != nil {
+				return err
+			}
+			file := filepath.ToSlash(filepath.Join(dir, x.Location))
+			if strings.HasPrefix(file, "../") {
+				return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+			}
+			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
+		default:
+			inline = append(inline, p)
+		}
+	}
+	if len(inline) > 0 {
+		file, err := beside()
+		if err == nil {
+			err = writeInline(inline, file, places)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return SetJSON(m, runtime.ParametersKey, places)
+}
+
+func writeInline(params []grad.Param, path string, places map[string]map[string]any) error {
+	var names []string
+	data := map[string]*onnx.Tensor{}
+	for _, p := range params {
+		names = append(names, p.Name)
+		data[p.Name] = p.Data
+	}
+	layout, err := WriteTensors(path, names, data)
+	if err != nil {
+		return err
+	}
+	for _, t := range layout.Tensors {
+		places[t.Name] = map[string]any{"file": filepath.Base(path), "offset": t.Offset, "bytes": t.Bytes}
+	}
+	return nil
+}
+
+// WriteTensors writes tensors into one safetensors file, in the order of names.
+func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) (*safetensors.Layout, error) {
+	infos := make([]safetensors.Info, len(names))
+	for i, name := range names {
+		t := tensors[name]
+		infos[i] = safetensors.Info{Name: name, DType: t.DType(), Shape: t.Dims()}
+	}
+	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
+	if err != nil {
+		return nil, err
+	}
+	return layout, layout.Write(path, func(t safetensors.Info, w io.Writer) error {
+		data, err := tensors[t.Name].Bytes()
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	})
+}
+
+// SaveState writes every input that a session updates.
+func SaveState(s *runtime.Session, path string) error {
+	names := s.Updated()
+	if len(names) == 0 {
+		return fmt.Errorf("%s: the graph updates nothing; derive it with remat grad --optimizer", path)
+	}
+	tensors := map[string]*onnx.Tensor{}
+	for _, name := range names {
+		t, _, err := s.Input(name)
+		if err != nil {
+			return err
+		}
+		tensors[name] = onnx.NewTensor(t.Type, t.Shape, t.Data)
+	}
+	_, err := WriteTensors(path, names, tensors)
+	return err
+}

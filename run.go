@@ -1,0 +1,93 @@
+package remat
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// Float32s is a tensor of float32 values.
+func Float32s(values []float32, dims ...int64) Tensor { return runtime.FromFloat32s(values, dims...) }
+
+// Int64s is a tensor of int64 values, such as token ids.
+func Int64s(values []int64, dims ...int64) Tensor { return runtime.FromInt64s(values, dims...) }
+
+// SessionOptions say what a graph is fed, and how it runs.
+type SessionOptions struct {
+	// Feeds are values of inputs by name. Parameters that are not fed come from the
+	// files that the graph names, optimizer state begins with zeros, and what is left
+	// is random by Seed.
+	Feeds map[string]Tensor
+	Seed  uint64
+	// LR is the learning rate of a graph with an optimizer.
+	LR       float64
+	Settings Settings
+}
+
+// A Session runs steps of a graph. It is for one goroutine at a time.
+type Session struct {
+	session *runtime.Session
+	loss    string
+}
+
+// NewSession makes a session of a graph. It is closed before the graph and the
+// runtime.
+func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
+	m, err := g.source.Typed(g.dims)
+	if err != nil {
+		return nil, err
+	}
+	options := runtime.Options{
+		Level: o.Settings.Level, Threads: o.Settings.threads(), Provider: ort.CPU, Dims: g.dims,
+		Feed: o.Feeds, Seed: o.Seed, LR: o.LR,
+	}
+	if roles, found := pipeline.FoundRoles(m, nil); found != nil {
+		options.Roles = &roles
+	}
+	s, err := r.engine.OpenLoaded(g.source.Model, options)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	return &Session{s, s.Roles.Loss}, nil
+}
+
+// Close releases the session.
+func (s *Session) Close() error { return s.session.Close() }
+
+// A Step is what one run of a graph gave and took.
+type Step struct {
+	// Loss is the graph's loss, 0 where it has none.
+	Loss    float64
+	Seconds float64
+	// LivePeak is the most that was allocated at one moment, in bytes, measured.
+	LivePeak int64
+	// Outputs are values by name, valid until the next step.
+	Outputs map[string]Tensor
+}
+
+// Step runs one step. Next values of parameters and state are in place for the one
+// after it.
+func (s *Session) Step(ctx context.Context) (*Step, error) {
+	r, err := s.session.Step(ctx)
+	if err != nil {
+		return nil, err
+	}
+	step := &Step{Seconds: r.Seconds, LivePeak: r.LivePeakBytes, Outputs: map[string]Tensor{}}
+	for _, o := range r.Outputs {
+		if o.Err != nil {
+			continue // absent, or no tensor
+		}
+		step.Outputs[o.Name] = o.Tensor
+		if o.Name == s.loss {
+			step.Loss, _ = o.Scalar()
+		}
+	}
+	return step, nil
+}
+
+// Save writes the parameters and the optimizer state as they are now, into a
+// safetensors file. The error says so where the graph updates nothing.
+func (s *Session) Save(path string) error { return pipeline.SaveState(s.session, path) }
