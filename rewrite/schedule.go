@@ -38,7 +38,7 @@ func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error)
 		if file[k] == i {
 			report.Applied++
 		} else if len(report.Skipped) < 3 {
-			report.skip(order[i].Label(), "the default order of ONNX Runtime cannot run it at place %d", i)
+			report.skip(order[i].Label(), "ONNX Runtime's default order cannot run it at position %d", i)
 		}
 	}
 	return order, []Report{anchored, report}, nil

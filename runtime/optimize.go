@@ -83,7 +83,7 @@ func (e *Engine) Optimize(m *onnx.Model, o OptimizeOptions) (*onnx.Model, error)
 	if err := proto.Unmarshal(out, model); err != nil {
 		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
 	}
-	lower(model.Graph, m.Graph, tensors)
+	restoreInitializers(model.Graph, m.Graph, tensors)
 	if out, err = proto.Marshal(model); err != nil {
 		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
 	}
@@ -130,9 +130,9 @@ func liftProto(m *onnx.Model, lift func(*onnx.Value) bool) (*pb.ModelProto, map[
 	}, tensors
 }
 
-// lower puts initializers back; those that were no inputs before are none
-// again. What nothing reads any more is dropped.
-func lower(g *pb.GraphProto, before *onnx.Graph, tensors map[string]*pb.TensorProto) {
+// restoreInitializers puts initializers back; those that were not inputs before
+// are not inputs again. Initializers without readers are dropped.
+func restoreInitializers(g *pb.GraphProto, before *onnx.Graph, tensors map[string]*pb.TensorProto) {
 	read := map[string]bool{}
 	readNames(g, read)
 	for name, t := range tensors {

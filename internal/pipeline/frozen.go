@@ -61,7 +61,7 @@ func (w *rewriting) holdOnce() error {
 			if o.Prepack == PackNo || rows < 2 || rows >= fewRows {
 				return ""
 			}
-			return fmt.Sprintf("its products have only %d rows, so packing it in every step would take longer than they do: --prepack off holds it once anyway", rows)
+			return fmt.Sprintf("its products have only %d rows, and packing it in every step would take longer: --prepack off holds it once anyway", rows)
 		},
 		Updated: func(v *onnx.Value) bool { return w.analysis.Roles.New[v.Name] != "" },
 	})

@@ -84,7 +84,7 @@ func PrecisionOf(m *onnx.Model) *Precision {
 // inputs and outputs are is found before: it does not change.
 func (p *preparation) precise(*runtime.Engine) error {
 	if had := PrecisionOf(p.Model); had != nil {
-		return fmt.Errorf("precision: the graph is converted to %s already: start from the one it was made from", had.Type)
+		return fmt.Errorf("precision: the graph was already converted to %s: start from its source", had.Type)
 	}
 	if glob := p.Options.Precision.Unmatched(p.Model.Graph); glob != "" {
 		return fmt.Errorf("--keep-fp32, --half: no node or operator type matches %q", glob)
@@ -149,7 +149,7 @@ func castsOnce(a *analysis.Analysis) *planner.Problem {
 	found := false
 	for i, op := range ops {
 		if a.Nodes[i].MadeBy(precision.CastPass) && op.Type == "Cast" {
-			ops[i].Recomputable, ops[i].Reason = false, "casts run once"
+			ops[i].Recomputable, ops[i].Reason = false, "casts run only once"
 			found = true
 		}
 	}

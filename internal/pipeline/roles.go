@@ -53,7 +53,7 @@ func (p *preparation) forgetRoles() error {
 	}
 	gone := func(_, name string) bool { v := g.Value(name); return v == nil || !v.IsOutput() }
 	if r.Loss != "" && gone("", r.Loss) {
-		return fmt.Errorf("--drop-output: %s is the loss, which has to stay an output", r.Loss)
+		return fmt.Errorf("--drop-output: %s is the loss, which must stay an output", r.Loss)
 	}
 	r.Grad, r.New = maps.Clone(r.Grad), maps.Clone(r.New)
 	maps.DeleteFunc(r.Grad, gone)

@@ -64,14 +64,14 @@ func (r *File) UpdatesInBackward() rewrite.Report {
 	rep := rewrite.Report{Pass: "update in backward", Requested: len(list)}
 	if len(list) == 0 {
 		rep.Requested = 1
-		rep.Skipped = []rewrite.Skip{{What: "updates", Why: "the graph has none of a gradient with a name: derive it with remat grad --optimizer"}}
+		rep.Skipped = []rewrite.Skip{{What: "updates", Why: "the graph has no update of a named gradient: derive it with remat grad --optimizer"}}
 		return rep
 	}
 	var late []*onnx.Value
 	for _, w := range list {
 		switch {
 		case w.grad.IsOutput():
-			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name, Why: "it is returned: --drop-output '*.grad' lets it go"})
+			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name, Why: "it is a graph output: remove it with --drop-output '*.grad'"})
 		case w.read > last.made && w.made < last.made:
 			late = append(late, w.grad)
 			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name})
@@ -101,8 +101,8 @@ func (r *File) whyLate(late []*onnx.Value, last *onnx.Value) string {
 		norm = norm || slices.ContainsFunc(grad.Uses(), func(use onnx.Use) bool { return after.Has(use.Node) })
 	}
 	if !norm {
-		return fmt.Sprintf("no order that holds less updates it earlier; %s of gradients wait", report.Bytes(bytes))
+		return fmt.Sprintf("updating it earlier would raise the peak; %s of gradients wait", report.Bytes(bytes))
 	}
 	return fmt.Sprintf("the norm of all gradients is needed first; %s of gradients wait: remat grad --clip-by parameter "+
-		"(the norm of each) or previous (that of the step before) lets them go", report.Bytes(bytes))
+		"(each gradient's own norm) or previous (that of the previous step) avoids this", report.Bytes(bytes))
 }

@@ -35,7 +35,7 @@ type Variant struct {
 	// added is the work that computing in parts adds, in FLOPs, and reread how many
 	// bytes it reads again.
 	added, reread int64
-	// castsOnce is the problem in which casts run once, nil without casts.
+	// castsOnce is the problem in which casts run only once, nil without casts.
 	castsOnce *planner.Problem
 }
 

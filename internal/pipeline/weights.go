@@ -74,7 +74,7 @@ func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside
 			}
 			file := filepath.ToSlash(filepath.Join(dir, x.Location))
 			if strings.HasPrefix(file, "../") {
-				return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+				return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
 			}
 			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
 		default:
@@ -135,7 +135,7 @@ func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) 
 func SaveState(s *runtime.Session, path string) error {
 	names := s.Updated()
 	if len(names) == 0 {
-		return fmt.Errorf("%s: the graph updates nothing; derive it with remat grad --optimizer", path)
+		return fmt.Errorf("%s: the graph has no update: derive it with remat grad --optimizer", path)
 	}
 	tensors := map[string]*onnx.Tensor{}
 	for _, name := range names {

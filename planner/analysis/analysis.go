@@ -129,7 +129,7 @@ func recomputable(n *onnx.Node, t traits.Traits, known bool) (bool, string) {
 	}
 	for _, v := range n.Outputs {
 		if v != nil && v.Type.Other != nil {
-			return false, "its output is no tensor"
+			return false, "its output is not a tensor"
 		}
 	}
 	for _, v := range n.Inputs {

@@ -75,9 +75,9 @@ func findLoss(g *onnx.Graph, name string) (*onnx.Value, error) {
 		case v == nil || !v.IsOutput():
 			return nil, &LossError{Name: name, Reason: "the model has no output of that name"}
 		case !v.Type.DType.IsFloat():
-			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, a loss must be a float", v.Type)}
+			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, want a float", v.Type)}
 		case !isScalar(v):
-			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, a loss must be a scalar", v.Type)}
+			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, want a scalar", v.Type)}
 		}
 		return v, nil
 	}
@@ -237,7 +237,7 @@ func checkGlobs(g *onnx.Graph, o Options, res *Result) error {
 		for _, v := range list {
 			variables = append(append(variables, v.Name), o.Signature.origins(v.Name)...)
 			if slices.Contains(o.Params, v.Name) && !v.Type.DType.IsFloat() {
-				return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
+				return &ParameterError{v.Name, fmt.Sprintf("it is %s, and only floats can be trained", v.Type)}
 			}
 		}
 	}

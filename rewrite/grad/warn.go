@@ -37,7 +37,7 @@ func sharedUses(g *onnx.Graph) map[string]string {
 			list = append(list, k)
 		}
 		slices.Sort(list)
-		shared[v.Name] = fmt.Sprintf("parameter %q serves %d places (%s): if the exporter merged equal values, they are now tied", v.Name, len(readers), strings.Join(list, ", "))
+		shared[v.Name] = fmt.Sprintf("parameter %q is used in %d places (%s): if the exporter merged equal values, they are now tied", v.Name, len(readers), strings.Join(list, ", "))
 	}
 	return shared
 }
@@ -153,7 +153,7 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 		}
 	}
 	if n := e.storedStatistics(reach); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d BatchNormalization normalize by stored statistics: PyTorch's dynamo exporter writes even a model in train() so; "+
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization with stored statistics: PyTorch's dynamo exporter writes it so even for a model in train(); "+
 			"to train with batch statistics, export with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
 	}
 	var open []string
@@ -163,6 +163,6 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 		}
 	}
 	if len(open) > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which; if it was no_grad, add --stop '%s'", strings.Join(open, ",")))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which of the two; if no_grad, add --stop '%s'", strings.Join(open, ",")))
 	}
 }

@@ -173,7 +173,7 @@ func (p *pass) dropExtras() error {
 		for i := len(n.Outputs) - 1; i >= plainOutputs(n); i-- {
 			if v := n.Outputs[i]; v != nil {
 				if !v.Dead() {
-					return fmt.Errorf("node %q (%s): its output %q is read by an operator that is no gradient", n.Label(), n.OpType(), v.Name)
+					return fmt.Errorf("node %q (%s): its output %q is read by an operator that is not a gradient", n.Label(), n.OpType(), v.Name)
 				}
 				n.DropOutput(i)
 			}

@@ -302,7 +302,7 @@ func TestRefuses(t *testing.T) {
 	}
 	m, params = toyModel(t)
 	params[0].Value = params[0].Grad
-	if _, err := Apply(m, params, Defaults(SGD)); err == nil || !strings.Contains(err.Error(), "no float input") {
+	if _, err := Apply(m, params, Defaults(SGD)); err == nil || !strings.Contains(err.Error(), "not a float input") {
 		t.Errorf("a parameter that is no input: %v", err)
 	}
 }

@@ -130,7 +130,7 @@ func (p *pass) decide() {
 	if p.o.StashOnly {
 		for n, v := range p.verdicts {
 			if v.kind == half || v.kind == undecided {
-				p.verdicts[n] = verdict{full, "only what waits for backward is half"}
+				p.verdicts[n] = verdict{full, "only values kept for backward are in half"}
 			}
 		}
 		return
@@ -162,7 +162,7 @@ func (p *pass) fixed(n *onnx.Node) verdict {
 	case captured(n):
 		return verdict{full, "a body of control flow reads it"}
 	case !known:
-		return verdict{full, "the operator is not known"}
+		return verdict{full, "unknown operator"}
 	case !floats:
 		return verdict{full, "reads floats as they are"}
 	}

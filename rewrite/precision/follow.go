@@ -145,7 +145,7 @@ func (p *pass) choose(n *onnx.Node, from map[*onnx.Value]origin, w map[*onnx.Val
 	case moves(n) && halves > 0:
 		return verdict{half, "moves half values"}
 	case moves(n) && all && !p.picks(n):
-		return verdict{half, "moves what is wanted in half"}
+		return verdict{half, "moves values that are read in half"}
 	case moves(n):
 		return verdict{full, "moves float32 values"}
 	case reduces(n) && halves > 0:

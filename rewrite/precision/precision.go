@@ -99,7 +99,7 @@ func refuse(format string, args ...any) error { return &Error{fmt.Sprintf(format
 // state, except for an *Error, which comes before any change.
 func Apply(m *onnx.Model, o Options) (*Report, error) {
 	if o.To != onnx.Float16 && o.To != onnx.BFloat16 {
-		return nil, refuse("%s is no half type: float16 or bfloat16", o.To)
+		return nil, refuse("%s is not a half type: want float16 or bfloat16", o.To)
 	}
 	types, err := infer.Model(m, infer.Options{Dims: o.Dims})
 	if err != nil {
@@ -230,7 +230,7 @@ func (p *pass) check() error {
 		}
 	}
 	if floats == 0 && halves > 0 {
-		return refuse("the graph computes in a half type already")
+		return refuse("the graph already computes in a half type")
 	}
 	if floats == 0 {
 		return refuse("the graph has no float32 to convert")

@@ -46,7 +46,7 @@ type cone struct {
 	rules   map[string]coneRule
 	joins   bool // see joinsAxes
 	forward func(*onnx.Node) bool
-	part    int64         // elements of one slice along the axis that is divided
+	part    int64         // elements of one slice along the split axis
 	next    []*onnx.Value // values that the slices are for, in the order of their makers
 	slices  map[cutKey]*slice
 	roots   []*slice            // of next

@@ -293,11 +293,11 @@ func (r *Region) set(v *onnx.Value, c cut) (bool, error) {
 		return false, nil
 	}
 	if old != unknown {
-		return false, fmt.Errorf("%q would have to be divided in two ways", v.Name)
+		return false, fmt.Errorf("%q would have to be split in two ways", v.Name)
 	}
 	if c >= 0 {
 		if int(c) >= rank(v) {
-			return false, fmt.Errorf("%q has no axis %d that could be divided", v.Name, c)
+			return false, fmt.Errorf("%q has no axis %d to split", v.Name, c)
 		}
 		if _, static := v.Type.Shape[c].Int(); !static {
 			return false, fmt.Errorf("the extents of %q are not static: fix them with --dim", v.Name)
@@ -317,10 +317,10 @@ func (r *Region) propagate() error {
 			}
 			rule := ruleOf(n)
 			if rule == nil {
-				return &SkipError{n.Label(), fmt.Sprintf("no rule divides operator %s", n.OpType())}
+				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}
 			}
 			if v := unranked(n); v != nil {
-				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is not known", v.Name)}
+				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is unknown", v.Name)}
 			}
 			c, err := rule(r, n)
 			if err != nil {
@@ -353,7 +353,7 @@ func (r *Region) check() error {
 			}
 			switch r.cutOf(o) {
 			case unknown:
-				return &SkipError{n.Label(), "it is not clear how its output is divided"}
+				return &SkipError{n.Label(), "unclear how its output is split"}
 			case partial:
 				if reader := r.readsBack(deps, o); reader != nil {
 					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}

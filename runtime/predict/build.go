@@ -118,7 +118,7 @@ func (b *builder) doubtSizes() {
 func (b *builder) node(n *onnx.Node) error {
 	for _, v := range n.Inputs {
 		if v != nil && v.Producer == nil && !v.IsInput() && v.Init == nil {
-			return fmt.Errorf("node %q reads %q, which nothing makes", n.Label(), v.Name)
+			return fmt.Errorf("node %q reads %q, which nothing produces", n.Label(), v.Name)
 		}
 	}
 	f := b.AddNode(n)
@@ -138,7 +138,7 @@ func (b *builder) node(n *onnx.Node) error {
 	}
 	beyond := func(size int64) bool { return size < 0 || size > 1<<60 }
 	if slices.ContainsFunc(b.Graph.Nodes[len(b.Graph.Nodes)-1].Scratch, beyond) {
-		return fmt.Errorf("node %q: what %s allocates inside is beyond all memory", n.Label(), n.OpType())
+		return fmt.Errorf("node %q: the workspace of %s exceeds any memory", n.Label(), n.OpType())
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown}
 	order := b.order(o)
 	if !ortmodel.Valid(b.Graph, order) {
-		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs are made", m.Graph.Proto.GetName())
+		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
 	}
 	p.Trace = ortmodel.Simulate(b.Graph, order)
 	b.copies(p.Trace)
