@@ -18,11 +18,15 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // pointwise operators read element i before they write element i and never
 // again, so the update itself may read W.
 var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Sum", "Clip", "Min", "Max", "Relu", "Tanh"}
+
+// aliases reports a node whose output is its input's memory.
+func aliases(n *onnx.Node, input int) bool { return input == 0 && traits.IsView(n) }
 
 // readersOf lists the nodes that read the memory of v, but for those behind
 // the update; the readers of a node's outputs count where through says so.
@@ -107,7 +111,7 @@ func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (
 		if v := g.Value(in); v == nil || v.Init != nil {
 			continue // an initializer stays what it is
 		}
-		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), step.Aliases, before); !safe[in] {
+		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), aliases, before); !safe[in] {
 			open = append(open, in)
 		}
 	}
@@ -125,7 +129,7 @@ func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (
 	for _, in := range open {
 		v, out := run.Value(in), run.Value(next[in])
 		safe[in] = v != nil && out != nil &&
-			updateSafe(v, out, step.Aliases, func(a, b *onnx.Node) bool { return place[a] < place[b] })
+			updateSafe(v, out, aliases, func(a, b *onnx.Node) bool { return place[a] < place[b] })
 	}
 	return safe, nil
 }

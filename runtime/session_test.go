@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -206,7 +205,7 @@ func TestUpdateSafe(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := m.Graph
-		if got := updateSafe(g.Value("W"), g.Value("W.new"), step.Aliases, byData(g)); got != c.want {
+		if got := updateSafe(g.Value("W"), g.Value("W.new"), aliases, byData(g)); got != c.want {
 			t.Errorf("late %v: safe %v", c.late, got)
 		}
 		m.Close()

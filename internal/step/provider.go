@@ -1,17 +1,9 @@
 package step
 
 import (
-	"slices"
-
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
-
-// Aliases reports a node of which some output is the input's memory.
-func Aliases(n *onnx.Node, input int) bool {
-	t, _ := traits.Of(n)
-	return slices.ContainsFunc(t.Alias, func(p traits.Pair) bool { return p.Input == input })
-}
 
 // A Provider is an execution provider of ONNX Runtime as far as its kernels'
 // dealings with memory go. Package traits has the tables.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite"
 )
 
@@ -211,7 +212,7 @@ func (a *applier) apart(n *onnx.Node, inputs []*onnx.Value) error {
 // whose partial result can be added to it on the way (Gemm's third operand).
 func (a *applier) addsInto(n *onnx.Node) *onnx.Value {
 	o := n.Outputs[0]
-	if !isProduct(n) || a.cutOf(o) != partial || a.sum[o] == nil || rank(o) != 2 ||
+	if !traits.IsMatrixProduct(n) || a.cutOf(o) != partial || a.sum[o] == nil || rank(o) != 2 ||
 		rank(n.Inputs[0]) != 2 || rank(n.Inputs[1]) != 2 || n.In(2) != nil {
 		return nil
 	}
@@ -269,7 +270,7 @@ func (a *applier) readsWhole(n *onnx.Node, k int, v *onnx.Value) bool {
 	if k > 0 && (n.Is("Slice", "Squeeze", "Unsqueeze") || strings.HasPrefix(n.OpType(), "Reduce")) {
 		return true // axes and bounds
 	}
-	if isProduct(n) && len(n.Inputs) > 1 {
+	if traits.IsMatrixProduct(n) && len(n.Inputs) > 1 {
 		co := a.cutOf(n.Outputs[0])
 		if co == partial || int(co) < rank(n.Outputs[0])-2 {
 			return false // each factor is read as it is cut
