@@ -16,7 +16,7 @@ import (
 // names another one than ortversion.Current is stale: make it again, or measure
 // again what it says.
 var madeFrom = map[string]string{
-	"README.md":                               `: \d\S+ to (\S+) work\)`,
+	"README.md":                               `have \(\d\S+ to (\S+)\)`,
 	"bench/requirements.txt":                  `onnxruntime==(\S+)`,
 	"scripts/requirements.txt":                `onnxruntime==(\S+)`,
 	"docs/cli.md":                             `"ort_version": "(\S+?)"`,
