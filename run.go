@@ -40,16 +40,18 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	roles, _ := pipeline.FoundRoles(m, nil)
-	s, err := r.engine.OpenLoaded(g.source.Model, runtime.Options{
+	options := runtime.Options{
 		Level: o.Settings.Level, Threads: o.Settings.threads(), Provider: ort.CPU, Dims: g.dims,
 		Feed: o.Feeds, Seed: o.Seed, LR: o.LR,
-		Roles: &runtime.Roles{Loss: roles.Loss, Grad: roles.Grad, New: roles.New},
-	})
+	}
+	if roles, found := pipeline.FoundRoles(m, nil); found != nil {
+		options.Roles = &roles
+	}
+	s, err := r.engine.OpenLoaded(g.source.Model, options)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	return &Session{s, roles.Loss}, nil
+	return &Session{s, s.Roles.Loss}, nil
 }
 
 // Close releases the session.

@@ -19,6 +19,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -161,6 +162,9 @@ func indexLimit(v *onnx.Value) int64 {
 		v := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		for _, u := range v.Uses() {
+			if step.DependencyOf(v, u) != step.Data {
+				continue
+			}
 			if n := useLimit(u); n > 0 && (limit == 0 || n < limit) {
 				limit = n
 			}
@@ -168,7 +172,7 @@ func indexLimit(v *onnx.Value) int64 {
 				continue
 			}
 			for _, o := range u.Node.Outputs {
-				if o != nil && !seen[o] && !empty(o) {
+				if o != nil && !seen[o] {
 					seen[o] = true
 					todo = append(todo, o)
 				}
@@ -176,13 +180,6 @@ func indexLimit(v *onnx.Value) int64 {
 		}
 	}
 	return limit
-}
-
-// empty reports a value without elements: what reads it waits for it, as
-// barriers do, and takes no value over.
-func empty(v *onnx.Value) bool {
-	n, ok := v.Type.Shape.Elements().Int()
-	return ok && n == 0
 }
 
 // carries says whether the use hands its values on, rather than shaping others.

@@ -155,8 +155,8 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	s := &subject{path: path}
 	var found *analysis.Analysis
 	s.roles, found = pipeline.FoundRoles(m, o.Roles)
-	if o.Roles == nil {
-		o.Roles = &remat.Roles{Loss: s.roles.Loss, Grad: s.roles.Grad, New: s.roles.New}
+	if found != nil {
+		o.Roles = &s.roles
 	}
 	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)

@@ -1,0 +1,143 @@
+package control_test
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/control"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// wait leads input k of the node that makes a value past triggers, and lowers.
+func wait(t *testing.T, m *onnx.Model, reader string, k int, triggers ...string) {
+	t.Helper()
+	b := build.New(m.Graph, nil, "test")
+	n := m.Graph.Value(reader).Producer
+	var values []*onnx.Value
+	for _, name := range triggers {
+		values = append(values, m.Graph.Value(name))
+	}
+	n.SetInput(k, control.Wait(b, n.Inputs[k], values...))
+	i := slices.Index(m.Graph.Nodes, n)
+	var err error
+	if m.Graph.Nodes, err = control.Lower(m.Graph, slices.Insert(m.Graph.Nodes, i, b.Take()...)); err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.NameNodes()
+	m.Graph.AnnotateTypes()
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// edges are graphs in which the reader is to wait, each a claim of lower.go.
+var edges = []struct{ name, text, reader, triggers string }{
+	{"float", "in x float32[2,3]\nin t float32[4]\nu = Exp(t)\nr = Neg(x)\nout u float32[4]", "r", "u"},
+	{"constant", "init x float32[2,3] = [1,2,3,4,5,6]\nin t float32[4]\nu = Exp(t)\nr = Neg(x)\nout u float32[4]", "r", "u"},
+	{"several", "in x float32[2,3]\nin t float32[4]\nu = Exp(t)\nv = Abs(t)\nr = Neg(x)\nout u float32[4]\nout v float32[4]", "r", "u v"},
+	{"scalar trigger", "in x float32[2,3]\nin t float32[]\nu = Exp(t)\nr = Neg(x)\nout u float32[]", "r", "u"},
+	{"half trigger", "in x float32[2,3]\nin t float32[4]\nu = Cast(t) {to=10}\nr = Neg(x)\nout u float16[4]", "r", "u"},
+	{"bfloat16 trigger", "in x float32[2,3]\nin t float32[4]\nu = Cast(t) {to=16}\nr = Neg(x)\nout u bfloat16[4]", "r", "u"},
+	{"half scalar", "in x float32[2,3]\nin t float32[]\nu = Cast(t) {to=10}\nr = Neg(x)\nout u float16[]", "r", "u"},
+	{"boolean trigger", "in x float32[2,3]\nin t float32[4]\nu = IsNaN(t)\nr = Neg(x)\nout u bool[4]", "r", "u"},
+	{"after a view", "in x0 float32[6]\ninit s int64[2] = [2,3]\nin t float32[4]\nu = Exp(t)\nx = Reshape(x0, s)\nr = Neg(x)\nout u float32[4]", "r", "u"},
+	{"between views", "in x0 float32[6]\ninit s int64[2] = [2,3]\ninit q int64[1] = [-1]\nin t float32[4]\nu = Exp(t)\nx = Reshape(x0, s)\nr = Reshape(x, q)\nout u float32[4]", "r", "u"},
+	{"before a view", "in x float32[2,3]\ninit q int64[1] = [-1]\nin t float32[4]\nu = Exp(t)\nr = Reshape(x, q)\nout u float32[4]", "r", "u"},
+	{"trigger of a view", "in x float32[2,3]\ninit q int64[1] = [-1]\nin t float32[2,2]\ne = Exp(t)\nu = Reshape(e, q)\nr = Neg(x)\nout u float32[4]", "r", "u"},
+	{"transposed", "in x0 float32[3,2]\nin t float32[4]\nu = Exp(t)\nx = Transpose(x0) {perm=[1,0]}\nr = Transpose(x) {perm=[1,0]}\nout u float32[4]", "r", "u"},
+}
+
+// TestEdgesHold: at no level does an edge vanish: what makes the triggers still runs
+// before the reader, by data, and results do not change.
+func TestEdgesHold(t *testing.T) {
+	for _, e := range edges {
+		t.Run(e.name, func(t *testing.T) {
+			text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
+			was, _ := ortest.Parse(t, text)
+			m, _ := ortest.Parse(t, text)
+			for _, g := range []*onnx.Graph{was.Graph, m.Graph} {
+				g.AddOutput(g.Value(e.reader))
+			}
+			triggers := strings.Fields(e.triggers)
+			wait(t, m, e.reader, 0, triggers...)
+			for _, level := range []int{0, 1, 99} {
+				d, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+				if err != nil {
+					t.Fatal(err)
+				}
+				deps, reader := step.DependenciesOf(d.Graph), d.Graph.Value(e.reader).Producer
+				for _, u := range triggers {
+					if !deps.Needs(step.Any, reader, d.Graph.Value(u).Producer) {
+						t.Errorf("level %d: %s does not wait for %s, in\n%s", level, e.reader, u, d.Text())
+					}
+				}
+				if err := d.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+			in := ortest.RandomInputs(was)
+			if want, got := ortest.Run(t, was, 1, in), ortest.Run(t, m, 1, in); !reflect.DeepEqual(want, got) {
+				t.Errorf("gives %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// TestLift: a graph whose edges are taken out is the one without them, but for edges
+// of passes that are to stay.
+func TestLift(t *testing.T) {
+	for _, e := range edges {
+		text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
+		was, _ := ortest.Parse(t, text)
+		m, _ := ortest.Parse(t, text)
+		for _, g := range []*onnx.Graph{was.Graph, m.Graph} {
+			g.AddOutput(g.Value(e.reader))
+			g.NameNodes()
+		}
+		wait(t, m, e.reader, 0, strings.Fields(e.triggers)...)
+		if n := control.Lift(m.Graph, "test"); n != 0 {
+			t.Errorf("%s: %d edges lifted that were to stay", e.name, n)
+		}
+		if n := control.Lift(m.Graph); n != 1 {
+			t.Errorf("%s: %d edges lifted, want 1", e.name, n)
+		}
+		if got, want := operators(m), operators(was); !slices.Equal(got, want) {
+			t.Errorf("%s: left %q, want %q", e.name, got, want)
+		}
+	}
+}
+
+// TestLiftDoubts: what a file says of its nodes' origin is not believed of operators
+// that no edge consists of.
+func TestLiftDoubts(t *testing.T) {
+	m, _ := ortest.Parse(t, `model ir=10 opset=17
+graph g {
+  in x float32[2,3]
+  init two float32[] = 2.0
+  init axes int64[1] = [0]
+  y = Mul(x, two)
+  z = Unsqueeze(y, axes)
+  out z float32[1,2,3]
+}
+`)
+	for _, n := range m.Graph.Nodes {
+		n.SetOrigin(onnx.Origin{Pass: control.Pass, Step: "recompute"})
+	}
+	if n := control.Lift(m.Graph); n != 0 || len(m.Graph.Nodes) != 2 {
+		t.Errorf("%d nodes lifted that compute something", n)
+	}
+}
+
+func operators(m *onnx.Model) []string {
+	var list []string
+	for _, n := range m.Graph.Nodes {
+		list = append(list, n.OpType())
+	}
+	return list
+}
