@@ -28,8 +28,8 @@ func TestOptimalHoldsNoMoreThanSimpler(t *testing.T) {
 		return r
 	}
 	best := plan("optimal")
-	if len(best.Plan.Notes) == 0 || best.Plan.Strategy != "optimal" {
-		t.Fatalf("the search's own file is the least here (%q): the test needs another model", best.Plan.Notes)
+	if best.Plan.Strategy != "optimal" {
+		t.Errorf("strategy %q, want optimal (%q)", best.Plan.Strategy, best.Plan.Notes)
 	}
 	for _, strategy := range simpler {
 		if r := plan(strategy); r.Peak < best.Peak {
