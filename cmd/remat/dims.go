@@ -86,7 +86,7 @@ func sized(src *pipeline.Source, dims map[string]int64) (*onnx.Model, error) {
 	m, err := src.Sized(dims)
 	var open *pipeline.FreeDimsError
 	if errors.As(err, &open) {
-		err = fmt.Errorf("%s: a plan needs sizes, and no number is given for %s", src.Path, dimLine(src.Model, pipeline.FreeDims(src.Model), dims))
+		err = fmt.Errorf("%s: planning needs a size for every dimension; missing: %s", src.Path, dimLine(src.Model, pipeline.FreeDims(src.Model), dims))
 	}
 	return m, err
 }

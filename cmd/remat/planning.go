@@ -42,7 +42,7 @@ type planOptions struct {
 
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
-		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default sqrt, with a budget optimal"},
+		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
 		&cli.StringFlag{Name: "budget", Usage: "bound on the written file's predicted live peak, `2GiB|50%`"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and what the arena reserves, all told, `8GiB|60%`"},
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: times that run --profile --json measured, instead of FLOPs"},

@@ -51,7 +51,7 @@ func ParseDivision(text string) (Division, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 2 {
-		return Division{}, fmt.Errorf("want off, auto or a number of parts of at least 2")
+		return Division{}, fmt.Errorf("want off, auto or a number of parts (at least 2)")
 	}
 	return Parts(n), nil
 }

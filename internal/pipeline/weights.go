@@ -135,7 +135,7 @@ func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) 
 func SaveState(s *runtime.Session, path string) error {
 	names := s.Updated()
 	if len(names) == 0 {
-		return fmt.Errorf("%s: the graph updates nothing; derive it with remat grad --optimizer", path)
+		return fmt.Errorf("%s: the graph has no update: derive it with remat grad --optimizer", path)
 	}
 	tensors := map[string]*onnx.Tensor{}
 	for _, name := range names {
