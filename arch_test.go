@@ -1,7 +1,11 @@
 package remat
 
 import (
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -17,14 +21,15 @@ var mayImport = map[string][]string{
 	"ortmodel":         {},
 	"models":           {"onnx", "models"},
 	"planner":          {"ortmodel"},
-	"planner/analysis": {"onnx", "ortmodel", "planner"},
-	"rewrite":          {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors"},
-	"runtime":          {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights"},
+	"planner/analysis": {"onnx", "ortmodel", "planner", "internal/step"},
+	"rewrite":          {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "internal/step"},
+	"runtime":          {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step"},
 	"runtime/ort":      {},
 	"runtime/install":  {"runtime/ort"},
-	"runtime/predict":  {"onnx", "ortmodel"},
+	"runtime/predict":  {"onnx", "ortmodel", "internal/step"},
 	"report":           {"planner"},
 	"internal":         {"onnx", "runtime", "internal"},
+	"internal/step":    {"onnx", "ortmodel"},
 	"scripts":          {"onnx", "models"},
 	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "report", "internal", "cmd"},
 
@@ -65,6 +70,43 @@ func TestImportDirection(t *testing.T) {
 			}
 			if imp == "C" && pkg != "runtime/ort" {
 				t.Errorf("%s uses cgo; only runtime/ort may", pkg)
+			}
+		}
+	}
+}
+
+// saidOnce lists what production code says in one place, as a pattern of its
+// text and the files in which that may stand.
+var saidOnce = []struct{ what, pattern, in string }{
+	{"the key of roles", `"remat\.roles"`, "internal/step/roles.go"},
+	{"the JSON form of roles", "`json:\"(grad|new)\"`", "internal/step/roles.go"},
+	{"kernels as integers", `traits\.(OfCUDA|Scratch|ScratchCUDA)\b`, "internal/step/provider.go"},
+	{"a graph for ortmodel", `ortmodel\.(Graph|Node)\{`, "internal/step/translate.go"},
+}
+
+func TestSaidOnce(t *testing.T) {
+	files := map[string]string{}
+	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files[filepath.ToSlash(path)] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The planner's program of a plan: from one ortmodel.Graph to another.
+	delete(files, "planner/program.go")
+	for _, s := range saidOnce {
+		pattern := regexp.MustCompile(s.pattern)
+		if !pattern.MatchString(files[s.in]) {
+			t.Errorf("%s: %s does not say it (%s)", s.what, s.in, s.pattern)
+		}
+		for path, text := range files {
+			if path != s.in && pattern.MatchString(text) {
+				t.Errorf("%s belongs in %s; %s has it too", s.what, s.in, path)
 			}
 		}
 	}

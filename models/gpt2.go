@@ -69,7 +69,7 @@ func (n *net) embed(ids, wte *onnx.Value) *onnx.Value {
 }
 
 // causalMask is [seq, seq]: 0 where a position may look, -Inf after it. It is
-// made from a boolean, so that it is no candidate for training.
+// made from a boolean, so that it is not a candidate for training.
 func (n *net) causalMask(ids *onnx.Value) *onnx.Value {
 	s := n.cfg.Seq
 	var visible *onnx.Value

@@ -44,7 +44,7 @@ func (m *Built) SaveWith(path, weights string) error {
 	}
 	if a, err := os.Stat(file); err == nil {
 		if b, err := os.Stat(weights); err == nil && os.SameFile(a, b) {
-			return fmt.Errorf("%s: its weights are not float32 as they stand, and would be written to the same file: choose another name for the model than %s", weights, path)
+			return fmt.Errorf("%s: its weights must be converted to float32 into the same file: choose another name for the model than %s", weights, path)
 		}
 	}
 	err = layout.Write(file, func(t safetensors.Info, w io.Writer) error {
@@ -67,13 +67,13 @@ func (m *Built) match(f *safetensors.File) (source map[string]safetensors.Info, 
 			info, ok = f.Lookup(strings.TrimPrefix(p.Name, "transformer."))
 		}
 		if !ok {
-			return nil, false, fmt.Errorf("no tensor %q: is it a %s with %d layers?", p.Name, m.Row.Name, m.Config.Layers)
+			return nil, false, fmt.Errorf("no tensor %q: is the file a %s with %d layers?", p.Name, m.Row.Name, m.Config.Layers)
 		}
 		if !slices.Equal(info.Shape, p.Shape) {
-			return nil, false, fmt.Errorf("tensor %q is %v, the model wants %v: give --layers, --hidden, --vocab, --seq of the file", p.Name, info.Shape, p.Shape)
+			return nil, false, fmt.Errorf("tensor %q is %v, want %v: pass the file's --layers, --hidden, --vocab and --seq", p.Name, info.Shape, p.Shape)
 		}
 		if !info.DType.IsFloat() {
-			return nil, false, fmt.Errorf("tensor %q is %s, the model wants floats", p.Name, info.DType)
+			return nil, false, fmt.Errorf("tensor %q is %s, want floats", p.Name, info.DType)
 		}
 		asIs = asIs && info.DType == onnx.Float32 && info.Offset%4 == 0
 		source[p.Name] = info

@@ -94,11 +94,11 @@ func TestParameterCounts(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"--layers 0":   func(c *Config) { c.Layers = 0 },
-		"no multiple":  func(c *Config) { c.Heads = 5 },
-		"--dropout 1:": func(c *Config) { c.Dropout = 1 },
-		"--vocab -1":   func(c *Config) { c.Vocab = -1 },
-		"--batch -2":   func(c *Config) { c.Batch = -2 },
+		"--layers 0":     func(c *Config) { c.Layers = 0 },
+		"not a multiple": func(c *Config) { c.Heads = 5 },
+		"--dropout 1:":   func(c *Config) { c.Dropout = 1 },
+		"--vocab -1":     func(c *Config) { c.Vocab = -1 },
+		"--batch -2":     func(c *Config) { c.Batch = -2 },
 	} {
 		r, _ := Find("gpt2-tiny")
 		c := r.Default

@@ -120,7 +120,7 @@ func (m *Built) Save(path string) error {
 func weightPath(path string) (string, error) {
 	file := strings.TrimSuffix(path, filepath.Ext(path)) + ".safetensors"
 	if file == path {
-		return "", fmt.Errorf("%s: the weights are to have that name: let the model's end in .onnx", path)
+		return "", fmt.Errorf("%s: the weights need that name: end the model's name in .onnx", path)
 	}
 	return file, nil
 }

@@ -92,7 +92,7 @@ func Find(name string) (Row, error) {
 		}
 		names = append(names, r.Name)
 	}
-	return Row{}, fmt.Errorf("no model %q in the zoo: it has %s", name, strings.Join(names, ", "))
+	return Row{}, fmt.Errorf("no built-in model %q: choose one of %s", name, strings.Join(names, ", "))
 }
 
 // A Parameter is one trained tensor, float32.
@@ -165,11 +165,11 @@ func (c Config) check(r Row) error {
 		{"batch", c.Batch, 0, 1, 1 << 20},
 	} {
 		if f.needed > 0 && (f.n < f.from || f.n > f.upperBound) {
-			return fmt.Errorf("--%s %d: must lie between %d and %d", f.flag, f.n, f.from, f.upperBound)
+			return fmt.Errorf("--%s %d: must be between %d and %d", f.flag, f.n, f.from, f.upperBound)
 		}
 	}
 	if r.Default.Heads > 0 && c.Hidden%c.Heads != 0 {
-		return fmt.Errorf("--hidden %d is no multiple of --heads %d", c.Hidden, c.Heads)
+		return fmt.Errorf("--hidden %d is not a multiple of --heads %d", c.Hidden, c.Heads)
 	}
 	if !(c.Dropout >= 0 && c.Dropout < 1) {
 		return fmt.Errorf("--dropout %v: must lie in [0, 1)", c.Dropout)

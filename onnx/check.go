@@ -81,7 +81,7 @@ func (g *Graph) check(imports map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	var odd *string // the first by name of those that are no text
+	var odd *string // the first by name of those that are not text
 	for v := range seen {
 		if g.values[v.Name] != v {
 			return fmt.Errorf("value %q is not known to the graph by its name", v.Name)
@@ -129,7 +129,7 @@ func (g *Graph) checkOutputs(seen map[*Value]bool) error {
 	outs := map[*Value]int{}
 	for _, v := range g.Outputs {
 		if !seen[v] {
-			return fmt.Errorf("graph output %q is made by no node", v.Name)
+			return fmt.Errorf("graph output %q is not produced by any node", v.Name)
 		}
 		outs[v]++
 	}
@@ -174,7 +174,7 @@ func (g *Graph) checkNodes(seen map[*Value]bool, imports map[string]bool) (int, 
 func checkReads(n *Node, seen map[*Value]bool) (int, error) {
 	check := func(v *Value, index int) error {
 		if !seen[v] {
-			return fmt.Errorf("node %q: reads %q before it is made (out of order, or on a cycle)", n.Label(), v.Name)
+			return fmt.Errorf("node %q: reads %q before it is produced (out of order, or on a cycle)", n.Label(), v.Name)
 		}
 		if v.place(Use{n, index}) < 0 {
 			return fmt.Errorf("value %q does not know that node %q reads it", v.Name, n.Label())

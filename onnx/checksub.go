@@ -29,7 +29,7 @@ func (s *scope) define(name string) error {
 		return fmt.Errorf("the name %q is not UTF-8", name)
 	}
 	if s.knows(name) {
-		return fmt.Errorf("%q is already made elsewhere", name)
+		return fmt.Errorf("%q is already produced elsewhere", name)
 	}
 	s.names[name] = true
 	return nil
@@ -134,7 +134,7 @@ func (s *scope) graph(p *pb.GraphProto) error {
 	}
 	for _, o := range p.Output {
 		if !in.knows(o.GetName()) {
-			return fmt.Errorf("subgraph output %q is made by no node", o.GetName())
+			return fmt.Errorf("subgraph output %q is not produced by any node", o.GetName())
 		}
 	}
 	return nil
@@ -147,7 +147,7 @@ func (s *scope) innerNode(n *pb.NodeProto) error {
 	}
 	for _, name := range n.Input {
 		if name != "" && !s.knows(name) {
-			return fmt.Errorf("node %q: reads %q before it is made", label, name)
+			return fmt.Errorf("node %q: reads %q before it is produced", label, name)
 		}
 	}
 	for _, name := range n.Output {

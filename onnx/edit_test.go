@@ -159,17 +159,17 @@ func TestCloneNode(t *testing.T) {
 	}
 }
 
-// TestMisuse wants a panic, which names the value, for edits that would leave
+// TestMisuse expects a panic, which names the value, for edits that would leave
 // the graph inconsistent.
 func TestMisuse(t *testing.T) {
 	for name, edit := range map[string]func(g *Graph){
-		"x":      func(g *Graph) { g.RemoveInput(g.Value("x")) },
-		"k":      func(g *Graph) { g.RemoveInitializer(g.Value("k")) },
-		"b":      func(g *Graph) { g.Remove(g.Nodes[1]) },
-		"a":      func(g *Graph) { g.Rename(g.Value("b"), "a") },
-		"c":      func(g *Graph) { g.Nodes[2].DropOutput(0) },
-		"sum":    func(g *Graph) { n := g.Nodes[4]; g.Nodes = g.Nodes[:4]; g.InsertBefore(n) },
-		"beside": func(g *Graph) { e := g.Insertions(); e.Before(&Node{}, g.Nodes[0]); e.Apply() },
+		"x":       func(g *Graph) { g.RemoveInput(g.Value("x")) },
+		"k":       func(g *Graph) { g.RemoveInitializer(g.Value("k")) },
+		"b":       func(g *Graph) { g.Remove(g.Nodes[1]) },
+		"a":       func(g *Graph) { g.Rename(g.Value("b"), "a") },
+		"c":       func(g *Graph) { g.Nodes[2].DropOutput(0) },
+		"sum":     func(g *Graph) { n := g.Nodes[4]; g.Nodes = g.Nodes[:4]; g.InsertBefore(n) },
+		"next to": func(g *Graph) { e := g.Insertions(); e.Before(&Node{}, g.Nodes[0]); e.Apply() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := Parse(editHead + editBase)

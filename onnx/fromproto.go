@@ -100,7 +100,7 @@ func (g *Graph) declareInput(in *pb.ValueInfoProto) error {
 func (g *Graph) declareOutput(o *pb.ValueInfoProto) error {
 	v := g.values[o.GetName()]
 	if v == nil {
-		return fmt.Errorf("graph output %q is made by no node", o.GetName())
+		return fmt.Errorf("graph output %q is not produced by any node", o.GetName())
 	}
 	if !v.input {
 		v.info = o
@@ -165,7 +165,7 @@ func (g *Graph) readNodes(protos []*pb.NodeProto) error {
 				continue
 			}
 			if g.values[name] != nil {
-				return fmt.Errorf("node %q: %q is already made elsewhere", n.Label(), name)
+				return fmt.Errorf("node %q: %q is already produced elsewhere", n.Label(), name)
 			}
 			v := &Value{Name: name, Producer: n, Index: i}
 			g.values[name] = v
@@ -181,7 +181,7 @@ func (g *Graph) readNodes(protos []*pb.NodeProto) error {
 			}
 			v := g.values[name]
 			if v == nil {
-				return fmt.Errorf("node %q: reads %q, which nothing makes", n.Label(), name)
+				return fmt.Errorf("node %q: reads %q, which nothing produces", n.Label(), name)
 			}
 			n.Inputs[i] = v
 			v.addUse(n, i)
@@ -200,7 +200,7 @@ func (g *Graph) capture(n *Node) error {
 		for _, name := range freeNames(sub) {
 			v := g.values[name]
 			if v == nil {
-				return fmt.Errorf("node %q: its subgraph reads %q, which nothing makes", n.Label(), name)
+				return fmt.Errorf("node %q: its subgraph reads %q, which nothing produces", n.Label(), name)
 			}
 			if !seen[name] {
 				seen[name] = true

@@ -29,7 +29,7 @@ func (k functionKey) String() string {
 
 // InlineFunctions replaces the calls of the model's functions by their bodies and
 // drops the functions. allow, if not nil, is asked about each that is called. The
-// model's graph is made anew; after an error the model is as it was. It returns
+// model's graph is rebuilt; after an error the model is as it was. It returns
 // the number of calls.
 func (m *Model) InlineFunctions(allow func(*pb.FunctionProto) error) (int, error) {
 	if len(m.Proto.Functions) == 0 {
@@ -258,7 +258,7 @@ func (c *call) rename(n *pb.NodeProto) (*pb.NodeProto, error) {
 	for i, name := range n.Input {
 		outer, known := c.names[name]
 		if !known {
-			return nil, fmt.Errorf("node %q reads %q, which nothing makes", n.GetName(), name)
+			return nil, fmt.Errorf("node %q reads %q, which nothing produces", n.GetName(), name)
 		}
 		out.Input[i] = outer
 	}
@@ -363,7 +363,7 @@ func (c *call) subgraph(g *pb.GraphProto) (*pb.GraphProto, error) {
 	for _, o := range out.Output {
 		name, known := c.names[o.GetName()]
 		if !known {
-			return nil, fmt.Errorf("subgraph output %q is made by no node", o.GetName())
+			return nil, fmt.Errorf("subgraph output %q is not produced by any node", o.GetName())
 		}
 		o.Name = &name
 	}

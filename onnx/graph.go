@@ -93,7 +93,7 @@ func (v *Value) IsConstant() bool { return v.Init != nil && !v.input }
 // Uses lists the readers in no particular order; not to be changed.
 func (v *Value) Uses() []Use { return v.uses }
 
-// Dead reports that nothing reads the value and it is no output.
+// Dead reports that nothing reads the value and it is not an output.
 func (v *Value) Dead() bool { return len(v.uses) == 0 && v.outs == 0 }
 
 func (v *Value) String() string { return v.Name }

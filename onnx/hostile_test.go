@@ -103,8 +103,8 @@ const hostileHead = "model ir=10 opset=20\ngraph g {\n  in x float32[4]\n"
 
 // hostileTexts are damaged models that the text form can say.
 var hostileTexts = []struct{ name, body, want string }{
-	{"cycle", "a = Add(x, b)\nb = Relu(a)\nout b float32[4]", "reads \"b\" before it is made"},
-	{"self", "a = Add(x, a)\nout a float32[4]", "before it is made"},
+	{"cycle", "a = Add(x, b)\nb = Relu(a)\nout b float32[4]", "reads \"b\" before it is produced"},
+	{"self", "a = Add(x, a)\nout a float32[4]", "before it is produced"},
 	{"no type", "a = \"\"(x)\nout a float32[4]", "has no operator type"},
 	{"other type", "in y float32[4]\na = Relu(x)\nout y float16[4]\nout a", "is float32[4], but declared float16[4]"},
 	{"constant type", "init x float32[3] = [1.0, 2.0, 3.0]\na = Relu(x)\nout a", "declared float32[4]"},
@@ -114,9 +114,9 @@ var hostileTexts = []struct{ name, body, want string }{
 	{"too little typed data", "init w float32[1000000000] = float_data [1.0]\na = Add(x, w)\nout a", "holds 1 elements"},
 	{"unknown domain", "a = some.where.Op(x)\nout a", "imports no operator set of domain \"some.where\""},
 	{"attribute twice", "a = Op(x) {k=1, k=2}\nout a", "attribute \"k\" has no name, or one that is taken"},
-	{"shadow", "a = If(x) {then_branch=graph t {\nx = Constant()\nout x\n}}\nout a", "\"x\" is already made elsewhere"},
-	{"order inside", "a = If(x) {then_branch=graph t {\nb = Relu(c)\nc = Relu(x)\nout b\n}}\nout a", "reads \"c\" before it is made"},
-	{"inner output", "a = If(x) {then_branch=graph t {\nout nowhere\n}}\nout a", "reads \"nowhere\", which nothing makes"},
+	{"shadow", "a = If(x) {then_branch=graph t {\nx = Constant()\nout x\n}}\nout a", "\"x\" is already produced elsewhere"},
+	{"order inside", "a = If(x) {then_branch=graph t {\nb = Relu(c)\nc = Relu(x)\nout b\n}}\nout a", "reads \"c\" before it is produced"},
+	{"inner output", "a = If(x) {then_branch=graph t {\nout nowhere\n}}\nout a", "reads \"nowhere\", which nothing produces"},
 	{"no folder", "init w float32[4] = external(\"../w.bin\")\na = Add(x, w)\nout a", "outside the model's folder"},
 	{"absolute", "init w float32[4] = external(\"/etc/passwd\")\na = Add(x, w)\nout a", "outside the model's folder"},
 	{"link", "init w float32[4] = external(\"link\")\na = Add(x, w)\nout a", "outside the model's folder through a link"},
@@ -125,9 +125,9 @@ var hostileTexts = []struct{ name, body, want string }{
 	{"missing", "init w float32[4] = external(\"none\")\na = Add(x, w)\nout a", "no such file"},
 	{"beyond the end", "init w float32[4] = external(\"short\", 9223372036854775807)\na = Add(x, w)\nout a", "lie beyond the end"},
 	{"length", "init w float32[4] = external(\"short\", 0, 99)\na = Add(x, w)\nout a", "external length 99 where float32[4] takes 16"},
-	{"negative", "init w float32[4] = external(\"short\", -1)\na = Add(x, w)\nout a", "\"-1\" is no size"},
+	{"negative", "init w float32[4] = external(\"short\", -1)\na = Add(x, w)\nout a", "\"-1\" is not a size"},
 	{"bad name", "\"a\\xff\" = Relu(x)\nout \"a\\xff\"", "is not UTF-8"},
-	{"duplicate output", "a = Relu(x)\na = Relu(x)\nout a", "\"a\" is already made elsewhere"},
+	{"duplicate output", "a = Relu(x)\na = Relu(x)\nout a", "\"a\" is already produced elsewhere"},
 	{"duplicate constant", "init w int8[] = 1\ninit w int8[] = 1\nout x", "two initializers are named \"w\""},
 	{"nameless input", "in _\nout x", "a graph input has no name"},
 }
@@ -221,7 +221,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// TestNotAFile wants an answer, not a wait, for what cannot be mapped.
+// TestNotAFile expects an answer, not a wait, for what cannot be mapped.
 func TestNotAFile(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")

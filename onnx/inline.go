@@ -86,7 +86,7 @@ func (g *Graph) canInline(branch *pb.GraphProto, args int) error {
 	}
 	reads := func(name string) error {
 		if !known[name] && g.values[name] == nil {
-			return fmt.Errorf("its subgraph reads %q, which nothing makes", name)
+			return fmt.Errorf("its subgraph reads %q, which nothing produces", name)
 		}
 		return nil
 	}

@@ -41,7 +41,7 @@ func (e *Insertions) Apply() {
 		list = append(append(append(list, e.before[n]...), n), e.after[n]...)
 	}
 	if len(list) != cap(list) {
-		panic("onnx: Insertions beside a node that is not in the graph")
+		panic("onnx: Insertions next to a node that is not in the graph")
 	}
 	e.graph.Nodes = list
 	*e = *e.graph.Insertions()

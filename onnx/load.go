@@ -105,7 +105,7 @@ func decode(data []byte, dir string) (*Model, error) {
 // modelFromProto makes the graph of a decoded message, which it takes over.
 func modelFromProto(p *pb.ModelProto, dir string) (*Model, error) {
 	if p.Graph == nil {
-		return nil, errors.New("not an onnx model: it holds no graph")
+		return nil, errors.New("not an onnx model: it contains no graph")
 	}
 	m := &Model{Proto: p, files: newFiles(dir)}
 	g, err := graphFromProto(p.Graph, m.files)

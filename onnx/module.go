@@ -8,7 +8,7 @@ package onnx
 //	namespace                       : Net/model: Llama/model.layers.1: Layer/relu: aten.relu
 //	a name of TorchScript's         /model/layers.1/mlp/MatMul_1
 //
-// All of it is text from a file: what does not parse is no module.
+// All of it is text from a file: what does not parse is not a module.
 
 import "strings"
 

@@ -60,7 +60,7 @@ func (p *parser) fail(format string, args ...any) {
 // spend charges the memory that the text is about to take.
 func (p *parser) spend(n int64) {
 	if p.budget -= n; p.budget < 0 {
-		p.fail("the text unfolds to more memory than its length allows")
+		p.fail("the text expands to more memory than its length allows")
 	}
 }
 
@@ -79,7 +79,7 @@ func (p *parser) accept(sign string) bool {
 
 func (p *parser) expect(sign string) {
 	if !p.accept(sign) {
-		p.fail("%s where %q should stand", p.tok, sign)
+		p.fail("got %s, want %q", p.tok, sign)
 	}
 }
 
@@ -109,7 +109,7 @@ func (p *parser) items(end string, item func()) {
 
 func (p *parser) str() string {
 	if p.tok.kind != stringToken {
-		p.fail("%s where a quoted string should stand", p.tok)
+		p.fail("got %s, want a quoted string", p.tok)
 		return ""
 	}
 	return p.advance().text
@@ -121,7 +121,7 @@ func (p *parser) name() string {
 	case p.tok.kind == stringToken:
 		return p.advance().text
 	case p.tok.kind != wordToken:
-		p.fail("%s where a name should stand", p.tok)
+		p.fail("got %s, want a name", p.tok)
 		return ""
 	}
 	if s := p.advance().text; s != "_" {
@@ -133,7 +133,7 @@ func (p *parser) name() string {
 func (p *parser) int() int64 {
 	n, err := strconv.ParseInt(p.tok.text, 10, 64)
 	if p.tok.kind != wordToken || err != nil {
-		p.fail("%s where an integer should stand", p.tok)
+		p.fail("got %s, want an integer", p.tok)
 		return 0
 	}
 	p.advance()
@@ -158,12 +158,12 @@ func (p *parser) rest(m proto.Message) {
 // merge decodes the base64 token into a message.
 func (p *parser) merge(m proto.Message) {
 	if p.tok.kind != blobToken {
-		p.fail("%s where ~base64 should stand", p.tok)
+		p.fail("got %s, want ~base64", p.tok)
 		return
 	}
 	data, err := base64.RawStdEncoding.DecodeString(p.tok.text)
 	if err != nil {
-		p.fail("~ without base64 behind it")
+		p.fail("~ without base64 after it")
 		return
 	}
 	sum, err := wireCost(data, m)
@@ -172,7 +172,7 @@ func (p *parser) merge(m proto.Message) {
 		err = unmarshal(data, m)
 	}
 	if err != nil {
-		p.fail("the base64 is no %s", m.ProtoReflect().Descriptor().Name())
+		p.fail("the base64 is not a %s", m.ProtoReflect().Descriptor().Name())
 		return
 	}
 	p.advance()
@@ -189,7 +189,7 @@ func (p *parser) enter() bool {
 func (p *parser) model() *pb.ModelProto {
 	m := &pb.ModelProto{}
 	if !p.atWord("model") {
-		p.fail("%s where the word model should stand", p.tok)
+		p.fail("got %s, want the word model", p.tok)
 		return m
 	}
 	p.advance()

@@ -13,7 +13,7 @@ import (
 func (p *parser) graph() *pb.GraphProto {
 	g := &pb.GraphProto{}
 	if !p.atWord("graph") {
-		p.fail("%s where a graph should stand", p.tok)
+		p.fail("got %s, want a graph", p.tok)
 		return g
 	}
 	p.advance()
@@ -36,7 +36,7 @@ func (p *parser) graph() *pb.GraphProto {
 
 func (p *parser) statement(g *pb.GraphProto) {
 	if !p.tok.first {
-		p.fail("%s where the line should end", p.tok)
+		p.fail("got %s, want the end of the line", p.tok)
 		return
 	}
 	if p.tok.kind == wordToken {

@@ -37,7 +37,7 @@ func (p *parser) data(t *pb.TensorProto) {
 		return
 	}
 	if p.tok.kind != wordToken {
-		p.fail("%s where data should stand", p.tok)
+		p.fail("got %s, want data", p.tok)
 		return
 	}
 	switch p.tok.text {
@@ -138,7 +138,7 @@ func (p *parser) typedData(t *pb.TensorProto) {
 func (p *parser) uint() uint64 {
 	n, err := strconv.ParseUint(p.tok.text, 10, 64)
 	if p.tok.kind != wordToken || err != nil {
-		p.fail("%s where a whole number should stand", p.tok)
+		p.fail("got %s, want a whole number", p.tok)
 		return 0
 	}
 	p.advance()

@@ -28,7 +28,7 @@ func (p *parser) attribute() *pb.AttributeProto {
 	case p.tok.kind == wordToken:
 		p.wordAttribute(a)
 	default:
-		p.fail("%s where a value should stand", p.tok)
+		p.fail("got %s, want a value", p.tok)
 	}
 	p.rest(a)
 	return a
@@ -76,7 +76,7 @@ func (p *parser) wordAttribute(a *pb.AttributeProto) {
 func (p *parser) float(bits int) float64 {
 	word := p.tok.text
 	if p.tok.kind != wordToken {
-		p.fail("%s where a number should stand", p.tok)
+		p.fail("got %s, want a number", p.tok)
 		return 0
 	}
 	switch word {
@@ -92,7 +92,7 @@ func (p *parser) float(bits int) float64 {
 	}
 	f, err := strconv.ParseFloat(word, bits)
 	if err != nil || !strings.ContainsAny(word[:1], "+-.0123456789") {
-		p.fail("%s where a number should stand", p.tok)
+		p.fail("got %s, want a number", p.tok)
 		return 0
 	}
 	p.advance()
@@ -141,7 +141,7 @@ func (p *parser) list(a *pb.AttributeProto) {
 func (p *parser) typ() *pb.TypeProto {
 	t := &pb.TypeProto{}
 	if p.tok.kind != wordToken {
-		p.fail("%s where a type should stand", p.tok)
+		p.fail("got %s, want a type", p.tok)
 		return t
 	}
 	p.spend(200)
@@ -177,7 +177,7 @@ func (p *parser) wrappedType(t *pb.TypeProto, kind string) {
 		p.expect(",")
 		t.Value = &pb.TypeProto_MapType{MapType: &pb.TypeProto_Map{KeyType: key, ValueType: p.typ()}}
 	default:
-		p.fail("%s is no type", short(kind))
+		p.fail("%s is not a type", short(kind))
 	}
 	p.expect(")")
 }
@@ -204,7 +204,7 @@ func (p *parser) dim() *pb.TensorShapeProto_Dimension {
 		return d
 	}
 	if p.tok.kind != wordToken {
-		p.fail("%s where a dimension should stand", p.tok)
+		p.fail("got %s, want a dimension", p.tok)
 		return d
 	}
 	word := p.advance().text

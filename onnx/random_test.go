@@ -15,7 +15,7 @@ import (
 )
 
 // filler fills messages at random: any field may be there or not, be empty,
-// hold bytes that are no text, and any message may hold unknown fields.
+// hold bytes that are not text, and any message may hold unknown fields.
 type filler struct{ *rand.Rand }
 
 var oddStrings = []string{"", "_", "x", "in", "graph", "a b", "é", "a\"\\\n", "\xff\x00", "1", "-1", "?", "batch*seq", "nan", "ai.onnx", "#", "~AA", "type", "location"}

@@ -213,13 +213,13 @@ func RemovePending() {
 }
 
 // Replaceable reports why no file can be put at path: its folder is missing, or
-// something that is no file stands there.
+// something that is not a file stands there.
 func Replaceable(path string) error {
 	switch dir, err := os.Stat(filepath.Dir(path)); {
 	case err != nil:
-		return fmt.Errorf("%s: its folder: %w", path, pathCause(err))
+		return fmt.Errorf("folder of %s: %w", path, pathCause(err))
 	case !dir.IsDir():
-		return fmt.Errorf("%s: %s is no folder", path, filepath.Dir(path))
+		return fmt.Errorf("%s: %s is not a folder", path, filepath.Dir(path))
 	}
 	at, err := os.Stat(path)
 	switch {

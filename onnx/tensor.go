@@ -117,7 +117,7 @@ func (t *Tensor) External() (External, error) {
 			e.Length, err = strconv.ParseInt(kv.GetValue(), 10, 64)
 		}
 		if err != nil || e.Offset < 0 || e.Length < -1 {
-			return e, fmt.Errorf("tensor %q: external data %s %q is no size", t.Proto.GetName(), kv.GetKey(), kv.GetValue())
+			return e, fmt.Errorf("tensor %q: external data %s %q is not a size", t.Proto.GetName(), kv.GetKey(), kv.GetValue())
 		}
 	}
 	if e.Location == "" {
@@ -195,7 +195,7 @@ func (t *Tensor) typedData() ([]byte, error) {
 // Int64s returns the elements of an integer or bool tensor.
 func (t *Tensor) Int64s() ([]int64, error) {
 	if !t.DType().IsInt() && t.DType() != Bool {
-		return nil, fmt.Errorf("tensor %q: %s where integers are wanted", t.Proto.GetName(), t.DType())
+		return nil, fmt.Errorf("tensor %q: got %s, want integers", t.Proto.GetName(), t.DType())
 	}
 	data, err := t.Bytes()
 	if err != nil {

@@ -21,7 +21,7 @@ func TestSamplesPrintAndParse(t *testing.T) {
 	}
 }
 
-// assertTextRoundTrip prints a model, parses the text and wants the same
+// assertTextRoundTrip prints a model, parses the text and expects the same
 // message, and the same text again.
 func assertTextRoundTrip(t *testing.T, m *Model) {
 	t.Helper()
@@ -77,21 +77,21 @@ func TestPlainTextIsStable(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	graph := func(body string) string { return "model opset=20\ngraph g {\n" + body + "\n}\n" }
 	for _, c := range []struct{ name, text, want string }{
-		{"empty", "", "line 1, column 1: the end where the word model"},
-		{"no graph", "model opset=20", "where a graph should stand"},
+		{"empty", "", "line 1, column 1: got the end, want the word model"},
+		{"no graph", "model opset=20", "want a graph"},
 		{"unknown header", "model color=1\ngraph g {}", "column 7: a model has no color"},
-		{"unclosed", "model\ngraph g {", `where "}" should stand`},
+		{"unclosed", "model\ngraph g {", `want "}"`},
 		{"bad string", "model producer=\"\\q\"", "line 1, column 16: string with a bad escape"},
 		{"open string", "model producer=\"abc", "string without an end"},
 		{"bad type", graph("in x float31[2]"), `line 3, column 13: unknown element type "float31"`},
-		{"two on a line", graph("a = Relu(b) c = Relu(a)"), "line 3, column 13: c where the line should end"},
+		{"two on a line", graph("a = Relu(b) c = Relu(a)"), "line 3, column 13: got c, want the end of the line"},
 		{"overflow", graph("init a int8[1] = [300]"), "300 does not fit int8"},
 		{"mixed list", graph(`a = Op() {l=[1, "b"]}`), "does not fit the list"},
 		{"empty list", graph(`a = Op() {l=[]}`), "an empty list is written ints[]"},
 		{"zero bomb", graph("init a float32[99999999999,9] = zeros"), "more than 67108864 bytes"},
-		{"no base64", graph("a = Op() ~CgV"), "line 3, column 10: the base64 is no NodeProto"},
+		{"no base64", graph("a = Op() ~CgV"), "line 3, column 10: the base64 is not a NodeProto"},
 		{"after the end", "model\ngraph g {\n}\nx", "line 4, column 1: x after the end of the graph"},
-		{"nothing makes", graph("a = Relu(b)"), `reads "b", which nothing makes`},
+		{"nothing makes", graph("a = Relu(b)"), `reads "b", which nothing produces`},
 		{"deep type", graph("in x " + strings.Repeat("seq(", 1000)), "nested more than 100 deep"},
 		{"deep graph", graph(strings.Repeat("a = If() {b=graph g {\n", 1000)), "nested more than 100 deep"},
 		{"control byte", "model \x01", "unexpected byte 0x1"},

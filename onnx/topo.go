@@ -55,7 +55,7 @@ func (g *Graph) topological() ([]*Node, error) {
 	if len(order) < len(g.Nodes) {
 		for i, n := range g.Nodes {
 			if waits[i] > 0 {
-				return nil, fmt.Errorf("node %q is on a cycle or reads one", n.Label())
+				return nil, fmt.Errorf("node %q is on a cycle or depends on one", n.Label())
 			}
 		}
 	}

@@ -69,7 +69,7 @@ type Type struct {
 	// number is known.
 	Shape  Shape
 	Ranked bool
-	// Other keeps the type of a value that is no plain tensor (sequence,
+	// Other keeps the type of a value that is not a plain tensor (sequence,
 	// optional, map, sparse); DType is then Undefined.
 	Other *pb.TypeProto
 }

@@ -54,9 +54,9 @@ func decodeBudget(n int, nodes int64) int64 {
 }
 
 var (
-	errWire   = errors.New("not an onnx model: damaged or cut off")
+	errWire   = errors.New("not an onnx model: damaged or truncated")
 	errDepth  = fmt.Errorf("messages nest more than %d deep", maxDepth)
-	errBudget = errors.New("the file unfolds to more memory than its length allows")
+	errBudget = errors.New("the file expands to more memory than its length allows")
 )
 
 // layout is what the walk needs to know of one message type.

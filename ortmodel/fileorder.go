@@ -82,7 +82,7 @@ func (s *Schedules) Lazy(schedule []int, except ...Stray) []int { return s.lazy(
 // A Stray is a stretch of a schedule that runs before ONNX Runtime would come
 // to it.
 type Stray struct {
-	// Top is its last node. Once one of Waiters reads Top, it is no stray.
+	// Top is its last node. Once one of Waiters reads Top, it is not a stray.
 	// The first of Waiters runs next, and each asks for the one before it and
 	// for nothing else that runs behind Top.
 	Top     int

@@ -54,11 +54,11 @@ func (pl *Plan) Check(p *Problem) error {
 		}
 		for _, after := range anchors[op] {
 			if count[op] == 0 && count[after] == 0 {
-				return fmt.Errorf("plan: position %d: %q runs before %q, for which it is to wait", pos, p.Ops[op].Name, p.Ops[after].Name)
+				return fmt.Errorf("plan: position %d: %q runs before %q, which it must wait for", pos, p.Ops[op].Name, p.Ops[after].Name)
 			}
 		}
 		if count[op]++; count[op] == 2 && !ix.canRepeat(op) {
-			return fmt.Errorf("plan: %q cannot be computed again: %s", p.Ops[op].Name, p.why(op))
+			return fmt.Errorf("plan: %q cannot be recomputed: %s", p.Ops[op].Name, p.why(op))
 		}
 	}
 	for op, n := range count {

@@ -115,11 +115,11 @@ func fromLists(p *Problem, plan *Plan, keep, recompute []int) (*Plan, error) {
 	}
 	for _, op := range recompute {
 		if !ix.canRepeat(op) {
-			return nil, fmt.Errorf("plan: recompute: %q cannot be computed again: %s", p.Ops[op].Name, p.why(op))
+			return nil, fmt.Errorf("plan: recompute: %q cannot be recomputed: %s", p.Ops[op].Name, p.why(op))
 		}
 		for _, v := range ix.outs[op] {
 			if set[v] {
-				return nil, fmt.Errorf("plan: %q is in keep, and %q, which makes it, in recompute", p.Values[v].Name, p.Ops[op].Name)
+				return nil, fmt.Errorf("plan: %q is listed in keep, but its producer %q in recompute", p.Values[v].Name, p.Ops[op].Name)
 			}
 		}
 	}
@@ -162,11 +162,11 @@ func applyEdits(p *Problem, plan *Plan, keep, recompute []int) (*Plan, error) {
 			continue
 		}
 		if repeat[op] && !ix.canRepeat(op) {
-			return nil, fmt.Errorf("plan: recompute: %q cannot be computed again: %s", p.Ops[op].Name, p.why(op))
+			return nil, fmt.Errorf("plan: recompute: %q cannot be recomputed: %s", p.Ops[op].Name, p.why(op))
 		}
 		for _, v := range ix.outs[op] {
 			if r := ix.root[v]; repeat[op] && listed[r] && !said[r] {
-				return nil, fmt.Errorf("plan: %q was added to keep, and %q, which makes it, to recompute", p.Values[v].Name, p.Ops[op].Name)
+				return nil, fmt.Errorf("plan: %q was added to keep, but its producer %q to recompute", p.Values[v].Name, p.Ops[op].Name)
 			}
 			change(ix.root[v], !repeat[op])
 		}
@@ -223,7 +223,7 @@ func (n *namer) valueList(field string, names []string) []int {
 		v := n.value(field, name)
 		if field == "keep" && n.err == nil {
 			if op := n.p.indexed().producer[v]; op == ortmodel.None || !n.p.Ops[op].Forward {
-				n.err = fmt.Errorf("plan: keep: %q is no value of the forward part", name)
+				n.err = fmt.Errorf("plan: keep: %q is not a forward value", name)
 			}
 		}
 		list = append(list, v)

@@ -80,7 +80,7 @@ func TestPlanFileEdited(t *testing.T) {
 	for _, bad := range []struct{ old, new, want string }{
 		{"\"keep\": [", "\"keep\": [\"nothing\",", `has no value "nothing"`},
 		{"\"keep\": [", "\"keep\": [\"x\",", `plan: keep: the graph has no value "x"`},
-		{"\"keep\": [", "\"keep\": [\"w10\",", `no value of the forward part`},
+		{"\"keep\": [", "\"keep\": [\"w10\",", `not a forward value`},
 		{"\"keep\": [", "\"keep\": [3,", "cannot unmarshal number"},
 		{"\"strategy\"", "\"strategie\"", "unknown field"},
 		{planFormat, "remat-plan/9", "format"},

@@ -168,7 +168,7 @@ func (e *expander) addBarriers(prog *Program) error {
 			made++
 		}
 		if (e.allOriginal(in) || e.taken(in)) && !e.barrier(in, start, made) {
-			return fmt.Errorf("expand: %q: copy %d has no value to wait for", e.p.Ops[in.Op].Name, in.Copy)
+			return fmt.Errorf("expand: %q: copy %d has no trigger", e.p.Ops[in.Op].Name, in.Copy)
 		}
 		e.seen[in.Op] = append(e.seen[in.Op], in)
 	}

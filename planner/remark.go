@@ -22,12 +22,12 @@ func (ix *index) remark(plan *Plan) {
 	switch {
 	case len(plan.Schedule) == len(base):
 		plan.Notes = append(plan.Notes, fmt.Sprintf(
-			"nothing is computed again: dropping a value between boundaries lowers neither the peak nor what forward leaves behind, %d bytes", leftBefore))
+			"no recomputation: dropping a value between boundaries lowers neither the peak nor the %d bytes that forward keeps for backward", leftBefore))
 	case after < before:
 		return
 	default:
 		plan.Notes = append(plan.Notes, fmt.Sprintf(
-			"computing again does not lower the peak of %d bytes: %s; what forward leaves behind changes from %d to %d bytes",
+			"recomputation does not lower the peak of %d bytes: %s; the bytes that forward keeps for backward change from %d to %d",
 			before, atPeak(returned, before), leftBefore, left))
 		return
 	}
@@ -38,9 +38,9 @@ func (ix *index) remark(plan *Plan) {
 
 func atPeak(returned, peak int64) string {
 	if 2*returned >= peak {
-		return fmt.Sprintf("at it %d bytes are values that the step returns, which update in backward would free", returned)
+		return fmt.Sprintf("%d bytes of it are outputs of the step, which updating in backward would free", returned)
 	}
-	return "it is reached where the last segment, whose values are at hand, meets its gradients, or inside one segment"
+	return "it is reached inside one segment, or in the last one, whose values are still live when its gradients start"
 }
 
 // returnedAtPeak is the size of the step's outputs at the peak of the schedule

@@ -254,7 +254,7 @@ func layersOf(p *Problem) ([]int, error) {
 	case len(p.Cuts) >= 2:
 		return p.Cuts, nil
 	}
-	return nil, fmt.Errorf("no layers found: at no point of the forward does one value alone carry what comes before; use layers=GLOB, selective or optimal")
+	return nil, fmt.Errorf("no layers found: no single value separates one part of the forward from the next; use layers=GLOB, selective or optimal")
 }
 
 // solveNone takes the best order found, unless the graph's own is better.

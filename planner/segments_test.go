@@ -66,12 +66,12 @@ func TestForwardSaves(t *testing.T) {
 		if peak > plain {
 			t.Errorf("%s: peak %d above the plain %d", c.strategy, peak, plain)
 		}
-		if !strings.Contains(notes, "does not lower the peak") || !strings.Contains(notes, "values that the step returns") {
+		if !strings.Contains(notes, "does not lower the peak") || !strings.Contains(notes, "outputs of the step") {
 			t.Errorf("%s: notes %q", c.strategy, notes)
 		}
 	}
 	_, _, notes := leftBehind(t, p, "full") // each value that backward reads is a boundary
-	if !strings.Contains(notes, "nothing is computed again") {
+	if !strings.Contains(notes, "no recomputation") {
 		t.Errorf("full: notes %q", notes)
 	}
 }

@@ -256,7 +256,7 @@ func (c *Compare) phasesChart() chart {
 		return chart{}
 	}
 	return chart{ID: "phases", Title: "Moments of the step", Height: 300, X: "name", Y: "bytes", Max: most, Tip: "bar", Option: options(b),
-		Caption: "Total bytes at these moments: the peak is the backward's."}
+		Caption: "Total bytes at these moments; the peak is in the backward pass."}
 }
 
 // lossChart draws the loss over the steps; equal curves stay visible because
@@ -286,7 +286,7 @@ func (c *Compare) lossChart() chart {
 		return chart{}
 	}
 	return chart{ID: "loss", Title: "Loss", Height: 300, X: "count", Y: "number", Tip: "loss", Option: options(l),
-		Caption: "Loss of every step, on the same feeds. Equal curves lie on each other: the later one is drawn finer."}
+		Caption: "Loss of every step, on the same feeds. Where curves are equal, the later one is drawn finer, on top."}
 }
 
 // lossStyle makes the first curve a broad pale band and each later one finer.
@@ -349,8 +349,8 @@ func layersChart(id, name string, p *Plan) chart {
 			s.Symbol, s.SymbolSize, s.Color = "triangle", 8, "--ink"
 		})
 	}
-	return chart{ID: id, Title: "Plan over the layers: " + name, Height: 300, X: "name", Y: "bytes", Max: most, Tip: "bar", Option: options(b),
-		Caption: "Forward values that the backward needs, by layer: kept, or recomputed. A triangle marks a layer whose output is a boundary."}
+	return chart{ID: id, Title: "Plan by layer: " + name, Height: 300, X: "name", Y: "bytes", Max: most, Tip: "bar", Option: options(b),
+		Caption: "Forward values that backward needs, by layer, kept or recomputed. A triangle marks a layer whose output is a boundary."}
 }
 
 // paretoChart draws peak against overhead of all plans that were tried.
@@ -361,19 +361,19 @@ func paretoChart(id, name string, points []ParetoPoint) chart {
 	s := charts.NewScatter()
 	s.SetGlobalOptions(charts.WithXAxisOpts(opts.XAxis{Type: "value"}), charts.WithYAxisOpts(opts.YAxis{Type: "value"}))
 	var most int64
-	var best, beaten []any
+	var best, dominated []any
 	for _, p := range points {
 		most = max(most, p.PeakBytes)
 		d := map[string]any{"name": elide(textOr(p.Strategy), 40), "value": []any{p.Overhead, p.PeakBytes}}
 		if p.Dominated {
-			beaten = append(beaten, d)
+			dominated = append(dominated, d)
 		} else {
 			best = append(best, d)
 		}
 	}
 	front := func(s *charts.SingleSeries) { s.Color, s.SymbolSize = "--v1", 11 }
 	series(&s.RectChart, "best", "scatter", best, front)
-	series(&s.RectChart, "beaten", "scatter", beaten, func(s *charts.SingleSeries) { s.Color, s.SymbolSize = "--v0", 8 })
+	series(&s.RectChart, "dominated", "scatter", dominated, func(s *charts.SingleSeries) { s.Color, s.SymbolSize = "--v0", 8 })
 	return chart{ID: id, Title: "Plans: peak against overhead: " + name, Height: 300, X: "share", Y: "bytes", XName: "overhead", YName: "live peak", Max: most, Tip: "pareto", Option: options(s),
-		Caption: "Live peak against recomputed FLOPs of every plan tried; a beaten plan has another that is no worse in both."}
+		Caption: "Live peak against recomputed FLOPs of every plan tried; a plan is dominated if another is at least as good in both."}
 }

@@ -190,7 +190,7 @@ func (c *Compare) overlayChart(tr traced) chart {
 		})
 	}
 	return chart{ID: "timeline", Title: "Memory over the step", Height: 380, X: tr.unit(), Y: "bytes", Max: tr.maxBytes, Tip: "overlay", Option: options(l),
-		Caption: "Total bytes that exist: parameters, state, feeds, session, and what the step allocates. The dots are the peaks." + c.covered(tr)}
+		Caption: "Total bytes: parameters, state, feeds, session, and the step's allocations. Dots mark the peaks." + c.covered(tr)}
 }
 
 // covered says which lines lie under a later one, all the way.

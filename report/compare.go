@@ -53,7 +53,7 @@ type Difference struct {
 
 // Worst says in words where the results are furthest apart.
 func (d *Difference) Worst() string {
-	loss := fmt.Sprintf("the loss differs by %s of itself", floatOr(d.RelativeLoss, Number))
+	loss := fmt.Sprintf("the loss differs by %s", floatOr(d.RelativeLoss, Number))
 	if d.RelativeGradient == nil || d.RelativeLoss != nil && *d.RelativeLoss > *d.RelativeGradient {
 		return loss
 	}

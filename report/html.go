@@ -182,7 +182,7 @@ func (c *Compare) sections(drawn []chart) []sectionView {
 	}
 	step := sectionView{Title: "Memory over the step", Text: "From the first operator of the step to the last" + scale + ". Hover or tap to see what is live."}
 	side := sectionView{Title: "Side by side"}
-	plans := sectionView{Title: "Plans", Text: "What each rewritten variant keeps for the backward, and what it computes again."}
+	plans := sectionView{Title: "Plans", Text: "What each rewritten variant keeps for the backward pass, and what it recomputes."}
 	for _, d := range drawn {
 		v := chartView{ID: d.ID, Title: d.Title, Caption: d.Caption, Height: d.Height}
 		switch {
@@ -203,7 +203,7 @@ func (c *Compare) sections(drawn []chart) []sectionView {
 	}
 	details := sectionView{Title: "Every variant", Text: "What is live at the peak, and all sizes."}
 	if slices.ContainsFunc(c.Models, func(m *Run) bool { return len(m.TopTime) > 0 }) {
-		details.Text = "Top operators, by one step more that was timed node by node, what is live at the peak, and all sizes."
+		details.Text = "Top operators (from one more step, timed node by node), what is live at the peak, and all sizes."
 	}
 	for i, m := range c.Models {
 		name := c.names()[i]

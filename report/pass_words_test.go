@@ -14,7 +14,7 @@ func TestPassesInWords(t *testing.T) {
 	if err := table.Text(&b); err != nil {
 		t.Fatal(err)
 	}
-	if text := b.String(); strings.Contains(text, "anchor") || !strings.Contains(text, "nodes held in place by data") || !strings.Contains(text, "hold once") {
+	if text := b.String(); strings.Contains(text, "anchor") || !strings.Contains(text, "nodes held in place by control dependencies") || !strings.Contains(text, "hold once") {
 		t.Error(text)
 	}
 }

@@ -25,7 +25,7 @@ type Plan struct {
 	Feasible      bool    `json:"feasible"`
 	// TimeLimited: a time limit ended the search for better plans.
 	TimeLimited bool `json:"time_limited,omitempty"`
-	// Total is what a step takes, all told; nil where it cannot be predicted.
+	// Total is what a step takes in total; nil where it cannot be predicted.
 	Total *Total `json:"total"`
 
 	// Layers is the plan drawn over the model, in the order of the forward.

@@ -260,7 +260,7 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 		at   plotter.XYs
 		name string
 		hue  color.Color
-	}{{beaten, "beaten by another", inks[0]}, {best, "best", inks[1]}} {
+	}{{beaten, "dominated", inks[0]}, {best, "best", inks[1]}} {
 		if len(g.at) == 0 {
 			continue
 		}

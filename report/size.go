@@ -26,7 +26,7 @@ var sizeUnits = []struct {
 	{"B", 1}, {"", 1},
 }
 
-var errSize = errors.New("write it as 512MiB, 4GiB or 50%")
+var errSize = errors.New("want a size such as 512MiB, 4GiB or 50%")
 
 // ParseSize reads "512MiB", "1.5 GiB", "200MB", "1048576" or "50%". It
 // refuses nothing-at-all, signs, exponents and what does not fit in 63 bits;
@@ -40,7 +40,7 @@ func ParseSize(s string) (Size, error) {
 		}
 		share, _ := r.Quo(r, big.NewRat(100, 1)).Float64()
 		if share <= 0 || math.IsInf(share, 0) {
-			return Size{}, fmt.Errorf("size %q: a share must be more than 0%%", s)
+			return Size{}, fmt.Errorf("size %q: a share must be above 0%%", s)
 		}
 		return Size{Share: share, IsShare: true}, nil
 	}

@@ -15,6 +15,6 @@ func (s *StalePrediction) String() string {
 	if s.NowBytes != nil {
 		now = fmt.Sprintf("; predicted now: %s", Bytes(*s.NowBytes))
 	}
-	return fmt.Sprintf("saved again by another tool: the predicted peak of %s no longer holds%s: rewrite the file again, or use it as remat wrote it",
+	return fmt.Sprintf("saved again by another tool: the predicted peak of %s no longer holds%s: rewrite the file again, or use the file that remat wrote",
 		Bytes(s.LivePeakBytes), now)
 }

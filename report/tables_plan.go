@@ -36,14 +36,14 @@ func (p *Plan) summaryTable() Table {
 	t.add("FLOPs of the step", Count(p.FLOPs))
 	t.add("FLOPs recomputed", Count(p.RecomputeFLOPs))
 	t.add("overhead", Signed(float64(p.Overhead)))
-	t.add("time of the solver", Seconds(p.SolverSeconds))
-	t.add("time to plan", Seconds(p.PlanSeconds))
+	t.add("solver time", Seconds(p.SolverSeconds))
+	t.add("planning time", Seconds(p.PlanSeconds))
 	return t
 }
 
 // totalTable says what a step takes beside its live peak.
 func (p *Plan) totalTable() Table {
-	t := Table{Title: "all that a step takes", Columns: []string{"", ">"}}
+	t := Table{Title: "total of a step", Columns: []string{"", ">"}}
 	if p.Total == nil {
 		return t
 	}
@@ -64,7 +64,7 @@ func (p *Plan) totalTable() Table {
 }
 
 func (p *Plan) layersTable() Table {
-	t := Table{Title: "over the layers", Columns: []string{"layer", ">kept", ">values", ">recomputed", ">nodes", "boundary"}}
+	t := Table{Title: "by layer", Columns: []string{"layer", ">kept", ">values", ">recomputed", ">nodes", "boundary"}}
 	for _, l := range p.Layers {
 		boundary := none
 		if l.Boundary {
@@ -76,17 +76,17 @@ func (p *Plan) layersTable() Table {
 }
 
 func (p *Plan) paretoTable() Table {
-	t := Table{Title: "peak against overhead", Columns: []string{"strategy", ">live peak", ">saving", ">overhead", "beaten"}}
+	t := Table{Title: "peak against overhead", Columns: []string{"strategy", ">live peak", ">saving", ">overhead", "dominated"}}
 	for _, q := range p.Pareto {
-		beaten := none
+		dominated := none
 		if q.Dominated {
-			beaten = "yes"
+			dominated = "yes"
 		}
 		saving := none
 		if p.PeakBytesBefore > 0 {
 			saving = Percent(1 - float64(q.PeakBytes)/float64(p.PeakBytesBefore))
 		}
-		t.add(textOr(q.Strategy), Bytes(q.PeakBytes), saving, Signed(float64(q.Overhead)), beaten)
+		t.add(textOr(q.Strategy), Bytes(q.PeakBytes), saving, Signed(float64(q.Overhead)), dominated)
 	}
 	return t.compact()
 }
@@ -94,7 +94,7 @@ func (p *Plan) paretoTable() Table {
 // passWords are the passes in words, where their names are the program's own.
 var passWords = map[string]string{
 	"chunk": "loss in slices", "tile": "wide products in parts", "rows": "large updates by rows",
-	"anchor": "nodes held in place by data", "schedule": "nodes in order", "recompute": "nodes computed again",
+	"anchor": "nodes held in place by control dependencies", "schedule": "nodes in order", "recompute": "nodes recomputed",
 }
 
 func (p *Plan) notesTable() Table {

@@ -43,7 +43,7 @@ func anchor(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
 			if a.bringIn(s) {
 				report.Applied++
 			} else {
-				report.skip(order[s.Top].Label(), "nothing that runs next has an input to wait with")
+				report.skip(order[s.Top].Label(), "nothing that runs next can take a control dependency")
 			}
 			if err := a.barriers.b.Err(); err != nil {
 				return nil, report, err

@@ -58,7 +58,7 @@ func (m *Barriers) Put(x, trigger *onnx.Value) (*onnx.Value, error) {
 		return v, nil
 	}
 	if x.Type.DType == onnx.Undefined {
-		return nil, fmt.Errorf("barrier on %q: its type is not known", x.Name)
+		return nil, fmt.Errorf("barrier on %q: its type is unknown", x.Name)
 	}
 	if source, waits := barred(x); source != nil && x != trigger {
 		// Two views in a row would be fused to one that waits for nothing.

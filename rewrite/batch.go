@@ -28,7 +28,7 @@ import (
 // A BatchError says why a model cannot be made for a part of its batch.
 type BatchError struct{ Reason string }
 
-func (e *BatchError) Error() string { return "the batch cannot be divided: " + e.Reason }
+func (e *BatchError) Error() string { return "the batch cannot be split: " + e.Reason }
 
 func undivided(format string, args ...any) error {
 	return &BatchError{fmt.Sprintf(format, args...)}
@@ -51,10 +51,10 @@ func DivideBatch(m *onnx.Model, dims map[string]int64, parts int64) (batch int64
 	}
 	batch, known := lead.Subst(dims).Int()
 	if !known {
-		return 0, undivided("%s is free: say --dim %s=N", lead, lead)
+		return 0, undivided("dimension %s is symbolic: give --dim %s=N", lead, lead)
 	}
 	if batch%parts != 0 {
-		return 0, undivided("%d is no multiple of %d", batch, parts)
+		return 0, undivided("%d is not a multiple of %d", batch, parts)
 	}
 	if lead.IsStatic() {
 		setLeading(inputs, onnx.Symbol(batchSymbol))

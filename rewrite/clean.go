@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -35,7 +36,7 @@ func ScatterInto(g *onnx.Graph) int {
 			s := v.Producer
 			if s == nil || !s.Is("ScatterND", "ScatterElements") || s.Str("reduction", "none") != "add" ||
 				len(v.Uses()) != 1 || v.IsOutput() || !isZeros(s.Inputs[0]) ||
-				!other.Type.Ranked || !other.Type.Shape.Equal(v.Type.Shape) || other.Type.DType != v.Type.DType || dependsOn(other, s) {
+				!other.Type.Ranked || !other.Type.Shape.Equal(v.Type.Shape) || other.Type.DType != v.Type.DType || step.DependenciesOf(g).Needs(step.Any, other.Producer, s) {
 				continue
 			}
 			s.SetInput(0, other)
@@ -88,26 +89,6 @@ func isZeros(v *onnx.Value) bool {
 		}
 		x, ok := t.Scalar()
 		return ok && x == 0
-	}
-	return false
-}
-
-// dependsOn reports that v is computed from an output of n.
-func dependsOn(v *onnx.Value, n *onnx.Node) bool {
-	seen := map[*onnx.Node]bool{}
-	stack := []*onnx.Value{v}
-	for len(stack) > 0 {
-		w := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		if w == nil || w.Producer == nil || seen[w.Producer] {
-			continue
-		}
-		if w.Producer == n {
-			return true
-		}
-		seen[w.Producer] = true
-		stack = append(stack, w.Producer.Inputs...)
-		stack = append(stack, w.Producer.Captures...)
 	}
 	return false
 }

@@ -51,7 +51,7 @@ func HoldOnce(g *onnx.Graph, c Copies) (Report, error) {
 			return nil, nil
 		}
 		if trigger == nil {
-			report.skip(v.Name, "the graph has no input that a barrier could wait for and that no update writes over")
+			report.skip(v.Name, "no graph input can serve as trigger: every one is updated in place")
 			return nil, nil
 		}
 		w, err := barriers.Put(v, trigger)

@@ -180,7 +180,7 @@ func (r *recomputer) value(v planner.ValueInstance) (*onnx.Value, error) {
 	}
 	c := r.clones[v]
 	if c == nil {
-		return nil, fmt.Errorf("reads copy %d of %q before it is made", v.Copy, r.target.Values[v.Value].Name)
+		return nil, fmt.Errorf("reads copy %d of %q before it is produced", v.Copy, r.target.Values[v.Value].Name)
 	}
 	return c, nil
 }

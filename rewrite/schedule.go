@@ -8,6 +8,7 @@ package rewrite
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -37,42 +38,14 @@ func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error)
 		if file[k] == i {
 			report.Applied++
 		} else if len(report.Skipped) < 3 {
-			report.skip(order[i].Label(), "the default order of ONNX Runtime cannot run it at place %d", i)
+			report.skip(order[i].Label(), "ONNX Runtime's default order cannot run it at position %d", i)
 		}
 	}
 	return order, []Report{anchored, report}, nil
 }
 
-// OrderGraph is the graph's edges on integers, nodes in file order; sizes are
-// left out.
-func OrderGraph(g *onnx.Graph) *ortmodel.Graph {
-	om := &ortmodel.Graph{Nodes: make([]ortmodel.Node, len(g.Nodes))}
-	index := make(map[*onnx.Value]int, g.NumValues())
-	number := func(values []*onnx.Value) []int {
-		if len(values) == 0 {
-			return nil
-		}
-		out := make([]int, len(values))
-		for i, v := range values {
-			if v == nil {
-				out[i] = ortmodel.None
-				continue
-			}
-			id, ok := index[v]
-			if !ok {
-				id = len(om.Values)
-				index[v] = id
-				om.Values = append(om.Values, ortmodel.Value{Class: ortmodel.None})
-			}
-			out[i] = id
-		}
-		return out
-	}
-	for i, n := range g.Nodes {
-		om.Nodes[i] = ortmodel.Node{Inputs: number(n.Inputs), Outputs: number(n.Outputs), Captures: number(n.Captures)}
-	}
-	return om
-}
+// OrderGraph is the graph's edges on integers, nodes in file order.
+func OrderGraph(g *onnx.Graph) *ortmodel.Graph { return step.Structure(g) }
 
 // RunOrder is the order in which ONNX Runtime runs the graph's nodes as they
 // stand in the file.

@@ -79,7 +79,7 @@ func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 				return nil, f.check(v, t)
 			}
 			if len(t.Shape) == 0 || t.Shape[0] == 0 {
-				return nil, &FeedError{v.Name, fmt.Sprintf("data of shape %v has no step along its leading axis", t.Shape)}
+				return nil, &FeedError{v.Name, fmt.Sprintf("data of shape %v: the leading axis must be the step, and it is empty", t.Shape)}
 			}
 			f.given[v.Name] = t.at(0)
 		}
@@ -141,16 +141,16 @@ func (f *feeds) bindDims() error {
 func (f *feeds) check(v *onnx.Value, t Tensor) error {
 	want := v.Type
 	if t.Type == onnx.Undefined {
-		return &FeedError{v.Name, fmt.Sprintf("feed is no array of numbers (strings, objects and complex numbers are none), the model wants %s", want)}
+		return &FeedError{v.Name, fmt.Sprintf("feed is not an array of real numbers, want %s", want)}
 	}
 	if want.Known() && want.DType != t.Type {
-		return &FeedError{v.Name, fmt.Sprintf("feed is %s, the model wants %s", t.Type, want.DType)}
+		return &FeedError{v.Name, fmt.Sprintf("feed has type %s, want %s", t.Type, want.DType)}
 	}
 	if !want.Ranked {
 		return nil
 	}
 	if len(want.Shape) != len(t.Shape) {
-		return &FeedError{v.Name, fmt.Sprintf("feed has shape %v, the model wants %s", t.Shape, want.Shape)}
+		return &FeedError{v.Name, fmt.Sprintf("feed has shape %v, want %s", t.Shape, want.Shape)}
 	}
 	for i, d := range want.Shape {
 		if symbols := d.Symbols(); len(symbols) == 1 && d.String() == symbols[0] {
@@ -159,7 +159,7 @@ func (f *feeds) check(v *onnx.Value, t Tensor) error {
 			}
 		}
 		if n, ok := d.Subst(f.dims).Int(); ok && n != t.Shape[i] {
-			return &FeedError{v.Name, fmt.Sprintf("feed has shape %v, the model wants %s%s", t.Shape, want.Shape, f.because(d))}
+			return &FeedError{v.Name, fmt.Sprintf("feed has shape %v, want %s%s", t.Shape, want.Shape, f.because(d))}
 		}
 	}
 	return nil
@@ -191,16 +191,16 @@ func (f *feeds) shape(v *onnx.Value) ([]int64, error) {
 		return nil, &FeedError{v.Name, fmt.Sprintf("inputs of type %s are not supported", v.Type)}
 	}
 	if !v.Type.Ranked {
-		return nil, &FeedError{v.Name, "its shape is not known: give it a feed"}
+		return nil, &FeedError{v.Name, "its shape is unknown: feed it"}
 	}
 	out := make([]int64, len(v.Type.Shape))
 	for i, d := range v.Type.Shape {
 		n, ok := d.Subst(f.dims).Int()
 		if !ok {
 			if names := d.Symbols(); len(names) > 0 {
-				return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d (%s) is free: add --dim %s=N or give it a feed", i, d, names[0])}
+				return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d (%s) is symbolic: add --dim %s=N, or feed it", i, d, names[0])}
 			}
-			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is not known: give it a feed", i)}
+			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is unknown: feed it", i)}
 		}
 		if n < 0 {
 			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is negative", i)}

@@ -16,6 +16,7 @@ package runtime
 import (
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -68,28 +69,10 @@ func updateSafe(in, out *onnx.Value, through func(*onnx.Node, int) bool, before 
 	return true
 }
 
-// dependencies answers, for one node at a time, which nodes it needs.
-type dependencies struct {
-	of   *onnx.Node
-	need map[*onnx.Node]bool
-}
-
-// before reports that a is a transitive producer of b.
-func (d *dependencies) before(a, b *onnx.Node) bool {
-	if d.of != b {
-		d.of, d.need = b, map[*onnx.Node]bool{}
-		for todo := []*onnx.Node{b}; len(todo) > 0; {
-			n := todo[len(todo)-1]
-			todo = todo[:len(todo)-1]
-			for _, v := range append(n.Inputs[:len(n.Inputs):len(n.Inputs)], n.Captures...) {
-				if v != nil && v.Producer != nil && !d.need[v.Producer] {
-					d.need[v.Producer] = true
-					todo = append(todo, v.Producer)
-				}
-			}
-		}
-	}
-	return d.need[a]
+// byData reports that one node runs before another because that one needs it.
+func byData(g *onnx.Graph) func(a, b *onnx.Node) bool {
+	deps := step.DependenciesOf(g)
+	return func(a, b *onnx.Node) bool { return deps.Needs(step.Any, b, a) }
 }
 
 // InPlace lists the next values (outputs, by the input that each updates) that
@@ -125,12 +108,12 @@ func InPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph
 func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (*onnx.Graph, error)) (map[string]bool, error) {
 	safe := map[string]bool{}
 	var open []string
-	deps := &dependencies{}
+	before := byData(g)
 	for in, out := range next {
 		if v := g.Value(in); v == nil || v.Init != nil {
 			continue // an initializer stays what it is
 		}
-		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), aliases, deps.before); !safe[in] {
+		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), aliases, before); !safe[in] {
 			open = append(open, in)
 		}
 	}

@@ -59,12 +59,12 @@ func ReadNPY(path string) (Tensor, error) {
 	return t, nil
 }
 
-// ReadNPZ reads the arrays of a .npz file by key. What is no array of numbers has
+// ReadNPZ reads the arrays of a .npz file by key. What is not an array of numbers has
 // no type.
 func ReadNPZ(path string) (map[string]Tensor, error) {
 	z, err := zip.OpenReader(path)
 	if errors.Is(err, zip.ErrFormat) {
-		return nil, fmt.Errorf("feeds %s: no .npz file, or cut off: write it with numpy.savez", path)
+		return nil, fmt.Errorf("feeds %s: not an .npz file, or truncated: write it with numpy.savez", path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("feeds %s: %w", path, err)
@@ -98,7 +98,7 @@ func readEntry(f *zip.File) (Tensor, error) {
 	// thousandth at best.
 	size := int64(f.UncompressedSize64)
 	if f.UncompressedSize64 > 1100*f.CompressedSize64+1<<16 {
-		return Tensor{}, fmt.Errorf("the archive claims %d bytes of %d compressed", f.UncompressedSize64, f.CompressedSize64)
+		return Tensor{}, fmt.Errorf("the archive declares %d bytes for %d compressed", f.UncompressedSize64, f.CompressedSize64)
 	}
 	return decodeNPY(bufio.NewReaderSize(r, 1<<16), size)
 }
@@ -113,7 +113,7 @@ func decodeNPY(r io.Reader, size int64) (Tensor, error) {
 	}
 	m := npyHeader.FindStringSubmatch(header)
 	if m == nil {
-		return Tensor{}, errors.New("not a header of numpy's")
+		return Tensor{}, errors.New("not a numpy header")
 	}
 	descr := m[1]
 	if len(descr) < 3 || npyTypes[descr[1:]] == onnx.Undefined {
@@ -126,7 +126,7 @@ func decodeNPY(r io.Reader, size int64) (Tensor, error) {
 		}
 		d, err := strconv.ParseInt(strings.TrimSuffix(s, "L"), 10, 64)
 		if err != nil || d < 0 {
-			return Tensor{}, fmt.Errorf("shape (%s) is not one", m[3])
+			return Tensor{}, fmt.Errorf("invalid shape (%s)", m[3])
 		}
 		t.Shape = append(t.Shape, d)
 	}
@@ -150,7 +150,7 @@ func decodeNPY(r io.Reader, size int64) (Tensor, error) {
 func readHeader(r io.Reader) (string, int64, error) {
 	var head [8]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil || string(head[:6]) != npyMagic {
-		return "", 0, errors.New("no .npy file: write it with numpy.save")
+		return "", 0, errors.New("not an .npy file: write it with numpy.save")
 	}
 	width := 2
 	if head[6] >= 2 {
@@ -213,7 +213,7 @@ func EncodeNPY(w io.Writer, t Tensor) error {
 		}
 	}
 	if descr == "" {
-		return fmt.Errorf("%s arrays cannot be written for numpy", t.Type)
+		return fmt.Errorf("numpy has no type for %s arrays", t.Type)
 	}
 	order := "<"
 	if t.Type.Size() == 1 {

@@ -19,6 +19,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -82,7 +83,7 @@ func (e *Engine) Optimize(m *onnx.Model, o OptimizeOptions) (*onnx.Model, error)
 	if err := proto.Unmarshal(out, model); err != nil {
 		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
 	}
-	lower(model.Graph, m.Graph, tensors)
+	restoreInitializers(model.Graph, m.Graph, tensors)
 	if out, err = proto.Marshal(model); err != nil {
 		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
 	}
@@ -129,9 +130,9 @@ func liftProto(m *onnx.Model, lift func(*onnx.Value) bool) (*pb.ModelProto, map[
 	}, tensors
 }
 
-// lower puts initializers back; those that were no inputs before are none
-// again. What nothing reads any more is dropped.
-func lower(g *pb.GraphProto, before *onnx.Graph, tensors map[string]*pb.TensorProto) {
+// restoreInitializers puts initializers back; those that were not inputs before
+// are not inputs again. Initializers without readers are dropped.
+func restoreInitializers(g *pb.GraphProto, before *onnx.Graph, tensors map[string]*pb.TensorProto) {
 	read := map[string]bool{}
 	readNames(g, read)
 	for name, t := range tensors {
@@ -193,7 +194,7 @@ func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 	if sameOrder(m.Graph, dump.Graph) {
 		nodes := dump.Graph.Nodes
 		ordered := make([]*onnx.Node, 0, len(nodes))
-		for _, i := range ortmodel.Order(skeleton(dump.Graph)) {
+		for _, i := range ortmodel.Order(step.Structure(dump.Graph)) {
 			ordered = append(ordered, nodes[i])
 		}
 		dump.Graph.Nodes = ordered
@@ -211,34 +212,6 @@ func sameOrder(a, b *onnx.Graph) bool {
 				return v == nil && w == nil || v != nil && w != nil && v.Name == w.Name
 			})
 	})
-}
-
-// skeleton is the graph's structure without sizes, enough for its order.
-func skeleton(g *onnx.Graph) *ortmodel.Graph {
-	out := &ortmodel.Graph{}
-	index := map[*onnx.Value]int{}
-	list := func(values []*onnx.Value) []int {
-		ids := make([]int, len(values))
-		for i, v := range values {
-			ids[i] = ortmodel.None
-			if v == nil {
-				continue
-			}
-			id, ok := index[v]
-			if !ok {
-				id = len(out.Values)
-				index[v] = id
-				out.Values = append(out.Values, ortmodel.Value{})
-			}
-			ids[i] = id
-		}
-		return ids
-	}
-	for _, n := range g.Nodes {
-		out.Nodes = append(out.Nodes, ortmodel.Node{
-			Inputs: list(n.Inputs), Outputs: list(n.Outputs), Captures: list(n.Captures)})
-	}
-	return out
 }
 
 // optimized makes a session only for the file that it saves. Weights are packed

@@ -224,7 +224,7 @@ func TestDumpReadsNoWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, level := range []int{0, 1, 99} {
-		// From here on the largest size is counted anew.
+		// From here on the largest size is counted again.
 		if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 			t.Skipf("the largest size cannot be reset: %v", err)
 		}

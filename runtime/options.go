@@ -3,7 +3,6 @@ package runtime
 import (
 	goruntime "runtime"
 
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -62,12 +61,4 @@ func (o *Options) session(p ort.Provider) ort.SessionOptions {
 		Purpose: o.Purpose, Level: o.Level, Threads: o.threads(), Provider: p, Device: o.Device, Dims: o.Dims, MemPattern: o.MemPattern,
 		DisabledOptimizers: o.Disabled, Config: o.Config,
 	}
-}
-
-// roles are the options' or the model's.
-func (o *Options) roles(m *onnx.Model) (Roles, error) {
-	if o.Roles == nil {
-		return FindRoles(m)
-	}
-	return *o.Roles, o.Roles.check(m.Graph)
 }

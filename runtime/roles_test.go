@@ -37,7 +37,7 @@ out w.m.new float32[4]
 		t.Fatal(err)
 	}
 	r := Roles{Loss: "loss", New: map[string]string{"w": "w.new", "w.m": "w.m.new"}}
-	parameters, state, err := r.Sorted(m)
+	parameters, state, err := SortInputs(m, r)
 	if err != nil || len(parameters) != 1 || parameters[0] != "w" || len(state) != 1 || state[0] != "w.m" {
 		t.Fatalf("parameters %v, state %v, %v", parameters, state, err)
 	}

@@ -153,7 +153,7 @@ func (s *Session) start() error {
 	if s.scaler = newScaler(s.Model.Graph, &s.options); s.scaler != nil {
 		s.options.LossScale = s.scaler.Scale
 	}
-	if s.Roles, err = s.options.roles(s.Model); err != nil {
+	if s.Roles, err = FindRoles(s.Model, s.options.Roles); err != nil {
 		return err
 	}
 	if err := s.plan(values); err != nil {
@@ -194,7 +194,7 @@ func (s *Session) start() error {
 // memory is taken.
 func (s *Session) plan(values *feeds) error {
 	g := s.Model.Graph
-	categories := s.Roles.categorize(g, values.located, values.asParameter)
+	categories := categorize(s.Roles, g, values.located, values.asParameter)
 	for _, v := range g.Inputs {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {

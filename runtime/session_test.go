@@ -205,7 +205,7 @@ func TestUpdateSafe(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := m.Graph
-		if got := updateSafe(g.Value("W"), g.Value("W.new"), aliases, (&dependencies{}).before); got != c.want {
+		if got := updateSafe(g.Value("W"), g.Value("W.new"), aliases, byData(g)); got != c.want {
 			t.Errorf("late %v: safe %v", c.late, got)
 		}
 		m.Close()
@@ -338,12 +338,12 @@ func TestFeedErrors(t *testing.T) {
 		o          Options
 	}{
 		{"unknown input", `input "nobody": the model has no input of that name`, Options{Feed: map[string]Tensor{"nobody": ids(1)}}},
-		{"wrong type", "feed is float32, the model wants int64", Options{Feed: map[string]Tensor{"labels": FromFloat32s([]float32{1}, 1, 1)}}},
-		{"wrong rank", "feed has shape [4], the model wants", Options{Feed: map[string]Tensor{"labels": ids(4)}}},
+		{"wrong type", "feed has type float32, want int64", Options{Feed: map[string]Tensor{"labels": FromFloat32s([]float32{1}, 1, 1)}}},
+		{"wrong rank", "feed has shape [4], want", Options{Feed: map[string]Tensor{"labels": ids(4)}}},
 		{"feeds that disagree", "with batch=2", Options{Feed: map[string]Tensor{"input_ids": ids(2, 8), "labels": ids(3, 8)}}},
 		{"against --dim", "with seq=4", Options{Dims: map[string]int64{"seq": 4}, Feed: map[string]Tensor{"input_ids": ids(2, 8)}}},
-		{"free dimension", "add --dim batch=N or give it a feed", Options{Dims: map[string]int64{"seq": 4}}},
-		{"data without steps", "no step along its leading axis", Options{Data: map[string]Tensor{"labels": ids(0, 2, 2)}}},
+		{"free dimension", "add --dim batch=N, or feed it", Options{Dims: map[string]int64{"seq": 4}}},
+		{"data without steps", "the leading axis must be the step", Options{Data: map[string]Tensor{"labels": ids(0, 2, 2)}}},
 	} {
 		c.o.Provider = ort.CPU
 		_, err := testEngine.OpenFile(sample, c.o)

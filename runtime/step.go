@@ -1,6 +1,6 @@
 package runtime
 
-// One step: set what changes from step to step, bind outputs anew, run,
+// One step: set what changes from step to step, bind outputs again, run,
 // measure, and make next values the inputs'.
 
 import (
@@ -116,7 +116,7 @@ func (s *Session) bound(counter *ort.Counter) int64 {
 	return left
 }
 
-// beforeStep sets the step's scalars and data, and binds the outputs anew: one
+// beforeStep sets the step's scalars and data, and binds the outputs again: one
 // that is left bound would be written again.
 func (s *Session) beforeStep() error {
 	for _, in := range s.inputs {
@@ -293,7 +293,7 @@ func (s *Session) SetInput(name string, t Tensor) error {
 		return &FeedError{name, "the model has no input of that name"}
 	}
 	if ortType(t.Type) != in.value.Type {
-		return &FeedError{name, fmt.Sprintf("feed is %s, the session has %s", t.Type, in.value.Type)}
+		return &FeedError{name, fmt.Sprintf("feed is %s, want %s", t.Type, in.value.Type)}
 	}
 	if in.borrowed {
 		own, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)

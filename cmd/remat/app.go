@@ -108,11 +108,11 @@ func plainUsage(err error) string {
 	case m == nil:
 		return text
 	case strings.Contains(m[3], "out of range"):
-		return dashes(m[2]) + " " + m[1] + ": is out of range"
+		return dashes(m[2]) + " " + m[1] + ": out of range"
 	case strings.Contains(m[3], "ParseBool"), strings.Contains(text, "boolean"):
-		return dashes(m[2]) + " " + m[1] + ": is on or off: write it alone, or =true or =false behind it"
+		return dashes(m[2]) + " " + m[1] + ": not a boolean: write the flag alone, or with =true or =false"
 	}
-	return dashes(m[2]) + " " + m[1] + ": is no number that it takes"
+	return dashes(m[2]) + " " + m[1] + ": not a valid number"
 }
 
 // dashes writes a flag as the help does.

@@ -17,12 +17,12 @@ import (
 func applyCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "apply", Usage: "puts trained weights back into the forward model they came from", ArgsUsage: "STATE.safetensors FWD.onnx",
-		Description: "Every tensor of STATE that bears an initializer's name takes its place; a matrix that an\n" +
-			"exporter had transposed is transposed back. Optimizer state (P.m, P.v) is left out.\n\n" +
+		Description: "Replaces each initializer by the tensor of STATE with its name, and transposes back matrices\n" +
+			"that an exporter had transposed. Optimizer state (P.m, P.v) is ignored.\n\n" +
 			"Example: remat apply state.safetensors gpt2.onnx -o trained.onnx",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "writes the model to `OUT.onnx`"},
-			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: an object from the model's parameter names to those of STATE, as given to grad"},
+			&cli.StringFlag{Name: "o", Usage: "write the model to `OUT.onnx`"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: the map of names that was given to grad"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() != 2 {
@@ -73,7 +73,7 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 		return fmt.Errorf("%s: %w", state, err)
 	}
 	if len(taken) == 0 {
-		return fmt.Errorf("%s: no tensor bears the name of an initializer of %s: give --names as to grad", state, filepath.Base(forward))
+		return fmt.Errorf("%s: no tensor matches an initializer of %s: give the --names that grad was given", state, filepath.Base(forward))
 	}
 	if err := pipeline.Rebase(m, forward, out); err != nil {
 		return err

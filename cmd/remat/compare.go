@@ -21,14 +21,14 @@ import (
 func compareCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "compare", Usage: "runs the same feeds through each graph, interleaved, and compares", ArgsUsage: "A.onnx B.onnx …",
-		Description: "The first graph is set against each other one: peak, time, overhead, the largest loss and\n" +
-			"gradient difference. Exit code 1 when --tolerance is exceeded.\n\n" +
+		Description: "Compares the first graph with each other one: peak, time, overhead, and the largest loss and\n" +
+			"gradient difference. Exit code 1 if --tolerance is exceeded.\n\n" +
 			"Example: remat compare train.onnx small.onnx --steps 5 --tolerance 1e-5 --html report.html",
 		Flags: append(feedFlags(),
-			&cli.Float64Flag{Name: "tolerance", Usage: "largest difference allowed, `X`: of gradients relative to the model's largest gradient, of the loss to the loss"},
-			&cli.BoolFlag{Name: "six", Usage: "make and compare the six standard variants of one forward model, beside it"},
-			&cli.StringFlag{Name: "html", Usage: "writes the report to `F.html`"},
-			&cli.StringFlag{Name: "png", Usage: "writes timeline and comparison to `F.png`"},
+			&cli.Float64Flag{Name: "tolerance", Usage: "largest relative difference allowed, `X`: of gradients as a share of the largest, of the loss as a share of itself"},
+			&cli.BoolFlag{Name: "six", Usage: "make and compare the six standard variants of one forward model"},
+			&cli.StringFlag{Name: "html", Usage: "write the report to `F.html`"},
+			&cli.StringFlag{Name: "png", Usage: "draw timeline and comparison to `F.png`"},
 		),
 		Action: func(c *cli.Context) error {
 			paths := c.Args().Slice()
@@ -190,7 +190,7 @@ func openPart(e *env, path string, feeds remat.Options, subjects []*subject, i i
 		return openSubject(e, path, feeds)
 	}
 	if subjects[0].session == nil {
-		return nil, fmt.Errorf("%s: the first graph does not run, whose batch it divides", filepath.Base(path))
+		return nil, fmt.Errorf("%s: it splits the batch of the first graph, which does not run", filepath.Base(path))
 	}
 	src, err := e.load(path)
 	if err != nil {

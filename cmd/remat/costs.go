@@ -33,7 +33,7 @@ func readCosts(path string) (map[string]int64, error) {
 		costs[node] = int64(doc.NodeSeconds[node] * float64(time.Second))
 	}
 	if len(costs) == 0 {
-		return nil, fmt.Errorf("%s: no times in it: make it with run --profile --json", path)
+		return nil, fmt.Errorf("%s: contains no times: make it with run --profile --json", path)
 	}
 	return costs, nil
 }
@@ -61,5 +61,5 @@ func checkCosts(m *onnx.Model, p *pipeline.Planner, costs map[string]int64, path
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: none of its nodes is in the graph: make it with run --profile --json of this graph", path)
+	return fmt.Errorf("%s: none of its nodes is in the graph: run --profile --json on this graph", path)
 }

@@ -70,23 +70,23 @@ type demoOptions struct {
 
 func demoCommand(e *env) *cli.Command {
 	return &cli.Command{
-		Name: "demo", Usage: "the whole way on GPT-2, or on your model: grad, plan, rewrite, compare, report", ArgsUsage: "[M.onnx]",
+		Name: "demo", Usage: "runs the whole pipeline on GPT-2, or on your model", ArgsUsage: "[M.onnx]",
 		Description: "Writes everything into a folder and ends with one HTML page. GPT-2 reads a page of\n" +
-			"\"Alice's Adventures in Wonderland\"; your own model gets random values by the seed. It may be a\n" +
-			"forward graph or a training graph.\n\n" +
+			"\"Alice's Adventures in Wonderland\"; your own model, a forward or a training\n" +
+			"graph, gets random values by the seed.\n\n" +
 			"Example: remat demo --model gpt2-tiny --seq 64 -o demo",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Value: "remat-demo", Usage: "the `FOLDER` to write to"},
-			&cli.StringFlag{Name: "model", Value: "gpt2", Usage: "a model of the zoo, `NAME`"},
-			&cli.Int64Flag{Name: "layers", Usage: "layers, `N`; left out, the model's own"},
-			&cli.Int64Flag{Name: "seq", Usage: "tokens, `N`; left out, 512 for GPT-2, else the model's own"},
+			&cli.StringFlag{Name: "model", Value: "gpt2", Usage: "a built-in model, `NAME`"},
+			&cli.Int64Flag{Name: "layers", Usage: "layers, `N`; default: the model's own"},
+			&cli.Int64Flag{Name: "seq", Usage: "tokens, `N`; default: 512 for GPT-2, otherwise the model's own"},
 			&cli.Int64Flag{Name: "batch", Value: 1, Usage: "samples, `N`"},
-			&cli.StringFlag{Name: "weights", Usage: "values for the weights, `F.safetensors`"},
+			&cli.StringFlag{Name: "weights", Usage: "take the weights from `F.safetensors`"},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
-			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE` as 2GiB or 60%"},
+			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE`, such as 2GiB or 60%"},
 			&cli.StringFlag{Name: "optimizer", Value: string(demoOptimizer), Usage: "`none|sgd|adamw`: the update in the graph; none returns the gradients"},
 			timeLimitFlag(),
-			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; left out, as many as are quick"},
+			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; default: as many as are quick"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Len() > 1 {
@@ -113,7 +113,7 @@ func readDemoOptions(c *cli.Context) (o demoOptions, err error) {
 	if o.file != "" {
 		for _, flag := range []string{"model", "layers", "seq", "batch", "weights"} {
 			if c.IsSet(flag) {
-				return o, fmt.Errorf("--%s is of a model of the zoo; %s says it itself", flag, o.file)
+				return o, fmt.Errorf("--%s applies only to built-in models, not to %s", flag, o.file)
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func (e *env) stage(what string, do func() error) error {
 // comparison of them all.
 func demo(e *env, o demoOptions) error {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
-		return fmt.Errorf("%s: cannot be made: %w", o.dir, err)
+		return fmt.Errorf("cannot create %s: %w", o.dir, err)
 	}
 	feeds := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Seed: o.seed, ProfileAside: true}
 	forward := o.file
@@ -353,7 +353,7 @@ func predictNative(e *env, o planOptions, emulated *planned) error {
 	if err != nil {
 		return err
 	}
-	reason := fmt.Sprintf("the numbers of %s in float32; with kernels of %s, on CUDA, the step takes %s (predicted)",
+	reason := fmt.Sprintf("computes the numbers of %s in float32; with %s kernels on CUDA, the step takes %s (predicted)",
 		native.To, native.To, report.Bytes(p.result.Peak))
 	emulated.document.Notes = append(emulated.document.Notes, report.Note{What: nativeNote, Reason: report.Text(reason)})
 	return nil

@@ -17,16 +17,16 @@ import (
 
 func doctorCommand(e *env) *cli.Command {
 	return &cli.Command{
-		Name: "doctor", Usage: "says what is here, and for each thing missing the line that fixes it",
+		Name: "doctor", Usage: "checks the machine, and says how to fix what is missing",
 		ArgsUsage: " ",
 		Description: "Checks the ONNX Runtime library, its providers, the GPU and the memory, and tries\n" +
 			"the facts about ONNX Runtime that every prediction rests on.\n\nExample: remat doctor",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "install", Usage: "get the library first: `cpu|cuda`"},
+			&cli.StringFlag{Name: "install", Usage: "install the ONNX Runtime library first: `cpu|cuda`"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
-				return fmt.Errorf("remat doctor: %q: takes no arguments", c.Args().First())
+				return fmt.Errorf("remat doctor: unexpected argument %q", c.Args().First())
 			}
 			return runDoctor(e, c.String("install"), c.IsSet("install"))
 		},

@@ -90,16 +90,16 @@ var debugSwitches = map[string]string{
 	"check":    "check every invariant of the graph after each pass",
 	"stack":    "print the stack of an internal error",
 	"dump":     "write the graph after each pass, and the planning problem, into a folder (-d dump=DIR)",
-	"sessions": "print each session of ONNX Runtime that is made: what for, its level, and the seconds that it took",
-	"cpu":      "write a profile of the processor's time for go tool pprof (-d cpu=FILE)",
+	"sessions": "print each ONNX Runtime session created: its purpose, level and seconds",
+	"cpu":      "write a CPU profile for go tool pprof (-d cpu=FILE)",
 }
 
 func globalFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "ort", EnvVars: []string{"REMAT_ORT"}, Usage: "ONNX Runtime library `PATH`; else the one that set-up installed"},
-		&cli.StringFlag{Name: "provider", Value: "auto", Usage: "`auto|cpu|cuda`: where to run; auto takes CUDA when it works"},
+		&cli.StringFlag{Name: "ort", EnvVars: []string{"REMAT_ORT"}, Usage: "ONNX Runtime library `PATH`; default: the installed one"},
+		&cli.StringFlag{Name: "provider", Value: "auto", Usage: "`auto|cpu|cuda`: where to run; auto uses CUDA if it works"},
 		&cli.IntFlag{Name: "device", Usage: "number of the GPU, `N`"},
-		&cli.IntFlag{Name: "threads", Usage: "threads of one operator, `N`; 0: as many as there are cores"},
+		&cli.IntFlag{Name: "threads", Usage: "threads per operator, `N`; 0: the number of cores"},
 		&cli.IntFlag{Name: "opt", Value: 1, Usage: "ONNX Runtime's optimization level, `0|1|99`"},
 		&cli.StringSliceFlag{Name: "dim", Usage: "`NAME=N,…`: fixes symbolic dimensions, as in batch=2,seq=128"},
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON document on stdout"},
@@ -126,7 +126,7 @@ func (e *env) readGlobals(c *cli.Context) error {
 		return fmt.Errorf("--opt %d: want 0, 1 or 99", e.opt)
 	}
 	if e.threads < 0 || e.device < 0 {
-		return fmt.Errorf("--threads and --device: want no negative number")
+		return fmt.Errorf("--threads and --device must not be negative")
 	}
 	if most := max(mostThreads, runtime.NumCPU()); e.threads > most {
 		return fmt.Errorf("--threads %d: want at most %d", e.threads, most)
@@ -151,7 +151,7 @@ func parseDims(lists []string) (map[string]int64, error) {
 			return nil, fmt.Errorf("--dim %q: want NAME=SIZE, for example batch=2", part)
 		}
 		if other, twice := dims[name]; twice && other != n {
-			return nil, fmt.Errorf("--dim %s: is given twice, as %d and as %d", name, other, n)
+			return nil, fmt.Errorf("--dim %s: given twice, as %d and as %d", name, other, n)
 		}
 		dims[name] = n
 	}
@@ -177,7 +177,7 @@ func (e *env) readDebug(lists []string) error {
 			return fmt.Errorf("-d %s: no such switch; -d help lists them", key)
 		}
 		if !ok && (key == "dump" || key == "cpu") {
-			return fmt.Errorf("-d %s: says not where to write; give -d %s=PATH", key, key)
+			return fmt.Errorf("-d %s: missing a path: write -d %s=PATH", key, key)
 		}
 		if !ok {
 			value = "1"
@@ -223,7 +223,7 @@ func output(c *cli.Context) (string, error) {
 	if o := c.String("o"); o != "" {
 		return o, nil
 	}
-	return "", fmt.Errorf("remat %s: where to write? give -o FILE", c.Command.Name)
+	return "", fmt.Errorf("remat %s: missing -o FILE", c.Command.Name)
 }
 
 // interrupted returns errInterrupted once the user asked to stop.

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -28,14 +29,14 @@ func feedFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "feeds", Usage: "`F.npz`: values of inputs; a key is NAME, in:NAME or param:NAME"},
 		&cli.StringSliceFlag{Name: "feed", Usage: "`NAME=F.npy`: the value of one input"},
 		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name, whose leading axis is the step"},
-		&cli.Uint64Flag{Name: "seed", Usage: "seed of what is left unfed and of operators that draw random numbers, `N`"},
+		&cli.Uint64Flag{Name: "seed", Usage: "seed of unfed inputs and of random operators, `N`"},
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
-		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first scale of the loss, `X`, where the graph has one"},
+		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first loss scale, `X`, if the graph has one"},
 		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},
-		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after many good steps, `X`"},
-		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "how many good steps in a row those are, `N`; -1: never"},
+		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after a run of good steps, `X`"},
+		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "length of that run, `N`; -1: never"},
 		&cli.IntFlag{Name: "steps", Value: 1, Usage: "number of steps, `N`"},
-		&cli.StringFlag{Name: "roles", Usage: "`F.json`: loss, grad and new by name, instead of what is found"},
+		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 	}
 }
 
@@ -89,12 +90,9 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 		}
 		o.Data = values
 	}
-	if path := c.String("roles"); path != "" {
-		if err := readJSON(path, &o.Roles); err != nil {
-			return o, err
-		}
-	}
-	return o, nil
+	roles, err := readRoles(c.String("roles"))
+	o.Roles = roles
+	return o, err
 }
 
 // An archive is a file of --feeds by the keys that it has.
@@ -116,7 +114,7 @@ func (e *env) warnUnread(model string, m *onnx.Model) {
 			return false
 		})
 		if !read && a.path != "" {
-			fmt.Fprintf(e.stderr, "remat: %s: none of its keys is an input of %s, so it feeds nothing\n", a.path, filepath.Base(model))
+			fmt.Fprintf(e.stderr, "remat: %s: no key matches an input of %s: it feeds nothing\n", a.path, filepath.Base(model))
 			e.archives[i].path = ""
 		}
 	}
@@ -126,7 +124,7 @@ func (e *env) warnUnread(model string, m *onnx.Model) {
 type subject struct {
 	path    string
 	session *remat.Session
-	roles   analysis.Roles
+	roles   step.Roles
 	run     *report.Run
 	trace   []ort.Event
 	// layers names the layer of each node of the predicted step.
@@ -163,6 +161,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
+	s.roles = s.session.Roles
 	s.run = &report.Run{
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),

@@ -19,16 +19,16 @@ func gradCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "grad", Usage: "derives the training graph of a forward model", ArgsUsage: "FWD.onnx",
 		Description: "Each trained parameter P becomes an input, and P.grad an output; with an optimizer,\n" +
-			"P.new. Weights in external files are referred to, inline ones are written beside OUT.\n\n" +
+			"P.new. Weights in external files are referred to, inline ones are written next to OUT.\n\n" +
 			"Example: remat grad gpt2.onnx -o train.onnx --optimizer adamw",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "writes the training graph to `TRAIN.onnx`"},
-			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; left out, the only scalar float output"},
+			&cli.StringFlag{Name: "o", Usage: "write the training graph to `TRAIN.onnx`"},
+			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
 			&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
 			&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
-			&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: let no gradient flow through values that match, as detach does"},
-			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: an object from the exporter's parameter names to yours"},
-			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be written"},
+			&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: stop the gradient at values that match, as detach does"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: maps the exporter's parameter names to yours"},
+			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be used"},
 		}, optimizerFlags()...),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "forward model")
@@ -158,7 +158,7 @@ type unclearError struct {
 func (e *unclearError) Unwrap() error { return e.asks }
 
 func (e *unclearError) Error() string {
-	return fmt.Sprintf("nothing in the file tells whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'",
+	return fmt.Sprintf("the file does not say whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'",
 		some(e.asks.Names), e.typed, e.typed, strings.Join(e.asks.Names, ","))
 }
 
@@ -193,7 +193,7 @@ func printDerivation(e *env, d *derivation) {
 		fmt.Fprintf(e.stderr, "no gradient flows through %s\n", some(values))
 	}
 	if d.RandomNodes > 0 {
-		fmt.Fprintf(e.stderr, "draws new random numbers in each step: %s; remat run --seed N fixes them\n", d.random)
+		fmt.Fprintf(e.stderr, "random operators: %s; fix their numbers with remat run --seed N\n", d.random)
 	}
 	for _, w := range d.Warnings {
 		fmt.Fprintf(e.stderr, "warning: %s\n", w)

@@ -59,7 +59,7 @@ func TestHostileFiles(t *testing.T) {
 	}
 }
 
-// hostile runs the program, wants one line on stderr and exit code 2, and
+// hostile runs the program, expects one line on stderr and exit code 2, and
 // returns the peak of resident memory in kB and the time.
 func hostile(t *testing.T, program string, args ...string) (int64, time.Duration) {
 	t.Helper()

@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/crosscheck"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -20,15 +21,15 @@ import (
 
 func inspectCommand(e *env) *cli.Command {
 	return &cli.Command{
-		Name: "inspect", Usage: "says what a graph is made of and where its memory goes", ArgsUsage: "M.onnx",
-		Description: "--memory predicts the live bytes over a step without running it; with ONNX Runtime at\n" +
-			"hand, for the graph that it makes of the file at --opt.\n\n" +
+		Name: "inspect", Usage: "shows what a graph consists of and where its memory goes", ArgsUsage: "M.onnx",
+		Description: "--memory predicts the live bytes over a step without running it, for the graph that ONNX\n" +
+			"Runtime, if installed, makes of the file at --opt.\n\n" +
 			"Example: remat inspect train.onnx --memory",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "memory", Usage: "predicted live bytes by category, and what is live at the peak"},
-			&cli.BoolFlag{Name: "cross-check", Usage: "read the file once more, with onnx-go, and compare"},
+			&cli.BoolFlag{Name: "cross-check", Usage: "read the file again with onnx-go and compare"},
 			&cli.BoolFlag{Name: "text", Usage: "print the graph as text"},
-			&cli.StringFlag{Name: "png", Usage: "draw the timeline to `F.png`, with --memory"},
+			&cli.StringFlag{Name: "png", Usage: "with --memory: draw the timeline to `F.png`"},
 		},
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "model file")
@@ -36,7 +37,7 @@ func inspectCommand(e *env) *cli.Command {
 				return err
 			}
 			if c.Bool("text") && e.json {
-				return fmt.Errorf("remat inspect: --text is no document: leave out --json")
+				return fmt.Errorf("remat inspect: --text prints no JSON: leave out --json")
 			}
 			if c.Bool("text") {
 				src, err := e.load(path)
@@ -46,7 +47,7 @@ func inspectCommand(e *env) *cli.Command {
 				return onnx.Print(e.stdout, src.Model)
 			}
 			if c.String("png") != "" && !c.Bool("memory") {
-				return fmt.Errorf("remat inspect: --png draws the timeline of --memory: give both")
+				return fmt.Errorf("remat inspect: --png requires --memory")
 			}
 			src, err := e.load(path)
 			if err != nil {
@@ -80,11 +81,11 @@ type inspection struct {
 	Frozen  parameterSum `json:"frozen"`
 	// Layers names the value that each layer found ends in, LayerNames are what the
 	// exporter calls them.
-	Layers        []string       `json:"layers"`
-	LayerNames    []string       `json:"layer_names"`
-	ForwardNodes  int            `json:"forward_nodes"`
-	BackwardNodes int            `json:"backward_nodes"`
-	Roles         analysis.Roles `json:"roles"`
+	Layers        []string   `json:"layers"`
+	LayerNames    []string   `json:"layer_names"`
+	ForwardNodes  int        `json:"forward_nodes"`
+	BackwardNodes int        `json:"backward_nodes"`
+	Roles         step.Roles `json:"roles"`
 	// Requires says which runtime the file needs.
 	Requires pipeline.Requires `json:"requires"`
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -341,7 +342,7 @@ func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Predicti
 func printInspection(e *env, d *inspection) error {
 	e.say("%s: %d nodes, IR %d, opset %d, by %s", report.Shorten(d.Model, 100), d.Nodes, d.IRVersion, d.Opsets[""], report.Shorten(d.Producer, 40))
 	if d.open != "" {
-		e.say("no number is given for %s; until then, the sizes below are lower bounds", d.open)
+		e.say("no size for %s; without it, the sizes below are lower bounds", d.open)
 	}
 	if len(d.Fixed) > 0 {
 		e.say("for %s", strings.Join(dimList(d.Fixed), ", "))

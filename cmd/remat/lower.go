@@ -16,11 +16,11 @@ import (
 func lowerCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "lower", Usage: "replaces the private gradient operators of ONNX Runtime training graphs", ArgsUsage: "T.onnx",
-		Description: "What ONNX Runtime's training package writes holds operators that stock ONNX Runtime\n" +
-			"refuses; they become ordinary ones.\n\n" +
+		Description: "Graphs from ONNX Runtime's training package contain operators that stock ONNX Runtime\n" +
+			"refuses; this command replaces them by standard ones.\n\n" +
 			"Example: remat lower training_model.onnx -o lowered.onnx",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "writes the graph to `OUT.onnx`"},
+			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},
 		},
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "training graph")

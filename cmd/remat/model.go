@@ -12,22 +12,22 @@ import (
 
 func modelCommand(e *env) *cli.Command {
 	return &cli.Command{
-		Name: "model", Usage: "writes a forward graph with its loss from the zoo; alone, lists them", ArgsUsage: "[NAME]",
-		Description: "Weights are made from the seed, or taken from --weights, and go to NAME.safetensors\n" +
-			"beside the graph. A size that is left out is the model's own, as remat model lists it." +
-			"\n--batch 0 and --seq 0 leave these dimensions free.\n\n" +
+		Name: "model", Usage: "writes a built-in forward graph with its loss; without a name, lists them", ArgsUsage: "[NAME]",
+		Description: "Weights come from the seed or from --weights, and are written next to the graph, to\n" +
+			"NAME.safetensors. Sizes default to the model's own, as remat model lists them." +
+			"\n--batch 0 and --seq 0 leave these dimensions symbolic.\n\n" +
 			"Example: remat model gpt2-tiny --batch 1 --seq 32 -o gpt2.onnx",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "o", Usage: "writes the graph to `F.onnx`"},
+			&cli.StringFlag{Name: "o", Usage: "write the graph to `F.onnx`"},
 			&cli.Int64Flag{Name: "layers", Usage: "layers, `N`"},
 			&cli.Int64Flag{Name: "hidden", Usage: "width, `N`"},
 			&cli.Int64Flag{Name: "heads", Usage: "attention heads, `N`"},
 			&cli.Int64Flag{Name: "vocab", Usage: "tokens in the vocabulary, `N`"},
-			&cli.Int64Flag{Name: "seq", Usage: "tokens of a sample, `N`; 0: a free dimension"},
-			&cli.Int64Flag{Name: "batch", Usage: "samples, `N`; 0: a free dimension"},
+			&cli.Int64Flag{Name: "seq", Usage: "tokens per sample, `N`; 0: symbolic"},
+			&cli.Int64Flag{Name: "batch", Usage: "samples, `N`; 0: symbolic"},
 			&cli.Float64Flag{Name: "dropout", Usage: "probability of dropout, `P`"},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
-			&cli.StringFlag{Name: "weights", Usage: "values for the weights, `F.safetensors`"},
+			&cli.StringFlag{Name: "weights", Usage: "take the weights from `F.safetensors`"},
 			&cli.BoolFlag{Name: "no-weights", Usage: "record only shapes and the seed"},
 			&cli.BoolFlag{Name: "logits", Usage: "return the prediction too"},
 		},

@@ -15,14 +15,14 @@ import (
 
 func planCommand(e *env) *cli.Command {
 	return &cli.Command{
-		Name: "plan", Usage: "decides what to keep and what to compute again", ArgsUsage: "TRAIN.onnx",
-		Description: "Predicts the peak of the file as it stands, of the same file reordered, and of the\n" +
-			"rewritten one; the last is a promise that stock ONNX Runtime keeps.\n\n" +
+		Name: "plan", Usage: "decides which values to keep and which to recompute", ArgsUsage: "TRAIN.onnx",
+		Description: "Predicts the peak of the given file, of the same nodes reordered, and of the rewritten\n" +
+			"file; the last is a promise that stock ONNX Runtime keeps.\n\n" +
 			"Example: remat plan train.onnx --strategy sqrt -o plan.json",
 		Flags: append(planFlags(),
-			&cli.StringFlag{Name: "o", Usage: "writes the plan to `plan.json`"},
-			&cli.BoolFlag{Name: "pareto", Usage: "prints peak against overhead as a curve"},
-			&cli.StringFlag{Name: "png", Usage: "draws the curve to `F.png`, with --pareto"},
+			&cli.StringFlag{Name: "o", Usage: "write the plan to `plan.json`"},
+			&cli.BoolFlag{Name: "pareto", Usage: "print peak against overhead as a curve"},
+			&cli.StringFlag{Name: "png", Usage: "with --pareto: draw the curve to `F.png`"},
 		),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "training graph")
@@ -34,7 +34,7 @@ func planCommand(e *env) *cli.Command {
 				return err
 			}
 			if c.String("png") != "" && !c.Bool("pareto") {
-				return fmt.Errorf("remat plan: --png draws the curve of --pareto: give both")
+				return fmt.Errorf("remat plan: --png requires --pareto")
 			}
 			src, err := e.load(path)
 			if err != nil {

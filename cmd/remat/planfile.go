@@ -109,7 +109,7 @@ func readPlanFile(path string) (planSource, []byte, error) {
 // the plan's strategy has to be asked again.
 func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pipeline.Source, planPath string) (other []string, err error) {
 	if s.SHA256 != "" && s.SHA256 != graph.Hash() {
-		return nil, fmt.Errorf("%s: was made for another graph than %s: plan again", planPath, graph.Path)
+		return nil, fmt.Errorf("%s: made for another graph than %s: plan again", planPath, graph.Path)
 	}
 	if s.Normalize == "" {
 		s.Normalize = string(o.pipeline.Normalize)
@@ -185,9 +185,9 @@ func (s planSource) askAgain(o *planOptions, body []byte, other []string) (rewri
 		return rewrite.Report{}, fmt.Errorf("%s: not a plan (%w): remat plan -o writes one", o.file, err)
 	}
 	if _, _, err := planner.Find(plan.Strategy); err != nil || plan.Schedule == nil {
-		return rewrite.Report{}, fmt.Errorf("%s: lists values for a graph prepared in another way: leave out %s, or plan again with it", o.file, strings.Join(other, " and "))
+		return rewrite.Report{}, fmt.Errorf("%s: lists values of a graph prepared differently: leave out %s, or plan again with it", o.file, strings.Join(other, " and "))
 	}
-	why := fmt.Sprintf("was made without %s: its strategy, %s, planned again", strings.Join(other, " and "), plan.Strategy)
+	why := fmt.Sprintf("made without %s: planned again with its strategy, %s", strings.Join(other, " and "), plan.Strategy)
 	skipped := rewrite.Report{Pass: "plan", Requested: 1, Skipped: []rewrite.Skip{{What: o.file, Why: why}}}
 	o.file, o.strategy, o.budget, o.total = "", plan.Strategy, s.Budget, s.BudgetTotal
 	return skipped, nil
@@ -208,11 +208,11 @@ func followPlan(p *pipeline.Planner, path string) (*pipeline.File, error) {
 
 func explainCommand(e *env) *cli.Command {
 	return &cli.Command{
-		Name: "explain", Usage: "says for each kept value of a plan why it is kept", ArgsUsage: "plan.json",
-		Description: "The graph is the one that the plan was made from, unless --graph names it.\n\n" +
+		Name: "explain", Usage: "says why a plan keeps each value", ArgsUsage: "plan.json",
+		Description: "The graph is the one that the plan was made from, unless --graph names another file.\n\n" +
 			"Example: remat explain plan.json",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "graph", Usage: "`TRAIN.onnx`: the graph that the plan is for, where it was moved"},
+			&cli.StringFlag{Name: "graph", Usage: "`TRAIN.onnx`: the plan's graph, if it was moved"},
 		},
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "plan file")
@@ -231,7 +231,7 @@ func explain(e *env, path, graph string) error {
 	}
 	if graph == "" {
 		if src.Path == "" {
-			return errors.New(path + ": does not say which graph it is for: give --graph TRAIN.onnx")
+			return errors.New(path + ": does not name its graph: give --graph TRAIN.onnx")
 		}
 		if graph = filepath.FromSlash(src.Path); !filepath.IsAbs(graph) {
 			graph = filepath.Join(filepath.Dir(path), graph)

@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -43,18 +44,18 @@ type planOptions struct {
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
-		&cli.StringFlag{Name: "budget", Usage: "bound on the written file's predicted live peak, `2GiB|50%`"},
-		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and what the arena reserves, all told, `8GiB|60%`"},
-		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: times that run --profile --json measured, instead of FLOPs"},
-		&cli.StringFlag{Name: "roles", Usage: "`F.json`: loss, grad and new by name, instead of what is found"},
+		&cli.StringFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`"},
+		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and the arena's reservation together, `8GiB|60%`"},
+		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
+		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
-		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; left out, optimal chooses"},
-		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and the like in N parts, never whole; left out, optimal chooses"},
+		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; default: optimal chooses"},
+		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
-		&cli.BoolFlag{Name: "update-in-backward", Usage: "say which parameters are updated as soon as their gradient is there, and why others are not"},
-		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices, gradients included; left out, optimal chooses"},
+		&cli.BoolFlag{Name: "update-in-backward", Usage: "report which parameters are updated as soon as their gradient is ready, and why others are not"},
+		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters, gradients included, over N slices; default: optimal chooses"},
 		timeLimitFlag(),
-		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: take outputs that match off the graph"},
+		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: remove matching outputs from the graph"},
 	}...)
 }
 
@@ -68,7 +69,7 @@ func strategies() string {
 }
 
 func timeLimitFlag() cli.Flag {
-	return &cli.DurationFlag{Name: "time-limit", Usage: "`DURATION` such as 30s or 5m, after which the best plan so far is taken"}
+	return &cli.DurationFlag{Name: "time-limit", Usage: "stop searching after `DURATION`, such as 30s or 5m, and take the best plan so far"}
 }
 
 func readTimeLimit(c *cli.Context) (time.Duration, error) {
@@ -83,7 +84,7 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
 	for _, flag := range []string{"strategy", "budget", "budget-total"} {
 		if c.IsSet(flag) && c.String(flag) == "" {
-			return o, fmt.Errorf("--%s: is empty; leave it out, or say what", flag)
+			return o, fmt.Errorf("--%s is empty: give a value, or leave it out", flag)
 		}
 	}
 	if o.strategy == "" {
@@ -116,10 +117,8 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	if o.pipeline.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}
-	if path := c.String("roles"); path != "" {
-		if err := readJSON(path, &o.pipeline.Roles); err != nil {
-			return o, err
-		}
+	if o.pipeline.Roles, err = readRoles(c.String("roles")); err != nil {
+		return o, err
 	}
 	if path := c.String("costs"); path != "" {
 		costs, err := readCosts(path)
@@ -156,9 +155,25 @@ func readJSON(path string, into any) error {
 		return err
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("%s: not the json that is expected: %w", path, err)
+		return fmt.Errorf("%s: invalid JSON: %w", path, err)
 	}
 	return nil
+}
+
+// readRoles reads the file of --roles, nil where none is given.
+func readRoles(path string) (*step.Roles, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := step.ParseRoles(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &r, nil
 }
 
 // engine loads ONNX Runtime, once.
@@ -296,7 +311,7 @@ func (e *env) describe(src *pipeline.Source, o planOptions, p *pipeline.Planner,
 	r := &planned{source: src, result: file}
 	candidates, limited := p.Limited()
 	if limited {
-		r.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better one", o.limit, candidates)
+		r.limited = fmt.Sprintf("stopped after %s: best of %d candidates so far; a longer --time-limit may find a better plan", o.limit, candidates)
 		noted := *file.Plan
 		noted.Notes = append(slices.Clone(noted.Notes), r.limited)
 		file.Plan = &noted
@@ -353,5 +368,5 @@ func readBudget(o planOptions, p *pipeline.Planner) (pipeline.Budget, error) {
 }
 
 func noBudget(flag, value string) error {
-	return &checkError{fmt.Errorf("%s %s: cannot be met: it is less than a byte; give a size like 2GiB or 50%%", flag, value)}
+	return &checkError{fmt.Errorf("%s %s: cannot be met: less than one byte; give a size such as 2GiB or 50%%", flag, value)}
 }

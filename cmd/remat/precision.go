@@ -15,9 +15,9 @@ import (
 
 func precisionFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "precision", Value: "fp32", Usage: "`fp32|fp16|bf16`: the type to compute and keep values in; masters stay fp32"},
-		&cli.BoolFlag{Name: "stash-only", Usage: "compute in fp32; only what waits for backward waits in half"},
-		&cli.BoolFlag{Name: "emulate", Usage: "compute in fp32 on values rounded to half: the same numbers on any machine"},
+		&cli.StringFlag{Name: "precision", Value: "fp32", Usage: "`fp32|fp16|bf16`: the type to compute and keep values in; parameters stay fp32"},
+		&cli.BoolFlag{Name: "stash-only", Usage: "compute in fp32, keep values for backward in half"},
+		&cli.BoolFlag{Name: "emulate", Usage: "compute in fp32 on values rounded to half: same numbers on any machine"},
 		&cli.StringSliceFlag{Name: "keep-fp32", Usage: "nodes or operator types that stay in fp32, `GLOB`"},
 		&cli.StringSliceFlag{Name: "half", Usage: "nodes or operator types that run in half, `GLOB`"},
 	}
@@ -32,7 +32,7 @@ func readPrecision(e *env, c *cli.Context) (*precision.Options, error) {
 	if to == onnx.Undefined {
 		for _, name := range []string{"stash-only", "emulate", "keep-fp32", "half"} {
 			if c.IsSet(name) {
-				return nil, fmt.Errorf("--%s: says something about --precision fp16 or bf16, which is not asked for", name)
+				return nil, fmt.Errorf("--%s: requires --precision fp16 or bf16", name)
 			}
 		}
 		return nil, nil

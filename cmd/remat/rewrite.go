@@ -14,12 +14,11 @@ import (
 func rewriteCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "rewrite", Usage: "writes the graph that follows a plan", ArgsUsage: "TRAIN.onnx",
-		Description: "Takes --plan, or the flags of plan. Says what was done, and why anything that was\n" +
-			"asked for was skipped.\n\n" +
+		Description: "Takes --plan, or the flags of plan. Says what was done, and why anything was skipped.\n\n" +
 			"Example: remat rewrite train.onnx --strategy full -o small.onnx",
 		Flags: append(planFlags(),
-			&cli.StringFlag{Name: "o", Usage: "writes the graph to `OUT.onnx`"},
-			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: the plan to follow, instead of --strategy"},
+			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},
+			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: follow this plan instead of --strategy"},
 		),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "training graph")
@@ -105,11 +104,11 @@ func rewriteCommand(e *env) *cli.Command {
 func planAlone(c *cli.Context) error {
 	for _, flag := range []string{"strategy", "budget", "budget-total", "costs", "time-limit"} {
 		if c.IsSet(flag) {
-			return fmt.Errorf("remat rewrite: --plan already says it: leave out --%s, or plan again with it", flag)
+			return fmt.Errorf("remat rewrite: --plan already decides this: leave out --%s, or plan again with it", flag)
 		}
 	}
 	if c.String("plan") == "" {
-		return fmt.Errorf("remat rewrite: --plan: is empty; name the plan.json to follow")
+		return fmt.Errorf("remat rewrite: --plan is empty: name the plan.json to follow")
 	}
 	return nil
 }

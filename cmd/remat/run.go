@@ -15,14 +15,14 @@ import (
 func runCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "run", Usage: "executes a graph and measures it", ArgsUsage: "M.onnx",
-		Description: "What is left unfed is random by the seed; token ids stay within the vocabulary.\n" +
+		Description: "Inputs that are not fed are random by the seed; token ids stay within the vocabulary.\n" +
 			"With --steps, each P.new is fed back into P.\n\n" +
 			"Example: remat run train.onnx --feeds batch.npz --steps 10 --save state.safetensors",
 		Flags: append(feedFlags(),
-			&cli.StringFlag{Name: "out", Usage: "writes the last step's outputs, one key per name, `OUT.npz`"},
-			&cli.StringFlag{Name: "save", Usage: "writes parameters and state after the last step, `STATE.safetensors`"},
-			&cli.StringFlag{Name: "trace", Usage: "writes the allocation timeline of the first step, `T.json`"},
-			&cli.BoolFlag{Name: "profile", Usage: "lists the top 10 operators by time and by memory"},
+			&cli.StringFlag{Name: "out", Usage: "write the last step's outputs to `OUT.npz`, one key per name"},
+			&cli.StringFlag{Name: "save", Usage: "write parameters and state after the last step to `STATE.safetensors`"},
+			&cli.StringFlag{Name: "trace", Usage: "write the allocation timeline of the first step to `T.json`"},
+			&cli.BoolFlag{Name: "profile", Usage: "list the top 10 operators by time and by memory"},
 		),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "model file")

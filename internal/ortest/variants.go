@@ -13,7 +13,7 @@ package ortest
 //	values        a graph output, a second reader
 //	types         float64 throughout
 //
-// Many are no valid models; Differ leaves these out.
+// Many are not valid models; Differ leaves these out.
 
 import (
 	"fmt"

@@ -11,13 +11,13 @@ import (
 
 // doneWords says what a pass did n times, "" for what matters to nobody.
 var doneWords = map[string]func(n int, v *Variant) string{
-	"recompute": func(n int, _ *Variant) string { return counted(n, "node") + " computed again" },
+	"recompute": func(n int, _ *Variant) string { return counted(n, "node") + " recomputed" },
 	"chunk":     func(_ int, v *Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
 	"tile":      func(n int, _ *Variant) string { return counted(n, "wide product") + " in parts" },
 	"rows":      func(n int, _ *Variant) string { return counted(n, "large update") + " by rows" },
 	"hold once": func(n int, _ *Variant) string { return counted(n, "frozen weight") + " held once" },
 	"scatter":   func(int, *Variant) string { return "" },
-	"anchor":    func(n int, _ *Variant) string { return counted(n, "node") + " held in place by data" },
+	"anchor":    func(n int, _ *Variant) string { return counted(n, "node") + " held in place by control dependencies" },
 	"schedule":  func(n int, _ *Variant) string { return counted(n, "node") + " in order" },
 }
 

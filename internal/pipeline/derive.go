@@ -8,15 +8,14 @@ package pipeline
 // those that it held itself go to a file beside the training graph.
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
@@ -109,7 +108,7 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 	values := make([]*onnx.Value, len(order))
 	for i, from := range order {
 		if values[i] = g.Value(from); values[i] == nil || values[i].Init == nil {
-			return fmt.Errorf("--names: %q is no initializer of the model", from)
+			return fmt.Errorf("--names: the model has no initializer %q", from)
 		}
 	}
 	for i, from := range order { // out of the way first: names may be exchanged
@@ -120,10 +119,10 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 	for i, from := range order {
 		if to := names[from]; to != from {
 			if to == "" {
-				return fmt.Errorf("--names: %q is given no name", from)
+				return fmt.Errorf("--names: %q has no new name", from)
 			}
 			if g.FreshValueName(to) != to {
-				return fmt.Errorf("--names: %q is taken in the model", to)
+				return fmt.Errorf("--names: %q is already used in the model", to)
 			}
 			g.Rename(values[i], to)
 		}
@@ -133,9 +132,8 @@ func renameInitializers(g *onnx.Graph, names map[string]string) error {
 
 // NotTraining refuses a graph that says of itself that it trains.
 func NotTraining(m *onnx.Model) error {
-	var roles analysis.Roles
-	if text, ok := m.Metadata(analysis.RolesKey); ok && json.Unmarshal([]byte(text), &roles) == nil && len(roles.Grad)+len(roles.New) > 0 {
-		return errors.New("is a training graph already: give it to remat plan or remat rewrite, or derive from the forward model")
+	if roles, _, err := step.RolesOf(m, nil); err == nil && roles.Training() {
+		return errors.New("already a training graph: pass it to remat plan or remat rewrite, or derive from the forward model")
 	}
 	return nil
 }

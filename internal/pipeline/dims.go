@@ -62,7 +62,7 @@ func NamelessDim(m *onnx.Model) error {
 		}
 		for axis, d := range v.Type.Shape {
 			if !d.Known() {
-				return fmt.Errorf("input %q is %s: axis %d has neither a size nor a name: export again with a fixed shape, or name the dimension", v.Name, v.Type, axis)
+				return fmt.Errorf("input %q is %s: axis %d has neither size nor name: export with a fixed shape, or name the dimension", v.Name, v.Type, axis)
 			}
 		}
 	}

@@ -6,10 +6,10 @@ package pipeline
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
-	"github.com/onnx-remat/remat/runtime"
 )
 
 // Document describes a file: what its plan keeps and computes again, and what a step
@@ -103,7 +103,7 @@ func (f *File) Save(source *Source, out string, document report.Plan) error {
 	for _, entry := range []struct {
 		key   string
 		value any
-	}{{PlanKey, document}, {SessionKey, session}, {RolesKey, runtime.Roles{Loss: roles.Loss, Grad: roles.Grad, New: roles.New}}} {
+	}{{PlanKey, document}, {SessionKey, session}, {step.RolesKey, roles}} {
 		if err := SetJSON(m, entry.key, entry.value); err != nil {
 			return err
 		}

@@ -13,9 +13,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/predict"
@@ -43,7 +43,7 @@ type File struct {
 func (f *File) Problem() *planner.Problem { return f.Variant.Problem() }
 
 // Roles are those of the graph that was planned.
-func (f *File) Roles() analysis.Roles { return f.Variant.Analysis.Roles }
+func (f *File) Roles() step.Roles { return f.Variant.Analysis.Roles }
 
 // overhead is the work that is done again, as a share of the plain step's.
 func (f *File) overhead() float64 { return f.Plan.Overhead(f.Problem()) }

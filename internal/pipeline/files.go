@@ -28,10 +28,10 @@ func CanWrite(reads []string, outs ...string) error {
 			return err
 		}
 		if slices.ContainsFunc(reads, func(in string) bool { return sameFile(in, out) }) {
-			return fmt.Errorf("%s: would take the place of a file that is read: choose another name", out)
+			return fmt.Errorf("%s: would overwrite an input file: choose another name", out)
 		}
 		if slices.ContainsFunc(outs[:i], func(other string) bool { return other != "" && filepath.Clean(other) == filepath.Clean(out) }) {
-			return fmt.Errorf("%s: is named for two outputs: choose two names", out)
+			return fmt.Errorf("%s: used for two outputs: choose different names", out)
 		}
 	}
 	return nil
@@ -76,10 +76,10 @@ func weightFiles(m *onnx.Model, path string) []string {
 func Beside(out string, reads ...string) (string, error) {
 	file := strings.TrimSuffix(out, filepath.Ext(out)) + ".safetensors"
 	if filepath.Clean(file) == filepath.Clean(out) {
-		return "", fmt.Errorf("%s: the weights are to have that name: let -o end in .onnx", out)
+		return "", fmt.Errorf("%s: the weights need that name: end -o in .onnx", out)
 	}
 	if err := CanWrite(reads, file); err != nil {
-		return "", fmt.Errorf("weights beside %s: %w", out, err)
+		return "", fmt.Errorf("weights of %s: %w", out, err)
 	}
 	return file, nil
 }
@@ -102,7 +102,7 @@ func Rebase(m *onnx.Model, source, out string) error {
 		return err
 	}
 	if (used || moved) && outside {
-		return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+		return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
 	}
 	return nil
 }

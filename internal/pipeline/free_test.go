@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -138,7 +138,7 @@ func onlyPeak(t *testing.T, s *runtime.Session, err error) int64 {
 
 func checkPeak(t *testing.T, name string, e *runtime.Engine, m *onnx.Model, o Options, peak int64) {
 	t.Helper()
-	p, err := Predict(e, m, analysis.Roles{}, o, []string{})
+	p, err := Predict(e, m, step.Roles{}, o, []string{})
 	if err != nil {
 		t.Fatal(err)
 	}

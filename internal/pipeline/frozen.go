@@ -46,7 +46,7 @@ var products = map[string]bool{"MatMul": true, "FusedMatMul": true, "Gemm": true
 // weights.
 func (w *rewriting) holdOnce() error {
 	o := &w.variant.Options
-	if o.Prepack == PackAll || o.onCUDA() {
+	if o.Prepack == PackAll || !o.provider().Packs {
 		return nil
 	}
 	report, err := rewrite.HoldOnce(w.model.Graph, rewrite.Copies{
@@ -61,7 +61,7 @@ func (w *rewriting) holdOnce() error {
 			if o.Prepack == PackNo || rows < 2 || rows >= fewRows {
 				return ""
 			}
-			return fmt.Sprintf("its products have only %d rows, so packing it in every step would take longer than they do: --prepack off holds it once anyway", rows)
+			return fmt.Sprintf("its products have only %d rows, and packing it in every step would take longer: --prepack off holds it once anyway", rows)
 		},
 		Updated: func(v *onnx.Value) bool { return w.analysis.Roles.New[v.Name] != "" },
 	})

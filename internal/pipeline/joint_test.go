@@ -3,7 +3,7 @@ package pipeline
 // Casts planned together with recomputation, against one after the other.
 //
 //	jointly                the plan may run casts again like anything else
-//	cast, then recompute   casts run once; what they make is kept
+//	cast, then recompute   casts run only once; what they make is kept
 //	recompute, then cast   the plan is made for float32, and the file that
 //	                       follows it converted
 

@@ -20,7 +20,6 @@ const (
 	ReservedKey = "remat.predicted.reserved_bytes"
 	// SessionKey holds the session options under which the predictions hold.
 	SessionKey = "remat.session"
-	RolesKey   = "remat.roles"
 	// DimsKey holds the numbers that free dimensions were fixed to, by name.
 	DimsKey = "remat.dims"
 	// OrderedKey says that the places of the nodes carry a schedule.

@@ -30,11 +30,11 @@ func TestRenameInitializers(t *testing.T) {
 			t.Fatalf("renamed to\n%s", text)
 		}
 		for want, names := range map[string]map[string]string{
-			`"f" is no initializer`: {"g": "h", "f": "e", "a": "z"},
-			`"x" is taken`:          {"a": "x", "b": "p", "c": "d"},
-			`"p" is taken`:          {"a": "d", "b": "p", "c": "y"},
-			`"e" is taken`:          {"a": "e", "b": "e"},
-			`"b" is given no name`:  {"b": "", "c": ""},
+			`no initializer "f"`:  {"g": "h", "f": "e", "a": "z"},
+			`"x" is already used`: {"a": "x", "b": "p", "c": "d"},
+			`"p" is already used`: {"a": "d", "b": "p", "c": "y"},
+			`"e" is already used`: {"a": "e", "b": "e"},
+			`"b" has no new name`: {"b": "", "c": ""},
 		} {
 			if err := renameInitializers(parse().Graph, names); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%v: %v, want %s", names, err, want)

@@ -183,7 +183,7 @@ func TestUpdatesKeepTheOrder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if strings.Contains(strings.Join(planned.Plan.Notes, " "), "would hold") {
+			if strings.Contains(strings.Join(planned.Plan.Notes, " "), "kept unchanged") {
 				t.Errorf("%s, %s: %s", kind, s, planned.Plan.Notes)
 			}
 		}

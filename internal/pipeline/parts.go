@@ -90,7 +90,7 @@ func (p *preparation) chunk(*runtime.Engine) error {
 	loss := p.Model.Graph.Value(a.Roles.Loss)
 	var region *tile.Region
 	if loss == nil {
-		err = &tile.SkipError{What: "loss", Why: "no loss was found"}
+		err = &tile.SkipError{What: "loss", Why: "no loss found"}
 	} else {
 		region, err = tile.Find(p.Model, loss)
 	}

@@ -13,9 +13,9 @@ import (
 	"path"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/runtime"
@@ -50,7 +50,7 @@ var passes = []pass{
 		after: []string{"rows"}, why: "updates take from the loss what a slice of it is computed from",
 		asked: func(o *Options) bool { return o.Chunk != Division{} }, run: (*preparation).chunk},
 	{name: "tile", doc: "computes wide products in parts",
-		after: []string{"chunk"}, why: "what is left whole after the loss is in slices is what parts are for",
+		after: []string{"chunk"}, why: "tiles only what is still whole once the loss is sliced",
 		asked: func(o *Options) bool { return o.Tile != Division{} }, run: (*preparation).tile},
 	{name: "optimize", doc: "passes a foreign graph through ONNX Runtime's own optimizer",
 		after: []string{"ordered", "drop", "rows", "chunk", "tile"}, why: "what these open to fusion is to be fused before it is planned",
@@ -74,7 +74,7 @@ var passes = []pass{
 type preparation struct {
 	Variant
 	// found are the roles in the graph as it was given.
-	found *analysis.Roles
+	found *step.Roles
 }
 
 // Prepare runs the passes on a copy of the model and analyzes it. The model

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -83,7 +84,7 @@ func PrecisionOf(m *onnx.Model) *Precision {
 // inputs and outputs are is found before: it does not change.
 func (p *preparation) precise(*runtime.Engine) error {
 	if had := PrecisionOf(p.Model); had != nil {
-		return fmt.Errorf("precision: the graph is converted to %s already: start from the one it was made from", had.Type)
+		return fmt.Errorf("precision: the graph was already converted to %s: start from its source", had.Type)
 	}
 	if glob := p.Options.Precision.Unmatched(p.Model.Graph); glob != "" {
 		return fmt.Errorf("--keep-fp32, --half: no node or operator type matches %q", glob)
@@ -94,7 +95,7 @@ func (p *preparation) precise(*runtime.Engine) error {
 	}
 	o := *p.Options.Precision
 	o.Dims = p.Options.Dims
-	o.Roles = &precision.Roles{Loss: a.Roles.Loss, Grad: a.Roles.Grad, New: a.Roles.New}
+	o.Roles = &a.Roles
 	if o.Provider == "" {
 		o.Provider = kernels.CPU
 	}
@@ -102,7 +103,7 @@ func (p *preparation) precise(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	if _, ours := p.Model.Metadata(RolesKey); !ours && p.roles == nil {
+	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.roles == nil {
 		p.roles = &a.Roles
 	}
 	if err := SetJSON(p.Model, PrecisionKey, howPrecise(o, r)); err != nil {
@@ -132,8 +133,13 @@ func (o *Options) nativeHalf() bool {
 	return p != nil && p.Provider == kernels.CUDA && !p.Emulate && !p.StashOnly
 }
 
-// onCUDA reports a graph for the CUDA provider's kernels.
-func (o *Options) onCUDA() bool { return o.CUDA || o.nativeHalf() }
+// provider is whose kernels the graph is planned and predicted for.
+func (o *Options) provider() *step.Provider {
+	if o.CUDA || o.nativeHalf() {
+		return step.CUDA
+	}
+	return step.CPU
+}
 
 // castsOnce is the problem in which casts are not computed again, nil where
 // there are none.
@@ -143,7 +149,7 @@ func castsOnce(a *analysis.Analysis) *planner.Problem {
 	found := false
 	for i, op := range ops {
 		if a.Nodes[i].MadeBy(precision.CastPass) && op.Type == "Cast" {
-			ops[i].Recomputable, ops[i].Reason = false, "casts run once"
+			ops[i].Recomputable, ops[i].Reason = false, "casts run only once"
 			found = true
 		}
 	}

@@ -6,39 +6,27 @@ package pipeline
 import (
 	"fmt"
 	"maps"
-	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
-
-// predictRoles converts the roles that analysis found into the predictor's.
-func predictRoles(r analysis.Roles, m *onnx.Model) (predict.Roles, error) {
-	roles := runtime.Roles{Loss: r.Loss, Grad: r.Grad, New: r.New}
-	parameters, state, err := roles.Sorted(m)
-	out := predict.Roles{Loss: r.Loss, Parameters: parameters, State: state}
-	for _, in := range slices.Sorted(maps.Keys(r.Grad)) {
-		out.Gradients = append(out.Gradients, r.Grad[in])
-	}
-	return out, err
-}
 
 // Predict says what ONNX Runtime will do with a model at an optimization
 // level. Above level 0 it asks ONNX Runtime for the graph that it makes of the
 // file, without running anything. Bound names the outputs that lie in memory of
 // their own; nil means the next values that may be written over their inputs,
 // as a session of package runtime does.
-func Predict(e *runtime.Engine, m *onnx.Model, roles analysis.Roles, o Options, bound []string) (*predict.Prediction, error) {
+func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	e = o.cpuEngine(e)
-	sorted, err := predictRoles(roles, m)
+	parameters, state, err := runtime.SortInputs(m, roles)
 	if err != nil {
 		return nil, err
 	}
-	po := predict.Options{Threads: o.Threads, CUDA: o.onCUDA(), Bound: bound, Roles: sorted}
+	po := predict.Options{Threads: o.Threads, On: o.provider(), Bound: bound, Roles: roles, Parameters: parameters, State: state}
 	given := m
 	if e != nil {
 		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims, Purpose: "predict"})

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -161,7 +162,7 @@ func (w *rewriting) mergeEqual(order []*onnx.Node) []*onnx.Node {
 // the parameter's update by data, so that it may be written in place, and
 // returns how many readers it led. In a foreign graph where no order allows
 // that, the runtime copies instead.
-func guardUpdates(m *onnx.Model, roles analysis.Roles) (int, error) {
+func guardUpdates(m *onnx.Model, roles step.Roles) (int, error) {
 	next := map[*onnx.Value]*onnx.Value{}
 	for in, out := range roles.New {
 		if v, w := m.Graph.Value(in), m.Graph.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {

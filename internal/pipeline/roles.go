@@ -1,10 +1,10 @@
 package pipeline
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -15,7 +15,7 @@ import (
 // normalization fuses the sum that made a state's next value out of a gradient
 // into the product before it, and then the structure tells no more.
 func (p *preparation) findRoles(*runtime.Engine) error {
-	if _, said := p.Model.Metadata(RolesKey); said || p.roles != nil {
+	if _, said := p.Model.Metadata(step.RolesKey); said || p.roles != nil {
 		return nil
 	}
 	if _, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
@@ -25,7 +25,7 @@ func (p *preparation) findRoles(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	if len(a.Roles.Grad)+len(a.Roles.New) > 0 {
+	if a.Roles.Training() {
 		p.found = &a.Roles
 	}
 	return nil
@@ -37,20 +37,7 @@ func (p *preparation) keepRoles(*runtime.Engine) error {
 	if p.found == nil {
 		return nil
 	}
-	g := p.Model.Graph
-	output := func(name string) bool { v := g.Value(name); return v != nil && v.IsOutput() }
-	input := func(v *onnx.Value) bool { return v != nil && (v.IsInput() || v.Init != nil) }
-	r := analysis.Roles{Grad: map[string]string{}, New: map[string]string{}}
-	if output(p.found.Loss) {
-		r.Loss = p.found.Loss
-	}
-	for _, pairs := range []struct{ from, to map[string]string }{{p.found.Grad, r.Grad}, {p.found.New, r.New}} {
-		for in, out := range pairs.from {
-			if input(g.Value(in)) && output(out) {
-				pairs.to[in] = out
-			}
-		}
-	}
+	r := p.found.Within(p.Model.Graph)
 	p.roles = &r
 	return nil
 }
@@ -60,21 +47,13 @@ func (p *preparation) keepRoles(*runtime.Engine) error {
 // apart by it.
 func (p *preparation) forgetRoles() error {
 	g := p.Model.Graph
-	var r analysis.Roles
-	text, said := p.Model.Metadata(RolesKey)
-	switch {
-	case p.roles != nil:
-		r = *p.roles
-	case !said:
-		return nil
-	default:
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			return fmt.Errorf("metadata %s: %w", RolesKey, err)
-		}
+	r, said, err := step.RolesOf(p.Model, p.roles)
+	if err != nil || !said {
+		return err
 	}
 	gone := func(_, name string) bool { v := g.Value(name); return v == nil || !v.IsOutput() }
 	if r.Loss != "" && gone("", r.Loss) {
-		return fmt.Errorf("--drop-output: %s is the loss, which has to stay an output", r.Loss)
+		return fmt.Errorf("--drop-output: %s is the loss, which must stay an output", r.Loss)
 	}
 	r.Grad, r.New = maps.Clone(r.Grad), maps.Clone(r.New)
 	maps.DeleteFunc(r.Grad, gone)
@@ -83,20 +62,20 @@ func (p *preparation) forgetRoles() error {
 		p.roles = &r
 		return nil
 	}
-	return SetJSON(p.Model, RolesKey, r)
+	return r.Write(p.Model)
 }
 
 // FoundRoles are the roles of a graph as far as they can be found, or as given,
 // and the graph's analysis, nil where it has none; a plain forward graph has no
 // role but perhaps a loss.
-func FoundRoles(m *onnx.Model, given *runtime.Roles) (analysis.Roles, *analysis.Analysis) {
-	var roles analysis.Roles
+func FoundRoles(m *onnx.Model, given *step.Roles) (step.Roles, *analysis.Analysis) {
+	var roles step.Roles
 	a, err := analysis.Analyze(m, analysis.Options{})
 	if err == nil {
 		roles = a.Roles
 	}
 	if given != nil {
-		roles = analysis.Roles{Loss: given.Loss, Grad: given.Grad, New: given.New}
+		roles = *given
 	}
 	return roles, a
 }

@@ -283,7 +283,7 @@ func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
 		}
 	}
 	if best != r {
-		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("the file of strategy %s needs %d bytes, the search's %d: the smaller one is used", best.Plan.Strategy, best.Peak, r.Peak))
+		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("strategy %s gives a smaller file (%d bytes) than the search (%d): using the smaller one", best.Plan.Strategy, best.Peak, r.Peak))
 		best.Plan.Strategy = r.Plan.Strategy
 	}
 	return best, nil
@@ -332,7 +332,7 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	note := fmt.Sprintf("the strategy's file would hold %d bytes, more than the one given: it is written as it was", r.Peak)
+	note := fmt.Sprintf("the strategy's file would need %d bytes, more than the given one: the input file is kept unchanged", r.Peak)
 	if r.Peak-p.Before.LivePeak <= shapesBytes {
 		note = "no order is better than that of the file given: it is written as it was"
 	}

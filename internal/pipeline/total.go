@@ -124,7 +124,7 @@ type TotalError struct {
 // Error describes what the total consists of, in one line.
 func (e *TotalError) Error() string {
 	t := e.Least
-	return fmt.Sprintf("budget of %d bytes in total cannot be met: the least found is %d bytes "+
+	return fmt.Sprintf("total budget of %d bytes cannot be met: the least found is %d bytes "+
 		"(parameters %d, state %d, feeds %d, session %d, live peak %d, reserved beyond it %d)",
 		e.Budget, t.Bytes(), t.Parameters, t.State, t.Feeds, t.Session, t.Live, t.Unused)
 }

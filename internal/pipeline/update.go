@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
@@ -63,14 +64,14 @@ func (r *File) UpdatesInBackward() rewrite.Report {
 	rep := rewrite.Report{Pass: "update in backward", Requested: len(list)}
 	if len(list) == 0 {
 		rep.Requested = 1
-		rep.Skipped = []rewrite.Skip{{What: "updates", Why: "the graph has none of a gradient with a name: derive it with remat grad --optimizer"}}
+		rep.Skipped = []rewrite.Skip{{What: "updates", Why: "the graph has no update of a named gradient: derive it with remat grad --optimizer"}}
 		return rep
 	}
 	var late []*onnx.Value
 	for _, w := range list {
 		switch {
 		case w.grad.IsOutput():
-			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name, Why: "it is returned: --drop-output '*.grad' lets it go"})
+			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name, Why: "it is a graph output: remove it with --drop-output '*.grad'"})
 		case w.read > last.made && w.made < last.made:
 			late = append(late, w.grad)
 			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name})
@@ -94,35 +95,14 @@ func (r *File) whyLate(late []*onnx.Value, last *onnx.Value) string {
 		size[v.Name] = r.Prediction.Graph.Values[i].Bytes
 	}
 	var bytes int64
-	norm, after := false, following(last)
+	norm, after := false, step.DependenciesOf(r.Model.Graph).Forward(step.Any, last)
 	for _, grad := range late {
 		bytes += size[grad.Name]
-		norm = norm || slices.ContainsFunc(grad.Uses(), func(use onnx.Use) bool { return after[use.Node] })
+		norm = norm || slices.ContainsFunc(grad.Uses(), func(use onnx.Use) bool { return after.Has(use.Node) })
 	}
 	if !norm {
-		return fmt.Sprintf("no order that holds less updates it earlier; %s of gradients wait", report.Bytes(bytes))
+		return fmt.Sprintf("updating it earlier would raise the peak; %s of gradients wait", report.Bytes(bytes))
 	}
 	return fmt.Sprintf("the norm of all gradients is needed first; %s of gradients wait: remat grad --clip-by parameter "+
-		"(the norm of each) or previous (that of the step before) lets them go", report.Bytes(bytes))
-}
-
-// following are the nodes that need v, directly or not.
-func following(v *onnx.Value) map[*onnx.Node]bool {
-	after := map[*onnx.Node]bool{}
-	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for _, u := range v.Uses() {
-			if after[u.Node] {
-				continue
-			}
-			after[u.Node] = true
-			for _, o := range u.Node.Outputs {
-				if o != nil {
-					todo = append(todo, o)
-				}
-			}
-		}
-	}
-	return after
+		"(each gradient's own norm) or previous (that of the previous step) avoids this", report.Bytes(bytes))
 }

@@ -12,6 +12,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -30,11 +31,11 @@ type Variant struct {
 
 	// roles are those that were stated, or found before normalization; nil: the
 	// analysis finds them.
-	roles *analysis.Roles
+	roles *step.Roles
 	// added is the work that computing in parts adds, in FLOPs, and reread how many
 	// bytes it reads again.
 	added, reread int64
-	// castsOnce is the problem in which casts run once, nil without casts.
+	// castsOnce is the problem in which casts run only once, nil without casts.
 	castsOnce *planner.Problem
 }
 
@@ -65,7 +66,7 @@ func (v *Variant) Again() Options {
 // analyze makes the planning problem of a graph of this variant as it stands.
 func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 	o := &v.Options
-	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, CUDA: o.onCUDA(), Roles: v.roles, Costs: o.Costs})
+	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs})
 	if err != nil {
 		return nil, err
 	}

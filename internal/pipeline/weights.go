@@ -74,7 +74,7 @@ func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside
 			}
 			file := filepath.ToSlash(filepath.Join(dir, x.Location))
 			if strings.HasPrefix(file, "../") {
-				return fmt.Errorf("%s: the weights lie in %s, outside the folder it is written to: write it beside %s", out, filepath.Dir(source), filepath.Base(source))
+				return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
 			}
 			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
 		default:

@@ -155,7 +155,7 @@ func (f *File) Bytes(t Info) []byte {
 func (f *File) parse() error {
 	n := binary.LittleEndian.Uint64(f.image)
 	if n > maxHeader || int64(n) > int64(len(f.image))-8 {
-		return fmt.Errorf("header of %d bytes does not fit the file of %d: it is damaged or no safetensors file", n, len(f.image))
+		return fmt.Errorf("header of %d bytes does not fit the file of %d: damaged, or not a safetensors file", n, len(f.image))
 	}
 	start := 8 + int64(n)
 	if err := f.header(f.image[8:start], start); err != nil {
@@ -172,7 +172,7 @@ func (f *File) parse() error {
 		f.index[t.Name] = i
 	}
 	if at != int64(len(f.image)) {
-		return fmt.Errorf("tensors end at byte %d, the file at %d: it is cut off or has bytes too many", at, len(f.image))
+		return fmt.Errorf("tensors end at byte %d, the file at %d: truncated, or followed by extra bytes", at, len(f.image))
 	}
 	return nil
 }
@@ -189,7 +189,7 @@ type entry struct {
 func (f *File) header(text []byte, start int64) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return fmt.Errorf("header is no JSON object")
+		return fmt.Errorf("header is not a JSON object")
 	}
 	seen := map[string]bool{}
 	for dec.More() {
@@ -222,7 +222,7 @@ func (f *File) header(text []byte, start int64) error {
 		return fmt.Errorf("header: %w", err)
 	}
 	if rest := bytes.TrimRight(text[dec.InputOffset():], " \t\r\n"); len(rest) > 0 {
-		return fmt.Errorf("header goes on after its JSON object")
+		return fmt.Errorf("header continues after its JSON object")
 	}
 	return nil
 }

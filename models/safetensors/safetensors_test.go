@@ -54,7 +54,7 @@ func TestWriteThenOpen(t *testing.T) {
 
 func TestWriteRefuses(t *testing.T) {
 	for name, tensors := range map[string][]Info{
-		"taken":        {{Name: "a", DType: onnx.Float32}, {Name: "a", DType: onnx.Float32}},
+		"already used": {{Name: "a", DType: onnx.Float32}, {Name: "a", DType: onnx.Float32}},
 		"no byte size": {{Name: "a", DType: onnx.Float32, Shape: []int64{1 << 40, 1 << 40}}},
 		"no element":   {{Name: "a", DType: onnx.String}},
 	} {
@@ -83,19 +83,19 @@ func file(header string, data int) []byte {
 func TestOpenRefuses(t *testing.T) {
 	one := `{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}`
 	cases := map[string][]byte{
-		"too few":         {1, 2},
-		"does not fit":    file("{}", 0)[:9],
-		"no JSON object":  file("[]", 0),
-		"unknown dtype":   file(`{"a":{"dtype":"Q7","shape":[2],"data_offsets":[0,8]}}`, 8),
-		"lie outside":     file(one+`}`, 4),
-		"overlap":         file(one+`,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12),
-		"twice":           file(one+`,"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}`, 16),
-		"bytes too many":  file(one+`}`, 9),
-		"which takes":     file(`{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`, 8),
-		"goes on":         file(one+`} x`, 8),
-		"cannot unmarsh":  file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0.5,8]}}`, 8),
-		"header":          file(one, 8),
-		"[-1 -2], which ": file(`{"a":{"dtype":"F32","shape":[-1,-2],"data_offsets":[0,8]}}`, 8),
+		"too few":           {1, 2},
+		"does not fit":      file("{}", 0)[:9],
+		"not a JSON object": file("[]", 0),
+		"unknown dtype":     file(`{"a":{"dtype":"Q7","shape":[2],"data_offsets":[0,8]}}`, 8),
+		"lie outside":       file(one+`}`, 4),
+		"overlap":           file(one+`,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12),
+		"twice":             file(one+`,"a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}}`, 16),
+		"extra bytes":       file(one+`}`, 9),
+		"which takes":       file(`{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}`, 8),
+		"continues":         file(one+`} x`, 8),
+		"cannot unmarsh":    file(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0.5,8]}}`, 8),
+		"header":            file(one, 8),
+		"[-1 -2], which ":   file(`{"a":{"dtype":"F32","shape":[-1,-2],"data_offsets":[0,8]}}`, 8),
 	}
 	for want, data := range cases {
 		path := filepath.Join(t.TempDir(), "f")

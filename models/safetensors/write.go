@@ -39,7 +39,7 @@ func Plan(tensors []Info, meta map[string]string) (*Layout, error) {
 	seen := map[string]bool{metadataKey: true}
 	for i, t := range tensors {
 		if seen[t.Name] {
-			return nil, fmt.Errorf("tensor name %q is taken", t.Name)
+			return nil, fmt.Errorf("tensor name %q is already used", t.Name)
 		}
 		seen[t.Name] = true
 		text, size, err := describe(t, at)
@@ -126,7 +126,7 @@ func (l *Layout) Write(path string, data func(t Info, w io.Writer) error) error 
 			n := &counter{w: w}
 			err := data(t, n)
 			if err == nil && n.n != t.Bytes {
-				err = fmt.Errorf("%d bytes given where %s%v takes %d", n.n, t.DType, t.Shape, t.Bytes)
+				err = fmt.Errorf("got %d bytes, but %s%v takes %d", n.n, t.DType, t.Shape, t.Bytes)
 			}
 			if err == nil {
 				err = w.Flush()

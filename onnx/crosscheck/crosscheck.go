@@ -53,7 +53,7 @@ const dropped = "domains, node names, operator sets, types and symbolic dimensio
 const maxDifferences = 20
 
 // File reads the file twice and compares. The error is that of package onnx,
-// when the file is no model.
+// when the file is not a model.
 func File(path string) (*Result, error) {
 	m, err := onnx.Load(path)
 	if err != nil {

@@ -126,7 +126,7 @@ func TestPanicIsContained(t *testing.T) {
 	}
 }
 
-// TestDifferences changes one thing at a time in our model and wants it found.
+// TestDifferences changes one thing at a time in our model and expects it found.
 func TestDifferences(t *testing.T) {
 	const text = `model ir=10 opset=20
 graph g {

@@ -42,7 +42,7 @@ func (c *ctx) shape(i int) (onnx.Shape, bool) {
 func (c *ctx) need(i, rank int) (s onnx.Shape, ok bool, err error) {
 	s, ok = c.shape(i)
 	if ok && len(s) != rank {
-		return nil, false, fmt.Errorf("input %d has rank %d, %d is wanted", i, len(s), rank)
+		return nil, false, fmt.Errorf("input %d has rank %d, want %d", i, len(s), rank)
 	}
 	return s, ok, nil
 }
@@ -97,7 +97,7 @@ func (c *ctx) sameDType(inputs ...int) (onnx.DType, error) {
 			continue
 		}
 		if d != onnx.Undefined && d != t.DType {
-			return d, fmt.Errorf("inputs are %s and %s, one element type is wanted", d, t.DType)
+			return d, fmt.Errorf("inputs have types %s and %s, want one type", d, t.DType)
 		}
 		d = t.DType
 	}
@@ -109,7 +109,7 @@ func (c *ctx) dtypeAttr(name string, def onnx.DType) (onnx.DType, error) {
 	raw := c.n.Int(name, int64(def))
 	d := onnx.DType(raw)
 	if raw < 1 || raw > 1<<20 || d.Bits() == 0 && d != onnx.String {
-		return d, fmt.Errorf("%s: %d is no element type", name, raw)
+		return d, fmt.Errorf("%s: invalid element type %d", name, raw)
 	}
 	return d, nil
 }

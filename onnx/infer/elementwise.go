@@ -92,7 +92,7 @@ func (c *ctx) setBroadcast(d onnx.DType, from, to int) error {
 func logical(c *ctx) error {
 	for i := range 2 {
 		if d := c.dtype(i); d != onnx.Undefined && d != onnx.Bool {
-			return fmt.Errorf("input %d is %s, bool is wanted", i, d)
+			return fmt.Errorf("input %d is %s, want bool", i, d)
 		}
 	}
 	return elementwise(2, onnx.Bool)(c)
@@ -117,7 +117,7 @@ func variadic(c *ctx) error {
 		if e := c.dtype(i); d == onnx.Undefined {
 			d = e
 		} else if e != onnx.Undefined && e != d {
-			return fmt.Errorf("inputs are %s and %s, one element type is wanted", d, e)
+			return fmt.Errorf("inputs have types %s and %s, want one type", d, e)
 		}
 	}
 	return c.setBroadcast(d, 0, len(c.n.Inputs))
@@ -129,7 +129,7 @@ func where(c *ctx) error {
 		return err
 	}
 	if d := c.dtype(0); d != onnx.Undefined && d != onnx.Bool {
-		return fmt.Errorf("the condition is %s, bool is wanted", d)
+		return fmt.Errorf("the condition is %s, want bool", d)
 	}
 	d, err := c.sameDType(1, 2)
 	if err != nil {
@@ -189,7 +189,7 @@ func bitCast(c *ctx) error {
 func clip(c *ctx) error {
 	for i := 1; i < 3; i++ {
 		if s, ok := c.shape(i); ok && len(s) > 1 {
-			return fmt.Errorf("input %d has rank %d, a scalar is wanted", i, len(s))
+			return fmt.Errorf("input %d has rank %d, want a scalar", i, len(s))
 		}
 	}
 	return same(c)

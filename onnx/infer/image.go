@@ -67,7 +67,7 @@ func resize(c *ctx) error {
 	return nil
 }
 
-// floored is the extent of floor(f), unknown where that is no extent.
+// floored is the extent of floor(f), unknown where that is not an extent.
 func floored(f float64) onnx.Dim {
 	if f = math.Floor(f); f >= 0 && f < 1<<53 {
 		return onnx.Static(int64(f))

@@ -22,7 +22,7 @@ func concat(c *ctx) error {
 		if d == onnx.Undefined {
 			d = t.DType
 		} else if t.DType != onnx.Undefined && t.DType != d {
-			return fmt.Errorf("inputs are %s and %s, one element type is wanted", d, t.DType)
+			return fmt.Errorf("inputs have types %s and %s, want one type", d, t.DType)
 		}
 		switch {
 		case !t.Ranked:

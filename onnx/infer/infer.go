@@ -72,7 +72,7 @@ func (e *UnknownOpError) Error() string {
 	}
 	switch {
 	case domain == "ai.onnx" && e.Opset > LastOpset:
-		return fmt.Sprintf("node %q: opset %d is newer than %d, the newest that is understood: export the model with an older one", e.Node, e.Opset, LastOpset)
+		return fmt.Sprintf("node %q: opset %d is newer than %d, the newest supported: export the model with an older opset", e.Node, e.Opset, LastOpset)
 	case e.Since > e.Opset:
 		return fmt.Sprintf("node %q: %s of opset %d is too old: upgrade the model to opset %d or newer", e.Node, e.Op, e.Opset, max(e.Since, 13))
 	}
@@ -168,7 +168,7 @@ func (r *Result) Node(n *onnx.Node) error {
 // sane refuses shapes that no tensor has.
 func sane(s onnx.Shape) error {
 	if len(s) > maxRank {
-		return fmt.Errorf("rank %d, at most %d is understood", len(s), maxRank)
+		return fmt.Errorf("rank %d, at most %d is supported", len(s), maxRank)
 	}
 	for i, d := range s {
 		if n, ok := d.Int(); ok && n < 0 {

@@ -95,7 +95,7 @@ func gemm(c *ctx) error {
 	a, ok1, err1 := c.need(0, 2)
 	b, ok2, err2 := c.need(1, 2)
 	if err1 != nil || err2 != nil {
-		return fmt.Errorf("inputs of rank %d and %d, matrices are wanted", len(c.in(0).Shape), len(c.in(1).Shape))
+		return fmt.Errorf("inputs of rank %d and %d, want matrices", len(c.in(0).Shape), len(c.in(1).Shape))
 	}
 	out := unknowns(2)
 	var ka, kb onnx.Dim

@@ -100,7 +100,7 @@ func attention(c *ctx) error {
 // rotary: output 0 like input 0.
 func rotary(c *ctx) error {
 	if s, ok := c.shape(0); ok && len(s) != 3 && len(s) != 4 {
-		return fmt.Errorf("input of rank %d, 3 or 4 is wanted", len(s))
+		return fmt.Errorf("input has rank %d, want 3 or 4", len(s))
 	}
 	return same(c)
 }

@@ -239,7 +239,7 @@ func permOf(n *onnx.Node, rank int) ([]int, error) {
 	seen := make([]bool, rank)
 	for i, p := range raw {
 		if p < 0 || p >= int64(rank) || seen[p] {
-			return nil, fmt.Errorf("perm %v is no permutation of %d axes", raw, rank)
+			return nil, fmt.Errorf("perm %v is not a permutation of %d axes", raw, rank)
 		}
 		seen[p] = true
 		perm[i] = int(p)

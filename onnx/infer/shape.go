@@ -34,7 +34,7 @@ func constant(c *ctx) error {
 	case n.Has("value_strings"):
 		c.set(0, onnx.String, onnx.StaticShape(int64(len(n.Attr("value_strings").GetStrings()))))
 	case n.Has("sparse_value"):
-		return fmt.Errorf("sparse constants are not understood")
+		return fmt.Errorf("sparse constants are not supported")
 	default:
 		return fmt.Errorf("no value attribute")
 	}

@@ -115,7 +115,7 @@ func (k cut) reversed(d onnx.Dim) onnx.Dim {
 	return onnx.Dim{}
 }
 
-// fromLow is the start of a slice of a dimension that is no number, or whose
+// fromLow is the start of a slice of a dimension that is not a number, or whose
 // start is none: inside the dimension by assumption.
 func fromLow(start, d onnx.Dim) onnx.Dim {
 	if n, ok := start.Int(); ok && n < 0 {

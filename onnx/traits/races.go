@@ -15,7 +15,7 @@ import (
 
 // WhyRaces says of a node that races what that means, and what to do.
 const WhyRaces = "ScatterND with a reduction loses updates of repeated indices in ONNX Runtime on the CPU with two threads or more: " +
-	"run it with --threads 1, or write it as ScatterElements"
+	"run it with --threads 1, or use ScatterElements"
 
 // Races reports a node whose updates ONNX Runtime may lose: a ScatterND with a
 // reduction, unless its indices are constants that name each place once.

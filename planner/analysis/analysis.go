@@ -17,6 +17,7 @@ package analysis
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -30,10 +31,10 @@ type Options struct {
 	Dims map[string]int64
 	// Threads is the number of threads that kernels will use; 0 means 1.
 	Threads int
-	// CUDA: the CUDA provider's kernels run the graph, not the CPU's.
-	CUDA bool
+	// On is whose kernels run the graph; nil: the CPU's.
+	On *step.Provider
 	// Roles overrides what is found.
-	Roles *Roles
+	Roles *step.Roles
 	// Costs are measured times in nanoseconds by node name. If there are any,
 	// they replace the estimate of work; see measured.
 	Costs map[string]int64
@@ -47,33 +48,23 @@ type Analysis struct {
 	Values  []*onnx.Value
 	// Index finds the number of a value.
 	Index map[*onnx.Value]int
-	Roles Roles
+	Roles step.Roles
 	// Unsized lists values whose size is not known; they count as empty.
 	Unsized []string
 	// Counted are the operations of each node, where Options.Costs stand in the
 	// problem in their place; else nil.
 	Counted []int64
 
-	opts    Options
-	classes map[string]int
+	opts Options
+	deps *step.Dependencies
 }
 
 // Analyze makes the planning problem of a model.
 func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
-	a := &Analysis{Problem: &planner.Problem{Loss: ortmodel.None}, Index: make(map[*onnx.Value]int),
-		opts: o, classes: make(map[string]int)}
+	a := &Analysis{Problem: &planner.Problem{Loss: ortmodel.None}, opts: o}
 	g := m.Graph
-	for _, v := range g.Inputs {
-		a.value(v)
-	}
-	for _, v := range g.Initializers {
-		a.value(v)
-	}
-	for _, n := range g.Nodes {
-		if err := a.node(n); err != nil {
-			return nil, err
-		}
-	}
+	a.translate(g)
+	a.deps = step.DependenciesBy(g, dependency)
 	if err := a.findRoles(m); err != nil {
 		return nil, err
 	}
@@ -90,96 +81,36 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	return a, nil
 }
 
-// value numbers a value, or returns its number; None for nil.
-func (a *Analysis) value(v *onnx.Value) int {
-	if v == nil {
-		return ortmodel.None
+// translate makes the problem's graph.
+func (a *Analysis) translate(g *onnx.Graph) {
+	t := step.Translate(step.Options{On: a.opts.On, Threads: a.opts.Threads, Type: a.sized})
+	for _, list := range [][]*onnx.Value{g.Inputs, g.Initializers} {
+		for _, v := range list {
+			t.Add(v)
+		}
 	}
-	if id, ok := a.Index[v]; ok {
-		return id
+	facts := make([]step.Facts, len(g.Nodes))
+	for i, n := range g.Nodes {
+		facts[i] = t.AddNode(n)
 	}
-	id := len(a.Values)
-	a.Index[v] = id
-	a.Values = append(a.Values, v)
-	val := a.buffer(v)
-	switch {
-	case v.IsConstant():
-		val.Kind = ortmodel.Constant
-	case v.IsInput():
-		val.Kind = ortmodel.Feed
-	case v.IsOutput():
-		val.Kind = ortmodel.Output
+	a.Nodes, a.Values, a.Index, a.Problem.Graph = t.Nodes, t.Values, t.Index, *t.Graph
+	for _, v := range t.Values {
+		a.Problem.Values = append(a.Problem.Values, planner.ValueInfo{Name: v.Name})
 	}
-	p := a.Problem
-	p.Graph.Values = append(p.Graph.Values, val)
-	p.Values = append(p.Values, planner.ValueInfo{Name: v.Name})
-	return id
+	for _, v := range t.Unsized {
+		a.Unsized = append(a.Unsized, v.Name)
+	}
+	for i, n := range a.Nodes {
+		a.addOp(n, facts[i])
+	}
 }
 
-// node adds one operator.
-func (a *Analysis) node(n *onnx.Node) error {
-	node := ortmodel.Node{Inputs: a.list(n.Inputs), Outputs: a.list(n.Outputs), Captures: a.list(n.Captures)}
-	op := planner.Op{Name: n.Label(), Type: n.OpType(), Recomputable: true}
-	t, known := traits.Of(n)
-	if a.opts.CUDA {
-		t, known = traits.OfCUDA(n)
-	}
-	if n.Is("Constant") { // ONNX Runtime makes an initializer of it
-		for k, v := range node.Outputs {
-			if v != ortmodel.None {
-				a.Problem.Graph.Values[v].Kind = ortmodel.Constant
-			}
-			node.Outputs[k] = ortmodel.None
-		}
-	}
-	for _, pair := range t.Alias {
-		if fits(pair, &node) {
-			node.Alias = append(node.Alias, ortmodel.Pair(pair))
-		}
-	}
-	for _, pair := range t.InPlace {
-		if fits(pair, &node) {
-			node.InPlace = append(node.InPlace, ortmodel.Pair(pair))
-		}
-	}
-	if t.Inner {
-		a.scratch(n, &node)
-	}
-	op.Recomputable, op.Reason = recomputable(n, t, known)
-	op.FLOPs, op.Moved = a.cost(n, t)
-	a.Nodes = append(a.Nodes, n)
-	a.Problem.Graph.Nodes = append(a.Problem.Graph.Nodes, node)
+// addOp adds what planning asks of an operator.
+func (a *Analysis) addOp(n *onnx.Node, f step.Facts) {
+	op := planner.Op{Name: n.Label(), Type: n.OpType()}
+	op.Recomputable, op.Reason = recomputable(n, f.Traits, f.Known)
+	op.FLOPs, op.Moved = a.cost(n, f.Traits)
 	a.Problem.Ops = append(a.Problem.Ops, op)
-	return nil
-}
-
-func (a *Analysis) list(values []*onnx.Value) []int {
-	if len(values) == 0 {
-		return nil
-	}
-	ids := make([]int, len(values))
-	for k, v := range values {
-		ids[k] = a.value(v)
-	}
-	return ids
-}
-
-func fits(p traits.Pair, n *ortmodel.Node) bool {
-	return p.Input < len(n.Inputs) && p.Output < len(n.Outputs)
-}
-
-func (a *Analysis) scratch(n *onnx.Node, node *ortmodel.Node) {
-	k, ok := traits.Scratch(n, max(a.opts.Threads, 1))
-	if a.opts.CUDA {
-		k, ok = traits.ScratchCUDA(n)
-	}
-	if !ok || k == nil {
-		return
-	}
-	node.Scratch = k.Sizes
-	for _, act := range k.Acts {
-		node.Script = append(node.Script, ortmodel.Act{Kind: ortmodel.ActKind(act.Kind), Index: act.Index})
-	}
 }
 
 // recomputable reports whether a second run gives the same bits and does
@@ -198,7 +129,7 @@ func recomputable(n *onnx.Node, t traits.Traits, known bool) (bool, string) {
 	}
 	for _, v := range n.Outputs {
 		if v != nil && v.Type.Other != nil {
-			return false, "its output is no tensor"
+			return false, "its output is not a tensor"
 		}
 	}
 	for _, v := range n.Inputs {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -111,20 +112,14 @@ func (c *cutFinder) markMain(order []int) {
 		trained := a.Roles.Grad[value.Name] != "" || a.Roles.New[value.Name] != ""
 		held := kind == ortmodel.Constant || value.Init != nil // also one that a caller may replace
 		weights[v] = trained || held && value.Type.DType.IsFloat() && a.elements(value) > 1 &&
-			(!a.Roles.loaded() || multiplied(value)) // perhaps a weight that an exporter transposed
+			(!a.Roles.Training() || multiplied(value)) // perhaps a weight that an exporter transposed
 		data[v] = kind == ortmodel.Feed && !held && !weights[v]
 	}
 	c.main = make([]bool, len(a.Values))
 	for _, op := range order {
-		if a.Nodes[op].Is("Shape", "Size") {
-			continue
-		}
 		d, w := false, false
-		reads := a.reads(op)
-		if a.Nodes[op].Is("Reshape") {
-			reads = reads[:1] // a weight behind a barrier stays one
-		}
-		for _, v := range reads {
+		for _, value := range a.deps.Reads(a.Nodes[op], step.Data) { // a weight behind a barrier is one
+			v := a.Index[value]
 			d, w = d || data[v], w || weights[v]
 		}
 		for _, v := range p.Graph.Nodes[op].Outputs {

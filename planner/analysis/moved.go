@@ -15,7 +15,9 @@ package analysis
 
 import (
 	"math"
+	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -78,7 +80,7 @@ func (f *roleFinder) linear(x, v *onnx.Value, known map[*onnx.Value]shares) shar
 	switch {
 	case n.Is("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"):
 		add(n.In(0), 1)
-	case f.forwardNode(n): // a value of the model, not of the optimizer
+	case f.forward.Has(n): // a value of the model, not of the optimizer
 	case n.Is("Add", "Sum"):
 		for _, in := range n.Inputs {
 			add(in, 1)
@@ -125,17 +127,9 @@ func (f *roleFinder) times(v *onnx.Value) (float64, []*onnx.Value) {
 
 // anyNeeds reports that one of the values is computed from in.
 func (f *roleFinder) anyNeeds(values []*onnx.Value, in *onnx.Value) bool {
-	for _, v := range values {
-		if v == in {
-			return true
-		}
-		for _, op := range f.a.ancestors(f.a.Index[v]) {
-			for _, r := range f.a.reads(op) {
-				if f.a.Values[r] == in {
-					return true
-				}
-			}
-		}
+	if len(values) == 0 {
+		return false
 	}
-	return false
+	after := f.a.deps.Forward(step.Any, in)
+	return slices.ContainsFunc(values, func(v *onnx.Value) bool { return v == in || after.Has(v.Producer) })
 }

@@ -1,12 +1,11 @@
 package analysis
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -25,75 +24,17 @@ import (
 // Weakness: two weights of one shape whose gradients come out of order and
 // under unrelated names are mixed up; --roles settles it.
 
-// RolesKey is the metadata entry that holds Roles as JSON.
-const RolesKey = "remat.roles"
-
-// Roles says which outputs are the loss, gradients of inputs, and next values
-// of inputs, by name.
-type Roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"`
-	New  map[string]string `json:"new"`
-}
-
-// ReadRoles parses the metadata entry or a roles file and checks the names
-// against the model.
-func ReadRoles(data []byte, m *onnx.Model) (*Roles, error) {
-	var r Roles
-	dec := json.NewDecoder(strings.NewReader(string(data)))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&r); err != nil {
-		return nil, fmt.Errorf("roles: %w", err)
-	}
-	if err := r.check(m.Graph); err != nil {
-		return nil, err
-	}
-	return &r, nil
-}
-
-func (r *Roles) check(g *onnx.Graph) error {
-	output := func(name string) error {
-		if v := g.Value(name); v == nil || !v.IsOutput() {
-			return fmt.Errorf("roles: the graph has no output %q", name)
-		}
-		return nil
-	}
-	if r.Loss != "" {
-		if err := output(r.Loss); err != nil {
-			return err
-		}
-	}
-	for _, pairs := range []map[string]string{r.Grad, r.New} {
-		for _, in := range slices.Sorted(maps.Keys(pairs)) {
-			if v := g.Value(in); v == nil || !v.IsInput() && v.Init == nil {
-				return fmt.Errorf("roles: the graph has no input %q", in)
-			}
-			if err := output(pairs[in]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // findRoles fills in a.Roles.
 func (a *Analysis) findRoles(m *onnx.Model) error {
-	if a.opts.Roles != nil {
-		if err := a.opts.Roles.check(m.Graph); err != nil {
-			return err
-		}
-		a.Roles = *a.opts.Roles
-		return nil
+	r, stated, err := step.RolesOf(m, a.opts.Roles)
+	if err == nil {
+		err = r.Check(m.Graph)
 	}
-	if text, ok := m.Metadata(RolesKey); ok {
-		r, err := ReadRoles([]byte(text), m)
-		if err != nil {
-			return fmt.Errorf("metadata %s: %w", RolesKey, err)
-		}
-		a.Roles = *r
-		return nil
+	if err != nil || stated {
+		a.Roles = r
+		return err
 	}
-	f := &roleFinder{a: a, g: m.Graph, roles: Roles{Grad: map[string]string{}, New: map[string]string{}}, done: map[*onnx.Value]bool{}}
+	f := &roleFinder{a: a, g: m.Graph, roles: step.Roles{Grad: map[string]string{}, New: map[string]string{}}, done: map[*onnx.Value]bool{}}
 	f.findLoss()
 	f.findStated()
 	f.findNew()
@@ -105,26 +46,15 @@ func (a *Analysis) findRoles(m *onnx.Model) error {
 type roleFinder struct {
 	a       *Analysis
 	g       *onnx.Graph
-	roles   Roles
+	roles   step.Roles
 	done    map[*onnx.Value]bool // outputs that have a role
-	forward map[int]bool         // operators that the loss needs
+	forward *step.Slice          // operators before the loss
 	read    map[*onnx.Value]bool // what those read
-	op      map[*onnx.Node]int
-}
-
-// forwardNode reports an operator that the loss needs.
-func (f *roleFinder) forwardNode(n *onnx.Node) bool {
-	op, ok := f.op[n]
-	return ok && f.forward[op]
 }
 
 // findLoss picks the scalar float output that reads weights and depends on
 // the fewest operators.
 func (f *roleFinder) findLoss() {
-	f.forward, f.read, f.op = map[int]bool{}, map[*onnx.Value]bool{}, map[*onnx.Node]int{}
-	for i, n := range f.a.Nodes {
-		f.op[n] = i
-	}
 	type candidate struct {
 		v            *onnx.Value
 		ops, weights int
@@ -135,8 +65,8 @@ func (f *roleFinder) findLoss() {
 		if v.Producer == nil || !v.Type.DType.IsFloat() || f.a.elements(v) != 1 {
 			continue
 		}
-		ops := f.a.ancestors(f.a.Index[v])
-		c := candidate{v, len(ops), f.weights(ops)}
+		before := f.before(v)
+		c := candidate{v, before.Len(), f.weights(before)}
 		most = max(most, c.weights)
 		list = append(list, c)
 	}
@@ -151,26 +81,23 @@ func (f *roleFinder) findLoss() {
 	}
 	f.roles.Loss = best.v.Name
 	f.done[best.v] = true
-	for _, op := range f.a.ancestors(f.a.Index[best.v]) {
-		f.forward[op] = true
-		for _, v := range f.a.reads(op) {
-			f.read[f.a.Values[v]] = true
-		}
-	}
+	f.forward = f.before(best.v)
+	f.read = f.forward.Reads()
 }
+
+// before is what runs before v is there.
+func (f *roleFinder) before(v *onnx.Value) *step.Slice { return f.a.deps.Backward(step.Any, v) }
 
 // weights counts the float inputs and initializers of more than one element
 // that some of the operators read.
-func (f *roleFinder) weights(ops []int) int {
-	seen := map[int]bool{}
-	for _, op := range ops {
-		for _, v := range f.a.reads(op) {
-			if f.weight(f.a.Values[v]) {
-				seen[v] = true
-			}
+func (f *roleFinder) weights(ops *step.Slice) int {
+	count := 0
+	for v := range ops.Reads() {
+		if f.weight(v) {
+			count++
 		}
 	}
-	return len(seen)
+	return count
 }
 
 func (f *roleFinder) weight(v *onnx.Value) bool {
@@ -180,7 +107,7 @@ func (f *roleFinder) weight(v *onnx.Value) bool {
 // findStated takes the names that remat grad gives: P.grad and P.new.
 func (f *roleFinder) findStated() {
 	for _, v := range f.g.Outputs {
-		for suffix, into := range map[string]map[string]string{".grad": f.roles.Grad, ".new": f.roles.New} {
+		for suffix, into := range map[string]map[string]string{step.GradSuffix: f.roles.Grad, step.NewSuffix: f.roles.New} {
 			base, ok := strings.CutSuffix(v.Name, suffix)
 			if in := f.g.Value(base); ok && in != nil && in.Producer == nil && f.sameShape(in, v) {
 				into[base] = v.Name
@@ -295,13 +222,7 @@ func (f *roleFinder) onlyReach(all map[*onnx.Value]reach) (in, out *onnx.Value) 
 // backwardOps counts the operators behind v that the loss does not need: a
 // gradient has some, another output of forward none or hardly any.
 func (f *roleFinder) backwardOps(v *onnx.Value) int {
-	count := 0
-	for _, op := range f.a.ancestors(f.a.Index[v]) {
-		if !f.forward[op] {
-			count++
-		}
-	}
-	return count
+	return f.before(v).Outside(f.forward)
 }
 
 // findGrad matches what is left with the weights that forward reads.
@@ -364,6 +285,3 @@ func commonEnding(a, b string) int {
 	}
 	return n
 }
-
-// loaded reports whether the roles name any gradient or update.
-func (r *Roles) loaded() bool { return len(r.Grad)+len(r.New) > 0 }

@@ -1,10 +1,7 @@
 package analysis
 
 import (
-	"fmt"
-
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/ortmodel"
 )
 
 // extents returns a value's shape in numbers; false where it is not known.
@@ -46,26 +43,12 @@ func (a *Analysis) elements(v *onnx.Value) int64 {
 	return n
 }
 
-// buffer returns a value's size and its class: equal element size and shape.
-func (a *Analysis) buffer(v *onnx.Value) ortmodel.Value {
-	val := ortmodel.Value{Class: ortmodel.None}
+// sized is a value's type with its extents in numbers; the zero type, which has no
+// size, where one is not known.
+func (a *Analysis) sized(v *onnx.Value) onnx.Type {
 	dims, ok := a.extents(v)
-	t := v.Type
-	if !ok || !t.Known() || t.Other != nil {
-		a.Unsized = append(a.Unsized, v.Name)
-		return val
+	if !ok || v.Type.Other != nil {
+		return onnx.Type{}
 	}
-	bytes, ok := onnx.TensorOf(t.DType, onnx.StaticShape(dims...)).Bytes()
-	if !ok {
-		a.Unsized = append(a.Unsized, v.Name)
-		return val
-	}
-	key := fmt.Sprint(t.DType.Bits(), dims)
-	class, ok := a.classes[key]
-	if !ok {
-		class = len(a.classes)
-		a.classes[key] = class
-	}
-	val.Bytes, val.Class, val.Scalar = bytes, class, len(dims) == 0
-	return val
+	return onnx.TensorOf(v.Type.DType, onnx.StaticShape(dims...))
 }

@@ -1,15 +1,16 @@
 package analysis
 
 import (
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
 )
 
-// Forward is what the loss needs. All else is backward: gradients follow from
-// forward values, and from a seed that may be a constant, so nothing has to
-// lead from the loss to them.
+// Forward is what runs before the loss: what it is computed from, and what it only
+// waits for, as for derivatives that rewrite/grad makes early. All else is
+// backward: gradients follow from forward values, and from a seed that may be a
+// constant, so nothing has to lead from the loss to them.
 
 // split marks the operators that the loss needs.
 func (a *Analysis) split() {
@@ -18,14 +19,15 @@ func (a *Analysis) split() {
 	if loss != ortmodel.None {
 		p.Loss = loss
 	}
-	if loss == ortmodel.None || !a.Roles.loaded() {
+	if loss == ortmodel.None || !a.Roles.Training() {
 		for i := range p.Ops { // no gradients: all of it is forward
 			p.Ops[i].Forward = true
 		}
 		return
 	}
-	for _, op := range a.ancestors(loss) {
-		p.Ops[op].Forward = true
+	forward := a.deps.Backward(step.Any, a.Values[loss])
+	for i := range p.Ops {
+		p.Ops[i].Forward = forward.At(i)
 	}
 }
 
@@ -54,24 +56,13 @@ func (a *Analysis) makers() []int {
 	return maker
 }
 
-// ancestors returns the operators that v depends on.
-func (a *Analysis) ancestors(v int) []int {
-	maker := a.makers()
-	seen := make([]bool, len(a.Nodes))
-	var list []int
-	stack := []int{v}
-	for len(stack) > 0 {
-		v := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		op := maker[v]
-		if op == ortmodel.None || seen[op] {
-			continue
-		}
-		seen[op] = true
-		list = append(list, op)
-		stack = append(stack, a.reads(op)...)
+// dependency is step.DependencyOf, but for Constant nodes: ONNX Runtime makes
+// initializers of them, on which nothing waits.
+func dependency(v *onnx.Value, u onnx.Use) step.Dependency {
+	if v.Producer != nil && v.Producer.Is("Constant") {
+		return 0
 	}
-	return list
+	return step.DependencyOf(v, u)
 }
 
 // reads lists what an operator reads, None left out.
@@ -143,38 +134,17 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 // waits for is not among them. Without a loss it marks what forward reads.
 func (a *Analysis) readForLoss() []bool {
 	used := make([]bool, len(a.Values))
-	loss := a.loss()
-	if loss == ortmodel.None {
-		for i := range a.Nodes {
-			if a.Problem.Ops[i].Forward {
-				for _, v := range a.reads(i) {
-					used[v] = true
-				}
-			}
+	if loss := a.loss(); loss != ortmodel.None {
+		for v := range a.deps.Backward(step.Data, a.Values[loss]).Reads() {
+			used[a.Index[v]] = true
 		}
 		return used
 	}
-	maker := a.makers()
-	for stack := []int{loss}; len(stack) > 0; {
-		op := maker[stack[len(stack)-1]]
-		stack = stack[:len(stack)-1]
-		if op == ortmodel.None {
-			continue
-		}
-		n := &a.Problem.Graph.Nodes[op]
-		mark := func(v int) {
-			if v != ortmodel.None && !used[v] {
+	for i := range a.Nodes {
+		if a.Problem.Ops[i].Forward {
+			for _, v := range a.reads(i) {
 				used[v] = true
-				stack = append(stack, v)
 			}
-		}
-		for i, v := range n.Inputs {
-			if traits.Carries(a.Nodes[op], i) {
-				mark(v)
-			}
-		}
-		for _, v := range n.Captures {
-			mark(v)
 		}
 	}
 	return used

@@ -216,7 +216,7 @@
   function scatterLabels(chart, s, narrow) {
     if (chart.tip === "pareto" && (s.name === "best" || !narrow) || chart.tip === "trade" && !narrow) {
       s.label = {
-        show: true, position: "right", color: css(s.name === "beaten" ? "--soft" : "--ink"), fontSize: 11.5, width: narrow ? 110 : 200, overflow: "truncate",
+        show: true, position: "right", color: css(s.name === "dominated" ? "--soft" : "--ink"), fontSize: 11.5, width: narrow ? 110 : 200, overflow: "truncate",
         formatter: function (p) { return chart.tip === "trade" ? p.seriesName : p.name; }
       };
       s.labelLayout = { hideOverlap: true };

@@ -38,7 +38,7 @@ func (x *Emitter) Context(n *onnx.Node) *Context {
 // Stand returns a forward operator that is not in the graph, for a rule to read
 // its operands and attributes and emit the gradient. Values that only lend their
 // type are made with Placeholder: where a rule reads one's content, the caller
-// finds a node that reads a value which nothing makes, and knows that the rule
+// finds a node that reads a value which nothing produces, and knows that the rule
 // does not serve.
 func Stand(domain, op, label string, inputs, outputs []*onnx.Value, attrs []*onnxpb.AttributeProto) *onnx.Node {
 	return &onnx.Node{

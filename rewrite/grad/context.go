@@ -144,7 +144,7 @@ func (c *Context) Fail(format string, args ...any) {
 
 // Replace puts v, made by this rule, in the place of forward output i: readers,
 // graph outputs and the name. For operators that ONNX Runtime has no kernel
-// for, whose forward is emitted anew.
+// for, whose forward is emitted again.
 func (c *Context) Replace(i int, v *onnx.Value) {
 	if o := c.Out(i); o != nil && v != nil {
 		c.e.m.Graph.TakeOver(o, v)

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	step = `graph body {
+	stepBody = `graph body {
 in i int64[]
 in on bool[]
 in h F[2,3]
@@ -22,16 +22,16 @@ h2 = Tanh(q)
 )
 
 var controlCases = []gradCase{
-	{row: "Loop", name: "trips", body: loops + "init n int64[] = 3\ny, y2 = Loop(n, _, x) {body=" + step + "on2 = Identity(on)\ns = Mul(h2, h)\nout on2 bool[]\nout h2 F[2,3]\nout s F[2,3]\n}}"},
-	{row: "Loop", name: "condition", body: loops + "init n int64[] = 100\ninit c bool[] = true\ny = Loop(n, c, x) {body=" + step + "two = Constant() {value_int=2}\non2 = Less(i, two)\nout on2 bool[]\nout h2 F[2,3]\n}}"},
-	{row: "Loop", name: "no trip", body: loops + "init c bool[] = false\nz = Loop(_, c, x) {body=" + step + "out on bool[]\nout h2 F[2,3]\n}}\nv = MatMul(z, w)\ny = Mul(v, v)"},
+	{row: "Loop", name: "trips", body: loops + "init n int64[] = 3\ny, y2 = Loop(n, _, x) {body=" + stepBody + "on2 = Identity(on)\ns = Mul(h2, h)\nout on2 bool[]\nout h2 F[2,3]\nout s F[2,3]\n}}"},
+	{row: "Loop", name: "condition", body: loops + "init n int64[] = 100\ninit c bool[] = true\ny = Loop(n, c, x) {body=" + stepBody + "two = Constant() {value_int=2}\non2 = Less(i, two)\nout on2 bool[]\nout h2 F[2,3]\n}}"},
+	{row: "Loop", name: "no trip", body: loops + "init c bool[] = false\nz = Loop(_, c, x) {body=" + stepBody + "out on bool[]\nout h2 F[2,3]\n}}\nv = MatMul(z, w)\ny = Mul(v, v)"},
 	{row: "Loop", name: "in a loop", body: loops + `init n int64[] = 2
 y = Loop(n, _, x) {body=graph outer {
 in j int64[]
 in go bool[]
 in g F[2,3]
 m = Add(j, n)
-r = Loop(m, _, g) {body=` + step + `out on bool[]
+r = Loop(m, _, g) {body=` + stepBody + `out on bool[]
 out h2 F[2,3]
 }}
 t = Sin(r)
@@ -67,7 +67,7 @@ u = Add(r, r)
 out r F[2,3]
 out u F[2,3]
 }}`},
-	{row: "Loop", name: "of an older opset", opset: 17, body: loops + "init n int64[] = 2\ny = Loop(n, _, x) {body=" + step + "m = ReduceMean(h2) {axes=[1]}\nh3 = Sub(h2, m)\nout on bool[]\nout h3 F[2,3]\n}}"},
+	{row: "Loop", name: "of an older opset", opset: 17, body: loops + "init n int64[] = 2\ny = Loop(n, _, x) {body=" + stepBody + "m = ReduceMean(h2) {axes=[1]}\nh3 = Sub(h2, m)\nout on bool[]\nout h3 F[2,3]\n}}"},
 }
 
 // bag is an EmbeddingBag of two bags as PyTorch's exporter writes it: a loop that

@@ -49,9 +49,9 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		}
 		return d
 	case frequencyTable(v):
-		return Decision{Source: FromContent, Reason: "a table of frequencies: it only ends in sines and cosines of positions"}
+		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
 	case c.names.torch && !c.names.variable(v.Name) && uniform(v):
-		return Decision{Source: FromContent, Reason: "a constant: all its elements are equal, and it has no module's name"}
+		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
 	case !elementwiseOnly(v):
 		return Decision{Trained: true, Source: FromUse, Reason: "a gradient reaches it"}
 	}

@@ -148,8 +148,7 @@ func (e *engine) sweep(loss *onnx.Value) error {
 
 // checkRules finds a node that a gradient must pass and that has no rule: before
 // the sweep, whose rules could fail on what such a node leaves unknown.
-func (e *engine) checkRules(loss *onnx.Value) error {
-	reach := e.reached(loss)
+func (e *engine) checkRules(reach map[*onnx.Value]bool) error {
 	for _, n := range e.m.Graph.Nodes {
 		if e.rule(n) != nil {
 			continue

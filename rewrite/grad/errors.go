@@ -60,7 +60,7 @@ func (e *MissingRuleError) Error() string {
 func (e *MissingRuleError) wayOut() string {
 	switch {
 	case isList(e.Op):
-		return "the length of a list, or a place in it, is not known before the run: fix it with --dim, " + otherThanLists
+		return "the length of a list, or a place in it, is unknown before the run: fix it with --dim, " + otherThanLists
 	case e.Domain != "" && e.Domain != "ai.onnx":
 		return "write it with standard operators, or let no gradient through with --stop GLOB"
 	}
@@ -99,5 +99,5 @@ type ClashError struct {
 }
 
 func (e *ClashError) Error() string {
-	return fmt.Sprintf("the file already has a value named %q, which the training graph needs: give it another with --names MAP.json, or rename it in the model", e.Name)
+	return fmt.Sprintf("the file already has a value named %q, which the training graph needs: rename it with --names MAP.json, or in the model", e.Name)
 }

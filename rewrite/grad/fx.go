@@ -120,7 +120,7 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	u.stops.Apply()
 	apart := retie(m.Graph, s)
 	if res != nil {
-		u.warn(apart, "the exporter computed values from parameters ahead that the file holds too, which are trained apart; "+optimizeFalse)
+		u.warn(apart, "the exporter precomputed values from parameters that the file also holds; they are trained separately; "+optimizeFalse)
 		u.report()
 	}
 	return true
@@ -265,11 +265,11 @@ func (u *unmerger) report() {
 	}
 	gone := slices.DeleteFunc(u.named, func(name string) bool { return has[name] })
 	slices.Sort(u.lost)
-	u.warn(params, "the exporter merged parameters of equal values; they are apart again")
-	u.warn(aside, "the exporter computed values from parameters ahead, which are trained in their place; "+optimizeFalse)
-	u.warn(gone, "the exporter left parameters out of the file, which are not trained; "+optimizeFalse)
+	u.warn(params, "the exporter merged parameters of equal value; they are separate again")
+	u.warn(aside, "the exporter precomputed values from parameters; the values are trained instead; "+optimizeFalse)
+	u.warn(gone, "the exporter dropped parameters from the file; they are not trained; "+optimizeFalse)
 	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
-	u.warn(slices.Compact(u.lost), "the exporter took out detaches, and the file does not say where: a gradient flows; "+optimizeFalse)
+	u.warn(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse)
 }
 
 func (u *unmerger) warn(names []string, what string) {

@@ -1,9 +1,9 @@
 package grad
 
 import (
-	"encoding/json"
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -163,7 +163,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	restore()
 	res.Types = types
-	params, err := e.choose(loss, c, res)
+	reach := e.reached(loss)
+	params, err := e.choose(loss, reach, c, res)
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +175,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	data := m.Graph.LiftInitializers(initializersOf(params))
 	e.markNeeds(params)
-	e.warnOpen(c, params, loss, res)
-	if err := e.checkRules(loss); err != nil {
+	e.warnOpen(c, params, reach, res)
+	if err := e.checkRules(reach); err != nil {
 		return nil, err
 	}
 	lossName := loss.Name
@@ -285,26 +286,10 @@ func usesDomain(g *onnx.Graph, domain string) bool {
 	return false
 }
 
-// Roles is the metadata entry remat.roles: who is the loss, and which output is
-// the gradient or the updated value of which input.
-type Roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"`
-	New  map[string]string `json:"new"`
-}
-
-// RolesKey is the metadata key of Roles.
-const RolesKey = "remat.roles"
-
 func writeRoles(m *onnx.Model, res *Result) error {
-	r := Roles{Loss: res.Loss.Name, Grad: map[string]string{}, New: map[string]string{}}
+	r := step.Roles{Loss: res.Loss.Name, Grad: map[string]string{}, New: map[string]string{}}
 	for _, p := range res.Params {
 		r.Grad[p.Input.Name] = p.Grad.Name
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", RolesKey, err)
-	}
-	m.SetMetadata(RolesKey, string(text))
-	return nil
+	return r.Write(m)
 }

@@ -33,7 +33,7 @@ var attentionRules = []Rule{
 
 func gradAttention(c *Context) {
 	if c.In(6) != nil {
-		c.Fail("nonpad_kv_seqlen is not covered")
+		c.Fail("nonpad_kv_seqlen is not supported")
 		return
 	}
 	for i := range 3 {
@@ -75,7 +75,7 @@ func attention(c *Context) []*onnx.Value {
 	}
 	d, ok := width.Int()
 	if !ok {
-		c.Fail("the width of a head is not known")
+		c.Fail("the width of a head is unknown")
 		return nil
 	}
 	scale := 1 / math.Sqrt(float64(d))

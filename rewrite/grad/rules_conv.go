@@ -85,7 +85,7 @@ func (c *Context) placeOutput(list []window) {
 			continue
 		}
 		if w.in < 0 || w.out < 0 {
-			c.Fail("%s along axis %d, whose extent is not known: give --dim", mode, i+2)
+			c.Fail("%s along axis %d, whose extent is unknown: give --dim", mode, i+2)
 			return
 		}
 		rest := int64(0)
@@ -185,7 +185,7 @@ func (c *Context) pointGradient(x, g, w *onnx.Value, list []window) *onnx.Value 
 		}
 		n, ok := t.Type.Shape[0].Int()
 		if !ok {
-			c.Fail("the number of channels of %q is not known", v.Name)
+			c.Fail("the number of channels of %q is unknown", v.Name)
 		}
 		return c.ReshapeTo(t, n, -1)
 	}

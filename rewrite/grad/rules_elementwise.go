@@ -215,7 +215,7 @@ func bounded(c *Context) (int, bool) {
 
 // gradWhere multiplies by a mask: Where itself would take two more buffers
 // inside its kernel. Where the gradient could be infinite it must not, since
-// 0·∞ is no number: behind a guard against NaN see gradGuard.
+// 0·∞ is not a number: behind a guard against NaN see gradGuard.
 func gradWhere(c *Context) {
 	if gradGuard(c) {
 		return

@@ -92,12 +92,12 @@ func gradEmbedNorm(c *Context) {
 func gradFusedAttention(c *Context) {
 	n := c.Node.Int("num_heads", 0)
 	if c.In(4) != nil || c.In(6) != nil || c.Node.Int("do_rotary", 0) != 0 || c.Rank(c.In(0)) != 3 {
-		c.Fail("past states and rotary positions are not covered")
+		c.Fail("past states and rotary positions are not supported")
 		return
 	}
 	for _, size := range c.Node.Ints("qkv_hidden_sizes") {
 		if size != c.Node.Ints("qkv_hidden_sizes")[0] {
-			c.Fail("qkv_hidden_sizes that differ are not covered")
+			c.Fail("qkv_hidden_sizes that differ are not supported")
 			return
 		}
 	}
@@ -118,7 +118,7 @@ func gradFusedAttention(c *Context) {
 func gradMultiHead(c *Context) {
 	n := c.Node.Int("num_heads", 0)
 	if c.Rank(c.In(0)) != 3 || c.In(1) == nil || c.In(2) == nil || c.Rank(c.In(1)) != 3 || c.Rank(c.In(2)) != 3 || c.In(6) != nil || c.In(7) != nil {
-		c.Fail("packed operands and past states are not covered")
+		c.Fail("packed operands and past states are not supported")
 		return
 	}
 	c.noOutputs("its present state is read", 1, 2, 3)
@@ -132,7 +132,7 @@ func gradMultiHead(c *Context) {
 			for _, x := range []*onnx.Value{q, k, v} {
 				w, known := x.Type.Shape[2].Int()
 				if !known {
-					c.Fail("the width of %q is not known", x.Name)
+					c.Fail("the width of %q is unknown", x.Name)
 					return nil
 				}
 				widths = append(widths, w)
@@ -174,7 +174,7 @@ func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value
 	}
 	if mask != nil {
 		if c.Rank(mask) != 2 {
-			c.Fail("a mask of rank %d; one of [batch, keys] is covered", c.Rank(mask))
+			c.Fail("a mask of rank %d; only [batch, keys] is supported", c.Rank(mask))
 			return nil
 		}
 		off := c.Minus(c.Scalar(q, 1), c.cast(mask, q.Type.DType))
@@ -212,7 +212,7 @@ func (c *Context) activated(v *onnx.Value, op string, params []float32) *onnx.Va
 	case "Clip":
 		return c.Do(op, v, c.Scalar(v, at(0, -math.MaxFloat32)), c.Scalar(v, at(1, math.MaxFloat32)))
 	}
-	c.Fail("activation %s is not covered", op)
+	c.Fail("activation %s is not supported", op)
 	return nil
 }
 

@@ -201,7 +201,7 @@ func affineGrid(c *Context) *onnx.Value {
 	theta := c.In(0)
 	size, ok := c.Ints(c.In(1))
 	if !ok || len(size) < 4 {
-		c.Fail("the size of the grid is not known: give --dim")
+		c.Fail("the size of the grid is unknown: give --dim")
 		return nil
 	}
 	extents := size[2:]
@@ -238,7 +238,7 @@ func gradCol2Im(c *Context) {
 	block, ok2 := c.Ints(c.In(2))
 	d := len(image)
 	if !ok1 || !ok2 || len(block) != d {
-		c.Fail("image and block are not known before the run")
+		c.Fail("image and block are unknown before the run")
 		return
 	}
 	fill := func(name string, n int, v int64) []int64 {

@@ -1,7 +1,7 @@
 package grad
 
 // The losses have no kernel in ONNX Runtime: it expands them into some twenty
-// nodes with full-size transposes. They are emitted anew, forward and backward
+// nodes with full-size transposes. They are emitted again, forward and backward
 // together. With z the scores, s the gradient that one sample's loss gets:
 //
 //	forward   loss_i = logΣexp z_i - z_i[label]     two reads of z, no copy

@@ -91,7 +91,7 @@ func gradAveragePool(c *Context) {
 	if !fullWindows(list) {
 		share := c.shares(list, c.Node.Int("count_include_pad", 0) != 0)
 		if share == nil {
-			c.Fail("a border with extents that are not known: give --dim")
+			c.Fail("a border with extents that are unknown: give --dim")
 			return
 		}
 		g, count = c.Do("Mul", g, c.CastTo(share, g)), 1

@@ -68,7 +68,7 @@ func gemmBias(c *Context, g, factor *onnx.Value) *onnx.Value {
 
 func gradFusedMatMul(c *Context) {
 	if c.Node.Int("transBatchA", 0) != 0 || c.Node.Int("transBatchB", 0) != 0 {
-		c.Fail("transBatchA and transBatchB are not covered")
+		c.Fail("transBatchA and transBatchB are not supported")
 		return
 	}
 	gradProduct(c, c.Node.Int("transA", 0) != 0, c.Node.Int("transB", 0) != 0, c.Node.Float("alpha", 1))

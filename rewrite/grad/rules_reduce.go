@@ -69,7 +69,7 @@ func reduction(f func(*Context, reduced) *onnx.Value) func(*Context) {
 	return func(c *Context) {
 		axes, ok := reducedAxes(c)
 		if !ok {
-			c.Fail("the axes are not known before the run")
+			c.Fail("the axes are unknown before the run")
 			return
 		}
 		if c.e.b.Err() != nil {

@@ -25,18 +25,18 @@ func gradResize(c *Context) {
 	in, out, ok := resizeExtents(x, y)
 	switch {
 	case !ok:
-		c.Fail("extents that are not known: give --dim")
+		c.Fail("extents that are unknown: give --dim")
 		return
 	case n.Int("antialias", 0) != 0:
-		c.Fail("antialias is not covered")
+		c.Fail("antialias is not supported")
 		return
 	case !slices.Contains(coordinateModes, n.Str("coordinate_transformation_mode", "half_pixel")):
-		c.Fail("coordinate_transformation_mode %s is not covered", n.Str("coordinate_transformation_mode", ""))
+		c.Fail("coordinate_transformation_mode %s is not supported", n.Str("coordinate_transformation_mode", ""))
 		return
 	}
 	scales, ok := resizeScales(c, in, out)
 	if !ok {
-		c.Fail("scales that are not known before the run")
+		c.Fail("scales that are unknown before the run")
 		return
 	}
 	g := c.Grad(0)

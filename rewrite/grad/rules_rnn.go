@@ -78,11 +78,11 @@ func (c *Context) refuseRecurrent(steps int64, directions int, defaults ...strin
 	given := n.Attr("activations").GetStrings()
 	for i, a := range given {
 		if want := defaults[i%len(defaults)]; want != "" && string(a) != want {
-			c.Fail("activation %s; only the defaults are covered", a)
+			c.Fail("activation %s; only the defaults are supported", a)
 		}
 	}
 	if n.Has("clip") || n.Int("input_forget", 0) != 0 || n.Int("layout", 0) != 0 || n.Has("activation_alpha") || n.Has("activation_beta") {
-		c.Fail("clip, input_forget, layout and activation parameters are not covered")
+		c.Fail("clip, input_forget, layout and activation parameters are not supported")
 	}
 	if v := c.In(4); v != nil {
 		lens, ok := c.Ints(v)
@@ -90,11 +90,11 @@ func (c *Context) refuseRecurrent(steps int64, directions int, defaults ...strin
 			ok = ok && l == steps
 		}
 		if !ok {
-			c.Fail("sequence_lens shorter than the sequence, or not known: export without packed sequences")
+			c.Fail("sequence_lens shorter than the sequence, or unknown: export without packed sequences")
 		}
 	}
 	if c.In(7) != nil {
-		c.Fail("peephole weights are not covered")
+		c.Fail("peephole weights are not supported")
 	}
 }
 
@@ -144,7 +144,7 @@ func rnnBackward(s *strand) strandGrads {
 	case "Sigmoid":
 		slope = c.swing(s.y)
 	default:
-		c.Fail("activation %s; Tanh, Relu and Sigmoid are covered", s.activation)
+		c.Fail("activation %s; only Tanh, Relu and Sigmoid are supported", s.activation)
 		return strandGrads{}
 	}
 	slopes, gy := s.each(slope), s.each(s.gy)

@@ -208,7 +208,7 @@ func gradSplit(c *Context) {
 	if static {
 		return
 	}
-	c.Fail("the sizes of its parts along axis %d are not known: give --dim", axis)
+	c.Fail("the sizes of its parts along axis %d are unknown: give --dim", axis)
 }
 
 // gradDepthToSpace: with mode DCR SpaceToDepth is the inverse; with CRD the

@@ -62,7 +62,7 @@ func gradSlice(c *Context) {
 				continue
 			}
 			if s.step != 1 {
-				c.Fail("step %d along axis %d, whose extent is not known: give --dim", s.step, s.axis)
+				c.Fail("step %d along axis %d, whose extent is unknown: give --dim", s.step, s.axis)
 				return
 			}
 			gradSliceAtRun(c)
@@ -158,7 +158,7 @@ func gradSliceAtRun(c *Context) {
 			ok = ok && s == 1
 		}
 		if !ok {
-			c.Fail("steps other than 1 with bounds that are not known before the run")
+			c.Fail("steps other than 1 with bounds that are unknown before the run")
 			return
 		}
 	}
@@ -206,13 +206,13 @@ func gradPad(c *Context) {
 	rank := c.Rank(x)
 	pads, ok := c.Ints(c.In(1))
 	if !ok {
-		c.Fail("the pads are not known before the run")
+		c.Fail("the pads are unknown before the run")
 		return
 	}
 	if v := c.In(3); v != nil {
 		axes, ok := c.Ints(v)
 		if !ok || len(pads) != 2*len(axes) {
-			c.Fail("the axes are not known before the run")
+			c.Fail("the axes are unknown before the run")
 			return
 		}
 		full := make([]int64, 2*rank)
@@ -252,7 +252,7 @@ func gradPadMirror(c *Context, mode string) {
 	rank := c.Rank(x)
 	pads, ok := c.Ints(c.In(1))
 	if !ok || len(pads) != 2*rank || c.In(3) != nil {
-		c.Fail("mode %s with pads that are not known for every axis before the run", mode)
+		c.Fail("mode %s with pads that are unknown for every axis before the run", mode)
 		return
 	}
 	for axis := range rank {
@@ -262,7 +262,7 @@ func gradPadMirror(c *Context, mode string) {
 		}
 		n, static := x.Type.Shape[axis].Int()
 		if !static || g == nil {
-			c.Fail("mode %s along axis %d, whose extent is not known: give --dim", mode, axis)
+			c.Fail("mode %s along axis %d, whose extent is unknown: give --dim", mode, axis)
 			return
 		}
 		var index []int64

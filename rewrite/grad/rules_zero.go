@@ -2,7 +2,7 @@ package grad
 
 // zeroRules are the operators that have float inputs and pass no gradient to
 // them, each with the reason. Operators of integers, booleans and strings need
-// no row: what flows into them is no float.
+// no row: what flows into them is not a float.
 var zeroRules = concat(
 	none("its output is a boolean or an integer", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
 		"IsNaN", "IsInf", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression", "QuantizeLinear"),

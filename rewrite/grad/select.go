@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -74,9 +75,9 @@ func findLoss(g *onnx.Graph, name string) (*onnx.Value, error) {
 		case v == nil || !v.IsOutput():
 			return nil, &LossError{Name: name, Reason: "the model has no output of that name"}
 		case !v.Type.DType.IsFloat():
-			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, a loss must be a float", v.Type)}
+			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, want a float", v.Type)}
 		case !isScalar(v):
-			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, a loss must be a scalar", v.Type)}
+			return nil, &LossError{Name: name, Reason: fmt.Sprintf("it is %s, want a scalar", v.Type)}
 		}
 		return v, nil
 	}
@@ -105,35 +106,23 @@ func isScalar(v *onnx.Value) bool {
 
 // reached lists the values from which a gradient path leads to the loss.
 func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
-	reach := map[*onnx.Value]bool{loss: true}
-	for i := len(e.m.Graph.Nodes) - 1; i >= 0; i-- {
-		n := e.m.Graph.Nodes[i]
-		hit := false
-		for _, o := range n.Outputs {
-			hit = hit || o != nil && reach[o]
+	along := func(v *onnx.Value, u onnx.Use) step.Dependency {
+		r := e.rule(u.Node)
+		// Lists of tensors, and what comes out of them, may have no type.
+		open := r == nil && (v.Type.DType.IsFloat() || v.Type.DType == onnx.Undefined)
+		if u.Index == onnx.Captured || open || r != nil && r.flowsTo(u.Node, u.Index) {
+			return step.Data
 		}
-		if !hit {
-			continue
-		}
-		r := e.rule(n)
-		for _, v := range n.Captures {
-			reach[v] = true
-		}
-		for k, v := range n.Inputs {
-			// Lists of tensors, and what comes out of them, may have no type.
-			open := r == nil && v != nil && (v.Type.DType.IsFloat() || v.Type.DType == onnx.Undefined)
-			if v != nil && (open || r != nil && r.flowsTo(n, k)) {
-				reach[v] = true
-			}
-		}
+		return 0
 	}
+	reach := step.DependenciesBy(e.m.Graph, along).Backward(step.Data, loss).Reads()
+	reach[loss] = true
 	return reach
 }
 
-// choose decides about every candidate and returns what is trained, in file
-// order.
-func (e *engine) choose(loss *onnx.Value, c *chooser, res *Result) ([]*onnx.Value, error) {
-	reach := e.reached(loss)
+// choose decides about every candidate of what the loss reaches and returns what
+// is trained, in file order.
+func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser, res *Result) ([]*onnx.Value, error) {
 	res.Stops = e.stops(reach)
 	var params []*onnx.Value
 	for _, name := range c.o.Params {
@@ -248,7 +237,7 @@ func checkGlobs(g *onnx.Graph, o Options, res *Result) error {
 		for _, v := range list {
 			variables = append(append(variables, v.Name), o.Signature.origins(v.Name)...)
 			if slices.Contains(o.Params, v.Name) && !v.Type.DType.IsFloat() {
-				return &ParameterError{v.Name, fmt.Sprintf("it is %s, only floats can be trained", v.Type)}
+				return &ParameterError{v.Name, fmt.Sprintf("it is %s, and only floats can be trained", v.Type)}
 			}
 		}
 	}

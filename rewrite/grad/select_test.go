@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -46,12 +47,12 @@ func TestErrors(t *testing.T) {
 		{"no scalar", smallModel, []string{"z float32"}, Options{}, new(*LossError), "no output is a scalar float"},
 		{"two scalars", smallModel + "l2 = Neg(loss)", []string{"loss float32", "l2 float32"}, Options{}, new(*LossError), "several scalar float outputs (loss, l2): choose one with --loss"},
 		{"loss of no such name", smallModel, []string{"loss float32"}, Options{Loss: "cost"}, new(*LossError), `loss "cost": the model has no output of that name`},
-		{"loss of a shape", smallModel, []string{"loss float32", "z float32"}, Options{Loss: "z"}, new(*LossError), "a loss must be a scalar"},
-		{"integer loss", smallModel + "k = Size(z)", []string{"k int64"}, Options{Loss: "k"}, new(*LossError), "a loss must be a float"},
+		{"loss of a shape", smallModel, []string{"loss float32", "z float32"}, Options{Loss: "z"}, new(*LossError), "want a scalar"},
+		{"integer loss", smallModel + "k = Size(z)", []string{"k int64"}, Options{Loss: "k"}, new(*LossError), "want a float"},
 		{"no parameter", "in x float32[3]\nloss = ReduceSum(x) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
 		{"behind no gradient", "in x float32[3]\ninit w float32[3] = [1,2,3]\na = Mul(x, w)\nb = Greater(a, x)\nc = Cast(b) {to=1}\nloss = ReduceSum(c) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
 		{"all frozen", smallModel, []string{"loss float32"}, Options{Frozen: []string{"*"}}, new(*LossError), "every parameter that it depends on is frozen"},
-		{"integer parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"ids"}}, new(*ParameterError), `parameter "ids": it is int64[2], only floats can be trained`},
+		{"integer parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"ids"}}, new(*ParameterError), `parameter "ids": it is int64[2], and only floats can be trained`},
 		{"unreached parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"unused"}}, new(*ParameterError), "the loss does not depend on it"},
 		{"no such parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"v*"}}, new(*ParameterError), "matches no initializer"},
 		{"bad pattern", smallModel, []string{"loss float32"}, Options{Frozen: []string{"[a"}}, new(*ParameterError), "not a valid pattern"},
@@ -192,7 +193,7 @@ loss = ReduceMean(z) {keepdims=0}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], `"s" serves 2 places`) {
+	if len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], `"s" is used in 2 places`) {
 		t.Errorf("warnings %q: the shared scale is meant, not the tied embedding", res.Warnings)
 	}
 }
@@ -218,8 +219,8 @@ func TestResultInTheGraph(t *testing.T) {
 			t.Errorf("%s: input %v, data %v, gradient %s", p.Name, p.Input.Init, p.Data, p.Grad.Type)
 		}
 	}
-	text, _ := m.Metadata(RolesKey)
-	var roles Roles
+	text, _ := m.Metadata(step.RolesKey)
+	var roles step.Roles
 	if err := json.Unmarshal([]byte(text), &roles); err != nil || roles.Loss != "loss" || roles.Grad["w"] != "w.grad" || len(roles.Grad) != 2 {
 		t.Errorf("roles %q: %v", text, err)
 	}
@@ -310,7 +311,7 @@ func TestOutputsKeepTheirNames(t *testing.T) {
 			t.Errorf("%s: gradient %v", p.Name, p.Grad)
 		}
 	}
-	text, _ := m.Metadata(RolesKey)
+	text, _ := m.Metadata(step.RolesKey)
 	if res.Loss == nil || res.Loss.Name != "loss" || strings.Contains(text, ".old") {
 		t.Errorf("loss %v, roles %s", res.Loss, text)
 	}

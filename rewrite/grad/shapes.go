@@ -206,7 +206,7 @@ func (e *engine) makeReshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onn
 		shape = e.shapeOf(like)
 	}
 	if shape == nil {
-		e.b.Fail(fmt.Errorf("the shape %s is not to be had before the run", s))
+		e.b.Fail(fmt.Errorf("the shape %s is unknown before the run", s))
 		return nil
 	}
 	return e.b.Op("Reshape", build.In(v, shape), onnx.IntAttr("allowzero", 1))
@@ -306,7 +306,7 @@ func (e *engine) zerosAfter(v, after *onnx.Value) *onnx.Value {
 func (e *engine) filled(s onnx.Shape, d onnx.DType, x float64) *onnx.Value {
 	shape := e.shapeValue(s)
 	if shape == nil {
-		e.b.Fail(fmt.Errorf("the shape %s is not to be had before the run", s))
+		e.b.Fail(fmt.Errorf("the shape %s is unknown before the run", s))
 		return nil
 	}
 	return e.b.Op("ConstantOfShape", build.In(shape), onnx.TensorAttrOf("value", onnx.FloatTensor(d, []float64{x}, 1)))

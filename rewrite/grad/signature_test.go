@@ -185,7 +185,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestUniformConstants: a table that is filled with one number is a constant in a
-// file by PyTorch, unless it bears a module's name.
+// file by PyTorch, unless it has a module's name.
 func TestUniformConstants(t *testing.T) {
 	for name, c := range map[string]struct {
 		weight, values string
@@ -264,8 +264,8 @@ loss = ReduceMean(q) {keepdims=0}
 	if want := "+a.weight signature, +a.bias signature, +scale signature, +b.weight signature, -b.shift signature, -scale.constant signature"; got != want {
 		t.Error(got)
 	}
-	want := []string{"the exporter merged parameters of equal values; they are apart again: b.weight",
-		"the exporter left parameters out of the file, which are not trained; export with optimize=False: gone"}
+	want := []string{"the exporter merged parameters of equal value; they are separate again: b.weight",
+		"the exporter dropped parameters from the file; they are not trained; export with optimize=False: gone"}
 	if !slices.Equal(res.Warnings, want) {
 		t.Errorf("warnings %q", res.Warnings)
 	}
@@ -278,7 +278,7 @@ func TestRetie(t *testing.T) {
 		head, want, warns string
 	}{
 		"tied":    {"[1,3,5,2,4,6]", "+e signature", ""},
-		"changed": {"[1,3,5,2,4,7]", "+e signature, +val_1 signature", "trained apart; export with optimize=False: val_1 and e"},
+		"changed": {"[1,3,5,2,4,7]", "+e signature, +val_1 signature", "trained separately; export with optimize=False: val_1 and e"},
 	} {
 		m := parseGraph(t, "in i int64[2]\ninit e float32[3,2] = [1,2,3,4,5,6]\ninit val_1 float32[2,3] = "+c.head+
 			"\ng = Gather(e, i)\nz = MatMul(g, val_1)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")

@@ -44,7 +44,7 @@ func (c *Context) strands(gates int64) []*strand {
 	}
 	steps, ok := x.Type.Shape[0].Int()
 	if !ok || steps < 1 {
-		c.Fail("the sequence length %s is not known: give --dim", x.Type.Shape[0])
+		c.Fail("the sequence length %s is unknown: give --dim", x.Type.Shape[0])
 		return nil
 	}
 	if steps > maxSteps {
@@ -54,7 +54,7 @@ func (c *Context) strands(gates int64) []*strand {
 	hidden, ok1 := r.Type.Shape[2].Int()
 	directions, ok2 := r.Type.Shape[0].Int()
 	if !ok1 || !ok2 || directions < 1 || directions > 2 {
-		c.Fail("the weight's shape %s is not known", r.Type.Shape)
+		c.Fail("the weight's shape %s is unknown", r.Type.Shape)
 		return nil
 	}
 	defaults := map[int64][]string{4: {"Sigmoid", "Tanh", "Tanh"}, 3: {"Sigmoid", "Tanh"}, 1: {""}}[gates]
@@ -98,7 +98,7 @@ func (s *strand) read(d, directions int, y *onnx.Value, halves *halver) {
 		}
 		width, ok := v.Type.Shape[len(v.Type.Shape)-1].Int()
 		if !ok {
-			c.Fail("the width of %q is not known", v.Name)
+			c.Fail("the width of %q is unknown", v.Name)
 			return nil
 		}
 		return s.rows(c.ReshapeTo(part(v, axis), -1, width))
@@ -136,7 +136,7 @@ func (c *Context) rowsOf(v *onnx.Value) *onnx.Value {
 	s := v.Type.Shape
 	width, ok := s[len(s)-1].Int()
 	if !ok {
-		c.Fail("the width of %q is not known", v.Name)
+		c.Fail("the width of %q is unknown", v.Name)
 		return nil
 	}
 	out := c.ReshapeTo(v, -1, width)

@@ -37,7 +37,7 @@ func sharedUses(g *onnx.Graph) map[string]string {
 			list = append(list, k)
 		}
 		slices.Sort(list)
-		shared[v.Name] = fmt.Sprintf("parameter %q serves %d places (%s): if the exporter merged equal values, they are now tied", v.Name, len(readers), strings.Join(list, ", "))
+		shared[v.Name] = fmt.Sprintf("parameter %q is used in %d places (%s): if the exporter merged equal values, they are now tied", v.Name, len(readers), strings.Join(list, ", "))
 	}
 	return shared
 }
@@ -146,15 +146,14 @@ func blockExits(g *onnx.Graph) []string {
 const traceKey = "pkg.torch.onnx.stack_trace"
 
 // warnOpen says what the file leaves open about what is to be differentiated.
-func (e *engine) warnOpen(c *chooser, params []*onnx.Value, loss *onnx.Value, res *Result) {
-	reach := e.reached(loss)
+func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	for _, p := range params {
 		if text := c.shared[p.Name]; text != "" {
 			res.Warnings = append(res.Warnings, text)
 		}
 	}
 	if n := e.storedStatistics(reach); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d BatchNormalization normalize by stored statistics: PyTorch's dynamo exporter writes even a model in train() so; "+
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization with stored statistics: PyTorch's dynamo exporter writes it so even for a model in train(); "+
 			"to train with batch statistics, export with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
 	}
 	var open []string
@@ -164,6 +163,6 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, loss *onnx.Value, re
 		}
 	}
 	if len(open) > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which; if it was no_grad, add --stop '%s'", strings.Join(open, ",")))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which of the two; if no_grad, add --stop '%s'", strings.Join(open, ",")))
 	}
 }

@@ -34,7 +34,7 @@ func TestSharedUses(t *testing.T) {
 // TestStoredStatistics: batch normalization in evaluation mode is worth a warning,
 // except where the exported program asks for it itself.
 func TestStoredStatistics(t *testing.T) {
-	const line = "1 BatchNormalization normalize by stored statistics"
+	const line = "1 × BatchNormalization with stored statistics"
 	for name, c := range map[string]struct {
 		call  string
 		attr  string

@@ -69,7 +69,7 @@ func (c *Context) windows(x, y *onnx.Value, kernel []int64) []window {
 			w.before, w.after = pads[i], pads[rank+i]
 		case mode == "SAME_UPPER" || mode == "SAME_LOWER":
 			if w.in < 0 || w.out < 0 {
-				c.Fail("auto_pad %s along axis %d, whose extent is not known: give --dim", mode, i+2)
+				c.Fail("auto_pad %s along axis %d, whose extent is unknown: give --dim", mode, i+2)
 				return nil
 			}
 			total := max((w.out-1)*w.stride+w.reach()-w.in, 0)
@@ -87,7 +87,7 @@ func (c *Context) windows(x, y *onnx.Value, kernel []int64) []window {
 func (c *Context) kernelExtents(w *onnx.Value) []int64 {
 	dims, ok := w.Type.Shape.Ints()
 	if !ok || len(dims) < 3 {
-		c.Fail("the weight's shape %s is not known", w.Type.Shape)
+		c.Fail("the weight's shape %s is unknown", w.Type.Shape)
 		return nil
 	}
 	return dims[2:]
@@ -116,7 +116,7 @@ func (c *Context) spreadBack(g, weight *onnx.Value, list []window, group int64) 
 	for i, w := range list {
 		var ok bool
 		if after[i], rests[i], ok = w.trim(); !ok {
-			c.Fail("stride %d along axis %d, whose extent is not known: give --dim", w.stride, i+2)
+			c.Fail("stride %d along axis %d, whose extent is unknown: give --dim", w.stride, i+2)
 			return nil
 		}
 		kernel[i] = w.kernel

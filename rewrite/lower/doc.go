@@ -9,7 +9,7 @@
 //	lower.go      the pass: one walk over the nodes in file order
 //	table.go      the rows: which forward operator a gradient operator belongs to
 //	forward.go    operators of the forward side that keep more than plain ones do
-//	special.go    what is no gradient of one operator: losses, sums, lengths
+//	special.go    what is not a gradient of one operator: losses, sums, lengths
 //	optimizer.go  the optimizers over sequences of tensors, as a Loop
 //
 // Source: the operator schemas of ONNX Runtime's training package.

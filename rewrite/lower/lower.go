@@ -1,11 +1,11 @@
 package lower
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -23,7 +23,7 @@ type Report struct {
 	Before, After int
 	// Roles are those written to the file's metadata, nil where no gradient
 	// was recognized by name.
-	Roles *grad.Roles
+	Roles *step.Roles
 }
 
 // An UnknownError names a private operator that no row covers.
@@ -81,7 +81,9 @@ func Model(m *onnx.Model) (*Report, error) {
 	if err := p.dropExtras(); err != nil {
 		return nil, err
 	}
-	report.Roles = p.roles()
+	if report.Roles, err = p.roles(); err != nil {
+		return nil, err
+	}
 	report.After = len(m.Graph.Nodes)
 	return report, p.imports()
 }
@@ -171,7 +173,7 @@ func (p *pass) dropExtras() error {
 		for i := len(n.Outputs) - 1; i >= plainOutputs(n); i-- {
 			if v := n.Outputs[i]; v != nil {
 				if !v.Dead() {
-					return fmt.Errorf("node %q (%s): its output %q is read by an operator that is no gradient", n.Label(), n.OpType(), v.Name)
+					return fmt.Errorf("node %q (%s): its output %q is read by an operator that is not a gradient", n.Label(), n.OpType(), v.Name)
 				}
 				n.DropOutput(i)
 			}
@@ -196,8 +198,8 @@ func (p *pass) imports() error {
 
 // roles recognizes the gradients by their names, NAME_grad or an accumulator of
 // it, and writes them to the metadata.
-func (p *pass) roles() *grad.Roles {
-	r := &grad.Roles{Grad: map[string]string{}, New: map[string]string{}}
+func (p *pass) roles() (*step.Roles, error) {
+	r := &step.Roles{Grad: map[string]string{}, New: map[string]string{}}
 	if p.loss != nil && p.loss.IsOutput() {
 		r.Loss = p.loss.Name
 	}
@@ -213,10 +215,7 @@ func (p *pass) roles() *grad.Roles {
 		}
 	}
 	if len(r.Grad) == 0 {
-		return nil
+		return nil, nil
 	}
-	if text, err := json.Marshal(r); err == nil {
-		p.m.SetMetadata(grad.RolesKey, string(text))
-	}
-	return r
+	return r, r.Write(p.m)
 }

@@ -25,7 +25,7 @@ import (
 // correction into the rate.
 func adamW(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 	if n.In(6) != nil {
-		return nil, errors.New("its update signal is not covered")
+		return nil, errors.New("its update signal is not supported")
 	}
 	c := p.emit.Context(n)
 	one := func(x float64) *onnx.Value { return c.Const(onnx.FloatTensor(onnx.Float32, []float64{x})) }
@@ -67,7 +67,7 @@ func adamW(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 // sgd is w' = w - lr*g.
 func sgd(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 	if n.In(3) != nil {
-		return nil, errors.New("its update signal is not covered")
+		return nil, errors.New("its update signal is not supported")
 	}
 	c := p.emit.Context(n)
 	rate := c.Do("Reshape", n.In(0), c.IntList())

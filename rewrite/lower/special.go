@@ -13,7 +13,7 @@ import (
 func lossGrad(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 	lp := n.In(1)
 	if lp == nil || lp.Producer == nil || !lp.Producer.Is("SoftmaxCrossEntropyLoss") || lp != lp.Producer.Out(1) {
-		return nil, errors.New("its log probabilities come from no SoftmaxCrossEntropyLoss")
+		return nil, errors.New("its log probabilities are not from a SoftmaxCrossEntropyLoss")
 	}
 	forward := lp.Producer
 	loss := forward.Out(0)
@@ -35,7 +35,7 @@ func internalLoss(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 	if v := n.In(3); v != nil {
 		label, ok := p.emit.Context(n).Ints(v)
 		if !ok || len(label) != 1 {
-			return nil, fmt.Errorf("the ignored label %q is no constant", v.Name)
+			return nil, fmt.Errorf("the ignored label %q is not a constant", v.Name)
 		}
 		n.SetAttr(onnx.IntAttr("ignore_index", label[0]))
 		n.SetInput(3, nil)
@@ -109,7 +109,7 @@ func scale(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 	return []*onnx.Value{c.Do(op, n.In(0), factor)}, nil
 }
 
-// accumulate adds to a sum, or starts it anew. Where the operator only returned
+// accumulate adds to a sum, or starts a new one. Where the operator only returned
 // that it has done so, the sum itself takes the name: bound onto the buffer it
 // is the same update.
 func accumulate(p *pass, n *onnx.Node) ([]*onnx.Value, error) {

@@ -30,7 +30,7 @@ func branches(s *state) error {
 }
 
 // decide inlines the Ifs among nodes, and those that come out of them, and types
-// the others anew.
+// the others again.
 func (s *state) decide(nodes []*onnx.Node) error {
 	gone := map[*onnx.Node]bool{}
 	for _, n := range nodes {

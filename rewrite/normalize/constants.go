@@ -45,7 +45,7 @@ func (s *state) becomeConstant(v *onnx.Value, t *onnx.Tensor) {
 }
 
 // constantTensor reads the attribute of a Constant node, nil for the kinds that
-// are no plain tensor.
+// are not plain tensors.
 func constantTensor(n *onnx.Node) *onnx.Tensor {
 	if n.Out(0).IsOutput() {
 		return nil

@@ -162,7 +162,7 @@ func (s *state) unroll(n *onnx.Node) (string, error) {
 	collected := make([][]*onnx.Value, len(n.Outputs)-carried)
 	for trip := int64(0); trip < limit && going; trip++ {
 		if (trip+1)*int64(len(body.Node)+1) > maxOpened {
-			return fmt.Sprintf("unrolled it would have more than %d nodes", maxOpened), nil
+			return fmt.Sprintf("unrolling it would take more than %d nodes", maxOpened), nil
 		}
 		s.scope(n)
 		at := s.b.Int(trip)
@@ -207,7 +207,7 @@ func (s *state) unscan(n *onnx.Node) (string, error) {
 		}
 		trips = length
 		if trips*int64(len(body.Node)+1) > maxOpened {
-			return fmt.Sprintf("unrolled it would have more than %d nodes", maxOpened), nil
+			return fmt.Sprintf("unrolling it would take more than %d nodes", maxOpened), nil
 		}
 		s.scope(n)
 		parts[i] = s.rows(x, axis, int(length), nth(n.Ints("scan_input_directions"), i) == 1)
@@ -253,7 +253,7 @@ func (s *state) closeLoop(n *onnx.Node, carried []*onnx.Value, collected [][]*on
 		}
 		axis := normalAxis(nth(axes, i), rank(rows[0])+1)
 		if axis < 0 {
-			return fmt.Sprintf("the rank of %q is not known", o.Name), nil
+			return fmt.Sprintf("the rank of %q is unknown", o.Name), nil
 		}
 		for k, v := range rows {
 			rows[k] = s.b.Op("Unsqueeze", build.In(v, s.b.Ints(int64(axis))))

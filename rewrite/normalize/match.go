@@ -102,7 +102,7 @@ func rank(v *onnx.Value) int {
 	return len(v.Type.Shape)
 }
 
-// reshape gives v a shape: by a constant if at most one extent is no number;
+// reshape gives v a shape: by a constant if at most one extent is not a number;
 // else nil.
 func (s *state) reshape(v *onnx.Value, shape onnx.Shape) *onnx.Value {
 	if v == nil {

@@ -16,7 +16,7 @@ import (
 const stopKey = "remat.stop"
 
 // StoppedBy says why no gradient flows through a node: the source that Stops was
-// given, or "aten.detach"; "" where it is no stop.
+// given, or "aten.detach"; "" where it is not a stop.
 func StoppedBy(n *onnx.Node) string {
 	if !n.Is("Identity") {
 		return ""

@@ -17,11 +17,11 @@ package optim
 // which is the same number; only x - 0 leaves the sign of x, x + 0 does not.
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -111,10 +111,9 @@ func IsUpdate(n *onnx.Node, p string) bool {
 
 // eachReader calls f for every place where an update reads a gradient.
 func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Node, at int)) error {
-	var r roles
-	text, _ := m.Metadata(rolesKey)
-	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return fmt.Errorf("metadata %s: %w", rolesKey, err)
+	r, _, err := step.RolesOf(m, nil)
+	if err != nil {
+		return err
 	}
 	for _, p := range m.Graph.Inputs {
 		grad := m.Graph.Value(p.Name + ".grad")

@@ -24,9 +24,9 @@
 package optim
 
 import (
-	"encoding/json"
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -120,7 +120,7 @@ type Result struct {
 type ClashError struct{ Name string }
 
 func (e *ClashError) Error() string {
-	return fmt.Sprintf("the file has a value named %q already, which the optimizer needs: give it another with --names MAP.json, or rename it in the model", e.Name)
+	return fmt.Sprintf("the file already has a value named %q, which the optimizer needs: rename it with --names MAP.json, or in the model", e.Name)
 }
 
 // Apply adds the update of every parameter to the model. With Kind None it adds
@@ -176,7 +176,7 @@ func (o *Options) check() error {
 		{"weight decay", o.WeightDecay, 0, 1e6}, {"momentum", o.Momentum, 0, 1}, {"clip norm", o.ClipNorm, 0, 1e30},
 	} {
 		if !(f.v >= f.from && f.v <= f.to) {
-			return fmt.Errorf("%s %v must lie between %v and %v", f.name, f.v, f.from, f.to)
+			return fmt.Errorf("%s %v must be between %v and %v", f.name, f.v, f.from, f.to)
 		}
 	}
 	if o.WeightDecay > 0 && o.WeightDecay < 1e-12 {
@@ -220,7 +220,7 @@ func (a *applier) checkParams(params []Param) error {
 			return fmt.Errorf("a parameter or its gradient is missing")
 		}
 		if _, static := v.Type.Bytes(); !v.IsInput() || !v.Type.DType.IsFloat() || !static {
-			return fmt.Errorf("parameter %q: %s is no float input of a fixed shape", v.Name, v.Type)
+			return fmt.Errorf("parameter %q: %s is not a float input of fixed shape", v.Name, v.Type)
 		}
 		if old := a.g.Value(v.Name + ".grad"); old != nil && old != p.Grad {
 			return &ClashError{old.Name}
@@ -289,21 +289,10 @@ func (a *applier) dropGradients(params []Param) {
 	}
 }
 
-// rolesKey is the metadata entry that says which output is what to which input.
-const rolesKey = "remat.roles"
-
-type roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"`
-	New  map[string]string `json:"new"`
-}
-
 func (a *applier) writeRoles(params []Param) error {
-	var r roles
-	if text, ok := a.m.Metadata(rolesKey); ok {
-		if err := json.Unmarshal([]byte(text), &r); err != nil {
-			return fmt.Errorf("metadata %s: %w", rolesKey, err)
-		}
+	r, _, err := step.RolesOf(a.m, nil)
+	if err != nil {
+		return err
 	}
 	r.Grad, r.New = map[string]string{}, map[string]string{}
 	for _, p := range params {
@@ -314,10 +303,5 @@ func (a *applier) writeRoles(params []Param) error {
 	for in, out := range a.res.Next {
 		r.New[in.Name] = out.Name
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	a.m.SetMetadata(rolesKey, string(text))
-	return nil
+	return r.Write(a.m)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -41,7 +42,7 @@ func toyModel(t *testing.T) (*onnx.Model, []Param) {
 	b.Flush()
 	g.AddOutput(loss)
 	g.AddOutput(late)
-	m.SetMetadata(rolesKey, `{"loss": "loss"}`)
+	m.SetMetadata(step.RolesKey, `{"loss": "loss"}`)
 	return m, []Param{{p, gp}, {bias, gb}}
 }
 
@@ -250,7 +251,7 @@ func TestNames(t *testing.T) {
 	if got := strings.Join(outputs, " "); got != wantOut {
 		t.Errorf("outputs %s", got)
 	}
-	roles, _ := m.Metadata(rolesKey)
+	roles, _ := m.Metadata(step.RolesKey)
 	for _, want := range []string{`"P.acc":"P.acc.new"`, `"b":"b.new"`, `"grad":{"P":"P.grad","b":"b.grad"}`} {
 		if !strings.Contains(roles, want) {
 			t.Errorf("roles %s lack %s", roles, want)
@@ -301,7 +302,7 @@ func TestRefuses(t *testing.T) {
 	}
 	m, params = toyModel(t)
 	params[0].Value = params[0].Grad
-	if _, err := Apply(m, params, Defaults(SGD)); err == nil || !strings.Contains(err.Error(), "no float input") {
+	if _, err := Apply(m, params, Defaults(SGD)); err == nil || !strings.Contains(err.Error(), "not a float input") {
 		t.Errorf("a parameter that is no input: %v", err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 func (p *pass) anchor(v, h *onnx.Value, place map[*onnx.Node]int) {
 	var last *onnx.Use
 	for _, u := range v.Uses() {
-		if u.Node == h.Producer || !p.forward[u.Node] || u.Index < 0 {
+		if u.Node == h.Producer || !p.forward.Has(u.Node) || u.Index < 0 {
 			continue
 		}
 		if last == nil || place[u.Node] > place[last.Node] {
@@ -77,7 +77,7 @@ func (p *pass) anchors(nodes []*onnx.Node) {
 			seen[v] = true
 			early := false
 			for _, u := range h.Uses() {
-				early = early || p.forward[u.Node]
+				early = early || p.forward.Has(u.Node)
 			}
 			if !early {
 				p.anchor(v, h, place)

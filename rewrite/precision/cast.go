@@ -239,7 +239,7 @@ func (p *pass) stashes(nodes []*onnx.Node) map[stash]bool {
 				continue
 			}
 			for _, u := range v.Uses() {
-				if !p.forward[u.Node] {
+				if !p.forward.Has(u.Node) {
 					list[stash{v, u.Node}] = true
 					p.waits[v] = true
 				}
@@ -258,11 +258,11 @@ func (p *pass) stashes(nodes []*onnx.Node) map[stash]bool {
 // mayWait reports a value that all of backward may read rounded.
 func (p *pass) mayWait(v *onnx.Value) bool {
 	n := v.Producer
-	if !isFloat(v) || !p.forward[n] || p.verdicts[n].kind != full || v.IsOutput() || p.statistic(v) {
+	if !isFloat(v) || !p.forward.Has(n) || p.verdicts[n].kind != full || v.IsOutput() || p.statistic(v) {
 		return false
 	}
 	for _, u := range v.Uses() {
-		if p.forward[u.Node] {
+		if p.forward.Has(u.Node) {
 			continue
 		}
 		if u.Index == onnx.Captured || !in(u.Node, u.Index) {

@@ -130,7 +130,7 @@ func (p *pass) decide() {
 	if p.o.StashOnly {
 		for n, v := range p.verdicts {
 			if v.kind == half || v.kind == undecided {
-				p.verdicts[n] = verdict{full, "only what waits for backward is half"}
+				p.verdicts[n] = verdict{full, "only values kept for backward are in half"}
 			}
 		}
 		return
@@ -162,7 +162,7 @@ func (p *pass) fixed(n *onnx.Node) verdict {
 	case captured(n):
 		return verdict{full, "a body of control flow reads it"}
 	case !known:
-		return verdict{full, "the operator is not known"}
+		return verdict{full, "unknown operator"}
 	case !floats:
 		return verdict{full, "reads floats as they are"}
 	}
@@ -178,7 +178,7 @@ func (p *pass) fixed(n *onnx.Node) verdict {
 		return verdict{full, t.Why}
 	case n.Is("ScatterElements", "ScatterND") && n.Str("reduction", "none") != "none":
 		return verdict{full, "sums into what it scatters"}
-	case n.Is("ReduceSum") && (p.forward == nil || p.forward[n]):
+	case n.Is("ReduceSum") && (p.forward == nil || p.forward.Has(n)):
 		return verdict{full, "a long sum may leave half's range"}
 	case p.allSingle(n):
 		return verdict{full, whyOne}
@@ -287,7 +287,7 @@ func (p *pass) sumsOfGradients() {
 	}
 	for i := len(p.g.Nodes) - 1; i >= 0; i-- {
 		n := p.g.Nodes[i]
-		if p.forward[n] || !p.onlyFor(n, zone) {
+		if p.forward.Has(n) || !p.onlyFor(n, zone) {
 			continue
 		}
 		v := p.verdicts[n]

@@ -2,7 +2,9 @@ package precision
 
 // The verdicts that depend on neighbours; decide.go has the picture.
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"github.com/onnx-remat/remat/onnx"
+)
 
 // A want says what the readers of a value would like it to be.
 type want struct{ any, all bool }
@@ -27,7 +29,7 @@ func (p *pass) wanted(v *onnx.Value, w map[*onnx.Value]want) want {
 	r := want{all: !v.IsOutput()}
 	count, onward := 0, p.readForward(v)
 	for _, u := range v.Uses() {
-		if u.Index != onnx.Captured && !in(u.Node, u.Index) || onward && !p.forward[u.Node] {
+		if u.Index != onnx.Captured && !in(u.Node, u.Index) || onward && !p.forward.Has(u.Node) {
 			continue
 		}
 		k := p.verdicts[u.Node].kind
@@ -52,12 +54,12 @@ func (p *pass) wanted(v *onnx.Value, w map[*onnx.Value]want) want {
 
 // readForward reports a value of forward with a reader of its floats there.
 func (p *pass) readForward(v *onnx.Value) bool {
-	if !p.forward[v.Producer] {
+	if !p.forward.Has(v.Producer) {
 		return false
 	}
 	for _, u := range v.Uses() {
 		k := p.verdicts[u.Node].kind
-		if p.forward[u.Node] && u.Index != onnx.Captured && in(u.Node, u.Index) && k != reader && k != untouched {
+		if p.forward.Has(u.Node) && u.Index != onnx.Captured && in(u.Node, u.Index) && k != reader && k != untouched {
 			return true
 		}
 	}
@@ -143,7 +145,7 @@ func (p *pass) choose(n *onnx.Node, from map[*onnx.Value]origin, w map[*onnx.Val
 	case moves(n) && halves > 0:
 		return verdict{half, "moves half values"}
 	case moves(n) && all && !p.picks(n):
-		return verdict{half, "moves what is wanted in half"}
+		return verdict{half, "moves values that are read in half"}
 	case moves(n):
 		return verdict{full, "moves float32 values"}
 	case reduces(n) && halves > 0:

@@ -20,8 +20,10 @@ package precision
 
 import (
 	"maps"
+	"slices"
 	"sort"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -90,19 +92,11 @@ func (p *pass) scalePlace() (c *onnx.Value, beside []*onnx.Value) {
 
 // backward are the nodes that gradients need and the loss does not, in order.
 func (p *pass) backward() []*onnx.Node {
-	needed := map[*onnx.Node]bool{}
+	var grads []*onnx.Value
 	for _, g := range p.grads {
-		for n := range ancestors(g.grad) {
-			needed[n] = true
-		}
+		grads = append(grads, g.grad)
 	}
-	var list []*onnx.Node
-	for _, n := range p.g.Nodes {
-		if needed[n] && !p.forward[n] {
-			list = append(list, n)
-		}
-	}
-	return list
+	return slices.DeleteFunc(step.DependenciesOf(p.g).Backward(needed, grads...).Nodes(), p.forward.Has)
 }
 
 // degreesOf are the degrees in c of what nodes make, where they are not 0.
@@ -127,7 +121,7 @@ func (p *pass) outputsBeside(degree map[*onnx.Value]int) (list []*onnx.Value, ok
 		delete(at, g.grad)
 	}
 	for _, n := range p.g.Nodes {
-		if p.forward[n] {
+		if p.forward.Has(n) {
 			continue
 		}
 		d := degreeOf(n, at)

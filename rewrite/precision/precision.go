@@ -22,10 +22,10 @@
 package precision
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -33,13 +33,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
-
-// Roles names the loss, the gradients and the next values of inputs.
-type Roles struct {
-	Loss string            `json:"loss"`
-	Grad map[string]string `json:"grad"` // input to output
-	New  map[string]string `json:"new"`  // input to output
-}
 
 // Options say how to convert.
 type Options struct {
@@ -64,8 +57,8 @@ type Options struct {
 	Provider kernels.Provider
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
-	// Roles overrides the metadata entry remat.roles.
-	Roles *Roles
+	// Roles overrides the metadata entry step.RolesKey.
+	Roles *step.Roles
 	// NoScale leaves loss scaling out; bfloat16 needs none.
 	NoScale bool
 }
@@ -106,7 +99,7 @@ func refuse(format string, args ...any) error { return &Error{fmt.Sprintf(format
 // state, except for an *Error, which comes before any change.
 func Apply(m *onnx.Model, o Options) (*Report, error) {
 	if o.To != onnx.Float16 && o.To != onnx.BFloat16 {
-		return nil, refuse("%s is no half type: float16 or bfloat16", o.To)
+		return nil, refuse("%s is not a half type: want float16 or bfloat16", o.To)
 	}
 	types, err := infer.Model(m, infer.Options{Dims: o.Dims})
 	if err != nil {
@@ -142,11 +135,12 @@ type pass struct {
 	g      *onnx.Graph
 	b      *build.Builder
 	o      Options
-	roles  Roles
+	roles  step.Roles
 	report *Report
 
-	// forward is what the loss needs; nil without gradients.
-	forward map[*onnx.Node]bool
+	// forward is what the loss needs, and not what it only waits for; nil without
+	// gradients.
+	forward *step.Slice
 	grads   []gradient
 	// forced nodes stay float32 for the reason given.
 	forced map[*onnx.Node]string
@@ -160,6 +154,10 @@ type pass struct {
 	// waits are float32 values of forward whose half copies wait for backward.
 	waits map[*onnx.Value]bool
 }
+
+// needed is how a graph side is followed: a node that merely has to come earlier
+// is no part of it.
+const needed = step.Data | step.Shape
 
 // A gradient is a parameter with its gradient.
 type gradient struct{ param, grad *onnx.Value }
@@ -177,16 +175,13 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		waits:    map[*onnx.Value]bool{},
 	}
 	p.g.NameNodes()
-	if o.Roles != nil {
-		p.roles = *o.Roles
-	} else if text, ok := m.Metadata("remat.roles"); ok {
-		if err := json.Unmarshal([]byte(text), &p.roles); err != nil {
-			return nil, fmt.Errorf("metadata remat.roles: %w", err)
-		}
+	var err error
+	if p.roles, _, err = step.RolesOf(m, o.Roles); err != nil {
+		return nil, err
 	}
 	p.findGradients()
 	if loss := p.g.Value(p.roles.Loss); loss != nil && (len(p.grads) > 0 || len(p.roles.New) > 0) {
-		p.forward = ancestors(loss)
+		p.forward = step.DependenciesOf(p.g).Backward(needed, loss)
 	}
 	return p, nil
 }
@@ -212,25 +207,6 @@ func (p *pass) isUpdated(v *onnx.Value) bool {
 	return grad != nil && slices.ContainsFunc(grad.Uses(), func(u onnx.Use) bool { return optim.IsUpdate(u.Node, v.Name) })
 }
 
-// ancestors are the nodes that v depends on.
-func ancestors(v *onnx.Value) map[*onnx.Node]bool {
-	seen := map[*onnx.Node]bool{}
-	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if v == nil || v.Producer == nil || seen[v.Producer] {
-			continue
-		}
-		seen[v.Producer] = true
-		for _, x := range append(append([]*onnx.Value(nil), v.Producer.Inputs...), v.Producer.Captures...) {
-			if x != nil && elements(x) != 0 { // no elements: waits for x, and needs nothing of it
-				todo = append(todo, x)
-			}
-		}
-	}
-	return seen
-}
-
 func (p *pass) skip(what, format string, args ...any) {
 	p.report.Skipped = append(p.report.Skipped, rewrite.Skip{What: what, Why: fmt.Sprintf(format, args...)})
 }
@@ -254,7 +230,7 @@ func (p *pass) check() error {
 		}
 	}
 	if floats == 0 && halves > 0 {
-		return refuse("the graph computes in a half type already")
+		return refuse("the graph already computes in a half type")
 	}
 	if floats == 0 {
 		return refuse("the graph has no float32 to convert")

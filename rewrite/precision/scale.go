@@ -37,11 +37,11 @@ func (p *pass) scale() error {
 		return nil
 	}
 	if len(p.grads) == 0 {
-		p.skip(ScaleInput, "the gradients of this graph are not known: name them with --roles, or use bf16")
+		p.skip(ScaleInput, "the gradients of this graph are unknown: name them with --roles, or use bf16")
 		return nil
 	}
 	if p.g.Value(ScaleInput) != nil || p.g.Value(FoundOutput) != nil {
-		p.skip(ScaleInput, "the graph has a value of that name already")
+		p.skip(ScaleInput, "the graph already has a value of that name")
 		return nil
 	}
 	c, beside := p.scalePlace()

@@ -1,7 +1,7 @@
 package tile
 
-// step is the update that most cases end with: y is made of the gradient.
-const step = "\nw.new = Sub(w, y)"
+// tail is the update that most cases end with: y is made of the gradient.
+const tail = "\nw.new = Sub(w, y)"
 
 // head is a projection, its cross entropy and the gradient of its weights.
 const head = "in h F[3,4]\nin w F[16,4]\nin l int64[3,1]\nlogits = Gemm(h, w) {transB=1}\n"
@@ -9,33 +9,33 @@ const head = "in h F[3,4]\nin w F[16,4]\nin l int64[3,1]\nlogits = Gemm(h, w) {t
 // rowsCases are the cases of the table of cone rules.
 var rowsCases = []rowsCase{
 	{row: "Add", name: "momentum", body: "in m F[16,8]\ninit b F[] = 0.5\nmb = Mul(m, b)\nm.new = Add(mb, g)\nw.new = Sub(w, m.new)", exact: true},
-	{row: "Add", name: "columns", body: "in c F[8]\ny = Add(g, c)" + step, exact: true},
-	{row: "Add", name: "rows", body: "in c F[16,1]\ny = Add(c, g)" + step, exact: true},
-	{row: "Sub", name: "sgd", body: "init lr F[] = 0.5\ny = Mul(g, lr)" + step, exact: true},
+	{row: "Add", name: "columns", body: "in c F[8]\ny = Add(g, c)" + tail, exact: true},
+	{row: "Add", name: "rows", body: "in c F[16,1]\ny = Add(c, g)" + tail, exact: true},
+	{row: "Sub", name: "sgd", body: "init lr F[] = 0.5\ny = Mul(g, lr)" + tail, exact: true},
 	{row: "Sub", name: "columns alone", body: "in w F[3,16]\nin x F[5,3]\nin d F[5,16]\ng = Gemm(x, d) {transA=1}\nw.new = Sub(w, g)", exact: true, axis: 1},
-	{row: "Mul", name: "decay", body: "init k F[] = 0.5\na = Mul(w, k)\ny = Add(a, g)" + step, exact: true},
-	{row: "Div", name: "scaled", body: "in s F[1]\na = Div(g, k)\ninit k F[] = 4\ny = Mul(a, s)" + step, exact: true},
-	{row: "Pow", name: "square", body: "init two F[] = 2\ny = Pow(g, two)" + step},
-	{row: "Neg", name: "plain", body: "y = Neg(g)" + step, exact: true},
-	{row: "Exp", name: "plain", body: "y = Exp(g)" + step},
-	{row: "Log", name: "plain", body: "a = Exp(g)\ny = Log(a)" + step},
-	{row: "Sqrt", name: "adam", body: "in m F[16,8]\nin v F[16,8]\ninit a F[] = 0.5\ninit e F[] = 0.1\nm1 = Mul(m, a)\nm2 = Mul(g, a)\nm.new = Add(m1, m2)\nv0 = Mul(v, v)\nv1 = Mul(v0, a)\ng2 = Mul(g, g)\nv2 = Mul(g2, a)\nv.new = Add(v1, v2)\nr = Sqrt(v.new)\nd1 = Add(r, e)\ny = Div(m.new, d1)" + step},
-	{row: "Reciprocal", name: "plain", body: "a = Exp(g)\ny = Reciprocal(a)" + step},
-	{row: "Abs", name: "plain", body: "y = Abs(g)" + step, exact: true},
-	{row: "Sign", name: "lion", body: "in m F[16,8]\ninit b F[] = 0.5\na = Mul(m, b)\nc = Add(a, g)\ny = Sign(c)" + step, exact: true},
-	{row: "Max", name: "amsgrad", body: "in v F[16,8]\na = Mul(g, g)\nv.new = Max(v, a)\ny = Add(v.new, g)" + step, exact: true},
-	{row: "Min", name: "scalar", body: "init c F[] = 1\ny = Min(c, g)" + step, exact: true},
-	{row: "Sum", name: "of three", body: "in c F[16,1]\nin e F[8]\ny = Sum(c, g, e)" + step, exact: true},
-	{row: "Clip", name: "by value", body: "init lo F[] = -1\ninit hi F[] = 1\ny = Clip(g, lo, hi)" + step, exact: true},
-	{row: "Clip", name: "above", body: "init hi F[] = 1\ny = Clip(g, _, hi)" + step, exact: true},
-	{row: "Cast", name: "there and back", body: "a = Cast(g) {to=11}\nb = Mul(a, a)\ny = Cast(b) {to=1}" + step, exact: true},
-	{row: "Where", name: "of rows", body: "in c bool[16,1]\ninit zero F[] = 0\ny = Where(c, g, zero)" + step, exact: true},
+	{row: "Mul", name: "decay", body: "init k F[] = 0.5\na = Mul(w, k)\ny = Add(a, g)" + tail, exact: true},
+	{row: "Div", name: "scaled", body: "in s F[1]\na = Div(g, k)\ninit k F[] = 4\ny = Mul(a, s)" + tail, exact: true},
+	{row: "Pow", name: "square", body: "init two F[] = 2\ny = Pow(g, two)" + tail},
+	{row: "Neg", name: "plain", body: "y = Neg(g)" + tail, exact: true},
+	{row: "Exp", name: "plain", body: "y = Exp(g)" + tail},
+	{row: "Log", name: "plain", body: "a = Exp(g)\ny = Log(a)" + tail},
+	{row: "Sqrt", name: "adam", body: "in m F[16,8]\nin v F[16,8]\ninit a F[] = 0.5\ninit e F[] = 0.1\nm1 = Mul(m, a)\nm2 = Mul(g, a)\nm.new = Add(m1, m2)\nv0 = Mul(v, v)\nv1 = Mul(v0, a)\ng2 = Mul(g, g)\nv2 = Mul(g2, a)\nv.new = Add(v1, v2)\nr = Sqrt(v.new)\nd1 = Add(r, e)\ny = Div(m.new, d1)" + tail},
+	{row: "Reciprocal", name: "plain", body: "a = Exp(g)\ny = Reciprocal(a)" + tail},
+	{row: "Abs", name: "plain", body: "y = Abs(g)" + tail, exact: true},
+	{row: "Sign", name: "lion", body: "in m F[16,8]\ninit b F[] = 0.5\na = Mul(m, b)\nc = Add(a, g)\ny = Sign(c)" + tail, exact: true},
+	{row: "Max", name: "amsgrad", body: "in v F[16,8]\na = Mul(g, g)\nv.new = Max(v, a)\ny = Add(v.new, g)" + tail, exact: true},
+	{row: "Min", name: "scalar", body: "init c F[] = 1\ny = Min(c, g)" + tail, exact: true},
+	{row: "Sum", name: "of three", body: "in c F[16,1]\nin e F[8]\ny = Sum(c, g, e)" + tail, exact: true},
+	{row: "Clip", name: "by value", body: "init lo F[] = -1\ninit hi F[] = 1\ny = Clip(g, lo, hi)" + tail, exact: true},
+	{row: "Clip", name: "above", body: "init hi F[] = 1\ny = Clip(g, _, hi)" + tail, exact: true},
+	{row: "Cast", name: "there and back", body: "a = Cast(g) {to=11}\nb = Mul(a, a)\ny = Cast(b) {to=1}" + tail, exact: true},
+	{row: "Where", name: "of rows", body: "in c bool[16,1]\ninit zero F[] = 0\ny = Where(c, g, zero)" + tail, exact: true},
 	{row: "Where", name: "overflow", body: "in c bool[]\na = Sub(w, g)\nw.new = Where(c, w, a)", exact: true},
-	{row: "Identity", name: "plain", body: "y = Identity(g)" + step, exact: true},
-	{row: "Equal", name: "plain", body: "in e F[8]\na = Equal(g, e)\ny = Cast(a) {to=1}" + step, exact: true},
-	{row: "Less", name: "plain", body: "in e F[]\na = Less(g, e)\ny = Cast(a) {to=1}" + step, exact: true},
-	{row: "Greater", name: "plain", body: "in e F[16,1]\na = Greater(e, g)\ny = Cast(a) {to=1}" + step, exact: true},
-	{row: "Not", name: "plain", body: "in e F[]\na = Less(g, e)\nb = Not(a)\ny = Cast(b) {to=1}" + step, exact: true},
+	{row: "Identity", name: "plain", body: "y = Identity(g)" + tail, exact: true},
+	{row: "Equal", name: "plain", body: "in e F[8]\na = Equal(g, e)\ny = Cast(a) {to=1}" + tail, exact: true},
+	{row: "Less", name: "plain", body: "in e F[]\na = Less(g, e)\ny = Cast(a) {to=1}" + tail, exact: true},
+	{row: "Greater", name: "plain", body: "in e F[16,1]\na = Greater(e, g)\ny = Cast(a) {to=1}" + tail, exact: true},
+	{row: "Not", name: "plain", body: "in e F[]\na = Less(g, e)\nb = Not(a)\ny = Cast(b) {to=1}" + tail, exact: true},
 
 	{row: "MatMul", name: "transposed factor", body: "in w F[16,8]\nin x F[3,16]\nin d F[3,8]\nxt = Transpose(x)\ng = MatMul(xt, d)\nw.new = Sub(w, g)", exact: true},
 	{row: "MatMul", name: "batches", body: "in w F[2,16,8]\nin x F[2,16,3]\nin d F[2,3,8]\ng = MatMul(x, d)\nw.new = Sub(w, g)", exact: true, axis: 1},

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -45,7 +46,7 @@ type cone struct {
 	rules   map[string]coneRule
 	joins   bool // see joinsAxes
 	forward func(*onnx.Node) bool
-	part    int64         // elements of one slice along the axis that is divided
+	part    int64         // elements of one slice along the split axis
 	next    []*onnx.Value // values that the slices are for, in the order of their makers
 	slices  map[cutKey]*slice
 	roots   []*slice            // of next
@@ -179,10 +180,10 @@ func (c *cone) wholeLeaf(bytes int64) *onnx.Value {
 
 // lastLeaf is the waiting value that is made last of those that depend on none
 // of the next values.
-func (c *cone) lastLeaf(place map[*onnx.Node]int, after map[*onnx.Node]bool) *onnx.Value {
+func (c *cone) lastLeaf(place map[*onnx.Node]int, after *step.Slice) *onnx.Value {
 	var last *onnx.Value
 	for v := range c.waiting() {
-		if after[v.Producer] {
+		if after.Has(v.Producer) || slices.Contains(c.next, v) {
 			continue
 		}
 		if last == nil || place[v.Producer] > place[last.Producer] || place[v.Producer] == place[last.Producer] && v.Name < last.Name {

@@ -32,6 +32,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite"
@@ -140,7 +141,7 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 	last := group[len(group)-1]
 	var best *update
 	least := int64(0)
-	why := &SkipError{last.Name, "its extents have no divisors"}
+	why := &SkipError{last.Name, "its extents have no common divisor"}
 	for axis := range last.Type.Shape {
 		extent, ok := last.Type.Shape[axis].Int()
 		parts := divisor(extent, int64(want), maxSlices)
@@ -154,7 +155,7 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		}
 		if i := slices.IndexFunc(u.cones, func(s *slice) bool { return s.make == nil }); i >= 0 {
 			n := group[i].Producer
-			why = &SkipError{group[i].Name, fmt.Sprintf("no rule slices operator %s at %q", n.OpType(), n.Label())}
+			why = &SkipError{group[i].Name, fmt.Sprintf("no slicing rule for operator %s at %q", n.OpType(), n.Label())}
 			continue
 		}
 		if whole := c.wholeLeaf(bytesOf(last)); whole != nil {
@@ -162,34 +163,18 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 			continue
 		}
 		if reader := c.stays(); reader != nil {
-			why = &SkipError{last.Name, fmt.Sprintf("what it is computed from is read by %q too", reader.Label())}
+			why = &SkipError{last.Name, fmt.Sprintf("its inputs are also read by %q", reader.Label())}
 			continue
 		}
 		if waits := c.leafBytes(); best == nil || waits < least {
 			best, least = u, waits
-			u.after = c.lastLeaf(place, dependents(m.Graph, group))
+			u.after = c.lastLeaf(place, step.DependenciesOf(m.Graph).Forward(step.Any, group...))
 		}
 	}
 	if best == nil {
 		return nil, why
 	}
 	return best, nil
-}
-
-// dependents are the nodes that make the values or come after them.
-func dependents(g *onnx.Graph, values []*onnx.Value) map[*onnx.Node]bool {
-	after := map[*onnx.Node]bool{}
-	for _, v := range values {
-		after[v.Producer] = true
-	}
-	for _, n := range g.Nodes {
-		for _, v := range slices.Concat(n.Inputs, n.Captures) {
-			if v != nil && v.Producer != nil && after[v.Producer] {
-				after[n] = true
-			}
-		}
-	}
-	return after
 }
 
 // apply writes the slices and joins them under the next values' names.

@@ -110,7 +110,7 @@ func alongAxis(r *Region, n *onnx.Node) (bool, error) {
 	axis := softmaxAxis(n, n.Outputs[0], r.joins)
 	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
 		if int(a) == axis || r.joins && int(a) > axis {
-			return 0, fmt.Errorf("works along the axis that is divided")
+			return 0, fmt.Errorf("works along the split axis")
 		}
 		return a, nil
 	})
@@ -169,7 +169,7 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 	if slices.Contains(axes, int64(a)) {
 		mean := n.Is("ReduceMean") && in.Type.DType.IsFloat()
 		if !mean && !n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1") {
-			return false, fmt.Errorf("%s over the tokens is no sum", n.OpType())
+			return false, fmt.Errorf("%s over the tokens is not a sum", n.OpType())
 		}
 		r.mean[out] = mean
 		return r.set(out, partial)
@@ -194,7 +194,7 @@ func argument(r *Region, n *onnx.Node) (bool, error) {
 	case a < 0:
 		return false, nil
 	case int64(a) == axis:
-		return false, fmt.Errorf("works along the axis that is divided")
+		return false, fmt.Errorf("works along the split axis")
 	case int64(a) > axis && n.Int("keepdims", 1) != 1:
 		a--
 	}
@@ -263,7 +263,7 @@ func reshape(r *Region, n *onnx.Node) (bool, error) {
 			return 0, fmt.Errorf("its extents are not static")
 		}
 		if outermost(f) != int(a) || len(t) == 0 {
-			return 0, fmt.Errorf("the divided axis is not the outermost one")
+			return 0, fmt.Errorf("the split axis is not the outermost one")
 		}
 		return cut(outermost(t)), nil
 	})
@@ -303,12 +303,12 @@ func pick(r *Region, n *onnx.Node) (bool, error) {
 		return false, nil
 	}
 	if int64(a) == axis {
-		return false, fmt.Errorf("picks along the axis that is divided")
+		return false, fmt.Errorf("gathers along the split axis")
 	}
 	changed := false
 	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
 		if int(a) < rank(v) && v.Type.Shape[a] != n.Outputs[0].Type.Shape[a] {
-			return false, fmt.Errorf("%q has another extent along the axis that is divided", v.Name)
+			return false, fmt.Errorf("%q has another extent along the split axis", v.Name)
 		}
 		c, err := r.set(v, a)
 		if err != nil {
@@ -332,7 +332,7 @@ func cutOther(r *Region, n *onnx.Node) (bool, error) {
 	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
 		for _, x := range along {
 			if x == int64(a) || x+int64(rank(n.Inputs[0])) == int64(a) {
-				return 0, fmt.Errorf("slices the axis that is divided")
+				return 0, fmt.Errorf("slices the split axis")
 			}
 		}
 		return a, nil

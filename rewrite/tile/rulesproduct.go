@@ -113,7 +113,7 @@ func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
 	case co >= 0 && cb == unknown && int(co) == rank(out)-1: // one row alone
 		return r.set(b, cut(colB))
 	case ca >= 0 && cb >= 0:
-		return false, fmt.Errorf("both factors are divided, and not along the contracted axis")
+		return false, fmt.Errorf("both factors are split, but not along the contracted axis")
 	}
 	return false, nil
 }

@@ -18,34 +18,34 @@ var skipCases = []struct {
 	{"no product", "in x F[6,40]\nloss = ReduceSum(x) {keepdims=0}", "loss: no matrix product leads to the loss"},
 	{"free extents", "in h F[batch,3]\nin w F[3,40]\nlogits = MatMul(h, w)\nloss = ReduceSum(logits) {keepdims=0}", "logits: its extents are not static: fix them with --dim"},
 	{"free extent beside", "in l F[tokens,1]\ny = Mul(logits, l)", `y: the extents of "l" are not static: fix them with --dim`},
-	{"unknown rank", "in l float32\ny = Mul(logits, l)", `y: the rank of "l" is not known`},
+	{"unknown rank", "in l float32\ny = Mul(logits, l)", `y: the rank of "l" is unknown`},
 	{"an output", projected + "loss = ReduceSum(logits) {keepdims=0}\nout logits float32[6,40]", "logits: logits is an output: give --drop-output logits"},
-	{"no rule", "init x int64[] = 1\ny = CumSum(logits, x)", "y: no rule divides operator CumSum"},
-	{"a rule of another domain", projected + "in k F[40,2]\ny = com.microsoft.FusedGemm(logits, k)\nloss = ReduceSum(logits) {keepdims=0}", "y: no rule divides operator FusedGemm"},
-	{"two ways", projected6 + "t = Transpose(logits)\ny = Add(t, logits)", `y: "t" would have to be divided in two ways`},
-	{"two ways of an input", projected6 + "in b F[6,6]\na = Add(logits, b)\nt = Transpose(b)\ny = Mul(a, t)", `t: "t" would have to be divided in two ways`},
-	{"softmax over tokens", "y = Softmax(logits) {axis=0}", "y: works along the axis that is divided"},
-	{"maximum over tokens", "y = ReduceMax(logits) {keepdims=0}", "y: ReduceMax over the tokens is no sum"},
-	{"logarithm over tokens", "init x int64[1] = [-2]\ny = ReduceLogSumExp(logits, x)", "y: ReduceLogSumExp over the tokens is no sum"},
-	{"mean of integers", "a = Cast(logits) {to=6}\nb = ReduceMean(a) {keepdims=0}\ny = Cast(b) {to=1}", "b: ReduceMean over the tokens is no sum"},
+	{"no rule", "init x int64[] = 1\ny = CumSum(logits, x)", "y: no rule splits operator CumSum"},
+	{"a rule of another domain", projected + "in k F[40,2]\ny = com.microsoft.FusedGemm(logits, k)\nloss = ReduceSum(logits) {keepdims=0}", "y: no rule splits operator FusedGemm"},
+	{"two ways", projected6 + "t = Transpose(logits)\ny = Add(t, logits)", `y: "t" would have to be split in two ways`},
+	{"two ways of an input", projected6 + "in b F[6,6]\na = Add(logits, b)\nt = Transpose(b)\ny = Mul(a, t)", `t: "t" would have to be split in two ways`},
+	{"softmax over tokens", "y = Softmax(logits) {axis=0}", "y: works along the split axis"},
+	{"maximum over tokens", "y = ReduceMax(logits) {keepdims=0}", "y: ReduceMax over the tokens is not a sum"},
+	{"logarithm over tokens", "init x int64[1] = [-2]\ny = ReduceLogSumExp(logits, x)", "y: ReduceLogSumExp over the tokens is not a sum"},
+	{"mean of integers", "a = Cast(logits) {to=6}\nb = ReduceMean(a) {keepdims=0}\ny = Cast(b) {to=1}", "b: ReduceMean over the tokens is not a sum"},
 	{"axes at run time", "in x int64[1]\ny = ReduceSum(logits, x)", "y: its axes are not constant"},
 	{"slice at run time", "in x int64[1]\ninit a int64[1] = [0]\ninit b int64[1] = [2]\ny = Slice(logits, a, b, x)", "y: its axes are not constant"},
-	{"slice of tokens", "init x int64[1] = [0]\ninit a int64[1] = [0]\ninit b int64[1] = [3]\ny = Slice(logits, a, b, x)", "y: slices the axis that is divided"},
-	{"slice of tokens from the end", "init x int64[1] = [-2]\ninit a int64[1] = [0]\ninit b int64[1] = [3]\ny = Slice(logits, a, b, x)", "y: slices the axis that is divided"},
-	{"reshaped inner axis", "t = Transpose(logits)\ninit s int64[2] = [20, 12]\ny = Reshape(t, s)", "y: the divided axis is not the outermost one"},
+	{"slice of tokens", "init x int64[1] = [0]\ninit a int64[1] = [0]\ninit b int64[1] = [3]\ny = Slice(logits, a, b, x)", "y: slices the split axis"},
+	{"slice of tokens from the end", "init x int64[1] = [-2]\ninit a int64[1] = [0]\ninit b int64[1] = [3]\ny = Slice(logits, a, b, x)", "y: slices the split axis"},
+	{"reshaped inner axis", "t = Transpose(logits)\ninit s int64[2] = [20, 12]\ny = Reshape(t, s)", "y: the split axis is not the outermost one"},
 	{"reshaped at run time", "in s int64[2]\ny = Reshape(logits, s)", "y: its extents are not static"},
-	{"picked tokens", "in l int64[1,40]\ny = GatherElements(logits, l) {axis=0}", "y: picks along the axis that is divided"},
-	{"fewer labels than tokens", "in l int64[3,1]\ny = GatherElements(logits, l) {axis=1}", `y: "logits" has another extent along the axis that is divided`},
-	{"fewer updates than tokens", "in l int64[3,1]\nin u F[3,1]\ny = ScatterElements(logits, l, u) {axis=1}", `y: "l" has another extent along the axis that is divided`},
+	{"picked tokens", "in l int64[1,40]\ny = GatherElements(logits, l) {axis=0}", "y: gathers along the split axis"},
+	{"fewer labels than tokens", "in l int64[3,1]\ny = GatherElements(logits, l) {axis=1}", `y: "logits" has another extent along the split axis`},
+	{"fewer updates than tokens", "in l int64[3,1]\nin u F[3,1]\ny = ScatterElements(logits, l, u) {axis=1}", `y: "l" has another extent along the split axis`},
 	{"bias of a sum", projected + "in c F[3,40]\ny = Gemm(h, logits, c) {transA=1}\nloss = ReduceSum(logits) {keepdims=0}", "y: adds a bias to a sum over the tokens"},
 	{"vector", projected + "in v F[40]\ny = MatMul(logits, v)\nloss = ReduceSum(logits) {keepdims=0}", "y: a product with a vector"},
 	{"permuted batches", tokens + "in b F[3,2,40]\ny = com.microsoft.FusedMatMul(b, logits) {transBatchA=1, transB=1}\nloss = ReduceSum(logits) {keepdims=0}", "y: a product with permuted batches"},
-	{"both factors", projected + "t = Transpose(logits)\ny = MatMul(logits, t)\nloss = ReduceSum(logits) {keepdims=0}", "y: both factors are divided, and not along the contracted axis"},
+	{"both factors", projected + "t = Transpose(logits)\ny = MatMul(logits, t)\nloss = ReduceSum(logits) {keepdims=0}", "y: both factors are split, but not along the contracted axis"},
 	{"sum read inside", "s = ReduceSum(logits)\ny = Div(logits, s)", `y: reads "s" whole`},
 	{"sum read behind another node", "s = ReduceSum(logits)\nt = Neg(s)\ny = Div(logits, t)", "y: needs a sum over all tokens before they are all computed"},
 	{"product with a sum", projected + "s = Gemm(h, logits) {transA=1}\ny = Gemm(logits, s) {transB=1}\nloss = ReduceSum(logits) {keepdims=0}", "y: needs a sum over all tokens before they are all computed"},
-	{"product with itself", projected6 + "y = com.microsoft.FusedMatMul(logits, logits)\nloss = ReduceSum(logits) {keepdims=0}", `y: "logits" would have to be divided in two ways`},
-	{"one update for all", "in l int64[6,1]\nin u F[]\ny = ScatterElements(logits, l, u) {axis=1}", `y: "u" has no axis 0 that could be divided`},
+	{"product with itself", projected6 + "y = com.microsoft.FusedMatMul(logits, logits)\nloss = ReduceSum(logits) {keepdims=0}", `y: "logits" would have to be split in two ways`},
+	{"one update for all", "in l int64[6,1]\nin u F[]\ny = ScatterElements(logits, l, u) {axis=1}", `y: "u" has no axis 0 to split`},
 }
 
 const projected6 = "in h F[6,3]\nin w F[3,6]\nlogits = MatMul(h, w)\n"
@@ -107,10 +107,10 @@ const gradient = "in w F[16,8]\nin x F[3,16]\nin d F[3,8]\ng = Gemm(x, d) {trans
 
 // rowsSkipCases lead to each reason why an update is not computed in slices.
 var rowsSkipCases = []struct{ name, body, want string }{
-	{"no divisors", "in w F[67,3]\nin g F[67,3]\nw.new = Sub(w, g)", "w.new: its extents have no divisors"},
-	{"norm of the gradient", gradient + "n = ReduceL2(g) {keepdims=0}\ny = Div(g, n)\nw.new = Sub(w, y)", `w.new: what it is computed from is read by "n" too`},
+	{"no divisors", "in w F[67,3]\nin g F[67,3]\nw.new = Sub(w, g)", "w.new: its extents have no common divisor"},
+	{"norm of the gradient", gradient + "n = ReduceL2(g) {keepdims=0}\ny = Div(g, n)\nw.new = Sub(w, y)", `w.new: its inputs are also read by "n"`},
 	{"an operator without a rule", gradient + "y = Sin(g)\nw.new = Sub(w, y)", `w.new: needs "y" whole`},
-	{"next by an operator without a rule", gradient + "y = Sub(w, g)\nw.new = Tanh(y)", `w.new: no rule slices operator Tanh at "w.new"`},
+	{"next by an operator without a rule", gradient + "y = Sub(w, g)\nw.new = Tanh(y)", `w.new: no slicing rule for operator Tanh at "w.new"`},
 	{"scattered on top of each other", "in w F[16,8]\nin at int64[5,7]\nin u F[5,7]\nin z F[16,8]\nv = Neg(z)\ng = ScatterElements(v, at, u) {axis=0, reduction=\"max\"}\nw.new = Sub(w, g)", `w.new: needs "g" whole`},
 	{"two outputs", gradient + "a, b = Split(g) {axis=0, num_outputs=2}\ny = Concat(b, a) {axis=0}\nw.new = Sub(w, y)", `w.new: needs "y" whole`},
 }
@@ -136,7 +136,7 @@ func TestRowsSkips(t *testing.T) {
 
 // unreached are the reasons that no case leads to.
 var unreached = map[string]string{
-	"it is not clear how its output is divided": "every rule derives a cut from that of the input for which its node was taken in",
+	"unclear how its output is split": "every rule derives a cut from that of the input for which its node was taken in",
 }
 
 // TestEveryReasonHasACase reads the package's own sources: each message of a
@@ -205,7 +205,7 @@ func reasons(t *testing.T) []string {
 // Below opset 13 a softmax sums along all axes from its own on, which is the second
 // where none is given.
 func TestSkipsJoinedAxes(t *testing.T) {
-	for opset, want := range map[string]string{"12": "y: works along the axis that is divided", "13": ""} {
+	for opset, want := range map[string]string{"12": "y: works along the split axis", "13": ""} {
 		m, _ := parse(t, opset, "in h F[2,4,3]\nin w F[3,6]\nlogits = MatMul(h, w)\nr = Transpose(logits) {perm=[2, 0, 1]}\ny = Softmax(r)\nother = Neg(y)\nloss = ReduceMean(y) {keepdims=0}")
 		_, err := Find(m, m.Graph.Value("loss"))
 		if got := skipReason(t, err); got != want {

@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -292,11 +293,11 @@ func (r *Region) set(v *onnx.Value, c cut) (bool, error) {
 		return false, nil
 	}
 	if old != unknown {
-		return false, fmt.Errorf("%q would have to be divided in two ways", v.Name)
+		return false, fmt.Errorf("%q would have to be split in two ways", v.Name)
 	}
 	if c >= 0 {
 		if int(c) >= rank(v) {
-			return false, fmt.Errorf("%q has no axis %d that could be divided", v.Name, c)
+			return false, fmt.Errorf("%q has no axis %d to split", v.Name, c)
 		}
 		if _, static := v.Type.Shape[c].Int(); !static {
 			return false, fmt.Errorf("the extents of %q are not static: fix them with --dim", v.Name)
@@ -316,10 +317,10 @@ func (r *Region) propagate() error {
 			}
 			rule := ruleOf(n)
 			if rule == nil {
-				return &SkipError{n.Label(), fmt.Sprintf("no rule divides operator %s", n.OpType())}
+				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}
 			}
 			if v := unranked(n); v != nil {
-				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is not known", v.Name)}
+				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is unknown", v.Name)}
 			}
 			c, err := rule(r, n)
 			if err != nil {
@@ -344,6 +345,7 @@ func unranked(n *onnx.Node) *onnx.Value {
 // check proves that every value the region makes has a cut and that partial
 // sums are complete before anything reads them.
 func (r *Region) check() error {
+	deps := step.DependenciesOf(r.graph)
 	for _, n := range r.Nodes {
 		for _, o := range n.Outputs {
 			if o == nil {
@@ -351,9 +353,9 @@ func (r *Region) check() error {
 			}
 			switch r.cutOf(o) {
 			case unknown:
-				return &SkipError{n.Label(), "it is not clear how its output is divided"}
+				return &SkipError{n.Label(), "unclear how its output is split"}
 			case partial:
-				if reader := r.readsBack(o); reader != nil {
+				if reader := r.readsBack(deps, o); reader != nil {
 					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}
 				}
 			}
@@ -364,20 +366,10 @@ func (r *Region) check() error {
 
 // readsBack returns a node of the region that depends on a value through nodes
 // outside it, or reads it itself; nil where there is none.
-func (r *Region) readsBack(v *onnx.Value) *onnx.Node {
-	after := map[*onnx.Value]bool{v: true}
-	reads := func(v *onnx.Value) bool { return after[v] }
-	for _, n := range r.graph.Nodes { // sorted
-		if !slices.ContainsFunc(n.Inputs, reads) && !slices.ContainsFunc(n.Captures, reads) {
-			continue
-		}
+func (r *Region) readsBack(deps *step.Dependencies, v *onnx.Value) *onnx.Node {
+	for _, n := range deps.Forward(step.Any, v).Nodes() {
 		if r.in[n] {
 			return n
-		}
-		for _, o := range n.Outputs {
-			if o != nil {
-				after[o] = true
-			}
 		}
 	}
 	return nil

@@ -35,7 +35,7 @@ func TestWide(t *testing.T) {
 		{"narrow", attention(4, 2, 2, 2), 4, 0, 0, 1, "Softmax", ""},
 		{"one head", attention(1, 1, 8, 2), 4, 0, 0, 1, "Softmax", ""},
 		{"forward alone", "in q F[4,8,2]\nin k F[4,2,8]\nin v F[8,2]\nz = MatMul(q, k)\np = Softmax(z)\nc = MatMul(p, v)", 4, 1, 1, 4, "Softmax", ""},
-		{"across batches", "in q F[4,8,2]\nin k F[4,2,8]\nz = MatMul(q, k)\np = Softmax(z) {axis=0}\nc = ReduceSum(p) {keepdims=0}", 4, 1, 0, 1, "Softmax", "p: works along the axis that is divided"},
+		{"across batches", "in q F[4,8,2]\nin k F[4,2,8]\nz = MatMul(q, k)\np = Softmax(z) {axis=0}\nc = ReduceSum(p) {keepdims=0}", 4, 1, 0, 1, "Softmax", "p: works along the split axis"},
 		{"what another one joined", "in q F[2,8,2]\nin k F[2,2,8]\nin v F[2,8,2]\nz = MatMul(q, k)\np = Softmax(z)\nc = MatMul(p, v)\nout1 = Neg(c)\n" +
 			"z2 = MatMul(c, k)\np2 = Softmax(z2)\nq2 = Mul(p2, p2)\ninit last int64[1] = [-1]\nr = ReduceSum(q2, last)\nm = Mul(r, c)\ny = MatMul(m, k)\nw = Mul(p2, y)\no = MatMul(w, v)", 2, 2, 2, 4, "Softmax", ""},
 		{"prime", "in q F[37,4,1]\nin k F[37,1,4]\nz = MatMul(q, k)\np = Softmax(z)\nc = ReduceSum(p) {keepdims=0}", 2, 1, 0, 1, "Softmax", "z: no number of equal parts greater than one divides its extents"},

@@ -42,7 +42,7 @@ func Model(m *onnx.Model, want int64) error {
 		return nil
 	}
 	if have < Oldest {
-		return &OpsetError{have, want, fmt.Sprintf("the oldest one understood is %d: export the model again", Oldest)}
+		return &OpsetError{have, want, fmt.Sprintf("the oldest supported is %d: export the model again", Oldest)}
 	}
 	for _, n := range m.Graph.Nodes {
 		for _, sub := range n.Subgraphs() {

@@ -150,7 +150,7 @@ out g float32
 
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ name, opset, body, want string }{
-		{"too old", "6", "in x float32[2]\ny = Relu(x)", "the oldest one understood is 7"},
+		{"too old", "6", "in x float32[2]\ny = Relu(x)", "the oldest supported is 7"},
 	} {
 		m := parse(t, c.opset, c.body)
 		var e *OpsetError

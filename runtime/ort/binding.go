@@ -4,7 +4,7 @@ package ort
 //
 // An output that is bound to memory of ONNX Runtime's choice keeps its value
 // after a run and would be written again by the next; Outputs hands the values
-// over, so outputs must be bound anew before each run (ClearOutputs).
+// over, so outputs must be bound again before each run (ClearOutputs).
 
 /*
 #include <stdlib.h>

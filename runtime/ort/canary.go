@@ -64,14 +64,14 @@ func Canary(e *Environment) []CanaryResult {
 // header.
 func (e *Environment) canaryTable() error {
 	if got := yalue.GetVersion(); got != e.version {
-		return fmt.Errorf("the loaded library is version %s, the one that was probed %s", got, e.version)
+		return fmt.Errorf("the loaded library is version %s, the probed one %s", got, e.version)
 	}
 	providers, err := e.Providers()
 	if err != nil {
 		return err
 	}
 	if !slices.Contains(providers, "CPUExecutionProvider") {
-		return fmt.Errorf("no CPU provider among %v: the API table is not the known one", providers)
+		return fmt.Errorf("no CPU provider among %v: unknown API table", providers)
 	}
 	return nil
 }

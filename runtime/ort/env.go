@@ -84,7 +84,7 @@ func Open(library string) (*Environment, error) {
 	defer opened.Unlock()
 	if e := opened.env; e != nil {
 		if e.path != path {
-			return nil, fmt.Errorf("onnx runtime library %s: another one is loaded already: %s", path, e.path)
+			return nil, fmt.Errorf("onnx runtime library %s: another library is already loaded: %s", path, e.path)
 		}
 		if e.users == 0 {
 			if err := e.start(); err != nil {

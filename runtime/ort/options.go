@@ -178,7 +178,7 @@ func (o *SessionOptions) apply(so *yalue.SessionOptions, library string) error {
 	if o.Threads > 0 {
 		steps = append(steps, func() error { return so.SetIntraOpNumThreads(o.Threads) })
 	}
-	if o.Unplanned { // nodes that run in parallel are handed no buffers on; one thread alone is no parallel execution
+	if o.Unplanned { // nodes that run in parallel are handed no buffers on; one thread alone is not parallel execution
 		steps = append(steps, func() error { return so.SetExecutionMode(yalue.ExecutionModeParallel) },
 			func() error { return so.SetInterOpNumThreads(2) })
 	}

@@ -222,7 +222,7 @@ func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[str
 }
 
 // lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's
-// the rank): axes, sizes or a count that are no initializer, or a part of
+// the rank): axes, sizes or a count that are not initializers, or a part of
 // unknown rank in a concatenation or before a permutation.
 func lost(n *onnx.Node) bool {
 	if n.Domain() != "" {

@@ -19,6 +19,7 @@ package predict
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -43,26 +44,17 @@ type Options struct {
 	// with names where it is not told the numbers of free extents. Those of
 	// values that are not in it are as in the graph.
 	Told map[string]onnx.Type
-	// CUDA: the CUDA provider's kernels run the step. What they do is read, not
-	// measured; sizes that cuDNN says on the device are in Prediction.Unknown.
-	CUDA bool
-	// Roles say what inputs and outputs are for; see Roles.
-	Roles Roles
+	// On is whose kernels run the step; nil: the CPU's. Sizes that cuDNN says on the
+	// device are in Prediction.Unknown.
+	On *step.Provider
+	// Roles tell gradients among the outputs, and the loss, which divides forward
+	// from backward: what it does not wait for is backward.
+	Roles step.Roles
+	// Parameters and State name graph inputs; the others are feeds.
+	Parameters, State []string
 
 	// original is the file which a saved graph was made from.
 	original original
-}
-
-// Roles sort values into categories. The zero Roles make every input a feed
-// and every output an output.
-type Roles struct {
-	// Parameters and State name graph inputs.
-	Parameters, State []string
-	// Gradients names graph outputs.
-	Gradients []string
-	// Loss names the value that divides forward from backward: what it does
-	// not depend on, and is no part of its making, is backward.
-	Loss string
 }
 
 // A Prediction is what a step will do. All sizes are bytes.
@@ -91,7 +83,7 @@ type Prediction struct {
 	Trace  *ortmodel.Trace
 
 	categories categories
-	forward    map[*onnx.Node]bool
+	forward    *step.Slice // what the loss waits for; nil without one
 	arena      *Arena
 	rough      int64 // RoughlyReserved
 }
@@ -100,7 +92,7 @@ type Prediction struct {
 func (p *Prediction) Category(v int) Category { return p.categories[v] }
 
 // Forward reports that the node at place k of the order leads to the loss.
-func (p *Prediction) Forward(k int) bool { return p.forward == nil || p.forward[p.Nodes[k]] }
+func (p *Prediction) Forward(k int) bool { return p.forward == nil || p.forward.Has(p.Nodes[k]) }
 
 // Exact reports that nothing was left to guess.
 func (p *Prediction) Exact() bool { return len(p.Unknown) == 0 }
@@ -109,32 +101,33 @@ func (p *Prediction) Exact() bool { return len(p.Unknown) == 0 }
 // onnx/infer). It fails where the graph is not a step that could run: a cycle,
 // a value without a maker.
 func Predict(m *onnx.Model, o Options) (*Prediction, error) {
-	o.Threads = max(1, o.Threads)
 	b, err := newBuilder(m, o)
 	if err != nil {
 		return nil, err
 	}
-	p := &Prediction{Graph: b.graph, Values: b.values, Unknown: b.unknown}
+	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown}
 	order := b.order(o)
-	if !ortmodel.Valid(b.graph, order) {
-		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs are made", m.Graph.Proto.GetName())
+	if !ortmodel.Valid(b.Graph, order) {
+		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
 	}
-	p.Trace = ortmodel.Simulate(b.graph, order)
+	p.Trace = ortmodel.Simulate(b.Graph, order)
 	b.copies(p.Trace)
 	p.LivePeak, p.PeakAt = p.Trace.Peak, p.Trace.PeakAt
 	for _, i := range order {
-		p.Nodes = append(p.Nodes, b.nodes[i])
+		p.Nodes = append(p.Nodes, b.Nodes[i])
 	}
-	p.sums(m, b)
+	p.sums(m, b, o.inputKinds())
 	p.Session = session(b)
 	p.TotalPeak = p.Parameters + p.State + p.Feeds + p.Session.Bytes() + p.LivePeak
-	p.categories, p.forward = newCategories(b, o.Roles), forwardNodes(b, o.Roles.Loss)
+	if loss := m.Graph.Value(o.Roles.Loss); loss != nil && loss.Producer != nil {
+		p.forward = step.DependenciesOf(m.Graph).Backward(step.Any, loss)
+	}
+	p.categories = newCategories(b, p.forward)
 	return p, nil
 }
 
 // sums adds up what goes in and what comes out.
-func (p *Prediction) sums(m *onnx.Model, b *builder) {
-	kind := b.inputKinds()
+func (p *Prediction) sums(m *onnx.Model, b *builder, kind map[string]Category) {
 	for _, v := range m.Graph.Inputs {
 		if v.Init != nil {
 			continue // an initializer that a feed may replace
@@ -150,8 +143,8 @@ func (p *Prediction) sums(m *onnx.Model, b *builder) {
 		}
 	}
 	p.Parameters += b.constants
-	for i, v := range b.graph.Values {
-		if v.Kind == ortmodel.Output && b.values[i].Producer != nil {
+	for i, v := range b.Graph.Values {
+		if v.Kind == ortmodel.Output && b.Values[i].Producer != nil {
 			p.Outputs += v.Bytes
 		}
 	}

@@ -192,11 +192,11 @@ func (p *probe) fits(t *testing.T, op string, input int, later bool, h hypothesi
 	if err != nil {
 		t.Fatalf("%s: %v", op, err)
 	}
-	for i, n := range b.nodes {
+	for i, n := range b.Nodes {
 		if n != node {
 			continue
 		}
-		g := &b.graph.Nodes[i]
+		g := &b.Graph.Nodes[i]
 		others := func(list []ortmodel.Pair) []ortmodel.Pair {
 			return slices.DeleteFunc(slices.Clone(list), func(q ortmodel.Pair) bool { return q.Input == input })
 		}
@@ -207,7 +207,7 @@ func (p *probe) fits(t *testing.T, op string, input int, later bool, h hypothesi
 			g.InPlace = append(g.InPlace, pair)
 		}
 	}
-	pred := &Prediction{Nodes: b.nodes, Values: b.values, Trace: ortmodel.Simulate(b.graph, ortmodel.Order(b.graph))}
+	pred := &Prediction{Nodes: b.Nodes, Values: b.Values, Trace: ortmodel.Simulate(b.Graph, ortmodel.Order(b.Graph))}
 	pred.LivePeak = pred.Trace.Peak
 	return compare(pred, real, false) == ""
 }

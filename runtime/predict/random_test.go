@@ -227,7 +227,7 @@ func broadcastsAll(in []*onnx.Value, y *onnx.Value) bool {
 	return !slices.ContainsFunc(in, func(x *onnx.Value) bool { return !broadcasts(extents(x), extents(y)) })
 }
 
-// growNorm makes a LayerNormalization with outputs that nobody reads.
+// growNorm makes a LayerNormalization with outputs that nothing reads.
 func growNorm(g *grower) []*onnx.Value {
 	x := g.pick(atLeast(1))
 	if x == nil {

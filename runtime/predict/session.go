@@ -155,7 +155,7 @@ func session(b *builder) Session {
 	done := map[pack][]*onnx.Value{}
 	unpacked := map[*onnx.Value]bool{} // still read in its own layout
 	seen := map[*onnx.Value]bool{}
-	for _, n := range b.nodes {
+	for _, n := range b.Nodes {
 		for i, v := range n.Inputs {
 			if !isInitializer(v) {
 				continue
@@ -178,7 +178,7 @@ func session(b *builder) Session {
 			}
 		}
 	}
-	for _, v := range b.values {
+	for _, v := range b.Values {
 		if v.IsOutput() && isInitializer(v) {
 			seen[v], unpacked[v] = true, true
 		}

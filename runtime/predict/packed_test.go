@@ -1,0 +1,74 @@
+package predict
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// TestPackedElements: a dead buffer goes to a value of the same shape and element
+// size, and elements of two and of four bits differ in that, though neither fills
+// a byte.
+func TestPackedElements(t *testing.T) {
+	for _, c := range []struct {
+		first, second onnx.DType
+		shared        bool
+	}{
+		{onnx.Uint8, onnx.Int8, true}, {onnx.Int8, onnx.Bool, true},
+		{21, 22, true}, {25, 26, true}, // uint4 and int4, uint2 and int2
+		{21, 25, false}, {26, 22, false}, {onnx.Int8, 22, false}, {25, onnx.Uint8, false},
+	} {
+		t.Run(fmt.Sprint(c.first, c.second), func(t *testing.T) {
+			m, err := onnx.Parse(fmt.Sprintf(`model ir=12 opset=25
+graph g {
+in x float32[4096]
+a = Cast(x) {to=%d}
+p = Cast(a) {to=1}
+q = Tanh(p)
+b = Cast(q) {to=%d}
+y = Cast(b) {to=1}
+out y float32[4096]
+}
+`, c.first, c.second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := infer.Model(m, infer.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "m.onnx")
+			if err := m.Save(path); err != nil {
+				t.Fatal(err)
+			}
+			p, err := Predict(m, Options{Declared: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := measure(path, ort.SessionOptions{Level: 0, Threads: 1}, map[string][]byte{"x": make([]byte, 4*4096)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.LivePeak != got.live || len(p.Trace.Events) != len(got.events) {
+				t.Errorf("peak %d in %d events, measured %d in %d", p.LivePeak, len(p.Trace.Events), got.live, len(got.events))
+			}
+			if a, b := p.Graph.Values[p.place(t, "a")].Class, p.Graph.Values[p.place(t, "b")].Class; (a == b) != c.shared {
+				t.Errorf("classes %d and %d, shared %v", a, b, c.shared)
+			}
+		})
+	}
+}
+
+// place is the number of a value by name.
+func (p *Prediction) place(t *testing.T, name string) int {
+	for i, v := range p.Values {
+		if v.Name == name {
+			return i
+		}
+	}
+	t.Fatalf("no value %q", name)
+	return 0
+}
