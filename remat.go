@@ -125,8 +125,9 @@ type DeriveOptions struct {
 	// Train and Frozen are globs over the names of initializers: what is trained,
 	// and what is not; Frozen wins. No gradient flows through values that match Stop.
 	Train, Frozen, Stop []string
-	// Optimizer is "sgd" or "adamw", with PyTorch's numbers, or "" for none. With
-	// one, each parameter P has an output P.new, its value after the step.
+	// Optimizer is one of remat grad --optimizer, such as "sgd" or "adamw", with its
+	// default numbers, or "" for none. With one, each parameter P has an output P.new,
+	// its value after the step.
 	Optimizer string
 	// ClipNorm bounds the norm of all gradients together; 0 does not.
 	ClipNorm float64

@@ -24,29 +24,12 @@ import (
 // An Anchor makes operator Op's first execution wait for value After.
 type Anchor struct{ Op, After int }
 
-// What bounds the search for anchors; a try is two simulations of the step.
-const (
-	maxAnchorTries = 12
-	maxStretch     = 64  // operators in a stretch
-	maxDeferrals   = 256 // stretches that are kept, the costliest first
-	minWait        = 5   // places that a stretch must run late, or it is left
-	// A gain, or a buffer, is large from one part in so many of the peak on.
-	largeShare = 400
-)
-
 // A deferred stretch could have run sooner.
 type deferred struct {
 	from, to int // the stretch, as places in the order
 	late     int // how many places sooner it could have run
 	anchor   Anchor
 	gain     int64 // bytes that it would free then
-}
-
-// worth sums the peaks of an order with everything kept, and with only the
-// layers' boundaries (or nothing) kept: what is good for both is a good base.
-func (ix *index) worth(sim *liveSim, order []int) int64 {
-	sum := sim.run(order)
-	return sum + sim.run(newLowerer(ix, order).schedule(ix.leastKeep()))
 }
 
 // topologicalFrom returns the topological order nearest to wanted: each node
@@ -105,7 +88,7 @@ func (ix *index) deferrals(order []int, sim *liveSim) [][]Anchor {
 	start := make([]int, n)
 	for pos := range order {
 		start[pos] = ix.stretch(order, start, pos)
-		if pos-start[pos] >= maxStretch {
+		if pos-start[pos] >= ix.tune.deferralOps {
 			continue
 		}
 		if d, ok := ix.deferral(order, place, lastRead, sim, start[pos], pos); ok {
@@ -120,7 +103,7 @@ func (ix *index) deferrals(order []int, sim *liveSim) [][]Anchor {
 		for _, b := range best {
 			free = free && (d.to < b.from || b.to < d.from)
 		}
-		if free && len(best) < maxDeferrals {
+		if free && len(best) < ix.tune.deferrals {
 			best = append(best, d)
 		}
 	}
@@ -200,7 +183,7 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 			}
 		}
 	}
-	if ready < 0 || from-ready < minWait || gain < sim.peak/largeShare {
+	if ready < 0 || from-ready < ix.tune.deferralWait || gain < part(ix.tune.largeShare, sim.peak) {
 		return deferred{}, false
 	}
 	out := ix.outs[order[to]]

@@ -35,7 +35,7 @@ func Explain(p *Problem, pl *Plan) ([]Reason, error) {
 	for _, v := range kept {
 		keep[ix.root[v]] = true
 	}
-	e := newExplorer(ix, ix.plainOrder(), 0)
+	e := newExplorer(ix, ix.plain(), 0)
 	e.sim.conceal = pl.Conceal
 	peak, work, _ := e.visit(keep)
 	boundary := make(map[int]bool)

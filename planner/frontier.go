@@ -17,6 +17,7 @@ type point struct {
 	work int64 // cost of the repeated executions
 	keep []bool
 	mode mode
+	base *baseOrder
 	// conceal: see Plan.Conceal.
 	conceal bool
 	// counted is the judge's peak of the point's own order, 0 before it was
@@ -58,6 +59,7 @@ func (f *frontier) add(p *point) {
 // An explorer visits keep sets of one problem.
 type explorer struct {
 	ix    *index
+	base  *baseOrder
 	low   *lowerer
 	sim   *liveSim
 	front frontier
@@ -69,8 +71,8 @@ type explorer struct {
 	stopped func() bool
 }
 
-func newExplorer(ix *index, base []int, visits int) *explorer {
-	return &explorer{ix: ix, low: newLowerer(ix, base), sim: newLiveSim(ix), visits: visits, stopped: func() bool { return false }}
+func newExplorer(ix *index, base *baseOrder, visits int) *explorer {
+	return &explorer{ix: ix, base: base, low: newLowerer(ix, base.order), sim: newLiveSim(ix), visits: visits, stopped: func() bool { return false }}
 }
 
 // visit evaluates a keep set and records it. It copies keep if it stays.
@@ -87,6 +89,6 @@ func (e *explorer) visitIn(keep []bool, m mode) (peak, work int64, better bool) 
 	if e.front.covered(peak, work) {
 		return peak, work, false
 	}
-	e.front.add(&point{peak: peak, work: work, mode: m, conceal: e.sim.conceal, keep: append([]bool(nil), keep...)})
+	e.front.add(&point{peak: peak, work: work, mode: m, base: e.base, conceal: e.sim.conceal, keep: append([]bool(nil), keep...)})
 	return peak, work, true
 }

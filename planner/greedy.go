@@ -163,7 +163,7 @@ func (w *greedyState) owned(v int) int64 {
 func (w *greedyState) pick() int {
 	best := -1
 	for k, i := range w.ready {
-		if w.rise[i] <= 0 && !w.last {
+		if !w.raises(i) && !w.last {
 			return k
 		}
 		if best < 0 || w.before(i, w.ready[best]) || w.last && !w.before(w.ready[best], i) {
@@ -173,9 +173,15 @@ func (w *greedyState) pick() int {
 	return best
 }
 
+// trifle is what a node may add in bytes and still counts as raising nothing: the
+// sizes and extents that control dependencies compute.
+const trifle = 64
+
+func (w *greedyState) raises(i int) bool { return w.rise[i] > trifle }
+
 // before orders two nodes: what does not raise memory first.
 func (w *greedyState) before(i, j int) bool {
-	if a, b := w.rise[i] <= 0, w.rise[j] <= 0; a || b {
+	if a, b := !w.raises(i), !w.raises(j); a || b {
 		return a && !b
 	}
 	if w.deep && w.fresh[i] != w.fresh[j] {

@@ -7,21 +7,10 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
-// smallBytes is the largest size that can be kept without a question: a
-// recomputation costs more nodes than such a value costs memory. In a small
-// problem the limit is one part in smallPart of all forward values. But what is
-// kept so must be small together: the values of one step of an unrolled
-// recurrence are small, those of all steps are not. smallShare is the most, as
-// one part in so many of all forward values.
-const (
-	smallBytes = 4096
-	smallPart  = 1000
-	smallShare = 50
-)
-
 // An index holds what every solver asks of a Problem, found once.
 type index struct {
 	p    *Problem
+	tune *tuning
 	flat *flat
 	// producer[v] is the op that computes v, or None.
 	producer []int
@@ -46,9 +35,10 @@ type index struct {
 	stash []int
 	// topo is the graph's order, made topological where it is not.
 	topo []int
-	// base is the plain order and anchors what it needs: see plainOrder.
-	base    []int
-	anchors []Anchor
+	// plainBase and leanBase are the orders that plans are built on: see order.go.
+	plainBase, leanBase *baseOrder
+	// wanted are the orders that both begin with.
+	wanted [][]int
 	// kindsOf groups the droppable roots: see kinds.
 	kindsOf [][]int
 	// exploredAs is the result of the search behind optimal.
@@ -73,7 +63,7 @@ func (p *Problem) indexed() *index {
 func newIndex(p *Problem) *index {
 	nv, no := len(p.Values), len(p.Ops)
 	ix := &index{
-		p: p, flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
+		p: p, tune: p.tuning(), flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
 		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv),
 	}
 	for v := range ix.producer {
@@ -95,7 +85,7 @@ func newIndex(p *Problem) *index {
 				ix.producer[v] = i
 			}
 		}
-		ix.cost[i] = p.Ops[i].FLOPs + p.Ops[i].Moved/64
+		ix.cost[i] = p.Ops[i].FLOPs + part(ix.tune.movedWork, p.Ops[i].Moved)
 		ix.total += ix.cost[i]
 	}
 	ix.captured = make([]bool, no)
@@ -192,10 +182,10 @@ func (ix *index) small() int64 {
 		}
 	}
 	slices.Sort(sizes)
-	limit := min(smallBytes, total/smallPart)
+	limit := min(ix.tune.smallBytes, part(ix.tune.smallOne, total))
 	var sum int64
 	for _, size := range sizes {
-		if sum += size; size > limit || sum > total/smallShare {
+		if sum += size; size > limit || sum > part(ix.tune.smallAll, total) {
 			return min(limit, size-1)
 		}
 	}

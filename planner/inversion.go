@@ -15,14 +15,6 @@ import (
 // wanted order runs only after the operator at the peak. Its maker is anchored
 // on what the wanted order runs right before it and the lazy one after it.
 
-// A maker waits for at most inversionAnchors operators, out of those that the
-// wanted order runs at most inversionWindow places before it: an anchor on what
-// ran long ago would change nothing.
-const (
-	inversionWindow  = 80
-	inversionAnchors = 3
-)
-
 // inversions returns two batches of anchors: against the peak with only the
 // boundaries kept, and against the plain peak.
 func (ix *index) inversions(w *lazyWalk, order []int, sim *liveSim) [][]Anchor {
@@ -59,11 +51,11 @@ func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []An
 			continue
 		}
 		maker := schedule[born]
-		if seen[maker] || ix.p.Graph.Values[sim.value[b]].Bytes < sim.peak/largeShare || w.pos[maker] <= w.pos[schedule[at]] || !ix.guardable(maker) {
+		if seen[maker] || ix.p.Graph.Values[sim.value[b]].Bytes < part(ix.tune.largeShare, sim.peak) || w.pos[maker] <= w.pos[schedule[at]] || !ix.guardable(maker) {
 			continue
 		}
 		seen[maker] = true
-		batch = append(batch, ix.waits(w, place, maker, sim.peak/largeShare)...)
+		batch = append(batch, ix.waits(w, place, maker, part(ix.tune.largeShare, sim.peak))...)
 	}
 	return batch
 }
@@ -73,7 +65,7 @@ func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []An
 // something large and that no other of them depends on.
 func (ix *index) waits(w *lazyWalk, place []int, maker int, large int64) []Anchor {
 	var late []int
-	for pos := w.pos[maker] - 1; pos >= max(w.pos[maker]-inversionWindow, 0); pos-- {
+	for pos := w.pos[maker] - 1; pos >= max(w.pos[maker]-ix.tune.inversionWindow, 0); pos-- {
 		if op := w.wanted[pos]; place[op] > place[maker] {
 			late = append(late, op)
 		}
@@ -91,7 +83,7 @@ func (ix *index) waits(w *lazyWalk, place []int, maker int, large int64) []Ancho
 		if inner[op] || !reads || len(ix.outs[op]) == 0 || ix.p.Values[ix.outs[op][0]].Role == Index {
 			continue
 		}
-		if anchors = append(anchors, Anchor{Op: maker, After: ix.outs[op][0]}); len(anchors) == inversionAnchors {
+		if anchors = append(anchors, Anchor{Op: maker, After: ix.outs[op][0]}); len(anchors) == ix.tune.inversionAnchors {
 			break
 		}
 	}

@@ -8,14 +8,6 @@ import "sort"
 // refinement of Weisfeiler and Leman). So the values of one layer find their
 // counterparts in all other layers, without any name.
 
-// How far a neighbourhood reaches. The first and the last layer differ from
-// the others where they touch the rest of the graph; the visiting order wants
-// them alike, so it looks less far.
-const (
-	valueRounds = 4
-	opRounds    = 2
-)
-
 const (
 	hashPrime = 1099511628211
 	hashOdd   = 0x2545F4914F6CDD1D
@@ -63,7 +55,7 @@ func (ix *index) kinds() [][]int {
 	if ix.kindsOf != nil {
 		return ix.kindsOf
 	}
-	hash := ix.valueHashes(valueRounds)
+	hash := ix.valueHashes(ix.tune.valueRounds)
 	place := make([]int, len(ix.reads))
 	for pos, op := range ix.topo {
 		place[op] = pos
@@ -87,7 +79,7 @@ func (ix *index) kinds() [][]int {
 
 // opKinds groups the operators by the kind of their first output.
 func (ix *index) opKinds() [][]int {
-	hash := ix.valueHashes(opRounds)
+	hash := ix.valueHashes(ix.tune.opRounds)
 	group := make(map[uint64]int)
 	var kinds [][]int
 	for _, op := range ix.topo {

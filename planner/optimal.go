@@ -2,6 +2,7 @@ package planner
 
 import (
 	"iter"
+	"slices"
 	"sort"
 )
 
@@ -26,51 +27,47 @@ import (
 //
 // Weakness: the base order of backward is fixed during the search.
 
-// What bounds one search: operators simulated in all, and visits, each of which
-// simulates every operator of the graph once or more.
-const (
-	searchOps            = 2_000_000
-	minVisits, maxVisits = 400, 4000
-	maxSeedSpacing       = 16  // layers between the boundaries of a seed
-	leastShare           = 100 // see solveOptimal
-)
-
 // searchVisits bounds the evaluations of one search.
 func (ix *index) searchVisits() int {
-	return min(maxVisits, max(minVisits, searchOps/max(len(ix.reads), 1)))
+	t := ix.tune
+	return min(t.maxVisits, max(t.minVisits, t.searchOps/max(len(ix.reads), 1)))
 }
-
-// exhaustiveStash is the number of droppable values up to which all sets are
-// visited.
-const exhaustiveStash = 12
 
 // explored returns the frontier of the problem, searching it at the first
 // call.
 func (ix *index) explored() *explorer {
-	ix.exploreOnce.Do(func() { ix.exploredAs = explore(ix, ix.plainOrder()) })
+	ix.exploreOnce.Do(func() { ix.exploredAs = explore(ix, ix.lean()) })
 	return ix.exploredAs
 }
 
 // explore runs the search.
-func explore(ix *index, base []int) *explorer {
+func explore(ix *index, base *baseOrder) *explorer {
 	e := newExplorer(ix, base, ix.searchVisits())
 	if ix.p.stop != nil {
 		e.stopped = ix.p.stop
 	}
-	if len(ix.stash) <= exhaustiveStash {
+	if len(ix.stash) <= ix.tune.exhaustiveStash {
 		e.exhaust()
 		return e
 	}
-	for _, conceal := range []bool{false, ix.p.Static} {
+	conceals := ix.conceals()
+	for _, conceal := range []bool{false, conceals} {
 		e.sim.conceal = conceal
 		e.seeds()
 		e.sweep()
-		if !ix.p.Static || e.visits <= 0 {
+		if !conceals || e.visits <= 0 {
 			break
 		}
 	}
+	if plain := ix.plain(); plain != base { // which may hold less where all is kept
+		e.base, e.low, e.sim.conceal = plain, newLowerer(ix, plain.order), false
+		e.visit(ix.keepAll())
+		e.base, e.low = base, newLowerer(ix, base.order)
+	}
 	e.localSearch()
-	e.paths()
+	if ix.tune.runs(stagePaths) {
+		e.paths()
+	}
 	return e
 }
 
@@ -81,56 +78,75 @@ func (e *explorer) seeds() {
 	e.visit(ix.keepAll())
 	e.visit(make([]bool, len(ix.root)))
 	layers, err := layersOf(ix.p)
-	if err != nil {
+	if err != nil || !ix.tune.runs(stageSeeds) {
 		return
 	}
-	for k := 1; k < len(layers) && k <= maxSeedSpacing && e.visits > 0; k += 1 + k/3 {
+	for k := 1; k < len(layers) && k <= ix.tune.seedSpacing && e.visits > 0; k += 1 + k/3 {
 		bounds := every(layers, k)
 		keep := ix.segmentKeep(computed(bounds))
-		for m := range modes {
+		for m := range e.modes() {
 			e.visitIn(keep, m)
 		}
-		if k > 2 || ix.p.Static && !e.sim.conceal {
+		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
 			continue
 		}
-		ix.polish(keep, bounds, tailOf(bounds), e.sim.conceal, true)
-		for m := range modes {
+		e.polish(keep, bounds, tailOf(bounds), true)
+		for m := range e.modes() {
 			e.visitIn(keep, m)
 		}
 	}
 }
 
-// exhaust visits every keep set, and has each judged.
+// conceals reports that plans may conceal shapes.
+func (ix *index) conceals() bool { return ix.p.Static && ix.tune.runs(stageConceal) }
+
+// modes are the modes that are tried.
+func (e *explorer) modes() mode {
+	if !e.ix.tune.runs(stageBrief) {
+		return held + 1
+	}
+	return modes
+}
+
+// exhaust visits every keep set on both bases, and has each judged.
 func (e *explorer) exhaust() {
+	bases := []*baseOrder{e.ix.plain()}
+	if e.base != bases[0] {
+		bases = append(bases, e.base)
+	}
 	keep := make([]bool, len(e.ix.root))
 	for set := 0; set < 1<<len(e.ix.stash) && (set == 0 || !e.stopped()); set++ {
 		for i, r := range e.ix.stash {
 			keep[r] = set>>i&1 != 0
 		}
-		for _, conceal := range []bool{false, e.ix.p.Static} {
-			q := &point{keep: keep, conceal: conceal}
-			v, err := Judge(e.ix.p, e.ix.planAt("", q))
-			if err != nil {
-				continue
-			}
-			q.peak, q.work = max(v.Peak, 1), v.RecomputeFLOPs
-			if !e.front.covered(q.peak, q.work) {
-				q.keep = append([]bool(nil), keep...)
-				e.front.add(q)
-			}
+		for _, base := range bases {
+			e.judge(&point{keep: keep, base: base})
+			e.judge(&point{keep: keep, base: base, conceal: e.ix.p.Static})
 		}
 	}
 }
 
+// judge adds a point with the judge's peak, if none is as good.
+func (e *explorer) judge(q *point) {
+	v, err := Judge(e.ix.p, e.ix.planAt("", q))
+	if err != nil {
+		return
+	}
+	if q.peak, q.work = max(v.Peak, 1), v.RecomputeFLOPs; !e.front.covered(q.peak, q.work) {
+		q.keep = slices.Clone(q.keep)
+		e.front.add(q)
+	}
+}
+
 // solveOptimal returns the cheapest of the plans whose peak lies above the least
-// by at most one part in leastShare: the last bytes may cost much work.
+// by at most nearLeast of it: the last bytes may cost much work.
 func solveOptimal(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
 	points := ix.explored().front.points
 	least := points[0].peak
 	best := points[0]
 	for _, q := range points {
-		if q.peak <= least+least/leastShare {
+		if q.peak <= least+part(ix.tune.nearLeast, least) {
 			best = q
 		}
 	}
@@ -148,7 +164,7 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 		points := ix.explored().front.points
 		for k := len(points) - 1; k >= 0; k-- {
 			q := points[k]
-			if beyond(q.peak, budget) {
+			if ix.beyond(q.peak, budget) {
 				continue
 			}
 			peak, err := ix.judged(q, budget)
@@ -165,7 +181,9 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 // beyond reports a peak that lies so far above a budget that neither counting
 // barriers nor settling would bring it down: the first shuffles which dead
 // buffer is taken, the second moves a few values.
-func beyond(peak, budget int64) bool { return peak-peak/64-2*smallBytes > budget }
+func (ix *index) beyond(peak, budget int64) bool {
+	return peak-part(ix.tune.beyondShare, peak)-2*ix.tune.smallBytes > budget
+}
 
 // planAt makes the plan of a point.
 func (ix *index) planAt(strategy string, q *point) *Plan {
@@ -173,14 +191,14 @@ func (ix *index) planAt(strategy string, q *point) *Plan {
 }
 
 func (ix *index) unsettled(strategy string, q *point) *Plan {
-	schedule := newLowerer(ix, ix.plainOrder()).scheduleIn(q.keep, q.mode)
-	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: ix.anchors, Conceal: q.conceal}
+	schedule := newLowerer(ix, q.base.order).scheduleIn(q.keep, q.mode)
+	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: q.base.anchors, Conceal: q.conceal}
 }
 
 // judged returns the judge's peak of a point: of its own order, or of the
 // settled one where the first lies a little above the limit.
 func (ix *index) judged(q *point, limit int64) (int64, error) {
-	if q.counted > 0 && (q.counted <= limit || beyond(q.counted, limit)) {
+	if q.counted > 0 && (q.counted <= limit || ix.beyond(q.counted, limit)) {
 		return q.counted, nil
 	}
 	if q.plan == nil {
@@ -188,7 +206,7 @@ func (ix *index) judged(q *point, limit int64) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || beyond(s.peak, limit) {
+		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || ix.beyond(s.peak, limit) {
 			return s.peak, nil
 		}
 		s = ix.p.settled(s)

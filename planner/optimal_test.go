@@ -28,7 +28,7 @@ func within(p *Problem, budget int64) (*Plan, error) {
 func (ix *index) leastPeak(points []*point) (int64, error) {
 	least := int64(-1)
 	for _, q := range points {
-		if least >= 0 && beyond(q.peak, least) {
+		if least >= 0 && ix.beyond(q.peak, least) {
 			break
 		}
 		limit := least - 1

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"math"
 	"slices"
 	"sort"
 
@@ -15,7 +16,10 @@ import (
 //	                              visiting order flipped, kind by kind ◀┘
 //
 // What is judged is the sum of two peaks: with everything kept, and with only
-// the layers' boundaries kept.
+// the layers' boundaries kept. An order may be good for one way of running and
+// bad for another, so there are two of them: in the plain one ONNX Runtime knows
+// all shapes, as in the files of fixed strategies; in the lean one shapes are
+// concealed where anything is dropped, as in most plans that the search finds.
 
 // sunk returns the order with every backward operator that reads forward
 // values only, and has one reader, moved right before that reader. It holds
@@ -72,32 +76,113 @@ func (ix *index) side() []bool {
 	return side
 }
 
-// plainOrder returns the plain step's best order found, as ONNX Runtime could
-// run it with the index's anchors. The index keeps both.
-func (ix *index) plainOrder() []int {
-	if ix.base != nil {
-		return ix.base
+// A baseOrder is an order that plans are built on, as ONNX Runtime could run it
+// with these anchors.
+type baseOrder struct {
+	order   []int
+	anchors []Anchor
+}
+
+// plain is the base of plans that keep whole layers, or everything.
+func (ix *index) plain() *baseOrder {
+	if ix.plainBase == nil {
+		ix.plainBase, _ = ix.bestOrder(false)
+	}
+	return ix.plainBase
+}
+
+// lean is the base of plans that drop what they can: the plain one where shapes
+// cannot be concealed, or no other is better by leanGain.
+func (ix *index) lean() *baseOrder {
+	if ix.leanBase != nil {
+		return ix.leanBase
+	}
+	ix.leanBase = ix.plain()
+	if !ix.conceals() || !ix.tune.runs(stageLean) {
+		return ix.leanBase
+	}
+	s := newOrderSearch(ix, ix.leanBase.order, true)
+	s.order = ix.leanBase.order
+	s.worth = s.value(s.order)
+	limit := s.worth + s.leanPeak()
+	if base, worth := ix.bestOrder(true); worth < limit-part(ix.tune.leanGain, limit) {
+		ix.leanBase = base
+	}
+	return ix.leanBase
+}
+
+// bestOrder anchors each of the wanted orders and returns the best.
+func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
+	var best *orderSearch
+	var worth int64
+	for _, order := range ix.candidates() {
+		s := newOrderSearch(ix, order, lean)
+		s.anchor()
+		w := s.worth
+		if lean {
+			w += s.leanPeak()
+		}
+		if best == nil || w < worth {
+			best, worth = s, w
+		}
+	}
+	if ix.tune.runs(stageFlips) {
+		best.flip()
+	}
+	if ix.tune.runs(stagePrune) {
+		best.prune()
+	}
+	return &baseOrder{best.order, best.anchors}, worth
+}
+
+// value sums the peaks of an order with everything kept, and with only the
+// layers' boundaries (or nothing) kept: what is good for both is a good base.
+func (s *orderSearch) value(order []int) int64 {
+	sum := s.sim.run(order)
+	s.sim.conceal = s.lean
+	sum += s.sim.run(newLowerer(s.ix, order).schedule(s.ix.leastKeep()))
+	s.sim.conceal = false
+	return sum
+}
+
+// leanPeak is the least peak with only the boundaries kept and shapes concealed,
+// in any mode.
+func (s *orderSearch) leanPeak() int64 {
+	low := newLowerer(s.ix, s.order)
+	s.sim.conceal = true
+	defer func() { s.sim.conceal = false }()
+	least := int64(math.MaxInt64)
+	for m := range modes {
+		least = min(least, s.sim.run(low.scheduleIn(s.ix.leastKeep(), m)))
+	}
+	return least
+}
+
+// candidates are the orders to begin with: the graph's own, and greedy ones.
+func (ix *index) candidates() [][]int {
+	if ix.wanted != nil {
+		return ix.wanted
+	}
+	g, list := &ix.p.Graph, [][]int{ix.topo}
+	if ix.tune.runs(stageGreedy) {
+		list = append(list, greedy(g, nil, false))
 	}
 	side := ix.side()
-	g := &ix.p.Graph
-	var best *orderSearch
-	var tried [][]int
-	for _, wanted := range [][]int{ix.topo, greedy(g, nil, false), greedy(g, side, false), greedy(g, side, true)} {
-		wanted = ix.sunk(wanted)
-		if slices.ContainsFunc(tried, func(o []int) bool { return slices.Equal(o, wanted) }) {
-			continue
+	if ix.tune.runs(stageDeep) {
+		list = append(list, greedy(g, side, false))
+	}
+	if ix.tune.runs(stageDeepLast) {
+		list = append(list, greedy(g, side, true))
+	}
+	for _, order := range list {
+		if ix.tune.runs(stageSunk) {
+			order = ix.sunk(order)
 		}
-		tried = append(tried, wanted)
-		s := newOrderSearch(ix, wanted)
-		s.anchor()
-		if best == nil || s.worth < best.worth {
-			best = s
+		if !slices.ContainsFunc(ix.wanted, func(o []int) bool { return slices.Equal(o, order) }) {
+			ix.wanted = append(ix.wanted, order)
 		}
 	}
-	best.flip()
-	best.prune()
-	ix.base, ix.anchors = best.order, best.anchors
-	return ix.base
+	return ix.wanted
 }
 
 // An orderSearch improves the order that ONNX Runtime would run for one
@@ -109,12 +194,14 @@ type orderSearch struct {
 	order   []int
 	worth   int64
 	anchors []Anchor
+	// lean: shapes are concealed where anything is dropped.
+	lean bool
 }
 
-func newOrderSearch(ix *index, wanted []int) *orderSearch {
-	s := &orderSearch{ix: ix, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
+func newOrderSearch(ix *index, wanted []int, lean bool) *orderSearch {
+	s := &orderSearch{ix: ix, lean: lean, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
 	s.order = s.walk.order(nil)
-	s.worth = ix.worth(s.sim, s.order)
+	s.worth = s.value(s.order)
 	return s
 }
 
@@ -131,7 +218,7 @@ func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 		}
 		return s.worth <= limit
 	}
-	worth := s.ix.worth(s.sim, order)
+	worth := s.value(order)
 	if worth > limit {
 		return false
 	}
@@ -139,20 +226,26 @@ func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 	return true
 }
 
-// anchorShare: anchors are nodes more, so they must take more than one part in
-// so many off what the order is worth.
-const anchorShare = 1000
-
 // anchor adds anchors as long as they help.
 func (s *orderSearch) anchor() {
-	for tries, better := 0, true; better && tries < maxAnchorTries; {
+	most := s.ix.tune.anchorTries
+	if s.lean {
+		most = s.ix.tune.leanTries
+	}
+	for tries, better := 0, true; better && tries < most; {
 		better = false
-		batches := append(s.ix.inversions(s.walk, s.order, s.sim), s.ix.deferrals(s.order, s.sim)...)
+		var batches [][]Anchor
+		if s.ix.tune.runs(stageInversions) {
+			batches = s.ix.inversions(s.walk, s.order, s.sim)
+		}
+		if s.ix.tune.runs(stageDeferrals) {
+			batches = append(batches, s.ix.deferrals(s.order, s.sim)...)
+		}
 		for _, batch := range batches {
-			if tries++; tries > maxAnchorTries {
+			if tries++; tries > most {
 				break
 			}
-			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-s.worth/anchorShare-1) {
+			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-part(s.ix.tune.anchorGain, s.worth)-1) {
 				better = true
 				break
 			}
@@ -162,9 +255,21 @@ func (s *orderSearch) anchor() {
 
 // prune leaves out anchors that do not help.
 func (s *orderSearch) prune() {
-	for k := len(s.anchors) - 1; k >= 0 && k >= len(s.anchors)-maxAnchorTries; k-- {
+	for k := len(s.anchors) - 1; k >= 0 && k >= len(s.anchors)-s.ix.tune.anchorTries; k-- {
 		s.try(append(append([]Anchor(nil), s.anchors[:k]...), s.anchors[k+1:]...), s.worth)
 	}
+}
+
+// large reports operators one of which reads something large.
+func (s *orderSearch) large(ops []int) bool {
+	for _, op := range ops {
+		for _, v := range s.ix.reads[op] {
+			if s.ix.producer[v] >= 0 && s.ix.p.Graph.Values[v].Bytes >= part(s.ix.tune.largeShare, s.worth)/2 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // flip visits the producers of one kind of operator in the other order, in
@@ -176,7 +281,7 @@ func (s *orderSearch) flip() {
 		return
 	}
 	for _, ops := range s.ix.opKinds() {
-		if len(s.walk.deps[ops[0]]) < 2 {
+		if len(s.walk.deps[ops[0]]) < 2 || s.lean && !s.large(ops) {
 			continue
 		}
 		s.walk.flip(ops)

@@ -63,7 +63,7 @@ func TestRandomPlansAreValid(t *testing.T) {
 		for v := range keep {
 			keep[v] = r.Intn(2) == 0
 		}
-		plan := &Plan{Schedule: newLowerer(ix, ix.plainOrder()).scheduleIn(keep, mode(r.Intn(int(modes)))), Conceal: r.Intn(2) == 0}
+		plan := &Plan{Schedule: newLowerer(ix, ix.plain().order).scheduleIn(keep, mode(r.Intn(int(modes)))), Conceal: r.Intn(2) == 0}
 		v, err := Judge(p, plan)
 		if err != nil {
 			t.Fatalf("problem %d: %v", i, err)

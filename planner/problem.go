@@ -101,6 +101,8 @@ type Problem struct {
 	once sync.Once
 	ix   *index
 	stop func() bool
+	// tuned is a setting other than the standard one; tests make some.
+	tuned *tuning
 }
 
 // StopWhen has the search behind "optimal", which runs once, ask from time to time
@@ -313,7 +315,7 @@ func (p *Problem) checkAcyclic(producer []int) error {
 func (p *Problem) WithOps(ops []Op) *Problem {
 	return &Problem{
 		Graph: p.Graph, Ops: ops, Values: p.Values, Loss: p.Loss, Added: p.Added, Reread: p.Reread,
-		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, LayerNames: p.LayerNames, Beside: p.Beside, stop: p.stop,
+		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, LayerNames: p.LayerNames, Beside: p.Beside, stop: p.stop, tuned: p.tuned,
 	}
 }
 

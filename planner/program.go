@@ -211,11 +211,6 @@ func (e *expander) taken(in *Instance) bool {
 	return false
 }
 
-// recent is how far back, in places of the schedule, a trigger of the input's own
-// shape is looked for: an older one would let the clone run long before it is
-// wanted.
-const recent = 40
-
 // barrier puts in's main input behind the best trigger that makes in unlike
 // every earlier instance.
 func (e *expander) barrier(in *Instance, start, made int) bool {
@@ -241,7 +236,7 @@ func (e *expander) barrier(in *Instance, start, made int) bool {
 		return e.p.Values[v.Value].Role != Index && e.lastRead[i] >= start
 	}
 	backward := func(v ValueInstance) bool { return !e.p.Ops[e.ix.producer[v.Value]].Forward }
-	return try(start-recent, func(i int, v ValueInstance) bool { // a live gradient of the same shape
+	return try(start-e.ix.tune.recent, func(i int, v ValueInstance) bool { // a live gradient of the same shape
 		return live(i, v) && backward(v) && class >= 0 && e.p.Graph.Values[v.Value].Class == class
 	}) || try(0, func(i int, v ValueInstance) bool { // a live gradient
 		return live(i, v) && backward(v)

@@ -12,7 +12,7 @@ import (
 // remark adds a note to a plan whose peak is that of the plain order, or that
 // computes nothing again.
 func (ix *index) remark(plan *Plan) {
-	base := ix.plainOrder()
+	base := ix.plain().order
 	plain := newLiveSim(ix)
 	before, leftBefore := plain.run(base), plain.leftBehind(base)
 	sim := newLiveSim(ix)

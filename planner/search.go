@@ -22,21 +22,20 @@ func (e *explorer) sweep() {
 	}
 }
 
-// sweepSteps is the number of prices, each √2 times the one before, in FLOPs
-// for a byte, from a sixteenth on.
-const sweepSteps = 40
-
 // findCuts finds the minimum cuts for both ways of pricing memory.
 func (e *explorer) findCuts() {
 	ix := e.ix
 	cut := newKeepCut(ix)
-	gap := e.gaps()
+	gap, steps := e.gaps(), ix.tune.sweepSteps
 	e.visit(ix.keepAll())
 	at := e.sim.peakAt
 	price := make([]int64, len(ix.stash))
 	for _, even := range []bool{false, true} {
+		if even && !ix.tune.runs(stageSweepEven) || !even && !ix.tune.runs(stageSweepPeak) {
+			continue
+		}
 		cutAt := func(step int) []bool {
-			lambda := math.Pow(2, float64(step)/2-4)
+			lambda := ix.tune.sweepFrom * math.Pow(2, float64(step)/2)
 			for i, r := range ix.stash {
 				price[i] = 0
 				if g := gap[i]; g.to > g.from+1 && (even || g.from < at && at < g.to) {
@@ -47,7 +46,7 @@ func (e *explorer) findCuts() {
 		}
 		first := cutAt(0)
 		e.cuts = append(e.cuts, first)
-		e.between(cutAt, 0, sweepSteps-1, first, cutAt(sweepSteps-1))
+		e.between(cutAt, 0, steps-1, first, cutAt(steps-1))
 	}
 }
 
@@ -116,14 +115,11 @@ func (e *explorer) readByBackward(v int) bool {
 	return false
 }
 
-// maxSingles is the number of droppable values up to which they are flipped one
-// by one: beyond, the visits would not reach all of them from a single point.
-const maxSingles = 400
-
 // localSearch flips whole kinds, then single values, from frontier points.
 func (e *explorer) localSearch() {
-	kinds := e.ix.kinds()
-	e.descend(kinds, e.visits/3)
+	if e.ix.tune.runs(stageKinds) {
+		e.descend(e.ix.kinds(), int(e.ix.tune.kindsReserve*float64(e.visits)))
+	}
 	single := make([][]int, len(e.ix.stash))
 	for i, r := range e.ix.stash {
 		single[i] = []int{r}
@@ -131,8 +127,8 @@ func (e *explorer) localSearch() {
 	for _, p := range e.front.points {
 		p.tried = false
 	}
-	if len(single) <= maxSingles {
-		e.descend(single, e.visits/2)
+	if len(single) <= e.ix.tune.maxSingles && e.ix.tune.runs(stageSingles) {
+		e.descend(single, int(e.ix.tune.singlesReserve*float64(e.visits)))
 	}
 }
 
@@ -186,13 +182,11 @@ func (e *explorer) untried() *point {
 	return best
 }
 
-// pathSteps is the number of sets that are visited on a path.
-const pathSteps = 16
-
 // paths visits sets between neighbours on the frontier, the farthest apart
 // first: from either end the difference is applied in forward order, that is
 // layer by layer.
 func (e *explorer) paths() {
+	steps := e.ix.tune.pathSteps
 	points := append([]*point(nil), e.front.points...)
 	pairs := make([]int, 0, len(points))
 	for i := 1; i < len(points); i++ {
@@ -217,7 +211,7 @@ func (e *explorer) paths() {
 			set := append([]bool(nil), from.keep...)
 			for k, r := range diff {
 				set[r] = !set[r]
-				if k+1 < len(diff) && (k+1)*pathSteps/len(diff) != k*pathSteps/len(diff) {
+				if k+1 < len(diff) && (k+1)*steps/len(diff) != k*steps/len(diff) {
 					e.visitIn(set, from.mode)
 				}
 			}

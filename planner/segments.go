@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -93,7 +94,9 @@ func computed(boundaries []int) []int {
 
 // polished makes the plan of a keep set and its boundaries, once polished.
 func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail int) *Plan {
-	ix.polish(keep, boundaries, tail, false, false)
+	if ix.tune.runs(stagePolish) {
+		newExplorer(ix, ix.plain(), 0).polish(keep, boundaries, tail, false)
+	}
 	plan := ix.planOf(strategy, keep, false)
 	for _, v := range boundaries {
 		if ix.kept(keep, v) {
@@ -104,16 +107,6 @@ func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail i
 	return plan
 }
 
-// polishShare is the work, as a share of the plain step's, that one value may
-// cost in polish to lower the peak; one part in polishGain is what keeping or
-// dropping against the segments must take off it; polishTries bounds the sets
-// tried.
-const (
-	polishShare = 0.002
-	polishGain  = 500
-	polishTries = 48
-)
-
 // polish reconsiders the values of the first segment, of the last and of the
 // head, and those beside boundaries, the largest first, those of one kind (the
 // slices of a loss) together. What is cheaper to keep is kept: in the last
@@ -122,11 +115,13 @@ const (
 // rise either. What lowers the peak at hardly any work is dropped, or kept,
 // anywhere but at boundaries. With peakOnly nothing but the peak counts, and
 // values within segments stay as they are.
-func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal, peakOnly bool) {
+func (e *explorer) polish(keep []bool, boundaries []int, tail int, peakOnly bool) {
+	ix := e.ix
 	if boundaries = computed(boundaries); len(boundaries) == 0 {
 		return
 	}
-	e := newExplorer(ix, ix.plainOrder(), 0)
+	conceal := e.sim.conceal
+	e = newExplorer(ix, e.base, 0) // what it visits is no seed
 	e.sim.conceal = conceal
 	peak, work, _ := e.visit(keep)
 	left := e.sim.leftBehind(e.low.out)
@@ -136,21 +131,20 @@ func (ix *index) polish(keep []bool, boundaries []int, tail int, conceal, peakOn
 			keep[r] = !keep[r]
 		}
 	}
-	outer := ix.groups(keep, func(r int) bool { return !inner[r] }, last)
-	within := ix.groups(keep, func(r int) bool { return inner[r] && !fixed[r] }, last)
-	if peakOnly {
-		within = nil
+	groups := ix.groups(keep, func(r int) bool { return !inner[r] }, last)
+	if !peakOnly {
+		groups = append(groups, ix.groups(keep, func(r int) bool { return inner[r] && !fixed[r] }, last)...)
 	}
-	for _, group := range append(outer, within...) {
+	for _, group := range groups {
 		flip(group)
 		p, w, _ := e.visit(keep)
 		l := e.sim.leftBehind(e.low.out)
 		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || peakOnly || l <= left)
 		enough := int64(1) // bytes that the peak must fall by
 		if inner[group[0]] {
-			enough += peak / polishGain
+			enough += part(ix.tune.polishGain, peak)
 		}
-		if cheaper || p+enough <= peak && float64(w-work) <= polishShare*float64(ix.total) {
+		if cheaper || p+enough <= peak && float64(w-work) <= ix.tune.polishWork*float64(ix.total) {
 			peak, work, left = p, w, l
 		} else {
 			flip(group)
@@ -208,13 +202,13 @@ func (ix *index) groups(keep []bool, in func(r int) bool, last []bool) [][]int {
 	}
 	bytes := func(g []int) int64 { return int64(len(g)) * ix.p.Graph.Values[g[0]].Bytes }
 	sort.SliceStable(groups, func(a, b int) bool { return bytes(groups[a]) > bytes(groups[b]) })
-	return groups[:min(len(groups), polishTries)]
+	return groups[:min(len(groups), ix.tune.polishTries)]
 }
 
 // planOf makes the plan that keeps a set of roots.
 func (ix *index) planOf(strategy string, keep []bool, conceal bool) *Plan {
-	base := ix.plainOrder()
-	return ix.p.settle(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base).schedule(keep), Anchors: ix.anchors, Conceal: conceal})
+	base := ix.plain()
+	return ix.p.settle(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), Anchors: base.anchors, Conceal: conceal})
 }
 
 // every picks each k-th of the layers' boundaries, and always the last.
@@ -260,17 +254,19 @@ func layersOf(p *Problem) ([]int, error) {
 // solveNone takes the best order found, unless the graph's own is better.
 func solveNone(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
-	order := ix.plainOrder()
-	best := p.settle(&Plan{Strategy: o.name("none"), Schedule: append([]int(nil), order...), Anchors: ix.anchors})
-	given := p.settle(&Plan{Strategy: o.name("none"), Schedule: append([]int(nil), ix.topo...)})
-	b, err := Judge(p, best)
+	base := ix.plain()
+	best, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), Anchors: base.anchors})
 	if err != nil {
 		return nil, err
 	}
-	if g, err := Judge(p, given); err == nil && g.Peak < b.Peak {
-		return given, nil
+	best = p.settled(best)
+	given, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(ix.topo)})
+	if err == nil {
+		if given = p.settled(given); given.peak < best.peak {
+			return given.plan, nil
+		}
 	}
-	return best, nil
+	return best.plan, nil
 }
 
 func solveFull(p *Problem, o Options) (*Plan, error) {

@@ -140,9 +140,9 @@ func TestPolishRaisesNoPeak(t *testing.T) {
 		ix := p.indexed()
 		bounds := every(p.Layers, 1+r.Intn(3))
 		keep := ix.segmentKeep(bounds)
-		e := newExplorer(ix, ix.plainOrder(), 0)
+		e := newExplorer(ix, ix.plain(), 0)
 		before, _, _ := e.visit(keep)
-		ix.polish(keep, bounds, tailOf(bounds), false, false)
+		e.polish(keep, bounds, tailOf(bounds), false)
 		if after, _, _ := e.visit(keep); after > before {
 			t.Errorf("polished, %d bytes; before, %d", after, before)
 		}

@@ -16,14 +16,6 @@ import "github.com/onnx-remat/remat/ortmodel"
 //
 // What comes out is the order that the written file runs, strays included.
 
-// What bounds settling: the rounds over all strays, the halves tried in a round,
-// and the strays tried alone. A try is one simulation of the written graph.
-const (
-	maxSettleRounds = 3
-	maxSettleTries  = 48
-	maxSingleTries  = 32
-)
-
 // A settled plan is spelled out and counted.
 type settled struct {
 	plan   *Plan
@@ -35,6 +27,7 @@ type settled struct {
 	wanted []int // the order of graph's nodes that the plan says
 	peak   int64 // bytes, in that order
 	strays []ortmodel.Stray
+	tune   *tuning
 }
 
 // count spells a plan out and counts what it holds in its own order.
@@ -43,7 +36,7 @@ func (p *Problem) count(pl *Plan) (*settled, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &settled{plan: pl, prog: prog}
+	s := &settled{plan: pl, prog: prog, tune: p.tuning()}
 	s.graph, s.first = prog.Graph(p)
 	s.wanted = make([]int, len(s.graph.Nodes))
 	for i := range s.wanted {
@@ -67,10 +60,16 @@ func (p *Problem) settle(pl *Plan) *Plan {
 
 // settled returns the counted plan with as few strays as it takes.
 func (p *Problem) settled(s *settled) *settled {
+	if !s.tune.runs(stageSettle) {
+		return s
+	}
+	if len(s.strays) == 0 {
+		return s
+	}
 	if next := p.waiting(s, s.single()); next != nil && next.peak < s.peak {
 		s = next
 	}
-	for round := 0; round < maxSettleRounds && len(s.strays) > 0; round++ {
+	for round := 0; round < p.tuning().settleRounds && len(s.strays) > 0; round++ {
 		next, all := p.waiting(s, s.orders.Lazy(s.wanted)), false
 		if next == nil {
 			var order []int
@@ -92,7 +91,7 @@ func (p *Problem) settled(s *settled) *settled {
 // what waits past it is not in it.
 func (s *settled) single() []int {
 	order, peak, kept := s.wanted, s.peak, s.strays
-	for k := len(s.strays) - 1; k >= max(0, len(s.strays)-maxSingleTries); k-- {
+	for k := len(s.strays) - 1; k >= max(0, len(s.strays)-s.tune.settleSingles); k-- {
 		without := append(append([]ortmodel.Stray(nil), kept[:k]...), kept[k+1:]...)
 		o := s.orders.Lazy(s.wanted, without...)
 		if held := s.sim.Peak(o); held <= peak {
@@ -112,7 +111,7 @@ func (s *settled) fewer() (order []int, all bool) {
 	order = s.wanted
 	peak := s.peak
 	untried := []stretch{{0, n / 2}, {n / 2, n}}
-	for try := 0; try < maxSettleTries && len(untried) > 0; try++ {
+	for try := 0; try < s.tune.settleHalves && len(untried) > 0; try++ {
 		u := untried[0]
 		untried = untried[1:]
 		var kept []ortmodel.Stray

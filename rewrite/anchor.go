@@ -7,22 +7,18 @@ package rewrite
 // still to come, while what runs next asks for what ran before. The node w
 // that runs next is made to ask for u too, through one of its inputs:
 //
-//	u ─▶ Reshape [-1] ─▶ Slice [0:0] ─▶ Cast int64 ─┐ (no axes)
-//	x ──────────────────────────────▶ Unsqueeze ◀──┘ ─▶ w
+//	x ─▶ Wait ─▶ w
+//	u ────┘
 //
-// Reshape and Unsqueeze are views and the slice is empty, all of them run
-// between u and w, and x is read by w anyway: an anchor costs no byte. Where w
-// belongs to a barrier, its extents only get one more tensor without elements.
-//
-// Opsets before 13 have no such Unsqueeze; there a barrier does it, where
-// neither x nor w belongs to a view.
+// x is read by w anyway, so a control dependency of w on u costs no byte.
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // maxAnchorRounds bounds how often an order is looked through for strays. The
@@ -36,7 +32,7 @@ func anchor(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
 	for range maxAnchorRounds {
 		m.Graph.Nodes = order
 		a := newAnchorer(m, order)
-		strays := ortmodel.Strays(a.edges, numbers(len(order)))
+		strays := ortmodel.Strays(a.graph, numbers(len(order)))
 		before := report.Applied
 		report.Skipped = nil
 		for _, s := range strays {
@@ -45,11 +41,11 @@ func anchor(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
 			} else {
 				report.skip(order[s.Top].Label(), "nothing that runs next can take a control dependency")
 			}
-			if err := a.barriers.b.Err(); err != nil {
-				return nil, report, err
-			}
 		}
-		order = a.placed(order)
+		var err error
+		if order, err = control.Lower(m.Graph, a.placed(order)); err != nil {
+			return nil, report, err
+		}
 		if report.Applied == before {
 			break
 		}
@@ -68,22 +64,18 @@ func numbers(n int) []int {
 }
 
 type anchorer struct {
-	opset    int64
-	order    []*onnx.Node
-	place    map[*onnx.Node]int
-	edges    *ortmodel.Graph
-	barriers *Barriers
-	// after and before are new nodes by their neighbour in the order, and moved
-	// those that leave their place for one of these.
-	after, before map[int][]*onnx.Node
-	moved         map[*onnx.Node]bool
+	order []*onnx.Node
+	place map[*onnx.Node]int
+	graph *ortmodel.Graph
+	edges *build.Builder
+	// before are edges by the place of the node that they are for.
+	before map[int][]*onnx.Node
 }
 
 func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
 	a := &anchorer{
-		opset: m.Opset(""), order: order, place: make(map[*onnx.Node]int, len(order)), edges: OrderGraph(m.Graph),
-		barriers: NewBarriers(m.Graph), after: map[int][]*onnx.Node{}, before: map[int][]*onnx.Node{},
-		moved: map[*onnx.Node]bool{},
+		order: order, place: make(map[*onnx.Node]int, len(order)), graph: OrderGraph(m.Graph),
+		edges: build.New(m.Graph, nil, "anchor"), before: map[int][]*onnx.Node{},
 	}
 	for i, n := range order {
 		a.place[n] = i
@@ -91,46 +83,31 @@ func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
 	return a
 }
 
-// placed puts the new nodes into the order.
+// placed puts the edges into the order.
 func (a *anchorer) placed(order []*onnx.Node) []*onnx.Node {
 	out := make([]*onnx.Node, 0, len(order))
 	for i, n := range order {
-		out = append(out, a.before[i]...)
-		if !a.moved[n] {
-			out = append(out, n)
-		}
-		out = append(out, a.after[i]...)
+		out = append(append(out, a.before[i]...), n)
 	}
 	return out
 }
 
-// bringIn makes the best of a stray's waiters wait: a barrier's extents, else
-// the first one that has an input to wait with, a node of a barrier last.
+// bringIn makes the first of a stray's waiters wait that has an input to wait with,
+// a node of another edge last.
 func (a *anchorer) bringIn(s ortmodel.Stray) bool {
 	trigger := a.trigger(a.order[s.Top])
 	if trigger == nil {
 		return false
 	}
-	var helpers []int
-	if a.moved[a.order[s.Top]] {
-		return false // the next round sees where it stands
-	}
+	var ofEdges []int
 	for _, w := range s.Waiters {
-		n := a.order[w]
-		if a.moved[n] {
-			return false
-		}
-		switch {
-		case isExtents(n):
-			n.SetInput(len(n.Inputs), a.nothing(s.Top, trigger))
-			return true
-		case isBarrier(n):
-			helpers = append(helpers, w)
-		case a.wait(s.Top, trigger, w):
+		if control.Is(a.order[w]) {
+			ofEdges = append(ofEdges, w)
+		} else if a.wait(trigger, w) {
 			return true
 		}
 	}
-	return slices.ContainsFunc(helpers, func(w int) bool { return a.wait(s.Top, trigger, w) })
+	return slices.ContainsFunc(ofEdges, func(w int) bool { return a.wait(trigger, w) })
 }
 
 // trigger is an output to wait for.
@@ -143,62 +120,15 @@ func (a *anchorer) trigger(n *onnx.Node) *onnx.Value {
 	return nil
 }
 
-// nothing is a tensor without elements that waits for the trigger and is made
-// right behind it. What a barrier made of the trigger already is moved there,
-// because ONNX Runtime would merge a second one with it.
-func (a *anchorer) nothing(top int, trigger *onnx.Value) *onnx.Value {
-	if chain := emptied(trigger); chain != nil && a.barriers.empty[trigger] == nil {
-		for _, n := range chain {
-			a.moved[n] = true
-		}
-		a.after[top] = append(a.after[top], chain...)
-		a.barriers.empty[trigger] = chain[len(chain)-1].Outputs[0]
-	}
-	a.barriers.b.Scope = trigger.Name
-	v := a.barriers.nothing(trigger)
-	a.after[top] = append(a.after[top], a.barriers.Take()...)
-	return v
-}
-
-// isExtents reports the node that joins extents with what a barrier waits for.
-func isExtents(n *onnx.Node) bool {
-	return n.Is("Concat") && (isBarrier(n) || strings.HasPrefix(n.Name(), concealPrefix))
-}
-
-// wait leads the best input of the node at place w through a view that waits.
-func (a *anchorer) wait(top int, trigger *onnx.Value, w int) bool {
+// wait leads the best input of the node at place w past the trigger.
+func (a *anchorer) wait(trigger *onnx.Value, w int) bool {
 	n := a.order[w]
 	k := a.input(n)
 	if k < 0 {
 		return false
 	}
-	x := n.Inputs[k]
-	if old := a.opset < unsqueezeOpset; old && (joins(n) || reshaped(x)) || joins(n) && reshaped(x) && alone(x) {
-		return false
-	}
-	a.nothing(top, trigger)
-	var v *onnx.Value
-	var err error
-	if a.opset < unsqueezeOpset {
-		v, err = a.barriers.Put(x, trigger)
-	} else {
-		v, err = a.barriers.Wait(n, x, trigger)
-	}
-	if err != nil {
-		return false
-	}
-	for _, made := range a.barriers.Take() {
-		at, ok := a.place[x.Producer]
-		switch {
-		case made.Is("Flatten") && ok: // in x's place among what waits for w
-			a.after[at] = append(a.after[at], made)
-		case isExtents(made) && made.Inputs[0].IsConstant():
-			a.after[top] = append(a.after[top], made)
-		default:
-			a.before[w] = append(a.before[w], made)
-		}
-	}
-	n.SetInput(k, v)
+	n.SetInput(k, control.Wait(a.edges, n.Inputs[k], trigger))
+	a.before[w] = append(a.before[w], a.edges.Take()...)
 	return true
 }
 

@@ -16,8 +16,10 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // ScatterInto lets a scatter that adds to zeros add to the other summand
@@ -139,7 +141,7 @@ func Unfold(g *onnx.Graph) (int, error) {
 		return 0, nil
 	}
 	constant := constantsOf(g)
-	barriers := NewBarriers(g)
+	edges := build.New(g, nil, "unfold")
 	var order []*onnx.Node
 	count := 0
 	for _, n := range g.Nodes {
@@ -148,20 +150,17 @@ func Unfold(g *onnx.Graph) (int, error) {
 			continue
 		}
 		if large(n) && len(n.Inputs) > 0 && n.Inputs[0] != nil && n.Inputs[0].Type.Ranked {
-			v, err := barriers.Put(n.Inputs[0], trigger)
-			if err != nil {
-				return count, err
-			}
-			n.SetInput(0, v)
-			order = append(append(order, barriers.Take()...), n)
+			n.SetInput(0, control.Wait(edges, n.Inputs[0], trigger))
+			order = append(append(order, edges.Take()...), n)
 			count++
 			continue
 		}
 		constant.add(n)
 		order = append(order, n)
 	}
-	g.Nodes = order
-	return count, nil
+	var err error
+	g.Nodes, err = control.Lower(g, order)
+	return count, err
 }
 
 // Foldable lists the values that are computed from constants alone, are small,

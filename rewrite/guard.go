@@ -1,7 +1,7 @@
 package rewrite
 
-// A guard is a barrier that waits for nothing but its own input: a view, free,
-// and a wall to pattern fusions. Rewriting opens new patterns: once backward reads a recomputed copy,
+// A guard is a control dependency of a value on itself: a view, free, and a wall to
+// pattern fusions. Rewriting opens new patterns: once backward reads a recomputed copy,
 // a decomposed activation of the first pass has no other readers, and ONNX
 // Runtime's higher levels would fuse it, which changes the order of execution
 // (and the last bits). Where that happens, one edge inside the pattern is
@@ -15,9 +15,10 @@ package rewrite
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // Left is what an optimizer left of a graph.
@@ -78,7 +79,7 @@ func (l *Left) leads(g *onnx.Graph, from, to string, seen map[string]bool) bool 
 // them: one for each connected group, before its last node, and before a single
 // node where that was taken into a pattern with nodes that stayed. It returns
 // the new order and the number of guards.
-func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
+func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, error) {
 	gone := map[*onnx.Node]bool{}
 	constant := constantsOf(g)
 	for _, n := range order {
@@ -86,18 +87,18 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
 			constant.add(n)
 			continue
 		}
-		// A barrier or a computed shape that vanished was merged with its
+		// A node of an edge or a computed shape that vanished was merged with its
 		// equal, which is well. (And a view must not feed the shape of another:
 		// ONNX Runtime would take the two for a chain of views and fuse them, so
 		// views are left alone.)
-		if !left.nodes[n.Name()] && !isBarrier(n) && !strings.HasPrefix(n.Name(), concealPrefix) && !joins(n) {
+		if !left.nodes[n.Name()] && !control.Is(n) && !control.Joins(n) {
 			gone[n] = true
 		}
 	}
 	if len(gone) == 0 {
-		return order, 0
+		return order, 0, nil
 	}
-	barriers := NewBarriers(g)
+	edges := build.New(g, nil, "guard")
 	after := map[*onnx.Node][]*onnx.Node{}
 	count := 0
 	guarded := map[*onnx.Value]bool{}
@@ -108,17 +109,13 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
 		}
 		single := !readsGone(n, gone)
 		for k, v := range n.Inputs {
-			if v == nil || v.Producer == nil || isBarrier(v.Producer) || constant[v] ||
+			if v == nil || v.Producer == nil || control.Is(v.Producer) || constant[v] ||
 				single && !left.bypassed(g, n, v) || !single && (guarded[v] || !gone[v.Producer]) {
 				continue
 			}
-			w, err := barriers.Put(v, v)
-			if err != nil {
-				return order, count
-			}
-			n.SetInput(k, w)
+			n.SetInput(k, control.Wait(edges, v, v))
 			guarded[v] = true
-			after[v.Producer] = append(after[v.Producer], barriers.Take()...)
+			after[v.Producer] = append(after[v.Producer], edges.Take()...)
 			count++
 			if !single {
 				break
@@ -126,14 +123,15 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int) {
 		}
 	}
 	if count == 0 {
-		return order, 0
+		return order, 0, nil
 	}
 	var out []*onnx.Node
 	for _, n := range order {
 		out = append(append(out, n), after[n]...)
 	}
+	out, err := control.Lower(g, out)
 	g.Nodes = slices.Clone(out)
-	return out, count
+	return out, count, err
 }
 
 // readByGone reports that a vanished node reads an output of n: n is not the

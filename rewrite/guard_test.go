@@ -92,7 +92,7 @@ func TestGuardLeaves(t *testing.T) {
 			if len(d.Nodes) == len(m.Graph.Nodes) && slices.Equal(operators(d), operators(m.Graph)) {
 				t.Fatal("nothing vanished")
 			}
-			if _, n := rewrite.Guard(m.Graph, m.Graph.Nodes, rewrite.NewLeft(d)); n != 0 {
+			if _, n, _ := rewrite.Guard(m.Graph, m.Graph.Nodes, rewrite.NewLeft(d)); n != 0 {
 				t.Errorf("%d guards against nothing, in\n%s", n, m.Text())
 			}
 		})
@@ -117,7 +117,7 @@ out y float32[4,8]
 	order := m.Graph.Nodes
 	for round, want := range []int{1, 0} {
 		var n int
-		if order, n = rewrite.Guard(m.Graph, order, rewrite.NewLeft(highest(t, m))); n != want {
+		if order, n, _ = rewrite.Guard(m.Graph, order, rewrite.NewLeft(highest(t, m))); n != want {
 			t.Fatalf("round %d: %d guards, want %d, in\n%s", round, n, want, m.Text())
 		}
 	}
@@ -141,7 +141,7 @@ func TestGuard(t *testing.T) {
 			original, _ := ortest.Parse(t, c.text)
 			m, _ := ortest.Parse(t, c.text)
 			m.Graph.NameNodes()
-			if _, n := rewrite.Guard(m.Graph, m.Graph.Nodes, rewrite.NewLeft(highest(t, m))); n == 0 {
+			if _, n, _ := rewrite.Guard(m.Graph, m.Graph.Nodes, rewrite.NewLeft(highest(t, m))); n == 0 {
 				t.Fatal("nothing to guard")
 			}
 			if err := m.Check(); err != nil {

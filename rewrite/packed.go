@@ -8,14 +8,18 @@ package rewrite
 //	W ─▶ Gemm              W and a packed copy
 //	W ─▶ Gemm transB       a packed copy
 //
-//	W ─▶ Reshape ─┬▶ Gemm          W, in the file's own pages where it lies in
-//	     input ───┘└▶ Gemm transB  a data file
+//	W ─▶ Wait ─┬▶ Gemm          W, in the file's own pages where it lies in
+//	input ──┘  └▶ Gemm transB   a data file
 //
 // All products read the same view, which costs no memory. What they pay is
 // that they pack a panel of the weight at a time whenever they run: the fewer
 // rows they multiply, the larger a share of their time (docs/planning.md).
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/control"
+)
 
 // Copies say what kernels would keep of constants.
 type Copies struct {
@@ -39,25 +43,24 @@ func HoldOnce(g *onnx.Graph, c Copies) (Report, error) {
 		}
 	}
 	trigger := smallestInput(g, c.Updated)
-	barriers, views := NewBarriers(g), map[*onnx.Value]*onnx.Value{}
-	view := func(v *onnx.Value) (*onnx.Value, error) {
+	edges, views := build.New(g, nil, "hold once"), map[*onnx.Value]*onnx.Value{}
+	view := func(v *onnx.Value) *onnx.Value {
 		if w, seen := views[v]; seen {
-			return w, nil
+			return w
 		}
 		report.Requested++
 		views[v] = nil
 		if why := c.Leave(v); why != "" {
 			report.skip(v.Name, "%s", why)
-			return nil, nil
+			return nil
 		}
 		if trigger == nil {
 			report.skip(v.Name, "no graph input can serve as trigger: every one is updated in place")
-			return nil, nil
+			return nil
 		}
-		w, err := barriers.Put(v, trigger)
-		views[v] = w
+		views[v] = control.Wait(edges, v, trigger)
 		report.Applied++
-		return w, err
+		return views[v]
 	}
 	var order []*onnx.Node
 	for _, n := range g.Nodes {
@@ -65,16 +68,13 @@ func HoldOnce(g *onnx.Graph, c Copies) (Report, error) {
 			if bytes[v] <= foldLimit || c.Bytes(n, i) == 0 {
 				continue
 			}
-			w, err := view(v)
-			if err != nil {
-				return report, err
-			}
-			if w != nil {
+			if w := view(v); w != nil {
 				n.SetInput(i, w)
 			}
 		}
-		order = append(append(order, barriers.Take()...), n)
+		order = append(append(order, edges.Take()...), n)
 	}
-	g.Nodes = order
-	return report, nil
+	var err error
+	g.Nodes, err = control.Lower(g, order)
+	return report, err
 }

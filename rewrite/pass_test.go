@@ -23,6 +23,7 @@ import (
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/runtime/predict"
@@ -57,7 +58,7 @@ var passes = map[string]func(*onnx.Model, *infer.Result) error{
 		return err
 	},
 	"strip": func(m *onnx.Model, _ *infer.Result) error {
-		if rewrite.StripBarriers(m.Graph) == 0 {
+		if control.Lift(m.Graph) == 0 {
 			return errors.New("nothing to do")
 		}
 		return nil

@@ -3,16 +3,22 @@ package rewrite
 // Applying a planner.Program: the program lists every execution of every
 // operator in the wanted order. Its first execution is the node that is there,
 // each further one a clone that carries the original's name. Readers are led to
-// the instance that the program names, and where it asks for a barrier the
-// input passes through one (barrier.go). Nothing is decided here.
+// the instance that the program names, and where it asks for a control dependency
+// the input is led past one (package control). Nothing is decided here.
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
+
+// recomputePass is what a node that runs again notes as its origin.
+const recomputePass = "recompute"
 
 // A Target is a graph with the problem that was made from it: node i is
 // Problem.Ops[i], value i is Problem.Values[i].
@@ -26,11 +32,11 @@ type Target struct {
 }
 
 // Recompute rewrites the target as the program says and returns the nodes in
-// the program's order, clones and barriers included; the graph's own node list
+// the program's order, clones and lowered edges included; the graph's own node list
 // is set to that order, which is topological.
 func Recompute(t *Target, prog *planner.Program) ([]*onnx.Node, Report, error) {
 	r := &recomputer{
-		target: t, graph: t.Model.Graph, barriers: NewBarriers(t.Model.Graph),
+		target: t, graph: t.Model.Graph, edges: build.New(t.Model.Graph, nil, recomputePass),
 		clones: map[planner.ValueInstance]*onnx.Value{},
 		report: Report{Pass: "recompute"},
 	}
@@ -43,13 +49,11 @@ func Recompute(t *Target, prog *planner.Program) ([]*onnx.Node, Report, error) {
 			return nil, r.report, fmt.Errorf("pass recompute: %w", err)
 		}
 	}
-	if concealed >= 0 {
-		var hidden Report
-		r.order, hidden = conceal(r.graph, r.order, concealed)
-		r.report.Skipped = append(r.report.Skipped, hidden.Skipped...)
+	err := r.lower(concealed)
+	if err == nil {
+		r.order, err = useMasks(r.graph, r.order)
 	}
-	var err error
-	if r.order, err = useMasks(r.graph, r.order); err != nil {
+	if err != nil {
 		return nil, r.report, fmt.Errorf("pass recompute: %w", err)
 	}
 	r.graph.Nodes = r.order
@@ -57,12 +61,12 @@ func Recompute(t *Target, prog *planner.Program) ([]*onnx.Node, Report, error) {
 }
 
 type recomputer struct {
-	target   *Target
-	graph    *onnx.Graph
-	barriers *Barriers
-	clones   map[planner.ValueInstance]*onnx.Value
-	order    []*onnx.Node
-	report   Report
+	target *Target
+	graph  *onnx.Graph
+	edges  *build.Builder
+	clones map[planner.ValueInstance]*onnx.Value
+	order  []*onnx.Node
+	report Report
 
 	valueIndex map[*onnx.Value]int
 }
@@ -78,7 +82,7 @@ func (r *recomputer) instance(in *planner.Instance) error {
 	if err != nil {
 		return err
 	}
-	r.order = append(r.order, r.barriers.Take()...)
+	r.order = append(r.order, r.edges.Take()...)
 	if in.Copy == 0 {
 		for i, v := range inputs {
 			if n.Inputs[i] != v {
@@ -101,6 +105,28 @@ func (r *recomputer) instance(in *planner.Instance) error {
 	r.add(c)
 	r.report.Applied++
 	return nil
+}
+
+// lower lowers the edges, and erases shapes from the node at a place of the order
+// on, unless that is negative.
+func (r *recomputer) lower(erase int) error {
+	edges := control.NewLowering(r.graph)
+	head, err := edges.Lower(r.order[:max(erase, 0)])
+	if err != nil {
+		return err
+	}
+	tail, err := edges.Lower(r.order[max(erase, 0):])
+	if err != nil {
+		return err
+	}
+	r.order = append(head, tail...)
+	if erase >= 0 {
+		if r.order, err = control.Erase(r.graph, r.order, len(head)); errors.Is(err, control.ErrNoInput) {
+			r.report.skip("shapes", "%v", err)
+			return nil
+		}
+	}
+	return err
 }
 
 func (r *recomputer) add(n *onnx.Node) {
@@ -152,18 +178,7 @@ func (r *recomputer) inputs(n *onnx.Node, in *planner.Instance) ([]*onnx.Value, 
 		if err != nil {
 			return nil, fmt.Errorf("node %q: %w", n.Label(), err)
 		}
-		x := inputs[b.Input]
-		source, _ := barred(x)
-		var v *onnx.Value
-		if r.target.Model.Opset("") >= unsqueezeOpset && (joins(n) || reshaped(x) && source == nil) {
-			v, err = r.barriers.Wait(n, x, trigger)
-		} else {
-			v, err = r.barriers.Put(x, trigger)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("node %q: %w", n.Label(), err)
-		}
-		inputs[b.Input] = v
+		inputs[b.Input] = control.Wait(r.edges, inputs[b.Input], trigger)
 	}
 	for _, c := range in.Captures {
 		if c.Copy > 0 {

@@ -18,17 +18,15 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
-
-// aliasing operators return their first input's memory.
-var aliasing = []string{"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"}
 
 // pointwise operators read element i before they write element i and never
 // again, so the update itself may read W.
 var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Sum", "Clip", "Min", "Max", "Relu", "Tanh"}
 
 // aliases reports a node whose output is its input's memory.
-func aliases(n *onnx.Node, input int) bool { return input == 0 && n.Is(aliasing...) }
+func aliases(n *onnx.Node, input int) bool { return input == 0 && traits.IsView(n) }
 
 // readersOf lists the nodes that read the memory of v, but for those behind
 // the update; the readers of a node's outputs count where through says so.

@@ -139,6 +139,48 @@ func TestComparison(t *testing.T) {
 	}
 }
 
+// TestBeforeAfter: a program set beside itself writes the same files, which reach
+// their predictions, and a case's verdict is that of its strategy's goal.
+func TestBeforeAfter(t *testing.T) {
+	remat, env := program(t)
+	dir := t.TempDir()
+	out := run(t, env, 0, "python3", "-B", "before_after.py", remat, remat, "--quick", "--only", "mlp small", "--share", "1", "--out", dir)
+	var document struct {
+		Rows []struct {
+			Strategy, Verdict string
+			After             struct {
+				Peak int64 `json:"live_peak"`
+				Bits map[string]any
+				Off  []string
+			}
+		}
+	}
+	read(t, filepath.Join(dir, "before_after.json"), &document)
+	if len(document.Rows) < 5 {
+		t.Errorf("%d cases: %s", len(document.Rows), out)
+	}
+	for _, r := range document.Rows {
+		if r.Verdict != "equal" || r.After.Peak <= 0 || len(r.After.Off) > 0 || r.Strategy != "as derived" && len(r.After.Bits) < 10 {
+			t.Errorf("%+v", r)
+		}
+	}
+	const verdicts = `
+from before_after import compare
+was = {"live_peak": 100, "session": 4, "reserved": 120, "work": 7, "bits": {"loss": [1.5], "w.grad": "00ff"}, "off": []}
+for want, strategy, change in [
+    ("equal", "sqrt", {}), ("better", "sqrt", {"live_peak": 99}), ("worse", "sqrt", {"live_peak": 101, "work": 0}), ("worse", "sqrt", {"work": 8}),
+    ("traded", "optimal", {"live_peak": 99, "work": 8}), ("better", "optimal, budget", {"work": 6}), ("traded", "optimal, budget", {"work": 6, "live_peak": 101}),
+    ("worse", "optimal, budget", {"work": 8, "live_peak": 90}), ("worse", "none", {"bits": {"loss": [1.5], "w.grad": "00fe"}}), ("worse", "none", {"off": ["session"]}),
+    ("worse", "none", {"session": None}), ("worse", "none", {"refused": "no"}),
+]:
+    got, why = compare(was, {**was, **change}, strategy)
+    assert got == want and bool(why) == bool(change), (strategy, change, got, why)
+assert compare({"refused": "no"}, was, "none")[0] == "better"
+assert compare({"refused": "no"}, {"refused": "no"}, "none") == ("equal", "")
+`
+	run(t, env, 0, "python3", "-B", "-c", verdicts)
+}
+
 func read(t *testing.T, path string, into any) {
 	t.Helper()
 	raw, err := os.ReadFile(path)

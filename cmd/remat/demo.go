@@ -41,11 +41,8 @@ var demoText string
 const demoSeq = 512
 
 // What the demo trains with. SGD keeps no state, so that five graphs with
-// parameters of their own find room beside each other; the rates are such that
-// GPT-2 learns from its first step on.
+// parameters of their own find room beside each other.
 const demoOptimizer = optim.SGD
-
-var demoRates = map[optim.Kind]float64{optim.SGD: 0.02, optim.AdamW: 3e-4}
 
 // demoOwnRate is fed to a training graph of the user's that takes a rate.
 const demoOwnRate = 1e-3
@@ -84,7 +81,7 @@ func demoCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "weights", Usage: "take the weights from `F.safetensors`"},
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
 			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE`, such as 2GiB or 60%"},
-			&cli.StringFlag{Name: "optimizer", Value: string(demoOptimizer), Usage: "`none|sgd|adamw`: the update in the graph; none returns the gradients"},
+			&cli.StringFlag{Name: "optimizer", Value: string(demoOptimizer), Usage: "`" + optimizerWords() + "`: the update in the graph; none returns the gradients"},
 			timeLimitFlag(),
 			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; default: as many as are quick"},
 		},
@@ -171,7 +168,7 @@ func demo(e *env, o demoOptions) error {
 		if err := e.stage("derive the training graph", func() error { return demoTraining(e, &o, forward, train) }); err != nil {
 			return err
 		}
-		feeds.LR = demoRates[o.optimizer]
+		feeds.LR = o.optimizer.Rate()
 		e.dims, feeds.Dims = nil, nil // the derived graph has their numbers
 	}
 	variants, err := demoVariants(e, o, train)

@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
 func doctorCommand(e *env) *cli.Command {
@@ -95,7 +96,7 @@ func libraryFindings(e *env) []finding {
 		f := finding{"fact: " + c.Name, "holds", c.Err == nil, ""}
 		if c.Err != nil {
 			f.Is = c.Err.Error()
-			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install", ort.MinVersion, ort.MaxVersion)
+			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install", ortversion.Oldest, ortversion.Current)
 		}
 		out = append(out, f)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -19,23 +20,59 @@ type optimizerOptions struct {
 }
 
 func optimizerFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "optimizer", Value: "none", Usage: "`none|sgd|adamw`: put the update into the graph"},
-		&cli.Float64Flag{Name: "momentum", Usage: "momentum of sgd, `X`"},
-		&cli.Float64Flag{Name: "weight-decay", Usage: "`X`: decay of the weights; left out, as PyTorch: 0 for sgd, 0.01 for adamw"},
-		&cli.Float64Flag{Name: "beta1", Usage: "`X`: of adamw, how slowly the first moment moves; left out, 0.9"},
-		&cli.Float64Flag{Name: "beta2", Usage: "`X`: of adamw, how slowly the second moment moves; left out, 0.999"},
-		&cli.Float64Flag{Name: "eps", Usage: "`X`: of adamw, what is added to the root of the second moment; left out, 1e-8"},
+	flags := []cli.Flag{
+		&cli.StringFlag{Name: "optimizer", Value: string(optim.None), Usage: "`" + optimizerWords() + "`: put the update into the graph"},
+	}
+	for _, s := range optim.Settings() {
+		flags = append(flags, &cli.Float64Flag{Name: s.Name, Usage: "`X`: " + s.Doc + "; by default " + defaultsOf(s)})
+	}
+	return append(flags,
 		&cli.StringSliceFlag{Name: "no-decay", Usage: "`GLOB,…`: no weight decay for parameters that match; the word vectors is all of rank below 2"},
 		&cli.Float64Flag{Name: "clip-norm", Usage: "`X`: clip the norm of the gradients to X"},
 		&cli.StringFlag{Name: "clip-by", Value: string(optim.ClipGlobal), Usage: "`global|parameter|previous`: the norm of all gradients, of each by itself, or of all in the step before; with the last two no gradient waits for the others"},
 		&cli.Int64Flag{Name: "accumulate", Usage: "`N`: update every N steps with the mean of their gradients"},
 		&cli.BoolFlag{Name: "keep-grads", Usage: "return the gradients too"},
-	}
+	)
 }
 
-// onlyOf are the flags that one optimizer alone reads.
-var onlyOf = map[string]optim.Kind{"momentum": optim.SGD, "beta1": optim.AdamW, "beta2": optim.AdamW, "eps": optim.AdamW}
+// optimizerWords are what --optimizer takes.
+func optimizerWords() string {
+	words := string(optim.None)
+	for _, k := range optim.Kinds() {
+		words += "|" + string(k)
+	}
+	return words
+}
+
+// defaultsOf says which optimizers read a setting, and what it is by default.
+func defaultsOf(s *optim.Setting) string {
+	var list []string
+	for _, k := range s.Kinds() {
+		v, _ := s.Default(k)
+		list = append(list, fmt.Sprintf("%v for %s", v, k))
+	}
+	return strings.Join(list, ", ")
+}
+
+// needsOptimizer refuses a flag that says how to update where nothing updates.
+func needsOptimizer(flag string) error {
+	return fmt.Errorf("--%s needs --optimizer %s", flag, optim.List(optim.Kinds(), "or"))
+}
+
+// readSetting sets a number of the optimizer's that was given.
+func readSetting(c *cli.Context, s *optim.Setting, o *optim.Options) error {
+	if !c.IsSet(s.Name) {
+		return nil
+	}
+	if o.Kind == optim.None {
+		return needsOptimizer(s.Name)
+	}
+	if _, ok := s.Default(o.Kind); !ok {
+		return fmt.Errorf("--%s applies only to --optimizer %s", s.Name, optim.List(s.Kinds(), "or"))
+	}
+	*s.Of(o) = c.Float64(s.Name)
+	return nil
+}
 
 // readOptimizer reads the flags of the optimizer that grad puts into the graph.
 func readOptimizer(c *cli.Context) (optimizerOptions, error) {
@@ -44,23 +81,15 @@ func readOptimizer(c *cli.Context) (optimizerOptions, error) {
 		return optimizerOptions{}, fmt.Errorf("--optimizer: %w", err)
 	}
 	o := optimizerOptions{kind: string(kind), Options: optim.Defaults(kind)}
-	for _, f := range []struct {
-		name string
-		to   *float64
-	}{
-		{"momentum", &o.Momentum}, {"weight-decay", &o.WeightDecay}, {"beta1", &o.Beta1},
-		{"beta2", &o.Beta2}, {"eps", &o.Eps}, {"clip-norm", &o.ClipNorm},
-	} {
-		if c.IsSet(f.name) {
-			if kind == optim.None {
-				return o, fmt.Errorf("--%s needs --optimizer sgd or adamw", f.name)
-			}
-			if only := onlyOf[f.name]; only != "" && only != kind {
-				return o, fmt.Errorf("--%s is of --optimizer %s", f.name, only)
-			}
-			*f.to = c.Float64(f.name)
+	for _, s := range optim.Settings() {
+		if err := readSetting(c, s, &o.Options); err != nil {
+			return o, err
 		}
 	}
+	if c.IsSet("clip-norm") && kind == optim.None {
+		return o, needsOptimizer("clip-norm")
+	}
+	o.ClipNorm = c.Float64("clip-norm")
 	if o.ClipBy, err = optim.ParseClip(c.String("clip-by")); err != nil {
 		return o, fmt.Errorf("--clip-by: %w", err)
 	}
@@ -69,7 +98,7 @@ func readOptimizer(c *cli.Context) (optimizerOptions, error) {
 	}
 	o.Accumulate, o.KeepGrads = c.Int64("accumulate"), c.Bool("keep-grads")
 	if o.Accumulate > 1 && kind == optim.None {
-		return o, fmt.Errorf("--accumulate needs --optimizer sgd or adamw")
+		return o, needsOptimizer("accumulate")
 	}
 	globs := splitList(c.StringSlice("no-decay"))
 	for _, g := range globs {

@@ -43,7 +43,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/install"
-	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
 func TestMain(m *testing.M) {
@@ -99,8 +99,8 @@ func runScripts(t *testing.T, dir string, files ...string) {
 
 // oldestCommand sets REMAT_ORT to the oldest library that is claimed.
 func oldestCommand(ts *testscript.TestScript, neg bool, args []string) {
-	library := "libonnxruntime.so." + ort.MinVersion
-	dir, err := install.Package(context.Background(), "onnxruntime=="+ort.MinVersion, "ort-"+ort.MinVersion, func(name string) string {
+	library := "libonnxruntime.so." + ortversion.Oldest
+	dir, err := install.Package(context.Background(), "onnxruntime=="+ortversion.Oldest, "ort-"+ortversion.Oldest, func(name string) string {
 		if path.Base(name) == library {
 			return library
 		}

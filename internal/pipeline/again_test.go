@@ -21,7 +21,7 @@ import (
 func TestSameFileAgain(t *testing.T) {
 	e := engine(t)
 	for _, model := range []string{"gpt2", "encoder", "mlp"} {
-		for _, kind := range []optim.Kind{optim.None, optim.SGD, optim.AdamW} {
+		for _, kind := range append(optim.Kinds(), optim.None) {
 			t.Run(fmt.Sprint(model, " ", kind), func(t *testing.T) {
 				sameAgain(t, e, zooStep(t, model, kind, smallZoo), nil)
 			})

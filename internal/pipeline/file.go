@@ -66,6 +66,7 @@ func (f *File) asRun() *planner.Plan {
 // write writes a plan's file and predicts it as it stands.
 func (p *Planner) write(v *Variant, plan *planner.Plan) (*File, error) {
 	problem := v.Problem()
+	plan = v.updatesBehind(plan)
 	verdict, err := planner.Judge(problem, plan)
 	if err != nil {
 		return nil, err

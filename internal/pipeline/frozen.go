@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
@@ -38,9 +39,9 @@ func ParsePrepacking(s string) (Prepacking, error) {
 // fewRows is the number of rows below which packing takes longer.
 const fewRows = 16
 
-// products are the operators whose kernels read a weight as it stands at no
+// readsPlainly reports an operator whose kernel reads a weight as it stands at no
 // memory. Recurrent ones are left out: they multiply few rows by it, many times.
-var products = map[string]bool{"MatMul": true, "FusedMatMul": true, "Gemm": true, "FusedGemm": true, "ConvTranspose": true}
+func readsPlainly(n *onnx.Node) bool { return traits.IsMatrixProduct(n) || n.Is("ConvTranspose") }
 
 // holdOnce keeps the CPU's products from holding packed copies of constant
 // weights.
@@ -51,7 +52,7 @@ func (w *rewriting) holdOnce() error {
 	}
 	report, err := rewrite.HoldOnce(w.model.Graph, rewrite.Copies{
 		Bytes: func(n *onnx.Node, i int) int64 {
-			if !products[n.OpType()] {
+			if !readsPlainly(n) {
 				return 0
 			}
 			return predict.Packed(n, i)

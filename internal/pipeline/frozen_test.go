@@ -10,7 +10,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner/analysis"
-	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
@@ -112,7 +112,7 @@ func TestWeightsBehindBarriersAreWeights(t *testing.T) {
 	var names [2][]string
 	for i, o := range []Options{{}, {Prepack: PackAll}} {
 		m := trained(t, one, "l[23].*lora_*")
-		rewrite.StripBarriers(m.Graph)
+		control.Lift(m.Graph)
 		if err := Order(m, o); err != nil {
 			t.Fatal(err)
 		}

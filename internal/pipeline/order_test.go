@@ -168,7 +168,7 @@ func TestOrderIsAsWished(t *testing.T) {
 // needs more than the plan says, nor than the graph as derived.
 func TestUpdatesKeepTheOrder(t *testing.T) {
 	e := engine(t)
-	for _, kind := range []optim.Kind{optim.SGD, optim.AdamW} {
+	for _, kind := range optim.Kinds() {
 		m := zooStep(t, "heavy", kind, func(c *models.Config) { c.Layers, c.Hidden, c.Batch = 40, 512, 4 })
 		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true})
 		if err != nil {

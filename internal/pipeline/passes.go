@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ precision ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ precision ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -17,7 +17,11 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/upgrade"
 	"github.com/onnx-remat/remat/runtime"
 )
 
@@ -37,7 +41,8 @@ type pass struct {
 // passes in their order.
 var passes = []pass{
 	{name: "find roles", doc: "notes the roles that the given graph's structure tells", run: (*preparation).findRoles},
-	{name: "ordered", doc: "a file that remat wrote gets its nodes in the order in which they run, and loses the barriers of that rewriting",
+	{name: "opset", doc: "brings a graph of an opset before 13 to 13, as control dependencies need it", run: (*preparation).opset},
+	{name: "ordered", doc: "a file that remat wrote gets its nodes in the order in which they run, and loses the control dependencies of that rewriting",
 		run: (*preparation).unorder},
 	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*preparation).scatter},
 	{name: "drop", doc: "takes outputs off the graph, and what only they needed",
@@ -114,6 +119,10 @@ func IsOurs(m *onnx.Model) bool {
 	return ok
 }
 
+// prepared are the passes whose control dependencies belong to a prepared graph: they
+// stay when a file is planned anew.
+var prepared = []string{optim.Pass, "chunk", "tile", "rows", precision.CastPass}
+
 // unorder lets planning start from the order that a file of remat's runs in.
 func (p *preparation) unorder(*runtime.Engine) error {
 	if !IsOurs(p.Model) {
@@ -122,8 +131,13 @@ func (p *preparation) unorder(*runtime.Engine) error {
 	if _, ok := p.Model.Metadata(OrderedKey); ok {
 		p.Model.Graph.Nodes = rewrite.RunOrder(p.Model.Graph)
 	}
-	rewrite.StripBarriers(p.Model.Graph)
+	control.Lift(p.Model.Graph, prepared...)
 	return nil
+}
+
+// opset brings a graph to the opset that control dependencies need.
+func (p *preparation) opset(*runtime.Engine) error {
+	return upgrade.Model(p.Model, control.MinOpset)
 }
 
 func (p *preparation) scatter(*runtime.Engine) error {

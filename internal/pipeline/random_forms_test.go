@@ -55,9 +55,9 @@ func (n *network) entropy() *onnx.Value {
 }
 
 // randomStep makes a random training step.
-func randomStep(data []byte, seed uint64) (*onnx.Model, optim.Options, error) {
+func randomStep(data []byte, seed uint64, blocks int) (*onnx.Model, optim.Options, error) {
 	o := optim.Options{Kind: optim.None}
-	n, err := grow(data, seed, onnx.StaticShape(stepTokens, width), append(slices.Clone(branches), heads, heads, heads))
+	n, err := grow(data, seed, onnx.StaticShape(stepTokens, width), append(slices.Clone(branches), heads, heads, heads), blocks)
 	if err != nil {
 		return nil, o, err
 	}
@@ -105,8 +105,8 @@ func randomStep(data []byte, seed uint64) (*onnx.Model, optim.Options, error) {
 // lets optimal choose the form. What is written passes Check, meets its
 // prediction and can be written again from the plan's file; plans for one form
 // return the same bits, and forms differ by rounding.
-func checkStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
-	m, update, err := randomStep(data, seed)
+func checkStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64, blocks int) {
+	m, update, err := randomStep(data, seed, blocks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,14 +165,16 @@ func checkStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
 
 // TestRandomSteps is the fuzz target below over fixed seeds: every form at every
 // level, of graphs of ours and foreign ones. The last is a step whose file under
-// a budget named a constant of a guard otherwise than the same plan's.
+// a budget named a constant of a guard otherwise than the same plan's; and one in
+// which a parameter was read again after its update.
 func TestRandomSteps(t *testing.T) {
 	e := engine(t)
-	defer t.Run("guarded", func(t *testing.T) { checkStep(t, e, nil, 5002) })
+	defer t.Run("guarded", func(t *testing.T) { checkStep(t, e, nil, 5002, manyBlocks) })
+	t.Run("read again", func(t *testing.T) { checkStepOffline(t, []byte("1.1"), 43) })
 	for form := range uint64(len(choices)) {
 		for _, k := range []uint64{0, 1, 2, 5} {
 			seed := 6*form + k
-			t.Run(fmt.Sprint(seed), func(t *testing.T) { checkStep(t, e, nil, seed) })
+			t.Run(fmt.Sprint(seed), func(t *testing.T) { checkStep(t, e, nil, seed, manyBlocks) })
 		}
 	}
 }
@@ -199,7 +201,7 @@ func TestRandomHalves(t *testing.T) {
 
 // checkHalf takes a random step in half types through none and optimal.
 func checkHalf(t *testing.T, e *runtime.Engine, kind string, seed uint64, level int) {
-	m, _, err := randomStep(nil, seed)
+	m, _, err := randomStep(nil, seed, manyBlocks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,5 +230,10 @@ func FuzzForms(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add([]byte{byte(seed), byte(3 * seed), byte(5 * seed), byte(7 * seed)}, 6*seed+seed%6)
 	}
-	f.Fuzz(func(t *testing.T, data []byte, seed uint64) { checkStep(t, e, data, seed) })
+	f.Fuzz(func(t *testing.T, data []byte, seed uint64) {
+		checkStepOffline(t, data, seed)
+		if asked(data, seed) {
+			checkStep(t, e, data, seed, fewBlocks)
+		}
+	})
 }

@@ -28,6 +28,7 @@ type network struct {
 	side    []*onnx.Value // values of x's shape from before
 	weights []*onnx.Value
 	kinds   []branch
+	blocks  int // at most
 }
 
 const (
@@ -157,9 +158,15 @@ func (n *network) block() {
 	n.side = append(n.side, y)
 }
 
+// Blocks of a network: as many as tests over fixed seeds take, and as a fuzzer does.
+const (
+	manyBlocks = 9
+	fewBlocks  = 2
+)
+
 // grow makes the network up to its last value of the stream.
-func grow(data []byte, seed uint64, shape onnx.Shape, kinds []branch) (*network, error) {
-	n := &network{data: data, r: rand.New(rand.NewPCG(seed, 5)), m: onnx.NewModel("random", 20), kinds: kinds}
+func grow(data []byte, seed uint64, shape onnx.Shape, kinds []branch, blocks int) (*network, error) {
+	n := &network{data: data, r: rand.New(rand.NewPCG(seed, 5)), m: onnx.NewModel("random", 20), kinds: kinds, blocks: blocks}
 	types, err := infer.Model(n.m, infer.Options{Strict: true})
 	if err != nil {
 		return nil, err
@@ -169,20 +176,20 @@ func grow(data []byte, seed uint64, shape onnx.Shape, kinds []branch) (*network,
 	n.side = []*onnx.Value{n.x}
 	n.x = n.op("MatMul", build.In(n.x, n.weight(width, width)))
 	n.side = append(n.side, n.x)
-	for range 1 + n.draw(9) {
+	for range 1 + n.draw(n.blocks) {
 		n.block()
 	}
 	return n, nil
 }
 
 // randomJoint makes a random training graph: forward, loss, gradients, other
-// outputs. free leaves the number of rows open.
-func randomJoint(data []byte, seed uint64, free bool) (*onnx.Model, error) {
+// outputs. With every fourth seed the number of rows is left open.
+func randomJoint(data []byte, seed uint64, blocks int) (*onnx.Model, error) {
 	shape := onnx.StaticShape(rows, width)
-	if free {
+	if freeRows(seed) {
 		shape[0] = onnx.Symbol("n")
 	}
-	n, err := grow(data, seed, shape, branches)
+	n, err := grow(data, seed, shape, branches, blocks)
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +210,8 @@ func randomJoint(data []byte, seed uint64, free bool) (*onnx.Model, error) {
 	return n.m, n.m.Check()
 }
 
+func freeRows(seed uint64) bool { return seed%4 == 3 }
+
 // everyKind are the strategies, the last two within half of what there is to
 // save, and for the least peak.
 var everyKind = []string{"sqrt", "full", "every=2", "segments=2", "selective", "optimal at half", "optimal"}
@@ -210,19 +219,15 @@ var everyKind = []string{"sqrt", "full", "every=2", "segments=2", "selective", "
 // checkJoint takes a random graph through strategies from first on, each
 // step'th: what is written passes Check, meets its prediction, and returns the
 // bits of the plain graph.
-func checkJoint(t *testing.T, e *runtime.Engine, data []byte, seed uint64, first, step int) {
-	free := seed%4 == 3
-	m, err := randomJoint(data, seed, free)
+func checkJoint(t *testing.T, e *runtime.Engine, data []byte, seed uint64, blocks, first, step int) {
+	m, err := randomJoint(data, seed, blocks)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if seed%2 == 0 { // else it is taken for a foreign one
 		m.SetMetadata(VersionKey, "test")
 	}
-	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: true}
-	if free {
-		o.Dims = map[string]int64{"n": rows}
-	}
+	o := jointOptions(seed)
 	p, err := NewPlanner(e, m, o)
 	if err != nil {
 		t.Fatal(err)
@@ -247,6 +252,14 @@ func checkJoint(t *testing.T, e *runtime.Engine, data []byte, seed uint64, first
 			}
 		}
 	}
+}
+
+func jointOptions(seed uint64) Options {
+	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: true}
+	if freeRows(seed) {
+		o.Dims = map[string]int64{"n": rows}
+	}
+	return o
 }
 
 // meet plans, and runs what was written against its prediction.
@@ -286,7 +299,7 @@ func meets(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy stri
 func TestRandomJointGraphs(t *testing.T) {
 	e := engine(t)
 	for seed := range uint64(200) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { checkJoint(t, e, nil, seed, int(seed%3), 3) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { checkJoint(t, e, nil, seed, manyBlocks, int(seed%3), 3) })
 	}
 }
 
@@ -297,5 +310,10 @@ func FuzzStrategies(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add([]byte{byte(seed), byte(3 * seed), byte(5 * seed), byte(7 * seed)}, seed)
 	}
-	f.Fuzz(func(t *testing.T, data []byte, seed uint64) { checkJoint(t, e, data, seed, 0, 1) })
+	f.Fuzz(func(t *testing.T, data []byte, seed uint64) {
+		checkJointOffline(t, data, seed)
+		if asked(data, seed) {
+			checkJoint(t, e, data, seed, fewBlocks, int(seed/12%3), 3)
+		}
+	})
 }

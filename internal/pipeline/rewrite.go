@@ -80,7 +80,10 @@ func (w *rewriting) guard(e *runtime.Engine) (guarded, unchanged bool, err error
 			return false, false, err
 		}
 		unchanged = same
-		order, more := rewrite.Guard(w.model.Graph, w.order, left)
+		order, more, err := rewrite.Guard(w.model.Graph, w.order, left)
+		if err != nil {
+			return false, false, err
+		}
 		if w.order = order; more == 0 {
 			break
 		}

@@ -25,6 +25,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
 //go:embed python/run.py
@@ -81,7 +82,7 @@ func Find(ctx context.Context, log io.Writer) (*Python, error) {
 		return nil, fmt.Errorf("python3: %w: install it, with pip", err)
 	}
 	tag, executable, _ := strings.Cut(strings.TrimSpace(string(said)), " ")
-	dir := filepath.Join(install.CacheDir(), "python", "onnxruntime-"+install.Version+"-"+tag)
+	dir := filepath.Join(install.CacheDir(), "python", "onnxruntime-"+ortversion.Current+"-"+tag)
 	python := &Python{executable, dir}
 	if _, err := os.Stat(dir); err == nil {
 		return python, nil
@@ -97,7 +98,7 @@ func Find(ctx context.Context, log io.Writer) (*Python, error) {
 	fmt.Fprintln(log, "getting onnxruntime and numpy with pip")
 	out := filepath.Join(tmp, "packages")
 	cmd := exec.CommandContext(ctx, executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
-		"--only-binary=:all:", "--target", out, "onnxruntime=="+install.Version, numpy)
+		"--only-binary=:all:", "--target", out, "onnxruntime=="+ortversion.Current, numpy)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("python3 -m pip install onnxruntime: %w: %s", err, said)
 	}

@@ -1,7 +1,9 @@
 package infer
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -249,4 +251,25 @@ var standard = []row{
 	{"", "If", 1, ifElse, nil, "what both branches declare"},
 	{"", "Loop", 1, loop, nil, "what the body declares"},
 	{"", "Scan", 9, scan, nil, "what the body declares"},
+}
+
+// An Operator names one; Domain is "" for the standard one.
+type Operator struct{ Domain, Op string }
+
+func (o Operator) String() string {
+	if o.Domain == "" {
+		return o.Op
+	}
+	return o.Domain + "." + o.Op
+}
+
+// Operators lists those with a row, by name: every one that a graph may hold to be
+// understood.
+func Operators() []Operator {
+	list := make([]Operator, 0, len(rows))
+	for k := range rows {
+		list = append(list, Operator{k.domain, k.op})
+	}
+	slices.SortFunc(list, func(a, b Operator) int { return cmp.Compare(a.String(), b.String()) })
+	return list
 }

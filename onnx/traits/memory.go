@@ -1,6 +1,7 @@
 package traits
 
-// MemoryVersion is the ONNX Runtime whose CPU kernels were probed.
+// MemoryVersion is the ONNX Runtime whose CPU kernels were probed; a test holds
+// it to the one that is installed.
 const MemoryVersion = "1.31.1"
 
 // memoryRow is what the kernels of one operator do to memory.

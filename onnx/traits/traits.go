@@ -38,6 +38,8 @@ type Traits struct {
 	// Elementwise: an output element depends on the input elements at its place
 	// alone, where inputs broadcast.
 	Elementwise bool
+	// Degree says how the operator treats the degree of homogeneous inputs.
+	Degree Homogeneity
 	// Expanded: there is no CPU kernel; ONNX Runtime expands the operator into
 	// others when it loads a file.
 	Expanded bool
@@ -46,6 +48,8 @@ type Traits struct {
 	// reason in a few words.
 	Precision Precision
 	Why       string
+
+	facts fact
 }
 
 // A Cost is the kind of work an operator does, which decides how its time
@@ -94,15 +98,35 @@ const (
 	Boundary
 )
 
+// A Homogeneity says what an operator does to the degree of what is homogeneous in
+// some value: of degree d where the value times s makes it s^d times as large.
+type Homogeneity uint8
+
+const (
+	// Nonlinear operators return nothing homogeneous of what is of another degree
+	// than 0.
+	Nonlinear Homogeneity = iota
+	// Keeps: the first input's; the others are numbers that have no degree.
+	Keeps
+	// Sums: that of all float inputs, which is one.
+	Sums
+	// Products: the float inputs' add up.
+	Products
+	// Quotients: the first one's less the second's.
+	Quotients
+	// Gemms: the first two add up, to the third's.
+	Gemms
+)
+
 type key struct{ domain, op string }
 
 var index = func() map[key]Traits {
 	m := make(map[key]Traits, len(table))
 	for _, c := range table {
 		m[key{c.domain, c.op}] = Traits{
-			Domain: c.domain, Op: c.op, Deterministic: !c.random,
+			Domain: c.domain, Op: c.op, Deterministic: c.facts&random == 0, Elementwise: c.facts&elementwise != 0,
 			SideEffects: c.cost == Unknown,
-			Cost:        c.cost, Precision: c.precision, Why: c.why,
+			Cost:        c.cost, Precision: c.precision, Why: c.why, Degree: c.degree, facts: c.facts,
 		}
 	}
 	for _, r := range memory {
@@ -113,11 +137,6 @@ var index = func() map[key]Traits {
 	for _, k := range expanded {
 		t := m[k]
 		t.Expanded = true
-		m[k] = t
-	}
-	for _, k := range elementwise {
-		t := m[k]
-		t.Elementwise = true
 		m[k] = t
 	}
 	return m

@@ -37,14 +37,23 @@ func TestTableIsWhole(t *testing.T) {
 			t.Errorf("%v is expanded but has no row", k)
 		}
 	}
-	for i, k := range elementwise {
-		tr := index[k]
-		if !seen[k] || slices.Contains(elementwise[:i], k) {
-			t.Errorf("%v is elementwise but has no row, or is listed twice", k)
-		}
+	for _, tr := range All() {
+		k := key{tr.Domain, tr.Op}
 		moves := []key{{"", "Cast"}, {"", "Identity"}, {"", "Where"}}
-		if tr.Cost != Pointwise && tr.Cost != Transcendental && !slices.Contains(moves, k) || !tr.Deterministic {
+		if tr.Elementwise && (tr.Cost != Pointwise && tr.Cost != Transcendental && !slices.Contains(moves, k) || !tr.Deterministic) {
 			t.Errorf("%v is elementwise, but not by its other columns: %+v", k, tr)
+		}
+		if tr.Cost == View && (tr.facts&moving == 0 || !slices.Equal(tr.Alias, first)) {
+			t.Errorf("%v is a view, but not by its other columns: %+v", k, tr)
+		}
+		if tr.facts&moving != 0 && tr.Cost != View && tr.Cost != Copy {
+			t.Errorf("%v moves elements, but computes: %+v", k, tr)
+		}
+		if tr.Cost == Random && tr.facts&random == 0 || tr.facts&picking != 0 && tr.facts&moving == 0 {
+			t.Errorf("%v: its facts contradict its cost or each other: %+v", k, tr)
+		}
+		if tr.facts&matrixProduct != 0 && tr.Cost != Contraction {
+			t.Errorf("%v multiplies matrices, but does not cost that: %+v", k, tr)
 		}
 	}
 }

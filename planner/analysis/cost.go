@@ -34,7 +34,7 @@ func (a *Analysis) cost(n *onnx.Node, t traits.Traits) (flops, moved int64) {
 	case traits.View:
 		return 0, 0
 	case traits.Copy:
-		if n.Is("Gather", "Slice", "GatherElements", "GatherND") { // reads only what it takes
+		if traits.Picks(n) {
 			moved = mul(2, a.bytes(n.Out(0)))
 		}
 		return 0, moved
@@ -232,3 +232,7 @@ func (a *Analysis) CostOfFLOP() float64 {
 	}
 	return float64(cost) / float64(counted)
 }
+
+// CountsProduct reports that the operations of an operator's products are counted
+// from its shapes rather than estimated from its sizes.
+func CountsProduct(op string) bool { return productRules[op] != nil }

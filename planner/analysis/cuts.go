@@ -14,7 +14,8 @@ import (
 // Single-value cuts of the forward graph.
 //
 // Only values on the way from the data through the weights count (the main
-// part): parameters, masks, position tables and shapes live anyway. Walking
+// part): parameters, masks, position tables and shapes live anyway, and what is tiny
+// beside the stream, as a sum of losses is, counts for nothing. Walking
 // the main part in forward order, the longest branch of what an operator reads
 // first, a moment at which a single value is alive is a cut: all that comes
 // later depends on the past through it alone.
@@ -244,16 +245,45 @@ func (c *cutFinder) scan() {
 				delete(alive, v)
 			}
 		}
+		stream := c.stream(alive)
 		switch {
-		case len(alive) == 1:
-			for v := range alive {
-				add(v, place)
-			}
+		case stream != ortmodel.None:
+			add(stream, place)
 		case len(alive) == 0 && fresh != ortmodel.None:
 			add(fresh, place)
 		}
 	}
 }
+
+// A value of at most tinyBytes, and of tinyShare of the stream's bytes, beside the
+// stream hides no cut: a router's loss that is summed up from layer to layer.
+const (
+	tinyBytes = 256
+	tinyShare = 1. / 64
+)
+
+// stream returns the one value of those alive that carries the past, None if there
+// is none or several do.
+func (c *cutFinder) stream(alive map[int]bool) int {
+	best := ortmodel.None
+	for v := range alive {
+		if best == ortmodel.None || c.bytes(v) > c.bytes(best) {
+			best = v
+		}
+	}
+	for v := range alive {
+		if v != best && !c.tiny(v, best) {
+			return ortmodel.None
+		}
+	}
+	return best
+}
+
+func (c *cutFinder) tiny(v, stream int) bool {
+	return c.bytes(v) <= tinyBytes && float64(c.bytes(v)) <= tinyShare*float64(c.bytes(stream))
+}
+
+func (c *cutFinder) bytes(v int) int64 { return c.a.Problem.Graph.Values[v].Bytes }
 
 // A span is a stretch of the main order, from its first place to its last.
 type span struct{ from, to int }

@@ -1,6 +1,7 @@
 package analysis
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -66,6 +67,11 @@ func (a *Analysis) findLayers() {
 	for _, cut := range best.layers {
 		a.Problem.Layers = append(a.Problem.Layers, cut.value)
 	}
+	clear(c.aside)
+	for _, v := range slices.Concat(groups[:best.groups]...) {
+		c.aside[v] = true
+	}
+	c.arrange() // places are those of the division again
 	a.Problem.Beside = c.beside(best.layers, groups[:best.groups])
 }
 
@@ -104,17 +110,22 @@ func (c *cutFinder) through(layers []cut, groups [][]int) bool {
 	return true
 }
 
-// beside lists the values set aside that are alive at other boundaries of layers.
+// beside lists the values set aside, and the tiny ones, that are alive at other
+// boundaries of layers.
 func (c *cutFinder) beside(layers []cut, groups [][]int) []int {
 	var list []int
 	seen := map[int]bool{}
-	for _, g := range groups {
-		for _, v := range g {
-			for _, at := range layers {
-				if !seen[v] && c.at(v, at) {
-					seen[v] = true
-					list = append(list, v)
-				}
+	for _, at := range layers {
+		for _, v := range slices.Concat(groups...) {
+			if !seen[v] && c.at(v, at) {
+				seen[v] = true
+				list = append(list, v)
+			}
+		}
+		for v := range c.made {
+			if !seen[v] && at.value != ortmodel.None && c.tiny(v, at.value) && c.at(v, at) {
+				seen[v] = true
+				list = append(list, v)
 			}
 		}
 	}

@@ -68,6 +68,21 @@ var sketches = []struct {
 			return y
 		})
 	}},
+	{"experts, a loss of their routers summed up", 4, func(s *sketch) string {
+		sum := ""
+		x := repeat(4, s.embed("ids"), func(x string) string {
+			x = s.preNorm(x, "")
+			n := s.norm(x)
+			share := s.op("Softmax", s.op("MatMul", n, s.w(8, 2)))
+			loss := s.op("ReduceMean {keepdims=0}", share)
+			if sum != "" {
+				loss = s.op("Add", sum, loss)
+			}
+			sum = loss
+			return s.op("Add", x, s.op("Mul", s.op("ReduceMax", share, s.ints(2)), s.mlp(n)))
+		})
+		return s.op("Add", s.dense(s.norm(x)), sum)
+	}},
 	{"encoder and decoder, 4 and 4", 8, func(s *sketch) string {
 		e := s.norm(repeat(4, s.embed("source"), func(x string) string { return s.preNorm(x, "") }))
 		return s.dense(s.norm(repeat(4, s.embed("target"), func(x string) string { return s.decoder(x, e, "") })))

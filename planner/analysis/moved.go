@@ -19,6 +19,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // Between these lies what is left of a weight in its next value.
@@ -78,7 +79,7 @@ func (f *roleFinder) linear(x, v *onnx.Value, known map[*onnx.Value]shares) shar
 		}
 	}
 	switch {
-	case n.Is("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"):
+	case traits.IsView(n), n.Is("Cast"):
 		add(n.In(0), 1)
 	case f.forward.Has(n): // a value of the model, not of the optimizer
 	case n.Is("Add", "Sum"):

@@ -15,7 +15,17 @@ var imageCases = []gradCase{
 	{row: "Col2Im", name: "apart", body: "in x F[2,8,4]\ninit i int64[2] = [4, 4]\ninit b int64[2] = [2, 2]\ny = Col2Im(x, i, b) {strides=[2, 2]}", f32: true},
 	{row: "Col2Im", name: "overlap", body: "in x F[1,6,20]\ninit i int64[2] = [4, 5]\ninit b int64[2] = [2, 3]\ny = Col2Im(x, i, b) {pads=[1, 2, 0, 0]}", f32: true},
 	{row: "Col2Im", name: "dilated", body: "in x F[batch,8,2]\ninit i int64[2] = [3, 5]\ninit b int64[2] = [2, 2]\ny = Col2Im(x, i, b) {dilations=[2, 2], strides=[1, 2]}", f32: true},
+	{row: "RoiAlign@16", name: "regions of two images", body: rois("2") + "y = RoiAlign(x, r, b) {output_height=2, output_width=3, sampling_ratio=2, spatial_scale=0.5}", f32: true},
+	{row: "RoiAlign@10", name: "one image", body: rois("1") + "y = RoiAlign(x, r, b) {output_height=3, output_width=1, sampling_ratio=1}", f32: true, opset: 15},
+	{row: "RoiAlign@16", name: "a pixel an output", body: rois("2") + "y = RoiAlign(x, r, b) {sampling_ratio=3}", f32: true},
 	{row: "MaxUnpool", name: "plain", body: "in x F[1,2,2,2]\ninit i int64[1,2,2,2] = [1, 2, 8, 15, 16, 19, 24, 31]\ny = MaxUnpool(x, i) {kernel_shape=[2, 2], strides=[2, 2]}", f32: true},
+}
+
+// rois are n images and five regions: inside, over the edges, outside, smaller than a
+// pixel, and upside down, which is of no extent.
+func rois(n string) string {
+	images := map[string]string{"1": "[0, 0, 0, 0, 0]", "2": "[0, 1, 1, 0, 1]"}[n]
+	return "in x F[" + n + ",2,5,6]\ninit r F[5,4] = [1.3, 0.4, 7.2, 8.1, -3.4, 2.2, 5.1, 14.3, 17.0, 15.5, 21.0, 19.0, 4.1, 3.3, 4.6, 3.8, 5.5, 6.0, 3.0, 4.0]\ninit b int64[5] = " + images + "\n"
 }
 
 // gridBody is an image and fixed places half between the pixels, some outside;

@@ -20,6 +20,9 @@ func TestRefusedForms(t *testing.T) {
 		{"free stride", "in x F[1,1,n]\nin w F[1,1,2]\ny = Conv(x, w) {strides=[2]}", "give --dim"},
 		{"column order", "in x F[1,1,4,4]\ny, i = MaxPool(x) {kernel_shape=[2, 2], storage_order=1}", "storage_order"},
 		{"diagonal", "in x F[3,3]\ny = Einsum(x) {equation=\"ii->i\"}", "ii"},
+		{"free image of regions", "in x F[1,1,h,6]\ninit r F[1,4] = [0, 0, 4, 4]\ninit b int64[1] = [0]\ny = RoiAlign(x, r, b) {sampling_ratio=2}", "give --dim"},
+		{"adaptive sampling", rois("1") + "y = RoiAlign(x, r, b)", "export it with a fixed number"},
+		{"largest sample", rois("1") + "y = RoiAlign(x, r, b) {mode=\"max\", sampling_ratio=2}", "only avg"},
 		{"free resize", "in x F[1,1,n]\ninit s float32[3] = [1, 1, 2]\ny = Resize(x, _, s)", "give --dim"},
 		{"antialias", "in x F[1,1,4]\ninit s float32[3] = [1, 1, 0.5]\ny = Resize(x, _, s) {mode=\"linear\", antialias=1}", "antialias"},
 	}

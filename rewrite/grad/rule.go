@@ -63,3 +63,9 @@ func lookup(domain, op string, opset int64) *Rule {
 	}
 	return best
 }
+
+// Covers reports that an operator has a row, be it one that says why no gradient
+// flows.
+func Covers(domain, op string) bool {
+	return len(byOperator[ruleKey{onnx.NormalDomain(domain), op}]) > 0
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // guards removes Where(IsNaN(p), 0, p) behind a softmax whose rows cannot be
@@ -50,14 +51,14 @@ func finite(v *onnx.Value, depth int) bool {
 	switch {
 	case n == nil || depth == 0:
 		return false
-	case n.Is("MatMul", "Gemm"):
+	case traits.IsMatrixProduct(n):
 		return true
 	case n.Is("Add", "Sub", "Mul"):
 		return finite(n.In(0), depth-1) && finite(n.In(1), depth-1)
 	case n.Is("Div"):
 		c, ok := number(n.In(1))
 		return ok && c != 0 && finite(n.In(0), depth-1)
-	case n.Is("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Slice", "Gather", "Cast", "Neg", "Identity"):
+	case traits.Moves(n), n.Is("Cast", "Neg"):
 		return finite(n.In(0), depth-1)
 	}
 	return false

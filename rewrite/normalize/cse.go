@@ -13,13 +13,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
-
-// random are the operators whose equal nodes have different outputs.
-var random = map[string]bool{
-	"Dropout": true, "RandomNormal": true, "RandomNormalLike": true, "RandomUniform": true,
-	"RandomUniformLike": true, "Bernoulli": true, "Multinomial": true,
-}
 
 func commons(s *state) error {
 	s.count += MergeEqual(s.g)
@@ -34,7 +29,7 @@ func MergeEqual(g *onnx.Graph) int {
 	ids := map[*onnx.Value]int{}
 	merged := 0
 	for _, n := range g.Nodes {
-		if random[n.OpType()] || len(n.Subgraphs()) > 0 || StoppedBy(n) != "" {
+		if traits.IsRandom(n) || len(n.Subgraphs()) > 0 || StoppedBy(n) != "" {
 			continue
 		}
 		key := nodeKey(n, ids)

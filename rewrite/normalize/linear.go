@@ -9,6 +9,7 @@ package normalize
 import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 func linears(s *state) error {
@@ -116,7 +117,7 @@ func gemms(s *state) error {
 // input has.
 func reshapes(s *state) error {
 	for _, n := range s.nodes() {
-		if !n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten") || n.Out(0) == nil {
+		if !traits.Reshapes(n) || n.Out(0) == nil {
 			continue
 		}
 		x, y := n.In(0), n.Out(0)
@@ -128,8 +129,8 @@ func reshapes(s *state) error {
 			s.count++
 			continue
 		}
-		r := made(x, "Reshape", "Squeeze", "Unsqueeze", "Flatten")
-		if r == nil || x.IsOutput() || !onlyReshaped(x) {
+		r := x.Producer
+		if r == nil || !traits.Reshapes(r) || x.IsOutput() || !onlyReshaped(x) {
 			continue
 		}
 		s.scope(n)
@@ -143,7 +144,7 @@ func reshapes(s *state) error {
 // onlyReshaped reports that every reader of v reshapes it.
 func onlyReshaped(v *onnx.Value) bool {
 	for _, u := range v.Uses() {
-		if u.Index != 0 || !u.Node.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten") {
+		if u.Index != 0 || !traits.Reshapes(u.Node) {
 			return false
 		}
 	}

@@ -27,6 +27,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // A Clip says whose norm clips a gradient.
@@ -50,12 +51,8 @@ func ParseClip(s string) (Clip, error) {
 	return ClipGlobal, fmt.Errorf("unknown norm %q to clip by: global, parameter or previous", s)
 }
 
-// normInput is the state that holds the norm of the step before; normNode makes
-// its next value.
-const (
-	normInput = "clip_norm"
-	normNode  = prefix + normInput + "/next"
-)
+// normInput is the state that holds the norm of the step before.
+const normInput = "clip_norm"
 
 // gradientFactor is what every gradient is to be multiplied by, nil for 1: one
 // over n, and the share that clipping leaves to all alike. Shares of their own
@@ -69,7 +66,7 @@ func (a *applier) gradientFactor(params []Param, n int64, due *onnx.Value) *onnx
 		for _, p := range params {
 			a.b.Scope = p.Value.Name
 			total := a.named("squares_sum", "ReduceSum", build.In(a.squares(p)), onnx.IntAttr("keepdims", 0))
-			a.s.clips[p.Value] = a.clipShare(a.meanNorm(a.named("norm", "Sqrt", build.In(total)), n))
+			a.s.clips[p.Value] = a.clipShare(a.meanNorm(a.step(normStep, a.named("norm", "Sqrt", build.In(total))), n))
 		}
 		a.b.Scope = ""
 		return a.mean(n)
@@ -119,7 +116,7 @@ func (a *applier) previousNorm(params []Param, n int64, due *onnx.Value) *onnx.V
 	if due != nil {
 		good = a.named("norm_due", "And", build.In(good, due))
 	}
-	next := a.b.NodeNamed("", "Where", normNode, build.In(good, norm, held), []string{normInput + ".new"})[0]
+	next := a.step(keptStep, a.b.NodeNamed("", "Where", prefix+normInput+"/next", build.In(good, norm, held), []string{normInput + ".new"})[0])
 	if next == nil {
 		return nil
 	}
@@ -142,7 +139,7 @@ func (a *applier) norm(params []Param) *onnx.Value {
 	a.b.Scope = ""
 	all := a.named("squares", "Concat", squares, onnx.IntAttr("axis", 0))
 	total := a.named("squares_sum", "ReduceSum", build.In(all), onnx.IntAttr("keepdims", 0))
-	return a.named("norm", "Sqrt", build.In(total))
+	return a.step(normStep, a.named("norm", "Sqrt", build.In(total)))
 }
 
 // squares is the sum of a gradient's squares, float32 [1]. It is taken over the
@@ -152,14 +149,14 @@ func (a *applier) squares(p Param) *onnx.Value {
 	g := a.s.grads[p.Value]
 	rank := int64(len(p.Value.Type.Shape))
 	if rank == 0 {
-		g = a.named("as_row", "Reshape", build.In(g, a.b.Ints(1)))
+		g = a.step(squareStep, a.named("as_row", "Reshape", build.In(g, a.b.Ints(1))))
 		rank = 1
 	}
 	keep := onnx.IntAttr("keepdims", 1)
 	if rank > 1 {
 		keep = onnx.IntAttr("keepdims", 0)
 	}
-	sum := a.named("square", "ReduceSumSquare", build.In(g, a.b.Ints(-1)), keep)
+	sum := a.step(squareStep, a.named("square", "ReduceSumSquare", build.In(g, a.b.Ints(-1)), keep))
 	if rank > 1 {
 		sum = a.named("square_sum", "ReduceSum", build.In(sum), onnx.IntAttr("keepdims", 0))
 		sum = a.named("square_row", "Reshape", build.In(sum, a.b.Ints(1)))
@@ -178,19 +175,10 @@ func (u *updater) clipped(what string, scalar *onnx.Value) *onnx.Value {
 	return scalar
 }
 
-// waiting is a scalar that is there once the gradient's squares are: as a
-// scalar has no extents, an empty slice of them is its shape.
+// waiting is a scalar that is there once the gradient's squares are.
 func (u *updater) waiting(scalar *onnx.Value) *onnx.Value {
-	row := u.s.squares[u.p]
-	if row == nil {
-		return scalar
+	if row := u.s.squares[u.p]; row != nil {
+		return control.Wait(u.b, scalar, row)
 	}
-	zero := u.b.Ints(0)
-	none := typed(u.named("no_squares", "Slice", build.In(row, zero, zero, zero)), onnx.Float32, 0)
-	shape := typed(u.named("no_extents", "Cast", build.In(none), to(onnx.Int64)), onnx.Int64, 0)
-	v := u.named("after_squares", "Reshape", build.In(scalar, shape))
-	if v != nil {
-		v.Type = scalar.Type
-	}
-	return v
+	return scalar
 }

@@ -2,12 +2,11 @@ package optim
 
 // Updates in place are right if whoever reads the old value runs before the
 // node that writes the new one. ONNX Runtime does not know that the two share
-// memory, so the graph must say so by data:
+// memory, so the graph must say so by control dependencies:
 //
-//	P ──▶ reader ──▶ r ─▶ Reshape [-1] ─▶ Slice [0:0] ─▶ Cast int64 ─┐
-//	                                              shape of x ────────┴▶ Concat
-//	x ─────────────────────────────────────▶ Reshape ◀───────────────────┘
-//	P ──▶ writer(P, x') ──▶ P.new
+//	P ─▶ reader ─▶ r ───┐
+//	            x ─▶ Wait ─▶ x'
+//	P ─▶ writer(P, x') ─▶ P.new
 //
 // Most readers need nothing: the gradient is computed from what they made.
 // Those that remain are the products that pass the gradient on to the layer
@@ -16,13 +15,7 @@ package optim
 // its memory, so their readers count; so do those of what an optimizer may take
 // into its readers (a Transpose of P, traits.PutsOff).
 //
-// Behind a view, or before one, the barrier is an Unsqueeze along no axes, which
-// the readers and the view lead to: ONNX Runtime makes one Reshape of views that
-// follow a Reshape, if each has one reader, and that one waits for nothing.
-// Opsets before 13 have no such Unsqueeze, so there the barrier takes the place
-// of the view before it.
-//
-// The barrier holds the reader's output until the update runs, so an order
+// The dependency holds the reader's output until the update runs, so an order
 // that puts updates late keeps those outputs: run each update as soon as its
 // gradient is there.
 
@@ -35,6 +28,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // An OrderError says that no order lets an update run in place: a reader of
@@ -54,7 +48,8 @@ type link struct {
 }
 
 // Guard makes every reader of each key of next come before the node that makes
-// the key's next value, adding barriers where no data dependency does so yet.
+// the key's next value, adding control dependencies where no data dependency does
+// so yet.
 // It returns the number of readers that it led. It is idempotent, and to be
 // called again by a pass that adds readers of parameters. Nodes may stand in
 // any order; after an addition they are sorted.
@@ -63,15 +58,17 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	b := build.New(m.Graph, nil, "barrier")
+	if err := control.Check(m); err != nil {
+		return 0, err
+	}
+	b := build.New(m.Graph, nil, "updates")
 	count := 0
 	for _, l := range links {
 		if len(l.readers) == 0 {
 			continue
 		}
 		count += len(l.readers)
-		b.Scope = l.old.Name
-		if err := bar(b, m.Opset(""), l.writer, l.old, l.readers); err != nil {
+		if err := wait(b, l.writer, l.old, l.readers); err != nil {
 			return 0, err
 		}
 	}
@@ -83,6 +80,9 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 		place[n] = i
 	}
 	b.Flush()
+	if m.Graph.Nodes, err = control.Lower(m.Graph, m.Graph.Nodes); err != nil {
+		return 0, err
+	}
 	if err := m.Graph.SortTopologically(); err != nil {
 		return 0, err
 	}
@@ -147,8 +147,8 @@ func settle(g *onnx.Graph, place map[*onnx.Node]int) {
 	slices.SortStableFunc(g.Nodes, func(a, b *onnx.Node) int { return at[a] - at[b] })
 }
 
-// bar leads an input of the writer through a barrier that waits for readers.
-func bar(b *build.Builder, opset int64, writer *onnx.Node, old *onnx.Value, readers []*onnx.Node) error {
+// wait leads an input of the writer past the readers.
+func wait(b *build.Builder, writer *onnx.Node, old *onnx.Value, readers []*onnx.Node) error {
 	at := -1
 	for i, v := range writer.Inputs {
 		if v != nil && v != old && v.Type.DType != onnx.Undefined {
@@ -158,111 +158,12 @@ func bar(b *build.Builder, opset int64, writer *onnx.Node, old *onnx.Value, read
 	if at < 0 {
 		return fmt.Errorf("node %q: no input of known type to wait with, besides %q", writer.Label(), old.Name)
 	}
-	x := writer.Inputs[at]
-	var waits []*onnx.Value
+	var made []*onnx.Value
 	for _, r := range readers {
-		waits = append(waits, nothing(b, r))
+		made = append(made, r.Outputs[slices.IndexFunc(r.Outputs, func(v *onnx.Value) bool { return v != nil })])
 	}
-	from := x
-	if isView(x.Producer) || isView(writer) {
-		if opset >= unsqueezeOpset {
-			if isView(x.Producer) {
-				waits = append(waits, nothing(b, x.Producer))
-			}
-			return unsqueeze(b, writer, at, waits)
-		}
-		for isView(from.Producer) {
-			if c := from.Producer.In(1); c != nil && c.Producer != nil && c.Producer.Is("Concat") { // a barrier's waits go on
-				waits = append(waits, c.Producer.Inputs[1:]...)
-			}
-			from = from.Producer.Inputs[0]
-		}
-	}
-	var shape []*onnx.Value
-	length := onnx.TensorOf(onnx.Int64, make(onnx.Shape, 1))
-	if x.Type.Ranked {
-		length = onnx.TensorOf(onnx.Int64, onnx.StaticShape(int64(len(x.Type.Shape))))
-	}
-	if dims, static := x.Type.Shape.Ints(); static && x.Type.Ranked {
-		if len(dims) > 0 {
-			shape = append(shape, b.Ints(dims...))
-		}
-	} else {
-		known := b.Op("Shape", build.In(x))
-		if known != nil {
-			known.Type = length
-		}
-		shape = append(shape, known)
-	}
-	to := b.Op("Concat", append(shape, waits...), onnx.IntAttr("axis", 0))
-	barred := b.Op("Reshape", build.In(from, to))
-	if b.Err() != nil {
-		return b.Err()
-	}
-	to.Type, barred.Type = length, x.Type
-	writer.SetInput(at, barred)
+	writer.SetInput(at, control.Wait(b, writer.Inputs[at], made...))
 	return nil
-}
-
-// unsqueezeOpset is the opset from which Unsqueeze takes its axes as an input.
-const unsqueezeOpset = 13
-
-// unsqueeze leads an input of the writer through a view along no axes.
-func unsqueeze(b *build.Builder, writer *onnx.Node, at int, waits []*onnx.Value) error {
-	x, none := writer.Inputs[at], waits[0]
-	if len(waits) > 1 {
-		none = typed(b.Op("Concat", waits, onnx.IntAttr("axis", 0)), onnx.Int64, 0)
-	}
-	barred := b.Op("Unsqueeze", build.In(x, none))
-	if b.Err() != nil {
-		return b.Err()
-	}
-	barred.Type = x.Type
-	writer.SetInput(at, barred)
-	return nil
-}
-
-// isView reports an operator that only renames a buffer.
-func isView(n *onnx.Node) bool {
-	if n == nil {
-		return false
-	}
-	t, _ := traits.Of(n)
-	return t.Cost == traits.View && len(n.Inputs) > 0 && n.Inputs[0] != nil
-}
-
-// nothing is an int64 tensor without elements that depends on the node.
-func nothing(b *build.Builder, n *onnx.Node) *onnx.Value {
-	out := n.Outputs[slices.IndexFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil })]
-	zero := b.Ints(0)
-	from := out
-	if n.Is("Reshape", "Squeeze", "Unsqueeze") { // which ONNX Runtime would join with the next
-		if from = b.Op("Flatten", build.In(out), onnx.IntAttr("axis", 0)); from != nil {
-			from.Type = onnx.TensorOf(out.Type.DType, append(onnx.StaticShape(1), make(onnx.Shape, 1)...))
-			if out.Type.Ranked {
-				from.Type.Shape[1] = out.Type.Shape.Elements()
-			}
-		}
-	}
-	flat := b.Op("Reshape", build.In(from, b.Ints(-1)))
-	if flat != nil {
-		flat.Type = onnx.TensorOf(out.Type.DType, make(onnx.Shape, 1))
-		if out.Type.Ranked {
-			flat.Type.Shape[0] = out.Type.Shape.Elements()
-		}
-	}
-	none := typed(b.Op("Slice", build.In(flat, zero, zero, zero)), out.Type.DType, 0)
-	if out.Type.DType == onnx.Int64 {
-		return none
-	}
-	return typed(b.Op("Cast", build.In(none), to(onnx.Int64)), onnx.Int64, 0)
-}
-
-func typed(v *onnx.Value, d onnx.DType, n int64) *onnx.Value {
-	if v != nil {
-		v.Type = onnx.TensorOf(d, onnx.StaticShape(n))
-	}
-	return v
 }
 
 // kin answers which nodes a node needs, for one node at a time, on numbers.

@@ -123,7 +123,7 @@ func TestGuardTransposed(t *testing.T) {
 // reader is there, from behind the first barrier. ONNX Runtime would make one
 // Reshape of two that follow one another, and the update would not wait.
 func TestGuardBehindView(t *testing.T) {
-	for _, opset := range []int64{12, 17} {
+	for _, opset := range []int64{13, 17} {
 		m, err := onnx.Parse(fmt.Sprintf(`model ir=7 opset=%d
 graph g {
   in  P float32[2,2]

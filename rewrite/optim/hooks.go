@@ -1,7 +1,8 @@
 package optim
 
-// What loss scaling changes in updates that are in the graph already. Nodes are
-// found by their names, which update.go fixes.
+// What loss scaling changes in updates that are in the graph already. A node of an
+// update says so itself: its origin names the parameter and, of the norms that clip,
+// the step; a product names the factor that changes nothing.
 //
 //	Unscale  gradients arrive too large by a factor: it goes into the scalars
 //	         that they are multiplied with anyway, and into their norm
@@ -18,19 +19,27 @@ package optim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
+	"strconv"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-// neutral is what each step's scalar, the second factor of a product, must be
-// for the step to leave things as they are.
-var neutral = map[string]float64{
-	"m_add": 0, "v_scale": 0, "m_keep": 1, "v_keep": 1, "next.m": 1, "next.v": 1, "next.acc": 1, "next": 1, "rated": 0, "m_decay": 0,
-	"unscaled": 0, // the factor may be infinite
+// neutralKey is the entry of a product's metadata that says what its second factor
+// must be for the product to change nothing.
+const neutralKey = "remat.neutral"
+
+func setNeutral(n *onnx.Node, v float64) {
+	n.SetMetadata(neutralKey, strconv.FormatFloat(v, 'g', -1, 64))
+}
+
+// neutral is what setNeutral noted.
+func neutral(n *onnx.Node) (float64, bool) {
+	v, err := strconv.ParseFloat(n.Metadata(neutralKey), 64)
+	return v, err == nil && n.Is("Mul") && len(n.Inputs) == 2
 }
 
 // hook edits the updates of one model.
@@ -38,6 +47,8 @@ type hook struct {
 	g     *onnx.Graph
 	b     *build.Builder
 	cache map[string]*onnx.Value
+	// normOf are the norms by parameter, "" for that of all.
+	normOf map[string][]*onnx.Value
 }
 
 func newHook(m *onnx.Model, types build.Typer) *hook {
@@ -50,17 +61,23 @@ func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 	h := newHook(m, types)
 	var norms []*onnx.Value
 	err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
-		switch step := stepOf(n); {
-		case step == "square" || step == "as_row":
-			for _, name := range []string{prefix + "norm", prefix + p.Name + "/norm"} {
-				if v := m.Graph.Value(name); v != nil && !slices.Contains(norms, v) {
+		switch {
+		case n.Origin().Step == squareStep:
+			for _, v := range h.norms(p.Name) {
+				if !slices.Contains(norms, v) {
 					norms = append(norms, v)
 				}
 			}
 		case n.Is("Mul") && at == 0:
 			n.SetInput(1, h.scalar("unscale", "Mul", n.In(1), factor))
 		default:
-			n.SetInput(at, h.scalar(p.Name+"/unscaled", "Mul", grad, factor))
+			h.b.Scope = p.Name
+			v := h.scalar(p.Name+"/unscaled", "Mul", grad, factor)
+			h.b.Scope = ""
+			n.SetInput(at, v)
+			if v != nil { // the factor may be infinite
+				setNeutral(v.Producer, 0)
+			}
 		}
 	})
 	for _, norm := range norms {
@@ -79,28 +96,47 @@ func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 // be nil.
 func Skip(m *onnx.Model, skip *onnx.Value, types build.Typer) error {
 	h := newHook(m, types)
-	err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
+	silent := map[string]bool{} // parameters of which no product says what is neutral
+	if err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
+		silent[p.Name] = true
 		n.SetInput(at, h.selected(p.Name+"/finite", skip, 0, grad))
-	})
+	}); err != nil {
+		return err
+	}
 	for _, n := range slices.Clone(m.Graph.Nodes) {
-		v, ok := neutral[stepOf(n)]
-		if err == nil && ok && n.Is("Mul") {
+		o := n.Origin()
+		if v, ok := neutral(n); ok {
 			n.SetInput(1, h.selected("unless_skipped", skip, v, n.In(1)))
+			delete(silent, o.Of)
 		}
-		if err == nil && n.Name() == normNode && n.Is("Where") { // of zeros: the norm before stays
+		if o.Pass == Pass && o.Step == keptStep && n.Is("Where") { // of zeros: the norm before stays
 			n.SetInput(1, h.made("norm_unless_skipped", "Where", n.In(1).Type, build.In(skip, n.In(2), n.In(1))))
 		}
 	}
-	return h.finish(m, err)
+	if names := slices.Sorted(maps.Keys(silent)); len(names) > 0 {
+		return fmt.Errorf("the update of %q does not say how to skip a step: derive the training graph again", names[0])
+	}
+	return h.finish(m, nil)
 }
 
-// stepOf is the STEP of a node remat/optim/P/STEP, "" for other nodes.
-func stepOf(n *onnx.Node) string {
-	rest, ok := strings.CutPrefix(n.Name(), prefix)
-	if i := strings.LastIndexByte(rest, '/'); ok && i >= 0 {
-		return rest[i+1:]
+// The steps of clipping that loss scaling asks for.
+const (
+	squareStep = "square" // reads a gradient for its norm
+	normStep   = "norm"
+	keptStep   = "kept norm" // is the next step's norm before
+)
+
+// norms are those that clip the gradient of the parameter p: that of all, and its own.
+func (h *hook) norms(p string) []*onnx.Value {
+	if h.normOf == nil {
+		h.normOf = map[string][]*onnx.Value{}
+		for _, n := range h.g.Nodes {
+			if o := n.Origin(); o.Pass == Pass && o.Step == normStep && n.Out(0) != nil {
+				h.normOf[o.Of] = append(h.normOf[o.Of], n.Out(0))
+			}
+		}
 	}
-	return ""
+	return append(slices.Clone(h.normOf[""]), h.normOf[p]...)
 }
 
 // IsUpdate reports a node of the update that Apply made for the parameter p.

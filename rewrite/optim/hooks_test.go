@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -131,6 +132,26 @@ func TestPreviousNorm(t *testing.T) {
 	for _, bad := range []float64{x[18], x[33]} {
 		if step(); norm() != want {
 			t.Errorf("after a step with %v the norm is %v, not %v", bad, norm(), want)
+		}
+	}
+}
+
+// TestSkipIsTold: an update that lost what it says of its products is refused, as a
+// skipped step would change something.
+func TestSkipIsTold(t *testing.T) {
+	for name, o := range cases {
+		m, params := toyModel(t)
+		if _, err := Apply(m, params, o); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range m.Graph.Nodes {
+			if n.Origin().Of == "b" && n.Metadata(neutralKey) != "" {
+				n.SetMetadata(neutralKey, "")
+			}
+		}
+		skip := m.Graph.AddInput("skip", onnx.TensorOf(onnx.Bool, onnx.StaticShape()))
+		if err := Skip(m, skip, nil); err == nil || !strings.Contains(err.Error(), `update of "b" does not say`) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

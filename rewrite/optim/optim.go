@@ -6,9 +6,8 @@
 //	P.m, P.v ───────────────────────────────▶
 //	readers of P ──(empty slice)── barrier ─▶ the node that makes P.new
 //
-// Arithmetic is PyTorch's: torch.optim.AdamW (decoupled decay, bias correction
-// from step, eps outside the root), torch.optim.SGD (momentum without
-// dampening), clip_grad_norm_ with its 1e-6. What depends on lr and step alone
+// The optimizers are rows of a table (table.go), their arithmetic PyTorch's where
+// it has them, as is that of clip_grad_norm_ with its 1e-6. What depends on lr and step alone
 // is computed once in float64 and rounded; clipping, averaging and bias
 // correction are folded into those scalars, so that they cost no pass over the
 // gradients. An update of n bytes needs 2n bytes beside the gradient at its
@@ -19,8 +18,9 @@
 // A pass that adds readers of a parameter later, as recomputation does, calls
 // Guard once more; it adds what is missing.
 //
-// Names of nodes are fixed: remat/optim/P/STEP, with the steps of update.go, which
-// later passes find by name (hooks.go), and of clip.go.
+// Nodes are named remat/optim/P/STEP, for people. What a later pass needs to know of
+// one stands in its metadata: its origin, and what of a factor changes nothing
+// (hooks.go).
 package optim
 
 import (
@@ -30,34 +30,14 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // prefix begins the name of every node that updates.
 const prefix = "remat/optim/"
 
-// Pass is what such a node notes as its origin.
+// Pass is what such a node notes as its origin, with the parameter that it updates.
 const Pass = "optim"
-
-// A Kind is an optimizer.
-type Kind string
-
-// The optimizers.
-const (
-	None  Kind = "none"
-	SGD   Kind = "sgd"
-	AdamW Kind = "adamw"
-)
-
-// ParseKind reads none, sgd or adamw.
-func ParseKind(s string) (Kind, error) {
-	switch k := Kind(s); k {
-	case None, SGD, AdamW:
-		return k, nil
-	case "":
-		return None, nil
-	}
-	return None, fmt.Errorf("unknown optimizer %q: none, sgd or adamw", s)
-}
 
 // A Param is a parameter with its gradient; both float, of one static shape.
 type Param struct {
@@ -68,11 +48,9 @@ type Param struct {
 // Options say how to update.
 type Options struct {
 	Kind Kind
-	// Beta1, Beta2 and Eps are AdamW's; WeightDecay is both optimizers'.
-	Beta1, Beta2, Eps float64
-	WeightDecay       float64
-	// Momentum is SGD's; 0 keeps no state.
-	Momentum float64
+	// Momentum, WeightDecay, Beta1, Beta2 and Eps are the settings of the table, of
+	// which an optimizer reads those of its row.
+	Momentum, WeightDecay, Beta1, Beta2, Eps float64
 	// NoDecay exempts parameters from weight decay; nil exempts none.
 	NoDecay func(name string, rank int) bool
 	// ClipNorm bounds the norm that ClipBy names; 0 does not.
@@ -87,15 +65,6 @@ type Options struct {
 	KeepGrads bool
 	// Types infers new nodes' types; nil infers the model's first.
 	Types build.Typer
-}
-
-// Defaults are PyTorch's for that optimizer.
-func Defaults(k Kind) Options {
-	o := Options{Kind: k, Beta1: 0.9, Beta2: 0.999, Eps: 1e-8}
-	if k == AdamW {
-		o.WeightDecay = 0.01
-	}
-	return o
 }
 
 // A State is one tensor of optimizer state, of its parameter's shape and type,
@@ -152,6 +121,10 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 	if err := a.b.Err(); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
+	var err error
+	if a.b.Nodes, err = control.Lower(a.g, a.b.Nodes); err != nil {
+		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
+	}
 	a.b.Flush()
 	if o.Kind != None {
 		if !o.KeepGrads {
@@ -159,7 +132,6 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 		}
 		a.g.RemoveDead() // a scalar that no parameter asked for
 	}
-	var err error
 	if a.res.Barriers, err = Guard(m, a.res.Next); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
@@ -167,29 +139,24 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 }
 
 func (o *Options) check() error {
-	for _, f := range []struct {
-		name     string
-		v        float64
-		from, to float64
-	}{
-		{"beta1", o.Beta1, 0, 1}, {"beta2", o.Beta2, 0, 1}, {"eps", o.Eps, 0, 1},
-		{"weight decay", o.WeightDecay, 0, 1e6}, {"momentum", o.Momentum, 0, 1}, {"clip norm", o.ClipNorm, 0, 1e30},
-	} {
-		if !(f.v >= f.from && f.v <= f.to) {
-			return fmt.Errorf("%s %v must be between %v and %v", f.name, f.v, f.from, f.to)
+	if _, err := ParseKind(string(o.Kind)); err != nil {
+		return err
+	}
+	if r := o.Kind.row(); r != nil {
+		for _, d := range r.settings {
+			if err := d.check(o); err != nil {
+				return err
+			}
 		}
 	}
 	if o.WeightDecay > 0 && o.WeightDecay < 1e-12 {
 		return fmt.Errorf("weight decay %v must be 0 or at least 1e-12", o.WeightDecay)
 	}
-	if o.Kind == AdamW && (o.Beta1 == 1 || o.Beta2 == 1) {
-		return fmt.Errorf("beta1 %v and beta2 %v must be below 1", o.Beta1, o.Beta2)
+	if !(o.ClipNorm >= 0 && o.ClipNorm <= 1e30) {
+		return fmt.Errorf("clip norm %v must lie between 0 and 1e30", o.ClipNorm)
 	}
 	if o.Accumulate < 0 {
 		return fmt.Errorf("accumulate %d must not be negative", o.Accumulate)
-	}
-	if _, err := ParseKind(string(o.Kind)); err != nil {
-		return err
 	}
 	_, err := ParseClip(string(o.ClipBy))
 	return err
@@ -240,16 +207,16 @@ func (a *applier) checkParams(params []Param) error {
 	return nil
 }
 
+// stateSuffixes are those of the state tensors of each parameter: ".m".
 func (a *applier) stateSuffixes() []string {
 	var s []string
-	switch {
-	case a.o.Kind == AdamW:
-		s = []string{".m", ".v"}
-	case a.o.Kind == SGD && a.o.Momentum > 0:
-		s = []string{".m"}
-	}
-	if a.o.Kind != None && a.o.Accumulate > 1 {
-		s = append(s, ".acc")
+	if r := a.o.Kind.row(); r != nil {
+		for _, letter := range r.state(&a.o) {
+			s = append(s, "."+letter)
+		}
+		if a.o.Accumulate > 1 {
+			s = append(s, ".acc")
+		}
 	}
 	return s
 }

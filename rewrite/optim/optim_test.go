@@ -133,6 +133,21 @@ var cases = map[string]Options{
 		o.Momentum, o.ClipNorm, o.ClipBy, o.WeightDecay = 0.5, 4, ClipPrevious, 0.1
 	}),
 	"adamw clip previous": with(AdamW, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"lion":                Defaults(Lion),
+	"lion decay mask": with(Lion, func(o *Options) {
+		o.WeightDecay = 0.5
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"lion equal averages": with(Lion, func(o *Options) { o.Beta1, o.Beta2 = 0.9, 0.9 }),
+	"lion slow update":    with(Lion, func(o *Options) { o.Beta1, o.Beta2 = 0.95, 0.5 }),
+	"lion plain update":   with(Lion, func(o *Options) { o.Beta1 = 0 }),
+	"lion plain average":  with(Lion, func(o *Options) { o.Beta2 = 0 }),
+	"lion without memory": with(Lion, func(o *Options) { o.Beta1, o.Beta2, o.Accumulate = 0, 0, 2 }),
+	"lion clip accumulate": with(Lion, func(o *Options) {
+		o.ClipNorm, o.Accumulate, o.WeightDecay = 2, 4, 0.1
+	}),
+	"lion clip parameter": with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"lion clip previous":  with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
 	"adamw clip previous accumulate": with(AdamW, func(o *Options) {
 		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipPrevious, 3
 	}),
@@ -292,7 +307,7 @@ func TestRefuses(t *testing.T) {
 		"eps":        func(o *Options) { o.Eps = math.NaN() },
 		"clip norm":  func(o *Options) { o.ClipNorm = -1 },
 		"accumulate": func(o *Options) { o.Accumulate = -2 },
-		"unknown":    func(o *Options) { o.Kind = "lion" },
+		"unknown":    func(o *Options) { o.Kind = "tiger" },
 		"clip by":    func(o *Options) { o.ClipBy = "layer" },
 	} {
 		m, params := toyModel(t)
@@ -304,5 +319,52 @@ func TestRefuses(t *testing.T) {
 	params[0].Value = params[0].Grad
 	if _, err := Apply(m, params, Defaults(SGD)); err == nil || !strings.Contains(err.Error(), "not a float input") {
 		t.Errorf("a parameter that is no input: %v", err)
+	}
+}
+
+// TestResume: what a session leaves, fed to another one, goes on to the same bits.
+func TestResume(t *testing.T) {
+	x := wave(testSteps*15, 3)
+	for name, o := range cases {
+		m, params := toyModel(t)
+		if _, err := Apply(m, params, o); err != nil {
+			t.Fatal(err)
+		}
+		const before = 4 // where sums of 2 and 4 gradients begin anew, those of 3 do not
+		whole := open(t, m, 1, nil)
+		left := map[string]runtime.Tensor{"step": {Type: onnx.Int64, Data: []byte{before + 1, 0, 0, 0, 0, 0, 0, 0}}}
+		for i := range before + 1 {
+			if i == before {
+				for _, in := range whole.Updated() {
+					v, _, err := whole.Input(in)
+					if err != nil {
+						t.Fatal(err)
+					}
+					v.Data = bytes.Clone(v.Data)
+					left[in] = v
+				}
+			}
+			if _, err := whole.Step(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again, err := ortest.Engine(t).Open(m, runtime.Options{
+			Level: 1, Threads: 1, Provider: ort.CPU, LR: 0.05, Feed: left,
+			Data: map[string]runtime.Tensor{"x": tensor(x[15*before:], testSteps-before, 5, 3)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		if _, err := again.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range whole.Updated() {
+			a, _, _ := whole.Input(in)
+			b, _, _ := again.Input(in)
+			if !bytes.Equal(a.Data, b.Data) {
+				t.Errorf("%s: %s differs after resuming", name, in)
+			}
+		}
 	}
 }

@@ -1,7 +1,7 @@
 package optim
 
 // The same training in float64, written from PyTorch's documentation of AdamW,
-// SGD and clip_grad_norm_, on the graph of toyModel.
+// SGD and clip_grad_norm_ and from the paper on Lion, on the graph of toyModel.
 
 import "math"
 
@@ -66,9 +66,12 @@ func (r *reference) train(x []float64, lr float64) {
 		for j := range p {
 			g := r.acc[i][j] * scales[i]
 			r.acc[i][j] = 0
-			if r.o.Kind == AdamW {
+			switch r.o.Kind {
+			case AdamW:
 				r.adamw(i, j, g, lr, decay, float64(r.step/n))
-			} else {
+			case Lion:
+				r.lion(i, j, g, lr, decay)
+			default:
 				g += decay * p[j]
 				r.m[i][j] = r.o.Momentum*r.m[i][j] + g
 				p[j] -= lr * r.m[i][j]
@@ -114,4 +117,16 @@ func (r *reference) adamw(i, j int, g, lr, decay, t float64) {
 	*v = r.o.Beta2**v + (1-r.o.Beta2)*g*g
 	rate := lr / (1 - math.Pow(r.o.Beta1, t))
 	*p -= rate * *m / (math.Sqrt(*v)/math.Sqrt(1-math.Pow(r.o.Beta2, t)) + r.o.Eps)
+}
+
+// lion is algorithm 2 of Chen et al. 2023.
+func (r *reference) lion(i, j int, g, lr, decay float64) {
+	p, m := &r.params[i][j], &r.m[i][j]
+	c := r.o.Beta1**m + (1-r.o.Beta1)*g
+	sign := 0.0
+	if c != 0 {
+		sign = math.Copysign(1, c)
+	}
+	*p -= lr * (sign + decay**p)
+	*m = r.o.Beta2**m + (1-r.o.Beta2)*g
 }

@@ -1,29 +1,33 @@
 package optim
 
 import (
-	"math"
+	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-// scalars are the numbers that all updates share, rank 0, float32. With
-// accumulation they have their neutral values (see each) in the steps that do
-// not update.
+// A scalar is a number that updates scale something with, rank 0, float32. With
+// accumulation it is neutral in the steps that do not update: what it scales then
+// leaves state and parameter as they are.
+type scalar struct {
+	name    string
+	neutral float64 // 1 for what is kept, 0 for what is added
+	*onnx.Value
+}
+
+// scalars are the numbers that all updates share.
 type scalars struct {
-	// keepM and keepV scale the state (neutral 1), gradM and gradV the gradient
-	// that goes into it (neutral 0; gradV before squaring).
-	keepM, gradM, keepV, gradV *onnx.Value
-	// gradDecayed and decayM are SGD's, where the momentum holds the decay:
-	// the gradient is scaled to what the parameter is, both then by decayM
-	// (neutral 0).
-	gradDecayed, decayM *onnx.Value
-	// rate scales what is subtracted from the parameter (neutral 0), keepP what
-	// is left of a parameter that decays (neutral 1) and whose rate therefore
-	// is rateDecayed; eps is what is added to the root.
-	rate, rateDecayed, keepP, eps *onnx.Value
+	// by holds those that rows declare, and rate, what is subtracted from the
+	// parameter is scaled with, and keep_p, what is left of one that decays;
+	// decayed those that differ for parameters that decay. list has them all in
+	// their order.
+	by, decayed map[string]*scalar
+	list        []*scalar
+	// eps is what is added to a root.
+	eps *onnx.Value
 	// keepAcc scales the sum of gradients that is kept: 0 after an update.
-	keepAcc *onnx.Value
+	keepAcc *scalar
 	// grads are the gradients that the updates read, by parameter: those of
 	// the step, or the sums.
 	grads map[*onnx.Value]*onnx.Value
@@ -33,12 +37,38 @@ type scalars struct {
 	clips, squares map[*onnx.Value]*onnx.Value
 }
 
+// declare adds a scalar to those that updates name.
+func (a *applier) declare(name string, neutral float64, v *onnx.Value) {
+	s := &scalar{name, neutral, v}
+	a.s.by[name] = s
+	a.s.list = append(a.s.list, s)
+}
+
+// declareDecayed says what a declared scalar is for parameters that decay.
+func (a *applier) declareDecayed(name, as string, v *onnx.Value) {
+	s := &scalar{as, a.s.by[name].neutral, v}
+	a.s.decayed[name] = s
+	a.s.list = append(a.s.list, s)
+}
+
+// scalar is a declared one, that of parameters that decay where this one does.
+func (u *updater) scalar(name string) *scalar {
+	if s := u.s.decayed[name]; u.decay && s != nil {
+		return s
+	}
+	if u.s.by[name] == nil {
+		u.b.Fail(fmt.Errorf("its row declares no scalar %q", name))
+	}
+	return u.s.by[name]
+}
+
 // scalars declares lr and step and computes what depends on them, on the
 // gradients' norm and on accumulation.
 func (a *applier) scalars(params []Param) {
-	scalar := onnx.StaticShape()
-	lr := a.g.AddInput("lr", onnx.TensorOf(onnx.Float32, scalar))
-	step := a.g.AddInput("step", onnx.TensorOf(onnx.Int64, scalar))
+	none := onnx.StaticShape()
+	lr := a.g.AddInput("lr", onnx.TensorOf(onnx.Float32, none))
+	step := a.g.AddInput("step", onnx.TensorOf(onnx.Int64, none))
+	a.s.by, a.s.decayed = map[string]*scalar{}, map[string]*scalar{}
 	a.s.grads, a.s.clips, a.s.squares = map[*onnx.Value]*onnx.Value{}, map[*onnx.Value]*onnx.Value{}, map[*onnx.Value]*onnx.Value{}
 	for _, p := range params {
 		a.s.grads[p.Value] = p.Grad
@@ -50,77 +80,23 @@ func (a *applier) scalars(params []Param) {
 		due = a.named("due", "Equal", build.In(a.named("phase", "Mod", build.In(step, a.b.Int(n))), a.b.Int(0)))
 		later := a.named("later", "Add", build.In(step, a.b.Int(n-1)))
 		step = a.named("update_number", "Div", build.In(later, a.b.Int(n)))
-		a.s.keepAcc = a.gate("keep_acc", due, a.f32(0), 1)
+		a.s.keepAcc = &scalar{"keep_acc", 1, a.f32(0)}
+		a.gate("keep_acc", due, a.s.keepAcc)
 	}
-	factor := a.gradientFactor(params, n, due)
+	row, factor := a.o.Kind.row(), a.gradientFactor(params, n, due)
 	// The rate is float64 until it has been divided by what decay leaves.
-	var rate *onnx.Value
-	if a.o.Kind == AdamW {
-		rate = a.adamScalars(lr, step, factor)
-	} else {
-		rate = a.sgdScalars(lr, factor)
-	}
-	a.s.rate = a.float("rate", rate)
-	if a.o.WeightDecay > 0 && (a.o.Kind == AdamW || a.o.Momentum == 0) {
+	rate := row.scalars(a, lr, step, factor)
+	a.declare("rate", 0, a.float("rate", rate))
+	if a.o.WeightDecay > 0 && row.decays(&a.o) {
 		decayed := a.named("decay", "Mul", build.In(a.lr64(lr), a.f64(a.o.WeightDecay)))
 		kept := a.named("kept_share", "Sub", build.In(a.f64(1), decayed))
-		a.s.keepP = a.float("keep_p", kept)
-		a.s.rateDecayed = a.float("rate_decayed", a.named("rate_decayed_double", "Div", build.In(rate, kept)))
+		keep := a.float("keep_p", kept)
+		a.declareDecayed("rate", "rate_decayed", a.float("rate_decayed", a.named("rate_decayed_double", "Div", build.In(rate, kept))))
+		a.declare("keep_p", 1, keep)
 	}
-	a.gates(due)
-}
-
-// gates gives the scalars their neutral values where no update is due.
-func (a *applier) gates(due *onnx.Value) {
-	s := &a.s
-	for _, c := range []struct {
-		name    string
-		v       **onnx.Value
-		neutral float64
-	}{
-		{"keep_m", &s.keepM, 1}, {"grad_m", &s.gradM, 0}, {"keep_v", &s.keepV, 1}, {"grad_v", &s.gradV, 0},
-		{"grad_decayed", &s.gradDecayed, 0}, {"decay_m", &s.decayM, 0},
-		{"rate", &s.rate, 0}, {"rate_decayed", &s.rateDecayed, 0}, {"keep_p", &s.keepP, 1},
-	} {
-		*c.v = a.gate(c.name+"_due", due, *c.v, c.neutral)
+	for _, s := range a.s.list {
+		a.gate(s.name+"_due", due, s)
 	}
-}
-
-// adamScalars: with c1 = 1-beta1^t and c2 = 1-beta2^t, AdamW's
-// lr/c1 · m / (sqrt(v)/sqrt(c2) + eps) is rate · m / (sqrt(v) + eps·sqrt(c2))
-// where rate is lr·sqrt(c2)/c1, which saves a pass over v.
-func (a *applier) adamScalars(lr, step, factor *onnx.Value) *onnx.Value {
-	t := a.named("step_double", "Cast", build.In(step), to(onnx.Float64))
-	correction := func(name string, beta float64) *onnx.Value {
-		power := a.named(name+"_power", "Pow", build.In(a.f64(beta), t))
-		return a.named(name, "Sub", build.In(a.f64(1), power))
-	}
-	c1, c2 := correction("correction1", a.o.Beta1), correction("correction2", a.o.Beta2)
-	root := a.named("correction2_root", "Sqrt", build.In(c2))
-	ratio := a.named("correction_ratio", "Div", build.In(root, c1))
-	a.s.eps = a.float("eps", a.named("eps_double", "Mul", build.In(root, a.f64(a.o.Eps))))
-	a.s.keepM, a.s.keepV = a.f32(a.o.Beta1), a.f32(a.o.Beta2)
-	a.s.gradM = a.times("grad_m", factor, (1-a.o.Beta1)*before(a.o.Beta1))
-	a.s.gradV = a.times("grad_v", factor, math.Sqrt((1-a.o.Beta2)*before(a.o.Beta2)))
-	return a.named("rate_double", "Mul", build.In(a.lr64(lr), ratio))
-}
-
-// sgdScalars: without momentum one product makes the whole of the update, so
-// the factor goes into the rate.
-func (a *applier) sgdScalars(lr, factor *onnx.Value) *onnx.Value {
-	rate, mu, decay := a.lr64(lr), a.o.Momentum, a.o.WeightDecay
-	if mu == 0 {
-		if factor != nil {
-			wide := a.named("factor_double", "Cast", build.In(factor), to(onnx.Float64))
-			rate = a.named("rate_double", "Mul", build.In(rate, wide))
-		}
-		return rate
-	}
-	a.s.keepM, a.s.gradM = a.f32(mu), a.times("grad_m", factor, before(mu))
-	if decay > 0 {
-		a.s.gradDecayed, a.s.decayM = a.times("grad_decayed", factor, 1/decay), a.f32(decay*before(mu))
-	}
-	return rate
 }
 
 // lr64 is lr in float64.
@@ -142,13 +118,12 @@ func (a *applier) accumulate(params []Param) {
 	a.b.Scope = ""
 }
 
-// gate is v where an update is due and the neutral number elsewhere; without
-// accumulation, or without v, it is v.
-func (a *applier) gate(what string, due, v *onnx.Value, neutral float64) *onnx.Value {
-	if due == nil || v == nil {
-		return v
+// gate makes a scalar neutral where no update is due; without accumulation it
+// stays.
+func (a *applier) gate(what string, due *onnx.Value, s *scalar) {
+	if due != nil && s.Value != nil {
+		s.Value = a.named(what, "Where", build.In(due, s.Value, a.f32(s.neutral)))
 	}
-	return a.named(what, "Where", build.In(due, v, a.f32(neutral)))
 }
 
 // times is factor·v as a float32 scalar; factor nil stands for 1.
@@ -166,6 +141,14 @@ func (a *applier) named(what, op string, in []*onnx.Value, attrs ...onnx.Attribu
 		name = prefix + a.b.Scope + "/" + what
 	}
 	return a.b.NodeNamed("", op, name, in, []string{name}, attrs...)[0]
+}
+
+// step notes which of the pass's steps makes v.
+func (a *applier) step(step string, v *onnx.Value) *onnx.Value {
+	if v != nil {
+		v.Producer.SetOrigin(onnx.Origin{Pass: Pass, Of: a.b.Scope, Step: step})
+	}
+	return v
 }
 
 func (a *applier) float(what string, v *onnx.Value) *onnx.Value {

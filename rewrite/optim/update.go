@@ -1,27 +1,19 @@
 package optim
 
-// The update of one parameter, each line a node remat/optim/P/STEP:
+// The update of one parameter, each line a node remat/optim/P/STEP. A row's
+// update makes the state's next values and what is to be subtracted, rated:
 //
-//	AdamW                                    SGD with momentum
-//	m_add   = grad · gradM                   m_add   = grad · gradM
-//	m_sum   = P.m + m_add                    (m_both = P + m_add
-//	P.m.new = m_sum · keepM      next.m       m_decay = m_both · decay)
-//	v_scale = grad · gradV                   m_sum   = P.m + m_add (or m_decay)
-//	v_add   = v_scale · v_scale              P.m.new = m_sum · keepM      next.m
-//	v_sum   = P.v + v_add                    rated   = P.m.new · rate
-//	P.v.new = v_sum · keepV      next.v      P.new   = P - rated          next
-//	root    = sqrt(P.v.new)
-//	floor   = root + eps                     SGD without
-//	quot    = P.m.new / floor                rated   = grad · rate
-//	rated   = quot · rate                    and on as AdamW
-//	less    = P - rated
-//	P.new   = less · keepP       next
+//	P.new = P - rated   next       with decay  less  = P - rated
+//	                                           P.new = less · keep_p   next
 //
-// Without decay P.new is P - rated. Scaling comes last, β·(m + g·(1-β)/β) in
-// place of β·m + (1-β)·g, so that every node needs the gradient: one that could
-// run at the start of the step, as β·m, is taken early by an order that looks
-// for little memory, and then no file order of ONNX Runtime expresses it. For β
-// near 0 the plain form stands (m_keep = P.m · keepM, P.m.new = m_keep + m_add).
+// Of averages scaling comes last, β·(m + g·(1-β)/β) in place of β·m + (1-β)·g, so
+// that every node needs the gradient: one that could run at the start of the step,
+// as β·m, is taken early by an order that looks for little memory, and then no file
+// order of ONNX Runtime expresses it. For β near 0 the plain form stands (m_keep =
+// P.m · keep_m, P.m.new = m_keep + m_add).
+//
+// A product with a scalar notes in its metadata what the scalar must be for the
+// product to change nothing, so that a later pass can have a step skipped (hooks.go).
 //
 // The scalars are float32; a parameter of another float type gets them cast.
 
@@ -35,6 +27,9 @@ type updater struct {
 	*applier
 	p, grad *onnx.Value
 	decay   bool
+	begun   bool // something of the gradient is made
+	// state holds the tensors that the row keeps of the parameter, by letter.
+	state map[string]*onnx.Value
 }
 
 func (a *applier) update(p Param) {
@@ -42,23 +37,17 @@ func (a *applier) update(p Param) {
 		return
 	}
 	a.b.Scope = p.Value.Name
-	u := &updater{applier: a, p: p.Value, grad: a.s.grads[p.Value], decay: a.o.WeightDecay > 0}
+	u := &updater{applier: a, p: p.Value, grad: a.s.grads[p.Value], decay: a.o.WeightDecay > 0, state: map[string]*onnx.Value{}}
 	if u.decay && a.o.NoDecay != nil && a.o.NoDecay(p.Value.Name, len(p.Value.Type.Shape)) {
 		u.decay = false
 		a.res.NoDecay = append(a.res.NoDecay, p.Value.Name)
 	}
-	rate := a.s.rate
-	if u.decay {
-		rate = a.s.rateDecayed
+	row := a.o.Kind.row()
+	for _, letter := range row.state(&a.o) {
+		u.state[letter] = a.g.AddInput(p.Value.Name+"."+letter, p.Value.Type)
+		a.res.States = append(a.res.States, State{Input: u.state[letter]})
 	}
-	switch {
-	case a.o.Kind == AdamW:
-		u.next(u.mul("rated", u.adamw(), rate), u.decay)
-	case a.o.Momentum > 0:
-		u.next(u.mul("rated", u.momentum(), a.s.rate), false)
-	default:
-		u.next(u.mul("rated", u.grad, u.clipped("rate", u.waiting(rate))), u.decay)
-	}
+	row.update(u)
 	if a.s.keepAcc != nil {
 		kept := a.g.Value(p.Value.Name + ".acc")
 		u.output(kept, u.mul(kept.Name+".new", u.grad, a.s.keepAcc))
@@ -66,43 +55,16 @@ func (a *applier) update(p Param) {
 	a.b.Scope = ""
 }
 
-// adamw is m over the root of v, not yet corrected.
-func (u *updater) adamw() *onnx.Value {
-	s := &u.s
-	m := u.average("m", u.mul("m_add", u.grad, u.clipped("grad_m", u.waiting(s.gradM))), s.keepM, u.o.Beta1)
-	scaled := u.mul("v_scale", u.grad, u.clipped("grad_v", s.gradV))
-	v := u.average("v", u.named("v_add", "Mul", build.In(scaled, scaled)), s.keepV, u.o.Beta2)
-	root := u.named("root", "Sqrt", build.In(v))
-	floor := u.named("floor", "Add", build.In(root, u.like(s.eps)))
-	return u.named("quot", "Div", build.In(m, floor))
-}
-
-// momentum is SGD's: decay joins the gradient and so passes through the
-// momentum.
-func (u *updater) momentum() *onnx.Value {
-	s := &u.s
-	grad, share := s.gradM, s.decayM
-	if u.decay {
-		grad = s.gradDecayed
-	}
-	add := u.mul("m_add", u.grad, u.clipped("grad_m", u.waiting(grad)))
-	if u.decay {
-		add = u.mul("m_decay", u.named("m_both", "Add", build.In(u.p, add)), share)
-	}
-	return u.average("m", add, s.keepM, u.o.Momentum)
-}
-
-// average declares the state P.letter and makes its next value, of which keep
-// has the value beta where the step updates.
-func (u *updater) average(letter string, add, keep *onnx.Value, beta float64) *onnx.Value {
-	old := u.g.AddInput(u.p.Name+"."+letter, u.p.Type)
-	u.res.States = append(u.res.States, State{Input: old})
+// average makes the next value of the state P.letter, which keeps beta of it where
+// the step updates, by the scalar keep_letter.
+func (u *updater) average(letter string, add *onnx.Value, beta float64) *onnx.Value {
+	old := u.state[letter]
 	var next *onnx.Value
-	if beta < scaleLast {
-		next = u.add(old.Name+".new", "Add", u.mul(letter+"_keep", old, keep), add)
+	if keep := "keep_" + letter; beta < scaleLast {
+		next = u.add(old.Name+".new", "Add", u.scale(letter+"_keep", old, keep), add)
 	} else {
 		sum := u.named(letter+"_sum", "Add", build.In(old, add))
-		next = u.add(old.Name+".new", "Mul", sum, u.like(keep))
+		next = u.scale(old.Name+".new", sum, keep)
 	}
 	u.output(old, next)
 	return next
@@ -120,14 +82,14 @@ func before(beta float64) float64 {
 	return 1 / beta
 }
 
-// next makes P.new: P less rated, scaled where it decays.
-func (u *updater) next(rated *onnx.Value, decay bool) {
-	if !decay {
-		u.output(u.p, u.add(u.p.Name+".new", "Sub", u.p, rated))
+// next makes P.new: P less rated, scaled where decay does that.
+func (u *updater) next(rated *onnx.Value) {
+	name := u.p.Name + ".new"
+	if !u.decay || u.s.by["keep_p"] == nil {
+		u.output(u.p, u.add(name, "Sub", u.p, rated))
 		return
 	}
-	less := u.named("less", "Sub", build.In(u.p, rated))
-	u.output(u.p, u.add(u.p.Name+".new", "Mul", less, u.like(u.s.keepP)))
+	u.output(u.p, u.scale(name, u.named("less", "Sub", build.In(u.p, rated)), "keep_p"))
 }
 
 // output makes v, which bears the name of old's next value, a graph output.
@@ -144,12 +106,40 @@ func (u *updater) output(old, v *onnx.Value) {
 	}
 }
 
-// mul scales x. What is a step, or the name of an output.
-func (u *updater) mul(what string, x, scalar *onnx.Value) *onnx.Value {
-	if u.isOutputName(what) {
-		return u.add(what, "Mul", x, u.like(scalar))
+// scale is x times a declared scalar. What is a step, or the name of an output.
+func (u *updater) scale(what string, x *onnx.Value, name string) *onnx.Value {
+	return u.mul(what, x, u.scalar(name))
+}
+
+// scaleGradient is the gradient times a declared scalar and what clipping leaves of
+// it. What comes first waits for the gradient's squares, where they are summed.
+func (u *updater) scaleGradient(what, name string) *onnx.Value {
+	s := u.scalar(name)
+	if s == nil {
+		return nil
 	}
-	return u.named(what, "Mul", build.In(x, u.like(scalar)))
+	v := s.Value
+	if !u.begun {
+		v, u.begun = u.waiting(v), true
+	}
+	return u.mul(what, u.grad, &scalar{s.name, s.neutral, u.clipped(name, v)})
+}
+
+// mul is x times s, and notes what of s changes nothing.
+func (u *updater) mul(what string, x *onnx.Value, s *scalar) *onnx.Value {
+	if s == nil {
+		return nil
+	}
+	var v *onnx.Value
+	if u.isOutputName(what) {
+		v = u.add(what, "Mul", x, u.like(s.Value))
+	} else {
+		v = u.named(what, "Mul", build.In(x, u.like(s.Value)))
+	}
+	if v != nil {
+		setNeutral(v.Producer, s.neutral)
+	}
+	return v
 }
 
 func (u *updater) isOutputName(what string) bool {

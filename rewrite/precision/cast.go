@@ -15,6 +15,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
 
@@ -52,6 +53,10 @@ func (p *pass) convert() error {
 		p.anchors(nodes)
 	}
 	p.outputs()
+	var err error
+	if p.b.Nodes, err = control.Lower(p.g, p.b.Nodes); err != nil {
+		return err
+	}
 	p.b.Flush()
 	p.dropCasts()
 	return p.b.Err()

@@ -4,6 +4,7 @@ package precision
 
 import (
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // A want says what the readers of a value would like it to be.
@@ -195,7 +196,7 @@ func (p *pass) picks(n *onnx.Node) bool {
 	if v == nil || o == nil || v.Producer != nil || v.IsConstant() {
 		return false
 	}
-	return n.Is("Gather", "GatherND", "GatherElements", "Slice", "Split") && (elements(v) != elements(o) || elements(v) < 0)
+	return (traits.Picks(n) || n.Is("Split")) && (elements(v) != elements(o) || elements(v) < 0)
 }
 
 // settleReaders lets nodes that make no floats read half values as they are,

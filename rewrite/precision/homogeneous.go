@@ -25,6 +25,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // Degrees beside 0, 1, 2 …: a value that is zero has any, one that is not
@@ -33,30 +34,6 @@ const (
 	zero   = -1
 	broken = -2
 )
-
-// A law says how an operator treats degrees.
-type law uint8
-
-const (
-	unknownLaw law = iota
-	keeps          // of its first input; others are numbers that have no degree
-	sums           // all float inputs alike
-	products       // float inputs add up
-	quotients      // the first less the second, which has none
-	gemm           // the first two add up to the third's
-)
-
-// laws by operator of the standard domain.
-var laws = map[string]law{
-	"Identity": keeps, "Neg": keeps, "Cast": keeps, "Reshape": keeps, "Squeeze": keeps, "Unsqueeze": keeps,
-	"Flatten": keeps, "Transpose": keeps, "Expand": keeps, "Tile": keeps, "Slice": keeps, "Split": keeps,
-	"Gather": keeps, "GatherElements": keeps, "GatherND": keeps, "Trilu": keeps, "Pad": keeps,
-	"DepthToSpace": keeps, "SpaceToDepth": keeps, "ReduceSum": keeps, "ReduceMean": keeps, "CumSum": keeps,
-	"AveragePool": keeps, "GlobalAveragePool": keeps, "Dropout": keeps, "Compress": keeps,
-	"Add": sums, "Sub": sums, "Sum": sums, "Mean": sums, "Concat": sums, "Where": sums,
-	"ScatterElements": sums, "ScatterND": sums, "Mul": products, "MatMul": products, "Einsum": products,
-	"FusedMatMul": products, "Div": quotients, "Gemm": gemm, "Conv": gemm, "ConvTranspose": gemm,
-}
 
 // scalePlace finds the value to scale, nil where there is none, and the outputs
 // beside the gradients that it scales.
@@ -186,13 +163,14 @@ func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 			return broken
 		}
 	}
-	how := laws[n.OpType()]
+	t, _ := traits.Of(n)
+	how := t.Degree
 	switch {
-	case n.Is("Shape", "Size", "IsNaN", "IsInf"):
+	case traits.ReadsShape(n), n.Is("IsNaN", "IsInf"):
 		return 0 // which no scale changes
 	case n.Is("Pad") && n.In(2) != nil && at(2) != zero && n.Str("mode", "constant") == "constant",
 		n.Is("ScatterElements", "ScatterND") && n.Str("reduction", "none") == "mul":
-		how = unknownLaw
+		how = traits.Nonlinear
 	case n.Is("ConstantOfShape"):
 		if isZero(n.Out(0)) {
 			return zero
@@ -201,29 +179,29 @@ func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 	}
 	d := at(0)
 	switch how {
-	case keeps:
+	case traits.Keeps:
 		for i := 1; i < len(n.Inputs); i++ {
 			if x := at(i); x != zero && x != 0 {
 				return broken
 			}
 		}
 		return d
-	case sums:
+	case traits.Sums:
 		for i := 1; i < len(n.Inputs); i++ {
 			d = alike(d, at(i))
 		}
 		return d
-	case products:
+	case traits.Products:
 		for i := 1; i < len(n.Inputs); i++ {
 			d = times(d, at(i))
 		}
 		return d
-	case quotients:
+	case traits.Quotients:
 		if x := at(1); x != 0 {
 			return broken
 		}
 		return d
-	case gemm:
+	case traits.Gemms:
 		d = times(d, at(1))
 		if n.In(2) != nil {
 			d = alike(d, at(2))

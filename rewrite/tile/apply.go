@@ -11,7 +11,8 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // Apply replaces the region by that many parts, which Parts must have returned.
@@ -35,8 +36,7 @@ func (r *Region) apply(types build.Typer, parts int, pass string, shared pieces)
 	r.joined = map[*onnx.Value]*onnx.Value{}
 	a := &applier{
 		Region: r, parts: int64(parts), b: build.New(r.graph, types, pass), shared: shared,
-		barriers: rewrite.NewBarriers(r.graph),
-		sum:      map[*onnx.Value]*onnx.Value{}, pieces: map[*onnx.Value][]*onnx.Value{},
+		sum: map[*onnx.Value]*onnx.Value{}, pieces: map[*onnx.Value][]*onnx.Value{},
 	}
 	for i := int64(0); i < a.parts; i++ {
 		if err := a.part(i); err != nil {
@@ -56,10 +56,10 @@ type applier struct {
 	b      *build.Builder
 	now    map[*onnx.Value]*onnx.Value // this part's versions
 	sum    map[*onnx.Value]*onnx.Value // partial sums so far
-	// before waits for all results of the part before; nil in the first.
-	before   *onnx.Value
-	barriers *rewrite.Barriers
-	pieces   map[*onnx.Value][]*onnx.Value
+	// before are the results of the part before, which this one waits for; none in
+	// the first.
+	before []*onnx.Value
+	pieces map[*onnx.Value][]*onnx.Value
 }
 
 // exits reports that something outside the region needs the value.
@@ -100,31 +100,24 @@ func (a *applier) part(i int64) error {
 	if a.b.Err() != nil {
 		return a.b.Err()
 	}
-	results := a.results()
-	if len(results) == 0 {
-		return nil
+	if results := a.results(); len(results) > 0 {
+		a.before = results
 	}
-	var err error
-	a.before, err = a.barriers.All(results...)
-	a.b.Nodes = append(a.b.Nodes, a.barriers.Take()...)
-	return err
+	return nil
 }
 
-// entry returns what comes in as this part reads it: behind a barrier that
-// waits for the part before, in the first part for nothing but itself. Without
+// entry returns what comes in as this part reads it: past the results of the part
+// before, in the first part past itself. Without
 // it ONNX Runtime would move a Transpose behind the slices, or fuse them to a
 // Split.
-func (a *applier) entry(v *onnx.Value) (*onnx.Value, error) {
-	trigger := a.before
-	if trigger == nil {
-		if v.Producer == nil {
-			return v, nil
-		}
-		trigger = v
+func (a *applier) entry(v *onnx.Value) *onnx.Value {
+	switch {
+	case len(a.before) > 0:
+		return control.Wait(a.b, v, a.before...)
+	case v.Producer != nil:
+		return control.Wait(a.b, v, v)
 	}
-	w, err := a.barriers.Put(v, trigger)
-	a.b.Nodes = append(a.b.Nodes, a.barriers.Take()...)
-	return w, err
+	return v
 }
 
 // results are this part's versions of what leaves the region.
@@ -202,16 +195,15 @@ func (a *applier) apart(n *onnx.Node, inputs []*onnx.Value) error {
 			return nil
 		}
 	}
-	var err error
-	inputs[0], err = a.entry(inputs[0])
-	return err
+	inputs[0] = a.entry(inputs[0])
+	return a.b.Err()
 }
 
 // addsInto returns the sum so far when the node is a plain product of matrices
 // whose partial result can be added to it on the way (Gemm's third operand).
 func (a *applier) addsInto(n *onnx.Node) *onnx.Value {
 	o := n.Outputs[0]
-	if !isProduct(n) || a.cutOf(o) != partial || a.sum[o] == nil || rank(o) != 2 ||
+	if !traits.IsMatrixProduct(n) || a.cutOf(o) != partial || a.sum[o] == nil || rank(o) != 2 ||
 		rank(n.Inputs[0]) != 2 || rank(n.Inputs[1]) != 2 || n.In(2) != nil {
 		return nil
 	}
@@ -251,11 +243,7 @@ func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 		return nil, fmt.Errorf("node %q: %d parts do not divide %v", n.Label(), a.parts, v.Type)
 	}
 	step := d / a.parts
-	from, err := a.entry(v)
-	if err != nil {
-		return nil, err
-	}
-	w := a.b.Op("Slice", build.In(from, a.b.Ints(i*step), a.b.Ints((i+1)*step), a.b.Ints(int64(c))))
+	w := a.b.Op("Slice", build.In(a.entry(v), a.b.Ints(i*step), a.b.Ints((i+1)*step), a.b.Ints(int64(c))))
 	a.now[v] = w
 	return w, nil
 }
@@ -269,7 +257,7 @@ func (a *applier) readsWhole(n *onnx.Node, k int, v *onnx.Value) bool {
 	if k > 0 && (n.Is("Slice", "Squeeze", "Unsqueeze") || strings.HasPrefix(n.OpType(), "Reduce")) {
 		return true // axes and bounds
 	}
-	if isProduct(n) && len(n.Inputs) > 1 {
+	if traits.IsMatrixProduct(n) && len(n.Inputs) > 1 {
 		co := a.cutOf(n.Outputs[0])
 		if co == partial || int(co) < rank(n.Outputs[0])-2 {
 			return false // each factor is read as it is cut
@@ -337,6 +325,10 @@ func (a *applier) join() error {
 			a.graph.TakeOver(o, whole)
 			a.joined[o] = whole
 		}
+	}
+	var err error
+	if a.b.Nodes, err = control.Lower(a.graph, a.b.Nodes); err != nil {
+		return err
 	}
 	a.b.Flush()
 	a.removeRegion()

@@ -1,7 +1,7 @@
 package tile
 
 // Writing the slices of a cone: each slice's operators are cloned, behind
-// barriers that wait for the slice before, so that one slice is computed at a
+// control dependencies on the slice before, so that one slice is computed at a
 // time and ONNX Runtime keeps them apart.
 
 import (
@@ -9,18 +9,17 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 type emitter struct {
-	b        *build.Builder
-	barriers *rewrite.Barriers
-	before   *onnx.Value // of the slice before, which this one waits for; nil: nothing
-	i        int64       // the slice's number
-	scope    string
-	now      map[*slice]*onnx.Value
-	once     map[*onnx.Value]*onnx.Value // made for all slices, by what it is of
-	renamed  map[*onnx.Value]*onnx.Value // next values that are joined already
+	b       *build.Builder
+	before  *onnx.Value // of the slice before, which this one waits for; nil: nothing
+	i       int64       // the slice's number
+	scope   string
+	now     map[*slice]*onnx.Value
+	once    map[*onnx.Value]*onnx.Value // made for all slices, by what it is of
+	renamed map[*onnx.Value]*onnx.Value // next values that are joined already
 }
 
 // begin starts the i-th slice.
@@ -66,19 +65,13 @@ func (e *emitter) entry(v *onnx.Value) *onnx.Value {
 	return e.late(v)
 }
 
-// late returns a value behind a barrier that waits for the slice before, whatever
+// late returns a value past the slice before, whatever
 // its size, so that what is made from it is made for this slice alone.
 func (e *emitter) late(v *onnx.Value) *onnx.Value {
 	if e.before == nil || e.b.Err() != nil {
 		return v
 	}
-	w, err := e.barriers.Put(v, e.before)
-	if err != nil {
-		e.b.Fail(err)
-		return v
-	}
-	e.b.Nodes = append(e.b.Nodes, e.barriers.Take()...)
-	return w
+	return control.Wait(e.b, v, e.before)
 }
 
 // clone repeats a node with other inputs.

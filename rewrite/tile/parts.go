@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // collectExtents lists the extents that the number of parts has to divide.
@@ -95,7 +96,7 @@ const maxParts = 32
 func (r *Region) Reread(parts int) int64 {
 	once := int64(0)
 	for _, n := range r.Nodes {
-		if !isProduct(n) {
+		if !traits.IsMatrixProduct(n) {
 			continue
 		}
 		for _, v := range n.Inputs {

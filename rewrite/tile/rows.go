@@ -35,7 +35,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 const (
@@ -179,7 +179,7 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 
 // apply writes the slices and joins them under the next values' names.
 func (u *update) apply(types build.Typer) error {
-	e := &emitter{b: build.New(u.g, types, rowsPass), barriers: rewrite.NewBarriers(u.g), once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
+	e := &emitter{b: build.New(u.g, types, rowsPass), once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
 	before := u.after
 	for k, root := range u.cones {
 		next := u.next[k]
@@ -198,6 +198,10 @@ func (u *update) apply(types build.Typer) error {
 		u.g.TakeOver(next, whole)
 		e.renamed[next] = whole
 		before = whole
+	}
+	var err error
+	if e.b.Nodes, err = control.Lower(u.g, e.b.Nodes); err != nil {
+		return err
 	}
 	e.b.Flush()
 	u.g.RemoveDead()

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
@@ -337,4 +338,11 @@ func cutOther(r *Region, n *onnx.Node) (bool, error) {
 		}
 		return a, nil
 	})
+}
+
+// Divides reports that a rule divides the operator: in a tiled region, or in slices
+// of what is computed from it.
+func Divides(domain, op string) (region, slices bool) {
+	n := &onnx.Node{Proto: &onnxpb.NodeProto{Domain: &domain, OpType: &op}}
+	return ruleOf(n) != nil, coneRules[ruleKey(n)] != nil
 }

@@ -30,6 +30,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // A cut says how a value of the region is divided.
@@ -125,7 +126,7 @@ func projection(loss *onnx.Value) *onnx.Node {
 			continue
 		}
 		seen[n] = true
-		if isProduct(n) {
+		if traits.IsMatrixProduct(n) {
 			return n
 		}
 		for _, in := range n.Inputs {
@@ -135,10 +136,6 @@ func projection(loss *onnx.Value) *onnx.Node {
 		}
 	}
 	return nil
-}
-
-func isProduct(n *onnx.Node) bool {
-	return n.Is("MatMul", "Gemm") || n.Domain() == "com.microsoft" && (n.OpType() == "FusedMatMul" || n.OpType() == "FusedGemm")
 }
 
 // outermost is the first axis of more than one element, 0 if there is none.

@@ -22,6 +22,8 @@ import (
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/control"
+	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
 
 // parse reads the inside of a text graph, without its outputs.
@@ -165,7 +167,15 @@ func (c regionCase) parse(t testing.TB) (*onnx.Model, *infer.Result) {
 	if opset == "" {
 		opset = "20"
 	}
-	return parse(t, opset, c.text())
+	m, _ := parse(t, opset, c.text())
+	if err := upgrade.Model(m, control.MinOpset); err != nil { // as it is before a graph is divided
+		t.Fatal(err)
+	}
+	types, err := infer.Model(m, infer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, types
 }
 
 func TestEveryRuleHasACase(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite/control"
+	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
 
 // tried is how many variants of each case are tried, of some hundred.
@@ -50,6 +52,9 @@ func skipped(err error) error {
 }
 
 func divideLoss(m *onnx.Model) (int, error) {
+	if err := upgrade.Model(m, control.MinOpset); err != nil {
+		return 0, err
+	}
 	types, err := infer.Model(m, infer.Options{})
 	if err != nil {
 		return 0, err

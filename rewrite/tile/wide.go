@@ -20,6 +20,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // widening is how many times larger than its larger factor a product has to be
@@ -132,7 +133,7 @@ func (p *widePlan) handsTo(r *Region) func(*onnx.Value) cut {
 
 // isWide reports a batched product that is much larger than its factors.
 func isWide(n *onnx.Node) bool {
-	if !isProduct(n) || rank(n.Outputs[0]) < 3 || n.Outputs[0].IsOutput() {
+	if !traits.IsMatrixProduct(n) || rank(n.Outputs[0]) < 3 || n.Outputs[0].IsOutput() {
 		return false
 	}
 	size := func(v *onnx.Value) int64 {

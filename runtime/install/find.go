@@ -9,10 +9,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-)
 
-// Version is the ONNX Runtime that is installed.
-const Version = "1.31.1"
+	"github.com/onnx-remat/remat/runtime/ortversion"
+)
 
 // EnvVar names the variable that holds the path of a library to use.
 const EnvVar = "REMAT_ORT"
@@ -57,7 +56,7 @@ func named(path, source string) (string, error) {
 
 // Dir is the folder that a kind of library is installed into.
 func Dir(k Kind) string {
-	return filepath.Join(cacheDir(), "remat", "ort", Version, string(k))
+	return filepath.Join(cacheDir(), "remat", "ort", ortversion.Current, string(k))
 }
 
 // cacheDir is the user's cache folder; without HOME it lies in the folder for
@@ -79,4 +78,4 @@ const (
 )
 
 // library is the file name inside the Python package.
-const library = "libonnxruntime.so." + Version
+const library = "libonnxruntime.so." + ortversion.Current

@@ -3,7 +3,7 @@ package install
 // Getting the library from its Python package.
 //
 //	pip download ─▶ wheels (zip) ─▶ shared libraries ─▶ sha256 against RECORD
-//	                                                    (and what is known here)
+//	                                                    (and ortversion.Libraries)
 //	             ─▶ a folder beside the target ─▶ rename
 //
 // pip decides where packages come from, as it is configured; it checks what it
@@ -29,6 +29,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
 // pythonVersion is the interpreter whose wheels are asked for: any will do,
@@ -47,12 +49,12 @@ type source struct {
 
 var sources = map[Kind]source{
 	CPU: {
-		requirement: "onnxruntime==" + Version,
+		requirement: "onnxruntime==" + ortversion.Current,
 		wanted:      isRuntimeLibrary,
 		need:        []string{library},
 	},
 	CUDA: {
-		requirement: "onnxruntime-gpu[cuda,cudnn]==" + Version,
+		requirement: "onnxruntime-gpu[cuda,cudnn]==" + ortversion.Current,
 		deps:        true,
 		wanted:      func(name string) bool { return isRuntimeLibrary(name) || isNvidiaLibrary(name) },
 		need:        []string{library, "libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"},
@@ -69,14 +71,6 @@ func isRuntimeLibrary(name string) bool {
 
 func isNvidiaLibrary(name string) bool {
 	return strings.HasPrefix(name, "nvidia/") && strings.Contains(path.Base(name), ".so") && path.Base(path.Dir(name)) == "lib"
-}
-
-// known holds the sha256 of the library by platform and kind, where it was
-// seen; elsewhere RECORD alone is checked.
-var known = map[string]string{
-	"linux/amd64 cpu":  "fc44112fbe06d7d689c57e11d3862031f64711007e4ee020f8eed5185fd2c1d3",
-	"linux/amd64 cuda": "5104254339ecadae808da771bd0b63b240f0dbd466514234905e54372435c303",
-	"linux/arm64 cpu":  "8aa3b76b28c778a2b1dd660d34161adb1d508c9ccd04ff9dc80e26eca5df8467",
 }
 
 // Install gets the library of a kind, unless it is there, and returns its
@@ -290,7 +284,7 @@ func extract(f *zip.File, to string) (hash string, err error) {
 }
 
 func checkKnown(dir string, k Kind) error {
-	want, ok := known[runtime.GOOS+"/"+runtime.GOARCH+" "+string(k)]
+	want, ok := ortversion.Libraries[runtime.GOOS+"/"+runtime.GOARCH+" "+string(k)]
 	if !ok {
 		return nil
 	}

@@ -25,13 +25,8 @@ import (
 	"unsafe"
 
 	yalue "github.com/yalue/onnxruntime_go"
-)
 
-// Versions of ONNX Runtime that are known to work: MinVersion to MaxVersion.
-// Others from MinVersion on are tried.
-const (
-	MinVersion = "1.24.1"
-	MaxVersion = "1.31.1"
+	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
 // ErrClosed is returned by methods of an object that was closed.
@@ -98,9 +93,9 @@ func Open(library string) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	if older(version, MinVersion) {
+	if older(version, ortversion.Oldest) {
 		return nil, fmt.Errorf("onnx runtime library %s is version %s: at least %s is needed (run remat doctor --install)",
-			path, version, MinVersion)
+			path, version, ortversion.Oldest)
 	}
 	e := &Environment{path: path, version: version}
 	if err := e.start(); err != nil {

@@ -26,9 +26,6 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// Version is the ONNX Runtime that the table describes.
-const Version = "1.31.1"
-
 // A Provider is one of ONNX Runtime's execution providers.
 type Provider string
 

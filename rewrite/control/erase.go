@@ -1,6 +1,6 @@
-package rewrite
+package control
 
-// Concealing shapes: what ONNX Runtime does not know, it does not reuse.
+// Erasing static shapes: what ONNX Runtime does not know, it does not reuse.
 //
 // Its plan hands a dead buffer on to a later value of the same shape, and the
 // buffer counts in between. A layer's backward has a handful of shapes; each
@@ -14,17 +14,16 @@ package rewrite
 // peak is the larger of the two, not the sum. So from the first recomputation
 // on,
 //
-//   - a large value from before is read through a view whose shape is
-//     computed (its own extents, joined with an empty tensor), and so are a
-//     graph output, which always has a type, and an input or initializer that
-//     alone would tell the shape of what is computed from it;
-//   - a Reshape, Expand or ConstantOfShape to constant extents gets them the
-//     same way, and so does the shape that a barrier puts together;
+//   - a large value from before is read through a view along computed axes, of
+//     which there are none, and so are a graph output, which always has a type,
+//     and an input or initializer that alone would tell the shape of what is
+//     computed from it;
+//   - a Reshape, Expand or ConstantOfShape to constant extents gets them joined
+//     with an empty tensor;
 //   - the inner types are declared without extents and rank.
 //
-// The empty tensor is a slice of an input that ends at a computed zero, so even
-// its length is unknown, and so is the rank of what is shaped by it. With the
-// rank known ONNX Runtime would still look for a buffer to use again, in a list
+// The empty tensor is a slice that ends at a computed zero, so even its length is
+// unknown, and so is the rank of what is shaped by it. With the rank known ONNX Runtime would still look for a buffer to use again, in a list
 // that nothing leaves: a time that grows with the square of the nodes (3.4 s of
 // 3.6 for 7,870 nodes).
 //
@@ -32,8 +31,8 @@ package rewrite
 // place need a known shape too, so they do not there.
 
 import (
+	"errors"
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -41,10 +40,10 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// concealBytes is the size from which a value is concealed.
-const concealBytes = 1024
+// eraseBytes is the size from which a shape is erased.
+const eraseBytes = 1024
 
-type concealer struct {
+type eraser struct {
 	b     *build.Builder
 	from  *onnx.Value                 // some input
 	empty *onnx.Value                 // int64, no elements, of unknown length
@@ -53,28 +52,27 @@ type concealer struct {
 	dims  map[*onnx.Value]*onnx.Value // constant extents, computed
 }
 
-// conceal rewrites what stands from place from of the order on, and returns
-// the order with the new nodes.
-func conceal(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, Report) {
-	report := Report{Pass: "conceal", Requested: len(order) - from}
-	c := &concealer{b: build.New(g, nil, "conceal"), known: map[*onnx.Value]bool{},
+// ErrNoInput says that a graph has no input that a shape could be made to depend on.
+var ErrNoInput = errors.New("the graph has no input")
+
+// Erase erases the shapes of what is made from place from of the order on, and
+// returns the order with the new nodes. Edges in the order are lowered already.
+func Erase(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, error) {
+	c := &eraser{b: build.New(g, nil, Pass), known: map[*onnx.Value]bool{},
 		views: map[*onnx.Value]*onnx.Value{}, dims: map[*onnx.Value]*onnx.Value{}}
 	if !c.source(g) {
-		report.skip("all", "the graph has no numeric input of known rank")
-		return order, report
+		return order, ErrNoInput
 	}
 	for i, n := range order {
 		for _, v := range n.Outputs {
-			if v != nil && worthHiding(v) && (i < from || v.IsOutput()) {
+			if v != nil && worthErasing(v) && (i < from || v.IsOutput()) {
 				c.known[v] = true
 			}
 		}
 	}
 	out := append([]*onnx.Node(nil), order[:from]...)
 	for _, n := range order[from:] {
-		if strings.HasPrefix(n.Name(), barrierPrefix) {
-			c.blur(n)
-		} else {
+		if !Is(n) { // what an edge returns is not known to ONNX Runtime
 			c.inputs(n)
 		}
 		out = append(out, c.b.Take()...)
@@ -83,23 +81,18 @@ func conceal(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, Report)
 	hidden := map[string]bool{}
 	for _, n := range order[from:] {
 		forget(n, hidden)
-		report.Applied++
 	}
 	for _, v := range c.views {
 		forget(v.Producer, hidden)
 	}
 	g.Proto.ValueInfo = slices.DeleteFunc(g.Proto.ValueInfo, func(p *onnxpb.ValueInfoProto) bool { return hidden[p.GetName()] })
-	if c.b.Err() != nil {
-		report.skip("some", "%v", c.b.Err())
-	}
-	return out, report
+	return out, c.b.Err()
 }
 
 // source finds an input to slice nothing from.
-func (c *concealer) source(g *onnx.Graph) bool {
+func (c *eraser) source(g *onnx.Graph) bool {
 	for _, v := range g.Inputs {
-		t := v.Type
-		if !v.IsConstant() && t.Ranked && len(t.Shape) > 0 && (t.DType.IsFloat() || t.DType.IsInt()) {
+		if !v.IsConstant() {
 			c.from = v
 			return true
 		}
@@ -107,53 +100,34 @@ func (c *concealer) source(g *onnx.Graph) bool {
 	return false
 }
 
-// blur hides the length of the shape that a barrier puts together.
-func (c *concealer) blur(n *onnx.Node) {
-	if !n.Is("Concat") || !n.Inputs[0].IsConstant() {
-		return
-	}
-	n.SetInput(len(n.Inputs), c.nothing())
-	n.Outputs[0].Type = unknownLength
-}
-
 // unknownLength is the type of a shape whose rank is not known.
 var unknownLength = onnx.TensorOf(onnx.Int64, make(onnx.Shape, 1))
 
 // nothing returns the empty tensor.
-func (c *concealer) nothing() *onnx.Value {
+func (c *eraser) nothing() *onnx.Value {
 	if c.empty != nil {
 		return c.empty
 	}
-	t := c.from.Type
 	c.b.Scope = c.from.Name
 	zero := c.b.Ints(0)
-	flat := c.b.Op("Reshape", build.In(c.from, c.b.Ints(-1)))
-	flat.Type = onnx.TensorOf(t.DType, onnx.Shape{t.Shape.Elements()})
-	c.empty = c.b.Op("Slice", build.In(flat, zero, zero, zero))
-	c.empty.Type = onnx.TensorOf(t.DType, onnx.StaticShape(0))
-	if t.DType != onnx.Int64 {
-		c.empty = c.b.Op("Cast", build.In(c.empty), onnx.IntAttr("to", int64(onnx.Int64)))
-		c.empty.Type = onnx.TensorOf(onnx.Int64, onnx.StaticShape(0))
-	}
-	end := c.b.Op("ReduceSum", build.In(c.empty), onnx.IntAttr("keepdims", 1)) // of nothing: 0
-	end.Type = onnx.TensorOf(onnx.Int64, onnx.StaticShape(1))
-	c.empty = c.b.Op("Slice", build.In(c.empty, zero, end, zero))
-	c.empty.Type = unknownLength
+	none := None(c.b, c.from)
+	end := made(c.b, stepNone, "ReduceSum", onnx.TensorOf(onnx.Int64, onnx.StaticShape(1)), none) // of nothing: 0
+	c.empty = made(c.b, stepNone, "Slice", unknownLength, none, zero, end, zero)
 	return c.empty
 }
 
 // inputs leads a node's inputs through views and computed extents.
-func (c *concealer) inputs(n *onnx.Node) {
+func (c *eraser) inputs(n *onnx.Node) {
 	told := -1 // the first input from outside that tells a shape
 	for i, v := range n.Inputs {
 		switch {
-		case v == nil || !worthHiding(v) && !v.IsConstant():
+		case v == nil || !worthErasing(v) && !v.IsConstant():
 		case i == 1 && n.Is("Reshape", "Expand") && v.IsConstant() || n.Is("ConstantOfShape") && v.IsConstant():
 			if w := c.extents(v); w != nil {
 				n.SetInput(i, w)
 			}
 			return
-		case !v.Type.IsStatic() || !worthHiding(v):
+		case !v.Type.IsStatic() || !worthErasing(v):
 		case v.Producer == nil:
 			if broadcasts(n) && v.Type.Shape.Equal(n.Outputs[0].Type.Shape) && c.hides(n) {
 				c.lead(n, i)
@@ -180,9 +154,9 @@ func broadcasts(n *onnx.Node) bool {
 }
 
 // hides reports a node with an output whose type is left away.
-func (c *concealer) hides(n *onnx.Node) bool {
+func (c *eraser) hides(n *onnx.Node) bool {
 	for _, v := range n.Outputs {
-		if v != nil && worthHiding(v) && !v.IsOutput() {
+		if v != nil && worthErasing(v) && !v.IsOutput() {
 			return true
 		}
 	}
@@ -190,7 +164,7 @@ func (c *concealer) hides(n *onnx.Node) bool {
 }
 
 // lead lets a node read its input i through a view.
-func (c *concealer) lead(n *onnx.Node, i int) {
+func (c *eraser) lead(n *onnx.Node, i int) {
 	v := n.Inputs[i]
 	if c.views[v] == nil {
 		c.views[v] = c.view(v)
@@ -200,45 +174,34 @@ func (c *concealer) lead(n *onnx.Node, i int) {
 	}
 }
 
-func (c *concealer) view(v *onnx.Value) *onnx.Value {
-	dims, _ := v.Type.Shape.Ints()
+func (c *eraser) view(v *onnx.Value) *onnx.Value {
+	none := c.nothing()
 	c.b.Scope = v.Name
-	from := v
-	if reshaped(v) { // else ONNX Runtime makes one of the two
-		from = flatten(c.b, v)
-	}
-	w := c.b.Op("Reshape", build.In(from, c.extents(c.b.Ints(dims...))))
-	if c.b.Err() != nil {
-		return nil
-	}
-	w.Type = v.Type
-	return w
+	return made(c.b, stepErase, "Unsqueeze", v.Type, v, none)
 }
 
 // extents returns constant extents as a computed tensor.
-func (c *concealer) extents(v *onnx.Value) *onnx.Value {
+func (c *eraser) extents(v *onnx.Value) *onnx.Value {
 	if w := c.dims[v]; w != nil {
 		return w
 	}
-	w := c.b.Op("Concat", build.In(v, c.nothing()), onnx.IntAttr("axis", 0))
-	if c.b.Err() != nil {
-		return nil
-	}
-	w.Type = unknownLength
+	none := c.nothing()
+	c.b.Scope = v.Name
+	w := made(c.b, stepErase, "Concat", unknownLength, v, none)
 	c.dims[v] = w
 	return w
 }
 
-func worthHiding(v *onnx.Value) bool {
+func worthErasing(v *onnx.Value) bool {
 	bytes, ok := v.Type.Bytes()
-	return ok && bytes >= concealBytes
+	return ok && bytes >= eraseBytes
 }
 
 // forget leaves of the node's large inner outputs' types the element type, and
 // notes their names.
 func forget(n *onnx.Node, names map[string]bool) {
 	for _, v := range n.Outputs {
-		if v != nil && !v.IsOutput() && worthHiding(v) {
+		if v != nil && !v.IsOutput() && worthErasing(v) {
 			v.Type = onnx.Type{DType: v.Type.DType}
 			names[v.Name] = true
 		}

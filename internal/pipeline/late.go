@@ -1,0 +1,111 @@
+package pipeline
+
+// Updates behind what is computed again.
+//
+// An update in place writes over a parameter, so whoever reads the parameter runs
+// first (rewrite/optim's Guard leads the update behind each reader, by data). That a
+// layer is computed again adds readers, and a schedule may have one run after the
+// update, where a barrier's trigger may even wait for the updated value; then nothing
+// can lead the update behind it. So in a schedule each update comes after the last
+// execution of each reader, and what reads the updated value after that:
+//
+//	… update, again(P), …   ─▶   … again(P), update, …
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/planner"
+)
+
+// updatesBehind returns the plan with each update behind every execution of what
+// reads the value that it writes over; the plan itself where it is so already, or
+// where a reader needs the updated value.
+func (v *Variant) updatesBehind(plan *planner.Plan) *planner.Plan {
+	place := map[*onnx.Node]int{} // of the last execution
+	for at, op := range plan.Schedule {
+		place[v.Analysis.Nodes[op]] = at
+	}
+	until := map[*onnx.Node]int{}
+	for in, out := range v.Analysis.Roles.New {
+		old, next := v.Model.Graph.Value(in), v.Model.Graph.Value(out)
+		if old == nil || old.Init != nil || next == nil || next.Producer == nil {
+			continue
+		}
+		update := next.Producer
+		if last := lastReader(old, update, place); last > place[update] {
+			until[update] = max(until[update], last)
+		}
+	}
+	if len(until) == 0 {
+		return plan
+	}
+	next := *plan
+	next.Schedule = v.delayed(plan.Schedule, until)
+	first := map[*onnx.Node]int{}
+	for at, op := range slices.Backward(next.Schedule) {
+		first[v.Analysis.Nodes[op]] = at
+	}
+	next.Anchors = slices.DeleteFunc(slices.Clone(plan.Anchors), func(a planner.Anchor) bool { // what waited for an update
+		return first[v.Analysis.Nodes[a.Op]] < first[v.Analysis.Values[a.After].Producer]
+	})
+	if next.Check(v.Problem()) != nil {
+		return plan
+	}
+	return &next
+}
+
+// lastReader is the last place at which something other than the update reads x's
+// memory, or may come to read it, -1 for nowhere.
+func lastReader(x *onnx.Value, update *onnx.Node, place map[*onnx.Node]int) int {
+	last := -1
+	for _, u := range x.Uses() {
+		if u.Node == update {
+			continue
+		}
+		last = max(last, place[u.Node])
+		if u.Index < 0 || !traits.PutsOff(u.Node, u.Index) {
+			continue
+		}
+		for _, o := range u.Node.Outputs {
+			if o != nil {
+				last = max(last, lastReader(o, update, place))
+			}
+		}
+	}
+	return last
+}
+
+// delayed returns the schedule with each node of until after the place that until
+// says, and after it what reads that node's outputs.
+func (v *Variant) delayed(schedule []int, until map[*onnx.Node]int) []int {
+	out := make([]int, 0, len(schedule))
+	waits := map[*onnx.Node]int{}
+	var waiting []int
+	for at, op := range schedule {
+		n := v.Analysis.Nodes[op]
+		place := until[n]
+		for _, x := range slices.Concat(n.Inputs, n.Captures) {
+			if x != nil && x.Producer != nil {
+				place = max(place, waits[x.Producer])
+			}
+		}
+		if place > at {
+			waits[n] = place
+			waiting = append(waiting, op)
+			continue
+		}
+		out = append(out, op)
+		waiting = slices.DeleteFunc(waiting, func(op int) bool {
+			n := v.Analysis.Nodes[op]
+			if waits[n] > at {
+				return false
+			}
+			delete(waits, n)
+			out = append(out, op)
+			return true
+		})
+	}
+	return append(out, waiting...)
+}

@@ -1,0 +1,42 @@
+package traits
+
+import "github.com/onnx-remat/remat/onnx"
+
+// Facts about nodes, asked of the table. A node whose operator is not in it has none.
+
+func has(n *onnx.Node, f fact) bool {
+	return index[key{onnx.NormalDomain(n.Domain()), n.OpType()}].facts&f != 0
+}
+
+// Carries reports that elements of the node's input can reach its outputs. Others
+// say which shape they have, or only their own shape counts: a graph may wait for a
+// value through such an input (a barrier does); it does not depend on what it is.
+func Carries(n *onnx.Node, input int) bool {
+	return !has(n, shapeOnly) && (input == 0 || !has(n, firstOnly))
+}
+
+// IsView reports a node whose output is its first input's buffer under another name:
+// its elements in their order, perhaps in another shape.
+func IsView(n *onnx.Node) bool {
+	t, _ := Of(n)
+	return t.Cost == View
+}
+
+// Reshapes reports a view that may have another shape than its input.
+func Reshapes(n *onnx.Node) bool { return IsView(n) && !n.Is("Identity") }
+
+// Moves reports a node of whose outputs every element is one of the first input's.
+func Moves(n *onnx.Node) bool { return has(n, moving) }
+
+// Picks reports a node that reads only those elements of its first input that it
+// returns.
+func Picks(n *onnx.Node) bool { return has(n, picking) }
+
+// ReadsShape reports a node that reads nothing but the shape of its input.
+func ReadsShape(n *onnx.Node) bool { return has(n, shapeOnly) }
+
+// IsRandom reports a node that draws numbers, so that no two of them are equal.
+func IsRandom(n *onnx.Node) bool { return has(n, random) }
+
+// IsMatrixProduct reports a product of matrices, or of batches of them.
+func IsMatrixProduct(n *onnx.Node) bool { return has(n, matrixProduct) }

@@ -1,0 +1,76 @@
+package remat
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/runtime/ortversion"
+)
+
+// madeFrom lists the files that name the release of ONNX Runtime that they were
+// made from or are to be used with, and the text in which they do. A file that
+// names another one than ortversion.Current is stale: make it again, or measure
+// again what it says.
+var madeFrom = map[string]string{
+	"README.md":                               `: \d\S+ to (\S+) work\)`,
+	"bench/requirements.txt":                  `onnxruntime==(\S+)`,
+	"scripts/requirements.txt":                `onnxruntime==(\S+)`,
+	"docs/cli.md":                             `"ort_version": "(\S+?)"`,
+	"docs/precision.md":                       `the kernels of ONNX Runtime (\S+)`,
+	"internal/corpus/testdata/exceptions.txt": `in ONNX Runtime (\S+) on the CPU`,
+	"onnx/traits/scratchconv.go":              `constants as in (\S+)\.\n`,
+	"ortmodel/arena.go":                       `BFCArena of ONNX Runtime (\S+?),`,
+	"ortmodel/ortmodel.go":                    `Measured against ONNX Runtime (\S+?),`,
+	"rewrite/precision/kernels/table.txt":     `^# Kernels of ONNX Runtime (\S+) by`,
+	"rewrite/precision/precision.go":          `ONNX Runtime (\S+) leaves a pair of casts`,
+	"runtime/predict/known.go":                `everything else \((\S+)\)`,
+	"runtime/predict/session.go":              `kernels, (\S+)\.`,
+}
+
+// TestOneVersion fails where a table was made from another release than the one
+// that is installed.
+func TestOneVersion(t *testing.T) {
+	if traits.MemoryVersion != ortversion.Current {
+		t.Errorf("onnx/traits: the memory columns are those of %s, not of %s: run the probe of runtime/predict", traits.MemoryVersion, ortversion.Current)
+	}
+	for file, pattern := range madeFrom {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(pattern).FindSubmatch(text)
+		if found == nil {
+			t.Errorf("%s: nothing matches %s", file, pattern)
+		} else if v := string(found[1]); v != ortversion.Current {
+			t.Errorf("%s is of ONNX Runtime %s, not %s", file, v, ortversion.Current)
+		}
+	}
+}
+
+// TestVersionsAreListed finds files outside madeFrom that name a release of
+// ONNX Runtime in full.
+func TestVersionsAreListed(t *testing.T) {
+	out, err := exec.Command("git", "grep", "-lF", "-e", ortversion.Current, "--", ".", ":!docs/results", ":!CHANGELOG.md", ":!*_test.go", ":!*testdata*").Output()
+	if err != nil {
+		t.Skip("not a git checkout") // as from an archive of the sources
+	}
+	for _, file := range strings.Fields(string(out)) {
+		if _, ok := madeFrom[file]; !ok && !versionSources[file] {
+			t.Errorf("%s names ONNX Runtime %s: use package ortversion, or list it in madeFrom", file, ortversion.Current)
+		}
+	}
+}
+
+// versionSources may name the release too: the constants themselves, and what
+// is an example.
+var versionSources = map[string]bool{
+	"runtime/ortversion/ortversion.go": true,
+	"onnx/traits/memory.go":            true, // compared above
+	"runtime/ort/env.go":               true, // an example of a version
+	"remat.go":                         true, // another
+	"internal/pyort/pyort.go":          true, // an example of a path
+}

@@ -1,0 +1,166 @@
+package planner
+
+// The numbers that bound the planner's searches, and the stages of the planner
+// that can be left out.
+//
+// All shares are fractions: of the peak, of the plain step's work, of the bytes
+// of all forward values.
+
+// A tuning is one setting of the planner. Production code runs the standard one
+// alone; the benchmark in stages_test.go leaves out a stage or changes a number
+// and prints what that costs.
+type tuning struct {
+	// off are the stages that are left out.
+	off stage
+
+	// What may not be dropped (index.go).
+
+	// smallBytes is the largest size that can be kept without a question: a
+	// recomputation costs more nodes than such a value costs memory. In a small
+	// problem the limit is smallOne of all forward values, and what is kept so
+	// must be small together, smallAll of them: the values of one step of an
+	// unrolled recurrence are small, those of all steps are not.
+	smallBytes         int64
+	smallOne, smallAll float64
+	// movedWork is the work that a byte moved counts for, in FLOPs: of two equal
+	// plans the one that moves less is taken.
+	movedWork float64
+
+	// The plain order (order.go, anchor.go, inversion.go).
+
+	// anchorGain is the least share that anchors must take off what an order is
+	// worth, since they are nodes more; anchorTries bounds the orders tried with
+	// more anchors, and with fewer. A try is two simulations of the step.
+	anchorGain  float64
+	anchorTries int
+	// leanTries is anchorTries for an order of the search's own.
+	leanTries int
+	// leanGain is the least share that an order of its own must take off what the
+	// search begins with.
+	leanGain float64
+	// deferralOps is the most operators of a stretch that runs late, deferralWait
+	// the least number of places that it does, deferrals how many stretches are
+	// kept, the costliest first.
+	deferralOps, deferralWait, deferrals int
+	// largeShare of the peak makes a gain, or a buffer, large.
+	largeShare float64
+	// A maker waits for at most inversionAnchors operators, out of those that the
+	// wanted order runs at most inversionWindow places before it: an anchor on
+	// what ran long ago would change nothing.
+	inversionWindow, inversionAnchors int
+
+	// Kinds (kinds.go): how far a neighbourhood reaches, for values and for
+	// operators. The first and the last layer differ from the others where they
+	// touch the rest of the graph; the visiting order wants them alike, so it
+	// looks less far.
+	valueRounds, opRounds int
+
+	// The search (optimal.go, search.go).
+
+	// searchOps bounds the operators simulated in one search, minVisits and
+	// maxVisits the keep sets visited, each of which simulates every operator
+	// once or more.
+	searchOps, minVisits, maxVisits int
+	// seedSpacing is the most layers between the boundaries of a seed, polishSpacing
+	// of one that is polished.
+	seedSpacing, polishSpacing int
+	// sweepSteps is the number of prices, each √2 times the one before, in FLOPs
+	// for a byte, from sweepFrom on.
+	sweepSteps int
+	sweepFrom  float64
+	// maxSingles is the number of droppable values up to which they are flipped
+	// one by one: beyond, the visits would not reach all of them from a single
+	// point.
+	maxSingles int
+	// kindsReserve and singlesReserve are the shares of the visits left that moves
+	// by kind, and single ones, leave to what follows.
+	kindsReserve, singlesReserve float64
+	// pathSteps is the number of sets visited on a path.
+	pathSteps int
+	// exhaustiveStash is the number of droppable values up to which all sets are
+	// visited.
+	exhaustiveStash int
+	// nearLeast: without a budget, of the plans whose peak lies above the least by
+	// at most this share the one with the least work is taken.
+	nearLeast float64
+	// beyondShare of a peak is more than counting barriers or settling changes.
+	beyondShare float64
+
+	// Segments (segments.go, selective.go).
+
+	// polishWork is the most work, as a share of the plain step's, that one value
+	// may cost in polish to lower the peak; polishGain the share that keeping or
+	// dropping against the segments must take off it; polishTries bounds the sets
+	// tried.
+	polishWork, polishGain float64
+	polishTries            int
+	// selectiveSteps is the number of prices that selective tries, each twice the
+	// one before, from a FLOP for a byte on.
+	selectiveSteps int
+	// selectiveWork is the most work that selective repeats, as a share of the
+	// plain step's.
+	selectiveWork float64
+
+	// Settling (settle.go): the rounds over all strays, the halves tried in a
+	// round, and the strays tried
+	// alone. A try is one simulation of the written graph.
+	settleRounds, settleHalves, settleSingles int
+
+	// Barriers (program.go): how far back, in places of the schedule, a trigger of
+	// the input's own shape is looked for: an older one would let the clone run
+	// long before it is wanted.
+	recent int
+}
+
+// A stage is a part of the planner that the benchmark leaves out.
+type stage uint
+
+const (
+	stageGreedy     stage = 1 << iota // orders: the greedy candidate
+	stageDeep                         // orders: greedy, branch by branch
+	stageDeepLast                     // orders: the same, the last of equals first
+	stageSunk                         // orders: backward operators on forward values run late
+	stageInversions                   // orders: anchors against what runs early
+	stageDeferrals                    // orders: anchors against what runs late
+	stageFlips                        // orders: producers visited the other way round
+	stagePrune                        // orders: anchors that do not help are left out
+	stageLean                         // orders: peaks with shapes concealed count too
+	stageSeeds                        // search: boundaries of layers
+	stageSeedPolish                   // search: some of them polished
+	stageSweepPeak                    // search: minimum cuts, memory priced at the peak
+	stageSweepEven                    // search: minimum cuts, memory priced evenly
+	stageKinds                        // search: flips by kind
+	stageSingles                      // search: flips of single values
+	stagePaths                        // search: sets between neighbours
+	stageConceal                      // search: shapes concealed
+	stageBrief                        // search: what is computed again held briefly
+	stagePolish                       // segments: values of the first and last segment
+	stageSettle                       // strays wait where they may
+)
+
+var standard = tuning{
+	smallBytes: 4096, smallOne: 0.001, smallAll: 0.02, movedWork: 1. / 64,
+	anchorGain: 0.001, anchorTries: 12, leanTries: 6, leanGain: 0.002, deferralOps: 64, deferralWait: 5, deferrals: 256, largeShare: 0.0025,
+	inversionWindow: 80, inversionAnchors: 3,
+	valueRounds: 4, opRounds: 2,
+	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
+	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
+	exhaustiveStash: 12, nearLeast: 0.01, beyondShare: 1. / 64,
+	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
+	settleRounds: 3, settleHalves: 48, settleSingles: 32,
+	recent: 40,
+}
+
+// runs reports that a stage is not left out.
+func (t *tuning) runs(s stage) bool { return t.off&s == 0 }
+
+// tuning is the setting that p is planned with.
+func (p *Problem) tuning() *tuning {
+	if p.tuned != nil {
+		return p.tuned
+	}
+	return &standard
+}
+
+// part is a share of a number of bytes.
+func part(share float64, bytes int64) int64 { return int64(share * float64(bytes)) }

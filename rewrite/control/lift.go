@@ -1,0 +1,48 @@
+package control
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// Lift takes lowered edges out of a graph, and what erases shapes, so that the graph
+// can be planned anew: what read past an edge reads the value itself. What only the
+// edges kept apart, as clones from their originals, is equal then, and a pass that
+// merges equal nodes leaves the graph as it was before it was rewritten. It returns
+// the number of edges. Edges that the passes of keep asked for stay.
+//
+// A node's origin is text from a file, so what it says is believed only of the
+// operators that Lower and Erase make.
+func Lift(g *onnx.Graph, keep ...string) int {
+	count := 0
+	for _, n := range g.Nodes {
+		if !lowered(n) || n.Outputs[0].IsOutput() || slices.Contains(keep, n.Origin().Step) {
+			continue
+		}
+		g.ReplaceUses(n.Outputs[0], n.Inputs[0])
+		count++
+	}
+	g.RemoveDead()
+	return count
+}
+
+// lowered reports a node that returns its first input: x, or known extents.
+func lowered(n *onnx.Node) bool {
+	if !Is(n) || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !isNone(n.Inputs[1].Producer) {
+		return false
+	}
+	return n.Is("Unsqueeze") || n.Is("Concat") && len(n.Inputs) == 2 && n.Inputs[0].IsConstant()
+}
+
+// isNone reports a node that makes a tensor of no elements: it slices [0:0] what
+// edges made, or joins such slices.
+func isNone(n *onnx.Node) bool {
+	switch {
+	case !Is(n):
+		return false
+	case n.Is("Concat"):
+		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v == nil || !isNone(v.Producer) })
+	}
+	return n.Is("Slice") && n.In(0) != nil && Is(n.Inputs[0].Producer)
+}

@@ -1,0 +1,84 @@
+package optim
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// TestEveryRowHasACase: each optimizer is trained by the tests, and named where
+// people read what there is.
+func TestEveryRowHasACase(t *testing.T) {
+	docs, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range Kinds() {
+		found := false
+		for _, o := range cases {
+			found = found || o.Kind == k
+		}
+		if !found {
+			t.Errorf("%s has no row in cases", k)
+		}
+		if !strings.Contains(string(docs), string(k)) {
+			t.Errorf("docs/cli.md does not name %s", k)
+		}
+		if k.Rate() <= 0 {
+			t.Errorf("%s has no rate to learn with", k)
+		}
+	}
+	for _, s := range Settings() {
+		if len(s.Kinds()) == 0 {
+			t.Errorf("no optimizer reads --%s", s.Name)
+		}
+	}
+}
+
+// TestRowsTellTheirState: what a row says it keeps is what its update keeps, and
+// every next value depends on products that say what changes nothing.
+func TestRowsTellTheirState(t *testing.T) {
+	for name, o := range cases {
+		m, params := toyModel(t)
+		res, err := Apply(m, params, o)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var made, told []string
+		for _, s := range res.States {
+			if s.Input.Name != normInput {
+				made = append(made, s.Input.Name)
+			}
+		}
+		for _, p := range params {
+			for _, suffix := range (&applier{o: o}).stateSuffixes() {
+				told = append(told, p.Value.Name+suffix)
+			}
+		}
+		slices.Sort(made)
+		slices.Sort(told)
+		if !slices.Equal(made, told) {
+			t.Errorf("%s: the row tells of %v, the update keeps %v", name, told, made)
+		}
+		for in, out := range res.Next {
+			if in.Name != normInput && !neutralized(out, 8) {
+				t.Errorf("%s: %s depends on no product with a neutral value", name, out.Name)
+			}
+		}
+	}
+}
+
+// neutralized reports that v, or what it is made from in a few steps, is a product
+// that says what changes nothing.
+func neutralized(v *onnx.Value, steps int) bool {
+	if v.Producer == nil || steps == 0 {
+		return false
+	}
+	if _, ok := neutral(v.Producer); ok {
+		return true
+	}
+	return slices.ContainsFunc(v.Producer.Inputs, func(x *onnx.Value) bool { return neutralized(x, steps-1) })
+}
