@@ -233,7 +233,7 @@ func demoModel(o demoOptions, path string) (map[string]remat.Tensor, error) {
 		of    *int64
 	}{{"layers", o.layers, &cfg.Layers}, {"seq", o.length, &cfg.Seq}, {"batch", o.batch, &cfg.Batch}} {
 		if size.given < 0 {
-			return nil, fmt.Errorf("--%s %d: want no negative number", size.flag, size.given)
+			return nil, fmt.Errorf("--%s %d: must not be negative", size.flag, size.given)
 		}
 		if size.given > 0 && (*size.of > 0 || text) {
 			*size.of = size.given

@@ -43,7 +43,7 @@ type planOptions struct {
 
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
-		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default sqrt, with a budget optimal"},
+		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
 		&cli.StringFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and the arena's reservation together, `8GiB|60%`"},
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},

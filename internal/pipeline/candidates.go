@@ -31,6 +31,11 @@ type Candidate struct {
 	Plan func() (*planner.Plan, error)
 }
 
+// with is the variant with a plan that is spelled out.
+func (v *Variant) with(plan *planner.Plan) Candidate {
+	return Candidate{Variant: v, Plan: func() (*planner.Plan, error) { return plan, nil }}
+}
+
 // ascending yields the candidates whose own peak keeps the budget, by ascending
 // work, until planning is stopped.
 func (p *Planner) ascending(s *planner.Solver, budget Budget) iter.Seq2[Candidate, error] {

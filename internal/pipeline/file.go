@@ -142,10 +142,16 @@ func (p *Planner) predict(engine *runtime.Engine, f *File) error {
 	return err
 }
 
-// file writes a plan's file, and finishes it if it keeps the budget as it stands.
-func (p *Planner) file(v *Variant, plan *planner.Plan, budget Budget) (*File, error) {
+// file writes a candidate's file, and finishes it if it keeps the budget as it
+// stands.
+func (p *Planner) file(c Candidate, budget Budget) (*File, error) {
+	done := p.solving()
+	plan, err := c.Plan()
+	if done(); err != nil {
+		return nil, err
+	}
 	p.looking(0, 0)
-	f, err := p.write(v, plan)
+	f, err := p.write(c.Variant, plan)
 	if err == nil && !budget.missed(f.Prediction) {
 		f, err = p.finish(f)
 	}

@@ -91,7 +91,7 @@ func ordered(t *testing.T, p *Planner, strategy string) *File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := p.file(p.base(), plan, Budget{})
+	r, err := p.file(p.base().with(plan), Budget{})
 	if err != nil {
 		t.Fatal(err)
 	}

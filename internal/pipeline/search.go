@@ -141,7 +141,7 @@ func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 			}
 			p.progress(func(s *Progress) { s.Most = s.Tried + most - files + 1 })
 		}
-		f, err := p.candidate(c, budget)
+		f, err := p.file(c, budget)
 		if err != nil {
 			return nil, err
 		}
@@ -157,17 +157,6 @@ func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 		return nil, nil
 	}
 	return p.finish(closest)
-}
-
-// candidate writes a candidate's file, and finishes it if it keeps the budget as it
-// stands.
-func (p *Planner) candidate(c Candidate, budget Budget) (*File, error) {
-	done := p.solving()
-	plan, err := c.Plan()
-	if done(); err != nil {
-		return nil, err
-	}
-	return p.file(c.Variant, plan, budget)
 }
 
 // rough: without a budget, a variant that changes the graph more has to lower the
@@ -196,7 +185,9 @@ func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family)
 		if err != nil {
 			return nil, 0, err
 		}
-		list = append(list, Candidate{v, verdict.Overhead, verdict.Peak, func() (*planner.Plan, error) { return plan, nil }})
+		c := v.with(plan)
+		c.Overhead, c.Peak = verdict.Overhead, verdict.Peak
+		list = append(list, c)
 		if lowest := list[best].Peak; verdict.Peak < lowest-lowest/rough {
 			best = len(list) - 1
 		}
@@ -237,7 +228,7 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family) (*File, e
 	if err != nil {
 		return nil, err
 	}
-	best, err := p.candidate(list[first], Budget{})
+	best, err := p.file(list[first], Budget{})
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +239,7 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family) (*File, e
 		if p.stopped() {
 			break
 		}
-		r, err := p.candidate(c, Budget{})
+		r, err := p.file(c, Budget{})
 		if err != nil {
 			return nil, err
 		}
@@ -283,7 +274,7 @@ func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		other, err := p.file(base, plan, Budget{})
+		other, err := p.file(base.with(plan), Budget{})
 		if err != nil {
 			return nil, err
 		}
@@ -359,7 +350,7 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 // leads to: the one given, where the plan is its order and writing that anew would
 // hold more, as a plan that ended in asGiven says.
 func (p *Planner) Apply(plan *planner.Plan) (*File, error) {
-	r, err := p.file(p.base(), plan, Budget{})
+	r, err := p.file(p.base().with(plan), Budget{})
 	if err != nil || !p.costs(r) || !slices.Equal(plan.Schedule, ortmodel.Order(&p.Problem().Graph)) {
 		return r, err
 	}

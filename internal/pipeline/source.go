@@ -126,7 +126,7 @@ type FreeDimsError struct{ Names []string }
 
 // Error names them in one line.
 func (e *FreeDimsError) Error() string {
-	return "a plan needs sizes, and no number is given for " + strings.Join(e.Names, ", ")
+	return "planning needs a size for every dimension; missing: " + strings.Join(e.Names, ", ")
 }
 
 // brokenPromise looks at a model as it was loaded: inferring its types changes it.
