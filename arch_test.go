@@ -35,7 +35,7 @@ var mayImport = map[string][]string{
 
 	// The library, which is the module's own folder, and what it is thin over.
 	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime"},
-	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "report", "models/safetensors"},
+	"internal/pipeline": {"internal/step", "onnx", "ortmodel", "planner", "rewrite", "runtime", "report", "models/safetensors"},
 }
 
 // longest returns the folder of the table that holds pkg, "" if none does.
