@@ -241,7 +241,7 @@ func throughFile(t *testing.T, a *File, p *Planner) *File {
 // file says that order, and what it leads to is the file as it was.
 func TestPlanOfTheGivenFile(t *testing.T) {
 	e := engine(t)
-	m := zooStep(t, "heavy", optim.SGD, func(c *models.Config) { c.Layers, c.Batch, c.Hidden = 20, 32, 256 })
+	m := zooStep(t, "mlp", optim.SGD, smallZoo)
 	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}
 	p, err := NewPlanner(e, m, o)
 	if err != nil {

@@ -158,7 +158,7 @@ func multiplied(v *onnx.Value) bool {
 		if t, _ := traits.Of(u.Node); heavy(t) {
 			return true
 		}
-		if view := u.Node.Out(0); u.Node.Is("Reshape") && u.Index == 0 && view != nil && multiplied(view) {
+		if view := u.Node.Out(0); traits.IsView(u.Node) && u.Index == 0 && view != nil && multiplied(view) {
 			return true
 		}
 	}

@@ -50,6 +50,9 @@ var edges = []struct{ name, text, reader, triggers string }{
 	{"between views", "in x0 float32[6]\ninit s int64[2] = [2,3]\ninit q int64[1] = [-1]\nin t float32[4]\nu = Exp(t)\nx = Reshape(x0, s)\nr = Reshape(x, q)\nout u float32[4]", "r", "u"},
 	{"before a view", "in x float32[2,3]\ninit q int64[1] = [-1]\nin t float32[4]\nu = Exp(t)\nr = Reshape(x, q)\nout u float32[4]", "r", "u"},
 	{"trigger of a view", "in x float32[2,3]\ninit q int64[1] = [-1]\nin t float32[2,2]\ne = Exp(t)\nu = Reshape(e, q)\nr = Neg(x)\nout u float32[4]", "r", "u"},
+	{"counter", "in x int64[]\nin t float32[4]\nu = Exp(t)\nr = Neg(x)\nout u float32[4]", "r", "u"},
+	{"counter before a view", "in x int64[]\ninit q int64[1] = [0]\nin t float32[4]\nu = Exp(t)\nr = Unsqueeze(x, q)\nout u float32[4]", "r", "u"},
+	{"extent of a range", "in y float32[5,3]\ninit z int64[] = 0\ninit o int64[] = 1\ns = Shape(y)\nx = Gather(s, z)\nin t float32[4]\nu = Exp(t)\nr = Range(x, z, o)\nout u float32[4]", "r", "u"},
 	{"transposed", "in x0 float32[3,2]\nin t float32[4]\nu = Exp(t)\nx = Transpose(x0) {perm=[1,0]}\nr = Transpose(x) {perm=[1,0]}\nout u float32[4]", "r", "u"},
 }
 

@@ -32,7 +32,7 @@ func lowered(n *onnx.Node) bool {
 	if !Is(n) || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !isNone(n.Inputs[1].Producer) {
 		return false
 	}
-	return n.Is("Unsqueeze") || n.Is("Concat") && len(n.Inputs) == 2 && n.Inputs[0].IsConstant()
+	return n.Is("Unsqueeze", "Reshape") || n.Is("Concat") && len(n.Inputs) == 2 && n.Inputs[0].IsConstant()
 }
 
 // isNone reports a node that makes a tensor of no elements: it slices [0:0] what

@@ -20,6 +20,9 @@ package control
 //     Reshape where the extents are known, and what the second waited for is lost.
 //     So where a Reshape makes x, the edge waits for x as well: two nodes read it
 //     then. No fusion starts at an Unsqueeze.
+//   - While shapes are inferred, an Unsqueeze of a single known integer counts as a
+//     list of one, whatever its axes, and a Range refuses it. So an integer without
+//     extents passes a Reshape to no extents, unless its reader may be joined to that.
 //
 // Each claim has a test in this package or in docs/passes.md.
 
@@ -68,7 +71,7 @@ func (l *Lowering) Lower(nodes []*onnx.Node) ([]*onnx.Node, error) {
 			out = append(make([]*onnx.Node, 0, len(nodes)+len(nodes)/4), nodes[:i]...)
 		}
 		y := n.Outputs[0]
-		v := l.view(n.Inputs[0], n.Inputs[1:], n.Origin().Step)
+		v := l.view(n.Inputs[0], n.Inputs[1:], n)
 		if l.b.Err() != nil {
 			return nil, fmt.Errorf("control dependency on %q: %w", n.Inputs[0].Name, l.b.Err())
 		}
@@ -84,7 +87,7 @@ func (l *Lowering) Lower(nodes []*onnx.Node) ([]*onnx.Node, error) {
 }
 
 // view returns x, once all triggers are there.
-func (l *Lowering) view(x *onnx.Value, triggers []*onnx.Value, asked string) *onnx.Value {
+func (l *Lowering) view(x *onnx.Value, triggers []*onnx.Value, edge *onnx.Node) *onnx.Value {
 	if Reshaped(x) && !slices.Contains(triggers, x) {
 		triggers = append(slices.Clone(triggers), x)
 	}
@@ -94,9 +97,18 @@ func (l *Lowering) view(x *onnx.Value, triggers []*onnx.Value, asked string) *on
 	}
 	axes := l.join(triggers)
 	l.b.Scope = x.Name
-	v := made(l.b, asked, "Unsqueeze", x.Type, x, axes)
+	op := "Unsqueeze"
+	if counter(x) && !slices.ContainsFunc(edge.Outputs[0].Uses(), func(u onnx.Use) bool { return Joins(u.Node) }) {
+		op = "Reshape" // to no extents
+	}
+	v := made(l.b, edge.Origin().Step, op, x.Type, x, axes)
 	l.views[key] = v
 	return v
+}
+
+// counter reports a single integer, as extents and counts are computed of.
+func counter(x *onnx.Value) bool {
+	return x.Type.DType.IsInt() && x.Type.Ranked && len(x.Type.Shape) == 0
 }
 
 // join returns a tensor of no elements that waits for all triggers.
