@@ -92,6 +92,9 @@ func (p *Planner) PlanWithin(strategy string, budget Budget) (*File, error) {
 	}
 	var best *File
 	if s.Frontier != nil && !budget.none() {
+		if best, err = p.plain(budget); err != nil || best != nil {
+			return best, err
+		}
 		if best, err = p.first(s, budget); err != nil || best != nil && budget.Keeps(best.Prediction) {
 			return best, err
 		}
@@ -117,6 +120,26 @@ func (p *Planner) PlanWithin(strategy string, budget Budget) (*File, error) {
 		return best, budget.exceeded(best)
 	}
 	return best, nil
+}
+
+// plain returns a file that repeats no work, of the graph reordered or as it was
+// given, if the given file keeps the budget and so does that one; else nil.
+func (p *Planner) plain(budget Budget) (*File, error) {
+	if !budget.Keeps(p.Before) {
+		return nil, nil
+	}
+	none, _, err := planner.Find("none")
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.least(none, none.Name, p.asked)
+	if err == nil && !budget.Keeps(r.Prediction) {
+		r, err = p.asGiven(r)
+	}
+	if err != nil || !budget.Keeps(r.Prediction) || r.Verdict.Overhead > 0 {
+		return nil, err
+	}
+	return r, nil
 }
 
 // maxFiles bounds how many candidates that repeat work are written in a family.

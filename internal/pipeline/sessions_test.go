@@ -68,7 +68,7 @@ func TestFewSessions(t *testing.T) {
 		if _, limited := p.Limited(); count > most || limited {
 			t.Errorf("%d layers: %d sessions for the least peak, want at most %d; stopped: %t", layers, count, most, limited)
 		}
-		for _, share := range []int64{45, 50, 70} {
+		for _, share := range []int64{28, 44, 50, 70} {
 			count, p := sessions(t, e, m, func(p *Planner) Budget { return Budget{Total: TotalOf(p.Before).Bytes() * share / 100} })
 			tried, _ := p.Limited()
 			if missed = max(missed, tried-1); count > most {
@@ -76,8 +76,8 @@ func TestFewSessions(t *testing.T) {
 			}
 		}
 	}
-	if missed < 2 {
-		t.Errorf("at most %d candidates missed a budget: too few to tell", missed)
+	if missed < 1 {
+		t.Errorf("no candidate missed a budget: nothing is told")
 	}
 }
 
