@@ -32,7 +32,7 @@ func TestClipBy(t *testing.T) {
 				}
 				plain, global := peak(0, ""), peak(0.1, optim.ClipGlobal)
 				for _, by := range []optim.Clip{optim.ClipParameter, optim.ClipPrevious} {
-					if got := peak(0.1, by); got > plain+512 {
+					if got := peak(0.1, by); got > plain+plain/16 { // orders of so small a step differ by so much
 						t.Errorf("clipped by %s it holds %d bytes, without clipping %d", by, got, plain)
 					}
 				}
