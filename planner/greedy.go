@@ -173,10 +173,7 @@ func (w *greedyState) pick() int {
 	return best
 }
 
-// trifle is what a node may add in bytes and still counts as raising nothing: the
-// sizes and extents that control dependencies compute.
-const trifle = 64
-
+// raises reports a node that adds more than a trifle.
 func (w *greedyState) raises(i int) bool { return w.rise[i] > trifle }
 
 // before orders two nodes: what does not raise memory first.
