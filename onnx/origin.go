@@ -49,5 +49,8 @@ func (n *Node) SetOrigin(o Origin) {
 	}
 }
 
+// RecomputePass made a node that runs again; Of names the one that runs first.
+const RecomputePass = "recompute"
+
 // MadeBy reports that a pass made the node.
 func (n *Node) MadeBy(pass string) bool { return n.Metadata(passKey) == pass }

@@ -15,6 +15,7 @@ package rewrite
 import (
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -74,7 +75,7 @@ type anchorer struct {
 
 func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
 	a := &anchorer{
-		order: order, place: make(map[*onnx.Node]int, len(order)), graph: OrderGraph(m.Graph),
+		order: order, place: make(map[*onnx.Node]int, len(order)), graph: step.Structure(m.Graph),
 		edges: build.New(m.Graph, nil, "anchor"), before: map[int][]*onnx.Node{},
 	}
 	for i, n := range order {

@@ -17,9 +17,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
-// recomputePass is what a node that runs again notes as its origin.
-const recomputePass = "recompute"
-
 // A Target is a graph with the problem that was made from it: node i is
 // Problem.Ops[i], value i is Problem.Values[i].
 type Target struct {
@@ -36,7 +33,7 @@ type Target struct {
 // is set to that order, which is topological.
 func Recompute(t *Target, prog *planner.Program) ([]*onnx.Node, Report, error) {
 	r := &recomputer{
-		target: t, graph: t.Model.Graph, edges: build.New(t.Model.Graph, nil, recomputePass),
+		target: t, graph: t.Model.Graph, edges: build.New(t.Model.Graph, nil, onnx.RecomputePass),
 		clones: map[planner.ValueInstance]*onnx.Value{},
 		report: Report{Pass: "recompute"},
 	}
@@ -96,7 +93,7 @@ func (r *recomputer) instance(in *planner.Instance) error {
 		return fmt.Sprintf("remat/recompute/%s", name)
 	})
 	c.SetModule(n.Module())
-	c.SetOrigin(onnx.Origin{Pass: recomputePass, Of: n.Label()})
+	c.SetOrigin(onnx.Origin{Pass: onnx.RecomputePass, Of: n.Label()})
 	for i, v := range r.graphOutputs(in.Op) {
 		if v != ortmodel.None && c.Outputs[i] != nil {
 			r.clones[planner.ValueInstance{Value: v, Copy: in.Copy}] = c.Outputs[i]

@@ -27,7 +27,7 @@ func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error)
 		return nil, nil, fmt.Errorf("pass schedule: %w", err)
 	}
 	report.Requested = len(order)
-	om := OrderGraph(m.Graph)
+	om := step.Structure(m.Graph)
 	file, _ := ortmodel.FileOrder(om, numbers(len(order)))
 	nodes := make([]*onnx.Node, len(file))
 	for i, f := range file {
@@ -44,13 +44,10 @@ func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error)
 	return order, []Report{anchored, report}, nil
 }
 
-// OrderGraph is the graph's edges on integers, nodes in file order.
-func OrderGraph(g *onnx.Graph) *ortmodel.Graph { return step.Structure(g) }
-
 // RunOrder is the order in which ONNX Runtime runs the graph's nodes as they
 // stand in the file.
 func RunOrder(g *onnx.Graph) []*onnx.Node {
-	order := ortmodel.Order(OrderGraph(g))
+	order := ortmodel.Order(step.Structure(g))
 	nodes := make([]*onnx.Node, len(order))
 	for i, k := range order {
 		nodes[i] = g.Nodes[k]

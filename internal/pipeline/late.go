@@ -5,8 +5,8 @@ package pipeline
 // An update in place writes over a parameter, so whoever reads the parameter runs
 // first (rewrite/optim's Guard leads the update behind each reader, by data). That a
 // layer is computed again adds readers, and a schedule may have one run after the
-// update, where a barrier's trigger may even wait for the updated value; then nothing
-// can lead the update behind it. So in a schedule each update comes after the last
+// update, where it may even be made to wait for the updated value; then nothing can
+// lead the update behind it. So in a schedule each update comes after the last
 // execution of each reader, and what reads the updated value after that:
 //
 //	… update, again(P), …   ─▶   … again(P), update, …
@@ -28,11 +28,7 @@ func (v *Variant) updatesBehind(plan *planner.Plan) *planner.Plan {
 		place[v.Analysis.Nodes[op]] = at
 	}
 	until := map[*onnx.Node]int{}
-	for in, out := range v.Analysis.Roles.New {
-		old, next := v.Model.Graph.Value(in), v.Model.Graph.Value(out)
-		if old == nil || old.Init != nil || next == nil || next.Producer == nil {
-			continue
-		}
+	for old, next := range nextValues(v.Model.Graph, v.Analysis.Roles) {
 		update := next.Producer
 		if last := lastReader(old, update, place); last > place[update] {
 			until[update] = max(until[update], last)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -108,7 +109,7 @@ func ordered(t *testing.T, p *Planner, strategy string) *File {
 		t.Errorf("%s: the file runs another schedule than the plan has", strategy)
 	}
 	ran := rewrite.RunOrder(r.Model.Graph)
-	if om := rewrite.OrderGraph(r.Model.Graph); len(ran) != len(om.Nodes) || !ortmodel.Valid(om, ortmodel.Order(om)) {
+	if om := step.Structure(r.Model.Graph); len(ran) != len(om.Nodes) || !ortmodel.Valid(om, ortmodel.Order(om)) {
 		t.Errorf("%s: ONNX Runtime leaves nodes out", strategy)
 	}
 	return r

@@ -166,12 +166,7 @@ func (w *rewriting) mergeEqual(order []*onnx.Node) []*onnx.Node {
 // returns how many readers it led. In a foreign graph where no order allows
 // that, the runtime copies instead.
 func guardUpdates(m *onnx.Model, roles step.Roles) (int, error) {
-	next := map[*onnx.Value]*onnx.Value{}
-	for in, out := range roles.New {
-		if v, w := m.Graph.Value(in), m.Graph.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {
-			next[v] = w
-		}
-	}
+	next := nextValues(m.Graph, roles)
 	if len(next) == 0 {
 		return 0, nil
 	}
@@ -181,6 +176,17 @@ func guardUpdates(m *onnx.Model, roles step.Roles) (int, error) {
 		return 0, err
 	}
 	return n, nil
+}
+
+// nextValues maps inputs to the computed values that are written over them.
+func nextValues(g *onnx.Graph, roles step.Roles) map[*onnx.Value]*onnx.Value {
+	next := map[*onnx.Value]*onnx.Value{}
+	for in, out := range roles.New {
+		if v, w := g.Value(in), g.Value(out); v != nil && v.Init == nil && w != nil && w.Producer != nil {
+			next[v] = w
+		}
+	}
+	return next
 }
 
 // survivors are what ONNX Runtime's highest level leaves of the graph; same

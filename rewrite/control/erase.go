@@ -23,9 +23,9 @@ package control
 //   - the inner types are declared without extents and rank.
 //
 // The empty tensor is a slice that ends at a computed zero, so even its length is
-// unknown, and so is the rank of what is shaped by it. With the rank known ONNX Runtime would still look for a buffer to use again, in a list
-// that nothing leaves: a time that grows with the square of the nodes (3.4 s of
-// 3.6 for 7,870 nodes).
+// unknown, and so is the rank of what is shaped by it. With the rank known ONNX
+// Runtime would still look for a buffer to use again, in a list that nothing leaves: a
+// time that grows with the square of the nodes (3.4 s of 3.6 for 7,870 nodes).
 //
 // Views cost no memory; numbers do not change. Weakness: kernels that run in
 // place need a known shape too, so they do not there.

@@ -121,7 +121,7 @@ func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, error) 
 // viewOf reports that v is x's own memory.
 func viewOf(v, x *onnx.Value) bool {
 	for v != x {
-		if v.Producer == nil || !v.Producer.Is("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten") {
+		if v.Producer == nil || !traits.IsView(v.Producer) {
 			return false
 		}
 		v = v.Producer.Inputs[0]

@@ -12,6 +12,7 @@ package predict
 
 import (
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // A Category says what a buffer is for.
@@ -30,9 +31,6 @@ const (
 	Categories
 )
 
-// recomputePass made what runs again.
-const recomputePass = "recompute"
-
 // categories gives each value of the graph its category.
 type categories []Category
 
@@ -49,7 +47,7 @@ func newCategories(b *builder, forward *step.Slice) categories {
 		case v.IsOutput():
 			c[i] = Output
 		case v.Producer != nil && forward != nil && !forward.Has(v.Producer) &&
-			!v.Producer.MadeBy(recomputePass):
+			!v.Producer.MadeBy(onnx.RecomputePass):
 			c[i] = Gradient
 		}
 	}
