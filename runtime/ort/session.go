@@ -35,10 +35,12 @@ type Info struct {
 type Session struct {
 	Inputs, Outputs []Info
 
-	env     *Environment
-	ptr     *C.OrtSession
-	counter *Counter
-	options SessionOptions
+	env        *Environment
+	ptr        *C.OrtSession
+	counter    *Counter
+	allocators map[string]*C.OrtAllocator // by the name of their memory
+	keep       keepers
+	options    SessionOptions
 }
 
 // NewSession loads a model from a file. External data is found beside it.
@@ -119,6 +121,7 @@ func (s *Session) create(raw *C.OrtSessionOptions, create createFunc) (err error
 		if s.counter, err = newCounter(); err != nil {
 			return err
 		}
+		s.keep = append(s.keep, newKeeper(s.counter.release))
 		info = C.counter_info(s.counter.ptr)
 		err = statusError(C.ortRegister(e.env, C.counter_allocator(s.counter.ptr)))
 	} else {
@@ -145,8 +148,8 @@ func (s *Session) Options() SessionOptions { return s.options }
 // Counting.
 func (s *Session) Counter() *Counter { return s.counter }
 
-// Close releases the session, then gives its counter up. Values that it
-// returned stay valid until they are closed.
+// Close releases the session, then lets go of its allocators. Values that it
+// made or returned stay valid until they are closed.
 func (s *Session) Close() error {
 	if s.ptr != nil {
 		C.ortReleaseSession(s.ptr)
@@ -155,6 +158,8 @@ func (s *Session) Close() error {
 	if s.counter != nil {
 		s.counter.close()
 	}
+	s.allocators = nil
+	s.keep.give()
 	return nil
 }
 
