@@ -23,19 +23,29 @@ var ErrMissing = errors.New("no ONNX Runtime library")
 // else what REMAT_ORT names, else the installed one, CUDA's before CPU's. The
 // error says in one line what fixes it.
 func Find(path string) (string, error) {
+	return find(path, "run remat doctor --install", CUDA, CPU, Rehearsal)
+}
+
+// FindRehearsal is Find for a rehearsal, which needs CUDA's build. What is named is
+// taken as it is.
+func FindRehearsal(path string) (string, error) {
+	return find(path, "run remat doctor --install cuda", CUDA, Rehearsal)
+}
+
+func find(path, fix string, kinds ...Kind) (string, error) {
 	if path != "" {
 		return named(path, "--ort")
 	}
 	if path := os.Getenv(EnvVar); path != "" {
 		return named(path, EnvVar)
 	}
-	for _, k := range []Kind{CUDA, CPU} {
+	for _, k := range kinds {
 		lib := filepath.Join(Dir(k), library)
 		if info, err := os.Stat(lib); err == nil && info.Mode().IsRegular() {
 			return lib, nil
 		}
 	}
-	return "", fmt.Errorf("%w: run remat doctor --install, or name one with --ort or %s", ErrMissing, EnvVar)
+	return "", fmt.Errorf("%w: %s, or name one with --ort or %s", ErrMissing, fix, EnvVar)
 }
 
 // named accepts a file, or a folder that holds one libonnxruntime.so.
@@ -74,7 +84,9 @@ type Kind string
 // The builds that can be installed.
 const (
 	CPU  Kind = "cpu"
-	CUDA Kind = "cuda"
+	CUDA Kind = "cuda" // with NVIDIA's libraries
+	// Rehearsal is CUDA's build alone, which a rehearsal needs.
+	Rehearsal Kind = "cuda-build"
 )
 
 // library is the file name inside the Python package.
