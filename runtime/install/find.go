@@ -19,20 +19,23 @@ const EnvVar = "REMAT_ORT"
 // ErrMissing is wrapped when no library is installed and none is named.
 var ErrMissing = errors.New("no ONNX Runtime library")
 
+// errNoBuild says that what is installed, if anything is, cannot be rehearsed with.
+var errNoBuild = fmt.Errorf("%w for CUDA", ErrMissing)
+
 // Find returns the library to load: path if it is not empty (the --ort flag),
 // else what REMAT_ORT names, else the installed one, CUDA's before CPU's. The
 // error says in one line what fixes it.
 func Find(path string) (string, error) {
-	return find(path, "run remat doctor --install", CUDA, CPU, Rehearsal)
+	return find(path, ErrMissing, "", CUDA, CPU, Rehearsal)
 }
 
 // FindRehearsal is Find for a rehearsal, which needs CUDA's build. What is named is
 // taken as it is.
 func FindRehearsal(path string) (string, error) {
-	return find(path, "run remat doctor --install cuda", CUDA, Rehearsal)
+	return find(path, errNoBuild, " cuda", CUDA, Rehearsal)
 }
 
-func find(path, fix string, kinds ...Kind) (string, error) {
+func find(path string, missing error, install string, kinds ...Kind) (string, error) {
 	if path != "" {
 		return named(path, "--ort")
 	}
@@ -45,7 +48,7 @@ func find(path, fix string, kinds ...Kind) (string, error) {
 			return lib, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %s, or name one with --ort or %s", ErrMissing, fix, EnvVar)
+	return "", fmt.Errorf("%w: run remat doctor --install%s, or name one with --ort or %s", missing, install, EnvVar)
 }
 
 // named accepts a file, or a folder that holds one libonnxruntime.so.
