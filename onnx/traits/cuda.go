@@ -27,13 +27,16 @@ import (
 
 // inPlaceOnCUDA lists the operators whose CUDA kernels may write over input 0.
 var inPlaceOnCUDA = map[key]bool{
-	{"", "Elu"}: true, {"", "HardSigmoid"}: true, {"", "LeakyRelu"}: true, {"", "Relu"}: true, {"", "Selu"}: true,
-	{"", "Sigmoid"}: true, {"", "Softplus"}: true, {"", "Softsign"}: true, {"", "Tanh"}: true,
-	{"", "ThresholdedRelu"}: true, {"", "ScatterND"}: true,
+	{"", "Elu"}: true, {"", "Gelu"}: true, {"", "HardSigmoid"}: true, {"", "LeakyRelu"}: true, {"", "Relu"}: true, {"", "Selu"}: true,
+	{"", "Shrink"}: true, {"", "Sigmoid"}: true, {"", "Softplus"}: true, {"", "Softsign"}: true, {"", "Tanh"}: true,
+	{"", "ThresholdedRelu"}: true, {"", "Trilu"}: true, {"", "ScatterND"}: true,
 }
 
 // OfCUDA is Of for the kernels of the CUDA provider.
 func OfCUDA(n *onnx.Node) (Traits, bool) {
+	if n.Is("MemcpyFromHost", "MemcpyToHost") { // what ONNX Runtime puts in
+		return Traits{Op: n.OpType(), Deterministic: true, Cost: Copy}, true
+	}
 	t, known := Of(n)
 	k := key{n.Domain(), n.OpType()}
 	t.InPlace, t.Inner = nil, cudaScratchRules[k] != nil
@@ -46,14 +49,36 @@ func OfCUDA(n *onnx.Node) (Traits, bool) {
 	return t, known
 }
 
+// hostInputs lists, by operator, the inputs that its CUDA kernel reads in the host's
+// memory: sizes, axes, counts. Of an input without a position of its own in the list,
+// a kernel reads the device's.
+var hostInputs = map[string][]int{
+	"ConstantOfShape": {0}, "CumSum": {1}, "Dropout": {1, 2}, "Expand": {1}, "If": {0}, "Loop": {0, 1},
+	"MatMulInteger": {2, 3}, "NonMaxSuppression": {2, 3, 4}, "OneHot": {1, 2}, "Pad": {1, 2}, "Range": {0, 1, 2},
+	"ReduceL1": {1}, "ReduceL2": {1}, "ReduceLogSum": {1}, "ReduceLogSumExp": {1}, "ReduceMax": {1},
+	"ReduceMean": {1}, "ReduceMin": {1}, "ReduceProd": {1}, "ReduceSum": {1}, "ReduceSumSquare": {1},
+	"Reshape": {1}, "Resize": {1, 2, 3}, "Slice": {1, 2, 3, 4}, "Split": {1}, "Squeeze": {1}, "Tile": {1},
+	"TopK": {1}, "Trilu": {1}, "Unsqueeze": {1}, "Upsample": {1}, "MemcpyFromHost": {0},
+}
+
+// HostInputCUDA reports that the node's CUDA kernel reads input i in the host's memory.
+func HostInputCUDA(n *onnx.Node, i int) bool {
+	return n.Domain() == "" && slices.Contains(hostInputs[n.OpType()], i)
+}
+
+// HostOutputCUDA reports that the node's CUDA kernel writes output i to the host's memory.
+func HostOutputCUDA(n *onnx.Node, i int) bool { return n.Is("Shape", "Size", "MemcpyToHost") }
+
+// RefusedByCUDA reports a node that the CUDA provider leaves to the CPU though it has a
+// kernel of its name: a recurrence that cuDNN does not have.
+func RefusedByCUDA(n *onnx.Node) bool {
+	return n.Is("GRU") && n.Int("linear_before_reset", 0) == 0
+}
+
 var cudaScratchRules = map[key]scratchRule{
 	{"", "Softmax"}:                   softmaxScratch,
 	{"", "LogSoftmax"}:                softmaxScratch,
 	{"", "ReduceSum"}:                 cudaSumScratch,
-	{"", "Max"}:                       pairScratch,
-	{"", "Min"}:                       pairScratch,
-	{"", "Sum"}:                       pairScratch,
-	{"", "Mean"}:                      pairScratch,
 	{"", "ReduceMean"}:                byCuDNN,
 	{"", "ReduceMax"}:                 byCuDNN,
 	{"", "ReduceMin"}:                 byCuDNN,
@@ -91,7 +116,7 @@ var cudaScratchRules = map[key]scratchRule{
 func ScratchCUDA(n *onnx.Node) (*Kernel, bool) {
 	rule, ok := cudaScratchRules[key{n.Domain(), n.OpType()}]
 	if !ok {
-		_, known := Of(n)
+		_, known := OfCUDA(n)
 		return nil, known
 	}
 	var k Kernel
@@ -106,9 +131,6 @@ func ScratchCUDA(n *onnx.Node) (*Kernel, bool) {
 
 // byCuDNN: a workspace whose size the library says on the device.
 func byCuDNN(*onnx.Node, int, *Kernel) bool { return false }
-
-// pairScratch: two inputs need nothing; with more, it is not known.
-func pairScratch(n *onnx.Node, _ int, _ *Kernel) bool { return len(n.Inputs) < 3 }
 
 // Blocks of threads of a sum over rows: reduction_functions.cu.
 const (

@@ -27,7 +27,7 @@ type builder struct {
 
 // newBuilder goes through the file in its order: inputs, nodes, outputs.
 func newBuilder(m *onnx.Model, o Options) (*builder, error) {
-	so := step.Options{On: o.On, Threads: o.Threads, Bound: map[string]bool{}}
+	so := step.Options{On: o.On, Places: o.places, Threads: o.Threads, Bound: map[string]bool{}}
 	for _, name := range o.Bound {
 		so.Bound[name] = true
 	}
@@ -76,12 +76,12 @@ func (b *builder) copies(t *ortmodel.Trace) {
 
 // order is the execution order, as places in nodes.
 func (b *builder) order(o Options) []int {
-	if !o.InOrder {
-		return ortmodel.Order(b.Graph)
-	}
 	order := make([]int, len(b.Nodes))
 	for i := range order {
 		order[i] = i
+	}
+	if !o.InOrder {
+		order = ortmodel.Order(b.Graph)
 	}
 	return order
 }

@@ -52,7 +52,8 @@ func measure(model string, o ort.SessionOptions, feeds map[string][]byte, bound 
 		return nil, err
 	}
 	defer s.Close()
-	out := &measured{session: s.Counter().State().Live}
+	counter := s.DeviceCounter()
+	out := &measured{session: counter.State().Live}
 	for step := range 2 {
 		b, err := s.NewBinding()
 		if err != nil {
@@ -60,13 +61,13 @@ func measure(model string, o ort.SessionOptions, feeds map[string][]byte, bound 
 		}
 		closers, err := bindAll(s, b, feeds, bound...)
 		if err == nil {
-			s.Counter().Mark(true)
+			counter.Mark(true)
 			err = s.Run(context.Background(), b, "")
 		}
 		if err == nil {
-			st := s.Counter().State()
+			st := counter.State()
 			out.live = st.Peak - st.Base
-			out.events, err = s.Counter().Events()
+			out.events, err = counter.Events()
 			if step == 0 {
 				out.first = out.events
 			}
@@ -103,10 +104,16 @@ func bindAll(s *ort.Session, b *ort.Binding, feeds map[string][]byte, bound ...s
 		if err != nil {
 			return all, fmt.Errorf("input %s: %w", in.Name, err)
 		}
+		if s.Options().Provider == ort.CUDA {
+			v.Close()
+			if v, err = s.NewDeviceTensor(in.Type, in.Shape); err != nil {
+				return all, fmt.Errorf("input %s: %w", in.Name, err)
+			}
+		}
 		all = append(all, v)
 		if data, ok := feeds[in.Name]; ok {
 			copy(v.Bytes(), data)
-		} else {
+		} else if v.OnHost() {
 			fill(v)
 		}
 		if err := b.BindInput(in.Name, v); err != nil {
