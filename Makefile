@@ -41,7 +41,7 @@ bench: ort
 	$(GO) test -run '^$$' -bench . -benchtime 1x $(PKGS)
 
 browser: build
-	$(GO) test -tags browser ./report
+	$(GO) test -tags browser ./internal/report
 
 # The tables under docs/results, and the comparison with PyTorch (which needs
 # bench/requirements.txt).

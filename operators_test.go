@@ -108,7 +108,7 @@ var operatorTables = []operatorTable{
 		},
 	},
 	{
-		name: "how a slice of its output is computed: rewrite/tile/conerules.go",
+		name: "how a slice of its output is computed: rewrite/tile/slicerules.go",
 		concerns: func(o infer.Operator) bool {
 			region, _ := tile.Divides(o.Domain, o.Op)
 			return region

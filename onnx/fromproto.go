@@ -116,10 +116,10 @@ func (g *Graph) declareValue(vi *pb.ValueInfoProto) error {
 	if v := g.values[vi.GetName()]; v != nil {
 		return v.declare(typeFromProto(vi.Type), "in value_info")
 	}
-	if g.strayInfos == nil {
-		g.strayInfos = map[*pb.ValueInfoProto]bool{}
+	if g.unownedInfos == nil {
+		g.unownedInfos = map[*pb.ValueInfoProto]bool{}
 	}
-	g.strayInfos[vi] = true
+	g.unownedInfos[vi] = true
 	return nil
 }
 

@@ -30,8 +30,8 @@ type Graph struct {
 
 	// outputProtos are the output declarations as read.
 	outputProtos []*pb.ValueInfoProto
-	// strayInfos are value_info entries as read for names that no value has.
-	strayInfos map[*pb.ValueInfoProto]bool
+	// unownedInfos are value_info entries as read for names that no value has.
+	unownedInfos map[*pb.ValueInfoProto]bool
 
 	values map[string]*Value
 	names  *names

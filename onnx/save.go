@@ -78,7 +78,7 @@ func (g *Graph) toProto() *pb.GraphProto {
 		p.Output = append(p.Output, v.declaration(info))
 	}
 	for _, vi := range g.Proto.ValueInfo {
-		if g.strayInfos[vi] {
+		if g.unownedInfos[vi] {
 			p.ValueInfo = append(p.ValueInfo, vi)
 		} else if v := g.values[vi.GetName()]; v != nil {
 			p.ValueInfo = append(p.ValueInfo, v.declaration(vi))

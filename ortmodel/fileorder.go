@@ -23,26 +23,26 @@ import "slices"
 // they would all be one reader, and the neighbours below one reader are in a
 // line. Any topological order of both is a file order.
 //
-// A schedule that is no such post-order lets some stretch run early (a stray):
+// A schedule that is no such post-order lets some stretch run early (an early node, named by its end):
 // nodes run after it that ask for what ran before it, and its own reader comes
-// later. It is brought in by one dependency more, from the stray's top to a
+// later. It is brought in by one dependency more, from the early node's top to a
 // node right behind it; FileOrder alone can only let it wait for its reader.
 
 // FileOrder returns a permutation of g's nodes, file[i] being the node to
 // stand at place i, for which Order runs Lazy(g, schedule), and the number of
-// strays of the schedule: with none, Order runs the schedule itself. It must
+// early nodes of the schedule: with none, Order runs the schedule itself. It must
 // be a topological order of all nodes; otherwise the file's order comes back
-// unchanged with as many strays as nodes.
-func FileOrder(g *Graph, schedule []int) (file []int, strays int) {
+// unchanged with as many early nodes as nodes.
+func FileOrder(g *Graph, schedule []int) (file []int, early int) {
 	s := NewSchedules(g)
 	if !valid(&s.e, schedule) {
 		return count(len(g.Nodes)), len(g.Nodes)
 	}
-	strays = len(s.e.strays(schedule))
-	if strays > 0 {
+	early = len(s.e.early(schedule))
+	if early > 0 {
 		schedule = s.lazy(schedule, nil)
 	}
-	return s.e.layOut(schedule), strays
+	return s.e.layOut(schedule), early
 }
 
 // Schedules answers for many schedules of one graph. It is not safe for
@@ -65,10 +65,10 @@ func NewSchedules(g *Graph) *Schedules {
 }
 
 // Lazy returns the schedule that ONNX Runtime will really run for the file
-// that FileOrder makes of schedule: every stray runs when its reader comes,
-// except for those given, which are brought in by their first waiter. It is
+// that FileOrder makes of schedule: every early node runs when its reader comes,
+// except for those given, which are brought in by their first successor. It is
 // the schedule itself where that has no others.
-func Lazy(g *Graph, schedule []int, except ...Stray) []int {
+func Lazy(g *Graph, schedule []int, except ...EarlyNode) []int {
 	s := NewSchedules(g)
 	if !valid(&s.e, schedule) {
 		return Order(g)
@@ -76,29 +76,29 @@ func Lazy(g *Graph, schedule []int, except ...Stray) []int {
 	return s.lazy(schedule, except)
 }
 
-// Lazy is the function Lazy for a schedule that Strays took.
-func (s *Schedules) Lazy(schedule []int, except ...Stray) []int { return s.lazy(schedule, except) }
+// Lazy is the function Lazy for a schedule that EarlyNodes took.
+func (s *Schedules) Lazy(schedule []int, except ...EarlyNode) []int { return s.lazy(schedule, except) }
 
-// A Stray is a stretch of a schedule that runs before ONNX Runtime would come
+// An EarlyNode is a stretch of a schedule that runs before ONNX Runtime would come
 // to it.
-type Stray struct {
-	// Top is its last node. Once one of Waiters reads Top, it is not a stray.
-	// The first of Waiters runs next, and each asks for the one before it and
+type EarlyNode struct {
+	// Top is its last node. Once one of Successors reads Top, it is not an early node.
+	// The first of Successors runs next, and each asks for the one before it and
 	// for nothing else that runs behind Top.
-	Top     int
-	Waiters []int
+	Top        int
+	Successors []int
 }
 
-// Strays returns the strays of a schedule in the order of their tops. They are
+// EarlyNodes returns the early nodes of a schedule in the order of their tops. They are
 // independent: each may be brought in by itself.
-func Strays(g *Graph, schedule []int) []Stray { return NewSchedules(g).Strays(schedule) }
+func EarlyNodes(g *Graph, schedule []int) []EarlyNode { return NewSchedules(g).EarlyNodes(schedule) }
 
-// Strays is the function Strays.
-func (s *Schedules) Strays(schedule []int) []Stray {
+// EarlyNodes is the function EarlyNodes.
+func (s *Schedules) EarlyNodes(schedule []int) []EarlyNode {
 	if !valid(&s.e, schedule) {
 		return nil
 	}
-	return s.e.strays(schedule)
+	return s.e.early(schedule)
 }
 
 // Permute returns the graph whose node i is g's node file[i]. Values and the
@@ -170,15 +170,15 @@ func (e *edges) askers(schedule []int) []int32 {
 	return ask
 }
 
-// strays walks the schedule with the stretches on a stack whose reader is
+// early walks the schedule with the stretches on a stack whose reader is
 // still to come. A node takes those that it asks for off the top; what lies
 // between them asks for nobody here.
-func (e *edges) strays(schedule []int) []Stray {
+func (e *edges) early(schedule []int) []EarlyNode {
 	ask := e.askers(schedule)
 	pos := places(schedule)
 	children := make([]int32, len(schedule)) // still on the stack
 	var stack []int32
-	var list []Stray
+	var list []EarlyNode
 	for _, s := range schedule {
 		s := int32(s)
 		for children[s] > 0 {
@@ -188,7 +188,7 @@ func (e *edges) strays(schedule []int) []Stray {
 				children[ask[top]]--
 			}
 			if ask[top] != s {
-				list = append(list, Stray{int(top), e.waiters(schedule, pos, ask, top, s)})
+				list = append(list, EarlyNode{int(top), e.successors(schedule, pos, ask, top, s)})
 			}
 		}
 		stack = append(stack, s)
@@ -196,19 +196,19 @@ func (e *edges) strays(schedule []int) []Stray {
 			children[ask[s]]++
 		}
 	}
-	slices.SortFunc(list, func(a, b Stray) int { return int(pos[a.Top] - pos[b.Top]) })
+	slices.SortFunc(list, func(a, b EarlyNode) int { return int(pos[a.Top] - pos[b.Top]) })
 	return list
 }
 
-// maxWaiters bounds the waiters that are listed for a stray.
-const maxWaiters = 8
+// maxSuccessors bounds the successors that are listed for an early node.
+const maxSuccessors = 8
 
-// waiters lists who may wait for the top of a stray that is in the way of node
+// successors lists who may wait for the top of an early node that is in the way of node
 // until: what runs next, then whoever asks for that, and so on, as long as it
-// asks for nothing else that runs behind the stray.
-func (e *edges) waiters(schedule []int, pos, ask []int32, top, until int32) []int {
+// asks for nothing else that runs behind the early node.
+func (e *edges) successors(schedule []int, pos, ask []int32, top, until int32) []int {
 	var list []int
-	for d := int32(schedule[pos[top]+1]); d >= 0 && pos[d] <= pos[until] && len(list) < maxWaiters; d = ask[d] {
+	for d := int32(schedule[pos[top]+1]); d >= 0 && pos[d] <= pos[until] && len(list) < maxSuccessors; d = ask[d] {
 		behind := 0
 		for _, p := range e.of(d) {
 			if ask[p] == d && pos[p] > pos[top] {
@@ -225,13 +225,13 @@ func (e *edges) waiters(schedule []int, pos, ask []int32, top, until int32) []in
 
 // lazy builds the nearest post-order from its end: a node is placed once all
 // its readers are, below the last of them to be placed, which is the one that
-// will run first. The first waiter of a stray that is excepted reads its top.
-func (s *Schedules) lazy(schedule []int, except []Stray) []int {
+// will run first. The first successor of an early node that is excepted reads its top.
+func (s *Schedules) lazy(schedule []int, except []EarlyNode) []int {
 	pos := places(schedule)
 	s.left = append(s.left[:0], s.readers...)
 	clear(s.extra)
 	for _, x := range except {
-		by, top := int32(x.Waiters[0]), int32(x.Top)
+		by, top := int32(x.Successors[0]), int32(x.Top)
 		if !slices.Contains(s.e.of(by), top) && !slices.Contains(s.extra[by], top) {
 			s.extra[by] = append(s.extra[by], top)
 			s.left[top]++
@@ -273,7 +273,7 @@ func (s *Schedules) ready(stack, producers []int32) []int32 {
 	return stack
 }
 
-// layOut returns a file order under which a schedule without strays runs: a
+// layOut returns a file order under which a schedule without early nodes runs: a
 // topological order of the dependencies and of the constraints between
 // neighbours, near to the schedule.
 func (e *edges) layOut(schedule []int) []int {

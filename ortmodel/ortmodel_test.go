@@ -148,15 +148,15 @@ func ran(g *Graph, file []int) []int {
 }
 
 // Any order that ONNX Runtime runs for some file can be had from any other
-// file of the same nodes, and has no strays.
+// file of the same nodes, and has no early nodes.
 func TestFileOrderReachesEveryExpressibleSchedule(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {
 		g := randomGraph(r, 1+r.IntN(80))
 		want := ran(g, shuffled(r, g))
-		file, strays := FileOrder(g, want)
-		if strays != 0 {
-			t.Fatalf("%d strays in an order that ONNX Runtime runs", strays)
+		file, early := FileOrder(g, want)
+		if early != 0 {
+			t.Fatalf("%d early nodes in an order that ONNX Runtime runs", early)
 		}
 		if !Valid(g, file) {
 			t.Fatalf("file order %v is not topological", file)
@@ -171,13 +171,13 @@ func TestFileOrderReachesEveryExpressibleSchedule(t *testing.T) {
 }
 
 // Whatever topological order is wanted, the file runs what Lazy says; without
-// strays that is the order itself, and with strays it never is.
+// early nodes that is the order itself, and with early nodes it never is.
 func TestFileOrderRunsLazy(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 4))
 	for range 2000 {
 		g := randomGraph(r, 1+r.IntN(80))
 		want := shuffled(r, g)
-		file, strays := FileOrder(g, want)
+		file, early := FileOrder(g, want)
 		if !Valid(g, file) {
 			t.Fatalf("file order %v is not topological", file)
 		}
@@ -185,30 +185,30 @@ func TestFileOrderRunsLazy(t *testing.T) {
 		if lazy := Lazy(g, want); !slices.Equal(lazy, got) {
 			t.Fatalf("Lazy %v, but the file runs %v", lazy, got)
 		}
-		if slices.Equal(got, want) != (strays == 0) {
-			t.Fatalf("%d strays, but the file runs %v, wanted %v", strays, got, want)
+		if slices.Equal(got, want) != (early == 0) {
+			t.Fatalf("%d early nodes, but the file runs %v, wanted %v", early, got, want)
 		}
 	}
 }
 
-// One dependency more for each stray, on any of its waiters, and every
+// One dependency more for each early node, on any of its successors, and every
 // topological order is run as wanted.
-func TestStraysAreBroughtIn(t *testing.T) {
+func TestEarlyNodesAreBroughtIn(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 4))
 	most := 0
 	for range 2000 {
 		g := randomGraph(r, 1+r.IntN(80))
 		want := shuffled(r, g)
-		strays := Strays(g, want)
-		most = max(most, len(strays))
-		if got := Lazy(g, want, strays...); !slices.Equal(got, want) {
-			t.Fatalf("Lazy with every stray brought in %v, want %v", got, want)
+		early := EarlyNodes(g, want)
+		most = max(most, len(early))
+		if got := Lazy(g, want, early...); !slices.Equal(got, want) {
+			t.Fatalf("Lazy with every early node brought in %v, want %v", got, want)
 		}
-		for _, s := range strays {
-			if len(s.Waiters) == 0 {
+		for _, s := range early {
+			if len(s.Successors) == 0 {
 				t.Fatalf("nobody may wait for %v", s)
 			}
-			w := s.Waiters[r.IntN(len(s.Waiters))]
+			w := s.Successors[r.IntN(len(s.Successors))]
 			g.Values = append(g.Values, Value{Class: None})
 			v := len(g.Values) - 1
 			g.Nodes[s.Top].Outputs = append(g.Nodes[s.Top].Outputs, v)
@@ -216,14 +216,14 @@ func TestStraysAreBroughtIn(t *testing.T) {
 		}
 		file, left := FileOrder(g, want)
 		if left != 0 {
-			t.Fatalf("%d strays are left of %d", left, len(strays))
+			t.Fatalf("%d early nodes are left of %d", left, len(early))
 		}
 		if got := ran(g, file); !slices.Equal(got, want) {
 			t.Fatalf("the file runs %v, want %v", got, want)
 		}
 	}
 	if most < 5 {
-		t.Errorf("at most %d strays in an order", most)
+		t.Errorf("at most %d early nodes in an order", most)
 	}
 }
 

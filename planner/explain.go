@@ -36,7 +36,7 @@ func Explain(p *Problem, pl *Plan) ([]Reason, error) {
 		keep[ix.root[v]] = true
 	}
 	e := newExplorer(ix, ix.plain(), 0)
-	e.sim.conceal = pl.Conceal
+	e.sim.eraseShapes = pl.EraseShapes
 	peak, work, _ := e.visit(keep)
 	boundary := make(map[int]bool)
 	for _, v := range pl.Boundaries {

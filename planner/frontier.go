@@ -18,10 +18,10 @@ type point struct {
 	keep []bool
 	mode mode
 	base *baseOrder
-	// conceal: see Plan.Conceal.
-	conceal bool
+	// eraseShapes: see Plan.EraseShapes.
+	eraseShapes bool
 	// counted is the judge's peak of the point's own order, 0 before it was
-	// asked, and overhead the share of work repeated. plan is the settled plan,
+	// asked, and overhead the share of work repeated. plan is the legalized plan,
 	// nil before it was asked for, and judged its peak.
 	counted  int64
 	overhead float64
@@ -89,6 +89,6 @@ func (e *explorer) visitIn(keep []bool, m mode) (peak, work int64, better bool) 
 	if e.front.covered(peak, work) {
 		return peak, work, false
 	}
-	e.front.add(&point{peak: peak, work: work, mode: m, base: e.base, conceal: e.sim.conceal, keep: append([]bool(nil), keep...)})
+	e.front.add(&point{peak: peak, work: work, mode: m, base: e.base, eraseShapes: e.sim.eraseShapes, keep: append([]bool(nil), keep...)})
 	return peak, work, true
 }

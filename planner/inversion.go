@@ -12,13 +12,13 @@ import (
 //	lazy:    logits₀ logits₁ logits₂ … (the loss asks for all) … dW₀ dW₁ …
 //
 // At the peak of the lazy order, a large buffer is there whose maker the
-// wanted order runs only after the operator at the peak. Its maker is anchored
+// wanted order runs only after the operator at the peak. Its maker gets a control edge
 // on what the wanted order runs right before it and the lazy one after it.
 
-// inversions returns two batches of anchors: against the peak with only the
+// inversions returns two batches of control edges: against the peak with only the
 // boundaries kept, and against the plain peak.
-func (ix *index) inversions(w *lazyWalk, order []int, sim *liveSim) [][]Anchor {
-	var batches [][]Anchor
+func (ix *index) inversions(w *lazyWalk, order []int, sim *liveSim) [][]ControlEdge {
+	var batches [][]ControlEdge
 	for _, schedule := range [][]int{newLowerer(ix, order).schedule(ix.leastKeep()), order} {
 		if batch := ix.inverted(w, order, schedule, sim); len(batch) > 0 {
 			batches = append(batches, batch)
@@ -35,16 +35,16 @@ func (ix *index) leastKeep() []bool {
 	return make([]bool, len(ix.root))
 }
 
-// inverted returns anchors for the makers of the large buffers at a schedule's
+// inverted returns control edges for the makers of the large buffers at a schedule's
 // peak that the wanted order makes only later.
-func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []Anchor {
+func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []ControlEdge {
 	sim.run(schedule)
 	at := int32(sim.peakAt)
 	place := make([]int, len(order))
 	for pos, op := range order {
 		place[op] = pos
 	}
-	var batch []Anchor
+	var batch []ControlEdge
 	seen := make([]bool, len(order))
 	for b, born := range sim.birth {
 		if born < 0 || born >= at || sim.death[b] >= 0 && sim.death[b] < at {
@@ -63,7 +63,7 @@ func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []An
 // waits returns what maker is to wait for: of the operators that the wanted
 // order runs shortly before it, and the lazy one after it, those that read
 // something large and that no other of them depends on.
-func (ix *index) waits(w *lazyWalk, place []int, maker int, large int64) []Anchor {
+func (ix *index) waits(w *lazyWalk, place []int, maker int, large int64) []ControlEdge {
 	var late []int
 	for pos := w.pos[maker] - 1; pos >= max(w.pos[maker]-ix.tune.inversionWindow, 0); pos-- {
 		if op := w.wanted[pos]; place[op] > place[maker] {
@@ -71,7 +71,7 @@ func (ix *index) waits(w *lazyWalk, place []int, maker int, large int64) []Ancho
 		}
 	}
 	inner := make(map[int]bool) // read by a later one of them
-	var anchors []Anchor
+	var controlEdges []ControlEdge
 	for _, op := range late {
 		reads := false
 		for _, v := range ix.reads[op] {
@@ -83,15 +83,15 @@ func (ix *index) waits(w *lazyWalk, place []int, maker int, large int64) []Ancho
 		if inner[op] || !reads || len(ix.outs[op]) == 0 || ix.p.Values[ix.outs[op][0]].Role == Index {
 			continue
 		}
-		if anchors = append(anchors, Anchor{Op: maker, After: ix.outs[op][0]}); len(anchors) == ix.tune.inversionAnchors {
+		if controlEdges = append(controlEdges, ControlEdge{Op: maker, After: ix.outs[op][0]}); len(controlEdges) == ix.tune.inversionEdges {
 			break
 		}
 	}
-	return anchors
+	return controlEdges
 }
 
 // A lazyWalk finds, for one wanted order, the order that ONNX Runtime runs
-// under different anchors: the depth-first post-order of ortmodel, with each
+// under different control edges: the depth-first post-order of ortmodel, with each
 // group in the wanted order. (That a file can be laid out so is nearly always
 // true; the judge asks ortmodel itself.)
 type lazyWalk struct {
@@ -145,10 +145,10 @@ func (w *lazyWalk) flip(ops []int) {
 	}
 }
 
-// order returns the order under the given anchors, nil if they make a cycle.
-func (w *lazyWalk) order(anchors []Anchor) []int {
+// order returns the order under the given control edges, nil if they make a cycle.
+func (w *lazyWalk) order(controlEdges []ControlEdge) []int {
 	extra := make(map[int][]int) // what is waited for is visited first
-	for _, a := range anchors {
+	for _, a := range controlEdges {
 		if _, ok := extra[a.Op]; !ok {
 			extra[a.Op] = append([]int(nil), w.deps[a.Op]...)
 		}

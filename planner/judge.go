@@ -2,7 +2,7 @@ package planner
 
 // The judge: what a plan costs, whoever proposed it. It spells the plan out
 // with its barriers and counts the buffers of the plan's own order, which is
-// the one that the written file runs, with anchors where it takes some.
+// the one that the written file runs, with control edges where it takes some.
 
 // A Verdict is what a plan costs.
 type Verdict struct {
@@ -15,9 +15,9 @@ type Verdict struct {
 	Overhead              float64
 	// Recomputed counts repeated executions.
 	Recomputed int
-	// Strays counts the stretches that ONNX Runtime would run later; the file
-	// brings each in by an anchor.
-	Strays int
+	// EarlyNodes counts the stretches that ONNX Runtime would run later; the file
+	// brings each in by a control edge.
+	EarlyNodes int
 }
 
 // Judge returns what a plan costs.
@@ -26,7 +26,7 @@ func Judge(p *Problem, pl *Plan) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, err
 	}
-	v := Verdict{Peak: s.peak, Strays: len(s.strays), RecomputeFLOPs: pl.RecomputeFLOPs(p)}
+	v := Verdict{Peak: s.peak, EarlyNodes: len(s.early), RecomputeFLOPs: pl.RecomputeFLOPs(p)}
 	v.FLOPs = p.FLOPs() + v.RecomputeFLOPs
 	v.Overhead = overhead(p, v.RecomputeFLOPs)
 	v.Recomputed = len(pl.Schedule) - len(p.Ops)

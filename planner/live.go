@@ -16,10 +16,10 @@ import "github.com/onnx-remat/remat/ortmodel"
 type liveSim struct {
 	ix *index
 	f  *flat
-	// conceal: from the first repeated operator on, ONNX Runtime does not know
+	// eraseShapes: from the first repeated operator on, ONNX Runtime does not know
 	// the shapes, so nothing is taken over; hidden is that place.
-	conceal bool
-	hidden  int
+	eraseShapes bool
+	hidden      int
 
 	cur    []int32 // value -> latest instance, -1: fed
 	start  []int32 // position -> first entry in read
@@ -89,7 +89,7 @@ func (s *liveSim) resolve(schedule []int) {
 		for _, v := range f.out.of(op) {
 			use := int32(1)
 			if v >= 0 {
-				if cur[v] >= 0 && s.conceal && s.hidden > pos {
+				if cur[v] >= 0 && s.eraseShapes && s.hidden > pos {
 					s.hidden = pos // it ran before
 				}
 				if !f.inner[v] {
@@ -115,7 +115,7 @@ func (s *liveSim) assign(schedule []int) {
 	for c := range s.byCls {
 		s.byCls[c] = s.byCls[c][:0]
 	}
-	unknown := int32(n) // the first buffer made where shapes are concealed
+	unknown := int32(n) // the first buffer made where shapes are erased
 	if s.hidden < len(schedule) {
 		unknown = s.first[s.hidden]
 	}

@@ -17,7 +17,7 @@ import (
 //     (a hash of the neighbourhood), so twelve layers cost hardly more than
 //     one.
 //     Each in three modes of holding what is computed again (lower.go), with
-//     shapes known to ONNX Runtime and concealed from it (Plan.Conceal).
+//     shapes known to ONNX Runtime and erased (Plan.EraseShapes).
 //  3. Paths: between neighbours on the frontier, the farthest apart first, the
 //     difference is applied layer by layer, which fills the gaps.
 //
@@ -50,17 +50,17 @@ func explore(ix *index, base *baseOrder) *explorer {
 		e.exhaust()
 		return e
 	}
-	conceals := ix.conceals()
-	for _, conceal := range []bool{false, conceals} {
-		e.sim.conceal = conceal
+	erases := ix.erases()
+	for _, eraseShapes := range []bool{false, erases} {
+		e.sim.eraseShapes = eraseShapes
 		e.seeds()
 		e.sweep()
-		if !conceals || e.visits <= 0 {
+		if !erases || e.visits <= 0 {
 			break
 		}
 	}
 	if plain := ix.plain(); plain != base { // which may hold less where all is kept
-		e.base, e.low, e.sim.conceal = plain, newLowerer(ix, plain.order), false
+		e.base, e.low, e.sim.eraseShapes = plain, newLowerer(ix, plain.order), false
 		e.visit(ix.keepAll())
 		e.base, e.low = base, newLowerer(ix, base.order)
 	}
@@ -87,7 +87,7 @@ func (e *explorer) seeds() {
 		for m := range e.modes() {
 			e.visitIn(keep, m)
 		}
-		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.conceal {
+		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.eraseShapes {
 			continue
 		}
 		e.polish(keep, bounds, tailOf(bounds), true)
@@ -97,8 +97,8 @@ func (e *explorer) seeds() {
 	}
 }
 
-// conceals reports that plans may conceal shapes.
-func (ix *index) conceals() bool { return ix.p.Static && ix.tune.runs(stageConceal) }
+// erases reports that plans may erase shapes.
+func (ix *index) erases() bool { return ix.p.Static && ix.tune.runs(stageErase) }
 
 // modes are the modes that are tried.
 func (e *explorer) modes() mode {
@@ -121,7 +121,7 @@ func (e *explorer) exhaust() {
 		}
 		for _, base := range bases {
 			e.judge(&point{keep: keep, base: base})
-			e.judge(&point{keep: keep, base: base, conceal: e.ix.p.Static})
+			e.judge(&point{keep: keep, base: base, eraseShapes: e.ix.p.Static})
 		}
 	}
 }
@@ -171,7 +171,7 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 			if err == nil && peak > budget {
 				continue
 			}
-			if !yield(Candidate{q.overhead, peak, func() (*Plan, error) { return ix.settledAt(q) }}, err) {
+			if !yield(Candidate{q.overhead, peak, func() (*Plan, error) { return ix.legalizedAt(q) }}, err) {
 				return
 			}
 		}
@@ -179,7 +179,7 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 }
 
 // beyond reports a peak that lies so far above a budget that neither counting
-// barriers nor settling would bring it down: the first shuffles which dead
+// barriers nor legalizing would bring it down: the first shuffles which dead
 // buffer is taken, the second moves a few values.
 func (ix *index) beyond(peak, budget int64) bool {
 	return peak-part(ix.tune.beyondShare, peak)-2*ix.tune.smallBytes > budget
@@ -187,42 +187,42 @@ func (ix *index) beyond(peak, budget int64) bool {
 
 // planAt makes the plan of a point.
 func (ix *index) planAt(strategy string, q *point) *Plan {
-	return ix.p.settle(ix.unsettled(strategy, q))
+	return ix.p.legalize(ix.unlegalized(strategy, q))
 }
 
-func (ix *index) unsettled(strategy string, q *point) *Plan {
+func (ix *index) unlegalized(strategy string, q *point) *Plan {
 	schedule := newLowerer(ix, q.base.order).scheduleIn(q.keep, q.mode)
-	return &Plan{Strategy: strategy, Schedule: schedule, Anchors: q.base.anchors, Conceal: q.conceal}
+	return &Plan{Strategy: strategy, Schedule: schedule, ControlEdges: q.base.controlEdges, EraseShapes: q.eraseShapes}
 }
 
 // judged returns the judge's peak of a point: of its own order, or of the
-// settled one where the first lies a little above the limit.
+// legalized one where the first lies a little above the limit.
 func (ix *index) judged(q *point, limit int64) (int64, error) {
 	if q.counted > 0 && (q.counted <= limit || ix.beyond(q.counted, limit)) {
 		return q.counted, nil
 	}
 	if q.plan == nil {
-		s, err := ix.p.count(ix.unsettled("optimal", q))
+		s, err := ix.p.count(ix.unlegalized("optimal", q))
 		if err != nil {
 			return 0, err
 		}
 		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || ix.beyond(s.peak, limit) {
 			return s.peak, nil
 		}
-		s = ix.p.settled(s)
+		s = ix.p.legalized(s)
 		q.plan, q.judged = s.plan, s.peak
 	}
 	return q.judged, nil
 }
 
 // settledAt returns the plan of a point.
-func (ix *index) settledAt(q *point) (*Plan, error) {
+func (ix *index) legalizedAt(q *point) (*Plan, error) {
 	if q.plan == nil {
-		s, err := ix.p.count(ix.unsettled("optimal", q))
+		s, err := ix.p.count(ix.unlegalized("optimal", q))
 		if err != nil {
 			return nil, err
 		}
-		s = ix.p.settled(s)
+		s = ix.p.legalized(s)
 		q.plan, q.judged = s.plan, s.peak
 	}
 	return q.plan, nil

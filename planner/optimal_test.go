@@ -166,9 +166,9 @@ func TestSearchGrowsWithTheGraph(t *testing.T) {
 	}
 }
 
-// Of the strays of random orders most can wait, and none that waits costs
+// Of the early nodes of random orders most can wait, and none that waits costs
 // memory.
-func TestSettlingLeavesFewStrays(t *testing.T) {
+func TestLegalizingLeavesFewEarlyNodes(t *testing.T) {
 	r := rand.New(rand.NewSource(5))
 	before, after := 0, 0
 	for i := range 100 {
@@ -178,14 +178,14 @@ func TestSettlingLeavesFewStrays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := p.settled(s)
-		if e.peak > s.peak || len(e.strays) > len(s.strays) {
-			t.Errorf("problem %d: %d strays at %d bytes, settled %d at %d", i, len(s.strays), s.peak, len(e.strays), e.peak)
+		e := p.legalized(s)
+		if e.peak > s.peak || len(e.early) > len(s.early) {
+			t.Errorf("problem %d: %d early nodes at %d bytes, legalized %d at %d", i, len(s.early), s.peak, len(e.early), e.peak)
 		}
-		before, after = before+len(s.strays), after+len(e.strays)
+		before, after = before+len(s.early), after+len(e.early)
 	}
-	if t.Logf("%d strays, %d settled", before, after); before < 100 || after > before/4 {
-		t.Errorf("of %d strays %d are left", before, after)
+	if t.Logf("%d early nodes, %d legalized", before, after); before < 100 || after > before/4 {
+		t.Errorf("of %d early nodes %d are left", before, after)
 	}
 }
 

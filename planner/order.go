@@ -11,7 +11,7 @@ import (
 // The plain order, on which every plan is built.
 //
 //	file's own ─┐
-//	greedy      ├─▶ sunk ─▶ lazy, as ONNX Runtime would ─▶ anchored ─▶ best
+//	greedy      ├─▶ sunk ─▶ lazy, as ONNX Runtime would ─▶ with edges ─▶ best
 //	deep, twice ┘                                                       │
 //	                              visiting order flipped, kind by kind ◀┘
 //
@@ -19,7 +19,7 @@ import (
 // the layers' boundaries kept. An order may be good for one way of running and
 // bad for another, so there are two of them: in the plain one ONNX Runtime knows
 // all shapes, as in the files of fixed strategies; in the lean one shapes are
-// concealed where anything is dropped, as in most plans that the search finds.
+// erased where anything is dropped, as in most plans that the search finds.
 
 // sunk returns the order with every backward operator that reads forward
 // values only, and has one reader, moved right before that reader. It holds
@@ -77,10 +77,10 @@ func (ix *index) side() []bool {
 }
 
 // A baseOrder is an order that plans are built on, as ONNX Runtime could run it
-// with these anchors.
+// with these control edges.
 type baseOrder struct {
-	order   []int
-	anchors []Anchor
+	order        []int
+	controlEdges []ControlEdge
 }
 
 // plain is the base of plans that keep whole layers, or everything.
@@ -92,13 +92,13 @@ func (ix *index) plain() *baseOrder {
 }
 
 // lean is the base of plans that drop what they can: the plain one where shapes
-// cannot be concealed, or no other is better by leanGain.
+// cannot be erased, or no other is better by leanGain.
 func (ix *index) lean() *baseOrder {
 	if ix.leanBase != nil {
 		return ix.leanBase
 	}
 	ix.leanBase = ix.plain()
-	if !ix.conceals() || !ix.tune.runs(stageLean) {
+	if !ix.erases() || !ix.tune.runs(stageLean) {
 		return ix.leanBase
 	}
 	s := newOrderSearch(ix, ix.leanBase.order, true)
@@ -111,13 +111,13 @@ func (ix *index) lean() *baseOrder {
 	return ix.leanBase
 }
 
-// bestOrder anchors each of the wanted orders and returns the best.
+// bestOrder adds control edges to each of the wanted orders and returns the best.
 func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 	var best *orderSearch
 	var worth int64
 	for _, order := range ix.candidates() {
 		s := newOrderSearch(ix, order, lean)
-		s.anchor()
+		s.addEdges()
 		w := s.worth
 		if lean {
 			w += s.leanPeak()
@@ -132,25 +132,25 @@ func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 	if ix.tune.runs(stagePrune) {
 		best.prune()
 	}
-	return &baseOrder{best.order, best.anchors}, worth
+	return &baseOrder{best.order, best.controlEdges}, worth
 }
 
 // value sums the peaks of an order with everything kept, and with only the
 // layers' boundaries (or nothing) kept: what is good for both is a good base.
 func (s *orderSearch) value(order []int) int64 {
 	sum := s.sim.run(order)
-	s.sim.conceal = s.lean
+	s.sim.eraseShapes = s.lean
 	sum += s.sim.run(newLowerer(s.ix, order).schedule(s.ix.leastKeep()))
-	s.sim.conceal = false
+	s.sim.eraseShapes = false
 	return sum
 }
 
-// leanPeak is the least peak with only the boundaries kept and shapes concealed,
+// leanPeak is the least peak with only the boundaries kept and shapes erased,
 // in any mode.
 func (s *orderSearch) leanPeak() int64 {
 	low := newLowerer(s.ix, s.order)
-	s.sim.conceal = true
-	defer func() { s.sim.conceal = false }()
+	s.sim.eraseShapes = true
+	defer func() { s.sim.eraseShapes = false }()
 	least := int64(math.MaxInt64)
 	for m := range modes {
 		least = min(least, s.sim.run(low.scheduleIn(s.ix.leastKeep(), m)))
@@ -186,15 +186,15 @@ func (ix *index) candidates() [][]int {
 }
 
 // An orderSearch improves the order that ONNX Runtime would run for one
-// wanted order, by anchors and by the order in which producers are visited.
+// wanted order, by control edges and by the order in which producers are visited.
 type orderSearch struct {
-	ix      *index
-	walk    *lazyWalk
-	sim     *liveSim
-	order   []int
-	worth   int64
-	anchors []Anchor
-	// lean: shapes are concealed where anything is dropped.
+	ix           *index
+	walk         *lazyWalk
+	sim          *liveSim
+	order        []int
+	worth        int64
+	controlEdges []ControlEdge
+	// lean: shapes are erased where anything is dropped.
 	lean bool
 }
 
@@ -205,16 +205,16 @@ func newOrderSearch(ix *index, wanted []int, lean bool) *orderSearch {
 	return s
 }
 
-// try takes an order with these anchors if it is worth at most limit, and
+// try takes an order with these control edges if it is worth at most limit, and
 // another than the one there is.
-func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
-	order := s.walk.order(anchors)
+func (s *orderSearch) try(controlEdges []ControlEdge, limit int64) bool {
+	order := s.walk.order(controlEdges)
 	if order == nil {
 		return false
 	}
 	if slices.Equal(order, s.order) {
 		if s.worth <= limit {
-			s.anchors = anchors
+			s.controlEdges = controlEdges
 		}
 		return s.worth <= limit
 	}
@@ -222,19 +222,19 @@ func (s *orderSearch) try(anchors []Anchor, limit int64) bool {
 	if worth > limit {
 		return false
 	}
-	s.order, s.worth, s.anchors = order, worth, anchors
+	s.order, s.worth, s.controlEdges = order, worth, controlEdges
 	return true
 }
 
-// anchor adds anchors as long as they help.
-func (s *orderSearch) anchor() {
-	most := s.ix.tune.anchorTries
+// addEdges adds control edges as long as they help.
+func (s *orderSearch) addEdges() {
+	most := s.ix.tune.edgeTries
 	if s.lean {
 		most = s.ix.tune.leanTries
 	}
 	for tries, better := 0, true; better && tries < most; {
 		better = false
-		var batches [][]Anchor
+		var batches [][]ControlEdge
 		if s.ix.tune.runs(stageInversions) {
 			batches = s.ix.inversions(s.walk, s.order, s.sim)
 		}
@@ -245,7 +245,7 @@ func (s *orderSearch) anchor() {
 			if tries++; tries > most {
 				break
 			}
-			if s.try(append(append([]Anchor(nil), s.anchors...), batch...), s.worth-part(s.ix.tune.anchorGain, s.worth)-1) {
+			if s.try(append(append([]ControlEdge(nil), s.controlEdges...), batch...), s.worth-part(s.ix.tune.edgeGain, s.worth)-1) {
 				better = true
 				break
 			}
@@ -253,10 +253,10 @@ func (s *orderSearch) anchor() {
 	}
 }
 
-// prune leaves out anchors that do not help.
+// prune leaves out control edges that do not help.
 func (s *orderSearch) prune() {
-	for k := len(s.anchors) - 1; k >= 0 && k >= len(s.anchors)-s.ix.tune.anchorTries; k-- {
-		s.try(append(append([]Anchor(nil), s.anchors[:k]...), s.anchors[k+1:]...), s.worth)
+	for k := len(s.controlEdges) - 1; k >= 0 && k >= len(s.controlEdges)-s.ix.tune.edgeTries; k-- {
+		s.try(append(append([]ControlEdge(nil), s.controlEdges[:k]...), s.controlEdges[k+1:]...), s.worth)
 	}
 }
 
@@ -285,7 +285,7 @@ func (s *orderSearch) flip() {
 			continue
 		}
 		s.walk.flip(ops)
-		if !s.try(s.anchors, s.worth-1) {
+		if !s.try(s.controlEdges, s.worth-1) {
 			s.walk.flip(ops)
 		}
 	}

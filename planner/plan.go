@@ -18,14 +18,14 @@ type Plan struct {
 	// Every operator appears; every appearance after an operator's first is a
 	// recomputation, and a reader takes the latest earlier instance.
 	Schedule []int
-	// Anchors make operators wait for a value that their inputs do not lead
+	// ControlEdges make operators wait for a value that their inputs do not lead
 	// to, where the schedule could not be had otherwise.
-	Anchors []Anchor
-	// Conceal hides shapes from ONNX Runtime from the first recomputation on,
+	ControlEdges []ControlEdge
+	// EraseShapes erases static shapes from the first recomputation on,
 	// so that it plans no reuse there: a dead buffer that waits for the next
 	// layer's value of its shape counts as live, and all shapes of a layer
 	// would wait at once. Every buffer is then released at its last reader.
-	Conceal bool
+	EraseShapes bool
 	// Notes are remarks for people, one line each.
 	Notes []string
 }
@@ -36,12 +36,12 @@ type Plan struct {
 func (pl *Plan) Check(p *Problem) error {
 	ix := p.indexed()
 	count := make([]int, len(p.Ops))
-	anchors := make(map[int][]int)
-	for _, a := range pl.Anchors {
+	controlEdges := make(map[int][]int)
+	for _, a := range pl.ControlEdges {
 		if a.Op < 0 || a.Op >= len(p.Ops) || a.After < 0 || a.After >= len(p.Values) || ix.producer[a.After] == ortmodel.None || !ix.guardable(a.Op) {
-			return fmt.Errorf("plan: anchor %v: no such operator or value", a)
+			return fmt.Errorf("plan: control edge %v: no such operator or value", a)
 		}
-		anchors[a.Op] = append(anchors[a.Op], ix.producer[a.After])
+		controlEdges[a.Op] = append(controlEdges[a.Op], ix.producer[a.After])
 	}
 	for pos, op := range pl.Schedule {
 		if op < 0 || op >= len(p.Ops) {
@@ -52,7 +52,7 @@ func (pl *Plan) Check(p *Problem) error {
 				return fmt.Errorf("plan: position %d: %q runs before %q, which it reads", pos, p.Ops[op].Name, p.Ops[j].Name)
 			}
 		}
-		for _, after := range anchors[op] {
+		for _, after := range controlEdges[op] {
 			if count[op] == 0 && count[after] == 0 {
 				return fmt.Errorf("plan: position %d: %q runs before %q, which it must wait for", pos, p.Ops[op].Name, p.Ops[after].Name)
 			}

@@ -15,7 +15,7 @@ import (
 //	 "strategy": "optimal", "boundaries": [...],
 //	 "keep": ["value", …],        forward values held until backward
 //	 "recompute": ["operator", …],
-//	 "anchors": [{"operator": "", "after": "value"}],
+//	 "control_edges": [{"operator": "", "after": "value"}],
 //	 "schedule": ["operator", …]} each execution, repeats included
 //
 // "schedule" is the plan; "keep" and "recompute" follow from it. Whoever edits
@@ -27,25 +27,25 @@ import (
 const planFormat = "remat-plan/1"
 
 type planFile struct {
-	Format     string       `json:"format"`
-	Strategy   string       `json:"strategy"`
-	Boundaries []string     `json:"boundaries"`
-	Keep       []string     `json:"keep"`
-	Recompute  []string     `json:"recompute"`
-	Anchors    []anchorFile `json:"anchors,omitempty"`
-	Conceal    bool         `json:"conceal,omitempty"`
-	Notes      []string     `json:"notes,omitempty"`
-	Schedule   []string     `json:"schedule,omitempty"`
+	Format       string            `json:"format"`
+	Strategy     string            `json:"strategy"`
+	Boundaries   []string          `json:"boundaries"`
+	Keep         []string          `json:"keep"`
+	Recompute    []string          `json:"recompute"`
+	ControlEdges []controlEdgeFile `json:"control_edges,omitempty"`
+	EraseShapes  bool              `json:"erase_shapes,omitempty"`
+	Notes        []string          `json:"notes,omitempty"`
+	Schedule     []string          `json:"schedule,omitempty"`
 }
 
-type anchorFile struct {
+type controlEdgeFile struct {
 	Operator string `json:"operator"`
 	After    string `json:"after"`
 }
 
 // WritePlan writes a plan as JSON, names in place of numbers.
 func WritePlan(w io.Writer, p *Problem, pl *Plan) error {
-	f := planFile{Format: planFormat, Strategy: pl.Strategy, Conceal: pl.Conceal, Notes: pl.Notes,
+	f := planFile{Format: planFormat, Strategy: pl.Strategy, EraseShapes: pl.EraseShapes, Notes: pl.Notes,
 		Boundaries: p.valueNames(pl.Boundaries), Keep: p.valueNames(pl.Kept(p)),
 		Recompute: []string{}}
 	for op, n := range pl.Recomputed(p) {
@@ -53,8 +53,8 @@ func WritePlan(w io.Writer, p *Problem, pl *Plan) error {
 			f.Recompute = append(f.Recompute, p.Ops[op].Name)
 		}
 	}
-	for _, a := range pl.Anchors {
-		f.Anchors = append(f.Anchors, anchorFile{p.Ops[a.Op].Name, p.Values[a.After].Name})
+	for _, a := range pl.ControlEdges {
+		f.ControlEdges = append(f.ControlEdges, controlEdgeFile{p.Ops[a.Op].Name, p.Values[a.After].Name})
 	}
 	for _, op := range pl.Schedule {
 		f.Schedule = append(f.Schedule, p.Ops[op].Name)
@@ -88,10 +88,10 @@ func ReadPlan(r io.Reader, p *Problem) (*Plan, error) {
 		return nil, fmt.Errorf("plan: format %q, want %q", f.Format, planFormat)
 	}
 	n := newNamer(p)
-	plan := &Plan{Strategy: f.Strategy, Conceal: f.Conceal, Notes: f.Notes,
+	plan := &Plan{Strategy: f.Strategy, EraseShapes: f.EraseShapes, Notes: f.Notes,
 		Boundaries: n.valueList("boundaries", f.Boundaries), Schedule: n.opList("schedule", f.Schedule)}
-	for _, a := range f.Anchors {
-		plan.Anchors = append(plan.Anchors, Anchor{n.op("anchors", a.Operator), n.value("anchors", a.After)})
+	for _, a := range f.ControlEdges {
+		plan.ControlEdges = append(plan.ControlEdges, ControlEdge{n.op("control_edges", a.Operator), n.value("control_edges", a.After)})
 	}
 	keep, recompute := n.valueList("keep", f.Keep), n.opList("recompute", f.Recompute)
 	if n.err != nil {
@@ -123,7 +123,7 @@ func fromLists(p *Problem, plan *Plan, keep, recompute []int) (*Plan, error) {
 			}
 		}
 	}
-	made := ix.planOf(plan.Strategy, set, plan.Conceal)
+	made := ix.planOf(plan.Strategy, set, plan.EraseShapes)
 	made.Boundaries, made.Notes = plan.Boundaries, plan.Notes
 	return made, nil
 }
@@ -174,7 +174,7 @@ func applyEdits(p *Problem, plan *Plan, keep, recompute []int) (*Plan, error) {
 	if !edited {
 		return plan, nil
 	}
-	made := ix.planOf(plan.Strategy, set, plan.Conceal)
+	made := ix.planOf(plan.Strategy, set, plan.EraseShapes)
 	made.Boundaries = plan.Boundaries
 	made.Notes = append(append([]string(nil), plan.Notes...), "edited by hand")
 	return made, nil

@@ -14,7 +14,7 @@ func TestPlanFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan.Anchors = append([]Anchor(nil), plan.Anchors...)
+		plan.ControlEdges = append([]ControlEdge(nil), plan.ControlEdges...)
 		var buf bytes.Buffer
 		if err := WritePlan(&buf, p, plan); err != nil {
 			t.Fatal(err)

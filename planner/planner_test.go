@@ -21,7 +21,7 @@ func peaks(t *testing.T, p *Problem, strategy string) Verdict {
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
 	}
-	t.Logf("%-10s peak %10d overhead %.3f recomputed %d strays %d", strategy, v.Peak, v.Overhead, v.Recomputed, v.Strays)
+	t.Logf("%-10s peak %10d overhead %.3f recomputed %d early nodes %d", strategy, v.Peak, v.Overhead, v.Recomputed, v.EarlyNodes)
 	if lb := LowerBound(p); v.Peak < lb {
 		t.Errorf("%s: peak %d below the lower bound %d", strategy, v.Peak, lb)
 	}
@@ -63,7 +63,7 @@ func TestRandomPlansAreValid(t *testing.T) {
 		for v := range keep {
 			keep[v] = r.Intn(2) == 0
 		}
-		plan := &Plan{Schedule: newLowerer(ix, ix.plain().order).scheduleIn(keep, mode(r.Intn(int(modes)))), Conceal: r.Intn(2) == 0}
+		plan := &Plan{Schedule: newLowerer(ix, ix.plain().order).scheduleIn(keep, mode(r.Intn(int(modes)))), EraseShapes: r.Intn(2) == 0}
 		v, err := Judge(p, plan)
 		if err != nil {
 			t.Fatalf("problem %d: %v", i, err)
@@ -73,7 +73,7 @@ func TestRandomPlansAreValid(t *testing.T) {
 		}
 		// Barriers shuffle the free lists a little: compare without them.
 		s := newLiveSim(ix)
-		s.conceal = plan.Conceal
+		s.eraseShapes = plan.EraseShapes
 		if sim, exact := s.run(plan.Schedule), withoutBarriers(t, p, plan); sim != exact {
 			t.Errorf("problem %d: fast simulation %d, model %d", i, sim, exact)
 		}

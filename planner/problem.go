@@ -80,7 +80,7 @@ type Problem struct {
 	// as long; no operator has it, and it counts as repeated.
 	Reread int64
 	// Static: all shapes are numbers, so that ONNX Runtime plans reuse, and a
-	// plan may conceal them.
+	// plan may erase them.
 	Static bool
 	// Cuts are the single-value cuts of the forward part, in forward order:
 	// all that comes later depends on what comes earlier through that value

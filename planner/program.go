@@ -51,14 +51,14 @@ type Instance struct {
 // to run. Copy k of operator o yields copy k of o's outputs.
 type Program struct {
 	Instances []Instance
-	// Conceal: see Plan.Conceal.
-	Conceal bool
+	// EraseShapes: see Plan.EraseShapes.
+	EraseShapes bool
 }
 
-// Concealed returns the place from which on shapes are to be concealed: the
+// ErasedFrom returns the place from which on shapes are to be erased: the
 // first instance that is a repeat, or the number of instances.
-func (pr *Program) Concealed() int {
-	if pr.Conceal {
+func (pr *Program) ErasedFrom() int {
+	if pr.EraseShapes {
 		for i := range pr.Instances {
 			if pr.Instances[i].Copy > 0 {
 				return i
@@ -91,8 +91,8 @@ func Expand(p *Problem, pl *Plan) (*Program, error) {
 	}
 	e := &expander{p: p, ix: p.indexed(), schedule: pl.Schedule, latest: make([]int, len(p.Values)), seen: make(map[int][]*Instance)}
 	prog := e.resolve()
-	prog.Conceal = pl.Conceal
-	e.anchor(prog, pl.Anchors)
+	prog.EraseShapes = pl.EraseShapes
+	e.addEdges(prog, pl.ControlEdges)
 	if err := e.addBarriers(prog); err != nil {
 		return nil, err
 	}
@@ -175,14 +175,14 @@ func (e *expander) addBarriers(prog *Program) error {
 	return nil
 }
 
-// anchor puts barriers before the first executions that are to wait.
-func (e *expander) anchor(prog *Program, anchors []Anchor) {
-	if len(anchors) == 0 {
+// addEdges puts barriers before the first executions that are to wait.
+func (e *expander) addEdges(prog *Program, controlEdges []ControlEdge) {
+	if len(controlEdges) == 0 {
 		return
 	}
 	for pos := range prog.Instances {
 		in := &prog.Instances[pos]
-		for _, a := range anchors {
+		for _, a := range controlEdges {
 			if a.Op == in.Op && in.Copy == 0 {
 				in.Barriers = append(in.Barriers, Barrier{Input: e.mainInput(in), Trigger: ValueInstance{Value: a.After}})
 			}
@@ -348,7 +348,7 @@ func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {
 		trigger ValueInstance
 	}
 	barriers := make(map[key]int)
-	concealed := pr.Concealed()
+	erasedFrom := pr.ErasedFrom()
 	room := make([]int, reads+made) // for the nodes' lists
 	list := func(n int) (l []int) {
 		if n > 0 {
@@ -370,7 +370,7 @@ func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {
 		for k, v := range src.Outputs {
 			id := number(ValueInstance{v, in.Copy})
 			n.Outputs[k] = id
-			if i >= concealed && id >= 0 && g.Values[id].Kind == ortmodel.Inner {
+			if i >= erasedFrom && id >= 0 && g.Values[id].Kind == ortmodel.Inner {
 				g.Values[id].Class = ortmodel.None
 			}
 		}

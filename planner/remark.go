@@ -16,7 +16,7 @@ func (ix *index) remark(plan *Plan) {
 	plain := newLiveSim(ix)
 	before, leftBefore := plain.run(base), plain.leftBehind(base)
 	sim := newLiveSim(ix)
-	sim.conceal = plan.Conceal
+	sim.eraseShapes = plan.EraseShapes
 	after, left := sim.run(plan.Schedule), sim.leftBehind(plan.Schedule)
 	returned := plain.returnedAtPeak()
 	switch {

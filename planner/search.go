@@ -153,7 +153,7 @@ func (e *explorer) descend(moves [][]int, reserve int) {
 			for _, r := range move {
 				scratch[r] = 2*on < len(move)
 			}
-			e.sim.conceal = p.conceal
+			e.sim.eraseShapes = p.eraseShapes
 			e.visitIn(scratch, p.mode)
 			if e.visits <= reserve {
 				return
@@ -207,7 +207,7 @@ func (e *explorer) paths() {
 			}
 		}
 		for _, from := range []*point{points[i], points[i-1]} {
-			e.sim.conceal = from.conceal
+			e.sim.eraseShapes = from.eraseShapes
 			set := append([]bool(nil), from.keep...)
 			for k, r := range diff {
 				set[r] = !set[r]

@@ -120,9 +120,9 @@ func (e *explorer) polish(keep []bool, boundaries []int, tail int, peakOnly bool
 	if boundaries = computed(boundaries); len(boundaries) == 0 {
 		return
 	}
-	conceal := e.sim.conceal
+	eraseShapes := e.sim.eraseShapes
 	e = newExplorer(ix, e.base, 0) // what it visits is no seed
-	e.sim.conceal = conceal
+	e.sim.eraseShapes = eraseShapes
 	peak, work, _ := e.visit(keep)
 	left := e.sim.leftBehind(e.low.out)
 	inner, last, fixed := ix.parts(boundaries, tail)
@@ -206,9 +206,9 @@ func (ix *index) groups(keep []bool, in func(r int) bool, last []bool) [][]int {
 }
 
 // planOf makes the plan that keeps a set of roots.
-func (ix *index) planOf(strategy string, keep []bool, conceal bool) *Plan {
+func (ix *index) planOf(strategy string, keep []bool, eraseShapes bool) *Plan {
 	base := ix.plain()
-	return ix.p.settle(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), Anchors: base.anchors, Conceal: conceal})
+	return ix.p.legalize(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), ControlEdges: base.controlEdges, EraseShapes: eraseShapes})
 }
 
 // every picks each k-th of the layers' boundaries, and always the last.
@@ -255,14 +255,14 @@ func layersOf(p *Problem) ([]int, error) {
 func solveNone(p *Problem, o Options) (*Plan, error) {
 	ix := p.indexed()
 	base := ix.plain()
-	best, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), Anchors: base.anchors})
+	best, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), ControlEdges: base.controlEdges})
 	if err != nil {
 		return nil, err
 	}
-	best = p.settled(best)
+	best = p.legalized(best)
 	given, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(ix.topo)})
 	if err == nil {
-		if given = p.settled(given); given.peak < best.peak {
+		if given = p.legalized(given); given.peak < best.peak {
 			return given.plan, nil
 		}
 	}

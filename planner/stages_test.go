@@ -52,15 +52,15 @@ var stageNames = []struct {
 	{"orders: greedy", stageGreedy}, {"orders: deep", stageDeep}, {"orders: deep, last first", stageDeepLast},
 	{"orders: all three", stageGreedy | stageDeep | stageDeepLast},
 	{"orders: sunk", stageSunk}, {"orders: inversions", stageInversions}, {"orders: deferrals", stageDeferrals},
-	{"orders: anchors", stageInversions | stageDeferrals},
+	{"orders: control edges", stageInversions | stageDeferrals},
 	{"orders: flips", stageFlips}, {"orders: prune", stagePrune},
 	{"orders: lean ones", stageLean},
 	{"search: seeds", stageSeeds}, {"search: polished seeds", stageSeedPolish},
 	{"search: cuts at the peak", stageSweepPeak}, {"search: cuts evenly", stageSweepEven},
 	{"search: both cuts", stageSweepPeak | stageSweepEven},
 	{"search: kinds", stageKinds}, {"search: singles", stageSingles}, {"search: paths", stagePaths},
-	{"search: concealing", stageConceal}, {"search: brief holding", stageBrief},
-	{"segments: polish", stagePolish}, {"settling", stageSettle},
+	{"search: erased shapes", stageErase}, {"search: brief holding", stageBrief},
+	{"segments: polish", stagePolish}, {"legalizing", stageLegalize},
 }
 
 // variations lists the standard setting and what is to be compared with it.
@@ -86,8 +86,8 @@ func TestEveryStageCanBeLeftOut(t *testing.T) {
 	for _, s := range stageNames {
 		named |= s.stage
 	}
-	if named != 2*stageSettle-1 {
-		t.Errorf("stages %b have names, of %b", named, 2*stageSettle-1)
+	if named != 2*stageLegalize-1 {
+		t.Errorf("stages %b have names, of %b", named, 2*stageLegalize-1)
 	}
 	given := transformer(2, 64, 32, 16, 2)
 	for _, v := range append(variations(), numbers()...) {
@@ -195,8 +195,8 @@ type loss struct {
 	// that the least peak rises by; Plain, Full and Selective are those of the
 	// judge's peaks.
 	Peak, Work, Least, Plain, Full, Selective, Seconds float64
-	// Strays are the anchors more in the file of the least peak.
-	Strays int
+	// EarlyNodes are the control edges more in the file of the least peak.
+	EarlyNodes int
 }
 
 var workLevels = []float64{0, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5}
@@ -204,7 +204,7 @@ var workLevels = []float64{0, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5}
 const budgetLevels = 16
 
 func compare(graph string, on, off *measured) loss {
-	l := loss{Graph: graph, Seconds: off.Seconds - on.Seconds, Strays: off.Least.Strays - on.Least.Strays}
+	l := loss{Graph: graph, Seconds: off.Seconds - on.Seconds, EarlyNodes: off.Least.EarlyNodes - on.Least.EarlyNodes}
 	for _, w := range workLevels {
 		l.Peak += (float64(off.peakAt(w))/float64(on.peakAt(w)) - 1) / float64(len(workLevels))
 	}

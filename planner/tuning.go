@@ -30,14 +30,14 @@ type tuning struct {
 	// plans the one that moves less is taken.
 	movedWork float64
 
-	// The plain order (order.go, anchor.go, inversion.go).
+	// The plain order (order.go, deferral.go, inversion.go).
 
-	// anchorGain is the least share that anchors must take off what an order is
-	// worth, since they are nodes more; anchorTries bounds the orders tried with
-	// more anchors, and with fewer. A try is two simulations of the step.
-	anchorGain  float64
-	anchorTries int
-	// leanTries is anchorTries for an order of the search's own.
+	// edgeGain is the least share that control edges must take off what an order is
+	// worth, since they are nodes more; edgeTries bounds the orders tried with
+	// more control edges, and with fewer. A try is two simulations of the step.
+	edgeGain  float64
+	edgeTries int
+	// leanTries is edgeTries for an order of the search's own.
 	leanTries int
 	// leanGain is the least share that an order of its own must take off what the
 	// search begins with.
@@ -48,10 +48,10 @@ type tuning struct {
 	deferralOps, deferralWait, deferrals int
 	// largeShare of the peak makes a gain, or a buffer, large.
 	largeShare float64
-	// A maker waits for at most inversionAnchors operators, out of those that the
-	// wanted order runs at most inversionWindow places before it: an anchor on
+	// A maker waits for at most inversionEdges operators, out of those that the
+	// wanted order runs at most inversionWindow places before it: a control edge on
 	// what ran long ago would change nothing.
-	inversionWindow, inversionAnchors int
+	inversionWindow, inversionEdges int
 
 	// Kinds (kinds.go): how far a neighbourhood reaches, for values and for
 	// operators. The first and the last layer differ from the others where they
@@ -87,7 +87,7 @@ type tuning struct {
 	// nearLeast: without a budget, of the plans whose peak lies above the least by
 	// at most this share the one with the least work is taken.
 	nearLeast float64
-	// beyondShare of a peak is more than counting barriers or settling changes.
+	// beyondShare of a peak is more than counting barriers or legalizing changes.
 	beyondShare float64
 
 	// Segments (segments.go, selective.go).
@@ -105,10 +105,9 @@ type tuning struct {
 	// plain step's.
 	selectiveWork float64
 
-	// Settling (settle.go): the rounds over all strays, the halves tried in a
-	// round, and the strays tried
-	// alone. A try is one simulation of the written graph.
-	settleRounds, settleHalves, settleSingles int
+	// Legalizing (legalize.go): the rounds over all early nodes, the halves tried in a
+	// round, and the early nodes tried alone. A try is one simulation of the written graph.
+	legalizeRounds, legalizeHalves, legalizeSingles int
 
 	// Barriers (program.go): how far back, in places of the schedule, a trigger of
 	// the input's own shape is looked for: an older one would let the clone run
@@ -124,11 +123,11 @@ const (
 	stageDeep                         // orders: greedy, branch by branch
 	stageDeepLast                     // orders: the same, the last of equals first
 	stageSunk                         // orders: backward operators on forward values run late
-	stageInversions                   // orders: anchors against what runs early
-	stageDeferrals                    // orders: anchors against what runs late
+	stageInversions                   // orders: control edges against what runs early
+	stageDeferrals                    // orders: control edges against what runs late
 	stageFlips                        // orders: producers visited the other way round
-	stagePrune                        // orders: anchors that do not help are left out
-	stageLean                         // orders: peaks with shapes concealed count too
+	stagePrune                        // orders: control edges that do not help are left out
+	stageLean                         // orders: peaks with shapes erased count too
 	stageSeeds                        // search: boundaries of layers
 	stageSeedPolish                   // search: some of them polished
 	stageSweepPeak                    // search: minimum cuts, memory priced at the peak
@@ -136,10 +135,10 @@ const (
 	stageKinds                        // search: flips by kind
 	stageSingles                      // search: flips of single values
 	stagePaths                        // search: sets between neighbours
-	stageConceal                      // search: shapes concealed
+	stageErase                        // search: shapes erased
 	stageBrief                        // search: what is computed again held briefly
 	stagePolish                       // segments: values of the first and last segment
-	stageSettle                       // strays wait where they may
+	stageLegalize                     // early nodes wait where they may
 )
 
 // standard is the setting that production code runs. What each number is worth,
@@ -151,11 +150,11 @@ const (
 //
 //	                  halved                      doubled
 //	smallBytes        12.6 % of the least peak    0
-//	anchorTries       5.2 % of full               0
+//	edgeTries         5.2 % of full               0
 //	leanTries         3.2 %                       0
 //	deferralWait      0                           3.2 %
 //	largeShare        0.4 %                       2.8 %
-//	inversionAnchors  2.0 %, 3.7 % of full        0
+//	inversionEdges    2.0 %, 3.7 % of full        0
 //	valueRounds       0.9 %                       3.0 %
 //	searchOps         2.2 %                       0, and a fifth more time
 //	minVisits         1.3 %                       0, and a sixth more time
@@ -166,17 +165,17 @@ const (
 //	singlesReserve    0.4 %                       3.0 points of work
 //	pathSteps         0.4 %                       0.3 %
 //	polishTries       46 % of full                0.3 %
-//	settleRounds      31 anchors in one file      0
+//	legalizeRounds    31 control edges in a file  0
 var standard = tuning{
 	smallBytes: 4096, smallOne: 0.001, smallAll: 0.02, movedWork: 1. / 64,
-	anchorGain: 0.001, anchorTries: 12, leanTries: 6, leanGain: 0.002, deferralOps: 64, deferralWait: 5, deferrals: 256, largeShare: 0.0025,
-	inversionWindow: 80, inversionAnchors: 3,
+	edgeGain: 0.001, edgeTries: 12, leanTries: 6, leanGain: 0.002, deferralOps: 64, deferralWait: 5, deferrals: 256, largeShare: 0.0025,
+	inversionWindow: 80, inversionEdges: 3,
 	valueRounds: 4, opRounds: 2,
 	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
 	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
 	exhaustiveStash: 12, nearLeast: 0.01, beyondShare: 1. / 64,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
-	settleRounds: 3, settleHalves: 48, settleSingles: 32,
+	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32,
 	recent: 40,
 }
 

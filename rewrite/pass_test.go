@@ -64,25 +64,25 @@ var passes = map[string]func(*onnx.Model, *infer.Result) error{
 		return nil
 	},
 	"recompute": func(m *onnx.Model, _ *infer.Result) error { return recompute(m, false) },
-	"conceal":   func(m *onnx.Model, _ *infer.Result) error { return recompute(m, true) },
+	"erase":     func(m *onnx.Model, _ *infer.Result) error { return recompute(m, true) },
 }
 
 // recompute keeps hardly anything from forward to backward and applies that
 // plan.
-func recompute(m *onnx.Model, conceal bool) error {
+func recompute(m *onnx.Model, eraseShapes bool) error {
 	a, err := analysis.Analyze(m, analysis.Options{})
 	if err != nil {
 		return err
 	}
 	keep := `[]`
-	if conceal {
+	if eraseShapes {
 		keep = `["h1"]` // which the backward then reads through a view
 	}
 	plan, err := planner.ReadPlan(strings.NewReader(`{"format": "remat-plan/1", "keep": `+keep+`}`), a.Problem)
 	if err != nil {
 		return err
 	}
-	plan.Conceal = conceal
+	plan.EraseShapes = eraseShapes
 	prog, err := planner.Expand(a.Problem, plan)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func recompute(m *onnx.Model, conceal bool) error {
 	if err == nil {
 		_, _, err = rewrite.Schedule(m, order)
 	}
-	if conceal {
+	if eraseShapes {
 		m.Graph.AnnotateTypes()
 	}
 	return err

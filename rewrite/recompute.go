@@ -37,16 +37,16 @@ func Recompute(t *Target, prog *planner.Program) ([]*onnx.Node, Report, error) {
 		clones: map[planner.ValueInstance]*onnx.Value{},
 		report: Report{Pass: "recompute"},
 	}
-	concealed := -1
+	erasedFrom := -1
 	for i := range prog.Instances {
-		if i == prog.Concealed() {
-			concealed = len(r.order)
+		if i == prog.ErasedFrom() {
+			erasedFrom = len(r.order)
 		}
 		if err := r.instance(&prog.Instances[i]); err != nil {
 			return nil, r.report, fmt.Errorf("pass recompute: %w", err)
 		}
 	}
-	err := r.lower(concealed)
+	err := r.lower(erasedFrom)
 	if err == nil {
 		r.order, err = useMasks(r.graph, r.order)
 	}

@@ -6,11 +6,10 @@
 //	recompute.go  clones behind barriers (barrier.go), as a planner.Program says
 //	packed.go     constants of which kernels would keep copies of their own
 //	dropout.go    masks stay read, or ONNX Runtime removes their Dropout
-//	conceal.go    shapes that ONNX Runtime is not to know, so that it reuses no buffer
 //	schedule.go   the file order that makes ONNX Runtime run a wanted order
-//	anchor.go     and data dependencies where no file order does
-//	guard.go      walls against fusions that the rewriting made possible
-//	strip.go      the barriers of an earlier rewriting taken off again
+//	controledge.go and data dependencies where no file order does
+//	guard.go      barriers against fusions that the rewriting made possible
+//	control       control dependencies: adding, lowering, lifting; erased shapes
 //	batch.go      a model for a part of its batch
 //
 // Nothing here decides what to recompute: package planner does. The order of

@@ -3,7 +3,7 @@ package rewrite
 // The schedule is carried by the file: ONNX Runtime runs nodes in an order that
 // follows from their places in the file (ortmodel.Order), so the wanted order
 // is turned into places (ortmodel.FileOrder). What places cannot express is
-// said by data first (anchor.go), so that the order is met node for node.
+// said by data first (controledge.go), so that the order is met node for node.
 
 import (
 	"fmt"
@@ -15,14 +15,14 @@ import (
 
 // Schedule puts the model's nodes into the file order that makes ONNX Runtime
 // run them in the given order, which must be topological, and returns the order
-// with the anchors that it takes. The reports are of the anchors and of the
+// with the control edges that it takes. The reports are of the control edges and of the
 // nodes that run at their place.
 func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error) {
 	report := Report{Pass: "schedule", Requested: len(order)}
 	if len(order) != len(m.Graph.Nodes) {
 		return nil, nil, fmt.Errorf("pass schedule: an order of %d nodes for a graph of %d", len(order), len(m.Graph.Nodes))
 	}
-	order, anchored, err := anchor(m, order)
+	order, edges, err := addEdges(m, order)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pass schedule: %w", err)
 	}
@@ -41,7 +41,7 @@ func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error)
 			report.skip(order[i].Label(), "ONNX Runtime's default order cannot run it at position %d", i)
 		}
 	}
-	return order, []Report{anchored, report}, nil
+	return order, []Report{edges, report}, nil
 }
 
 // RunOrder is the order in which ONNX Runtime runs the graph's nodes as they

@@ -154,17 +154,17 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		return err
 	}
 	defer second.Close()
-	b, err := s.bind(second)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
 	var aside []*ort.Value
 	defer func() {
 		for _, v := range aside {
 			v.Close()
 		}
 	}()
+	b, err := s.bind(second)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
 	if err := s.bindOutputs(b, func(in *input) (*ort.Value, error) {
 		if !in.inPlace {
 			return nil, nil
@@ -172,7 +172,7 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		if !keep {
 			return in.value, nil
 		}
-		v, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)
+		v, err := s.besides(in.value)
 		if err == nil {
 			aside = append(aside, v)
 		}
@@ -192,6 +192,15 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		s.aside, err = second.EndProfiling()
 	}
 	return err
+}
+
+// besides is a tensor like another where that lies: on a device the step writes
+// there as it does without it.
+func (s *Session) besides(v *ort.Value) (*ort.Value, error) {
+	if v.OnHost() {
+		return s.engine.Env.NewTensor(v.Type, v.Shape)
+	}
+	return s.ort.NewDeviceTensor(v.Type, v.Shape)
 }
 
 // requests numbers the blocks of the events from 0.

@@ -343,14 +343,15 @@ func (s *Session) bind(session *ort.Session) (*ort.Binding, error) {
 	return b, nil
 }
 
-// Close releases everything, outputs too.
+// Close releases everything, outputs too: values before what made and filled them.
 func (s *Session) Close() error {
 	s.releaseOutputs()
-	err := errors.Join(s.binding.Close(), s.copiers.close())
+	err := s.binding.Close()
 	for _, in := range s.inputs {
 		err = errors.Join(err, in.value.Close())
 	}
 	s.inputs = nil
+	err = errors.Join(err, s.copiers.close())
 	for _, r := range s.shared {
 		err = errors.Join(err, s.engine.shared.give(r))
 	}

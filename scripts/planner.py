@@ -96,10 +96,10 @@ def page(found):
             worst = max(losses, key=lambda l: l[key])
             mean = sum(l[key] for l in losses) / len(losses)
             cells.append(f"{percent(mean)}, {percent(worst[key])}" if abs(worst[key]) >= 5e-5 or abs(mean) >= 5e-5 else "0")
-        strays = sum(l["Strays"] for l in losses)
-        rows.append([stage, *cells, f"{strays:+d}", f"{sum(l['Seconds'] for l in losses):+.2f}"])
+        early = sum(l["EarlyNodes"] for l in losses)
+        rows.append([stage, *cells, f"{early:+d}", f"{sum(l['Seconds'] for l in losses):+.2f}"])
     text += "\n\n**Each stage left out.** Mean over the graphs, then the graph where it costs most.\n\n"
-    text += table(["without", "peak at equal work", "work at equal peak", "least peak", "none", "full", "selective", "anchors in files", "CPU s"], rows)
+    text += table(["without", "peak at equal work", "work at equal peak", "least peak", "none", "full", "selective", "control edges in files", "CPU s"], rows)
     return text
 
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/report"
 )
 
 // readCosts reads times by node, in nanoseconds, from a run document.

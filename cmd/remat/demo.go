@@ -21,9 +21,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"

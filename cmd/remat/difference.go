@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/report"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 

@@ -6,8 +6,8 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/report"
 )
 
 // writeJSONFile writes a document as a whole or not at all.

@@ -11,11 +11,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/crosscheck"
 	"github.com/onnx-remat/remat/planner/analysis"
-	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
 

@@ -6,8 +6,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models"
-	"github.com/onnx-remat/remat/report"
 )
 
 func modelCommand(e *env) *cli.Command {

@@ -17,9 +17,9 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
-	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/precision"
 )

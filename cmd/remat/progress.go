@@ -13,7 +13,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/internal/report"
 )
 
 // silence is how long nothing is said where no terminal is.

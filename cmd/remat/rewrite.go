@@ -7,7 +7,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/rewrite"
 )
 

@@ -8,7 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/internal/report"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 

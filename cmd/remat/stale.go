@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/report"
+	"github.com/onnx-remat/remat/internal/report"
 )
 
 // stale compares the peak that a file promises with what is predicted of it now,

@@ -17,7 +17,7 @@ var doneWords = map[string]func(n int, v *Variant) string{
 	"rows":      func(n int, _ *Variant) string { return counted(n, "large update") + " by rows" },
 	"hold once": func(n int, _ *Variant) string { return counted(n, "frozen weight") + " held once" },
 	"scatter":   func(int, *Variant) string { return "" },
-	"anchor":    func(n int, _ *Variant) string { return counted(n, "node") + " held in place by control dependencies" },
+	"edge":      func(n int, _ *Variant) string { return counted(n, "node") + " held in place by control dependencies" },
 	"schedule":  func(n int, _ *Variant) string { return counted(n, "node") + " in order" },
 }
 

@@ -6,9 +6,9 @@ package pipeline
 import (
 	"fmt"
 
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/planner"
-	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
 )
 

@@ -43,7 +43,7 @@ func (v *Variant) updatesBehind(plan *planner.Plan) *planner.Plan {
 	for at, op := range slices.Backward(next.Schedule) {
 		first[v.Analysis.Nodes[op]] = at
 	}
-	next.Anchors = slices.DeleteFunc(slices.Clone(plan.Anchors), func(a planner.Anchor) bool { // what waited for an update
+	next.ControlEdges = slices.DeleteFunc(slices.Clone(plan.ControlEdges), func(a planner.ControlEdge) bool { // what waited for an update
 		return first[v.Analysis.Nodes[a.Op]] < first[v.Analysis.Values[a.After].Producer]
 	})
 	if next.Check(v.Problem()) != nil {

@@ -3,9 +3,9 @@ package pipeline
 // A plan drawn over the layers that were found.
 
 import (
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner/analysis"
-	"github.com/onnx-remat/remat/report"
 )
 
 // Layers draws the plan over the layers that were found, in forward order.

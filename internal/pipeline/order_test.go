@@ -1,7 +1,7 @@
 package pipeline
 
 // The order that a plan wishes is the one that ONNX Runtime runs, node for
-// node: the written file's places and anchors say it, the plan that comes back
+// node: the written file's places and control edges say it, the plan that comes back
 // records it, and what follows the plan once more writes the same file.
 
 import (
@@ -97,7 +97,7 @@ func ordered(t *testing.T, p *Planner, strategy string) *File {
 		t.Fatal(err)
 	}
 	for _, rep := range r.Reports {
-		if (rep.Pass == "schedule" || rep.Pass == "anchor") && (rep.Applied != rep.Requested || len(rep.Skipped) > 0) {
+		if (rep.Pass == "schedule" || rep.Pass == "edge") && (rep.Applied != rep.Requested || len(rep.Skipped) > 0) {
 			t.Errorf("%s: %s", strategy, rep)
 		}
 	}
@@ -131,8 +131,8 @@ func TestOrderIsAsWished(t *testing.T) {
 				}
 				p := plannerOf(m, base)
 				for _, s := range strategies {
-					// Where shapes are concealed, not all of them are: see conceal.
-					if r := ordered(t, p, s); !r.Plan.Conceal && r.Peak > r.Verdict.Peak+shapesBytes {
+					// Where shapes are erased, not all of them are: see rewrite/control.
+					if r := ordered(t, p, s); !r.Plan.EraseShapes && r.Peak > r.Verdict.Peak+shapesBytes {
 						t.Errorf("%s: the file holds %d bytes, the plan %d", s, r.Peak, r.Verdict.Peak)
 					}
 				}

@@ -127,12 +127,12 @@ func executed(order, instances []*onnx.Node) []int {
 	return list
 }
 
-// maxMerges bounds how often the file is ordered anew because anchors turn out to
+// maxMerges bounds how often the file is ordered anew because control edges turn out to
 // be equal to what is there.
 const maxMerges = 3
 
 // schedule brings the nodes into the file order under which they run in the order
-// wanted, and notes that order with its anchors.
+// wanted, and notes that order with its control edges.
 func (w *rewriting) schedule() error {
 	order := w.order
 	for try := 0; ; try++ {

@@ -1,9 +1,9 @@
 package pipeline
 
 import (
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
-	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime/predict"
 )

@@ -15,9 +15,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/report"
 	"github.com/onnx-remat/remat/rewrite"
 )
 

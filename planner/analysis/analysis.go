@@ -141,7 +141,7 @@ func recomputable(n *onnx.Node, t traits.Traits, known bool) (bool, string) {
 }
 
 // static reports that every computed value has a static shape, and that
-// concealing it is understood: what ONNX Runtime releases around recurrent
+// erasing shapes is understood: what ONNX Runtime releases around recurrent
 // operators of unknown shapes is not.
 func (a *Analysis) static() bool {
 	for _, n := range a.Nodes {

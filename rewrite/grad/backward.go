@@ -82,7 +82,7 @@ func (x *Emitter) Gradients(n *onnx.Node, arrived []*onnx.Value, wanted []bool) 
 	out := make([]*onnx.Value, len(wanted))
 	for i, v := range n.Inputs {
 		if v != nil && i < len(wanted) && wanted[i] {
-			out[i] = e.expandTo(e.settle(v), v)
+			out[i] = e.expandTo(e.accumulate(v), v)
 		}
 	}
 	return out, e.b.Err()

@@ -52,7 +52,7 @@ func (c *Context) Grad(i int) *onnx.Value {
 	if o == nil {
 		return nil
 	}
-	g := c.e.settle(o)
+	g := c.e.accumulate(o)
 	if g == nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (c *Context) Grad(i int) *onnx.Value {
 // output's shape, nil where none arrives.
 func (c *Context) Loose(i int) *onnx.Value {
 	if o := c.Out(i); o != nil {
-		return c.e.settle(o)
+		return c.e.accumulate(o)
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func (c *Context) Factored(i int) (g, factor *onnx.Value) {
 	if o == nil {
 		return nil, nil
 	}
-	if g, factor = c.e.settleFactored(o); factor == nil {
+	if g, factor = c.e.accumulateFactored(o); factor == nil {
 		return c.Grad(i), nil
 	}
 	return g, factor

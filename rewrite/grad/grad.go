@@ -256,7 +256,7 @@ func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 // output makes the gradient of p the graph output P.grad.
 func (e *engine) output(p *onnx.Value) (*onnx.Value, error) {
 	e.b.Scope = p.Name
-	g := e.expandTo(e.settle(p), p)
+	g := e.expandTo(e.accumulate(p), p)
 	if g == nil {
 		g = e.zeros(p) // reached by structure only: every path ends in a zero
 	}

@@ -73,17 +73,17 @@ func (e *engine) multiplyOut(p *partial) {
 	}
 }
 
-// settleFactored is settle, but leaves a factor for the caller to apply.
-func (e *engine) settleFactored(v *onnx.Value) (g, factor *onnx.Value) {
+// accumulateFactored is accumulate, but leaves a factor for the caller to apply.
+func (e *engine) accumulateFactored(v *onnx.Value) (g, factor *onnx.Value) {
 	if p := e.grads[v]; p != nil && len(p.slices) == 0 && len(p.scatters) == 0 {
 		return p.dense, p.factor
 	}
-	return e.settle(v), nil
+	return e.accumulate(v), nil
 }
 
-// settle folds everything that arrived for v into one value, which may still
+// accumulate folds everything that arrived for v into one value, which may still
 // be one that broadcasts to v's shape. It returns nil where nothing arrived.
-func (e *engine) settle(v *onnx.Value) *onnx.Value {
+func (e *engine) accumulate(v *onnx.Value) *onnx.Value {
 	p := e.grads[v]
 	if p == nil {
 		return nil

@@ -87,7 +87,7 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	if err := m.Graph.SortTopologically(); err != nil {
 		return 0, err
 	}
-	settle(m.Graph, place)
+	stableOrder(m.Graph, place)
 	return count, nil
 }
 
@@ -129,10 +129,10 @@ func viewOf(v, x *onnx.Value) bool {
 	return true
 }
 
-// settle gives every node of a sorted graph the place it had, or the first one
+// stableOrder gives every node of a sorted graph the place it had, or the first one
 // at which what it reads is there: a barrier and the update behind it stand
 // right after the last reader, not at the graph's end.
-func settle(g *onnx.Graph, place map[*onnx.Node]int) {
+func stableOrder(g *onnx.Graph, place map[*onnx.Node]int) {
 	at := make(map[*onnx.Node]int, len(g.Nodes))
 	for _, n := range g.Nodes {
 		k := place[n] // 0 for a new one

@@ -40,9 +40,9 @@ func TestGuardAgain(t *testing.T) {
 	}
 }
 
-// TestGuardSettles: a led update runs right after the reader it waits for, not
+// TestGuardKeepsPlaces: a led update runs right after the reader it waits for, not
 // at the end, where its gradient would live until then.
-func TestGuardSettles(t *testing.T) {
+func TestGuardKeepsPlaces(t *testing.T) {
 	m, params := toyModel(t)
 	res, err := Apply(m, params, Defaults(SGD))
 	if err != nil {

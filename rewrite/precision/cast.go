@@ -50,7 +50,7 @@ func (p *pass) convert() error {
 		}
 	}
 	if p.o.Early {
-		p.anchors(nodes)
+		p.addWaits(nodes)
 	}
 	p.outputs()
 	var err error

@@ -90,7 +90,7 @@ func (a *applier) part(i int64) error {
 			if o == nil || !a.exits(o) {
 				continue
 			}
-			if a.cutOf(o) == partial {
+			if a.shardingOf(o) == partialSum {
 				a.accumulate(o)
 			} else {
 				a.pieces[o] = append(a.pieces[o], a.now[o])
@@ -128,7 +128,7 @@ func (a *applier) results() []*onnx.Value {
 			if o == nil || !a.exits(o) {
 				continue
 			}
-			if a.cutOf(o) == partial {
+			if a.shardingOf(o) == partialSum {
 				out = append(out, a.sum[o])
 			} else {
 				out = append(out, a.now[o])
@@ -203,7 +203,7 @@ func (a *applier) apart(n *onnx.Node, inputs []*onnx.Value) error {
 // whose partial result can be added to it on the way (Gemm's third operand).
 func (a *applier) addsInto(n *onnx.Node) *onnx.Value {
 	o := n.Outputs[0]
-	if !traits.IsMatrixProduct(n) || a.cutOf(o) != partial || a.sum[o] == nil || rank(o) != 2 ||
+	if !traits.IsMatrixProduct(n) || a.shardingOf(o) != partialSum || a.sum[o] == nil || rank(o) != 2 ||
 		rank(n.Inputs[0]) != 2 || rank(n.Inputs[1]) != 2 || n.In(2) != nil {
 		return nil
 	}
@@ -234,7 +234,7 @@ func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 	if parts := a.shared[v]; parts != nil {
 		return parts[i], nil
 	}
-	c := a.cutOf(v)
+	c := a.shardingOf(v)
 	if c < 0 || a.readsWhole(n, k, v) {
 		return v, nil
 	}
@@ -258,11 +258,11 @@ func (a *applier) readsWhole(n *onnx.Node, k int, v *onnx.Value) bool {
 		return true // axes and bounds
 	}
 	if traits.IsMatrixProduct(n) && len(n.Inputs) > 1 {
-		co := a.cutOf(n.Outputs[0])
-		if co == partial || int(co) < rank(n.Outputs[0])-2 {
+		co := a.shardingOf(n.Outputs[0])
+		if co == partialSum || int(co) < rank(n.Outputs[0])-2 {
 			return false // each factor is read as it is cut
 		}
-		if v == n.Inputs[1] && v != n.Inputs[0] && a.cutOf(n.Inputs[0]) >= 0 {
+		if v == n.Inputs[1] && v != n.Inputs[0] && a.shardingOf(n.Inputs[0]) >= 0 {
 			return true
 		}
 		return v == n.Inputs[0] && v != n.Inputs[1] && int(co) == rank(n.Outputs[0])-1
@@ -276,7 +276,7 @@ func (a *applier) shapeOf(v *onnx.Value) (*onnx.Value, error) {
 	if !ok {
 		return nil, fmt.Errorf("%q: its extents are not static", v.Name)
 	}
-	if c := a.cutOf(v); c >= 0 {
+	if c := a.shardingOf(v); c >= 0 {
 		dims = slices.Clone(dims)
 		dims[c] /= a.parts
 	}
@@ -310,13 +310,13 @@ func (a *applier) join() error {
 			}
 			a.b.From(n, "join/"+o.Name)
 			var whole *onnx.Value
-			if a.cutOf(o) == partial {
+			if a.shardingOf(o) == partialSum {
 				whole = a.sum[o]
 				if a.mean[o] {
 					whole = a.b.Op("Mul", build.In(whole, a.b.Scalar(o.Type.DType, 1/float64(a.parts))))
 				}
 			} else {
-				whole = a.b.Op("Concat", a.pieces[o], onnx.IntAttr("axis", int64(a.cutOf(o))))
+				whole = a.b.Op("Concat", a.pieces[o], onnx.IntAttr("axis", int64(a.shardingOf(o))))
 			}
 			if a.b.Err() != nil {
 				return a.b.Err()
@@ -337,7 +337,7 @@ func (a *applier) join() error {
 
 // keepApart reports a value whose parts are read in parts by another region.
 func (a *applier) keepApart(o *onnx.Value) bool {
-	if a.shared == nil || a.cutOf(o) < 0 || o.IsOutput() {
+	if a.shared == nil || a.shardingOf(o) < 0 || o.IsOutput() {
 		return false
 	}
 	_, wanted := a.shared[o]

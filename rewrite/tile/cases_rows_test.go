@@ -6,7 +6,7 @@ const tail = "\nw.new = Sub(w, y)"
 // head is a projection, its cross entropy and the gradient of its weights.
 const head = "in h F[3,4]\nin w F[16,4]\nin l int64[3,1]\nlogits = Gemm(h, w) {transB=1}\n"
 
-// rowsCases are the cases of the table of cone rules.
+// rowsCases are the cases of the table of slice rules.
 var rowsCases = []rowsCase{
 	{row: "Add", name: "momentum", body: "in m F[16,8]\ninit b F[] = 0.5\nmb = Mul(m, b)\nm.new = Add(mb, g)\nw.new = Sub(w, m.new)", exact: true},
 	{row: "Add", name: "columns", body: "in c F[8]\ny = Add(g, c)" + tail, exact: true},

@@ -1,6 +1,6 @@
 package tile
 
-// Writing the slices of a cone: each slice's operators are cloned, behind
+// Writing the shards of a backward slice: each slice's operators are cloned, behind
 // control dependencies on the slice before, so that one slice is computed at a
 // time and ONNX Runtime keeps them apart.
 
@@ -17,18 +17,18 @@ type emitter struct {
 	before  *onnx.Value // of the slice before, which this one waits for; nil: nothing
 	i       int64       // the slice's number
 	scope   string
-	now     map[*slice]*onnx.Value
+	now     map[*shard]*onnx.Value
 	once    map[*onnx.Value]*onnx.Value // made for all slices, by what it is of
 	renamed map[*onnx.Value]*onnx.Value // next values that are joined already
 }
 
 // begin starts the i-th slice.
 func (e *emitter) begin(before *onnx.Value, i int64, scope string) {
-	e.before, e.i, e.scope, e.now = before, i, scope, map[*slice]*onnx.Value{}
+	e.before, e.i, e.scope, e.now = before, i, scope, map[*shard]*onnx.Value{}
 }
 
-// slice returns this turn's part.
-func (e *emitter) slice(s *slice) *onnx.Value {
+// shard returns this turn's part.
+func (e *emitter) shard(s *shard) *onnx.Value {
 	if v := e.now[s]; v != nil {
 		return v
 	}
@@ -36,14 +36,14 @@ func (e *emitter) slice(s *slice) *onnx.Value {
 	if s.make != nil {
 		v = s.make(e)
 	} else {
-		v = e.cut(s)
+		v = e.extract(s)
 	}
 	e.now[s] = v
 	return v
 }
 
-// cut takes the part out of a value.
-func (e *emitter) cut(s *slice) *onnx.Value {
+// extract takes the part out of a value.
+func (e *emitter) extract(s *shard) *onnx.Value {
 	from := s.v
 	if r := e.renamed[from]; r != nil {
 		from = r
@@ -106,7 +106,7 @@ func (e *emitter) logSum(x, y *onnx.Value) *onnx.Value {
 // within returns indices along the sliced axis of data as indices into the
 // slice, and which of them lie in it. Indices that an Expand spreads are
 // looked at before.
-func (e *emitter) within(index, data *onnx.Value, s *slice) (at, inside *onnx.Value) {
+func (e *emitter) within(index, data *onnx.Value, s *shard) (at, inside *onnx.Value) {
 	narrow, spread := index, (*onnx.Value)(nil)
 	if p := index.Producer; p != nil && p.Is("Expand") && rank(p.Inputs[0]) == rank(index) {
 		narrow, spread = p.Inputs[0], p.Inputs[1]

@@ -13,7 +13,7 @@ import (
 // collectExtents lists the extents that the number of parts has to divide.
 func (r *Region) collectExtents() {
 	seen := map[int64]bool{}
-	for v, c := range r.cuts {
+	for v, c := range r.shardings {
 		if c >= 0 {
 			if d, ok := v.Type.Shape[c].Int(); ok && !seen[d] {
 				seen[d] = true
@@ -74,7 +74,7 @@ func (r *Region) Auto(rows int) int {
 	logits, _ := r.Logits.Type.Bytes()
 	hidden := int64(0)
 	for _, in := range r.Logits.Producer.Inputs {
-		if in != nil && r.cutOf(in) >= 0 {
+		if in != nil && r.shardingOf(in) >= 0 {
 			hidden, _ = in.Type.Bytes()
 		}
 	}
@@ -100,11 +100,11 @@ func (r *Region) Reread(parts int) int64 {
 			continue
 		}
 		for _, v := range n.Inputs {
-			if v != nil && r.cutOf(v) < 0 { // no part of it is enough
+			if v != nil && r.shardingOf(v) < 0 { // no part of it is enough
 				once += bytesOf(v)
 			}
 		}
-		if r.cutOf(n.Outputs[0]) == partial {
+		if r.shardingOf(n.Outputs[0]) == partialSum {
 			once += bytesOf(n.Outputs[0])
 		}
 	}

@@ -21,8 +21,8 @@ package tile
 // (Adam: v, then m, then the parameter), the gradient's slices are computed for
 // each of them that needs it: time for memory, for a planner to choose.
 //
-// The way back from a next value (its cone) is followed as long as what a value
-// is computed from is smaller than the value (cone.go); a softmax along the
+// The way back from a next value (its backward slice) is followed as long as what a value
+// is computed from is smaller than the value (backwardslice.go); a softmax along the
 // sliced axis uses the sum of the whole, which the graph computes anyway.
 //
 // Weakness: static extents only; an update that needs a norm of the whole
@@ -129,13 +129,13 @@ func collect(v *onnx.Value, shape onnx.Shape, into map[*onnx.Value]bool) {
 type update struct {
 	g     *onnx.Graph
 	next  []*onnx.Value
-	cones []*slice // of next, in the same order
+	roots []*shard // of next, in the same order
 	axis  int
 	parts int64
 	after *onnx.Value // what the first slice waits for; nil: for nothing
 }
 
-// newUpdate finds the cones of a group of next values, along the axis under
+// newUpdate finds the backward slices of a group of next values, along the axis under
 // which the least has to wait for them.
 func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool, place map[*onnx.Node]int, want int) (*update, *SkipError) {
 	last := group[len(group)-1]
@@ -148,12 +148,12 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		if !ok || parts < minSlices {
 			continue
 		}
-		c := newCone(joinsAxes(m), forward, extent/parts, group)
+		c := newBackwardSlice(joinsAxes(m), forward, extent/parts, group)
 		u := &update{g: m.Graph, next: group, axis: axis, parts: parts}
 		for _, v := range group {
-			u.cones = append(u.cones, c.root(v, axis))
+			u.roots = append(u.roots, c.root(v, axis))
 		}
-		if i := slices.IndexFunc(u.cones, func(s *slice) bool { return s.make == nil }); i >= 0 {
+		if i := slices.IndexFunc(u.roots, func(s *shard) bool { return s.make == nil }); i >= 0 {
 			n := group[i].Producer
 			why = &SkipError{group[i].Name, fmt.Sprintf("no slicing rule for operator %s at %q", n.OpType(), n.Label())}
 			continue
@@ -181,12 +181,12 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 func (u *update) apply(types build.Typer) error {
 	e := &emitter{b: build.New(u.g, types, rowsPass), once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
 	before := u.after
-	for k, root := range u.cones {
+	for k, root := range u.roots {
 		next := u.next[k]
 		var joined []*onnx.Value
 		for i := range u.parts {
 			e.begin(before, i, fmt.Sprintf("%s/%d", next.Name, i))
-			before = e.slice(root)
+			before = e.shard(root)
 			joined = append(joined, before)
 		}
 		e.b.Scope = next.Name

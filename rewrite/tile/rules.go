@@ -59,11 +59,11 @@ func axisOf(n *onnx.Node, standard int64, v *onnx.Value) int64 {
 // extent 1 there, or without the axis, is the same for every part.
 func elementwise(r *Region, n *onnx.Node) (bool, error) {
 	out := n.Outputs[0]
-	axis := r.cutOf(out)
+	axis := r.shardingOf(out)
 	if axis == unknown {
 		for _, in := range n.Inputs {
-			if in != nil && r.cutOf(in) >= 0 {
-				axis = r.cutOf(in) + cut(rank(out)-rank(in))
+			if in != nil && r.shardingOf(in) >= 0 {
+				axis = r.shardingOf(in) + sharding(rank(out)-rank(in))
 			}
 		}
 	}
@@ -78,8 +78,8 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 		if in == nil {
 			continue
 		}
-		c := invariant
-		if a := axis - cut(rank(out)-rank(in)); a >= 0 && !in.Type.Shape[a].Is(1) {
+		c := replicated
+		if a := axis - sharding(rank(out)-rank(in)); a >= 0 && !in.Type.Shape[a].Is(1) {
 			c = a
 		}
 		more, err := r.setInput(n, k, c)
@@ -94,9 +94,9 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 // setInput records how an input is read. A value from outside the region that
 // is read whole in one place may be cut in another: only what the region makes
 // has one cut.
-func (r *Region) setInput(n *onnx.Node, k int, c cut) (bool, error) {
+func (r *Region) setInput(n *onnx.Node, k int, c sharding) (bool, error) {
 	v := n.Inputs[k]
-	if c == invariant {
+	if c == replicated {
 		if v.Producer != nil && r.in[v.Producer] {
 			return false, fmt.Errorf("reads %q whole", v.Name)
 		}
@@ -109,7 +109,7 @@ func (r *Region) setInput(n *onnx.Node, k int, c cut) (bool, error) {
 // alongAxis: softmax and its like, over other axes than the one that is cut.
 func alongAxis(r *Region, n *onnx.Node) (bool, error) {
 	axis := softmaxAxis(n, n.Outputs[0], r.joins)
-	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
+	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
 		if int(a) == axis || r.joins && int(a) > axis {
 			return 0, fmt.Errorf("works along the split axis")
 		}
@@ -131,9 +131,9 @@ func softmaxAxis(n *onnx.Node, v *onnx.Value, joins bool) int {
 
 // same relates the cut of one input to that of one output by an axis mapping
 // that keeps axes, either way.
-func (r *Region) same(in, out *onnx.Value, keep func(cut) (cut, error)) (bool, error) {
+func (r *Region) same(in, out *onnx.Value, keep func(sharding) (sharding, error)) (bool, error) {
 	for _, pair := range [2][2]*onnx.Value{{in, out}, {out, in}} {
-		if a := r.cutOf(pair[0]); a >= 0 && r.cutOf(pair[1]) == unknown {
+		if a := r.shardingOf(pair[0]); a >= 0 && r.shardingOf(pair[1]) == unknown {
 			b, err := keep(a)
 			if err != nil {
 				return false, err
@@ -141,7 +141,7 @@ func (r *Region) same(in, out *onnx.Value, keep func(cut) (cut, error)) (bool, e
 			return r.set(pair[1], b)
 		}
 	}
-	if a := r.cutOf(in); a >= 0 {
+	if a := r.shardingOf(in); a >= 0 {
 		b, err := keep(a)
 		if err != nil {
 			return false, err
@@ -160,9 +160,9 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 		return false, err
 	}
 	keep := n.Int("keepdims", 1) == 1
-	a := r.cutOf(in)
+	a := r.shardingOf(in)
 	if a < 0 {
-		if b := r.cutOf(out); b >= 0 && keep && !slices.Contains(axes, int64(b)) {
+		if b := r.shardingOf(out); b >= 0 && keep && !slices.Contains(axes, int64(b)) {
 			return r.set(in, b)
 		}
 		return false, nil
@@ -173,10 +173,10 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 			return false, fmt.Errorf("%s over the tokens is not a sum", n.OpType())
 		}
 		r.mean[out] = mean
-		return r.set(out, partial)
+		return r.set(out, partialSum)
 	}
 	if !keep {
-		left := cut(0)
+		left := sharding(0)
 		for _, x := range axes {
 			if x < int64(a) {
 				left++
@@ -190,7 +190,7 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 // argument: ArgMax and its like, along another axis.
 func argument(r *Region, n *onnx.Node) (bool, error) {
 	in, out := n.Inputs[0], n.Outputs[0]
-	axis, a := axisOf(n, 0, in), r.cutOf(in)
+	axis, a := axisOf(n, 0, in), r.shardingOf(in)
 	switch {
 	case a < 0:
 		return false, nil
@@ -241,11 +241,11 @@ func transpose(r *Region, n *onnx.Node) (bool, error) {
 			perm = append(perm, int64(i))
 		}
 	}
-	if a := r.cutOf(in); a >= 0 {
-		return r.set(out, cut(slices.Index(perm, int64(a))))
+	if a := r.shardingOf(in); a >= 0 {
+		return r.set(out, sharding(slices.Index(perm, int64(a))))
 	}
-	if a := r.cutOf(out); a >= 0 {
-		return r.set(in, cut(perm[a]))
+	if a := r.shardingOf(out); a >= 0 {
+		return r.set(in, sharding(perm[a]))
 	}
 	return false, nil
 }
@@ -253,9 +253,9 @@ func transpose(r *Region, n *onnx.Node) (bool, error) {
 // reshape: a part is a contiguous piece of the whole as long as the cut axis is
 // the outermost of more than one element; then it is so on the other side too.
 func reshape(r *Region, n *onnx.Node) (bool, error) {
-	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
+	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
 		from, to := n.Inputs[0], n.Outputs[0]
-		if r.cutOf(from) < 0 {
+		if r.shardingOf(from) < 0 {
 			from, to = to, from
 		}
 		f, ok1 := from.Type.Shape.Ints()
@@ -266,7 +266,7 @@ func reshape(r *Region, n *onnx.Node) (bool, error) {
 		if outermost(f) != int(a) || len(t) == 0 {
 			return 0, fmt.Errorf("the split axis is not the outermost one")
 		}
-		return cut(outermost(t)), nil
+		return sharding(outermost(t)), nil
 	})
 }
 
@@ -274,18 +274,18 @@ func reshape(r *Region, n *onnx.Node) (bool, error) {
 // part.
 func expand(r *Region, n *onnx.Node) (bool, error) {
 	out := n.Outputs[0]
-	a := r.cutOf(out)
+	a := r.shardingOf(out)
 	if a < 0 {
-		if n.Is("Expand") && r.cutOf(n.Inputs[0]) >= 0 {
-			return r.set(out, r.cutOf(n.Inputs[0])+cut(rank(out)-rank(n.Inputs[0])))
+		if n.Is("Expand") && r.shardingOf(n.Inputs[0]) >= 0 {
+			return r.set(out, r.shardingOf(n.Inputs[0])+sharding(rank(out)-rank(n.Inputs[0])))
 		}
 		return false, nil
 	}
 	if !n.Is("Expand") {
 		return false, nil
 	}
-	in, c := n.Inputs[0], invariant
-	if b := a - cut(rank(out)-rank(in)); b >= 0 && !in.Type.Shape[b].Is(1) {
+	in, c := n.Inputs[0], replicated
+	if b := a - sharding(rank(out)-rank(in)); b >= 0 && !in.Type.Shape[b].Is(1) {
 		c = b
 	}
 	return r.setInput(n, 0, c)
@@ -296,8 +296,8 @@ func pick(r *Region, n *onnx.Node) (bool, error) {
 	axis := axisOf(n, 0, n.Inputs[0])
 	a := unknown
 	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
-		if r.cutOf(v) >= 0 {
-			a = r.cutOf(v)
+		if r.shardingOf(v) >= 0 {
+			a = r.shardingOf(v)
 		}
 	}
 	if a == unknown {
@@ -330,7 +330,7 @@ func cutOther(r *Region, n *onnx.Node) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return r.same(n.Inputs[0], n.Outputs[0], func(a cut) (cut, error) {
+	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
 		for _, x := range along {
 			if x == int64(a) || x+int64(rank(n.Inputs[0])) == int64(a) {
 				return 0, fmt.Errorf("slices the split axis")
@@ -344,5 +344,5 @@ func cutOther(r *Region, n *onnx.Node) (bool, error) {
 // of what is computed from it.
 func Divides(domain, op string) (region, slices bool) {
 	n := &onnx.Node{Proto: &onnxpb.NodeProto{Domain: &domain, OpType: &op}}
-	return ruleOf(n) != nil, coneRules[ruleKey(n)] != nil
+	return ruleOf(n) != nil, sliceRules[ruleKey(n)] != nil
 }

@@ -24,12 +24,12 @@ func gemm(r *Region, n *onnx.Node) (bool, error) {
 	if c == nil {
 		return changed, nil
 	}
-	switch a := r.cutOf(out); {
-	case a == partial:
+	switch a := r.shardingOf(out); {
+	case a == partialSum:
 		return false, fmt.Errorf("adds a bias to a sum over the tokens")
 	case a >= 0:
-		reads := invariant
-		if b := a - cut(rank(out)-rank(c)); b >= 0 && !c.Type.Shape[b].Is(1) {
+		reads := replicated
+		if b := a - sharding(rank(out)-rank(c)); b >= 0 && !c.Type.Shape[b].Is(1) {
 			reads = b
 		}
 		more, err := r.setInput(n, 2, reads)
@@ -47,32 +47,32 @@ func (r *Region) product(n *onnx.Node) (bool, error) {
 	if n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
 		return false, fmt.Errorf("a product with permuted batches")
 	}
-	if c := r.batchCut(a, b, out); c != unknown {
-		return r.cutBatch(n, c)
+	if c := r.batchSharding(a, b, out); c != unknown {
+		return r.shardBatch(n, c)
 	}
 	return r.cutMatrix(n)
 }
 
-// batchCut returns the axis of the product, left of its matrices, that is cut.
-func (r *Region) batchCut(a, b, out *onnx.Value) cut {
+// batchSharding returns the axis of the product, left of its matrices, that is cut.
+func (r *Region) batchSharding(a, b, out *onnx.Value) sharding {
 	for _, v := range []*onnx.Value{out, a, b} {
-		if c := r.cutOf(v); c >= 0 && int(c) < rank(v)-2 {
-			return c + cut(rank(out)-rank(v))
+		if c := r.shardingOf(v); c >= 0 && int(c) < rank(v)-2 {
+			return c + sharding(rank(out)-rank(v))
 		}
 	}
 	return unknown
 }
 
-// cutBatch: a batch axis is cut in the product and in each factor that has it.
-func (r *Region) cutBatch(n *onnx.Node, c cut) (bool, error) {
+// shardBatch: a batch axis is cut in the product and in each factor that has it.
+func (r *Region) shardBatch(n *onnx.Node, c sharding) (bool, error) {
 	out := n.Outputs[0]
 	changed, err := r.set(out, c)
 	if err != nil {
 		return false, err
 	}
 	for k, v := range n.Inputs[:2] {
-		want := invariant
-		if x := c - cut(rank(out)-rank(v)); x >= 0 && !v.Type.Shape[x].Is(1) {
+		want := replicated
+		if x := c - sharding(rank(out)-rank(v)); x >= 0 && !v.Type.Shape[x].Is(1) {
 			want = x
 		}
 		more, err := r.setInput(n, k, want)
@@ -91,27 +91,27 @@ func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
 	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
 	rowA, innerA := matrixAxes(n, a, "transA")
 	innerB, colB := matrixAxes(n, b, "transB")
-	ca, cb, co := r.cutOf(a), r.cutOf(b), r.cutOf(out)
+	ca, cb, co := r.shardingOf(a), r.shardingOf(b), r.shardingOf(out)
 	switch {
-	case ca == cut(innerA) || cb == cut(innerB) && b.Producer != nil && r.in[b.Producer]:
-		c1, err := r.set(a, cut(innerA))
+	case ca == sharding(innerA) || cb == sharding(innerB) && b.Producer != nil && r.in[b.Producer]:
+		c1, err := r.set(a, sharding(innerA))
 		if err != nil {
 			return false, err
 		}
-		c2, err := r.set(b, cut(innerB))
+		c2, err := r.set(b, sharding(innerB))
 		if err != nil {
 			return false, err
 		}
-		c3, err := r.set(out, partial)
+		c3, err := r.set(out, partialSum)
 		return c1 || c2 || c3, err
-	case ca == cut(rowA) && cb < 0:
-		return r.set(out, cut(rank(out)-2))
-	case cb == cut(colB) && ca < 0:
-		return r.set(out, cut(rank(out)-1))
+	case ca == sharding(rowA) && cb < 0:
+		return r.set(out, sharding(rank(out)-2))
+	case cb == sharding(colB) && ca < 0:
+		return r.set(out, sharding(rank(out)-1))
 	case co >= 0 && ca == unknown && int(co) == rank(out)-2:
-		return r.set(a, cut(rowA))
+		return r.set(a, sharding(rowA))
 	case co >= 0 && cb == unknown && int(co) == rank(out)-1: // one row alone
-		return r.set(b, cut(colB))
+		return r.set(b, sharding(colB))
 	case ca >= 0 && cb >= 0:
 		return false, fmt.Errorf("both factors are split, but not along the contracted axis")
 	}

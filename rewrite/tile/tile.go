@@ -10,7 +10,7 @@
 //	W ─┘                                  labels ─┘   └▶ dW   summed up
 //
 // Each value of the region is cut along one axis into equal parts, is the same
-// for every part (invariant), or is a sum over the parts (partial). Rules per
+// for every part (replicated), or is a sum over the parts (partialSum). Rules per
 // operator (rules.go) say how the cut passes through; where no rule fits, the
 // pass is skipped and says at which node. The gradient is computed in the same
 // part as the forward values, so nothing is recomputed.
@@ -33,14 +33,14 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// A cut says how a value of the region is divided.
-type cut int
+// A sharding says how a value of the region is divided.
+type sharding int
 
 // Cuts that are no axis.
 const (
-	unknown   cut = -3 + iota
-	partial       // every part holds a summand
-	invariant     // every part sees the whole
+	unknown    sharding = -3 + iota
+	partialSum          // every part holds a summand
+	replicated          // every part sees the whole
 )
 
 // A SkipError says why a region cannot be tiled. The graph is unchanged.
@@ -63,14 +63,14 @@ type Region struct {
 	joins bool                  // see joinsAxes
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
 	// given says how another region, which this one reads from, cuts a value.
-	given func(*onnx.Value) cut
+	given func(*onnx.Value) sharding
 	// joined are the values that stand for those of the region after apply.
-	joined map[*onnx.Value]*onnx.Value
-	in     map[*onnx.Node]bool
-	cuts   map[*onnx.Value]cut
-	mean   map[*onnx.Value]bool // partial means: summands to be divided by parts
-	whole  map[onnx.Use]bool    // inputs that every part reads as they are
-	limit  int64                // elements from which a value counts as big
+	joined    map[*onnx.Value]*onnx.Value
+	in        map[*onnx.Node]bool
+	shardings map[*onnx.Value]sharding
+	mean      map[*onnx.Value]bool // partial means: summands to be divided by parts
+	whole     map[onnx.Use]bool    // inputs that every part reads as they are
+	limit     int64                // elements from which a value counts as big
 	// extents are those that are cut: the number of parts must divide all.
 	extents []int64
 }
@@ -103,9 +103,9 @@ func newRegion(m *onnx.Model, product *onnx.Value, dims []int64) *Region {
 	n, _ := onnx.Elements(dims)
 	r := &Region{
 		Logits: product, graph: m.Graph, joins: joinsAxes(m), limit: max(n/2, 1),
-		in: map[*onnx.Node]bool{}, cuts: map[*onnx.Value]cut{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
+		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
-	r.cuts[product] = cut(outermost(dims))
+	r.shardings[product] = sharding(outermost(dims))
 	r.in[product.Producer] = true
 	return r
 }
@@ -205,16 +205,16 @@ func (r *Region) comesInParts(v *onnx.Value) bool {
 		return false
 	}
 	if r.in[v.Producer] {
-		return r.cutOf(v) >= 0
+		return r.shardingOf(v) >= 0
 	}
 	if r.given == nil {
 		return false
 	}
 	c := r.given(v)
-	if c >= 0 && r.cutOf(v) == unknown {
-		r.cuts[v] = c
+	if c >= 0 && r.shardingOf(v) == unknown {
+		r.shardings[v] = c
 	}
-	return c >= 0 && r.cutOf(v) == c
+	return c >= 0 && r.shardingOf(v) == c
 }
 
 // addMakers takes in the makers of big values that must be cut: constants of
@@ -228,7 +228,7 @@ func (r *Region) addMakers() {
 				continue
 			}
 			for _, o := range n.Outputs {
-				if o != nil && r.big(o) && r.cutOf(o) >= 0 {
+				if o != nil && r.big(o) && r.shardingOf(o) >= 0 {
 					r.in[n], added = true, true
 				}
 			}
@@ -249,7 +249,7 @@ func (r *Region) addBetween() {
 			continue
 		}
 		for _, v := range slices.Concat(n.Inputs, n.Captures) {
-			if v != nil && v.Producer != nil && after[v.Producer] && r.cutOf(v) != partial {
+			if v != nil && v.Producer != nil && after[v.Producer] && r.shardingOf(v) != partialSum {
 				after[n] = true
 			}
 		}
@@ -273,19 +273,19 @@ func (r *Region) addBetween() {
 	}
 }
 
-func (r *Region) cutOf(v *onnx.Value) cut {
-	if c, ok := r.cuts[v]; ok {
+func (r *Region) shardingOf(v *onnx.Value) sharding {
+	if c, ok := r.shardings[v]; ok {
 		return c
 	}
 	return unknown
 }
 
 // set records how a value is cut; two different answers end the attempt.
-func (r *Region) set(v *onnx.Value, c cut) (bool, error) {
+func (r *Region) set(v *onnx.Value, c sharding) (bool, error) {
 	if v == nil {
 		return false, nil
 	}
-	old := r.cutOf(v)
+	old := r.shardingOf(v)
 	if old == c {
 		return false, nil
 	}
@@ -300,7 +300,7 @@ func (r *Region) set(v *onnx.Value, c cut) (bool, error) {
 			return false, fmt.Errorf("the extents of %q are not static: fix them with --dim", v.Name)
 		}
 	}
-	r.cuts[v] = c
+	r.shardings[v] = c
 	return true, nil
 }
 
@@ -348,10 +348,10 @@ func (r *Region) check() error {
 			if o == nil {
 				continue
 			}
-			switch r.cutOf(o) {
+			switch r.shardingOf(o) {
 			case unknown:
 				return &SkipError{n.Label(), "unclear how its output is split"}
-			case partial:
+			case partialSum:
 				if reader := r.readsBack(deps, o); reader != nil {
 					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}
 				}

@@ -264,28 +264,28 @@ func next(m *onnx.Model) []*onnx.Value {
 // forwardSide: a case's nodes whose output begins with f. are forward's.
 func forwardSide(n *onnx.Node) bool { return strings.HasPrefix(n.Outputs[0].Name, "f.") }
 
-func TestEveryConeRuleHasACase(t *testing.T) {
+func TestEverySliceRuleHasACase(t *testing.T) {
 	covered := map[string]bool{}
 	for _, c := range rowsCases {
 		covered[c.row] = true
 	}
-	for row := range coneRules {
+	for row := range sliceRules {
 		if !covered[row] {
-			t.Errorf("cone rule %s has no case", row)
+			t.Errorf("slice rule %s has no case", row)
 		}
 	}
 	for row := range covered {
-		if coneRules[row] == nil {
-			t.Errorf("cases of %s, for which there is no cone rule", row)
+		if sliceRules[row] == nil {
+			t.Errorf("cases of %s, for which there is no slice rule", row)
 		}
 	}
 }
 
-// TestElementwiseAreElementwise: the operators that cones take for elementwise are
+// TestElementwiseAreElementwise: the operators that the backward slice takes for elementwise are
 // those of the traits.
 func TestElementwiseAreElementwise(t *testing.T) {
-	for row, rule := range coneRules {
-		if reflect.ValueOf(rule).Pointer() != reflect.ValueOf(coneElementwise).Pointer() {
+	for row, rule := range sliceRules {
+		if reflect.ValueOf(rule).Pointer() != reflect.ValueOf(sliceElementwise).Pointer() {
 			continue
 		}
 		n := &onnx.Node{Proto: &onnxpb.NodeProto{OpType: &row}}
@@ -295,7 +295,7 @@ func TestElementwiseAreElementwise(t *testing.T) {
 	}
 }
 
-func TestConeRules(t *testing.T) {
+func TestSliceRules(t *testing.T) {
 	for _, c := range rowsCases {
 		t.Run(c.row+"/"+c.name, func(t *testing.T) { c.check(t) })
 	}

@@ -49,8 +49,8 @@ func Wide(m *onnx.Model, types build.Typer, forward func(*onnx.Node) bool, want 
 		}
 		for _, later := range plan.regions[i+1:] { // reads by new names what it decided to cut
 			for old, whole := range p.region.joined {
-				if c, ok := later.region.cuts[old]; ok {
-					later.region.cuts[whole] = c
+				if c, ok := later.region.shardings[old]; ok {
+					later.region.shardings[whole] = c
 				}
 			}
 		}
@@ -114,8 +114,8 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 }
 
 // handsTo returns how the regions that r reads from already cut what they make.
-func (p *widePlan) handsTo(r *Region) func(*onnx.Value) cut {
-	return func(v *onnx.Value) cut {
+func (p *widePlan) handsTo(r *Region) func(*onnx.Value) sharding {
+	return func(v *onnx.Value) sharding {
 		from := p.of[v.Producer]
 		if from == nil {
 			return unknown
@@ -123,7 +123,7 @@ func (p *widePlan) handsTo(r *Region) func(*onnx.Value) cut {
 		for n := range r.in {
 			for _, in := range n.Inputs {
 				if in != nil && in.Producer != nil && p.of[in.Producer] == from {
-					return from.region.cutOf(v)
+					return from.region.shardingOf(v)
 				}
 			}
 		}
@@ -166,7 +166,7 @@ func (p *widePlan) crossing() pieces {
 // handedOver reports a value all of whose outside readers belong to regions
 // that read it cut along the same axis, and joins the number of parts.
 func (p *widePlan) handedOver(w *wideRegion, o *onnx.Value) bool {
-	c := w.region.cutOf(o)
+	c := w.region.shardingOf(o)
 	if c < 0 || o.IsOutput() {
 		return false
 	}
@@ -176,7 +176,7 @@ func (p *widePlan) handedOver(w *wideRegion, o *onnx.Value) bool {
 		if to == w {
 			continue
 		}
-		if to == nil || to.region.cutOf(o) != c {
+		if to == nil || to.region.shardingOf(o) != c {
 			return false
 		}
 		readers = append(readers, to)

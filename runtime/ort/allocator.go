@@ -35,33 +35,38 @@ func (s *Session) deviceName() string {
 	return "Cpu"
 }
 
-// deviceAllocator is the allocator of the session's device; done releases it.
-func (s *Session) deviceAllocator() (a *C.OrtAllocator, done func(), err error) {
-	return s.allocator(s.deviceName(), s.options.Device)
-}
-
-func (s *Session) allocator(name string, device int) (a *C.OrtAllocator, done func(), err error) {
+// allocator is the session's allocator of that name, made when it is first asked
+// for. It lives as long as the session and all that keeps what the session keeps.
+func (s *Session) allocator(name string, device int) (*C.OrtAllocator, error) {
 	if s.ptr == nil {
-		return nil, nil, ErrClosed
+		return nil, ErrClosed
+	}
+	if a := s.allocators[name]; a != nil {
+		return a, nil
 	}
 	info, err := memoryInfo(name, arenaAllocator, device)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer C.ortReleaseMemoryInfo(info)
+	var a *C.OrtAllocator
 	if err := statusError(C.ortCreateAllocator(s.ptr, info, &a)); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return a, func() { C.ortReleaseAllocator(a) }, nil
+	s.keep = append(s.keep, newKeeper(func() { C.ortReleaseAllocator(a) }))
+	if s.allocators == nil {
+		s.allocators = map[string]*C.OrtAllocator{}
+	}
+	s.allocators[name] = a
+	return a, nil
 }
 
 // stats asks the session's allocator of that name for its figures.
 func (s *Session) stats(name string, device int) (Stats, error) {
-	a, done, err := s.allocator(name, device)
+	a, err := s.allocator(name, device)
 	if err != nil {
 		return Stats{}, err
 	}
-	defer done()
 	var kv *C.OrtStatistics
 	if err := statusError(C.ortStats(a, &kv)); err != nil || kv == nil {
 		return Stats{}, err

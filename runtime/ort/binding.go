@@ -22,9 +22,10 @@ type Binding struct {
 	session *Session
 	ptr     *C.OrtIoBinding
 	outputs []string
+	keep    [2]keepers // of what is bound: inputs, outputs
 }
 
-// NewBinding makes an empty binding. It must be closed before its session.
+// NewBinding makes an empty binding. It is of no use once its session is closed.
 func (s *Session) NewBinding() (*Binding, error) {
 	if s.ptr == nil {
 		return nil, ErrClosed
@@ -36,7 +37,7 @@ func (s *Session) NewBinding() (*Binding, error) {
 	return b, nil
 }
 
-// BindInput makes an input read v, which must stay open until the last run.
+// BindInput makes an input read v. The memory of v's must stay until the last run.
 func (b *Binding) BindInput(name string, v *Value) error { return b.bind(0, name, v) }
 
 // BindOutput makes an output write into v. Whether v aliases an input is not
@@ -50,9 +51,11 @@ func (b *Binding) BindOutput(name string, v *Value) error {
 }
 
 func (b *Binding) bind(output C.int, name string, v *Value) error {
-	if b.ptr == nil || v.ptr == nil {
+	if b.closed() || v.ptr == nil {
 		return ErrClosed
 	}
+	b.keep[output].take(b.session.keep) // bound from another device it is copied into the session's memory
+	b.keep[output].take(v.keep)
 	cname := C.CString(name)
 	defer C.free(unsafe.Pointer(cname))
 	if err := statusError(C.ortBind(b.ptr, output, cname, v.ptr)); err != nil {
@@ -65,9 +68,10 @@ func (b *Binding) bind(output C.int, name string, v *Value) error {
 // provider's device. Binding to a device that the session does not have is no
 // error there: look at the value's OnHost.
 func (b *Binding) BindOutputToDevice(name string, p Provider, device int) error {
-	if b.ptr == nil {
+	if b.closed() {
 		return ErrClosed
 	}
+	b.keep[1].take(b.session.keep)
 	where := "Cpu"
 	if p == CUDA {
 		where = "Cuda"
@@ -97,7 +101,7 @@ type Bound struct {
 // bound. The values are the caller's to close; those bound to a value of the
 // caller's share its memory.
 func (b *Binding) Outputs() ([]Bound, error) {
-	if b.ptr == nil {
+	if b.closed() {
 		return nil, ErrClosed
 	}
 	var list **C.OrtValue
@@ -116,6 +120,10 @@ func (b *Binding) Outputs() ([]Bound, error) {
 		}
 		return nil, fmt.Errorf("onnx runtime returned %d outputs for %d that are bound", len(values), len(b.outputs))
 	}
+	var kept keepers
+	kept.take(b.keep[0])
+	kept.take(b.keep[1])
+	defer kept.give()
 	out := make([]Bound, len(values))
 	for i, p := range values {
 		out[i].Name = b.outputs[i]
@@ -123,29 +131,36 @@ func (b *Binding) Outputs() ([]Bound, error) {
 			out[i].Err = fmt.Errorf("the value is absent")
 			continue
 		}
-		out[i].Value, out[i].Err = adopt(p)
+		out[i].Value, out[i].Err = adopt(p, kept)
 	}
 	return out, nil
 }
 
 // ClearInputs forgets the inputs.
-func (b *Binding) ClearInputs() {
-	if b.ptr != nil {
-		C.ortClear(b.ptr, 0)
-	}
-}
+func (b *Binding) ClearInputs() { b.clear(0) }
 
 // ClearOutputs forgets the outputs, and lets go of the values of a run that
 // are still held.
 func (b *Binding) ClearOutputs() {
-	if b.ptr != nil {
-		C.ortClear(b.ptr, 1)
-	}
+	b.clear(1)
 	b.outputs = nil
 }
 
+func (b *Binding) clear(output C.int) {
+	if b.ptr != nil {
+		C.ortClear(b.ptr, output)
+	}
+	b.keep[output].give()
+}
+
+// closed reports that the binding is, or its session, to which it points.
+func (b *Binding) closed() bool { return b.ptr == nil || b.session.ptr == nil }
+
 // Synchronize waits for the copies of bound inputs and outputs between devices.
 func (b *Binding) Synchronize() error {
+	if b.closed() {
+		return ErrClosed
+	}
 	if err := statusError(C.ortSynchronize(b.ptr, 0)); err != nil {
 		return err
 	}
@@ -154,9 +169,12 @@ func (b *Binding) Synchronize() error {
 
 // Close releases the binding, not the values.
 func (b *Binding) Close() error {
-	if b != nil && b.ptr != nil {
-		C.ortReleaseBinding(b.ptr)
-		b.ptr = nil
+	if b == nil || b.ptr == nil {
+		return nil
 	}
+	C.ortReleaseBinding(b.ptr)
+	b.ptr = nil
+	b.keep[0].give()
+	b.keep[1].give()
 	return nil
 }

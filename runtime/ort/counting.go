@@ -33,8 +33,9 @@ import "fmt"
 // A Counter counts what one session allocates. It is read at any time, also
 // after its session was closed.
 type Counter struct {
-	ptr  *C.Counter
-	last CounterState
+	ptr    *C.Counter
+	closed bool
+	last   CounterState
 }
 
 // A CounterState is what a Counter says at one moment, in bytes.
@@ -83,7 +84,7 @@ func newCounter(device int) (*Counter, error) {
 // Mark starts a step: Peak restarts from Live, and the events from none. With
 // trace, events are recorded from here on.
 func (c *Counter) Mark(trace bool) {
-	if c.ptr == nil {
+	if c.closed {
 		return
 	}
 	t := C.int(0)
@@ -95,7 +96,7 @@ func (c *Counter) Mark(trace bool) {
 
 // State reads the counter. After its session's Close it is the state then.
 func (c *Counter) State() CounterState {
-	if c.ptr == nil {
+	if c.closed {
 		return c.last
 	}
 	var s C.CounterState
@@ -109,7 +110,7 @@ func (c *Counter) State() CounterState {
 // Limit bounds what may be live: a request beyond it is refused as if there were
 // no memory. 0 takes the bound away.
 func (c *Counter) Limit(bytes int64) {
-	if c.ptr != nil {
+	if !c.closed {
 		C.counter_limit(c.ptr, C.int64_t(bytes))
 	}
 }
@@ -119,7 +120,7 @@ func Kept() int64 { return int64(C.counter_kept()) }
 
 // Events returns what happened since the mark, in order.
 func (c *Counter) Events() ([]Event, error) {
-	if c.ptr == nil {
+	if c.closed {
 		return nil, ErrClosed
 	}
 	var s C.CounterState
@@ -143,15 +144,15 @@ func (c *Counter) Events() ([]Event, error) {
 	return events, nil
 }
 
-// close gives the C side up, which goes with its last block.
+// close ends the counting with its session.
 func (c *Counter) close() {
-	if c.ptr == nil {
-		return
-	}
 	c.last = c.State()
-	C.counter_close(c.ptr)
-	c.ptr = nil
+	c.closed = true
 }
+
+// release gives the C side up, which goes with its last block. Values without
+// elements have none, but are released through the allocator all the same.
+func (c *Counter) release() { C.counter_close(c.ptr) }
 
 // Trim gives memory that is held free back to the system: what counters keep for
 // the next step, and what loading and optimizing a model has left.

@@ -23,6 +23,8 @@ import (
 	"unsafe"
 
 	yalue "github.com/yalue/onnxruntime_go"
+
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
 
 // A Provider is where a session's nodes run.
@@ -259,7 +261,9 @@ func preloadCUDA(library string) {
 // appendCUDA updates the provider's options with a non-empty map first: only
 // then does ONNX Runtime load the provider and say which library it lacks.
 func (o *SessionOptions) appendCUDA(so *yalue.SessionOptions, library string) error {
-	preloadCUDA(library)
+	if nulldevice.Loaded() == nil {
+		preloadCUDA(library)
+	}
 	co, err := yalue.NewCUDAProviderOptions()
 	if err != nil {
 		return &ProviderError{CUDA, library, err}

@@ -35,11 +35,13 @@ type Info struct {
 type Session struct {
 	Inputs, Outputs []Info
 
-	env     *Environment
-	ptr     *C.OrtSession
-	counter *Counter // of the host's memory
-	device  *Counter // of the device's; nil on the CPU
-	options SessionOptions
+	env        *Environment
+	ptr        *C.OrtSession
+	counter    *Counter                   // of the host's memory
+	device     *Counter                   // of the device's; nil on the CPU
+	allocators map[string]*C.OrtAllocator // by the name of their memory
+	keep       keepers
+	options    SessionOptions
 }
 
 // NewSession loads a model from a file. External data is found beside it.
@@ -167,6 +169,7 @@ func (s *Session) registerCounter(device int) (*C.OrtMemoryInfo, error) {
 	} else {
 		s.device = c
 	}
+	s.keep = append(s.keep, newKeeper(c.release))
 	return C.counter_info(c.ptr), statusError(C.ortRegister(s.env.env, C.counter_allocator(c.ptr)))
 }
 
@@ -193,8 +196,8 @@ func (s *Session) DeviceCounter() *Counter {
 	return s.counter
 }
 
-// Close releases the session, then gives its counters up. Values that it
-// returned stay valid until they are closed.
+// Close releases the session, then lets go of its allocators. Values that it
+// made or returned stay valid until they are closed.
 func (s *Session) Close() error {
 	if s.ptr != nil {
 		C.ortReleaseSession(s.ptr)
@@ -205,6 +208,8 @@ func (s *Session) Close() error {
 			c.close()
 		}
 	}
+	s.allocators = nil
+	s.keep.give()
 	return nil
 }
 

@@ -62,6 +62,7 @@ type Value struct {
 	own  unsafe.Pointer // freed by Close
 	pin  runtime.Pinner
 	host bool
+	keep keepers
 }
 
 // TensorOver makes a tensor of the given memory, which it neither copies nor
@@ -130,11 +131,10 @@ func (s *Session) NewDeviceTensor(t DType, shape []int64) (*Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, done, err := s.deviceAllocator()
+	a, err := s.allocator(s.deviceName(), s.options.Device)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
 	v := &Value{Type: t, Shape: append([]int64{}, shape...), size: size}
 	var dims *C.int64_t
 	if len(shape) > 0 {
@@ -143,16 +143,18 @@ func (s *Session) NewDeviceTensor(t DType, shape []int64) (*Value, error) {
 	if err := statusError(C.ortTensorFrom(a, dims, C.size_t(len(shape)), C.int(t), &v.ptr)); err != nil {
 		return nil, err
 	}
+	v.keep.take(s.keep)
 	if err := v.locate(); err != nil {
 		return nil, errors.Join(err, v.Close())
 	}
 	return v, nil
 }
 
-// adopt takes over a value that ONNX Runtime made. An absent optional, a
-// sequence, a map and a string tensor are refused.
-func adopt(ptr *C.OrtValue) (*Value, error) {
+// adopt takes over a value that ONNX Runtime made of what is kept. An absent
+// optional, a sequence, a map and a string tensor are refused.
+func adopt(ptr *C.OrtValue, kept keepers) (*Value, error) {
 	v := &Value{ptr: ptr}
+	v.keep.take(kept)
 	if err := v.read(); err != nil {
 		v.Close()
 		return nil, err
@@ -220,7 +222,7 @@ func (v *Value) Bytes() []byte {
 // SameMemory says whether both values start at the same host address.
 func (v *Value) SameMemory(w *Value) bool { return v.data != nil && v.data == w.data }
 
-// Close releases the value.
+// Close releases the value, then lets go of what its memory came from.
 func (v *Value) Close() error {
 	if v == nil || v.ptr == nil {
 		return nil
@@ -230,5 +232,6 @@ func (v *Value) Close() error {
 	v.pin.Unpin()
 	C.free(v.own)
 	v.own, v.data = nil, nil
+	v.keep.give()
 	return nil
 }

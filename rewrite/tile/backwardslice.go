@@ -1,12 +1,12 @@
 package tile
 
-// The cone of a value: what one slice of it is computed from.
+// The backward slice of a value: what one slice of it is computed from.
 //
-// cone.of(v, axis) says how the slices of v along an axis come about: cut out
+// backwardSlice.of(v, axis) says how the slices of v along an axis come about: cut out
 // of v itself (a leaf), or by v's operator from slices of its inputs. A value is
 // followed where that needs less to wait than the value itself takes; a forward
 // value, which waits for backward anyway, only where it needs far less. What is
-// known about an operator is one row of the table coneRules.
+// known about an operator is one row of the table sliceRules.
 
 import (
 	"maps"
@@ -20,81 +20,81 @@ import (
 // takes at most one part in so many.
 const farLess = 8
 
-// A slice tells how a part of a value is made.
-type slice struct {
+// A shard tells how a part of a value is made.
+type shard struct {
 	v    *onnx.Value
 	axis int
 	size int64 // of a part along the axis
 	// make emits the part from the operator; nil: it is cut out of v.
 	make func(e *emitter) *onnx.Value
 	// needs are slices of inputs, whole the inputs that are read as they are.
-	needs []*slice
+	needs []*shard
 	whole []*onnx.Value
 	// waits holds the bytes of each value that must stay alive, whole, until the
 	// last slice has been made from it.
 	waits map[*onnx.Value]int64
 }
 
-// A cutKey is a value and the axis along which it is cut.
-type cutKey struct {
+// A shardKey is a value and the axis along which it is cut.
+type shardKey struct {
 	v    *onnx.Value
 	axis int
 }
 
-// A cone is what the slices of some next values are computed from.
-type cone struct {
-	rules   map[string]coneRule
+// A backwardSlice is what the slices of some next values are computed from.
+type backwardSlice struct {
+	rules   map[string]sliceRule
 	joins   bool // see joinsAxes
 	forward func(*onnx.Node) bool
 	part    int64         // elements of one slice along the split axis
 	next    []*onnx.Value // values that the slices are for, in the order of their makers
-	slices  map[cutKey]*slice
-	roots   []*slice            // of next
+	shards  map[shardKey]*shard
+	roots   []*shard            // of next
 	cloned  map[*onnx.Node]bool // computed in slices
 }
 
-func newCone(joins bool, forward func(*onnx.Node) bool, part int64, next []*onnx.Value) *cone {
-	return &cone{rules: coneRules, joins: joins, forward: forward, part: part, next: next, slices: map[cutKey]*slice{}, cloned: map[*onnx.Node]bool{}}
+func newBackwardSlice(joins bool, forward func(*onnx.Node) bool, part int64, next []*onnx.Value) *backwardSlice {
+	return &backwardSlice{rules: sliceRules, joins: joins, forward: forward, part: part, next: next, shards: map[shardKey]*shard{}, cloned: map[*onnx.Node]bool{}}
 }
 
-// root is the cone of a next value.
-func (c *cone) root(v *onnx.Value, axis int) *slice {
-	s := &slice{v: v, axis: axis, size: c.part}
+// root is the backward slice of a next value.
+func (c *backwardSlice) root(v *onnx.Value, axis int) *shard {
+	s := &shard{v: v, axis: axis, size: c.part}
 	if !c.follow(s) {
 		s = c.leaf(v, axis)
 	}
 	// Next values that are computed from this one cut it: it exists whole by then.
-	c.slices[cutKey{v, axis}] = c.leaf(v, axis)
+	c.shards[shardKey{v, axis}] = c.leaf(v, axis)
 	c.roots = append(c.roots, s)
-	c.mark(s, map[*slice]bool{})
+	c.mark(s, map[*shard]bool{})
 	return s
 }
 
 // of returns how slices of v along an axis are made.
-func (c *cone) of(v *onnx.Value, axis int) *slice {
-	key := cutKey{v, axis}
-	if s := c.slices[key]; s != nil {
+func (c *backwardSlice) of(v *onnx.Value, axis int) *shard {
+	key := shardKey{v, axis}
+	if s := c.shards[key]; s != nil {
 		return s
 	}
-	s := &slice{v: v, axis: axis, size: c.part}
-	c.slices[key] = c.leaf(v, axis)
+	s := &shard{v: v, axis: axis, size: c.part}
+	c.shards[key] = c.leaf(v, axis)
 	if v.Producer == nil || v.IsOutput() || !c.follow(s) {
-		return c.slices[key]
+		return c.shards[key]
 	}
 	limit := bytesOf(v)
 	if c.forward(v.Producer) {
 		limit /= farLess
 	}
 	if total(s.waits) > limit {
-		return c.slices[key]
+		return c.shards[key]
 	}
-	c.slices[key] = s
+	c.shards[key] = s
 	return s
 }
 
 // follow asks the rule of the operator that makes s.v how the slice is computed,
 // and adds up what has to wait for that; false where no rule says.
-func (c *cone) follow(s *slice) bool {
+func (c *backwardSlice) follow(s *shard) bool {
 	n := s.v.Producer
 	rule := c.rules[ruleKey(n)]
 	if rule == nil || s.v.Index != 0 || len(n.Captures) > 0 || !s.v.Type.IsStatic() {
@@ -126,8 +126,8 @@ func (c *cone) follow(s *slice) bool {
 }
 
 // leaf is a slice that is cut out of the whole value, which waits.
-func (c *cone) leaf(v *onnx.Value, axis int) *slice {
-	s := &slice{v: v, axis: axis, size: c.part}
+func (c *backwardSlice) leaf(v *onnx.Value, axis int) *shard {
+	s := &shard{v: v, axis: axis, size: c.part}
 	if v.Producer != nil && !slices.Contains(c.next, v) {
 		s.waits = map[*onnx.Value]int64{v: bytesOf(v)}
 	}
@@ -143,7 +143,7 @@ func total(waits map[*onnx.Value]int64) int64 {
 }
 
 // mark notes the operators that are computed in slices.
-func (c *cone) mark(s *slice, seen map[*slice]bool) {
+func (c *backwardSlice) mark(s *shard, seen map[*shard]bool) {
 	if seen[s] || s.make == nil {
 		return
 	}
@@ -155,7 +155,7 @@ func (c *cone) mark(s *slice, seen map[*slice]bool) {
 }
 
 // waiting are the values that have to wait for the slices of all next values.
-func (c *cone) waiting() map[*onnx.Value]int64 {
+func (c *backwardSlice) waiting() map[*onnx.Value]int64 {
 	waits := map[*onnx.Value]int64{}
 	for _, s := range c.roots {
 		maps.Copy(waits, s.waits)
@@ -164,11 +164,11 @@ func (c *cone) waiting() map[*onnx.Value]int64 {
 }
 
 // leafBytes is the size of all that has to wait.
-func (c *cone) leafBytes() int64 { return total(c.waiting()) }
+func (c *backwardSlice) leafBytes() int64 { return total(c.waiting()) }
 
 // wholeLeaf returns a value of at least that many bytes that would have to wait
 // whole, the first by name.
-func (c *cone) wholeLeaf(bytes int64) *onnx.Value {
+func (c *backwardSlice) wholeLeaf(bytes int64) *onnx.Value {
 	var found *onnx.Value
 	for v, size := range c.waiting() {
 		if size >= bytes && (found == nil || v.Name < found.Name) {
@@ -180,7 +180,7 @@ func (c *cone) wholeLeaf(bytes int64) *onnx.Value {
 
 // lastLeaf is the waiting value that is made last of those that depend on none
 // of the next values.
-func (c *cone) lastLeaf(place map[*onnx.Node]int, after *step.Slice) *onnx.Value {
+func (c *backwardSlice) lastLeaf(place map[*onnx.Node]int, after *step.Slice) *onnx.Value {
 	var last *onnx.Value
 	for v := range c.waiting() {
 		if after.Has(v.Producer) || slices.Contains(c.next, v) {
@@ -195,7 +195,7 @@ func (c *cone) lastLeaf(place map[*onnx.Node]int, after *step.Slice) *onnx.Value
 
 // stays returns a reader that keeps a value of the next values' shape alive,
 // though they are all made in slices.
-func (c *cone) stays() *onnx.Node {
+func (c *backwardSlice) stays() *onnx.Node {
 	gone := map[*onnx.Node]bool{}
 	for _, v := range c.next {
 		gone[v.Producer] = true

@@ -17,8 +17,8 @@ import (
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
-// anchor makes the last forward reader of v, by the file, wait for h.
-func (p *pass) anchor(v, h *onnx.Value, place map[*onnx.Node]int) {
+// waitFor makes the last forward reader of v, by the file, wait for h.
+func (p *pass) waitFor(v, h *onnx.Value, place map[*onnx.Node]int) {
 	var last *onnx.Use
 	for _, u := range v.Uses() {
 		if u.Node == h.Producer || !p.forward.Has(u.Node) || u.Index < 0 {
@@ -33,8 +33,8 @@ func (p *pass) anchor(v, h *onnx.Value, place map[*onnx.Node]int) {
 	}
 }
 
-// anchors goes over what waits in half and is read by backward alone.
-func (p *pass) anchors(nodes []*onnx.Node) {
+// addWaits goes over what waits in half and is read by backward alone.
+func (p *pass) addWaits(nodes []*onnx.Node) {
 	place := make(map[*onnx.Node]int, len(nodes))
 	for i, n := range nodes {
 		place[n] = i
@@ -52,7 +52,7 @@ func (p *pass) anchors(nodes []*onnx.Node) {
 				early = early || p.forward.Has(u.Node)
 			}
 			if !early {
-				p.anchor(v, h, place)
+				p.waitFor(v, h, place)
 			}
 		}
 	}

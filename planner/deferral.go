@@ -6,13 +6,13 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
-// Anchors: making a node run early although its reader is late.
+// Control edges: making a node run early although its reader is late.
 //
 //	backward:  dlogits ─▶ dX ─▶ … twelve layers … ─▶ dEmb ─┐
 //	              └─────▶ dW (frees dlogits) ──────────────┴▶ + ─▶ wte.grad
 //
 // ONNX Runtime runs a node when somebody needs it. Here dW waits for the end,
-// and dlogits, the largest value of all, waits with it. An anchor puts a
+// and dlogits, the largest value of all, waits with it. A control edge puts a
 // barrier before an operator that runs soon (the one after dX), which waits for
 // dW: a true dependency, so dW runs now, and what it read is freed.
 //
@@ -21,14 +21,14 @@ import (
 // could have run much earlier, and would have freed more than its result
 // holds, is a candidate.
 
-// An Anchor makes operator Op's first execution wait for value After.
-type Anchor struct{ Op, After int }
+// A ControlEdge makes operator Op's first execution wait for value After.
+type ControlEdge struct{ Op, After int }
 
 // A deferred stretch could have run sooner.
 type deferred struct {
 	from, to int // the stretch, as places in the order
 	late     int // how many places sooner it could have run
-	anchor   Anchor
+	edge     ControlEdge
 	gain     int64 // bytes that it would free then
 }
 
@@ -74,9 +74,9 @@ func topologicalFrom(g *ortmodel.Graph, wanted []int) []int {
 }
 
 // deferrals finds the stretches of an order that run late at a cost, and
-// returns anchors against them, worst first; those of equal gain (the layers
+// returns control edges against them, worst first; those of equal gain (the layers
 // of a stack) in one batch.
-func (ix *index) deferrals(order []int, sim *liveSim) [][]Anchor {
+func (ix *index) deferrals(order []int, sim *liveSim) [][]ControlEdge {
 	sim.run(order)
 	n := len(order)
 	place := make([]int, n)
@@ -109,7 +109,7 @@ func (ix *index) deferrals(order []int, sim *liveSim) [][]Anchor {
 	}
 	type alike struct{ gain, size int64 }
 	batch := make(map[alike]int)
-	var batches [][]Anchor
+	var batches [][]ControlEdge
 	for _, d := range best {
 		key := alike{d.gain, int64(d.to - d.from)}
 		k, ok := batch[key]
@@ -118,7 +118,7 @@ func (ix *index) deferrals(order []int, sim *liveSim) [][]Anchor {
 			batch[key] = k
 			batches = append(batches, nil)
 		}
-		batches[k] = append(batches[k], d.anchor)
+		batches[k] = append(batches[k], d.edge)
 	}
 	return batches
 }
@@ -156,8 +156,8 @@ func (ix *index) stretch(order, start []int, pos int) int {
 }
 
 // deferral looks at the stretch of an order between two places: what running it
-// as soon as its inputs are there would free, and what to anchor for that. False
-// where it is not worth an anchor. place holds each operator's place in the
+// as soon as its inputs are there would free, and what edge that takes. False
+// where it is not worth a control edge. place holds each operator's place in the
 // order, lastRead the last place that reads each root.
 func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to int) (deferred, bool) {
 	ready := -1
@@ -192,7 +192,7 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 	}
 	for pos := ready + 1; pos < from; pos++ {
 		if op := order[pos]; ix.guardable(op) {
-			return deferred{from, to, from - ready - 1, Anchor{Op: op, After: out[0]}, gain}, true
+			return deferred{from, to, from - ready - 1, ControlEdge{Op: op, After: out[0]}, gain}, true
 		}
 	}
 	return deferred{}, false

@@ -2,22 +2,22 @@ package planner
 
 import "github.com/onnx-remat/remat/ortmodel"
 
-// Settling: a schedule as ONNX Runtime can run it.
+// Legalizing: a schedule as ONNX Runtime can run it.
 //
 // ONNX Runtime runs a node when somebody asks for it. A schedule may have
-// stretches that run before (strays, see ortmodel.Strays). The file can bring
-// each of them in by an anchor, a few nodes more; but most of them may as well
-// wait for their reader. So of the strays only those stay without which the
+// stretches that run before (early nodes, see ortmodel.EarlyNodes). The file can bring
+// each of them in by a control edge, a few nodes more; but most of them may as well
+// wait for their reader. So of the early nodes only those stay without which the
 // step would hold more:
 //
 //	one of the last waits ─▶ better? it does
 //	all wait ─▶ no worse? done
 //	         └▶ half of them, the other half, then halves of what is worse
 //
-// What comes out is the order that the written file runs, strays included.
+// What comes out is the order that the written file runs, early nodes included.
 
-// A settled plan is spelled out and counted.
-type settled struct {
+// A legalized plan is spelled out and counted.
+type legalized struct {
 	plan   *Plan
 	prog   *Program
 	graph  *ortmodel.Graph // of the written file, barriers included
@@ -26,17 +26,17 @@ type settled struct {
 	sim    *ortmodel.Simulator
 	wanted []int // the order of graph's nodes that the plan says
 	peak   int64 // bytes, in that order
-	strays []ortmodel.Stray
+	early  []ortmodel.EarlyNode
 	tune   *tuning
 }
 
 // count spells a plan out and counts what it holds in its own order.
-func (p *Problem) count(pl *Plan) (*settled, error) {
+func (p *Problem) count(pl *Plan) (*legalized, error) {
 	prog, err := Expand(p, pl)
 	if err != nil {
 		return nil, err
 	}
-	s := &settled{plan: pl, prog: prog, tune: p.tuning()}
+	s := &legalized{plan: pl, prog: prog, tune: p.tuning()}
 	s.graph, s.first = prog.Graph(p)
 	s.wanted = make([]int, len(s.graph.Nodes))
 	for i := range s.wanted {
@@ -45,31 +45,31 @@ func (p *Problem) count(pl *Plan) (*settled, error) {
 	s.sim = ortmodel.NewSimulator(s.graph)
 	s.peak = s.sim.Peak(s.wanted)
 	s.orders = ortmodel.NewSchedules(s.graph)
-	s.strays = s.orders.Strays(s.wanted)
+	s.early = s.orders.EarlyNodes(s.wanted)
 	return s, nil
 }
 
-// settle returns the plan with the schedule that the written file will run.
-func (p *Problem) settle(pl *Plan) *Plan {
+// legalize returns the plan with the schedule that the written file will run.
+func (p *Problem) legalize(pl *Plan) *Plan {
 	s, err := p.count(pl)
 	if err != nil {
 		return pl // which Expand refuses again where it is used
 	}
-	return p.settled(s).plan
+	return p.legalized(s).plan
 }
 
-// settled returns the counted plan with as few strays as it takes.
-func (p *Problem) settled(s *settled) *settled {
-	if !s.tune.runs(stageSettle) {
+// legalized returns the counted plan with as few early nodes as it takes.
+func (p *Problem) legalized(s *legalized) *legalized {
+	if !s.tune.runs(stageLegalize) {
 		return s
 	}
-	if len(s.strays) == 0 {
+	if len(s.early) == 0 {
 		return s
 	}
 	if next := p.waiting(s, s.single()); next != nil && next.peak < s.peak {
 		s = next
 	}
-	for round := 0; round < p.tuning().settleRounds && len(s.strays) > 0; round++ {
+	for round := 0; round < p.tuning().legalizeRounds && len(s.early) > 0; round++ {
 		next, all := p.waiting(s, s.orders.Lazy(s.wanted)), false
 		if next == nil {
 			var order []int
@@ -86,13 +86,13 @@ func (p *Problem) settled(s *settled) *settled {
 	return s
 }
 
-// single lets one after the other of the last strays wait where less is held
+// single lets one after the other of the last early nodes wait where less is held
 // then: the peak of a plain step is in the middle, where backward begins, and
 // what waits past it is not in it.
-func (s *settled) single() []int {
-	order, peak, kept := s.wanted, s.peak, s.strays
-	for k := len(s.strays) - 1; k >= max(0, len(s.strays)-s.tune.settleSingles); k-- {
-		without := append(append([]ortmodel.Stray(nil), kept[:k]...), kept[k+1:]...)
+func (s *legalized) single() []int {
+	order, peak, kept := s.wanted, s.peak, s.early
+	for k := len(s.early) - 1; k >= max(0, len(s.early)-s.tune.legalizeSingles); k-- {
+		without := append(append([]ortmodel.EarlyNode(nil), kept[:k]...), kept[k+1:]...)
 		o := s.orders.Lazy(s.wanted, without...)
 		if held := s.sim.Peak(o); held <= peak {
 			order, peak, kept = o, held, without
@@ -101,23 +101,23 @@ func (s *settled) single() []int {
 	return order
 }
 
-// fewer lets stretches of strays wait, the longest first, and returns the order
-// with those left without which the step would hold more; all: each stray left
+// fewer lets stretches of early nodes wait, the longest first, and returns the order
+// with those left without which the step would hold more; all: each early node left
 // was tried alone.
-func (s *settled) fewer() (order []int, all bool) {
+func (s *legalized) fewer() (order []int, all bool) {
 	type stretch struct{ from, to int }
-	n := len(s.strays)
+	n := len(s.early)
 	waits := make([]bool, n)
 	order = s.wanted
 	peak := s.peak
 	untried := []stretch{{0, n / 2}, {n / 2, n}}
-	for try := 0; try < s.tune.settleHalves && len(untried) > 0; try++ {
+	for try := 0; try < s.tune.legalizeHalves && len(untried) > 0; try++ {
 		u := untried[0]
 		untried = untried[1:]
-		var kept []ortmodel.Stray
-		for k := range s.strays {
+		var kept []ortmodel.EarlyNode
+		for k := range s.early {
 			if !waits[k] && (k < u.from || k >= u.to) {
-				kept = append(kept, s.strays[k])
+				kept = append(kept, s.early[k])
 			}
 		}
 		o := s.orders.Lazy(s.wanted, kept...)
@@ -134,9 +134,9 @@ func (s *settled) fewer() (order []int, all bool) {
 }
 
 // waiting returns the plan that runs an order of s's graph, or nil if that is
-// no improvement: more is held, or no stray less is left at the same peak, or
+// no improvement: more is held, or no early node less is left at the same peak, or
 // the order is no schedule, because a reader would take another instance.
-func (p *Problem) waiting(s *settled, order []int) *settled {
+func (p *Problem) waiting(s *legalized, order []int) *legalized {
 	if s.sim.Peak(order) > s.peak {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (p *Problem) waiting(s *settled, order []int) *settled {
 		}
 	}
 	next, err := p.count(&plan)
-	if err != nil || next.peak > s.peak || next.peak == s.peak && len(next.strays) >= len(s.strays) {
+	if err != nil || next.peak > s.peak || next.peak == s.peak && len(next.early) >= len(s.early) {
 		return nil
 	}
 	for k, i := range at {

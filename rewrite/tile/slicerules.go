@@ -12,26 +12,26 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-type coneRule func(c *cone, s *slice, n *onnx.Node) bool
+type sliceRule func(c *backwardSlice, s *shard, n *onnx.Node) bool
 
-// coneRules is the table.
-var coneRules = map[string]coneRule{
-	"Add": coneElementwise, "Sub": coneElementwise, "Mul": coneElementwise, "Div": coneElementwise,
-	"Pow": coneElementwise, "Neg": coneElementwise, "Exp": coneElementwise, "Log": coneElementwise,
-	"Sqrt": coneElementwise, "Reciprocal": coneElementwise, "Abs": coneElementwise, "Sign": coneElementwise,
-	"Max": coneElementwise, "Min": coneElementwise, "Sum": coneElementwise, "Clip": coneElementwise,
-	"Cast": coneElementwise, "Where": coneElementwise, "Identity": coneElementwise,
-	"Equal": coneElementwise, "Less": coneElementwise, "Greater": coneElementwise, "Not": coneElementwise,
+// sliceRules is the table.
+var sliceRules = map[string]sliceRule{
+	"Add": sliceElementwise, "Sub": sliceElementwise, "Mul": sliceElementwise, "Div": sliceElementwise,
+	"Pow": sliceElementwise, "Neg": sliceElementwise, "Exp": sliceElementwise, "Log": sliceElementwise,
+	"Sqrt": sliceElementwise, "Reciprocal": sliceElementwise, "Abs": sliceElementwise, "Sign": sliceElementwise,
+	"Max": sliceElementwise, "Min": sliceElementwise, "Sum": sliceElementwise, "Clip": sliceElementwise,
+	"Cast": sliceElementwise, "Where": sliceElementwise, "Identity": sliceElementwise,
+	"Equal": sliceElementwise, "Less": sliceElementwise, "Greater": sliceElementwise, "Not": sliceElementwise,
 
-	"MatMul": coneProduct, "Gemm": coneProduct, "com.microsoft.FusedMatMul": coneProduct,
-	"Softmax": coneSoftmax, "LogSoftmax": coneSoftmax,
-	"ScatterElements": coneScatter,
-	"Transpose":       coneTranspose,
-	"Reshape":         coneReshape,
+	"MatMul": sliceProduct, "Gemm": sliceProduct, "com.microsoft.FusedMatMul": sliceProduct,
+	"Softmax": sliceSoftmax, "LogSoftmax": sliceSoftmax,
+	"ScatterElements": sliceScatter,
+	"Transpose":       sliceTranspose,
+	"Reshape":         sliceReshape,
 }
 
 // need asks for slices of an input.
-func (c *cone) need(s *slice, v *onnx.Value, axis int) *slice {
+func (c *backwardSlice) need(s *shard, v *onnx.Value, axis int) *shard {
 	in := c.of(v, axis)
 	s.needs = append(s.needs, in)
 	return in
@@ -39,7 +39,7 @@ func (c *cone) need(s *slice, v *onnx.Value, axis int) *slice {
 
 // clones makes the part by the same operator; in holds the inputs that are read
 // in slices, by place, and the others are read whole.
-func (s *slice) clones(n *onnx.Node, in map[int]*slice) bool {
+func (s *shard) clones(n *onnx.Node, in map[int]*shard) bool {
 	for k, v := range n.Inputs {
 		if v != nil && in[k] == nil {
 			s.whole = append(s.whole, v)
@@ -49,7 +49,7 @@ func (s *slice) clones(n *onnx.Node, in map[int]*slice) bool {
 		inputs := slices.Clone(n.Inputs)
 		for k := range inputs { // in their order: who is cut first waits for the slice before
 			if part := in[k]; part != nil {
-				inputs[k] = e.slice(part)
+				inputs[k] = e.shard(part)
 			}
 		}
 		return e.clone(n, inputs)
@@ -67,8 +67,8 @@ func broadcast(in, out *onnx.Value, axis int) int {
 	return a
 }
 
-func coneElementwise(c *cone, s *slice, n *onnx.Node) bool {
-	in := map[int]*slice{}
+func sliceElementwise(c *backwardSlice, s *shard, n *onnx.Node) bool {
+	in := map[int]*shard{}
 	for k, v := range n.Inputs {
 		if v == nil {
 			continue
@@ -80,16 +80,16 @@ func coneElementwise(c *cone, s *slice, n *onnx.Node) bool {
 	return s.clones(n, in)
 }
 
-// coneProduct: rows of a product are of the left factor's rows, columns of the
+// sliceProduct: rows of a product are of the left factor's rows, columns of the
 // right one's columns.
-func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
+func sliceProduct(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	a, b := n.Inputs[0], n.Inputs[1]
 	if rank(a) < 2 || rank(b) < 2 || n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
 		return false
 	}
 	row, _ := matrixAxes(n, a, "transA")
 	_, column := matrixAxes(n, b, "transB")
-	in := map[int]*slice{}
+	in := map[int]*shard{}
 	switch s.axis {
 	case rank(s.v) - 2:
 		in[0] = c.need(s, a, row)
@@ -106,22 +106,22 @@ func coneProduct(c *cone, s *slice, n *onnx.Node) bool {
 	return s.clones(n, in)
 }
 
-// coneSoftmax: along another axis as elementwise operators; along the sliced
+// sliceSoftmax: along another axis as elementwise operators; along the sliced
 // one with the logarithm of the whole's sum, which x and y = x − lse tell; for
 // p = exp(x − lse) a loss that was computed from x has it, or y beside it.
-func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
+func sliceSoftmax(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	x, last := n.Inputs[0], rank(s.v)-1
 	axis := softmaxAxis(n, s.v, c.joins)
 	if axis != last {
 		return false // before opset 13 the axes after it belong to it
 	}
 	if s.axis != axis {
-		return s.clones(n, map[int]*slice{0: c.need(s, x, s.axis)})
+		return s.clones(n, map[int]*shard{0: c.need(s, x, s.axis)})
 	}
 	in := c.need(s, x, s.axis)
 	if n.Is("Softmax") {
 		if p := x.Producer; p != nil && p.Is("LogSoftmax") && softmaxAxis(p, x, c.joins) == axis { // whose exponentials sum to 1
-			s.make = func(e *emitter) *onnx.Value { return e.op("Exp", n, e.slice(in)) }
+			s.make = func(e *emitter) *onnx.Value { return e.op("Exp", n, e.shard(in)) }
 			return true
 		}
 		lse := logSumOf(x, axis)
@@ -130,11 +130,11 @@ func coneSoftmax(c *cone, s *slice, n *onnx.Node) bool {
 		}
 		s.whole = append(s.whole, lse)
 		s.make = func(e *emitter) *onnx.Value {
-			return e.op("Exp", n, e.op("Sub", n, e.slice(in), e.entry(lse)))
+			return e.op("Exp", n, e.op("Sub", n, e.shard(in), e.entry(lse)))
 		}
 		return true
 	}
-	s.make = func(e *emitter) *onnx.Value { return e.op("Sub", n, e.slice(in), e.logSum(x, s.v)) }
+	s.make = func(e *emitter) *onnx.Value { return e.op("Sub", n, e.shard(in), e.logSum(x, s.v)) }
 	return true
 }
 
@@ -157,9 +157,9 @@ func logSumOf(x *onnx.Value, axis int) *onnx.Value {
 	return nil
 }
 
-// coneScatter: sums scattered along the sliced axis are those that fall into
+// sliceScatter: sums scattered along the sliced axis are those that fall into
 // the slice; the others are added as zeros to its first or last element.
-func coneScatter(c *cone, s *slice, n *onnx.Node) bool {
+func sliceScatter(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	data, index, updates := n.Inputs[0], n.Inputs[1], n.Inputs[2]
 	axis := int(axisOf(n, 0, data))
 	in := c.need(s, data, s.axis)
@@ -167,14 +167,14 @@ func coneScatter(c *cone, s *slice, n *onnx.Node) bool {
 		if index.Type.Shape[s.axis] != data.Type.Shape[s.axis] {
 			return false
 		}
-		return s.clones(n, map[int]*slice{0: in, 1: c.need(s, index, s.axis), 2: c.need(s, updates, s.axis)})
+		return s.clones(n, map[int]*shard{0: in, 1: c.need(s, index, s.axis), 2: c.need(s, updates, s.axis)})
 	}
 	if n.Str("reduction", "none") != "add" || !updates.Type.DType.IsFloat() {
 		return false
 	}
 	s.whole = append(s.whole, index, updates)
 	s.make = func(e *emitter) *onnx.Value {
-		part := e.slice(in)
+		part := e.shard(in)
 		at, inside := e.within(index, data, s)
 		kept := e.op("Where", n, inside, e.entry(updates), e.b.Scalar(updates.Type.DType, 0))
 		return e.clone(n, build.In(part, at, kept))
@@ -182,16 +182,16 @@ func coneScatter(c *cone, s *slice, n *onnx.Node) bool {
 	return true
 }
 
-func coneTranspose(c *cone, s *slice, n *onnx.Node) bool {
+func sliceTranspose(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	axis := rank(s.v) - 1 - s.axis
 	if perm := n.Ints("perm"); perm != nil {
 		axis = int(perm[s.axis])
 	}
-	return s.clones(n, map[int]*slice{0: c.need(s, n.Inputs[0], axis)})
+	return s.clones(n, map[int]*shard{0: c.need(s, n.Inputs[0], axis)})
 }
 
-// coneReshape: an axis that stays, with as many elements before it and after.
-func coneReshape(c *cone, s *slice, n *onnx.Node) bool {
+// sliceReshape: an axis that stays, with as many elements before it and after.
+func sliceReshape(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	from, ok := n.Inputs[0].Type.Shape.Ints()
 	to, _ := s.v.Type.Shape.Ints()
 	before, _ := onnx.Elements(to[:s.axis])
@@ -203,7 +203,7 @@ func coneReshape(c *cone, s *slice, n *onnx.Node) bool {
 		if count == before && d == to[s.axis] {
 			in := c.need(s, n.Inputs[0], axis)
 			to[s.axis] = s.size
-			s.make = func(e *emitter) *onnx.Value { return e.op("Reshape", n, e.slice(in), e.b.Ints(to...)) }
+			s.make = func(e *emitter) *onnx.Value { return e.op("Reshape", n, e.shard(in), e.b.Ints(to...)) }
 			return true
 		}
 		count *= d

@@ -1,9 +1,9 @@
 package rewrite
 
-// Anchors: what is to run although its reader comes later.
+// Control edges: what is to run although its reader comes later.
 //
 // ONNX Runtime runs a node when somebody asks for it, so an order may hold
-// strays (ortmodel.Strays): stretches that end in a node u whose reader is
+// early nodes (ortmodel.EarlyNodes): stretches that end in a node u whose reader is
 // still to come, while what runs next asks for what ran before. The node w
 // that runs next is made to ask for u too, through one of its inputs:
 //
@@ -22,21 +22,21 @@ import (
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
-// maxAnchorRounds bounds how often an order is looked through for strays. The
-// first round leaves none, unless an anchor finds no place.
-const maxAnchorRounds = 4
+// maxEdgeRounds bounds how often an order is looked through for early nodes. The
+// first round leaves none, unless a control edge finds no place.
+const maxEdgeRounds = 4
 
-// anchor brings in the strays of an order of all nodes and returns the order
-// with the anchors' nodes.
-func anchor(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
-	report := Report{Pass: "anchor"}
-	for range maxAnchorRounds {
+// addEdges brings in the early nodes of an order of all nodes and returns the order
+// with the nodes of the control edges.
+func addEdges(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
+	report := Report{Pass: "edge"}
+	for range maxEdgeRounds {
 		m.Graph.Nodes = order
-		a := newAnchorer(m, order)
-		strays := ortmodel.Strays(a.graph, numbers(len(order)))
+		a := newEdgeAdder(m, order)
+		early := ortmodel.EarlyNodes(a.graph, numbers(len(order)))
 		before := report.Applied
 		report.Skipped = nil
-		for _, s := range strays {
+		for _, s := range early {
 			if a.bringIn(s) {
 				report.Applied++
 			} else {
@@ -64,7 +64,7 @@ func numbers(n int) []int {
 	return list
 }
 
-type anchorer struct {
+type edgeAdder struct {
 	order []*onnx.Node
 	place map[*onnx.Node]int
 	graph *ortmodel.Graph
@@ -73,10 +73,10 @@ type anchorer struct {
 	before map[int][]*onnx.Node
 }
 
-func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
-	a := &anchorer{
+func newEdgeAdder(m *onnx.Model, order []*onnx.Node) *edgeAdder {
+	a := &edgeAdder{
 		order: order, place: make(map[*onnx.Node]int, len(order)), graph: step.Structure(m.Graph),
-		edges: build.New(m.Graph, nil, "anchor"), before: map[int][]*onnx.Node{},
+		edges: build.New(m.Graph, nil, "edge"), before: map[int][]*onnx.Node{},
 	}
 	for i, n := range order {
 		a.place[n] = i
@@ -85,7 +85,7 @@ func newAnchorer(m *onnx.Model, order []*onnx.Node) *anchorer {
 }
 
 // placed puts the edges into the order.
-func (a *anchorer) placed(order []*onnx.Node) []*onnx.Node {
+func (a *edgeAdder) placed(order []*onnx.Node) []*onnx.Node {
 	out := make([]*onnx.Node, 0, len(order))
 	for i, n := range order {
 		out = append(append(out, a.before[i]...), n)
@@ -93,15 +93,15 @@ func (a *anchorer) placed(order []*onnx.Node) []*onnx.Node {
 	return out
 }
 
-// bringIn makes the first of a stray's waiters wait that has an input to wait with,
+// bringIn makes the first of an early node's successors wait that has an input to wait with,
 // a node of another edge last.
-func (a *anchorer) bringIn(s ortmodel.Stray) bool {
+func (a *edgeAdder) bringIn(s ortmodel.EarlyNode) bool {
 	trigger := a.trigger(a.order[s.Top])
 	if trigger == nil {
 		return false
 	}
 	var ofEdges []int
-	for _, w := range s.Waiters {
+	for _, w := range s.Successors {
 		if control.Is(a.order[w]) {
 			ofEdges = append(ofEdges, w)
 		} else if a.wait(trigger, w) {
@@ -112,7 +112,7 @@ func (a *anchorer) bringIn(s ortmodel.Stray) bool {
 }
 
 // trigger is an output to wait for.
-func (a *anchorer) trigger(n *onnx.Node) *onnx.Value {
+func (a *edgeAdder) trigger(n *onnx.Node) *onnx.Value {
 	for _, v := range n.Outputs {
 		if v != nil && v.Type.DType != onnx.Undefined && v.Type.DType != onnx.String {
 			return v
@@ -122,7 +122,7 @@ func (a *anchorer) trigger(n *onnx.Node) *onnx.Value {
 }
 
 // wait leads the best input of the node at place w past the trigger.
-func (a *anchorer) wait(trigger *onnx.Value, w int) bool {
+func (a *edgeAdder) wait(trigger *onnx.Value, w int) bool {
 	n := a.order[w]
 	k := a.input(n)
 	if k < 0 {
@@ -136,8 +136,8 @@ func (a *anchorer) wait(trigger *onnx.Value, w int) bool {
 // input picks the input of a node to wait with, or -1: a computed float before
 // one that is fed, before other types; a constant only where it is what the
 // node works on. Of what only n has asked for so far it must be what ran last:
-// the view asks for it now, and the others would be strays below it.
-func (a *anchorer) input(n *onnx.Node) int {
+// the view asks for it now, and the others would be early nodes below it.
+func (a *edgeAdder) input(n *onnx.Node) int {
 	last := -1
 	asked := make([]bool, len(n.Inputs))
 	for k, v := range n.Inputs {
@@ -171,7 +171,7 @@ func (a *anchorer) input(n *onnx.Node) int {
 }
 
 // asks reports that n is the first reader of p's outputs.
-func (a *anchorer) asks(n, p *onnx.Node) bool {
+func (a *edgeAdder) asks(n, p *onnx.Node) bool {
 	at := a.place[n]
 	for _, o := range p.Outputs {
 		if o == nil {

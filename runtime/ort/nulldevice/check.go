@@ -1,0 +1,112 @@
+package nulldevice
+
+// Whether a GPU build of ONNX Runtime can run on the null device, from its files alone:
+// its version, and that every function of CUDA that it is linked to is stood in for. The dynamic
+// loader would end the process at the first call of one that is missing.
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/runtime/ortversion"
+)
+
+// providerFile is the CUDA provider's library, beside ONNX Runtime's.
+const providerFile = "libonnxruntime_providers_cuda.so"
+
+// Check looks at the build that library, a libonnxruntime.so, belongs to. Errors are
+// *SetupError, but for ErrUnsupported.
+func Check(library string) error {
+	stand := libraries()
+	if stand == nil {
+		return ErrUnsupported
+	}
+	if err := checkVersion(library); err != nil {
+		return err
+	}
+	provider := filepath.Join(filepath.Dir(library), providerFile)
+	f, err := elf.Open(provider)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &SetupError{library, "a build without CUDA: run remat doctor --install cuda"}
+	}
+	if err != nil {
+		return &SetupError{provider, err.Error()}
+	}
+	defer f.Close()
+	if why := missing(f, stand); why != "" {
+		return &SetupError{provider, why}
+	}
+	return nil
+}
+
+// checkVersion reads the version that ONNX Runtime's own symbols carry.
+func checkVersion(library string) error {
+	f, err := elf.Open(library)
+	if err != nil {
+		return &SetupError{library, err.Error()}
+	}
+	defer f.Close()
+	versions, err := f.DynamicVersions()
+	if err != nil {
+		return &SetupError{library, err.Error()}
+	}
+	for _, v := range versions {
+		if got, ok := strings.CutPrefix(v.Name, "VERS_"); ok && got != ortversion.Current {
+			return &SetupError{library, fmt.Sprintf("ONNX Runtime %s: the null device is made for %s (remat doctor --install cuda)",
+				got, ortversion.Current)}
+		} else if ok {
+			return nil
+		}
+	}
+	return &SetupError{library, "no version of ONNX Runtime in it"}
+}
+
+// ofCUDA says whether a library or a function without a version is CUDA's, by its name.
+func ofCUDA(name string) bool {
+	for _, p := range []string{"libcu", "libnv", "libnccl", "__cuda", "nvrtc", "nvml"} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	rest, ok := strings.CutPrefix(name, "cu")
+	return ok && rest != "" && (rest[0] >= 'A' && rest[0] <= 'Z' || slices.ContainsFunc([]string{"da", "blas", "rand", "dnn", "fft", "solver", "sparse"},
+		func(s string) bool { return strings.HasPrefix(rest, s) }))
+}
+
+// missing names what of CUDA a file needs and nothing stands in for, "" for nothing.
+func missing(f *elf.File, stand []*sharedLibrary) string {
+	needed, err := f.ImportedLibraries()
+	if err != nil {
+		return err.Error()
+	}
+	for _, name := range needed {
+		if ofCUDA(name) && !slices.ContainsFunc(stand, func(l *sharedLibrary) bool { return l.soname == name }) {
+			return fmt.Sprintf("needs %s, which has no stand-in", name)
+		}
+	}
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		return err.Error()
+	}
+	have := map[elf.ImportedSymbol]bool{}
+	for _, l := range stand {
+		for _, s := range l.symbols {
+			have[elf.ImportedSymbol{Name: s.name, Version: l.version}] = true
+		}
+	}
+	for _, s := range symbols {
+		required := s.Section == elf.SHN_UNDEF && elf.ST_BIND(s.Info) == elf.STB_GLOBAL
+		if !required || !ofCUDA(s.Name) && !ofCUDA(s.Version) {
+			continue
+		}
+		if !have[elf.ImportedSymbol{Name: s.Name, Version: s.Version}] {
+			return fmt.Sprintf("needs %s, which has no stand-in", strings.Trim(s.Name+"@"+s.Version, "@"))
+		}
+	}
+	return ""
+}
