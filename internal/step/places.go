@@ -13,6 +13,7 @@ package step
 // graphs that it saves and the providers that its profiles name.
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -63,6 +64,48 @@ func (p *Provider) Place(m *onnx.Model) *Places {
 
 // isCopy reports a copy between host and device.
 func isCopy(n *onnx.Node) bool { return n.Is("MemcpyFromHost", "MemcpyToHost") }
+
+// CopiesFirst lists the nodes of a graph with every copy between host and device right
+// behind the maker of what it copies.
+func CopiesFirst(g *onnx.Graph) []*onnx.Node {
+	list := make([]*onnx.Node, 0, len(g.Nodes))
+	copies := func(v *onnx.Value) {
+		for _, u := range v.Uses() {
+			if u.Index != onnx.Captured && isCopy(u.Node) {
+				list = append(list, u.Node)
+			}
+		}
+	}
+	for _, v := range g.Inputs {
+		copies(v)
+	}
+	for _, v := range g.Initializers {
+		if !v.IsInput() {
+			copies(v)
+		}
+	}
+	for _, n := range g.Nodes {
+		if isCopy(n) {
+			continue
+		}
+		list = append(list, n)
+		for _, v := range n.Outputs {
+			if v != nil {
+				copies(v)
+			}
+		}
+	}
+	return list
+}
+
+func countCopies(g *onnx.Graph) (count int) {
+	for _, n := range g.Nodes {
+		if isCopy(n) {
+			count++
+		}
+	}
+	return count
+}
 
 // source is v as it was before it was copied.
 func source(v *onnx.Value) *onnx.Value {
@@ -217,6 +260,9 @@ func (p *Places) copy(g *onnx.Graph, v *onnx.Value, fromHost bool) {
 		op = "MemcpyFromHost"
 	}
 	n := g.NewNode("", op, "Memcpy", []*onnx.Value{v}, []string{v.Name + "_device"})
+	if slices.ContainsFunc(g.Nodes, isCopy) { // the name that ONNX Runtime gives it
+		n.SetName(fmt.Sprintf("Memcpy_token_%d", countCopies(g)-1))
+	}
 	g.Append(n)
 	to := n.Outputs[0]
 	to.Type = v.Type

@@ -33,6 +33,8 @@ type Options struct {
 	// Planned are the types that ONNX Runtime has when it plans, where those are
 	// others: the buffer of a value of unknown rank or extents is not handed on.
 	Planned map[*onnx.Value]onnx.Type
+	// Workspace is what a kernel borrows for a library of the device, in bytes.
+	Workspace int64
 	// Bound are outputs, by name, that the caller binds to memory of its own.
 	Bound map[string]bool
 }
@@ -166,8 +168,8 @@ func (t *Translation) class(typ onnx.Type, host bool) int {
 type Facts struct {
 	traits.Traits
 	// Known: the operator is in the table. Sized: so is what the kernel allocates
-	// inside.
-	Known, Sized bool
+	// inside. Library: but for a workspace that a library asks for.
+	Known, Sized, Library bool
 }
 
 // AddNode adds a node, and what it reads and makes. A Constant node makes nothing
@@ -213,6 +215,10 @@ func (t *Translation) kernel(n *onnx.Node, node *ortmodel.Node) Facts {
 		f.Sized = true // what it borrows is the host's
 	} else if k, f.Sized = on.scratch(n, t.options.Threads); k != nil {
 		node.Scratch = k.Sizes
+		for _, i := range k.Library {
+			f.Library = true
+			k.Sizes[i] = t.options.Workspace
+		}
 		for _, a := range k.Acts {
 			node.Script = append(node.Script, ortmodel.Act{Kind: ortmodel.ActKind(a.Kind), Index: a.Index})
 		}

@@ -13,6 +13,10 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
+// cudaLibrary names the variable that holds the path of ONNX Runtime's GPU build in a
+// process that tests the CUDA provider, on the null device.
+const cudaLibrary = "REMAT_TEST_CUDA"
+
 func checkRandomCUDA(seed uint64, dir string) error {
 	m, err := newGrower(seed).grow(5 + int(seed%60))
 	if err != nil {
@@ -57,7 +61,7 @@ func checkRandomCUDA(seed uint64, dir string) error {
 }
 
 func TestRandomCUDA(t *testing.T) {
-	count := uint64(100)
+	count := uint64(2000)
 	dir, failed := t.TempDir(), 0
 	for seed := range count {
 		if err := checkRandomCUDA(seed, dir); err != nil {
@@ -65,7 +69,7 @@ func TestRandomCUDA(t *testing.T) {
 			if keep := os.Getenv("REMAT_KEEP"); keep != "" {
 				os.Rename(filepath.Join(dir, "r.onnx"), filepath.Join(keep, fmt.Sprintf("r%d.onnx", seed)))
 			}
-			if failed++; failed == 20 {
+			if failed++; failed == 4000 {
 				t.FailNow()
 			}
 		}

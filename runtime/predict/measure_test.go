@@ -12,12 +12,17 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
 
 var testEnv *ort.Environment
 
 func TestMain(m *testing.M) {
 	path, err := install.Find("")
+	if gpu := os.Getenv(cudaLibrary); gpu != "" && err == nil {
+		path = gpu
+		_, err = nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -40,6 +45,7 @@ type measured struct {
 	events  []ort.Event
 	live    int64 // peak above the step's start
 	order   []string
+	device  bool
 }
 
 // measure runs a model twice, with the outputs in bound on memory of the
@@ -53,7 +59,7 @@ func measure(model string, o ort.SessionOptions, feeds map[string][]byte, bound 
 	}
 	defer s.Close()
 	counter := s.DeviceCounter()
-	out := &measured{session: counter.State().Live}
+	out := &measured{session: counter.State().Live, device: o.Provider == ort.CUDA}
 	for step := range 2 {
 		b, err := s.NewBinding()
 		if err != nil {
@@ -191,6 +197,13 @@ func compare(p *Prediction, m *measured, loose bool) string {
 	}
 	for _, e := range m.events {
 		got = append(got, line(e.Alloc, e.Bytes))
+	}
+	if m.device { // what is returned is copied to the host and released
+		for v, value := range p.Graph.Values {
+			if value.Kind == ortmodel.Output && p.Trace.Owner[v] == v && value.Bytes > 0 && p.Values[v].Producer != nil {
+				tail = append(tail, line(false, value.Bytes))
+			}
+		}
 	}
 	if n := len(got) - len(tail); n >= 0 && len(tail) > 0 {
 		last := slices.Clone(got[n:])
