@@ -13,7 +13,6 @@ package step
 // graphs that it saves and the providers that its profiles name.
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -38,6 +37,22 @@ func (p *Places) HostValue(v *onnx.Value) bool {
 		return false
 	}
 	return p.nodes[v.Producer] || p.on.output(v.Producer, slices.Index(v.Producer.Outputs, v))
+}
+
+// HostConstant reports a constant that the session keeps in the host's memory alone, or
+// there too, where nodes of both sides read it.
+func (p *Places) HostConstant(v *onnx.Value) bool {
+	if p == nil {
+		return false
+	}
+	device := false
+	for _, u := range v.Uses() {
+		if u.Index == onnx.Captured || p.wantsHost(u.Node, u.Index) {
+			return true
+		}
+		device = true
+	}
+	return !device
 }
 
 // wantsHost reports that node n reads its input i in the host's memory.
@@ -96,15 +111,6 @@ func CopiesFirst(g *onnx.Graph) []*onnx.Node {
 		}
 	}
 	return list
-}
-
-func countCopies(g *onnx.Graph) (count int) {
-	for _, n := range g.Nodes {
-		if isCopy(n) {
-			count++
-		}
-	}
-	return count
 }
 
 // source is v as it was before it was copied.
@@ -260,9 +266,6 @@ func (p *Places) copy(g *onnx.Graph, v *onnx.Value, fromHost bool) {
 		op = "MemcpyFromHost"
 	}
 	n := g.NewNode("", op, "Memcpy", []*onnx.Value{v}, []string{v.Name + "_device"})
-	if slices.ContainsFunc(g.Nodes, isCopy) { // the name that ONNX Runtime gives it
-		n.SetName(fmt.Sprintf("Memcpy_token_%d", countCopies(g)-1))
-	}
 	g.Append(n)
 	to := n.Outputs[0]
 	to.Type = v.Type

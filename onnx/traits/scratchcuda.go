@@ -50,7 +50,7 @@ var cudaScratch = map[key]scratchRule{
 	{"", "LSTM"}:                      notModelled,
 	{"", "GRU"}:                       notModelled,
 	{"", "RNN"}:                       notModelled,
-	{"", "Einsum"}:                    notModelled,
+	{"", "Einsum"}:                    cudaEinsumScratch,
 	{"", "Resize"}:                    notModelled,
 	{"", "Upsample"}:                  notModelled,
 	{"", "NonZero"}:                   notModelled,
@@ -304,6 +304,23 @@ func cudaMatMulScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		k.borrow(count * addressBytes)
 	}
 	return true
+}
+
+// cudaEinsumScratch: as on the CPU, with sums that borrow as ReduceSum does.
+func cudaEinsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	if n.In(0) == nil {
+		return false
+	}
+	size := max(elementBytes(n.In(0)), floatBytes)
+	return evaluateEinsum(n, k, func(dims, axes []int64) {
+		matrix, rows, columns := asMatrix(dims, axes)
+		switch {
+		case matrix && rows > 0:
+			k.giveBack(k.borrow(partialSums(rows, columns, size)))
+		case !matrix:
+			k.library()
+		}
+	})
 }
 
 // mostArguments is how many addresses are handed to a kernel with its arguments.

@@ -52,7 +52,7 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	}
 	for _, v := range m.Graph.Outputs {
 		b.Add(v)
-		if isInitializer(v) && !v.IsInput() && !so.Bound[v.Name] {
+		if isInitializer(v) && !v.IsInput() && !so.Bound[v.Name] && !o.places.HostConstant(v) {
 			b.copied = append(b.copied, v)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -16,6 +17,11 @@ import (
 // cudaLibrary names the variable that holds the path of ONNX Runtime's GPU build in a
 // process that tests the CUDA provider, on the null device.
 const cudaLibrary = "REMAT_TEST_CUDA"
+
+// sameNode compares names of nodes; copies are numbered as ONNX Runtime likes.
+func sameNode(a, b string) bool {
+	return a == b || strings.HasPrefix(a, "Memcpy") && strings.HasPrefix(b, "Memcpy")
+}
 
 func checkRandomCUDA(seed uint64, dir string) error {
 	m, err := newGrower(seed).grow(5 + int(seed%60))
@@ -47,11 +53,7 @@ func checkRandomCUDA(seed uint64, dir string) error {
 	if !p.Exact() {
 		return fmt.Errorf("not exact: %s", p.Unknown[0])
 	}
-	host := map[string]bool{}
-	for _, n := range p.Nodes {
-		host[n.Label()] = p.Graph.Nodes[slices.Index(p.Nodes, n)].Host
-	}
-	if order := p.labels(); !slices.Equal(order, real.order) {
+	if order := p.labels(); !slices.EqualFunc(order, real.order, sameNode) {
 		return fmt.Errorf("order %v, measured %v", order, real.order)
 	}
 	if diff := compare(p, real, false); diff != "" {

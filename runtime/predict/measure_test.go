@@ -204,6 +204,11 @@ func compare(p *Prediction, m *measured, loose bool) string {
 				tail = append(tail, line(false, value.Bytes))
 			}
 		}
+		for _, e := range p.Trace.Events {
+			if e.Value != ortmodel.None && isInitializer(p.Values[e.Value]) {
+				tail = append(tail, line(false, e.Bytes))
+			}
+		}
 	}
 	if n := len(got) - len(tail); n >= 0 && len(tail) > 0 {
 		last := slices.Clone(got[n:])
