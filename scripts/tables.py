@@ -7,6 +7,7 @@
     scripts/tables.py heavy        20 and 40 linear layers of 4096, gradients kept and updated in backward
     scripts/tables.py theory       encoders of 12 to 96 layers: 1 - 1/sqrt(L) beside what is reached
     scripts/tables.py half         GPT-2 124M and 355M, 8 x 1024 tokens, on CUDA: half types and checkpointing (predicted)
+    scripts/tables.py rehearsed    GPT-2 124M to 1.5B, encoder, mlp, heavy on CUDA without a GPU: which card each variant fits
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
@@ -55,9 +56,9 @@ class Lab:
         self.remat("grad", name + "_forward.onnx", "--optimizer", optimizer, *flags, "-o", name + ".onnx")
         return name + ".onnx"
 
-    def rewrite(self, train, *flags):
+    def rewrite(self, train, *flags, provider=None):
         name = f"{train[:-5]}_{len(self.commands)}.onnx"
-        self.remat("rewrite", train, *flags, "-o", name)
+        self.remat(*(["--provider", provider] if provider else []), "rewrite", train, *flags, "-o", name)
         return name
 
     def compare(self, files, steps):
@@ -218,6 +219,11 @@ NOTES = {
 the backward peak does not fall: it is the gradients. With the update in backward
 it falls by the gradients' size, but for the two that are alive at a time.
 "less" is less than plain with gradients kept.""",
+    "rehearsed": """Rehearsed: ONNX Runtime's CUDA provider ran three steps without a device, and no numbers
+were computed. "reserved" is what its arena took for the session and the steps, "in all" adds
+parameters, optimizer state and feeds. Neither counts what CUDA's context and the handles of cuBLAS
+and cuDNN take on a real device, nor workspaces that these choose there. "copied to host" is bytes
+in one step, "waits" how often the host waits for the device in it.""",
 }
 
 
@@ -253,7 +259,48 @@ def half(lab):
     return tables
 
 
-TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half}
+CARDS = (8, 12, 16, 24, 40, 80)
+
+
+def card(size):
+    """The smallest card that holds size bytes; a card of N GB is taken for N * 10^9 bytes."""
+    return next((f"{n} GB" for n in CARDS if size <= n * 1e9), f"more than {CARDS[-1]} GB")
+
+
+def rehearsed(lab):
+    """Each variant's step on ONNX Runtime's CUDA provider, without a device: what
+    was predicted beside what the provider took."""
+    a, tables = lab.a, []
+    small = ["--layers=2", "--hidden=64", "--heads=4", "--vocab=512", "--seq=64"] if a.small else ["--seq=1024"]
+    models = [(f"GPT-2 {size}, 8 x {small[-1][6:]} tokens, AdamW", [model, "--batch=8", *small], "adamw")
+              for model, size in (("gpt2", "124M"), ("gpt2-medium", "355M"), ("gpt2-xl", "1.5B"))]
+    models += [(f"Encoder, 6 layers of {width(a, 768)}, SGD", ["encoder", f"--hidden={width(a, 768)}"], "sgd"),
+               (f"MLP, 20 layers of {width(a, 1024)}, gradients returned", ["mlp", f"--hidden={width(a, 1024)}"], "none"),
+               (f"Heavy, 20 layers of {width(a, 4096)}, SGD", ["heavy", "--layers=20", "--batch=32", f"--hidden={width(a, 4096)}"], "sgd")]
+    for title, model, optimizer in models:
+        train, rows = lab.train(model[0], model, optimizer), []
+        for precision in ("fp32", "fp16", "bf16"):
+            for strategy in ("none", "sqrt", "full", "optimal"):
+                note(f"{title}: {strategy}, {precision}")
+                file = lab.rewrite(train, "--strategy", strategy, "--precision", precision, provider="cuda")
+                rows.append({"variant": f"{strategy}, {precision}", **rehearsed_row(lab, file)})
+                os.remove(lab.at(file))
+        tables.append((title, rows))
+    return tables
+
+
+def rehearsed_row(lab, file):
+    m = lab.json("--provider", "cuda", "--rehearse", "run", file, "--steps", "3")
+    mem, device = m["memory"], m["device"]
+    exact = lambda what: "exact" if mem["predicted_" + what] == mem[what] else MB(mem["predicted_" + what] or 0)
+    total = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"] + mem["reserved_bytes"]
+    return {"live peak MB": MB(mem["live_peak_bytes"]), "predicted": exact("live_peak_bytes"),
+            "reserved MB": MB(mem["reserved_bytes"]), "predicted ": exact("reserved_bytes"),
+            "in all MB": MB(total), "fits": card(total),
+            "copied to host": str(device["bytes_to_host"]), "waits": str(device["synchronizations"])}
+
+
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "rehearsed": rehearsed}
 
 
 def text(rows):
