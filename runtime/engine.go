@@ -6,6 +6,7 @@ import (
 
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
 
 // An Engine is the loaded ONNX Runtime.
@@ -14,6 +15,8 @@ type Engine struct {
 
 	shared sharedValues
 	dumped dumped
+	// device stands for a GPU in a rehearsal; nil: steps compute.
+	device *nulldevice.Device
 }
 
 // New loads ONNX Runtime: the named library, or, where that is empty, the one

@@ -70,12 +70,12 @@ func (s *Session) count() error {
 	return nil
 }
 
-func (s *Session) deviceInUse() (int64, error) {
+// deviceStats are the figures of the device's arena, none on the CPU.
+func (s *Session) deviceStats() (ort.Stats, error) {
 	if s.Provider == ort.CPU {
-		return 0, nil
+		return ort.Stats{}, nil
 	}
-	st, err := s.ort.DeviceStats()
-	return st.InUse, err
+	return s.ort.DeviceStats()
 }
 
 // MeasureRSS notes the largest resident size that the process has had. It is
@@ -114,6 +114,20 @@ func (s *Session) MeasureConstants() error {
 		s.memory.SessionBytes += size
 	}
 	return dump.Close()
+}
+
+// MeasureDevice notes the largest use and the size of the device's arena in the
+// steps so far, without the inputs in it. It grows by what is asked for, so that
+// is what it took for the session and its steps.
+func (s *Session) MeasureDevice() error {
+	now, err := s.deviceStats()
+	if err != nil {
+		return err
+	}
+	peak := s.opened.InUse + now.MaxInUse - s.filled.InUse
+	reserved := s.opened.Reserved + now.Reserved - s.filled.Reserved
+	s.memory.ArenaPeakBytes, s.memory.ReservedBytes = &peak, &reserved
+	return nil
 }
 
 // MeasureArena runs one step in a second session with ONNX Runtime's arena and

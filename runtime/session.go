@@ -43,6 +43,9 @@ type Session struct {
 	aside   *ort.Profile
 	owned   bool // the model is closed with the session
 	dims    map[string]int64
+	// opened and filled are the device's arena before it holds inputs, and with
+	// them.
+	opened, filled ort.Stats
 }
 
 // An input is a graph input with its value.
@@ -141,7 +144,12 @@ func (e *Engine) newSession(m *onnx.Model, name string, o Options, open opener) 
 
 // start makes the session: values for the inputs, the roles, the library's session, the
 // binding.
-func (s *Session) start() error {
+func (s *Session) start() (err error) {
+	if s.Provider, err = s.engine.Provider(s.options.Provider, s.options.Device); err != nil {
+		return err
+	}
+	asked := s.asked()
+	defer func() { err = s.refused(err, asked) }()
 	if err := s.Model.Check(); err != nil {
 		return err
 	}
@@ -159,9 +167,6 @@ func (s *Session) start() error {
 	if err := s.plan(values); err != nil {
 		return err
 	}
-	if s.Provider, err = s.engine.Provider(s.options.Provider, s.options.Device); err != nil {
-		return err
-	}
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
@@ -175,6 +180,9 @@ func (s *Session) start() error {
 	}
 	ort.Trim()
 	s.memory.SessionBytes = s.ort.Counter().State().Live
+	if s.opened, err = s.deviceStats(); err != nil {
+		return err
+	}
 	if err := s.markInPlace(); err != nil {
 		return err
 	}
@@ -183,10 +191,17 @@ func (s *Session) start() error {
 			return err
 		}
 	}
+	// A copier's arena keeps what it copied last.
+	if err := s.copiers.close(); err != nil {
+		return err
+	}
 	if err := s.count(); err != nil {
 		return err
 	}
-	s.binding, err = s.bind(s.ort)
+	if s.binding, err = s.bind(s.ort); err != nil {
+		return err
+	}
+	s.filled, err = s.deviceStats()
 	return err
 }
 
@@ -374,8 +389,21 @@ func (s *Session) Close() error {
 // them.
 func (s *Session) Dims() map[string]int64 { return s.dims }
 
-// Last returns the outputs of the last step, valid until the next.
-func (s *Session) Last() []Output { return s.last }
+// Last returns the outputs of the last step, valid until the next, those too that
+// stayed on the device. A rehearsal has none.
+func (s *Session) Last() ([]Output, error) {
+	if s.rehearsed() {
+		return nil, ErrRehearsed
+	}
+	for i := range s.last {
+		if o := &s.last[i]; o.Err == nil && !o.value.OnHost() {
+			if err := s.read(o); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.last, nil
+}
 
 // Threads is how many threads the session runs with.
 func (s *Session) Threads() int { return s.options.threads() }

@@ -14,7 +14,8 @@ import (
 )
 
 // An Output is an output of the last step. Its data is ONNX Runtime's memory,
-// valid until the session's next step or Close.
+// valid until the session's next step or Close; nil for a next value that was
+// written over its input on a device, which Session.Last copies from there.
 type Output struct {
 	Name string
 	Tensor
@@ -38,6 +39,9 @@ type Step struct {
 	// says that a gradient was not finite and the update left out.
 	LossScale float64
 	Skipped   bool
+	// Device is what the step asked of the device, nil unless it was rehearsed;
+	// then there are no Outputs, and Seconds is 0.
+	Device *DeviceCost
 }
 
 // Output returns an output by name.
@@ -58,10 +62,22 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 	}
 	s.releaseOutputs()
 	s.steps++
+	asked := s.asked()
+	step, err := s.step(ctx)
+	if err != nil {
+		return nil, s.refused(err, asked)
+	}
+	if s.rehearsed() {
+		step.Device, step.Outputs, step.Seconds = s.deviceCost(asked), nil, 0
+	}
+	return step, nil
+}
+
+func (s *Session) step(ctx context.Context) (*Step, error) {
 	if err := s.beforeStep(); err != nil {
 		return nil, err
 	}
-	base, err := s.deviceInUse()
+	base, err := s.deviceStats()
 	if err != nil {
 		return nil, err
 	}
@@ -83,10 +99,12 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 			return nil, err
 		}
 	}
-	if err := s.afterStep(step, base); err != nil {
+	if err := s.afterStep(step, base.InUse); err != nil {
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)
 	}
-	s.rescale(step)
+	if !s.rehearsed() {
+		s.rescale(step)
+	}
 	s.memory.LivePeakBytes = max(s.memory.LivePeakBytes, step.LivePeakBytes)
 	return step, nil
 }
@@ -201,9 +219,11 @@ func (s *Session) afterStep(step *Step, base int64) error {
 		if o.Err != nil {
 			continue
 		}
-		if !inPlace[o.Name] {
-			s.memory.OutputBytes += o.value.ByteSize()
+		if inPlace[o.Name] {
+			o.Tensor = Tensor{onnxType(o.value.Type), o.value.Shape, o.value.Bytes()}
+			continue // on a device it stays there: see Last
 		}
+		s.memory.OutputBytes += o.value.ByteSize()
 		if err := s.read(o); err != nil {
 			return err
 		}

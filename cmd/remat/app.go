@@ -219,10 +219,11 @@ func (e *env) exitCode(err error) int {
 	line := strings.Join(strings.Fields(err.Error()), " ")
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)
 	var check *checkError
+	var full *remat.DeviceMemoryError
 	switch {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
-	case errors.As(err, &check):
+	case errors.As(err, &check), errors.As(err, &full):
 		return exitCheckFailed
 	}
 	return exitBadInput

@@ -39,6 +39,9 @@ func compareCommand(e *env) *cli.Command {
 			} else if len(paths) < 2 {
 				return fmt.Errorf("remat compare: want two model files or more, got %d; see remat compare --help", len(paths))
 			}
+			if err := e.refuseNumbers(c, "tolerance"); err != nil {
+				return err
+			}
 			feeds, err := readFeeds(e, c)
 			if err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
@@ -23,7 +24,7 @@ func doctorCommand(e *env) *cli.Command {
 		Description: "Checks the ONNX Runtime library, its providers, the GPU and the memory, and tries\n" +
 			"the facts about ONNX Runtime that every prediction rests on.\n\nExample: remat doctor",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "install", Usage: "install the ONNX Runtime library first: `cpu|cuda`"},
+			&cli.StringFlag{Name: "install", Usage: "install the ONNX Runtime library first: `cpu|cuda|cuda-libraries`"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
@@ -45,10 +46,11 @@ type finding struct {
 // runDoctor installs a library where one is wanted, and prints what is here.
 func runDoctor(e *env, kind string, wanted bool) error {
 	if wanted {
-		if kind != "cpu" && kind != "cuda" {
-			return fmt.Errorf("--install %q: want cpu or cuda", kind)
+		build, err := e.build(kind)
+		if err != nil {
+			return err
 		}
-		path, err := install.Install(e.ctx, install.Kind(kind), e.stderr)
+		path, err := install.Install(e.ctx, build, e.stderr)
 		if err != nil {
 			return err
 		}
@@ -57,7 +59,7 @@ func runDoctor(e *env, kind string, wanted bool) error {
 		}
 	}
 	findings := append(libraryFindings(e), gpuFindings()...)
-	findings = append(findings, memoryFinding())
+	findings = append(findings, rehearsalFinding(e), memoryFinding())
 	if e.json {
 		return report.WriteJSON(e.stdout, map[string]any{"version": version, "findings": findings})
 	}
@@ -74,10 +76,69 @@ func runDoctor(e *env, kind string, wanted bool) error {
 	return nil
 }
 
+// build is the build that --install asks for: NVIDIA's libraries, which are large,
+// are of no use without a driver, nor in a rehearsal.
+func (e *env) build(kind string) (install.Kind, error) {
+	switch kind {
+	case "cpu":
+		return install.CPU, nil
+	case "cuda-libraries":
+		return install.CUDA, nil
+	case "cuda":
+	default:
+		return "", fmt.Errorf("--install %q: want cpu, cuda or cuda-libraries", kind)
+	}
+	if e.rehearse {
+		return install.Rehearsal, nil
+	}
+	if ret := nvml.Init(); ret != nvml.SUCCESS {
+		fmt.Fprintln(e.stderr, "no NVIDIA driver here: leaving NVIDIA's libraries out; --install cuda-libraries gets them too")
+		return install.Rehearsal, nil
+	}
+	return install.CUDA, nvmlClosed()
+}
+
+func nvmlClosed() error {
+	if ret := nvml.Shutdown(); ret != nvml.SUCCESS {
+		return fmt.Errorf("closing NVIDIA's management library: %s", nvmlError(ret))
+	}
+	return nil
+}
+
+// rehearsalFinding says whether CUDA's provider can run without a GPU.
+func rehearsalFinding(e *env) finding {
+	const what, fix = "rehearsal", "remat doctor --install cuda"
+	path, err := install.FindRehearsal(e.ort)
+	if err == nil {
+		err = nulldevice.Check(path)
+	}
+	if err != nil {
+		return finding{what, "not possible: " + err.Error(), false, fix}
+	}
+	if !e.rehearse {
+		return finding{what, "possible, with --rehearse --provider cuda and " + path, true, ""}
+	}
+	engine, err := e.engine()
+	if err == nil {
+		err = engine.TryCUDA(e.device)
+	}
+	if err != nil {
+		return finding{what, err.Error(), false, fix}
+	}
+	return finding{what, "works; " + report.NoNumbers, true, ""}
+}
+
 // libraryFindings are about ONNX Runtime: the library, its providers, and the measured
 // facts that planning rests on.
 func libraryFindings(e *env) []finding {
-	path, err := install.Find(e.ort)
+	find := install.Find
+	if e.rehearse {
+		find = install.FindRehearsal
+		if _, err := e.engine(); err != nil { // the null device comes before the provider
+			return []finding{{"onnx runtime", err.Error(), false, "remat doctor --install cuda"}}
+		}
+	}
+	path, err := find(e.ort)
 	if err != nil {
 		return []finding{{"onnx runtime", err.Error(), false, "remat doctor --install cpu"}}
 	}
@@ -99,6 +160,9 @@ func libraryFindings(e *env) []finding {
 			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install", ortversion.Oldest, ortversion.Current)
 		}
 		out = append(out, f)
+	}
+	if e.rehearse {
+		return out
 	}
 	return append(out, cudaFinding(environment))
 }

@@ -29,6 +29,11 @@ type env struct {
 	ort      string
 	provider string
 	device   int
+	// rehearse runs CUDA's provider without a device, one of deviceMemory bytes;
+	// 0: unlimited.
+	rehearse     bool
+	deviceMemory int64
+
 	threads  int
 	opt      int
 	dims     map[string]int64
@@ -99,6 +104,8 @@ func globalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "ort", EnvVars: []string{"REMAT_ORT"}, Usage: "ONNX Runtime library `PATH`; default: the installed one"},
 		&cli.StringFlag{Name: "provider", Value: "auto", Usage: "`auto|cpu|cuda`: where to run; auto uses CUDA if it works"},
 		&cli.IntFlag{Name: "device", Usage: "number of the GPU, `N`"},
+		&cli.BoolFlag{Name: "rehearse", Usage: "with --provider cuda: measure memory without a GPU; no numbers are computed"},
+		&cli.StringFlag{Name: "device-memory", Usage: "with --rehearse: the GPU's memory, `SIZE`; default: unlimited"},
 		&cli.IntFlag{Name: "threads", Usage: "threads per operator, `N`; 0: the number of cores"},
 		&cli.IntFlag{Name: "opt", Value: 1, Usage: "ONNX Runtime's optimization level, `0|1|99`"},
 		&cli.StringSliceFlag{Name: "dim", Usage: "`NAME=N,…`: fixes symbolic dimensions, as in batch=2,seq=128"},
@@ -119,6 +126,9 @@ func (e *env) readGlobals(c *cli.Context) error {
 	case "auto", "cpu", "cuda":
 	default:
 		return fmt.Errorf("--provider %q: want auto, cpu or cuda", e.provider)
+	}
+	if err := e.readRehearsal(c); err != nil {
+		return err
 	}
 	switch e.opt = c.Int("opt"); e.opt {
 	case 0, 1, 99:

@@ -135,6 +135,8 @@ type subject struct {
 	visit func([]remat.Output)
 	// parts of the batch that make one step, where there are more than one.
 	parts int
+	// profiled: the most expensive operators are wanted.
+	profiled bool
 }
 
 // openSubject opens a file for running and predicts it.
@@ -158,6 +160,8 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if found != nil {
 		o.Roles = &s.roles
 	}
+	s.profiled = o.Profile || o.ProfileAside
+	o.Profile = o.Profile || engine.Rehearsed() // says where nodes are placed
 	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
@@ -169,9 +173,8 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}
-	if s.session.Provider == ort.CPU {
-		s.predict(e, m, o, found)
-	}
+	s.run.Rehearsed = engine.Rehearsed() && s.session.Provider == ort.CUDA
+	s.predict(e, m, o, found)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
 	return s, nil
 }
@@ -187,15 +190,21 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
-	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level}, bound)
+	engine, cuda := e.loaded, s.session.Provider == ort.CUDA
+	if cuda { // as predictStep
+		engine = nil
+	}
+	p, err := pipeline.Predict(engine, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: cuda}, bound)
 	if err != nil || !p.Exact() {
 		return // a lower bound is no prediction
 	}
 	session := p.Session.Bytes()
 	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
-	s.run.Memory.PredictedSessionBytes = &session
-	arena := p.Arena()
-	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
+	if !cuda {
+		arena := p.Arena()
+		s.run.Memory.PredictedSessionBytes = &session
+		s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
+	}
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
 		layer = pipeline.ModuleNames(a)
@@ -210,18 +219,18 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 // step runs one step and records it. A step in parts is the run of all of them:
 // its time is theirs together, its loss their mean.
 func (s *subject) step(e *env) error {
-	rec := report.Step{Outputs: map[string]report.Float{}}
+	if s.run.Rehearsed {
+		return s.rehearse(e)
+	}
+	rec := report.Step{Seconds: new(float64), Outputs: map[string]report.Float{}}
 	parts := max(s.parts, 1)
 	var last *remat.Step
 	for range parts {
-		step, err := s.session.Step(e.ctx)
+		step, err := s.once(e)
 		if err != nil {
-			if e.ctx.Err() != nil {
-				return errInterrupted
-			}
-			return fmt.Errorf("%s: %w", filepath.Base(s.path), err)
+			return err
 		}
-		rec.Seconds += step.Seconds
+		*rec.Seconds += step.Seconds
 		for _, o := range step.Outputs {
 			v, ok := 0.0, o.Err == nil
 			if ok {
@@ -240,17 +249,37 @@ func (s *subject) step(e *env) error {
 	if len(s.run.Steps) == 1 {
 		s.trace = last.Trace
 		if s.visit != nil {
-			s.visit(last.Outputs)
+			outputs, err := s.session.Last()
+			if err != nil {
+				return err
+			}
+			s.visit(outputs)
 		}
 	}
 	return nil
+}
+
+// once runs the session's graph.
+func (s *subject) once(e *env) (*remat.Step, error) {
+	step, err := s.session.Step(e.ctx)
+	if err != nil && e.ctx.Err() != nil {
+		return nil, errInterrupted
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Base(s.path), err)
+	}
+	return step, nil
 }
 
 // finish writes the measured sizes into the document and spends the session: no
 // step follows. After an interrupt, and where there is no memory for it, what takes
 // a second session is not measured, and stays null.
 func (s *subject) finish(e *env, complete bool) error {
-	if err := s.session.MeasureRSS(); err != nil {
+	if s.run.Rehearsed {
+		if err := s.finishRehearsal(e, complete); err != nil {
+			return err
+		}
+	} else if err := s.session.MeasureRSS(); err != nil {
 		return err
 	}
 	s.session.Release()
@@ -276,7 +305,9 @@ func (s *subject) finish(e *env, complete bool) error {
 	var seconds []float64
 	for i, st := range s.run.Steps {
 		if i > 0 || len(s.run.Steps) == 1 {
-			seconds = append(seconds, st.Seconds)
+			if st.Seconds != nil {
+				seconds = append(seconds, *st.Seconds)
+			}
 		}
 	}
 	s.run.StepSeconds = report.NewSpread(seconds)
@@ -290,6 +321,9 @@ func (s *subject) measureAside(e *env) (counted bool, err error) {
 		if err := s.session.MeasureConstants(); err != nil {
 			return false, err
 		}
+	}
+	if s.session.Provider == ort.CUDA {
+		return true, s.session.MeasureDevice()
 	}
 	return true, s.session.MeasureArena(e.ctx, s.arena, false)
 }
@@ -311,6 +345,9 @@ func (s *subject) profile() error {
 // top fills the tables of the most expensive operators.
 func (s *subject) top(p *ort.Profile) {
 	times, sizes := remat.Top(p, 10)
+	if s.run.Rehearsed {
+		times = nil
+	}
 	for _, t := range times {
 		s.run.TopTime = append(s.run.TopTime, report.OpTime{Node: t.Node, Op: t.Op, Layer: report.Text(s.layers[t.Node]), Seconds: t.Seconds, Share: t.Share})
 	}

@@ -117,14 +117,16 @@ type tensorInfo struct {
 }
 
 type memoryInfo struct {
-	LivePeakBytes  int64          `json:"predicted_live_peak_bytes"`
-	SessionBytes   int64          `json:"predicted_session_bytes"`
-	ReservedBytes  int64          `json:"predicted_reserved_bytes"`
-	TotalPeakBytes int64          `json:"predicted_total_peak_bytes"`
-	Exact          bool           `json:"exact"`
-	Unknown        []string       `json:"unknown,omitempty"`
-	Peak           *report.Peak   `json:"peak"`
-	Phases         *report.Phases `json:"phases"`
+	LivePeakBytes  int64    `json:"predicted_live_peak_bytes"`
+	SessionBytes   int64    `json:"predicted_session_bytes"`
+	ReservedBytes  int64    `json:"predicted_reserved_bytes"`
+	TotalPeakBytes int64    `json:"predicted_total_peak_bytes"`
+	Exact          bool     `json:"exact"`
+	Unknown        []string `json:"unknown,omitempty"`
+	// Rehearsed is what a rehearsal measures of the same, and what it predicted.
+	Rehearsed *report.Memory `json:"rehearsed,omitempty"`
+	Peak      *report.Peak   `json:"peak"`
+	Phases    *report.Phases `json:"phases"`
 }
 
 // inspect loads a model and prints what it is, and as asked what a step of it holds
@@ -152,6 +154,11 @@ func inspect(e *env, src *pipeline.Source, memory, crossCheck bool, png string) 
 	if memory {
 		if err := inspectMemory(e, m, a, d, png); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	if d.Memory != nil && e.rehearse {
+		if d.Memory.Rehearsed, err = rehearseFile(e, path); err != nil {
+			return err
 		}
 	}
 	if d.Stale = e.stale(src, func() *int64 { return predictedPeak(e, m, a, d) }); d.Stale != nil {
@@ -456,4 +463,8 @@ func printPeak(e *env, m *memoryInfo) {
 	}
 	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s", report.Bytes(m.LivePeakBytes), exact,
 		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes))
+	if r := m.Rehearsed; r != nil {
+		e.say("rehearsed live peak: %s, total %s, reserved %s (%s)", report.Bytes(*r.LivePeakBytes), report.Bytes(*r.TotalPeakBytes),
+			report.Bytes(*r.ReservedBytes), report.NoNumbers)
+	}
 }

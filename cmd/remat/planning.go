@@ -179,7 +179,11 @@ func readRoles(path string) (*step.Roles, error) {
 // engine loads ONNX Runtime, once.
 func (e *env) engine() (*remat.Engine, error) {
 	if e.loaded == nil {
-		engine, err := remat.New(e.ort)
+		open := remat.New
+		if e.rehearse {
+			open = e.openRehearsal
+		}
+		engine, err := open(e.ort)
 		if err != nil {
 			return nil, err
 		}

@@ -33,6 +33,9 @@ func runCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
+			if err := e.refuseNumbers(c, "out", "save", "trace"); err != nil {
+				return err
+			}
 			feeds.Trace, feeds.Profile = c.String("trace") != "", c.Bool("profile")
 			return runModel(e, path, feeds, runOptions{
 				steps: c.Int("steps"), out: c.String("out"), save: c.String("save"), trace: c.String("trace"),
@@ -78,7 +81,7 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 			return err
 		}
 	}
-	if feeds.Profile {
+	if feeds.Profile && !s.run.Rehearsed {
 		if err := s.profile(); err != nil {
 			return err
 		}
@@ -111,7 +114,11 @@ func printRun(e *env, run *report.Run) error {
 func writeResults(s *subject, o runOptions) error {
 	if o.out != "" {
 		out := map[string]remat.Tensor{}
-		for _, v := range s.session.Last() {
+		outputs, err := s.session.Last()
+		if err != nil {
+			return err
+		}
+		for _, v := range outputs {
 			if v.Err != nil {
 				return fmt.Errorf("output %q: %w", v.Name, v.Err)
 			}

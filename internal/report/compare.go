@@ -104,6 +104,11 @@ func (c *Compare) Brief() *Compare {
 	return b
 }
 
+// Rehearsed reports that the models ran without a device.
+func (c *Compare) Rehearsed() bool {
+	return slices.ContainsFunc(c.Models, func(r *Run) bool { return r.Rehearsed })
+}
+
 // pairOf finds the pair whose B is Models[i]; nil for the first model.
 func (c *Compare) pairOf(i int) *Pair {
 	if i < 1 || i > len(c.Pairs) {

@@ -167,7 +167,7 @@ func fixtureRun(label string, layers, every int, slower float64) *Run {
 		s := (5.4 + 0.05*math.Sin(float64(i*i))) * slower
 		times = append(times, s)
 		loss := 10.9*math.Exp(-float64(i)/18) + 3.1 + 0.12*math.Sin(float64(3*i))
-		r.Steps = append(r.Steps, Step{Seconds: s, Outputs: map[string]Float{"loss": Float(loss)}})
+		r.Steps = append(r.Steps, Step{Seconds: &s, Outputs: map[string]Float{"loss": Float(loss)}})
 	}
 	r.StepSeconds = NewSpread(times)
 	for i := range 10 {

@@ -109,6 +109,9 @@ func (p *Page) HTML(w io.Writer) error {
 		Style: template.CSS(pageCSS), Data: template.JS(data),
 		Library: template.JS(echartsJS), Script: template.JS(pageJS),
 	}
+	if p.Compare.Rehearsed() {
+		view.Facts = append(view.Facts, Fact{Key: "rehearsed", Value: NoNumbers})
+	}
 	for _, f := range p.Facts {
 		view.Facts = append(view.Facts, Fact{Key: clean(f.Key), Value: clean(f.Value)})
 	}

@@ -57,6 +57,9 @@ func (c *Compare) ComparePNG(w io.Writer) error {
 		return err
 	}
 	time, err := c.timePlot()
+	if err != nil && c.Rehearsed() {
+		return writePlots(w, c.barsHeight(), peak)
+	}
 	if err != nil {
 		return err
 	}
@@ -75,15 +78,26 @@ func (c *Compare) OverviewPNG(w io.Writer) error {
 		return err
 	}
 	time, err := c.timePlot()
-	if err != nil {
+	lowerPlots := []*plot.Plot{peak, time}
+	if err != nil && c.Rehearsed() {
+		lowerPlots = lowerPlots[:1]
+	} else if err != nil {
 		return writePlots(w, pngHeight, line)
 	}
 	lower := c.barsHeight()
 	img := vgimg.NewWith(vgimg.UseWH(pngWidth, pngHeight+lower), vgimg.UseDPI(pngDPI))
 	dc := draw.New(img)
 	drawPlots(draw.Crop(dc, 0, 0, lower, 0), line)
-	drawPlots(draw.Crop(dc, 0, 0, 0, -pngHeight), peak, time)
+	drawPlots(draw.Crop(dc, 0, 0, 0, -pngHeight), lowerPlots...)
 	return encode(w, img)
+}
+
+// titled says of a picture of a rehearsal that it is one.
+func (c *Compare) titled(title string) string {
+	if c.Rehearsed() {
+		return title + " (rehearsed: " + NoNumbers + ")"
+	}
+	return title
 }
 
 // barsHeight leaves room for one bar each and the legend.

@@ -17,7 +17,7 @@ func (c *Compare) timelinePlot() (*plot.Plot, error) {
 	if len(tr.index) == 0 {
 		return nil, errors.New("timeline picture: no run has a timeline")
 	}
-	p := newPlot("Memory over the step")
+	p := newPlot(c.titled("Memory over the step"))
 	grid(p, false, true)
 	names := c.names()
 	for k, i := range tr.index {
@@ -100,7 +100,7 @@ func (c *Compare) rows() ([]*Run, []string) {
 
 func (c *Compare) peakPlot() (*plot.Plot, error) {
 	runs, names := c.rows()
-	p := newPlot("Peak of the step")
+	p := newPlot(c.titled("Peak of the step"))
 	grid(p, true, false)
 	var below *plotter.BarChart
 	most, legend := 0.0, 0

@@ -18,6 +18,10 @@ type Run struct {
 	ORTVersion string `json:"ort_version"`
 	Threads    int    `json:"threads"`
 	OptLevel   int    `json:"opt_level"`
+	// Rehearsed says that the step ran on ONNX Runtime's provider without a device:
+	// sizes are the provider's, and no numbers were computed, so there are no
+	// outputs, times or differences.
+	Rehearsed bool `json:"rehearsed,omitempty"`
 	// Precision says what half type the graph computes in, and how; "" for
 	// none.
 	Precision Text `json:"precision,omitempty"`
@@ -41,6 +45,9 @@ type Run struct {
 	LossOutput Text    `json:"loss_output"`
 	Peak       *Peak   `json:"peak"`
 	Phases     *Phases `json:"phases"`
+	// Device is what one step after the first costs beside memory; nil where
+	// nothing counts it.
+	Device *Device `json:"device,omitempty"`
 	// Plan is what the graph was rewritten by.
 	Plan     *Plan     `json:"plan"`
 	Timeline *Timeline `json:"timeline,omitempty"`
@@ -64,10 +71,25 @@ type Memory struct {
 	PredictedReservedBytes *int64 `json:"predicted_reserved_bytes"`
 }
 
-// Step is one execution. Outputs holds the scalar outputs by name.
+// Step is one execution. Outputs holds the scalar outputs by name. Both are nil
+// in a rehearsal.
 type Step struct {
-	Seconds float64          `json:"seconds"`
+	Seconds *float64         `json:"seconds"`
 	Outputs map[string]Float `json:"outputs"`
+}
+
+// Device counts what one step asks of a device: copies between it and the host,
+// times that the host waits for it, nodes that run on the host on tensors that lie
+// on the device, and kernels.
+type Device struct {
+	CopiesToHost     int64 `json:"copies_to_host"`
+	BytesToHost      int64 `json:"bytes_to_host"`
+	CopiesToDevice   int64 `json:"copies_to_device"`
+	BytesToDevice    int64 `json:"bytes_to_device"`
+	Synchronizations int64 `json:"synchronizations"`
+	// FallbackNodes is nil where the nodes' placement was not seen.
+	FallbackNodes *int64 `json:"fallback_nodes"`
+	Kernels       int64  `json:"kernels"`
 }
 
 // OpTime is the time of one node in a step; Share is of the whole step.
@@ -138,7 +160,9 @@ func (r *Run) MedianSeconds() float64 {
 	}
 	var all []float64
 	for _, s := range r.Steps {
-		all = append(all, s.Seconds)
+		if s.Seconds != nil {
+			all = append(all, *s.Seconds)
+		}
 	}
 	if s := NewSpread(all); s != nil {
 		return s.Median
@@ -190,7 +214,7 @@ func (r Run) MarshalJSON() ([]byte, error) {
 	p := plain(r)
 	p.Steps, p.TopTime, p.TopMemory = list(p.Steps), list(p.TopTime), list(p.TopMemory)
 	for i := range p.Steps {
-		if p.Steps[i].Outputs == nil {
+		if p.Steps[i].Outputs == nil && !r.Rehearsed {
 			p.Steps = slices.Clone(p.Steps)
 			p.Steps[i].Outputs = map[string]Float{}
 		}

@@ -6,11 +6,18 @@ import (
 )
 
 // Text writes the comparison as a person reads it.
-func (c *Compare) Text(w io.Writer) error { return writeTables(w, c.tables()...) }
+func (c *Compare) Text(w io.Writer) error {
+	if c.Rehearsed() {
+		if _, err := fmt.Fprintf(w, "rehearsed: %s\n\n", NoNumbers); err != nil {
+			return err
+		}
+	}
+	return writeTables(w, c.tables()...)
+}
 
 // tables are what text and page show of all variants side by side.
 func (c *Compare) tables() []Table {
-	all := []Table{c.memoryTable(), c.peakTable(), c.phasesTable(), c.timeTable(), c.predictionTable(), c.resultTable()}
+	all := []Table{c.memoryTable(), c.peakTable(), c.phasesTable(), c.timeTable(), c.deviceTable(), c.predictionTable(), c.resultTable()}
 	var used []Table
 	for _, t := range all {
 		if t = t.compact(); len(t.Columns) > 1 {
@@ -96,6 +103,22 @@ func (c *Compare) timeTable() Table {
 			rate = floatOr(p.SavedBytesPerSecondLost, byteRate)
 		}
 		return []string{Seconds(m.MedianSeconds()), quartiles, steps, overhead, rate}
+	})
+}
+
+func (c *Compare) deviceTable() Table {
+	columns := []string{">copies to host", ">bytes", ">copies to device", ">bytes", ">synchronizations", ">on the host", ">kernels"}
+	return c.perVariant("asked of the device by one step", columns, func(_ int, m *Run, _ *Pair) []string {
+		d := m.Device
+		if d == nil {
+			return []string{none, none, none, none, none, none, none}
+		}
+		fallback := none
+		if d.FallbackNodes != nil {
+			fallback = itoa(int(*d.FallbackNodes))
+		}
+		return []string{itoa(int(d.CopiesToHost)), Bytes(d.BytesToHost), itoa(int(d.CopiesToDevice)), Bytes(d.BytesToDevice),
+			itoa(int(d.Synchronizations)), fallback, itoa(int(d.Kernels))}
 	})
 }
 

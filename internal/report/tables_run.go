@@ -13,6 +13,9 @@ func (r *Run) Text(w io.Writer) error {
 		{Key: "model", Value: r.Model},
 		{Key: "ran on", Value: fmt.Sprintf("%s, ONNX Runtime %s, %d threads, optimization level %d", r.Provider, r.ORTVersion, r.Threads, r.OptLevel)},
 	}
+	if r.Rehearsed {
+		facts = append(facts, Fact{Key: "rehearsed", Value: NoNumbers})
+	}
 	if r.Precision != "" {
 		facts = append(facts, Fact{Key: "computes in", Value: string(r.Precision)})
 	}
@@ -25,7 +28,7 @@ func (r *Run) Text(w io.Writer) error {
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err
 	}
-	tables := []Table{r.memoryTable(), r.stepsTable()}
+	tables := []Table{r.memoryTable(), r.stepsTable(), r.deviceTable()}
 	tables = append(tables, r.stepMemoryTables(12)...)
 	tables = append(tables, r.topTimeTable(), r.topMemoryTable())
 	return writeTables(w, tables...)
@@ -43,7 +46,11 @@ func (r *Run) MemoryText(w io.Writer) error {
 
 func (r *Run) memoryTable() Table {
 	m := r.Memory
-	t := Table{Title: "memory", Columns: []string{"", ">measured", ">predicted", ">difference"}}
+	measured := ">measured"
+	if r.Rehearsed {
+		measured = ">rehearsed"
+	}
+	t := Table{Title: "memory", Columns: []string{"", measured, ">predicted", ">difference"}}
 	row := func(name string, measured, predicted *int64) {
 		if measured == nil && predicted == nil {
 			return
@@ -105,6 +112,9 @@ func (r *Run) stepsTable() Table {
 		return t
 	}
 	t.add("steps", itoa(len(r.Steps)))
+	if r.Rehearsed {
+		return t
+	}
 	if s := r.StepSeconds; s != nil && s.Count > 1 {
 		t.add("step time, median of "+itoa(s.Count), Seconds(s.Median))
 		t.add("step time, quartiles", Seconds(s.Quartile)+" to "+Seconds(s.Upper))
@@ -118,6 +128,26 @@ func (r *Run) stepsTable() Table {
 			t.add("loss, last step", Number(l[len(l)-1]))
 		}
 	}
+	return t
+}
+
+// NoNumbers is what a rehearsal is not.
+const NoNumbers = "no numbers were computed"
+
+// deviceTable is what one step after the first asks of the device.
+func (r *Run) deviceTable() Table {
+	t := Table{Title: "asked of the device by one step", Columns: []string{"", ">times", ">bytes"}}
+	d := r.Device
+	if d == nil {
+		return t
+	}
+	t.add("copies to the host", itoa(int(d.CopiesToHost)), Bytes(d.BytesToHost))
+	t.add("copies to the device", itoa(int(d.CopiesToDevice)), Bytes(d.BytesToDevice))
+	t.add("synchronizations", itoa(int(d.Synchronizations)), none)
+	if d.FallbackNodes != nil {
+		t.add("nodes on the host, with tensors of the device", itoa(int(*d.FallbackNodes)), none)
+	}
+	t.add("kernels", itoa(int(d.Kernels)), none)
 	return t
 }
 

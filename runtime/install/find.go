@@ -19,23 +19,36 @@ const EnvVar = "REMAT_ORT"
 // ErrMissing is wrapped when no library is installed and none is named.
 var ErrMissing = errors.New("no ONNX Runtime library")
 
+// errNoBuild says that what is installed, if anything is, cannot be rehearsed with.
+var errNoBuild = fmt.Errorf("%w for CUDA", ErrMissing)
+
 // Find returns the library to load: path if it is not empty (the --ort flag),
 // else what REMAT_ORT names, else the installed one, CUDA's before CPU's. The
 // error says in one line what fixes it.
 func Find(path string) (string, error) {
+	return find(path, ErrMissing, "", CUDA, CPU, Rehearsal)
+}
+
+// FindRehearsal is Find for a rehearsal, which needs CUDA's build. What is named is
+// taken as it is.
+func FindRehearsal(path string) (string, error) {
+	return find(path, errNoBuild, " cuda", CUDA, Rehearsal)
+}
+
+func find(path string, missing error, install string, kinds ...Kind) (string, error) {
 	if path != "" {
 		return named(path, "--ort")
 	}
 	if path := os.Getenv(EnvVar); path != "" {
 		return named(path, EnvVar)
 	}
-	for _, k := range []Kind{CUDA, CPU} {
+	for _, k := range kinds {
 		lib := filepath.Join(Dir(k), library)
 		if info, err := os.Stat(lib); err == nil && info.Mode().IsRegular() {
 			return lib, nil
 		}
 	}
-	return "", fmt.Errorf("%w: run remat doctor --install, or name one with --ort or %s", ErrMissing, EnvVar)
+	return "", fmt.Errorf("%w: run remat doctor --install%s, or name one with --ort or %s", missing, install, EnvVar)
 }
 
 // named accepts a file, or a folder that holds one libonnxruntime.so.
@@ -74,7 +87,9 @@ type Kind string
 // The builds that can be installed.
 const (
 	CPU  Kind = "cpu"
-	CUDA Kind = "cuda"
+	CUDA Kind = "cuda" // with NVIDIA's libraries
+	// Rehearsal is CUDA's build alone, which a rehearsal needs.
+	Rehearsal Kind = "cuda-build"
 )
 
 // library is the file name inside the Python package.

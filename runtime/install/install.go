@@ -57,9 +57,16 @@ var sources = map[Kind]source{
 		requirement: "onnxruntime-gpu[cuda,cudnn]==" + ortversion.Current,
 		deps:        true,
 		wanted:      func(name string) bool { return isRuntimeLibrary(name) || isNvidiaLibrary(name) },
-		need:        []string{library, "libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"},
+		need:        cudaBuild,
+	},
+	Rehearsal: {
+		requirement: "onnxruntime-gpu==" + ortversion.Current,
+		wanted:      isRuntimeLibrary,
+		need:        cudaBuild,
 	},
 }
+
+var cudaBuild = []string{library, "libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"}
 
 func isRuntimeLibrary(name string) bool {
 	base := path.Base(name)
@@ -284,6 +291,9 @@ func extract(f *zip.File, to string) (hash string, err error) {
 }
 
 func checkKnown(dir string, k Kind) error {
+	if k == Rehearsal {
+		k = CUDA // the same library
+	}
 	want, ok := ortversion.Libraries[runtime.GOOS+"/"+runtime.GOARCH+" "+string(k)]
 	if !ok {
 		return nil

@@ -17,6 +17,7 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -124,11 +125,17 @@ func (e *ProviderError) Error() string {
 	if missing, ok := missingLibrary(msg); ok {
 		return fmt.Sprintf("cuda provider: library %s is missing (%s)", missing, whereToGet(missing))
 	}
+	if m := noDevice.FindStringSubmatch(msg); m != nil {
+		return fmt.Sprintf("cuda provider: no device %s: there are %s, counted from 0", m[1], m[2])
+	}
 	if strings.Contains(msg, "not enabled in this build") || strings.Contains(msg, "is not supported in this build") {
 		return fmt.Sprintf("cuda provider: %s is a build without CUDA (run remat doctor --install cuda): %s", e.Library, msg)
 	}
 	return fmt.Sprintf("cuda provider: %s (run remat doctor)", msg)
 }
+
+// noDevice is what the provider's options say of a number that no device has.
+var noDevice = regexp.MustCompile(`Invalid device ID: (\d+), must be between 0 \(inclusive\) and (\d+)`)
 
 func (e *ProviderError) Unwrap() error { return e.Err }
 
