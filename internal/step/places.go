@@ -39,20 +39,17 @@ func (p *Places) HostValue(v *onnx.Value) bool {
 	return p.nodes[v.Producer] || p.on.output(v.Producer, slices.Index(v.Producer.Outputs, v))
 }
 
-// HostConstant reports a constant that the session keeps in the host's memory alone, or
-// there too, where nodes of both sides read it.
-func (p *Places) HostConstant(v *onnx.Value) bool {
-	if p == nil {
-		return false
-	}
-	device := false
+// Constant says where the session keeps a constant: on the host, on the device, or on
+// both, as nodes read it.
+func (p *Places) Constant(v *onnx.Value) (host, device bool) {
 	for _, u := range v.Uses() {
 		if u.Index == onnx.Captured || p.wantsHost(u.Node, u.Index) {
-			return true
+			host = true
+		} else {
+			device = true
 		}
-		device = true
 	}
-	return !device
+	return host, device
 }
 
 // wantsHost reports that node n reads its input i in the host's memory.

@@ -67,8 +67,8 @@ type Prediction struct {
 	// while Nodes[PeakAt] runs.
 	LivePeak int64
 	PeakAt   int
-	// Parameters (initializers included), State and Feeds are the memory of
-	// what goes in; Outputs that of what the step allocates and returns.
+	// Parameters (initializers included, unless they are the session's, on a device),
+	// State and Feeds are the memory of what goes in; Outputs that of what the step allocates and returns.
 	Parameters, State, Feeds, Outputs int64
 	// Session is what a session holds before its first step.
 	Session Session
@@ -188,7 +188,9 @@ func (p *Prediction) sums(m *onnx.Model, b *builder, kind map[string]Category) {
 			p.Feeds += bytes
 		}
 	}
-	p.Parameters += b.constants
+	if b.options.places == nil {
+		p.Parameters += b.constants
+	}
 	for i, v := range b.Graph.Values {
 		if v.Kind == ortmodel.Output && b.Values[i].Producer != nil {
 			p.Outputs += v.Bytes
