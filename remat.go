@@ -15,7 +15,8 @@
 // types: BudgetError, TotalError, FreeDimsError, UnclearError, MemoryError.
 //
 // The program is cmd/remat. Of this module's packages, this one, planner, rewrite,
-// runtime and models are for other programs; ARCHITECTURE.md is the map of all.
+// runtime and models are for other programs, and onnx and ortmodel, in whose types
+// they speak; ARCHITECTURE.md is the map of all.
 package remat
 
 import (

@@ -15,11 +15,15 @@
 #
 #   --dry-run    print the commands, run nothing
 #   --cpu-smoke  the whole way on the CPU with tiny models (half types emulated)
+#   --rehearse   the whole way without a GPU (remat --rehearse): memory, copies and
+#                synchronizations at full size, in 60 minutes unless --minutes says
+#                otherwise; what needs arithmetic is left out, and said to be
+#   --device-memory SIZE  of the GPU that is rehearsed    --small  tiny models
 #   --remat PATH the program       --python PATH  the Python that may have PyTorch
 set -u -o pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=gpu-results remat=$here/../bin/remat python=python3 minutes=10 dry= smoke=
+out=gpu-results remat=$here/../bin/remat python=python3 minutes= dry= smoke= rehearse= memory= small=
 while [ $# -gt 0 ]; do
 	case $1 in
 	--out) out=${2:?--out DIR}; shift ;;
@@ -28,17 +32,29 @@ while [ $# -gt 0 ]; do
 	--minutes) minutes=${2:?--minutes N}; shift ;;
 	--dry-run) dry=1 ;;
 	--cpu-smoke) smoke=1 ;;
+	--rehearse) rehearse=1 ;;
+	--device-memory) memory=${2:?--device-memory SIZE}; shift ;;
+	--small) small=1 ;;
 	-h | --help) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" | sed '$d'; exit 0 ;;
 	*) echo "gpu-validate: $1: unknown option (--help lists them)" >&2; exit 2 ;;
 	esac
 	shift
 done
 
-# What differs between the real run and the two tries without a GPU.
-provider=cuda models="gpt2 gpt2-medium" shape="--batch 4 --seq 512" steps=6 half= tables="mlp heavy encoder"
-if [ -n "$smoke" ]; then
-	provider=cpu models="gpt2-tiny" shape="--batch 2 --seq 16" steps=2 half=--emulate tables="mlp --small"
+# What differs between the real run and the tries without a GPU.
+provider=cuda models="gpt2 gpt2-medium" shape="--batch 4 --seq 512" steps=6 half= tables="mlp heavy encoder" on=(--provider cuda)
+if [ -n "$smoke$small" ]; then
+	models="gpt2-tiny" shape="--batch 2 --seq 16" steps=2 tables="mlp --small"
 fi
+if [ -n "$smoke" ]; then
+	provider=cpu half=--emulate on=(--provider cpu)
+elif [ -n "$rehearse" ]; then
+	steps=2 tables+=" --rehearse" on+=(--rehearse ${memory:+--device-memory "$memory"})
+elif [ -n "$memory$small" ]; then
+	echo "gpu-validate: --device-memory and --small go with --rehearse" >&2
+	exit 2
+fi
+: "${minutes:=$([ -n "$rehearse" ] && echo 60 || echo 10)}"
 start=$SECONDS parts= bad=0
 
 # left says how many seconds remain, at least one.
@@ -67,11 +83,11 @@ variants() {
 	[ "$precision" = fp32 ] || flags=(--precision "$precision" $half)
 	for strategy in none sqrt full optimal; do
 		file=$out/graphs/$model-$precision-$strategy.onnx
-		part "$model-$precision-$strategy" "$remat" --quiet rewrite "$out/graphs/$model-train.onnx" \
+		part "$model-$precision-$strategy" "$remat" --quiet --provider $provider rewrite "$out/graphs/$model-train.onnx" \
 			--strategy "$strategy" ${flags[@]+"${flags[@]}"} -o "$file" && files+=("$file")
 	done
 	[ ${#files[@]} -gt 0 ] || return 0
-	part "$model-$precision" "$remat" --quiet --json --provider $provider compare "${files[@]}" \
+	part "$model-$precision" "$remat" --quiet --json "${on[@]}" compare "${files[@]}" \
 		--steps $steps --html "$out/$model-$precision.html" &&
 		[ -z "$dry" ] && mv "$out/$model-$precision.out" "$out/$model-$precision.json"
 	return 0
@@ -80,11 +96,11 @@ variants() {
 if [ -z "$dry" ]; then
 	[ -x "$remat" ] || { echo "gpu-validate: $remat: no such program; make build, or --remat PATH" >&2; exit 2; }
 	mkdir -p "$out/graphs" && : >"$out/log.txt" || exit 2
-	"$remat" --json doctor >"$out/doctor.json" 2>>"$out/log.txt"
+	"$remat" --json ${rehearse:+"${on[@]}"} doctor >"$out/doctor.json" 2>>"$out/log.txt"
 	# The smallest graph decides whether there is a device to validate on.
 	"$remat" --quiet model mlp --hidden 16 --layers 2 -o "$out/graphs/probe.onnx" >/dev/null 2>>"$out/log.txt"
-	if ! why=$("$remat" --quiet --provider $provider run "$out/graphs/probe.onnx" 2>&1 >/dev/null); then
-		echo "gpu-validate: provider $provider does not run here: $why (--cpu-smoke tries the way without a GPU)" >&2
+	if ! why=$("$remat" --quiet "${on[@]}" run "$out/graphs/probe.onnx" 2>&1 >/dev/null); then
+		echo "gpu-validate: provider $provider does not run here: $why (--rehearse and --cpu-smoke try the way without a GPU)" >&2
 		exit 2
 	fi
 	nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader >"$out/gpu.txt" 2>/dev/null
@@ -98,7 +114,10 @@ for model in $models; do
 	done
 done
 part tables "$python" "$here/tables.py" $tables --remat "$remat" --provider $provider --out "$out"
-if [ -z "$dry" ] && ! "$python" -c 'import torch, transformers' 2>/dev/null; then
+if [ -n "$rehearse" ]; then
+	echo "  losses, gradients, times and PyTorch: left out; rehearsed: no numbers were computed"
+	parts+="arithmetic missing 0"$'\n'
+elif [ -z "$dry" ] && ! "$python" -c 'import torch, transformers' 2>/dev/null; then
 	echo "  pytorch: not installed, left out"
 	parts+="pytorch skipped 0"$'\n'
 elif [ -z "$smoke" ]; then

@@ -40,12 +40,18 @@ def variants(group, document):
         memory, pair = m["memory"] or {}, document["pairs"][i - 1] if i else {}
         name = os.path.splitext(os.path.basename(m["model"]))[0]
         rows.append({
-            "group": group, "variant": name, "error": m.get("error"),
+            "group": group, "variant": name, "error": m.get("error"), **({"rehearsed": "no numbers were computed"} if m.get("rehearsed") else {}),
             "live peak MB": mb(memory.get("live_peak_bytes")), "predicted MB": mb(memory.get("predicted_live_peak_bytes")),
             "counted MB": mb(memory.get("total_peak_bytes")), "saving": share(pair.get("saving")),
             "step s": (m.get("step_seconds") or {}).get("median"), "overhead": share(pair.get("overhead")),
             "loss difference": pair.get("loss_difference"), "gradient difference": pair.get("max_relative_gradient_difference"),
         })
+        if m.get("rehearsed"):
+            device = m.get("device") or {}
+            for absent in ("step s", "overhead", "loss difference", "gradient difference"):
+                del rows[-1][absent]
+            rows[-1].update({"copies to host": device.get("copies_to_host"), "synchronizations": device.get("synchronizations"),
+                             "nodes on the host": device.get("fallback_nodes")})
     return rows
 
 

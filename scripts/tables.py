@@ -7,12 +7,14 @@
     scripts/tables.py heavy        20 and 40 linear layers of 4096, gradients kept and updated in backward
     scripts/tables.py theory       encoders of 12 to 96 layers: 1 - 1/sqrt(L) beside what is reached
     scripts/tables.py half         GPT-2 124M and 355M, 8 x 1024 tokens, on CUDA: half types and checkpointing (predicted)
+    scripts/tables.py rehearsed    GPT-2 124M to 1.5B, encoder, mlp, heavy on CUDA without a GPU: which card each variant fits
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
 `remat inspect --memory` of the written file, which is the predicted step; with
 --measure N the stacks of up to N layers are run too). --small shrinks all widths,
-for tests. --out writes TABLE.md and TABLE.json with the commit, the versions and the commands.
+for tests. --rehearse measures memory on the CUDA provider without a GPU: no numbers
+are computed, so times and losses are left out. --out writes TABLE.md and TABLE.json with the commit, the versions and the commands.
 Standard library only.
 """
 import argparse
@@ -40,7 +42,7 @@ class Lab:
         self.commands.append("remat " + " ".join(args))
         flags = ["--quiet", "--threads", str(self.a.threads)]
         if "--provider" not in args:
-            flags += ["--provider", self.a.provider]
+            flags += ["--provider", self.a.provider, *(["--rehearse"] if self.a.rehearse else [])]
         done = subprocess.run([self.a.remat, *flags, *args], capture_output=True, text=True, cwd=self.folder)
         if done.returncode:
             sys.exit(f"remat {' '.join(args)}: {done.stderr.strip()}")
@@ -55,9 +57,9 @@ class Lab:
         self.remat("grad", name + "_forward.onnx", "--optimizer", optimizer, *flags, "-o", name + ".onnx")
         return name + ".onnx"
 
-    def rewrite(self, train, *flags):
+    def rewrite(self, train, *flags, provider=None):
         name = f"{train[:-5]}_{len(self.commands)}.onnx"
-        self.remat("rewrite", train, *flags, "-o", name)
+        self.remat(*(["--provider", provider] if provider else []), "rewrite", train, *flags, "-o", name)
         return name
 
     def compare(self, files, steps):
@@ -70,8 +72,8 @@ class Lab:
         note(f"running {', '.join(files)} one by one, {steps} steps")
         models = [self.json("run", f, "--steps", str(steps)) for f in files]
         first = models[0]
-        loss = lambda m: [s["outputs"][m["loss_output"]] for s in m["steps"]]
-        pairs = [{"saving": 1 - m["memory"]["live_peak_bytes"] / first["memory"]["live_peak_bytes"], "bit_identical": loss(m) == loss(first)} for m in models[1:]]
+        same = lambda m: None if losses_of(m) is None else losses_of(m) == losses_of(first)
+        pairs = [{"saving": 1 - m["memory"]["live_peak_bytes"] / first["memory"]["live_peak_bytes"], "bit_identical": same(m)} for m in models[1:]]
         return {"models": models, "pairs": pairs}
 
     def predicted(self, files):
@@ -93,29 +95,39 @@ MB = lambda n: f"{n / 1e6:.1f}"
 PERCENT = lambda x: f"{100 * x:.1f} %"
 
 
+def losses_of(m):
+    """The loss of every step, None where no numbers were computed."""
+    if m.get("rehearsed") or "steps" not in m:
+        return None
+    return [s["outputs"][m["loss_output"]] for s in m["steps"]]
+
+
 def rows_of(document, names, alone=False):
     """One row per compared graph: memory over the step, time, results."""
     first = document["models"][0]
     rows = []
     for i, (name, m) in enumerate(zip(names, document["models"])):
-        mem, ph, peak = m["memory"], m["phases"], m["peak"]["categories"]
+        # A step that cannot be predicted to the byte has no timeline.
+        mem, ph, peak = m["memory"], m["phases"] or {}, (m["peak"] or {}).get("categories", {})
         pair = document["pairs"][i - 1] if i else None
         ran = "steps" in m
-        losses = [s["outputs"][m["loss_output"]] for s in m["steps"]] if ran else None
-        guess = mem.get("predicted_live_peak_bytes") or 0
+        losses = losses_of(m)
+        timed = ran and m["step_seconds"] is not None
+        guess = mem.get("predicted_live_peak_bytes")
         seconds = lambda m: m["step_seconds"]["median"]
+        size = lambda n: "-" if n is None else MB(n)
         rows.append({
             "variant": name,
             "live peak MB": MB(mem["live_peak_bytes"]),
             "saved": PERCENT(pair["saving"]) if pair else "-",
-            "predicted": "not run" if not ran else "exact" if guess == mem["live_peak_bytes"] else MB(guess),
-            "before forward MB": MB(ph["before_forward_bytes"]),
-            "after forward MB": MB(ph["after_forward_bytes"]),
-            "backward peak MB": MB(ph["backward_peak_bytes"] or 0),
-            "activations at peak MB": MB(sum(v for k, v in peak.items() if "activation" in k)),
-            "step s": f"{seconds(m):.3f}" if ran else "-",
-            "overhead": PERCENT(seconds(m) / seconds(first) - 1) if pair and ran else "-",
-            "same loss" if alone else "same bits": ("yes" if pair["bit_identical"] and losses == first_losses else "no") if pair and ran else "-",
+            "predicted": "not run" if not ran else "exact" if guess == mem["live_peak_bytes"] else size(guess),
+            "before forward MB": size(ph.get("before_forward_bytes")),
+            "after forward MB": size(ph.get("after_forward_bytes")),
+            "backward peak MB": MB(ph["backward_peak_bytes"] or 0) if ph else "-",
+            "activations at peak MB": MB(sum(v for k, v in peak.items() if "activation" in k)) if peak else "-",
+            "step s": f"{seconds(m):.3f}" if timed else "-",
+            "overhead": PERCENT(seconds(m) / seconds(first) - 1) if pair and timed else "-",
+            "same loss" if alone else "same bits": ("yes" if pair["bit_identical"] and losses == first_losses else "no") if pair and losses else "-",
         })
         if not i:
             first_losses = losses
@@ -124,16 +136,19 @@ def rows_of(document, names, alone=False):
 
 def encoder(lab):
     a = lab.a
-    steps = 5 if a.small else a.steps
+    steps = 5 if a.small or a.rehearse else a.steps
     train = lab.train("encoder", ["encoder", f"--hidden={width(a, 768)}"], "sgd")
     names = ["plain", "sqrt"]
     files = [lab.rewrite(train, "--strategy", s) for s in ("none", "sqrt")]
     d = lab.compare(files, steps)
-    curves = [[s["outputs"][m["loss_output"]] for s in m["steps"]] for m in d["models"]]
+    table = (f"Encoder, 6 layers of {width(a, 768)}, input [4,256,{width(a, 768)}], mean squared error, {steps} steps of SGD", rows_of(d, names))
+    if a.rehearse:
+        return [table]
+    curves = [losses_of(m) for m in d["models"]]
     shown = [0, 1, 2, 5, 10, 20, 30, 40, steps - 1]
     loss = [{"step": str(k + 1), **{n: repr(c[k]) for n, c in zip(names, curves)}} for k in sorted({k for k in shown if k < steps})]
     return [
-        (f"Encoder, 6 layers of {width(a, 768)}, input [4,256,{width(a, 768)}], mean squared error, {steps} steps of SGD", rows_of(d, names)),
+        table,
         ("Loss" + (", the same bits at every step" if all(c == curves[0] for c in curves) else ", NOT the same bits"), loss),
     ]
 
@@ -172,12 +187,12 @@ def heavy(lab):
 def heavy_rows(layers, rows, phases, of, work):
     """The rows of one comparison, with shares of the phases of another run, of."""
     kept = lambda p: p["after_forward_bytes"] - p["before_forward_bytes"]
-    less = lambda p, f: "-" if p is of else PERCENT(1 - f(p) / f(of))
+    less = lambda p, f: "-" if p is of or not p or not of else PERCENT(1 - f(p) / f(of))
     out = []
     for r, p, w in zip(rows, phases, work):
         out.append({
             "layers": str(layers), "variant": r["variant"], "live peak MB": r["live peak MB"], "predicted": r["predicted"],
-            "before forward MB": r["before forward MB"], "kept by forward MB": MB(kept(p)), "less ": less(p, kept),
+            "before forward MB": r["before forward MB"], "kept by forward MB": MB(kept(p)) if p else "-", "less ": less(p, kept),
             "backward peak MB": r["backward peak MB"], "less": less(p, lambda p: p["backward_peak_bytes"]),
             "more FLOPs": PERCENT(w), "step s": r["step s"], "same loss": r["same loss"],
         })
@@ -218,6 +233,11 @@ NOTES = {
 the backward peak does not fall: it is the gradients. With the update in backward
 it falls by the gradients' size, but for the two that are alive at a time.
 "less" is less than plain with gradients kept.""",
+    "rehearsed": """Rehearsed: ONNX Runtime's CUDA provider ran three steps without a device, and no numbers
+were computed. "reserved" is what its arena took for the session and the steps, "in all" adds
+parameters, optimizer state and feeds. Neither counts what CUDA's context and the handles of cuBLAS
+and cuDNN take on a real device, nor workspaces that these choose there. "copied to host" is bytes
+in one step, "waits" how often the host waits for the device in it.""",
 }
 
 
@@ -253,7 +273,48 @@ def half(lab):
     return tables
 
 
-TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half}
+CARDS = (8, 12, 16, 24, 40, 80)
+
+
+def card(size):
+    """The smallest card that holds size bytes; a card of N GB is taken for N * 10^9 bytes."""
+    return next((f"{n} GB" for n in CARDS if size <= n * 1e9), f"more than {CARDS[-1]} GB")
+
+
+def rehearsed(lab):
+    """Each variant's step on ONNX Runtime's CUDA provider, without a device: what
+    was predicted beside what the provider took."""
+    a, tables = lab.a, []
+    small = ["--layers=2", "--hidden=64", "--heads=4", "--vocab=512", "--seq=64"] if a.small else ["--seq=1024"]
+    models = [(f"GPT-2 {size}, 8 x {small[-1][6:]} tokens, AdamW", [model, "--batch=8", *small], "adamw")
+              for model, size in (("gpt2", "124M"), ("gpt2-medium", "355M"), ("gpt2-xl", "1.5B"))]
+    models += [(f"Encoder, 6 layers of {width(a, 768)}, SGD", ["encoder", f"--hidden={width(a, 768)}"], "sgd"),
+               (f"MLP, 20 layers of {width(a, 1024)}, gradients returned", ["mlp", f"--hidden={width(a, 1024)}"], "none"),
+               (f"Heavy, 20 layers of {width(a, 4096)}, SGD", ["heavy", "--layers=20", "--batch=32", f"--hidden={width(a, 4096)}"], "sgd")]
+    for title, model, optimizer in models:
+        train, rows = lab.train(model[0], model, optimizer), []
+        for precision in ("fp32", "fp16", "bf16"):
+            for strategy in ("none", "sqrt", "full", "optimal"):
+                note(f"{title}: {strategy}, {precision}")
+                file = lab.rewrite(train, "--strategy", strategy, "--precision", precision, provider="cuda")
+                rows.append({"variant": f"{strategy}, {precision}", **rehearsed_row(lab, file)})
+                os.remove(lab.at(file))
+        tables.append((title, rows))
+    return tables
+
+
+def rehearsed_row(lab, file):
+    m = lab.json("--provider", "cuda", "--rehearse", "run", file, "--steps", "3")
+    mem, device = m["memory"], m["device"]
+    exact = lambda what: "exact" if mem["predicted_" + what] == mem[what] else MB(mem["predicted_" + what] or 0)
+    total = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"] + mem["reserved_bytes"]
+    return {"live peak MB": MB(mem["live_peak_bytes"]), "predicted": exact("live_peak_bytes"),
+            "reserved MB": MB(mem["reserved_bytes"]), "predicted ": exact("reserved_bytes"),
+            "in all MB": MB(total), "fits": card(total),
+            "copied to host": str(device["bytes_to_host"]), "waits": str(device["synchronizations"])}
+
+
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "rehearsed": rehearsed}
 
 
 def text(rows):
@@ -298,7 +359,10 @@ def main():
     p.add_argument("--largest", type=int, default=40, help="heavy: predict stacks of more than N layers, where there is no room to run (20 layers take 4 GB, 40 take 8)")
     p.add_argument("--small", action="store_true", help="a sixteenth of every width")
     p.add_argument("--out", help="folder for TABLE.md and TABLE.json")
+    p.add_argument("--rehearse", action="store_true", help="on the CUDA provider without a GPU: memory only, no numbers are computed")
     a = p.parse_args()
+    if a.rehearse:
+        a.provider = "cuda"
     a.remat = os.path.abspath(a.remat)
     if not os.path.exists(a.remat):
         sys.exit(f"{a.remat}: no such program; make build, or --remat PATH")
@@ -308,6 +372,8 @@ def main():
             tables = TABLES[name](lab)
             about = machine(lab)
         body = "\n\n".join(f"**{title}**\n\n{text(rows)}" for title, rows in tables)
+        if a.rehearse:
+            body = "rehearsed: no numbers were computed\n\n" + body
         print(body + "\n", flush=True)
         if a.out:
             save(a.out, name, tables, body, about, lab.commands)

@@ -292,7 +292,7 @@ func (p *preparation) analyzeUpdates(*runtime.Engine) (err error) {
 	if p.Analysis, err = p.analyze(p.Model); err != nil {
 		return err
 	}
-	if n, err := guardUpdates(p.Model, p.Analysis.Roles); err != nil || n == 0 {
+	if r, err := guardUpdates(p.Model, p.Analysis.Roles); err != nil || r.Applied == 0 {
 		return err
 	}
 	p.Model.Graph.NameNodes()

@@ -4,7 +4,7 @@ package pipeline
 // nothing is left that ONNX Runtime's highest level would fuse.
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -51,8 +51,12 @@ func (w *rewriting) follow(plan *planner.Plan) (err error) {
 	if err := w.passed("recompute"); err != nil {
 		return err
 	}
-	if _, err = guardUpdates(w.model, w.analysis.Roles); err != nil {
+	guarded, err := guardUpdates(w.model, w.analysis.Roles)
+	if err != nil {
 		return err
+	}
+	if len(guarded.Skipped) > 0 {
+		w.reports = append(w.reports, guarded)
 	}
 	if err := w.passed("updates"); err != nil {
 		return err
@@ -163,19 +167,22 @@ func (w *rewriting) mergeEqual(order []*onnx.Node) []*onnx.Node {
 
 // guardUpdates makes every reader of a parameter, clones included, come before
 // the parameter's update by data, so that it may be written in place, and
-// returns how many readers it led. In a foreign graph where no order allows
-// that, the runtime copies instead.
-func guardUpdates(m *onnx.Model, roles step.Roles) (int, error) {
+// reports how many readers it led. In a foreign graph where no order allows
+// that, the value is left out: whoever runs the file must not bind one buffer
+// to the old and the new value, and remat's runtime copies.
+func guardUpdates(m *onnx.Model, roles step.Roles) (rewrite.Report, error) {
+	report := rewrite.Report{Pass: "updates"}
 	next := nextValues(m.Graph, roles)
 	if len(next) == 0 {
-		return 0, nil
+		return report, nil
 	}
-	n, err := optim.Guard(m, next)
-	var impossible *optim.OrderError
-	if err != nil && !errors.As(err, &impossible) {
-		return 0, err
+	led, refused, err := optim.Guard(m, next)
+	for _, r := range refused {
+		report.Skipped = append(report.Skipped, rewrite.Skip{What: r.Value,
+			Why: fmt.Sprintf("not to be updated in place: node %q reads it and needs an updated value", r.Reader)})
 	}
-	return n, nil
+	report.Requested, report.Applied = led+len(refused), led
+	return report, err
 }
 
 // nextValues maps inputs to the computed values that are written over them.

@@ -36,13 +36,16 @@ func lowered(n *onnx.Node) bool {
 }
 
 // isNone reports a node that makes a tensor of no elements: it slices [0:0] what
-// edges made, or joins such slices.
+// edges made, joins such slices, or lists what in one is not zero.
 func isNone(n *onnx.Node) bool {
 	switch {
 	case !Is(n):
 		return false
 	case n.Is("Concat"):
 		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v == nil || !isNone(v.Producer) })
+	}
+	if n.Is("Squeeze", "NonZero") && n.In(0) != nil {
+		return isNone(n.Inputs[0].Producer)
 	}
 	return n.Is("Slice") && n.In(0) != nil && Is(n.Inputs[0].Producer)
 }

@@ -32,13 +32,9 @@ import (
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
-// An OrderError says that no order lets an update run in place: a reader of
-// the old value needs the new one.
-type OrderError struct{ Value, Reader string }
-
-func (e *OrderError) Error() string {
-	return fmt.Sprintf("%q cannot be updated in place: node %q reads it and needs its next value", e.Value, e.Reader)
-}
+// A Refusal is a value that no order lets be updated in place: a reader of the old
+// value needs the new one, or that of another value whose reader needs this one's.
+type Refusal struct{ Value, Reader string }
 
 // A link is an update in place, and the readers of what it writes over that no
 // data dependency brings before it.
@@ -51,30 +47,23 @@ type link struct {
 // Guard makes every reader of each key of next come before the node that makes
 // the key's next value, adding control dependencies where no data dependency does
 // so yet.
-// It returns the number of readers that it led. It is idempotent, and to be
-// called again by a pass that adds readers of parameters. Nodes may stand in
-// any order; after an addition they are sorted.
-func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
-	links, err := lateLinks(m.Graph, next)
-	if err != nil {
-		return 0, err
-	}
+// It returns the number of readers that it led and the updates that no order lets
+// run in place. It is idempotent, and to be called again by a pass that adds readers
+// of parameters. Nodes may stand in any order; after an addition they are sorted.
+func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (led int, refused []Refusal, err error) {
+	links, refused := lateLinks(m.Graph, next)
 	if err := control.Check(m); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	b := build.New(m.Graph, nil, "updates")
-	count := 0
 	for _, l := range links {
-		if len(l.readers) == 0 {
-			continue
-		}
-		count += len(l.readers)
+		led += len(l.readers)
 		if err := wait(b, l.writer, l.old, l.readers); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
-	if count == 0 {
-		return 0, nil
+	if led == 0 {
+		return 0, refused, nil
 	}
 	place := make(map[*onnx.Node]int, len(m.Graph.Nodes))
 	for i, n := range m.Graph.Nodes {
@@ -82,18 +71,18 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (int, error) {
 	}
 	b.Flush()
 	if m.Graph.Nodes, err = control.Lower(m.Graph, m.Graph.Nodes); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if err := m.Graph.SortTopologically(); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	stableOrder(m.Graph, place)
-	return count, nil
+	return led, refused, nil
 }
 
-// lateLinks finds, by the names of what is updated, the readers to lead. An
-// OrderError says that one of them needs the value's next one.
-func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, error) {
+// lateLinks finds, by the names of what is updated, the readers to lead, and what
+// cannot be led.
+func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, []Refusal) {
 	k := late{step.DependenciesOf(g)}
 	olds := slices.SortedFunc(maps.Keys(next), func(a, b *onnx.Value) int { return strings.Compare(a.Name, b.Name) })
 	var links []link
@@ -106,16 +95,56 @@ func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, error) 
 			links = append(links, link{writer, old, late})
 		}
 	}
-	for i, l := range links {
-		for _, r := range k.readers(l.old, l.writer, aliases) {
-			if k.Needs(step.Any, r, l.writer) {
-				return nil, &OrderError{l.old.Name, r.Label()}
-			}
+	var refused []Refusal
+	possible := links[:0]
+	for _, l := range links {
+		if r := k.needing(l.writer, k.readers(l.old, l.writer, aliases)); r != nil {
+			refused = append(refused, Refusal{l.old.Name, r.Label()})
+			continue
 		}
 		// What might come to read it has to wait only if it can.
-		links[i].readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.Needs(step.Any, r, l.writer) })
+		l.readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.Needs(step.Any, r, l.writer) })
+		if len(l.readers) > 0 {
+			possible = append(possible, l)
+		}
 	}
-	return links, nil
+	possible, crossed := k.uncrossed(possible)
+	return possible, append(refused, crossed...)
+}
+
+// uncrossed returns the links that can hold together. A reader of one value may need
+// the next one of another whose reader needs the next one of the first: either
+// update may wait for its readers, not both.
+func (k late) uncrossed(links []link) (kept []link, refused []Refusal) {
+	left := slices.Clone(links)
+	for len(left) > 0 {
+		free := slices.IndexFunc(left, func(l link) bool {
+			return !slices.ContainsFunc(left, func(other link) bool {
+				return other.writer != l.writer && k.needing(other.writer, l.readers) != nil
+			})
+		})
+		if free >= 0 {
+			kept = append(kept, left[free])
+			left = slices.Delete(left, free, free+1)
+			continue
+		}
+		var l link
+		l, left = left[0], left[1:]
+		at := slices.IndexFunc(left, func(other link) bool { return k.needing(other.writer, l.readers) != nil })
+		refused = append(refused, Refusal{l.old.Name, k.needing(left[at].writer, l.readers).Label()})
+	}
+	slices.SortFunc(kept, func(a, b link) int { return strings.Compare(a.old.Name, b.old.Name) })
+	return kept, refused
+}
+
+// needing returns the first of the readers that needs the writer, nil: none.
+func (k late) needing(writer *onnx.Node, readers []*onnx.Node) *onnx.Node {
+	for _, r := range readers {
+		if k.Needs(step.Any, r, writer) {
+			return r
+		}
+	}
+	return nil
 }
 
 // viewOf reports that v is x's own memory.

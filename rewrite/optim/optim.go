@@ -132,8 +132,13 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 		}
 		a.g.RemoveDead() // a scalar that no parameter asked for
 	}
-	if a.res.Barriers, err = Guard(m, a.res.Next); err != nil {
+	var refused []Refusal
+	if a.res.Barriers, refused, err = Guard(m, a.res.Next); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
+	}
+	if len(refused) > 0 {
+		r := refused[0]
+		return nil, fmt.Errorf("optimizer %s: %q cannot be updated in place: node %q reads it and needs an updated value", o.Kind, r.Value, r.Reader)
 	}
 	return a.res, a.writeRoles(params)
 }
