@@ -191,8 +191,7 @@ func (s *Session) start() (err error) {
 			return err
 		}
 	}
-	// A copier's arena keeps what it copied last.
-	if err := s.copiers.close(); err != nil {
+	if err := s.copiers.trim(); err != nil {
 		return err
 	}
 	if err := s.count(); err != nil {
@@ -409,7 +408,13 @@ func (s *Session) Last() ([]Output, error) {
 func (s *Session) Threads() int { return s.options.threads() }
 
 // copiers are the copiers of a session by type and rank, made when needed.
-type copiers struct{ made map[copierKey]*ort.Copier }
+type copiers struct{ made map[copierKey]*copier }
+
+// A copier holds the most that it has copied, in bytes: its arena keeps that much.
+type copier struct {
+	*ort.Copier
+	held int64
+}
 
 type copierKey struct {
 	dtype ort.DType
@@ -424,11 +429,24 @@ func (c *copiers) copy(s *Session, to, from *ort.Value) error {
 			return err
 		}
 		if c.made == nil {
-			c.made = map[copierKey]*ort.Copier{}
+			c.made = map[copierKey]*copier{}
 		}
-		c.made[key] = made
+		c.made[key] = &copier{Copier: made}
 	}
+	c.made[key].held = max(c.made[key].held, to.ByteSize())
 	return c.made[key].Copy(to, from)
+}
+
+// trim closes the copiers that hold as much as a step might miss.
+func (c *copiers) trim() error {
+	var err error
+	for key, m := range c.made {
+		if m.held >= worthAsking {
+			delete(c.made, key)
+			err = errors.Join(err, m.Close())
+		}
+	}
+	return err
 }
 
 func (c *copiers) close() error {
