@@ -66,6 +66,8 @@ type Node struct {
 	// alive together, scratch released last first. What a script leaves out
 	// is done after it in that same way.
 	Script []Act
+	// Host: runs on the host, in a step of another device; see Streams.
+	Host bool
 }
 
 // An Act is one step of a kernel's Script.

@@ -22,9 +22,13 @@ package ortmodel
 // a dead buffer that is reused later counts in between. A buffer whose values
 // nobody reads is released only at the end of the step.
 //
+// Nodes on the host and on the device are planned one after another, the stream of
+// the first node first, each with uses counted anew: a value that nodes of both read
+// is never handed on. What is free at the end of one is free for the other.
+//
 // Source: allocation_planner.cc (ComputeReuseCount, FindReusableInput,
 // FindReusableTensor, GenerateDeallocationPlan), and the counting allocator.
-// Weakness: one stream, sequential execution, memory pattern off.
+// Weakness: one stream a device, sequential execution, memory pattern off.
 
 // A Simulator answers for many schedules of one graph without allocating.
 // It is not safe for concurrent use.
@@ -37,6 +41,7 @@ type Simulator struct {
 	inner           []bool // made by a node and released by the step
 	scripts         []script
 	classes         int
+	divided         bool // some nodes run on the host, others do not
 
 	// State of one simulation, by value.
 	uses, root, nextFree []int32
@@ -78,6 +83,7 @@ func NewSimulator(g *Graph) *Simulator {
 		s.classes = max(s.classes, g.Values[v].Class+1)
 	}
 	s.freeTop = make([]int32, s.classes)
+	s.divided = divided(g)
 	return s
 }
 
@@ -157,7 +163,6 @@ func (s *Simulator) owned(v int32) int64 {
 
 // plan fills root and lastRead for one schedule.
 func (s *Simulator) plan(order []int) {
-	copy(s.uses, s.uses0)
 	for v := range s.root {
 		s.root[v] = int32(v)
 		s.lastRead[v] = None
@@ -165,8 +170,29 @@ func (s *Simulator) plan(order []int) {
 	for c := range s.freeTop {
 		s.freeTop[c] = None
 	}
+	if !s.divided {
+		s.planStream(order, false, false)
+		return
+	}
+	first := s.g.Nodes[order[0]].Host
+	s.planStream(order, true, first)
+	s.planStream(order, true, !first)
+	for k, i := range order {
+		for _, v := range s.inputs.of(i) {
+			s.lastRead[s.root[v]] = int32(k)
+		}
+	}
+}
+
+// planStream plans the nodes of a schedule, or, divided, those on the host or those
+// that are not.
+func (s *Simulator) planStream(order []int, divided, host bool) {
+	copy(s.uses, s.uses0)
 	for k, i := range order {
 		n := &s.g.Nodes[i]
+		if divided && n.Host != host {
+			continue
+		}
 		for o, v := range n.Outputs {
 			if v >= 0 {
 				s.place(n, o, int32(v))

@@ -3,6 +3,7 @@ package runtime
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -15,6 +16,8 @@ type Engine struct {
 
 	shared sharedValues
 	dumped dumped
+	cuda   sync.Once
+	cudaOK bool
 	// device stands for a GPU in a rehearsal; nil: steps compute.
 	device *nulldevice.Device
 }
@@ -57,6 +60,19 @@ func (e *Engine) Provider(p ort.Provider, device int) (ort.Provider, error) {
 		return ort.CUDA, nil
 	}
 	return ort.CPU, nil
+}
+
+// HasCUDA reports that sessions can be made with the CUDA provider, which it tries
+// once. A nil engine has none.
+func (e *Engine) HasCUDA() bool {
+	if e == nil {
+		return false
+	}
+	e.cuda.Do(func() {
+		built, err := e.Env.Providers()
+		e.cudaOK = err == nil && slices.Contains(built, "CUDAExecutionProvider") && e.TryCUDA(0) == nil
+	})
+	return e.cudaOK
 }
 
 // TryCUDA returns nil when the CUDA provider works on the device, and else

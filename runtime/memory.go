@@ -2,7 +2,8 @@ package runtime
 
 // Memory of a step, by one definition everywhere (bytes):
 //
-//	parameters  inputs that are parameters, and all initializers
+//	parameters  inputs that are parameters, and all initializers, unless they are on
+//	            the device, in the session's memory
 //	state       inputs that are optimizer state
 //	feeds       all other inputs
 //	session     what the session holds before the step
@@ -12,8 +13,8 @@ package runtime
 //
 // Live bytes come from the counting allocator of the session, so they are what
 // kernels ask for. The arena's figures come from a second session, whose arena
-// is set up for what the step asks for: see ortmodel.PlanArena. On CUDA, live
-// bytes are the device arena's largest use less its use before the step.
+// is set up for what the step asks for: see ortmodel.PlanArena. On CUDA all that is
+// the device's memory.
 
 import (
 	"context"
@@ -58,8 +59,8 @@ func (s *Session) count() error {
 		}
 	}
 	for _, v := range s.Model.Graph.Initializers {
-		if s.byName[v.Name] != nil {
-			continue // fed instead
+		if s.byName[v.Name] != nil || s.Provider != ort.CPU {
+			continue // fed instead, or the session's
 		}
 		size, err := v.Init.ByteSize()
 		if err != nil {
@@ -68,14 +69,6 @@ func (s *Session) count() error {
 		s.memory.ParameterBytes += size
 	}
 	return nil
-}
-
-// deviceStats are the figures of the device's arena, none on the CPU.
-func (s *Session) deviceStats() (ort.Stats, error) {
-	if s.Provider == ort.CPU {
-		return ort.Stats{}, nil
-	}
-	return s.ort.DeviceStats()
 }
 
 // MeasureRSS notes the largest resident size that the process has had. It is
@@ -89,10 +82,13 @@ func (s *Session) MeasureRSS() error {
 }
 
 // MeasureConstants adds to the session's bytes what ONNX Runtime computed ahead:
-// initializers of the graph that it runs which the model does not have. It
+// initializers of the graph that it runs which the model does not have. On the CPU it
 // keeps them outside the session's allocator, so the optimized graph is asked
 // for once more, at the cost of a second session without steps.
 func (s *Session) MeasureConstants() error {
+	if s.Provider != ort.CPU {
+		return nil
+	}
 	so := s.options.session(s.Provider)
 	so.Purpose = "count constants"
 	dump, err := s.engine.Dump(s.Model, so)
@@ -116,20 +112,6 @@ func (s *Session) MeasureConstants() error {
 	return dump.Close()
 }
 
-// MeasureDevice notes the largest use and the size of the device's arena in the
-// steps so far, without the inputs in it. It grows by what is asked for, so that
-// is what it took for the session and its steps.
-func (s *Session) MeasureDevice() error {
-	now, err := s.deviceStats()
-	if err != nil {
-		return err
-	}
-	peak := s.opened.InUse + now.MaxInUse - s.filled.InUse
-	reserved := s.opened.Reserved + now.Reserved - s.filled.Reserved
-	s.memory.ArenaPeakBytes, s.memory.ReservedBytes = &peak, &reserved
-	return nil
-}
-
 // MeasureArena runs one step in a second session with ONNX Runtime's arena and
 // notes what that says. The arena is set up as given, or, with nil, as suits
 // what the last step asked for. With keep, next values go to memory aside, so the
@@ -139,11 +121,16 @@ func (s *Session) MeasureDevice() error {
 func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, keep bool) error {
 	s.releaseOutputs()
 	if setup == nil {
-		events, err := s.ort.Counter().Events()
+		counter := s.ort.DeviceCounter()
+		events, err := counter.Events()
 		if err != nil {
 			return err
 		}
-		best, _ := ortmodel.PlanArena(s.ort.Counter().State().Base, requests(events))
+		held := counter.State().Base
+		if s.Provider != ort.CPU { // the inputs are in it
+			held = s.memory.SessionBytes
+		}
+		best, _ := ortmodel.PlanArena(held, requests(events))
 		setup = &best
 	}
 	if left, need := Available(0), s.memory.LivePeakBytes; s.Provider == ort.CPU && need > left {

@@ -43,9 +43,6 @@ type Session struct {
 	aside   *ort.Profile
 	owned   bool // the model is closed with the session
 	dims    map[string]int64
-	// opened and filled are the device's arena before it holds inputs, and with
-	// them.
-	opened, filled ort.Stats
 }
 
 // An input is a graph input with its value.
@@ -179,10 +176,7 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	ort.Trim()
-	s.memory.SessionBytes = s.ort.Counter().State().Live
-	if s.opened, err = s.deviceStats(); err != nil {
-		return err
-	}
+	s.memory.SessionBytes = s.ort.DeviceCounter().State().Live
 	if err := s.markInPlace(); err != nil {
 		return err
 	}
@@ -197,10 +191,7 @@ func (s *Session) start() (err error) {
 	if err := s.count(); err != nil {
 		return err
 	}
-	if s.binding, err = s.bind(s.ort); err != nil {
-		return err
-	}
-	s.filled, err = s.deviceStats()
+	s.binding, err = s.bind(s.ort)
 	return err
 }
 

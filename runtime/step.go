@@ -77,11 +77,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	if err := s.beforeStep(); err != nil {
 		return nil, err
 	}
-	base, err := s.deviceStats()
-	if err != nil {
-		return nil, err
-	}
-	counter := s.ort.Counter()
+	counter := s.ort.DeviceCounter()
 	counter.Mark(true) // also for MeasureArena
 	left := s.bound(counter)
 	start := time.Now()
@@ -95,11 +91,12 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	state := counter.State()
 	step.LivePeakBytes, step.Allocations = state.Peak-state.Base, state.Allocations
 	if s.options.Trace {
+		var err error
 		if step.Trace, err = counter.Events(); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.afterStep(step, base.InUse); err != nil {
+	if err := s.afterStep(step); err != nil {
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)
 	}
 	if !s.rehearsed() {
@@ -192,14 +189,7 @@ func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, err
 
 // afterStep takes the outputs over, counts them, and copies the next values
 // that could not be written in place.
-func (s *Session) afterStep(step *Step, base int64) error {
-	if s.Provider != ort.CPU {
-		st, err := s.ort.DeviceStats()
-		if err != nil {
-			return err
-		}
-		step.LivePeakBytes = st.MaxInUse - base
-	}
+func (s *Session) afterStep(step *Step) error {
 	bound, err := s.binding.Outputs()
 	if err != nil {
 		return err

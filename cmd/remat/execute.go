@@ -190,21 +190,15 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
-	engine, cuda := e.loaded, s.session.Provider == ort.CUDA
-	if cuda { // as predictStep
-		engine = nil
-	}
-	p, err := pipeline.Predict(engine, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: cuda}, bound)
+	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, bound)
 	if err != nil || !p.Exact() {
 		return // a lower bound is no prediction
 	}
 	session := p.Session.Bytes()
 	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
-	if !cuda {
-		arena := p.Arena()
-		s.run.Memory.PredictedSessionBytes = &session
-		s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
-	}
+	s.run.Memory.PredictedSessionBytes = &session
+	arena := p.Arena()
+	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
 		layer = pipeline.ModuleNames(a)
@@ -321,9 +315,6 @@ func (s *subject) measureAside(e *env) (counted bool, err error) {
 		if err := s.session.MeasureConstants(); err != nil {
 			return false, err
 		}
-	}
-	if s.session.Provider == ort.CUDA {
-		return true, s.session.MeasureDevice()
 	}
 	return true, s.session.MeasureArena(e.ctx, s.arena, false)
 }

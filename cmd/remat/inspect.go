@@ -340,9 +340,6 @@ func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Predicti
 	if err != nil {
 		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
 	}
-	if e.provider == "cuda" { // half types have kernels there: the file runs as it is written
-		engine = nil
-	}
 	return pipeline.Predict(engine, m, a.Roles, pipeline.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
 }
 

@@ -16,12 +16,28 @@ import (
 )
 
 // Predict says what ONNX Runtime will do with a model at an optimization
-// level. Above level 0 it asks ONNX Runtime for the graph that it makes of the
-// file, without running anything. Bound names the outputs that lie in memory of
+// level. It asks ONNX Runtime for the graph that it makes of the
+// file, without running anything; for CUDA only above level 0 or where the file alone
+// does not say all, and only where that provider can be had. Bound names the outputs that lie in memory of
 // their own; nil means the next values that may be written over their inputs,
 // as a session of package runtime does.
 func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
-	e = o.cpuEngine(e)
+	if !o.provider().Device {
+		return predictBy(e, ort.CPU, m, roles, o, bound)
+	}
+	var p *predict.Prediction
+	if o.OptLevel == 0 || !e.HasCUDA() {
+		var err error
+		if p, err = predictBy(nil, ort.CUDA, m, roles, o, bound); err != nil || p.Exact() || !e.HasCUDA() {
+			return p, err
+		}
+	}
+	return predictBy(e, ort.CUDA, m, roles, o, bound)
+}
+
+// predictBy predicts the graph that a provider makes of the model; without an engine,
+// the model as it is.
+func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	parameters, state, err := runtime.SortInputs(m, roles)
 	if err != nil {
 		return nil, err
@@ -29,7 +45,7 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 	po := predict.Options{Threads: o.Threads, On: o.provider(), Bound: bound, Roles: roles, Parameters: parameters, State: state}
 	given := m
 	if e != nil {
-		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: ort.CPU, Dims: o.Dims, Purpose: "predict"})
+		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: on, Dims: o.Dims, Purpose: "predict"})
 		if err != nil {
 			return nil, err
 		}
@@ -54,7 +70,7 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 	if err != nil {
 		return nil, err
 	}
-	if m != given {
+	if m != given && !po.On.Device { // a device's session holds its constants
 		computed, err := onlyIn(m, given)
 		if err != nil {
 			return nil, err

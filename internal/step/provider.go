@@ -3,6 +3,7 @@ package step
 import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
 
 // A Provider is an execution provider of ONNX Runtime as far as its kernels'
@@ -17,11 +18,20 @@ type Provider struct {
 	// Widens: ONNX Runtime puts casts to float32 around nodes of half types that
 	// have no kernel.
 	Widens bool
+	// Device: it has memory of its own, which is what counts; see Places.
+	Device  bool
+	kernels kernels.Provider
+	// input and output report positions that a kernel of the device has in the
+	// host's memory.
+	input, output func(n *onnx.Node, i int) bool
 }
 
-// The providers that are modelled. What CUDA's kernels do is read in their
-// sources, and not measured.
+// The providers that are modelled.
 var (
-	CPU  = &Provider{Name: "cpu", traits: traits.Of, scratch: traits.Scratch, Packs: true, Widens: true}
-	CUDA = &Provider{Name: "cuda", traits: traits.OfCUDA, scratch: func(n *onnx.Node, _ int) (*traits.Kernel, bool) { return traits.ScratchCUDA(n) }}
+	CPU  = &Provider{Name: "cpu", traits: traits.Of, scratch: traits.Scratch, Packs: true, Widens: true, kernels: kernels.CPU}
+	CUDA = &Provider{
+		Name: "cuda", traits: traits.OfCUDA, Device: true, kernels: kernels.CUDA,
+		scratch: func(n *onnx.Node, _ int) (*traits.Kernel, bool) { return traits.ScratchCUDA(n) },
+		input:   traits.HostInputCUDA, output: traits.HostOutputCUDA,
+	}
 )

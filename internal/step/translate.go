@@ -23,6 +23,9 @@ import (
 type Options struct {
 	// On is whose kernels run the step; nil: the CPU's.
 	On *Provider
+	// Places are where nodes run; nil: all on the provider's device. What lies on the
+	// host counts as empty then.
+	Places *Places
 	// Threads is how many a kernel uses; 0 means 1.
 	Threads int
 	// Type is the type by which a value is sized; nil: its own.
@@ -30,6 +33,8 @@ type Options struct {
 	// Planned are the types that ONNX Runtime has when it plans, where those are
 	// others: the buffer of a value of unknown rank or extents is not handed on.
 	Planned map[*onnx.Value]onnx.Type
+	// Workspace is what a kernel borrows for a library of the device, in bytes.
+	Workspace int64
 	// Bound are outputs, by name, that the caller binds to memory of its own.
 	Bound map[string]bool
 }
@@ -108,13 +113,17 @@ func (t *Translation) describe(v *onnx.Value) ortmodel.Value {
 		return out
 	}
 	out.Bytes, out.Scalar = bytes, len(typ.Shape) == 0
+	host := t.options.Places.HostValue(v)
+	if host {
+		out.Bytes = 0
+	}
 	if planned, ok := t.options.Planned[v]; ok {
 		if !planned.Ranked {
 			return out
 		}
 		typ.Shape = planned.Shape
 	}
-	out.Class = t.class(typ)
+	out.Class = t.class(typ, host)
 	return out
 }
 
@@ -135,9 +144,12 @@ func (t *Translation) kind(v *onnx.Value) ortmodel.Kind {
 // class numbers a shape with an element size in bits (elements of four bits and of
 // two share no buffer, measured); None where an extent is not known. ONNX Runtime
 // compares free extents by name: [batch, 4] is the shape of another [batch, 4],
-// and of no [2, 4].
-func (t *Translation) class(typ onnx.Type) int {
+// and of no [2, 4]. The host's buffers are none of the device's.
+func (t *Translation) class(typ onnx.Type, host bool) int {
 	t.key = strconv.AppendInt(t.key[:0], int64(typ.DType.Bits()), 10)
+	if host {
+		t.key = append(t.key, " host"...)
+	}
 	for _, d := range typ.Shape {
 		if !d.Known() {
 			return ortmodel.None
@@ -156,8 +168,8 @@ func (t *Translation) class(typ onnx.Type) int {
 type Facts struct {
 	traits.Traits
 	// Known: the operator is in the table. Sized: so is what the kernel allocates
-	// inside.
-	Known, Sized bool
+	// inside. Library: but for a workspace that a library asks for.
+	Known, Sized, Library bool
 }
 
 // AddNode adds a node, and what it reads and makes. A Constant node makes nothing
@@ -187,7 +199,11 @@ func (t *Translation) addAll(values []*onnx.Value) []int {
 // kernel fills in what the provider's kernel does to memory.
 func (t *Translation) kernel(n *onnx.Node, node *ortmodel.Node) Facts {
 	var f Facts
-	f.Traits, f.Known = t.options.On.traits(n)
+	on := t.options.On
+	if node.Host = t.options.Places.HostNode(n); node.Host {
+		on = CPU
+	}
+	f.Traits, f.Known = on.traits(n)
 	if n.Is("Constant") {
 		for i := range node.Outputs {
 			node.Outputs[i] = ortmodel.None
@@ -195,8 +211,14 @@ func (t *Translation) kernel(n *onnx.Node, node *ortmodel.Node) Facts {
 	}
 	node.Alias, node.InPlace = within(f.Alias, node), within(f.InPlace, node)
 	var k *traits.Kernel
-	if k, f.Sized = t.options.On.scratch(n, t.options.Threads); k != nil {
+	if node.Host {
+		f.Sized = true // what it borrows is the host's
+	} else if k, f.Sized = on.scratch(n, t.options.Threads); k != nil {
 		node.Scratch = k.Sizes
+		for _, i := range k.Library {
+			f.Library = true
+			k.Sizes[i] = t.options.Workspace
+		}
 		for _, a := range k.Acts {
 			node.Script = append(node.Script, ortmodel.Act{Kind: ortmodel.ActKind(a.Kind), Index: a.Index})
 		}

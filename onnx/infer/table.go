@@ -66,6 +66,8 @@ var standard = []row{
 	{"", "HardSigmoid", 6, same, nil, "like X"},
 	{"", "HardSwish", 14, same, nil, "like X"},
 	{"", "Identity", 1, same, evalSame, "like X, sequences too"},
+	{"", "MemcpyFromHost", 1, same, evalSame, "like X; ONNX Runtime's copy to a device"},
+	{"", "MemcpyToHost", 1, same, evalSame, "like X; ONNX Runtime's copy from a device"},
 	{"", "IsInf", 10, sameBool, nil, "bool"},
 	{"", "IsNaN", 9, sameBool, nil, "bool"},
 	{"", "LeakyRelu", 6, same, nil, "like X"},

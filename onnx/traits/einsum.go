@@ -13,6 +13,20 @@ type einsum struct {
 	equation
 	k    *Kernel
 	size int64
+	// sum, if any, borrows what a sum of an operand over these axes does.
+	sum func(dims, axes []int64)
+}
+
+// sums is what summing an operand over labels borrows besides the result.
+func (e *einsum) sums(dims []int64, labels ...int) {
+	if e.sum == nil {
+		return
+	}
+	axes := make([]int64, len(labels))
+	for i, l := range labels {
+		axes[i] = int64(l)
+	}
+	e.sum(dims, axes)
 }
 
 // borrow takes a buffer of these extents.
@@ -59,11 +73,13 @@ func (e *einsum) run(in []operand) {
 	}
 	if len(summed) > 0 {
 		kept = append(kept, result.place)
+		before := result.dims
 		result.dims = append([]int64(nil), result.dims...)
 		for _, l := range summed {
 			result.dims[l] = 1
 		}
 		result.place = e.borrow(result.dims)
+		e.sums(before, summed...)
 	}
 	if len(in) == 1 {
 		e.finish(order, result)
@@ -105,10 +121,12 @@ func (e *einsum) split(left, right *operand, input int) (both, lonely, summed, r
 
 // reduce sums o over one label into a new buffer.
 func (e *einsum) reduce(o *operand, label int) {
+	before := o.dims
 	o.dims = append([]int64(nil), o.dims...)
 	o.dims[label] = 1
 	old := o.place
 	o.place = e.borrow(o.dims)
+	e.sums(before, label)
 	e.k.giveBack(old)
 }
 

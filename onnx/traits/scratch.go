@@ -30,7 +30,12 @@ const (
 type Kernel struct {
 	Sizes []int64
 	Acts  []Act
+	// Library lists those of Sizes that only a library knows, on the device; they are 0.
+	Library []int
 }
+
+// library borrows a workspace of a library's.
+func (k *Kernel) library() { k.Library = append(k.Library, k.borrow(0)) }
 
 func (k *Kernel) borrow(bytes int64) int {
 	k.Sizes = append(k.Sizes, bytes)

@@ -48,12 +48,15 @@ func attentionScratch(n *onnx.Node, _ int, k *Kernel) bool {
 // product [both, left, summed] × [both, summed, right], whose result is copied
 // into the output. Source: EinsumTypedComputeProcessor. Weakness: no ellipsis,
 // no diagonals.
-func einsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
+func einsumScratch(n *onnx.Node, _ int, k *Kernel) bool { return evaluateEinsum(n, k, nil) }
+
+// evaluateEinsum is einsumScratch with sums that borrow.
+func evaluateEinsum(n *onnx.Node, k *Kernel, sum func(dims, axes []int64)) bool {
 	eq, ok := parseEquation(n.Str("equation", ""))
 	if !ok || len(eq.terms) != len(n.Inputs) || len(n.Inputs) == 0 {
 		return false
 	}
-	e := einsum{equation: eq, k: k, size: elementBytes(n.In(0))}
+	e := einsum{equation: eq, k: k, size: elementBytes(n.In(0)), sum: sum}
 	operands := make([]operand, len(n.Inputs))
 	for i := range n.Inputs {
 		d, ok := dims(n.In(i))

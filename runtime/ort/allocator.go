@@ -87,13 +87,28 @@ func (s *Session) stats(name string, device int) (Stats, error) {
 	return out, nil
 }
 
-// registerArena puts an arena into the environment, for the sessions made next.
-func (e *Environment) registerArena(c *ArenaConfig) error {
+// registerArena puts an arena of the host's memory, or of a CUDA device's, into the
+// environment, for the sessions made next.
+func (e *Environment) registerArena(device int, c *ArenaConfig) (registration, error) {
+	provider, r := "CPUExecutionProvider", registration{info: e.host}
+	if device != hostMemory {
+		info, err := memoryInfo("Cuda", arenaAllocator, device)
+		if err != nil {
+			return r, err
+		}
+		provider, r = "CUDAExecutionProvider", registration{info, true}
+	}
 	names, sizes := c.keys()
 	keys, values := make([]*C.char, len(names)), make([]C.size_t, len(names))
 	for i := range names {
 		keys[i], values[i] = C.CString(names[i]), C.size_t(sizes[i])
 		defer C.free(unsafe.Pointer(keys[i]))
 	}
-	return statusError(C.ortRegisterArena(e.env, e.host, &keys[0], &values[0], C.size_t(len(keys))))
+	name := C.CString(provider)
+	defer C.free(unsafe.Pointer(name))
+	err := statusError(C.ortRegisterArena(e.env, name, r.info, &keys[0], &values[0], C.size_t(len(keys))))
+	if err != nil && r.own {
+		C.ortReleaseMemoryInfo(r.info)
+	}
+	return r, err
 }

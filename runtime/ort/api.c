@@ -225,12 +225,14 @@ OrtStatus *ortRegister(OrtEnv *e, OrtAllocator *a) {
   return STATUS(RegisterAllocator, (OrtEnv *, OrtAllocator *))(e, a);
 }
 
-// An arena, set up by names and values.
-OrtStatus *ortRegisterArena(OrtEnv *e, OrtMemoryInfo *m, char **keys, const size_t *values, size_t n) {
+// An arena of a provider's memory, set up by names and values.
+OrtStatus *ortRegisterArena(OrtEnv *e, const char *provider, OrtMemoryInfo *m, char **keys, const size_t *values,
+                            size_t n) {
   OrtArenaCfg *cfg;
   OrtStatus *s = STATUS(CreateArenaCfgV2, (char **, const size_t *, size_t, OrtArenaCfg **))(keys, values, n, &cfg);
   if (s) return s;
-  s = STATUS(CreateAndRegisterAllocator, (OrtEnv *, OrtMemoryInfo *, OrtArenaCfg *))(e, m, cfg);
+  s = STATUS(CreateAndRegisterAllocatorV2, (OrtEnv *, const char *, OrtMemoryInfo *, OrtArenaCfg *, const char *const *,
+                                            const char *const *, size_t))(e, provider, m, cfg, NULL, NULL, 0);
   VOID(ReleaseArenaCfg, (OrtArenaCfg *))(cfg);
   return s;
 }

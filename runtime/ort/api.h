@@ -75,7 +75,6 @@ typedef struct OrtStatistics OrtStatistics;  // OrtKeyValuePairs
   X(GetBoundOutputValues, 140)          \
   X(ClearBoundInputs, 141)              \
   X(ClearBoundOutputs, 142)             \
-  X(CreateAndRegisterAllocator, 144)    \
   X(ReleaseArenaCfg, 157)               \
   X(CreateArenaCfgV2, 164)              \
   X(RegisterAllocator, 176)             \
@@ -85,6 +84,7 @@ typedef struct OrtStatistics OrtStatistics;  // OrtKeyValuePairs
   X(SynchronizeBoundInputs, 202)        \
   X(SynchronizeBoundOutputs, 203)       \
   X(MemoryInfoGetDeviceType, 225)       \
+  X(CreateAndRegisterAllocatorV2, 259) \
   X(GetKeyValuePairs, 298)              \
   X(ReleaseKeyValuePairs, 300)          \
   X(AllocatorGetStats, 319)
@@ -149,7 +149,8 @@ OrtStatus *ortStats(OrtAllocator *a, OrtStatistics **out);
 void ortStatPairs(OrtStatistics *s, const char *const **keys, const char *const **values, size_t *n);
 void ortReleaseStats(OrtStatistics *s);
 OrtStatus *ortRegister(OrtEnv *e, OrtAllocator *a);
-OrtStatus *ortRegisterArena(OrtEnv *e, OrtMemoryInfo *m, char **keys, const size_t *values, size_t n);
+OrtStatus *ortRegisterArena(OrtEnv *e, const char *provider, OrtMemoryInfo *m, char **keys, const size_t *values,
+                            size_t n);
 OrtStatus *ortUnregister(OrtEnv *e, OrtMemoryInfo *m);
 
 OrtStatus *ortCreateBinding(OrtSession *s, OrtIoBinding **out);

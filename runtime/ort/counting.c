@@ -1,5 +1,6 @@
 #include "counting.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,29 +23,39 @@ enum { kAllocatorVersion = 22, kAlign = 64 };
 // counters share them, as sessions that are compared take turns. What is kept and
 // what is live together never exceed the largest live sum so far by more than
 // 1/kCacheSlack.
-enum { kCacheFrom = 1 << 16, kCacheBlocks = 512, kCacheSlack = 8 };
+enum { kCacheFrom = 1 << 16, kCacheBlocks = 512, kCacheSlack = 8, kRows = 4096 };
 
 union Header;
 
-static struct {
+// A Pool is a kind of memory: the host's, or a device's.
+typedef struct Pool {
   pthread_mutex_t mu;  // taken after a counter's own
+  int device;          // none: the host
   int counters;
   int64_t live, highest;  // of all counters: now, and at most
   int64_t kept;           // capacity of the blocks below
   union Header *cache[kCacheBlocks];
   int cached;
-} pool = {.mu = PTHREAD_MUTEX_INITIALIZER};
+} Pool;
+
+enum { kHost = -1, kDevices = 16 };
+
+static Pool host = {.mu = PTHREAD_MUTEX_INITIALIZER, .device = kHost};
+static Pool *devices[kDevices];  // made once, under host.mu
+static int (*device_select)(int), (*device_malloc)(void **, size_t), (*device_free)(void *);
 
 struct Counter {
   AllocatorTable table;  // first: its address is the allocator's
   pthread_mutex_t mu;
   OrtMemoryInfo *info;
+  Pool *pool;
   CounterState s;
   uint64_t next;
   int64_t limit;  // of s.live; 0: none
   int trace, closed;
   CounterEvent *events;
   size_t capacity;
+  union Header **blocks;  // of a device's memory, by address; NULL for the host's
 };
 
 // What a failing allocation ends in, NULL where the library has no such function.
@@ -52,14 +63,42 @@ static void (*throw_bad_alloc)(void);
 
 void counter_throws(void (*function)(void)) { throw_bad_alloc = function; }
 
-// Every block is preceded by one line that holds its size and number.
+// A block's size and number. They are in the line before it, or, where it is on a
+// device, in memory of their own, found by the block's address.
 typedef union Header {
   struct {
     size_t bytes, capacity;
     uint64_t id;
+    void *memory;
+    union Header *next;  // in its row of blocks
   } h;
   char line[kAlign];
 } Header;
+
+// fresh takes n bytes from the system, or returns NULL.
+static Header *fresh(Pool *pool, size_t n) {
+  Header *h = NULL;
+  if (pool->device == kHost) {
+    void *p;
+    if (posix_memalign(&p, kAlign, n + sizeof(Header))) return NULL;
+    h = p;
+    h->h.memory = h + 1;
+  } else {
+    if (!(h = malloc(sizeof *h))) return NULL;
+    if (device_select(pool->device) || device_malloc(&h->h.memory, n)) {
+      free(h);
+      return NULL;
+    }
+  }
+  h->h.capacity = n;
+  return h;
+}
+
+// discard gives a block back to the system.
+static void discard(Pool *pool, Header *h) {
+  if (pool->device != kHost) device_free(h->h.memory);
+  free(h);
+}
 
 // record is called with the lock held.
 static void record(Counter *c, int64_t bytes, uint64_t id) {
@@ -78,99 +117,124 @@ static void record(Counter *c, int64_t bytes, uint64_t id) {
 }
 
 // drop releases kept block i for good. The pool's lock is held here and below.
-static void drop(int i) {
-  pool.kept -= (int64_t)pool.cache[i]->h.capacity;
-  free(pool.cache[i]);
-  pool.cached--;
-  memmove(pool.cache + i, pool.cache + i + 1, (size_t)(pool.cached - i) * sizeof *pool.cache);
+static void drop(Pool *pool, int i) {
+  pool->kept -= (int64_t)pool->cache[i]->h.capacity;
+  discard(pool, pool->cache[i]);
+  pool->cached--;
+  memmove(pool->cache + i, pool->cache + i + 1, (size_t)(pool->cached - i) * sizeof *pool->cache);
+}
+
+static void drop_all(Pool *pool) {
+  while (pool->cached > 0) drop(pool, pool->cached - 1);
 }
 
 // shrink drops the oldest blocks until the rest is within bounds.
-static void shrink(int64_t live) {
-  int64_t bound = (live > pool.highest ? live : pool.highest);
+static void shrink(Pool *pool, int64_t live) {
+  int64_t bound = (live > pool->highest ? live : pool->highest);
   bound += bound / kCacheSlack;
-  while (pool.cached > 0 && live + pool.kept > bound) drop(0);
+  while (pool->cached > 0 && live + pool->kept > bound) drop(pool, 0);
 }
+
+// least_kept is the size from which blocks are kept: taking memory of a device, and
+// giving it back, stops the device whatever the size.
+static size_t least_kept(const Pool *pool) { return pool->device == kHost ? kCacheFrom : 1; }
 
 // reuse takes the smallest kept block that holds n bytes without wasting a
 // quarter of itself, or NULL.
-static Header *reuse(size_t n) {
+static Header *reuse(Pool *pool, size_t n) {
   int best = -1;
-  if (n < kCacheFrom) return NULL;
-  for (int i = pool.cached - 1; i >= 0; i--) {
-    size_t have = pool.cache[i]->h.capacity;
+  if (n < least_kept(pool)) return NULL;
+  for (int i = pool->cached - 1; i >= 0; i--) {
+    size_t have = pool->cache[i]->h.capacity;
     if (have < n || have - n > have / 4) continue;
-    if (best < 0 || have < pool.cache[best]->h.capacity) best = i;
+    if (best < 0 || have < pool->cache[best]->h.capacity) best = i;
     if (have == n) break;
   }
   if (best < 0) return NULL;
-  Header *h = pool.cache[best];
-  pool.kept -= (int64_t)h->h.capacity;
-  pool.cached--;
-  memmove(pool.cache + best, pool.cache + best + 1, (size_t)(pool.cached - best) * sizeof *pool.cache);
+  Header *h = pool->cache[best];
+  pool->kept -= (int64_t)h->h.capacity;
+  pool->cached--;
+  memmove(pool->cache + best, pool->cache + best + 1, (size_t)(pool->cached - best) * sizeof *pool->cache);
   return h;
 }
 
 // take returns a block of n bytes, kept or fresh, or NULL.
-static Header *take(size_t n) {
-  pthread_mutex_lock(&pool.mu);
-  Header *h = reuse(n);
+static Header *take(Pool *pool, size_t n) {
+  pthread_mutex_lock(&pool->mu);
+  Header *h = reuse(pool, n);
   if (!h) {
-    void *p;
-    shrink(pool.live + (int64_t)n);
-    int failed = posix_memalign(&p, kAlign, n + sizeof(Header));
-    if (failed && pool.cached > 0) {
-      while (pool.cached > 0) drop(pool.cached - 1);
-      failed = posix_memalign(&p, kAlign, n + sizeof(Header));
-    }
-    if (!failed) {
-      h = p;
-      h->h.capacity = n;
+    shrink(pool, pool->live + (int64_t)n);
+    h = fresh(pool, n);
+    if (!h && pool->cached > 0) {
+      drop_all(pool);
+      h = fresh(pool, n);
     }
   }
   if (h) {
-    pool.live += (int64_t)n;
-    if (pool.live > pool.highest) pool.highest = pool.live;
+    pool->live += (int64_t)n;
+    if (pool->live > pool->highest) pool->highest = pool->live;
   }
-  pthread_mutex_unlock(&pool.mu);
+  pthread_mutex_unlock(&pool->mu);
   return h;
 }
 
-// give keeps a block that is released, or frees it.
-static void give(Header *h) {
-  pthread_mutex_lock(&pool.mu);
-  pool.live -= (int64_t)h->h.bytes;
-  if (h->h.capacity < kCacheFrom) {
-    free(h);
+// give keeps a block that is released, or gives it back.
+static void give(Pool *pool, Header *h) {
+  pthread_mutex_lock(&pool->mu);
+  pool->live -= (int64_t)h->h.bytes;
+  if (h->h.capacity < least_kept(pool)) {
+    discard(pool, h);
   } else {
-    if (pool.cached == kCacheBlocks) drop(0);
-    pool.cache[pool.cached++] = h;
-    pool.kept += (int64_t)h->h.capacity;
-    shrink(pool.live);
+    if (pool->cached == kCacheBlocks) drop(pool, 0);
+    pool->cache[pool->cached++] = h;
+    pool->kept += (int64_t)h->h.capacity;
+    shrink(pool, pool->live);
   }
-  pthread_mutex_unlock(&pool.mu);
+  pthread_mutex_unlock(&pool->mu);
+}
+
+static void drain(Pool *pool) {
+  pthread_mutex_lock(&pool->mu);
+  drop_all(pool);
+  pool->highest = pool->live;
+  pthread_mutex_unlock(&pool->mu);
 }
 
 // counter_drain frees all that is kept, and forgets what was live before.
 void counter_drain(void) {
-  pthread_mutex_lock(&pool.mu);
-  while (pool.cached > 0) drop(pool.cached - 1);
-  pool.highest = pool.live;
-  pthread_mutex_unlock(&pool.mu);
+  drain(&host);
+  for (int i = 0; i < kDevices; i++)
+    if (devices[i]) drain(devices[i]);
 }
 
 // destroy frees a counter, and with the last one all that is kept.
 static void destroy(Counter *c) {
-  pthread_mutex_lock(&pool.mu);
-  if (--pool.counters == 0) {
-    while (pool.cached > 0) drop(pool.cached - 1);
-    pool.highest = 0;
+  pthread_mutex_lock(&c->pool->mu);
+  if (--c->pool->counters == 0) {
+    drop_all(c->pool);
+    c->pool->highest = 0;
   }
-  pthread_mutex_unlock(&pool.mu);
+  pthread_mutex_unlock(&c->pool->mu);
   pthread_mutex_destroy(&c->mu);
   ortReleaseMemoryInfo(c->info);
   free(c->events);
+  free(c->blocks);
   free(c);
+}
+
+// row is where the block at an address is listed.
+static Header **row(Counter *c, const void *p) { return &c->blocks[((uintptr_t)p >> 8) % kRows]; }
+
+// header finds the block at an address, and takes it off its list.
+static Header *header(Counter *c, void *p) {
+  if (!c->blocks) return (Header *)p - 1;
+  for (Header **at = row(c, p); *at; at = &(*at)->h.next) {
+    Header *h = *at;
+    if (h->h.memory != p) continue;
+    *at = h->h.next;
+    return h;
+  }
+  return NULL;
 }
 
 static void *count_alloc(void *self, size_t n) {
@@ -178,7 +242,7 @@ static void *count_alloc(void *self, size_t n) {
   if (n == 0) return NULL;
   pthread_mutex_lock(&c->mu);
   int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
-  Header *h = fits ? take(n) : NULL;
+  Header *h = fits ? take(c->pool, n) : NULL;
   if (!h) {
     if (c->s.refused == 0) c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
     pthread_mutex_unlock(&c->mu);
@@ -194,19 +258,23 @@ static void *count_alloc(void *self, size_t n) {
   c->s.allocations++;
   c->s.blocks++;
   record(c, (int64_t)n, h->h.id);
+  if (c->blocks) {
+    h->h.next = *row(c, h->h.memory);
+    *row(c, h->h.memory) = h;
+  }
   pthread_mutex_unlock(&c->mu);
-  return h + 1;
+  return h->h.memory;
 }
 
 static void count_free(void *self, void *p) {
   if (!p) return;
   Counter *c = self;
-  Header *h = (Header *)p - 1;
   pthread_mutex_lock(&c->mu);
+  Header *h = header(c, p);
   c->s.live -= (int64_t)h->h.bytes;
   c->s.blocks--;
   record(c, ~(int64_t)h->h.bytes, h->h.id);
-  give(h);
+  give(c->pool, h);
   int last = c->closed && c->s.blocks == 0;
   pthread_mutex_unlock(&c->mu);
   if (last) destroy(c);
@@ -214,18 +282,60 @@ static void count_free(void *self, void *p) {
 
 static const OrtMemoryInfo *count_info(const void *self) { return ((const Counter *)self)->info; }
 
-Counter *counter_new(OrtMemoryInfo *info) {
-  Counter *c = calloc(1, sizeof *c);
+// bind_device finds the functions of CUDA's runtime, which the provider has loaded;
+// NULL, or the reason why not.
+static const char *bind_device(void) {
+  static const char *const runtimes[] = {"libcudart.so.13", "libcudart.so.12"};
+  if (device_free) return NULL;
+  void *handle = NULL;
+  for (size_t i = 0; !handle && i < sizeof runtimes / sizeof runtimes[0]; i++)
+    handle = dlopen(runtimes[i], RTLD_LAZY | RTLD_NOLOAD);
+  if (!handle) return "CUDA's runtime is not loaded";
+  device_select = (int (*)(int))dlsym(handle, "cudaSetDevice");
+  device_malloc = (int (*)(void **, size_t))dlsym(handle, "cudaMalloc");
+  int (*release)(void *) = (int (*)(void *))dlsym(handle, "cudaFree");
+  if (!device_select || !device_malloc || !release) return "CUDA's runtime lacks cudaMalloc";
+  device_free = release;
+  return NULL;
+}
+
+// pool_of is the pool of a device's memory, or NULL with the reason.
+static Pool *pool_of(int device, const char **why) {
+  if (device == kHost) return &host;
+  *why = device < 0 || device >= kDevices ? "no such device" : NULL;
+  pthread_mutex_lock(&host.mu);
+  if (!*why) *why = bind_device();
+  if (!*why && !devices[device]) {
+    Pool *p = calloc(1, sizeof *p);
+    if (p) {
+      pthread_mutex_init(&p->mu, NULL);
+      p->device = device;
+    }
+    devices[device] = p;
+  }
+  pthread_mutex_unlock(&host.mu);
+  return *why ? NULL : devices[device];
+}
+
+Counter *counter_new(OrtMemoryInfo *info, int device, const char **why) {
+  *why = NULL;
+  Pool *pool = pool_of(device, why);
+  Counter *c = pool ? calloc(1, sizeof *c) : NULL;
   if (!c) return NULL;
+  if (device != kHost && !(c->blocks = calloc(kRows, sizeof *c->blocks))) {
+    free(c);
+    return NULL;
+  }
   c->table.version = kAllocatorVersion;
   c->table.Alloc = c->table.Reserve = count_alloc;
   c->table.Free = count_free;
   c->table.Info = count_info;
   c->info = info;
+  c->pool = pool;
   pthread_mutex_init(&c->mu, NULL);
-  pthread_mutex_lock(&pool.mu);
-  pool.counters++;
-  pthread_mutex_unlock(&pool.mu);
+  pthread_mutex_lock(&pool->mu);
+  pool->counters++;
+  pthread_mutex_unlock(&pool->mu);
   return c;
 }
 
@@ -252,11 +362,11 @@ void counter_limit(Counter *c, int64_t bytes) {
   pthread_mutex_unlock(&c->mu);
 }
 
-// counter_kept is what is kept for reuse, of all counters.
+// counter_kept is what is kept for reuse of the host's memory, of all counters.
 int64_t counter_kept(void) {
-  pthread_mutex_lock(&pool.mu);
-  int64_t kept = pool.kept;
-  pthread_mutex_unlock(&pool.mu);
+  pthread_mutex_lock(&host.mu);
+  int64_t kept = host.kept;
+  pthread_mutex_unlock(&host.mu);
   return kept;
 }
 

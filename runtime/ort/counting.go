@@ -13,6 +13,9 @@ package ort
 // of the time of a step of GPT-2 124M). Weakness: for the same reason the
 // process is up to that eighth larger than what is live.
 //
+// A device's memory is counted in the same way, over cudaMalloc: a session's nodes run
+// on one stream, so a block that is released may be handed on at once.
+//
 // ONNX Runtime does not look whether an allocator returns NULL; it writes there.
 // So where there is no memory, or the limit that was set leaves none, the
 // allocator throws std::bad_alloc, as ONNX Runtime's own does, and Run returns an
@@ -53,14 +56,26 @@ type Event struct {
 	ID uint64
 }
 
-func newCounter() (*Counter, error) {
-	info, err := memoryInfo("Cpu", deviceAllocator, 0)
+// hostMemory stands for no device.
+const hostMemory = -1
+
+// newCounter counts the host's memory, or that of a CUDA device.
+func newCounter(device int) (*Counter, error) {
+	name, number := "Cpu", 0
+	if device != hostMemory {
+		name, number = "Cuda", device
+	}
+	info, err := memoryInfo(name, deviceAllocator, number)
 	if err != nil {
 		return nil, err
 	}
-	c := C.counter_new(info)
+	var why *C.char
+	c := C.counter_new(info, C.int(device), &why)
 	if c == nil {
 		C.ortReleaseMemoryInfo(info)
+		if why != nil {
+			return nil, fmt.Errorf("the counting allocator: %s", C.GoString(why))
+		}
 		return nil, fmt.Errorf("the counting allocator: %w", ErrMemory)
 	}
 	return &Counter{ptr: c}, nil

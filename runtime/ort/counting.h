@@ -19,7 +19,9 @@ typedef struct {
   int lost;
 } CounterState;
 
-Counter *counter_new(OrtMemoryInfo *info);
+// counter_new counts the host's memory (device -1) or a CUDA device's. It takes over
+// info, unless it returns NULL: then *why says why, NULL where there is no memory.
+Counter *counter_new(OrtMemoryInfo *info, int device, const char **why);
 OrtAllocator *counter_allocator(Counter *c);
 OrtMemoryInfo *counter_info(Counter *c);
 void counter_mark(Counter *c, int trace);

@@ -37,7 +37,8 @@ type Session struct {
 
 	env        *Environment
 	ptr        *C.OrtSession
-	counter    *Counter
+	counter    *Counter                   // of the host's memory
+	device     *Counter                   // of the device's; nil on the CPU
 	allocators map[string]*C.OrtAllocator // by the name of their memory
 	keep       keepers
 	options    SessionOptions
@@ -116,22 +117,60 @@ func (s *Session) create(raw *C.OrtSessionOptions, create createFunc) (err error
 	}
 	e.register.Lock()
 	defer e.register.Unlock()
-	info := e.host
-	if s.options.Allocator == Counting {
-		if s.counter, err = newCounter(); err != nil {
-			return err
+	registered, err := s.registerAllocators()
+	if err == nil {
+		err = s.open(raw, create)
+	}
+	for _, r := range registered {
+		err = errors.Join(err, statusError(C.ortUnregister(e.env, r.info)))
+		if r.own {
+			C.ortReleaseMemoryInfo(r.info)
 		}
-		s.keep = append(s.keep, newKeeper(s.counter.release))
-		info = C.counter_info(s.counter.ptr)
-		err = statusError(C.ortRegister(e.env, C.counter_allocator(s.counter.ptr)))
-	} else {
-		err = e.registerArena(&s.options.Arena)
 	}
+	return err
+}
+
+// A registration is an allocator in the environment: what it is known by there, and
+// whether that is to be released.
+type registration struct {
+	info *C.OrtMemoryInfo
+	own  bool
+}
+
+// registerAllocators puts the session's allocators into the environment, of the host
+// and of the session's device. It returns those before one that failed, too.
+func (s *Session) registerAllocators() (registered []registration, err error) {
+	places := []int{hostMemory}
+	if s.options.Provider == CUDA {
+		places = append(places, s.options.Device)
+	}
+	for _, device := range places {
+		var r registration
+		if s.options.Allocator == Counting {
+			r.info, err = s.registerCounter(device)
+		} else {
+			r, err = s.env.registerArena(device, &s.options.Arena)
+		}
+		if err != nil {
+			return registered, fmt.Errorf("register allocator: %w", err)
+		}
+		registered = append(registered, r)
+	}
+	return registered, nil
+}
+
+func (s *Session) registerCounter(device int) (*C.OrtMemoryInfo, error) {
+	c, err := newCounter(device)
 	if err != nil {
-		return fmt.Errorf("register allocator: %w", err)
+		return nil, err
 	}
-	err = s.open(raw, create)
-	return errors.Join(err, statusError(C.ortUnregister(e.env, info)))
+	if device == hostMemory {
+		s.counter = c
+	} else {
+		s.device = c
+	}
+	s.keep = append(s.keep, newKeeper(c.release))
+	return C.counter_info(c.ptr), statusError(C.ortRegister(s.env.env, C.counter_allocator(c.ptr)))
 }
 
 func (s *Session) open(raw *C.OrtSessionOptions, create createFunc) error {
@@ -148,6 +187,15 @@ func (s *Session) Options() SessionOptions { return s.options }
 // Counting.
 func (s *Session) Counter() *Counter { return s.counter }
 
+// DeviceCounter is Counter for the memory of the session's device: the host's on the
+// CPU.
+func (s *Session) DeviceCounter() *Counter {
+	if s.options.Provider == CUDA {
+		return s.device
+	}
+	return s.counter
+}
+
 // Close releases the session, then lets go of its allocators. Values that it
 // made or returned stay valid until they are closed.
 func (s *Session) Close() error {
@@ -155,8 +203,10 @@ func (s *Session) Close() error {
 		C.ortReleaseSession(s.ptr)
 		s.ptr = nil
 	}
-	if s.counter != nil {
-		s.counter.close()
+	for _, c := range []*Counter{s.counter, s.device} {
+		if c != nil {
+			c.close()
+		}
 	}
 	s.allocators = nil
 	s.keep.give()

@@ -27,7 +27,7 @@ type builder struct {
 
 // newBuilder goes through the file in its order: inputs, nodes, outputs.
 func newBuilder(m *onnx.Model, o Options) (*builder, error) {
-	so := step.Options{On: o.On, Threads: o.Threads, Bound: map[string]bool{}}
+	so := step.Options{On: o.On, Places: o.places, Threads: o.Threads, Bound: map[string]bool{}}
 	for _, name := range o.Bound {
 		so.Bound[name] = true
 	}
@@ -52,12 +52,21 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	}
 	for _, v := range m.Graph.Outputs {
 		b.Add(v)
-		if isInitializer(v) && !v.IsInput() && !so.Bound[v.Name] {
+		if isInitializer(v) && !v.IsInput() && !so.Bound[v.Name] && !b.hosts(v) {
 			b.copied = append(b.copied, v)
 		}
 	}
 	b.doubtSizes()
 	return b, nil
+}
+
+// hosts reports a constant that the host has, in a step of a device.
+func (b *builder) hosts(v *onnx.Value) bool {
+	if b.options.places == nil {
+		return false
+	}
+	host, device := b.options.places.Constant(v)
+	return host || !device
 }
 
 // copies puts the copies of initializers that are outputs in front of a trace.
@@ -76,12 +85,12 @@ func (b *builder) copies(t *ortmodel.Trace) {
 
 // order is the execution order, as places in nodes.
 func (b *builder) order(o Options) []int {
-	if !o.InOrder {
-		return ortmodel.Order(b.Graph)
-	}
 	order := make([]int, len(b.Nodes))
 	for i := range order {
 		order[i] = i
+	}
+	if !o.InOrder {
+		order = ortmodel.Order(b.Graph)
 	}
 	return order
 }
@@ -133,6 +142,8 @@ func (b *builder) node(n *onnx.Node) error {
 		b.doubt(n, "what %s allocates inside is not known", n.OpType())
 	case !executed && n.Is("Cast") && n.In(0) != nil && n.In(0).Producer != nil && n.In(0).Producer.Is("Cast"):
 		b.doubt(n, "ONNX Runtime may merge a Cast of a Cast")
+	case !executed && b.hostNode() && castsHalf(n, &f.Traits):
+		b.doubt(n, "ONNX Runtime may cast %s of half types to float32 on the host", n.OpType())
 	case !executed && b.On().Widens && castsHalf(n, &f.Traits):
 		b.doubt(n, "ONNX Runtime casts %s of half types to float32 on the CPU", n.OpType())
 	}
@@ -142,6 +153,9 @@ func (b *builder) node(n *onnx.Node) error {
 	}
 	return nil
 }
+
+// hostNode reports that the node added last runs on the host of a device.
+func (b *builder) hostNode() bool { return b.Graph.Nodes[len(b.Graph.Nodes)-1].Host }
 
 // doubt records what cannot be predicted about a node.
 func (b *builder) doubt(n *onnx.Node, format string, args ...any) {

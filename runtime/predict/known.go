@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 )
@@ -149,7 +150,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 	if err != nil {
 		return err
 	}
-	for _, n := range nodes {
+	for _, n := range step.CopiesFirst(m.Graph) {
 		if err := r.Node(n); err != nil {
 			return err
 		}

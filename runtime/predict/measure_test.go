@@ -12,12 +12,17 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
 
 var testEnv *ort.Environment
 
 func TestMain(m *testing.M) {
 	path, err := install.Find("")
+	if gpu := os.Getenv(cudaLibrary); gpu != "" && err == nil {
+		path = gpu
+		_, err = nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -40,6 +45,7 @@ type measured struct {
 	events  []ort.Event
 	live    int64 // peak above the step's start
 	order   []string
+	device  bool
 }
 
 // measure runs a model twice, with the outputs in bound on memory of the
@@ -52,7 +58,8 @@ func measure(model string, o ort.SessionOptions, feeds map[string][]byte, bound 
 		return nil, err
 	}
 	defer s.Close()
-	out := &measured{session: s.Counter().State().Live}
+	counter := s.DeviceCounter()
+	out := &measured{session: counter.State().Live, device: o.Provider == ort.CUDA}
 	for step := range 2 {
 		b, err := s.NewBinding()
 		if err != nil {
@@ -60,13 +67,13 @@ func measure(model string, o ort.SessionOptions, feeds map[string][]byte, bound 
 		}
 		closers, err := bindAll(s, b, feeds, bound...)
 		if err == nil {
-			s.Counter().Mark(true)
+			counter.Mark(true)
 			err = s.Run(context.Background(), b, "")
 		}
 		if err == nil {
-			st := s.Counter().State()
+			st := counter.State()
 			out.live = st.Peak - st.Base
-			out.events, err = s.Counter().Events()
+			out.events, err = counter.Events()
 			if step == 0 {
 				out.first = out.events
 			}
@@ -103,10 +110,16 @@ func bindAll(s *ort.Session, b *ort.Binding, feeds map[string][]byte, bound ...s
 		if err != nil {
 			return all, fmt.Errorf("input %s: %w", in.Name, err)
 		}
+		if s.Options().Provider == ort.CUDA {
+			v.Close()
+			if v, err = s.NewDeviceTensor(in.Type, in.Shape); err != nil {
+				return all, fmt.Errorf("input %s: %w", in.Name, err)
+			}
+		}
 		all = append(all, v)
 		if data, ok := feeds[in.Name]; ok {
 			copy(v.Bytes(), data)
-		} else {
+		} else if v.OnHost() {
 			fill(v)
 		}
 		if err := b.BindInput(in.Name, v); err != nil {
@@ -184,6 +197,18 @@ func compare(p *Prediction, m *measured, loose bool) string {
 	}
 	for _, e := range m.events {
 		got = append(got, line(e.Alloc, e.Bytes))
+	}
+	if m.device { // what is returned is copied to the host and released
+		for v, value := range p.Graph.Values {
+			if value.Kind == ortmodel.Output && p.Trace.Owner[v] == v && value.Bytes > 0 && p.Values[v].Producer != nil {
+				tail = append(tail, line(false, value.Bytes))
+			}
+		}
+		for _, e := range p.Trace.Events {
+			if e.Value != ortmodel.None && isInitializer(p.Values[e.Value]) {
+				tail = append(tail, line(false, e.Bytes))
+			}
+		}
 	}
 	if n := len(got) - len(tail); n >= 0 && len(tail) > 0 {
 		last := slices.Clone(got[n:])

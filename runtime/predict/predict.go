@@ -55,6 +55,7 @@ type Options struct {
 
 	// original is the file which a saved graph was made from.
 	original original
+	places   *step.Places
 }
 
 // A Prediction is what a step will do. All sizes are bytes.
@@ -66,8 +67,8 @@ type Prediction struct {
 	// while Nodes[PeakAt] runs.
 	LivePeak int64
 	PeakAt   int
-	// Parameters (initializers included), State and Feeds are the memory of
-	// what goes in; Outputs that of what the step allocates and returns.
+	// Parameters (initializers included, unless they are the session's, on a device),
+	// State and Feeds are the memory of what goes in; Outputs that of what the step allocates and returns.
 	Parameters, State, Feeds, Outputs int64
 	// Session is what a session holds before its first step.
 	Session Session
@@ -101,6 +102,10 @@ func (p *Prediction) Exact() bool { return len(p.Unknown) == 0 }
 // onnx/infer). It fails where the graph is not a step that could run: a cycle,
 // a value without a maker.
 func Predict(m *onnx.Model, o Options) (*Prediction, error) {
+	m, err := o.place(m)
+	if err != nil {
+		return nil, err
+	}
 	b, err := newBuilder(m, o)
 	if err != nil {
 		return nil, err
@@ -110,6 +115,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	if !ortmodel.Valid(b.Graph, order) {
 		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
 	}
+	order = ortmodel.Streams(b.Graph, order)
 	p.Trace = ortmodel.Simulate(b.Graph, order)
 	b.copies(p.Trace)
 	p.LivePeak, p.PeakAt = p.Trace.Peak, p.Trace.PeakAt
@@ -124,6 +130,46 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	}
 	p.categories = newCategories(b, p.forward)
 	return p, nil
+}
+
+// place decides where the nodes run, and returns the model with the copies between
+// host and device: m itself where there are none to be added.
+func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
+	on := o.On
+	if on == nil {
+		on = step.CPU
+	}
+	o.places = on.Place(m)
+	if !o.places.Copied(m.Graph) {
+		return m, nil
+	}
+	clone, err := m.Clone()
+	if err != nil {
+		return nil, err
+	}
+	takeTypes(clone.Graph, m.Graph)
+	o.places = on.Place(clone)
+	o.places.Copy(clone.Graph)
+	return clone, nil
+}
+
+// takeTypes gives the values of a clone the types of the original's.
+func takeTypes(clone, from *onnx.Graph) {
+	take := func(v *onnx.Value) {
+		if v != nil {
+			clone.Value(v.Name).Type = v.Type
+		}
+	}
+	for _, list := range [][]*onnx.Value{from.Inputs, from.Initializers} {
+		for _, v := range list {
+			take(v)
+		}
+	}
+	for _, n := range from.Nodes {
+		for _, v := range n.Outputs {
+			take(v)
+		}
+	}
 }
 
 // sums adds up what goes in and what comes out.
@@ -142,7 +188,9 @@ func (p *Prediction) sums(m *onnx.Model, b *builder, kind map[string]Category) {
 			p.Feeds += bytes
 		}
 	}
-	p.Parameters += b.constants
+	if b.options.places == nil {
+		p.Parameters += b.constants
+	}
 	for i, v := range b.Graph.Values {
 		if v.Kind == ortmodel.Output && b.Values[i].Producer != nil {
 			p.Outputs += v.Bytes

@@ -12,6 +12,8 @@ package predict
 // weights of equal content are packed once. The packed layout rounds the
 // columns of a matrix up to 16.
 //
+// On a device it holds all constants that nodes read there, and packs nothing.
+//
 // Source: ONNX Runtime's MlasGemmPackBSize and the PrePack methods of its CPU
 // kernels, 1.31.1. Weakness: the content of weights above a mebibyte is not
 // compared, as that would read files of any size.
@@ -25,7 +27,8 @@ import (
 
 // Session is what a session holds before its first step, in bytes.
 type Session struct {
-	// Initializers is the copy of small initializers that ONNX Runtime makes.
+	// Initializers is the copy of small initializers that ONNX Runtime makes; on a
+	// device, that of all.
 	Initializers int64
 	// Packed is the second copy of weights, in the kernels' own layout.
 	Packed int64
@@ -151,6 +154,9 @@ type pack struct {
 // session adds up what the kernels pack, and the small initializers of which
 // somebody still reads the original.
 func session(b *builder) Session {
+	if b.options.places != nil {
+		return deviceSession(b)
+	}
 	var s Session
 	done := map[pack][]*onnx.Value{}
 	unpacked := map[*onnx.Value]bool{} // still read in its own layout
@@ -186,6 +192,20 @@ func session(b *builder) Session {
 	for v := range seen {
 		if size, ok := v.Type.Bytes(); ok && size < smallInitializer && unpacked[v] {
 			s.Initializers += size
+		}
+	}
+	return s
+}
+
+// deviceSession adds up the constants on the device.
+func deviceSession(b *builder) (s Session) {
+	for _, v := range b.Values {
+		if !isInitializer(v) {
+			continue
+		}
+		if _, device := b.options.places.Constant(v); device {
+			bytes, _ := v.Type.Bytes()
+			s.Initializers += bytes
 		}
 	}
 	return s

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,12 +31,12 @@ func Check(library string) error {
 		return err
 	}
 	provider := filepath.Join(filepath.Dir(library), providerFile)
-	f, err := elf.Open(provider)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(provider); errors.Is(err, fs.ErrNotExist) {
 		return &SetupError{library, "a build without CUDA: run remat doctor --install cuda"}
 	}
+	f, err := openLibrary(provider)
 	if err != nil {
-		return &SetupError{provider, err.Error()}
+		return err
 	}
 	defer f.Close()
 	if why := missing(f, stand); why != "" {
@@ -44,11 +45,23 @@ func Check(library string) error {
 	return nil
 }
 
+func openLibrary(path string) (*elf.File, error) {
+	f, err := elf.Open(path)
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return nil, &SetupError{path, at.Err.Error()}
+	}
+	if err != nil {
+		return nil, &SetupError{path, fmt.Sprintf("not a shared library: %v", err)}
+	}
+	return f, nil
+}
+
 // checkVersion reads the version that ONNX Runtime's own symbols carry.
 func checkVersion(library string) error {
-	f, err := elf.Open(library)
+	f, err := openLibrary(library)
 	if err != nil {
-		return &SetupError{library, err.Error()}
+		return err
 	}
 	defer f.Close()
 	versions, err := f.DynamicVersions()

@@ -101,12 +101,38 @@ static int cudnnGetRNNTempSpaceSizes(Dnn *h, void *rnn, int mode, void *x, size_
   return (void)h, (void)rnn, (void)mode, (void)x, no_bytes(workspace), no_bytes(reserve);
 }
 
-// The parameters of a recurrent layer are not placed: there are none to copy.
-static int cudnnGetRNNWeightParams(Dnn *h, void *rnn, int layer, size_t n, const void *weights, int which, Tensor *m, void **m_at,
+// Recurrent layers.
+
+typedef struct {
+  int cell, directions, input, hidden;
+} Recurrent;
+
+static int cudnnCreateRNNDescriptor(Recurrent **to) { return create((void **)to, sizeof **to); }
+
+static int cudnnSetRNNDescriptor_v8(Recurrent *r, int algorithm, int cell, int bias, int direction, int input_mode, int type, int precision,
+                                    int math, int input, int hidden) {
+  (void)algorithm, (void)bias, (void)input_mode, (void)type, (void)precision, (void)math;
+  *r = (Recurrent){cell, direction ? 2 : 1, input, hidden};
+  return kSuccess;
+}
+
+// gates is how many matrices read the input of a cell, and as many its state: RNN with ReLU
+// or tanh, LSTM, GRU.
+static int gates(int cell) { return cell == 2 ? 4 : cell == 3 ? 3 : 1; }
+
+// matrix describes rows times columns; cuDNN's descriptors of parameters have three dimensions.
+static void matrix(Tensor *t, int rows, int columns) {
+  *t = (Tensor){.rank = 3, .dims = {1, rows, columns}, .strides = {rows * columns, columns, 1}};
+}
+
+// Sizes are those of the layer, for what is copied; all parameters lie at the beginning.
+static int cudnnGetRNNWeightParams(Dnn *h, const Recurrent *r, int layer, size_t n, const void *weights, int which, Tensor *m, void **m_at,
                                    Tensor *b, void **b_at) {
-  (void)h, (void)rnn, (void)layer, (void)n, (void)weights, (void)which;
-  *m = *b = (Tensor){0};
-  *m_at = *b_at = NULL;
+  (void)h, (void)n;
+  int first = layer < r->directions ? r->input : r->hidden * r->directions;
+  matrix(m, r->hidden, which < gates(r->cell) ? first : r->hidden);
+  matrix(b, r->hidden, 1);
+  *m_at = *b_at = (void *)weights;
   return kSuccess;
 }
 
@@ -200,17 +226,23 @@ static int cudnnBackendSetAttribute(Backend *d, int name, int type, int64_t coun
 }
 
 // Attributes that only the library sets, by cuDNN's number.
-enum { kHeuristicResults = 202, kConfigEngine = 300, kConfigWorkspace = 303, kPlanWorkspace = 402, kEngineIndex = 1301 };
+enum { kHeuristicResults = 202, kConfigEngine = 300, kConfigWorkspace = 303, kConfigShared = 304, kPlanWorkspace = 402, kEngineIndex = 1301 };
 
 // own_attribute answers for them: one configuration, its one engine of number 0, and no
 // bytes. Descriptors are the caller's, and are left as they are. Everything else is an empty list.
-static int own_attribute(int name, int64_t asked, int64_t *count, void *to) {
+static int own_attribute(int name, int type, int64_t asked, int64_t *count, void *to) {
   int64_t n = 0;
-  if (name == kHeuristicResults || name == kConfigEngine) {
-    n = 1;
-  } else if (name == kConfigWorkspace || name == kPlanWorkspace || name == kEngineIndex) {
-    n = 1;
-    if (asked > 0 && to) *(int64_t *)to = 0;
+  switch (name) {
+    case kConfigWorkspace:
+    case kConfigShared:
+    case kPlanWorkspace:
+    case kEngineIndex:
+      if (asked > 0 && to) memset(to, 0, width(type));
+      n = 1;
+      break;
+    case kHeuristicResults:
+    case kConfigEngine:
+      n = 1;
   }
   if (count) *count = n;
   return kSuccess;
@@ -218,7 +250,7 @@ static int own_attribute(int name, int64_t asked, int64_t *count, void *to) {
 
 static int cudnnBackendGetAttribute(Backend *d, int name, int type, int64_t asked, int64_t *count, void *to) {
   Attribute *a = *slot(d, name);
-  if (!a) return own_attribute(name, asked, count, to);
+  if (!a) return own_attribute(name, type, asked, count, to);
   if (a->type != type) return kDnnBadParameter;
   int64_t n = asked < a->count ? asked : a->count;
   if (n > 0 && to) memcpy(to, a->bytes, (size_t)n * width(type));
@@ -243,13 +275,13 @@ const Symbol kDnnSymbols[] = {
     {"cudnnCreateLRNDescriptor", descriptor}, {"cudnnDestroyLRNDescriptor", destroy},
     {"cudnnCreatePoolingDescriptor", descriptor}, {"cudnnDestroyPoolingDescriptor", destroy},
     {"cudnnCreateRNNDataDescriptor", descriptor}, {"cudnnDestroyRNNDataDescriptor", destroy},
-    {"cudnnCreateRNNDescriptor", descriptor}, {"cudnnDestroyRNNDescriptor", destroy},
+    SYMBOL(cudnnCreateRNNDescriptor), SYMBOL(cudnnSetRNNDescriptor_v8), {"cudnnDestroyRNNDescriptor", destroy},
     {"cudnnCreateReduceTensorDescriptor", descriptor}, {"cudnnDestroyReduceTensorDescriptor", destroy},
     {"cudnnDeriveBNTensorDescriptor", nothing}, {"cudnnSetActivationDescriptor", nothing},
     {"cudnnSetConvolutionGroupCount", nothing}, {"cudnnSetConvolutionMathType", nothing},
     {"cudnnSetConvolutionNdDescriptor", nothing}, {"cudnnSetDropoutDescriptor", nothing},
     {"cudnnSetFilterNdDescriptor", nothing}, {"cudnnSetLRNDescriptor", nothing}, {"cudnnSetPoolingNdDescriptor", nothing},
-    {"cudnnSetRNNDataDescriptor", nothing}, {"cudnnSetRNNDescriptor_v8", nothing},
+    {"cudnnSetRNNDataDescriptor", nothing},
     {"cudnnSetReduceTensorDescriptor", nothing},
     {"cudnnActivationForward", compute}, {"cudnnAddTensor", compute}, {"cudnnBatchNormalizationForwardInference", compute},
     {"cudnnBatchNormalizationForwardTraining", compute}, {"cudnnConvolutionBiasActivationForward", compute},

@@ -140,12 +140,17 @@ func (l *sharedLibrary) load() error {
 	if err := writeAll(fd, l.encode()); err != nil {
 		return &SetupError{l.soname, err.Error()}
 	}
-	path := C.CString(fmt.Sprintf("/proc/self/fd/%d", fd))
-	defer C.free(unsafe.Pointer(path))
-	if why := C.load(path); why != nil {
-		return &SetupError{l.soname, C.GoString(why)}
+	if why := loadFile(fmt.Sprintf("/proc/self/fd/%d", fd)); why != "" {
+		return &SetupError{l.soname, why}
 	}
 	return l.verify()
+}
+
+// loadFile takes a library into this process for good, and says what went wrong.
+func loadFile(path string) string {
+	cpath := C.CString(path)
+	defer C.free(unsafe.Pointer(cpath))
+	return C.GoString(C.load(cpath))
 }
 
 // memoryFile makes a file that cannot be executed where the kernel knows such, since some

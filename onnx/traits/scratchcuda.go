@@ -1,0 +1,503 @@
+package traits
+
+// What the CUDA provider's kernels borrow of the device, measured one node at a time:
+//
+//	sums over leading axes     nothing
+//	sums over trailing axes    partial sums of each row, and a counter
+//	other reductions           cuDNN's workspace; what it cannot read is widened first
+//	Softmax off the last axis  input and result, transposed
+//	MatMul of batches          three tables of addresses, unless one stride reaches all
+//	Concat, Split of many      tables of addresses and extents
+//	Conv, recurrences          cuDNN's workspace
+//
+// Norms, Where, elementwise operators and Gemm borrow nothing. What cuBLAS and cuDNN
+// hold for their handles is outside of the provider's allocator. Sizes of workspaces
+// only the libraries know, on the device: a rule marks them with library.
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+var cudaScratch = map[key]scratchRule{
+	{"", "Softmax"}:                   cudaSoftmaxScratch,
+	{"", "LogSoftmax"}:                cudaSoftmaxScratch,
+	{"", "ReduceSum"}:                 cudaReduceScratch,
+	{"", "ReduceMean"}:                cudaReduceScratch,
+	{"", "ReduceLogSum"}:              cudaReduceScratch,
+	{"", "ReduceSumSquare"}:           cudaReduceScratch,
+	{"", "ReduceMax"}:                 cudaReduceScratch,
+	{"", "ReduceMin"}:                 cudaReduceScratch,
+	{"", "ReduceProd"}:                cudaReduceScratch,
+	{"", "ReduceL1"}:                  cudaReduceScratch,
+	{"", "ReduceL2"}:                  cudaReduceScratch,
+	{"", "ReduceLogSumExp"}:           cudaReduceScratch,
+	{"", "ArgMax"}:                    cudaArgScratch,
+	{"", "ArgMin"}:                    cudaArgScratch,
+	{"", "MatMul"}:                    cudaMatMulScratch,
+	{"com.microsoft", "FusedMatMul"}:  cudaMatMulScratch,
+	{"", "Concat"}:                    cudaConcatScratch,
+	{"", "Split"}:                     cudaSplitScratch,
+	{"", "GatherND"}:                  cudaGatherNDScratch,
+	{"", "Dropout"}:                   cudaDropoutScratch,
+	{"", "BatchNormalization"}:        cudaBatchNormScratch,
+	{"", "InstanceNormalization"}:     cudaInstanceNormScratch,
+	{"", "TopK"}:                      cudaTopKScratch,
+	{"", "Conv"}:                      cudaConvScratch,
+	{"", "ConvTranspose"}:             cudaConvScratch,
+	{"com.microsoft", "FusedConv"}:    cudaConvScratch,
+	{"", "LSTM"}:                      notModelled,
+	{"", "GRU"}:                       notModelled,
+	{"", "RNN"}:                       notModelled,
+	{"", "Einsum"}:                    cudaEinsumScratch,
+	{"", "Resize"}:                    notModelled,
+	{"", "Upsample"}:                  notModelled,
+	{"", "NonZero"}:                   notModelled,
+	{"", "Compress"}:                  notModelled,
+	{"", "Attention"}:                 notModelled,
+	{"", "If"}:                        notModelled,
+	{"", "Loop"}:                      notModelled,
+	{"", "Scan"}:                      notModelled,
+	{"", "GroupNormalization"}:        notModelled,
+	{"", "MeanVarianceNormalization"}: notModelled,
+}
+
+// ScratchCUDA is Scratch for the kernels of the CUDA provider.
+func ScratchCUDA(n *onnx.Node) (*Kernel, bool) {
+	rule, ok := cudaScratch[key{n.Domain(), n.OpType()}]
+	if !ok {
+		_, known := OfCUDA(n)
+		return nil, known
+	}
+	var k Kernel
+	if !rule(n, 1, &k) {
+		return nil, false
+	}
+	if len(k.Acts) == 0 {
+		return nil, true
+	}
+	return &k, true
+}
+
+// notModelled: what the kernel borrows is not known here.
+func notModelled(*onnx.Node, int, *Kernel) bool { return false }
+
+const addressBytes = 8
+
+// cudaSoftmaxScratch: as on the CPU; before opset 13 everything behind the axis is one.
+func cudaSoftmaxScratch(n *onnx.Node, threads int, k *Kernel) bool {
+	return softmaxScratch(n, threads, k)
+}
+
+// Blocks of threads of a sum over rows: reduction_functions.cu.
+const (
+	cudaWarp        = 32
+	cudaPerThread   = 4
+	cudaMostWarps   = 8
+	cudaMostBlocks  = 256
+	cudaCounter     = 4  // bytes
+	cudaMostAligned = 16 // bytes
+	// cudaWide is an element of what cuDNN reads in place of integers.
+	cudaWide = 8
+)
+
+// A reduction is what a reducing node does to its input.
+type reduction struct {
+	in, out int64 // elements
+	// rows of columns elements each are reduced, where the axes are the last ones;
+	// 0 rows: the axes are the first ones, or all; matrix: one of both.
+	matrix        bool
+	rows, columns int64
+}
+
+func newReduction(n *onnx.Node) (r reduction, ok bool) {
+	x, okX := dims(n.In(0))
+	axes, okAxes := reducedAxes(n, len(x))
+	if !okX || !okAxes {
+		return r, false
+	}
+	r.in, r.out = product(x), 1
+	for i, d := range x {
+		if len(axes) > 0 && !slices.Contains(axes, int64(i)) {
+			r.out *= d
+		}
+	}
+	r.matrix, r.rows, r.columns = asMatrix(x, axes)
+	return r, true
+}
+
+// reducedAxes are the axes that a reduction reduces, all where it names none; false
+// where they are not constant.
+func reducedAxes(n *onnx.Node, rank int) ([]int64, bool) {
+	axes := n.Ints("axes")
+	if v := n.In(1); v != nil {
+		t := v.Init
+		if t == nil && v.Producer != nil && v.Producer.Is("Constant") {
+			t = v.Producer.TensorAttr("value")
+		}
+		if t == nil {
+			return nil, false
+		}
+		list, err := t.Int64s()
+		if err != nil {
+			return nil, false
+		}
+		axes = list
+	}
+	axes = slices.Clone(axes)
+	for i := range axes {
+		if axes[i] < 0 {
+			axes[i] += int64(rank)
+		}
+	}
+	return axes, true
+}
+
+// asMatrix looks for leading or trailing axes of which all are reduced and no others.
+// Axes of extent 1 do not count, unless no others are named.
+func asMatrix(x, axes []int64) (ok bool, rows, columns int64) {
+	if len(x) == 0 {
+		return false, 0, 0
+	}
+	var extents []int64
+	var reduced []bool
+	any := false
+	for i, d := range x {
+		if d != 1 {
+			is := len(axes) == 0 || slices.Contains(axes, int64(i))
+			extents, reduced = append(extents, d), append(reduced, is)
+			any = any || is
+		}
+	}
+	if !any && len(axes) > 0 {
+		extents, reduced = append(extents, 1), append(reduced, true)
+	}
+	edge := 0 // from here on the other kind of axes
+	for edge < len(reduced) && reduced[edge] == reduced[0] {
+		edge++
+	}
+	switch {
+	case edge == len(reduced): // all
+		return true, 0, 0
+	case slices.Contains(reduced[edge:], reduced[0]):
+		return false, 0, 0
+	case reduced[0]:
+		return true, 0, 0
+	}
+	return true, product(extents[:edge]), product(extents[edge:])
+}
+
+// cudaReduceScratch: see the head of this file.
+func cudaReduceScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	r, ok := newReduction(n)
+	if !ok {
+		return false
+	}
+	k.take(0)
+	size := elementBytes(n.In(0))
+	switch {
+	case r.in == 0, n.Int("noop_with_empty_axes", 0) != 0 && len(n.Ints("axes")) == 0 && (n.In(1) == nil || emptyConstant(n.In(1))):
+	case !n.In(0).Type.DType.IsFloat():
+		if !n.Is("ReduceSum") && r.in != r.out {
+			k.borrow(r.in * cudaWide)
+			k.borrow(r.out * cudaWide)
+			k.library()
+		}
+	case r.matrix && n.Is("ReduceSum", "ReduceMean", "ReduceLogSum", "ReduceSumSquare"):
+		if n.Is("ReduceSumSquare") {
+			k.borrow(r.in * size)
+		}
+		if r.rows > 0 {
+			k.borrow(partialSums(r.rows, r.columns, max(size, floatBytes)))
+		}
+	default:
+		cuDNNReduction(n, r, size, k)
+	}
+	return true
+}
+
+func emptyConstant(v *onnx.Value) bool {
+	d, ok := dims(v)
+	return ok && product(d) == 0
+}
+
+// partialSums is one number for each block of each row, and a counter for each row.
+func partialSums(rows, columns, size int64) int64 {
+	warps := min(cudaMostWarps, max(1, columns/(cudaPerThread*cudaWarp)))
+	blocks := min(cudaMostBlocks, max(1, columns/(cudaPerThread*cudaWarp*warps)))
+	return rows*blocks*size + rows*cudaCounter + cudaMostAligned - 1
+}
+
+// cuDNNReduction: bfloat16 is widened to float before and back after; squares, and
+// exponentials with their sums, are made first.
+func cuDNNReduction(n *onnx.Node, r reduction, size int64, k *Kernel) {
+	wide := n.In(0).Type.DType == onnx.BFloat16
+	if wide {
+		k.borrow(r.in * floatBytes)
+	}
+	if r.in != r.out {
+		k.library()
+	}
+	switch {
+	case n.Is("ReduceSumSquare"):
+		k.borrow(r.in * size)
+	case n.Is("ReduceLogSumExp"):
+		k.borrow(r.in * size)
+		k.borrow(r.out * size)
+	case wide && r.in != r.out:
+		k.borrow(r.out * floatBytes)
+	}
+}
+
+// cudaArgScratch: cuDNN finds the greatest along any axis but the last; float16 is
+// widened.
+func cudaArgScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	x, okX := dims(n.In(0))
+	y, okY := dims(n.Out(0))
+	if !okX || !okY {
+		return false
+	}
+	axis := n.Int("axis", 0)
+	if axis == -1 || axis == int64(len(x))-1 || product(x) == 0 {
+		return true
+	}
+	size := elementBytes(n.In(0))
+	k.take(0)
+	if n.In(0).Type.DType == onnx.Float16 {
+		size = floatBytes
+		k.borrow(product(x) * size)
+	}
+	if product(x) != product(y) {
+		k.library()
+		k.borrow(product(y) * size)
+	}
+	return true
+}
+
+// cudaMatMulScratch: tables of the addresses of both factors and of the product, unless
+// it is one product, or the batches of both sides are as many.
+func cudaMatMulScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	a, okA := dims(n.In(0))
+	b, okB := dims(n.In(1))
+	switch {
+	case !okA || !okB || len(a) == 0 || len(b) == 0 || n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0:
+		return false
+	case product(a) == 0 || product(b) == 0, len(a) == 1 && len(b) <= 2:
+		return true
+	}
+	count := int64(1)
+	if len(b) == 1 {
+		count = product(a[:len(a)-1])
+	} else {
+		right := product(b[:len(b)-2])
+		switch {
+		case n.Int("transA", 0) == 0 && len(a) >= len(b) && right == 1,
+			len(a) == 2 && len(b) == 2, // one product
+			len(a) >= 3 && (len(b) == 2 || product(a[:len(a)-2]) == right):
+			return true
+		}
+		count = product(broadcast(a[:max(0, len(a)-2)], b[:len(b)-2]))
+	}
+	k.take(0)
+	for range 3 {
+		k.borrow(count * addressBytes)
+	}
+	return true
+}
+
+// cudaEinsumScratch: as on the CPU, with sums that borrow as ReduceSum does.
+func cudaEinsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	if n.In(0) == nil {
+		return false
+	}
+	size := max(elementBytes(n.In(0)), floatBytes)
+	return evaluateEinsum(n, k, func(dims, axes []int64) {
+		matrix, rows, columns := asMatrix(dims, axes)
+		switch {
+		case matrix && rows > 0:
+			k.giveBack(k.borrow(partialSums(rows, columns, size)))
+		case !matrix:
+			k.library()
+		}
+	})
+}
+
+// mostArguments is how many addresses are handed to a kernel with its arguments.
+const mostArguments = 32
+
+// cudaConcatScratch: addresses, and, where the parts differ, their extents, where each
+// begins, and the part of each place along the axis.
+func cudaConcatScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	count := len(n.Inputs)
+	if count <= mostArguments {
+		return true
+	}
+	y, ok := dims(n.Out(0))
+	equal, okParts := equalAlong(n, n.Inputs)
+	if !ok || !okParts {
+		return false
+	}
+	k.take(0)
+	if product(y) == 0 {
+		return true
+	}
+	tables(k, int64(count), y[axisOf(n, len(y))], equal, 1)
+	return true
+}
+
+// cudaSplitScratch: the same; of up to splitInner unequal parts along the last axis the
+// kernel takes the extents as arguments.
+func cudaSplitScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	x, ok := dims(n.In(0))
+	equal, okParts := equalAlong(n, n.Outputs)
+	if !ok || !okParts {
+		return false
+	}
+	const splitInner = 4
+	count, axis := len(n.Outputs), axisOf(n, len(x))
+	if product(x) == 0 || equal && count <= mostArguments || !equal && count <= splitInner && axis == len(x)-1 {
+		return true
+	}
+	for o := range n.Outputs {
+		k.take(o)
+	}
+	tables(k, int64(count), x[axis], equal, 3)
+	return true
+}
+
+// tables borrows those of a concatenation or of a split, the one of extents as number
+// extents.
+func tables(k *Kernel, parts, extent int64, equal bool, extents int) {
+	if equal {
+		k.borrow(parts * addressBytes)
+		return
+	}
+	list := []int64{parts, parts, parts}
+	list = slices.Insert(list, min(extents+1, len(list)), extent)
+	for _, elements := range list {
+		k.borrow(elements * addressBytes)
+	}
+}
+
+func axisOf(n *onnx.Node, rank int) int {
+	axis := int(n.Int("axis", 0))
+	if axis < 0 {
+		axis += rank
+	}
+	return min(max(axis, 0), max(rank-1, 0))
+}
+
+// equalAlong reports that the values have the same extent along the node's axis.
+func equalAlong(n *onnx.Node, values []*onnx.Value) (equal, ok bool) {
+	first := int64(-1)
+	equal = true
+	for _, v := range values {
+		d, ok := dims(v)
+		if !ok || len(d) == 0 {
+			return false, false
+		}
+		at := d[axisOf(n, len(d))]
+		equal = equal && (first < 0 || first == at)
+		first = at
+	}
+	return equal, true
+}
+
+// cudaGatherNDScratch: where each slice begins.
+func cudaGatherNDScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	i, ok := dims(n.In(1))
+	if !ok || len(i) == 0 {
+		return false
+	}
+	k.take(0)
+	k.borrow(product(i[:len(i)-1]) * addressBytes)
+	return true
+}
+
+// cudaDropoutScratch: in training, a mask that nobody asked for.
+func cudaDropoutScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	x, ok := dims(n.In(0))
+	training := n.In(2)
+	if training == nil || n.Out(1) != nil {
+		return ok
+	}
+	t := training.Init
+	if t == nil && training.Producer != nil && training.Producer.Is("Constant") {
+		t = training.Producer.TensorAttr("value")
+	}
+	if t == nil || !ok {
+		return false
+	}
+	data, err := t.Bytes()
+	if err != nil || len(data) != 1 {
+		return false
+	}
+	if data[0] != 0 {
+		k.take(0)
+		k.borrow(product(x))
+	}
+	return true
+}
+
+// cudaBatchNormScratch: of half types, scale, bias, mean and variance in float.
+func cudaBatchNormScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	if n.Int("training_mode", 0) != 0 {
+		return false
+	}
+	x, ok := dims(n.In(0))
+	if !ok || len(x) < 2 {
+		return false
+	}
+	if halfType(n.In(0)) {
+		k.take(0)
+		for range 4 {
+			k.borrow(x[1] * floatBytes)
+		}
+	}
+	return true
+}
+
+// cudaInstanceNormScratch: of one image, scale and bias in float for half types; of more,
+// statistics of each, and scale and bias repeated.
+func cudaInstanceNormScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	x, ok := dims(n.In(0))
+	if !ok || len(x) < 2 {
+		return false
+	}
+	count, size := 4, x[0]*x[1]*floatBytes
+	if x[0] == 1 {
+		count = 0
+		if halfType(n.In(0)) {
+			count = 2
+		}
+	}
+	k.take(0)
+	for range count {
+		k.borrow(size)
+	}
+	return true
+}
+
+// mostSorted is the extent up to which TopK sorts within one block.
+const mostSorted = 4096
+
+func cudaTopKScratch(n *onnx.Node, _ int, _ *Kernel) bool {
+	x, ok := dims(n.In(0))
+	axis := n.Int("axis", -1)
+	if axis < 0 {
+		axis += int64(len(x))
+	}
+	return ok && axis >= 0 && axis < int64(len(x)) && x[axis] <= mostSorted
+}
+
+// cudaConvScratch: cuDNN's workspace. Pads that differ at the two ends of an axis take a
+// buffer more, which is not modelled.
+func cudaConvScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	if _, ok := dims(n.Out(0)); !ok || !evenPads(n) || n.Str("auto_pad", "NOTSET") != "NOTSET" {
+		return false
+	}
+	k.take(0)
+	k.library()
+	return true
+}
