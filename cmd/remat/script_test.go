@@ -70,6 +70,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 	p := testscript.Params{
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("REMAT_ORT", library)
+			e.Setenv("LIBRARY", library)
 			e.Setenv("REHEARSAL", build)
 			e.Setenv("ROOT", root)
 			e.Setenv("PYTHON", python.Executable)
