@@ -29,6 +29,8 @@ import (
 
 const (
 	arenaUnit = 256 // bytes; every request is rounded up to it
+	// StreamExtend bounds the growth of a device's arena.
+	StreamExtend = 1 << 30
 	// DefaultMaxDead is ONNX Runtime's own MaxDead.
 	DefaultMaxDead = 128 << 20
 )
@@ -49,7 +51,8 @@ type ArenaSetup struct {
 	MaxExtend  int64 `json:"max_power_of_two_extend_bytes"`
 	// MaxDead: a chunk is split where as much would lie unused. At least 1.
 	MaxDead int64 `json:"max_dead_bytes_per_chunk"`
-	// Stream: of a device, where one stream runs the step.
+	// Stream: of a device, where one stream runs the step. Such an arena takes
+	// StreamExtend for MaxExtend, whatever it is given.
 	Stream bool `json:"-"`
 }
 

@@ -230,6 +230,9 @@ func (p *arenaPlan) try(first, extend, dead int64) {
 		Strategy: PowersOfTwo, MaxDead: dead, Stream: p.best.Stream,
 		FirstChunk: roundUp(min(max(first, arenaUnit), mostChunk)), MaxExtend: roundUp(max(extend, arenaUnit)),
 	}
+	if s.Stream {
+		s.MaxExtend = StreamExtend
+	}
 	p.work -= len(p.requests)
 	use := p.arena.run(s, 1, p.requests, nil)
 	if use.Reserved < p.use.Reserved && p.certain(s, use) {
