@@ -29,6 +29,8 @@ import (
 
 const (
 	arenaUnit = 256 // bytes; every request is rounded up to it
+	// MostWaste is the most that rounding adds to a request.
+	MostWaste = arenaUnit - 1
 	// StreamExtend bounds the growth of a device's arena.
 	StreamExtend = 1 << 30
 	// DefaultMaxDead is ONNX Runtime's own MaxDead.

@@ -206,7 +206,8 @@ func (s *Session) planArena(base int64, step []ortmodel.Request) (ortmodel.Arena
 	if s.Provider == ort.CPU {
 		return ortmodel.PlanArena(base, step, false)
 	}
-	constants := ortmodel.Request{ID: len(step), Bytes: s.memory.SessionBytes, Alloc: true, Kept: true}
+	held := s.memory.SessionBytes + ortmodel.MostWaste*int64(len(s.Model.Graph.Initializers))
+	constants := ortmodel.Request{ID: len(step), Bytes: held, Alloc: true, Kept: true}
 	return ortmodel.PlanArena(0, append([]ortmodel.Request{constants}, step...), true)
 }
 

@@ -140,7 +140,7 @@ func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
 	if on == nil {
 		on = step.CPU
 	}
-	o.places = on.Place(m)
+	o.places = on.Place(m, o.Saved)
 	if !o.places.Copied(m.Graph) {
 		return m, nil
 	}
@@ -149,7 +149,7 @@ func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
 		return nil, err
 	}
 	takeTypes(clone.Graph, m.Graph)
-	o.places = on.Place(clone)
+	o.places = on.Place(clone, false)
 	o.places.Copy(clone.Graph)
 	return clone, nil
 }
