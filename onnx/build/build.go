@@ -160,6 +160,20 @@ func (b *Builder) Ints(values ...int64) *onnx.Value {
 	return b.Const(onnx.Int64Tensor(values, int64(len(values))))
 }
 
+// Axes returns a one-dimensional int64 constant that names axes.
+func (b *Builder) Axes(axes ...int) *onnx.Value { return b.Ints(ints64(axes)...) }
+
+// PermAttr is the attribute that permutes the axes of a Transpose.
+func PermAttr(perm ...int) onnx.Attribute { return onnx.IntsAttr("perm", ints64(perm)...) }
+
+func ints64(axes []int) []int64 {
+	out := make([]int64, len(axes))
+	for i, a := range axes {
+		out[i] = int64(a)
+	}
+	return out
+}
+
 // Int returns a rank-0 int64 constant.
 func (b *Builder) Int(v int64) *onnx.Value { return b.Const(onnx.Int64Tensor([]int64{v})) }
 

@@ -60,16 +60,8 @@ func (r *Result) Ints(v *onnx.Value) ([]onnx.Dim, bool) {
 // feeds: an initializer that no input overrides, the output of a Constant, or
 // what small ones of these compute. The tensor must not be changed.
 func (r *Result) Const(v *onnx.Value) (*onnx.Tensor, bool) {
-	if v == nil {
-		return nil, false
-	}
-	if v.IsConstant() {
-		return v.Init, true
-	}
-	if v.Producer != nil && v.Producer.Is("Constant") {
-		if t := v.Producer.TensorAttr("value"); t != nil {
-			return t, true
-		}
+	if t := v.Constant(); t != nil {
+		return t, true
 	}
 	p := r.partials[v]
 	if p == nil {

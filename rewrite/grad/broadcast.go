@@ -88,8 +88,8 @@ func (e *engine) sumTo(g, full, part *onnx.Value, lead int, axes []int, inner bo
 	}
 	if len(repeated) > 0 {
 		n := e.count(full, repeated, g.Type.DType)
-		if x, ok := scalarOf(g); ok && len(g.Type.Shape) == 0 {
-			if y, known := scalarOf(n); known {
+		if x, ok := g.Number(); ok && len(g.Type.Shape) == 0 {
+			if y, known := n.Number(); known {
 				return e.b.Scalar(g.Type.DType, x*y)
 			}
 		}

@@ -187,10 +187,7 @@ func (c *Context) Ints(v *onnx.Value) ([]int64, bool) {
 
 // Number returns the value of a constant of one element.
 func (c *Context) Number(v *onnx.Value) (float64, bool) {
-	if v == nil || !v.IsConstant() {
-		return 0, false
-	}
-	return v.Init.Scalar()
+	return v.Number()
 }
 
 // Rank returns the number of axes, and fails the rule where it is unknown.
@@ -299,7 +296,7 @@ func (c *Context) Mean(v *onnx.Value, keep bool, axes ...int) *onnx.Value {
 	if len(axes) == 0 {
 		return v
 	}
-	return c.Op("ReduceMean", build.In(v, c.e.b.Ints(ints64(axes)...)), onnx.IntAttr("keepdims", flag(keep)))
+	return c.Op("ReduceMean", build.In(v, c.e.b.Axes(axes...)), onnx.IntAttr("keepdims", flag(keep)))
 }
 
 // Reshape gives v the shape of like.
@@ -318,7 +315,7 @@ func (c *Context) Unsqueeze(v *onnx.Value, axes ...int) *onnx.Value {
 	if len(axes) == 0 {
 		return v
 	}
-	return c.Do("Unsqueeze", v, c.e.b.Ints(ints64(axes)...))
+	return c.Do("Unsqueeze", v, c.e.b.Axes(axes...))
 }
 
 // Expand stretches v to like's shape, if it does not have it already.
@@ -366,14 +363,6 @@ func (c *Context) Transpose(v *onnx.Value, perm ...int) *onnx.Value { return c.e
 // b have the same number of axes and equal leading extents. See product.go.
 func (c *Context) Product(a *onnx.Value, transA bool, b *onnx.Value, transB bool) *onnx.Value {
 	return c.e.product(a, transA, b, transB)
-}
-
-func ints64(axes []int) []int64 {
-	out := make([]int64, len(axes))
-	for i, a := range axes {
-		out[i] = int64(a)
-	}
-	return out
 }
 
 func flag(b bool) int64 {

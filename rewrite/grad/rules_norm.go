@@ -57,7 +57,7 @@ func (c *Context) perElement(v, x *onnx.Value, axes []int) *onnx.Value {
 
 // sumSquares is Σ v² over axes, which stay as ones.
 func (c *Context) sumSquares(v *onnx.Value, axes []int) *onnx.Value {
-	return c.Op("ReduceSumSquare", build.In(v, c.e.b.Ints(ints64(axes)...)), onnx.IntAttr("keepdims", 1))
+	return c.Op("ReduceSumSquare", build.In(v, c.e.b.Axes(axes...)), onnx.IntAttr("keepdims", 1))
 }
 
 func gradBatchNorm(c *Context) {

@@ -57,7 +57,7 @@ func gradReduceProd(c *Context, r reduced) *onnx.Value {
 	safe := c.Plus(x, zero)
 	product, zeros := safe, zero
 	if len(r.axes) > 0 {
-		product = c.Op("ReduceProd", build.In(safe, c.IntList(ints64(r.axes)...)), onnx.IntAttr("keepdims", 1))
+		product = c.Op("ReduceProd", build.In(safe, c.e.b.Axes(r.axes...)), onnx.IntAttr("keepdims", 1))
 		zeros = c.Sum(zero, true, r.axes...)
 	}
 	others := c.Over(c.Times(r.g, product), safe)

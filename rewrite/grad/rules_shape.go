@@ -3,6 +3,7 @@ package grad
 import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // shapeRules: operators that move or copy elements.
@@ -67,7 +68,7 @@ func reshapeFactored(c *Context) bool {
 
 func gradTranspose(c *Context) {
 	rank := c.Rank(c.In(0))
-	perm := transposePerm(c.Node, rank)
+	perm := traits.Permutation(c.Node, rank)
 	inverse := make([]int, rank)
 	for i, a := range perm {
 		inverse[a] = i

@@ -234,7 +234,7 @@ func (e *engine) expandTo(g, v *onnx.Value) *onnx.Value {
 	if g == nil || v == nil || !isLoose(g, v) {
 		return g
 	}
-	if x, ok := scalarOf(g); ok {
+	if x, ok := g.Number(); ok {
 		dims, static := v.Type.Shape.Ints()
 		if n, fits := onnx.Elements(dims); static && fits && n <= smallConstant {
 			return e.b.Const(onnx.FloatTensor(g.Type.DType, slices.Repeat([]float64{x}, int(n)), dims...))
@@ -255,13 +255,6 @@ func (e *engine) expandTo(g, v *onnx.Value) *onnx.Value {
 		return e.reshapeLike(g, v)
 	}
 	return e.b.Op("Expand", build.In(g, e.shapeOf(v)))
-}
-
-func scalarOf(v *onnx.Value) (float64, bool) {
-	if v == nil || !v.IsConstant() {
-		return 0, false
-	}
-	return v.Init.Scalar()
 }
 
 // zeros makes zeros of v's shape and type.
@@ -334,7 +327,7 @@ func (e *engine) count(v *onnx.Value, axes []int, d onnx.DType) *onnx.Value {
 	if c := e.shapes[key]; c != nil {
 		return c
 	}
-	picked := e.b.Op("Gather", build.In(e.shapeOf(v), e.b.Ints(ints64(axes)...)), onnx.IntAttr("axis", 0))
+	picked := e.b.Op("Gather", build.In(e.shapeOf(v), e.b.Axes(axes...)), onnx.IntAttr("axis", 0))
 	prod := e.b.Op("ReduceProd", build.In(picked, e.b.Ints(0)), onnx.IntAttr("keepdims", 0))
 	c := e.b.Op("Cast", build.In(prod), onnx.IntAttr("to", int64(d)))
 	e.shapes[key] = c
@@ -345,5 +338,5 @@ func (e *engine) sum(v *onnx.Value, keep bool, axes ...int) *onnx.Value {
 	if len(axes) == 0 || v == nil {
 		return v
 	}
-	return e.b.Op("ReduceSum", build.In(v, e.b.Ints(ints64(axes)...)), onnx.IntAttr("keepdims", flag(keep)))
+	return e.b.Op("ReduceSum", build.In(v, e.b.Axes(axes...)), onnx.IntAttr("keepdims", flag(keep)))
 }

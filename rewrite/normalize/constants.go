@@ -123,21 +123,13 @@ func trains(n *onnx.Node) bool {
 	if mode == nil {
 		return false
 	}
-	if mode.IsConstant() {
-		if v, ok := mode.Init.Scalar(); ok {
-			return v != 0
-		}
-	}
-	return true
+	on, known := mode.Number()
+	return on != 0 || !known
 }
 
 func ratioZero(n *onnx.Node) bool {
-	ratio := n.In(1)
-	if ratio == nil || !ratio.IsConstant() {
-		return false
-	}
-	v, ok := ratio.Init.Scalar()
-	return ok && v == 0
+	ratio, known := n.In(1).Number()
+	return known && ratio == 0
 }
 
 // fold replaces integers that inference knows in full, then floats of one
@@ -219,10 +211,7 @@ func foldFloat(n *onnx.Node) *onnx.Tensor {
 	}
 	var in []float64
 	for _, v := range n.Inputs {
-		if v == nil || !v.IsConstant() {
-			return nil
-		}
-		x, ok := v.Init.Scalar()
+		x, ok := v.Number()
 		if !ok {
 			return nil
 		}

@@ -91,19 +91,11 @@ func (s *state) isSquare(v, x *onnx.Value, axis int) bool {
 		return ok && own == axis
 	}
 	if p := made(v, "Pow"); p != nil {
-		two, ok := exponent(p.In(1))
+		two, ok := p.In(1).Number()
 		return ok && two == 2 && difference(p.In(0))
 	}
 	m := made(v, "Mul")
 	return m != nil && m.In(0) == m.In(1) && difference(m.In(0))
-}
-
-// exponent reads the second operand of Pow, of any number type.
-func exponent(v *onnx.Value) (float64, bool) {
-	if v == nil || !v.IsConstant() {
-		return 0, false
-	}
-	return v.Init.Scalar()
 }
 
 // meanOver checks that v is the mean over the last axes, kept as ones, of a value

@@ -235,14 +235,9 @@ func reducedAxes(n *onnx.Node) ([]int64, error) {
 
 func transpose(r *Region, n *onnx.Node) (bool, error) {
 	in, out := n.Inputs[0], n.Outputs[0]
-	perm := n.Ints("perm")
-	if perm == nil {
-		for i := rank(in) - 1; i >= 0; i-- {
-			perm = append(perm, int64(i))
-		}
-	}
+	perm := traits.Permutation(n, rank(in))
 	if a := r.shardingOf(in); a >= 0 {
-		return r.set(out, sharding(slices.Index(perm, int64(a))))
+		return r.set(out, sharding(slices.Index(perm, int(a))))
 	}
 	if a := r.shardingOf(out); a >= 0 {
 		return r.set(in, sharding(perm[a]))

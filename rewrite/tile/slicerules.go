@@ -10,6 +10,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 type sliceRule func(c *backwardSlice, s *shard, n *onnx.Node) bool
@@ -183,10 +184,7 @@ func sliceScatter(c *backwardSlice, s *shard, n *onnx.Node) bool {
 }
 
 func sliceTranspose(c *backwardSlice, s *shard, n *onnx.Node) bool {
-	axis := rank(s.v) - 1 - s.axis
-	if perm := n.Ints("perm"); perm != nil {
-		axis = int(perm[s.axis])
-	}
+	axis := traits.Permutation(n, rank(s.v))[s.axis]
 	return s.clones(n, map[int]*shard{0: c.need(s, n.Inputs[0], axis)})
 }
 

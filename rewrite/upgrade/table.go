@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -147,19 +148,10 @@ func (u *upgrader) reshapeAfter(n *onnx.Node, shape *onnx.Value) error {
 	g.TakeOver(out, back)
 	back.Producer.SetInput(0, out)
 	out.Type = onnx.Type{}
-	i := indexOf(g.Nodes, n)
+	i := slices.Index(g.Nodes, n)
 	rest := append([]*onnx.Node(nil), g.Nodes[i+1:]...)
 	g.Nodes = append(append(append(g.Nodes[:i:i], nodes...), u.b.Take()...), rest...)
 	return nil
-}
-
-func indexOf(nodes []*onnx.Node, n *onnx.Node) int {
-	for i, m := range nodes {
-		if m == n {
-			return i
-		}
-	}
-	return -1
 }
 
 // batchNorm14: the node is in training mode when it has the outputs of it.
