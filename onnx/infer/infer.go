@@ -134,7 +134,7 @@ func (r *Result) Node(n *onnx.Node) error {
 	} else {
 		c.types = make([]onnx.Type, len(n.Outputs))
 	}
-	if err := row.infer(c); err != nil {
+	if err := c.infer(row); err != nil {
 		return fmt.Errorf("node %q: %s: %w", n.Label(), n.OpType(), err)
 	}
 	if row.eval != nil {

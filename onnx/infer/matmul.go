@@ -11,9 +11,6 @@ import (
 // matMul: [..., m, k] × [..., k, n] with leading dimensions broadcast; vectors
 // are given a dimension that goes again.
 func matMul(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d, err := c.sameDType(0, 1)
 	if err != nil {
 		return err
@@ -23,17 +20,11 @@ func matMul(c *ctx) error {
 
 // matMulInteger: int32 from 8-bit inputs.
 func matMulInteger(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	return c.product(onnx.Int32, 0, 1)
 }
 
 // qlinearMatMul: inputs 0 and 3, element type of the output's zero point.
 func qlinearMatMul(c *ctx) error {
-	if err := c.inputs(8); err != nil {
-		return err
-	}
 	return c.product(c.dtype(7), 0, 3)
 }
 
@@ -85,9 +76,6 @@ func productShape(a, b onnx.Shape) (onnx.Shape, error) {
 
 // gemm: [m,k] × [k,n] + C, either matrix transposed.
 func gemm(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d, err := c.sameDType(0, 1, 2)
 	if err != nil {
 		return err
@@ -133,9 +121,6 @@ func gemm(c *ctx) error {
 // einsum: extents by letter; an ellipsis broadcasts.
 func einsum(c *ctx) error {
 	n := len(c.n.Inputs)
-	if err := c.inputs(max(1, n)); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	terms, result, err := equation(c.n.Str("equation", ""), n)
 	if err != nil {

@@ -56,6 +56,16 @@ func (r *Result) Ints(v *onnx.Value) ([]onnx.Dim, bool) {
 	return dims, true
 }
 
+// Int64s returns the elements of a small integer or bool tensor where all of them
+// are known numbers.
+func (r *Result) Int64s(v *onnx.Value) ([]int64, bool) {
+	dims, ok := r.Ints(v)
+	if !ok {
+		return nil, false
+	}
+	return onnx.Shape(dims).Ints()
+}
+
 // Const returns the value as a tensor where all of it is known whatever the
 // feeds: an initializer that no input overrides, the output of a Constant, or
 // what small ones of these compute. The tensor must not be changed.

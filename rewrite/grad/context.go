@@ -179,10 +179,7 @@ func (c *Context) Nodes(domain, op string, inputs []*onnx.Value, outputs int, at
 
 // Ints returns the content of an integer value where it is known.
 func (c *Context) Ints(v *onnx.Value) ([]int64, bool) {
-	if v == nil {
-		return nil, false
-	}
-	return c.e.ints(v)
+	return c.e.types.Int64s(v)
 }
 
 // Number returns the value of a constant of one element.

@@ -171,7 +171,7 @@ func (s *state) known(v *onnx.Value) *onnx.Tensor {
 	if !v.Type.Ranked || !static || d != onnx.Int64 && d != onnx.Int32 && d != onnx.Bool {
 		return nil
 	}
-	elems, ok := s.types.Ints(v)
+	elems, ok := s.types.Int64s(v)
 	if !ok || len(elems) > maxFold {
 		return nil
 	}
@@ -179,11 +179,7 @@ func (s *state) known(v *onnx.Value) *onnx.Tensor {
 		return nil
 	}
 	var data []byte
-	for _, e := range elems {
-		k, ok := e.Int()
-		if !ok {
-			return nil
-		}
+	for _, k := range elems {
 		switch d {
 		case onnx.Int64:
 			data = binary.LittleEndian.AppendUint64(data, uint64(k))

@@ -107,29 +107,19 @@ func (s *state) meanOver(v *onnx.Value, accept func(*onnx.Value) bool) (int, boo
 	}
 	axes := n.Ints("axes")
 	if n.In(1) != nil {
-		dims, ok := s.types.Ints(n.In(1))
-		if !ok {
+		var ok bool
+		if axes, ok = s.types.Int64s(n.In(1)); !ok {
 			return 0, false
-		}
-		axes = nil
-		for _, d := range dims {
-			k, ok := d.Int()
-			if !ok {
-				return 0, false
-			}
-			axes = append(axes, k)
 		}
 	}
 	r := rank(n.In(0))
 	hit := make([]bool, r)
 	for _, a := range axes {
-		if a < 0 {
-			a += int64(r)
-		}
-		if a < 0 || a >= int64(r) {
+		k := normalAxis(a, r)
+		if k < 0 {
 			return 0, false
 		}
-		hit[a] = true
+		hit[k] = true
 	}
 	first := r
 	for first > 0 && hit[first-1] {
