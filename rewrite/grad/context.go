@@ -276,10 +276,18 @@ func (c *Context) Scale(a *onnx.Value, x float64) *onnx.Value {
 
 // CastTo converts to like's element type, if it is not that already.
 func (c *Context) CastTo(v, like *onnx.Value) *onnx.Value {
-	if v == nil || like == nil || v.Type.DType == like.Type.DType {
+	if like == nil {
 		return v
 	}
-	return c.Op("Cast", build.In(v), onnx.IntAttr("to", int64(like.Type.DType)))
+	return c.cast(v, like.Type.DType)
+}
+
+// cast converts to an element type, if it is not that already.
+func (c *Context) cast(v *onnx.Value, d onnx.DType) *onnx.Value {
+	if v == nil || v.Type.DType == d {
+		return v
+	}
+	return c.Op("Cast", build.In(v), onnx.IntAttr("to", int64(d)))
 }
 
 // Sum is ReduceSum over axes (counted from the front), which stay as ones where
@@ -323,6 +331,15 @@ func (c *Context) Expand(v, like *onnx.Value) *onnx.Value { return c.e.expandTo(
 // only as a last resort read off like itself, which keeps like alive.
 func (c *Context) ShapeOf(like *onnx.Value) *onnx.Value { return c.e.shapeOf(like) }
 
+// lengthOf returns like's extent along an axis as a one-element int64 value, found
+// as ShapeOf finds a shape.
+func (c *Context) lengthOf(like *onnx.Value, axis int) *onnx.Value {
+	if d := c.e.dim(like.Type.Shape[axis]); d != nil {
+		return d
+	}
+	return c.Op("Shape", build.In(like), onnx.IntAttr("start", int64(axis)), onnx.IntAttr("end", int64(axis+1)))
+}
+
 // Zeros makes zeros of like's shape and type.
 func (c *Context) Zeros(like *onnx.Value) *onnx.Value { return c.e.zeros(like) }
 
@@ -346,10 +363,10 @@ func (c *Context) Where(cond, a, b *onnx.Value) *onnx.Value { return c.Do("Where
 
 // Mask turns a boolean into zeros and ones of like's element type.
 func (c *Context) Mask(cond, like *onnx.Value) *onnx.Value {
-	if cond == nil || like == nil {
+	if like == nil {
 		return nil
 	}
-	return c.Op("Cast", build.In(cond), onnx.IntAttr("to", int64(like.Type.DType)))
+	return c.cast(cond, like.Type.DType)
 }
 
 // Transpose permutes axes. It looks through a Transpose that made v, and makes
