@@ -50,25 +50,11 @@ func constantTensor(n *onnx.Node) *onnx.Tensor {
 	if n.Out(0).IsOutput() {
 		return nil
 	}
-	switch {
-	case n.TensorAttr("value") != nil:
-		t := n.TensorAttr("value")
-		if t.IsExternal() || t.DType() == onnx.String {
-			return nil
-		}
-		return t
-	case n.Has("value_int"):
-		return onnx.Int64Tensor([]int64{n.Int("value_int", 0)})
-	case n.Has("value_ints"):
-		v := n.Ints("value_ints")
-		return onnx.Int64Tensor(v, int64(len(v)))
-	case n.Has("value_float"):
-		return onnx.Float32Tensor([]float32{float32(n.Float("value_float", 0))})
-	case n.Has("value_floats"):
-		v := n.Floats("value_floats")
-		return onnx.Float32Tensor(v, int64(len(v)))
+	t := n.ConstantTensor()
+	if t == nil || t.IsExternal() || t.DType() == onnx.String {
+		return nil
 	}
-	return nil
+	return t
 }
 
 // casts turns CastLike, whose second input lends nothing but its type, into Cast.
