@@ -188,9 +188,6 @@ func (n *Node) Out(i int) *Value {
 // Value returns the value of that name, or nil.
 func (g *Graph) Value(name string) *Value { return g.values[name] }
 
-// NumValues returns the number of names.
-func (g *Graph) NumValues() int { return len(g.values) }
-
 // Opset is the version of a domain's operator set that the file imports, 0
 // where it imports none.
 func (m *Model) Opset(domain string) int64 {

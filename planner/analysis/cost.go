@@ -93,8 +93,8 @@ var productRules = map[string]productRule{
 	"MatMul":        (*Analysis).matMul,
 	"FusedMatMul":   (*Analysis).matMul,
 	"MatMulInteger": (*Analysis).matMul,
-	"Gemm":          (*Analysis).gemm,
-	"FusedGemm":     (*Analysis).gemm,
+	"Gemm":          (*Analysis).matMul,
+	"FusedGemm":     (*Analysis).matMul,
 	"Conv":          (*Analysis).conv,
 	"FusedConv":     (*Analysis).conv,
 	"ConvInteger":   (*Analysis).conv,
@@ -122,18 +122,6 @@ func (a *Analysis) matMul(n *onnx.Node) int64 {
 	k := dims[len(dims)-1]
 	if n.Int("transA", 0) != 0 && len(dims) > 1 {
 		k = dims[len(dims)-2]
-	}
-	return mul(2, mul(a.elements(n.Out(0)), k))
-}
-
-func (a *Analysis) gemm(n *onnx.Node) int64 {
-	dims, ok := a.extents(n.In(0))
-	if !ok || len(dims) != 2 {
-		return 0
-	}
-	k := dims[1]
-	if n.Int("transA", 0) != 0 {
-		k = dims[0]
 	}
 	return mul(2, mul(a.elements(n.Out(0)), k))
 }

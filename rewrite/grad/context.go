@@ -16,8 +16,7 @@ import (
 // something of the full shape take it as it is (Loose); all others ask for the
 // expanded one (Grad).
 type Context struct {
-	Node    *onnx.Node
-	Dialect Dialect
+	Node *onnx.Node
 	// Opset is the version of the node's domain.
 	Opset int64
 

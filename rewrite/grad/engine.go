@@ -193,7 +193,7 @@ func (e *engine) visit(n *onnx.Node) error {
 	}
 	e.b.From(n, strings.TrimPrefix(n.Label(), e.b.Prefix))
 	e.markMine()
-	c := &Context{Node: n, Dialect: e.dialect, Opset: e.opset(n), e: e, rule: r}
+	c := &Context{Node: n, Opset: e.opset(n), e: e, rule: r}
 	r.Grad(c)
 	if err := e.b.Err(); err != nil {
 		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)

@@ -165,7 +165,7 @@ func (e *engine) lowerLosses() {
 			continue
 		}
 		e.b.From(n, n.Label())
-		c := &Context{Node: n, Dialect: e.dialect, Opset: e.m.Opset(""), e: e}
+		c := &Context{Node: n, Opset: e.m.Opset(""), e: e}
 		if lp := n.Out(1); lp != nil && !lp.Dead() {
 			gradLogProb(c, lp)
 		}

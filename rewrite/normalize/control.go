@@ -33,7 +33,7 @@ func Open(m *onnx.Model, o Options, which func(*onnx.Node) bool) (int, map[*onnx
 	if err != nil {
 		return 0, nil, err
 	}
-	s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
 	closed := map[*onnx.Node]string{}
 	for _, n := range s.nodes() {
 		open := map[string]func(*onnx.Node) (string, error){"If": s.both, "Loop": s.unroll, "Scan": s.unscan}[n.OpType()]

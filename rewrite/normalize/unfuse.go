@@ -31,7 +31,7 @@ import (
 // be fused into a product, and returns their number. types must know the graph's
 // values.
 func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
-	s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
 	if err := reshapes(s); err != nil {
 		return 0, err
 	}
