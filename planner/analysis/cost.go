@@ -151,14 +151,14 @@ func (a *Analysis) tail(v *onnx.Value) int64 {
 
 // einsum: one multiply-add for each assignment of the labels.
 func (a *Analysis) einsum(n *onnx.Node) int64 {
-	left, _, _ := strings.Cut(strings.ReplaceAll(n.Str("equation", ""), " ", ""), "->")
+	eq, _ := traits.ParseEquation(n.Str("equation", ""))
 	extent := make(map[rune]int64)
-	for k, labels := range strings.Split(left, ",") {
+	for k, labels := range eq.Terms {
 		dims, ok := a.extents(n.In(k))
-		if !ok || len([]rune(labels)) != len(dims) {
+		if !ok || strings.Contains(labels, ".") || len(labels) != len(dims) {
 			return mul(2, a.elements(n.Out(0)))
 		}
-		for i, l := range []rune(labels) {
+		for i, l := range labels {
 			extent[l] = max(extent[l], dims[i])
 		}
 	}
