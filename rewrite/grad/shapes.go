@@ -164,15 +164,8 @@ func (e *engine) reshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onnx.Va
 
 // reachable reports a shape that reshape can give without a value that has it.
 func (e *engine) reachable(s onnx.Shape) bool {
-	free := 0
-	for _, d := range s {
-		if n, ok := d.Int(); !ok {
-			free++
-		} else if n == 0 {
-			free = 2
-		}
-	}
-	return free <= 1 || e.shapeValue(s) != nil
+	_, ok := build.ReshapeTarget(s)
+	return ok || e.shapeValue(s) != nil
 }
 
 func allKnown(s onnx.Shape) bool {
@@ -185,20 +178,7 @@ func allKnown(s onnx.Shape) bool {
 }
 
 func (e *engine) makeReshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onnx.Value {
-	target := make([]int64, len(s))
-	free := 0
-	for i, d := range s {
-		n, ok := d.Int()
-		if !ok {
-			n = -1
-			free++
-		}
-		if n == 0 { // a constant 0 would mean "copy"
-			free = 2
-		}
-		target[i] = n
-	}
-	if free <= 1 {
+	if target, ok := build.ReshapeTarget(s); ok {
 		return e.b.Op("Reshape", build.In(v, e.b.Ints(target...)))
 	}
 	shape := e.shapeValue(s)

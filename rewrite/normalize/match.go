@@ -108,20 +108,8 @@ func (s *state) reshape(v *onnx.Value, shape onnx.Shape) *onnx.Value {
 	if v == nil {
 		return nil
 	}
-	target := make([]int64, len(shape))
-	free := 0
-	for i, d := range shape {
-		n, ok := d.Int()
-		if !ok {
-			n = -1
-			free++
-		}
-		if n == 0 {
-			return nil
-		}
-		target[i] = n
-	}
-	if free > 1 {
+	target, ok := build.ReshapeTarget(shape)
+	if !ok {
 		return nil
 	}
 	return s.b.Op("Reshape", build.In(v, s.b.Ints(target...)))
