@@ -32,16 +32,14 @@ test: vet ort
 
 # The tests of rehearsals (docs/gpu.md), with the GPU build of ONNX Runtime that
 # they need, 300 MB in the cache. Without it they are skipped.
-test-rehearse: build
-	bin/remat --rehearse --provider cuda doctor --install cuda
+test-rehearse: rehearse-deps
 	$(GO) test -count=1 ./runtime ./runtime/ort/... -run 'Rehearsed|NullDevice'
 	REHEARSALS=1 $(GO) test -count=1 ./cmd/remat -run 'TestScripts/rehearse|TestDocExamples/gpu|TestRehearsalsEnd'
 	$(GO) test -count=1 ./scripts -run TestGPURehearsal
 
 # Every command of README and docs/gpu.md that runs a step, again and again, and
 # interrupted at random moments.
-rehearsals: build
-	bin/remat --rehearse --provider cuda doctor --install cuda >/dev/null
+rehearsals: rehearse-deps
 	REHEARSALS=$(REHEARSALS) $(GO) test -count=1 -timeout 10h -v ./cmd/remat -run TestRehearsalsEnd
 
 vet:
