@@ -8,7 +8,10 @@ TESTFUZZTIME ?= 2m
 PKGS  := ./...
 export GOFLAGS ?= -buildvcs=false
 
-.PHONY: build ort rehearse-deps asan test demo vet fuzz bench race browser tables pytorch clean
+# How often every documented command is rehearsed.
+REHEARSALS ?= 100
+
+.PHONY: build ort rehearse-deps test test-rehearse rehearsals asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -26,6 +29,18 @@ rehearse-deps: build
 test: vet ort
 	$(GO) test -timeout 50m $(PKGS)
 	scripts/fuzz.sh $(TESTFUZZTIME)
+
+# The tests of rehearsals (docs/gpu.md), with the GPU build of ONNX Runtime that
+# they need, 300 MB in the cache. Without it they are skipped.
+test-rehearse: rehearse-deps
+	$(GO) test -count=1 ./runtime ./runtime/ort/... -run 'Rehearsed|NullDevice'
+	REHEARSALS=1 $(GO) test -count=1 ./cmd/remat -run 'TestScripts/rehearse|TestDocExamples/gpu|TestRehearsalsEnd'
+	$(GO) test -count=1 ./scripts -run TestGPURehearsal
+
+# Every command of README and docs/gpu.md that runs a step, again and again, and
+# interrupted at random moments.
+rehearsals: rehearse-deps
+	REHEARSALS=$(REHEARSALS) $(GO) test -count=1 -timeout 10h -v ./cmd/remat -run TestRehearsalsEnd
 
 vet:
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$fmt" ]; then echo "gofmt: $$fmt"; exit 1; fi

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
 
 // large is the elements of each value of the graphs below: what one failure
@@ -66,7 +67,7 @@ func leavesNothing(t *testing.T, warm, times int, round func()) {
 	if grown := after.memory - before.memory; grown > 8<<20 {
 		t.Errorf("the process grew by %d bytes", grown)
 	}
-	if after.files > before.files || after.maps > before.maps || after.goroutines > before.goroutines {
+	if after.files > before.files || after.maps > before.maps || after.goroutines > before.goroutines || after.device != before.device {
 		t.Errorf("held before %+v, after %+v", before, after)
 	}
 }
@@ -166,10 +167,12 @@ func TestFailuresLeaveNothing(t *testing.T) {
 	}
 }
 
-// A holding is what a process holds: bytes, open files, mappings, goroutines.
+// A holding is what a process holds: bytes, open files, mappings, goroutines, and of
+// a rehearsed device bytes, page-locked bytes and handles.
 type holding struct {
 	memory                  int64
 	files, maps, goroutines int
+	device                  [3]int64
 }
 
 func held(t *testing.T) (h holding) {
@@ -189,7 +192,41 @@ func held(t *testing.T) (h holding) {
 		t.Fatal(err)
 	}
 	h.files, h.maps, h.goroutines = len(files), strings.Count(string(maps), "w.bin")+strings.Count(string(maps), "m.onnx"), goruntime.NumGoroutine()
+	if d := testEngine.device; d != nil {
+		c := d.Counters()
+		h.device = [3]int64{c.Live, c.HostLive, c.Handles}
+	}
 	return h
+}
+
+// TestRefusalsLeaveNothing fails sessions and steps for want of device memory at every
+// point that there is.
+func TestRefusalsLeaveNothing(t *testing.T) {
+	if testEngine.device == nil {
+		t.Skip("not a rehearsal: TestRehearsed runs it in one")
+	}
+	t.Cleanup(func() { nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited}) })
+	path := saveLeaky(t, t.TempDir(), "p = Mul(x, W)\n", `{"W": {"file": "w.bin", "offset": 0, "bytes": 262144}}`)
+	fits := false
+	for memory := int64(64 << 10); !fits && memory < 16<<20; memory += 192 << 10 {
+		if _, err := nulldevice.Load(nulldevice.Options{Memory: memory}); err != nil {
+			t.Fatal(err)
+		}
+		leavesNothing(t, 3, 20, func() {
+			s, err := testEngine.OpenFile(path, Options{Provider: ort.CUDA, Threads: 1})
+			if err == nil {
+				_, err = s.Step(context.Background())
+				err = errors.Join(err, s.Close())
+			}
+			var full *DeviceMemoryError
+			if fits = err == nil; !fits && (!errors.As(err, &full) || full.Memory != memory || full.Live+full.Asked <= memory) {
+				t.Fatalf("with %d bytes: %v", memory, err)
+			}
+		})
+	}
+	if !fits {
+		t.Error("16 MiB are not enough")
+	}
 }
 
 // TestRemoveTemporary: a program that ends in the midst of things takes its

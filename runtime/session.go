@@ -26,7 +26,6 @@ type Session struct {
 
 	engine  *Engine
 	options Options
-	name    string
 	open    func(ort.SessionOptions) (*ort.Session, error)
 	ort     *ort.Session
 	binding *ort.Binding
@@ -91,7 +90,7 @@ func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 	if seed(m, o.Seed) {
 		open = e.opener(m)
 	}
-	s, err := e.newSession(m, m.Path, o, open)
+	s, err := e.newSession(m, o, open)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +101,7 @@ func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 // Open opens a model as it is in memory; the caller closes it after the
 // session.
 func (e *Engine) Open(m *onnx.Model, o Options) (*Session, error) {
-	return e.newSession(m, m.Path, o, e.opener(m))
+	return e.newSession(m, o, e.opener(m))
 }
 
 type opener func(ort.SessionOptions) (*ort.Session, error)
@@ -131,8 +130,8 @@ func seed(m *onnx.Model, by uint64) bool {
 	return len(nodes) > 0
 }
 
-func (e *Engine) newSession(m *onnx.Model, name string, o Options, open opener) (*Session, error) {
-	s := &Session{Model: m, engine: e, options: o, name: name, open: open, byName: map[string]*input{}}
+func (e *Engine) newSession(m *onnx.Model, o Options, open opener) (*Session, error) {
+	s := &Session{Model: m, engine: e, options: o, open: open, byName: map[string]*input{}}
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -185,8 +184,7 @@ func (s *Session) start() (err error) {
 			return err
 		}
 	}
-	// A copier's arena keeps what it copied last.
-	if err := s.copiers.close(); err != nil {
+	if err := s.copiers.trim(); err != nil {
 		return err
 	}
 	if err := s.count(); err != nil {
@@ -400,7 +398,13 @@ func (s *Session) Last() ([]Output, error) {
 func (s *Session) Threads() int { return s.options.threads() }
 
 // copiers are the copiers of a session by type and rank, made when needed.
-type copiers struct{ made map[copierKey]*ort.Copier }
+type copiers struct{ made map[copierKey]*copier }
+
+// A copier holds the most that it has copied, in bytes: its arena keeps that much.
+type copier struct {
+	*ort.Copier
+	held int64
+}
 
 type copierKey struct {
 	dtype ort.DType
@@ -415,11 +419,24 @@ func (c *copiers) copy(s *Session, to, from *ort.Value) error {
 			return err
 		}
 		if c.made == nil {
-			c.made = map[copierKey]*ort.Copier{}
+			c.made = map[copierKey]*copier{}
 		}
-		c.made[key] = made
+		c.made[key] = &copier{Copier: made}
 	}
+	c.made[key].held = max(c.made[key].held, to.ByteSize())
 	return c.made[key].Copy(to, from)
+}
+
+// trim closes the copiers that hold as much as a step might miss.
+func (c *copiers) trim() error {
+	var err error
+	for key, m := range c.made {
+		if m.held >= worthAsking {
+			delete(c.made, key)
+			err = errors.Join(err, m.Close())
+		}
+	}
+	return err
 }
 
 func (c *copiers) close() error {

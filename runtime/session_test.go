@@ -455,3 +455,46 @@ func TestBadParameters(t *testing.T) {
 		m.Close()
 	}
 }
+
+// TestInPlaceOnTheDevice: a value that is updated in place stays on the device, and
+// comes back where it is asked for; a rehearsal has nothing to come back.
+func TestInPlaceOnTheDevice(t *testing.T) {
+	for _, provider := range providers(t) {
+		s := openText(t, "model ir=9 opset=20\ngraph g {\nin W float32[4]\nin g float32[4]\nW.new = Sub(W, g)\nout W.new float32[4]\n}\n", Options{Provider: provider})
+		step, err := s.Step(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !s.InPlace("W") {
+			t.Fatal("not in place")
+		}
+		outputs, err := s.Last()
+		if s.rehearsed() {
+			if !errors.Is(err, ErrRehearsed) || step.Outputs != nil || step.Device == nil || step.Device.CopiesToHost != 0 {
+				t.Errorf("got %v, %v, %+v", outputs, err, step.Device)
+			}
+			continue
+		}
+		if err != nil || len(outputs) != 1 || len(outputs[0].Data) != 16 {
+			t.Errorf("%s: got %v, %v", provider, outputs, err)
+		}
+	}
+}
+
+func openText(t *testing.T, text string, o Options) *Session {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := testEngine.Open(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), m.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}

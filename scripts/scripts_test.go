@@ -3,6 +3,7 @@
 package scripts
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
 
 // program builds remat and says how scripts find it and its library.
@@ -62,6 +64,47 @@ func TestGPUDryRun(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("a dry run made the folder")
+	}
+}
+
+// TestGPURehearsal runs the whole validation without a GPU, with tiny models: every
+// part but arithmetic is done, and no figure is a time or a difference.
+func TestGPURehearsal(t *testing.T) {
+	build, err := install.FindRehearsal("")
+	if err == nil {
+		err = nulldevice.Check(build)
+	}
+	if err != nil {
+		t.Skipf("no rehearsal: %v; make test-rehearse gets what it needs", err)
+	}
+	remat, env := program(t)
+	dir := filepath.Join(t.TempDir(), "out")
+	out := run(t, append(env, "REMAT_ORT="+build), 0, "./gpu-validate.sh", "--rehearse", "--small", "--remat", remat, "--out", dir)
+	if !strings.Contains(out, "no numbers were computed") {
+		t.Error("it does not say what is missing")
+	}
+	var summary struct {
+		Parts    []struct{ Part, State string }
+		Variants []map[string]any
+	}
+	read(t, filepath.Join(dir, "summary.json"), &summary)
+	for _, p := range summary.Parts {
+		if want := map[string]string{"arithmetic": "missing"}[p.Part]; p.State != cmp.Or(want, "done") {
+			t.Errorf("%s %s", p.Part, p.State)
+		}
+	}
+	if n := len(summary.Variants); n != 12 {
+		t.Errorf("%d variants, want 3 precisions of 4 strategies", n)
+	}
+	for _, v := range summary.Variants {
+		if v["rehearsed"] != "no numbers were computed" || v["error"] != nil || v["live peak MB"] == nil {
+			t.Errorf("%v", v)
+		}
+		for _, number := range []string{"step s", "overhead", "loss difference", "gradient difference"} {
+			if _, there := v[number]; there {
+				t.Errorf("%s has a %s", v["variant"], number)
+			}
+		}
 	}
 }
 

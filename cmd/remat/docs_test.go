@@ -76,10 +76,13 @@ func examples(text string) []string {
 		switch m[1] {
 		case "sh":
 			for _, l := range strings.Split(strings.ReplaceAll(m[2], "\\\n", " "), "\n") {
-				if l = strings.TrimPrefix(l, "bin/"); strings.HasPrefix(l, "remat ") {
+				if l = strings.TrimPrefix(l, "bin/"); strings.Contains(l, " --install ") {
+					continue // tests run on what is installed
+				}
+				if strings.HasPrefix(l, "remat ") {
 					l, _, _ = strings.Cut(l, " #")
 					l, file, redirected := strings.Cut(l, " > ")
-					lines = append(lines, "exec "+strings.TrimSpace(l))
+					lines = append(lines, example(strings.TrimSpace(l))...)
 					if redirected {
 						lines = append(lines, "cp stdout "+strings.TrimSpace(file))
 					}
@@ -95,6 +98,14 @@ func examples(text string) []string {
 		lines = append(lines, files)
 	}
 	return lines
+}
+
+// example runs a line; one that rehearses runs on the build that can, if it is here.
+func example(line string) []string {
+	if !strings.Contains(line, " --rehearse ") {
+		return []string{"exec " + line}
+	}
+	return []string{"env REMAT_ORT=$REHEARSAL", "[rehearsal] exec " + line, "env REMAT_ORT=$LIBRARY"}
 }
 
 func runExamples(t *testing.T, name string, lines []string) {

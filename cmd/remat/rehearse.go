@@ -61,6 +61,9 @@ func (s *subject) rehearse(e *env) error {
 			return err
 		}
 		add(&cost, step.Device)
+		if len(s.run.Steps) == 0 {
+			s.trace = step.Trace
+		}
 	}
 	if len(s.run.Steps) > 0 {
 		s.run.Device = &cost

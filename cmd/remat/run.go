@@ -33,7 +33,7 @@ func runCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := e.refuseNumbers(c, "out", "save", "trace"); err != nil {
+			if err := e.refuseNumbers(c, "out", "save"); err != nil {
 				return err
 			}
 			feeds.Trace, feeds.Profile = c.String("trace") != "", c.Bool("profile")

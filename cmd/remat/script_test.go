@@ -43,6 +43,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
@@ -65,9 +66,12 @@ func runScripts(t *testing.T, dir string, files ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	build := rehearsalBuild(t)
 	p := testscript.Params{
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("REMAT_ORT", library)
+			e.Setenv("LIBRARY", library)
+			e.Setenv("REHEARSAL", build)
 			e.Setenv("ROOT", root)
 			e.Setenv("PYTHON", python.Executable)
 			e.Setenv("PYTHONPATH", python.Packages)
@@ -81,9 +85,12 @@ func runScripts(t *testing.T, dir string, files ...string) {
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "gpu" {
+			switch cond {
+			case "gpu":
 				_, err := os.Stat("/dev/nvidiactl")
 				return err == nil, nil
+			case "rehearsal":
+				return build != "", nil
 			}
 			return false, fmt.Errorf("no condition %q", cond)
 		},
@@ -95,6 +102,20 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		p.Dir = dir
 	}
 	testscript.Run(t, p)
+}
+
+// rehearsalBuild is the GPU build of ONNX Runtime that a rehearsal runs on, "" where
+// none is installed: it is 300 MB, which tests do not get by themselves.
+func rehearsalBuild(t *testing.T) string {
+	path, err := install.FindRehearsal("")
+	if err == nil {
+		err = nulldevice.Check(path)
+	}
+	if err != nil {
+		t.Logf("without rehearsals: %v", err)
+		return ""
+	}
+	return path
 }
 
 // oldestCommand sets REMAT_ORT to the oldest library that is claimed.

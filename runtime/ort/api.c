@@ -61,6 +61,24 @@ const char *remat_probe(const char *path, char **version) {
 // remat_preload makes a library's name known to those that are loaded later.
 void remat_preload(const char *path) { (void)dlopen(path, RTLD_LAZY | RTLD_GLOBAL); }
 
+static int (*last_cuda_error)(void);
+
+// remat_find_cuda finds CUDA's runtime, which the CUDA provider has loaded.
+void remat_find_cuda(void) {
+  static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"};
+  for (size_t i = 0; !last_cuda_error && i < sizeof names / sizeof *names; i++) {
+    void *handle = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD);
+    if (handle) last_cuda_error = (int (*)(void))dlsym(handle, "cudaGetLastError");
+  }
+}
+
+// forget_error takes the error that an earlier call of CUDA left to this thread, such
+// as an allocation that did not fit: ONNX Runtime would report it as that of the next
+// kernel.
+static void forget_error(void) {
+  if (last_cuda_error) (void)last_cuda_error();
+}
+
 // remat_bind takes the table from the library that is already loaded. Its
 // handle is kept for the life of the process: worker threads of ONNX Runtime
 // may outlive the environment.
@@ -96,9 +114,11 @@ void ortReleaseProviders(char **p, int n) {
 }
 
 OrtStatus *ortCreateSession(OrtEnv *e, const char *path, OrtSessionOptions *o, OrtSession **out) {
+  forget_error();
   return STATUS(CreateSession, (OrtEnv *, const char *, OrtSessionOptions *, OrtSession **))(e, path, o, out);
 }
 OrtStatus *ortCreateSessionFromArray(OrtEnv *e, const void *p, size_t n, OrtSessionOptions *o, OrtSession **out) {
+  forget_error();
   return STATUS(CreateSessionFromArray, (OrtEnv *, const void *, size_t, OrtSessionOptions *, OrtSession **))(
       e, p, n, o, out);
 }
@@ -177,6 +197,7 @@ OrtStatus *ortTerminate(OrtRunOptions *o, int on) {
 }
 void ortReleaseRunOptions(OrtRunOptions *o) { VOID(ReleaseRunOptions, (OrtRunOptions *))(o); }
 OrtStatus *ortRunWithBinding(OrtSession *s, OrtRunOptions *o, OrtIoBinding *b) {
+  forget_error();
   return STATUS(RunWithBinding, (OrtSession *, OrtRunOptions *, OrtIoBinding *))(s, o, b);
 }
 
@@ -187,6 +208,7 @@ OrtStatus *ortTensorOver(OrtMemoryInfo *mi, void *p, size_t n, const int64_t *di
                                                                                               type, out);
 }
 OrtStatus *ortTensorFrom(OrtAllocator *a, const int64_t *dims, size_t rank, int type, OrtValue **out) {
+  forget_error();
   return STATUS(CreateTensorAsOrtValue, (OrtAllocator *, const int64_t *, size_t, int, OrtValue **))(a, dims, rank,
                                                                                                     type, out);
 }
@@ -244,6 +266,7 @@ OrtStatus *ortCreateBinding(OrtSession *s, OrtIoBinding **out) {
   return STATUS(CreateIoBinding, (OrtSession *, OrtIoBinding **))(s, out);
 }
 OrtStatus *ortBind(OrtIoBinding *b, int output, const char *name, OrtValue *v) {
+  forget_error();
   if (output) return STATUS(BindOutput, (OrtIoBinding *, const char *, OrtValue *))(b, name, v);
   return STATUS(BindInput, (OrtIoBinding *, const char *, OrtValue *))(b, name, v);
 }

@@ -3,11 +3,38 @@ package ort
 import (
 	"context"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 	"unsafe"
 
 	"github.com/onnx-remat/remat/runtime/install"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
+
+// cudaLibrary names the variable that holds the path of ONNX Runtime's GPU build in a
+// process that tests the CUDA provider, on the null device.
+const cudaLibrary = "REMAT_TEST_CUDA"
+
+// TestOnNullDevice runs the tests of lifetimes once more on the CUDA provider.
+func TestOnNullDevice(t *testing.T) {
+	if os.Getenv(cudaLibrary) != "" {
+		t.Skip("it runs already")
+	}
+	path, err := install.FindRehearsal("")
+	if err == nil {
+		err = nulldevice.Check(path)
+	}
+	if err != nil {
+		t.Skipf("no null device: %v; make test-rehearse gets what it needs", err)
+	}
+	c := exec.Command(os.Args[0], "-test.run", "Closed|Outlives|Leaks|Stats", "-test.v")
+	c.Env = append(os.Environ(), cudaLibrary+"="+path)
+	out, err := c.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "TestClosedInAnyOrder") || strings.Contains(string(out), "on the CPU only") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
 
 // testEnv is the environment of all tests; the library is REMAT_ORT or the
 // installed one.
@@ -15,6 +42,10 @@ var testEnv *Environment
 
 func TestMain(m *testing.M) {
 	path, err := install.Find("")
+	if gpu := os.Getenv(cudaLibrary); gpu != "" {
+		path = gpu
+		_, err = nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
+	}
 	if err == nil {
 		testEnv, err = Open(path)
 	}

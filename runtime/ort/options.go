@@ -281,6 +281,7 @@ func (o *SessionOptions) appendCUDA(so *yalue.SessionOptions, library string) er
 	if err := co.Update(opts); err != nil {
 		return &ProviderError{CUDA, library, err}
 	}
+	C.remat_find_cuda()
 	if err := so.AppendExecutionProviderCUDA(co); err != nil {
 		return &ProviderError{CUDA, library, err}
 	}
