@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"runtime/predict":  {"onnx", "ortmodel", "internal/step"},
 	"internal/report":  {"planner"},
 	"internal":         {"onnx", "runtime", "internal"},
-	"internal/step":    {"onnx", "ortmodel"},
+	"internal/step":    {"onnx", "ortmodel", "rewrite/precision/kernels"},
 	"scripts":          {"onnx", "models"},
 	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "internal", "cmd"},
 
@@ -90,7 +90,7 @@ var saidOnce = []struct {
 		"planner/program.go", // from one to another: that of a plan
 	}},
 	{"a tensor of no elements that waits", `"Size"`, "rewrite/control/lower.go", []string{
-		"onnx/traits/table.go", "onnx/infer/table.go", // rows of the operator
+		"onnx/traits/table.go", "onnx/infer/table.go", "onnx/traits/cuda.go", // rows of the operator
 		"rewrite/grad/rules_zero.go", "rewrite/precision/decide.go", "rewrite/precision/homogeneous.go",
 	}},
 	{"the pass of control dependencies", `"control"`, "rewrite/control/control.go", nil},

@@ -41,13 +41,13 @@ const (
 		com.microsoft.SoftmaxCrossEntropyLossInternal com.microsoft.SoftmaxCrossEntropyLossInternalGrad
 		com.microsoft.SoftmaxGrad com.microsoft.SoftmaxGrad_13 com.microsoft.SplitTraining com.microsoft.TanhGrad
 		com.microsoft.ZeroGradient`
-	fusedOperators = `com.microsoft.BiasAdd com.microsoft.BiasDropout com.microsoft.BiasSoftmax
+	fusedOperators = `com.microsoft.BiasAdd com.microsoft.BiasDropout
 		com.microsoft.FusedMatMulActivation com.microsoft.GemmFastGelu com.microsoft.TransposeMatMul com.microsoft.Trilu`
 	attentionOperators = `com.microsoft.Attention com.microsoft.EmbedLayerNormalization com.microsoft.GroupQueryAttention
 		com.microsoft.MultiHeadAttention com.microsoft.RotaryEmbedding`
 	layoutOperators = `com.microsoft.nchwc.AveragePool com.microsoft.nchwc.Conv com.microsoft.nchwc.GlobalAveragePool
 		com.microsoft.nchwc.GlobalMaxPool com.microsoft.nchwc.MaxPool com.microsoft.nchwc.ReorderInput
-		com.microsoft.nchwc.ReorderOutput`
+		com.microsoft.nchwc.ReorderOutput MemcpyFromHost MemcpyToHost`
 	windowOperators = "BlackmanWindow HammingWindow HannWindow MelWeightMatrix"
 )
 
@@ -79,8 +79,8 @@ var operatorTables = []operatorTable{
 			"its output has a size that only the run knows": "Compress Unique",
 			"it rounds": "DynamicQuantizeLinear",
 			"private; a gradient or an optimizer itself, or with one that ONNX Runtime makes": trainingOperators,
-			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.GroupQueryAttention com.microsoft.RotaryEmbedding com.microsoft.Inverse",
-			"ONNX Runtime's layout, which it makes after a file is loaded":                    layoutOperators,
+			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.BiasSoftmax com.microsoft.GroupQueryAttention com.microsoft.RotaryEmbedding com.microsoft.Inverse",
+			"ONNX Runtime's layout and copies, which it makes after a file is loaded":         layoutOperators,
 			"no rule yet": "CenterCropPad CumProd DeformConv Det MaxRoiPool MeanVarianceNormalization STFT",
 		},
 	},
@@ -91,7 +91,7 @@ var operatorTables = []operatorTable{
 			return region
 		},
 		without: map[string]string{
-			lowered: trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.Inverse",
+			lowered: trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
 			"never between a projection and its loss": layoutOperators + " " + windowOperators + ` AffineGrid AveragePool BatchNormalization
 				CenterCropPad Col2Im Conv ConvInteger ConvTranspose DFT DeformConv DepthToSpace DequantizeLinear Det
 				DynamicQuantizeLinear GRU GlobalAveragePool GlobalLpPool GlobalMaxPool GridSample GroupNormalization

@@ -85,8 +85,8 @@ func TestPlanArena(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for trial := range 12 {
 		r := randomRequests(rng, 2+rng.IntN(60))
-		setup, use := PlanArena(1000, r)
-		again, _ := PlanArena(1000, r)
+		setup, use := PlanArena(1000, r, trial%2 == 1)
+		again, _ := PlanArena(1000, r, trial%2 == 1)
 		if again != setup {
 			t.Errorf("trial %d: %+v, then %+v", trial, setup, again)
 		}
@@ -103,10 +103,10 @@ func TestPlanArena(t *testing.T) {
 		}
 	}
 	// Nothing to place, and one buffer beyond the largest first chunk.
-	if _, use := PlanArena(5, nil); use != (ArenaUse{5, 5}) {
+	if _, use := PlanArena(5, nil, false); use != (ArenaUse{5, 5}) {
 		t.Errorf("no requests: %+v", use)
 	}
-	if _, use := PlanArena(0, asked(3<<30)); use != (ArenaUse{3 << 30, 3 << 30}) {
+	if _, use := PlanArena(0, asked(3<<30), false); use != (ArenaUse{3 << 30, 3 << 30}) {
 		t.Errorf("3 GiB: %+v", use)
 	}
 }
@@ -115,7 +115,7 @@ func TestPlanArena(t *testing.T) {
 func BenchmarkPlanArena(b *testing.B) {
 	r := randomRequests(rand.New(rand.NewPCG(3, 3)), 1000)
 	for b.Loop() {
-		PlanArena(0, r)
+		PlanArena(0, r, false)
 	}
 }
 

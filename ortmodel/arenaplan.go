@@ -44,21 +44,21 @@ var maxDeads = []int64{1, 1, 1, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 3
 
 // PlanArena returns the setup that reserves least for steps that make these
 // requests, and what the arena will say; session is what the session holds
-// beside the arena's regions, in bytes.
-func PlanArena(session int64, requests []Request) (ArenaSetup, ArenaUse) {
-	return planArena(session, requests, planWork)
+// beside the arena's regions, in bytes. Stream is ArenaSetup's.
+func PlanArena(session int64, requests []Request, stream bool) (ArenaSetup, ArenaUse) {
+	return planArena(session, requests, stream, planWork)
 }
 
 // RoughArena is PlanArena's use after an eighth of its tries, with which it
 // begins: it reserves as much or more.
-func RoughArena(session int64, requests []Request) ArenaUse {
-	_, use := planArena(session, requests, planWork/8)
+func RoughArena(session int64, requests []Request, stream bool) ArenaUse {
+	_, use := planArena(session, requests, stream, planWork/8)
 	return use
 }
 
-func planArena(session int64, requests []Request, work int) (ArenaSetup, ArenaUse) {
+func planArena(session int64, requests []Request, stream bool, work int) (ArenaSetup, ArenaUse) {
 	p := &arenaPlan{requests: requests, peak: livePeak(requests), bound: work, work: work, rng: rand.New(rand.NewPCG(1, 1))}
-	p.best = ArenaSetup{Strategy: AsRequested, FirstChunk: spare, MaxExtend: spare, MaxDead: 1}
+	p.best = ArenaSetup{Strategy: AsRequested, FirstChunk: spare, MaxExtend: spare, MaxDead: 1, Stream: stream}
 	p.use = p.best.After(1, 0, requests)
 	if !p.certain(p.best, p.use) {
 		p.use.Reserved = math.MaxInt64 // whatever is certain is better
@@ -210,7 +210,7 @@ func (p *arenaPlan) between(low, high int64) int64 {
 func (p *arenaPlan) height(dead int64) int64 {
 	p.work -= len(p.requests)
 	const endless = 1 << 60
-	p.arena.run(ArenaSetup{FirstChunk: endless, MaxDead: dead}, 0, nil, nil)
+	p.arena.run(ArenaSetup{FirstChunk: endless, MaxDead: dead, Stream: p.best.Stream}, 0, nil, nil)
 	var top int64
 	for _, r := range p.requests {
 		if !r.Alloc {
@@ -227,8 +227,11 @@ func (p *arenaPlan) height(dead int64) int64 {
 // try keeps a setup that is certain to reserve less than the best.
 func (p *arenaPlan) try(first, extend, dead int64) {
 	s := ArenaSetup{
-		Strategy: PowersOfTwo, MaxDead: dead,
+		Strategy: PowersOfTwo, MaxDead: dead, Stream: p.best.Stream,
 		FirstChunk: roundUp(min(max(first, arenaUnit), mostChunk)), MaxExtend: roundUp(max(extend, arenaUnit)),
+	}
+	if s.Stream {
+		s.MaxExtend = StreamExtend
 	}
 	p.work -= len(p.requests)
 	use := p.arena.run(s, 1, p.requests, nil)

@@ -128,11 +128,7 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		if err != nil {
 			return err
 		}
-		held := counter.State().Base
-		if s.Provider != ort.CPU { // the inputs are in it
-			held = s.memory.SessionBytes
-		}
-		best, _ := ortmodel.PlanArena(held, requests(events))
+		best, _ := s.planArena(counter.State().Base, requests(events))
 		setup = &best
 	}
 	if left, need := Available(0), s.memory.LivePeakBytes; s.Provider == ort.CPU && need > left {
@@ -204,6 +200,17 @@ func (s *Session) besides(v *ort.Value) (*ort.Value, error) {
 		return s.engine.Env.NewTensor(v.Type, v.Shape)
 	}
 	return s.ort.NewDeviceTensor(v.Type, v.Shape)
+}
+
+// planArena sets an arena up for a step. On the CPU the session holds so many bytes
+// beside it; on a device, its constants lie in it.
+func (s *Session) planArena(base int64, step []ortmodel.Request) (ortmodel.ArenaSetup, ortmodel.ArenaUse) {
+	if s.Provider == ort.CPU {
+		return ortmodel.PlanArena(base, step, false)
+	}
+	held := s.memory.SessionBytes + ortmodel.MostWaste*int64(len(s.Model.Graph.Initializers))
+	constants := ortmodel.Request{ID: len(step), Bytes: held, Alloc: true, Kept: true}
+	return ortmodel.PlanArena(0, append([]ortmodel.Request{constants}, step...), true)
 }
 
 // requests numbers the blocks of the events from 0.

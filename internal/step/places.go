@@ -26,6 +26,8 @@ import (
 type Places struct {
 	on    *Provider
 	nodes map[*onnx.Node]bool
+	// complete: the graph has all its copies.
+	complete bool
 }
 
 // HostNode reports a node that runs on the host.
@@ -59,16 +61,20 @@ func (p *Places) wantsHost(n *onnx.Node, i int) bool { return p.nodes[n] || p.on
 // device.
 const smallConstant = 100
 
-// Place places the nodes of a typed model.
-func (p *Provider) Place(m *onnx.Model) *Places {
+// Place places the nodes of a typed model. One that ONNX Runtime saved is complete: it
+// has all copies between host and device.
+func (p *Provider) Place(m *onnx.Model, complete bool) *Places {
 	if !p.Device {
 		return nil
 	}
-	places := &Places{p, map[*onnx.Node]bool{}}
+	places := &Places{p, map[*onnx.Node]bool{}, complete}
 	for _, n := range m.Graph.Nodes {
 		if !isCopy(n) && !n.Is("Constant") && !p.serves(n, m.Opset(n.Domain())) {
 			places.nodes[n] = true
 		}
+	}
+	if complete {
+		places.seen(m.Graph)
 	}
 	places.prefer(m.Graph)
 	return places
@@ -127,6 +133,43 @@ func readers(v *onnx.Value, f func(*onnx.Node)) {
 		}
 		f(u.Node)
 	}
+}
+
+// seen moves nodes to the host, in a graph with all its copies, that read what lies
+// there, or make what is read there.
+func (p *Places) seen(g *onnx.Graph) {
+	for changed := true; changed; {
+		changed = false
+		for _, n := range g.Nodes {
+			if !p.nodes[n] && !isCopy(n) && !n.Is("Constant") && (p.readsHost(n) || p.readOnHost(n)) {
+				p.nodes[n], changed = true, true
+			}
+		}
+	}
+}
+
+// readsHost reports a node that reads a value on the host where its kernel on the
+// device wants one of the device.
+func (p *Places) readsHost(n *onnx.Node) bool {
+	for i, v := range n.Inputs {
+		if v != nil && p.HostValue(v) && !p.on.input(n, i) {
+			return true
+		}
+	}
+	return false
+}
+
+// readOnHost reports a node of which a value is read on the host that its kernel on the
+// device would make there.
+func (p *Places) readOnHost(n *onnx.Node) bool {
+	for i, v := range n.Outputs {
+		if v != nil && !p.on.output(n, i) && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+			return u.Index != onnx.Captured && !u.Node.Is("MemcpyToHost") && p.wantsHost(u.Node, u.Index)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // prefer moves nodes to the host that read nothing but what is there.
@@ -235,9 +278,9 @@ func (p *Places) copied(g *onnx.Graph) (list []*onnx.Value, fromHost []bool) {
 }
 
 // Copied reports that ONNX Runtime will put copies between host and device into a typed
-// and placed graph. One that has them already gets no more.
+// and placed graph.
 func (p *Places) Copied(g *onnx.Graph) bool {
-	if p == nil || slices.ContainsFunc(g.Nodes, isCopy) {
+	if p == nil || p.complete {
 		return false
 	}
 	list, _ := p.copied(g)

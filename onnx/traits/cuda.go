@@ -17,14 +17,12 @@ import (
 var inPlaceOnCUDA = map[key]bool{
 	{"", "Elu"}: true, {"", "Gelu"}: true, {"", "HardSigmoid"}: true, {"", "LeakyRelu"}: true, {"", "Relu"}: true, {"", "Selu"}: true,
 	{"", "Shrink"}: true, {"", "Sigmoid"}: true, {"", "Softplus"}: true, {"", "Softsign"}: true, {"", "Tanh"}: true,
+	{"com.microsoft", "Gelu"}: true, {"com.microsoft", "QuickGelu"}: true,
 	{"", "ThresholdedRelu"}: true, {"", "Trilu"}: true, {"", "ScatterND"}: true,
 }
 
 // OfCUDA is Of for the kernels of the CUDA provider.
 func OfCUDA(n *onnx.Node) (Traits, bool) {
-	if n.Is("MemcpyFromHost", "MemcpyToHost") { // what ONNX Runtime puts in
-		return Traits{Op: n.OpType(), Deterministic: true, Cost: Copy}, true
-	}
 	t, known := Of(n)
 	k := key{n.Domain(), n.OpType()}
 	t.InPlace, t.Inner = nil, cudaScratch[k] != nil

@@ -67,7 +67,7 @@ var cudaScratch = map[key]scratchRule{
 func ScratchCUDA(n *onnx.Node) (*Kernel, bool) {
 	rule, ok := cudaScratch[key{n.Domain(), n.OpType()}]
 	if !ok {
-		_, known := OfCUDA(n)
+		_, known := Of(n)
 		return nil, known
 	}
 	var k Kernel
@@ -232,7 +232,7 @@ func partialSums(rows, columns, size int64) int64 {
 // cuDNNReduction: bfloat16 is widened to float before and back after; squares, and
 // exponentials with their sums, are made first.
 func cuDNNReduction(n *onnx.Node, r reduction, size int64, k *Kernel) {
-	wide := n.In(0).Type.DType == onnx.BFloat16
+	wide := n.In(0).Type.DType == onnx.BFloat16 && len(n.In(0).Type.Shape) > 0
 	if wide {
 		k.borrow(r.in * floatBytes)
 	}
@@ -281,11 +281,12 @@ func cudaMatMulScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	a, okA := dims(n.In(0))
 	b, okB := dims(n.In(1))
 	switch {
-	case !okA || !okB || len(a) == 0 || len(b) == 0 || n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0:
+	case !okA || !okB || len(a) == 0 || len(b) == 0:
 		return false
 	case product(a) == 0 || product(b) == 0, len(a) == 1 && len(b) <= 2:
 		return true
 	}
+	a, b = unbatched(a, n.Int("transBatchA", 0) != 0), unbatched(b, n.Int("transBatchB", 0) != 0)
 	count := int64(1)
 	if len(b) == 1 {
 		count = product(a[:len(a)-1])
@@ -321,6 +322,16 @@ func cudaEinsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
 			k.library()
 		}
 	})
+}
+
+// unbatched puts the batch, which a factor may have in front of its rows alone, behind
+// them: [r, b…, c] is [b…, r, c].
+func unbatched(dims []int64, transposed bool) []int64 {
+	if !transposed || len(dims) < 3 {
+		return dims
+	}
+	last := len(dims) - 1
+	return append(append(slices.Clone(dims[1:last]), dims[0]), dims[last])
 }
 
 // mostArguments is how many addresses are handed to a kernel with its arguments.

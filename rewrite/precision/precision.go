@@ -6,6 +6,8 @@
 //	scale.go      loss scaling: scale where the gradients begin, unscale where
 //	              they end, found_inf, updates skipped (homogeneous.go finds
 //	              the place)
+//	gradients.go  what waits for its update
+//	masters.go    half copies of masters, a side each
 //	cast.go       half copies where they are used, of masters, of constants,
 //	              of what waits for backward
 //
@@ -115,7 +117,9 @@ func Apply(m *onnx.Model, o Options) (*Report, error) {
 	if err := p.scale(); err != nil {
 		return nil, fmt.Errorf("precision: loss scaling: %w", err)
 	}
+	p.waiting()
 	p.decide()
+	p.skips()
 	if err := p.convert(); err != nil {
 		return nil, fmt.Errorf("precision: %w", err)
 	}
@@ -153,6 +157,14 @@ type pass struct {
 	unfits map[*onnx.Value]*fit
 	// waits are float32 values of forward whose half copies wait for backward.
 	waits map[*onnx.Value]bool
+	// late are gradients that wait for their update in half, with their parameters;
+	// readBy is the node of the update that last got a float32 copy of one.
+	late   map[*onnx.Value]*onnx.Value
+	readBy map[*onnx.Value]*onnx.Node
+	// inBackward are views of masters that wait for backward to begin, before what
+	// that needs.
+	inBackward map[*onnx.Value]*onnx.Value
+	before     *step.Slice
 }
 
 // needed is how a graph side is followed: a node that merely has to come earlier
@@ -173,6 +185,10 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		fulls:    map[*onnx.Value]*onnx.Value{},
 		unfits:   map[*onnx.Value]*fit{},
 		waits:    map[*onnx.Value]bool{},
+		late:     map[*onnx.Value]*onnx.Value{},
+		readBy:   map[*onnx.Value]*onnx.Node{},
+
+		inBackward: map[*onnx.Value]*onnx.Value{},
 	}
 	p.g.NameNodes()
 	var err error

@@ -15,7 +15,7 @@ type Arena struct {
 // Arena chooses the setup, once; it takes up to some tenths of a second.
 func (p *Prediction) Arena() Arena {
 	if p.arena == nil {
-		setup, use := ortmodel.PlanArena(p.Session.direct(), p.requests())
+		setup, use := ortmodel.PlanArena(p.Session.direct(), p.requests(), p.device)
 		p.arena = &Arena{setup, use}
 	}
 	return *p.arena
@@ -28,7 +28,7 @@ func (p *Prediction) RoughlyReserved() int64 {
 	case p.arena != nil:
 		return p.arena.Reserved
 	case p.rough == 0:
-		p.rough = ortmodel.RoughArena(p.Session.direct(), p.requests()).Reserved
+		p.rough = ortmodel.RoughArena(p.Session.direct(), p.requests(), p.device).Reserved
 	}
 	return p.rough
 }

@@ -87,6 +87,7 @@ type Prediction struct {
 	forward    *step.Slice // what the loss waits for; nil without one
 	arena      *Arena
 	rough      int64 // RoughlyReserved
+	device     bool
 }
 
 // Category returns what value v, an index into Values, counts as.
@@ -110,7 +111,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown}
+	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown, device: b.On().Device}
 	order := b.order(o)
 	if !ortmodel.Valid(b.Graph, order) {
 		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
@@ -139,7 +140,7 @@ func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
 	if on == nil {
 		on = step.CPU
 	}
-	o.places = on.Place(m)
+	o.places = on.Place(m, o.Saved)
 	if !o.places.Copied(m.Graph) {
 		return m, nil
 	}
@@ -148,7 +149,7 @@ func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
 		return nil, err
 	}
 	takeTypes(clone.Graph, m.Graph)
-	o.places = on.Place(clone)
+	o.places = on.Place(clone, false)
 	o.places.Copy(clone.Graph)
 	return clone, nil
 }

@@ -53,6 +53,14 @@ type probe struct {
 	attrs   []onnx.Attribute
 }
 
+// A bench is where probes are run: for which operators, on which provider.
+type bench struct {
+	opset int64
+	on    ort.Provider
+}
+
+var cpuBench = bench{24, ort.CPU}
+
 func with(a ...onnx.Attribute) []onnx.Attribute { return a }
 
 var matrix = feed(4, 6)
@@ -138,8 +146,8 @@ var probes = []probe{
 
 // model builds one variant: input (None: all are feeds) comes from an
 // inner value, read again later or not.
-func (p *probe) model(op string, input int, later bool) (*onnx.Model, *onnx.Node, error) {
-	m := onnx.NewModel("probe", 24)
+func (p *probe) model(at bench, op string, input int, later bool) (*onnx.Model, *onnx.Node, error) {
+	m := onnx.NewModel("probe", at.opset)
 	types, err := infer.Model(m, infer.Options{Strict: true})
 	if err != nil {
 		return nil, nil, err
@@ -183,12 +191,14 @@ type hypothesis struct {
 }
 
 // fits reports whether the variant's trace is as the hypothesis says.
-func (p *probe) fits(t *testing.T, op string, input int, later bool, h hypothesis, real *measured) bool {
-	m, node, err := p.model(op, input, later)
+func (p *probe) fits(t *testing.T, at bench, op string, input int, later bool, h hypothesis, real *measured) bool {
+	m, node, err := p.model(at, op, input, later)
 	if err != nil {
 		t.Fatalf("%s: %v", op, err)
 	}
-	b, err := newBuilder(m, Options{Threads: 1, Declared: true})
+	o := Options{Threads: 1, Declared: true, On: providers[at.on]}
+	o.places = o.On.Place(m, false)
+	b, err := newBuilder(m, o)
 	if err != nil {
 		t.Fatalf("%s: %v", op, err)
 	}
@@ -207,14 +217,14 @@ func (p *probe) fits(t *testing.T, op string, input int, later bool, h hypothesi
 			g.InPlace = append(g.InPlace, pair)
 		}
 	}
-	pred := &Prediction{Nodes: b.Nodes, Values: b.Values, Trace: ortmodel.Simulate(b.Graph, ortmodel.Order(b.Graph))}
+	pred := &Prediction{Nodes: b.Nodes, Values: b.Values, Graph: b.Graph, Trace: ortmodel.Simulate(b.Graph, ortmodel.Order(b.Graph))}
 	pred.LivePeak = pred.Trace.Peak
 	return compare(pred, real, false) == ""
 }
 
 // run measures one variant.
-func (p *probe) run(t *testing.T, op string, input int, later bool) *measured {
-	m, _, err := p.model(op, input, later)
+func (p *probe) run(t *testing.T, at bench, op string, input int, later bool) *measured {
+	m, _, err := p.model(at, op, input, later)
 	if err != nil {
 		t.Fatalf("%s: %v", op, err)
 	}
@@ -222,7 +232,7 @@ func (p *probe) run(t *testing.T, op string, input int, later bool) *measured {
 	if err := m.Save(path); err != nil {
 		t.Fatal(err)
 	}
-	real, err := measure(path, ort.SessionOptions{Threads: 1}, nil)
+	real, err := measure(path, ort.SessionOptions{Threads: 1, Provider: at.on}, nil)
 	if err != nil {
 		t.Fatalf("%s: %v", op, err)
 	}
@@ -230,14 +240,14 @@ func (p *probe) run(t *testing.T, op string, input int, later bool) *measured {
 }
 
 // judge finds what happens to one input.
-func (p *probe) judge(t *testing.T, op string, input int) (hypothesis, bool) {
-	one, two := p.run(t, op, input, false), p.run(t, op, input, true)
+func (p *probe) judge(t *testing.T, at bench, op string, input int) (hypothesis, bool) {
+	one, two := p.run(t, at, op, input, false), p.run(t, at, op, input, true)
 	hs := []hypothesis{{output: ortmodel.None}}
 	for o := range p.outputs {
 		hs = append(hs, hypothesis{o, false}, hypothesis{o, true})
 	}
 	for _, h := range hs {
-		if p.fits(t, op, input, false, h, one) && p.fits(t, op, input, true, h, two) {
+		if p.fits(t, at, op, input, false, h, one) && p.fits(t, at, op, input, true, h, two) {
 			return h, true
 		}
 	}
@@ -259,7 +269,7 @@ func TestMemoryColumns(t *testing.T) {
 				if a.value != nil || len(a.shape) == 0 {
 					continue
 				}
-				h, ok := p.judge(t, op, input)
+				h, ok := p.judge(t, cpuBench, op, input)
 				if !ok {
 					t.Errorf("%s (probe %d), input %d: no hypothesis fits; the scratch rule may be wrong", op, i, input)
 					continue
@@ -300,6 +310,7 @@ var unprobed = reasons(map[string]string{
 	"its output's size depends on data":           "Compress NonZero Unique NonMaxSuppression",
 	"draws numbers; no kernel for this opset":     "Bernoulli RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial",
 	"contains subgraphs":                          "If Loop Scan",
+	"a copy to or from a device":                  "MemcpyFromHost MemcpyToHost",
 	"becomes an initializer":                      "Constant",
 	"no kernel for this opset":                    "GlobalLpPool Upsample Scatter RoiAlign",
 	"made by ONNX Runtime's optimizer only":       "SimplifiedLayerNormalization",

@@ -24,12 +24,15 @@ type grower struct {
 	// floats are usable as operands.
 	floats []*onnx.Value
 	made   int
+	dtype  onnx.DType
 }
 
 var growShapes = [][]int64{{4, 6}, {2, 3, 4}, {4, 6}, {6}, {2, 3, 4}, {4, 1}, {}, {2, 4, 6}}
 
-func newGrower(seed uint64) *grower {
-	g := &grower{r: rand.New(rand.NewPCG(seed, 77)), m: onnx.NewModel("random", 18)}
+func newGrower(seed uint64) *grower { return newTypedGrower(seed, onnx.Float32) }
+
+func newTypedGrower(seed uint64, dtype onnx.DType) *grower {
+	g := &grower{r: rand.New(rand.NewPCG(seed, 77)), m: onnx.NewModel("random", 18), dtype: dtype}
 	types, err := infer.Model(g.m, infer.Options{Strict: true})
 	if err != nil {
 		panic(err)
@@ -37,12 +40,12 @@ func newGrower(seed uint64) *grower {
 	g.b = build.New(g.m.Graph, types, "")
 	for i := range 2 + g.r.IntN(3) {
 		s := growShapes[g.r.IntN(len(growShapes))]
-		g.floats = append(g.floats, g.m.Graph.AddInput(fmt.Sprintf("x%d", i), onnx.TensorOf(onnx.Float32, onnx.StaticShape(s...))))
+		g.floats = append(g.floats, g.m.Graph.AddInput(fmt.Sprintf("x%d", i), onnx.TensorOf(dtype, onnx.StaticShape(s...))))
 	}
 	for range g.r.IntN(3) {
 		s := growShapes[g.r.IntN(len(growShapes))]
 		n, _ := onnx.Elements(s)
-		g.floats = append(g.floats, g.m.Graph.AddConstant("w", onnx.Float32Tensor(make([]float32, n), s...)))
+		g.floats = append(g.floats, g.m.Graph.AddConstant("w", onnx.FloatTensor(dtype, make([]float64, n), s...)))
 	}
 	return g
 }
@@ -235,13 +238,13 @@ func growNorm(g *grower) []*onnx.Value {
 	}
 	d := extents(x)
 	n := d[len(d)-1]
-	scale := g.b.Const(onnx.Float32Tensor(make([]float32, n), n))
+	scale := g.b.Const(onnx.FloatTensor(g.dtype, make([]float64, n), n))
 	outputs := 1 + 2*g.r.IntN(2)
 	return g.b.Node("", "LayerNormalization", build.In(x, scale), outputs)[:1]
 }
 
 func growDropout(g *grower) []*onnx.Value {
-	in := build.In(g.pick(anyShape), g.b.Scalar(onnx.Float32, 0.5), g.b.Const(onnx.NewTensor(onnx.Bool, nil, []byte{1})))
+	in := build.In(g.pick(anyShape), g.b.Scalar(g.dtype, 0.5), g.b.Const(onnx.NewTensor(onnx.Bool, nil, []byte{1})))
 	return g.b.Node("", "Dropout", in, 1+g.r.IntN(2), onnx.IntAttr("seed", 3))[:1]
 }
 
@@ -255,7 +258,7 @@ func growCast(g *grower) []*onnx.Value {
 	} else {
 		y = g.b.Op("Neg", build.In(y))
 	}
-	return g.op("Abs", build.In(g.b.Op("Cast", build.In(y), onnx.IntAttr("to", int64(onnx.Float32)))))
+	return g.op("Abs", build.In(g.b.Op("Cast", build.In(y), onnx.IntAttr("to", int64(g.dtype)))))
 }
 
 // growShapes1 reshapes by the shape of another value, or expands a scalar.
@@ -266,7 +269,7 @@ func growShapes1(g *grower) []*onnx.Value {
 	if y := g.pick(func(d []int64) bool { m, _ := onnx.Elements(d); return m == n && len(d) > 0 }); y != nil && g.r.IntN(2) == 0 {
 		return g.op("Reshape", build.In(y, s))
 	}
-	return g.op("Expand", build.In(g.b.Scalar(onnx.Float32, 1), s))
+	return g.op("Expand", build.In(g.b.Scalar(g.dtype, 1), s))
 }
 
 func growGather(g *grower) []*onnx.Value {
@@ -298,7 +301,7 @@ func growScatter(g *grower) []*onnx.Value {
 
 // growClip leaves the optional lower bound out.
 func growClip(g *grower) []*onnx.Value {
-	return g.op("Clip", build.In(g.pick(anyShape), nil, g.b.Scalar(onnx.Float32, 1)))
+	return g.op("Clip", build.In(g.pick(anyShape), nil, g.b.Scalar(g.dtype, 1)))
 }
 
 func growEinsum(g *grower) []*onnx.Value {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -29,6 +30,9 @@ func samples(t *testing.T) []string {
 	return all
 }
 
+// providers are the models of those that sessions run on.
+var providers = map[ort.Provider]*step.Provider{"": step.CPU, ort.CPU: step.CPU, ort.CUDA: step.CUDA}
+
 // asExecuted predicts a file by the graph that ONNX Runtime makes of it.
 func asExecuted(path, dir string, o ort.SessionOptions) (*Prediction, error) {
 	saved := filepath.Join(dir, "saved.onnx")
@@ -49,7 +53,7 @@ func asExecuted(path, dir string, o ort.SessionOptions) (*Prediction, error) {
 	if _, err := infer.Model(m, infer.Options{}); err != nil {
 		return nil, err
 	}
-	p, err := Predict(m, ForSaved(original, m, Options{Threads: o.Threads}))
+	p, err := Predict(m, ForSaved(original, m, Options{Threads: o.Threads, On: providers[o.Provider]}))
 	if err == nil && !p.Exact() {
 		err = fmt.Errorf("not exact: %s", p.Unknown[0])
 	}

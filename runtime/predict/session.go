@@ -33,7 +33,8 @@ type Session struct {
 	// Packed is the second copy of weights, in the kernels' own layout.
 	Packed int64
 	// InArena are the copies, part of Packed, that a kernel takes from the arena's
-	// regions. All else is taken from the system directly.
+	// regions, and the constants on a device. All else is taken from the system
+	// directly.
 	InArena []int64
 	// Computed is what ONNX Runtime computed ahead, initializers that the file
 	// does not have. It lies outside the allocator; Predict leaves it 0, as it
@@ -206,6 +207,9 @@ func deviceSession(b *builder) (s Session) {
 		if _, device := b.options.places.Constant(v); device {
 			bytes, _ := v.Type.Bytes()
 			s.Initializers += bytes
+			if bytes > 0 {
+				s.InArena = append(s.InArena, bytes)
+			}
 		}
 	}
 	return s

@@ -37,16 +37,29 @@ func device(t testing.TB, memory int64) *Device {
 	return d
 }
 
-// do calls a stand-in by its name, through the library that was loaded.
-func do(t testing.TB, name string, args ...uintptr) int {
+// stand is the address of a stand-in, through the library that was loaded.
+func stand(t testing.TB, name string) uint64 {
 	t.Helper()
 	for _, l := range libraries() {
 		if f := lookUp(l.soname, name, l.version); f != 0 {
-			return int(int32(call.Call(f, args...)))
+			return f
 		}
 	}
 	t.Fatalf("no library has %s", name)
 	return 0
+}
+
+// do calls a stand-in and returns its error, which it takes off the thread again: the provider
+// asks there whether its own calls have failed.
+func do(t testing.TB, name string, args ...uintptr) int {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	r := int(int32(call.Call(stand(t, name), args...)))
+	if r != 0 {
+		call.Call(stand(t, "cudaGetLastError"))
+	}
+	return r
 }
 
 // must is do for a call that succeeds.

@@ -142,11 +142,28 @@ func TestPools(t *testing.T) {
 	}
 }
 
+// TestLastError: a thread keeps its error until it is asked for it.
+func TestLastError(t *testing.T) {
+	locked(t)
+	device(t, Unlimited)
+	last, peek := stand(t, "cudaGetLastError"), stand(t, "cudaPeekAtLastError")
+	call.Call(stand(t, "cudaSetDevice"), 7)
+	must(t, "cudaSetDevice", 0)
+	for i, f := range []uint64{peek, peek, last, last, peek} {
+		want := uintptr(noSuchDevice)
+		if i > 2 {
+			want = 0
+		}
+		if got := call.Call(f); got != want {
+			t.Errorf("question %d: error %d, want %d", i, got, want)
+		}
+	}
+}
+
 func TestErrorText(t *testing.T) {
 	device(t, Unlimited)
 	for code, want := range map[uintptr]string{0: "no error", outOfMemory: "out of memory", noSuchDevice: "invalid device ordinal", 12345: "unknown error"} {
-		p := lookUp("libcudart.so.13", "cudaGetErrorString", "libcudart.so.13")
-		if got := call.Text(p, code); !strings.HasPrefix(got, want) {
+		if got := call.Text(stand(t, "cudaGetErrorString"), code); !strings.HasPrefix(got, want) {
 			t.Errorf("%d: %q, want %q", code, got, want)
 		}
 	}
