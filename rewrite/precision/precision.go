@@ -142,7 +142,9 @@ func Apply(m *onnx.Model, o Options) (*Report, error) {
 	}
 	p.waiting()
 	p.decide()
-	p.skips()
+	if err := p.zeros(); err != nil {
+		return nil, fmt.Errorf("precision: %w", err)
+	}
 	if err := p.convert(); err != nil {
 		return nil, fmt.Errorf("precision: %w", err)
 	}
@@ -184,6 +186,10 @@ type pass struct {
 	// readBy is the node of the update that last got a float32 copy of one.
 	late   map[*onnx.Value]*onnx.Value
 	readBy map[*onnx.Value]*onnx.Node
+	// zeroes are nodes that make a gradient zero in a skipped step, with what says so;
+	// diagonals are those of Trilu, by parameter.
+	zeroes    map[*onnx.Node]*onnx.Value
+	diagonals map[*onnx.Value]*onnx.Value
 	// inBackward are views of masters that wait for backward to begin, before what
 	// that needs.
 	inBackward map[*onnx.Value]*onnx.Value
@@ -210,7 +216,9 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		waits:    map[*onnx.Value]bool{},
 		late:     map[*onnx.Value]*onnx.Value{},
 		readBy:   map[*onnx.Value]*onnx.Node{},
+		zeroes:   map[*onnx.Node]*onnx.Value{},
 
+		diagonals:  map[*onnx.Value]*onnx.Value{},
 		inBackward: map[*onnx.Value]*onnx.Value{},
 	}
 	p.g.NameNodes()
