@@ -41,8 +41,7 @@ test-rehearse: rehearse-deps
 
 # Predicted = measured on the CUDA provider, for the whole zoo with every strategy,
 # optimizer, type and level: some half an hour of one core.
-cuda-sweep: build
-	bin/remat --rehearse --provider cuda doctor --install cuda
+cuda-sweep: rehearse-deps
 	$(GO) test -count=1 -v ./runtime/predict -run CUDA
 	REMAT_SWEEP=1 $(GO) test -count=1 -timeout 3h -v ./cmd/remat -run TestExactOnCUDA
 
