@@ -108,8 +108,8 @@ func TestEdgesBindNoOrder(t *testing.T) {
 		for i := range order {
 			order[i] = i
 		}
-		if strays := ortmodel.Strays(g, order); len(strays) > 0 {
-			t.Errorf("x = %s: %d strays, in\n%s", x, len(strays), m.Text())
+		if early := ortmodel.EarlyNodes(g, order); len(early) > 0 {
+			t.Errorf("x = %s: %d early nodes, in\n%s", x, len(early), m.Text())
 		}
 	}
 }
