@@ -24,6 +24,7 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 )
 
 // cudaLibrary names the variable that holds the path of ONNX Runtime's GPU build, in
@@ -40,6 +41,9 @@ func onCUDA(t *testing.T) bool {
 	path, err := install.FindRehearsal("")
 	if err != nil {
 		t.Skipf("no GPU build of ONNX Runtime (remat doctor --install cuda): %v", err)
+	}
+	if err := nulldevice.Check(path); err != nil {
+		t.Skipf("%v", err)
 	}
 	args := []string{"-test.run=^" + t.Name() + "$"}
 	for _, name := range []string{"test.short", "test.v", "test.timeout", "update"} {
