@@ -25,6 +25,10 @@ package control
 //   - While shapes are inferred, an Unsqueeze of a single known integer counts as a
 //     list of one, whatever its axes, and a Range refuses it. So an integer without
 //     extents passes a Reshape to no extents, unless its reader may be joined to that.
+//   - CUDA's provider takes axes on the host, and for that reason runs an Unsqueeze of
+//     constant extents on the device, whence they would have to come back. It leaves
+//     to the host what joins them with the slice: so a constant list of integers is a
+//     Concat.
 //
 // Each claim has a test in this package or in docs/passes.md.
 
@@ -97,7 +101,9 @@ func (l *Lowering) view(x *onnx.Value, triggers []*onnx.Value, edge *onnx.Node) 
 	axes := l.join(triggers)
 	l.b.Scope = x.Name
 	op := "Unsqueeze"
-	if counter(x) && !slices.ContainsFunc(edge.Outputs[0].Uses(), func(u onnx.Use) bool { return Joins(u.Node) }) {
+	if extents(x) {
+		op = "Concat"
+	} else if counter(x) && !slices.ContainsFunc(edge.Outputs[0].Uses(), func(u onnx.Use) bool { return Joins(u.Node) }) {
 		op = "Reshape" // to no extents
 	}
 	if Reshaped(x) && !slices.Contains(triggers, x) {
@@ -106,6 +112,11 @@ func (l *Lowering) view(x *onnx.Value, triggers []*onnx.Value, edge *onnx.Node) 
 	v := made(l.b, edge.Origin().Step, op, x.Type, x, axes)
 	l.views[key] = v
 	return v
+}
+
+// extents reports a constant list of integers.
+func extents(x *onnx.Value) bool {
+	return x.IsConstant() && x.Type.DType == onnx.Int64 && x.Type.Ranked && len(x.Type.Shape) == 1
 }
 
 // counter reports a single integer, as extents and counts are computed of.
