@@ -11,7 +11,10 @@
 // ONNX Runtime saves when it is asked for the optimized model at a level (then
 // with Options.InOrder, as that file lists its nodes in execution order).
 //
-// Weakness: the CPU provider with the memory pattern off. Where a size is not
+// On CUDA the file alone does, at level 0, as nodes and copies between host and device
+// are placed here (package step); above it, the graph saved there.
+//
+// Weakness: the memory pattern off. Where a size is not
 // static, or a kernel's own buffers are not known, Prediction.Unknown names
 // the place and the figures are lower bounds.
 package predict
@@ -44,9 +47,10 @@ type Options struct {
 	// with names where it is not told the numbers of free extents. Those of
 	// values that are not in it are as in the graph.
 	Told map[string]onnx.Type
-	// On is whose kernels run the step; nil: the CPU's. Sizes that cuDNN says on the
-	// device are in Prediction.Unknown.
+	// On is whose kernels run the step; nil: the CPU's.
 	On *step.Provider
+	// Workspace is what each of Prediction.Workspaces borrows, in bytes.
+	Workspace int64
 	// Roles tell gradients among the outputs, and the loss, which divides forward
 	// from backward: what it does not wait for is backward.
 	Roles step.Roles
@@ -76,6 +80,9 @@ type Prediction struct {
 	TotalPeak int64
 	// Unknown lists what could not be predicted; empty means exact.
 	Unknown []string
+	// Workspaces lists the nodes that borrow a workspace for a library of the device
+	// (cuDNN), whose size only that knows.
+	Workspaces []string
 
 	// Graph is the step as ortmodel sees it, Values its values by index, and
 	// Trace all that happens, by place in Nodes.
@@ -111,7 +118,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown, device: b.On().Device}
+	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown, Workspaces: b.workspaces, device: b.On().Device}
 	order := b.order(o)
 	if !ortmodel.Valid(b.Graph, order) {
 		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
