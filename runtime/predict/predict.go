@@ -21,9 +21,11 @@ package predict
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -158,7 +160,31 @@ func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
 	takeTypes(clone.Graph, m.Graph)
 	o.places = on.Place(clone, false)
 	o.places.Copy(clone.Graph)
+	declareAs(clone.Graph, m.Graph.Proto.GetValueInfo())
 	return clone, nil
+}
+
+// declareAs has a clone declare what the original does, and both ends of a copy what one
+// of them does: a clone by itself declares all that is known of it.
+func declareAs(clone *onnx.Graph, declared []*onnxpb.ValueInfoProto) {
+	types := map[string]*onnxpb.TypeProto{}
+	for _, d := range declared {
+		types[d.GetName()] = d.GetType()
+	}
+	all := slices.Clone(declared)
+	for _, n := range clone.Nodes {
+		if !n.Is("MemcpyFromHost", "MemcpyToHost") {
+			continue
+		}
+		from, to := n.In(0).Name, n.Out(0).Name
+		if types[from] == nil {
+			from, to = to, from
+		}
+		if types[from] != nil && types[to] == nil {
+			all = append(all, &onnxpb.ValueInfoProto{Name: &to, Type: types[from]})
+		}
+	}
+	clone.Proto.ValueInfo = all
 }
 
 // takeTypes gives the values of a clone the types of the original's.
