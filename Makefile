@@ -32,8 +32,7 @@ test: vet ort
 
 # The tests of rehearsals (docs/gpu.md), with the GPU build of ONNX Runtime that
 # they need, 300 MB in the cache. Without it they are skipped.
-test-rehearse: build
-	bin/remat --rehearse --provider cuda doctor --install cuda
+test-rehearse: rehearse-deps
 	$(GO) test -count=1 ./runtime ./runtime/ort/... -run 'Rehearsed|NullDevice'
 	REHEARSALS=1 $(GO) test -count=1 ./cmd/remat -run 'TestScripts/rehearse|TestDocExamples/gpu|TestRehearsalsEnd'
 	$(GO) test -count=1 ./scripts -run TestGPURehearsal
@@ -42,15 +41,13 @@ test-rehearse: build
 
 # Predicted = measured on the CUDA provider, for the whole zoo with every strategy,
 # optimizer, type and level: some half an hour of one core.
-cuda-sweep: build
-	bin/remat --rehearse --provider cuda doctor --install cuda
+cuda-sweep: rehearse-deps
 	$(GO) test -count=1 -v ./runtime/predict -run CUDA
 	REMAT_SWEEP=1 $(GO) test -count=1 -timeout 3h -v ./cmd/remat -run TestExactOnCUDA
 
 # Every command of README and docs/gpu.md that runs a step, again and again, and
 # interrupted at random moments.
-rehearsals: build
-	bin/remat --rehearse --provider cuda doctor --install cuda >/dev/null
+rehearsals: rehearse-deps
 	REHEARSALS=$(REHEARSALS) $(GO) test -count=1 -timeout 10h -v ./cmd/remat -run TestRehearsalsEnd
 
 vet:

@@ -155,8 +155,8 @@ func (g *Graph) Derive(out string, o DeriveOptions) (*Graph, error) {
 		return nil, err
 	}
 	d, err := g.source.Derive(pipeline.DeriveOptions{
-		Grad:      grad.Options{Loss: o.Loss, Params: o.Train, Frozen: o.Frozen, Stop: o.Stop, Dims: g.dims, Dialect: grad.DialectONNX},
-		Optimizer: kind, Update: update,
+		Grad:   grad.Options{Loss: o.Loss, Params: o.Train, Frozen: o.Frozen, Stop: o.Stop, Dims: g.dims, Dialect: grad.DialectONNX},
+		Update: update,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)

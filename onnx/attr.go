@@ -59,6 +59,26 @@ func (n *Node) TensorAttr(name string) *Tensor {
 	return nil
 }
 
+// ConstantTensor is what a Constant node makes, of the attribute that it has; nil
+// for strings and sparse tensors.
+func (n *Node) ConstantTensor() *Tensor {
+	switch {
+	case n.Has("value"):
+		return n.TensorAttr("value")
+	case n.Has("value_int"):
+		return Int64Tensor([]int64{n.Int("value_int", 0)})
+	case n.Has("value_ints"):
+		v := n.Ints("value_ints")
+		return Int64Tensor(v, int64(len(v)))
+	case n.Has("value_float"):
+		return Float32Tensor([]float32{float32(n.Float("value_float", 0))})
+	case n.Has("value_floats"):
+		v := n.Floats("value_floats")
+		return Float32Tensor(v, int64(len(v)))
+	}
+	return nil
+}
+
 // An Attribute is a name with a value, for building nodes.
 type Attribute = *pb.AttributeProto
 

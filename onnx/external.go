@@ -70,7 +70,7 @@ func (f *Files) Map(location string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := mapFile(path)
+	m, err := MapFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("external data %q: %w", location, err)
 	}
@@ -78,8 +78,9 @@ func (f *Files) Map(location string) ([]byte, error) {
 	return m, nil
 }
 
-// mapFile maps a regular file read-only; an empty one maps to no bytes.
-func mapFile(path string) ([]byte, error) {
+// MapFile maps a regular file read-only; an empty one maps to no bytes. Its errors
+// do not name the file.
+func MapFile(path string) ([]byte, error) {
 	// Without O_NONBLOCK, opening a named pipe waits for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -102,7 +103,8 @@ func mapFile(path string) ([]byte, error) {
 	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-func unmap(m []byte) error {
+// Unmap gives a mapping back.
+func Unmap(m []byte) error {
 	if len(m) == 0 {
 		return nil
 	}
@@ -133,7 +135,7 @@ func (f *Files) close() error {
 	defer f.mu.Unlock()
 	var first error
 	for location, m := range f.maps {
-		if err := unmap(m); err != nil && first == nil {
+		if err := Unmap(m); err != nil && first == nil {
 			first = err
 		}
 		delete(f.maps, location)

@@ -206,9 +206,8 @@ func (c *call) body() ([]*pb.NodeProto, error) {
 // constant makes an initializer of a Constant node that holds more than one
 // element, and reports that it did. What a call returns stays a node.
 func (c *call) constant(n *pb.NodeProto) bool {
-	node := &Node{Proto: n}
-	t := node.Attr("value").GetT()
-	if !node.Is("Constant") || t == nil || len(n.Output) != 1 || elements(t.Dims) < 2 {
+	t := listOf(n)
+	if t == nil {
 		return false
 	}
 	if _, returned := c.names[n.Output[0]]; returned {
@@ -231,12 +230,14 @@ func (c *call) constant(n *pb.NodeProto) bool {
 	return true
 }
 
-func elements(dims []int64) int64 {
-	n := int64(1)
-	for _, d := range dims {
-		n *= d
+// listOf is the content of a Constant node that holds more than one element.
+func listOf(n *pb.NodeProto) *pb.TensorProto {
+	node := &Node{Proto: n}
+	t := node.Attr("value").GetT()
+	if k, _ := Elements(t.GetDims()); k < 2 || !node.Is("Constant") || len(n.Output) != 1 {
+		return nil
 	}
-	return n
+	return t
 }
 
 // made gives what a node of the body makes its name in the graph.

@@ -90,6 +90,28 @@ func (v *Value) IsOutput() bool { return v.outs > 0 }
 // IsConstant reports an initializer that no feed can replace.
 func (v *Value) IsConstant() bool { return v.Init != nil && !v.input }
 
+// Constant is the content of an initializer that no feed can replace, or of a
+// Constant node that holds a tensor; nil for other values, and for nil.
+func (v *Value) Constant() *Tensor {
+	switch {
+	case v == nil:
+		return nil
+	case v.IsConstant():
+		return v.Init
+	case v.Producer != nil && v.Producer.Is("Constant"):
+		return v.Producer.TensorAttr("value")
+	}
+	return nil
+}
+
+// Number is the content of a constant of one element.
+func (v *Value) Number() (float64, bool) {
+	if t := v.Constant(); t != nil {
+		return t.Scalar()
+	}
+	return 0, false
+}
+
 // Uses lists the readers in no particular order; not to be changed.
 func (v *Value) Uses() []Use { return v.uses }
 
@@ -165,9 +187,6 @@ func (n *Node) Out(i int) *Value {
 
 // Value returns the value of that name, or nil.
 func (g *Graph) Value(name string) *Value { return g.values[name] }
-
-// NumValues returns the number of names.
-func (g *Graph) NumValues() int { return len(g.values) }
 
 // Opset is the version of a domain's operator set that the file imports, 0
 // where it imports none.

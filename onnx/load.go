@@ -40,7 +40,7 @@ func (e *FormatError) Unwrap() error { return e.Err }
 // Load opens a model. Weights are not read: inline ones stay in the mapped
 // file, external ones are mapped when asked for. Close releases both.
 func Load(path string) (*Model, error) {
-	image, err := mapFile(path)
+	image, err := MapFile(path)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, &FormatError{path, fmt.Errorf("no such file")}
@@ -49,7 +49,7 @@ func Load(path string) (*Model, error) {
 	}
 	m, err := decode(image, filepath.Dir(path))
 	if err != nil {
-		unmap(image)
+		Unmap(image)
 		return nil, &FormatError{path, err}
 	}
 	m.Path, m.image = path, image
@@ -70,7 +70,7 @@ func Decode(data []byte, dir string) (*Model, error) {
 func (m *Model) Close() error {
 	err := m.files.close()
 	if m.image != nil {
-		if e := unmap(m.image); err == nil {
+		if e := Unmap(m.image); err == nil {
 			err = e
 		}
 		m.image = nil

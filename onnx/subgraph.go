@@ -148,9 +148,7 @@ func constantsOf(g *pb.GraphProto, take func(string, *pb.TensorProto) bool) {
 		return !returned[t.GetName()] && take(t.GetName(), t)
 	})
 	g.Node = slices.DeleteFunc(g.Node, func(n *pb.NodeProto) bool {
-		node := &Node{Proto: n}
-		t := node.Attr("value").GetT()
-		return node.Is("Constant") && t != nil && len(n.Output) == 1 && elements(t.Dims) > 1 &&
-			!returned[n.Output[0]] && take(n.Output[0], t)
+		t := listOf(n)
+		return t != nil && !returned[n.Output[0]] && take(n.Output[0], t)
 	})
 }

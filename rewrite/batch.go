@@ -224,7 +224,8 @@ func freeExtent(g *onnx.Graph, n *onnx.Node, known *infer.Result, was map[*onnx.
 	if axis < 0 || extents == nil || !ok1 || !ok2 || len(to) != len(extents) {
 		return
 	}
-	before, passed := volume(from[:axis]), int64(1)
+	before, _ := onnx.Elements(from[:axis])
+	passed := int64(1)
 	for j := range to {
 		if passed *= to[j]; passed <= before {
 			continue
@@ -282,24 +283,10 @@ func setExtents(g *onnx.Graph, n *onnx.Node, extents []int64) {
 	n.SetInput(1, g.AddConstant(n.In(1).Name+"_free", onnx.Int64Tensor(extents, int64(len(extents)))))
 }
 
+// extentsOf is a shape in numbers; false where there is none.
 func extentsOf(s onnx.Shape) ([]int64, bool) {
-	out := make([]int64, len(s))
-	for i, d := range s {
-		n, ok := d.Int()
-		if !ok {
-			return nil, false
-		}
-		out[i] = n
-	}
-	return out, s != nil
-}
-
-func volume(extents []int64) int64 {
-	p := int64(1)
-	for _, n := range extents {
-		p *= n
-	}
-	return p
+	dims, ok := s.Ints()
+	return dims, ok && s != nil
 }
 
 // divided proves that every shape is the old one, or has one axis divided.

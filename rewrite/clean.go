@@ -71,17 +71,13 @@ func Races(g *onnx.Graph) Report {
 
 // isZeros reports a tensor filled with zero.
 func isZeros(v *onnx.Value) bool {
-	if v == nil {
+	if x, ok := v.Number(); ok {
+		return x == 0
+	}
+	if v == nil || v.Producer == nil {
 		return false
 	}
-	if v.IsConstant() {
-		x, ok := v.Init.Scalar()
-		return ok && x == 0
-	}
-	p := v.Producer
-	switch {
-	case p == nil:
-		return false
+	switch p := v.Producer; {
 	case p.Is("Expand", "Identity", "Reshape", "Cast"):
 		return isZeros(p.Inputs[0])
 	case p.Is("ConstantOfShape"):

@@ -48,9 +48,8 @@ const (
 
 // feeds resolves the values of all inputs of a model.
 type feeds struct {
-	model   *onnx.Model
-	options *Options
-	dims    map[string]int64
+	model *onnx.Model
+	dims  map[string]int64
 	// given are feeds by input; asParameter tells those named "param:NAME".
 	given       map[string]Tensor
 	asParameter map[string]bool
@@ -60,7 +59,7 @@ type feeds struct {
 // newFeeds sorts what the options give by input: feeds, then data, then single feeds,
 // the later winning over the earlier.
 func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
-	f := &feeds{model: m, options: o, dims: map[string]int64{}, given: map[string]Tensor{}, asParameter: map[string]bool{}}
+	f := &feeds{model: m, dims: map[string]int64{}, given: map[string]Tensor{}, asParameter: map[string]bool{}}
 	maps.Copy(f.dims, o.Dims)
 	var err error
 	if f.located, err = ReadLocations(m); err != nil {

@@ -152,13 +152,8 @@ func readNames(g *pb.GraphProto, to map[string]bool) {
 		for _, name := range n.Input {
 			to[name] = true
 		}
-		for _, a := range n.Attribute {
-			if a.G != nil {
-				readNames(a.G, to)
-			}
-			for _, sub := range a.Graphs {
-				readNames(sub, to)
-			}
+		for _, sub := range (&onnx.Node{Proto: n}).Subgraphs() {
+			readNames(sub, to)
 		}
 	}
 	for _, o := range g.Output {

@@ -26,7 +26,6 @@ type Session struct {
 
 	engine  *Engine
 	options Options
-	name    string
 	open    func(ort.SessionOptions) (*ort.Session, error)
 	ort     *ort.Session
 	binding *ort.Binding
@@ -91,7 +90,7 @@ func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 	if seed(m, o.Seed) {
 		open = e.opener(m)
 	}
-	s, err := e.newSession(m, m.Path, o, open)
+	s, err := e.newSession(m, o, open)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +101,7 @@ func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 // Open opens a model as it is in memory; the caller closes it after the
 // session.
 func (e *Engine) Open(m *onnx.Model, o Options) (*Session, error) {
-	return e.newSession(m, m.Path, o, e.opener(m))
+	return e.newSession(m, o, e.opener(m))
 }
 
 type opener func(ort.SessionOptions) (*ort.Session, error)
@@ -131,8 +130,8 @@ func seed(m *onnx.Model, by uint64) bool {
 	return len(nodes) > 0
 }
 
-func (e *Engine) newSession(m *onnx.Model, name string, o Options, open opener) (*Session, error) {
-	s := &Session{Model: m, engine: e, options: o, name: name, open: open, byName: map[string]*input{}}
+func (e *Engine) newSession(m *onnx.Model, o Options, open opener) (*Session, error) {
+	s := &Session{Model: m, engine: e, options: o, open: open, byName: map[string]*input{}}
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

@@ -1,9 +1,7 @@
 package runtime
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -38,20 +36,12 @@ func (t Tensor) Scalar() (float64, bool) {
 
 // FromFloat32s makes a float32 tensor; no dims make a scalar.
 func FromFloat32s(values []float32, dims ...int64) Tensor {
-	data := make([]byte, 0, 4*len(values))
-	for _, v := range values {
-		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
-	}
-	return Tensor{onnx.Float32, dims, data}
+	return Tensor{onnx.Float32, dims, onnx.Float32Tensor(values, dims...).Proto.RawData}
 }
 
 // FromInt64s makes an int64 tensor; no dims make a scalar.
 func FromInt64s(values []int64, dims ...int64) Tensor {
-	data := make([]byte, 0, 8*len(values))
-	for _, v := range values {
-		data = binary.LittleEndian.AppendUint64(data, uint64(v))
-	}
-	return Tensor{onnx.Int64, dims, data}
+	return Tensor{onnx.Int64, dims, onnx.Int64Tensor(values, dims...).Proto.RawData}
 }
 
 // at is element i of a stack of tensors along the leading axis.

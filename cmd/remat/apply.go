@@ -32,11 +32,9 @@ func applyCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			var names map[string]string
-			if path := c.String("names"); path != "" {
-				if err := readJSON(path, &names); err != nil {
-					return err
-				}
+			names, err := readNames(c)
+			if err != nil {
+				return err
 			}
 			return applyState(e, c.Args().Get(0), c.Args().Get(1), out, names)
 		},

@@ -200,10 +200,7 @@ func isTraining(e *env, path string) (bool, error) {
 // returns its gradients instead.
 func demoTraining(e *env, o *demoOptions, forward, train string) error {
 	derive := func() error {
-		_, err := deriveTraining(e, forward, train, gradOptions{
-			grad:      grad.Options{Dims: e.dims, Dialect: grad.DialectONNX},
-			optimizer: optimizerOptions{kind: string(o.optimizer), Options: optim.Defaults(o.optimizer)},
-		})
+		_, err := deriveTraining(e, forward, train, pipeline.DeriveOptions{Grad: grad.Options{Dims: e.dims}, Update: optim.Defaults(o.optimizer)})
 		return err
 	}
 	err := derive()

@@ -56,28 +56,28 @@ func gradCommand(e *env) *cli.Command {
 	}
 }
 
-type gradOptions struct {
-	grad      grad.Options
-	names     map[string]string
-	optimizer optimizerOptions
-}
-
-func readGradOptions(e *env, c *cli.Context) (gradOptions, error) {
+func readGradOptions(e *env, c *cli.Context) (o pipeline.DeriveOptions, err error) {
 	dialect, err := grad.ParseDialect(c.String("dialect"))
 	if err != nil {
-		return gradOptions{}, err
+		return o, err
 	}
-	o := gradOptions{grad: grad.Options{
+	o.Grad = grad.Options{
 		Loss: c.String("loss"), Params: splitList(c.StringSlice("params")), Frozen: splitList(c.StringSlice("frozen")),
 		Stop: splitList(c.StringSlice("stop")), Dialect: dialect, Dims: e.dims, After: e.passed,
-	}}
-	if path := c.String("names"); path != "" {
-		if err := readJSON(path, &o.names); err != nil {
-			return o, err
-		}
 	}
-	o.optimizer, err = readOptimizer(c)
+	if o.Names, err = readNames(c); err != nil {
+		return o, err
+	}
+	o.Update, err = readOptimizer(c)
 	return o, err
+}
+
+// readNames reads the file of --names, nil where none is given.
+func readNames(c *cli.Context) (names map[string]string, err error) {
+	if path := c.String("names"); path != "" {
+		err = readJSON(path, &names)
+	}
+	return names, err
 }
 
 // derivation is the document of grad --json.
@@ -101,7 +101,7 @@ type derivation struct {
 }
 
 // deriveTraining loads, derives the training graph and writes it.
-func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error) {
+func deriveTraining(e *env, path, out string, o pipeline.DeriveOptions) (*derivation, error) {
 	src, err := e.load(path)
 	if err != nil {
 		return nil, err
@@ -112,7 +112,7 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := checkDims(e.dims, src); err != nil {
 		return nil, err
 	}
-	t, err := src.Derive(pipeline.DeriveOptions{Grad: o.grad, Names: o.names, Optimizer: optim.Kind(o.optimizer.kind), Update: o.optimizer.Options})
+	t, err := src.Derive(o)
 	var unclear *pipeline.UnclearError
 	if errors.As(err, &unclear) {
 		err = &unclearError{unclear, e.typed}
@@ -123,15 +123,15 @@ func deriveTraining(e *env, path, out string, o gradOptions) (*derivation, error
 	if err := t.Save(out); err != nil {
 		return nil, err
 	}
-	return describeDerivation(t, out, o), nil
+	return describeDerivation(t, out, o.Update.Kind), nil
 }
 
 // describeDerivation is the document of a training graph that was written.
-func describeDerivation(t *pipeline.Derivation, out string, o gradOptions) *derivation {
+func describeDerivation(t *pipeline.Derivation, out string, optimizer optim.Kind) *derivation {
 	m, res := t.Model, t.Result
 	d := &derivation{
 		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: t.ForwardNodes,
-		Optimizer: o.optimizer.kind, Decisions: res.Decisions,
+		Optimizer: string(optimizer), Decisions: res.Decisions,
 		Frozen: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
 	d.RandomNodes, d.random = drawing(m.Graph)

@@ -14,11 +14,6 @@ import (
 // than two dimensions: biases and norms, as GPT-2 was trained.
 const vectors = "vectors"
 
-type optimizerOptions struct {
-	kind string
-	optim.Options
-}
-
 func optimizerFlags() []cli.Flag {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "optimizer", Value: string(optim.None), Usage: "`" + optimizerWords() + "`: put the update into the graph"},
@@ -75,14 +70,14 @@ func readSetting(c *cli.Context, s *optim.Setting, o *optim.Options) error {
 }
 
 // readOptimizer reads the flags of the optimizer that grad puts into the graph.
-func readOptimizer(c *cli.Context) (optimizerOptions, error) {
+func readOptimizer(c *cli.Context) (optim.Options, error) {
 	kind, err := optim.ParseKind(c.String("optimizer"))
 	if err != nil {
-		return optimizerOptions{}, fmt.Errorf("--optimizer: %w", err)
+		return optim.Options{}, fmt.Errorf("--optimizer: %w", err)
 	}
-	o := optimizerOptions{kind: string(kind), Options: optim.Defaults(kind)}
+	o := optim.Defaults(kind)
 	for _, s := range optim.Settings() {
-		if err := readSetting(c, s, &o.Options); err != nil {
+		if err := readSetting(c, s, &o); err != nil {
 			return o, err
 		}
 	}

@@ -154,12 +154,9 @@ func microData(whole *remat.Session, model *onnx.Model, given remat.Options, par
 }
 
 func deriveSix(e *env, forward, out string, accumulate bool) error {
-	o := gradOptions{
-		grad:      grad.Options{Dims: e.dims, Dialect: grad.DialectONNX},
-		optimizer: optimizerOptions{kind: string(optim.AdamW), Options: optim.Defaults(optim.AdamW)},
-	}
+	o := pipeline.DeriveOptions{Grad: grad.Options{Dims: e.dims}, Update: optim.Defaults(optim.AdamW)}
 	if accumulate {
-		o.optimizer.Accumulate = microBatches
+		o.Update.Accumulate = microBatches
 	}
 	_, err := deriveTraining(e, forward, out, o)
 	return err

@@ -26,9 +26,8 @@ type DeriveOptions struct {
 	Grad grad.Options
 	// Names are new names of parameters, by the model's own.
 	Names map[string]string
-	// Optimizer is the update that is put into the graph, and Update its numbers.
-	Optimizer optim.Kind
-	Update    optim.Options
+	// Update is the optimizer that is put into the graph.
+	Update optim.Options
 }
 
 // A Derivation is a training graph, in memory.
@@ -150,7 +149,7 @@ func (e *UnclearError) Error() string {
 // needDecisions asks for an explicit choice where an optimizer would change
 // something that may be no weight.
 func needDecisions(res *grad.Result, o DeriveOptions) error {
-	if o.Optimizer == optim.None || len(o.Grad.Params) > 0 || len(o.Grad.Frozen) > 0 {
+	if o.Update.Kind == optim.None || len(o.Grad.Params) > 0 || len(o.Grad.Frozen) > 0 {
 		return nil
 	}
 	var open []string
@@ -167,7 +166,7 @@ func needDecisions(res *grad.Result, o DeriveOptions) error {
 
 // addOptimizer puts the updates into the graph.
 func addOptimizer(m *onnx.Model, res *grad.Result, o DeriveOptions) error {
-	if o.Optimizer == optim.None {
+	if o.Update.Kind == optim.None {
 		return nil
 	}
 	params := make([]optim.Param, len(res.Params))

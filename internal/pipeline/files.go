@@ -4,7 +4,6 @@ package pipeline
 // weights lie.
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/runtime"
 )
 
 // CanWrite reports, before any work is done, why the files that a command is to
@@ -57,15 +55,10 @@ func weightFiles(m *onnx.Model, path string) []string {
 			add(x.Location)
 		}
 	}
-	if text, ok := m.Metadata(runtime.ParametersKey); ok {
-		var places map[string]struct {
-			File string `json:"file"`
-		}
-		if json.Unmarshal([]byte(text), &places) == nil {
-			for _, p := range places {
-				add(p.File)
-			}
-		}
+	entries, _ := parameterEntries(m)
+	for _, entry := range entries {
+		file, _ := entry["file"].(string)
+		add(file)
 	}
 	slices.Sort(files)
 	return slices.Compact(files)
@@ -102,9 +95,15 @@ func Rebase(m *onnx.Model, source, out string) error {
 		return err
 	}
 	if (used || moved) && outside {
-		return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
+		return outOfReach(out, source)
 	}
 	return nil
+}
+
+// outOfReach says that a file that is written as out may not refer to the weights of
+// its source.
+func outOfReach(out, source string) error {
+	return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
 }
 
 // between is the way from the folder of one file to that of another.

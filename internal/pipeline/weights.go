@@ -16,17 +16,27 @@ import (
 	"github.com/onnx-remat/remat/runtime"
 )
 
+// parameterEntries are those of the metadata entry remat.parameters. They may hold
+// more than a location, which is kept.
+func parameterEntries(m *onnx.Model) (map[string]map[string]any, error) {
+	var entries map[string]map[string]any
+	if text, ok := m.Metadata(runtime.ParametersKey); ok {
+		if err := json.Unmarshal([]byte(text), &entries); err != nil {
+			return nil, fmt.Errorf("metadata %s: %w", runtime.ParametersKey, err)
+		}
+	}
+	if entries == nil { // none, or null
+		entries = map[string]map[string]any{}
+	}
+	return entries, nil
+}
+
 // rebaseParameters puts dir before the files of the metadata entry
 // remat.parameters, and reports whether it names any.
 func rebaseParameters(m *onnx.Model, dir string) (bool, error) {
-	text, ok := m.Metadata(runtime.ParametersKey)
-	if !ok {
-		return false, nil
-	}
-	// Entries may hold more than a location; what is not known is kept.
-	var entries map[string]map[string]any
-	if err := json.Unmarshal([]byte(text), &entries); err != nil {
-		return false, fmt.Errorf("metadata %s: %w", runtime.ParametersKey, err)
+	entries, err := parameterEntries(m)
+	if err != nil {
+		return false, err
 	}
 	used := false
 	for _, entry := range entries {
@@ -38,22 +48,15 @@ func rebaseParameters(m *onnx.Model, dir string) (bool, error) {
 	if !used {
 		return false, nil
 	}
-	out, err := json.Marshal(entries)
-	if err != nil {
-		return false, err
-	}
-	m.SetMetadata(runtime.ParametersKey, string(out))
-	return true, nil
+	return true, SetJSON(m, runtime.ParametersKey, entries)
 }
 
 // placeParameters records where each parameter's values lie: external ones in
 // their own file, inline ones streamed into OUT.safetensors, which beside names.
 func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside func() (string, error)) error {
-	places := map[string]map[string]any{}
-	if text, ok := m.Metadata(runtime.ParametersKey); ok {
-		if err := json.Unmarshal([]byte(text), &places); err != nil {
-			return fmt.Errorf("metadata %s: %w", runtime.ParametersKey, err)
-		}
+	places, err := parameterEntries(m)
+	if err != nil {
+		return err
 	}
 	dir, err := between(out, source)
 	if err != nil {
@@ -74,7 +77,7 @@ func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside
 			}
 			file := filepath.ToSlash(filepath.Join(dir, x.Location))
 			if strings.HasPrefix(file, "../") {
-				return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
+				return outOfReach(out, source)
 			}
 			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
 		default:

@@ -24,10 +24,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"os"
 	"sort"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -88,7 +85,7 @@ type File struct {
 
 // Open maps the file and checks its header as a whole.
 func Open(path string) (*File, error) {
-	image, err := mapFile(path)
+	image, err := onnx.MapFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -100,41 +97,11 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-func mapFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, cause(err)
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, cause(err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("not a regular file")
-	}
-	if info.Size() < 8 {
-		return nil, fmt.Errorf("%d bytes are too few for a safetensors file", info.Size())
-	}
-	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
-}
-
-// cause drops the path from a file error, which the caller names already.
-func cause(err error) error {
-	if pe, ok := err.(*os.PathError); ok {
-		return pe.Err
-	}
-	return err
-}
-
 // Close gives the mapping back; slices from Bytes die with it.
 func (f *File) Close() error {
 	image := f.image
 	f.image = nil
-	if image == nil {
-		return nil
-	}
-	return unix.Munmap(image)
+	return onnx.Unmap(image)
 }
 
 // Lookup finds a tensor by name.
@@ -153,6 +120,9 @@ func (f *File) Bytes(t Info) []byte {
 }
 
 func (f *File) parse() error {
+	if len(f.image) < 8 {
+		return fmt.Errorf("%d bytes are too few for a safetensors file", len(f.image))
+	}
 	n := binary.LittleEndian.Uint64(f.image)
 	if n > maxHeader || int64(n) > int64(len(f.image))-8 {
 		return fmt.Errorf("header of %d bytes does not fit the file of %d: damaged, or not a safetensors file", n, len(f.image))

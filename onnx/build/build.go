@@ -160,6 +160,39 @@ func (b *Builder) Ints(values ...int64) *onnx.Value {
 	return b.Const(onnx.Int64Tensor(values, int64(len(values))))
 }
 
+// Axes returns a one-dimensional int64 constant that names axes.
+func (b *Builder) Axes(axes ...int) *onnx.Value { return b.Ints(ints64(axes)...) }
+
+// PermAttr is the attribute that permutes the axes of a Transpose.
+func PermAttr(perm ...int) onnx.Attribute { return onnx.IntsAttr("perm", ints64(perm)...) }
+
+func ints64(axes []int) []int64 {
+	out := make([]int64, len(axes))
+	for i, a := range axes {
+		out[i] = int64(a)
+	}
+	return out
+}
+
+// ReshapeTarget is a shape as the constant input of a Reshape has it: one extent at
+// most that is no number, as -1, and none of 0, which would mean that of the data.
+// False: no constant gives the shape.
+func ReshapeTarget(s onnx.Shape) ([]int64, bool) {
+	target := make([]int64, len(s))
+	free := 0
+	for i, d := range s {
+		n, known := d.Int()
+		if !known {
+			n = -1
+			free++
+		}
+		if target[i] = n; n == 0 {
+			return nil, false
+		}
+	}
+	return target, free <= 1
+}
+
 // Int returns a rank-0 int64 constant.
 func (b *Builder) Int(v int64) *onnx.Value { return b.Const(onnx.Int64Tensor([]int64{v})) }
 

@@ -24,9 +24,6 @@ func (c *ctx) declared(t *pb.ValueInfoProto) onnx.Type {
 
 // ifElse: what both branches declare, or the one that is known to be taken.
 func ifElse(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	then, err := c.body("then_branch")
 	if err != nil {
 		return err

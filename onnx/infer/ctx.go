@@ -2,6 +2,7 @@ package infer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -17,6 +18,19 @@ type ctx struct {
 	opset int64 // of the node's domain
 	types []onnx.Type
 	buf   [4]onnx.Type
+}
+
+// ranked is a rule that reads the axes of input 0, s; where their number is not
+// known, output 0 has its element type alone.
+func ranked(rule func(c *ctx, s onnx.Shape) error) func(*ctx) error {
+	return func(c *ctx) error {
+		s, ok := c.shape(0)
+		if !ok {
+			c.setDType(0, c.dtype(0))
+			return nil
+		}
+		return rule(c, s)
+	}
 }
 
 // in is the type of input i; the zero Type where it is left out.
@@ -47,15 +61,18 @@ func (c *ctx) need(i, rank int) (s onnx.Shape, ok bool, err error) {
 	return s, ok, nil
 }
 
-// inputs fails where the node has fewer inputs than n, or leaves one of the
-// first n out.
-func (c *ctx) inputs(n int) error {
+// infer types the outputs by a row, whose inputs must be there.
+func (c *ctx) infer(r *row) error {
+	n := r.inputs
+	if n == all {
+		n = max(1, len(c.n.Inputs))
+	}
 	for i := range n {
 		if !c.has(i) {
 			return fmt.Errorf("input %d is missing", i)
 		}
 	}
-	return nil
+	return r.infer(c)
 }
 
 // set types output i as a tensor of known rank.
@@ -88,12 +105,13 @@ func (c *ctx) likeAs(o, i int, d onnx.DType) {
 	}
 }
 
-// sameDType checks that the given inputs have one element type and returns it.
+// sameDType checks that the given inputs, all where none is given, have one
+// element type and returns it.
 func (c *ctx) sameDType(inputs ...int) (onnx.DType, error) {
 	d := onnx.Undefined
-	for _, i := range inputs {
+	for i := range c.n.Inputs {
 		t := c.in(i)
-		if t.DType == onnx.Undefined {
+		if t.DType == onnx.Undefined || len(inputs) > 0 && !slices.Contains(inputs, i) {
 			continue
 		}
 		if d != onnx.Undefined && d != t.DType {
@@ -174,26 +192,12 @@ func (c *ctx) axesOrAll(i, rank int) (axes []int, known bool, err error) {
 // elems are the elements of an integer input as far as they are known; each
 // may be unknown.
 func (c *ctx) elems(i int) ([]onnx.Dim, bool) {
-	v := c.n.In(i)
-	if v == nil {
-		return nil, false
-	}
-	return c.r.Ints(v)
+	return c.r.Ints(c.n.In(i))
 }
 
 // numbers are the elements of an integer input where all are known numbers.
 func (c *ctx) numbers(i int) ([]int64, bool) {
-	dims, ok := c.elems(i)
-	if !ok {
-		return nil, false
-	}
-	out := make([]int64, len(dims))
-	for k, d := range dims {
-		if out[k], ok = d.Int(); !ok {
-			return nil, false
-		}
-	}
-	return out, true
+	return c.r.Int64s(c.n.In(i))
 }
 
 // scalar is the element of an integer input of one element; unknown where it

@@ -8,18 +8,12 @@ import (
 
 // same: output 0 has the type of input 0.
 func same(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	c.like(0, 0)
 	return nil
 }
 
 // sameBool: output 0 is a bool tensor of the shape of input 0.
 func sameBool(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	c.likeAs(0, 0, onnx.Bool)
 	return nil
 }
@@ -36,55 +30,40 @@ func axisSame(def int64) func(*ctx) error {
 	}
 }
 
-// broadcastInputs broadcasts the shapes of inputs [from, to); ok is false where
-// one of them has no known rank.
-func (c *ctx) broadcastInputs(from, to int) (s onnx.Shape, ok bool, err error) {
-	for i := from; i < to; i++ {
-		t, known := c.shape(i)
-		if !known {
-			return nil, false, nil
-		}
-		if i == from {
-			s = t
-			continue
-		}
-		if s, err = broadcast(s, t); err != nil {
-			return nil, false, err
-		}
-	}
-	return s, true, nil
-}
-
-// elementwise broadcasts n inputs of one element type; result Undefined means
+// elementwise broadcasts two inputs of one element type; result Undefined means
 // that type.
-func elementwise(n int, result onnx.DType) func(*ctx) error {
+func elementwise(result onnx.DType) func(*ctx) error {
 	return func(c *ctx) error {
-		if err := c.inputs(n); err != nil {
-			return err
-		}
-		inputs := []int{0, 1, 2}[:n]
-		d, err := c.sameDType(inputs...)
+		d, err := c.sameDType(0, 1)
 		if err != nil {
 			return err
 		}
 		if result != onnx.Undefined {
 			d = result
 		}
-		return c.setBroadcast(d, 0, n)
+		return c.setBroadcast(d, 2)
 	}
 }
 
-// setBroadcast types output 0 as the broadcast of inputs [from, to).
-func (c *ctx) setBroadcast(d onnx.DType, from, to int) error {
-	s, ok, err := c.broadcastInputs(from, to)
-	if err != nil {
-		return err
+// setBroadcast types output 0 as the broadcast of the first n inputs.
+func (c *ctx) setBroadcast(d onnx.DType, n int) error {
+	var out onnx.Shape
+	for i := range n {
+		s, ok := c.shape(i)
+		if !ok {
+			c.setDType(0, d)
+			return nil
+		}
+		if i == 0 {
+			out = s
+			continue
+		}
+		var err error
+		if out, err = broadcast(out, s); err != nil {
+			return err
+		}
 	}
-	if ok {
-		c.set(0, d, s)
-	} else {
-		c.setDType(0, d)
-	}
+	c.set(0, d, out)
 	return nil
 }
 
@@ -95,39 +74,26 @@ func logical(c *ctx) error {
 			return fmt.Errorf("input %d is %s, want bool", i, d)
 		}
 	}
-	return elementwise(2, onnx.Bool)(c)
+	return elementwise(onnx.Bool)(c)
 }
 
 // firstType broadcasts two inputs and keeps the element type of the first
 // (Pow, BitShift).
 func firstType(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
-	return c.setBroadcast(c.dtype(0), 0, 2)
+	return c.setBroadcast(c.dtype(0), 2)
 }
 
 // variadic broadcasts all inputs.
 func variadic(c *ctx) error {
-	if err := c.inputs(max(1, len(c.n.Inputs))); err != nil {
+	d, err := c.sameDType()
+	if err != nil {
 		return err
 	}
-	d := c.dtype(0)
-	for i := 1; i < len(c.n.Inputs); i++ {
-		if e := c.dtype(i); d == onnx.Undefined {
-			d = e
-		} else if e != onnx.Undefined && e != d {
-			return fmt.Errorf("inputs have types %s and %s, want one type", d, e)
-		}
-	}
-	return c.setBroadcast(d, 0, len(c.n.Inputs))
+	return c.setBroadcast(d, len(c.n.Inputs))
 }
 
 // where: output 0 = condition ? X : Y, all broadcast.
 func where(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	if d := c.dtype(0); d != onnx.Undefined && d != onnx.Bool {
 		return fmt.Errorf("the condition is %s, want bool", d)
 	}
@@ -135,23 +101,11 @@ func where(c *ctx) error {
 	if err != nil {
 		return err
 	}
-	return c.setBroadcast(d, 0, 3)
-}
-
-// prelu: the slope broadcasts to the shape of X.
-func prelu(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
-	c.like(0, 0)
-	return nil
+	return c.setBroadcast(d, 3)
 }
 
 // cast: input 0 as element type "to".
 func cast(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d, err := c.dtypeAttr("to", onnx.Undefined)
 	if err != nil {
 		return err
@@ -162,18 +116,12 @@ func cast(c *ctx) error {
 
 // castLike: input 0 as the element type of input 1.
 func castLike(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	c.likeAs(0, 0, c.dtype(1))
 	return nil
 }
 
 // bitCast: the same bits as another element type of the same size.
 func bitCast(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d, err := c.dtypeAttr("to", onnx.Undefined)
 	if err != nil {
 		return err
@@ -207,9 +155,6 @@ func dropout(c *ctx) error {
 
 // randomLike: the shape of input 0, element type "dtype" or that of input 0.
 func randomLike(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	if c.n.Has("dtype") {
 		var err error

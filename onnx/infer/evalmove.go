@@ -10,26 +10,8 @@ func evalConstant(c *ctx, o int) []elem {
 	if o != 0 {
 		return nil
 	}
-	if t := c.n.TensorAttr("value"); t != nil {
+	if t := c.n.ConstantTensor(); t != nil {
 		return tensorElems(t)
-	}
-	switch {
-	case c.n.Has("value_int"):
-		return []elem{intElem(c.n.Int("value_int", 0))}
-	case c.n.Has("value_float"):
-		return []elem{floatElem(c.n.Float("value_float", 0))}
-	case c.n.Has("value_ints"):
-		var out []elem
-		for _, v := range c.n.Ints("value_ints") {
-			out = append(out, intElem(v))
-		}
-		return out
-	case c.n.Has("value_floats"):
-		var out []elem
-		for _, v := range c.n.Floats("value_floats") {
-			out = append(out, floatElem(float64(v)))
-		}
-		return out
 	}
 	return nil
 }

@@ -11,9 +11,6 @@ import (
 
 // rangeOf: [start, limit) by delta.
 func rangeOf(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	d, err := c.sameDType(0, 1, 2)
 	if err != nil {
 		return err
@@ -59,9 +56,6 @@ func (c *ctx) rangeLength() (onnx.Dim, error) {
 
 // oneHot: a dimension of "depth" at the axis.
 func oneHot(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if !ok {
 		c.setDType(0, c.dtype(2))
@@ -84,9 +78,6 @@ func oneHot(c *ctx) error {
 
 // nonZero: int64 [rank, n], n from the data.
 func nonZero(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if !ok {
 		c.set(0, onnx.Int64, unknowns(2))

@@ -10,16 +10,8 @@ import (
 )
 
 // resize: X, roi, scales, sizes; opset 18 adds axes and an aspect policy.
-func resize(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
+func resize(c *ctx, s onnx.Shape) error {
 	d := c.dtype(0)
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, d)
-		return nil
-	}
 	scales, sizes := 2, 3
 	if c.opset < 11 {
 		scales, sizes = 1, -1
@@ -123,9 +115,6 @@ func (c *ctx) floats(i int) ([]float64, bool) {
 
 // gridSample: X [n, c, in...], grid [n, out..., dims] → [n, c, out...].
 func gridSample(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	x, ok1 := c.shape(0)
 	g, ok2 := c.shape(1)
 	if !ok1 || !ok2 {
@@ -142,9 +131,6 @@ func gridSample(c *ctx) error {
 
 // affineGrid: theta [n, d, d+1], size [n, c, ...] → [n, ..., d].
 func affineGrid(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	size, ok := c.elems(1)
 	if !ok {
 		if n, ok := c.length(1); ok && n >= 3 {
@@ -164,15 +150,7 @@ func affineGrid(c *ctx) error {
 }
 
 // centerCropPad: the extents of the axes are the elements of input 1.
-func centerCropPad(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, c.dtype(0))
-		return nil
-	}
+func centerCropPad(c *ctx, s onnx.Shape) error {
 	axes, _, err := c.axesOrAll(-1, len(s))
 	if err != nil {
 		return err
@@ -197,9 +175,6 @@ func centerCropPad(c *ctx) error {
 
 // col2Im: X [n, c*block, places], image_shape, block_shape → [n, c, image...].
 func col2Im(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	x, ok1, err := c.need(0, 3)
 	if err != nil {
 		return err
@@ -221,9 +196,6 @@ func col2Im(c *ctx) error {
 	return nil
 }
 
-// deformConv: a convolution whose sampling places are moved by input 2.
-func deformConv(c *ctx) error { return conv(c) }
-
 // roiAlign: X [n, c, h, w], rois [k, 4] → [k, c, output_height, output_width].
 func roiAlign(c *ctx) error {
 	return c.rois(onnx.Static(c.n.Int("output_height", 1)), onnx.Static(c.n.Int("output_width", 1)))
@@ -239,9 +211,6 @@ func maxRoiPool(c *ctx) error {
 }
 
 func (c *ctx) rois(h, w onnx.Dim) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	x, _, err := c.need(0, 4)
 	if err != nil {
 		return err

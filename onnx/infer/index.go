@@ -10,25 +10,19 @@ import (
 
 // concat: extents add up along the axis, the others are equal.
 func concat(c *ctx) error {
-	if err := c.inputs(max(1, len(c.n.Inputs))); err != nil {
+	d, err := c.sameDType()
+	if err != nil {
 		return err
 	}
-	d := onnx.Undefined
 	var out onnx.Shape
 	var axis int
 	known := true
 	for i := range c.n.Inputs {
 		t := c.in(i)
-		if d == onnx.Undefined {
-			d = t.DType
-		} else if t.DType != onnx.Undefined && t.DType != d {
-			return fmt.Errorf("inputs have types %s and %s, want one type", d, t.DType)
-		}
 		switch {
 		case !t.Ranked:
 			known = false
 		case out == nil:
-			var err error
 			if axis, err = normAxis(c.n.Int("axis", 0), len(t.Shape)); err != nil {
 				return err
 			}
@@ -66,9 +60,6 @@ func concat(c *ctx) error {
 // split: sizes from input or attribute "split", else even parts, the last one
 // smaller where num_outputs (opset 18) does not divide.
 func split(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	s, ok := c.shape(0)
 	if !ok {
@@ -150,9 +141,6 @@ func (c *ctx) splitParts(whole onnx.Dim) ([]onnx.Dim, error) {
 
 // gather: the axis is replaced by the shape of the indices.
 func gather(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	s, ok1 := c.shape(0)
 	index, ok2 := c.shape(1)
 	if !ok1 || !ok2 {
@@ -169,9 +157,6 @@ func gather(c *ctx) error {
 
 // gatherElements: the shape of the indices.
 func gatherElements(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	s, ok1 := c.shape(0)
 	index, ok2 := c.shape(1)
 	if ok1 && ok2 && len(s) != len(index) {
@@ -183,9 +168,6 @@ func gatherElements(c *ctx) error {
 
 // gatherND: indices[:-1] + data[batch_dims + indices[-1]:].
 func gatherND(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	s, ok1 := c.shape(0)
 	index, ok2 := c.shape(1)
 	if !ok1 || !ok2 {
@@ -211,9 +193,6 @@ func gatherND(c *ctx) error {
 
 // scatter: the type of the data; updates have its element type.
 func scatter(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	if _, err := c.sameDType(0, 2); err != nil {
 		return err
 	}
@@ -221,15 +200,7 @@ func scatter(c *ctx) error {
 }
 
 // tile: each extent times its repeats.
-func tile(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, c.dtype(0))
-		return nil
-	}
+func tile(c *ctx, s onnx.Shape) error {
 	reps, ok := c.elems(1)
 	if !ok {
 		c.set(0, c.dtype(0), unknowns(len(s)))
@@ -250,15 +221,7 @@ func tile(c *ctx) error {
 }
 
 // pad: begins then ends, of all axes or of those that input 3 gives.
-func pad(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, c.dtype(0))
-		return nil
-	}
+func pad(c *ctx, s onnx.Shape) error {
 	pads, ok := c.elems(1)
 	if !c.has(1) && c.n.Has("pads") {
 		pads, ok = onnx.StaticShape(c.n.Ints("pads")...), true

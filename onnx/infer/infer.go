@@ -46,7 +46,6 @@ type Options struct {
 // A Result keeps what inference knows beside the types: the elements of small
 // tensors. It serves the model it was made for while that is edited.
 type Result struct {
-	model    *onnx.Model
 	opts     Options
 	opsets   map[string]int64
 	partials map[*onnx.Value]*partial
@@ -85,7 +84,7 @@ func (e *UnknownOpError) Error() string {
 // one counts; about an element type or an output the error names the node.
 func Model(m *onnx.Model, o Options) (*Result, error) {
 	r := &Result{
-		model: m, opts: o,
+		opts:     o,
 		opsets:   map[string]int64{},
 		partials: map[*onnx.Value]*partial{},
 		budget:   budgetBase,
@@ -134,7 +133,7 @@ func (r *Result) Node(n *onnx.Node) error {
 	} else {
 		c.types = make([]onnx.Type, len(n.Outputs))
 	}
-	if err := row.infer(c); err != nil {
+	if err := c.infer(row); err != nil {
 		return fmt.Errorf("node %q: %s: %w", n.Label(), n.OpType(), err)
 	}
 	if row.eval != nil {

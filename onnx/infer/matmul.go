@@ -2,18 +2,15 @@ package infer
 
 import (
 	"fmt"
-	"sort"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // matMul: [..., m, k] × [..., k, n] with leading dimensions broadcast; vectors
 // are given a dimension that goes again.
 func matMul(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d, err := c.sameDType(0, 1)
 	if err != nil {
 		return err
@@ -23,17 +20,11 @@ func matMul(c *ctx) error {
 
 // matMulInteger: int32 from 8-bit inputs.
 func matMulInteger(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	return c.product(onnx.Int32, 0, 1)
 }
 
 // qlinearMatMul: inputs 0 and 3, element type of the output's zero point.
 func qlinearMatMul(c *ctx) error {
-	if err := c.inputs(8); err != nil {
-		return err
-	}
 	return c.product(c.dtype(7), 0, 3)
 }
 
@@ -85,9 +76,6 @@ func productShape(a, b onnx.Shape) (onnx.Shape, error) {
 
 // gemm: [m,k] × [k,n] + C, either matrix transposed.
 func gemm(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d, err := c.sameDType(0, 1, 2)
 	if err != nil {
 		return err
@@ -132,81 +120,38 @@ func gemm(c *ctx) error {
 
 // einsum: extents by letter; an ellipsis broadcasts.
 func einsum(c *ctx) error {
-	n := len(c.n.Inputs)
-	if err := c.inputs(max(1, n)); err != nil {
-		return err
-	}
 	d := c.dtype(0)
-	terms, result, err := equation(c.n.Str("equation", ""), n)
-	if err != nil {
-		return err
+	eq, ok := traits.ParseEquation(c.n.Str("equation", ""))
+	if !ok || len(eq.Terms) != len(c.n.Inputs) {
+		return fmt.Errorf("equation %q for %d inputs", c.n.Str("equation", ""), len(c.n.Inputs))
 	}
 	letters := map[byte]onnx.Dim{}
 	var dots onnx.Shape
-	for i, term := range terms {
+	for i, term := range eq.Terms {
 		s, ok := c.shape(i)
 		if !ok {
 			c.setDType(0, d)
 			return nil
 		}
+		var err error
 		if dots, err = bindLetters(term, s, letters, dots); err != nil {
 			return fmt.Errorf("input %d: %w", i, err)
 		}
 	}
 	var out onnx.Shape
-	for k := 0; k < len(result); k++ {
-		if result[k] == '.' {
+	for k := range len(eq.Result) {
+		if eq.Result[k] == '.' {
 			out = append(out, dots...)
 			continue
 		}
-		e, ok := letters[result[k]]
+		e, ok := letters[eq.Result[k]]
 		if !ok {
-			return fmt.Errorf("equation %q: %c is in no input", c.n.Str("equation", ""), result[k])
+			return fmt.Errorf("equation %q: %c is in no input", c.n.Str("equation", ""), eq.Result[k])
 		}
 		out = append(out, e)
 	}
 	c.set(0, d, out)
 	return nil
-}
-
-// equation splits an Einsum equation into the terms of the inputs and of the
-// result, with one '.' for an ellipsis.
-func equation(text string, inputs int) (terms []string, result string, err error) {
-	bad := fmt.Errorf("equation %q for %d inputs", text, inputs)
-	t := strings.ReplaceAll(strings.ReplaceAll(text, " ", ""), "...", ".")
-	left, result, explicit := strings.Cut(t, "->")
-	terms = strings.Split(left, ",")
-	if len(terms) != inputs || len(t) > 4096 {
-		return nil, "", bad
-	}
-	uses := map[rune]int{}
-	for _, term := range append(terms[:inputs:inputs], result) {
-		if strings.Count(term, ".") > 1 {
-			return nil, "", bad
-		}
-		for _, l := range term {
-			if l != '.' && (l < 'a' || l > 'z') && (l < 'A' || l > 'Z') {
-				return nil, "", bad
-			}
-		}
-	}
-	if explicit {
-		return terms, result, nil
-	}
-	for _, l := range left {
-		uses[l]++
-	}
-	var once []string
-	for l, k := range uses {
-		if k == 1 && l != ',' && l != '.' {
-			once = append(once, string(l))
-		}
-	}
-	sort.Strings(once)
-	if uses['.'] > 0 {
-		result = "."
-	}
-	return terms, result + strings.Join(once, ""), nil
 }
 
 // bindLetters matches a term with a shape; what the ellipsis stands for is

@@ -11,9 +11,6 @@ import (
 // batchNorm: Y like X; in training mode the running mean and variance, like
 // those that went in.
 func batchNorm(c *ctx) error {
-	if err := c.inputs(5); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if ok && len(s) > 1 {
 		for i := 1; i < 5; i++ {
@@ -37,9 +34,6 @@ func batchNorm(c *ctx) error {
 // layerNorm: Y like X; mean and inverse standard deviation with the normalized
 // dimensions 1, element type stash_type.
 func layerNorm(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	return c.normStats(c.opsetStash())
 }
 
@@ -86,9 +80,6 @@ func crossEntropy(c *ctx) error {
 
 // nll: NegativeLogLikelihoodLoss.
 func nll(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	s, ok1 := c.shape(0)
 	t, ok2 := c.shape(1)
 	if ok1 && ok2 {

@@ -14,47 +14,44 @@ const (
 )
 
 var ortOperators = []row{
-	{microsoft, "Attention", 1, ortAttention, nil, "[batch,seq,hidden], present"},
-	{microsoft, "BiasAdd", 1, same, nil, "like X"},
-	{microsoft, "BiasDropout", 1, dropout, nil, "like X, and a bool mask"},
-	{microsoft, "BiasGelu", 1, same, nil, "like X"},
-	{microsoft, "BiasSoftmax", 1, same, nil, "like X"},
-	{microsoft, "BitmaskBiasDropout", 1, bitmaskDropout, nil, "like X, and a mask of 32 bits per element"},
-	{microsoft, "BitmaskDropout", 1, bitmaskDropout, nil, "like X, and a mask of 32 bits per element"},
-	{microsoft, "EmbedLayerNormalization", 1, embedLayerNorm, nil, "[batch,seq,hidden], int32 [batch], the sum"},
-	{microsoft, "FastGelu", 1, same, nil, "like X"},
-	{microsoft, "FusedConv", 1, conv, nil, "[n,m,...]"},
-	{microsoft, "FusedGemm", 1, gemm, nil, "[m,n]"},
-	{microsoft, "FusedMatMul", 1, fusedMatMul, nil, "[...,m,n]"},
-	{microsoft, "FusedMatMulActivation", 1, fusedMatMul, nil, "[...,m,n]"},
-	{microsoft, "Gelu", 1, same, nil, "like X"},
-	{microsoft, "GemmFastGelu", 1, matMul, nil, "[...,m,n]"},
-	{microsoft, "GroupQueryAttention", 1, groupQuery, nil, "[batch,seq,hidden], present key and value"},
-	{microsoft, "Inverse", 1, same, nil, "like X"},
-	{microsoft, "MultiHeadAttention", 1, multiHead, nil, "[batch,seq,hidden], present key and value"},
-	{microsoft, "QuickGelu", 1, same, nil, "like X"},
-	{microsoft, "RotaryEmbedding", 1, rotary, nil, "like X"},
-	{microsoft, "SkipLayerNormalization", 1, skipNorm, nil, "like X, statistics, the sum"},
-	{microsoft, "SkipSimplifiedLayerNormalization", 1, skipNorm, nil, "like X, statistics, the sum"},
-	{microsoft, "TransposeMatMul", 1, fusedMatMul, nil, "[...,m,n]"},
-	{microsoft, "Trilu", 1, same, nil, "like X"},
+	{microsoft, "Attention", 1, 2, ortAttention, nil, "[batch,seq,hidden], present"},
+	{microsoft, "BiasAdd", 1, 1, same, nil, "like X"},
+	{microsoft, "BiasDropout", 1, 1, dropout, nil, "like X, and a bool mask"},
+	{microsoft, "BiasGelu", 1, 1, same, nil, "like X"},
+	{microsoft, "BiasSoftmax", 1, 1, same, nil, "like X"},
+	{microsoft, "BitmaskBiasDropout", 1, 1, bitmaskDropout, nil, "like X, and a mask of 32 bits per element"},
+	{microsoft, "BitmaskDropout", 1, 1, bitmaskDropout, nil, "like X, and a mask of 32 bits per element"},
+	{microsoft, "EmbedLayerNormalization", 1, 0, embedLayerNorm, nil, "[batch,seq,hidden], int32 [batch], the sum"},
+	{microsoft, "FastGelu", 1, 1, same, nil, "like X"},
+	{microsoft, "FusedConv", 1, 2, conv, nil, "[n,m,...]"},
+	{microsoft, "FusedGemm", 1, 2, gemm, nil, "[m,n]"},
+	{microsoft, "FusedMatMul", 1, 2, fusedMatMul, nil, "[...,m,n]"},
+	{microsoft, "FusedMatMulActivation", 1, 2, fusedMatMul, nil, "[...,m,n]"},
+	{microsoft, "Gelu", 1, 1, same, nil, "like X"},
+	{microsoft, "GemmFastGelu", 1, 2, matMul, nil, "[...,m,n]"},
+	{microsoft, "GroupQueryAttention", 1, 1, groupQuery, nil, "[batch,seq,hidden], present key and value"},
+	{microsoft, "Inverse", 1, 1, same, nil, "like X"},
+	{microsoft, "MultiHeadAttention", 1, 1, multiHead, nil, "[batch,seq,hidden], present key and value"},
+	{microsoft, "QuickGelu", 1, 1, same, nil, "like X"},
+	{microsoft, "RotaryEmbedding", 1, 1, rotary, nil, "like X"},
+	{microsoft, "SkipLayerNormalization", 1, 3, skipNorm, nil, "like X, statistics, the sum"},
+	{microsoft, "SkipSimplifiedLayerNormalization", 1, 3, skipNorm, nil, "like X, statistics, the sum"},
+	{microsoft, "TransposeMatMul", 1, 2, fusedMatMul, nil, "[...,m,n]"},
+	{microsoft, "Trilu", 1, 1, same, nil, "like X"},
 
-	{nchwc, "AveragePool", 1, pool, nil, "[n,c,...]"},
-	{nchwc, "Conv", 1, conv, nil, "[n,m,...]"},
-	{nchwc, "GlobalAveragePool", 1, globalPool, nil, "[n,c,1,...]"},
-	{nchwc, "GlobalMaxPool", 1, globalPool, nil, "[n,c,1,...]"},
-	{nchwc, "MaxPool", 1, pool, nil, "[n,c,...]"},
-	{nchwc, "ReorderInput", 1, reorderInput, nil, "channels rounded up to the machine's block"},
-	{nchwc, "ReorderOutput", 1, reorderOutput, nil, "channels as the attribute says"},
+	{nchwc, "AveragePool", 1, 1, pool, nil, "[n,c,...]"},
+	{nchwc, "Conv", 1, 2, conv, nil, "[n,m,...]"},
+	{nchwc, "GlobalAveragePool", 1, 1, ranked(globalPool), nil, "[n,c,1,...]"},
+	{nchwc, "GlobalMaxPool", 1, 1, ranked(globalPool), nil, "[n,c,1,...]"},
+	{nchwc, "MaxPool", 1, 1, pool, nil, "[n,c,...]"},
+	{nchwc, "ReorderInput", 1, 0, reorderInput, nil, "channels rounded up to the machine's block"},
+	{nchwc, "ReorderOutput", 1, 0, reorderOutput, nil, "channels as the attribute says"},
 }
 
 // fusedMatMul: MatMul with either operand transposed in its last two
 // dimensions (transA), or with its first dimension moved before the last
 // (transBatchA).
 func fusedMatMul(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d, err := c.sameDType(0, 1)
 	if err != nil {
 		return err
@@ -94,9 +91,6 @@ func operandView(s onnx.Shape, trans, batch bool) onnx.Shape {
 // skipNorm: output like X; statistics with the last dimension 1; the sum of
 // input, skip and bias, like X.
 func skipNorm(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	if err := c.normStats(onnx.Float32); err != nil {
 		return err
 	}
@@ -137,9 +131,6 @@ func bitmaskDropout(c *ctx) error {
 
 // ortAttention: input [batch, seq, in], weights [in, q+k+v].
 func ortAttention(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	x, ok1, err := c.need(0, 3)
 	if err != nil {
@@ -165,9 +156,6 @@ func ortAttention(c *ctx) error {
 // multiHead: query [batch, seq, hidden], or with keys and values packed into
 // a tensor of rank 5.
 func multiHead(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	for o := range c.types {
 		c.setDType(o, d)
@@ -195,9 +183,6 @@ func multiHead(c *ctx) error {
 // groupQuery: query [batch, seq, heads*size], or with keys and values packed
 // behind it.
 func groupQuery(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	for o := range c.types {
 		c.setDType(o, d)

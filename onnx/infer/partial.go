@@ -56,20 +56,22 @@ func (r *Result) Ints(v *onnx.Value) ([]onnx.Dim, bool) {
 	return dims, true
 }
 
+// Int64s returns the elements of a small integer or bool tensor where all of them
+// are known numbers.
+func (r *Result) Int64s(v *onnx.Value) ([]int64, bool) {
+	dims, ok := r.Ints(v)
+	if !ok {
+		return nil, false
+	}
+	return onnx.Shape(dims).Ints()
+}
+
 // Const returns the value as a tensor where all of it is known whatever the
 // feeds: an initializer that no input overrides, the output of a Constant, or
 // what small ones of these compute. The tensor must not be changed.
 func (r *Result) Const(v *onnx.Value) (*onnx.Tensor, bool) {
-	if v == nil {
-		return nil, false
-	}
-	if v.IsConstant() {
-		return v.Init, true
-	}
-	if v.Producer != nil && v.Producer.Is("Constant") {
-		if t := v.Producer.TensorAttr("value"); t != nil {
-			return t, true
-		}
+	if t := v.Constant(); t != nil {
+		return t, true
 	}
 	p := r.partials[v]
 	if p == nil {

@@ -9,9 +9,6 @@ import (
 // recurrent: X [seq, batch, in] → Y [seq, dirs, batch, hidden] and the last
 // states [dirs, batch, hidden]; layout 1 puts the batch first.
 func recurrent(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	x, ok, err := c.need(0, 3)
 	if err != nil {
@@ -49,9 +46,6 @@ func recurrent(c *ctx) error {
 // attention (opset 23): Q, K, V of rank 4 [batch, heads, seq, size] or rank 3
 // [batch, seq, heads*size]; outputs Y, present key and value, and the scores.
 func attention(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	var s [3]onnx.Shape
 	for i := range s {

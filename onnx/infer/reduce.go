@@ -28,16 +28,8 @@ func (c *ctx) reducedAxes(rank int) ([]bool, error) {
 
 // reduce: the axes of attribute or input "axes" become 1, or go with
 // keepdims=0; none given means all, unless noop_with_empty_axes.
-func reduce(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
+func reduce(c *ctx, s onnx.Shape) error {
 	d := c.dtype(0)
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, d)
-		return nil
-	}
 	keep := c.n.Int("keepdims", 1) == 1
 	reduced, err := c.reducedAxes(len(s))
 	switch {
@@ -69,9 +61,6 @@ func reduce(c *ctx) error {
 
 // argReduce: ArgMax and ArgMin, int64 indices along one axis.
 func argReduce(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if !ok {
 		c.setDType(0, onnx.Int64)
@@ -91,9 +80,6 @@ func argReduce(c *ctx) error {
 
 // topK: values and int64 indices, k along the axis.
 func topK(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if !ok {
 		c.setDType(0, c.dtype(0))

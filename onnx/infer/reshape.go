@@ -11,9 +11,6 @@ import (
 // reshape: input 1 holds the shape; 0 copies an extent (unless allowzero), -1
 // is what is left.
 func reshape(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	target, ok := c.elems(1)
 	if !ok {
@@ -112,9 +109,6 @@ func leftOver(have, want onnx.Dim) (onnx.Dim, error) {
 
 // flatten: two dimensions, before and from the axis on.
 func flatten(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if !ok {
 		c.set(0, c.dtype(0), unknowns(2))
@@ -133,16 +127,8 @@ func flatten(c *ctx) error {
 }
 
 // squeeze: drops the axes given, or all extents of 1.
-func squeeze(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
+func squeeze(c *ctx, s onnx.Shape) error {
 	d := c.dtype(0)
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, d)
-		return nil
-	}
 	axes, given, known, err := c.axes(1, len(s))
 	if err != nil {
 		return err
@@ -178,9 +164,6 @@ func squeeze(c *ctx) error {
 
 // unsqueeze: puts extents of 1 at the axes of the output.
 func unsqueeze(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	s, ok := c.shape(0)
 	n, lenOK := c.length(1)
@@ -249,9 +232,6 @@ func permOf(n *onnx.Node, rank int) ([]int, error) {
 
 // transpose: dimension i of the output is dimension perm[i] of the input.
 func transpose(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if !ok {
 		if c.n.Has("perm") && len(c.n.Ints("perm")) <= maxRank {
@@ -275,9 +255,6 @@ func transpose(c *ctx) error {
 
 // expand: input 0 broadcast with the shape that input 1 holds.
 func expand(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d := c.dtype(0)
 	target, ok := c.elems(1)
 	if !ok {

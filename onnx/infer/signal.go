@@ -10,9 +10,6 @@ import (
 
 // windowFunction: HannWindow and its like, as many elements as input 0 says.
 func windowFunction(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
 	d, err := c.dtypeAttr("output_datatype", onnx.Float32)
 	if err != nil {
 		return err
@@ -27,16 +24,8 @@ func windowFunction(c *ctx) error {
 
 // dft: [..., 1 or 2]; the axis may be given a length, and onesided keeps half
 // of it. Opset 20 has the axis as an input.
-func dft(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
+func dft(c *ctx, s onnx.Shape) error {
 	d := c.dtype(0)
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, d)
-		return nil
-	}
 	if len(s) < 2 {
 		return fmt.Errorf("input of rank %d", len(s))
 	}
@@ -79,9 +68,6 @@ func dft(c *ctx) error {
 
 // stft: signal [batch, length, 1 or 2] → [batch, frames, bins, 2].
 func stft(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	s, ok := c.shape(0)
 	if !ok || len(s) < 2 {
 		c.set(0, c.dtype(0), append(unknowns(3), onnx.Static(2)))
@@ -106,9 +92,6 @@ func stft(c *ctx) error {
 
 // melWeights: [dft_length/2+1, mel bins].
 func melWeights(c *ctx) error {
-	if err := c.inputs(5); err != nil {
-		return err
-	}
 	d, err := c.dtypeAttr("output_datatype", onnx.Float32)
 	if err != nil {
 		return err
@@ -118,15 +101,7 @@ func melWeights(c *ctx) error {
 }
 
 // det: the last two dimensions go.
-func det(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, c.dtype(0))
-		return nil
-	}
+func det(c *ctx, s onnx.Shape) error {
 	if len(s) < 2 {
 		return fmt.Errorf("input of rank %d", len(s))
 	}
@@ -139,9 +114,6 @@ func det(c *ctx) error {
 
 // quantize: element type of the zero point, else output_dtype, else uint8.
 func quantize(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d := onnx.Uint8
 	if c.has(2) {
 		d = c.dtype(2)
@@ -157,9 +129,6 @@ func quantize(c *ctx) error {
 
 // dequantize: element type of the scale, or output_dtype.
 func dequantize(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
 	d := c.dtype(1)
 	if c.n.Int("output_dtype", 0) != 0 {
 		var err error
@@ -176,23 +145,12 @@ func dynamicQuantize(c *ctx) error {
 	c.likeAs(0, 0, onnx.Uint8)
 	c.set(1, onnx.Float32, nil)
 	c.set(2, onnx.Uint8, nil)
-	return c.inputs(1)
-}
-
-// compress: the elements, or slices along the axis, that a condition selects.
-func compress(c *ctx) error {
-	if err := c.inputs(2); err != nil {
-		return err
-	}
-	return compressAlong(c)
+	return nil
 }
 
 // unique: the elements or slices that differ, and int64 indices.
 func unique(c *ctx) error {
-	if err := c.inputs(1); err != nil {
-		return err
-	}
-	if err := compressAlong(c); err != nil {
+	if err := compress(c); err != nil {
 		return err
 	}
 	c.set(1, onnx.Int64, unknowns(1))
@@ -212,9 +170,8 @@ func unique(c *ctx) error {
 	return nil
 }
 
-// compressAlong types output 0 with an unknown extent along the axis, or flat
-// where no axis is given.
-func compressAlong(c *ctx) error {
+// compress: an unknown extent along the axis, or flat where no axis is given.
+func compress(c *ctx) error {
 	s, ok := c.shape(0)
 	switch {
 	case !c.n.Has("axis"):
@@ -234,7 +191,7 @@ func compressAlong(c *ctx) error {
 // nonMaxSuppression: int64 [selected, 3].
 func nonMaxSuppression(c *ctx) error {
 	c.set(0, onnx.Int64, onnx.Shape{{}, onnx.Static(3)})
-	return c.inputs(2)
+	return nil
 }
 
 // multinomial: X [batch, classes] → [batch, sample_size].

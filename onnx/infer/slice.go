@@ -64,16 +64,8 @@ func (c *ctx) cuts(rank int) (list []cut, ok bool, err error) {
 }
 
 // slice: starts, ends, axes and steps are inputs (opset 10 and newer).
-func slice(c *ctx) error {
-	if err := c.inputs(3); err != nil {
-		return err
-	}
+func slice(c *ctx, s onnx.Shape) error {
 	d := c.dtype(0)
-	s, ok := c.shape(0)
-	if !ok {
-		c.setDType(0, d)
-		return nil
-	}
 	cuts, ok, err := c.cuts(len(s))
 	if err != nil {
 		return err

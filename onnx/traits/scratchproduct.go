@@ -1,6 +1,10 @@
 package traits
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+)
 
 // attentionScratch: the scores, and the mask where it has to be made up: from
 // truth values, or from the causal order. Source: measured on ONNX's node
@@ -81,34 +85,14 @@ type equation struct {
 // parseEquation reads "ij,jk->ik"; false for what is not modelled.
 func parseEquation(text string) (equation, bool) {
 	var eq equation
-	index, count := map[rune]int{}, map[rune]int{}
-	var terms []string
-	left, right, explicit := cut(text)
-	for _, r := range left + "," {
-		switch {
-		case r == ',':
-			terms = append(terms, "")
-		case !letter(r):
-			return eq, false
-		}
-	}
-	at := 0
-	for _, r := range left {
-		if r == ',' {
-			at++
-			continue
-		}
-		terms[at] += string(r)
-	}
-	for i, t := range terms {
+	parsed, ok := ParseEquation(text)
+	index := map[rune]int{}
+	for i, t := range parsed.Terms {
 		var term []int
-		seen := map[rune]bool{}
-		for _, r := range t {
-			if seen[r] {
+		for at, r := range t {
+			if r == '.' || strings.ContainsRune(t[:at], r) {
 				return eq, false
 			}
-			seen[r] = true
-			count[r]++
 			if _, ok := index[r]; !ok {
 				index[r] = len(index)
 				eq.last = append(eq.last, i)
@@ -118,39 +102,13 @@ func parseEquation(text string) (equation, bool) {
 		}
 		eq.terms = append(eq.terms, term)
 	}
-	if !explicit {
-		for r := 'A'; r <= 'z'; r++ {
-			if count[r] == 1 {
-				right += string(r)
-			}
-		}
-	}
-	for _, r := range right {
-		i, ok := index[r]
-		if !ok {
+	for _, r := range parsed.Result {
+		i, known := index[r]
+		if !known {
 			return eq, false
 		}
 		eq.output = append(eq.output, i)
 		eq.last[i] = None
 	}
-	return eq, true
+	return eq, ok
 }
-
-// cut splits an equation at its arrow and drops blanks.
-func cut(text string) (left, right string, explicit bool) {
-	for i, r := range text {
-		switch {
-		case r == ' ':
-		case r == '-' && i+1 < len(text) && text[i+1] == '>':
-			explicit = true
-		case r == '>' && explicit:
-		case explicit:
-			right += string(r)
-		default:
-			left += string(r)
-		}
-	}
-	return left, right, explicit
-}
-
-func letter(r rune) bool { return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' }

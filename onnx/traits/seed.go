@@ -29,17 +29,10 @@ func Draws(n *onnx.Node) bool {
 // number is the content of a constant of one element; an input that is left out
 // counts as zero.
 func number(v *onnx.Value) (float64, bool) {
-	switch {
-	case v == nil:
+	if v == nil {
 		return 0, true
-	case v.IsConstant():
-		return v.Init.Scalar()
-	case v.Producer != nil && v.Producer.Is("Constant"):
-		if t := v.Producer.TensorAttr("value"); t != nil {
-			return t.Scalar()
-		}
 	}
-	return 0, false
+	return v.Number()
 }
 
 // Drawing lists the nodes of a graph that draw random numbers, those of subgraphs

@@ -93,8 +93,8 @@ var productRules = map[string]productRule{
 	"MatMul":        (*Analysis).matMul,
 	"FusedMatMul":   (*Analysis).matMul,
 	"MatMulInteger": (*Analysis).matMul,
-	"Gemm":          (*Analysis).gemm,
-	"FusedGemm":     (*Analysis).gemm,
+	"Gemm":          (*Analysis).matMul,
+	"FusedGemm":     (*Analysis).matMul,
 	"Conv":          (*Analysis).conv,
 	"FusedConv":     (*Analysis).conv,
 	"ConvInteger":   (*Analysis).conv,
@@ -126,18 +126,6 @@ func (a *Analysis) matMul(n *onnx.Node) int64 {
 	return mul(2, mul(a.elements(n.Out(0)), k))
 }
 
-func (a *Analysis) gemm(n *onnx.Node) int64 {
-	dims, ok := a.extents(n.In(0))
-	if !ok || len(dims) != 2 {
-		return 0
-	}
-	k := dims[1]
-	if n.Int("transA", 0) != 0 {
-		k = dims[0]
-	}
-	return mul(2, mul(a.elements(n.Out(0)), k))
-}
-
 // conv: every output element sums over W's input channels and window.
 func (a *Analysis) conv(n *onnx.Node) int64 {
 	return mul(2, mul(a.elements(n.Out(0)), a.tail(n.In(1))))
@@ -163,14 +151,14 @@ func (a *Analysis) tail(v *onnx.Value) int64 {
 
 // einsum: one multiply-add for each assignment of the labels.
 func (a *Analysis) einsum(n *onnx.Node) int64 {
-	left, _, _ := strings.Cut(strings.ReplaceAll(n.Str("equation", ""), " ", ""), "->")
+	eq, _ := traits.ParseEquation(n.Str("equation", ""))
 	extent := make(map[rune]int64)
-	for k, labels := range strings.Split(left, ",") {
+	for k, labels := range eq.Terms {
 		dims, ok := a.extents(n.In(k))
-		if !ok || len([]rune(labels)) != len(dims) {
+		if !ok || strings.Contains(labels, ".") || len(labels) != len(dims) {
 			return mul(2, a.elements(n.Out(0)))
 		}
-		for i, l := range []rune(labels) {
+		for i, l := range labels {
 			extent[l] = max(extent[l], dims[i])
 		}
 	}

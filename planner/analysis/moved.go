@@ -115,10 +115,8 @@ func (f *roleFinder) linear(x, v *onnx.Value, known map[*onnx.Value]shares) shar
 // times says by what a factor multiplies: a constant, else an unknown number,
 // which belongs to the value if that has many elements.
 func (f *roleFinder) times(v *onnx.Value) (float64, []*onnx.Value) {
-	if v != nil && v.IsConstant() && f.a.elements(v) == 1 {
-		if c, ok := v.Init.Scalar(); ok {
-			return c, nil
-		}
+	if c, ok := v.Number(); ok {
+		return c, nil
 	}
 	if v == nil || f.a.elements(v) == 1 {
 		return math.NaN(), nil

@@ -32,7 +32,7 @@ func (x *Emitter) Builder() *build.Builder { return x.e.b }
 // Context lets a caller write formulas for a node as rules do.
 func (x *Emitter) Context(n *onnx.Node) *Context {
 	x.e.b.From(n, strings.TrimPrefix(n.Label(), x.e.b.Prefix))
-	return &Context{Node: n, Dialect: x.e.dialect, Opset: x.e.m.Opset(n.Domain()), e: x.e}
+	return &Context{Node: n, Opset: x.e.m.Opset(n.Domain()), e: x.e}
 }
 
 // Stand returns a forward operator that is not in the graph, for a rule to read

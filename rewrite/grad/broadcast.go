@@ -88,8 +88,8 @@ func (e *engine) sumTo(g, full, part *onnx.Value, lead int, axes []int, inner bo
 	}
 	if len(repeated) > 0 {
 		n := e.count(full, repeated, g.Type.DType)
-		if x, ok := scalarOf(g); ok && len(g.Type.Shape) == 0 {
-			if y, known := scalarOf(n); known {
+		if x, ok := g.Number(); ok && len(g.Type.Shape) == 0 {
+			if y, known := n.Number(); known {
 				return e.b.Scalar(g.Type.DType, x*y)
 			}
 		}
@@ -101,11 +101,7 @@ func (e *engine) sumTo(g, full, part *onnx.Value, lead int, axes []int, inner bo
 	}
 	g = e.sum(g, true, real...)
 	if drop > 0 {
-		lose := make([]int64, drop)
-		for i := range lose {
-			lose[i] = int64(i)
-		}
-		g = e.b.Op("Squeeze", build.In(g, e.b.Ints(lose...)))
+		g = e.b.Op("Squeeze", build.In(g, e.b.Ints(upTo(int64(drop))...)))
 	}
 	return g
 }

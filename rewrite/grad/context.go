@@ -16,8 +16,7 @@ import (
 // something of the full shape take it as it is (Loose); all others ask for the
 // expanded one (Grad).
 type Context struct {
-	Node    *onnx.Node
-	Dialect Dialect
+	Node *onnx.Node
 	// Opset is the version of the node's domain.
 	Opset int64
 
@@ -179,18 +178,12 @@ func (c *Context) Nodes(domain, op string, inputs []*onnx.Value, outputs int, at
 
 // Ints returns the content of an integer value where it is known.
 func (c *Context) Ints(v *onnx.Value) ([]int64, bool) {
-	if v == nil {
-		return nil, false
-	}
-	return c.e.ints(v)
+	return c.e.types.Int64s(v)
 }
 
 // Number returns the value of a constant of one element.
 func (c *Context) Number(v *onnx.Value) (float64, bool) {
-	if v == nil || !v.IsConstant() {
-		return 0, false
-	}
-	return v.Init.Scalar()
+	return v.Number()
 }
 
 // Rank returns the number of axes, and fails the rule where it is unknown.
@@ -282,10 +275,18 @@ func (c *Context) Scale(a *onnx.Value, x float64) *onnx.Value {
 
 // CastTo converts to like's element type, if it is not that already.
 func (c *Context) CastTo(v, like *onnx.Value) *onnx.Value {
-	if v == nil || like == nil || v.Type.DType == like.Type.DType {
+	if like == nil {
 		return v
 	}
-	return c.Op("Cast", build.In(v), onnx.IntAttr("to", int64(like.Type.DType)))
+	return c.cast(v, like.Type.DType)
+}
+
+// cast converts to an element type, if it is not that already.
+func (c *Context) cast(v *onnx.Value, d onnx.DType) *onnx.Value {
+	if v == nil || v.Type.DType == d {
+		return v
+	}
+	return c.Op("Cast", build.In(v), onnx.IntAttr("to", int64(d)))
 }
 
 // Sum is ReduceSum over axes (counted from the front), which stay as ones where
@@ -299,7 +300,7 @@ func (c *Context) Mean(v *onnx.Value, keep bool, axes ...int) *onnx.Value {
 	if len(axes) == 0 {
 		return v
 	}
-	return c.Op("ReduceMean", build.In(v, c.e.b.Ints(ints64(axes)...)), onnx.IntAttr("keepdims", flag(keep)))
+	return c.Op("ReduceMean", build.In(v, c.e.b.Axes(axes...)), onnx.IntAttr("keepdims", flag(keep)))
 }
 
 // Reshape gives v the shape of like.
@@ -318,7 +319,7 @@ func (c *Context) Unsqueeze(v *onnx.Value, axes ...int) *onnx.Value {
 	if len(axes) == 0 {
 		return v
 	}
-	return c.Do("Unsqueeze", v, c.e.b.Ints(ints64(axes)...))
+	return c.Do("Unsqueeze", v, c.e.b.Axes(axes...))
 }
 
 // Expand stretches v to like's shape, if it does not have it already.
@@ -328,6 +329,15 @@ func (c *Context) Expand(v, like *onnx.Value) *onnx.Value { return c.e.expandTo(
 // are numbers, put together from the graph's inputs where they hold symbols, and
 // only as a last resort read off like itself, which keeps like alive.
 func (c *Context) ShapeOf(like *onnx.Value) *onnx.Value { return c.e.shapeOf(like) }
+
+// lengthOf returns like's extent along an axis as a one-element int64 value, found
+// as ShapeOf finds a shape.
+func (c *Context) lengthOf(like *onnx.Value, axis int) *onnx.Value {
+	if d := c.e.dim(like.Type.Shape[axis]); d != nil {
+		return d
+	}
+	return c.Op("Shape", build.In(like), onnx.IntAttr("start", int64(axis)), onnx.IntAttr("end", int64(axis+1)))
+}
 
 // Zeros makes zeros of like's shape and type.
 func (c *Context) Zeros(like *onnx.Value) *onnx.Value { return c.e.zeros(like) }
@@ -352,10 +362,10 @@ func (c *Context) Where(cond, a, b *onnx.Value) *onnx.Value { return c.Do("Where
 
 // Mask turns a boolean into zeros and ones of like's element type.
 func (c *Context) Mask(cond, like *onnx.Value) *onnx.Value {
-	if cond == nil || like == nil {
+	if like == nil {
 		return nil
 	}
-	return c.Op("Cast", build.In(cond), onnx.IntAttr("to", int64(like.Type.DType)))
+	return c.cast(cond, like.Type.DType)
 }
 
 // Transpose permutes axes. It looks through a Transpose that made v, and makes
@@ -366,14 +376,6 @@ func (c *Context) Transpose(v *onnx.Value, perm ...int) *onnx.Value { return c.e
 // b have the same number of axes and equal leading extents. See product.go.
 func (c *Context) Product(a *onnx.Value, transA bool, b *onnx.Value, transB bool) *onnx.Value {
 	return c.e.product(a, transA, b, transB)
-}
-
-func ints64(axes []int) []int64 {
-	out := make([]int64, len(axes))
-	for i, a := range axes {
-		out[i] = int64(a)
-	}
-	return out
 }
 
 func flag(b bool) int64 {

@@ -8,6 +8,8 @@ package grad
 //	x ─Dropout─▶ (y), mask        y' = x * (mask / (1-ratio))
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
@@ -33,7 +35,7 @@ func (e *engine) useMasks() {
 		if m := n.Out(1); m != nil && !m.Dead() {
 			continue
 		}
-		if on, ok := scalarOf(n.In(2)); ok && on == 0 {
+		if on, ok := n.In(2).Number(); ok && on == 0 {
 			continue
 		}
 		e.useMask(n)
@@ -48,7 +50,7 @@ func (e *engine) useMask(n *onnx.Node) {
 	ratio := 0.5
 	var y *onnx.Value
 	if n.In(1) != nil {
-		r, ok := scalarOf(n.In(1))
+		r, ok := n.In(1).Number()
 		if !ok {
 			keep := c.Minus(c.Scalar(x, 1), c.CastTo(n.In(1), x))
 			y = c.Do("Mul", x, c.Over(mask, keep))
@@ -63,16 +65,7 @@ func (e *engine) useMask(n *onnx.Node) {
 		return
 	}
 	g := e.m.Graph
-	at := indexOf(g.Nodes, n) + 1
+	at := slices.Index(g.Nodes, n) + 1
 	g.Nodes = append(g.Nodes[:at:at], append(nodes, g.Nodes[at:]...)...)
 	g.TakeOver(n.Out(0), y)
-}
-
-func indexOf(nodes []*onnx.Node, n *onnx.Node) int {
-	for i, m := range nodes {
-		if m == n {
-			return i
-		}
-	}
-	return -1
 }

@@ -33,8 +33,8 @@ import (
 type Typer interface {
 	// Node infers the types of a new node's outputs.
 	Node(n *onnx.Node) error
-	// Ints returns the elements of an integer value as far as they are known.
-	Ints(v *onnx.Value) ([]onnx.Dim, bool)
+	// Int64s returns the elements of an integer value where all are known numbers.
+	Int64s(v *onnx.Value) ([]int64, bool)
 }
 
 type engine struct {
@@ -193,7 +193,7 @@ func (e *engine) visit(n *onnx.Node) error {
 	}
 	e.b.From(n, strings.TrimPrefix(n.Label(), e.b.Prefix))
 	e.markMine()
-	c := &Context{Node: n, Dialect: e.dialect, Opset: e.opset(n), e: e, rule: r}
+	c := &Context{Node: n, Opset: e.opset(n), e: e, rule: r}
 	r.Grad(c)
 	if err := e.b.Err(); err != nil {
 		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)
@@ -204,21 +204,6 @@ func (e *engine) visit(n *onnx.Node) error {
 		}
 	}
 	return nil
-}
-
-// ints returns the elements of an integer value where all are known numbers.
-func (e *engine) ints(v *onnx.Value) ([]int64, bool) {
-	dims, ok := e.types.Ints(v)
-	if !ok {
-		return nil, false
-	}
-	out := make([]int64, len(dims))
-	for i, d := range dims {
-		if out[i], ok = d.Int(); !ok {
-			return nil, false
-		}
-	}
-	return out, true
 }
 
 // markMine notes the nodes that the builder made since the last call.

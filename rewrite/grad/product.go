@@ -18,6 +18,7 @@ package grad
 import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // transpose permutes the axes of v, looking through a Transpose that made it.
@@ -26,32 +27,15 @@ func (e *engine) transpose(v *onnx.Value, perm []int) *onnx.Value {
 		return nil
 	}
 	if p := v.Producer; p != nil && p.Is("Transpose") && v.Type.Ranked {
-		inner := transposePerm(p, len(v.Type.Shape))
-		joined := make([]int, len(perm))
-		for i, a := range perm {
-			joined[i] = inner[a]
-		}
+		joined := traits.Compose(traits.Permutation(p, len(v.Type.Shape)), perm)
 		return e.transpose(p.In(0), joined)
 	}
 	for i, a := range perm {
 		if a != i {
-			return e.b.Op("Transpose", build.In(v), onnx.IntsAttr("perm", ints64(perm)...))
+			return e.b.Op("Transpose", build.In(v), build.PermAttr(perm...))
 		}
 	}
 	return v
-}
-
-// transposePerm is a Transpose node's permutation; the default reverses.
-func transposePerm(n *onnx.Node, rank int) []int {
-	perm := make([]int, rank)
-	given := n.Ints("perm")
-	for i := range perm {
-		perm[i] = rank - 1 - i
-		if len(given) == rank {
-			perm[i] = int(given[i])
-		}
-	}
-	return perm
 }
 
 // swap returns v with its last two axes exchanged, in a form that may feed a
@@ -66,8 +50,8 @@ func (e *engine) swap(v *onnx.Value) *onnx.Value {
 	if p := v.Producer; p != nil && p.Is("Reshape") && joinsLeading(p.In(0), v) && e.reachable(swapped) {
 		return e.reshape(e.swap(p.In(0)), swapped, nil)
 	}
-	out := e.transpose(v, lastTwo(rank))
-	if p := out; p != nil && p.Producer != nil && p.Producer.Is("Transpose") && isLastTwo(transposePerm(p.Producer, rank)) {
+	out := e.transpose(v, traits.LastTwo(rank))
+	if p := out; p != nil && p.Producer != nil && p.Producer.Is("Transpose") && traits.SwapsLastTwo(traits.Permutation(p.Producer, rank)) {
 		return e.joinLeading(out)
 	}
 	return out
@@ -81,25 +65,6 @@ func joinsLeading(from, v *onnx.Value) bool {
 		return false
 	}
 	return a[len(a)-1] == b[len(b)-1] && a[len(a)-2] == b[len(b)-2] && a[len(a)-1].Known() && a[len(a)-2].Known()
-}
-
-func lastTwo(rank int) []int {
-	perm := make([]int, rank)
-	for i := range perm {
-		perm[i] = i
-	}
-	perm[rank-1], perm[rank-2] = rank-2, rank-1
-	return perm
-}
-
-func isLastTwo(perm []int) bool {
-	rank := len(perm)
-	for i, a := range lastTwo(rank) {
-		if perm[i] != a {
-			return false
-		}
-	}
-	return rank >= 2
 }
 
 // joinLeading reshapes to one leading axis, or to one more than v has where it
@@ -138,7 +103,7 @@ func (e *engine) product(a *onnx.Value, transA bool, b *onnx.Value, transB bool)
 	result := leading(a) * extent(a, transA) * extent(b, !transB)
 	turned := swapCost(a, !transA) + swapCost(b, !transB) + result
 	if turned < direct {
-		return e.transpose(e.product(b, !transB, a, !transA), lastTwo(rank))
+		return e.transpose(e.product(b, !transB, a, !transA), traits.LastTwo(rank))
 	}
 	if transA {
 		a = e.swap(a)

@@ -11,10 +11,10 @@ import (
 // the input need not be kept.
 var activationRules = []Rule{
 	{Op: "Tanh", Since: 6, Doc: "g*(1-y²)", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
-		return c.Times(g, c.Minus(c.Scalar(y, 1), c.Do("Mul", y, y)))
+		return c.Times(g, c.bend(y))
 	})},
 	{Op: "Sigmoid", Since: 6, Doc: "g*y*(1-y)", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
-		return c.Times(g, c.Times(y, c.Minus(c.Scalar(y, 1), y)))
+		return c.Times(g, c.swing(y))
 	})},
 	{Op: "Relu", Since: 6, Doc: "g*sign(y): the sign of an output that is never negative is the mask", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
 		return c.Times(g, c.Do("Sign", y))
@@ -54,7 +54,7 @@ func tanhGeluSlope(c *Context, x *onnx.Value) *onnx.Value {
 	v := c.Times(x, c.Plus(c.Scale(q, m), c.Scalar(x, k)))
 	w := c.Times(x, c.Plus(c.Scale(q, 3*m), c.Scalar(x, k)))
 	s := c.Do("Sigmoid", v)
-	t := c.Times(w, c.Minus(c.Scalar(x, 1), s))
+	t := c.Times(w, c.rest(s))
 	return c.Times(s, c.Plus(t, c.Scalar(x, 1)))
 }
 

@@ -173,11 +173,7 @@ func (c *Context) causalBias(scores onnx.Shape) *onnx.Value {
 	bias := c.e.filled(onnx.Shape{scores[2], scores[3]}, dtype, math.Inf(-1))
 	first := c.Const(onnx.Int64Tensor([]int64{1}))
 	if past := c.In(4); past != nil {
-		length := c.e.dim(past.Type.Shape[2])
-		if length == nil {
-			length = c.Op("Shape", build.In(past), onnx.IntAttr("start", 2), onnx.IntAttr("end", 3))
-		}
-		first = c.Do("Squeeze", c.Plus(length, c.IntList(1)), c.IntList(0))
+		first = c.Do("Squeeze", c.Plus(c.lengthOf(past, 2), c.IntList(1)), c.IntList(0))
 	}
 	return c.Op("Trilu", build.In(bias, first), onnx.IntAttr("upper", 1))
 }

@@ -14,11 +14,11 @@ package grad
 // refused.
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // A labelled value has one letter an axis.
@@ -48,39 +48,35 @@ func einsum(c *Context) *onnx.Value {
 // einsumTerms reads the equation; an ellipsis becomes upper-case letters that
 // the equation does not use.
 func einsumTerms(c *Context) ([]labelled, string, bool) {
-	equation := strings.ReplaceAll(c.Node.Str("equation", ""), " ", "")
-	left, right, explicit := strings.Cut(equation, "->")
-	parts := strings.Split(left, ",")
-	if len(parts) != len(c.Node.Inputs) {
-		c.Fail("equation %q for %d operands", equation, len(c.Node.Inputs))
+	text := c.Node.Str("equation", "")
+	eq, ok := traits.ParseEquation(text)
+	if !ok || len(eq.Terms) != len(c.Node.Inputs) {
+		c.Fail("equation %q for %d operands", text, len(c.Node.Inputs))
 		return nil, "", false
 	}
 	extra := 0
-	for i, p := range parts {
-		if strings.Contains(p, "...") {
-			extra = max(extra, c.Rank(c.In(i))-len(p)+3)
+	for i, term := range eq.Terms {
+		if strings.Contains(term, ".") {
+			extra = max(extra, c.Rank(c.In(i))-len(term)+1)
 		}
 	}
 	var spare strings.Builder
 	for r := 'A'; spare.Len() < extra && r <= 'Z'; r++ {
-		if !strings.ContainsRune(equation, r) {
+		if !strings.ContainsRune(text, r) {
 			spare.WriteRune(r)
 		}
 	}
 	var terms []labelled
-	for i, p := range parts {
-		own := min(max(c.Rank(c.In(i))-len(p)+3, 0), spare.Len())
-		axes := strings.Replace(p, "...", spare.String()[spare.Len()-own:], 1)
+	for i, term := range eq.Terms {
+		own := min(max(c.Rank(c.In(i))-len(term)+1, 0), spare.Len())
+		axes := strings.Replace(term, ".", spare.String()[spare.Len()-own:], 1)
 		if len(axes) != c.Rank(c.In(i)) || repeats(axes) {
-			c.Fail("operand %d as %q", i, p)
+			c.Fail("operand %d as %q", i, strings.Replace(term, ".", "...", 1))
 			return nil, "", false
 		}
 		terms = append(terms, labelled{c.In(i), axes})
 	}
-	if explicit {
-		return terms, strings.Replace(right, "...", spare.String(), 1), true
-	}
-	return terms, spare.String() + lettersOnce(left), true
+	return terms, strings.Replace(eq.Result, ".", spare.String(), 1), true
 }
 
 func repeats(axes string) bool {
@@ -90,18 +86,6 @@ func repeats(axes string) bool {
 		}
 	}
 	return false
-}
-
-// lettersOnce is the implicit result: the letters that occur once, sorted.
-func lettersOnce(left string) string {
-	var once []rune
-	for _, r := range left {
-		if r != ',' && r != '.' && strings.Count(left, string(r)) == 1 {
-			once = append(once, r)
-		}
-	}
-	slices.Sort(once)
-	return string(once)
 }
 
 // sumLonely sums the axes that nothing else reads.

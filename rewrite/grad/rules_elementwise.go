@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // elementwiseRules: arithmetic and functions of one variable. A row's formula
@@ -248,12 +247,4 @@ func gradGuard(c *Context) bool {
 		c.e.addDense(x, softmaxBackward(c, c.Grad(0), c.Out(0), axis))
 	}
 	return true
-}
-
-// cast is Cast to a type.
-func (c *Context) cast(v *onnx.Value, d onnx.DType) *onnx.Value {
-	if v == nil || v.Type.DType == d {
-		return v
-	}
-	return c.Op("Cast", build.In(v), onnx.IntAttr("to", int64(d)))
 }

@@ -8,6 +8,7 @@ package grad
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -70,11 +71,7 @@ func gradEmbedNorm(c *Context) {
 		if at := c.In(8); at != nil {
 			sum = c.Plus(sum, c.Do("Gather", places, at))
 		} else {
-			length := c.e.dim(ids.Type.Shape[1])
-			if length == nil {
-				length = c.Op("Shape", build.In(ids), onnx.IntAttr("start", 1), onnx.IntAttr("end", 2))
-			}
-			sum = c.Plus(sum, c.Do("Slice", places, c.IntList(0), length, c.IntList(0)))
+			sum = c.Plus(sum, c.Do("Slice", places, c.IntList(0), c.lengthOf(ids, 1), c.IntList(0)))
 		}
 		if c.In(1) != nil && c.In(4) != nil {
 			sum = c.Plus(sum, c.Do("Gather", c.In(4), c.In(1)))
@@ -150,15 +147,7 @@ func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value
 	if c.e.b.Err() != nil {
 		return nil
 	}
-	heads := func(x *onnx.Value) *onnx.Value {
-		s := x.Type.Shape
-		width, known := s[2].Int()
-		if n < 1 || !known || width%n != 0 {
-			c.Fail("num_heads %d for a width of %s", n, s[2])
-			return nil
-		}
-		return c.Transpose(c.ReshapeDims(x, onnx.Shape{s[0], s[1], onnx.Static(n), onnx.Static(width / n)}), 0, 2, 1, 3)
-	}
+	heads := func(x *onnx.Value) *onnx.Value { return c.heads(x, "num_heads") }
 	width, _ := q.Type.Shape[2].Int()
 	scale := c.Node.Float("scale", 0)
 	if scale == 0 {
@@ -218,12 +207,9 @@ func (c *Context) activated(v *onnx.Value, op string, params []float32) *onnx.Va
 
 func gradFusedConv(c *Context) {
 	c.Decompose(func() []*onnx.Value {
-		var attrs []onnx.Attribute
-		for _, a := range c.Node.Proto.Attribute {
-			if a.GetName() != "activation" && a.GetName() != "activation_params" {
-				attrs = append(attrs, a)
-			}
-		}
+		attrs := slices.DeleteFunc(slices.Clone(c.Node.Proto.Attribute), func(a onnx.Attribute) bool {
+			return a.GetName() == "activation" || a.GetName() == "activation_params"
+		})
 		y := c.Op("Conv", build.In(c.In(0), c.In(1), c.In(2)), attrs...)
 		if z := c.In(3); z != nil {
 			y = c.Plus(y, z)

@@ -92,14 +92,12 @@ func gradGatherND(c *Context) {
 // withBatchIndices puts the place along each of the batch axes in front of the
 // index tuples.
 func withBatchIndices(c *Context, idx *onnx.Value, batch int) *onnx.Value {
-	shape := append(onnx.Shape(nil), idx.Type.Shape...)
 	rank := c.Rank(idx)
 	if rank <= batch {
 		c.Fail("batch_dims %d with indices of shape %s", batch, idx.Type.Shape)
 		return nil
 	}
-	shape[rank-1] = onnx.Static(1)
-	full := c.e.shapeValue(shape)
+	full := c.e.shapeValue(withExtent(idx.Type.Shape, rank-1, onnx.Static(1)))
 	if full == nil {
 		front := c.Do("Slice", c.ShapeOf(idx), c.IntList(0), c.IntList(int64(rank-1)))
 		full = c.Op("Concat", build.In(front, c.IntList(1)), onnx.IntAttr("axis", 0))

@@ -10,8 +10,7 @@ var layerNormRules = []Rule{
 }
 
 func gradLayerNorm(c *Context) {
-	x, scale, g := c.In(0), c.In(1), c.Grad(0)
-	rank := c.Rank(x)
+	x, g := c.In(0), c.Grad(0)
 	axis := c.Axis("axis", -1, x)
 	if c.e.b.Err() != nil {
 		return
@@ -20,30 +19,31 @@ func gradLayerNorm(c *Context) {
 		c.Fail("a gradient of its saved statistics")
 		return
 	}
-	var outer, inner []int
-	for i := range rank {
-		if i < axis {
-			outer = append(outer, i)
-		} else {
-			inner = append(inner, i)
-		}
-	}
 	if c.Needs(2) {
-		c.Add(2, c.shaped(c.Sum(g, false, outer...), c.In(2)))
+		c.Add(2, c.shaped(c.Sum(g, false, c.axesFrom(x, 0)[:axis]...), c.In(2)))
 	}
 	if !c.Needs(0) && !c.Needs(1) {
 		return
 	}
 	mean, inv := c.CastTo(c.AddOut(1), x), c.CastTo(c.AddOut(2), x)
-	xhat := c.Do("Mul", c.Minus(x, mean), inv)
+	c.lastNormBackward(g, c.Do("Mul", c.Minus(x, mean), inv), inv, axis, true)
+}
+
+// lastNormBackward hands over dx and dscale of a norm over the axes from one on,
+// from x̂ and what x was multiplied by; centred says that the mean was taken off.
+func (c *Context) lastNormBackward(g, xhat, inv *onnx.Value, axis int, centred bool) {
+	x, scale := c.In(0), c.In(1)
+	outer, inner := c.axesFrom(x, 0)[:axis], c.axesFrom(x, axis)
 	if c.Needs(1) {
 		c.Add(1, c.shaped(c.Sum(c.Do("Mul", g, xhat), false, outer...), scale))
 	}
 	if c.Needs(0) {
 		h := c.Do("Mul", g, scale)
 		dot := c.Mean(c.Do("Mul", h, xhat), true, inner...)
-		centred := c.Minus(h, c.Mean(h, true, inner...))
-		c.Add(0, c.Do("Mul", c.Minus(centred, c.Do("Mul", xhat, dot)), inv))
+		if centred {
+			h = c.Minus(h, c.Mean(h, true, inner...))
+		}
+		c.Add(0, c.Do("Mul", c.Minus(h, c.Do("Mul", xhat, dot)), inv))
 	}
 }
 

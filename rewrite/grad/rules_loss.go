@@ -91,11 +91,7 @@ func sampleGradient(c *Context, f lossForm, g *onnx.Value, index *onnx.Value) *o
 	default:
 		mean = true
 		if f.weight == nil {
-			axes := make([]int, c.Rank(index))
-			for i := range axes {
-				axes[i] = i
-			}
-			n := c.e.count(index, axes, g.Type.DType)
+			n := c.e.count(index, c.axesFrom(index, 0), g.Type.DType)
 			if k, ok := c.Number(n); ok {
 				g = c.Scale(g, 1/k)
 			} else {
@@ -169,7 +165,7 @@ func (e *engine) lowerLosses() {
 			continue
 		}
 		e.b.From(n, n.Label())
-		c := &Context{Node: n, Dialect: e.dialect, Opset: e.m.Opset(""), e: e}
+		c := &Context{Node: n, Opset: e.m.Opset(""), e: e}
 		if lp := n.Out(1); lp != nil && !lp.Dead() {
 			gradLogProb(c, lp)
 		}

@@ -1,6 +1,8 @@
 package grad
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -57,7 +59,7 @@ func (c *Context) perElement(v, x *onnx.Value, axes []int) *onnx.Value {
 
 // sumSquares is Σ v² over axes, which stay as ones.
 func (c *Context) sumSquares(v *onnx.Value, axes []int) *onnx.Value {
-	return c.Op("ReduceSumSquare", build.In(v, c.e.b.Ints(ints64(axes)...)), onnx.IntAttr("keepdims", 1))
+	return c.Op("ReduceSumSquare", build.In(v, c.e.b.Axes(axes...)), onnx.IntAttr("keepdims", 1))
 }
 
 func gradBatchNorm(c *Context) {
@@ -151,10 +153,7 @@ func groupNorm(c *Context) *onnx.Value {
 		c.Fail("num_groups %d", groups)
 		return nil
 	}
-	ones, zeros := make([]float64, groups), make([]float64, groups)
-	for i := range ones {
-		ones[i] = 1
-	}
+	ones, zeros := slices.Repeat([]float64{1}, int(groups)), make([]float64, groups)
 	joined := c.ReshapeDims(x, onnx.Shape{s[0], onnx.Static(groups), s[1:].Elements().Div(onnx.Static(groups))})
 	y := c.Op("InstanceNormalization", build.In(joined,
 		c.Const(onnx.FloatTensor(x.Type.DType, ones, groups)), c.Const(onnx.FloatTensor(x.Type.DType, zeros, groups))),
@@ -175,8 +174,7 @@ func groupNorm(c *Context) *onnx.Value {
 }
 
 func gradRMSNorm(c *Context) {
-	x, scale, g := c.In(0), c.In(1), c.Grad(0)
-	rank := c.Rank(x)
+	x, g := c.In(0), c.Grad(0)
 	axis := c.Axis("axis", -1, x)
 	if c.e.b.Err() != nil {
 		return
@@ -192,24 +190,7 @@ func gradRMSNorm(c *Context) {
 	} else {
 		inv = c.inverseRoot(c.perElement(c.sumSquares(x, inner), x, inner), c.Node.Float("epsilon", 1e-5))
 	}
-	c.rmsBackward(g, x, scale, inv, axis, rank)
-}
-
-// rmsBackward hands over dx and dscale from the saved 1/rms.
-func (c *Context) rmsBackward(g, x, scale, inv *onnx.Value, axis, rank int) {
-	var outer []int
-	for i := range axis {
-		outer = append(outer, i)
-	}
-	xhat := c.Do("Mul", x, inv)
-	if c.Needs(1) {
-		c.Add(1, c.shaped(c.Sum(c.Do("Mul", g, xhat), false, outer...), scale))
-	}
-	if c.Needs(0) {
-		h := c.Do("Mul", g, scale)
-		dot := c.Mean(c.Do("Mul", h, xhat), true, c.axesFrom(x, axis)...)
-		c.Add(0, c.Do("Mul", c.Minus(h, c.Do("Mul", xhat, dot)), inv))
-	}
+	c.lastNormBackward(g, c.Do("Mul", x, inv), inv, axis, false)
 }
 
 // gradLRN sums over the window of channels with an average pool along them.

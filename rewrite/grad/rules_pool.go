@@ -1,6 +1,8 @@
 package grad
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -17,13 +19,7 @@ var poolRules = []Rule{
 		c.Add(0, lpInner(c, h, c.In(0), p))
 	}},
 	{Op: "GlobalAveragePool", Since: 1, Doc: "g/n", Grad: func(c *Context) {
-		x := c.In(0)
-		n := c.Count(x, c.axesFrom(x, 2)...)
-		if k, ok := c.Number(n); ok {
-			c.Add(0, c.Scale(c.Loose(0), 1/k))
-			return
-		}
-		c.Add(0, c.Over(c.Loose(0), n))
+		c.Add(0, c.perElement(c.Loose(0), c.In(0), c.axesFrom(c.In(0), 2)))
 	}},
 	{Op: "GlobalMaxPool", Since: 1, Doc: "g to the elements equal to y, shared evenly", Grad: func(c *Context) {
 		x := c.In(0)
@@ -180,11 +176,7 @@ func (c *Context) poolSpread(g *onnx.Value, list []window, scale float64) *onnx.
 		c.Fail("windows of %d elements", n)
 		return nil
 	}
-	values := make([]float64, n)
-	for i := range values {
-		values[i] = scale
-	}
-	kernel := c.Const(onnx.FloatTensor(g.Type.DType, values, dims...))
+	kernel := c.Const(onnx.FloatTensor(g.Type.DType, slices.Repeat([]float64{scale}, int(n)), dims...))
 	return c.Reshape(c.spreadBack(planes, kernel, list, 1), x)
 }
 

@@ -156,22 +156,12 @@ func gradVectorProduct(c *Context, g *onnx.Value) {
 			c.Add(0, c.Do("Mul", column(g, rank-1), b))
 		}
 		if c.Needs(1) {
-			axes := make([]int, rank-1)
-			for i := range axes {
-				axes[i] = i
-			}
-			c.Add(1, c.Sum(c.Do("Mul", column(g, rank-1), a), false, axes...))
+			c.Add(1, c.Sum(c.Do("Mul", column(g, rank-1), a), false, c.allBut(a, rank-1)...))
 		}
 	default: // y[...,n] = a[k] b[...,k,n]
 		rank := c.Rank(b)
 		if c.Needs(0) {
-			axes := []int{}
-			for i := range rank {
-				if i != rank-2 {
-					axes = append(axes, i)
-				}
-			}
-			c.Add(0, c.Sum(c.Do("Mul", column(g, rank-2), b), false, axes...))
+			c.Add(0, c.Sum(c.Do("Mul", column(g, rank-2), b), false, c.allBut(b, rank-2)...))
 		}
 		if c.Needs(1) {
 			c.Add(1, c.Do("Mul", column(g, rank-2), column(a, 1)))

@@ -11,11 +11,7 @@ import (
 var reduceRules = []Rule{
 	{Op: "ReduceSum", Since: 1, Doc: "g", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value { return r.g })},
 	{Op: "ReduceMean", Since: 1, Doc: "g/n", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
-		n := c.Count(c.In(0), r.axes...)
-		if k, ok := c.Number(n); ok {
-			return c.Scale(r.g, 1/k)
-		}
-		return c.Over(r.g, n)
+		return c.perElement(r.g, c.In(0), r.axes)
 	})},
 	{Op: "ReduceSumSquare", Since: 1, Doc: "2gx", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
 		return c.Times(c.Scale(r.g, 2), c.In(0))
@@ -57,7 +53,7 @@ func gradReduceProd(c *Context, r reduced) *onnx.Value {
 	safe := c.Plus(x, zero)
 	product, zeros := safe, zero
 	if len(r.axes) > 0 {
-		product = c.Op("ReduceProd", build.In(safe, c.IntList(ints64(r.axes)...)), onnx.IntAttr("keepdims", 1))
+		product = c.Op("ReduceProd", build.In(safe, c.e.b.Axes(r.axes...)), onnx.IntAttr("keepdims", 1))
 		zeros = c.Sum(zero, true, r.axes...)
 	}
 	others := c.Over(c.Times(r.g, product), safe)
@@ -102,15 +98,11 @@ func reducedAxes(c *Context) ([]int, bool) {
 		}
 	}
 	rank := c.Rank(x)
-	var axes []int
 	if len(list) == 0 {
 		if c.Node.Int("noop_with_empty_axes", 0) == 1 {
 			return nil, true
 		}
-		for i := range rank {
-			axes = append(axes, i)
-		}
-		return axes, true
+		return c.axesFrom(x, 0), true
 	}
 	hit := make([]bool, rank)
 	for _, a := range list {
@@ -118,6 +110,7 @@ func reducedAxes(c *Context) ([]int, bool) {
 			hit[k] = true
 		}
 	}
+	var axes []int
 	for i, h := range hit {
 		if h {
 			axes = append(axes, i)

@@ -110,11 +110,7 @@ func (r *regions) byImage(weights *onnx.Value, n, each, pixels int64) *onnx.Valu
 	if n == 1 {
 		return c.ReshapeTo(weights, 1, -1, pixels)
 	}
-	images := make([]int64, n)
-	for i := range images {
-		images[i] = int64(i)
-	}
-	of := c.Do("Equal", c.CastTo(c.Unsqueeze(c.In(2), 0), c.IntList(0)), c.Const(onnx.Int64Tensor(images, n, 1)))
+	of := c.Do("Equal", c.CastTo(c.Unsqueeze(c.In(2), 0), c.IntList(0)), c.Const(onnx.Int64Tensor(upTo(n), n, 1)))
 	mask := c.Unsqueeze(c.Mask(of, weights), 2) // [n, r, 1]
 	return c.ReshapeTo(c.Do("Mul", c.ReshapeTo(weights, 1, -1, each), mask), n, -1, pixels)
 }

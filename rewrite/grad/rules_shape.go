@@ -3,6 +3,7 @@ package grad
 import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // shapeRules: operators that move or copy elements.
@@ -58,8 +59,7 @@ func reshapeFactored(c *Context) bool {
 	case len(s) < 2 || len(t) < 2 || s[len(s)-1] != t[len(t)-1] || !s[len(s)-1].Known():
 		return false
 	default:
-		rows := append(append(onnx.Shape(nil), s[:len(s)-1]...), onnx.Static(1))
-		f = c.ReshapeDims(f, rows)
+		f = c.ReshapeDims(f, withExtent(s, len(s)-1, onnx.Static(1)))
 	}
 	c.AddFactored(0, c.Reshape(g, x), f)
 	return true
@@ -67,7 +67,7 @@ func reshapeFactored(c *Context) bool {
 
 func gradTranspose(c *Context) {
 	rank := c.Rank(c.In(0))
-	perm := transposePerm(c.Node, rank)
+	perm := traits.Permutation(c.Node, rank)
 	inverse := make([]int, rank)
 	for i, a := range perm {
 		inverse[a] = i
@@ -163,11 +163,7 @@ func gradConcat(c *Context) {
 	split := c.IntList(sizes...)
 	if !static {
 		for _, v := range c.Node.Inputs {
-			d := c.e.dim(v.Type.Shape[axis])
-			if d == nil {
-				d = c.Op("Shape", build.In(v), onnx.IntAttr("start", int64(axis)), onnx.IntAttr("end", int64(axis+1)))
-			}
-			lengths = append(lengths, d)
+			lengths = append(lengths, c.lengthOf(v, axis))
 		}
 		split = c.Op("Concat", lengths, onnx.IntAttr("axis", 0))
 	}

@@ -4,6 +4,7 @@ package grad
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -121,11 +122,7 @@ func gradSliceStrided(c *Context, g *onnx.Value, cut []span) {
 		for i := s.start; s.step > 0 && i < s.end || s.step < 0 && i > s.end; i += s.step {
 			index = append(index, i)
 		}
-		shape := append(onnx.Shape(nil), g.Type.Shape...)
-		shape[s.axis] = onnx.Static(n)
-		zeros := c.e.filled(shape, g.Type.DType, 0)
-		g = c.Op("ScatterElements", build.In(zeros, c.alongAxis(c.IntList(index...), s.axis, g), g), onnx.IntAttr("axis", int64(s.axis)))
-		if g == nil {
+		if g = c.scatterAlong(g, s.axis, n, index); g == nil {
 			return
 		}
 	}
@@ -135,15 +132,19 @@ func gradSliceStrided(c *Context, g *onnx.Value, cut []span) {
 	c.Add(0, g)
 }
 
+// scatterAlong puts the slices of g along an axis at these places among n, zeros
+// elsewhere.
+func (c *Context) scatterAlong(g *onnx.Value, axis int, n int64, places []int64, how ...onnx.Attribute) *onnx.Value {
+	zeros := c.e.filled(withExtent(g.Type.Shape, axis, onnx.Static(n)), g.Type.DType, 0)
+	return c.Op("ScatterElements", build.In(zeros, c.alongAxis(c.IntList(places...), axis, g), g), append(how, onnx.IntAttr("axis", int64(axis)))...)
+}
+
 // alongAxis stretches a list of indices to like's shape, along that axis.
 func (c *Context) alongAxis(index *onnx.Value, axis int, like *onnx.Value) *onnx.Value {
 	if like == nil || index == nil {
 		return nil
 	}
-	shape := make([]int64, len(like.Type.Shape))
-	for i := range shape {
-		shape[i] = 1
-	}
+	shape := slices.Repeat([]int64{1}, len(like.Type.Shape))
 	shape[axis] = -1
 	return c.Do("Expand", c.ReshapeTo(index, shape...), c.ShapeOf(like))
 }
@@ -171,11 +172,7 @@ func gradSliceAtRun(c *Context) {
 		if !ok {
 			n, _ = c.In(1).Type.Shape[0].Int()
 		}
-		list := make([]int64, n)
-		for i := range list {
-			list[i] = int64(i)
-		}
-		axes = c.IntList(list...)
+		axes = c.IntList(upTo(n)...)
 	} else if list, ok := c.Ints(axes); ok {
 		fixed := make([]int64, len(list))
 		for i, a := range list {
@@ -237,10 +234,7 @@ func gradPad(c *Context) {
 	c.Add(0, inner)
 	if c.Needs(2) {
 		// The constant fills whatever the border holds.
-		all := make([]int, rank)
-		for i := range all {
-			all[i] = i
-		}
+		all := c.axesFrom(x, 0)
 		c.Add(2, c.Reshape(c.Minus(c.Sum(g, false, all...), c.Sum(inner, false, all...)), c.In(2)))
 	}
 }
@@ -269,10 +263,7 @@ func gradPadMirror(c *Context, mode string) {
 		for i := -before; i < n+after; i++ {
 			index = append(index, mirrored(i, n, mode))
 		}
-		shape := append(onnx.Shape(nil), g.Type.Shape...)
-		shape[axis] = onnx.Static(n)
-		g = c.Op("ScatterElements", build.In(c.e.filled(shape, g.Type.DType, 0), c.alongAxis(c.IntList(index...), axis, g), g),
-			onnx.IntAttr("axis", int64(axis)), onnx.StringAttr("reduction", "add"))
+		g = c.scatterAlong(g, axis, n, index, onnx.StringAttr("reduction", "add"))
 	}
 	c.Add(0, g)
 }

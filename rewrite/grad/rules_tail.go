@@ -27,7 +27,7 @@ var tailRules = []Rule{
 		return c.Times(g, c.Do("Mul", t, t))
 	})},
 	{Op: "HardSigmoid", Since: 6, Doc: "g*alpha where 0 < y < 1", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
-		inside := c.Do("Sign", c.Do("Mul", y, c.Minus(c.Scalar(y, 1), y)))
+		inside := c.Do("Sign", c.swing(y))
 		return c.Times(g, c.Scale(inside, c.Node.Float("alpha", 0.2)))
 	})},
 	{Op: "HardSwish", Since: 14, Doc: "made of x*HardSigmoid(x)", Grad: decomposition(func(c *Context) *onnx.Value {

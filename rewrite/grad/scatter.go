@@ -164,7 +164,7 @@ func (e *engine) lowerScatters(asked func(*onnx.Node) bool) {
 	for _, n := range slices.Clone(e.m.Graph.Nodes) {
 		if n.Is("ScatterND") && asked(n) && n.Out(0) != nil && n.In(0).Type.Ranked && n.In(1).Type.Ranked && tupleLength(n.In(1)) {
 			e.b.Scope = n.Label()
-			e.lowerScatter(&Context{Node: n, Dialect: e.dialect, Opset: e.opset(n), e: e})
+			e.lowerScatter(&Context{Node: n, Opset: e.opset(n), e: e})
 			lowered = true
 		}
 	}

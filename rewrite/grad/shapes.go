@@ -164,15 +164,8 @@ func (e *engine) reshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onnx.Va
 
 // reachable reports a shape that reshape can give without a value that has it.
 func (e *engine) reachable(s onnx.Shape) bool {
-	free := 0
-	for _, d := range s {
-		if n, ok := d.Int(); !ok {
-			free++
-		} else if n == 0 {
-			free = 2
-		}
-	}
-	return free <= 1 || e.shapeValue(s) != nil
+	_, ok := build.ReshapeTarget(s)
+	return ok || e.shapeValue(s) != nil
 }
 
 func allKnown(s onnx.Shape) bool {
@@ -185,20 +178,7 @@ func allKnown(s onnx.Shape) bool {
 }
 
 func (e *engine) makeReshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onnx.Value {
-	target := make([]int64, len(s))
-	free := 0
-	for i, d := range s {
-		n, ok := d.Int()
-		if !ok {
-			n = -1
-			free++
-		}
-		if n == 0 { // a constant 0 would mean "copy"
-			free = 2
-		}
-		target[i] = n
-	}
-	if free <= 1 {
+	if target, ok := build.ReshapeTarget(s); ok {
 		return e.b.Op("Reshape", build.In(v, e.b.Ints(target...)))
 	}
 	shape := e.shapeValue(s)
@@ -234,7 +214,7 @@ func (e *engine) expandTo(g, v *onnx.Value) *onnx.Value {
 	if g == nil || v == nil || !isLoose(g, v) {
 		return g
 	}
-	if x, ok := scalarOf(g); ok {
+	if x, ok := g.Number(); ok {
 		dims, static := v.Type.Shape.Ints()
 		if n, fits := onnx.Elements(dims); static && fits && n <= smallConstant {
 			return e.b.Const(onnx.FloatTensor(g.Type.DType, slices.Repeat([]float64{x}, int(n)), dims...))
@@ -255,13 +235,6 @@ func (e *engine) expandTo(g, v *onnx.Value) *onnx.Value {
 		return e.reshapeLike(g, v)
 	}
 	return e.b.Op("Expand", build.In(g, e.shapeOf(v)))
-}
-
-func scalarOf(v *onnx.Value) (float64, bool) {
-	if v == nil || !v.IsConstant() {
-		return 0, false
-	}
-	return v.Init.Scalar()
 }
 
 // zeros makes zeros of v's shape and type.
@@ -334,7 +307,7 @@ func (e *engine) count(v *onnx.Value, axes []int, d onnx.DType) *onnx.Value {
 	if c := e.shapes[key]; c != nil {
 		return c
 	}
-	picked := e.b.Op("Gather", build.In(e.shapeOf(v), e.b.Ints(ints64(axes)...)), onnx.IntAttr("axis", 0))
+	picked := e.b.Op("Gather", build.In(e.shapeOf(v), e.b.Axes(axes...)), onnx.IntAttr("axis", 0))
 	prod := e.b.Op("ReduceProd", build.In(picked, e.b.Ints(0)), onnx.IntAttr("keepdims", 0))
 	c := e.b.Op("Cast", build.In(prod), onnx.IntAttr("to", int64(d)))
 	e.shapes[key] = c
@@ -345,5 +318,5 @@ func (e *engine) sum(v *onnx.Value, keep bool, axes ...int) *onnx.Value {
 	if len(axes) == 0 || v == nil {
 		return v
 	}
-	return e.b.Op("ReduceSum", build.In(v, e.b.Ints(ints64(axes)...)), onnx.IntAttr("keepdims", flag(keep)))
+	return e.b.Op("ReduceSum", build.In(v, e.b.Axes(axes...)), onnx.IntAttr("keepdims", flag(keep)))
 }

@@ -137,9 +137,9 @@ func scales(s *state) error {
 			s.scaleBehindReshape(n, operands, k, out)
 			continue
 		}
-		perm := permutation(t, rank(t.Out(0)))
+		perm := traits.Permutation(t, rank(t.Out(0)))
 		before := s.b.Op("Mul", build.In(t.In(0), k))
-		operands[side] = s.b.Op("Transpose", build.In(before), onnx.IntsAttr("perm", ints64(perm)...))
+		operands[side] = s.b.Op("Transpose", build.In(before), build.PermAttr(perm...))
 		y := s.b.Op("MatMul", operands[:])
 		s.replace(out, y, out.Producer)
 	}
@@ -209,15 +209,15 @@ func transposes(s *state) error {
 				continue
 			}
 			s.scope(n)
-			perm := lastTwo(rank(z))
+			perm := traits.LastTwo(rank(z))
 			from := z
 			if t := made(z, "Transpose"); t != nil {
-				perm, from = compose(permutation(t, rank(z)), perm), t.In(0)
+				perm, from = traits.Compose(traits.Permutation(t, rank(z)), perm), t.In(0)
 			}
-			if swapsLastTwo(perm) && made(v, "Transpose") != nil {
+			if traits.SwapsLastTwo(perm) && made(v, "Transpose") != nil {
 				continue // in its simplest form; Unfuse sees to it
 			}
-			w := s.b.Op("Transpose", build.In(from), onnx.IntsAttr("perm", ints64(perm)...))
+			w := s.b.Op("Transpose", build.In(from), build.PermAttr(perm...))
 			nodes := s.b.Take()
 			if w == nil {
 				return nil
@@ -238,7 +238,7 @@ func (s *state) swappedSource(v *onnx.Value) *onnx.Value {
 		inner = r.In(0)
 	}
 	t := made(inner, "Transpose")
-	if t == nil || !swapsLastTwo(permutation(t, rank(inner))) {
+	if t == nil || !traits.SwapsLastTwo(traits.Permutation(t, rank(inner))) {
 		return nil
 	}
 	z := t.In(0)

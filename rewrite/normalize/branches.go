@@ -37,7 +37,7 @@ func (s *state) decide(nodes []*onnx.Node) error {
 		if !n.Is("If") {
 			continue
 		}
-		cond, known := s.ints(n.In(0))
+		cond, known := s.types.Int64s(n.In(0))
 		if !known || len(cond) != 1 {
 			continue
 		}

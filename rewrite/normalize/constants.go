@@ -50,25 +50,11 @@ func constantTensor(n *onnx.Node) *onnx.Tensor {
 	if n.Out(0).IsOutput() {
 		return nil
 	}
-	switch {
-	case n.TensorAttr("value") != nil:
-		t := n.TensorAttr("value")
-		if t.IsExternal() || t.DType() == onnx.String {
-			return nil
-		}
-		return t
-	case n.Has("value_int"):
-		return onnx.Int64Tensor([]int64{n.Int("value_int", 0)})
-	case n.Has("value_ints"):
-		v := n.Ints("value_ints")
-		return onnx.Int64Tensor(v, int64(len(v)))
-	case n.Has("value_float"):
-		return onnx.Float32Tensor([]float32{float32(n.Float("value_float", 0))})
-	case n.Has("value_floats"):
-		v := n.Floats("value_floats")
-		return onnx.Float32Tensor(v, int64(len(v)))
+	t := n.ConstantTensor()
+	if t == nil || t.IsExternal() || t.DType() == onnx.String {
+		return nil
 	}
-	return nil
+	return t
 }
 
 // casts turns CastLike, whose second input lends nothing but its type, into Cast.
@@ -123,21 +109,13 @@ func trains(n *onnx.Node) bool {
 	if mode == nil {
 		return false
 	}
-	if mode.IsConstant() {
-		if v, ok := mode.Init.Scalar(); ok {
-			return v != 0
-		}
-	}
-	return true
+	on, known := mode.Number()
+	return on != 0 || !known
 }
 
 func ratioZero(n *onnx.Node) bool {
-	ratio := n.In(1)
-	if ratio == nil || !ratio.IsConstant() {
-		return false
-	}
-	v, ok := ratio.Init.Scalar()
-	return ok && v == 0
+	ratio, known := n.In(1).Number()
+	return known && ratio == 0
 }
 
 // fold replaces integers that inference knows in full, then floats of one
@@ -179,7 +157,7 @@ func (s *state) known(v *onnx.Value) *onnx.Tensor {
 	if !v.Type.Ranked || !static || d != onnx.Int64 && d != onnx.Int32 && d != onnx.Bool {
 		return nil
 	}
-	elems, ok := s.types.Ints(v)
+	elems, ok := s.types.Int64s(v)
 	if !ok || len(elems) > maxFold {
 		return nil
 	}
@@ -187,11 +165,7 @@ func (s *state) known(v *onnx.Value) *onnx.Tensor {
 		return nil
 	}
 	var data []byte
-	for _, e := range elems {
-		k, ok := e.Int()
-		if !ok {
-			return nil
-		}
+	for _, k := range elems {
 		switch d {
 		case onnx.Int64:
 			data = binary.LittleEndian.AppendUint64(data, uint64(k))
@@ -219,10 +193,7 @@ func foldFloat(n *onnx.Node) *onnx.Tensor {
 	}
 	var in []float64
 	for _, v := range n.Inputs {
-		if v == nil || !v.IsConstant() {
-			return nil
-		}
-		x, ok := v.Init.Scalar()
+		x, ok := v.Number()
 		if !ok {
 			return nil
 		}

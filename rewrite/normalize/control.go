@@ -33,7 +33,7 @@ func Open(m *onnx.Model, o Options, which func(*onnx.Node) bool) (int, map[*onnx
 	if err != nil {
 		return 0, nil, err
 	}
-	s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
 	closed := map[*onnx.Node]string{}
 	for _, n := range s.nodes() {
 		open := map[string]func(*onnx.Node) (string, error){"If": s.both, "Loop": s.unroll, "Scan": s.unscan}[n.OpType()]
@@ -145,14 +145,14 @@ func (s *state) unroll(n *onnx.Node) (string, error) {
 	}
 	limit, going := int64(math.MaxInt64), true
 	if n.In(0) != nil {
-		m, known := s.ints(n.In(0))
+		m, known := s.types.Int64s(n.In(0))
 		if !known || len(m) != 1 {
 			return "its number of trips is not known: give the dimensions that decide it with --dim, or export it unrolled", nil
 		}
 		limit = m[0]
 	}
 	if n.In(1) != nil {
-		c, known := s.ints(n.In(1))
+		c, known := s.types.Int64s(n.In(1))
 		if !known || len(c) != 1 {
 			return "whether it makes a trip is not known before it runs: export it unrolled", nil
 		}
@@ -172,7 +172,7 @@ func (s *state) unroll(n *onnx.Node) (string, error) {
 			return err.Error(), nil
 		}
 		if outs[0] != on {
-			c, known := s.ints(outs[0])
+			c, known := s.types.Int64s(outs[0])
 			if !known || len(c) != 1 {
 				return "its condition is not known before it runs: give the dimensions that decide it with --dim, or export it unrolled", nil
 			}

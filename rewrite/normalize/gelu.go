@@ -130,7 +130,7 @@ func polynomial(v, x *onnx.Value, depth int) (poly, bool) {
 		return scaled(a, -1), true
 	}
 	if n.Is("Pow") {
-		k, ok := exponent(n.In(1))
+		k, ok := n.In(1).Number()
 		if !ok || k != math.Trunc(k) || k < 1 || k > 3 {
 			return poly{}, false
 		}

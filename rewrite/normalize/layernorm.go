@@ -91,19 +91,11 @@ func (s *state) isSquare(v, x *onnx.Value, axis int) bool {
 		return ok && own == axis
 	}
 	if p := made(v, "Pow"); p != nil {
-		two, ok := exponent(p.In(1))
+		two, ok := p.In(1).Number()
 		return ok && two == 2 && difference(p.In(0))
 	}
 	m := made(v, "Mul")
 	return m != nil && m.In(0) == m.In(1) && difference(m.In(0))
-}
-
-// exponent reads the second operand of Pow, of any number type.
-func exponent(v *onnx.Value) (float64, bool) {
-	if v == nil || !v.IsConstant() {
-		return 0, false
-	}
-	return v.Init.Scalar()
 }
 
 // meanOver checks that v is the mean over the last axes, kept as ones, of a value
@@ -115,29 +107,19 @@ func (s *state) meanOver(v *onnx.Value, accept func(*onnx.Value) bool) (int, boo
 	}
 	axes := n.Ints("axes")
 	if n.In(1) != nil {
-		dims, ok := s.types.Ints(n.In(1))
-		if !ok {
+		var ok bool
+		if axes, ok = s.types.Int64s(n.In(1)); !ok {
 			return 0, false
-		}
-		axes = nil
-		for _, d := range dims {
-			k, ok := d.Int()
-			if !ok {
-				return 0, false
-			}
-			axes = append(axes, k)
 		}
 	}
 	r := rank(n.In(0))
 	hit := make([]bool, r)
 	for _, a := range axes {
-		if a < 0 {
-			a += int64(r)
-		}
-		if a < 0 || a >= int64(r) {
+		k := normalAxis(a, r)
+		if k < 0 {
 			return 0, false
 		}
-		hit[a] = true
+		hit[k] = true
 	}
 	first := r
 	for first > 0 && hit[first-1] {

@@ -86,7 +86,7 @@ func (s *state) unjoin(y, x *onnx.Value, shape onnx.Shape) *onnx.Value {
 // Transpose says by its perm what it does, and [0,1] leaves a matrix as it is.
 func swapped(v *onnx.Value) *onnx.Value {
 	t := made(v, "Transpose")
-	if t == nil || rank(v) != 2 || !swapsLastTwo(permutation(t, 2)) {
+	if t == nil || rank(v) != 2 || !traits.SwapsLastTwo(traits.Permutation(t, 2)) {
 		return nil
 	}
 	return t.In(0)

@@ -28,12 +28,12 @@ func only(v *onnx.Value) *onnx.Node {
 	return v.Uses()[0].Node
 }
 
-// number is the value of a constant of one element.
+// number is the value of a float constant of one element.
 func number(v *onnx.Value) (float64, bool) {
-	if v == nil || !v.IsConstant() || !v.Type.DType.IsFloat() {
+	if v == nil || !v.Type.DType.IsFloat() {
 		return 0, false
 	}
-	return v.Init.Scalar()
+	return v.Number()
 }
 
 // withNumber splits a commutative node of two inputs into the constant and the
@@ -108,74 +108,9 @@ func (s *state) reshape(v *onnx.Value, shape onnx.Shape) *onnx.Value {
 	if v == nil {
 		return nil
 	}
-	target := make([]int64, len(shape))
-	free := 0
-	for i, d := range shape {
-		n, ok := d.Int()
-		if !ok {
-			n = -1
-			free++
-		}
-		if n == 0 {
-			return nil
-		}
-		target[i] = n
-	}
-	if free > 1 {
+	target, ok := build.ReshapeTarget(shape)
+	if !ok {
 		return nil
 	}
 	return s.b.Op("Reshape", build.In(v, s.b.Ints(target...)))
-}
-
-// permutation reads a Transpose; the default reverses.
-func permutation(n *onnx.Node, rank int) []int {
-	perm := make([]int, rank)
-	given := n.Ints("perm")
-	for i := range perm {
-		perm[i] = rank - 1 - i
-		if len(given) == rank {
-			perm[i] = int(given[i])
-		}
-	}
-	return perm
-}
-
-// swapsLastTwo reports a permutation that exchanges the last two axes alone.
-func swapsLastTwo(perm []int) bool {
-	r := len(perm)
-	if r < 2 || perm[r-1] != r-2 || perm[r-2] != r-1 {
-		return false
-	}
-	for i := range r - 2 {
-		if perm[i] != i {
-			return false
-		}
-	}
-	return true
-}
-
-func lastTwo(rank int) []int {
-	perm := make([]int, rank)
-	for i := range perm {
-		perm[i] = i
-	}
-	perm[rank-1], perm[rank-2] = rank-2, rank-1
-	return perm
-}
-
-// compose is the permutation of first inner, then outer.
-func compose(inner, outer []int) []int {
-	out := make([]int, len(outer))
-	for i, a := range outer {
-		out[i] = inner[a]
-	}
-	return out
-}
-
-func ints64(axes []int) []int64 {
-	out := make([]int64, len(axes))
-	for i, a := range axes {
-		out[i] = int64(a)
-	}
-	return out
 }

@@ -38,7 +38,6 @@ type Result struct {
 
 // state is the model while passes run.
 type state struct {
-	m     *onnx.Model
 	g     *onnx.Graph
 	b     *build.Builder
 	types *infer.Result
@@ -75,7 +74,7 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+		s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
 		if err := p.run(s); err != nil {
 			return nil, fmt.Errorf("pass normalize/%s: %w", p.name, err)
 		}

@@ -70,7 +70,7 @@ func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
 
 // position is the content of a position in a list, counted from the front.
 func (s *state) position(v *onnx.Value, length int) (int, bool) {
-	at, known := s.ints(v)
+	at, known := s.types.Int64s(v)
 	if !known || len(at) != 1 {
 		return 0, false
 	}
@@ -132,7 +132,7 @@ func (s *state) replaceOutput(v, w *onnx.Value, n *onnx.Node) {
 func (s *state) sequenceSizes(n *onnx.Node, extent int64) ([]int64, bool) {
 	step := int64(1)
 	if n.In(1) != nil {
-		list, ok := s.ints(n.In(1))
+		list, ok := s.types.Int64s(n.In(1))
 		if !ok || len(list) == 0 {
 			return nil, false
 		}

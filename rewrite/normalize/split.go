@@ -54,7 +54,7 @@ func (s *state) partOf(u onnx.Use, x *onnx.Value) (part, int, bool) {
 		return part{}, 0, false
 	}
 	if n.Is("Gather") {
-		idx, ok := s.ints(n.In(1))
+		idx, ok := s.types.Int64s(n.In(1))
 		axis := normalAxis(n.Int("axis", 0), rank(x))
 		if !ok || len(idx) != 1 || rank(n.In(1)) != 0 || axis < 0 {
 			return part{}, 0, false
@@ -69,14 +69,14 @@ func (s *state) partOf(u onnx.Use, x *onnx.Value) (part, int, bool) {
 	if !n.Is("Slice") {
 		return part{}, 0, false
 	}
-	starts, ok1 := s.ints(n.In(1))
-	ends, ok2 := s.ints(n.In(2))
-	axes, ok3 := s.ints(n.In(3))
+	starts, ok1 := s.types.Int64s(n.In(1))
+	ends, ok2 := s.types.Int64s(n.In(2))
+	axes, ok3 := s.types.Int64s(n.In(3))
 	if !ok1 || !ok2 || !ok3 || len(starts) != 1 || len(ends) != 1 || len(axes) != 1 {
 		return part{}, 0, false
 	}
 	if n.In(4) != nil {
-		if steps, ok := s.ints(n.In(4)); !ok || len(steps) != 1 || steps[0] != 1 {
+		if steps, ok := s.types.Int64s(n.In(4)); !ok || len(steps) != 1 || steps[0] != 1 {
 			return part{}, 0, false
 		}
 	}
@@ -87,20 +87,6 @@ func (s *state) partOf(u onnx.Use, x *onnx.Value) (part, int, bool) {
 	extent, static := x.Type.Shape[axis].Int()
 	start, end := bound(starts[0], extent), bound(ends[0], extent)
 	return part{n, start, end, false}, axis, static && start < end
-}
-
-func (s *state) ints(v *onnx.Value) ([]int64, bool) {
-	if v == nil {
-		return nil, false
-	}
-	dims, ok := s.types.Ints(v)
-	out := make([]int64, len(dims))
-	for i, d := range dims {
-		if out[i], ok = d.Int(); !ok {
-			return nil, false
-		}
-	}
-	return out, ok
 }
 
 func normalAxis(axis int64, rank int) int {

@@ -24,13 +24,14 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // Unfuse rewrites the Transposes and the factors of a graph that would otherwise
 // be fused into a product, and returns their number. types must know the graph's
 // values.
 func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
-	s := &state{m: m, g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
 	if err := reshapes(s); err != nil {
 		return 0, err
 	}
@@ -60,8 +61,8 @@ func fusable(n *onnx.Node) bool {
 	if r < 3 {
 		return false
 	}
-	perm := permutation(n, r)
-	direct := swapsLastTwo(perm) || movesFirst(perm)
+	perm := traits.Permutation(n, r)
+	direct := traits.SwapsLastTwo(perm) || movesFirst(perm)
 	for _, u := range n.Out(0).Uses() {
 		switch {
 		case u.Node.Is("MatMul"):
@@ -72,7 +73,7 @@ func fusable(n *onnx.Node) bool {
 			// Nothing is moved past these.
 		case !u.Node.Is("Reshape") || u.Index != 0:
 			return true
-		case direct && movedBehind(u.Node, r, swapsLastTwo(perm)):
+		case direct && movedBehind(u.Node, r, traits.SwapsLastTwo(perm)):
 			return true
 		}
 	}
@@ -124,7 +125,7 @@ func (s *state) splitLast(n *onnx.Node) {
 	shape := append(onnx.Shape(nil), x.Type.Shape[:r-1]...)
 	shape = append(shape, onnx.Static(1), x.Type.Shape[r-1])
 	var perm []int
-	for _, a := range permutation(n, r) {
+	for _, a := range traits.Permutation(n, r) {
 		if a == r-1 {
 			perm = append(perm, r-1, r)
 		} else {
@@ -140,7 +141,7 @@ func (s *state) splitLast(n *onnx.Node) {
 	if wide == nil {
 		return
 	}
-	t := s.b.Op("Transpose", build.In(wide), onnx.IntsAttr("perm", ints64(perm)...))
+	t := s.b.Op("Transpose", build.In(wide), build.PermAttr(perm...))
 	back := s.reshape(t, y.Type.Shape)
 	if back == nil {
 		s.g.Remove(s.b.Take()...)

@@ -24,6 +24,7 @@ func (p *pass) convert() error {
 	nodes := append([]*onnx.Node(nil), p.g.Nodes...)
 	emulated := p.emulated(nodes)
 	stashed := p.stashes(nodes)
+	p.masters()
 	for _, n := range nodes {
 		if p.verdicts[n].kind != half {
 			continue
@@ -65,12 +66,17 @@ func (p *pass) convert() error {
 // read is what node n is to read at input i.
 func (p *pass) read(n *onnx.Node, i int, kind kind, emulated bool, stashed map[stash]bool) *onnx.Value {
 	v := n.In(i)
+	if kind == half {
+		v = p.master(v, n)
+	}
 	float := in(n, i) || p.inHalf[v] && !keptWide(n, i)
 	switch {
 	case !float && p.inHalf[v]: // an input that stays float32
 		return p.up(v)
 	case !float:
 		return v
+	case kind == full && p.late[v] != nil:
+		return p.readLate(v, n)
 	case kind == half && emulated:
 		return p.up(v)
 	case kind == half, kind == reader && !emulated:
@@ -96,6 +102,11 @@ func keptWide(n *onnx.Node, i int) bool {
 // emulated finds the half nodes that compute in float32 between casts.
 func (p *pass) emulated(nodes []*onnx.Node) map[*onnx.Node]bool {
 	list := map[*onnx.Node]bool{}
+	for v := range p.late {
+		if n := v.Producer; p.o.Provider == kernels.CPU && p.verdicts[n].kind == half {
+			list[n] = true
+		}
+	}
 	if !p.o.Emulate && !(p.o.Provider == kernels.CPU && p.o.To == onnx.BFloat16) {
 		return list
 	}

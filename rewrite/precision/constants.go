@@ -25,13 +25,10 @@ func (p *pass) limits() (largest, smallest float64) {
 
 // constantOf is the constant that a value is, nil for others.
 func constantOf(v *onnx.Value) *onnx.Tensor {
-	if v.IsConstant() {
-		return v.Init
-	}
-	if v.Producer != nil && v.Producer.Is("Constant", "ConstantOfShape") {
+	if v.Producer != nil && v.Producer.Is("ConstantOfShape") {
 		return v.Producer.TensorAttr("value")
 	}
-	return nil
+	return v.Constant()
 }
 
 // fitOf says what does not fit of a float32 constant; nil for one that does.

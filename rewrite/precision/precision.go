@@ -6,6 +6,8 @@
 //	scale.go      loss scaling: scale where the gradients begin, unscale where
 //	              they end, found_inf, updates skipped (homogeneous.go finds
 //	              the place)
+//	gradients.go  what waits for its update
+//	masters.go    half copies of masters, a side each
 //	cast.go       half copies where they are used, of masters, of constants,
 //	              of what waits for backward
 //
@@ -59,8 +61,31 @@ type Options struct {
 	Dims map[string]int64
 	// Roles overrides the metadata entry step.RolesKey.
 	Roles *step.Roles
+	// Overflow says what a gradient that overflows keeps from being updated; "" is
+	// OverflowAll.
+	Overflow Overflow
 	// NoScale leaves loss scaling out; bfloat16 needs none.
 	NoScale bool
+}
+
+// An Overflow says which parameters a gradient that is not finite leaves as they are.
+type Overflow string
+
+// What is left as it is: everything, the step, or the gradient's own parameter.
+const (
+	OverflowAll       Overflow = "all"
+	OverflowParameter Overflow = "parameter"
+)
+
+// ParseOverflow reads all or parameter.
+func ParseOverflow(s string) (Overflow, error) {
+	switch o := Overflow(s); o {
+	case OverflowAll, OverflowParameter:
+		return o, nil
+	case "":
+		return OverflowAll, nil
+	}
+	return OverflowAll, fmt.Errorf("%q: want %s or %s", s, OverflowAll, OverflowParameter)
 }
 
 // CastPass and scalePass are what this pass's nodes note as their origin: those that
@@ -115,7 +140,11 @@ func Apply(m *onnx.Model, o Options) (*Report, error) {
 	if err := p.scale(); err != nil {
 		return nil, fmt.Errorf("precision: loss scaling: %w", err)
 	}
+	p.waiting()
 	p.decide()
+	if err := p.zeros(); err != nil {
+		return nil, fmt.Errorf("precision: %w", err)
+	}
 	if err := p.convert(); err != nil {
 		return nil, fmt.Errorf("precision: %w", err)
 	}
@@ -153,6 +182,18 @@ type pass struct {
 	unfits map[*onnx.Value]*fit
 	// waits are float32 values of forward whose half copies wait for backward.
 	waits map[*onnx.Value]bool
+	// late are gradients that wait for their update in half, with their parameters;
+	// readBy is the node of the update that last got a float32 copy of one.
+	late   map[*onnx.Value]*onnx.Value
+	readBy map[*onnx.Value]*onnx.Node
+	// zeroes are nodes that make a gradient zero in a skipped step, with what says so;
+	// diagonals are those of Trilu, by parameter.
+	zeroes    map[*onnx.Node]*onnx.Value
+	diagonals map[*onnx.Value]*onnx.Value
+	// inBackward are views of masters that wait for backward to begin, before what
+	// that needs.
+	inBackward map[*onnx.Value]*onnx.Value
+	before     *step.Slice
 }
 
 // needed is how a graph side is followed: a node that merely has to come earlier
@@ -173,6 +214,12 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		fulls:    map[*onnx.Value]*onnx.Value{},
 		unfits:   map[*onnx.Value]*fit{},
 		waits:    map[*onnx.Value]bool{},
+		late:     map[*onnx.Value]*onnx.Value{},
+		readBy:   map[*onnx.Value]*onnx.Node{},
+		zeroes:   map[*onnx.Node]*onnx.Value{},
+
+		diagonals:  map[*onnx.Value]*onnx.Value{},
+		inBackward: map[*onnx.Value]*onnx.Value{},
 	}
 	p.g.NameNodes()
 	var err error

@@ -75,6 +75,19 @@ func (a *applier) exits(v *onnx.Value) bool {
 	return false
 }
 
+// leaving are the values that leave the region.
+func (a *applier) leaving() []*onnx.Value {
+	var out []*onnx.Value
+	for _, n := range a.Nodes {
+		for _, o := range n.Outputs {
+			if o != nil && a.exits(o) {
+				out = append(out, o)
+			}
+		}
+	}
+	return out
+}
+
 // part clones the region once, and notes what leaves it.
 func (a *applier) part(i int64) error {
 	a.now = map[*onnx.Value]*onnx.Value{}
@@ -123,16 +136,11 @@ func (a *applier) entry(v *onnx.Value) *onnx.Value {
 // results are this part's versions of what leaves the region.
 func (a *applier) results() []*onnx.Value {
 	var out []*onnx.Value
-	for _, n := range a.Nodes {
-		for _, o := range n.Outputs {
-			if o == nil || !a.exits(o) {
-				continue
-			}
-			if a.shardingOf(o) == partialSum {
-				out = append(out, a.sum[o])
-			} else {
-				out = append(out, a.now[o])
-			}
+	for _, o := range a.leaving() {
+		if a.shardingOf(o) == partialSum {
+			out = append(out, a.sum[o])
+		} else {
+			out = append(out, a.now[o])
 		}
 	}
 	return out
@@ -299,32 +307,27 @@ func (a *applier) accumulate(o *onnx.Value) {
 
 // join puts the parts together under the old names and removes the region.
 func (a *applier) join() error {
-	for _, n := range a.Nodes {
-		for _, o := range n.Outputs {
-			if o == nil || !a.exits(o) {
-				continue
-			}
-			if a.keepApart(o) {
-				a.shared[o] = a.pieces[o]
-				continue
-			}
-			a.b.From(n, "join/"+o.Name)
-			var whole *onnx.Value
-			if a.shardingOf(o) == partialSum {
-				whole = a.sum[o]
-				if a.mean[o] {
-					whole = a.b.Op("Mul", build.In(whole, a.b.Scalar(o.Type.DType, 1/float64(a.parts))))
-				}
-			} else {
-				whole = a.b.Op("Concat", a.pieces[o], onnx.IntAttr("axis", int64(a.shardingOf(o))))
-			}
-			if a.b.Err() != nil {
-				return a.b.Err()
-			}
-			whole.Type = o.Type
-			a.graph.TakeOver(o, whole)
-			a.joined[o] = whole
+	for _, o := range a.leaving() {
+		if a.keepApart(o) {
+			a.shared[o] = a.pieces[o]
+			continue
 		}
+		a.b.From(o.Producer, "join/"+o.Name)
+		var whole *onnx.Value
+		if a.shardingOf(o) == partialSum {
+			whole = a.sum[o]
+			if a.mean[o] {
+				whole = a.b.Op("Mul", build.In(whole, a.b.Scalar(o.Type.DType, 1/float64(a.parts))))
+			}
+		} else {
+			whole = a.b.Op("Concat", a.pieces[o], onnx.IntAttr("axis", int64(a.shardingOf(o))))
+		}
+		if a.b.Err() != nil {
+			return a.b.Err()
+		}
+		whole.Type = o.Type
+		a.graph.TakeOver(o, whole)
+		a.joined[o] = whole
 	}
 	var err error
 	if a.b.Nodes, err = control.Lower(a.graph, a.b.Nodes); err != nil {
@@ -348,19 +351,9 @@ func (a *applier) keepApart(o *onnx.Value) bool {
 // another region still has to take over in parts stays until then.
 func (a *applier) removeRegion() {
 	gone := map[*onnx.Node]bool{}
-	for i := len(a.Nodes) - 1; i >= 0; i-- {
-		n := a.Nodes[i]
-		needed := false
-		for _, o := range n.Outputs {
-			if o == nil {
-				continue
-			}
-			needed = needed || o.IsOutput()
-			for _, u := range o.Uses() {
-				needed = needed || !gone[u.Node]
-			}
-		}
-		if !needed {
+	for _, n := range slices.Backward(a.Nodes) {
+		output := slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil && o.IsOutput() })
+		if !output && readerLeft(n, gone) == nil {
 			gone[n] = true
 		}
 	}

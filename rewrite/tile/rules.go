@@ -78,17 +78,22 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 		if in == nil {
 			continue
 		}
-		c := replicated
-		if a := axis - sharding(rank(out)-rank(in)); a >= 0 && !in.Type.Shape[a].Is(1) {
-			c = a
-		}
-		more, err := r.setInput(n, k, c)
+		more, err := r.setInput(n, k, aligned(in, out, axis))
 		if err != nil {
 			return false, err
 		}
 		changed = changed || more
 	}
 	return changed, nil
+}
+
+// aligned is the axis of an input that broadcasting aligns with one of the output,
+// replicated where the input has none there, or one of extent 1.
+func aligned(in, out *onnx.Value, axis sharding) sharding {
+	if a := axis - sharding(rank(out)-rank(in)); a >= 0 && !in.Type.Shape[a].Is(1) {
+		return a
+	}
+	return replicated
 }
 
 // setInput records how an input is read. A value from outside the region that
@@ -235,14 +240,9 @@ func reducedAxes(n *onnx.Node) ([]int64, error) {
 
 func transpose(r *Region, n *onnx.Node) (bool, error) {
 	in, out := n.Inputs[0], n.Outputs[0]
-	perm := n.Ints("perm")
-	if perm == nil {
-		for i := rank(in) - 1; i >= 0; i-- {
-			perm = append(perm, int64(i))
-		}
-	}
+	perm := traits.Permutation(n, rank(in))
 	if a := r.shardingOf(in); a >= 0 {
-		return r.set(out, sharding(slices.Index(perm, int64(a))))
+		return r.set(out, sharding(slices.Index(perm, int(a))))
 	}
 	if a := r.shardingOf(out); a >= 0 {
 		return r.set(in, sharding(perm[a]))
@@ -284,11 +284,7 @@ func expand(r *Region, n *onnx.Node) (bool, error) {
 	if !n.Is("Expand") {
 		return false, nil
 	}
-	in, c := n.Inputs[0], replicated
-	if b := a - sharding(rank(out)-rank(in)); b >= 0 && !in.Type.Shape[b].Is(1) {
-		c = b
-	}
-	return r.setInput(n, 0, c)
+	return r.setInput(n, 0, aligned(n.Inputs[0], out, a))
 }
 
 // pick: GatherElements and ScatterElements along another axis.

@@ -28,11 +28,7 @@ func gemm(r *Region, n *onnx.Node) (bool, error) {
 	case a == partialSum:
 		return false, fmt.Errorf("adds a bias to a sum over the tokens")
 	case a >= 0:
-		reads := replicated
-		if b := a - sharding(rank(out)-rank(c)); b >= 0 && !c.Type.Shape[b].Is(1) {
-			reads = b
-		}
-		more, err := r.setInput(n, 2, reads)
+		more, err := r.setInput(n, 2, aligned(c, out, a))
 		return changed || more, err
 	}
 	return changed, nil
@@ -71,11 +67,7 @@ func (r *Region) shardBatch(n *onnx.Node, c sharding) (bool, error) {
 		return false, err
 	}
 	for k, v := range n.Inputs[:2] {
-		want := replicated
-		if x := c - sharding(rank(out)-rank(v)); x >= 0 && !v.Type.Shape[x].Is(1) {
-			want = x
-		}
-		more, err := r.setInput(n, k, want)
+		more, err := r.setInput(n, k, aligned(v, out, c))
 		if err != nil {
 			return false, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 type sliceRule func(c *backwardSlice, s *shard, n *onnx.Node) bool
@@ -57,24 +58,14 @@ func (s *shard) clones(n *onnx.Node, in map[int]*shard) bool {
 	return true
 }
 
-// broadcast is the axis of an input that is aligned with an axis of the output,
-// -1 where the input is the same for every slice.
-func broadcast(in, out *onnx.Value, axis int) int {
-	a := axis - (rank(out) - rank(in))
-	if a < 0 || in.Type.Shape[a].Is(1) && !out.Type.Shape[axis].Is(1) {
-		return -1
-	}
-	return a
-}
-
 func sliceElementwise(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	in := map[int]*shard{}
 	for k, v := range n.Inputs {
 		if v == nil {
 			continue
 		}
-		if a := broadcast(v, s.v, s.axis); a >= 0 {
-			in[k] = c.need(s, v, a)
+		if a := aligned(v, s.v, sharding(s.axis)); a >= 0 {
+			in[k] = c.need(s, v, int(a))
 		}
 	}
 	return s.clones(n, in)
@@ -99,8 +90,8 @@ func sliceProduct(c *backwardSlice, s *shard, n *onnx.Node) bool {
 		return false
 	}
 	if bias := n.In(2); bias != nil {
-		if x := broadcast(bias, s.v, s.axis); x >= 0 {
-			in[2] = c.need(s, bias, x)
+		if x := aligned(bias, s.v, sharding(s.axis)); x >= 0 {
+			in[2] = c.need(s, bias, int(x))
 		}
 	}
 	return s.clones(n, in)
@@ -183,10 +174,7 @@ func sliceScatter(c *backwardSlice, s *shard, n *onnx.Node) bool {
 }
 
 func sliceTranspose(c *backwardSlice, s *shard, n *onnx.Node) bool {
-	axis := rank(s.v) - 1 - s.axis
-	if perm := n.Ints("perm"); perm != nil {
-		axis = int(perm[s.axis])
-	}
+	axis := traits.Permutation(n, rank(s.v))[s.axis]
 	return s.clones(n, map[int]*shard{0: c.need(s, n.Inputs[0], axis)})
 }
 

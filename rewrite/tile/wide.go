@@ -61,9 +61,8 @@ func Wide(m *onnx.Model, types build.Typer, forward func(*onnx.Node) bool, want 
 }
 
 type wideRegion struct {
-	region  *Region
-	forward bool
-	n       int // parts that all regions it shares values with can be cut into
+	region *Region
+	n      int // parts that all regions it shares values with can be cut into
 }
 
 func (w *wideRegion) parts(want int) int {
@@ -104,7 +103,7 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 			continue
 		}
 		r.collectExtents()
-		w := &wideRegion{region: r, forward: isForward}
+		w := &wideRegion{region: r}
 		p.regions = append(p.regions, w)
 		for _, m := range r.Nodes {
 			p.of[m] = w

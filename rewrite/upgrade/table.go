@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -20,45 +21,47 @@ var table = []change{
 	{"Dropout", 12, "ratio became an input; inference is the default", dropoutInputs},
 	{"Clip", 11, "min and max became inputs", clipInputs},
 	{"Pad", 11, "pads and value became inputs", padInputs},
-	{"Squeeze", 13, "axes became an input", axesInput(1)},
-	{"Unsqueeze", 13, "axes became an input", axesInput(1)},
-	{"ReduceSum", 13, "axes became an input", axesInput(1)},
-	{"Split", 13, "split became an input", splitInput},
+	{"Squeeze", 13, "axes became an input", intsInput("axes")},
+	{"Unsqueeze", 13, "axes became an input", intsInput("axes")},
+	{"ReduceSum", 13, "axes became an input", intsInput("axes")},
+	{"Split", 13, "split became an input", intsInput("split")},
 	{"Softmax", 13, "works along one axis, not over all from it on", softmaxAxis},
 	{"LogSoftmax", 13, "works along one axis, not over all from it on", softmaxAxis},
 	{"Hardmax", 13, "works along one axis, not over all from it on", softmaxAxis},
 	{"BatchNormalization", 14, "the saved statistics are gone", batchNorm14},
 	{"RoiAlign", 16, "sampling at half pixels became the default", roiAlign16},
-	{"ReduceL1", 18, "axes became an input", axesInput(1)},
-	{"ReduceL2", 18, "axes became an input", axesInput(1)},
-	{"ReduceLogSum", 18, "axes became an input", axesInput(1)},
-	{"ReduceLogSumExp", 18, "axes became an input", axesInput(1)},
-	{"ReduceMax", 18, "axes became an input", axesInput(1)},
-	{"ReduceMean", 18, "axes became an input", axesInput(1)},
-	{"ReduceMin", 18, "axes became an input", axesInput(1)},
-	{"ReduceProd", 18, "axes became an input", axesInput(1)},
-	{"ReduceSumSquare", 18, "axes became an input", axesInput(1)},
+	{"ReduceL1", 18, "axes became an input", intsInput("axes")},
+	{"ReduceL2", 18, "axes became an input", intsInput("axes")},
+	{"ReduceLogSum", 18, "axes became an input", intsInput("axes")},
+	{"ReduceLogSumExp", 18, "axes became an input", intsInput("axes")},
+	{"ReduceMax", 18, "axes became an input", intsInput("axes")},
+	{"ReduceMean", 18, "axes became an input", intsInput("axes")},
+	{"ReduceMin", 18, "axes became an input", intsInput("axes")},
+	{"ReduceProd", 18, "axes became an input", intsInput("axes")},
+	{"ReduceSumSquare", 18, "axes became an input", intsInput("axes")},
 	{"Split", 18, "equal parts need num_outputs", splitOutputs},
 	{"GridSample", 20, "bilinear and bicubic lost their prefix", gridSample20},
 }
 
-// axesInput moves the attribute axes to an input.
-func axesInput(at int) func(*upgrader, *onnx.Node) error {
+// intsInput moves a list of integers from an attribute to the second input.
+func intsInput(name string) func(*upgrader, *onnx.Node) error {
 	return func(u *upgrader, n *onnx.Node) error {
-		if axes := n.Ints("axes"); n.Has("axes") {
-			n.SetInput(at, u.b.Ints(axes...))
-			n.RemoveAttr("axes")
+		if list := n.Ints(name); n.Has(name) {
+			n.SetInput(1, u.b.Ints(list...))
+			n.RemoveAttr(name)
 		}
 		return nil
 	}
 }
 
-func splitInput(u *upgrader, n *onnx.Node) error {
-	if sizes := n.Ints("split"); n.Has("split") {
-		n.SetInput(1, u.b.Ints(sizes...))
-		n.RemoveAttr("split")
+// scalar is a constant of the type of n's first input, of float32 where that is not
+// known.
+func (u *upgrader) scalar(n *onnx.Node, x float64) *onnx.Value {
+	d := n.In(0).Type.DType
+	if d == onnx.Undefined {
+		d = onnx.Float32
 	}
-	return nil
+	return u.b.Scalar(d, x)
 }
 
 func splitOutputs(u *upgrader, n *onnx.Node) error {
@@ -71,11 +74,7 @@ func splitOutputs(u *upgrader, n *onnx.Node) error {
 func clipInputs(u *upgrader, n *onnx.Node) error {
 	for i, name := range []string{"min", "max"} {
 		if n.Has(name) {
-			d := n.In(0).Type.DType
-			if d == onnx.Undefined {
-				d = onnx.Float32
-			}
-			n.SetInput(1+i, u.b.Scalar(d, n.Float(name, 0)))
+			n.SetInput(1+i, u.scalar(n, n.Float(name, 0)))
 			n.RemoveAttr(name)
 		}
 	}
@@ -83,18 +82,14 @@ func clipInputs(u *upgrader, n *onnx.Node) error {
 }
 
 func padInputs(u *upgrader, n *onnx.Node) error {
-	pads := n.Ints("pads")
 	if !n.Has("pads") {
 		return nil
 	}
-	n.SetInput(1, u.b.Ints(pads...))
-	n.RemoveAttr("pads")
+	if err := intsInput("pads")(u, n); err != nil {
+		return err
+	}
 	if v := n.Float("value", 0); v != 0 {
-		d := n.In(0).Type.DType
-		if d == onnx.Undefined {
-			d = onnx.Float32
-		}
-		n.SetInput(2, u.b.Scalar(d, v))
+		n.SetInput(2, u.scalar(n, v))
 	}
 	n.RemoveAttr("value")
 	return nil
@@ -147,19 +142,10 @@ func (u *upgrader) reshapeAfter(n *onnx.Node, shape *onnx.Value) error {
 	g.TakeOver(out, back)
 	back.Producer.SetInput(0, out)
 	out.Type = onnx.Type{}
-	i := indexOf(g.Nodes, n)
+	i := slices.Index(g.Nodes, n)
 	rest := append([]*onnx.Node(nil), g.Nodes[i+1:]...)
 	g.Nodes = append(append(append(g.Nodes[:i:i], nodes...), u.b.Take()...), rest...)
 	return nil
-}
-
-func indexOf(nodes []*onnx.Node, n *onnx.Node) int {
-	for i, m := range nodes {
-		if m == n {
-			return i
-		}
-	}
-	return -1
 }
 
 // batchNorm14: the node is in training mode when it has the outputs of it.
