@@ -299,6 +299,7 @@ def rehearsed(lab):
                 file = lab.rewrite(train, "--strategy", strategy, "--precision", precision, provider="cuda")
                 rows.append({"variant": f"{strategy}, {precision}", **rehearsed_row(lab, file)})
                 os.remove(lab.at(file))
+                note(" | ".join(rows[-1].values()))
         tables.append((title, rows))
     return tables
 
