@@ -11,7 +11,7 @@ export GOFLAGS ?= -buildvcs=false
 # How often every documented command is rehearsed.
 REHEARSALS ?= 100
 
-.PHONY: build ort rehearse-deps test test-rehearse rehearsals asan demo vet fuzz bench race browser tables pytorch clean
+.PHONY: build ort rehearse-deps test test-rehearse cuda-sweep rehearsals asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -36,6 +36,14 @@ test-rehearse: rehearse-deps
 	$(GO) test -count=1 ./runtime ./runtime/ort/... -run 'Rehearsed|NullDevice'
 	REHEARSALS=1 $(GO) test -count=1 ./cmd/remat -run 'TestScripts/rehearse|TestDocExamples/gpu|TestRehearsalsEnd'
 	$(GO) test -count=1 ./scripts -run TestGPURehearsal
+	$(GO) test -count=1 ./runtime/predict -run CUDA
+	$(GO) test -count=1 ./cmd/remat -run TestExactOnCUDA
+
+# Predicted = measured on the CUDA provider, for the whole zoo with every strategy,
+# optimizer, type and level: some half an hour of one core.
+cuda-sweep: rehearse-deps
+	$(GO) test -count=1 -v ./runtime/predict -run CUDA
+	REMAT_SWEEP=1 $(GO) test -count=1 -timeout 3h -v ./cmd/remat -run TestExactOnCUDA
 
 # Every command of README and docs/gpu.md that runs a step, again and again, and
 # interrupted at random moments.

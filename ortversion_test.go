@@ -23,6 +23,8 @@ var madeFrom = map[string]string{
 	"docs/precision.md":                       `the kernels of ONNX Runtime (\S+)`,
 	"internal/corpus/testdata/exceptions.txt": `in ONNX Runtime (\S+) on the CPU`,
 	"onnx/traits/scratchconv.go":              `constants as in (\S+)\.\n`,
+	"onnx/traits/cuda.go":                     `probe again\), (\S+)\.\n`,
+	"runtime/predict/testdata/cuda.txt":       `ONNX Runtime (\S+), null device`,
 	"ortmodel/arena.go":                       `BFCArena of ONNX Runtime (\S+?),`,
 	"ortmodel/ortmodel.go":                    `Measured against ONNX Runtime (\S+?),`,
 	"rewrite/precision/kernels/table.txt":     `^# Kernels of ONNX Runtime (\S+) by`,

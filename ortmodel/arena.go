@@ -19,7 +19,7 @@ package ortmodel
 // such chunks with one another, and those that no stream used with one another. After
 // the run, chunks are nobody's and are merged.
 //
-// Source: BFCArena and StreamAwareArena of ONNX Runtime 1.31.1, measured. Weakness: of free chunks
+// Source: BFCArena of ONNX Runtime 1.31.1, and its StreamAwareArena, measured. Weakness: of free chunks
 // of equal size the one at the lowest address is taken, and where regions lie is
 // the system's choice; PlanArena prefers setups for which it does not matter.
 

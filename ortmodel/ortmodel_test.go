@@ -413,3 +413,29 @@ func sweep(b *testing.B, prepare func(*Graph) func()) {
 		})
 	}
 }
+
+// TestStreams: with nodes on the host and on the device, each stream runs until it has to
+// wait, and lets the other run as soon as it can.
+func TestStreams(t *testing.T) {
+	node := func(host bool, in []int, out int) Node { return Node{Host: host, Inputs: in, Outputs: []int{out}} }
+	g := &Graph{
+		Values: make([]Value, 7),
+		Nodes: []Node{
+			node(false, []int{0}, 1), // device
+			node(true, []int{1}, 2),  // host, waits for the first
+			node(false, []int{0}, 3),
+			node(false, []int{2, 3}, 4), // device, waits for the host
+			node(true, []int{0}, 5),
+			node(false, []int{4}, 6),
+		},
+	}
+	if got := Streams(g, []int{0, 1, 2, 3, 4, 5}); !slices.Equal(got, []int{0, 2, 1, 3, 5, 4}) {
+		t.Errorf("order %v", got)
+	}
+	for i := range g.Nodes {
+		g.Nodes[i].Host = false
+	}
+	if got := Streams(g, []int{0, 1, 2, 3, 4, 5}); !slices.Equal(got, []int{0, 1, 2, 3, 4, 5}) {
+		t.Errorf("on one device: order %v", got)
+	}
+}

@@ -118,7 +118,9 @@ func (s *Session) MeasureConstants() error {
 // session's parameters stay as they are; without, they are written over as in a
 // step, which is for a session that steps no more and saves as much memory. The
 // outputs of the last step are released.
-func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, keep bool) error {
+func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, keep bool) (err error) {
+	asked := s.asked()
+	defer func() { err = s.refused(err, asked) }()
 	s.releaseOutputs()
 	if setup == nil {
 		counter := s.ort.DeviceCounter()

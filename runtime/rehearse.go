@@ -10,7 +10,6 @@ package runtime
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/install"
@@ -91,10 +90,6 @@ func (s *Session) refused(err error, since nulldevice.Counters) error {
 
 // A DeviceMemoryError says that an allocation did not fit into the device.
 type DeviceMemoryError struct{ nulldevice.Refusal }
-
-func (e *DeviceMemoryError) Error() string {
-	return fmt.Sprintf("out of memory on the device: %d bytes were asked for, %d were live, it has %d", e.Asked, e.Live, e.Memory)
-}
 
 // Is reports whether the target is ort.ErrMemory.
 func (e *DeviceMemoryError) Is(target error) bool { return target == ort.ErrMemory }

@@ -151,6 +151,9 @@ func (s *subject) conclude(e *env, complete bool) error {
 		return nil
 	}
 	err := s.finish(e, complete)
+	if s.run.Rehearsed && outOfMemory(err) { // perhaps it fits alone
+		s.run.Error, err = report.Text(err.Error()), nil
+	}
 	// All graphs share this process, so its peak says nothing of one.
 	s.run.Memory.RSSPeakBytes = nil
 	s.close() // the next one's second session needs the room

@@ -139,14 +139,18 @@ func TestTrainingExample(t *testing.T) {
 	runExamples(t, "training", append(script, "-- train.py --\n"+train, "-- overflows.py --\n"+overflows))
 }
 
-// givenCommand writes what the examples start from.
-func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
+func writeBatch(path string) error {
 	var ids []byte
 	for i := range 32 {
 		ids = binary.LittleEndian.AppendUint64(ids, uint64(i*7%256))
 	}
 	batch := remat.Tensor{Type: onnx.Int64, Shape: []int64{1, 32}, Data: ids}
-	ts.Check(remat.WriteNPZ(ts.MkAbs("batch.npz"), map[string]remat.Tensor{"input_ids": batch, "labels": batch}))
+	return remat.WriteNPZ(path, map[string]remat.Tensor{"input_ids": batch, "labels": batch})
+}
+
+// givenCommand writes what the examples start from.
+func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Check(writeBatch(ts.MkAbs("batch.npz")))
 	data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", "ort_training", "gpt2_tiny_mask.ts_op17.onnx"))
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("training_model.onnx"), data, 0o644))

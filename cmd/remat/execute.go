@@ -281,8 +281,9 @@ func (s *subject) finish(e *env, complete bool) error {
 	counted := s.run.OptLevel == 0
 	if complete {
 		var err error
-		if counted, err = s.measureAside(e); err != nil && e.ctx.Err() == nil && !outOfMemory(err) {
-			return err
+		// On a rehearsed device an arena that does not fit is a step that does not.
+		if counted, err = s.measureAside(e); err != nil && e.ctx.Err() == nil && (s.run.Rehearsed || !outOfMemory(err)) {
+			return fmt.Errorf("%s: with an arena: %w", filepath.Base(s.path), err)
 		}
 	}
 	if p := s.session.Aside(); p != nil {

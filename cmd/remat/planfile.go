@@ -170,7 +170,8 @@ func samePrecision(a, b *precision.Options) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.To == b.To && a.StashOnly == b.StashOnly && a.Emulate == b.Emulate && a.Provider == b.Provider &&
+	one := func(o *precision.Options) bool { return o.Overflow == precision.OverflowParameter }
+	return a.To == b.To && one(a) == one(b) && a.StashOnly == b.StashOnly && a.Emulate == b.Emulate && a.Provider == b.Provider &&
 		slices.Equal(a.KeepFP32, b.KeepFP32) && slices.Equal(a.Half, b.Half)
 }
 

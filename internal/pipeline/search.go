@@ -85,7 +85,22 @@ func (p *Planner) Plan(strategy string, budget int64) (*File, error) {
 // What is predicted of the file keeps the budget, or the error is a
 // planner.InfeasibleError or a TotalError, and what comes with it misses the
 // budget by least.
+//
+// A search leaves the casts to a half type out where they cost memory (refuse.go).
 func (p *Planner) PlanWithin(strategy string, budget Budget) (*File, error) {
+	f, err := p.plan(strategy, budget)
+	if err == nil && !budget.none() || err != nil && !unmet(err) || f == nil {
+		return f, err
+	}
+	if s, _, _ := planner.Find(strategy); p.mayRefuse(s.Frontier != nil) {
+		f, err = p.refusing(strategy, budget, f, err)
+	}
+	p.remark(f)
+	return f, err
+}
+
+// plan is PlanWithin for the precision as it was asked for.
+func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 	s, _, err := planner.Find(strategy)
 	if err != nil {
 		return nil, err

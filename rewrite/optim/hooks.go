@@ -90,33 +90,58 @@ func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 	return h.finish(m, err)
 }
 
-// Skip makes every update leave parameter and state as they are where skip, a
-// bool scalar, is true. Of gradients that are being summed, only those of the
-// step are left out; an update that was due comes with the next one. Types may
-// be nil.
-func Skip(m *onnx.Model, skip *onnx.Value, types build.Typer) error {
+// A Skips says when updates leave everything as it is.
+type Skips struct {
+	// All is a bool scalar for what all parameters share, and for those that Of does
+	// not know.
+	All *onnx.Value
+	// Of are bool scalars by the parameters' names; nil: All counts for each.
+	Of map[string]*onnx.Value
+}
+
+func (s *Skips) of(param string) *onnx.Value {
+	if v := s.Of[param]; v != nil {
+		return v
+	}
+	return s.All
+}
+
+// Skip makes every update leave parameter and state as they are where skips says so.
+// Of gradients that are being summed, only those of the step are left out; an update
+// that was due comes with the next one. Types may be nil.
+func Skip(m *onnx.Model, skips Skips, types build.Typer) error {
 	h := newHook(m, types)
 	silent := map[string]bool{} // parameters of which no product says what is neutral
 	if err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
 		silent[p.Name] = true
-		n.SetInput(at, h.selected(p.Name+"/finite", skip, 0, grad))
+		n.SetInput(at, h.selected(p.Name+"/finite", skips.of(p.Name), 0, grad))
 	}); err != nil {
 		return err
 	}
 	for _, n := range slices.Clone(m.Graph.Nodes) {
 		o := n.Origin()
 		if v, ok := neutral(n); ok {
-			n.SetInput(1, h.selected("unless_skipped", skip, v, n.In(1)))
+			n.SetInput(1, h.selected("unless_skipped", skips.of(o.Of), v, n.In(1)))
 			delete(silent, o.Of)
 		}
 		if o.Pass == Pass && o.Step == keptStep && n.Is("Where") { // of zeros: the norm before stays
-			n.SetInput(1, h.made("norm_unless_skipped", "Where", n.In(1).Type, build.In(skip, n.In(2), n.In(1))))
+			n.SetInput(1, h.made("norm_unless_skipped", "Where", n.In(1).Type, build.In(skips.All, n.In(2), n.In(1))))
 		}
 	}
 	if names := slices.Sorted(maps.Keys(silent)); len(names) > 0 {
 		return fmt.Errorf("the update of %q does not say how to skip a step: derive the training graph again", names[0])
 	}
 	return h.finish(m, nil)
+}
+
+// NeedsAll reports updates that begin with the norm of all gradients of the step.
+func NeedsAll(m *onnx.Model) bool {
+	is := func(step string) bool {
+		return slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool {
+			return n.Origin() == onnx.Origin{Pass: Pass, Step: step}
+		})
+	}
+	return is(normStep) && !is(keptStep)
 }
 
 // The steps of clipping that loss scaling asks for.
@@ -179,7 +204,7 @@ func (h *hook) scalar(what, op string, x, factor *onnx.Value) *onnx.Value {
 
 // selected makes Where(skip, v, x) once for each v and x.
 func (h *hook) selected(what string, skip *onnx.Value, v float64, x *onnx.Value) *onnx.Value {
-	return h.once(fmt.Sprint(v, " ", x.Name), func() *onnx.Value {
+	return h.once(fmt.Sprint(v, " ", x.Name, " ", skip.Name), func() *onnx.Value {
 		return h.made(what, "Where", x.Type, build.In(skip, h.b.Scalar(x.Type.DType, v), x))
 	})
 }

@@ -32,7 +32,7 @@ func hooked(t *testing.T, o Options) *onnx.Model {
 		t.Fatal(err)
 	}
 	skip := m.Graph.AddInput("skip", onnx.TensorOf(onnx.Bool, onnx.StaticShape()))
-	if err := Skip(m, skip, nil); err != nil {
+	if err := Skip(m, Skips{All: skip}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Check(); err != nil {
@@ -150,7 +150,7 @@ func TestSkipIsTold(t *testing.T) {
 			}
 		}
 		skip := m.Graph.AddInput("skip", onnx.TensorOf(onnx.Bool, onnx.StaticShape()))
-		if err := Skip(m, skip, nil); err == nil || !strings.Contains(err.Error(), `update of "b" does not say`) {
+		if err := Skip(m, Skips{All: skip}, nil); err == nil || !strings.Contains(err.Error(), `update of "b" does not say`) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

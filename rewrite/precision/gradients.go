@@ -15,13 +15,19 @@ package precision
 //
 // Equal casts would be merged, and the one copy would wait: so the second one is of
 // a view that waits for what the first reader led to, a next value, which holds no
-// buffer of its own. Where the provider has no Where in half, the zeros are put into
-// a float32 copy that waits for found_inf.
+// buffer of its own. Where a gradient was computed in float32, whose buffer may wait
+// to be used again, the zeros are put into each float32 copy, which waits for
+// found_inf. On the CPU a Where needs three buffers, and Trilu works in place: it
+// leaves a matrix as it is, or, by a diagonal beyond it, nothing of it.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
 
 // waiting notes the gradients that wait in half, with their parameters.
@@ -37,16 +43,70 @@ func (p *pass) waiting() {
 	}
 }
 
-// skips lets a step that is skipped put its zeros into gradients in half.
-func (p *pass) skips() {
-	for v, param := range p.late {
-		for _, u := range v.Uses() {
-			if n := u.Node; n.Is("Where") && optim.IsUpdate(n, param.Name) && !p.o.Emulate && p.supports(p.o.Provider, n) {
-				p.verdicts[n] = verdict{half, "selects half values"}
-				p.late[n.Out(0)] = param
+// zeros lets a step that is skipped put its zeros where they take least memory.
+func (p *pass) zeros() error {
+	for _, g := range p.grads {
+		if p.late[g.grad] == nil {
+			continue
+		}
+		for _, u := range slices.Clone(g.grad.Uses()) {
+			if n := u.Node; n.Is("Where") && optim.IsUpdate(n, g.param.Name) {
+				p.zero(g.grad, g.param, n)
 			}
 		}
 	}
+	p.b.Flush()
+	if p.b.Err() != nil {
+		return p.b.Err()
+	}
+	return p.g.SortTopologically()
+}
+
+// zero decides how Where(skip, 0, v) is computed.
+func (p *pass) zero(v, param *onnx.Value, n *onnx.Node) {
+	if !p.o.Emulate && p.verdicts[v.Producer].kind == half && p.supports(p.o.Provider, n) {
+		p.verdicts[n] = verdict{half, "selects half values"}
+		p.late[n.Out(0)] = param
+		return
+	}
+	p.zeroes[n] = n.In(0)
+	for i, u := range slices.Clone(n.Out(0).Uses()) {
+		switch {
+		case p.o.Provider == kernels.CPU && p.m.Opset("") >= 14:
+			u.Node.SetInput(u.Index, p.triangle(v, param, n))
+		case p.o.Provider != kernels.CPU && i > 0:
+			u.Node.SetInput(u.Index, p.selected(v, param, "Where", n.In(0), build.In(n.Inputs...)))
+		}
+	}
+	if len(n.Out(0).Uses()) == 0 {
+		p.g.Remove(n)
+	}
+}
+
+// triangle is v, or zeros where the step is skipped: what of its matrices lies right
+// of a diagonal that is left of them, or right.
+func (p *pass) triangle(v, param *onnx.Value, n *onnx.Node) *onnx.Value {
+	shape := param.Type.Shape[len(param.Type.Shape)-2:]
+	dims, _ := shape.Ints()
+	k := p.diagonals[param]
+	if k == nil {
+		k = p.selected(v, param, "Where", n.In(0), build.In(n.In(0), p.b.Int(dims[1]), p.b.Int(-dims[0])))
+		p.diagonals[param] = k
+	}
+	return p.selected(v, param, "Trilu", k, build.In(v, k), onnx.IntAttr("upper", 1))
+}
+
+// selected makes a node of the update of a parameter that reads v once trigger is
+// there.
+func (p *pass) selected(v, param *onnx.Value, op string, trigger *onnx.Value, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
+	name := "remat/optim/" + param.Name + "/finite"
+	w := p.b.NodeNamed("", op, name, in, []string{name}, attrs...)[0]
+	if w != nil {
+		w.Producer.SetOrigin(onnx.Origin{Pass: optim.Pass, Of: param.Name})
+		p.verdicts[w.Producer] = verdict{full, "loss scaling"}
+		p.zeroes[w.Producer] = trigger
+	}
+	return w
 }
 
 // readLate is the float32 copy of a gradient in half that node n reads: its own,
@@ -59,8 +119,8 @@ func (p *pass) readLate(v *onnx.Value, n *onnx.Node) *onnx.Value {
 	h := p.down(v)
 	if before := p.readBy[v]; before != nil {
 		h = control.Wait(p.b, h, leadsTo(before, param.Name))
-	} else if n.Is("Where") {
-		h = control.Wait(p.b, h, n.In(0))
+	} else if trigger := p.zeroes[n]; trigger != nil {
+		h = control.Wait(p.b, h, trigger)
 	}
 	p.readBy[v] = n
 	return p.cast(h, onnx.Float32, "float")

@@ -61,8 +61,31 @@ type Options struct {
 	Dims map[string]int64
 	// Roles overrides the metadata entry step.RolesKey.
 	Roles *step.Roles
+	// Overflow says what a gradient that overflows keeps from being updated; "" is
+	// OverflowAll.
+	Overflow Overflow
 	// NoScale leaves loss scaling out; bfloat16 needs none.
 	NoScale bool
+}
+
+// An Overflow says which parameters a gradient that is not finite leaves as they are.
+type Overflow string
+
+// What is left as it is: everything, the step, or the gradient's own parameter.
+const (
+	OverflowAll       Overflow = "all"
+	OverflowParameter Overflow = "parameter"
+)
+
+// ParseOverflow reads all or parameter.
+func ParseOverflow(s string) (Overflow, error) {
+	switch o := Overflow(s); o {
+	case OverflowAll, OverflowParameter:
+		return o, nil
+	case "":
+		return OverflowAll, nil
+	}
+	return OverflowAll, fmt.Errorf("%q: want %s or %s", s, OverflowAll, OverflowParameter)
 }
 
 // CastPass and scalePass are what this pass's nodes note as their origin: those that
@@ -119,7 +142,9 @@ func Apply(m *onnx.Model, o Options) (*Report, error) {
 	}
 	p.waiting()
 	p.decide()
-	p.skips()
+	if err := p.zeros(); err != nil {
+		return nil, fmt.Errorf("precision: %w", err)
+	}
 	if err := p.convert(); err != nil {
 		return nil, fmt.Errorf("precision: %w", err)
 	}
@@ -161,6 +186,10 @@ type pass struct {
 	// readBy is the node of the update that last got a float32 copy of one.
 	late   map[*onnx.Value]*onnx.Value
 	readBy map[*onnx.Value]*onnx.Node
+	// zeroes are nodes that make a gradient zero in a skipped step, with what says so;
+	// diagonals are those of Trilu, by parameter.
+	zeroes    map[*onnx.Node]*onnx.Value
+	diagonals map[*onnx.Value]*onnx.Value
 	// inBackward are views of masters that wait for backward to begin, before what
 	// that needs.
 	inBackward map[*onnx.Value]*onnx.Value
@@ -187,7 +216,9 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		waits:    map[*onnx.Value]bool{},
 		late:     map[*onnx.Value]*onnx.Value{},
 		readBy:   map[*onnx.Value]*onnx.Node{},
+		zeroes:   map[*onnx.Node]*onnx.Value{},
 
+		diagonals:  map[*onnx.Value]*onnx.Value{},
 		inBackward: map[*onnx.Value]*onnx.Value{},
 	}
 	p.g.NameNodes()

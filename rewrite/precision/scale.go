@@ -9,6 +9,10 @@ package precision
 //	loss_scale ─▶ Log ─────────────────────────────────────────┴▶ Add ─▶ ·0 ─▶ IsNaN = found_inf
 //	found_inf ─▶ the optimizer's updates keep what they have (optim.Skip)
 //
+// So no update begins before the last gradient is there. Options.Overflow can have
+// each update ask its own gradient's sum alone: then none waits, and a step that
+// overflows changes the parameters whose gradients did not.
+//
 // A sum of absolute values is finite if and only if every element is: the
 // sum is of gradients divided by the scale, and leaves float32's range only
 // where an element nearly does. A scale has a finite logarithm if and only if
@@ -31,13 +35,23 @@ const (
 	FoundOutput = "found_inf"
 )
 
+// Scales reports options under which the loss is scaled where the graph allows it;
+// nil are those of float32.
+func (o *Options) Scales() bool {
+	return o != nil && o.To == onnx.Float16 && !o.NoScale && !o.StashOnly
+}
+
 // scale adds loss scaling where the type needs it and the graph allows it.
 func (p *pass) scale() error {
-	if p.o.To != onnx.Float16 || p.o.NoScale || p.o.StashOnly || p.forward == nil {
+	if !p.o.Scales() || p.forward == nil {
 		return nil
 	}
 	if len(p.grads) == 0 {
 		p.skip(ScaleInput, "the gradients of this graph are unknown: name them with --roles, or use bf16")
+		return nil
+	}
+	if p.inRows() {
+		p.skip(ScaleInput, "a gradient that is computed in slices of rows cannot be checked as a whole: leave out --update-rows, or use bf16")
 		return nil
 	}
 	if p.g.Value(ScaleInput) != nil || p.g.Value(FoundOutput) != nil {
@@ -66,16 +80,39 @@ func (p *pass) scale() error {
 			p.grads[i].grad = p.unscale(g.grad, inverse, func(n *onnx.Node) bool { return !backward[n] })
 		}
 	}
-	total := p.total()
+	sums := p.sums()
+	total := p.total(sums)
 	if byOptimizer {
 		total = p.op("remat/scale/total_unscaled", "Mul", build.In(total, inverse))
 	}
-	found := p.foundInf(scale, total)
+	log := p.op("remat/scale/log", "Log", build.In(scale))
+	skips := optim.Skips{All: p.foundInf(total, log)}
+	if p.alone() {
+		skips.Of = p.foundInEach(sums, inverse, log, byOptimizer)
+	}
 	if p.b.Err() != nil {
 		return p.b.Err()
 	}
 	p.b.Flush()
-	return p.update(inverse, found, byOptimizer)
+	return p.update(inverse, skips, byOptimizer)
+}
+
+// alone reports that each parameter's own gradient says whether it is updated.
+func (p *pass) alone() bool {
+	if p.o.Overflow != OverflowParameter || len(p.roles.New) == 0 {
+		return false
+	}
+	if optim.NeedsAll(p.m) {
+		p.skip("overflow by parameter", "the norm of all gradients clips each, and is not finite where one is not: derive the graph with --clip-by parameter or previous")
+		return false
+	}
+	return true
+}
+
+// inRows reports updates that were rewritten to slices of rows (package tile): their
+// gradients never exist whole.
+func (p *pass) inRows() bool {
+	return slices.ContainsFunc(p.g.Nodes, func(n *onnx.Node) bool { return n.MadeBy("rows") })
 }
 
 // scaleAt multiplies c for all its readers.
@@ -114,20 +151,28 @@ func (p *pass) unscale(raw, inverse *onnx.Value, readers func(*onnx.Node) bool) 
 	return whole
 }
 
-// total is the sum of the absolute values of all gradients as they are now.
-func (p *pass) total() *onnx.Value {
+// sums are those of the absolute values of each gradient as it is now, float32 [].
+func (p *pass) sums() []*onnx.Value {
 	var sums []*onnx.Value
 	for _, g := range p.grads {
-		sum := p.op("remat/scale/"+g.param.Name+"/sum", "ReduceL1", build.In(g.grad), onnx.IntAttr("keepdims", 0))
-		sums = append(sums, p.op("remat/scale/"+g.param.Name+"/row", "Reshape", build.In(sum, p.b.Ints(1))))
+		sums = append(sums, p.op("remat/scale/"+g.param.Name+"/sum", "ReduceL1", build.In(g.grad), onnx.IntAttr("keepdims", 0)))
 	}
-	all := p.op("remat/scale/sums", "Concat", sums, onnx.IntAttr("axis", 0))
+	return sums
+}
+
+// total is the sum of the sums.
+func (p *pass) total(sums []*onnx.Value) *onnx.Value {
+	var rows []*onnx.Value
+	for i, g := range p.grads {
+		rows = append(rows, p.op("remat/scale/"+g.param.Name+"/row", "Reshape", build.In(sums[i], p.b.Ints(1))))
+	}
+	all := p.op("remat/scale/sums", "Concat", rows, onnx.IntAttr("axis", 0))
 	return p.op("remat/scale/total", "ReduceL1", build.In(all), onnx.IntAttr("keepdims", 0))
 }
 
 // foundInf makes the output found_inf of the sum of the unscaled gradients.
-func (p *pass) foundInf(scale, total *onnx.Value) *onnx.Value {
-	both := p.op("remat/scale/checked", "Add", build.In(total, p.op("remat/scale/log", "Log", build.In(scale))))
+func (p *pass) foundInf(total, log *onnx.Value) *onnx.Value {
+	both := p.op("remat/scale/checked", "Add", build.In(total, log))
 	none := p.op("remat/scale/nothing", "Mul", build.In(both, p.b.Scalar(onnx.Float32, 0)))
 	found := p.b.NodeNamed("", "IsNaN", "remat/scale/found_inf", build.In(none), []string{FoundOutput})[0]
 	if found == nil {
@@ -135,6 +180,21 @@ func (p *pass) foundInf(scale, total *onnx.Value) *onnx.Value {
 	}
 	p.g.AddOutput(found)
 	p.report.Scaled = true
+	return found
+}
+
+// foundInEach says the same of each gradient, by its parameter's name.
+func (p *pass) foundInEach(sums []*onnx.Value, inverse, log *onnx.Value, scaled bool) map[string]*onnx.Value {
+	zero := p.op("remat/scale/zero", "Mul", build.In(log, p.b.Scalar(onnx.Float32, 0))) // or NaN
+	found := map[string]*onnx.Value{}
+	for i, g := range p.grads {
+		name, sum := "remat/scale/"+g.param.Name, sums[i]
+		if scaled {
+			sum = p.op(name+"/sum_unscaled", "Mul", build.In(sum, inverse))
+		}
+		none := p.op(name+"/nothing", "Mul", build.In(sum, zero))
+		found[g.param.Name] = p.b.NodeNamed("", "IsNaN", name+"/found_inf", build.In(none), []string{name + "/found_inf"})[0]
+	}
 	return found
 }
 
@@ -150,7 +210,7 @@ func (p *pass) op(name, op string, in []*onnx.Value, attrs ...onnx.Attribute) *o
 
 // update lets the optimizer in the graph, if any, use what is unscaled and
 // skip what is not finite.
-func (p *pass) update(inverse, found *onnx.Value, byOptimizer bool) error {
+func (p *pass) update(inverse *onnx.Value, skips optim.Skips, byOptimizer bool) error {
 	if err := p.g.SortTopologically(); err != nil {
 		return err
 	}
@@ -166,7 +226,7 @@ func (p *pass) update(inverse, found *onnx.Value, byOptimizer bool) error {
 			return fmt.Errorf("unscaling: %w", err)
 		}
 	}
-	if err := optim.Skip(p.m, found, nil); err != nil {
+	if err := optim.Skip(p.m, skips, nil); err != nil {
 		return fmt.Errorf("skipping: %w", err)
 	}
 	for _, n := range p.g.Nodes {

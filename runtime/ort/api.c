@@ -72,10 +72,10 @@ void remat_find_cuda(void) {
   }
 }
 
-// forget_error takes the error that an earlier call of CUDA left to this thread, such
+// remat_forget_error takes the error that an earlier call of CUDA left to this thread, such
 // as an allocation that did not fit: ONNX Runtime would report it as that of the next
 // kernel.
-static void forget_error(void) {
+void remat_forget_error(void) {
   if (last_cuda_error) (void)last_cuda_error();
 }
 
@@ -114,11 +114,11 @@ void ortReleaseProviders(char **p, int n) {
 }
 
 OrtStatus *ortCreateSession(OrtEnv *e, const char *path, OrtSessionOptions *o, OrtSession **out) {
-  forget_error();
+  remat_forget_error();
   return STATUS(CreateSession, (OrtEnv *, const char *, OrtSessionOptions *, OrtSession **))(e, path, o, out);
 }
 OrtStatus *ortCreateSessionFromArray(OrtEnv *e, const void *p, size_t n, OrtSessionOptions *o, OrtSession **out) {
-  forget_error();
+  remat_forget_error();
   return STATUS(CreateSessionFromArray, (OrtEnv *, const void *, size_t, OrtSessionOptions *, OrtSession **))(
       e, p, n, o, out);
 }
@@ -197,7 +197,7 @@ OrtStatus *ortTerminate(OrtRunOptions *o, int on) {
 }
 void ortReleaseRunOptions(OrtRunOptions *o) { VOID(ReleaseRunOptions, (OrtRunOptions *))(o); }
 OrtStatus *ortRunWithBinding(OrtSession *s, OrtRunOptions *o, OrtIoBinding *b) {
-  forget_error();
+  remat_forget_error();
   return STATUS(RunWithBinding, (OrtSession *, OrtRunOptions *, OrtIoBinding *))(s, o, b);
 }
 
@@ -208,7 +208,7 @@ OrtStatus *ortTensorOver(OrtMemoryInfo *mi, void *p, size_t n, const int64_t *di
                                                                                               type, out);
 }
 OrtStatus *ortTensorFrom(OrtAllocator *a, const int64_t *dims, size_t rank, int type, OrtValue **out) {
-  forget_error();
+  remat_forget_error();
   return STATUS(CreateTensorAsOrtValue, (OrtAllocator *, const int64_t *, size_t, int, OrtValue **))(a, dims, rank,
                                                                                                     type, out);
 }
@@ -266,7 +266,7 @@ OrtStatus *ortCreateBinding(OrtSession *s, OrtIoBinding **out) {
   return STATUS(CreateIoBinding, (OrtSession *, OrtIoBinding **))(s, out);
 }
 OrtStatus *ortBind(OrtIoBinding *b, int output, const char *name, OrtValue *v) {
-  forget_error();
+  remat_forget_error();
   if (output) return STATUS(BindOutput, (OrtIoBinding *, const char *, OrtValue *))(b, name, v);
   return STATUS(BindInput, (OrtIoBinding *, const char *, OrtValue *))(b, name, v);
 }

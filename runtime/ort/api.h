@@ -96,6 +96,7 @@ const char *remat_probe(const char *path, char **version);
 const char *remat_bind(const char *path);
 void remat_preload(const char *path);
 void remat_find_cuda(void);
+void remat_forget_error(void);
 int remat_api_entry(size_t i, const char **name, size_t *index);
 
 // One wrapper per call; the names follow ONNX Runtime's.

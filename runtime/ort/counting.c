@@ -86,6 +86,7 @@ static Header *fresh(Pool *pool, size_t n) {
   } else {
     if (!(h = malloc(sizeof *h))) return NULL;
     if (device_select(pool->device) || device_malloc(&h->h.memory, n)) {
+      remat_forget_error();  // kept blocks may make room
       free(h);
       return NULL;
     }

@@ -1,5 +1,5 @@
 // Package ort is remat's own small layer over the C interface of ONNX Runtime,
-// beside github.com/yalue/onnxruntime_go. It is the only package with cgo.
+// beside github.com/yalue/onnxruntime_go. It and nulldevice, below it, are the only packages with cgo.
 //
 //	yalue/onnxruntime_go            this package
 //	load the library  ──────────▶   OrtApi of the same loaded library

@@ -20,6 +20,9 @@ import (
 // providerFile is the CUDA provider's library, beside ONNX Runtime's.
 const providerFile = "libonnxruntime_providers_cuda.so"
 
+// symbolVersion is the version that the functions of ONNX Runtime carry.
+const symbolVersion = "VERS_" + ortversion.Current
+
 // Check looks at the build that library, a libonnxruntime.so, belongs to. Errors are
 // *SetupError, but for ErrUnsupported.
 func Check(library string) error {
@@ -68,15 +71,16 @@ func checkVersion(library string) error {
 	if err != nil {
 		return &SetupError{library, err.Error()}
 	}
-	for _, v := range versions {
-		if got, ok := strings.CutPrefix(v.Name, "VERS_"); ok && got != ortversion.Current {
-			return &SetupError{library, fmt.Sprintf("ONNX Runtime %s: the null device is made for %s (remat doctor --install cuda)",
-				got, ortversion.Current)}
-		} else if ok {
-			return nil
-		}
+	// Version 1 is the library itself; its own follows.
+	i := slices.IndexFunc(versions, func(v elf.DynamicVersion) bool { return v.Index == versionOwn })
+	if i < 0 {
+		return &SetupError{library, "no version of ONNX Runtime in it"}
 	}
-	return &SetupError{library, "no version of ONNX Runtime in it"}
+	if got := versions[i].Name; got != symbolVersion {
+		return &SetupError{library, fmt.Sprintf("its symbols are of %s: the null device is made for ONNX Runtime %s (remat doctor --install cuda)",
+			got, ortversion.Current)}
+	}
+	return nil
 }
 
 // ofCUDA says whether a library or a function without a version is CUDA's, by its name.

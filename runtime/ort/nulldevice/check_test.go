@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 		{"another version of CUDA", build(t, ortversion.Current, "int cudaMalloc(); int f() { return cudaMalloc(); }", old),
 			"needs libcudart.so.12, which has no stand-in"},
 		{"a symbol without a version", build(t, ortversion.Current, "int cuNew(); int f() { return cuNew(); }"), "needs cuNew, which has no stand-in"},
-		{"another version", build(t, "1.99.0", "int f() { return 0; }"), "ONNX Runtime 1.99.0: the null device is made for " + ortversion.Current},
+		{"another version", build(t, "1.99.0", "int f() { return 0; }"), "its symbols are of VERS_1.99.0: the null device is made for ONNX Runtime " + ortversion.Current},
 		{"no CUDA", build(t, ortversion.Current, ""), "a build without CUDA: run remat doctor --install cuda"},
 		{"no library", filepath.Join(t.TempDir(), "libonnxruntime.so"), "no such file"},
 		{"no ELF", broken, "not a shared library"},
@@ -77,8 +77,9 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestRealRuntimeLoaded: where the process holds a real CUDA runtime already, loading refuses.
-func TestRealRuntimeLoaded(t *testing.T) {
+// TestRefusedByTheProcess: where the process holds a real CUDA runtime already, or may not write
+// files, loading refuses in one line; a real one on the path does not matter.
+func TestRefusedByTheProcess(t *testing.T) {
 	if os.Getenv("REMAT_TEST_LOAD") != "" {
 		_, err := Load(Options{Memory: 1})
 		if err == nil {
@@ -87,9 +88,9 @@ func TestRealRuntimeLoaded(t *testing.T) {
 		os.Stdout.WriteString(err.Error())
 		os.Exit(3)
 	}
-	run := func(env ...string) string {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestRealRuntimeLoaded$")
-		cmd.Env = append(append(os.Environ(), "REMAT_TEST_LOAD=1"), env...)
+	run := func(env string) string {
+		cmd := exec.Command("sh", "-c", env+` exec "$0" -test.run=^TestRefusedByTheProcess$`, os.Args[0])
+		cmd.Env = append(os.Environ(), "REMAT_TEST_LOAD=1")
 		out, err := cmd.CombinedOutput()
 		if err != nil && cmd.ProcessState.ExitCode() != 3 {
 			t.Fatalf("%v: %s", err, out)
@@ -99,6 +100,9 @@ func TestRealRuntimeLoaded(t *testing.T) {
 	real := like(t, "libcudart.so.13", "cudaMalloc")
 	got := run("LD_PRELOAD=" + real)
 	if !strings.Contains(got, "libcudart.so.13: a real one is loaded already, from "+real) || strings.Contains(got, "\n") {
+		t.Errorf("%q", got)
+	}
+	if got := run("ulimit -f 1000;"); got != "null device: memory: the size of files is limited (ulimit -f unlimited is needed)" {
 		t.Errorf("%q", got)
 	}
 	if got := run("LD_LIBRARY_PATH=" + filepath.Dir(real)); got != "" {

@@ -88,8 +88,14 @@ type Refusal struct {
 	Asked  int64 // by the allocation
 	Live   int64 // allocated on its device then
 	Memory int64 // of the device
+	// Host says that the device had room, but this process has no addresses left.
+	Host bool
 }
 
 func (r Refusal) Error() string {
-	return fmt.Sprintf("out of device memory: %d bytes asked, %d of %d allocated", r.Asked, r.Live, r.Memory)
+	if r.Host {
+		return fmt.Sprintf("out of addresses: %d bytes of device memory were asked for, %d were live, this process may have no more (ulimit -v unlimited)",
+			r.Asked, r.Live)
+	}
+	return fmt.Sprintf("out of memory on the device: %d bytes were asked for, %d were live, it has %d", r.Asked, r.Live, r.Memory)
 }

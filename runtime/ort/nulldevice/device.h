@@ -62,6 +62,7 @@ typedef struct {
   // The last allocation that did not fit, and how many did not.
   uint64_t refused;
   int64_t refused_asked, refused_live, refused_memory;
+  int refused_by_host;  // no addresses were left in this process
 } Counters;
 
 // device_open prepares the device; a second call only sets its size. Returns NULL, or what went

@@ -92,7 +92,8 @@ func (d *Device) ResetPeak() { C.device_restart_peak() }
 func (d *Device) Refusal() (r Refusal, ok bool) {
 	var c C.Counters
 	C.device_counters(&c)
-	return Refusal{Asked: int64(c.refused_asked), Live: int64(c.refused_live), Memory: int64(c.refused_memory)}, c.refused > 0
+	r = Refusal{Asked: int64(c.refused_asked), Live: int64(c.refused_live), Memory: int64(c.refused_memory), Host: c.refused_by_host != 0}
+	return r, c.refused > 0
 }
 
 // libraries reads the table of stand-ins.

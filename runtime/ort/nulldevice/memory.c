@@ -154,12 +154,13 @@ static void drop(Block *b) {
   memmove(b, b + 1, (dev.count - i) * sizeof *b);
 }
 
-// refuse notes an allocation that does not fit.
-static int refuse(size_t n, int device) {
+// refuse notes an allocation that does not fit the device, or this process.
+static int refuse(size_t n, int device, int by_host) {
   dev.counters.refused++;
   dev.counters.refused_asked = n > INT64_MAX ? INT64_MAX : (int64_t)n;
   dev.counters.refused_live = dev.live[device];
   dev.counters.refused_memory = dev.memory;
+  dev.counters.refused_by_host = by_host;
   return kOutOfMemory;
 }
 
@@ -176,9 +177,9 @@ static int map(size_t n, int kind, int device, void **p) {
 }
 
 static int alloc_locked(void **p, size_t n, int device) {
-  if (n > INT64_MAX || (int64_t)n > dev.memory - dev.live[device]) return refuse(n, device);
+  if (n > INT64_MAX || (int64_t)n > dev.memory - dev.live[device]) return refuse(n, device, 0);
   int error = map(n, kDevice, device, p);
-  if (error) return refuse(n, device);
+  if (error) return refuse(n, device, 1);
   Counters *c = &dev.counters;
   dev.live[device] += (int64_t)n;
   c->live += (int64_t)n;

@@ -45,7 +45,7 @@ func TestDeviceSize(t *testing.T) {
 	if got, ok := d.Refusal(); !ok || got != want {
 		t.Errorf("refusal %+v, %v, want %+v", got, ok, want)
 	}
-	if text := want.Error(); text != "out of device memory: 536870913 bytes asked, 536870912 of 1073741824 allocated" {
+	if text := want.Error(); text != "out of memory on the device: 536870913 bytes were asked for, 536870912 were live, it has 1073741824" {
 		t.Error(text)
 	}
 	if r := do(t, "cudaMalloc", at(t, q), ^uintptr(0)); r != outOfMemory {
@@ -63,6 +63,17 @@ func TestDeviceSize(t *testing.T) {
 	}
 	if r := do(t, "cudaFree", p+1); r != invalidValue {
 		t.Errorf("release of the middle of a block: error %d", r)
+	}
+}
+
+// TestNoAddresses: what no process can address is refused by the process, and said so.
+func TestNoAddresses(t *testing.T) {
+	d := device(t, Unlimited)
+	if r := do(t, "cudaMalloc", at(t, new(uintptr)), uintptr(Unlimited)); r != outOfMemory {
+		t.Errorf("error %d", r)
+	}
+	if r, ok := d.Refusal(); !ok || !r.Host || r.Asked != Unlimited || !strings.Contains(r.Error(), "ulimit -v") {
+		t.Errorf("%v, %v", r, ok)
 	}
 }
 

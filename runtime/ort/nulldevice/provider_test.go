@@ -7,8 +7,11 @@ package nulldevice_test
 
 import (
 	"context"
+	"debug/elf"
 	"errors"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -283,5 +286,34 @@ func TestSessionsInParallel(t *testing.T) {
 	c := d.Counters().Since(before)
 	if c.CopiesToDevice != 80 || c.CopiesToHost != 40 || c.Kernels != 40 || c.Live != before.Live {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestNamesOfCuDNN: the provider finds cuDNN's functions by their names, which are texts in it; each
+// has a stand-in.
+func TestNamesOfCuDNN(t *testing.T) {
+	env, _ := provider(t, nulldevice.Unlimited)
+	f, err := elf.Open(filepath.Join(filepath.Dir(env.Path()), "libonnxruntime_providers_cuda.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	text, err := f.Section(".rodata").Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\x00cudnn[A-Z]\w+`).FindAllIndex(text, -1) {
+		if text[m[1]] == 0 {
+			names[string(text[m[0]+1:m[1]])] = true
+		}
+	}
+	if len(names) < 60 {
+		t.Errorf("%d names of cuDNN in the provider, about 66 are known", len(names))
+	}
+	for name := range names {
+		if !nulldevice.StandsIn(name) {
+			t.Errorf("%s has no stand-in", name)
+		}
 	}
 }
