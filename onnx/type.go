@@ -54,6 +54,15 @@ func (s Shape) Equal(t Shape) bool {
 	return true
 }
 
+// Axis counts an axis from the front; a negative one is given from the end. false:
+// a value of this rank does not have it.
+func Axis(axis int64, rank int) (int, bool) {
+	if axis < 0 {
+		axis += int64(rank)
+	}
+	return int(axis), axis >= 0 && axis < int64(rank)
+}
+
 func (s Shape) String() string {
 	parts := make([]string, len(s))
 	for i, d := range s {

@@ -230,13 +230,10 @@ func extent(v *onnx.Value, axis int64) int64 {
 	if v.Init != nil {
 		t = v.Init.Type()
 	}
-	rank := int64(len(t.Shape))
-	if axis < 0 {
-		axis += rank
-	}
-	if !t.Ranked || axis < 0 || axis >= rank {
+	k, ok := onnx.Axis(axis, len(t.Shape))
+	if !t.Ranked || !ok {
 		return 0
 	}
-	n, _ := t.Shape[axis].Int()
+	n, _ := t.Shape[k].Int()
 	return n
 }

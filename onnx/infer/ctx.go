@@ -134,13 +134,10 @@ func (c *ctx) dtypeAttr(name string, def onnx.DType) (onnx.DType, error) {
 
 // normAxis maps an axis of [-rank, rank) to [0, rank).
 func normAxis(axis int64, rank int) (int, error) {
-	if axis < -int64(rank) || axis >= int64(rank) {
-		return 0, fmt.Errorf("axis %d is outside rank %d", axis, rank)
+	if k, ok := onnx.Axis(axis, rank); ok {
+		return k, nil
 	}
-	if axis < 0 {
-		axis += int64(rank)
-	}
-	return int(axis), nil
+	return 0, fmt.Errorf("axis %d is outside rank %d", axis, rank)
 }
 
 // axes reads a list of axes from input i where that is given, else from the

@@ -191,11 +191,7 @@ func softmaxScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	if !ok {
 		return false
 	}
-	axis := n.Int("axis", -1)
-	if axis < 0 {
-		axis += int64(len(s))
-	}
-	if len(s) == 0 || axis == int64(len(s))-1 {
+	if axis, _ := onnx.Axis(n.Int("axis", -1), len(s)); len(s) == 0 || axis == len(s)-1 {
 		return true
 	}
 	bytes := product(s) * elementBytes(n.In(0))
@@ -217,11 +213,8 @@ func meanVarianceScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	}
 	inner := make([]bool, len(s))
 	for _, a := range axes {
-		if a < 0 {
-			a += int64(len(s))
-		}
-		if a >= 0 && a < int64(len(s)) {
-			inner[a] = true
+		if k, ok := onnx.Axis(a, len(s)); ok {
+			inner[k] = true
 		}
 	}
 	transposed := false

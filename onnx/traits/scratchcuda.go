@@ -495,11 +495,8 @@ const mostSorted = 4096
 
 func cudaTopKScratch(n *onnx.Node, _ int, _ *Kernel) bool {
 	x, ok := dims(n.In(0))
-	axis := n.Int("axis", -1)
-	if axis < 0 {
-		axis += int64(len(x))
-	}
-	return ok && axis >= 0 && axis < int64(len(x)) && x[axis] <= mostSorted
+	axis, has := onnx.Axis(n.Int("axis", -1), len(x))
+	return ok && has && x[axis] <= mostSorted
 }
 
 // cudaConvScratch: cuDNN's workspace. Pads that differ at the two ends of an axis take a

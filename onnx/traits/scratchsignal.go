@@ -60,10 +60,8 @@ func dftAxis(n *onnx.Node, rank int) (int, bool) {
 	case rank != 3: // 1 before opset 20, -2 since
 		return 0, false
 	}
-	if a < 0 {
-		a += int64(rank)
-	}
-	return int(a), a >= 0 && a < int64(rank)-1
+	axis, ok := onnx.Axis(a, rank)
+	return axis, ok && axis < rank-1
 }
 
 func dftLength(n *onnx.Node, x []int64) (int64, bool) {

@@ -89,14 +89,12 @@ func (s *state) partOf(u onnx.Use, x *onnx.Value) (part, int, bool) {
 	return part{n, start, end, false}, axis, static && start < end
 }
 
+// normalAxis is onnx.Axis, or -1.
 func normalAxis(axis int64, rank int) int {
-	if axis < 0 {
-		axis += int64(rank)
+	if k, ok := onnx.Axis(axis, rank); ok {
+		return k
 	}
-	if axis < 0 || axis >= int64(rank) {
-		return -1
-	}
-	return int(axis)
+	return -1
 }
 
 func bound(k, extent int64) int64 {
