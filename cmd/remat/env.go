@@ -34,20 +34,22 @@ type env struct {
 	rehearse     bool
 	deviceMemory int64
 
-	threads  int
-	opt      int
-	dims     map[string]int64
-	json     bool
-	quiet    bool
-	debug    map[string]string
-	profile  *os.File // what -d cpu writes
-	dumped   int      // graphs that -d dump has written
-	closers  []func()
-	sources  map[string]*pipeline.Source // that were read
-	loaded   *remat.Engine
-	typed    string    // the command line
-	archives []archive // of --feeds
-	shown    *progress // the one that has not finished
+	threads int
+	opt     int
+	dims    map[string]int64
+	json    bool
+	quiet   bool
+	debug   map[string]string
+	// workspace is what inspect counts for each of cuDNN's, in bytes.
+	workspace int64
+	profile   *os.File // what -d cpu writes
+	dumped    int      // graphs that -d dump has written
+	closers   []func()
+	sources   map[string]*pipeline.Source // that were read
+	loaded    *remat.Engine
+	typed     string    // the command line
+	archives  []archive // of --feeds
+	shown     *progress // the one that has not finished
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 }

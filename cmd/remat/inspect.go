@@ -30,6 +30,7 @@ func inspectCommand(e *env) *cli.Command {
 			&cli.BoolFlag{Name: "cross-check", Usage: "read the file again with onnx-go and compare"},
 			&cli.BoolFlag{Name: "text", Usage: "print the graph as text"},
 			&cli.StringFlag{Name: "png", Usage: "with --memory: draw the timeline to `F.png`"},
+			&cli.StringFlag{Name: "workspace", Usage: "with --memory and --provider cuda: count `SIZE` for each workspace that cuDNN asks for; default: 0"},
 		},
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "model file")
@@ -49,6 +50,9 @@ func inspectCommand(e *env) *cli.Command {
 			if c.String("png") != "" && !c.Bool("memory") {
 				return fmt.Errorf("remat inspect: --png requires --memory")
 			}
+			if err := e.readWorkspace(c); err != nil {
+				return err
+			}
 			src, err := e.load(path)
 			if err != nil {
 				return err
@@ -59,6 +63,26 @@ func inspectCommand(e *env) *cli.Command {
 			return inspect(e, src, c.Bool("memory"), c.Bool("cross-check"), c.String("png"))
 		},
 	}
+}
+
+// readWorkspace reads --workspace.
+func (e *env) readWorkspace(c *cli.Context) error {
+	text := c.String("workspace")
+	if text == "" {
+		return nil
+	}
+	if !c.Bool("memory") || e.provider != "cuda" {
+		return fmt.Errorf("remat inspect: --workspace requires --memory and --provider cuda")
+	}
+	size, err := report.ParseSize(text)
+	if err != nil {
+		return fmt.Errorf("--workspace: %w", err)
+	}
+	if size.IsShare || size.Bytes < 0 {
+		return fmt.Errorf("--workspace %s: want a size, such as 32MiB", text)
+	}
+	e.workspace = size.Bytes
+	return nil
 }
 
 // inspection is the document of inspect --json.
@@ -123,6 +147,9 @@ type memoryInfo struct {
 	TotalPeakBytes int64    `json:"predicted_total_peak_bytes"`
 	Exact          bool     `json:"exact"`
 	Unknown        []string `json:"unknown,omitempty"`
+	// Workspaces are nodes that borrow one for cuDNN, each counted as WorkspaceBytes.
+	WorkspaceBytes int64    `json:"workspace_bytes,omitempty"`
+	Workspaces     []string `json:"workspaces,omitempty"`
 	// Rehearsed is what a rehearsal measures of the same, and what it predicted.
 	Rehearsed *report.Memory `json:"rehearsed,omitempty"`
 	Peak      *report.Peak   `json:"peak"`
@@ -325,7 +352,7 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 	t := pipeline.Timeline(p, pipeline.ModuleNames(a))
 	d.Memory = &memoryInfo{
 		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
-		Exact: p.Exact(), Unknown: p.Unknown, Peak: t.Peak(), Phases: t.Phases(),
+		Exact: p.Exact(), Unknown: p.Unknown, Workspaces: p.Workspaces, WorkspaceBytes: e.workspace, Peak: t.Peak(), Phases: t.Phases(),
 	}
 	if png != "" {
 		return timelinePNG(png, d.Model, t)
@@ -340,7 +367,7 @@ func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Predicti
 	if err != nil {
 		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
 	}
-	return pipeline.Predict(engine, m, a.Roles, pipeline.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}, nil)
+	return pipeline.Predict(engine, m, a.Roles, pipeline.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", Workspace: e.workspace}, nil)
 }
 
 func printInspection(e *env, d *inspection) error {
@@ -460,6 +487,9 @@ func printPeak(e *env, m *memoryInfo) {
 	}
 	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s", report.Bytes(m.LivePeakBytes), exact,
 		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes))
+	if n := len(m.Workspaces); n > 0 {
+		e.say("nodes that borrow a workspace for cuDNN: %d, %s each counted (--workspace)", n, report.Bytes(m.WorkspaceBytes))
+	}
 	if r := m.Rehearsed; r != nil {
 		e.say("rehearsed live peak: %s, total %s, reserved %s (%s)", report.Bytes(*r.LivePeakBytes), report.Bytes(*r.TotalPeakBytes),
 			report.Bytes(*r.ReservedBytes), report.NoNumbers)

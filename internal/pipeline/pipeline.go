@@ -53,6 +53,9 @@ type Options struct {
 	// CUDA plans and predicts for the CUDA provider's kernels, whatever the
 	// precision; without it a graph in half for CUDA does.
 	CUDA bool
+	// Workspace is what a node is predicted to borrow for cuDNN, in bytes: only the
+	// library knows, on the device.
+	Workspace int64
 	// Precision says which half type to compute in; nil for none.
 	Precision *precision.Options
 	// Stop, unless nil, is asked while better plans are looked for: true ends that

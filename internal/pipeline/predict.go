@@ -42,7 +42,7 @@ func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Rol
 	if err != nil {
 		return nil, err
 	}
-	po := predict.Options{Threads: o.Threads, On: o.provider(), Bound: bound, Roles: roles, Parameters: parameters, State: state}
+	po := predict.Options{Threads: o.Threads, On: o.provider(), Workspace: o.Workspace, Bound: bound, Roles: roles, Parameters: parameters, State: state}
 	given := m
 	if e != nil {
 		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: on, Dims: o.Dims, Purpose: "predict"})

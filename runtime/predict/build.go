@@ -21,13 +21,15 @@ type builder struct {
 	// constants is the size of all initializers.
 	constants int64
 	unknown   []string
+	// workspaces are nodes that borrow one for a library.
+	workspaces []string
 	// sized is how many of Unsized were doubted.
 	sized int
 }
 
 // newBuilder goes through the file in its order: inputs, nodes, outputs.
 func newBuilder(m *onnx.Model, o Options) (*builder, error) {
-	so := step.Options{On: o.On, Places: o.places, Threads: o.Threads, Bound: map[string]bool{}}
+	so := step.Options{On: o.On, Places: o.places, Threads: o.Threads, Workspace: o.Workspace, Bound: map[string]bool{}}
 	for _, name := range o.Bound {
 		so.Bound[name] = true
 	}
@@ -132,6 +134,9 @@ func (b *builder) node(n *onnx.Node) error {
 	}
 	f := b.AddNode(n)
 	b.doubtSizes()
+	if f.Library {
+		b.workspaces = append(b.workspaces, fmt.Sprintf("node %q: %s", n.Label(), n.OpType()))
+	}
 	executed := b.options.Saved || b.options.InOrder // the graph is what ONNX Runtime made of a file
 	switch {
 	case f.Expanded:

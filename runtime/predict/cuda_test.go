@@ -390,3 +390,60 @@ func TestCUDATableMeasured(t *testing.T) {
 		}
 	}
 }
+
+// TestCUDAErased: what the file does not declare, and ONNX Runtime cannot infer, is not
+// known because copies to and from the host were put in.
+func TestCUDAErased(t *testing.T) {
+	if !onCUDA(t) {
+		return
+	}
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in  x float32[2,4,8]
+  init zero int64[1] = [0]
+  init k int64[3] = [2, 4, 8]
+  n = Size(x)
+  u = Unsqueeze(n, zero)
+  e = Slice(u, zero, zero, zero)
+  w = NonZero(e)
+  q = Squeeze(w, zero)
+  s = Concat(k, q) {axis=0}
+  z = Exp(x)
+  y = ReduceSum(z) {keepdims=0}
+  m = Reshape(x, s)
+  h = Mean(m, m)
+  waits = Add(h, y)
+  late = Neg(waits)
+  later = Exp(late)
+  loss = ReduceSum(later) {keepdims=0}
+  out loss float32[]
+  value m float32
+  value h float32
+  value waits float32
+  value late float32
+  value later float32
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.NameNodes()
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	real, err := measure(path, ort.SessionOptions{Threads: 1, Provider: ort.CUDA}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Predict(m, Options{On: step.CUDA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := compareCUDA(p, real, false); err != nil {
+		t.Error(err)
+	}
+}

@@ -11,16 +11,21 @@
 // ONNX Runtime saves when it is asked for the optimized model at a level (then
 // with Options.InOrder, as that file lists its nodes in execution order).
 //
-// Weakness: the CPU provider with the memory pattern off. Where a size is not
+// On CUDA the file alone does, at level 0, as nodes and copies between host and device
+// are placed here (package step); above it, the graph saved there.
+//
+// Weakness: the memory pattern off. Where a size is not
 // static, or a kernel's own buffers are not known, Prediction.Unknown names
 // the place and the figures are lower bounds.
 package predict
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -44,9 +49,10 @@ type Options struct {
 	// with names where it is not told the numbers of free extents. Those of
 	// values that are not in it are as in the graph.
 	Told map[string]onnx.Type
-	// On is whose kernels run the step; nil: the CPU's. Sizes that cuDNN says on the
-	// device are in Prediction.Unknown.
+	// On is whose kernels run the step; nil: the CPU's.
 	On *step.Provider
+	// Workspace is what each of Prediction.Workspaces borrows, in bytes.
+	Workspace int64
 	// Roles tell gradients among the outputs, and the loss, which divides forward
 	// from backward: what it does not wait for is backward.
 	Roles step.Roles
@@ -76,6 +82,9 @@ type Prediction struct {
 	TotalPeak int64
 	// Unknown lists what could not be predicted; empty means exact.
 	Unknown []string
+	// Workspaces lists the nodes that borrow a workspace for a library of the device
+	// (cuDNN), whose size only that knows.
+	Workspaces []string
 
 	// Graph is the step as ortmodel sees it, Values its values by index, and
 	// Trace all that happens, by place in Nodes.
@@ -111,7 +120,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown, device: b.On().Device}
+	p := &Prediction{Graph: b.Graph, Values: b.Values, Unknown: b.unknown, Workspaces: b.workspaces, device: b.On().Device}
 	order := b.order(o)
 	if !ortmodel.Valid(b.Graph, order) {
 		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
@@ -151,7 +160,31 @@ func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
 	takeTypes(clone.Graph, m.Graph)
 	o.places = on.Place(clone, false)
 	o.places.Copy(clone.Graph)
+	declareAs(clone.Graph, m.Graph.Proto.GetValueInfo())
 	return clone, nil
+}
+
+// declareAs has a clone declare what the original does, and both ends of a copy what one
+// of them does: a clone by itself declares all that is known of it.
+func declareAs(clone *onnx.Graph, declared []*onnxpb.ValueInfoProto) {
+	types := map[string]*onnxpb.TypeProto{}
+	for _, d := range declared {
+		types[d.GetName()] = d.GetType()
+	}
+	all := slices.Clone(declared)
+	for _, n := range clone.Nodes {
+		if !n.Is("MemcpyFromHost", "MemcpyToHost") {
+			continue
+		}
+		from, to := n.In(0).Name, n.Out(0).Name
+		if types[from] == nil {
+			from, to = to, from
+		}
+		if types[from] != nil && types[to] == nil {
+			all = append(all, &onnxpb.ValueInfoProto{Name: &to, Type: types[from]})
+		}
+	}
+	clone.Proto.ValueInfo = all
 }
 
 // takeTypes gives the values of a clone the types of the original's.
