@@ -191,8 +191,8 @@ var cudaExceptions = map[string]map[string]string{
 	"gpt2_tiny_mask.tseval.onnx":     {"0": shapeOnDevice},
 	"nanogpt_tril.ts_op17.onnx":      {"0": shapeOnDevice},
 
-	"lstm_char.ts.onnx":              {"": recurrence},
-	"resnet18_like.ts.onnx":          {"": batchNorm},
+	"lstm_char.ts.onnx":     {"": recurrence},
+	"resnet18_like.ts.onnx": {"": batchNorm},
 }
 
 // TestCUDASamples: every sample, foreign joint graphs too, at each level.
