@@ -117,5 +117,8 @@ func rehearseFile(e *env, path string) (*report.Memory, error) {
 	if err := s.step(e); err != nil {
 		return nil, err
 	}
-	return &s.run.Memory, s.finish(e, true)
+	if err := s.finish(e, true); err != nil {
+		return nil, err
+	}
+	return &s.run.Memory, e.interrupted() // then not all of it was measured
 }

@@ -1,10 +1,12 @@
 package pipeline
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -65,5 +67,82 @@ func BenchmarkGPT2OnCUDA(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// updatedTiny is a step whose parameters outweigh its activations, with AdamW.
+func updatedTiny(t *testing.T) *onnx.Model {
+	return zooStep(t, "gpt2-tiny", optim.AdamW, func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 128, 4, 2048, 16, 1
+	})
+}
+
+// TestHalfWithOptimizer: half types save with an optimizer in the graph, where no
+// update waits for all gradients; a file that holds more than the one given says why.
+func TestHalfWithOptimizer(t *testing.T) {
+	m := updatedTiny(t)
+	plan := func(strategy string, half *precision.Options) *File {
+		p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: true, Precision: half})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := p.Plan(strategy, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	bf16 := &precision.Options{To: onnx.BFloat16, Provider: "cuda"}
+	fp16 := &precision.Options{To: onnx.Float16, Provider: "cuda"}
+	alone := &precision.Options{To: onnx.Float16, Provider: "cuda", Overflow: precision.OverflowParameter}
+	for _, strategy := range []string{"none", "full", "sqrt"} {
+		single := plan(strategy, nil).Peak
+		for _, half := range []*precision.Options{bf16, alone} {
+			if got := plan(strategy, half).Peak; got >= single {
+				t.Errorf("%s in %s holds %d bytes, in float32 %d", strategy, half.To, got, single)
+			}
+		}
+	}
+	if notes := strings.Join(plan("none", fp16).Plan.Notes, "\n"); !strings.Contains(notes, "gradients wait until all are known to be finite (--overflow parameter") {
+		t.Errorf("what holds more than the file given says %q", notes)
+	}
+}
+
+// TestCastsAreRefused: a search in a half type never holds more than one without, and
+// says so where it leaves the casts out; a budget that only float32 keeps is kept.
+func TestCastsAreRefused(t *testing.T) {
+	m := updatedTiny(t)
+	planner := func(half *precision.Options) *Planner {
+		p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Precision: half})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	single, err := planner(nil).Plan("optimal", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fp16 := &precision.Options{To: onnx.Float16, Provider: "cpu"}
+	for _, budget := range []int64{0, single.Peak} {
+		r, err := planner(fp16).Plan("optimal", budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := strings.Join(r.Plan.Notes, "\n")
+		if r.Peak > single.Peak || r.Variant.Options.Precision != nil || !strings.Contains(notes, "the casts to float16 were left out") {
+			t.Errorf("budget %d: %d bytes in fp16, %d without: %s", budget, r.Peak, single.Peak, notes)
+		}
+	}
+}
+
+// TestHalfStepIsMeasured: the file reaches its predicted peak to the byte.
+func TestHalfStepIsMeasured(t *testing.T) {
+	m := updatedTiny(t)
+	for _, overflow := range []precision.Overflow{precision.OverflowAll, precision.OverflowParameter} {
+		for _, strategy := range []string{"none", "full"} {
+			half := &precision.Options{To: onnx.Float16, Provider: "cpu", Overflow: overflow}
+			runPlanned(t, engine(t), m, Options{OptLevel: 1, Precision: half}, strategy)
+		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 // can be planned anew: what read past an edge reads the value itself. What only the
 // edges kept apart, as clones from their originals, is equal then, and a pass that
 // merges equal nodes leaves the graph as it was before it was rewritten. It returns
-// the number of edges. Edges that the passes of keep asked for stay.
+// the number of views that were taken out, one or two an edge. Edges that the passes
+// of keep asked for stay.
 //
 // A node's origin is text from a file, so what it says is believed only of the
 // operators that Lower and Erase make.

@@ -18,11 +18,17 @@ package control
 //   - Two equal Sizes are merged, and so are the slices: each trigger has one.
 //   - A Reshape and the one Reshape, Squeeze or Unsqueeze that reads it become one
 //     Reshape where the extents are known, and what the second waited for is lost.
-//     So where a Reshape makes x, the edge waits for x as well: two nodes read it
-//     then. No fusion starts at an Unsqueeze.
+//     So where a Reshape makes x, two nodes read it: y waits for a first view of x,
+//     which waits for the triggers. (Were x a trigger like any other, its Size would
+//     ask for x before the view does, and no place in the file could let what makes
+//     the triggers run in between.) No fusion starts at an Unsqueeze.
 //   - While shapes are inferred, an Unsqueeze of a single known integer counts as a
 //     list of one, whatever its axes, and a Range refuses it. So an integer without
 //     extents passes a Reshape to no extents, unless its reader may be joined to that.
+//   - CUDA's provider takes axes on the host, and for that reason runs an Unsqueeze of
+//     constant extents on the device, whence they would have to come back. It leaves
+//     to the host what joins them with the slice: so a constant list of integers is a
+//     Concat.
 //
 // Each claim has a test in this package or in docs/passes.md.
 
@@ -88,9 +94,6 @@ func (l *Lowering) Lower(nodes []*onnx.Node) ([]*onnx.Node, error) {
 
 // view returns x, once all triggers are there.
 func (l *Lowering) view(x *onnx.Value, triggers []*onnx.Value, edge *onnx.Node) *onnx.Value {
-	if Reshaped(x) && !slices.Contains(triggers, x) {
-		triggers = append(slices.Clone(triggers), x)
-	}
 	key := names(append(build.In(x), triggers...))
 	if v := l.views[key]; v != nil {
 		return v
@@ -98,12 +101,22 @@ func (l *Lowering) view(x *onnx.Value, triggers []*onnx.Value, edge *onnx.Node) 
 	axes := l.join(triggers)
 	l.b.Scope = x.Name
 	op := "Unsqueeze"
-	if counter(x) && !slices.ContainsFunc(edge.Outputs[0].Uses(), func(u onnx.Use) bool { return Joins(u.Node) }) {
+	if extents(x) {
+		op = "Concat"
+	} else if counter(x) && !slices.ContainsFunc(edge.Outputs[0].Uses(), func(u onnx.Use) bool { return Joins(u.Node) }) {
 		op = "Reshape" // to no extents
+	}
+	if Reshaped(x) && !slices.Contains(triggers, x) {
+		axes = None(l.b, made(l.b, edge.Origin().Step, op, x.Type, x, axes))
 	}
 	v := made(l.b, edge.Origin().Step, op, x.Type, x, axes)
 	l.views[key] = v
 	return v
+}
+
+// extents reports a constant list of integers.
+func extents(x *onnx.Value) bool {
+	return x.IsConstant() && x.Type.DType == onnx.Int64 && x.Type.Ranked && len(x.Type.Shape) == 1
 }
 
 // counter reports a single integer, as extents and counts are computed of.

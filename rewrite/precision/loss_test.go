@@ -49,6 +49,9 @@ func TestOverflow(t *testing.T) {
 	s := load(t, "gpt2_tiny_mask.ts")
 	sgd := optim.Options{Kind: optim.SGD, Momentum: 0.9, WeightDecay: 0.01, ClipNorm: 1}
 	cases := map[string]optim.Options{"adamw": optim.Defaults(optim.AdamW), "clipped sgd": sgd}
+	lion := optim.Defaults(optim.Lion)
+	lion.ClipNorm, lion.ClipBy = 1, optim.ClipPrevious
+	cases["clipped lion"] = lion
 	for _, by := range []optim.Clip{optim.ClipParameter, optim.ClipPrevious} {
 		sgd.ClipBy = by
 		cases["sgd clipped by "+string(by)] = sgd
@@ -109,6 +112,101 @@ func TestOverflow(t *testing.T) {
 			if !(last < first) {
 				t.Errorf("%s: the loss goes from %g to %g", name, first, last)
 			}
+		}
+	}
+}
+
+// twoProducts is a graph whose gradient of W is x·scale and of V y·scale, each
+// summed over four rows, with W and V matrices.
+func twoProducts(t *testing.T) *sample {
+	t.Helper()
+	m := parse(t, `in x float32[4,2]
+		in y float32[4,2]
+		in z float32[4,2]
+		init W float32[2,2] = zeros
+		init V float32[2,2] = zeros
+		h = MatMul(x, W)
+		k = MatMul(y, V)
+		both = Add(h, k)
+		weighed = Mul(both, z)
+		loss = ReduceMean(weighed) {keepdims=0}
+		out loss float32[]`)
+	res, err := grad.Differentiate(m, grad.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &sample{model: m, res: res}
+}
+
+// TestOverflowOfOneGradient: with the scale 65536 only the gradient of W leaves
+// float16. A step is skipped as a whole, or by parameter: W and its state keep every
+// bit, V is updated as it would be without W, and found_inf says so either way.
+func TestOverflowOfOneGradient(t *testing.T) {
+	s := twoProducts(t)
+	cases := map[string]optim.Options{}
+	for _, k := range optim.Kinds() {
+		for _, by := range []optim.Clip{"", optim.ClipGlobal, optim.ClipParameter, optim.ClipPrevious} {
+			o := optim.Defaults(k)
+			if by != "" {
+				o.ClipNorm, o.ClipBy = 1, by
+			}
+			cases[string(k)+" "+string(by)] = o
+		}
+		sums := optim.Defaults(k)
+		sums.Accumulate = 2
+		cases[string(k)+" over two steps"] = sums
+	}
+	for name, o := range cases {
+		for _, emulate := range []bool{true, false} {
+			for _, by := range []Overflow{OverflowAll, OverflowParameter} {
+				m := s.training(t, o, Options{To: onnx.Float16, Emulate: emulate, Overflow: by, Provider: kernels.CPU})
+				global := o.ClipNorm > 0 && o.ClipBy == optim.ClipGlobal
+				s.overflowOfW(t, name+", "+string(by), m, by == OverflowParameter && !global)
+			}
+		}
+	}
+}
+
+// overflowOfW takes a good step, one in which W's gradient overflows, and a good one.
+func (s *sample) overflowOfW(t *testing.T, name string, m *onnx.Model, alone bool) {
+	t.Helper()
+	xs, ys, ones := make([]float32, 3*8), make([]float32, 3*8), make([]float32, 8)
+	for i := range xs {
+		xs[i], ys[i] = 0.5, 0.25+float32(i%3)/8
+		if i/8 == 1 {
+			xs[i] = 300
+		}
+		ones[i%8] = 1
+	}
+	e, err := ortest.Engine(t).Open(m, runtime.Options{
+		Level: 1, Threads: 2, Provider: ort.CPU, LR: 1e-2, LossScale: 65536,
+		Feeds: map[string]runtime.Tensor{"z": runtime.FromFloat32s(ones, 4, 2)},
+		Data:  map[string]runtime.Tensor{"x": runtime.FromFloat32s(xs, 3, 4, 2), "y": runtime.FromFloat32s(ys, 3, 4, 2)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for i := range 3 {
+		before, scale := state(t, e), e.Scaler().Scale
+		step, err := e.Step(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bad := i == 1; step.Skipped != bad || bad && e.Scaler().Scale != scale/2 {
+			t.Fatalf("%s: step %d: found_inf %v, scale %g after %g", name, i, step.Skipped, e.Scaler().Scale, scale)
+		}
+		if i != 1 {
+			continue
+		}
+		changed := map[byte]int{}
+		for n, data := range state(t, e) {
+			if !bytes.Equal(before[n], data) {
+				changed[n[0]]++
+			}
+		}
+		if changed['W'] > 0 || changed['c'] > 0 || (changed['V'] > 0) != alone {
+			t.Errorf("%s: a gradient of W that overflows changes %d tensors of W, %d of V", name, changed['W'], changed['V'])
 		}
 	}
 }

@@ -1,0 +1,77 @@
+package precision
+
+import (
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
+)
+
+// TestGradientsWaitInHalf: nothing but casts, and nodes of half, read the gradient
+// of a matrix, and no two readers of the update share a float32 copy.
+func TestGradientsWaitInHalf(t *testing.T) {
+	s := twoProducts(t)
+	for _, k := range optim.Kinds() {
+		for _, to := range []onnx.DType{onnx.Float16, onnx.BFloat16} {
+			for _, provider := range []kernels.Provider{kernels.CPU, kernels.CUDA} {
+				m := s.training(t, optim.Defaults(k), Options{To: to, Provider: provider})
+				for _, name := range []string{"W", "V"} {
+					s.waitsInHalf(t, m, name)
+				}
+			}
+		}
+	}
+}
+
+func (s *sample) waitsInHalf(t *testing.T, m *onnx.Model, name string) {
+	t.Helper()
+	copies := 0
+	for _, n := range m.Graph.Nodes {
+		full := n.Is("Cast") && n.Out(0).Type.DType == onnx.Float32 && len(n.Out(0).Type.Shape) == 2
+		updates := 0
+		for _, o := range n.Outputs {
+			for _, u := range o.Uses() {
+				if optim.IsUpdate(u.Node, name) {
+					updates++
+				}
+			}
+		}
+		if full && updates > 0 {
+			copies++
+			if updates > 1 {
+				t.Errorf("%d nodes of the update of %s share %s", updates, name, n.Out(0).Name)
+			}
+		}
+	}
+	grad := m.Graph.Value(name + ".grad")
+	for _, u := range grad.Uses() {
+		if grad.Type.DType == onnx.Float32 && !u.Node.Is("Cast") {
+			t.Errorf("%s reads %s in float32", u.Node.Name(), grad.Name)
+		}
+	}
+	if copies == 0 {
+		t.Errorf("the update of %s reads no float32 copy", name)
+	}
+}
+
+// TestMastersAreCastForEachSide: no half copy of a matrix is read on both sides.
+func TestMastersAreCastForEachSide(t *testing.T) {
+	s := load(t, "gpt2_tiny_mask.ts")
+	m := s.training(t, optim.Defaults(optim.AdamW), Options{To: onnx.BFloat16, Provider: kernels.CUDA})
+	casts := 0
+	for _, p := range s.res.Params {
+		v := m.Graph.Value(p.Input.Name)
+		if len(v.Type.Shape) < 2 {
+			continue
+		}
+		for _, u := range v.Uses() {
+			if u.Node.Is("Unsqueeze") && len(u.Node.Out(0).Uses()) > 0 && u.Node.Out(0).Uses()[0].Node.Is("Cast") {
+				casts++
+			}
+		}
+	}
+	if casts == 0 {
+		t.Error("backward casts no master for itself")
+	}
+}
