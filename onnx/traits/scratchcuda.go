@@ -47,9 +47,9 @@ var cudaScratch = map[key]scratchRule{
 	{"", "Conv"}:                      cudaConvScratch,
 	{"", "ConvTranspose"}:             cudaConvScratch,
 	{"com.microsoft", "FusedConv"}:    cudaConvScratch,
-	{"", "LSTM"}:                      notModelled,
-	{"", "GRU"}:                       notModelled,
-	{"", "RNN"}:                       notModelled,
+	{"", "LSTM"}:                      cudaRecurrentScratch,
+	{"", "GRU"}:                       cudaRecurrentScratch,
+	{"", "RNN"}:                       cudaRecurrentScratch,
 	{"", "Einsum"}:                    cudaEinsumScratch,
 	{"", "Resize"}:                    notModelled,
 	{"", "Upsample"}:                  notModelled,
@@ -499,13 +499,43 @@ func cudaTopKScratch(n *onnx.Node, _ int, _ *Kernel) bool {
 	return ok && has && x[axis] <= mostSorted
 }
 
-// cudaConvScratch: cuDNN's workspace. Pads that differ at the two ends of an axis take a
-// buffer more, which is not modelled.
+// cudaConvScratch: cuDNN's workspace.
 func cudaConvScratch(n *onnx.Node, _ int, k *Kernel) bool {
-	if _, ok := dims(n.Out(0)); !ok || !evenPads(n) || n.Str("auto_pad", "NOTSET") != "NOTSET" {
+	k.take(0)
+	k.library()
+	return true
+}
+
+// gatesOf are the gates of recurrences.
+var gatesOf = map[string]int64{"LSTM": 4, "GRU": 3, "RNN": 1}
+
+// cudaRecurrentScratch: the samples' lengths, all weights in cuDNN's layout, and its
+// workspace. Weakness: one direction, weights that are no constants, all outputs.
+func cudaRecurrentScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	x, ok := dims(n.In(0))
+	r, okR := dims(n.In(2))
+	outputs := 2
+	if n.Is("LSTM") {
+		outputs = 3
+	}
+	for o := range outputs {
+		ok = ok && n.Out(o) != nil
+	}
+	for i := 1; i <= 3; i++ {
+		v := n.In(i)
+		ok = ok && (v == nil || v.Init == nil && (v.Producer == nil || !v.Producer.Is("Constant")))
+	}
+	if !ok || !okR || len(x) != 3 || len(r) != 3 || n.In(4) != nil || n.Int("layout", 0) != 0 ||
+		n.Str("direction", "forward") != "forward" {
 		return false
 	}
-	k.take(0)
+	const lengthBytes = 4
+	hidden, gates := r[2], gatesOf[n.OpType()]
+	k.borrow(x[1] * lengthBytes)
+	for o := range outputs {
+		k.take(o)
+	}
+	k.borrow(gates * hidden * (x[2] + hidden + 2) * elementBytes(n.In(0)))
 	k.library()
 	return true
 }
