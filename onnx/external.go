@@ -80,7 +80,14 @@ func (f *Files) Map(location string) ([]byte, error) {
 
 // MapFile maps a regular file read-only; an empty one maps to no bytes. Its errors
 // do not name the file.
-func MapFile(path string) ([]byte, error) {
+func MapFile(path string) ([]byte, error) { return mapFile(path, unix.PROT_READ, unix.MAP_SHARED) }
+
+// MapPrivate is MapFile, but the bytes may be written: that stays in memory.
+func MapPrivate(path string) ([]byte, error) {
+	return mapFile(path, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+}
+
+func mapFile(path string, protection, flags int) ([]byte, error) {
 	// Without O_NONBLOCK, opening a named pipe waits for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -100,7 +107,7 @@ func MapFile(path string) ([]byte, error) {
 	if info.Size() == 0 {
 		return []byte{}, nil
 	}
-	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), protection, flags)
 }
 
 // Unmap gives a mapping back.

@@ -15,8 +15,8 @@ package runtime
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -83,21 +83,12 @@ func (p *mappings) file(m *onnx.Model, location string) ([]byte, error) {
 	if data, ok := p.files[path]; ok {
 		return data, nil
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+	data, err := onnx.MapPrivate(path)
+	if err == nil && len(data) == 0 {
+		err = errors.New("no data")
 	}
-	defer f.Close()
-	info, err := f.Stat()
 	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() == 0 {
-		return nil, fmt.Errorf("%s: not a file with data", location)
-	}
-	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, fmt.Errorf("map %s: %w", location, err)
+		return nil, fmt.Errorf("%s: %w", location, err)
 	}
 	if p.files == nil {
 		p.files = map[string][]byte{}

@@ -2,7 +2,12 @@ package runtime
 
 import (
 	"bytes"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/models/weights"
 	"github.com/onnx-remat/remat/onnx"
@@ -33,5 +38,44 @@ func TestDescribedParameter(t *testing.T) {
 	}
 	if got, _, _ := s.Input("odd"); bytes.Equal(got.Data, make([]byte, 36)) {
 		t.Error("a parameter of unknown making is zero, not random")
+	}
+}
+
+// TestParameterInAPipe: a file that is no file is refused, not waited for.
+func TestParameterInAPipe(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "weights"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := onnx.NewModel("piped", 17)
+	vec := onnx.TensorOf(onnx.Float32, onnx.StaticShape(9))
+	n := m.Graph.NewNode("", "Neg", "neg", []*onnx.Value{m.Graph.AddInput("W", vec)}, []string{"y"})
+	n.Out(0).Type = vec
+	m.Graph.Append(n)
+	m.Graph.AddOutput(n.Out(0))
+	m.SetMetadata(ParametersKey, `{"W": {"file": "weights", "offset": 0, "bytes": 36}}`)
+	path := filepath.Join(dir, "piped.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	m, err := onnx.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		s, err := testEngine.Open(m, Options{Threads: 1, Provider: ort.CPU})
+		if err == nil {
+			s.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("still waiting after 20 seconds")
 	}
 }

@@ -132,10 +132,7 @@ func newReduction(n *onnx.Node) (r reduction, ok bool) {
 func reducedAxes(n *onnx.Node, rank int) ([]int64, bool) {
 	axes := n.Ints("axes")
 	if v := n.In(1); v != nil {
-		t := v.Init
-		if t == nil && v.Producer != nil && v.Producer.Is("Constant") {
-			t = v.Producer.TensorAttr("value")
-		}
+		t := v.Constant()
 		if t == nil {
 			return nil, false
 		}
