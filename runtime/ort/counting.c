@@ -22,7 +22,8 @@ enum { kAllocatorVersion = 22, kAlign = 64 };
 // first in the list, so that a step does not pay for fresh pages each time. All
 // counters share them, as sessions that are compared take turns. What is kept and
 // what is live together never exceed the largest live sum so far by more than
-// 1/kCacheSlack.
+// 1/kCacheSlack; on a device, by more than itself: giving memory back stops the device,
+// and is done in any case where no other is left.
 enum { kCacheFrom = 1 << 16, kCacheBlocks = 512, kCacheSlack = 8, kRows = 4096 };
 
 union Header;
@@ -132,7 +133,7 @@ static void drop_all(Pool *pool) {
 // shrink drops the oldest blocks until the rest is within bounds.
 static void shrink(Pool *pool, int64_t live) {
   int64_t bound = (live > pool->highest ? live : pool->highest);
-  bound += bound / kCacheSlack;
+  bound += pool->device == kHost ? bound / kCacheSlack : bound;
   while (pool->cached > 0 && live + pool->kept > bound) drop(pool, 0);
 }
 

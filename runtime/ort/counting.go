@@ -14,7 +14,8 @@ package ort
 // process is up to that eighth larger than what is live.
 //
 // A device's memory is counted in the same way, over cudaMalloc: a session's nodes run
-// on one stream, so a block that is released may be handed on at once.
+// on one stream, so a block that is released may be handed on at once. There, as much
+// again as the live peak may be kept, as long as there is memory.
 //
 // ONNX Runtime does not look whether an allocator returns NULL; it writes there.
 // So where there is no memory, or the limit that was set leaves none, the
