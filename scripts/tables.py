@@ -283,25 +283,32 @@ def card(size):
 
 def rehearsed(lab):
     """Each variant's step on ONNX Runtime's CUDA provider, without a device: what
-    was predicted beside what the provider took."""
+    was predicted beside what the provider took. Interrupted, it returns the rows so far."""
     a, tables = lab.a, []
     small = ["--layers=2", "--hidden=64", "--heads=4", "--vocab=512", "--seq=64"] if a.small else ["--seq=1024"]
     models = [(f"GPT-2 {size}, 8 x {small[-1][6:]} tokens, AdamW", [model, "--batch=8", *small], "adamw")
               for model, size in (("gpt2", "124M"), ("gpt2-medium", "355M"), ("gpt2-xl", "1.5B"))]
-    models += [(f"Encoder, 6 layers of {width(a, 768)}, SGD", ["encoder", f"--hidden={width(a, 768)}"], "sgd"),
+    models[2:2] = [(f"Encoder, 6 layers of {width(a, 768)}, SGD", ["encoder", f"--hidden={width(a, 768)}"], "sgd"),
                (f"MLP, 20 layers of {width(a, 1024)}, gradients returned", ["mlp", f"--hidden={width(a, 1024)}"], "none"),
                (f"Heavy, 20 layers of {width(a, 4096)}, SGD", ["heavy", "--layers=20", "--batch=32", f"--hidden={width(a, 4096)}"], "sgd")]
     for title, model, optimizer in models:
-        train, rows = lab.train(model[0], model, optimizer), []
-        for precision in ("fp32", "fp16", "bf16"):
-            for strategy in ("none", "sqrt", "full", "optimal"):
-                note(f"{title}: {strategy}, {precision}")
-                file = lab.rewrite(train, "--strategy", strategy, "--precision", precision, provider="cuda")
-                rows.append({"variant": f"{strategy}, {precision}", **rehearsed_row(lab, file)})
-                os.remove(lab.at(file))
-                note(" | ".join(rows[-1].values()))
+        rows = []
+        try:
+            for row in rehearsed_rows(lab, lab.train(model[0], model, optimizer)):
+                rows.append(row)
+                note(f"{title}: " + " | ".join(row.values()))
+        except KeyboardInterrupt:
+            return tables + ([(title + " (interrupted)", rows)] if rows else [])
         tables.append((title, rows))
     return tables
+
+
+def rehearsed_rows(lab, train):
+    for precision in ("fp32", "fp16", "bf16"):
+        for strategy in ("none", "sqrt", "full", "optimal"):
+            file = lab.rewrite(train, "--strategy", strategy, "--precision", precision, provider="cuda")
+            yield {"variant": f"{strategy}, {precision}", **rehearsed_row(lab, file)}
+            os.remove(lab.at(file))
 
 
 def rehearsed_row(lab, file):
