@@ -128,7 +128,8 @@ func TestTrainingExample(t *testing.T) {
 	if !found || !strings.Contains(train, firstScale) {
 		t.Fatal("README has no train.py that feeds a loss scale")
 	}
-	overflows := strings.Replace(train, firstScale, `"loss_scale": 2.0**28`, 1)
+	// Gradients wait in half, so this one's, of 0.4 at most, fit from a scale of 2^17 on.
+	overflows := strings.Replace(train, firstScale, `"loss_scale": 2.0**22`, 1)
 	script := append(prepare[:len(prepare):len(prepare)],
 		"exec remat rewrite train.onnx --strategy full --precision fp16 -o small.onnx",
 		"exec $PYTHON train.py", `stdout '^10 4\.\d+$'`, "! stdout nan",
