@@ -26,6 +26,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
@@ -47,20 +48,20 @@ func (p *pass) scale() error {
 		return nil
 	}
 	if len(p.grads) == 0 {
-		p.skip(ScaleInput, "the gradients of this graph are unknown: name them with --roles, or use bf16")
+		p.unscaled("the gradients of this graph are unknown: name them with --roles, or use bf16")
 		return nil
 	}
 	if p.inRows() {
-		p.skip(ScaleInput, "a gradient that is computed in slices of rows cannot be checked as a whole: leave out --update-rows, or use bf16")
+		p.unscaled("a gradient that is computed in slices of rows cannot be checked as a whole: leave out --update-rows, or use bf16")
 		return nil
 	}
 	if p.g.Value(ScaleInput) != nil || p.g.Value(FoundOutput) != nil {
-		p.skip(ScaleInput, "the graph already has a value of that name")
+		p.unscaled("the graph already has a value of that name")
 		return nil
 	}
 	c, beside := p.scalePlace()
 	if c == nil {
-		p.skip(ScaleInput, "no single value carries the gradient of the loss: use bf16")
+		p.unscaled("no single value carries the gradient of the loss: use bf16")
 		return nil
 	}
 	backward := map[*onnx.Node]bool{}
@@ -95,6 +96,12 @@ func (p *pass) scale() error {
 	}
 	p.b.Flush()
 	return p.update(inverse, skips, byOptimizer)
+}
+
+// unscaled says why there is no loss scaling, before all else that was skipped: without
+// it small gradients are lost.
+func (p *pass) unscaled(why string) {
+	p.report.Skipped = slices.Insert(p.report.Skipped, 0, rewrite.Skip{What: ScaleInput, Why: why})
 }
 
 // alone reports that each parameter's own gradient says whether it is updated.
