@@ -70,9 +70,6 @@ func meaning(m *onnx.Model, dims map[string]int64) (map[string]string, error) {
 func dropEmpty(g *onnx.Graph) {
 	empty := map[*onnx.Value]bool{}
 	zero := func(v *onnx.Value) bool {
-		if v != nil && v.Producer != nil && v.Producer.Is("ReduceSum") {
-			return empty[v.Producer.Inputs[0]]
-		}
 		if v == nil || !v.IsConstant() {
 			return false
 		}
@@ -83,7 +80,7 @@ func dropEmpty(g *onnx.Graph) {
 		switch {
 		case n.Is("Slice"):
 			empty[n.Outputs[0]] = zero(n.In(1)) && zero(n.In(2))
-		case n.Is("Cast", "Reshape", "Unsqueeze", "Identity"):
+		case n.Is("Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity", "NonZero"):
 			empty[n.Outputs[0]] = empty[n.Inputs[0]]
 		case n.Is("Concat"):
 			if left := slices.DeleteFunc(slices.Clone(n.Inputs), func(v *onnx.Value) bool { return empty[v] }); len(left) == 0 {
