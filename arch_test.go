@@ -32,7 +32,8 @@ var mayImport = map[string][]string{
 	"internal":         {"onnx", "runtime", "internal"},
 	"internal/step":    {"onnx", "ortmodel", "rewrite/precision/kernels"},
 	"scripts":          {"onnx", "models"},
-	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "internal", "cmd"},
+	"train":            {"onnx", "runtime", "models/safetensors", "internal/step", "train"},
+	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},
 
 	// The library, which is the module's own folder, and what it is thin over.
 	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime"},

@@ -1,0 +1,3 @@
+package data
+
+func (s *Source) feedTokens(t *target) (*Data, error) { return nil, errNoInput }
