@@ -315,4 +315,3 @@ func TestNotAFile(t *testing.T) {
 		oneLine(t, err, c.want)
 	}
 }
-

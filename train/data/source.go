@@ -42,7 +42,9 @@ type dataset struct {
 	// is a sample. Raw tokens have no type yet, and raw is their length in bytes.
 	tokens *array
 	raw    int64
-	notes  []string
+	// checked is the vocabulary that all tokens are known to lie in, 0 for none.
+	checked   int64
+	tokenizer string // of text, as the identity has it
 	// Arrays of an archive by key.
 	arrays map[string]*array
 }
