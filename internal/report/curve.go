@@ -55,6 +55,13 @@ func (c *Curve) Add(step int64, x float64) {
 	}
 }
 
+// addBytes adds a size; none is one that was not measured.
+func (c *Curve) addBytes(step, n int64) {
+	if n > 0 {
+		c.Add(step, float64(n))
+	}
+}
+
 // push appends a bucket, or merges it with the last one of the same index.
 func (c *Curve) push(b bucket) {
 	n := len(c.buckets)

@@ -56,14 +56,9 @@ func (t *Training) Step(s TrainingStep) {
 	t.rate.Add(s.Step, s.Rate)
 	t.norm.Add(s.Step, s.Norm)
 	t.scale.Add(s.Step, s.Scale)
-	for _, m := range []struct {
-		to    *Curve
-		bytes int64
-	}{{&t.live, s.Live}, {&t.reserved, s.Reserved}, {&t.resident, s.Resident}} {
-		if m.bytes > 0 {
-			m.to.Add(s.Step, float64(m.bytes))
-		}
-	}
+	t.live.addBytes(s.Step, s.Live)
+	t.reserved.addBytes(s.Step, s.Reserved)
+	t.resident.addBytes(s.Step, s.Resident)
 	if s.Skipped {
 		t.skipped++
 	}
