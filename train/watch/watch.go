@@ -147,12 +147,12 @@ func point(s train.Record) report.TrainingStep {
 
 // cause names the file once.
 func cause(path string, err error) error {
-	var at *os.PathError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &at):
-		return fmt.Errorf("%s: %w", path, at.Err)
+	}
+	var at *os.PathError
+	if errors.As(err, &at) {
+		err = at.Err
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }
