@@ -66,7 +66,8 @@ type Position struct {
 	Data  string `json:"data"`
 }
 
-func (p *Position) progress() runtime.Progress {
+// Progress is the position for runtime.Options.From.
+func (p *Position) Progress() runtime.Progress {
 	return runtime.Progress{Runs: p.Runs, Skipped: p.Skipped, Good: p.Good, LossScale: p.LossScale}
 }
 
