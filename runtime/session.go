@@ -211,7 +211,7 @@ func (s *Session) plan(values *feeds) error {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {
 		case s.options.Share.lends(v):
-			in.from = fromSession
+			in.from, in.category = fromSession, parameterInput
 		case s.options.Own[v.Name].Data != nil:
 			in.from = fromOwn
 		case values.has(v.Name):
