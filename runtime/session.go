@@ -34,7 +34,9 @@ type Session struct {
 	files   mappings
 	shared  []recipe
 	memory  Memory
-	steps   int
+	steps   int  // runs so far, those before Resume included
+	began   int  // runs before this session's first
+	rated   bool // the first run's scalars are not those of the options
 	last    []Output
 	scaler  *Scaler
 	copiers copiers
@@ -57,6 +59,8 @@ type input struct {
 	// borrowed says that the value lies in the feed's memory, or in memory that
 	// sessions share, which is not the session's to write.
 	borrowed bool
+	// lent says that the value is another session's, which closes it.
+	lent bool
 }
 
 // OpenFile opens a model file. ONNX Runtime loads the file itself, unless the graph
@@ -202,6 +206,10 @@ func (s *Session) plan(values *feeds) error {
 	for _, v := range g.Inputs {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {
+		case s.options.Share.lends(v):
+			in.from = fromSession
+		case s.options.Own[v.Name].Data != nil:
+			in.from = fromOwn
 		case values.has(v.Name):
 			in.from = fromFeed
 		case v.Init != nil:
@@ -256,6 +264,10 @@ func (s *Session) markInPlace() error {
 // fill gives an input its value.
 func (s *Session) fill(in *input, values *feeds) error {
 	v := in.info
+	if in.from == fromSession {
+		in.value, in.lent = s.options.Share.byName[v.Name].value, true
+		return nil
+	}
 	shape, err := values.shape(v)
 	if err != nil {
 		return err
@@ -278,6 +290,14 @@ func (s *Session) fill(in *input, values *feeds) error {
 			return err
 		}
 		if in.value, err = env.TensorOver(data, t, shape); err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+	case in.from == fromOwn:
+		own := s.options.Own[v.Name]
+		if err := values.check(v, own); err != nil {
+			return err
+		}
+		if in.value, err = env.TensorOver(own.Data, t, own.Shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
 	case in.from == fromFeed && in.next == "" && !stepped:
@@ -352,7 +372,9 @@ func (s *Session) Close() error {
 	s.releaseOutputs()
 	err := s.binding.Close()
 	for _, in := range s.inputs {
-		err = errors.Join(err, in.value.Close())
+		if !in.lent {
+			err = errors.Join(err, in.value.Close())
+		}
 	}
 	s.inputs = nil
 	err = errors.Join(err, s.copiers.close())

@@ -52,6 +52,8 @@ type env struct {
 	shown     *progress // the one that has not finished
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
+	// finishing: a step is brought to its end and saved, however long that takes.
+	finishing atomic.Bool
 }
 
 func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
