@@ -19,7 +19,6 @@ package pipeline
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 
@@ -38,15 +37,17 @@ type FitOptions struct {
 	// Update.Accumulate, 0 for any, is how many runs make an update; with 0 and a
 	// Memory the batch may be split.
 	Derive DeriveOptions
+	// Batch is what an update takes, where that is not what Dims say of one run: in a
+	// model of fixed shapes, a multiple of its batch. 0: no more than a run.
+	Batch int64
 	// Norm says whether the graph returns the norm of its gradients.
 	Norm Norm
 	// Strategy is the planner's, "" for optimal within a memory and none without.
 	Strategy string
 	// Memory bounds all that training takes, in bytes; 0 does not.
 	Memory int64
-	// Forward makes, of the training graph, what validation runs; nil: nothing is
-	// validated.
-	Forward func(*onnx.Model) (*onnx.Model, error)
+	// Validate: a session of the forward part is open beside the training's.
+	Validate bool
 	// Ahead is how many batches wait beside the one that is trained on.
 	Ahead int64
 	// Out is the file to write.
@@ -128,6 +129,7 @@ type fitting struct {
 	axis     batchAxis
 	attempts []*attempt // in the order in which they were made
 	noNorm   bool       // the norm was left out
+	whole    string     // why the batch is not split, ""
 }
 
 // look finds out what the source is.
@@ -152,7 +154,9 @@ type attempt struct {
 	source  *Source     // the training graph
 	planner *Planner
 	beside  []Part
-	budget  Budget
+	// validating is what a run of the validation holds beside its session, in bytes.
+	validating int64
+	budget     Budget
 	// plain is the work of an update that repeats nothing.
 	plain float64
 	file  *File
@@ -182,7 +186,7 @@ func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
 	if a.planner, err = NewPlanner(f.engine, given, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
 	}
-	if err := f.besides(a, given); err != nil {
+	if err := f.besides(a); err != nil {
 		return nil, err
 	}
 	if f.o.Memory > 0 {
@@ -195,35 +199,35 @@ func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
 
 // besides counts what training takes beside a step: the batches that wait, and what
 // a session for validation holds, or takes in its own step above the training's.
-func (f *fitting) besides(a *attempt, given *onnx.Model) error {
-	if batch := f.axis.bytes(a.planner.base().Model.Graph); f.o.Ahead > 0 && batch > 0 {
+func (f *fitting) besides(a *attempt) error {
+	if batch := fedBytes(a.planner.base()); f.o.Ahead > 0 && batch > 0 {
 		a.beside = append(a.beside, Part{"batches prepared ahead", f.o.Ahead * batch})
 	}
-	if f.o.Forward == nil {
+	if !f.o.Validate {
 		return nil
 	}
-	m, err := f.o.Forward(given)
+	roles := a.planner.base().Analysis.Roles
+	m, err := a.source.Forward(roles)
 	if err != nil {
-		return fmt.Errorf("%s: the forward part, to validate: %w", f.source.Path, err)
+		return err
 	}
 	o := f.o.Pipeline
 	o.Dims, o.Precision = a.dims, nil
-	roles := step.Roles{Loss: a.planner.base().Analysis.Roles.Loss}
-	p, err := Predict(f.engine, m, roles, o, nil)
+	p, err := Predict(f.engine, m, step.Roles{Loss: roles.Loss}, o, nil)
 	if err != nil {
-		return fmt.Errorf("%s: the forward part, to validate: %w", f.source.Path, err)
+		return fmt.Errorf("%s: its forward part, for validation: %w", f.source.Path, err)
 	}
-	a.beside = append(a.beside, Part{"the validation's session", p.Session.Bytes()})
-	// A validation runs between steps: only what it holds above a step's peak comes on top.
-	if over := TotalOf(p); over.Live+over.Unused > 0 {
-		a.beside = append(a.beside, Part{"the validation above a step", -(over.Live + over.Unused)})
-	}
+	t := TotalOf(p)
+	a.beside = append(a.beside, Part{"the validation's session", t.Session})
+	a.validating = t.Live + t.Unused
 	return nil
 }
 
-// bytes is all that training takes with a file.
+// bytes is all that training takes with a file. A validation runs between steps: only
+// what it holds above a step's peak comes on top.
 func (a *attempt) bytes(file *File) int64 {
-	return TotalOf(file.Prediction).Bytes() + sum(a.beside)
+	t := TotalOf(file.Prediction)
+	return t.Bytes() + sum(a.beside) + max(0, a.validating-t.Live-t.Unused)
 }
 
 func sum(parts []Part) (total int64) {
@@ -244,7 +248,7 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 	if err := os.MkdirAll(filepath.Dir(f.o.Out), 0o755); err != nil {
 		return err
 	}
-	p, err := newPlaces(f.source.Path, f.o.Out, f.say)
+	p, err := newPlaces(f.source, f.o.Out, f.say)
 	if err != nil {
 		return err
 	}
@@ -258,16 +262,4 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 		weights, err := Beside(f.o.Out, f.source.DataFiles()...)
 		return placeParameters(m, a.derived.Result, p.at, func() (string, error) { return weights, err })
 	})
-}
-
-// with is dims with the batch's number.
-func (b batchAxis) with(dims map[string]int64, micro int64) map[string]int64 {
-	out := maps.Clone(dims)
-	if b.name != "" && micro > 0 {
-		if out == nil {
-			out = map[string]int64{}
-		}
-		out[b.name] = micro
-	}
-	return out
 }
