@@ -31,8 +31,9 @@ var mayImport = map[string][]string{
 	"internal/report":  {"planner"},
 	"internal":         {"onnx", "runtime", "internal"},
 	"internal/step":    {"onnx", "ortmodel", "rewrite/precision/kernels"},
-	"scripts":          {"onnx", "models"},
 	"train":            {"onnx", "runtime", "models/safetensors", "internal/step", "train"},
+	"train/watch":      {"train", "onnx", "internal/report"},
+	"scripts":          {"onnx", "models"},
 	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},
 
 	// The library, which is the module's own folder, and what it is thin over.

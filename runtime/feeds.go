@@ -44,6 +44,9 @@ const (
 	fromScalar source = "training scalar"
 	fromZero   source = "zero"
 	fromRandom source = "random"
+
+	fromOwn     source = "memory of the caller's"
+	fromSession source = "another session"
 )
 
 // feeds resolves the values of all inputs of a model.

@@ -34,7 +34,9 @@ type Session struct {
 	files   mappings
 	shared  []recipe
 	memory  Memory
-	steps   int
+	steps   int  // runs so far, those before Resume included
+	began   int  // runs before this session's first
+	rated   bool // the first run's scalars are not those of the options
 	last    []Output
 	scaler  *Scaler
 	copiers copiers
@@ -57,6 +59,8 @@ type input struct {
 	// borrowed says that the value lies in the feed's memory, or in memory that
 	// sessions share, which is not the session's to write.
 	borrowed bool
+	// lent says that the value is another session's, which closes it.
+	lent bool
 }
 
 // OpenFile opens a model file. ONNX Runtime loads the file itself, unless the graph
@@ -87,7 +91,7 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 // openLoaded makes a session that owns the model.
 func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
-	if seed(m, o.Seed) {
+	if seed(m, o.Seed, o.From.Runs) {
 		open = e.opener(m)
 	}
 	s, err := e.newSession(m, o, open)
@@ -118,16 +122,17 @@ func (e *Engine) opener(m *onnx.Model) opener {
 }
 
 // seed gives every node that draws random numbers and has no seed one made from
-// its name, so that two sessions draw the same numbers, and moves all seeds by a
-// number other than zero. It reports whether it changed any.
-func seed(m *onnx.Model, by uint64) bool {
+// its name, so that two sessions draw the same numbers, moves all seeds by a
+// number other than zero, and those that count runs by the runs before. It reports
+// whether it changed any.
+func seed(m *onnx.Model, by uint64, runs int) bool {
 	nodes := traits.Drawing(m.Graph)
-	fixed := traits.FixSeeds(nodes)
-	if by == 0 {
-		return fixed > 0
+	changed := traits.FixSeeds(nodes) > 0
+	if by != 0 {
+		traits.ShiftSeeds(nodes, by)
+		changed = len(nodes) > 0
 	}
-	traits.ShiftSeeds(nodes, by)
-	return len(nodes) > 0
+	return traits.AdvanceSeeds(nodes, runs) > 0 || changed
 }
 
 func (e *Engine) newSession(m *onnx.Model, o Options, open opener) (*Session, error) {
@@ -156,6 +161,9 @@ func (s *Session) start() (err error) {
 	s.dims = values.dims
 	if s.scaler = newScaler(s.Model.Graph, &s.options); s.scaler != nil {
 		s.options.LossScale = s.scaler.Scale
+	}
+	if err := s.resume(); err != nil {
+		return err
 	}
 	if s.Roles, err = FindRoles(s.Model, s.options.Roles); err != nil {
 		return err
@@ -202,6 +210,10 @@ func (s *Session) plan(values *feeds) error {
 	for _, v := range g.Inputs {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {
+		case s.options.Share.lends(v):
+			in.from, in.category = fromSession, parameterInput
+		case s.options.Own[v.Name].Data != nil:
+			in.from = fromOwn
 		case values.has(v.Name):
 			in.from = fromFeed
 		case v.Init != nil:
@@ -256,6 +268,10 @@ func (s *Session) markInPlace() error {
 // fill gives an input its value.
 func (s *Session) fill(in *input, values *feeds) error {
 	v := in.info
+	if in.from == fromSession {
+		in.value, in.lent = s.options.Share.byName[v.Name].value, true
+		return nil
+	}
 	shape, err := values.shape(v)
 	if err != nil {
 		return err
@@ -278,6 +294,14 @@ func (s *Session) fill(in *input, values *feeds) error {
 			return err
 		}
 		if in.value, err = env.TensorOver(data, t, shape); err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+	case in.from == fromOwn:
+		own := s.options.Own[v.Name]
+		if err := values.check(v, own); err != nil {
+			return err
+		}
+		if in.value, err = env.TensorOver(own.Data, t, own.Shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
 	case in.from == fromFeed && in.next == "" && !stepped:
@@ -352,7 +376,9 @@ func (s *Session) Close() error {
 	s.releaseOutputs()
 	err := s.binding.Close()
 	for _, in := range s.inputs {
-		err = errors.Join(err, in.value.Close())
+		if !in.lent {
+			err = errors.Join(err, in.value.Close())
+		}
 	}
 	s.inputs = nil
 	err = errors.Join(err, s.copiers.close())

@@ -112,7 +112,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 func (s *Session) bound(counter *ort.Counter) int64 {
 	pending := int64(0)
 	for _, in := range s.inputs {
-		if in.from == fromFile && in.inPlace && s.steps == 1 {
+		if (in.from == fromFile || in.from == fromOwn) && in.inPlace && s.steps == s.began+1 {
 			pending += in.value.ByteSize()
 		}
 	}
@@ -137,11 +137,11 @@ func (s *Session) beforeStep() error {
 	for _, in := range s.inputs {
 		data, stepped := s.options.Data[in.info.Name]
 		switch {
-		case stepped && s.steps > 1:
-			if err := s.set(in, data.at((s.steps-1)%int(data.Shape[0])).Data); err != nil {
+		case stepped && s.steps > s.began+1:
+			if err := s.set(in, data.at((s.steps-1-s.began)%int(data.Shape[0])).Data); err != nil {
 				return err
 			}
-		case in.from == fromScalar && s.steps > 1:
+		case in.from == fromScalar && (s.steps > 1 || s.rated):
 			var scalar [8]byte
 			s.options.setScalar(in.info.Name, scalar[:], s.number())
 			if err := s.set(in, scalar[:in.value.ByteSize()]); err != nil {
