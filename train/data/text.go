@@ -307,6 +307,7 @@ func newParts(from io.Reader, tok textTokenizer, size int) *parts {
 
 // next returns the next part as valid UTF-8; io.EOF where the text has ended.
 func (p *parts) next() (string, error) {
+	looked := 0 // there is no cut in so many bytes
 	for want := p.size; ; want *= 2 {
 		if err := p.fill(want); err != nil {
 			return "", err
@@ -317,7 +318,7 @@ func (p *parts) next() (string, error) {
 			}
 			return p.take(len(p.buf), 0), nil
 		}
-		at, skip, err := p.cut()
+		at, skip, err := p.cut(looked)
 		switch {
 		case err != nil:
 			return "", err
@@ -327,18 +328,19 @@ func (p *parts) next() (string, error) {
 			p.forced++
 			return p.take(runeStart(p.buf), 0), nil
 		}
+		looked = max(0, len(p.buf)-ahead)
 	}
 }
 
-// cut is the last place that proves to be one to cut at, 0 where none of the last
-// few does.
-func (p *parts) cut() (at, skip int, err error) {
+// cut is the last place behind so many bytes that proves to be one to cut at, 0 where
+// none of the last few does.
+func (p *parts) cut(from int) (at, skip int, err error) {
 	at = len(p.buf) - ahead
 	for range 16 {
 		if at < 0 {
 			return 0, 0, nil
 		}
-		if at, skip = cutAt(p.buf[:at], p.spaces); at == 0 {
+		if at, skip = cutAt(p.buf[:at], from, p.spaces); at == 0 {
 			return 0, 0, nil
 		}
 		if ok, err := p.proves(at, skip); err != nil || ok {
@@ -422,10 +424,11 @@ func (p *parts) valid(b []byte) string {
 	return text.String()
 }
 
-// cutAt is the last place at which a text may be cut, 0 where there is none. What is
-// skipped there is the space that the tokenizer puts before the next part itself.
-func cutAt(b []byte, spaces hf.Spaces) (at, skip int) {
-	for i := len(b) - utf8.UTFMax; i > utf8.UTFMax; i-- {
+// cutAt is the last place behind so many bytes at which a text may be cut, 0 where
+// there is none. What is skipped there is the space that the tokenizer puts before
+// the next part itself.
+func cutAt(b []byte, from int, spaces hf.Spaces) (at, skip int) {
+	for i := len(b) - utf8.UTFMax; i > max(from-utf8.UTFMax, utf8.UTFMax); i-- {
 		if !utf8.RuneStart(b[i]) {
 			continue
 		}
