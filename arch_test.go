@@ -32,6 +32,7 @@ var mayImport = map[string][]string{
 	"internal":         {"onnx", "runtime", "internal"},
 	"internal/step":    {"onnx", "ortmodel", "rewrite/precision/kernels"},
 	"train":            {"onnx", "runtime", "models/safetensors", "internal/step"},
+	"train/watch":      {"train", "onnx", "internal/report"},
 	"scripts":          {"onnx", "models"},
 	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},
 
