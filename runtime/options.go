@@ -30,6 +30,10 @@ type Options struct {
 	// same name and type, in the same memory: what a step of the one writes, the
 	// other reads. It is closed after this one, and the two take turns.
 	Share *Session
+	// From is what ran before this session's first run, which goes on from there: its
+	// number, its loss scale, and the numbers that Dropout draws. Other operators that
+	// draw begin anew.
+	From Progress
 	// LR and LossScale are fed to inputs of those names (lr, loss_scale).
 	// A graph that says found_inf starts with LossScale, 0 for
 	// DefaultLossScale, and Scaling says how it goes on.

@@ -91,7 +91,7 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 // openLoaded makes a session that owns the model.
 func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
-	if seed(m, o.Seed) {
+	if seed(m, o.Seed, o.From.Runs) {
 		open = e.opener(m)
 	}
 	s, err := e.newSession(m, o, open)
@@ -122,16 +122,17 @@ func (e *Engine) opener(m *onnx.Model) opener {
 }
 
 // seed gives every node that draws random numbers and has no seed one made from
-// its name, so that two sessions draw the same numbers, and moves all seeds by a
-// number other than zero. It reports whether it changed any.
-func seed(m *onnx.Model, by uint64) bool {
+// its name, so that two sessions draw the same numbers, moves all seeds by a
+// number other than zero, and those that count runs by the runs before. It reports
+// whether it changed any.
+func seed(m *onnx.Model, by uint64, runs int) bool {
 	nodes := traits.Drawing(m.Graph)
-	fixed := traits.FixSeeds(nodes)
-	if by == 0 {
-		return fixed > 0
+	changed := traits.FixSeeds(nodes) > 0
+	if by != 0 {
+		traits.ShiftSeeds(nodes, by)
+		changed = len(nodes) > 0
 	}
-	traits.ShiftSeeds(nodes, by)
-	return len(nodes) > 0
+	return traits.AdvanceSeeds(nodes, runs) > 0 || changed
 }
 
 func (e *Engine) newSession(m *onnx.Model, o Options, open opener) (*Session, error) {
@@ -160,6 +161,9 @@ func (s *Session) start() (err error) {
 	s.dims = values.dims
 	if s.scaler = newScaler(s.Model.Graph, &s.options); s.scaler != nil {
 		s.options.LossScale = s.scaler.Scale
+	}
+	if err := s.resume(); err != nil {
+		return err
 	}
 	if s.Roles, err = FindRoles(s.Model, s.options.Roles); err != nil {
 		return err
@@ -210,7 +214,7 @@ func (s *Session) plan(values *feeds) error {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {
 		case s.options.Share.lends(v):
-			in.from = fromSession
+			in.from, in.category = fromSession, parameterInput
 		case s.options.Own[v.Name].Data != nil:
 			in.from = fromOwn
 		case values.has(v.Name):

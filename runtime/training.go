@@ -31,13 +31,14 @@ func (s *Session) Progress() Progress {
 	return p
 }
 
-// Resume makes the session's next run number p.Runs+1. It is called before the first.
-func (s *Session) Resume(p Progress) error {
-	if s.steps != s.began {
-		return errors.New("resume: the session has run already")
+// resume makes the session's next run the one after those of the options.
+func (s *Session) resume() error {
+	p := s.options.From
+	if p == (Progress{}) {
+		return nil
 	}
 	if (p.LossScale != 0) != (s.scaler != nil) {
-		return errors.New("resume: one of the two has a loss scale, the other none")
+		return errors.New("the runs before had a loss scale and these have none, or the other way round: another graph")
 	}
 	s.steps, s.began, s.rated = p.Runs, p.Runs, true
 	if s.scaler != nil {

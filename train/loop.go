@@ -74,11 +74,6 @@ func (j *Job) Run(ctx context.Context) (*Result, error) {
 	if err := j.check(); err != nil {
 		return t.result, err
 	}
-	if t.at.Runs > 0 {
-		if err := j.Session.Resume(t.at.progress()); err != nil {
-			return t.result, err
-		}
-	}
 	batches, stop := context.WithCancel(context.Background())
 	defer stop()
 	t.next = ahead(batches, j.Batches, int64(t.at.Runs))
@@ -91,6 +86,9 @@ func (j *Job) Run(ctx context.Context) (*Result, error) {
 func (j *Job) check() error {
 	if j.Accumulate < 1 || j.EvalEvery < 0 || j.SaveEvery < 0 {
 		return fmt.Errorf("train: accumulate %d, eval every %d, save every %d", j.Accumulate, j.EvalEvery, j.SaveEvery)
+	}
+	if p := j.Session.Progress(); p.Runs != j.From.Runs || p.Skipped != j.From.Skipped {
+		return fmt.Errorf("train: the session stands at run %d, the training at run %d", p.Runs, j.From.Runs)
 	}
 	return j.Schedule.Check()
 }

@@ -66,7 +66,8 @@ type Position struct {
 	Data  string `json:"data"`
 }
 
-func (p *Position) progress() runtime.Progress {
+// Progress is the position for runtime.Options.From.
+func (p *Position) Progress() runtime.Progress {
 	return runtime.Progress{Runs: p.Runs, Skipped: p.Skipped, Good: p.Good, LossScale: p.LossScale}
 }
 
@@ -223,7 +224,7 @@ func (s *State) check() (err error) {
 	for _, t := range s.file.Tensors {
 		addTensor(sum, t, s.file.Bytes(t))
 	}
-	if hex.EncodeToString(sum.Sum(nil)) != s.file.Metadata[hashKey] {
+	if m := s.file.Metadata; hex.EncodeToString(sum.Sum(nil)) != m[hashKey] || m["format"] != "pt" || len(m) != 3 {
 		return &StateError{s.Path, "damaged: its content does not match its hash"}
 	}
 	if p.Step < 0 || p.Runs < 0 || p.Skipped < 0 || p.Skipped > p.Runs || p.Good < 0 || p.Tokens < 0 || !(p.LossScale >= 0) {

@@ -116,7 +116,7 @@ func (t *trainRun) run() (err error) {
 	}
 	if state != nil {
 		defer state.Close()
-		t.options.Own = state.Values()
+		t.options.Own, t.options.From = state.Values(), from.Progress()
 	}
 	if t.options.Feed, err = batches.At(int64(from.Runs)); err != nil {
 		return err
