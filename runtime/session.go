@@ -204,6 +204,9 @@ func (s *Session) start() (err error) {
 	if err := s.count(); err != nil {
 		return err
 	}
+	if err := s.limited(); err != nil {
+		return err
+	}
 	s.binding, err = s.bind(s.ort)
 	return err
 }

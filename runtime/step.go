@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"time"
 
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -84,7 +85,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	start := time.Now()
 	if err := s.ort.Run(ctx, s.binding, ""); err != nil {
 		if st := counter.State(); st.Refused > 0 {
-			err = &MemoryError{What: "it", Need: st.Refused, Available: left}
+			err = s.outOfMemory(err, st, left)
 		}
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)
 	}
@@ -129,7 +130,7 @@ func (s *Session) within(counter *ort.Counter) int64 {
 	}
 	left := s.left
 	if limit := s.options.MemoryLimit; limit > 0 {
-		left = min(left, limit)
+		left = min(left, max(1, limit-s.beside()))
 	}
 	if left == math.MaxInt64 || s.Provider != ort.CPU {
 		counter.Limit(0)
@@ -137,6 +138,34 @@ func (s *Session) within(counter *ort.Counter) int64 {
 	}
 	counter.Limit(counter.State().Live + max(1, left))
 	return left
+}
+
+// beside is what there is beside a step, in bytes.
+func (s *Session) beside() int64 {
+	return s.memory.ParameterBytes + s.memory.StateBytes + s.memory.FeedBytes + s.memory.SessionBytes
+}
+
+// limited is the error of a session that alone exceeds its limit, nil for none.
+func (s *Session) limited() error {
+	if limit := s.options.MemoryLimit; limit > 0 && s.Provider == ort.CPU && s.beside() >= limit {
+		return &MemoryError{What: "the session", Need: s.beside(), Available: limit, Limit: limit, Beside: s.beside()}
+	}
+	return nil
+}
+
+// failed finds the node that a run ended in, in what ONNX Runtime says of it.
+var failed = regexp.MustCompile(`Name:'([^']+)'`)
+
+// outOfMemory is the error of a run whose request was refused.
+func (s *Session) outOfMemory(err error, st ort.CounterState, left int64) error {
+	e := &MemoryError{What: "it", Need: st.Refused, Available: left}
+	if limit := s.options.MemoryLimit; limit > 0 && left <= limit-s.beside() {
+		e.What, e.Limit, e.Beside, e.Asked = "a node", limit, s.beside(), st.Asked
+		if m := failed.FindStringSubmatch(err.Error()); m != nil {
+			e.What = m[1]
+		}
+	}
+	return e
 }
 
 // beforeStep sets the step's scalars and data, and binds the outputs again: one
