@@ -24,6 +24,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -61,7 +62,13 @@ type setting struct {
 
 // readRecipe reads the recipe of --config, if any, and adds what it says to the line.
 func (e *env) readRecipe(app *cli.App, l *line) error {
-	if l.config == "" || l.help || l.command == nil {
+	if l.help || l.command == nil {
+		return nil
+	}
+	if l.config == "" {
+		l.config = resumedRecipe(l)
+	}
+	if l.config == "" {
 		return nil
 	}
 	data, err := readRecipeFile(l.config)
@@ -77,6 +84,19 @@ func (e *env) readRecipe(app *cli.App, l *line) error {
 		e.remark = fmt.Sprintf("note: %s: no flags of %s: %s", r.path, l.command.Name, some(over))
 	}
 	return nil
+}
+
+// resumedRecipe is the recipe that a training which goes on left in its folder: flags
+// that are not typed again are those with which it began.
+func resumedRecipe(l *line) string {
+	if l.command.Name != "train" || !l.given["resume"] || l.out == "" {
+		return ""
+	}
+	path := filepath.Join(l.out, recipeName)
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
 }
 
 // readRecipeFile reads a regular file of at most mostRecipeBytes.
