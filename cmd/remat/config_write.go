@@ -41,20 +41,10 @@ func effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	given := c.FlagNames()
-	var defaults []string
-	for _, f := range append(slices.Clone(c.Command.Flags), c.App.Flags...) {
-		name := f.Names()[0]
-		switch {
-		case slices.Contains(without, name), unsaved[name], fromEnvironment(c, f):
-		case slices.ContainsFunc(f.Names(), func(n string) bool { return slices.Contains(given, n) }):
-			if err := add(name, valueOf(c, f)); err != nil {
-				return nil, err
-			}
-		default:
-			if text := defaultOf(f); text != "" {
-				defaults = append(defaults, "#   "+name+": "+text)
-			}
+	given, defaults := settingsOf(c, without...)
+	for _, g := range given {
+		if err := add(g.name, g.value); err != nil {
+			return nil, err
 		}
 	}
 	var key yaml.Node
@@ -67,9 +57,38 @@ func effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 	head := fmt.Sprintf("# remat %s: what %s ran with. In the same folder it runs again by\n#   remat %s --config THIS.yaml\n",
 		version, c.Command.Name, c.Command.Name)
 	if len(defaults) > 0 {
-		text = append(text, "\n# By default:\n"+strings.Join(defaults, "\n")+"\n"...)
+		text = append(text, "\n# By default:\n"...)
+		for _, d := range defaults {
+			text = fmt.Appendf(text, "#   %s: %v\n", d.name, d.value)
+		}
 	}
 	return append([]byte(head), text...), nil
+}
+
+// A flagValue is a flag and what it is set to.
+type flagValue struct {
+	name  string
+	value any
+}
+
+// settingsOf are the flags that a command was given, by whatever way, and the values
+// of the others; flags in without, and those that only change what is printed, are
+// left out.
+func settingsOf(c *cli.Context, without ...string) (given, defaults []flagValue) {
+	set := c.FlagNames()
+	for _, f := range append(slices.Clone(c.Command.Flags), c.App.Flags...) {
+		name := f.Names()[0]
+		switch {
+		case slices.Contains(without, name), unsaved[name], fromEnvironment(c, f):
+		case slices.ContainsFunc(f.Names(), func(n string) bool { return slices.Contains(set, n) }):
+			given = append(given, flagValue{name, valueOf(c, f)})
+		default:
+			if text := defaultOf(f); text != "" {
+				defaults = append(defaults, flagValue{name, text})
+			}
+		}
+	}
+	return given, defaults
 }
 
 // fromEnvironment reports that a flag's value is that of its variable.

@@ -23,7 +23,7 @@ func trainCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "o", Usage: "the run's folder, `DIR`"},
 			&cli.BoolFlag{Name: "resume", Usage: "go on from the last state in DIR"},
 			&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
-		}, lengthFlags()...), trainDataFlags()...),
+		}, append(lengthFlags(), watchFlags()...)...), trainDataFlags()...),
 		Action: func(c *cli.Context) error {
 			t, err := readTraining(e, c)
 			if err != nil {
@@ -87,6 +87,9 @@ func readTraining(e *env, c *cli.Context) (*trainRun, error) {
 	if t.keep < 1 {
 		return nil, fmt.Errorf("--keep %d: want at least 1", t.keep)
 	}
+	if err := readWatch(c); err != nil {
+		return nil, err
+	}
 	if t.options, err = readSessionOptions(e, c); err != nil {
 		return nil, err
 	}
@@ -145,8 +148,17 @@ func (t *trainRun) run() (err error) {
 	if p := pipeline.PrecisionOf(src.Model); p != nil {
 		job.Traits.Half = p.Type
 	}
+	w, err := e.watchers(t.c, t.dir, from.Step, t.schedule.Steps)
+	if err != nil {
+		return err
+	}
+	job.Watcher = w
 	e.finishing.Store(true)
 	result, err := job.Run(e.ctx)
+	w.ended(err)
+	if e := w.Close(); err == nil {
+		err = e
+	}
 	e.finishing.Store(false)
 	if err != nil && !errors.Is(err, train.ErrInterrupted) {
 		return trainError(err)
