@@ -216,7 +216,7 @@ func (e *env) exitCode(err error) int {
 	if err == nil || errors.Is(err, errHelped) {
 		return exitDone
 	}
-	line := strings.Join(strings.Fields(err.Error()), " ")
+	line := strings.Join(strings.Fields(tight(err).Error()), " ")
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)
 	var check *checkError
 	var full *remat.DeviceMemoryError

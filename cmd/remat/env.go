@@ -47,9 +47,10 @@ type env struct {
 	closers   []func()
 	sources   map[string]*pipeline.Source // that were read
 	loaded    *remat.Engine
-	typed     string    // the command line
-	archives  []archive // of --feeds
-	shown     *progress // the one that has not finished
+	typed     string          // the command line
+	archives  []archive       // of --feeds
+	rates     map[string]bool // flags of rates that were given
+	shown     *progress       // the one that has not finished
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 }

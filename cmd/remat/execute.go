@@ -46,6 +46,10 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
 		Dims: e.dims, Seed: c.Uint64("seed"), LR: c.Float64("lr"), LossScale: c.Float64("loss-scale"),
 	}
+	e.rates = map[string]bool{}
+	for _, r := range rateFlags {
+		e.rates[r.flag] = c.IsSet(r.flag)
+	}
 	o.Scaling = remat.Scaling{Backoff: c.Float64("loss-scale-backoff"), Growth: c.Float64("loss-scale-growth"), Interval: c.Int("loss-scale-interval")}
 	if s := o.Scaling; !(s.Backoff > 0 && s.Backoff <= 1) || !(s.Growth >= 1) || !(o.LossScale >= 0) || math.IsInf(o.LossScale, 0) || math.IsInf(s.Growth, 0) {
 		return o, fmt.Errorf("--loss-scale %v, -backoff %v, -growth %v: want a positive scale, a backoff of at most 1 and a growth of at least 1", o.LossScale, s.Backoff, s.Growth)
@@ -135,6 +139,10 @@ type subject struct {
 	visit func([]remat.Output)
 	// parts of the batch that make one step, where there are more than one.
 	parts int
+	// free: the file leaves dimensions free that the feeds fix.
+	free bool
+	// options are those that the session was opened with.
+	options remat.Options
 	// profiled: the most expensive operators are wanted.
 	profiled bool
 }
@@ -154,7 +162,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		return nil, err
 	}
 	e.warnUnread(path, m)
-	s := &subject{path: path}
+	s := &subject{path: path, options: o}
 	var found *analysis.Analysis
 	s.roles, found = pipeline.FoundRoles(m, o.Roles)
 	if found != nil {
@@ -175,6 +183,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	}
 	s.run.Rehearsed = engine.Rehearsed() && s.session.Provider == ort.CUDA
 	s.predict(e, m, o, found)
+	s.remarkRates(e, m)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
 	return s, nil
 }
@@ -190,9 +199,16 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
+	s.free = len(free) > 0
 	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, bound)
-	if err != nil || !p.Exact() {
-		return // a lower bound is no prediction
+	if err != nil || !p.Exact() { // a lower bound is no prediction
+		var unknown []string
+		if p != nil {
+			unknown = p.Unknown
+		}
+		s.run.NoPrediction = report.Text(unpredicted(p, unknown, err))
+		s.remark(e, "not predicted: %s", s.run.NoPrediction)
+		return
 	}
 	session := p.Session.Bytes()
 	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
@@ -225,6 +241,10 @@ func (s *subject) step(e *env) error {
 			return err
 		}
 		*rec.Seconds += step.Seconds
+		rec.Skipped = rec.Skipped || step.Skipped
+		if step.LossScale > 0 {
+			rec.LossScale = new(report.Float(step.LossScale))
+		}
 		for _, o := range step.Outputs {
 			v, ok := 0.0, o.Err == nil
 			if ok {
@@ -289,6 +309,8 @@ func (s *subject) finish(e *env, complete bool) error {
 	if p := s.session.Aside(); p != nil {
 		s.top(p)
 	}
+	s.remarkSteps(e, s.options)
+	s.checkPrediction(e)
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
