@@ -131,6 +131,10 @@ type subject struct {
 	roles   step.Roles
 	run     *report.Run
 	trace   []ort.Event
+	// nodes are those of the predicted step in order, without times.
+	nodes []report.Span
+	// measured is the profile, nil without one.
+	measured *ort.Profile
 	// layers names the layer of each node of the predicted step.
 	layers map[string]string
 	// arena is the setup that suits the predicted step, nil without one.
@@ -221,8 +225,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	s.run.SetTimeline(pipeline.Timeline(p, layer))
 	s.layers = map[string]string{}
-	for _, n := range p.Nodes {
+	for k, n := range p.Nodes {
 		s.layers[n.Label()] = layer(n)
+		s.nodes = append(s.nodes, report.Span{Node: n.Label(), Op: n.OpType(), Layer: s.layers[n.Label()], Part: pipeline.PartOf(p, k)})
 	}
 }
 
@@ -348,6 +353,7 @@ func (s *subject) profile() error {
 	if err != nil {
 		return err
 	}
+	s.measured = p
 	s.run.NodeSeconds = map[string]float64{}
 	for _, n := range p.Nodes {
 		s.run.NodeSeconds[n.Node] += n.Duration.Seconds()
