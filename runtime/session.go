@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -29,14 +30,19 @@ type Session struct {
 	open    func(ort.SessionOptions) (*ort.Session, error)
 	ort     *ort.Session
 	binding *ort.Binding
+	// bound is, for each output, the input that it becomes the value of, if any; nil
+	// before the first run.
+	bound   []*input
 	inputs  []*input
 	byName  map[string]*input
 	files   mappings
 	shared  []recipe
 	memory  Memory
-	steps   int  // runs so far, those before Resume included
-	began   int  // runs before this session's first
-	rated   bool // the first run's scalars are not those of the options
+	looked  time.Time // when left was asked for
+	left    int64     // memory that a step may take
+	steps   int       // runs so far, those before Resume included
+	began   int       // runs before this session's first
+	rated   bool      // the first run's scalars are not those of the options
 	last    []Output
 	scaler  *Scaler
 	copiers copiers
@@ -225,7 +231,7 @@ func (s *Session) plan(values *feeds) error {
 			in.from = fromFile
 		case values.located[v.Name].Known() && v.Type.DType == onnx.Float32:
 			in.from = fromSeed
-		case isTrainingScalar(v):
+		case IsTrainingScalar(v):
 			in.from = fromScalar
 		case categories[v.Name] == stateInput:
 			in.from = fromZero
@@ -342,7 +348,7 @@ func (s *Session) make(in *input, dtype onnx.DType, data []byte, values *feeds) 
 		at := values.located[v.Name]
 		at.Fill(data, at.Seed, v.Name, 0)
 	case fromRandom:
-		randomTensor(v, dtype, data, s.options.Seed, feedLimit(s.Model, v))
+		randomTensor(v, dtype, data, s.options.Seed, FeedLimit(s.Model, v))
 	}
 }
 

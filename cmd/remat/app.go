@@ -142,9 +142,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	}()
 	debug.SetPanicOnFault(true) // see panicLine
 	app := newApp(e)
-	sorted, err := sortArgs(app, args)
+	line, err := sortArgs(app, args)
 	if err == nil {
-		err = app.RunContext(ctx, append([]string{"remat"}, sorted...))
+		err = e.readRecipe(app, line)
+	}
+	if err == nil {
+		err = e.recipe.locate(app.RunContext(ctx, append([]string{"remat"}, line.words()...)))
 	}
 	return e.exitCode(err)
 }

@@ -50,6 +50,8 @@ type env struct {
 	typed     string    // the command line
 	archives  []archive // of --feeds
 	shown     *progress // the one that has not finished
+	recipe    *recipe   // of --config; nil: none
+	remark    string    // what there is to say of it
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 	// finishing: a step is brought to its end and saved, however long that takes.
@@ -113,6 +115,7 @@ func globalFlags() []cli.Flag {
 		&cli.IntFlag{Name: "threads", Usage: "threads per operator, `N`; 0: the number of cores"},
 		&cli.IntFlag{Name: "opt", Value: 1, Usage: "ONNX Runtime's optimization level, `0|1|99`"},
 		&cli.StringSliceFlag{Name: "dim", Usage: "`NAME=N,…`: fixes symbolic dimensions, as in batch=2,seq=128"},
+		&cli.StringFlag{Name: configFlag, Usage: "take flags from the recipe `F.yaml`; those that are typed win"},
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON document on stdout"},
 		&cli.BoolFlag{Name: "quiet", Usage: "no progress"},
 		&cli.StringSliceFlag{Name: "d", Usage: "debug switches, `KEY[=VAL],…`; -d help lists them"},
@@ -126,6 +129,9 @@ const mostThreads = 1024
 func (e *env) readGlobals(c *cli.Context) error {
 	e.ort, e.device, e.threads = c.String("ort"), c.Int("device"), c.Int("threads")
 	e.json, e.quiet = c.Bool("json"), c.Bool("quiet")
+	if e.remark != "" && !e.quiet {
+		fmt.Fprintln(e.stderr, e.remark)
+	}
 	switch e.provider = c.String("provider"); e.provider {
 	case "auto", "cpu", "cuda":
 	default:
