@@ -125,7 +125,6 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 	if err != nil {
 		return nil, err
 	}
-	bar := e.progress(-1, "planning")
 	ctx := e.ctx
 	if s.limit > 0 {
 		var cancel context.CancelFunc
@@ -133,6 +132,7 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 		defer cancel()
 	}
 	o := s.options
+	bar := e.progress(-1, "planning")
 	what := ""
 	o.Say = func(line string) { what = line; bar.Say(line) }
 	o.Pipeline.Progress = func(p pipeline.Progress) { bar.Say(what + ": " + planningText(p)) }
@@ -166,18 +166,19 @@ const batchesAhead = 2
 
 // printFit says what was decided, and what it costs.
 func printFit(e *env, f *pipeline.Fitted) {
-	t := report.Table{Columns: []string{"measure", "", ">saves", ">work", "costs"}}
 	for _, d := range f.Decisions {
-		saves, work := "", ""
+		line := fmt.Sprintf("%-13s %s", d.Measure, d.Did)
 		if d.Saves != nil {
-			saves = report.Bytes(*d.Saves)
+			line += ": saves " + report.Bytes(*d.Saves)
 		}
-		if d.Work != nil {
-			work = "+" + report.Percent(*d.Work)
+		if d.Work != nil && *d.Work > 0 {
+			line += ", " + report.Percent(*d.Work) + " more work"
 		}
-		t.Rows = append(t.Rows, []string{d.Measure, d.Did, saves, work, d.Costs})
+		if d.Costs != "" {
+			line += "; costs " + d.Costs
+		}
+		e.say("%s", line)
 	}
-	_ = t.Text(e.stdout)
 	parts := fmt.Sprintf("parameters %s, state %s, feeds %s, session %s, live peak %s, reserved beyond it %s",
 		report.Bytes(f.Total.Parameters), report.Bytes(f.Total.State), report.Bytes(f.Total.Feeds), report.Bytes(f.Total.Session),
 		report.Bytes(f.Total.Live), report.Bytes(f.Total.Unused))

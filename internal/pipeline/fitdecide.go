@@ -154,5 +154,5 @@ func (f *fitting) decideParts(a *attempt, plain int64) (list []Decision, whole i
 	}
 	whole = a.bytes(file)
 	saved, work := plain-whole, float64(v.Problem().Added+v.Problem().Reread)/float64(max(1, v.Problem().FLOPs()))
-	return []Decision{{Measure: "in slices", Did: strings.Join(did, ", "), Costs: "the last bits may differ", Saves: &saved, Work: &work}}, whole, nil
+	return []Decision{{Measure: "in slices", Did: strings.Join(did, ", "), Costs: "the last bits, which may differ", Saves: &saved, Work: &work}}, whole, nil
 }

@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
@@ -51,14 +53,16 @@ func (f *fitting) unfit() error {
 		}
 	}
 	if best == nil { // what no plan changes is more already: what is quickly planned says enough
-		for _, a := range f.attempts {
-			if best == nil || a.bytes(a.planner.asked.reordered) < best.bytes(best.planner.asked.reordered) {
+		for _, a := range []*attempt{f.attempts[0], slices.MinFunc(f.attempts, func(a, b *attempt) int {
+			return cmp.Compare(a.bytes(a.planner.asked.reordered), b.bytes(b.planner.asked.reordered))
+		})} {
+			var err error
+			if a.file, err = a.planner.PlanWithin("full", Budget{}); err != nil {
+				return fmt.Errorf("%s: %w", f.source.Path, err)
+			}
+			if best == nil || a.bytes(a.file) < best.bytes(best.file) {
 				best = a
 			}
-		}
-		var err error
-		if best.file, err = best.planner.PlanWithin("full", Budget{}); err != nil {
-			return fmt.Errorf("%s: %w", f.source.Path, err)
 		}
 	}
 	e := &FitError{
