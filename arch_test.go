@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"internal/report":  {"planner"},
 	"internal":         {"onnx", "runtime", "internal"},
 	"internal/step":    {"onnx", "ortmodel", "rewrite/precision/kernels"},
-	"train":            {"onnx", "runtime", "models/safetensors", "internal/step"},
+	"train":            {"onnx", "runtime", "models/safetensors", "internal/step", "train"},
 	"train/watch":      {"train", "onnx", "internal/report"},
 	"scripts":          {"onnx", "models"},
 	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},

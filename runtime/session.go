@@ -222,7 +222,7 @@ func (s *Session) plan(values *feeds) error {
 			in.from = fromFile
 		case values.located[v.Name].Known() && v.Type.DType == onnx.Float32:
 			in.from = fromSeed
-		case isTrainingScalar(v):
+		case IsTrainingScalar(v):
 			in.from = fromScalar
 		case categories[v.Name] == stateInput:
 			in.from = fromZero
@@ -339,7 +339,7 @@ func (s *Session) make(in *input, dtype onnx.DType, data []byte, values *feeds) 
 		at := values.located[v.Name]
 		at.Fill(data, at.Seed, v.Name, 0)
 	case fromRandom:
-		randomTensor(v, dtype, data, s.options.Seed, feedLimit(s.Model, v))
+		randomTensor(v, dtype, data, s.options.Seed, FeedLimit(s.Model, v))
 	}
 }
 

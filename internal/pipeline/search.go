@@ -170,6 +170,9 @@ func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
+		if p.opts.most > 0 && c.Overhead >= p.opts.most {
+			return closest, errMost
+		}
 		if c.Overhead > 0 {
 			if p.turned != nil {
 				most = 2 * maxFiles

@@ -1,0 +1,447 @@
+package data
+
+// Tokens, from text or a file, onto the inputs of a language model. A sample is as
+// many tokens as the model's length; samples follow each other without a gap, and
+// what the last one leaves over is not read. Where a label is the next token, the
+// last one of a sample is the first of the one after it.
+//
+// Validation data taken from the end share no token with the training data.
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// A language is a mapping of tokens onto a model, with what its batches need.
+type language struct {
+	Mapping
+	tokens, labels *onnx.Value // labels may be nil
+	counted        []bool      // the labels of a batch that reach the loss; nil: all
+	limit          int64       // of labels; 0: none is known
+}
+
+func (s *Source) feedTokens(t *target) (*Data, error) {
+	l, err := s.language(t)
+	if err != nil {
+		return nil, err
+	}
+	d := &Data{Mapping: l.Mapping}
+	fixed, err := t.constants(l.Fill)
+	if err != nil {
+		return nil, err
+	}
+	train, err := t.stream(&s.train, s.o, l)
+	if err != nil {
+		return nil, err
+	}
+	total := train.samples(l, 0)
+	what := train.flag + " " + s.train.name
+	if s.o.Evaluate {
+		if d.Val, err = s.tokenBatches(t, l, fixed, train, 0, total, true, what); err != nil {
+			return nil, err
+		}
+		d.Dims, d.Notes = t.dims, append(l.notes(), t.notes...)
+		return d, nil
+	}
+	trained := total
+	if s.share > 0 {
+		if total < 2 {
+			return nil, train.short(l, 2, what+" for training and validation")
+		}
+		if trained, err = s.divided(total); err != nil {
+			return nil, err
+		}
+		for trained > 1 && train.samples(l, train.after(l, trained)) < 1 {
+			trained--
+		}
+	}
+	if d.Train, err = s.tokenBatches(t, l, fixed, train, 0, trained, false, what); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.val != nil:
+		val, err := t.stream(s.val, s.o, l)
+		if err != nil {
+			return nil, err
+		}
+		d.Val, err = s.tokenBatches(t, l, fixed, val, 0, val.samples(l, 0), true, "--val "+s.val.name)
+		if err != nil {
+			return nil, err
+		}
+	case s.share > 0:
+		again, err := t.stream(&s.train, s.o, l) // a buffer of its own
+		if err != nil {
+			return nil, err
+		}
+		from := again.after(l, trained)
+		d.Val, err = s.tokenBatches(t, l, fixed, again, from, again.samples(l, from), true, "--val "+s.o.Val)
+		if err != nil {
+			return nil, err
+		}
+	}
+	d.Dims, d.Notes = t.dims, append(l.notes(), t.notes...)
+	return d, nil
+}
+
+// language finds which inputs get what, how large a batch is, and what labels are.
+func (s *Source) language(t *target) (*language, error) {
+	r := readGraph(t.m, t.known, t.lossValue(), t.inputs)
+	tokens, labels, fill, err := t.assign(r, s.o.Fill)
+	if err != nil {
+		return nil, err
+	}
+	l := &language{Mapping: Mapping{Tokens: tokens.input.Name, Fill: fill}}
+	if labels != nil {
+		l.Labels = labels.input.Name
+	}
+	if err := t.bindTokens(s, tokens.input, l); err != nil {
+		return nil, err
+	}
+	// Again, now that every dimension has its number.
+	if r, err = t.reread(); err != nil {
+		return nil, err
+	}
+	tokens = r.meaning(l.Tokens)
+	labelled := tokens
+	if labels != nil {
+		labelled = r.meaning(l.Labels)
+	}
+	if err := l.settle(s.o.Labels, r, labelled); err != nil {
+		return nil, err
+	}
+	if rows := s.train.tokens; l.Kind == LabelsNext && len(rows.shape) == 2 && rows.shape[1] == l.Length {
+		// The last number of a row is a label alone.
+		if !t.rebind(tokens.input, l.Length-1) {
+			return nil, fmt.Errorf("--tokens %s: rows of %d tokens, want %d: one more than the model's length, as each label is the token after", s.train.name, rows.shape[1], l.Length+1)
+		}
+		if r, err = t.reread(); err != nil {
+			return nil, err
+		}
+		l.Length--
+		tokens, labelled = r.meaning(l.Tokens), r.meaning(labelled.input.Name)
+		if err := l.settle(s.o.Labels, r, labelled); err != nil {
+			return nil, err
+		}
+	}
+	l.tokens = tokens.input
+	if l.Labels != "" {
+		l.labels = labelled.input
+		l.limit = runtime.FeedLimit(t.m, l.labels)
+		if n, _ := onnx.Elements(shapeOf(l.labels)); n != l.Batch*l.Length {
+			return nil, &InputError{l.Labels, fmt.Sprintf("shape %v for labels of %d samples of %d tokens", shapeOf(l.labels), l.Batch, l.Length)}
+		}
+	}
+	l.Vocabulary = runtime.FeedLimit(t.m, l.tokens)
+	return l, nil
+}
+
+// reread reads the graph with the numbers of dimensions that are known by now.
+func (t *target) reread() (*graphReading, error) {
+	if err := t.infer(); err != nil {
+		return nil, err
+	}
+	for _, v := range t.inputs {
+		if _, err := t.shape(v); err != nil {
+			return nil, err
+		}
+	}
+	return readGraph(t.m, t.known, t.lossValue(), t.inputs), nil
+}
+
+func (r *graphReading) meaning(name string) *meaning {
+	for _, x := range r.meanings {
+		if x.input.Name == name {
+			return x
+		}
+	}
+	return nil
+}
+
+func shapeOf(v *onnx.Value) []int64 { n, _ := v.Type.Shape.Ints(); return n }
+
+// bindTokens settles batch and length by the input that takes tokens: [batch, length],
+// or [length] for a batch of one.
+func (t *target) bindTokens(s *Source, v *onnx.Value, l *language) error {
+	if !v.Type.Ranked || len(v.Type.Shape) < 1 || len(v.Type.Shape) > 2 {
+		return &InputError{v.Name, fmt.Sprintf("is %s, want tokens as [batch, length]", v.Type)}
+	}
+	axis := len(v.Type.Shape) - 1
+	if axis == 0 {
+		if t.batch > 1 {
+			return fmt.Errorf("--batch %d: input %q has no axis of samples", t.batch, v.Name)
+		}
+		t.batch = 1
+	} else if err := t.bindBatch(v); err != nil {
+		return err
+	}
+	d := v.Type.Shape[axis].Subst(t.dims)
+	n, known := d.Int()
+	if rows := s.train.tokens; len(rows.shape) == 2 {
+		switch length := rows.shape[1]; {
+		case !known && t.bind(v, axis, length):
+			n = length
+		case !known:
+			return &InputError{v.Name, fmt.Sprintf("its length (%s) is free: add --dim", d)}
+		case n != length && n+1 != length:
+			return fmt.Errorf("--tokens %s: rows of %d tokens, the model's length is %d (input %q)", s.train.name, length, n, v.Name)
+		}
+	} else if !known {
+		name := "seq"
+		if symbols := d.Symbols(); len(symbols) > 0 {
+			name = symbols[0]
+		}
+		return &InputError{v.Name, fmt.Sprintf("its length (%s) is free: add --dim %s=N, the tokens of a sample", d, name)}
+	}
+	if n < 1 {
+		return &InputError{v.Name, "a length of 0"}
+	}
+	l.Batch, l.Length = t.batch, n
+	return nil
+}
+
+// rebind gives the free length of an input another number; false where it is fixed.
+func (t *target) rebind(v *onnx.Value, n int64) bool {
+	for _, given := range t.source.Graph.Inputs {
+		if given.Name != v.Name {
+			continue
+		}
+		d := given.Type.Shape[len(given.Type.Shape)-1]
+		if symbols := d.Symbols(); n > 0 && len(symbols) == 1 && d.String() == symbols[0] {
+			t.dims[symbols[0]] = n
+			return true
+		}
+	}
+	return false
+}
+
+// settle finds what labels are and which of them count.
+func (l *language) settle(stated string, r *graphReading, labelled *meaning) error {
+	pairs, err := r.comparisons(labelled, l.Batch, l.Length)
+	kind := ""
+	if err == nil {
+		kind, err = shiftOf(pairs, l.Length)
+	}
+	l.Ignored, l.Ignores = ignoredBy(labelled)
+	l.counted = nil
+	if err == nil {
+		l.counted = make([]bool, l.Batch*l.Length)
+		for _, p := range pairs {
+			l.counted[p.label] = true
+		}
+		if !slices.Contains(l.counted, false) {
+			l.counted = nil
+		}
+	}
+	seen := map[string]string{
+		LabelsSame: "the model compares its prediction at i with the label at i+1",
+		LabelsNext: "the model compares its prediction at i with the label at i",
+	}
+	switch {
+	case l.Labels == "":
+		l.Kind, l.Why = LabelsSame, "the model has no input for labels"
+	case stated != "" && kind != "" && stated != kind:
+		l.Kind, l.Why = stated, "--labels says so, though "+seen[kind]
+	case stated != "":
+		l.Kind, l.Why = stated, "--labels says so"
+	case err == nil:
+		l.Kind, l.Why = kind, seen[kind]
+	default:
+		return fmt.Errorf("whether the model shifts its labels is not known (%w): give --labels same if it does, as transformers do, or --labels next if a label is the next token already", err)
+	}
+	return nil
+}
+
+// notes say how the inputs are fed.
+func (l *language) notes() []string {
+	parts := []string{l.Tokens + ": tokens"}
+	if l.Labels != "" {
+		what := "the same tokens"
+		if l.Kind == LabelsNext {
+			what = "the next tokens"
+		}
+		parts = append(parts, fmt.Sprintf("%s: %s, since %s", l.Labels, what, l.Why))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Fill)) {
+		parts = append(parts, name+": "+l.Fill[name])
+	}
+	return []string{strings.Join(parts, "; ")}
+}
+
+// A tokenSet is a stream of tokens, or rows of them, for one model.
+type tokenSet struct {
+	stream
+	set  *dataset
+	flag string
+	row  int64 // tokens in a row; 0: a stream
+}
+
+// stream gives the tokens of a set a type, and checks them against the vocabulary.
+func (t *target) stream(d *dataset, o Options, l *language) (*tokenSet, error) {
+	s := &tokenSet{set: d, flag: "--" + d.kind}
+	a := *d.tokens
+	if d.raw > 0 {
+		kind, err := rawType(d, o.TokenType, l.Vocabulary)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", s.flag, d.name, err)
+		}
+		a.kind, a.shape = kind, []int64{d.raw / kind.Size()}
+		if note := fmt.Sprintf("%s: read as %s", d.name, kind); o.TokenType == "" && !slices.Contains(t.notes, note) {
+			t.notes = append(t.notes, note)
+		}
+	}
+	s.array, s.name = &a, d.name
+	s.count, _ = onnx.Elements(a.shape)
+	if len(a.shape) == 2 {
+		s.row = a.shape[1]
+		if want := l.Length + l.extra(); s.row != want {
+			return nil, fmt.Errorf("%s %s: rows of %d tokens, want %d", s.flag, d.name, s.row, want)
+		}
+	}
+	return s, s.known(l.Vocabulary)
+}
+
+// rawType is the type of raw tokens: the one stated, or the smaller of uint16 and
+// uint32 that holds the vocabulary.
+func rawType(d *dataset, stated string, vocabulary int64) (onnx.DType, error) {
+	kind := onnx.Uint32
+	switch {
+	case stated == "uint16":
+		kind = onnx.Uint16
+	case stated == "" && vocabulary == 0:
+		return 0, errors.New("the model's vocabulary is not known: give --token-type uint16 or uint32")
+	case stated == "" && vocabulary <= 1<<16:
+		kind = onnx.Uint16
+	}
+	if d.raw%kind.Size() != 0 {
+		return 0, fmt.Errorf("%d bytes are not a whole number of %s tokens: is the file cut short, or --token-type another?", d.raw, kind)
+	}
+	if stated == "" && kind == onnx.Uint16 && everySecondZero(d) {
+		return 0, errors.New("read as uint16, every second token is 0: give --token-type uint32, or uint16 if that is so")
+	}
+	return kind, nil
+}
+
+// everySecondZero looks at the first tokens for uint32 that is taken for uint16.
+func everySecondZero(d *dataset) bool {
+	head := make([]byte, min(d.raw, 4096)/4*4)
+	if len(head) < 64 || d.tokens.read(head, 0) != nil {
+		return false
+	}
+	for i := 0; i < len(head); i += 4 {
+		if head[i+2] != 0 || head[i+3] != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// extra is the number of tokens that the labels of a sample reach beyond it.
+func (l *language) extra() int64 {
+	if l.Kind == LabelsNext {
+		return 1
+	}
+	return 0
+}
+
+// samples is how many there are from a token on.
+func (s *tokenSet) samples(l *language, from int64) int64 {
+	if s.row > 0 {
+		return (s.count - from) / s.row
+	}
+	return max(0, s.count-from-l.extra()) / l.Length
+}
+
+// after is the first token that so many samples do not read.
+func (s *tokenSet) after(l *language, samples int64) int64 {
+	if s.row > 0 {
+		return samples * s.row
+	}
+	return samples*l.Length + l.extra()
+}
+
+// short is the error for too few tokens.
+func (s *tokenSet) short(l *language, samples int64, what string) error {
+	return fmt.Errorf("%s: %s, but %d samples of %d need %d: use more data, or a smaller batch or length",
+		what, count(s.count, "token"), samples, l.Length, s.after(l, samples))
+}
+
+// wholeCheck is the length in bytes up to which all tokens are checked against the
+// vocabulary before the first step. Those of larger files are checked as they are read.
+const wholeCheck = 64 << 20
+
+// known checks tokens against the vocabulary.
+func (s *tokenSet) known(vocabulary int64) error {
+	if vocabulary == 0 || s.set.checked == vocabulary || s.count*s.kind.Size() > wholeCheck {
+		return nil
+	}
+	dst := make([]byte, 8<<16)
+	for at := int64(0); at < s.count; at += 1 << 16 {
+		if err := s.put(dst[:8*min(1<<16, s.count-at)], onnx.Int64, at, vocabulary); err != nil {
+			return err
+		}
+	}
+	s.set.checked = vocabulary
+	return nil
+}
+
+// tokenBatches makes the batches of n samples from a token on.
+func (s *Source) tokenBatches(t *target, l *language, fixed []part, set *tokenSet, from, n int64, once bool, what string) (*Batches, error) {
+	if least := l.Batch; n < least && !(once && n > 0 && l.canFill()) {
+		if once && l.canFill() {
+			least = 1
+		}
+		return nil, set.short(l, least, what)
+	}
+	step := l.Length
+	if set.row > 0 {
+		step = set.row
+	}
+	shuffle := s.o.Shuffle && !once
+	inputs := maps.Clone(l.Fill)
+	inputs[l.Tokens] = fillTokens
+	out := Batches{batch: l.Batch, samples: n, once: once, parts: slices.Clone(fixed), order: newOrder(n, shuffle, s.o.Seed)}
+	add := func(v *onnx.Value, shift, limit int64, empty func([]byte)) {
+		kind := v.Type.DType
+		out.parts = append(out.parts, part{name: v.Name, kind: kind, shape: shapeOf(v), empty: empty,
+			put: func(dst []byte, sample int64) error { return set.put(dst, kind, from+sample*step+shift, limit) }})
+	}
+	var emptyTokens func([]byte)
+	if l.canFill() {
+		emptyTokens = func(dst []byte) { clear(dst) }
+	}
+	add(l.tokens, 0, l.Vocabulary, emptyTokens)
+	counts := l.tokens
+	if l.labels != nil {
+		counts = l.labels
+		inputs[l.Labels] = fillLabels
+		kind := l.labels.Type.DType
+		var empty func([]byte)
+		if l.canFill() {
+			empty = func(dst []byte) {
+				for i := int64(0); i < int64(len(dst)); i += kind.Size() {
+					putElement(dst[i:], kind, l.Ignored)
+				}
+			}
+		}
+		add(l.labels, l.extra(), l.limit, empty)
+	}
+	out.labels = labels{input: counts.Name, kind: counts.Type.DType, counted: l.counted, ignored: l.Ignored, ignores: l.Ignores}
+	out.identity = Identity{Kind: set.set.kind, Files: set.set.files, Tokenizer: set.set.tokenizer, Labels: l.Kind, Inputs: inputs,
+		Batch: l.Batch, Length: l.Length, Samples: n, Shuffle: shuffle}
+	if set.set.raw > 0 {
+		out.identity.TokenType = set.kind.String()
+	}
+	if shuffle {
+		out.identity.Seed = s.o.Seed
+	}
+	return t.batches(out, what)
+}
+
+// canFill reports that a sample can be left empty: the loss ignores its labels.
+func (l *language) canFill() bool { return l.labels != nil && l.Ignores }
