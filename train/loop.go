@@ -61,8 +61,11 @@ type training struct {
 	at      Position
 	result  *Result
 	history trend
-	lost    int // steps in a row that overflowed at the least loss scale
-	next    <-chan prepared
+	// rss is the process's resident size when it was measured.
+	rss      int64
+	measured time.Time
+	lost     int // steps in a row that overflowed at the least loss scale
+	next     <-chan prepared
 }
 
 // Run trains until the last step. Where the context ends first, the step that runs is
@@ -153,6 +156,7 @@ func (t *training) step() (Record, error) {
 		runs++
 		rec.Skipped, rec.LossScale = out.Skipped, out.LossScale
 		rec.Tokens += batch.tokens
+		rec.RunSeconds += out.Seconds
 		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
 		loss, err := lossOf(t.Session, out)
 		if err != nil {
@@ -203,10 +207,18 @@ func (t *training) read(out *runtime.Step, rec *Record) {
 	}
 }
 
+// measureAgain is how old the process's size in a record may be: asking for it takes
+// time that short steps would notice.
+const measureAgain = 100 * time.Millisecond
+
 // measure notes what the process holds.
 func (t *training) measure(rec *Record) {
 	rec.ReservedBytes = t.Session.Reserved()
-	rec.RSSBytes, _ = runtime.RSS() // 0 where the system does not say
+	if now := time.Now(); now.Sub(t.measured) >= measureAgain {
+		t.measured = now
+		t.rss, _ = runtime.RSS() // 0 where the system does not say
+	}
+	rec.RSSBytes = t.rss
 }
 
 func (t *training) validate(ctx context.Context) error {

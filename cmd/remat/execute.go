@@ -33,6 +33,7 @@ func feedFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
 		&cli.IntFlag{Name: "steps", Value: 1, Usage: "number of steps, `N`"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
+		memoryLimitFlag(),
 	}, scalingFlags()...)
 }
 
@@ -44,6 +45,9 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	}
 	var err error
 	if o.LossScale, o.Scaling, err = readScaling(c); err != nil {
+		return o, err
+	}
+	if o.MemoryLimit, err = readMemoryLimit(e, c); err != nil {
 		return o, err
 	}
 	if math.IsNaN(o.LR) || math.IsInf(o.LR, 0) {

@@ -50,14 +50,15 @@ func (f *fitting) unfit() error {
 			best = a
 		}
 	}
-	if best == nil { // what does not change is more already, in each: then nothing was planned
+	if best == nil { // what no plan changes is more already: what is quickly planned says enough
 		for _, a := range f.attempts {
-			if best == nil || a.planner.fixed < best.planner.fixed {
+			if best == nil || a.bytes(a.planner.asked.reordered) < best.bytes(best.planner.asked.reordered) {
 				best = a
 			}
 		}
-		if err := f.plan(best); err != nil {
-			return err
+		var err error
+		if best.file, err = best.planner.PlanWithin("full", Budget{}); err != nil {
+			return fmt.Errorf("%s: %w", f.source.Path, err)
 		}
 	}
 	e := &FitError{

@@ -29,6 +29,7 @@ type target struct {
 	m      *onnx.Model // a typed copy
 	source *onnx.Model
 	dims   map[string]int64
+	given  map[string]int64 // by the caller
 	known  *infer.Result
 	loss   string
 	inputs []*onnx.Value // that need data
@@ -41,7 +42,7 @@ type target struct {
 // functions are written out. The model stays as it is. It may be asked again, for
 // another model or batch. Its errors are of bad input.
 func (s *Source) For(m *onnx.Model, sizes Sizes) (*Data, error) {
-	t := &target{source: m, dims: maps.Clone(sizes.Dims), batch: sizes.Batch}
+	t := &target{source: m, given: sizes.Dims, dims: maps.Clone(sizes.Dims), batch: sizes.Batch}
 	if t.dims == nil {
 		t.dims = map[string]int64{}
 	}

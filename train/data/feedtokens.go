@@ -46,8 +46,7 @@ func (s *Source) feedTokens(t *target) (*Data, error) {
 		if d.Val, err = s.tokenBatches(t, l, fixed, train, 0, total, true, what); err != nil {
 			return nil, err
 		}
-		d.Dims, d.Notes = t.dims, append(l.notes(), t.notes...)
-		return d, nil
+		return t.done(s, l, d), nil
 	}
 	trained := total
 	if s.share > 0 {
@@ -85,8 +84,13 @@ func (s *Source) feedTokens(t *target) (*Data, error) {
 			return nil, err
 		}
 	}
-	d.Dims, d.Notes = t.dims, append(l.notes(), t.notes...)
-	return d, nil
+	return t.done(s, l, d), nil
+}
+
+// done adds what was settled on the way.
+func (t *target) done(s *Source, l *language, d *Data) *Data {
+	d.Dims, d.Notes = t.dims, slices.Concat(l.notes(), s.notes, t.notes)
+	return d
 }
 
 // language finds which inputs get what, how large a batch is, and what labels are.
@@ -205,14 +209,15 @@ func (t *target) bindTokens(s *Source, v *onnx.Value, l *language) error {
 	return nil
 }
 
-// rebind gives the free length of an input another number; false where it is fixed.
+// rebind gives the length of an input another number; false where the file or the
+// caller fixed it.
 func (t *target) rebind(v *onnx.Value, n int64) bool {
 	for _, given := range t.source.Graph.Inputs {
 		if given.Name != v.Name {
 			continue
 		}
 		d := given.Type.Shape[len(given.Type.Shape)-1]
-		if symbols := d.Symbols(); n > 0 && len(symbols) == 1 && d.String() == symbols[0] {
+		if symbols := d.Symbols(); n > 0 && len(symbols) == 1 && d.String() == symbols[0] && t.given[symbols[0]] == 0 {
 			t.dims[symbols[0]] = n
 			return true
 		}
@@ -333,12 +338,14 @@ func everySecondZero(d *dataset) bool {
 	if len(head) < 64 || d.tokens.read(head, 0) != nil {
 		return false
 	}
+	some := false
 	for i := 0; i < len(head); i += 4 {
+		some = some || head[i] != 0 || head[i+1] != 0
 		if head[i+2] != 0 || head[i+3] != 0 {
 			return false
 		}
 	}
-	return true
+	return some
 }
 
 // extra is the number of tokens that the labels of a sample reach beyond it.
@@ -377,6 +384,9 @@ const wholeCheck = 64 << 20
 
 // known checks tokens against the vocabulary.
 func (s *tokenSet) known(vocabulary int64) error {
+	if vocabulary > 0 && s.set.largest >= vocabulary {
+		return &RangeError{File: s.name, Position: s.set.largestAt, Token: s.set.largest, Vocabulary: vocabulary}
+	}
 	if vocabulary == 0 || s.set.checked == vocabulary || s.count*s.kind.Size() > wholeCheck {
 		return nil
 	}

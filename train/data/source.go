@@ -31,6 +31,7 @@ type Source struct {
 	val   *dataset // of a file of its own
 	share float64  // of the training data that is validation data
 	files []*os.File
+	notes []string
 }
 
 // A dataset is one file, or text files that became one.
@@ -45,6 +46,9 @@ type dataset struct {
 	// checked is the vocabulary that all tokens are known to lie in, 0 for none.
 	checked   int64
 	tokenizer string // of text, as the identity has it
+	// largest is the largest token of a text and where it stands, if it was tokenized
+	// now.
+	largest, largestAt int64
 	// Arrays of an archive by key.
 	arrays map[string]*array
 }
