@@ -14,6 +14,9 @@ package main
 // been typed. Every key and value is checked, those of other commands too, and an
 // error says file and line.
 //
+// A training that is resumed takes what is not typed from the recipe that it left in
+// its folder, as from one that --config names.
+//
 // YAML is read as nodes, never into Go values: aliases, tags and merge keys, which
 // a recipe has no use for, are refused before anything grows.
 
@@ -22,8 +25,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,6 +53,10 @@ type recipe struct {
 	path string
 	flat []setting            // of every command that has the flag
 	own  map[string][]setting // by command
+	// left: it was not named, but left by the run that is resumed. Its arguments are
+	// for the next recipe alone: a run that is resumed needs none.
+	left      bool
+	arguments []string
 	// used are those that the command takes from it, by the flag's first name.
 	used map[string]setting
 }
@@ -59,21 +68,39 @@ type setting struct {
 	values []string
 }
 
-// readRecipe reads the recipe of --config, if any, and adds what it says to the line.
+// readRecipe reads the recipe of --config, or the one that a resumed run left, and adds
+// what it says to the line.
 func (e *env) readRecipe(app *cli.App, l *line) error {
-	if l.config == "" || l.help || l.command == nil {
+	if l.help || l.command == nil {
 		return nil
 	}
-	data, err := readRecipeFile(l.config)
-	if err != nil {
-		return fmt.Errorf("--config %w", err)
+	path, left := l.config, false
+	if path == "" && l.command.Name == "train" && l.given["resume"] && l.folder != "" {
+		path, left = filepath.Join(l.folder, recipeName), true
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 	}
-	r, err := parseRecipe(app, l.config, data)
+	if path == "" {
+		return nil
+	}
+	data, err := readRecipeFile(path)
+	if err != nil && !left {
+		err = fmt.Errorf("--config %w", err)
+	}
 	if err != nil {
 		return err
 	}
-	e.recipe = r
-	if over := r.apply(app, l); len(over) > 0 {
+	r, err := parseRecipe(app, path, data)
+	if err != nil {
+		return err
+	}
+	e.recipe, r.left = r, left
+	over := r.apply(app, l)
+	switch {
+	case left && len(r.used) > 0:
+		e.remark = fmt.Sprintf("note: what is not given is as in %s", r.path)
+	case len(over) > 0:
 		e.remark = fmt.Sprintf("note: %s: no flags of %s: %s", r.path, l.command.Name, some(over))
 	}
 	return nil
@@ -255,7 +282,7 @@ func (r *recipe) apply(app *cli.App, l *line) (over []string) {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		s := settings[name]
 		if name == argumentsKey {
-			if len(l.arguments) == 0 {
+			if r.arguments = s.values; len(l.arguments) == 0 && !r.left {
 				l.arguments = s.values
 			}
 			continue

@@ -40,6 +40,11 @@ func captured(t *testing.T, args ...string) (*cli.Context, error) {
 	return c, err
 }
 
+// effective is the recipe of a command that named its own, if any.
+func effective(c *cli.Context, without ...string) ([]byte, error) {
+	return new(env).effectiveRecipe(c, without...)
+}
+
 // sample is a value of a flag as YAML, and as valueOf gives it.
 func sample(t *testing.T, f cli.Flag) (text string, value any) {
 	t.Helper()
@@ -121,11 +126,11 @@ func TestRecipeSetsEveryFlag(t *testing.T) {
 		for name := range unsaved {
 			delete(want, name)
 		}
-		first, err := effectiveRecipe(c)
+		first, err := effective(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := effectiveRecipe(check("effective", string(first)))
+		second, err := effective(check("effective", string(first)))
 		if err != nil || !bytes.Equal(first, second) {
 			t.Errorf("%s: the effective recipe does not give itself: %v\n%s\n%s", command.Name, err, first, second)
 		}
@@ -145,7 +150,7 @@ func TestRecipeOrder(t *testing.T) {
 	if want := "/from/environment3 [c] 3previous[typed.onnx]"; strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	text, err := effectiveRecipe(c, "clip-by")
+	text, err := effective(c, "clip-by")
 	if err != nil {
 		t.Fatal(err)
 	}
