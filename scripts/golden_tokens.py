@@ -2,16 +2,22 @@
 """Tokens of Hugging Face's tokenizers library, for the tests of train/data.
 
     pip install tokenizers
-    scripts/golden_tokens.py GPT2 [OUT]
+    scripts/golden_tokens.py GPT2 [OUT] [--random N]
 
 GPT2 is a folder with GPT-2's own encoder.json and vocab.bpe (or vocab.json and
 merges.txt). Writes OUT/gpt2_tokens.json: a list of {"text": …, "ids": […]}, and
 OUT/NAME.json with NAME_tokens.json: small tokenizers of other kinds, trained here
 on a few texts, and what they make of the same texts. OUT is train/data/testdata.
+With --random, N random texts come after those, and GPT-2's tokenizer.json is written
+too; the tests read another folder than testdata where REMAT_TOKENS names one:
+
+    scripts/golden_tokens.py GPT2 /tmp/tokens --random 5000
+    REMAT_TOKENS=/tmp/tokens go test -count=1 -v -run Golden ./train/data/...
 """
+import argparse
 import json
 import os
-import sys
+import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -118,8 +124,29 @@ KINDS = {"byte_bpe": bytelevel, "llama3": llama3, "qwen": qwen, "llama2": lambda
          "bert": lambda: bert(True), "bert_cased": lambda: bert(False), "unigram": unigram}
 
 
-def golden(t, texts=TEXTS):
+def golden(t, texts):
     return [{"text": x, "ids": t.encode(x, add_special_tokens=False).ids} for x in texts]
+
+
+def random_texts(n):
+    """Words of the texts, white space, and characters of every block, unassigned ones left out."""
+    import unicodedata
+    r = random.Random(1)
+    words = [w for x in TEXTS for w in x.split(" ")]
+    spaces = [" ", "  ", "\n", "\n\n", "\t", "\r\n", " \n", "\n ", "\u00a0", "\u3000", ""]
+    chars = [chr(c) for c in range(0x20000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
+    for _ in range(n):
+        parts = []
+        for _ in range(r.randrange(1, 30)):
+            kind = r.random()
+            if kind < 0.5:
+                parts.append(r.choice(words))
+            elif kind < 0.6:
+                parts.append("".join(r.choice(chars) for _ in range(r.randrange(1, 5))))
+            elif kind < 0.7:
+                parts.append("".join(chr(r.randrange(0x80)) for _ in range(r.randrange(1, 5))))
+            parts.append(r.choice(spaces))
+        yield "".join(parts)
 
 
 def dump(path, what):
@@ -128,13 +155,19 @@ def dump(path, what):
 
 
 def main():
-    out = sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(__file__), "../train/data/testdata")
-    os.makedirs(out, exist_ok=True)
-    dump(os.path.join(out, "gpt2_tokens.json"), golden(gpt2(sys.argv[1])))
-    for name, make in KINDS.items():
+    p = argparse.ArgumentParser()
+    p.add_argument("gpt2")
+    p.add_argument("out", nargs="?", default=os.path.join(os.path.dirname(__file__), "../train/data/testdata"))
+    p.add_argument("--random", type=int, default=0)
+    a = p.parse_args()
+    os.makedirs(a.out, exist_ok=True)
+    texts = TEXTS + list(random_texts(a.random))
+    kinds = dict(KINDS, gpt2=lambda: gpt2(a.gpt2))
+    for name, make in kinds.items():
         t = make()
-        t.save(os.path.join(out, name + ".json"), pretty=False)
-        dump(os.path.join(out, name + "_tokens.json"), golden(t))
+        if name != "gpt2" or a.random:
+            t.save(os.path.join(a.out, name + ".json"), pretty=False)
+        dump(os.path.join(a.out, name + "_tokens.json"), golden(t, texts))
 
 
 if __name__ == "__main__":

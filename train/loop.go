@@ -24,9 +24,10 @@ type Job struct {
 	Schedule   Schedule // with the number of steps
 
 	// Evaluate, if any, is asked every EvalEvery steps and after the last one; 0:
-	// after the last one only.
-	Evaluate  func(context.Context) (Validation, error)
-	EvalEvery int64
+	// after the last one only. Validate sets it, to a pass over Validation.
+	Evaluate   func(context.Context) (Validation, error)
+	EvalEvery  int64
+	Validation Bounded
 
 	// Folder takes a state every SaveEvery steps and after the last one; nil: no
 	// state is saved. 0: after the last one only.
@@ -38,6 +39,14 @@ type Job struct {
 	// From is where the training stands: the position of the state that it goes on
 	// from, or one with only what identifies it.
 	From Position
+}
+
+// Validate makes the job validate in a session of the forward part that shares the
+// parameters of Session.
+func (j *Job) Validate(s *runtime.Session) {
+	j.Evaluate = func(ctx context.Context) (Validation, error) {
+		return Evaluate(ctx, s, j.Validation, j.Validation.Len())
+	}
 }
 
 // A Result is what a training came to.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
@@ -14,6 +15,7 @@ import (
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
+	"github.com/onnx-remat/remat/train/data"
 )
 
 func evalCommand(e *env) *cli.Command {
@@ -26,7 +28,7 @@ func evalCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "state", Usage: "parameters from `STATE.safetensors`, as train and run --save write it"},
 			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: the map of names that was given to grad"},
 			&cli.StringFlag{Name: "roles", Usage: "`F.json`: name the loss instead of detecting it"},
-		}, trainDataFlags()...),
+		}, evalDataFlags()...),
 		Action: func(c *cli.Context) error { return evaluate(e, c) },
 	}
 }
@@ -56,11 +58,34 @@ func evaluate(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := checkDims(e.dims, src); err != nil {
+		return err
+	}
 	m, err := forward(src, e.dims, o.Roles)
 	if err != nil {
 		return err
 	}
 	o.Roles = nil // m says its own
+	dataOptions, batch, err := readData(c, "")
+	if err != nil {
+		return err
+	}
+	dataOptions.Evaluate = true
+	source, err := openData(e.ctx, e, dataOptions)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	d, err := source.For(m, data.Sizes{Dims: e.dims, Batch: batch})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, note := range d.Notes {
+		if !e.quiet {
+			fmt.Fprintf(e.stderr, "note: %s\n", note)
+		}
+	}
+	o.Dims = d.Dims
 	if state := c.String("state"); state != "" {
 		f, err := safetensors.Open(state)
 		if err != nil {
@@ -71,20 +96,14 @@ func evaluate(e *env, c *cli.Context) error {
 			return fmt.Errorf("%s: %w", state, err)
 		}
 	}
-	batches, err := openBatches(c)
-	if err != nil {
-		return err
-	}
-	first, err := batches.At(0)
+	first, err := d.Val.At(0)
 	if err != nil {
 		return err
 	}
 	if o.Feed == nil {
 		o.Feed = map[string]remat.Tensor{}
 	}
-	for name, t := range first {
-		o.Feed[name] = t
-	}
+	maps.Copy(o.Feed, first)
 	engine, err := e.engine()
 	if err != nil {
 		return err
@@ -94,7 +113,7 @@ func evaluate(e *env, c *cli.Context) error {
 		return fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	defer s.Close()
-	v, err := train.Evaluate(e.ctx, s, batches, batches.Len())
+	v, err := train.Evaluate(e.ctx, s, d.Val, d.Val.Len())
 	if e.ctx.Err() != nil {
 		return errInterrupted
 	}

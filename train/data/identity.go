@@ -122,3 +122,9 @@ func identify(r io.ReaderAt, size int64) (FileID, error) {
 	}
 	return FileID{size, hex.EncodeToString(h.Sum(nil))}, nil
 }
+
+// contentID is the hash of bytes in memory.
+func contentID(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

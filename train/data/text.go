@@ -10,12 +10,10 @@ package data
 //	before white space that follows a letter or digit      "end| of"
 //	behind a single newline, before a letter or digit      "end.\n|Of"
 //
-// Byte-pair encoding splits a text into words first, by an expression that never
-// looks back; a word never has white space behind a letter, and what an expression
-// asks of white space (how much of it, and whether anything follows) is on one
-// side of these cuts. A tokenizer that puts a space before every text gets parts
-// that begin behind a space (textTokenizer.spaced). Where a text has no such place
-// for 16 MiB it is cut between two characters.
+// and a cut is tried before it is made: the tokens of the characters around it must
+// be those of the two sides. A tokenizer that puts a space before every text gets
+// parts that begin with one, or behind one. Where a text has no place to cut for
+// 16 MiB it is cut between two characters, and that is said.
 //
 // Bytes that are not UTF-8 become U+FFFD, one for each, and are counted.
 
@@ -31,6 +29,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -38,6 +37,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	arrays "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/train/data/hf"
 )
 
 // partBytes is how much text is tokenized at once by one goroutine, mostPart what
@@ -99,19 +99,14 @@ func (s *Source) openText(ctx context.Context, d *dataset, o Options, flag strin
 	if w.count == 0 {
 		return fmt.Errorf("%s %s: no tokens in it", flag, d.name)
 	}
+	if w.forced > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("%s: no place to cut it into parts in %d stretches of 16 MiB: tokens there may be others than of the whole text", d.name, w.forced))
+	}
 	if w.invalid > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("%s: %s not UTF-8, the first at byte %d of %s: read as U+FFFD",
 			d.name, count(w.invalid, "byte"), w.invalidAt, w.invalidIn))
 	}
 	return nil
-}
-
-// openTokenizer opens the tokenizer of that name or file.
-func openTokenizer(name string) (textTokenizer, error) {
-	if name == "" || name == GPT2 {
-		return loadGPT2()
-	}
-	return nil, fmt.Errorf("--tokenizer %s: not supported", name)
 }
 
 // tokensKey names the tokens of a text by its content and the tokenizer.
@@ -189,6 +184,7 @@ type tokenWriter struct {
 	invalid            int64
 	invalidAt          int64
 	invalidIn          string
+	forced             int
 }
 
 // tokensHeader is the length of the header of a file of tokens, whatever their
@@ -230,7 +226,7 @@ func (w *tokenWriter) write(ctx context.Context, f *os.File, files []textFile, f
 
 // file tokenizes one text, a few parts at a time beside each other.
 func (w *tokenWriter) file(ctx context.Context, f textFile) error {
-	p := &parts{from: f, spaced: w.tok.spaced(), size: partBytes}
+	p := newParts(f, w.tok, partBytes)
 	n := runtime.GOMAXPROCS(0)
 	texts, tokens, errs := make([]string, 0, n), make([][]uint32, n), make([]error, n)
 	for more := true; more; {
@@ -271,6 +267,7 @@ func (w *tokenWriter) file(ctx context.Context, f textFile) error {
 		w.invalidAt, w.invalidIn = p.invalidAt, filepath.Base(f.path)
 	}
 	w.invalid += p.invalid
+	w.forced += p.forced
 	w.done += f.size
 	return nil
 }
@@ -292,14 +289,20 @@ func (w *tokenWriter) put(tokens []uint32) {
 // parts reads a text in parts.
 type parts struct {
 	from   io.Reader
-	spaced bool
+	tok    textTokenizer
+	spaces hf.Spaces
 	size   int    // of a part, where the text can be cut
 	buf    []byte // what is read and not yet given out
 	ended  bool
 	read   int64 // bytes read
 	given  int64 // bytes given out
+	forced int   // cuts between any two characters
 
 	invalid, invalidAt int64
+}
+
+func newParts(from io.Reader, tok textTokenizer, size int) *parts {
+	return &parts{from: from, tok: tok, spaces: tok.spaces(), size: size}
 }
 
 // next returns the next part as valid UTF-8; io.EOF where the text has ended.
@@ -314,13 +317,64 @@ func (p *parts) next() (string, error) {
 			}
 			return p.take(len(p.buf), 0), nil
 		}
-		if at, skip := cutAt(p.buf, p.spaced); at > 0 {
+		at, skip, err := p.cut()
+		switch {
+		case err != nil:
+			return "", err
+		case at > 0:
 			return p.take(at, skip), nil
-		}
-		if want >= mostPart {
+		case want >= mostPart:
+			p.forced++
 			return p.take(runeStart(p.buf), 0), nil
 		}
 	}
+}
+
+// cut is the last place that proves to be one to cut at, 0 where none of the last
+// few does.
+func (p *parts) cut() (at, skip int, err error) {
+	at = len(p.buf) - ahead
+	for range 16 {
+		if at < 0 {
+			return 0, 0, nil
+		}
+		if at, skip = cutAt(p.buf[:at], p.spaces); at == 0 {
+			return 0, 0, nil
+		}
+		if ok, err := p.proves(at, skip); err != nil || ok {
+			return at, skip, err
+		}
+	}
+	return 0, 0, nil
+}
+
+// tried is how much text around a cut is tokenized to try it, ahead how much there is
+// behind it at least: more than the longest added token.
+const (
+	tried = 256
+	ahead = 64
+)
+
+// proves reports that the text around a cut has the tokens of its two sides. What
+// is not valid there makes no difference: it is as much on either side.
+func (p *parts) proves(at, skip int) (bool, error) {
+	from, to := max(0, at-tried), min(len(p.buf), at+skip+tried)
+	for from < at && !utf8.RuneStart(p.buf[from]) {
+		from++
+	}
+	for to > at+skip && to < len(p.buf) && !utf8.RuneStart(p.buf[to]) {
+		to--
+	}
+	text := func(from, to int) string { return strings.ToValidUTF8(string(p.buf[from:to]), "\ufffd") }
+	whole, err := p.tok.encode(nil, text(from, to))
+	if err != nil {
+		return false, err
+	}
+	sides, err := p.tok.encode(nil, text(from, at))
+	if err == nil {
+		sides, err = p.tok.encode(sides, text(at+skip, to))
+	}
+	return slices.Equal(whole, sides), err
 }
 
 // fill reads until the buffer holds so many bytes, or the text has ended.
@@ -370,7 +424,7 @@ func (p *parts) valid(b []byte) string {
 
 // cutAt is the last place at which a text may be cut, 0 where there is none. What is
 // skipped there is the space that the tokenizer puts before the next part itself.
-func cutAt(b []byte, spaced bool) (at, skip int) {
+func cutAt(b []byte, spaces hf.Spaces) (at, skip int) {
 	for i := len(b) - utf8.UTFMax; i > utf8.UTFMax; i-- {
 		if !utf8.RuneStart(b[i]) {
 			continue
@@ -378,15 +432,19 @@ func cutAt(b []byte, spaced bool) (at, skip int) {
 		before, _ := utf8.DecodeLastRune(b[:i])
 		here, size := utf8.DecodeRune(b[i:])
 		after, _ := utf8.DecodeRune(b[i+size:])
-		word := unicode.IsLetter(before) || unicode.IsDigit(before)
+		follows := isWord(before)
 		switch {
-		case spaced:
-			if here == ' ' && word && !unicode.IsSpace(after) {
+		case spaces == hf.SpaceAlways:
+			if here == ' ' && follows && !unicode.IsSpace(after) {
 				return i, 1
 			}
-		case word && unicode.IsSpace(here):
+		case spaces == hf.SpaceIfNone:
+			if here == ' ' && follows {
+				return i, 0
+			}
+		case follows && unicode.IsSpace(here):
 			return i, 0
-		case before == '\n' && (unicode.IsLetter(here) || unicode.IsDigit(here)):
+		case before == '\n' && isWord(here):
 			if earlier, _ := utf8.DecodeLastRune(b[:i-1]); !unicode.IsSpace(earlier) {
 				return i, 0
 			}
@@ -394,6 +452,8 @@ func cutAt(b []byte, spaced bool) (at, skip int) {
 	}
 	return 0, 0
 }
+
+func isWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 
 // runeStart is the last place between two characters.
 func runeStart(b []byte) int {

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,7 +21,7 @@ type goldenText struct {
 
 func golden(t testing.TB, name string) []goldenText {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("testdata", name+"_tokens.json"))
+	raw, err := os.ReadFile(filepath.Join(cmp.Or(os.Getenv("REMAT_TOKENS"), "testdata"), name+"_tokens.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func golden(t testing.TB, name string) []goldenText {
 	return list
 }
 
-func TestGPT2Tokens(t *testing.T) {
+func TestGoldenGPT2(t *testing.T) {
 	for _, g := range golden(t, "gpt2") {
 		ids, err := EncodeGPT2(g.Text)
 		if err != nil || !slices.Equal(ids, g.IDs) {
@@ -60,7 +61,7 @@ func anyText(r *rand.Rand, list []goldenText, n int) string {
 // inParts tokenizes a text in parts of about so many bytes.
 func inParts(t *testing.T, tok textTokenizer, text string, size int) (ids []uint32, n int) {
 	t.Helper()
-	p := &parts{from: strings.NewReader(text), spaced: tok.spaced(), size: size}
+	p := newParts(strings.NewReader(text), tok, size)
 	for ; ; n++ {
 		part, err := p.next()
 		if err != nil {
@@ -75,32 +76,43 @@ func inParts(t *testing.T, tok textTokenizer, text string, size int) (ids []uint
 
 // A text in parts has the tokens of the whole.
 func TestTextInParts(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	list := golden(t, "gpt2")
-	tok, err := loadGPT2()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 300 {
-		text := anyText(r, list, 1+r.IntN(2000))
-		want, err := tok.encode(nil, text)
+	for _, name := range []string{"gpt2", "byte_bpe", "llama3", "qwen", "llama2", "llama2_metaspace", "bert"} {
+		r := rand.New(rand.NewPCG(1, 2))
+		list := golden(t, name)
+		path := name
+		if name != GPT2 {
+			path = filepath.Join("testdata", name+".json")
+		}
+		tok, err := openTokenizer(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		size := 16 + r.IntN(200)
-		got, n := inParts(t, tok, text, size)
-		if !slices.Equal(got, want) {
-			t.Fatalf("in %d parts of about %d bytes: other tokens of %q", n, size, text)
+		parts := 0
+		for range 60 {
+			text := anyText(r, list, 1+r.IntN(2000))
+			want, err := tok.encode(nil, text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			size := 16 + r.IntN(200)
+			got, n := inParts(t, tok, text, size)
+			if !slices.Equal(got, want) {
+				t.Fatalf("%s, in %d parts of about %d bytes: other tokens of %q", name, n, size, text)
+			}
+			parts += n
 		}
-		if len(text) > 1500 && n < 2 {
-			t.Errorf("%d bytes in one part", len(text))
+		if parts < 180 {
+			t.Errorf("%s: 60 texts in %d parts", name, parts)
 		}
 	}
 }
 
+// nobody tokenizes nothing.
+type nobody struct{ gpt2 }
+
 // A text without a place to cut is still read.
 func TestTextWithoutCuts(t *testing.T) {
-	p := &parts{from: strings.NewReader(strings.Repeat("世", 7<<20)), size: 1 << 20}
+	p := newParts(strings.NewReader(strings.Repeat("世", 7<<20)), &nobody{}, 1<<20)
 	total, n := 0, 0
 	for {
 		part, err := p.next()
@@ -113,7 +125,7 @@ func TestTextWithoutCuts(t *testing.T) {
 		total += len(part)
 		n++
 	}
-	if total != 21<<20 || n != 2 || p.invalid != 0 {
+	if total != 21<<20 || n != 2 || p.forced != 1 || p.invalid != 0 {
 		t.Errorf("%d bytes in %d parts, %d invalid", total, n, p.invalid)
 	}
 }

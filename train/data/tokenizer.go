@@ -5,10 +5,14 @@ package data
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"strings"
 	"sync"
 
 	"github.com/tiktoken-go/tokenizer"
+
+	"github.com/onnx-remat/remat/train/data/hf"
 )
 
 // A textTokenizer turns text into tokens. It may be used by several goroutines.
@@ -19,9 +23,8 @@ type textTokenizer interface {
 	size() int64
 	// end is the token that ends a text; false where there is none.
 	end() (uint32, bool)
-	// spaced: the tokenizer puts a space before every text, so that a part has to
-	// begin behind one.
-	spaced() bool
+	// spaces says what the tokenizer puts before every text, so before every part.
+	spaces() hf.Spaces
 	// identity names the tokenizer, or is its file's hash.
 	identity() string
 }
@@ -103,5 +106,53 @@ func (g *gpt2) words(dst []uint32, text string) ([]uint32, error) {
 
 func (g *gpt2) size() int64         { return gpt2Size }
 func (g *gpt2) end() (uint32, bool) { return gpt2End, true }
-func (g *gpt2) spaced() bool        { return false }
+func (g *gpt2) spaces() hf.Spaces   { return hf.NoSpace }
 func (g *gpt2) identity() string    { return GPT2 }
+
+// fromFile is a tokenizer.json.
+type fromFile struct {
+	*hf.Tokenizer
+	id string
+}
+
+// mostTokenizer bounds the length of a tokenizer.json.
+const mostTokenizer = 512 << 20
+
+// openTokenizer opens the tokenizer of that name or file.
+func openTokenizer(name string) (textTokenizer, error) {
+	if name == "" || name == GPT2 {
+		return loadGPT2()
+	}
+	f, size, err := openFile("--tokenizer", name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size > mostTokenizer {
+		return nil, fmt.Errorf("--tokenizer %s: %d bytes are too many for a tokenizer.json", name, size)
+	}
+	content, err := io.ReadAll(f)
+	if err != nil {
+		return nil, fmt.Errorf("--tokenizer %s: %w", name, err)
+	}
+	t, err := hf.Parse(content)
+	if err != nil {
+		return nil, fmt.Errorf("--tokenizer %s: %w", name, err)
+	}
+	return &fromFile{t, contentID(content)}, nil
+}
+
+func (t *fromFile) encode(dst []uint32, text string) ([]uint32, error) { return t.Encode(dst, text) }
+func (t *fromFile) size() int64                                        { return t.Size() }
+func (t *fromFile) spaces() hf.Spaces                                  { return t.Spaces() }
+func (t *fromFile) identity() string                                   { return t.id }
+
+// end takes the first token that the file has of those that end a text.
+func (t *fromFile) end() (uint32, bool) {
+	for _, mark := range []string{gpt2Mark, "<|end_of_text|>", "</s>", "<eos>", "[SEP]"} {
+		if id, ok := t.Added(mark); ok {
+			return id, true
+		}
+	}
+	return 0, false
+}
