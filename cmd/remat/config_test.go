@@ -258,7 +258,7 @@ func TestRecipeShared(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for command, note := range map[string]string{"model": "note: " + path + ": no flags of model: strategy\n"} {
+	for command, note := range map[string]string{"model": "note: " + path + ": not for model: strategy\n"} {
 		var stdout, stderr bytes.Buffer
 		if code := run(context.Background(), []string{"--config", path, command}, &stdout, &stderr); code != 0 || stderr.String() != note {
 			t.Errorf("%s: exit %d, %q, want %q", command, code, stderr.String(), note)
@@ -267,5 +267,38 @@ func TestRecipeShared(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(context.Background(), []string{"grad", "--config", path, "--quiet"}, &stdout, &stderr); code != 0 || stderr.Len() > 0 || !strings.Contains(stdout.String(), "optimizer sgd") {
 		t.Errorf("grad: exit %d, %q %q", code, stdout.String(), stderr.String())
+	}
+}
+
+// The recipes that come with the project are for train, every flag of them, and differ
+// in what they are named for.
+func TestShippedRecipes(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "recipes", "*.yaml"))
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	base := map[string]string{}
+	for _, file := range append([]string{filepath.Join("..", "..", "recipes", "fp32.yaml")}, files...) {
+		e := newEnv(context.Background(), io.Discard, io.Discard)
+		app := newApp(e)
+		l, err := sortArgs(app, []string{"train", "m.onnx", "--config", file})
+		if err == nil {
+			err = e.readRecipe(app, l)
+		}
+		if err != nil || e.remark != "" || len(e.recipe.own) > 0 {
+			t.Errorf("%s: %v, %q", file, err, e.remark)
+			continue
+		}
+		apart := map[string]bool{"strategy": true, "precision": true, "memory": true, "clip-by": true}
+		for _, s := range e.recipe.flat {
+			if value := strings.Join(s.values, ","); base[s.name] == "" {
+				base[s.name] = value
+			} else if value != base[s.name] && !apart[s.name] {
+				t.Errorf("%s: %s is %s, elsewhere %s", file, s.name, value, base[s.name])
+			}
+		}
+		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "--config recipes/"+filepath.Base(file)) {
+			t.Errorf("%s does not say how it is run: %v", file, err)
+		}
 	}
 }
