@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -58,7 +59,7 @@ func TestKilled(t *testing.T) {
 				do(t, "rewrite "+at("t.onnx")+" --quiet -o "+graph+" --strategy none "+m.rewrite)
 			}
 			writeBatches(t, at("d.npz"), 37, 4, 16, 97)
-			args := strings.Fields("train " + graph + " --data " + at("d.npz") + " --steps 50 --lr 1e-3 --warmup 10 --schedule cosine --save-every 1 --quiet " + m.train)
+			args := strings.Fields("train " + graph + " --data " + at("d.npz") + " --shuffle --seed 3 --steps 50 --lr 1e-3 --warmup 10 --schedule cosine --save-every 1 --quiet " + m.train)
 			do(t, strings.Join(args, " ")+" -o "+at("whole"))
 			killed := 0
 			for killed < kills {
@@ -84,12 +85,27 @@ func TestKilled(t *testing.T) {
 			if !bytes.Equal(states[0], states[1]) {
 				t.Errorf("after %d kills the state is another", killed)
 			}
+			if a, b := logOf(t, at("whole")), logOf(t, at("parts")); a != b {
+				t.Errorf("after %d kills the log reads\n%s, want\n%s", killed, b, a)
+			}
 			if left, _ := filepath.Glob(at("parts/.*")); len(left) > 0 {
 				t.Errorf("%s was left", left)
 			}
 		})
 	}
 }
+
+// logOf is a run's log without what it took.
+func logOf(t *testing.T, dir string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "log.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took.ReplaceAllString(string(data), "")
+}
+
+var took = regexp.MustCompile(`"(seconds|rss_bytes|reserved_bytes)": [^,]*,`)
 
 // killOnce runs the training and kills it at a random moment; false where it ended
 // before that.

@@ -126,7 +126,6 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 		return nil, err
 	}
 	bar := e.progress(-1, "planning")
-	defer bar.Finish()
 	ctx := e.ctx
 	if s.limit > 0 {
 		var cancel context.CancelFunc
