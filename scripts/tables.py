@@ -350,13 +350,12 @@ def recipes(lab):
         done = [l for l in log if "loss" in l]
         mem, seconds = d["memory"], sorted(l["seconds"] for l in done[1:] or done)
         median = seconds[len(seconds) // 2]
-        held = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"]
+        total = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"] + mem["live_peak_bytes"]
         if not rows:
-            first = held + mem["live_peak_bytes"], median, d["loss_last"]
-        total = held + mem["live_peak_bytes"]
+            first = total, median, d["loss_last"]
         rows.append({
             "recipe": name, "live peak MB": MB(mem["live_peak_bytes"]), "in all MB": MB(total),
-            "saved": PERCENT(1 - total / first[0]) if len(rows) else "-",
+            "saved": PERCENT(1 - total / first[0]) if rows else "-",
             "reserved MB": MB(max(l["reserved_bytes"] for l in done)), "process MB": MB(mem["rss_peak_bytes"] or 0),
             "step s": f"{median:.2f}", "of fp32": f"{median / first[1]:.2f}", "tokens/s": f"{d['tokens'] / sum(l['seconds'] for l in done):.0f}",
             "first loss": f"{d['loss_first']:.4f}", "last loss": f"{d['loss_last']:.4f}", "off by": f"{abs(d['loss_last'] / first[2] - 1):.1e}",
