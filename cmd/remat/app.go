@@ -225,7 +225,7 @@ func (e *env) exitCode(err error) int {
 	if err == nil || errors.Is(err, errHelped) {
 		return exitDone
 	}
-	line := strings.Join(strings.Fields(err.Error()+memoryHelp(err)), " ")
+	line := strings.Join(strings.Fields(tight(err).Error()+memoryHelp(err)), " ")
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)
 	var check *checkError
 	var full *remat.DeviceMemoryError
