@@ -24,7 +24,7 @@ type line struct {
 	command     *cli.Command // nil: none was named
 	given       map[string]bool
 	config      string // the recipe that --config names
-	out         string // what -o names
+	folder      string // what -o names
 	help        bool
 }
 
@@ -91,12 +91,11 @@ func sortArgs(app *cli.App, args []string) (*line, error) {
 		if known && takesValue && namesFile[name] && value == "" {
 			return nil, fmt.Errorf("%s is empty: name a file, or leave it out", strings.TrimSuffix(word, "="))
 		}
-		l.given[name] = true
-		switch name {
+		switch l.given[name] = true; name {
 		case configFlag:
 			l.config = value
 		case "o":
-			l.out = value
+			l.folder = value
 		}
 	}
 	if asked {
