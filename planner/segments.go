@@ -231,6 +231,21 @@ func evenly(layers []int, n int) []int {
 	return append(list, layers[count])
 }
 
+// parts is a number of parts with their name.
+func parts(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func areSegments(n int) string {
+	if n == 1 {
+		return "is 1 segment"
+	}
+	return fmt.Sprintf("are %d segments", n)
+}
+
 // tailOf returns the boundary at which the last segment of several begins.
 func tailOf(boundaries []int) int {
 	if tail := boundaries[max(len(boundaries)-2, 0)]; tail != ortmodel.None {
@@ -287,7 +302,11 @@ func solveEvery(p *Problem, o Options) (*Plan, error) {
 		return nil, err
 	}
 	bounds := every(layers, k)
-	return segmentPlan(p, o.name("every"), bounds, tailOf(bounds)), nil
+	plan := segmentPlan(p, o.name("every"), bounds, tailOf(bounds))
+	if count := len(layers) - 1; k > count {
+		plan.Notes = append(plan.Notes, fmt.Sprintf("every=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(1)))
+	}
+	return plan, nil
 }
 
 // solveSegments cuts the layers into k segments, the last of which is kept
@@ -302,7 +321,11 @@ func solveSegments(p *Problem, o Options) (*Plan, error) {
 		return nil, err
 	}
 	bounds := evenly(layers, k)
-	return segmentPlan(p, o.name("segments"), bounds[:len(bounds)-1], tailOf(bounds)), nil
+	plan := segmentPlan(p, o.name("segments"), bounds[:len(bounds)-1], tailOf(bounds))
+	if count := len(layers) - 1; k > count {
+		plan.Notes = append(plan.Notes, fmt.Sprintf("segments=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(count)))
+	}
+	return plan, nil
 }
 
 func solveSqrt(p *Problem, o Options) (*Plan, error) {

@@ -42,8 +42,8 @@ type Options struct {
 	// Roles override those of the file.
 	Roles *Roles
 
-	// MemoryLimit is the most bytes that a step may take, on the CPU; 0: what the
-	// system can give.
+	// MemoryLimit is the most bytes that parameters, state, feeds, session and a step
+	// may take together, on the CPU; 0: what the system can give.
 	MemoryLimit int64
 
 	Trace   bool // record every allocation of each step

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -29,14 +30,19 @@ type Session struct {
 	open    func(ort.SessionOptions) (*ort.Session, error)
 	ort     *ort.Session
 	binding *ort.Binding
+	// bound is, for each output, the input that it becomes the value of, if any; nil
+	// before the first run.
+	bound   []*input
 	inputs  []*input
 	byName  map[string]*input
 	files   mappings
 	shared  []recipe
 	memory  Memory
-	steps   int  // runs so far, those before Resume included
-	began   int  // runs before this session's first
-	rated   bool // the first run's scalars are not those of the options
+	looked  time.Time // when left was asked for
+	left    int64     // memory that a step may take
+	steps   int       // runs so far, those before Resume included
+	began   int       // runs before this session's first
+	rated   bool      // the first run's scalars are not those of the options
 	last    []Output
 	scaler  *Scaler
 	copiers copiers
@@ -196,6 +202,9 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	if err := s.count(); err != nil {
+		return err
+	}
+	if err := s.limited(); err != nil {
 		return err
 	}
 	s.binding, err = s.bind(s.ort)

@@ -19,31 +19,15 @@ type Batches interface {
 	At(n int64) (map[string]runtime.Tensor, error)
 }
 
-// Lengthy batches have an end: Len micro-batches are one epoch, 0 if there is none.
-type Lengthy interface{ Len() int64 }
-
-// Identified batches tell when they are others: content, order and sizes, without
-// paths and times.
-type Identified interface{ Identity() string }
+// Bounded batches have an end: those before number Len are one pass over the data.
+type Bounded interface {
+	Batches
+	Len() int64
+}
 
 // Counted batches know how many tokens of a batch count for its loss.
 type Counted interface {
 	Tokens(batch map[string]runtime.Tensor) int64
-}
-
-// length is the number of micro-batches in an epoch, 0 where there is no end.
-func length(b Batches) int64 {
-	if l, ok := b.(Lengthy); ok {
-		return l.Len()
-	}
-	return 0
-}
-
-func identity(b Batches) string {
-	if i, ok := b.(Identified); ok {
-		return i.Identity()
-	}
-	return ""
 }
 
 // Ignored is the label that losses leave out, as PyTorch and its exporters have it.

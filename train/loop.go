@@ -24,9 +24,10 @@ type Job struct {
 	Schedule   Schedule // with the number of steps
 
 	// Evaluate, if any, is asked every EvalEvery steps and after the last one; 0:
-	// after the last one only.
-	Evaluate  func(context.Context) (Validation, error)
-	EvalEvery int64
+	// after the last one only. Validate sets it, to a pass over Validation.
+	Evaluate   func(context.Context) (Validation, error)
+	EvalEvery  int64
+	Validation Bounded
 
 	// Folder takes a state every SaveEvery steps and after the last one; nil: no
 	// state is saved. 0: after the last one only.
@@ -38,6 +39,14 @@ type Job struct {
 	// From is where the training stands: the position of the state that it goes on
 	// from, or one with only what identifies it.
 	From Position
+}
+
+// Validate makes the job validate in a session of the forward part that shares the
+// parameters of Session.
+func (j *Job) Validate(s *runtime.Session) {
+	j.Evaluate = func(ctx context.Context) (Validation, error) {
+		return Evaluate(ctx, s, j.Validation, j.Validation.Len())
+	}
 }
 
 // A Result is what a training came to.
@@ -61,8 +70,11 @@ type training struct {
 	at      Position
 	result  *Result
 	history trend
-	lost    int // steps in a row that overflowed at the least loss scale
-	next    <-chan prepared
+	// rss is the process's resident size when it was measured.
+	rss      int64
+	measured time.Time
+	lost     int // steps in a row that overflowed at the least loss scale
+	next     <-chan prepared
 }
 
 // Run trains until the last step. Where the context ends first, the step that runs is
@@ -153,6 +165,7 @@ func (t *training) step() (Record, error) {
 		runs++
 		rec.Skipped, rec.LossScale = out.Skipped, out.LossScale
 		rec.Tokens += batch.tokens
+		rec.RunSeconds += out.Seconds
 		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
 		loss, err := lossOf(t.Session, out)
 		if err != nil {
@@ -203,10 +216,18 @@ func (t *training) read(out *runtime.Step, rec *Record) {
 	}
 }
 
+// measureAgain is how old the process's size in a record may be: asking for it takes
+// time that short steps would notice.
+const measureAgain = 100 * time.Millisecond
+
 // measure notes what the process holds.
 func (t *training) measure(rec *Record) {
 	rec.ReservedBytes = t.Session.Reserved()
-	rec.RSSBytes, _ = runtime.RSS() // 0 where the system does not say
+	if now := time.Now(); now.Sub(t.measured) >= measureAgain {
+		t.measured = now
+		t.rss, _ = runtime.RSS() // 0 where the system does not say
+	}
+	rec.RSSBytes = t.rss
 }
 
 func (t *training) validate(ctx context.Context) error {

@@ -66,7 +66,7 @@ func TestResumeIsExact(t *testing.T) {
 			for i := range want {
 				a, b := want[i], got[i]
 				for _, r := range []*Record{&a, &b} {
-					r.Seconds, r.RSSBytes, r.ReservedBytes = 0, 0, 0
+					r.Seconds, r.RunSeconds, r.RSSBytes, r.ReservedBytes = 0, 0, 0, 0
 					if math.IsNaN(r.GradientNorm) {
 						r.GradientNorm = -1
 					}

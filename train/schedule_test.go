@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSchedules: the rates that transformers 4.57 gives, from
+// TestSchedules: the rates that transformers 5.23 gives, from
 // get_constant_schedule_with_warmup, get_linear_ and get_cosine_schedule_with_warmup
 // for a rate of 0.5, 3 steps of warm-up and 8 in all: the rate that each step's update
 // used.

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +20,7 @@ type Folder struct {
 	Dir  string
 	Keep int // how many states stay, at least 1
 	lock *os.File
+	made bool  // by OpenFolder
 	last int64 // step of state.safetensors, where it is known to be whole; else -1
 }
 
@@ -31,9 +32,11 @@ func (e *BusyError) Error() string { return e.Dir + ": another remat train is wr
 // OpenFolder makes the folder where it is missing, takes it for this process, and takes
 // away what a killed one left half written.
 func OpenFolder(dir string, keep int) (*Folder, error) {
-	if err := os.Mkdir(dir, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
+	err := os.Mkdir(dir, 0o777)
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("folder %s: %w", dir, pathCause(err))
 	}
+	made := err == nil
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("folder %s: %w", dir, pathCause(err))
@@ -50,22 +53,34 @@ func OpenFolder(dir string, keep int) (*Folder, error) {
 		f.Close()
 		return nil, fmt.Errorf("folder %s: %w", dir, err)
 	}
-	o := &Folder{Dir: dir, Keep: max(keep, 1), lock: f, last: -1}
-	for _, name := range o.names() {
-		if strings.HasPrefix(name, "."+stateName+".") {
-			os.Remove(filepath.Join(dir, name))
+	o := &Folder{Dir: dir, Keep: max(keep, 1), lock: f, made: made, last: -1}
+	for _, dir := range []string{dir, filepath.Join(dir, "weights")} {
+		for _, name := range namesIn(dir) {
+			if halfWritten.MatchString(name) {
+				os.Remove(filepath.Join(dir, name))
+			}
 		}
 	}
 	return o, nil
 }
 
-// Close lets other processes have the folder.
-func (o *Folder) Close() error { return o.lock.Close() }
+// halfWritten are the names that files of a run have until they are whole; see
+// onnx.ReplaceFile.
+var halfWritten = regexp.MustCompile(`^\..+\.(safetensors|onnx|npy|jsonl|json|yaml|html)\.[0-9]+$`)
+
+// Close lets other processes have the folder. One that was made for this run, and that
+// nothing came of, goes.
+func (o *Folder) Close() error {
+	if o.made {
+		os.Remove(o.Dir) // if it is empty
+	}
+	return o.lock.Close()
+}
 
 // older lists the steps of the states before the last one, rising.
 func (o *Folder) older() []int64 {
 	var steps []int64
-	for _, name := range o.names() {
+	for _, name := range namesIn(o.Dir) {
 		var step int64
 		if n, _ := fmt.Sscanf(name, "state-%d.safetensors", &step); n == 1 && name == olderName(step) {
 			steps = append(steps, step)
@@ -75,8 +90,8 @@ func (o *Folder) older() []int64 {
 	return steps
 }
 
-func (o *Folder) names() []string {
-	entries, _ := os.ReadDir(o.Dir)
+func namesIn(dir string) []string {
+	entries, _ := os.ReadDir(dir)
 	names := make([]string, len(entries))
 	for i, e := range entries {
 		names[i] = e.Name()
@@ -86,7 +101,7 @@ func (o *Folder) names() []string {
 
 // Holds says whether there is a state, whole or not.
 func (o *Folder) Holds() bool {
-	return slices.Contains(o.names(), stateName) || len(o.older()) > 0
+	return slices.Contains(namesIn(o.Dir), stateName) || len(o.older()) > 0
 }
 
 // Newest opens the newest whole state. Skipped are the errors of newer ones that are

@@ -23,6 +23,8 @@ type Record struct {
 	// Seconds is the wall time from the end of the step before (or of what was done
 	// between them: a validation, a state) to the end of this one.
 	Seconds float64
+	// RunSeconds is the part of it in which ONNX Runtime ran.
+	RunSeconds float64
 	// LivePeakBytes is the largest live peak of the step's runs, ReservedBytes what
 	// the session's allocator has from the system, RSSBytes the process's resident
 	// size, all at the end of the step.

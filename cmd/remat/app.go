@@ -225,14 +225,14 @@ func (e *env) exitCode(err error) int {
 	if err == nil || errors.Is(err, errHelped) {
 		return exitDone
 	}
-	line := strings.Join(strings.Fields(err.Error()), " ")
+	line := strings.Join(strings.Fields(tight(err).Error()+memoryHelp(err)), " ")
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)
 	var check *checkError
 	var full *remat.DeviceMemoryError
 	switch {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
-	case errors.As(err, &check), errors.As(err, &full):
+	case errors.As(err, &check), errors.As(err, &full), beyondLimit(err) != nil:
 		return exitCheckFailed
 	}
 	return exitBadInput

@@ -21,7 +21,7 @@ var unsaved = map[string]bool{configFlag: true, "json": true, "quiet": true, "d"
 
 // effectiveRecipe is the recipe from which c's command runs again, in the same
 // folder; flags in without are left out.
-func effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
+func (e *env) effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 	var set yaml.Node
 	set.Kind = yaml.MappingNode
 	add := func(key string, value any) error {
@@ -36,25 +36,19 @@ func effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 		set.Content = append(set.Content, &k, &v)
 		return nil
 	}
-	if c.Args().Present() {
-		if err := add(argumentsKey, c.Args().Slice()); err != nil {
+	arguments := c.Args().Slice()
+	if len(arguments) == 0 && e.recipe != nil && e.recipe.left {
+		arguments = e.recipe.arguments
+	}
+	if len(arguments) > 0 {
+		if err := add(argumentsKey, arguments); err != nil {
 			return nil, err
 		}
 	}
-	given := c.FlagNames()
-	var defaults []string
-	for _, f := range append(slices.Clone(c.Command.Flags), c.App.Flags...) {
-		name := f.Names()[0]
-		switch {
-		case slices.Contains(without, name), unsaved[name], fromEnvironment(c, f):
-		case slices.ContainsFunc(f.Names(), func(n string) bool { return slices.Contains(given, n) }):
-			if err := add(name, valueOf(c, f)); err != nil {
-				return nil, err
-			}
-		default:
-			if text := defaultOf(f); text != "" {
-				defaults = append(defaults, "#   "+name+": "+text)
-			}
+	given, defaults := settingsOf(c, without...)
+	for _, g := range given {
+		if err := add(g.name, g.value); err != nil {
+			return nil, err
 		}
 	}
 	var key yaml.Node
@@ -67,9 +61,38 @@ func effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 	head := fmt.Sprintf("# remat %s: what %s ran with. In the same folder it runs again by\n#   remat %s --config THIS.yaml\n",
 		version, c.Command.Name, c.Command.Name)
 	if len(defaults) > 0 {
-		text = append(text, "\n# By default:\n"+strings.Join(defaults, "\n")+"\n"...)
+		text = append(text, "\n# By default:\n"...)
+		for _, d := range defaults {
+			text = fmt.Appendf(text, "#   %s: %v\n", d.name, d.value)
+		}
 	}
 	return append([]byte(head), text...), nil
+}
+
+// A flagValue is a flag and what it is set to.
+type flagValue struct {
+	name  string
+	value any
+}
+
+// settingsOf are the flags that a command was given, by whatever way, and the values
+// of the others; flags in without, and those that only change what is printed, are
+// left out.
+func settingsOf(c *cli.Context, without ...string) (given, defaults []flagValue) {
+	set := c.FlagNames()
+	for _, f := range append(slices.Clone(c.Command.Flags), c.App.Flags...) {
+		name := f.Names()[0]
+		switch {
+		case slices.Contains(without, name), unsaved[name], fromEnvironment(c, f):
+		case slices.ContainsFunc(f.Names(), func(n string) bool { return slices.Contains(set, n) }):
+			given = append(given, flagValue{name, valueOf(c, f)})
+		default:
+			if text := defaultOf(f); text != "" {
+				defaults = append(defaults, flagValue{name, text})
+			}
+		}
+	}
+	return given, defaults
 }
 
 // fromEnvironment reports that a flag's value is that of its variable.

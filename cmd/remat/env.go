@@ -47,11 +47,12 @@ type env struct {
 	closers   []func()
 	sources   map[string]*pipeline.Source // that were read
 	loaded    *remat.Engine
-	typed     string    // the command line
-	archives  []archive // of --feeds
-	shown     *progress // the one that has not finished
-	recipe    *recipe   // of --config; nil: none
-	remark    string    // what there is to say of it
+	typed     string          // the command line
+	archives  []archive       // of --feeds
+	shown     *progress       // the one that has not finished
+	recipe    *recipe         // of --config; nil: none
+	remark    string          // what there is to say of it
+	rates     map[string]bool // flags of rates that were given
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 	// finishing: a step is brought to its end and saved, however long that takes.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/urfave/cli/v2"
@@ -14,6 +15,7 @@ import (
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
+	"github.com/onnx-remat/remat/train/data"
 )
 
 func evalCommand(e *env) *cli.Command {
@@ -26,7 +28,7 @@ func evalCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "state", Usage: "parameters from `STATE.safetensors`, as train and run --save write it"},
 			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: the map of names that was given to grad"},
 			&cli.StringFlag{Name: "roles", Usage: "`F.json`: name the loss instead of detecting it"},
-		}, trainDataFlags()...),
+		}, evalDataFlags()...),
 		Action: func(c *cli.Context) error { return evaluate(e, c) },
 	}
 }
@@ -56,35 +58,52 @@ func evaluate(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	m, err := forward(src, e.dims, o.Roles)
+	if err := checkDims(e.dims, src); err != nil {
+		return err
+	}
+	m, roles, err := forward(src, e.dims, o.Roles)
 	if err != nil {
 		return err
 	}
 	o.Roles = nil // m says its own
+	dataOptions, batch, err := readData(c, "")
+	if err != nil {
+		return err
+	}
+	dataOptions.Evaluate = true
+	source, err := openData(e.ctx, e, dataOptions)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	d, err := source.For(m, data.Sizes{Dims: e.dims, Batch: batch})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, note := range d.Notes {
+		if !e.quiet {
+			fmt.Fprintf(e.stderr, "note: %s\n", note)
+		}
+	}
+	o.Dims = d.Dims
 	if state := c.String("state"); state != "" {
 		f, err := safetensors.Open(state)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		if o.Feed, err = stateValues(m, f, names); err != nil {
+		if o.Feed, err = stateValues(m, roles, f, names); err != nil {
 			return fmt.Errorf("%s: %w", state, err)
 		}
 	}
-	batches, err := openBatches(c)
-	if err != nil {
-		return err
-	}
-	first, err := batches.At(0)
+	first, err := d.Val.At(0)
 	if err != nil {
 		return err
 	}
 	if o.Feed == nil {
 		o.Feed = map[string]remat.Tensor{}
 	}
-	for name, t := range first {
-		o.Feed[name] = t
-	}
+	maps.Copy(o.Feed, first)
 	engine, err := e.engine()
 	if err != nil {
 		return err
@@ -94,7 +113,7 @@ func evaluate(e *env, c *cli.Context) error {
 		return fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	defer s.Close()
-	v, err := train.Evaluate(e.ctx, s, batches, batches.Len())
+	v, err := train.Evaluate(e.ctx, s, d.Val, d.Val.Len())
 	if e.ctx.Err() != nil {
 		return errInterrupted
 	}
@@ -109,20 +128,22 @@ func evaluate(e *env, c *cli.Context) error {
 	return nil
 }
 
-// forward is the forward pass of a forward model or a training graph.
-func forward(src *pipeline.Source, dims map[string]int64, given *step.Roles) (*onnx.Model, error) {
+// forward is the forward pass of a forward model or a training graph, with the roles of
+// that.
+func forward(src *pipeline.Source, dims map[string]int64, given *step.Roles) (*onnx.Model, step.Roles, error) {
 	typed, err := src.Typed(dims)
 	if err != nil {
-		return nil, err
+		return nil, step.Roles{}, err
 	}
 	roles, _ := pipeline.FoundRoles(typed, given)
-	return src.Forward(roles)
+	m, err := src.Forward(roles)
+	return m, roles, err
 }
 
 // stateValues are the values of a state for the parameters of a forward pass:
 // initializers become inputs. Matrices that an exporter had transposed are transposed
-// back.
-func stateValues(m *onnx.Model, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
+// back. What a training graph trains has to be there.
+func stateValues(m *onnx.Model, roles step.Roles, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
 	values := map[string]remat.Tensor{}
 	var lifted []*onnx.Value
 	for _, v := range m.Graph.Initializers {
@@ -142,13 +163,24 @@ func stateValues(m *onnx.Model, f *safetensors.File, names map[string]string) (m
 		lifted = append(lifted, v)
 	}
 	m.Graph.LiftInitializers(lifted)
+	missing := ""
 	for _, v := range m.Graph.Inputs {
-		if info, ok := f.Lookup(v.Name); ok && values[v.Name].Data == nil {
+		if values[v.Name].Data != nil {
+			continue
+		}
+		info, ok := f.Lookup(v.Name)
+		switch {
+		case ok:
 			values[v.Name] = remat.Tensor{Type: info.DType, Shape: info.Shape, Data: f.Bytes(info)}
+		case roles.New[v.Name] != "" && missing == "":
+			missing = v.Name
 		}
 	}
 	if len(values) == 0 {
 		return nil, fmt.Errorf("no tensor matches a parameter of the model: give the --names that grad was given, or the state of this model")
+	}
+	if missing != "" {
+		return nil, fmt.Errorf("no value for %q, which the graph trains: it is the state of another graph", missing)
 	}
 	return values, nil
 }

@@ -1,49 +1,37 @@
 package main
 
 import (
-	"fmt"
+	"context"
 
 	"github.com/urfave/cli/v2"
 
-	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/train/data"
 )
 
-func trainDataFlags() []cli.Flag {
+func dataFlags() []cli.Flag {
+	return append([]cli.Flag{
+		&cli.StringFlag{Name: "val", Usage: "validation data: `FILE|SHARE`"},
+		&cli.BoolFlag{Name: "shuffle", Usage: "a random order of its own for each epoch"},
+	}, evalDataFlags()...)
+}
+
+func evalDataFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name, whose leading axis is the batch"},
-		&cli.Uint64Flag{Name: "seed", Usage: "seed of random operators, `N`"},
+		&cli.StringSliceFlag{Name: "text", Usage: "`FILE` of text"},
+		&cli.StringFlag{Name: "tokens", Usage: "`FILE` of tokens"},
+		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name"},
+		&cli.Uint64Flag{Name: "seed", Usage: "seed of the order and of random operators, `N`"},
+		&cli.Int64Flag{Name: "batch", Usage: "samples in a batch, `N`"},
 	}
 }
 
-type stacked map[string]remat.Tensor
-
-func (s stacked) At(n int64) (map[string]remat.Tensor, error) {
-	batch := map[string]remat.Tensor{}
-	for name, t := range s {
-		count := t.Shape[0]
-		size := int64(len(t.Data)) / count
-		k := n % count
-		batch[name] = remat.Tensor{Type: t.Type, Shape: t.Shape[1:], Data: t.Data[k*size : (k+1)*size]}
-	}
-	return batch, nil
+func readData(c *cli.Context, folder string) (data.Options, int64, error) {
+	return data.Options{
+		Text: c.StringSlice("text"), Tokens: c.String("tokens"), NPZ: c.String("data"), Val: c.String("val"),
+		Shuffle: c.Bool("shuffle"), Seed: c.Uint64("seed"), Folder: folder,
+	}, c.Int64("batch"), nil
 }
 
-func (s stacked) Len() int64 {
-	for _, t := range s {
-		return t.Shape[0]
-	}
-	return 0
-}
-
-func openBatches(c *cli.Context) (stacked, error) {
-	values, err := remat.ReadNPZ(c.String("data"))
-	if err != nil {
-		return nil, err
-	}
-	for name, t := range values {
-		if len(t.Shape) == 0 || t.Shape[0] == 0 {
-			return nil, fmt.Errorf("--data: key %q has no batches", name)
-		}
-	}
-	return stacked(values), nil
+func openData(ctx context.Context, e *env, o data.Options) (*data.Source, error) {
+	return data.Open(ctx, o)
 }

@@ -93,8 +93,17 @@ type Fitted struct {
 }
 
 // Fit writes the file that trains a model within a memory. Where nothing fits the
-// error is a *FitError. Nothing is written then.
-func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (*Fitted, error) {
+// error is a *FitError. Nothing is written then. The folder of the file is made if its
+// own folder is there.
+func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (fitted *Fitted, err error) {
+	dir := filepath.Dir(o.Out)
+	if os.Mkdir(dir, 0o755) == nil {
+		defer func() {
+			if err != nil {
+				os.Remove(dir) // if it is empty
+			}
+		}()
+	}
 	if err := CanWrite(source.Files(), o.Out); err != nil {
 		return nil, err
 	}
@@ -110,7 +119,7 @@ func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (
 	if err != nil {
 		return nil, err
 	}
-	fitted := &Fitted{
+	fitted = &Fitted{
 		Path: o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims,
 		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: o.Memory,
 		Overhead: a.file.overhead(), Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
@@ -245,9 +254,6 @@ func (f *fitting) say(format string, args ...any) {
 
 // save writes the file of an attempt, and the weights beside it that it cannot refer to.
 func (f *fitting) save(a *attempt, document report.Plan) error {
-	if err := os.MkdirAll(filepath.Dir(f.o.Out), 0o755); err != nil {
-		return err
-	}
 	p, err := newPlaces(f.source, f.o.Out, f.say)
 	if err != nil {
 		return err

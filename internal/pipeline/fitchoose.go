@@ -95,7 +95,7 @@ func (f *fitting) choose() (*attempt, error) {
 			continue
 		}
 		a.planner.opts.most = a.most(least)
-		f.say("%s: planning", a.text(f.axis))
+		f.say("%s", a.text(f.axis))
 		if err := f.plan(a); err != nil {
 			return nil, err
 		}

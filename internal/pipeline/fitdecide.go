@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/planner"
-	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
 // A Decision is a measure that was taken, or was not for a reason.
@@ -102,8 +102,8 @@ func updatedText(file *File) string {
 		return "the one that holds least"
 	}
 	var bytes int64
-	for _, w := range list {
-		n, _ := w.grad.Type.Bytes()
+	for _, w := range list { // whose own types may be hidden from ONNX Runtime
+		n, _ := file.Model.Graph.Value(strings.TrimSuffix(w.grad.Name, step.GradSuffix)).Type.Bytes()
 		bytes += n
 	}
 	text := fmt.Sprintf("%d of %d parameters updated in backward, as soon as their gradient is complete", rep.Applied, rep.Requested)
@@ -154,8 +154,5 @@ func (f *fitting) decideParts(a *attempt, plain int64) (list []Decision, whole i
 	}
 	whole = a.bytes(file)
 	saved, work := plain-whole, float64(v.Problem().Added+v.Problem().Reread)/float64(max(1, v.Problem().FLOPs()))
-	return []Decision{{Measure: "in slices", Did: strings.Join(did, ", "), Costs: "the last bits may differ", Saves: &saved, Work: &work}}, whole, nil
+	return []Decision{{Measure: "in slices", Did: strings.Join(did, ", "), Costs: "the last bits, which may differ", Saves: &saved, Work: &work}}, whole, nil
 }
-
-// hasNorm reports that the file returns the norm of its gradients.
-func (a *attempt) hasNorm() bool { return a.file.Model.Graph.Value(optim.NormOutput) != nil }

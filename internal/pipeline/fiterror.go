@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
@@ -50,14 +52,17 @@ func (f *fitting) unfit() error {
 			best = a
 		}
 	}
-	if best == nil { // what does not change is more already, in each: then nothing was planned
-		for _, a := range f.attempts {
-			if best == nil || a.planner.fixed < best.planner.fixed {
+	if best == nil { // what no plan changes is more already: what is quickly planned says enough
+		for _, a := range []*attempt{f.attempts[0], slices.MinFunc(f.attempts, func(a, b *attempt) int {
+			return cmp.Compare(a.bytes(a.planner.asked.reordered), b.bytes(b.planner.asked.reordered))
+		})} {
+			var err error
+			if a.file, err = a.planner.PlanWithin("full", Budget{}); err != nil {
+				return fmt.Errorf("%s: %w", f.source.Path, err)
+			}
+			if best == nil || a.bytes(a.file) < best.bytes(best.file) {
 				best = a
 			}
-		}
-		if err := f.plan(best); err != nil {
-			return err
 		}
 	}
 	e := &FitError{

@@ -24,7 +24,7 @@ func Timeline(p *predict.Prediction, layer func(*onnx.Node) string) *report.Time
 	buffers := map[int]int{} // value -> buffer
 	next, scratch := 0, []borrowed{}
 	for _, e := range p.Trace.Events {
-		ev := report.Event{Category: report.Temporaries, Bytes: e.Bytes}
+		ev := report.Event{Category: report.Temporaries, Bytes: e.Bytes, Node: "end of the step"}
 		if e.Step < len(p.Nodes) {
 			n := p.Nodes[e.Step]
 			ev.Node, ev.Op, ev.Phase = n.Label(), n.OpType(), phase(p, e.Step)
@@ -87,4 +87,17 @@ func phase(p *predict.Prediction, k int) report.Phase {
 		return report.Forward
 	}
 	return report.Backward
+}
+
+// PartOf is what the work of the node at place k of the execution order is for.
+func PartOf(p *predict.Prediction, k int) report.Part {
+	switch ph := phase(p, k); {
+	case ph == report.Update:
+		return report.PartUpdate
+	case p.Nodes[k].MadeBy(onnx.RecomputePass):
+		return report.PartRecomputed
+	case ph == report.Forward:
+		return report.PartForward
+	}
+	return report.PartBackward
 }

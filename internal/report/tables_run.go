@@ -19,6 +19,9 @@ func (r *Run) Text(w io.Writer) error {
 	if r.Precision != "" {
 		facts = append(facts, Fact{Key: "computes in", Value: string(r.Precision)})
 	}
+	if r.NoPrediction != "" {
+		facts = append(facts, Fact{Key: "not predicted", Value: string(r.NoPrediction)})
+	}
 	if r.Error != "" {
 		facts = append(facts, Fact{Key: "failed", Value: string(r.Error)})
 	}
@@ -112,6 +115,9 @@ func (r *Run) stepsTable() Table {
 		return t
 	}
 	t.add("steps", itoa(len(r.Steps)))
+	if n := r.skipped(); n > 0 {
+		t.add("steps skipped, as gradients overflowed", itoa(n))
+	}
 	if r.Rehearsed {
 		return t
 	}
@@ -129,6 +135,17 @@ func (r *Run) stepsTable() Table {
 		}
 	}
 	return t
+}
+
+// skipped counts the steps that updated nothing.
+func (r *Run) skipped() int {
+	n := 0
+	for _, s := range r.Steps {
+		if s.Skipped {
+			n++
+		}
+	}
+	return n
 }
 
 // NoNumbers is what a rehearsal is not.

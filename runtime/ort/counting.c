@@ -246,7 +246,10 @@ static void *count_alloc(void *self, size_t n) {
   int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
   Header *h = fits ? take(c->pool, n) : NULL;
   if (!h) {
-    if (c->s.refused == 0) c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
+    if (c->s.refused == 0) {
+      c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
+      c->s.asked = n;
+    }
     pthread_mutex_unlock(&c->mu);
     // ONNX Runtime writes to a null pointer, but catches the exception that its
     // own allocator throws.
@@ -352,7 +355,7 @@ void counter_mark(Counter *c, int trace) {
   c->s.allocations = 0;
   c->s.events = 0;
   c->s.lost = 0;
-  c->s.refused = 0;
+  c->s.refused = c->s.asked = 0;
   c->trace = trace;
   pthread_mutex_unlock(&c->mu);
 }

@@ -14,7 +14,7 @@ typedef struct {
 
 typedef struct {
   int64_t live, peak, base;
-  uint64_t allocations, blocks, refused;
+  uint64_t allocations, blocks, refused, asked;
   size_t events;
   int lost;
 } CounterState;
