@@ -49,6 +49,7 @@ type env struct {
 	loaded    *remat.Engine
 	typed     string          // the command line
 	archives  []archive       // of --feeds
+	startRSS  int64           // resident bytes as the program began
 	rates     map[string]bool // flags of rates that were given
 	shown     *progress       // the one that has not finished
 	// measuring: steps run, and what they gave is to be printed.
@@ -57,7 +58,8 @@ type env struct {
 
 func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
 	out := &keeper{to: stdout}
-	return &env{ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
+	start, _ := remat.RSS()
+	return &env{startRSS: start, ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
 }
 
 // A keeper passes on what is written, and keeps the first error.
