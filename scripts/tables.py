@@ -8,6 +8,7 @@
     scripts/tables.py theory       encoders of 12 to 96 layers: 1 - 1/sqrt(L) beside what is reached
     scripts/tables.py half         GPT-2 124M and 355M, 8 x 1024 tokens, on CUDA: half types and checkpointing (predicted)
     scripts/tables.py rehearsed    GPT-2 124M to 1.5B, encoder, mlp, heavy on CUDA without a GPU: which card each variant fits
+    scripts/tables.py accumulate   a small GPT-2: batches of 8 to 32, whole and in micro-batches of 2 (trained)
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
@@ -25,6 +26,8 @@ import platform
 import subprocess
 import sys
 import tempfile
+
+import tables_train
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -229,6 +232,7 @@ def theory(lab):
 
 # What the figures of a table mean.
 NOTES = {
+    "accumulate": tables_train.NOTE,
     "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
 the backward peak does not fall: it is the gradients. With the update in backward
 it falls by the gradients' size, but for the two that are alive at a time.
@@ -322,7 +326,8 @@ def rehearsed_row(lab, file):
             "copied to host": str(device["bytes_to_host"]), "waits": str(device["synchronizations"])}
 
 
-TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "rehearsed": rehearsed}
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "rehearsed": rehearsed,
+          "accumulate": tables_train.accumulate}
 
 
 def text(rows):
