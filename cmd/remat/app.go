@@ -225,7 +225,10 @@ func (e *env) exitCode(err error) int {
 	if err == nil || errors.Is(err, errHelped) {
 		return exitDone
 	}
-	line := strings.Join(strings.Fields(tight(err).Error()+memoryHelp(err)), " ")
+	line := strings.Join(strings.Fields(tight(err).Error()), " ")
+	if help := memoryHelp(err); !strings.Contains(line, help) {
+		line += help
+	}
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)
 	var check *checkError
 	var full *remat.DeviceMemoryError

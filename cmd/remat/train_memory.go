@@ -207,9 +207,8 @@ func memoryHelp(err error) string {
 	if memory == nil {
 		return ""
 	}
-	size := report.Bytes(memory.Limit)
 	if memory.Asked == 0 {
 		return "; less state (--optimizer sgd), fewer trained parameters (--frozen) or a smaller model take less"
 	}
-	return fmt.Sprintf("; remat rewrite --budget-total '%s' and remat train --memory '%s' plan a step that takes no more", size, size)
+	return fmt.Sprintf("; remat rewrite --budget-total %[1]d or remat train --memory %[1]d plans a step that takes no more", memory.Limit)
 }
