@@ -26,7 +26,7 @@ func TestRehearsed(t *testing.T) {
 	if err != nil {
 		t.Skipf("no rehearsal: %v; make test-rehearse gets what it needs", err)
 	}
-	c := exec.Command(os.Args[0], "-test.run", "LeaveNothing|InPlaceOnTheDevice", "-test.v")
+	c := exec.Command(os.Args[0], "-test.run", "LeaveNothing|InPlaceOnTheDevice|StopNobody", "-test.v")
 	c.Env = append(os.Environ(), cudaLibrary+"="+path)
 	out, err := c.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "TestSessionsLeaveNothing/cuda") {
