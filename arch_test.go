@@ -27,12 +27,14 @@ var mayImport = map[string][]string{
 	"runtime":          {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step"},
 	"runtime/ort":      {"runtime/ortversion"},
 	"runtime/install":  {"runtime/ortversion"},
-	"runtime/predict":  {"onnx", "ortmodel", "internal/step"},
-	"internal/report":  {"planner"},
-	"internal":         {"onnx", "runtime", "internal"},
-	"internal/step":    {"onnx", "ortmodel", "rewrite/precision/kernels"},
-	"scripts":          {"onnx", "models"},
-	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "internal", "cmd"},
+
+	"runtime/ort/nulldevice/devicetest": {"runtime/install", "runtime/ort/nulldevice"},
+	"runtime/predict":                   {"onnx", "ortmodel", "internal/step"},
+	"internal/report":                   {"planner"},
+	"internal":                          {"onnx", "runtime", "internal"},
+	"internal/step":                     {"onnx", "ortmodel", "rewrite/precision/kernels"},
+	"scripts":                           {"onnx", "models"},
+	"cmd":                               {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "internal", "cmd"},
 
 	// The library, which is the module's own folder, and what it is thin over.
 	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime"},

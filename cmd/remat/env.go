@@ -245,3 +245,18 @@ func (e *env) interrupted() error {
 	}
 	return nil
 }
+
+// readBytes reads a flag that takes a size of at least that many bytes, and no share.
+func readBytes(flag, text string, least int64) (int64, error) {
+	size, err := report.ParseSize(text)
+	if err != nil {
+		return 0, fmt.Errorf("--%s: %w", flag, err)
+	}
+	if size.IsShare {
+		return 0, fmt.Errorf("--%s %s: want a size, such as 64MiB or 24GiB", flag, text)
+	}
+	if size.Bytes < least {
+		return 0, fmt.Errorf("--%s %s: want a size above 0, such as 24GiB", flag, text)
+	}
+	return size.Bytes, nil
+}
