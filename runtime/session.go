@@ -188,7 +188,7 @@ func (s *Session) start() (err error) {
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
-		if s.profile, err = temporaryDir("remat-profile-"); err != nil {
+		if s.profile, err = ort.TemporaryDir("remat-profile-"); err != nil {
 			return err
 		}
 		so.ProfilePrefix = filepath.Join(s.profile, "p")
@@ -409,7 +409,7 @@ func (s *Session) Close() error {
 		err = errors.Join(err, s.ort.Close())
 	}
 	if s.profile != "" {
-		err = errors.Join(err, dropTemporary(s.profile))
+		err = errors.Join(err, ort.DropTemporary(s.profile))
 	}
 	err = errors.Join(err, s.files.close())
 	if s.owned {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // Exit codes of the contract.
@@ -203,7 +204,7 @@ func (e *env) abandon() {
 		time.Sleep(graceMeasuring)
 	}
 	onnx.RemovePending()
-	remat.RemoveTemporary()
+	ort.RemoveTemporary()
 	fmt.Fprintln(e.stderr, "remat: interrupted")
 	os.Exit(exitInterrupted)
 }
