@@ -15,8 +15,8 @@ import "math"
 // it, and how long a dead one waited before it. Simulator.Peak says what an order
 // holds as a whole.
 
-// A Window answers for the orders that differ from one between two places. Its
-// simulator may be asked for other orders only before the next call of At.
+// A Window answers for the orders that differ from one between two places, until
+// its simulator is asked for another order.
 type Window struct {
 	s        *Simulator
 	from, to int
@@ -56,12 +56,11 @@ func NewWindow(s *Simulator) *Window {
 	return &Window{s: s, part: make([]uint8, n), after: make([]int32, n), heir: make([]int32, n)}
 }
 
-// At prepares the places of an order from from up to to, exclusive, and returns the
-// profile of the order, which is valid until the simulator is asked for another one.
-func (w *Window) At(order []int, from, to int) []int64 {
+// At prepares the places of an order from from up to to, exclusive. It must be the
+// order that the simulator was asked for last.
+func (w *Window) At(order []int, from, to int) {
 	s := w.s
 	w.from, w.to = from, to
-	profile := s.Profile(order)
 	w.behind(order)
 	s.begin()
 	for k, i := range order[:from] {
@@ -89,7 +88,6 @@ func (w *Window) At(order []int, from, to int) []int64 {
 		}
 	}
 	w.release, w.held = make([]int64, to-from), make([]int64, to-from)
-	return profile
 }
 
 // marked is no place, and not None; lasting is behind every place.
