@@ -200,7 +200,7 @@ var standard = tuning{
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
 	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32,
 	moveNodes: 80_000, moveSteps: 30, moveTries: 24, moveRun: 12, moveReach: 40, moveChecks: 2, moveFar: 6, moveSet: 64, moveGrowth: 8,
-	moveShare: 1. / 1024, moveNear: 1. / 64, moveStalls: 4, moveEdges: 24, startShare: 0, starts: 2, orderShare: 1. / 4,
+	moveShare: 1. / 1024, moveNear: 1. / 64, moveStalls: 4, moveEdges: 24, startShare: 0, starts: 2, orderShare: 1. / 3,
 	recent: 40,
 }
 
