@@ -70,6 +70,9 @@ func (s *Source) language(t *target) (*language, error) {
 		}
 	}
 	l.Vocabulary = runtime.FeedLimit(t.m, l.tokens)
+	if l.Kind == LabelsNext && !r.causal() {
+		t.notes = append(t.notes, "the graph shows no causal mask: a model that sees later tokens, as BERT does, learns nothing from predicting the next one; if it does, use --data F.npz with masked tokens")
+	}
 	return l, nil
 }
 
