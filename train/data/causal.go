@@ -48,7 +48,7 @@ func isSquare(v *onnx.Value) bool {
 // isTriangle reports a constant whose last two axes are a square with one value above
 // the diagonal and another on and below it.
 func isTriangle(t *onnx.Tensor) bool {
-	if t == nil || len(t.Dims()) < 2 || t.IsExternal() {
+	if t == nil || len(t.Dims()) < 2 {
 		return false
 	}
 	dims := t.Dims()
