@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -154,6 +155,9 @@ func (p pattern) check(kind string) error {
 	return unsupported("pre-tokenizer %s with behavior %q", kind, p.behavior)
 }
 
+// longestMatch ends an expression that goes astray: a word takes microseconds.
+const longestMatch = 30 * time.Second
+
 // compile reads an expression in the syntax of Ruby, which the library has. What
 // means something else here is refused: sets within sets, and escapes of Ruby's own.
 // ^ and $ match at every line there.
@@ -177,6 +181,7 @@ func compile(expression string) (*regexp2.Regexp, error) {
 	if err != nil || refused {
 		return nil, unsupported("the expression %q", expression)
 	}
+	r.MatchTimeout = longestMatch
 	return r, nil
 }
 
