@@ -155,6 +155,7 @@ func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", "ort_training", "gpt2_tiny_mask.ts_op17.onnx"))
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("training_model.onnx"), data, 0o644))
+	ts.Check(os.WriteFile(ts.MkAbs("text.txt"), []byte(demoText), 0o644))
 }
 
 // TestContract: docs/cli.md has a section for every command, which names every
