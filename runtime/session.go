@@ -9,6 +9,7 @@ package runtime
 // to the host.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -217,6 +218,9 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	s.load.Feeds, _ = RSS()
+	if within := cmp.Or(s.options.Within, s.options.MemoryLimit); within > 0 && s.Provider == ort.CPU {
+		ort.Within(max(1, within-s.beside()+s.memory.SessionBytes))
+	}
 	s.binding, err = s.bind(s.ort)
 	return err
 }

@@ -44,23 +44,17 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 	if err != nil {
 		return err
 	}
-	job.From = train.Position{Seed: t.options.Seed, Graph: graph, Data: d.Train.Identity()}
+	job.From = train.Start(graph, d.Train, t.options.Seed)
 	if state == nil {
 		return nil
 	}
-	p := state.Position
-	if p.Graph != graph {
-		return fmt.Errorf("%s: it is the state of another graph than %s", state.Path, src.Path)
+	if err := state.Continues(job.From, d.Train); err != nil {
+		return err
 	}
 	if err := t.sameModel(src); err != nil {
 		return err
 	}
-	if err := d.Train.CheckIdentity(p.Data); err != nil {
-		return fmt.Errorf("%s: %w", state.Path, err)
-	}
-	if p.Seed != t.options.Seed {
-		return fmt.Errorf("--seed %d: the run has the seed %d", t.options.Seed, p.Seed)
-	}
+	p := state.Position
 	if p.Step >= job.Schedule.Steps {
 		return fmt.Errorf("%s: the training stands at step %d of %d: nothing is left to do; more --steps go on", t.dir, p.Step, job.Schedule.Steps)
 	}
@@ -124,7 +118,7 @@ type trained struct {
 
 // print prints the document of a training, or what a person wants to read of it.
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
-	s.memory()
+	s.memory(t.e)
 	d := &trained{
 		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
@@ -160,14 +154,17 @@ func (t *trainRun) interrupted(job *train.Job, r *train.Result) string {
 	return fmt.Sprintf("interrupted after step %d of %d, which %s holds: go on with %s", r.Step, job.Schedule.Steps, train.StatePath(t.dir), commandLine([]string{"train", "-o", t.dir, "--resume"}))
 }
 
-// memory fills in what was measured, as far as it takes no second session.
-func (s *subject) memory() {
+// memory fills in what was measured. What ONNX Runtime computed ahead takes a second
+// session to count: after an interrupt, and where there is no memory for it, what
+// needs that stays null.
+func (s *subject) memory(e *env) {
 	_ = s.session.MeasureRSS() // null where the system does not say
+	counted := s.run.OptLevel == 0 || e.ctx.Err() == nil && s.session.MeasureConstants() == nil
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
 	to.LivePeakBytes, to.RSSPeakBytes = &m.LivePeakBytes, m.RSSPeakBytes
-	if s.run.OptLevel == 0 { // else what ONNX Runtime computes ahead is not counted
+	if counted {
 		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
 	}
 }
