@@ -51,7 +51,15 @@ type Session struct {
 	aside   *ort.Profile
 	owned   bool // the model is closed with the session
 	dims    map[string]int64
+	load    LoadStages
 }
+
+// LoadStages are the process's resident bytes once the session's own session of ONNX
+// Runtime is made, and once its inputs have their values; 0 where they are not known.
+type LoadStages struct{ Session, Feeds int64 }
+
+// Load says how large the process was as the session was made ready.
+func (s *Session) Load() LoadStages { return s.load }
 
 // An input is a graph input with its value.
 type input struct {
@@ -181,7 +189,7 @@ func (s *Session) start() (err error) {
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
-		if s.profile, err = temporaryDir("remat-profile-"); err != nil {
+		if s.profile, err = ort.TemporaryDir("remat-profile-"); err != nil {
 			return err
 		}
 		so.ProfilePrefix = filepath.Join(s.profile, "p")
@@ -190,6 +198,7 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	ort.Trim()
+	s.load.Session, _ = RSS()
 	s.memory.SessionBytes = s.ort.DeviceCounter().State().Live
 	if err := s.markInPlace(); err != nil {
 		return err
@@ -211,6 +220,7 @@ func (s *Session) start() (err error) {
 	if within := cmp.Or(s.options.Within, s.options.MemoryLimit); within > 0 && s.Provider == ort.CPU {
 		ort.Within(max(1, within-s.beside()+s.memory.SessionBytes))
 	}
+	s.load.Feeds, _ = RSS()
 	s.binding, err = s.bind(s.ort)
 	return err
 }
@@ -403,7 +413,7 @@ func (s *Session) Close() error {
 		err = errors.Join(err, s.ort.Close())
 	}
 	if s.profile != "" {
-		err = errors.Join(err, dropTemporary(s.profile))
+		err = errors.Join(err, ort.DropTemporary(s.profile))
 	}
 	err = errors.Join(err, s.files.close())
 	if s.owned {

@@ -82,6 +82,9 @@ type training struct {
 // says that the loss is no number. The result stands in any case.
 func (j *Job) Run(ctx context.Context) (*Result, error) {
 	t := &training{Job: j, at: j.From, result: &Result{Position: j.From}}
+	if j.Folder != nil && j.Folder.last >= 0 {
+		t.result.State, t.result.StateStep = StatePath(j.Folder.Dir), j.Folder.last
+	}
 	t.at.Version = positionVersion
 	if err := j.check(); err != nil {
 		return t.result, err

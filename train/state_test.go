@@ -305,3 +305,31 @@ func TestPositionSaysAll(t *testing.T) {
 		t.Errorf("%+v became %+v: %v", p, q, err)
 	}
 }
+
+// TestRejectedStates: the one before becomes the last one; with none, there is none.
+func TestRejectedStates(t *testing.T) {
+	s, dir := session(t), t.TempDir()
+	o := folder(t, dir, 3)
+	save(t, o, s, 1, 2, 3)
+	for _, c := range []struct {
+		step, good int64
+		holds      string
+	}{
+		{4, 3, "state-00000001.safetensors state-00000002.safetensors state.safetensors"}, // another step's
+		{3, 2, "nan.safetensors state-00000001.safetensors state.safetensors"},
+		{2, 1, "nan.safetensors state.safetensors"},
+	} {
+		path, good, err := o.Reject(c.step)
+		if err != nil || good != c.good || path != StatePath(dir) || files(t, dir) != c.holds {
+			t.Errorf("rejecting %d: %s, %d, %v, holds %s", c.step, path, good, err, files(t, dir))
+		}
+		state, _, err := o.Newest()
+		if err != nil || state.Position.Step != c.good {
+			t.Fatalf("after rejecting %d: %v", c.step, err)
+		}
+		state.Close()
+	}
+	if path, _, err := o.Reject(1); path != "" || err != nil || o.Holds() {
+		t.Errorf("rejecting the last one: %q, %v, holds %s", path, err, files(t, dir))
+	}
+}

@@ -152,6 +152,38 @@ func (o *Folder) Save(s *runtime.Session, p Position) (string, error) {
 	return path, o.prune(p.Step)
 }
 
+// badName is where a state goes that led to a loss that is no number.
+const badName = "nan.safetensors"
+
+// Reject puts the state of a step aside, if that is the last one: the next step finds
+// that its loss is no number, so nobody can go on from it. The one before it becomes the
+// last one. It returns the path and step of that; "" where there is none.
+func (o *Folder) Reject(step int64) (path string, good int64, err error) {
+	path = StatePath(o.Dir)
+	older := o.older()
+	switch {
+	case o.last < 0 && len(older) > 0: // the last one is damaged
+		good = older[len(older)-1]
+		return filepath.Join(o.Dir, olderName(good)), good, nil
+	case o.last < 0:
+		return "", 0, nil
+	case o.last != step:
+		return path, o.last, nil
+	}
+	if err := os.Rename(path, filepath.Join(o.Dir, badName)); err != nil {
+		return "", 0, fmt.Errorf("%s: %w", path, pathCause(err))
+	}
+	if o.last = -1; len(older) == 0 {
+		return "", 0, nil
+	}
+	good = older[len(older)-1]
+	if err := os.Rename(filepath.Join(o.Dir, olderName(good)), path); err != nil {
+		return "", 0, fmt.Errorf("%s: %w", path, pathCause(err))
+	}
+	o.last = good
+	return path, good, nil
+}
+
 // prune takes away all older states but the newest Keep-1 of those before step, and
 // those from step on, of a time line that was left.
 func (o *Folder) prune(step int64) error {

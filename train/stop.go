@@ -24,9 +24,9 @@ type NotFiniteError struct {
 func (e *NotFiniteError) Error() string {
 	text := fmt.Sprintf("step %d: %s; %s: %s", e.Step, e.What, e.Cause, e.Try)
 	if e.State != "" {
-		text += fmt.Sprintf("; the last good state is %s (step %d)", e.State, e.StateStep)
+		return text + fmt.Sprintf("; the last good state is %s (step %d)", e.State, e.StateStep)
 	}
-	return text
+	return text + "; no good state was saved"
 }
 
 // Traits are what a graph's numbers depend on, for saying what went wrong.
@@ -59,9 +59,17 @@ func (h *trend) climbed() (from, to float64, ok bool) {
 	return h.least, to, to > 1.5*math.Abs(h.least)+1
 }
 
+// notFinite is the error of a loss that is no number. The parameters that it was
+// computed with are those of the step before: a state of them is no good one.
 func (t *training) notFinite(rec Record) error {
-	what := fmt.Sprintf("the loss is %s", number(rec.Loss))
-	return t.stopped(rec.Step, what, rec.LR)
+	if t.Folder != nil {
+		path, step, err := t.Folder.Reject(t.at.Step)
+		if err != nil {
+			return err
+		}
+		t.result.State, t.result.StateStep = path, step
+	}
+	return t.stopped(rec.Step, "the loss is "+number(rec.Loss), rec.LR)
 }
 
 func (t *training) badState(bad *NotFiniteStateError) error {

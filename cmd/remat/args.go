@@ -24,6 +24,7 @@ type line struct {
 	command     *cli.Command // nil: none was named
 	given       map[string]bool
 	config      string // the recipe that --config names
+	folder      string // what -o names
 	help        bool
 }
 
@@ -90,8 +91,11 @@ func sortArgs(app *cli.App, args []string) (*line, error) {
 		if known && takesValue && namesFile[name] && value == "" {
 			return nil, fmt.Errorf("%s is empty: name a file, or leave it out", strings.TrimSuffix(word, "="))
 		}
-		if l.given[name] = true; name == configFlag {
+		switch l.given[name] = true; name {
+		case configFlag:
 			l.config = value
+		case "o":
+			l.folder = value
 		}
 	}
 	if asked {

@@ -14,6 +14,9 @@ package main
 // been typed. Every key and value is checked, those of other commands too, and an
 // error says file and line.
 //
+// A training that is resumed takes what is not typed from the recipe that it left in
+// its folder, as from one that --config names.
+//
 // YAML is read as nodes, never into Go values: aliases, tags and merge keys, which
 // a recipe has no use for, are refused before anything grows.
 
@@ -22,8 +25,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -48,6 +53,10 @@ type recipe struct {
 	path string
 	flat []setting            // of every command that has the flag
 	own  map[string][]setting // by command
+	// left: it was not named, but left by the run that is resumed. Its arguments are
+	// for the next recipe alone: a run that is resumed needs none.
+	left      bool
+	arguments []string
 	// used are those that the command takes from it, by the flag's first name.
 	used map[string]setting
 }
@@ -56,25 +65,44 @@ type recipe struct {
 type setting struct {
 	name   string
 	line   int
-	values []string
+	value  *yaml.Node
+	values []string // the value's texts
 }
 
-// readRecipe reads the recipe of --config, if any, and adds what it says to the line.
+// readRecipe reads the recipe of --config, or the one that a resumed run left, and adds
+// what it says to the line.
 func (e *env) readRecipe(app *cli.App, l *line) error {
-	if l.config == "" || l.help || l.command == nil {
+	if l.help || l.command == nil {
 		return nil
 	}
-	data, err := readRecipeFile(l.config)
-	if err != nil {
-		return fmt.Errorf("--config %w", err)
+	path, left := l.config, false
+	if path == "" && l.command.Name == "train" && l.given["resume"] && l.folder != "" {
+		path, left = filepath.Join(l.folder, recipeName), true
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 	}
-	r, err := parseRecipe(app, l.config, data)
+	if path == "" {
+		return nil
+	}
+	data, err := readRecipeFile(path)
+	if err != nil && !left {
+		err = fmt.Errorf("--config %w", err)
+	}
 	if err != nil {
 		return err
 	}
-	e.recipe = r
-	if over := r.apply(app, l); len(over) > 0 {
-		e.remark = fmt.Sprintf("note: %s: no flags of %s: %s", r.path, l.command.Name, some(over))
+	r, err := parseRecipe(app, path, data)
+	if err != nil {
+		return err
+	}
+	e.recipe, r.left = r, left
+	over := r.apply(app, l)
+	switch {
+	case left && len(r.used) > 0:
+		e.remark = fmt.Sprintf("note: what is not given is as in %s", r.path)
+	case len(over) > 0:
+		e.remark = fmt.Sprintf("note: %s: not for %s: %s", r.path, l.command.Name, some(over))
 	}
 	return nil
 }
@@ -164,47 +192,67 @@ func (r *recipe) mapping(n *yaml.Node, each func(key, value *yaml.Node) error) e
 	return nil
 }
 
-// setting reads a key and its value; the key must be among the flags, which are
-// those of whose.
+// setting reads a key and its value, which one of the flags must take; they are those
+// of whose.
 func (r *recipe) setting(key, value *yaml.Node, flags []cli.Flag, whose string) (setting, error) {
-	s := setting{name: key.Value, line: key.Line}
-	if s.name == argumentsKey {
+	s := setting{name: key.Value, line: key.Line, value: value}
+	switch {
+	case s.name == argumentsKey:
 		var err error
 		s.values, err = r.scalars(s.name, value, true)
 		return s, err
-	}
-	f := flagNamed(flags, s.name)
-	switch {
 	case s.name == configFlag:
 		return s, r.wrong(s.line, "config: a recipe cannot name another")
-	case f == nil && len(s.name) > longestName:
+	}
+	var first error
+	for _, f := range flags {
+		if !slices.Contains(f.Names(), s.name) {
+			continue
+		}
+		err := r.take(&s, f)
+		if err == nil {
+			return s, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	switch {
+	case first != nil:
+		return s, first
+	case len(s.name) > longestName:
 		return s, r.wrong(s.line, "%s: no flag of %s", elided(s.name), whose)
-	case f == nil:
-		return s, r.wrong(s.line, "%q: no flag of %s; the nearest is %q", s.name, whose,
-			strings.TrimLeft(cli.SuggestFlag(flags, s.name, true), "-"))
 	}
-	s.name = f.Names()[0]
-	_, isBool := f.(*cli.BoolFlag)
-	var err error
-	if s.values, err = r.scalars(s.name, value, repeats(f)); err != nil {
-		return s, err
+	return s, r.wrong(s.line, "%q: no flag of %s; the nearest is %q", s.name, whose,
+		strings.TrimLeft(cli.SuggestFlag(flags, s.name, true), "-"))
+}
+
+// take gives the setting the flag's first name and the texts of its value, if the flag
+// takes them.
+func (r *recipe) take(s *setting, f cli.Flag) error {
+	values, err := r.scalars(s.name, s.value, repeats(f))
+	if err != nil {
+		return err
 	}
-	if isBool && value.Tag != "!!bool" {
-		return s, r.wrong(s.line, "%s: %q is not a boolean: write true or false", s.name, elided(value.Value))
+	if _, isBool := f.(*cli.BoolFlag); isBool && s.value.Tag != "!!bool" {
+		return r.wrong(s.line, "%s: %q is not a boolean: write true or false", s.name, elided(s.value.Value))
 	}
-	if namesFile[s.name] && s.values[0] == "" {
-		return s, r.wrong(s.line, "%s is empty: name a file, or leave it out", s.name)
+	name := f.Names()[0]
+	if namesFile[name] && values[0] == "" {
+		return r.wrong(s.line, "%s is empty: name a file, or leave it out", s.name)
 	}
+	taken := setting{name: name, line: s.line, value: s.value, values: values}
 	// The flag's own parser judges the value.
-	set := flag.NewFlagSet(s.name, flag.ContinueOnError)
+	set := flag.NewFlagSet(name, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	if err := f.Apply(set); err != nil {
-		return s, r.wrong(s.line, "%s: %v", s.name, err)
+		return r.wrong(s.line, "%s: %v", s.name, err)
 	}
-	if err := set.Parse(s.words()); err != nil {
-		return s, r.wrong(s.line, "%s", plainUsage(err))
+	if err := set.Parse(taken.words()); err != nil {
+		return r.wrong(s.line, "%s", plainUsage(err))
 	}
-	return s, nil
+	*s = taken
+	return nil
 }
 
 // scalars are the texts of a value: of a scalar, or of a list where one may stand.
@@ -245,7 +293,7 @@ func (s setting) words() []string {
 }
 
 // apply adds to the line what it does not say itself, and returns the names that
-// the command does not know. A section of the command wins over what stands
+// are not for the command. A section of the command wins over what stands
 // outside, and the environment over both.
 func (r *recipe) apply(app *cli.App, l *line) (over []string) {
 	settings := map[string]setting{}
@@ -255,7 +303,7 @@ func (r *recipe) apply(app *cli.App, l *line) (over []string) {
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		s := settings[name]
 		if name == argumentsKey {
-			if len(l.arguments) == 0 {
+			if r.arguments = s.values; len(l.arguments) == 0 && !r.left {
 				l.arguments = s.values
 			}
 			continue
@@ -265,7 +313,7 @@ func (r *recipe) apply(app *cli.App, l *line) (over []string) {
 			target, f = &l.global, flagNamed(app.Flags, name)
 		}
 		switch {
-		case f == nil:
+		case f == nil || r.take(&s, f) != nil: // another command's flag of that name may take it
 			over = append(over, name)
 		case slices.ContainsFunc(f.Names(), func(n string) bool { return l.given[n] }) || inEnvironment(f):
 		default:

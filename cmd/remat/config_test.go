@@ -40,6 +40,11 @@ func captured(t *testing.T, args ...string) (*cli.Context, error) {
 	return c, err
 }
 
+// effective is the recipe of a command that named its own, if any.
+func effective(c *cli.Context, without ...string) ([]byte, error) {
+	return new(env).effectiveRecipe(c, without...)
+}
+
 // sample is a value of a flag as YAML, and as valueOf gives it.
 func sample(t *testing.T, f cli.Flag) (text string, value any) {
 	t.Helper()
@@ -121,11 +126,11 @@ func TestRecipeSetsEveryFlag(t *testing.T) {
 		for name := range unsaved {
 			delete(want, name)
 		}
-		first, err := effectiveRecipe(c)
+		first, err := effective(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := effectiveRecipe(check("effective", string(first)))
+		second, err := effective(check("effective", string(first)))
 		if err != nil || !bytes.Equal(first, second) {
 			t.Errorf("%s: the effective recipe does not give itself: %v\n%s\n%s", command.Name, err, first, second)
 		}
@@ -145,7 +150,7 @@ func TestRecipeOrder(t *testing.T) {
 	if want := "/from/environment3 [c] 3previous[typed.onnx]"; strings.ReplaceAll(got, " ", "") != strings.ReplaceAll(want, " ", "") {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	text, err := effectiveRecipe(c, "clip-by")
+	text, err := effective(c, "clip-by")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +258,7 @@ func TestRecipeShared(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for command, note := range map[string]string{"model": "note: " + path + ": no flags of model: strategy\n"} {
+	for command, note := range map[string]string{"model": "note: " + path + ": not for model: strategy\n"} {
 		var stdout, stderr bytes.Buffer
 		if code := run(context.Background(), []string{"--config", path, command}, &stdout, &stderr); code != 0 || stderr.String() != note {
 			t.Errorf("%s: exit %d, %q, want %q", command, code, stderr.String(), note)
@@ -262,5 +267,38 @@ func TestRecipeShared(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(context.Background(), []string{"grad", "--config", path, "--quiet"}, &stdout, &stderr); code != 0 || stderr.Len() > 0 || !strings.Contains(stdout.String(), "optimizer sgd") {
 		t.Errorf("grad: exit %d, %q %q", code, stdout.String(), stderr.String())
+	}
+}
+
+// The recipes that come with the project are for train, every flag of them, and differ
+// in what they are named for.
+func TestShippedRecipes(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "recipes", "*.yaml"))
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	base := map[string]string{}
+	for _, file := range append([]string{filepath.Join("..", "..", "recipes", "fp32.yaml")}, files...) {
+		e := newEnv(context.Background(), io.Discard, io.Discard)
+		app := newApp(e)
+		l, err := sortArgs(app, []string{"train", "m.onnx", "--config", file})
+		if err == nil {
+			err = e.readRecipe(app, l)
+		}
+		if err != nil || e.remark != "" || len(e.recipe.own) > 0 {
+			t.Errorf("%s: %v, %q", file, err, e.remark)
+			continue
+		}
+		apart := map[string]bool{"strategy": true, "precision": true, "memory": true, "clip-by": true}
+		for _, s := range e.recipe.flat {
+			if value := strings.Join(s.values, ","); base[s.name] == "" {
+				base[s.name] = value
+			} else if value != base[s.name] && !apart[s.name] {
+				t.Errorf("%s: %s is %s, elsewhere %s", file, s.name, value, base[s.name])
+			}
+		}
+		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), "--config recipes/"+filepath.Base(file)) {
+			t.Errorf("%s does not say how it is run: %v", file, err)
+		}
 	}
 }

@@ -21,7 +21,7 @@ var unsaved = map[string]bool{configFlag: true, "json": true, "quiet": true, "d"
 
 // effectiveRecipe is the recipe from which c's command runs again, in the same
 // folder; flags in without are left out.
-func effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
+func (e *env) effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 	var set yaml.Node
 	set.Kind = yaml.MappingNode
 	add := func(key string, value any) error {
@@ -36,8 +36,12 @@ func effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 		set.Content = append(set.Content, &k, &v)
 		return nil
 	}
-	if c.Args().Present() {
-		if err := add(argumentsKey, c.Args().Slice()); err != nil {
+	arguments := c.Args().Slice()
+	if len(arguments) == 0 && e.recipe != nil && e.recipe.left {
+		arguments = e.recipe.arguments
+	}
+	if len(arguments) > 0 {
+		if err := add(argumentsKey, arguments); err != nil {
 			return nil, err
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tiktoken-go/tokenizer"
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -30,6 +29,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/train/data"
 )
 
 //go:embed demo/alice.txt
@@ -260,19 +260,15 @@ func demoModel(o demoOptions, path string) (map[string]remat.Tensor, error) {
 // begins anew where it ends; in a smaller vocabulary an id is taken modulo its
 // size.
 func demoTokens(cfg models.Config) (map[string]remat.Tensor, error) {
-	codec, err := tokenizer.Get(tokenizer.R50kBase)
+	ids, err := data.EncodeGPT2(demoText)
 	if err != nil {
 		return nil, err
 	}
-	ids, _, err := codec.Encode(demoText)
-	if err != nil {
-		return nil, err
-	}
-	data := make([]byte, 0, 8*cfg.Batch*cfg.Seq)
+	raw := make([]byte, 0, 8*cfg.Batch*cfg.Seq)
 	for i := range int(cfg.Batch * cfg.Seq) {
-		data = binary.LittleEndian.AppendUint64(data, uint64(ids[i%len(ids)])%uint64(cfg.Vocab))
+		raw = binary.LittleEndian.AppendUint64(raw, uint64(ids[i%len(ids)])%uint64(cfg.Vocab))
 	}
-	t := remat.Tensor{Type: onnx.Int64, Shape: []int64{cfg.Batch, cfg.Seq}, Data: data}
+	t := remat.Tensor{Type: onnx.Int64, Shape: []int64{cfg.Batch, cfg.Seq}, Data: raw}
 	return map[string]remat.Tensor{"input_ids": t, "labels": t}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
@@ -47,11 +48,13 @@ type env struct {
 	closers   []func()
 	sources   map[string]*pipeline.Source // that were read
 	loaded    *remat.Engine
-	typed     string    // the command line
-	archives  []archive // of --feeds
-	shown     *progress // the one that has not finished
-	recipe    *recipe   // of --config; nil: none
-	remark    string    // what there is to say of it
+	typed     string          // the command line
+	archives  []archive       // of --feeds
+	startRSS  int64           // resident bytes as the program began
+	shown     *progress       // the one that has not finished
+	recipe    *recipe         // of --config; nil: none
+	remark    string          // what there is to say of it
+	rates     map[string]bool // flags of rates that were given
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 	// finishing: a step is brought to its end and saved, however long that takes.
@@ -60,7 +63,8 @@ type env struct {
 
 func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
 	out := &keeper{to: stdout}
-	return &env{ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
+	start, _ := remat.RSS()
+	return &env{startRSS: start, ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
 }
 
 // A keeper passes on what is written, and keeps the first error.
@@ -252,4 +256,19 @@ func (e *env) interrupted() error {
 		return errInterrupted
 	}
 	return nil
+}
+
+// readBytes reads a flag that takes a size of at least that many bytes, and no share.
+func readBytes(flag, text string, least int64) (int64, error) {
+	size, err := report.ParseSize(text)
+	if err != nil {
+		return 0, fmt.Errorf("--%s: %w", flag, err)
+	}
+	if size.IsShare {
+		return 0, fmt.Errorf("--%s %s: want a size, such as 64MiB or 24GiB", flag, text)
+	}
+	if size.Bytes < least {
+		return 0, fmt.Errorf("--%s %s: want a size above 0, such as 24GiB", flag, text)
+	}
+	return size.Bytes, nil
 }

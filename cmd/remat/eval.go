@@ -61,7 +61,7 @@ func evaluate(e *env, c *cli.Context) error {
 	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
-	m, err := forward(src, e.dims, o.Roles)
+	m, roles, err := forward(src, e.dims, o.Roles)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func evaluate(e *env, c *cli.Context) error {
 			return err
 		}
 		defer f.Close()
-		if o.Feed, err = stateValues(m, f, names); err != nil {
+		if o.Feed, err = stateValues(m, roles, f, names); err != nil {
 			return fmt.Errorf("%s: %w", state, err)
 		}
 	}
@@ -128,20 +128,22 @@ func evaluate(e *env, c *cli.Context) error {
 	return nil
 }
 
-// forward is the forward pass of a forward model or a training graph.
-func forward(src *pipeline.Source, dims map[string]int64, given *step.Roles) (*onnx.Model, error) {
+// forward is the forward pass of a forward model or a training graph, with the roles of
+// that.
+func forward(src *pipeline.Source, dims map[string]int64, given *step.Roles) (*onnx.Model, step.Roles, error) {
 	typed, err := src.Typed(dims)
 	if err != nil {
-		return nil, err
+		return nil, step.Roles{}, err
 	}
 	roles, _ := pipeline.FoundRoles(typed, given)
-	return src.Forward(roles)
+	m, err := src.Forward(roles)
+	return m, roles, err
 }
 
 // stateValues are the values of a state for the parameters of a forward pass:
 // initializers become inputs. Matrices that an exporter had transposed are transposed
-// back.
-func stateValues(m *onnx.Model, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
+// back. What a training graph trains has to be there.
+func stateValues(m *onnx.Model, roles step.Roles, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
 	values := map[string]remat.Tensor{}
 	var lifted []*onnx.Value
 	for _, v := range m.Graph.Initializers {
@@ -161,13 +163,24 @@ func stateValues(m *onnx.Model, f *safetensors.File, names map[string]string) (m
 		lifted = append(lifted, v)
 	}
 	m.Graph.LiftInitializers(lifted)
+	missing := ""
 	for _, v := range m.Graph.Inputs {
-		if info, ok := f.Lookup(v.Name); ok && values[v.Name].Data == nil {
+		if values[v.Name].Data != nil {
+			continue
+		}
+		info, ok := f.Lookup(v.Name)
+		switch {
+		case ok:
 			values[v.Name] = remat.Tensor{Type: info.DType, Shape: info.Shape, Data: f.Bytes(info)}
+		case roles.New[v.Name] != "" && missing == "":
+			missing = v.Name
 		}
 	}
 	if len(values) == 0 {
 		return nil, fmt.Errorf("no tensor matches a parameter of the model: give the --names that grad was given, or the state of this model")
+	}
+	if missing != "" {
+		return nil, fmt.Errorf("no value for %q, which the graph trains: it is the state of another graph", missing)
 	}
 	return values, nil
 }

@@ -50,6 +50,10 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	if o.MemoryLimit, err = readMemoryLimit(e, c); err != nil {
 		return o, err
 	}
+	e.rates = map[string]bool{}
+	for _, r := range rateFlags {
+		e.rates[r.flag] = c.IsSet(r.flag)
+	}
 	if math.IsNaN(o.LR) || math.IsInf(o.LR, 0) {
 		return o, fmt.Errorf("--lr %v: want a finite number", o.LR)
 	}
@@ -146,6 +150,10 @@ type subject struct {
 	roles   step.Roles
 	run     *report.Run
 	trace   []ort.Event
+	// nodes are those of the predicted step in order, without times.
+	nodes []report.Span
+	// measured is the profile, nil without one.
+	measured *ort.Profile
 	// layers names the layer of each node of the predicted step.
 	layers map[string]string
 	// arena is the setup that suits the predicted step, nil without one.
@@ -154,6 +162,10 @@ type subject struct {
 	visit func([]remat.Output)
 	// parts of the batch that make one step, where there are more than one.
 	parts int
+	// free: the file leaves dimensions free that the feeds fix.
+	free bool
+	// options are those that the session was opened with.
+	options remat.Options
 	// profiled: the most expensive operators are wanted.
 	profiled bool
 }
@@ -172,8 +184,9 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
+	mapped, _ := remat.RSS()
 	e.warnUnread(path, m)
-	s := &subject{path: path}
+	s := &subject{path: path, options: o}
 	var found *analysis.Analysis
 	s.roles, found = pipeline.FoundRoles(m, o.Roles)
 	if found != nil {
@@ -189,11 +202,14 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
 	}
+	load := s.session.Load()
+	s.run.Load = &report.Load{Start: e.startRSS, Mapped: mapped, Session: load.Session, Feeds: load.Feeds}
 	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}
 	s.run.Rehearsed = engine.Rehearsed() && s.session.Provider == ort.CUDA
 	s.predict(e, m, o, found)
+	s.remarkRates(e, m)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
 	return s, nil
 }
@@ -209,9 +225,16 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
+	s.free = len(free) > 0
 	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, bound)
-	if err != nil || !p.Exact() {
-		return // a lower bound is no prediction
+	if err != nil || !p.Exact() { // a lower bound is no prediction
+		var unknown []string
+		if p != nil {
+			unknown = p.Unknown
+		}
+		s.run.NoPrediction = report.Text(unpredicted(p, unknown, err))
+		s.remark(e, "not predicted: %s", s.run.NoPrediction)
+		return
 	}
 	session := p.Session.Bytes()
 	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
@@ -224,8 +247,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	s.run.SetTimeline(pipeline.Timeline(p, layer))
 	s.layers = map[string]string{}
-	for _, n := range p.Nodes {
+	for k, n := range p.Nodes {
 		s.layers[n.Label()] = layer(n)
+		s.nodes = append(s.nodes, report.Span{Node: n.Label(), Op: n.OpType(), Layer: s.layers[n.Label()], Part: pipeline.PartOf(p, k)})
 	}
 }
 
@@ -244,6 +268,10 @@ func (s *subject) step(e *env) error {
 			return err
 		}
 		*rec.Seconds += step.Seconds
+		rec.Skipped = rec.Skipped || step.Skipped
+		if step.LossScale > 0 {
+			rec.LossScale = new(report.Float(step.LossScale))
+		}
 		for _, o := range step.Outputs {
 			v, ok := 0.0, o.Err == nil
 			if ok {
@@ -308,6 +336,8 @@ func (s *subject) finish(e *env, complete bool) error {
 	if p := s.session.Aside(); p != nil {
 		s.top(p)
 	}
+	s.remarkSteps(e, s.options)
+	s.checkPrediction(e)
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
@@ -345,6 +375,7 @@ func (s *subject) profile() error {
 	if err != nil {
 		return err
 	}
+	s.measured = p
 	s.run.NodeSeconds = map[string]float64{}
 	for _, n := range p.Nodes {
 		s.run.NodeSeconds[n.Node] += n.Duration.Seconds()

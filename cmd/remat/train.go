@@ -10,6 +10,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
@@ -282,7 +283,28 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	}
 	job.Traits.Clipped = t.c.Float64("clip-norm") > 0
 	t.options.Dims = d.Dims
+	if err := t.rated(src.Model.Graph); err != nil {
+		return nil, fmt.Errorf("%s: %w", src.Path, err)
+	}
 	return job, t.place(job, src, d, state)
+}
+
+// rated refuses flags for a number that the graph does not ask for.
+func (t *trainRun) rated(g *onnx.Graph) error {
+	for input, flags := range map[string][]string{
+		"lr":         {"lr", "schedule", "warmup", "min-lr"},
+		"loss_scale": {"loss-scale", "loss-scale-growth", "loss-scale-backoff", "loss-scale-interval"},
+	} {
+		if v := g.Value(input); v != nil && v.IsInput() {
+			continue
+		}
+		for _, flag := range flags {
+			if t.c.IsSet(flag) {
+				return fmt.Errorf("--%s: the graph has no input %s: leave the flag out", flag, input)
+			}
+		}
+	}
+	return nil
 }
 
 // open makes the sessions: the one that trains, and beside it the one that validates.

@@ -6,6 +6,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -75,6 +77,10 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 // sameModel refuses a model that the folder's graph was not made of.
 func (t *trainRun) sameModel(src *pipeline.Source) error {
 	if t.path == "" {
+		return nil
+	}
+	if _, err := os.Stat(t.path); errors.Is(err, fs.ErrNotExist) {
+		t.note(fmt.Sprintf("%s is not there any more: %s runs, which was made from it", t.path, src.Path))
 		return nil
 	}
 	given, err := t.e.load(t.path)
@@ -151,11 +157,7 @@ func (t *trainRun) interrupted(job *train.Job, r *train.Result) string {
 	if r.Step == 0 {
 		return "interrupted before the first step"
 	}
-	again := t.e.typed
-	if !t.resume {
-		again += " --resume"
-	}
-	return fmt.Sprintf("interrupted after step %d of %d, which %s holds: go on with %s", r.Step, job.Schedule.Steps, train.StatePath(t.dir), again)
+	return fmt.Sprintf("interrupted after step %d of %d, which %s holds: go on with %s", r.Step, job.Schedule.Steps, train.StatePath(t.dir), commandLine([]string{"train", "-o", t.dir, "--resume"}))
 }
 
 // memory fills in what was measured, as far as it takes no second session.

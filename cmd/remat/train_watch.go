@@ -4,6 +4,7 @@ package main
 // folder the log, TensorBoard's events, the page, and the recipe of the run.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,7 +51,7 @@ func (e *env) watchers(c *cli.Context, dir string, from, steps int64, decided ..
 	if err := readWatch(c); err != nil {
 		return nil, err
 	}
-	text, err := effectiveRecipe(c, "resume")
+	text, err := e.effectiveRecipe(c, "resume")
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (e *env) watchers(c *cli.Context, dir string, from, steps int64, decided ..
 		return nil, err
 	}
 	page := &report.Training{
-		Title: "Training " + filepath.Base(c.Args().First()), Command: e.typed, Facts: machineFacts(e),
+		Title: "Training " + filepath.Base(cmp.Or(c.Args().First(), dir)), Command: e.typed, Facts: machineFacts(e),
 		Decided: decided, Settings: settingsTable(c),
 	}
 	files, err := watch.Open(dir, watch.Options{From: from, Steps: steps, Every: c.Int64("log-every"), Page: page})

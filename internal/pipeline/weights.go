@@ -132,20 +132,28 @@ func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) 
 	})
 }
 
-// SaveState writes every input that a session updates.
+// SaveState writes every input that a session updates, from where it lies.
 func SaveState(s *runtime.Session, path string) error {
 	names := s.Updated()
 	if len(names) == 0 {
 		return fmt.Errorf("%s: the graph has no update: derive it with remat grad --optimizer", path)
 	}
-	tensors := map[string]*onnx.Tensor{}
-	for _, name := range names {
-		t, _, err := s.Input(name)
+	infos := make([]safetensors.Info, len(names))
+	for i, name := range names {
+		dtype, shape, err := s.ShapeOf(name)
 		if err != nil {
 			return err
 		}
-		tensors[name] = onnx.NewTensor(t.Type, t.Shape, t.Data)
+		infos[i] = safetensors.Info{Name: name, DType: dtype, Shape: shape}
 	}
-	_, err := WriteTensors(path, names, tensors)
-	return err
+	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
+	if err != nil {
+		return err
+	}
+	return layout.Write(path, func(t safetensors.Info, w io.Writer) error {
+		return s.View(t.Name, func(v runtime.Tensor) error {
+			_, err := w.Write(v.Data)
+			return err
+		})
+	})
 }

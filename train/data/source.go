@@ -65,7 +65,7 @@ func Open(ctx context.Context, o Options) (*Source, error) {
 
 func (s *Source) open(ctx context.Context) error {
 	o := s.o
-	if err := o.check(); err != nil {
+	if err := o.Check(); err != nil {
 		return err
 	}
 	var valFile string
@@ -96,15 +96,20 @@ func (s *Source) open(ctx context.Context) error {
 	return s.openSet(ctx, s.val, o, "--val")
 }
 
-// check refuses options that contradict each other.
-func (o *Options) check() error {
+// Check refuses options that contradict each other, before a file is opened.
+func (o *Options) Check() error {
 	given := 0
 	for _, set := range []bool{len(o.Text) > 0, o.Tokens != "", o.NPZ != ""} {
 		if set {
 			given++
 		}
 	}
+	if _, _, err := parseShare(o.Val); err != nil {
+		return err
+	}
 	switch {
+	case o.Evaluate && o.Val != "":
+		return errors.New("--val applies only to training: all data are evaluated")
 	case given == 0:
 		return errors.New("no data: give --text FILE, --tokens FILE or --data F.npz")
 	case given > 1:
