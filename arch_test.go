@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"runtime/ort/nulldevice/devicetest": {"runtime/install", "runtime/ort/nulldevice"},
 
 	// The library, which is the module's own folder, and what it is thin over.
-	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime"},
+	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime", "train"},
 	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "internal/report", "models/safetensors", "internal/step"},
 }
 
