@@ -54,6 +54,29 @@ class Lab:
     def json(self, *args):
         return json.loads(self.remat("--json", *args))
 
+    def watched(self, log, *args):
+        """As json, with the seconds of a processor that the program had taken when its
+        log got each of its lines; none where the system does not say."""
+        self.commands.append("remat " + " ".join(["--json", *args]))
+        command = [self.a.remat, "--quiet", "--threads", str(self.a.threads), "--provider", self.a.provider, "--json", *args]
+        busy, tick = {}, os.sysconf("SC_CLK_TCK")
+        with open(self.at("stdout"), "w+") as out, open(self.at("stderr"), "w+") as err:
+            child = subprocess.Popen(command, stdout=out, stderr=err, cwd=self.folder)
+            while child.poll() is None:
+                time.sleep(0.02)
+                try:
+                    with open(self.at(log)) as f:
+                        lines = sum(1 for line in f if '"loss"' in line)
+                    with open(f"/proc/{child.pid}/stat") as f:
+                        fields = f.read().rsplit(")", 1)[1].split()
+                    busy.setdefault(lines, (int(fields[11]) + int(fields[12])) / tick)
+                except (OSError, IndexError):
+                    pass
+            out.seek(0), err.seek(0)
+            if child.returncode:
+                sys.exit(f"remat {' '.join(args)}: {err.read().strip()}")
+            return json.load(out), busy
+
     def train(self, name, model, optimizer="none", *flags):
         """The training graph of a zoo model, its weights recorded by seed."""
         self.remat("model", *model, "--no-weights", "-o", name + "_forward.onnx")
@@ -233,8 +256,10 @@ def theory(lab):
 # What the figures of a table mean.
 NOTES = {
     "recipes": """"in all" is parameters, optimizer state, feeds and the live peak; "process" is the largest
-resident size of the whole process, validation included. Times are medians without the first
-step. On the CPU, float16 is emulated between casts: this recipe is for a GPU.""",
+resident size of the whole process, planning and validation included. "step s" is the median
+without the first step, "CPU s" the processor time of a step, which other work on the machine
+changes less, and "of fp32" is of that. On the CPU, float16 is emulated between casts: values
+exist in both types, and this recipe is for a GPU.""",
     "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
 the backward peak does not fall: it is the gradients. With the update in backward
 it falls by the gradients' size, but for the two that are alive at a time.
@@ -343,21 +368,22 @@ def recipes(lab):
     steps, begin = a.train_steps, time.time()
     for name in ("fp32", "fp16", "optimized"):
         note(f"training with {name}.yaml, {steps} steps ({time.time() - begin:.0f} s so far)")
-        d = lab.json("train", "gpt2.onnx", "--config", f"recipes/{name}.yaml", "--text", "docs.txt",
-                     "--steps", str(steps), "--warmup", "1", "-o", name)
+        d, busy = lab.watched(os.path.join(name, "log.jsonl"), "train", "gpt2.onnx", "--config", f"recipes/{name}.yaml",
+                              "--text", "docs.txt", "--steps", str(steps), "--warmup", "1", "-o", name)
         with open(lab.at(os.path.join(name, "log.jsonl"))) as f:
             log = [json.loads(line) for line in f]
         done = [l for l in log if "loss" in l]
         mem, seconds = d["memory"], sorted(l["seconds"] for l in done[1:] or done)
         median = seconds[len(seconds) // 2]
+        work = (busy[steps] - busy[1]) / (steps - 1) if steps in busy and 1 in busy and steps > 1 else None
         total = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"] + mem["live_peak_bytes"]
         if not rows:
-            first = total, median, d["loss_last"]
+            first = total, work, d["loss_last"]
         rows.append({
             "recipe": name, "live peak MB": MB(mem["live_peak_bytes"]), "in all MB": MB(total),
             "saved": PERCENT(1 - total / first[0]) if rows else "-",
             "reserved MB": MB(max(l["reserved_bytes"] for l in done)), "process MB": MB(mem["rss_peak_bytes"] or 0),
-            "step s": f"{median:.2f}", "of fp32": f"{median / first[1]:.2f}", "tokens/s": f"{d['tokens'] / sum(l['seconds'] for l in done):.0f}",
+            "step s": f"{median:.2f}", "CPU s": f"{work:.2f}" if work else "-", "of fp32": f"{work / first[1]:.2f}" if work and first[1] else "-",
             "first loss": f"{d['loss_first']:.4f}", "last loss": f"{d['loss_last']:.4f}", "off by": f"{abs(d['loss_last'] / first[2] - 1):.1e}",
             "validation": f"{d['val_loss']:.4f}", "skipped": str(d["skipped_steps"]),
         })
