@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"cmd":              {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},
 
 	// The library, which is the module's own folder, and what it is thin over.
-	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime"},
+	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime", "train"},
 	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "internal/report", "models/safetensors", "internal/step"},
 }
 

@@ -50,7 +50,15 @@ type Session struct {
 	aside   *ort.Profile
 	owned   bool // the model is closed with the session
 	dims    map[string]int64
+	load    LoadStages
 }
+
+// LoadStages are the process's resident bytes once the session's own session of ONNX
+// Runtime is made, and once its inputs have their values; 0 where they are not known.
+type LoadStages struct{ Session, Feeds int64 }
+
+// Load says how large the process was as the session was made ready.
+func (s *Session) Load() LoadStages { return s.load }
 
 // An input is a graph input with its value.
 type input struct {
@@ -189,6 +197,7 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	ort.Trim()
+	s.load.Session, _ = RSS()
 	s.memory.SessionBytes = s.ort.DeviceCounter().State().Live
 	if err := s.markInPlace(); err != nil {
 		return err
@@ -207,6 +216,7 @@ func (s *Session) start() (err error) {
 	if err := s.limited(); err != nil {
 		return err
 	}
+	s.load.Feeds, _ = RSS()
 	s.binding, err = s.bind(s.ort)
 	return err
 }

@@ -424,8 +424,8 @@ def machine(lab):
     found = lab.json("doctor").get("findings", [])
     version = next((f["is"].split()[0] for f in found if f["what"] == "onnx runtime"), "")
     return {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.system() + " " + platform.machine(), "threads": lab.a.threads,
-            "onnxruntime": version, "largest": lab.a.largest, "flags": "".join(f" --{k} {v}" for k, v, usual in
-            (("batch", lab.a.batch, 4), ("seq", lab.a.seq, 256), ("train-steps", lab.a.train_steps, 10)) if v != usual), "commit": commit()}
+            "onnxruntime": version, "largest": lab.a.largest, "flags": "".join(f" --{k} {v}" for k, usual in (("batch", 4), ("seq", 256), ("train-steps", 10))
+            if (v := getattr(lab.a, k.replace("-", "_"), usual)) != usual), "commit": commit()}
 
 
 def main():

@@ -25,6 +25,14 @@ type Bounded interface {
 	Len() int64
 }
 
+// Identified batches tell when they are others: Identity stands for their content, order
+// and sizes, without paths and times, and CheckIdentity says in an error what differs
+// from one that was kept.
+type Identified interface {
+	Identity() string
+	CheckIdentity(kept string) error
+}
+
 // Counted batches know how many tokens of a batch count for its loss.
 type Counted interface {
 	Tokens(batch map[string]runtime.Tensor) int64

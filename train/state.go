@@ -245,6 +245,34 @@ func (s *State) Values() map[string]runtime.Tensor {
 	return values
 }
 
+// Start is the position before the first step of a training: of a graph with that
+// identity, on those batches, with that seed of random operators.
+func Start(graph string, b Batches, seed uint64) Position {
+	p := Position{Version: positionVersion, Graph: graph, Seed: seed}
+	if i, ok := b.(Identified); ok {
+		p.Data = i.Identity()
+	}
+	return p
+}
+
+// Continues says in an error why a training that would begin at a position cannot go on
+// from the state: it has another graph, other batches or another seed.
+func (s *State) Continues(start Position, b Batches) error {
+	p := &s.Position
+	if p.Graph != start.Graph {
+		return &StateError{s.Path, "it is the state of another graph"}
+	}
+	if i, ok := b.(Identified); ok {
+		if err := i.CheckIdentity(p.Data); err != nil {
+			return &StateError{s.Path, err.Error()}
+		}
+	}
+	if p.Seed != start.Seed {
+		return &StateError{s.Path, fmt.Sprintf("it was trained with the seed %d, not %d", p.Seed, start.Seed)}
+	}
+	return nil
+}
+
 // Fits says in an error what a session that takes the state's values lacks or has
 // otherwise.
 func (s *State) Fits(session *runtime.Session) error {

@@ -165,9 +165,9 @@ func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", "ort_training", "gpt2_tiny_mask.ts_op17.onnx"))
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("training_model.onnx"), data, 0o644))
-	alice, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "cmd", "remat", "demo", "alice.txt"))
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs("book.txt"), alice, 0o644))
+	for _, name := range []string{"text.txt", "book.txt"} {
+		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(demoText), 0o644))
+	}
 	ts.Check(os.CopyFS(ts.MkAbs("recipes"), os.DirFS(filepath.Join(ts.Getenv("ROOT"), "recipes"))))
 }
 

@@ -49,6 +49,7 @@ type env struct {
 	loaded    *remat.Engine
 	typed     string          // the command line
 	archives  []archive       // of --feeds
+	startRSS  int64           // resident bytes as the program began
 	shown     *progress       // the one that has not finished
 	recipe    *recipe         // of --config; nil: none
 	remark    string          // what there is to say of it
@@ -61,7 +62,8 @@ type env struct {
 
 func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
 	out := &keeper{to: stdout}
-	return &env{ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
+	start, _ := remat.RSS()
+	return &env{startRSS: start, ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
 }
 
 // A keeper passes on what is written, and keeps the first error.

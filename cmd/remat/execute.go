@@ -184,6 +184,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
+	mapped, _ := remat.RSS()
 	e.warnUnread(path, m)
 	s := &subject{path: path, options: o}
 	var found *analysis.Analysis
@@ -201,6 +202,8 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
 	}
+	load := s.session.Load()
+	s.run.Load = &report.Load{Start: e.startRSS, Mapped: mapped, Session: load.Session, Feeds: load.Feeds}
 	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}

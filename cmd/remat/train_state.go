@@ -44,23 +44,17 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 	if err != nil {
 		return err
 	}
-	job.From = train.Position{Seed: t.options.Seed, Graph: graph, Data: d.Train.Identity()}
+	job.From = train.Start(graph, d.Train, t.options.Seed)
 	if state == nil {
 		return nil
 	}
-	p := state.Position
-	if p.Graph != graph {
-		return fmt.Errorf("%s: it is the state of another graph than %s", state.Path, src.Path)
+	if err := state.Continues(job.From, d.Train); err != nil {
+		return err
 	}
 	if err := t.sameModel(src); err != nil {
 		return err
 	}
-	if err := d.Train.CheckIdentity(p.Data); err != nil {
-		return fmt.Errorf("%s: %w", state.Path, err)
-	}
-	if p.Seed != t.options.Seed {
-		return fmt.Errorf("--seed %d: the run has the seed %d", t.options.Seed, p.Seed)
-	}
+	p := state.Position
 	if p.Step >= job.Schedule.Steps {
 		return fmt.Errorf("%s: the training stands at step %d of %d: nothing is left to do; more --steps go on", t.dir, p.Step, job.Schedule.Steps)
 	}

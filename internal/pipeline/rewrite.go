@@ -14,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
@@ -111,6 +112,25 @@ func (w *rewriting) seal() error {
 	w.model.SetMetadata(OrderedKey, "true")
 	w.model.Graph.AnnotateTypes()
 	return w.model.Check()
+}
+
+// stream brings the edges of a file for CUDA into the device's stream, and reports
+// whether there were any.
+func (w *rewriting) stream() (bool, error) {
+	if !w.variant.Options.CUDA {
+		return false, nil
+	}
+	g := w.model.Graph
+	i := slices.IndexFunc(g.Inputs, func(v *onnx.Value) bool { return !v.IsConstant() && w.analysis.Roles.New[v.Name] == "" })
+	if i < 0 {
+		return false, nil // and an edge that reads what a step overwrites would have to come before
+	}
+	streamed, err := control.Stream(w.model, g.Inputs[i])
+	if streamed {
+		rewrite.ShareConstants(g)
+		g.AnnotateTypes()
+	}
+	return streamed, err
 }
 
 // passed shows the model to whoever asked to see it after each pass.

@@ -21,6 +21,9 @@ func Timeline(p *predict.Prediction, layer func(*onnx.Node) string) *report.Time
 	t := &report.Timeline{Base: report.Sizes{
 		Parameters: p.Parameters, State: p.State, Feeds: p.Feeds, Session: p.Session.Bytes(),
 	}}
+	for k := range p.Nodes {
+		t.Updates = t.Updates || phase(p, k) == report.Update
+	}
 	buffers := map[int]int{} // value -> buffer
 	next, scratch := 0, []borrowed{}
 	for _, e := range p.Trace.Events {

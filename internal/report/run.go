@@ -50,6 +50,8 @@ type Run struct {
 	LossOutput Text    `json:"loss_output"`
 	Peak       *Peak   `json:"peak"`
 	Phases     *Phases `json:"phases"`
+	// Load is nil where the stages were not measured, as beside other graphs.
+	Load *Load `json:"load,omitempty"`
 	// Device is what one step after the first costs beside memory; nil where
 	// nothing counts it.
 	Device *Device `json:"device,omitempty"`

@@ -188,6 +188,9 @@ func (r *Run) stepMemoryTables(rows int) []Table {
 	if r.Phases != nil {
 		tables = append(tables, r.Phases.table())
 	}
+	if r.Load != nil {
+		tables = append(tables, r.Load.table())
+	}
 	return tables
 }
 
@@ -227,15 +230,6 @@ func (p *Peak) liveTable(rows int) Table {
 		t.add(Bytes(rest), none, fmt.Sprintf("%d more", more), none, none)
 	}
 	return t.compact()
-}
-
-func (p *Phases) table() Table {
-	t := Table{Title: "over the step", Columns: []string{"", ">total"}}
-	t.add("before forward", Bytes(p.BeforeForward))
-	t.add("after forward", bytesOr(p.AfterForward))
-	t.add("backward peak", bytesOr(p.BackwardPeak))
-	t.add("after update", bytesOr(p.AfterUpdate))
-	return t
 }
 
 func (r *Run) topTimeTable() Table {

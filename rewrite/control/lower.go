@@ -14,7 +14,7 @@ package control
 //     of it. There the trigger's elements are sliced away before: Flatten ─▶
 //     Slice [0:0] ─▶ Cast int64 ─▶ Size.
 //   - Size returns a number on the host, and what follows stays there, so with CUDA
-//     nothing is copied from the device and the stream goes on.
+//     nothing is copied from the device; but the host waits for it (stream.go).
 //   - Two equal Sizes are merged, and so are the slices: each trigger has one.
 //   - A Reshape and the one Reshape, Squeeze or Unsqueeze that reads it become one
 //     Reshape where the extents are known, and what the second waited for is lost.
@@ -196,6 +196,8 @@ func made(b *build.Builder, step, op string, t onnx.Type, inputs ...*onnx.Value)
 		attrs = append(attrs, onnx.IntAttr("axis", 0))
 	case "Cast":
 		attrs = append(attrs, onnx.IntAttr("to", int64(onnx.Int64)))
+	case "Shape": // the first none of the extents
+		attrs = append(attrs, onnx.IntAttr("start", 0), onnx.IntAttr("end", 0))
 	}
 	v := b.Op(op, inputs, attrs...)
 	if v != nil {

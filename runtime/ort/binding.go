@@ -26,7 +26,7 @@ type Binding struct {
 	// that is bound to a value.
 	where  []Provider
 	device int
-	keep    [2]keepers // of what is bound: inputs, outputs
+	keep   [2]keepers // of what is bound: inputs, outputs
 }
 
 // NewBinding makes an empty binding. It is of no use once its session is closed.

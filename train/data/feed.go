@@ -38,8 +38,8 @@ type target struct {
 	notes  []string
 }
 
-// For maps the data onto the inputs of a model, a forward or a training graph, whose
-// functions are written out. The model stays as it is. It may be asked again, for
+// For maps the data onto the inputs of a model, a forward or a training graph. The
+// model stays as it is. It may be asked again, for
 // another model or batch. Its errors are of bad input.
 func (s *Source) For(m *onnx.Model, sizes Sizes) (*Data, error) {
 	t := &target{source: m, given: sizes.Dims, dims: maps.Clone(sizes.Dims), batch: sizes.Batch}
@@ -98,6 +98,9 @@ func (t *target) infer() error {
 		return err
 	}
 	t.m, t.inputs = m, nil
+	if _, err := m.InlineFunctions(nil); err != nil {
+		return err
+	}
 	if t.known, err = infer.Model(m, infer.Options{Dims: t.dims}); err != nil {
 		return err
 	}

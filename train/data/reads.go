@@ -42,21 +42,22 @@ type graphReading struct {
 	meanings []*meaning
 }
 
-// readGraph follows the inputs, of which the first 64 are told apart. The model's
-// types must be inferred.
+// readGraph follows the inputs; of those that are not of floats, the first 64. The
+// model's types must be inferred.
 func readGraph(m *onnx.Model, known *infer.Result, loss *onnx.Value, inputs []*onnx.Value) *graphReading {
 	r := &graphReading{graph: m.Graph, known: known, deps: step.DependenciesOf(m.Graph)}
 	if loss != nil {
 		r.forward = r.deps.Backward(step.Data, loss)
 	}
 	holds := map[*onnx.Value]uint64{} // the inputs whose values a value holds
-	for i, v := range inputs {
-		r.meanings = append(r.meanings, &meaning{input: v})
-		if i < 64 {
-			holds[v] = 1 << i
-		}
-		if !v.Type.DType.IsFloat() {
-			r.meanings[i].angular = r.angular(v)
+	var followed []*meaning
+	for _, v := range inputs {
+		x := &meaning{input: v}
+		r.meanings = append(r.meanings, x)
+		if len(followed) < 64 && !v.Type.DType.IsFloat() {
+			holds[v] = 1 << len(followed)
+			x.angular = r.angular(v)
+			followed = append(followed, x)
 		}
 	}
 	for _, n := range m.Graph.Nodes {
@@ -68,8 +69,8 @@ func readGraph(m *onnx.Model, known *infer.Result, loss *onnx.Value, inputs []*o
 				continue
 			}
 			u := onnx.Use{Node: n, Index: i}
-			for k, x := range r.meanings {
-				if k < 64 && holds[v]&(1<<k) != 0 {
+			for k, x := range followed {
+				if holds[v]&(1<<k) != 0 {
 					r.learn(x, u)
 				}
 			}
