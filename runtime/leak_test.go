@@ -228,31 +228,3 @@ func TestRefusalsLeaveNothing(t *testing.T) {
 		t.Error("16 MiB are not enough")
 	}
 }
-
-// TestRemoveTemporary: a program that ends in the midst of things takes its
-// temporary folders with it.
-func TestRemoveTemporary(t *testing.T) {
-	temp := t.TempDir()
-	t.Setenv("TMPDIR", temp)
-	dir, err := temporaryDir("remat-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("f"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	other, err := temporaryDir("remat-test-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dropTemporary(other); err != nil {
-		t.Fatal(err)
-	}
-	RemoveTemporary()
-	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
-	}
-	if err := dropTemporary(dir); err != nil {
-		t.Error(err)
-	}
-}

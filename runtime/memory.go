@@ -144,11 +144,11 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		FirstChunk:  setup.FirstChunk, MaxExtend: setup.MaxExtend, MaxDead: setup.MaxDead,
 	}
 	if s.options.ProfileAside {
-		dir, err := os.MkdirTemp("", "remat-profile-")
+		dir, err := ort.TemporaryDir("remat-profile-")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(dir)
+		defer ort.DropTemporary(dir)
 		so.ProfilePrefix = filepath.Join(dir, "p")
 	}
 	second, err := s.open(so)

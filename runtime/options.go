@@ -45,6 +45,10 @@ type Options struct {
 	// MemoryLimit is the most bytes that parameters, state, feeds, session and a step
 	// may take together, on the CPU; 0: what the system can give.
 	MemoryLimit int64
+	// Within is how many bytes the same should take together, with what is kept for
+	// reuse from step to step, where a step needs no more; 0: MemoryLimit. It refuses
+	// nothing, and is for a process with one session.
+	Within int64
 
 	Trace   bool // record every allocation of each step
 	Profile bool // measure every node: Session.Profile

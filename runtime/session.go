@@ -9,6 +9,7 @@ package runtime
 // to the host.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -188,7 +189,7 @@ func (s *Session) start() (err error) {
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
-		if s.profile, err = temporaryDir("remat-profile-"); err != nil {
+		if s.profile, err = ort.TemporaryDir("remat-profile-"); err != nil {
 			return err
 		}
 		so.ProfilePrefix = filepath.Join(s.profile, "p")
@@ -217,6 +218,9 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	s.load.Feeds, _ = RSS()
+	if within := cmp.Or(s.options.Within, s.options.MemoryLimit); within > 0 && s.Provider == ort.CPU {
+		ort.Within(max(1, within-s.beside()+s.memory.SessionBytes))
+	}
 	s.binding, err = s.bind(s.ort)
 	return err
 }
@@ -409,7 +413,7 @@ func (s *Session) Close() error {
 		err = errors.Join(err, s.ort.Close())
 	}
 	if s.profile != "" {
-		err = errors.Join(err, dropTemporary(s.profile))
+		err = errors.Join(err, ort.DropTemporary(s.profile))
 	}
 	err = errors.Join(err, s.files.close())
 	if s.owned {

@@ -9,6 +9,7 @@
     scripts/tables.py half         GPT-2 124M and 355M, 8 x 1024 tokens, on CUDA: half types and checkpointing (predicted)
     scripts/tables.py recipes      recipes/*.yaml: GPT-2 124M trained on this project's documents, --batch x --seq tokens a step
     scripts/tables.py rehearsed    GPT-2 124M to 1.5B, encoder, mlp, heavy on CUDA without a GPU: which card each variant fits
+    scripts/tables.py accumulate   a small GPT-2: batches of 8 to 32, whole and in micro-batches of 2 (trained)
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
@@ -28,6 +29,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import tables_train
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -259,7 +262,9 @@ NOTES = {
 resident size of the whole process, planning and validation included. "step s" is the median
 without the first step, "CPU s" the processor time of a step, which other work on the machine
 changes less, and "of fp32" is of that. On the CPU, float16 is emulated between casts: values
-exist in both types, and this recipe is for a GPU.""",
+exist in both types, and this recipe is for a GPU. "optimized" clips by the norm of the step
+before, which the first step has not: so its losses are others.""",
+    "accumulate": tables_train.NOTE,
     "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
 the backward peak does not fall: it is the gradients. With the update in backward
 it falls by the gradients' size, but for the two that are alive at a time.
@@ -393,7 +398,8 @@ def recipes(lab):
     return [(f"GPT-2 {'of small widths' if a.small else '124M'}, {a.batch} x {seq} tokens, {steps} steps of {tokens} predicted tokens, from the zoo's weights", rows)]
 
 
-TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "recipes": recipes, "rehearsed": rehearsed}
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "recipes": recipes, "rehearsed": rehearsed,
+          "accumulate": tables_train.accumulate}
 
 
 def text(rows):

@@ -22,6 +22,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // Exit codes of the contract.
@@ -203,7 +204,7 @@ func (e *env) abandon() {
 		time.Sleep(graceMeasuring)
 	}
 	onnx.RemovePending()
-	remat.RemoveTemporary()
+	ort.RemoveTemporary()
 	fmt.Fprintln(e.stderr, "remat: interrupted")
 	os.Exit(exitInterrupted)
 }
@@ -225,7 +226,10 @@ func (e *env) exitCode(err error) int {
 	if err == nil || errors.Is(err, errHelped) {
 		return exitDone
 	}
-	line := strings.Join(strings.Fields(tight(err).Error()+memoryHelp(err)), " ")
+	line := strings.Join(strings.Fields(tight(err).Error()), " ")
+	if help := memoryHelp(err); !strings.Contains(line, help) {
+		line += help
+	}
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)
 	var check *checkError
 	var full *remat.DeviceMemoryError

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
@@ -255,4 +256,19 @@ func (e *env) interrupted() error {
 		return errInterrupted
 	}
 	return nil
+}
+
+// readBytes reads a flag that takes a size of at least that many bytes, and no share.
+func readBytes(flag, text string, least int64) (int64, error) {
+	size, err := report.ParseSize(text)
+	if err != nil {
+		return 0, fmt.Errorf("--%s: %w", flag, err)
+	}
+	if size.IsShare {
+		return 0, fmt.Errorf("--%s %s: want a size, such as 64MiB or 24GiB", flag, text)
+	}
+	if size.Bytes < least {
+		return 0, fmt.Errorf("--%s %s: want a size above 0, such as 24GiB", flag, text)
+	}
+	return size.Bytes, nil
 }

@@ -95,7 +95,7 @@ func readTraining(e *env, c *cli.Context) (t *trainRun, err error) {
 	}
 	t.options = remat.Options{
 		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
-		MemoryLimit: t.fit.MemoryLimit, Seed: c.Uint64("seed"),
+		MemoryLimit: t.fit.MemoryLimit, Within: t.fit.options.Memory, Seed: c.Uint64("seed"),
 	}
 	t.options.LossScale, t.options.Scaling, err = readScaling(c)
 	return t, err

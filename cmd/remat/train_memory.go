@@ -29,26 +29,19 @@ func memoryLimitFlag() cli.Flag {
 
 // readMemoryLimit reads --memory-limit, 0 where it is not given.
 func readMemoryLimit(e *env, c *cli.Context) (int64, error) {
-	n, err := readBytes(c, "memory-limit")
+	n, err := readOptional(c, "memory-limit")
 	if err == nil && n > 0 && e.provider == "cuda" {
 		err = errors.New("--memory-limit bounds the CPU's memory: with --rehearse, --device-memory bounds a GPU's")
 	}
 	return n, err
 }
 
-// readBytes reads a size that is no share, 0 where the flag is not given.
-func readBytes(c *cli.Context, flag string) (int64, error) {
+// readOptional reads a flag that takes a size, 0 where it is not given.
+func readOptional(c *cli.Context, flag string) (int64, error) {
 	if !c.IsSet(flag) {
 		return 0, nil
 	}
-	size, err := report.ParseSize(c.String(flag))
-	if err != nil {
-		return 0, fmt.Errorf("--%s: %w", flag, err)
-	}
-	if size.IsShare || size.Bytes <= 0 {
-		return 0, fmt.Errorf("--%s %s: want a size above 0, such as 8GiB", flag, c.String(flag))
-	}
-	return size.Bytes, nil
+	return readBytes(flag, c.String(flag), 1)
 }
 
 // fitFlags are those of remat train that say what is derived and planned, and within
@@ -81,7 +74,7 @@ type fitSettings struct {
 // readFit reads the flags of fitFlags.
 func readFit(e *env, c *cli.Context) (s fitSettings, err error) {
 	s.typed = e.typed
-	if s.options.Memory, err = readBytes(c, "memory"); err != nil {
+	if s.options.Memory, err = readOptional(c, "memory"); err != nil {
 		return s, err
 	}
 	if s.MemoryLimit, err = readMemoryLimit(e, c); err != nil {
@@ -207,9 +200,8 @@ func memoryHelp(err error) string {
 	if memory == nil {
 		return ""
 	}
-	size := report.Bytes(memory.Limit)
 	if memory.Asked == 0 {
 		return "; less state (--optimizer sgd), fewer trained parameters (--frozen) or a smaller model take less"
 	}
-	return fmt.Sprintf("; remat rewrite --budget-total '%s' and remat train --memory '%s' plan a step that takes no more", size, size)
+	return fmt.Sprintf("; remat rewrite --budget-total %[1]d or remat train --memory %[1]d plans a step that takes no more", memory.Limit)
 }

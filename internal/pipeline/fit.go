@@ -111,6 +111,9 @@ func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (
 	if err := f.look(); err != nil {
 		return nil, err
 	}
+	if fitted, err = f.asGiven(); fitted != nil || err != nil {
+		return fitted, err
+	}
 	a, err := f.choose()
 	if err != nil {
 		return nil, err
@@ -195,7 +198,7 @@ func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
 	if a.planner, err = NewPlanner(f.engine, given, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
 	}
-	if err := f.besides(a); err != nil {
+	if err := f.besides(a, a.planner.base().Model, a.planner.base().Analysis.Roles); err != nil {
 		return nil, err
 	}
 	if f.o.Memory > 0 {
@@ -208,14 +211,13 @@ func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
 
 // besides counts what training takes beside a step: the batches that wait, and what
 // a session for validation holds, or takes in its own step above the training's.
-func (f *fitting) besides(a *attempt) error {
-	if batch := fedBytes(a.planner.base()); f.o.Ahead > 0 && batch > 0 {
+func (f *fitting) besides(a *attempt, given *onnx.Model, roles step.Roles) error {
+	if batch := fedBytes(given, roles); f.o.Ahead > 0 && batch > 0 {
 		a.beside = append(a.beside, Part{"batches prepared ahead", f.o.Ahead * batch})
 	}
 	if !f.o.Validate {
 		return nil
 	}
-	roles := a.planner.base().Analysis.Roles
 	m, err := a.source.Forward(roles)
 	if err != nil {
 		return err
@@ -232,10 +234,12 @@ func (f *fitting) besides(a *attempt) error {
 	return nil
 }
 
-// bytes is all that training takes with a file. A validation runs between steps: only
+// bytes is all that training takes with a file.
+func (a *attempt) bytes(file *File) int64 { return a.all(TotalOf(file.Prediction)) }
+
+// all is all that training takes with a step. A validation runs between steps: only
 // what it holds above a step's peak comes on top.
-func (a *attempt) bytes(file *File) int64 {
-	t := TotalOf(file.Prediction)
+func (a *attempt) all(t Total) int64 {
 	return t.Bytes() + sum(a.beside) + max(0, a.validating-t.Live-t.Unused)
 }
 
@@ -244,6 +248,55 @@ func sum(parts []Part) (total int64) {
 		total += p.Bytes
 	}
 	return total
+}
+
+// asGiven writes a training graph as it is, where nothing else is asked for and it
+// fits: it may be a plan of the user's own, which planning anew would undo. It returns
+// nil where the graph is to be planned.
+func (f *fitting) asGiven() (*Fitted, error) {
+	o := f.o.Pipeline
+	if !f.training || f.o.Strategy != "" || o.divides() || o.Precision != nil {
+		return nil, nil
+	}
+	splits, err := f.splits()
+	if err != nil {
+		return nil, err
+	}
+	a := &attempt{split: splits[0], dims: o.Dims, source: f.source}
+	m, err := f.source.Sized(o.Dims)
+	if err != nil {
+		return nil, err
+	}
+	roles, _ := FoundRoles(m, o.Roles)
+	if err := f.besides(a, m, roles); err != nil {
+		return nil, err
+	}
+	out, err := f.source.copy() // without the types that were inferred
+	if err == nil {
+		err = NoteDims(out, FreeDims(out), o.Dims)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := Predict(f.engine, m, roles, o, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
+	}
+	total := TotalOf(p)
+	if f.o.Memory > 0 && a.all(total) > f.o.Memory {
+		return nil, nil
+	}
+	places, err := newPlaces(f.source, f.o.Out, f.say)
+	if err == nil {
+		err = places.move(out)
+	}
+	if err == nil {
+		err = out.Save(f.o.Out)
+	}
+	return &Fitted{
+		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory,
+		Decisions: []Decision{{Measure: "plan", Did: "the graph is trained as it is"}},
+	}, err
 }
 
 func (f *fitting) say(format string, args ...any) {

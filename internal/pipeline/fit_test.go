@@ -248,8 +248,11 @@ func TestFitLeavesTheOriginal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.Accumulate != 3 || again.Total.Bytes() != fitted.Total.Bytes() {
-		t.Errorf("%d runs, %d bytes of %d", again.Accumulate, again.Total.Bytes(), fitted.Total.Bytes())
+	if again.Accumulate != 3 || again.Total != fitted.Total {
+		t.Errorf("%d runs, %+v, not %+v", again.Accumulate, again.Total, fitted.Total)
+	}
+	if a, err := Load(again.Path); err != nil || a.promised == 0 || a.broken || a.Close() != nil {
+		t.Errorf("the graph was not left as it was: %v", err)
 	}
 	m, err := onnx.Load(again.Path)
 	if err != nil {

@@ -107,9 +107,9 @@ func fedInputs(m *onnx.Model, roles step.Roles) ([]*onnx.Value, error) {
 	}), nil
 }
 
-// fedBytes is the size of a batch of a variant, in bytes.
-func fedBytes(v *Variant) (total int64) {
-	fed, err := fedInputs(v.Model, v.Analysis.Roles)
+// fedBytes is the size of a batch of a typed model, in bytes.
+func fedBytes(m *onnx.Model, roles step.Roles) (total int64) {
+	fed, err := fedInputs(m, roles)
 	if err != nil {
 		return 0
 	}

@@ -137,7 +137,7 @@ func Order(m *onnx.Model, o Options) error {
 	if v.Analysis, err = v.analyze(m); err != nil {
 		return err
 	}
-	plan, err := planner.Solve(v.Analysis.Problem, "none")
+	plan, err := planner.Ordered(v.Analysis.Problem)
 	if err != nil {
 		return err
 	}

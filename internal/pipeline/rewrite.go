@@ -4,7 +4,6 @@ package pipeline
 // nothing is left that ONNX Runtime's highest level would fuse.
 
 import (
-	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -199,7 +198,7 @@ func guardUpdates(m *onnx.Model, roles step.Roles) (rewrite.Report, error) {
 	led, refused, err := optim.Guard(m, next)
 	for _, r := range refused {
 		report.Skipped = append(report.Skipped, rewrite.Skip{What: r.Value,
-			Why: fmt.Sprintf("not to be updated in place: node %q reads it and needs an updated value", r.Reader)})
+			Why: "not to be updated in place: " + r.Why()})
 	}
 	report.Requested, report.Applied = led+len(refused), led
 	return report, err

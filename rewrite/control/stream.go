@@ -74,29 +74,6 @@ func Stream(m *onnx.Model, input *onnx.Value) (bool, error) {
 	return true, nil
 }
 
-// sized returns the trigger of a node that slices nothing off its Size, nil for another
-// node or an output.
-func sized(n *onnx.Node) *onnx.Value {
-	chain := []string{"Slice", "Unsqueeze", "Size"}
-	for i, op := range chain {
-		if !Is(n) || !n.Is(op) || n.In(0) == nil || n.Out(0) == nil || n.Outputs[0].IsOutput() || i == 0 && n.Origin().Step != stepNone {
-			return nil
-		}
-		if i < len(chain)-1 {
-			n = n.Inputs[0].Producer
-		}
-	}
-	t := n.Inputs[0]
-	for _, op := range []string{"Cast", "Slice", "Flatten"} { // of a half type
-		p := t.Producer
-		if !Is(p) || p.Origin().Step != stepSize || !p.Is(op) || p.In(0) == nil {
-			break
-		}
-		t = p.Inputs[0]
-	}
-	return t
-}
-
 // after makes a tensor of no elements that waits for v and for the axes, of which
 // there are none.
 func after(b *build.Builder, v, axes *onnx.Value) *onnx.Value {

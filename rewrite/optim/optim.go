@@ -141,7 +141,7 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 	}
 	if len(refused) > 0 {
 		r := refused[0]
-		return nil, fmt.Errorf("optimizer %s: %q cannot be updated in place: node %q reads it and needs an updated value", o.Kind, r.Value, r.Reader)
+		return nil, fmt.Errorf("optimizer %s: %q cannot be updated in place: %s", o.Kind, r.Value, r.Why())
 	}
 	return a.res, a.writeRoles(params)
 }

@@ -117,6 +117,10 @@ func (c *Counter) Limit(bytes int64) {
 	}
 }
 
+// Within bounds what the host's counters hold together, with what they keep for
+// reuse: they keep less where that would be more. 0 takes the bound away.
+func Within(bytes int64) { C.counter_within(C.int64_t(bytes)) }
+
 // Kept is what counters together keep for reuse, in bytes.
 func Kept() int64 { return int64(C.counter_kept()) }
 
