@@ -30,3 +30,10 @@ func dropTemporary(dir string) error {
 	defer temporary.Delete(dir)
 	return os.RemoveAll(dir)
 }
+
+// TemporaryDir makes a folder that RemoveTemporary takes away with the rest, for
+// DropTemporary to remove.
+func TemporaryDir(pattern string) (string, error) { return temporaryDir(pattern) }
+
+// DropTemporary removes a folder of TemporaryDir.
+func DropTemporary(dir string) error { return dropTemporary(dir) }

@@ -36,6 +36,8 @@ type Page struct {
 	// Facts say on what machine and with what versions.
 	Facts   Facts
 	Compare *Compare
+	// Sweep, unless nil, is what the page shows in place of a comparison.
+	Sweep *Sweep
 }
 
 // Below is the page as the template sees it.
@@ -91,27 +93,32 @@ type cellView struct {
 
 // HTML writes the page.
 func (p *Page) HTML(w io.Writer) error {
-	if p.Compare == nil || len(p.Compare.Models) == 0 {
-		return fmt.Errorf("report: a page needs at least one run")
+	view := pageView{
+		Title: clean(p.Title), Command: clean(p.Command),
+		Style: template.CSS(pageCSS), Library: template.JS(echartsJS), Script: template.JS(pageJS),
 	}
-	drawn := p.Compare.charts()
-	if drawn == nil {
-		drawn = []chart{}
+	drawn := []chart{}
+	switch {
+	case p.Sweep != nil:
+		if c := p.Sweep.chart(); c.ID != "" {
+			drawn = append(drawn, c)
+		}
+		view.Cards, view.Sections = p.Sweep.cards(), p.Sweep.sections(drawn)
+	case p.Compare == nil || len(p.Compare.Models) == 0:
+		return fmt.Errorf("report: a page needs at least one run")
+	default:
+		drawn = append(drawn, p.Compare.charts()...)
+		view.Cards, view.Sections = p.Compare.cards(), p.Compare.sections(drawn)
+		if p.Compare.Rehearsed() {
+			view.Facts = append(view.Facts, Fact{Key: "rehearsed", Value: NoNumbers})
+		}
 	}
 	// json.Marshal escapes <, > and &, so no name can end the script element.
 	data, err := json.Marshal(drawn)
 	if err != nil {
 		return fmt.Errorf("report: charts: %w", err)
 	}
-	view := pageView{
-		Title: clean(p.Title), Command: clean(p.Command),
-		Cards: p.Compare.cards(), Sections: p.Compare.sections(drawn),
-		Style: template.CSS(pageCSS), Data: template.JS(data),
-		Library: template.JS(echartsJS), Script: template.JS(pageJS),
-	}
-	if p.Compare.Rehearsed() {
-		view.Facts = append(view.Facts, Fact{Key: "rehearsed", Value: NoNumbers})
-	}
+	view.Data = template.JS(data)
 	for _, f := range p.Facts {
 		view.Facts = append(view.Facts, Fact{Key: clean(f.Key), Value: clean(f.Value)})
 	}
