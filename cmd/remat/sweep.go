@@ -31,7 +31,7 @@ func sweepCommand(e *env) *cli.Command {
 		Name: "sweep", Usage: "predicts a step at many sizes, and finds the largest that fits", ArgsUsage: "M.onnx|NAME",
 		Description: "The model is a built-in one, a forward model or a training graph; a file needs free\n" +
 			"dimensions for what is swept. Lists are separated by commas.\n\n" +
-			"Example: remat sweep gpt2 --batch 1,2,4,8,16 --strategy none,full,optimal --optimizer adamw --limit 8GiB",
+			"Example: remat sweep gpt2-tiny --batch 1,2,4 --strategy none,full --optimizer adamw --limit 4MiB",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "batch", Usage: "samples, `N,…`"},
 			&cli.StringFlag{Name: "seq", Usage: "tokens a sample, `N,…`"},

@@ -326,7 +326,7 @@ func someOr(names []string, none string) string {
 }
 
 // mostSearched bounds the predictions for one largest size.
-const mostSearched = 16
+const mostSearched = 40
 
 // searchLargest finds, for each curve, the largest size within the limit: what is
 // between the largest known to fit and the least known not to is divided where the
@@ -372,7 +372,7 @@ func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.Sweep
 		if hi-lo <= 1 || l.Searched >= mostSearched {
 			break
 		}
-		at := guess(known, lo, hi, limit)
+		at := guess(known, lo, hi, limit, l.Searched)
 		if at > mostSize {
 			break
 		}
@@ -404,8 +404,10 @@ func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.Sweep
 }
 
 // guess is a size strictly between lo, which fits, and hi, which does not: where the
-// line through the two nearest sizes known meets the limit.
-func guess(known map[int64]int64, lo, hi, limit int64) int64 {
+// line through the two nearest sizes known meets the limit. After a few guesses that
+// did not end it there is no line, and the range is halved.
+func guess(known map[int64]int64, lo, hi, limit int64, asked int) int64 {
+	const straight = 3
 	var sizes []int64
 	for n, total := range known {
 		if total < math.MaxInt64 {
@@ -417,7 +419,7 @@ func guess(known map[int64]int64, lo, hi, limit int64) int64 {
 	if hi < math.MaxInt64 {
 		at = lo + (hi-lo)/2
 	}
-	if len(sizes) >= 2 {
+	if len(sizes) >= 2 && asked < straight {
 		// The two that enclose the limit, or the two last.
 		i := max(1, min(len(sizes)-1, slices.IndexFunc(sizes, func(n int64) bool { return known[n] > limit })))
 		if known[sizes[len(sizes)-1]] <= limit {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-echarts/go-echarts/v2/charts"
 	"github.com/go-echarts/go-echarts/v2/opts"
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
@@ -78,12 +79,16 @@ func (s *Sweep) PNG(w io.Writer) error {
 		return nil
 	}
 	curves := s.Curves()
+	var ticks []plot.Tick
 	for i, c := range curves {
 		var xy plotter.XYs
 		for _, q := range c.Points {
 			if q.Total != nil {
 				x, y := float64(s.At(q)), float64(*q.Total)
 				xy = append(xy, plotter.XY{X: x, Y: y})
+				if i == 0 {
+					ticks = append(ticks, plot.Tick{Value: x, Label: fmt.Sprint(s.At(q))})
+				}
 				most, left, right = max(most, y), min(left, x), max(right, x)
 			}
 		}
@@ -110,7 +115,7 @@ func (s *Sweep) PNG(w io.Writer) error {
 	}
 	p.Y.Min, p.Y.Max = 0, most*(1.1+0.055*float64(len(curves)+1))
 	p.Y.Tick.Marker = binaryTicks(6)
-	p.X.Tick.Marker = labelled{func(x float64) string { return fmt.Sprint(int64(math.Round(x))) }, 8}
+	p.X.Tick.Marker = plot.ConstantTicks(ticks)
 	p.X.Label.Text = s.Over
 	p.Legend.Top, p.Legend.Left = true, true
 	return writePlots(w, pngHeight, p)

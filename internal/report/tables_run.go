@@ -32,8 +32,15 @@ func (r *Run) Text(w io.Writer) error {
 		return err
 	}
 	tables := []Table{r.memoryTable(), r.stepsTable(), r.deviceTable()}
+	if r.Monitor != nil {
+		tables = append(tables, r.Monitor.table())
+	}
 	tables = append(tables, r.stepMemoryTables(12)...)
-	tables = append(tables, r.topTimeTable(), r.topMemoryTable())
+	if r.Profile != nil {
+		tables = append(tables, r.Profile.table())
+	} else {
+		tables = append(tables, r.topTimeTable(), r.topMemoryTable())
+	}
 	return writeTables(w, tables...)
 }
 
