@@ -13,6 +13,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"strings"
 )
 
 var (
@@ -192,6 +193,11 @@ func (c *Compare) sections(drawn []chart) []sectionView {
 	}
 	step := sectionView{Title: "Memory over the step", Text: "From the first operator of the step to the last" + scale + ". Hover or tap to see what is live."}
 	side := sectionView{Title: "Side by side"}
+	var said []string
+	for i := range c.Pairs {
+		said = append(said, c.Sentence(i))
+	}
+	side.Text = strings.Join(said, " ")
 	plans := sectionView{Title: "Plans", Text: "What each rewritten variant keeps for the backward pass, and what it recomputes."}
 	for _, d := range drawn {
 		v := chartView{ID: d.ID, Title: d.Title, Caption: d.Caption, Height: d.Height}

@@ -55,7 +55,7 @@ const (
 func NewMonitor(steps []StepMemory) *Monitor {
 	m := &Monitor{Steps: len(steps)}
 	if len(steps) < leastMonitored {
-		m.Verdict = fmt.Sprintf("%d steps are too few for a verdict: give --steps %d or more", len(steps), leastMonitored)
+		m.Verdict = fmt.Sprintf("too few steps (%d) for a verdict: give --steps %d or more", len(steps), leastMonitored)
 		return m
 	}
 	warm := len(steps) / warmUpShare
