@@ -31,6 +31,9 @@ type sweeper struct {
 	o      sweepOptions
 	dir    string // for the files of built-in models
 	engine *remat.Engine
+	// best is how the last point of each strategy and precision was divided: the search
+	// for the largest size looks at that alone.
+	best map[string]*pipeline.Options
 }
 
 func newSweeper(e *env, o sweepOptions) (*sweeper, error) {
@@ -42,7 +45,7 @@ func newSweeper(e *env, o sweepOptions) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sweeper{e: e, o: o, dir: dir, engine: engine}, nil
+	return &sweeper{e: e, o: o, dir: dir, engine: engine, best: map[string]*pipeline.Options{}}, nil
 }
 
 func (w *sweeper) close() { _ = remat.DropTemporary(w.dir) }
@@ -67,7 +70,7 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 	defer g.close()
 	var list []report.SweepPoint
 	for _, p := range w.o.precisions {
-		made, err := w.planned(g, p, w.o.strategies, done)
+		made, err := w.planned(g, p, w.o.strategies, nil, done)
 		if err != nil {
 			return nil, err
 		}
@@ -78,9 +81,11 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 
 func (g *sizedGraph) close() { g.source.Close() }
 
-// planned predicts one precision of a size.
-func (w *sweeper) planned(g *sizedGraph, precisionName string, strategies []string, done func()) ([]report.SweepPoint, error) {
+// planned predicts one precision of a size; like, unless nil, is the only variant that
+// divides that a search looks at.
+func (w *sweeper) planned(g *sizedGraph, precisionName string, strategies []string, like *pipeline.Options, done func()) ([]report.SweepPoint, error) {
 	o := w.e.pipelineOptions()
+	o.Like = like
 	o.Normalize, o.Dims = pipeline.Auto, g.dims
 	o.Stop = func() bool { return w.e.ctx.Err() != nil }
 	half, err := pipeline.ParseHalf(precisionName)
@@ -118,6 +123,8 @@ func (w *sweeper) planned(g *sizedGraph, precisionName string, strategies []stri
 			point.Outcome, point.Why = report.SweepFailed, report.Text(err.Error())
 		} else {
 			w.describe(&point, p, file)
+			o := &file.Variant.Options
+			w.best[strategy+" "+precisionName] = &pipeline.Options{Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows}
 			if w.o.measure && point.Outcome == report.SweepOK {
 				if err := w.measure(&point, g, p, file); err != nil {
 					return nil, err
@@ -426,6 +433,9 @@ func guess(known map[int64]int64, lo, hi, limit int64, asked int) int64 {
 			i = len(sizes) - 1
 		}
 		a, b := sizes[i-1], sizes[i]
+		if known[b] <= limit { // beyond all that is known: the line through the whole
+			a = sizes[0]
+		}
 		if slope := float64(known[b]-known[a]) / float64(b-a); slope > 0 {
 			at = a + int64(math.Floor(float64(limit-known[a])/slope))
 			if at == lo { // the line says that one more does not fit: see
@@ -460,7 +470,7 @@ func (w *sweeper) totalAt(p *report.SweepPoint, over string, at int64) (int64, e
 	defer g.close()
 	measure := w.o.measure
 	w.o.measure = false
-	points, err := w.planned(g, p.Precision, []string{p.Strategy}, func() {})
+	points, err := w.planned(g, p.Precision, []string{p.Strategy}, w.best[p.Strategy+" "+p.Precision], func() {})
 	w.o.measure = measure
 	if err != nil {
 		return 0, err

@@ -124,7 +124,7 @@ func (m *Monitor) growth(what string, s []sample, perStep, atAll float64) bool {
 }
 
 func (m *Monitor) table() Table {
-	t := Table{Title: "memory over the steps: " + m.Verdict, Columns: []string{"after the warm-up", ">least", ">most"}}
+	t := Table{Title: "memory over the steps", Columns: []string{"after the warm-up", ">least", ">most"}}
 	if m.MostResident == 0 {
 		return t
 	}

@@ -22,6 +22,9 @@ func (r *Run) Text(w io.Writer) error {
 	if r.NoPrediction != "" {
 		facts = append(facts, Fact{Key: "not predicted", Value: string(r.NoPrediction)})
 	}
+	if r.Monitor != nil {
+		facts = append(facts, Fact{Key: "growth", Value: r.Monitor.Verdict})
+	}
 	if r.Error != "" {
 		facts = append(facts, Fact{Key: "failed", Value: string(r.Error)})
 	}
