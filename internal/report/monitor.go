@@ -134,3 +134,26 @@ func (m *Monitor) table() Table {
 	t.add("resident", Bytes(m.LeastResident), Bytes(m.MostResident))
 	return t
 }
+
+// Fragmentation is the moment at which the arena took more from the system though most
+// memory lay free in it: no free block was large enough. Sizes are bytes.
+type Fragmentation struct {
+	Reserved int64 `json:"reserved_bytes"`
+	Live     int64 `json:"live_bytes"`
+	Free     int64 `json:"free_bytes"`
+	// Largest is the largest free block, Request what was asked for, by Node for Value.
+	Largest int64 `json:"largest_free_bytes"`
+	Request int64 `json:"request_bytes"`
+	Node    Text  `json:"node"`
+	Value   Text  `json:"value"`
+}
+
+func (f *Fragmentation) table() Table {
+	t := Table{Title: "the arena's worst moment, predicted", Columns: []string{"", ">bytes", "~"}}
+	t.add("asked for", Bytes(f.Request), "by "+Shorten(textOr(string(f.Node)), 60))
+	t.add("largest free block", Bytes(f.Largest), none)
+	t.add("free in all", Bytes(f.Free), none)
+	t.add("live", Bytes(f.Live), none)
+	t.add("reserved until then", Bytes(f.Reserved), none)
+	return t
+}

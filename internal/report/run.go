@@ -44,6 +44,9 @@ type Run struct {
 	StepSeconds *Spread    `json:"step_seconds"`
 	TopTime     []OpTime   `json:"top_time"`
 	TopMemory   []OpMemory `json:"top_memory"`
+	// Fragmentation is nil where the arena never grew beside free memory, and where the
+	// step is not predicted.
+	Fragmentation *Fragmentation `json:"fragmentation,omitempty"`
 	// Monitor is nil unless the steps were watched.
 	Monitor *Monitor `json:"monitor,omitempty"`
 	// Profile is nil unless it was asked for by something.

@@ -37,6 +37,9 @@ func (r *Run) Text(w io.Writer) error {
 	tables := []Table{r.memoryTable(), r.stepsTable(), r.deviceTable()}
 	if r.Monitor != nil {
 		tables = append(tables, r.Monitor.table())
+		if r.Fragmentation != nil {
+			tables = append(tables, r.Fragmentation.table())
+		}
 	}
 	tables = append(tables, r.stepMemoryTables(12)...)
 	if r.Profile != nil {
