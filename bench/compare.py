@@ -7,6 +7,7 @@
     bench/compare.py --batch 1 --seq 1024
     bench/compare.py --batch 4 --seq 64 --optimizer adamw
     bench/compare.py --by-operator            # where the time goes, on both sides
+    bench/compare.py --rehearse               # our half on CUDA, without a GPU
 
 Same weights, same batch, same threads, fp32, one process. The variants take
 turns, step by step, so that a busy machine slows all of them. Times are medians
@@ -14,7 +15,8 @@ of CPU seconds (with one thread, what the step takes on an idle core); wall time
 stands beside them; only ratios mean something. Peaks are bytes counted at the allocator on both
 sides: parameters, optimizer state, and the largest sum of what a step has
 allocated at one moment (returned gradients are in it). --json F writes all of
-it.
+it. --rehearse measures memory on ONNX Runtime's CUDA provider without a GPU: no
+numbers are computed, so there are no times, no losses, and no PyTorch.
 
 remat's plain graph is what `remat grad` derives, put in order (strategy none);
 the others are what --rewrite says, the least peak where nothing is said.
@@ -27,22 +29,20 @@ import subprocess
 import sys
 import tempfile
 
-import numpy as np
-
-import ortside
-
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def main():
     a = arguments()
     with tempfile.TemporaryDirectory(dir=a.keep) as folder:
-        rows = measure(a, a.keep or folder)
-    print_table(a, rows)
+        rows = (rehearse if a.rehearse else measure)(a, a.keep or folder)
+    (print_rehearsed if a.rehearse else print_table)(a, rows)
     if a.json:
         with open(a.json + ".part", "w") as f:
-            json.dump({"settings": vars(a), "environment": a.environment, "variants": rows}, f, indent=1)
+            json.dump({"settings": vars(a), "environment": vars(a).get("environment"), "variants": rows}, f, indent=1)
         os.replace(a.json + ".part", a.json)
+    if a.rehearse:
+        return
     losses = [r["loss"] for r in rows]
     if max(losses) - min(losses) > 1e-5 * abs(losses[0]):
         sys.exit(f"losses differ: {losses}")
@@ -60,11 +60,14 @@ def arguments():
     p.add_argument("--remat", default=os.path.join(HERE, "..", "bin", "remat"), help="the program")
     p.add_argument("--by-operator", action="store_true", help="profile a step of each variant too")
     p.add_argument("--no-torch", action="store_true", help="our half alone")
+    p.add_argument("--rehearse", action="store_true", help="memory of our half on CUDA, without a GPU")
     p.add_argument("--keep", help="an existing folder for the files in between")
     p.add_argument("--json", help="write the numbers to this file")
     a = p.parse_args()
     if not os.path.exists(a.remat):
         sys.exit(f"{a.remat}: no such program; make build, or --remat PATH")
+    if a.rehearse and a.by_operator:
+        sys.exit("--by-operator: not with --rehearse, which computes no numbers and takes no times")
     a.rewrite = a.rewrite or ["--strategy optimal"]
     return a
 
@@ -103,6 +106,8 @@ KIND_OF = {op: kind for kind, ops in KINDS.items() for op in ops.split()}
 
 def operators(a, theirs, ours, folder):
     """One step of each variant by kind of operator, in seconds."""
+    import ortside
+
     columns, unknown = {}, {}
     for v in theirs + ours:
         table = v.by_operator() if v in theirs else ortside.by_operator(v.file, v.values, a.opt, a.threads, folder)
@@ -131,24 +136,50 @@ def remat(a, *args, **kw):
     return done.stdout
 
 
-def prepare(a, folder):
-    """The graphs, and the feeds that both sides read."""
+def graphs(a, folder, *flags):
+    """The training graph, and its variants as (name, flags, file), written one by one."""
     at = lambda name: os.path.join(folder, name)
     shape = [f"--{k}={getattr(a, k)}" for k in ("layers", "hidden", "heads", "vocab", "batch", "seq", "seed")]
-    remat(a, "model", "gpt2", *shape, "-o", at("forward.onnx"))
+    remat(a, "model", "gpt2", *shape, *(["--no-weights"] if a.rehearse else []), "-o", at("forward.onnx"))
     remat(a, "grad", at("forward.onnx"), "-o", at("train.onnx"), "--optimizer", a.optimizer)
+    for i, how in enumerate(["--strategy none"] + a.rewrite):
+        file = at(f"variant{i}.onnx")
+        remat(a, *flags, "rewrite", at("train.onnx"), *how.split(), "-o", file)
+        yield "remat " + (how if i else "plain"), how, file
+
+
+def rehearse(a, folder):
+    rows = []
+    for name, how, file in graphs(a, folder, "--provider", "cuda"):
+        d = json.loads(remat(a, "--provider", "cuda", "--rehearse", "--json", "run", file))
+        m = d["memory"]
+        rows.append({
+            **memory_row(name, m["parameter_bytes"], m["state_bytes"], m["live_peak_bytes"], m["output_bytes"]),
+            "total_bytes": m["total_peak_bytes"], "predicted_live_peak_bytes": m.get("predicted_live_peak_bytes"),
+            "reserved_bytes": m["reserved_bytes"], "device": d["device"], "rehearsed": True, "ort_version": d["ort_version"],
+        })
+        note(f"remat {how}: {mb(m['live_peak_bytes'])} MB")
+    return rows
+
+
+def prepare(a, folder):
+    """The graphs, and the feeds that both sides read."""
+    import numpy as np
+
+    import ortside
+
+    at = lambda name: os.path.join(folder, name)
     ids = np.random.default_rng(a.seed).integers(0, a.vocab, (a.batch, a.seq))
     np.savez(at("feeds.npz"), input_ids=ids, labels=ids)
-    files, documents = [], []
-    for i, flags in enumerate(["--strategy none"] + a.rewrite):
-        files.append(at(f"variant{i}.onnx"))
-        remat(a, "rewrite", at("train.onnx"), *flags.split(), "-o", files[i])
-        documents.append(run(a, files[i], folder))  # before anything else holds memory
-        note(f"remat {flags}: {mb(documents[i]['memory']['live_peak_bytes'])} MB")
+    written = []
+    for name, how, file in graphs(a, folder):
+        document = run(a, file, folder)  # before anything else holds memory
+        written.append((name, file, document))
+        note(f"remat {how}: {mb(document['memory']['live_peak_bytes'])} MB")
     variants, weights, feeds = [], ortside.weights(at("forward.safetensors")), dict(np.load(at("feeds.npz")))
-    for i, file in enumerate(files):
-        v = ortside.Variant("remat " + (a.rewrite[i - 1] if i else "plain"), file, weights, feeds, a.opt, a.threads)
-        v.file, v.document = file, documents[i]
+    for name, file, document in written:
+        v = ortside.Variant(name, file, weights, feeds, a.opt, a.threads)
+        v.file, v.document = file, document
         variants.append(v)
     return variants
 
@@ -158,6 +189,8 @@ def run(a, file, folder):
 
 
 def torch_variants(a, folder):
+    import numpy as np
+
     try:
         import torch
 
@@ -188,11 +221,30 @@ def our_row(v):
 
 def row(name, parameters, state, peak, returned, times):
     return {
-        "name": name, "parameter_bytes": parameters, "state_bytes": state, "live_peak_bytes": peak,
-        "total_bytes": parameters + state + peak, "returned_bytes": returned,
+        **memory_row(name, parameters, state, peak, returned),
         "seconds": statistics.median(t[0] for t in times), "cpu_seconds": statistics.median(t[1] for t in times),
         "all_seconds": [t[0] for t in times], "all_cpu_seconds": [t[1] for t in times], "loss": times[0][2],
     }
+
+
+def memory_row(name, parameters, state, peak, returned):
+    return {
+        "name": name, "parameter_bytes": parameters, "state_bytes": state, "live_peak_bytes": peak,
+        "total_bytes": parameters + state + peak, "returned_bytes": returned,
+    }
+
+
+def print_rehearsed(a, rows):
+    print("\nrehearsed: no numbers were computed")
+    print(f"GPT-2, {a.layers} layers, width {a.hidden}, {a.batch} x {a.seq} tokens, fp32, optimizer {a.optimizer}, CUDA, ONNX Runtime {rows[0]['ort_version']}, level {a.opt}\n")
+    lines = [["", "live peak MB", "predicted MB", "total MB", "ratio", "reserved MB", "synchronizations", "kernels"]]
+    for r in rows:
+        lines.append([
+            r["name"], mb(r["live_peak_bytes"]), mb(r["predicted_live_peak_bytes"]), mb(r["total_bytes"]),
+            f"{r['total_bytes'] / rows[0]['total_bytes']:.2f}", mb(r["reserved_bytes"]),
+            str(r["device"]["synchronizations"]), str(r["device"]["kernels"]),
+        ])
+    print_lines(lines)
 
 
 def print_table(a, rows):

@@ -52,5 +52,9 @@ func (n *Node) SetOrigin(o Origin) {
 // RecomputePass made a node that runs again; Of names the one that runs first.
 const RecomputePass = "recompute"
 
+// HiddenStep is the step of a node that keeps the type of what it returns from ONNX
+// Runtime: no file declares it.
+const HiddenStep = "hidden"
+
 // MadeBy reports that a pass made the node.
 func (n *Node) MadeBy(pass string) bool { return n.Metadata(passKey) == pass }

@@ -157,13 +157,17 @@ func (g *Graph) Fixed() bool {
 }
 
 // AnnotateTypes gives every node output whose type is known a value_info entry
-// in the written file. ONNX Runtime plans reuse only for shapes it knows.
+// in the written file, but for those of a HiddenStep. ONNX Runtime plans reuse only for
+// shapes it knows.
 func (g *Graph) AnnotateTypes() {
 	have := map[string]bool{}
 	for _, vi := range g.Proto.ValueInfo {
 		have[vi.GetName()] = true
 	}
 	for _, n := range g.Nodes {
+		if n.Metadata(stepKey) == HiddenStep {
+			continue
+		}
 		for _, v := range n.Outputs {
 			if v != nil && v.outs == 0 && v.Type.Known() && !have[v.Name] {
 				g.Proto.ValueInfo = append(g.Proto.ValueInfo, v.declaration(nil))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -207,8 +206,13 @@ func (ix *index) groups(keep []bool, in func(r int) bool, last []bool) [][]int {
 
 // planOf makes the plan that keeps a set of roots.
 func (ix *index) planOf(strategy string, keep []bool, eraseShapes bool) *Plan {
+	return ix.p.settle(ix.built(strategy, keep, eraseShapes))
+}
+
+// built is planOf in the order that it begins with.
+func (ix *index) built(strategy string, keep []bool, eraseShapes bool) *Plan {
 	base := ix.plain()
-	return ix.p.legalize(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), ControlEdges: base.controlEdges, EraseShapes: eraseShapes})
+	return &Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), ControlEdges: base.controlEdges, EraseShapes: eraseShapes}
 }
 
 // every picks each k-th of the layers' boundaries, and always the last.
@@ -264,24 +268,6 @@ func layersOf(p *Problem) ([]int, error) {
 		return p.Cuts, nil
 	}
 	return nil, fmt.Errorf("no layers found: no single value separates one part of the forward from the next; use layers=GLOB, selective or optimal")
-}
-
-// solveNone takes the best order found, unless the graph's own is better.
-func solveNone(p *Problem, o Options) (*Plan, error) {
-	ix := p.indexed()
-	base := ix.plain()
-	best, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), ControlEdges: base.controlEdges})
-	if err != nil {
-		return nil, err
-	}
-	best = p.legalized(best)
-	given, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(ix.topo)})
-	if err == nil {
-		if given = p.legalized(given); given.peak < best.peak {
-			return given.plan, nil
-		}
-	}
-	return best.plan, nil
 }
 
 func solveFull(p *Problem, o Options) (*Plan, error) {

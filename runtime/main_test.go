@@ -2,35 +2,16 @@ package runtime
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
-	"github.com/onnx-remat/remat/runtime/install"
-	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice/devicetest"
 )
-
-// cudaLibrary names the variable that holds the path of ONNX Runtime's GPU build in a
-// process that tests the CUDA provider, rehearsed.
-const cudaLibrary = "REMAT_TEST_CUDA"
 
 // TestRehearsed runs the tests of lifetimes once more in a process that rehearses.
 func TestRehearsed(t *testing.T) {
-	if os.Getenv(cudaLibrary) != "" {
-		t.Skip("it runs already")
-	}
-	path, err := install.FindRehearsal("")
-	if err == nil {
-		err = nulldevice.Check(path)
-	}
-	if err != nil {
-		t.Skipf("no rehearsal: %v; make test-rehearse gets what it needs", err)
-	}
-	c := exec.Command(os.Args[0], "-test.run", "LeaveNothing|InPlaceOnTheDevice", "-test.v")
-	c.Env = append(os.Environ(), cudaLibrary+"="+path)
-	out, err := c.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "TestSessionsLeaveNothing/cuda") {
-		t.Fatalf("%v\n%s", err, out)
+	if out := devicetest.Again(t, "LeaveNothing|InPlaceOnTheDevice|StopNobody"); !strings.Contains(out, "TestInPlaceOnTheDevice") {
+		t.Error("no test ran")
 	}
 }
 
@@ -39,7 +20,7 @@ var testEngine *Engine
 
 func TestMain(m *testing.M) {
 	var err error
-	if gpu := os.Getenv(cudaLibrary); gpu != "" {
+	if gpu := devicetest.Library(); gpu != "" {
 		testEngine, err = NewRehearsal(gpu, 0)
 	} else {
 		testEngine, err = New("")

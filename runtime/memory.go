@@ -66,6 +66,9 @@ func (s *Session) Now() MemoryNow {
 func (s *Session) count() error {
 	for _, in := range s.inputs {
 		size := in.value.ByteSize()
+		if in.lent {
+			continue // counted where it lies
+		}
 		switch in.category {
 		case parameterInput:
 			s.memory.ParameterBytes += size
@@ -158,11 +161,11 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		FirstChunk:  setup.FirstChunk, MaxExtend: setup.MaxExtend, MaxDead: setup.MaxDead,
 	}
 	if s.options.ProfileAside {
-		dir, err := os.MkdirTemp("", "remat-profile-")
+		dir, err := ort.TemporaryDir("remat-profile-")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(dir)
+		defer ort.DropTemporary(dir)
 		so.ProfilePrefix = filepath.Join(dir, "p")
 	}
 	second, err := s.open(so)

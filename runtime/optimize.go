@@ -228,11 +228,11 @@ func (e *Engine) optimized(model []byte, folder string, o ort.SessionOptions) ([
 }
 
 func (e *Engine) optimize(model []byte, folder string, o ort.SessionOptions) ([]byte, error) {
-	dir, err := temporaryDir("remat-optimize-")
+	dir, err := ort.TemporaryDir("remat-optimize-")
 	if err != nil {
 		return nil, err
 	}
-	defer dropTemporary(dir)
+	defer ort.DropTemporary(dir)
 	o.OptimizedPath = filepath.Join(dir, "optimized.onnx")
 	o.Allocator = ort.NoArena
 	o.Unplanned = o.Provider != ort.CUDA // which knows no parallel execution

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
@@ -50,10 +51,14 @@ type env struct {
 	typed     string          // the command line
 	archives  []archive       // of --feeds
 	startRSS  int64           // resident bytes as the program began
-	rates     map[string]bool // flags of rates that were given
 	shown     *progress       // the one that has not finished
+	recipe    *recipe         // of --config; nil: none
+	remark    string          // what there is to say of it
+	rates     map[string]bool // flags of rates that were given
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
+	// finishing: a step is brought to its end and saved, however long that takes.
+	finishing atomic.Bool
 }
 
 func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
@@ -114,6 +119,7 @@ func globalFlags() []cli.Flag {
 		&cli.IntFlag{Name: "threads", Usage: "threads per operator, `N`; 0: the number of cores"},
 		&cli.IntFlag{Name: "opt", Value: 1, Usage: "ONNX Runtime's optimization level, `0|1|99`"},
 		&cli.StringSliceFlag{Name: "dim", Usage: "`NAME=N,…`: fixes symbolic dimensions, as in batch=2,seq=128"},
+		&cli.StringFlag{Name: configFlag, Usage: "take flags from the recipe `F.yaml`; those that are typed win"},
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON document on stdout"},
 		&cli.BoolFlag{Name: "quiet", Usage: "no progress"},
 		&cli.StringSliceFlag{Name: "d", Usage: "debug switches, `KEY[=VAL],…`; -d help lists them"},
@@ -127,6 +133,9 @@ const mostThreads = 1024
 func (e *env) readGlobals(c *cli.Context) error {
 	e.ort, e.device, e.threads = c.String("ort"), c.Int("device"), c.Int("threads")
 	e.json, e.quiet = c.Bool("json"), c.Bool("quiet")
+	if e.remark != "" && !e.quiet {
+		fmt.Fprintln(e.stderr, e.remark)
+	}
 	switch e.provider = c.String("provider"); e.provider {
 	case "auto", "cpu", "cuda":
 	default:
@@ -247,4 +256,19 @@ func (e *env) interrupted() error {
 		return errInterrupted
 	}
 	return nil
+}
+
+// readBytes reads a flag that takes a size of at least that many bytes, and no share.
+func readBytes(flag, text string, least int64) (int64, error) {
+	size, err := report.ParseSize(text)
+	if err != nil {
+		return 0, fmt.Errorf("--%s: %w", flag, err)
+	}
+	if size.IsShare {
+		return 0, fmt.Errorf("--%s %s: want a size, such as 64MiB or 24GiB", flag, text)
+	}
+	if size.Bytes < least {
+		return 0, fmt.Errorf("--%s %s: want a size above 0, such as 24GiB", flag, text)
+	}
+	return size.Bytes, nil
 }

@@ -25,34 +25,34 @@ import (
 
 // feedFlags are the flags that say what goes in.
 func feedFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		&cli.StringSliceFlag{Name: "feeds", Usage: "`F.npz`: values of inputs; a key is NAME, in:NAME or param:NAME"},
 		&cli.StringSliceFlag{Name: "feed", Usage: "`NAME=F.npy`: the value of one input"},
 		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name, whose leading axis is the step"},
 		&cli.Uint64Flag{Name: "seed", Usage: "seed of unfed inputs and of random operators, `N`"},
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
-		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first loss scale, `X`, if the graph has one"},
-		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},
-		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after a run of good steps, `X`"},
-		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "length of that run, `N`; -1: never"},
 		&cli.IntFlag{Name: "steps", Value: 1, Usage: "number of steps, `N`"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
-	}
+		memoryLimitFlag(),
+	}, scalingFlags()...)
 }
 
 // readFeeds reads what goes in, and how it is to run.
 func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	o := remat.Options{
 		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
-		Dims: e.dims, Seed: c.Uint64("seed"), LR: c.Float64("lr"), LossScale: c.Float64("loss-scale"),
+		Dims: e.dims, Seed: c.Uint64("seed"), LR: c.Float64("lr"),
+	}
+	var err error
+	if o.LossScale, o.Scaling, err = readScaling(c); err != nil {
+		return o, err
+	}
+	if o.MemoryLimit, err = readMemoryLimit(e, c); err != nil {
+		return o, err
 	}
 	e.rates = map[string]bool{}
 	for _, r := range rateFlags {
 		e.rates[r.flag] = c.IsSet(r.flag)
-	}
-	o.Scaling = remat.Scaling{Backoff: c.Float64("loss-scale-backoff"), Growth: c.Float64("loss-scale-growth"), Interval: c.Int("loss-scale-interval")}
-	if s := o.Scaling; !(s.Backoff > 0 && s.Backoff <= 1) || !(s.Growth >= 1) || !(o.LossScale >= 0) || math.IsInf(o.LossScale, 0) || math.IsInf(s.Growth, 0) {
-		return o, fmt.Errorf("--loss-scale %v, -backoff %v, -growth %v: want a positive scale, a backoff of at most 1 and a growth of at least 1", o.LossScale, s.Backoff, s.Growth)
 	}
 	if math.IsNaN(o.LR) || math.IsInf(o.LR, 0) {
 		return o, fmt.Errorf("--lr %v: want a finite number", o.LR)
@@ -97,6 +97,25 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	roles, err := readRoles(c.String("roles"))
 	o.Roles = roles
 	return o, err
+}
+
+// scalingFlags say how the loss scale of a graph in half precision begins and changes.
+func scalingFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first loss scale, `X`, if the graph has one"},
+		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},
+		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after a run of good steps, `X`"},
+		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "length of that run, `N`; -1: never"},
+	}
+}
+
+func readScaling(c *cli.Context) (scale float64, s remat.Scaling, err error) {
+	scale = c.Float64("loss-scale")
+	s = remat.Scaling{Backoff: c.Float64("loss-scale-backoff"), Growth: c.Float64("loss-scale-growth"), Interval: c.Int("loss-scale-interval")}
+	if !(s.Backoff > 0 && s.Backoff <= 1) || !(s.Growth >= 1) || !(scale >= 0) || math.IsInf(scale, 0) || math.IsInf(s.Growth, 0) {
+		err = fmt.Errorf("--loss-scale %v, -backoff %v, -growth %v: want a positive scale, a backoff of at most 1 and a growth of at least 1", scale, s.Backoff, s.Growth)
+	}
+	return scale, s, err
 }
 
 // An archive is a file of --feeds by the keys that it has.

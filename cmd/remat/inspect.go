@@ -74,15 +74,9 @@ func (e *env) readWorkspace(c *cli.Context) error {
 	if !c.Bool("memory") || e.provider != "cuda" {
 		return fmt.Errorf("remat inspect: --workspace requires --memory and --provider cuda")
 	}
-	size, err := report.ParseSize(text)
-	if err != nil {
-		return fmt.Errorf("--workspace: %w", err)
-	}
-	if size.IsShare || size.Bytes < 0 {
-		return fmt.Errorf("--workspace %s: want a size, such as 32MiB", text)
-	}
-	e.workspace = size.Bytes
-	return nil
+	var err error
+	e.workspace, err = readBytes("workspace", text, 0)
+	return err
 }
 
 // inspection is the document of inspect --json.

@@ -26,15 +26,9 @@ func (e *env) readRehearsal(c *cli.Context) error {
 	if !e.rehearse {
 		return fmt.Errorf("--device-memory %s needs --rehearse: a GPU has the memory that it has", text)
 	}
-	size, err := report.ParseSize(text)
-	if err != nil {
-		return fmt.Errorf("--device-memory: %w", err)
-	}
-	if size.IsShare || size.Bytes <= 0 {
-		return fmt.Errorf("--device-memory %s: want a size above 0, such as 24GiB", text)
-	}
-	e.deviceMemory = size.Bytes
-	return nil
+	var err error
+	e.deviceMemory, err = readBytes("device-memory", text, 1)
+	return err
 }
 
 func (e *env) openRehearsal(library string) (*remat.Engine, error) {

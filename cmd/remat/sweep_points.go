@@ -41,14 +41,14 @@ func newSweeper(e *env, o sweepOptions) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := remat.TemporaryDir("remat-sweep-")
+	dir, err := ort.TemporaryDir("remat-sweep-")
 	if err != nil {
 		return nil, err
 	}
 	return &sweeper{e: e, o: o, dir: dir, engine: engine, best: map[string]*pipeline.Options{}}, nil
 }
 
-func (w *sweeper) close() { _ = remat.DropTemporary(w.dir) }
+func (w *sweeper) close() { _ = ort.DropTemporary(w.dir) }
 
 // A sized graph is the training graph of one size, ready to be planned.
 type sizedGraph struct {

@@ -114,17 +114,20 @@ func (p *Planner) finish(f *File) (*File, error) {
 func (p *Planner) guard(f *File) error {
 	f.Finished = true
 	engine := p.opts.cpuEngine(p.engine)
-	if engine == nil {
-		return nil
-	}
-	guarded, unchanged, err := f.written.guard(engine)
-	if err != nil {
-		return err
-	}
-	if unchanged && p.opts.OptLevel != 99 { // there the layout of convolutions may still change
-		if engine = nil; !guarded {
-			return nil
+	changed := false
+	if engine != nil {
+		guarded, unchanged, err := f.written.guard(engine)
+		if err != nil {
+			return err
 		}
+		changed = guarded || !unchanged || p.opts.OptLevel == 99 // where the layout of convolutions may still change
+		if unchanged && p.opts.OptLevel != 99 {
+			engine = nil
+		}
+	}
+	streamed, err := f.written.stream()
+	if err != nil || !changed && !streamed {
+		return err
 	}
 	return p.predict(engine, f)
 }

@@ -2,19 +2,26 @@ package pipeline
 
 // What holds of a written file without running it: the graph's own checks, what it
 // computes, who reads a parameter before it is updated, and that writing and
-// predicting it again give the same. Thousands of graphs in the time in which ONNX
-// Runtime runs one; so fuzz targets ask this of each, and ONNX Runtime of a share.
+// predicting it again give the same. Dozens of graphs in the time in which ONNX
+// Runtime judges one; so fuzz targets ask this of each, and ONNX Runtime of a share.
+//
+// No input may take ten seconds: Go's fuzzing then ends the worker without saying why.
+// So the work is bounded by counts, whatever the machine does besides: graphs are
+// small, a search looks at mostAsks plans, and ONNX Runtime sees the files of two plans,
+// in a dozen sessions. That is a quarter of a second of one core.
 
 import (
+	"bytes"
 	"hash/fnv"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// oneIn is the share of a fuzz target's inputs that ONNX Runtime judges. No input may
-// take ten seconds: Go's fuzzing then ends the worker without saying why.
+// oneIn is the share of a fuzz target's inputs that ONNX Runtime judges.
 const oneIn = 50
 
 // mostAsks ends the search for a plan: of a dozen values it tries every set to keep,
@@ -31,8 +38,8 @@ func asked(data []byte, seed uint64) bool {
 	return h.Sum64()%oneIn == 0
 }
 
-// offline plans without ONNX Runtime, and checks what is written.
-func offline(t *testing.T, p *Planner, o Options, strategy string, budget int64) *File {
+// checkedPlan plans, and checks what is written.
+func checkedPlan(t *testing.T, p *Planner, o Options, strategy string, budget int64) *File {
 	t.Helper()
 	r, err := p.Plan(strategy, budget)
 	if _, limited := p.Limited(); limited && unmet(err) {
@@ -50,7 +57,13 @@ func offline(t *testing.T, p *Planner, o Options, strategy string, budget int64)
 	}
 	sameMeaning(t, strategy, r.Variant.Model, m, o.Dims)
 	updatesWait(t, strategy, m, r.Roles().New)
-	saved, err := onnx.Decode(encode(t, m), "")
+	return r
+}
+
+// foretold predicts a file anew as it is saved.
+func foretold(t *testing.T, strategy string, r *File, o Options) {
+	t.Helper()
+	saved, err := onnx.Decode(encode(t, r.Model), "")
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
 	}
@@ -61,7 +74,6 @@ func offline(t *testing.T, p *Planner, o Options, strategy string, budget int64)
 	if again.LivePeak != r.Peak || again.Session.Bytes() != r.Prediction.Session.Bytes() {
 		t.Errorf("%s: predicted %d and %d, of the saved file %d and %d", strategy, r.Peak, r.Prediction.Session.Bytes(), again.LivePeak, again.Session.Bytes())
 	}
-	return r
 }
 
 // updatesWait checks that who reads a parameter or state runs before its update.
@@ -95,33 +107,38 @@ func updatesWait(t *testing.T, what string, m *onnx.Model, next map[string]strin
 	}
 }
 
-// checkStepOffline is checkStep without ONNX Runtime, through one strategy.
-func checkStepOffline(t *testing.T, data []byte, seed uint64) {
-	m, _, err := randomStep(data, seed, fewBlocks)
+// checkOneStep takes a random step through one strategy, as checkStep does through two,
+// and without ONNX Runtime where there is no engine.
+func checkOneStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
+	m, update, err := randomStep(data, seed, fewBlocks)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.SetMetadata(VersionKey, "test")
 	c := choices[int(seed/6)%len(choices)]
 	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.chunk != Division{}, Chunk: c.chunk, Tile: c.tile, Rows: c.rows}
-	throughOne(t, m, o, seed/30)
+	throughOne(t, e, m, o, update.Kind, seed, seed/30)
 }
 
-// checkJointOffline is checkJoint without ONNX Runtime, through one strategy.
-func checkJointOffline(t *testing.T, data []byte, seed uint64) {
+// checkOneJoint is checkJoint through one strategy, and without ONNX Runtime where
+// there is no engine.
+func checkOneJoint(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
 	m, err := randomJoint(data, seed, fewBlocks)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.SetMetadata(VersionKey, "test")
-	throughOne(t, m, jointOptions(seed), seed/12)
+	throughOne(t, e, m, jointOptions(seed), optim.None, seed, seed/12)
 }
 
-// throughOne takes a graph through the strategy that a number chooses.
-func throughOne(t *testing.T, m *onnx.Model, o Options, number uint64) {
+// throughOne takes a graph through the strategy that a number chooses. With an engine
+// its file meets the prediction and returns what the plain plan's does: to the bit, or
+// but for rounding where it is of another form, which an update makes a whole step of.
+func throughOne(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, update optim.Kind, seed, number uint64) {
+	if e == nil || seed%2 == 0 { // else it is taken for a foreign one
+		m.SetMetadata(VersionKey, "test")
+	}
 	asks := 0
 	o.Stop = func() bool { asks++; return asks > mostAsks }
-	p, err := NewPlanner(nil, m, o)
+	p, err := NewPlanner(e, m, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,8 +153,24 @@ func throughOne(t *testing.T, m *onnx.Model, o Options, number uint64) {
 		budget = (p.Scheduled + least.Peak) / 2
 		asks = 0 // as many looks again, else what was found before is not found now
 	}
-	r := offline(t, p, o, strategy, budget)
-	if most := max(p.Scheduled, p.Before.LivePeak); strategy == "optimal" && r.Peak > most {
-		t.Errorf("optimal's peak is %d, that of the graph alone %d", r.Peak, most)
+	r := checkedPlan(t, p, o, strategy, budget)
+	if e == nil {
+		foretold(t, strategy, r, o)
+		if most := max(p.Scheduled, p.Before.LivePeak); strategy == "optimal" && r.Peak > most {
+			t.Errorf("optimal's peak is %d, that of the graph alone %d", r.Peak, most)
+		}
+		return
+	}
+	plain, err := p.Plan("none", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := run(t, e, o, "none", plain), run(t, e, o, strategy, r)
+	for name, data := range want.outputs {
+		if r.Variant == plain.Variant && !bytes.Equal(got.outputs[name], data) {
+			t.Errorf("%s: output %s is not that of the plain plan to the bit", strategy, name)
+		} else if d := farthest(data, got.outputs[name]); d > 1e-3 && update == optim.None {
+			t.Errorf("%s: output %s differs by %g of its largest magnitude", strategy, name, d)
+		}
 	}
 }

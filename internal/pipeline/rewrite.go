@@ -4,7 +4,6 @@ package pipeline
 // nothing is left that ONNX Runtime's highest level would fuse.
 
 import (
-	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -14,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
@@ -113,6 +113,25 @@ func (w *rewriting) seal() error {
 	return w.model.Check()
 }
 
+// stream brings the edges of a file for CUDA into the device's stream, and reports
+// whether there were any.
+func (w *rewriting) stream() (bool, error) {
+	if !w.variant.Options.CUDA {
+		return false, nil
+	}
+	g := w.model.Graph
+	i := slices.IndexFunc(g.Inputs, func(v *onnx.Value) bool { return !v.IsConstant() && w.analysis.Roles.New[v.Name] == "" })
+	if i < 0 {
+		return false, nil // and an edge that reads what a step overwrites would have to come before
+	}
+	streamed, err := control.Stream(w.model, g.Inputs[i])
+	if streamed {
+		rewrite.ShareConstants(g)
+		g.AnnotateTypes()
+	}
+	return streamed, err
+}
+
 // passed shows the model to whoever asked to see it after each pass.
 func (w *rewriting) passed(name string) error { return w.variant.Options.passed(name, w.model) }
 
@@ -179,7 +198,7 @@ func guardUpdates(m *onnx.Model, roles step.Roles) (rewrite.Report, error) {
 	led, refused, err := optim.Guard(m, next)
 	for _, r := range refused {
 		report.Skipped = append(report.Skipped, rewrite.Skip{What: r.Value,
-			Why: fmt.Sprintf("not to be updated in place: node %q reads it and needs an updated value", r.Reader)})
+			Why: "not to be updated in place: " + r.Why()})
 	}
 	report.Requested, report.Applied = led+len(refused), led
 	return report, err

@@ -94,41 +94,49 @@ type cellView struct {
 
 // HTML writes the page.
 func (p *Page) HTML(w io.Writer) error {
-	view := pageView{
-		Title: clean(p.Title), Command: clean(p.Command),
-		Style: template.CSS(pageCSS), Library: template.JS(echartsJS), Script: template.JS(pageJS),
-	}
-	drawn := []chart{}
+	view := pageView{Title: clean(p.Title), Command: clean(p.Command)}
+	var drawn []chart
 	switch {
 	case p.Sweep != nil:
-		if c := p.Sweep.chart(); c.ID != "" {
-			drawn = append(drawn, c)
-		}
+		drawn = p.Sweep.charts()
 		view.Cards, view.Sections = p.Sweep.cards(), p.Sweep.sections(drawn)
 	case p.Compare == nil || len(p.Compare.Models) == 0:
 		return fmt.Errorf("report: a page needs at least one run")
 	default:
-		drawn = append(drawn, p.Compare.charts()...)
+		drawn = p.Compare.charts()
 		view.Cards, view.Sections = p.Compare.cards(), p.Compare.sections(drawn)
 		if p.Compare.Rehearsed() {
 			view.Facts = append(view.Facts, Fact{Key: "rehearsed", Value: NoNumbers})
 		}
 	}
+	view.Facts = append(view.Facts, p.Facts.clean()...)
+	return view.write(w, drawn)
+}
+
+// write fills the template; drawn are the charts that the sections have places for.
+func (v pageView) write(w io.Writer, drawn []chart) error {
 	// json.Marshal escapes <, > and &, so no name can end the script element.
-	data, err := json.Marshal(drawn)
+	data, err := json.Marshal(list(drawn))
 	if err != nil {
 		return fmt.Errorf("report: charts: %w", err)
 	}
-	view.Data = template.JS(data)
-	for _, f := range p.Facts {
-		view.Facts = append(view.Facts, Fact{Key: clean(f.Key), Value: clean(f.Value)})
-	}
+	v.Style, v.Data = template.CSS(pageCSS), template.JS(data)
+	v.Library, v.Script = template.JS(echartsJS), template.JS(pageJS)
 	var b bytes.Buffer
-	if err := pageTemplate.Execute(&b, view); err != nil {
+	if err := pageTemplate.Execute(&b, v); err != nil {
 		return fmt.Errorf("report: page: %w", err)
 	}
 	_, err = w.Write(b.Bytes())
 	return err
+}
+
+// clean makes keys and values printable.
+func (f Facts) clean() Facts {
+	var c Facts
+	for _, x := range f {
+		c = append(c, Fact{Key: clean(x.Key), Value: clean(x.Value)})
+	}
+	return c
 }
 
 // cards are the figures to see first, one card for each variant.

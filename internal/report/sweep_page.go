@@ -51,6 +51,14 @@ func (s *Sweep) chart() chart {
 		Caption: "All that a step takes: parameters, state, feeds, session, live peak and what the arena reserves. Predicted."}
 }
 
+// charts are the charts of the page.
+func (s *Sweep) charts() []chart {
+	if c := s.chart(); c.ID != "" {
+		return []chart{c}
+	}
+	return nil
+}
+
 // PNG draws the chart.
 func (s *Sweep) PNG(w io.Writer) error {
 	p := newPlot("Memory by " + s.Over)

@@ -37,8 +37,11 @@ func wait(t *testing.T, m *onnx.Model, reader string, k int, triggers ...string)
 	}
 }
 
-// edges are graphs in which the reader is to wait, each a claim of lower.go.
-var edges = []struct{ name, text, reader, triggers string }{
+// An edge is a graph in which the reader is to wait.
+type edge struct{ name, text, reader, triggers string }
+
+// edges are claims of lower.go.
+var edges = []edge{
 	{"float", "in x float32[2,3]\nin t float32[4]\nu = Exp(t)\nr = Neg(x)\nout u float32[4]", "r", "u"},
 	{"constant", "init x float32[2,3] = [1,2,3,4,5,6]\nin t float32[4]\nu = Exp(t)\nr = Neg(x)\nout u float32[4]", "r", "u"},
 	{"several", "in x float32[2,3]\nin t float32[4]\nu = Exp(t)\nv = Abs(t)\nr = Neg(x)\nout u float32[4]\nout v float32[4]", "r", "u v"},
@@ -58,38 +61,63 @@ var edges = []struct{ name, text, reader, triggers string }{
 }
 
 // TestEdgesHold: at no level does an edge vanish: what makes the triggers still runs
-// before the reader, by data, and results do not change.
+// before the reader, by data, and results do not change; in the device's stream neither.
 func TestEdgesHold(t *testing.T) {
 	for _, e := range edges {
-		t.Run(e.name, func(t *testing.T) {
-			text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
-			was, _ := ortest.Parse(t, text)
-			m, _ := ortest.Parse(t, text)
-			for _, g := range []*onnx.Graph{was.Graph, m.Graph} {
-				g.AddOutput(g.Value(e.reader))
+		t.Run(e.name, func(t *testing.T) { holds(t, e, false) })
+		t.Run(e.name+" in the stream", func(t *testing.T) { holds(t, e, true) })
+	}
+}
+
+func holds(t *testing.T, e edge, streamed bool) {
+	text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
+	was, _ := ortest.Parse(t, text)
+	m, _ := ortest.Parse(t, text)
+	for _, g := range []*onnx.Graph{was.Graph, m.Graph} {
+		g.AddOutput(g.Value(e.reader))
+	}
+	triggers := strings.Fields(e.triggers)
+	wait(t, m, e.reader, 0, triggers...)
+	if streamed {
+		stream(t, m)
+	}
+	for _, level := range []int{0, 1, 99} {
+		d, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		deps, reader := step.DependenciesOf(d.Graph), d.Graph.Value(e.reader).Producer
+		for _, u := range triggers {
+			if !deps.Needs(step.Any, reader, d.Graph.Value(u).Producer) {
+				t.Errorf("level %d: %s does not wait for %s, in\n%s", level, e.reader, u, d.Text())
 			}
-			triggers := strings.Fields(e.triggers)
-			wait(t, m, e.reader, 0, triggers...)
-			for _, level := range []int{0, 1, 99} {
-				d, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
-				if err != nil {
-					t.Fatal(err)
-				}
-				deps, reader := step.DependenciesOf(d.Graph), d.Graph.Value(e.reader).Producer
-				for _, u := range triggers {
-					if !deps.Needs(step.Any, reader, d.Graph.Value(u).Producer) {
-						t.Errorf("level %d: %s does not wait for %s, in\n%s", level, e.reader, u, d.Text())
-					}
-				}
-				if err := d.Close(); err != nil {
-					t.Error(err)
-				}
-			}
-			in := ortest.RandomInputs(was)
-			if want, got := ortest.Run(t, was, 1, in), ortest.Run(t, m, 1, in); !reflect.DeepEqual(want, got) {
-				t.Errorf("gives %v, want %v", got, want)
-			}
-		})
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	in := ortest.RandomInputs(was)
+	if want, got := ortest.Run(t, was, 1, in), ortest.Run(t, m, 1, in); !reflect.DeepEqual(want, got) {
+		t.Errorf("gives %v, want %v", got, want)
+	}
+}
+
+// stream brings the edges of a graph into the stream, and checks that no Size is left
+// but that of the input.
+func stream(t *testing.T, m *onnx.Model) {
+	t.Helper()
+	if streamed, err := control.Stream(m, m.Graph.Inputs[0]); err != nil || !streamed {
+		t.Fatalf("streamed %t, %v", streamed, err)
+	}
+	m.Graph.NameNodes()
+	m.Graph.AnnotateTypes()
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range m.Graph.Nodes {
+		if n.Is("Size") && n.Inputs[0] != m.Graph.Inputs[0] && control.Is(n) {
+			t.Errorf("left the Size of %s", n.Inputs[0].Name)
+		}
 	}
 }
 
@@ -133,6 +161,14 @@ func TestLift(t *testing.T) {
 		views := 1
 		if control.Reshaped(was.Graph.Value(x)) {
 			views = 2
+		}
+		bySize := operators(m)
+		stream(t, m)
+		if n := control.Lift(m.Graph, "test"); n != 0 {
+			t.Errorf("%s: %d edges lifted from the stream that were to stay", e.name, n)
+		}
+		if got := operators(m); !slices.Equal(got, bySize) {
+			t.Errorf("%s: left the stream as %q, was %q", e.name, got, bySize)
 		}
 		if n := control.Lift(m.Graph); n != views {
 			t.Errorf("%s: %d views lifted, want %d", e.name, n, views)

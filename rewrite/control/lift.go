@@ -16,6 +16,7 @@ import (
 // A node's origin is text from a file, so what it says is believed only of the
 // operators that Lower and Erase make.
 func Lift(g *onnx.Graph, keep ...string) int {
+	leaveStream(g)
 	count := 0
 	for _, n := range g.Nodes {
 		if !lowered(n) || n.Outputs[0].IsOutput() || slices.Contains(keep, n.Origin().Step) {
@@ -30,7 +31,7 @@ func Lift(g *onnx.Graph, keep ...string) int {
 
 // lowered reports a node that returns its first input: x, or known extents.
 func lowered(n *onnx.Node) bool {
-	if !Is(n) || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !isNone(n.Inputs[1].Producer) {
+	if !Is(n) || n.Origin().Step == onnx.HiddenStep || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !isNone(n.Inputs[1].Producer) {
 		return false
 	}
 	return n.Is("Unsqueeze", "Reshape") || n.Is("Concat") && len(n.Inputs) == 2 && n.Inputs[0].IsConstant()

@@ -14,7 +14,7 @@ package control
 //     of it. There the trigger's elements are sliced away before: Flatten ─▶
 //     Slice [0:0] ─▶ Cast int64 ─▶ Size.
 //   - Size returns a number on the host, and what follows stays there, so with CUDA
-//     nothing is copied from the device and the stream goes on.
+//     nothing is copied from the device; but the host waits for it (stream.go).
 //   - Two equal Sizes are merged, and so are the slices: each trigger has one.
 //   - A Reshape and the one Reshape, Squeeze or Unsqueeze that reads it become one
 //     Reshape where the extents are known, and what the second waited for is lost.
@@ -168,6 +168,29 @@ func None(b *build.Builder, trigger *onnx.Value) *onnx.Value {
 	return made(b, stepNone, "Slice", empty, row, zero, zero, zero)
 }
 
+// sized returns the trigger of a tensor that None made, by the node that makes it; nil
+// for another node or an output.
+func sized(n *onnx.Node) *onnx.Value {
+	chain := []string{"Slice", "Unsqueeze", "Size"}
+	for i, op := range chain {
+		if !Is(n) || !n.Is(op) || n.In(0) == nil || n.Out(0) == nil || n.Outputs[0].IsOutput() || i == 0 && n.Origin().Step != stepNone {
+			return nil
+		}
+		if i < len(chain)-1 {
+			n = n.Inputs[0].Producer
+		}
+	}
+	t := n.Inputs[0]
+	for _, op := range []string{"Cast", "Slice", "Flatten"} { // of a half type
+		p := t.Producer
+		if !Is(p) || p.Origin().Step != stepSize || !p.Is(op) || p.In(0) == nil {
+			break
+		}
+		t = p.Inputs[0]
+	}
+	return t
+}
+
 // counted reports a type of which the CPU has a kernel of Size.
 func counted(d onnx.DType) bool {
 	return d == onnx.Float32 || d == onnx.Float64 || d.IsInt() || d == onnx.Bool || d == onnx.String
@@ -196,6 +219,8 @@ func made(b *build.Builder, step, op string, t onnx.Type, inputs ...*onnx.Value)
 		attrs = append(attrs, onnx.IntAttr("axis", 0))
 	case "Cast":
 		attrs = append(attrs, onnx.IntAttr("to", int64(onnx.Int64)))
+	case "Shape": // the first none of the extents
+		attrs = append(attrs, onnx.IntAttr("start", 0), onnx.IntAttr("end", 0))
 	}
 	v := b.Op(op, inputs, attrs...)
 	if v != nil {

@@ -36,6 +36,11 @@ import (
 // value needs the new one, or that of another value whose reader needs this one's.
 type Refusal struct{ Value, Reader string }
 
+// Why says what stands in the way.
+func (r Refusal) Why() string {
+	return fmt.Sprintf("node %q reads it and needs an updated value", r.Reader)
+}
+
 // A link is an update in place, and the readers of what it writes over that no
 // data dependency brings before it.
 type link struct {
@@ -116,25 +121,45 @@ func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, []Refus
 // the next one of another whose reader needs the next one of the first: either
 // update may wait for its readers, not both.
 func (k late) uncrossed(links []link) (kept []link, refused []Refusal) {
-	left := slices.Clone(links)
+	blocking := k.blocking(links)
+	left := make([]int, len(links))
+	for i := range left {
+		left[i] = i
+	}
 	for len(left) > 0 {
-		free := slices.IndexFunc(left, func(l link) bool {
-			return !slices.ContainsFunc(left, func(other link) bool {
-				return other.writer != l.writer && k.needing(other.writer, l.readers) != nil
-			})
+		free := slices.IndexFunc(left, func(i int) bool {
+			return !slices.ContainsFunc(left, func(j int) bool { return blocking[i][j] != nil })
 		})
 		if free >= 0 {
-			kept = append(kept, left[free])
+			kept = append(kept, links[left[free]])
 			left = slices.Delete(left, free, free+1)
 			continue
 		}
-		var l link
-		l, left = left[0], left[1:]
-		at := slices.IndexFunc(left, func(other link) bool { return k.needing(other.writer, l.readers) != nil })
-		refused = append(refused, Refusal{l.old.Name, k.needing(left[at].writer, l.readers).Label()})
+		var i int
+		i, left = left[0], left[1:]
+		at := slices.IndexFunc(left, func(j int) bool { return blocking[i][j] != nil })
+		refused = append(refused, Refusal{links[i].old.Name, blocking[i][left[at]].Label()})
 	}
 	slices.SortFunc(kept, func(a, b link) int { return strings.Compare(a.old.Name, b.old.Name) })
 	return kept, refused
+}
+
+// blocking returns, for each link, the first of its readers that needs the next value
+// of another, by that one's place. Readers are outermost, since what one needs is
+// looked up once for all writers.
+func (k late) blocking(links []link) []map[int]*onnx.Node {
+	table := make([]map[int]*onnx.Node, len(links))
+	for i, l := range links {
+		table[i] = map[int]*onnx.Node{}
+		for _, r := range l.readers {
+			for j, other := range links {
+				if other.writer != l.writer && table[i][j] == nil && k.Needs(step.Any, r, other.writer) {
+					table[i][j] = r
+				}
+			}
+		}
+	}
+	return table
 }
 
 // needing returns the first of the readers that needs the writer, nil: none.

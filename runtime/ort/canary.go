@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"unsafe"
@@ -78,11 +77,11 @@ func (e *Environment) canaryTable() error {
 
 func (e *Environment) canaryRun() (order, trace, values error) {
 	fail := func(err error) (error, error, error) { return err, err, err }
-	dir, err := os.MkdirTemp("", "remat-canary-")
+	dir, err := TemporaryDir("remat-canary-")
 	if err != nil {
 		return fail(err)
 	}
-	defer os.RemoveAll(dir)
+	defer DropTemporary(dir)
 	shape := []int64{canaryElements}
 	model := wireModel(canaryNodes, []wireValue{{"x", Float32, shape}},
 		[]wireValue{{"m", Float32, shape}, {"q", Float32, shape}})

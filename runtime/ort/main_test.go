@@ -3,36 +3,20 @@ package ort
 import (
 	"context"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"unsafe"
 
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice/devicetest"
 )
-
-// cudaLibrary names the variable that holds the path of ONNX Runtime's GPU build in a
-// process that tests the CUDA provider, on the null device.
-const cudaLibrary = "REMAT_TEST_CUDA"
 
 // TestOnNullDevice runs the tests of lifetimes once more on the CUDA provider.
 func TestOnNullDevice(t *testing.T) {
-	if os.Getenv(cudaLibrary) != "" {
-		t.Skip("it runs already")
-	}
-	path, err := install.FindRehearsal("")
-	if err == nil {
-		err = nulldevice.Check(path)
-	}
-	if err != nil {
-		t.Skipf("no null device: %v; make test-rehearse gets what it needs", err)
-	}
-	c := exec.Command(os.Args[0], "-test.run", "Closed|Outlives|Leaks|Stats", "-test.v")
-	c.Env = append(os.Environ(), cudaLibrary+"="+path)
-	out, err := c.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "TestClosedInAnyOrder") || strings.Contains(string(out), "on the CPU only") {
-		t.Fatalf("%v\n%s", err, out)
+	out := devicetest.Again(t, "Closed|Outlives|Leaks|Stats")
+	if !strings.Contains(out, "TestClosedInAnyOrder") || strings.Contains(out, "on the CPU only") {
+		t.Error("no test ran on the device")
 	}
 }
 
@@ -42,7 +26,7 @@ var testEnv *Environment
 
 func TestMain(m *testing.M) {
 	path, err := install.Find("")
-	if gpu := os.Getenv(cudaLibrary); gpu != "" {
+	if gpu := devicetest.Library(); gpu != "" {
 		path = gpu
 		_, err = nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
 	}

@@ -8,10 +8,8 @@ package predict
 import (
 	"bufio"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,40 +20,18 @@ import (
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
-	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
-	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice/devicetest"
 )
-
-// cudaLibrary names the variable that holds the path of ONNX Runtime's GPU build, in
-// a process that tests its CUDA provider.
-const cudaLibrary = "REMAT_TEST_CUDA"
 
 // onCUDA has the test run in a process with the GPU build, and reports that this is
 // one.
 func onCUDA(t *testing.T) bool {
 	t.Helper()
-	if os.Getenv(cudaLibrary) != "" {
+	if devicetest.Library() != "" {
 		return true
 	}
-	path, err := install.FindRehearsal("")
-	if err != nil {
-		t.Skipf("no GPU build of ONNX Runtime (remat doctor --install cuda): %v", err)
-	}
-	if err := nulldevice.Check(path); err != nil {
-		t.Skipf("%v", err)
-	}
-	args := []string{"-test.run=^" + t.Name() + "$"}
-	for _, name := range []string{"test.short", "test.v", "test.timeout", "update"} {
-		args = append(args, "-"+name+"="+flag.Lookup(name).Value.String())
-	}
-	c := exec.Command(os.Args[0], args...)
-	c.Env = append(os.Environ(), cudaLibrary+"="+path)
-	out, err := c.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Error(err)
-	}
+	devicetest.Again(t, "^"+t.Name()+"$")
 	return false
 }
 

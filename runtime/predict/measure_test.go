@@ -13,13 +13,14 @@ import (
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice/devicetest"
 )
 
 var testEnv *ort.Environment
 
 func TestMain(m *testing.M) {
 	path, err := install.Find("")
-	if gpu := os.Getenv(cudaLibrary); gpu != "" && err == nil {
+	if gpu := devicetest.Library(); gpu != "" && err == nil {
 		path = gpu
 		_, err = nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
 	}
