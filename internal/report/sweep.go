@@ -23,14 +23,14 @@ type SweepPoint struct {
 	Accumulate int64  `json:"accumulate"`
 	Strategy   string `json:"strategy"`
 	// LivePeak and TotalPeak are predicted bytes, of the file that the strategy leads to;
-	// Total adds what the arena reserves beside: it is what has to be there. Nil where
-	// nothing could be predicted.
+	// Total adds what the arena reserves beside. The limit bounds TotalPeak, as
+	// --memory-limit does. Nil where nothing could be predicted.
 	LivePeak  *int64 `json:"live_peak_bytes"`
 	TotalPeak *int64 `json:"total_peak_bytes"`
 	Total     *int64 `json:"total_bytes"`
-	// PerSample is Total over the samples of a step.
+	// PerSample is TotalPeak over the samples of a step.
 	PerSample *int64 `json:"bytes_per_sample"`
-	// Relative is Total as a share of the first point's with this strategy.
+	// Relative is TotalPeak as a share of the first point's with this strategy.
 	Relative *Float `json:"relative"`
 	// Overhead is work that is done again, as a share of FLOPs.
 	Overhead *Float `json:"overhead"`
@@ -62,7 +62,7 @@ type SweepLargest struct {
 	Over   string `json:"over"`
 	Others Text   `json:"others"`
 	// Total is what that takes, in bytes, and Next the least size that does not fit.
-	Total    *int64 `json:"total_bytes"`
+	Total    *int64 `json:"total_peak_bytes"`
 	Next     *int64 `json:"next_bytes"`
 	Searched int    `json:"predictions"`
 }
@@ -170,14 +170,14 @@ func (s *Sweep) Finish() {
 		var first *int64
 		var xs, ys []float64
 		for _, p := range c.Points {
-			if p.Total == nil {
+			if p.TotalPeak == nil {
 				continue
 			}
 			if first == nil {
-				first = p.Total
+				first = p.TotalPeak
 			}
-			p.Relative = num(float64(*p.Total) / float64(*first))
-			xs, ys = append(xs, float64(s.At(p))), append(ys, float64(*p.Total))
+			p.Relative = num(float64(*p.TotalPeak) / float64(*first))
+			xs, ys = append(xs, float64(s.At(p))), append(ys, float64(*p.TotalPeak))
 		}
 		if base, slope, r2, ok := fitLine(xs, ys); ok {
 			s.Fit = append(s.Fit, SweepFit{Model: c.Points[0].Model, Strategy: c.Strategy, Over: s.Over, Others: Text(c.Others),
@@ -235,7 +235,7 @@ func (s *Sweep) pointsTable() Table {
 			if p.Seconds != nil {
 				seconds = Seconds(*p.Seconds)
 			}
-			t.add(c.Strategy, fmt.Sprint(s.At(p)), textOr(c.Others), bytesOr(p.LivePeak), bytesOr(p.Total), floatOr(p.Relative, times),
+			t.add(c.Strategy, fmt.Sprint(s.At(p)), textOr(c.Others), bytesOr(p.LivePeak), bytesOr(p.TotalPeak), floatOr(p.Relative, times),
 				bytesOr(p.PerSample), floatOr(p.Saving, Percent), floatOr(p.TheorySaving, Percent), floatOr(p.Overhead, Signed),
 				bytesOr(p.MeasuredLivePeak), differenceOf(p.MeasuredLivePeak, p.LivePeak), seconds, outcome)
 		}

@@ -27,10 +27,10 @@ func (s *Sweep) chart() chart {
 	for i, c := range s.Curves() {
 		var data [][]any
 		for _, p := range c.Points {
-			if p.Total != nil {
+			if p.TotalPeak != nil {
 				x := s.At(p)
-				data = append(data, []any{x, *p.Total})
-				most, left, right = max(most, *p.Total), min(left, x), max(right, x)
+				data = append(data, []any{x, *p.TotalPeak})
+				most, left, right = max(most, *p.TotalPeak), min(left, x), max(right, x)
 			}
 		}
 		series(&l.RectChart, clean(c.name()), "line", data, func(s *charts.SingleSeries) {
@@ -48,7 +48,7 @@ func (s *Sweep) chart() chart {
 		})
 	}
 	return chart{ID: "sweep", Title: "Memory by " + s.Over, Height: 420, X: "count", Y: "bytes", XName: s.Over, Max: most, Tip: "sweep", Option: options(l),
-		Caption: "All that a step takes: parameters, state, feeds, session, live peak and what the arena reserves. Predicted."}
+		Caption: "All that a step takes: parameters, state, feeds, session and live peak. Predicted."}
 }
 
 // charts are the charts of the page.
@@ -91,8 +91,8 @@ func (s *Sweep) PNG(w io.Writer) error {
 	for i, c := range curves {
 		var xy plotter.XYs
 		for _, q := range c.Points {
-			if q.Total != nil {
-				x, y := float64(s.At(q)), float64(*q.Total)
+			if q.TotalPeak != nil {
+				x, y := float64(s.At(q)), float64(*q.TotalPeak)
 				xy = append(xy, plotter.XY{X: x, Y: y})
 				if i == 0 {
 					ticks = append(ticks, plot.Tick{Value: x, Label: fmt.Sprint(s.At(q))})

@@ -26,7 +26,7 @@ func TestSweep(t *testing.T) {
 	s := &Sweep{Over: "batch", Limit: new(int64(250))}
 	for _, precision := range []string{"fp32", "fp16"} {
 		for _, b := range []int64{2, 1} {
-			s.Points = append(s.Points, SweepPoint{Model: "<m>", Batch: b, Precision: precision, Strategy: "full", Total: new(100 * b), LivePeak: new(b), Outcome: SweepOK})
+			s.Points = append(s.Points, SweepPoint{Model: "<m>", Batch: b, Precision: precision, Strategy: "full", TotalPeak: new(100 * b), LivePeak: new(b), Outcome: SweepOK})
 		}
 	}
 	s.Points = append(s.Points, SweepPoint{Model: "<m>", Batch: 4, Precision: "fp16", Strategy: "full", Outcome: SweepFailed, Why: "no <layers>"})
