@@ -51,7 +51,7 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 	if err := state.Continues(job.From, d.Train); err != nil {
 		return err
 	}
-	if err := t.sameModel(src); err != nil {
+	if err := t.sameModel(src, graph); err != nil {
 		return err
 	}
 	p := state.Position
@@ -68,8 +68,9 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 	return nil
 }
 
-// sameModel refuses a model that the folder's graph was not made of.
-func (t *trainRun) sameModel(src *pipeline.Source) error {
+// sameModel refuses a model that the folder's graph, whose identity is given, was not
+// made of.
+func (t *trainRun) sameModel(src *pipeline.Source, graph string) error {
 	if t.path == "" {
 		return nil
 	}
@@ -81,7 +82,11 @@ func (t *trainRun) sameModel(src *pipeline.Source) error {
 	if err != nil {
 		return err
 	}
-	if made, ok := src.Model.Metadata(pipeline.SourceKey); ok && made != given.Hash() {
+	same, err := given.Identity() // of a graph that is trained as it is
+	if err != nil {
+		return err
+	}
+	if made, ok := src.Model.Metadata(pipeline.SourceKey); ok && made != given.Hash() && same != graph {
 		return fmt.Errorf("%s: was made from another model than %s: name that one, or none", src.Path, t.path)
 	}
 	return nil
