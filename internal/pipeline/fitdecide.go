@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/planner"
 )
 
@@ -79,19 +78,23 @@ func (f *fitting) decideSplit(a *attempt, plain int64) (Decision, bool) {
 	if f.axis.fixed > 0 {
 		d.Did += ", as the file's batch is fixed"
 	}
-	var sums int64
-	for _, v := range a.planner.base().Model.Graph.Inputs {
-		if strings.HasSuffix(v.Name, ".acc") && a.planner.base().Analysis.Roles.New[v.Name] != "" {
-			n, _ := v.Type.Bytes()
-			sums += n
-		}
-	}
-	d.Costs = "one set of gradients, " + report.Bytes(sums)
+	list, _ := a.file.gradients()
+	d.Costs = "one set of gradients, " + report.Bytes(gradientBytes(list))
 	if first != a {
 		saved, work := first.bytes(first.planner.asked.reordered)-plain, a.plain/first.plain-1
 		d.Saves, d.Work = &saved, &work
 	}
 	return d, true
+}
+
+// gradientBytes is the size of a set of gradients, by their parameters: their own types
+// may be hidden from ONNX Runtime.
+func gradientBytes(list []waited) (total int64) {
+	for _, w := range list {
+		n, _ := w.param.Type.Bytes()
+		total += n
+	}
+	return total
 }
 
 // updatedText says how many parameters are updated in backward.
@@ -101,11 +104,7 @@ func updatedText(file *File) string {
 	if len(list) == 0 {
 		return "the one that holds least"
 	}
-	var bytes int64
-	for _, w := range list { // whose own types may be hidden from ONNX Runtime
-		n, _ := file.Model.Graph.Value(strings.TrimSuffix(w.grad.Name, step.GradSuffix)).Type.Bytes()
-		bytes += n
-	}
+	bytes := gradientBytes(list)
 	text := fmt.Sprintf("%d of %d parameters updated in backward, as soon as their gradient is complete", rep.Applied, rep.Requested)
 	if rep.Applied == rep.Requested {
 		return text + fmt.Sprintf(": the gradients, %s, are never all alive", report.Bytes(bytes))
