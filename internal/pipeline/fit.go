@@ -50,7 +50,7 @@ type FitOptions struct {
 	Validate bool
 	// Ahead is how many batches wait beside the one that is trained on.
 	Ahead int64
-	// Out is the file to write.
+	// Out is the file to write; "" writes none.
 	Out string
 	// Say, unless nil, is told what is looked at, as a line.
 	Say func(line string)
@@ -97,7 +97,7 @@ type Fitted struct {
 // own folder is there.
 func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (fitted *Fitted, err error) {
 	dir := filepath.Dir(o.Out)
-	if os.Mkdir(dir, 0o755) == nil {
+	if o.Out != "" && os.Mkdir(dir, 0o755) == nil {
 		defer func() {
 			if err != nil {
 				os.Remove(dir) // if it is empty
@@ -278,25 +278,30 @@ func (f *fitting) asGiven() (*Fitted, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := Predict(f.engine, m, roles, o, nil)
+	predicted, err := Predict(f.engine, m, roles, o, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
 	}
-	total := TotalOf(p)
+	total := TotalOf(predicted)
 	if f.o.Memory > 0 && a.all(total) > f.o.Memory {
 		return nil, nil
 	}
-	places, err := newPlaces(f.source, f.o.Out, f.say)
-	if err == nil {
-		err = places.move(out)
+	if f.o.Out != "" {
+		var p *places
+		if p, err = newPlaces(f.source, f.o.Out, f.say); err == nil {
+			err = p.move(out)
+		}
+		if err == nil {
+			err = out.Save(f.o.Out)
+		}
 	}
-	if err == nil {
-		err = out.Save(f.o.Out)
+	if err != nil {
+		return nil, err
 	}
 	return &Fitted{
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory,
 		Decisions: []Decision{{Measure: "plan", Did: "the graph is trained as it is"}},
-	}, err
+	}, nil
 }
 
 func (f *fitting) say(format string, args ...any) {
@@ -307,6 +312,9 @@ func (f *fitting) say(format string, args ...any) {
 
 // save writes the file of an attempt, and the weights beside it that it cannot refer to.
 func (f *fitting) save(a *attempt, document report.Plan) error {
+	if f.o.Out == "" {
+		return nil
+	}
 	p, err := newPlaces(f.source, f.o.Out, f.say)
 	if err != nil {
 		return err

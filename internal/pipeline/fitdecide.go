@@ -78,7 +78,8 @@ func (f *fitting) decideSplit(a *attempt, plain int64) (Decision, bool) {
 	if f.axis.fixed > 0 {
 		d.Did += ", as the file's batch is fixed"
 	}
-	d.Costs = "one set of gradients, " + report.Bytes(parameterBytes(a.file))
+	list, _ := a.file.gradients()
+	d.Costs = "one set of gradients, " + report.Bytes(gradientBytes(list))
 	if first != a {
 		saved, work := first.bytes(first.planner.asked.reordered)-plain, a.plain/first.plain-1
 		d.Saves, d.Work = &saved, &work
@@ -86,12 +87,11 @@ func (f *fitting) decideSplit(a *attempt, plain int64) (Decision, bool) {
 	return d, true
 }
 
-// parameterBytes is the size of the parameters that the file updates, which is that
-// of one set of gradients: their own types may be hidden from ONNX Runtime.
-func parameterBytes(file *File) (total int64) {
-	list, _ := file.gradients()
+// gradientBytes is the size of a set of gradients, by their parameters: their own types
+// may be hidden from ONNX Runtime.
+func gradientBytes(list []waited) (total int64) {
 	for _, w := range list {
-		n, _ := w.parameter.Type.Bytes()
+		n, _ := w.param.Type.Bytes()
 		total += n
 	}
 	return total
@@ -100,12 +100,14 @@ func parameterBytes(file *File) (total int64) {
 // updatedText says how many parameters are updated in backward.
 func updatedText(file *File) string {
 	rep := file.UpdatesInBackward()
-	if list, _ := file.gradients(); len(list) == 0 {
+	list, _ := file.gradients()
+	if len(list) == 0 {
 		return "the one that holds least"
 	}
+	bytes := gradientBytes(list)
 	text := fmt.Sprintf("%d of %d parameters updated in backward, as soon as their gradient is complete", rep.Applied, rep.Requested)
 	if rep.Applied == rep.Requested {
-		return text + fmt.Sprintf(": the gradients, %s, are never all alive", report.Bytes(parameterBytes(file)))
+		return text + fmt.Sprintf(": the gradients, %s, are never all alive", report.Bytes(bytes))
 	}
 	if len(rep.Skipped) > 0 {
 		text += "; " + rep.Skipped[0].Why

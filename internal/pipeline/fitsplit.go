@@ -102,8 +102,12 @@ func fedInputs(m *onnx.Model, roles step.Roles) ([]*onnx.Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	kept := map[string]bool{}
+	for _, name := range slices.Concat(parameters, state) {
+		kept[name] = true
+	}
 	return slices.DeleteFunc(slices.Clone(m.Graph.Inputs), func(v *onnx.Value) bool {
-		return v.Init != nil || v.Type.Ranked && len(v.Type.Shape) == 0 || slices.Contains(parameters, v.Name) || slices.Contains(state, v.Name)
+		return v.Init != nil || kept[v.Name] || v.Type.Ranked && len(v.Type.Shape) == 0
 	}), nil
 }
 
