@@ -217,10 +217,10 @@ func (s *Session) start() (err error) {
 	if err := s.limited(); err != nil {
 		return err
 	}
-	s.load.Feeds, _ = RSS()
 	if within := cmp.Or(s.options.Within, s.options.MemoryLimit); within > 0 && s.Provider == ort.CPU {
 		ort.Within(max(1, within-s.beside()+s.memory.SessionBytes))
 	}
+	s.load.Feeds, _ = RSS()
 	s.binding, err = s.bind(s.ort)
 	return err
 }
