@@ -18,26 +18,27 @@ const module = "github.com/onnx-remat/remat/"
 // This is the architecture: the flow load → differentiate → analyze → plan →
 // rewrite → predict → run → report reads from it.
 var mayImport = map[string][]string{
-	"onnx":             {"onnx"},
-	"ortmodel":         {},
-	"models":           {"onnx", "models"},
-	"planner":          {"ortmodel"},
-	"planner/analysis": {"onnx", "ortmodel", "planner", "internal/step"},
-	"rewrite":          {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "internal/step"},
-	"runtime":          {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step"},
-	"runtime/ort":      {"runtime/ortversion"},
-	"runtime/install":  {"runtime/ortversion"},
-
-	"runtime/ort/nulldevice/devicetest": {"runtime/install", "runtime/ort/nulldevice"},
+	"onnx":                              {"onnx"},
+	"ortmodel":                          {},
+	"models":                            {"onnx", "models"},
+	"planner":                           {"ortmodel"},
+	"planner/analysis":                  {"onnx", "ortmodel", "planner", "internal/step"},
+	"rewrite":                           {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "internal/step"},
+	"runtime":                           {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step"},
+	"runtime/ort":                       {"runtime/ortversion"},
+	"runtime/install":                   {"runtime/ortversion"},
 	"runtime/predict":                   {"onnx", "ortmodel", "internal/step"},
 	"internal/report":                   {"planner"},
 	"internal":                          {"onnx", "runtime", "internal"},
 	"internal/step":                     {"onnx", "ortmodel", "rewrite/precision/kernels"},
+	"train":                             {"onnx", "runtime", "models/safetensors", "internal/step", "train"},
+	"train/watch":                       {"train", "onnx", "internal/report"},
 	"scripts":                           {"onnx", "models"},
-	"cmd":                               {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "internal", "cmd"},
+	"cmd":                               {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},
+	"runtime/ort/nulldevice/devicetest": {"runtime/install", "runtime/ort/nulldevice"},
 
 	// The library, which is the module's own folder, and what it is thin over.
-	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime"},
+	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime", "train"},
 	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "internal/report", "models/safetensors", "internal/step"},
 }
 

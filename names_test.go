@@ -30,6 +30,8 @@ var namesRead = map[string]string{
 	"rewrite/grad/select.go":     "patterns of --params and --frozen match names",
 	"rewrite/grad/decide.go":     "patterns of --params match names",
 	"internal/pipeline/parts.go": "membership in a list of names",
+
+	"internal/pipeline/fitsplit.go": "membership in a list of names",
 }
 
 // TestNamesTellNothing: no pass learns from a name what made a node.

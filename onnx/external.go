@@ -88,26 +88,37 @@ func MapPrivate(path string) ([]byte, error) {
 }
 
 func mapFile(path string, protection, flags int) ([]byte, error) {
+	file, size, err := OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if int64(int(size)) != size {
+		return nil, errors.New("too large to be mapped on this machine")
+	}
+	if size == 0 {
+		return []byte{}, nil
+	}
+	return unix.Mmap(int(file.Fd()), 0, int(size), protection, flags)
+}
+
+// OpenRegular opens a regular file for reading and returns its size. Its errors do
+// not name the file.
+func OpenRegular(path string) (*os.File, int64, error) {
 	// Without O_NONBLOCK, opening a named pipe waits for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, pathCause(err)
+		return nil, 0, pathCause(err)
 	}
-	defer file.Close()
 	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
 	if err != nil {
-		return nil, pathCause(err)
+		file.Close()
+		return nil, 0, pathCause(err)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("not a regular file")
-	}
-	if int64(int(info.Size())) != info.Size() {
-		return nil, errors.New("too large to be mapped on this machine")
-	}
-	if info.Size() == 0 {
-		return []byte{}, nil
-	}
-	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), protection, flags)
+	return file, info.Size(), nil
 }
 
 // Unmap gives a mapping back.

@@ -10,6 +10,14 @@ import (
 // RebaseExternal puts dir before the location of every external initializer,
 // for a model that is written elsewhere, and reports whether there were any.
 func (m *Model) RebaseExternal(dir string) (bool, error) {
+	return m.MoveExternal(func(location string) (string, error) {
+		return filepath.ToSlash(filepath.Join(dir, location)), nil
+	})
+}
+
+// MoveExternal gives every external initializer the location that to returns for its
+// own, and reports whether there were any.
+func (m *Model) MoveExternal(to func(location string) (string, error)) (bool, error) {
 	used := false
 	for _, v := range m.Graph.Initializers {
 		if !v.Init.IsExternal() {
@@ -21,7 +29,10 @@ func (m *Model) RebaseExternal(dir string) (bool, error) {
 		used = true
 		for _, kv := range v.Init.Proto.ExternalData {
 			if kv.GetKey() == "location" {
-				location := filepath.ToSlash(filepath.Join(dir, kv.GetValue()))
+				location, err := to(kv.GetValue())
+				if err != nil {
+					return used, err
+				}
 				kv.Value = &location
 			}
 		}

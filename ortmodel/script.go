@@ -76,6 +76,16 @@ func (c *script) kept(s *Simulator) (sum int64) {
 	return sum
 }
 
+// held returns the most bytes held while the node runs, from live on, and those of
+// the outputs that it allocates.
+func (c *script) held(s *Simulator, live int64) (top, kept int64) {
+	kept = c.kept(s)
+	if c.acts != nil {
+		return c.peak(s, live), kept
+	}
+	return live + kept + c.all, kept
+}
+
 // peak returns the most bytes held while the node follows its acts, from live
 // on.
 func (c *script) peak(s *Simulator, live int64) int64 {

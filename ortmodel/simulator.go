@@ -134,12 +134,7 @@ func (s *Simulator) run(order []int) (peak int64, at int) {
 	}
 	var live int64
 	for k, i := range order {
-		c := &s.scripts[i]
-		kept := c.kept(s)
-		top := live + kept + c.all
-		if c.acts != nil {
-			top = c.peak(s, live)
-		}
+		top, kept := s.scripts[i].held(s, live)
 		s.live[k] = top
 		if top > peak {
 			peak, at = top, k
@@ -163,13 +158,7 @@ func (s *Simulator) owned(v int32) int64 {
 
 // plan fills root and lastRead for one schedule.
 func (s *Simulator) plan(order []int) {
-	for v := range s.root {
-		s.root[v] = int32(v)
-		s.lastRead[v] = None
-	}
-	for c := range s.freeTop {
-		s.freeTop[c] = None
-	}
+	s.begin()
 	if !s.divided {
 		s.planStream(order, false, false)
 		return
@@ -184,28 +173,44 @@ func (s *Simulator) plan(order []int) {
 	}
 }
 
+// begin forgets the schedule before.
+func (s *Simulator) begin() {
+	for v := range s.root {
+		s.root[v] = int32(v)
+		s.lastRead[v] = None
+	}
+	for c := range s.freeTop {
+		s.freeTop[c] = None
+	}
+	copy(s.uses, s.uses0)
+}
+
 // planStream plans the nodes of a schedule, or, divided, those on the host or those
 // that are not.
 func (s *Simulator) planStream(order []int, divided, host bool) {
 	copy(s.uses, s.uses0)
 	for k, i := range order {
-		n := &s.g.Nodes[i]
-		if divided && n.Host != host {
-			continue
+		if !divided || s.g.Nodes[i].Host == host {
+			s.planNode(k, i)
 		}
-		for o, v := range n.Outputs {
-			if v >= 0 {
-				s.place(n, o, int32(v))
-			}
+	}
+}
+
+// planNode plans node i, which runs at place k.
+func (s *Simulator) planNode(k, i int) {
+	n := &s.g.Nodes[i]
+	for o, v := range n.Outputs {
+		if v >= 0 {
+			s.place(n, o, int32(v))
 		}
-		for _, v := range s.inputs.of(i) {
-			r := s.root[v]
-			s.lastRead[r] = int32(k)
-			s.drop(r)
-		}
-		for _, v := range s.outputs.of(i) {
-			s.drop(s.root[v])
-		}
+	}
+	for _, v := range s.inputs.of(i) {
+		r := s.root[v]
+		s.lastRead[r] = int32(k)
+		s.drop(r)
+	}
+	for _, v := range s.outputs.of(i) {
+		s.drop(s.root[v])
 	}
 }
 

@@ -44,8 +44,12 @@ type index struct {
 	// exploredAs is the result of the search behind optimal.
 	exploredAs  *explorer
 	exploreOnce sync.Once
-	boundOnce   sync.Once
-	lowerBound  int64
+	// noneIs is the best order without recomputation.
+	noneIs     *legalized
+	noneErr    error
+	noneOnce   sync.Once
+	boundOnce  sync.Once
+	lowerBound int64
 	// events counts the executions that were simulated for this problem: the
 	// measure of the search's work.
 	events int64
@@ -102,7 +106,7 @@ func newIndex(p *Problem) *index {
 	return ix
 }
 
-func contains(list []int, x int) bool {
+func contains[T comparable](list []T, x T) bool {
 	for _, y := range list {
 		if x == y {
 			return true

@@ -58,6 +58,18 @@ func (p *Problem) legalize(pl *Plan) *Plan {
 	return p.legalized(s).plan
 }
 
+// settle returns the plan with the best schedule found that the written file will run.
+func (p *Problem) settle(pl *Plan) *Plan {
+	s, err := p.count(pl)
+	if err != nil {
+		return pl
+	}
+	return p.settled(s).plan
+}
+
+// settled returns the counted plan legalized, and moved where that is better.
+func (p *Problem) settled(s *legalized) *legalized { return p.moved(p.legalized(s)) }
+
 // legalized returns the counted plan with as few early nodes as it takes.
 func (p *Problem) legalized(s *legalized) *legalized {
 	if !s.tune.runs(stageLegalize) {

@@ -1,9 +1,9 @@
 package planner
 
 import (
+	"cmp"
 	"iter"
 	"slices"
-	"sort"
 )
 
 // The search behind "optimal", at the level of single operators.
@@ -128,7 +128,7 @@ func (e *explorer) exhaust() {
 
 // judge adds a point with the judge's peak, if none is as good.
 func (e *explorer) judge(q *point) {
-	v, err := Judge(e.ix.p, e.ix.planAt("", q))
+	v, err := Judge(e.ix.p, e.ix.p.legalize(e.ix.unlegalized("", q)))
 	if err != nil {
 		return
 	}
@@ -162,6 +162,9 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 		}
 		ix := p.indexed()
 		points := ix.explored().front.points
+		if !ix.yieldNone(points[len(points)-1], budget, yield) {
+			return
+		}
 		for k := len(points) - 1; k >= 0; k-- {
 			q := points[k]
 			if ix.beyond(q.peak, budget) {
@@ -171,11 +174,32 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 			if err == nil && peak > budget {
 				continue
 			}
-			if !yield(Candidate{q.overhead, peak, func() (*Plan, error) { return ix.legalizedAt(q) }}, err) {
+			if !yield(Candidate{q.overhead, peak, func() (*Plan, error) { return ix.settledAt(q) }}, err) {
 				return
 			}
 		}
 	}
+}
+
+// yieldNone yields the best order without recomputation where only that keeps the
+// budget, by the peak of the point of least work. False: no more is wanted.
+func (ix *index) yieldNone(q *point, budget int64, yield func(Candidate, error) bool) bool {
+	if !ix.tune.runs(stageMoves) || q.peak-part(ix.tune.orderShare, q.peak) > budget {
+		return true
+	}
+	if peak, err := ix.judged(q, budget); err != nil || peak <= budget {
+		return true
+	}
+	s, err := ix.none()
+	switch {
+	case err != nil:
+		return yield(Candidate{}, err)
+	case s.peak > budget:
+		return true
+	}
+	plan := *s.plan
+	plan.Strategy = "optimal"
+	return yield(Candidate{plan.Overhead(ix.p), s.peak, func() (*Plan, error) { return &plan, nil }}, nil)
 }
 
 // beyond reports a peak that lies so far above a budget that neither counting
@@ -187,7 +211,7 @@ func (ix *index) beyond(peak, budget int64) bool {
 
 // planAt makes the plan of a point.
 func (ix *index) planAt(strategy string, q *point) *Plan {
-	return ix.p.legalize(ix.unlegalized(strategy, q))
+	return ix.p.settle(ix.unlegalized(strategy, q))
 }
 
 func (ix *index) unlegalized(strategy string, q *point) *Plan {
@@ -201,7 +225,7 @@ func (ix *index) judged(q *point, limit int64) (int64, error) {
 	if q.counted > 0 && (q.counted <= limit || ix.beyond(q.counted, limit)) {
 		return q.counted, nil
 	}
-	if q.plan == nil {
+	if q.legal == nil {
 		s, err := ix.p.count(ix.unlegalized("optimal", q))
 		if err != nil {
 			return 0, err
@@ -210,20 +234,26 @@ func (ix *index) judged(q *point, limit int64) (int64, error) {
 			return s.peak, nil
 		}
 		s = ix.p.legalized(s)
-		q.plan, q.judged = s.plan, s.peak
+		q.legal, q.judged = s.plan, s.peak
 	}
 	return q.judged, nil
 }
 
-// settledAt returns the plan of a point.
-func (ix *index) legalizedAt(q *point) (*Plan, error) {
+// settledAt returns the plan of a point, legalized and moved.
+func (ix *index) settledAt(q *point) (*Plan, error) {
 	if q.plan == nil {
-		s, err := ix.p.count(ix.unlegalized("optimal", q))
+		pl := q.legal
+		if pl == nil {
+			pl = ix.unlegalized("optimal", q)
+		}
+		s, err := ix.p.count(pl)
 		if err != nil {
 			return nil, err
 		}
-		s = ix.p.legalized(s)
-		q.plan, q.judged = s.plan, s.peak
+		if q.legal == nil {
+			s = ix.p.legalized(s)
+		}
+		q.plan = ix.p.moved(s).plan
 	}
 	return q.plan, nil
 }
@@ -259,7 +289,9 @@ func Pareto(p *Problem, points int) ([]ParetoPoint, error) {
 		}
 		curve = append(curve, ParetoPoint{v.Peak, v.Overhead, plan})
 	}
-	sort.SliceStable(curve, func(a, b int) bool { return curve[a].Peak < curve[b].Peak })
+	slices.SortStableFunc(curve, func(a, b ParetoPoint) int {
+		return cmp.Or(cmp.Compare(a.Peak, b.Peak), cmp.Compare(a.Overhead, b.Overhead))
+	})
 	kept := curve[:0]
 	for _, c := range curve {
 		if len(kept) == 0 || c.Overhead < kept[len(kept)-1].Overhead {

@@ -21,6 +21,11 @@ func within(p *Problem, budget int64) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	none, err := ix.none() // an order may do more than any recomputation
+	if err != nil {
+		return nil, err
+	}
+	least = min(least, none.peak)
 	return nil, &InfeasibleError{Budget: budget, Least: least, LowerBound: LowerBound(p)}
 }
 

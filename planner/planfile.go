@@ -2,6 +2,7 @@ package planner
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -86,6 +87,9 @@ func ReadPlan(r io.Reader, p *Problem) (*Plan, error) {
 	}
 	if f.Format != planFormat {
 		return nil, fmt.Errorf("plan: format %q, want %q", f.Format, planFormat)
+	}
+	if f.Keep == nil {
+		return nil, errors.New(`plan: "keep" is missing: list the forward values that wait for backward, or [] for none`)
 	}
 	n := newNamer(p)
 	plan := &Plan{Strategy: f.Strategy, EraseShapes: f.EraseShapes, Notes: f.Notes,

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -207,8 +206,13 @@ func (ix *index) groups(keep []bool, in func(r int) bool, last []bool) [][]int {
 
 // planOf makes the plan that keeps a set of roots.
 func (ix *index) planOf(strategy string, keep []bool, eraseShapes bool) *Plan {
+	return ix.p.settle(ix.built(strategy, keep, eraseShapes))
+}
+
+// built is planOf in the order that it begins with.
+func (ix *index) built(strategy string, keep []bool, eraseShapes bool) *Plan {
 	base := ix.plain()
-	return ix.p.legalize(&Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), ControlEdges: base.controlEdges, EraseShapes: eraseShapes})
+	return &Plan{Strategy: strategy, Schedule: newLowerer(ix, base.order).schedule(keep), ControlEdges: base.controlEdges, EraseShapes: eraseShapes}
 }
 
 // every picks each k-th of the layers' boundaries, and always the last.
@@ -231,6 +235,21 @@ func evenly(layers []int, n int) []int {
 	return append(list, layers[count])
 }
 
+// parts is a number of parts with their name.
+func parts(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func areSegments(n int) string {
+	if n == 1 {
+		return "is 1 segment"
+	}
+	return fmt.Sprintf("are %d segments", n)
+}
+
 // tailOf returns the boundary at which the last segment of several begins.
 func tailOf(boundaries []int) int {
 	if tail := boundaries[max(len(boundaries)-2, 0)]; tail != ortmodel.None {
@@ -251,24 +270,6 @@ func layersOf(p *Problem) ([]int, error) {
 	return nil, fmt.Errorf("no layers found: no single value separates one part of the forward from the next; use layers=GLOB, selective or optimal")
 }
 
-// solveNone takes the best order found, unless the graph's own is better.
-func solveNone(p *Problem, o Options) (*Plan, error) {
-	ix := p.indexed()
-	base := ix.plain()
-	best, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(base.order), ControlEdges: base.controlEdges})
-	if err != nil {
-		return nil, err
-	}
-	best = p.legalized(best)
-	given, err := p.count(&Plan{Strategy: o.name("none"), Schedule: slices.Clone(ix.topo)})
-	if err == nil {
-		if given = p.legalized(given); given.peak < best.peak {
-			return given.plan, nil
-		}
-	}
-	return best.plan, nil
-}
-
 func solveFull(p *Problem, o Options) (*Plan, error) {
 	layers, err := layersOf(p)
 	if err != nil {
@@ -287,7 +288,11 @@ func solveEvery(p *Problem, o Options) (*Plan, error) {
 		return nil, err
 	}
 	bounds := every(layers, k)
-	return segmentPlan(p, o.name("every"), bounds, tailOf(bounds)), nil
+	plan := segmentPlan(p, o.name("every"), bounds, tailOf(bounds))
+	if count := len(layers) - 1; k > count {
+		plan.Notes = append(plan.Notes, fmt.Sprintf("every=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(1)))
+	}
+	return plan, nil
 }
 
 // solveSegments cuts the layers into k segments, the last of which is kept
@@ -302,7 +307,11 @@ func solveSegments(p *Problem, o Options) (*Plan, error) {
 		return nil, err
 	}
 	bounds := evenly(layers, k)
-	return segmentPlan(p, o.name("segments"), bounds[:len(bounds)-1], tailOf(bounds)), nil
+	plan := segmentPlan(p, o.name("segments"), bounds[:len(bounds)-1], tailOf(bounds))
+	if count := len(layers) - 1; k > count {
+		plan.Notes = append(plan.Notes, fmt.Sprintf("segments=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(count)))
+	}
+	return plan, nil
 }
 
 func solveSqrt(p *Problem, o Options) (*Plan, error) {

@@ -109,6 +109,28 @@ type tuning struct {
 	// round, and the early nodes tried alone. A try is one simulation of the written graph.
 	legalizeRounds, legalizeHalves, legalizeSingles int
 
+	// Moves (moves.go, shifts.go).
+
+	// moveNodes, and moveSteps of its own, bound the nodes simulated for one plan. At a peak, moveTries moves and
+	// all runs of up to moveRun nodes are tried within moveReach places of it, and the
+	// moveChecks best of them as a whole; and moveFar moves that go farther.
+	moveNodes, moveSteps, moveTries, moveRun, moveReach, moveChecks, moveFar int
+	// moveSet is the most nodes that have to move together, moveGrowth how many more go
+	// along.
+	moveSet, moveGrowth int
+	// moveShare of the peak makes a buffer worth a move; what is held above the peak
+	// less moveNear of it counts where the peak stays, for moveStalls moves on end.
+	moveShare, moveNear float64
+	moveStalls          int
+	// Of the orders that a plan without recomputation may begin with, those that hold at
+	// most startShare more than the best are legalized, and starts of them moved.
+	startShare float64
+	starts     int
+	// orderShare of a peak is more than a better order alone takes off it.
+	orderShare float64
+	// moveEdges bounds the control edges more on the way.
+	moveEdges int
+
 	// Barriers (program.go): how far back, in places of the schedule, a trigger of
 	// the input's own shape is looked for: an older one would let the clone run
 	// long before it is wanted.
@@ -139,6 +161,7 @@ const (
 	stageBrief                        // search: what is computed again held briefly
 	stagePolish                       // segments: values of the first and last segment
 	stageLegalize                     // early nodes wait where they may
+	stageMoves                        // nodes move past the peak
 )
 
 // standard is the setting that production code runs. What each number is worth,
@@ -176,6 +199,8 @@ var standard = tuning{
 	exhaustiveStash: 12, nearLeast: 0.01, beyondShare: 1. / 64,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
 	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32,
+	moveNodes: 80_000, moveSteps: 30, moveTries: 24, moveRun: 12, moveReach: 40, moveChecks: 2, moveFar: 6, moveSet: 64, moveGrowth: 8,
+	moveShare: 1. / 1024, moveNear: 1. / 64, moveStalls: 4, moveEdges: 24, startShare: 0, starts: 2, orderShare: 1. / 3,
 	recent: 40,
 }
 

@@ -33,9 +33,21 @@ const worthAsking = 1 << 20
 type MemoryError struct {
 	What            string // what needs it
 	Need, Available int64  // bytes
+	// Limit is Options.MemoryLimit where that is what was exceeded, else 0; Beside what
+	// of it inputs and session take. Asked is the request that was refused, 0 where it
+	// came to none.
+	Limit, Beside, Asked int64
 }
 
 func (e *MemoryError) Error() string {
+	mib := func(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+	switch {
+	case e.Limit > 0 && e.Asked == 0:
+		return fmt.Sprintf("out of memory: parameters, state, feeds and session take %s before a step, the limit is %s", mib(e.Beside), mib(e.Limit))
+	case e.Limit > 0:
+		return fmt.Sprintf("out of memory: %s asks for %s where the step has %s live, beside %s of parameters, state, feeds and session: more than the limit of %s",
+			e.What, mib(e.Asked), mib(e.Need-e.Asked), mib(e.Beside), mib(e.Limit))
+	}
 	return fmt.Sprintf("out of memory: %s needs %.1f MiB, %.1f MiB are left", e.What, float64(e.Need)/(1<<20), float64(e.Available)/(1<<20))
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -71,36 +72,38 @@ func TestMachineMemory(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	path := trainingModel(t, true)
 	feeds := map[string]Tensor{"in:x": FromFloat32s([]float32{1, 1, 1, 1}, 4)}
-	run := func(limit int64) (*Step, error) {
+	run := func(limit int64) (step *Step, total int64, err error) {
 		s, err := testEngine.OpenFile(path, Options{Provider: ort.CPU, LR: 0.5, Feeds: feeds, MemoryLimit: limit})
 		if err != nil {
-			t.Fatal(err)
+			return nil, 0, err
 		}
 		defer s.Close()
-		step, err := s.Step(context.Background())
-		if err == nil {
-			return step, nil
+		if step, err = s.Step(context.Background()); err == nil {
+			return step, s.Memory().TotalPeakBytes, nil
 		}
 		s.options.MemoryLimit = 0
 		if _, again := s.Step(context.Background()); again != nil {
 			t.Errorf("after %v: %v", err, again)
 		}
-		return nil, err
+		return nil, 0, err
 	}
-	free, err := run(0)
+	free, total, err := run(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exact, err := run(free.LivePeakBytes); err != nil || exact.LivePeakBytes != free.LivePeakBytes {
-		t.Errorf("with the peak as limit: %+v, %v", exact, err)
+	if exact, same, err := run(total); err != nil || exact.LivePeakBytes != free.LivePeakBytes || same != total {
+		t.Errorf("with the total as limit: %+v, %v", exact, err)
 	}
-	_, err = run(free.LivePeakBytes - 1)
+	_, _, err = run(total - 1)
 	var memory *MemoryError
 	if !errors.As(err, &memory) {
 		t.Fatalf("one byte less: %v", err)
 	}
-	if memory.Need != free.LivePeakBytes || memory.Available != free.LivePeakBytes-1 {
-		t.Errorf("one byte less: needs %d of %d, the peak is %d", memory.Need, memory.Available, free.LivePeakBytes)
+	if memory.Need != free.LivePeakBytes || memory.Available != free.LivePeakBytes-1 || memory.Limit != total-1 || memory.Beside != total-free.LivePeakBytes || memory.Asked <= 0 {
+		t.Errorf("one byte less: %+v, the peak is %d of %d", memory, free.LivePeakBytes, total)
+	}
+	if _, _, err = run(total - free.LivePeakBytes); !errors.As(err, &memory) || memory.Asked != 0 || !strings.Contains(err.Error(), "before a step") {
+		t.Errorf("a limit that nothing is left of: %v", err)
 	}
 }
 

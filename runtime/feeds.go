@@ -44,6 +44,9 @@ const (
 	fromScalar source = "training scalar"
 	fromZero   source = "zero"
 	fromRandom source = "random"
+
+	fromOwn     source = "memory of the caller's"
+	fromSession source = "another session"
 )
 
 // feeds resolves the values of all inputs of a model.
@@ -215,8 +218,8 @@ func (f *feeds) shape(v *onnx.Value) ([]int64, error) {
 // trainingScalars are inputs that a step sets, by name.
 var trainingScalars = map[string]onnx.DType{"lr": onnx.Float32, "step": onnx.Int64, "loss_scale": onnx.Float32}
 
-// isTrainingScalar says whether the input is one that every step sets.
-func isTrainingScalar(v *onnx.Value) bool {
+// IsTrainingScalar says whether the input is one that every step sets.
+func IsTrainingScalar(v *onnx.Value) bool {
 	d, ok := trainingScalars[v.Name]
 	return ok && v.Type.DType == d && v.Type.Ranked && len(v.Type.Shape) == 0
 }

@@ -49,6 +49,9 @@ func (s *Session) Memory() Memory {
 func (s *Session) count() error {
 	for _, in := range s.inputs {
 		size := in.value.ByteSize()
+		if in.lent {
+			continue // counted where it lies
+		}
 		switch in.category {
 		case parameterInput:
 			s.memory.ParameterBytes += size

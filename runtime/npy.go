@@ -38,8 +38,8 @@ var npyTypes = map[string]onnx.DType{
 	"u1": onnx.Uint8, "u2": onnx.Uint16, "u4": onnx.Uint32, "u8": onnx.Uint64,
 }
 
-// errNotNumeric marks arrays of strings, objects or records.
-var errNotNumeric = errors.New("not a numeric array")
+// ErrNotNumeric marks arrays of strings, objects or records.
+var ErrNotNumeric = errors.New("not a numeric array")
 
 // ReadNPY reads a .npy file.
 func ReadNPY(path string) (Tensor, error) {
@@ -76,8 +76,8 @@ func ReadNPZ(path string) (map[string]Tensor, error) {
 		if !ok {
 			continue
 		}
-		t, err := readEntry(f)
-		if errors.Is(err, errNotNumeric) {
+		t, err := ReadNPZEntry(f)
+		if errors.Is(err, ErrNotNumeric) {
 			t, err = Tensor{}, nil
 		}
 		if err != nil {
@@ -88,7 +88,8 @@ func ReadNPZ(path string) (map[string]Tensor, error) {
 	return out, nil
 }
 
-func readEntry(f *zip.File) (Tensor, error) {
+// ReadNPZEntry reads one array of an archive.
+func ReadNPZEntry(f *zip.File) (Tensor, error) {
 	r, err := f.Open()
 	if err != nil {
 		return Tensor{}, err
@@ -105,43 +106,73 @@ func readEntry(f *zip.File) (Tensor, error) {
 
 var npyHeader = regexp.MustCompile(`^\s*\{\s*'descr':\s*(?:'([^']*)'|\[.*\])\s*,\s*'fortran_order':\s*(True|False)\s*,\s*'shape':\s*\(([^)]*)\)\s*,?\s*\}\s*$`)
 
-// decodeNPY reads an array of a stream that is size bytes long.
-func decodeNPY(r io.Reader, size int64) (Tensor, error) {
+// An NPYHeader says what the elements of an .npy file are.
+type NPYHeader struct {
+	Type  onnx.DType
+	Shape []int64
+	// Bytes is the header's length: where the elements begin.
+	Bytes                  int64
+	bigEndian, columnOrder bool
+}
+
+// Plain reports elements that lie as a Tensor has them: little-endian, row by row.
+func (h NPYHeader) Plain() bool {
+	return (!h.bigEndian || h.Type.Size() == 1) && (!h.columnOrder || len(h.Shape) < 2)
+}
+
+// Size is the length of the elements in bytes.
+func (h NPYHeader) Size() int64 {
+	n, _ := onnx.Elements(h.Shape)
+	return n * h.Type.Size()
+}
+
+// ReadNPYHeader reads the header of a stream that is size bytes long, and checks
+// that the elements fit into it. What is not an array of numbers is an error.
+func ReadNPYHeader(r io.Reader, size int64) (NPYHeader, error) {
 	header, headerBytes, err := readHeader(r)
 	if err != nil {
-		return Tensor{}, err
+		return NPYHeader{}, err
 	}
 	m := npyHeader.FindStringSubmatch(header)
 	if m == nil {
-		return Tensor{}, errors.New("not a numpy header")
+		return NPYHeader{}, errors.New("not a numpy header")
 	}
 	descr := m[1]
 	if len(descr) < 3 || npyTypes[descr[1:]] == onnx.Undefined {
-		return Tensor{}, fmt.Errorf("type %q: %w", descr, errNotNumeric)
+		return NPYHeader{}, fmt.Errorf("type %q: %w", descr, ErrNotNumeric)
 	}
-	t := Tensor{Type: npyTypes[descr[1:]], Shape: []int64{}}
+	h := NPYHeader{Type: npyTypes[descr[1:]], Shape: []int64{}, Bytes: headerBytes, bigEndian: descr[0] == '>', columnOrder: m[2] == "True"}
 	for _, s := range strings.Split(m[3], ",") {
 		if s = strings.TrimSpace(s); s == "" {
 			continue
 		}
 		d, err := strconv.ParseInt(strings.TrimSuffix(s, "L"), 10, 64)
 		if err != nil || d < 0 {
-			return Tensor{}, fmt.Errorf("invalid shape (%s)", m[3])
+			return NPYHeader{}, fmt.Errorf("invalid shape (%s)", m[3])
 		}
-		t.Shape = append(t.Shape, d)
+		h.Shape = append(h.Shape, d)
 	}
-	n, ok := onnx.Elements(t.Shape)
-	if !ok || n > (size-headerBytes)/t.Type.Size() {
-		return Tensor{}, fmt.Errorf("%s is longer than the file", t)
+	n, ok := onnx.Elements(h.Shape)
+	if !ok || n > (size-headerBytes)/h.Type.Size() {
+		return NPYHeader{}, fmt.Errorf("%s%v is longer than the file", h.Type, h.Shape)
 	}
-	t.Data = make([]byte, n*t.Type.Size())
+	return h, nil
+}
+
+// decodeNPY reads an array of a stream that is size bytes long.
+func decodeNPY(r io.Reader, size int64) (Tensor, error) {
+	h, err := ReadNPYHeader(r, size)
+	if err != nil {
+		return Tensor{}, err
+	}
+	t := Tensor{h.Type, h.Shape, make([]byte, h.Size())}
 	if _, err := io.ReadFull(r, t.Data); err != nil {
 		return Tensor{}, fmt.Errorf("truncated: %w", err)
 	}
-	if descr[0] == '>' {
+	if h.bigEndian {
 		swapBytes(t.Data, t.Type.Size())
 	}
-	if m[2] == "True" {
+	if h.columnOrder {
 		t.Data = rowOrder(t)
 	}
 	return t, nil

@@ -22,6 +22,18 @@ type Options struct {
 	// axis is the step; the steps begin again when it ends.
 	Feed, Feeds, Data map[string]Tensor
 	Seed              uint64
+	// Own holds values by input name whose memory the session takes as it is, and
+	// writes where the graph updates them: that of a state file, mapped privately. It
+	// outlives the session. It wins over all other values.
+	Own map[string]Tensor
+	// Share is a session whose parameters and state are this one's inputs of the
+	// same name and type, in the same memory: what a step of the one writes, the
+	// other reads. It is closed after this one, and the two take turns.
+	Share *Session
+	// From is what ran before this session's first run, which goes on from there: its
+	// number, its loss scale, and the numbers that Dropout draws. Other operators that
+	// draw begin anew.
+	From Progress
 	// LR and LossScale are fed to inputs of those names (lr, loss_scale).
 	// A graph that says found_inf starts with LossScale, 0 for
 	// DefaultLossScale, and Scaling says how it goes on.
@@ -30,9 +42,13 @@ type Options struct {
 	// Roles override those of the file.
 	Roles *Roles
 
-	// MemoryLimit is the most bytes that a step may take, on the CPU; 0: what the
-	// system can give.
+	// MemoryLimit is the most bytes that parameters, state, feeds, session and a step
+	// may take together, on the CPU; 0: what the system can give.
 	MemoryLimit int64
+	// Within is how many bytes the same should take together, with what is kept for
+	// reuse from step to step, where a step needs no more; 0: MemoryLimit. It refuses
+	// nothing, and is for a process with one session.
+	Within int64
 
 	Trace   bool // record every allocation of each step
 	Profile bool // measure every node: Session.Profile

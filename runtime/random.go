@@ -60,10 +60,10 @@ func randomTensor(v *onnx.Value, d onnx.DType, data []byte, seed uint64, limit i
 	}
 }
 
-// feedLimit is what integers of a feed lie below: as the file's metadata says
+// FeedLimit is what integers of a feed lie below: as the file's metadata says
 // ({"NAME": {"below": N}}), else as the graph shows, else 0. A rewritten graph
 // may hide the extents that tell.
-func feedLimit(m *onnx.Model, v *onnx.Value) int64 {
+func FeedLimit(m *onnx.Model, v *onnx.Value) int64 {
 	var feeds map[string]struct{ Below int64 }
 	if text, ok := m.Metadata("remat.feeds"); ok && json.Unmarshal([]byte(text), &feeds) == nil && feeds[v.Name].Below > 0 {
 		return feeds[v.Name].Below
@@ -168,7 +168,7 @@ func indexLimit(v *onnx.Value) int64 {
 			if n := useLimit(u); n > 0 && (limit == 0 || n < limit) {
 				limit = n
 			}
-			if u.Index == onnx.Captured || u.Node.Domain() != "" || !keepsInts[u.Node.OpType()] || !carries(u) {
+			if !HandsOn(u) {
 				continue
 			}
 			for _, o := range u.Node.Outputs {
@@ -236,4 +236,10 @@ func extent(v *onnx.Value, axis int64) int64 {
 	}
 	n, _ := t.Shape[k].Int()
 	return n
+}
+
+// HandsOn reports a use that hands integers on as they are: elements of the node's
+// output are elements of the value.
+func HandsOn(u onnx.Use) bool {
+	return u.Index != onnx.Captured && u.Node.Domain() == "" && keepsInts[u.Node.OpType()] && carries(u)
 }

@@ -9,9 +9,11 @@ package runtime
 // to the host.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -29,12 +31,19 @@ type Session struct {
 	open    func(ort.SessionOptions) (*ort.Session, error)
 	ort     *ort.Session
 	binding *ort.Binding
+	// bound is, for each output, the input that it becomes the value of, if any; nil
+	// before the first run.
+	bound   []*input
 	inputs  []*input
 	byName  map[string]*input
 	files   mappings
 	shared  []recipe
 	memory  Memory
-	steps   int
+	looked  time.Time // when left was asked for
+	left    int64     // memory that a step may take
+	steps   int       // runs so far, those before Resume included
+	began   int       // runs before this session's first
+	rated   bool      // the first run's scalars are not those of the options
 	last    []Output
 	scaler  *Scaler
 	copiers copiers
@@ -42,7 +51,15 @@ type Session struct {
 	aside   *ort.Profile
 	owned   bool // the model is closed with the session
 	dims    map[string]int64
+	load    LoadStages
 }
+
+// LoadStages are the process's resident bytes once the session's own session of ONNX
+// Runtime is made, and once its inputs have their values; 0 where they are not known.
+type LoadStages struct{ Session, Feeds int64 }
+
+// Load says how large the process was as the session was made ready.
+func (s *Session) Load() LoadStages { return s.load }
 
 // An input is a graph input with its value.
 type input struct {
@@ -57,6 +74,8 @@ type input struct {
 	// borrowed says that the value lies in the feed's memory, or in memory that
 	// sessions share, which is not the session's to write.
 	borrowed bool
+	// lent says that the value is another session's, which closes it.
+	lent bool
 }
 
 // OpenFile opens a model file. ONNX Runtime loads the file itself, unless the graph
@@ -87,7 +106,7 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 // openLoaded makes a session that owns the model.
 func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
-	if seed(m, o.Seed) {
+	if seed(m, o.Seed, o.From.Runs) {
 		open = e.opener(m)
 	}
 	s, err := e.newSession(m, o, open)
@@ -118,16 +137,17 @@ func (e *Engine) opener(m *onnx.Model) opener {
 }
 
 // seed gives every node that draws random numbers and has no seed one made from
-// its name, so that two sessions draw the same numbers, and moves all seeds by a
-// number other than zero. It reports whether it changed any.
-func seed(m *onnx.Model, by uint64) bool {
+// its name, so that two sessions draw the same numbers, moves all seeds by a
+// number other than zero, and those that count runs by the runs before. It reports
+// whether it changed any.
+func seed(m *onnx.Model, by uint64, runs int) bool {
 	nodes := traits.Drawing(m.Graph)
-	fixed := traits.FixSeeds(nodes)
-	if by == 0 {
-		return fixed > 0
+	changed := traits.FixSeeds(nodes) > 0
+	if by != 0 {
+		traits.ShiftSeeds(nodes, by)
+		changed = len(nodes) > 0
 	}
-	traits.ShiftSeeds(nodes, by)
-	return len(nodes) > 0
+	return traits.AdvanceSeeds(nodes, runs) > 0 || changed
 }
 
 func (e *Engine) newSession(m *onnx.Model, o Options, open opener) (*Session, error) {
@@ -157,6 +177,9 @@ func (s *Session) start() (err error) {
 	if s.scaler = newScaler(s.Model.Graph, &s.options); s.scaler != nil {
 		s.options.LossScale = s.scaler.Scale
 	}
+	if err := s.resume(); err != nil {
+		return err
+	}
 	if s.Roles, err = FindRoles(s.Model, s.options.Roles); err != nil {
 		return err
 	}
@@ -175,6 +198,7 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	ort.Trim()
+	s.load.Session, _ = RSS()
 	s.memory.SessionBytes = s.ort.DeviceCounter().State().Live
 	if err := s.markInPlace(); err != nil {
 		return err
@@ -190,6 +214,13 @@ func (s *Session) start() (err error) {
 	if err := s.count(); err != nil {
 		return err
 	}
+	if err := s.limited(); err != nil {
+		return err
+	}
+	s.load.Feeds, _ = RSS()
+	if within := cmp.Or(s.options.Within, s.options.MemoryLimit); within > 0 && s.Provider == ort.CPU {
+		ort.Within(max(1, within-s.beside()+s.memory.SessionBytes))
+	}
 	s.binding, err = s.bind(s.ort)
 	return err
 }
@@ -202,6 +233,10 @@ func (s *Session) plan(values *feeds) error {
 	for _, v := range g.Inputs {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {
+		case s.options.Share.lends(v):
+			in.from, in.category = fromSession, parameterInput
+		case s.options.Own[v.Name].Data != nil:
+			in.from = fromOwn
 		case values.has(v.Name):
 			in.from = fromFeed
 		case v.Init != nil:
@@ -210,7 +245,7 @@ func (s *Session) plan(values *feeds) error {
 			in.from = fromFile
 		case values.located[v.Name].Known() && v.Type.DType == onnx.Float32:
 			in.from = fromSeed
-		case isTrainingScalar(v):
+		case IsTrainingScalar(v):
 			in.from = fromScalar
 		case categories[v.Name] == stateInput:
 			in.from = fromZero
@@ -256,6 +291,10 @@ func (s *Session) markInPlace() error {
 // fill gives an input its value.
 func (s *Session) fill(in *input, values *feeds) error {
 	v := in.info
+	if in.from == fromSession {
+		in.value, in.lent = s.options.Share.byName[v.Name].value, true
+		return nil
+	}
 	shape, err := values.shape(v)
 	if err != nil {
 		return err
@@ -278,6 +317,14 @@ func (s *Session) fill(in *input, values *feeds) error {
 			return err
 		}
 		if in.value, err = env.TensorOver(data, t, shape); err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+	case in.from == fromOwn:
+		own := s.options.Own[v.Name]
+		if err := values.check(v, own); err != nil {
+			return err
+		}
+		if in.value, err = env.TensorOver(own.Data, t, own.Shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
 	case in.from == fromFeed && in.next == "" && !stepped:
@@ -315,7 +362,7 @@ func (s *Session) make(in *input, dtype onnx.DType, data []byte, values *feeds) 
 		at := values.located[v.Name]
 		at.Fill(data, at.Seed, v.Name, 0)
 	case fromRandom:
-		randomTensor(v, dtype, data, s.options.Seed, feedLimit(s.Model, v))
+		randomTensor(v, dtype, data, s.options.Seed, FeedLimit(s.Model, v))
 	}
 }
 
@@ -352,7 +399,9 @@ func (s *Session) Close() error {
 	s.releaseOutputs()
 	err := s.binding.Close()
 	for _, in := range s.inputs {
-		err = errors.Join(err, in.value.Close())
+		if !in.lent {
+			err = errors.Join(err, in.value.Close())
+		}
 	}
 	s.inputs = nil
 	err = errors.Join(err, s.copiers.close())

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"time"
 
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -23,6 +24,7 @@ type Output struct {
 	Err error
 
 	value *ort.Value
+	lent  bool // the value is an input's
 }
 
 // A Step is what one run gave and cost.
@@ -79,11 +81,11 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	}
 	counter := s.ort.DeviceCounter()
 	counter.Mark(true) // also for MeasureArena
-	left := s.bound(counter)
+	left := s.within(counter)
 	start := time.Now()
 	if err := s.ort.Run(ctx, s.binding, ""); err != nil {
 		if st := counter.State(); st.Refused > 0 {
-			err = &MemoryError{What: "it", Need: st.Refused, Available: left}
+			err = s.outOfMemory(err, st, left)
 		}
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)
 	}
@@ -106,22 +108,29 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	return step, nil
 }
 
-// bound keeps the step within the memory that is left, and returns how much that
+// lookAgain is how long what the system says of its memory is believed: asking takes
+// a tenth of a millisecond, which short steps would notice.
+const lookAgain = 100 * time.Millisecond
+
+// within keeps the step within the memory that is left, and returns how much that
 // is: what is available besides the mapped pages that the update in place makes
 // the process's own in the first step, and what is kept for reuse.
-func (s *Session) bound(counter *ort.Counter) int64 {
+func (s *Session) within(counter *ort.Counter) int64 {
 	pending := int64(0)
 	for _, in := range s.inputs {
-		if in.from == fromFile && in.inPlace && s.steps == 1 {
+		if (in.from == fromFile || in.from == fromOwn) && in.inPlace && s.steps == s.began+1 {
 			pending += in.value.ByteSize()
 		}
 	}
-	left := Available(pending)
-	if left != math.MaxInt64 {
-		left += ort.Kept()
+	if now := time.Now(); s.steps <= s.began+2 || now.Sub(s.looked) >= lookAgain {
+		s.looked = now
+		if s.left = Available(pending); s.left != math.MaxInt64 {
+			s.left += ort.Kept()
+		}
 	}
+	left := s.left
 	if limit := s.options.MemoryLimit; limit > 0 {
-		left = min(left, limit)
+		left = min(left, max(1, limit-s.beside()))
 	}
 	if left == math.MaxInt64 || s.Provider != ort.CPU {
 		counter.Limit(0)
@@ -131,17 +140,45 @@ func (s *Session) bound(counter *ort.Counter) int64 {
 	return left
 }
 
+// beside is what there is beside a step, in bytes.
+func (s *Session) beside() int64 {
+	return s.memory.ParameterBytes + s.memory.StateBytes + s.memory.FeedBytes + s.memory.SessionBytes
+}
+
+// limited is the error of a session that alone exceeds its limit, nil for none.
+func (s *Session) limited() error {
+	if limit := s.options.MemoryLimit; limit > 0 && s.Provider == ort.CPU && s.beside() >= limit {
+		return &MemoryError{What: "the session", Need: s.beside(), Available: limit, Limit: limit, Beside: s.beside()}
+	}
+	return nil
+}
+
+// failed finds the node that a run ended in, in what ONNX Runtime says of it.
+var failed = regexp.MustCompile(`Name:'([^']+)'`)
+
+// outOfMemory is the error of a run whose request was refused.
+func (s *Session) outOfMemory(err error, st ort.CounterState, left int64) error {
+	e := &MemoryError{What: "it", Need: st.Refused, Available: left}
+	if limit := s.options.MemoryLimit; limit > 0 && left <= limit-s.beside() {
+		e.What, e.Limit, e.Beside, e.Asked = "a node", limit, s.beside(), st.Asked
+		if m := failed.FindStringSubmatch(err.Error()); m != nil {
+			e.What = m[1]
+		}
+	}
+	return e
+}
+
 // beforeStep sets the step's scalars and data, and binds the outputs again: one
 // that is left bound would be written again.
 func (s *Session) beforeStep() error {
 	for _, in := range s.inputs {
 		data, stepped := s.options.Data[in.info.Name]
 		switch {
-		case stepped && s.steps > 1:
-			if err := s.set(in, data.at((s.steps-1)%int(data.Shape[0])).Data); err != nil {
+		case stepped && s.steps > s.began+1:
+			if err := s.set(in, data.at((s.steps-1-s.began)%int(data.Shape[0])).Data); err != nil {
 				return err
 			}
-		case in.from == fromScalar && s.steps > 1:
+		case in.from == fromScalar && (s.steps > 1 || s.rated):
 			var scalar [8]byte
 			s.options.setScalar(in.info.Name, scalar[:], s.number())
 			if err := s.set(in, scalar[:in.value.ByteSize()]); err != nil {
@@ -149,24 +186,41 @@ func (s *Session) beforeStep() error {
 			}
 		}
 	}
+	if s.bound != nil {
+		return s.binding.Rebind()
+	}
 	s.binding.ClearOutputs()
-	return s.bindOutputs(s.binding, func(in *input) (*ort.Value, error) {
+	from := s.byNext()
+	if err := s.bindOutputs(s.binding, func(in *input) (*ort.Value, error) {
 		if in.inPlace {
 			return in.value, nil
 		}
 		return nil, nil
-	})
+	}); err != nil {
+		return err
+	}
+	s.bound = make([]*input, len(s.ort.Outputs))
+	for i, o := range s.ort.Outputs {
+		s.bound[i] = from[o.Name]
+	}
+	return nil
 }
 
-// bindOutputs binds each output to the value that over gives for the input
-// whose next value it is, else to memory of ONNX Runtime's on the host.
-func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, error)) error {
+// byNext are the inputs by the outputs that become their values.
+func (s *Session) byNext() map[string]*input {
 	from := map[string]*input{}
 	for _, in := range s.inputs {
 		if in.next != "" {
 			from[in.next] = in
 		}
 	}
+	return from
+}
+
+// bindOutputs binds each output to the value that over gives for the input
+// whose next value it is, else to memory of ONNX Runtime's on the host.
+func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, error)) error {
+	from := s.byNext()
 	for _, o := range s.ort.Outputs {
 		if in := from[o.Name]; in != nil {
 			v, err := over(in)
@@ -190,32 +244,28 @@ func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, err
 // afterStep takes the outputs over, counts them, and copies the next values
 // that could not be written in place.
 func (s *Session) afterStep(step *Step) error {
-	bound, err := s.binding.Outputs()
+	bound, err := s.binding.Allocated()
 	if err != nil {
 		return err
 	}
 	outputs := make([]Output, len(bound))
-	for i, b := range bound {
-		outputs[i] = Output{Name: b.Name, value: b.Value, Err: b.Err}
-	}
 	s.last = outputs
 	s.memory.OutputBytes = 0
-	inPlace := map[string]bool{}
-	for _, in := range s.inputs {
-		inPlace[in.next] = in.inPlace && in.next != ""
-	}
-	for i := range outputs {
+	for i, b := range bound {
 		o := &outputs[i]
-		if o.Err != nil {
-			continue
-		}
-		if inPlace[o.Name] {
-			o.Tensor = Tensor{onnxType(o.value.Type), o.value.Shape, o.value.Bytes()}
+		*o = Output{Name: b.Name, value: b.Value, Err: b.Err}
+		if in := s.bound[i]; in != nil && in.inPlace {
+			o.value, o.lent = in.value, true
+			o.Tensor = Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()}
 			continue // on a device it stays there: see Last
 		}
-		s.memory.OutputBytes += o.value.ByteSize()
-		if err := s.read(o); err != nil {
-			return err
+	}
+	for i := range outputs { // once all are taken over, so that an error leaves none
+		if o := &outputs[i]; o.Err == nil && !o.lent {
+			s.memory.OutputBytes += o.value.ByteSize()
+			if err := s.read(o); err != nil {
+				return err
+			}
 		}
 	}
 	step.Outputs = outputs
@@ -230,8 +280,10 @@ func (s *Session) read(o *Output) error {
 			return err
 		}
 		err = s.copiers.copy(s, host, o.value)
-		o.value.Close()
-		o.value = host
+		if !o.lent {
+			o.value.Close()
+		}
+		o.value, o.lent = host, false
 		if err != nil {
 			return err
 		}
@@ -242,19 +294,16 @@ func (s *Session) read(o *Output) error {
 
 // feedBack copies next values that are not in place already.
 func (s *Session) feedBack(outputs []Output) error {
-	for _, in := range s.inputs {
-		if in.next == "" || in.inPlace {
+	for i := range outputs {
+		in, o := s.bound[i], &outputs[i]
+		if in == nil || in.inPlace {
 			continue
 		}
-		for i := range outputs {
-			if o := &outputs[i]; o.Name == in.next {
-				if o.Err != nil {
-					return fmt.Errorf("output %q: %w", o.Name, o.Err)
-				}
-				if err := s.set(in, o.Data); err != nil {
-					return fmt.Errorf("output %q: %w", o.Name, err)
-				}
-			}
+		if o.Err != nil {
+			return fmt.Errorf("output %q: %w", o.Name, o.Err)
+		}
+		if err := s.set(in, o.Data); err != nil {
+			return fmt.Errorf("output %q: %w", o.Name, err)
 		}
 	}
 	return nil
@@ -341,7 +390,9 @@ func (s *Session) Release() { s.releaseOutputs() }
 
 func (s *Session) releaseOutputs() {
 	for _, o := range s.last {
-		o.value.Close()
+		if !o.lent {
+			o.value.Close()
+		}
 	}
 	s.last = nil
 }

@@ -7,7 +7,9 @@
     scripts/tables.py heavy        20 and 40 linear layers of 4096, gradients kept and updated in backward
     scripts/tables.py theory       encoders of 12 to 96 layers: 1 - 1/sqrt(L) beside what is reached
     scripts/tables.py half         GPT-2 124M and 355M, 8 x 1024 tokens, on CUDA: half types and checkpointing (predicted)
+    scripts/tables.py recipes      recipes/*.yaml: GPT-2 124M trained on this project's documents, --batch x --seq tokens a step
     scripts/tables.py rehearsed    GPT-2 124M to 1.5B, encoder, mlp, heavy on CUDA without a GPU: which card each variant fits
+    scripts/tables.py accumulate   a small GPT-2: batches of 8 to 32, whole and in micro-batches of 2 (trained)
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
@@ -22,9 +24,13 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+
+import tables_train
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -229,6 +235,10 @@ def theory(lab):
 
 # What the figures of a table mean.
 NOTES = {
+    "recipes": """"in all" is parameters, optimizer state, feeds and the live peak; "process" is the largest
+resident size of the whole process, validation included. Times are medians without the first
+step. On the CPU, float16 is emulated between casts: this recipe is for a GPU.""",
+    "accumulate": tables_train.NOTE,
     "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
 the backward peak does not fall: it is the gradients. With the update in backward
 it falls by the gradients' size, but for the two that are alive at a time.
@@ -322,7 +332,47 @@ def rehearsed_row(lab, file):
             "copied to host": str(device["bytes_to_host"]), "waits": str(device["synchronizations"])}
 
 
-TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "rehearsed": rehearsed}
+def recipes(lab):
+    """One training with each recipe, from the same weights on the same batches."""
+    a, rows = lab.a, []
+    small = ["--layers=2", "--hidden=64", "--heads=4"] if a.small else []
+    seq = 32 if a.small else a.seq
+    lab.remat("model", "gpt2", *small, f"--batch={a.batch}", f"--seq={seq}", "--no-weights", "-o", "gpt2.onnx")
+    root = os.path.join(HERE, "..")
+    with open(lab.at("docs.txt"), "w") as out:
+        for name in ["README.md", *sorted(os.path.join("docs", n) for n in os.listdir(os.path.join(root, "docs")) if n.endswith(".md"))]:
+            with open(os.path.join(root, name)) as f:
+                out.write(f.read())
+    shutil.copytree(os.path.join(root, "recipes"), lab.at("recipes"))
+    steps, begin = a.train_steps, time.time()
+    for name in ("fp32", "fp16", "optimized"):
+        note(f"training with {name}.yaml, {steps} steps ({time.time() - begin:.0f} s so far)")
+        d = lab.json("train", "gpt2.onnx", "--config", f"recipes/{name}.yaml", "--text", "docs.txt",
+                     "--steps", str(steps), "--warmup", "1", "-o", name)
+        with open(lab.at(os.path.join(name, "log.jsonl"))) as f:
+            log = [json.loads(line) for line in f]
+        done = [l for l in log if "loss" in l]
+        mem, seconds = d["memory"], sorted(l["seconds"] for l in done[1:] or done)
+        median = seconds[len(seconds) // 2]
+        total = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"] + mem["live_peak_bytes"]
+        if not rows:
+            first = total, median, d["loss_last"]
+        rows.append({
+            "recipe": name, "live peak MB": MB(mem["live_peak_bytes"]), "in all MB": MB(total),
+            "saved": PERCENT(1 - total / first[0]) if rows else "-",
+            "reserved MB": MB(max(l["reserved_bytes"] for l in done)), "process MB": MB(mem["rss_peak_bytes"] or 0),
+            "step s": f"{median:.2f}", "of fp32": f"{median / first[1]:.2f}", "tokens/s": f"{d['tokens'] / sum(l['seconds'] for l in done):.0f}",
+            "first loss": f"{d['loss_first']:.4f}", "last loss": f"{d['loss_last']:.4f}", "off by": f"{abs(d['loss_last'] / first[2] - 1):.1e}",
+            "validation": f"{d['val_loss']:.4f}", "skipped": str(d["skipped_steps"]),
+        })
+        note(" | ".join(rows[-1].values()))
+        shutil.rmtree(lab.at(name))
+    tokens = a.batch * (seq - 1)
+    return [(f"GPT-2 {'of small widths' if a.small else '124M'}, {a.batch} x {seq} tokens, {steps} steps of {tokens} predicted tokens, from the zoo's weights", rows)]
+
+
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "recipes": recipes, "rehearsed": rehearsed,
+          "accumulate": tables_train.accumulate}
 
 
 def text(rows):
@@ -353,7 +403,8 @@ def machine(lab):
     found = lab.json("doctor").get("findings", [])
     version = next((f["is"].split()[0] for f in found if f["what"] == "onnx runtime"), "")
     return {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.system() + " " + platform.machine(), "threads": lab.a.threads,
-            "onnxruntime": version, "largest": lab.a.largest, "commit": commit()}
+            "onnxruntime": version, "largest": lab.a.largest, "flags": "".join(f" --{k} {v}" for k, usual in (("batch", 4), ("seq", 256), ("train-steps", 10))
+            if (v := getattr(lab.a, k.replace("-", "_"), usual)) != usual), "commit": commit()}
 
 
 def main():
@@ -364,6 +415,9 @@ def main():
     p.add_argument("--provider", default="auto")
     p.add_argument("--steps", type=int, default=50, help="of the encoder")
     p.add_argument("--measure", type=int, default=12, help="theory: run stacks of up to N layers")
+    p.add_argument("--batch", type=int, default=4, help="recipes: sequences a step")
+    p.add_argument("--seq", type=int, default=256, help="recipes: tokens in a sequence")
+    p.add_argument("--train-steps", type=int, default=10, help="recipes: steps")
     p.add_argument("--largest", type=int, default=40, help="heavy: predict stacks of more than N layers, where there is no room to run (20 layers take 4 GB, 40 take 8)")
     p.add_argument("--small", action="store_true", help="a sixteenth of every width")
     p.add_argument("--out", help="folder for TABLE.md and TABLE.json")
@@ -389,7 +443,7 @@ def main():
 
 def save(folder, name, tables, body, about, commands):
     os.makedirs(folder, exist_ok=True)
-    flags = f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
+    flags = about["flags"] if name == "recipes" else f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
     lines = [f"# {name}", "", f"`scripts/tables.py {name}{flags}` at {about['commit']} on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
              "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([NOTES[name], ""] if name in NOTES else []), "The commands:", "", "```"]
     lines += commands + ["```", ""]

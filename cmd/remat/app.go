@@ -50,7 +50,7 @@ func commands(e *env) []*cli.Command {
 	return []*cli.Command{
 		doctorCommand(e), modelCommand(e), inspectCommand(e), gradCommand(e),
 		lowerCommand(e), planCommand(e), explainCommand(e), rewriteCommand(e),
-		runCommand(e), applyCommand(e), compareCommand(e), demoCommand(e),
+		runCommand(e), trainCommand(e), evalCommand(e), applyCommand(e), compareCommand(e), demoCommand(e),
 	}
 }
 
@@ -143,9 +143,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int
 	}()
 	debug.SetPanicOnFault(true) // see panicLine
 	app := newApp(e)
-	sorted, err := sortArgs(app, args)
+	line, err := sortArgs(app, args)
 	if err == nil {
-		err = app.RunContext(ctx, append([]string{"remat"}, sorted...))
+		err = e.readRecipe(app, line)
+	}
+	if err == nil {
+		err = e.recipe.locate(app.RunContext(ctx, append([]string{"remat"}, line.words()...)))
 	}
 	return e.exitCode(err)
 }
@@ -195,7 +198,8 @@ const (
 // abandon ends the program when a command does not stop by itself: in the
 // midst of planning, or inside ONNX Runtime. Files that are being written go, and temporary ones.
 func (e *env) abandon() {
-	time.Sleep(grace)
+	for time.Sleep(grace); e.finishing.Load(); time.Sleep(grace) {
+	}
 	if e.measuring.Load() {
 		time.Sleep(graceMeasuring)
 	}
@@ -210,6 +214,11 @@ func (e *env) exitCode(err error) int {
 	if e.out.err != nil && (err == nil || err.Error() == e.out.err.Error()) { // a document may be lost, though the work was done
 		err = fmt.Errorf("cannot write to stdout: %w", e.out.err)
 	}
+	var stopped *interruptedError
+	if errors.As(err, &stopped) {
+		fmt.Fprintf(e.stderr, "remat: %s\n", stopped.text)
+		return exitInterrupted
+	}
 	if e.ctx.Err() != nil {
 		fmt.Fprintln(e.stderr, "remat: interrupted")
 		return exitInterrupted
@@ -217,14 +226,17 @@ func (e *env) exitCode(err error) int {
 	if err == nil || errors.Is(err, errHelped) {
 		return exitDone
 	}
-	line := strings.Join(strings.Fields(err.Error()), " ")
+	line := strings.Join(strings.Fields(tight(err).Error()), " ")
+	if help := memoryHelp(err); !strings.Contains(line, help) {
+		line += help
+	}
 	fmt.Fprintf(e.stderr, "remat: %s\n", line)
 	var check *checkError
 	var full *remat.DeviceMemoryError
 	switch {
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
-	case errors.As(err, &check), errors.As(err, &full):
+	case errors.As(err, &check), errors.As(err, &full), beyondLimit(err) != nil:
 		return exitCheckFailed
 	}
 	return exitBadInput

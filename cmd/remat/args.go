@@ -15,45 +15,68 @@ import (
 
 // namesFile lists the flags that say where to write, for whom an empty word, as an
 // unset variable of a shell, would mean nowhere.
-var namesFile = map[string]bool{"o": true, "out": true, "save": true, "trace": true, "html": true, "png": true}
+var namesFile = map[string]bool{"o": true, "out": true, "save": true, "trace": true, "html": true, "png": true, configFlag: true}
 
-// sortArgs returns args in the order in which urfave/cli understands them.
-func sortArgs(app *cli.App, args []string) ([]string, error) {
+// A line is what was typed, sorted.
+type line struct {
+	global, own []string // flags and their values
+	arguments   []string
+	command     *cli.Command // nil: none was named
+	given       map[string]bool
+	config      string // the recipe that --config names
+	folder      string // what -o names
+	help        bool
+}
+
+// words are in the order in which urfave/cli understands them.
+func (l *line) words() []string {
+	out := slices.Clone(l.global)
+	if l.command != nil {
+		out = append(out, l.command.Name)
+	}
+	out = append(out, l.own...)
+	if len(l.arguments) > 0 && !l.help {
+		out = append(append(out, "--"), l.arguments...)
+	}
+	return out
+}
+
+// sortArgs sorts what was typed.
+func sortArgs(app *cli.App, args []string) (*line, error) {
+	l := &line{given: map[string]bool{}}
 	global := flagTable(app.Flags)
-	var front, own, rest []string
-	var command *cli.Command
 	local := map[string]bool{}
-	help := false // remat help, remat help COMMAND
+	asked := false // remat help, remat help COMMAND
 	for i := 0; i < len(args); i++ {
 		word := args[i]
 		if word == "--" {
-			rest = append(rest, args[i+1:]...)
+			l.arguments = append(l.arguments, args[i+1:]...)
 			break
 		}
 		if !strings.HasPrefix(word, "-") || word == "-" {
-			if command == nil {
-				if word == "help" && !help {
-					help = true
+			if l.command == nil {
+				if word == "help" && !asked {
+					asked = true
 					continue
 				}
-				if command = app.Command(word); command == nil {
+				if l.command = app.Command(word); l.command == nil {
 					return nil, fmt.Errorf("no command %q; see remat --help", word)
 				}
-				local = flagTable(command.Flags)
+				local = flagTable(l.command.Flags)
 				continue
 			}
-			rest = append(rest, word)
+			l.arguments = append(l.arguments, word)
 			continue
 		}
 		name, value, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
-		target := &own
+		target := &l.own
 		takesValue, known := local[name]
 		if !known {
 			if takesValue, known = global[name]; known {
-				target = &front
+				target = &l.global
 			}
 		}
-		if !known && command == nil {
+		if !known && l.command == nil {
 			return nil, fmt.Errorf("no flag %s before a command; see remat --help", dashes(name))
 		}
 		*target = append(*target, word)
@@ -68,22 +91,19 @@ func sortArgs(app *cli.App, args []string) ([]string, error) {
 		if known && takesValue && namesFile[name] && value == "" {
 			return nil, fmt.Errorf("%s is empty: name a file, or leave it out", strings.TrimSuffix(word, "="))
 		}
+		switch l.given[name] = true; name {
+		case configFlag:
+			l.config = value
+		case "o":
+			l.folder = value
+		}
 	}
-	out := front
-	if command != nil {
-		out = append(out, command.Name)
+	if asked {
+		l.own = append(l.own, "--help")
 	}
-	out = append(out, own...)
-	if help {
-		out = append(out, "--help")
-	}
-	if slices.ContainsFunc(out, func(w string) bool { return w == "--help" || w == "-h" }) {
-		return out, nil
-	}
-	if len(rest) > 0 {
-		out = append(append(out, "--"), rest...)
-	}
-	return out, nil
+	isHelp := func(w string) bool { return w == "--help" || w == "-h" }
+	l.help = slices.ContainsFunc(l.global, isHelp) || slices.ContainsFunc(l.own, isHelp)
+	return l, nil
 }
 
 // flagTable maps each flag's names to whether it takes a value.

@@ -155,7 +155,7 @@ func (s *subject) conclude(e *env, complete bool) error {
 		s.run.Error, err = report.Text(err.Error()), nil
 	}
 	// All graphs share this process, so its peak says nothing of one.
-	s.run.Memory.RSSPeakBytes = nil
+	s.run.Memory.RSSPeakBytes, s.run.Load = nil, nil
 	s.close() // the next one's second session needs the room
 	return err
 }

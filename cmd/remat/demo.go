@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tiktoken-go/tokenizer"
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -30,6 +29,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/train/data"
 )
 
 //go:embed demo/alice.txt
@@ -63,6 +63,7 @@ type demoOptions struct {
 	optimizer      optim.Kind
 	chosen         bool // the optimizer, by the user
 	limit          time.Duration
+	memory         int64 // --memory-limit, in bytes
 }
 
 func demoCommand(e *env) *cli.Command {
@@ -82,7 +83,7 @@ func demoCommand(e *env) *cli.Command {
 			&cli.Uint64Flag{Name: "seed", Usage: "seed of the weights, `N`"},
 			&cli.StringFlag{Name: "budget", Value: "60%", Usage: "bound for the optimal plan, `SIZE`, such as 2GiB or 60%"},
 			&cli.StringFlag{Name: "optimizer", Value: string(demoOptimizer), Usage: "`" + optimizerWords() + "`: the update in the graph; none returns the gradients"},
-			timeLimitFlag(),
+			timeLimitFlag(), memoryLimitFlag(),
 			&cli.IntFlag{Name: "steps", Usage: "steps of each variant, `N`; default: as many as are quick"},
 		},
 		Action: func(c *cli.Context) error {
@@ -92,7 +93,7 @@ func demoCommand(e *env) *cli.Command {
 			if c.Int("steps") < 0 || c.IsSet("steps") && c.Int("steps") == 0 {
 				return fmt.Errorf("--steps %d: want at least 1", c.Int("steps"))
 			}
-			o, err := readDemoOptions(c)
+			o, err := readDemoOptions(e, c)
 			if err != nil {
 				return err
 			}
@@ -101,7 +102,7 @@ func demoCommand(e *env) *cli.Command {
 	}
 }
 
-func readDemoOptions(c *cli.Context) (o demoOptions, err error) {
+func readDemoOptions(e *env, c *cli.Context) (o demoOptions, err error) {
 	o = demoOptions{
 		model: c.String("model"), file: c.Args().First(), dir: c.String("o"), budget: c.String("budget"),
 		weights: c.String("weights"), seed: c.Uint64("seed"), steps: c.Int("steps"),
@@ -115,6 +116,9 @@ func readDemoOptions(c *cli.Context) (o demoOptions, err error) {
 		}
 	}
 	if o.limit, err = readTimeLimit(c); err != nil {
+		return o, err
+	}
+	if o.memory, err = readMemoryLimit(e, c); err != nil {
 		return o, err
 	}
 	if o.optimizer, err = optim.ParseKind(c.String("optimizer")); err != nil {
@@ -144,7 +148,7 @@ func demo(e *env, o demoOptions) error {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return fmt.Errorf("cannot create %s: %w", o.dir, err)
 	}
-	feeds := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Seed: o.seed, ProfileAside: true}
+	feeds := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Seed: o.seed, ProfileAside: true, MemoryLimit: o.memory}
 	forward := o.file
 	if forward == "" {
 		forward = filepath.Join(o.dir, o.model+".onnx")
@@ -256,19 +260,15 @@ func demoModel(o demoOptions, path string) (map[string]remat.Tensor, error) {
 // begins anew where it ends; in a smaller vocabulary an id is taken modulo its
 // size.
 func demoTokens(cfg models.Config) (map[string]remat.Tensor, error) {
-	codec, err := tokenizer.Get(tokenizer.R50kBase)
+	ids, err := data.EncodeGPT2(demoText)
 	if err != nil {
 		return nil, err
 	}
-	ids, _, err := codec.Encode(demoText)
-	if err != nil {
-		return nil, err
-	}
-	data := make([]byte, 0, 8*cfg.Batch*cfg.Seq)
+	raw := make([]byte, 0, 8*cfg.Batch*cfg.Seq)
 	for i := range int(cfg.Batch * cfg.Seq) {
-		data = binary.LittleEndian.AppendUint64(data, uint64(ids[i%len(ids)])%uint64(cfg.Vocab))
+		raw = binary.LittleEndian.AppendUint64(raw, uint64(ids[i%len(ids)])%uint64(cfg.Vocab))
 	}
-	t := remat.Tensor{Type: onnx.Int64, Shape: []int64{cfg.Batch, cfg.Seq}, Data: data}
+	t := remat.Tensor{Type: onnx.Int64, Shape: []int64{cfg.Batch, cfg.Seq}, Data: raw}
 	return map[string]remat.Tensor{"input_ids": t, "labels": t}, nil
 }
 

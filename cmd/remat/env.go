@@ -48,16 +48,23 @@ type env struct {
 	closers   []func()
 	sources   map[string]*pipeline.Source // that were read
 	loaded    *remat.Engine
-	typed     string    // the command line
-	archives  []archive // of --feeds
-	shown     *progress // the one that has not finished
+	typed     string          // the command line
+	archives  []archive       // of --feeds
+	startRSS  int64           // resident bytes as the program began
+	shown     *progress       // the one that has not finished
+	recipe    *recipe         // of --config; nil: none
+	remark    string          // what there is to say of it
+	rates     map[string]bool // flags of rates that were given
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
+	// finishing: a step is brought to its end and saved, however long that takes.
+	finishing atomic.Bool
 }
 
 func newEnv(ctx context.Context, stdout, stderr io.Writer) *env {
 	out := &keeper{to: stdout}
-	return &env{ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
+	start, _ := remat.RSS()
+	return &env{startRSS: start, ctx: ctx, stdout: out, out: out, stderr: stderr, provider: "auto", opt: 1}
 }
 
 // A keeper passes on what is written, and keeps the first error.
@@ -112,6 +119,7 @@ func globalFlags() []cli.Flag {
 		&cli.IntFlag{Name: "threads", Usage: "threads per operator, `N`; 0: the number of cores"},
 		&cli.IntFlag{Name: "opt", Value: 1, Usage: "ONNX Runtime's optimization level, `0|1|99`"},
 		&cli.StringSliceFlag{Name: "dim", Usage: "`NAME=N,…`: fixes symbolic dimensions, as in batch=2,seq=128"},
+		&cli.StringFlag{Name: configFlag, Usage: "take flags from the recipe `F.yaml`; those that are typed win"},
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON document on stdout"},
 		&cli.BoolFlag{Name: "quiet", Usage: "no progress"},
 		&cli.StringSliceFlag{Name: "d", Usage: "debug switches, `KEY[=VAL],…`; -d help lists them"},
@@ -125,6 +133,9 @@ const mostThreads = 1024
 func (e *env) readGlobals(c *cli.Context) error {
 	e.ort, e.device, e.threads = c.String("ort"), c.Int("device"), c.Int("threads")
 	e.json, e.quiet = c.Bool("json"), c.Bool("quiet")
+	if e.remark != "" && !e.quiet {
+		fmt.Fprintln(e.stderr, e.remark)
+	}
 	switch e.provider = c.String("provider"); e.provider {
 	case "auto", "cpu", "cuda":
 	default:

@@ -25,30 +25,34 @@ import (
 
 // feedFlags are the flags that say what goes in.
 func feedFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		&cli.StringSliceFlag{Name: "feeds", Usage: "`F.npz`: values of inputs; a key is NAME, in:NAME or param:NAME"},
 		&cli.StringSliceFlag{Name: "feed", Usage: "`NAME=F.npy`: the value of one input"},
 		&cli.StringFlag{Name: "data", Usage: "`F.npz`: values of inputs by name, whose leading axis is the step"},
 		&cli.Uint64Flag{Name: "seed", Usage: "seed of unfed inputs and of random operators, `N`"},
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
-		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first loss scale, `X`, if the graph has one"},
-		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},
-		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after a run of good steps, `X`"},
-		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "length of that run, `N`; -1: never"},
 		&cli.IntFlag{Name: "steps", Value: 1, Usage: "number of steps, `N`"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
-	}
+		memoryLimitFlag(),
+	}, scalingFlags()...)
 }
 
 // readFeeds reads what goes in, and how it is to run.
 func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	o := remat.Options{
 		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
-		Dims: e.dims, Seed: c.Uint64("seed"), LR: c.Float64("lr"), LossScale: c.Float64("loss-scale"),
+		Dims: e.dims, Seed: c.Uint64("seed"), LR: c.Float64("lr"),
 	}
-	o.Scaling = remat.Scaling{Backoff: c.Float64("loss-scale-backoff"), Growth: c.Float64("loss-scale-growth"), Interval: c.Int("loss-scale-interval")}
-	if s := o.Scaling; !(s.Backoff > 0 && s.Backoff <= 1) || !(s.Growth >= 1) || !(o.LossScale >= 0) || math.IsInf(o.LossScale, 0) || math.IsInf(s.Growth, 0) {
-		return o, fmt.Errorf("--loss-scale %v, -backoff %v, -growth %v: want a positive scale, a backoff of at most 1 and a growth of at least 1", o.LossScale, s.Backoff, s.Growth)
+	var err error
+	if o.LossScale, o.Scaling, err = readScaling(c); err != nil {
+		return o, err
+	}
+	if o.MemoryLimit, err = readMemoryLimit(e, c); err != nil {
+		return o, err
+	}
+	e.rates = map[string]bool{}
+	for _, r := range rateFlags {
+		e.rates[r.flag] = c.IsSet(r.flag)
 	}
 	if math.IsNaN(o.LR) || math.IsInf(o.LR, 0) {
 		return o, fmt.Errorf("--lr %v: want a finite number", o.LR)
@@ -95,6 +99,25 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	return o, err
 }
 
+// scalingFlags say how the loss scale of a graph in half precision begins and changes.
+func scalingFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.Float64Flag{Name: "loss-scale", Value: 65536, Usage: "first loss scale, `X`, if the graph has one"},
+		&cli.Float64Flag{Name: "loss-scale-backoff", Value: 0.5, Usage: "factor of the scale after an overflow, `X`"},
+		&cli.Float64Flag{Name: "loss-scale-growth", Value: 2, Usage: "factor of the scale after a run of good steps, `X`"},
+		&cli.IntFlag{Name: "loss-scale-interval", Value: 2000, Usage: "length of that run, `N`; -1: never"},
+	}
+}
+
+func readScaling(c *cli.Context) (scale float64, s remat.Scaling, err error) {
+	scale = c.Float64("loss-scale")
+	s = remat.Scaling{Backoff: c.Float64("loss-scale-backoff"), Growth: c.Float64("loss-scale-growth"), Interval: c.Int("loss-scale-interval")}
+	if !(s.Backoff > 0 && s.Backoff <= 1) || !(s.Growth >= 1) || !(scale >= 0) || math.IsInf(scale, 0) || math.IsInf(s.Growth, 0) {
+		err = fmt.Errorf("--loss-scale %v, -backoff %v, -growth %v: want a positive scale, a backoff of at most 1 and a growth of at least 1", scale, s.Backoff, s.Growth)
+	}
+	return scale, s, err
+}
+
 // An archive is a file of --feeds by the keys that it has.
 type archive struct {
 	path string
@@ -127,6 +150,10 @@ type subject struct {
 	roles   step.Roles
 	run     *report.Run
 	trace   []ort.Event
+	// nodes are those of the predicted step in order, without times.
+	nodes []report.Span
+	// measured is the profile, nil without one.
+	measured *ort.Profile
 	// layers names the layer of each node of the predicted step.
 	layers map[string]string
 	// arena is the setup that suits the predicted step, nil without one.
@@ -135,6 +162,10 @@ type subject struct {
 	visit func([]remat.Output)
 	// parts of the batch that make one step, where there are more than one.
 	parts int
+	// free: the file leaves dimensions free that the feeds fix.
+	free bool
+	// options are those that the session was opened with.
+	options remat.Options
 	// profiled: the most expensive operators are wanted.
 	profiled bool
 }
@@ -153,8 +184,9 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
+	mapped, _ := remat.RSS()
 	e.warnUnread(path, m)
-	s := &subject{path: path}
+	s := &subject{path: path, options: o}
 	var found *analysis.Analysis
 	s.roles, found = pipeline.FoundRoles(m, o.Roles)
 	if found != nil {
@@ -170,11 +202,14 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
 	}
+	load := s.session.Load()
+	s.run.Load = &report.Load{Start: e.startRSS, Mapped: mapped, Session: load.Session, Feeds: load.Feeds}
 	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}
 	s.run.Rehearsed = engine.Rehearsed() && s.session.Provider == ort.CUDA
 	s.predict(e, m, o, found)
+	s.remarkRates(e, m)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
 	return s, nil
 }
@@ -190,9 +225,16 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
+	s.free = len(free) > 0
 	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, bound)
-	if err != nil || !p.Exact() {
-		return // a lower bound is no prediction
+	if err != nil || !p.Exact() { // a lower bound is no prediction
+		var unknown []string
+		if p != nil {
+			unknown = p.Unknown
+		}
+		s.run.NoPrediction = report.Text(unpredicted(p, unknown, err))
+		s.remark(e, "not predicted: %s", s.run.NoPrediction)
+		return
 	}
 	session := p.Session.Bytes()
 	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
@@ -205,8 +247,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 	s.run.SetTimeline(pipeline.Timeline(p, layer))
 	s.layers = map[string]string{}
-	for _, n := range p.Nodes {
+	for k, n := range p.Nodes {
 		s.layers[n.Label()] = layer(n)
+		s.nodes = append(s.nodes, report.Span{Node: n.Label(), Op: n.OpType(), Layer: s.layers[n.Label()], Part: pipeline.PartOf(p, k)})
 	}
 }
 
@@ -225,6 +268,10 @@ func (s *subject) step(e *env) error {
 			return err
 		}
 		*rec.Seconds += step.Seconds
+		rec.Skipped = rec.Skipped || step.Skipped
+		if step.LossScale > 0 {
+			rec.LossScale = new(report.Float(step.LossScale))
+		}
 		for _, o := range step.Outputs {
 			v, ok := 0.0, o.Err == nil
 			if ok {
@@ -289,6 +336,8 @@ func (s *subject) finish(e *env, complete bool) error {
 	if p := s.session.Aside(); p != nil {
 		s.top(p)
 	}
+	s.remarkSteps(e, s.options)
+	s.checkPrediction(e)
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
@@ -326,6 +375,7 @@ func (s *subject) profile() error {
 	if err != nil {
 		return err
 	}
+	s.measured = p
 	s.run.NodeSeconds = map[string]float64{}
 	for _, n := range p.Nodes {
 		s.run.NodeSeconds[n.Node] += n.Duration.Seconds()

@@ -21,15 +21,9 @@ func gradCommand(e *env) *cli.Command {
 		Description: "Each trained parameter P becomes an input, and P.grad an output; with an optimizer,\n" +
 			"P.new. Weights in external files are referred to, inline ones are written next to OUT.\n\n" +
 			"Example: remat grad gpt2.onnx -o train.onnx --optimizer adamw",
-		Flags: append([]cli.Flag{
+		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "write the training graph to `TRAIN.onnx`"},
-			&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
-			&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
-			&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
-			&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: stop the gradient at values that match, as detach does"},
-			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: maps the exporter's parameter names to yours"},
-			&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be used"},
-		}, optimizerFlags()...),
+		}, derivationFlags(), optimizerFlags(optim.None)),
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "forward model")
 			if err != nil {
@@ -53,6 +47,18 @@ func gradCommand(e *env) *cli.Command {
 			printDerivation(e, d)
 			return nil
 		},
+	}
+}
+
+// derivationFlags say how a training graph is derived.
+func derivationFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
+		&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
+		&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
+		&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: stop the gradient at values that match, as detach does"},
+		&cli.StringFlag{Name: "names", Usage: "`MAP.json`: maps the exporter's parameter names to yours"},
+		&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be used"},
 	}
 }
 

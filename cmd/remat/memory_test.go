@@ -46,8 +46,8 @@ func TestOutOfMemoryIsARow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	less := *doc.Models[1].Memory.LivePeakBytes
-	if more := *doc.Models[0].Memory.LivePeakBytes; more <= less {
+	less := *doc.Models[1].Memory.TotalPeakBytes
+	if more := *doc.Models[0].Memory.TotalPeakBytes; more <= less {
 		t.Fatalf("plain takes %d, rewritten %d", more, less)
 	}
 	feeds.MemoryLimit = less
@@ -63,11 +63,11 @@ func TestOutOfMemoryIsARow(t *testing.T) {
 			if failed := m.Error != ""; failed != (paths[i] == plain) || failed == (len(m.Steps) > 0) {
 				t.Errorf("%v: %s has %d steps and error %q", paths, m.Model, len(m.Steps), m.Error)
 			}
-			if m.Error != "" && !strings.Contains(string(m.Error), "out of memory: it needs") {
+			if m.Error != "" && !strings.Contains(string(m.Error), "more than the limit of") {
 				t.Errorf("error %q", m.Error)
 			}
-			if m.Error == "" && *m.Memory.LivePeakBytes != less {
-				t.Errorf("%v: %s took %d, alone %d", paths, m.Model, *m.Memory.LivePeakBytes, less)
+			if m.Error == "" && *m.Memory.TotalPeakBytes != less {
+				t.Errorf("%v: %s took %d, alone %d", paths, m.Model, *m.Memory.TotalPeakBytes, less)
 			}
 		}
 		var text bytes.Buffer

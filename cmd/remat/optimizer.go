@@ -14,9 +14,10 @@ import (
 // than two dimensions: biases and norms, as GPT-2 was trained.
 const vectors = "vectors"
 
-func optimizerFlags() []cli.Flag {
+// optimizerFlags are those of the update; kind is the optimizer where none is named.
+func optimizerFlags(kind optim.Kind) []cli.Flag {
 	flags := []cli.Flag{
-		&cli.StringFlag{Name: "optimizer", Value: string(optim.None), Usage: "`" + optimizerWords() + "`: put the update into the graph"},
+		&cli.StringFlag{Name: "optimizer", Value: string(kind), Usage: "`" + optimizerWords() + "`: put the update into the graph"},
 	}
 	for _, s := range optim.Settings() {
 		flags = append(flags, &cli.Float64Flag{Name: s.Name, Usage: "`X`: " + s.Doc + "; by default " + defaultsOf(s)})
@@ -27,6 +28,7 @@ func optimizerFlags() []cli.Flag {
 		&cli.StringFlag{Name: "clip-by", Value: string(optim.ClipGlobal), Usage: "`global|parameter|previous`: the norm of all gradients, of each by itself, or of all in the step before; with the last two no gradient waits for the others"},
 		&cli.Int64Flag{Name: "accumulate", Usage: "`N`: update every N steps with the mean of their gradients"},
 		&cli.BoolFlag{Name: "keep-grads", Usage: "return the gradients too"},
+		&cli.BoolFlag{Name: "gradient-norm", Usage: "return the norm of all gradients, before they are clipped"},
 	)
 }
 
@@ -91,7 +93,10 @@ func readOptimizer(c *cli.Context) (optim.Options, error) {
 	if c.IsSet("clip-by") && !(o.ClipNorm > 0) {
 		return o, fmt.Errorf("--clip-by needs --clip-norm X, the norm to clip to")
 	}
-	o.Accumulate, o.KeepGrads = c.Int64("accumulate"), c.Bool("keep-grads")
+	o.Accumulate, o.KeepGrads, o.Norm = c.Int64("accumulate"), c.Bool("keep-grads"), c.Bool("gradient-norm")
+	if o.Norm && kind == optim.None {
+		return o, needsOptimizer("gradient-norm")
+	}
 	if o.Accumulate > 1 && kind == optim.None {
 		return o, needsOptimizer("accumulate")
 	}

@@ -60,6 +60,7 @@ func planCommand(e *env) *cli.Command {
 					return err
 				}
 			}
+			e.remarkPlan(c.Args().First(), p)
 			if e.json {
 				return report.WriteJSON(e.stdout, p.document)
 			}

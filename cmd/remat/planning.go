@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -324,9 +325,39 @@ func (e *env) describe(src *pipeline.Source, o planOptions, p *pipeline.Planner,
 	if old != nil {
 		r.document.Notes = append(r.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
 	}
+	if line := gainsNothing(&r.document); line != "" {
+		r.document.Notes = append(r.document.Notes, report.Note{What: "plan", Reason: report.Text(line)})
+	}
 	r.document.TimeLimited = limited
 	r.document.SolverSeconds, r.document.PlanSeconds = p.Solving.Seconds(), took.Seconds()
 	return r
+}
+
+// noGain is the share of the peak below which work that is done again is done for
+// nothing, and that share of the step's work from which on it is worth a word.
+const noGain, someWork = 0.005, 0.01
+
+// gainsNothing says of a plan that it computes much again and saves next to nothing,
+// "" where it does not.
+func gainsNothing(d *report.Plan) string {
+	if float64(d.Overhead) < someWork || float64(d.Saving) >= noGain {
+		return ""
+	}
+	return fmt.Sprintf("%s computes %s again and saves %s of the peak: --strategy none is without that work",
+		d.Strategy, report.Percent(float64(d.Overhead)), report.Percent(float64(d.Saving)))
+}
+
+// remarkPlan says on stderr what was not done as asked, or for nothing.
+func (e *env) remarkPlan(path string, r *planned) {
+	lines := append([]string(nil), r.result.Plan.Notes...)
+	if line := gainsNothing(&r.document); line != "" {
+		lines = append(lines, line)
+	}
+	for _, line := range lines {
+		if line != r.limited {
+			fmt.Fprintf(e.stderr, "remat: %s: %s\n", filepath.Base(path), line)
+		}
+	}
 }
 
 // infeasible makes a budget that cannot be met the failure of a check.

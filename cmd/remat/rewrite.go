@@ -80,6 +80,7 @@ func rewriteCommand(e *env) *cli.Command {
 			if err := p.save(out); err != nil {
 				return err
 			}
+			e.remarkPlan(out, p)
 			if e.json {
 				return report.WriteJSON(e.stdout, p.document)
 			}

@@ -22,6 +22,7 @@ func runCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "out", Usage: "write the last step's outputs to `OUT.npz`, one key per name"},
 			&cli.StringFlag{Name: "save", Usage: "write parameters and state after the last step to `STATE.safetensors`"},
 			&cli.StringFlag{Name: "trace", Usage: "write the allocation timeline of the first step to `T.json`"},
+			&cli.StringFlag{Name: "format", Value: plainTrace, Usage: "of --trace, `plain|chrome`: events as JSON, or a trace for chrome://tracing and Perfetto"},
 			&cli.BoolFlag{Name: "profile", Usage: "list the top 10 operators by time and by memory"},
 		),
 		Action: func(c *cli.Context) error {
@@ -36,9 +37,12 @@ func runCommand(e *env) *cli.Command {
 			if err := e.refuseNumbers(c, "out", "save"); err != nil {
 				return err
 			}
+			if err := readTraceFormat(c.String("format"), c.String("trace"), c.IsSet("format")); err != nil {
+				return err
+			}
 			feeds.Trace, feeds.Profile = c.String("trace") != "", c.Bool("profile")
 			return runModel(e, path, feeds, runOptions{
-				steps: c.Int("steps"), out: c.String("out"), save: c.String("save"), trace: c.String("trace"),
+				steps: c.Int("steps"), out: c.String("out"), save: c.String("save"), trace: c.String("trace"), format: c.String("format"),
 			})
 		},
 	}
@@ -47,6 +51,7 @@ func runCommand(e *env) *cli.Command {
 type runOptions struct {
 	steps            int
 	out, save, trace string
+	format           string // of the trace
 }
 
 func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
@@ -90,7 +95,7 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 		return err
 	}
 	if o.trace != "" && stopped == nil {
-		if err := writeTrace(s, o.trace); err != nil {
+		if err := writeTrace(s, o.trace, o.format); err != nil {
 			return err
 		}
 	}
@@ -132,37 +137,4 @@ func writeResults(s *subject, o runOptions) error {
 		return pipeline.SaveState(s.session, o.save)
 	}
 	return nil
-}
-
-// writeTrace writes what was allocated in the first step: measured events,
-// and, where they agree with the prediction, whose they are.
-func writeTrace(s *subject, path string) error {
-	type event struct {
-		Bytes    int64  `json:"bytes"`
-		Live     int64  `json:"live_bytes"`
-		ID       uint64 `json:"id"`
-		Value    string `json:"value,omitempty"`
-		Node     string `json:"node,omitempty"`
-		Category string `json:"category,omitempty"`
-	}
-	events := make([]event, len(s.trace))
-	live := int64(0)
-	predicted := s.run.Timeline
-	agrees := predicted != nil && len(predicted.Events) >= len(s.trace)
-	for i, t := range s.trace {
-		bytes := t.Bytes
-		if !t.Alloc {
-			bytes = -bytes
-		}
-		live += bytes
-		events[i] = event{Bytes: bytes, Live: live, ID: t.ID}
-		agrees = agrees && predicted.Events[i].Bytes == bytes
-	}
-	if agrees {
-		for i := range events {
-			p := predicted.Events[i]
-			events[i].Value, events[i].Node, events[i].Category = p.Value, p.Node, string(p.Category)
-		}
-	}
-	return writeJSONFile(path, map[string]any{"model": s.path, "agrees_with_prediction": agrees, "events": events})
 }

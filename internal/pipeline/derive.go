@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -91,8 +92,18 @@ func (d *Derivation) Save(out string) error {
 	if err := Rebase(d.Model, d.source.Path, out); err != nil {
 		return err
 	}
-	err := placeParameters(d.Model, d.Result, d.source.Path, out, func() (string, error) { return weights, weightsErr })
+	dir, err := between(out, d.source.Path)
 	if err != nil {
+		return err
+	}
+	at := func(location string) (string, error) {
+		file := filepath.ToSlash(filepath.Join(dir, location))
+		if strings.HasPrefix(file, "../") {
+			return "", outOfReach(out, d.source.Path)
+		}
+		return file, nil
+	}
+	if err := placeParameters(d.Model, d.Result, at, func() (string, error) { return weights, weightsErr }); err != nil {
 		return err
 	}
 	if err := d.Model.Check(); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite"
 )
@@ -90,6 +91,11 @@ func Note(r rewrite.Report) report.Note {
 // Save writes a planned file of a source, with the document of its plan. One graph
 // gives one file, byte for byte, so times stay out of it.
 func (f *File) Save(source *Source, out string, document report.Plan) error {
+	return f.save(source, out, document, func(m *onnx.Model) error { return Rebase(m, source.Path, out) })
+}
+
+// save is Save with another way to make references to weights right.
+func (f *File) save(source *Source, out string, document report.Plan, place func(*onnx.Model) error) error {
 	m, o, roles := f.Model, &f.Variant.Options, f.Roles()
 	m.SetMetadata(VersionKey, Version)
 	m.SetMetadata(SourceKey, source.Hash())
@@ -111,7 +117,7 @@ func (f *File) Save(source *Source, out string, document report.Plan) error {
 	if err := SetRequires(m); err != nil {
 		return err
 	}
-	if err := Rebase(m, source.Path, out); err != nil {
+	if err := place(m); err != nil {
 		return err
 	}
 	SetPromise(m, f.Peak)

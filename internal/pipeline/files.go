@@ -90,7 +90,9 @@ func Rebase(m *onnx.Model, source, out string) error {
 	if err != nil {
 		return err
 	}
-	moved, err := rebaseParameters(m, rel)
+	moved, err := moveParameters(m, func(location string) (string, error) {
+		return filepath.ToSlash(filepath.Join(rel, location)), nil
+	})
 	if err != nil {
 		return err
 	}

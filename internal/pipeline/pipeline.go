@@ -61,6 +61,8 @@ type Options struct {
 	// Stop, unless nil, is asked while better plans are looked for: true ends that
 	// with the best so far.
 	Stop func() bool
+	// most ends a search within a budget at plans of that overhead; 0: at none.
+	most float64
 	// Progress, unless nil, is called as planning comes on.
 	Progress func(Progress)
 	// After, unless nil, is called after each pass with the model as the pass
@@ -135,7 +137,7 @@ func Order(m *onnx.Model, o Options) error {
 	if v.Analysis, err = v.analyze(m); err != nil {
 		return err
 	}
-	plan, err := planner.Solve(v.Analysis.Problem, "none")
+	plan, err := planner.Ordered(v.Analysis.Problem)
 	if err != nil {
 		return err
 	}

@@ -73,6 +73,7 @@ func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Rol
 			return nil, err
 		}
 		po = predict.ForSaved(m, dumped, po)
+		takeOrigins(dumped, given)
 		m = dumped
 		po.Told = outerTypes(m)
 	}
@@ -109,6 +110,22 @@ func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Rol
 		p.TotalPeak += gone
 	}
 	return p, nil
+}
+
+// takeOrigins notes again which pass made a node, by its name: a graph that ONNX Runtime
+// saves has no metadata of nodes.
+func takeOrigins(saved, given *onnx.Model) {
+	made := map[string]onnx.Origin{}
+	for _, n := range given.Graph.Nodes {
+		if o := n.Origin(); o != (onnx.Origin{}) && n.Name() != "" {
+			made[n.Name()] = o
+		}
+	}
+	for _, n := range saved.Graph.Nodes {
+		if o, ok := made[n.Name()]; ok && n.Origin() == (onnx.Origin{}) {
+			n.SetOrigin(o)
+		}
+	}
 }
 
 // outerTypes are the types of the model's inputs and outputs, by name.

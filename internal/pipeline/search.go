@@ -170,6 +170,9 @@ func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
+		if p.opts.most > 0 && c.Overhead >= p.opts.most {
+			return closest, errMost
+		}
 		if c.Overhead > 0 {
 			if p.turned != nil {
 				most = 2 * maxFiles
@@ -353,11 +356,12 @@ func (p *Planner) orNone(best *File) (*File, error) {
 // barriers compute.
 const shapesBytes = 4096
 
-// costs reports a file that holds more over a step than the one given. A few bytes
-// of shapes are no cost where they keep weights from being held twice.
+// costs reports a file that holds more over a step than the one given, or as much and
+// repeats work for it. A few bytes of shapes are no cost where they keep weights from
+// being held twice.
 func (p *Planner) costs(r *File) bool {
 	over := r.Peak - p.Before.LivePeak
-	return over > shapesBytes || over > 0 && r.Prediction.TotalPeak >= p.Before.TotalPeak
+	return over > shapesBytes || (over > 0 || over == 0 && r.overhead() > 0) && r.Prediction.TotalPeak >= p.Before.TotalPeak
 }
 
 // asGiven returns the given file unchanged, if that holds less than the file of

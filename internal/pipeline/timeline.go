@@ -21,10 +21,13 @@ func Timeline(p *predict.Prediction, layer func(*onnx.Node) string) *report.Time
 	t := &report.Timeline{Base: report.Sizes{
 		Parameters: p.Parameters, State: p.State, Feeds: p.Feeds, Session: p.Session.Bytes(),
 	}}
+	for k := range p.Nodes {
+		t.Updates = t.Updates || phase(p, k) == report.Update
+	}
 	buffers := map[int]int{} // value -> buffer
 	next, scratch := 0, []borrowed{}
 	for _, e := range p.Trace.Events {
-		ev := report.Event{Category: report.Temporaries, Bytes: e.Bytes}
+		ev := report.Event{Category: report.Temporaries, Bytes: e.Bytes, Node: "end of the step"}
 		if e.Step < len(p.Nodes) {
 			n := p.Nodes[e.Step]
 			ev.Node, ev.Op, ev.Phase = n.Label(), n.OpType(), phase(p, e.Step)
@@ -87,4 +90,17 @@ func phase(p *predict.Prediction, k int) report.Phase {
 		return report.Forward
 	}
 	return report.Backward
+}
+
+// PartOf is what the work of the node at place k of the execution order is for.
+func PartOf(p *predict.Prediction, k int) report.Part {
+	switch ph := phase(p, k); {
+	case ph == report.Update:
+		return report.PartUpdate
+	case p.Nodes[k].MadeBy(onnx.RecomputePass):
+		return report.PartRecomputed
+	case ph == report.Forward:
+		return report.PartForward
+	}
+	return report.PartBackward
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/onnx-remat/remat/rewrite"
 )
 
-// A waited is a gradient with places in the order that the written file runs: of
-// the node that makes it, and of the last one that reads it.
+// A waited is the gradient of a parameter with places in the order that the written
+// file runs: of the node that makes it, and of the last one that reads it.
 type waited struct {
-	grad       *onnx.Value
-	made, read int
+	parameter, grad *onnx.Value
+	made, read      int
 }
 
 // gradients lists the gradients, by name, of the parameters that the file
@@ -45,7 +45,7 @@ func (r *File) gradients() (list []waited, last waited) {
 		if grad == nil || grad.Producer == nil {
 			continue // state, or a gradient without a name
 		}
-		w := waited{grad: grad, made: at[grad.Producer.Name()]}
+		w := waited{parameter: in, grad: grad, made: at[grad.Producer.Name()]}
 		for _, use := range grad.Uses() {
 			w.read = max(w.read, at[use.Node.Name()])
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"strings"
 
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
@@ -31,9 +30,9 @@ func parameterEntries(m *onnx.Model) (map[string]map[string]any, error) {
 	return entries, nil
 }
 
-// rebaseParameters puts dir before the files of the metadata entry
-// remat.parameters, and reports whether it names any.
-func rebaseParameters(m *onnx.Model, dir string) (bool, error) {
+// moveParameters gives the files of the metadata entry remat.parameters the location
+// that to returns for their own, and reports whether it names any.
+func moveParameters(m *onnx.Model, to func(location string) (string, error)) (bool, error) {
 	entries, err := parameterEntries(m)
 	if err != nil {
 		return false, err
@@ -41,7 +40,9 @@ func rebaseParameters(m *onnx.Model, dir string) (bool, error) {
 	used := false
 	for _, entry := range entries {
 		if file, ok := entry["file"].(string); ok && file != "" {
-			entry["file"] = filepath.ToSlash(filepath.Join(dir, file))
+			if entry["file"], err = to(file); err != nil {
+				return false, err
+			}
 			used = true
 		}
 	}
@@ -52,13 +53,10 @@ func rebaseParameters(m *onnx.Model, dir string) (bool, error) {
 }
 
 // placeParameters records where each parameter's values lie: external ones in
-// their own file, inline ones streamed into OUT.safetensors, which beside names.
-func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside func() (string, error)) error {
+// their own file, which at finds, inline ones streamed into OUT.safetensors, which
+// beside names.
+func placeParameters(m *onnx.Model, res *grad.Result, at func(location string) (string, error), beside func() (string, error)) error {
 	places, err := parameterEntries(m)
-	if err != nil {
-		return err
-	}
-	dir, err := between(out, source)
 	if err != nil {
 		return err
 	}
@@ -75,9 +73,9 @@ func placeParameters(m *onnx.Model, res *grad.Result, source, out string, beside
 			if err != nil {
 				return err
 			}
-			file := filepath.ToSlash(filepath.Join(dir, x.Location))
-			if strings.HasPrefix(file, "../") {
-				return outOfReach(out, source)
+			file, err := at(x.Location)
+			if err != nil {
+				return err
 			}
 			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
 		default:
@@ -134,20 +132,28 @@ func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) 
 	})
 }
 
-// SaveState writes every input that a session updates.
+// SaveState writes every input that a session updates, from where it lies.
 func SaveState(s *runtime.Session, path string) error {
 	names := s.Updated()
 	if len(names) == 0 {
 		return fmt.Errorf("%s: the graph has no update: derive it with remat grad --optimizer", path)
 	}
-	tensors := map[string]*onnx.Tensor{}
-	for _, name := range names {
-		t, _, err := s.Input(name)
+	infos := make([]safetensors.Info, len(names))
+	for i, name := range names {
+		dtype, shape, err := s.ShapeOf(name)
 		if err != nil {
 			return err
 		}
-		tensors[name] = onnx.NewTensor(t.Type, t.Shape, t.Data)
+		infos[i] = safetensors.Info{Name: name, DType: dtype, Shape: shape}
 	}
-	_, err := WriteTensors(path, names, tensors)
-	return err
+	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
+	if err != nil {
+		return err
+	}
+	return layout.Write(path, func(t safetensors.Info, w io.Writer) error {
+		return s.View(t.Name, func(v runtime.Tensor) error {
+			_, err := w.Write(v.Data)
+			return err
+		})
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -240,22 +241,41 @@ const overlaps = `(function () {
 	return found;
 })()`
 
+// A tested page: how many charts it has, which one is pointed at, and words that
+// its tooltip has then.
+type tested struct {
+	html  func(io.Writer) error
+	drawn int
+	hover string
+	words []string
+}
+
 func TestBrowser(t *testing.T) {
-	pages := map[string]*Page{"report": fixturePage(), "hostile": {Title: hostile, Command: hostile, Compare: fixtureHostile()},
+	pages := map[string]tested{}
+	for name, p := range map[string]*Page{"report": fixturePage(), "hostile": {Title: hostile, Command: hostile, Compare: fixtureHostile()},
 		"single": {Title: "one run, predicted", Compare: &Compare{Models: []*Run{untimed(fixtureRun("alone", 4, 0, 1))}}},
-		"six":    {Title: "six variants", Compare: fixtureSix()}}
+		"six":    {Title: "six variants", Compare: fixtureSix()}} {
+		pages[name] = tested{p.HTML, len(p.Compare.charts()), "timeline-0", []string{"activations", "total", "MiB", "largest live buffers", "←"}}
+	}
+	for name, p := range map[string]*Training{"training": fixtureTraining(300), "training-long": fixtureTraining(100_000), "training-begun": fixtureTraining(1)} {
+		words := []string{"training", "step"}
+		if name == "training-long" {
+			words = append(words, "mean", "smallest to largest")
+		}
+		pages[name] = tested{p.HTML, len(p.charts()), "loss", words}
+	}
 	b := startBrowser(t)
 	for name, p := range pages {
 		file := filepath.Join(t.TempDir(), name+".html")
 		f, err := os.Create(file)
-		if err := errors.Join(err, p.HTML(f), f.Close()); err != nil {
+		if err := errors.Join(err, p.html(f), f.Close()); err != nil {
 			t.Fatal(err)
 		}
 		for _, v := range []view{{1280, "light"}, {1280, "dark"}, {400, "light"}, {400, "dark"}} {
 			t.Run(fmt.Sprintf("%s-%d-%s", name, v.width, v.scheme), func(t *testing.T) {
 				b.open(t, file, v)
 				b.checkCharts(t, p, v)
-				b.checkHover(t)
+				b.checkHover(t, p)
 				b.screenshot(t, name, v)
 				if s := b.complaints(); s != "" {
 					t.Errorf("the browser complains:\n%s", s)
@@ -265,12 +285,12 @@ func TestBrowser(t *testing.T) {
 	}
 }
 
-func (b *browser) checkCharts(t *testing.T, p *Page, v view) {
+func (b *browser) checkCharts(t *testing.T, p tested, v view) {
 	t.Helper()
 	var states []chartState
 	b.eval(t, inspectCharts, &states)
-	if want := len(p.Compare.charts()); len(states) != want {
-		t.Errorf("%d charts on the page, %d in the report", len(states), want)
+	if len(states) != p.drawn {
+		t.Errorf("%d charts on the page, %d in the report", len(states), p.drawn)
 	}
 	for _, s := range states {
 		if s.Ink < 500 || s.Colors < 3 {
@@ -297,23 +317,23 @@ func (b *browser) checkCharts(t *testing.T, p *Page, v view) {
 	}
 }
 
-// checkHover points at the middle of the first timeline that says what is
-// live and reads the tooltip.
-func (b *browser) checkHover(t *testing.T) {
+// checkHover points at the middle of a chart and reads the tooltip.
+func (b *browser) checkHover(t *testing.T, p tested) {
 	t.Helper()
 	var at struct{ X, Y float64 }
-	const middle = `(function () { var e = document.getElementById("chart-timeline-0"); e.scrollIntoView({ block: "center" }); var r = e.getBoundingClientRect(); return { X: r.left + r.width * .4, Y: r.top + r.height * .6 }; })()`
+	middle := fmt.Sprintf(`(function () { var e = document.getElementById("chart-%s"); e.scrollIntoView({ block: "center" }); var r = e.getBoundingClientRect(); return { X: r.left + r.width * .4, Y: r.top + r.height * .6 }; })()`, p.hover)
+	read := fmt.Sprintf(`(document.querySelector("#chart-%s .tip") || { textContent: "" }).textContent`, p.hover)
 	var tip string
 	for i := range 40 { // the page may still settle, and a pointer that stays says nothing new
 		b.eval(t, middle, &at)
 		b.call(t, "Input.dispatchMouseEvent", map[string]any{"type": "mouseMoved", "x": at.X + float64(i%3), "y": at.Y}, nil)
-		b.eval(t, `(document.querySelector("#chart-timeline-0 .tip") || { textContent: "" }).textContent`, &tip)
+		b.eval(t, read, &tip)
 		if tip != "" {
 			break
 		}
 		time.Sleep(25 * time.Millisecond)
 	}
-	for _, want := range []string{"activations", "total", "MiB", "largest live buffers", "←"} {
+	for _, want := range p.words {
 		if !strings.Contains(tip, want) {
 			t.Errorf("tooltip lacks %q: %q", want, tip)
 		}

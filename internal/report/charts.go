@@ -8,7 +8,6 @@ package report
 
 import (
 	"math"
-	"slices"
 
 	"github.com/go-echarts/go-echarts/v2/charts"
 	"github.com/go-echarts/go-echarts/v2/opts"
@@ -225,14 +224,10 @@ func whisker(s *charts.SingleSeries) {
 	s.LineStyle = &opts.LineStyle{Width: 1.5}
 }
 
-// phasesChart sets the four moments of a step side by side.
+// phasesChart sets the moments of a step side by side.
 func (c *Compare) phasesChart() chart {
 	b := charts.NewBar()
-	moments := []string{"before forward", "after forward", "backward peak", "after update"}
-	updates := slices.ContainsFunc(c.Models, func(m *Run) bool { return m.Phases != nil && m.Phases.AfterUpdate != nil })
-	if !updates { // gradients are returned
-		moments = moments[:3]
-	}
+	moments, of := c.shownMoments()
 	b.SetXAxis(moments)
 	names := c.names()
 	var most int64
@@ -242,7 +237,8 @@ func (c *Compare) phasesChart() chart {
 			continue
 		}
 		var data []any
-		for _, n := range []*int64{&p.BeforeForward, p.AfterForward, p.BackwardPeak, p.AfterUpdate}[:len(moments)] {
+		for _, at := range of {
+			n := at(p)
 			if n == nil {
 				data = append(data, nil)
 				continue

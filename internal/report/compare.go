@@ -22,6 +22,10 @@ type Pair struct {
 	// Saving and TotalSaving are shares of A's live and total peak.
 	Saving      *Float `json:"saving"`
 	TotalSaving *Float `json:"total_saving"`
+	// KeptShare is what B's forward keeps for backward, as a share of what A's does.
+	KeptShare *Float `json:"kept_by_forward_share"`
+	// BackwardSaving is a share of A's peak in backward, all that exists then included.
+	BackwardSaving *Float `json:"backward_peak_saving"`
 	// Overhead is a share of A's median step time.
 	Overhead *Float `json:"overhead"`
 	// SavedBytesPerSecondLost is nil where B loses no time, or saves nothing.
@@ -70,6 +74,10 @@ func NewPair(a, b *Run, d Difference) Pair {
 	p := Pair{A: a.Model, B: b.Model, Difference: d}
 	p.Saving = share(a.Memory.LivePeakBytes, b.Memory.LivePeakBytes)
 	p.TotalSaving = share(a.Memory.TotalPeakBytes, b.Memory.TotalPeakBytes)
+	p.KeptShare = keptShare(a.Phases, b.Phases)
+	if a.Phases != nil && b.Phases != nil {
+		p.BackwardSaving = share(a.Phases.BackwardPeak, b.Phases.BackwardPeak)
+	}
 	lost := b.MedianSeconds() - a.MedianSeconds()
 	if !math.IsNaN(lost) && a.MedianSeconds() > 0 && b.Error == "" {
 		p.Overhead = num(lost / a.MedianSeconds())

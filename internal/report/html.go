@@ -95,32 +95,41 @@ func (p *Page) HTML(w io.Writer) error {
 		return fmt.Errorf("report: a page needs at least one run")
 	}
 	drawn := p.Compare.charts()
-	if drawn == nil {
-		drawn = []chart{}
-	}
-	// json.Marshal escapes <, > and &, so no name can end the script element.
-	data, err := json.Marshal(drawn)
-	if err != nil {
-		return fmt.Errorf("report: charts: %w", err)
-	}
 	view := pageView{
 		Title: clean(p.Title), Command: clean(p.Command),
 		Cards: p.Compare.cards(), Sections: p.Compare.sections(drawn),
-		Style: template.CSS(pageCSS), Data: template.JS(data),
-		Library: template.JS(echartsJS), Script: template.JS(pageJS),
 	}
 	if p.Compare.Rehearsed() {
 		view.Facts = append(view.Facts, Fact{Key: "rehearsed", Value: NoNumbers})
 	}
-	for _, f := range p.Facts {
-		view.Facts = append(view.Facts, Fact{Key: clean(f.Key), Value: clean(f.Value)})
+	view.Facts = append(view.Facts, p.Facts.clean()...)
+	return view.write(w, drawn)
+}
+
+// write fills the template; drawn are the charts that the sections have places for.
+func (v pageView) write(w io.Writer, drawn []chart) error {
+	// json.Marshal escapes <, > and &, so no name can end the script element.
+	data, err := json.Marshal(list(drawn))
+	if err != nil {
+		return fmt.Errorf("report: charts: %w", err)
 	}
+	v.Style, v.Data = template.CSS(pageCSS), template.JS(data)
+	v.Library, v.Script = template.JS(echartsJS), template.JS(pageJS)
 	var b bytes.Buffer
-	if err := pageTemplate.Execute(&b, view); err != nil {
+	if err := pageTemplate.Execute(&b, v); err != nil {
 		return fmt.Errorf("report: page: %w", err)
 	}
 	_, err = w.Write(b.Bytes())
 	return err
+}
+
+// clean makes keys and values printable.
+func (f Facts) clean() Facts {
+	var c Facts
+	for _, x := range f {
+		c = append(c, Fact{Key: clean(x.Key), Value: clean(x.Value)})
+	}
+	return c
 }
 
 // cards are the figures to see first, one card for each variant.

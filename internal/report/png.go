@@ -85,10 +85,18 @@ func (c *Compare) OverviewPNG(w io.Writer) error {
 		return writePlots(w, pngHeight, line)
 	}
 	lower := c.barsHeight()
-	img := vgimg.NewWith(vgimg.UseWH(pngWidth, pngHeight+lower), vgimg.UseDPI(pngDPI))
+	moments, err := c.momentsPlot()
+	under := vg.Length(0) // the moments, at the bottom
+	if err == nil {
+		under = pngHeight * 3 / 4
+	}
+	img := vgimg.NewWith(vgimg.UseWH(pngWidth, pngHeight+lower+under), vgimg.UseDPI(pngDPI))
 	dc := draw.New(img)
-	drawPlots(draw.Crop(dc, 0, 0, lower, 0), line)
-	drawPlots(draw.Crop(dc, 0, 0, 0, -pngHeight), lowerPlots...)
+	drawPlots(draw.Crop(dc, 0, 0, lower+under, 0), line)
+	drawPlots(draw.Crop(dc, 0, 0, under, -pngHeight), lowerPlots...)
+	if moments != nil {
+		drawPlots(draw.Crop(dc, 0, 0, 0, -pngHeight-lower), moments)
+	}
 	return encode(w, img)
 }
 

@@ -31,6 +31,11 @@ type Run struct {
 	// Alone says that the graph found no memory beside the others, and ran after
 	// them.
 	Alone bool `json:"alone,omitempty"`
+	// Remarks are what no figure says: a loss that is no number, a flag that changed
+	// nothing.
+	Remarks []Text `json:"remarks,omitempty"`
+	// NoPrediction says why nothing was predicted, "" where something was.
+	NoPrediction Text `json:"no_prediction,omitempty"`
 	// Error says why the run ended early, out of memory for instance.
 	Error  Text   `json:"error"`
 	Memory Memory `json:"memory"`
@@ -45,6 +50,8 @@ type Run struct {
 	LossOutput Text    `json:"loss_output"`
 	Peak       *Peak   `json:"peak"`
 	Phases     *Phases `json:"phases"`
+	// Load is nil where the stages were not measured, as beside other graphs.
+	Load *Load `json:"load,omitempty"`
 	// Device is what one step after the first costs beside memory; nil where
 	// nothing counts it.
 	Device *Device `json:"device,omitempty"`
@@ -76,6 +83,10 @@ type Memory struct {
 type Step struct {
 	Seconds *float64         `json:"seconds"`
 	Outputs map[string]Float `json:"outputs"`
+	// LossScale is the scale of the step's loss, nil where the graph has none; Skipped
+	// says that a gradient was not finite and the update left out.
+	LossScale *Float `json:"loss_scale,omitempty"`
+	Skipped   bool   `json:"skipped,omitempty"`
 }
 
 // Device counts what one step asks of a device: copies between it and the host,

@@ -78,17 +78,6 @@ func (c *Compare) peakTable() Table {
 	})
 }
 
-func (c *Compare) phasesTable() Table {
-	columns := []string{">before forward", ">after forward", ">backward peak", ">after update"}
-	return c.perVariant("over the step, total", columns, func(_ int, m *Run, _ *Pair) []string {
-		p := m.Phases
-		if p == nil {
-			return []string{none, none, none, none}
-		}
-		return []string{Bytes(p.BeforeForward), bytesOr(p.AfterForward), bytesOr(p.BackwardPeak), bytesOr(p.AfterUpdate)}
-	})
-}
-
 func (c *Compare) timeTable() Table {
 	columns := []string{">step, median", ">quartiles", ">steps", ">overhead", ">saved per second lost"}
 	return c.perVariant("time", columns, func(_ int, m *Run, p *Pair) []string {

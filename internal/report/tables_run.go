@@ -19,6 +19,9 @@ func (r *Run) Text(w io.Writer) error {
 	if r.Precision != "" {
 		facts = append(facts, Fact{Key: "computes in", Value: string(r.Precision)})
 	}
+	if r.NoPrediction != "" {
+		facts = append(facts, Fact{Key: "not predicted", Value: string(r.NoPrediction)})
+	}
 	if r.Error != "" {
 		facts = append(facts, Fact{Key: "failed", Value: string(r.Error)})
 	}
@@ -112,6 +115,9 @@ func (r *Run) stepsTable() Table {
 		return t
 	}
 	t.add("steps", itoa(len(r.Steps)))
+	if n := r.skipped(); n > 0 {
+		t.add("steps skipped, as gradients overflowed", itoa(n))
+	}
 	if r.Rehearsed {
 		return t
 	}
@@ -129,6 +135,17 @@ func (r *Run) stepsTable() Table {
 		}
 	}
 	return t
+}
+
+// skipped counts the steps that updated nothing.
+func (r *Run) skipped() int {
+	n := 0
+	for _, s := range r.Steps {
+		if s.Skipped {
+			n++
+		}
+	}
+	return n
 }
 
 // NoNumbers is what a rehearsal is not.
@@ -171,6 +188,9 @@ func (r *Run) stepMemoryTables(rows int) []Table {
 	if r.Phases != nil {
 		tables = append(tables, r.Phases.table())
 	}
+	if r.Load != nil {
+		tables = append(tables, r.Load.table())
+	}
 	return tables
 }
 
@@ -210,15 +230,6 @@ func (p *Peak) liveTable(rows int) Table {
 		t.add(Bytes(rest), none, fmt.Sprintf("%d more", more), none, none)
 	}
 	return t.compact()
-}
-
-func (p *Phases) table() Table {
-	t := Table{Title: "over the step", Columns: []string{"", ">total"}}
-	t.add("before forward", Bytes(p.BeforeForward))
-	t.add("after forward", bytesOr(p.AfterForward))
-	t.add("backward peak", bytesOr(p.BackwardPeak))
-	t.add("after update", bytesOr(p.AfterUpdate))
-	return t
 }
 
 func (r *Run) topTimeTable() Table {

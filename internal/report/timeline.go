@@ -65,8 +65,10 @@ type Event struct {
 type Timeline struct {
 	// Base is what exists during the whole step: parameters, state, feeds,
 	// session; its other categories are 0.
-	Base   Sizes   `json:"base"`
-	Events []Event `json:"events"`
+	Base Sizes `json:"base"`
+	// Updates says that nodes of the step update parameters, though none may allocate.
+	Updates bool    `json:"updates,omitempty"`
+	Events  []Event `json:"events"`
 }
 
 // Sizes holds bytes by category.
@@ -144,15 +146,6 @@ type LiveValue struct {
 	Node     string   `json:"node"` // that allocated it or took it over
 	Op       string   `json:"op"`
 	Layer    Text     `json:"layer"`
-}
-
-// Phases are total bytes at the four moments that people quote; nil where the
-// step has no such phase.
-type Phases struct {
-	BeforeForward int64  `json:"before_forward_bytes"`
-	AfterForward  *int64 `json:"after_forward_bytes"`
-	BackwardPeak  *int64 `json:"backward_peak_bytes"`
-	AfterUpdate   *int64 `json:"after_update_bytes"`
 }
 
 // walk replays the events; visit sees the buffers after each.
@@ -239,39 +232,6 @@ func newPeak(t *Timeline, i int, live Sizes, buffers map[int]LiveValue) *Peak {
 	slices.SortFunc(p.Live, func(a, b LiveValue) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Node, b.Node))
 	})
-	return p
-}
-
-// Phases reads the four moments from the events; nil where no event says in
-// which phase it happened.
-func (t *Timeline) Phases() *Phases {
-	p := &Phases{BeforeForward: t.Base.Total()}
-	marked, forward := false, true
-	last := p.BeforeForward
-	t.walk(func(i int, live Sizes, _ map[int]LiveValue) {
-		phase, total := t.Events[i].Phase, live.Total()
-		marked = marked || phase != ""
-		if forward && (phase == Backward || phase == Update) {
-			forward = false
-			p.AfterForward = new(last)
-		}
-		if phase == Backward && (p.BackwardPeak == nil || total > *p.BackwardPeak) {
-			p.BackwardPeak = new(total)
-		}
-		if phase == Update {
-			p.AfterUpdate = new(total)
-		}
-		last = total
-	})
-	if !marked {
-		return nil
-	}
-	if forward {
-		p.AfterForward = new(last)
-	}
-	if p.AfterUpdate != nil {
-		p.AfterUpdate = new(last)
-	}
 	return p
 }
 

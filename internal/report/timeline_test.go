@@ -43,8 +43,13 @@ func TestTimelinePeak(t *testing.T) {
 
 func TestTimelinePhases(t *testing.T) {
 	p := small.Phases()
-	if p.BeforeForward != 1010 || *p.AfterForward != 1160 || *p.BackwardPeak != 1230 || *p.AfterUpdate != 1010 {
-		t.Errorf("phases %d %d %d %d", p.BeforeForward, *p.AfterForward, *p.BackwardPeak, *p.AfterUpdate)
+	if p.BeforeForward != 1010 || *p.ForwardPeak != 1160 || *p.AfterForward != 1160 || *p.KeptByForward != 150 || *p.BackwardPeak != 1230 || *p.AfterBackward != 1060 || *p.AfterUpdate != 1010 {
+		t.Errorf("phases %+v: %d %d %d %d %d %d", p, *p.ForwardPeak, *p.AfterForward, *p.KeptByForward, *p.BackwardPeak, *p.AfterBackward, *p.AfterUpdate)
+	}
+	in := *small
+	in.Events, in.Updates = small.Events[:6], true // the update is written over its inputs
+	if p := in.Phases(); *p.AfterUpdate != 1060 {
+		t.Errorf("after an update that allocates nothing: %d", *p.AfterUpdate)
 	}
 	forward := &Timeline{Events: small.Events[:2:2]}
 	if p := forward.Phases(); p.BackwardPeak != nil || p.AfterUpdate != nil || *p.AfterForward != 150 {

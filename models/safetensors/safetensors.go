@@ -84,8 +84,14 @@ type File struct {
 }
 
 // Open maps the file and checks its header as a whole.
-func Open(path string) (*File, error) {
-	image, err := onnx.MapFile(path)
+func Open(path string) (*File, error) { return open(path, onnx.MapFile) }
+
+// OpenPrivate is Open, but bytes may be written: what is written stays in the
+// process's memory and is not the file's.
+func OpenPrivate(path string) (*File, error) { return open(path, onnx.MapPrivate) }
+
+func open(path string, mapped func(string) ([]byte, error)) (*File, error) {
+	image, err := mapped(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

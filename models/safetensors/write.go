@@ -117,6 +117,21 @@ func (l *Layout) Create(path string, fill func(f *os.File) error) error {
 	})
 }
 
+// Reseal writes the header again into a file that is being created, with other
+// metadata: of the same keys, and values of the same length, such as a hash that is
+// known once the data is written.
+func (l *Layout) Reseal(f *os.File, meta map[string]string) error {
+	again, err := Plan(l.Tensors, meta)
+	if err != nil {
+		return err
+	}
+	if len(again.header) != len(l.header) {
+		return fmt.Errorf("header of %d bytes in the place of %d", len(again.header), len(l.header))
+	}
+	_, err = f.WriteAt(again.header, 0)
+	return err
+}
+
 // Write writes the file as a whole or not at all; data is asked for each
 // tensor in turn and must write exactly its bytes.
 func (l *Layout) Write(path string, data func(t Info, w io.Writer) error) error {

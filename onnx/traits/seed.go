@@ -101,6 +101,24 @@ func ShiftSeeds(nodes []*onnx.Node, by uint64) {
 	}
 }
 
+// AdvanceSeeds moves seeds to where a session has them after so many runs, and returns
+// of how many nodes: those of Dropout, which seeds a new generator in each run, from a
+// seed that it counts up. Other operators keep one generator, whose state no seed sets.
+func AdvanceSeeds(nodes []*onnx.Node, runs int) int {
+	count := 0
+	for _, n := range nodes {
+		if runs > 0 && Counts(n) {
+			setSeed(n, seedOf(n)+int64(runs))
+			count++
+		}
+	}
+	return count
+}
+
+// Counts reports a node whose random numbers depend on its seed and the number of the
+// run alone.
+func Counts(n *onnx.Node) bool { return n.Is("Dropout") }
+
 func limitOf(n *onnx.Node) int64 {
 	if n.Is("Dropout") {
 		return intSeeds

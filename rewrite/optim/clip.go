@@ -18,6 +18,13 @@ package optim
 // first step is not clipped (clip_norm begins as 0), nor is the norm bounded
 // where it jumps. A norm that is no number, or infinite, is not kept.
 //
+// What watches a training wants the norm of all gradients too, clipped or not
+// (Options.Norm): the output gradient_norm. Where all are clipped by one norm it is
+// that, and costs a scalar; else each gradient is squared as it is complete, and its
+// update waits for that, as with previous: one more pass over the gradients, and a
+// scalar a parameter. An update in slices (package tile's rows) cannot have it, as
+// there the gradient never exists whole.
+//
 // Two passes, backward once for the norm and once more for the updates, would
 // cost another forward and backward; they are left out.
 
@@ -54,6 +61,9 @@ func ParseClip(s string) (Clip, error) {
 // normInput is the state that holds the norm of the step before.
 const normInput = "clip_norm"
 
+// NormOutput is the output that Options.Norm asks for.
+const NormOutput = "gradient_norm"
+
 // gradientFactor is what every gradient is to be multiplied by, nil for 1: one
 // over n, and the share that clipping leaves to all alike. Shares of their own
 // are left in a.s.clips.
@@ -61,19 +71,27 @@ func (a *applier) gradientFactor(params []Param, n int64, due *onnx.Value) *onnx
 	var norm *onnx.Value
 	switch {
 	case a.o.ClipNorm == 0:
+		if a.o.Norm {
+			a.returned(a.meanNorm(a.rootOf(a.allSquares(params, true), watchStep), n))
+		}
 		return a.mean(n)
 	case a.o.ClipBy == ClipParameter:
-		for _, p := range params {
+		rows := a.allSquares(params, false)
+		for i, p := range params {
 			a.b.Scope = p.Value.Name
-			total := a.named("squares_sum", "ReduceSum", build.In(a.squares(p)), onnx.IntAttr("keepdims", 0))
+			total := a.named("squares_sum", "ReduceSum", build.In(rows[i]), onnx.IntAttr("keepdims", 0))
 			a.s.clips[p.Value] = a.clipShare(a.meanNorm(a.step(normStep, a.named("norm", "Sqrt", build.In(total))), n))
 		}
 		a.b.Scope = ""
+		if a.o.Norm {
+			a.returned(a.meanNorm(a.rootOf(rows, watchStep), n))
+		}
 		return a.mean(n)
 	case a.o.ClipBy == ClipPrevious:
 		norm = a.previousNorm(params, n, due)
 	default:
-		norm = a.meanNorm(a.norm(params), n)
+		norm = a.meanNorm(a.rootOf(a.allSquares(params, false), normStep), n)
+		a.returned(norm)
 	}
 	factor := a.clipShare(norm)
 	if n > 1 {
@@ -111,7 +129,8 @@ func (a *applier) previousNorm(params []Param, n int64, due *onnx.Value) *onnx.V
 	// Read once, by a node that no optimizer takes into its readers: the next
 	// value, which may be written over it, then waits for no update.
 	held := a.named("norm_before", "Max", build.In(old, old))
-	norm := a.meanNorm(a.norm(params), n)
+	norm := a.meanNorm(a.rootOf(a.allSquares(params, true), normStep), n)
+	a.returned(norm)
 	good := a.named("norm_finite", "LessOrEqual", build.In(norm, a.f32(math.MaxFloat32)))
 	if due != nil {
 		good = a.named("norm_due", "And", build.In(good, due))
@@ -126,20 +145,37 @@ func (a *applier) previousNorm(params []Param, n int64, due *onnx.Value) *onnx.V
 	return held
 }
 
-// norm is the Euclidean norm of all gradients.
-func (a *applier) norm(params []Param) *onnx.Value {
+// returned makes a norm of all gradients the output that was asked for, if it was. No
+// optimizer takes Max of one value twice for that value, which later passes scale.
+func (a *applier) returned(norm *onnx.Value) {
+	if !a.o.Norm {
+		return
+	}
+	if v := a.b.NodeNamed("", "Max", prefix+NormOutput, build.In(norm, norm), []string{NormOutput})[0]; v != nil {
+		a.g.AddOutput(v)
+	}
+}
+
+// allSquares are the squares of each gradient; updates wait for their own where they
+// would not otherwise.
+func (a *applier) allSquares(params []Param, wait bool) []*onnx.Value {
 	var squares []*onnx.Value
 	for _, p := range params {
 		a.b.Scope = p.Value.Name
 		row := a.squares(p)
-		if squares = append(squares, row); a.o.ClipBy == ClipPrevious {
+		if squares = append(squares, row); wait {
 			a.s.squares[p.Value] = row
 		}
 	}
 	a.b.Scope = ""
+	return squares
+}
+
+// rootOf is the Euclidean norm of what the squares are of.
+func (a *applier) rootOf(squares []*onnx.Value, step string) *onnx.Value {
 	all := a.named("squares", "Concat", squares, onnx.IntAttr("axis", 0))
 	total := a.named("squares_sum", "ReduceSum", build.In(all), onnx.IntAttr("keepdims", 0))
-	return a.step(normStep, a.named("norm", "Sqrt", build.In(total)))
+	return a.step(step, a.named("norm", "Sqrt", build.In(total)))
 }
 
 // squares is the sum of a gradient's squares, float32 [1]. It is taken over the

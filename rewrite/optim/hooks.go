@@ -148,15 +148,17 @@ func NeedsAll(m *onnx.Model) bool {
 const (
 	squareStep = "square" // reads a gradient for its norm
 	normStep   = "norm"
-	keptStep   = "kept norm" // is the next step's norm before
+	watchStep  = "watched norm" // of all, which clips nothing
+	keptStep   = "kept norm"    // is the next step's norm before
 )
 
-// norms are those that clip the gradient of the parameter p: that of all, and its own.
+// norms are those that the gradient of the parameter p is part of: that of all, and
+// its own.
 func (h *hook) norms(p string) []*onnx.Value {
 	if h.normOf == nil {
 		h.normOf = map[string][]*onnx.Value{}
 		for _, n := range h.g.Nodes {
-			if o := n.Origin(); o.Pass == Pass && o.Step == normStep && n.Out(0) != nil {
+			if o := n.Origin(); o.Pass == Pass && (o.Step == normStep || o.Step == watchStep) && n.Out(0) != nil {
 				h.normOf[o.Of] = append(h.normOf[o.Of], n.Out(0))
 			}
 		}

@@ -57,6 +57,9 @@ type Options struct {
 	ClipNorm float64
 	// ClipBy says whose norm that is; "" is ClipGlobal.
 	ClipBy Clip
+	// Norm returns the norm of all gradients, of the mean of those that are accumulated
+	// and before they are clipped, as the output NormOutput, float32 [].
+	Norm bool
 	// Accumulate makes N steps one update with the mean of their gradients:
 	// state P.acc sums them, every step whose number N divides updates. 0 and 1
 	// update always.
@@ -182,6 +185,9 @@ func (a *applier) checkParams(params []Param) error {
 	var names []string
 	if a.o.Kind != None {
 		names = append(names, "lr", "step")
+		if a.o.Norm {
+			names = append(names, NormOutput)
+		}
 		if a.o.ClipNorm > 0 && a.o.ClipBy == ClipPrevious {
 			names = append(names, normInput, normInput+".new")
 		}

@@ -4,7 +4,7 @@ package ort
 //
 // An output that is bound to memory of ONNX Runtime's choice keeps its value
 // after a run and would be written again by the next; Outputs hands the values
-// over, so outputs must be bound again before each run (ClearOutputs).
+// over, so such outputs must be bound again before each run (Rebind, ClearOutputs).
 
 /*
 #include <stdlib.h>
@@ -22,7 +22,11 @@ type Binding struct {
 	session *Session
 	ptr     *C.OrtIoBinding
 	outputs []string
-	keep    [2]keepers // of what is bound: inputs, outputs
+	// where says of each output on which device ONNX Runtime allocates it; "" for one
+	// that is bound to a value.
+	where  []Provider
+	device int
+	keep   [2]keepers // of what is bound: inputs, outputs
 }
 
 // NewBinding makes an empty binding. It is of no use once its session is closed.
@@ -46,7 +50,7 @@ func (b *Binding) BindOutput(name string, v *Value) error {
 	if err := b.bind(1, name, v); err != nil {
 		return err
 	}
-	b.outputs = append(b.outputs, name)
+	b.outputs, b.where = append(b.outputs, name), append(b.where, "")
 	return nil
 }
 
@@ -72,6 +76,17 @@ func (b *Binding) BindOutputToDevice(name string, p Provider, device int) error 
 		return ErrClosed
 	}
 	b.keep[1].take(b.session.keep)
+	if p != CUDA {
+		p = CPU
+	}
+	if err := b.bindDevice(name, p, device); err != nil {
+		return err
+	}
+	b.outputs, b.where, b.device = append(b.outputs, name), append(b.where, p), device
+	return nil
+}
+
+func (b *Binding) bindDevice(name string, p Provider, device int) error {
 	where := "Cpu"
 	if p == CUDA {
 		where = "Cuda"
@@ -86,7 +101,23 @@ func (b *Binding) BindOutputToDevice(name string, p Provider, device int) error 
 	if err := statusError(C.ortBindDevice(b.ptr, cname, info)); err != nil {
 		return fmt.Errorf("bind %q: %w", name, err)
 	}
-	b.outputs = append(b.outputs, name)
+	return nil
+}
+
+// Rebind binds again what ONNX Runtime allocates, and lets go of the values of the last
+// run that are still held; outputs that are bound to values stay so.
+func (b *Binding) Rebind() error {
+	if b.closed() {
+		return ErrClosed
+	}
+	for i, p := range b.where {
+		if p == "" {
+			continue
+		}
+		if err := b.bindDevice(b.outputs[i], p, b.device); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -100,7 +131,13 @@ type Bound struct {
 // Outputs returns the outputs of the last run in the order in which they were
 // bound. The values are the caller's to close; those bound to a value of the
 // caller's share its memory.
-func (b *Binding) Outputs() ([]Bound, error) {
+func (b *Binding) Outputs() ([]Bound, error) { return b.values(true) }
+
+// Allocated is Outputs without those that are bound to values of the caller's: their
+// Value and Err are nil.
+func (b *Binding) Allocated() ([]Bound, error) { return b.values(false) }
+
+func (b *Binding) values(all bool) ([]Bound, error) {
 	if b.closed() {
 		return nil, ErrClosed
 	}
@@ -127,6 +164,10 @@ func (b *Binding) Outputs() ([]Bound, error) {
 	out := make([]Bound, len(values))
 	for i, p := range values {
 		out[i].Name = b.outputs[i]
+		if !all && b.where[i] == "" {
+			C.ortReleaseValue(p)
+			continue
+		}
 		if p == nil {
 			out[i].Err = fmt.Errorf("the value is absent")
 			continue
@@ -143,7 +184,7 @@ func (b *Binding) ClearInputs() { b.clear(0) }
 // are still held.
 func (b *Binding) ClearOutputs() {
 	b.clear(1)
-	b.outputs = nil
+	b.outputs, b.where = nil, nil
 }
 
 func (b *Binding) clear(output C.int) {

@@ -1,6 +1,7 @@
 #include "counting.h"
 
 #include <dlfcn.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ typedef struct Pool {
   int counters;
   int64_t live, highest;  // of all counters: now, and at most
   int64_t kept;           // capacity of the blocks below
+  int64_t within;         // what live and kept may be together, unless live alone is more; 0: as above
   union Header *cache[kCacheBlocks];
   int cached;
 } Pool;
@@ -134,6 +136,7 @@ static void drop_all(Pool *pool) {
 static void shrink(Pool *pool, int64_t live) {
   int64_t bound = (live > pool->highest ? live : pool->highest);
   bound += pool->device == kHost ? bound / kCacheSlack : bound;
+  if (pool->within && bound > pool->within) bound = pool->within;
   while (pool->cached > 0 && live + pool->kept > bound) drop(pool, 0);
 }
 
@@ -142,13 +145,13 @@ static void shrink(Pool *pool, int64_t live) {
 static size_t least_kept(const Pool *pool) { return pool->device == kHost ? kCacheFrom : 1; }
 
 // reuse takes the smallest kept block that holds n bytes without wasting a
-// quarter of itself, or NULL.
+// quarter of itself, a thirty-second where memory is bounded, or NULL.
 static Header *reuse(Pool *pool, size_t n) {
   int best = -1;
   if (n < least_kept(pool)) return NULL;
   for (int i = pool->cached - 1; i >= 0; i--) {
     size_t have = pool->cache[i]->h.capacity;
-    if (have < n || have - n > have / 4) continue;
+    if (have < n || have - n > have / (pool->within ? 32 : 4)) continue;
     if (best < 0 || have < pool->cache[best]->h.capacity) best = i;
     if (have == n) break;
   }
@@ -246,7 +249,10 @@ static void *count_alloc(void *self, size_t n) {
   int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
   Header *h = fits ? take(c->pool, n) : NULL;
   if (!h) {
-    if (c->s.refused == 0) c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
+    if (c->s.refused == 0) {
+      c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
+      c->s.asked = n;
+    }
     pthread_mutex_unlock(&c->mu);
     // ONNX Runtime writes to a null pointer, but catches the exception that its
     // own allocator throws.
@@ -352,7 +358,7 @@ void counter_mark(Counter *c, int trace) {
   c->s.allocations = 0;
   c->s.events = 0;
   c->s.lost = 0;
-  c->s.refused = 0;
+  c->s.refused = c->s.asked = 0;
   c->trace = trace;
   pthread_mutex_unlock(&c->mu);
 }
@@ -362,6 +368,17 @@ void counter_limit(Counter *c, int64_t bytes) {
   pthread_mutex_lock(&c->mu);
   c->limit = bytes;
   pthread_mutex_unlock(&c->mu);
+}
+
+// counter_within bounds what the host's counters take together, with what they keep
+// for reuse; 0: nothing bounds it. From then on blocks worth keeping are mapped each by
+// itself, so that a block that is given back is the system's again.
+void counter_within(int64_t bytes) {
+  pthread_mutex_lock(&host.mu);
+  host.within = bytes;
+  if (bytes) mallopt(M_MMAP_THRESHOLD, kCacheFrom);
+  shrink(&host, host.live);
+  pthread_mutex_unlock(&host.mu);
 }
 
 // counter_kept is what is kept for reuse of the host's memory, of all counters.

@@ -47,6 +47,7 @@ type CounterState struct {
 	Allocations int64 // since the mark
 	Blocks      int64 // handed out and not yet released
 	Refused     int64 // what would have been live above Base with the first request since the mark that was refused, 0 for none
+	Asked       int64 // that request
 }
 
 // An Event is one allocation or release.
@@ -104,7 +105,7 @@ func (c *Counter) State() CounterState {
 	C.counter_state(c.ptr, &s)
 	return CounterState{
 		Live: int64(s.live), Peak: int64(s.peak), Base: int64(s.base),
-		Allocations: int64(s.allocations), Blocks: int64(s.blocks), Refused: int64(s.refused),
+		Allocations: int64(s.allocations), Blocks: int64(s.blocks), Refused: int64(s.refused), Asked: int64(s.asked),
 	}
 }
 
@@ -115,6 +116,10 @@ func (c *Counter) Limit(bytes int64) {
 		C.counter_limit(c.ptr, C.int64_t(bytes))
 	}
 }
+
+// Within bounds what the host's counters hold together, with what they keep for
+// reuse: they keep less where that would be more. 0 takes the bound away.
+func Within(bytes int64) { C.counter_within(C.int64_t(bytes)) }
 
 // Kept is what counters together keep for reuse, in bytes.
 func Kept() int64 { return int64(C.counter_kept()) }

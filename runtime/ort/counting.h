@@ -14,7 +14,7 @@ typedef struct {
 
 typedef struct {
   int64_t live, peak, base;
-  uint64_t allocations, blocks, refused;
+  uint64_t allocations, blocks, refused, asked;
   size_t events;
   int lost;
 } CounterState;
@@ -31,6 +31,7 @@ void counter_close(Counter *c);
 void counter_drain(void);
 void counter_limit(Counter *c, int64_t bytes);
 int64_t counter_kept(void);
+void counter_within(int64_t bytes);
 void counter_throws(void (*function)(void));
 
 #endif

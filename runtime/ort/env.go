@@ -179,7 +179,7 @@ func LibraryVersion(path string) (string, error) {
 	defer C.free(unsafe.Pointer(cpath))
 	var version *C.char
 	if why := C.remat_probe(cpath, &version); why != nil {
-		return "", fmt.Errorf("%s is not an onnx runtime library: %s", path, oneLine(C.GoString(why)))
+		return "", fmt.Errorf("%s cannot be loaded as an onnx runtime library: %s", path, oneLine(C.GoString(why)))
 	}
 	defer C.free(unsafe.Pointer(version))
 	return C.GoString(version), nil

@@ -35,14 +35,14 @@
     seconds: seconds,
     share: function (v) { return +(v * 100).toFixed(1) + " %"; },
     number: function (v) { return String(+(+v).toPrecision(4)); },
-    count: function (v) { return String(v); }
+    count: function (v) { return Math.abs(v) < 10000 ? String(v) : +(v / 1000).toPrecision(4) + " k"; }
   };
   var long = {
     bytes: function (v) { return bytes(v, Math.abs(v) >= 1073741824 ? 2 : 1); },
     seconds: seconds,
     share: function (v) { return (v * 100).toFixed(1) + " %"; },
     number: function (v) { return String(+(+v).toPrecision(6)); },
-    count: short.count
+    count: function (v) { return String(v); }
   };
 
   // binaryAxis puts at most six ticks at a power of two of bytes.
@@ -127,6 +127,18 @@
       params.forEach(function (p) { row(t.table, p.color, p.seriesName, long.number(p.value[1])); });
       return t.box;
     },
+    // curve: a point of several steps has their mean, smallest and largest.
+    curve: function (chart, params) {
+      var shown = params.filter(function (p) { return !isRange(chart, p.seriesName); });
+      if (shown.length === 0) { return ""; }
+      var v = shown[0].value, unit = long[chart.y], t = tip(v.length > 4 ? "steps " + v[4] + " to " + v[5] : "step " + v[0]);
+      shown.forEach(function (p) {
+        var several = p.value.length > 4;
+        row(t.table, p.color, p.seriesName, (several ? "mean " : "") + unit(p.value[1]));
+        if (several) { row(t.table, "", "smallest to largest", unit(p.value[2]) + " to " + unit(p.value[3])); }
+      });
+      return t.box;
+    },
     // bar: one row for each series; value axes say the unit.
     bar: function (chart, params) {
       var unit = chart.x === "name" ? chart.y : chart.x, t = tip(params[0].name || params[0].axisValue), total = 0, parts = 0;
@@ -159,6 +171,11 @@
       return t.box;
     }
   };
+
+  // isRange knows the series that draws the band of a curve thinned out, owner the
+  // curve that a series belongs to.
+  function isRange(chart, s) { return chart.tip === "curve" && / range$/.test(s); }
+  function owner(chart, s) { return isRange(chart, s) ? s.slice(0, -6) : s; }
 
   function each(x, f) { (Array.isArray(x) ? x : [x]).forEach(f); }
 
@@ -238,7 +255,7 @@
   // build makes the options for the present theme and width.
   function build(chart, narrow, hidden) {
     var o = JSON.parse(JSON.stringify(chart.option));
-    o.series = o.series.filter(function (s) { return !hidden[s.name]; });
+    o.series = o.series.filter(function (s) { return !hidden[owner(chart, s.name)]; });
     var point = chart.tip === "trade" || chart.tip === "pareto";
     o.animation = false;
     o.backgroundColor = "transparent";
@@ -297,7 +314,7 @@
   function legend(chart, hidden, redraw) {
     var box = document.getElementById("legend-" + chart.id), seen = Object.create(null);
     chart.option.series.forEach(function (s) {
-      if (!s.name || s.name === "peak" || s.name === "quartiles" || s.name === "median step" || s.name === "figure" || seen[s.name]) { return; }
+      if (!s.name || isRange(chart, s.name) || s.name === "peak" || s.name === "quartiles" || s.name === "median step" || s.name === "figure" || seen[s.name]) { return; }
       seen[s.name] = true;
       var b = element("button");
       b.type = "button";

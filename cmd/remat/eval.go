@@ -1,0 +1,186 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/models/safetensors"
+	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/train"
+	"github.com/onnx-remat/remat/train/data"
+)
+
+func evalCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "eval", Usage: "computes the mean loss and the perplexity of a model on data", ArgsUsage: "M.onnx",
+		Description: "M is a forward model with its loss, or a training graph, whose forward pass is run. --state\n" +
+			"takes the place of its parameters. Dropout is off.\n\n" +
+			"Example: remat eval train.onnx --state run/state.safetensors --data batches.npz",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "state", Usage: "parameters from `STATE.safetensors`, as train and run --save write it"},
+			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: the map of names that was given to grad"},
+			&cli.StringFlag{Name: "roles", Usage: "`F.json`: name the loss instead of detecting it"},
+		}, evalDataFlags()...),
+		Action: func(c *cli.Context) error { return evaluate(e, c) },
+	}
+}
+
+// evaluated is the document of eval --json.
+type evaluated struct {
+	Loss       report.Float `json:"loss"`
+	Perplexity report.Float `json:"perplexity"`
+	Tokens     int64        `json:"tokens"`
+	Batches    int64        `json:"batches"`
+}
+
+func evaluate(e *env, c *cli.Context) error {
+	path, err := argument(c, "model file")
+	if err != nil {
+		return err
+	}
+	names, err := readNames(c)
+	if err != nil {
+		return err
+	}
+	o := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Purpose: "evaluate"}
+	if o.Roles, err = readRoles(c.String("roles")); err != nil {
+		return err
+	}
+	src, err := e.load(path)
+	if err != nil {
+		return err
+	}
+	if err := checkDims(e.dims, src); err != nil {
+		return err
+	}
+	m, roles, err := forward(src, e.dims, o.Roles)
+	if err != nil {
+		return err
+	}
+	o.Roles = nil // m says its own
+	dataOptions, batch, err := readData(c, "")
+	if err != nil {
+		return err
+	}
+	dataOptions.Evaluate = true
+	source, err := openData(e.ctx, e, dataOptions)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	d, err := source.For(m, data.Sizes{Dims: e.dims, Batch: batch})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, note := range d.Notes {
+		if !e.quiet {
+			fmt.Fprintf(e.stderr, "note: %s\n", note)
+		}
+	}
+	o.Dims = d.Dims
+	if state := c.String("state"); state != "" {
+		f, err := safetensors.Open(state)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if o.Feed, err = stateValues(m, roles, f, names); err != nil {
+			return fmt.Errorf("%s: %w", state, err)
+		}
+	}
+	first, err := d.Val.At(0)
+	if err != nil {
+		return err
+	}
+	if o.Feed == nil {
+		o.Feed = map[string]remat.Tensor{}
+	}
+	maps.Copy(o.Feed, first)
+	engine, err := e.engine()
+	if err != nil {
+		return err
+	}
+	s, err := engine.Open(m, o)
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(path), err)
+	}
+	defer s.Close()
+	v, err := train.Evaluate(e.ctx, s, d.Val, d.Val.Len())
+	if e.ctx.Err() != nil {
+		return errInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	doc := evaluated{Loss: report.Float(v.Loss), Perplexity: report.Float(v.Perplexity), Tokens: v.Tokens, Batches: v.Batches}
+	if e.json {
+		return report.WriteJSON(e.stdout, doc)
+	}
+	e.say("%s: loss %.6g, perplexity %.6g over %d tokens in %d batches", filepath.Base(path), v.Loss, v.Perplexity, v.Tokens, v.Batches)
+	return nil
+}
+
+// forward is the forward pass of a forward model or a training graph, with the roles of
+// that.
+func forward(src *pipeline.Source, dims map[string]int64, given *step.Roles) (*onnx.Model, step.Roles, error) {
+	typed, err := src.Typed(dims)
+	if err != nil {
+		return nil, step.Roles{}, err
+	}
+	roles, _ := pipeline.FoundRoles(typed, given)
+	m, err := src.Forward(roles)
+	return m, roles, err
+}
+
+// stateValues are the values of a state for the parameters of a forward pass:
+// initializers become inputs. Matrices that an exporter had transposed are transposed
+// back. What a training graph trains has to be there.
+func stateValues(m *onnx.Model, roles step.Roles, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
+	values := map[string]remat.Tensor{}
+	var lifted []*onnx.Value
+	for _, v := range m.Graph.Initializers {
+		key := v.Name
+		if to, ok := names[v.Name]; ok {
+			key = to
+		}
+		info, ok := f.Lookup(key)
+		if !ok {
+			continue
+		}
+		data, err := fitted(f, info, v)
+		if err != nil {
+			return nil, err
+		}
+		values[v.Name] = remat.Tensor{Type: info.DType, Shape: v.Init.Dims(), Data: data}
+		lifted = append(lifted, v)
+	}
+	m.Graph.LiftInitializers(lifted)
+	missing := ""
+	for _, v := range m.Graph.Inputs {
+		if values[v.Name].Data != nil {
+			continue
+		}
+		info, ok := f.Lookup(v.Name)
+		switch {
+		case ok:
+			values[v.Name] = remat.Tensor{Type: info.DType, Shape: info.Shape, Data: f.Bytes(info)}
+		case roles.New[v.Name] != "" && missing == "":
+			missing = v.Name
+		}
+	}
+	if len(values) == 0 {
+		return nil, fmt.Errorf("no tensor matches a parameter of the model: give the --names that grad was given, or the state of this model")
+	}
+	if missing != "" {
+		return nil, fmt.Errorf("no value for %q, which the graph trains: it is the state of another graph", missing)
+	}
+	return values, nil
+}

@@ -1,0 +1,123 @@
+package main
+
+// What no figure says though a person would want to know it: one line each on
+// stderr, and in the document as remarks. None of them changes the exit code.
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
+)
+
+// remark says a line about a run, once.
+func (s *subject) remark(e *env, format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if slices.Contains(s.run.Remarks, report.Text(line)) {
+		return
+	}
+	s.run.Remarks = append(s.run.Remarks, report.Text(line))
+	fmt.Fprintf(e.stderr, "remat: %s: %s\n", filepath.Base(s.path), line)
+}
+
+// rateFlags are the flags that set an input, by the name of that.
+var rateFlags = []struct{ flag, input string }{
+	{"lr", "lr"},
+	{"loss-scale", "loss_scale"},
+	{"loss-scale-backoff", "found_inf"}, {"loss-scale-growth", "found_inf"}, {"loss-scale-interval", "found_inf"},
+}
+
+// remarkRates says which rates were given that the graph does not read.
+func (s *subject) remarkRates(e *env, m *onnx.Model) {
+	for _, r := range rateFlags {
+		v := m.Graph.Value(r.input)
+		switch {
+		case !e.rates[r.flag]:
+		case r.input == "found_inf":
+			if s.session.Scaler() == nil {
+				s.remark(e, "--%s changes nothing: the graph has no loss scaling", r.flag)
+			}
+		case v == nil || !v.IsInput():
+			s.remark(e, "--%s changes nothing: the graph has no input %s", r.flag, r.input)
+		}
+	}
+}
+
+// remarkSteps says where a step's loss is no number, and that all updates were
+// left out.
+func (s *subject) remarkSteps(e *env, o remat.Options) {
+	if s.run.Rehearsed || len(s.run.Steps) == 0 {
+		return
+	}
+	skipped := 0
+	for _, st := range s.run.Steps {
+		if st.Skipped {
+			skipped++
+		}
+	}
+	last := s.run.Steps[len(s.run.Steps)-1]
+	if skipped == len(s.run.Steps) {
+		first := s.run.Steps[0].LossScale
+		s.remark(e, "all %s skipped, no parameter was updated: gradients overflow at a loss scale of %s to %s; lower --loss-scale",
+			plural(skipped, "step was", "steps were"), scale(first), scale(last.LossScale))
+	}
+	for i, loss := range s.run.Losses() {
+		if !math.IsNaN(loss) && !math.IsInf(loss, 0) {
+			continue
+		}
+		why := "its inputs are out of range, or an operator divides by zero"
+		if i > 0 && len(s.roles.New) > 0 {
+			why = fmt.Sprintf("lower --lr (now %v) or clip gradients (remat grad --clip-norm 1)", o.LR)
+		}
+		s.remark(e, "the loss is %v at step %d of %d: %s", loss, i+1, len(s.run.Steps), why)
+		break
+	}
+}
+
+func scale(x *report.Float) string {
+	if x == nil {
+		return "?"
+	}
+	return report.Number(float64(*x))
+}
+
+// plural is a number with what it counts.
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// unpredicted says why there is no prediction, "" where there is one.
+func unpredicted(p interface{ Exact() bool }, unknown []string, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case p.Exact():
+		return ""
+	case len(unknown) > 1:
+		return fmt.Sprintf("%s, and %d more", unknown[0], len(unknown)-1)
+	}
+	return unknown[0]
+}
+
+// checkPrediction takes back the prediction of a graph with free dimensions that the
+// first step did not confirm: ONNX Runtime plans with names in place of sizes there.
+func (s *subject) checkPrediction(e *env) {
+	m := &s.run.Memory
+	measured := s.session.Memory().LivePeakBytes
+	if !s.free || m.PredictedLivePeakBytes == nil || *m.PredictedLivePeakBytes == measured {
+		return
+	}
+	s.run.NoPrediction = report.Text(fmt.Sprintf("the file leaves dimensions free (%s): ONNX Runtime plans without their sizes; give --dim to plan with them", strings.Join(pipeline.FreeDims(s.session.Model), ", ")))
+	m.PredictedLivePeakBytes, m.PredictedSessionBytes, m.PredictedReservedBytes = nil, nil, nil
+	s.run.Timeline, s.run.Peak, s.run.Phases, s.arena = nil, nil, nil, nil
+	s.remark(e, "not predicted: %s", s.run.NoPrediction)
+}

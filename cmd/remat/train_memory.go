@@ -1,0 +1,207 @@
+package main
+
+// The flags that say within how much memory a graph runs or is trained, and the
+// decisions that remat train makes by them.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	remat "github.com/onnx-remat/remat/runtime"
+)
+
+// trainFile is the graph that runs, in the folder of a training.
+const trainFile = "train.onnx"
+
+func memoryLimitFlag() cli.Flag {
+	return &cli.StringFlag{Name: "memory-limit", Usage: "refuse what goes beyond `SIZE`: of parameters, state, feeds, session and step together, on the CPU"}
+}
+
+// readMemoryLimit reads --memory-limit, 0 where it is not given.
+func readMemoryLimit(e *env, c *cli.Context) (int64, error) {
+	n, err := readOptional(c, "memory-limit")
+	if err == nil && n > 0 && e.provider == "cuda" {
+		err = errors.New("--memory-limit bounds the CPU's memory: with --rehearse, --device-memory bounds a GPU's")
+	}
+	return n, err
+}
+
+// readOptional reads a flag that takes a size, 0 where it is not given.
+func readOptional(c *cli.Context, flag string) (int64, error) {
+	if !c.IsSet(flag) {
+		return 0, nil
+	}
+	return readBytes(flag, c.String(flag), 1)
+}
+
+// fitFlags are those of remat train that say what is derived and planned, and within
+// how much memory.
+func fitFlags() []cli.Flag {
+	return slices.Concat([]cli.Flag{
+		&cli.StringFlag{Name: "memory", Usage: "choose everything so that training takes at most `SIZE`: parameters, state, feeds, session, what the arena reserves, batches ahead, validation"},
+		memoryLimitFlag(),
+		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: optimal with --memory, else none"},
+		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; default: optimal chooses"},
+		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
+		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices; default: optimal chooses"},
+		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
+		timeLimitFlag(),
+	}, derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
+}
+
+// fitSettings are what a user says about the file that is trained.
+type fitSettings struct {
+	// MemoryLimit is the hard bound in bytes, 0 for none.
+	MemoryLimit int64
+	options     pipeline.FitOptions
+	// derives names flags that were given and say how a forward model's training graph
+	// is derived.
+	derives []string
+	limit   time.Duration
+	typed   string
+}
+
+// readFit reads the flags of fitFlags.
+func readFit(e *env, c *cli.Context) (s fitSettings, err error) {
+	s.typed = e.typed
+	if s.options.Memory, err = readOptional(c, "memory"); err != nil {
+		return s, err
+	}
+	if s.MemoryLimit, err = readMemoryLimit(e, c); err != nil {
+		return s, err
+	}
+	plan, err := readPlanOptions(e, c)
+	if err != nil {
+		return s, err
+	}
+	s.options.Pipeline, s.limit = plan.pipeline, plan.limit
+	if c.IsSet("strategy") {
+		s.options.Strategy = plan.strategy
+	}
+	if s.options.Derive, err = readGradOptions(e, c); err != nil {
+		return s, err
+	}
+	if c.IsSet("gradient-norm") {
+		if s.options.Norm = pipeline.NormNever; c.Bool("gradient-norm") {
+			s.options.Norm = pipeline.NormAlways
+		}
+	}
+	if c.IsSet("accumulate") && s.options.Derive.Update.Accumulate < 1 {
+		return s, fmt.Errorf("--accumulate %d: want at least 1", s.options.Derive.Update.Accumulate)
+	}
+	for _, f := range slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW)) {
+		if name := f.Names()[0]; c.IsSet(name) {
+			s.derives = append(s.derives, name)
+		}
+	}
+	return s, nil
+}
+
+// fit writes the file that is trained into a folder, and prints what was decided.
+// Dims are numbers for all free dimensions; batch is what an update takes in a model
+// whose own batch is fixed, else 0.
+func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[string]int64, batch int64, validate bool) (*pipeline.Fitted, error) {
+	if len(s.derives) > 0 && pipeline.NotTraining(src.Model) != nil {
+		return nil, fmt.Errorf("--%s: %s is a training graph and has its update: leave the flag out, or train its forward model", s.derives[0], src.Path)
+	}
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
+	}
+	ctx := e.ctx
+	if s.limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.limit)
+		defer cancel()
+	}
+	o := s.options
+	bar := e.progress(-1, "planning")
+	what := ""
+	o.Say = func(line string) { what = line; bar.Say(line) }
+	o.Pipeline.Progress = func(p pipeline.Progress) { bar.Say(what + ": " + planningText(p)) }
+	o.Pipeline.Stop = func() bool { return ctx.Err() != nil }
+	o.Pipeline.Dims, o.Batch, o.Validate = dims, batch, validate
+	o.Ahead = batchesAhead
+	o.Out = filepath.Join(dir, trainFile)
+	fitted, err := pipeline.Fit(e.ctx, engine, src, o)
+	bar.Finish()
+	debug.FreeOSMemory() // planning is over, and the memory is the training's
+	var unfit *pipeline.FitError
+	var unclear *pipeline.UnclearError
+	switch {
+	case e.interrupted() != nil:
+		return nil, errInterrupted
+	case errors.As(err, &unfit):
+		return nil, &checkError{err}
+	case errors.As(err, &unclear):
+		return nil, fmt.Errorf("%s: %w", src.Path, &unclearError{unclear, s.typed})
+	case err != nil:
+		return nil, err
+	}
+	if !e.json {
+		printFit(e, fitted)
+	}
+	return fitted, nil
+}
+
+// batchesAhead is how many batches lie beside the one that a step reads.
+const batchesAhead = 2
+
+// printFit says what was decided, and what it costs.
+func printFit(e *env, f *pipeline.Fitted) {
+	for _, d := range f.Decisions {
+		line := fmt.Sprintf("%-13s %s", d.Measure, d.Did)
+		if d.Saves != nil {
+			line += ": saves " + report.Bytes(*d.Saves)
+		}
+		if d.Work != nil && *d.Work > 0 {
+			line += ", " + report.Percent(*d.Work) + " more work"
+		}
+		if d.Costs != "" {
+			line += "; costs " + d.Costs
+		}
+		e.say("%s", line)
+	}
+	parts := fmt.Sprintf("parameters %s, state %s, feeds %s, session %s, live peak %s, reserved beyond it %s",
+		report.Bytes(f.Total.Parameters), report.Bytes(f.Total.State), report.Bytes(f.Total.Feeds), report.Bytes(f.Total.Session),
+		report.Bytes(f.Total.Live), report.Bytes(f.Total.Unused))
+	for _, p := range f.Beside {
+		parts += ", " + p.What + " " + report.Bytes(p.Bytes)
+	}
+	of := ""
+	if f.Memory > 0 {
+		of = " of " + report.Bytes(f.Memory)
+	}
+	e.say("%s takes %s%s: %s", f.Path, report.Bytes(f.Bytes), of, parts)
+}
+
+// beyondLimit is the error that --memory-limit ended something with, nil for another.
+func beyondLimit(err error) *remat.MemoryError {
+	var memory *remat.MemoryError
+	if errors.As(err, &memory) && memory.Limit > 0 {
+		return memory
+	}
+	return nil
+}
+
+// memoryHelp says what takes less than --memory-limit allows.
+func memoryHelp(err error) string {
+	memory := beyondLimit(err)
+	if memory == nil {
+		return ""
+	}
+	if memory.Asked == 0 {
+		return "; less state (--optimizer sgd), fewer trained parameters (--frozen) or a smaller model take less"
+	}
+	return fmt.Sprintf("; remat rewrite --budget-total %[1]d or remat train --memory %[1]d plans a step that takes no more", memory.Limit)
+}

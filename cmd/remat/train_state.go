@@ -1,0 +1,176 @@
+package main
+
+// Where a training begins and ends: the state that it goes on from, and what is printed
+// of one that is done, stopped or interrupted.
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/train"
+	"github.com/onnx-remat/remat/train/data"
+)
+
+// lastState opens the state that a run goes on from, nil for a new one.
+func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
+	switch {
+	case !t.resume && folder.Holds():
+		return nil, fmt.Errorf("%s: holds the states of a run: add --resume to go on, or name another folder", t.dir)
+	case !t.resume:
+		return nil, nil
+	case !folder.Holds():
+		return nil, fmt.Errorf("%s: no state to go on from: leave out --resume", t.dir)
+	}
+	state, damaged, err := folder.Newest()
+	if err != nil {
+		return nil, err
+	}
+	for _, err := range damaged {
+		fmt.Fprintf(t.e.stderr, "remat: %v: going on from %s (step %d)\n", err, filepath.Base(state.Path), state.Position.Step)
+	}
+	return state, nil
+}
+
+// place gives the job its position: the beginning, or where the state stands, which must
+// be of this graph and these data.
+func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, state *train.State) error {
+	graph, err := src.Identity()
+	if err != nil {
+		return err
+	}
+	job.From = train.Start(graph, d.Train, t.options.Seed)
+	if state == nil {
+		return nil
+	}
+	if err := state.Continues(job.From, d.Train); err != nil {
+		return err
+	}
+	if err := t.sameModel(src); err != nil {
+		return err
+	}
+	p := state.Position
+	if p.Step >= job.Schedule.Steps {
+		return fmt.Errorf("%s: the training stands at step %d of %d: nothing is left to do; more --steps go on", t.dir, p.Step, job.Schedule.Steps)
+	}
+	for _, n := range traits.Drawing(src.Model.Graph) {
+		if !traits.Counts(n) {
+			t.note(fmt.Sprintf("%s (%s) begins to draw its random numbers anew: the training differs from one that was not resumed", n.Label(), n.OpType()))
+			break
+		}
+	}
+	job.From, t.options.Own, t.options.From = p, state.Values(), p.Progress()
+	return nil
+}
+
+// sameModel refuses a model that the folder's graph was not made of.
+func (t *trainRun) sameModel(src *pipeline.Source) error {
+	if t.path == "" {
+		return nil
+	}
+	if _, err := os.Stat(t.path); errors.Is(err, fs.ErrNotExist) {
+		t.note(fmt.Sprintf("%s is not there any more: %s runs, which was made from it", t.path, src.Path))
+		return nil
+	}
+	given, err := t.e.load(t.path)
+	if err != nil {
+		return err
+	}
+	if made, ok := src.Model.Metadata(pipeline.SourceKey); ok && made != given.Hash() {
+		return fmt.Errorf("%s: was made from another model than %s: name that one, or none", src.Path, t.path)
+	}
+	return nil
+}
+
+// trainError makes a check that failed of what is no bad input: a loss that is no
+// number, a step beyond the memory.
+func trainError(err error) error {
+	var bad *train.NotFiniteError
+	if errors.As(err, &bad) {
+		return &checkError{err}
+	}
+	if beyondLimit(err) != nil {
+		return &checkError{fmt.Errorf("%w%s", err, memoryHelp(err))}
+	}
+	return err
+}
+
+// trained is the document of train --json.
+type trained struct {
+	Steps        int64         `json:"steps"`
+	Tokens       int64         `json:"tokens"`
+	LossFirst    report.Float  `json:"loss_first"`
+	LossLast     report.Float  `json:"loss_last"`
+	ValLoss      *report.Float `json:"val_loss"`
+	Perplexity   *report.Float `json:"perplexity"`
+	Seconds      float64       `json:"seconds"`
+	Speed        float64       `json:"tokens_per_second"`
+	SkippedSteps int64         `json:"skipped_steps"`
+	ResumedFrom  *int64        `json:"resumed_from"`
+	State        report.Text   `json:"state"`
+	Memory       report.Memory `json:"memory"`
+}
+
+// print prints the document of a training, or what a person wants to read of it.
+func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
+	s.memory(t.e)
+	d := &trained{
+		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
+		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
+	}
+	if r.Seconds > 0 {
+		d.Speed = float64(r.NewTokens) / r.Seconds
+	}
+	if v := r.Validation; v != nil {
+		d.ValLoss, d.Perplexity = (*report.Float)(&v.Loss), (*report.Float)(&v.Perplexity)
+	}
+	if t.resume {
+		d.ResumedFrom = &job.From.Step
+	}
+	if t.e.json {
+		return report.WriteJSON(t.e.stdout, d)
+	}
+	t.e.say("%d steps, %d tokens, loss %.4f to %.4f, %.0f tokens/s", d.Steps, d.Tokens, r.LossFirst, r.LossLast, d.Speed)
+	if v := r.Validation; v != nil {
+		t.e.say("validation: loss %.4f, perplexity %.2f", v.Loss, v.Perplexity)
+	}
+	if r.SkippedSteps > 0 {
+		t.e.say("%d steps were skipped: gradients overflowed, and the loss scale was lowered", r.SkippedSteps)
+	}
+	t.e.say("state: %s", r.State)
+	return nil
+}
+
+// interrupted says where an interrupted training stands, and how to go on.
+func (t *trainRun) interrupted(job *train.Job, r *train.Result) string {
+	if r.Step == 0 {
+		return "interrupted before the first step"
+	}
+	return fmt.Sprintf("interrupted after step %d of %d, which %s holds: go on with %s", r.Step, job.Schedule.Steps, train.StatePath(t.dir), commandLine([]string{"train", "-o", t.dir, "--resume"}))
+}
+
+// memory fills in what was measured. What ONNX Runtime computed ahead takes a second
+// session to count: after an interrupt, and where there is no memory for it, what
+// needs that stays null.
+func (s *subject) memory(e *env) {
+	_ = s.session.MeasureRSS() // null where the system does not say
+	counted := s.run.OptLevel == 0 || e.ctx.Err() == nil && s.session.MeasureConstants() == nil
+	m := s.session.Memory()
+	to := &s.run.Memory
+	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
+	to.LivePeakBytes, to.RSSPeakBytes = &m.LivePeakBytes, m.RSSPeakBytes
+	if counted {
+		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
+	}
+}
+
+// An interruptedError says on one line where an interrupted command stands.
+type interruptedError struct{ text string }
+
+func (e *interruptedError) Error() string        { return e.text }
+func (e *interruptedError) Is(target error) bool { return target == errInterrupted }

@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/models/safetensors"
+	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
+)
+
+// wrongUses are command lines that ask for what cannot be, with their exit code and what
+// the line must say. Each runs in a folder with the files that prepareWrong makes.
+var wrongUses = []struct {
+	line string
+	code int
+	want string
+}{
+	// what is missing, or contradicts itself
+	{"train m.onnx --data d.npz --steps 2", 2, "missing -o DIR"},
+	{"train --data d.npz --steps 2 -o new", 2, "want one model file"},
+	{"train m.onnx t.onnx --data d.npz --steps 2 -o new", 2, "want one model file"},
+	{"train m.onnx --data d.npz -o new", 2, "--steps N or --epochs N"},
+	{"train m.onnx --data d.npz --steps 2 --epochs 1 -o new", 2, "exclude each other"},
+	{"train m.onnx --data d.npz --steps 0 -o new", 2, "--steps 0"},
+	{"train m.onnx --data d.npz --steps -3 -o new", 2, "--steps -3"},
+	{"train m.onnx --data d.npz --epochs 0 -o new", 2, "--epochs 0"},
+	{"train m.onnx --data d.npz --steps ten -o new", 2, "--steps \"ten\": not a valid number"},
+	{"train m.onnx --data d.npz --steps 2 --warmup 3 -o new", 2, "--warmup 3 is longer"},
+	{"train m.onnx --data d.npz --epochs 1 --warmup 100000 -o new", 2, "--warmup 100000 is longer"},
+	{"train m.onnx --data d.npz --steps 2 --schedule cosin -o new", 2, "--schedule \"cosin\": want constant, linear or cosine"},
+	{"train m.onnx --data d.npz --steps 2 --schedule linear --lr 1e-3 --min-lr 1e-2 -o new", 2, "above --lr"},
+	{"train m.onnx --data d.npz --steps 2 --min-lr 1e-4 -o new", 2, "constant schedule never falls"},
+	{"train m.onnx --data d.npz --steps 2 --lr NaN -o new", 2, "--lr NaN"},
+	{"train m.onnx --data d.npz --steps 2 --lr=-1 -o new", 2, "--lr -1"},
+	{"train m.onnx --data d.npz --steps 2 --keep 0 -o new", 2, "--keep 0"},
+	{"train m.onnx --data d.npz --steps 2 --save-every -1 -o new", 2, "--save-every -1"},
+	{"train m.onnx --data d.npz --steps 2 --eval-every 1 -o new", 2, "--val"},
+	{"train m.onnx --data d.npz --steps 2 --log-every 0 -o new", 2, "--log-every 0"},
+	{"train m.onnx --data d.npz --steps 2 --loss-scale -1 -o new", 2, "--loss-scale -1"},
+	{"train m.onnx --data d.npz --steps 2 --rehearse --provider cuda -o new", 2, "--rehearse"},
+	{"train --config typo.yaml", 2, "typo.yaml:3: \"warm-up\": no flag of train; the nearest is \"warmup\""},
+
+	// data
+	{"train m.onnx --steps 2 -o new", 2, "no data"},
+	{"train m.onnx --data d.npz --text long.txt --steps 2 -o new", 2, "exclude each other"},
+	{"train m.onnx --data none.npz --steps 2 -o new", 2, "none.npz"},
+	{"train m.onnx --data m.onnx --steps 2 -o new", 2, "m.onnx"},
+	{"train m.onnx --data ids.npz --steps 2 -o new", 2, "labels"},
+	{"train m.onnx --data short.npz --steps 2 -o new", 2, "input_ids"},
+	{"train m.onnx --data beyond.npz --steps 2 -o new", 2, "97"},
+	{"train m.onnx --text long.txt --steps 2 -o new", 2, "outside the model's vocabulary of 97"},
+	{"train w.onnx --text tiny.txt --steps 2 -o new", 2, "tiny.txt"},
+	{"train w.onnx --text none.txt --steps 2 -o new", 2, "none.txt"},
+	{"train m.onnx --data d.npz --val 100% --steps 2 -o new", 2, "--val"},
+	{"train m.onnx --data d.npz --val none.npz --steps 2 -o new", 2, "none.npz"},
+	{"train m.onnx --data d.npz --batch 3 --steps 2 -o new", 2, "batch is fixed"},
+
+	// models
+	{"train none.onnx --data d.npz --steps 2 -o new", 2, "none.onnx"},
+	{"train d.npz --data d.npz --steps 2 -o new", 2, "d.npz"},
+	{"train g.onnx --data d.npz --steps 2 -o new", 2, "updates nothing"},
+	{"train t.onnx --data d.npz --steps 2 --optimizer sgd -o new", 2, "--optimizer"},
+	{"train t.onnx --data d.npz --steps 2 --accumulate 2 -o new", 2, "--accumulate"},
+	{"train fixed.onnx --data x.npz --steps 2 --lr 1e-2 -o new", 2, "--lr: the graph has no input lr"},
+	{"train m.onnx --data d.npz --steps 2 --memory 50KiB -o new", 1, "50.0 KiB"},
+	{"train m.onnx --data d.npz --steps 2 --memory-limit 100KiB -o new", 1, "limit"},
+	{"train m.onnx --data d.npz --steps 3 --lr 1e30 -o new", 1, "step 2: the loss is NaN"},
+
+	// folders and states
+	{"train m.onnx --data d.npz --steps 2 --resume -o new", 2, "no state to go on from"},
+	{"train m.onnx --data d.npz --steps 8 -o run", 2, "add --resume"},
+	{"train m.onnx --data d.npz --steps 2 -o d.npz", 2, "not a folder"},
+	{"train m.onnx --data d.npz --steps 2 -o no/such/folder", 2, "no/such/folder"},
+	{"train m.onnx --data d.npz --steps 2 -o /proc/self", 2, "/proc/self"},
+	{"train w.onnx --resume --steps 8 -o run", 2, "made from another model than w.onnx"},
+	{"train --resume -o run", 2, "nothing is left to do"},
+	{"train --resume --steps 8 --seed 7 -o run", 2, "seed"},
+	{"train --resume --steps 8 --data other.npz -o run", 2, "the data is not what the run was fed"},
+	{"train --resume --steps 8 --shuffle -o run", 2, "shuffle"},
+	{"train --resume --steps 8 -o damaged", 2, "damaged"},
+	{"train --resume --steps 8 -o foreign", 2, "another graph"},
+
+	// eval
+	{"eval m.onnx", 2, "no data"},
+	{"eval none.onnx --data d.npz", 2, "none.onnx"},
+	{"eval x.onnx --data x.npz --state run/state.safetensors", 2, "no tensor matches"},
+	{"eval t.onnx --data d.npz --state part.safetensors", 2, "no value for"},
+	{"eval m.onnx --data d.npz --state d.npz", 2, "d.npz"},
+	{"eval noloss.onnx --data x.npz", 2, "loss"},
+}
+
+func TestWrongTraining(t *testing.T) {
+	prepareWrong(t)
+	if len(wrongUses) < 30 {
+		t.Errorf("only %d uses", len(wrongUses))
+	}
+	before := listing(t)
+	state, err := os.ReadFile("run/state.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range wrongUses {
+		t.Run(u.line, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := run(context.Background(), append(strings.Fields(u.line), "--quiet"), &stdout, &stderr)
+			text := stderr.String()
+			if code != u.code || strings.Count(text, "\n") != 1 || !strings.HasPrefix(text, "remat: ") || !strings.Contains(text, u.want) {
+				t.Errorf("exit code %d, want %d with %q:\n%s", code, u.code, u.want, text)
+			}
+			if strings.Contains(text, "internal error") {
+				t.Error("a bug")
+			}
+			if err := os.RemoveAll("new"); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if after := listing(t); after != before {
+		t.Errorf("the folder held\n%s\nand holds\n%s", before, after)
+	}
+	if now, err := os.ReadFile("run/state.safetensors"); err != nil || !bytes.Equal(now, state) {
+		t.Error("the state was touched")
+	}
+}
+
+func listing(t *testing.T) string {
+	t.Helper()
+	names, err := filepath.Glob("*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := filepath.Glob("*/state*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(append(names, inside...), "\n")
+}
+
+// prepareWrong makes the files that wrongUses name, in a folder that becomes the
+// process's.
+func prepareWrong(t *testing.T) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	do(t, "model gpt2-tiny --layers 1 --hidden 16 --heads 2 --vocab 97 --seq 16 --batch 4 -o m.onnx --quiet")
+	do(t, "model gpt2-tiny --layers 1 --hidden 8 --heads 2 --vocab 50257 --seq 64 --batch 4 -o w.onnx --quiet")
+	do(t, "grad m.onnx --optimizer adamw -o t.onnx --quiet")
+	do(t, "grad m.onnx -o g.onnx --quiet")
+	writeBatches(t, "d.npz", 10, 4, 16, 97)
+	writeBatches(t, "other.npz", 11, 4, 16, 97)
+	writeBatches(t, "short.npz", 10, 4, 15, 97)
+	writeBatches(t, "beyond.npz", 10, 4, 16, 98)
+	d, err := remat.ReadNPZ("d.npz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(d, "labels")
+	archive := func(path string, values map[string]remat.Tensor) {
+		if err := remat.WriteNPZ(path, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	archive("ids.npz", d)
+	archive("x.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, 3, 4}, 2, 2)})
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("long.txt", strings.Repeat("Alice was beginning to get very tired. ", 100))
+	write("tiny.txt", "Alice.")
+	write("typo.yaml", "train:\n  arguments: [m.onnx]\n  warm-up: 10\n")
+	parsed := func(path, text string) {
+		m, err := onnx.Parse(text)
+		if err == nil {
+			err = m.Save(path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const head = "model ir=9 opset=20\ngraph g {\nin x float32[2]\n"
+	parsed("x.onnx", head+"init V float32[2] = [1,2]\np = Mul(x, V)\nloss = ReduceSum(p) {keepdims=0}\nout loss float32[]\n}\n")
+	parsed("noloss.onnx", head+"p = Mul(x, x)\nout p float32[2]\n}\n")
+	parsed("fixed.onnx", head+"in W float32[2]\np = Mul(x, W)\nloss = ReduceSum(p) {keepdims=0}\nW.new = Sub(W, x)\nout loss float32[]\nout W.new float32[2]\n}\n")
+	do(t, "train m.onnx --data d.npz --steps 4 --seed 5 --quiet -o run")
+	do(t, "train m.onnx --data d.npz --steps 4 --seed 5 --quiet --optimizer sgd -o foreign")
+	do(t, "train m.onnx --data d.npz --steps 4 --quiet -o damaged")
+	state, err := os.ReadFile("damaged/state.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state[len(state)-1] ^= 1
+	write("damaged/state.safetensors", string(state))
+	if state, err = os.ReadFile("run/state.safetensors"); err != nil {
+		t.Fatal(err)
+	}
+	write("foreign/state.safetensors", string(state))
+	part, err := safetensors.Plan([]safetensors.Info{{Name: "transformer.ln_f.bias", DType: onnx.Float32, Shape: []int64{16}}}, nil)
+	if err == nil {
+		err = part.Write("part.safetensors", func(_ safetensors.Info, w io.Writer) error { _, err := w.Write(make([]byte, 64)); return err })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,324 @@
+package pipeline
+
+// From a model and a memory to the file that is trained.
+//
+//	forward model ─ derive ─┐
+//	                        ├─▶ one attempt for each micro-batch ─▶ the one with the
+//	training graph ─────────┘   planned within what is left         least work ─▶ file
+//
+// What counts is all that a training takes: the total of a step (total.go), the
+// batches that wait for their turn, and a session that validates. Of one batch there
+// may be several splits into micro-batches whose gradients are added up
+// (fitsplit.go). An attempt is a split with its graph; which one is taken is in
+// fitchoose.go, what was decided and what it costs in fitdecide.go, and where the
+// weights go in place.go.
+//
+// Weakness: the process itself (code, the graph as ONNX Runtime holds it, threads) is
+// not in the sum, nor is what the counting allocator keeps for reuse.
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// FitOptions say what is trained, and within what.
+type FitOptions struct {
+	// Pipeline says how the step is planned; Dims have a number for every free
+	// dimension.
+	Pipeline Options
+	// Derive says how the training graph of a forward model is derived. Its
+	// Update.Accumulate, 0 for any, is how many runs make an update; with 0 and a
+	// Memory the batch may be split.
+	Derive DeriveOptions
+	// Batch is what an update takes, where that is not what Dims say of one run: in a
+	// model of fixed shapes, a multiple of its batch. 0: no more than a run.
+	Batch int64
+	// Norm says whether the graph returns the norm of its gradients.
+	Norm Norm
+	// Strategy is the planner's, "" for optimal within a memory and none without.
+	Strategy string
+	// Memory bounds all that training takes, in bytes; 0 does not.
+	Memory int64
+	// Validate: a session of the forward part is open beside the training's.
+	Validate bool
+	// Ahead is how many batches wait beside the one that is trained on.
+	Ahead int64
+	// Out is the file to write.
+	Out string
+	// Say, unless nil, is told what is looked at, as a line.
+	Say func(line string)
+}
+
+// Norm says whether the norm of the gradients is an output of the graph.
+type Norm int
+
+// NormIfFree leaves it out where it would stand in the way of the memory.
+const (
+	NormIfFree Norm = iota
+	NormAlways
+	NormNever
+)
+
+// A Part is something that takes memory, in bytes.
+type Part struct {
+	What  string
+	Bytes int64
+}
+
+// A Fitted is a file that trains within a memory.
+type Fitted struct {
+	Path string
+	// MicroBatch is what a run of the file takes of the batch, 0 where no axis is
+	// known to be that; Accumulate is how many runs make an update.
+	MicroBatch, Accumulate int64
+	// Dims are the numbers of the free dimensions of the model that was given.
+	Dims map[string]int64
+	// Total is what a step takes, Beside what is there while it runs, and Bytes all
+	// of it, which Memory bounds, 0 for no bound.
+	Total  Total
+	Beside []Part
+	Bytes  int64
+	Memory int64
+	// Overhead is the work that is done again, as a share of the plain step's.
+	Overhead  float64
+	Decisions []Decision
+	Document  report.Plan
+}
+
+// Fit writes the file that trains a model within a memory. Where nothing fits the
+// error is a *FitError. Nothing is written then. The folder of the file is made if its
+// own folder is there.
+func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (fitted *Fitted, err error) {
+	dir := filepath.Dir(o.Out)
+	if os.Mkdir(dir, 0o755) == nil {
+		defer func() {
+			if err != nil {
+				os.Remove(dir) // if it is empty
+			}
+		}()
+	}
+	if err := CanWrite(source.Files(), o.Out); err != nil {
+		return nil, err
+	}
+	f := &fitting{ctx: ctx, engine: e, source: source, o: o}
+	if err := f.look(); err != nil {
+		return nil, err
+	}
+	if fitted, err = f.asGiven(); fitted != nil || err != nil {
+		return fitted, err
+	}
+	a, err := f.choose()
+	if err != nil {
+		return nil, err
+	}
+	decisions, err := f.decisions(a)
+	if err != nil {
+		return nil, err
+	}
+	fitted = &Fitted{
+		Path: o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims,
+		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: o.Memory,
+		Overhead: a.file.overhead(), Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
+	}
+	return fitted, f.save(a, fitted.Document)
+}
+
+// A fitting is one run of Fit.
+type fitting struct {
+	ctx    context.Context
+	engine *runtime.Engine
+	source *Source
+	o      FitOptions
+	// training: the source is a training graph; axis is its batch.
+	training bool
+	axis     batchAxis
+	attempts []*attempt // in the order in which they were made
+	noNorm   bool       // the norm was left out
+	whole    string     // why the batch is not split, ""
+}
+
+// look finds out what the source is.
+func (f *fitting) look() error {
+	m, err := f.source.Typed(f.o.Pipeline.Dims)
+	if err != nil {
+		return err
+	}
+	roles, _ := FoundRoles(m, f.o.Pipeline.Roles)
+	if f.training = roles.Training(); f.training && len(roles.New) == 0 {
+		return fmt.Errorf("%s: the graph returns gradients and updates nothing: train its forward model, or derive it with remat grad --optimizer", f.source.Path)
+	}
+	f.axis, err = findBatch(f.source.Model, roles)
+	return err
+}
+
+// An attempt is a split of the batch with the graph that runs a part of it.
+type attempt struct {
+	split
+	dims    map[string]int64
+	derived *Derivation // nil where the source is a training graph
+	source  *Source     // the training graph
+	planner *Planner
+	beside  []Part
+	// validating is what a run of the validation holds beside its session, in bytes.
+	validating int64
+	budget     Budget
+	// plain is the work of an update that repeats nothing.
+	plain float64
+	file  *File
+	err   error // of planning it
+}
+
+// attempt prepares a split.
+func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
+	f.say("%s: preparing", s.text(f.axis))
+	a := &attempt{split: s, dims: f.axis.with(f.o.Pipeline.Dims, s.micro), source: f.source}
+	if !f.training {
+		o := f.o.Derive
+		o.Grad.Dims, o.Update.Accumulate, o.Update.Norm = a.dims, s.runs, norm
+		var err error
+		if a.derived, err = f.source.Derive(o); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.source.Path, err)
+		}
+		a.source = &Source{Path: f.source.Path, Model: a.derived.Model, hash: f.source.Hash(), data: f.source.data}
+		defer func() { f.source.copies = append(f.source.copies, a.source.copies...); a.source.copies = nil }()
+	}
+	given, err := a.source.Sized(a.dims)
+	if err != nil {
+		return nil, err
+	}
+	o := f.o.Pipeline
+	o.Dims = a.dims
+	if a.planner, err = NewPlanner(f.engine, given, o); err != nil {
+		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
+	}
+	if err := f.besides(a, a.planner.base().Model, a.planner.base().Analysis.Roles); err != nil {
+		return nil, err
+	}
+	if f.o.Memory > 0 {
+		a.budget.Total = max(1, f.o.Memory-sum(a.beside))
+	}
+	a.plain = float64(max(s.runs, 1)) * workOf(a.planner.base())
+	f.attempts = append(f.attempts, a)
+	return a, nil
+}
+
+// besides counts what training takes beside a step: the batches that wait, and what
+// a session for validation holds, or takes in its own step above the training's.
+func (f *fitting) besides(a *attempt, given *onnx.Model, roles step.Roles) error {
+	if batch := fedBytes(given, roles); f.o.Ahead > 0 && batch > 0 {
+		a.beside = append(a.beside, Part{"batches prepared ahead", f.o.Ahead * batch})
+	}
+	if !f.o.Validate {
+		return nil
+	}
+	m, err := a.source.Forward(roles)
+	if err != nil {
+		return err
+	}
+	o := f.o.Pipeline
+	o.Dims, o.Precision = a.dims, nil
+	p, err := Predict(f.engine, m, step.Roles{Loss: roles.Loss}, o, nil)
+	if err != nil {
+		return fmt.Errorf("%s: its forward part, for validation: %w", f.source.Path, err)
+	}
+	t := TotalOf(p)
+	a.beside = append(a.beside, Part{"the validation's session", t.Session})
+	a.validating = t.Live + t.Unused
+	return nil
+}
+
+// bytes is all that training takes with a file.
+func (a *attempt) bytes(file *File) int64 { return a.all(TotalOf(file.Prediction)) }
+
+// all is all that training takes with a step. A validation runs between steps: only
+// what it holds above a step's peak comes on top.
+func (a *attempt) all(t Total) int64 {
+	return t.Bytes() + sum(a.beside) + max(0, a.validating-t.Live-t.Unused)
+}
+
+func sum(parts []Part) (total int64) {
+	for _, p := range parts {
+		total += p.Bytes
+	}
+	return total
+}
+
+// asGiven writes a training graph as it is, where nothing else is asked for and it
+// fits: it may be a plan of the user's own, which planning anew would undo. It returns
+// nil where the graph is to be planned.
+func (f *fitting) asGiven() (*Fitted, error) {
+	o := f.o.Pipeline
+	if !f.training || f.o.Strategy != "" || o.divides() || o.Precision != nil {
+		return nil, nil
+	}
+	splits, err := f.splits()
+	if err != nil {
+		return nil, err
+	}
+	a := &attempt{split: splits[0], dims: o.Dims, source: f.source}
+	m, err := f.source.Sized(o.Dims)
+	if err != nil {
+		return nil, err
+	}
+	roles, _ := FoundRoles(m, o.Roles)
+	if err := f.besides(a, m, roles); err != nil {
+		return nil, err
+	}
+	out, err := f.source.copy() // without the types that were inferred
+	if err == nil {
+		err = NoteDims(out, FreeDims(out), o.Dims)
+	}
+	if err != nil {
+		return nil, err
+	}
+	p, err := Predict(f.engine, m, roles, o, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
+	}
+	total := TotalOf(p)
+	if f.o.Memory > 0 && a.all(total) > f.o.Memory {
+		return nil, nil
+	}
+	places, err := newPlaces(f.source, f.o.Out, f.say)
+	if err == nil {
+		err = places.move(out)
+	}
+	if err == nil {
+		err = out.Save(f.o.Out)
+	}
+	return &Fitted{
+		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory,
+		Decisions: []Decision{{Measure: "plan", Did: "the graph is trained as it is"}},
+	}, err
+}
+
+func (f *fitting) say(format string, args ...any) {
+	if f.o.Say != nil {
+		f.o.Say(fmt.Sprintf(format, args...))
+	}
+}
+
+// save writes the file of an attempt, and the weights beside it that it cannot refer to.
+func (f *fitting) save(a *attempt, document report.Plan) error {
+	p, err := newPlaces(f.source, f.o.Out, f.say)
+	if err != nil {
+		return err
+	}
+	return a.file.save(a.source, f.o.Out, document, func(m *onnx.Model) error {
+		if err := p.move(m); err != nil {
+			return err
+		}
+		if a.derived == nil {
+			return nil
+		}
+		weights, err := Beside(f.o.Out, f.source.DataFiles()...)
+		return placeParameters(m, a.derived.Result, p.at, func() (string, error) { return weights, err })
+	})
+}

@@ -1,0 +1,265 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// fitSource opens a forward model, a sample or one of the zoo's.
+func fitSource(t *testing.T, name string) *Source {
+	t.Helper()
+	path := sample(name)
+	if !strings.HasSuffix(name, ".onnx") {
+		row, err := models.Find(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := row.Default
+		c.Batch, c.Seq, c.Seed = 0, 0, 3
+		built, err := row.Build(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path = filepath.Join(t.TempDir(), name+".onnx")
+		if err := built.Save(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { source.Close() })
+	return source
+}
+
+func fitOptions(out string, kind optim.Kind, dims map[string]int64) FitOptions {
+	return FitOptions{
+		Pipeline: Options{Dims: dims, Provider: ort.CPU, OptLevel: 1, Threads: 2},
+		Derive:   DeriveOptions{Grad: grad.Options{Dialect: grad.DialectONNX}, Update: optim.Defaults(kind)},
+		Ahead:    2, Validate: true, Out: out,
+	}
+}
+
+// trainedTotal runs a file as it was written, in an arena set up as its prediction
+// says, and adds up what it takes.
+func trainedTotal(t *testing.T, e *runtime.Engine, path string) int64 {
+	t.Helper()
+	m, err := Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	roles, _ := FoundRoles(m, nil)
+	p, err := Predict(e, m, roles, Options{Provider: ort.CPU, OptLevel: 1, Threads: 2, Dims: FixedDims(m)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := e.OpenFile(path, runtime.Options{Level: 1, Threads: 2, Provider: ort.CPU, Dims: FixedDims(m), LR: 1e-3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 2 {
+		if _, err := s.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inArena := s.Memory().SessionBytes // so far
+	if err := s.MeasureConstants(); err != nil {
+		t.Fatal(err)
+	}
+	setup := p.Arena().Setup
+	if err := s.MeasureArena(context.Background(), &setup, true); err != nil {
+		t.Fatal(err)
+	}
+	got := s.Memory()
+	return got.ParameterBytes + got.StateBytes + got.FeedBytes + got.SessionBytes - inArena + *got.ReservedBytes
+}
+
+// TestFit: of exports and models of the zoo, for a memory between the plain graph's
+// need and the least, a file is written that takes what was said, to the byte, and no
+// more than was given.
+func TestFit(t *testing.T) {
+	e := engine(t)
+	for _, c := range []struct {
+		model string
+		kind  optim.Kind
+		dims  map[string]int64
+	}{
+		{"gpt2-tiny", optim.AdamW, map[string]int64{"batch": 2, "seq": 64}},
+		{"llama_tiny.dyn.onnx", optim.SGD, nil},
+		{"bert_tiny.ts.onnx", optim.Lion, nil},
+	} {
+		t.Run(fmt.Sprint(c.model, " ", c.kind), func(t *testing.T) {
+			source := fitSource(t, c.model)
+			dims := c.dims
+			if dims == nil {
+				dims = map[string]int64{}
+				for _, name := range FreeDims(source.Model) {
+					dims[name] = 16
+				}
+				if b, err := findBatch(source.Model, runtime.Roles{}); err == nil && b.name != "" {
+					dims[b.name] = 4
+				}
+			}
+			dir := t.TempDir()
+			plain, err := Fit(context.Background(), e, source, fitOptions(filepath.Join(dir, "plain", "train.onnx"), c.kind, dims))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := trainedTotal(t, e, plain.Path); got != plain.Total.Bytes() || plain.Overhead != 0 || plain.Accumulate != 1 {
+				t.Errorf("plain: measured %d, predicted %d; %+v", got, plain.Total.Bytes(), plain)
+			}
+			o := fitOptions(filepath.Join(dir, "fit", "train.onnx"), c.kind, dims)
+			o.Memory = 1
+			var unfit *FitError
+			if _, err := Fit(context.Background(), e, source, o); !errors.As(err, &unfit) {
+				t.Fatalf("a byte: %v", err)
+			}
+			if _, err := os.Stat(o.Out); err == nil {
+				t.Error("a file was written that does not fit")
+			}
+			t.Logf("plain %d, %v", plain.Bytes, err)
+			o.Memory = (plain.Bytes + unfit.Bytes) / 2
+			fitted, err := Fit(context.Background(), e, source, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkFitted(t, e, fitted)
+		})
+	}
+}
+
+// checkFitted holds a file to what was said of it.
+func checkFitted(t *testing.T, e *runtime.Engine, f *Fitted) {
+	t.Helper()
+	t.Logf("memory %d: %d × %d, %d bytes, overhead %.3f, %+v", f.Memory, f.MicroBatch, f.Accumulate, f.Bytes, f.Overhead, f.Decisions)
+	if got := trainedTotal(t, e, f.Path); got != f.Total.Bytes() || f.Bytes > f.Memory {
+		t.Errorf("memory %d: measured %d, predicted %d, with what is beside %d", f.Memory, got, f.Total.Bytes(), f.Bytes)
+	}
+}
+
+// TestFitSplits: where the batch does not fit, or costs more to compute again than to
+// split, it is split, unless its loss is a sum, or the user says how many runs make an
+// update.
+func TestFitSplits(t *testing.T) {
+	e := engine(t)
+	source := fitSource(t, "gpt2-tiny")
+	dir := t.TempDir()
+	o := fitOptions(filepath.Join(dir, "a", "train.onnx"), optim.SGD, map[string]int64{"batch": 16, "seq": 64})
+	o.Memory = 4 << 20
+	split, err := Fit(context.Background(), e, source, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFitted(t, e, split)
+	if split.MicroBatch*split.Accumulate != 16 || split.Accumulate < 2 || split.Dims["batch"] != split.MicroBatch {
+		t.Errorf("%d × %d, dimensions %v", split.MicroBatch, split.Accumulate, split.Dims)
+	}
+	o.Out, o.Derive.Update.Accumulate, o.Memory = filepath.Join(dir, "b", "train.onnx"), 2, 64<<20
+	o.Pipeline.Dims = map[string]int64{"batch": 4, "seq": 32}
+	said, err := Fit(context.Background(), e, source, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFitted(t, e, said)
+	if said.MicroBatch != 4 || said.Accumulate != 2 || said.Overhead != 0 {
+		t.Errorf("%+v", said)
+	}
+	sum := onnx.NewModel("sum", 20)
+	x := sum.Graph.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(4, 4)))
+	b := build.New(sum.Graph, nil, "test")
+	loss := b.NodeNamed("", "Squeeze", "loss", build.In(b.Op("ReduceSum", build.In(x))), []string{"loss"})[0]
+	loss.Type = onnx.TensorOf(onnx.Float32, onnx.StaticShape())
+	b.Flush()
+	sum.Graph.AddOutput(loss)
+	if why := wholeBatch(sum.Graph, "loss"); !strings.Contains(why, "sum") {
+		t.Errorf("a sum is split: %q", why)
+	}
+	if why := wholeBatch(source.Model.Graph, ""); why != "" {
+		t.Errorf("a mean is not split: %s", why)
+	}
+}
+
+// TestFitLeavesTheOriginal: weights that lie in another folder are copied, a training
+// graph that is given is planned as it is, and a model that is fixed takes its own
+// batch in multiples.
+func TestFitLeavesTheOriginal(t *testing.T) {
+	e := engine(t)
+	dir := t.TempDir()
+	row, err := models.Find("gpt2-tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, err := row.Build(row.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "g.onnx")
+	if err := built.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	source, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	o := fitOptions(filepath.Join(dir, "run", "train.onnx"), optim.SGD, nil)
+	o.Batch = 3 * row.Default.Batch
+	fitted, err := Fit(context.Background(), e, source, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fitted.MicroBatch != row.Default.Batch || fitted.Accumulate != 3 {
+		t.Errorf("%d × %d", fitted.MicroBatch, fitted.Accumulate)
+	}
+	want, err := os.ReadFile(filepath.Join(dir, "g.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "run", "weights", "g.safetensors")); err != nil || string(got) != string(want) {
+		t.Errorf("the weights' copy: %d bytes of %d, %v", len(got), len(want), err)
+	}
+	if o.Batch = 3*row.Default.Batch + 1; row.Default.Batch > 1 {
+		if _, err := Fit(context.Background(), e, source, o); err == nil || !strings.Contains(err.Error(), "multiple") {
+			t.Errorf("a batch that is no multiple: %v", err)
+		}
+	}
+	given, err := Load(fitted.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer given.Close()
+	again, err := Fit(context.Background(), e, given, fitOptions(filepath.Join(dir, "again", "train.onnx"), optim.None, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Accumulate != 3 || again.Total != fitted.Total {
+		t.Errorf("%d runs, %+v, not %+v", again.Accumulate, again.Total, fitted.Total)
+	}
+	if a, err := Load(again.Path); err != nil || a.promised == 0 || a.broken || a.Close() != nil {
+		t.Errorf("the graph was not left as it was: %v", err)
+	}
+	m, err := onnx.Load(again.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if v := m.Graph.Value(optim.NormOutput); v == nil || !v.IsOutput() {
+		t.Error("no norm of the gradients")
+	}
+}

@@ -1,0 +1,124 @@
+package runtime
+
+// What a training loop asks of a session beyond steps: to go on where another one
+// stopped, a rate for each run, feeds for each run, and the memory of what is
+// trained, as it lies, to be written into a file.
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// Progress is what a session has to know of the runs before its own, so that it
+// goes on as if it had made them.
+type Progress struct {
+	// Runs of the graph so far, Skipped of them by an overflow, Good in a row since
+	// the last one.
+	Runs, Skipped, Good int
+	// LossScale is that of the next run, 0 where the graph has none.
+	LossScale float64
+}
+
+// Progress returns where the session stands.
+func (s *Session) Progress() Progress {
+	p := Progress{Runs: s.steps}
+	if s.scaler != nil {
+		p.Skipped, p.Good, p.LossScale = s.scaler.Skipped, s.scaler.Good, s.scaler.Scale
+	}
+	return p
+}
+
+// resume makes the session's next run the one after those of the options.
+func (s *Session) resume() error {
+	p := s.options.From
+	if p == (Progress{}) {
+		return nil
+	}
+	if (p.LossScale != 0) != (s.scaler != nil) {
+		return errors.New("the runs before had a loss scale and these have none, or the other way round: another graph")
+	}
+	s.steps, s.began, s.rated = p.Runs, p.Runs, true
+	if s.scaler != nil {
+		s.scaler.Skipped, s.scaler.Good, s.scaler.Scale = p.Skipped, p.Good, p.LossScale
+		s.options.LossScale = p.LossScale
+	}
+	return nil
+}
+
+// SetRate sets the learning rate of the runs to come.
+func (s *Session) SetRate(lr float64) { s.options.LR, s.rated = lr, true }
+
+// Feed sets inputs for the runs to come, by name; type and shape stay as they are.
+// The values are copied. A name that is no input is an error.
+func (s *Session) Feed(batch map[string]Tensor) error {
+	for name, t := range batch {
+		if err := s.SetInput(name, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Feeds lists the inputs that are neither parameters, nor state, nor set by the
+// session itself: those that a batch has to give.
+func (s *Session) Feeds() []*onnx.Value {
+	var list []*onnx.Value
+	for _, in := range s.inputs {
+		if in.category == feedInput && in.from != fromScalar && in.info.Init == nil {
+			list = append(list, in.info)
+		}
+	}
+	return list
+}
+
+// View calls f with an input's current value: its own memory on the host, which f
+// must not keep or change, or a copy where it lies on a device.
+func (s *Session) View(name string, f func(Tensor) error) error {
+	in := s.byName[name]
+	if in == nil {
+		return &FeedError{name, "the model has no input of that name"}
+	}
+	if in.value.OnHost() {
+		return f(Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()})
+	}
+	host, err := newTensor(s.engine.Env, in.value.Type, in.value.Shape)
+	if err != nil {
+		return err
+	}
+	if err := s.copiers.copy(s, host, in.value); err != nil {
+		return errors.Join(err, host.Close())
+	}
+	return errors.Join(f(Tensor{onnxType(host.Type), host.Shape, host.Bytes()}), host.Close())
+}
+
+// ShapeOf is the type and shape of an input's value.
+func (s *Session) ShapeOf(name string) (onnx.DType, []int64, error) {
+	in := s.byName[name]
+	if in == nil {
+		return 0, nil, &FeedError{name, "the model has no input of that name"}
+	}
+	return onnxType(in.value.Type), in.value.Shape, nil
+}
+
+// lends says whether the session has a parameter or state for another one's input.
+func (s *Session) lends(v *onnx.Value) bool {
+	if s == nil {
+		return false
+	}
+	in := s.byName[v.Name]
+	return in != nil && in.category != feedInput && v.Type.Known() && ortType(v.Type.DType) == in.value.Type &&
+		fmt.Sprint(v.Type.Shape) == fmt.Sprint(in.info.Type.Shape)
+}
+
+// Reserved is what the session's allocator has from the system at this moment: what is
+// handed out, and what is kept for the next step, of all sessions. Parameters and
+// feeds lie beside it.
+func (s *Session) Reserved() int64 {
+	if s.ort == nil {
+		return 0
+	}
+	return s.ort.DeviceCounter().State().Live + ort.Kept()
+}

@@ -1,0 +1,135 @@
+package train
+
+// What is fed. A micro-batch is a function of its number, so that a run that goes on
+// needs nothing but that number; and the next one is made while a step runs.
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// Batches give micro-batches by number, from 0 and over the whole training. At is
+// pure, and is called from one goroutine at a time, which need not be the caller's.
+type Batches interface {
+	At(n int64) (map[string]runtime.Tensor, error)
+}
+
+// Bounded batches have an end: those before number Len are one pass over the data.
+type Bounded interface {
+	Batches
+	Len() int64
+}
+
+// Identified batches tell when they are others: Identity stands for their content, order
+// and sizes, without paths and times, and CheckIdentity says in an error what differs
+// from one that was kept.
+type Identified interface {
+	Identity() string
+	CheckIdentity(kept string) error
+}
+
+// Counted batches know how many tokens of a batch count for its loss.
+type Counted interface {
+	Tokens(batch map[string]runtime.Tensor) int64
+}
+
+// Ignored is the label that losses leave out, as PyTorch and its exporters have it.
+const Ignored = -100
+
+// Tokens is how many predictions a batch asks for: as the batches say, else the
+// elements of the input named labels, or of the integer input with the most elements,
+// without those that are Ignored; of a batch without integers it is the samples, the
+// extent of the leading axis.
+func Tokens(b Batches, batch map[string]runtime.Tensor) int64 {
+	if c, ok := b.(Counted); ok {
+		return c.Tokens(batch)
+	}
+	var of *runtime.Tensor
+	samples := int64(1)
+	for name, t := range batch {
+		if len(t.Shape) > 0 {
+			samples = max(samples, t.Shape[0])
+		}
+		if t.Type != onnx.Int64 && t.Type != onnx.Int32 || len(t.Shape) == 0 {
+			continue
+		}
+		if name == "labels" {
+			return counted(t)
+		}
+		if of == nil || len(t.Data)/int(t.Type.Size()) > len(of.Data)/int(of.Type.Size()) {
+			of = &t
+		}
+	}
+	if of == nil {
+		return samples
+	}
+	return counted(*of)
+}
+
+func counted(t runtime.Tensor) int64 {
+	n := int64(0)
+	if t.Type == onnx.Int32 {
+		for i := 0; i+4 <= len(t.Data); i += 4 {
+			if int32(binary.LittleEndian.Uint32(t.Data[i:])) != Ignored {
+				n++
+			}
+		}
+		return n
+	}
+	for i := 0; i+8 <= len(t.Data); i += 8 {
+		if int64(binary.LittleEndian.Uint64(t.Data[i:])) != Ignored {
+			n++
+		}
+	}
+	return n
+}
+
+// A prepared is a batch that was made ahead.
+type prepared struct {
+	number int64
+	values map[string]runtime.Tensor
+	tokens int64
+	err    error
+}
+
+// ahead makes the batches from number on, each while the one before is used: two
+// are there at any time. It ends with the context.
+func ahead(ctx context.Context, b Batches, from int64) <-chan prepared {
+	out := make(chan prepared)
+	go func() {
+		defer close(out)
+		debug.SetPanicOnFault(true) // of this goroutine
+		for n := from; ; n++ {
+			p := prepare(b, n)
+			select {
+			case out <- p:
+			case <-ctx.Done():
+				return
+			}
+			if p.err != nil {
+				return
+			}
+		}
+	}()
+	return out
+}
+
+func prepare(b Batches, n int64) (p prepared) {
+	// A mapped file that somebody shortens meanwhile faults here: one line, not the
+	// end of the program.
+	defer func() {
+		if r := recover(); r != nil {
+			p.err = fmt.Errorf("batch %d: the data cannot be read any more: was its file changed? (%v)", n, r)
+		}
+	}()
+	p.number = n
+	if p.values, p.err = b.At(n); p.err == nil {
+		p.tokens = Tokens(b, p.values)
+	}
+	return p
+}

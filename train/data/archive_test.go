@@ -1,0 +1,317 @@
+package data
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// parse reads a graph in text form.
+func parse(t *testing.T, text string) *onnx.Model {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// file writes a file into the test's folder.
+func file(t *testing.T, name string, content []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func archive(t *testing.T, arrays map[string]runtime.Tensor) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "data.npz")
+	if err := runtime.WriteNPZ(path, arrays); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// open opens data for a model; what it opened is closed with the test.
+func open(t *testing.T, m *onnx.Model, o Options, sizes Sizes) (*Data, error) {
+	t.Helper()
+	s, err := Open(context.Background(), o)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { s.Close() })
+	return s.For(m, sizes)
+}
+
+func floats(from, n int64, shape ...int64) runtime.Tensor {
+	var x []float32
+	for i := range n {
+		x = append(x, float32(from+i))
+	}
+	return runtime.FromFloat32s(x, shape...)
+}
+
+func ints(t runtime.Tensor) (out []int64) {
+	size := t.Type.Size()
+	for i := int64(0); i < int64(len(t.Data)); i += size {
+		out = append(out, element(t.Data[i:], t.Type))
+	}
+	return out
+}
+
+func first(t runtime.Tensor) float32 {
+	x, _ := t.Float64s()
+	return float32(x[0])
+}
+
+// classifier reads rows of 3, and one of 4 classes for each.
+const classifier = `model ir=10 opset=18
+graph g {
+  in x float32[batch,3]
+  in y int64[batch]
+  init w float32[3,4] = [1,2,3,4,5,6,7,8,9,10,11,12]
+  z = MatMul(x, w)
+  loss = SoftmaxCrossEntropyLoss(z, y) {ignore_index=-1}
+  out loss float32[]
+}
+`
+
+func TestArchiveBySample(t *testing.T) {
+	m := parse(t, classifier)
+	y := []int64{0, 1, 2, 3, -1, 1, 2}
+	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 21, 7, 3), "in:y": runtime.FromInt64s(y, 7), "other": floats(0, 1, 1)})
+	d, err := open(t, m, Options{NPZ: path}, Sizes{Batch: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Dims["batch"] != 2 || d.Train.Samples() != 7 || d.Train.Len() != 3 || d.Train.In(2) != 7 || d.Mapping.Labels != "y" {
+		t.Errorf("dims %v, %d samples, %d batches an epoch, %d in two, labels %q", d.Dims, d.Train.Samples(), d.Train.Len(), d.Train.In(2), d.Mapping.Labels)
+	}
+	var seen []int64
+	for n := range int64(7) {
+		b, err := d.Train.At(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(b["x"].Shape, []int64{2, 3}) {
+			t.Fatalf("batch %d: %v", n, b["x"])
+		}
+		seen = append(seen, ints(b["y"])...)
+		want := int64(2)
+		if n == 2 || n == 5 { // each holds the label that is ignored
+			want = 1
+		}
+		if got := d.Train.Tokens(b); got != want {
+			t.Errorf("batch %d counts %d labels, want %d", n, got, want)
+		}
+	}
+	// The epoch flows on into the next.
+	if want := append(slices.Clone(y), y...); !slices.Equal(seen, want) {
+		t.Errorf("labels %v, want %v", seen, want)
+	}
+}
+
+func TestArchiveByStep(t *testing.T) {
+	m := parse(t, strings.ReplaceAll(classifier, "[batch", "[2"))
+	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 30, 5, 2, 3), "y": runtime.FromInt64s(make([]int64, 10), 5, 2)})
+	d, err := open(t, m, Options{NPZ: path, Val: "0.2"}, Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Train.Samples() != 4 || d.Val.Len() != 1 {
+		t.Errorf("%d steps to train on, %d to validate", d.Train.Samples(), d.Val.Len())
+	}
+	b, err := d.Train.At(3)
+	if err != nil || first(b["x"]) != 18 || b["x"].Shape[0] != 2 {
+		t.Errorf("step 3: %v %v", b["x"], err)
+	}
+	if b, err = d.Val.At(0); err != nil || first(b["x"]) != 24 || d.Val.Tokens(b) != 2 {
+		t.Errorf("validation: %v %v", b["x"], err)
+	}
+}
+
+// What every batch gets is read once, and inputs without an array can be filled.
+func TestArchiveForAll(t *testing.T) {
+	m := parse(t, `model ir=10 opset=18
+graph g {
+  in x float32[2,3]
+  in scale float32[1,3]
+  in mask bool[2,3]
+  a = Mul(x, scale)
+  b = Where(mask, a, x)
+  loss = ReduceMean(b) {keepdims=0}
+  out loss float32[]
+}
+`)
+	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 18, 6, 3), "scale": floats(7, 3, 1, 3)})
+	d, err := open(t, m, Options{NPZ: path, Fill: map[string]string{"mask": "ones"}, Shuffle: true, Seed: 1}, Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := d.Train.At(1)
+	if err != nil || first(b["scale"]) != 7 || !slices.Equal(b["mask"].Data, []byte{1, 1, 1, 1, 1, 1}) {
+		t.Errorf("%v %v", b, err)
+	}
+	if d.Train.Tokens(b) != 2 {
+		t.Errorf("a batch without labels counts %d samples, want 2", d.Train.Tokens(b))
+	}
+}
+
+// A batch depends on its number alone, and two results stay beside each other.
+func TestBatchIsAFunctionOfItsNumber(t *testing.T) {
+	m := parse(t, classifier)
+	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 30, 10, 3), "y": runtime.FromInt64s(make([]int64, 10), 10)})
+	d, err := open(t, m, Options{NPZ: path, Shuffle: true, Seed: 3}, Sizes{Batch: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(n int64) []byte {
+		b, err := d.Train.At(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b["x"].Data
+	}
+	var all [][]byte
+	for n := range int64(20) {
+		all = append(all, slices.Clone(at(n)))
+	}
+	for _, n := range []int64{19, 3, 0, 7, 7} {
+		if !slices.Equal(at(n), all[n]) {
+			t.Errorf("batch %d is another when asked again", n)
+		}
+	}
+	a := at(4)
+	at(5)
+	if !slices.Equal(a, all[4]) {
+		t.Error("a batch did not last until the second after it")
+	}
+	if n := testing.AllocsPerRun(20, func() { at(9) }); n > 0 {
+		t.Errorf("%.0f allocations a batch", n)
+	}
+}
+
+func TestArchiveErrors(t *testing.T) {
+	fixed := strings.ReplaceAll(classifier, "[batch", "[2")
+	good := func() map[string]runtime.Tensor {
+		return map[string]runtime.Tensor{"x": floats(0, 18, 6, 3), "y": runtime.FromInt64s(make([]int64, 6), 6)}
+	}
+	change := func(key string, to runtime.Tensor) map[string]runtime.Tensor {
+		a := good()
+		a[key] = to
+		return a
+	}
+	without := good()
+	delete(without, "y")
+	for _, c := range []struct {
+		name, model string
+		arrays      map[string]runtime.Tensor
+		o           Options
+		sizes       Sizes
+		want        string
+	}{
+		{"no array", fixed, without, Options{}, Sizes{}, `input "y": data.npz has no array of that name (it has x)`},
+		{"type", fixed, change("y", floats(0, 6, 6)), Options{}, Sizes{}, `input "y": the array in data.npz is float32, want int64`},
+		{"shape", fixed, change("x", floats(0, 24, 6, 4)), Options{}, Sizes{}, `shape [6 4], want [samples, 3]`},
+		{"rank", fixed, change("x", floats(0, 18, 18)), Options{}, Sizes{}, `shape [18], want [samples, 3]`},
+		{"rows", fixed, change("y", runtime.FromInt64s(make([]int64, 5), 5)), Options{}, Sizes{}, `has 5 rows, others have 6`},
+		{"empty", fixed, change("y", runtime.FromInt64s(nil, 0)), Options{}, Sizes{}, `empty`},
+		{"few", fixed, map[string]runtime.Tensor{"x": floats(0, 3, 1, 3), "y": runtime.FromInt64s([]int64{0}, 1)}, Options{}, Sizes{}, `1 sample, fewer than the 2 of a batch`},
+		{"free batch", classifier, good(), Options{}, Sizes{}, `--batch N`},
+		{"other batch", fixed, good(), Options{}, Sizes{Batch: 3}, `--batch 3: the model's batch is 2`},
+		{"class", fixed, change("y", runtime.FromInt64s([]int64{0, 1, 2, 3, 4, 0}, 6)), Options{}, Sizes{}, `key "y": 4 at row 4, want 0 to 3`},
+		{"fill", fixed, good(), Options{Fill: map[string]string{"q": "ones"}}, Sizes{}, `no input of that name`},
+		{"fill word", fixed, good(), Options{Fill: map[string]string{"y": "twos"}}, Sizes{}, `--fill y=twos: want one of`},
+		{"share", fixed, good(), Options{Val: "1.5"}, Sizes{}, `between 0 and 1`},
+		{"small val", fixed, good(), Options{Val: "1%"}, Sizes{}, `1 sample, fewer than the 2 of a batch`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.o.NPZ = archive(t, c.arrays)
+			d, err := open(t, parse(t, c.model), c.o, c.sizes)
+			for n := int64(0); err == nil && n < 3; n++ {
+				_, err = d.Train.At(n)
+			}
+			oneLine(t, err, c.want)
+		})
+	}
+}
+
+// oneLine checks an error's text, whatever folder its files lie in.
+func oneLine(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want %q", want)
+	}
+	var words []string
+	for _, w := range strings.Split(err.Error(), " ") {
+		if strings.HasPrefix(w, "/") {
+			w = filepath.Base(w)
+		}
+		words = append(words, w)
+	}
+	if text := strings.Join(words, " "); !strings.Contains(text, want) || strings.Contains(text, "\n") {
+		t.Errorf("%q, want %q in one line", text, want)
+	}
+}
+
+// An archive that is compressed, and one of big-endian columns, read the same.
+func TestArchiveForms(t *testing.T) {
+	for _, name := range []string{"plain.npz", "compressed.npz", "columns.npz"} {
+		d, err := open(t, parse(t, classifier), Options{NPZ: filepath.Join("testdata", name)}, Sizes{Batch: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := d.Train.At(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, _ := b["x"].Float64s()
+		if !slices.Equal(x, []float64{6, 7, 8, 9, 10, 11}) || !slices.Equal(ints(b["y"]), []int64{2, 3}) {
+			t.Errorf("%s: %v %v", name, x, ints(b["y"]))
+		}
+	}
+}
+
+// A file that is cut short while it is read is an error, not a crash.
+func TestArchiveCutShort(t *testing.T) {
+	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 30000, 10000, 3), "y": runtime.FromInt64s(make([]int64, 10000), 10000)})
+	d, err := open(t, parse(t, classifier), Options{NPZ: path}, Sizes{Batch: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 1000); err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Train.At(4000)
+	oneLine(t, err, "the file is shorter than when it was opened")
+}
+
+func TestNotAFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		o    Options
+		want string
+	}{
+		{Options{}, "no data"},
+		{Options{NPZ: "a", Tokens: "b"}, "exclude each other"},
+		{Options{NPZ: dir}, "is a folder"},
+		{Options{NPZ: filepath.Join(dir, "none.npz")}, "no such file"},
+		{Options{NPZ: file(t, "empty.npz", nil)}, "the file is empty"},
+		{Options{NPZ: file(t, "text.npz", []byte("hello"))}, "not an .npz file"},
+		{Options{NPZ: "/dev/null"}, "not a regular file"},
+		{Options{NPZ: "a", Tokenizer: "gpt2"}, "--tokenizer applies only to --text"},
+		{Options{NPZ: "a", Labels: "same"}, "--labels applies only to"},
+	} {
+		_, err := Open(context.Background(), c.o)
+		oneLine(t, err, c.want)
+	}
+}

@@ -1,0 +1,178 @@
+package data
+
+// What a graph does with its integer inputs. Values are followed forward, in the
+// order of the nodes, through operators that hand integers on as they are, to the
+// nodes that tell what they mean:
+//
+//	Gather of a table of floats     an index: of tokens, positions, kinds
+//	a cross entropy's target        labels
+//	a condition, a comparison       a mask
+//
+// Only nodes that the loss needs elements from count, so that the backward pass of a
+// training graph, which reads ids and labels again, does not.
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// A meaning is what the graph does with the values of one input.
+type meaning struct {
+	input *onnx.Value
+	// tables are the rows of the tables that it indexes; -1: not known.
+	tables []int64
+	// targets are the places where a loss compares with it.
+	targets []onnx.Use
+	// logical: it becomes a condition; angular: a sine or cosine is taken of it.
+	logical, angular bool
+	// constants are what it is compared with for equality.
+	constants []int64
+}
+
+// A graphReading is what is known of the graph around its inputs.
+type graphReading struct {
+	graph    *onnx.Graph
+	known    *infer.Result
+	deps     *step.Dependencies
+	forward  *step.Slice // nil: no loss is known, and every node counts
+	meanings []*meaning
+}
+
+// readGraph follows the inputs; of those that are not of floats, the first 64. The
+// model's types must be inferred.
+func readGraph(m *onnx.Model, known *infer.Result, loss *onnx.Value, inputs []*onnx.Value) *graphReading {
+	r := &graphReading{graph: m.Graph, known: known, deps: step.DependenciesOf(m.Graph)}
+	if loss != nil {
+		r.forward = r.deps.Backward(step.Data, loss)
+	}
+	holds := map[*onnx.Value]uint64{} // the inputs whose values a value holds
+	var followed []*meaning
+	for _, v := range inputs {
+		x := &meaning{input: v}
+		r.meanings = append(r.meanings, x)
+		if len(followed) < 64 && !v.Type.DType.IsFloat() {
+			holds[v] = 1 << len(followed)
+			x.angular = r.angular(v)
+			followed = append(followed, x)
+		}
+	}
+	for _, n := range m.Graph.Nodes {
+		if r.forward != nil && !r.forward.Has(n) {
+			continue
+		}
+		for i, v := range n.Inputs {
+			if v == nil || holds[v] == 0 {
+				continue
+			}
+			u := onnx.Use{Node: n, Index: i}
+			for k, x := range followed {
+				if holds[v]&(1<<k) != 0 {
+					r.learn(x, u)
+				}
+			}
+			if runtime.HandsOn(u) {
+				for _, o := range n.Outputs {
+					if o != nil && !o.Type.DType.IsFloat() {
+						holds[o] |= holds[v]
+					}
+				}
+			}
+		}
+	}
+	return r
+}
+
+// learn adds what one use of an input's values tells.
+func (r *graphReading) learn(x *meaning, u onnx.Use) {
+	n := u.Node
+	switch {
+	case isTarget(u):
+		x.targets = append(x.targets, u)
+	case n.Is("Gather") && u.Index == 1:
+		t := n.In(0)
+		if t == nil || !t.Type.DType.IsFloat() || !t.Type.Ranked || len(t.Type.Shape) < 2 {
+			return
+		}
+		rows := int64(-1)
+		if k, ok := onnx.Axis(n.Int("axis", 0), len(t.Type.Shape)); ok {
+			if e, known := t.Type.Shape[k].Int(); known {
+				rows = e
+			}
+		}
+		x.tables = append(x.tables, rows)
+	case n.Is("Cast") && n.Int("to", 0) == int64(onnx.Bool), n.Is("Not", "And", "Or"), n.Is("Where") && u.Index == 0:
+		x.logical = true
+	case n.Is("Equal"):
+		x.logical = true
+		if c, ok := r.known.Int64s(n.In(1 - u.Index)); ok && len(c) == 1 {
+			x.constants = append(x.constants, c[0])
+		}
+	case n.Is("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
+		x.logical = true
+	}
+}
+
+// isTarget reports a use as the classes that a loss compares with.
+func isTarget(u onnx.Use) bool {
+	n := u.Node
+	switch n.OpType() {
+	case "SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLossInternal", "NegativeLogLikelihoodLossInternal":
+		return u.Index == 1
+	case "GatherElements", "GatherND":
+		// Of what was computed, not of a table.
+		d := n.In(0)
+		return u.Index == 1 && d != nil && d.Type.DType.IsFloat() && d.Producer != nil && d.Constant() == nil
+	case "OneHot":
+		return u.Index == 0
+	}
+	return false
+}
+
+// angular reports that a sine or cosine depends on the values of v.
+func (r *graphReading) angular(v *onnx.Value) bool {
+	return slices.ContainsFunc(r.deps.Forward(step.Data, v).Nodes(), func(n *onnx.Node) bool { return n.Is("Sin", "Cos") })
+}
+
+// classes is the number of classes that the loss tells apart at a use as labels, 0
+// where that is not known.
+func classes(u onnx.Use) int64 {
+	axis := 1
+	switch u.Node.OpType() {
+	case "OneHot":
+		if depth, ok := u.Node.In(1).Number(); ok {
+			return int64(depth)
+		}
+		return 0
+	case "GatherElements":
+		axis = int(u.Node.Int("axis", 0))
+	case "GatherND":
+		axis = -1
+	}
+	t := u.Node.In(0).Type
+	k, ok := onnx.Axis(int64(axis), len(t.Shape))
+	if !t.Ranked || !ok {
+		return 0
+	}
+	n, _ := t.Shape[k].Int()
+	return n
+}
+
+// ignoredBy is the label that the loss leaves out: as the loss says, or else a
+// negative number that labels are compared with.
+func ignoredBy(x *meaning) (label int64, ignores bool) {
+	for _, u := range x.targets {
+		if u.Node.Has("ignore_index") {
+			return u.Node.Int("ignore_index", 0), true
+		}
+	}
+	for _, c := range x.constants {
+		if c < 0 {
+			return c, true
+		}
+	}
+	return 0, false
+}

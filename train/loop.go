@@ -1,0 +1,270 @@
+package train
+
+// The loop. Between two runs of the graph it does nothing that takes time: the next
+// batch was made while the last run computed, the rate is a number, the record is
+// handed on.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// A Job is a training: what runs, on what, how long, and what is done between steps.
+type Job struct {
+	// Session runs the training graph. Job.Run feeds it, and sets its rate.
+	Session *runtime.Session
+	// Accumulate is how many runs of the graph make an update; see Accumulation.
+	Accumulate int
+	Batches    Batches
+	Schedule   Schedule // with the number of steps
+
+	// Evaluate, if any, is asked every EvalEvery steps and after the last one; 0:
+	// after the last one only. Validate sets it, to a pass over Validation.
+	Evaluate   func(context.Context) (Validation, error)
+	EvalEvery  int64
+	Validation Bounded
+
+	// Folder takes a state every SaveEvery steps and after the last one; nil: no
+	// state is saved. 0: after the last one only.
+	Folder    *Folder
+	SaveEvery int64
+
+	Watcher Watcher // nil: nobody watches
+	Traits  Traits
+	// From is where the training stands: the position of the state that it goes on
+	// from, or one with only what identifies it.
+	From Position
+}
+
+// Validate makes the job validate in a session of the forward part that shares the
+// parameters of Session.
+func (j *Job) Validate(s *runtime.Session) {
+	j.Evaluate = func(ctx context.Context) (Validation, error) {
+		return Evaluate(ctx, s, j.Validation, j.Validation.Len())
+	}
+}
+
+// A Result is what a training came to.
+type Result struct {
+	Position
+	LossLast   float64
+	Validation *Validation // the last one, nil without
+	// Seconds and NewTokens are of this process, from the first step to the last.
+	Seconds   float64
+	NewTokens int64
+	State     string // path of the last state, "" where none was saved
+	StateStep int64
+}
+
+// ErrInterrupted says that the context ended: the last complete step's state is saved.
+var ErrInterrupted = errors.New("interrupted")
+
+// training is a Job that runs.
+type training struct {
+	*Job
+	at      Position
+	result  *Result
+	history trend
+	// rss is the process's resident size when it was measured.
+	rss      int64
+	measured time.Time
+	lost     int // steps in a row that overflowed at the least loss scale
+	next     <-chan prepared
+}
+
+// Run trains until the last step. Where the context ends first, the step that runs is
+// finished and its state saved, and the error is ErrInterrupted; a NotFiniteError
+// says that the loss is no number. The result stands in any case.
+func (j *Job) Run(ctx context.Context) (*Result, error) {
+	t := &training{Job: j, at: j.From, result: &Result{Position: j.From}}
+	if j.Folder != nil && j.Folder.last >= 0 {
+		t.result.State, t.result.StateStep = StatePath(j.Folder.Dir), j.Folder.last
+	}
+	t.at.Version = positionVersion
+	if err := j.check(); err != nil {
+		return t.result, err
+	}
+	batches, stop := context.WithCancel(context.Background())
+	defer stop()
+	t.next = ahead(batches, j.Batches, int64(t.at.Runs))
+	start := time.Now()
+	err := t.run(ctx)
+	t.result.Position, t.result.Seconds = t.at, time.Since(start).Seconds()
+	return t.result, err
+}
+
+func (j *Job) check() error {
+	if j.Accumulate < 1 || j.EvalEvery < 0 || j.SaveEvery < 0 {
+		return fmt.Errorf("train: accumulate %d, eval every %d, save every %d", j.Accumulate, j.EvalEvery, j.SaveEvery)
+	}
+	if p := j.Session.Progress(); p.Runs != j.From.Runs || p.Skipped != j.From.Skipped {
+		return fmt.Errorf("train: the session stands at run %d, the training at run %d", p.Runs, j.From.Runs)
+	}
+	return j.Schedule.Check()
+}
+
+// run does the steps that are left, and whatever comes between them. A step that is
+// done is saved where anything but itself ends the training.
+func (t *training) run(ctx context.Context) error {
+	saved := t.at.Step
+	for t.at.Step < t.Schedule.Steps && ctx.Err() == nil {
+		rec, err := t.step()
+		if err != nil {
+			return err
+		}
+		err = t.tell(func(w Watcher) error { return w.Step(rec) })
+		last := t.at.Step == t.Schedule.Steps
+		if err == nil && ctx.Err() == nil && t.Evaluate != nil && (last || due(t.at.Step, t.EvalEvery)) {
+			err = t.validate(ctx)
+		}
+		if last || err != nil || due(t.at.Step, t.SaveEvery) {
+			if e := t.save(); e != nil {
+				return errors.Join(err, e)
+			}
+			saved = t.at.Step
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if saved != t.at.Step {
+		if err := t.save(); err != nil {
+			return err
+		}
+	}
+	if t.at.Step < t.Schedule.Steps {
+		return ErrInterrupted
+	}
+	return nil
+}
+
+func due(step, every int64) bool { return every > 0 && step%every == 0 }
+
+// step runs micro-batches until an update, or an overflow.
+func (t *training) step() (Record, error) {
+	start := time.Now()
+	rec := Record{Step: t.at.Step + 1, GradientNorm: math.NaN()}
+	rec.LR = t.Schedule.Rate(rec.Step)
+	t.Session.SetRate(rec.LR)
+	runs, sum := 0, 0.0
+	for updated := false; !updated && !rec.Skipped; {
+		batch, ok := <-t.next
+		if !ok || batch.err != nil {
+			return rec, fmt.Errorf("step %d: %w", rec.Step, errors.Join(batch.err))
+		}
+		if err := t.Session.Feed(batch.values); err != nil {
+			return rec, fmt.Errorf("step %d: %w", rec.Step, err)
+		}
+		// An update lies in the midst of the run, so a run that has begun is finished.
+		out, err := t.Session.Step(context.Background())
+		if err != nil {
+			return rec, err
+		}
+		runs++
+		rec.Skipped, rec.LossScale = out.Skipped, out.LossScale
+		rec.Tokens += batch.tokens
+		rec.RunSeconds += out.Seconds
+		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
+		loss, err := lossOf(t.Session, out)
+		if err != nil {
+			return rec, err
+		}
+		sum += loss
+		t.read(out, &rec)
+		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+			rec.Loss = loss
+			return rec, t.notFinite(rec)
+		}
+		p := t.Session.Progress()
+		t.at.Runs, t.at.Skipped, t.at.Good, t.at.LossScale = p.Runs, p.Skipped, p.Good, p.LossScale
+		updated = !rec.Skipped && (p.Runs-p.Skipped)%t.Accumulate == 0
+	}
+	rec.Loss = sum / float64(runs)
+	if t.at.Step++; t.at.Step == 1 {
+		t.at.LossFirst = rec.Loss
+	}
+	t.at.Tokens += rec.Tokens
+	rec.AllTokens = t.at.Tokens
+	if rec.Skipped {
+		t.at.SkippedSteps++
+	}
+	t.result.LossLast, t.result.NewTokens = rec.Loss, t.result.NewTokens+rec.Tokens
+	if err := t.overflows(rec); err != nil {
+		return rec, err
+	}
+	t.history.add(rec.Loss)
+	t.measure(&rec)
+	rec.Seconds = time.Since(start).Seconds()
+	return rec, nil
+}
+
+// Names under which graphs return the norm of all gradients; the second is the state of
+// clipping by the step before.
+var normOutputs = []string{"gradient_norm", "clip_norm.new"}
+
+// read takes the norm of the gradients from the outputs.
+func (t *training) read(out *runtime.Step, rec *Record) {
+	for _, name := range normOutputs {
+		if o, ok := out.Output(name); ok && o.Err == nil {
+			if v, ok := o.Scalar(); ok {
+				rec.GradientNorm = v
+				return
+			}
+		}
+	}
+}
+
+// measureAgain is how old the process's size in a record may be: asking for it takes
+// time that short steps would notice.
+const measureAgain = 100 * time.Millisecond
+
+// measure notes what the process holds.
+func (t *training) measure(rec *Record) {
+	rec.ReservedBytes = t.Session.Reserved()
+	if now := time.Now(); now.Sub(t.measured) >= measureAgain {
+		t.measured = now
+		t.rss, _ = runtime.RSS() // 0 where the system does not say
+	}
+	rec.RSSBytes = t.rss
+}
+
+func (t *training) validate(ctx context.Context) error {
+	v, err := t.Evaluate(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil // interrupted
+	}
+	if err != nil {
+		return fmt.Errorf("validation after step %d: %w", t.at.Step, err)
+	}
+	v.Step = t.at.Step
+	t.result.Validation = &v
+	return t.tell(func(w Watcher) error { return w.Validated(v) })
+}
+
+func (t *training) save() error {
+	if t.Folder == nil {
+		return nil
+	}
+	path, err := t.Folder.Save(t.Session, t.at)
+	var bad *NotFiniteStateError
+	if errors.As(err, &bad) {
+		return t.badState(bad)
+	}
+	if err != nil {
+		return fmt.Errorf("step %d: the state cannot be saved: %w", t.at.Step, err)
+	}
+	t.result.State, t.result.StateStep = path, t.at.Step
+	return t.tell(func(w Watcher) error { return w.Saved(path, t.at.Step) })
+}
+
+func (t *training) tell(f func(Watcher) error) error {
+	if t.Watcher == nil {
+		return nil
+	}
+	return f(t.Watcher)
+}
