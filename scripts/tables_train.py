@@ -12,8 +12,8 @@ PERCENT = lambda x: f"{100 * x:.1f} %"
 
 NOTE = """The text is the project's own documentation, a token a byte. An update of one row takes the
 same sequences as an update of its pair: a mean of micro-batches' gradients is the gradient of the
-batch but for the last bits, and AdamW, which divides by a gradient's own size, makes these visible
-where a gradient is near 0. "sums" is what accumulation adds: one set of gradients, whatever the
+batch but for the last bits. "losses apart" is the largest difference of a loss as a share of
+it. "sums" is what accumulation adds: one set of gradients, whatever the
 number of runs; the rest of a step takes what a micro-batch takes. Each run also reads and writes
 sums, parameters and state once, so its time is more than its share of the batch's."""
 
@@ -45,8 +45,8 @@ def trained(lab, folder, *flags):
 
 def accumulate(lab):
     """Batches of 8, 16 and 32 in one run, and in micro-batches of 2."""
-    steps, seq = ("4", "32") if lab.a.small else ("20", "128")
-    width = ["--layers=2", "--hidden=64", "--heads=4"] if lab.a.small else ["--layers=4", "--hidden=256", "--heads=4"]
+    steps, seq = ("4", "32") if lab.a.small else ("20", "64")
+    width = ["--layers=2", "--hidden=64", "--heads=4"] if lab.a.small else ["--layers=4", "--hidden=128", "--heads=4"]
     lab.remat("model", "gpt2", *width, "--vocab=512", f"--seq={seq}", "--batch=0", "--seed=1", "-o", "model.onnx")
     tokens(lab, "tokens.bin")
     rows = []
@@ -67,7 +67,7 @@ def accumulate(lab):
                 "update s": f"{seconds[len(seconds) // 2]:.3f}", "loss": f"{losses[0]:.4f} to {losses[-1]:.4f}",
                 "losses apart": "-" if k == 1 else f"{apart:.1e}",
             })
-    return [(f"GPT-2 of 4 layers of 256, {seq} tokens, AdamW, {steps} updates: whole batches, and micro-batches of 2", rows)]
+    return [(f"GPT-2 of {width[0][9:]} layers of {width[1][9:]}, {seq} tokens, AdamW, {steps} updates: whole batches, and micro-batches of 2", rows)]
 
 
 def say(text):
