@@ -11,7 +11,7 @@ export GOFLAGS ?= -buildvcs=false
 # How often every documented command is rehearsed.
 REHEARSALS ?= 100
 
-.PHONY: build ort rehearse-deps test test-rehearse cuda-sweep rehearsals asan demo vet fuzz bench race browser tables pytorch clean
+.PHONY: build ort rehearse-deps test test-rehearse cuda-sweep rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -49,6 +49,10 @@ cuda-sweep: rehearse-deps
 # interrupted at random moments.
 rehearsals: rehearse-deps
 	REHEARSALS=$(REHEARSALS) $(GO) test -count=1 -timeout 10h -v ./cmd/remat -run TestRehearsalsEnd
+
+# Trainings of every mode, killed 20 times each and resumed: ten minutes.
+kills: ort
+	REMAT_KILLS=20 $(GO) test -count=1 -timeout 2h -v ./cmd/remat -run TestKilled
 
 vet:
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$fmt" ]; then echo "gofmt: $$fmt"; exit 1; fi

@@ -132,6 +132,33 @@ type arena struct {
 	// tied: chunks of one size in different regions fitted equally well.
 	tied        bool
 	inUse, peak int64
+	// request is the place of the one that is served, worst the growth that left most
+	// memory lying free.
+	request int
+	worst   Growth
+}
+
+// A Growth is a moment at which the arena took a further region, as no free chunk was
+// large enough; sizes are bytes.
+type Growth struct {
+	// Request is the place, among the requests, of the one that was served, and Bytes
+	// its size.
+	Request int
+	Bytes   int64
+	// Live was handed out just before, Reserved taken from the system, and Largest the
+	// largest free chunk.
+	Live, Reserved, Largest int64
+}
+
+// Free is what lay free, though the arena had to grow.
+func (g Growth) Free() int64 { return g.Reserved - g.Live }
+
+// Worst returns the growth at which most memory lay free, in the first step; with Bytes 0
+// where the arena never grew beyond a free chunk.
+func (s ArenaSetup) Worst(requests []Request) Growth {
+	a := new(arena)
+	a.run(s, 1, requests, nil)
+	return a.worst
 }
 
 // regionSpan separates the addresses of regions.
@@ -147,7 +174,8 @@ func (a *arena) run(s ArenaSetup, steps int, requests []Request, order []int) Ar
 		}
 	}
 	for range steps {
-		for _, r := range requests {
+		for i, r := range requests {
+			a.request = i
 			switch {
 			case r.Kept:
 			case r.Alloc:
@@ -265,6 +293,12 @@ func (a *arena) alloc(bytes int64, used bool) int32 {
 
 // extend takes a region of at least that many bytes from the system.
 func (a *arena) extend(bytes int64) {
+	if g := (Growth{Request: a.request, Bytes: bytes, Live: a.inUse, Reserved: a.reserved}); g.Free() > a.worst.Free() {
+		if n := len(a.free); n > 0 {
+			g.Largest = a.chunks[a.free[n-1]].size
+		}
+		a.worst = g
+	}
 	size := bytes
 	if a.setup.Strategy == PowersOfTwo {
 		grown := false

@@ -131,3 +131,19 @@ func TestKept(t *testing.T) {
 		}
 	}
 }
+
+// TestWorst: the arena grows though two freed blocks lie apart that are together large
+// enough.
+func TestWorst(t *testing.T) {
+	requests := []Request{
+		{ID: 0, Bytes: 1024, Alloc: true}, {ID: 1, Bytes: 256, Alloc: true}, {ID: 2, Bytes: 1024, Alloc: true},
+		{ID: 0, Bytes: 1024}, {ID: 2, Bytes: 1024}, {ID: 3, Bytes: 2048, Alloc: true}, {ID: 1, Bytes: 256}, {ID: 3, Bytes: 2048},
+	}
+	g := ArenaSetup{Strategy: AsRequested, FirstChunk: 1, MaxExtend: 1, MaxDead: 1}.Worst(requests)
+	if want := (Growth{Request: 5, Bytes: 2048, Live: 256, Reserved: 2304, Largest: 1024}); g != want || g.Free() != 2048 {
+		t.Errorf("%+v, want %+v", g, want)
+	}
+	if g := (ArenaSetup{Strategy: AsRequested, FirstChunk: 1, MaxExtend: 1, MaxDead: 1}).Worst(requests[:3]); g.Bytes != 0 {
+		t.Errorf("an arena that had nothing free: %+v", g)
+	}
+}

@@ -1,10 +1,6 @@
 package planner
 
-import (
-	"slices"
-
-	"github.com/onnx-remat/remat/ortmodel"
-)
+import "slices"
 
 // What may move past a peak, and what that frees.
 //
@@ -27,110 +23,6 @@ type shift struct {
 	behind bool
 	gain   int64 // bytes that are not held at the peak, as estimated
 	sum    int32 // of nodes, to tell one set from another
-}
-
-// links says who depends on whom in the graph of a counted plan, and on what.
-type links struct {
-	// after and before list by node those that must not run before it, and those
-	// before which it must not run.
-	after, before rows
-	// Roots are values whose buffer others share whatever happens. reads and makes list
-	// them by node, readers the nodes by root; bytes is 0 for what is not the step's.
-	reads, makes, readers rows
-	bytes                 []int64
-	maker                 []int32
-}
-
-func newLinks(p *Problem, s *legalized) *links {
-	nodes, nv := s.graph.Nodes, len(s.graph.Values)
-	l := &links{bytes: make([]int64, nv), maker: make([]int32, nv)}
-	root, producer := make([]int32, nv), make([]int32, nv)
-	for v := range root {
-		root[v], producer[v], l.maker[v] = int32(v), ortmodel.None, ortmodel.None
-	}
-	for i := range nodes {
-		for _, v := range nodes[i].Outputs {
-			if v < 0 {
-				continue
-			}
-			producer[v] = int32(i)
-			if k := s.graph.Values[v].Kind; k == ortmodel.Inner || k == ortmodel.Output {
-				l.maker[v], l.bytes[v] = int32(i), s.graph.Values[v].Bytes
-			}
-		}
-		for _, a := range nodes[i].Alias {
-			in, out := nodes[i].Inputs[a.Input], nodes[i].Outputs[a.Output]
-			if in >= 0 && out >= 0 && s.graph.Values[out].Kind == ortmodel.Inner {
-				root[out], l.bytes[out] = root[in], 0
-			}
-		}
-	}
-	after := make([][]int32, len(nodes))
-	follows := func(a, b int32) {
-		if a != b && !contains(after[a], b) {
-			after[a] = append(after[a], b)
-		}
-	}
-	readers, byValue := make([][]int32, nv), make([][]int32, nv)
-	l.reads.end()
-	l.makes.end()
-	for i := range nodes {
-		from := len(l.reads.items)
-		for _, list := range [2][]int{nodes[i].Inputs, nodes[i].Captures} {
-			for _, v := range list {
-				if v < 0 || producer[v] < 0 {
-					continue
-				}
-				follows(producer[v], int32(i))
-				byValue[v] = append(byValue[v], int32(i))
-				if r := root[v]; l.bytes[r] > 0 && !contains(l.reads.items[from:], r) {
-					l.reads.items = append(l.reads.items, r)
-					readers[r] = append(readers[r], int32(i))
-				}
-			}
-		}
-		l.reads.end()
-		for _, v := range nodes[i].Outputs {
-			if v >= 0 && l.bytes[v] > 0 {
-				l.makes.items = append(l.makes.items, int32(v))
-			}
-		}
-		l.makes.end()
-	}
-	// Every reader of an instance keeps reading that one.
-	latest := make([]int32, len(p.Ops)) // operator -> node of its latest instance, plus one
-	for k := range s.prog.Instances {
-		op, i := s.prog.Instances[k].Op, int32(s.first[k])
-		if j := latest[op] - 1; j >= 0 {
-			follows(j, i)
-			for _, v := range nodes[j].Outputs {
-				if v >= 0 {
-					for _, r := range byValue[v] {
-						follows(r, i)
-					}
-				}
-			}
-		}
-		latest[op] = i + 1
-	}
-	before := make([][]int32, len(nodes))
-	for a, list := range after {
-		for _, b := range list {
-			before[b] = append(before[b], int32(a))
-		}
-	}
-	l.after, l.before, l.readers = flatten(after), flatten(before), flatten(readers)
-	return l
-}
-
-// flatten lays lists back to back.
-func flatten(lists [][]int32) (r rows) {
-	r.end()
-	for _, list := range lists {
-		r.items = append(r.items, list...)
-		r.end()
-	}
-	return r
 }
 
 // close returns the places around t, the second exclusive, within which moves are

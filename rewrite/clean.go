@@ -12,6 +12,7 @@ package rewrite
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -161,12 +162,18 @@ func Unfold(g *onnx.Graph) (int, error) {
 
 // Foldable lists the values that are computed from constants alone, are small,
 // and are read by nodes that compute something else.
-func Foldable(g *onnx.Graph) []*onnx.Value {
+func Foldable(g *onnx.Graph) []*onnx.Value { return foldable(g, foldLimit) }
+
+// Folded lists the values of known size that ONNX Runtime computes from constants
+// alone, small or not, that are read by nodes that compute something else.
+func Folded(g *onnx.Graph) []*onnx.Value { return foldable(g, math.MaxInt64) }
+
+func foldable(g *onnx.Graph, limit int64) []*onnx.Value {
 	constant := constantsOf(g)
 	folds := map[*onnx.Node]bool{}
 	for _, n := range g.Nodes {
 		t, known := traits.Of(n)
-		if !known || !t.Deterministic || t.SideEffects || len(n.Subgraphs()) > 0 || !constant.feed(n) || !small(n) {
+		if !known || !t.Deterministic || t.SideEffects || len(n.Subgraphs()) > 0 || !constant.feed(n) || !small(n, limit) {
 			continue
 		}
 		folds[n] = true
@@ -183,13 +190,13 @@ func Foldable(g *onnx.Graph) []*onnx.Value {
 	return list
 }
 
-// small reports outputs of known size, at most foldLimit.
-func small(n *onnx.Node) bool {
+// small reports outputs of known size, at most the limit.
+func small(n *onnx.Node, limit int64) bool {
 	for _, o := range n.Outputs {
 		if o == nil {
 			continue
 		}
-		if bytes, ok := o.Type.Bytes(); !ok || bytes > foldLimit {
+		if bytes, ok := o.Type.Bytes(); !ok || bytes > limit {
 			return false
 		}
 	}

@@ -45,6 +45,23 @@ func (s *Session) Memory() Memory {
 	return m
 }
 
+// MemoryNow is what the session's allocator says between steps, in bytes.
+type MemoryNow struct {
+	// Live is what is handed out, outputs of the last step included, besides what the
+	// session held before its first step.
+	Live int64
+	// Reserved is that, the session's, and what is kept for the next step.
+	Reserved int64
+	// LivePeak is the last step's.
+	LivePeak int64
+}
+
+// Now says what the allocator holds between steps.
+func (s *Session) Now() MemoryNow {
+	st := s.ort.DeviceCounter().State()
+	return MemoryNow{Live: st.Live - s.memory.SessionBytes, Reserved: st.Live + ort.Kept(), LivePeak: st.Peak - st.Base}
+}
+
 // count adds up inputs and initializers.
 func (s *Session) count() error {
 	for _, in := range s.inputs {

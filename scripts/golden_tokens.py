@@ -103,6 +103,32 @@ def sentencepiece(metaspace):
     return t
 
 
+def splits(parts, size=600):
+    """A sequence of pre-tokenizers before bytes, as DeepSeek and Falcon have."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.Sequence(parts + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.decoder = decoders.ByteLevel()
+    return trained(t, trainers.BpeTrainer(vocab_size=size, show_progress=False, special_tokens=["<|endoftext|>"],
+                                          initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+
+
+def deepseek():
+    split = lambda x: pre_tokenizers.Split(Regex(x), "isolated")
+    return splits([split("[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split(r"\s+$"), split("[一-龥ࠀ-一가-퟿]+"), pre_tokenizers.Digits(True)])
+
+
+def falcon():
+    return splits([pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.Digits(False), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+                   pre_tokenizers.Split("e", "merged_with_next"), pre_tokenizers.Split(" ", "merged_with_next")])
+
+
+def gemma():
+    t = sentencepiece(False)
+    t.normalizer = normalizers.Replace(" ", "▁")
+    t.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    return t
+
+
 def bert(lower):
     t = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     t.normalizer = normalizers.BertNormalizer(lowercase=lower)
@@ -113,15 +139,8 @@ def bert(lower):
     return t
 
 
-def unigram():
-    t = Tokenizer(models.Unigram())
-    t.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
-    t.pre_tokenizer = pre_tokenizers.Metaspace()
-    return trained(t, trainers.UnigramTrainer(vocab_size=500, show_progress=False, unk_token="<unk>", special_tokens=["<pad>", "</s>", "<unk>"]))
-
-
 KINDS = {"byte_bpe": bytelevel, "llama3": llama3, "qwen": qwen, "llama2": lambda: sentencepiece(False), "llama2_metaspace": lambda: sentencepiece(True),
-         "bert": lambda: bert(True), "bert_cased": lambda: bert(False), "unigram": unigram}
+         "deepseek": deepseek, "falcon": falcon, "gemma": gemma, "bert": lambda: bert(True), "bert_cased": lambda: bert(False)}
 
 
 def golden(t, texts):

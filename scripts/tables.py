@@ -24,7 +24,6 @@ import json
 import math
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,6 +55,29 @@ class Lab:
 
     def json(self, *args):
         return json.loads(self.remat("--json", *args))
+
+    def watched(self, log, *args):
+        """As json, with the seconds of a processor that the program had taken when its
+        log got each of its lines; none where the system does not say."""
+        self.commands.append("remat " + " ".join(["--json", *args]))
+        command = [self.a.remat, "--quiet", "--threads", str(self.a.threads), "--provider", self.a.provider, "--json", *args]
+        busy, tick = {}, os.sysconf("SC_CLK_TCK")
+        with open(self.at("stdout"), "w+") as out, open(self.at("stderr"), "w+") as err:
+            child = subprocess.Popen(command, stdout=out, stderr=err, cwd=self.folder)
+            while child.poll() is None:
+                time.sleep(0.02)
+                try:
+                    with open(self.at(log)) as f:
+                        lines = sum(1 for line in f if '"loss"' in line)
+                    with open(f"/proc/{child.pid}/stat") as f:
+                        fields = f.read().rsplit(")", 1)[1].split()
+                    busy.setdefault(lines, (int(fields[11]) + int(fields[12])) / tick)
+                except (OSError, IndexError):
+                    pass
+            out.seek(0), err.seek(0)
+            if child.returncode:
+                sys.exit(f"remat {' '.join(args)}: {err.read().strip()}")
+            return json.load(out), busy
 
     def train(self, name, model, optimizer="none", *flags):
         """The training graph of a zoo model, its weights recorded by seed."""
@@ -235,9 +257,7 @@ def theory(lab):
 
 # What the figures of a table mean.
 NOTES = {
-    "recipes": """"in all" is parameters, optimizer state, feeds and the live peak; "process" is the largest
-resident size of the whole process, validation included. Times are medians without the first
-step. On the CPU, float16 is emulated between casts: this recipe is for a GPU.""",
+    "recipes": tables_train.RECIPES,
     "accumulate": tables_train.NOTE,
     "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
 the backward peak does not fall: it is the gradients. With the update in backward
@@ -332,46 +352,7 @@ def rehearsed_row(lab, file):
             "copied to host": str(device["bytes_to_host"]), "waits": str(device["synchronizations"])}
 
 
-def recipes(lab):
-    """One training with each recipe, from the same weights on the same batches."""
-    a, rows = lab.a, []
-    small = ["--layers=2", "--hidden=64", "--heads=4"] if a.small else []
-    seq = 32 if a.small else a.seq
-    lab.remat("model", "gpt2", *small, f"--batch={a.batch}", f"--seq={seq}", "--no-weights", "-o", "gpt2.onnx")
-    root = os.path.join(HERE, "..")
-    with open(lab.at("docs.txt"), "w") as out:
-        for name in ["README.md", *sorted(os.path.join("docs", n) for n in os.listdir(os.path.join(root, "docs")) if n.endswith(".md"))]:
-            with open(os.path.join(root, name)) as f:
-                out.write(f.read())
-    shutil.copytree(os.path.join(root, "recipes"), lab.at("recipes"))
-    steps, begin = a.train_steps, time.time()
-    for name in ("fp32", "fp16", "optimized"):
-        note(f"training with {name}.yaml, {steps} steps ({time.time() - begin:.0f} s so far)")
-        d = lab.json("train", "gpt2.onnx", "--config", f"recipes/{name}.yaml", "--text", "docs.txt",
-                     "--steps", str(steps), "--warmup", "1", "-o", name)
-        with open(lab.at(os.path.join(name, "log.jsonl"))) as f:
-            log = [json.loads(line) for line in f]
-        done = [l for l in log if "loss" in l]
-        mem, seconds = d["memory"], sorted(l["seconds"] for l in done[1:] or done)
-        median = seconds[len(seconds) // 2]
-        total = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"] + mem["live_peak_bytes"]
-        if not rows:
-            first = total, median, d["loss_last"]
-        rows.append({
-            "recipe": name, "live peak MB": MB(mem["live_peak_bytes"]), "in all MB": MB(total),
-            "saved": PERCENT(1 - total / first[0]) if rows else "-",
-            "reserved MB": MB(max(l["reserved_bytes"] for l in done)), "process MB": MB(mem["rss_peak_bytes"] or 0),
-            "step s": f"{median:.2f}", "of fp32": f"{median / first[1]:.2f}", "tokens/s": f"{d['tokens'] / sum(l['seconds'] for l in done):.0f}",
-            "first loss": f"{d['loss_first']:.4f}", "last loss": f"{d['loss_last']:.4f}", "off by": f"{abs(d['loss_last'] / first[2] - 1):.1e}",
-            "validation": f"{d['val_loss']:.4f}", "skipped": str(d["skipped_steps"]),
-        })
-        note(" | ".join(rows[-1].values()))
-        shutil.rmtree(lab.at(name))
-    tokens = a.batch * (seq - 1)
-    return [(f"GPT-2 {'of small widths' if a.small else '124M'}, {a.batch} x {seq} tokens, {steps} steps of {tokens} predicted tokens, from the zoo's weights", rows)]
-
-
-TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "recipes": recipes, "rehearsed": rehearsed,
+TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "recipes": tables_train.recipes, "rehearsed": rehearsed,
           "accumulate": tables_train.accumulate}
 
 

@@ -2,9 +2,13 @@
 import array
 import json
 import os
+import shutil
+import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MB = lambda n: f"{n / 1e6:.1f}"
+PERCENT = lambda x: f"{100 * x:.1f} %"
 
 NOTE = """The text is the project's own documentation, a token a byte. An update of one row takes the
 same sequences as an update of its pair: a mean of micro-batches' gradients is the gradient of the
@@ -12,6 +16,13 @@ batch but for the last bits. "losses apart" is the largest difference of a loss 
 it. "sums" is what accumulation adds: one set of gradients, whatever the
 number of runs; the rest of a step takes what a micro-batch takes. Each run also reads and writes
 sums, parameters and state once, so its time is more than its share of the batch's."""
+
+RECIPES = """"in all" is parameters, optimizer state, feeds and the live peak; "process" is the largest
+resident size of the whole process, planning and validation included. "step s" is the median
+without the first step, "CPU s" the processor time of a step, which other work on the machine
+changes less, and "of fp32" is of that. On the CPU, float16 is emulated between casts: values
+exist in both types, and this recipe is for a GPU. "optimized" clips by the norm of the step
+before, which the first step has not: so its losses are others."""
 
 
 def tokens(lab, name):
@@ -57,3 +68,47 @@ def accumulate(lab):
                 "losses apart": "-" if k == 1 else f"{apart:.1e}",
             })
     return [(f"GPT-2 of {width[0][9:]} layers of {width[1][9:]}, {seq} tokens, AdamW, {steps} updates: whole batches, and micro-batches of 2", rows)]
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def recipes(lab):
+    """One training with each recipe, from the same weights on the same batches."""
+    a, rows = lab.a, []
+    small = ["--layers=2", "--hidden=64", "--heads=4"] if a.small else []
+    seq = 32 if a.small else a.seq
+    lab.remat("model", "gpt2", *small, f"--batch={a.batch}", f"--seq={seq}", "--no-weights", "-o", "gpt2.onnx")
+    root = os.path.join(HERE, "..")
+    with open(lab.at("docs.txt"), "w") as out:
+        for name in ["README.md", *sorted(os.path.join("docs", n) for n in os.listdir(os.path.join(root, "docs")) if n.endswith(".md"))]:
+            with open(os.path.join(root, name)) as f:
+                out.write(f.read())
+    shutil.copytree(os.path.join(root, "recipes"), lab.at("recipes"))
+    steps, begin = a.train_steps, time.time()
+    for name in ("fp32", "fp16", "optimized"):
+        say(f"training with {name}.yaml, {steps} steps ({time.time() - begin:.0f} s so far)")
+        d, busy = lab.watched(os.path.join(name, "log.jsonl"), "train", "gpt2.onnx", "--config", f"recipes/{name}.yaml",
+                              "--text", "docs.txt", "--steps", str(steps), "--warmup", "1", "-o", name)
+        with open(lab.at(os.path.join(name, "log.jsonl"))) as f:
+            log = [json.loads(line) for line in f]
+        done = [l for l in log if "loss" in l]
+        mem, seconds = d["memory"], sorted(l["seconds"] for l in done[1:] or done)
+        median = seconds[len(seconds) // 2]
+        work = (busy[steps] - busy[1]) / (steps - 1) if steps in busy and 1 in busy and steps > 1 else None
+        total = mem["parameter_bytes"] + mem["state_bytes"] + mem["feed_bytes"] + mem["live_peak_bytes"]
+        if not rows:
+            first = total, work, d["loss_last"]
+        rows.append({
+            "recipe": name, "live peak MB": MB(mem["live_peak_bytes"]), "in all MB": MB(total),
+            "saved": PERCENT(1 - total / first[0]) if rows else "-",
+            "reserved MB": MB(max(l["reserved_bytes"] for l in done)), "process MB": MB(mem["rss_peak_bytes"] or 0),
+            "step s": f"{median:.2f}", "CPU s": f"{work:.2f}" if work else "-", "of fp32": f"{work / first[1]:.2f}" if work and first[1] else "-",
+            "first loss": f"{d['loss_first']:.4f}", "last loss": f"{d['loss_last']:.4f}", "off by": f"{abs(d['loss_last'] / first[2] - 1):.1e}",
+            "validation": f"{d['val_loss']:.4f}", "skipped": str(d["skipped_steps"]),
+        })
+        say(" | ".join(rows[-1].values()))
+        shutil.rmtree(lab.at(name))
+    tokens = a.batch * (seq - 1)
+    return [(f"GPT-2 {'of small widths' if a.small else '124M'}, {a.batch} x {seq} tokens, {steps} steps of {tokens} predicted tokens, from the zoo's weights", rows)]

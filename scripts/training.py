@@ -16,7 +16,7 @@ more than 1e-4, or the process took more than the memory named and 5 %.
 
 The text is this project's documentation unless --text names files. --out writes training.md and
 training.json with the commit and the commands. --small shrinks the models, for tries.
-Needs torch, transformers, onnx, onnxscript, safetensors and tiktoken's vocabulary through `remat`.
+Needs torch, transformers, onnx and onnxscript.
 """
 import argparse
 import glob
@@ -78,15 +78,14 @@ def weights_of(path, model):
     held = {}
     for t in onnx.load(path).graph.initializer:
         held[t.name] = onnx.numpy_helper.to_array(t)
-    wanted, state = model.state_dict(), {}
-    for name in wanted:
-        for candidate in ("model." + name, name):
-            if candidate in held:
-                state[name] = torch.tensor(held[candidate])
-    missing = [k for k in model.load_state_dict(state, strict=False).missing_keys if k in dict(model.named_parameters())]
+    wanted = model.state_dict()
+    state = {name: torch.tensor(held[key]) for name in wanted for key in ("model." + name, name) if key in held}
+    # An export holds tied parameters once, under one of their names.
+    given = {wanted[name].data_ptr() for name in state}
+    missing = [name for name, p in model.named_parameters() if p.data_ptr() not in given]
     if missing:
-        sys.exit(f"{path}: no initializer for {missing[:3]}")
-    model.tie_weights()
+        sys.exit(f"{path}: no initializer for {', '.join(missing[:3])}")
+    model.load_state_dict(state, strict=False)
 
 
 @torch.no_grad()
@@ -212,7 +211,9 @@ def exports(lab, a):
         before = [t.detach().clone() for t in model.parameters()]
         weights_of(lab.at(folder + "_trained.onnx"), model)
         moved = sum(not torch.equal(x, y) for x, y in zip(before, model.parameters()))
-        rows = rows_of(a.tokens(lab.at("val.txt")), length)
+        # The run keeps the tokens of each text; the validation's is the shorter.
+        texts = [np.load(f) for f in glob.glob(lab.at(os.path.join(folder, "tokens-*.npy")))]
+        rows = rows_of(min(texts, key=len), length)
         loss = validation(model, rows)
         apart = abs(loss - end["val_loss"])
         table.append({"export": name, "memory named": memory, "total MB": tables.MB(end["memory"]["total_peak_bytes"]),
@@ -254,7 +255,7 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--text", nargs="+", help="files to train on")
     p.add_argument("--small", action="store_true", help="small models, for tries")
-    p.add_argument("--keep", help="a folder to work in, which stays")
+    p.add_argument("--keep", help="a new folder to work in, which stays")
     p.add_argument("--out", help="folder for training.md and training.json")
     a = p.parse_args()
     a.remat, a.provider, a.rehearse, a.largest = os.path.abspath(a.remat), "cpu", False, 0
@@ -264,7 +265,9 @@ def main():
     files = a.text or sorted(glob.glob(os.path.join(docs, "*.md")))
     a.words = b"".join(open(f, "rb").read() for f in files)
     torch.set_num_threads(a.threads)
-    with tempfile.TemporaryDirectory(dir=a.keep) as folder:
+    if a.keep:
+        os.makedirs(a.keep)
+    with tempfile.TemporaryDirectory() as folder:
         lab = tables.Lab(a, a.keep or folder)
         done = {name: part(lab, a) for name, part in PARTS.items() if a.part in (name, "all")}
         about = tables.machine(lab)

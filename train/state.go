@@ -227,7 +227,8 @@ func (s *State) check() (err error) {
 	if m := s.file.Metadata; hex.EncodeToString(sum.Sum(nil)) != m[hashKey] || m["format"] != "pt" || len(m) != 3 {
 		return &StateError{s.Path, "damaged: its content does not match its hash"}
 	}
-	if p.Step < 0 || p.Runs < 0 || p.Skipped < 0 || p.Skipped > p.Runs || p.Good < 0 || p.Tokens < 0 || !(p.LossScale >= 0) {
+	const most = 1 << 40 // far beyond any training, and safe to count with
+	if p.Step < 0 || p.Step > most || p.Runs < 0 || p.Runs > most || p.Tokens > 1<<60 || p.Skipped < 0 || p.Skipped > p.Runs || p.Good < 0 || p.Tokens < 0 || !(p.LossScale >= 0) {
 		return &StateError{s.Path, "damaged: its position makes no sense"}
 	}
 	return nil

@@ -26,6 +26,7 @@ func compareCommand(e *env) *cli.Command {
 			"Example: remat compare train.onnx small.onnx --steps 5 --tolerance 1e-5 --html report.html",
 		Flags: append(feedFlags(),
 			&cli.Float64Flag{Name: "tolerance", Usage: "largest relative difference allowed, `X`: of gradients as a share of the largest, of the loss as a share of itself"},
+			&cli.StringFlag{Name: "expect", Usage: "`saving>=30%,overhead<=30%,same-bits`: exit code 1 where a pair does not hold it"},
 			&cli.BoolFlag{Name: "six", Usage: "make and compare the six standard variants of one forward model"},
 			&cli.StringFlag{Name: "html", Usage: "write the report to `F.html`"},
 			&cli.StringFlag{Name: "png", Usage: "draw timeline and comparison to `F.png`"},
@@ -64,6 +65,11 @@ func compareCommand(e *env) *cli.Command {
 				}
 				o.bounded = true
 			}
+			if c.IsSet("expect") {
+				if o.expect, err = report.ParseExpectations(c.String("expect")); err != nil {
+					return fmt.Errorf("--expect %w", err)
+				}
+			}
 			if c.Bool("six") {
 				s, err := makeSix(e, paths[0], feeds)
 				if err != nil {
@@ -88,6 +94,7 @@ type compareOptions struct {
 	pace      pace
 	tolerance float64
 	bounded   bool
+	expect    []report.Expectation
 	html, png string
 	labels    []string
 	// parts says in how many micro-batches a step of each graph takes what the
@@ -312,7 +319,16 @@ func pairUp(doc *report.Compare, subjects []*subject, differences []report.Diffe
 				}
 			}
 		}
-		doc.Pairs = append(doc.Pairs, report.NewPair(a.run, b.run, d))
+		pair := report.NewPair(a.run, b.run, d)
+		for _, x := range o.expect {
+			m := x.Of(&pair)
+			pair.Expected = append(pair.Expected, m)
+			if !m.Holds && failed == nil {
+				failed = &checkError{fmt.Errorf("%s against %s: %s", filepath.Base(b.path), filepath.Base(a.path), m.Text())}
+			}
+		}
+		doc.Pairs = append(doc.Pairs, pair)
+		doc.Pairs[i].Sentence = report.Text(doc.Sentence(i))
 	}
 	return failed
 }

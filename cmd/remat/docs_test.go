@@ -33,8 +33,18 @@ var prepare = []string{
 	"exec remat rewrite train.onnx --strategy full -o small.onnx",
 }
 
-func TestHelpExamples(t *testing.T) {
+// prepared is what lies there for a document; where that trains on text, the model has
+// the vocabulary of its tokens.
+func prepared(of []string) []string {
 	lines := prepare[:len(prepare):len(prepare)]
+	if strings.Contains(strings.Join(of, "\n"), "--text ") {
+		lines = append(lines, "exec remat model gpt2-tiny --vocab 50257 --batch 1 --seq 32 -o model.onnx")
+	}
+	return lines
+}
+
+func TestHelpExamples(t *testing.T) {
+	var own []string
 	app := newApp(newEnv(context.Background(), io.Discard, io.Discard))
 	for _, c := range app.Commands {
 		_, example, ok := strings.Cut(c.Description, "Example: ")
@@ -42,9 +52,9 @@ func TestHelpExamples(t *testing.T) {
 			t.Errorf("the help of %s has no example", c.Name)
 			continue
 		}
-		lines = append(lines, "exec "+strings.TrimSpace(example))
+		own = append(own, "exec "+strings.TrimSpace(example))
 	}
-	runExamples(t, "help", lines)
+	runExamples(t, "help", append(prepared(own), own...))
 }
 
 func TestDocExamples(t *testing.T) {
@@ -63,7 +73,7 @@ func TestDocExamples(t *testing.T) {
 			continue
 		}
 		t.Run(filepath.Base(path), func(t *testing.T) {
-			runExamples(t, strings.TrimSuffix(filepath.Base(path), ".md"), append(prepare[:len(prepare):len(prepare)], lines...))
+			runExamples(t, strings.TrimSuffix(filepath.Base(path), ".md"), append(prepared(lines), lines...))
 		})
 	}
 }
@@ -155,7 +165,10 @@ func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", "ort_training", "gpt2_tiny_mask.ts_op17.onnx"))
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs("training_model.onnx"), data, 0o644))
-	ts.Check(os.WriteFile(ts.MkAbs("text.txt"), []byte(demoText), 0o644))
+	for _, name := range []string{"text.txt", "book.txt"} {
+		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(demoText), 0o644))
+	}
+	ts.Check(os.CopyFS(ts.MkAbs("recipes"), os.DirFS(filepath.Join(ts.Getenv("ROOT"), "recipes"))))
 }
 
 // TestContract: docs/cli.md has a section for every command, which names every

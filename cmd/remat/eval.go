@@ -23,7 +23,7 @@ func evalCommand(e *env) *cli.Command {
 		Name: "eval", Usage: "computes the mean loss and the perplexity of a model on data", ArgsUsage: "M.onnx",
 		Description: "M is a forward model with its loss, or a training graph, whose forward pass is run. --state\n" +
 			"takes the place of its parameters. Dropout is off.\n\n" +
-			"Example: remat eval train.onnx --state run/state.safetensors --data batches.npz",
+			"Example: remat eval model.onnx --state run/state.safetensors --text book.txt",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "state", Usage: "parameters from `STATE.safetensors`, as train and run --save write it"},
 			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: the map of names that was given to grad"},

@@ -241,6 +241,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	s.run.Memory.PredictedSessionBytes = &session
 	arena := p.Arena()
 	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
+	s.run.Fragmentation = pipeline.Fragmentation(p)
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
 		layer = pipeline.ModuleNames(a)

@@ -18,7 +18,7 @@ func runCommand(e *env) *cli.Command {
 		Description: "Inputs that are not fed are random by the seed; token ids stay within the vocabulary.\n" +
 			"With --steps, each P.new is fed back into P.\n\n" +
 			"Example: remat run train.onnx --feeds batch.npz --steps 10 --save state.safetensors",
-		Flags: append(feedFlags(),
+		Flags: append(append(feedFlags(), append(profileFlags(), monitorFlags()...)...),
 			&cli.StringFlag{Name: "out", Usage: "write the last step's outputs to `OUT.npz`, one key per name"},
 			&cli.StringFlag{Name: "save", Usage: "write parameters and state after the last step to `STATE.safetensors`"},
 			&cli.StringFlag{Name: "trace", Usage: "write the allocation timeline of the first step to `T.json`"},
@@ -41,8 +41,16 @@ func runCommand(e *env) *cli.Command {
 				return err
 			}
 			feeds.Trace, feeds.Profile = c.String("trace") != "", c.Bool("profile")
+			wish, err := readProfileWish(c)
+			if err != nil {
+				return err
+			}
+			watch, err := readMonitor(e, c)
+			if err != nil {
+				return err
+			}
 			return runModel(e, path, feeds, runOptions{
-				steps: c.Int("steps"), out: c.String("out"), save: c.String("save"), trace: c.String("trace"), format: c.String("format"),
+				steps: c.Int("steps"), profile: wish, monitor: watch, out: c.String("out"), save: c.String("save"), trace: c.String("trace"), format: c.String("format"),
 			})
 		},
 	}
@@ -52,6 +60,8 @@ type runOptions struct {
 	steps            int
 	out, save, trace string
 	format           string // of the trace
+	profile          profileWish
+	monitor          monitorOptions
 }
 
 func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
@@ -75,6 +85,7 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 		if stopped = s.step(e); stopped != nil {
 			break
 		}
+		s.watch(o.monitor, i, o.steps)
 		bar.Add(1)
 	}
 	bar.Finish()
@@ -90,7 +101,9 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 		if err := s.profile(); err != nil {
 			return err
 		}
+		s.sumUp(s.measured, o.profile)
 	}
+	grows := s.judge(o.monitor)
 	if err := s.finish(e, stopped == nil); err != nil {
 		return err
 	}
@@ -101,6 +114,9 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 	}
 	if err := printRun(e, s.run); err != nil {
 		return err
+	}
+	if stopped == nil && o.monitor.fail {
+		return grows
 	}
 	return stopped
 }

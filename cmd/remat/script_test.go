@@ -381,7 +381,8 @@ func signalled(ts *testscript.TestScript, args []string, sig syscall.Signal) {
 		ts.Fatalf("%q went on for 20 s after the signal", args[1:])
 	}
 	state := cmd.ProcessState.Sys().(syscall.WaitStatus)
-	if sig == syscall.SIGINT && state.ExitStatus() != exitInterrupted || sig == syscall.SIGKILL && state.Signal() != sig {
+	early := after < 0.1 && state.Signal() == syscall.SIGINT // on a busy machine it had not begun
+	if sig == syscall.SIGINT && state.ExitStatus() != exitInterrupted && !early || sig == syscall.SIGKILL && state.Signal() != sig {
 		out, _ := os.ReadFile(ts.MkAbs("signalled.stderr"))
 		ts.Fatalf("%q ended with %d: %s", args[1:], state.ExitStatus(), out)
 	}

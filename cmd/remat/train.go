@@ -22,7 +22,7 @@ func trainCommand(e *env) *cli.Command {
 		Name: "train", Usage: "trains a model on text or arrays, within a memory", ArgsUsage: "M.onnx",
 		Description: "M is a forward model with its loss, or a training graph. A step is an update. -o is the\n" +
 			"folder of the run: the graph that runs, its states, its log, its report.\n\n" +
-			"Example: remat train gpt2.onnx --text alice.txt --steps 100 --lr 3e-4 --memory 4GiB -o run",
+			"Example: remat train model.onnx --text book.txt --steps 20 --lr 3e-4 --memory 4GiB -o run",
 		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "the run's folder, `DIR`"},
 			&cli.BoolFlag{Name: "resume", Usage: "go on from the last state in DIR"},

@@ -51,7 +51,7 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 	if err := state.Continues(job.From, d.Train); err != nil {
 		return err
 	}
-	if err := t.sameModel(src); err != nil {
+	if err := t.sameModel(src, graph); err != nil {
 		return err
 	}
 	p := state.Position
@@ -68,8 +68,9 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 	return nil
 }
 
-// sameModel refuses a model that the folder's graph was not made of.
-func (t *trainRun) sameModel(src *pipeline.Source) error {
+// sameModel refuses a model that the folder's graph, whose identity is given, was not
+// made of.
+func (t *trainRun) sameModel(src *pipeline.Source, graph string) error {
 	if t.path == "" {
 		return nil
 	}
@@ -81,7 +82,11 @@ func (t *trainRun) sameModel(src *pipeline.Source) error {
 	if err != nil {
 		return err
 	}
-	if made, ok := src.Model.Metadata(pipeline.SourceKey); ok && made != given.Hash() {
+	same, err := given.Identity() // of a graph that is trained as it is
+	if err != nil {
+		return err
+	}
+	if made, ok := src.Model.Metadata(pipeline.SourceKey); ok && made != given.Hash() && same != graph {
 		return fmt.Errorf("%s: was made from another model than %s: name that one, or none", src.Path, t.path)
 	}
 	return nil
@@ -118,7 +123,7 @@ type trained struct {
 
 // print prints the document of a training, or what a person wants to read of it.
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
-	s.memory()
+	s.memory(t.e)
 	d := &trained{
 		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
@@ -154,14 +159,17 @@ func (t *trainRun) interrupted(job *train.Job, r *train.Result) string {
 	return fmt.Sprintf("interrupted after step %d of %d, which %s holds: go on with %s", r.Step, job.Schedule.Steps, train.StatePath(t.dir), commandLine([]string{"train", "-o", t.dir, "--resume"}))
 }
 
-// memory fills in what was measured, as far as it takes no second session.
-func (s *subject) memory() {
+// memory fills in what was measured. What ONNX Runtime computed ahead takes a second
+// session to count: after an interrupt, and where there is no memory for it, what
+// needs that stays null.
+func (s *subject) memory(e *env) {
 	_ = s.session.MeasureRSS() // null where the system does not say
+	counted := s.run.OptLevel == 0 || e.ctx.Err() == nil && s.session.MeasureConstants() == nil
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
 	to.LivePeakBytes, to.RSSPeakBytes = &m.LivePeakBytes, m.RSSPeakBytes
-	if s.run.OptLevel == 0 { // else what ONNX Runtime computes ahead is not counted
+	if counted {
 		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
 	}
 }

@@ -273,6 +273,7 @@ func (f *fitting) asGiven() (*Fitted, error) {
 	}
 	out, err := f.source.copy() // without the types that were inferred
 	if err == nil {
+		out.SetMetadata(SourceKey, f.source.Hash()) // what a resumed training is held to
 		err = NoteDims(out, FreeDims(out), o.Dims)
 	}
 	if err != nil {

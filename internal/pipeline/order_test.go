@@ -248,6 +248,8 @@ func TestPlanOfTheGivenFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Moves find an order as good for every model of the zoo: as if the given one held less.
+	p.Before.LivePeak /= 2
 	a, err := p.PlanWithin("none", Budget{})
 	if err != nil {
 		t.Fatal(err)

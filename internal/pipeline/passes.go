@@ -248,11 +248,18 @@ func (p *preparation) unfold(*runtime.Engine) error {
 // fold lets ONNX Runtime compute what depends on constants alone. Values that it
 // cannot give back stay.
 func (p *preparation) fold(e *runtime.Engine) error {
-	values := rewrite.Foldable(p.Model.Graph)
-	if e = p.Options.cpuEngine(e); e == nil || len(values) == 0 {
+	if e = p.Options.cpuEngine(e); e == nil {
 		return nil
 	}
-	m, err := p.Model.Clone()
+	return fold(e, p.Model, rewrite.Foldable(p.Model.Graph))
+}
+
+// fold puts constants in the place of values, all of which depend on constants alone.
+func fold(e *runtime.Engine, model *onnx.Model, values []*onnx.Value) error {
+	if len(values) == 0 {
+		return nil
+	}
+	m, err := model.Clone()
 	if err != nil {
 		return err
 	}
@@ -274,10 +281,10 @@ func (p *preparation) fold(e *runtime.Engine) error {
 	}
 	for _, v := range values {
 		if t, ok := computed[v.Name]; ok {
-			rewrite.Fold(p.Model.Graph, v, onnx.NewTensor(t.Type, t.Shape, t.Data))
+			rewrite.Fold(model.Graph, v, onnx.NewTensor(t.Type, t.Shape, t.Data))
 		}
 	}
-	p.Model.Graph.RemoveDead()
+	model.Graph.RemoveDead()
 	return nil
 }
 

@@ -46,6 +46,9 @@ type Options struct {
 	Rows Division
 	// Prepack says whether kernels keep packed copies of constant weights.
 	Prepack Prepacking
+	// Like, unless nil, has the divisions that are the only ones that a search looks at
+	// beside none: those that were best at another size.
+	Like *Options
 	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
 	AsIs  bool
 	Roles *step.Roles

@@ -10,6 +10,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/runtime/predict"
@@ -28,11 +29,33 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 	var p *predict.Prediction
 	if o.OptLevel == 0 || !e.HasCUDA() {
 		var err error
+		if o.OptLevel > 0 && e != nil {
+			if m, err = folded(e, m); err != nil {
+				return nil, err
+			}
+		}
 		if p, err = predictBy(nil, ort.CUDA, m, roles, o, bound); err != nil || p.Exact() || !e.HasCUDA() {
 			return p, err
 		}
 	}
 	return predictBy(e, ort.CUDA, m, roles, o, bound)
+}
+
+// folded returns a model whose constants are computed as every provider has them
+// computed, on the CPU; the model itself where there are none.
+func folded(e *runtime.Engine, m *onnx.Model) (*onnx.Model, error) {
+	clone, err := m.Clone()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := infer.Model(clone, infer.Options{}); err != nil {
+		return nil, err
+	}
+	values := rewrite.Folded(clone.Graph)
+	if len(values) == 0 {
+		return m, clone.Close()
+	}
+	return clone, fold(e, clone, values)
 }
 
 // predictBy predicts the graph that a provider makes of the model; without an engine,

@@ -92,6 +92,22 @@ func phase(p *predict.Prediction, k int) report.Phase {
 	return report.Backward
 }
 
+// Fragmentation is the arena's worst moment; nil where it never grew beside free memory.
+func Fragmentation(p *predict.Prediction) *report.Fragmentation {
+	g, e, ok := p.Growth()
+	if !ok {
+		return nil
+	}
+	f := &report.Fragmentation{Request: g.Bytes, Live: g.Live, Reserved: g.Reserved, Free: g.Free(), Largest: g.Largest}
+	if e.Step < len(p.Nodes) {
+		f.Node = report.Text(p.Nodes[e.Step].Label())
+	}
+	if e.Value != ortmodel.None {
+		f.Value = report.Text(p.Values[e.Value].Name)
+	}
+	return f
+}
+
 // PartOf is what the work of the node at place k of the execution order is for.
 func PartOf(p *predict.Prediction, k int) report.Part {
 	switch ph := phase(p, k); {

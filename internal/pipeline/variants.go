@@ -188,6 +188,9 @@ func (p *Planner) prepareNext(f *family) error {
 		c := choices[f.next]
 		f.next++
 		rows := c.rows != Division{}
+		if like := p.opts.Like; like != nil && (like.Chunk != c.chunk || like.Tile != c.tile || like.Rows != c.rows) {
+			continue
+		}
 		if rows && len(f.variants[0].Analysis.Roles.New) == 0 {
 			continue
 		}

@@ -32,6 +32,10 @@ type Pair struct {
 	SavedBytesPerSecondLost *Float `json:"saved_bytes_per_second_lost"`
 	// TheorySaving is 1 - 1/√L or what the strategy's theory says.
 	TheorySaving *Float `json:"theory_saving"`
+	// Expected is what was asked of the pair.
+	Expected []Met `json:"expected,omitempty"`
+	// Sentence says it all.
+	Sentence Text `json:"sentence"`
 	Difference
 }
 

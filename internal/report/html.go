@@ -13,6 +13,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"strings"
 )
 
 var (
@@ -36,6 +37,8 @@ type Page struct {
 	// Facts say on what machine and with what versions.
 	Facts   Facts
 	Compare *Compare
+	// Sweep, unless nil, is what the page shows in place of a comparison.
+	Sweep *Sweep
 }
 
 // Below is the page as the template sees it.
@@ -91,16 +94,20 @@ type cellView struct {
 
 // HTML writes the page.
 func (p *Page) HTML(w io.Writer) error {
-	if p.Compare == nil || len(p.Compare.Models) == 0 {
+	view := pageView{Title: clean(p.Title), Command: clean(p.Command)}
+	var drawn []chart
+	switch {
+	case p.Sweep != nil:
+		drawn = p.Sweep.charts()
+		view.Cards, view.Sections = p.Sweep.cards(), p.Sweep.sections(drawn)
+	case p.Compare == nil || len(p.Compare.Models) == 0:
 		return fmt.Errorf("report: a page needs at least one run")
-	}
-	drawn := p.Compare.charts()
-	view := pageView{
-		Title: clean(p.Title), Command: clean(p.Command),
-		Cards: p.Compare.cards(), Sections: p.Compare.sections(drawn),
-	}
-	if p.Compare.Rehearsed() {
-		view.Facts = append(view.Facts, Fact{Key: "rehearsed", Value: NoNumbers})
+	default:
+		drawn = p.Compare.charts()
+		view.Cards, view.Sections = p.Compare.cards(), p.Compare.sections(drawn)
+		if p.Compare.Rehearsed() {
+			view.Facts = append(view.Facts, Fact{Key: "rehearsed", Value: NoNumbers})
+		}
 	}
 	view.Facts = append(view.Facts, p.Facts.clean()...)
 	return view.write(w, drawn)
@@ -194,6 +201,11 @@ func (c *Compare) sections(drawn []chart) []sectionView {
 	}
 	step := sectionView{Title: "Memory over the step", Text: "From the first operator of the step to the last" + scale + ". Hover or tap to see what is live."}
 	side := sectionView{Title: "Side by side"}
+	var said []string
+	for i := range c.Pairs {
+		said = append(said, c.Sentence(i))
+	}
+	side.Text = strings.Join(said, " ")
 	plans := sectionView{Title: "Plans", Text: "What each rewritten variant keeps for the backward pass, and what it recomputes."}
 	for _, d := range drawn {
 		v := chartView{ID: d.ID, Title: d.Title, Caption: d.Caption, Height: d.Height}

@@ -44,6 +44,13 @@ type Run struct {
 	StepSeconds *Spread    `json:"step_seconds"`
 	TopTime     []OpTime   `json:"top_time"`
 	TopMemory   []OpMemory `json:"top_memory"`
+	// Fragmentation is nil where the arena never grew beside free memory, and where the
+	// step is not predicted.
+	Fragmentation *Fragmentation `json:"fragmentation,omitempty"`
+	// Monitor is nil unless the steps were watched.
+	Monitor *Monitor `json:"monitor,omitempty"`
+	// Profile is nil unless it was asked for by something.
+	Profile *Profile `json:"profile,omitempty"`
 	// NodeSeconds is the time of each node over all steps, nil without a profile.
 	NodeSeconds map[string]float64 `json:"node_seconds,omitempty"`
 	// LossOutput names the output in Steps that is the loss.
@@ -87,6 +94,8 @@ type Step struct {
 	// says that a gradient was not finite and the update left out.
 	LossScale *Float `json:"loss_scale,omitempty"`
 	Skipped   bool   `json:"skipped,omitempty"`
+	// Memory is nil unless the steps were watched.
+	Memory *StepMemory `json:"memory,omitempty"`
 }
 
 // Device counts what one step asks of a device: copies between it and the host,

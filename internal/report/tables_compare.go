@@ -12,7 +12,15 @@ func (c *Compare) Text(w io.Writer) error {
 			return err
 		}
 	}
-	return writeTables(w, c.tables()...)
+	if err := writeTables(w, c.tables()...); err != nil {
+		return err
+	}
+	for i := range c.Pairs {
+		if _, err := fmt.Fprintln(w, c.Sentence(i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tables are what text and page show of all variants side by side.

@@ -22,6 +22,9 @@ func (r *Run) Text(w io.Writer) error {
 	if r.NoPrediction != "" {
 		facts = append(facts, Fact{Key: "not predicted", Value: string(r.NoPrediction)})
 	}
+	if r.Monitor != nil {
+		facts = append(facts, Fact{Key: "growth", Value: r.Monitor.Verdict})
+	}
 	if r.Error != "" {
 		facts = append(facts, Fact{Key: "failed", Value: string(r.Error)})
 	}
@@ -32,8 +35,18 @@ func (r *Run) Text(w io.Writer) error {
 		return err
 	}
 	tables := []Table{r.memoryTable(), r.stepsTable(), r.deviceTable()}
+	if r.Monitor != nil {
+		tables = append(tables, r.Monitor.table())
+		if r.Fragmentation != nil {
+			tables = append(tables, r.Fragmentation.table())
+		}
+	}
 	tables = append(tables, r.stepMemoryTables(12)...)
-	tables = append(tables, r.topTimeTable(), r.topMemoryTable())
+	if r.Profile != nil {
+		tables = append(tables, r.Profile.table())
+	} else {
+		tables = append(tables, r.topTimeTable(), r.topMemoryTable())
+	}
 	return writeTables(w, tables...)
 }
 

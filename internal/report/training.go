@@ -158,12 +158,12 @@ func (t *Training) cards() []cardView {
 	}
 	cards = append(cards, done)
 	if t.loss.Points > 0 {
-		cards = append(cards, cardView{Name: "Loss", Big: short(t.loss.Last()), What: "at the last step", Color: "--v1",
-			Lines: []string{"first " + short(t.loss.First()), "highest " + short(t.loss.Largest())}})
+		cards = append(cards, cardView{Name: "Loss", Big: lossText(t.loss.Last()), What: "at the last step", Color: "--v1",
+			Lines: []string{"first " + lossText(t.loss.First()), "highest " + lossText(t.loss.Largest())}})
 	}
 	if t.validation.Points > 0 {
-		cards = append(cards, cardView{Name: "Validation", Big: short(t.validation.Last()), What: "loss on the validation data", Color: "--v3",
-			Lines: []string{"perplexity " + short(t.perplexity.Last()), "lowest loss " + short(t.validation.least())}})
+		cards = append(cards, cardView{Name: "Validation", Big: lossText(t.validation.Last()), What: "loss on the validation data", Color: "--v3",
+			Lines: []string{"perplexity " + short(t.perplexity.Last()), "lowest loss " + lossText(t.validation.least())}})
 	}
 	if t.seconds > 0 {
 		c := cardView{Name: "Speed", Big: Seconds(t.seconds / float64(t.timed)), What: "a step, in the mean", Color: "--v2"}
@@ -180,6 +180,14 @@ func (t *Training) cards() []cardView {
 		cards = append(cards, c)
 	}
 	return cards
+}
+
+// lossText writes a loss with as many digits behind the point as tell two steps apart.
+func lossText(x float64) string {
+	if math.IsNaN(x) || math.Abs(x) < 0.1 || math.Abs(x) >= 1000 {
+		return short(x)
+	}
+	return fmt.Sprintf("%.3f", x)
 }
 
 // short writes a number with four digits, as cards have room for.

@@ -33,6 +33,18 @@ func (p *Prediction) RoughlyReserved() int64 {
 	return p.rough
 }
 
+// Growth is the moment at which the arena grew though most memory lay free in it, and
+// the event of the step that asked; ok is false where it never grew so.
+func (p *Prediction) Growth() (g ortmodel.Growth, event ortmodel.Event, ok bool) {
+	requests := p.requests()
+	g = p.Arena().Setup.Worst(requests)
+	at := g.Request - len(p.Session.InArena)
+	if g.Bytes == 0 || at < 0 || at >= len(p.Trace.Events) {
+		return g, event, false
+	}
+	return g, p.Trace.Events[at], true
+}
+
 // requests are a step's, after those of the session.
 func (p *Prediction) requests() []ortmodel.Request {
 	step := p.Trace.Requests()

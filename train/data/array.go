@@ -95,7 +95,7 @@ func openNPZ(f *os.File, size int64) (map[string]*array, error) {
 		if !ok {
 			continue
 		}
-		a, err := openEntry(f, entry)
+		a, err := openEntry(f, size, entry)
 		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", key, err)
 		}
@@ -104,13 +104,16 @@ func openNPZ(f *os.File, size int64) (map[string]*array, error) {
 	return out, nil
 }
 
-func openEntry(f *os.File, entry *zip.File) (*array, error) {
+func openEntry(f *os.File, whole int64, entry *zip.File) (*array, error) {
 	if entry.Method == zip.Store && entry.UncompressedSize64 == entry.CompressedSize64 {
 		at, err := entry.DataOffset()
 		if err != nil {
 			return nil, err
 		}
 		size := int64(entry.UncompressedSize64)
+		if size < 0 || at > whole-size {
+			return nil, errors.New("the archive is cut short")
+		}
 		h, err := runtime.ReadNPYHeader(bufio.NewReader(io.NewSectionReader(f, at, size)), size)
 		if errors.Is(err, runtime.ErrNotNumeric) {
 			return nil, nil

@@ -31,6 +31,7 @@ type target struct {
 	dims   map[string]int64
 	given  map[string]int64 // by the caller
 	known  *infer.Result
+	at     map[string]int64 // the dims that the copy has
 	loss   string
 	inputs []*onnx.Value // that need data
 	skip   map[string]bool
@@ -90,9 +91,14 @@ func (t *target) sort(given *runtime.Roles) error {
 	return nil
 }
 
-// infer makes a copy of the model with the dimensions that are known so far.
+// infer makes a copy of the model with the dimensions that are known so far, unless
+// there is one.
 func (t *target) infer() error {
+	if t.m != nil && maps.Equal(t.at, t.dims) {
+		return nil
+	}
 	t.close()
+	t.at = maps.Clone(t.dims)
 	m, err := t.source.Clone()
 	if err != nil {
 		return err

@@ -61,6 +61,9 @@ func TestSamples(t *testing.T) {
 				t.Fatalf("%s: label %d of token %d", name, label, id)
 			}
 		}
+		if warned := strings.Contains(strings.Join(d.Notes, "\n"), "no causal mask"); warned != (name == "bert_tiny.ts") {
+			t.Errorf("%s: a note about its mask: %v", name, warned)
+		}
 		counted := got.Batch * (got.Length - 1 + shift)
 		if d.Train.Tokens(b) != counted {
 			t.Errorf("%s: %d labels count, want %d", name, d.Train.Tokens(b), counted)

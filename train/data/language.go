@@ -35,8 +35,8 @@ func (s *Source) language(t *target) (*language, error) {
 	if err := t.bindTokens(s, tokens.input, l); err != nil {
 		return nil, err
 	}
-	// Again, now that every dimension has its number.
-	if r, err = t.reread(); err != nil {
+	// Again, where dimensions have got their numbers.
+	if r, err = t.reread(r); err != nil {
 		return nil, err
 	}
 	tokens = r.meaning(l.Tokens)
@@ -52,7 +52,7 @@ func (s *Source) language(t *target) (*language, error) {
 		if !t.rebind(tokens.input, l.Length-1) {
 			return nil, fmt.Errorf("--tokens %s: rows of %d tokens, want %d: one more than the model's length, as each label is the token after", s.train.name, rows.shape[1], l.Length+1)
 		}
-		if r, err = t.reread(); err != nil {
+		if r, err = t.reread(r); err != nil {
 			return nil, err
 		}
 		l.Length--
@@ -70,11 +70,15 @@ func (s *Source) language(t *target) (*language, error) {
 		}
 	}
 	l.Vocabulary = runtime.FeedLimit(t.m, l.tokens)
+	if l.Kind == LabelsNext && !r.causal() {
+		t.notes = append(t.notes, "the graph shows no causal mask: a model that sees later tokens, as BERT does, learns nothing from predicting the next one; if it does, use --data F.npz with masked tokens")
+	}
 	return l, nil
 }
 
-// reread reads the graph with the numbers of dimensions that are known by now.
-func (t *target) reread() (*graphReading, error) {
+// reread reads the graph with the numbers of dimensions that are known by now, unless
+// it was read with them.
+func (t *target) reread(last *graphReading) (*graphReading, error) {
 	if err := t.infer(); err != nil {
 		return nil, err
 	}
@@ -82,6 +86,9 @@ func (t *target) reread() (*graphReading, error) {
 		if _, err := t.shape(v); err != nil {
 			return nil, err
 		}
+	}
+	if last.graph == t.m.Graph {
+		return last, nil
 	}
 	return readGraph(t.m, t.known, t.lossValue(), t.inputs), nil
 }

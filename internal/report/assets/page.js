@@ -122,6 +122,11 @@
       params.forEach(function (p) { row(t.table, p.color, p.seriesName, long.bytes(p.value[1])); });
       return t.box;
     },
+    sweep: function (chart, params) {
+      var t = tip(chart.xname + " " + params[0].axisValue);
+      params.forEach(function (p) { row(t.table, p.color, p.seriesName, long.bytes(p.value[1])); });
+      return t.box;
+    },
     loss: function (chart, params) {
       var t = tip("step " + params[0].axisValue);
       params.forEach(function (p) { row(t.table, p.color, p.seriesName, long.number(p.value[1])); });

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -13,7 +14,7 @@ var golden = cmp.Or(os.Getenv("REMAT_TOKENS"), "../testdata") + "/"
 
 // Tokenizers of every kind that is supported make the tokens of the library.
 func TestGolden(t *testing.T) {
-	names := []string{"byte_bpe", "llama3", "qwen", "llama2", "llama2_metaspace", "bert", "bert_cased"}
+	names := []string{"byte_bpe", "llama3", "qwen", "llama2", "llama2_metaspace", "deepseek", "falcon", "gemma", "bert", "bert_cased"}
 	if os.Getenv("REMAT_TOKENS") != "" {
 		names = append(names, "gpt2")
 	}
@@ -55,4 +56,50 @@ func load(t testing.TB, name string) *Tokenizer {
 		t.Fatal(name, err)
 	}
 	return tok
+}
+
+// What is not known to make the library's tokens is refused by name.
+func TestUnsupported(t *testing.T) {
+	with := func(part string) []byte {
+		return []byte(`{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}, ` + part + `}`)
+	}
+	model := func(part string) []byte {
+		return []byte(`{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, ` + part + `}}`)
+	}
+	for _, c := range []struct {
+		content []byte
+		want    string
+	}{
+		{[]byte(`{"model": {"type": "Unigram", "vocab": [["a", -1.0]]}}`), `the model "Unigram" is not supported`},
+		{with(`"normalizer": {"type": "Precompiled"}`), `normalizer "Precompiled" is not supported`},
+		{with(`"normalizer": {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}`), "normalizer Replace by an expression"},
+		{with(`"pre_tokenizer": {"type": "UnicodeScripts"}`), `pre-tokenizer "UnicodeScripts"`},
+		{with(`"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Else"}`), `behavior "Else"`},
+		{with(`"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a"}, "behavior": "Isolated"}`), `the expression "(a"`},
+		{with(`"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\p{L}&&\\p{Lu}]"}, "behavior": "Isolated"}`), `the expression`},
+		{with(`"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[a[bc]]"}, "behavior": "Isolated"}`), `the expression`},
+		{with(`"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "\\h+"}, "behavior": "Isolated"}`), `the expression`},
+		{with(`"added_tokens": [{"id": 3, "content": "x", "single_word": true}]`), `as a single word`},
+		{with(`"added_tokens": [{"id": -3, "content": "x"}]`), `has number -3`},
+		{model(`"merges": ["a b"]`), "merge 0"},
+		{model(`"merges": ["a"]`), "not a pair"},
+		{model(`"merges": [], "dropout": 0.1`), "dropout"},
+		{model(`"merges": [], "end_of_word_suffix": "</w>"`), "end_of_word_suffix"},
+		{model(`"merges": [], "unk_token": "?"`), `the unknown token "?"`},
+		{[]byte(`{"model": {"type": "WordPiece", "vocab": {"a": 0}}}`), "WordPiece without"},
+		{[]byte(`{"version": "1.0"}`), "no model"},
+		{[]byte(`[`), "not a tokenizer.json"},
+	} {
+		_, err := Parse(c.content)
+		if err == nil || !strings.Contains("the "+err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%.80s: %v, want %s", c.content, err, c.want)
+		}
+	}
+	tok, err := Parse(with(`"normalizer": null`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tok.Encode(nil, "abc"); err == nil || !strings.Contains(err.Error(), `no token for "c"`) {
+		t.Errorf("a character without a token: %v", err)
+	}
 }

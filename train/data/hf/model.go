@@ -3,7 +3,6 @@ package hf
 // Models: byte-pair encoding, and WordPiece.
 
 import (
-	"container/heap"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -128,12 +127,11 @@ type bpe struct {
 // A rule is when a pair was learnt and what it makes.
 type rule struct{ rank, to uint32 }
 
-// A symbol is a token of a word while it is merged, in a list. It is gone where its
-// length is 0.
+// A symbol is a token of a word while it is merged, in a list.
 type symbol struct {
 	id         uint32
 	prev, next int32
-	gone       bool
+	gone       bool // it became part of the one before
 }
 
 // A merge is a pair that could be merged: the symbol at its left, and its rule.
@@ -142,20 +140,39 @@ type merge struct {
 	rule
 }
 
-// merges by rank, then from left to right.
-type mergeQueue struct{ *state }
+// before orders merges by rank, then from left to right.
+func (m merge) before(n merge) bool { return m.rank < n.rank || m.rank == n.rank && m.at < n.at }
 
-func (q mergeQueue) Len() int { return len(q.queue) }
-func (q mergeQueue) Less(i, j int) bool {
-	a, b := q.queue[i], q.queue[j]
-	return a.rank < b.rank || a.rank == b.rank && a.at < b.at
+// push and pop keep the queue a binary heap. container/heap would allocate for each
+// merge, of which a text without words has as many as characters.
+func (s *state) push(m merge) {
+	q := append(s.queue, m)
+	i := len(q) - 1
+	for ; i > 0 && m.before(q[(i-1)/2]); i = (i - 1) / 2 {
+		q[i] = q[(i-1)/2]
+	}
+	q[i] = m
+	s.queue = q
 }
-func (q mergeQueue) Swap(i, j int) { q.queue[i], q.queue[j] = q.queue[j], q.queue[i] }
-func (q mergeQueue) Push(x any)    { q.queue = append(q.queue, x.(merge)) }
-func (q mergeQueue) Pop() any {
-	last := q.queue[len(q.queue)-1]
-	q.queue = q.queue[:len(q.queue)-1]
-	return last
+
+func (s *state) pop() merge {
+	q := s.queue
+	top, m := q[0], q[len(q)-1]
+	q = q[:len(q)-1]
+	for i := 0; len(q) > 0; {
+		child := 2*i + 1
+		if child+1 < len(q) && q[child+1].before(q[child]) {
+			child++
+		}
+		if child >= len(q) || !q[child].before(m) {
+			q[i] = m
+			break
+		}
+		q[i] = q[child]
+		i = child
+	}
+	s.queue = q
+	return top
 }
 
 func (b *bpe) check() error { return nil }
@@ -169,14 +186,12 @@ func (b *bpe) word(s *state, dst []uint32, text string) ([]uint32, error) {
 	if err := b.symbols(s, text); err != nil {
 		return nil, err
 	}
-	q := mergeQueue{s}
 	s.queue = s.queue[:0]
 	for i := range s.symbols {
-		b.offer(s, int32(i), nil)
+		b.offer(s, int32(i))
 	}
-	heap.Init(q)
 	for len(s.queue) > 0 {
-		top := heap.Pop(q).(merge)
+		top := s.pop()
 		left := &s.symbols[top.at]
 		if left.gone || left.next < 0 {
 			continue
@@ -189,9 +204,9 @@ func (b *bpe) word(s *state, dst []uint32, text string) ([]uint32, error) {
 		if left.next = right.next; left.next >= 0 {
 			s.symbols[left.next].prev = top.at
 		}
-		b.offer(s, top.at, q)
+		b.offer(s, top.at)
 		if left.prev >= 0 {
-			b.offer(s, left.prev, q)
+			b.offer(s, left.prev)
 		}
 	}
 	for _, x := range s.symbols {
@@ -202,20 +217,12 @@ func (b *bpe) word(s *state, dst []uint32, text string) ([]uint32, error) {
 	return dst, nil
 }
 
-// offer adds the pair that begins at a symbol, where there is a rule for it; to a
-// queue that is in order, unless it is nil.
-func (b *bpe) offer(s *state, at int32, q heap.Interface) {
-	x := s.symbols[at]
-	if x.next < 0 {
-		return
-	}
-	r, ok := b.merges[[2]uint32{x.id, s.symbols[x.next].id}]
-	switch {
-	case !ok:
-	case q == nil:
-		s.queue = append(s.queue, merge{at, r})
-	default:
-		heap.Push(q, merge{at, r})
+// offer queues the pair that begins at a symbol, where there is a rule for it.
+func (b *bpe) offer(s *state, at int32) {
+	if x := s.symbols[at]; x.next >= 0 {
+		if r, ok := b.merges[[2]uint32{x.id, s.symbols[x.next].id}]; ok {
+			s.push(merge{at, r})
+		}
 	}
 }
 

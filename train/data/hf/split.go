@@ -3,9 +3,12 @@ package hf
 // Pre-tokenizers split a text into words.
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
+	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
 )
@@ -21,14 +24,14 @@ type (
 		prefix bool
 		words  *regexp2.Regexp
 	}
-	// pattern cuts at the matches of an expression, which are words of their own, or
-	// left out.
+	// pattern cuts at matches: of an expression, or where that is nil, of single
+	// characters.
 	pattern struct {
-		by      *regexp2.Regexp
-		removed bool // matches are left out
-		invert  bool // words are matches
+		by       *regexp2.Regexp
+		of       func(rune) bool
+		invert   bool // what lies between matches counts as a match, and the other way
+		behavior string
 	}
-	digits    struct{ single bool }
 	metaspace struct {
 		replacement string
 		scheme      int
@@ -86,10 +89,7 @@ func parseSplitter(raw json.RawMessage) ([]splitter, error) {
 		}
 		return []splitter{b}, err
 	case "Split":
-		p := pattern{removed: part.Behavior == "Removed", invert: part.Invert}
-		if part.Behavior != "Isolated" && part.Behavior != "Removed" {
-			return nil, unsupported("pre-tokenizer Split with behavior %q", part.Behavior)
-		}
+		p := pattern{behavior: part.Behavior, invert: part.Invert}
 		switch {
 		case part.Pattern.Regex != nil:
 			p.by, err = compile(*part.Pattern.Regex)
@@ -98,9 +98,18 @@ func parseSplitter(raw json.RawMessage) ([]splitter, error) {
 		default:
 			return nil, unsupported("pre-tokenizer Split without a pattern")
 		}
-		return []splitter{p}, err
+		return []splitter{p}, cmp.Or(err, p.check(kind))
+	case "Punctuation":
+		p := pattern{of: isPunctuation, behavior: cmp.Or(part.Behavior, isolated)}
+		return []splitter{p}, p.check(kind)
 	case "Digits":
-		return []splitter{digits{part.IndividualDigits}}, nil
+		p := pattern{of: unicode.IsNumber, behavior: contiguous}
+		if part.IndividualDigits {
+			p.behavior = isolated
+		}
+		return []splitter{p}, nil
+	case "WhitespaceSplit":
+		return []splitter{pattern{of: unicode.IsSpace, behavior: removed}}, nil
 	case "Metaspace":
 		m := metaspace{part.Replacement, always, part.Split == nil || *part.Split}
 		if part.AddPrefixSpace != nil && !*part.AddPrefixSpace {
@@ -128,11 +137,51 @@ func parseSplitter(raw json.RawMessage) ([]splitter, error) {
 	return nil, unsupported("pre-tokenizer %q", kind)
 }
 
+// What becomes of the matches of a pattern: words of their own, nothing, a part of the
+// word before or behind, or of a word with matches beside them.
+const (
+	isolated   = "Isolated"
+	removed    = "Removed"
+	previous   = "MergedWithPrevious"
+	next       = "MergedWithNext"
+	contiguous = "Contiguous"
+)
+
+func (p pattern) check(kind string) error {
+	switch p.behavior {
+	case isolated, removed, previous, next, contiguous:
+		return nil
+	}
+	return unsupported("pre-tokenizer %s with behavior %q", kind, p.behavior)
+}
+
+// longestMatch ends an expression that goes astray: a word takes microseconds.
+const longestMatch = 30 * time.Second
+
+// compile reads an expression in the syntax of Ruby, which the library has. What
+// means something else here is refused: sets within sets, and escapes of Ruby's own.
+// ^ and $ match at every line there.
 func compile(expression string) (*regexp2.Regexp, error) {
-	r, err := regexp2.Compile(expression, regexp2.None)
-	if err != nil {
+	depth, refused := 0, false
+	for i := 0; i < len(expression); i++ {
+		switch c := expression[i]; {
+		case c == '\\':
+			i++
+			refused = refused || i < len(expression) && strings.IndexByte("hHRXKGyYNO", expression[i]) >= 0
+		case c == '[':
+			refused = refused || depth > 0
+			depth++
+		case c == ']' && depth > 0:
+			depth--
+		case c == '&' && depth > 0 && strings.HasPrefix(expression[i:], "&&"):
+			refused = true
+		}
+	}
+	r, err := regexp2.Compile(expression, regexp2.Multiline)
+	if err != nil || refused {
 		return nil, unsupported("the expression %q", expression)
 	}
+	r.MatchTimeout = longestMatch
 	return r, nil
 }
 
@@ -195,25 +244,53 @@ func byteText(text string) string {
 }
 
 func (p pattern) split(dst []string, text string, _ bool) ([]string, error) {
-	err := pieces(p.by, text, func(piece string, match bool) {
-		if !p.removed || match == p.invert {
-			dst = append(dst, piece)
-		}
-	})
-	return dst, err
-}
-
-func (d digits) split(dst []string, text string, _ bool) ([]string, error) {
-	from, last := 0, false
-	for i, r := range text {
-		number := unicode.IsNumber(r)
-		if i > from && (number != last || d.single && number) {
-			dst = append(dst, text[from:i])
-			from = i
-		}
-		last = number
+	type piece struct {
+		text  string
+		match bool
 	}
-	return append(dst, text[from:]), nil
+	var list []piece
+	add := func(text string, match bool) { list = append(list, piece{text, match != p.invert}) }
+	if p.by != nil {
+		if err := pieces(p.by, text, add); err != nil {
+			return nil, err
+		}
+	} else {
+		from := 0
+		for i, r := range text {
+			if p.of(r) {
+				if i > from {
+					add(text[from:i], false)
+				}
+				from = i + utf8.RuneLen(r)
+				add(text[i:from], true)
+			}
+		}
+		if from < len(text) {
+			add(text[from:], false)
+		}
+	}
+	for i, x := range list {
+		before := i > 0 && list[i-1].match
+		joins := false // the word before
+		switch p.behavior {
+		case removed:
+			if x.match {
+				continue
+			}
+		case previous:
+			joins = x.match && i > 0 && !before
+		case next:
+			joins = !x.match && before
+		case contiguous:
+			joins = i > 0 && x.match == before
+		}
+		if joins {
+			dst[len(dst)-1] += x.text
+		} else {
+			dst = append(dst, x.text)
+		}
+	}
+	return dst, nil
 }
 
 func (m metaspace) split(dst []string, text string, first bool) ([]string, error) {

@@ -1,0 +1,332 @@
+package main
+
+// The points of a sweep: a training graph for each size, a planner for each type to
+// compute in, a file for each strategy.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// A sweeper makes points.
+type sweeper struct {
+	e      *env
+	o      sweepOptions
+	dir    string // for the files of built-in models
+	engine *remat.Engine
+	// best is how the last point of each strategy and precision was divided: the search
+	// for the largest size looks at that alone.
+	best map[string]*pipeline.Options
+}
+
+func newSweeper(e *env, o sweepOptions) (*sweeper, error) {
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := ort.TemporaryDir("remat-sweep-")
+	if err != nil {
+		return nil, err
+	}
+	return &sweeper{e: e, o: o, dir: dir, engine: engine, best: map[string]*pipeline.Options{}}, nil
+}
+
+func (w *sweeper) close() { _ = ort.DropTemporary(w.dir) }
+
+// A sized graph is the training graph of one size, ready to be planned.
+type sizedGraph struct {
+	size   sweepSize
+	source *pipeline.Source
+	dims   map[string]int64
+	config *models.Config // of a built-in model
+	point  report.SweepPoint
+}
+
+// points predicts every precision and strategy of one size. What is wrong with the
+// size itself, as with a batch that the model cannot have, is an error; what is wrong
+// with one point is that point's outcome.
+func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, error) {
+	g, err := w.graph(size)
+	if err != nil {
+		return nil, err
+	}
+	defer g.close()
+	var list []report.SweepPoint
+	for _, p := range w.o.precisions {
+		made, err := w.planned(g, p, w.o.strategies, nil, done)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, made...)
+	}
+	return list, nil
+}
+
+func (g *sizedGraph) close() { g.source.Close() }
+
+// planned predicts one precision of a size; like, unless nil, is the only variant that
+// divides that a search looks at.
+func (w *sweeper) planned(g *sizedGraph, precisionName string, strategies []string, like *pipeline.Options, done func()) ([]report.SweepPoint, error) {
+	o := w.e.pipelineOptions()
+	o.Like = like
+	o.Normalize, o.Dims = pipeline.Auto, g.dims
+	o.Stop = func() bool { return w.e.ctx.Err() != nil }
+	half, err := pipeline.ParseHalf(precisionName)
+	if err != nil {
+		return nil, err
+	}
+	var list []report.SweepPoint
+	var p *pipeline.Planner
+	for _, strategy := range strategies {
+		if half != onnx.Undefined {
+			early := strategy == "none"
+			if o.Precision == nil || o.Precision.Early != early {
+				o.Precision, p = &precision.Options{To: half, Provider: kernels.CPU, Early: early}, nil
+				if w.e.provider == "cuda" {
+					o.Precision.Provider = kernels.CUDA
+				}
+			}
+		}
+		if p == nil {
+			given, err := g.source.Sized(g.dims)
+			if err == nil {
+				p, err = pipeline.NewPlanner(w.engine, given, o)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", g.size.model, err)
+			}
+		}
+		file, err := p.PlanWithin(strategy, pipeline.Budget{})
+		if err := w.e.interrupted(); err != nil {
+			return nil, err
+		}
+		point := g.point
+		point.Precision, point.Strategy = precisionName, strategy
+		if err != nil {
+			point.Outcome, point.Why = report.SweepFailed, report.Text(err.Error())
+		} else {
+			w.describe(&point, file)
+			if like == nil { // a point of the sweep: the arena and the plan in full
+				document := p.Document(file, pipeline.Budget{})
+				point.Overhead, point.Saving, point.TheorySaving = new(document.Overhead), new(document.Saving), document.TheorySaving
+				point.Total = new(pipeline.TotalOf(file.Prediction).Bytes())
+			}
+			o := &file.Variant.Options
+			w.best[strategy+" "+precisionName] = &pipeline.Options{Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows}
+			if w.o.measure && point.Outcome == report.SweepOK {
+				if err := w.measure(&point, g, p, file); err != nil {
+					return nil, err
+				}
+			}
+		}
+		list = append(list, point)
+		done()
+	}
+	return list, nil
+}
+
+// describe fills in what is predicted of a file.
+func (w *sweeper) describe(point *report.SweepPoint, file *pipeline.File) {
+	peak, live := file.Prediction.TotalPeak, file.Peak
+	point.LivePeak, point.TotalPeak = &live, &peak
+	point.PerSample = new(peak / max(point.Batch, 1))
+	point.Outcome, point.Fits = report.SweepOK, true
+	if w.o.limit > 0 && peak > w.o.limit {
+		point.Outcome, point.Fits = report.SweepOOM, false
+		point.Why = report.Text(fmt.Sprintf("needs %s, limit %s", report.Bytes(peak), report.Bytes(w.o.limit)))
+	}
+	if !file.Prediction.Exact() {
+		point.Why = report.Text("at least: " + file.Prediction.Unknown[0])
+	}
+}
+
+// measure runs two steps of a file; what has no room is an outcome.
+func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.Planner, file *pipeline.File) error {
+	out := filepath.Join(filepath.Dir(g.source.Path), "measure.onnx")
+	if err := file.Save(g.source, out, p.Document(file, pipeline.Budget{})); err != nil {
+		return err
+	}
+	defer os.Remove(out)
+	feeds := remat.Options{Level: w.e.opt, Threads: w.e.threads, Provider: ort.Provider(w.e.provider), Device: w.e.device, LR: demoOwnRate}
+	delete(w.e.sources, out)
+	s, err := openSubject(w.e, out, feeds)
+	if err == nil {
+		defer s.close()
+		for range 2 {
+			if err = s.step(w.e); err != nil {
+				break
+			}
+		}
+	}
+	delete(w.e.sources, out)
+	if err != nil {
+		if !outOfMemory(err) {
+			return err
+		}
+		point.Outcome, point.Fits, point.Why = report.SweepOOM, false, report.Text(err.Error())
+		return nil
+	}
+	m := s.session.Memory()
+	point.MeasuredLivePeak = &m.LivePeakBytes
+	point.Seconds = s.run.Steps[len(s.run.Steps)-1].Seconds
+	return nil
+}
+
+// graph makes the training graph of a size.
+func (w *sweeper) graph(size sweepSize) (*sizedGraph, error) {
+	row, err := models.Find(size.model)
+	if err == nil {
+		return w.builtIn(size, row)
+	}
+	if _, ferr := os.Stat(size.model); ferr != nil && !strings.Contains(size.model, ".") {
+		return nil, err // a name rather than a file
+	}
+	return w.foreign(size)
+}
+
+// builtIn makes the training graph of a model of the zoo.
+func (w *sweeper) builtIn(size sweepSize, row models.Row) (*sizedGraph, error) {
+	c := row.Default
+	for _, f := range []struct {
+		flag string
+		n    int64
+		to   *int64
+	}{{"layers", size.layers, &c.Layers}, {"seq", size.seq, &c.Seq}, {"batch", size.batch, &c.Batch}} {
+		if f.n == 0 {
+			continue
+		}
+		if *f.to == 0 {
+			return nil, fmt.Errorf("model %s has no --%s", row.Name, f.flag)
+		}
+		*f.to = f.n
+	}
+	built, err := row.Build(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := built.Describe(); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(w.dir, "m.onnx")
+	if err := built.Model.Save(path); err != nil {
+		return nil, err
+	}
+	g := &sizedGraph{size: size, config: &c, point: report.SweepPoint{Model: row.Name, Batch: c.Batch, Layers: &c.Layers, Accumulate: max(size.accumulate, 1)}}
+	if c.Seq > 0 {
+		g.point.Seq = &c.Seq
+	}
+	src, err := pipeline.Load(path)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	g.source, err = w.derive(src, w.e.dims, max(size.accumulate, 1), filepath.Join(w.dir, "t.onnx"))
+	return g, err
+}
+
+// derive writes the training graph of a forward model, and reads it again.
+func (w *sweeper) derive(src *pipeline.Source, dims map[string]int64, accumulate int64, out string) (*pipeline.Source, error) {
+	update := optim.Defaults(w.o.optimizer)
+	if accumulate > 1 {
+		update.Accumulate = accumulate
+	}
+	d, err := src.Derive(pipeline.DeriveOptions{Grad: grad.Options{Dims: dims, Dialect: grad.DialectONNX}, Update: update})
+	var unclear *pipeline.UnclearError
+	if errors.As(err, &unclear) {
+		err = fmt.Errorf("%w: derive it with remat grad --params or --frozen, and sweep what that writes", err)
+	}
+	if err == nil {
+		err = d.Save(out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", src.Path, err)
+	}
+	return pipeline.Load(out)
+}
+
+// foreign makes the training graph of a file at a size.
+func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
+	if size.layers > 0 {
+		return nil, fmt.Errorf("--layers applies only to built-in models, not to %s", size.model)
+	}
+	src, err := pipeline.Load(size.model)
+	if err != nil {
+		return nil, err
+	}
+	g := &sizedGraph{size: size, source: src, dims: map[string]int64{}}
+	free := pipeline.FreeDims(src.Model)
+	for name, n := range w.e.dims {
+		g.dims[name] = n
+	}
+	for _, f := range []struct {
+		flag  string
+		n     int64
+		names []string
+	}{{"batch", size.batch, []string{"batch", "batch_size", "n"}}, {"seq", size.seq, []string{"seq", "sequence", "seq_len", "sequence_length", "length", "tokens", "t"}}} {
+		if f.n == 0 {
+			continue
+		}
+		name := freeDim(free, f.names)
+		if name == "" {
+			src.Close()
+			return nil, fmt.Errorf("%s: no free %s dimension (free: %s): export it with dynamic shapes, or give the name of a built-in model", size.model, f.flag, someOr(free, "none"))
+		}
+		g.dims[name] = f.n
+	}
+	g.point = report.SweepPoint{Model: size.model, Batch: size.batch, Accumulate: max(size.accumulate, 1)}
+	if n, ok := g.dims[freeDim(free, []string{"batch", "batch_size", "n"})]; ok && g.point.Batch == 0 {
+		g.point.Batch = n
+	}
+	if size.seq > 0 {
+		g.point.Seq = &g.size.seq
+	}
+	if roles, _, err := step.RolesOf(src.Model, nil); err == nil && roles.Training() {
+		if w.o.optimizer != optim.None || size.accumulate > 1 {
+			src.Close()
+			return nil, fmt.Errorf("%s: already a training graph: leave --optimizer and --accumulate out, or sweep the forward model", size.model)
+		}
+		return g, nil
+	}
+	defer src.Close()
+	// Weights are referred to: the graph has to lie beside them.
+	beside := strings.TrimSuffix(size.model, filepath.Ext(size.model)) + ".remat-sweep.onnx"
+	g.source, err = w.derive(src, g.dims, max(size.accumulate, 1), beside)
+	os.Remove(beside)
+	os.Remove(strings.TrimSuffix(beside, ".onnx") + ".safetensors")
+	g.dims = nil // the derived graph has their numbers
+	return g, err
+}
+
+// freeDim finds the dimension of one of the names, in whatever case; "" for none.
+func freeDim(free, names []string) string {
+	for _, want := range names {
+		for _, name := range free {
+			if strings.EqualFold(name, want) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func someOr(names []string, none string) string {
+	if len(names) == 0 {
+		return none
+	}
+	return some(names)
+}
