@@ -53,7 +53,7 @@ def accumulate(lab):
     for runs in (4, 8, 16):
         whole = None
         for micro, k in ((2 * runs, 1), (2, runs)):
-            flags = ["--dim", f"batch={micro}", "--accumulate", str(k), "--steps", steps, "--optimizer", "adamw", "--lr", "1e-3"]
+            flags = ["--dim", f"batch={micro}", "--accumulate", str(k), "--steps", steps, "--optimizer", "adamw", "--lr", "1e-3", "--shuffle"]
             d, log = trained(lab, f"of{2 * runs}x{k}", *flags)
             m, losses = d["memory"], [r["loss"] for r in log]
             seconds = sorted(r["seconds"] for r in log[1:])
