@@ -18,7 +18,8 @@ number of runs; the rest of a step takes what a micro-batch takes. Each run also
 sums, parameters and state once, so its time is more than its share of the batch's."""
 
 RECIPES = """"in all" is parameters, optimizer state, feeds and the live peak; "process" is the largest
-resident size of the whole process, planning and validation included. "step s" is the median
+resident size of the whole process, planning and validation included. "reserved" is
+what the allocator keeps after a step, perhaps less than the peak. "step s" is the median
 without the first step, "CPU s" the processor time of a step, which other work on the machine
 changes less, and "of fp32" is of that. On the CPU, float16 is emulated between casts: values
 exist in both types, and this recipe is for a GPU. "optimized" clips by the norm of the step
