@@ -100,19 +100,14 @@ func applyState(e *env, state, forward, out string, names map[string]string) err
 func takeValues(g *onnx.Graph, f *safetensors.File, names map[string]string) (taken []string, external map[string]*onnx.Tensor, err error) {
 	external = map[string]*onnx.Tensor{}
 	for _, v := range g.Initializers {
-		key := v.Name
-		if to, ok := names[v.Name]; ok {
-			key = to
-		}
-		info, ok := f.Lookup(key)
-		if !ok {
-			continue
-		}
-		data, err := fitted(f, info, v)
+		data, ok, err := stateOf(f, v, names)
 		if err != nil {
 			return nil, nil, err
 		}
-		t := onnx.NewTensor(info.DType, v.Init.Dims(), data)
+		if !ok {
+			continue
+		}
+		t := onnx.NewTensor(v.Init.DType(), v.Init.Dims(), data)
 		if v.Init.IsExternal() {
 			external[v.Name] = t
 		}
@@ -122,6 +117,21 @@ func takeValues(g *onnx.Graph, f *safetensors.File, names map[string]string) (ta
 		taken = append(taken, v.Name)
 	}
 	return taken, external, nil
+}
+
+// stateOf returns a state's value for an initializer, in its type and shape, by the name
+// that names gives it; ok is false where the state has none.
+func stateOf(f *safetensors.File, v *onnx.Value, names map[string]string) (data []byte, ok bool, err error) {
+	key := v.Name
+	if to, ok := names[v.Name]; ok {
+		key = to
+	}
+	info, ok := f.Lookup(key)
+	if !ok {
+		return nil, false, nil
+	}
+	data, err = fitted(f, info, v)
+	return data, true, err
 }
 
 // fitted returns the tensor's data in the shape of the initializer.

@@ -147,19 +147,14 @@ func stateValues(m *onnx.Model, roles step.Roles, f *safetensors.File, names map
 	values := map[string]remat.Tensor{}
 	var lifted []*onnx.Value
 	for _, v := range m.Graph.Initializers {
-		key := v.Name
-		if to, ok := names[v.Name]; ok {
-			key = to
-		}
-		info, ok := f.Lookup(key)
-		if !ok {
-			continue
-		}
-		data, err := fitted(f, info, v)
+		data, ok, err := stateOf(f, v, names)
 		if err != nil {
 			return nil, err
 		}
-		values[v.Name] = remat.Tensor{Type: info.DType, Shape: v.Init.Dims(), Data: data}
+		if !ok {
+			continue
+		}
+		values[v.Name] = remat.Tensor{Type: v.Init.DType(), Shape: v.Init.Dims(), Data: data}
 		lifted = append(lifted, v)
 	}
 	m.Graph.LiftInitializers(lifted)

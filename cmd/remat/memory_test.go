@@ -3,34 +3,24 @@ package main
 import (
 	"bytes"
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	remat "github.com/onnx-remat/remat/runtime"
-	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // memoryEnv is an environment with a plain and a rewritten training graph.
 func memoryEnv(t *testing.T) (e *env, plain, small string) {
 	t.Helper()
-	library, err := install.Find("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("REMAT_ORT", library)
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
+	dir := newFolder(t)
+	at := dir.at
 	for _, args := range [][]string{
 		{"model", "gpt2-tiny", "--layers", "4", "--seq", "64", "-o", at("g.onnx")},
 		{"grad", at("g.onnx"), "--optimizer", "sgd", "-o", at("plain.onnx")},
 		{"rewrite", at("plain.onnx"), "--strategy", "full", "-o", at("small.onnx")},
 	} {
-		var out bytes.Buffer
-		if code := run(context.Background(), args, &out, &out); code != exitDone {
-			t.Fatalf("remat %q: exit code %d\n%s", args, code, &out)
-		}
+		dir.do(args...)
 	}
 	e = newEnv(context.Background(), new(bytes.Buffer), new(bytes.Buffer))
 	t.Cleanup(e.close)

@@ -4,32 +4,22 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"path/filepath"
 	"testing"
 
 	remat "github.com/onnx-remat/remat/runtime"
-	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // TestLeaks: outputs that the caller keeps are found within 50 steps, and 2,000 steps
 // that keep nothing are called clean.
 func TestLeaks(t *testing.T) {
-	library, err := install.Find("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("REMAT_ORT", library)
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
+	dir := newFolder(t)
+	at := dir.at
 	for _, args := range [][]string{
 		{"model", "mlp", "--layers", "2", "--hidden", "256", "--batch", "2", "-o", at("m.onnx")},
 		{"grad", at("m.onnx"), "-o", at("t.onnx"), "--quiet"},
 	} {
-		var out bytes.Buffer
-		if code := run(context.Background(), args, &out, &out); code != exitDone {
-			t.Fatalf("remat %q: exit code %d\n%s", args, code, &out)
-		}
+		dir.do(args...)
 	}
 	steps := 2000
 	if testing.Short() {
@@ -43,7 +33,7 @@ func TestLeaks(t *testing.T) {
 		return runModel(e, at("t.onnx"), feeds, runOptions{steps: steps, monitor: monitorOptions{on: true, fail: true, each: each}})
 	}
 	var kept [][]byte
-	err = monitored(50, func(s *subject) {
+	err := monitored(50, func(s *subject) {
 		outputs, err := s.session.Last()
 		if err != nil {
 			t.Fatal(err)

@@ -1,38 +1,25 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/rewrite/optim"
-	"github.com/onnx-remat/remat/runtime/install"
 )
 
 // TestEveryOptimizer trains with each optimizer of the table, as derived, rewritten,
 // and in half with loss scaling: the measured peak is the predicted one to the byte.
 func TestEveryOptimizer(t *testing.T) {
-	library, err := install.Find("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("REMAT_ORT", library)
-	dir := t.TempDir()
+	dir := newFolder(t)
 	do := func(args ...string) []byte {
 		t.Helper()
-		var out, diag bytes.Buffer
 		for i, a := range args {
 			if strings.HasSuffix(a, ".onnx") {
-				args[i] = filepath.Join(dir, a)
+				args[i] = dir.at(a)
 			}
 		}
-		if code := run(context.Background(), args, &out, &diag); code != exitDone {
-			t.Fatalf("remat %q: exit code %d\n%s", args, code, &diag)
-		}
-		return out.Bytes()
+		return dir.do(args...)
 	}
 	do("model", "mlp", "--layers", "4", "--hidden", "48", "--batch", "8", "-o", "m.onnx")
 	for _, k := range optim.Kinds() {

@@ -1,36 +1,24 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/report"
-	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // TestTraceOfEveryVariant: every event of every variant of the zoo has its value, node
 // and category, and the trace for viewers keeps the rules of its format.
 func TestTraceOfEveryVariant(t *testing.T) {
-	library, err := install.Find("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("REMAT_ORT", library)
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
+	dir := newFolder(t)
+	at := dir.at
 	do := func(args ...string) {
 		t.Helper()
-		var out bytes.Buffer
-		if code := run(context.Background(), append(args, "--quiet"), &out, &out); code != exitDone {
-			t.Fatalf("remat %q: exit code %d\n%s", args, code, &out)
-		}
+		dir.do(append(args, "--quiet")...)
 	}
 	variants := [][]string{nil, {"--strategy", "sqrt"}, {"--strategy", "full", "--precision", "fp16", "--emulate"}, {"--strategy", "optimal", "--time-limit", "1s"}}
 	if testing.Short() {

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/onnx-remat/remat/runtime/install"
 )
 
 // remats runs a command and returns its exit code, what it printed, and its last line
@@ -27,13 +25,7 @@ func remats(t *testing.T, args ...string) (code int, out, last string) {
 // step and the least takes, takes what was predicted, to the byte, and no more than that
 // memory, also as a hard limit, under which the plain training ends with a line.
 func TestTrainWithin(t *testing.T) {
-	library, err := install.Find("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("REMAT_ORT", library)
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
+	at := newFolder(t).at
 	tokens := make([]byte, 2*4096)
 	for i := range 4096 {
 		tokens[2*i] = byte(i * i % 61)
