@@ -116,6 +116,20 @@ func (t Type) Bytes() (int64, bool) {
 	return int64(lo+7) / 8, true
 }
 
+// Extents returns the numbers of a shape with those of dims in, and the first axis
+// that has none, -1 where all have.
+func (s Shape) Extents(dims map[string]int64) (out []int64, free int) {
+	out = make([]int64, len(s))
+	for i, d := range s {
+		n, ok := d.Subst(dims).Int()
+		if !ok {
+			return nil, i
+		}
+		out[i] = n
+	}
+	return out, -1
+}
+
 // Elements multiplies extents; false on a negative one or an overflow.
 func Elements(dims []int64) (int64, bool) {
 	n := uint64(1)

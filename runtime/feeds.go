@@ -195,19 +195,16 @@ func (f *feeds) shape(v *onnx.Value) ([]int64, error) {
 	if !v.Type.Ranked {
 		return nil, &FeedError{v.Name, "its shape is unknown: feed it"}
 	}
-	out := make([]int64, len(v.Type.Shape))
-	for i, d := range v.Type.Shape {
-		n, ok := d.Subst(f.dims).Int()
-		if !ok {
-			if names := d.Symbols(); len(names) > 0 {
-				return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d (%s) is symbolic: add --dim %s=N, or feed it", i, d, names[0])}
-			}
-			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is unknown: feed it", i)}
+	out, free := v.Type.Shape.Extents(f.dims)
+	if free >= 0 {
+		d := v.Type.Shape[free]
+		if names := d.Symbols(); len(names) > 0 {
+			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d (%s) is symbolic: add --dim %s=N, or feed it", free, d, names[0])}
 		}
-		if n < 0 {
-			return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is negative", i)}
-		}
-		out[i] = n
+		return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is unknown: feed it", free)}
+	}
+	if i := slices.IndexFunc(out, func(n int64) bool { return n < 0 }); i >= 0 {
+		return nil, &FeedError{v.Name, fmt.Sprintf("dimension %d is negative", i)}
 	}
 	if _, err := ort.ByteSize(ortType(v.Type.DType), out); err != nil {
 		return nil, &FeedError{v.Name, err.Error()}

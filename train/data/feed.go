@@ -189,16 +189,13 @@ func (t *target) shape(v *onnx.Value) ([]int64, error) {
 	if !v.Type.Ranked {
 		return nil, &InputError{v.Name, "its shape is unknown: export the model with the shapes of its inputs"}
 	}
-	out := make([]int64, len(v.Type.Shape))
-	for i, d := range v.Type.Shape {
-		n, ok := d.Subst(t.dims).Int()
-		if !ok {
-			if names := d.Symbols(); len(names) > 0 {
-				return nil, &InputError{v.Name, fmt.Sprintf("dimension %d (%s) is free: add --dim %s=N", i, d, names[0])}
-			}
-			return nil, &InputError{v.Name, fmt.Sprintf("dimension %d is unknown", i)}
+	out, free := v.Type.Shape.Extents(t.dims)
+	if free >= 0 {
+		d := v.Type.Shape[free]
+		if names := d.Symbols(); len(names) > 0 {
+			return nil, &InputError{v.Name, fmt.Sprintf("dimension %d (%s) is free: add --dim %s=N", free, d, names[0])}
 		}
-		out[i] = n
+		return nil, &InputError{v.Name, fmt.Sprintf("dimension %d is unknown", free)}
 	}
 	if n, ok := onnx.Elements(out); !ok || n > math.MaxInt64/8 {
 		return nil, &InputError{v.Name, fmt.Sprintf("shape %v is too large", out)}
