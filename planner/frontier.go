@@ -1,6 +1,9 @@
 package planner
 
-import "sort"
+import (
+	"math"
+	"sort"
+)
 
 // The plans visited by a search, reduced to those that no other one beats in
 // both peak and repeated work.
@@ -40,6 +43,15 @@ func (f *frontier) covered(peak, work int64) bool {
 	return k > 0 && f.points[k-1].work <= work
 }
 
+// limit is the peak from which on a plan of that work is covered.
+func (f *frontier) limit(work int64) int64 {
+	k := sort.Search(len(f.points), func(i int) bool { return f.points[i].work <= work })
+	if k == len(f.points) {
+		return math.MaxInt64
+	}
+	return f.points[k].peak
+}
+
 // add inserts a point that is not covered, and removes those that it covers.
 func (f *frontier) add(p *point) {
 	k := sort.Search(len(f.points), func(i int) bool { return f.points[i].peak >= p.peak })
@@ -67,12 +79,14 @@ type explorer struct {
 	cuts [][]bool
 	// visits counts the evaluations left.
 	visits int
+	// seen are the schedules that moves led to, by hash; nil: simulate each.
+	seen map[uint64]struct{}
 	// stopped reports that the search is to end.
 	stopped func() bool
 }
 
 func newExplorer(ix *index, base *baseOrder, visits int) *explorer {
-	return &explorer{ix: ix, base: base, low: newLowerer(ix, base.order), sim: newLiveSim(ix), visits: visits, stopped: func() bool { return false }}
+	return &explorer{ix: ix, base: base, low: newLowerer(ix, base.order), sim: newLiveSim(ix), visits: visits, seen: map[uint64]struct{}{}, stopped: func() bool { return false }}
 }
 
 // visit evaluates a keep set and records it. It copies keep if it stays.
@@ -81,14 +95,56 @@ func (e *explorer) visit(keep []bool) (peak, work int64, better bool) {
 }
 
 func (e *explorer) visitIn(keep []bool, m mode) (peak, work int64, better bool) {
+	e.count()
+	peak = e.sim.run(e.low.scheduleIn(keep, m))
+	return peak, e.low.work, e.record(keep, m, peak)
+}
+
+// try is visitIn for a move, of which nobody asks what it holds. A third of them and more
+// lead to a schedule that another one led to, which is not simulated again (of two with
+// one hash, the second is never found); and the simulation ends where a known point is
+// as good.
+func (e *explorer) try(keep []bool, m mode) {
+	e.count()
+	schedule := e.low.scheduleIn(keep, m)
+	key := hashOf(schedule, e.sim.eraseShapes)
+	if _, ok := e.seen[key]; ok {
+		return
+	}
+	if e.seen != nil {
+		e.seen[key] = struct{}{}
+	}
+	limit := e.front.limit(e.low.work)
+	if peak := e.sim.below(schedule, limit); peak < limit {
+		e.record(keep, m, peak)
+	}
+}
+
+// count counts a visit.
+func (e *explorer) count() {
 	if e.visits--; e.stopped() {
 		e.visits = 0
 	}
-	schedule := e.low.scheduleIn(keep, m)
-	work, peak = e.low.work, e.sim.run(schedule)
+}
+
+// record adds what was visited last, unless some point is as good. It copies keep.
+func (e *explorer) record(keep []bool, m mode, peak int64) bool {
+	work := e.low.work
 	if e.front.covered(peak, work) {
-		return peak, work, false
+		return false
 	}
 	e.front.add(&point{peak: peak, work: work, mode: m, base: e.base, eraseShapes: e.sim.eraseShapes, keep: append([]bool(nil), keep...)})
-	return peak, work, true
+	return true
+}
+
+// hashOf is the FNV-1a hash of a schedule, operator by operator, and a flag.
+func hashOf(schedule []int, flag bool) uint64 {
+	h := uint64(14695981039346656037)
+	if flag {
+		h ^= 1
+	}
+	for _, op := range schedule {
+		h = (h ^ uint64(op)) * 1099511628211
+	}
+	return h
 }

@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/onnx-remat/remat/ortmodel"
+import (
+	"math"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // The live bytes of a schedule, fast.
 //
@@ -50,10 +54,16 @@ func newLiveSim(ix *index) *liveSim {
 }
 
 // run simulates the schedule and returns its peak in bytes.
-func (s *liveSim) run(schedule []int) int64 {
+func (s *liveSim) run(schedule []int) int64 { return s.below(schedule, math.MaxInt64) }
+
+// below is run for who does not take a peak of limit bytes or more: it ends, and returns
+// limit, where that much is read later at one place, dead buffers left out.
+func (s *liveSim) below(schedule []int, limit int64) int64 {
 	s.ix.events += int64(len(schedule))
 	s.resolve(schedule)
-	s.assign(schedule)
+	if !s.assign(schedule, limit) {
+		return limit
+	}
 	return s.accumulate(schedule)
 }
 
@@ -104,8 +114,8 @@ func (s *liveSim) resolve(schedule []int) {
 	s.start[len(schedule)] = at
 }
 
-// assign gives every instance a buffer.
-func (s *liveSim) assign(schedule []int) {
+// assign gives every instance a buffer. It ends, false, where limit bytes are wanted.
+func (s *liveSim) assign(schedule []int, limit int64) bool {
 	f, n := s.f, len(s.value)
 	s.buf, s.birth, s.death = resize(s.buf, n), resize(s.birth, n), resize(s.death, n)
 	s.delta = resize(s.delta, len(schedule))
@@ -121,6 +131,7 @@ func (s *liveSim) assign(schedule []int) {
 	}
 	buf, uses, value, death := s.buf, s.uses, s.value, s.death
 	id := int32(0)
+	var wanted int64 // by a read to come
 	for pos, op := range schedule {
 		reads := s.read[s.start[pos]:s.start[pos+1]]
 		from := id
@@ -139,6 +150,9 @@ func (s *liveSim) assign(schedule []int) {
 			}
 			buf[out] = b
 			if b != out && b >= 0 {
+				if uses[b] == 0 { // it was dead
+					wanted += f.bytes[value[b]]
+				}
 				uses[b] += uses[out]
 			} else if b == out && s.ix.p.Graph.Values[v].Kind != ortmodel.Bound {
 				s.birth[out] = int32(pos)
@@ -146,25 +160,33 @@ func (s *liveSim) assign(schedule []int) {
 			}
 		}
 		s.delta[pos] = bytes
+		if wanted += bytes; wanted >= limit {
+			return false
+		}
 		for _, in := range reads {
 			if in < 0 {
 				continue
 			}
 			if b := buf[in]; b >= 0 {
 				death[b] = int32(pos)
-				if uses[b]--; uses[b] == 0 && b < unknown {
-					s.hand(b)
+				if uses[b]--; uses[b] == 0 {
+					if wanted -= f.bytes[value[b]]; b < unknown {
+						s.hand(b)
+					}
 				}
 			}
 		}
 		for out := from; out < id; out++ {
 			if b := buf[out]; b >= 0 {
-				if uses[b]--; uses[b] == 0 && b < unknown {
-					s.hand(b)
+				if uses[b]--; uses[b] == 0 {
+					if wanted -= f.bytes[value[b]]; b < unknown {
+						s.hand(b)
+					}
 				}
 			}
 		}
 	}
+	return true
 }
 
 // hand puts a dead buffer on the list of its class.

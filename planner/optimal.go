@@ -85,14 +85,14 @@ func (e *explorer) seeds() {
 		bounds := every(layers, k)
 		keep := ix.segmentKeep(computed(bounds))
 		for m := range e.modes() {
-			e.visitIn(keep, m)
+			e.try(keep, m)
 		}
 		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.eraseShapes {
 			continue
 		}
 		e.polish(keep, bounds, tailOf(bounds), true)
 		for m := range e.modes() {
-			e.visitIn(keep, m)
+			e.try(keep, m)
 		}
 	}
 }

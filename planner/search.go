@@ -18,7 +18,7 @@ func (e *explorer) sweep() {
 		e.findCuts()
 	}
 	for _, keep := range e.cuts {
-		e.visit(keep)
+		e.try(keep, held)
 	}
 }
 
@@ -154,7 +154,7 @@ func (e *explorer) descend(moves [][]int, reserve int) {
 				scratch[r] = 2*on < len(move)
 			}
 			e.sim.eraseShapes = p.eraseShapes
-			e.visitIn(scratch, p.mode)
+			e.try(scratch, p.mode)
 			if e.visits <= reserve {
 				return
 			}
@@ -212,7 +212,7 @@ func (e *explorer) paths() {
 			for k, r := range diff {
 				set[r] = !set[r]
 				if k+1 < len(diff) && (k+1)*steps/len(diff) != k*steps/len(diff) {
-					e.visitIn(set, from.mode)
+					e.try(set, from.mode)
 				}
 			}
 		}

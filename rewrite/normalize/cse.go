@@ -6,8 +6,8 @@ package normalize
 // every run of theirs and are left alone.
 
 import (
-	"fmt"
 	"sort"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -66,7 +66,7 @@ func covers(f, n *onnx.Node) bool {
 // nodeKey is equal for nodes that compute the same.
 func nodeKey(n *onnx.Node, ids map[*onnx.Value]int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s.%s/%d", n.Domain(), n.OpType(), len(n.Outputs))
+	b.WriteString(n.Domain() + "." + n.OpType() + "/" + strconv.Itoa(len(n.Outputs)))
 	for _, v := range n.Inputs {
 		id := 0
 		if v != nil {
@@ -75,13 +75,15 @@ func nodeKey(n *onnx.Node, ids map[*onnx.Value]int) string {
 				ids[v] = id
 			}
 		}
-		fmt.Fprintf(&b, ",%d", id)
+		b.WriteString("," + strconv.Itoa(id))
 	}
 	var attrs []string
 	for _, a := range n.Proto.GetAttribute() {
-		c := proto.Clone(a)
-		c.ProtoReflect().Clear(c.ProtoReflect().Descriptor().Fields().ByName("doc_string"))
-		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(c)
+		if a.DocString != nil {
+			a = proto.CloneOf(a)
+			a.DocString = nil
+		}
+		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(a)
 		if err != nil {
 			data = []byte(n.Label())
 		}
