@@ -52,6 +52,7 @@ type Session struct {
 	owned   bool // the model is closed with the session
 	dims    map[string]int64
 	load    LoadStages
+	placed  bool // see Place
 }
 
 // LoadStages are the process's resident bytes once the session's own session of ONNX
@@ -174,6 +175,11 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	s.dims = values.dims
+	if s.Provider == ort.CUDA && !s.engine.Rehearsed() { // which computes nothing
+		if err := shortProducts(s.Model, s.dims); err != nil {
+			return err
+		}
+	}
 	if s.scaler = newScaler(s.Model.Graph, &s.options); s.scaler != nil {
 		s.options.LossScale = s.scaler.Scale
 	}

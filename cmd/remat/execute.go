@@ -166,6 +166,8 @@ type subject struct {
 	free bool
 	// options are those that the session was opened with.
 	options remat.Options
+	// counted: the session's bytes are known; see countConstants.
+	counted bool
 	// profiled: the most expensive operators are wanted.
 	profiled bool
 }
@@ -208,6 +210,11 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 		s.run.Precision = report.Text(p.String())
 	}
 	s.run.Rehearsed = engine.Rehearsed() && s.session.Provider == ort.CUDA
+	if s.run.Rehearsed {
+		if err := remat.ShortProducts(m.Graph); err != nil {
+			s.remark(e, "no GPU would run it: %v", err)
+		}
+	}
 	s.predict(e, m, o, found)
 	s.remarkRates(e, m)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
@@ -236,8 +243,11 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 		s.remark(e, "not predicted: %s", s.run.NoPrediction)
 		return
 	}
-	session := p.Session.Bytes()
-	s.run.Memory.PredictedLivePeakBytes = &p.LivePeak
+	if err := s.session.Place(p.Trace.Requests()); err != nil {
+		s.remark(e, "no slab: %v", err)
+	}
+	live, session := p.LivePeak, p.Session.Bytes() // copies, which do not keep the prediction
+	s.run.Memory.PredictedLivePeakBytes = &live
 	s.run.Memory.PredictedSessionBytes = &session
 	arena := p.Arena()
 	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
@@ -347,6 +357,9 @@ func (s *subject) finish(e *env, complete bool) error {
 		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
 	}
 	to.ArenaPeakBytes, to.ReservedBytes, to.RSSPeakBytes = m.ArenaPeakBytes, m.ReservedBytes, m.RSSPeakBytes
+	if m.SlabBytes > 0 {
+		to.SlabBytes, to.AstrayBytes = &m.SlabBytes, &m.AstrayBytes
+	}
 	var seconds []float64
 	for i, st := range s.run.Steps {
 		if i > 0 || len(s.run.Steps) == 1 {

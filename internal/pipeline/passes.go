@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ precision ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -68,6 +68,9 @@ var passes = []pass{
 		after: []string{"unfold"}, why: "constants that are computed in the step are none any more", run: (*preparation).fold},
 	{name: "merge", doc: "equal constants and equal nodes become one, as ONNX Runtime makes them one",
 		after: []string{"unfold", "fold"}, why: "barriers share constants, and so may what was computed", run: (*preparation).merge},
+	{name: "broadcast", doc: "products of which CUDA's kernel would compute only some get an operand broadcast",
+		after: []string{"merge"}, why: "the optimizer and the tiles make products, too",
+		asked: func(o *Options) bool { return o.provider().Device }, run: (*preparation).broadcast},
 	{name: "precision", doc: "converts to a half type",
 		after: []string{"optimize", "merge"}, why: "the optimizer must not see the casts; the planner, which comes next, must",
 		asked: func(o *Options) bool { return o.Precision != nil }, run: (*preparation).precise},
@@ -293,6 +296,19 @@ func (p *preparation) merge(*runtime.Engine) error {
 	normalize.MergeEqual(p.Model.Graph)
 	p.Model.Graph.NameNodes()
 	return runtime.DescribeFeeds(p.Model)
+}
+
+func (p *preparation) broadcast(*runtime.Engine) error {
+	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
+	if err != nil {
+		return err
+	}
+	r, err := rewrite.Broadcast(p.Model.Graph, types)
+	if r.Requested > 0 {
+		p.Reports = append(p.Reports, r)
+		p.Model.Graph.NameNodes()
+	}
+	return err
 }
 
 func (p *preparation) analyzeUpdates(*runtime.Engine) (err error) {

@@ -53,6 +53,14 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 	if _, err := p.Plan("selective", 0); err != nil {
 		t.Fatal(err)
 	}
+	// What is for CUDA alone.
+	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, After: o.After}
+	if p, err = NewPlanner(engine(t), trainingGraph(t, "gpt2", wideGPT), o); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Plan("none", 0); err != nil {
+		t.Fatal(err)
+	}
 	for _, pass := range passes {
 		if !slices.Contains(seen, pass.name) {
 			t.Errorf("pass %q did not run", pass.name)

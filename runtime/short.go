@@ -1,0 +1,42 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+// A ShortProductError names a node whose result would be wrong on CUDA
+// (traits.ShortOnCUDA).
+type ShortProductError struct{ Node, Why string }
+
+func (e *ShortProductError) Error() string {
+	return fmt.Sprintf("node %q: %s: write the file anew with remat rewrite --provider cuda, or run it with --provider cpu", e.Node, e.Why)
+}
+
+// ShortProducts returns a *ShortProductError of the first product of a typed graph of
+// which CUDA's kernel computes only some, nil where there is none.
+func ShortProducts(g *onnx.Graph) error {
+	for _, n := range g.Nodes {
+		if why := traits.WhyShort(n); why != "" {
+			return &ShortProductError{n.Label(), why}
+		}
+	}
+	return nil
+}
+
+// shortProducts is ShortProducts of a model whose free extents are these. A model that
+// cannot be typed is ONNX Runtime's to judge.
+func shortProducts(m *onnx.Model, dims map[string]int64) error {
+	typed, err := m.Clone()
+	if err != nil {
+		return err
+	}
+	if _, err = infer.Model(typed, infer.Options{Dims: dims}); err != nil {
+		return typed.Close()
+	}
+	return errors.Join(ShortProducts(typed.Graph), typed.Close())
+}

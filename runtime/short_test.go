@@ -1,0 +1,37 @@
+package runtime
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// TestShortProductsAreRefused: a product of which CUDA computes only some is found once
+// free extents have numbers, and not where the extents are equal.
+func TestShortProductsAreRefused(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=18
+graph g {
+  in a float32[N,1,4,6]
+  in b float32[1,M,6,5]
+  y = MatMul(a, b)
+  out y float32
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		n, m  int64
+		short bool
+	}{{2, 2, true}, {3, 3, true}, {2, 3, false}, {1, 2, false}, {1, 1, false}} {
+		err := shortProducts(m, map[string]int64{"N": c.n, "M": c.m})
+		var short *ShortProductError
+		if errors.As(err, &short) != c.short || err != nil && !c.short {
+			t.Errorf("[%d,1] x [1,%d]: %v", c.n, c.m, err)
+		}
+	}
+	if err := shortProducts(m, nil); err != nil {
+		t.Errorf("free extents: %v", err)
+	}
+}
