@@ -8,6 +8,8 @@
 // Measured against ONNX Runtime 1.31.1, CPU provider, memory pattern off.
 package ortmodel
 
+import "slices"
+
 // None stands for a missing optional input or output, and for "no value".
 const None = -1
 
@@ -94,3 +96,6 @@ type Graph struct {
 	Nodes  []Node
 	Values []Value
 }
+
+// Copy returns the graph with values of its own; the nodes are shared.
+func (g *Graph) Copy() *Graph { return &Graph{Nodes: g.Nodes, Values: slices.Clone(g.Values)} }

@@ -24,7 +24,7 @@ import (
 )
 
 // reserve stays free for what the counting allocator does not see, in bytes.
-const reserve = 128 << 20
+const reserve = 96 << 20
 
 // worthAsking is the size in bytes from which on the system is asked first.
 const worthAsking = 1 << 20

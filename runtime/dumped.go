@@ -68,3 +68,13 @@ func (d *dumped) keep(key [sha256.Size]byte, data []byte) {
 		d.bytes -= len(last.data)
 	}
 }
+
+// Forget gives up the graphs that ONNX Runtime optimized, which Dump keeps: planning is
+// over.
+func (e *Engine) Forget() {
+	d := &e.dumped
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.graphs, d.bytes = nil, 0
+	d.recent.Init()
+}

@@ -33,6 +33,9 @@ type Memory struct {
 	ParameterBytes, StateBytes, FeedBytes, OutputBytes int64
 
 	SessionBytes, LivePeakBytes, TotalPeakBytes int64
+	// SlabBytes is the slab that steps run in, 0 where they have none; AstrayBytes the
+	// most that a step allocated elsewhere against its places. See Session.Place.
+	SlabBytes, AstrayBytes int64
 	// nil where they were not measured.
 	ArenaPeakBytes, ReservedBytes, RSSPeakBytes *int64
 }

@@ -34,6 +34,9 @@ type Step struct {
 	// LivePeakBytes is the maximum of what was allocated since the start of
 	// the step and not yet released.
 	LivePeakBytes int64
+	// AstrayBytes are those of blocks that were not where they should have been, or
+	// were not known; see Place.
+	AstrayBytes int64
 	// Allocations is their number; Trace lists them where it was asked for.
 	Allocations int64
 	Trace       []ort.Event
@@ -91,10 +94,15 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	}
 	step := &Step{Seconds: time.Since(start).Seconds()}
 	state := counter.State()
-	step.LivePeakBytes, step.Allocations = state.Peak-state.Base, state.Allocations
+	step.LivePeakBytes, step.Allocations, step.AstrayBytes = state.Peak-state.Base, state.Allocations, state.Astray
 	if s.options.Trace {
 		var err error
 		if step.Trace, err = counter.Events(); err != nil {
+			return nil, err
+		}
+	}
+	if !s.placed {
+		if err := s.placeAsMeasured(counter); err != nil {
 			return nil, err
 		}
 	}
@@ -105,6 +113,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 		s.rescale(step)
 	}
 	s.memory.LivePeakBytes = max(s.memory.LivePeakBytes, step.LivePeakBytes)
+	s.memory.AstrayBytes = max(s.memory.AstrayBytes, step.AstrayBytes)
 	return step, nil
 }
 

@@ -95,6 +95,9 @@ func (k *keeper) Width() int {
 }
 
 func (e *env) close() {
+	for path := range e.sources {
+		e.unload(path)
+	}
 	for i := len(e.closers) - 1; i >= 0; i-- {
 		e.closers[i]()
 	}

@@ -217,8 +217,15 @@ func (e *env) load(path string) (*pipeline.Source, error) {
 		e.sources = map[string]*pipeline.Source{}
 	}
 	e.sources[path] = src
-	e.closers = append(e.closers, func() { src.Close() })
 	return src, nil
+}
+
+// unload gives up what load keeps of a file.
+func (e *env) unload(path string) {
+	if src := e.sources[path]; src != nil {
+		delete(e.sources, path)
+		src.Close()
+	}
 }
 
 // loadAll reads model files, and checks that one of them has each dimension of --dim.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -136,6 +137,10 @@ func (t *trainRun) readLength() error {
 	return t.schedule.Check()
 }
 
+// trainGarbage is how much garbage is let lie while steps run, in percent of what is in
+// use: they make little of it, and the memory is theirs.
+const trainGarbage = 25
+
 // run trains, and prints what came of it.
 func (t *trainRun) run() error {
 	e := t.e
@@ -159,6 +164,9 @@ func (t *trainRun) run() error {
 	decided, err := t.graph(source)
 	if err != nil {
 		return err
+	}
+	if t.path != "" {
+		e.unload(t.path)
 	}
 	src, err := e.load(filepath.Join(t.dir, trainFile))
 	if err != nil {
@@ -184,6 +192,12 @@ func (t *trainRun) run() error {
 		return err
 	}
 	job.Watcher = w
+	s.countConstants()
+	defer debug.SetGCPercent(debug.SetGCPercent(trainGarbage))
+	e.loaded.Forget()
+	src.Slim()
+	debug.FreeOSMemory() // planning and opening are over: the memory is the steps'
+	ort.Trim()
 	e.finishing.Store(true)
 	result, err := job.Run(e.ctx)
 	w.ended(err)

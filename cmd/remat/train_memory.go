@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -135,7 +134,6 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 	o.Out = filepath.Join(dir, trainFile)
 	fitted, err := pipeline.Fit(e.ctx, engine, src, o)
 	bar.Finish()
-	debug.FreeOSMemory() // planning is over, and the memory is the training's
 	var unfit *pipeline.FitError
 	var unclear *pipeline.UnclearError
 	switch {

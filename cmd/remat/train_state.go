@@ -123,7 +123,7 @@ type trained struct {
 
 // print prints the document of a training, or what a person wants to read of it.
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
-	s.memory(t.e)
+	s.memory()
 	d := &trained{
 		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
@@ -159,17 +159,20 @@ func (t *trainRun) interrupted(job *train.Job, r *train.Result) string {
 	return fmt.Sprintf("interrupted after step %d of %d, which %s holds: go on with %s", r.Step, job.Schedule.Steps, train.StatePath(t.dir), commandLine([]string{"train", "-o", t.dir, "--resume"}))
 }
 
-// memory fills in what was measured. What ONNX Runtime computed ahead takes a second
-// session to count: after an interrupt, and where there is no memory for it, what
-// needs that stays null.
-func (s *subject) memory(e *env) {
+// countConstants adds what ONNX Runtime computed ahead, before the steps have the memory:
+// it may take a second session. Where that fails, what needs it stays null.
+func (s *subject) countConstants() {
+	s.counted = s.run.OptLevel == 0 || s.session.MeasureConstants() == nil
+}
+
+// memory fills in what was measured.
+func (s *subject) memory() {
 	_ = s.session.MeasureRSS() // null where the system does not say
-	counted := s.run.OptLevel == 0 || e.ctx.Err() == nil && s.session.MeasureConstants() == nil
 	m := s.session.Memory()
 	to := &s.run.Memory
 	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
 	to.LivePeakBytes, to.RSSPeakBytes = &m.LivePeakBytes, m.RSSPeakBytes
-	if counted {
+	if s.counted {
 		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
 	}
 }

@@ -41,7 +41,12 @@ func Load(path string) (*Source, error) {
 // Close releases the file and the copies of its model.
 func (s *Source) Close() error {
 	s.Hash() // which outlives the mapping
-	err := s.Model.Close()
+	return errors.Join(s.Model.Close(), s.Slim())
+}
+
+// Slim releases the copies of the model that Typed and Sized made.
+func (s *Source) Slim() error {
+	var err error
 	for _, m := range s.copies {
 		err = errors.Join(err, m.Close())
 	}
@@ -77,7 +82,7 @@ func (s *Source) Files() []string { return append([]string{s.Path}, s.data...) }
 func (s *Source) Broken() (promised int64, broken bool) { return s.promised, s.broken }
 
 // Typed is a copy of the model, checked, with its types inferred. It lives as long
-// as the source.
+// as the source, or until Slim.
 func (s *Source) Typed(dims map[string]int64) (*onnx.Model, error) {
 	m, err := s.copy()
 	if err == nil {

@@ -70,16 +70,20 @@ type Run struct {
 // Memory holds the sizes of one run in bytes, as docs/cli.md defines them;
 // nil is "does not apply" or "not measured".
 type Memory struct {
-	ParameterBytes         int64  `json:"parameter_bytes"`
-	StateBytes             int64  `json:"state_bytes"`
-	FeedBytes              int64  `json:"feed_bytes"`
-	OutputBytes            int64  `json:"output_bytes"`
-	SessionBytes           *int64 `json:"session_bytes"`
-	LivePeakBytes          *int64 `json:"live_peak_bytes"`
-	TotalPeakBytes         *int64 `json:"total_peak_bytes"`
-	ArenaPeakBytes         *int64 `json:"arena_peak_bytes"`
-	ReservedBytes          *int64 `json:"reserved_bytes"`
-	RSSPeakBytes           *int64 `json:"rss_peak_bytes"`
+	ParameterBytes int64  `json:"parameter_bytes"`
+	StateBytes     int64  `json:"state_bytes"`
+	FeedBytes      int64  `json:"feed_bytes"`
+	OutputBytes    int64  `json:"output_bytes"`
+	SessionBytes   *int64 `json:"session_bytes"`
+	LivePeakBytes  *int64 `json:"live_peak_bytes"`
+	TotalPeakBytes *int64 `json:"total_peak_bytes"`
+	ArenaPeakBytes *int64 `json:"arena_peak_bytes"`
+	ReservedBytes  *int64 `json:"reserved_bytes"`
+	RSSPeakBytes   *int64 `json:"rss_peak_bytes"`
+	// SlabBytes is the region of the process that steps ran in, and AstrayBytes what one
+	// of them allocated that should have lain in it and did not; nil without one.
+	SlabBytes              *int64 `json:"slab_bytes,omitempty"`
+	AstrayBytes            *int64 `json:"astray_bytes,omitempty"`
 	PredictedLivePeakBytes *int64 `json:"predicted_live_peak_bytes"`
 	PredictedSessionBytes  *int64 `json:"predicted_session_bytes"`
 	PredictedReservedBytes *int64 `json:"predicted_reserved_bytes"`

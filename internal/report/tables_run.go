@@ -90,6 +90,7 @@ func (r *Run) memoryTable() Table {
 	row("total peak", m.TotalPeakBytes, m.predictedTotal())
 	row("arena peak", m.ArenaPeakBytes, nil)
 	row("reserved", m.ReservedBytes, m.PredictedReservedBytes)
+	row("slab", m.SlabBytes, nil)
 	row("process peak", m.RSSPeakBytes, nil)
 	return t.compact()
 }

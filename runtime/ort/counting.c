@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 // OrtAllocator as ONNX Runtime 1.18 and later read it; what came later stays
 // out of use because of the version that is claimed.
@@ -29,6 +30,24 @@ enum { kCacheFrom = 1 << 16, kCacheBlocks = 512, kCacheSlack = 8, kRows = 4096 }
 
 union Header;
 
+// A Range of a slab that a block lies in.
+typedef struct {
+  int64_t from, to;
+} Range;
+
+// A Slab is the memory of steps whose requests are known beforehand: each has its place,
+// so that none lies between two others and keeps them apart. The ranges in use are
+// listed by address, and a request whose place is taken goes elsewhere: a step that does
+// not keep to what was known costs memory, and no more.
+typedef struct {
+  char *base;
+  int64_t bytes;    // of address space
+  int64_t touched;  // of memory, from the beginning: as far as blocks have lain
+  int64_t live;     // in blocks
+  Range *used;
+  size_t n, capacity;
+} Slab;
+
 // A Pool is a kind of memory: the host's, or a device's.
 typedef struct Pool {
   pthread_mutex_t mu;  // taken after a counter's own
@@ -39,6 +58,7 @@ typedef struct Pool {
   int64_t within;         // what live and kept may be together, unless live alone is more; 0: as above
   union Header *cache[kCacheBlocks];
   int cached;
+  Slab slab;
 } Pool;
 
 enum { kHost = -1, kDevices = 16 };
@@ -55,6 +75,9 @@ struct Counter {
   CounterState s;
   uint64_t next;
   int64_t limit;  // of s.live; 0: none
+  Place *places;  // of the requests of a step
+  size_t nplaces, place;
+  int64_t slab;  // what they need
   int trace, closed;
   CounterEvent *events;
   size_t capacity;
@@ -70,7 +93,7 @@ void counter_throws(void (*function)(void)) { throw_bad_alloc = function; }
 // device, in memory of their own, found by the block's address.
 typedef union Header {
   struct {
-    size_t bytes, capacity;
+    size_t bytes, capacity;  // no capacity: in the slab
     uint64_t id;
     void *memory;
     union Header *next;  // in its row of blocks
@@ -136,7 +159,7 @@ static void drop_all(Pool *pool) {
 static void shrink(Pool *pool, int64_t live) {
   int64_t bound = (live > pool->highest ? live : pool->highest);
   bound += pool->device == kHost ? bound / kCacheSlack : bound;
-  if (pool->within && bound > pool->within) bound = pool->within;
+  if (pool->within && bound > pool->within - pool->slab.touched) bound = pool->within - pool->slab.touched;
   while (pool->cached > 0 && live + pool->kept > bound) drop(pool, 0);
 }
 
@@ -161,6 +184,100 @@ static Header *reuse(Pool *pool, size_t n) {
   pool->cached--;
   memmove(pool->cache + best, pool->cache + best + 1, (size_t)(pool->cached - best) * sizeof *pool->cache);
   return h;
+}
+
+// kAhead is how many known requests may be left out at once.
+enum { kAhead = 16 };
+
+enum { kOutside = -1, kUnknown = -2 };
+
+// known finds the next request among those that are known, and returns its place.
+static int64_t known(Counter *c, int64_t n) {
+  for (size_t i = c->place; i < c->nplaces && i < c->place + kAhead; i++) {
+    if (c->places[i].bytes != n) continue;
+    c->place = i + 1;
+    return c->places[i].offset < 0 ? kOutside : c->places[i].offset;
+  }
+  return kUnknown;
+}
+
+// after is how many of the ranges in use begin at or before a place.
+static size_t after(const Slab *slab, int64_t from) {
+  size_t low = 0, high = slab->n;
+  while (low < high) {
+    size_t mid = (low + high) / 2;
+    if (slab->used[mid].from <= from) low = mid + 1;
+    else high = mid;
+  }
+  return low;
+}
+
+// settle returns the block at a place of the slab, or NULL where the place is taken.
+static Header *settle(Pool *pool, int64_t from, size_t n) {
+  Slab *slab = &pool->slab;
+  int64_t to = from + (int64_t)(n + sizeof(Header));
+  pthread_mutex_lock(&pool->mu);
+  size_t at = after(slab, from);
+  int taken = to > slab->bytes || (at > 0 && slab->used[at - 1].to > from) || (at < slab->n && slab->used[at].from < to);
+  if (!taken && slab->n == slab->capacity) {
+    size_t more = slab->capacity ? 2 * slab->capacity : 256;
+    Range *p = realloc(slab->used, more * sizeof *p);
+    if (p) {
+      slab->used = p;
+      slab->capacity = more;
+    }
+    taken = !p;
+  }
+  Header *h = NULL;
+  if (!taken) {
+    memmove(slab->used + at + 1, slab->used + at, (slab->n - at) * sizeof *slab->used);
+    slab->used[at] = (Range){from, to};
+    slab->n++;
+    slab->live += to - from;
+    if (to > slab->touched) slab->touched = to;
+    h = (Header *)(slab->base + from);
+    h->h.capacity = 0;
+    h->h.memory = h + 1;
+  }
+  pthread_mutex_unlock(&pool->mu);
+  return h;
+}
+
+// leave frees the place of a block.
+static void leave(Pool *pool, Header *h) {
+  Slab *slab = &pool->slab;
+  int64_t from = (char *)h - slab->base;
+  pthread_mutex_lock(&pool->mu);
+  size_t at = after(slab, from) - 1;
+  slab->live -= slab->used[at].to - slab->used[at].from;
+  slab->n--;
+  memmove(slab->used + at, slab->used + at + 1, (slab->n - at) * sizeof *slab->used);
+  pthread_mutex_unlock(&pool->mu);
+}
+
+// unmap gives a slab up in which nothing lies.
+static void unmap(Slab *slab) {
+  if (slab->base) munmap(slab->base, (size_t)slab->bytes);
+  free(slab->used);
+  memset(slab, 0, sizeof *slab);
+}
+
+// room makes the slab as large as a step needs it, and reports whether it could: it
+// stays as it is while a block lies in it.
+static int room(Pool *pool, int64_t bytes) {
+  Slab *slab = &pool->slab;
+  pthread_mutex_lock(&pool->mu);
+  if (slab->bytes < bytes && slab->n == 0) {
+    unmap(slab);
+    char *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base != MAP_FAILED) {
+      slab->base = base;
+      slab->bytes = bytes;
+    }
+  }
+  int enough = slab->bytes >= bytes;
+  pthread_mutex_unlock(&pool->mu);
+  return enough;
 }
 
 // take returns a block of n bytes, kept or fresh, or NULL.
@@ -201,6 +318,10 @@ static void give(Pool *pool, Header *h) {
 static void drain(Pool *pool) {
   pthread_mutex_lock(&pool->mu);
   drop_all(pool);
+  if (pool->slab.n == 0 && pool->slab.touched > 0) {
+    madvise(pool->slab.base, (size_t)pool->slab.bytes, MADV_DONTNEED);
+    pool->slab.touched = 0;
+  }
   pool->highest = pool->live;
   pthread_mutex_unlock(&pool->mu);
 }
@@ -217,6 +338,7 @@ static void destroy(Counter *c) {
   pthread_mutex_lock(&c->pool->mu);
   if (--c->pool->counters == 0) {
     drop_all(c->pool);
+    unmap(&c->pool->slab);
     c->pool->highest = 0;
   }
   pthread_mutex_unlock(&c->pool->mu);
@@ -224,6 +346,7 @@ static void destroy(Counter *c) {
   ortReleaseMemoryInfo(c->info);
   free(c->events);
   free(c->blocks);
+  free(c->places);
   free(c);
 }
 
@@ -247,7 +370,12 @@ static void *count_alloc(void *self, size_t n) {
   if (n == 0) return NULL;
   pthread_mutex_lock(&c->mu);
   int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
-  Header *h = fits ? take(c->pool, n) : NULL;
+  int64_t place = c->places && fits ? known(c, (int64_t)n) : kOutside;
+  Header *h = place >= 0 ? settle(c->pool, place, n) : NULL;
+  if (!h && fits) {
+    h = take(c->pool, n);
+    if (place != kOutside) c->s.astray += n;
+  }
   if (!h) {
     if (c->s.refused == 0) {
       c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
@@ -282,7 +410,8 @@ static void count_free(void *self, void *p) {
   c->s.live -= (int64_t)h->h.bytes;
   c->s.blocks--;
   record(c, ~(int64_t)h->h.bytes, h->h.id);
-  give(c->pool, h);
+  if (h->h.capacity) give(c->pool, h);
+  else leave(c->pool, h);
   int last = c->closed && c->s.blocks == 0;
   pthread_mutex_unlock(&c->mu);
   if (last) destroy(c);
@@ -358,9 +487,24 @@ void counter_mark(Counter *c, int trace) {
   c->s.allocations = 0;
   c->s.events = 0;
   c->s.lost = 0;
-  c->s.refused = c->s.asked = 0;
+  c->s.refused = c->s.asked = c->s.astray = 0;
   c->trace = trace;
+  c->place = c->places && room(c->pool, c->slab) ? 0 : c->nplaces;
   pthread_mutex_unlock(&c->mu);
+}
+
+int counter_place(Counter *c, const Place *places, size_t n, int64_t slab) {
+  Place *copy = malloc(n * sizeof *copy);
+  if (!copy) return 0;
+  memcpy(copy, places, n * sizeof *copy);
+  pthread_mutex_lock(&c->mu);
+  free(c->places);
+  c->places = copy;
+  c->nplaces = c->place = n;
+  c->slab = slab;
+  pthread_mutex_unlock(&c->mu);
+  mallopt(M_MMAP_THRESHOLD, kCacheFrom);  // what lies outside is the system's again when it is released
+  return 1;
 }
 
 // counter_limit bounds what may be live; 0: nothing bounds it.
@@ -384,9 +528,17 @@ void counter_within(int64_t bytes) {
 // counter_kept is what is kept for reuse of the host's memory, of all counters.
 int64_t counter_kept(void) {
   pthread_mutex_lock(&host.mu);
-  int64_t kept = host.kept;
+  int64_t kept = host.kept + host.slab.touched - host.slab.live;
   pthread_mutex_unlock(&host.mu);
   return kept;
+}
+
+// counter_slab is how much of the host's slab is memory, of all counters.
+int64_t counter_slab(void) {
+  pthread_mutex_lock(&host.mu);
+  int64_t touched = host.slab.touched;
+  pthread_mutex_unlock(&host.mu);
+  return touched;
 }
 
 void counter_state(Counter *c, CounterState *out) {

@@ -8,10 +8,10 @@ package ort
 //
 // It is written in C (counting.c), because worker threads of ONNX Runtime call
 // it; one lock is held for a few additions. ONNX Runtime's arena would round
-// to 256 bytes and keep chunks unsplit. Large blocks are kept for reuse, by all
-// sessions together, within an eighth above their live peak, or each step would pay for fresh pages (a third
-// of the time of a step of GPT-2 124M). Weakness: for the same reason the
-// process is up to that eighth larger than what is live.
+// to 256 bytes and keep chunks unsplit. Where a step's requests are known, its blocks lie
+// in a slab (Place). Large blocks elsewhere are kept for reuse, by all
+// sessions together, within an eighth above their live peak, or each step would pay for
+// fresh pages (a third of the time of a step of GPT-2 124M).
 //
 // A device's memory is counted in the same way, over cudaMalloc: a session's nodes run
 // on one stream, so a block that is released may be handed on at once. There, as much
@@ -48,6 +48,7 @@ type CounterState struct {
 	Blocks      int64 // handed out and not yet released
 	Refused     int64 // what would have been live above Base with the first request since the mark that was refused, 0 for none
 	Asked       int64 // that request
+	Astray      int64 // bytes of requests since the mark that did not get the place that they should have, or were not known; see Place
 }
 
 // An Event is one allocation or release.
@@ -105,7 +106,7 @@ func (c *Counter) State() CounterState {
 	C.counter_state(c.ptr, &s)
 	return CounterState{
 		Live: int64(s.live), Peak: int64(s.peak), Base: int64(s.base),
-		Allocations: int64(s.allocations), Blocks: int64(s.blocks), Refused: int64(s.refused), Asked: int64(s.asked),
+		Allocations: int64(s.allocations), Blocks: int64(s.blocks), Refused: int64(s.refused), Asked: int64(s.asked), Astray: int64(s.astray),
 	}
 }
 
@@ -120,6 +121,38 @@ func (c *Counter) Limit(bytes int64) {
 // Within bounds what the host's counters hold together, with what they keep for
 // reuse: they keep less where that would be more. 0 takes the bound away.
 func Within(bytes int64) { C.counter_within(C.int64_t(bytes)) }
+
+// A Place is where a request of a step is to lie: its size and its offset in the slab,
+// in bytes; an offset below 0: outside.
+type Place struct{ Bytes, Offset int64 }
+
+// What a block in a slab takes besides its bytes, and what offsets are multiples of.
+const SlabHeader, SlabAlign = 64, 64
+
+// Place says where the requests after each mark are to lie, in their order, in a slab of
+// so many bytes, on the host. All sessions share one slab, as large as the largest. A
+// request of another size than the next ones, and one whose place is taken, lies
+// outside: places that are wrong cost memory, and no more. They must be multiples of
+// SlabAlign, and leave SlabHeader for each block.
+func (c *Counter) Place(places []Place, slab int64) error {
+	raw := make([]C.Place, len(places))
+	for i, p := range places {
+		if p.Offset >= 0 && (p.Offset%SlabAlign != 0 || p.Bytes <= 0 || p.Bytes > slab || p.Offset > slab-p.Bytes-SlabHeader) {
+			return fmt.Errorf("request %d: no place at %d for %d bytes in a slab of %d", i, p.Offset, p.Bytes, slab)
+		}
+		raw[i] = C.Place{bytes: C.int64_t(p.Bytes), offset: C.int64_t(p.Offset)}
+	}
+	if c.closed || len(raw) == 0 {
+		return nil
+	}
+	if C.counter_place(c.ptr, &raw[0], C.size_t(len(raw)), C.int64_t(slab)) == 0 {
+		return fmt.Errorf("the places of a step: %w", ErrMemory)
+	}
+	return nil
+}
+
+// Slab is how much of the host's slab is memory, in bytes.
+func Slab() int64 { return int64(C.counter_slab()) }
 
 // Kept is what counters together keep for reuse, in bytes.
 func Kept() int64 { return int64(C.counter_kept()) }

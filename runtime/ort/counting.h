@@ -12,9 +12,15 @@ typedef struct {
   uint64_t id;
 } CounterEvent;
 
+// A Place is where the next request is to lie: its size, and its offset in the slab,
+// -1 for outside.
+typedef struct {
+  int64_t bytes, offset;
+} Place;
+
 typedef struct {
   int64_t live, peak, base;
-  uint64_t allocations, blocks, refused, asked;
+  uint64_t allocations, blocks, refused, asked, astray;
   size_t events;
   int lost;
 } CounterState;
@@ -29,8 +35,12 @@ void counter_state(Counter *c, CounterState *out);
 size_t counter_events(Counter *c, CounterEvent *out, size_t n);
 void counter_close(Counter *c);
 void counter_drain(void);
+// counter_place makes a copy of the places of a step's requests in a slab of so many
+// bytes; 0 where there is no memory for it.
+int counter_place(Counter *c, const Place *places, size_t n, int64_t slab);
 void counter_limit(Counter *c, int64_t bytes);
 int64_t counter_kept(void);
+int64_t counter_slab(void);
 void counter_within(int64_t bytes);
 void counter_throws(void (*function)(void));
 

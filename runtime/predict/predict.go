@@ -86,10 +86,11 @@ type Prediction struct {
 	// (cuDNN), whose size only that knows.
 	Workspaces []string
 
-	// Graph is the step as ortmodel sees it, Values its values by index, and
-	// Trace all that happens, by place in Nodes.
+	// Graph is the step as ortmodel sees it, Values its values by index, Order its
+	// nodes' indexes in the order of Nodes, and Trace all that happens, by place there.
 	Graph  *ortmodel.Graph
 	Values []*onnx.Value
+	Order  []int
 	Trace  *ortmodel.Trace
 
 	categories categories
@@ -126,6 +127,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 		return nil, fmt.Errorf("graph %q has a cycle, or lists a node before its inputs", m.Graph.Proto.GetName())
 	}
 	order = ortmodel.Streams(b.Graph, order)
+	p.Order = order
 	p.Trace = ortmodel.Simulate(b.Graph, order)
 	b.copies(p.Trace)
 	p.LivePeak, p.PeakAt = p.Trace.Peak, p.Trace.PeakAt

@@ -121,7 +121,7 @@ func (t *target) infer() error {
 func (t *target) close() {
 	if t.m != nil {
 		t.m.Close()
-		t.m = nil
+		t.m, t.known, t.inputs = nil, nil, nil // batches may keep the rest
 	}
 }
 

@@ -227,12 +227,12 @@ func (s *Source) tokenBatches(t *target, l *language, fixed []part, set *tokenSe
 	if l.labels != nil {
 		counts = l.labels
 		inputs[l.Labels] = fillLabels
-		kind := l.labels.Type.DType
+		kind, ignored := l.labels.Type.DType, l.Ignored // not l, which keeps the model
 		var empty func([]byte)
 		if l.canFill() {
 			empty = func(dst []byte) {
 				for i := int64(0); i < int64(len(dst)); i += kind.Size() {
-					putElement(dst[i:], kind, l.Ignored)
+					putElement(dst[i:], kind, ignored)
 				}
 			}
 		}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/onnx-remat/remat/internal/report"
+)
+
+// slabSlack is what a slab may be over the live peak, as a share of it, and in bytes:
+// each block of a step has a header and is aligned, which counts where blocks are small.
+// A step of less than slabLeast may have no block that is placed.
+const (
+	slabSlack = 0.1
+	slabBytes = 64 << 10
+	slabLeast = 64 << 10
+)
+
+// TestSlabIsLive: of every model of the zoo, made small, plain and rewritten, a step that
+// was predicted lies in a slab that is hardly larger than what is live, and nothing of it
+// elsewhere, in the first step and in the third.
+func TestSlabIsLive(t *testing.T) {
+	for _, model := range whole.models {
+		dir := newFolder(t)
+		dir.do(append([]string{"model", "-o", dir.at("m.onnx")}, model...)...)
+		for _, optimizer := range []string{"none", "adamw"} {
+			dir.do("grad", dir.at("m.onnx"), "--optimizer", optimizer, "-o", dir.at("none.onnx"))
+			for _, strategy := range []string{"none", "full", "optimal"} {
+				file := dir.at(strategy + ".onnx")
+				if strategy != "none" {
+					dir.do("rewrite", dir.at("none.onnx"), "--strategy", strategy, "-o", file)
+				}
+				var run report.Run
+				if err := json.Unmarshal([]byte(dir.do("--json", "run", file, "--steps", "3")), &run); err != nil {
+					t.Fatal(err)
+				}
+				m := run.Memory
+				if m.SlabBytes == nil && *m.LivePeakBytes < slabLeast {
+					continue
+				}
+				if m.SlabBytes == nil || *m.AstrayBytes != 0 {
+					t.Errorf("%v, %s, %s: slab %v, astray %v", model, optimizer, strategy, m.SlabBytes, m.AstrayBytes)
+					continue
+				}
+				if most := *m.LivePeakBytes + int64(slabSlack*float64(*m.LivePeakBytes)) + slabBytes; *m.SlabBytes > most {
+					t.Errorf("%v, %s, %s: a slab of %d for %d bytes", model, optimizer, strategy, *m.SlabBytes, *m.LivePeakBytes)
+				}
+				t.Logf("%v, %s, %s: slab %.3f of live %d", model, optimizer, strategy, float64(*m.SlabBytes)/float64(*m.LivePeakBytes), *m.LivePeakBytes)
+			}
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package ortmodel
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// someRequests is a random trace; a tenth of its buffers are never released.
+func someRequests(r *rand.Rand, n int) []Request {
+	var requests []Request
+	var held []Request
+	for id := range n {
+		for len(held) > 0 && r.IntN(3) > 0 {
+			k := r.IntN(len(held))
+			release := held[k]
+			release.Alloc = false
+			requests = append(requests, release)
+			held = slices.Delete(held, k, k+1)
+		}
+		q := Request{ID: id, Bytes: 1 + r.Int64N(1<<r.IntN(20)), Alloc: true, Kept: r.IntN(50) == 0}
+		requests = append(requests, q)
+		if r.IntN(10) > 0 && !q.Kept {
+			held = append(held, q)
+		}
+	}
+	return requests
+}
+
+// TestPack: no two buffers that live at once overlap, each has its room, and the slab is
+// as high as the highest; what is small or kept lies outside.
+func TestPack(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	setup := SlabSetup{Header: 64, Align: 64, Least: 4 << 10}
+	inside, packed := 0, int64(0)
+	for try := range 400 {
+		requests := someRequests(r, 1+r.IntN(200))
+		slab := setup.Pack(requests)
+		type living struct{ from, to int64 }
+		held, alloc, top := map[int]living{}, 0, int64(0)
+		live, peak := int64(0), int64(0)
+		for _, q := range requests {
+			if !q.Alloc {
+				live -= held[q.ID].to - held[q.ID].from
+				delete(held, q.ID)
+				continue
+			}
+			at := slab.Offset[alloc]
+			if slab.Bytes[alloc] != q.Bytes {
+				t.Fatalf("try %d: allocation %d has %d bytes, want %d", try, alloc, slab.Bytes[alloc], q.Bytes)
+			}
+			alloc++
+			if outside := q.Kept || q.Bytes < setup.Least; outside != (at < 0) {
+				t.Fatalf("try %d: %+v lies at %d", try, q, at)
+			} else if outside {
+				continue
+			}
+			inside++
+			b := living{at, at + (q.Bytes+setup.Header+63)/64*64}
+			if at%setup.Align != 0 || b.to > slab.Size {
+				t.Fatalf("try %d: %+v at %d in a slab of %d", try, q, at, slab.Size)
+			}
+			for id, other := range held {
+				if other.from < b.to && b.from < other.to {
+					t.Fatalf("try %d: %d and %d overlap", try, id, q.ID)
+				}
+			}
+			held[q.ID], top = b, max(top, b.to)
+			live += b.to - b.from
+			peak = max(peak, live)
+		}
+		if alloc != len(slab.Offset) || top != slab.Size || peak != slab.Peak {
+			t.Fatalf("try %d: %d of %d allocations, %d of %d bytes, peak %d, want %d", try, alloc, len(slab.Offset), top, slab.Size, slab.Peak, peak)
+		}
+		if slab.Peak > 0 {
+			packed += slab.Size * 1000 / slab.Peak
+		}
+	}
+	if inside < 1000 {
+		t.Errorf("only %d buffers lay inside", inside)
+	}
+	if mean := packed / 400; mean > 1050 {
+		t.Errorf("slabs are %d thousandths of their peaks", mean)
+	}
+}
+
+// TestPackGivesUp: a trace of many buffers takes a bounded amount of work.
+func TestPackGivesUp(t *testing.T) {
+	var requests []Request
+	for id := range 4000 {
+		requests = append(requests, Request{ID: id, Bytes: 8 << 10, Alloc: true})
+	}
+	if slab := (SlabSetup{Header: 64, Align: 64, Least: 4 << 10}).Pack(requests); slab.Size != 4000*(8<<10+64) {
+		t.Errorf("%d bytes", slab.Size)
+	}
+}
