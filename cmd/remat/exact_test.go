@@ -158,15 +158,22 @@ func patterns() []string {
 
 // differs says how what was measured of a file differs from what was predicted.
 func (c *cells) differs(file, level string) error {
+	_, err := c.measured(file, level)
+	return err
+}
+
+// measured is what three steps of a file took, with an error where something else was
+// predicted.
+func (c *cells) measured(file, level string) (*report.Memory, error) {
 	out, err := c.remat("--opt", level, "--json", "run", file, "--steps", "3")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var d report.Run
 	if err := json.Unmarshal(out, &d); err != nil {
-		return err
+		return nil, err
 	}
-	m := d.Memory
+	m := &d.Memory
 	for _, f := range []struct {
 		name                string
 		measured, predicted *int64
@@ -176,11 +183,11 @@ func (c *cells) differs(file, level string) error {
 		{"reserved", m.ReservedBytes, m.PredictedReservedBytes},
 	} {
 		if f.measured == nil || f.predicted == nil {
-			return fmt.Errorf("%s bytes: measured %v, predicted %v", f.name, f.measured != nil, f.predicted != nil)
+			return nil, fmt.Errorf("%s bytes: measured %v, predicted %v", f.name, f.measured != nil, f.predicted != nil)
 		}
 		if *f.measured != *f.predicted {
-			return fmt.Errorf("%s: measured %d bytes, predicted %d", f.name, *f.measured, *f.predicted)
+			return nil, fmt.Errorf("%s: measured %d bytes, predicted %d", f.name, *f.measured, *f.predicted)
 		}
 	}
-	return nil
+	return m, nil
 }

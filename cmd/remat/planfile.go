@@ -165,13 +165,13 @@ func (s planSource) describe(p *planned, level int) {
 }
 
 // samePrecision reports that two choices of a half type, nil for none, ask for
-// the same; what a strategy adds to them aside.
+// the same; what a strategy adds to them aside, and what planning chose.
 func samePrecision(a, b *precision.Options) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	one := func(o *precision.Options) bool { return o.Overflow == precision.OverflowParameter }
-	return a.To == b.To && one(a) == one(b) && a.StashOnly == b.StashOnly && a.Emulate == b.Emulate && a.Provider == b.Provider &&
+	overflow := a.Overflow == b.Overflow || a.Overflow == precision.OverflowAuto || b.Overflow == precision.OverflowAuto
+	return a.To == b.To && overflow && a.StashOnly == b.StashOnly && a.Emulate == b.Emulate && a.Provider == b.Provider &&
 		slices.Equal(a.KeepFP32, b.KeepFP32) && slices.Equal(a.Half, b.Half)
 }
 

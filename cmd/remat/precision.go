@@ -18,7 +18,7 @@ func precisionFlags() []cli.Flag {
 		&cli.StringFlag{Name: "precision", Value: "fp32", Usage: "`fp32|fp16|bf16`: the type to compute and keep values in; parameters stay fp32"},
 		&cli.BoolFlag{Name: "stash-only", Usage: "compute in fp32, keep values for backward in half"},
 		&cli.BoolFlag{Name: "emulate", Usage: "compute in fp32 on values rounded to half: same numbers on any machine"},
-		&cli.StringFlag{Name: "overflow", Value: "all", Usage: "`all|parameter`: what an overflow keeps from being updated, with fp16"},
+		&cli.StringFlag{Name: "overflow", Value: "auto", Usage: "`auto|all|parameter`: what an overflow keeps from being updated, with fp16"},
 		&cli.StringSliceFlag{Name: "keep-fp32", Usage: "nodes or operator types that stay in fp32, `GLOB`"},
 		&cli.StringSliceFlag{Name: "half", Usage: "nodes or operator types that run in half, `GLOB`"},
 	}

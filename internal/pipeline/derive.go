@@ -29,6 +29,9 @@ type DeriveOptions struct {
 	Names map[string]string
 	// Update is the optimizer that is put into the graph.
 	Update optim.Options
+	// Unordered leaves the nodes in the order in which they were made: updates come
+	// after the backward pass.
+	Unordered bool
 }
 
 // A Derivation is a training graph, in memory.
@@ -78,8 +81,10 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	}
 	m.SetMetadata(VersionKey, Version)
 	m.SetMetadata(SourceKey, s.Hash())
-	if err := Order(m, Options{Dims: o.Grad.Dims, After: o.Grad.After}); err != nil {
-		return nil, err
+	if !o.Unordered {
+		if err := Order(m, Options{Dims: o.Grad.Dims, After: o.Grad.After}); err != nil {
+			return nil, err
+		}
 	}
 	return d, SetRequires(m)
 }

@@ -65,6 +65,15 @@ func (f *File) asRun() *planner.Plan {
 
 // write writes a plan's file and predicts it as it stands.
 func (p *Planner) write(v *Variant, plan *planner.Plan) (*File, error) {
+	f, err := p.writeHiding(v, plan, nil)
+	if err != nil || !v.hides() {
+		return f, err
+	}
+	return p.hiding(f)
+}
+
+// writeHiding is write, with the shapes of some values hidden.
+func (p *Planner) writeHiding(v *Variant, plan *planner.Plan, hidden []string) (*File, error) {
 	problem := v.Problem()
 	plan = v.updatesBehind(plan)
 	verdict, err := planner.Judge(problem, plan)
@@ -75,6 +84,7 @@ func (p *Planner) write(v *Variant, plan *planner.Plan) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.hidden = hidden
 	if err := w.follow(plan); err != nil {
 		return nil, err
 	}

@@ -95,12 +95,26 @@ func TestHalfWithOptimizer(t *testing.T) {
 	bf16 := &precision.Options{To: onnx.BFloat16, Provider: "cuda"}
 	fp16 := &precision.Options{To: onnx.Float16, Provider: "cuda"}
 	alone := &precision.Options{To: onnx.Float16, Provider: "cuda", Overflow: precision.OverflowParameter}
+	auto := &precision.Options{To: onnx.Float16, Provider: "cuda", Overflow: precision.OverflowAuto}
 	for _, strategy := range []string{"none", "full", "sqrt"} {
 		single := plan(strategy, nil).Peak
-		for _, half := range []*precision.Options{bf16, alone} {
+		for _, half := range []*precision.Options{bf16, alone, auto} {
 			if got := plan(strategy, half).Peak; got >= single {
 				t.Errorf("%s in %s holds %d bytes, in float32 %d", strategy, half.To, got, single)
 			}
+		}
+	}
+	chosen := plan("none", auto)
+	if o := chosen.Variant.Again().Precision.Overflow; o != precision.OverflowParameter || !strings.Contains(strings.Join(chosen.Plan.Notes, "\n"), "overflow parameter: ") {
+		t.Errorf("auto is %q, and says %q", o, chosen.Plan.Notes)
+	}
+	if m := zooStep(t, "gpt2-tiny", optim.AdamW, func(c *models.Config) { c.Batch, c.Seq = 8, 64 }); m != nil {
+		p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: true, Precision: auto})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f, err := p.Plan("none", 0); err != nil || f.Variant.Options.Precision.Overflow != precision.OverflowAuto {
+			t.Errorf("where all gradients may wait, auto is no choice of its own: %v", err)
 		}
 	}
 	if notes := strings.Join(plan("none", fp16).Plan.Notes, "\n"); !strings.Contains(notes, "gradients wait until all are known to be finite (--overflow parameter") {

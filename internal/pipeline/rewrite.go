@@ -33,6 +33,8 @@ type rewriting struct {
 	scheduled []rewrite.Report
 	// ran is the plan's schedule as the graph runs it.
 	ran []int
+	// hidden are values, by name, whose shapes ONNX Runtime is not to know (hide.go).
+	hidden []string
 }
 
 // follow applies a plan, and leaves the nodes in the file order that makes ONNX
@@ -64,7 +66,9 @@ func (w *rewriting) follow(plan *planner.Plan) (err error) {
 	if err := w.holdOnce(); err != nil {
 		return err
 	}
-	w.order = w.model.Graph.Nodes
+	if w.order, err = w.hide(); err != nil {
+		return err
+	}
 	if err := w.schedule(); err != nil {
 		return err
 	}

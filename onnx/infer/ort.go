@@ -4,8 +4,11 @@ package infer
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/onnx-remat/remat/onnx"
+
+	"golang.org/x/sys/cpu"
 )
 
 const (
@@ -203,8 +206,18 @@ func groupQuery(c *ctx) error {
 	return nil
 }
 
-// reorderInput: the blocked layout's channels are a multiple of 8 or 16, by
-// the machine.
+// blockedChannels is of what the blocked layout's channels are a multiple here: 16 with
+// AVX-512, on other x86 machines 8 (MlasNchwcGetBlockSize). A graph in that layout was
+// optimized on the machine that it runs on.
+func blockedChannels() int64 {
+	if runtime.GOARCH == "amd64" && !cpu.X86.HasAVX512F {
+		return 8
+	}
+	return 16
+}
+
+// reorderInput: the channels are rounded up to a block; only whole ones are known to be
+// as they were.
 func reorderInput(c *ctx) error {
 	s, ok, err := c.need(0, 4)
 	if err != nil {
@@ -218,7 +231,7 @@ func reorderInput(c *ctx) error {
 	if c.n.Int("channels_last", 0) != 0 {
 		out = onnx.Shape{s[0], s[3], s[1], s[2]}
 	}
-	if n, ok := out[1].Int(); !ok || n%16 != 0 {
+	if n, ok := out[1].Int(); !ok || n%blockedChannels() != 0 {
 		out[1] = onnx.Dim{}
 	}
 	c.set(0, c.dtype(0), out)

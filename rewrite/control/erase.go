@@ -31,6 +31,8 @@ package control
 //
 // Views cost no memory; numbers do not change. Weakness: kernels that run in
 // place need a known shape too, so they do not there.
+//
+// Hide does the same to what single nodes make, where one buffer waits too long.
 
 import (
 	"errors"
@@ -60,10 +62,9 @@ var ErrNoInput = errors.New("the graph has no input")
 // Erase erases the shapes of what is made from place from of the order on, and
 // returns the order with the new nodes. Edges in the order are lowered already.
 func Erase(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, error) {
-	c := &eraser{b: build.New(g, nil, Pass), known: map[*onnx.Value]bool{},
-		views: map[*onnx.Value]*onnx.Value{}, dims: map[*onnx.Value]*onnx.Value{}}
-	if !c.source(g) {
-		return order, ErrNoInput
+	c, err := newEraser(g)
+	if err != nil {
+		return order, err
 	}
 	for i, n := range order {
 		for _, v := range n.Outputs {
@@ -80,26 +81,49 @@ func Erase(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, error) {
 		out = append(out, c.b.Take()...)
 		out = append(out, n)
 	}
+	c.undeclare(g, order[from:])
+	return out, c.b.Err()
+}
+
+// Hide erases the shape of what each of some nodes makes of its first input, and
+// returns the order with the new nodes. Edges in the order are lowered already.
+func Hide(g *onnx.Graph, order []*onnx.Node, nodes []*onnx.Node) ([]*onnx.Node, error) {
+	c, err := newEraser(g)
+	if err != nil {
+		return order, err
+	}
+	out := make([]*onnx.Node, 0, len(order)+len(nodes))
+	for _, n := range order {
+		if slices.Contains(nodes, n) && n.In(0) != nil {
+			c.lead(n, 0)
+			out = append(out, c.b.Take()...)
+		}
+		out = append(out, n)
+	}
+	c.undeclare(g, nodes)
+	return out, c.b.Err()
+}
+
+func newEraser(g *onnx.Graph) (*eraser, error) {
+	for _, v := range g.Inputs { // one to slice nothing from
+		if !v.IsConstant() {
+			return &eraser{b: build.New(g, nil, Pass), from: v, known: map[*onnx.Value]bool{},
+				views: map[*onnx.Value]*onnx.Value{}, dims: map[*onnx.Value]*onnx.Value{}}, nil
+		}
+	}
+	return nil, ErrNoInput
+}
+
+// undeclare takes the types of what the nodes make, and of views, off the graph.
+func (c *eraser) undeclare(g *onnx.Graph, nodes []*onnx.Node) {
 	hidden := map[string]bool{}
-	for _, n := range order[from:] {
+	for _, n := range nodes {
 		forget(n, hidden)
 	}
 	for _, v := range c.views {
 		forget(v.Producer, hidden)
 	}
 	g.Proto.ValueInfo = slices.DeleteFunc(g.Proto.ValueInfo, func(p *onnxpb.ValueInfoProto) bool { return hidden[p.GetName()] })
-	return out, c.b.Err()
-}
-
-// source finds an input to slice nothing from.
-func (c *eraser) source(g *onnx.Graph) bool {
-	for _, v := range g.Inputs {
-		if !v.IsConstant() {
-			c.from = v
-			return true
-		}
-	}
-	return false
 }
 
 // unknownLength is the type of a shape whose rank is not known.

@@ -61,8 +61,8 @@ type Options struct {
 	Dims map[string]int64
 	// Roles overrides the metadata entry step.RolesKey.
 	Roles *step.Roles
-	// Overflow says what a gradient that overflows keeps from being updated; "" is
-	// OverflowAll.
+	// Overflow says what a gradient that overflows keeps from being updated. Apply
+	// takes "" and OverflowAuto for OverflowAll.
 	Overflow Overflow
 	// NoScale leaves loss scaling out; bfloat16 needs none.
 	NoScale bool
@@ -71,21 +71,21 @@ type Options struct {
 // An Overflow says which parameters a gradient that is not finite leaves as they are.
 type Overflow string
 
-// What is left as it is: everything, the step, or the gradient's own parameter.
+// What is left as it is: everything, the step, or the gradient's own parameter. Auto
+// leaves the choice to whoever plans.
 const (
+	OverflowAuto      Overflow = "auto"
 	OverflowAll       Overflow = "all"
 	OverflowParameter Overflow = "parameter"
 )
 
-// ParseOverflow reads all or parameter.
+// ParseOverflow reads auto, all or parameter.
 func ParseOverflow(s string) (Overflow, error) {
 	switch o := Overflow(s); o {
-	case OverflowAll, OverflowParameter:
+	case OverflowAuto, OverflowAll, OverflowParameter:
 		return o, nil
-	case "":
-		return OverflowAll, nil
 	}
-	return OverflowAll, fmt.Errorf("%q: want %s or %s", s, OverflowAll, OverflowParameter)
+	return OverflowAuto, fmt.Errorf("%q: want %s, %s or %s", s, OverflowAuto, OverflowAll, OverflowParameter)
 }
 
 // CastPass and scalePass are what this pass's nodes note as their origin: those that
