@@ -36,8 +36,8 @@ test-rehearse: rehearse-deps
 	$(GO) test -count=1 ./runtime ./runtime/ort/... -run 'Rehearsed|NullDevice'
 	REHEARSALS=1 $(GO) test -count=1 ./cmd/remat -run 'TestScripts/rehearse|TestDocExamples/gpu|TestRehearsalsEnd'
 	$(GO) test -count=1 ./scripts -run TestGPURehearsal
-	$(GO) test -count=1 ./runtime/predict -run CUDA
-	$(GO) test -count=1 ./cmd/remat -run TestExactOnCUDA
+	$(GO) test -count=1 ./runtime/predict -run 'CUDA|ShortProducts'
+	$(GO) test -count=1 ./cmd/remat -run 'TestExactOnCUDA|TestHalfHoldsLess|TestShortProducts'
 
 # Predicted = measured on the CUDA provider, for the whole zoo with every strategy,
 # optimizer, type and level: some half an hour of one core.

@@ -50,7 +50,7 @@ func commands(e *env) []*cli.Command {
 	return []*cli.Command{
 		doctorCommand(e), modelCommand(e), inspectCommand(e), gradCommand(e),
 		lowerCommand(e), planCommand(e), explainCommand(e), rewriteCommand(e),
-		runCommand(e), trainCommand(e), evalCommand(e), applyCommand(e), compareCommand(e), sweepCommand(e), demoCommand(e),
+		runCommand(e), trainCommand(e), evalCommand(e), applyCommand(e), compareCommand(e), sweepCommand(e), adviseCommand(e), demoCommand(e),
 	}
 }
 

@@ -22,41 +22,14 @@ var unsaved = map[string]bool{configFlag: true, "json": true, "quiet": true, "d"
 // effectiveRecipe is the recipe from which c's command runs again, in the same
 // folder; flags in without are left out.
 func (e *env) effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
-	var set yaml.Node
-	set.Kind = yaml.MappingNode
-	add := func(key string, value any) error {
-		var k, v yaml.Node
-		k.SetString(key)
-		if err := v.Encode(value); err != nil {
-			return fmt.Errorf("recipe: %s: %w", key, err)
-		}
-		if x, ok := value.(float64); ok {
-			v.Value = strconv.FormatFloat(x, 'g', -1, 64)
-		}
-		set.Content = append(set.Content, &k, &v)
-		return nil
-	}
 	arguments := c.Args().Slice()
 	if len(arguments) == 0 && e.recipe != nil && e.recipe.left {
 		arguments = e.recipe.arguments
 	}
-	if len(arguments) > 0 {
-		if err := add(argumentsKey, arguments); err != nil {
-			return nil, err
-		}
-	}
 	given, defaults := settingsOf(c, without...)
-	for _, g := range given {
-		if err := add(g.name, g.value); err != nil {
-			return nil, err
-		}
-	}
-	var key yaml.Node
-	key.SetString(c.Command.Name)
-	root := yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{&key, &set}}
-	text, err := yaml.Dump(&root, yaml.WithFlowSimpleCollections(), yaml.WithLineWidth(-1))
+	text, err := recipeOf(c.Command.Name, arguments, given)
 	if err != nil {
-		return nil, fmt.Errorf("recipe: %w", err)
+		return nil, err
 	}
 	head := fmt.Sprintf("# remat %s: what %s ran with. In the same folder it runs again by\n#   remat %s --config THIS.yaml\n",
 		version, c.Command.Name, c.Command.Name)
@@ -67,6 +40,34 @@ func (e *env) effectiveRecipe(c *cli.Context, without ...string) ([]byte, error)
 		}
 	}
 	return append([]byte(head), text...), nil
+}
+
+// recipeOf is the recipe of a command with its arguments and flags.
+func recipeOf(command string, arguments []string, given []flagValue) ([]byte, error) {
+	var set yaml.Node
+	set.Kind = yaml.MappingNode
+	if len(arguments) > 0 {
+		given = append([]flagValue{{argumentsKey, arguments}}, given...)
+	}
+	for _, g := range given {
+		var k, v yaml.Node
+		k.SetString(g.name)
+		if err := v.Encode(g.value); err != nil {
+			return nil, fmt.Errorf("recipe: %s: %w", g.name, err)
+		}
+		if x, ok := g.value.(float64); ok {
+			v.Value = strconv.FormatFloat(x, 'g', -1, 64)
+		}
+		set.Content = append(set.Content, &k, &v)
+	}
+	var key yaml.Node
+	key.SetString(command)
+	root := yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{&key, &set}}
+	text, err := yaml.Dump(&root, yaml.WithFlowSimpleCollections(), yaml.WithLineWidth(-1))
+	if err != nil {
+		return nil, fmt.Errorf("recipe: %w", err)
+	}
+	return text, nil
 }
 
 // A flagValue is a flag and what it is set to.

@@ -95,8 +95,8 @@ type inspection struct {
 	// Trained are the parameters that the graph returns a gradient or a next value of,
 	// Frozen the other floats of more than one element that it holds or is fed for
 	// parameters.
-	Trained parameterSum `json:"trained"`
-	Frozen  parameterSum `json:"frozen"`
+	Trained report.ParameterSum `json:"trained"`
+	Frozen  report.ParameterSum `json:"frozen"`
 	// Layers names the value that each layer found ends in, LayerNames are what the
 	// exporter calls them.
 	Layers        []string   `json:"layers"`
@@ -111,21 +111,6 @@ type inspection struct {
 	Stale      *report.StalePrediction `json:"stale_prediction,omitempty"`
 	Memory     *memoryInfo             `json:"memory,omitempty"`
 	CrossCheck []string                `json:"cross_check,omitempty"`
-}
-
-// A parameterSum is some of the parameters together.
-type parameterSum struct {
-	Count    int   `json:"count"`
-	Elements int64 `json:"elements"`
-	Bytes    int64 `json:"bytes"`
-}
-
-func (s *parameterSum) add(v *onnx.Value) {
-	bytes, _ := v.Type.Bytes()
-	s.Count, s.Bytes = s.Count+1, s.Bytes+bytes
-	if size := int64(v.Type.DType.Bits()); size > 0 {
-		s.Elements += bytes * 8 / size
-	}
 }
 
 type tensorInfo struct {
@@ -276,9 +261,9 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 			bytes, _ := v.Type.Bytes()
 			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
 			if a.Roles.Grad[v.Name] != "" || a.Roles.New[v.Name] != "" {
-				d.Trained.add(v)
+				pipeline.CountParameter(&d.Trained, v)
 			} else {
-				d.Frozen.add(v)
+				pipeline.CountParameter(&d.Frozen, v)
 			}
 		}
 	}
@@ -286,7 +271,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		if bytes, ok := v.Type.Bytes(); ok && v.Type.DType.IsFloat() && !v.IsInput() {
 			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
 			if n, _ := v.Init.Elements(); n > 1 {
-				d.Frozen.add(v)
+				pipeline.CountParameter(&d.Frozen, v)
 			}
 		}
 	}
@@ -404,10 +389,10 @@ func (d *inspection) parameters() string {
 	if d.Trained.Count == 0 {
 		return fmt.Sprintf("%d (%s)", d.Parameters, report.Bytes(d.ParameterBytes))
 	}
-	return fmt.Sprintf("%s, %s", d.Trained.text("trained"), d.Frozen.text("frozen"))
+	return fmt.Sprintf("%s, %s", sumText(d.Trained, "trained"), sumText(d.Frozen, "frozen"))
 }
 
-func (s parameterSum) text(what string) string {
+func sumText(s report.ParameterSum, what string) string {
 	if s.Count == 0 {
 		return "none " + what
 	}

@@ -6,14 +6,11 @@ package main
 import (
 	"errors"
 	"math"
-	"slices"
 
+	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models"
 )
-
-// mostSearched bounds the predictions for one largest size.
-const mostSearched = 40
 
 // searchLargest finds, for each curve, the largest size within the limit: what is
 // between the largest known to fit and the least known not to is divided where the
@@ -47,34 +44,17 @@ func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.Sweep
 	}
 	first := c.Points[0]
 	l := &report.SweepLargest{Model: first.Model, Strategy: c.Strategy, Over: doc.Over, Others: report.Text(c.Others)}
-	limit, lo, hi := w.o.limit, int64(0), int64(math.MaxInt64)
-	for {
-		for n, total := range known {
-			if total <= limit {
-				lo = max(lo, n)
-			} else {
-				hi = min(hi, n)
-			}
-		}
-		if hi-lo <= 1 || l.Searched >= mostSearched {
-			break
-		}
-		at := guess(known, lo, hi, limit, l.Searched)
-		if at > mostSize {
-			break
-		}
+	lo, hi, searched, err := pipeline.LargestWithin(known, w.o.limit, mostSize, func(at int64) (int64, error) {
 		total, err := w.totalAt(first, doc.Over, at)
-		if err != nil {
-			if w.e.interrupted() != nil {
-				return nil, errInterrupted
-			}
-			hi = at // a size that the model cannot have, such as more positions than it knows
-			known[at] = math.MaxInt64
-			continue
+		if err != nil && w.e.interrupted() == nil {
+			return math.MaxInt64, nil // a size that the model cannot have, such as more positions than it knows
 		}
-		known[at] = total
-		l.Searched++
+		return total, err
+	})
+	if err != nil {
+		return nil, errInterrupted
 	}
+	l.Searched = searched
 	set := func(n int64) *int64 {
 		if t, ok := known[n]; ok && t < math.MaxInt64 {
 			return &t
@@ -88,45 +68,6 @@ func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.Sweep
 		l.Batch = lo
 	}
 	return l, nil
-}
-
-// guess is a size strictly between lo, which fits, and hi, which does not: where the
-// line through the two nearest sizes known meets the limit. After a few guesses that
-// did not end it there is no line, and the range is halved.
-func guess(known map[int64]int64, lo, hi, limit int64, asked int) int64 {
-	const straight = 3
-	var sizes []int64
-	for n, total := range known {
-		if total < math.MaxInt64 {
-			sizes = append(sizes, n)
-		}
-	}
-	slices.Sort(sizes)
-	at := lo * 2
-	if hi < math.MaxInt64 {
-		at = lo + (hi-lo)/2
-	}
-	if len(sizes) >= 2 && asked < straight {
-		// The two that enclose the limit, or the two last.
-		i := max(1, min(len(sizes)-1, slices.IndexFunc(sizes, func(n int64) bool { return known[n] > limit })))
-		if known[sizes[len(sizes)-1]] <= limit {
-			i = len(sizes) - 1
-		}
-		a, b := sizes[i-1], sizes[i]
-		if known[b] <= limit { // beyond all that is known: the line through the whole
-			a = sizes[0]
-		}
-		if slope := float64(known[b]-known[a]) / float64(b-a); slope > 0 {
-			at = a + int64(math.Floor(float64(limit-known[a])/slope))
-			if at == lo { // the line says that one more does not fit: see
-				at = lo + 1
-			}
-		}
-	}
-	if hi < math.MaxInt64 {
-		at = min(at, hi-1)
-	}
-	return max(at, lo+1)
 }
 
 // totalAt is what a step takes at another size of a curve, in bytes.

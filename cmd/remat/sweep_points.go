@@ -6,6 +6,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,7 +164,7 @@ func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.P
 	}
 	defer os.Remove(out)
 	feeds := remat.Options{Level: w.e.opt, Threads: w.e.threads, Provider: ort.Provider(w.e.provider), Device: w.e.device, LR: demoOwnRate}
-	delete(w.e.sources, out)
+	defer w.e.unload(out)
 	s, err := openSubject(w.e, out, feeds)
 	if err == nil {
 		defer s.close()
@@ -173,7 +174,6 @@ func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.P
 			}
 		}
 	}
-	delete(w.e.sources, out)
 	if err != nil {
 		if !outOfMemory(err) {
 			return err
@@ -268,28 +268,15 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &sizedGraph{size: size, source: src, dims: map[string]int64{}}
+	dims, err := sizedDims(src, w.e.dims, size.batch, size.seq)
+	if err != nil {
+		src.Close()
+		return nil, err
+	}
+	g := &sizedGraph{size: size, source: src, dims: dims}
 	free := pipeline.FreeDims(src.Model)
-	for name, n := range w.e.dims {
-		g.dims[name] = n
-	}
-	for _, f := range []struct {
-		flag  string
-		n     int64
-		names []string
-	}{{"batch", size.batch, []string{"batch", "batch_size", "n"}}, {"seq", size.seq, []string{"seq", "sequence", "seq_len", "sequence_length", "length", "tokens", "t"}}} {
-		if f.n == 0 {
-			continue
-		}
-		name := freeDim(free, f.names)
-		if name == "" {
-			src.Close()
-			return nil, fmt.Errorf("%s: no free %s dimension (free: %s): export it with dynamic shapes, or give the name of a built-in model", size.model, f.flag, someOr(free, "none"))
-		}
-		g.dims[name] = f.n
-	}
 	g.point = report.SweepPoint{Model: size.model, Batch: size.batch, Accumulate: max(size.accumulate, 1)}
-	if n, ok := g.dims[freeDim(free, []string{"batch", "batch_size", "n"})]; ok && g.point.Batch == 0 {
+	if n, ok := g.dims[freeDim(free, batchNames)]; ok && g.point.Batch == 0 {
 		g.point.Batch = n
 	}
 	if size.seq > 0 {
@@ -310,6 +297,35 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 	os.Remove(strings.TrimSuffix(beside, ".onnx") + ".safetensors")
 	g.dims = nil // the derived graph has their numbers
 	return g, err
+}
+
+// Names that exporters give the dimensions of samples and tokens.
+var (
+	batchNames = []string{"batch", "batch_size", "n"}
+	seqNames   = []string{"seq", "sequence", "seq_len", "sequence_length", "length", "tokens", "t"}
+)
+
+// sizedDims are the numbers of a model's free dimensions: those given, and the batch and
+// the tokens of a sample where they are not 0.
+func sizedDims(src *pipeline.Source, given map[string]int64, batch, seq int64) (map[string]int64, error) {
+	dims := map[string]int64{}
+	maps.Copy(dims, given)
+	free := pipeline.FreeDims(src.Model)
+	for _, f := range []struct {
+		flag  string
+		n     int64
+		names []string
+	}{{"batch", batch, batchNames}, {"seq", seq, seqNames}} {
+		if f.n == 0 {
+			continue
+		}
+		name := freeDim(free, f.names)
+		if name == "" {
+			return nil, fmt.Errorf("%s: no free %s dimension (free: %s): export it with dynamic shapes, or give the name of a built-in model", src.Path, f.flag, someOr(free, "none"))
+		}
+		dims[name] = f.n
+	}
+	return dims, nil
 }
 
 // freeDim finds the dimension of one of the names, in whatever case; "" for none.

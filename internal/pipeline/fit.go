@@ -31,7 +31,7 @@ import (
 // FitOptions say what is trained, and within what.
 type FitOptions struct {
 	// Pipeline says how the step is planned; Dims have a number for every free
-	// dimension.
+	// dimension. AsIs keeps what is wide in one part.
 	Pipeline Options
 	// Derive says how the training graph of a forward model is derived. Its
 	// Update.Accumulate, 0 for any, is how many runs make an update; with 0 and a
@@ -40,6 +40,11 @@ type FitOptions struct {
 	// Batch is what an update takes, where that is not what Dims say of one run: in a
 	// model of fixed shapes, a multiple of its batch. 0: no more than a run.
 	Batch int64
+	// Whole keeps a Memory from splitting the batch.
+	Whole bool
+	// Quick plans few of the splits: the largest that repeats nothing, and the next larger
+	// one, if that promises to save more than quickShare of an update's work.
+	Quick bool
 	// Norm says whether the graph returns the norm of its gradients.
 	Norm Norm
 	// Strategy is the planner's, "" for optimal within a memory and none without.
@@ -72,8 +77,9 @@ type Part struct {
 	Bytes int64
 }
 
-// A Fitted is a file that trains within a memory.
+// A Fitted is a file that trains within a memory; of a FitError, one that does not.
 type Fitted struct {
+	// Path is where it was written, "" for nowhere.
 	Path string
 	// MicroBatch is what a run of the file takes of the batch, 0 where no axis is
 	// known to be that; Accumulate is how many runs make an update.
@@ -86,8 +92,12 @@ type Fitted struct {
 	Beside []Part
 	Bytes  int64
 	Memory int64
-	// Overhead is the work that is done again, as a share of the plain step's.
-	Overhead  float64
+	// Overhead is the work that is done again, as a share of the plain step's, and More
+	// what an update has more of than one of the whole batch that repeats nothing, as a
+	// share of that.
+	Overhead, More float64
+	// Norm: the graph returns the norm of its gradients.
+	Norm      bool
 	Decisions []Decision
 	Document  report.Plan
 }
@@ -95,7 +105,26 @@ type Fitted struct {
 // Fit writes the file that trains a model within a memory. Where nothing fits the
 // error is a *FitError. Nothing is written then. The folder of the file is made if its
 // own folder is there.
-func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (fitted *Fitted, err error) {
+func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (*Fitted, error) {
+	return NewFitter(ctx, e, source).Fit(o)
+}
+
+// A Fitter fits one model under several options, and prepares each graph once.
+type Fitter struct {
+	ctx    context.Context
+	engine *runtime.Engine
+	source *Source
+	graphs map[string]*stepGraph
+	steps  map[string]*Need // predictions of steps that were only derived
+}
+
+// NewFitter fits the model of a source, which must outlive it.
+func NewFitter(ctx context.Context, e *runtime.Engine, source *Source) *Fitter {
+	return &Fitter{ctx: ctx, engine: e, source: source, graphs: map[string]*stepGraph{}, steps: map[string]*Need{}}
+}
+
+// Fit is the function of that name.
+func (r *Fitter) Fit(o FitOptions) (fitted *Fitted, err error) {
 	dir := filepath.Dir(o.Out)
 	if o.Out != "" && os.Mkdir(dir, 0o755) == nil {
 		defer func() {
@@ -104,10 +133,10 @@ func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (
 			}
 		}()
 	}
-	if err := CanWrite(source.Files(), o.Out); err != nil {
+	if err := CanWrite(r.source.Files(), o.Out); err != nil {
 		return nil, err
 	}
-	f := &fitting{ctx: ctx, engine: e, source: source, o: o}
+	f := &fitting{Fitter: r, o: o}
 	if err := f.look(); err != nil {
 		return nil, err
 	}
@@ -118,24 +147,34 @@ func Fit(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions) (
 	if err != nil {
 		return nil, err
 	}
-	decisions, err := f.decisions(a)
-	if err != nil {
+	if fitted, err = f.fitted(a); err != nil {
 		return nil, err
-	}
-	fitted = &Fitted{
-		Path: o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims,
-		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: o.Memory,
-		Overhead: a.file.overhead(), Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
 	}
 	return fitted, f.save(a, fitted.Document)
 }
 
+// fitted describes an attempt that was planned.
+func (f *fitting) fitted(a *attempt) (*Fitted, error) {
+	decisions, err := f.decisions(a)
+	if err != nil {
+		return nil, err
+	}
+	splits, err := f.splits()
+	if err != nil {
+		return nil, err
+	}
+	return &Fitted{
+		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims,
+		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: f.o.Memory,
+		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm,
+		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
+	}, nil
+}
+
 // A fitting is one run of Fit.
 type fitting struct {
-	ctx    context.Context
-	engine *runtime.Engine
-	source *Source
-	o      FitOptions
+	*Fitter
+	o FitOptions
 	// training: the source is a training graph; axis is its batch.
 	training bool
 	axis     batchAxis
@@ -161,24 +200,64 @@ func (f *fitting) look() error {
 // An attempt is a split of the batch with the graph that runs a part of it.
 type attempt struct {
 	split
+	*stepGraph
+	budget Budget
+	file   *File
+	err    error // of planning it
+}
+
+// A stepGraph is one that runs a part of a batch, ready to be planned.
+type stepGraph struct {
 	dims    map[string]int64
 	derived *Derivation // nil where the source is a training graph
+	norm    bool        // of the gradients is returned
 	source  *Source     // the training graph
 	planner *Planner
 	beside  []Part
 	// validating is what a run of the validation holds beside its session, in bytes.
 	validating int64
-	budget     Budget
 	// plain is the work of an update that repeats nothing.
 	plain float64
-	file  *File
-	err   error // of planning it
+	// full is the file that computes all again, nil until it is asked for.
+	full *File
 }
 
-// attempt prepares a split.
+// attempt prepares a split, unless one like it is prepared.
 func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
-	f.say("%s: preparing", s.text(f.axis))
-	a := &attempt{split: s, dims: f.axis.with(f.o.Pipeline.Dims, s.micro), source: f.source}
+	key := f.key(s, norm)
+	p := f.graphs[key]
+	if p == nil {
+		f.say("%s: preparing", s.text(f.axis))
+		var err error
+		if p, err = f.prepare(s, norm); err != nil {
+			return nil, err
+		}
+		f.graphs[key] = p
+	}
+	o := &p.planner.opts
+	o.AsIs, o.most = f.o.Pipeline.AsIs, 0
+	a := &attempt{split: s, stepGraph: p}
+	if f.o.Memory > 0 {
+		a.budget.Total = max(1, f.o.Memory-sum(a.beside))
+	}
+	f.attempts = append(f.attempts, a)
+	return a, nil
+}
+
+// key tells apart the graphs that a source is made into: all that is prepared
+// depends on, but for how it is planned.
+func (f *fitting) key(s split, norm bool) string {
+	o := f.o
+	o.Pipeline.AsIs, o.Pipeline.Stop, o.Pipeline.Progress, o.Pipeline.Precision = false, nil, nil, nil
+	half := ""
+	if p := f.o.Pipeline.Precision; p != nil {
+		half = fmt.Sprintf("%+v", *p)
+	}
+	return fmt.Sprintf("%v %v %+v %+v %s %v %d", s, norm, o.Pipeline, o.Derive, half, o.Validate, o.Ahead)
+}
+
+func (f *fitting) prepare(s split, norm bool) (*stepGraph, error) {
+	a := &stepGraph{dims: f.axis.with(f.o.Pipeline.Dims, s.micro), source: f.source, norm: norm}
 	if !f.training {
 		o := f.o.Derive
 		o.Grad.Dims, o.Update.Accumulate, o.Update.Norm = a.dims, s.runs, norm
@@ -201,19 +280,15 @@ func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
 	if err := f.besides(a, a.planner.base().Model, a.planner.base().Analysis.Roles); err != nil {
 		return nil, err
 	}
-	if f.o.Memory > 0 {
-		a.budget.Total = max(1, f.o.Memory-sum(a.beside))
-	}
 	a.plain = float64(max(s.runs, 1)) * workOf(a.planner.base())
-	f.attempts = append(f.attempts, a)
 	return a, nil
 }
 
 // besides counts what training takes beside a step: the batches that wait, and what
 // a session for validation holds, or takes in its own step above the training's.
-func (f *fitting) besides(a *attempt, given *onnx.Model, roles step.Roles) error {
+func (f *fitting) besides(a *stepGraph, given *onnx.Model, roles step.Roles) error {
 	if batch := fedBytes(given, roles); f.o.Ahead > 0 && batch > 0 {
-		a.beside = append(a.beside, Part{"batches prepared ahead", f.o.Ahead * batch})
+		a.beside = append(a.beside, f.ahead(batch))
 	}
 	if !f.o.Validate {
 		return nil
@@ -234,12 +309,15 @@ func (f *fitting) besides(a *attempt, given *onnx.Model, roles step.Roles) error
 	return nil
 }
 
+// ahead is what the batches take that wait, each of so many bytes.
+func (f *fitting) ahead(batch int64) Part { return Part{"batches prepared ahead", f.o.Ahead * batch} }
+
 // bytes is all that training takes with a file.
-func (a *attempt) bytes(file *File) int64 { return a.all(TotalOf(file.Prediction)) }
+func (a *stepGraph) bytes(file *File) int64 { return a.all(TotalOf(file.Prediction)) }
 
 // all is all that training takes with a step. A validation runs between steps: only
 // what it holds above a step's peak comes on top.
-func (a *attempt) all(t Total) int64 {
+func (a *stepGraph) all(t Total) int64 {
 	return t.Bytes() + sum(a.beside) + max(0, a.validating-t.Live-t.Unused)
 }
 
@@ -262,13 +340,13 @@ func (f *fitting) asGiven() (*Fitted, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{split: splits[0], dims: o.Dims, source: f.source}
+	a := &attempt{split: splits[0], stepGraph: &stepGraph{dims: o.Dims, source: f.source}}
 	m, err := f.source.Sized(o.Dims)
 	if err != nil {
 		return nil, err
 	}
 	roles, _ := FoundRoles(m, o.Roles)
-	if err := f.besides(a, m, roles); err != nil {
+	if err := f.besides(a.stepGraph, m, roles); err != nil {
 		return nil, err
 	}
 	out, err := f.source.copy() // without the types that were inferred

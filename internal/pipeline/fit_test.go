@@ -134,7 +134,7 @@ func TestFit(t *testing.T) {
 				t.Error("a file was written that does not fit")
 			}
 			t.Logf("plain %d, %v", plain.Bytes, err)
-			o.Memory = (plain.Bytes + unfit.Bytes) / 2
+			o.Memory = (plain.Bytes + unfit.Nearest.Bytes) / 2
 			fitted, err := Fit(context.Background(), e, source, o)
 			if err != nil {
 				t.Fatal(err)

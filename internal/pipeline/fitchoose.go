@@ -12,13 +12,17 @@ package pipeline
 //	   below it have more work
 //	2  the larger ones, planned in the same order, each only up to the work of the
 //	   best so far, and none whose work without any recomputation is more already
+//	3  without a split that repeats nothing: the smallest first. All that accumulate
+//	   hold one sum of the gradients, so where it does not fit, none of them does
 //
 // Weakness: operations and bytes stand for time; a run has costs of its own beside.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -52,7 +56,7 @@ func (a *attempt) most(work float64) float64 {
 
 // keeps reports that all that training takes with a file is within the memory.
 func (f *fitting) keeps(a *attempt, file *File) bool {
-	return f.o.Memory == 0 || a.bytes(file) <= f.o.Memory && a.budget.Keeps(file.Prediction)
+	return f.o.Memory == 0 || a.budget.Keeps(file.Prediction) && a.bytes(file) <= f.o.Memory
 }
 
 // choose plans and returns the attempt that is taken.
@@ -71,9 +75,20 @@ func (f *fitting) choose() (*attempt, error) {
 		return a, f.plan(a)
 	}
 	var free *attempt // that computes nothing again
+	var skipped []split
 	for _, s := range splits {
 		if err := f.ctx.Err(); err != nil {
 			return nil, err
+		}
+		if f.o.Quick && len(splits) > 1 {
+			over, err := f.farOver(s)
+			if err != nil {
+				return nil, err
+			}
+			if over {
+				skipped = append(skipped, s)
+				continue
+			}
 		}
 		a, err := f.attempt(s, norm)
 		if err != nil {
@@ -90,8 +105,24 @@ func (f *fitting) choose() (*attempt, error) {
 	if free != nil {
 		least = free.plain
 	}
-	for _, a := range f.attempts {
-		if a == free || a.plain >= least || a.planner.fixed > a.budget.Total {
+	if n := len(skipped); free != nil && n > 0 { // the next larger one alone
+		if skipped = skipped[n-1:]; free.plainOf(skipped[0]) > (1-quickShare)*least {
+			skipped = nil
+		}
+	}
+	for _, s := range skipped {
+		if _, err := f.attempt(s, norm); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(f.attempts, func(a, b *attempt) int { return cmp.Compare(b.micro, a.micro) })
+	attempts, smallest := slices.Clone(f.attempts), (*attempt)(nil)
+	if n := len(attempts); free == nil && n > 2 {
+		smallest = attempts[n-1]
+		attempts = append([]*attempt{smallest}, attempts[:n-1]...)
+	}
+	for _, a := range attempts {
+		if a == free || a.plain >= least || a.planner.fixed > a.budget.Total || a.runs > 1 && smallest != nil && smallest.err != nil {
 			continue
 		}
 		a.planner.opts.most = a.most(least)
@@ -132,6 +163,31 @@ func (f *fitting) withNorm(free *attempt, norm bool) (*attempt, error) {
 		return free, err
 	}
 	return a, nil
+}
+
+// quickShare is the share of an update's work that is worth a search, and far how much
+// more than there is a step has to take not to be looked at closely.
+const quickShare, far = 0.03, 1.05
+
+// farOver reports that a split takes far more than there is where it repeats nothing.
+func (f *fitting) farOver(s split) (bool, error) {
+	if f.training || f.o.Pipeline.Precision != nil {
+		return false, nil
+	}
+	made, err := f.made(s, f.o.Derive, nil)
+	if err != nil {
+		return false, err
+	}
+	return float64(made.Total.Bytes()) > far*float64(f.o.Memory), nil
+}
+
+// plainOf is the work of an update by another split of the same batch that repeats
+// nothing: as many operations, and the optimizer's traffic in each of its runs.
+func (a *attempt) plainOf(s split) float64 {
+	v := a.planner.base()
+	flops := float64(v.Problem().FLOPs())
+	runs := float64(max(a.runs, 1))
+	return runs*flops + float64(max(s.runs, 1))*(a.plain/runs-flops)
 }
 
 // plan plans an attempt. That nothing fits is its own error, not plan's.

@@ -25,6 +25,9 @@ type Decision struct {
 	Work  *float64
 }
 
+// decisionParts names the decision about what is computed in parts.
+const decisionParts = "in slices"
+
 // decisions explains the attempt that is taken.
 func (f *fitting) decisions(a *attempt) ([]Decision, error) {
 	var list []Decision
@@ -131,16 +134,8 @@ func (f *fitting) decideHalf(a *attempt) (Decision, bool) {
 // all, in bytes, where nothing is computed again.
 func (f *fitting) decideParts(a *attempt, plain int64) (list []Decision, whole int64, err error) {
 	v := a.file.Variant
-	var did []string
-	for _, p := range []struct {
-		n    int
-		pass string
-	}{{v.Divided.Loss, "chunk"}, {v.Divided.Products, "tile"}, {v.Divided.Updates, "rows"}} {
-		if p.n > 0 {
-			did = append(did, doneWords[p.pass](p.n, v))
-		}
-	}
-	if len(did) == 0 {
+	did := dividedText(v)
+	if did == "" {
 		return nil, plain, nil
 	}
 	none, err := planner.Solve(v.Problem(), "none")
@@ -153,5 +148,19 @@ func (f *fitting) decideParts(a *attempt, plain int64) (list []Decision, whole i
 	}
 	whole = a.bytes(file)
 	saved, work := plain-whole, float64(v.Problem().Added+v.Problem().Reread)/float64(max(1, v.Problem().FLOPs()))
-	return []Decision{{Measure: "in slices", Did: strings.Join(did, ", "), Costs: "the last bits, which may differ", Saves: &saved, Work: &work}}, whole, nil
+	return []Decision{{Measure: decisionParts, Did: did, Costs: "the last bits, which may differ", Saves: &saved, Work: &work}}, whole, nil
+}
+
+// dividedText says what a variant computes in parts, "" for nothing.
+func dividedText(v *Variant) string {
+	var did []string
+	for _, p := range []struct {
+		n    int
+		pass string
+	}{{v.Divided.Loss, "chunk"}, {v.Divided.Products, "tile"}, {v.Divided.Updates, "rows"}} {
+		if p.n > 0 {
+			did = append(did, doneWords[p.pass](p.n, v))
+		}
+	}
+	return strings.Join(did, ", ")
 }

@@ -15,30 +15,27 @@ import (
 type FitError struct {
 	Path   string
 	Memory int64 // bytes
-	// Least is a step's total in the split that takes least, Beside what comes on top,
-	// and Bytes all of it.
-	Least  Total
-	Beside []Part
-	Bytes  int64
-	// Split is that split, in words; Helps are what would take less.
+	// Nearest is the file that takes least, of those that were looked at.
+	Nearest *Fitted
+	// Split is its split, in words; Helps are what would take less.
 	Split string
 	Helps []string
 }
 
 // Error is one line.
 func (e *FitError) Error() string {
-	t := e.Least
+	t := e.Nearest.Total
 	var parts []string
 	for _, p := range append([]Part{
 		{"parameters", t.Parameters}, {"state", t.State}, {"feeds", t.Feeds}, {"session", t.Session},
 		{"live peak", t.Live}, {"reserved beyond it", t.Unused},
-	}, e.Beside...) {
+	}, e.Nearest.Beside...) {
 		if p.Bytes > 0 {
 			parts = append(parts, p.What+" "+report.Bytes(p.Bytes))
 		}
 	}
 	return fmt.Sprintf("%s: nothing fits in %s: the least found takes %s, with %s (%s); %s",
-		e.Path, report.Bytes(e.Memory), report.Bytes(e.Bytes), e.Split, strings.Join(parts, ", "), strings.Join(e.Helps, ", or "))
+		e.Path, report.Bytes(e.Memory), report.Bytes(e.Nearest.Bytes), e.Split, strings.Join(parts, ", "), strings.Join(e.Helps, ", or "))
 }
 
 // unfit is the error for a memory that nothing fits: what comes closest.
@@ -56,33 +53,38 @@ func (f *fitting) unfit() error {
 		for _, a := range []*attempt{f.attempts[0], slices.MinFunc(f.attempts, func(a, b *attempt) int {
 			return cmp.Compare(a.bytes(a.planner.asked.reordered), b.bytes(b.planner.asked.reordered))
 		})} {
-			var err error
-			if a.file, err = a.planner.PlanWithin("full", Budget{}); err != nil {
-				return fmt.Errorf("%s: %w", f.source.Path, err)
+			if a.full == nil {
+				var err error
+				if a.full, err = a.planner.PlanWithin("full", Budget{}); err != nil {
+					return fmt.Errorf("%s: %w", f.source.Path, err)
+				}
 			}
+			a.file = a.full
 			if best == nil || a.bytes(a.file) < best.bytes(best.file) {
 				best = a
 			}
 		}
 	}
-	e := &FitError{
-		Path: f.source.Path, Memory: f.o.Memory, Split: best.text(f.axis),
-		Least: TotalOf(best.file.Prediction), Beside: best.beside, Bytes: best.bytes(best.file),
+	nearest, err := f.fitted(best)
+	if err != nil {
+		return err
 	}
+	nearest.Path = ""
+	e := &FitError{Path: f.source.Path, Memory: f.o.Memory, Split: best.text(f.axis), Nearest: nearest}
 	e.Helps = f.helps(best, e)
 	return e
 }
 
 // helps lists what would take less than an attempt that does not fit.
 func (f *fitting) helps(a *attempt, e *FitError) []string {
-	list := []string{"raise --memory to " + report.BytesUp(e.Bytes)}
+	list := []string{"raise --memory to " + report.BytesUp(e.Nearest.Bytes)}
 	if a.derived != nil {
-		if e.Least.State > 0 && f.o.Derive.Update.Accumulate <= 1 {
-			list = append(list, fmt.Sprintf("train with --optimizer sgd, without AdamW's state (%s in all)", report.Bytes(e.Least.State)))
+		if e.Nearest.Total.State > 0 && f.o.Derive.Update.Accumulate <= 1 {
+			list = append(list, fmt.Sprintf("train with --optimizer sgd, without AdamW's state (%s in all)", report.Bytes(e.Nearest.Total.State)))
 		}
 		list = append(list, "train fewer parameters, with --frozen")
 	}
-	if over := e.Bytes - f.o.Memory; e.Least.Live > over/2 {
+	if over := e.Nearest.Bytes - f.o.Memory; e.Nearest.Total.Live > over/2 {
 		if f.axis.name != "" && a.micro > 1 {
 			list = append(list, "take a smaller batch")
 		}

@@ -138,7 +138,7 @@ func (f *fitting) splits() ([]split, error) {
 		return []split{{f.axis.fixed, f.o.Batch / f.axis.fixed}}, nil
 	case runs > 0:
 		return []split{{batch, runs}}, nil
-	case f.o.Memory == 0 || f.axis.name == "" || batch == 0:
+	case f.o.Memory == 0 || f.o.Whole || f.axis.name == "" || batch == 0:
 		return []split{{batch, 1}}, nil
 	}
 	if f.whole = wholeBatch(f.source.Model.Graph, f.o.Derive.Grad.Loss); f.whole != "" {

@@ -1,7 +1,11 @@
 package pipeline
 
-// A half type is to save memory. Where it does not, a search leaves the casts out,
-// and a file that holds more than the one given says why.
+// A half type is to save memory. Where it does not,
+//
+//   - and gradients that wait to be known finite are the reason, each update asks its
+//     own gradient alone, unless the user chose otherwise (precision.OverflowAuto);
+//   - a search leaves the casts out;
+//   - a file that holds more than the one given says why.
 
 import (
 	"fmt"
@@ -19,28 +23,71 @@ func (p *Planner) mayRefuse(searches bool) bool {
 	return searches && p.opts.Precision != nil && !p.opts.Precision.Emulate && !p.stopped()
 }
 
-// refusing returns the file of a search in float32 where that is better under the
-// budget than the one in half, which comes with its error.
-func (p *Planner) refusing(strategy string, budget Budget, half *File, missed error) (*File, error) {
+// maySplit reports that each update of a file may ask its own gradient alone, for
+// kernels in half: the CPU's save nothing.
+func (p *Planner) maySplit(f *File) bool {
+	return p.opts.nativeHalf() && p.opts.Precision.Overflow == precision.OverflowAuto && f.waiting() > 0 && !p.stopped()
+}
+
+// weighing returns a strategy's file in a half type, which comes with its error, or what
+// is better under the budget: the one whose updates ask alone, where float32 would hold
+// no more than the file, and, of a search, that in float32.
+func (p *Planner) weighing(strategy string, searches bool, budget Budget, half *File, missed error) (*File, error) {
+	refuses, splits := p.mayRefuse(searches), p.maySplit(half)
+	if !refuses && !splits {
+		return half, missed
+	}
+	var whole *File
+	var err error
+	if refuses || budget.none() && half.Peak < p.Before.LivePeak {
+		whole, err = p.under(strategy, budget, func(o *Options) { o.Precision = nil })
+		if whole == nil || err != nil && !unmet(err) {
+			return half, missed
+		}
+	}
+	if splits && (!budget.none() || whole == nil || whole.Peak <= half.Peak) {
+		half, missed = p.splitting(strategy, budget, half, missed)
+	}
+	if !refuses || !budget.betters(whole, half) {
+		return half, missed
+	}
+	note := fmt.Sprintf("the casts to %s were left out, as they raise the peak: %d bytes with them, %d without", p.opts.Precision.To, half.Peak, whole.Peak)
+	whole.Plan.Notes = append(whole.Plan.Notes, note+p.whyMore(half))
+	return whole, err
+}
+
+// splitting returns the strategy's file whose updates ask their own gradients alone,
+// where that is better.
+func (p *Planner) splitting(strategy string, budget Budget, half *File, missed error) (*File, error) {
+	each, err := p.under(strategy, budget, func(o *Options) {
+		alone := *o.Precision
+		alone.Overflow = precision.OverflowParameter
+		o.Precision = &alone
+	})
+	if each == nil || err != nil && !unmet(err) || !budget.betters(each, half) {
+		return half, missed
+	}
+	each.Plan.Notes = append(each.Plan.Notes, fmt.Sprintf("overflow parameter: a gradient that overflows keeps its own parameter from being updated; were it all, %s of gradients would wait (--overflow all), and the step hold %d bytes instead of %d",
+		report.Bytes(half.waiting()), half.Peak, each.Peak))
+	return each, err
+}
+
+// under plans the given graph with other options.
+func (p *Planner) under(strategy string, budget Budget, change func(*Options)) (*File, error) {
 	o := p.opts
-	o.Precision = nil
-	whole, err := NewPlanner(p.engine, p.given, o)
+	change(&o)
+	other, err := NewPlanner(p.engine, p.given, o)
 	if err != nil {
 		return nil, err
 	}
-	other, err := whole.plan(strategy, budget)
-	p.Solving += whole.Solving
-	p.limited = p.limited || whole.limited
-	if other == nil || err != nil && !unmet(err) || !budget.betters(other, half) {
-		return half, missed
-	}
-	note := fmt.Sprintf("the casts to %s were left out, as they raise the peak: %d bytes with them, %d without", p.opts.Precision.To, half.Peak, other.Peak)
-	other.Plan.Notes = append(other.Plan.Notes, note+p.whyMore(half))
-	return other, err
+	f, err := other.plan(strategy, budget)
+	p.Solving += other.Solving
+	p.limited = p.limited || other.limited
+	return f, err
 }
 
-// betters reports that a file in float32 is better than one in half: without a
-// budget it holds less, under one it misses it by less.
+// betters reports that a file is better than one in half: without a budget it holds
+// less, under one it misses it by less.
 func (b Budget) betters(f, half *File) bool {
 	if b.none() {
 		return f.Peak < half.Peak
@@ -61,7 +108,7 @@ func (p *Planner) remark(f *File) {
 func (p *Planner) whyMore(f *File) string {
 	var why []string
 	o := p.opts.Precision
-	if n := f.waiting(); n > 0 && o.Overflow != precision.OverflowParameter {
+	if n := f.waiting(); n > 0 && f.Variant.Options.Precision.Overflow != precision.OverflowParameter {
 		why = append(why, fmt.Sprintf("%s of gradients wait until all are known to be finite (--overflow parameter updates each at once)", report.Bytes(n)))
 	}
 	if o.Provider != kernels.CUDA && !o.StashOnly {

@@ -86,15 +86,15 @@ func (p *Planner) Plan(strategy string, budget int64) (*File, error) {
 // planner.InfeasibleError or a TotalError, and what comes with it misses the
 // budget by least.
 //
-// A search leaves the casts to a half type out where they cost memory (refuse.go).
+// Where a half type costs memory, a search leaves the casts out, and updates may ask
+// their own gradients alone (refuse.go).
 func (p *Planner) PlanWithin(strategy string, budget Budget) (*File, error) {
 	f, err := p.plan(strategy, budget)
 	if err == nil && !budget.none() || err != nil && !unmet(err) || f == nil {
 		return f, err
 	}
-	if s, _, _ := planner.Find(strategy); p.mayRefuse(s.Frontier != nil) {
-		f, err = p.refusing(strategy, budget, f, err)
-	}
+	s, _, _ := planner.Find(strategy)
+	f, err = p.weighing(strategy, s.Frontier != nil, budget, f, err)
 	p.remark(f)
 	return f, err
 }
@@ -315,11 +315,11 @@ func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		other, err := p.file(base.with(plan), Budget{})
+		other, err := p.file(base.with(plan), Budget{Live: best.Peak - 1}) // else it is not finished
 		if err != nil {
 			return nil, err
 		}
-		if other.Peak < best.Peak {
+		if other.Finished && other.Peak < best.Peak {
 			best = other
 		}
 	}

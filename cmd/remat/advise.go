@@ -1,0 +1,307 @@
+package main
+
+// remat advise: what a model needs, what is missing to a memory, and what helps, with
+// the commands. Everything is predicted; nothing runs.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+func adviseCommand(e *env) *cli.Command {
+	return &cli.Command{
+		Name: "advise", Usage: "says what a training needs, and what would have it fit a memory", ArgsUsage: "M.onnx|NAME",
+		Description: "The model is a built-in one, a forward model or a training graph. Everything is predicted;\n" +
+			"nothing is written but --write. Exit code 1 where nothing fits.\n\n" +
+			"Example: remat advise gpt2-tiny --batch 8 --memory 4MiB",
+		Flags: slices.Concat([]cli.Flag{
+			&cli.StringFlag{Name: "memory", Usage: "the memory that there is, `SIZE`: of parameters, state, feeds, session, what the arena reserves, batches ahead"},
+			&cli.Int64Flag{Name: "batch", Usage: "samples of an update, `N`"},
+			&cli.Int64Flag{Name: "seq", Usage: "tokens a sample, `N`"},
+			&cli.Int64Flag{Name: "layers", Usage: "layers of a built-in model, `N`"},
+			&cli.Int64Flag{Name: "hidden", Usage: "width of a built-in model, `N`"},
+			&cli.Int64Flag{Name: "heads", Usage: "attention heads of a built-in model, `N`"},
+			&cli.Int64Flag{Name: "vocab", Usage: "tokens in the vocabulary of a built-in model, `N`"},
+			&cli.StringFlag{Name: "write", Usage: "write what is recommended as a recipe for remat train, `F.yaml`"},
+		}, derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags()),
+		Action: func(c *cli.Context) error {
+			a, err := readAdvice(e, c)
+			if err != nil {
+				return err
+			}
+			return a.run()
+		},
+	}
+}
+
+// An adviceRun is one run of the command.
+type adviceRun struct {
+	e       *env
+	c       *cli.Context
+	name    string // as it was typed
+	row     *models.Row
+	config  models.Config // of a built-in model
+	options pipeline.AdviseOptions
+	source  *pipeline.Source
+}
+
+func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
+	name, err := argument(c, "model")
+	if err != nil {
+		return nil, err
+	}
+	a := &adviceRun{e: e, c: c, name: name}
+	o := &a.options
+	switch {
+	case c.IsSet("memory"):
+		o.Memory, err = readOptional(c, "memory")
+	case e.deviceMemory > 0:
+		o.Memory = e.deviceMemory
+	default:
+		err = errors.New("remat advise: how much memory is there? give --memory SIZE, such as 24GiB")
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, flag := range []string{"batch", "seq", "layers", "hidden", "heads", "vocab"} {
+		if n := c.Int64(flag); c.IsSet(flag) && (n < 1 || n > mostSize) {
+			return nil, fmt.Errorf("--%s %d: want at least 1, and at most %d", flag, n, mostSize)
+		}
+	}
+	if o.Derive, err = readGradOptions(e, c); err != nil {
+		return nil, err
+	}
+	if o.Derive.Update.Kind == optim.None {
+		return nil, errors.New("--optimizer none: what is trained has an update: " + optim.List(optim.Kinds(), "or"))
+	}
+	if c.IsSet("accumulate") && o.Derive.Update.Accumulate < 1 {
+		return nil, fmt.Errorf("--accumulate %d: want at least 1", o.Derive.Update.Accumulate)
+	}
+	if o.Norm = pipeline.NormNever; c.Bool("gradient-norm") {
+		o.Norm = pipeline.NormAlways
+	}
+	o.Derive.Update.Norm = false // Norm says it
+	o.Pipeline = e.pipelineOptions()
+	o.Pipeline.Normalize = pipeline.Auto
+	if o.Pipeline.Precision, err = readPrecision(e, c); err != nil {
+		return nil, err
+	}
+	half, err := pipeline.ParseHalf(halfName)
+	if err != nil {
+		return nil, err
+	}
+	o.Half = &precision.Options{To: half, StashOnly: e.provider != "cuda", Provider: kernels.CPU}
+	if e.provider == "cuda" {
+		o.Half.Provider = kernels.CUDA
+	}
+	if o.Derive.Update.Kind != optim.SGD {
+		o.Lighter = optim.SGD
+	}
+	o.Ahead = batchesAhead
+	return a, pipeline.CanWrite(nil, c.String("write"))
+}
+
+func (a *adviceRun) run() error {
+	e := a.e
+	defer debug.SetGCPercent(debug.SetGCPercent(sweepGarbage))
+	dir, err := ort.TemporaryDir("remat-advise-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ort.DropTemporary(dir) }()
+	if err := a.load(dir); err != nil {
+		return err
+	}
+	if err := pipeline.CanWrite(a.source.Files(), a.c.String("write")); err != nil {
+		return err
+	}
+	engine, err := e.engine()
+	if err != nil {
+		return err
+	}
+	bar := e.progress(-1, "advising")
+	o := &a.options
+	what := ""
+	o.Say = func(line string) { what = line; bar.Say(line) }
+	o.Pipeline.Progress = func(p pipeline.Progress) { bar.Say(what + ": " + planningText(p)) }
+	o.Pipeline.Stop = func() bool { return e.ctx.Err() != nil }
+	advice, err := pipeline.Advise(e.ctx, engine, a.source, *o)
+	bar.Finish()
+	var unclear *pipeline.UnclearError
+	switch {
+	case e.interrupted() != nil:
+		return errInterrupted
+	case errors.As(err, &unclear):
+		return fmt.Errorf("%s: %w", a.name, &unclearError{unclear, e.typed})
+	case err != nil:
+		return err
+	}
+	doc := a.document(advice)
+	if out := a.c.String("write"); out != "" && advice.Recommended != nil {
+		text, err := a.recipe(advice.Recommended)
+		if err != nil {
+			return err
+		}
+		if err := onnx.ReplaceFile(out, func(f *os.File) error { _, err := f.Write(text); return err }); err != nil {
+			return err
+		}
+	}
+	if e.json {
+		err = report.WriteJSON(e.stdout, doc)
+	} else {
+		err = doc.Text(e.stdout)
+	}
+	if err == nil && advice.Recommended == nil {
+		err = &checkError{fmt.Errorf("%s: nothing fits in %s: the nearest takes %s", a.name, report.Bytes(advice.Memory), report.Bytes(advice.Nearest.Bytes))}
+	}
+	return err
+}
+
+// load opens the model, and finds the numbers of its free dimensions.
+func (a *adviceRun) load(dir string) error {
+	row, err := models.Find(a.name)
+	if err == nil {
+		a.row = &row
+		return a.loadBuiltIn(dir)
+	}
+	if _, ferr := os.Stat(a.name); ferr != nil && filepath.Ext(a.name) == "" {
+		return err // a name rather than a file
+	}
+	for _, flag := range []string{"layers", "hidden", "heads", "vocab"} {
+		if a.c.IsSet(flag) {
+			return fmt.Errorf("--%s applies only to built-in models, not to %s", flag, a.name)
+		}
+	}
+	src, err := a.e.load(a.name)
+	if err != nil {
+		return err
+	}
+	a.source = src
+	if err := checkDims(a.e.dims, src); err != nil {
+		return err
+	}
+	batch := a.c.Int64("batch")
+	free := pipeline.FreeDims(src.Model)
+	if !slices.ContainsFunc(free, func(name string) bool { return freeDim([]string{name}, batchNames) != "" }) && batch > 0 && pipeline.NotTraining(src.Model) == nil {
+		a.options.Batch, batch = batch, 0 // a multiple of what the file takes
+	}
+	dims, err := sizedDims(src, a.e.dims, batch, a.c.Int64("seq"))
+	if err != nil {
+		return err
+	}
+	a.options.Pipeline.Dims = dims
+	for _, name := range free {
+		if dims[name] == 0 {
+			return fmt.Errorf("%s: no size for its dimension %s: add --batch N, --seq N or --dim %s=N", a.name, name, name)
+		}
+	}
+	if err := pipeline.NotTraining(src.Model); err != nil {
+		for _, f := range slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW)) {
+			if flag := f.Names()[0]; a.c.IsSet(flag) {
+				return fmt.Errorf("--%s: %s is a training graph and has its update: leave the flag out, or advise on its forward model", flag, a.name)
+			}
+		}
+	}
+	return nil
+}
+
+// loadBuiltIn makes a model of the zoo, without its weights, whose batch is free.
+func (a *adviceRun) loadBuiltIn(dir string) error {
+	if len(a.e.dims) > 0 {
+		return fmt.Errorf("--dim: %s takes --batch and --seq", a.name)
+	}
+	c, err := modelConfig(a.c, *a.row)
+	if err != nil {
+		return err
+	}
+	batch := c.Batch
+	c.Batch = 0
+	built, err := a.row.Build(c)
+	if err != nil {
+		return err
+	}
+	if err := built.Describe(); err != nil {
+		return err
+	}
+	path := filepath.Join(dir, a.name+".onnx")
+	if err := built.Model.Save(path); err != nil {
+		return err
+	}
+	if a.source, err = a.e.load(path); err != nil {
+		return err
+	}
+	a.source.Path = a.name
+	a.config = c
+	a.options.Pipeline.Dims = map[string]int64{"batch": batch}
+	return nil
+}
+
+// document is the advice as it is printed.
+func (a *adviceRun) document(v *pipeline.Advice) *report.Advice {
+	n := &v.Need
+	d := &report.Advice{
+		Model: a.name, Provider: "cpu", Predicted: true, Memory: v.Memory, Largest: v.Largest,
+		Short: max(0, n.Total.Bytes()-v.Memory),
+		Need: report.AdviceNeed{
+			ParameterBytes: n.Total.Parameters, GradientBytes: n.Gradients, StateBytes: n.Total.State, ActivationBytes: n.Activations,
+			TotalBytes: n.Total.Bytes(), TemporaryBytes: n.Temporaries, FeedBytes: n.Total.Feeds, SessionBytes: n.Total.Session,
+			LivePeakBytes: n.Total.Live, Trained: n.Trained, Frozen: n.Frozen,
+		},
+		Recommended: a.taken(v, v.Recommended),
+	}
+	if a.e.provider == "cuda" {
+		d.Provider = "cuda"
+	}
+	d.Need.OtherBytes = d.Need.TotalBytes - d.Need.ParameterBytes - d.Need.GradientBytes - d.Need.StateBytes - d.Need.ActivationBytes
+	if v.Recommended == nil {
+		d.Nearest = a.taken(v, v.Nearest)
+	}
+	for i := range v.Measures {
+		m := &v.Measures[i]
+		r := report.AdviceMeasure{Name: m.Name, Did: report.Text(m.Did), Remark: report.Text(m.Remark)}
+		if r.AloneTotal = m.Alone; m.Alone != nil {
+			r.AloneSaves = new(n.Total.Bytes() - *m.Alone)
+		}
+		if t := m.With; t != nil {
+			r.Total, r.Overhead, r.Fits, r.With = &t.Bytes, new(report.Float(t.Work())), t.Fits, t.Changes
+			r.Commands = a.commands(t)
+		}
+		d.Measures = append(d.Measures, r)
+	}
+	return d
+}
+
+// taken describes what is recommended, or comes closest; nil for neither.
+func (a *adviceRun) taken(v *pipeline.Advice, t *pipeline.Taken) *report.AdviceTaken {
+	if t == nil {
+		return nil
+	}
+	d := &report.AdviceTaken{
+		Commands: a.commands(t), Total: t.Bytes, Overhead: report.Float(t.Work()), MicroBatch: t.MicroBatch, Accumulate: t.Accumulate, Changes: t.Changes,
+	}
+	if t.Fits {
+		d.Train = report.Text(a.train(t) + " --text FILE --steps N")
+	}
+	if !t.Total.Exact {
+		d.Approximate = "not all of it could be predicted: it takes at least this"
+	}
+	for _, x := range t.Decisions {
+		d.Measures = append(d.Measures, x.Measure+": "+x.Did)
+	}
+	return d
+}
