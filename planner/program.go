@@ -79,7 +79,7 @@ type expander struct {
 	madeAt   []int
 	lastRead []int
 	latest   []int // value -> place in made of its latest copy, or -1
-	// seen lists by operator the repeated instances that there are.
+	// seen lists by operator the instances behind a barrier, and all repeated ones.
 	seen map[int][]*Instance
 	room []ValueInstance // for the instances' lists
 }
@@ -162,6 +162,9 @@ func (e *expander) addBarriers(prog *Program) error {
 		in := &prog.Instances[pos]
 		if in.Copy == 0 {
 			start = pos + 1
+			if len(in.Barriers) > 0 { // of an edge, which a repeat must not share
+				e.seen[in.Op] = append(e.seen[in.Op], in)
+			}
 			continue
 		}
 		for made < len(e.made) && e.madeAt[made] < start {
@@ -201,7 +204,7 @@ func (e *expander) allOriginal(in *Instance) bool {
 	return true
 }
 
-// taken reports a repeated instance that ONNX Runtime could not tell from in.
+// taken reports an earlier instance that ONNX Runtime could not tell from in.
 func (e *expander) taken(in *Instance) bool {
 	for _, s := range e.seen[in.Op] {
 		if slices.Equal(s.Inputs, in.Inputs) && slices.Equal(s.Captures, in.Captures) && slices.Equal(s.Barriers, in.Barriers) {
