@@ -3,12 +3,12 @@
 # another. What a target finds stays under testdata/fuzz beside it.
 #
 # A graph's way through planning takes tens of milliseconds: an input that reaches
-# something new is tried smaller ten times, not for Go's minute, and garbage may pile
-# up.
+# something new is tried smaller ten times, not for Go's minute, and up to 64 MB of
+# garbage may pile up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 time=${1:-2m}
-export GOGC=${GOGC:-400}
+export GOGC=${GOGC:-1600}
 for dir in $(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do
 	for target in $(go test "./$dir" -list '^Fuzz' | grep '^Fuzz'); do
 		echo "$dir $target $time"

@@ -1,8 +1,8 @@
 package pipeline
 
 // What holds of a written file without running it: the graph's own checks, what it
-// computes, who reads a parameter before it is updated, and that writing and
-// predicting it again give the same. Dozens of graphs in the time in which ONNX
+// computes, who reads a parameter before it is updated, its order, edges and buffers
+// (invariants_test.go), and that predicting it again gives the same. Dozens of graphs in the time in which ONNX
 // Runtime judges one; so fuzz targets ask this of each, and ONNX Runtime of a share.
 //
 // No input may take ten seconds: Go's fuzzing then ends the worker without saying why.
@@ -71,6 +71,9 @@ func foretold(t *testing.T, strategy string, r *File, o Options) {
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
 	}
+	orderStands(t, strategy, r)
+	buffersHold(t, strategy, again)
+	edgesLift(t, strategy, r.Variant.Model, saved)
 	if again.LivePeak != r.Peak || again.Session.Bytes() != r.Prediction.Session.Bytes() {
 		t.Errorf("%s: predicted %d and %d, of the saved file %d and %d", strategy, r.Peak, r.Prediction.Session.Bytes(), again.LivePeak, again.Session.Bytes())
 	}
@@ -109,24 +112,35 @@ func updatesWait(t *testing.T, what string, m *onnx.Model, next map[string]strin
 
 // checkOneStep takes a random step through one strategy, as checkStep does through two,
 // and without ONNX Runtime where there is no engine.
-func checkOneStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
-	m, update, err := randomStep(data, seed, fewBlocks)
+func checkOneStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64, most size) {
+	m, update, err := randomStep(data, seed, most)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := choices[int(seed/6)%len(choices)]
+	switch c.chunk {
+	case coarse:
+		c.chunk = most.coarse
+	case fine:
+		c.chunk = most.fine
+	}
+	if c.tile == auto {
+		c.tile = most.tile
+	}
 	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.chunk != Division{}, Chunk: c.chunk, Tile: c.tile, Rows: c.rows}
 	throughOne(t, e, m, o, update.Kind, seed, seed/30)
 }
 
 // checkOneJoint is checkJoint through one strategy, and without ONNX Runtime where
 // there is no engine.
-func checkOneJoint(t *testing.T, e *runtime.Engine, data []byte, seed uint64) {
-	m, err := randomJoint(data, seed, fewBlocks)
+func checkOneJoint(t *testing.T, e *runtime.Engine, data []byte, seed uint64, most size) {
+	m, err := randomJoint(data, seed, most)
 	if err != nil {
 		t.Fatal(err)
 	}
-	throughOne(t, e, m, jointOptions(seed), optim.None, seed, seed/12)
+	o := jointOptions(seed)
+	clonesStay(&o)
+	throughOne(t, e, m, o, optim.None, seed, seed/12)
 }
 
 // throughOne takes a graph through the strategy that a number chooses. With an engine
