@@ -32,8 +32,12 @@ func (s *Session) Place(requests []ortmodel.Request) error {
 	return s.ort.DeviceCounter().Place(places, slab.Size)
 }
 
-// placeAsMeasured makes room for steps like the one that has just ended.
+// placeAsMeasured makes room for steps like the one that has just ended, as Place does.
 func (s *Session) placeAsMeasured(counter *ort.Counter) error {
+	s.placed = true
+	if s.Provider != ort.CPU {
+		return nil
+	}
 	events, err := counter.Events()
 	if err != nil {
 		return nil // the trace is incomplete: the steps go on as they are

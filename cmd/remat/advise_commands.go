@@ -183,26 +183,31 @@ func (a *adviceRun) halves(t *pipeline.Taken) []flagValue {
 	return list
 }
 
-// recipe is what is recommended as a recipe for remat train, which finds the
+// training are the flags with which remat train does what is recommended: it finds the
 // micro-batch and the plan again.
-func (a *adviceRun) recipe(t *pipeline.Taken) ([]byte, error) {
-	given := []flagValue{{"memory", fmt.Sprint(a.options.Memory)}}
+func (a *adviceRun) training(t *pipeline.Taken) []flagValue {
+	list := []flagValue{{"memory", fmt.Sprint(a.options.Memory)}}
 	if dims := a.options.Pipeline.Dims; len(dims) > 0 {
-		given = append(given, flagValue{"dim", strings.Split(dimsText(dims), ",")})
+		list = append(list, flagValue{"dim", strings.Split(dimsText(dims), ",")})
 	}
 	if a.options.Batch > 0 {
-		given = append(given, flagValue{"batch", a.options.Batch})
-	}
-	for _, flag := range []string{"provider", "threads", "opt"} {
-		if a.c.IsSet(flag) {
-			given = append(given, flagValue{flag, a.c.Value(flag)})
-		}
+		list = append(list, flagValue{"batch", a.options.Batch})
 	}
 	if pipeline.NotTraining(a.source.Model) == nil {
-		given = append(given, a.derivation(t)...)
+		list = append(list, a.derivation(t)...)
 	}
-	given = append(given, a.halves(t)...)
-	text, err := recipeOf("train", []string{a.file()}, given)
+	return append(list, a.halves(t)...)
+}
+
+// recipe is the training as a recipe for remat train.
+func (a *adviceRun) recipe(t *pipeline.Taken) ([]byte, error) {
+	var global []flagValue
+	for _, flag := range []string{"provider", "threads", "opt"} {
+		if a.c.IsSet(flag) {
+			global = append(global, flagValue{flag, a.c.Value(flag)})
+		}
+	}
+	text, err := recipeOf("train", []string{a.file()}, append(global, a.training(t)...))
 	if err != nil {
 		return nil, err
 	}
@@ -216,19 +221,8 @@ func (a *adviceRun) recipe(t *pipeline.Taken) ([]byte, error) {
 
 // train is the command line of the recipe.
 func (a *adviceRun) train(t *pipeline.Taken) string {
-	words := append(a.globals(false), "train", a.file(), "--memory", fmt.Sprint(a.options.Memory))
-	if dims := a.options.Pipeline.Dims; len(dims) > 0 {
-		words = append(words, "--dim", dimsText(dims))
-	}
-	if a.options.Batch > 0 {
-		words = append(words, "--batch", fmt.Sprint(a.options.Batch))
-	}
-	if pipeline.NotTraining(a.source.Model) == nil {
-		for _, f := range a.derivation(t) {
-			words = append(words, f.words()...)
-		}
-	}
-	for _, f := range a.halves(t) {
+	words := append(a.globals(false), "train", a.file())
+	for _, f := range a.training(t) {
 		words = append(words, f.words()...)
 	}
 	return commandLine(append(words, "-o", "run"))

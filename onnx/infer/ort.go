@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/onnx-remat/remat/onnx"
-
 	"golang.org/x/sys/cpu"
+
+	"github.com/onnx-remat/remat/onnx"
 )
 
 const (

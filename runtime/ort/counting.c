@@ -18,7 +18,7 @@ typedef struct {
   void *later[8];
 } AllocatorTable;
 
-enum { kAllocatorVersion = 22, kAlign = 64 };
+enum { kAllocatorVersion = 22, kAlign = kSlabAlign };
 
 // Released blocks of kCacheFrom bytes and more are kept for reuse, oldest
 // first in the list, so that a step does not pay for fresh pages each time. All
@@ -100,6 +100,8 @@ typedef union Header {
   } h;
   char line[kAlign];
 } Header;
+
+_Static_assert(sizeof(Header) == kSlabHeader, "places leave this much for each block");
 
 // fresh takes n bytes from the system, or returns NULL.
 static Header *fresh(Pool *pool, size_t n) {
@@ -531,14 +533,6 @@ int64_t counter_kept(void) {
   int64_t kept = host.kept + host.slab.touched - host.slab.live;
   pthread_mutex_unlock(&host.mu);
   return kept;
-}
-
-// counter_slab is how much of the host's slab is memory, of all counters.
-int64_t counter_slab(void) {
-  pthread_mutex_lock(&host.mu);
-  int64_t touched = host.slab.touched;
-  pthread_mutex_unlock(&host.mu);
-  return touched;
 }
 
 void counter_state(Counter *c, CounterState *out) {

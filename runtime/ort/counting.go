@@ -127,7 +127,7 @@ func Within(bytes int64) { C.counter_within(C.int64_t(bytes)) }
 type Place struct{ Bytes, Offset int64 }
 
 // What a block in a slab takes besides its bytes, and what offsets are multiples of.
-const SlabHeader, SlabAlign = 64, 64
+const SlabHeader, SlabAlign = C.kSlabHeader, C.kSlabAlign
 
 // Place says where the requests after each mark are to lie, in their order, in a slab of
 // so many bytes, on the host. All sessions share one slab, as large as the largest. A
@@ -150,9 +150,6 @@ func (c *Counter) Place(places []Place, slab int64) error {
 	}
 	return nil
 }
-
-// Slab is how much of the host's slab is memory, in bytes.
-func Slab() int64 { return int64(C.counter_slab()) }
 
 // Kept is what counters together keep for reuse, in bytes.
 func Kept() int64 { return int64(C.counter_kept()) }

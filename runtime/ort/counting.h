@@ -12,6 +12,9 @@ typedef struct {
   uint64_t id;
 } CounterEvent;
 
+// What a block takes besides its bytes, and what addresses are multiples of.
+enum { kSlabHeader = 64, kSlabAlign = 64 };
+
 // A Place is where the next request is to lie: its size, and its offset in the slab,
 // -1 for outside.
 typedef struct {
@@ -40,7 +43,6 @@ void counter_drain(void);
 int counter_place(Counter *c, const Place *places, size_t n, int64_t slab);
 void counter_limit(Counter *c, int64_t bytes);
 int64_t counter_kept(void);
-int64_t counter_slab(void);
 void counter_within(int64_t bytes);
 void counter_throws(void (*function)(void));
 
