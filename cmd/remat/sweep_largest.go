@@ -1,15 +1,18 @@
 package main
 
 // The largest size of a curve within the limit: a line through what is known says where
-// to look, exact predictions say what is there.
+// to look, predictions of files as they stand where the limit is met, and predictions by
+// what ONNX Runtime makes of them say what is there.
 
 import (
 	"errors"
+	"maps"
 	"math"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models"
+	remat "github.com/onnx-remat/remat/runtime"
 )
 
 // searchLargest finds, for each curve, the largest size within the limit: what is
@@ -44,17 +47,29 @@ func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.Sweep
 	}
 	first := c.Points[0]
 	l := &report.SweepLargest{Model: first.Model, Strategy: c.Strategy, Over: doc.Over, Others: report.Text(c.Others)}
-	lo, hi, searched, err := pipeline.LargestWithin(known, w.o.limit, mostSize, func(at int64) (int64, error) {
-		total, err := w.totalAt(first, doc.Over, at)
-		if err != nil && w.e.interrupted() == nil {
-			return math.MaxInt64, nil // a size that the model cannot have, such as more positions than it knows
+	by := func(engine *remat.Engine) func(at int64) (int64, error) {
+		return func(at int64) (int64, error) {
+			l.Searched++
+			total, err := w.totalAt(engine, first, doc.Over, at)
+			if err != nil && w.e.interrupted() == nil {
+				return math.MaxInt64, nil // a size that the model cannot have, such as more positions than it knows
+			}
+			return total, err
 		}
-		return total, err
-	})
+	}
+	lo, hi, _, err := pipeline.LargestWithin(maps.Clone(known), w.o.limit, mostSize, by(nil))
+	total := by(w.engine)
+	for _, at := range []int64{lo, hi} { // which may be all that is to be known
+		if _, ok := known[at]; err == nil && !ok && at > 0 && at < math.MaxInt64 {
+			known[at], err = total(at)
+		}
+	}
+	if err == nil {
+		lo, hi, _, err = pipeline.LargestWithin(known, w.o.limit, mostSize, total)
+	}
 	if err != nil {
 		return nil, errInterrupted
 	}
-	l.Searched = searched
 	set := func(n int64) *int64 {
 		if t, ok := known[n]; ok && t < math.MaxInt64 {
 			return &t
@@ -70,8 +85,9 @@ func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.Sweep
 	return l, nil
 }
 
-// totalAt is what a step takes at another size of a curve, in bytes.
-func (w *sweeper) totalAt(p *report.SweepPoint, over string, at int64) (int64, error) {
+// totalAt is what a step takes at another size of a curve, in bytes; without an engine,
+// as its file stands.
+func (w *sweeper) totalAt(engine *remat.Engine, p *report.SweepPoint, over string, at int64) (int64, error) {
 	size := sweepSize{model: p.Model, batch: p.Batch, accumulate: p.Accumulate}
 	if p.Seq != nil {
 		size.seq = *p.Seq
@@ -91,7 +107,7 @@ func (w *sweeper) totalAt(p *report.SweepPoint, over string, at int64) (int64, e
 	defer g.close()
 	measure := w.o.measure
 	w.o.measure = false
-	points, err := w.planned(g, p.Precision, []string{p.Strategy}, w.best[p.Strategy+" "+p.Precision], func() {})
+	points, err := w.planned(engine, g, p.Precision, []string{p.Strategy}, w.best[p.Strategy+" "+p.Precision], func() {})
 	w.o.measure = measure
 	if err != nil {
 		return 0, err

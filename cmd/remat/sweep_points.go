@@ -69,7 +69,7 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 	defer g.close()
 	var list []report.SweepPoint
 	for _, p := range w.o.precisions {
-		made, err := w.planned(g, p, w.o.strategies, nil, done)
+		made, err := w.planned(w.engine, g, p, w.o.strategies, nil, done)
 		if err != nil {
 			return nil, err
 		}
@@ -80,9 +80,9 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 
 func (g *sizedGraph) close() { g.source.Close() }
 
-// planned predicts one precision of a size; like, unless nil, is the only variant that
-// divides that a search looks at.
-func (w *sweeper) planned(g *sizedGraph, precisionName string, strategies []string, like *pipeline.Options, done func()) ([]report.SweepPoint, error) {
+// planned predicts one precision of a size, without an engine as files stand; like, unless
+// nil, is the only variant that divides that a search looks at.
+func (w *sweeper) planned(engine *remat.Engine, g *sizedGraph, precisionName string, strategies []string, like *pipeline.Options, done func()) ([]report.SweepPoint, error) {
 	o := w.e.pipelineOptions()
 	o.Like = like
 	o.Normalize, o.Dims = pipeline.Auto, g.dims
@@ -106,7 +106,7 @@ func (w *sweeper) planned(g *sizedGraph, precisionName string, strategies []stri
 		if p == nil {
 			given, err := g.source.Sized(g.dims)
 			if err == nil {
-				p, err = pipeline.NewPlanner(w.engine, given, o)
+				p, err = pipeline.NewPlanner(engine, given, o)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", g.size.model, err)
