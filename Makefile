@@ -11,7 +11,7 @@ export GOFLAGS ?= -buildvcs=false
 # How often every documented command is rehearsed.
 REHEARSALS ?= 100
 
-.PHONY: build ort rehearse-deps test test-rehearse cuda-sweep rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
+.PHONY: build ort rehearse-deps test test-rehearse cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -44,6 +44,12 @@ test-rehearse: rehearse-deps
 cuda-sweep: rehearse-deps
 	$(GO) test -count=1 -v ./runtime/predict -run CUDA
 	REMAT_SWEEP=1 $(GO) test -count=1 -timeout 3h -v ./cmd/remat -run TestExactOnCUDA
+
+# Advice on 20 models, every command that is said to fit executed, and every combination
+# of measures where nothing is said to fit.
+advice: ort
+	REMAT_SWEEP=1 $(GO) test -count=1 -timeout 2h -v ./cmd/remat -run 'TestAdvise$$'
+	REMAT_SWEEP=1 $(GO) test -count=1 -timeout 2h -v ./internal/pipeline -run TestNothingFits
 
 # Every command of README and docs/gpu.md that runs a step, again and again, and
 # interrupted at random moments.
