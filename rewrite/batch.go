@@ -25,13 +25,17 @@ import (
 	"github.com/onnx-remat/remat/onnx/infer"
 )
 
-// A BatchError says why a model cannot be made for a part of its batch.
-type BatchError struct{ Reason string }
+// A BatchError says why a model cannot be made for a part of its batch. Batch is the
+// batch where it is only no multiple of the parts, 0 otherwise.
+type BatchError struct {
+	Reason string
+	Batch  int64
+}
 
 func (e *BatchError) Error() string { return "the batch cannot be split: " + e.Reason }
 
 func undivided(format string, args ...any) error {
-	return &BatchError{fmt.Sprintf(format, args...)}
+	return &BatchError{Reason: fmt.Sprintf(format, args...)}
 }
 
 // batchSymbol stands for a fixed batch while it is followed.
@@ -54,7 +58,7 @@ func DivideBatch(m *onnx.Model, dims map[string]int64, parts int64) (batch int64
 		return 0, undivided("dimension %s is symbolic: give --dim %s=N", lead, lead)
 	}
 	if batch%parts != 0 {
-		return 0, undivided("%d is not a multiple of %d", batch, parts)
+		return 0, &BatchError{fmt.Sprintf("%d is not a multiple of %d", batch, parts), batch}
 	}
 	if lead.IsStatic() {
 		setLeading(inputs, onnx.Symbol(batchSymbol))

@@ -31,6 +31,8 @@ type planOptions struct {
 	strategy string
 	budget   string
 	total    string
+	// overhead bounds what is computed again, as a share; nil does not.
+	overhead *float64
 	pipeline pipeline.Options
 	// update: say what is updated in backward.
 	update bool
@@ -47,6 +49,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
 		&cli.StringFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and the arena's reservation together, `8GiB|60%`"},
+		&cli.StringFlag{Name: "overhead", Usage: "the least live peak with at most that much more work, `10%`: of FLOPs, or of time with --costs"},
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
@@ -83,23 +86,35 @@ func readTimeLimit(c *cli.Context) (time.Duration, error) {
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
-	for _, flag := range []string{"strategy", "budget", "budget-total"} {
+	for _, flag := range []string{"strategy", "budget", "budget-total", "overhead"} {
 		if c.IsSet(flag) && c.String(flag) == "" {
 			return o, fmt.Errorf("--%s is empty: give a value, or leave it out", flag)
 		}
 	}
+	if bound := c.String("overhead"); bound != "" {
+		share, err := report.ParseShare(bound)
+		if err != nil {
+			return o, fmt.Errorf("--overhead: %w", err)
+		}
+		o.overhead = &share
+	}
 	if o.strategy == "" {
 		o.strategy = "sqrt"
-		if o.budget != "" || o.total != "" {
+		if o.budget != "" || o.total != "" || o.overhead != nil {
 			o.strategy = "optimal"
 		}
 	}
-	if _, _, err := planner.Find(o.strategy); err != nil {
+	s, _, err := planner.Find(o.strategy)
+	switch {
+	case err != nil:
 		return o, err
+	case o.overhead != nil && (o.budget != "" || o.total != ""):
+		return o, errors.New("--overhead bounds the work and --budget the memory: give one of them")
+	case o.overhead != nil && s.Frontier == nil:
+		return o, fmt.Errorf("--overhead: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.strategy)
 	}
 	o.pipeline = e.pipelineOptions()
 	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
-	var err error
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
 	}
@@ -384,6 +399,7 @@ func infeasible(err error) error {
 // the given file takes as it stands.
 func readBudget(o planOptions, p *pipeline.Planner) (pipeline.Budget, error) {
 	var b pipeline.Budget
+	b.Work = o.overhead
 	if o.budget != "" {
 		size, err := report.ParseSize(o.budget)
 		if err != nil {

@@ -3,11 +3,11 @@ package main
 // The six standard variants of one forward model, with AdamW in the graph. Each
 // is a file beside the model, because a graph refers to weights below it only.
 //
-//	baseline  half  checkpointing  accumulation ×4  half + checkpointing  all
+//	baseline  half  checkpointing  accumulation ×N  half + checkpointing  all
 //
-// A step that accumulates is the same batch in four micro-batches of a quarter:
-// their gradients together are the batch's. Where the batch cannot be divided, the
-// row's label says so and stderr why, and a step is one micro-batch as large as the batch.
+// A step that accumulates is the same batch in N micro-batches: their gradients together
+// are the batch's. N is 4, or what divides the batch. Where nothing does, the row's label
+// says so and stderr why, and a step is one micro-batch as large as the batch.
 
 import (
 	"errors"
@@ -26,7 +26,24 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
+// microBatches are the parts that a batch is divided in, where they divide it.
 const microBatches = 4
+
+// partsOf is in how many parts a batch is divided: the most up to microBatches, else the
+// fewest; 1 where it cannot be.
+func partsOf(batch int64) int64 {
+	for n := int64(microBatches); n > 1; n-- {
+		if batch%n == 0 {
+			return n
+		}
+	}
+	for n := int64(microBatches) + 1; n <= batch; n++ {
+		if batch%n == 0 {
+			return n
+		}
+	}
+	return 1
+}
 
 // sixVariants lists them; half asks for fp16, strategy "" leaves the derived
 // graph as it is.
@@ -37,7 +54,7 @@ var sixVariants = []struct {
 	{"baseline", "baseline", "", false, false},
 	{"half precision", "half", "none", true, false},
 	{"checkpointing", "checkpointing", "full", false, false},
-	{"accumulation ×4", "accumulation", "", false, true},
+	{"accumulation", "accumulation", "", false, true},
 	{"half + checkpointing", "half-checkpointing", "full", true, false},
 	{"all", "all", "full", true, true},
 }
@@ -58,7 +75,7 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 	name := func(suffix string) string {
 		return strings.TrimSuffix(forward, filepath.Ext(forward)) + "." + suffix + ".onnx"
 	}
-	micro, parts, undivided := name("micro-batch"), microBatches, ""
+	micro, undivided := name("micro-batch"), ""
 	src, err := e.load(forward)
 	if err != nil {
 		return nil, err
@@ -66,11 +83,12 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 	if err := pipeline.NotTraining(src.Model); err != nil {
 		return nil, fmt.Errorf("%s: %w", forward, err)
 	}
-	dims, err := writeMicroBatch(src, micro, feeds)
+	dims, parts, err := writeMicroBatch(src, micro, feeds)
 	var batch *rewrite.BatchError
+	runs := parts // of an update
 	switch {
 	case errors.As(err, &batch):
-		micro, parts, undivided = forward, 1, " of whole batches"
+		micro, parts, runs, undivided = forward, 1, microBatches, " of whole batches"
 		fmt.Fprintf(e.stderr, "remat: accumulation%s: %v\n", undivided, err)
 	case err != nil:
 		return nil, err
@@ -81,13 +99,22 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 		out, label, of, n := name(v.suffix), v.label, forward, 1
 		e.dims = dims
 		if v.accumulate {
-			of, label, n = micro, label+undivided, parts
+			of, n = micro, parts
+			if v.strategy == "" {
+				label = fmt.Sprintf("%s ×%d%s", label, runs, undivided)
+			} else {
+				label += undivided
+			}
 			if parts > 1 {
 				e.dims = nil // nor has the micro-batch any left
 			}
 		}
 		if v.strategy == "" {
-			if err := deriveSix(e, of, out, v.accumulate); err != nil {
+			o := pipeline.DeriveOptions{Grad: grad.Options{Dims: e.dims}, Update: optim.Defaults(optim.AdamW)}
+			if v.accumulate {
+				o.Update.Accumulate = int64(runs)
+			}
+			if _, err := deriveTraining(e, of, out, o); err != nil {
 				return nil, err
 			}
 		} else {
@@ -109,22 +136,29 @@ func makeSix(e *env, forward string, feeds remat.Options) (*six, error) {
 	return s, nil
 }
 
-// writeMicroBatch writes the model for a quarter of the batch, and returns the
-// numbers of the free dimensions, as --dim or feeds say.
-func writeMicroBatch(src *pipeline.Source, out string, feeds remat.Options) (map[string]int64, error) {
-	m, err := src.Model.Clone()
-	if err != nil {
-		return nil, err
+// writeMicroBatch writes the model for a part of the batch, and returns the numbers of
+// the free dimensions, as --dim or feeds say, and how many parts there are.
+func writeMicroBatch(src *pipeline.Source, out string, feeds remat.Options) (dims map[string]int64, parts int, err error) {
+	for n := int64(microBatches); ; {
+		m, err := src.Model.Clone()
+		if err != nil {
+			return nil, 0, err
+		}
+		if dims, err = remat.DimsOf(m, feeds); err != nil {
+			return nil, 0, err
+		}
+		_, err = rewrite.DivideBatch(m, dims, n)
+		var batch *rewrite.BatchError
+		if errors.As(err, &batch) && partsOf(batch.Batch) > 1 {
+			n = partsOf(batch.Batch)
+			continue
+		}
+		if err != nil {
+			return dims, 0, err
+		}
+		m.Graph.AnnotateTypes()
+		return dims, int(n), m.Save(out)
 	}
-	dims, err := remat.DimsOf(m, feeds)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := rewrite.DivideBatch(m, dims, microBatches); err != nil {
-		return dims, err
-	}
-	m.Graph.AnnotateTypes()
-	return dims, m.Save(out)
 }
 
 // microData cuts what a graph was fed into parts along the leading axis, for
@@ -151,15 +185,6 @@ func microData(whole *remat.Session, model *onnx.Model, given remat.Options, par
 		}
 	}
 	return data, nil
-}
-
-func deriveSix(e *env, forward, out string, accumulate bool) error {
-	o := pipeline.DeriveOptions{Grad: grad.Options{Dims: e.dims}, Update: optim.Defaults(optim.AdamW)}
-	if accumulate {
-		o.Update.Accumulate = microBatches
-	}
-	_, err := deriveTraining(e, forward, out, o)
-	return err
 }
 
 // halfHere is fp16 as this machine can run it: emulated on CPU.

@@ -37,6 +37,9 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 	if budget.Live > 0 {
 		d.BudgetBytes = &budget.Live
 	}
+	if budget.Work != nil {
+		d.OverheadLimit = new(report.Float(*budget.Work))
+	}
 	if layers := pr.LayerCount(); layers > 0 {
 		theory := report.Float(planner.TheorySaving(layers))
 		d.TheorySaving = &theory

@@ -3,6 +3,7 @@ package pipeline
 // From a budget to a file: the candidates are written by ascending work, and the
 // first whose file keeps the budget is the one. Where none does, or there is no
 // budget, the plans of least peak are written, and the file that holds least is it.
+// A bound on the work is in within.go.
 
 import (
 	"errors"
@@ -104,6 +105,9 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 	s, _, err := planner.Find(strategy)
 	if err != nil {
 		return nil, err
+	}
+	if budget.Work != nil {
+		return p.within(s, *budget.Work)
 	}
 	var best *File
 	if s.Frontier != nil && !budget.none() {

@@ -45,13 +45,18 @@ func TotalOf(p *predict.Prediction) Total {
 	return t
 }
 
-// A Budget bounds the written file's step, in bytes; 0: no bound.
+// A Budget bounds the written file's step: in bytes, which the least work is to keep, 0
+// for no bound, or in work, within which it is to hold least.
 type Budget struct {
 	// Live bounds the predicted live peak, Total that and all else; see Total.
 	Live, Total int64
+	// Work, unless nil, bounds what is computed again, as a share of the plain step's
+	// work. It does not go with the other two.
+	Work *float64
 }
 
-func (b Budget) none() bool { return b == Budget{} }
+// none: there is no bound in bytes.
+func (b Budget) none() bool { return b.Live == 0 && b.Total == 0 }
 
 // Keeps reports that a prediction is within the budget.
 func (b Budget) Keeps(p *predict.Prediction) bool {

@@ -22,7 +22,9 @@ type Plan struct {
 	SolverSeconds float64 `json:"solver_seconds"`
 	PlanSeconds   float64 `json:"plan_seconds"`
 	BudgetBytes   *int64  `json:"budget_bytes"`
-	Feasible      bool    `json:"feasible"`
+	// OverheadLimit is the bound on Overhead, nil for none.
+	OverheadLimit *Float `json:"overhead_limit,omitempty"`
+	Feasible      bool   `json:"feasible"`
 	// TimeLimited: a time limit ended the search for better plans.
 	TimeLimited bool `json:"time_limited,omitempty"`
 	// Total is what a step takes in total; nil where it cannot be predicted.

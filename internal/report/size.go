@@ -63,6 +63,17 @@ func ParseSize(s string) (Size, error) {
 	return Size{}, fmt.Errorf("size %q: %w", s, errSize)
 }
 
+// ParseShare reads a share such as "10%" or "0%".
+func ParseShare(s string) (float64, error) {
+	if number, ok := strings.CutSuffix(strings.TrimSpace(s), "%"); ok {
+		if r, err := decimal(number); err == nil {
+			share, _ := r.Quo(r, big.NewRat(100, 1)).Float64()
+			return share, nil
+		}
+	}
+	return 0, fmt.Errorf("share %q: want a number of percent, such as 10%%", s)
+}
+
 // decimal reads digits with at most one point; 32 characters are plenty.
 func decimal(s string) (*big.Rat, error) {
 	s = strings.TrimRight(s, " ")

@@ -1,0 +1,63 @@
+package pipeline
+
+// The dual of a budget: the file that holds least among those that compute no more than
+// a share of the plain step's work again. Of the candidates within the share, in all
+// variants, those of least peak are written, since a file may hold a little more than
+// the judge says.
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/onnx-remat/remat/planner"
+)
+
+// leastWritten is how many candidates are written though they promise no less: in a tiny
+// graph, files hold more or less than the judge says.
+const leastWritten = 4
+
+// within returns that file. Where no candidate is within the share, nothing is computed
+// again.
+func (p *Planner) within(s *planner.Solver, work float64) (*File, error) {
+	if s.Frontier == nil {
+		return nil, fmt.Errorf("strategy %s has one plan and takes no bound on its work: use optimal", s.Name)
+	}
+	var list []Candidate // by ascending work and descending peak
+	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}) {
+		if err != nil {
+			return nil, err
+		}
+		if c.Overhead > work {
+			break
+		}
+		if n := len(list); n == 0 || c.Peak < list[n-1].Peak {
+			list = append(list, c)
+		}
+	}
+	var best *File
+	written := 0
+	for i := len(list) - 1; i >= 0; i-- {
+		var budget Budget
+		if best != nil {
+			if p.stopped() || written >= leastWritten && list[i].Peak >= best.Peak-best.Peak/rough {
+				break
+			}
+			budget.Live = best.Peak - 1 // else it is not finished
+		}
+		f, err := p.file(list[i], budget)
+		if err != nil {
+			return nil, err
+		}
+		if written++; f.Finished && f.overhead() <= work && (best == nil || f.Peak < best.Peak) {
+			best = f
+		}
+	}
+	if best == nil {
+		none, _, err := planner.Find("none")
+		if err != nil {
+			return nil, err
+		}
+		return p.least(none, none.Name, p.asked)
+	}
+	return p.orNone(best)
+}
