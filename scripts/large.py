@@ -32,7 +32,7 @@ MODELS = {
     "medium": dict(model="gpt2-medium", title="GPT-2 medium, 355 million parameters, 8 x 512 tokens, AdamW",
                    flags=["--dim", "batch=8,seq=512", "--optimizer", "adamw", "--lr", "3e-4"], steps=20, memory=8),
     "xl": dict(model="gpt2-xl", title="GPT-2 XL, 1.56 billion parameters, all trained, 1 x 1024 tokens, SGD",
-               flags=["--dim", "batch=1,seq=1024", "--optimizer", "sgd", "--lr", "0.03"], steps=3, memory=8),
+               flags=["--dim", "batch=1,seq=1024", "--optimizer", "sgd", "--lr", "0.01"], steps=3, memory=8),
     "tiny": dict(model="gpt2-tiny", title="a test of this script", small=["--vocab=50257"],
                  flags=["--dim", "batch=64,seq=64", "--optimizer", "sgd", "--lr", "0.1"], steps=3, memory=0.75),
 }
