@@ -11,6 +11,7 @@
     scripts/tables.py half_adamw   GPT-2 355M with AdamW, 2 x 128 and 8 x 512 tokens, on CUDA without a GPU: float32 beside half types
     scripts/tables.py rehearsed    GPT-2 124M to 1.5B, encoder, mlp, heavy on CUDA without a GPU: which card each variant fits
     scripts/tables.py accumulate   a small GPT-2: batches of 8 to 32, whole and in micro-batches of 2 (trained)
+    scripts/tables.py profiling    GPT-2 by batch (predicted), and the six configurations of GPT-2 355M on CUDA (rehearsed)
     scripts/tables.py advise       GPT-2 355M to 1.5B within 8, 24 and 16 GB: what remat advise says (predicted)
     scripts/tables.py all --out docs/results
 
@@ -32,6 +33,7 @@ import tempfile
 import time
 
 import tables_advise
+import tables_theirs
 import tables_train
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -384,7 +386,7 @@ def half_adamw(lab):
 
 
 TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "half_adamw": half_adamw, "recipes": tables_train.recipes, "rehearsed": rehearsed,
-          "accumulate": tables_train.accumulate, "advise": tables_advise.advise}
+          "accumulate": tables_train.accumulate, "advise": tables_advise.advise, "profiling": tables_theirs.profiling}
 
 
 def text(rows):
@@ -456,9 +458,9 @@ def main():
 def save(folder, name, tables, body, about, lab):
     os.makedirs(folder, exist_ok=True)
     flags = about["flags"] if name == "recipes" else f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
-    notes = {**NOTES, **lab.notes}
+    note = "\n\n".join(notes[name] for notes in (NOTES, lab.notes, tables_theirs.THEIRS) if name in notes)
     lines = [f"# {name}", "", f"`scripts/tables.py {name}{flags}` at {about['commit']} on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
-             "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([notes[name], ""] if name in notes else []), "The commands:", "", "```"]
+             "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([note, ""] if note else []), "The commands:", "", "```"]
     lines += lab.commands + ["```", ""]
     for suffix, content in ((".md", "\n".join(lines)), (".json", json.dumps({"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]}, indent=1) + "\n")):
         part = os.path.join(folder, name + suffix + ".part")
