@@ -5,14 +5,13 @@ package main
 // what ONNX Runtime makes of them say what is there.
 
 import (
-	"errors"
 	"maps"
 	"math"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models"
-	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/planner"
 )
 
 // searchLargest finds, for each curve, the largest size within the limit: what is
@@ -36,47 +35,30 @@ func (w *sweeper) searchLargest(doc *report.Sweep) error {
 
 // largest searches along one curve.
 func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.SweepLargest, error) {
-	known := map[int64]int64{} // size -> total
+	first := c.Points[0]
+	s := &sizeSearch{w: w, point: first, over: doc.Over, like: w.best[first.Strategy+" "+first.Precision], known: map[int64]int64{}}
+	s.limit = w.o.limit
+	defer s.drop()
 	for _, p := range c.Points {
 		if p.TotalPeak != nil && p.Outcome != report.SweepFailed {
-			known[doc.At(p)] = *p.TotalPeak
+			s.known[doc.At(p)] = *p.TotalPeak
 		}
 	}
-	if len(known) == 0 {
+	if len(s.known) == 0 {
 		return nil, nil
 	}
-	first := c.Points[0]
-	l := &report.SweepLargest{Model: first.Model, Strategy: c.Strategy, Over: doc.Over, Others: report.Text(c.Others)}
-	by := func(engine *remat.Engine) func(at int64) (int64, error) {
-		return func(at int64) (int64, error) {
-			l.Searched++
-			total, err := w.totalAt(engine, first, doc.Over, at)
-			if err != nil && w.e.interrupted() == nil {
-				return math.MaxInt64, nil // a size that the model cannot have, such as more positions than it knows
-			}
-			return total, err
-		}
-	}
-	lo, hi, _, err := pipeline.LargestWithin(maps.Clone(known), w.o.limit, mostSize, by(nil))
-	total := by(w.engine)
-	for _, at := range []int64{lo, hi} { // which may be all that is to be known
-		if _, ok := known[at]; err == nil && !ok && at > 0 && at < math.MaxInt64 {
-			known[at], err = total(at)
-		}
-	}
-	if err == nil {
-		lo, hi, _, err = pipeline.LargestWithin(known, w.o.limit, mostSize, total)
-	}
+	lo, hi, err := s.largest()
 	if err != nil {
 		return nil, errInterrupted
 	}
 	set := func(n int64) *int64 {
-		if t, ok := known[n]; ok && t < math.MaxInt64 {
+		if t, ok := s.known[n]; ok && t < math.MaxInt64 {
 			return &t
 		}
 		return nil
 	}
-	l.Batch, l.Seq, l.Total, l.Next = first.Batch, first.Seq, set(lo), set(hi)
+	l := &report.SweepLargest{Model: first.Model, Strategy: c.Strategy, Over: doc.Over, Others: report.Text(c.Others), Searched: s.asked,
+		Batch: first.Batch, Seq: first.Seq, Total: set(lo), Next: set(hi)}
 	if doc.Over == "seq" {
 		l.Seq = &lo
 	} else {
@@ -85,9 +67,164 @@ func (w *sweeper) largest(doc *report.Sweep, c report.SweepCurve) (*report.Sweep
 	return l, nil
 }
 
-// totalAt is what a step takes at another size of a curve, in bytes; without an engine,
-// as its file stands.
-func (w *sweeper) totalAt(engine *remat.Engine, p *report.SweepPoint, over string, at int64) (int64, error) {
+// A sizeSearch looks for the largest size of a curve.
+type sizeSearch struct {
+	w     *sweeper
+	point *report.SweepPoint // of the curve
+	over  string
+	// like is how graphs are divided: as was best at the last size that was looked at in
+	// full.
+	like  *pipeline.Options
+	known map[int64]int64 // totals by size, as ONNX Runtime runs them
+	asked int
+	closeFiles
+}
+
+// largest returns the largest size that fits, and the least known not to.
+func (s *sizeSearch) largest() (lo, hi int64, err error) {
+	for {
+		lo, hi, _, err = pipeline.LargestWithin(maps.Clone(s.known), s.limit, mostSize, s.asItStands)
+		for _, at := range []int64{lo, hi} { // which may be all that is to be known
+			if _, ok := s.known[at]; err == nil && !ok && at > 0 && at < math.MaxInt64 {
+				s.known[at], err = s.asItRuns(at)
+			}
+		}
+		if err == nil {
+			lo, hi, _, err = pipeline.LargestWithin(s.known, s.limit, mostSize, s.asItRuns)
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		again, err := s.otherwise(hi)
+		if err != nil || !again {
+			return lo, hi, err
+		}
+	}
+}
+
+// otherwise reports that a size which does not fit does if its graph is divided in
+// another way; the search is to go on with that.
+func (s *sizeSearch) otherwise(size int64) (bool, error) {
+	solver, _, err := planner.Find(s.point.Strategy)
+	if err != nil || solver.Frontier == nil || s.like == nil || s.known[size] == math.MaxInt64 || size == math.MaxInt64 {
+		return false, err
+	}
+	like := s.like
+	s.like = nil
+	f, err := s.fileAt(size)
+	s.like = like
+	if err != nil {
+		return false, s.w.e.interrupted()
+	}
+	defer f.drop()
+	s.asked++
+	if f.Prediction.TotalPeak > s.limit {
+		return false, nil
+	}
+	file, err := f.planner.Finish(s.w.engine, f.File)
+	if err != nil {
+		return false, err
+	}
+	if file.Prediction.TotalPeak > s.limit {
+		return false, nil
+	}
+	s.known[size] = file.Prediction.TotalPeak
+	o := &file.Variant.Options
+	s.like = &pipeline.Options{Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows}
+	s.drop()
+	return true, nil
+}
+
+// asItStands is the total of a size's file without ONNX Runtime's optimizer.
+func (s *sizeSearch) asItStands(at int64) (int64, error) {
+	return s.total(at, func(f *sizedFile) (int64, error) { return f.Prediction.TotalPeak, nil })
+}
+
+// asItRuns is the total of a size's file as ONNX Runtime runs it.
+func (s *sizeSearch) asItRuns(at int64) (int64, error) {
+	return s.total(at, func(f *sizedFile) (int64, error) {
+		file, err := f.planner.Finish(s.w.engine, f.File)
+		if err != nil {
+			return 0, err
+		}
+		return file.Prediction.TotalPeak, nil
+	})
+}
+
+// total is that of a size, math.MaxInt64 for one that the model cannot have, such as more
+// positions than it knows.
+func (s *sizeSearch) total(at int64, of func(*sizedFile) (int64, error)) (n int64, err error) {
+	s.asked++
+	f := s.at(at)
+	if f == nil {
+		f, err = s.fileAt(at)
+	}
+	if err == nil {
+		n, err = of(f)
+	}
+	if err != nil {
+		if s.w.e.interrupted() != nil {
+			return 0, err
+		}
+		n = math.MaxInt64
+	}
+	s.keep(at, n, f)
+	return n, nil
+}
+
+// A sizedFile is the file of a size as it stands.
+type sizedFile struct {
+	*pipeline.File
+	graph   *sizedGraph
+	planner *pipeline.Planner
+}
+
+func (f *sizedFile) drop() {
+	if f != nil {
+		f.graph.close()
+	}
+}
+
+// closeFiles keeps the files on both sides of a limit, by size.
+type closeFiles struct {
+	limit       int64
+	below, over *sizedFile
+	lo, hi      int64
+}
+
+func (c *closeFiles) at(size int64) *sizedFile {
+	switch {
+	case c.below != nil && c.lo == size:
+		return c.below
+	case c.over != nil && c.hi == size:
+		return c.over
+	}
+	return nil
+}
+
+func (c *closeFiles) keep(size, total int64, f *sizedFile) {
+	switch {
+	case f == nil || f == c.below || f == c.over:
+	case total <= c.limit && (c.below == nil || size > c.lo):
+		c.below.drop()
+		c.below, c.lo = f, size
+	case total > c.limit && (c.over == nil || size < c.hi):
+		c.over.drop()
+		c.over, c.hi = f, size
+	default:
+		f.drop()
+	}
+}
+
+func (c *closeFiles) drop() {
+	c.below.drop()
+	c.over.drop()
+	c.below, c.over = nil, nil
+}
+
+// fileAt plans another size of the curve.
+func (s *sizeSearch) fileAt(at int64) (*sizedFile, error) {
+	w, p := s.w, s.point
 	size := sweepSize{model: p.Model, batch: p.Batch, accumulate: p.Accumulate}
 	if p.Seq != nil {
 		size.seq = *p.Seq
@@ -95,25 +232,26 @@ func (w *sweeper) totalAt(engine *remat.Engine, p *report.SweepPoint, over strin
 	if _, err := models.Find(p.Model); err == nil && p.Layers != nil {
 		size.layers = *p.Layers
 	}
-	if over == "seq" {
+	if s.over == "seq" {
 		size.seq = at
 	} else {
 		size.batch = at
 	}
 	g, err := w.graph(size)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer g.close()
-	measure := w.o.measure
-	w.o.measure = false
-	points, err := w.planned(engine, g, p.Precision, []string{p.Strategy}, w.best[p.Strategy+" "+p.Precision], func() {})
-	w.o.measure = measure
+	f := &sizedFile{graph: g}
+	half, err := w.half(p.Precision, p.Strategy)
+	if err == nil {
+		f.planner, err = w.planner(nil, g, half, s.like)
+	}
+	if err == nil {
+		f.File, err = f.planner.PlanWithin(p.Strategy, pipeline.Budget{})
+	}
 	if err != nil {
-		return 0, err
+		f.drop()
+		return nil, err
 	}
-	if points[0].TotalPeak == nil {
-		return 0, errors.New(string(points[0].Why))
-	}
-	return *points[0].TotalPeak, nil
+	return f, nil
 }

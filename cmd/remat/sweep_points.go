@@ -69,7 +69,7 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 	defer g.close()
 	var list []report.SweepPoint
 	for _, p := range w.o.precisions {
-		made, err := w.planned(w.engine, g, p, w.o.strategies, nil, done)
+		made, err := w.planned(g, p, done)
 		if err != nil {
 			return nil, err
 		}
@@ -80,37 +80,21 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 
 func (g *sizedGraph) close() { g.source.Close() }
 
-// planned predicts one precision of a size, without an engine as files stand; like, unless
-// nil, is the only variant that divides that a search looks at.
-func (w *sweeper) planned(engine *remat.Engine, g *sizedGraph, precisionName string, strategies []string, like *pipeline.Options, done func()) ([]report.SweepPoint, error) {
-	o := w.e.pipelineOptions()
-	o.Like = like
-	o.Normalize, o.Dims = pipeline.Auto, g.dims
-	o.Stop = func() bool { return w.e.ctx.Err() != nil }
-	half, err := pipeline.ParseHalf(precisionName)
-	if err != nil {
-		return nil, err
-	}
+// planned predicts one precision of a size.
+func (w *sweeper) planned(g *sizedGraph, precisionName string, done func()) ([]report.SweepPoint, error) {
 	var list []report.SweepPoint
 	var p *pipeline.Planner
-	for _, strategy := range strategies {
-		if half != onnx.Undefined {
-			early := strategy == "none"
-			if o.Precision == nil || o.Precision.Early != early {
-				o.Precision, p = &precision.Options{To: half, Provider: kernels.CPU, Early: early}, nil
-				if w.e.provider == "cuda" {
-					o.Precision.Provider = kernels.CUDA
-				}
-			}
+	var of *precision.Options // that p is for
+	for _, strategy := range w.o.strategies {
+		half, err := w.half(precisionName, strategy)
+		if err != nil {
+			return nil, err
 		}
-		if p == nil {
-			given, err := g.source.Sized(g.dims)
-			if err == nil {
-				p, err = pipeline.NewPlanner(engine, given, o)
+		if p == nil || half != nil && half.Early != of.Early {
+			if p, err = w.planner(w.engine, g, half, nil); err != nil {
+				return nil, err
 			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", g.size.model, err)
-			}
+			of = half
 		}
 		file, err := p.PlanWithin(strategy, pipeline.Budget{})
 		if err := w.e.interrupted(); err != nil {
@@ -122,11 +106,9 @@ func (w *sweeper) planned(engine *remat.Engine, g *sizedGraph, precisionName str
 			point.Outcome, point.Why = report.SweepFailed, report.Text(err.Error())
 		} else {
 			w.describe(&point, file)
-			if like == nil { // a point of the sweep: the arena and the plan in full
-				document := p.Document(file, pipeline.Budget{})
-				point.Overhead, point.Saving, point.TheorySaving = new(document.Overhead), new(document.Saving), document.TheorySaving
-				point.Total = new(pipeline.TotalOf(file.Prediction).Bytes())
-			}
+			document := p.Document(file, pipeline.Budget{})
+			point.Overhead, point.Saving, point.TheorySaving = new(document.Overhead), new(document.Saving), document.TheorySaving
+			point.Total = new(pipeline.TotalOf(file.Prediction).Bytes())
 			o := &file.Variant.Options
 			w.best[strategy+" "+precisionName] = &pipeline.Options{Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows}
 			if w.o.measure && point.Outcome == report.SweepOK {
@@ -139,6 +121,37 @@ func (w *sweeper) planned(engine *remat.Engine, g *sizedGraph, precisionName str
 		done()
 	}
 	return list, nil
+}
+
+// half is the half type of that name as a strategy wants it, nil for float32.
+func (w *sweeper) half(name, strategy string) (*precision.Options, error) {
+	half, err := pipeline.ParseHalf(name)
+	if err != nil || half == onnx.Undefined {
+		return nil, err
+	}
+	o := &precision.Options{To: half, Provider: kernels.CPU, Early: strategy == "none"}
+	if w.e.provider == "cuda" {
+		o.Provider = kernels.CUDA
+	}
+	return o, nil
+}
+
+// planner plans a graph, without an engine as files stand. A search looks at the variant
+// alone that divides as like does, unless that is nil.
+func (w *sweeper) planner(engine *remat.Engine, g *sizedGraph, half *precision.Options, like *pipeline.Options) (*pipeline.Planner, error) {
+	o := w.e.pipelineOptions()
+	o.Precision, o.Like = half, like
+	o.Normalize, o.Dims = pipeline.Auto, g.dims
+	o.Stop = func() bool { return w.e.ctx.Err() != nil }
+	given, err := g.source.Sized(g.dims)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", g.size.model, err)
+	}
+	p, err := pipeline.NewPlanner(engine, given, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", g.size.model, err)
+	}
+	return p, nil
 }
 
 // describe fills in what is predicted of a file.

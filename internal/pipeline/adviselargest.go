@@ -42,7 +42,8 @@ func (v *adviser) largest() error {
 	if err != nil {
 		return err
 	}
-	known := map[int64]int64{batch: first}
+	// A batch of none takes what no batch changes: from there a line leads to the limit.
+	known := map[int64]int64{0: v.base.Total.Parameters + v.base.Total.State, batch: first}
 	if t := v.advice.Recommended; t != nil && t.Accumulate <= 1 && t.Fits && first > v.o.Memory {
 		known[batch] = t.Bytes
 	}

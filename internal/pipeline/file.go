@@ -99,6 +99,17 @@ func (p *Planner) writeHiding(v *Variant, plan *planner.Plan, hidden []string) (
 // another schedule.
 const maxReapply = 3
 
+// Finish asks an engine what ONNX Runtime makes of a file of a planner that has none, and
+// guards it. What comes back is predicted as it runs.
+func (p *Planner) Finish(e *runtime.Engine, f *File) (*File, error) {
+	p.engine = e
+	if f.written == nil { // the file as it was given
+		return f, p.predict(e, f)
+	}
+	f.Finished = false
+	return p.finish(f)
+}
+
 // finish guards a file that was written. The plan of what comes back has the
 // schedule that it runs, and leads to this file itself.
 func (p *Planner) finish(f *File) (*File, error) {
@@ -148,8 +159,10 @@ func (p *Planner) predict(engine *runtime.Engine, f *File) error {
 	if err != nil {
 		return err
 	}
-	f.Reports = slices.Concat(f.Variant.Reports, f.written.reports, f.written.scheduled)
-	if f.Prediction, err = Predict(engine, m, f.written.analysis.Roles, p.opts, nil); err == nil {
+	if f.written != nil {
+		f.Reports = slices.Concat(f.Variant.Reports, f.written.reports, f.written.scheduled)
+	}
+	if f.Prediction, err = Predict(engine, m, f.Roles(), p.opts, nil); err == nil {
 		f.Peak = f.Prediction.LivePeak
 	}
 	return err
