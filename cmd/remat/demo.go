@@ -312,7 +312,7 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		path := filepath.Join(o.dir, v.file)
 		options := v.options
 		options.limit, options.pipeline = o.limit, e.pipelineOptions()
-		options.pipeline.Precision = v.half
+		options.pipeline.Precision, options.pipeline.AsIs = v.half, v.half != nil // whose parts would be searched twice
 		var p *planned
 		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
 			if p, err = planFile(e, train, path, options); err == nil && v.half != nil && v.half.Emulate {
