@@ -58,6 +58,8 @@ type adviceRun struct {
 	config  models.Config // of a built-in model
 	options pipeline.AdviseOptions
 	source  *pipeline.Source
+	// training: the source has its gradients, so that nothing is derived.
+	training bool
 }
 
 func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
@@ -195,9 +197,12 @@ func (a *adviceRun) load(dir string) error {
 	if err := checkDims(a.e.dims, src); err != nil {
 		return err
 	}
+	if a.training, err = src.Training(a.e.dims, nil); err != nil {
+		return err
+	}
 	batch := a.c.Int64("batch")
 	free := pipeline.FreeDims(src.Model)
-	if !slices.ContainsFunc(free, func(name string) bool { return freeDim([]string{name}, batchNames) != "" }) && batch > 0 && pipeline.NotTraining(src.Model) == nil {
+	if !slices.ContainsFunc(free, func(name string) bool { return freeDim([]string{name}, batchNames) != "" }) && batch > 0 && !a.training {
 		a.options.Batch, batch = batch, 0 // a multiple of what the file takes
 	}
 	dims, err := sizedDims(src, a.e.dims, batch, a.c.Int64("seq"))
@@ -210,7 +215,7 @@ func (a *adviceRun) load(dir string) error {
 			return fmt.Errorf("%s: no size for its dimension %s: add --batch N, --seq N or --dim %s=N", a.name, name, name)
 		}
 	}
-	if err := pipeline.NotTraining(src.Model); err != nil {
+	if a.training {
 		for _, f := range slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW)) {
 			if flag := f.Names()[0]; a.c.IsSet(flag) {
 				return fmt.Errorf("--%s: %s is a training graph and has its update: leave the flag out, or advise on its forward model", flag, a.name)

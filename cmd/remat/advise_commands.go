@@ -39,12 +39,11 @@ func (a *adviceRun) commands(t *pipeline.Taken) []string {
 	}
 	stem := strings.TrimSuffix(a.file(), filepath.Ext(a.file()))
 	given, fit := a.file(), stem+".fit.onnx"
-	forward := pipeline.NotTraining(a.source.Model) == nil
 	var dims []string
 	if len(t.Dims) > 0 {
 		dims = []string{"--dim", dimsText(t.Dims)}
 	}
-	if forward {
+	if !a.training {
 		words := append([]string{"grad", given}, dims...)
 		for _, f := range a.derivation(t) {
 			words = append(words, f.words()...)
@@ -183,9 +182,9 @@ func (a *adviceRun) halves(t *pipeline.Taken) []flagValue {
 	return list
 }
 
-// training are the flags with which remat train does what is recommended: it finds the
+// trainFlags are those with which remat train does what is recommended: it finds the
 // micro-batch and the plan again.
-func (a *adviceRun) training(t *pipeline.Taken) []flagValue {
+func (a *adviceRun) trainFlags(t *pipeline.Taken) []flagValue {
 	list := []flagValue{{"memory", fmt.Sprint(a.options.Memory)}}
 	if dims := a.options.Pipeline.Dims; len(dims) > 0 {
 		list = append(list, flagValue{"dim", strings.Split(dimsText(dims), ",")})
@@ -193,7 +192,7 @@ func (a *adviceRun) training(t *pipeline.Taken) []flagValue {
 	if a.options.Batch > 0 {
 		list = append(list, flagValue{"batch", a.options.Batch})
 	}
-	if pipeline.NotTraining(a.source.Model) == nil {
+	if !a.training {
 		list = append(list, a.derivation(t)...)
 	}
 	return append(list, a.halves(t)...)
@@ -207,7 +206,7 @@ func (a *adviceRun) recipe(t *pipeline.Taken) ([]byte, error) {
 			global = append(global, flagValue{flag, a.c.Value(flag)})
 		}
 	}
-	text, err := recipeOf("train", []string{a.file()}, append(global, a.training(t)...))
+	text, err := recipeOf("train", []string{a.file()}, append(global, a.trainFlags(t)...))
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +221,7 @@ func (a *adviceRun) recipe(t *pipeline.Taken) ([]byte, error) {
 // train is the command line of the recipe.
 func (a *adviceRun) train(t *pipeline.Taken) string {
 	words := append(a.globals(false), "train", a.file())
-	for _, f := range a.training(t) {
+	for _, f := range a.trainFlags(t) {
 		words = append(words, f.words()...)
 	}
 	return commandLine(append(words, "-o", "run"))

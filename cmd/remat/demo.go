@@ -165,9 +165,15 @@ func demo(e *env, o demoOptions) error {
 		}
 	}
 	train := filepath.Join(o.dir, "train.onnx")
-	trains, err := isTraining(e, o.file)
-	if err != nil {
-		return err
+	trains := false
+	if o.file != "" {
+		src, err := e.load(o.file)
+		if err == nil {
+			trains, err = src.Training(e.dims, nil)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	if trains {
 		e.say("  %s is a training graph already", o.file)
@@ -184,23 +190,6 @@ func demo(e *env, o demoOptions) error {
 		return err
 	}
 	return demoCompare(e, o, variants, feeds)
-}
-
-// isTraining reports a file that returns gradients or updated parameters.
-func isTraining(e *env, path string) (bool, error) {
-	if path == "" {
-		return false, nil
-	}
-	src, err := e.load(path)
-	if err != nil {
-		return false, err
-	}
-	m, err := src.Typed(e.dims)
-	if err != nil {
-		return false, err
-	}
-	roles, _ := pipeline.FoundRoles(m, nil)
-	return len(roles.Grad)+len(roles.New) > 0, nil
 }
 
 // demoTraining derives the training graph, with the update in it. Where that

@@ -51,10 +51,7 @@ var whole = sweep{
 // rehearsed ones measure: live, session and reserved bytes. REMAT_SWEEP=1 runs the
 // whole sweep (make cuda-sweep).
 func TestExactOnCUDA(t *testing.T) {
-	build := rehearsalBuild(t)
-	if build == "" {
-		t.Skip("no GPU build of ONNX Runtime: remat doctor --install cuda")
-	}
+	c := rehearsing(t)
 	s := small
 	switch {
 	case os.Getenv("REMAT_SWEEP") != "":
@@ -62,11 +59,6 @@ func TestExactOnCUDA(t *testing.T) {
 	case testing.Short():
 		s.types, s.strategies = s.types[:2], s.strategies[2:]
 	}
-	program := filepath.Join(t.TempDir(), "remat")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	c := &cells{program: program, dir: t.TempDir(), env: append(os.Environ(), "REMAT_ORT="+build), met: map[string]bool{}}
 	for i, model := range s.models {
 		c.model(t, fmt.Sprintf("%s.%d", model[0], i), model, s)
 	}
@@ -76,6 +68,20 @@ func TestExactOnCUDA(t *testing.T) {
 		}
 	}
 	t.Logf("%d cells, %d exact", c.run, c.exact)
+}
+
+// rehearsing returns the program, as it rehearses on CUDA in a folder of its own.
+func rehearsing(t *testing.T) *cells {
+	t.Helper()
+	build := rehearsalBuild(t)
+	if build == "" {
+		t.Skip("no GPU build of ONNX Runtime: remat doctor --install cuda")
+	}
+	program := filepath.Join(t.TempDir(), "remat")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return &cells{program: program, dir: t.TempDir(), env: append(os.Environ(), "REMAT_ORT="+build), met: map[string]bool{}}
 }
 
 // cells runs the program on the cells of a sweep.

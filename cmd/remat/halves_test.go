@@ -1,10 +1,10 @@
 package main
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
+	"encoding/json"
 	"testing"
+
+	"github.com/onnx-remat/remat/internal/report"
 )
 
 // proportions are roughly those of GPT-2 at 2 x 128 and at 8 x 512 tokens: in the one
@@ -16,19 +16,34 @@ var proportions = []struct{ model, strategies []string }{
 	{[]string{"--layers", "1", "--batch", "4", "--seq", "32"}, []string{"none", "full", "optimal"}},
 }
 
+// TestHalfOfSix: the half types among the six standard variants are those that rewrite
+// writes by its defaults. Here all gradients together would take more than the step.
+func TestHalfOfSix(t *testing.T) {
+	c := rehearsing(t)
+	c.must(t, "model", "gpt2-tiny", "--layers", "6", "--hidden", "256", "--batch", "2", "--seq", "8", "-o", "model.onnx")
+	out, err := c.remat("--json", "compare", "model.onnx", "--six", "--steps", "2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d report.Compare
+	if err := json.Unmarshal(out, &d); err != nil {
+		t.Fatal(err)
+	}
+	c.must(t, "rewrite", "model.baseline.onnx", "--strategy", "none", "--precision", "fp16", "-o", "half.onnx")
+	want, err := c.measured("half.onnx", "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if half := d.Models[1]; half.Label != "half precision" || *half.Memory.LivePeakBytes != *want.LivePeakBytes {
+		t.Errorf("%s holds %d bytes, rewrite's %d", half.Label, *half.Memory.LivePeakBytes, *want.LivePeakBytes)
+	}
+}
+
 // TestHalfHoldsLess: with AdamW in the graph a step in half types holds less on CUDA
 // than one in float32, reordered or rewritten; and a search with --precision never
 // more than one without. Rehearsed: what was predicted is what the provider took.
 func TestHalfHoldsLess(t *testing.T) {
-	build := rehearsalBuild(t)
-	if build == "" {
-		t.Skip("no GPU build of ONNX Runtime: remat doctor --install cuda")
-	}
-	program := filepath.Join(t.TempDir(), "remat")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	c := &cells{program: program, dir: t.TempDir(), env: append(os.Environ(), "REMAT_ORT="+build)}
+	c := rehearsing(t)
 	for _, p := range proportions {
 		c.must(t, append([]string{"model", "gpt2-tiny", "-o", "model.onnx"}, p.model...)...)
 		c.must(t, "grad", "model.onnx", "--optimizer", "adamw", "-o", "train.onnx")

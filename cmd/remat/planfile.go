@@ -170,7 +170,7 @@ func samePrecision(a, b *precision.Options) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	overflow := a.Overflow == b.Overflow || a.Overflow == precision.OverflowAuto || b.Overflow == precision.OverflowAuto
+	overflow := a.Overflow == b.Overflow || a.Overflow.Auto() || b.Overflow.Auto()
 	return a.To == b.To && overflow && a.StashOnly == b.StashOnly && a.Emulate == b.Emulate && a.Provider == b.Provider &&
 		slices.Equal(a.KeepFP32, b.KeepFP32) && slices.Equal(a.Half, b.Half)
 }

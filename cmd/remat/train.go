@@ -234,7 +234,11 @@ func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 	sizes := data.Sizes{Dims: e.dims, Batch: t.batch, Roles: t.fit.options.Pipeline.Roles}
 	d, err := source.For(src.Model, sizes)
 	whole := int64(0)
-	if err != nil && t.batch > 0 && !t.c.IsSet("accumulate") && pipeline.NotTraining(src.Model) == nil {
+	training, terr := src.Training(e.dims, sizes.Roles)
+	if terr != nil {
+		return nil, terr
+	}
+	if err != nil && t.batch > 0 && !t.c.IsSet("accumulate") && !training {
 		// In a model whose batch is fixed an update may take several runs.
 		sizes.Batch = 0
 		if again, fixed := source.For(src.Model, sizes); fixed == nil {

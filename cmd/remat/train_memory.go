@@ -110,7 +110,11 @@ func readFit(e *env, c *cli.Context) (s fitSettings, err error) {
 // Dims are numbers for all free dimensions; batch is what an update takes in a model
 // whose own batch is fixed, else 0.
 func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[string]int64, batch int64, validate bool) (*pipeline.Fitted, error) {
-	if len(s.derives) > 0 && pipeline.NotTraining(src.Model) != nil {
+	training, err := src.Training(dims, s.options.Pipeline.Roles)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.derives) > 0 && training {
 		return nil, fmt.Errorf("--%s: %s is a training graph and has its update: leave the flag out, or train its forward model", s.derives[0], src.Path)
 	}
 	engine, err := e.engine()

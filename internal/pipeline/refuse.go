@@ -26,7 +26,7 @@ func (p *Planner) mayRefuse(searches bool) bool {
 // maySplit reports that each update of a file may ask its own gradient alone, for
 // kernels in half: the CPU's save nothing.
 func (p *Planner) maySplit(f *File) bool {
-	return p.opts.nativeHalf() && p.opts.Precision.Overflow == precision.OverflowAuto && f.waiting() > 0 && !p.stopped()
+	return p.opts.nativeHalf() && p.opts.Precision.Overflow.Auto() && f.waiting() > 0 && !p.stopped()
 }
 
 // weighing returns a strategy's file in a half type, which comes with its error, or what

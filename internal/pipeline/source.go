@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -92,6 +93,17 @@ func (s *Source) Typed(dims map[string]int64) (*onnx.Model, error) {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
 	return m, nil
+}
+
+// Training reports a graph that returns gradients or updated parameters: as given says,
+// unless that is nil, its metadata, or the graph itself.
+func (s *Source) Training(dims map[string]int64, given *step.Roles) (bool, error) {
+	m, err := s.Typed(dims)
+	if err != nil {
+		return false, err
+	}
+	roles, _ := FoundRoles(m, given)
+	return roles.Training(), nil
 }
 
 // Sized is a copy of the model, typed, that is to be planned for: every dimension

@@ -79,6 +79,9 @@ const (
 	OverflowParameter Overflow = "parameter"
 )
 
+// Auto reports that the choice is left open.
+func (o Overflow) Auto() bool { return o == "" || o == OverflowAuto }
+
 // ParseOverflow reads auto, all or parameter.
 func ParseOverflow(s string) (Overflow, error) {
 	switch o := Overflow(s); o {
