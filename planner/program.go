@@ -79,7 +79,7 @@ type expander struct {
 	madeAt   []int
 	lastRead []int
 	latest   []int // value -> place in made of its latest copy, or -1
-	// seen lists by operator the instances behind a barrier, and all repeated ones.
+	// seen lists by operator the instances before the one that is looked at.
 	seen map[int][]*Instance
 	room []ValueInstance // for the instances' lists
 }
@@ -161,10 +161,10 @@ func (e *expander) addBarriers(prog *Program) error {
 	for pos := range prog.Instances {
 		in := &prog.Instances[pos]
 		if in.Copy == 0 {
+			// It may wait for an edge, or read what was computed again: a repeat must not
+			// do just the same.
 			start = pos + 1
-			if len(in.Barriers) > 0 { // of an edge, which a repeat must not share
-				e.seen[in.Op] = append(e.seen[in.Op], in)
-			}
+			e.seen[in.Op] = append(e.seen[in.Op], in)
 			continue
 		}
 		for made < len(e.made) && e.madeAt[made] < start {
