@@ -21,6 +21,9 @@ import (
 type Slab struct {
 	// Offset[i] is where the i-th allocation lies, -1 for outside. Bytes[i] is its size.
 	Offset, Bytes []int64
+	// Until[i] is the allocation before which what lies there is released: the number of
+	// all for the step's end, 0 for what lies outside.
+	Until []int
 	// Size is what the slab takes, and Peak the most that lies in it at once, with what
 	// each buffer takes besides its bytes.
 	Size, Peak int64
@@ -54,11 +57,11 @@ func (s SlabSetup) Pack(requests []Request) Slab {
 	for at, r := range requests {
 		if !r.Alloc {
 			if b := byID[r.ID]; b != nil {
-				b.to = at
+				b.to, out.Until[b.index] = at, len(out.Offset)
 			}
 			continue
 		}
-		out.Offset, out.Bytes = append(out.Offset, -1), append(out.Bytes, r.Bytes)
+		out.Offset, out.Bytes, out.Until = append(out.Offset, -1), append(out.Bytes, r.Bytes), append(out.Until, 0)
 		if r.Bytes < s.Least || r.Kept {
 			continue
 		}
@@ -66,6 +69,11 @@ func (s SlabSetup) Pack(requests []Request) Slab {
 		b := &packed{index: len(out.Offset) - 1, from: at, to: len(requests), size: size, weight: size}
 		byID[r.ID] = b
 		buffers = append(buffers, b)
+	}
+	for _, b := range buffers {
+		if b.to == len(requests) {
+			out.Until[b.index] = len(out.Offset)
+		}
 	}
 	out.Peak = peakOf(buffers, requests)
 	for work, idle := packWork, -1; ; idle++ {

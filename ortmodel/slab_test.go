@@ -39,8 +39,12 @@ func TestPack(t *testing.T) {
 		type living struct{ from, to int64 }
 		held, alloc, top := map[int]living{}, 0, int64(0)
 		live, peak := int64(0), int64(0)
+		number := map[int]int{} // of its allocation
 		for _, q := range requests {
 			if !q.Alloc {
+				if _, in := held[q.ID]; in && slab.Until[number[q.ID]] != alloc {
+					t.Fatalf("try %d: %d is released before allocation %d, not %d", try, q.ID, alloc, slab.Until[number[q.ID]])
+				}
 				live -= held[q.ID].to - held[q.ID].from
 				delete(held, q.ID)
 				continue
@@ -49,6 +53,7 @@ func TestPack(t *testing.T) {
 			if slab.Bytes[alloc] != q.Bytes {
 				t.Fatalf("try %d: allocation %d has %d bytes, want %d", try, alloc, slab.Bytes[alloc], q.Bytes)
 			}
+			number[q.ID] = alloc
 			alloc++
 			if outside := q.Kept || q.Bytes < setup.Least; outside != (at < 0) {
 				t.Fatalf("try %d: %+v lies at %d", try, q, at)
@@ -68,6 +73,11 @@ func TestPack(t *testing.T) {
 			held[q.ID], top = b, max(top, b.to)
 			live += b.to - b.from
 			peak = max(peak, live)
+		}
+		for id := range held {
+			if slab.Until[number[id]] != alloc {
+				t.Fatalf("try %d: %d lives until allocation %d of %d", try, id, slab.Until[number[id]], alloc)
+			}
 		}
 		if alloc != len(slab.Offset) || top != slab.Size || peak != slab.Peak {
 			t.Fatalf("try %d: %d of %d allocations, %d of %d bytes, peak %d, want %d", try, alloc, len(slab.Offset), top, slab.Size, slab.Peak, peak)

@@ -30,11 +30,6 @@ enum { kCacheFrom = 1 << 16, kCacheBlocks = 512, kCacheSlack = 8, kRows = 4096 }
 
 union Header;
 
-// A Range of a slab that a block lies in.
-typedef struct {
-  int64_t from, to;
-} Range;
-
 // A Slab is the memory of steps whose requests are known beforehand: each has its place,
 // so that none lies between two others and keeps them apart. The ranges in use are
 // listed by address, and a request whose place is taken goes elsewhere: a step that does
@@ -44,8 +39,7 @@ typedef struct {
   int64_t bytes;    // of address space
   int64_t touched;  // of memory, from the beginning: as far as blocks have lain
   int64_t live;     // in blocks
-  Range *used;
-  size_t n, capacity;
+  Ranges used;
 } Slab;
 
 // A Pool is a kind of memory: the host's, or a device's.
@@ -203,38 +197,13 @@ static int64_t known(Counter *c, int64_t n) {
   return kUnknown;
 }
 
-// after is how many of the ranges in use begin at or before a place.
-static size_t after(const Slab *slab, int64_t from) {
-  size_t low = 0, high = slab->n;
-  while (low < high) {
-    size_t mid = (low + high) / 2;
-    if (slab->used[mid].from <= from) low = mid + 1;
-    else high = mid;
-  }
-  return low;
-}
-
 // settle returns the block at a place of the slab, or NULL where the place is taken.
 static Header *settle(Pool *pool, int64_t from, size_t n) {
   Slab *slab = &pool->slab;
   int64_t to = from + (int64_t)(n + sizeof(Header));
   pthread_mutex_lock(&pool->mu);
-  size_t at = after(slab, from);
-  int taken = to > slab->bytes || (at > 0 && slab->used[at - 1].to > from) || (at < slab->n && slab->used[at].from < to);
-  if (!taken && slab->n == slab->capacity) {
-    size_t more = slab->capacity ? 2 * slab->capacity : 256;
-    Range *p = realloc(slab->used, more * sizeof *p);
-    if (p) {
-      slab->used = p;
-      slab->capacity = more;
-    }
-    taken = !p;
-  }
   Header *h = NULL;
-  if (!taken) {
-    memmove(slab->used + at + 1, slab->used + at, (slab->n - at) * sizeof *slab->used);
-    slab->used[at] = (Range){from, to};
-    slab->n++;
+  if (to <= slab->bytes && ranges_take(&slab->used, from, to)) {
     slab->live += to - from;
     if (to > slab->touched) slab->touched = to;
     h = (Header *)(slab->base + from);
@@ -248,19 +217,15 @@ static Header *settle(Pool *pool, int64_t from, size_t n) {
 // leave frees the place of a block.
 static void leave(Pool *pool, Header *h) {
   Slab *slab = &pool->slab;
-  int64_t from = (char *)h - slab->base;
   pthread_mutex_lock(&pool->mu);
-  size_t at = after(slab, from) - 1;
-  slab->live -= slab->used[at].to - slab->used[at].from;
-  slab->n--;
-  memmove(slab->used + at, slab->used + at + 1, (slab->n - at) * sizeof *slab->used);
+  slab->live -= ranges_give(&slab->used, (char *)h - slab->base);
   pthread_mutex_unlock(&pool->mu);
 }
 
 // unmap gives a slab up in which nothing lies.
 static void unmap(Slab *slab) {
   if (slab->base) munmap(slab->base, (size_t)slab->bytes);
-  free(slab->used);
+  free(slab->used.list);
   memset(slab, 0, sizeof *slab);
 }
 
@@ -269,7 +234,7 @@ static void unmap(Slab *slab) {
 static int room(Pool *pool, int64_t bytes) {
   Slab *slab = &pool->slab;
   pthread_mutex_lock(&pool->mu);
-  if (slab->bytes < bytes && slab->n == 0) {
+  if (slab->bytes < bytes && slab->used.n == 0) {
     unmap(slab);
     char *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base != MAP_FAILED) {
@@ -320,7 +285,7 @@ static void give(Pool *pool, Header *h) {
 static void drain(Pool *pool) {
   pthread_mutex_lock(&pool->mu);
   drop_all(pool);
-  if (pool->slab.n == 0 && pool->slab.touched > 0) {
+  if (pool->slab.used.n == 0 && pool->slab.touched > 0) {
     madvise(pool->slab.base, (size_t)pool->slab.bytes, MADV_DONTNEED);
     pool->slab.touched = 0;
   }

@@ -3,6 +3,7 @@
 #define REMAT_ORT_COUNTING_H
 
 #include "api.h"
+#include "slab.h"
 
 typedef struct Counter Counter;
 
@@ -11,15 +12,6 @@ typedef struct {
   int64_t bytes;
   uint64_t id;
 } CounterEvent;
-
-// What a block takes besides its bytes, and what addresses are multiples of.
-enum { kSlabHeader = 64, kSlabAlign = 64 };
-
-// A Place is where the next request is to lie: its size, and its offset in the slab,
-// -1 for outside.
-typedef struct {
-  int64_t bytes, offset;
-} Place;
 
 typedef struct {
   int64_t live, peak, base;
