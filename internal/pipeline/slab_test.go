@@ -2,9 +2,13 @@ package pipeline
 
 import (
 	"context"
+	"encoding/json"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/pyort"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -25,9 +29,18 @@ func asWritten(t *testing.T, e *runtime.Engine, strategy string) *File {
 	if err != nil {
 		t.Fatal(err)
 	}
+	promise(t, f)
+	return f
+}
+
+// promise gives a file the metadata that it is saved with and run by.
+func promise(t *testing.T, f *File) {
+	t.Helper()
+	if err := SetJSON(f.Model, step.RolesKey, f.Roles()); err != nil {
+		t.Fatal(err)
+	}
 	SetPromise(f.Model, f.Peak)
 	setSlab(f.Model, f.Prediction, true)
-	return f
 }
 
 // A ranStep is what is looked at of a step.
@@ -164,5 +177,88 @@ func TestSlabOfTheFileIsWrong(t *testing.T) {
 	edited.Graph.AddOutput(edited.Graph.Nodes[len(edited.Graph.Nodes)/2].Out(0))
 	if _, err := threeSteps(t, e, edited, 1); err == nil || !strings.Contains(err.Error(), "of another graph") {
 		t.Errorf("an edited graph: %v", err)
+	}
+}
+
+// TestSlabInPlainPython: stock onnxruntime under Python, with the library of
+// examples/python/slab, has a written file's steps where the file says, in hardly more
+// than is live, with the bits that they have without; and these whatever else it is told.
+func TestSlabInPlainPython(t *testing.T) {
+	e, dir := engine(t), t.TempDir()
+	python, err := pyort.Find(context.Background(), testLog{t})
+	if err != nil {
+		t.Skipf("no onnxruntime under Python: %v", err)
+	}
+	library, err := pyort.Counter(context.Background(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, err := pyort.Slab()
+	if err != nil {
+		t.Fatal(err)
+	}
+	zoo := asWritten(t, e, "full")
+	zooFile := filepath.Join(dir, "zoo.onnx")
+	if err := zoo.Model.Save(zooFile); err != nil {
+		t.Fatal(err)
+	}
+	update := planned(t, e, dir, "joint/gpt2_tiny_eager.step_adamw", "full")
+	gradients := planned(t, e, dir, "joint/gpt2_tiny_eager.EMA", "full")
+	for _, w := range []*written{update, gradients} {
+		promise(t, w.file)
+		if err := w.file.Model.Save(w.job.Model); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type ran struct {
+		Same                        bool
+		Refused, Slab, Live, Astray int64
+	}
+	for _, c := range []struct {
+		args    []string
+		peak    int64
+		updates bool
+	}{
+		{[]string{zooFile}, zoo.Peak, true},
+		{[]string{update.job.Model, update.job.Feeds}, update.peak, true},
+		{[]string{gradients.job.Model, gradients.job.Feeds}, gradients.peak, false},
+	} {
+		name := filepath.Base(c.args[0])
+		out, err := python.Script(context.Background(), filepath.Join(folder, "check.py"), append([]string{library}, c.args...)...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got struct {
+			Outputs, Different              int
+			Table, Marked, Kept, Run, Again ran
+			CutOff                          ran `json:"cut off"`
+			AnotherStep                     ran `json:"another step"`
+		}
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, out)
+		}
+		if got.Outputs == 0 || c.updates != (got.Different > 1) {
+			t.Errorf("%s: %d outputs, %d different steps", name, got.Outputs, got.Different)
+		}
+		for what, r := range map[string]ran{"table": got.Table, "marked": got.Marked, "kept": got.Kept, "run": got.Run, "again": got.Again,
+			"cut off": got.CutOff, "another step": got.AnotherStep} {
+			if !r.Same {
+				t.Errorf("%s, %s: other bits", name, what)
+			}
+			if (r.Refused != 0) != (what == "cut off") {
+				t.Errorf("%s, %s: refused: %d", name, what, r.Refused)
+			}
+		}
+		for what, r := range map[string]ran{"table": got.Table, "marked": got.Marked, "again": got.Again} {
+			if r.Astray != 0 || r.Live != c.peak || r.Slab < c.peak/2 || r.Slab > c.peak*11/10+64<<10 {
+				t.Errorf("%s, %s: a slab of %d for %d bytes, predicted %d, and %d astray", name, what, r.Slab, r.Live, c.peak, r.Astray)
+			}
+		}
+		if got.AnotherStep.Astray == 0 || got.CutOff.Slab != 0 {
+			t.Errorf("%s: nothing astray at another step's places, or a slab of %d without places", name, got.CutOff.Slab)
+		}
+		t.Logf("%s: slab %d of live %d: %.3f; outputs kept: %d astray, unbound: %d", name, got.Table.Slab, got.Table.Live,
+			float64(got.Table.Slab)/float64(got.Table.Live), got.Kept.Astray, got.Run.Astray)
 	}
 }

@@ -71,6 +71,8 @@ struct Counter {
   int64_t limit;  // of s.live; 0: none
   Place *places;  // of the requests of a step
   size_t nplaces, place;
+  int unmarked;   // nothing says where a step begins
+  size_t placed;  // blocks in the slab
   int64_t slab;  // what they need
   int trace, closed;
   CounterEvent *events;
@@ -187,9 +189,9 @@ enum { kAhead = 16 };
 
 enum { kOutside = -1, kUnknown = -2 };
 
-// known finds the next request among those that are known, and returns its place.
-static int64_t known(Counter *c, int64_t n) {
-  for (size_t i = c->place; i < c->nplaces && i < c->place + kAhead; i++) {
+// ahead finds the next request of a size among those that are known, and returns its place.
+static int64_t ahead(Counter *c, size_t from, int64_t n) {
+  for (size_t i = from; i < c->nplaces && i < from + kAhead; i++) {
     if (c->places[i].bytes != n) continue;
     c->place = i + 1;
     return c->places[i].offset < 0 ? kOutside : c->places[i].offset;
@@ -245,6 +247,14 @@ static int room(Pool *pool, int64_t bytes) {
   int enough = slab->bytes >= bytes;
   pthread_mutex_unlock(&pool->mu);
   return enough;
+}
+
+// known is the place of the next request. Where steps are not marked, the next one begins
+// once all requests were made, and where a step ended before that, once its blocks are gone.
+static int64_t known(Counter *c, int64_t n) {
+  int64_t place = ahead(c, c->place, n);
+  if (place != kUnknown || !c->unmarked || (c->place < c->nplaces && c->placed > 0)) return place;
+  return room(c->pool, c->slab) ? ahead(c, 0, n) : kUnknown;
 }
 
 // take returns a block of n bytes, kept or fresh, or NULL.
@@ -339,6 +349,7 @@ static void *count_alloc(void *self, size_t n) {
   int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
   int64_t place = c->places && fits ? known(c, (int64_t)n) : kOutside;
   Header *h = place >= 0 ? settle(c->pool, place, n) : NULL;
+  if (h) c->placed++;
   if (!h && fits) {
     h = take(c->pool, n);
     if (place != kOutside) c->s.astray += n;
@@ -377,8 +388,12 @@ static void count_free(void *self, void *p) {
   c->s.live -= (int64_t)h->h.bytes;
   c->s.blocks--;
   record(c, ~(int64_t)h->h.bytes, h->h.id);
-  if (h->h.capacity) give(c->pool, h);
-  else leave(c->pool, h);
+  if (h->h.capacity) {
+    give(c->pool, h);
+  } else {
+    leave(c->pool, h);
+    c->placed--;
+  }
   int last = c->closed && c->s.blocks == 0;
   pthread_mutex_unlock(&c->mu);
   if (last) destroy(c);
@@ -461,18 +476,23 @@ void counter_mark(Counter *c, int trace) {
 }
 
 int counter_place(Counter *c, const Place *places, size_t n, int64_t slab) {
-  Place *copy = malloc(n * sizeof *copy);
-  if (!copy) return 0;
-  memcpy(copy, places, n * sizeof *copy);
+  Place *copy = n ? malloc(n * sizeof *copy) : NULL;
+  if (n && !copy) return 0;
+  if (n) memcpy(copy, places, n * sizeof *copy);
   pthread_mutex_lock(&c->mu);
   free(c->places);
   c->places = copy;
   c->nplaces = c->place = n;
   c->slab = slab;
   pthread_mutex_unlock(&c->mu);
-  mallopt(M_MMAP_THRESHOLD, kCacheFrom);  // what lies outside is the system's again when it is released
   return 1;
 }
+
+void counter_unmarked(Counter *c) { c->unmarked = 1; }
+
+// counter_alone has malloc map blocks worth keeping each by itself, so that one that is
+// given back is the system's again.
+void counter_alone(void) { mallopt(M_MMAP_THRESHOLD, kCacheFrom); }
 
 // counter_limit bounds what may be live; 0: nothing bounds it.
 void counter_limit(Counter *c, int64_t bytes) {
@@ -482,12 +502,11 @@ void counter_limit(Counter *c, int64_t bytes) {
 }
 
 // counter_within bounds what the host's counters take together, with what they keep
-// for reuse; 0: nothing bounds it. From then on blocks worth keeping are mapped each by
-// itself, so that a block that is given back is the system's again.
+// for reuse; 0: nothing bounds it.
 void counter_within(int64_t bytes) {
   pthread_mutex_lock(&host.mu);
   host.within = bytes;
-  if (bytes) mallopt(M_MMAP_THRESHOLD, kCacheFrom);
+  if (bytes) counter_alone();
   shrink(&host, host.live);
   pthread_mutex_unlock(&host.mu);
 }

@@ -148,6 +148,7 @@ func (c *Counter) Place(places []Place, slab int64) error {
 	if C.counter_place(c.ptr, &raw[0], C.size_t(len(raw)), C.int64_t(slab)) == 0 {
 		return fmt.Errorf("the places of a step: %w", ErrMemory)
 	}
+	C.counter_alone() // what lies outside
 	return nil
 }
 

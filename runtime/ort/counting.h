@@ -33,6 +33,9 @@ void counter_drain(void);
 // counter_place makes a copy of the places of a step's requests in a slab of so many
 // bytes; 0 where there is no memory for it.
 int counter_place(Counter *c, const Place *places, size_t n, int64_t slab);
+// counter_unmarked says that steps follow one another without counter_mark.
+void counter_unmarked(Counter *c);
+void counter_alone(void);
 void counter_limit(Counter *c, int64_t bytes);
 int64_t counter_kept(void);
 void counter_within(int64_t bytes);
