@@ -96,7 +96,7 @@ static int make_counter(void) {
 // remat_slab_register puts the allocator into ONNX Runtime's environment, once. This and
 // remat_slab_load return 0, or 1 after a line on stderr that says why not.
 EXPORT int remat_slab_register(void) {
-  if (!api) return say("the library is not registered: call register_execution_provider_library first, of onnxruntime 1.22 or newer");
+  if (!api) return say("the library is not registered: call register_execution_provider_library first, of onnxruntime 1.23 or newer");
   pthread_mutex_lock(&mu);
   int why = counter ? 0 : make_counter();
   pthread_mutex_unlock(&mu);
