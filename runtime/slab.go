@@ -44,8 +44,17 @@ const SlabKey = "remat.slab"
 // fingerprint; "" where nothing of the step would lie in a slab, or the requests are too
 // many.
 func SlabText(requests []ortmodel.Request, graph string) string {
+	asked := 0
+	for _, r := range requests {
+		if r.Alloc {
+			asked++
+		}
+	}
+	if asked > ort.MaxSlabRequests {
+		return ""
+	}
 	slab := slabSetup.Pack(requests)
-	if slab.Size == 0 || len(slab.Offset) > ort.MaxSlabRequests {
+	if slab.Size == 0 {
 		return ""
 	}
 	return ort.WriteSlab(slab.Size, slabLeast, places(&slab), slab.Until, graph)

@@ -235,6 +235,10 @@ func TestSlabInPlainPython(t *testing.T) {
 			Table, Marked, Kept, Run, Again ran
 			CutOff                          ran `json:"cut off"`
 			AnotherStep                     ran `json:"another step"`
+			AfterFailing                    struct {
+				ran
+				Failed int
+			} `json:"after failing"`
 		}
 		if err := json.Unmarshal(out, &got); err != nil {
 			t.Fatalf("%s: %v: %s", name, err, out)
@@ -243,7 +247,7 @@ func TestSlabInPlainPython(t *testing.T) {
 			t.Errorf("%s: %d outputs, %d different steps", name, got.Outputs, got.Different)
 		}
 		for what, r := range map[string]ran{"table": got.Table, "marked": got.Marked, "kept": got.Kept, "run": got.Run, "again": got.Again,
-			"cut off": got.CutOff, "another step": got.AnotherStep} {
+			"cut off": got.CutOff, "another step": got.AnotherStep, "after failing": got.AfterFailing.ran} {
 			if !r.Same {
 				t.Errorf("%s, %s: other bits", name, what)
 			}
@@ -255,6 +259,9 @@ func TestSlabInPlainPython(t *testing.T) {
 			if r.Astray != 0 || r.Live != c.peak || r.Slab < c.peak/2 || r.Slab > c.peak*11/10+64<<10 {
 				t.Errorf("%s, %s: a slab of %d for %d bytes, predicted %d, and %d astray", name, what, r.Slab, r.Live, c.peak, r.Astray)
 			}
+		}
+		if f := got.AfterFailing; f.Failed == 0 || f.Astray != 0 {
+			t.Errorf("%s: %d steps failed, and %d bytes were astray in those after", name, f.Failed, f.Astray)
 		}
 		if got.AnotherStep.Astray == 0 || got.CutOff.Slab != 0 {
 			t.Errorf("%s: nothing astray at another step's places, or a slab of %d without places", name, got.CutOff.Slab)

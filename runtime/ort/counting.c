@@ -250,11 +250,14 @@ static int room(Pool *pool, int64_t bytes) {
 }
 
 // known is the place of the next request. Where steps are not marked, the next one begins
-// once all requests were made, and where a step ended before that, once its blocks are gone.
+// once all requests were made, and where one ended before that, once its blocks are gone.
 static int64_t known(Counter *c, int64_t n) {
-  int64_t place = ahead(c, c->place, n);
-  if (place != kUnknown || !c->unmarked || (c->place < c->nplaces && c->placed > 0)) return place;
-  return room(c->pool, c->slab) ? ahead(c, 0, n) : kUnknown;
+  int next = c->place < c->nplaces && c->places[c->place].bytes == n;
+  if (c->unmarked && !next && (c->place == c->nplaces || c->placed == 0) && room(c->pool, c->slab)) {
+    int64_t place = ahead(c, 0, n);
+    if (place != kUnknown) return place;
+  }
+  return ahead(c, c->place, n);
 }
 
 // take returns a block of n bytes, kept or fresh, or NULL.

@@ -67,6 +67,18 @@ def steps(session, given, new, begin=lambda: None, keep=None):
     return ran
 
 
+def failing(session, given):
+    """Steps that end in the middle: an index that is out of range. Returns how many did."""
+    failed = 0
+    for name, value in given.items():
+        if value.dtype.kind == "i" and value.shape:
+            try:
+                session.run(None, given | {name: value + (1 << 20)})
+            except Exception:  # whatever ONNX Runtime makes of it
+                failed += 1
+    return failed
+
+
 def run(session, given, new):
     """The same, in the plainest way: all outputs in memory of their own."""
     given, ran = dict(given), []
@@ -102,6 +114,12 @@ def main(library, path, feeds=None):
         return {"refused": refused, "same": got == want, "slab": slab.remat_slab_bytes(),
                 "live": slab.remat_slab_live_peak(), "astray": slab.remat_slab_astray()}
 
+    def after_failing():
+        slab.remat_slab_load(text.encode())
+        failed, before = failing(session, given), slab.remat_slab_astray()
+        got = steps(session, given, new)
+        return {"failed": failed, "same": got == want, "astray": slab.remat_slab_astray() - before}
+
     print(json.dumps({
         "outputs": len(want[0]),
         "different": len({bytes().join(s) for s in want}),
@@ -109,6 +127,7 @@ def main(library, path, feeds=None):
         "marked": ran(text, begin=slab.remat_slab_step),
         "kept": ran(text, keep=[]),
         "run": ran(text, how=run),
+        "after failing": after_failing(),
         "cut off": ran(text[:-9]),
         "another step": ran("1 4160 64 64 4096 2 none AIAgAQAAZAA"),
         "again": ran(text),
