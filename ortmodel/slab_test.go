@@ -94,6 +94,28 @@ func TestPack(t *testing.T) {
 	}
 }
 
+// TestPackIsOne: in which order buffers are released between two allocations changes no
+// place.
+func TestPackIsOne(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	setup := SlabSetup{Header: 64, Align: 64, Least: 4 << 10}
+	for try := range 100 {
+		requests := someRequests(r, 1+r.IntN(200))
+		other := slices.Clone(requests)
+		for i := 0; i < len(other); {
+			end := i
+			for end < len(other) && !other[end].Alloc {
+				end++
+			}
+			slices.Reverse(other[i:end])
+			i = end + 1
+		}
+		if a, b := setup.Pack(requests), setup.Pack(other); a.Size != b.Size || !slices.Equal(a.Offset, b.Offset) {
+			t.Fatalf("try %d: a slab of %d, or of %d", try, a.Size, b.Size)
+		}
+	}
+}
+
 // TestPackGivesUp: a trace of many buffers takes a bounded amount of work.
 func TestPackGivesUp(t *testing.T) {
 	var requests []Request
