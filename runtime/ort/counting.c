@@ -71,9 +71,9 @@ struct Counter {
   int64_t limit;  // of s.live; 0: none
   Place *places;  // of the requests of a step
   size_t nplaces, place;
-  int unmarked;   // nothing says where a step begins
+  int64_t slab;   // what they need
   size_t placed;  // blocks in the slab
-  int64_t slab;  // what they need
+  int unmarked;   // nothing says where a step begins
   int trace, closed;
   CounterEvent *events;
   size_t capacity;
