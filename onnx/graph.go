@@ -1,6 +1,8 @@
 package onnx
 
 import (
+	"slices"
+
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
@@ -215,6 +217,11 @@ func (m *Model) Metadata(key string) (string, bool) { return Property(m.Proto.Ge
 
 // SetMetadata sets an entry of metadata_props.
 func (m *Model) SetMetadata(key, value string) { setProperty(&m.Proto.MetadataProps, key, value) }
+
+// DropMetadata removes an entry of metadata_props.
+func (m *Model) DropMetadata(key string) {
+	m.Proto.MetadataProps = slices.DeleteFunc(m.Proto.MetadataProps, func(kv *pb.StringStringEntryProto) bool { return kv.GetKey() == key })
+}
 
 // Metadata returns the entry of the node's metadata_props, "" where it has none.
 func (n *Node) Metadata(key string) string {

@@ -14,6 +14,7 @@ package ortmodel
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -21,6 +22,9 @@ import (
 type Slab struct {
 	// Offset[i] is where the i-th allocation lies, -1 for outside. Bytes[i] is its size.
 	Offset, Bytes []int64
+	// Until[i] is the allocation before which what lies there is released: the number of
+	// all for the step's end, 0 for what lies outside.
+	Until []int
 	// Size is what the slab takes, and Peak the most that lies in it at once, with what
 	// each buffer takes besides its bytes.
 	Size, Peak int64
@@ -37,10 +41,10 @@ const (
 	packTries = 16
 )
 
-// A packed buffer lives in events [from, to) and takes size bytes.
+// A packed buffer lives from its own allocation until before another, and takes size
+// bytes. In which order buffers are released between two allocations changes nothing.
 type packed struct {
-	index    int // among all allocations
-	from, to int
+	from, to int // among all allocations
 	size     int64
 	offset   int64
 	weight   int64 // the larger, the earlier it is placed
@@ -51,32 +55,36 @@ func (s SlabSetup) Pack(requests []Request) Slab {
 	var out Slab
 	var buffers []*packed
 	byID := map[int]*packed{}
-	for at, r := range requests {
+	for _, r := range requests {
 		if !r.Alloc {
 			if b := byID[r.ID]; b != nil {
-				b.to = at
+				b.to = len(out.Offset)
 			}
 			continue
 		}
-		out.Offset, out.Bytes = append(out.Offset, -1), append(out.Bytes, r.Bytes)
+		out.Offset, out.Bytes, out.Until = append(out.Offset, -1), append(out.Bytes, r.Bytes), append(out.Until, 0)
 		if r.Bytes < s.Least || r.Kept {
 			continue
 		}
 		size := (r.Bytes + s.Header + s.Align - 1) / s.Align * s.Align
-		b := &packed{index: len(out.Offset) - 1, from: at, to: len(requests), size: size, weight: size}
+		b := &packed{from: len(out.Offset) - 1, to: math.MaxInt, size: size, weight: size}
 		byID[r.ID] = b
 		buffers = append(buffers, b)
 	}
-	out.Peak = peakOf(buffers, requests)
+	for _, b := range buffers {
+		b.to = min(b.to, len(out.Offset))
+		out.Until[b.from] = b.to
+	}
+	out.Peak = peakOf(buffers, len(out.Offset))
 	for work, idle := packWork, -1; ; idle++ {
 		slices.SortStableFunc(buffers, func(a, b *packed) int {
-			return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.to-b.from, a.to-a.from), cmp.Compare(a.index, b.index))
+			return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.to-b.from, a.to-a.from), cmp.Compare(a.from, b.from))
 		})
 		height := stack(buffers, &work)
 		if idle < 0 || height < out.Size {
 			out.Size, idle = height, 0
 			for _, b := range buffers {
-				out.Offset[b.index] = b.offset
+				out.Offset[b.from] = b.offset
 			}
 		}
 		if work <= 0 || idle == packTries || out.Size <= out.Peak+out.Peak/1000 {
@@ -92,8 +100,8 @@ func (s SlabSetup) Pack(requests []Request) Slab {
 }
 
 // peakOf is the most that buffers take at once.
-func peakOf(buffers []*packed, requests []Request) int64 {
-	change := make([]int64, len(requests)+1)
+func peakOf(buffers []*packed, allocations int) int64 {
+	change := make([]int64, allocations+1)
 	for _, b := range buffers {
 		change[b.from] += b.size
 		change[b.to] -= b.size

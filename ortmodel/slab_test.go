@@ -39,8 +39,12 @@ func TestPack(t *testing.T) {
 		type living struct{ from, to int64 }
 		held, alloc, top := map[int]living{}, 0, int64(0)
 		live, peak := int64(0), int64(0)
+		number := map[int]int{} // of its allocation
 		for _, q := range requests {
 			if !q.Alloc {
+				if _, in := held[q.ID]; in && slab.Until[number[q.ID]] != alloc {
+					t.Fatalf("try %d: %d is released before allocation %d, not %d", try, q.ID, alloc, slab.Until[number[q.ID]])
+				}
 				live -= held[q.ID].to - held[q.ID].from
 				delete(held, q.ID)
 				continue
@@ -49,6 +53,7 @@ func TestPack(t *testing.T) {
 			if slab.Bytes[alloc] != q.Bytes {
 				t.Fatalf("try %d: allocation %d has %d bytes, want %d", try, alloc, slab.Bytes[alloc], q.Bytes)
 			}
+			number[q.ID] = alloc
 			alloc++
 			if outside := q.Kept || q.Bytes < setup.Least; outside != (at < 0) {
 				t.Fatalf("try %d: %+v lies at %d", try, q, at)
@@ -69,6 +74,11 @@ func TestPack(t *testing.T) {
 			live += b.to - b.from
 			peak = max(peak, live)
 		}
+		for id := range held {
+			if slab.Until[number[id]] != alloc {
+				t.Fatalf("try %d: %d lives until allocation %d of %d", try, id, slab.Until[number[id]], alloc)
+			}
+		}
 		if alloc != len(slab.Offset) || top != slab.Size || peak != slab.Peak {
 			t.Fatalf("try %d: %d of %d allocations, %d of %d bytes, peak %d, want %d", try, alloc, len(slab.Offset), top, slab.Size, slab.Peak, peak)
 		}
@@ -81,6 +91,28 @@ func TestPack(t *testing.T) {
 	}
 	if mean := packed / 400; mean > 1050 {
 		t.Errorf("slabs are %d thousandths of their peaks", mean)
+	}
+}
+
+// TestPackIsOne: in which order buffers are released between two allocations changes no
+// place.
+func TestPackIsOne(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	setup := SlabSetup{Header: 64, Align: 64, Least: 4 << 10}
+	for try := range 100 {
+		requests := someRequests(r, 1+r.IntN(200))
+		other := slices.Clone(requests)
+		for i := 0; i < len(other); {
+			end := i
+			for end < len(other) && !other[end].Alloc {
+				end++
+			}
+			slices.Reverse(other[i:end])
+			i = end + 1
+		}
+		if a, b := setup.Pack(requests), setup.Pack(other); a.Size != b.Size || !slices.Equal(a.Offset, b.Offset) {
+			t.Fatalf("try %d: a slab of %d, or of %d", try, a.Size, b.Size)
+		}
 	}
 }
 

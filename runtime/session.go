@@ -53,6 +53,7 @@ type Session struct {
 	dims    map[string]int64
 	load    LoadStages
 	placed  bool // see Place
+	carried carried
 }
 
 // LoadStages are the process's resident bytes once the session's own session of ONNX
@@ -107,10 +108,11 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 // openLoaded makes a session that owns the model.
 func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
+	table := carriedBy(m)
 	if seed(m, o.Seed, o.From.Runs) {
 		open = e.opener(m)
 	}
-	s, err := e.newSession(m, o, open)
+	s, err := e.newSession(m, o, open, table)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +123,7 @@ func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 // Open opens a model as it is in memory; the caller closes it after the
 // session.
 func (e *Engine) Open(m *onnx.Model, o Options) (*Session, error) {
-	return e.newSession(m, o, e.opener(m))
+	return e.newSession(m, o, e.opener(m), carriedBy(m))
 }
 
 type opener func(ort.SessionOptions) (*ort.Session, error)
@@ -151,8 +153,8 @@ func seed(m *onnx.Model, by uint64, runs int) bool {
 	return traits.AdvanceSeeds(nodes, runs) > 0 || changed
 }
 
-func (e *Engine) newSession(m *onnx.Model, o Options, open opener) (*Session, error) {
-	s := &Session{Model: m, engine: e, options: o, open: open, byName: map[string]*input{}}
+func (e *Engine) newSession(m *onnx.Model, o Options, open opener, table carried) (*Session, error) {
+	s := &Session{Model: m, engine: e, options: o, open: open, byName: map[string]*input{}, carried: table}
 	if err := s.start(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -201,6 +203,9 @@ func (s *Session) start() (err error) {
 		so.ProfilePrefix = filepath.Join(s.profile, "p")
 	}
 	if s.ort, err = s.open(so); err != nil {
+		return err
+	}
+	if err := s.placeAsCarried(); err != nil {
 		return err
 	}
 	ort.Trim()

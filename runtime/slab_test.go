@@ -144,3 +144,36 @@ func stepsOf(t *testing.T, path string, o Options, prepare func(*Session)) []sla
 	}
 	return steps
 }
+
+// TestSlabText: a table is written where something lies in a slab, and the requests are
+// not too many; what is written can be read.
+func TestSlabText(t *testing.T) {
+	requests := func(n int, last int64) []ortmodel.Request {
+		list := make([]ortmodel.Request, 0, 2*n)
+		for id := range n {
+			bytes := int64(8)
+			if id == n-1 {
+				bytes = last
+			}
+			list = append(list, ortmodel.Request{ID: id, Bytes: bytes, Alloc: true}, ortmodel.Request{ID: id, Bytes: bytes})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		n       int
+		last    int64
+		written bool
+	}{{0, 0, false}, {9, slabLeast - 1, false}, {9, slabLeast, true}, {ort.MaxSlabRequests, slabLeast, true}, {ort.MaxSlabRequests + 1, slabLeast, false}} {
+		text := SlabText(requests(c.n, c.last), "graph")
+		if (text != "") != c.written {
+			t.Errorf("%d requests, one of %d bytes: %.40q", c.n, c.last, text)
+		}
+		if text == "" {
+			continue
+		}
+		table, err := ort.ReadSlab(text)
+		if err != nil || len(table.Places) != c.n || table.Size != slabLeast+ort.SlabHeader || table.Graph != "graph" {
+			t.Errorf("%d requests, one of %d bytes: %v", c.n, c.last, err)
+		}
+	}
+}

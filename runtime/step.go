@@ -102,7 +102,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 		}
 	}
 	if !s.placed {
-		if err := s.placeAsMeasured(counter); err != nil {
+		if err := s.placeAsMeasured(counter, step); err != nil {
 			return nil, err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -34,11 +35,15 @@ var prepare = []string{
 }
 
 // prepared is what lies there for a document; where that trains on text, the model has
-// the vocabulary of its tokens.
+// the vocabulary of its tokens, and where it allocates in a slab, there is the library.
 func prepared(of []string) []string {
 	lines := prepare[:len(prepare):len(prepare)]
-	if strings.Contains(strings.Join(of, "\n"), "--text ") {
+	text := strings.Join(of, "\n")
+	if strings.Contains(text, "--text ") {
 		lines = append(lines, "exec remat model gpt2-tiny --vocab 50257 --batch 1 --seq 32 -o model.onnx")
+	}
+	if strings.Contains(text, "libremat_slab.so") {
+		lines = append(lines, "slab")
 	}
 	return lines
 }
@@ -169,6 +174,12 @@ func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(demoText), 0o644))
 	}
 	ts.Check(os.CopyFS(ts.MkAbs("recipes"), os.DirFS(filepath.Join(ts.Getenv("ROOT"), "recipes"))))
+}
+
+// slabCommand compiles the allocator for Python.
+func slabCommand(ts *testscript.TestScript, neg bool, args []string) {
+	_, err := pyort.Counter(context.Background(), ts.MkAbs("."))
+	ts.Check(err)
 }
 
 // TestContract: docs/cli.md has a section for every command, which names every

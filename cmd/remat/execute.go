@@ -348,6 +348,9 @@ func (s *subject) finish(e *env, complete bool) error {
 		s.top(p)
 	}
 	s.remarkSteps(e, s.options)
+	if err := s.session.SlabError(); err != nil && s.run.NoPrediction != "" { // else the steps had the prediction's places
+		s.remark(e, "%v", err)
+	}
 	s.checkPrediction(e)
 	m := s.session.Memory()
 	to := &s.run.Memory

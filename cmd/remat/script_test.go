@@ -80,7 +80,7 @@ func runScripts(t *testing.T, dir string, files ...string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"json": jsonCommand, "alike": alikeCommand, "fails": failsCommand, "clean": cleanCommand,
-			"sample": sampleCommand, "parsed": parsedCommand, "oldest": oldestCommand, "outside": outsideCommand, "given": givenCommand, "same": sameCommand,
+			"sample": sampleCommand, "parsed": parsedCommand, "oldest": oldestCommand, "outside": outsideCommand, "given": givenCommand, "slab": slabCommand, "same": sameCommand,
 			"interrupt": func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGINT) },
 			"killed":    func(ts *testscript.TestScript, neg bool, args []string) { signalled(ts, args, syscall.SIGKILL) },
 		},

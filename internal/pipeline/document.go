@@ -124,5 +124,6 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		return err
 	}
 	SetPromise(m, f.Peak)
+	setSlab(m, f.Prediction, !o.provider().Device)
 	return m.Save(out)
 }

@@ -11,7 +11,7 @@ import (
 // count, so that a file that was moved with its weights is the same.
 func (s *Source) Identity() (string, error) {
 	sum := sha256.New()
-	fmt.Fprintln(sum, fingerprint(s.Model))
+	fmt.Fprintln(sum, s.Model.Fingerprint())
 	g := s.Model.ToProto().Graph
 	for _, n := range g.Node {
 		fmt.Fprintf(sum, "%q %q\n", n.Input, n.Output)

@@ -1,31 +1,19 @@
 package pipeline
 
-// A written file promises a peak. Tools that save it again may give its nodes
-// another order, which is another schedule, or types to values that had none,
-// which is another reuse of buffers; the metadata stay, and with them the
-// promise. So beside it stands a hash of what it was made of:
-//
-//	nodes in their order: operator, attributes, edges
-//	values by their first place: types as declared, extents of initializers
-//
-// Names, texts, metadata, and where initializers lie do not count.
+// A written file promises a peak, and places for what a step asks for. Tools that save it
+// again may give its nodes another order, which is another schedule, or types to values
+// that had none, which is another reuse of buffers; the metadata stay, and with them the
+// promise. So beside it stands a hash of what it was made of (onnx.Model.Fingerprint).
 //
 // Weakness: a change that keeps the peak breaks the hash too; whoever finds it
 // broken predicts anew, and compares.
 
 import (
-	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"io"
-	"slices"
 	"strconv"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/onnx-remat/remat/onnx"
-	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // PromiseKey is the metadata entry that holds the hash of the graph that the
@@ -36,88 +24,19 @@ const PromiseKey = "remat.predicted.graph"
 // saved. Changes to the graph after it break the promise.
 func SetPromise(m *onnx.Model, livePeak int64) {
 	m.SetMetadata(PeakKey, strconv.FormatInt(livePeak, 10))
-	m.SetMetadata(PromiseKey, fingerprint(m))
+	m.SetMetadata(PromiseKey, m.Fingerprint())
 }
 
-// fingerprint is the hash of the graph as it would be saved.
-func fingerprint(m *onnx.Model) string {
-	g := m.ToProto().Graph
-	f := &printer{Writer: sha256.New(), number: map[string]int{}, about: map[string]string{}}
-	for _, t := range g.Initializer {
-		f.about[t.GetName()] = fmt.Sprint("init ", t.GetDataType(), t.Dims)
+// setSlab writes where in one slab a step's requests lie, of a model whose promise was
+// set. Without an exact prediction of a step on the host it has no such table, nor that
+// of the file that it was written from.
+func setSlab(m *onnx.Model, p *predict.Prediction, onHost bool) {
+	m.DropMetadata(runtime.SlabKey)
+	if !onHost || !p.Exact() {
+		return
 	}
-	for _, list := range [][]*pb.ValueInfoProto{g.ValueInfo, g.Output, g.Input} {
-		for _, v := range list {
-			f.about[v.GetName()] += " " + typeText(v.GetType())
-		}
+	graph, _ := m.Metadata(PromiseKey)
+	if text := runtime.SlabText(p.Trace.Requests(), graph); text != "" {
+		m.SetMetadata(runtime.SlabKey, text)
 	}
-	f.values("in", names(g.Input))
-	for _, n := range g.Node {
-		f.node(n)
-	}
-	f.values("out", names(g.Output))
-	return hex.EncodeToString(f.sum())
-}
-
-func names(list []*pb.ValueInfoProto) []string {
-	out := make([]string, len(list))
-	for i, v := range list {
-		out[i] = v.GetName()
-	}
-	return out
-}
-
-// A printer writes a graph's structure; values are numbers by their first place.
-type printer struct {
-	io.Writer
-	number map[string]int
-	about  map[string]string // what is said of a value where it first stands
-}
-
-func (f *printer) sum() []byte { return f.Writer.(interface{ Sum([]byte) []byte }).Sum(nil) }
-
-func (f *printer) values(what string, list []string) {
-	fmt.Fprintf(f, "%s %d\n", what, len(list))
-	for _, name := range list {
-		k, seen := f.number[name]
-		if !seen && name != "" {
-			k = len(f.number) + 1
-			f.number[name] = k
-			fmt.Fprintf(f, "%d:%s\n", k, f.about[name])
-			continue
-		}
-		fmt.Fprintln(f, k)
-	}
-}
-
-func (f *printer) node(n *pb.NodeProto) {
-	domain := n.GetDomain()
-	if domain == "ai.onnx" {
-		domain = ""
-	}
-	fmt.Fprintf(f, "node %q %q\n", domain, n.GetOpType())
-	attributes := slices.SortedFunc(slices.Values(n.Attribute), func(a, b *pb.AttributeProto) int { return cmp.Compare(a.GetName(), b.GetName()) })
-	for _, a := range attributes {
-		data, err := proto.MarshalOptions{Deterministic: true}.Marshal(a)
-		fmt.Fprintf(f, "%q %x %v\n", a.GetName(), data, err)
-	}
-	f.values("reads", n.Input)
-	f.values("makes", n.Output)
-}
-
-// typeText is a type as a file declares it, without denotations.
-func typeText(t *pb.TypeProto) string {
-	tensor := t.GetTensorType()
-	if tensor == nil {
-		return fmt.Sprintf("%T", t.GetValue())
-	}
-	text := strconv.Itoa(int(tensor.GetElemType()))
-	if tensor.Shape == nil {
-		return text
-	}
-	text += "["
-	for _, d := range tensor.Shape.Dim {
-		text += fmt.Sprintf("%d %q,", d.GetDimValue(), d.GetDimParam())
-	}
-	return text + "]"
 }

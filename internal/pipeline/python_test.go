@@ -28,6 +28,7 @@ type written struct {
 	roles runtime.Roles
 	peak  int64 // predicted, where it was planned
 	arena predict.Arena
+	file  *File // as planned, if it was
 }
 
 // write saves a graph and, in an archive beside it, a value for each input.
@@ -262,7 +263,7 @@ func planned(t *testing.T, e *runtime.Engine, dir, name, strategy string) *writt
 	}
 	w := write(t, dir, fmt.Sprintf("%s %s", name, strategy), r.Model, feeds)
 	w.dims, w.peak, w.job.Runs, w.job.Threads = o.Dims, r.Peak, 3, o.Threads
-	w.arena = r.Prediction.Arena()
+	w.arena, w.file = r.Prediction.Arena(), r
 	w.roles = runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
 	w.job.Bind = map[string]string{}
 	inPlace := map[string]bool{} // at this level

@@ -154,5 +154,5 @@ func brokenPromise(m *onnx.Model) (promised int64, broken bool) {
 	if !ok || !also || err != nil {
 		return 0, false
 	}
-	return promised, fingerprint(m) != want
+	return promised, m.Fingerprint() != want
 }

@@ -6,14 +6,15 @@ package pyort
 // configured:
 //
 //	pip install --target ─▶ cache/python/onnxruntime-1.31.1… ─▶ PYTHONPATH
-//	cc counter.c         ─▶ a library of the test's ─▶ registered by python/run.py
+//	examples/python/slab ─▶ a library of the test's ─▶ registered by python/run.py
 //
-// python/run.py runs the models; python/counter.c counts what sessions there
-// allocate, to the byte. Weakness: the counter depends on the C API's table,
+// python/run.py runs the models; the library counts what sessions there
+// allocate, to the byte. Weakness: it depends on the C API's table,
 // whose places never change, and on a C compiler, which cgo needs anyway.
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -30,9 +31,6 @@ import (
 
 //go:embed python/run.py
 var runner string
-
-//go:embed python/counter.c
-var counter []byte
 
 // numpy is what onnxruntime's wheel of this version was tried with.
 const numpy = "numpy>=1.26,<3"
@@ -111,20 +109,42 @@ func Find(ctx context.Context, log io.Writer) (*Python, error) {
 	return python, nil
 }
 
-// Counter compiles the counting library into a folder and returns its path.
+// Counter compiles the allocator for Python into a folder, by the line of its README, and
+// returns the library's path.
 func Counter(ctx context.Context, dir string) (string, error) {
-	source, library := filepath.Join(dir, "counter.c"), filepath.Join(dir, "libcounter.so")
-	if err := os.WriteFile(source, counter, 0o644); err != nil {
+	folder, err := Slab()
+	if err != nil {
 		return "", err
 	}
-	cc := os.Getenv("CC")
-	if cc == "" {
-		cc = "cc"
+	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	if err != nil {
+		return "", err
 	}
-	if said, err := exec.CommandContext(ctx, cc, "-O2", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
+	_, line, _ := strings.Cut(string(readme), "\ngcc ")
+	line, _, _ = strings.Cut(line, "\n")
+	library := filepath.Join(dir, "libremat_slab.so")
+	cc := cmp.Or(os.Getenv("CC"), "cc")
+	cmd := exec.CommandContext(ctx, cc, strings.Fields(strings.Replace(line, "-o libremat_slab.so", "-o "+library, 1))...)
+	cmd.Dir = folder
+	if said, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w: %s", cc, err, said)
 	}
 	return library, nil
+}
+
+// Slab is the folder of the allocator for Python, in the module that tests run in.
+func Slab() (string, error) {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
+			return filepath.Join(dir, "examples", "python", "slab"), nil
+		}
+		if filepath.Dir(dir) == dir {
+			return "", fmt.Errorf("no go.mod above the working folder")
+		}
+		dir = filepath.Dir(dir)
+	}
+	return "", err
 }
 
 // Run runs jobs in one process, in order. A counter, a path that Counter gave,
@@ -153,6 +173,16 @@ func (p *Python) Run(ctx context.Context, counter string, jobs []Job) ([]Answer,
 		return nil, fmt.Errorf("python answered %d of %d jobs: %v: %s", len(answers), len(jobs), err, out)
 	}
 	return answers, nil
+}
+
+// Script runs a program and returns what it prints.
+func (p *Python) Script(ctx context.Context, path string, args ...string) ([]byte, error) {
+	var said bytes.Buffer
+	out, err := p.command(ctx, &said, nil, append([]string{"-B", path}, args...)...).Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", path, err, said.String())
+	}
+	return out, nil
 }
 
 func (p *Python) command(ctx context.Context, stderr io.Writer, stdin io.Reader, args ...string) *exec.Cmd {

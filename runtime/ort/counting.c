@@ -30,11 +30,6 @@ enum { kCacheFrom = 1 << 16, kCacheBlocks = 512, kCacheSlack = 8, kRows = 4096 }
 
 union Header;
 
-// A Range of a slab that a block lies in.
-typedef struct {
-  int64_t from, to;
-} Range;
-
 // A Slab is the memory of steps whose requests are known beforehand: each has its place,
 // so that none lies between two others and keeps them apart. The ranges in use are
 // listed by address, and a request whose place is taken goes elsewhere: a step that does
@@ -44,8 +39,7 @@ typedef struct {
   int64_t bytes;    // of address space
   int64_t touched;  // of memory, from the beginning: as far as blocks have lain
   int64_t live;     // in blocks
-  Range *used;
-  size_t n, capacity;
+  Ranges used;
 } Slab;
 
 // A Pool is a kind of memory: the host's, or a device's.
@@ -77,7 +71,9 @@ struct Counter {
   int64_t limit;  // of s.live; 0: none
   Place *places;  // of the requests of a step
   size_t nplaces, place;
-  int64_t slab;  // what they need
+  int64_t slab;   // what they need
+  size_t placed;  // blocks in the slab
+  int unmarked;   // nothing says where a step begins
   int trace, closed;
   CounterEvent *events;
   size_t capacity;
@@ -193,9 +189,9 @@ enum { kAhead = 16 };
 
 enum { kOutside = -1, kUnknown = -2 };
 
-// known finds the next request among those that are known, and returns its place.
-static int64_t known(Counter *c, int64_t n) {
-  for (size_t i = c->place; i < c->nplaces && i < c->place + kAhead; i++) {
+// ahead finds the next request of a size among those that are known, and returns its place.
+static int64_t ahead(Counter *c, size_t from, int64_t n) {
+  for (size_t i = from; i < c->nplaces && i < from + kAhead; i++) {
     if (c->places[i].bytes != n) continue;
     c->place = i + 1;
     return c->places[i].offset < 0 ? kOutside : c->places[i].offset;
@@ -203,38 +199,13 @@ static int64_t known(Counter *c, int64_t n) {
   return kUnknown;
 }
 
-// after is how many of the ranges in use begin at or before a place.
-static size_t after(const Slab *slab, int64_t from) {
-  size_t low = 0, high = slab->n;
-  while (low < high) {
-    size_t mid = (low + high) / 2;
-    if (slab->used[mid].from <= from) low = mid + 1;
-    else high = mid;
-  }
-  return low;
-}
-
 // settle returns the block at a place of the slab, or NULL where the place is taken.
 static Header *settle(Pool *pool, int64_t from, size_t n) {
   Slab *slab = &pool->slab;
   int64_t to = from + (int64_t)(n + sizeof(Header));
   pthread_mutex_lock(&pool->mu);
-  size_t at = after(slab, from);
-  int taken = to > slab->bytes || (at > 0 && slab->used[at - 1].to > from) || (at < slab->n && slab->used[at].from < to);
-  if (!taken && slab->n == slab->capacity) {
-    size_t more = slab->capacity ? 2 * slab->capacity : 256;
-    Range *p = realloc(slab->used, more * sizeof *p);
-    if (p) {
-      slab->used = p;
-      slab->capacity = more;
-    }
-    taken = !p;
-  }
   Header *h = NULL;
-  if (!taken) {
-    memmove(slab->used + at + 1, slab->used + at, (slab->n - at) * sizeof *slab->used);
-    slab->used[at] = (Range){from, to};
-    slab->n++;
+  if (to <= slab->bytes && ranges_take(&slab->used, from, to)) {
     slab->live += to - from;
     if (to > slab->touched) slab->touched = to;
     h = (Header *)(slab->base + from);
@@ -248,19 +219,15 @@ static Header *settle(Pool *pool, int64_t from, size_t n) {
 // leave frees the place of a block.
 static void leave(Pool *pool, Header *h) {
   Slab *slab = &pool->slab;
-  int64_t from = (char *)h - slab->base;
   pthread_mutex_lock(&pool->mu);
-  size_t at = after(slab, from) - 1;
-  slab->live -= slab->used[at].to - slab->used[at].from;
-  slab->n--;
-  memmove(slab->used + at, slab->used + at + 1, (slab->n - at) * sizeof *slab->used);
+  slab->live -= ranges_give(&slab->used, (char *)h - slab->base);
   pthread_mutex_unlock(&pool->mu);
 }
 
 // unmap gives a slab up in which nothing lies.
 static void unmap(Slab *slab) {
   if (slab->base) munmap(slab->base, (size_t)slab->bytes);
-  free(slab->used);
+  free(slab->used.list);
   memset(slab, 0, sizeof *slab);
 }
 
@@ -269,7 +236,7 @@ static void unmap(Slab *slab) {
 static int room(Pool *pool, int64_t bytes) {
   Slab *slab = &pool->slab;
   pthread_mutex_lock(&pool->mu);
-  if (slab->bytes < bytes && slab->n == 0) {
+  if (slab->bytes < bytes && slab->used.n == 0) {
     unmap(slab);
     char *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base != MAP_FAILED) {
@@ -280,6 +247,17 @@ static int room(Pool *pool, int64_t bytes) {
   int enough = slab->bytes >= bytes;
   pthread_mutex_unlock(&pool->mu);
   return enough;
+}
+
+// known is the place of the next request. Where steps are not marked, the next one begins
+// once all requests were made, and where one ended before that, once its blocks are gone.
+static int64_t known(Counter *c, int64_t n) {
+  int next = c->place < c->nplaces && c->places[c->place].bytes == n;
+  if (c->unmarked && !next && (c->place == c->nplaces || c->placed == 0) && room(c->pool, c->slab)) {
+    int64_t place = ahead(c, 0, n);
+    if (place != kUnknown) return place;
+  }
+  return ahead(c, c->place, n);
 }
 
 // take returns a block of n bytes, kept or fresh, or NULL.
@@ -320,7 +298,7 @@ static void give(Pool *pool, Header *h) {
 static void drain(Pool *pool) {
   pthread_mutex_lock(&pool->mu);
   drop_all(pool);
-  if (pool->slab.n == 0 && pool->slab.touched > 0) {
+  if (pool->slab.used.n == 0 && pool->slab.touched > 0) {
     madvise(pool->slab.base, (size_t)pool->slab.bytes, MADV_DONTNEED);
     pool->slab.touched = 0;
   }
@@ -374,6 +352,7 @@ static void *count_alloc(void *self, size_t n) {
   int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
   int64_t place = c->places && fits ? known(c, (int64_t)n) : kOutside;
   Header *h = place >= 0 ? settle(c->pool, place, n) : NULL;
+  if (h) c->placed++;
   if (!h && fits) {
     h = take(c->pool, n);
     if (place != kOutside) c->s.astray += n;
@@ -412,8 +391,12 @@ static void count_free(void *self, void *p) {
   c->s.live -= (int64_t)h->h.bytes;
   c->s.blocks--;
   record(c, ~(int64_t)h->h.bytes, h->h.id);
-  if (h->h.capacity) give(c->pool, h);
-  else leave(c->pool, h);
+  if (h->h.capacity) {
+    give(c->pool, h);
+  } else {
+    leave(c->pool, h);
+    c->placed--;
+  }
   int last = c->closed && c->s.blocks == 0;
   pthread_mutex_unlock(&c->mu);
   if (last) destroy(c);
@@ -496,18 +479,23 @@ void counter_mark(Counter *c, int trace) {
 }
 
 int counter_place(Counter *c, const Place *places, size_t n, int64_t slab) {
-  Place *copy = malloc(n * sizeof *copy);
-  if (!copy) return 0;
-  memcpy(copy, places, n * sizeof *copy);
+  Place *copy = n ? malloc(n * sizeof *copy) : NULL;
+  if (n && !copy) return 0;
+  if (n) memcpy(copy, places, n * sizeof *copy);
   pthread_mutex_lock(&c->mu);
   free(c->places);
   c->places = copy;
   c->nplaces = c->place = n;
   c->slab = slab;
   pthread_mutex_unlock(&c->mu);
-  mallopt(M_MMAP_THRESHOLD, kCacheFrom);  // what lies outside is the system's again when it is released
   return 1;
 }
+
+void counter_unmarked(Counter *c) { c->unmarked = 1; }
+
+// counter_alone has malloc map blocks worth keeping each by itself, so that one that is
+// given back is the system's again.
+void counter_alone(void) { mallopt(M_MMAP_THRESHOLD, kCacheFrom); }
 
 // counter_limit bounds what may be live; 0: nothing bounds it.
 void counter_limit(Counter *c, int64_t bytes) {
@@ -517,12 +505,11 @@ void counter_limit(Counter *c, int64_t bytes) {
 }
 
 // counter_within bounds what the host's counters take together, with what they keep
-// for reuse; 0: nothing bounds it. From then on blocks worth keeping are mapped each by
-// itself, so that a block that is given back is the system's again.
+// for reuse; 0: nothing bounds it.
 void counter_within(int64_t bytes) {
   pthread_mutex_lock(&host.mu);
   host.within = bytes;
-  if (bytes) mallopt(M_MMAP_THRESHOLD, kCacheFrom);
+  if (bytes) counter_alone();
   shrink(&host, host.live);
   pthread_mutex_unlock(&host.mu);
 }

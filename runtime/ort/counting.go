@@ -137,8 +137,8 @@ const SlabHeader, SlabAlign = C.kSlabHeader, C.kSlabAlign
 func (c *Counter) Place(places []Place, slab int64) error {
 	raw := make([]C.Place, len(places))
 	for i, p := range places {
-		if p.Offset >= 0 && (p.Offset%SlabAlign != 0 || p.Bytes <= 0 || p.Bytes > slab || p.Offset > slab-p.Bytes-SlabHeader) {
-			return fmt.Errorf("request %d: no place at %d for %d bytes in a slab of %d", i, p.Offset, p.Bytes, slab)
+		if err := p.check(slab); err != nil {
+			return fmt.Errorf("request %d: %w", i, err)
 		}
 		raw[i] = C.Place{bytes: C.int64_t(p.Bytes), offset: C.int64_t(p.Offset)}
 	}
@@ -147,6 +147,15 @@ func (c *Counter) Place(places []Place, slab int64) error {
 	}
 	if C.counter_place(c.ptr, &raw[0], C.size_t(len(raw)), C.int64_t(slab)) == 0 {
 		return fmt.Errorf("the places of a step: %w", ErrMemory)
+	}
+	C.counter_alone() // what lies outside
+	return nil
+}
+
+// check says why a place cannot be one of a slab of so many bytes.
+func (p Place) check(slab int64) error {
+	if p.Offset >= 0 && (p.Offset%SlabAlign != 0 || p.Bytes <= 0 || p.Bytes > slab || p.Offset > slab-p.Bytes-SlabHeader) {
+		return fmt.Errorf("no place at %d for %d bytes in a slab of %d", p.Offset, p.Bytes, slab)
 	}
 	return nil
 }

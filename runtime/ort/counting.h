@@ -3,6 +3,7 @@
 #define REMAT_ORT_COUNTING_H
 
 #include "api.h"
+#include "slab.h"
 
 typedef struct Counter Counter;
 
@@ -11,15 +12,6 @@ typedef struct {
   int64_t bytes;
   uint64_t id;
 } CounterEvent;
-
-// What a block takes besides its bytes, and what addresses are multiples of.
-enum { kSlabHeader = 64, kSlabAlign = 64 };
-
-// A Place is where the next request is to lie: its size, and its offset in the slab,
-// -1 for outside.
-typedef struct {
-  int64_t bytes, offset;
-} Place;
 
 typedef struct {
   int64_t live, peak, base;
@@ -41,6 +33,9 @@ void counter_drain(void);
 // counter_place makes a copy of the places of a step's requests in a slab of so many
 // bytes; 0 where there is no memory for it.
 int counter_place(Counter *c, const Place *places, size_t n, int64_t slab);
+// counter_unmarked says that steps follow one another without counter_mark.
+void counter_unmarked(Counter *c);
+void counter_alone(void);
 void counter_limit(Counter *c, int64_t bytes);
 int64_t counter_kept(void);
 void counter_within(int64_t bytes);
