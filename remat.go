@@ -238,10 +238,14 @@ func memory(t pipeline.Total) Memory {
 	}
 }
 
-// A Budget bounds what a step of the written file takes, in bytes; 0: no bound.
+// A Budget bounds a step of the written file: what it takes, in bytes, which the least
+// work is to keep, 0 for no bound; or its work, within which it is to hold least.
 type Budget struct {
 	// Live bounds the live peak, Total that and all else; see Memory.
 	Live, Total int64
+	// Work, unless nil, bounds what is computed again, as a share of the plain step's
+	// work. It does not go with the other two.
+	Work *float64
 }
 
 // PlanOptions say how to plan.

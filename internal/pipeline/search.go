@@ -107,7 +107,7 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 		return nil, err
 	}
 	if budget.Work != nil {
-		return p.within(s, *budget.Work)
+		return p.within(s, budget)
 	}
 	var best *File
 	if s.Frontier != nil && !budget.none() {

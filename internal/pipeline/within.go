@@ -6,6 +6,7 @@ package pipeline
 // the judge says.
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -18,7 +19,11 @@ const leastWritten = 4
 
 // within returns that file. Where no candidate is within the share, nothing is computed
 // again.
-func (p *Planner) within(s *planner.Solver, work float64) (*File, error) {
+func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
+	work := *budget.Work
+	if !budget.none() {
+		return nil, errors.New("a bound on the work and one on the memory: give one of them")
+	}
 	if s.Frontier == nil {
 		return nil, fmt.Errorf("strategy %s has one plan and takes no bound on its work: use optimal", s.Name)
 	}
@@ -37,14 +42,14 @@ func (p *Planner) within(s *planner.Solver, work float64) (*File, error) {
 	var best *File
 	written := 0
 	for i := len(list) - 1; i >= 0; i-- {
-		var budget Budget
+		var less Budget
 		if best != nil {
 			if p.stopped() || written >= leastWritten && list[i].Peak >= best.Peak-best.Peak/rough {
 				break
 			}
-			budget.Live = best.Peak - 1 // else it is not finished
+			less.Live = best.Peak - 1 // else it is not finished
 		}
-		f, err := p.file(list[i], budget)
+		f, err := p.file(list[i], less)
 		if err != nil {
 			return nil, err
 		}

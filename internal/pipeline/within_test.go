@@ -89,4 +89,7 @@ func TestWithinWork(t *testing.T) {
 	if _, err := p.PlanWithin("full", Budget{Work: &half}); err == nil {
 		t.Error("a strategy with one plan takes a bound on its work")
 	}
+	if _, err := p.PlanWithin("optimal", Budget{Work: &half, Live: 1 << 20}); err == nil {
+		t.Error("a bound on the work goes with one on the memory")
+	}
 }
