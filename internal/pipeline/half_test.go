@@ -93,7 +93,7 @@ func TestHalfWithOptimizer(t *testing.T) {
 		return r
 	}
 	bf16 := &precision.Options{To: onnx.BFloat16, Provider: "cuda"}
-	fp16 := &precision.Options{To: onnx.Float16, Provider: "cuda"}
+	fp16 := &precision.Options{To: onnx.Float16, Provider: "cuda", Overflow: precision.OverflowAll}
 	alone := &precision.Options{To: onnx.Float16, Provider: "cuda", Overflow: precision.OverflowParameter}
 	auto := &precision.Options{To: onnx.Float16, Provider: "cuda", Overflow: precision.OverflowAuto}
 	for _, strategy := range []string{"none", "full", "sqrt"} {

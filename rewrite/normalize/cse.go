@@ -22,8 +22,8 @@ func commons(s *state) error {
 }
 
 // MergeEqual merges equal nodes of a graph in file order and returns how many
-// went. A node that makes a graph output stays; others read it where it comes
-// first.
+// went, or are no longer read. A node that makes a graph output stays; others read it
+// where it comes first.
 func MergeEqual(g *onnx.Graph) int {
 	first := map[string]*onnx.Node{}
 	ids := map[*onnx.Value]int{}
@@ -40,12 +40,20 @@ func MergeEqual(g *onnx.Graph) int {
 			}
 			continue
 		}
+		stays, read := false, false
 		for i, v := range n.Outputs {
-			if v != nil && len(v.Uses()) > 0 {
+			if v == nil {
+				continue
+			}
+			stays = stays || v.IsOutput()
+			if len(v.Uses()) > 0 {
 				g.ReplaceUses(v, f.Outputs[i])
+				read = true
 			}
 		}
-		merged++
+		if read || !stays {
+			merged++
+		}
 	}
 	if merged > 0 {
 		g.RemoveDead()
