@@ -104,12 +104,24 @@ func unordered(g *onnx.Graph) map[string]int {
 			n.Proto.OpType = proto.String("Dropout with a seed")
 		}
 	}
+	// A node that makes a graph output stays, and where it comes first others are read there.
+	slices.SortStableFunc(g.Nodes, func(a, b *onnx.Node) int { return outputsOf(b) - outputsOf(a) })
 	for normalize.MergeEqual(g) > 0 {
 	}
 	g.RemoveDead()
 	count := map[string]int{}
 	for _, n := range g.Nodes {
 		count[n.OpType()]++
+	}
+	return count
+}
+
+// outputsOf is how many outputs of the graph a node makes.
+func outputsOf(n *onnx.Node) (count int) {
+	for _, v := range n.Outputs {
+		if v != nil && v.IsOutput() {
+			count++
+		}
 	}
 	return count
 }
