@@ -458,9 +458,9 @@ def main():
 def save(folder, name, tables, body, about, lab):
     os.makedirs(folder, exist_ok=True)
     flags = about["flags"] if name == "recipes" else f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
-    note = "\n\n".join(notes[name] for notes in (NOTES, lab.notes, tables_theirs.THEIRS) if name in notes)
+    remarks = "\n\n".join(notes[name] for notes in (NOTES, lab.notes, tables_theirs.THEIRS) if name in notes)
     lines = [f"# {name}", "", f"`scripts/tables.py {name}{flags}` at {about['commit']} on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
-             "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([note, ""] if note else []), "The commands:", "", "```"]
+             "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([remarks, ""] if remarks else []), "The commands:", "", "```"]
     lines += lab.commands + ["```", ""]
     for suffix, content in ((".md", "\n".join(lines)), (".json", json.dumps({"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]}, indent=1) + "\n")):
         part = os.path.join(folder, name + suffix + ".part")

@@ -301,7 +301,7 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 		path := filepath.Join(o.dir, v.file)
 		options := v.options
 		options.limit, options.pipeline = o.limit, e.pipelineOptions()
-		options.pipeline.Precision, options.pipeline.AsIs = v.half, v.half != nil // whose parts would be searched twice
+		options.pipeline.Precision, options.pipeline.AsIs = v.half, v.half != nil // a search among parts takes most of a minute in half types
 		var p *planned
 		err := e.stage("plan and rewrite: "+v.label, func() (err error) {
 			if p, err = planFile(e, train, path, options); err == nil && v.half != nil && v.half.Emulate {

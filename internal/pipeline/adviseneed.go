@@ -247,15 +247,10 @@ func patternsOf(names, others []string) []string {
 
 // typedStep is the training graph of a split, ready to be planned.
 func (f *fitting) typedStep(s split, o DeriveOptions) (*onnx.Model, error) {
-	source, dims := f.source, f.axis.with(f.o.Pipeline.Dims, s.micro)
-	if !f.training {
-		o.Grad.Dims, o.Update.Accumulate, o.Update.Norm = dims, s.runs, f.o.Norm == NormAlways
-		d, err := source.Derive(o)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", source.Path, err)
-		}
-		source = &Source{Path: source.Path, Model: d.Model, hash: source.Hash(), data: source.data}
-		defer func() { f.source.copies = append(f.source.copies, source.copies...) }()
+	source, _, err := f.stepSource(s, o, f.o.Norm == NormAlways)
+	if err != nil {
+		return nil, err
 	}
-	return source.Sized(dims)
+	defer f.adopt(source)
+	return source.Sized(f.axis.with(f.o.Pipeline.Dims, s.micro))
 }

@@ -257,17 +257,12 @@ func (f *fitting) key(s split, norm bool) string {
 }
 
 func (f *fitting) prepare(s split, norm bool) (*stepGraph, error) {
-	a := &stepGraph{dims: f.axis.with(f.o.Pipeline.Dims, s.micro), source: f.source, norm: norm}
-	if !f.training {
-		o := f.o.Derive
-		o.Grad.Dims, o.Update.Accumulate, o.Update.Norm = a.dims, s.runs, norm
-		var err error
-		if a.derived, err = f.source.Derive(o); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.source.Path, err)
-		}
-		a.source = &Source{Path: f.source.Path, Model: a.derived.Model, hash: f.source.Hash(), data: f.source.data}
-		defer func() { f.source.copies = append(f.source.copies, a.source.copies...); a.source.copies = nil }()
+	a := &stepGraph{dims: f.axis.with(f.o.Pipeline.Dims, s.micro), norm: norm}
+	var err error
+	if a.source, a.derived, err = f.stepSource(s, f.o.Derive, norm); err != nil {
+		return nil, err
 	}
+	defer f.adopt(a.source)
 	given, err := a.source.Sized(a.dims)
 	if err != nil {
 		return nil, err
@@ -282,6 +277,28 @@ func (f *fitting) prepare(s split, norm bool) (*stepGraph, error) {
 	}
 	a.plain = float64(max(s.runs, 1)) * workOf(a.planner.base())
 	return a, nil
+}
+
+// stepSource is the training graph of a split: the source itself where it is one, else
+// what is derived from it.
+func (f *fitting) stepSource(s split, o DeriveOptions, norm bool) (*Source, *Derivation, error) {
+	if f.training {
+		return f.source, nil, nil
+	}
+	o.Grad.Dims, o.Update.Accumulate, o.Update.Norm = f.axis.with(f.o.Pipeline.Dims, s.micro), s.runs, norm
+	d, err := f.source.Derive(o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", f.source.Path, err)
+	}
+	return &Source{Path: f.source.Path, Model: d.Model, hash: f.source.Hash(), data: f.source.data}, d, nil
+}
+
+// adopt has the copies that were made of a step's graph live as long as the source.
+func (f *fitting) adopt(s *Source) {
+	if s != f.source {
+		f.source.copies = append(f.source.copies, s.copies...)
+		s.copies = nil
+	}
 }
 
 // besides counts what training takes beside a step: the batches that wait, and what
