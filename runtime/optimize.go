@@ -72,10 +72,10 @@ func (e *Engine) Optimize(m *onnx.Model, o OptimizeOptions) (*onnx.Model, error)
 	if o.MaxFold > 0 {
 		config[keyMaxFold] = fmt.Sprint(o.MaxFold)
 	}
-	out, err := e.optimized(data, folderOf(m), ort.SessionOptions{
+	out, err := e.optimized(data, folderOf(m), e.withoutIdle(ort.SessionOptions{
 		Level: o.Level, Threads: 1, Provider: o.Provider, Device: o.Device, Dims: o.Dims,
 		DisabledOptimizers: o.Disabled, Config: config, Purpose: "normalize",
-	})
+	}, m.Graph))
 	if err != nil {
 		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
 	}
@@ -177,7 +177,7 @@ func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 	if err != nil {
 		return nil, err
 	}
-	out, err := e.optimized(data, folderOf(m), o)
+	out, err := e.optimized(data, folderOf(m), e.withoutIdle(o, m.Graph))
 	if err != nil {
 		return nil, err
 	}
