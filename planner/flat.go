@@ -21,6 +21,7 @@ type flat struct {
 	class  []int32
 	inner  []bool
 	scalar []bool
+	bound  []bool // its buffer is somebody else's
 	// scratch is the sum of what the op's kernel takes inside; scripted: it
 	// takes it in an order of its own.
 	scratch  []int64
@@ -38,12 +39,12 @@ func (r *rows) end() { r.start = append(r.start, int32(len(r.items))) }
 // newFlat lays the graph out, each list in the order of nodes and values.
 func newFlat(g *ortmodel.Graph) *flat {
 	nn, nv := len(g.Nodes), len(g.Values)
-	f := &flat{bytes: make([]int64, nv), class: make([]int32, nv), inner: make([]bool, nv), scalar: make([]bool, nv),
+	f := &flat{bytes: make([]int64, nv), class: make([]int32, nv), inner: make([]bool, nv), scalar: make([]bool, nv), bound: make([]bool, nv),
 		scratch: make([]int64, nn), scripted: make([]bool, nn)}
 	for v := range g.Values {
 		val := &g.Values[v]
 		f.bytes[v], f.class[v] = val.Bytes, int32(val.Class)
-		f.inner[v], f.scalar[v] = val.Kind == ortmodel.Inner, val.Scalar
+		f.inner[v], f.scalar[v], f.bound[v] = val.Kind == ortmodel.Inner, val.Scalar, val.Kind == ortmodel.Bound
 	}
 	for _, r := range []*rows{&f.in, &f.out, &f.over} {
 		r.end()

@@ -154,7 +154,7 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 					wanted += f.bytes[value[b]]
 				}
 				uses[b] += uses[out]
-			} else if b == out && s.ix.p.Graph.Values[v].Kind != ortmodel.Bound {
+			} else if b == out && !f.bound[v] {
 				s.birth[out] = int32(pos)
 				bytes += f.bytes[v]
 			}

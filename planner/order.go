@@ -137,12 +137,19 @@ func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 
 // value sums the peaks of an order with everything kept, and with only the
 // layers' boundaries (or nothing) kept: what is good for both is a good base.
-func (s *orderSearch) value(order []int) int64 {
-	sum := s.sim.run(order)
+func (s *orderSearch) value(order []int) int64 { return s.valueBelow(order, math.MaxInt64) }
+
+// valueBelow is value for who does not take limit or more: it may end early, and return
+// limit.
+func (s *orderSearch) valueBelow(order []int, limit int64) int64 {
+	kept := s.sim.below(order, limit)
+	if kept >= limit {
+		return limit
+	}
 	s.sim.eraseShapes = s.lean
-	sum += s.sim.run(newLowerer(s.ix, order).schedule(s.ix.leastKeep()))
+	dropped := s.sim.below(newLowerer(s.ix, order).schedule(s.ix.leastKeep()), limit-kept)
 	s.sim.eraseShapes = false
-	return sum
+	return kept + dropped
 }
 
 // leanPeak is the least peak with only the boundaries kept and shapes erased,
@@ -218,7 +225,7 @@ func (s *orderSearch) try(controlEdges []ControlEdge, limit int64) bool {
 		}
 		return s.worth <= limit
 	}
-	worth := s.value(order)
+	worth := s.valueBelow(order, limit+1)
 	if worth > limit {
 		return false
 	}
