@@ -160,6 +160,9 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 			yield(Candidate{}, ErrNoBackward)
 			return
 		}
+		if LowerBound(p) > budget {
+			return
+		}
 		ix := p.indexed()
 		points := ix.explored().front.points
 		if !ix.yieldNone(points[len(points)-1], budget, yield) {

@@ -197,7 +197,7 @@ func (v *Variant) rewriting() (*rewriting, error) {
 	if err := retype(m, v.Model); err != nil {
 		return nil, err
 	}
-	a, err := v.analyze(m)
+	a, err := v.Analysis.On(v.Model.Graph, m.Graph)
 	return &rewriting{variant: v, model: m, analysis: a}, err
 }
 

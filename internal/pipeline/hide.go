@@ -66,7 +66,7 @@ func toHide(q *predict.Prediction) []string {
 		}
 		g.Values[v].Class = ortmodel.None
 		hidden = append(hidden, v)
-		if trace = ortmodel.Simulate(g, q.Order); trace.Peak < peak-peak/rough {
+		if trace = ortmodel.Simulate(g, q.Order); trace.Peak < almost(peak) {
 			best, peak, tries = len(hidden), trace.Peak, -1
 		}
 	}

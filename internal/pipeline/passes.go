@@ -16,6 +16,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/normalize"
@@ -311,14 +312,25 @@ func (p *preparation) broadcast(*runtime.Engine) error {
 	return err
 }
 
-func (p *preparation) analyzeUpdates(*runtime.Engine) (err error) {
-	if p.Analysis, err = p.analyze(p.Model); err != nil {
+func (p *preparation) analyzeUpdates(*runtime.Engine) error {
+	roles, stated, err := analysis.Stated(p.Model, p.roles)
+	if err != nil {
 		return err
 	}
-	if r, err := guardUpdates(p.Model, p.Analysis.Roles); err != nil || r.Applied == 0 {
-		return err
+	if !stated {
+		if p.Analysis, err = p.analyze(p.Model); err != nil {
+			return err
+		}
+		roles = p.Analysis.Roles
 	}
-	p.Model.Graph.NameNodes()
+	switch r, err := guardUpdates(p.Model, roles); {
+	case err != nil:
+		return err
+	case r.Applied > 0:
+		p.Model.Graph.NameNodes()
+	case p.Analysis != nil:
+		return nil
+	}
 	p.Analysis, err = p.analyze(p.Model)
 	return err
 }

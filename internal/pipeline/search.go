@@ -211,15 +211,23 @@ const rough = 100
 // leastCandidates finds, for each variant of a family, the strategy's plan of least
 // peak, and which of them has the least; the first of equals, which changes the
 // graph least.
+//
+// What changes the graph most holds least as a rule, so it is solved first, and a
+// variant whose lower bound says that it cannot be the one is left out.
 func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family) (list []Candidate, best int, err error) {
+	var variants []*Variant
 	for v, err := range p.variants(s, f) {
 		if err != nil {
 			return nil, 0, err
 		}
-		if len(list) > 0 && p.stopped() {
-			break
+		variants = append(variants, v)
+	}
+	least := int64(math.MaxInt64)
+	for i, v := range slices.Backward(variants) {
+		if len(list) > 0 && (p.stopped() || almost(planner.LowerBound(v.Problem())) > least) {
+			continue
 		}
-		p.looking(len(list)+1, len(f.variants))
+		p.looking(len(variants)-i, len(variants))
 		done := p.solving()
 		plan, err := v.solve(s, strategy)
 		done()
@@ -233,12 +241,19 @@ func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family)
 		c := v.with(plan)
 		c.Overhead, c.Peak = verdict.Overhead, verdict.Peak
 		list = append(list, c)
-		if lowest := list[best].Peak; verdict.Peak < lowest-lowest/rough {
-			best = len(list) - 1
+		least = min(least, c.Peak)
+	}
+	slices.Reverse(list)
+	for i, c := range list {
+		if c.Peak < almost(list[best].Peak) {
+			best = i
 		}
 	}
 	return list, best, nil
 }
+
+// almost is what a variant that changes the graph more has to go below.
+func almost(peak int64) int64 { return peak - peak/rough }
 
 // solve runs a strategy. One that searches starts once more from casts that run
 // once, and the plan that holds less is taken.
@@ -278,7 +293,7 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family) (*File, e
 		return nil, err
 	}
 	for i, c := range list {
-		if i == first || c.Peak >= best.Peak-best.Peak/rough {
+		if i == first || c.Peak >= almost(best.Peak) {
 			continue
 		}
 		if p.stopped() {

@@ -44,7 +44,7 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 	for i := len(list) - 1; i >= 0; i-- {
 		var less Budget
 		if best != nil {
-			if p.stopped() || written >= leastWritten && list[i].Peak >= best.Peak-best.Peak/rough {
+			if p.stopped() || written >= leastWritten && list[i].Peak >= almost(best.Peak) {
 				break
 			}
 			less.Live = best.Peak - 1 // else it is not finished

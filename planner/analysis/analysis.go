@@ -81,6 +81,32 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	return a, nil
 }
 
+// On is the analysis of a graph with the nodes and values of a copy of that graph.
+func (a *Analysis) On(g, clone *onnx.Graph) (*Analysis, error) {
+	if len(g.Nodes) != len(clone.Nodes) {
+		return nil, fmt.Errorf("analysis: the copy of a graph of %d nodes has %d", len(g.Nodes), len(clone.Nodes))
+	}
+	twin := make(map[*onnx.Node]*onnx.Node, len(g.Nodes))
+	for i, n := range g.Nodes {
+		twin[n] = clone.Nodes[i]
+	}
+	on := *a
+	on.deps, on.Nodes, on.Values, on.Index = nil, make([]*onnx.Node, len(a.Nodes)), make([]*onnx.Value, len(a.Values)), make(map[*onnx.Value]int, len(a.Values))
+	for i, n := range a.Nodes {
+		if on.Nodes[i] = twin[n]; on.Nodes[i] == nil {
+			return nil, fmt.Errorf("analysis: the copy of the graph has no node %s", n.Label())
+		}
+	}
+	for i, v := range a.Values {
+		w := clone.Value(v.Name)
+		if w == nil {
+			return nil, fmt.Errorf("analysis: the copy of the graph has no value %s", v.Name)
+		}
+		on.Values[i], on.Index[w] = w, i
+	}
+	return &on, nil
+}
+
 // translate makes the problem's graph.
 func (a *Analysis) translate(g *onnx.Graph) {
 	t := step.Translate(step.Options{On: a.opts.On, Threads: a.opts.Threads, Type: a.sized})

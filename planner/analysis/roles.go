@@ -24,12 +24,19 @@ import (
 // Weakness: two weights of one shape whose gradients come out of order and
 // under unrelated names are mixed up; --roles settles it.
 
-// findRoles fills in a.Roles.
-func (a *Analysis) findRoles(m *onnx.Model) error {
-	r, stated, err := step.RolesOf(m, a.opts.Roles)
-	if err == nil {
+// Stated returns the roles that are given, or else those that the file says; stated is
+// false where there are neither. A role of something that the graph does not have is an
+// error.
+func Stated(m *onnx.Model, given *step.Roles) (r step.Roles, stated bool, err error) {
+	if r, stated, err = step.RolesOf(m, given); err == nil {
 		err = r.Check(m.Graph)
 	}
+	return r, stated, err
+}
+
+// findRoles fills in a.Roles.
+func (a *Analysis) findRoles(m *onnx.Model) error {
+	r, stated, err := Stated(m, a.opts.Roles)
 	if err != nil || stated {
 		a.Roles = r
 		return err
