@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -120,7 +119,7 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 
 func (a *adviceRun) run() error {
 	e := a.e
-	defer debug.SetGCPercent(debug.SetGCPercent(sweepGarbage))
+	defer leaveGarbage()()
 	dir, err := ort.TemporaryDir("remat-advise-")
 	if err != nil {
 		return err

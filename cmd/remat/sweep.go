@@ -13,7 +13,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"strings"
 
@@ -180,12 +179,8 @@ func (o *sweepOptions) sizes() []sweepSize {
 	return list
 }
 
-// sweepGarbage is how much garbage is let lie, in percent of what is in use: planning
-// makes much, and a fifth of its time went to collecting it.
-const sweepGarbage = 400
-
 func runSweep(e *env, o sweepOptions) error {
-	defer debug.SetGCPercent(debug.SetGCPercent(sweepGarbage))
+	defer leaveGarbage()()
 	w, err := newSweeper(e, o)
 	if err != nil {
 		return err

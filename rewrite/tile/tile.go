@@ -27,6 +27,7 @@ package tile
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -248,9 +249,11 @@ func (r *Region) addBetween() {
 			after[n] = true
 			continue
 		}
-		for _, v := range slices.Concat(n.Inputs, n.Captures) {
-			if v != nil && v.Producer != nil && after[v.Producer] && r.shardingOf(v) != partialSum {
-				after[n] = true
+		for _, list := range [2][]*onnx.Value{n.Inputs, n.Captures} {
+			for _, v := range list {
+				if v != nil && v.Producer != nil && after[v.Producer] && r.shardingOf(v) != partialSum {
+					after[n] = true
+				}
 			}
 		}
 	}
@@ -342,7 +345,7 @@ func unranked(n *onnx.Node) *onnx.Value {
 // check proves that every value the region makes has a cut and that partial
 // sums are complete before anything reads them.
 func (r *Region) check() error {
-	deps := step.DependenciesOf(r.graph)
+	deps := sync.OnceValue(func() *step.Dependencies { return step.DependenciesOf(r.graph) })
 	for _, n := range r.Nodes {
 		for _, o := range n.Outputs {
 			if o == nil {
@@ -352,7 +355,7 @@ func (r *Region) check() error {
 			case unknown:
 				return &SkipError{n.Label(), "unclear how its output is split"}
 			case partialSum:
-				if reader := r.readsBack(deps, o); reader != nil {
+				if reader := r.readsBack(deps(), o); reader != nil {
 					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}
 				}
 			}
