@@ -182,7 +182,7 @@ const wholeCheck = 64 << 20
 // known checks tokens against the vocabulary.
 func (s *tokenSet) known(vocabulary int64) error {
 	if vocabulary > 0 && s.set.largest >= vocabulary {
-		return &RangeError{File: s.name, Position: s.set.largestAt, Token: s.set.largest, Vocabulary: vocabulary}
+		return &RangeError{File: s.name, Position: s.set.largestAt, Token: s.set.largest, Vocabulary: vocabulary, Tokenizer: s.set.tokenizer}
 	}
 	if vocabulary == 0 || s.set.checked == vocabulary || s.count*s.kind.Size() > wholeCheck {
 		return nil

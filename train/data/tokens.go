@@ -26,11 +26,22 @@ type RangeError struct {
 	Token    int64
 	// Vocabulary is the number of tokens that the model knows.
 	Vocabulary int64
+	// Tokenizer is what made the token of a text, GPT2 or a file's hash; empty where
+	// tokens were given.
+	Tokenizer string
 }
 
 func (e *RangeError) Error() string {
-	return fmt.Sprintf("%s: token %d at position %d is outside the model's vocabulary of %d (0 to %d): was the text tokenized for another model?",
-		e.File, e.Token, e.Position, e.Vocabulary, e.Vocabulary-1)
+	hint := "was the text tokenized for another model?"
+	switch e.Tokenizer {
+	case "":
+	case GPT2:
+		hint = "it is one of GPT-2's vocabulary: give the model's own with --tokenizer FILE.json"
+	default:
+		hint = "is --tokenizer that of another model?"
+	}
+	return fmt.Sprintf("%s: token %d at position %d is outside the model's vocabulary of %d (0 to %d): %s",
+		e.File, e.Token, e.Position, e.Vocabulary, e.Vocabulary-1, hint)
 }
 
 // put writes tokens from position at on into dst, as elements of an input. They
