@@ -72,6 +72,8 @@ type Dependencies struct {
 	// Row i of before are the edges to the nodes that node i depends on; row i of
 	// after, which is made when it is first asked for, is the other way.
 	before, after edges
+	// sorted: what a node depends on has a lower number.
+	sorted bool
 
 	// Needs: round marks the nodes that the last one asked about depends on.
 	mark  []int32
@@ -100,15 +102,16 @@ func DependenciesOf(g *onnx.Graph) *Dependencies { return DependenciesBy(g, Depe
 // DependenciesBy is DependenciesOf where how a node depends on a value is for the
 // caller to say; an edge of no way is left out.
 func DependenciesBy(g *onnx.Graph, how func(*onnx.Value, onnx.Use) Dependency) *Dependencies {
-	d := &Dependencies{nodes: slices.Clone(g.Nodes), number: make(map[*onnx.Node]int32, len(g.Nodes)), how: how}
+	d := &Dependencies{nodes: slices.Clone(g.Nodes), number: make(map[*onnx.Node]int32, len(g.Nodes)), how: how, sorted: true}
 	for i, n := range g.Nodes {
 		d.number[n] = int32(i)
 	}
 	d.before.start = make([]int32, 1, len(g.Nodes)+1)
-	for _, n := range g.Nodes {
+	for i, n := range g.Nodes {
 		d.eachRead(n, func(v *onnx.Value, how Dependency) {
 			if k, ok := d.maker(v); ok && how != 0 {
 				d.before.list = append(d.before.list, edge{k, how})
+				d.sorted = d.sorted && k < int32(i)
 			}
 		})
 		d.before.start = append(d.before.start, int32(len(d.before.list)))
@@ -291,6 +294,9 @@ func (d *Dependencies) Needs(along Dependency, a, b *onnx.Node) bool {
 	to, known := d.number[b]
 	if !ok || !known {
 		return a == b
+	}
+	if d.sorted && to > from {
+		return false
 	}
 	if d.of != a || d.along != along {
 		d.of, d.along = a, along
