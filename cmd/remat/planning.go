@@ -268,7 +268,7 @@ func filesOf(sources []*pipeline.Source) []string {
 
 // planGarbage is how much garbage is let lie, in percent of what is in use: planning
 // makes much, and a fifth of its time went to collecting it.
-const planGarbage = 400
+const planGarbage = 300
 
 // leaveGarbage lets garbage lie until what it returns is called.
 func leaveGarbage() func() {
