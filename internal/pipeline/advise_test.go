@@ -101,3 +101,32 @@ func checkNone(t *testing.T, v *adviser) {
 	}
 	t.Logf("looked at %d combinations", looked)
 }
+
+// TestLargestWithAnotherOptimizer: the largest batch is that of what is recommended, where
+// the optimizer that was asked for does not fit whatever the batch.
+func TestLargestWithAnotherOptimizer(t *testing.T) {
+	source := fitSource(t, "gpt2-tiny")
+	o := AdviseOptions{Half: &precision.Options{To: onnx.BFloat16, StashOnly: true}, Lighter: optim.SGD}
+	o.Pipeline = Options{Dims: map[string]int64{"batch": 1, "seq": 8}, Provider: ort.CPU, OptLevel: 1, Threads: 2, Normalize: Auto}
+	o.Derive = DeriveOptions{Grad: grad.Options{Dialect: grad.DialectONNX}, Update: optim.Defaults(optim.AdamW)}
+	o.Norm, o.Memory = NormNever, 1<<40
+	ample, err := Advise(context.Background(), engine(t), source, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixed := ample.Need.Total.Parameters + ample.Need.Total.State
+	o.Memory = fixed - fixed/10
+	advice, err := Advise(context.Background(), engine(t), source, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := advice.Recommended; r == nil || r.Options.Derive.Update.Kind != optim.SGD {
+		t.Fatalf("for %d bytes, %d of them AdamW's, this is recommended: %+v", o.Memory, fixed, r)
+	}
+	if advice.Largest == nil {
+		t.Fatal("no largest batch")
+	}
+	if *advice.Largest < 2 {
+		t.Errorf("the largest batch with SGD in %d bytes: %d, want more", o.Memory, *advice.Largest)
+	}
+}

@@ -21,9 +21,9 @@ func (v *adviser) largest() error {
 	batch := v.axis.size(o.Pipeline.Dims)
 	o.Pipeline.Chunk = auto
 	o.Whole, o.Derive.Update.Accumulate = true, v.o.Derive.Update.Accumulate
-	total := func(n int64) (int64, error) {
+	taken := func(n int64) (*Taken, error) { // nil for a size that the model cannot have
 		if err := v.ctx.Err(); err != nil {
-			return 0, err
+			return nil, err
 		}
 		at := o
 		at.Pipeline.Dims = v.axis.with(o.Pipeline.Dims, n)
@@ -34,17 +34,27 @@ func (v *adviser) largest() error {
 			t, err = v.written(at, "full")
 		}
 		if err != nil {
-			return math.MaxInt64, nil // a size that the model cannot have
+			return nil, v.ctx.Err()
+		}
+		return t, nil
+	}
+	total := func(n int64) (int64, error) {
+		t, err := taken(n)
+		if t == nil {
+			return math.MaxInt64, err
 		}
 		return t.Bytes, nil
 	}
-	first, err := total(batch)
+	known := map[int64]int64{batch: math.MaxInt64}
+	first, err := taken(batch)
 	if err != nil {
 		return err
 	}
-	// A batch of none takes what no batch changes: from there a line leads to the limit.
-	known := map[int64]int64{0: v.base.Total.Parameters + v.base.Total.State, batch: first}
-	if t := v.advice.Recommended; t != nil && t.Accumulate <= 1 && t.Fits && first > v.o.Memory {
+	if first != nil {
+		// A batch of none takes what no batch changes: from there a line leads to the limit.
+		known[0], known[batch] = first.Total.Parameters+first.Total.State, first.Bytes
+	}
+	if t := v.advice.Recommended; t != nil && t.Accumulate <= 1 && t.Fits && known[batch] > v.o.Memory {
 		known[batch] = t.Bytes
 	}
 	lo, _, _, err := LargestWithin(known, v.o.Memory, mostBatch, total)
