@@ -20,8 +20,6 @@ type Engine struct {
 	cudaOK bool
 	// device stands for a GPU in a rehearsal; nil: steps compute.
 	device *nulldevice.Device
-	// keepIdle leaves no optimizer out: see withoutIdle.
-	keepIdle bool
 }
 
 // New loads ONNX Runtime: the named library, or, where that is empty, the one

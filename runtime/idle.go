@@ -8,15 +8,16 @@ package runtime
 // some fifty do: in a step of 14,000 nodes that is most of what a session costs that is
 // made to see what is fused. So those are left out whose pattern has an operator that the
 // graph has none of. The patterns are those of onnxruntime/core/optimizer in release
-// 1.31; what another optimizer makes of an operator counts as that operator (Gelu is made
-// of Erf, LayerNormalization of ReduceMean), and where that is not certain there is no
-// row.
+// 1.31.1, and no other release is told of them; what another optimizer makes of an
+// operator counts as that operator (Gelu is made of Erf, LayerNormalization of
+// ReduceMean), and where that is not certain there is no row.
 
 import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ortversion"
 )
 
 // An optimizer of ONNX Runtime changes a graph only if it has one operator of each group.
@@ -118,7 +119,7 @@ func idle(g *onnx.Graph) []string {
 
 // withoutIdle leaves the optimizers out that a graph gives nothing to do.
 func (e *Engine) withoutIdle(o ort.SessionOptions, g *onnx.Graph) ort.SessionOptions {
-	if o.Provider == ort.CPU && o.Level > 0 && !e.keepIdle {
+	if o.Provider == ort.CPU && o.Level > 0 && e.Env.Version() == ortversion.Current {
 		o.DisabledOptimizers = slices.Concat(o.DisabledOptimizers, idle(g))
 	}
 	return o
