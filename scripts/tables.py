@@ -264,9 +264,10 @@ def theory(lab):
 NOTES = {
     "recipes": tables_train.RECIPES,
     "accumulate": tables_train.NOTE,
-    "heavy": """With gradients kept, checkpointing lowers what the forward pass leaves behind, and
-the backward peak does not fall: it is the gradients. With the update in backward
-it falls by the gradients' size, but for the two that are alive at a time.
+    "heavy": """With gradients kept, checkpointing would lower what the forward pass leaves behind and not
+the peak of the backward pass, which is the gradients: it would repeat a fifth of the work for
+nothing, so the graph is written without it. With the update in backward the peak falls by the
+gradients' size, but for the two that are alive at a time, and what checkpointing frees counts.
 "less" is less than plain with gradients kept.""",
     "half_adamw": """Rehearsed: ONNX Runtime's CUDA provider ran three steps without a device, and no numbers
 were computed. In fp16 `--overflow auto` lets each update ask its own gradient alone where the step
