@@ -1,5 +1,6 @@
 """What remat advise says of three trainings that do not fit as they are made."""
 import resource
+import time
 
 CASES = [
     ("GPT-2 355M, AdamW, 1 x 1024 tokens, 8 GB on the CPU", ["gpt2-medium", "--memory", "8GB"], "cpu"),
@@ -22,15 +23,15 @@ def advise(lab):
     for title, args, provider in CASES:
         if lab.a.small:
             args = [{"gpt2-medium": "gpt2-tiny", "gpt2-large": "gpt2-tiny", "gpt2-xl": "gpt2-tiny"}.get(w, w) for w in args]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         d = lab.json("--provider", provider, "advise", *args)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took, after = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         n, r = d["need"], d["recommended"]
         rows = [{"": what, "MB": mb(n[key + "_bytes"])} for what, key in (
             ("parameters", "parameter"), ("gradients", "gradient"), ("optimizer state", "state"), ("activations", "activation"), ("other", "other"), ("total", "total"))]
         rows.append({"": "missing", "MB": mb(d["short_bytes"])})
-        tables.append((f"{title}: what it needs ({seconds:.0f} s of processor time to advise)", rows))
+        tables.append((f"{title}: what it needs ({took:.0f} s to advise, {seconds:.0f} of processor time)", rows))
         tables.append((f"{title}: what helps; the largest batch of a run is {d['largest_batch']}", [{
             "measure": m["name"], "alone saves MB": mb(m["alone_saves_bytes"]), "takes MB": mb(m["total_bytes"]), "more work": share(m["overhead"]),
             "fits": "yes" if m["fits"] else "no", "": "; ".join(w for w in (m["did"], m["remark"]) if w),
