@@ -148,7 +148,8 @@ func (f *Files) tensor(t *Tensor, size int64) ([]byte, error) {
 	return m[e.Offset : e.Offset+size : e.Offset+size], nil
 }
 
-func (f *Files) close() error {
+// Close unmaps the files. No tensor that lies in them may be used after it.
+func (f *Files) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var first error

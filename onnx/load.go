@@ -68,7 +68,7 @@ func Decode(data []byte, dir string) (*Model, error) {
 
 // Close unmaps the model's files. No tensor of the model may be used after it.
 func (m *Model) Close() error {
-	err := m.files.close()
+	err := m.files.Close()
 	if m.image != nil {
 		if e := Unmap(m.image); err == nil {
 			err = e

@@ -293,7 +293,7 @@ func (f *fitting) stepSource(s split, o DeriveOptions, norm bool) (*Source, *Der
 	return &Source{Path: f.source.Path, Model: d.Model, hash: f.source.Hash(), data: f.source.data}, d, nil
 }
 
-// adopt has the copies that were made of a step's graph live as long as the source.
+// adopt has the weights of copies of a step's graph live as long as the source.
 func (f *fitting) adopt(s *Source) {
 	if s != f.source {
 		f.source.copies = append(f.source.copies, s.copies...)

@@ -22,7 +22,7 @@ type Source struct {
 
 	hash     string
 	data     []string
-	copies   []*onnx.Model
+	copies   []*onnx.Files // of the model's copies, which go when nobody uses them
 	promised int64
 	broken   bool
 }
@@ -45,21 +45,21 @@ func (s *Source) Close() error {
 	return errors.Join(s.Model.Close(), s.Slim())
 }
 
-// Slim releases the copies of the model that Typed and Sized made.
+// Slim releases the weights of the copies of the model that Typed and Sized made.
 func (s *Source) Slim() error {
 	var err error
-	for _, m := range s.copies {
-		err = errors.Join(err, m.Close())
+	for _, f := range s.copies {
+		err = errors.Join(err, f.Close())
 	}
 	s.copies = nil
 	return err
 }
 
-// copy is a copy of the model that lives as long as the source.
+// copy is a copy of the model whose weights can be read as long as the source lives.
 func (s *Source) copy() (*onnx.Model, error) {
 	m, err := s.Model.Clone()
 	if err == nil {
-		s.copies = append(s.copies, m)
+		s.copies = append(s.copies, m.Files())
 	}
 	return m, err
 }
