@@ -30,7 +30,7 @@ var madeFrom = map[string]string{
 	"ortmodel/ortmodel.go":                    `Measured against ONNX Runtime (\S+?),`,
 	"rewrite/precision/kernels/table.txt":     `^# Kernels of ONNX Runtime (\S+) by`,
 	"rewrite/precision/precision.go":          `ONNX Runtime (\S+) leaves a pair of casts`,
-	"runtime/idle.go":                         `core/optimizer in release\n// (\S+),`,
+	"runtime/idle.go":                         `core/optimizer near release\n// (\S+),`,
 	"runtime/predict/known.go":                `everything else \((\S+)\)`,
 	"runtime/predict/session.go":              `kernels, (\S+)\.`,
 }
