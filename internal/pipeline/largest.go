@@ -11,7 +11,7 @@ import (
 // mostSearched bounds the predictions for one largest size.
 const mostSearched = 40
 
-// divided is what the first guesses are multiples of.
+// divided is what a guess after one that missed is a multiple of.
 const divided = 8
 
 // LargestWithin finds the largest size whose total, in bytes, is within a limit: lo, 0 for
@@ -41,9 +41,9 @@ func LargestWithin(known map[int64]int64, limit, most int64, total func(size int
 }
 
 // guess is a size strictly between lo, which fits, and hi, which does not: where the
-// line through the two nearest sizes known meets the limit, or a little below it, where a
-// size has more divisors, so that a graph has more ways to compute it in parts. After a
-// few guesses that did not end it there is no line, and the range is halved.
+// line through the two nearest sizes known meets the limit. Where the first such guess
+// missed, the next has more divisors, so that a graph has more ways to compute it in
+// parts. After a few guesses that did not end it there is no line, and the range is halved.
 func guess(known map[int64]int64, lo, hi, limit int64, asked int) int64 {
 	const straight = 3
 	var sizes []int64
@@ -69,8 +69,8 @@ func guess(known map[int64]int64, lo, hi, limit int64, asked int) int64 {
 		}
 		if slope := float64(known[b]-known[a]) / float64(b-a); slope > 0 {
 			at = a + int64(math.Floor(float64(limit-known[a])/slope))
-			if even := at - at%divided; even > lo && even < hi {
-				return even
+			if near := (hi - 1) - (hi-1)%divided; asked == 1 && hi < math.MaxInt64 && near > lo {
+				at = near
 			}
 			if at == lo { // the line says that one more does not fit: see
 				at = lo + 1

@@ -21,7 +21,7 @@ func TestLargestWithin(t *testing.T) {
 			if lo > 0 && total(lo) > limit || total(lo+1) <= limit {
 				t.Errorf("%s, %d: %d is not the largest", name, limit, lo)
 			}
-			if name == "line" && asked > 3 || asked > 30 {
+			if name == "line" && asked > 2 || asked > 30 {
 				t.Errorf("%s, %d: %d predictions", name, limit, asked)
 			}
 		}
