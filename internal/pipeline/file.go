@@ -10,7 +10,6 @@ package pipeline
 // none, and a file that misses its budget as it is written is not finished.
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -194,35 +193,6 @@ func (v *Variant) rewriting() (*rewriting, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := retype(m, v.Model); err != nil {
-		return nil, err
-	}
 	a, err := v.Analysis.On(v.Model.Graph, m.Graph)
 	return &rewriting{variant: v, model: m, analysis: a}, err
-}
-
-// retype copies inferred types to a clone's values.
-func retype(to, from *onnx.Model) error {
-	copyTypes := func(values []*onnx.Value) error {
-		for _, v := range values {
-			if v == nil {
-				continue
-			}
-			w := to.Graph.Value(v.Name)
-			if w == nil {
-				return fmt.Errorf("clone lost value %q", v.Name)
-			}
-			w.Type = v.Type
-		}
-		return nil
-	}
-	if err := copyTypes(from.Graph.Inputs); err != nil {
-		return err
-	}
-	for _, n := range from.Graph.Nodes {
-		if err := copyTypes(n.Outputs); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -81,7 +81,8 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	return a, nil
 }
 
-// On is the analysis of a graph with the nodes and values of a copy of that graph.
+// On is the analysis of a graph with the nodes and values of a copy of that graph, which
+// get the graph's inferred types.
 func (a *Analysis) On(g, clone *onnx.Graph) (*Analysis, error) {
 	if len(g.Nodes) != len(clone.Nodes) {
 		return nil, fmt.Errorf("analysis: the copy of a graph of %d nodes has %d", len(g.Nodes), len(clone.Nodes))
@@ -102,6 +103,7 @@ func (a *Analysis) On(g, clone *onnx.Graph) (*Analysis, error) {
 		if w == nil {
 			return nil, fmt.Errorf("analysis: the copy of the graph has no value %s", v.Name)
 		}
+		w.Type = v.Type
 		on.Values[i], on.Index[w] = w, i
 	}
 	return &on, nil
