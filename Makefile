@@ -96,7 +96,7 @@ tables: ort
 
 pytorch: ort
 	bench/compare.py
-	bench/compare.py --batch 1 --seq 1024 --rewrite "--strategy optimal --budget 700MB" --rewrite "--strategy optimal" --by-operator
+	bench/compare.py --batch 1 --seq 1024 --rewrite "--strategy optimal --budget 700MB" --rewrite "--strategy least" --by-operator
 
 clean:
 	rm -rf bin out

@@ -198,4 +198,5 @@ func ExampleStrategies() {
 	// full
 	// selective
 	// optimal
+	// least
 }

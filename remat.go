@@ -251,7 +251,7 @@ type Budget struct {
 // PlanOptions say how to plan.
 type PlanOptions struct {
 	// Strategy is one of Strategies, "full" or "every=2"; "": "optimal", the least
-	// work within the budget, or without one the least peak.
+	// work within the budget, or without one the knee of the curve of peak against work.
 	Strategy string
 	Budget   Budget
 	// Precision is the type to compute and keep values in: "fp16", "bf16", or "" for

@@ -68,7 +68,7 @@ def arguments():
         sys.exit(f"{a.remat}: no such program; make build, or --remat PATH")
     if a.rehearse and a.by_operator:
         sys.exit("--by-operator: not with --rehearse, which computes no numbers and takes no times")
-    a.rewrite = a.rewrite or ["--strategy optimal"]
+    a.rewrite = a.rewrite or ["--strategy least"]
     return a
 
 

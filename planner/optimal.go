@@ -153,6 +153,16 @@ func solveOptimal(p *Problem, o Options) (*Plan, error) {
 	return ix.planAt(o.name("optimal"), best), nil
 }
 
+// solveLeast is that plan under a strategy of its own.
+func solveLeast(p *Problem, o Options) (*Plan, error) {
+	plan, err := solveOptimal(p, o)
+	if err != nil {
+		return nil, err
+	}
+	plan.Strategy = o.name("least")
+	return plan, nil
+}
+
 // optimalFrontier yields the plans that the search found: see Solver.Frontier.
 func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 	return func(yield func(Candidate, error) bool) {

@@ -46,6 +46,9 @@ type Solver struct {
 	// work. For a smaller budget there are fewer plans, never others. Nil: the
 	// solver has one plan, and no budget changes it.
 	Frontier func(p *Problem, budget int64) iter.Seq2[Candidate, error]
+	// Unbounded: the solver goes for the least peak, whatever work that repeats. One
+	// that searches and is given no bound stops at the knee of its frontier otherwise.
+	Unbounded bool
 }
 
 // A Candidate is a plan on a solver's frontier, not spelled out yet.
@@ -63,14 +66,15 @@ func (c Candidate) Plan() (*Plan, error) { return c.plan() }
 
 // Solvers is the table of strategies.
 var Solvers = []Solver{
-	{"none", "", "keep everything; only the order is chosen", solveNone, nil},
-	{"sqrt", "", "⌈√L⌉ segments over the L layers found (Chen et al. 2016)", solveSqrt, nil},
-	{"every", "K", "a boundary at every K-th layer", solveEvery, nil},
-	{"segments", "K", "K segments of nearly equal length, the last one kept, as checkpoint_sequential does", solveSegments, nil},
-	{"layers", "GLOB", "boundaries are the layers, forward values or operators whose name matches", solveLayers, nil},
-	{"full", "", "a boundary at each layer", solveFull, nil},
-	{"selective", "", "inside layers recompute only what is large and cheap: attention scores, activation functions, norms (Korthikanti et al. 2022)", solveSelective, nil},
-	{"optimal", "", "the least work within the budget, single operators, found by search; without a budget the least peak", solveOptimal, optimalFrontier},
+	{"none", "", "keep everything; only the order is chosen", solveNone, nil, false},
+	{"sqrt", "", "⌈√L⌉ segments over the L layers found (Chen et al. 2016)", solveSqrt, nil, false},
+	{"every", "K", "a boundary at every K-th layer", solveEvery, nil, false},
+	{"segments", "K", "K segments of nearly equal length, the last one kept, as checkpoint_sequential does", solveSegments, nil, false},
+	{"layers", "GLOB", "boundaries are the layers, forward values or operators whose name matches", solveLayers, nil, false},
+	{"full", "", "a boundary at each layer", solveFull, nil, false},
+	{"selective", "", "inside layers recompute only what is large and cheap: attention scores, activation functions, norms (Korthikanti et al. 2022)", solveSelective, nil, false},
+	{"optimal", "", "single operators, found by search: the least work within the budget, or the least peak within --overhead; with neither the knee of the curve of peak against work", solveOptimal, optimalFrontier, false},
+	{"least", "", "the least peak that optimal's search finds, whatever work that repeats", solveLeast, optimalFrontier, true},
 }
 
 // Usage is the strategy as a user writes it: its name, and what follows an equal sign.

@@ -59,9 +59,9 @@ OPTIMIZERS = {
 }
 
 # The flags of each strategy; BUDGET and TOTAL stand for bytes halfway between what
-# the old program's files of none and of optimal take.
+# the old program's files of none and of least take.
 STRATEGIES = {
-    "none": [], "sqrt": [], "every=2": [], "segments=2": [], "full": [], "selective": [], "optimal": [],
+    "none": [], "sqrt": [], "every=2": [], "segments=2": [], "full": [], "selective": [], "least": [],
     "optimal, budget": ["--budget", "BUDGET"], "optimal, total": ["--budget-total", "TOTAL"],
 }
 
@@ -107,6 +107,8 @@ class Program:
             self.digest = hashlib.sha256(f.read()).hexdigest()[:16]
         self.commit = commit or stamp(self.path) or self.digest
         self.cache = cache.setdefault(self.digest, {})
+        usage = subprocess.run([self.path, "plan", "--help"], capture_output=True, text=True).stdout
+        self.least = "least" if "|least" in usage else "optimal"  # its name for the least peak
 
     def call(self, folder, *args, front=()):
         """The document, or who refused and why; and the seconds of CPU."""
@@ -208,13 +210,13 @@ def cases(source, quick):
     for o in optimizers:
         strategies = list(STRATEGIES)
         if quick:
-            strategies = ["none", "sqrt", "optimal", "optimal, budget"]
+            strategies = ["none", "sqrt", "least", "optimal, budget"]
         elif source.large:
-            strategies = ["none", "sqrt", "full", "optimal", "optimal, budget", "optimal, total"]
+            strategies = ["none", "sqrt", "full", "least", "optimal, budget", "optimal, total"]
         out += [(o, s, "") for s in strategies]
         if quick or source.large or "stops" in source.name or o not in ("none", "adamw", ""):
             continue
-        out += [(o, s, w) for w in WAYS for s in ("none", "full", "optimal")
+        out += [(o, s, w) for w in WAYS for s in ("none", "full", "least")
                 if not (w.startswith("update") and o == "none")]
     if quick:  # each way once somewhere
         out.append((optimizers[-1], "full", list(WAYS)[turn % len(WAYS)]))
@@ -224,7 +226,7 @@ def cases(source, quick):
 def runs(source, optimizer, strategy, way, share):
     """Whether the files of a case are run."""
     if source.large:
-        return LARGE[source.name] == 1 and optimizer == "sgd" and strategy == "optimal"
+        return LARGE[source.name] == 1 and optimizer == "sgd" and strategy == "least"
     if "cuda" in way or "gpt2_small" in source.name:
         return False
     return zlib.crc32(f"{source.name}|{optimizer}|{strategy}|{way}".encode()) % share == 0
@@ -339,7 +341,7 @@ def group(program, source, optimizer, todo, budgets, share, work):
                 else:
                     front, more = WAYS.get(way, ([], []))
                     front = [*size, *front] if "--provider" in front else [*size, *front, "--provider", "cpu"]
-                    r = written(program, folder, ["--strategy", strategy.split(",")[0], *flags, *more], front, "small.onnx")
+                    r = written(program, folder, ["--strategy", program.least if strategy == "least" else strategy.split(",")[0], *flags, *more], front, "small.onnx")
                     if run and "refused" not in r:
                         r.update(ran(program, source, optimizer, folder, "small.onnx", front))
                     out[strategy, way] = r
@@ -353,8 +355,8 @@ def group(program, source, optimizer, todo, budgets, share, work):
 
 
 def halves(out):
-    """Budgets halfway between what none and optimal take."""
-    none, least = (out.get((s, ""), {}) for s in ("none", "optimal"))
+    """Budgets halfway between what none and least take."""
+    none, least = (out.get((s, ""), {}) for s in ("none", "least"))
     budgets = {}
     for name, figure in (("BUDGET", "live_peak"), ("TOTAL", "total")):
         if none.get(figure) and least.get(figure):

@@ -13,7 +13,7 @@ AdamW step of each, rewrites it, runs it, and takes the same steps in PyTorch:
 The live peak of a step in PyTorch is read off its record of every allocation (see
 bench/torchside.py); PyTorch has no session. Ends with 1 where the adapters' step
 takes no 40 % less than the full step under the same strategy, where what full and
-optimal write for it takes more than PyTorch without checkpointing, where a prediction
+least write for it takes more than PyTorch without checkpointing, where a prediction
 is not exact, or losses differ by more than 1e-4.
 Needs torch, transformers and peft.
 """
@@ -32,7 +32,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-STRATEGIES = ["none", "full", "optimal"]
+STRATEGIES = ["none", "full", "least"]
 LEARNING_RATE, STEPS = 1e-3, 3
 
 
@@ -94,7 +94,7 @@ def in_onnxruntime(lab, train, *flags):
 
 
 # What the table shows and does not say.
-NOTE = """PyTorch's checkpointed step of the adapters takes less than what optimal writes. At its
+NOTE = """PyTorch's checkpointed step of the adapters takes less than what least writes. At its
 peak that holds eight values of the MLP's width, 5.4 of 10.4 MiB, for the backward of
 SiLU, which is one kernel in PyTorch."""
 
@@ -130,7 +130,7 @@ def missed(rows):
         full, beside = rows.get(("everything", how)), rows[what, "PyTorch"]
         if what == "adapters" and full and how.startswith("remat") and total(r) > 0.6 * total(full):
             yield f"adapters, {how}: {total(r)} bytes, {total(r) / total(full):.3f} of training everything"
-        if what == "adapters" and how in ("remat full", "remat optimal") and total(r) > total(beside):
+        if what == "adapters" and how in ("remat full", "remat least") and total(r) > total(beside):
             yield f"adapters, {how}: {total(r)} bytes, PyTorch {total(beside)}"
         if r["exact"] is False:
             yield f"{what}, {how}: a prediction is not exact"

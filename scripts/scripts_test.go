@@ -212,7 +212,7 @@ from before_after import compare
 was = {"live_peak": 100, "session": 4, "reserved": 120, "work": 7, "bits": {"loss": [1.5], "w.grad": "00ff"}, "off": []}
 for want, strategy, change in [
     ("equal", "sqrt", {}), ("better", "sqrt", {"live_peak": 99}), ("worse", "sqrt", {"live_peak": 101, "work": 0}), ("worse", "sqrt", {"work": 8}),
-    ("traded", "optimal", {"live_peak": 99, "work": 8}), ("better", "optimal, budget", {"work": 6}), ("traded", "optimal, budget", {"work": 6, "live_peak": 101}),
+    ("traded", "least", {"live_peak": 99, "work": 8}), ("better", "optimal, budget", {"work": 6}), ("traded", "optimal, budget", {"work": 6, "live_peak": 101}),
     ("worse", "optimal, budget", {"work": 8, "live_peak": 90}), ("worse", "none", {"bits": {"loss": [1.5], "w.grad": "00fe"}}), ("worse", "none", {"off": ["session"]}),
     ("worse", "none", {"session": None}), ("worse", "none", {"refused": "no"}),
 ]:

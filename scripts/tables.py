@@ -289,7 +289,7 @@ def half(lab):
     for model in sizes:
         small = ["--layers=2", "--hidden=64", "--heads=4", "--vocab=512", "--seq=64"] if lab.a.small else ["--seq=1024"]
         train = lab.train(model, [model, "--batch=8", *small])
-        for strategy in (["none"], ["full"], ["full", "--chunk-loss", "auto", "--tile", "auto"], ["optimal"], ["optimal", "--budget", "80%" if lab.a.small else "10%"]):
+        for strategy in (["none"], ["full"], ["full", "--chunk-loss", "auto", "--tile", "auto"], ["least"], ["optimal", "--budget", "80%" if lab.a.small else "10%"]):
             flags = ["--strategy", *strategy]
             plan = {p: lab.json("--provider", "cuda", "plan", train, *flags, "--precision", p, "-o", "plan.json")
                     for p in ("fp32", "fp16") if p == "fp16" or "--budget" not in flags}
@@ -344,7 +344,7 @@ def rehearsed(lab):
 
 def rehearsed_rows(lab, train):
     for precision in ("fp32", "fp16", "bf16"):
-        for strategy in ("none", "sqrt", "full", "optimal"):
+        for strategy in ("none", "sqrt", "full", "optimal", "least"):
             file = lab.rewrite(train, "--strategy", strategy, "--precision", precision, provider="cuda")
             yield {"variant": f"{strategy}, {precision}", **rehearsed_row(lab, file)}
             os.remove(lab.at(file))
@@ -370,7 +370,7 @@ def half_adamw(lab):
     title = "GPT-2 small widths" if small else "GPT-2 355M, AdamW: live peak of a step"
     rows, types = [], ("fp32", "bf16", "fp16")
     try:
-        for strategy in (["none"], ["full"], ["optimal", "--time-limit", "2m"]):
+        for strategy in (["none"], ["full"], ["least", "--time-limit", "2m"]):
             for tokens, train in trains.items():
                 row, exact = {"tokens, strategy": f"{tokens}, {' '.join(strategy)}"}, True
                 for precision in types:

@@ -8,7 +8,7 @@
 #
 # For every MODEL-EXPORTER.onnx in the folder: the training graph (GRAD, default
 # "--optimizer sgd"; "--optimizer none" returns the gradients), as derived and with
-# each of STRATEGY (default "none,full,sqrt,optimal"), the logits taken off those. A
+# each of STRATEGY (default "none,full,sqrt,least"), the logits taken off those. A
 # joint graph is compared as it is; JOINT.npz beside it feeds it. All that the graphs
 # return must agree within 1e-5 of the largest; where nothing was chunked, updated
 # parameters come out in the same bits, and so did the gradients. OPTIONS are flags
@@ -22,7 +22,7 @@ folder=${1:?usage: validate_exports.sh FOLDER [NAME …]}
 shift
 remat=${REMAT:-$here/../bin/remat}
 grad=${GRAD---optimizer sgd}
-IFS=, read -ra strategies <<<"${STRATEGY:-none,full,sqrt,optimal}"
+IFS=, read -ra strategies <<<"${STRATEGY:-none,full,sqrt,least}"
 [ $# -gt 0 ] || set -- $(cd "$folder" && ls -- *-torchscript.onnx *-dynamo.onnx 2>/dev/null | sed 's/\.onnx$//')
 [ $# -gt 0 ] || { echo "validate_exports: $folder holds no export (scripts/export_gpt2.py makes them)" >&2; exit 2; }
 

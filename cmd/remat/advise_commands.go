@@ -65,6 +65,9 @@ func (a *adviceRun) commands(t *pipeline.Taken) []string {
 	if !t.Fits && t.Document.Strategy != "" {
 		strategy = t.Document.Strategy
 	}
+	if !t.Fits && strategy == "optimal" { // which misses the memory by least
+		strategy = "least"
+	}
 	words = append(words, "--strategy", strategy)
 	if t.Options.Pipeline.AsIs && strategy == "optimal" {
 		words = append(words, "--chunk-loss", "off")

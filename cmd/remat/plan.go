@@ -69,7 +69,9 @@ func planCommand(e *env) *cli.Command {
 	}
 }
 
-// pareto adds the curve of peak against overhead to the document.
+// pareto adds the curve of peak against overhead to the document: the plans that the
+// search found, whose end is the strategy least, those of the strategies with one plan,
+// and the plan itself.
 func pareto(p *planned, png string) error {
 	problem := p.result.Problem()
 	points, err := planner.Pareto(problem, 0)
@@ -87,11 +89,15 @@ func pareto(p *planned, png string) error {
 		}
 		points = append(points, planner.ParetoPoint{Peak: v.Peak, Overhead: v.Overhead, Plan: plan})
 	}
+	points[0].Plan.Strategy = "least"
 	for _, pt := range points {
 		p.document.Pareto = append(p.document.Pareto, report.ParetoPoint{
 			Strategy: pt.Plan.Strategy, PeakBytes: pt.Peak, Overhead: report.Float(pt.Overhead),
 		})
 	}
+	p.document.Pareto = append(p.document.Pareto, report.ParetoPoint{
+		Strategy: p.result.Plan.Strategy, PeakBytes: p.result.Verdict.Peak, Overhead: report.Float(p.result.Verdict.Overhead), Chosen: true,
+	})
 	report.MarkDominated(p.document.Pareto)
 	if png == "" {
 		return nil

@@ -113,6 +113,8 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, errors.New("--overhead bounds the work and --budget the memory: give one of them")
 	case o.overhead != nil && s.Frontier == nil:
 		return o, fmt.Errorf("--overhead: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.strategy)
+	case s.Unbounded && (o.budget != "" || o.total != "" || o.overhead != nil):
+		return o, fmt.Errorf("strategy %s takes no bound: use --strategy optimal, or leave --strategy out", o.strategy)
 	}
 	o.pipeline = e.pipelineOptions()
 	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))

@@ -105,7 +105,7 @@ func (s *sizeSearch) largest() (lo, hi int64, err error) {
 // otherwise reports that a size which does not fit does if its graph is divided in
 // another way; the search is to go on with that.
 func (s *sizeSearch) otherwise(size int64) (bool, error) {
-	solver, _, err := planner.Find(s.point.Strategy)
+	solver, _, err := planner.Find(sweptAs(s.point.Strategy))
 	if err != nil || solver.Frontier == nil || s.like == nil || s.known[size] == math.MaxInt64 || size == math.MaxInt64 {
 		return false, err
 	}
@@ -247,7 +247,7 @@ func (s *sizeSearch) fileAt(at int64) (*sizedFile, error) {
 		f.planner, err = w.planner(nil, g, half, s.like)
 	}
 	if err == nil {
-		f.File, err = f.planner.PlanWithin(p.Strategy, pipeline.Budget{})
+		f.File, err = f.planner.PlanWithin(sweptAs(p.Strategy), pipeline.Budget{})
 	}
 	if err != nil {
 		f.drop()

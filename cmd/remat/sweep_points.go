@@ -96,7 +96,7 @@ func (w *sweeper) planned(g *sizedGraph, precisionName string, done func()) ([]r
 			}
 			of = half
 		}
-		file, err := p.PlanWithin(strategy, pipeline.Budget{})
+		file, err := p.PlanWithin(sweptAs(strategy), pipeline.Budget{})
 		if err := w.e.interrupted(); err != nil {
 			return nil, err
 		}
@@ -121,6 +121,15 @@ func (w *sweeper) planned(g *sizedGraph, precisionName string, done func()) ([]r
 		done()
 	}
 	return list, nil
+}
+
+// sweptAs is the strategy that a swept one stands for: a sweep looks for what fits at
+// all, so optimal goes for the least peak rather than for the knee.
+func sweptAs(strategy string) string {
+	if strategy == "optimal" {
+		return "least"
+	}
+	return strategy
 }
 
 // half is the half type of that name as a strategy wants it, nil for float32.

@@ -36,7 +36,7 @@ func TestBudgetIsMonotone(t *testing.T) {
 				}
 				return r
 			}
-			most, least := plan("none", 0).Peak, plan("optimal", 0).Peak
+			most, least := plan("none", 0).Peak, plan("least", 0).Peak
 			const budgets = 20
 			last := 0.0
 			for i := range int64(budgets) {

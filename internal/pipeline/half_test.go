@@ -133,7 +133,7 @@ func TestCastsAreRefused(t *testing.T) {
 		}
 		return p
 	}
-	single, err := planner(nil).Plan("optimal", 0)
+	single, err := planner(nil).Plan("least", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

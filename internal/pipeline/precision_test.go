@@ -166,7 +166,7 @@ func TestStashBudgetUnmet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	least, err := p.Plan("optimal", 0)
+	least, err := p.Plan("least", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

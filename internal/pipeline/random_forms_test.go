@@ -156,7 +156,7 @@ func checkStep(t *testing.T, e *runtime.Engine, seed uint64) {
 	none, _ := meets(t, e, p, o, "none", 0)
 	form := fmt.Sprintf("chunk %v, tile %v, rows %v", o.Chunk, o.Tile, o.Rows)
 	close(form, none)
-	for _, strategy := range []string{everyKind[int(seed/30)%5], "optimal"} {
+	for _, strategy := range []string{everyKind[int(seed/30)%5], "least"} {
 		got, r := meets(t, e, p, o, strategy, 0)
 		follow(t, e, m, r, strategy)
 		for name, want := range none.outputs {

@@ -109,8 +109,17 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 	if budget.Work != nil {
 		return p.within(s, budget)
 	}
+	if s.Unbounded && !budget.none() {
+		return nil, fmt.Errorf("strategy %s takes no bound: use optimal", s.Name)
+	}
 	var best *File
-	if s.Frontier != nil && !budget.none() {
+	switch {
+	case s.Frontier == nil || s.Unbounded:
+	case budget.none():
+		if best, err = p.knee(s); err != nil || best != nil {
+			return best, err
+		}
+	default:
 		if best, err = p.plain(budget); err != nil || best != nil {
 			return best, err
 		}

@@ -24,10 +24,31 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 	if !budget.none() {
 		return nil, errors.New("a bound on the work and one on the memory: give one of them")
 	}
-	if s.Frontier == nil {
-		return nil, fmt.Errorf("strategy %s has one plan and takes no bound on its work: use optimal", s.Name)
+	if s.Frontier == nil || s.Unbounded {
+		return nil, fmt.Errorf("strategy %s takes no bound on its work: use optimal", s.Name)
 	}
-	var list []Candidate // by ascending work and descending peak
+	list, err := p.curve(s, work)
+	if err != nil {
+		return nil, err
+	}
+	best, err := p.lowest(list, work)
+	if err != nil {
+		return nil, err
+	}
+	if best == nil {
+		none, _, err := planner.Find("none")
+		if err != nil {
+			return nil, err
+		}
+		return p.least(none, none.Name, p.asked)
+	}
+	return p.orNone(best)
+}
+
+// curve returns the candidates of all variants that no other one beats in both peak and
+// work, up to a share of the plain step's work, by ascending work and descending peak.
+func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
+	var list []Candidate
 	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}) {
 		if err != nil {
 			return nil, err
@@ -39,6 +60,12 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 			list = append(list, c)
 		}
 	}
+	return list, nil
+}
+
+// lowest returns the file that holds least among those of the last candidates of a curve
+// that keep to the work; nil where none does.
+func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
 	var best *File
 	written := 0
 	for i := len(list) - 1; i >= 0; i-- {
@@ -57,12 +84,5 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 			best = f
 		}
 	}
-	if best == nil {
-		none, _, err := planner.Find("none")
-		if err != nil {
-			return nil, err
-		}
-		return p.least(none, none.Name, p.asked)
-	}
-	return p.orNone(best)
+	return best, nil
 }

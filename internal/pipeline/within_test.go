@@ -51,7 +51,7 @@ func TestWithinWork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			last := p.Scheduled + shapesBytes
+			last, files := p.Scheduled+shapesBytes, []*File{}
 			for _, work := range []float64{0, 0.05, 0.1, 0.2, 100} {
 				f, err := p.PlanWithin("optimal", Budget{Work: &work})
 				if err != nil {
@@ -60,7 +60,7 @@ func TestWithinWork(t *testing.T) {
 				if f.overhead() > work || f.Peak > last {
 					t.Errorf("at most %g: %g more work, %d bytes, %d before", work, f.overhead(), f.Peak, last)
 				}
-				last = f.Peak
+				last, files = f.Peak, append(files, f)
 				dual, err := p.PlanWithin("optimal", Budget{Live: f.Peak})
 				if err != nil {
 					t.Fatal(err)
@@ -72,13 +72,18 @@ func TestWithinWork(t *testing.T) {
 					t.Errorf("%+v", d)
 				}
 			}
-			least, err := p.Plan("optimal", 0)
+			least, err := p.Plan("least", 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if last > least.Peak+least.Peak/rough {
 				t.Errorf("without a real bound %d bytes, by the search for the least %d", last, least.Peak)
 			}
+			knee, err := p.Plan("optimal", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bends(t, knee, files)
 		})
 	}
 	half := 0.5
@@ -86,10 +91,38 @@ func TestWithinWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.PlanWithin("full", Budget{Work: &half}); err == nil {
-		t.Error("a strategy with one plan takes a bound on its work")
+	for _, strategy := range []string{"full", "least"} {
+		if _, err := p.PlanWithin(strategy, Budget{Work: &half}); err == nil {
+			t.Errorf("strategy %s takes a bound on its work", strategy)
+		}
+	}
+	if _, err := p.Plan("least", 1<<20); err == nil {
+		t.Error("strategy least takes a bound on the memory")
 	}
 	if _, err := p.PlanWithin("optimal", Budget{Work: &half, Live: 1 << 20}); err == nil {
 		t.Error("a bound on the work goes with one on the memory")
+	}
+}
+
+// bends checks the file of an optimal plan without a bound beside those of the least peak
+// within some work, by ascending work: it lies between them, and where it does not go to
+// the end of the curve, no other one is further below the chord.
+func bends(t *testing.T, knee *File, files []*File) {
+	t.Helper()
+	first, last := files[0], files[len(files)-1]
+	t.Logf("plain %d bytes; knee %d bytes, %.3g more work; least %d, %.3g", first.Peak, knee.Peak, knee.overhead(), last.Peak, last.overhead())
+	if knee.overhead() > last.overhead()+1e-9 || knee.Peak > first.Peak {
+		t.Errorf("the knee lies beside the curve")
+	}
+	if knee.Peak <= last.Peak {
+		return
+	}
+	sum := func(f *File) float64 {
+		return float64(f.Peak-last.Peak)/float64(first.Peak-last.Peak) + f.overhead()/max(last.overhead(), littleWork)
+	}
+	for _, f := range files {
+		if sum(f) < sum(knee)-0.1 {
+			t.Errorf("%d bytes for %g more work bend the curve more than the knee", f.Peak, f.overhead())
+		}
 	}
 }

@@ -72,6 +72,8 @@ type ParetoPoint struct {
 	Overhead  Float  `json:"overhead"`
 	// Dominated: another point has no more of either, and less of one.
 	Dominated bool `json:"dominated"`
+	// Chosen: the point is the plan itself.
+	Chosen bool `json:"chosen"`
 }
 
 // Note says what became of one request.

@@ -293,10 +293,10 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 	return p, nil
 }
 
-// strategyNames names each strategy once, at its plan of most overhead; those of
-// one place share a line.
+// strategyNames names each strategy once, at the plan itself if that is its own, else
+// at its plan of most overhead; those of one place share a line.
 func strategyNames(points []ParetoPoint) plotter.XYLabels {
-	at := map[string]plotter.XY{}
+	at, chosen := map[string]plotter.XY{}, map[string]bool{}
 	var order []string
 	for _, q := range points {
 		xy := plotter.XY{X: float64(q.Overhead), Y: float64(q.PeakBytes)}
@@ -307,8 +307,8 @@ func strategyNames(points []ParetoPoint) plotter.XYLabels {
 		if !seen {
 			order = append(order, q.Strategy)
 		}
-		if !seen || xy.X > old.X {
-			at[q.Strategy] = xy
+		if !seen || q.Chosen || xy.X > old.X && !chosen[q.Strategy] {
+			at[q.Strategy], chosen[q.Strategy] = xy, q.Chosen
 		}
 	}
 	var out plotter.XYLabels

@@ -68,8 +68,8 @@ func TestShortShare(t *testing.T) {
 	}
 }
 
-// TestStrategyNames: many plans of one strategy get one name, at the one of most
-// overhead; strategies that meet share a place.
+// TestStrategyNames: many plans of one strategy get one name, at the plan itself or the
+// one of most overhead; strategies that meet share a place.
 func TestStrategyNames(t *testing.T) {
 	got := strategyNames([]ParetoPoint{
 		{Strategy: "optimal", PeakBytes: 10, Overhead: 0.3}, {Strategy: "optimal", PeakBytes: 20, Overhead: 0.1},
@@ -79,5 +79,11 @@ func TestStrategyNames(t *testing.T) {
 	want := []string{"optimal", "sqrt, full", "none"}
 	if !slices.Equal(got.Labels, want) || got.XYs[0].X != 0.3 {
 		t.Errorf("%v at %v, want %v", got.Labels, got.XYs, want)
+	}
+	knee := ParetoPoint{Strategy: "optimal", PeakBytes: 20, Overhead: 0.1, Chosen: true}
+	for i, points := range [][]ParetoPoint{{knee, {Strategy: "optimal", PeakBytes: 10, Overhead: 0.3}}, {{Strategy: "optimal", PeakBytes: 10, Overhead: 0.3}, knee}} {
+		if got := strategyNames(points); len(got.XYs) != 1 || got.XYs[0].X != 0.1 {
+			t.Errorf("%d: the plan itself is named at %v", i, got.XYs)
+		}
 	}
 }
