@@ -267,7 +267,7 @@ func layersOf(p *Problem) ([]int, error) {
 	case len(p.Cuts) >= 2:
 		return p.Cuts, nil
 	}
-	return nil, fmt.Errorf("no layers found: no single value separates one part of the forward from the next; use layers=GLOB, selective or optimal")
+	return nil, ErrNoLayers
 }
 
 func solveFull(p *Problem, o Options) (*Plan, error) {

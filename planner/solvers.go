@@ -12,6 +12,9 @@ import (
 // ErrNoBackward says that a graph has no backward part to plan for.
 var ErrNoBackward = errors.New("no backward found: run remat grad first")
 
+// ErrNoLayers says that a strategy by layers has nothing to go by.
+var ErrNoLayers = errors.New("no layers found: no single value separates one part of the forward from the next; use layers=GLOB, selective or optimal")
+
 // Options are what a solver is asked for.
 type Options struct {
 	// Argument is what follows the strategy's equal sign, or empty.

@@ -55,10 +55,7 @@ func (p *Planner) knee(s *planner.Solver) (*File, error) {
 // judged.
 func (p *Planner) simplest() (int64, error) {
 	least := int64(math.MaxInt64)
-	for _, strategy := range simpler {
-		done := p.solving()
-		plan, err := planner.Solve(p.Problem(), strategy)
-		done()
+	for plan, err := range p.bySimpler(p.base()) {
 		if err != nil {
 			return 0, err
 		}

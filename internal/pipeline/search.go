@@ -8,6 +8,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"time"
@@ -328,18 +329,30 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family) (*File, e
 // simpler are the strategies whose plans a search starts from, as it judges them.
 var simpler = []string{"full", "sqrt", "selective"}
 
+// bySimpler are the plans of these strategies for a variant; there are fewer where it has
+// no layers.
+func (p *Planner) bySimpler(v *Variant) iter.Seq2[*planner.Plan, error] {
+	return func(yield func(*planner.Plan, error) bool) {
+		for _, strategy := range simpler {
+			if p.stopped() {
+				return
+			}
+			done := p.solving()
+			plan, err := planner.Solve(v.Problem(), strategy)
+			done()
+			if !errors.Is(err, planner.ErrNoLayers) && !yield(plan, err) {
+				return
+			}
+		}
+	}
+}
+
 // orSimpler returns the file of a search's plan, or that of a simpler strategy where
 // it holds less. In a tiny graph the shapes that barriers compute, and buffers that
 // wait, outweigh what the judge compared.
 func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
 	base, best := f.variants[0], r
-	for _, strategy := range simpler {
-		if p.stopped() {
-			break
-		}
-		done := p.solving()
-		plan, err := planner.Solve(base.Problem(), strategy)
-		done()
+	for plan, err := range p.bySimpler(base) {
 		if err != nil {
 			return nil, err
 		}
