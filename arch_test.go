@@ -31,7 +31,7 @@ var mayImport = map[string][]string{
 	"internal/report":                   {"planner"},
 	"internal":                          {"onnx", "runtime", "internal"},
 	"internal/step":                     {"onnx", "ortmodel", "rewrite/precision/kernels"},
-	"train":                             {"onnx", "runtime", "models/safetensors", "internal/step", "train"},
+	"train":                             {"onnx", "runtime", "models/safetensors", "internal/ranks", "internal/step", "train"},
 	"train/watch":                       {"train", "onnx", "internal/report"},
 	"scripts":                           {"onnx", "models"},
 	"cmd":                               {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},
@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 
 	// The library, which is the module's own folder, and what it is thin over.
 	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime", "train"},
-	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "internal/report", "models/safetensors", "internal/step"},
+	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "internal/report", "models/safetensors", "internal/ranks", "internal/step"},
 }
 
 // longest returns the folder of the table that holds pkg, "" if none does.

@@ -45,6 +45,9 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 		return err
 	}
 	job.From = train.Start(graph, d.Train, t.options.Seed)
+	if t.ranks != nil {
+		job.From.Ranks, job.From.Sync = t.ranks.Size, t.ranks.sync
+	}
 	if state == nil {
 		return nil
 	}
@@ -119,14 +122,17 @@ type trained struct {
 	ResumedFrom  *int64        `json:"resumed_from"`
 	State        report.Text   `json:"state"`
 	Memory       report.Memory `json:"memory"`
+	Ranks        *trainedRanks `json:"ranks"`
 }
 
 // print prints the document of a training, or what a person wants to read of it.
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	s.memory()
+	t.addUpdates(s)
 	d := &trained{
 		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
+		Ranks: t.ranksDocument(job, r),
 	}
 	if r.Seconds > 0 {
 		d.Speed = float64(r.NewTokens) / r.Seconds
@@ -146,6 +152,9 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	}
 	if r.SkippedSteps > 0 {
 		t.e.say("%d steps were skipped: gradients overflowed, and the loss scale was lowered", r.SkippedSteps)
+	}
+	if k := d.Ranks; k != nil {
+		t.e.say("%d ranks, --sync %s: rank %d sent %s, and holds %s for it", k.Ranks, k.Sync, k.Rank, report.Bytes(k.BytesSent), report.Bytes(k.HeldBytes))
 	}
 	t.e.say("state: %s", r.State)
 	return nil

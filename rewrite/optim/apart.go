@@ -1,0 +1,51 @@
+package optim
+
+// The update apart from the gradients, for who combines gradients between the two: the
+// ranks of a training that are several processes.
+//
+//	graph of gradients   P.grad ─▶ P.acc.new = P.acc + P.grad     (Options.Sums)
+//	graph of updates     P.acc ─▶ [clip] ─▶ P.m.new, P.v.new, P.new;  P.acc.new = 0·P.acc
+//
+// The two share the memory of P and P.acc. Together they compute what one graph that
+// accumulates Accumulate runs does, in the same order: P.acc is the sum of that many
+// gradients when updates run, whoever added them.
+
+import (
+	"errors"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// sum makes the next sums of gradients.
+func (a *applier) sum(params []Param) {
+	for _, p := range params {
+		a.b.Scope = p.Value.Name
+		u, kept := &updater{applier: a, p: p.Value}, a.kept(p.Value)
+		u.output(kept, u.add(kept.Name+".new", "Add", kept, p.Grad))
+	}
+	a.b.Scope = ""
+}
+
+// Updates makes the graph that updates parameters of these names and types from the sums
+// of Accumulate gradients each, of the operator set that the graph of gradients has.
+func Updates(params []*onnx.Value, opset int64, o Options) (*onnx.Model, error) {
+	if o.Kind == None {
+		return nil, errors.New("without an optimizer there is no update")
+	}
+	m := onnx.NewModel("update", opset)
+	list := make([]Param, len(params))
+	for i, p := range params {
+		list[i].Value = m.Graph.AddInput(p.Name, p.Type)
+	}
+	o.Sums, o.KeepGrads, o.Types = false, false, nil
+	a, err := begin(m, list, o, true)
+	if err != nil {
+		return nil, err
+	}
+	a.scalars(list)
+	for _, p := range list {
+		a.update(p)
+	}
+	_, err = a.finish(list)
+	return m, err
+}
