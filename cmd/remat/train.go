@@ -14,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/mpi"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
@@ -31,11 +32,13 @@ func trainCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		}, dataFlags(), lengthFlags(), scalingFlags(), fitFlags(), rankFlags(), watchFlags()),
 		Action: func(c *cli.Context) error {
-			t, err := readTraining(e, c)
-			if err != nil {
-				return err
-			}
-			return t.run()
+			return asRank(e, func(w *mpi.World) error {
+				t, err := readTraining(e, c, w)
+				if err != nil {
+					return err
+				}
+				return t.run()
+			})
 		},
 	}
 }
@@ -75,7 +78,7 @@ type trainRun struct {
 	updates *subject
 }
 
-func readTraining(e *env, c *cli.Context) (t *trainRun, err error) {
+func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error) {
 	t = &trainRun{e: e, c: c, dir: c.String("o"), resume: c.Bool("resume"), epochs: c.Int64("epochs")}
 	if !t.resume || c.Args().Present() {
 		if t.path, err = argument(c, "model file"); err != nil {
@@ -100,11 +103,14 @@ func readTraining(e *env, c *cli.Context) (t *trainRun, err error) {
 	if t.data, t.batch, err = readData(c, t.dir); err != nil {
 		return nil, err
 	}
-	if t.ranks, err = readRanks(c, 0); err != nil {
+	if t.ranks, err = readRanks(c, w); err != nil {
 		return nil, err
 	}
 	if t.ranks != nil {
 		t.fit.options.Ranks = t.ranks.Ranks
+	}
+	if t.ranks != nil && w != nil {
+		t.group = ranks.NewGroup(w)
 	}
 	t.options = remat.Options{
 		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
@@ -187,6 +193,9 @@ func (t *trainRun) train() error {
 	ort.Trim()
 	t.e.finishing.Store(true)
 	result, err := job.Run(e.ctx)
+	if err != nil && !errors.Is(err, train.ErrInterrupted) {
+		err = &apartError{trainError(err)}
+	}
 	if w != nil {
 		w.ended(err)
 		if closing := w.Close(); err == nil {
@@ -197,7 +206,7 @@ func (t *trainRun) train() error {
 		t.e.finishing.Store(false)
 	}
 	if err != nil && !errors.Is(err, train.ErrInterrupted) {
-		return trainError(err)
+		return err
 	}
 	if t.first() {
 		if printing := t.print(b.subject, job, result); printing != nil {

@@ -18,12 +18,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/ranks"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/mpi"
 	"github.com/onnx-remat/remat/train"
 )
 
@@ -47,9 +49,13 @@ type rankPlan struct {
 	lock  sync.Mutex
 }
 
-// readRanks reads the flags of rankFlags; nil where nobody trains together. Of the
-// processes that mpirun started there are so many, 0 without it.
-func readRanks(c *cli.Context, launched int) (*rankPlan, error) {
+// readRanks reads the flags of rankFlags; nil where nobody trains together. The world is
+// that of the processes that mpirun started, nil without it.
+func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
+	launched := 0
+	if w != nil {
+		launched = w.Size()
+	}
 	r := &rankPlan{sync: c.String("sync"), outer: train.Outer{LR: c.Float64("outer-lr"), Momentum: c.Float64("outer-momentum")}}
 	var err error
 	if r.Every, err = readSync(r.sync); err != nil {
@@ -130,6 +136,43 @@ func (r *rankPlan) check(steps int64, batches any) error {
 	}
 	return nil
 }
+
+// asRank runs f as one of the ranks that a launcher started, or alone with nil. Rank 0
+// speaks for all; another one has to say only what ends it apart from the others, which
+// ends them too.
+func asRank(e *env, f func(*mpi.World) error) error {
+	if !mpi.Launched() {
+		return f(nil)
+	}
+	w, err := mpi.Join()
+	if err != nil {
+		return err
+	}
+	if w.Size() == 1 {
+		return errors.Join(f(nil), w.Close())
+	}
+	stderr, quiet := e.stderr, e.quiet
+	if w.Rank() > 0 {
+		e.stdout, e.stderr, e.quiet = nobody{}, nobody{}, true
+	}
+	err = f(w)
+	var apart *apartError
+	if !errors.As(err, &apart) {
+		return errors.Join(err, w.Close())
+	}
+	if w.Rank() > 0 { // what ends all, rank 0 says meanwhile
+		time.Sleep(time.Second)
+		e.stderr, e.quiet = stderr, quiet
+		err = fmt.Errorf("rank %d of %d: %w", w.Rank(), w.Size(), err)
+	}
+	w.Abort(e.exitCode(err))
+	return err
+}
+
+// An apartError ended steps, which other ranks may not know.
+type apartError struct{ error }
+
+func (e *apartError) Unwrap() error { return e.error }
 
 // first says that this rank prints, and writes what a run leaves.
 func (t *trainRun) first() bool { return t.group == nil || t.group.Rank() == 0 }
