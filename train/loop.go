@@ -62,8 +62,8 @@ type Result struct {
 	NewTokens int64
 	State     string // path of the last state, "" where none was saved
 	StateStep int64
-	// Sent is how many bytes this rank sent to others.
-	Sent int64
+	// Syncs is how often ranks agreed, and Sent how many bytes this one sent to others.
+	Syncs, Sent int64
 }
 
 // ErrInterrupted says that the context ended: the last complete step's state is saved.

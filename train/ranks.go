@@ -131,9 +131,26 @@ func (r *Ranks) Held() int64 {
 	return n
 }
 
-// SentBytes is what a rank sends each time that it agrees, with the elements of each
+// Elements are those of each value that is combined.
+func (r *Ranks) Elements(s *runtime.Session) ([]int64, error) {
+	var list []int64
+	for _, name := range r.exchanged(s) {
+		_, shape, err := s.ShapeOf(name)
+		if err != nil {
+			return nil, err
+		}
+		n := int64(1)
+		for _, d := range shape {
+			n *= d
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// SyncBytes is what a rank sends each time that it agrees, with the elements of each
 // value that is combined: their share of 2(n-1)/n, and the word of a step.
-func SentBytes(elements []int64, rank, size int) int64 {
+func SyncBytes(elements []int64, rank, size int) int64 {
 	n := ranks.ShareBytes(wordBytes, size)
 	for _, e := range elements {
 		n += ranks.CombineBytes(int(e), rank, size)
@@ -191,6 +208,7 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	if err != nil {
 		return err
 	}
+	t.result.Syncs++
 	if t.stop = all.stop; r.local() {
 		return r.combine(t.Session, r.outerStep)
 	}

@@ -329,18 +329,31 @@ type trainedRanks struct {
 	Ranks int    `json:"ranks"`
 	Rank  int    `json:"rank"`
 	Sync  string `json:"sync"`
-	// BytesSent are those of this run of the program, HeldBytes what ranks exchange
-	// and keep beside sessions.
+	// Syncs is how often this run of the program has agreed, SyncBytes what a rank sends
+	// for that each time, by the model, and BytesSent what it sent.
+	Syncs     int64 `json:"syncs"`
+	SyncBytes int64 `json:"sync_bytes"`
 	BytesSent int64 `json:"bytes_sent"`
-	HeldBytes int64 `json:"held_bytes"`
+	// HeldBytes is what ranks exchange and keep beside sessions.
+	HeldBytes          int64 `json:"held_bytes"`
+	PredictedHeldBytes int64 `json:"predicted_held_bytes"`
 }
 
 // ranksDocument describes the rank.
-func (t *trainRun) ranksDocument(job *train.Job, r *train.Result) *trainedRanks {
+func (t *trainRun) ranksDocument(job *train.Job, r *train.Result) (*trainedRanks, error) {
 	if t.ranks == nil {
-		return nil
+		return nil, nil
 	}
-	return &trainedRanks{t.ranks.Size, t.group.Rank(), t.ranks.sync, r.Sent, job.Ranks.Held()}
+	elements, err := job.Ranks.Elements(job.Session)
+	if err != nil {
+		return nil, err
+	}
+	rank, size := t.group.Rank(), t.ranks.Size
+	return &trainedRanks{
+		Ranks: size, Rank: rank, Sync: t.ranks.sync,
+		Syncs: r.Syncs, SyncBytes: train.SyncBytes(elements, rank, size), BytesSent: r.Sent,
+		HeldBytes: job.Ranks.Held(), PredictedHeldBytes: ranks.HeldBytes(elements, rank, size, t.local()),
+	}, nil
 }
 
 // addUpdates adds what the session of the updates takes to a run's memory.
@@ -348,15 +361,30 @@ func (t *trainRun) addUpdates(s *subject) {
 	if t.updates == nil {
 		return
 	}
-	t.updates.counted = s.counted
 	t.updates.memory()
-	to, add := &s.run.Memory, t.updates.run.Memory
+	to, add := &s.run.Memory, &t.updates.run.Memory
 	to.ParameterBytes += add.ParameterBytes
 	to.StateBytes += add.StateBytes
 	to.FeedBytes += add.FeedBytes
-	*to.LivePeakBytes = max(*to.LivePeakBytes, *add.LivePeakBytes)
-	if to.SessionBytes != nil && add.SessionBytes != nil {
-		*to.SessionBytes += *add.SessionBytes
-		*to.TotalPeakBytes = to.ParameterBytes + to.StateBytes + to.FeedBytes + *to.SessionBytes + *to.LivePeakBytes
+	to.LivePeakBytes = both(to.LivePeakBytes, add.LivePeakBytes, larger)
+	to.SessionBytes = both(to.SessionBytes, add.SessionBytes, total)
+	to.PredictedLivePeakBytes = both(to.PredictedLivePeakBytes, add.PredictedLivePeakBytes, larger)
+	to.PredictedSessionBytes = both(to.PredictedSessionBytes, add.PredictedSessionBytes, total)
+	to.PredictedReservedBytes = both(to.PredictedReservedBytes, add.PredictedReservedBytes, larger)
+	if to.TotalPeakBytes = nil; to.SessionBytes != nil && to.LivePeakBytes != nil {
+		all := to.ParameterBytes + to.StateBytes + to.FeedBytes + *to.SessionBytes + *to.LivePeakBytes
+		to.TotalPeakBytes = &all
 	}
 }
+
+// both is f of two figures, nil where one is not known.
+func both(a, b *int64, f func(a, b int64) int64) *int64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	v := f(*a, *b)
+	return &v
+}
+
+func larger(a, b int64) int64 { return max(a, b) }
+func total(a, b int64) int64  { return a + b }

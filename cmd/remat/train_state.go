@@ -21,9 +21,11 @@ import (
 func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
 	switch {
 	case !t.resume && folder.Holds():
-		return nil, fmt.Errorf("%s: holds the states of a run: add --resume to go on, or name another folder", t.dir)
+		return nil, fmt.Errorf("%s: holds the states of a run: add --resume to go on, or name another folder", folder.Dir)
 	case !t.resume:
 		return nil, nil
+	case !folder.Holds() && !t.first():
+		return nil, fmt.Errorf("%s: no state of this rank to go on from: go on with the --ranks and --sync of before", folder.Dir)
 	case !folder.Holds():
 		return nil, fmt.Errorf("%s: no state to go on from: leave out --resume", t.dir)
 	}
@@ -132,7 +134,10 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	d := &trained{
 		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
-		Ranks: t.ranksDocument(job, r),
+	}
+	var err error
+	if d.Ranks, err = t.ranksDocument(job, r); err != nil {
+		return err
 	}
 	if r.Seconds > 0 {
 		d.Speed = float64(r.NewTokens) / r.Seconds
@@ -154,7 +159,7 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 		t.e.say("%d steps were skipped: gradients overflowed, and the loss scale was lowered", r.SkippedSteps)
 	}
 	if k := d.Ranks; k != nil {
-		t.e.say("%d ranks, --sync %s: rank %d sent %s, and holds %s for it", k.Ranks, k.Sync, k.Rank, report.Bytes(k.BytesSent), report.Bytes(k.HeldBytes))
+		t.e.say("%d ranks, --sync %s: each sends about %s %d times, and holds %s for it", k.Ranks, k.Sync, report.Bytes(k.SyncBytes), k.Syncs, report.Bytes(k.HeldBytes))
 	}
 	t.e.say("state: %s", r.State)
 	return nil

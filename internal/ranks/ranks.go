@@ -217,7 +217,7 @@ type RankError struct {
 	Text string
 }
 
-func (e *RankError) Error() string { return e.Text }
+func (e *RankError) Error() string { return fmt.Sprintf("rank %d: %s", e.Rank, e.Text) }
 
 // Agree returns once all ranks have come to this place: with nil where none has an
 // error, else with the own one or, for lack of it, that of the first rank that has one.
