@@ -167,7 +167,7 @@ func due(step, every int64) bool { return every > 0 && step%every == 0 }
 // step runs micro-batches until an update, or an overflow. The context ends no step; it
 // tells ranks to stop together.
 func (t *training) step(ctx context.Context) (Record, error) {
-	start := time.Now()
+	start, sent := time.Now(), t.sent()
 	rec := Record{Step: t.at.Step + 1, GradientNorm: math.NaN()}
 	rec.LR = t.Schedule.Rate(rec.Step)
 	t.Session.SetRate(rec.LR)
@@ -209,6 +209,7 @@ func (t *training) step(ctx context.Context) (Record, error) {
 		if err := t.agree(ctx, &rec); err != nil {
 			return rec, err
 		}
+		rec.SentBytes = t.sent() - sent
 	}
 	if t.at.Step++; t.at.Step == 1 {
 		t.at.LossFirst = rec.Loss

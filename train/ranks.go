@@ -71,7 +71,7 @@ func (j *Job) Begin(kept map[string]runtime.Tensor) error {
 	if r.Every == 0 {
 		return nil
 	}
-	r.chunks = map[string][]float32{}
+	r.chunks, r.names = map[string][]float32{}, nil
 	for _, name := range j.Session.Trained() {
 		if err := r.keep(j.Session, name, kept); err != nil {
 			return err

@@ -424,7 +424,7 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	if err := t.rated(updates.Model.Graph); err != nil {
 		return nil, fmt.Errorf("%s: %w", updates.Path, err)
 	}
-	if err := t.place(job, src, d, state); err != nil {
+	if err := t.place(job, src, updates, d, state); err != nil {
 		return nil, err
 	}
 	t.join(job)

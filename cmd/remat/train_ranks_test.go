@@ -84,7 +84,7 @@ func TestRanksSum(t *testing.T) {
 	for i, flags := range []string{
 		"--clip-norm 0.5",
 		"--optimizer sgd --momentum 0.9 --weight-decay 0.1",
-		"--clip-norm 0.1 --clip-by parameter",
+		"--clip-norm 0.1 --clip-by parameter --optimizer lion",
 		"--clip-norm 0.1 --clip-by previous --schedule cosine --warmup 2",
 	} {
 		n := []int{2, 4}[i%2]

@@ -40,13 +40,21 @@ func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
 }
 
 // place gives the job its position: the beginning, or where the state stands, which must
-// be of this graph and these data.
-func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, state *train.State) error {
+// be of this graph, its updates, which may be the same graph, and these data.
+func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.Data, state *train.State) error {
 	graph, err := src.Identity()
 	if err != nil {
 		return err
 	}
-	job.From = train.Start(graph, d.Train, t.options.Seed)
+	both := graph
+	if updates != src {
+		identity, err := updates.Identity()
+		if err != nil {
+			return err
+		}
+		both += " " + identity
+	}
+	job.From = train.Start(both, d.Train, t.options.Seed)
 	if t.ranks != nil {
 		job.From.Ranks, job.From.Sync = t.ranks.Size, t.ranks.sync
 	}
