@@ -274,11 +274,15 @@ func (s *State) Continues(start Position, b Batches) error {
 	if p.Seed != start.Seed {
 		return &StateError{s.Path, fmt.Sprintf("it was trained with the seed %d, not %d", p.Seed, start.Seed)}
 	}
-	if p.Ranks != start.Ranks || p.Sync != start.Sync {
+	if p.Sync != start.Sync || p.Ranks != start.Ranks && p.Sync != SyncStep {
 		return &StateError{s.Path, fmt.Sprintf("it is that of %s, not of %s", together(p), together(&start))}
 	}
 	return nil
 }
+
+// SyncStep is how ranks agree that hold the same after each step, so that others may go
+// on in their place.
+const SyncStep = "step"
 
 // together says who trained.
 func together(p *Position) string {

@@ -162,6 +162,9 @@ const trainGarbage = 25
 // run trains, by as many ranks as were asked for.
 func (t *trainRun) run() error {
 	defer t.e.finishing.Store(false)
+	if t.onlyRank() {
+		t.ranks = nil
+	}
 	if t.ranks != nil && t.group == nil {
 		return t.trainInside()
 	}

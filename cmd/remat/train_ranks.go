@@ -24,6 +24,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/ranks"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/mpi"
 	"github.com/onnx-remat/remat/train"
@@ -84,7 +85,7 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 	if r.Size == 0 && c.IsSet("sync") {
 		return nil, errors.New("--sync: requires --ranks N, or a start by mpirun")
 	}
-	if r.Size == 0 || r.Size == 1 && r.Every == 0 {
+	if r.Size == 0 || r.Size == 1 && r.Every == 0 && !c.Bool("resume") {
 		return nil, nil // one rank that sums its own gradients is one that trains alone
 	}
 	return r, r.supported(c)
@@ -219,6 +220,20 @@ func (t *trainRun) trainInside() error {
 	})
 }
 
+// onlyRank says that the one rank that there is updates within its runs, like one that
+// trains alone; it may go on for others, whose graph sums gradients.
+func (t *trainRun) onlyRank() bool {
+	if t.ranks == nil || t.ranks.Size > 1 || t.ranks.Every > 0 {
+		return false
+	}
+	src, err := t.e.load(filepath.Join(t.dir, trainFile))
+	if err != nil {
+		return true // which training says
+	}
+	s, err := pipeline.SummedOf(src.Model)
+	return s == nil && err == nil
+}
+
 // silent is the same environment for who prints nothing.
 func (e *env) silent() *env {
 	return &env{
@@ -291,6 +306,20 @@ func (t *trainRun) join(job *train.Job) {
 	t.options.Draws = uint64(t.group.Rank()) * 0x9e3779b97f4a7c15
 }
 
+// shared makes a position that of as many ranks as there are now. What they hold is the
+// same on each, and the next micro-batches are those after what all have used.
+func (t *trainRun) shared(p train.Position, accumulate int) (train.Position, error) {
+	if t.ranks == nil || t.ranks.Every > 0 || p.Ranks == t.ranks.Size {
+		return p, nil
+	}
+	used := p.Runs * p.Ranks
+	if used%(t.ranks.Size*accumulate) != 0 {
+		return p, fmt.Errorf("%s: %d ranks have used %d micro-batches, which are no whole steps of %d ranks with %d: go on with a number that divides it", t.dir, p.Ranks, used, t.ranks.Size, t.ranks.Size*accumulate)
+	}
+	p.Runs, p.Ranks = used/t.ranks.Size, t.ranks.Size
+	return p, nil
+}
+
 // openUpdates opens the session that updates from sums of gradients, where the graph
 // has it apart.
 func (t *trainRun) openUpdates(job *train.Job, state *train.State) (func(), error) {
@@ -299,7 +328,9 @@ func (t *trainRun) openUpdates(job *train.Job, state *train.State) (func(), erro
 	}
 	path := filepath.Join(t.dir, pipeline.UpdateFile)
 	o := t.options
-	o.Dims, o.Feed, o.Share, o.Purpose = nil, nil, job.Session, "update"
+	o.Dims, o.Share, o.Purpose = nil, job.Session, "update"
+	share := 1 / float64(t.ranks.Size*job.Accumulate)
+	o.Feed = map[string]remat.Tensor{optim.ShareInput: remat.FromFloat32s([]float32{float32(share)})}
 	o.From = remat.Progress{Runs: int(job.From.Step)}
 	s, err := openSubject(t.e, path, o)
 	if err != nil {
@@ -318,8 +349,8 @@ func (t *trainRun) summed(src *pipeline.Source) (*pipeline.Summed, error) {
 		return nil, fmt.Errorf("%s: %w", src.Path, err)
 	case s == nil && t.ranks != nil && t.ranks.Every == 0:
 		return nil, fmt.Errorf("%s: the graph updates within a run, so ranks cannot sum its gradients: begin anew in another folder", src.Path)
-	case s != nil && (t.ranks == nil || t.ranks.Every > 0 || t.ranks.Size != s.Ranks):
-		return nil, fmt.Errorf("%s: the graph sums the gradients of %d ranks: go on with as many and --sync step, or begin anew in another folder", src.Path, s.Ranks)
+	case s != nil && (t.ranks == nil || t.ranks.Every > 0):
+		return nil, fmt.Errorf("%s: the graph sums the gradients of ranks: go on with --ranks N --sync step, or begin anew in another folder", src.Path)
 	}
 	return s, nil
 }

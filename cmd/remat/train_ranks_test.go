@@ -203,6 +203,74 @@ func TestRanksResumed(t *testing.T) {
 	}
 }
 
+// TestOtherRanks: a training by 4 ranks goes on with 2, as one that begins there with
+// the micro-batches that follow; with 3, which do not divide them, it does not.
+func TestOtherRanks(t *testing.T) {
+	at := prepareRanks(t)
+	const flags = " --optimizer sgd --lr 1e-2 --clip-norm 0.5 -o "
+	line := "--quiet --threads 1 train " + at("m.onnx") + " --data " + at("d.npz")
+	do(t, line+flags+at("ranks")+" --steps 2 --ranks 4")
+	if code, _, last := remats(t, strings.Fields(line+flags+at("ranks")+" --steps 4 --ranks 3 --resume")...); code != exitBadInput || !strings.Contains(last, "8 micro-batches") {
+		t.Errorf("with 3 ranks: exit code %d, %s", code, last)
+	}
+	do(t, line+flags+at("ranks")+" --steps 4 --ranks 2 --resume")
+	do(t, line+flags+at("ranks")+" --steps 6 --ranks 1 --resume")
+	do(t, line+flags+at("only")+" --steps 2 --ranks 1") // as without ranks
+	do(t, line+flags+at("only")+" --steps 3 --ranks 1 --resume")
+
+	values, err := remat.ReadNPZ(at("d.npz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, model := int64(0), at("m.onnx")
+	for i, c := range []struct{ steps, runs int64 }{{2, 4}, {2, 2}, {2, 1}} {
+		rest := map[string]remat.Tensor{}
+		for name, v := range values {
+			row := int64(len(v.Data)) / v.Shape[0]
+			rest[name] = remat.Tensor{Type: v.Type, Shape: append([]int64{v.Shape[0] - from}, v.Shape[1:]...), Data: v.Data[from*row:]}
+		}
+		data, next, dir := at(fmt.Sprint(i, ".npz")), at(fmt.Sprint(i, ".onnx")), at(fmt.Sprint("one", i))
+		if err := remat.WriteNPZ(data, rest); err != nil {
+			t.Fatal(err)
+		}
+		do(t, fmt.Sprint("--quiet --threads 1 train ", model, " --data ", data, flags, dir, " --steps ", c.steps, " --accumulate ", c.runs))
+		do(t, "apply "+dir+"/state.safetensors "+at("m.onnx")+" -o "+next)
+		from, model = from+c.steps*c.runs, next
+	}
+	want := tensorsOf(t, at("one2/state.safetensors"))
+	got := tensorsOf(t, at("ranks/state.safetensors"))
+	for name, data := range want {
+		if !bytes.Equal(got[name], data) {
+			t.Errorf("%s is another", name)
+		}
+	}
+}
+
+// TestRanksInterrupted: ranks stop after the same step, and go on from there.
+func TestRanksInterrupted(t *testing.T) {
+	at := prepareRanks(t)
+	for _, sync := range []string{"local=2", "step"} {
+		args := strings.Fields("--threads 1 --quiet train " + at("m.onnx") + " --data " + at("d.npz") + " --steps 80 --save-every 2 --ranks 2 --sync " + sync)
+		whole, parts := at("whole"+sync), at("parts"+sync)
+		do(t, strings.Join(args, " ")+" -o "+whole)
+		c := asProgram(t)(resumed(args, parts)...)
+		var text bytes.Buffer
+		c.Stderr = &text
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for modified(parts).IsZero() {
+			time.Sleep(time.Millisecond)
+		}
+		_ = c.Process.Signal(os.Interrupt)
+		if err := c.Wait(); c.ProcessState.ExitCode() != exitInterrupted || strings.Count(text.String(), "interrupted after step") != 1 {
+			t.Fatalf("%s: %v: %s", sync, err, text.String())
+		}
+		do(t, strings.Join(resumed(args, parts), " "))
+		sameStates(t, whole, parts)
+	}
+}
+
 // ranksOf are the folders of ranks.
 func ranksOf(dir string) []string {
 	list, _ := filepath.Glob(filepath.Join(dir, "rank*"))

@@ -77,6 +77,9 @@ func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.
 			break
 		}
 	}
+	if p, err = t.shared(p, job.Accumulate); err != nil {
+		return err
+	}
 	job.From, t.options.Own, t.options.From = p, state.Values(), p.Progress()
 	return nil
 }

@@ -35,29 +35,28 @@ func (r Ranks) sums() bool { return r.Size > 0 && r.Every == 0 }
 // UpdateFile is the graph of updates, beside that of gradients.
 const UpdateFile = "update.onnx"
 
-// ranksKey is the entry of a graph of gradients that says whose it is.
-const ranksKey = "remat.ranks"
+// summedKey is the entry of a graph that sums gradients.
+const summedKey = "remat.summed"
 
-// Summed is what a graph of gradients says of the update that it is made for.
+// Summed is what such a graph says of the update that it is made for.
 type Summed struct {
-	Ranks int `json:"ranks"`
 	// Accumulate is how many runs of a rank make an update.
 	Accumulate int64 `json:"accumulate"`
 }
 
 // SummedOf returns what a graph of gradients says of itself, nil for another graph.
 func SummedOf(m *onnx.Model) (*Summed, error) {
-	text, ok := m.Metadata(ranksKey)
+	text, ok := m.Metadata(summedKey)
 	if !ok {
 		return nil, nil
 	}
 	s := &Summed{}
 	err := json.Unmarshal([]byte(text), s)
-	if err == nil && (s.Ranks < 1 || s.Accumulate < 1 || s.Accumulate > 1<<30) {
-		err = fmt.Errorf("%d ranks of %d runs", s.Ranks, s.Accumulate)
+	if err == nil && (s.Accumulate < 1 || s.Accumulate > 1<<30) {
+		err = fmt.Errorf("%d runs", s.Accumulate)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("metadata %s: %w", ranksKey, err)
+		return nil, fmt.Errorf("metadata %s: %w", summedKey, err)
 	}
 	return s, nil
 }
@@ -112,7 +111,6 @@ func combined(m *onnx.Model, roles step.Roles) ([]int64, error) {
 // the parameters and sums, which the step's session has.
 func (f *fitting) besideUpdates(a *stepGraph, given *onnx.Model, roles step.Roles) error {
 	options := f.update(a.made, f.o.Derive.Update, a.norm)
-	options.Accumulate = max(options.Accumulate, 1) * int64(f.o.Ranks.Size)
 	var params []*onnx.Value
 	shared := int64(0)
 	for _, p := range a.derived.Params {
@@ -147,7 +145,7 @@ func (f *fitting) saveUpdates(a *attempt, m *onnx.Model) error {
 	if a.updates == nil {
 		return nil
 	}
-	if err := SetJSON(m, ranksKey, Summed{f.o.Ranks.Size, max(a.runs, 1)}); err != nil {
+	if err := SetJSON(m, summedKey, Summed{max(a.runs, 1)}); err != nil {
 		return err
 	}
 	for _, key := range []string{runtime.ParametersKey, VersionKey, SourceKey} {

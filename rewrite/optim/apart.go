@@ -6,15 +6,19 @@ package optim
 //	graph of gradients   P.grad ─▶ P.acc.new = P.acc + P.grad     (Options.Sums)
 //	graph of updates     P.acc ─▶ [clip] ─▶ P.m.new, P.v.new, P.new;  P.acc.new = 0·P.acc
 //
-// The two share the memory of P and P.acc. Together they compute what one graph that
-// accumulates Accumulate runs does, in the same order: P.acc is the sum of that many
-// gradients when updates run, whoever added them.
+// The two share the memory of P and P.acc. P.acc is the sum of any number n of gradients
+// when updates run, whoever added them, and 1/n is fed as gradient_share. Together they
+// compute what one graph that accumulates n runs does, in the same order.
 
 import (
 	"errors"
 
 	"github.com/onnx-remat/remat/onnx"
 )
+
+// ShareInput is the input of a graph of updates for one over the number of gradients in
+// each sum, float32 [].
+const ShareInput = "gradient_share"
 
 // sum makes the next sums of gradients.
 func (a *applier) sum(params []Param) {
@@ -26,8 +30,9 @@ func (a *applier) sum(params []Param) {
 	a.b.Scope = ""
 }
 
-// Updates makes the graph that updates parameters of these names and types from the sums
-// of Accumulate gradients each, of the operator set that the graph of gradients has.
+// Updates makes the graph that updates parameters of these names and types from sums of
+// gradients, of the operator set that the graph of gradients has. Options.Accumulate
+// counts for nothing.
 func Updates(params []*onnx.Value, opset int64, o Options) (*onnx.Model, error) {
 	if o.Kind == None {
 		return nil, errors.New("without an optimizer there is no update")

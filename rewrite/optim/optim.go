@@ -209,6 +209,9 @@ func (a *applier) checkParams(params []Param) error {
 	var names []string
 	if a.o.Kind != None && !a.o.Sums {
 		names = append(names, "lr", "step")
+		if a.apart {
+			names = append(names, ShareInput)
+		}
 		if a.o.Norm {
 			names = append(names, NormOutput)
 		}

@@ -28,6 +28,8 @@ type scalars struct {
 	eps *onnx.Value
 	// keepAcc scales the sum of gradients that is kept: 0 after an update.
 	keepAcc *scalar
+	// share is one over the number of gradients in a sum, where that is fed.
+	share *onnx.Value
 	// grads are the gradients that the updates read, by parameter: those of
 	// the step, or the sums.
 	grads map[*onnx.Value]*onnx.Value
@@ -77,6 +79,7 @@ func (a *applier) scalars(params []Param) {
 	var due *onnx.Value
 	switch {
 	case a.apart: // every run updates
+		a.s.share = a.g.AddInput(ShareInput, onnx.TensorOf(onnx.Float32, none))
 		for _, p := range params {
 			a.s.grads[p.Value] = a.kept(p.Value)
 		}
