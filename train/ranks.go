@@ -148,27 +148,14 @@ func (r *Ranks) Elements(s *runtime.Session) ([]int64, error) {
 	return list, nil
 }
 
-// SyncBytes is what a rank sends each time that it agrees, with the elements of each
-// value that is combined: their share of 2(n-1)/n, and the word of a step.
-func SyncBytes(elements []int64, rank, size int) int64 {
-	n := ranks.ShareBytes(wordBytes, size)
-	for _, e := range elements {
-		n += ranks.CombineBytes(int(e), rank, size)
-	}
-	return n
-}
-
 // local says that ranks train by themselves between outer steps.
 func (r *Ranks) local() bool { return r != nil && r.Every > 0 }
 
 // together says that ranks update as one, every step.
 func (r *Ranks) together() bool { return r != nil && r.Every == 0 }
 
-// wordBytes is the size of a word.
-const wordBytes = 24
-
 // A word is what a rank tells the others of a step: its loss, its tokens, whether it was
-// told to stop.
+// told to stop. It takes ranks.WordBytes.
 type word struct {
 	loss   float64
 	tokens int64

@@ -161,7 +161,9 @@ const trainGarbage = 25
 
 // run trains, by as many ranks as were asked for.
 func (t *trainRun) run() error {
-	defer t.e.finishing.Store(false)
+	if t.group == nil { // else it leaves the other processes first, which takes a while
+		defer t.e.finishing.Store(false)
+	}
 	if t.onlyRank() {
 		t.ranks = nil
 	}

@@ -382,7 +382,7 @@ func (t *trainRun) ranksDocument(job *train.Job, r *train.Result) (*trainedRanks
 	rank, size := t.group.Rank(), t.ranks.Size
 	return &trainedRanks{
 		Ranks: size, Rank: rank, Sync: t.ranks.sync,
-		Syncs: r.Syncs, SyncBytes: train.SyncBytes(elements, rank, size), BytesSent: r.Sent,
+		Syncs: r.Syncs, SyncBytes: ranks.SyncBytes(elements, rank, size), BytesSent: r.Sent,
 		HeldBytes: job.Ranks.Held(), PredictedHeldBytes: ranks.HeldBytes(elements, rank, size, t.local()),
 	}, nil
 }

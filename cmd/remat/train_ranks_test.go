@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models/safetensors"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -66,6 +67,8 @@ type trainedAs struct {
 		Parameters       int64 `json:"parameter_bytes"`
 		State            int64 `json:"state_bytes"`
 		Feeds            int64 `json:"feed_bytes"`
+		// PredictedReserved is what the arena takes.
+		PredictedReserved int64 `json:"predicted_reserved_bytes"`
 	} `json:"memory"`
 }
 
@@ -180,6 +183,53 @@ func TestRanksMemory(t *testing.T) {
 		}
 		if r.Syncs != syncs || r.BytesSent != syncs*r.SyncBytes+aside || r.SyncBytes == 0 || r.Ranks != 3 || r.Sync != sync {
 			t.Errorf("%s: %+v", sync, r)
+		}
+	}
+}
+
+// TestAdviseRanks: what advise says of a rank is what training by ranks takes and sends,
+// and the model of the link is what docs/ranks.md says.
+func TestAdviseRanks(t *testing.T) {
+	at := prepareRanks(t)
+	out := do(t, "--quiet --json --threads 1 advise "+at("m.onnx")+" --memory 64MiB --ranks 3 --link 8Gbit/s --step-seconds 0.5")
+	var doc struct{ Ranks []report.AdviceRanks }
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || len(doc.Ranks) != 2 {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for i, r := range doc.Ranks {
+		steps := fmt.Sprint(r.Every)
+		d := documentOf(t, do(t, "--quiet --json --threads 1 train "+at("m.onnx")+" --data "+at("d.npz")+" --memory 64MiB --steps "+steps+" -o "+at(r.Sync)+" --ranks 3 --sync "+r.Sync))
+		m := d.Memory
+		const ahead = 2 * 2 * 4 * 16 * 8 // bytes of two batches
+		takes := m.Parameters + m.State + m.Feeds + m.Session + m.Live + d.Ranks.HeldBytes + ahead
+		// Beside that, what the arena reserves, and here and there an element in the
+		// chunks of the rank that has most.
+		if more := *r.Total - takes; more < max(0, m.PredictedReserved-m.Live-m.Session) || more > 20<<10 || i == 1 && more > 16*8 {
+			t.Errorf("%s: said to take %d, takes %d and what is reserved: %+v", r.Sync, *r.Total, takes, m)
+		}
+		if *r.SyncBytes < d.Ranks.SyncBytes || *r.SyncBytes > d.Ranks.SyncBytes+4*16*2 || !r.Fits {
+			t.Errorf("%s: said to send %d, rank 0 sends %d", r.Sync, *r.SyncBytes, d.Ranks.SyncBytes)
+		}
+		seconds := float64(*r.SyncBytes) / 1e9
+		computing := 0.5 * float64(r.Every)
+		if math.Abs(float64(*r.SyncSeconds)-seconds) > 1e-12 || math.Abs(float64(*r.Efficiency)-computing/(computing+seconds)) > 1e-12 {
+			t.Errorf("%s: %v s, efficiency %v", r.Sync, *r.SyncSeconds, *r.Efficiency)
+		}
+		if !strings.HasPrefix(string(r.Train), "mpirun -n 3 remat ") || !strings.Contains(string(r.Train), "--sync "+r.Sync) {
+			t.Errorf("%q", r.Train)
+		}
+	}
+	for line, want := range map[string]string{
+		"--link 1GB/s":                            "--link: requires --ranks",
+		"--ranks 1":                               "--ranks 1",
+		"--ranks 2 --link fast":                   "--link \"fast\"",
+		"--ranks 2 --link=-1GB/s":                 "--link \"-1GB/s\"",
+		"--ranks 2 --step-seconds 1":              "requires --link",
+		"--ranks 2 --link 1GB/s --step-seconds 0": "--step-seconds 0",
+	} {
+		code, _, last := remats(t, strings.Fields("advise "+at("m.onnx")+" --memory 64MiB "+line)...)
+		if code != exitBadInput || !strings.Contains(last, want) {
+			t.Errorf("%s: exit code %d, %s", line, code, last)
 		}
 	}
 }

@@ -99,7 +99,9 @@ type Fitted struct {
 	// share of that.
 	Overhead, More float64
 	// Norm: the graph returns the norm of its gradients.
-	Norm      bool
+	Norm bool
+	// Sync is the most that a rank sends each time that ranks agree, in bytes.
+	Sync      int64
 	Decisions []Decision
 	Document  report.Plan
 }
@@ -168,7 +170,7 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 	return &Fitted{
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims,
 		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: f.o.Memory,
-		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm,
+		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm, Sync: a.sync,
 		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
 	}, nil
 }
@@ -225,6 +227,8 @@ type stepGraph struct {
 	// between is the most that a run between two steps holds beside its session, in
 	// bytes: that of the validation, or of the updates.
 	between int64
+	// sync is the most that a rank sends each time that ranks agree, in bytes.
+	sync int64
 	// plain is the work of an update that repeats nothing.
 	plain float64
 	// full is the file that computes all again, nil until it is asked for.
@@ -410,7 +414,7 @@ func (f *fitting) asGiven() (*Fitted, error) {
 		return nil, err
 	}
 	return &Fitted{
-		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory,
+		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory, Sync: a.sync,
 		Decisions: []Decision{{Measure: "plan", Did: "the graph is trained as it is"}},
 	}, nil
 }

@@ -80,6 +80,7 @@ func (f *fitting) besideRanks(a *stepGraph, given *onnx.Model, roles step.Roles)
 	held := int64(0)
 	for rank := range r.Size {
 		held = max(held, ranks.HeldBytes(elements, rank, r.Size, r.Every > 0))
+		a.sync = max(a.sync, ranks.SyncBytes(elements, rank, r.Size))
 	}
 	a.beside = append(a.beside, Part{"what ranks exchange and keep", held})
 	if !r.sums() {
@@ -107,6 +108,9 @@ func combined(m *onnx.Model, roles step.Roles) ([]int64, error) {
 	return elements, nil
 }
 
+// stateApart is what the session of the updates has, and the step's has not.
+const stateApart = "the optimizer's state"
+
 // besideUpdates makes the graph of updates and counts what its session holds, but for
 // the parameters and sums, which the step's session has.
 func (f *fitting) besideUpdates(a *stepGraph, given *onnx.Model, roles step.Roles) error {
@@ -133,7 +137,7 @@ func (f *fitting) besideUpdates(a *stepGraph, given *onnx.Model, roles step.Role
 	}
 	t := TotalOf(p)
 	a.beside = append(a.beside,
-		Part{"the optimizer's state", t.Parameters + t.State - shared},
+		Part{stateApart, t.Parameters + t.State - shared},
 		Part{"the update's session", t.Session + t.Feeds})
 	a.between = max(a.between, t.Live+t.Unused)
 	return nil

@@ -96,6 +96,19 @@ func HeldBytes(elements []int64, rank, size int, local bool) int64 {
 	return held
 }
 
+// WordBytes is what ranks tell each other of a step beside what they combine.
+const WordBytes = 24
+
+// SyncBytes is what a rank sends each time that ranks agree, with the elements of each
+// value that is combined: their share of 2(n-1)/n, and a word.
+func SyncBytes(elements []int64, rank, size int) int64 {
+	n := ShareBytes(WordBytes, size)
+	for _, e := range elements {
+		n += CombineBytes(int(e), rank, size)
+	}
+	return n
+}
+
 // A Fold combines what the ranks have of some elements: parts[r] is rank r's, all of one
 // length, and the result is written over parts[own]. The elements begin at number at of
 // the own chunk.
