@@ -22,6 +22,9 @@ type Options struct {
 	// axis is the step; the steps begin again when it ends.
 	Feed, Feeds, Data map[string]Tensor
 	Seed              uint64
+	// Draws moves the seeds of random operators besides Seed, which unfed inputs have
+	// too: ranks of one training draw different numbers from equal parameters.
+	Draws uint64
 	// Own holds values by input name whose memory the session takes as it is, and
 	// writes where the graph updates them: that of a state file, mapped privately. It
 	// outlives the session. It wins over all other values.

@@ -109,7 +109,7 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
 	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
 	table := carriedBy(m)
-	if seed(m, o.Seed, o.From.Runs) {
+	if seed(m, o.Seed+o.Draws, o.From.Runs) {
 		open = e.opener(m)
 	}
 	s, err := e.newSession(m, o, open, table)

@@ -391,6 +391,17 @@ func (s *Session) Updated() []string {
 	return names
 }
 
+// Trained lists the parameters among them.
+func (s *Session) Trained() []string {
+	var names []string
+	for _, in := range s.inputs {
+		if in.next != "" && in.category == parameterInput {
+			names = append(names, in.info.Name)
+		}
+	}
+	return names
+}
+
 // InPlace says whether an input's next value is written over it.
 func (s *Session) InPlace(name string) bool { return s.byName[name] != nil && s.byName[name].inPlace }
 

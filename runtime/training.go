@@ -122,3 +122,21 @@ func (s *Session) Reserved() int64 {
 	}
 	return s.ort.DeviceCounter().State().Live + ort.Kept()
 }
+
+// Edit calls f with an input's current value, which f may change: its own memory on the
+// host, or a copy that is put back where it lies on a device.
+func (s *Session) Edit(name string, f func(Tensor) error) error {
+	in := s.byName[name]
+	if in == nil {
+		return &FeedError{name, "the model has no input of that name"}
+	}
+	if in.value.OnHost() {
+		return f(Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()})
+	}
+	return s.View(name, func(t Tensor) error {
+		if err := f(t); err != nil {
+			return err
+		}
+		return s.set(in, t.Data)
+	})
+}

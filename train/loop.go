@@ -36,6 +36,9 @@ type Job struct {
 
 	Watcher Watcher // nil: nobody watches
 	Traits  Traits
+	// Ranks, if any, is how the job agrees with those of other ranks; Batches are then
+	// a Shard, and Begin was called.
+	Ranks *Ranks
 	// From is where the training stands: the position of the state that it goes on
 	// from, or one with only what identifies it.
 	From Position
@@ -59,6 +62,8 @@ type Result struct {
 	NewTokens int64
 	State     string // path of the last state, "" where none was saved
 	StateStep int64
+	// Syncs is how often ranks agreed, and Sent how many bytes this one sent to others.
+	Syncs, Sent int64
 }
 
 // ErrInterrupted says that the context ended: the last complete step's state is saved.
@@ -75,6 +80,7 @@ type training struct {
 	measured time.Time
 	lost     int // steps in a row that overflowed at the least loss scale
 	next     <-chan prepared
+	stop     bool // the ranks agreed to stop
 }
 
 // Run trains until the last step. Where the context ends first, the step that runs is
@@ -93,8 +99,13 @@ func (j *Job) Run(ctx context.Context) (*Result, error) {
 	defer stop()
 	t.next = ahead(batches, j.Batches, int64(t.at.Runs))
 	start := time.Now()
+	sent := t.sent()
 	err := t.run(ctx)
 	t.result.Position, t.result.Seconds = t.at, time.Since(start).Seconds()
+	if err == nil || errors.Is(err, ErrInterrupted) {
+		err = errors.Join(err, t.total())
+	}
+	t.result.Sent = t.sent() - sent
 	return t.result, err
 }
 
@@ -112,8 +123,8 @@ func (j *Job) check() error {
 // done is saved where anything but itself ends the training.
 func (t *training) run(ctx context.Context) error {
 	saved := t.at.Step
-	for t.at.Step < t.Schedule.Steps && ctx.Err() == nil {
-		rec, err := t.step()
+	for t.at.Step < t.Schedule.Steps && !t.ended(ctx) {
+		rec, err := t.step(ctx)
 		if err != nil {
 			return err
 		}
@@ -143,11 +154,20 @@ func (t *training) run(ctx context.Context) error {
 	return nil
 }
 
+// ended says that the training was told to stop, and may: ranks stop together.
+func (t *training) ended(ctx context.Context) bool {
+	if t.Ranks != nil {
+		return t.stop
+	}
+	return ctx.Err() != nil
+}
+
 func due(step, every int64) bool { return every > 0 && step%every == 0 }
 
-// step runs micro-batches until an update, or an overflow.
-func (t *training) step() (Record, error) {
-	start := time.Now()
+// step runs micro-batches until an update, or an overflow. The context ends no step; it
+// tells ranks to stop together.
+func (t *training) step(ctx context.Context) (Record, error) {
+	start, sent := time.Now(), t.sent()
 	rec := Record{Step: t.at.Step + 1, GradientNorm: math.NaN()}
 	rec.LR = t.Schedule.Rate(rec.Step)
 	t.Session.SetRate(rec.LR)
@@ -176,7 +196,7 @@ func (t *training) step() (Record, error) {
 		}
 		sum += loss
 		t.read(out, &rec)
-		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		if (math.IsNaN(loss) || math.IsInf(loss, 0)) && !t.Ranks.together() { // who find it together
 			rec.Loss = loss
 			return rec, t.notFinite(rec)
 		}
@@ -185,6 +205,12 @@ func (t *training) step() (Record, error) {
 		updated = !rec.Skipped && (p.Runs-p.Skipped)%t.Accumulate == 0
 	}
 	rec.Loss = sum / float64(runs)
+	if t.Ranks != nil {
+		if err := t.agree(ctx, &rec); err != nil {
+			return rec, err
+		}
+		rec.SentBytes = t.sent() - sent
+	}
 	if t.at.Step++; t.at.Step == 1 {
 		t.at.LossFirst = rec.Loss
 	}
@@ -250,7 +276,10 @@ func (t *training) save() error {
 	if t.Folder == nil {
 		return nil
 	}
-	path, err := t.Folder.Save(t.Session, t.at)
+	path, err := t.Folder.Save(t.Holder(), t.at)
+	if err == nil {
+		err = t.Ranks.saved()
+	}
 	var bad *NotFiniteStateError
 	if errors.As(err, &bad) {
 		return t.badState(bad)

@@ -64,6 +64,9 @@ type Position struct {
 	Seed  uint64 `json:"seed"`
 	Graph string `json:"graph"`
 	Data  string `json:"data"`
+	// Ranks is how many trained, 0 for one that is alone, and Sync how they agreed.
+	Ranks int    `json:"ranks,omitempty"`
+	Sync  string `json:"sync,omitempty"`
 }
 
 // Progress is the position for runtime.Options.From.
@@ -78,8 +81,8 @@ func (e *NotFiniteStateError) Error() string {
 	return fmt.Sprintf("%q holds a NaN or an infinity", e.Name)
 }
 
-// writeState writes the state of a session that stands at p.
-func writeState(path string, s *runtime.Session, p Position) error {
+// writeState writes the values of a training that stands at p.
+func writeState(path string, s Holder, p Position) error {
 	names := s.Updated()
 	infos := make([]safetensors.Info, len(names))
 	for i, name := range names {
@@ -271,13 +274,28 @@ func (s *State) Continues(start Position, b Batches) error {
 	if p.Seed != start.Seed {
 		return &StateError{s.Path, fmt.Sprintf("it was trained with the seed %d, not %d", p.Seed, start.Seed)}
 	}
+	if p.Sync != start.Sync || p.Ranks != start.Ranks && p.Sync != SyncStep {
+		return &StateError{s.Path, fmt.Sprintf("it is that of %s, not of %s", together(p), together(&start))}
+	}
 	return nil
 }
 
-// Fits says in an error what a session that takes the state's values lacks or has
+// SyncStep is how ranks agree that hold the same after each step, so that others may go
+// on in their place.
+const SyncStep = "step"
+
+// together says who trained.
+func together(p *Position) string {
+	if p.Ranks == 0 {
+		return "a training without ranks"
+	}
+	return fmt.Sprintf("--ranks %d --sync %s", p.Ranks, p.Sync)
+}
+
+// Fits says in an error what a training that takes the state's values lacks or has
 // otherwise.
-func (s *State) Fits(session *runtime.Session) error {
-	names := session.Updated()
+func (s *State) Fits(training Holder) error {
+	names := training.Updated()
 	for _, name := range names {
 		if _, ok := s.file.Lookup(name); !ok {
 			return &StateError{s.Path, fmt.Sprintf("it has no value for %q: it is the state of another graph", name)}

@@ -295,7 +295,7 @@ func TestFinite(t *testing.T) {
 // TestPositionSaysAll: a field that is added to Position has to be in its JSON, for the
 // hash covers only that.
 func TestPositionSaysAll(t *testing.T) {
-	p := Position{1, 2, 3, 4, 1, 2, 5, 6, 7, 8, "g", "d"}
+	p := Position{1, 2, 3, 4, 1, 2, 5, 6, 7, 8, "g", "d", 9, "step"}
 	text, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)

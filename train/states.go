@@ -11,8 +11,6 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/onnx-remat/remat/runtime"
 )
 
 // A Folder is where a training writes. One process at a time has it.
@@ -125,9 +123,30 @@ func (o *Folder) Newest() (s *State, skipped []error, err error) {
 	return nil, nil, errors.Join(skipped...)
 }
 
-// Save writes a session's state and returns its path. The state before it stays, as far
+// At opens the state of a step.
+func (o *Folder) At(step int64) (*State, error) {
+	for _, name := range []string{stateName, olderName(step)} {
+		s, err := OpenState(filepath.Join(o.Dir, name))
+		if err != nil {
+			continue
+		}
+		if s.Position.Step == step {
+			o.last = -1
+			if name == stateName {
+				o.last = step
+			}
+			return s, nil
+		}
+		if err := s.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%s: has no whole state of step %d, which other ranks have", o.Dir, step)
+}
+
+// Save writes a state and returns its path. The state before it stays, as far
 // as Keep says.
-func (o *Folder) Save(s *runtime.Session, p Position) (string, error) {
+func (o *Folder) Save(s Holder, p Position) (string, error) {
 	path := StatePath(o.Dir)
 	if o.last >= 0 && o.last != p.Step && o.Keep > 1 {
 		older := filepath.Join(o.Dir, olderName(o.last))

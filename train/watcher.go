@@ -33,6 +33,8 @@ type Record struct {
 	// gradient overflowed, and nothing was updated.
 	LossScale float64
 	Skipped   bool
+	// SentBytes are those that the rank sent to others in this step; 0 for one alone.
+	SentBytes int64
 }
 
 // A Validation is the mean loss over the validation data.

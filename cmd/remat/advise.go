@@ -37,7 +37,7 @@ func adviseCommand(e *env) *cli.Command {
 			&cli.Int64Flag{Name: "heads", Usage: "attention heads of a built-in model, `N`"},
 			&cli.Int64Flag{Name: "vocab", Usage: "tokens in the vocabulary of a built-in model, `N`"},
 			&cli.StringFlag{Name: "write", Usage: "write what is recommended as a recipe for remat train, `F.yaml`"},
-		}, derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags()),
+		}, adviseRankFlags(), derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags()),
 		Action: func(c *cli.Context) error {
 			a, err := readAdvice(e, c)
 			if err != nil {
@@ -58,7 +58,8 @@ type adviceRun struct {
 	options pipeline.AdviseOptions
 	source  *pipeline.Source
 	// training: the source has its gradients, so that nothing is derived.
-	training bool
+	training   bool
+	rankAdvice rankAdvice
 }
 
 func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
@@ -83,6 +84,9 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 		if n := c.Int64(flag); c.IsSet(flag) && (n < 1 || n > mostSize) {
 			return nil, fmt.Errorf("--%s %d: want at least 1, and at most %d", flag, n, mostSize)
 		}
+	}
+	if a.rankAdvice, err = readRankAdvice(c); err != nil {
+		return nil, err
 	}
 	if o.Derive, err = readGradOptions(e, c); err != nil {
 		return nil, err
@@ -142,6 +146,10 @@ func (a *adviceRun) run() error {
 	o.Pipeline.Progress = func(p pipeline.Progress) { bar.Say(what + ": " + planningText(p)) }
 	o.Pipeline.Stop = func() bool { return e.ctx.Err() != nil }
 	advice, err := pipeline.Advise(e.ctx, engine, a.source, *o)
+	var together []report.AdviceRanks
+	if err == nil {
+		together, err = a.ranks(advice.Recommended)
+	}
 	bar.Finish()
 	var unclear *pipeline.UnclearError
 	switch {
@@ -153,6 +161,7 @@ func (a *adviceRun) run() error {
 		return err
 	}
 	doc := a.document(advice)
+	doc.Ranks = together
 	if out := a.c.String("write"); out != "" && advice.Recommended != nil {
 		text, err := a.recipe(advice.Recommended)
 		if err != nil {

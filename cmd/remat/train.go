@@ -10,9 +10,11 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/mpi"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
@@ -28,13 +30,15 @@ func trainCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "o", Usage: "the run's folder, `DIR`"},
 			&cli.BoolFlag{Name: "resume", Usage: "go on from the last state in DIR"},
 			&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
-		}, dataFlags(), lengthFlags(), scalingFlags(), fitFlags(), watchFlags()),
+		}, dataFlags(), lengthFlags(), scalingFlags(), fitFlags(), rankFlags(), watchFlags()),
 		Action: func(c *cli.Context) error {
-			t, err := readTraining(e, c)
-			if err != nil {
-				return err
-			}
-			return t.run()
+			return asRank(e, func(w *mpi.World) error {
+				t, err := readTraining(e, c, w)
+				if err != nil {
+					return err
+				}
+				return t.run()
+			})
 		},
 	}
 }
@@ -67,9 +71,14 @@ type trainRun struct {
 	data     data.Options
 	batch    int64
 	options  remat.Options // of the session
+	// ranks say how ranks train together, and group is this one's side; nil: it is
+	// alone. updates is the session that updates from sums of gradients, if any.
+	ranks   *rankPlan
+	group   *ranks.Group
+	updates *subject
 }
 
-func readTraining(e *env, c *cli.Context) (t *trainRun, err error) {
+func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error) {
 	t = &trainRun{e: e, c: c, dir: c.String("o"), resume: c.Bool("resume"), epochs: c.Int64("epochs")}
 	if !t.resume || c.Args().Present() {
 		if t.path, err = argument(c, "model file"); err != nil {
@@ -93,6 +102,15 @@ func readTraining(e *env, c *cli.Context) (t *trainRun, err error) {
 	}
 	if t.data, t.batch, err = readData(c, t.dir); err != nil {
 		return nil, err
+	}
+	if t.ranks, err = readRanks(c, w); err != nil {
+		return nil, err
+	}
+	if t.ranks != nil {
+		t.fit.options.Ranks = t.ranks.Ranks
+	}
+	if t.ranks != nil && w != nil {
+		t.group = ranks.NewGroup(w)
 	}
 	t.options = remat.Options{
 		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
@@ -141,78 +159,172 @@ func (t *trainRun) readLength() error {
 // use: they make little of it, and the memory is theirs.
 const trainGarbage = 25
 
-// run trains, and prints what came of it.
+// run trains, by as many ranks as were asked for.
 func (t *trainRun) run() error {
-	e := t.e
-	folder, err := train.OpenFolder(t.dir, t.c.Int("keep"))
+	if t.group == nil { // else it leaves the other processes first, which takes a while
+		defer t.e.finishing.Store(false)
+	}
+	if t.onlyRank() {
+		t.ranks = nil
+	}
+	if t.ranks != nil && t.group == nil {
+		return t.trainInside()
+	}
+	return t.train()
+}
+
+// train trains, as one rank or alone, and prints what came of it.
+func (t *trainRun) train() error {
+	b, err := t.begin()
+	if b != nil {
+		defer b.close()
+	}
 	if err != nil {
 		return err
 	}
-	defer folder.Close()
-	state, err := t.lastState(folder)
-	if err != nil {
+	e, job := t.e, b.job
+	w, err := t.watch(b)
+	if err := t.agree(err); err != nil {
 		return err
 	}
-	if state != nil {
-		defer state.Close()
+	b.subject.countConstants()
+	if t.updates != nil {
+		t.updates.countConstants()
 	}
-	source, err := openData(e.ctx, e, t.data)
-	if err != nil {
-		return err
-	}
-	defer source.Close()
-	decided, err := t.graph(source)
-	if err != nil {
-		return err
-	}
-	if t.path != "" {
-		e.unload(t.path)
-	}
-	src, err := e.load(filepath.Join(t.dir, trainFile))
-	if err != nil {
-		return err
-	}
-	job, err := t.prepare(src, source, folder, state)
-	if err != nil {
-		return err
-	}
-	s, closeSessions, err := t.open(src, job)
-	if err != nil {
-		return trainError(err)
-	}
-	defer closeSessions()
-	if state != nil {
-		if err := state.Fits(s.session); err != nil {
-			return err
-		}
-	}
-	e.say("%s on %s, ONNX Runtime %s", src.Path, s.run.Provider, s.run.ORTVersion)
-	w, err := e.watchers(t.c, t.dir, job.From.Step, job.Schedule.Steps, decided...)
-	if err != nil {
-		return err
-	}
-	job.Watcher = w
-	s.countConstants()
 	defer debug.SetGCPercent(debug.SetGCPercent(trainGarbage))
 	e.loaded.Forget()
-	src.Slim()
+	b.source.Slim()
 	debug.FreeOSMemory() // planning and opening are over: the memory is the steps'
 	ort.Trim()
-	e.finishing.Store(true)
+	t.e.finishing.Store(true)
 	result, err := job.Run(e.ctx)
-	w.ended(err)
-	if closing := w.Close(); err == nil {
-		err = closing
-	}
-	e.finishing.Store(false)
 	if err != nil && !errors.Is(err, train.ErrInterrupted) {
-		return trainError(err)
+		err = &apartError{trainError(err)}
 	}
-	if printing := t.print(s, job, result); printing != nil {
-		return printing
+	if w != nil {
+		w.ended(err)
+		if closing := w.Close(); err == nil {
+			err = closing
+		}
+	}
+	if t.group == nil {
+		t.e.finishing.Store(false)
+	}
+	if err != nil && !errors.Is(err, train.ErrInterrupted) {
+		return err
+	}
+	if t.first() {
+		if printing := t.print(b.subject, job, result); printing != nil {
+			return printing
+		}
 	}
 	if err != nil {
 		return &interruptedError{t.interrupted(job, result)}
+	}
+	return nil
+}
+
+// watch opens what watches the run: nothing but on the first rank.
+func (t *trainRun) watch(b *begun) (*watching, error) {
+	if !t.first() {
+		return nil, nil
+	}
+	t.e.say("%s on %s, ONNX Runtime %s", b.source.Path, b.subject.run.Provider, b.subject.run.ORTVersion)
+	w, err := t.e.watchers(t.c, t.dir, b.job.From.Step, b.job.Schedule.Steps, b.decided...)
+	if err == nil {
+		b.job.Watcher = w
+	}
+	return w, err
+}
+
+// A begun training has all that steps need.
+type begun struct {
+	source  *pipeline.Source
+	job     *train.Job
+	subject *subject
+	decided []report.Table
+	closers []func()
+}
+
+// close gives everything back, last first.
+func (b *begun) close() {
+	for _, f := range slices.Backward(b.closers) {
+		f()
+	}
+}
+
+func (b *begun) later(f func()) { b.closers = append(b.closers, f) }
+
+// begin opens everything: the folder, the state, the data, the graph, the sessions. What
+// was opened is closed in any case.
+func (t *trainRun) begin() (*begun, error) {
+	b := &begun{}
+	var folder *train.Folder
+	var state *train.State
+	var source *data.Source
+	err := t.inTurn(func() (err error) {
+		var closing func()
+		if folder, closing, err = t.openFolder(); err != nil {
+			return err
+		}
+		b.later(closing)
+		if t.first() || t.local() {
+			if state, err = t.lastState(folder); err != nil {
+				return err
+			}
+		}
+		if source, err = openData(t.e.ctx, t.e, t.data); err != nil {
+			return err
+		}
+		b.later(func() { source.Close() })
+		if t.first() {
+			b.decided, err = t.graph(source)
+		}
+		return err
+	})
+	if err == nil {
+		state, err = t.commonState(folder, state)
+		err = t.agree(err)
+	}
+	if state != nil {
+		b.later(func() { state.Close() })
+	}
+	if err == nil {
+		err = t.agree(t.openAll(b, source, folder, state))
+	}
+	return b, err
+}
+
+// openAll makes the job and its sessions.
+func (t *trainRun) openAll(b *begun, source *data.Source, folder *train.Folder, state *train.State) (err error) {
+	if t.path != "" && t.first() {
+		t.e.unload(t.path)
+	}
+	if b.source, err = t.e.load(filepath.Join(t.dir, trainFile)); err != nil {
+		return err
+	}
+	if b.job, err = t.prepare(b.source, source, folder, state); err != nil {
+		return err
+	}
+	s, closing, err := t.open(b.source, b.job)
+	if err != nil {
+		return trainError(err)
+	}
+	b.later(closing)
+	b.subject = s
+	if closing, err = t.openUpdates(b.job, state); err != nil {
+		return trainError(err)
+	}
+	b.later(closing)
+	var kept map[string]remat.Tensor
+	if state != nil {
+		kept = state.Values()
+	}
+	if err := b.job.Begin(kept); err != nil {
+		return err
+	}
+	if state != nil {
+		return state.Fits(b.job.Holder())
 	}
 	return nil
 }
@@ -285,15 +397,22 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	}
 	job := &train.Job{
 		Accumulate: int(train.Accumulation(src.Model.Graph)), Batches: d.Train, Schedule: t.schedule,
-		EvalEvery: t.c.Int64("eval-every"), SaveEvery: t.c.Int64("save-every"), Folder: folder,
+		EvalEvery: t.c.Int64("eval-every"), SaveEvery: t.c.Int64("save-every"),
 	}
-	if t.epochs > 0 {
-		job.Schedule.Steps = max(1, d.Train.In(t.epochs)/int64(job.Accumulate))
+	if t.first() || t.local() {
+		job.Folder = folder
 	}
-	if err := job.Schedule.Check(); err != nil {
+	summed, err := t.summed(src)
+	if err != nil {
 		return nil, err
 	}
-	if d.Val != nil {
+	if summed != nil {
+		job.Accumulate = int(summed.Accumulate)
+	}
+	if err := t.length(job, d); err != nil {
+		return nil, err
+	}
+	if d.Val != nil && t.first() {
 		job.Validation = d.Val
 	}
 	if p := pipeline.PrecisionOf(src.Model); p != nil {
@@ -301,10 +420,38 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	}
 	job.Traits.Clipped = t.c.Float64("clip-norm") > 0
 	t.options.Dims = d.Dims
-	if err := t.rated(src.Model.Graph); err != nil {
-		return nil, fmt.Errorf("%s: %w", src.Path, err)
+	updates := src
+	if summed != nil {
+		if updates, err = t.e.load(filepath.Join(t.dir, pipeline.UpdateFile)); err != nil {
+			return nil, err
+		}
 	}
-	return job, t.place(job, src, d, state)
+	if err := t.rated(updates.Model.Graph); err != nil {
+		return nil, fmt.Errorf("%s: %w", updates.Path, err)
+	}
+	if err := t.place(job, src, updates, d, state); err != nil {
+		return nil, err
+	}
+	t.join(job)
+	return job, nil
+}
+
+// length sets how many steps the job has.
+func (t *trainRun) length(job *train.Job, d *data.Data) error {
+	runs, ranks := int64(job.Accumulate), t.ranks
+	if ranks != nil {
+		runs *= int64(ranks.Size)
+	}
+	if t.epochs > 0 {
+		job.Schedule.Steps = max(1, d.Train.In(t.epochs)/runs)
+		if ranks != nil {
+			job.Schedule.Steps = ranks.steps(job.Schedule.Steps)
+		}
+	}
+	if err := job.Schedule.Check(); err != nil || ranks == nil {
+		return err
+	}
+	return ranks.check(job.Schedule.Steps, d.Train)
 }
 
 // rated refuses flags for a number that the graph does not ask for.

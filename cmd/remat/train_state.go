@@ -21,9 +21,11 @@ import (
 func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
 	switch {
 	case !t.resume && folder.Holds():
-		return nil, fmt.Errorf("%s: holds the states of a run: add --resume to go on, or name another folder", t.dir)
+		return nil, fmt.Errorf("%s: holds the states of a run: add --resume to go on, or name another folder", folder.Dir)
 	case !t.resume:
 		return nil, nil
+	case !folder.Holds() && !t.first():
+		return nil, fmt.Errorf("%s: no state of this rank to go on from: go on with the --ranks and --sync of before", folder.Dir)
 	case !folder.Holds():
 		return nil, fmt.Errorf("%s: no state to go on from: leave out --resume", t.dir)
 	}
@@ -38,13 +40,24 @@ func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
 }
 
 // place gives the job its position: the beginning, or where the state stands, which must
-// be of this graph and these data.
-func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, state *train.State) error {
+// be of this graph, its updates, which may be the same graph, and these data.
+func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.Data, state *train.State) error {
 	graph, err := src.Identity()
 	if err != nil {
 		return err
 	}
-	job.From = train.Start(graph, d.Train, t.options.Seed)
+	both := graph
+	if updates != src {
+		identity, err := updates.Identity()
+		if err != nil {
+			return err
+		}
+		both += " " + identity
+	}
+	job.From = train.Start(both, d.Train, t.options.Seed)
+	if t.ranks != nil {
+		job.From.Ranks, job.From.Sync = t.ranks.Size, t.ranks.sync
+	}
 	if state == nil {
 		return nil
 	}
@@ -63,6 +76,9 @@ func (t *trainRun) place(job *train.Job, src *pipeline.Source, d *data.Data, sta
 			t.note(fmt.Sprintf("%s (%s) begins to draw its random numbers anew: the training differs from one that was not resumed", n.Label(), n.OpType()))
 			break
 		}
+	}
+	if p, err = t.shared(p, job.Accumulate); err != nil {
+		return err
 	}
 	job.From, t.options.Own, t.options.From = p, state.Values(), p.Progress()
 	return nil
@@ -119,14 +135,20 @@ type trained struct {
 	ResumedFrom  *int64        `json:"resumed_from"`
 	State        report.Text   `json:"state"`
 	Memory       report.Memory `json:"memory"`
+	Ranks        *trainedRanks `json:"ranks"`
 }
 
 // print prints the document of a training, or what a person wants to read of it.
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	s.memory()
+	t.addUpdates(s)
 	d := &trained{
 		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
+	}
+	var err error
+	if d.Ranks, err = t.ranksDocument(job, r); err != nil {
+		return err
 	}
 	if r.Seconds > 0 {
 		d.Speed = float64(r.NewTokens) / r.Seconds
@@ -146,6 +168,9 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	}
 	if r.SkippedSteps > 0 {
 		t.e.say("%d steps were skipped: gradients overflowed, and the loss scale was lowered", r.SkippedSteps)
+	}
+	if k := d.Ranks; k != nil {
+		t.e.say("%d ranks, --sync %s: each sends about %s %d times, and holds %s for it", k.Ranks, k.Sync, report.Bytes(k.SyncBytes), k.Syncs, report.Bytes(k.HeldBytes))
 	}
 	t.e.say("state: %s", r.State)
 	return nil

@@ -86,6 +86,23 @@ var wrongUses = []struct {
 	{"train --resume --steps 8 -o damaged", 2, "damaged"},
 	{"train --resume --steps 8 -o foreign", 2, "another graph"},
 
+	// ranks
+	{"train m.onnx --data d.npz --steps 2 --ranks 0 -o new", 2, "--ranks 0"},
+	{"train m.onnx --data d.npz --steps 2 --ranks -1 -o new", 2, "--ranks -1"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 5000 -o new", 2, "want 1 to 1024"},
+	{"train m.onnx --data d.npz --steps 2 --sync step -o new", 2, "requires --ranks"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync local=0 -o new", 2, "--sync \"local=0\""},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync shard -o new", 2, "want step, or local=H"},
+	{"train m.onnx --data d.npz --steps 3 --ranks 2 --sync local=2 -o new", 2, "a multiple of the 2 steps"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --outer-lr 1 -o new", 2, "--outer-lr: requires --sync local=H"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync local=2 --outer-momentum 1 -o new", 2, "--outer-momentum 1"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 64 -o new", 2, "64 ranks: the data are"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --precision bf16 -o new", 2, "use --sync local=H"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --memory-limit 1GiB -o new", 2, "use --memory"},
+	{"train t.onnx --data d.npz --steps 2 --ranks 2 -o new", 2, "updates within a run"},
+	{"train --resume --steps 8 --ranks 2 -o run", 2, "updates within a run"},
+	{"train --resume --steps 8 --ranks 2 --sync local=2 -o run", 2, "rank1: no state of this rank"},
+
 	// eval
 	{"eval m.onnx", 2, "no data"},
 	{"eval none.onnx --data d.npz", 2, "none.onnx"},

@@ -55,6 +55,8 @@ type FitOptions struct {
 	Validate bool
 	// Ahead is how many batches wait beside the one that is trained on.
 	Ahead int64
+	// Ranks are those that train together, each within Memory.
+	Ranks Ranks
 	// Out is the file to write; "" writes none.
 	Out string
 	// Say, unless nil, is told what is looked at, as a line.
@@ -97,7 +99,9 @@ type Fitted struct {
 	// share of that.
 	Overhead, More float64
 	// Norm: the graph returns the norm of its gradients.
-	Norm      bool
+	Norm bool
+	// Sync is the most that a rank sends each time that ranks agree, in bytes.
+	Sync      int64
 	Decisions []Decision
 	Document  report.Plan
 }
@@ -166,7 +170,7 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 	return &Fitted{
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims,
 		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: f.o.Memory,
-		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm,
+		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm, Sync: a.sync,
 		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
 	}, nil
 }
@@ -190,7 +194,10 @@ func (f *fitting) look() error {
 		return err
 	}
 	roles, _ := FoundRoles(m, f.o.Pipeline.Roles)
-	if f.training = roles.Training(); f.training && len(roles.New) == 0 {
+	if f.training = roles.Training(); f.training && f.o.Ranks.sums() {
+		return fmt.Errorf("%s: the graph updates within a run, so its ranks cannot sum gradients first: train its forward model, or use --sync local=H", f.source.Path)
+	}
+	if f.training && len(roles.New) == 0 {
 		return fmt.Errorf("%s: the graph returns gradients and updates nothing: train its forward model, or derive it with remat grad --optimizer", f.source.Path)
 	}
 	f.axis, err = findBatch(f.source.Model, roles)
@@ -208,14 +215,20 @@ type attempt struct {
 
 // A stepGraph is one that runs a part of a batch, ready to be planned.
 type stepGraph struct {
+	made    split // what it is made for
 	dims    map[string]int64
 	derived *Derivation // nil where the source is a training graph
 	norm    bool        // of the gradients is returned
 	source  *Source     // the training graph
 	planner *Planner
 	beside  []Part
-	// validating is what a run of the validation holds beside its session, in bytes.
-	validating int64
+	// updates is the graph of updates, nil where they are in the step's.
+	updates *onnx.Model
+	// between is the most that a run between two steps holds beside its session, in
+	// bytes: that of the validation, or of the updates.
+	between int64
+	// sync is the most that a rank sends each time that ranks agree, in bytes.
+	sync int64
 	// plain is the work of an update that repeats nothing.
 	plain float64
 	// full is the file that computes all again, nil until it is asked for.
@@ -253,11 +266,14 @@ func (f *fitting) key(s split, norm bool) string {
 	if p := f.o.Pipeline.Precision; p != nil {
 		half = fmt.Sprintf("%+v", *p)
 	}
-	return fmt.Sprintf("%v %v %+v %+v %s %v %d", s, norm, o.Pipeline, o.Derive, half, o.Validate, o.Ahead)
+	return fmt.Sprintf("%v %v %+v %+v %s %v %d %v", s, norm, o.Pipeline, o.Derive, half, o.Validate, o.Ahead, o.Ranks)
 }
 
 func (f *fitting) prepare(s split, norm bool) (*stepGraph, error) {
-	a := &stepGraph{dims: f.axis.with(f.o.Pipeline.Dims, s.micro), norm: norm}
+	if f.o.Ranks.sums() { // that of the updates, whose graph has whole gradients
+		norm = f.o.Norm != NormNever
+	}
+	a := &stepGraph{made: s, dims: f.axis.with(f.o.Pipeline.Dims, s.micro), norm: norm}
 	var err error
 	if a.source, a.derived, err = f.stepSource(s, f.o.Derive, norm); err != nil {
 		return nil, err
@@ -285,7 +301,7 @@ func (f *fitting) stepSource(s split, o DeriveOptions, norm bool) (*Source, *Der
 	if f.training {
 		return f.source, nil, nil
 	}
-	o.Grad.Dims, o.Update.Accumulate, o.Update.Norm = f.axis.with(f.o.Pipeline.Dims, s.micro), s.runs, norm
+	o.Grad.Dims, o.Update = f.axis.with(f.o.Pipeline.Dims, s.micro), f.update(s, o.Update, norm)
 	d, err := f.source.Derive(o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", f.source.Path, err)
@@ -307,6 +323,9 @@ func (f *fitting) besides(a *stepGraph, given *onnx.Model, roles step.Roles) err
 	if batch := fedBytes(given, roles); f.o.Ahead > 0 && batch > 0 {
 		a.beside = append(a.beside, f.ahead(batch))
 	}
+	if err := f.besideRanks(a, given, roles); err != nil {
+		return err
+	}
 	if !f.o.Validate {
 		return nil
 	}
@@ -322,7 +341,7 @@ func (f *fitting) besides(a *stepGraph, given *onnx.Model, roles step.Roles) err
 	}
 	t := TotalOf(p)
 	a.beside = append(a.beside, Part{"the validation's session", t.Session})
-	a.validating = t.Live + t.Unused
+	a.between = max(a.between, t.Live+t.Unused)
 	return nil
 }
 
@@ -332,10 +351,10 @@ func (f *fitting) ahead(batch int64) Part { return Part{"batches prepared ahead"
 // bytes is all that training takes with a file.
 func (a *stepGraph) bytes(file *File) int64 { return a.all(TotalOf(file.Prediction)) }
 
-// all is all that training takes with a step. A validation runs between steps: only
-// what it holds above a step's peak comes on top.
+// all is all that training takes with a step. A validation and updates of their own run
+// between steps: only what they hold above a step's peak comes on top.
 func (a *stepGraph) all(t Total) int64 {
-	return t.Bytes() + sum(a.beside) + max(0, a.validating-t.Live-t.Unused)
+	return t.Bytes() + sum(a.beside) + max(0, a.between-t.Live-t.Unused)
 }
 
 func sum(parts []Part) (total int64) {
@@ -395,7 +414,7 @@ func (f *fitting) asGiven() (*Fitted, error) {
 		return nil, err
 	}
 	return &Fitted{
-		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory,
+		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory, Sync: a.sync,
 		Decisions: []Decision{{Measure: "plan", Did: "the graph is trained as it is"}},
 	}, nil
 }
@@ -423,6 +442,9 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 			return nil
 		}
 		weights, err := Beside(f.o.Out, f.source.DataFiles()...)
-		return placeParameters(m, a.derived.Result, p.at, func() (string, error) { return weights, err })
+		if err := placeParameters(m, a.derived.Result, p.at, func() (string, error) { return weights, err }); err != nil {
+			return err
+		}
+		return f.saveUpdates(a, m)
 	})
 }

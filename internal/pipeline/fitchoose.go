@@ -145,7 +145,7 @@ func (f *fitting) choose() (*attempt, error) {
 	if best == nil || best.err != nil {
 		return nil, f.unfit()
 	}
-	f.noNorm = best.derived != nil && best.derived.Model.Graph.Value(optim.NormOutput) == nil
+	f.noNorm = best.derived != nil && !best.norm && best.derived.Model.Graph.Value(optim.NormOutput) == nil
 	return best, nil
 }
 

@@ -79,8 +79,12 @@ func (f *fitting) unfit() error {
 func (f *fitting) helps(a *attempt, e *FitError) []string {
 	list := []string{"raise --memory to " + report.BytesUp(e.Nearest.Bytes)}
 	if a.derived != nil {
-		if e.Nearest.Total.State > 0 && f.o.Derive.Update.Accumulate <= 1 {
-			list = append(list, fmt.Sprintf("train with --optimizer sgd, without AdamW's state (%s in all)", report.Bytes(e.Nearest.Total.State)))
+		state := e.Nearest.Total.State
+		if i := slices.IndexFunc(a.beside, func(p Part) bool { return p.What == stateApart }); i >= 0 {
+			state = a.beside[i].Bytes // the step's are sums of gradients
+		}
+		if state > 0 && f.o.Derive.Update.Accumulate <= 1 {
+			list = append(list, fmt.Sprintf("train with --optimizer sgd, without AdamW's state (%s in all)", report.Bytes(state)))
 		}
 		list = append(list, "train fewer parameters, with --frozen")
 	}

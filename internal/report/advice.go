@@ -68,6 +68,26 @@ type AdviceTaken struct {
 	Approximate Text     `json:"approximate"`
 }
 
+// AdviceRanks is what each of several ranks takes that train together, on paper.
+type AdviceRanks struct {
+	Ranks int    `json:"ranks"`
+	Sync  string `json:"sync"`
+	// Every is how many steps there are from one time that ranks agree to the next.
+	Every int64 `json:"steps_between"`
+	// Total, Overhead and SyncBytes are of the rank that takes most; nil where Remark
+	// says why such ranks cannot train this.
+	Total     *int64 `json:"total_bytes"`
+	Overhead  *Float `json:"overhead"`
+	Fits      bool   `json:"fits"`
+	SyncBytes *int64 `json:"sync_bytes"`
+	// SyncSeconds are those that the link takes, nil without one; Efficiency is the share
+	// of the time in which a rank computes, nil where its step's time is not known.
+	SyncSeconds *Float `json:"sync_seconds"`
+	Efficiency  *Float `json:"efficiency"`
+	Train       Text   `json:"train"`
+	Remark      Text   `json:"remark"`
+}
+
 // Advice is the document of `advise --json`.
 type Advice struct {
 	Model     string     `json:"model"`
@@ -81,6 +101,8 @@ type Advice struct {
 	Recommended *AdviceTaken    `json:"recommended"`
 	Nearest     *AdviceTaken    `json:"nearest"`
 	Largest     *int64          `json:"largest_batch"`
+	// Ranks is nil where nobody asked for ranks.
+	Ranks []AdviceRanks `json:"ranks"`
 }
 
 // MarshalJSON writes empty lists as [].
@@ -102,11 +124,38 @@ func (a Advice) MarshalJSON() ([]byte, error) {
 
 // Text writes the advice as a person reads it.
 func (a *Advice) Text(w io.Writer) error {
-	if err := writeTables(w, a.needTable(), a.measuresTable()); err != nil {
+	tables := []Table{a.needTable(), a.measuresTable()}
+	if len(a.Ranks) > 0 {
+		tables = append(tables, a.ranksTable())
+	}
+	if err := writeTables(w, tables...); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, a.closing())
 	return err
+}
+
+// ranksTable is what ranks take and send.
+func (a *Advice) ranksTable() Table {
+	t := Table{
+		Title:   fmt.Sprintf("each of %d ranks, on paper", a.Ranks[0].Ranks),
+		Columns: []string{"--sync", ">takes", ">more work", "fits", ">sends", ">every", ">seconds", ">efficiency", "~"},
+	}
+	for _, r := range a.Ranks {
+		fits := "no"
+		if r.Fits {
+			fits = "yes"
+		}
+		if r.Total == nil {
+			fits = none
+		}
+		text := string(r.Train)
+		if r.Remark != "" {
+			text = string(r.Remark)
+		}
+		t.add(r.Sync, bytesOr(r.Total), floatOr(r.Overhead, Signed), fits, bytesOr(r.SyncBytes), fmt.Sprint(r.Every), floatOr(r.SyncSeconds, Seconds), floatOr(r.Efficiency, Percent), text)
+	}
+	return t
 }
 
 func (a *Advice) needTable() Table {

@@ -94,14 +94,18 @@ func (a *applier) gradientFactor(params []Param, n int64, due *onnx.Value) *onnx
 		a.returned(norm)
 	}
 	factor := a.clipShare(norm)
-	if n > 1 {
-		factor = a.named("clip_mean", "Mul", build.In(factor, a.mean(n)))
+	if mean := a.mean(n); mean != nil {
+		factor = a.named("clip_mean", "Mul", build.In(factor, mean))
 	}
 	return factor
 }
 
-// mean is what a sum of n gradients is multiplied by, nil for 1.
+// mean is what a sum of n gradients is multiplied by, nil for 1; what is fed, where that
+// says how many there are.
 func (a *applier) mean(n int64) *onnx.Value {
+	if a.apart {
+		return a.s.share
+	}
 	if n == 1 {
 		return nil
 	}
@@ -110,10 +114,11 @@ func (a *applier) mean(n int64) *onnx.Value {
 
 // meanNorm is the norm of the mean of n gradients that were summed.
 func (a *applier) meanNorm(norm *onnx.Value, n int64) *onnx.Value {
-	if n == 1 {
+	mean := a.mean(n)
+	if mean == nil {
 		return norm
 	}
-	return a.named("mean_norm", "Mul", build.In(norm, a.mean(n)))
+	return a.named("mean_norm", "Mul", build.In(norm, mean))
 }
 
 // clipShare is what a norm leaves of gradients.

@@ -64,6 +64,9 @@ type Options struct {
 	// state P.acc sums them, every step whose number N divides updates. 0 and 1
 	// update always.
 	Accumulate int64
+	// Sums makes a graph that updates nothing: state P.acc sums the gradients of its
+	// runs, and the model that Updates makes of the same options updates.
+	Sums bool
 	// KeepGrads leaves P.grad among the outputs.
 	KeepGrads bool
 	// Types infers new nodes' types; nil infers the model's first.
@@ -99,7 +102,27 @@ func (e *ClashError) Error() string {
 // the gradients as outputs only. Gradients are named P.grad, P being the
 // parameter's name; the metadata entry remat.roles is kept true.
 func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
-	a := &applier{m: m, g: m.Graph, o: o, res: &Result{Next: map[*onnx.Value]*onnx.Value{}}}
+	a, err := begin(m, params, o, false)
+	if err != nil {
+		return nil, err
+	}
+	a.nameGradients(params)
+	switch {
+	case o.Kind == None:
+	case o.Sums:
+		a.sum(params)
+	default:
+		a.scalars(params)
+		for _, p := range params {
+			a.update(p)
+		}
+	}
+	return a.finish(params)
+}
+
+// begin checks what is asked for, before anything is changed.
+func begin(m *onnx.Model, params []Param, o Options, apart bool) (*applier, error) {
+	a := &applier{m: m, g: m.Graph, o: o, res: &Result{Next: map[*onnx.Value]*onnx.Value{}}, apart: apart}
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
@@ -114,13 +137,12 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 		a.o.Types = types
 	}
 	a.b = build.New(a.g, a.o.Types, Pass)
-	a.nameGradients(params)
-	if o.Kind != None {
-		a.scalars(params)
-		for _, p := range params {
-			a.update(p)
-		}
-	}
+	return a, nil
+}
+
+// finish puts what was made into the graph, and notes the roles.
+func (a *applier) finish(params []Param) (*Result, error) {
+	m, o := a.m, a.o
 	if err := a.b.Err(); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
@@ -130,7 +152,7 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 	}
 	a.b.Flush()
 	if o.Kind != None {
-		if !o.KeepGrads {
+		if !o.KeepGrads && !a.apart {
 			a.dropGradients(params)
 		}
 		a.g.RemoveDead() // a scalar that no parameter asked for
@@ -178,13 +200,18 @@ type applier struct {
 	o   Options
 	res *Result
 	s   scalars
+	// apart: the graph has no gradients, only their sums.
+	apart bool
 }
 
 // checkParams refuses what cannot be updated, before anything is changed.
 func (a *applier) checkParams(params []Param) error {
 	var names []string
-	if a.o.Kind != None {
+	if a.o.Kind != None && !a.o.Sums {
 		names = append(names, "lr", "step")
+		if a.apart {
+			names = append(names, ShareInput)
+		}
 		if a.o.Norm {
 			names = append(names, NormOutput)
 		}
@@ -194,7 +221,7 @@ func (a *applier) checkParams(params []Param) error {
 	}
 	for _, p := range params {
 		v := p.Value
-		if v == nil || p.Grad == nil {
+		if v == nil || p.Grad == nil && !a.apart {
 			return fmt.Errorf("a parameter or its gradient is missing")
 		}
 		if _, static := v.Type.Bytes(); !v.IsInput() || !v.Type.DType.IsFloat() || !static {
@@ -206,7 +233,7 @@ func (a *applier) checkParams(params []Param) error {
 		for _, suffix := range a.stateSuffixes() {
 			names = append(names, v.Name+suffix, v.Name+suffix+".new")
 		}
-		if a.o.Kind != None {
+		if a.o.Kind != None && !a.o.Sums {
 			names = append(names, v.Name+".new")
 		}
 	}
@@ -221,11 +248,14 @@ func (a *applier) checkParams(params []Param) error {
 // stateSuffixes are those of the state tensors of each parameter: ".m".
 func (a *applier) stateSuffixes() []string {
 	var s []string
+	if a.o.Sums && a.o.Kind != None {
+		return []string{".acc"}
+	}
 	if r := a.o.Kind.row(); r != nil {
 		for _, letter := range r.state(&a.o) {
 			s = append(s, "."+letter)
 		}
-		if a.o.Accumulate > 1 {
+		if a.o.Accumulate > 1 || a.apart {
 			s = append(s, ".acc")
 		}
 	}
@@ -274,7 +304,11 @@ func (a *applier) writeRoles(params []Param) error {
 	}
 	r.Grad, r.New = map[string]string{}, map[string]string{}
 	for _, p := range params {
-		if p.Grad.IsOutput() {
+		switch {
+		case a.apart:
+		case a.o.Sums && a.o.Kind != None:
+			r.Grad[p.Value.Name] = a.g.Value(p.Value.Name + ".acc.new").Name
+		case p.Grad.IsOutput():
 			r.Grad[p.Value.Name] = p.Grad.Name
 		}
 	}

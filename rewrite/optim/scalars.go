@@ -28,6 +28,8 @@ type scalars struct {
 	eps *onnx.Value
 	// keepAcc scales the sum of gradients that is kept: 0 after an update.
 	keepAcc *scalar
+	// share is one over the number of gradients in a sum, where that is fed.
+	share *onnx.Value
 	// grads are the gradients that the updates read, by parameter: those of
 	// the step, or the sums.
 	grads map[*onnx.Value]*onnx.Value
@@ -75,7 +77,14 @@ func (a *applier) scalars(params []Param) {
 	}
 	n := max(a.o.Accumulate, 1)
 	var due *onnx.Value
-	if n > 1 {
+	switch {
+	case a.apart: // every run updates
+		a.s.share = a.g.AddInput(ShareInput, onnx.TensorOf(onnx.Float32, none))
+		for _, p := range params {
+			a.s.grads[p.Value] = a.kept(p.Value)
+		}
+		a.s.keepAcc = &scalar{"keep_acc", 1, a.f32(0)}
+	case n > 1:
 		a.accumulate(params)
 		due = a.named("due", "Equal", build.In(a.named("phase", "Mod", build.In(step, a.b.Int(n))), a.b.Int(0)))
 		later := a.named("later", "Add", build.In(step, a.b.Int(n-1)))
@@ -111,11 +120,16 @@ func (a *applier) lr64(lr *onnx.Value) *onnx.Value {
 func (a *applier) accumulate(params []Param) {
 	for _, p := range params {
 		a.b.Scope = p.Value.Name
-		kept := a.g.AddInput(p.Value.Name+".acc", p.Value.Type)
-		a.s.grads[p.Value] = a.named("acc_add", "Add", build.In(kept, p.Grad))
-		a.res.States = append(a.res.States, State{Input: kept})
+		a.s.grads[p.Value] = a.named("acc_add", "Add", build.In(a.kept(p.Value), p.Grad))
 	}
 	a.b.Scope = ""
+}
+
+// kept declares the sum of a parameter's gradients.
+func (a *applier) kept(p *onnx.Value) *onnx.Value {
+	v := a.g.AddInput(p.Name+".acc", p.Type)
+	a.res.States = append(a.res.States, State{Input: v})
+	return v
 }
 
 // gate makes a scalar neutral where no update is due; without accumulation it

@@ -65,6 +65,9 @@ func (l *log) step(s train.Record) error {
 		b = number(b, s.LossScale)
 	}
 	b = strconv.AppendBool(append(b, `, "skipped": `...), s.Skipped)
+	if s.SentBytes > 0 {
+		b = strconv.AppendInt(append(b, `, "sent_bytes": `...), s.SentBytes, 10)
+	}
 	return l.write(append(b, "}\n"...))
 }
 
@@ -109,6 +112,7 @@ type line struct {
 	RSS        int64         `json:"rss_bytes"`
 	Scale      report.Float  `json:"loss_scale"`
 	Skipped    bool          `json:"skipped"`
+	Sent       int64         `json:"sent_bytes"`
 	ValLoss    *report.Float `json:"val_loss"`
 	Perplexity report.Float  `json:"perplexity"`
 }
@@ -130,7 +134,7 @@ func Read(path string, step func(train.Record) error, validated func(train.Valid
 		}
 		return step(train.Record{Step: l.Step, Loss: float64(*l.Loss), LR: float64(l.LR), GradientNorm: norm, Tokens: l.Tokens,
 			Seconds: float64(l.Seconds), LivePeakBytes: l.Live, ReservedBytes: l.Reserved, RSSBytes: l.RSS,
-			LossScale: float64(l.Scale), Skipped: l.Skipped})
+			LossScale: float64(l.Scale), Skipped: l.Skipped, SentBytes: l.Sent})
 	})
 }
 

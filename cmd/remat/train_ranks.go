@@ -1,0 +1,421 @@
+package main
+
+// Training by several ranks: in this process, one after the other, or as one of the
+// processes that mpirun started. A rank does what a training alone does, and waits for
+// the others at a few places, where an error of one is an error of all:
+//
+//	rank 0: folder, state, data, graph │ all: folder, state │ all: sessions │ steps
+//
+// Rank 0 prints, and writes what a run leaves. Others have their own states, in local
+// training, in folders of their own within the run's.
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/ranks"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/mpi"
+	"github.com/onnx-remat/remat/train"
+)
+
+func rankFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.IntFlag{Name: "ranks", Usage: "train as `N` ranks would under mpirun, one after the other in this process"},
+		&cli.StringFlag{Name: "sync", Value: "step", Usage: "`step|local=H`: ranks sum gradients every step, or train alone for H steps and average"},
+		&cli.Float64Flag{Name: "outer-lr", Value: 0.7, Usage: "with --sync local=H: the rate, `X`, of the step from one average to the next"},
+		&cli.Float64Flag{Name: "outer-momentum", Value: 0.9, Usage: "with --sync local=H: its Nesterov momentum, `X`"},
+	}
+}
+
+// mostRanks is far beyond what shares a step's batch.
+const mostRanks = 1024
+
+// A rankPlan says how ranks train together.
+type rankPlan struct {
+	pipeline.Ranks
+	outer train.Outer
+	sync  string // as typed
+	lock  sync.Mutex
+}
+
+// readRanks reads the flags of rankFlags; nil where nobody trains together. The world is
+// that of the processes that mpirun started, nil without it.
+func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
+	launched := 0
+	if w != nil {
+		launched = w.Size()
+	}
+	r := &rankPlan{sync: c.String("sync"), outer: train.Outer{LR: c.Float64("outer-lr"), Momentum: c.Float64("outer-momentum")}}
+	var err error
+	if r.Every, err = readSync(r.sync); err != nil {
+		return nil, err
+	}
+	r.Size = c.Int("ranks")
+	switch {
+	case c.IsSet("ranks") && (r.Size < 1 || r.Size > mostRanks):
+		return nil, fmt.Errorf("--ranks %d: want 1 to %d", r.Size, mostRanks)
+	case launched > mostRanks:
+		return nil, fmt.Errorf("%d ranks were started: want at most %d", launched, mostRanks)
+	case launched > 0 && c.IsSet("ranks") && r.Size != launched:
+		return nil, fmt.Errorf("--ranks %d: %d ranks were started: leave the flag out", r.Size, launched)
+	case launched > 0:
+		r.Size = launched
+	}
+	for _, flag := range []string{"outer-lr", "outer-momentum"} {
+		x := c.Float64(flag)
+		if math.IsNaN(x) || x < 0 || x > 1e6 || flag == "outer-momentum" && x >= 1 {
+			return nil, fmt.Errorf("--%s %v: out of range", flag, x)
+		}
+		if c.IsSet(flag) && r.Every == 0 {
+			return nil, fmt.Errorf("--%s: requires --sync local=H", flag)
+		}
+	}
+	if r.Size == 0 && c.IsSet("sync") {
+		return nil, errors.New("--sync: requires --ranks N, or a start by mpirun")
+	}
+	if r.Size == 0 || r.Size == 1 && r.Every == 0 && !c.Bool("resume") {
+		return nil, nil // one rank that sums its own gradients is one that trains alone
+	}
+	return r, r.supported(c)
+}
+
+// readSync reads step or local=H, and returns H, 0 for step.
+func readSync(text string) (int64, error) {
+	if text == "step" {
+		return 0, nil
+	}
+	number, local := strings.CutPrefix(text, "local=")
+	h, err := strconv.ParseInt(number, 10, 64)
+	if !local || err != nil || h < 1 || h > 1<<31 {
+		return 0, fmt.Errorf("--sync %q: want step, or local=H with H steps from one average to the next", text)
+	}
+	return h, nil
+}
+
+// supported refuses what does not go with sums of gradients.
+func (r *rankPlan) supported(c *cli.Context) error {
+	if r.Every > 0 {
+		return nil
+	}
+	if p := c.String("precision"); p != "fp32" {
+		return fmt.Errorf("--precision %s: ranks sum float32 gradients: use --sync local=H", p)
+	}
+	if c.IsSet("memory-limit") {
+		return errors.New("--memory-limit bounds one session, and a rank that sums gradients has two: use --memory")
+	}
+	return nil
+}
+
+// steps is how many steps there are in a number of micro-batches of all ranks; with
+// local training whole rounds of them.
+func (r *rankPlan) steps(steps int64) int64 {
+	if r.Every == 0 {
+		return max(1, steps)
+	}
+	return max(r.Every, steps/r.Every*r.Every)
+}
+
+// check refuses a length that would leave ranks apart, and data that are too few.
+func (r *rankPlan) check(steps int64, batches any) error {
+	if r.Every > 0 && steps%r.Every != 0 {
+		return fmt.Errorf("--steps %d: want a multiple of the %d steps after which ranks average", steps, r.Every)
+	}
+	if b, ok := batches.(train.Bounded); ok && b.Len() < int64(r.Size) {
+		return fmt.Errorf("%d ranks: the data are %d batches, and each rank takes another one: use fewer ranks or smaller batches", r.Size, b.Len())
+	}
+	return nil
+}
+
+// asRank runs f as one of the ranks that a launcher started, or alone with nil. Rank 0
+// speaks for all; another one has to say only what ends it apart from the others, which
+// ends them too.
+func asRank(e *env, f func(*mpi.World) error) error {
+	if !mpi.Launched() {
+		return f(nil)
+	}
+	w, err := mpi.Join()
+	if err != nil {
+		return err
+	}
+	if w.Size() == 1 {
+		return errors.Join(f(nil), w.Close())
+	}
+	stderr, quiet := e.stderr, e.quiet
+	if w.Rank() > 0 {
+		e.stdout, e.stderr, e.quiet = nobody{}, nobody{}, true
+	}
+	err = f(w)
+	var apart *apartError
+	if !errors.As(err, &apart) {
+		return errors.Join(err, w.Close())
+	}
+	if w.Rank() > 0 { // what ends all, rank 0 says meanwhile
+		time.Sleep(time.Second)
+		e.stderr, e.quiet = stderr, quiet
+		err = fmt.Errorf("rank %d of %d: %w", w.Rank(), w.Size(), err)
+	}
+	w.Abort(e.exitCode(err))
+	return err
+}
+
+// An apartError ended steps, which other ranks may not know.
+type apartError struct{ error }
+
+func (e *apartError) Unwrap() error { return e.error }
+
+// first says that this rank prints, and writes what a run leaves.
+func (t *trainRun) first() bool { return t.group == nil || t.group.Rank() == 0 }
+
+// local says that the rank has states of its own.
+func (t *trainRun) local() bool { return t.ranks != nil && t.ranks.Every > 0 }
+
+// agree waits for the other ranks, if any, and has their errors too.
+func (t *trainRun) agree(err error) error {
+	if t.group == nil {
+		return err
+	}
+	return t.group.Agree(err)
+}
+
+// inTurn runs f on the first rank, and then on the others.
+func (t *trainRun) inTurn(f func() error) error {
+	for _, now := range []bool{true, false} {
+		var err error
+		if t.first() == now {
+			err = f()
+		}
+		if err = t.agree(err); err != nil || t.group == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trainInside runs all ranks in this process.
+func (t *trainRun) trainInside() error {
+	if _, err := t.e.engine(); err != nil { // which all have
+		return err
+	}
+	return ranks.Run(t.ranks.Size, func(g *ranks.Group) error {
+		own := *t
+		own.group = g
+		own.options.Within = 0 // it is for a process with one session
+		if g.Rank() > 0 {
+			own.e = t.e.silent()
+			defer own.e.close()
+		}
+		return own.train()
+	})
+}
+
+// onlyRank says that the one rank that there is updates within its runs, like one that
+// trains alone; it may go on for others, whose graph sums gradients.
+func (t *trainRun) onlyRank() bool {
+	if t.ranks == nil || t.ranks.Size > 1 || t.ranks.Every > 0 {
+		return false
+	}
+	src, err := t.e.load(filepath.Join(t.dir, trainFile))
+	if err != nil {
+		return true // which training says
+	}
+	s, err := pipeline.SummedOf(src.Model)
+	return s == nil && err == nil
+}
+
+// silent is the same environment for who prints nothing.
+func (e *env) silent() *env {
+	return &env{
+		ctx: e.ctx, stdout: nobody{}, out: &keeper{to: nobody{}}, stderr: nobody{}, ort: e.ort, provider: e.provider, device: e.device,
+		threads: e.threads, opt: e.opt, dims: e.dims, quiet: true, debug: e.debug, workspace: e.workspace,
+		loaded: e.loaded, typed: e.typed, recipe: e.recipe, rates: e.rates, startRSS: e.startRSS,
+	}
+}
+
+// nobody reads what is written.
+type nobody struct{}
+
+func (nobody) Write(p []byte) (int, error) { return len(p), nil }
+
+// commonState opens the state that all ranks have and that is the last of them, nil for
+// a new run. Each rank's own was opened where it has one.
+func (t *trainRun) commonState(folder *train.Folder, own *train.State) (*train.State, error) {
+	if t.group == nil || !t.resume {
+		return own, nil
+	}
+	step := int64(math.MaxInt64)
+	if own != nil {
+		step = own.Position.Step
+	}
+	all, err := t.group.Share(binary.LittleEndian.AppendUint64(nil, uint64(step)))
+	if err != nil {
+		return own, err
+	}
+	for _, b := range all {
+		step = min(step, int64(binary.LittleEndian.Uint64(b)))
+	}
+	if own != nil && own.Position.Step == step {
+		return own, nil
+	}
+	if own != nil {
+		if err := own.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return folder.At(step)
+}
+
+// openFolder opens the folder in which the rank writes; one that writes nothing gets the
+// run's, to read.
+func (t *trainRun) openFolder() (*train.Folder, func(), error) {
+	if !t.first() && !t.local() {
+		return &train.Folder{Dir: t.dir}, func() {}, nil
+	}
+	rank, keep := 0, t.c.Int("keep")
+	if t.group != nil {
+		rank = t.group.Rank()
+	}
+	if t.local() {
+		keep = max(keep, 2) // the states of two ranks may be one apart
+	}
+	f, err := train.OpenFolder(train.RankDir(t.dir, rank), keep)
+	if err != nil {
+		return nil, nil, err
+	}
+	return f, func() { f.Close() }, nil
+}
+
+// join makes a job one of a rank.
+func (t *trainRun) join(job *train.Job) {
+	if t.ranks == nil {
+		return
+	}
+	job.Ranks = &train.Ranks{Group: t.group, Every: t.ranks.Every, Outer: t.ranks.outer}
+	job.Batches = train.Shard(job.Batches, t.group.Rank(), t.ranks.Size, &t.ranks.lock)
+	t.options.Draws = uint64(t.group.Rank()) * 0x9e3779b97f4a7c15
+}
+
+// shared makes a position that of as many ranks as there are now. What they hold is the
+// same on each, and the next micro-batches are those after what all have used.
+func (t *trainRun) shared(p train.Position, accumulate int) (train.Position, error) {
+	if t.ranks == nil || t.ranks.Every > 0 || p.Ranks == t.ranks.Size {
+		return p, nil
+	}
+	used := p.Runs * p.Ranks
+	if used%(t.ranks.Size*accumulate) != 0 {
+		return p, fmt.Errorf("%s: %d ranks have used %d micro-batches, which are no whole steps of %d ranks with %d: go on with a number that divides it", t.dir, p.Ranks, used, t.ranks.Size, t.ranks.Size*accumulate)
+	}
+	p.Runs, p.Ranks = used/t.ranks.Size, t.ranks.Size
+	return p, nil
+}
+
+// openUpdates opens the session that updates from sums of gradients, where the graph
+// has it apart.
+func (t *trainRun) openUpdates(job *train.Job, state *train.State) (func(), error) {
+	if t.ranks == nil || t.ranks.Every > 0 {
+		return func() {}, nil
+	}
+	path := filepath.Join(t.dir, pipeline.UpdateFile)
+	o := t.options
+	o.Dims, o.Share, o.Purpose = nil, job.Session, "update"
+	share := 1 / float64(t.ranks.Size*job.Accumulate)
+	o.Feed = map[string]remat.Tensor{optim.ShareInput: remat.FromFloat32s([]float32{float32(share)})}
+	o.From = remat.Progress{Runs: int(job.From.Step)}
+	s, err := openSubject(t.e, path, o)
+	if err != nil {
+		return nil, err
+	}
+	job.Ranks.Update = s.session
+	t.updates = s
+	return s.close, nil
+}
+
+// summed is what the graph says of its sums of gradients, which has to be what was asked.
+func (t *trainRun) summed(src *pipeline.Source) (*pipeline.Summed, error) {
+	s, err := pipeline.SummedOf(src.Model)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", src.Path, err)
+	case s == nil && t.ranks != nil && t.ranks.Every == 0:
+		return nil, fmt.Errorf("%s: the graph updates within a run, so ranks cannot sum its gradients: begin anew in another folder", src.Path)
+	case s != nil && (t.ranks == nil || t.ranks.Every > 0):
+		return nil, fmt.Errorf("%s: the graph sums the gradients of ranks: go on with --ranks N --sync step, or begin anew in another folder", src.Path)
+	}
+	return s, nil
+}
+
+// trainedRanks is what train --json says of ranks, null for one alone.
+type trainedRanks struct {
+	Ranks int    `json:"ranks"`
+	Rank  int    `json:"rank"`
+	Sync  string `json:"sync"`
+	// Syncs is how often this run of the program has agreed, SyncBytes what a rank sends
+	// for that each time, by the model, and BytesSent what it sent.
+	Syncs     int64 `json:"syncs"`
+	SyncBytes int64 `json:"sync_bytes"`
+	BytesSent int64 `json:"bytes_sent"`
+	// HeldBytes is what ranks exchange and keep beside sessions.
+	HeldBytes          int64 `json:"held_bytes"`
+	PredictedHeldBytes int64 `json:"predicted_held_bytes"`
+}
+
+// ranksDocument describes the rank.
+func (t *trainRun) ranksDocument(job *train.Job, r *train.Result) (*trainedRanks, error) {
+	if t.ranks == nil {
+		return nil, nil
+	}
+	elements, err := job.Ranks.Elements(job.Session)
+	if err != nil {
+		return nil, err
+	}
+	rank, size := t.group.Rank(), t.ranks.Size
+	return &trainedRanks{
+		Ranks: size, Rank: rank, Sync: t.ranks.sync,
+		Syncs: r.Syncs, SyncBytes: ranks.SyncBytes(elements, rank, size), BytesSent: r.Sent,
+		HeldBytes: job.Ranks.Held(), PredictedHeldBytes: ranks.HeldBytes(elements, rank, size, t.local()),
+	}, nil
+}
+
+// addUpdates adds what the session of the updates takes to a run's memory.
+func (t *trainRun) addUpdates(s *subject) {
+	if t.updates == nil {
+		return
+	}
+	t.updates.memory()
+	to, add := &s.run.Memory, &t.updates.run.Memory
+	to.ParameterBytes += add.ParameterBytes
+	to.StateBytes += add.StateBytes
+	to.FeedBytes += add.FeedBytes
+	to.LivePeakBytes = both(to.LivePeakBytes, add.LivePeakBytes, larger)
+	to.SessionBytes = both(to.SessionBytes, add.SessionBytes, total)
+	to.PredictedLivePeakBytes = both(to.PredictedLivePeakBytes, add.PredictedLivePeakBytes, larger)
+	to.PredictedSessionBytes = both(to.PredictedSessionBytes, add.PredictedSessionBytes, total)
+	to.PredictedReservedBytes = both(to.PredictedReservedBytes, add.PredictedReservedBytes, larger)
+	if to.TotalPeakBytes = nil; to.SessionBytes != nil && to.LivePeakBytes != nil {
+		all := to.ParameterBytes + to.StateBytes + to.FeedBytes + *to.SessionBytes + *to.LivePeakBytes
+		to.TotalPeakBytes = &all
+	}
+}
+
+// both is f of two figures, nil where one is not known.
+func both(a, b *int64, f func(a, b int64) int64) *int64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	v := f(*a, *b)
+	return &v
+}
+
+func larger(a, b int64) int64 { return max(a, b) }
+func total(a, b int64) int64  { return a + b }

@@ -1,0 +1,146 @@
+package ranks
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// buffers are those of n ranks, with numbers whose sum depends on its order.
+func buffers(n, elements int) [][]float32 {
+	r := rand.New(rand.NewPCG(uint64(n), uint64(elements)))
+	all := make([][]float32, n)
+	for i := range all {
+		all[i] = make([]float32, elements)
+		for j := range all[i] {
+			all[i][j] = float32(r.NormFloat64() * math.Exp(8*r.Float64()))
+		}
+	}
+	return all
+}
+
+// TestSum: every rank has the sum in the order of the ranks, bit for bit, and has sent
+// what is stated, which is 2(n-1) times the buffer for all.
+func TestSum(t *testing.T) {
+	for _, n := range []int{1, 2, 3, 4, 7} {
+		for _, elements := range []int{0, 1, 2, 5, 1000, 3*scratchElements + 5} {
+			all := buffers(n, elements)
+			want := make([]float32, elements)
+			for i := range want {
+				for r := range n {
+					want[i] += all[r][i]
+				}
+			}
+			sent := make([]int64, n)
+			err := Run(n, func(g *Group) error {
+				if g.Size() != n {
+					return fmt.Errorf("%d ranks", g.Size())
+				}
+				err := g.Combine(all[g.Rank()], Sum)
+				sent[g.Rank()] = g.Sent()
+				if n > 1 && g.Held() != Scratch(n) {
+					return fmt.Errorf("holds %d bytes, want %d", g.Held(), Scratch(n))
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			total := int64(0)
+			for r := range n {
+				if !slices.Equal(all[r], want) {
+					t.Errorf("rank %d of %d, %d elements: another sum", r, n, elements)
+				}
+				if bytes := CombineBytes(elements, r, n); sent[r] != bytes {
+					t.Errorf("rank %d of %d, %d elements: sent %d bytes, want %d", r, n, elements, sent[r], bytes)
+				}
+				total += sent[r]
+			}
+			if bytes := 8 * int64(n-1) * int64(elements); total != bytes {
+				t.Errorf("%d ranks, %d elements: sent %d bytes, want %d", n, elements, total, bytes)
+			}
+		}
+	}
+}
+
+// TestFold: every element of the chunk is folded once, with the parts of all ranks.
+func TestFold(t *testing.T) {
+	const n, elements = 3, 2*scratchElements + 7
+	all := buffers(n, elements)
+	first := slices.Clone(all[0])
+	err := Run(n, func(g *Group) error {
+		from, to := Chunk(elements, g.Rank(), n)
+		next := 0
+		err := g.Combine(all[g.Rank()], func(parts [][]float32, own, at int) {
+			if at != next || !slices.Equal(parts[0], first[from+at:from+at+len(parts[own])]) {
+				t.Errorf("rank %d: block at %d, want %d", own, at, next)
+			}
+			next += len(parts[own])
+			for i := range parts[own] {
+				parts[own][i] = float32(from + at + i)
+			}
+		})
+		if next != to-from {
+			t.Errorf("rank %d: folded %d of %d", g.Rank(), next, to-from)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := range n {
+		for i, v := range all[r] {
+			if v != float32(i) {
+				t.Fatalf("rank %d: %v at %d", r, v, i)
+			}
+		}
+	}
+}
+
+// TestAgree: an error of one is an error of all; a rank that fails or panics ends those
+// that wait for it, and its error is the one that counts.
+func TestAgree(t *testing.T) {
+	failed := errors.New("no such file")
+	said := make([]error, 4)
+	err := Run(4, func(g *Group) error {
+		var own error
+		if g.Rank() == 2 {
+			own = failed
+		}
+		if err := g.Agree(nil); err != nil {
+			return err
+		}
+		said[g.Rank()] = g.Agree(own)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var of *RankError
+	if said[2] != failed || !errors.As(said[0], &of) || of.Rank != 2 || of.Text != failed.Error() {
+		t.Errorf("%v", said)
+	}
+	if err := Run(4, func(g *Group) error {
+		if g.Rank() == 3 {
+			return failed
+		}
+		return g.Combine(make([]float32, 100), Sum)
+	}); err != failed {
+		t.Errorf("%v", err)
+	}
+	defer func() {
+		if p := recover(); p != "broken" {
+			t.Errorf("%v", p)
+		}
+	}()
+	_ = Run(2, func(g *Group) error {
+		if g.Rank() == 1 {
+			panic("broken")
+		}
+		_, err := g.Share([]byte{1})
+		return err
+	})
+}
