@@ -23,7 +23,7 @@ var adamw = row{
 	kind:     AdamW,
 	settings: []defaulted{{&weightDecay, 0.01}, {&beta1, 0.9}, {&beta2, 0.999}, {&eps, 1e-8}},
 	rate:     3e-4,
-	state:    func(*Options) []string { return []string{"m", "v"} },
+	state:    func(_ *Options, p onnx.Type) []held { return alike(p, "m", "v") },
 	decays:   func(*Options) bool { return true },
 	scalars:  adamScalars,
 	update:   func(u *updater) { u.next(u.scale("rated", u.adamw(), "rate")) },

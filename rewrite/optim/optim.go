@@ -48,9 +48,9 @@ type Param struct {
 // Options say how to update.
 type Options struct {
 	Kind Kind
-	// Momentum, WeightDecay, Beta1, Beta2 and Eps are the settings of the table, of
-	// which an optimizer reads those of its row.
-	Momentum, WeightDecay, Beta1, Beta2, Eps float64
+	// Momentum, WeightDecay, Beta1, Beta2, Eps and RelativeStep are the settings of the
+	// table, of which an optimizer reads those of its row.
+	Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep float64
 	// NoDecay exempts parameters from weight decay; nil exempts none.
 	NoDecay func(name string, rank int) bool
 	// ClipNorm bounds the norm that ClipBy names; 0 does not.
@@ -70,10 +70,11 @@ type Options struct {
 	Types build.Typer
 }
 
-// A State is one tensor of optimizer state, of its parameter's shape and type,
+// A State is one tensor of optimizer state, of the type that the optimizer's row says,
 // or the norm of the step before, float32 []; it begins as zeros.
 type State struct {
-	// Input and Output are P.m and P.m.new, or v or acc; or clip_norm.
+	// Input and Output are P.m and P.m.new, or another name of the row, or acc; or
+	// clip_norm.
 	Input, Output *onnx.Value
 }
 
@@ -203,7 +204,7 @@ func (a *applier) checkParams(params []Param) error {
 		if old := a.g.Value(v.Name + ".grad"); old != nil && old != p.Grad {
 			return &ClashError{old.Name}
 		}
-		for _, suffix := range a.stateSuffixes() {
+		for _, suffix := range a.stateSuffixes(v) {
 			names = append(names, v.Name+suffix, v.Name+suffix+".new")
 		}
 		if a.o.Kind != None {
@@ -218,12 +219,12 @@ func (a *applier) checkParams(params []Param) error {
 	return nil
 }
 
-// stateSuffixes are those of the state tensors of each parameter: ".m".
-func (a *applier) stateSuffixes() []string {
+// stateSuffixes are those of the state tensors of a parameter: ".m".
+func (a *applier) stateSuffixes(p *onnx.Value) []string {
 	var s []string
 	if r := a.o.Kind.row(); r != nil {
-		for _, letter := range r.state(&a.o) {
-			s = append(s, "."+letter)
+		for _, h := range r.state(&a.o, p.Type) {
+			s = append(s, "."+h.name)
 		}
 		if a.o.Accumulate > 1 {
 			s = append(s, ".acc")

@@ -21,6 +21,12 @@ import (
 // an output that no gradient depends on, through a Reshape.
 func toyModel(t *testing.T) (*onnx.Model, []Param) {
 	t.Helper()
+	return toyModelOf(t, 3, 4)
+}
+
+// toyModelOf is toyModel with P of another shape, whose rows are the first axis.
+func toyModelOf(t *testing.T, dims ...int64) (*onnx.Model, []Param) {
+	t.Helper()
 	m := onnx.NewModel("toy", 20)
 	g := m.Graph
 	f32 := func(dims ...int64) onnx.Type { return onnx.TensorOf(onnx.Float32, onnx.StaticShape(dims...)) }
@@ -28,12 +34,19 @@ func toyModel(t *testing.T) (*onnx.Model, []Param) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, bias, x := g.AddInput("P", f32(3, 4)), g.AddInput("b", f32(4)), g.AddInput("x", f32(5, 3))
+	p, bias, x := g.AddInput("P", f32(dims...)), g.AddInput("b", f32(4)), g.AddInput("x", f32(5, 3))
 	b := build.New(g, types, "toy")
-	y := b.Op("Gemm", build.In(x, p, bias))
+	matrix := p
+	if len(dims) != 2 {
+		matrix = b.Op("Reshape", build.In(p, b.Ints(3, 4)))
+	}
+	y := b.Op("Gemm", build.In(x, matrix, bias))
 	half := b.Op("Mul", build.In(b.Op("Mul", build.In(y, y)), b.Scalar(onnx.Float32, 0.5)))
 	loss := b.NodeNamed("", "ReduceSum", "loss", build.In(half), []string{"loss"}, onnx.IntAttr("keepdims", 0))[0]
 	gp := b.Op("Gemm", build.In(x, y), onnx.IntAttr("transA", 1))
+	if len(dims) != 2 {
+		gp = b.Op("Reshape", build.In(gp, b.Ints(dims...)))
+	}
 	gb := b.Op("ReduceSum", build.In(y, b.Ints(0)), onnx.IntAttr("keepdims", 0))
 	late := b.NodeNamed("", "Exp", "late", build.In(b.Op("Reshape", build.In(p, b.Ints(12)))), []string{"late"})[0]
 	if b.Err() != nil {
@@ -73,9 +86,10 @@ func open(t *testing.T, m *onnx.Model, level int, r *runtime.Roles) *runtime.Ses
 // openOn opens with the data of testSteps steps, 15 numbers each.
 func openOn(t *testing.T, m *onnx.Model, level int, r *runtime.Roles, x []float64) *runtime.Session {
 	t.Helper()
+	dims, _ := m.Graph.Value("P").Type.Shape.Ints()
 	s, err := ortest.Engine(t).Open(m, runtime.Options{
 		Level: level, Threads: 1, Provider: ort.CPU, LR: 0.05, Roles: r,
-		Feed: map[string]runtime.Tensor{"P": tensor(wave(12, 1), 3, 4), "b": tensor(wave(4, 2), 4)},
+		Feed: map[string]runtime.Tensor{"P": tensor(wave(12, 1), dims...), "b": tensor(wave(4, 2), 4)},
 		Data: map[string]runtime.Tensor{"x": tensor(x, testSteps, 5, 3)},
 	})
 	if err != nil {
@@ -148,42 +162,58 @@ var cases = map[string]Options{
 	}),
 	"lion clip parameter": with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
 	"lion clip previous":  with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"adafactor":           Defaults(Adafactor),
+	"adafactor relative decay mask": with(Adafactor, func(o *Options) {
+		o.RelativeStep, o.WeightDecay = 1e-3, 0.1
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"adafactor clip accumulate": with(Adafactor, func(o *Options) {
+		o.ClipNorm, o.Accumulate = 2, 4
+	}),
+	"adafactor clip parameter": with(Adafactor, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"adafactor clip previous":  with(Adafactor, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
 	"adamw clip previous accumulate": with(AdamW, func(o *Options) {
 		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipPrevious, 3
 	}),
 }
 
-// TestFollowsReference trains in ONNX Runtime, in place, and in float64.
+// TestFollowsReference trains in ONNX Runtime, in place, and in float64: the parameter
+// as a matrix, and as a tensor of more axes.
 func TestFollowsReference(t *testing.T) {
 	for name, o := range cases {
-		m, params := toyModel(t)
-		res, err := Apply(m, params, o)
-		if err != nil {
+		for level, dims := range map[int][]int64{0: {3, 4}, 99: {3, 4}, 1: {3, 2, 1, 2}} {
+			m, params := toyModelOf(t, dims...)
+			res, err := Apply(m, params, o)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if err := m.Check(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			// One reader at least needs a barrier: "late".
+			if res.Barriers == 0 {
+				t.Errorf("%s: no barrier was added", name)
+			}
+			follow(t, name, o, open(t, m, level, nil))
+		}
+	}
+}
+
+// follow trains in a session and in float64.
+func follow(t *testing.T, name string, o Options, s *runtime.Session) {
+	t.Helper()
+	ref := newReference(o, wave(12, 1), wave(4, 2))
+	x := wave(testSteps*15, 3)
+	for i := range testSteps {
+		if _, err := s.Step(context.Background()); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if err := m.Check(); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		// One reader at least needs a barrier: "late".
-		if res.Barriers == 0 {
-			t.Errorf("%s: no barrier was added", name)
-		}
-		for _, level := range []int{0, 99} {
-			s := open(t, m, level, nil)
-			ref := newReference(o, wave(12, 1), wave(4, 2))
-			x := wave(testSteps*15, 3)
-			for i := range testSteps {
-				if _, err := s.Step(context.Background()); err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
-				ref.train(x[15*i:15*i+15], 0.05)
-				compare(t, name, s, ref, i)
-			}
-			for _, in := range s.Updated() {
-				if !s.InPlace(in) {
-					t.Errorf("%s, level %d: %s is not updated in place", name, level, in)
-				}
-			}
+		ref.train(x[15*i:15*i+15], 0.05)
+		compare(t, name, s, ref, i)
+	}
+	for _, in := range s.Updated() {
+		if !s.InPlace(in) {
+			t.Errorf("%s: %s is not updated in place", name, in)
 		}
 	}
 }

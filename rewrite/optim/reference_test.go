@@ -10,6 +10,7 @@ type reference struct {
 	o      Options
 	params [][]float64
 	m, v   [][]float64
+	rows   []float64 // of P's second moment, and its columns in v[0]
 	acc    [][]float64
 	step   int
 	norm   float64 // of the mean gradients of the update before
@@ -63,6 +64,14 @@ func (r *reference) train(x []float64, lr float64) {
 		if r.o.NoDecay != nil && r.o.NoDecay([]string{"P", "b"}[i], 2-i) {
 			decay = 0
 		}
+		if whole := r.whole(); whole != nil {
+			for j := range p {
+				r.acc[i][j] *= scales[i]
+			}
+			whole(i, r.acc[i], lr, decay, float64(r.step/n))
+			clear(r.acc[i])
+			continue
+		}
 		for j := range p {
 			g := r.acc[i][j] * scales[i]
 			r.acc[i][j] = 0
@@ -78,6 +87,15 @@ func (r *reference) train(x []float64, lr float64) {
 			}
 		}
 	}
+}
+
+// whole is the update of a parameter of an optimizer that is not elementwise.
+func (r *reference) whole() func(i int, g []float64, lr, decay, t float64) {
+	switch r.o.Kind {
+	case Adafactor:
+		return r.adafactor
+	}
+	return nil
 }
 
 // scales are what clipping multiplies the gradients with, one for each parameter.
@@ -129,4 +147,51 @@ func (r *reference) lion(i, j int, g, lr, decay float64) {
 	}
 	*p -= lr * (sign + decay**p)
 	*m = r.o.Beta2**m + (1-r.o.Beta2)*g
+}
+
+func sumSquares(x []float64) float64 {
+	s := 0.0
+	for _, v := range x {
+		s += v * v
+	}
+	return s
+}
+
+// adafactor is algorithm 4 of Shazeer and Stern 2018 for P, whose state is sums of rows
+// and columns there, and algorithm 5 for b; the share of the old moment is algorithm 6's.
+func (r *reference) adafactor(i int, g []float64, lr, decay, t float64) {
+	beta := 1 - math.Pow(t, -0.8)
+	u, v := make([]float64, len(g)), r.v[i]
+	if i == 1 {
+		for j := range g {
+			v[j] = beta*v[j] + (1-beta)*(g[j]*g[j]+1e-30)
+			u[j] = g[j] / math.Sqrt(v[j])
+		}
+	} else {
+		row, col, all := make([]float64, 3), make([]float64, 4), 0.0
+		for j := range g {
+			row[j/4] += g[j]*g[j] + 1e-30
+			col[j%4] += g[j]*g[j] + 1e-30
+		}
+		if r.rows == nil {
+			r.rows = make([]float64, 3)
+		}
+		for k := range row {
+			r.rows[k] = beta*r.rows[k] + (1-beta)*row[k]
+			all += r.rows[k]
+		}
+		for k := range col {
+			v[k] = beta*v[k] + (1-beta)*col[k]
+		}
+		for j := range g {
+			u[j] = g[j] / math.Sqrt(r.rows[j/4]*v[j%4]/all)
+		}
+	}
+	p, rate := r.params[i], lr/math.Max(1, math.Sqrt(sumSquares(u)/float64(len(u))))
+	if r.o.RelativeStep > 0 {
+		rate *= math.Max(r.o.RelativeStep, math.Sqrt(sumSquares(p)/float64(len(p))))
+	}
+	for j := range p {
+		p[j] = p[j]*(1-lr*decay) - rate*u[j]
+	}
 }

@@ -24,6 +24,8 @@ type scalars struct {
 	// their order.
 	by, decayed map[string]*scalar
 	list        []*scalar
+	// factor is what every gradient is multiplied by, nil for 1.
+	factor *onnx.Value
 	// eps is what is added to a root.
 	eps *onnx.Value
 	// keepAcc scales the sum of gradients that is kept: 0 after an update.
@@ -84,6 +86,7 @@ func (a *applier) scalars(params []Param) {
 		a.gate("keep_acc", due, a.s.keepAcc)
 	}
 	row, factor := a.o.Kind.row(), a.gradientFactor(params, n, due)
+	a.s.factor = factor
 	// The rate is float64 until it has been divided by what decay leaves.
 	rate := row.scalars(a, lr, step, factor)
 	a.declare("rate", 0, a.float("rate", rate))
