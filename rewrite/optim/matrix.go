@@ -52,12 +52,12 @@ func (u *updater) asColumns(what string, m matrix, v *onnx.Value) *onnx.Value {
 
 // sum is that of x over axes, which go.
 func (u *updater) sum(what string, x *onnx.Value, axes ...int64) *onnx.Value {
-	return u.named(what, "ReduceSum", build.In(x, u.b.Ints(axes...)), onnx.IntAttr("keepdims", 0))
+	return u.step(sumStep, u.named(what, "ReduceSum", build.In(x, u.b.Ints(axes...)), onnx.IntAttr("keepdims", 0)))
 }
 
 // norm is the root of the sum of x's squares, times c, float32 [].
 func (u *updater) norm(what string, x *onnx.Value, c float64) *onnx.Value {
-	sum := u.named(what+"_sum", "ReduceSum", build.In(u.squaresOf(x, "")), onnx.IntAttr("keepdims", 0))
+	sum := u.named(what+"_sum", "ReduceSum", build.In(u.squaresOf(x, sumStep)), onnx.IntAttr("keepdims", 0))
 	if c != 1 {
 		sum = u.named(what+"_mean", "Mul", build.In(sum, u.f32(c*c)))
 	}
