@@ -4,28 +4,23 @@ package optim
 // Memory Cost", algorithms 4 and 5, without the first moment): of the second moment of a
 // matrix only the means of its rows and of its columns are kept.
 //
-//	scaled = grad · grad_scale     P.v_row.new = P.v_row + share_v·(row - P.v_row)
-//	square = scaled · scaled       P.v_col.new = P.v_col + share_v·(col - P.v_col)
-//	row    = mean over columns     root_row    = 1/sqrt(P.v_row.new / its mean)
-//	col    = mean over rows        root_col    = 1/sqrt(P.v_col.new)
-//	                               update      = scaled · root_row · root_col
+//	square = grad · grad           P.v_row.new = P.v_row + share_v·(row - P.v_row)
+//	row    = mean over columns     P.v_col.new = P.v_col + share_v·(col - P.v_col)
+//	col    = mean over rows        root_row    = 1/sqrt(P.v_row.new / its mean)
+//	                               root_col    = 1/sqrt(P.v_col.new)
+//	                               update      = grad · root_row · root_col
 //	                               rated       = update · rate / max(1, rms(update))
 //
-// 1e-30 is added to the means; share_v is t^-0.8. A tensor of more than two axes is a
-// matrix of its first axis by all others; one of fewer keeps its whole second moment,
-// P.v. The rate is the one that is fed: the root mean square of an update is at most 1,
-// so it is of the size of AdamW's. The setting relative-step makes it the paper's
-// relative one, times max(relative-step, rms(P)), where the paper has 1e-3. Decay is
-// decoupled, as in AdamW.
+// 1e-30 is added to the means; share_v is t^-0.8. What is no matrix keeps its whole
+// second moment, P.v. The rate is the one that is fed: the root mean square of an update
+// is at most 1, so it is of the size of AdamW's. The setting relative-step makes it the
+// paper's relative one, times max(relative-step, rms(P)), where the paper has 1e-3. Decay
+// is decoupled, as in AdamW.
 //
-// The gradient is divided by the root of the number of columns, so that sums of its
-// squares over them are means; root_col makes up for it. What a root is taken of is at
-// least 1e-30, as it is after every step: where the first one is skipped, nothing is
-// divided by 0. A half parameter is updated in float32.
+// What a root is taken of is at least 1e-30, as it is after every step: where the first
+// one is skipped, nothing is divided by 0. A half parameter is updated in float32.
 
 import (
-	"math"
-
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -55,22 +50,23 @@ func adafactorState(_ *Options, p onnx.Type) []held {
 }
 
 func adafactorScalars(a *applier, lr, step, _ *onnx.Value) *onnx.Value {
-	t := a.named("step_double", "Cast", build.In(step), to(onnx.Float64))
-	a.declare("share_v", 0, a.float("share_v", a.named("share_double", "Pow", build.In(t, a.f64(adafactorDecay)))))
+	a.declareOne(step)
+	share := a.named("share_double", "Pow", build.In(a.step64(step), a.f64(adafactorDecay)))
+	a.declare("share_v", 0, a.float("share_v", share))
 	return a.lr64(lr)
 }
 
 // adafactor is what is subtracted from the parameter.
 func (u *updater) adafactor() *onnx.Value {
 	u.widen()
+	grad := u.ownGradient()
+	square := u.named("square", "Mul", build.In(grad, grad))
 	var update *onnx.Value
 	if m, ok := matrixOf(u.p.Type.Shape); ok {
-		update = u.factored(m)
+		update = u.factored(m, grad, square)
 	} else {
-		scaled := u.gradientTimes("scaled", u.gradientScale(1))
-		square := u.named("square", "Mul", build.In(scaled, scaled))
 		v := u.toward("v", u.named("floored", "Add", build.In(square, u.floor())), "share_v")
-		update = u.named("update", "Mul", build.In(scaled, u.overRoot("root", v)))
+		update = u.named("update", "Mul", build.In(grad, u.overRoot("root", v)))
 	}
 	rate, rms := u.scalar("rate"), u.rms("rms", update)
 	v := u.named("rate_clipped", "Div", build.In(rate.Value, u.named("over", "Max", build.In(rms, u.f32(1)))))
@@ -83,28 +79,22 @@ func (u *updater) adafactor() *onnx.Value {
 
 // factored is the gradient over the root of the second moment that its rows and columns
 // tell.
-func (u *updater) factored(m matrix) *onnx.Value {
-	share := math.Sqrt(1 / float64(m.columns))
-	scaled := u.gradientTimes("scaled", u.gradientScale(share))
-	square := u.named("square", "Mul", build.In(scaled, scaled))
-	mean := func(what string, sum *onnx.Value) *onnx.Value {
-		return u.named(what, "Add", build.In(sum, u.floor()))
-	}
-	row := u.toward("v_row", mean("row", u.sum("row_sum", square, m.inner()...)), "share_v")
-	sum := u.named("col_flat", "Reshape", build.In(u.sum("col_sum", square, 0), u.b.Ints(m.columns)))
-	sum = u.named("col_mean", "Mul", build.In(sum, u.number(float64(m.columns)/float64(m.rows))))
-	col := u.toward("v_col", mean("col", sum), "share_v")
+func (u *updater) factored(m matrix, grad, square *onnx.Value) *onnx.Value {
+	sums := u.sum("row_sum", square, m.inner()...)
+	row := u.toward("v_row", u.mean("row", sums, m.columns), "share_v")
+	sums = u.named("col_flat", "Reshape", build.In(u.sum("col_sum", square, 0), u.b.Ints(m.columns)))
+	col := u.toward("v_col", u.mean("col", sums, m.rows), "share_v")
 
 	whole := u.named("row_mean", "ReduceMean", build.In(row), onnx.IntAttr("keepdims", 0))
-	rowShare := u.named("row_share", "Div", build.In(row, u.named("mean_floored", "Max", build.In(whole, u.floor()))))
-	byRow := u.named("by_row", "Mul", build.In(scaled, u.asRows("root_rows", m, u.overRoot("root_row", rowShare))))
-	colRoot := u.named("col_scaled", "Mul", build.In(u.overRoot("root_col", col), u.number(1/share)))
-	return u.named("update", "Mul", build.In(byRow, u.asColumns("root_columns", m, colRoot)))
+	share := u.named("row_share", "Div", build.In(row, u.named("row_mean_floored", "Max", build.In(whole, u.floor()))))
+	byRow := u.named("by_row", "Mul", build.In(grad, u.asRows("root_rows", m, u.overRoot("root_row", share))))
+	return u.named("update", "Mul", build.In(byRow, u.asColumns("root_columns", m, u.overRoot("root_col", col))))
 }
 
-// gradientScale is what every gradient is multiplied by, times c.
-func (u *updater) gradientScale(c float64) *scalar {
-	return &scalar{"grad_scale", 0, u.times("grad_scale", u.s.factor, c)}
+// mean is a sum of n squares over n, and a little more.
+func (u *updater) mean(what string, sum *onnx.Value, n int64) *onnx.Value {
+	mean := u.named(what+"_mean_square", "Mul", build.In(sum, u.number(1/float64(n))))
+	return u.named(what, "Add", build.In(mean, u.floor()))
 }
 
 // overRoot is 1 over the root of x, which is at least the floor.

@@ -52,7 +52,7 @@ func TestUnscale(t *testing.T) {
 			if _, err := s.Step(context.Background()); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			ref.train(x[15*i:15*i+15], 0.05)
+			ref.train(x[15*i : 15*i+15])
 			compare(t, name, s, ref, i)
 		}
 	}
@@ -127,7 +127,7 @@ func TestPreviousNorm(t *testing.T) {
 	}
 	step()
 	ref := newReference(Defaults(SGD), wave(12, 1), wave(4, 2)) // without clipping
-	ref.train(x[:15], 0.05)
+	ref.train(x[:15])
 	compare(t, "first step", s, ref, 0)
 	want := norm()
 	if math.Abs(want-ref.norm) > 1e-4*ref.norm || want < 1 {

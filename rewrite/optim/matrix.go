@@ -12,21 +12,20 @@ import (
 )
 
 // A matrix is a parameter of at least two axes as one of rows, its first axis, and
-// columns, all others.
+// columns, all others, more than one of each.
 type matrix struct {
 	dims          []int64
 	rows, columns int64
 }
 
-// matrixOf returns a shape as a matrix; false: it has fewer than two axes, or no
-// elements.
+// matrixOf returns a shape as a matrix; false: it is none, but a vector or a number.
 func matrixOf(p onnx.Shape) (matrix, bool) {
 	dims, static := p.Ints()
 	if !static || len(dims) < 2 {
 		return matrix{}, false
 	}
 	columns, _ := onnx.Elements(dims[1:])
-	return matrix{dims, dims[0], columns}, dims[0] > 0 && columns > 0
+	return matrix{dims, dims[0], columns}, dims[0] > 1 && columns > 1
 }
 
 // inner are the axes within a row.

@@ -48,9 +48,9 @@ type Param struct {
 // Options say how to update.
 type Options struct {
 	Kind Kind
-	// Momentum, WeightDecay, Beta1, Beta2, Eps and RelativeStep are the settings of the
-	// table, of which an optimizer reads those of its row.
-	Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep float64
+	// Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep and Scale are the settings of
+	// the table, of which an optimizer reads those of its row.
+	Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep, Scale float64
 	// NoDecay exempts parameters from weight decay; nil exempts none.
 	NoDecay func(name string, rank int) bool
 	// ClipNorm bounds the norm that ClipBy names; 0 does not.

@@ -8,16 +8,18 @@ import "math"
 // reference holds the parameters P [3,4] and b [4] and their state.
 type reference struct {
 	o      Options
+	cols   int // of P as a matrix, for the optimizers that take it for one
 	params [][]float64
 	m, v   [][]float64
 	rows   []float64 // of P's second moment, and its columns in v[0]
+	size   float64   // of P's last update
 	acc    [][]float64
 	step   int
 	norm   float64 // of the mean gradients of the update before
 }
 
 func newReference(o Options, params ...[]float64) *reference {
-	r := &reference{o: o, params: params}
+	r := &reference{o: o, cols: 4, params: params}
 	for _, p := range params {
 		r.m = append(r.m, make([]float64, len(p)))
 		r.v = append(r.v, make([]float64, len(p)))
@@ -46,8 +48,9 @@ func (r *reference) gradients(x []float64) [][]float64 {
 }
 
 // train makes one step on x.
-func (r *reference) train(x []float64, lr float64) {
+func (r *reference) train(x []float64) {
 	r.step++
+	const lr = testRate
 	grads := r.gradients(x)
 	n := int(max(r.o.Accumulate, 1))
 	for i := range grads {
@@ -94,6 +97,8 @@ func (r *reference) whole() func(i int, g []float64, lr, decay, t float64) {
 	switch r.o.Kind {
 	case Adafactor:
 		return r.adafactor
+	case ApolloMini:
+		return r.apollo
 	}
 	return nil
 }
@@ -168,13 +173,14 @@ func (r *reference) adafactor(i int, g []float64, lr, decay, t float64) {
 			u[j] = g[j] / math.Sqrt(v[j])
 		}
 	} else {
-		row, col, all := make([]float64, 3), make([]float64, 4), 0.0
+		n := r.cols
+		row, col, all := make([]float64, len(g)/n), make([]float64, n), 0.0
 		for j := range g {
-			row[j/4] += g[j]*g[j] + 1e-30
-			col[j%4] += g[j]*g[j] + 1e-30
+			row[j/n] += g[j]*g[j] + 1e-30
+			col[j%n] += g[j]*g[j] + 1e-30
 		}
 		if r.rows == nil {
-			r.rows = make([]float64, 3)
+			r.rows = make([]float64, len(row))
 		}
 		for k := range row {
 			r.rows[k] = beta*r.rows[k] + (1-beta)*row[k]
@@ -184,7 +190,7 @@ func (r *reference) adafactor(i int, g []float64, lr, decay, t float64) {
 			v[k] = beta*v[k] + (1-beta)*col[k]
 		}
 		for j := range g {
-			u[j] = g[j] / math.Sqrt(r.rows[j/4]*v[j%4]/all)
+			u[j] = g[j] / math.Sqrt(r.rows[j/n]*v[j%n]/all)
 		}
 	}
 	p, rate := r.params[i], lr/math.Max(1, math.Sqrt(sumSquares(u)/float64(len(u))))
@@ -193,5 +199,52 @@ func (r *reference) adafactor(i int, g []float64, lr, decay, t float64) {
 	}
 	for j := range p {
 		p[j] = p[j]*(1-lr*decay) - rate*u[j]
+	}
+}
+
+// signAt is the sign at a place of a draw, as random.go says it.
+func signAt(i, draw int64) float64 {
+	const p = 2147483647
+	x := (48271*(i+1) + 69621*(draw+1)%p) % p
+	for _, k := range []int64{1234577, 777767777, 1618033987} {
+		x = x * (x + k) % p
+	}
+	return float64(1 - 2*(x%2))
+}
+
+// apollo is algorithm 1 of Zhu et al. 2024 of rank 1 for P, whose shorter axis is projected
+// away, and AdamW for b.
+func (r *reference) apollo(i int, g []float64, lr, decay, t float64) {
+	p := r.params[i]
+	if i == 1 {
+		for j := range g {
+			r.adamw(i, j, g[j], lr, decay, t)
+		}
+		return
+	}
+	n := max(r.cols, len(g)/r.cols)
+	proj, quot := make([]float64, n), make([]float64, n)
+	for j := range g {
+		at, gone := j%r.cols, j/r.cols
+		if r.cols < n {
+			at, gone = gone, at
+		}
+		proj[at] += g[j] * signAt(int64(gone), (int64(t)-1)/200)
+	}
+	c1, c2 := 1-math.Pow(r.o.Beta1, t), 1-math.Pow(r.o.Beta2, t)
+	for k := range proj {
+		m, v := &r.m[0][k], &r.v[0][k]
+		*m = r.o.Beta1**m + (1-r.o.Beta1)*proj[k]
+		*v = r.o.Beta2**v + (1-r.o.Beta2)*proj[k]*proj[k]
+		quot[k] = *m / (math.Sqrt(*v) + r.o.Eps*math.Sqrt(c2))
+	}
+	length := math.Sqrt(sumSquares(g))
+	size := math.Sqrt(sumSquares(quot)) / (math.Sqrt(sumSquares(proj)) + 1e-8) * length
+	if r.size > 0 {
+		size = math.Min(size, 1.01*r.size)
+	}
+	r.size = size
+	for j := range p {
+		p[j] = p[j]*(1-lr*decay) - lr*math.Sqrt(c2)/c1*math.Sqrt(r.o.Scale)*size*g[j]/length
 	}
 }

@@ -17,15 +17,16 @@ type Kind string
 
 // The optimizers.
 const (
-	None      Kind = "none"
-	SGD       Kind = "sgd"
-	AdamW     Kind = "adamw"
-	Lion      Kind = "lion"
-	Adafactor Kind = "adafactor"
+	None       Kind = "none"
+	SGD        Kind = "sgd"
+	AdamW      Kind = "adamw"
+	Lion       Kind = "lion"
+	Adafactor  Kind = "adafactor"
+	ApolloMini Kind = "apollo-mini"
 )
 
 // table lists the optimizers in the order of the help.
-var table = []*row{&sgd, &adamw, &lion, &adafactor}
+var table = []*row{&sgd, &adamw, &lion, &adafactor, &apolloMini}
 
 // A row is what there is to know of one optimizer.
 type row struct {
@@ -85,12 +86,13 @@ var (
 	beta1       = Setting{"beta1", "how slowly the first average moves", 1, true, func(o *Options) *float64 { return &o.Beta1 }}
 	beta2       = Setting{"beta2", "how slowly the second average moves", 1, true, func(o *Options) *float64 { return &o.Beta2 }}
 	relative    = Setting{"relative-step", "the rate is times the root mean square of the parameter, or times X where that is less; 0: the rate itself", 1e6, false, func(o *Options) *float64 { return &o.RelativeStep }}
+	scale       = Setting{"scale", "the update of a matrix is times the root of X", 1e6, false, func(o *Options) *float64 { return &o.Scale }}
 	eps         = Setting{"eps", "what is added to the root of the second moment", 1, false, func(o *Options) *float64 { return &o.Eps }}
 )
 
 // Settings lists those of all optimizers.
 func Settings() []*Setting {
-	return []*Setting{&momentum, &weightDecay, &beta1, &beta2, &eps, &relative}
+	return []*Setting{&momentum, &weightDecay, &beta1, &beta2, &eps, &relative, &scale}
 }
 
 // Default is what the setting is where nothing else is asked for; false where the

@@ -139,6 +139,17 @@ func (u *updater) gradientTimes(what string, s *scalar) *onnx.Value {
 	return u.mul(what, u.grad, &scalar{s.name, s.neutral, u.clipped(s.name, v)})
 }
 
+// ownGradient is the gradient that the optimizer's formulas mean, times what averaging
+// and clipping leave of it: the one reader of what backward made, for an update that reads
+// it several times. Its row declares one.
+func (u *updater) ownGradient() *onnx.Value {
+	s := *u.scalar("one")
+	if u.s.factor != nil {
+		s.Value = u.s.factor
+	}
+	return u.gradientTimes("gradient", &s)
+}
+
 // mul is x times s, and notes what of s changes nothing.
 func (u *updater) mul(what string, x *onnx.Value, s *scalar) *onnx.Value {
 	if s == nil {
