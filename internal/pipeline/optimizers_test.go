@@ -47,7 +47,7 @@ func TestOptimizersAsPredicted(t *testing.T) {
 		t.Fatal(err)
 	}
 	source := fitSource(t, "lstm_char.ts.onnx")
-	for _, kind := range []optim.Kind{optim.Adafactor, optim.ApolloMini} {
+	for _, kind := range []optim.Kind{optim.Adafactor, optim.ApolloMini, optim.Muon} {
 		made := map[string]func() (*onnx.Model, map[string]runtime.Tensor){
 			"transformer": func() (*onnx.Model, map[string]runtime.Tensor) {
 				return zooStep(t, "gpt2-tiny", kind, func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 1, 32, 2, 96, 16, 1 }), nil

@@ -41,12 +41,12 @@ var adafactor = row{
 	update:   func(u *updater) { u.next(u.adafactor()) },
 }
 
-func adafactorState(_ *Options, p onnx.Type) []held {
-	p = wide(p)
-	if m, ok := matrixOf(p.Shape); ok {
-		return []held{{"v_row", vector(p.DType, m.rows)}, {"v_col", vector(p.DType, m.columns)}}
+func adafactorState(_ *applier, p *onnx.Value) []held {
+	t := wide(p.Type)
+	if m, ok := matrixOf(t.Shape); ok {
+		return []held{{"v_row", vector(t.DType, m.rows)}, {"v_col", vector(t.DType, m.columns)}}
 	}
-	return alike(p, "v")
+	return alike(t, "v")
 }
 
 func adafactorScalars(a *applier, lr, step, _ *onnx.Value) *onnx.Value {

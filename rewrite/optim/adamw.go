@@ -23,13 +23,19 @@ var adamw = row{
 	kind:     AdamW,
 	settings: []defaulted{{&weightDecay, 0.01}, {&beta1, 0.9}, {&beta2, 0.999}, {&eps, 1e-8}},
 	rate:     3e-4,
-	state:    func(_ *Options, p onnx.Type) []held { return alike(p, "m", "v") },
+	state:    func(_ *applier, p *onnx.Value) []held { return alike(p.Type, "m", "v") },
 	decays:   func(*Options) bool { return true },
 	scalars:  adamScalars,
 	update:   func(u *updater) { u.next(u.scale("rated", u.adamw(), "rate")) },
 }
 
 func adamScalars(a *applier, lr, step, factor *onnx.Value) *onnx.Value {
+	return a.named("rate_double", "Mul", build.In(a.lr64(lr), a.adamCorrection(step, factor)))
+}
+
+// adamCorrection declares the scalars of both moments and returns what bias correction
+// makes of the rate, float64.
+func (a *applier) adamCorrection(step, factor *onnx.Value) *onnx.Value {
 	t := a.step64(step)
 	correction := func(name string, beta float64) *onnx.Value {
 		power := a.named(name+"_power", "Pow", build.In(a.f64(beta), t))
@@ -44,7 +50,7 @@ func adamScalars(a *applier, lr, step, factor *onnx.Value) *onnx.Value {
 	a.declare("grad_m", 0, a.times("grad_m", factor, a.o.share1()))
 	a.declare("keep_v", 1, keepV)
 	a.declare("grad_v", 0, a.times("grad_v", factor, a.o.share2()))
-	return a.named("rate_double", "Mul", build.In(a.lr64(lr), ratio))
+	return ratio
 }
 
 // share1 is what a gradient is multiplied by for m, before m is scaled by beta1, and

@@ -43,12 +43,12 @@ var apolloMini = row{
 	update:   func(u *updater) { u.next(u.apollo()) },
 }
 
-func apolloState(_ *Options, p onnx.Type) []held {
-	m, ok := matrixOf(p.Shape)
+func apolloState(_ *applier, p *onnx.Value) []held {
+	m, ok := matrixOf(p.Type.Shape)
 	if !ok {
-		return alike(p, "m", "v")
+		return alike(p.Type, "m", "v")
 	}
-	d := wide(p).DType
+	d := wide(p.Type).DType
 	moments := vector(d, max(m.rows, m.columns))
 	return []held{{"m", moments}, {"v", moments}, {"norm", onnx.TensorOf(d, onnx.StaticShape())}}
 }

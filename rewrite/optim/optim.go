@@ -100,7 +100,7 @@ func (e *ClashError) Error() string {
 // the gradients as outputs only. Gradients are named P.grad, P being the
 // parameter's name; the metadata entry remat.roles is kept true.
 func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
-	a := &applier{m: m, g: m.Graph, o: o, res: &Result{Next: map[*onnx.Value]*onnx.Value{}}}
+	a := &applier{m: m, g: m.Graph, o: o, params: params, res: &Result{Next: map[*onnx.Value]*onnx.Value{}}}
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
@@ -179,6 +179,9 @@ type applier struct {
 	o   Options
 	res *Result
 	s   scalars
+	// params are what is updated, hiddens those of them that Muon takes (muon.go).
+	params  []Param
+	hiddens map[*onnx.Value]bool
 }
 
 // checkParams refuses what cannot be updated, before anything is changed.
@@ -223,7 +226,7 @@ func (a *applier) checkParams(params []Param) error {
 func (a *applier) stateSuffixes(p *onnx.Value) []string {
 	var s []string
 	if r := a.o.Kind.row(); r != nil {
-		for _, h := range r.state(&a.o, p.Type) {
+		for _, h := range r.state(a, p) {
 			s = append(s, "."+h.name)
 		}
 		if a.o.Accumulate > 1 {

@@ -206,6 +206,17 @@ var cases = map[string]Options{
 	"apollo without memory": with(ApolloMini, func(o *Options) { o.Beta1, o.Accumulate = 0, 2 }),
 	"apollo clip parameter": with(ApolloMini, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
 	"apollo clip previous":  with(ApolloMini, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"muon":                  Defaults(Muon),
+	"muon mask": with(Muon, func(o *Options) {
+		o.WeightDecay, o.Momentum = 0.5, 0.6
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"muon without memory": with(Muon, func(o *Options) { o.Momentum, o.Accumulate = 0, 2 }),
+	"muon clip accumulate": with(Muon, func(o *Options) {
+		o.ClipNorm, o.Accumulate = 2, 4
+	}),
+	"muon clip parameter": with(Muon, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"muon clip previous":  with(Muon, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
 	"adamw clip previous accumulate": with(AdamW, func(o *Options) {
 		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipPrevious, 3
 	}),

@@ -99,6 +99,8 @@ func (r *reference) whole() func(i int, g []float64, lr, decay, t float64) {
 		return r.adafactor
 	case ApolloMini:
 		return r.apollo
+	case Muon:
+		return r.muon
 	}
 	return nil
 }
@@ -247,4 +249,65 @@ func (r *reference) apollo(i int, g []float64, lr, decay, t float64) {
 	for j := range p {
 		p[j] = p[j]*(1-lr*decay) - lr*math.Sqrt(c2)/c1*math.Sqrt(r.o.Scale)*size*g[j]/length
 	}
+}
+
+// muon is Jordan et al.'s for P, and AdamW for b. P is taken as it is, wide or tall: the
+// product from either side is the same.
+func (r *reference) muon(i int, g []float64, lr, decay, t float64) {
+	p := r.params[i]
+	if i == 1 {
+		for j := range g {
+			r.adamw(i, j, g[j], lr, decay, t)
+		}
+		return
+	}
+	x := make([]float64, len(g))
+	for j := range g {
+		m := &r.m[0][j]
+		*m = r.o.Momentum**m + (1-r.o.Momentum)*g[j]
+		x[j] = (1-r.o.Momentum)*g[j] + r.o.Momentum**m
+	}
+	length := math.Sqrt(sumSquares(x))
+	for j := range x {
+		x[j] /= length
+	}
+	rows := len(x) / r.cols
+	for range 5 {
+		a := product(x, transposed(x, r.cols), rows, r.cols)
+		aa := product(a, a, rows, rows)
+		b := make([]float64, len(a))
+		for k := range a {
+			b[k] = -4.7750*a[k] + 2.0315*aa[k]
+		}
+		bx := product(b, x, rows, rows)
+		for k := range x {
+			x[k] = 3.4445*x[k] + bx[k]
+		}
+	}
+	for j := range p {
+		p[j] = p[j]*(1-lr*decay) - lr*0.2*math.Sqrt(float64(max(rows, r.cols)))*x[j]
+	}
+}
+
+// product is that of a [rows, inner] and b.
+func product(a, b []float64, rows, inner int) []float64 {
+	n := len(b) / inner
+	c := make([]float64, rows*n)
+	for i := range rows {
+		for k := range inner {
+			for j := range n {
+				c[i*n+j] += a[i*inner+k] * b[k*n+j]
+			}
+		}
+	}
+	return c
+}
+
+// transposed is that of a matrix of so many columns.
+func transposed(a []float64, columns int) []float64 {
+	t, rows := make([]float64, len(a)), len(a)/columns
+	for i := range a {
+		t[i%columns*rows+i/columns] = a[i]
+	}
+	return t
 }

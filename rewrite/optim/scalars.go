@@ -30,6 +30,9 @@ type scalars struct {
 	// of each length (random.go).
 	draw  *onnx.Value
 	signs map[int64]*onnx.Value
+	// correction is what bias correction makes of the rate, where not all of a row's
+	// parameters are updated by AdamW.
+	correction *onnx.Value
 	// eps is what is added to a root.
 	eps *onnx.Value
 	// keepAcc scales the sum of gradients that is kept: 0 after an update.

@@ -23,10 +23,11 @@ const (
 	Lion       Kind = "lion"
 	Adafactor  Kind = "adafactor"
 	ApolloMini Kind = "apollo-mini"
+	Muon       Kind = "muon"
 )
 
 // table lists the optimizers in the order of the help.
-var table = []*row{&sgd, &adamw, &lion, &adafactor, &apolloMini}
+var table = []*row{&sgd, &adamw, &lion, &adafactor, &apolloMini, &muon}
 
 // A row is what there is to know of one optimizer.
 type row struct {
@@ -35,8 +36,8 @@ type row struct {
 	settings []defaulted
 	// rate is one that a model learns with from its first step on.
 	rate float64
-	// state lists the tensors that it keeps of a parameter of a type.
-	state func(o *Options, p onnx.Type) []held
+	// state lists the tensors that it keeps of a parameter.
+	state func(a *applier, p *onnx.Value) []held
 	// decays reports that weight decay scales the parameter itself, by 1 - lr·decay.
 	decays func(o *Options) bool
 	// scalars declares what depends on lr, step and factor alone, and returns the

@@ -54,7 +54,7 @@ func TestRowsTellTheirState(t *testing.T) {
 			}
 		}
 		for _, p := range params {
-			for _, suffix := range (&applier{o: o}).stateSuffixes(p.Value) {
+			for _, suffix := range (&applier{m: m, g: m.Graph, params: params, o: o}).stateSuffixes(p.Value) {
 				told = append(told, p.Value.Name+suffix)
 			}
 		}

@@ -43,7 +43,7 @@ func (a *applier) update(p Param) {
 		a.res.NoDecay = append(a.res.NoDecay, p.Value.Name)
 	}
 	row := a.o.Kind.row()
-	for _, h := range row.state(&a.o, p.Value.Type) {
+	for _, h := range row.state(a, p.Value) {
 		u.state[h.name] = a.g.AddInput(p.Value.Name+"."+h.name, h.Type)
 		a.res.States = append(a.res.States, State{Input: u.state[h.name]})
 	}
@@ -58,9 +58,14 @@ func (a *applier) update(p Param) {
 // average makes the next value of the state P.letter, which keeps beta of it where
 // the step updates, by the scalar keep_letter.
 func (u *updater) average(letter string, add *onnx.Value, beta float64) *onnx.Value {
+	return u.averageBy(letter, add, beta, "keep_"+letter)
+}
+
+// averageBy is average by a scalar of another name.
+func (u *updater) averageBy(letter string, add *onnx.Value, beta float64, keep string) *onnx.Value {
 	old := u.state[letter]
 	var next *onnx.Value
-	if keep := "keep_" + letter; beta < scaleLast {
+	if beta < scaleLast {
 		next = u.add(old.Name+".new", "Add", u.scale(letter+"_keep", old, keep), add)
 	} else {
 		sum := u.named(letter+"_sum", "Add", build.In(old, add))
