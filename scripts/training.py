@@ -3,12 +3,16 @@
 
     make build ort
     scripts/training.py curves     300 steps on the same batches: losses, validation, bits with recomputation
+    scripts/training.py optimizers the same 300 steps by each optimizer: validation loss beside AdamW's, state in bytes a parameter
     scripts/training.py exports    GPT-2 124M by both exporters and a Llama: export, train, apply, load, compare
     scripts/training.py all --out docs/results
 
 curves: a GPT-2 of 4 layers, from the same weights, AdamW, 10 % of warm-up, a cosine, gradients
 clipped at norm 1, four micro-batches a step. Ends with 1 where a loss differs by more than 1e-3
 of itself, the validation perplexity by more than 0.2 %, or recomputation changes a bit of the state.
+
+optimizers: the set-up of curves, without PyTorch, each optimizer with a rate of its own. Ends with 1
+where a validation loss is more than 1 % above AdamW's, or the state is not what the optimizer keeps.
 
 exports: one command trains an export on a text within --memory; `remat apply` writes the trained
 forward model, whose weights PyTorch loads. Ends with 1 where the validation losses differ by
@@ -106,8 +110,9 @@ def rows_of(tokens, length):
     return np.asarray(tokens[:n * length], np.int64).reshape(n, length)
 
 
-def curves(lab, a):
-    """The same 300 steps in PyTorch, by remat, and by remat with recomputation."""
+def small_gpt2(lab, a):
+    """What curves and optimizers train: a model, as it is and exported to model.onnx, and its batches
+    and validation rows, also in train.npy and val.npy."""
     layers, width, heads, length, micro = (2, 32, 2, 32, 2) if a.small else (4, 128, 4, 128, 2)
     steps = 40 if a.small else STEPS
     torch.manual_seed(0)
@@ -120,9 +125,20 @@ def curves(lab, a):
     rows = np.resize(rows, (needed, length))  # more than an epoch begins again
     np.save(lab.at("train.npy"), rows)
     np.save(lab.at("val.npy"), held)
+    about = f"GPT-2 of {layers} layers, {width} wide, bytes of text, {ACCUMULATE} x {micro} x {length} tokens a step, {steps} steps."
+    return model, rows.reshape(steps, ACCUMULATE, micro, length), held, about
 
-    flags = ["--tokens", "train.npy", "--val", "val.npy", "--steps", str(steps), "--accumulate", str(ACCUMULATE), "--optimizer", "adamw",
-             "--weight-decay", "0.01", "--lr", str(LEARNING_RATE), "--schedule", "cosine", "--warmup", str(WARMUP), "--clip-norm", "1"]
+
+def small_flags(steps, optimizer, rate):
+    return ["--tokens", "train.npy", "--val", "val.npy", "--steps", str(steps), "--accumulate", str(ACCUMULATE), "--optimizer", optimizer,
+            "--lr", str(rate), "--schedule", "cosine", "--warmup", str(WARMUP), "--clip-norm", "1"]
+
+
+def curves(lab, a):
+    """The same 300 steps in PyTorch, by remat, and by remat with recomputation."""
+    model, batches, held, about = small_gpt2(lab, a)
+    steps = len(batches)
+    flags = [*small_flags(steps, "adamw", LEARNING_RATE), "--weight-decay", "0.01"]
     runs = {}
     for name, more in (("remat", []), ("remat, recomputed", ["--strategy", "full"])):
         folder = name.replace(", ", "-")
@@ -133,7 +149,7 @@ def curves(lab, a):
         runs[name] = {"losses": [r["loss"] for r in steps_of], "norms": [r["gradient_norm"] for r in steps_of],
                       "perplexity": validations[-1]["perplexity"], "live": steps_of[-1]["live_peak_bytes"], "state": tensors_of(state)}
     tables.note("curves: PyTorch")
-    runs["PyTorch"] = in_torch(model, rows.reshape(steps, ACCUMULATE, micro, length), held)
+    runs["PyTorch"] = in_torch(model, batches, held)
 
     beside, faults, table = runs["PyTorch"], [], []
     for name, r in runs.items():
@@ -151,7 +167,33 @@ def curves(lab, a):
             faults.append(f"{name}: perplexity {r['perplexity']}, PyTorch {beside['perplexity']}")
         if same is False:
             faults.append(f"{name}: the state has other bits")
-    about = f"GPT-2 of {layers} layers, {width} wide, bytes of text, {ACCUMULATE} x {micro} x {length} tokens a step, {steps} steps."
+    return about, table, faults
+
+
+# The rate of each optimizer: of those tried, by factors of 2 or 3, that of the least validation loss.
+RATES = {"adamw": 1e-3, "adafactor": 1e-3, "apollo-mini": 1e-3}
+
+
+def optimizers(lab, a):
+    """The same 300 steps by each optimizer."""
+    model, batches, _, about = small_gpt2(lab, a)
+    parameters = sum(p.numel() for p in model.parameters())
+    rates = {**RATES, **dict((name, float(rate)) for name, rate in (r.split("=") for r in a.rate or []))}
+    rates = {name: rate for name, rate in rates.items() if not a.only or name in a.only}
+    table, faults, beside = [], [], None
+    for name, rate in rates.items():
+        tables.note(f"optimizers: {name}")
+        end = lab.json("train", "model.onnx", *small_flags(len(batches), name, rate), "-o", name)
+        losses, validations = log_of(lab.at(name))
+        loss = validations[-1]["val_loss"]
+        beside = beside or loss
+        # --accumulate keeps a sum of gradients, as large as the parameters, beside the optimizer's state.
+        state = end["memory"]["state_bytes"] / parameters - 4
+        table.append({"optimizer": name, "rate": f"{rate:g}", "loss, step 1": f"{losses[0]['loss']:.4f}", f"loss, step {len(batches)}": f"{losses[-1]['loss']:.4f}",
+                      "validation loss": f"{loss:.4f}", "beside AdamW's": f"{100 * (loss / beside - 1):+.2f} %",
+                      "parameters and state, bytes a parameter": f"{4 + state:.2f}"})
+        if not a.small and loss > 1.01 * beside:
+            faults.append(f"{name}: validation loss {loss}, AdamW's {beside}")
     return about, table, faults
 
 
@@ -228,8 +270,8 @@ def exports(lab, a):
     return f"{steps} steps of AdamW on 1 x {length} tokens of text.", table, faults
 
 
-TITLES = {"curves": "The same steps in PyTorch and by remat", "exports": "From an export and a text to trained weights"}
-PARTS = {"curves": curves, "exports": exports}
+TITLES = {"curves": "The same steps in PyTorch and by remat", "optimizers": "The same steps by each optimizer", "exports": "From an export and a text to trained weights"}
+PARTS = {"curves": curves, "optimizers": optimizers, "exports": exports}
 
 
 def save(a, parts, about):
@@ -259,6 +301,8 @@ def main():
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--text", nargs="+", help="files to train on")
     p.add_argument("--small", action="store_true", help="small models, for tries")
+    p.add_argument("--only", nargs="+", help="optimizers: these alone, the first is what the others are beside")
+    p.add_argument("--rate", nargs="+", metavar="NAME=LR", help="optimizers: other rates")
     p.add_argument("--keep", help="a new folder to work in, which stays")
     p.add_argument("--out", help="folder for training.md and training.json")
     a = p.parse_args()

@@ -122,7 +122,7 @@ func (f *fitting) besideUpdates(a *stepGraph, given *onnx.Model, roles step.Role
 		params, shared = append(params, p.Input), shared+2*bytes
 	}
 	var err error
-	if a.updates, err = optim.Updates(params, given.Opset(""), options); err != nil {
+	if a.updates, err = optim.Updates(given, params, options); err != nil {
 		return err
 	}
 	made, _, err := step.RolesOf(a.updates, nil)

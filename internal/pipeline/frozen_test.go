@@ -58,6 +58,12 @@ func adapters(layers, width, rank, rows int) string {
 // trained is the AdamW step of a forward graph; params are globs as of grad.
 func trained(t *testing.T, text string, params ...string) *onnx.Model {
 	t.Helper()
+	return trainedBy(t, optim.AdamW, text, params...)
+}
+
+// trainedBy is the step of an optimizer.
+func trainedBy(t *testing.T, kind optim.Kind, text string, params ...string) *onnx.Model {
+	t.Helper()
 	m, err := onnx.Parse(text)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +76,7 @@ func trained(t *testing.T, text string, params ...string) *onnx.Model {
 	for _, p := range res.Params {
 		names = append(names, p.Name)
 	}
-	withOptimizer(t, m, names, optim.Defaults(optim.AdamW))
+	withOptimizer(t, m, names, optim.Defaults(kind))
 	m.SetMetadata(VersionKey, "test")
 	return m
 }

@@ -145,6 +145,8 @@ func TestUpdateRows(t *testing.T) {
 	}{
 		{"gpt2", optim.AdamW, large, "full", 1.7},
 		{"gpt2", optim.SGD, large, "full", 1.7},
+		{"gpt2", optim.Adafactor, large, "full", 1.7},
+		{"gpt2", optim.ApolloMini, large, "full", 1.7},
 		{"mlp", optim.SGD, func(c *models.Config) { c.Layers, c.Hidden, c.Batch = 4, 256, 16 }, "none", 1.9},
 		{"mlp", optim.AdamW, func(c *models.Config) { c.Layers, c.Hidden, c.Batch = 4, 256, 16 }, "none", 2.5},
 	} {
@@ -166,8 +168,12 @@ func TestUpdateRows(t *testing.T) {
 				if got.peaks[0] >= plain.peaks[0] || float64(got.peaks[0]) > c.share*float64(largest) {
 					t.Errorf("live peak %d, plain %d, largest parameter %d", got.peaks[0], plain.peaks[0], largest)
 				}
+				within := 1e-5
+				if c.kind == optim.Adafactor { // whole, it sums the squares of 4000 rows one after the other
+					within = 5e-5
+				}
 				for name, want := range plain.outputs {
-					if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
+					if d := farthest(want, got.outputs[name]); !(d <= within) {
 						t.Errorf("output %s differs by %g of its largest magnitude", name, d)
 					}
 				}

@@ -23,14 +23,20 @@ var adamw = row{
 	kind:     AdamW,
 	settings: []defaulted{{&weightDecay, 0.01}, {&beta1, 0.9}, {&beta2, 0.999}, {&eps, 1e-8}},
 	rate:     3e-4,
-	state:    func(*Options) []string { return []string{"m", "v"} },
+	state:    func(_ *applier, p *onnx.Value) []held { return alike(p.Type, "m", "v") },
 	decays:   func(*Options) bool { return true },
 	scalars:  adamScalars,
 	update:   func(u *updater) { u.next(u.scale("rated", u.adamw(), "rate")) },
 }
 
 func adamScalars(a *applier, lr, step, factor *onnx.Value) *onnx.Value {
-	t := a.named("step_double", "Cast", build.In(step), to(onnx.Float64))
+	return a.named("rate_double", "Mul", build.In(a.lr64(lr), a.adamCorrection(step, factor)))
+}
+
+// adamCorrection declares the scalars of both moments and returns what bias correction
+// makes of the rate, float64.
+func (a *applier) adamCorrection(step, factor *onnx.Value) *onnx.Value {
+	t := a.step64(step)
 	correction := func(name string, beta float64) *onnx.Value {
 		power := a.named(name+"_power", "Pow", build.In(a.f64(beta), t))
 		return a.named(name, "Sub", build.In(a.f64(1), power))
@@ -41,16 +47,26 @@ func adamScalars(a *applier, lr, step, factor *onnx.Value) *onnx.Value {
 	a.s.eps = a.float("eps", a.named("eps_double", "Mul", build.In(root, a.f64(a.o.Eps))))
 	a.declare("keep_m", 1, a.f32(a.o.Beta1))
 	keepV := a.f32(a.o.Beta2)
-	a.declare("grad_m", 0, a.times("grad_m", factor, (1-a.o.Beta1)*before(a.o.Beta1)))
+	a.declare("grad_m", 0, a.times("grad_m", factor, a.o.share1()))
 	a.declare("keep_v", 1, keepV)
-	a.declare("grad_v", 0, a.times("grad_v", factor, math.Sqrt((1-a.o.Beta2)*before(a.o.Beta2))))
-	return a.named("rate_double", "Mul", build.In(a.lr64(lr), ratio))
+	a.declare("grad_v", 0, a.times("grad_v", factor, a.o.share2()))
+	return ratio
 }
+
+// share1 is what a gradient is multiplied by for m, before m is scaled by beta1, and
+// share2 for its square in v.
+func (o *Options) share1() float64 { return (1 - o.Beta1) * before(o.Beta1) }
+func (o *Options) share2() float64 { return math.Sqrt((1 - o.Beta2) * before(o.Beta2)) }
 
 // adamw is m over the root of v, not yet corrected.
 func (u *updater) adamw() *onnx.Value {
-	m := u.average("m", u.scaleGradient("m_add", "grad_m"), u.o.Beta1)
-	scaled := u.scaleGradient("v_scale", "grad_v")
+	return u.moments(func(what, of string) *onnx.Value { return u.scaleGradient(what, "grad_"+of) })
+}
+
+// moments are those of what grad scales, by the moment's name: m over the root of v.
+func (u *updater) moments(grad func(what, of string) *onnx.Value) *onnx.Value {
+	m := u.average("m", grad("m_add", "m"), u.o.Beta1)
+	scaled := grad("v_scale", "v")
 	v := u.average("v", u.named("v_add", "Mul", build.In(scaled, scaled)), u.o.Beta2)
 	root := u.named("root", "Sqrt", build.In(v))
 	floor := u.named("floor", "Add", build.In(root, u.like(u.s.eps)))

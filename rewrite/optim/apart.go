@@ -30,20 +30,19 @@ func (a *applier) sum(params []Param) {
 	a.b.Scope = ""
 }
 
-// Updates makes the graph that updates parameters of these names and types from sums of
-// gradients, of the operator set that the graph of gradients has. Options.Accumulate
-// counts for nothing.
-func Updates(params []*onnx.Value, opset int64, o Options) (*onnx.Model, error) {
+// Updates makes the graph that updates these parameters from sums of the gradients that
+// another graph has, of the same operator set. Options.Accumulate counts for nothing.
+func Updates(gradients *onnx.Model, params []*onnx.Value, o Options) (*onnx.Model, error) {
 	if o.Kind == None {
 		return nil, errors.New("without an optimizer there is no update")
 	}
-	m := onnx.NewModel("update", opset)
+	m := onnx.NewModel("update", gradients.Opset(""))
 	list := make([]Param, len(params))
 	for i, p := range params {
 		list[i].Value = m.Graph.AddInput(p.Name, p.Type)
 	}
 	o.Sums, o.KeepGrads, o.Types = false, false, nil
-	a, err := begin(m, list, o, true)
+	a, err := begin(m, gradients, list, o)
 	if err != nil {
 		return nil, err
 	}

@@ -183,21 +183,28 @@ func (a *applier) rootOf(squares []*onnx.Value, step string) *onnx.Value {
 	return a.step(step, a.named("norm", "Sqrt", build.In(total)))
 }
 
-// squares is the sum of a gradient's squares, float32 [1]. It is taken over the
-// last axis first: ONNX Runtime sums one long row in float32 naively, which is
-// off by a fifth of a percent for 20 million elements.
+// squares is the sum of a gradient's squares, float32 [1].
 func (a *applier) squares(p Param) *onnx.Value {
-	g := a.s.grads[p.Value]
-	rank := int64(len(p.Value.Type.Shape))
+	return a.squaresOf(a.s.grads[p.Value], squareStep)
+}
+
+// squaresOf is the sum of the squares of x, float32 [1]; what reads x notes that it is
+// of a step. It is taken over the last axis first: ONNX Runtime sums one long row in
+// float32 naively, which is off by a fifth of a percent for 20 million elements.
+func (a *applier) squaresOf(x *onnx.Value, step string) *onnx.Value {
+	if x == nil {
+		return nil
+	}
+	rank := len(x.Type.Shape)
 	if rank == 0 {
-		g = a.step(squareStep, a.named("as_row", "Reshape", build.In(g, a.b.Ints(1))))
+		x = a.step(step, a.named("as_row", "Reshape", build.In(x, a.b.Ints(1))))
 		rank = 1
 	}
 	keep := onnx.IntAttr("keepdims", 1)
 	if rank > 1 {
 		keep = onnx.IntAttr("keepdims", 0)
 	}
-	sum := a.step(squareStep, a.named("square", "ReduceSumSquare", build.In(g, a.b.Ints(-1)), keep))
+	sum := a.step(step, a.named("square", "ReduceSumSquare", build.In(x, a.b.Ints(-1)), keep))
 	if rank > 1 {
 		sum = a.named("square_sum", "ReduceSum", build.In(sum), onnx.IntAttr("keepdims", 0))
 		sum = a.named("square_row", "Reshape", build.In(sum, a.b.Ints(1)))

@@ -152,6 +152,15 @@ const (
 	keptStep   = "kept norm"    // is the next step's norm before
 )
 
+// sumStep is a sum that an update takes over what it made of its gradient.
+const sumStep = "sum"
+
+// IsSum reports such a sum: its summands may be added in parts.
+func IsSum(n *onnx.Node) bool {
+	o := n.Origin()
+	return o.Pass == Pass && o.Step == sumStep
+}
+
 // norms are those that the gradient of the parameter p is part of: that of all, and
 // its own.
 func (h *hook) norms(p string) []*onnx.Value {

@@ -25,7 +25,7 @@ var lion = row{
 	kind:     Lion,
 	settings: []defaulted{{&weightDecay, 0}, {&beta1, 0.9}, {&beta2, 0.99}},
 	rate:     3e-5,
-	state:    func(*Options) []string { return []string{"m"} },
+	state:    func(_ *applier, p *onnx.Value) []held { return alike(p.Type, "m") },
 	decays:   func(*Options) bool { return true },
 	scalars:  lionScalars,
 	update:   func(u *updater) { u.next(u.scale("rated", u.lion(), "rate")) },

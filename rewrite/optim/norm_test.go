@@ -30,7 +30,7 @@ func TestGradientNorm(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s, %s: %v", name, how, err)
 				}
-				ref.train(x[15*i:15*i+15], 0.05)
+				ref.train(x[15*i : 15*i+15])
 				compare(t, name, s, ref, i)
 				if ref.step%int(max(o.Accumulate, 1)) != 0 {
 					continue

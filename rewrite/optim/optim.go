@@ -48,9 +48,9 @@ type Param struct {
 // Options say how to update.
 type Options struct {
 	Kind Kind
-	// Momentum, WeightDecay, Beta1, Beta2 and Eps are the settings of the table, of
-	// which an optimizer reads those of its row.
-	Momentum, WeightDecay, Beta1, Beta2, Eps float64
+	// Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep and Scale are the settings of
+	// the table, of which an optimizer reads those of its row.
+	Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep, Scale float64
 	// NoDecay exempts parameters from weight decay; nil exempts none.
 	NoDecay func(name string, rank int) bool
 	// ClipNorm bounds the norm that ClipBy names; 0 does not.
@@ -73,10 +73,11 @@ type Options struct {
 	Types build.Typer
 }
 
-// A State is one tensor of optimizer state, of its parameter's shape and type,
+// A State is one tensor of optimizer state, of the type that the optimizer's row says,
 // or the norm of the step before, float32 []; it begins as zeros.
 type State struct {
-	// Input and Output are P.m and P.m.new, or v or acc; or clip_norm.
+	// Input and Output are P.m and P.m.new, or another name of the row, or acc; or
+	// clip_norm.
 	Input, Output *onnx.Value
 }
 
@@ -102,7 +103,7 @@ func (e *ClashError) Error() string {
 // the gradients as outputs only. Gradients are named P.grad, P being the
 // parameter's name; the metadata entry remat.roles is kept true.
 func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
-	a, err := begin(m, params, o, false)
+	a, err := begin(m, m, params, o)
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +121,10 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 	return a.finish(params)
 }
 
-// begin checks what is asked for, before anything is changed.
-func begin(m *onnx.Model, params []Param, o Options, apart bool) (*applier, error) {
-	a := &applier{m: m, g: m.Graph, o: o, res: &Result{Next: map[*onnx.Value]*onnx.Value{}}, apart: apart}
+// begin checks what is asked for, before anything is changed: updates in m of what is
+// trained to lower the loss of a model, which may be the same.
+func begin(m, loss *onnx.Model, params []Param, o Options) (*applier, error) {
+	a := &applier{m: m, g: m.Graph, o: o, params: params, res: &Result{Next: map[*onnx.Value]*onnx.Value{}}, loss: loss, apart: m != loss}
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("optimizer %s: %w", o.Kind, err)
 	}
@@ -202,6 +204,11 @@ type applier struct {
 	s   scalars
 	// apart: the graph has no gradients, only their sums.
 	apart bool
+	// loss is the model that computes the loss: m, unless the updates are apart.
+	loss *onnx.Model
+	// params are what is updated, hiddens those of them that Muon takes (muon.go).
+	params  []Param
+	hiddens map[string]bool
 }
 
 // checkParams refuses what cannot be updated, before anything is changed.
@@ -230,7 +237,7 @@ func (a *applier) checkParams(params []Param) error {
 		if old := a.g.Value(v.Name + ".grad"); old != nil && old != p.Grad {
 			return &ClashError{old.Name}
 		}
-		for _, suffix := range a.stateSuffixes() {
+		for _, suffix := range a.stateSuffixes(v) {
 			names = append(names, v.Name+suffix, v.Name+suffix+".new")
 		}
 		if a.o.Kind != None && !a.o.Sums {
@@ -245,15 +252,15 @@ func (a *applier) checkParams(params []Param) error {
 	return nil
 }
 
-// stateSuffixes are those of the state tensors of each parameter: ".m".
-func (a *applier) stateSuffixes() []string {
+// stateSuffixes are those of the state tensors of a parameter: ".m".
+func (a *applier) stateSuffixes(p *onnx.Value) []string {
 	var s []string
 	if a.o.Sums && a.o.Kind != None {
 		return []string{".acc"}
 	}
 	if r := a.o.Kind.row(); r != nil {
-		for _, letter := range r.state(&a.o) {
-			s = append(s, "."+letter)
+		for _, h := range r.state(a, p) {
+			s = append(s, "."+h.name)
 		}
 		if a.o.Accumulate > 1 || a.apart {
 			s = append(s, ".acc")

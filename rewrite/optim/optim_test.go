@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,6 +23,12 @@ import (
 // an output that no gradient depends on, through a Reshape.
 func toyModel(t *testing.T) (*onnx.Model, []Param) {
 	t.Helper()
+	return toyModelOf(t, 3, 4)
+}
+
+// toyModelOf is toyModel with P of another shape, whose rows are the first axis.
+func toyModelOf(t *testing.T, dims ...int64) (*onnx.Model, []Param) {
+	t.Helper()
 	m := onnx.NewModel("toy", 20)
 	g := m.Graph
 	f32 := func(dims ...int64) onnx.Type { return onnx.TensorOf(onnx.Float32, onnx.StaticShape(dims...)) }
@@ -28,12 +36,19 @@ func toyModel(t *testing.T) (*onnx.Model, []Param) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, bias, x := g.AddInput("P", f32(3, 4)), g.AddInput("b", f32(4)), g.AddInput("x", f32(5, 3))
+	p, bias, x := g.AddInput("P", f32(dims...)), g.AddInput("b", f32(4)), g.AddInput("x", f32(5, 3))
 	b := build.New(g, types, "toy")
-	y := b.Op("Gemm", build.In(x, p, bias))
+	matrix := p
+	if !slices.Equal(dims, []int64{3, 4}) {
+		matrix = b.Op("Reshape", build.In(p, b.Ints(3, 4)))
+	}
+	y := b.Op("Gemm", build.In(x, matrix, bias))
 	half := b.Op("Mul", build.In(b.Op("Mul", build.In(y, y)), b.Scalar(onnx.Float32, 0.5)))
 	loss := b.NodeNamed("", "ReduceSum", "loss", build.In(half), []string{"loss"}, onnx.IntAttr("keepdims", 0))[0]
 	gp := b.Op("Gemm", build.In(x, y), onnx.IntAttr("transA", 1))
+	if matrix != p {
+		gp = b.Op("Reshape", build.In(gp, b.Ints(dims...)))
+	}
 	gb := b.Op("ReduceSum", build.In(y, b.Ints(0)), onnx.IntAttr("keepdims", 0))
 	late := b.NodeNamed("", "Exp", "late", build.In(b.Op("Reshape", build.In(p, b.Ints(12)))), []string{"late"})[0]
 	if b.Err() != nil {
@@ -63,7 +78,11 @@ func tensor(values []float64, dims ...int64) runtime.Tensor {
 	return runtime.FromFloat32s(f, dims...)
 }
 
-const testSteps = 8
+// testSteps and testRate are those of a training in the tests.
+const (
+	testSteps = 8
+	testRate  = 0.05
+)
 
 func open(t *testing.T, m *onnx.Model, level int, r *runtime.Roles) *runtime.Session {
 	t.Helper()
@@ -73,9 +92,22 @@ func open(t *testing.T, m *onnx.Model, level int, r *runtime.Roles) *runtime.Ses
 // openOn opens with the data of testSteps steps, 15 numbers each.
 func openOn(t *testing.T, m *onnx.Model, level int, r *runtime.Roles, x []float64) *runtime.Session {
 	t.Helper()
+	return openWith(t, m, level, r, x, nil)
+}
+
+// openAt opens with a number of the step, which stays until another is set.
+func openAt(t *testing.T, m *onnx.Model, step int64) *runtime.Session {
+	t.Helper()
+	return openWith(t, m, 1, nil, wave(testSteps*15, 3), map[string]runtime.Tensor{"step": int64s(step)})
+}
+
+func openWith(t *testing.T, m *onnx.Model, level int, r *runtime.Roles, x []float64, more map[string]runtime.Tensor) *runtime.Session {
+	t.Helper()
+	feed := map[string]runtime.Tensor{"P": tensor(wave(12, 1), dimsOf(m, "P")...), "b": tensor(wave(4, 2), 4)}
+	maps.Copy(feed, more)
 	s, err := ortest.Engine(t).Open(m, runtime.Options{
-		Level: level, Threads: 1, Provider: ort.CPU, LR: 0.05, Roles: r,
-		Feed: map[string]runtime.Tensor{"P": tensor(wave(12, 1), 3, 4), "b": tensor(wave(4, 2), 4)},
+		Level: level, Threads: 1, Provider: ort.CPU, LR: testRate, Roles: r,
+		Feed: feed,
 		Data: map[string]runtime.Tensor{"x": tensor(x, testSteps, 5, 3)},
 	})
 	if err != nil {
@@ -83,6 +115,11 @@ func openOn(t *testing.T, m *onnx.Model, level int, r *runtime.Roles, x []float6
 	}
 	t.Cleanup(func() { s.Close() })
 	return s
+}
+
+func dimsOf(m *onnx.Model, name string) []int64 {
+	dims, _ := m.Graph.Value(name).Type.Shape.Ints()
+	return dims
 }
 
 func with(k Kind, change func(*Options)) Options {
@@ -148,42 +185,89 @@ var cases = map[string]Options{
 	}),
 	"lion clip parameter": with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
 	"lion clip previous":  with(Lion, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"adafactor":           Defaults(Adafactor),
+	"adafactor relative decay mask": with(Adafactor, func(o *Options) {
+		o.RelativeStep, o.WeightDecay = 1e-3, 0.1
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"adafactor clip accumulate": with(Adafactor, func(o *Options) {
+		o.ClipNorm, o.Accumulate = 2, 4
+	}),
+	"adafactor clip parameter": with(Adafactor, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"adafactor clip previous":  with(Adafactor, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"apollo":                   Defaults(ApolloMini),
+	"apollo decay mask": with(ApolloMini, func(o *Options) {
+		o.WeightDecay, o.Scale = 0.5, 2
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"apollo clip accumulate": with(ApolloMini, func(o *Options) {
+		o.ClipNorm, o.Accumulate = 2, 4
+	}),
+	"apollo without memory": with(ApolloMini, func(o *Options) { o.Beta1, o.Accumulate = 0, 2 }),
+	"apollo clip parameter": with(ApolloMini, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"apollo clip previous":  with(ApolloMini, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"muon":                  Defaults(Muon),
+	"muon mask": with(Muon, func(o *Options) {
+		o.WeightDecay, o.Momentum = 0.5, 0.6
+		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+	}),
+	"muon without memory": with(Muon, func(o *Options) { o.Momentum, o.Accumulate = 0, 2 }),
+	"muon clip accumulate": with(Muon, func(o *Options) {
+		o.ClipNorm, o.Accumulate = 2, 4
+	}),
+	"muon clip parameter": with(Muon, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
+	"muon clip previous":  with(Muon, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
 	"adamw clip previous accumulate": with(AdamW, func(o *Options) {
 		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipPrevious, 3
 	}),
 }
 
-// TestFollowsReference trains in ONNX Runtime, in place, and in float64.
+// TestFollowsReference trains in ONNX Runtime, in place, and in float64: the parameter
+// as a matrix, wide and tall, and as a tensor of more axes.
 func TestFollowsReference(t *testing.T) {
 	for name, o := range cases {
-		m, params := toyModel(t)
-		res, err := Apply(m, params, o)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		if err := m.Check(); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		// One reader at least needs a barrier: "late".
-		if res.Barriers == 0 {
-			t.Errorf("%s: no barrier was added", name)
-		}
-		for _, level := range []int{0, 99} {
-			s := open(t, m, level, nil)
+		for _, c := range []struct {
+			level int
+			dims  []int64
+		}{{0, []int64{3, 4}}, {99, []int64{3, 4}}, {1, []int64{6, 2}}, {1, []int64{3, 2, 1, 2}}} {
+			m, params := toyModelOf(t, c.dims...)
+			res, err := Apply(m, params, o)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if err := m.Check(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			// One reader at least needs a barrier: "late".
+			if res.Barriers == 0 {
+				t.Errorf("%s: no barrier was added", name)
+			}
 			ref := newReference(o, wave(12, 1), wave(4, 2))
-			x := wave(testSteps*15, 3)
-			for i := range testSteps {
-				if _, err := s.Step(context.Background()); err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
-				ref.train(x[15*i:15*i+15], 0.05)
-				compare(t, name, s, ref, i)
+			ref.cols = 12 / int(c.dims[0])
+			follow(t, name, open(t, m, c.level, nil), ref)
+		}
+	}
+}
+
+// follow trains in a session and in float64.
+func follow(t *testing.T, name string, s *runtime.Session, ref *reference) {
+	t.Helper()
+	x, begun := wave(testSteps*15, 3), ref.step > 0
+	for i := range testSteps {
+		if begun {
+			if err := s.SetInput("step", int64s(int64(ref.step+1))); err != nil {
+				t.Fatal(err)
 			}
-			for _, in := range s.Updated() {
-				if !s.InPlace(in) {
-					t.Errorf("%s, level %d: %s is not updated in place", name, level, in)
-				}
-			}
+		}
+		if _, err := s.Step(context.Background()); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		ref.train(x[15*i : 15*i+15])
+		compare(t, name, s, ref, i)
+	}
+	for _, in := range s.Updated() {
+		if !s.InPlace(in) {
+			t.Errorf("%s: %s is not updated in place", name, in)
 		}
 	}
 }
@@ -349,7 +433,7 @@ func TestResume(t *testing.T) {
 			}
 		}
 		again, err := ortest.Engine(t).Open(m, runtime.Options{
-			Level: 1, Threads: 1, Provider: ort.CPU, LR: 0.05, Feed: left,
+			Level: 1, Threads: 1, Provider: ort.CPU, LR: testRate, Feed: left,
 			Data: map[string]runtime.Tensor{"x": tensor(x[15*before:], testSteps-before, 5, 3)},
 		})
 		if err != nil {

@@ -24,6 +24,15 @@ type scalars struct {
 	// their order.
 	by, decayed map[string]*scalar
 	list        []*scalar
+	// factor is what every gradient is multiplied by, nil for 1.
+	factor *onnx.Value
+	// draw is the number of the draw that random signs are of, int64, and signs are those
+	// of each length (random.go).
+	draw  *onnx.Value
+	signs map[int64]*onnx.Value
+	// correction is what bias correction makes of the rate, where not all of a row's
+	// parameters are updated by AdamW.
+	correction *onnx.Value
 	// eps is what is added to a root.
 	eps *onnx.Value
 	// keepAcc scales the sum of gradients that is kept: 0 after an update.
@@ -93,6 +102,7 @@ func (a *applier) scalars(params []Param) {
 		a.gate("keep_acc", due, a.s.keepAcc)
 	}
 	row, factor := a.o.Kind.row(), a.gradientFactor(params, n, due)
+	a.s.factor = factor
 	// The rate is float64 until it has been divided by what decay leaves.
 	rate := row.scalars(a, lr, step, factor)
 	a.declare("rate", 0, a.float("rate", rate))
@@ -114,6 +124,21 @@ func (a *applier) lr64(lr *onnx.Value) *onnx.Value {
 		return v
 	}
 	return a.named("lr_double", "Cast", build.In(lr), to(onnx.Float64))
+}
+
+// step64 is the number of the update in float64.
+func (a *applier) step64(step *onnx.Value) *onnx.Value {
+	if v := a.g.Value(prefix + "step_double"); v != nil {
+		return v
+	}
+	return a.named("step_double", "Cast", build.In(step), to(onnx.Float64))
+}
+
+// declareOne declares the scalar one, for what is scaled only where a step is left out.
+// It is 1 as the sign of the update's number: ONNX Runtime would take off a product with
+// a constant 1, and order the file anew.
+func (a *applier) declareOne(step *onnx.Value) {
+	a.declare("one", 0, a.float("one", a.named("one_double", "Sign", build.In(a.step64(step)))))
 }
 
 // accumulate replaces each gradient by its sum with what was kept.

@@ -24,9 +24,9 @@ var sgd = row{
 	kind:     SGD,
 	settings: []defaulted{{&momentum, 0}, {&weightDecay, 0}},
 	rate:     0.02,
-	state: func(o *Options) []string {
-		if o.Momentum > 0 {
-			return []string{"m"}
+	state: func(a *applier, p *onnx.Value) []held {
+		if a.o.Momentum > 0 {
+			return alike(p.Type, "m")
 		}
 		return nil
 	},

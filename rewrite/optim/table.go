@@ -17,14 +17,17 @@ type Kind string
 
 // The optimizers.
 const (
-	None  Kind = "none"
-	SGD   Kind = "sgd"
-	AdamW Kind = "adamw"
-	Lion  Kind = "lion"
+	None       Kind = "none"
+	SGD        Kind = "sgd"
+	AdamW      Kind = "adamw"
+	Lion       Kind = "lion"
+	Adafactor  Kind = "adafactor"
+	ApolloMini Kind = "apollo-mini"
+	Muon       Kind = "muon"
 )
 
 // table lists the optimizers in the order of the help.
-var table = []*row{&sgd, &adamw, &lion}
+var table = []*row{&sgd, &adamw, &lion, &adafactor, &apolloMini, &muon}
 
 // A row is what there is to know of one optimizer.
 type row struct {
@@ -33,8 +36,8 @@ type row struct {
 	settings []defaulted
 	// rate is one that a model learns with from its first step on.
 	rate float64
-	// state lists the tensors that it keeps of a parameter P, as the letter of P.m.
-	state func(o *Options) []string
+	// state lists the tensors that it keeps of a parameter.
+	state func(a *applier, p *onnx.Value) []held
 	// decays reports that weight decay scales the parameter itself, by 1 - lr·decay.
 	decays func(o *Options) bool
 	// scalars declares what depends on lr, step and factor alone, and returns the
@@ -43,6 +46,21 @@ type row struct {
 	scalars func(a *applier, lr, step, factor *onnx.Value) *onnx.Value
 	// update makes the next values of one parameter and its state.
 	update func(u *updater)
+}
+
+// held is a tensor of state, P.name.
+type held struct {
+	name string
+	onnx.Type
+}
+
+// alike are tensors of state of the parameter's type.
+func alike(p onnx.Type, names ...string) []held {
+	list := make([]held, len(names))
+	for i, name := range names {
+		list[i] = held{name, p}
+	}
+	return list
 }
 
 // defaulted is a setting with its default.
@@ -68,11 +86,15 @@ var (
 	weightDecay = Setting{"weight-decay", "decay of the weights", 1e6, false, func(o *Options) *float64 { return &o.WeightDecay }}
 	beta1       = Setting{"beta1", "how slowly the first average moves", 1, true, func(o *Options) *float64 { return &o.Beta1 }}
 	beta2       = Setting{"beta2", "how slowly the second average moves", 1, true, func(o *Options) *float64 { return &o.Beta2 }}
+	relative    = Setting{"relative-step", "the rate is times the root mean square of the parameter, or times X where that is less; 0: the rate itself", 1e6, false, func(o *Options) *float64 { return &o.RelativeStep }}
+	scale       = Setting{"scale", "the update of a matrix is times the root of X", 1e6, false, func(o *Options) *float64 { return &o.Scale }}
 	eps         = Setting{"eps", "what is added to the root of the second moment", 1, false, func(o *Options) *float64 { return &o.Eps }}
 )
 
 // Settings lists those of all optimizers.
-func Settings() []*Setting { return []*Setting{&momentum, &weightDecay, &beta1, &beta2, &eps} }
+func Settings() []*Setting {
+	return []*Setting{&momentum, &weightDecay, &beta1, &beta2, &eps, &relative, &scale}
+}
 
 // Default is what the setting is where nothing else is asked for; false where the
 // optimizer does not read it.

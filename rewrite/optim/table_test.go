@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -54,7 +55,7 @@ func TestRowsTellTheirState(t *testing.T) {
 			}
 		}
 		for _, p := range params {
-			for _, suffix := range (&applier{o: o}).stateSuffixes() {
+			for _, suffix := range (&applier{m: m, loss: m, g: m.Graph, params: params, o: o}).stateSuffixes(p.Value) {
 				told = append(told, p.Value.Name+suffix)
 			}
 		}
@@ -81,4 +82,52 @@ func neutralized(v *onnx.Value, steps int) bool {
 		return true
 	}
 	return slices.ContainsFunc(v.Producer.Inputs, func(x *onnx.Value) bool { return neutralized(x, steps-1) })
+}
+
+// TestUpdatesApart: updates apart from the gradients keep what they keep beside them, and
+// the sums. Which of them a matrix gets is told by the graph that has the loss.
+func TestUpdatesApart(t *testing.T) {
+	names := func(r *Result) (list []string) {
+		for _, s := range r.States {
+			list = append(list, s.Input.Name)
+		}
+		slices.Sort(list)
+		return list
+	}
+	for _, k := range Kinds() {
+		o := Defaults(k)
+		m, params := toyModel(t)
+		together, err := Apply(m, params, o)
+		if err != nil {
+			t.Fatal(k, err)
+		}
+		o.Sums = true
+		m, params = toyModel(t)
+		sums, err := Apply(m, params, o)
+		if err != nil {
+			t.Fatal(k, err)
+		}
+		var values []*onnx.Value
+		for _, p := range params {
+			values = append(values, p.Value)
+		}
+		apart, err := Updates(m, values, o)
+		if err != nil {
+			t.Fatal(k, err)
+		}
+		roles, _, err := step.RolesOf(apart, nil)
+		if err != nil {
+			t.Fatal(k, err)
+		}
+		want := slices.Sorted(slices.Values(append(names(together), names(sums)...)))
+		var got []string
+		for in := range roles.New {
+			if !slices.ContainsFunc(values, func(v *onnx.Value) bool { return v.Name == in }) {
+				got = append(got, in)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("%s: apart %v are kept, together %v", k, got, want)
+		}
+	}
 }

@@ -28,7 +28,7 @@ type updater struct {
 	p, grad *onnx.Value
 	decay   bool
 	begun   bool // something of the gradient is made
-	// state holds the tensors that the row keeps of the parameter, by letter.
+	// state holds the tensors that the row keeps of the parameter, by name.
 	state map[string]*onnx.Value
 }
 
@@ -43,9 +43,9 @@ func (a *applier) update(p Param) {
 		a.res.NoDecay = append(a.res.NoDecay, p.Value.Name)
 	}
 	row := a.o.Kind.row()
-	for _, letter := range row.state(&a.o) {
-		u.state[letter] = a.g.AddInput(p.Value.Name+"."+letter, p.Value.Type)
-		a.res.States = append(a.res.States, State{Input: u.state[letter]})
+	for _, h := range row.state(a, p.Value) {
+		u.state[h.name] = a.g.AddInput(p.Value.Name+"."+h.name, h.Type)
+		a.res.States = append(a.res.States, State{Input: u.state[h.name]})
 	}
 	row.update(u)
 	if a.s.keepAcc != nil {
@@ -58,14 +58,29 @@ func (a *applier) update(p Param) {
 // average makes the next value of the state P.letter, which keeps beta of it where
 // the step updates, by the scalar keep_letter.
 func (u *updater) average(letter string, add *onnx.Value, beta float64) *onnx.Value {
+	return u.averageBy(letter, add, beta, "keep_"+letter)
+}
+
+// averageBy is average by a scalar of another name.
+func (u *updater) averageBy(letter string, add *onnx.Value, beta float64, keep string) *onnx.Value {
 	old := u.state[letter]
 	var next *onnx.Value
-	if keep := "keep_" + letter; beta < scaleLast {
+	if beta < scaleLast {
 		next = u.add(old.Name+".new", "Add", u.scale(letter+"_keep", old, keep), add)
 	} else {
 		sum := u.named(letter+"_sum", "Add", build.In(old, add))
 		next = u.scale(old.Name+".new", sum, keep)
 	}
+	u.output(old, next)
+	return next
+}
+
+// toward makes the next value of the state P.name: the share named share of the way
+// from the old one to x.
+func (u *updater) toward(name string, x *onnx.Value, share string) *onnx.Value {
+	old := u.state[name]
+	way := u.scale(name+"_way", u.named(name+"_off", "Sub", build.In(x, old)), share)
+	next := u.add(old.Name+".new", "Add", old, way)
 	u.output(old, next)
 	return next
 }
@@ -114,7 +129,11 @@ func (u *updater) scale(what string, x *onnx.Value, name string) *onnx.Value {
 // scaleGradient is the gradient times a declared scalar and what clipping leaves of
 // it. What comes first waits for the gradient's squares, where they are summed.
 func (u *updater) scaleGradient(what, name string) *onnx.Value {
-	s := u.scalar(name)
+	return u.gradientTimes(what, u.scalar(name))
+}
+
+// gradientTimes is the gradient times a scalar and what clipping leaves of it.
+func (u *updater) gradientTimes(what string, s *scalar) *onnx.Value {
 	if s == nil {
 		return nil
 	}
@@ -122,7 +141,18 @@ func (u *updater) scaleGradient(what, name string) *onnx.Value {
 	if !u.begun {
 		v, u.begun = u.waiting(v), true
 	}
-	return u.mul(what, u.grad, &scalar{s.name, s.neutral, u.clipped(name, v)})
+	return u.mul(what, u.grad, &scalar{s.name, s.neutral, u.clipped(s.name, v)})
+}
+
+// ownGradient is the gradient that the optimizer's formulas mean, times what averaging
+// and clipping leave of it: the one reader of what backward made, for an update that reads
+// it several times. Its row declares one.
+func (u *updater) ownGradient() *onnx.Value {
+	s := *u.scalar("one")
+	if u.s.factor != nil {
+		s.Value = u.s.factor
+	}
+	return u.gradientTimes("gradient", &s)
 }
 
 // mul is x times s, and notes what of s changes nothing.
@@ -132,9 +162,9 @@ func (u *updater) mul(what string, x *onnx.Value, s *scalar) *onnx.Value {
 	}
 	var v *onnx.Value
 	if u.isOutputName(what) {
-		v = u.add(what, "Mul", x, u.like(s.Value))
+		v = u.add(what, "Mul", x, u.as(x, s.Value))
 	} else {
-		v = u.named(what, "Mul", build.In(x, u.like(s.Value)))
+		v = u.named(what, "Mul", build.In(x, u.as(x, s.Value)))
 	}
 	if v != nil {
 		setNeutral(v.Producer, s.neutral)
@@ -153,11 +183,14 @@ func (u *updater) add(output, op string, x, y *onnx.Value) *onnx.Value {
 }
 
 // like casts a scalar to the parameter's element type.
-func (u *updater) like(scalar *onnx.Value) *onnx.Value {
-	d := u.p.Type.DType
-	if scalar == nil || d == onnx.Float32 {
+func (u *updater) like(scalar *onnx.Value) *onnx.Value { return u.as(u.p, scalar) }
+
+// as casts a scalar to the element type of x.
+func (u *updater) as(x, scalar *onnx.Value) *onnx.Value {
+	if x == nil || scalar == nil || x.Type.DType == onnx.Float32 {
 		return scalar
 	}
+	d := x.Type.DType
 	name := scalar.Name + "." + d.String()
 	if v := u.g.Value(name); v != nil {
 		return v

@@ -49,7 +49,7 @@ type backwardSlice struct {
 	part    int64         // elements of one slice along the split axis
 	next    []*onnx.Value // values that the slices are for, in the order of their makers
 	shards  map[shardKey]*shard
-	roots   []*shard            // of next
+	roots   []root              // of next
 	cloned  map[*onnx.Node]bool // computed in slices
 }
 
@@ -58,16 +58,17 @@ func newBackwardSlice(joins bool, forward func(*onnx.Node) bool, part int64, nex
 }
 
 // root is the backward slice of a next value.
-func (c *backwardSlice) root(v *onnx.Value, axis int) *shard {
+func (c *backwardSlice) root(v *onnx.Value, axis int) root {
 	s := &shard{v: v, axis: axis, size: c.part}
 	if !c.follow(s) {
 		s = c.leaf(v, axis)
 	}
 	// Next values that are computed from this one cut it: it exists whole by then.
 	c.shards[shardKey{v, axis}] = c.leaf(v, axis)
-	c.roots = append(c.roots, s)
+	r := root{s, sharding(axis)}
+	c.roots = append(c.roots, r)
 	c.mark(s, map[*shard]bool{})
-	return s
+	return r
 }
 
 // of returns how slices of v along an axis are made.
@@ -113,6 +114,12 @@ func (c *backwardSlice) follow(s *shard) bool {
 	if !rule(c, s, n) {
 		return false
 	}
+	s.collectWaits()
+	return true
+}
+
+// collectWaits adds up what has to wait for the slices of s.
+func (s *shard) collectWaits() {
 	s.waits = map[*onnx.Value]int64{}
 	for _, need := range s.needs {
 		maps.Copy(s.waits, need.waits)
@@ -122,7 +129,6 @@ func (c *backwardSlice) follow(s *shard) bool {
 			s.waits[v] = bytesOf(v)
 		}
 	}
-	return true
 }
 
 // leaf is a slice that is cut out of the whole value, which waits.
@@ -193,7 +199,7 @@ func (c *backwardSlice) lastLeaf(place map[*onnx.Node]int, after *step.Slice) *o
 	return last
 }
 
-// stays returns a reader that keeps a value of the next values' shape alive,
+// stays returns a reader that keeps a value of the last next value's shape alive,
 // though they are all made in slices.
 func (c *backwardSlice) stays() *onnx.Node {
 	gone := map[*onnx.Node]bool{}
@@ -209,11 +215,16 @@ func (c *backwardSlice) stays() *onnx.Node {
 		}
 	}
 	var stay *onnx.Node
+	shape := c.next[len(c.next)-1].Type.Shape
 	for n := range c.cloned {
-		if gone[n] || !n.Outputs[0].Type.Shape.Equal(c.next[0].Type.Shape) {
+		if gone[n] || !n.Outputs[0].Type.Shape.Equal(shape) {
 			continue
 		}
-		if reader := readerLeft(n, gone); stay == nil || reader.Label() < stay.Label() {
+		reader := readerLeft(n, gone)
+		for c.cloned[reader] { // which stays for the sake of another
+			reader = readerLeft(reader, gone)
+		}
+		if stay == nil || reader.Label() < stay.Label() {
 			stay = reader
 		}
 	}

@@ -6,6 +6,7 @@ package tile
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -14,17 +15,32 @@ import (
 
 type emitter struct {
 	b       *build.Builder
-	before  *onnx.Value // of the slice before, which this one waits for; nil: nothing
-	i       int64       // the slice's number
+	before  []*onnx.Value // of the slice before, which this one waits for
+	i       int64         // the slice's number
 	scope   string
 	now     map[*shard]*onnx.Value
+	kept    []map[*shard]*onnx.Value    // of each slice, for the next loop; nil: made again
 	once    map[*onnx.Value]*onnx.Value // made for all slices, by what it is of
 	renamed map[*onnx.Value]*onnx.Value // next values that are joined already
 }
 
+func newEmitter(b *build.Builder) *emitter {
+	return &emitter{b: b, once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
+}
+
 // begin starts the i-th slice.
-func (e *emitter) begin(before *onnx.Value, i int64, scope string) {
+func (e *emitter) begin(before []*onnx.Value, i int64, scope string) {
 	e.before, e.i, e.scope, e.now = before, i, scope, map[*shard]*onnx.Value{}
+	if e.kept != nil {
+		maps.Copy(e.now, e.kept[i])
+	}
+}
+
+// keep lets the next loop read what this slice computed; what it cut out of a value is
+// cut again, so that it need not wait.
+func (e *emitter) keep() {
+	maps.DeleteFunc(e.now, func(s *shard, _ *onnx.Value) bool { return s.make == nil })
+	e.kept[e.i] = e.now
 }
 
 // shard returns this turn's part.
@@ -68,10 +84,10 @@ func (e *emitter) entry(v *onnx.Value) *onnx.Value {
 // late returns a value past the slice before, whatever
 // its size, so that what is made from it is made for this slice alone.
 func (e *emitter) late(v *onnx.Value) *onnx.Value {
-	if e.before == nil || e.b.Err() != nil {
+	if len(e.before) == 0 || e.b.Err() != nil {
 		return v
 	}
-	return control.Wait(e.b, v, e.before)
+	return control.Wait(e.b, v, e.before...)
 }
 
 // clone repeats a node with other inputs.

@@ -25,8 +25,11 @@ package tile
 // is computed from is smaller than the value (backwardslice.go); a softmax along the
 // sliced axis uses the sum of the whole, which the graph computes anyway.
 //
-// Weakness: static extents only; an update that needs a norm of the whole
-// gradient leaves the gradient alive, and is skipped.
+// An update that takes sums over its gradient, as means of rows and columns or a norm,
+// takes them slice by slice first (sums.go).
+//
+// Weakness: static extents only; an update that needs a norm of all gradients, or of the
+// gradient before it is clipped, leaves the gradient alive, and is skipped.
 
 import (
 	"fmt"
@@ -129,10 +132,17 @@ func collect(v *onnx.Value, shape onnx.Shape, into map[*onnx.Value]bool) {
 type update struct {
 	g     *onnx.Graph
 	next  []*onnx.Value
-	roots []*shard // of next, in the same order
-	axis  int
+	loops [][]root
 	parts int64
+	keep  bool        // what one loop computed in slices is there for the next
 	after *onnx.Value // what the first slice waits for; nil: for nothing
+}
+
+// A root is a value that is computed in parts, and how they are joined: along an axis,
+// or partialSum for summands.
+type root struct {
+	*shard
+	join sharding
 }
 
 // newUpdate finds the backward slices of a group of next values, along the axis under
@@ -148,27 +158,20 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		if !ok || parts < minSlices {
 			continue
 		}
-		c := newBackwardSlice(joinsAxes(m), forward, extent/parts, group)
-		u := &update{g: m.Graph, next: group, axis: axis, parts: parts}
-		for _, v := range group {
-			u.roots = append(u.roots, c.root(v, axis))
+		along := func(sums []*onnx.Node) *backwardSlice {
+			return newBackwardSlice(joinsAxes(m), forward, extent/parts, append(outputs(sums), group...))
 		}
-		if i := slices.IndexFunc(u.roots, func(s *shard) bool { return s.make == nil }); i >= 0 {
-			n := group[i].Producer
-			why = &SkipError{group[i].Name, fmt.Sprintf("no slicing rule for operator %s at %q", n.OpType(), n.Label())}
-			continue
-		}
-		if whole := c.wholeLeaf(bytesOf(last)); whole != nil {
-			why = &SkipError{last.Name, fmt.Sprintf("needs %q whole", whole.Name)}
-			continue
-		}
-		if reader := c.stays(); reader != nil {
-			why = &SkipError{last.Name, fmt.Sprintf("its inputs are also read by %q", reader.Label())}
+		c, sums, skip := withSums(along, group, axis, place)
+		if skip != nil {
+			why = skip
 			continue
 		}
 		if waits := c.leafBytes(); best == nil || waits < least {
-			best, least = u, waits
-			u.after = c.lastLeaf(place, step.DependenciesOf(m.Graph).Forward(step.Any, group...))
+			least = waits
+			deps := step.DependenciesOf(m.Graph)
+			best = &update{g: m.Graph, next: group, parts: parts, keep: len(sums) > 0 && len(group) == 1}
+			best.loops = loops(c.roots, len(sums), deps)
+			best.after = c.lastLeaf(place, deps.Forward(step.Any, c.next...))
 		}
 	}
 	if best == nil {
@@ -177,27 +180,37 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 	return best, nil
 }
 
-// apply writes the slices and joins them under the next values' names.
+// apply writes the slices and joins them under the names of what they are of.
 func (u *update) apply(types build.Typer) error {
-	e := &emitter{b: build.New(u.g, types, rowsPass), once: map[*onnx.Value]*onnx.Value{}, renamed: map[*onnx.Value]*onnx.Value{}}
-	before := u.after
-	for k, root := range u.roots {
-		next := u.next[k]
-		var joined []*onnx.Value
+	e := newEmitter(build.New(u.g, types, rowsPass))
+	if u.keep {
+		e.kept = make([]map[*shard]*onnx.Value, u.parts)
+	}
+	var before []*onnx.Value
+	if u.after != nil {
+		before = []*onnx.Value{u.after}
+	}
+	for _, roots := range u.loops {
+		parts := make([][]*onnx.Value, len(roots))
 		for i := range u.parts {
-			e.begin(before, i, fmt.Sprintf("%s/%d", next.Name, i))
-			before = e.shard(root)
-			joined = append(joined, before)
+			e.begin(before, i, fmt.Sprintf("%s/%d", roots[0].v.Name, i))
+			before = nil
+			for k, r := range roots {
+				v := e.shard(r.shard)
+				parts[k], before = append(parts[k], v), append(before, v)
+			}
+			if u.keep {
+				e.keep()
+			}
 		}
-		e.b.Scope = next.Name
-		whole := e.b.Op("Concat", joined, onnx.IntAttr("axis", int64(u.axis)))
-		if err := e.b.Err(); err != nil {
-			return err
+		before = nil
+		for k, r := range roots {
+			v, err := u.join(e, r, parts[k])
+			if err != nil {
+				return err
+			}
+			before = append(before, v)
 		}
-		whole.Type = next.Type
-		u.g.TakeOver(next, whole)
-		e.renamed[next] = whole
-		before = whole
 	}
 	var err error
 	if e.b.Nodes, err = control.Lower(u.g, e.b.Nodes); err != nil {
@@ -206,4 +219,23 @@ func (u *update) apply(types build.Typer) error {
 	e.b.Flush()
 	u.g.RemoveDead()
 	return u.g.SortTopologically()
+}
+
+// join puts the parts of a root in its place.
+func (u *update) join(e *emitter, r root, parts []*onnx.Value) (*onnx.Value, error) {
+	e.b.Scope = r.v.Name
+	var whole *onnx.Value
+	if r.join == partialSum {
+		whole = e.b.Op("Sum", parts)
+	} else {
+		whole = e.b.Op("Concat", parts, onnx.IntAttr("axis", int64(r.join)))
+	}
+	if err := e.b.Err(); err != nil {
+		return nil, err
+	}
+	whole.Type = r.v.Type
+	old := r.v
+	u.g.TakeOver(old, whole)
+	e.renamed[old] = whole
+	return whole, nil
 }

@@ -181,15 +181,20 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 		return r.set(out, partialSum)
 	}
 	if !keep {
-		left := sharding(0)
-		for _, x := range axes {
-			if x < int64(a) {
-				left++
-			}
-		}
-		a -= left
+		a -= gone(axes, a)
 	}
 	return r.set(out, a)
+}
+
+// gone is how many of the axes are left of one.
+func gone(axes []int64, of sharding) sharding {
+	left := sharding(0)
+	for _, x := range axes {
+		if x < int64(of) {
+			left++
+		}
+	}
+	return left
 }
 
 // argument: ArgMax and its like, along another axis.
