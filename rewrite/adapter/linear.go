@@ -36,6 +36,15 @@ type Linear struct {
 // Tied reports a weight that is not the linear layer's alone.
 func (l *Linear) Tied() bool { return len(l.Others) > 0 }
 
+// Module is the module of the products, "" for none; of several the first by name.
+func (l *Linear) Module() string {
+	module := l.Products[0].Module()
+	for _, n := range l.Products {
+		module = min(module, n.Module())
+	}
+	return module
+}
+
 // Find returns the linear layer that an initializer is the weight of; nil and why
 // where it is of none.
 func Find(w *onnx.Value) (*Linear, string) {

@@ -88,7 +88,7 @@ func (c *chooser) layers(g *onnx.Graph, reach map[*onnx.Value]bool) []layer {
 		if len(l.Products) == 0 || c.o.Signature.meanAny(c.o.Frozen, w.Name) || c.candidates[w] && !c.judge(w).Trained {
 			continue
 		}
-		list = append(list, layer{l, c.o.Signature.Known(l)})
+		list = append(list, layer{l, c.o.Signature.LayerName(w.Name, l)})
 	}
 	return list
 }
@@ -148,15 +148,17 @@ func linearNames(layers []layer) string {
 	return "linear layers are " + some(names)
 }
 
-// Known is the name that people know a linear layer's weight by: that of the file or,
-// where an exporter computed it from a parameter, of that; of a weight without a name of
-// its own (onnx::MatMul_12) what its module would call it.
-func (s *Signature) Known(l *adapter.Linear) string {
-	name := l.Weight.Name
-	if from := s.origins(name); len(from) == 1 && s.kinds[name] == "" {
+// LayerName is the name that people know a linear layer's weight by: its own or, where
+// an exporter computed it from a parameter, that one's; of a weight that no module names
+// (onnx::MatMul_12) what its module would call it.
+func (s *Signature) LayerName(name string, l *adapter.Linear) string {
+	if s.kinds[name] != "" || stateName.MatchString(name) && strings.Contains(name, ".") {
+		return name
+	}
+	if from := s.origins(name); len(from) == 1 {
 		return from[0]
 	}
-	if module := l.Products[0].Module(); module != "" && s.kinds[name] == "" && !(stateName.MatchString(name) && strings.Contains(name, ".")) {
+	if module := l.Module(); module != "" {
 		return module + ".weight"
 	}
 	return name
