@@ -1,14 +1,15 @@
 package adapter
 
-// The pair of a linear layer. Each product by the weight gets one of these behind it:
+// The pair of a linear layer, behind each product by its weight:
 //
-//	MatMul   x ─MatMul(A)─▶ h ─Mul(alpha/r)─▶ ─MatMul(B)─▶ ─Add(y)─▶
-//	Gemm     x ─Gemm(A)───▶ h ─Gemm(B, y; alpha/r)────────▶
+//	x ─Reshape─▶ [rows,in] ─Gemm(A)─▶ [rows,r] ─Gemm(B, y; alpha/r)─▶ [rows,out] ─Reshape─▶
+//	y = x W ──────────────────────────────────────▲
 //
-// A Gemm adds y itself, because ONNX Runtime fuses a MatMul of matrices with the Add
-// behind it (docs/passes.md). The scale is multiplied onto h, the smallest value there
-// is. A and B are float32 where the graph computes in a half type: updates are smaller
-// than what a half can hold of the parameter.
+// The second Gemm adds y itself, because ONNX Runtime fuses a product of matrices with
+// the Add behind it (docs/passes.md), and its alpha is the scale: a Mul would keep or
+// scale one more value of the layer's width for the backward pass. A and B are float32
+// where the graph computes in a half type: updates are smaller than what a half can hold
+// of the parameter.
 
 import (
 	"math"
@@ -43,11 +44,7 @@ func Insert(g *onnx.Graph, types build.Typer, l *Linear, name string, rank int64
 	b := build.New(g, types, Pass)
 	for _, n := range l.Products {
 		b.From(n, n.Label())
-		if n.Is("Gemm") {
-			p.behindGemm(b, n)
-		} else {
-			p.behindMatMul(b, n)
-		}
+		p.behind(b, l, n)
 	}
 	return p, b.Err()
 }
@@ -64,21 +61,34 @@ func firstA(dtype onnx.DType, name string, in, rank int64) *onnx.Tensor {
 	return onnx.FloatTensor(dtype, values, in, rank)
 }
 
-func (p *Pair) behindMatMul(b *build.Builder, n *onnx.Node) {
+// behind adds the pair to what a product returns: its last node takes that one's place
+// for everybody else.
+func (p *Pair) behind(b *build.Builder, l *Linear, n *onnx.Node) {
 	x, y := n.In(0), n.Out(0)
-	h := b.Op("MatMul", build.In(x, as(b, p.A, x)))
-	if p.Scale() != 1 {
-		h = b.Op("Mul", build.In(h, b.Scalar(x.Type.DType, p.Scale())))
+	h := b.Op("Gemm", build.In(rows(b, x, l.In), as(b, p.A, x)), onnx.IntAttr("transA", n.Int("transA", 0)))
+	scale := onnx.FloatAttr("alpha", n.Float("alpha", 1)*p.Scale())
+	product := rows(b, y, l.Out)
+	sum := b.Op("Gemm", build.In(h, as(b, p.B, x), product), scale)
+	if b.Err() != nil {
+		return
 	}
-	z := b.Op("MatMul", build.In(h, as(b, p.B, x)))
-	behind(b, n, b.Op("Add", build.In(y, z)), 0)
+	reader, i := sum.Producer, 2
+	if product != y {
+		reader, i = product.Producer, 0
+		sum = b.Unjoin(sum, x, y.Type.Shape)
+	}
+	at := slices.Index(b.Graph.Nodes, n)
+	b.Graph.Nodes = slices.Insert(b.Graph.Nodes, at+1, b.Take()...)
+	b.Graph.TakeOver(y, sum)
+	reader.SetInput(i, y)
 }
 
-func (p *Pair) behindGemm(b *build.Builder, n *onnx.Node) {
-	x, y := n.In(0), n.Out(0)
-	h := b.Op("Gemm", build.In(x, as(b, p.A, x)), onnx.IntAttr("transA", n.Int("transA", 0)))
-	scale := n.Float("alpha", 1) * p.Scale()
-	behind(b, n, b.Op("Gemm", build.In(h, as(b, p.B, x), y), onnx.FloatAttr("alpha", scale)), 2)
+// rows joins the leading axes of a value [...,n].
+func rows(b *build.Builder, v *onnx.Value, n int64) *onnx.Value {
+	if len(v.Type.Shape) == 2 {
+		return v
+	}
+	return b.Op("Reshape", build.In(v, b.Ints(-1, n)))
 }
 
 // as is the parameter in the type that x has.
@@ -87,18 +97,4 @@ func as(b *build.Builder, parameter, x *onnx.Value) *onnx.Value {
 		return parameter
 	}
 	return b.Op("Cast", build.In(parameter), onnx.IntAttr("to", int64(x.Type.DType)))
-}
-
-// behind puts the nodes that were built behind n; sum, which reads n's output as its
-// input i, takes that one's place for everybody else.
-func behind(b *build.Builder, n *onnx.Node, sum *onnx.Value, i int) {
-	nodes := b.Take()
-	if b.Err() != nil {
-		return
-	}
-	g, y := b.Graph, n.Out(0)
-	at := slices.Index(g.Nodes, n)
-	g.Nodes = slices.Insert(g.Nodes, at+1, nodes...)
-	g.TakeOver(y, sum)
-	sum.Producer.SetInput(i, y)
 }

@@ -84,7 +84,9 @@ func (c *chooser) layers(g *onnx.Graph, reach map[*onnx.Value]bool) []layer {
 	var list []layer
 	for _, l := range adapter.Linears(g) {
 		w := l.Weight
-		l.Products = slices.DeleteFunc(l.Products, func(n *onnx.Node) bool { return !reach[n.Out(0)] || !n.In(0).Type.DType.IsFloat() })
+		l.Products = slices.DeleteFunc(l.Products, func(n *onnx.Node) bool {
+			return !reach[n.Out(0)] || !n.In(0).Type.DType.IsFloat() || !n.In(0).Type.Ranked || !n.Out(0).Type.Ranked
+		})
 		if len(l.Products) == 0 || c.o.Signature.meanAny(c.o.Frozen, w.Name) || c.candidates[w] && !c.judge(w).Trained {
 			continue
 		}
