@@ -54,10 +54,13 @@ func (e *engine) adapt(c *chooser, reach map[*onnx.Value]bool, types build.Typer
 	return nil
 }
 
+// smallRank is taken of any layer, be it the narrow one of a classifier.
+const smallRank = 64
+
 // addPair adds the pair of a layer, and makes it what is trained.
 func (e *engine) addPair(c *chooser, l layer, s adapter.Spec, types build.Typer, res *Result) error {
-	if most := min(l.In, l.Out); s.Rank > most {
-		return &adapter.Error{Spec: strings.Join(s.Globs, ","), Reason: fmt.Sprintf("r=%d is more than %s has, of %d x %d: want at most %d", s.Rank, l.name, l.In, l.Out, most)}
+	if most := max(l.In, l.Out, smallRank); s.Rank > most {
+		return &adapter.Error{Spec: strings.Join(s.Globs, ","), Reason: fmt.Sprintf("r=%d is far above what %s of %d x %d has: want at most %d", s.Rank, l.name, l.In, l.Out, most)}
 	}
 	for _, suffix := range []string{adapter.SuffixA, adapter.SuffixB} {
 		if e.m.Graph.Value(l.name+suffix) != nil {
