@@ -24,13 +24,17 @@ import (
 	"github.com/onnx-remat/remat/rewrite/adapter"
 )
 
-// moduleOf is the module of a layer: of a tied weight, which bears the name of one of its
-// readers, that of the product.
+// moduleOf is the module of a layer, "" for none: of a tied weight, which bears the name of
+// one of its readers, that of the product.
 func moduleOf(l *adapter.Linear, name string) string {
-	if module := l.Module(); l.Tied() && module != "" {
-		return module
+	if l.Tied() {
+		return l.Module()
 	}
-	return strings.TrimSuffix(name, ".weight")
+	module, ok := strings.CutSuffix(name, ".weight")
+	if !ok {
+		return ""
+	}
+	return module
 }
 
 // peftConfig is PEFT's LoraConfig, as far as it says what cannot be seen in the tensors.
@@ -56,6 +60,9 @@ type peftConfig struct {
 func (t *TrainedPairs) Write(dir, strip string) error {
 	modules := make([]string, len(t.List))
 	for i, p := range t.List {
+		if p.Module == "" {
+			return fmt.Errorf("%s: PEFT has pairs of modules, and the file does not say which one multiplies by this: merge it into the model with -o alone", p.Name)
+		}
 		var ok bool
 		if modules[i], ok = strings.CutPrefix(p.Module, strip); !ok {
 			return fmt.Errorf("--strip-prefix %q: module %s does not begin with it", strip, p.Module)
