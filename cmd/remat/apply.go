@@ -123,16 +123,17 @@ func (a *application) print(d *applied, of int) error {
 	}
 	from := filepath.Base(a.state)
 	if a.adapter != "" {
-		a.e.say("%s: %d low-rank pairs from %s", a.adapter, len(d.Adapters), from)
+		a.e.say("%s: low-rank pairs of %d layers from %s", a.adapter, len(d.Adapters), from)
 	}
-	if a.out == "" {
-		return nil
+	switch {
+	case a.out == "":
+	case len(d.Adapters) == 0:
+		a.e.say("%s: %d of %d initializers from %s", a.out, len(d.Applied), of, from)
+	case len(d.Applied) == 0:
+		a.e.say("%s: merged the low-rank pairs of %d layers from %s", a.out, len(d.Adapters), from)
+	default:
+		a.e.say("%s: %d of %d initializers from %s, and merged the low-rank pairs of %d layers", a.out, len(d.Applied), of, from, len(d.Adapters))
 	}
-	merged := ""
-	if len(d.Adapters) > 0 {
-		merged = fmt.Sprintf(", %d low-rank pairs merged", len(d.Adapters))
-	}
-	a.e.say("%s: %d of %d initializers from %s%s", a.out, len(d.Applied), of, from, merged)
 	return nil
 }
 
@@ -199,7 +200,7 @@ func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPa
 // the names of those it found, and of them the ones whose values lay outside the
 // model's file.
 func takeValues(g *onnx.Graph, f *safetensors.File, names map[string]string) (taken []string, external map[string]*onnx.Tensor, err error) {
-	external = map[string]*onnx.Tensor{}
+	taken, external = []string{}, map[string]*onnx.Tensor{}
 	for _, v := range g.Initializers {
 		data, ok, err := stateOf(f, v, names)
 		if err != nil {

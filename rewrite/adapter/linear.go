@@ -57,7 +57,7 @@ func Find(w *onnx.Value) (*Linear, string) {
 	case len(l.Products) == 0 && len(l.Others) == 0:
 		return nil, "nothing reads it"
 	case len(l.Products) == 0:
-		return nil, readers(l.Others) + " reads it, not as the matrix that MatMul or Gemm multiply by"
+		return nil, readers(l.Others) + " reads it, and nothing multiplies by it as the right-hand matrix"
 	}
 	return l, ""
 }

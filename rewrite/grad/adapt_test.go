@@ -171,7 +171,7 @@ func TestAdapterErrors(t *testing.T) {
 		"q*":                 "matches no initializer",
 		"norm*":              "is no linear layer's weight: Mul reads it",
 		"norm.weight":        "is no linear layer's weight: Mul reads it",
-		"batched.weight":     "is no linear layer's weight: MatMul reads it, not as the matrix",
+		"batched.weight":     "is no linear layer's weight: MatMul reads it, and nothing multiplies by it as the right-hand matrix",
 		"*.bias,plain*":      "is no linear layer's weight: Gemm reads it",
 		"[bn]*":              "matches no linear layer's weight, only norm.weight, batched.weight",
 		"emb*":               "read by more than products (embedding.weight): give its full name",
