@@ -10,8 +10,8 @@ the logits of the graph with its pairs, and of the model that `remat apply` merg
 (3) the loss of the adapter that `remat apply --adapter` wrote, loaded by PEFT, and its files as
 PEFT would write them; (4) the live peak beside that of the same step from an export that PEFT
 made, predictions, and the bits of none, full and optimal. Ends with 1 where gradients differ by
-more than 1e-4 of the largest, outputs by more than 1e-5 of it, a prediction is not exact, bits
-differ, or the step of the optimal plan takes more than the one from PEFT's export.
+more than 1e-4 of the largest, outputs by more than 1e-5 of it, a prediction is not exact, AdamW's
+moments differ by more than 1e-6 of the largest under two strategies, or the step of the optimal plan takes more than the one from PEFT's export.
 Needs torch, transformers and peft.
 """
 import argparse
@@ -193,12 +193,12 @@ class Case:
         return both(float(merged["loss"]), merged["logits"]), both(*loaded)
 
     def peaks(self, train):
-        """The measured live peaks by strategy, and whether each was predicted and has the same bits."""
+        """The measured live peaks by strategy, whether each was predicted, and the largest difference of a moment."""
         files = [self.lab.rewrite(train, "--strategy", s) for s in STRATEGIES]
         d = self.lab.json("compare", *files, "--feeds", "feeds.npz", "--steps", "2", "--lr", str(LEARNING_RATE))
         keys = ("live_peak_bytes", "session_bytes", "reserved_bytes")
         exact = all(m["memory"][k] == m["memory"]["predicted_" + k] for m in d["models"] for k in keys)
-        return [m["memory"]["live_peak_bytes"] for m in d["models"]], exact, all(p["bit_identical"] for p in d["pairs"])
+        return [m["memory"]["live_peak_bytes"] for m in d["models"]], exact, max(0 if p["bit_identical"] else p["max_relative_gradient_difference"] for p in d["pairs"])
 
     def theirs(self):
         """The live peaks of the same step from an export that PEFT made."""
@@ -215,22 +215,24 @@ def row(lab, name, exporter, faults):
         miss(other)
         return {"model": name, "exporter": exporter}
     merged, loaded = case.trained()
-    ours, exact, same = case.peaks("train.onnx")
+    ours, exact, bits = case.peaks("train.onnx")
     theirs = case.theirs()
     for what, value, most in (("gradients", gradient, 1e-4), ("merged", merged, 1e-5), ("loaded by PEFT", loaded, 1e-5)):
         if not value <= most:
             miss(f"{what}: {value:.2e}, more than {most}")
     if ours[-1] > theirs[-1]:
         miss(f"{STRATEGIES[-1]}: {ours[-1]} bytes, from PEFT's export {theirs[-1]}")
-    if not exact or not same:
-        miss(f"predicted {exact}, same bits {same}")
+    if not exact:
+        miss("a prediction is not exact")
+    if bits > 1e-6:
+        miss(f"full or optimal differ from none by {bits:.1e} of the largest moment")
     if not case.losses[-1] < case.losses[0]:
         miss(f"the loss does not fall: {case.losses}")
     return {
         "model": name, "exporter": exporter, "gradients": f"{gradient:.1e}", "merged": f"{merged:.1e}", "in PEFT": f"{loaded:.1e}",
         "adapters moved logits by": tables.PERCENT(case.moved),
         **{f"{s} KB (PEFT's export)": f"{m / 1e3:.0f} ({p / 1e3:.0f})" for s, m, p in zip(STRATEGIES, ours, theirs)},
-        "predicted": "exact" if exact else "NOT exact", "bits": "same" if same else "NOT the same",
+        "predicted": "exact" if exact else "NOT exact", "bits": "same" if bits == 0 else f"{bits:.1e} apart",
     }
 
 
