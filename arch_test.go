@@ -23,7 +23,7 @@ var mayImport = map[string][]string{
 	"models":                            {"onnx", "models"},
 	"planner":                           {"ortmodel"},
 	"planner/analysis":                  {"onnx", "ortmodel", "planner", "internal/step"},
-	"rewrite":                           {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "internal/step"},
+	"rewrite":                           {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "models/weights", "internal/step"},
 	"runtime":                           {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step"},
 	"runtime/ort":                       {"runtime/ortversion"},
 	"runtime/mpi":                       {},

@@ -379,6 +379,9 @@ func (s *Session) SetInput(name string, t Tensor) error {
 	return s.set(in, t.Data)
 }
 
+// Metadata returns an entry of the graph's metadata.
+func (s *Session) Metadata(key string) (string, bool) { return s.Model.Metadata(key) }
+
 // Updated lists the inputs that have a next value: trained parameters and
 // optimizer state.
 func (s *Session) Updated() []string {

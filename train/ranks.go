@@ -294,6 +294,7 @@ type Holder interface {
 	Updated() []string
 	ShapeOf(name string) (onnx.DType, []int64, error)
 	View(name string, f func(runtime.Tensor) error) error
+	Metadata(key string) (string, bool)
 }
 
 // Holder is what the job's states are written of.

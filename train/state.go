@@ -5,7 +5,8 @@ package train
 //	tensors    every input that the graph updates: parameters, optimizer state,
 //	           summed gradients, the norm of the step before
 //	metadata   remat.training  where the training stands, as JSON (Position)
-//	           remat.sha256    a hash of that and of the tensors
+//	           remat.adapters  of a graph with low-rank pairs, their ranks and alphas
+//	           remat.sha256    a hash of these and of the tensors
 //
 // No time, path or machine is in it: states of equal runs are equal byte for byte.
 //
@@ -28,6 +29,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
@@ -97,12 +99,16 @@ func writeState(path string, s Holder, p Position) error {
 		return err
 	}
 	meta := map[string]string{"format": "pt", positionKey: string(text), hashKey: strings.Repeat("0", 2*sha256.Size)}
+	pairs, ok := s.Metadata(step.AdaptersKey)
+	if ok {
+		meta[step.AdaptersKey] = pairs
+	}
 	layout, err := safetensors.Plan(infos, meta)
 	if err != nil {
 		return err
 	}
 	return layout.Create(path, func(f *os.File) error {
-		sum := newSum(string(text))
+		sum := newSum(string(text), pairs)
 		for _, t := range layout.Tensors {
 			err := s.View(t.Name, func(v runtime.Tensor) error { return writeTensor(f, sum, t, v.Data) })
 			if err != nil {
@@ -139,10 +145,13 @@ func writeTensor(f *os.File, sum hash.Hash, t safetensors.Info, data []byte) err
 	return err
 }
 
-// newSum begins the hash of a state.
-func newSum(position string) hash.Hash {
+// newSum begins the hash of a state; pairs is its entry of low-rank pairs, "" for none.
+func newSum(position, pairs string) hash.Hash {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%d\n%s\n", len(position), position)
+	if pairs != "" {
+		fmt.Fprintf(sum, "%d\n%s\n", len(pairs), pairs)
+	}
 	return sum
 }
 
@@ -223,11 +232,16 @@ func (s *State) check() (err error) {
 	if p.Version != positionVersion {
 		return &StateError{s.Path, fmt.Sprintf("a state of version %d; this program reads version %d", p.Version, positionVersion)}
 	}
-	sum := newSum(text)
+	pairs := s.file.Metadata[step.AdaptersKey]
+	entries := 3
+	if pairs != "" {
+		entries++
+	}
+	sum := newSum(text, pairs)
 	for _, t := range s.file.Tensors {
 		addTensor(sum, t, s.file.Bytes(t))
 	}
-	if m := s.file.Metadata; hex.EncodeToString(sum.Sum(nil)) != m[hashKey] || m["format"] != "pt" || len(m) != 3 {
+	if m := s.file.Metadata; hex.EncodeToString(sum.Sum(nil)) != m[hashKey] || m["format"] != "pt" || len(m) != entries {
 		return &StateError{s.Path, "damaged: its content does not match its hash"}
 	}
 	const most = 1 << 40 // far beyond any training, and safe to count with

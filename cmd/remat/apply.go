@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
 )
 
@@ -18,87 +20,187 @@ func applyCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "apply", Usage: "puts trained weights back into the forward model they came from", ArgsUsage: "STATE.safetensors FWD.onnx",
 		Description: "Replaces each initializer by the tensor of STATE with its name, and transposes back matrices\n" +
-			"that an exporter had transposed. Optimizer state (P.m, P.v) is ignored.\n\n" +
+			"that an exporter had transposed. Low-rank pairs of grad --lora are merged into their weights.\n" +
+			"Optimizer state (P.m, P.v) is ignored.\n\n" +
 			"Example: remat apply state.safetensors gpt2.onnx -o trained.onnx",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "write the model to `OUT.onnx`"},
+			&cli.StringFlag{Name: "adapter", Usage: "write the low-rank pairs into the folder `DIR` as PEFT reads them; -o may be left out then"},
+			&cli.StringFlag{Name: "strip-prefix", Usage: "with --adapter: cut `PREFIX` off the names of modules, such as model. of a wrapper that was exported"},
 			&cli.StringFlag{Name: "names", Usage: "`MAP.json`: the map of names that was given to grad"},
 		},
 		Action: func(c *cli.Context) error {
-			if c.Args().Len() != 2 {
-				return fmt.Errorf("remat apply: want STATE.safetensors and FWD.onnx, got %d arguments; see remat apply --help", c.Args().Len())
-			}
-			out, err := output(c)
+			a, err := readApply(e, c)
 			if err != nil {
 				return err
 			}
-			names, err := readNames(c)
-			if err != nil {
-				return err
-			}
-			return applyState(e, c.Args().Get(0), c.Args().Get(1), out, names)
+			return a.run()
 		},
 	}
 }
 
-// applyState writes the forward model with the values of a state file; names are
-// those that grad gave its initializers.
-func applyState(e *env, state, forward, out string, names map[string]string) error {
-	f, err := safetensors.Open(state)
+// An application puts the values of a state file into a forward model; names are those
+// that grad gave its initializers.
+type application struct {
+	e              *env
+	state, forward string
+	out, adapter   string // what to write, "" for nothing
+	strip          string
+	names          map[string]string
+}
+
+func readApply(e *env, c *cli.Context) (*application, error) {
+	if c.Args().Len() != 2 {
+		return nil, fmt.Errorf("remat apply: want STATE.safetensors and FWD.onnx, got %d arguments; see remat apply --help", c.Args().Len())
+	}
+	a := &application{
+		e: e, state: c.Args().Get(0), forward: c.Args().Get(1), adapter: c.String("adapter"), strip: c.String("strip-prefix"),
+	}
+	var err error
+	if a.out = c.String("o"); a.adapter == "" {
+		if a.out, err = output(c); err != nil {
+			return nil, err
+		}
+		if a.strip != "" {
+			return nil, errors.New("--strip-prefix: is for --adapter DIR")
+		}
+	}
+	a.names, err = readNames(c)
+	return a, err
+}
+
+// applied is the document of apply --json.
+type applied struct {
+	Model    report.Text `json:"model"`
+	Adapter  report.Text `json:"adapter"`
+	Applied  []string    `json:"applied"`
+	Adapters []string    `json:"adapters"`
+}
+
+func (a *application) run() error {
+	f, err := safetensors.Open(a.state)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	src, err := e.load(forward)
+	src, err := a.e.load(a.forward)
 	if err != nil {
 		return err
 	}
-	reads := append(slices.Clone(src.DataFiles()), state)
-	if err := pipeline.CanWrite(reads, out); err != nil {
+	if err := checkDims(a.e.dims, src); err != nil {
 		return err
 	}
-	if err := checkDims(e.dims, src); err != nil {
-		return err
-	}
-	weights, weightsErr := pipeline.Beside(out, reads...)
 	m := src.Model
 	if err := m.Check(); err != nil {
-		return fmt.Errorf("%s: %w", forward, err)
+		return fmt.Errorf("%s: %w", a.forward, err)
 	}
+	signature := grad.ReadSignature(m)
 	grad.Unmerge(m)
-	taken, external, err := takeValues(m.Graph, f, names)
+	pairs, err := pipeline.PairsOf(m, signature, f, a.names)
 	if err != nil {
-		return fmt.Errorf("%s: %w", state, err)
+		return fmt.Errorf("%s: %w", a.state, err)
 	}
-	if len(taken) == 0 {
-		return fmt.Errorf("%s: no tensor matches an initializer of %s: give the --names that grad was given", state, filepath.Base(forward))
+	d := &applied{Model: report.Text(a.out), Adapter: report.Text(a.adapter), Applied: []string{}, Adapters: []string{}}
+	for _, p := range pairs.List {
+		d.Adapters = append(d.Adapters, p.Name)
 	}
-	if err := pipeline.Rebase(m, forward, out); err != nil {
-		return err
-	}
-	if len(external) > 0 {
-		if weightsErr != nil {
-			return weightsErr
-		}
-		if err := externalize(m, external, weights); err != nil {
+	if a.adapter != "" {
+		if err := a.writeAdapter(m, pairs, f); err != nil {
 			return err
 		}
 	}
-	if err := m.Save(out); err != nil {
+	if a.out != "" {
+		if d.Applied, err = a.writeModel(src, pairs, f); err != nil {
+			return err
+		}
+	}
+	return a.print(d, len(m.Graph.Initializers))
+}
+
+func (a *application) print(d *applied, of int) error {
+	if a.e.json {
+		return report.WriteJSON(a.e.stdout, d)
+	}
+	from := filepath.Base(a.state)
+	if a.adapter != "" {
+		a.e.say("%s: low-rank pairs of %d layers from %s", a.adapter, len(d.Adapters), from)
+	}
+	switch {
+	case a.out == "":
+	case len(d.Adapters) == 0:
+		a.e.say("%s: %d of %d initializers from %s", a.out, len(d.Applied), of, from)
+	case len(d.Applied) == 0:
+		a.e.say("%s: merged the low-rank pairs of %d layers from %s", a.out, len(d.Adapters), from)
+	default:
+		a.e.say("%s: %d of %d initializers from %s, and merged the low-rank pairs of %d layers", a.out, len(d.Applied), of, from, len(d.Adapters))
+	}
+	return nil
+}
+
+// writeAdapter writes the pairs as PEFT reads them.
+func (a *application) writeAdapter(m *onnx.Model, pairs *pipeline.TrainedPairs, f *safetensors.File) error {
+	if len(pairs.List) == 0 {
+		return fmt.Errorf("--adapter: %s holds no low-rank pairs: train a graph of remat grad --lora", a.state)
+	}
+	if err := pairs.Write(a.adapter, a.strip); err != nil {
 		return err
 	}
-	if e.json {
-		return report.WriteJSON(e.stdout, map[string]any{"model": out, "applied": taken})
+	var others []string
+	for _, v := range m.Graph.Initializers {
+		if _, ok, err := stateOf(f, v, a.names); err == nil && ok {
+			others = append(others, v.Name)
+		}
 	}
-	e.say("%s: %d of %d initializers from %s", out, len(taken), len(m.Graph.Initializers), filepath.Base(state))
+	if len(others) > 0 && !a.e.quiet {
+		fmt.Fprintf(a.e.stderr, "note: not in %s, as these are no pairs: %s; -o writes a model with all that was trained\n", a.adapter, some(others))
+	}
 	return nil
+}
+
+// writeModel writes the forward model with the values of the state, and returns the
+// names of the initializers that it holds.
+func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPairs, f *safetensors.File) ([]string, error) {
+	m, reads := src.Model, append(slices.Clone(src.DataFiles()), a.state)
+	if err := pipeline.CanWrite(reads, a.out); err != nil {
+		return nil, err
+	}
+	weights, weightsErr := pipeline.Beside(a.out, reads...)
+	taken, external, err := takeValues(m.Graph, f, a.names)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", a.state, err)
+	}
+	if len(taken)+len(pairs.List) == 0 {
+		return nil, fmt.Errorf("%s: no tensor matches an initializer of %s: give the --names that grad was given", a.state, filepath.Base(a.forward))
+	}
+	for _, p := range pairs.List {
+		apart := external[p.Layer.Weight.Name] != nil || p.Layer.Weight.Init.IsExternal()
+		w, err := adapter.Merge(m.Graph, p.Layer, p.Trained)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Name, err)
+		}
+		if apart {
+			external[w.Name] = w.Init
+		}
+	}
+	if err := pipeline.Rebase(m, a.forward, a.out); err != nil {
+		return nil, err
+	}
+	if len(external) > 0 {
+		if weightsErr != nil {
+			return nil, weightsErr
+		}
+		if err := externalize(m, external, weights); err != nil {
+			return nil, err
+		}
+	}
+	return taken, m.Save(a.out)
 }
 
 // takeValues gives initializers the values of the state's tensors, and returns
 // the names of those it found, and of them the ones whose values lay outside the
 // model's file.
 func takeValues(g *onnx.Graph, f *safetensors.File, names map[string]string) (taken []string, external map[string]*onnx.Tensor, err error) {
-	external = map[string]*onnx.Tensor{}
+	taken, external = []string{}, map[string]*onnx.Tensor{}
 	for _, v := range g.Initializers {
 		data, ok, err := stateOf(f, v, names)
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -144,6 +145,11 @@ func forward(src *pipeline.Source, dims map[string]int64, given *step.Roles) (*o
 // initializers become inputs. Matrices that an exporter had transposed are transposed
 // back. What a training graph trains has to be there.
 func stateValues(m *onnx.Model, roles step.Roles, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
+	if _, pairs := f.Metadata[step.AdaptersKey]; pairs {
+		if _, has := m.Metadata(step.AdaptersKey); !has {
+			return nil, errors.New("it holds low-rank pairs, and the model has none: merge them with remat apply, or evaluate the training graph")
+		}
+	}
 	values := map[string]remat.Tensor{}
 	var lifted []*onnx.Value
 	for _, v := range m.Graph.Initializers {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
@@ -56,6 +57,7 @@ func derivationFlags() []cli.Flag {
 		&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
 		&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
 		&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
+		&cli.StringSliceFlag{Name: "lora", Usage: "`GLOB,…:r=8,alpha=16`: add low-rank pairs to these linear layers and train only them; may be repeated"},
 		&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: stop the gradient at values that match, as detach does"},
 		&cli.StringFlag{Name: "names", Usage: "`MAP.json`: maps the exporter's parameter names to yours"},
 		&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be used"},
@@ -70,6 +72,13 @@ func readGradOptions(e *env, c *cli.Context) (o pipeline.DeriveOptions, err erro
 	o.Grad = grad.Options{
 		Loss: c.String("loss"), Params: splitList(c.StringSlice("params")), Frozen: splitList(c.StringSlice("frozen")),
 		Stop: splitList(c.StringSlice("stop")), Dialect: dialect, Dims: e.dims, After: e.passed,
+	}
+	for _, text := range c.StringSlice("lora") {
+		spec, err := adapter.ParseSpec(text)
+		if err != nil {
+			return o, err
+		}
+		o.Grad.Adapters = append(o.Grad.Adapters, spec)
 	}
 	if o.Names, err = readNames(c); err != nil {
 		return o, err

@@ -184,6 +184,10 @@ func (v *adviser) changes() ([]change, error) {
 		lighter.did = fmt.Sprintf("%s instead of %s", kind, v.o.Derive.Update.Kind)
 		lighter.apply = func(o *FitOptions) { o.Derive.Update = otherOptimizer(o.Derive.Update, kind) }
 	}
+	if len(v.o.Derive.Grad.Adapters) > 0 {
+		freeze.remark = "nearly all is frozen: --lora trains what it adds"
+		return []change{half, lighter, freeze}, nil
+	}
 	frozen, text, err := v.firstHalf()
 	if err != nil {
 		return nil, err

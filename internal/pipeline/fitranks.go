@@ -152,7 +152,7 @@ func (f *fitting) saveUpdates(a *attempt, m *onnx.Model) error {
 	if err := SetJSON(m, summedKey, Summed{max(a.runs, 1)}); err != nil {
 		return err
 	}
-	for _, key := range []string{runtime.ParametersKey, VersionKey, SourceKey} {
+	for _, key := range []string{runtime.ParametersKey, VersionKey, SourceKey, step.AdaptersKey} {
 		if text, ok := m.Metadata(key); ok {
 			a.updates.SetMetadata(key, text)
 		}

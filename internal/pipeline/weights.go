@@ -9,6 +9,7 @@ import (
 	"io"
 	"path/filepath"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
@@ -146,7 +147,11 @@ func SaveState(s *runtime.Session, path string) error {
 		}
 		infos[i] = safetensors.Info{Name: name, DType: dtype, Shape: shape}
 	}
-	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
+	meta := map[string]string{"format": "pt"}
+	if text, ok := s.Model.Metadata(step.AdaptersKey); ok {
+		meta[step.AdaptersKey] = text
+	}
+	layout, err := safetensors.Plan(infos, meta)
 	if err != nil {
 		return err
 	}

@@ -64,6 +64,9 @@ func (s *source) next() uint64 {
 // unit is uniform in (0,1].
 func (s *source) unit() float64 { return float64(s.next()>>11+1) / (1 << 53) }
 
+// between is uniform in (-1,1].
+func (s *source) between() float64 { return 2*s.unit() - 1 }
+
 // normal is distributed with mean 0 and variance 1.
 func (s *source) normal() float64 {
 	for {
@@ -104,8 +107,8 @@ func blockSource(seed uint64, name string, block int64) source {
 
 // An Init says how a parameter's first values are made.
 type Init struct {
-	// Kind is "normal" (mean 0, standard deviation Scale) or "constant" (Scale
-	// everywhere).
+	// Kind is "normal" (mean 0, standard deviation Scale), "uniform" (between -Scale
+	// and Scale) or "constant" (Scale everywhere).
 	Kind  string  `json:"init"`
 	Scale float64 `json:"scale"`
 }
@@ -113,11 +116,16 @@ type Init struct {
 // Normal is the Init of that standard deviation.
 func Normal(std float64) Init { return Init{"normal", std} }
 
+// Uniform is the Init of numbers between -bound and bound.
+func Uniform(bound float64) Init { return Init{"uniform", bound} }
+
 // Constant is the Init of one value everywhere.
 func Constant(v float64) Init { return Init{"constant", v} }
 
 // Known reports an Init that Fill can follow.
-func (n Init) Known() bool { return n.Kind == "normal" || n.Kind == "constant" }
+func (n Init) Known() bool {
+	return n.Kind == "normal" || n.Kind == "uniform" || n.Kind == "constant"
+}
 
 // Fill writes float32 values, little-endian, of the parameter of that name.
 // First is the index of the first element, a multiple of 65,536. The result
@@ -130,11 +138,15 @@ func (n Init) Fill(dst []byte, seed uint64, name string, first int64) {
 		}
 		return
 	}
+	draw := (*source).normal
+	if n.Kind == "uniform" {
+		draw = (*source).between
+	}
 	for block := first / BlockElements; len(dst) > 0; block++ {
 		s := blockSource(seed, name, block)
 		size := min(len(dst), 4*BlockElements)
 		for i := 0; i+4 <= size; i += 4 {
-			v := float32(s.normal() * n.Scale)
+			v := float32(draw(&s) * n.Scale)
 			binary.LittleEndian.PutUint32(dst[i:], math.Float32bits(v))
 		}
 		dst = dst[size:]

@@ -193,6 +193,37 @@ func ReshapeTarget(s onnx.Shape) ([]int64, bool) {
 	return target, free <= 1
 }
 
+// ReshapeTo gives v a shape: by a constant if at most one extent is not a number;
+// else nil.
+func (b *Builder) ReshapeTo(v *onnx.Value, s onnx.Shape) *onnx.Value {
+	target, ok := ReshapeTarget(s)
+	if v == nil || !ok {
+		return nil
+	}
+	return b.Op("Reshape", In(v, b.Ints(target...)))
+}
+
+// Unjoin gives a product of matrices [rows,n] the shape of a product of x [...,k], whose
+// leading axes were joined.
+func (b *Builder) Unjoin(y, x *onnx.Value, shape onnx.Shape) *onnx.Value {
+	if y == nil {
+		return nil
+	}
+	if r := b.ReshapeTo(y, shape); r != nil {
+		return r
+	}
+	lead := b.Op("Shape", In(x), onnx.IntAttr("start", 0), onnx.IntAttr("end", -1))
+	width := b.Op("Shape", In(y), onnx.IntAttr("start", 1), onnx.IntAttr("end", 2))
+	if n, ok := shape[len(shape)-1].Int(); ok {
+		width = b.Ints(n)
+	}
+	r := b.Op("Reshape", In(y, b.Op("Concat", In(lead, width), onnx.IntAttr("axis", 0))))
+	if r != nil && !r.Type.Ranked {
+		r.Type = onnx.TensorOf(y.Type.DType, shape)
+	}
+	return r
+}
+
 // Int returns a rank-0 int64 constant.
 func (b *Builder) Int(v int64) *onnx.Value { return b.Const(onnx.Int64Tensor([]int64{v})) }
 

@@ -23,11 +23,16 @@ import (
 // finds. A pattern in Params selects among parameters; only its own name makes a
 // parameter of a constant.
 func (c *chooser) decide(v *onnx.Value) Decision {
+	if c.adapters[v.Name] {
+		return Decision{Name: v.Name, Shape: v.Type.Shape.String(), Trained: true, Source: FromOptions, Reason: "of a pair that --lora adds"}
+	}
 	d := c.judge(v)
 	d.Name, d.Shape = v.Name, v.Type.Shape.String()
 	switch {
 	case c.o.Signature.meanAny(c.o.Frozen, v.Name):
 		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "named in --frozen"
+	case len(c.o.Params) == 0 && len(c.o.Adapters) > 0:
+		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "--lora trains what it adds, and what --params names"
 	case len(c.o.Params) == 0:
 	case !c.o.Signature.meanAny(c.o.Params, v.Name):
 		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "not named in --params"

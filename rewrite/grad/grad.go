@@ -7,6 +7,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
@@ -46,6 +47,9 @@ type Options struct {
 	// candidate is trained; Frozen wins. Params may also name float graph
 	// inputs, which get a gradient too.
 	Params, Frozen []string
+	// Adapters are low-rank pairs to add. Then only these are trained, and what
+	// Params name.
+	Adapters []adapter.Spec
 	// Stop are globs over the names of values through which no gradient flows,
 	// or VALUE->NODE, where it is stopped for these readers alone.
 	Stop []string
@@ -105,6 +109,8 @@ type Result struct {
 	Loss      *onnx.Value
 	Params    []Param
 	Decisions []Decision
+	// Adapters are the pairs that were added.
+	Adapters step.Adapters
 	// Stops are the places on the way to the loss where the gradient ends.
 	Stops    []Stop
 	Warnings []string
@@ -128,7 +134,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	res, lists := &Result{Warnings: warnFrequencies(m.Graph)}, hasLists(m.Graph)
+	res, lists := &Result{Warnings: warnFrequencies(m.Graph), Adapters: step.Adapters{}}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
 	c := newChooser(m, o)
 	if !told {
@@ -163,6 +169,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	restore()
 	res.Types = types
+	if err := e.adapt(c, e.reached(loss), types, res); err != nil {
+		return nil, err
+	}
 	reach := e.reached(loss)
 	params, err := e.choose(loss, reach, c, res)
 	if err != nil {
@@ -216,6 +225,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		m.SetOpset("com.microsoft", 1)
 	}
 	if err := writeRoles(m, res); err != nil {
+		return nil, err
+	}
+	if err := res.Adapters.Write(m); err != nil {
 		return nil, err
 	}
 	return res, o.passed("differentiate", m)

@@ -24,6 +24,8 @@ type chooser struct {
 	names  namer
 	// candidates may be parameters.
 	candidates map[*onnx.Value]bool
+	// adapters are the parameters of low-rank pairs that were added, by name.
+	adapters map[string]bool
 	// shared says of values by name that they serve where another was meant.
 	shared map[string]string
 	// blocks are the values that leave a block of no_grad or autocast.
@@ -36,7 +38,7 @@ type chooser struct {
 // newChooser lists the candidates: float initializers. One of a single element is
 // a constant unless the file says otherwise.
 func newChooser(m *onnx.Model, o Options) *chooser {
-	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), candidates: map[*onnx.Value]bool{}, blocks: blockExits(m.Graph)}
+	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), candidates: map[*onnx.Value]bool{}, adapters: map[string]bool{}, blocks: blockExits(m.Graph)}
 	for _, v := range m.Graph.Initializers {
 		n, err := v.Init.Elements()
 		if err != nil || n < 1 || !v.Type.DType.IsFloat() {

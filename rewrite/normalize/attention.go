@@ -153,13 +153,13 @@ func (s *state) scaleBehindReshape(n *onnx.Node, operands [2]*onnx.Value, k, out
 	if !sameLeading(a, b) {
 		return
 	}
-	p := s.reshape(s.b.Op("Mul", build.In(a, k)), joined(a))
-	q := s.reshape(b, joined(b))
+	p := s.b.ReshapeTo(s.b.Op("Mul", build.In(a, k)), joined(a))
+	q := s.b.ReshapeTo(b, joined(b))
 	if p == nil || q == nil {
 		s.g.Remove(s.b.Take()...)
 		return
 	}
-	back := s.reshape(s.b.Op("MatMul", build.In(p, q)), n.Out(0).Type.Shape)
+	back := s.b.ReshapeTo(s.b.Op("MatMul", build.In(p, q)), n.Out(0).Type.Shape)
 	if back == nil {
 		s.g.Remove(s.b.Take()...)
 		return

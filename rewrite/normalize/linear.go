@@ -57,29 +57,9 @@ func (s *state) linear(n *onnx.Node, x, w, bias, out *onnx.Value, attrs []onnx.A
 	}
 	y := s.b.Op("Gemm", inputs, attrs...)
 	if rank(x) > 2 {
-		y = s.unjoin(y, x, n.Out(0).Type.Shape)
+		y = s.b.Unjoin(y, x, n.Out(0).Type.Shape)
 	}
 	s.replace(out, y, out.Producer)
-}
-
-// unjoin gives the product its leading axes back, which are those of x.
-func (s *state) unjoin(y, x *onnx.Value, shape onnx.Shape) *onnx.Value {
-	if y == nil {
-		return nil
-	}
-	if r := s.reshape(y, shape); r != nil {
-		return r
-	}
-	lead := s.b.Op("Shape", build.In(x), onnx.IntAttr("start", 0), onnx.IntAttr("end", -1))
-	width := s.b.Op("Shape", build.In(y), onnx.IntAttr("start", 1), onnx.IntAttr("end", 2))
-	if n, ok := shape[len(shape)-1].Int(); ok {
-		width = s.b.Ints(n)
-	}
-	r := s.b.Op("Reshape", build.In(y, s.b.Op("Concat", build.In(lead, width), onnx.IntAttr("axis", 0))))
-	if r != nil && !r.Type.Ranked {
-		r.Type = onnx.TensorOf(y.Type.DType, shape)
-	}
-	return r
 }
 
 // swapped returns the matrix that v is the transpose of, nil where v is none: a
@@ -134,7 +114,7 @@ func reshapes(s *state) error {
 			continue
 		}
 		s.scope(n)
-		if z := s.reshape(r.In(0), y.Type.Shape); z != nil {
+		if z := s.b.ReshapeTo(r.In(0), y.Type.Shape); z != nil {
 			s.replace(y, z, n)
 		}
 	}

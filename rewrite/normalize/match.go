@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // made returns the node that makes v if it is one of these operators.
@@ -100,17 +99,4 @@ func rank(v *onnx.Value) int {
 		return -1
 	}
 	return len(v.Type.Shape)
-}
-
-// reshape gives v a shape: by a constant if at most one extent is not a number;
-// else nil.
-func (s *state) reshape(v *onnx.Value, shape onnx.Shape) *onnx.Value {
-	if v == nil {
-		return nil
-	}
-	target, ok := build.ReshapeTarget(shape)
-	if !ok {
-		return nil
-	}
-	return s.b.Op("Reshape", build.In(v, s.b.Ints(target...)))
 }

@@ -137,12 +137,12 @@ func (s *state) splitLast(n *onnx.Node) {
 	if p := made(x, "Reshape"); p != nil && !x.IsOutput() {
 		from = p.In(0) // one Reshape does for a chain of them
 	}
-	wide := s.reshape(from, shape)
+	wide := s.b.ReshapeTo(from, shape)
 	if wide == nil {
 		return
 	}
 	t := s.b.Op("Transpose", build.In(wide), build.PermAttr(perm...))
-	back := s.reshape(t, y.Type.Shape)
+	back := s.b.ReshapeTo(t, y.Type.Shape)
 	if back == nil {
 		s.g.Remove(s.b.Take()...)
 		return
@@ -151,7 +151,7 @@ func (s *state) splitLast(n *onnx.Node) {
 	for _, u := range append([]onnx.Use(nil), y.Uses()...) {
 		if u.Node.Is("Reshape") && u.Index == 0 {
 			s.scope(u.Node)
-			if z := s.reshape(t, u.Node.Out(0).Type.Shape); z != nil {
+			if z := s.b.ReshapeTo(t, u.Node.Out(0).Type.Shape); z != nil {
 				s.g.InsertBefore(u.Node, s.b.Take()...)
 				s.replaceOutput(u.Node.Out(0), z, u.Node)
 			}
