@@ -11,7 +11,7 @@ export GOFLAGS ?= -buildvcs=false
 # How often every documented command is rehearsed.
 REHEARSALS ?= 100
 
-.PHONY: build ort rehearse-deps test test-rehearse cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
+.PHONY: build ort rehearse-deps test test-rehearse test-mpi cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -38,6 +38,11 @@ test-rehearse: rehearse-deps
 	$(GO) test -count=1 ./scripts -run TestGPURehearsal
 	$(GO) test -count=1 ./runtime/predict -run 'CUDA|ShortProducts'
 	$(GO) test -count=1 ./cmd/remat -run 'TestExactOnCUDA|TestHalfHoldsLess|TestShortProducts'
+
+# The tests under mpirun, which apt-get install openmpi-bin brings. Without it they are
+# skipped; the same ranks in one process are tested in any case.
+test-mpi: ort
+	$(GO) test -count=1 -v ./runtime/mpi ./cmd/remat -run 'UnderMPI|RankKilled|Launched|NoLibrary'
 
 # Predicted = measured on the CUDA provider, for the whole zoo with every strategy,
 # optimizer, type and level: some half an hour of one core.

@@ -207,9 +207,6 @@ func (t *trainRun) train() error {
 			err = closing
 		}
 	}
-	if t.group == nil {
-		t.e.finishing.Store(false)
-	}
 	if err != nil && !errors.Is(err, train.ErrInterrupted) {
 		return err
 	}

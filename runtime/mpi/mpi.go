@@ -123,22 +123,23 @@ import (
 const LibraryKey = "REMAT_MPI"
 
 // launcher are the variables by which a launcher tells a process that it is a rank, each
-// with that of their number, "" where it has none.
+// with that of their number.
 var launcher = []struct{ rank, size string }{
 	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, // Open MPI's mpirun
 	{"PMI_RANK", "PMI_SIZE"},                         // MPICH's mpiexec, srun --mpi=pmi2
-	{"PMIX_RANK", ""},                                // srun --mpi=pmix
+	{"PMIX_RANK", "SLURM_STEP_NUM_TASKS"},            // srun --mpi=pmix
 }
 
-// Launched says that a launcher started this process as a rank.
+// Launched says that a launcher started this process as one of several ranks; one that
+// is alone needs no library.
 func Launched() bool {
-	return slices.ContainsFunc(launcher, func(l struct{ rank, size string }) bool { return os.Getenv(l.rank) != "" })
+	return expected() != 1 && slices.ContainsFunc(launcher, func(l struct{ rank, size string }) bool { return os.Getenv(l.rank) != "" })
 }
 
 // expected is how many ranks the launcher says there are, 0 where it does not.
 func expected() int {
 	for _, l := range launcher {
-		if n, err := strconv.Atoi(os.Getenv(l.size)); err == nil && n > 0 {
+		if n, err := strconv.Atoi(os.Getenv(l.size)); err == nil && n > 0 && os.Getenv(l.rank) != "" {
 			return n
 		}
 	}

@@ -12,9 +12,7 @@ func clean(t *testing.T) {
 	t.Helper()
 	for _, l := range launcher {
 		for _, key := range []string{l.rank, l.size} {
-			if key != "" {
-				t.Setenv(key, "")
-			}
+			t.Setenv(key, "")
 		}
 	}
 	t.Setenv(LibraryKey, "")
@@ -32,6 +30,9 @@ func TestLaunched(t *testing.T) {
 		{map[string]string{"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "PMIX_RANK": "1"}, true, 4, "libmpi.so.40"},
 		{map[string]string{"PMI_RANK": "0", "PMI_SIZE": "3"}, true, 3, "libmpi.so.12"},
 		{map[string]string{"PMIX_RANK": "0"}, true, 0, "libmpi.so.40"},
+		{map[string]string{"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "1"}, false, 1, "libmpi.so.40"},
+		{map[string]string{"PMI_RANK": "0", "PMI_SIZE": "1"}, false, 1, "libmpi.so.12"},
+		{map[string]string{"SLURM_STEP_NUM_TASKS": "4"}, false, 0, "libmpi.so.40"}, // nothing connects them
 		{map[string]string{"PMI_RANK": "0", "PMI_SIZE": "many", LibraryKey: "/opt/libmpi.so"}, true, 0, "/opt/libmpi.so"},
 	} {
 		t.Run("", func(t *testing.T) {
