@@ -28,6 +28,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
@@ -126,6 +127,9 @@ type DeriveOptions struct {
 	// Train and Frozen are globs over the names of initializers: what is trained,
 	// and what is not; Frozen wins. No gradient flows through values that match Stop.
 	Train, Frozen, Stop []string
+	// Adapters add low-rank pairs to linear layers, as remat grad --lora takes them:
+	// "*_proj.weight:r=8,alpha=16". Then only these are trained, and what Train names.
+	Adapters []string
 	// Optimizer is one of remat grad --optimizer, such as "sgd" or "adamw", with its
 	// default numbers, or "" for none. With one, each parameter P has an output P.new,
 	// its value after the step.
@@ -154,8 +158,12 @@ func (g *Graph) Derive(out string, o DeriveOptions) (*Graph, error) {
 	if err := pipeline.CanWrite(g.source.Files(), out); err != nil {
 		return nil, err
 	}
+	adapters, err := adapter.ParseSpecs(o.Adapters)
+	if err != nil {
+		return nil, err
+	}
 	d, err := g.source.Derive(pipeline.DeriveOptions{
-		Grad:   grad.Options{Loss: o.Loss, Params: o.Train, Frozen: o.Frozen, Stop: o.Stop, Dims: g.dims, Dialect: grad.DialectONNX},
+		Grad:   grad.Options{Loss: o.Loss, Params: o.Train, Frozen: o.Frozen, Adapters: adapters, Stop: o.Stop, Dims: g.dims, Dialect: grad.DialectONNX},
 		Update: update,
 	})
 	if err != nil {

@@ -73,12 +73,8 @@ func readGradOptions(e *env, c *cli.Context) (o pipeline.DeriveOptions, err erro
 		Loss: c.String("loss"), Params: splitList(c.StringSlice("params")), Frozen: splitList(c.StringSlice("frozen")),
 		Stop: splitList(c.StringSlice("stop")), Dialect: dialect, Dims: e.dims, After: e.passed,
 	}
-	for _, text := range c.StringSlice("lora") {
-		spec, err := adapter.ParseSpec(text)
-		if err != nil {
-			return o, err
-		}
-		o.Grad.Adapters = append(o.Grad.Adapters, spec)
+	if o.Grad.Adapters, err = adapter.ParseSpecs(c.StringSlice("lora")); err != nil {
+		return o, err
 	}
 	if o.Names, err = readNames(c); err != nil {
 		return o, err

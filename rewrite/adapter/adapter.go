@@ -50,6 +50,19 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("--lora %q: %s", e.Spec, e.Reason) }
 
+// ParseSpecs reads each text as ParseSpec does.
+func ParseSpecs(texts []string) ([]Spec, error) {
+	var list []Spec
+	for _, text := range texts {
+		s, err := ParseSpec(text)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
 // ParseSpec reads GLOB,…:r=8,alpha=16; what stands behind the last colon and has no =
 // belongs to the pattern, as in onnx::MatMul_12.
 func ParseSpec(text string) (Spec, error) {

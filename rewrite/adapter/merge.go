@@ -33,7 +33,7 @@ var ErrQuantized = errors.New("the weight is quantized, and the pair cannot be a
 // Merge gives the products of a linear layer the merged weight, and returns it: the
 // layer's own, or beside a tied one a new initializer.
 func Merge(g *onnx.Graph, l *Linear, t Trained) (*onnx.Value, error) {
-	if l.Quantized {
+	if l.Quantized || !l.Weight.Init.DType().IsFloat() {
 		return nil, ErrQuantized
 	}
 	merged, err := l.sum(t)

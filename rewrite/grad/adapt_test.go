@@ -41,14 +41,11 @@ s2 = ReduceSum(bt) {keepdims=0}
 loss = Add(s1, s2)
 `
 
-func specs(t *testing.T, texts ...string) (list []adapter.Spec) {
+func specs(t *testing.T, texts ...string) []adapter.Spec {
 	t.Helper()
-	for _, text := range texts {
-		s, err := adapter.ParseSpec(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		list = append(list, s)
+	list, err := adapter.ParseSpecs(texts)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return list
 }
