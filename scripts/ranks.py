@@ -23,6 +23,7 @@ import tempfile
 import numpy as np
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TEXT = sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)) + sorted(glob.glob(os.path.join(ROOT, "*.md")))
 TRAIN = "--shuffle --steps 480 --lr 1e-3 --warmup 20 --schedule cosine --val 10%"
 WAYS = [("step", ""), ("local=16", "--outer-lr 1 --outer-momentum 0"), ("local=16", "--outer-lr 1 --outer-momentum 0.3"),
         ("local=16", "--outer-lr 0.7 --outer-momentum 0.5"), ("local=16", "--outer-lr 0.7 --outer-momentum 0.9")]
@@ -84,7 +85,7 @@ def page(parts):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--remat", default=os.path.join(ROOT, "bin", "remat"))
-    p.add_argument("--text", nargs="*", default=sorted(glob.glob(os.path.join(ROOT, "docs", "*.md"))))
+    p.add_argument("--text", nargs="*", default=TEXT)
     p.add_argument("--only", choices=["sync", "memory"])
     p.add_argument("--out")
     o = p.parse_args()

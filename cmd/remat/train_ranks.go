@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"path/filepath"
 	"strconv"
@@ -154,7 +155,7 @@ func asRank(e *env, f func(*mpi.World) error) error {
 	}
 	stderr, quiet := e.stderr, e.quiet
 	if w.Rank() > 0 {
-		e.stdout, e.stderr, e.quiet = nobody{}, nobody{}, true
+		e.stdout, e.stderr, e.quiet = io.Discard, io.Discard, true
 	}
 	err = f(w)
 	var apart *apartError
@@ -237,16 +238,11 @@ func (t *trainRun) onlyRank() bool {
 // silent is the same environment for who prints nothing.
 func (e *env) silent() *env {
 	return &env{
-		ctx: e.ctx, stdout: nobody{}, out: &keeper{to: nobody{}}, stderr: nobody{}, ort: e.ort, provider: e.provider, device: e.device,
+		ctx: e.ctx, stdout: io.Discard, out: &keeper{to: io.Discard}, stderr: io.Discard, ort: e.ort, provider: e.provider, device: e.device,
 		threads: e.threads, opt: e.opt, dims: e.dims, quiet: true, debug: e.debug, workspace: e.workspace,
 		loaded: e.loaded, typed: e.typed, recipe: e.recipe, rates: e.rates, startRSS: e.startRSS,
 	}
 }
-
-// nobody reads what is written.
-type nobody struct{}
-
-func (nobody) Write(p []byte) (int, error) { return len(p), nil }
 
 // commonState opens the state that all ranks have and that is the last of them, nil for
 // a new run. Each rank's own was opened where it has one.
