@@ -12,7 +12,9 @@ package optim
 //
 // The smaller of the two axes is projected away. The growth of an update's norm is limited
 // from the second step on (P.norm is 0 before the first). What is no matrix is updated as
-// by AdamW. Decay is decoupled.
+// by AdamW, and with the setting hidden-only what is no hidden matrix (muon.go), as the
+// authors train: rows of an embedding whose gradients are small move as little along them.
+// Decay is decoupled.
 //
 // The signs are drawn anew for every 200 updates, as the authors do, from the number of
 // the update alone (random.go): no state holds them, and a training that goes on draws the
@@ -35,7 +37,7 @@ const (
 
 var apolloMini = row{
 	kind:     ApolloMini,
-	settings: []defaulted{{&weightDecay, 0}, {&beta1, 0.9}, {&beta2, 0.999}, {&eps, 1e-8}, {&scale, 128}},
+	settings: []defaulted{{&weightDecay, 0}, {&beta1, 0.9}, {&beta2, 0.999}, {&eps, 1e-8}, {&scale, 128}, {&hiddenOnly, 0}},
 	rate:     1e-3,
 	state:    apolloState,
 	decays:   func(*Options) bool { return true },
@@ -43,8 +45,14 @@ var apolloMini = row{
 	update:   func(u *updater) { u.next(u.apollo()) },
 }
 
-func apolloState(_ *applier, p *onnx.Value) []held {
+// projected reports a matrix that is updated along its gradient.
+func (a *applier) projected(p *onnx.Value) (matrix, bool) {
 	m, ok := matrixOf(p.Type.Shape)
+	return m, ok && (a.o.HiddenOnly == 0 || a.hidden(p))
+}
+
+func apolloState(a *applier, p *onnx.Value) []held {
+	m, ok := a.projected(p)
 	if !ok {
 		return alike(p.Type, "m", "v")
 	}
@@ -64,7 +72,7 @@ func apolloScalars(a *applier, lr, step, factor *onnx.Value) *onnx.Value {
 
 // apollo is what is subtracted from the parameter.
 func (u *updater) apollo() *onnx.Value {
-	m, ok := matrixOf(u.p.Type.Shape)
+	m, ok := u.projected(u.p)
 	if !ok {
 		return u.scale("rated", u.adamw(), "rate")
 	}

@@ -48,9 +48,9 @@ type Param struct {
 // Options say how to update.
 type Options struct {
 	Kind Kind
-	// Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep and Scale are the settings of
-	// the table, of which an optimizer reads those of its row.
-	Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep, Scale float64
+	// Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep, Scale and HiddenOnly are the
+	// settings of the table, of which an optimizer reads those of its row.
+	Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep, Scale, HiddenOnly float64
 	// NoDecay exempts parameters from weight decay; nil exempts none.
 	NoDecay func(name string, rank int) bool
 	// ClipNorm bounds the norm that ClipBy names; 0 does not.
@@ -206,7 +206,7 @@ type applier struct {
 	apart bool
 	// loss is the model that computes the loss: m, unless the updates are apart.
 	loss *onnx.Model
-	// params are what is updated, hiddens those of them that Muon takes (muon.go).
+	// params are what is updated, hiddens which of them are matrices of hidden layers (muon.go).
 	params  []Param
 	hiddens map[string]bool
 }

@@ -203,6 +203,7 @@ var cases = map[string]Options{
 	"apollo clip accumulate": with(ApolloMini, func(o *Options) {
 		o.ClipNorm, o.Accumulate = 2, 4
 	}),
+	"apollo hidden only":    with(ApolloMini, func(o *Options) { o.HiddenOnly = 1 }),
 	"apollo without memory": with(ApolloMini, func(o *Options) { o.Beta1, o.Accumulate = 0, 2 }),
 	"apollo clip parameter": with(ApolloMini, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
 	"apollo clip previous":  with(ApolloMini, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),

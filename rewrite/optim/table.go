@@ -88,12 +88,13 @@ var (
 	beta2       = Setting{"beta2", "how slowly the second average moves", 1, true, func(o *Options) *float64 { return &o.Beta2 }}
 	relative    = Setting{"relative-step", "the rate is times the root mean square of the parameter, or times X where that is less; 0: the rate itself", 1e6, false, func(o *Options) *float64 { return &o.RelativeStep }}
 	scale       = Setting{"scale", "the update of a matrix is times the root of X", 1e6, false, func(o *Options) *float64 { return &o.Scale }}
+	hiddenOnly  = Setting{"hidden-only", "1: embeddings and a classifier's last matrix are updated as by AdamW; 0: as other matrices", 1, false, func(o *Options) *float64 { return &o.HiddenOnly }}
 	eps         = Setting{"eps", "what is added to the root of the second moment", 1, false, func(o *Options) *float64 { return &o.Eps }}
 )
 
 // Settings lists those of all optimizers.
 func Settings() []*Setting {
-	return []*Setting{&momentum, &weightDecay, &beta1, &beta2, &eps, &relative, &scale}
+	return []*Setting{&momentum, &weightDecay, &beta1, &beta2, &eps, &relative, &scale, &hiddenOnly}
 }
 
 // Default is what the setting is where nothing else is asked for; false where the
