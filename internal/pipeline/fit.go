@@ -423,6 +423,6 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 			return nil
 		}
 		weights, err := Beside(f.o.Out, f.source.DataFiles()...)
-		return placeParameters(m, a.derived.Result, p.at, func() (string, error) { return weights, err })
+		return placeParameters(m, a.derived, p.at, func() (string, error) { return weights, err })
 	})
 }

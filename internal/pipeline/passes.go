@@ -22,6 +22,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/quantize"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -125,7 +126,7 @@ func IsOurs(m *onnx.Model) bool {
 
 // prepared are the passes whose control dependencies belong to a prepared graph: they
 // stay when a file is planned anew.
-var prepared = []string{optim.Pass, "chunk", "tile", "rows", precision.CastPass}
+var prepared = []string{optim.Pass, quantize.Pass, "chunk", "tile", "rows", precision.CastPass}
 
 // unorder lets planning start from the order that a file of remat's runs in.
 func (p *preparation) unorder(*runtime.Engine) error {
