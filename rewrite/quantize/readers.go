@@ -9,7 +9,6 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // A quantizer is one run of Frozen.
@@ -134,22 +133,25 @@ func (q *quantizer) ordered() iter.Seq2[*onnx.Value, *held] {
 	}
 }
 
-// lead has each reader of a quantized weight read a wide copy, and removes the weights.
+// lead has what reads a quantized weight read codes and scales, and removes the weights.
 func (q *quantizer) lead() error {
+	g, wide := q.m.Graph, map[*onnx.Value]*onnx.Value{}
 	for v, h := range q.ordered() {
-		h.Codes = q.m.Graph.AddConstant(v.Name+"."+string(h.kind), h.codes)
-		h.Scales = q.m.Graph.AddConstant(v.Name+".scale", h.scales)
+		h.Codes = g.AddConstant(v.Name+"."+string(h.kind), h.codes)
+		h.Scales = g.AddConstant(v.Name+".scale", h.scales)
+		q.b.Scope = v.Name
+		wide[v] = q.dequantize(h, h.Codes, h.Scales, h.axis)
 	}
-	var order []*onnx.Node
-	for _, n := range q.m.Graph.Nodes {
+	order := q.b.Take()
+	for _, n := range g.Nodes {
 		for i, v := range n.Inputs {
-			if h := q.weights[v]; h != nil {
-				q.b.From(n, n.Label())
-				if n.Is("Gather") {
-					q.lookUp(n, h)
-					break
-				}
-				n.SetInput(i, q.wide(h, n.In(1-i)))
+			h := q.weights[v]
+			switch {
+			case h == nil:
+			case n.Is("Gather"):
+				q.lookUp(n, h)
+			default:
+				n.SetInput(i, wide[v])
 			}
 		}
 		order = append(append(order, q.b.Take()...), n)
@@ -157,16 +159,9 @@ func (q *quantizer) lead() error {
 	if err := q.b.Err(); err != nil {
 		return err
 	}
-	var err error
-	if q.m.Graph.Nodes, err = control.Lower(q.m.Graph, order); err == nil {
-		q.m.Graph.RemoveDead() // the weights, and a Gather of what was one
-	}
-	return err
-}
-
-// wide is the weight in float32, made once other is there.
-func (q *quantizer) wide(h *held, other *onnx.Value) *onnx.Value {
-	return q.dequantize(h, h.Codes, control.Wait(q.b, h.Scales, other), h.axis)
+	g.Nodes = order
+	g.RemoveDead() // the weights, and a Gather of what was one
+	return Apart(g)
 }
 
 func (q *quantizer) dequantize(h *held, codes, scales *onnx.Value, axis int) *onnx.Value {
@@ -176,6 +171,7 @@ func (q *quantizer) dequantize(h *held, codes, scales *onnx.Value, axis int) *on
 // lookUp has a Gather look codes and scales up; what reads the Gather's rows reads the
 // ones made of them.
 func (q *quantizer) lookUp(n *onnx.Node, h *held) {
+	q.b.From(n, n.Label())
 	rows, rank := n.Out(0), len(n.In(1).Type.Shape)
 	along := onnx.IntAttr("axis", n.Int("axis", 0))
 	codes := q.b.Op("Gather", build.In(h.Codes, n.In(1)), along)
