@@ -13,6 +13,8 @@ package quantize
 // until the next copy of that shape. Codes of less have no view; there the scales wait.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -48,9 +50,10 @@ func Apart(g *onnx.Graph) error {
 	for _, n := range g.Nodes {
 		if n.Is("MatMul", "Gemm") {
 			for i := range 2 {
-				if d, other := n.Inputs[i].Producer, n.Inputs[1-i]; widens(d) && !other.IsConstant() && !widens(other.Producer) {
+				v, other := n.Inputs[i], n.Inputs[1-i]
+				if widener(v) != nil && !other.IsConstant() && widener(other) == nil {
 					b.From(n, n.Label())
-					n.SetInput(i, own(b, d, other))
+					n.SetInput(i, own(b, v, other))
 				}
 			}
 		}
@@ -66,14 +69,23 @@ func Apart(g *onnx.Graph) error {
 	return err
 }
 
-// widens reports a node that widens a constant.
-func widens(n *onnx.Node) bool {
-	return n != nil && n.Is("DequantizeLinear") && n.In(0).IsConstant() && n.In(1).IsConstant()
+// widener is the node that widens a constant to v, or to the list that v is made of; nil
+// where none does.
+func widener(v *onnx.Value) *onnx.Node {
+	d := v.Producer
+	if d != nil && d.Is("Reshape") && d.In(1).IsConstant() && d.In(0) != nil {
+		d = d.Inputs[0].Producer
+	}
+	if d == nil || !d.Is("DequantizeLinear") || !d.In(0).IsConstant() || !d.In(1).IsConstant() {
+		return nil
+	}
+	return d
 }
 
-// own is a wide copy that a node makes, made once more, when other is there.
-func own(b *build.Builder, d *onnx.Node, other *onnx.Value) *onnx.Value {
-	inputs := append([]*onnx.Value{}, d.Inputs...)
+// own is a wide copy like v, made when other is there.
+func own(b *build.Builder, v, other *onnx.Value) *onnx.Value {
+	d := widener(v)
+	inputs := slices.Clone(d.Inputs)
 	hides := inputs[0].Type.DType.Bits() >= 8
 	if hides {
 		inputs[0] = control.WaitHidden(b, inputs[0], other)
@@ -81,7 +93,7 @@ func own(b *build.Builder, d *onnx.Node, other *onnx.Value) *onnx.Value {
 		inputs[1] = control.Wait(b, inputs[1], other)
 	}
 	w := b.Op("DequantizeLinear", inputs, d.Proto.GetAttribute()...)
-	if w == nil {
+	if b.Err() != nil {
 		return nil
 	}
 	w.Type = d.Outputs[0].Type
@@ -90,5 +102,10 @@ func own(b *build.Builder, d *onnx.Node, other *onnx.Value) *onnx.Value {
 		o.Step = onnx.HiddenStep
 		w.Producer.SetOrigin(o)
 	}
+	if d == v.Producer {
+		return w
+	}
+	w = b.Op("Reshape", build.In(w, v.Producer.Inputs[1]), v.Producer.Proto.GetAttribute()...)
+	w.Type = v.Type
 	return w
 }

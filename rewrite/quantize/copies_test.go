@@ -57,7 +57,7 @@ func TestGivenCodes(t *testing.T) {
 	m, _ := ortest.Parse(t, `model ir=10 opset=21
 graph g {
   in x float32[2,4]
-  init q int4[4,4] = bytes(IUNlh6nL7Q8=)
+  init q int4[4,4] = bytes(IUNlh6nL7Q8)
   init s float32[4] = [1, 2, 3, 4]
   init c float32[1,4] = [1, 2, 3, 4]
   w = DequantizeLinear(q, s) {axis=0}

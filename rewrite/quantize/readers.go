@@ -1,6 +1,12 @@
 package quantize
 
 // Which weights can be quantized, and how their readers get them back.
+//
+// Codes of eight bits have the weight's shape. Those of four are a list, in blocks as
+// the weights lie, and the wide copy passes a Reshape: no view of int4 has a kernel, so
+// ONNX Runtime knows the shape of the copy, and keeps its buffer for the next one of
+// that shape (copies.go). Lists have one shape for all weights of as many elements,
+// such as the projections to and from a hidden layer.
 
 import (
 	"fmt"
@@ -48,6 +54,9 @@ func (q *quantizer) weight(v *onnx.Value, kind Kind) (*Weight, error) {
 		return nil, err
 	}
 	dims := v.Init.Dims()
+	if kind == Int4 {
+		dims, axis = []int64{size / 4}, 0
+	}
 	cuts, err := cut(dims, axis, kind.block())
 	if err != nil {
 		return nil, err
@@ -141,6 +150,9 @@ func (q *quantizer) lead() error {
 		h.Scales = g.AddConstant(v.Name+".scale", h.scales)
 		q.b.Scope = v.Name
 		wide[v] = q.dequantize(h, h.Codes, h.Scales, h.axis)
+		if h.kind == Int4 {
+			wide[v] = q.b.Op("Reshape", build.In(wide[v], q.b.Ints(v.Init.Dims()...)))
+		}
 	}
 	order := q.b.Take()
 	for _, n := range g.Nodes {
