@@ -26,6 +26,7 @@ const (
 	Uint32    DType = 12
 	Uint64    DType = 13
 	BFloat16  DType = 16
+	Int4      DType = 22
 )
 
 // dtypes gives each element type its name in text graphs and its size in bits

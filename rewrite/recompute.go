@@ -93,7 +93,11 @@ func (r *recomputer) instance(in *planner.Instance) error {
 		return fmt.Sprintf("remat/recompute/%s", name)
 	})
 	c.SetModule(n.Module())
-	c.SetOrigin(onnx.Origin{Pass: onnx.RecomputePass, Of: n.Label()})
+	o := onnx.Origin{Pass: onnx.RecomputePass, Of: n.Label()}
+	if n.Origin().Step == onnx.HiddenStep {
+		o.Step = onnx.HiddenStep // the copy's type is as little ONNX Runtime's to know
+	}
+	c.SetOrigin(o)
 	for i, v := range r.graphOutputs(in.Op) {
 		if v != ortmodel.None && c.Outputs[i] != nil {
 			r.clones[planner.ValueInstance{Value: v, Copy: in.Copy}] = c.Outputs[i]

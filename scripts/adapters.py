@@ -9,9 +9,9 @@ both sides. Then (1) the gradients of A and B; (2) a few steps of AdamW, after w
 the logits of the graph with its pairs, and of the model that `remat apply` merged them into;
 (3) the loss of the adapter that `remat apply --adapter` wrote, loaded by PEFT, and its files as
 PEFT would write them; (4) the live peak beside that of the same step from an export that PEFT
-made, predictions, and the bits of none, full and optimal. Ends with 1 where gradients differ by
+made, predictions, and the bits of none, full and least. Ends with 1 where gradients differ by
 more than 1e-4 of the largest, outputs by more than 1e-5 of it, a prediction is not exact, AdamW's
-moments differ by more than 1e-6 of the largest under two strategies, or the step of the optimal plan takes more than the one from PEFT's export.
+moments differ by more than 1e-6 of the largest under two strategies, or the step of the least plan takes more than the one from PEFT's export.
 Needs torch, transformers and peft.
 """
 import argparse
@@ -27,7 +27,7 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 
 RANK, ALPHA, STEPS, LEARNING_RATE = 4, 8, 3, 1e-2
-STRATEGIES = ["none", "full", "optimal"]
+STRATEGIES = ["none", "full", "least"]
 EXPORTERS = {
     "dynamo": dict(dynamo=True, optimize=False, verbose=False),
     "dynamo, optimized": dict(dynamo=True, optimize=True, verbose=False),
@@ -225,7 +225,7 @@ def row(lab, name, exporter, faults):
     if not exact:
         miss("a prediction is not exact")
     if bits > 1e-6:
-        miss(f"full or optimal differ from none by {bits:.1e} of the largest moment")
+        miss(f"full or least differ from none by {bits:.1e} of the largest moment")
     if not case.losses[-1] < case.losses[0]:
         miss(f"the loss does not fall: {case.losses}")
     return {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/quantize"
 )
 
 func gradCommand(e *env) *cli.Command {
@@ -60,6 +62,7 @@ func derivationFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "lora", Usage: "`GLOB,…:r=8,alpha=16`: add low-rank pairs to these linear layers and train only them; may be repeated"},
 		&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: stop the gradient at values that match, as detach does"},
 		&cli.StringFlag{Name: "names", Usage: "`MAP.json`: maps the exporter's parameter names to yours"},
+		&cli.StringFlag{Name: "quantize-frozen", Usage: "`int8|int4`: hold frozen weights in blocks of that type; widened where they are read"},
 		&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be used"},
 	}
 }
@@ -74,6 +77,9 @@ func readGradOptions(e *env, c *cli.Context) (o pipeline.DeriveOptions, err erro
 		Stop: splitList(c.StringSlice("stop")), Dialect: dialect, Dims: e.dims, After: e.passed,
 	}
 	if o.Grad.Adapters, err = adapter.ParseSpecs(c.StringSlice("lora")); err != nil {
+		return o, err
+	}
+	if o.Quantize, err = quantize.ParseKind(c.String("quantize-frozen")); err != nil {
 		return o, err
 	}
 	if o.Names, err = readNames(c); err != nil {
@@ -106,9 +112,25 @@ type derivation struct {
 	Stops          []grad.Stop     `json:"stops"`
 	Warnings       []string        `json:"warnings"`
 	RandomNodes    int             `json:"random_nodes"`
+	Quantized      *quantized      `json:"quantized"`
 	// random says which operators draw, producer which exporter wrote the forward
 	// model, for people.
 	random, producer string
+}
+
+// quantized is what --quantize-frozen did, in bytes before and after.
+type quantized struct {
+	Type      quantize.Kind `json:"type"`
+	Weights   []string      `json:"weights"`
+	FromBytes int64         `json:"from_bytes"`
+	Bytes     int64         `json:"bytes"`
+	Kept      []keptWeight  `json:"kept"`
+}
+
+// keptWeight is a frozen weight that stays as it is, with the reason.
+type keptWeight struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
 }
 
 // deriveTraining loads, derives the training graph and writes it.
@@ -134,15 +156,15 @@ func deriveTraining(e *env, path, out string, o pipeline.DeriveOptions) (*deriva
 	if err := t.Save(out); err != nil {
 		return nil, err
 	}
-	return describeDerivation(t, out, o.Update.Kind), nil
+	return describeDerivation(t, out, o), nil
 }
 
 // describeDerivation is the document of a training graph that was written.
-func describeDerivation(t *pipeline.Derivation, out string, optimizer optim.Kind) *derivation {
+func describeDerivation(t *pipeline.Derivation, out string, o pipeline.DeriveOptions) *derivation {
 	m, res := t.Model, t.Result
 	d := &derivation{
 		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: t.ForwardNodes,
-		Optimizer: string(optimizer), Decisions: res.Decisions,
+		Optimizer: string(o.Update.Kind), Decisions: res.Decisions, Quantized: describeQuantized(t, o.Quantize),
 		Frozen: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
 	d.RandomNodes, d.random = drawing(m.Graph)
@@ -151,13 +173,40 @@ func describeDerivation(t *pipeline.Derivation, out string, optimizer optim.Kind
 		bytes, _ := p.Input.Type.Bytes()
 		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
 	}
+	narrow := map[string]*quantize.Weight{}
+	for _, w := range t.Quantized {
+		narrow[w.Name] = w
+	}
 	for _, x := range res.Decisions {
-		if v := m.Graph.Value(x.Name); !x.Trained && v != nil {
+		v, w := m.Graph.Value(x.Name), narrow[x.Name]
+		switch {
+		case x.Trained || v == nil && w == nil:
+			continue
+		case w != nil:
+			d.FrozenBytes += w.Bytes()
+		default:
 			bytes, _ := v.Type.Bytes()
-			d.Frozen, d.FrozenBytes = append(d.Frozen, x.Name), d.FrozenBytes+bytes
+			d.FrozenBytes += bytes
 		}
+		d.Frozen = append(d.Frozen, x.Name)
 	}
 	return d
+}
+
+// describeQuantized sums up what became of frozen weights, nil where nobody asked.
+func describeQuantized(t *pipeline.Derivation, kind quantize.Kind) *quantized {
+	if kind == quantize.None {
+		return nil
+	}
+	q := &quantized{Type: kind, Weights: []string{}, Kept: []keptWeight{}}
+	for _, w := range t.Quantized {
+		if w.Why != "" {
+			q.Kept = append(q.Kept, keptWeight{w.Name, w.Why})
+			continue
+		}
+		q.Weights, q.FromBytes, q.Bytes = append(q.Weights, w.Name), q.FromBytes+w.Was, q.Bytes+w.Bytes()
+	}
+	return q
 }
 
 // An unclearError says which flags answer the question of a pipeline.UnclearError.
@@ -191,6 +240,7 @@ func printDerivation(e *env, d *derivation) {
 	}
 	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s%s, optimizer %s",
 		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), frozen, d.Optimizer)
+	printQuantized(e, d.Quantized)
 	if e.quiet {
 		return
 	}
@@ -211,6 +261,24 @@ func printDerivation(e *env, d *derivation) {
 	}
 	if n := unsaid(d); n != "" {
 		fmt.Fprintf(e.stderr, "note: %s\n", n)
+	}
+}
+
+// printQuantized says on stdout what frozen weights take now, and on stderr which stay.
+func printQuantized(e *env, q *quantized) {
+	if q == nil {
+		return
+	}
+	e.say("%d frozen weights in %s: %s in place of %s", len(q.Weights), q.Type, report.Bytes(q.Bytes), report.Bytes(q.FromBytes))
+	if len(q.Weights) == 0 {
+		fmt.Fprintln(e.stderr, "note: --quantize-frozen found no frozen weight of two or more axes that products read")
+	}
+	names := map[string][]string{}
+	for _, k := range q.Kept {
+		names[k.Why] = append(names[k.Why], k.Name)
+	}
+	for _, why := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(e.stderr, "not quantized, as %s: %s\n", why, some(names[why]))
 	}
 }
 

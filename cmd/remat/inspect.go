@@ -268,7 +268,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		}
 	}
 	for _, v := range g.Initializers {
-		if bytes, ok := v.Type.Bytes(); ok && v.Type.DType.IsFloat() && !v.IsInput() {
+		if bytes, ok := v.Type.Bytes(); ok && pipeline.IsWeight(v.Type) && !v.IsInput() {
 			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
 			if n, _ := v.Init.Elements(); n > 1 {
 				pipeline.CountParameter(&d.Frozen, v)

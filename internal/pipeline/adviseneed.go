@@ -37,6 +37,11 @@ func CountParameter(s *report.ParameterSum, v *onnx.Value) {
 	}
 }
 
+// IsWeight reports a type that weights are held in: floats, or the codes of quantized ones.
+func IsWeight(t onnx.Type) bool {
+	return t.DType.IsFloat() || t.DType == onnx.Int4 || t.DType == onnx.Int8
+}
+
 // made predicts the step of a split as it is derived, as it stands or, with an engine, as
 // ONNX Runtime runs it. A training graph is made already.
 func (f *fitting) made(s split, o DeriveOptions, e *runtime.Engine) (_ *Need, err error) {
@@ -107,7 +112,7 @@ func (n *Need) parameters(m *onnx.Model, roles step.Roles) error {
 		held[name] = true
 	}
 	for _, v := range m.Graph.Initializers {
-		if size, _ := v.Init.Elements(); size > 1 && v.Type.DType.IsFloat() && !held[v.Name] {
+		if size, _ := v.Init.Elements(); size > 1 && IsWeight(v.Type) && !held[v.Name] {
 			CountParameter(&n.Frozen, v)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/quantize"
 )
 
 // DeriveOptions say how a training graph is derived.
@@ -29,6 +30,8 @@ type DeriveOptions struct {
 	Names map[string]string
 	// Update is the optimizer that is put into the graph.
 	Update optim.Options
+	// Quantize is what frozen weights are held in.
+	Quantize quantize.Kind
 	// Unordered leaves the nodes in the order in which they were made: updates come
 	// after the backward pass.
 	Unordered bool
@@ -38,6 +41,8 @@ type DeriveOptions struct {
 type Derivation struct {
 	*grad.Result
 	Model *onnx.Model
+	// Quantized are the frozen weights that could be held in fewer bits.
+	Quantized []*quantize.Weight
 	// ForwardNodes is the number of nodes of the forward model.
 	ForwardNodes int
 	source       *Source
@@ -71,13 +76,17 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	if err := needDecisions(d.Result, o); err != nil {
 		return nil, err
 	}
+	if d.Quantized, err = quantize.Frozen(m, o.Quantize, d.Types); err != nil {
+		return nil, err
+	}
+	if err := o.passed("quantize", m); err != nil {
+		return nil, err
+	}
 	if err := addOptimizer(m, d.Result, o); err != nil {
 		return nil, err
 	}
-	if o.Grad.After != nil {
-		if err := o.Grad.After("optimizer", m); err != nil {
-			return nil, err
-		}
+	if err := o.passed("optimizer", m); err != nil {
+		return nil, err
 	}
 	m.SetMetadata(VersionKey, Version)
 	m.SetMetadata(SourceKey, s.Hash())
@@ -89,10 +98,21 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	return d, SetRequires(m)
 }
 
+// passed shows the model to whoever asked to see it after each pass.
+func (o *DeriveOptions) passed(pass string, m *onnx.Model) error {
+	if o.Grad.After == nil {
+		return nil
+	}
+	return o.Grad.After(pass, m)
+}
+
 // Save writes the training graph and, beside it, the values of parameters that the
 // forward model held itself, into a file of the same name that ends in
 // .safetensors.
 func (d *Derivation) Save(out string) error {
+	if err := d.Model.Check(); err != nil {
+		return fmt.Errorf("%s: %w", d.source.Path, err)
+	}
 	weights, weightsErr := Beside(out, d.source.DataFiles()...)
 	if err := Rebase(d.Model, d.source.Path, out); err != nil {
 		return err
@@ -108,11 +128,8 @@ func (d *Derivation) Save(out string) error {
 		}
 		return file, nil
 	}
-	if err := placeParameters(d.Model, d.Result, at, func() (string, error) { return weights, weightsErr }); err != nil {
+	if err := placeParameters(d.Model, d, at, func() (string, error) { return weights, weightsErr }); err != nil {
 		return err
-	}
-	if err := d.Model.Check(); err != nil {
-		return fmt.Errorf("%s: %w", d.source.Path, err)
 	}
 	return d.Model.Save(out)
 }

@@ -442,7 +442,7 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 			return nil
 		}
 		weights, err := Beside(f.o.Out, f.source.DataFiles()...)
-		if err := placeParameters(m, a.derived.Result, p.at, func() (string, error) { return weights, err }); err != nil {
+		if err := placeParameters(m, a.derived, p.at, func() (string, error) { return weights, err }); err != nil {
 			return err
 		}
 		return f.saveUpdates(a, m)

@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -22,6 +22,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/quantize"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -58,6 +59,9 @@ var passes = []pass{
 	{name: "tile", doc: "computes wide products in parts",
 		after: []string{"chunk"}, why: "tiles only what is still whole once the loss is sliced",
 		asked: func(o *Options) bool { return o.Tile != Division{} }, run: (*preparation).tile},
+	{name: "widen apart", doc: "each product that reads a quantized weight makes a wide copy of its own",
+		after: []string{"ordered", "chunk", "tile"}, why: "what is divided has more products, and these passes follow no control dependency",
+		run: (*preparation).widenApart},
 	{name: "optimize", doc: "passes a foreign graph through ONNX Runtime's own optimizer",
 		after: []string{"ordered", "drop", "rows", "chunk", "tile"}, why: "what these open to fusion is to be fused before it is planned",
 		run: (*preparation).optimize},
@@ -136,8 +140,13 @@ func (p *preparation) unorder(*runtime.Engine) error {
 		p.Model.Graph.Nodes = rewrite.RunOrder(p.Model.Graph)
 	}
 	control.Lift(p.Model.Graph, prepared...)
+	if quantize.Together(p.Model.Graph) {
+		normalize.MergeEqual(p.Model.Graph)
+	}
 	return nil
 }
+
+func (p *preparation) widenApart(*runtime.Engine) error { return quantize.Apart(p.Model.Graph) }
 
 // opset brings a graph to the opset that control dependencies need.
 func (p *preparation) opset(*runtime.Engine) error {

@@ -12,7 +12,6 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/runtime"
 )
 
@@ -55,14 +54,15 @@ func moveParameters(m *onnx.Model, to func(location string) (string, error)) (bo
 
 // placeParameters records where each parameter's values lie: external ones in
 // their own file, which at finds, inline ones streamed into OUT.safetensors, which
-// beside names.
-func placeParameters(m *onnx.Model, res *grad.Result, at func(location string) (string, error), beside func() (string, error)) error {
+// beside names. There go the initializers that are held in fewer bits, too.
+func placeParameters(m *onnx.Model, d *Derivation, at func(location string) (string, error), beside func() (string, error)) error {
 	places, err := parameterEntries(m)
 	if err != nil {
 		return err
 	}
-	var inline []grad.Param
-	for _, p := range res.Params {
+	var names []string
+	inline := map[string]*onnx.Tensor{}
+	for _, p := range d.Params {
 		switch {
 		case p.Data == nil:
 		case p.Data.IsExternal():
@@ -80,44 +80,60 @@ func placeParameters(m *onnx.Model, res *grad.Result, at func(location string) (
 			}
 			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
 		default:
-			inline = append(inline, p)
+			names, inline[p.Name] = append(names, p.Name), p.Data
 		}
 	}
-	if len(inline) > 0 {
-		file, err := beside()
-		if err == nil {
-			err = writeInline(inline, file, places)
-		}
-		if err != nil {
-			return err
-		}
+	for _, v := range d.narrow(m.Graph) {
+		names, inline[v.Name] = append(names, v.Name), v.Init
 	}
-	return SetJSON(m, runtime.ParametersKey, places)
-}
-
-func writeInline(params []grad.Param, path string, places map[string]map[string]any) error {
-	var names []string
-	data := map[string]*onnx.Tensor{}
-	for _, p := range params {
-		names = append(names, p.Name)
-		data[p.Name] = p.Data
+	if len(names) == 0 {
+		return SetJSON(m, runtime.ParametersKey, places)
 	}
-	layout, err := WriteTensors(path, names, data)
+	file, err := beside()
+	if err != nil {
+		return err
+	}
+	layout, err := WriteTensors(file, names, inline)
 	if err != nil {
 		return err
 	}
 	for _, t := range layout.Tensors {
-		places[t.Name] = map[string]any{"file": filepath.Base(path), "offset": t.Offset, "bytes": t.Bytes}
+		if v := m.Graph.Value(t.Name); v != nil && v.IsConstant() {
+			v.Init = onnx.ExternalTensor(t.Name, v.Init.DType(), v.Init.Dims(), filepath.Base(file), t.Offset, t.Bytes)
+			continue
+		}
+		places[t.Name] = map[string]any{"file": filepath.Base(file), "offset": t.Offset, "bytes": t.Bytes}
 	}
-	return nil
+	return SetJSON(m, runtime.ParametersKey, places)
 }
 
-// WriteTensors writes tensors into one safetensors file, in the order of names.
+// narrow lists the initializers of a graph made of the derived one that hold frozen
+// weights in fewer bits.
+func (d *Derivation) narrow(g *onnx.Graph) (list []*onnx.Value) {
+	for _, w := range d.Quantized {
+		for _, name := range w.Holds() {
+			if v := g.Value(name); v != nil && v.IsConstant() && !v.Init.IsExternal() {
+				list = append(list, v)
+			}
+		}
+	}
+	return list
+}
+
+// WriteTensors writes tensors into one safetensors file, in the order of names. The
+// format has no elements of less than a byte: these are written as bytes.
 func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) (*safetensors.Layout, error) {
 	infos := make([]safetensors.Info, len(names))
 	for i, name := range names {
 		t := tensors[name]
 		infos[i] = safetensors.Info{Name: name, DType: t.DType(), Shape: t.Dims()}
+		if t.DType().Bits() < 8 {
+			bytes, err := t.ByteSize()
+			if err != nil {
+				return nil, err
+			}
+			infos[i].DType, infos[i].Shape = onnx.Uint8, []int64{bytes}
+		}
 	}
 	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
 	if err != nil {

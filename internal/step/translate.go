@@ -117,6 +117,9 @@ func (t *Translation) describe(v *onnx.Value) ortmodel.Value {
 	if host {
 		out.Bytes = 0
 	}
+	if v.Producer != nil && v.Producer.Origin().Step == onnx.HiddenStep {
+		return out
+	}
 	if planned, ok := t.options.Planned[v]; ok {
 		if !planned.Ranked {
 			return out

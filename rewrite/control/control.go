@@ -61,6 +61,16 @@ func Wait(b *build.Builder, x *onnx.Value, triggers ...*onnx.Value) *onnx.Value 
 	return y
 }
 
+// WaitHidden is Wait, and no file declares y's type: ONNX Runtime plans no reuse for y,
+// nor for what only y tells the shape of. Lift leaves the edge.
+func WaitHidden(b *build.Builder, x *onnx.Value, triggers ...*onnx.Value) *onnx.Value {
+	y := Wait(b, x, triggers...)
+	if y != nil {
+		y.Producer.SetOrigin(onnx.Origin{Pass: Pass, Of: x.Name, Step: onnx.HiddenStep})
+	}
+	return y
+}
+
 // Check returns an error where a model's opset has no operators to lower edges to.
 func Check(m *onnx.Model) error {
 	if have := m.Opset(""); have < MinOpset {

@@ -218,9 +218,10 @@ func (c *eraser) extents(v *onnx.Value) *onnx.Value {
 	return w
 }
 
+// worthErasing reports a large value. Of elements of less than a byte no view has a kernel.
 func worthErasing(v *onnx.Value) bool {
 	bytes, ok := v.Type.Bytes()
-	return ok && bytes >= eraseBytes
+	return ok && bytes >= eraseBytes && v.Type.DType.Bits() >= 8
 }
 
 // forget leaves of the node's large inner outputs' types the element type, and

@@ -29,9 +29,21 @@ func Lift(g *onnx.Graph, keep ...string) int {
 	return count
 }
 
-// lowered reports a node that returns its first input: x, or known extents.
-func lowered(n *onnx.Node) bool {
-	if !Is(n) || n.Origin().Step == onnx.HiddenStep || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !isNone(n.Inputs[1].Producer) {
+// Past is the value that an edge, or several in a row, leads on, WaitHidden's too; v
+// itself where it is led by none.
+func Past(v *onnx.Value) *onnx.Value {
+	for v != nil && v.Producer != nil && returnsFirst(v.Producer) {
+		v = v.Producer.Inputs[0]
+	}
+	return v
+}
+
+// lowered reports a node that Lift takes out.
+func lowered(n *onnx.Node) bool { return returnsFirst(n) && n.Origin().Step != onnx.HiddenStep }
+
+// returnsFirst reports a node that returns its first input: x, or known extents.
+func returnsFirst(n *onnx.Node) bool {
+	if !Is(n) || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !isNone(n.Inputs[1].Producer) {
 		return false
 	}
 	return n.Is("Unsqueeze", "Reshape") || n.Is("Concat") && len(n.Inputs) == 2 && n.Inputs[0].IsConstant()

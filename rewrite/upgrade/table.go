@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -41,6 +42,7 @@ var table = []change{
 	{"ReduceSumSquare", 18, "axes became an input", intsInput("axes")},
 	{"Split", 18, "equal parts need num_outputs", splitOutputs},
 	{"GridSample", 20, "bilinear and bicubic lost their prefix", gridSample20},
+	{"GroupNormalization", 21, "scale and bias are each channel's, not each group's", groupNorm21},
 }
 
 // intsInput moves a list of integers from an attribute to the second input.
@@ -180,6 +182,30 @@ func gridSample20(u *upgrader, n *onnx.Node) error {
 		n.SetAttr(onnx.StringAttr("mode", "linear"))
 	case "bicubic":
 		n.SetAttr(onnx.StringAttr("mode", "cubic"))
+	}
+	return nil
+}
+
+// groupNorm21 gives each channel its group's scale and bias.
+func groupNorm21(u *upgrader, n *onnx.Node) error {
+	groups := n.Int("num_groups", 0)
+	t := n.In(0).Type
+	if !t.Ranked || len(t.Shape) < 2 {
+		return errors.New("the rank of its input is not known")
+	}
+	channels, known := t.Shape[1].Int()
+	if !known || groups <= 0 || channels%groups != 0 {
+		return fmt.Errorf("%s channels are not known to be in %d groups", t.Shape[1], groups)
+	}
+	for i := 1; i <= 2; i++ { // before any node is made
+		if !n.In(i).Type.Shape.Equal(onnx.StaticShape(groups)) {
+			return fmt.Errorf("input %d is not known to hold a number for each group", i)
+		}
+	}
+	for i := 1; i <= 2; i++ {
+		column := u.b.Op("Reshape", build.In(n.In(i), u.b.Ints(groups, 1)))
+		each := u.b.Op("Expand", build.In(column, u.b.Ints(groups, channels/groups)))
+		n.SetInput(i, u.b.Op("Reshape", build.In(each, u.b.Ints(channels))))
 	}
 	return nil
 }

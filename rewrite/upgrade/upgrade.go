@@ -20,8 +20,13 @@ import (
 // Oldest is the lowest opset that can be upgraded from.
 const Oldest = 7
 
-// minIR is the file format version that goes with opset 20.
-const minIR = 9
+// minIR is the file format version that goes with an opset.
+func minIR(opset int64) int64 {
+	if opset > 20 {
+		return 10 // the first with int4
+	}
+	return 9
+}
 
 // An OpsetError says why a model cannot be brought to the opset.
 type OpsetError struct {
@@ -65,8 +70,7 @@ func Model(m *onnx.Model, want int64) error {
 		}
 	}
 	m.SetOpset("", want)
-	if m.Proto.GetIrVersion() < minIR {
-		ir := int64(minIR)
+	if ir := minIR(want); m.Proto.GetIrVersion() < ir {
 		m.Proto.IrVersion = &ir
 	}
 	return nil

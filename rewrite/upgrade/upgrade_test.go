@@ -43,6 +43,7 @@ var cases = []struct {
 	{"ReduceProd@18", "17", "in x float32[2,3]\ny = ReduceProd(x) {axes=[1]}"},
 	{"ReduceSumSquare@18", "17", "in x float32[2,3]\ny = ReduceSumSquare(x) {axes=[1]}"},
 	{"GridSample@20", "16", "in x float32[1,1,3,3]\ninit g float32[1,1,2,2] = [0.1, 0.2, -0.3, 0.4]\ny = GridSample(x, g) {mode=\"bilinear\"}"},
+	{"GroupNormalization@21", "20", "in x float32[2,6,3]\ninit s float32[2] = [1, 2]\ninit b float32[2] = [3, 4]\ny = GroupNormalization(x, s, b) {num_groups=2}"},
 }
 
 func TestChanges(t *testing.T) {
@@ -54,7 +55,7 @@ func TestChanges(t *testing.T) {
 			if _, err := infer.Model(after, infer.Options{}); err != nil {
 				t.Log(err)
 			}
-			if err := Model(after, 20); err != nil {
+			if err := Model(after, 21); err != nil {
 				t.Fatal(err)
 			}
 			if err := after.Check(); err != nil {
@@ -63,7 +64,7 @@ func TestChanges(t *testing.T) {
 			if _, err := infer.Model(after, infer.Options{Strict: true}); err != nil {
 				t.Fatalf("%v in\n%s", err, after.Text())
 			}
-			if after.Opset("") != 20 || len(after.Proto.OpsetImport) != 1 {
+			if after.Opset("") != 21 || len(after.Proto.OpsetImport) != 1 {
 				t.Errorf("imports %v", after.Proto.OpsetImport)
 			}
 			a, b := execute(t, before), execute(t, after)
@@ -78,7 +79,7 @@ func TestChanges(t *testing.T) {
 		})
 	}
 	for _, c := range table {
-		name := c.op + "@" + map[int64]string{11: "11", 12: "12", 13: "13", 14: "14", 16: "16", 18: "18", 20: "20"}[c.at]
+		name := c.op + "@" + map[int64]string{11: "11", 12: "12", 13: "13", 14: "14", 16: "16", 18: "18", 20: "20", 21: "21"}[c.at]
 		if c.doc == "" || !covered[name] {
 			t.Errorf("change %s has no doc string or no case", name)
 		}
@@ -96,7 +97,7 @@ func TestVariants(t *testing.T) {
 						return 0, err
 					}
 					var refused *OpsetError
-					err := Model(m, 20)
+					err := Model(m, 21)
 					if errors.As(err, &refused) {
 						t.Log(err)
 						return 0, nil

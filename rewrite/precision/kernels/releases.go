@@ -79,9 +79,23 @@ func Needs(m *onnx.Model, p Provider) Release {
 func Since(n *onnx.Node, opset int64) (Release, bool) {
 	since, ok := served(CPU, n, opset, func(v *onnx.Value) onnx.DType { return v.Type.DType })
 	if wide, found := served(CPU, n, opset, widened); found && (!ok || wide < since) {
-		return wide, true
+		since, ok = wide, true
+	}
+	for _, a := range attributes {
+		if n.Is(a.op) && n.Int(a.name, 0) != 0 {
+			since = max(since, a.since)
+		}
 	}
 	return since, ok
+}
+
+// attributes are those that kernels refused to compute before a release, though they
+// had the types: 1.18.1 ends with an error in the step, 1.19.2 computes.
+var attributes = []struct {
+	op, name string
+	since    Release
+}{
+	{"DequantizeLinear", "block_size", 19},
 }
 
 // widened is the type that a float16 value has between inserted casts.

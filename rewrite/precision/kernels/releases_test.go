@@ -29,6 +29,9 @@ func TestNeeds(t *testing.T) {
 		{10, "20", "in x bfloat16[2,2]\nin w bfloat16[2]\ny = LayerNormalization(x, w)\nout y bfloat16[2,2]", "1.30"},
 		{9, "20", "in x float32[2,2]\ny = Gelu(x)\nout y float32[2,2]", "1.18"},
 		{9, "20", "in x bool[2,2]\ny = Trilu(x)\nout y bool[2,2]", "1.19"},
+		{10, "21", "in x int8[4,2]\nin s float32[2]\ny = DequantizeLinear(x, s)\nout y float32[4,2]", "1.18"},
+		{10, "21", "in x int8[4,2]\nin s float32[2,2]\ny = DequantizeLinear(x, s) {axis=0, block_size=2}\nout y float32[4,2]", "1.19"},
+		{10, "21", "in x int4[4,2]\nin s float32[2,2]\ny = DequantizeLinear(x, s) {axis=0, block_size=2}\nout y float32[4,2]", "1.19"},
 		{9, "20", "in x int64[2,2]\ny = ReduceMean(x)\nout y int64[1,1]", "1.20"},
 	} {
 		m, _ := node(t, c.opset, c.body)
