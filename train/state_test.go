@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
@@ -331,5 +332,42 @@ func TestRejectedStates(t *testing.T) {
 	}
 	if path, _, err := o.Reject(1); path != "" || err != nil || o.Holds() {
 		t.Errorf("rejecting the last one: %q, %v, holds %s", path, err, files(t, dir))
+	}
+}
+
+// TestStateSaysPairs: a state of a graph with low-rank pairs says their scale, and its
+// hash covers that.
+func TestStateSaysPairs(t *testing.T) {
+	s := session(t)
+	s.Model.SetMetadata(step.AdaptersKey, `{"w":{"r":8,"alpha":16}}`)
+	path := filepath.Join(t.TempDir(), "s.safetensors")
+	if err := writeState(path, s, Position{Version: positionVersion}); err != nil {
+		t.Fatal(err)
+	}
+	state, err := OpenState(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := state.file.Metadata[step.AdaptersKey]; got != `{"w":{"r":8,"alpha":16}}` {
+		t.Errorf("got %q", got)
+	}
+	if err := state.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range [][2]string{{"16}}", "17}}"}, {step.AdaptersKey, "remat.adaptere"}} {
+		changed := bytes.Replace(data, []byte(strings.ReplaceAll(change[0], `"`, `\"`)), []byte(change[1]), 1)
+		if bytes.Equal(changed, data) {
+			t.Fatalf("the file has no %s", change[0])
+		}
+		if err := os.WriteFile(path, changed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenState(path); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("with %s changed: %v", change[0], err)
+		}
 	}
 }

@@ -102,7 +102,7 @@ func (a *application) run() error {
 	}
 	d := &applied{Model: report.Text(a.out), Adapter: report.Text(a.adapter), Applied: []string{}, Adapters: []string{}}
 	for _, p := range pairs.List {
-		d.Adapters = append(d.Adapters, p.Name)
+		d.Adapters = append(d.Adapters, p.Layer.Name)
 	}
 	if a.adapter != "" {
 		if err := a.writeAdapter(m, pairs, f); err != nil {
@@ -174,9 +174,9 @@ func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPa
 	}
 	for _, p := range pairs.List {
 		apart := external[p.Layer.Weight.Name] != nil || p.Layer.Weight.Init.IsExternal()
-		w, err := adapter.Merge(m.Graph, p.Layer, p.Trained)
+		w, err := adapter.Merge(m.Graph, p.Layer.Linear, p.Trained)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Name, err)
+			return nil, fmt.Errorf("%s: %w", p.Layer.Name, err)
 		}
 		if apart {
 			external[w.Name] = w.Init

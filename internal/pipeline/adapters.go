@@ -18,11 +18,11 @@ import (
 // A TrainedPair is one of a state, with the layer of the forward model that it is of.
 type TrainedPair struct {
 	adapter.Trained
-	Layer *adapter.Linear
-	// Name is what the pair's parameters are called after, Module the module that the
-	// layer is, as a path of attributes.
-	Name, Module string
-	Alpha        float64
+	// Layer bears the name that the pair's parameters are called after.
+	Layer grad.Layer
+	// Module is the module that the layer is, as a path of attributes, "" for none.
+	Module string
+	Alpha  float64
 }
 
 // TrainedPairs are those of a state.
@@ -46,17 +46,16 @@ func PairsOf(m *onnx.Model, s *grad.Signature, f *safetensors.File, names map[st
 		return nil, err
 	}
 	s.Rename(names)
-	for _, l := range adapter.Linears(m.Graph) {
-		name := s.LayerName(renamedTo(names, l.Weight.Name), l)
-		module := moduleOf(l, name)
+	for _, l := range s.Layers(m.Graph, names) {
+		module := moduleOf(l)
 		pairs.modules = append(pairs.modules, module)
-		a, ok := left[name]
+		a, ok := left[l.Name]
 		if !ok {
 			continue
 		}
-		delete(left, name)
-		p := TrainedPair{Layer: l, Name: name, Module: module, Alpha: a.Alpha}
-		if p.Trained, err = trainedOf(f, l, name, a); err != nil {
+		delete(left, l.Name)
+		p := TrainedPair{Layer: l, Module: module, Alpha: a.Alpha}
+		if p.Trained, err = trainedOf(f, l, a); err != nil {
 			return nil, err
 		}
 		pairs.List = append(pairs.List, p)
@@ -67,20 +66,13 @@ func PairsOf(m *onnx.Model, s *grad.Signature, f *safetensors.File, names map[st
 	return pairs, nil
 }
 
-func renamedTo(names map[string]string, name string) string {
-	if to := names[name]; to != "" {
-		return to
-	}
-	return name
-}
-
 // trainedOf reads a pair's values.
-func trainedOf(f *safetensors.File, l *adapter.Linear, name string, a step.Adapter) (t adapter.Trained, err error) {
+func trainedOf(f *safetensors.File, l grad.Layer, a step.Adapter) (t adapter.Trained, err error) {
 	t = adapter.Trained{Rank: a.Rank, Scale: a.Alpha / float64(a.Rank)}
-	if t.A, err = matrixOf(f, name+adapter.SuffixA, l.In, a.Rank); err != nil {
+	if t.A, err = matrixOf(f, l.Name+adapter.SuffixA, l.In, a.Rank); err != nil {
 		return t, err
 	}
-	t.B, err = matrixOf(f, name+adapter.SuffixB, a.Rank, l.Out)
+	t.B, err = matrixOf(f, l.Name+adapter.SuffixB, a.Rank, l.Out)
 	return t, err
 }
 

@@ -21,16 +21,16 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/rewrite/adapter"
+	"github.com/onnx-remat/remat/rewrite/grad"
 )
 
 // moduleOf is the module of a layer, "" for none: of a tied weight, which bears the name of
 // one of its readers, that of the product.
-func moduleOf(l *adapter.Linear, name string) string {
+func moduleOf(l grad.Layer) string {
 	if l.Tied() {
 		return l.Module()
 	}
-	module, ok := strings.CutSuffix(name, ".weight")
+	module, ok := strings.CutSuffix(l.Name, ".weight")
 	if !ok {
 		return ""
 	}
@@ -61,7 +61,7 @@ func (t *TrainedPairs) Write(dir, strip string) error {
 	modules := make([]string, len(t.List))
 	for i, p := range t.List {
 		if p.Module == "" {
-			return fmt.Errorf("%s: PEFT has pairs of modules, and the file does not say which one multiplies by this: merge it into the model with -o alone", p.Name)
+			return fmt.Errorf("%s: PEFT has pairs of modules, and the file does not say which one multiplies by this: merge it into the model with -o alone", p.Layer.Name)
 		}
 		var ok bool
 		if modules[i], ok = strings.CutPrefix(p.Module, strip); !ok {
@@ -108,7 +108,7 @@ func (t *TrainedPairs) config(modules []string) peftConfig {
 			c.Alphas[key] = p.Alpha
 		}
 		// A weight that an exporter transposed ahead bears no name of a module's.
-		c.FanInFanOut = c.FanInFanOut && !p.Layer.Transposed && p.Layer.Weight.Name == p.Name
+		c.FanInFanOut = c.FanInFanOut && !p.Layer.Transposed && p.Layer.Weight.Name == p.Layer.Name
 	}
 	return c
 }

@@ -80,3 +80,23 @@ func BenchmarkFill(b *testing.B) {
 		Normal(0.02).Fill(data, 1, "w", 0)
 	}
 }
+
+// TestUniform: the numbers stay within the bound, and their first two moments are those
+// of the uniform distribution.
+func TestUniform(t *testing.T) {
+	const n, bound = 1 << 18, 0.125
+	data := make([]byte, 4*n)
+	Uniform(bound).Fill(data, 1, "w", 0)
+	mean, square := 0.0, 0.0
+	for i := range n {
+		x := float64(math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:])))
+		if math.Abs(x) > bound {
+			t.Fatalf("element %d is %g", i, x)
+		}
+		mean += x / n
+		square += x * x / n
+	}
+	if math.Abs(mean) > 5*bound/math.Sqrt(3*n) || math.Abs(square/(bound*bound/3)-1) > 0.01 {
+		t.Errorf("mean %g, mean square %g", mean, square)
+	}
+}

@@ -155,8 +155,13 @@ func TestAdaptersBesideParams(t *testing.T) {
 			t.Errorf("%+v: trained are %v, want %v", c.opts, got, c.want)
 		}
 	}
+	// A pattern says what it leaves out.
+	res, err := Differentiate(adaptableModel(t), Options{Adapters: specs(t, "*")})
+	if err != nil || len(res.Warnings) != 1 || !strings.Contains(res.Warnings[0], "leaves out what is read by more than products (embedding.weight)") {
+		t.Errorf("%v, %v", res, err)
+	}
 	// Of several that match, the last one counts.
-	res, err := Differentiate(adaptableModel(t), Options{Adapters: specs(t, "*:r=3,alpha=3", "plain*:r=1,alpha=5")})
+	res, err = Differentiate(adaptableModel(t), Options{Adapters: specs(t, "*:r=3,alpha=3", "plain*:r=1,alpha=5")})
 	if err != nil || res.Adapters["plain.weight"].Rank != 1 || res.Adapters["linear.weight"].Rank != 3 {
 		t.Errorf("%v, %v", res.Adapters, err)
 	}
@@ -207,5 +212,30 @@ func TestAdaptersInHalf(t *testing.T) {
 		if p.Input.Type.DType != onnx.Float32 || p.Grad.Type.DType != onnx.Float32 {
 			t.Errorf("%s is %s, its gradient %s", p.Name, p.Input.Type, p.Grad.Type)
 		}
+	}
+}
+
+// TestLayerNames: a weight that bears no module's name is called after the module that
+// multiplies by it, unless two would be.
+func TestLayerNames(t *testing.T) {
+	m := parseGraph(t, `in x float32[2,2]
+init onnx_1 float32[2,2] = [1,2,3,4]
+init onnx_2 float32[2,2] = [5,6,7,8]
+init onnx_3 float32[2,2] = [9,8,7,6]
+init mlp.fc.weight float32[2,2] = [5,4,3,2]
+a = MatMul(x, onnx_1)
+b = MatMul(a, onnx_2)
+c = MatMul(b, onnx_3)
+d = MatMul(c, mlp.fc.weight)
+loss = ReduceSum(d) {keepdims=0}`, "loss float32")
+	for i, module := range []string{"attn.q", "both", "both", "elsewhere"} {
+		m.Graph.Nodes[i].SetModule(module)
+	}
+	var got []string
+	for _, l := range ReadSignature(m).Layers(m.Graph, map[string]string{"onnx_3": "mine"}) {
+		got = append(got, l.Name)
+	}
+	if want := []string{"attn.q.weight", "onnx_2", "mine", "mlp.fc.weight"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
