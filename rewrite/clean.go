@@ -146,8 +146,12 @@ func Unfold(g *onnx.Graph) (int, error) {
 			order = append(order, n)
 			continue
 		}
-		if large(n) && len(n.Inputs) > 0 && n.Inputs[0] != nil && n.Inputs[0].Type.Ranked {
-			n.SetInput(0, control.Wait(edges, n.Inputs[0], trigger))
+		i := 0
+		if n.Is("DequantizeLinear") {
+			i = 1 // the scales: no view of int4 has a kernel
+		}
+		if v := n.In(i); large(n) && v != nil && v.Type.Ranked {
+			n.SetInput(i, control.Wait(edges, v, trigger))
 			order = append(append(order, edges.Take()...), n)
 			count++
 			continue

@@ -34,8 +34,8 @@ func (k Kind) dtype() onnx.DType {
 	return onnx.Int8
 }
 
-// block is the number of weights that share a scale (docs/training.md has the errors
-// that it was chosen by).
+// block is the number of weights that share a scale; docs/results/quantize.md has the
+// errors of others.
 func (k Kind) block() int64 {
 	if k == Int4 {
 		return 32
