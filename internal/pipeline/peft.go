@@ -30,7 +30,13 @@ func moduleOf(l grad.Layer) string {
 	if l.Tied() {
 		return l.Module()
 	}
-	module, ok := strings.CutSuffix(l.Name, ".weight")
+	return holderOf(l.Name)
+}
+
+// holderOf is the module that holds a parameter of PyTorch's, which is its weight; "" where
+// it is another.
+func holderOf(parameter string) string {
+	module, ok := strings.CutSuffix(parameter, ".weight")
 	if !ok {
 		return ""
 	}
