@@ -9,6 +9,7 @@ package pipeline
 // schedule and guards then do to a copy of it is in rewrite.go.
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -146,7 +147,15 @@ func (p *preparation) unorder(*runtime.Engine) error {
 	return nil
 }
 
-func (p *preparation) widenApart(*runtime.Engine) error { return quantize.Apart(p.Model.Graph) }
+func (p *preparation) widenApart(*runtime.Engine) error {
+	switch blocks := quantize.InBlocks(p.Model.Graph); {
+	case blocks && p.Options.provider().Device:
+		return errors.New("the CUDA provider has no kernel for weights in blocks: use the CPU, or derive without --quantize-frozen")
+	case blocks && p.Options.Precision != nil:
+		return errors.New("--precision: a step with weights in blocks is predicted exactly in float32 only: leave it out, or derive without --quantize-frozen")
+	}
+	return quantize.Apart(p.Model.Graph)
+}
 
 // opset brings a graph to the opset that control dependencies need.
 func (p *preparation) opset(*runtime.Engine) error {

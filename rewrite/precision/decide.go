@@ -26,6 +26,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
 
@@ -172,6 +173,8 @@ func (p *pass) fixed(n *onnx.Node) verdict {
 	switch {
 	case matches(p.o.Half, n):
 		return verdict{half, "asked for by --half"}
+	case t.Precision == traits.Gain && n.Origin().Pass == optim.Pass:
+		return verdict{full, "an update is computed in float32"}
 	case t.Precision == traits.Gain:
 		return verdict{half, t.Why}
 	case t.Precision != traits.Follow && t.Precision != traits.Inside:

@@ -263,18 +263,22 @@ func TestUselessScale(t *testing.T) {
 	for name, o := range cases {
 		for _, keep := range []bool{false, true} {
 			o.KeepGrads = keep
-			s.uselessScales(t, name, s.training(t, o, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU}))
+			rate := 1e-2
+			if o.Kind == optim.ApolloMini { // whose step of that rate leads to gradients beyond half
+				rate = o.Kind.Rate()
+			}
+			s.uselessScales(t, name, rate, s.training(t, o, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU}))
 		}
 	}
 }
 
 // uselessScales trains with one scale after another.
-func (s *sample) uselessScales(t *testing.T, name string, m *onnx.Model) {
+func (s *sample) uselessScales(t *testing.T, name string, rate float64, m *onnx.Model) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	scales := []float32{256, 0, float32(math.Copysign(0, -1)), -1, -65536, nan, inf, -inf, 0x1p-149, 0.25, 0, 65536}
 	useful := map[float32]bool{256: true, 0.25: true, 65536: true}
 	e, err := ortest.Engine(t).Open(m, runtime.Options{
-		Level: 1, Threads: 2, Provider: ort.CPU, Feeds: s.feeds, LR: 1e-2,
+		Level: 1, Threads: 2, Provider: ort.CPU, Feeds: s.feeds, LR: rate,
 		Data: map[string]runtime.Tensor{"loss_scale": runtime.FromFloat32s(scales, int64(len(scales)))},
 	})
 	if err != nil {

@@ -20,6 +20,11 @@ import (
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
+// InBlocks reports a graph that widens blocks.
+func InBlocks(g *onnx.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return n.Is("DequantizeLinear") && n.Int("block_size", 0) != 0 })
+}
+
 // Together has all readers of a quantized weight read one wide copy again, up to equal
 // nodes, and reports whether there was any for a single one.
 func Together(g *onnx.Graph) bool {
