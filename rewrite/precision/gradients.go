@@ -45,13 +45,17 @@ func (p *pass) waiting() {
 
 // zeros lets a step that is skipped put its zeros where they take least memory.
 func (p *pass) zeros() error {
+	place := make(map[*onnx.Node]int, len(p.g.Nodes))
+	for i, n := range p.g.Nodes {
+		place[n] = i
+	}
 	for _, g := range p.grads {
 		if p.late[g.grad] == nil {
 			continue
 		}
 		for _, u := range slices.Clone(g.grad.Uses()) {
 			if n := u.Node; n.Is("Where") && optim.IsUpdate(n, g.param.Name) {
-				p.zero(g.grad, g.param, n)
+				p.zero(g.grad, g.param, n, place)
 			}
 		}
 	}
@@ -62,15 +66,20 @@ func (p *pass) zeros() error {
 	return p.g.SortTopologically()
 }
 
-// zero decides how Where(skip, 0, v) is computed.
-func (p *pass) zero(v, param *onnx.Value, n *onnx.Node) {
+// zero decides how Where(skip, 0, v) is computed. A copy waits for what
+// the copies before it lead to, so they stand in the order in which that is computed: a
+// norm, and then what is scaled by it.
+func (p *pass) zero(v, param *onnx.Value, n *onnx.Node, place map[*onnx.Node]int) {
 	if !p.o.Emulate && p.verdicts[v.Producer].kind == half && p.supports(p.o.Provider, n) {
 		p.verdicts[n] = verdict{half, "selects half values"}
 		p.late[n.Out(0)] = param
 		return
 	}
 	p.zeroes[n] = n.In(0)
-	for i, u := range slices.Clone(n.Out(0).Uses()) {
+	uses := slices.Clone(n.Out(0).Uses())
+	end := func(u onnx.Use) int { return place[leadsTo(u.Node, param.Name).Producer] }
+	slices.SortStableFunc(uses, func(a, b onnx.Use) int { return end(a) - end(b) })
+	for i, u := range uses {
 		switch {
 		case p.o.Provider == kernels.CPU && p.m.Opset("") >= 14:
 			u.Node.SetInput(u.Index, p.triangle(v, param, n))

@@ -1,6 +1,7 @@
 package precision
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -52,6 +53,31 @@ func (s *sample) waitsInHalf(t *testing.T, m *onnx.Model, name string) {
 	}
 	if copies == 0 {
 		t.Errorf("the update of %s reads no float32 copy", name)
+	}
+}
+
+// TestClippedInAnyOrder: in which order the readers of a gradient are listed, which
+// edits change, does not matter to a norm that its update is scaled by.
+func TestClippedInAnyOrder(t *testing.T) {
+	s := load(t, "gpt2_tiny_mask.ts")
+	o := optim.Defaults(optim.AdamW)
+	o.ClipNorm = 1
+	for _, turn := range []func([]onnx.Use){func([]onnx.Use) {}, slices.Reverse[[]onnx.Use]} {
+		m := s.training(t, o, Options{})
+		for _, q := range s.res.Params {
+			v := m.Graph.Value(q.Input.Name + ".grad")
+			uses := slices.Clone(v.Uses())
+			turn(uses)
+			for _, u := range uses {
+				u.Node.SetInput(u.Index, nil)
+			}
+			for _, u := range uses {
+				u.Node.SetInput(u.Index, v)
+			}
+		}
+		if _, err := Apply(m, Options{To: onnx.Float16, Provider: kernels.CPU}); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
