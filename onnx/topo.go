@@ -19,12 +19,18 @@ func (g *Graph) SortTopologically() error {
 	return nil
 }
 
-// topological returns the nodes in topological order.
-func (g *Graph) topological() ([]*Node, error) {
-	place := make(map[*Node]int, len(g.Nodes))
-	for i, n := range g.Nodes {
+// Places are the places of nodes in their list, by node.
+func Places(nodes []*Node) map[*Node]int {
+	place := make(map[*Node]int, len(nodes))
+	for i, n := range nodes {
 		place[n] = i
 	}
+	return place
+}
+
+// topological returns the nodes in topological order.
+func (g *Graph) topological() ([]*Node, error) {
+	place := Places(g.Nodes)
 	waits := make([]int, len(g.Nodes))
 	ready := &intHeap{}
 	for i, n := range g.Nodes {

@@ -74,14 +74,10 @@ type edgeAdder struct {
 }
 
 func newEdgeAdder(m *onnx.Model, order []*onnx.Node) *edgeAdder {
-	a := &edgeAdder{
-		order: order, place: make(map[*onnx.Node]int, len(order)), graph: step.Structure(m.Graph),
+	return &edgeAdder{
+		order: order, place: onnx.Places(order), graph: step.Structure(m.Graph),
 		edges: build.New(m.Graph, nil, "edge"), before: map[int][]*onnx.Node{},
 	}
-	for i, n := range order {
-		a.place[n] = i
-	}
-	return a
 }
 
 // placed puts the edges into the order.

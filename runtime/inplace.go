@@ -122,10 +122,7 @@ func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (
 	if err != nil {
 		return nil, err
 	}
-	place := map[*onnx.Node]int{}
-	for i, n := range run.Nodes {
-		place[n] = i
-	}
+	place := onnx.Places(run.Nodes)
 	for _, in := range open {
 		v, out := run.Value(in), run.Value(next[in])
 		safe[in] = v != nil && out != nil &&

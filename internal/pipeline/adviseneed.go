@@ -136,10 +136,7 @@ func (v *adviser) firstHalf() (globs []string, text string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	at := map[*onnx.Node]int{}
-	for i, n := range base.Nodes {
-		at[n] = i
-	}
+	at := onnx.Places(base.Nodes)
 	layer := base.Problem.LayerOf()
 	half := base.Problem.LayerCount() / 2
 	begins := slices.Index(layer, half) // the place at which the second half does

@@ -141,10 +141,7 @@ func (w *rewriting) passed(name string) error { return w.variant.Options.passed(
 
 // executed lists the places of those instances that are in the order of nodes.
 func executed(order, instances []*onnx.Node) []int {
-	at := make(map[*onnx.Node]int, len(instances))
-	for i, n := range instances {
-		at[n] = i
-	}
+	at := onnx.Places(instances)
 	list := make([]int, 0, len(instances))
 	for _, n := range order {
 		if i, ok := at[n]; ok {

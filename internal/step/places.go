@@ -174,10 +174,7 @@ func (p *Places) readOnHost(n *onnx.Node) bool {
 
 // prefer moves nodes to the host that read nothing but what is there.
 func (p *Places) prefer(g *onnx.Graph) {
-	place := map[*onnx.Node]int{}
-	for i, n := range g.Nodes {
-		place[n] = i
-	}
+	place := onnx.Places(g.Nodes)
 	host := map[*onnx.Value]bool{}
 	candidate := make([]bool, len(g.Nodes))
 	add := func(n *onnx.Node) {

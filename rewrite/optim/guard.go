@@ -70,10 +70,7 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (led int, refused []
 	if led == 0 {
 		return 0, refused, nil
 	}
-	place := make(map[*onnx.Node]int, len(m.Graph.Nodes))
-	for i, n := range m.Graph.Nodes {
-		place[n] = i
-	}
+	place := onnx.Places(m.Graph.Nodes)
 	b.Flush()
 	if m.Graph.Nodes, err = control.Lower(m.Graph, m.Graph.Nodes); err != nil {
 		return 0, nil, err

@@ -45,10 +45,7 @@ func (p *pass) waiting() {
 
 // zeros lets a step that is skipped put its zeros where they take least memory.
 func (p *pass) zeros() error {
-	place := make(map[*onnx.Node]int, len(p.g.Nodes))
-	for i, n := range p.g.Nodes {
-		place[n] = i
-	}
+	place := onnx.Places(p.g.Nodes)
 	for _, g := range p.grads {
 		if p.late[g.grad] == nil {
 			continue

@@ -35,10 +35,7 @@ func (p *pass) waitFor(v, h *onnx.Value, place map[*onnx.Node]int) {
 
 // addWaits goes over what waits in half and is read by backward alone.
 func (p *pass) addWaits(nodes []*onnx.Node) {
-	place := make(map[*onnx.Node]int, len(nodes))
-	for i, n := range nodes {
-		place[n] = i
-	}
+	place := onnx.Places(nodes)
 	seen := map[*onnx.Value]bool{}
 	for _, n := range nodes { // in the file's order
 		for _, v := range n.Outputs {

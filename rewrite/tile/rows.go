@@ -56,10 +56,7 @@ const (
 // values were found that are large, how many are computed in slices, and why
 // the others are not. The graph must be typed and sorted, and is so afterwards.
 func Rows(m *onnx.Model, types build.Typer, next []*onnx.Value, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
-	place := map[*onnx.Node]int{}
-	for i, n := range m.Graph.Nodes {
-		place[n] = i
-	}
+	place := onnx.Places(m.Graph.Nodes)
 	for _, group := range groups(largest(next), place) {
 		found += len(group)
 		u, skip := newUpdate(m, group, forward, place, want)
