@@ -28,32 +28,14 @@ var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Su
 // aliases reports a node whose output is its input's memory.
 func aliases(n *onnx.Node, input int) bool { return input == 0 && traits.IsView(n) }
 
-// readersOf lists the nodes that read the memory of v, but for those behind
-// the update; the readers of a node's outputs count where through says so.
-func readersOf(v *onnx.Value, update *onnx.Node, through func(n *onnx.Node, input int) bool) []*onnx.Node {
-	var out []*onnx.Node
-	for _, u := range v.Uses() {
-		out = append(out, u.Node)
-		if u.Node == update || u.Index < 0 || !through(u.Node, u.Index) {
-			continue
-		}
-		for _, o := range u.Node.Outputs {
-			if o != nil {
-				out = append(out, readersOf(o, update, through)...)
-			}
-		}
-	}
-	return out
-}
-
 // updateSafe says whether every reader of in, but for a pointwise update
 // itself, runs before the node that makes out.
-func updateSafe(in, out *onnx.Value, through func(*onnx.Node, int) bool, before func(a, b *onnx.Node) bool) bool {
+func updateSafe(in, out *onnx.Value, before func(a, b *onnx.Node) bool) bool {
 	update := out.Producer
 	if update == nil || !in.Type.Same(out.Type) {
 		return false
 	}
-	for _, r := range readersOf(in, update, through) {
+	for _, r := range step.ReadersOf(in, update, aliases) {
 		if r == update {
 			if !update.Is(pointwise...) {
 				return false
@@ -111,7 +93,7 @@ func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (
 		if v := g.Value(in); v == nil || v.Init != nil {
 			continue // an initializer stays what it is
 		}
-		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), aliases, before); !safe[in] {
+		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), before); !safe[in] {
 			open = append(open, in)
 		}
 	}
@@ -126,7 +108,7 @@ func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (
 	for _, in := range open {
 		v, out := run.Value(in), run.Value(next[in])
 		safe[in] = v != nil && out != nil &&
-			updateSafe(v, out, aliases, func(a, b *onnx.Node) bool { return place[a] < place[b] })
+			updateSafe(v, out, func(a, b *onnx.Node) bool { return place[a] < place[b] })
 	}
 	return safe, nil
 }

@@ -205,7 +205,7 @@ func TestUpdateSafe(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := m.Graph
-		if got := updateSafe(g.Value("W"), g.Value("W.new"), aliases, byData(g)); got != c.want {
+		if got := updateSafe(g.Value("W"), g.Value("W.new"), byData(g)); got != c.want {
 			t.Errorf("late %v: safe %v", c.late, got)
 		}
 		m.Close()

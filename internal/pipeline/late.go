@@ -14,6 +14,7 @@ package pipeline
 import (
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/planner"
@@ -56,18 +57,9 @@ func (v *Variant) updatesBehind(plan *planner.Plan) *planner.Plan {
 // memory, or may come to read it, -1 for nowhere.
 func lastReader(x *onnx.Value, update *onnx.Node, place map[*onnx.Node]int) int {
 	last := -1
-	for _, u := range x.Uses() {
-		if u.Node == update {
-			continue
-		}
-		last = max(last, place[u.Node])
-		if u.Index < 0 || !traits.PutsOff(u.Node, u.Index) {
-			continue
-		}
-		for _, o := range u.Node.Outputs {
-			if o != nil {
-				last = max(last, lastReader(o, update, place))
-			}
+	for _, n := range step.ReadersOf(x, update, traits.PutsOff) {
+		if n != update {
+			last = max(last, place[n])
 		}
 	}
 	return last

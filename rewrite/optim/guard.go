@@ -231,26 +231,9 @@ type late struct{ *step.Dependencies }
 // once; the readers of a node's outputs count where through says so.
 func (k late) readers(old *onnx.Value, writer *onnx.Node, through func(n *onnx.Node, input int) bool) []*onnx.Node {
 	var late []*onnx.Node
-	for _, u := range old.Uses() {
-		n := u.Node
-		if n == writer {
-			continue
-		}
-		if !k.Needs(step.Any, writer, n) && !slices.Contains(late, n) {
+	for _, n := range step.ReadersOf(old, writer, through) {
+		if n != writer && !k.Needs(step.Any, writer, n) && !slices.Contains(late, n) {
 			late = append(late, n)
-		}
-		if u.Index < 0 || !through(n, u.Index) {
-			continue
-		}
-		for _, o := range n.Outputs {
-			if o == nil {
-				continue
-			}
-			for _, r := range k.readers(o, writer, through) {
-				if !slices.Contains(late, r) {
-					late = append(late, r)
-				}
-			}
 		}
 	}
 	return late
