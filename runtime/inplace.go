@@ -25,9 +25,6 @@ import (
 // again, so the update itself may read W.
 var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Sum", "Clip", "Min", "Max", "Relu", "Tanh"}
 
-// aliases reports a node whose output is its input's memory.
-func aliases(n *onnx.Node, input int) bool { return input == 0 && traits.IsView(n) }
-
 // updateSafe says whether every reader of in, but for a pointwise update
 // itself, runs before the node that makes out.
 func updateSafe(in, out *onnx.Value, before func(a, b *onnx.Node) bool) bool {
@@ -35,7 +32,7 @@ func updateSafe(in, out *onnx.Value, before func(a, b *onnx.Node) bool) bool {
 	if update == nil || !in.Type.Same(out.Type) {
 		return false
 	}
-	for _, r := range step.ReadersOf(in, update, aliases) {
+	for _, r := range step.ReadersOf(in, update, traits.Aliases) {
 		if r == update {
 			if !update.Is(pointwise...) {
 				return false

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
@@ -128,7 +129,7 @@ func (f *File) waiting() int64 {
 		return 0
 	}
 	for _, in := range g.Inputs {
-		grad := g.Value(in.Name + ".grad")
+		grad := step.GradientOf(g, in)
 		if f.Roles().New[in.Name] == "" || grad == nil || grad.IsOutput() {
 			continue
 		}

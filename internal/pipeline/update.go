@@ -42,7 +42,7 @@ func (r *File) gradients() (list []waited, last waited) {
 		if r.Roles().New[in.Name] == "" {
 			continue
 		}
-		grad := g.Value(in.Name + ".grad")
+		grad := step.GradientOf(g, in)
 		if grad == nil || grad.Producer == nil {
 			continue // state, or a gradient without a name
 		}

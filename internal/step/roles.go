@@ -32,6 +32,10 @@ type Roles struct {
 	New  map[string]string `json:"new"`
 }
 
+// GradientOf is the value that bears the name of an input's gradient, nil for none. It
+// need be no output: an update takes it off them.
+func GradientOf(g *onnx.Graph, in *onnx.Value) *onnx.Value { return g.Value(in.Name + GradSuffix) }
+
 // ParseRoles reads the JSON form. A field that Roles does not have is an error:
 // what it says would be lost.
 func ParseRoles(data []byte) (Roles, error) {

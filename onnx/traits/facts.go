@@ -1,6 +1,10 @@
 package traits
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
 
 // Facts about nodes, asked of the table. A node whose operator is not in it has none.
 
@@ -20,6 +24,12 @@ func Carries(n *onnx.Node, input int) bool {
 func IsView(n *onnx.Node) bool {
 	t, _ := Of(n)
 	return t.Cost == View
+}
+
+// Aliases reports a node one of whose outputs is the buffer of that input.
+func Aliases(n *onnx.Node, input int) bool {
+	t, _ := Of(n)
+	return slices.ContainsFunc(t.Alias, func(p Pair) bool { return p.Input == input })
 }
 
 // Reshapes reports a view that may have another shape than its input.

@@ -178,8 +178,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	for _, p := range params {
-		if m.Graph.Value(p.Name+".grad") != nil {
-			return nil, &ClashError{p.Name + ".grad"}
+		if m.Graph.Value(p.Name+step.GradSuffix) != nil {
+			return nil, &ClashError{p.Name + step.GradSuffix}
 		}
 	}
 	data := m.Graph.LiftInitializers(initializersOf(params))
@@ -219,7 +219,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	res.Loss = m.Graph.Value(lossName)
 	for i := range res.Params {
 		p := &res.Params[i]
-		p.Grad = m.Graph.Value(p.Name + ".grad")
+		p.Grad = m.Graph.Value(p.Name + step.GradSuffix)
 	}
 	if usesDomain(m.Graph, "com.microsoft") && m.Opset("com.microsoft") == 0 {
 		m.SetOpset("com.microsoft", 1)
@@ -276,7 +276,7 @@ func (e *engine) output(p *onnx.Value) (*onnx.Value, error) {
 		return nil, err
 	}
 	e.markMine()
-	name := p.Name + ".grad"
+	name := p.Name + step.GradSuffix
 	if g.Producer == nil || g.IsOutput() || !e.own[g.Producer] {
 		g = e.b.Op("Identity", []*onnx.Value{g})
 	}

@@ -100,7 +100,7 @@ func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, []Refus
 	var refused []Refusal
 	possible := links[:0]
 	for _, l := range links {
-		if r := k.needing(l.writer, k.readers(l.old, l.writer, aliases)); r != nil {
+		if r := k.needing(l.writer, k.readers(l.old, l.writer, traits.Aliases)); r != nil {
 			refused = append(refused, Refusal{l.old.Name, r.Label()})
 			continue
 		}
@@ -216,12 +216,6 @@ func wait(b *build.Builder, writer *onnx.Node, old *onnx.Value, readers []*onnx.
 	}
 	writer.SetInput(at, control.Wait(b, writer.Inputs[at], made...))
 	return nil
-}
-
-// aliases reports a node whose output is its input's memory.
-func aliases(n *onnx.Node, input int) bool {
-	t, _ := traits.Of(n)
-	return slices.ContainsFunc(t.Alias, func(p traits.Pair) bool { return p.Input == input })
 }
 
 // late finds the readers of a value that an update does not come after yet.

@@ -188,7 +188,7 @@ func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Nod
 		return err
 	}
 	for _, p := range m.Graph.Inputs {
-		grad := m.Graph.Value(p.Name + ".grad")
+		grad := step.GradientOf(m.Graph, p)
 		if r.New[p.Name] == "" || grad == nil {
 			continue
 		}

@@ -234,7 +234,7 @@ func (a *applier) checkParams(params []Param) error {
 		if _, static := v.Type.Bytes(); !v.IsInput() || !v.Type.DType.IsFloat() || !static {
 			return fmt.Errorf("parameter %q: %s is not a float input of fixed shape", v.Name, v.Type)
 		}
-		if old := a.g.Value(v.Name + ".grad"); old != nil && old != p.Grad {
+		if old := step.GradientOf(a.g, v); old != nil && old != p.Grad {
 			return &ClashError{old.Name}
 		}
 		for _, suffix := range a.stateSuffixes(v) {
@@ -274,7 +274,7 @@ func (a *applier) stateSuffixes(p *onnx.Value) []string {
 func (a *applier) nameGradients(params []Param) {
 	for i := range params {
 		p := &params[i]
-		name := p.Value.Name + ".grad"
+		name := p.Value.Name + step.GradSuffix
 		if p.Grad.Name != name {
 			if p.Grad.Producer == nil || p.Grad.IsOutput() {
 				a.b.Scope = p.Value.Name

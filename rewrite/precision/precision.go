@@ -243,7 +243,7 @@ func (p *pass) findGradients() {
 	for _, v := range p.g.Inputs {
 		name, ok := p.roles.Grad[v.Name]
 		if _, updated := p.roles.New[v.Name]; !ok && updated && p.isUpdated(v) {
-			name = v.Name + ".grad"
+			name = v.Name + step.GradSuffix
 		}
 		if grad := p.g.Value(name); name != "" && grad != nil && grad.Producer != nil && grad.Type.DType.IsFloat() {
 			p.grads = append(p.grads, gradient{v, grad})
@@ -253,7 +253,7 @@ func (p *pass) findGradients() {
 
 // isUpdated reports that package optim's update of v reads v.grad.
 func (p *pass) isUpdated(v *onnx.Value) bool {
-	grad := p.g.Value(v.Name + ".grad")
+	grad := step.GradientOf(p.g, v)
 	return grad != nil && slices.ContainsFunc(grad.Uses(), func(u onnx.Use) bool { return optim.IsUpdate(u.Node, v.Name) })
 }
 
