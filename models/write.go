@@ -73,6 +73,14 @@ func (m *Built) Describe() error {
 	return m.record(places)
 }
 
+// SaveBare writes the graph without its weights, which are described.
+func (m *Built) SaveBare(path string) error {
+	if err := m.Describe(); err != nil {
+		return err
+	}
+	return m.Model.Save(path)
+}
+
 // record writes the metadata entry remat.parameters, which also tells what is
 // a parameter and what a constant.
 func (m *Built) record(places map[string]Place) error {

@@ -18,7 +18,6 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
-	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -110,10 +109,7 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Half = &precision.Options{To: half, StashOnly: e.provider != "cuda", Provider: kernels.CPU}
-	if e.provider == "cuda" {
-		o.Half.Provider = kernels.CUDA
-	}
+	o.Half = &precision.Options{To: half, StashOnly: e.provider != "cuda", Provider: e.halfProvider()}
 	if o.Derive.Update.Kind != optim.SGD {
 		o.Lighter = optim.SGD
 	}
@@ -167,7 +163,7 @@ func (a *adviceRun) run() error {
 		if err != nil {
 			return err
 		}
-		if err := onnx.ReplaceFile(out, func(f *os.File) error { _, err := f.Write(text); return err }); err != nil {
+		if err := onnx.WriteFile(out, text); err != nil {
 			return err
 		}
 	}
@@ -248,11 +244,8 @@ func (a *adviceRun) loadBuiltIn(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := built.Describe(); err != nil {
-		return err
-	}
 	path := filepath.Join(dir, a.name+".onnx")
-	if err := built.Model.Save(path); err != nil {
+	if err := built.SaveBare(path); err != nil {
 		return err
 	}
 	if a.source, err = a.e.load(path); err != nil {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,7 +40,7 @@ func (a *adviceRun) commands(t *pipeline.Taken) []string {
 	given, fit := a.file(), stem+".fit.onnx"
 	var dims []string
 	if len(t.Dims) > 0 {
-		dims = []string{"--dim", dimsText(t.Dims)}
+		dims = []string{"--dim", strings.Join(dimList(t.Dims), ",")}
 	}
 	if !a.training {
 		words := append([]string{"grad", given}, dims...)
@@ -190,7 +189,7 @@ func (a *adviceRun) halves(t *pipeline.Taken) []flagValue {
 func (a *adviceRun) trainFlags(t *pipeline.Taken) []flagValue {
 	list := []flagValue{{"memory", fmt.Sprint(a.options.Memory)}}
 	if dims := a.options.Pipeline.Dims; len(dims) > 0 {
-		list = append(list, flagValue{"dim", strings.Split(dimsText(dims), ",")})
+		list = append(list, flagValue{"dim", dimList(dims)})
 	}
 	if a.options.Batch > 0 {
 		list = append(list, flagValue{"batch", a.options.Batch})
@@ -228,13 +227,4 @@ func (a *adviceRun) train(t *pipeline.Taken) string {
 		words = append(words, f.words()...)
 	}
 	return commandLine(append(words, "-o", "run"))
-}
-
-// dimsText writes dimensions as --dim takes them.
-func dimsText(dims map[string]int64) string {
-	var list []string
-	for _, name := range slices.Sorted(maps.Keys(dims)) {
-		list = append(list, fmt.Sprintf("%s=%d", name, dims[name]))
-	}
-	return strings.Join(list, ",")
 }

@@ -20,9 +20,12 @@ func readCosts(path string) (map[string]int64, error) {
 	if err := readJSON(path, &doc); err != nil {
 		return nil, err
 	}
+	if doc.NodeSeconds == nil {
+		doc.NodeSeconds = map[string]float64{}
+	}
 	for _, t := range doc.TopTime { // all that a document without the others has
 		if _, ok := doc.NodeSeconds[t.Node]; !ok {
-			doc.NodeSeconds = withTime(doc.NodeSeconds, t.Node, t.Seconds)
+			doc.NodeSeconds[t.Node] = t.Seconds
 		}
 	}
 	costs := map[string]int64{}
@@ -40,14 +43,6 @@ func readCosts(path string) (map[string]int64, error) {
 
 // mostSeconds is more than any node takes; sums of it in nanoseconds stay whole.
 const mostSeconds = 1e6
-
-func withTime(times map[string]float64, node string, seconds float64) map[string]float64 {
-	if times == nil {
-		times = map[string]float64{}
-	}
-	times[node] = seconds
-	return times
-}
 
 // checkCosts refuses times of another graph.
 func checkCosts(m *onnx.Model, p *pipeline.Planner, costs map[string]int64, path string) error {

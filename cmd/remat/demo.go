@@ -152,7 +152,8 @@ func demo(e *env, o demoOptions) error {
 	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return fmt.Errorf("cannot create %s: %w", o.dir, err)
 	}
-	feeds := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Seed: o.seed, ProfileAside: true, MemoryLimit: o.memory}
+	feeds := e.sessionOptions()
+	feeds.Seed, feeds.ProfileAside, feeds.MemoryLimit = o.seed, true, o.memory
 	forward := o.file
 	if forward == "" {
 		forward = filepath.Join(o.dir, o.model+".onnx")

@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,7 +17,9 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 const version = pipeline.Version
@@ -190,12 +193,7 @@ func (e *env) readDebug(lists []string) error {
 	for _, part := range splitList(lists) {
 		key, value, ok := strings.Cut(part, "=")
 		if key == "help" {
-			keys := make([]string, 0, len(debugSwitches))
-			for k := range debugSwitches {
-				keys = append(keys, k)
-			}
-			sort.Strings(keys)
-			for _, k := range keys {
+			for _, k := range slices.Sorted(maps.Keys(debugSwitches)) {
 				fmt.Fprintf(e.stdout, "%-9s %s\n", k, debugSwitches[k])
 			}
 			return errHelped
@@ -251,6 +249,19 @@ func output(c *cli.Context) (string, error) {
 		return o, nil
 	}
 	return "", fmt.Errorf("remat %s: missing -o FILE", c.Command.Name)
+}
+
+// sessionOptions are the global options as a session wants them.
+func (e *env) sessionOptions() remat.Options {
+	return remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims}
+}
+
+// halfProvider is whose kernels a half type is chosen for.
+func (e *env) halfProvider() kernels.Provider {
+	if e.provider == "cuda" {
+		return kernels.CUDA
+	}
+	return kernels.CPU
 }
 
 // interrupted returns errInterrupted once the user asked to stop.

@@ -14,7 +14,6 @@ import (
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
-	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
 )
@@ -51,7 +50,8 @@ func evaluate(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	o := remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Purpose: "evaluate"}
+	o := e.sessionOptions()
+	o.Purpose = "evaluate"
 	if o.Roles, err = readRoles(c.String("roles")); err != nil {
 		return err
 	}

@@ -39,10 +39,8 @@ func feedFlags() []cli.Flag {
 
 // readFeeds reads what goes in, and how it is to run.
 func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
-	o := remat.Options{
-		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
-		Dims: e.dims, Seed: c.Uint64("seed"), LR: c.Float64("lr"),
-	}
+	o := e.sessionOptions()
+	o.Seed, o.LR = c.Uint64("seed"), c.Float64("lr")
 	var err error
 	if o.LossScale, o.Scaling, err = readScaling(c); err != nil {
 		return o, err
@@ -352,14 +350,10 @@ func (s *subject) finish(e *env, complete bool) error {
 		s.remark(e, "%v", err)
 	}
 	s.checkPrediction(e)
-	m := s.session.Memory()
-	to := &s.run.Memory
-	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
-	to.LivePeakBytes = &m.LivePeakBytes
-	if counted {
-		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
-	}
-	to.ArenaPeakBytes, to.ReservedBytes, to.RSSPeakBytes = m.ArenaPeakBytes, m.ReservedBytes, m.RSSPeakBytes
+	s.counted = counted
+	s.noteMemory()
+	m, to := s.session.Memory(), &s.run.Memory
+	to.ArenaPeakBytes, to.ReservedBytes = m.ArenaPeakBytes, m.ReservedBytes
 	if m.SlabBytes > 0 {
 		to.SlabBytes, to.AstrayBytes = &m.SlabBytes, &m.AstrayBytes
 	}
@@ -373,6 +367,16 @@ func (s *subject) finish(e *env, complete bool) error {
 	}
 	s.run.StepSeconds = report.NewSpread(seconds)
 	return nil
+}
+
+// noteMemory writes the measured sizes into the document.
+func (s *subject) noteMemory() {
+	m, to := s.session.Memory(), &s.run.Memory
+	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
+	to.LivePeakBytes, to.RSSPeakBytes = &m.LivePeakBytes, m.RSSPeakBytes
+	if s.counted {
+		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
+	}
 }
 
 // measureAside measures what takes a second session; counted says that the bytes

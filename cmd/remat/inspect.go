@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -423,16 +423,8 @@ func (d *inspection) layers() string {
 // operators lists the types of operators with their numbers, the most frequent
 // first.
 func (d *inspection) operators() []string {
-	ops := make([]string, 0, len(d.Operators))
-	for op := range d.Operators {
-		ops = append(ops, op)
-	}
-	sort.Slice(ops, func(i, j int) bool {
-		if d.Operators[ops[i]] != d.Operators[ops[j]] {
-			return d.Operators[ops[i]] > d.Operators[ops[j]]
-		}
-		return ops[i] < ops[j]
-	})
+	ops := slices.Sorted(maps.Keys(d.Operators))
+	slices.SortStableFunc(ops, func(a, b string) int { return cmp.Compare(d.Operators[b], d.Operators[a]) })
 	for i, op := range ops {
 		ops[i] = fmt.Sprintf("%s %d", report.Shorten(op, 60), d.Operators[op])
 	}

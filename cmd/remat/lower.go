@@ -2,7 +2,8 @@ package main
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -81,11 +82,10 @@ func lowerGraph(e *env, path, out string) error {
 	if e.json {
 		return report.WriteJSON(e.stdout, map[string]any{"model": out, "lowered": r.Lowered, "nodes_before": r.Before, "nodes": r.After})
 	}
-	ops := make([]string, 0, len(r.Lowered))
-	for op, n := range r.Lowered {
-		ops = append(ops, fmt.Sprintf("%s %d", op, n))
+	var ops []string
+	for _, op := range slices.Sorted(maps.Keys(r.Lowered)) {
+		ops = append(ops, fmt.Sprintf("%s %d", op, r.Lowered[op]))
 	}
-	sort.Strings(ops)
 	e.say("%s: %d nodes, %d before", out, r.After, r.Before)
 	if len(ops) > 0 {
 		e.say("replaced: %s", strings.Join(ops, ", "))

@@ -117,9 +117,7 @@ func writeModel(e *env, c *cli.Context) error {
 	built.Model.SetMetadata("remat.version", version)
 	switch {
 	case bare:
-		if err = built.Describe(); err == nil {
-			err = built.Model.Save(out)
-		}
+		err = built.SaveBare(out)
 	case weights != "":
 		err = built.SaveWith(out, weights)
 	default:

@@ -10,7 +10,6 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/precision"
-	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
 
 func precisionFlags() []cli.Flag {
@@ -47,12 +46,9 @@ func readPrecision(e *env, c *cli.Context) (*precision.Options, error) {
 	}
 	o := &precision.Options{
 		To: to, StashOnly: c.Bool("stash-only"), Emulate: c.Bool("emulate"),
-		KeepFP32: splitList(c.StringSlice("keep-fp32")), Half: splitList(c.StringSlice("half")), Provider: kernels.CPU,
+		KeepFP32: splitList(c.StringSlice("keep-fp32")), Half: splitList(c.StringSlice("half")), Provider: e.halfProvider(),
 		Overflow: overflow,
 	}
 	o.Early = c.String("strategy") == "none"
-	if e.provider == "cuda" {
-		o.Provider = kernels.CUDA
-	}
 	return o, nil
 }

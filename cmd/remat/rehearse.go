@@ -11,7 +11,6 @@ import (
 
 	"github.com/onnx-remat/remat/internal/report"
 	remat "github.com/onnx-remat/remat/runtime"
-	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // readRehearsal reads --rehearse and --device-memory.
@@ -101,9 +100,9 @@ func (s *subject) finishRehearsal(e *env, complete bool) error {
 
 // rehearseFile runs a step of a file that is fed nothing, and returns its sizes.
 func rehearseFile(e *env, path string) (*report.Memory, error) {
-	s, err := openSubject(e, path, remat.Options{
-		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims, Purpose: "rehearse",
-	})
+	o := e.sessionOptions()
+	o.Purpose = "rehearse"
+	s, err := openSubject(e, path, o)
 	if err != nil {
 		return nil, err
 	}

@@ -104,15 +104,8 @@ func readSweepOptions(e *env, c *cli.Context, first string) (o sweepOptions, err
 	if o.optimizer == optim.None && c.IsSet("accumulate") && (len(o.accumulates) != 1 || o.accumulates[0] != 1) {
 		return o, needsOptimizer("accumulate")
 	}
-	if text := c.String("limit"); c.IsSet("limit") {
-		size, err := report.ParseSize(text)
-		if err != nil {
-			return o, fmt.Errorf("--limit: %w", err)
-		}
-		if size.IsShare || size.Bytes < 1 {
-			return o, fmt.Errorf("--limit %s: want a size such as 8GiB", text)
-		}
-		o.limit = size.Bytes
+	if o.limit, err = readOptional(c, "limit"); err != nil {
+		return o, err
 	}
 	if o.measure {
 		if err := e.refuseNumbers(c, "measure"); err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
-	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -138,11 +137,7 @@ func (w *sweeper) half(name, strategy string) (*precision.Options, error) {
 	if err != nil || half == onnx.Undefined {
 		return nil, err
 	}
-	o := &precision.Options{To: half, Provider: kernels.CPU, Early: strategy == "none"}
-	if w.e.provider == "cuda" {
-		o.Provider = kernels.CUDA
-	}
-	return o, nil
+	return &precision.Options{To: half, Provider: w.e.halfProvider(), Early: strategy == "none"}, nil
 }
 
 // planner plans a graph, without an engine as files stand. A search looks at the variant
@@ -185,7 +180,8 @@ func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.P
 		return err
 	}
 	defer os.Remove(out)
-	feeds := remat.Options{Level: w.e.opt, Threads: w.e.threads, Provider: ort.Provider(w.e.provider), Device: w.e.device, LR: demoOwnRate}
+	feeds := w.e.sessionOptions()
+	feeds.Dims, feeds.LR = nil, demoOwnRate // the file has the numbers
 	defer w.e.unload(out)
 	s, err := openSubject(w.e, out, feeds)
 	if err == nil {
@@ -241,11 +237,8 @@ func (w *sweeper) builtIn(size sweepSize, row models.Row) (*sizedGraph, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := built.Describe(); err != nil {
-		return nil, err
-	}
 	path := filepath.Join(w.dir, "m.onnx")
-	if err := built.Model.Save(path); err != nil {
+	if err := built.SaveBare(path); err != nil {
 		return nil, err
 	}
 	g := &sizedGraph{size: size, config: &c, point: report.SweepPoint{Model: row.Name, Batch: c.Batch, Layers: &c.Layers, Accumulate: max(size.accumulate, 1)}}

@@ -112,10 +112,9 @@ func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error)
 	if t.ranks != nil && w != nil {
 		t.group = ranks.NewGroup(w)
 	}
-	t.options = remat.Options{
-		Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device,
-		MemoryLimit: t.fit.MemoryLimit, Within: t.fit.options.Memory, Seed: c.Uint64("seed"),
-	}
+	t.options = e.sessionOptions()
+	t.options.Dims = nil // data say them
+	t.options.MemoryLimit, t.options.Within, t.options.Seed = t.fit.MemoryLimit, t.fit.options.Memory, c.Uint64("seed")
 	t.options.LossScale, t.options.Scaling, err = readScaling(c)
 	return t, err
 }

@@ -193,13 +193,7 @@ func (s *subject) countConstants() {
 // memory fills in what was measured.
 func (s *subject) memory() {
 	_ = s.session.MeasureRSS() // null where the system does not say
-	m := s.session.Memory()
-	to := &s.run.Memory
-	to.ParameterBytes, to.StateBytes, to.FeedBytes, to.OutputBytes = m.ParameterBytes, m.StateBytes, m.FeedBytes, m.OutputBytes
-	to.LivePeakBytes, to.RSSPeakBytes = &m.LivePeakBytes, m.RSSPeakBytes
-	if s.counted {
-		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
-	}
+	s.noteMemory()
 }
 
 // An interruptedError says on one line where an interrupted command stands.

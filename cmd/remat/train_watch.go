@@ -55,11 +55,7 @@ func (e *env) watchers(c *cli.Context, dir string, from, steps int64, decided ..
 	if err != nil {
 		return nil, err
 	}
-	err = onnx.ReplaceFile(filepath.Join(dir, recipeName), func(f *os.File) error {
-		_, err := f.Write(text)
-		return err
-	})
-	if err != nil {
+	if err := onnx.WriteFile(filepath.Join(dir, recipeName), text); err != nil {
 		return nil, err
 	}
 	if decided, err = keepDecided(filepath.Join(dir, decidedName), from, decided); err != nil {

@@ -92,10 +92,7 @@ func (t *TrainedPairs) Write(dir, strip string) error {
 	if err != nil {
 		return err
 	}
-	return onnx.ReplaceFile(filepath.Join(dir, "adapter_config.json"), func(f *os.File) error {
-		_, err := f.Write(append(text, '\n'))
-		return err
-	})
+	return onnx.WriteFile(filepath.Join(dir, "adapter_config.json"), append(text, '\n'))
 }
 
 // config describes the pairs of modules: the first one's rank and alpha, and others as
