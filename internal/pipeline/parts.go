@@ -29,9 +29,9 @@ const balance = 16
 
 // rows computes next values in slices, or reports why not.
 func (p *preparation) rows(*runtime.Engine) error {
-	if p.Options.Precision.Scales() {
-		p.reportParts("rows", 1, 0, []*tile.SkipError{{What: "updates", Why: "loss scaling checks whole gradients: leave out --update-rows, or use bf16"}})
-		return nil
+	if why, err := p.scaleLoss(); why != "" || err != nil {
+		p.reportParts("rows", 1, 0, []*tile.SkipError{{What: "updates", Why: "no loss scaling: " + why}})
+		return err
 	}
 	types, a, forward, err := p.sides()
 	if err != nil {

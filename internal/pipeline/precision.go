@@ -89,22 +89,16 @@ func (p *preparation) precise(*runtime.Engine) error {
 	if glob := p.Options.Precision.Unmatched(p.Model.Graph); glob != "" {
 		return fmt.Errorf("--keep-fp32, --half: no node or operator type matches %q", glob)
 	}
-	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles})
+	o, err := p.conversion()
 	if err != nil {
 		return err
-	}
-	o := *p.Options.Precision
-	o.Dims = p.Options.Dims
-	o.Roles = &a.Roles
-	if o.Provider == "" {
-		o.Provider = kernels.CPU
 	}
 	r, err := precision.Apply(p.Model, o)
 	if err != nil {
 		return err
 	}
 	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.roles == nil {
-		p.roles = &a.Roles
+		p.roles = o.Roles
 	}
 	if err := SetJSON(p.Model, PrecisionKey, howPrecise(o, r)); err != nil {
 		return err
@@ -115,6 +109,34 @@ func (p *preparation) precise(*runtime.Engine) error {
 	}
 	p.Reports = append(p.Reports, report)
 	return nil
+}
+
+// conversion are the options of the conversion of the model as it stands.
+func (p *preparation) conversion() (precision.Options, error) {
+	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles})
+	if err != nil {
+		return precision.Options{}, err
+	}
+	o := *p.Options.Precision
+	o.Dims = p.Options.Dims
+	o.Roles = &a.Roles
+	if o.Provider == "" {
+		o.Provider = kernels.CPU
+	}
+	return o, nil
+}
+
+// scaleLoss scales the loss ahead of the conversion where the type wants it, and says
+// why it does not.
+func (p *preparation) scaleLoss() (why string, err error) {
+	if !p.Options.Precision.Scales() {
+		return "", nil
+	}
+	o, err := p.conversion()
+	if err != nil {
+		return "", err
+	}
+	return precision.ScaleLoss(p.Model, o)
 }
 
 // cpuEngine is the engine where ONNX Runtime's CPU provider can tell what it

@@ -39,7 +39,7 @@ func (p *pass) wanted(v *onnx.Value, w map[*onnx.Value]want) want {
 		}
 		count++
 		yes := k == half
-		if k == undecided {
+		if k == undecided && !p.picks(u.Node) {
 			for _, o := range u.Node.Outputs {
 				if isFloat(o) && w[o].any {
 					yes = true
@@ -189,14 +189,20 @@ func (p *pass) smaller(v *onnx.Value, n *onnx.Node) bool {
 	return false
 }
 
-// picks reports a move out of something given that makes it smaller, such as
-// rows of an embedding: a half copy of the whole would cost more.
+// picks reports a move out of something given, or a view of it, that makes it smaller,
+// such as rows of an embedding: a half copy of the whole would cost more.
 func (p *pass) picks(n *onnx.Node) bool {
 	v, o := n.In(0), n.Out(0)
-	if v == nil || o == nil || v.Producer != nil || v.IsConstant() {
+	if v == nil || o == nil || !traits.Picks(n) && !n.Is("Split") {
 		return false
 	}
-	return (traits.Picks(n) || n.Is("Split")) && (elements(v) != elements(o) || elements(v) < 0)
+	of := v
+	for of.Producer != nil {
+		if of = view(of); of == nil {
+			return false
+		}
+	}
+	return !of.IsConstant() && (elements(v) != elements(o) || elements(v) < 0)
 }
 
 // settleReaders lets nodes that make no floats read half values as they are,

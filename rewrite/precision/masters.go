@@ -8,7 +8,8 @@ package precision
 //	   └─▶ Wait(·, first gradient) ─▶ Cast ─▶ backward
 //
 // A cast reads and writes six bytes an element, less than a product does with one
-// row. Within a side, a plan may run casts again.
+// row. Within a side, a plan may run casts again. Slices of the loss (package tile) go
+// forward and back in turns, so both sides of them read one copy.
 
 import (
 	"github.com/onnx-remat/remat/internal/step"
@@ -45,8 +46,11 @@ func (p *pass) master(v *onnx.Value, n *onnx.Node) *onnx.Value {
 	return v
 }
 
-// early reports a node of forward, or one that what backward begins with needs.
-func (p *pass) early(n *onnx.Node) bool { return p.forward.Has(n) || p.before.Has(n) }
+// early reports a node of forward, one that what backward begins with needs, or one of a
+// slice of the loss.
+func (p *pass) early(n *onnx.Node) bool {
+	return p.forward.Has(n) || p.before.Has(n) || n.MadeBy("chunk")
+}
 
 // beginning is a value that is there once backward begins, and not before: the first
 // that it computes from what forward does; nil where there is none.

@@ -126,18 +126,8 @@ func refuse(format string, args ...any) error { return &Error{fmt.Sprintf(format
 // Apply converts the model in place. After an error it is in an undefined
 // state, except for an *Error, which comes before any change.
 func Apply(m *onnx.Model, o Options) (*Report, error) {
-	if o.To != onnx.Float16 && o.To != onnx.BFloat16 {
-		return nil, refuse("%s is not a half type: want float16 or bfloat16", o.To)
-	}
-	types, err := infer.Model(m, infer.Options{Dims: o.Dims})
+	p, err := newTyped(m, o)
 	if err != nil {
-		return nil, err
-	}
-	p, err := newPass(m, o, types)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.check(); err != nil {
 		return nil, err
 	}
 	if err := p.scale(); err != nil {
@@ -205,6 +195,22 @@ const needed = step.Data | step.Shape
 
 // A gradient is a parameter with its gradient.
 type gradient struct{ param, grad *onnx.Value }
+
+// newTyped types the graph, and refuses what cannot be converted.
+func newTyped(m *onnx.Model, o Options) (*pass, error) {
+	if o.To != onnx.Float16 && o.To != onnx.BFloat16 {
+		return nil, refuse("%s is not a half type: want float16 or bfloat16", o.To)
+	}
+	types, err := infer.Model(m, infer.Options{Dims: o.Dims})
+	if err != nil {
+		return nil, err
+	}
+	p, err := newPass(m, o, types)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.check()
+}
 
 func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 	p := &pass{

@@ -11,7 +11,8 @@ package precision
 //
 // So no update begins before the last gradient is there. Options.Overflow can have
 // each update ask its own gradient's sum alone: then none waits, and a step that
-// overflows changes the parameters whose gradients did not.
+// overflows changes the parameters whose gradients did not. A gradient that its update
+// computes in slices, and never whole, is summed slice by slice before (ScaleLoss).
 //
 // A sum of absolute values is finite if and only if every element is: the
 // sum is of gradients divided by the scale, and leaves float32's range only
@@ -26,6 +27,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
@@ -51,8 +53,12 @@ func (p *pass) scale() error {
 		p.unscaled("the gradients of this graph are unknown: name them with --roles, or use bf16")
 		return nil
 	}
+	if p.isScaled() {
+		p.keepScaled()
+		return nil
+	}
 	if p.inRows() {
-		p.unscaled("a gradient that is computed in slices of rows cannot be checked as a whole: leave out --update-rows, or use bf16")
+		p.unscaled("updates are in slices of rows already, and their gradients cannot be checked as a whole: give the graph without them, with --update-rows, or use bf16")
 		return nil
 	}
 	if p.g.Value(ScaleInput) != nil || p.g.Value(FoundOutput) != nil {
@@ -120,6 +126,43 @@ func (p *pass) alone() bool {
 // gradients never exist whole.
 func (p *pass) inRows() bool {
 	return slices.ContainsFunc(p.g.Nodes, func(n *onnx.Node) bool { return n.MadeBy("rows") })
+}
+
+// ScaleLoss is the part of Apply that scales the loss, for a pass between the two that
+// is to see it: one that computes updates in slices takes the sum of a gradient in
+// slices, too. It says why there is no scaling, or nothing. Apply finds it done.
+func ScaleLoss(m *onnx.Model, o Options) (why string, err error) {
+	p, err := newTyped(m, o)
+	if err != nil {
+		return "", err
+	}
+	if err := p.scale(); err != nil {
+		return "", fmt.Errorf("precision: loss scaling: %w", err)
+	}
+	if p.report.Scaled {
+		_, err = infer.Model(m, infer.Options{Dims: o.Dims})
+		return "", err
+	}
+	if len(p.report.Skipped) > 0 {
+		return p.report.Skipped[0].Why, nil
+	}
+	return "there is no backward to scale", nil
+}
+
+// isScaled reports a graph whose loss ScaleLoss has scaled.
+func (p *pass) isScaled() bool {
+	return slices.ContainsFunc(p.g.Nodes, func(n *onnx.Node) bool { return n.MadeBy(scalePass) })
+}
+
+// keepScaled keeps in float32 what ScaleLoss added: of updates, what selects; the rest
+// of that are scalars.
+func (p *pass) keepScaled() {
+	p.report.Scaled = true
+	for _, n := range p.g.Nodes {
+		if n.MadeBy(scalePass) || n.MadeBy(optim.Pass) && n.Is("Where") {
+			p.forced[n] = "loss scaling"
+		}
+	}
 }
 
 // scaleAt multiplies c for all its readers.

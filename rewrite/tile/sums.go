@@ -11,7 +11,8 @@ package tile
 // later loop reads of what an earlier one computed, it reads: the gradient's slices are
 // computed once, and each takes the place of the one that it came from, up to P.new's, so
 // all of them are one gradient. Where several next values of the parameter's size are
-// made, slices that wait would stand beside theirs, and are computed for each again.
+// made, slices that wait would stand beside theirs, and are computed for each again. Loss
+// scaling takes such a sum, too, to know that the gradient is finite.
 
 import (
 	"fmt"
@@ -72,7 +73,7 @@ func noSliceRule(of *onnx.Value, n *onnx.Node) *SkipError {
 // sumsBehind are the sums to which alone a reader leads, through elementwise values of
 // the shape; nil where it leads elsewhere.
 func sumsBehind(n *onnx.Node, shape onnx.Shape) []*onnx.Node {
-	if optim.IsSum(n) {
+	if optim.IsSum(n) || n.MadeBy("scale") && n.Is("ReduceL1") {
 		return []*onnx.Node{n}
 	}
 	t, ok := traits.Of(n)
@@ -109,7 +110,7 @@ func (c *backwardSlice) sum(n *onnx.Node, axis int) bool {
 // parted says how the parts of a sum are made of slices along an axis, and joined.
 func (c *backwardSlice) parted(s *shard, n *onnx.Node, axis int) (sharding, bool) {
 	switch {
-	case n.Is("ReduceSum", "ReduceSumSquare"):
+	case n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1"):
 		axes, err := reducedAxes(n)
 		if err != nil || n.Int("keepdims", 1) != 0 {
 			return unknown, false
