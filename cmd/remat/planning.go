@@ -54,7 +54,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
-		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; default: optimal chooses"},
+		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "report which parameters are updated as soon as their gradient is ready, and why others are not"},
@@ -122,10 +122,11 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, err
 	}
 	for _, f := range []struct {
-		flag string
-		to   *pipeline.Division
-	}{{"chunk-loss", &o.pipeline.Chunk}, {"tile", &o.pipeline.Tile}, {"update-rows", &o.pipeline.Rows}} {
-		if *f.to, err = pipeline.ParseDivision(c.String(f.flag)); err != nil {
+		flag  string
+		to    *pipeline.Division
+		parse func(string) (pipeline.Division, error)
+	}{{"chunk-loss", &o.pipeline.Chunk, pipeline.ParseSlices}, {"tile", &o.pipeline.Tile, pipeline.ParseDivision}, {"update-rows", &o.pipeline.Rows, pipeline.ParseDivision}} {
+		if *f.to, err = f.parse(c.String(f.flag)); err != nil {
 			return o, fmt.Errorf("--%s %q: %w", f.flag, c.String(f.flag), err)
 		}
 	}
@@ -332,7 +333,7 @@ func newPlanner(e *env, src *pipeline.Source, o planOptions) (*pipeline.Planner,
 	}
 	p, err := pipeline.NewPlanner(engine, given, o.pipeline)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", src.Path, err)
+		return nil, infeasible(fmt.Errorf("%s: %w", src.Path, err))
 	}
 	if err := e.dumpProblem(p.Problem()); err != nil {
 		return nil, err
@@ -400,7 +401,10 @@ func (e *env) remarkPlan(path string, r *planned) {
 func infeasible(err error) error {
 	var live *planner.InfeasibleError
 	var total *pipeline.TotalError
+	var workspace *pipeline.WorkspaceError
 	switch {
+	case errors.As(err, &workspace):
+		return &checkError{fmt.Errorf("%w: raise --chunk-loss to at least %s", err, report.BytesUp(workspace.Least))}
 	case errors.As(err, &live):
 		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.BytesUp(live.Least))}
 	case errors.As(err, &total):

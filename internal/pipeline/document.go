@@ -37,6 +37,9 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 	if budget.Live > 0 {
 		d.BudgetBytes = &budget.Live
 	}
+	if v := r.Variant.Divided; v.Loss > 0 {
+		d.Loss = &report.LossSlices{Slices: v.Loss, WorkspaceBytes: v.Workspace}
+	}
 	if budget.Work != nil {
 		d.OverheadLimit = new(report.Float(*budget.Work))
 	}

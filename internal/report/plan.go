@@ -25,6 +25,8 @@ type Plan struct {
 	// OverheadLimit is the bound on Overhead, nil for none.
 	OverheadLimit *Float `json:"overhead_limit,omitempty"`
 	Feasible      bool   `json:"feasible"`
+	// Loss says how the loss is sliced, nil where it is whole.
+	Loss *LossSlices `json:"loss_slices,omitempty"`
 	// TimeLimited: a time limit ended the search for better plans.
 	TimeLimited bool `json:"time_limited,omitempty"`
 	// Total is what a step takes in total; nil where it cannot be predicted.
@@ -36,6 +38,13 @@ type Plan struct {
 	Pareto []ParetoPoint `json:"pareto"`
 	// Notes says what was requested, applied and skipped, and why.
 	Notes []Note `json:"notes"`
+}
+
+// LossSlices are the slices over which the loss is computed, and what one of them holds at
+// most: logits, their softmax, their gradient.
+type LossSlices struct {
+	Slices         int   `json:"slices"`
+	WorkspaceBytes int64 `json:"workspace_bytes"`
 }
 
 // Total is what has to be there for a step: TotalBytes is the sum of the six
