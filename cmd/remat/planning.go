@@ -32,6 +32,8 @@ type planOptions struct {
 	strategy string
 	budget   string
 	total    string
+	// layers are the budgets of layers, beside that of the whole.
+	layers []pipeline.LayerBudget
 	// overhead bounds what is computed again, as a share; nil does not.
 	overhead *float64
 	pipeline pipeline.Options
@@ -48,7 +50,7 @@ type planOptions struct {
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
-		&cli.StringFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`"},
+		&cli.StringSliceFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`, or GLOB=2GiB|30% on what the layers that match keep for the backward pass; may be repeated"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and the arena's reservation together, `8GiB|60%`"},
 		&cli.StringFlag{Name: "overhead", Usage: "the least live peak with at most that much more work, `10%`: of FLOPs, or of time with --costs"},
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
@@ -86,11 +88,14 @@ func readTimeLimit(c *cli.Context) (time.Duration, error) {
 }
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
-	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
-	for _, flag := range []string{"strategy", "budget", "budget-total", "overhead"} {
+	o := planOptions{strategy: c.String("strategy"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
+	for _, flag := range []string{"strategy", "budget-total", "overhead"} {
 		if c.IsSet(flag) && c.String(flag) == "" {
 			return o, fmt.Errorf("--%s is empty: give a value, or leave it out", flag)
 		}
+	}
+	if err := readBudgets(c.StringSlice("budget"), &o); err != nil {
+		return o, err
 	}
 	if bound := c.String("overhead"); bound != "" {
 		share, err := report.ParseShare(bound)
@@ -101,7 +106,7 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	}
 	if o.strategy == "" {
 		o.strategy = "sqrt"
-		if o.budget != "" || o.total != "" || o.overhead != nil {
+		if o.budget != "" || o.total != "" || o.overhead != nil || len(o.layers) > 0 {
 			o.strategy = "optimal"
 		}
 	}
@@ -113,10 +118,13 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, errors.New("--overhead bounds the work and --budget the memory: give one of them")
 	case o.overhead != nil && s.Frontier == nil:
 		return o, fmt.Errorf("--overhead: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.strategy)
-	case s.Unbounded && (o.budget != "" || o.total != "" || o.overhead != nil):
+	case len(o.layers) > 0 && s.Frontier == nil:
+		return o, fmt.Errorf("--budget %s: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.layers[0], o.strategy)
+	case s.Unbounded && (len(o.layers) > 0 || o.budget != "" || o.total != "" || o.overhead != nil):
 		return o, fmt.Errorf("strategy %s takes no bound: use --strategy optimal, or leave --strategy out", o.strategy)
 	}
 	o.pipeline = e.pipelineOptions()
+	o.pipeline.Layers = o.layers
 	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
@@ -148,6 +156,26 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		o.pipeline.Costs, o.costs = costs, path
 	}
 	return o, nil
+}
+
+// readBudgets reads each --budget: one may be of the whole step, the others are of layers.
+func readBudgets(texts []string, o *planOptions) error {
+	for _, text := range texts {
+		b, ofLayers, err := pipeline.ParseLayerBudget(text)
+		switch {
+		case text == "":
+			return errors.New("--budget is empty: give a value, or leave it out")
+		case err != nil:
+			return fmt.Errorf("--budget %w", err)
+		case ofLayers:
+			o.layers = append(o.layers, b)
+		case o.budget != "":
+			return fmt.Errorf("--budget %s and --budget %s: both are of the whole step: give one, or name layers, GLOB=%s", o.budget, text, text)
+		default:
+			o.budget = text
+		}
+	}
+	return nil
 }
 
 // pipelineOptions are the global options as the pipeline wants them.
@@ -402,7 +430,13 @@ func infeasible(err error) error {
 	var live *planner.InfeasibleError
 	var total *pipeline.TotalError
 	var workspace *pipeline.WorkspaceError
+	var layers *planner.LimitError
+	var work *pipeline.WorkError
 	switch {
+	case errors.As(err, &work):
+		return &checkError{fmt.Errorf("%w: raise --overhead, or a --budget", err)}
+	case errors.As(err, &layers):
+		return &checkError{fmt.Errorf("%w: raise --budget %s= to at least %s", err, layers.Name, report.BytesUp(layers.Least))}
 	case errors.As(err, &workspace):
 		return &checkError{fmt.Errorf("%w: raise --chunk-loss to at least %s", err, report.BytesUp(workspace.Least))}
 	case errors.As(err, &live):

@@ -117,7 +117,7 @@ func (p *Planner) newFamily(o Options) (*family, error) {
 		return nil, err
 	}
 	f := &family{options: o, variants: []*Variant{base}, next: 1}
-	f.options.Roles = base.roles
+	f.options.Roles, f.options.Layers = base.roles, base.Options.Layers
 	none, err := planner.Solve(base.Problem(), "none")
 	if err != nil {
 		return nil, err
