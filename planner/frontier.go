@@ -106,6 +106,9 @@ func (e *explorer) visitIn(keep []bool, m mode) (peak, work int64, better bool) 
 // as good.
 func (e *explorer) try(keep []bool, m mode) {
 	e.count()
+	if !e.ix.keepsLimits(keep) {
+		return
+	}
 	schedule := e.low.scheduleIn(keep, m)
 	key := hashOf(schedule, e.sim.eraseShapes)
 	if _, ok := e.seen[key]; ok {
@@ -130,7 +133,7 @@ func (e *explorer) count() {
 // record adds what was visited last, unless some point is as good. It copies keep.
 func (e *explorer) record(keep []bool, m mode, peak int64) bool {
 	work := e.low.work
-	if e.front.covered(peak, work) {
+	if e.front.covered(peak, work) || !e.ix.keepsLimits(keep) {
 		return false
 	}
 	e.front.add(&point{peak: peak, work: work, mode: m, base: e.base, eraseShapes: e.sim.eraseShapes, keep: append([]bool(nil), keep...)})

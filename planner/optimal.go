@@ -36,7 +36,12 @@ func (ix *index) searchVisits() int {
 // explored returns the frontier of the problem, searching it at the first
 // call.
 func (ix *index) explored() *explorer {
-	ix.exploreOnce.Do(func() { ix.exploredAs = explore(ix, ix.lean()) })
+	ix.exploreOnce.Do(func() {
+		ix.exploredAs = explore(ix, ix.lean())
+		if len(ix.exploredAs.front.points) == 0 { // no set keeps the limits, which whoever asked finds
+			ix.exploredAs.concede()
+		}
+	})
 	return ix.exploredAs
 }
 
@@ -71,12 +76,23 @@ func explore(ix *index, base *baseOrder) *explorer {
 	return e
 }
 
+// concede leaves the set that keeps least of what limits count.
+func (e *explorer) concede() {
+	keep := e.ix.keepNone()
+	peak := e.sim.run(e.low.scheduleIn(keep, held))
+	e.front.add(&point{peak: peak, work: e.low.work, mode: held, base: e.base, eraseShapes: e.sim.eraseShapes, keep: keep})
+}
+
 // seeds visits what everybody knows: everything, nothing, each k-th boundary,
 // as it is and, the closest ones, polished; in every mode.
 func (e *explorer) seeds() {
 	ix := e.ix
 	e.visit(ix.keepAll())
 	e.visit(make([]bool, len(ix.root)))
+	if len(ix.p.Limits) > 0 {
+		e.visit(ix.keepNone())
+		e.visit(newKeepCut(ix).tighten(make([]int64, len(ix.stash))))
+	}
 	layers, err := layersOf(ix.p)
 	if err != nil || !ix.tune.runs(stageSeeds) {
 		return
@@ -128,6 +144,9 @@ func (e *explorer) exhaust() {
 
 // judge adds a point with the judge's peak, if none is as good.
 func (e *explorer) judge(q *point) {
+	if !e.ix.keepsLimits(q.keep) {
+		return
+	}
 	v, err := Judge(e.ix.p, e.ix.p.legalize(e.ix.unlegalized("", q)))
 	if err != nil {
 		return
@@ -207,7 +226,7 @@ func (ix *index) yieldNone(q *point, budget int64, yield func(Candidate, error) 
 	switch {
 	case err != nil:
 		return yield(Candidate{}, err)
-	case s.peak > budget:
+	case s.peak > budget || s.plan.Limited(ix.p) != nil:
 		return true
 	}
 	plan := *s.plan

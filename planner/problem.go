@@ -97,6 +97,8 @@ type Problem struct {
 	// the boundary's own, since later layers read them: an encoder's output in
 	// a decoder, a position bias of all layers, skip connections.
 	Beside []int
+	// Limits bound what some operators keep; a search heeds them.
+	Limits []Limit
 
 	once sync.Once
 	ix   *index
@@ -315,7 +317,7 @@ func (p *Problem) checkAcyclic(producer []int) error {
 func (p *Problem) WithOps(ops []Op) *Problem {
 	return &Problem{
 		Graph: p.Graph, Ops: ops, Values: p.Values, Loss: p.Loss, Added: p.Added, Reread: p.Reread,
-		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, LayerNames: p.LayerNames, Beside: p.Beside, stop: p.stop, tuned: p.tuned,
+		Static: p.Static, Cuts: p.Cuts, Layers: p.Layers, LayerNames: p.LayerNames, Beside: p.Beside, Limits: p.Limits, stop: p.stop, tuned: p.tuned,
 	}
 }
 

@@ -42,7 +42,7 @@ func (e *explorer) findCuts() {
 					price[i] = int64(lambda*float64(ix.p.Graph.Values[r].Bytes)) + 1
 				}
 			}
-			return cut.keep(price)
+			return cut.tighten(price)
 		}
 		first := cutAt(0)
 		e.cuts = append(e.cuts, first)

@@ -342,7 +342,7 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 	var list []int
 	ends := map[int]bool{}
 	for i, name := range p.LayerNames {
-		if match(o.Argument, name) {
+		if Match(o.Argument, name) {
 			ends[p.Layers[i+1]] = true
 		}
 	}
@@ -354,7 +354,7 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 			if ix.pinned[ix.root[v]] && p.Graph.Values[v].Kind == ortmodel.Inner {
 				continue
 			}
-			if ends[v] || match(o.Argument, p.Values[v].Name) || match(o.Argument, p.Ops[op].Name) {
+			if ends[v] || Match(o.Argument, p.Values[v].Name) || Match(o.Argument, p.Ops[op].Name) {
 				list = append(list, v)
 			}
 		}
@@ -365,8 +365,8 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 	return ix.polished(o.name("layers"), ix.boundaryKeep(list), list, tailOf(list)), nil
 }
 
-// match is path.Match in which a star also spans slashes.
-func match(pattern, name string) bool {
+// Match is path.Match in which a star also spans slashes.
+func Match(pattern, name string) bool {
 	if ok, _ := path.Match(pattern, name); ok {
 		return true
 	}

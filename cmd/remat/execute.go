@@ -166,6 +166,8 @@ type subject struct {
 	options remat.Options
 	// counted: the session's bytes are known; see countConstants.
 	counted bool
+	// budgets are those of layers that the file has.
+	budgets []keptBuffers
 	// profiled: the most expensive operators are wanted.
 	profiled bool
 }
@@ -194,6 +196,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	}
 	s.profiled = o.Profile || o.ProfileAside
 	o.Profile = o.Profile || engine.Rehearsed() // says where nodes are placed
+	o.Trace = o.Trace || len(pipeline.LayerBudgetsIn(m)) > 0
 	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
@@ -255,6 +258,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 		layer = pipeline.ModuleNames(a)
 	}
 	s.run.SetTimeline(pipeline.Timeline(p, layer))
+	s.budgets = keptBuffersOf(m, p)
 	s.layers = map[string]string{}
 	for k, n := range p.Nodes {
 		s.layers[n.Label()] = layer(n)
@@ -357,6 +361,7 @@ func (s *subject) finish(e *env, complete bool) error {
 	if m.SlabBytes > 0 {
 		to.SlabBytes, to.AstrayBytes = &m.SlabBytes, &m.AstrayBytes
 	}
+	s.run.LayerBudgets = s.layerBudgets()
 	var seconds []float64
 	for i, st := range s.run.Steps {
 		if i > 0 || len(s.run.Steps) == 1 {

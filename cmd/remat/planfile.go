@@ -40,6 +40,8 @@ type planSource struct {
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
+	// Layers are the budgets of layers, as they were given.
+	Layers []string `json:"layer_budgets,omitempty"`
 	// Scheduled is peak_bytes_scheduled under OptLevel: the graph that is prepared
 	// again is the form that was chosen, and would give another.
 	Scheduled int64 `json:"peak_bytes_scheduled,omitempty"`
@@ -52,6 +54,26 @@ type planSource struct {
 
 const sourceKey = "source"
 
+// texts are budgets of layers as they were given.
+func texts(budgets []pipeline.LayerBudget) (list []string) {
+	for _, b := range budgets {
+		list = append(list, b.String())
+	}
+	return list
+}
+
+// layerBudgets reads what texts wrote.
+func (s planSource) layerBudgets() (list []pipeline.LayerBudget, err error) {
+	for _, text := range s.Layers {
+		b, ok, err := pipeline.ParseLayerBudget(text)
+		if err != nil || !ok {
+			return nil, fmt.Errorf("source: layer_budgets: %q: want GLOB=SIZE", text)
+		}
+		list = append(list, b)
+	}
+	return list, nil
+}
+
 // writePlan writes the plan by names, for rewrite --plan and for people.
 func writePlan(p *planned, asked planOptions, out string) error {
 	source := p.source.Path
@@ -62,7 +84,7 @@ func writePlan(p *planned, asked planOptions, out string) error {
 	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
-		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Precision: o.Precision,
+		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Layers: texts(asked.layers), Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
 	})

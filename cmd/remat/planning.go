@@ -32,6 +32,8 @@ type planOptions struct {
 	strategy string
 	budget   string
 	total    string
+	// layers are the budgets of layers, beside that of the whole.
+	layers []pipeline.LayerBudget
 	// overhead bounds what is computed again, as a share; nil does not.
 	overhead *float64
 	pipeline pipeline.Options
@@ -48,13 +50,13 @@ type planOptions struct {
 func planFlags() []cli.Flag {
 	return append(precisionFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
-		&cli.StringFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`"},
+		&cli.StringSliceFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`, or GLOB=2GiB|30% on what the layers that match keep for the backward pass; may be repeated"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and the arena's reservation together, `8GiB|60%`"},
 		&cli.StringFlag{Name: "overhead", Usage: "the least live peak with at most that much more work, `10%`: of FLOPs, or of time with --costs"},
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
-		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N`: compute the loss over N slices of the tokens; default: optimal chooses"},
+		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "report which parameters are updated as soon as their gradient is ready, and why others are not"},
@@ -86,11 +88,14 @@ func readTimeLimit(c *cli.Context) (time.Duration, error) {
 }
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
-	o := planOptions{strategy: c.String("strategy"), budget: c.String("budget"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
-	for _, flag := range []string{"strategy", "budget", "budget-total", "overhead"} {
+	o := planOptions{strategy: c.String("strategy"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
+	for _, flag := range []string{"strategy", "budget-total", "overhead"} {
 		if c.IsSet(flag) && c.String(flag) == "" {
 			return o, fmt.Errorf("--%s is empty: give a value, or leave it out", flag)
 		}
+	}
+	if err := readBudgets(c.StringSlice("budget"), &o); err != nil {
+		return o, err
 	}
 	if bound := c.String("overhead"); bound != "" {
 		share, err := report.ParseShare(bound)
@@ -101,7 +106,7 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	}
 	if o.strategy == "" {
 		o.strategy = "sqrt"
-		if o.budget != "" || o.total != "" || o.overhead != nil {
+		if o.budget != "" || o.total != "" || o.overhead != nil || len(o.layers) > 0 {
 			o.strategy = "optimal"
 		}
 	}
@@ -113,19 +118,23 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, errors.New("--overhead bounds the work and --budget the memory: give one of them")
 	case o.overhead != nil && s.Frontier == nil:
 		return o, fmt.Errorf("--overhead: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.strategy)
-	case s.Unbounded && (o.budget != "" || o.total != "" || o.overhead != nil):
+	case len(o.layers) > 0 && s.Frontier == nil:
+		return o, fmt.Errorf("--budget %s: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.layers[0], o.strategy)
+	case s.Unbounded && (len(o.layers) > 0 || o.budget != "" || o.total != "" || o.overhead != nil):
 		return o, fmt.Errorf("strategy %s takes no bound: use --strategy optimal, or leave --strategy out", o.strategy)
 	}
 	o.pipeline = e.pipelineOptions()
+	o.pipeline.Layers = o.layers
 	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
 	}
 	for _, f := range []struct {
-		flag string
-		to   *pipeline.Division
-	}{{"chunk-loss", &o.pipeline.Chunk}, {"tile", &o.pipeline.Tile}, {"update-rows", &o.pipeline.Rows}} {
-		if *f.to, err = pipeline.ParseDivision(c.String(f.flag)); err != nil {
+		flag  string
+		to    *pipeline.Division
+		parse func(string) (pipeline.Division, error)
+	}{{"chunk-loss", &o.pipeline.Chunk, pipeline.ParseSlices}, {"tile", &o.pipeline.Tile, pipeline.ParseDivision}, {"update-rows", &o.pipeline.Rows, pipeline.ParseDivision}} {
+		if *f.to, err = f.parse(c.String(f.flag)); err != nil {
 			return o, fmt.Errorf("--%s %q: %w", f.flag, c.String(f.flag), err)
 		}
 	}
@@ -147,6 +156,26 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		o.pipeline.Costs, o.costs = costs, path
 	}
 	return o, nil
+}
+
+// readBudgets reads each --budget: one may be of the whole step, the others are of layers.
+func readBudgets(texts []string, o *planOptions) error {
+	for _, text := range texts {
+		b, ofLayers, err := pipeline.ParseLayerBudget(text)
+		switch {
+		case text == "":
+			return errors.New("--budget is empty: give a value, or leave it out")
+		case err != nil:
+			return fmt.Errorf("--budget %w", err)
+		case ofLayers:
+			o.layers = append(o.layers, b)
+		case o.budget != "":
+			return fmt.Errorf("--budget %s and --budget %s: both are of the whole step: give one, or name layers, GLOB=%s", o.budget, text, text)
+		default:
+			o.budget = text
+		}
+	}
+	return nil
 }
 
 // pipelineOptions are the global options as the pipeline wants them.
@@ -332,7 +361,7 @@ func newPlanner(e *env, src *pipeline.Source, o planOptions) (*pipeline.Planner,
 	}
 	p, err := pipeline.NewPlanner(engine, given, o.pipeline)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", src.Path, err)
+		return nil, infeasible(fmt.Errorf("%s: %w", src.Path, err))
 	}
 	if err := e.dumpProblem(p.Problem()); err != nil {
 		return nil, err
@@ -400,7 +429,16 @@ func (e *env) remarkPlan(path string, r *planned) {
 func infeasible(err error) error {
 	var live *planner.InfeasibleError
 	var total *pipeline.TotalError
+	var workspace *pipeline.WorkspaceError
+	var layers *planner.LimitError
+	var work *pipeline.WorkError
 	switch {
+	case errors.As(err, &work):
+		return &checkError{fmt.Errorf("%w: raise --overhead, or a --budget", err)}
+	case errors.As(err, &layers):
+		return &checkError{fmt.Errorf("%w: raise --budget %s= to at least %s", err, layers.Name, report.BytesUp(layers.Least))}
+	case errors.As(err, &workspace):
+		return &checkError{fmt.Errorf("%w: raise --chunk-loss to at least %s", err, report.BytesUp(workspace.Least))}
 	case errors.As(err, &live):
 		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.BytesUp(live.Least))}
 	case errors.As(err, &total):

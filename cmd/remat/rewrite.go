@@ -51,6 +51,9 @@ func rewriteCommand(e *env) *cli.Command {
 					return err
 				}
 				o.budget, o.total = src.Budget, src.BudgetTotal
+				if o.pipeline.Layers, err = src.layerBudgets(); err != nil {
+					return fmt.Errorf("%s: %w", o.file, err)
+				}
 				other, err := src.adopt(&o, c.IsSet, source, o.file)
 				if err != nil {
 					return err

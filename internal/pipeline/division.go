@@ -4,8 +4,11 @@ package pipeline
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/onnx-remat/remat/internal/report"
 )
 
 // A Division says in how many parts something is computed; the zero value leaves
@@ -14,6 +17,8 @@ type Division struct {
 	Mode DivisionMode
 	// N is the number of parts of mode InParts, 2 or more.
 	N int
+	// Bytes is what a slice of the loss may hold, of mode WithinBytes.
+	Bytes int64
 }
 
 // A DivisionMode says who chooses the number of parts.
@@ -28,6 +33,8 @@ const (
 	Automatic
 	Coarse
 	Fine
+	// WithinBytes is for the loss: as few slices as keep a workspace in bytes.
+	WithinBytes
 )
 
 // auto lets the pass choose.
@@ -38,7 +45,7 @@ func Parts(n int) Division {
 	if n == 0 {
 		return Division{}
 	}
-	return Division{InParts, n}
+	return Division{Mode: InParts, N: n}
 }
 
 // ParseDivision reads off, auto or a number of parts of at least 2; "" is off.
@@ -56,13 +63,29 @@ func ParseDivision(text string) (Division, error) {
 	return Parts(n), nil
 }
 
-// String is what ParseDivision reads.
+// ParseSlices is ParseDivision for the loss, whose slices may be given by what one of
+// them holds, in bytes with a unit: 256MiB.
+func ParseSlices(text string) (Division, error) {
+	d, err := ParseDivision(text)
+	if err == nil || text[len(text)-1] < 'A' {
+		return d, err
+	}
+	size, err := report.ParseSize(text)
+	if err != nil || size.Bytes == 0 {
+		return Division{}, errors.New("want off, auto, a number of parts (at least 2), or what a slice may hold, such as 256MiB")
+	}
+	return Division{Mode: WithinBytes, Bytes: size.Bytes}, nil
+}
+
+// String is what ParseDivision or ParseSlices reads.
 func (d Division) String() string {
 	switch d.Mode {
 	case Whole:
 		return "off"
 	case InParts:
 		return fmt.Sprint(d.N)
+	case WithinBytes:
+		return fmt.Sprintf("%dB", d.Bytes)
 	}
 	return "auto"
 }

@@ -21,7 +21,7 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
 		FLOPs: pr.FLOPs(), RecomputeFLOPs: r.Verdict.RecomputeFLOPs, Overhead: report.Float(r.Verdict.Overhead),
 		PeakBytesBefore: p.Before.LivePeak, PeakBytesScheduled: &p.Scheduled, PeakBytesAfter: r.Peak,
-		LowerBoundBytes: &r.LowerBound, Feasible: budget.Keeps(r.Prediction),
+		LowerBoundBytes: &r.LowerBound, Feasible: budget.Keeps(r.Prediction) && r.limited() == nil, LayerBudgets: r.LayerBudgets(),
 		Layers: r.Layers(), Total: totalDocument(r, budget.Total),
 	}
 	if counted := r.Variant.Analysis.Counted; counted != nil { // the overhead is one of time, the operations stay what they are
@@ -36,6 +36,9 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 	}
 	if budget.Live > 0 {
 		d.BudgetBytes = &budget.Live
+	}
+	if v := r.Variant.Divided; v.Loss > 0 {
+		d.Loss = &report.LossSlices{Slices: v.Loss, WorkspaceBytes: v.Workspace}
 	}
 	if budget.Work != nil {
 		d.OverheadLimit = new(report.Float(*budget.Work))

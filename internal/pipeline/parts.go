@@ -6,6 +6,7 @@ package pipeline
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -98,11 +99,15 @@ func (p *preparation) chunk(*runtime.Engine) error {
 	} else {
 		region, err = tile.Find(p.Model, loss)
 	}
+	parts := 0
 	if err == nil {
-		parts := inSlices(region, p.Options.Chunk)
-		reread := region.Reread(parts)
+		parts, err = inSlices(region, p.Options.Chunk)
+	}
+	if err == nil {
+		reread, workspace := region.Reread(parts), region.Workspace(parts)
 		if err = region.Apply(types, parts); err == nil {
-			p.Divided.Loss, p.reread, report.Applied = parts, p.reread+reread, 1
+			p.Divided.Loss, p.Divided.Workspace = parts, workspace
+			p.reread, report.Applied = p.reread+reread, 1
 		}
 	}
 	if errors.As(err, &skip) {
@@ -115,16 +120,36 @@ func (p *preparation) chunk(*runtime.Engine) error {
 // inSlices is the number of slices that Options.Chunk comes to: few enough rows
 // that a slice is small, and enough that its products are not slow
 // (tile.Region.Auto has the figures); eight slices are small beside most steps.
-func inSlices(region *tile.Region, want Division) int {
+func inSlices(region *tile.Region, want Division) (int, error) {
 	switch want.Mode {
 	case Automatic:
-		return region.Auto(128)
+		return region.Auto(128), nil
 	case Coarse:
-		return min(region.Auto(256), region.Parts(8))
+		return min(region.Auto(256), region.Parts(8)), nil
 	case Fine:
-		return region.Auto(1)
+		return region.Auto(1), nil
+	case WithinBytes:
+		parts, ok := region.Within(want.Bytes)
+		switch {
+		case !ok:
+			return 0, &WorkspaceError{want.Bytes, region.Workspace(parts), parts}
+		case parts == 1:
+			return 0, &tile.SkipError{What: "loss", Why: fmt.Sprintf("whole, it holds %d bytes, which is within %d", region.Workspace(1), want.Bytes)}
+		}
+		return parts, nil
 	}
-	return region.Parts(want.N)
+	return region.Parts(want.N), nil
+}
+
+// A WorkspaceError says that no slice of the loss is small enough.
+type WorkspaceError struct {
+	// Asked and Least are in bytes; Parts is the number of slices of the least.
+	Asked, Least int64
+	Parts        int
+}
+
+func (e *WorkspaceError) Error() string {
+	return fmt.Sprintf("a workspace of %d bytes for the loss cannot be met: of %d slices, the most that there can be, each holds %d bytes", e.Asked, e.Parts, e.Least)
 }
 
 // tile computes wide products in parts, or reports why not.

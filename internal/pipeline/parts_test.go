@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -74,6 +75,62 @@ func TestParts(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestWorkspaceOfLoss: what the slices of the loss hold at one time, of all that the step
+// allocates, is within what was asked for, whatever is computed again, with as few slices
+// as that takes; and a workspace that is too small says what the least is.
+func TestWorkspaceOfLoss(t *testing.T) {
+	const vocab, rows = 1500, 2 * 96
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", wideGPT)
+	if err := Order(m, Options{Provider: ort.CPU, Threads: 1}); err != nil { // as grad writes it
+		t.Fatal(err)
+	}
+	plan := func(bytes int64, strategy string) (*File, error) {
+		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, Threads: 1, AsIs: true, Chunk: Division{Mode: WithinBytes, Bytes: bytes}})
+		if err != nil {
+			return nil, err
+		}
+		return p.Plan(strategy, 0)
+	}
+	before := 0
+	for _, bytes := range []int64{2 << 20, 1 << 20, 300 << 10, 64 << 10} {
+		for _, strategy := range []string{"none", "full", "least"} {
+			f, err := plan(bytes, strategy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			one := int64(4 * vocab * rows / f.Variant.Divided.Loss)
+			slices, held, most := map[int]bool{}, int64(0), int64(0)
+			for _, ev := range Timeline(f.Prediction, nil).Events {
+				if ev.Bytes == one { // no other value is as large
+					slices[ev.Buffer] = true
+				}
+				if slices[ev.Buffer] {
+					held += ev.Bytes
+					most = max(most, held)
+				}
+			}
+			if most == 0 || most > bytes {
+				t.Errorf("%s: %d slices hold %d bytes, %d asked for", strategy, f.Variant.Divided.Loss, most, bytes)
+			}
+			if 8*one < bytes {
+				t.Errorf("%s: %d slices of %d bytes each for a workspace of %d", strategy, f.Variant.Divided.Loss, one, bytes)
+			}
+			if strategy == "none" && f.Variant.Divided.Loss <= before {
+				t.Errorf("%d slices within %d bytes, %d within more", f.Variant.Divided.Loss, bytes, before)
+			}
+			before = f.Variant.Divided.Loss
+		}
+	}
+	var small *WorkspaceError
+	if _, err := plan(1000, "none"); !errors.As(err, &small) || small.Parts != rows || small.Least < 4*vocab {
+		t.Errorf("1000 bytes: %v", err)
+	}
+	if f, err := plan(1<<30, "none"); err != nil || f.Variant.Divided.Loss != 0 {
+		t.Errorf("1 GiB: in slices, or %v", err)
 	}
 }
 

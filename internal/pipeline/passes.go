@@ -110,6 +110,9 @@ func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Variant, error) 
 			return nil, err
 		}
 	}
+	if err := p.limit(); err != nil {
+		return nil, err
+	}
 	p.castsOnce = castsOnce(p.Analysis)
 	return &p.Variant, nil
 }

@@ -44,6 +44,8 @@ type Options struct {
 	// Rows says in how many slices the next values of the largest parameters and
 	// their state are computed, gradients included.
 	Rows Division
+	// Layers are budgets of what layers keep.
+	Layers []LayerBudget
 	// Prepack says whether kernels keep packed copies of constant weights.
 	Prepack Prepacking
 	// Like, unless nil, has the divisions that are the only ones that a search looks at

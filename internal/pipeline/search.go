@@ -110,6 +110,9 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 	if budget.Work != nil {
 		return p.within(s, budget)
 	}
+	if len(p.opts.Layers) > 0 {
+		return p.heeding(s, budget)
+	}
 	if s.Unbounded && !budget.none() {
 		return nil, fmt.Errorf("strategy %s takes no bound: use optimal", s.Name)
 	}
@@ -386,7 +389,7 @@ func (p *Planner) orNone(best *File) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if r.Peak <= best.Peak {
+		if r.Peak <= best.Peak && r.limited() == nil {
 			best = r
 		}
 	}
@@ -453,5 +456,6 @@ func (p *Planner) solving() func() {
 func unmet(err error) bool {
 	var live *planner.InfeasibleError
 	var total *TotalError
-	return errors.As(err, &live) || errors.As(err, &total)
+	var layers *planner.LimitError
+	return errors.As(err, &live) || errors.As(err, &total) || errors.As(err, &layers)
 }

@@ -41,8 +41,10 @@ type Variant struct {
 
 // Divided says what of a variant is computed in parts.
 type Divided struct {
-	// Loss is the number of its slices, 0 where it is whole.
-	Loss int
+	// Loss is the number of its slices, 0 where it is whole, and Workspace what one of them
+	// holds at most, in bytes.
+	Loss      int
+	Workspace int64
 	// Products and Updates say how many of them are divided.
 	Products, Updates int
 }
@@ -59,6 +61,8 @@ func (v *Variant) Again() Options {
 		o.Chunk = Parts(v.Divided.Loss)
 	case o.Chunk.Mode == Coarse || o.Chunk.Mode == Fine:
 		o.Chunk = auto
+	case o.Chunk.Mode == WithinBytes: // the loss is whole
+		o.Chunk = Division{}
 	}
 	return o
 }
@@ -113,7 +117,7 @@ func (p *Planner) newFamily(o Options) (*family, error) {
 		return nil, err
 	}
 	f := &family{options: o, variants: []*Variant{base}, next: 1}
-	f.options.Roles = base.roles
+	f.options.Roles, f.options.Layers = base.roles, base.Options.Layers
 	none, err := planner.Solve(base.Problem(), "none")
 	if err != nil {
 		return nil, err

@@ -35,6 +35,9 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if best == nil && len(p.opts.Layers) > 0 {
+		return nil, &WorkError{work}
+	}
 	if best == nil {
 		none, _, err := planner.Find("none")
 		if err != nil {
@@ -80,7 +83,7 @@ func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if written++; f.Finished && f.overhead() <= work && (best == nil || f.Peak < best.Peak) {
+		if written++; f.Finished && f.overhead() <= work && f.limited() == nil && (best == nil || f.Peak < best.Peak) {
 			best = f
 		}
 	}

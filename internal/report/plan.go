@@ -25,6 +25,10 @@ type Plan struct {
 	// OverheadLimit is the bound on Overhead, nil for none.
 	OverheadLimit *Float `json:"overhead_limit,omitempty"`
 	Feasible      bool   `json:"feasible"`
+	// LayerBudgets say what the layers keep that have a budget of their own.
+	LayerBudgets []LayerBudget `json:"layer_budgets,omitempty"`
+	// Loss says how the loss is sliced, nil where it is whole.
+	Loss *LossSlices `json:"loss_slices,omitempty"`
 	// TimeLimited: a time limit ended the search for better plans.
 	TimeLimited bool `json:"time_limited,omitempty"`
 	// Total is what a step takes in total; nil where it cannot be predicted.
@@ -36,6 +40,32 @@ type Plan struct {
 	Pareto []ParetoPoint `json:"pareto"`
 	// Notes says what was requested, applied and skipped, and why.
 	Notes []Note `json:"notes"`
+}
+
+// A LayerBudget bounds what the layers that match a pattern keep for the backward pass: the
+// forward values Kept, of KeptBytes. PlainBytes is what they keep where nothing is computed
+// again.
+type LayerBudget struct {
+	Layers      string   `json:"layers"`
+	BudgetBytes int64    `json:"budget_bytes"`
+	KeptBytes   int64    `json:"kept_bytes"`
+	PlainBytes  int64    `json:"plain_bytes"`
+	Kept        []string `json:"kept"`
+}
+
+// A LayerUse is what the layers of a budget were measured to keep, beside the plan's bytes.
+type LayerUse struct {
+	Layers       Text  `json:"layers"`
+	BudgetBytes  int64 `json:"budget_bytes"`
+	PlannedBytes int64 `json:"planned_bytes"`
+	KeptBytes    int64 `json:"kept_bytes"`
+}
+
+// LossSlices are the slices over which the loss is computed, and what one of them holds at
+// most: logits, their softmax, their gradient.
+type LossSlices struct {
+	Slices         int   `json:"slices"`
+	WorkspaceBytes int64 `json:"workspace_bytes"`
 }
 
 // Total is what has to be there for a step: TotalBytes is the sum of the six

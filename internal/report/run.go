@@ -57,6 +57,8 @@ type Run struct {
 	LossOutput Text    `json:"loss_output"`
 	Peak       *Peak   `json:"peak"`
 	Phases     *Phases `json:"phases"`
+	// LayerBudgets are those of the file's layers that have one, measured.
+	LayerBudgets []LayerUse `json:"layer_budgets,omitempty"`
 	// Load is nil where the stages were not measured, as beside other graphs.
 	Load *Load `json:"load,omitempty"`
 	// Device is what one step after the first costs beside memory; nil where

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"io"
 )
 
@@ -28,6 +29,9 @@ func (p *Plan) summaryTable() Table {
 	}
 	if p.BudgetBytes != nil {
 		t.add("budget", Bytes(*p.BudgetBytes))
+	}
+	for _, b := range p.LayerBudgets {
+		t.add("kept of "+b.Layers, fmt.Sprintf("%s, budget %s, plain %s", Bytes(b.KeptBytes), Bytes(b.BudgetBytes), Bytes(b.PlainBytes)))
 	}
 	t.add("feasible", yesNo(&p.Feasible))
 	t.add("boundaries", itoa(len(p.Boundaries)))

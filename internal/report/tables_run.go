@@ -202,6 +202,13 @@ func (r *Run) stepMemoryTables(rows int) []Table {
 	if r.Phases != nil {
 		tables = append(tables, r.Phases.table())
 	}
+	if len(r.LayerBudgets) > 0 {
+		t := Table{Title: "kept for the backward pass, by layers with a budget", Columns: []string{"", ">kept", ">planned", ">budget"}}
+		for _, b := range r.LayerBudgets {
+			t.add(string(b.Layers), Bytes(b.KeptBytes), Bytes(b.PlannedBytes), Bytes(b.BudgetBytes))
+		}
+		tables = append(tables, t)
+	}
 	if r.Load != nil {
 		tables = append(tables, r.Load.table())
 	}

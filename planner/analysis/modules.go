@@ -31,7 +31,7 @@ func (a *Analysis) nameLayers() {
 		if path == "" {
 			continue
 		}
-		for _, module := range enclosing(path) {
+		for _, module := range Enclosing(path) {
 			total[module]++
 			if layer >= 0 {
 				if held[layer] == nil {
@@ -62,8 +62,8 @@ func (a *Analysis) nameLayers() {
 	p.LayerNames = names
 }
 
-// enclosing lists a module and those around it, outermost first.
-func enclosing(path string) []string {
+// Enclosing lists a module and those around it, outermost first.
+func Enclosing(path string) []string {
 	var list []string
 	for i := range path {
 		if path[i] == '.' {

@@ -32,16 +32,21 @@ const mostParts = 4
 // want and at most mostParts times that; else the largest below, 1 if only the
 // whole can be had.
 func (r *Region) Parts(want int) int {
+	return int(divisor(r.common(), int64(want), mostParts*int64(want)))
+}
+
+// common is the greatest common divisor of the extents, 1 where there are none.
+func (r *Region) common() int64 {
 	if len(r.extents) == 0 {
 		return 1
 	}
-	common := r.extents[0] // their greatest common divisor
+	common := r.extents[0]
 	for _, d := range r.extents[1:] {
 		for d != 0 {
 			common, d = d, common%d
 		}
 	}
-	return int(divisor(common, int64(want), mostParts*int64(want)))
+	return common
 }
 
 // divisor is the smallest divisor of n from want to most, and where there is

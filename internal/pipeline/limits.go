@@ -1,0 +1,181 @@
+package pipeline
+
+// Budgets of layers: what those keep from the forward pass for the backward pass, beside
+// what the whole step holds. The planner heeds them (planner.Limit); here they find the
+// layers, and the file is held to them.
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
+)
+
+// A LayerBudget bounds what the layers keep whose names match a pattern, or the parts of
+// modules whose names do: in bytes, or as a share of what they keep where nothing is
+// computed again.
+type LayerBudget struct {
+	Layers string
+	Size   report.Size
+}
+
+// ParseLayerBudget reads "GLOB=SIZE"; ok is false where the text has no equal sign.
+func ParseLayerBudget(text string) (b LayerBudget, ok bool, err error) {
+	at := strings.LastIndexByte(text, '=')
+	if at < 0 {
+		return b, false, nil
+	}
+	b.Layers = text[:at]
+	if _, err := path.Match(b.Layers, ""); err != nil || b.Layers == "" {
+		return b, true, fmt.Errorf("%q: %q is not a pattern of names of layers", text, b.Layers)
+	}
+	if b.Size, err = report.ParseSize(text[at+1:]); err != nil {
+		return b, true, fmt.Errorf("%q: %w", text, err)
+	}
+	return b, true, nil
+}
+
+// A WorkError says that no plan within a bound on the work keeps the budgets of layers.
+type WorkError struct {
+	Work float64 // a share of the plain step's
+}
+
+func (e *WorkError) Error() string {
+	return fmt.Sprintf("no plan with at most %s more work keeps the budgets of layers", report.Percent(e.Work))
+}
+
+// String is what ParseLayerBudget reads.
+func (b LayerBudget) String() string { return b.Layers + "=" + b.Size.String() }
+
+// limit gives the problem the budgets of layers as bytes, and notes them in the options.
+func (v *Variant) limit() error {
+	if len(v.Options.Layers) == 0 {
+		return nil
+	}
+	p := v.Problem()
+	budgets := make([]LayerBudget, len(v.Options.Layers))
+	for i, b := range v.Options.Layers {
+		of, err := operatorsOf(v.Analysis, b.Layers)
+		if err != nil {
+			return err
+		}
+		b.Size = report.Size{Bytes: b.Size.Of(p.PlainKept(of))}
+		budgets[i] = b
+		p.Limits = append(p.Limits, planner.Limit{Name: b.Layers, Of: of, Bytes: b.Size.Bytes})
+	}
+	v.Options.Layers = budgets
+	return nil
+}
+
+// operatorsOf are the forward operators of the layers, or modules, that match.
+func operatorsOf(a *analysis.Analysis, glob string) ([]bool, error) {
+	p := a.Problem
+	layer, of, found := p.LayerOf(), make([]bool, len(p.Ops)), false
+	for op := range p.Ops {
+		if !p.Ops[op].Forward {
+			continue
+		}
+		names := analysis.Enclosing(a.Nodes[op].Module())
+		if layer[op] >= 0 {
+			name := p.LayerNames[layer[op]]
+			module, _, _ := strings.Cut(name, "/") // of the value that the layer ends in
+			names = append(names, name, module)
+		}
+		of[op] = slices.ContainsFunc(names, func(name string) bool { return planner.Match(glob, name) })
+		found = found || of[op]
+	}
+	if !found {
+		return nil, fmt.Errorf("--budget %s=…: no layer has such a name; remat inspect --json lists layer_names", glob)
+	}
+	return of, nil
+}
+
+// limited is the error of the first budget of layers that a file exceeds, nil for none.
+func (f *File) limited() error {
+	if err := f.Plan.Limited(f.Problem()); err != nil {
+		return err
+	}
+	return nil
+}
+
+// LayerBudgets says of each budget of layers what the file keeps.
+func (f *File) LayerBudgets() (list []report.LayerBudget) {
+	p := f.Problem()
+	for _, l := range p.Limits {
+		d := report.LayerBudget{Layers: l.Name, BudgetBytes: l.Bytes, PlainBytes: p.PlainKept(l.Of)}
+		values, bytes := f.Plan.Keeps(p, l.Of)
+		d.KeptBytes = bytes
+		for _, v := range values {
+			d.Kept = append(d.Kept, p.Values[v].Name)
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// LayerBudgetsIn are those that a file that was written notes in its metadata.
+func LayerBudgetsIn(m *onnx.Model) []report.LayerBudget {
+	text, ok := m.Metadata(PlanKey)
+	var plan struct {
+		LayerBudgets []report.LayerBudget `json:"layer_budgets"`
+	}
+	if !ok || json.Unmarshal([]byte(text), &plan) != nil {
+		return nil
+	}
+	return plan.LayerBudgets
+}
+
+// heeding returns the file of least work that keeps the budgets of layers and the one of the
+// step; with an error, what misses them by least.
+func (p *Planner) heeding(s *planner.Solver, budget Budget) (*File, error) {
+	if s.Frontier == nil || s.Unbounded {
+		return nil, fmt.Errorf("strategy %s has one plan, which no budget of layers changes: use optimal", s.Name)
+	}
+	if none, err := p.plain(budget); err != nil || none != nil && none.limited() == nil {
+		return none, err
+	}
+	whole := budget
+	if budget.none() {
+		whole.Live = math.MaxInt64
+	}
+	var closest *File
+	var missed error
+	files := 0
+	for c, err := range p.ascending(s, whole) {
+		if err != nil {
+			return nil, err
+		}
+		if files++; files > maxFiles {
+			break
+		}
+		f, err := p.file(c, whole)
+		if err != nil {
+			return nil, err
+		}
+		miss := f.limited()
+		switch {
+		case !budget.Keeps(f.Prediction):
+			miss = budget.exceeded(f)
+		case miss == nil:
+			return f, nil
+		}
+		if closest == nil || !whole.Keeps(closest.Prediction) && whole.miss(f.Prediction) < whole.miss(closest.Prediction) {
+			closest, missed = f, miss
+		}
+	}
+	if closest != nil {
+		return closest, missed
+	}
+	f, err := p.least(s, s.Name, p.asked) // which the budget of the step leaves no room for
+	if err == nil {
+		err = budget.exceeded(f)
+	}
+	return f, err
+}
