@@ -3,6 +3,7 @@ package planner
 import (
 	"cmp"
 	"iter"
+	"math"
 	"slices"
 )
 
@@ -183,13 +184,16 @@ func solveLeast(p *Problem, o Options) (*Plan, error) {
 }
 
 // optimalFrontier yields the plans that the search found: see Solver.Frontier.
-func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
+func optimalFrontier(p *Problem, budget int64, known func() int64) iter.Seq2[Candidate, error] {
 	return func(yield func(Candidate, error) bool) {
 		if !p.HasBackward() {
 			yield(Candidate{}, ErrNoBackward)
 			return
 		}
-		if LowerBound(p) > budget {
+		if known == nil {
+			known = func() int64 { return math.MaxInt64 }
+		}
+		if LowerBound(p) > min(budget, known()) {
 			return
 		}
 		ix := p.indexed()
@@ -199,7 +203,7 @@ func optimalFrontier(p *Problem, budget int64) iter.Seq2[Candidate, error] {
 		}
 		for k := len(points) - 1; k >= 0; k-- {
 			q := points[k]
-			if ix.beyond(q.peak, budget) {
+			if ix.beyond(q.peak, min(budget, known())) {
 				continue
 			}
 			peak, err := ix.judged(q, budget)

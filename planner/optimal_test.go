@@ -10,7 +10,7 @@ import (
 // within is the plan with the least work that the search finds within a budget; an
 // InfeasibleError has the least peak that it finds.
 func within(p *Problem, budget int64) (*Plan, error) {
-	for c, err := range optimalFrontier(p, budget) {
+	for c, err := range optimalFrontier(p, budget, nil) {
 		if err != nil {
 			return nil, err
 		}

@@ -48,7 +48,11 @@ type Solver struct {
 	// Frontier yields plans whose judged peak keeps a budget in bytes, by ascending
 	// work. For a smaller budget there are fewer plans, never others. Nil: the
 	// solver has one plan, and no budget changes it.
-	Frontier func(p *Problem, budget int64) iter.Seq2[Candidate, error]
+	//
+	// Known is asked before each plan for the least peak of those that take no more
+	// work, found in other problems; nil: there are none. A plan that clearly holds
+	// more is not judged.
+	Frontier func(p *Problem, budget int64, known func() int64) iter.Seq2[Candidate, error]
 	// Unbounded: the solver goes for the least peak, whatever work that repeats. One
 	// that searches and is given no bound stops at the knee of its frontier otherwise.
 	Unbounded bool

@@ -37,10 +37,11 @@ func (v *Variant) with(plan *planner.Plan) Candidate {
 }
 
 // ascending yields the candidates whose own peak keeps the budget, by ascending
-// work, until planning is stopped.
-func (p *Planner) ascending(s *planner.Solver, budget Budget) iter.Seq2[Candidate, error] {
+// work, until planning is stopped. Known is the least peak of what it yielded that is of
+// use, nil where more may be.
+func (p *Planner) ascending(s *planner.Solver, budget Budget, known func() int64) iter.Seq2[Candidate, error] {
 	return func(yield func(Candidate, error) bool) {
-		m := &merge{p: p, solver: s, budget: budget}
+		m := &merge{p: p, solver: s, budget: budget, known: known}
 		var stop func()
 		m.variant, stop = iter.Pull2(p.allVariants(s))
 		defer stop()
@@ -94,6 +95,7 @@ type merge struct {
 	p       *Planner
 	solver  *planner.Solver
 	budget  Budget
+	known   func() int64
 	variant func() (*Variant, error, bool) // the next one to open
 	all     bool                           // are open
 	open    []*frontier
@@ -127,7 +129,7 @@ func (m *merge) openNext() error {
 	}
 	for _, problem := range v.problems() {
 		f := &frontier{variant: v}
-		f.next, f.stop = iter.Pull2(m.solver.Frontier(problem, m.p.live(m.budget)))
+		f.next, f.stop = iter.Pull2(m.solver.Frontier(problem, m.p.live(m.budget), m.known))
 		m.open = append(m.open, f)
 		if err := m.advance(f); err != nil {
 			return err

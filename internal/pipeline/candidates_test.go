@@ -21,7 +21,7 @@ func TestAscending(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for c, err := range p.ascending(s, Budget{Live: 2 * p.Before.LivePeak}) {
+	for c, err := range p.ascending(s, Budget{Live: 2 * p.Before.LivePeak}, nil) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func TestAscending(t *testing.T) {
 		break
 	}
 	budget, last, variants := p.Scheduled*6/10, 0.0, map[*Variant]int{}
-	for c, err := range p.ascending(s, Budget{Live: budget}) {
+	for c, err := range p.ascending(s, Budget{Live: budget}, nil) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,11 +56,11 @@ func TestSolverIsAsked(t *testing.T) {
 	rows, asked := planner.Solvers, 0
 	defer func() { planner.Solvers = rows }()
 	planner.Solvers = append(rows[:len(rows):len(rows)], planner.Solver{Name: "dearest", Solve: optimal.Solve,
-		Frontier: func(p *planner.Problem, budget int64) iter.Seq2[planner.Candidate, error] {
+		Frontier: func(p *planner.Problem, budget int64, known func() int64) iter.Seq2[planner.Candidate, error] {
 			asked++
 			return func(yield func(planner.Candidate, error) bool) {
 				var last *planner.Candidate
-				for c, err := range optimal.Frontier(p, budget) {
+				for c, err := range optimal.Frontier(p, budget, known) {
 					if err != nil {
 						yield(c, err)
 						return

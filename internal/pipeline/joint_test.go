@@ -199,7 +199,7 @@ func solveWithCasts(a *analysis.Analysis, strategy string, budget int64) (*plann
 	}
 	var best *planner.Candidate
 	for _, problem := range v.problems() {
-		for c, err := range s.Frontier(problem, budget) {
+		for c, err := range s.Frontier(problem, budget, nil) {
 			if err != nil {
 				return nil, err
 			}

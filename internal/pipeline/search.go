@@ -183,7 +183,7 @@ const maxFiles = 64
 func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 	var closest *File
 	files, most := 0, maxFiles
-	for c, err := range p.ascending(s, budget) {
+	for c, err := range p.ascending(s, budget, nil) {
 		if err != nil {
 			return nil, err
 		}

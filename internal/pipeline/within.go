@@ -52,15 +52,16 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 // work, up to a share of the plain step's work, by ascending work and descending peak.
 func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
 	var list []Candidate
-	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}) {
+	least := int64(math.MaxInt64)
+	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, func() int64 { return least }) {
 		if err != nil {
 			return nil, err
 		}
 		if c.Overhead > work {
 			break
 		}
-		if n := len(list); n == 0 || c.Peak < list[n-1].Peak {
-			list = append(list, c)
+		if c.Peak < least {
+			list, least = append(list, c), c.Peak
 		}
 	}
 	return list, nil
@@ -78,6 +79,12 @@ func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
 				break
 			}
 			less.Live = best.Peak - 1 // else it is not finished
+			if holds, err := p.holds(list[i]); err != nil || holds > best.Peak+shapesBytes {
+				if written++; err != nil {
+					return nil, err
+				}
+				continue
+			}
 		}
 		f, err := p.file(list[i], less)
 		if err != nil {
@@ -88,4 +95,15 @@ func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
 		}
 	}
 	return best, nil
+}
+
+// holds is the peak of a candidate's plan in bytes as it is judged, legalized and moved.
+func (p *Planner) holds(c Candidate) (int64, error) {
+	defer p.solving()()
+	plan, err := c.Plan()
+	if err != nil {
+		return 0, err
+	}
+	v, err := planner.Judge(c.Variant.Problem(), plan)
+	return v.Peak, err
 }

@@ -25,7 +25,9 @@
 package tile
 
 import (
+	"container/heap"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -61,10 +63,13 @@ type Region struct {
 	Nodes []*onnx.Node
 
 	graph *onnx.Graph
+	place map[*onnx.Node]int    // of the graph's nodes in the file
 	joins bool                  // see joinsAxes
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
-	// given says how another region, which this one reads from, cuts a value.
-	given func(*onnx.Value) sharding
+	// given says how another region, which this one reads from, cuts a value, and
+	// beside lists the nodes of the regions that a node reads from.
+	given  func(*onnx.Value) sharding
+	beside func(*onnx.Node) []*onnx.Node
 	// joined are the values that stand for those of the region after apply.
 	joined    map[*onnx.Value]*onnx.Value
 	in        map[*onnx.Node]bool
@@ -91,7 +96,7 @@ func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 	if logits.IsOutput() {
 		return nil, &SkipError{logits.Name, "logits is an output: give --drop-output " + logits.Name}
 	}
-	r := newRegion(m, logits, dims)
+	r := newRegion(m, placesOf(m.Graph), logits, dims)
 	if err := r.grow(); err != nil {
 		return nil, err
 	}
@@ -99,11 +104,20 @@ func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 	return r, nil
 }
 
+// placesOf returns the place of each node in the file.
+func placesOf(g *onnx.Graph) map[*onnx.Node]int {
+	place := make(map[*onnx.Node]int, len(g.Nodes))
+	for i, n := range g.Nodes {
+		place[n] = i
+	}
+	return place
+}
+
 // newRegion begins a region at the output of a matrix product.
-func newRegion(m *onnx.Model, product *onnx.Value, dims []int64) *Region {
+func newRegion(m *onnx.Model, place map[*onnx.Node]int, product *onnx.Value, dims []int64) *Region {
 	n, _ := onnx.Elements(dims)
 	r := &Region{
-		Logits: product, graph: m.Graph, joins: joinsAxes(m), limit: max(n/2, 1),
+		Logits: product, graph: m.Graph, place: place, joins: joinsAxes(m), limit: max(n/2, 1),
 		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
 	r.shardings[product] = sharding(outermost(dims))
@@ -149,7 +163,8 @@ func outermost(dims []int64) int {
 	return 0
 }
 
-// grow adds nodes and derives cuts until nothing changes.
+// grow adds nodes and derives cuts until nothing changes. A stack has a region or two
+// a layer, so it looks at the neighbours of the region alone, never at the graph.
 func (r *Region) grow() error {
 	for {
 		before := len(r.in)
@@ -166,12 +181,13 @@ func (r *Region) grow() error {
 			break
 		}
 	}
-	for _, n := range r.graph.Nodes {
-		if r.in[n] {
-			r.Nodes = append(r.Nodes, n)
-		}
-	}
+	r.Nodes = r.inOrder()
 	return r.check()
+}
+
+// inOrder are the nodes that are in the region, in file order.
+func (r *Region) inOrder() []*onnx.Node {
+	return slices.SortedFunc(maps.Keys(r.in), func(a, b *onnx.Node) int { return r.place[a] - r.place[b] })
 }
 
 func (r *Region) big(v *onnx.Value) bool {
@@ -179,24 +195,101 @@ func (r *Region) big(v *onnx.Value) bool {
 	return ok && v.Type.Ranked && n >= r.limit
 }
 
-// addReaders takes in whatever reads a big value that is cut.
+// addReaders takes in whatever reads a big value that is cut: pass by pass, each in
+// file order.
 func (r *Region) addReaders() {
 	for added := true; added; {
 		added = false
-		for _, n := range slices.Clone(r.graph.Nodes) {
-			if r.in[n] || !r.may(n) {
+		n := newNeighbours(r)
+		for at := n.next(); at >= 0; at = n.next() {
+			node := r.graph.Nodes[at]
+			if r.in[node] || !r.may(node) {
 				continue
 			}
-			for _, v := range n.Inputs {
+			for _, v := range node.Inputs {
 				if v != nil && r.comesInParts(v) {
-					r.in[n], added = true, true
+					r.in[node], added = true, true
 				}
+			}
+			if r.in[node] {
+				n.add(node)
 			}
 		}
 		if err := r.propagate(); err != nil {
 			return // reported by the next call
 		}
 	}
+}
+
+// neighbours are the places of nodes that may read what a region, or one that it reads
+// from, makes: the readers of what is made there. A place behind which the pass is
+// comes with the next pass.
+type neighbours struct {
+	r      *Region
+	at     int // of the last one
+	places placeHeap
+	seen   map[*onnx.Node]bool // whose readers are there
+}
+
+type placeHeap []int
+
+func (h placeHeap) Len() int           { return len(h) }
+func (h placeHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h placeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *placeHeap) Push(x any)        { *h = append(*h, x.(int)) }
+func (h *placeHeap) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	*h = (*h)[:last]
+	return x
+}
+
+func newNeighbours(r *Region) *neighbours {
+	n := &neighbours{r: r, at: -1, seen: map[*onnx.Node]bool{}}
+	for node := range r.in {
+		n.add(node)
+	}
+	return n
+}
+
+// add adds the readers of what a node of the region makes, and of what the regions make
+// that it reads from.
+func (n *neighbours) add(node *onnx.Node) {
+	n.addReaders(node)
+	if n.r.beside == nil {
+		return
+	}
+	for _, other := range n.r.beside(node) {
+		n.addReaders(other)
+	}
+}
+
+func (n *neighbours) addReaders(node *onnx.Node) {
+	if n.seen[node] {
+		return
+	}
+	n.seen[node] = true
+	for _, o := range node.Outputs {
+		if o == nil {
+			continue
+		}
+		for _, u := range o.Uses() {
+			if at, ok := n.r.place[u.Node]; ok && at > n.at {
+				heap.Push(&n.places, at)
+			}
+		}
+	}
+}
+
+// next returns the next place, -1 where none is left.
+func (n *neighbours) next() int {
+	for n.places.Len() > 0 {
+		if at := heap.Pop(&n.places).(int); at > n.at {
+			n.at = at
+			return at
+		}
+	}
+	return -1
 }
 
 // comesInParts reports a big value that this region, or one that it reads
@@ -223,15 +316,9 @@ func (r *Region) comesInParts(v *onnx.Value) bool {
 func (r *Region) addMakers() {
 	for added := true; added; {
 		added = false
-		for i := len(r.graph.Nodes) - 1; i >= 0; i-- {
-			n := r.graph.Nodes[i]
-			if r.in[n] || !r.may(n) {
-				continue
-			}
-			for _, o := range n.Outputs {
-				if o != nil && r.big(o) && r.shardingOf(o) >= 0 {
-					r.in[n], added = true, true
-				}
+		for v, c := range r.shardings {
+			if n := v.Producer; n != nil && c >= 0 && !r.in[n] && r.may(n) && r.big(v) {
+				r.in[n], added = true, true
 			}
 		}
 		if err := r.propagate(); err != nil {
@@ -241,10 +328,13 @@ func (r *Region) addMakers() {
 }
 
 // addBetween takes in the nodes that lie on a way from the region back into it:
-// without them the parts would wait for each other.
+// without them the parts would wait for each other. The graph is sorted, so such a way
+// leaves and enters between the region's first node and its last.
 func (r *Region) addBetween() {
+	nodes := r.inOrder()
+	nodes = r.graph.Nodes[r.place[nodes[0]] : r.place[nodes[len(nodes)-1]]+1]
 	after := map[*onnx.Node]bool{}
-	for _, n := range r.graph.Nodes {
+	for _, n := range nodes {
 		if r.in[n] {
 			after[n] = true
 			continue
@@ -258,8 +348,7 @@ func (r *Region) addBetween() {
 		}
 	}
 	before := map[*onnx.Node]bool{}
-	for i := len(r.graph.Nodes) - 1; i >= 0; i-- {
-		n := r.graph.Nodes[i]
+	for _, n := range slices.Backward(nodes) {
 		for _, o := range n.Outputs {
 			if o == nil {
 				continue
@@ -309,12 +398,10 @@ func (r *Region) set(v *onnx.Value, c sharding) (bool, error) {
 
 // propagate applies the rules of the region's nodes until nothing changes.
 func (r *Region) propagate() error {
+	nodes := r.inOrder()
 	for changed := true; changed; {
 		changed = false
-		for _, n := range r.graph.Nodes {
-			if !r.in[n] {
-				continue
-			}
+		for _, n := range nodes {
 			rule := ruleOf(n)
 			if rule == nil {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}

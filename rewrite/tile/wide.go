@@ -84,6 +84,7 @@ type widePlan struct {
 // another one is that one.
 func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 	p := &widePlan{of: map[*onnx.Node]*wideRegion{}}
+	place := placesOf(m.Graph)
 	for _, n := range m.Graph.Nodes {
 		if !isWide(n) || p.of[n] != nil {
 			continue
@@ -91,10 +92,10 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 		p.found++
 		out := n.Outputs[0]
 		dims, _ := out.Type.Shape.Ints()
-		r := newRegion(m, out, dims)
+		r := newRegion(m, place, out, dims)
 		isForward := forward(n)
 		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }
-		r.given = p.handsTo(r)
+		r.given, r.beside = p.handsTo(r), p.beside
 		if err := r.grow(); err != nil {
 			var skip *SkipError
 			if errors.As(err, &skip) {
@@ -128,6 +129,19 @@ func (p *widePlan) handsTo(r *Region) func(*onnx.Value) sharding {
 		}
 		return unknown
 	}
+}
+
+// beside lists the nodes of the regions that a node reads from.
+func (p *widePlan) beside(n *onnx.Node) (nodes []*onnx.Node) {
+	for _, v := range n.Inputs {
+		if v == nil || v.Producer == nil {
+			continue
+		}
+		if from := p.of[v.Producer]; from != nil {
+			nodes = append(nodes, from.region.Nodes...)
+		}
+	}
+	return nodes
 }
 
 // isWide reports a batched product that is much larger than its factors.
