@@ -53,6 +53,8 @@ type Options struct {
 	AsIs  bool
 	Roles *step.Roles
 	Costs map[string]int64
+	// Outputs says how next values leave the step; "": as the given file says.
+	Outputs step.Outputs
 	// CUDA plans and predicts for the CUDA provider's kernels, whatever the
 	// precision; without it a graph in half for CUDA does.
 	CUDA bool
