@@ -204,14 +204,14 @@ func WriteFile(path string, data []byte) error {
 	})
 }
 
-// pending holds the names of files that are being written.
+// pending holds the names of files and folders that are being written.
 var pending sync.Map
 
-// RemovePending takes away the files that ReplaceFile is writing at this
+// RemovePending takes away what ReplaceFile and MakeFolder are writing at this
 // moment, for a program that is about to end.
 func RemovePending() {
 	pending.Range(func(name, _ any) bool {
-		os.Remove(name.(string))
+		os.RemoveAll(name.(string))
 		return true
 	})
 }

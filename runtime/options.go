@@ -3,6 +3,7 @@ package runtime
 import (
 	goruntime "runtime"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -44,6 +45,9 @@ type Options struct {
 	Scaling       Scaling
 	// Roles override those of the file.
 	Roles *Roles
+	// Outputs says whether next values are written over their inputs, where that is
+	// safe, or returned as values of their own; "": as the file says.
+	Outputs step.Outputs
 
 	// MemoryLimit is the most bytes that parameters, state, feeds, session and a step
 	// may take together, on the CPU; 0: what the system can give.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -54,6 +55,7 @@ type Session struct {
 	load    LoadStages
 	placed  bool // see Place
 	carried carried
+	way     step.Outputs
 }
 
 // LoadStages are the process's resident bytes once the session's own session of ONNX
@@ -273,7 +275,10 @@ func (s *Session) plan(values *feeds) error {
 }
 
 // markInPlace decides which next values are written over their inputs.
-func (s *Session) markInPlace() error {
+func (s *Session) markInPlace() (err error) {
+	if s.way, err = step.OutputsOf(s.Model, s.options.Outputs); err != nil || s.way == step.Returned {
+		return err
+	}
 	next := map[string]string{}
 	for _, in := range s.inputs {
 		if in.next != "" {

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -407,6 +408,9 @@ func (s *Session) Trained() []string {
 
 // InPlace says whether an input's next value is written over it.
 func (s *Session) InPlace(name string) bool { return s.byName[name] != nil && s.byName[name].inPlace }
+
+// Outputs says how the session's next values leave a step.
+func (s *Session) Outputs() step.Outputs { return s.way }
 
 // Release gives the last step's outputs back before the next step does.
 func (s *Session) Release() { s.releaseOutputs() }

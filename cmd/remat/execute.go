@@ -33,6 +33,7 @@ func feedFlags() []cli.Flag {
 		&cli.Float64Flag{Name: "lr", Value: 1e-3, Usage: "learning rate, `X`"},
 		&cli.IntFlag{Name: "steps", Value: 1, Usage: "number of steps, `N`"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
+		outputsFlag(),
 		memoryLimitFlag(),
 	}, scalingFlags()...)
 }
@@ -43,6 +44,9 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	o.Seed, o.LR = c.Uint64("seed"), c.Float64("lr")
 	var err error
 	if o.LossScale, o.Scaling, err = readScaling(c); err != nil {
+		return o, err
+	}
+	if o.Outputs, err = readOutputs(c); err != nil {
 		return o, err
 	}
 	if o.MemoryLimit, err = readMemoryLimit(e, c); err != nil {
@@ -204,6 +208,9 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	s.run = &report.Run{
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
+	}
+	if len(s.roles.New) > 0 {
+		s.run.Outputs = string(s.session.Outputs())
 	}
 	load := s.session.Load()
 	s.run.Load = &report.Load{Start: e.startRSS, Mapped: mapped, Session: load.Session, Feeds: load.Feeds}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite"
@@ -36,7 +37,9 @@ type planSource struct {
 	DropOutputs []string          `json:"drop_outputs"`
 	// Prepack is of the written file alone: the plan's nodes do not depend on it.
 	Prepack pipeline.Prepacking `json:"prepack,omitempty"`
-	Dims    map[string]int64    `json:"dims"`
+	// Outputs is what the plan's peak holds for.
+	Outputs step.Outputs     `json:"outputs,omitempty"`
+	Dims    map[string]int64 `json:"dims"`
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
@@ -84,7 +87,7 @@ func writePlan(p *planned, asked planOptions, out string) error {
 	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
-		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Layers: texts(asked.layers), Precision: o.Precision,
+		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Outputs: o.Outputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Layers: texts(asked.layers), Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
 	})
@@ -118,6 +121,9 @@ func readPlanFile(path string) (planSource, []byte, error) {
 		}
 		if src.Prepack, err = pipeline.ParsePrepacking(string(src.Prepack)); err != nil {
 			return src, nil, fmt.Errorf("%s: source: %w", path, err)
+		}
+		if src.Outputs, err = step.ParseOutputs(string(src.Outputs)); err != nil {
+			return src, nil, fmt.Errorf("%s: source: outputs %w", path, err)
 		}
 		delete(parts, sourceKey)
 	}
@@ -157,6 +163,9 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pip
 	}
 	if !set("prepack") {
 		f.Prepack = s.Prepack
+	}
+	if !set("outputs") {
+		f.Outputs = s.Outputs
 	}
 	f.Dims, err = s.sizes(f.Dims, planPath)
 	return other, err

@@ -61,6 +61,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "report which parameters are updated as soon as their gradient is ready, and why others are not"},
 		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters, gradients included, over N slices; default: optimal chooses"},
+		outputsFlag(),
 		timeLimitFlag(),
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: remove matching outputs from the graph"},
 	}...)
@@ -73,6 +74,22 @@ func strategies() string {
 		names = append(names, planner.Solvers[i].Usage())
 	}
 	return strings.Join(names, "|")
+}
+
+// outputsFlag says how next values leave a step.
+func outputsFlag() cli.Flag {
+	return &cli.StringFlag{Name: "outputs", Usage: "`bound|returned`: whether next values are written over their inputs, or are new values; default: as the file was written, else bound"}
+}
+
+func readOutputs(c *cli.Context) (step.Outputs, error) {
+	way, err := step.ParseOutputs(c.String("outputs"))
+	if err == nil && way == "" && c.IsSet("outputs") {
+		err = errors.New("is empty: want returned or bound")
+	}
+	if err != nil {
+		return "", fmt.Errorf("--outputs %w", err)
+	}
+	return way, nil
 }
 
 func timeLimitFlag() cli.Flag {
@@ -146,6 +163,9 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, err
 	}
 	if o.pipeline.Roles, err = readRoles(c.String("roles")); err != nil {
+		return o, err
+	}
+	if o.pipeline.Outputs, err = readOutputs(c); err != nil {
 		return o, err
 	}
 	if path := c.String("costs"); path != "" {

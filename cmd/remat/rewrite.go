@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite"
 )
 
@@ -18,6 +20,8 @@ func rewriteCommand(e *env) *cli.Command {
 			"Example: remat rewrite train.onnx --strategy full -o small.onnx",
 		Flags: append(planFlags(),
 			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},
+			&cli.StringFlag{Name: "bundle", Usage: "instead of -o: make the folder `DIR` from which the runtime of --for trains"},
+			&cli.StringFlag{Name: "for", Usage: "with --bundle: `RUNTIME`, " + pipeline.TargetNames("|")},
 			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: follow this plan instead of --strategy"},
 		),
 		Action: func(c *cli.Context) error {
@@ -25,13 +29,19 @@ func rewriteCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			out, err := output(c)
-			if err != nil {
-				return err
-			}
 			o, err := readPlanOptions(e, c)
 			if err != nil {
 				return err
+			}
+			target, err := readTarget(c, &o)
+			if err != nil {
+				return err
+			}
+			out := c.String("bundle")
+			if target == nil {
+				if out, err = output(c); err != nil {
+					return err
+				}
 			}
 			if o.file = c.String("plan"); c.IsSet("plan") {
 				if err := planAlone(c); err != nil {
@@ -66,7 +76,12 @@ func rewriteCommand(e *env) *cli.Command {
 					skipped = append(skipped, again)
 				}
 			}
-			if err := pipeline.CanWrite(reads, out); err != nil {
+			if target != nil {
+				err = onnx.Vacant(out)
+			} else {
+				err = pipeline.CanWrite(reads, out)
+			}
+			if err != nil {
 				return err
 			}
 			p, err := makePlan(e, source, o)
@@ -80,7 +95,12 @@ func rewriteCommand(e *env) *cli.Command {
 				p.result.Reports = slices.Insert(p.result.Reports, 0, r)
 				p.document.Notes = slices.Insert(p.document.Notes, 0, pipeline.Note(r))
 			}
-			if err := p.save(out); err != nil {
+			if target != nil {
+				err = p.result.Bundle(p.source, out, target, p.document)
+			} else {
+				err = p.save(out)
+			}
+			if err != nil {
 				return err
 			}
 			e.remarkPlan(out, p)
@@ -102,6 +122,35 @@ func rewriteCommand(e *env) *cli.Command {
 			return nil
 		},
 	}
+}
+
+// readTarget reads --bundle and --for, nil without, and asks for what the target wants.
+func readTarget(c *cli.Context, o *planOptions) (*pipeline.Target, error) {
+	dir, name := c.String("bundle"), c.String("for")
+	switch {
+	case !c.IsSet("bundle") && !c.IsSet("for"):
+		return nil, nil
+	case dir == "":
+		return nil, errors.New("remat rewrite: --for needs --bundle DIR, the folder to make")
+	case name == "":
+		return nil, fmt.Errorf("remat rewrite: --bundle needs --for, one of %s", pipeline.TargetNames(", "))
+	case c.IsSet("o"):
+		return nil, errors.New("remat rewrite: -o and --bundle: give one of them")
+	}
+	t, err := pipeline.FindTarget(name)
+	if err != nil {
+		return nil, fmt.Errorf("--for %w", err)
+	}
+	if o.pipeline.CUDA {
+		return nil, errors.New("--bundle: the manifest's options are those of the CPU: leave out --provider cuda")
+	}
+	if t.Single && c.IsSet("plan") {
+		return nil, fmt.Errorf("--plan: lists values of a graph in float64, which --for %s leaves out: give --strategy or a budget instead", t.Name)
+	}
+	if err := t.Ask(&o.pipeline); err != nil {
+		return nil, fmt.Errorf("--outputs: %w", err)
+	}
+	return t, nil
 }
 
 // planAlone refuses flags that ask for another plan than the file's.

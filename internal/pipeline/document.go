@@ -31,6 +31,9 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 			d.RecomputeFLOPs += int64(again) * counted[op]
 		}
 	}
+	if len(r.Roles().New) > 0 {
+		d.Outputs = string(p.opts.Outputs)
+	}
 	if d.PeakBytesBefore > 0 {
 		d.Saving = report.Float(1 - float64(r.Peak)/float64(d.PeakBytesBefore))
 	}
@@ -110,6 +113,10 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		arena := f.Prediction.Arena()
 		session["arena"] = arena.Setup
 		m.SetMetadata(ReservedKey, fmt.Sprint(arena.Reserved))
+	}
+	m.DropMetadata(step.OutputsKey)
+	if len(roles.New) > 0 {
+		m.SetMetadata(step.OutputsKey, string(o.Outputs))
 	}
 	document.SolverSeconds, document.PlanSeconds = 0, 0
 	for _, entry := range []struct {

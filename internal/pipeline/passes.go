@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -48,6 +48,9 @@ var passes = []pass{
 	{name: "ordered", doc: "a file that remat wrote gets its nodes in the order in which they run, and loses the control dependencies of that rewriting",
 		run: (*preparation).unorder},
 	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*preparation).scatter},
+	{name: "single", doc: "numbers in float64 become float32",
+		after: []string{"scatter"}, why: "that infers the types",
+		asked: func(o *Options) bool { return o.Single }, run: (*preparation).single},
 	{name: "drop", doc: "takes outputs off the graph, and what only they needed",
 		after: []string{"find roles"}, why: "the roles of outputs that go are forgotten",
 		asked: func(o *Options) bool { return len(o.DropOutputs) > 0 }, run: (*preparation).drop},
@@ -176,6 +179,14 @@ func (p *preparation) scatter(*runtime.Engine) error {
 		p.Reports = append(p.Reports, report)
 	}
 	return nil
+}
+
+func (p *preparation) single(*runtime.Engine) error {
+	report, err := rewrite.Single(p.Model.Graph)
+	if report.Requested > 0 {
+		p.Reports = append(p.Reports, report)
+	}
+	return err
 }
 
 func (p *preparation) drop(*runtime.Engine) error {

@@ -55,6 +55,10 @@ type Options struct {
 	AsIs  bool
 	Roles *step.Roles
 	Costs map[string]int64
+	// Outputs says how next values leave the step; "": as the given file says.
+	Outputs step.Outputs
+	// Single: numbers in float64 become float32.
+	Single bool
 	// CUDA plans and predicts for the CUDA provider's kernels, whatever the
 	// precision; without it a graph in half for CUDA does.
 	CUDA bool

@@ -20,8 +20,8 @@ import (
 // level. It asks ONNX Runtime for the graph that it makes of the
 // file, without running anything; for CUDA only above level 0 or where the file alone
 // does not say all, and only where that provider can be had. Bound names the outputs that lie in memory of
-// their own; nil means the next values that may be written over their inputs,
-// as a session of package runtime does.
+// their own; nil means, unless outputs are returned, the next values that may be written
+// over their inputs, as a session of package runtime does.
 func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	if !o.provider().Device {
 		return predictBy(e, ort.CPU, m, roles, o, bound)
@@ -77,7 +77,11 @@ func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Rol
 		m = dumped
 		po.Told = outerTypes(m)
 	}
-	if bound == nil && len(roles.New) > 0 {
+	way, err := step.OutputsOf(given, o.Outputs)
+	if err != nil {
+		return nil, err
+	}
+	if bound == nil && way == step.Bound && len(roles.New) > 0 {
 		if po.Bound, err = runtime.InPlace(given.Graph, roles.New, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
 			return nil, err
 		}

@@ -19,12 +19,15 @@ type Requires struct {
 
 // RequiresOf computes the entry from the file format's version, the opsets, and
 // the operators and types of a typed model.
-func RequiresOf(m *onnx.Model) Requires {
+func RequiresOf(m *onnx.Model) Requires { return Requires{needs(m).String()} }
+
+// needs is the oldest release that runs a typed model.
+func needs(m *onnx.Model) kernels.Release {
 	provider := kernels.CPU
 	if p := PrecisionOf(m); p != nil && p.How == "native" {
 		provider = kernels.CUDA // its half nodes may have no kernel on the CPU
 	}
-	return Requires{kernels.Needs(m, provider).String()}
+	return kernels.Needs(m, provider)
 }
 
 // SetRequires writes the entry of a typed model.

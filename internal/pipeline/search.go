@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
@@ -45,9 +46,12 @@ type Planner struct {
 // NewPlanner prepares the given graph and predicts it as it stands.
 func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, error) {
 	p := &Planner{engine: e, given: given, fixed: math.MaxInt64}
+	var err error
+	if o.Outputs, err = step.OutputsOf(given, o.Outputs); err != nil {
+		return nil, err
+	}
 	o.Stop = p.heed(o.Stop)
 	p.opts = o
-	var err error
 	if p.asked, err = p.newFamily(o); err != nil {
 		return nil, err
 	}

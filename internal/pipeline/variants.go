@@ -70,7 +70,7 @@ func (v *Variant) Again() Options {
 // analyze makes the planning problem of a graph of this variant as it stands.
 func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 	o := &v.Options
-	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs})
+	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs})
 	if err != nil {
 		return nil, err
 	}

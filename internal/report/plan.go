@@ -4,7 +4,10 @@ import "encoding/json"
 
 // Plan is the document of `plan --json`.
 type Plan struct {
-	Strategy           string   `json:"strategy"`
+	Strategy string `json:"strategy"`
+	// Outputs says how next values leave the step: "bound" or "returned"; absent where
+	// the graph has none.
+	Outputs            string   `json:"outputs,omitempty"`
 	Boundaries         []string `json:"boundaries"`
 	Kept               []string `json:"kept"`
 	RecomputedNodes    int      `json:"recomputed_nodes"`

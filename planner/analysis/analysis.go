@@ -38,6 +38,9 @@ type Options struct {
 	// Costs are measured times in nanoseconds by node name. If there are any,
 	// they replace the estimate of work; see measured.
 	Costs map[string]int64
+	// Outputs says whether next values are written over their inputs; "": as the file
+	// says.
+	Outputs step.Outputs
 }
 
 // An Analysis is a problem with the way back to the graph: node i and value v
@@ -61,6 +64,11 @@ type Analysis struct {
 
 // Analyze makes the planning problem of a model.
 func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
+	way, err := step.OutputsOf(m, o.Outputs)
+	if err != nil {
+		return nil, err
+	}
+	o.Outputs = way
 	a := &Analysis{Problem: &planner.Problem{Loss: ortmodel.None}, opts: o}
 	g := m.Graph
 	a.translate(g)

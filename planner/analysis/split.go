@@ -118,6 +118,9 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 			info.Role = planner.Gradient
 		}
 	}
+	if a.opts.Outputs == step.Returned {
+		return
+	}
 	for in, name := range a.Roles.New { // bound onto the inputs that they update
 		if old := g.Value(in); old == nil || old.Init != nil {
 			continue // an initializer stays what it is

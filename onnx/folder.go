@@ -1,0 +1,79 @@
+package onnx
+
+// A folder that is there as a whole or not at all: it is filled under a temporary name
+// beside its place, and renamed. The system renames a folder over an empty one only, so
+// no file of another folder goes.
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// MakeFolder lets write fill a folder beside path and renames it into place when write
+// succeeded; else nothing is left behind. At path there is nothing yet, or an empty folder.
+func MakeFolder(path string, write func(dir string) error) (err error) {
+	path = filepath.Clean(path)
+	if err := Vacant(path); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), tempName(path))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, pathCause(err))
+	}
+	pending.Store(dir, nil)
+	defer func() {
+		pending.Delete(dir)
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
+	if err := write(dir); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return fmt.Errorf("%s: %w", path, pathCause(err))
+	}
+	switch err := os.Rename(dir, path); {
+	case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST):
+		return notVacant(path)
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, pathCause(err))
+	}
+	return nil
+}
+
+// Vacant reports why no folder can be made at path: something is there, or the folder that
+// is to hold it is missing.
+func Vacant(path string) error {
+	path = filepath.Clean(path)
+	switch above, err := os.Stat(filepath.Dir(path)); {
+	case err != nil:
+		return fmt.Errorf("folder of %s: %w", path, pathCause(err))
+	case !above.IsDir():
+		return fmt.Errorf("%s: %s is not a folder", path, filepath.Dir(path))
+	}
+	at, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, pathCause(err))
+	case !at.IsDir():
+		return fmt.Errorf("%s: is no folder: choose another name", path)
+	}
+	entries, err := os.ReadDir(path)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", path, pathCause(err))
+	case len(entries) > 0:
+		return notVacant(path)
+	}
+	return nil
+}
+
+func notVacant(path string) error {
+	return fmt.Errorf("%s: holds files: choose another name, or remove it", path)
+}
