@@ -69,6 +69,6 @@ func (u *updater) moments(grad func(what, of string) *onnx.Value) *onnx.Value {
 	scaled := grad("v_scale", "v")
 	v := u.average("v", u.named("v_add", "Mul", build.In(scaled, scaled)), u.o.Beta2)
 	root := u.named("root", "Sqrt", build.In(v))
-	floor := u.named("floor", "Add", build.In(root, u.like(u.s.eps)))
+	floor := u.named("floor", "Add", build.In(root, u.as(root, u.s.eps)))
 	return u.named("quot", "Div", build.In(m, floor))
 }

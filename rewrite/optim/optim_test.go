@@ -170,6 +170,7 @@ var cases = map[string]Options{
 		o.Momentum, o.ClipNorm, o.ClipBy, o.WeightDecay = 0.5, 4, ClipPrevious, 0.1
 	}),
 	"adamw clip previous": with(AdamW, func(o *Options) { o.ClipNorm, o.ClipBy = 2, ClipPrevious }),
+	"adamw8bit":           Defaults(AdamW8bit),
 	"lion":                Defaults(Lion),
 	"lion decay mask": with(Lion, func(o *Options) {
 		o.WeightDecay = 0.5

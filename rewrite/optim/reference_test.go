@@ -79,7 +79,7 @@ func (r *reference) train(x []float64) {
 			g := r.acc[i][j] * scales[i]
 			r.acc[i][j] = 0
 			switch r.o.Kind {
-			case AdamW:
+			case AdamW, AdamW8bit: // of so few numbers none is coded
 				r.adamw(i, j, g, lr, decay, float64(r.step/n))
 			case Lion:
 				r.lion(i, j, g, lr, decay)

@@ -20,6 +20,7 @@ const (
 	None       Kind = "none"
 	SGD        Kind = "sgd"
 	AdamW      Kind = "adamw"
+	AdamW8bit  Kind = "adamw8bit"
 	Lion       Kind = "lion"
 	Adafactor  Kind = "adafactor"
 	ApolloMini Kind = "apollo-mini"
@@ -27,7 +28,7 @@ const (
 )
 
 // table lists the optimizers in the order of the help.
-var table = []*row{&sgd, &adamw, &lion, &adafactor, &apolloMini, &muon}
+var table = []*row{&sgd, &adamw, &adamw8bit, &lion, &adafactor, &apolloMini, &muon}
 
 // A row is what there is to know of one optimizer.
 type row struct {

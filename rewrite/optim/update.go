@@ -178,8 +178,17 @@ func (u *updater) isOutputName(what string) bool {
 
 // add makes a node whose output bears its name outside the optimizer's prefix.
 func (u *updater) add(output, op string, x, y *onnx.Value) *onnx.Value {
+	return u.bears(output, op, build.In(x, y))
+}
+
+// nextOf makes the node whose output is the next value of a state, or of the parameter.
+func (u *updater) nextOf(old *onnx.Value, op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
+	return u.bears(old.Name+".new", op, in, attrs...)
+}
+
+func (u *updater) bears(output, op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
 	step := "next" + output[len(u.p.Name):len(output)-len(".new")]
-	return u.b.NodeNamed("", op, prefix+u.p.Name+"/"+step, build.In(x, y), []string{output})[0]
+	return u.b.NodeNamed("", op, prefix+u.p.Name+"/"+step, in, []string{output}, attrs...)[0]
 }
 
 // like casts a scalar to the parameter's element type.
