@@ -23,7 +23,7 @@ func TestLimits(t *testing.T) {
 		p := transformer(layers, 256, 64, 256, 4)
 		p.Limits = []Limit{{"half", of, whole * share / 100}}
 		work := -1.0
-		for c, err := range optimalFrontier(p, 1<<62) {
+		for c, err := range optimalFrontier(p, 1<<62, nil) {
 			if err != nil {
 				t.Fatal(err)
 			}

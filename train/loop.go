@@ -133,6 +133,9 @@ func (t *training) run(ctx context.Context) error {
 		if err == nil && ctx.Err() == nil && t.Evaluate != nil && (last || due(t.at.Step, t.EvalEvery)) {
 			err = t.validate(ctx)
 		}
+		if err != nil && t.Ranks != nil && t.Ranks.Owned != nil {
+			return err // others do not know, and would not give what a state needs
+		}
 		if last || err != nil || due(t.at.Step, t.SaveEvery) {
 			if e := t.save(); e != nil {
 				return errors.Join(err, e)
@@ -273,6 +276,9 @@ func (t *training) validate(ctx context.Context) error {
 }
 
 func (t *training) save() error {
+	if t.Folder == nil && t.Ranks != nil && t.Ranks.Owned != nil {
+		return t.Ranks.Owned.give(t.Ranks.Update)
+	}
 	if t.Folder == nil {
 		return nil
 	}

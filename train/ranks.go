@@ -5,7 +5,8 @@ package train
 //	every step       a step's runs add gradients up in state; the sums of all ranks are
 //	                 added up in the order of the ranks; a second graph updates from the
 //	                 result. Rank r's run n takes micro-batch n·N + r, so N ranks of K
-//	                 runs do what one does that accumulates N·K runs.
+//	                 runs do what one does that accumulates N·K runs. Divided, each
+//	                 rank updates parameters of its own (shard.go).
 //	every H steps    local SGD with an outer step (Douillard et al. 2023, "DiLoCo",
 //	                 arXiv 2311.08105): each rank trains by itself, optimizer and all;
 //	                 the parameters' mean difference from the last common point is the
@@ -40,6 +41,8 @@ type Ranks struct {
 	// Update is a session of the graph that updates from summed gradients, with the
 	// parameters and sums of the job's session.
 	Update *runtime.Session
+	// Owned divides the updates among ranks; nil: all do the same.
+	Owned *Owned
 
 	// chunks are what an outer step keeps, by the names that states have for them.
 	chunks map[string][]float32
@@ -67,6 +70,9 @@ func (j *Job) Begin(kept map[string]runtime.Tensor) error {
 		if dtype != onnx.Float32 {
 			return fmt.Errorf("%q is %s: ranks agree on float32 values only", name, dtype)
 		}
+	}
+	if r.Owned != nil {
+		return r.Owned.begin(j)
 	}
 	if r.Every == 0 {
 		return nil
@@ -128,7 +134,7 @@ func (r *Ranks) Held() int64 {
 	for _, chunk := range r.chunks {
 		n += int64(len(chunk)) * 4
 	}
-	return n
+	return n + r.Owned.held()
 }
 
 // Elements are those of each value that is combined.
@@ -203,18 +209,34 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	if math.IsNaN(all.loss) || math.IsInf(all.loss, 0) {
 		return t.notFinite(*rec)
 	}
+	if r.Owned != nil {
+		return t.updateOwn(rec)
+	}
 	if err := r.combine(t.Session, func(string) ranks.Fold { return ranks.Sum }); err != nil {
 		return err
 	}
-	r.Update.SetRate(rec.LR)
-	out, err := r.Update.Step(context.Background())
+	return t.update(rec)
+}
+
+// update runs the graph of updates.
+func (t *training) update(rec *Record) error {
+	t.Ranks.Update.SetRate(rec.LR)
+	out, err := t.runBeside(t.Ranks.Update, rec)
+	if err == nil {
+		t.read(out, rec)
+	}
+	return err
+}
+
+// runBeside runs a session that is part of a step.
+func (t *training) runBeside(s *runtime.Session, rec *Record) (*runtime.Step, error) {
+	out, err := s.Step(context.Background())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rec.RunSeconds += out.Seconds
 	rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
-	t.read(out, rec)
-	return nil
+	return out, nil
 }
 
 // combine combines what ranks exchange, value by value.
@@ -300,6 +322,8 @@ type Holder interface {
 // Holder is what the job's states are written of.
 func (j *Job) Holder() Holder {
 	switch r := j.Ranks; {
+	case r != nil && r.Owned != nil:
+		return r.Owned.holder(j)
 	case r.together():
 		return r.Update
 	case r.local():

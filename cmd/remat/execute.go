@@ -186,6 +186,12 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openSource(e, src, o, engine.OpenLoaded)
+}
+
+// openSource opens a model that was read, in the way that suits it, and predicts it.
+func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.Model, remat.Options) (*remat.Session, error)) (*subject, error) {
+	path, engine := src.Path, e.loaded
 	m, err := src.Typed(e.dims)
 	if err != nil {
 		return nil, err
@@ -201,7 +207,7 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	s.profiled = o.Profile || o.ProfileAside
 	o.Profile = o.Profile || engine.Rehearsed() // says where nodes are placed
 	o.Trace = o.Trace || len(pipeline.LayerBudgetsIn(m)) > 0
-	if s.session, err = engine.OpenLoaded(src.Model, o); err != nil {
+	if s.session, err = open(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
 	s.roles = s.session.Roles

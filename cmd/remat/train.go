@@ -72,10 +72,12 @@ type trainRun struct {
 	batch    int64
 	options  remat.Options // of the session
 	// ranks say how ranks train together, and group is this one's side; nil: it is
-	// alone. updates is the session that updates from sums of gradients, if any.
-	ranks   *rankPlan
-	group   *ranks.Group
-	updates *subject
+	// alone. beside are the sessions that update from sums of gradients, if any, and
+	// shard says how that is divided.
+	ranks  *rankPlan
+	group  *ranks.Group
+	beside []*subject
+	shard  *pipeline.Shard
 }
 
 func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error) {
@@ -187,8 +189,8 @@ func (t *trainRun) train() error {
 		return err
 	}
 	b.subject.countConstants()
-	if t.updates != nil {
-		t.updates.countConstants()
+	for _, s := range t.beside {
+		s.countConstants()
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(trainGarbage))
 	e.loaded.Forget()

@@ -25,6 +25,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/ranks"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/mpi"
@@ -34,7 +35,7 @@ import (
 func rankFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "ranks", Usage: "train as `N` ranks would under mpirun, one after the other in this process"},
-		&cli.StringFlag{Name: "sync", Value: "step", Usage: "`step|local=H`: ranks sum gradients every step, or train alone for H steps and average"},
+		&cli.StringFlag{Name: "sync", Value: "step", Usage: "`step|shard|local=H`: ranks sum gradients every step; the same, with optimizer state and updates divided among them; or train alone for H steps and average"},
 		&cli.Float64Flag{Name: "outer-lr", Value: 0.7, Usage: "with --sync local=H: the rate, `X`, of the step from one average to the next"},
 		&cli.Float64Flag{Name: "outer-momentum", Value: 0.9, Usage: "with --sync local=H: its Nesterov momentum, `X`"},
 	}
@@ -60,7 +61,7 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 	}
 	r := &rankPlan{sync: c.String("sync"), outer: train.Outer{LR: c.Float64("outer-lr"), Momentum: c.Float64("outer-momentum")}}
 	var err error
-	if r.Every, err = readSync(r.sync); err != nil {
+	if r.Every, r.Shard, err = readSync(r.sync); err != nil {
 		return nil, err
 	}
 	r.Size = c.Int("ranks")
@@ -92,17 +93,29 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 	return r, r.supported(c)
 }
 
-// readSync reads step or local=H, and returns H, 0 for step.
-func readSync(text string) (int64, error) {
-	if text == "step" {
-		return 0, nil
+// readSync reads step, shard, or local=H, and returns H, 0 for the others.
+func readSync(text string) (every int64, shard bool, err error) {
+	if text == train.SyncStep || text == syncShard {
+		return 0, text == syncShard, nil
 	}
 	number, local := strings.CutPrefix(text, "local=")
 	h, err := strconv.ParseInt(number, 10, 64)
 	if !local || err != nil || h < 1 || h > 1<<31 {
-		return 0, fmt.Errorf("--sync %q: want step, or local=H with H steps from one average to the next", text)
+		return 0, false, fmt.Errorf("--sync %q: want step, shard, or local=H with H steps from one average to the next", text)
 	}
-	return h, nil
+	return h, false, nil
+}
+
+// syncShard divides what SyncStep has every rank do.
+const syncShard = "shard"
+
+// agreed is what states say of how ranks agree: what they hold is the same however updates
+// are divided.
+func (r *rankPlan) agreed() string {
+	if r.Shard {
+		return train.SyncStep
+	}
+	return r.sync
 }
 
 // supported refuses what does not go with sums of gradients.
@@ -328,13 +341,65 @@ func (t *trainRun) openUpdates(job *train.Job, state *train.State) (func(), erro
 	share := 1 / float64(t.ranks.Size*job.Accumulate)
 	o.Feed = map[string]remat.Tensor{optim.ShareInput: remat.FromFloat32s([]float32{float32(share)})}
 	o.From = remat.Progress{Runs: int(job.From.Step)}
+	if t.ranks.Shard {
+		return t.openShard(job, path, o)
+	}
 	s, err := openSubject(t.e, path, o)
 	if err != nil {
 		return nil, err
 	}
 	job.Ranks.Update = s.session
-	t.updates = s
+	t.beside = append(t.beside, s)
 	return s.close, nil
+}
+
+// openShard opens this rank's part of the updates.
+func (t *trainRun) openShard(job *train.Job, path string, o remat.Options) (closing func(), err error) {
+	src, err := t.e.load(path)
+	if err != nil {
+		return nil, err
+	}
+	if t.shard, err = pipeline.ShardOf(job.Session.Model, src.Model, t.group.Rank(), t.ranks.Size); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	open := func(m *onnx.Model) (*remat.Session, error) {
+		s, err := openSource(t.e, src.With(m), o, t.e.loaded.Open)
+		if err != nil {
+			return nil, err
+		}
+		t.beside = append(t.beside, s)
+		return s.session, nil
+	}
+	closing = func() {
+		for _, s := range t.beside {
+			s.close()
+		}
+	}
+	owned := &train.Owned{
+		SquaresInput: optim.SquaresInput, SquaresOutput: optim.OwnSquares, Rows: t.shard.Rows,
+		Params: t.shard.Params, Sums: t.shard.Sums, Owner: t.shard.Owner,
+	}
+	for _, v := range t.shard.Values {
+		dims, _ := v.Shape.Ints()
+		owned.Values = append(owned.Values, train.OwnedValue{Name: v.Name, Owner: v.Owner, DType: v.DType, Shape: dims})
+	}
+	share := o.Feed
+	if t.shard.Squares != nil {
+		o.Feed, o.Purpose = nil, "squares"
+		if owned.Squares, err = open(t.shard.Squares); err != nil {
+			closing()
+			return nil, err
+		}
+		rows := make([]float32, len(t.shard.Rows))
+		share[optim.SquaresInput] = remat.FromFloat32s(rows, int64(len(rows)))
+	}
+	o.Feed, o.Purpose = share, "update"
+	if job.Ranks.Update, err = open(t.shard.Update); err != nil {
+		closing()
+		return nil, err
+	}
+	job.Ranks.Owned = owned
+	return closing, nil
 }
 
 // summed is what the graph says of its sums of gradients, which has to be what was asked.
@@ -376,28 +441,35 @@ func (t *trainRun) ranksDocument(job *train.Job, r *train.Result) (*trainedRanks
 		return nil, err
 	}
 	rank, size := t.group.Rank(), t.ranks.Size
-	return &trainedRanks{
+	d := &trainedRanks{
 		Ranks: size, Rank: rank, Sync: t.ranks.sync,
 		Syncs: r.Syncs, SyncBytes: ranks.SyncBytes(elements, rank, size), BytesSent: r.Sent,
 		HeldBytes: job.Ranks.Held(), PredictedHeldBytes: ranks.HeldBytes(elements, rank, size, t.local()),
-	}, nil
+	}
+	if t.shard != nil {
+		d.SyncBytes, d.PredictedHeldBytes = t.shard.SyncBytes(elements, rank, size), ranks.Scratch(size)+t.shard.Held(rank)
+	}
+	return d, nil
 }
 
-// addUpdates adds what the session of the updates takes to a run's memory.
-func (t *trainRun) addUpdates(s *subject) {
-	if t.updates == nil {
+// addBeside adds what sessions beside the step's take to a run's memory.
+func (t *trainRun) addBeside(s *subject) {
+	to := &s.run.Memory
+	for _, beside := range t.beside {
+		beside.memory()
+		add := &beside.run.Memory
+		to.ParameterBytes += add.ParameterBytes
+		to.StateBytes += add.StateBytes
+		to.FeedBytes += add.FeedBytes
+		to.LivePeakBytes = both(to.LivePeakBytes, add.LivePeakBytes, larger)
+		to.SessionBytes = both(to.SessionBytes, add.SessionBytes, total)
+		to.PredictedLivePeakBytes = both(to.PredictedLivePeakBytes, add.PredictedLivePeakBytes, larger)
+		to.PredictedSessionBytes = both(to.PredictedSessionBytes, add.PredictedSessionBytes, total)
+		to.PredictedReservedBytes = both(to.PredictedReservedBytes, add.PredictedReservedBytes, larger)
+	}
+	if len(t.beside) == 0 {
 		return
 	}
-	t.updates.memory()
-	to, add := &s.run.Memory, &t.updates.run.Memory
-	to.ParameterBytes += add.ParameterBytes
-	to.StateBytes += add.StateBytes
-	to.FeedBytes += add.FeedBytes
-	to.LivePeakBytes = both(to.LivePeakBytes, add.LivePeakBytes, larger)
-	to.SessionBytes = both(to.SessionBytes, add.SessionBytes, total)
-	to.PredictedLivePeakBytes = both(to.PredictedLivePeakBytes, add.PredictedLivePeakBytes, larger)
-	to.PredictedSessionBytes = both(to.PredictedSessionBytes, add.PredictedSessionBytes, total)
-	to.PredictedReservedBytes = both(to.PredictedReservedBytes, add.PredictedReservedBytes, larger)
 	if to.TotalPeakBytes = nil; to.SessionBytes != nil && to.LivePeakBytes != nil {
 		all := to.ParameterBytes + to.StateBytes + to.FeedBytes + *to.SessionBytes + *to.LivePeakBytes
 		to.TotalPeakBytes = &all

@@ -80,8 +80,8 @@ func documentOf(t *testing.T, text string) (d trainedAs) {
 	return d
 }
 
-// TestRanksSum: the states of N ranks and of one that accumulates are equal byte for
-// byte, and so are losses and norms.
+// TestRanksSum: the states of N ranks, with their updates divided or not, and of one that
+// accumulates are equal byte for byte, and so are losses and norms.
 func TestRanksSum(t *testing.T) {
 	at := prepareRanks(t)
 	for i, flags := range []string{
@@ -89,11 +89,17 @@ func TestRanksSum(t *testing.T) {
 		"--optimizer sgd --momentum 0.9 --weight-decay 0.1",
 		"--clip-norm 0.1 --clip-by parameter --optimizer lion",
 		"--clip-norm 0.1 --clip-by previous --schedule cosine --warmup 2",
+		"--optimizer muon",
+		"--optimizer adafactor --gradient-norm=false",
 	} {
 		n := []int{2, 4}[i%2]
 		line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --steps 4 --lr 1e-2 " + flags + " -o "
 		dirs := [2]string{at(fmt.Sprint("one", i)), at(fmt.Sprint("ranks", i))}
-		one := documentOf(t, do(t, line+dirs[0]+fmt.Sprint(" --gradient-norm --accumulate ", n)))
+		norm := " --gradient-norm"
+		if strings.Contains(flags, norm) {
+			norm = ""
+		}
+		one := documentOf(t, do(t, line+dirs[0]+norm+fmt.Sprint(" --accumulate ", n)))
 		all := documentOf(t, do(t, line+dirs[1]+fmt.Sprint(" --ranks ", n)))
 		a, b := tensorsOf(t, filepath.Join(dirs[0], "state.safetensors")), tensorsOf(t, filepath.Join(dirs[1], "state.safetensors"))
 		if !maps.EqualFunc(a, b, bytes.Equal) {
@@ -104,6 +110,15 @@ func TestRanksSum(t *testing.T) {
 		}
 		if a, b := normsOf(t, dirs[0]), normsOf(t, dirs[1]); a != b || a == "" {
 			t.Errorf("%s: norms %s, one rank: %s", flags, b, a)
+		}
+		divided := at(fmt.Sprint("divided", i))
+		shard := documentOf(t, do(t, line+divided+fmt.Sprint(" --sync shard --ranks ", n)))
+		sameStates(t, dirs[1], divided)
+		if a, b := normsOf(t, dirs[1]), normsOf(t, divided); a != b || shard.LossLast != all.LossLast {
+			t.Errorf("%s, divided: norms %s, want %s; %+v", flags, b, a, shard)
+		}
+		if shard.Memory.State >= all.Memory.State {
+			t.Errorf("%s, divided: state of %d bytes, of %d undivided", flags, shard.Memory.State, all.Memory.State)
 		}
 	}
 }
@@ -170,7 +185,7 @@ func floatsOf(data []byte) []float64 {
 // sends is the model's.
 func TestRanksMemory(t *testing.T) {
 	at := prepareRanks(t)
-	for i, sync := range []string{"step", "local=2"} {
+	for i, sync := range []string{"step", "local=2", "shard"} {
 		dir := at(fmt.Sprint("run", i))
 		d := documentOf(t, do(t, "--quiet --json --threads 1 train "+at("m.onnx")+" --data "+at("d.npz")+" --steps 4 --save-every 2 -o "+dir+" --ranks 3 --sync "+sync))
 		m, r := d.Memory, d.Ranks
@@ -238,7 +253,7 @@ func TestAdviseRanks(t *testing.T) {
 // that was not, in the midst of a round too.
 func TestRanksResumed(t *testing.T) {
 	at := prepareRanks(t)
-	for i, flags := range []string{" --ranks 2 --keep 1", " --ranks 3 --sync local=4 --save-every 3"} {
+	for i, flags := range []string{" --ranks 2 --keep 1", " --ranks 3 --sync local=4 --save-every 3", " --ranks 3 --sync shard"} {
 		whole, parts := at(fmt.Sprint("whole", i)), at(fmt.Sprint("parts", i))
 		line := "--quiet --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --lr 1e-2" + flags + " -o "
 		do(t, line+whole+" --steps 12")
@@ -264,6 +279,13 @@ func TestOtherRanks(t *testing.T) {
 		t.Errorf("with 3 ranks: exit code %d, %s", code, last)
 	}
 	do(t, line+flags+at("ranks")+" --steps 4 --ranks 2 --resume")
+	do(t, line+flags+at("divided")+" --steps 2 --ranks 4 --sync shard")
+	do(t, line+flags+at("divided")+" --steps 4 --ranks 2 --sync shard --resume")
+	sameStates(t, at("ranks"), at("divided"))
+	do(t, line+flags+at("divided")+" --steps 6 --ranks 2 --resume") // undivided
+	if code, _, last := remats(t, strings.Fields(line+flags+at("many")+" --steps 2 --ranks 24 --sync shard")...); code != exitBadInput || !strings.Contains(last, "24 ranks: there are 16 parameters to divide") {
+		t.Errorf("24 ranks: exit code %d, %s", code, last)
+	}
 	do(t, line+flags+at("ranks")+" --steps 6 --ranks 1 --resume")
 	do(t, line+flags+at("only")+" --steps 2 --ranks 1") // as without ranks
 	do(t, line+flags+at("only")+" --steps 3 --ranks 1 --resume")
@@ -352,7 +374,7 @@ func TestUnderMPI(t *testing.T) {
 	start := withMPI(t)
 	at := prepareRanks(t)
 	for _, n := range []int{2, 4} {
-		for _, sync := range []string{"step", "local=3"} {
+		for _, sync := range []string{"step", "local=3", "shard"} {
 			inside, outside := at(fmt.Sprint("inside", n, sync)), at(fmt.Sprint("outside", n, sync))
 			line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --steps 6 --save-every 3 --sync " + sync + " -o "
 			a := documentOf(t, do(t, line+inside+fmt.Sprint(" --ranks ", n)))
@@ -380,7 +402,7 @@ func TestUnderMPI(t *testing.T) {
 
 // TestRankKilled: one rank is killed at a random moment. All end within seconds, nothing
 // is half written, and what goes on ends with the states of a training that nobody
-// killed. make test kills once, make kills 20 times in both ways to agree.
+// killed. make test kills once, make kills 20 times in all ways to agree.
 func TestRankKilled(t *testing.T) {
 	start := withMPI(t)
 	kills, ways := 1, []string{"local=2"} // in which each rank has a state
@@ -389,7 +411,7 @@ func TestRankKilled(t *testing.T) {
 		if kills, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)
 		}
-		ways = append(ways, "step")
+		ways = append(ways, "step", "shard")
 	}
 	at := prepareRanks(t)
 	for _, sync := range ways {

@@ -56,7 +56,7 @@ func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.
 	}
 	job.From = train.Start(both, d.Train, t.options.Seed)
 	if t.ranks != nil {
-		job.From.Ranks, job.From.Sync = t.ranks.Size, t.ranks.sync
+		job.From.Ranks, job.From.Sync = t.ranks.Size, t.ranks.agreed()
 	}
 	if state == nil {
 		return nil
@@ -141,7 +141,7 @@ type trained struct {
 // print prints the document of a training, or what a person wants to read of it.
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	s.memory()
-	t.addUpdates(s)
+	t.addBeside(s)
 	d := &trained{
 		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,

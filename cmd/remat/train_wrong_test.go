@@ -92,7 +92,7 @@ var wrongUses = []struct {
 	{"train m.onnx --data d.npz --steps 2 --ranks 5000 -o new", 2, "want 1 to 1024"},
 	{"train m.onnx --data d.npz --steps 2 --sync step -o new", 2, "requires --ranks"},
 	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync local=0 -o new", 2, "--sync \"local=0\""},
-	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync shard -o new", 2, "want step, or local=H"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync all -o new", 2, "want step, shard, or local=H"},
 	{"train m.onnx --data d.npz --steps 3 --ranks 2 --sync local=2 -o new", 2, "a multiple of the 2 steps"},
 	{"train m.onnx --data d.npz --steps 2 --ranks 2 --outer-lr 1 -o new", 2, "--outer-lr: requires --sync local=H"},
 	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync local=2 --outer-momentum 1 -o new", 2, "--outer-momentum 1"},

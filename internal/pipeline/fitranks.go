@@ -3,7 +3,8 @@ package pipeline
 // Training by several ranks: what each of them runs, and holds beside a step.
 //
 //	gradients summed every step   the step's file sums gradients in state, a second file
-//	                              updates from the sums of all ranks (optim.Updates)
+//	                              updates from the sums of all ranks (optim.Updates);
+//	                              divided, each rank runs a part of it (fitshard.go)
 //	local steps, an outer one     the file is that of one rank; chunks of the common
 //	                              point and of its momentum lie beside it
 
@@ -27,6 +28,8 @@ type Ranks struct {
 	// Every is how many steps there are from one outer step to the next; 0: the
 	// gradients of all are summed every step.
 	Every int64
+	// Shard divides the updates from sums, and the optimizer's state, among ranks.
+	Shard bool
 }
 
 // sums says that gradients are summed before the update.
@@ -77,17 +80,38 @@ func (f *fitting) besideRanks(a *stepGraph, given *onnx.Model, roles step.Roles)
 	if err != nil {
 		return err
 	}
+	if r.sums() {
+		if err := f.makeUpdates(a, given); err != nil {
+			return err
+		}
+	}
+	if r.Shard {
+		return f.besideShards(a, given, elements)
+	}
 	held := int64(0)
 	for rank := range r.Size {
 		held = max(held, ranks.HeldBytes(elements, rank, r.Size, r.Every > 0))
 		a.sync = max(a.sync, ranks.SyncBytes(elements, rank, r.Size))
 	}
-	a.beside = append(a.beside, Part{"what ranks exchange and keep", held})
+	a.beside = append(a.beside, Part{exchanged, held})
 	if !r.sums() {
 		return nil
 	}
-	return f.besideUpdates(a, given, roles)
+	u, err := f.updating(given, a.updates)
+	if err != nil {
+		return err
+	}
+	a.beside = append(a.beside, Part{stateApart, u.state}, Part{updateSession, u.session})
+	a.between = max(a.between, u.between)
+	return nil
 }
+
+// What ranks hold beside a step.
+const (
+	exchanged     = "what ranks exchange and keep"
+	stateApart    = "the optimizer's state" // which the step's session has not
+	updateSession = "the update's session"
+)
 
 // combined are the elements of each parameter that a graph trains.
 func combined(m *onnx.Model, roles step.Roles) ([]int64, error) {
@@ -108,38 +132,76 @@ func combined(m *onnx.Model, roles step.Roles) ([]int64, error) {
 	return elements, nil
 }
 
-// stateApart is what the session of the updates has, and the step's has not.
-const stateApart = "the optimizer's state"
-
-// besideUpdates makes the graph of updates and counts what its session holds, but for
-// the parameters and sums, which the step's session has.
-func (f *fitting) besideUpdates(a *stepGraph, given *onnx.Model, roles step.Roles) error {
-	options := f.update(a.made, f.o.Derive.Update, a.norm)
+// makeUpdates makes the graph of updates.
+func (f *fitting) makeUpdates(a *stepGraph, given *onnx.Model) (err error) {
 	var params []*onnx.Value
-	shared := int64(0)
 	for _, p := range a.derived.Params {
-		bytes, _ := p.Input.Type.Bytes()
-		params, shared = append(params, p.Input), shared+2*bytes
+		params = append(params, p.Input)
 	}
-	var err error
-	if a.updates, err = optim.Updates(given, params, options); err != nil {
-		return err
-	}
-	made, _, err := step.RolesOf(a.updates, nil)
+	a.updates, err = optim.Updates(given, params, f.update(a.made, f.o.Derive.Update, a.norm))
+	return err
+}
+
+// An updating is what a session of updates takes, in bytes: state, what it holds from the
+// start, and what a run of it takes, between two steps.
+type updating struct{ state, session, between int64 }
+
+// updating predicts what a graph of updates takes, but for parameters and sums, which the
+// session of the step's graph has.
+func (f *fitting) updating(given, m *onnx.Model) (u updating, err error) {
+	roles, _, err := step.RolesOf(m, nil)
 	if err != nil {
-		return err
+		return u, err
 	}
 	o := f.o.Pipeline
 	o.Dims, o.Precision = nil, nil
-	p, err := Predict(f.engine, a.updates, made, o, nil)
+	p, err := Predict(f.engine, m, roles, o, nil)
 	if err != nil {
-		return fmt.Errorf("%s: its graph of updates: %w", f.source.Path, err)
+		return u, fmt.Errorf("%s: its graph of updates: %w", f.source.Path, err)
+	}
+	shared := int64(0)
+	for _, v := range m.Graph.Inputs {
+		if of := given.Graph.Value(v.Name); of != nil && of.IsInput() {
+			bytes, _ := v.Type.Bytes()
+			shared += bytes
+		}
 	}
 	t := TotalOf(p)
-	a.beside = append(a.beside,
-		Part{stateApart, t.Parameters + t.State - shared},
-		Part{"the update's session", t.Session + t.Feeds})
-	a.between = max(a.between, t.Live+t.Unused)
+	return updating{t.Parameters + t.State - shared, t.Session + t.Feeds, t.Live + t.Unused}, nil
+}
+
+// besideShards counts what the rank takes that takes most.
+func (f *fitting) besideShards(a *stepGraph, given *onnx.Model, elements []int64) error {
+	r := f.o.Ranks
+	var most [3]int64 // exchanged, state, session: of the rank with the largest sum
+	seen := map[string]updating{}
+	for rank := range r.Size {
+		s, err := ShardOf(given, a.updates, rank, r.Size)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.source.Path, err)
+		}
+		u, known := seen[s.kind(rank)]
+		if !known {
+			if u, err = f.updating(given, s.Update); err != nil {
+				return err
+			}
+			if s.Squares != nil {
+				q, err := f.updating(given, s.Squares)
+				if err != nil {
+					return err
+				}
+				u.state, u.session, u.between = u.state+q.state, u.session+q.session, max(u.between, q.between)
+			}
+			seen[s.kind(rank)] = u
+		}
+		held := ranks.Scratch(r.Size) + s.Held(rank)
+		if held+u.state+u.session > most[0]+most[1]+most[2] {
+			most = [3]int64{held, u.state, u.session}
+		}
+		a.between = max(a.between, u.between)
+		a.sync = max(a.sync, s.SyncBytes(elements, rank, r.Size))
+	}
+	a.beside = append(a.beside, Part{exchanged, most[0]}, Part{stateApart, most[1]}, Part{updateSession, most[2]})
 	return nil
 }
 

@@ -39,6 +39,11 @@ func Load(path string) (*Source, error) {
 	return s, nil
 }
 
+// With is a source of a model in memory that was made of this one's, which outlives it.
+func (s *Source) With(m *onnx.Model) *Source {
+	return &Source{Path: s.Path, Model: m, hash: s.Hash(), data: s.data}
+}
+
 // Close releases the file and the copies of its model.
 func (s *Source) Close() error {
 	s.Hash() // which outlives the mapping

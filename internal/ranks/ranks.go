@@ -128,56 +128,73 @@ func Sum(parts [][]float32, own, _ int) {
 
 // Combine replaces the buffer by what fold makes of the buffers of all ranks.
 func (g *Group) Combine(buf []float32, fold Fold) error {
+	chunks := make([][]float32, g.Size())
+	for rank := range chunks {
+		from, to := Chunk(len(buf), rank, g.Size())
+		chunks[rank] = buf[from:to]
+	}
+	if err := g.Reduce(chunks, fold); err != nil {
+		return err
+	}
+	return g.Gather(chunks)
+}
+
+// Reduce replaces the own chunk by what fold makes of what all ranks have of it: chunks[r]
+// is this rank's part of what rank r combines.
+func (g *Group) Reduce(chunks [][]float32, fold Fold) error {
 	size, rank := g.Size(), g.Rank()
 	if g.scratch == nil && size > 1 {
 		g.scratch = make([]float32, (size-1)*block(size))
 	}
-	from, to := Chunk(len(buf), rank, size)
-	most := (len(buf) + size - 1) / size
-	for at := 0; at < most; at += block(size) {
-		parts, err := g.scatter(buf, at)
+	for at := 0; at < longest(chunks); at += block(size) {
+		parts, err := g.scatter(chunks, at)
 		if err != nil {
 			return err
 		}
-		if at < to-from {
+		if at < len(chunks[rank]) {
 			fold(parts, rank, at)
 		}
 	}
-	return g.gather(buf)
+	return nil
 }
 
-// piece is the block of a rank's chunk that begins at number at of it.
-func piece(buf []float32, rank, size, at, length int) []float32 {
-	from, to := Chunk(len(buf), rank, size)
-	return buf[min(from+at, to):min(from+at+length, to)]
+func longest(chunks [][]float32) (n int) {
+	for _, c := range chunks {
+		n = max(n, len(c))
+	}
+	return n
+}
+
+// piece is the block of a chunk that begins at number at of it.
+func piece(chunk []float32, at, length int) []float32 {
+	return chunk[min(at, len(chunk)):min(at+length, len(chunk))]
 }
 
 // scatter sends every rank its block, and returns what the ranks have of the own one.
-func (g *Group) scatter(buf []float32, at int) ([][]float32, error) {
+func (g *Group) scatter(chunks [][]float32, at int) ([][]float32, error) {
 	size, rank, length := g.Size(), g.Rank(), block(g.Size())
 	parts := make([][]float32, size)
-	parts[rank] = piece(buf, rank, size, at, length)
+	parts[rank] = piece(chunks[rank], at, length)
 	for k := 1; k < size; k++ {
 		to, from := (rank+k)%size, (rank-k+size)%size
 		parts[from] = g.scratch[(k-1)*length:][:len(parts[rank])]
-		if err := g.exchange(to, piece(buf, to, size, at, length), from, parts[from]); err != nil {
+		if err := g.exchange(to, piece(chunks[to], at, length), from, parts[from]); err != nil {
 			return nil, err
 		}
 	}
 	return parts, nil
 }
 
-// gatherElements bound a message of gather: MPI counts bytes in 31 bits.
-const gatherElements = 1 << 26
+// messageElements bound a message: MPI counts bytes in 31 bits.
+const messageElements = 1 << 26
 
-// gather sends the own chunk to all ranks, and receives theirs.
-func (g *Group) gather(buf []float32) error {
+// Gather sends the own chunk to all ranks, and receives theirs.
+func (g *Group) Gather(chunks [][]float32) error {
 	size, rank := g.Size(), g.Rank()
-	most := (len(buf) + size - 1) / size
-	for at := 0; at < most; at += gatherElements {
+	for at := 0; at < longest(chunks); at += messageElements {
 		for k := 1; k < size; k++ {
 			to, from := (rank+k)%size, (rank-k+size)%size
-			err := g.exchange(to, piece(buf, rank, size, at, gatherElements), from, piece(buf, from, size, at, gatherElements))
+			err := g.exchange(to, piece(chunks[rank], at, messageElements), from, piece(chunks[from], at, messageElements))
 			if err != nil {
 				return err
 			}

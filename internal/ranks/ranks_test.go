@@ -144,3 +144,71 @@ func TestAgree(t *testing.T) {
 		return err
 	})
 }
+
+// TestOwned: every value ends at its owner as the sum in the order of the ranks, is handed
+// on to all, and costs what is stated; no rank has a third more than its share, or more
+// than the largest value where that is larger.
+func TestOwned(t *testing.T) {
+	elements := []int64{7, scratchElements + 3, 1, 400, 400, 0, 90, 3}
+	for _, n := range []int{1, 2, 3, 4} {
+		owner := Owners(elements, n)
+		has, all := make([]int64, n), int64(0)
+		for i, e := range elements {
+			has[owner[i]] += e
+			all += e
+		}
+		if most := slices.Max(has); most > max(slices.Max(elements), 4*all/int64(3*n)+1) {
+			t.Errorf("%d ranks have %v", n, has)
+		}
+		values, want := make([][][]float32, n), make([][]float32, len(elements))
+		for r := range n {
+			values[r] = make([][]float32, len(elements))
+		}
+		for i, e := range elements {
+			want[i] = make([]float32, e)
+			for r, b := range buffers(n, int(e)) {
+				values[r][i] = b
+				for k := range b {
+					want[i][k] += b[k]
+				}
+			}
+		}
+		err := Run(n, func(g *Group) error {
+			own := values[g.Rank()]
+			for _, f := range []func([][]float32) error{func(c [][]float32) error { return g.Reduce(c, Sum) }, g.Gather} {
+				for _, round := range Rounds(elements, owner, n) {
+					chunks := make([][]float32, n)
+					for r, i := range round {
+						if i >= 0 && owner[i] != r {
+							return fmt.Errorf("value %d is of rank %d", i, owner[i])
+						}
+						if i >= 0 {
+							chunks[r] = own[i]
+						}
+					}
+					if err := f(chunks); err != nil {
+						return err
+					}
+				}
+			}
+			if bytes := OwnedBytes(elements, owner, g.Rank(), n); g.Sent() != bytes {
+				return fmt.Errorf("rank %d of %d sent %d bytes, want %d", g.Rank(), n, g.Sent(), bytes)
+			}
+			first := []float32{float32(g.Rank())}
+			if err := g.Pass(first, n-1, 0); err != nil || g.Rank() == 0 && first[0] != float32(n-1) {
+				return fmt.Errorf("passed %v: %w", first, err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r := range n {
+			for i := range elements {
+				if !slices.Equal(values[r][i], want[i]) {
+					t.Errorf("rank %d of %d: value %d is another", r, n, i)
+				}
+			}
+		}
+	}
+}

@@ -162,13 +162,13 @@ func (a *applier) returned(norm *onnx.Value) {
 }
 
 // allSquares are the squares of each gradient; updates wait for their own where they
-// would not otherwise.
+// would not otherwise, and the gradient could go. A sum of gradients in state stays.
 func (a *applier) allSquares(params []Param, wait bool) []*onnx.Value {
 	var squares []*onnx.Value
 	for _, p := range params {
 		a.b.Scope = p.Value.Name
 		row := a.squares(p)
-		if squares = append(squares, row); wait {
+		if squares = append(squares, row); wait && !a.apart {
 			a.s.squares[p.Value] = row
 		}
 	}
@@ -178,7 +178,7 @@ func (a *applier) allSquares(params []Param, wait bool) []*onnx.Value {
 
 // rootOf is the Euclidean norm of what the squares are of.
 func (a *applier) rootOf(squares []*onnx.Value, step string) *onnx.Value {
-	all := a.named("squares", "Concat", squares, onnx.IntAttr("axis", 0))
+	all := a.step(rowsStep, a.named("squares", "Concat", squares, onnx.IntAttr("axis", 0)))
 	total := a.named("squares_sum", "ReduceSum", build.In(all), onnx.IntAttr("keepdims", 0))
 	return a.step(step, a.named("norm", "Sqrt", build.In(total)))
 }

@@ -150,6 +150,7 @@ const (
 	normStep   = "norm"
 	watchStep  = "watched norm" // of all, which clips nothing
 	keptStep   = "kept norm"    // is the next step's norm before
+	rowsStep   = "squares"      // joins the squares of all gradients
 )
 
 // sumStep is a sum that an update takes over what it made of its gradient.
