@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +28,7 @@ func (f *Files) Resolve(location string) (string, error) {
 		return "", fmt.Errorf("external data %q: the model has no folder", location)
 	}
 	clean := filepath.Clean(filepath.FromSlash(location))
-	if filepath.IsAbs(clean) || clean == ".." || strings.HasPrefix(clean, ".."+string(filepath.Separator)) {
+	if !filepath.IsLocal(clean) {
 		return "", fmt.Errorf("external data %q lies outside the model's folder", location)
 	}
 	path := filepath.Join(f.dir, clean)
@@ -42,7 +41,7 @@ func (f *Files) Resolve(location string) (string, error) {
 		return "", fmt.Errorf("external data %q: %w", location, pathCause(err))
 	}
 	rel, err := filepath.Rel(root, real)
-	if err != nil || rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+	if err != nil || !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("external data %q lies outside the model's folder through a link", location)
 	}
 	return path, nil

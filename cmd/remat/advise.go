@@ -110,8 +110,8 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 		return nil, err
 	}
 	o.Half = &precision.Options{To: half, StashOnly: e.provider != "cuda", Provider: e.halfProvider()}
-	if o.Derive.Update.Kind != optim.SGD {
-		o.Lighter = optim.SGD
+	if o.Derive.Update.Kind != optim.Lightest {
+		o.Lighter = optim.Lightest
 	}
 	o.Ahead = batchesAhead
 	return a, pipeline.CanWrite(nil, c.String("write"))

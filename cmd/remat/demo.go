@@ -40,9 +40,9 @@ var demoText string
 // tied embedding and what its update needs, 154 MB each, whatever the plan.
 const demoSeq = 512
 
-// What the demo trains with. SGD keeps no state, so that five graphs with
+// What the demo trains with: it keeps no state, so that five graphs with
 // parameters of their own find room beside each other.
-const demoOptimizer = optim.SGD
+const demoOptimizer = optim.Lightest
 
 // demoOverhead bounds what the optimal plan computes again, as a share of the step's work,
 // where no budget is given.

@@ -203,7 +203,7 @@ func memoryHelp(err error) string {
 		return ""
 	}
 	if memory.Asked == 0 {
-		return "; less state (--optimizer sgd), fewer trained parameters (--frozen) or a smaller model take less"
+		return fmt.Sprintf("; less state (--optimizer %s), fewer trained parameters (--frozen) or a smaller model take less", optim.Lightest)
 	}
 	return fmt.Sprintf("; remat rewrite --budget-total %[1]d or remat train --memory %[1]d plans a step that takes no more", memory.Limit)
 }

@@ -14,7 +14,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
@@ -122,11 +121,7 @@ func (v *adviser) add(m Measure) { v.advice.Measures = append(v.advice.Measures,
 
 // fit fits under options. That nothing fits is no error here.
 func (v *adviser) fit(o FitOptions, changes ...string) (*Taken, error) {
-	fitted, err := v.Fit(o)
-	var unfit *FitError
-	if errors.As(err, &unfit) {
-		fitted, err = unfit.Nearest, nil
-	}
+	fitted, err := v.nearest(o)
 	if err != nil {
 		return nil, err
 	}

@@ -70,9 +70,7 @@ func (f *fitting) made(s split, o DeriveOptions, e *runtime.Engine) (_ *Need, er
 		return nil, fmt.Errorf("%s: %w", f.source.Path, err)
 	}
 	n.Total = TotalOf(p)
-	if batch := fedBytes(m, roles); f.o.Ahead > 0 && batch > 0 {
-		n.beside = append(n.beside, f.ahead(batch))
-	}
+	n.beside = f.ahead(m, roles)
 	for _, h := range p.Trace.AtPeak() {
 		c := predict.Temporary
 		if h.Value != ortmodel.None {

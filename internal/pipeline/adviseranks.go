@@ -5,7 +5,6 @@ package pipeline
 
 import (
 	"context"
-	"errors"
 
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -38,16 +37,10 @@ func AdviseRanks(ctx context.Context, e *runtime.Engine, source *Source, o FitOp
 			a.Remark = "ranks sum float32 gradients"
 		default:
 			o.Ranks = way
-			if a.Fitted, err = f.Fit(o); err == nil {
-				a.Fits = o.Memory == 0 || a.Bytes <= o.Memory
-			}
-			var unfit *FitError
-			if errors.As(err, &unfit) {
-				a.Fitted, err = unfit.Nearest, nil
-			}
-			if err != nil {
+			if a.Fitted, err = f.nearest(o); err != nil {
 				return nil, err
 			}
+			a.Fits = o.Memory == 0 || a.Bytes <= o.Memory
 		}
 		list = append(list, a)
 	}

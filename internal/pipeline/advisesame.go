@@ -145,10 +145,7 @@ func (v *adviser) show(o FitOptions) (*shown, split, error) {
 	if err != nil {
 		return nil, s, fmt.Errorf("%s: %w", v.source.Path, err)
 	}
-	show := &shown{planner: &Planner{engine: v.engine, given: given, opts: po}, variant: variant}
-	if batch := fedBytes(given, variant.Analysis.Roles); o.Ahead > 0 && batch > 0 {
-		show.beside = append(show.beside, f.ahead(batch))
-	}
+	show := &shown{planner: &Planner{engine: v.engine, given: given, opts: po}, variant: variant, beside: f.ahead(given, variant.Analysis.Roles)}
 	v.shown[key] = show
 	return show, s, nil
 }

@@ -85,7 +85,6 @@ func Rebase(m *onnx.Model, source, out string) error {
 	if err != nil || rel == "." {
 		return err
 	}
-	outside := rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator))
 	used, err := m.RebaseExternal(rel)
 	if err != nil {
 		return err
@@ -96,7 +95,7 @@ func Rebase(m *onnx.Model, source, out string) error {
 	if err != nil {
 		return err
 	}
-	if (used || moved) && outside {
+	if (used || moved) && !filepath.IsLocal(rel) {
 		return outOfReach(out, source)
 	}
 	return nil

@@ -18,6 +18,7 @@ package pipeline
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,6 +126,16 @@ type Fitter struct {
 // NewFitter fits the model of a source, which must outlive it.
 func NewFitter(ctx context.Context, e *runtime.Engine, source *Source) *Fitter {
 	return &Fitter{ctx: ctx, engine: e, source: source, graphs: map[string]*stepGraph{}, steps: map[string]*Need{}}
+}
+
+// nearest is Fit, with the file that comes closest where nothing fits.
+func (r *Fitter) nearest(o FitOptions) (*Fitted, error) {
+	fitted, err := r.Fit(o)
+	var unfit *FitError
+	if errors.As(err, &unfit) {
+		return unfit.Nearest, nil
+	}
+	return fitted, err
 }
 
 // Fit is the function of that name.
@@ -320,9 +331,7 @@ func (f *fitting) adopt(s *Source) {
 // besides counts what training takes beside a step: the batches that wait, and what
 // a session for validation holds, or takes in its own step above the training's.
 func (f *fitting) besides(a *stepGraph, given *onnx.Model, roles step.Roles) error {
-	if batch := fedBytes(given, roles); f.o.Ahead > 0 && batch > 0 {
-		a.beside = append(a.beside, f.ahead(batch))
-	}
+	a.beside = f.ahead(given, roles)
 	if err := f.besideRanks(a, given, roles); err != nil {
 		return err
 	}
@@ -345,8 +354,13 @@ func (f *fitting) besides(a *stepGraph, given *onnx.Model, roles step.Roles) err
 	return nil
 }
 
-// ahead is what the batches take that wait, each of so many bytes.
-func (f *fitting) ahead(batch int64) Part { return Part{"batches prepared ahead", f.o.Ahead * batch} }
+// ahead is what the batches of a typed model take that wait, if any.
+func (f *fitting) ahead(m *onnx.Model, roles step.Roles) []Part {
+	if bytes := f.o.Ahead * fedBytes(m, roles); bytes > 0 {
+		return []Part{{"batches prepared ahead", bytes}}
+	}
+	return nil
+}
 
 // bytes is all that training takes with a file.
 func (a *stepGraph) bytes(file *File) int64 { return a.all(TotalOf(file.Prediction)) }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
 // A FitError says that nothing fits the memory: what the least consists of, and what
@@ -83,8 +84,12 @@ func (f *fitting) helps(a *attempt, e *FitError) []string {
 		if i := slices.IndexFunc(a.beside, func(p Part) bool { return p.What == stateApart }); i >= 0 {
 			state = a.beside[i].Bytes // the step's are sums of gradients
 		}
-		if state > 0 && f.o.Derive.Update.Accumulate <= 1 {
-			list = append(list, fmt.Sprintf("train with --optimizer sgd, without AdamW's state (%s in all)", report.Bytes(state)))
+		switch kind := f.o.Derive.Update.Kind; {
+		case state == 0 || f.o.Derive.Update.Accumulate > 1:
+		case kind == optim.Lightest:
+			list = append(list, fmt.Sprintf("train without --momentum, which keeps %s of state", report.Bytes(state)))
+		default:
+			list = append(list, fmt.Sprintf("train with --optimizer %s, without the state of %s (%s in all)", optim.Lightest, kind, report.Bytes(state)))
 		}
 		list = append(list, "train fewer parameters, with --frozen")
 	}

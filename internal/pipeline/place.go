@@ -14,7 +14,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +41,7 @@ func newPlaces(source *Source, out string, say func(string, ...any)) (*places, e
 		return nil, err
 	}
 	p := &places{from: source.Model.Files(), out: filepath.Dir(out), below: rel, copies: map[string]string{}, taken: map[string]bool{}, say: say}
-	if rel == ".." || strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+	if !filepath.IsLocal(rel) {
 		p.below = ""
 	}
 	return p, nil

@@ -155,6 +155,9 @@ func ParseKind(s string) (Kind, error) {
 	return k, nil
 }
 
+// Lightest is the optimizer that keeps no state of a parameter by its defaults.
+const Lightest = SGD
+
 // row is nil for None and for what is no optimizer.
 func (k Kind) row() *row {
 	for _, r := range table {

@@ -39,6 +39,21 @@ func TestEveryRowHasACase(t *testing.T) {
 	}
 }
 
+// TestLightest: by the defaults the lightest keeps nothing of a parameter, and every
+// other optimizer something.
+func TestLightest(t *testing.T) {
+	for _, k := range Kinds() {
+		m, params := toyModel(t)
+		res, err := Apply(m, params, Defaults(k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if light := len(res.States) == 0; light != (k == Lightest) {
+			t.Errorf("%s keeps %d tensors, and the lightest is %s", k, len(res.States), Lightest)
+		}
+	}
+}
+
 // TestRowsTellTheirState: what a row says it keeps is what its update keeps, and
 // every next value depends on products that say what changes nothing.
 func TestRowsTellTheirState(t *testing.T) {
