@@ -53,7 +53,9 @@ type Session struct {
 	dims    map[string]int64
 	load    LoadStages
 	placed  bool // see Place
-	carried carried
+	// allocated is what the session holds of its allocator before a step, in bytes.
+	allocated int64
+	carried   carried
 }
 
 // LoadStages are the process's resident bytes once the session's own session of ONNX
@@ -210,7 +212,8 @@ func (s *Session) start() (err error) {
 	}
 	ort.Trim()
 	s.load.Session, _ = RSS()
-	s.memory.SessionBytes = s.ort.DeviceCounter().State().Live
+	s.allocated = s.ort.DeviceCounter().State().Live
+	s.memory.SessionBytes = s.allocated
 	if err := s.markInPlace(); err != nil {
 		return err
 	}

@@ -243,14 +243,15 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 		s.remark(e, "not predicted: %s", s.run.NoPrediction)
 		return
 	}
-	if err := s.session.Place(p.Trace.Requests()); err != nil {
+	if err := s.session.Place(p.Slab()); err != nil {
 		s.remark(e, "no slab: %v", err)
 	}
-	live, session := p.LivePeak, p.Session.Bytes() // copies, which do not keep the prediction
+	live, session, reserved := p.LivePeak, p.Session.Bytes(), p.Reserved() // copies, which do not keep the prediction
 	s.run.Memory.PredictedLivePeakBytes = &live
 	s.run.Memory.PredictedSessionBytes = &session
 	arena := p.Arena()
-	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
+	s.run.Memory.PredictedReservedBytes = &reserved
+	s.arena, s.run.Memory.PredictedArenaReservedBytes = &arena.Setup, &arena.Reserved
 	s.run.Fragmentation = pipeline.Fragmentation(p)
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
@@ -359,7 +360,8 @@ func (s *subject) finish(e *env, complete bool) error {
 	if counted {
 		to.SessionBytes, to.TotalPeakBytes = &m.SessionBytes, &m.TotalPeakBytes
 	}
-	to.ArenaPeakBytes, to.ReservedBytes, to.RSSPeakBytes = m.ArenaPeakBytes, m.ReservedBytes, m.RSSPeakBytes
+	to.ReservedBytes = &m.ReservedBytes
+	to.ArenaPeakBytes, to.ArenaReservedBytes, to.RSSPeakBytes = m.ArenaPeakBytes, m.ArenaReservedBytes, m.RSSPeakBytes
 	if m.SlabBytes > 0 {
 		to.SlabBytes, to.AstrayBytes = &m.SlabBytes, &m.AstrayBytes
 	}

@@ -398,6 +398,7 @@ func (t *trainRun) addUpdates(s *subject) {
 	to.PredictedLivePeakBytes = both(to.PredictedLivePeakBytes, add.PredictedLivePeakBytes, larger)
 	to.PredictedSessionBytes = both(to.PredictedSessionBytes, add.PredictedSessionBytes, total)
 	to.PredictedReservedBytes = both(to.PredictedReservedBytes, add.PredictedReservedBytes, larger)
+	to.PredictedArenaReservedBytes = both(to.PredictedArenaReservedBytes, add.PredictedArenaReservedBytes, larger)
 	if to.TotalPeakBytes = nil; to.SessionBytes != nil && to.LivePeakBytes != nil {
 		all := to.ParameterBytes + to.StateBytes + to.FeedBytes + *to.SessionBytes + *to.LivePeakBytes
 		to.TotalPeakBytes = &all
