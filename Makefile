@@ -11,7 +11,7 @@ export GOFLAGS ?= -buildvcs=false
 # How often every documented command is rehearsed.
 REHEARSALS ?= 100
 
-.PHONY: build ort rehearse-deps test test-rehearse test-mpi cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
+.PHONY: build ort rehearse-deps test test-rehearse test-mpi test-runtimes cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -43,6 +43,12 @@ test-rehearse: rehearse-deps
 # skipped; the same ranks in one process are tested in any case.
 test-mpi: ort
 	$(GO) test -count=1 -v ./runtime/mpi ./cmd/remat -run 'UnderMPI|RankKilled|Launched|NoLibrary'
+
+# The examples in every runtime, with Node's, the browser's and Java's, 250 MB in the cache.
+# Without them their tests are skipped.
+test-runtimes: ort
+	scripts/runtimes.sh
+	$(GO) test -count=1 -v ./cmd/remat -run 'TestBundle'
 
 # Predicted = measured on the CUDA provider, for the whole zoo with every strategy,
 # optimizer, type and level: some half an hour of one core.

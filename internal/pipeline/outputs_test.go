@@ -27,8 +27,9 @@ func TestOutputs(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%s by %s", row.Name, kind), func(t *testing.T) {
 				m := zooStep(t, row.Name, kind, smallZoo)
-				for _, way := range []step.Outputs{step.Returned, step.Bound} {
-					everyWay(t, e, m, way)
+				everyWay(t, e, m, step.Returned)
+				if row.Name == "gpt2-tiny" { // the other tests bind
+					everyWay(t, e, m, step.Bound)
 				}
 			})
 		}

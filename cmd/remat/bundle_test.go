@@ -1,0 +1,304 @@
+package main
+
+// The examples train from bundles: each program as it stands in examples/, in its own
+// runtime. Python, C and Go are tested wherever the tests run; `make test-runtimes`
+// installs the others, without which they are skipped.
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/pyort"
+)
+
+// A trainer trains five steps from a bundle and returns what its program printed.
+type trainer func(t *testing.T, bundle string) string
+
+// trainers are the examples by the target that they are for.
+var trainers = map[string]trainer{
+	"python": trainPython, "node": trainNode, "web": trainWeb, "java": trainJava,
+	"c": func(t *testing.T, bundle string) string { return trainC(t, bundle) }, "go": trainGo,
+}
+
+// bundled are the graphs: what updates all, what holds frozen weights in files, and what
+// scales its loss.
+var bundled = []struct {
+	name          string
+	grad, rewrite []string
+}{
+	{"adamw", []string{"--optimizer", "adamw", "--clip-norm", "1", "--clip-by", "previous"}, []string{"--strategy", "full"}},
+	{"lora", []string{"--optimizer", "sgd", "--lora", "*.weight:r=2,alpha=4"}, []string{"--strategy", "optimal", "--budget", "80%"}},
+	{"half", []string{"--optimizer", "adamw"}, []string{"--strategy", "full", "--precision", "fp16", "--stash-only"}},
+}
+
+// near is how far losses of two runtimes may be apart, as a share of the loss. Where values
+// wait in half, the last bit of another float32 kernel becomes one of half.
+func near(graph string) float64 {
+	if graph == "half" {
+		return 1e-4
+	}
+	return 1e-5
+}
+
+func TestBundles(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--batch", "2", "--seq", "32", "-o", dir.at("forward.onnx"), "--quiet")
+	want := map[string][]float64{} // by graph: C's
+	for _, g := range bundled {
+		step := dir.at(g.name + ".onnx")
+		dir.do(append([]string{"grad", dir.at("forward.onnx"), "-o", step, "--quiet"}, g.grad...)...)
+		for _, target := range append([]string{"c"}, others("c")...) {
+			bundle := dir.at(g.name + "-" + target)
+			dir.do(append([]string{"rewrite", step, "--bundle", bundle, "--for", target, "--quiet"}, g.rewrite...)...)
+			t.Run(g.name+" in "+target, func(t *testing.T) {
+				got := printed(t, trainers[target](t, bundle))
+				if target == "c" {
+					want[g.name] = got
+				}
+				for i, loss := range want[g.name] {
+					if math.Abs(got[i]-loss) > near(g.name)*loss {
+						t.Errorf("step %d: loss %.9g, in C %.9g", i+1, got[i], loss)
+					}
+				}
+				if got[4] >= got[0] {
+					t.Errorf("losses %v: nothing was learned", got)
+				}
+			})
+		}
+	}
+}
+
+// others are the targets but one.
+func others(but string) (names []string) {
+	for _, target := range pipeline.Targets {
+		if target.Name != but {
+			names = append(names, target.Name)
+		}
+	}
+	return names
+}
+
+// TestEveryTargetHasAnExample: and a section of its own in no table is forgotten.
+func TestEveryTargetHasAnExample(t *testing.T) {
+	for _, target := range pipeline.Targets {
+		if trainers[target.Name] == nil {
+			t.Errorf("no example trains from a bundle for %s", target.Name)
+		}
+		if _, err := os.Stat(exampleFile(target.Name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(trainers) != len(pipeline.Targets) {
+		t.Errorf("%d examples for %d targets", len(trainers), len(pipeline.Targets))
+	}
+}
+
+// TestBundlePeak: a bundle's live peak, counted in a C program by a stock session of ONNX
+// Runtime, is the manifest's to the byte, for each way of outputs and strategy.
+func TestBundlePeak(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--layers", "3", "--batch", "2", "--seq", "24", "-o", dir.at("forward.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "adamw", "-o", dir.at("step.onnx"), "--quiet")
+	peaks := map[string]int64{}
+	for _, way := range []string{"bound", "returned"} {
+		for _, strategy := range []string{"none", "full", "least"} {
+			bundle := dir.at(way + strategy)
+			dir.do("rewrite", dir.at("step.onnx"), "--strategy", strategy, "--outputs", way, "--bundle", bundle, "--for", "c", "--quiet")
+			var m pipeline.Manifest
+			text, err := os.ReadFile(filepath.Join(bundle, pipeline.ManifestFile))
+			if err == nil {
+				err = json.Unmarshal(text, &m)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, peak, _ := strings.Cut(trainC(t, bundle, "count"), "live peak ")
+			if got := strings.TrimSpace(peak); got != fmt.Sprint(m.Predicted.LivePeak) {
+				t.Errorf("%s, %s: live peak %s in C, predicted %d", way, strategy, got, m.Predicted.LivePeak)
+			}
+			peaks[way+strategy] = m.Predicted.LivePeak
+		}
+	}
+	if peaks["returnedfull"] > peaks["returnednone"]+4096 || peaks["boundfull"] >= peaks["returnedfull"] {
+		t.Errorf("peaks %v: full takes more than none where outputs are returned, or they take nothing", peaks)
+	}
+}
+
+// printed reads lines such as "1 6.2578445".
+func printed(t *testing.T, text string) []float64 {
+	t.Helper()
+	var list []float64
+	for _, line := range strings.Split(strings.TrimSpace(text), "\n") {
+		var step int
+		var loss float64
+		if n, _ := fmt.Sscan(line, &step, &loss); n == 2 && step == len(list)+1 {
+			list = append(list, loss)
+		}
+	}
+	if len(list) != 5 {
+		t.Fatalf("no five losses:\n%s", text)
+	}
+	return list
+}
+
+func exampleFile(parts ...string) string {
+	return filepath.Join(append([]string{"..", "..", "examples"}, parts...)...)
+}
+
+// runs executes a program for at most a few minutes.
+func runs(t *testing.T, env []string, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	var diag strings.Builder
+	cmd.Stderr = &diag
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", program, err, out, &diag)
+	}
+	return string(out)
+}
+
+// installed is a folder of what `make test-runtimes` installs, and the test is skipped
+// without it, or without the program that runs what is in it.
+func installed(t *testing.T, name, program string) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cmp.Or(os.Getenv("REMAT_RUNTIMES"), filepath.Join(cache, "remat", "runtimes")), name)
+	if _, err := os.Stat(dir); err != nil {
+		t.Skipf("%s is not installed: make test-runtimes", name)
+	}
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skipf("no %s here", program)
+	}
+	return dir
+}
+
+func trainPython(t *testing.T, bundle string) string {
+	p, err := pyort.Find(t.Context(), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runs(t, []string{"PYTHONPATH=" + p.Packages}, p.Executable, exampleFile("python", "train.py"), bundle)
+}
+
+func trainNode(t *testing.T, bundle string) string {
+	npm := installed(t, "npm", "node")
+	dir := t.TempDir() // where the program finds the package
+	text, err := os.ReadFile(exampleFile("node", "train.mjs"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "train.mjs"), text, 0o644)
+	}
+	if err == nil {
+		err = os.Symlink(filepath.Join(npm, "node_modules"), filepath.Join(dir, "node_modules"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runs(t, nil, "node", filepath.Join(dir, "train.mjs"), bundle)
+}
+
+func trainJava(t *testing.T, bundle string) string {
+	return runs(t, nil, "java", "-cp", filepath.Join(installed(t, "java", "java"), "*"), exampleFile("java", "Train.java"), bundle)
+}
+
+// libraries is a folder with ONNX Runtime's library under the name that programs load.
+func libraries(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Symlink(os.Getenv("REMAT_ORT"), filepath.Join(dir, "libonnxruntime.so.1")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func trainC(t *testing.T, bundle string, more ...string) string {
+	header, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/yalue/onnxruntime_go").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, program := libraries(t), filepath.Join(t.TempDir(), "train")
+	runs(t, nil, "cc", "-O2", "-Wall", "-Wextra", "-Werror", "-I", strings.TrimSpace(string(header)), exampleFile("c", "train.c"),
+		filepath.Join(lib, "libonnxruntime.so.1"), "-Wl,-rpath,"+lib, "-o", program)
+	return runs(t, nil, program, append([]string{bundle}, more...)...)
+}
+
+func trainGo(t *testing.T, bundle string) string {
+	program := filepath.Join(t.TempDir(), "train")
+	runs(t, []string{"GOWORK=off"}, "go", "build", "-C", exampleFile("go"), "-o", program, ".")
+	return runs(t, nil, program, bundle, filepath.Join(libraries(t), "libonnxruntime.so.1"))
+}
+
+// trainWeb opens the page in headless Chromium, and reads what it reports to the server.
+func trainWeb(t *testing.T, bundle string) string {
+	npm := installed(t, "npm", "node")
+	chromium, err := exec.LookPath(cmp.Or(os.Getenv("REMAT_CHROMIUM"), "chromium"))
+	if err != nil {
+		t.Skip("no chromium here")
+	}
+	serve := exec.Command("node", exampleFile("web", "serve.mjs"), "--port", "0", "--ort", filepath.Join(npm, "node_modules", "onnxruntime-web", "dist"), bundle)
+	results, err := serve.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, err := serve.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := serve.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { serve.Process.Kill(); serve.Wait() }()
+	url, err := bufio.NewReader(address).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	page := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(), strings.TrimSpace(url))
+	if err := page.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := context.AfterFunc(ctx, func() { serve.Process.Kill() }) // so that nobody waits for a page that says nothing
+	defer stop()
+	line, err := bufio.NewReader(results).ReadString('\n')
+	page.Process.Kill()
+	page.Wait()
+	if err != nil {
+		t.Fatalf("the page reported nothing: %v", err)
+	}
+	var got []struct {
+		Losses []float64 `json:"losses"`
+		Error  *string   `json:"error"`
+		Heap   int64     `json:"heap"`
+	}
+	if err := json.Unmarshal([]byte(line), &got); err != nil || len(got) != 1 {
+		t.Fatalf("the page reported %s: %v", line, err)
+	}
+	if got[0].Error != nil || got[0].Heap == 0 {
+		t.Fatalf("the page reported %s", line)
+	}
+	var text strings.Builder
+	for i, loss := range got[0].Losses {
+		fmt.Fprintln(&text, i+1, loss)
+	}
+	return text.String()
+}

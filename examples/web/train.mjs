@@ -1,0 +1,62 @@
+// Trains from a bundle with onnxruntime-web, whose outputs are values of their own.
+//
+//   remat rewrite step.onnx --strategy full --bundle B --for web
+//   node serve.mjs --ort node_modules/onnxruntime-web/dist B
+//
+// ort is the package, url where the bundle lies, told what is called with what happened.
+
+const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array, bool: Uint8Array };
+
+async function get(url, range) {
+  const response = await fetch(url, range && { headers: { Range: `bytes=${range.offset}-${range.offset + range.bytes - 1}` } });
+  if (!response.ok) throw new Error(`${url}: ${response.status}`);
+  const data = await response.arrayBuffer();
+  return range && response.status === 200 ? data.slice(range.offset, range.offset + range.bytes) : data; // a server without ranges
+}
+
+// batch stands for data of yours.
+function batch(input) {
+  const array = new arrays[input.type](input.shape.reduce((a, b) => a * b, 1));
+  for (let i = 0; i < array.length; i++) {
+    const n = (i * 7 + 3) % Math.max(input.below ?? 0, 1);
+    array[i] = input.type === "int64" ? BigInt(n) : input.type === "float32" ? (((i * 37) % 19) - 9) / 64 : n;
+  }
+  return array;
+}
+
+async function first(url, input) {
+  if (input.fed === "batch") return batch(input);
+  if (input.initial) {
+    const data = await get(new URL(input.initial.file, url), input.initial);
+    if (data.byteLength !== input.initial.bytes) throw new Error(`${input.initial.file}: too short`);
+    return new arrays[input.type](data);
+  }
+  if (input.fed === "parameter") throw new Error(`${input.name}: the bundle has no first value of it`);
+  return new arrays[input.type](input.shape.reduce((a, b) => a * b, 1));
+}
+
+export async function train(ort, url, steps, told) {
+  const manifest = JSON.parse(new TextDecoder().decode(await get(new URL("manifest.json", url))));
+  told({ manifest });
+  const externalData = [];
+  for (const path of manifest.external) externalData.push({ path, data: new Uint8Array(await get(new URL(path, url))) });
+  const session = await ort.InferenceSession.create(new Uint8Array(await get(new URL(manifest.graph, url))), {
+    executionProviders: ["wasm"],
+    enableMemPattern: manifest.session.memory_pattern, // off: a pattern holds more from the second step on
+    enableCpuMemArena: manifest.session.arena,
+    graphOptimizationLevel: manifest.session.graph_optimization_level,
+    externalData,
+  });
+  const feeds = {};
+  for (const input of manifest.inputs) feeds[input.name] = new ort.Tensor(input.type, await first(url, input), input.shape);
+  const scalars = { lr: 1e-3, step: 1n, loss_scale: manifest.inputs.find((i) => i.fed === "loss_scale")?.value };
+  for (let run = 1; run <= steps; run++) {
+    for (const input of manifest.inputs) if (input.fed in scalars) feeds[input.name].data[0] = scalars[input.fed];
+    const began = performance.now();
+    const out = await session.run(feeds);
+    for (const input of manifest.inputs) if (input.next) feeds[input.name] = out[input.next];
+    told({ step: run, loss: Number(out[manifest.loss].data[0].toPrecision(9)), seconds: (performance.now() - began) / 1000 });
+    if (out.found_inf?.data[0]) scalars.loss_scale /= 2; // a gradient overflowed, and nothing was updated
+    else scalars.step++;
+  }
+}
