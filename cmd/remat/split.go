@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/rewrite/stage"
 )
@@ -19,7 +20,7 @@ func splitCommand(e *env) *cli.Command {
 		Description: "Each stage has a forward and a backward file. What a file makes and another one reads is\n" +
 			"an output of the one and an input of the other; stages.json lists them, with what each\n" +
 			"stage takes under both schedules.\n\n" +
-			"Example: remat split step.onnx --stages 2 -o stages",
+			"Example: remat split train.onnx --stages 2 -o stages",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "write the files into the folder `DIR`"},
 			&cli.IntFlag{Name: "stages", Usage: "how many stages, `K`"},
@@ -42,7 +43,7 @@ func splitCommand(e *env) *cli.Command {
 }
 
 // mostMicroBatches is far beyond what a step has.
-const mostMicroBatches = 1 << 20
+const mostMicroBatches = 1 << 12
 
 // readSplit reads the flags.
 func readSplit(e *env, c *cli.Context) (o pipeline.SplitOptions, err error) {
@@ -91,9 +92,9 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 	if e.json {
 		return report.WriteJSON(e.stdout, doc)
 	}
-	t := report.Table{Columns: []string{"stage", ">parameters", ">state", ">stash", ">sends", ">forward", ">backward", ">" + pipeline.GPipe, ">" + pipeline.OneForward}}
+	t := report.Table{Columns: []string{"stage", ">parameters", ">state", ">sends", ">forward", ">backward", ">" + ranks.GPipe, ">" + ranks.OneForward}}
 	for _, s := range doc.Stages {
-		row := []string{fmt.Sprint(s.Stage), report.Bytes(s.ParameterBytes), report.Bytes(s.StateBytes), report.Bytes(s.StashBytes), report.Bytes(s.SentBytes)}
+		row := []string{fmt.Sprint(s.Stage), report.Bytes(s.ParameterBytes), report.Bytes(s.StateBytes), report.Bytes(s.SentBytes)}
 		for _, f := range []*pipeline.StageFile{s.Forward, s.Backward} {
 			var live *int64
 			if f != nil {
@@ -101,7 +102,7 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 			}
 			row = append(row, bytesOrNone(live))
 		}
-		t.Rows = append(t.Rows, append(row, bytesOrNone(s.Peaks[pipeline.GPipe].TotalBytes), bytesOrNone(s.Peaks[pipeline.OneForward].TotalBytes)))
+		t.Rows = append(t.Rows, append(row, bytesOrNone(s.Peaks[ranks.GPipe].TotalBytes), bytesOrNone(s.Peaks[ranks.OneForward].TotalBytes)))
 	}
 	if err := t.Text(e.stdout); err != nil {
 		return err

@@ -6,11 +6,8 @@ package pipeline
 //	              stages.json: what goes between them, and what each takes
 //
 // Each file has its nodes in the order that holds least, and is predicted as a file by
-// itself. A stage holds in addition what its forward graph made for the backward one, or
-// received, of every micro-batch under way:
-//
-//	gpipe   all M of a step
-//	1f1b    min(M, K - stage)
+// itself. A stage holds in addition what its graphs made, or received, of micro-batches and
+// is read or sent later (internal/ranks has the schedules).
 
 import (
 	"cmp"
@@ -19,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite"
@@ -59,9 +57,6 @@ type Stage struct {
 	Owns           []string `json:"owns"`
 	ParameterBytes int64    `json:"parameter_bytes"`
 	StateBytes     int64    `json:"state_bytes"`
-	// StashBytes is what the stage keeps of each micro-batch from its forward to its
-	// backward graph.
-	StashBytes int64 `json:"stash_bytes"`
 	// SentBytes is what it sends to other stages for each micro-batch.
 	SentBytes int64 `json:"sent_bytes"`
 	// Peaks are by schedule.
@@ -80,11 +75,9 @@ type StageFile struct {
 	FeedBytes     int64  `json:"feed_bytes"`
 }
 
-// A StagePeak is what a stage takes under a schedule: with so many micro-batches under way
-// at most, parameters, state, what both files are fed, sessions, stash and the larger live
-// peak.
+// A StagePeak is what a stage takes under a schedule: parameters, state, what both files are
+// fed, sessions, the larger live peak, and what is stashed of micro-batches under way.
 type StagePeak struct {
-	UnderWay   int64  `json:"micro_batches_under_way"`
 	StashBytes int64  `json:"stash_bytes"`
 	TotalBytes *int64 `json:"predicted_total_bytes"`
 }
@@ -106,19 +99,39 @@ type SharedParameter struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-// The schedules of a pipeline.
-const (
-	GPipe      = "gpipe"
-	OneForward = "1f1b" // one forward, one backward
-)
-
-// UnderWay is how many micro-batches of a step are at most between the forward and the
-// backward graph of a stage.
-func UnderWay(schedule string, stage, stages int, micro int64) int64 {
-	if schedule == GPipe {
-		return micro
+// Flows are what graphs of a split make, or are fed, of each micro-batch and graphs read
+// later, with their names: its values, and the feeds that a stage's backward graph reads,
+// which come with its forward graph's.
+func Flows(s *stage.Split) (flows []ranks.Flow, names []string, err error) {
+	made := map[string]bool{}
+	for _, v := range s.Values {
+		made[v.Name] = true
+		flows, names = append(flows, ranks.Flow{From: v.From, To: v.To, Bytes: v.Bytes}), append(names, v.Name)
 	}
-	return min(micro, int64(stages-stage))
+	for _, g := range s.Groups {
+		if g == nil || !g.Backward {
+			continue
+		}
+		roles, _, err := step.RolesOf(g.Model, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		fed, err := fedInputs(g.Model, roles)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, v := range fed {
+			bytes, ok := v.Type.Bytes()
+			if !ok {
+				return nil, nil, fmt.Errorf("%q is fed and has no size that is known: %s", v.Name, v.Type)
+			}
+			if !made[v.Name] {
+				f := ranks.Flow{From: g.Stage, To: []int{2*s.Stages - 1 - g.Stage}, Bytes: bytes}
+				flows, names = append(flows, f), append(names, v.Name)
+			}
+		}
+	}
+	return flows, names, nil
 }
 
 // StageFileName names a file of a split.
@@ -289,6 +302,14 @@ func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOpt
 			live[g.Stage] = max(live[g.Stage], total.Live)
 		}
 	}
+	flows, _, err := Flows(split)
+	if err != nil {
+		return nil, err
+	}
+	ticks := map[string][]ranks.Tick{}
+	for _, schedule := range []string{ranks.GPipe, ranks.OneForward} {
+		ticks[schedule] = ranks.Schedule(schedule, split.Stages, int(o.Micro), flows)
+	}
 	for i := range doc.Stages {
 		st := &doc.Stages[i]
 		for name, owner := range split.Owner {
@@ -297,11 +318,10 @@ func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOpt
 			}
 		}
 		slices.Sort(st.Owns)
-		st.StashBytes, st.SentBytes = StashOf(split, i), SentBy(split, i)
+		st.SentBytes = ranks.PipeBytes(flows, split.Stages, i)
 		st.Peaks = map[string]StagePeak{}
-		for _, schedule := range []string{GPipe, OneForward} {
-			n := UnderWay(schedule, i, split.Stages, o.Micro)
-			peak := StagePeak{UnderWay: n, StashBytes: n * st.StashBytes}
+		for _, schedule := range []string{ranks.GPipe, ranks.OneForward} {
+			peak := StagePeak{StashBytes: ranks.StoreBytes(ticks[schedule], flows, split.Stages, i)}
 			if held[i] >= 0 {
 				all := st.ParameterBytes + st.StateBytes + held[i] + peak.StashBytes + live[i]
 				peak.TotalBytes = &all
@@ -326,7 +346,7 @@ func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOpt
 }
 
 func groupFile(s *stage.Split, group int) string {
-	return StageFileName(stage.StageOf(group, s.Stages), group >= s.Stages)
+	return StageFileName(ranks.StageOf(group, s.Stages), group >= s.Stages)
 }
 
 func namesOf(values []*stage.Value) []string {
@@ -335,42 +355,4 @@ func namesOf(values []*stage.Value) []string {
 		names[i] = v.Name
 	}
 	return names
-}
-
-// Stashed are the values that a stage keeps from its forward to its backward graph: what
-// the forward graph makes or receives and the backward one reads.
-func Stashed(s *stage.Split, of int) []*stage.Value {
-	var list []*stage.Value
-	for _, v := range s.Values {
-		if slices.Contains(v.To, 2*s.Stages-1-of) && (v.From == of || slices.Contains(v.To, of)) {
-			list = append(list, v)
-		}
-	}
-	return list
-}
-
-// StashOf is what a stage keeps of each micro-batch, in bytes.
-func StashOf(s *stage.Split, of int) (total int64) {
-	for _, v := range Stashed(s, of) {
-		total += v.Bytes
-	}
-	return total
-}
-
-// SentBy is what a stage sends to others for each micro-batch, in bytes. A value goes to
-// each stage once.
-func SentBy(s *stage.Split, from int) (total int64) {
-	for _, v := range s.Values {
-		if stage.StageOf(v.From, s.Stages) != from {
-			continue
-		}
-		to := map[int]bool{}
-		for _, group := range v.To {
-			if at := stage.StageOf(group, s.Stages); at != from {
-				to[at] = true
-			}
-		}
-		total += int64(len(to)) * v.Bytes
-	}
-	return total
 }

@@ -321,5 +321,5 @@ func (s *assignment) check() error {
 	return nil
 }
 
-// StageOf is the stage of a group.
-func StageOf(group, stages int) int { return min(group, 2*stages-1-group) }
+// stageOf is the stage of a group.
+func stageOf(group, stages int) int { return min(group, 2*stages-1-group) }
