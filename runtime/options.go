@@ -32,7 +32,8 @@ type Options struct {
 	Own map[string]Tensor
 	// Share is a session whose parameters and state are this one's inputs of the
 	// same name and type, in the same memory: what a step of the one writes, the
-	// other reads. It is closed after this one, and the two take turns.
+	// other reads. So are those of the session that it shares with. It is closed after
+	// this one, and they take turns.
 	Share *Session
 	// From is what ran before this session's first run, which goes on from there: its
 	// number, its loss scale, and the numbers that Dropout draws. Other operators that

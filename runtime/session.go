@@ -249,7 +249,7 @@ func (s *Session) plan(values *feeds) error {
 	for _, v := range g.Inputs {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {
-		case s.options.Share.lends(v):
+		case s.options.Share.lends(v) != nil:
 			in.from, in.category = fromSession, parameterInput
 		case s.options.Own[v.Name].Data != nil:
 			in.from = fromOwn
@@ -311,7 +311,7 @@ func (s *Session) markInPlace() (err error) {
 func (s *Session) fill(in *input, values *feeds) error {
 	v := in.info
 	if in.from == fromSession {
-		in.value, in.lent = s.options.Share.byName[v.Name].value, true
+		in.value, in.lent = s.options.Share.lends(v).value, true
 		return nil
 	}
 	shape, err := values.shape(v)

@@ -384,6 +384,18 @@ func (s *Session) SetInput(name string, t Tensor) error {
 	return s.set(in, t.Data)
 }
 
+// SetBytes is SetInput with the bytes of a value of the input's type and shape.
+func (s *Session) SetBytes(name string, data []byte) error {
+	in := s.byName[name]
+	if in == nil {
+		return &FeedError{name, "the model has no input of that name"}
+	}
+	if int64(len(data)) != in.value.ByteSize() {
+		return &FeedError{name, fmt.Sprintf("%d bytes, want %d", len(data), in.value.ByteSize())}
+	}
+	return s.SetInput(name, Tensor{onnxType(in.value.Type), in.value.Shape, data})
+}
+
 // Metadata returns an entry of the graph's metadata.
 func (s *Session) Metadata(key string) (string, bool) { return s.Model.Metadata(key) }
 

@@ -103,14 +103,18 @@ func (s *Session) ShapeOf(name string) (onnx.DType, []int64, error) {
 	return onnxType(in.value.Type), in.value.Shape, nil
 }
 
-// lends says whether the session has a parameter or state for another one's input.
-func (s *Session) lends(v *onnx.Value) bool {
+// lends is the session's parameter or state for another one's input, or that of the
+// session that shares with this one in turn; nil where neither has it.
+func (s *Session) lends(v *onnx.Value) *input {
 	if s == nil {
-		return false
+		return nil
 	}
 	in := s.byName[v.Name]
-	return in != nil && in.category != feedInput && v.Type.Known() && ortType(v.Type.DType) == in.value.Type &&
-		fmt.Sprint(v.Type.Shape) == fmt.Sprint(in.info.Type.Shape)
+	if in != nil && in.category != feedInput && v.Type.Known() && ortType(v.Type.DType) == in.value.Type &&
+		fmt.Sprint(v.Type.Shape) == fmt.Sprint(in.info.Type.Shape) {
+		return in
+	}
+	return s.options.Share.lends(v)
 }
 
 // Reserved is what the session's allocator has from the system at this moment: what is

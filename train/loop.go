@@ -174,40 +174,13 @@ func (t *training) step(ctx context.Context) (Record, error) {
 	rec := Record{Step: t.at.Step + 1, GradientNorm: math.NaN()}
 	rec.LR = t.Schedule.Rate(rec.Step)
 	t.Session.SetRate(rec.LR)
-	runs, sum := 0, 0.0
-	for updated := false; !updated && !rec.Skipped; {
-		batch, ok := <-t.next
-		if !ok || batch.err != nil {
-			return rec, fmt.Errorf("step %d: %w", rec.Step, errors.Join(batch.err))
-		}
-		if err := t.Session.Feed(batch.values); err != nil {
-			return rec, fmt.Errorf("step %d: %w", rec.Step, err)
-		}
-		// An update lies in the midst of the run, so a run that has begun is finished.
-		out, err := t.Session.Step(context.Background())
-		if err != nil {
-			return rec, err
-		}
-		runs++
-		rec.Skipped, rec.LossScale = out.Skipped, out.LossScale
-		rec.Tokens += batch.tokens
-		rec.RunSeconds += out.Seconds
-		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
-		loss, err := lossOf(t.Session, out)
-		if err != nil {
-			return rec, err
-		}
-		sum += loss
-		t.read(out, &rec)
-		if (math.IsNaN(loss) || math.IsInf(loss, 0)) && !t.Ranks.together() { // who find it together
-			rec.Loss = loss
-			return rec, t.notFinite(rec)
-		}
-		p := t.Session.Progress()
-		t.at.Runs, t.at.Skipped, t.at.Good, t.at.LossScale = p.Runs, p.Skipped, p.Good, p.LossScale
-		updated = !rec.Skipped && (p.Runs-p.Skipped)%t.Accumulate == 0
+	run := t.accumulate
+	if t.Ranks.pipelined() {
+		run = t.pipe
 	}
-	rec.Loss = sum / float64(runs)
+	if err := run(&rec); err != nil {
+		return rec, err
+	}
 	if t.Ranks != nil {
 		if err := t.agree(ctx, &rec); err != nil {
 			return rec, err
@@ -230,6 +203,45 @@ func (t *training) step(ctx context.Context) (Record, error) {
 	t.measure(&rec)
 	rec.Seconds = time.Since(start).Seconds()
 	return rec, nil
+}
+
+// accumulate runs the graph until an update is due, or gradients overflow.
+func (t *training) accumulate(rec *Record) error {
+	runs, sum := 0, 0.0
+	for updated := false; !updated && !rec.Skipped; {
+		batch, ok := <-t.next
+		if !ok || batch.err != nil {
+			return fmt.Errorf("step %d: %w", rec.Step, errors.Join(batch.err))
+		}
+		if err := t.Session.Feed(batch.values); err != nil {
+			return fmt.Errorf("step %d: %w", rec.Step, err)
+		}
+		// An update lies in the midst of the run, so a run that has begun is finished.
+		out, err := t.Session.Step(context.Background())
+		if err != nil {
+			return err
+		}
+		runs++
+		rec.Skipped, rec.LossScale = out.Skipped, out.LossScale
+		rec.Tokens += batch.tokens
+		rec.RunSeconds += out.Seconds
+		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
+		loss, err := lossOf(t.Session, out)
+		if err != nil {
+			return err
+		}
+		sum += loss
+		t.read(out, rec)
+		if (math.IsNaN(loss) || math.IsInf(loss, 0)) && !t.Ranks.together() { // who find it together
+			rec.Loss = loss
+			return t.notFinite(*rec)
+		}
+		p := t.Session.Progress()
+		t.at.Runs, t.at.Skipped, t.at.Good, t.at.LossScale = p.Runs, p.Skipped, p.Good, p.LossScale
+		updated = !rec.Skipped && (p.Runs-p.Skipped)%t.Accumulate == 0
+	}
+	rec.Loss = sum / float64(runs)
+	return nil
 }
 
 // Names under which graphs return the norm of all gradients; the second is the state of

@@ -43,6 +43,8 @@ type Ranks struct {
 	Update *runtime.Session
 	// Owned divides the updates among ranks; nil: all do the same.
 	Owned *Owned
+	// Pipeline: each rank runs a stage; nil: each runs all of the graph.
+	Pipeline *Pipeline
 
 	// chunks are what an outer step keeps, by the names that states have for them.
 	chunks map[string][]float32
@@ -134,7 +136,7 @@ func (r *Ranks) Held() int64 {
 	for _, chunk := range r.chunks {
 		n += int64(len(chunk)) * 4
 	}
-	return n + r.Owned.held()
+	return n + r.Owned.held() + r.Pipeline.held()
 }
 
 // Elements are those of each value that is combined.
@@ -187,7 +189,9 @@ func (r *Ranks) tell(own word) (word, error) {
 		of.tokens += int64(binary.LittleEndian.Uint64(b[8:]))
 		of.stop = of.stop || binary.LittleEndian.Uint64(b[16:]) != 0
 	}
-	of.loss /= float64(len(all))
+	if !r.pipelined() { // of which one stage has the loss
+		of.loss /= float64(len(all))
+	}
 	return of, nil
 }
 
@@ -209,7 +213,10 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	if math.IsNaN(all.loss) || math.IsInf(all.loss, 0) {
 		return t.notFinite(*rec)
 	}
-	if r.Owned != nil {
+	switch {
+	case r.pipelined():
+		return t.updateStage(rec)
+	case r.Owned != nil:
 		return t.updateOwn(rec)
 	}
 	if err := r.combine(t.Session, func(string) ranks.Fold { return ranks.Sum }); err != nil {

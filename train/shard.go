@@ -56,6 +56,10 @@ type OwnedValue struct {
 // begin makes sums of others those of no gradient.
 func (s *Owned) begin(j *Job) error {
 	s.group = j.Ranks.Group
+	s.squares = make([]float32, len(s.Rows))
+	if j.Ranks.pipelined() {
+		return nil // a stage has no sums but its own
+	}
 	elements := make([]int64, len(s.Sums))
 	for i, name := range s.Sums {
 		_, shape, err := j.Session.ShapeOf(name)
@@ -65,7 +69,6 @@ func (s *Owned) begin(j *Job) error {
 		elements[i] = product(shape)
 	}
 	s.rounds = ranks.Rounds(elements, s.Owner, s.group.Size())
-	s.squares = make([]float32, len(s.Rows))
 	return s.forget(j.Session)
 }
 
@@ -149,10 +152,8 @@ func (t *training) updateOwn(rec *Record) error {
 	if err := s.exchange(t.Session, s.Sums, sum); err != nil {
 		return err
 	}
-	if s.Squares != nil {
-		if err := t.exchangeSquares(rec); err != nil {
-			return err
-		}
+	if err := t.exchangeSquares(rec); err != nil {
+		return err
 	}
 	if err := t.update(rec); err != nil {
 		return err
@@ -166,13 +167,19 @@ func (t *training) updateOwn(rec *Record) error {
 // exchangeSquares gives the session that updates the squares of all gradients.
 func (t *training) exchangeSquares(rec *Record) error {
 	s := t.Ranks.Owned
-	out, err := t.runBeside(s.Squares, rec)
-	if err != nil {
-		return err
+	if len(s.Rows) == 0 {
+		return nil
 	}
-	own, ok := out.Output(s.SquaresOutput)
-	if !ok || own.Err != nil {
-		return fmt.Errorf("the squares of gradients: no output %q", s.SquaresOutput)
+	var own runtime.Output
+	if s.Squares != nil {
+		out, err := t.runBeside(s.Squares, rec)
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if own, ok = out.Output(s.SquaresOutput); !ok || own.Err != nil {
+			return fmt.Errorf("the squares of gradients: no output %q", s.SquaresOutput)
+		}
 	}
 	chunks, at := make([][]float32, s.group.Size()), 0
 	for rank := range chunks {
@@ -237,11 +244,7 @@ func (h *sharedOut) View(name string, f func(runtime.Tensor) error) error {
 		s.foreign = make([]byte, s.largest())
 	}
 	t := runtime.Tensor{Type: v.DType, Shape: v.Shape, Data: s.foreign[:size]}
-	values, err := ranks.Floats(t.Data)
-	if err == nil {
-		err = s.group.Pass(values, v.Owner, 0)
-	}
-	if err != nil {
+	if err := s.group.Pass(t.Data, v.Owner, 0); err != nil {
 		return fmt.Errorf("%q of rank %d: %w", name, v.Owner, err)
 	}
 	return f(t)
@@ -263,14 +266,7 @@ func (s *Owned) give(update *runtime.Session) error {
 		if v.Owner != s.group.Rank() {
 			continue
 		}
-		err := update.View(v.Name, func(t runtime.Tensor) error {
-			values, err := ranks.Floats(t.Data)
-			if err != nil {
-				return err
-			}
-			return s.group.Pass(values, v.Owner, 0)
-		})
-		if err != nil {
+		if err := update.View(v.Name, func(t runtime.Tensor) error { return s.group.Pass(t.Data, v.Owner, 0) }); err != nil {
 			return err
 		}
 	}

@@ -49,7 +49,7 @@ var errHelped = errors.New("helped")
 func commands(e *env) []*cli.Command {
 	return []*cli.Command{
 		doctorCommand(e), modelCommand(e), inspectCommand(e), gradCommand(e),
-		lowerCommand(e), planCommand(e), explainCommand(e), rewriteCommand(e),
+		lowerCommand(e), planCommand(e), explainCommand(e), rewriteCommand(e), splitCommand(e),
 		runCommand(e), trainCommand(e), evalCommand(e), applyCommand(e), compareCommand(e), sweepCommand(e), adviseCommand(e), demoCommand(e),
 	}
 }

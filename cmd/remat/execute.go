@@ -191,7 +191,11 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 
 // openSource opens a model that was read, in the way that suits it, and predicts it.
 func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.Model, remat.Options) (*remat.Session, error)) (*subject, error) {
-	path, engine := src.Path, e.loaded
+	path := src.Path
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
+	}
 	m, err := src.Typed(e.dims)
 	if err != nil {
 		return nil, err

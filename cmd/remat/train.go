@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/stage"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/mpi"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -78,6 +79,8 @@ type trainRun struct {
 	group  *ranks.Group
 	beside []*subject
 	shard  *pipeline.Shard
+	// split are the stages of a pipeline, nil without one.
+	split *stage.Split
 }
 
 func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error) {
@@ -109,7 +112,7 @@ func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error)
 		return nil, err
 	}
 	if t.ranks != nil {
-		t.fit.options.Ranks = t.ranks.Ranks
+		t.fit.options.Ranks = t.ranks.fitted()
 	}
 	if t.ranks != nil && w != nil {
 		t.group = ranks.NewGroup(w)
@@ -438,7 +441,7 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 func (t *trainRun) length(job *train.Job, d *data.Data) error {
 	runs, ranks := int64(job.Accumulate), t.ranks
 	if ranks != nil {
-		runs *= int64(ranks.Size)
+		runs *= int64(ranks.batches())
 	}
 	if t.epochs > 0 {
 		job.Schedule.Steps = max(1, d.Train.In(t.epochs)/runs)
@@ -478,6 +481,9 @@ func (t *trainRun) open(src *pipeline.Source, job *train.Job) (*subject, func(),
 	}
 	o := t.options
 	o.Feed = first
+	if t.ranks != nil && t.ranks.schedule != "" {
+		return t.openStage(src, job, o)
+	}
 	s, err := openSubject(t.e, src.Path, o)
 	if err != nil {
 		return nil, nil, err

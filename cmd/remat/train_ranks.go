@@ -27,6 +27,7 @@ import (
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/stage"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/mpi"
 	"github.com/onnx-remat/remat/train"
@@ -36,6 +37,8 @@ func rankFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "ranks", Usage: "train as `N` ranks would under mpirun, one after the other in this process"},
 		&cli.StringFlag{Name: "sync", Value: "step", Usage: "`step|shard|local=H`: ranks sum gradients every step; the same, with optimizer state and updates divided among them; or train alone for H steps and average"},
+		&cli.IntFlag{Name: "pipeline", Usage: "cut the graph into `K` stages, one a rank, under mpirun or one after the other in this process; micro-batches are those of --accumulate"},
+		&cli.StringFlag{Name: "pipeline-schedule", Value: ranks.OneForward, Usage: "with --pipeline: `1f1b|gpipe`, the order in which stages take micro-batches"},
 		&cli.Float64Flag{Name: "outer-lr", Value: 0.7, Usage: "with --sync local=H: the rate, `X`, of the step from one average to the next"},
 		&cli.Float64Flag{Name: "outer-momentum", Value: 0.9, Usage: "with --sync local=H: its Nesterov momentum, `X`"},
 	}
@@ -50,6 +53,24 @@ type rankPlan struct {
 	outer train.Outer
 	sync  string // as typed
 	lock  sync.Mutex
+	// schedule is that of a pipeline, whose stages the ranks are; "" for none.
+	schedule string
+}
+
+// batches is how many ranks take micro-batches of their own.
+func (r *rankPlan) batches() int {
+	if r.schedule != "" {
+		return 1
+	}
+	return r.Size
+}
+
+// fitted is what the graphs are made for.
+func (r *rankPlan) fitted() pipeline.Ranks {
+	if r.schedule != "" {
+		return pipeline.Ranks{Size: 1}
+	}
+	return r.Ranks
 }
 
 // readRanks reads the flags of rankFlags; nil where nobody trains together. The world is
@@ -65,7 +86,12 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 		return nil, err
 	}
 	r.Size = c.Int("ranks")
+	if err := r.readPipeline(c); err != nil {
+		return nil, err
+	}
 	switch {
+	case r.schedule != "" && launched > 0 && launched != r.Size:
+		return nil, fmt.Errorf("--pipeline %d: %d ranks were started", r.Size, launched)
 	case c.IsSet("ranks") && (r.Size < 1 || r.Size > mostRanks):
 		return nil, fmt.Errorf("--ranks %d: want 1 to %d", r.Size, mostRanks)
 	case launched > mostRanks:
@@ -91,6 +117,36 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 		return nil, nil // one rank that sums its own gradients is one that trains alone
 	}
 	return r, r.supported(c)
+}
+
+// readPipeline reads the flags of a pipeline.
+func (r *rankPlan) readPipeline(c *cli.Context) error {
+	if !c.IsSet("pipeline") {
+		if c.IsSet("pipeline-schedule") {
+			return errors.New("--pipeline-schedule: requires --pipeline K")
+		}
+		return nil
+	}
+	k, schedule := c.Int("pipeline"), c.String("pipeline-schedule")
+	if k < 2 || k > stage.MostStages {
+		return fmt.Errorf("--pipeline %d: want 2 to %d", k, stage.MostStages)
+	}
+	if schedule != ranks.GPipe && schedule != ranks.OneForward {
+		return fmt.Errorf("--pipeline-schedule %q: want %s or %s", schedule, ranks.OneForward, ranks.GPipe)
+	}
+	for _, flag := range []string{"ranks", "sync"} {
+		if c.IsSet(flag) {
+			return fmt.Errorf("--%s: the ranks are the stages of --pipeline: leave one of the two out", flag)
+		}
+	}
+	if c.IsSet("val") {
+		return errors.New("--val: no rank of a pipeline has the whole graph: use remat eval --state on what was saved")
+	}
+	if c.IsSet("memory") {
+		return errors.New("--memory: not with --pipeline: remat split says what each stage takes")
+	}
+	r.Size, r.schedule = k, schedule
+	return nil
 }
 
 // readSync reads step, shard, or local=H, and returns H, 0 for the others.
@@ -146,7 +202,7 @@ func (r *rankPlan) check(steps int64, batches any) error {
 	if r.Every > 0 && steps%r.Every != 0 {
 		return fmt.Errorf("--steps %d: want a multiple of the %d steps after which ranks average", steps, r.Every)
 	}
-	if b, ok := batches.(train.Bounded); ok && b.Len() < int64(r.Size) {
+	if b, ok := batches.(train.Bounded); ok && b.Len() < int64(r.batches()) {
 		return fmt.Errorf("%d ranks: the data are %d batches, and each rank takes another one: use fewer ranks or smaller batches", r.Size, b.Len())
 	}
 	return nil
@@ -311,6 +367,10 @@ func (t *trainRun) join(job *train.Job) {
 		return
 	}
 	job.Ranks = &train.Ranks{Group: t.group, Every: t.ranks.Every, Outer: t.ranks.outer}
+	if t.ranks.schedule != "" {
+		job.Batches = train.Shard(job.Batches, 0, 1, &t.ranks.lock)
+		return
+	}
 	job.Batches = train.Shard(job.Batches, t.group.Rank(), t.ranks.Size, &t.ranks.lock)
 	t.options.Draws = uint64(t.group.Rank()) * 0x9e3779b97f4a7c15
 }
@@ -318,14 +378,14 @@ func (t *trainRun) join(job *train.Job) {
 // shared makes a position that of as many ranks as there are now. What they hold is the
 // same on each, and the next micro-batches are those after what all have used.
 func (t *trainRun) shared(p train.Position, accumulate int) (train.Position, error) {
-	if t.ranks == nil || t.ranks.Every > 0 || p.Ranks == t.ranks.Size {
+	if t.ranks == nil || t.ranks.Every > 0 || p.Ranks == t.ranks.batches() {
 		return p, nil
 	}
-	used := p.Runs * p.Ranks
-	if used%(t.ranks.Size*accumulate) != 0 {
-		return p, fmt.Errorf("%s: %d ranks have used %d micro-batches, which are no whole steps of %d ranks with %d: go on with a number that divides it", t.dir, p.Ranks, used, t.ranks.Size, t.ranks.Size*accumulate)
+	used, size := p.Runs*p.Ranks, t.ranks.batches()
+	if used%(size*accumulate) != 0 {
+		return p, fmt.Errorf("%s: %d ranks have used %d micro-batches, which are no whole steps of %d ranks with %d: go on with a number that divides it", t.dir, p.Ranks, used, size, size*accumulate)
 	}
-	p.Runs, p.Ranks = used/t.ranks.Size, t.ranks.Size
+	p.Runs, p.Ranks = used/size, size
 	return p, nil
 }
 
@@ -338,10 +398,10 @@ func (t *trainRun) openUpdates(job *train.Job, state *train.State) (func(), erro
 	path := filepath.Join(t.dir, pipeline.UpdateFile)
 	o := t.options
 	o.Dims, o.Share, o.Purpose = nil, job.Session, "update"
-	share := 1 / float64(t.ranks.Size*job.Accumulate)
+	share := 1 / float64(t.ranks.batches()*job.Accumulate)
 	o.Feed = map[string]remat.Tensor{optim.ShareInput: remat.FromFloat32s([]float32{float32(share)})}
 	o.From = remat.Progress{Runs: int(job.From.Step)}
-	if t.ranks.Shard {
+	if t.ranks.Shard || t.split != nil {
 		return t.openShard(job, path, o)
 	}
 	s, err := openSubject(t.e, path, o)
@@ -359,9 +419,18 @@ func (t *trainRun) openShard(job *train.Job, path string, o remat.Options) (clos
 	if err != nil {
 		return nil, err
 	}
-	if t.shard, err = pipeline.ShardOf(job.Session.Model, src.Model, t.group.Rank(), t.ranks.Size); err != nil {
+	sums, owner := job.Session.Model, map[string]int(nil)
+	if t.split != nil {
+		whole, err := t.e.load(filepath.Join(t.dir, trainFile))
+		if err != nil {
+			return nil, err
+		}
+		sums, owner, o.Share = whole.Model, t.split.Owner, job.Ranks.Pipeline.Backward
+	}
+	if t.shard, err = pipeline.ShardOf(sums, src.Model, owner, t.group.Rank(), t.ranks.Size); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	first := len(t.beside)
 	open := func(m *onnx.Model) (*remat.Session, error) {
 		s, err := openSource(t.e, src.With(m), o, t.e.loaded.Open)
 		if err != nil {
@@ -371,7 +440,7 @@ func (t *trainRun) openShard(job *train.Job, path string, o remat.Options) (clos
 		return s.session, nil
 	}
 	closing = func() {
-		for _, s := range t.beside {
+		for _, s := range t.beside[first:] {
 			s.close()
 		}
 	}
@@ -446,7 +515,11 @@ func (t *trainRun) ranksDocument(job *train.Job, r *train.Result) (*trainedRanks
 		Syncs: r.Syncs, SyncBytes: ranks.SyncBytes(elements, rank, size), BytesSent: r.Sent,
 		HeldBytes: job.Ranks.Held(), PredictedHeldBytes: ranks.HeldBytes(elements, rank, size, t.local()),
 	}
-	if t.shard != nil {
+	if p := job.Ranks.Pipeline; p != nil {
+		d.Sync = "pipeline " + t.ranks.schedule
+		d.SyncBytes = p.SyncBytes(job.Accumulate) + ranks.ShareBytes(ranks.WordBytes, size) + t.shard.SquareBytes(rank, size)
+		d.PredictedHeldBytes = ranks.StoreBytes(p.Ticks, p.Flows, p.Stages, rank) + t.shard.Held(rank)
+	} else if t.shard != nil {
 		d.SyncBytes, d.PredictedHeldBytes = t.shard.SyncBytes(elements, rank, size), ranks.Scratch(size)+t.shard.Held(rank)
 	}
 	return d, nil

@@ -411,13 +411,18 @@ func TestRankKilled(t *testing.T) {
 		if kills, err = strconv.Atoi(text); err != nil {
 			t.Fatal(err)
 		}
-		ways = append(ways, "step", "shard")
+		ways = append(ways, "step", "shard", "pipeline")
 	}
 	at := prepareRanks(t)
 	for _, sync := range ways {
-		args := strings.Fields("--threads 1 --quiet train " + at("m.onnx") + " --data " + at("d.npz") + fmt.Sprintf(" --shuffle --steps %d --save-every 1 --sync %s", 90+60*kills, sync))
+		model, together, inside := at("m.onnx"), "--sync "+sync, " --ranks 3"
+		if sync == "pipeline" {
+			model, together, inside = at("deep.onnx"), "--pipeline 3 --accumulate 2", ""
+			do(t, "model gpt2-tiny --layers 4 --hidden 32 --heads 2 --vocab 97 --seq 16 --batch 4 -o "+model)
+		}
+		args := strings.Fields("--threads 1 --quiet train " + model + " --data " + at("d.npz") + fmt.Sprintf(" --shuffle --steps %d --save-every 1 %s", 90+60*kills, together))
 		whole, parts := at("whole"+sync), at("parts"+sync)
-		do(t, strings.Join(args, " ")+" --ranks 3 -o "+whole)
+		do(t, strings.Join(args, " ")+inside+" -o "+whole)
 		for n := range kills {
 			killRank(t, start(3, resumed(args, parts)...), parts, n)
 		}

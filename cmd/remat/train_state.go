@@ -56,7 +56,7 @@ func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.
 	}
 	job.From = train.Start(both, d.Train, t.options.Seed)
 	if t.ranks != nil {
-		job.From.Ranks, job.From.Sync = t.ranks.Size, t.ranks.agreed()
+		job.From.Ranks, job.From.Sync = t.ranks.batches(), t.ranks.agreed()
 	}
 	if state == nil {
 		return nil

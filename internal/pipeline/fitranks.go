@@ -176,7 +176,7 @@ func (f *fitting) besideShards(a *stepGraph, given *onnx.Model, elements []int64
 	var most [3]int64 // exchanged, state, session: of the rank with the largest sum
 	seen := map[string]updating{}
 	for rank := range r.Size {
-		s, err := ShardOf(given, a.updates, rank, r.Size)
+		s, err := ShardOf(given, a.updates, nil, rank, r.Size)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.source.Path, err)
 		}

@@ -34,10 +34,11 @@ type OwnedValue struct {
 	onnx.Type
 }
 
-// ShardOf makes a rank's part of a graph of updates, for a graph that sums gradients.
-func ShardOf(sums, updates *onnx.Model, rank, size int) (*Shard, error) {
+// ShardOf makes a rank's part of a graph of updates, for a graph that sums gradients. Owner
+// says who updates which parameter; nil: they are divided evenly.
+func ShardOf(sums, updates *onnx.Model, owner map[string]int, rank, size int) (*Shard, error) {
 	s := &Shard{}
-	of, err := s.divide(sums, updates, size)
+	of, err := s.divide(sums, updates, owner, size)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +63,7 @@ func ShardOf(sums, updates *onnx.Model, rank, size int) (*Shard, error) {
 }
 
 // divide gives each parameter to a rank, and returns to which.
-func (s *Shard) divide(sums, updates *onnx.Model, size int) (map[string]int, error) {
+func (s *Shard) divide(sums, updates *onnx.Model, owner map[string]int, size int) (map[string]int, error) {
 	summed, _, err := step.RolesOf(sums, nil)
 	if err != nil {
 		return nil, err
@@ -95,7 +96,15 @@ func (s *Shard) divide(sums, updates *onnx.Model, size int) (map[string]int, err
 	s.Owner = ranks.Owners(elements, size)
 	of := map[string]int{}
 	for i, param := range s.Params {
+		if rank, ok := owner[param]; ok {
+			s.Owner[i] = rank
+		}
 		of[param] = s.Owner[i]
+	}
+	for rank := range size {
+		if !slices.Contains(s.Owner, rank) {
+			return nil, fmt.Errorf("stage %d trains nothing: use fewer stages", rank)
+		}
 	}
 	for _, v := range updates.Graph.Inputs {
 		if next := updated.New[v.Name]; next != "" {
@@ -127,13 +136,18 @@ func (s *Shard) Held(rank int) int64 {
 
 // SyncBytes is what a rank sends each step, with the elements of each parameter.
 func (s *Shard) SyncBytes(elements []int64, rank, size int) int64 {
+	return ranks.OwnedBytes(elements, s.Owner, rank, size) + ranks.ShareBytes(ranks.WordBytes, size) + s.SquareBytes(rank, size)
+}
+
+// SquareBytes is what a rank sends of the squares of its gradients.
+func (s *Shard) SquareBytes(rank, size int) int64 {
 	own := int64(0)
 	for _, r := range s.Rows {
 		if r == rank {
 			own++
 		}
 	}
-	return ranks.OwnedBytes(elements, s.Owner, rank, size) + ranks.ShareBytes(ranks.WordBytes, size) + 4*own*int64(size-1)
+	return 4 * own * int64(size-1)
 }
 
 // kind tells apart ranks that hold the same: the sizes of what they own.

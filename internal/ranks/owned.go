@@ -64,17 +64,23 @@ func OwnedBytes(elements []int64, owner []int, rank, size int) int64 {
 	return 4 * (all - own + int64(size-1)*own)
 }
 
+// messageBytesMost bounds a message of Pass: MPI counts bytes in 31 bits.
+const messageBytesMost = 4 * messageElements
+
 // Pass moves a buffer from one rank to another; for others it does nothing.
-func (g *Group) Pass(buf []float32, from, to int) error {
+func (g *Group) Pass(buf []byte, from, to int) error {
 	if from == to || g.Rank() != from && g.Rank() != to {
 		return nil
 	}
-	for at := 0; at < len(buf); at += messageElements {
+	for len(buf) > 0 {
+		part := buf[:min(len(buf), messageBytesMost)]
+		buf = buf[len(part):]
 		var err error
-		if part := piece(buf, at, messageElements); g.Rank() == from {
-			err = g.exchange(to, part, to, nil)
+		if g.Rank() == from {
+			g.sent += int64(len(part))
+			err = g.t.Exchange(to, part, to, nil)
 		} else {
-			err = g.exchange(from, nil, from, part)
+			err = g.t.Exchange(from, nil, from, part)
 		}
 		if err != nil {
 			return err

@@ -195,7 +195,7 @@ func TestOwned(t *testing.T) {
 				return fmt.Errorf("rank %d of %d sent %d bytes, want %d", g.Rank(), n, g.Sent(), bytes)
 			}
 			first := []float32{float32(g.Rank())}
-			if err := g.Pass(first, n-1, 0); err != nil || g.Rank() == 0 && first[0] != float32(n-1) {
+			if err := g.Pass(Bytes(first), n-1, 0); err != nil || g.Rank() == 0 && first[0] != float32(n-1) {
 				return fmt.Errorf("passed %v: %w", first, err)
 			}
 			return nil
@@ -207,6 +207,57 @@ func TestOwned(t *testing.T) {
 			for i := range elements {
 				if !slices.Equal(values[r][i], want[i]) {
 					t.Errorf("rank %d of %d: value %d is another", r, n, i)
+				}
+			}
+		}
+	}
+}
+
+// TestSchedules: both schedules run everything once, in an order in which what is read is
+// there; the bubble is (K-1)/(M+K-1) of the ticks, and 1F1B holds no more than K-s
+// micro-batches of what a stage keeps for itself.
+func TestSchedules(t *testing.T) {
+	for _, stages := range []int{2, 3, 4} {
+		var flows []Flow
+		for s := range stages { // stashes, activations, gradients
+			flows = append(flows, Flow{s, []int{2*stages - 1 - s}, 100})
+			if s+1 < stages {
+				flows = append(flows, Flow{s, []int{s + 1}, 1}, Flow{2*stages - 2 - s, []int{2*stages - 1 - s}, 1})
+			}
+		}
+		for _, micro := range []int{1, 2, 4, 8} {
+			for _, kind := range []string{GPipe, OneForward} {
+				ticks := Schedule(kind, stages, micro, flows)
+				if len(ticks) != 2*(micro+stages-1) {
+					t.Errorf("%s, %d stages, %d micro-batches: %d ticks", kind, stages, micro, len(ticks))
+				}
+				at := map[Op]int{}
+				for i, tick := range ticks {
+					for _, op := range tick.Run {
+						if op.Group >= 0 {
+							at[op] = i
+						}
+					}
+				}
+				if len(at) != 2*stages*micro {
+					t.Errorf("%s, %d stages, %d micro-batches: %d runs", kind, stages, micro, len(at))
+				}
+				for op, i := range at {
+					for _, f := range flows {
+						if f.To[0] == op.Group && at[Op{f.From, op.Micro}] >= i {
+							t.Errorf("%s: %v before %d", kind, op, f.From)
+						}
+					}
+				}
+				for s := range stages {
+					held := StoreBytes(ticks, flows, stages, s) / 100
+					want := int64(micro)
+					if kind == OneForward {
+						want = int64(min(micro, stages-s))
+					}
+					if held != want {
+						t.Errorf("%s, %d stages, %d micro-batches: stage %d keeps %d", kind, stages, micro, s, held)
+					}
 				}
 			}
 		}

@@ -1,0 +1,91 @@
+package main
+
+// A rank as a stage of a pipeline: the training graph is cut in memory, the same on every
+// rank, and each opens its own two graphs, and its part of the updates.
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/pipeline"
+	"github.com/onnx-remat/remat/internal/ranks"
+	"github.com/onnx-remat/remat/rewrite/stage"
+	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/train"
+)
+
+// openStage opens the graphs of this rank's stage; the forward one is the job's.
+func (t *trainRun) openStage(src *pipeline.Source, job *train.Job, o remat.Options) (*subject, func(), error) {
+	engine, err := t.e.engine()
+	if err != nil {
+		return nil, nil, err
+	}
+	so := pipeline.SplitOptions{
+		Pipeline: pipeline.Options{Dims: o.Dims, Threads: t.e.threads, OptLevel: t.e.opt, CUDA: t.e.provider == "cuda"},
+		Options:  stage.Options{Stages: t.ranks.Size, Balance: stage.Memory},
+	}
+	if t.split, err = src.SplitStages(so); err != nil {
+		return nil, nil, err
+	}
+	flows, names, err := pipeline.Flows(t.split)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", src.Path, err)
+	}
+	rank, stages := t.group.Rank(), t.ranks.Size
+	p := &train.Pipeline{Stage: rank, Stages: stages, Flows: flows, Names: names, Ticks: ranks.Schedule(t.ranks.schedule, stages, job.Accumulate, flows)}
+	if p.Shared, err = t.sharedParameters(src); err != nil {
+		return nil, nil, err
+	}
+	var opened []*subject
+	closing := func() {
+		for _, s := range slices.Backward(opened) {
+			s.close()
+		}
+	}
+	for _, group := range []int{rank, 2*stages - 1 - rank} {
+		g := t.split.Groups[group]
+		if g == nil {
+			closing()
+			return nil, nil, fmt.Errorf("%s: stage %d of %d trains nothing: use fewer stages", src.Path, rank, stages)
+		}
+		own := o
+		own.Purpose = pipeline.StageFileName(g.Stage, g.Backward)
+		own.Feed = maps.Clone(o.Feed)
+		maps.DeleteFunc(own.Feed, func(name string, _ remat.Tensor) bool {
+			v := g.Model.Graph.Value(name)
+			return v == nil || !v.IsInput()
+		})
+		if len(opened) > 0 {
+			own.Share = opened[0].session
+		}
+		s, err := openSource(t.e, src.With(g.Model), own, engine.Open)
+		if err != nil {
+			closing()
+			return nil, nil, err
+		}
+		opened = append(opened, s)
+	}
+	job.Session, p.Backward = opened[0].session, opened[1].session
+	t.beside = append(t.beside, opened[1])
+	job.Ranks.Pipeline = p
+	return opened[0], closing, nil
+}
+
+// sharedParameters lists what several stages read and one updates.
+func (t *trainRun) sharedParameters(src *pipeline.Source) ([]train.SharedParameter, error) {
+	var list []train.SharedParameter
+	for _, v := range src.Model.Graph.Inputs {
+		owner, ok := t.split.Owner[v.Name]
+		readers := t.split.Readers[v.Name]
+		if !ok || len(readers) < 2 {
+			continue
+		}
+		bytes, known := v.Type.Bytes()
+		if !known {
+			return nil, fmt.Errorf("%s: %q is shared by stages and has no size that is known", src.Path, v.Name)
+		}
+		list = append(list, train.SharedParameter{Name: v.Name, Owner: owner, Readers: readers, Bytes: bytes})
+	}
+	return list, nil
+}

@@ -1,0 +1,105 @@
+package main
+
+// Pipelines: K stages train as one process does that accumulates the same micro-batches,
+// bit for bit, with both schedules, in one process and under mpirun.
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+)
+
+// preparePipeline makes a model of four layers with a tied embedding, and data for it.
+func preparePipeline(t *testing.T) (at func(string) string) {
+	t.Helper()
+	dir := t.TempDir()
+	at = func(name string) string { return dir + "/" + name }
+	do(t, "model gpt2-tiny --layers 4 --hidden 32 --heads 2 --vocab 97 --seq 16 --batch 2 -o "+at("m.onnx"))
+	writeBatches(t, at("d.npz"), 24, 2, 16, 97)
+	return at
+}
+
+func TestPipeline(t *testing.T) {
+	at := preparePipeline(t)
+	line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --lr 1e-2 --clip-norm 0.5 --accumulate 4 -o "
+	one := documentOf(t, do(t, line+at("one")+" --steps 4 --gradient-norm"))
+	want := tensorsOf(t, at("one/state.safetensors"))
+	held := map[string]int64{}
+	for _, stages := range []int{2, 4} {
+		for _, schedule := range []string{"1f1b", "gpipe"} {
+			name := fmt.Sprint(schedule, stages)
+			flags := fmt.Sprintf(" --pipeline %d --pipeline-schedule %s", stages, schedule)
+			d := documentOf(t, do(t, line+at(name)+" --steps 4 --save-every 2"+flags))
+			if got := tensorsOf(t, at(name+"/state.safetensors")); !maps.EqualFunc(want, got, bytes.Equal) {
+				t.Errorf("%s: another state", name)
+			}
+			if d.LossFirst != one.LossFirst || d.LossLast != one.LossLast || d.Tokens != one.Tokens {
+				t.Errorf("%s: %+v, one process: %+v", name, d, one)
+			}
+			if a, b := normsOf(t, at("one")), normsOf(t, at(name)); a != b || a == "" {
+				t.Errorf("%s: norms %s, one process: %s", name, b, a)
+			}
+			m, r := d.Memory, d.Ranks
+			if m.Live != m.PredictedLive || m.Live == 0 || m.Session != m.PredictedSession || m.Session == 0 || r.HeldBytes != r.PredictedHeldBytes || r.HeldBytes == 0 {
+				t.Errorf("%s: %+v", name, d)
+			}
+			if r.Syncs != 4 || r.BytesSent != 4*r.SyncBytes || r.SyncBytes == 0 || m.State >= one.Memory.State {
+				t.Errorf("%s: %+v, one process: %+v", name, d, one)
+			}
+			held[name] = r.HeldBytes
+		}
+	}
+	if held["1f1b2"] >= held["gpipe2"] {
+		t.Errorf("of 4 micro-batches 2 stages hold %v", held)
+	}
+	// It goes on, with another number of stages, as it would have.
+	do(t, line+at("parts")+" --steps 2 --pipeline 4")
+	do(t, line+at("parts")+" --steps 3 --pipeline 2 --resume")
+	do(t, line+at("parts")+" --steps 4 --pipeline 2 --pipeline-schedule gpipe --resume")
+	if got := tensorsOf(t, at("parts/state.safetensors")); !maps.EqualFunc(want, got, bytes.Equal) {
+		t.Error("resumed: another state")
+	}
+	for flags, want := range map[string]string{
+		"--pipeline 1":                          "--pipeline 1: want 2 to 64",
+		"--pipeline 2 --ranks 2":                "leave one of the two out",
+		"--pipeline 2 --sync shard":             "leave one of the two out",
+		"--pipeline 2 --val 10%":                "use remat eval",
+		"--pipeline 2 --memory 1GiB":            "remat split says",
+		"--pipeline 2 --pipeline-schedule none": "--pipeline-schedule \"none\"",
+		"--pipeline-schedule gpipe":             "requires --pipeline K",
+		"--pipeline 60":                         "use fewer stages",
+	} {
+		code, _, last := remats(t, strings.Fields(line+at("new")+" --steps 2 "+flags)...)
+		if code != exitBadInput || !strings.Contains(last, want) {
+			t.Errorf("%s: exit code %d, %s", flags, code, last)
+		}
+	}
+}
+
+// TestPipelineUnderMPI: mpirun gives the bits of one process, and what it says.
+func TestPipelineUnderMPI(t *testing.T) {
+	start := withMPI(t)
+	at := preparePipeline(t)
+	for stages, schedule := range map[int]string{2: "gpipe", 4: "1f1b"} {
+		line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --steps 3 --save-every 2 --accumulate 4" +
+			fmt.Sprintf(" --pipeline %d --pipeline-schedule %s -o ", stages, schedule)
+		a := documentOf(t, do(t, line+at("inside"+schedule)))
+		out, err := start(stages, strings.Fields(line+at("outside"+schedule))...).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", schedule, err)
+		}
+		if b := documentOf(t, string(out)); a != b {
+			t.Errorf("%s: %+v, inside one process %+v", schedule, b, a)
+		}
+		sameStates(t, at("inside"+schedule), at("outside"+schedule))
+	}
+	if code, text := func() (int, string) {
+		c := start(3, strings.Fields("train "+at("m.onnx")+" --data "+at("d.npz")+" --steps 2 --pipeline 2 -o "+at("new"))...)
+		out, _ := c.CombinedOutput()
+		return c.ProcessState.ExitCode(), string(out)
+	}(); code == 0 || !strings.Contains(text, "--pipeline 2: 3 ranks were started") {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+}

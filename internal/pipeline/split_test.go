@@ -1,0 +1,232 @@
+package pipeline
+
+// Stages, run one after the other over each other's outputs, are the whole graph: losses,
+// gradients and next values, bit for bit.
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/models"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/stage"
+	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// stepOf runs a model once and returns copies of its outputs.
+func stepOf(t *testing.T, e *runtime.Engine, m *onnx.Model, o runtime.Options) (map[string]runtime.Tensor, int64) {
+	t.Helper()
+	o.Threads, o.Provider = 1, ort.CPU
+	s, err := e.Open(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	step, err := s.Step(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.Last()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]runtime.Tensor{}
+	for _, v := range all {
+		if v.Err == nil {
+			out[v.Name] = runtime.Tensor{Type: v.Type, Shape: v.Shape, Data: bytes.Clone(v.Data)}
+		}
+	}
+	return out, step.LivePeakBytes
+}
+
+// inputsOf are the values that a session gives to the inputs of a model.
+func inputsOf(t *testing.T, e *runtime.Engine, m *onnx.Model, o runtime.Options) map[string]runtime.Tensor {
+	t.Helper()
+	o.Threads, o.Provider = 1, ort.CPU
+	s, err := e.Open(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	given := map[string]runtime.Tensor{}
+	for _, v := range m.Graph.Inputs {
+		if x, ok, err := s.Input(v.Name); err != nil {
+			t.Fatal(err)
+		} else if ok {
+			given[v.Name] = x
+		}
+	}
+	return given
+}
+
+// sameInStages compares a training graph with its stages, where it can be split.
+func sameInStages(t *testing.T, e *runtime.Engine, m *onnx.Model, o SplitOptions, feeds map[string]runtime.Tensor) (split *stage.Split) {
+	t.Helper()
+	src := &Source{Path: "m.onnx", Model: m, hash: "test"}
+	split, err := src.SplitStages(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := m.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := runtime.Options{Dims: o.Pipeline.Dims, Feeds: feeds}
+	given := inputsOf(t, e, whole, options)
+	options = runtime.Options{Dims: o.Pipeline.Dims, Feed: given}
+	want, _ := stepOf(t, e, whole, options)
+	got, made := map[string]runtime.Tensor{}, map[string]runtime.Tensor{}
+	for _, g := range split.Groups {
+		if g == nil {
+			continue
+		}
+		name := StageFileName(g.Stage, g.Backward)
+		fed := options
+		fed.Feed = map[string]runtime.Tensor{}
+		for name, v := range given {
+			if in := g.Model.Graph.Value(name); in != nil && in.IsInput() {
+				fed.Feed[name] = v
+			}
+		}
+		for _, v := range g.In {
+			if _, ok := made[v.Name]; !ok {
+				t.Fatalf("%s reads %q, which nothing before makes", name, v.Name)
+			}
+			fed.Feed[v.Name] = made[v.Name]
+		}
+		p, err := Predict(e, g.Model, step0(t, g.Model), Options{Dims: o.Pipeline.Dims, Threads: 1}, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		outputs, live := stepOf(t, e, g.Model, fed)
+		if p.Exact() && p.LivePeak != live {
+			t.Errorf("%s: predicted %d, took %d", name, p.LivePeak, live)
+		}
+		for name, v := range outputs {
+			made[name] = v
+			if _, ok := want[name]; ok {
+				got[name] = v
+			}
+		}
+	}
+	for name, v := range want {
+		if w, ok := got[name]; !ok || !bytes.Equal(v.Data, w.Data) {
+			t.Errorf("%q is another in stages (made: %t)", name, ok)
+		}
+	}
+	return split
+}
+
+func step0(t *testing.T, m *onnx.Model) runtime.Roles {
+	t.Helper()
+	r, err := runtime.FindRoles(m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// small makes a model of the zoo one of four small layers.
+func small(c *models.Config) {
+	c.Layers = min(c.Layers, 4)
+	c.Hidden, c.Batch = 32, 4
+	if c.Heads > 0 {
+		c.Heads = 4
+	}
+	if c.Vocab > 0 {
+		c.Vocab = 101
+	}
+	if c.Seq > 0 {
+		c.Seq = 24
+	}
+}
+
+func TestZooInStages(t *testing.T) {
+	e := engine(t)
+	for _, row := range models.Rows {
+		t.Run(row.Name, func(t *testing.T) {
+			m := trainingGraph(t, row.Name, small)
+			for _, o := range []stage.Options{{Stages: 2, Balance: stage.Memory}, {Stages: 4, Balance: stage.Time}} {
+				split := sameInStages(t, e, m, SplitOptions{Options: o}, nil)
+				for _, g := range split.Groups {
+					if g == nil {
+						t.Errorf("%d stages: an empty group", o.Stages)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestSamplesInStages(t *testing.T) {
+	e := engine(t)
+	paths, err := filepath.Glob(sample("*.onnx"))
+	if err != nil || len(paths) < 10 {
+		t.Fatalf("found %d samples: %v", len(paths), err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			m, feeds, dims := derived(t, path)
+			sameInStages(t, e, m, SplitOptions{Pipeline: Options{Dims: dims}, Options: stage.Options{Stages: 3, Balance: stage.Memory}}, feeds)
+		})
+	}
+}
+
+func TestRandomInStages(t *testing.T) {
+	e := engine(t)
+	split := 0
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m, err := randomJoint(nil, seed, many)
+			dims := map[string]int64(nil)
+			if freeRows(seed) {
+				dims = map[string]int64{"n": rows}
+			}
+			if err != nil {
+				t.Skip(err)
+			}
+			m.SetMetadata(VersionKey, "test")
+			for _, k := range []int{2, 3} {
+				sameInStages(t, e, m, SplitOptions{Pipeline: Options{Dims: dims}, Options: stage.Options{Stages: k, Balance: []stage.Balance{stage.Memory, stage.Time}[seed%2]}}, nil)
+				split++
+			}
+		})
+	}
+	if split < 40 {
+		t.Errorf("only %d splits", split)
+	}
+}
+
+// TestUpdatesInStages: graphs that update are the same in stages, or are refused where one
+// norm scales all updates, or two updates want each other's weights.
+func TestUpdatesInStages(t *testing.T) {
+	e := engine(t)
+	split := 0
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			m, o, err := randomStep(nil, seed, many)
+			if err != nil || o.Kind == optim.None {
+				t.Skip("updates nothing")
+			}
+			m.SetMetadata(VersionKey, "test")
+			so := SplitOptions{Options: stage.Options{Stages: 2, Balance: stage.Memory}}
+			if _, err := (&Source{Path: "m.onnx", Model: m, hash: "test"}).SplitStages(so); err != nil {
+				if !strings.Contains(err.Error(), "clip by parameter") || o.ClipNorm == 0 || o.ClipBy == optim.ClipParameter {
+					t.Error(err)
+				}
+				return
+			}
+			sameInStages(t, e, m, so, nil)
+			split++
+		})
+	}
+	if split < 20 {
+		t.Errorf("only %d splits", split)
+	}
+}
