@@ -146,8 +146,13 @@ func (s *orderSearch) valueBelow(order []int, limit int64) int64 {
 	if kept >= limit {
 		return limit
 	}
+	if s.low == nil {
+		s.low = newLowerer(s.ix, order)
+	} else {
+		s.low.rebase(order)
+	}
 	s.sim.eraseShapes = s.lean
-	dropped := s.sim.below(newLowerer(s.ix, order).schedule(s.ix.leastKeep()), limit-kept)
+	dropped := s.sim.below(s.low.schedule(s.ix.leastKeep()), limit-kept)
 	s.sim.eraseShapes = false
 	return kept + dropped
 }
@@ -198,6 +203,7 @@ type orderSearch struct {
 	ix           *index
 	walk         *lazyWalk
 	sim          *liveSim
+	low          *lowerer // of the order that was looked at last; nil: of none
 	order        []int
 	worth        int64
 	controlEdges []ControlEdge
