@@ -39,6 +39,8 @@ type index struct {
 	plainBase, leanBase *baseOrder
 	// wanted are the orders that both begin with.
 	wanted [][]int
+	// weighed are the peaks of the orders tried for them.
+	weighed map[weighing]weight
 	// kindsOf groups the droppable roots: see kinds.
 	kindsOf [][]int
 	// exploredAs is the result of the search behind optimal.
@@ -68,7 +70,7 @@ func newIndex(p *Problem) *index {
 	nv, no := len(p.Values), len(p.Ops)
 	ix := &index{
 		p: p, tune: p.tuning(), flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
-		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv),
+		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv), weighed: map[weighing]weight{},
 	}
 	for v := range ix.producer {
 		ix.producer[v], ix.root[v] = ortmodel.None, v

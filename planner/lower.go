@@ -62,7 +62,16 @@ const (
 // newLowerer finds once what schedules of the base order ask: how far forward reads
 // each root, and where backward reads what might be dropped.
 func newLowerer(ix *index, base []int) *lowerer {
-	l := &lowerer{ix: ix, base: base, lastForward: make([]int, len(ix.root)), have: make([]int32, len(ix.root))}
+	l := &lowerer{ix: ix, lastForward: make([]int, len(ix.root)), have: make([]int32, len(ix.root))}
+	l.rebase(base)
+	return l
+}
+
+// rebase makes the lowerer one of another base order.
+func (l *lowerer) rebase(base []int) {
+	ix := l.ix
+	l.base, l.starts = base, [modes][]int{}
+	l.asks, l.may = l.asks[:0], rows{l.may.start[:0], l.may.items[:0]}
 	for v := range l.lastForward {
 		l.lastForward[v] = -1
 	}
@@ -93,7 +102,6 @@ func newLowerer(ix *index, base []int) *lowerer {
 			l.may.end()
 		}
 	}
-	return l
 }
 
 // startsOf finds for each root where the backward of its segment begins.

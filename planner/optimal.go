@@ -193,7 +193,7 @@ func optimalFrontier(p *Problem, budget int64, known func() int64) iter.Seq2[Can
 		if known == nil {
 			known = func() int64 { return math.MaxInt64 }
 		}
-		if LowerBound(p) > min(budget, known()) {
+		if budget < math.MaxInt64 && LowerBound(p) > budget { // a bound takes longer than a plan
 			return
 		}
 		ix := p.indexed()

@@ -3,7 +3,9 @@ package planner
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand"
+	"slices"
 	"testing"
 )
 
@@ -208,5 +210,42 @@ func BenchmarkOptimal(b *testing.B) {
 				b.ReportMetric(float64(p.indexed().events), "executions")
 			}
 		})
+	}
+}
+
+// What holds clearly more than a plan known from elsewhere is not judged; of the rest, the
+// frontier is the same. The plan of least work is looked at in any case.
+func TestWhatIsKnownIsNotJudged(t *testing.T) {
+	frontier := func(known func() int64) (list []Candidate, judged int) {
+		p := transformer(6, 8192, 768, 1024, 12)
+		for c, err := range optimalFrontier(p, math.MaxInt64, known) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, c)
+		}
+		for _, q := range p.indexed().explored().front.points {
+			if q.counted > 0 {
+				judged++
+			}
+		}
+		return list, judged
+	}
+	all, most := frontier(nil)
+	half := all[len(all)/2].Peak
+	some, judged := frontier(func() int64 { return half })
+	if t.Logf("%d plans, %d judged; half of the curve known: %d plans, %d judged", len(all), most, len(some), judged); judged > len(some)+1 || judged > most*3/4 {
+		t.Errorf("%d of %d plans judged where half of the curve is known, %d yielded", judged, most, len(some))
+	}
+	below := func(list []Candidate) (peaks []int64) {
+		for _, c := range list {
+			if c.Peak <= half {
+				peaks = append(peaks, c.Peak)
+			}
+		}
+		return peaks
+	}
+	if !slices.Equal(below(all), below(some)) {
+		t.Errorf("below what is known the peaks are %d, and were %d", below(some), below(all))
 	}
 }

@@ -142,14 +142,45 @@ func (s *orderSearch) value(order []int) int64 { return s.valueBelow(order, math
 // valueBelow is value for who does not take limit or more: it may end early, and return
 // limit.
 func (s *orderSearch) valueBelow(order []int, limit int64) int64 {
-	kept := s.sim.below(order, limit)
+	hash := hashOf(order, false)
+	kept := s.once(weighing{hash, false, false}, limit, func() []int { return order })
 	if kept >= limit {
 		return limit
 	}
-	s.sim.eraseShapes = s.lean
-	dropped := s.sim.below(newLowerer(s.ix, order).schedule(s.ix.leastKeep()), limit-kept)
+	return kept + s.once(weighing{hash, true, s.lean}, limit-kept, func() []int {
+		if s.low == nil {
+			s.low = newLowerer(s.ix, order)
+		} else {
+			s.low.rebase(order)
+		}
+		return s.low.schedule(s.ix.leastKeep())
+	})
+}
+
+// A weighing is what an order, by its hash, was simulated for: with everything kept, or
+// dropped, with shapes known or erased.
+type weighing struct {
+	order           uint64
+	dropped, erased bool
+}
+
+// A weight is a peak in bytes, or what it reaches at least.
+type weight struct {
+	peak  int64
+	exact bool
+}
+
+// once simulates a schedule below a limit, if that is not known: other searches come to
+// the same orders.
+func (s *orderSearch) once(what weighing, limit int64, schedule func() []int) int64 {
+	if w, ok := s.ix.weighed[what]; ok && (w.exact || w.peak >= limit) {
+		return w.peak
+	}
+	s.sim.eraseShapes = what.erased
+	peak := s.sim.below(schedule(), limit)
 	s.sim.eraseShapes = false
-	return kept + dropped
+	s.ix.weighed[what] = weight{peak, peak != limit}
+	return peak
 }
 
 // leanPeak is the least peak with only the boundaries kept and shapes erased,
@@ -198,6 +229,7 @@ type orderSearch struct {
 	ix           *index
 	walk         *lazyWalk
 	sim          *liveSim
+	low          *lowerer // of the order that was looked at last; nil: of none
 	order        []int
 	worth        int64
 	controlEdges []ControlEdge

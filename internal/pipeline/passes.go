@@ -97,20 +97,31 @@ type preparation struct {
 // Prepare runs the passes on a copy of the model and analyzes it. The model
 // given is left as it is, and must outlive the result.
 func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Variant, error) {
+	return prepareUnless(e, given, o, func(Divided) bool { return false })
+}
+
+// lastDivision is the last pass that computes something in parts.
+const lastDivision = "tile"
+
+// prepareUnless is Prepare for who does not want what is divided so; then there is no
+// variant, and no error.
+func prepareUnless(e *runtime.Engine, given *onnx.Model, o Options, unwanted func(Divided) bool) (*Variant, error) {
 	m, err := given.Clone()
 	if err != nil {
 		return nil, err
 	}
 	p := &preparation{Variant: Variant{Model: m, Options: o, roles: o.Roles}}
 	for _, pass := range passes {
-		if pass.asked != nil && !pass.asked(&p.Options) {
-			continue
+		if pass.asked == nil || pass.asked(&p.Options) {
+			if err := pass.run(p, e); err != nil {
+				return nil, err
+			}
+			if err := o.passed(pass.name, p.Model); err != nil {
+				return nil, err
+			}
 		}
-		if err := pass.run(p, e); err != nil {
-			return nil, err
-		}
-		if err := o.passed(pass.name, p.Model); err != nil {
-			return nil, err
+		if pass.name == lastDivision && unwanted(p.Divided) {
+			return nil, nil
 		}
 	}
 	if err := p.limit(); err != nil {

@@ -201,15 +201,17 @@ func (p *Planner) prepareNext(f *family) error {
 		p.looking(f.next-1, len(choices))
 		o := f.options
 		o.Chunk, o.Tile, o.Rows = c.chunk, c.tile, c.rows
-		v, err := Prepare(p.engine, p.given, o)
+		v, err := prepareUnless(p.engine, p.given, o, func(d Divided) bool {
+			if rows && d.Updates == 0 { // nor will any be in the variants that follow
+				f.next = len(choices)
+				return true
+			}
+			return slices.ContainsFunc(f.variants, func(w *Variant) bool { return d == w.Divided })
+		})
 		if err != nil {
 			return err
 		}
-		if rows && v.Divided.Updates == 0 { // nor will it be in the variants that follow
-			f.next = len(choices)
-			return nil
-		}
-		if !slices.ContainsFunc(f.variants, func(w *Variant) bool { return v.Divided == w.Divided }) {
+		if v != nil {
 			f.variants = append(f.variants, v)
 			return nil
 		}

@@ -6,9 +6,11 @@ package pipeline
 // the judge says.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/planner"
 )
@@ -68,33 +70,63 @@ func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
 }
 
 // lowest returns the file that holds least among those of the last candidates of a curve
-// that keep to the work; nil where none does.
+// that keep to the work; nil where none does. ONNX Runtime takes longer to look at a file
+// than all else together, so the one whose plan holds least is written first, and another
+// one only if it may hold less.
 func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
+	order, err := p.byPromise(list)
+	if err != nil {
+		return nil, err
+	}
 	var best *File
-	written := 0
-	for i := len(list) - 1; i >= 0; i-- {
+	for k, c := range order {
 		var less Budget
 		if best != nil {
-			if p.stopped() || written >= leastWritten && list[i].Peak >= almost(best.Peak) {
+			if p.stopped() || k >= leastWritten && c.Peak >= almost(best.Peak) {
 				break
 			}
-			less.Live = best.Peak - 1 // else it is not finished
-			if holds, err := p.holds(list[i]); err != nil || holds > best.Peak+shapesBytes {
-				if written++; err != nil {
-					return nil, err
-				}
+			if holds, err := p.holds(c); err != nil {
+				return nil, err
+			} else if holds > best.Peak+shapesBytes {
 				continue
 			}
+			less.Live = best.Peak - 1 // else it is not finished
 		}
-		f, err := p.file(list[i], less)
+		f, err := p.file(c, less)
 		if err != nil {
 			return nil, err
 		}
-		if written++; f.Finished && f.overhead() <= work && f.limited() == nil && (best == nil || f.Peak < best.Peak) {
+		if f.Finished && f.overhead() <= work && f.limited() == nil && (best == nil || f.Peak < best.Peak) {
 			best = f
 		}
 	}
 	return best, nil
+}
+
+// byPromise lists candidates, the last of the curve first, and of the first leastWritten of
+// them that whose plan holds least.
+func (p *Planner) byPromise(list []Candidate) ([]Candidate, error) {
+	order := slices.Clone(list)
+	slices.Reverse(order)
+	n := min(leastWritten, len(order))
+	held := make([]int64, n)
+	at := make([]int, n)
+	for i := range n {
+		if at[i] = i; i > 0 && p.stopped() {
+			held[i] = math.MaxInt64
+			continue
+		}
+		var err error
+		if held[i], err = p.holds(order[i]); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(at, func(a, b int) int { return cmp.Compare(held[a], held[b]) })
+	first := make([]Candidate, 0, n)
+	for _, i := range at {
+		first = append(first, order[i])
+	}
+	return append(first, order[n:]...), nil
 }
 
 // holds is the peak of a candidate's plan in bytes as it is judged, legalized and moved.

@@ -124,3 +124,26 @@ func TestRowsThatNeedEachOther(t *testing.T) {
 	}
 	sameResults(t, was, m, false)
 }
+
+// TestWideGrowsWithTheGraph: every layer has products of its own, and finding out what
+// belongs to them looks at their neighbours alone.
+func TestWideGrowsWithTheGraph(t *testing.T) {
+	asked := func(layers int) int {
+		var b strings.Builder
+		for i := range layers {
+			b.WriteString(strings.NewReplacer("#", fmt.Sprint(i)).Replace("in q# F[4,8,2]\nin k# F[4,2,8]\nin v# F[4,8,2]\n" +
+				"z# = MatMul(q#, k#)\np# = Softmax(z#)\nc# = MatMul(p#, v#)\nr# = Neg(c#)\n"))
+		}
+		m, types := parse(t, "20", b.String())
+		count := 0
+		found, applied, _, err := Wide(m, types, func(*onnx.Node) bool { count++; return true }, 4)
+		if err != nil || found != layers || applied != layers {
+			t.Fatalf("%d layers: %d of %d products in parts, error %v", layers, applied, found, err)
+		}
+		return count
+	}
+	few, many := asked(12), asked(96)
+	if t.Logf("12 layers: %d nodes looked at, 96: %d", few, many); many > 8*few {
+		t.Errorf("12 layers: %d nodes looked at, 96 layers: %d, more than eight times as many", few, many)
+	}
+}
