@@ -38,6 +38,8 @@ type Options struct {
 	// Costs are measured times in nanoseconds by node name. If there are any,
 	// they replace the estimate of work; see measured.
 	Costs map[string]int64
+	// Waits says that what the loss waits for is no part of forward; see split.
+	Waits bool
 }
 
 // An Analysis is a problem with the way back to the graph: node i and value v

@@ -63,6 +63,8 @@ type Region struct {
 	graph *onnx.Graph
 	joins bool                  // see joinsAxes
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
+	// more are rules beside those of the table, and before them.
+	more map[string]rule
 	// given says how another region, which this one reads from, cuts a value.
 	given func(*onnx.Value) sharding
 	// joined are the values that stand for those of the region after apply.
@@ -315,7 +317,10 @@ func (r *Region) propagate() error {
 			if !r.in[n] {
 				continue
 			}
-			rule := ruleOf(n)
+			rule := r.more[ruleKey(n)]
+			if rule == nil {
+				rule = ruleOf(n)
+			}
 			if rule == nil {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}
 			}
