@@ -4,7 +4,6 @@ package main
 // the plan keeps of them, the most bytes that were allocated at one time.
 
 import (
-
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"

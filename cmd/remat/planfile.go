@@ -32,6 +32,7 @@ type planSource struct {
 	SHA256      string            `json:"sha256"`
 	Normalize   string            `json:"normalize"`
 	Chunk       pipeline.Division `json:"chunk_loss"`
+	Batch       pipeline.Division `json:"micro_batches"`
 	Tile        pipeline.Division `json:"tile"`
 	Rows        pipeline.Division `json:"update_rows"`
 	DropOutputs []string          `json:"drop_outputs"`
@@ -86,7 +87,7 @@ func writePlan(p *planned, asked planOptions, out string) error {
 	}
 	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
-		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows,
+		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Batch: o.Batch, Tile: o.Tile, Rows: o.Rows,
 		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Outputs: o.Outputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Layers: texts(asked.layers), Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
@@ -150,6 +151,7 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pip
 	}{
 		{"normalize", s.Normalize == string(f.Normalize), func() { f.Normalize = pipeline.Normalization(s.Normalize) }},
 		{"chunk-loss", s.Chunk == f.Chunk, func() { f.Chunk = s.Chunk }},
+		{"micro-batches", s.Batch == f.Batch, func() { f.Batch = s.Batch }},
 		{"tile", s.Tile == f.Tile, func() { f.Tile = s.Tile }},
 		{"update-rows", s.Rows == f.Rows, func() { f.Rows = s.Rows }},
 		{"drop-output", slices.Equal(s.DropOutputs, f.DropOutputs), func() { f.DropOutputs = s.DropOutputs }},

@@ -56,6 +56,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
+		&cli.StringFlag{Name: "micro-batches", Usage: "`off|N`: compute forward and backward over N slices of the batch, and sum up the gradients"},
 		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
 		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
@@ -155,10 +156,13 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 			return o, fmt.Errorf("--%s %q: %w", f.flag, c.String(f.flag), err)
 		}
 	}
+	if o.pipeline.Batch, err = readMicroBatches(c.String("micro-batches")); err != nil {
+		return o, err
+	}
 	if o.pipeline.Prepack, err = pipeline.ParsePrepacking(c.String("prepack")); err != nil {
 		return o, err
 	}
-	o.pipeline.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows")
+	o.pipeline.AsIs = c.IsSet("tile") || c.IsSet("chunk-loss") || c.IsSet("update-rows") || c.IsSet("micro-batches")
 	if o.pipeline.Precision, err = readPrecision(e, c); err != nil {
 		return o, err
 	}
@@ -176,6 +180,15 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		o.pipeline.Costs, o.costs = costs, path
 	}
 	return o, nil
+}
+
+// readMicroBatches reads off or a number.
+func readMicroBatches(text string) (pipeline.Division, error) {
+	d, err := pipeline.ParseDivision(text)
+	if err != nil || d.Mode == pipeline.Automatic {
+		return d, fmt.Errorf("--micro-batches %q: want off or a number of slices of the batch (at least 2)", text)
+	}
+	return d, nil
 }
 
 // readBudgets reads each --budget: one may be of the whole step, the others are of layers.

@@ -157,7 +157,7 @@ func dividedText(v *Variant) string {
 	for _, p := range []struct {
 		n    int
 		pass string
-	}{{v.Divided.Loss, "chunk"}, {v.Divided.Products, "tile"}, {v.Divided.Updates, "rows"}} {
+	}{{v.Divided.Batch, "batch"}, {v.Divided.Loss, "chunk"}, {v.Divided.Products, "tile"}, {v.Divided.Updates, "rows"}} {
 		if p.n > 0 {
 			did = append(did, doneWords[p.pass](p.n, v))
 		}

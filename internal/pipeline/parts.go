@@ -10,10 +10,12 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/rewrite/tile"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -81,6 +83,45 @@ func (p *preparation) reportParts(pass string, found, applied int, skipped []*ti
 		report.Skipped = append(report.Skipped, rewrite.Skip{What: s.What, Why: s.Why})
 	}
 	p.Reports = append(p.Reports, report)
+}
+
+// batch computes forward and backward over slices of the batch, or reports why not. The
+// guards of updates in place come back once the slices are made (pass updates).
+func (p *preparation) batch(*runtime.Engine) error {
+	control.Lift(p.Model.Graph)
+	types, a, _, err := p.sides()
+	if err != nil {
+		return err
+	}
+	report := rewrite.Report{Pass: "batch", Requested: 1}
+	region, err := tile.Batch(p.Model, batchFeeds(p.Model.Graph, a.Roles))
+	if err == nil {
+		parts := region.Parts(p.Options.Batch.or(1))
+		reread := region.Reread(parts)
+		if err = region.ApplyBatch(types, parts); err == nil {
+			p.Divided.Batch, p.reread, report.Applied = parts, p.reread+reread, 1
+		}
+	}
+	var skip *tile.SkipError
+	if errors.As(err, &skip) {
+		report.Skipped, err = []rewrite.Skip{{What: skip.What, Why: skip.Why}}, nil
+	}
+	p.Reports = append(p.Reports, report)
+	return err
+}
+
+// batchFeeds are the feeds whose first axis is as long as that of the first one that has
+// axes.
+func batchFeeds(g *onnx.Graph, roles step.Roles) (feeds []*onnx.Value) {
+	for _, v := range g.Inputs {
+		if roles.Grad[v.Name] != "" || roles.New[v.Name] != "" || v.Init != nil || len(v.Type.Shape) == 0 {
+			continue
+		}
+		if len(feeds) == 0 && !v.Type.Shape[0].Is(1) || len(feeds) > 0 && v.Type.Shape[0] == feeds[0].Type.Shape[0] {
+			feeds = append(feeds, v)
+		}
+	}
+	return feeds
 }
 
 // chunk computes the loss over slices of the tokens, or reports why not.

@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -54,6 +54,9 @@ var passes = []pass{
 	{name: "drop", doc: "takes outputs off the graph, and what only they needed",
 		after: []string{"find roles"}, why: "the roles of outputs that go are forgotten",
 		asked: func(o *Options) bool { return len(o.DropOutputs) > 0 }, run: (*preparation).drop},
+	{name: "batch", doc: "computes forward and backward over slices of the batch",
+		after: []string{"scatter", "drop"}, why: "what is divided along the batch has more scatters, and outputs that stay are joined",
+		asked: func(o *Options) bool { return o.Batch != Division{} }, run: (*preparation).batch},
 	{name: "rows", doc: "computes updates of the largest parameters in slices",
 		after: []string{"scatter", "drop"}, why: "an output that stays would need its gradient whole",
 		asked: func(o *Options) bool { return o.Rows != Division{} }, run: (*preparation).rows},
@@ -147,7 +150,7 @@ func IsOurs(m *onnx.Model) bool {
 
 // prepared are the passes whose control dependencies belong to a prepared graph: they
 // stay when a file is planned anew.
-var prepared = []string{optim.Pass, "chunk", "tile", "rows", precision.CastPass}
+var prepared = []string{optim.Pass, "batch", "chunk", "tile", "rows", precision.CastPass}
 
 // unorder lets planning start from the order that a file of remat's runs in.
 func (p *preparation) unorder(*runtime.Engine) error {

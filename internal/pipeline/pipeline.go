@@ -37,6 +37,8 @@ type Options struct {
 	Normalize Normalization
 	// DropOutputs are names of outputs to take off the graph.
 	DropOutputs []string
+	// Batch says in how many slices of the batch the step is computed.
+	Batch Division
 	// Chunk says in how many slices the loss is computed.
 	Chunk Division
 	// Tile says in how many parts wide products inside layers are computed.

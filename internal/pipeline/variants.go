@@ -45,6 +45,8 @@ type Divided struct {
 	// holds at most, in bytes.
 	Loss      int
 	Workspace int64
+	// Batch is the number of micro-batches, 0 where the step is whole.
+	Batch int
 	// Products and Updates say how many of them are divided.
 	Products, Updates int
 }
@@ -56,6 +58,7 @@ func (v *Variant) Problem() *planner.Problem { return v.Analysis.Problem }
 // what was left to a pass is the number that it came to.
 func (v *Variant) Again() Options {
 	o := v.Options
+	o.Batch = Parts(v.Divided.Batch)
 	switch {
 	case v.Divided.Loss > 0:
 		o.Chunk = Parts(v.Divided.Loss)
@@ -70,7 +73,7 @@ func (v *Variant) Again() Options {
 // analyze makes the planning problem of a graph of this variant as it stands.
 func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 	o := &v.Options
-	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs})
+	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs, Waits: v.Divided.Batch > 0})
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +185,7 @@ func (p *Planner) chooses(s *planner.Solver) bool {
 
 // divides reports that the user asked for parts.
 func (o *Options) divides() bool {
-	return o.Chunk != Division{} || o.Tile != Division{} || o.Rows != Division{}
+	return o.Batch != Division{} || o.Chunk != Division{} || o.Tile != Division{} || o.Rows != Division{}
 }
 
 // prepareNext prepares the family's next variant, if there is one that divides

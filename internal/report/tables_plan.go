@@ -97,7 +97,7 @@ func (p *Plan) paretoTable() Table {
 
 // passWords are the passes in words, where their names are the program's own.
 var passWords = map[string]string{
-	"chunk": "loss in slices", "tile": "wide products in parts", "rows": "large updates by rows",
+	"batch": "step in micro-batches", "chunk": "loss in slices", "tile": "wide products in parts", "rows": "large updates by rows",
 	"edge": "nodes held in place by control dependencies", "schedule": "nodes in order", "recompute": "nodes recomputed",
 }
 

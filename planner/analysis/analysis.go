@@ -41,6 +41,8 @@ type Options struct {
 	// Outputs says whether next values are written over their inputs; "": as the file
 	// says.
 	Outputs step.Outputs
+	// Waits says that what the loss waits for is no part of forward; see split.
+	Waits bool
 }
 
 // An Analysis is a problem with the way back to the graph: node i and value v

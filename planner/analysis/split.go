@@ -8,7 +8,9 @@ import (
 )
 
 // Forward is what runs before the loss: what it is computed from, and what it only
-// waits for, as for derivatives that rewrite/grad makes early. All else is
+// waits for, as for derivatives that rewrite/grad makes early. (In a step of micro-batches
+// the forward part of each waits for the backward part of the one before: there it is what
+// the loss is computed from alone.) All else is
 // backward: gradients follow from forward values, and from a seed that may be a
 // constant, so nothing has to lead from the loss to them.
 
@@ -25,7 +27,11 @@ func (a *Analysis) split() {
 		}
 		return
 	}
-	forward := a.deps.Backward(step.Any, a.Values[loss])
+	kind := step.Any
+	if a.opts.Waits {
+		kind = step.Data
+	}
+	forward := a.deps.Backward(kind, a.Values[loss])
 	for i := range p.Ops {
 		p.Ops[i].Forward = forward.At(i)
 	}

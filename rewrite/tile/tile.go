@@ -66,6 +66,8 @@ type Region struct {
 	place map[*onnx.Node]int    // of the graph's nodes in the file
 	joins bool                  // see joinsAxes
 	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
+	// more are rules beside those of the table, and before them.
+	more map[string]rule
 	// given says how another region, which this one reads from, cuts a value, and
 	// beside lists the nodes of the regions that a node reads from.
 	given  func(*onnx.Value) sharding
@@ -96,21 +98,12 @@ func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 	if logits.IsOutput() {
 		return nil, &SkipError{logits.Name, "logits is an output: give --drop-output " + logits.Name}
 	}
-	r := newRegion(m, placesOf(m.Graph), logits, dims)
+	r := newRegion(m, onnx.Places(m.Graph.Nodes), logits, dims)
 	if err := r.grow(); err != nil {
 		return nil, err
 	}
 	r.collectExtents()
 	return r, nil
-}
-
-// placesOf returns the place of each node in the file.
-func placesOf(g *onnx.Graph) map[*onnx.Node]int {
-	place := make(map[*onnx.Node]int, len(g.Nodes))
-	for i, n := range g.Nodes {
-		place[n] = i
-	}
-	return place
 }
 
 // newRegion begins a region at the output of a matrix product.
@@ -402,7 +395,10 @@ func (r *Region) propagate() error {
 	for changed := true; changed; {
 		changed = false
 		for _, n := range nodes {
-			rule := ruleOf(n)
+			rule := r.more[ruleKey(n)]
+			if rule == nil {
+				rule = ruleOf(n)
+			}
 			if rule == nil {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}
 			}

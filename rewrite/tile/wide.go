@@ -84,7 +84,7 @@ type widePlan struct {
 // another one is that one.
 func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 	p := &widePlan{of: map[*onnx.Node]*wideRegion{}}
-	place := placesOf(m.Graph)
+	place := onnx.Places(m.Graph.Nodes)
 	for _, n := range m.Graph.Nodes {
 		if !isWide(n) || p.of[n] != nil {
 			continue

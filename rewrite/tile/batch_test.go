@@ -1,0 +1,110 @@
+package tile
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+)
+
+type batchCase struct {
+	row, body string
+	exact     bool
+}
+
+// batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
+// through the row's operator.
+var batchCases = []batchCase{
+	{row: "Conv", body: "in w F[3,2,3,3]\nin b F[3]\ny = Conv(x, w, b) {pads=[1,1,1,1]}"},
+	{row: "Conv", body: "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[4] = [4,3,4,4]\nin w F[4,48]\nd = Reshape(w, k)\nc = Transpose(d) {perm=[1,0,2,3]}\ngradient = Conv(a, c)\ny = Neg(x)"},
+	{row: "ConvTranspose", body: "in w F[2,3,2,2]\ny = ConvTranspose(x, w) {strides=[2,2]}"},
+	{row: "AveragePool", body: "y = AveragePool(x) {kernel_shape=[2,2], strides=[2,2]}"},
+	{row: "MaxPool", body: "y = MaxPool(x) {kernel_shape=[2,2]}", exact: true},
+	{row: "GlobalAveragePool", body: "y = GlobalAveragePool(x)"},
+	{row: "GlobalMaxPool", body: "y = GlobalMaxPool(x)", exact: true},
+	{row: "LpPool", body: "y = LpPool(x) {kernel_shape=[2,2]}"},
+	{row: "Resize", body: "init s F[4] = [1,1,2,2]\ny = Resize(x, _, s) {mode=\"nearest\"}", exact: true},
+	{row: "DepthToSpace", body: "init k int64[4] = [4,8,3,3]\nz = Reshape(x, k)\ny = DepthToSpace(z) {blocksize=2}", exact: true},
+	{row: "SpaceToDepth", body: "y = SpaceToDepth(x) {blocksize=2}", exact: true},
+	{row: "InstanceNormalization", body: "in a F[2]\nin b F[2]\ny = InstanceNormalization(x, a, b)"},
+	{row: "LayerNormalization", body: "in a F[6]\ny = LayerNormalization(x, a)"},
+	{row: "Concat", body: "z = Neg(x)\ny = Concat(x, z) {axis=1}", exact: true},
+	{row: "Split", body: "y, z = Split(x) {axis=1, num_outputs=2}\nloss2 = ReduceSum(z) {keepdims=0}", exact: true},
+	{row: "Reshape", body: "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[2] = [2,144]\nb = Reshape(a, k)\nin w F[4,108]\ninit j int64[2] = [144,3]\nc = Reshape(w, j)\ngradient = MatMul(b, c)\ny = Neg(x)", exact: true},
+	{row: "Squeeze", body: "init i int64[1] = [0]\ninit j int64[1] = [1]\ny = ReduceSum(x, j) {keepdims=1}\nz = Squeeze(y, j)\nloss2 = ReduceSum(z) {keepdims=0}", exact: true},
+	{row: "Unsqueeze", body: "init j int64[1] = [1]\ny = Unsqueeze(x, j)", exact: true},
+	{row: "Flatten", body: "y = Flatten(x) {axis=1}", exact: true},
+}
+
+func batched(t *testing.T, body string) (*onnx.Model, *infer.Result, []*onnx.Value) {
+	m, types := parse(t, "20", "in x F[4,2,6,6]\n"+body+"\nloss = ReduceMean(y) {keepdims=0}")
+	var feeds []*onnx.Value
+	for _, v := range m.Graph.Inputs {
+		if v.Type.Shape[0].Is(4) {
+			feeds = append(feeds, v)
+		}
+	}
+	return m, types, feeds
+}
+
+// TestBatchRules: a graph over slices of its batch has the results of the whole, and no
+// node of the row's operator sees all of the batch.
+func TestBatchRules(t *testing.T) {
+	for _, c := range batchCases {
+		t.Run(c.row, func(t *testing.T) {
+			was, _, _ := batched(t, c.body)
+			m, types, feeds := batched(t, c.body)
+			r, err := Batch(m, feeds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := r.ApplyBatch(types, r.Parts(2)); err != nil {
+				t.Fatal(err)
+			}
+			count := 0
+			for _, n := range m.Graph.Nodes {
+				if n.Is(c.row) {
+					count++
+				}
+			}
+			if count < 2 {
+				t.Errorf("%d nodes of %s in\n%s", count, c.row, m.Text())
+			}
+			sameResults(t, was, m, c.exact)
+		})
+	}
+}
+
+// TestEveryBatchRuleHasACase: a row without one would never be run.
+func TestEveryBatchRuleHasACase(t *testing.T) {
+	for row := range batchRules {
+		if !slices.ContainsFunc(batchCases, func(c batchCase) bool { return c.row == row }) {
+			t.Errorf("rule %s has no case", row)
+		}
+	}
+}
+
+// TestBatchWhole: what mixes samples, or has no batch, is left as it is and says why.
+func TestBatchWhole(t *testing.T) {
+	for name, body := range map[string]string{
+		"a mean over the batch that is read again": "init a int64[1] = [0]\nmean = ReduceMean(x, a)\ny = Sub(x, mean)",
+		"a softmax along it":                       "y = Softmax(x) {axis=0}",
+		"joined along it":                          "y = Concat(x, x) {axis=0}",
+		"no rule":                                  "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=3}\ny = Neg(z)",
+	} {
+		m, _, feeds := batched(t, body)
+		before := m.Text()
+		var skip *SkipError
+		if _, err := Batch(m, feeds); !errors.As(err, &skip) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if m.Text() != before {
+			t.Errorf("%s: the graph was changed", name)
+		}
+	}
+	if _, err := Batch(&onnx.Model{Graph: &onnx.Graph{}}, nil); err == nil {
+		t.Error("no feeds: no error")
+	}
+}
