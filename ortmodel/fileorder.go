@@ -36,7 +36,7 @@ import "slices"
 func FileOrder(g *Graph, schedule []int) (file []int, early int) {
 	s := NewSchedules(g)
 	if !valid(&s.e, schedule) {
-		return count(len(g.Nodes)), len(g.Nodes)
+		return FileSchedule(len(g.Nodes)), len(g.Nodes)
 	}
 	early = len(s.e.early(schedule))
 	if early > 0 {
@@ -138,7 +138,8 @@ func valid(e *edges, order []int) bool {
 	return true
 }
 
-func count(n int) []int {
+// FileSchedule is the schedule of so many nodes that runs them as they stand.
+func FileSchedule(n int) []int {
 	list := make([]int, n)
 	for i := range list {
 		list[i] = i

@@ -20,16 +20,16 @@ type edges struct {
 
 func (e *edges) of(i int32) []int32 { return e.prod[e.start[i]:e.start[i+1]] }
 
-// producers finds for each value the node that makes it, or None.
-func producers(g *Graph) []int32 {
-	by := make([]int32, len(g.Values))
+// Producers are the nodes that make each value, None for those that no node does.
+func (g *Graph) Producers() []int {
+	by := make([]int, len(g.Values))
 	for v := range by {
 		by[v] = None
 	}
 	for i := range g.Nodes {
 		for _, v := range g.Nodes[i].Outputs {
 			if v >= 0 {
-				by[v] = int32(i)
+				by[v] = i
 			}
 		}
 	}
@@ -38,7 +38,7 @@ func producers(g *Graph) []int32 {
 
 // dependencies lists each node's distinct producers in ascending file order.
 func dependencies(g *Graph) edges {
-	by := producers(g)
+	by := g.Producers()
 	reads := 0
 	for i := range g.Nodes {
 		reads += len(g.Nodes[i].Inputs) + len(g.Nodes[i].Captures)
@@ -50,7 +50,7 @@ func dependencies(g *Graph) edges {
 		for _, list := range [2][]int{n.Inputs, n.Captures} {
 			for _, v := range list {
 				if v >= 0 && by[v] != None {
-					e.prod = insertSorted(e.prod, at, by[v])
+					e.prod = insertSorted(e.prod, at, int32(by[v]))
 				}
 			}
 		}

@@ -51,7 +51,7 @@ type place struct{ stream, step int }
 
 func newStreams(g *Graph, order []int) *streams {
 	s := &streams{waiting: make([][]place, len(g.Nodes))}
-	by := producers(g)
+	by := g.Producers()
 	first := g.Nodes[order[0]].Host
 	for _, i := range order {
 		n := &g.Nodes[i]

@@ -35,17 +35,7 @@ type deferred struct {
 // topologicalFrom returns the topological order nearest to wanted: each node
 // as soon as wanted says, after what it depends on. Nil if there is a cycle.
 func topologicalFrom(g *ortmodel.Graph, wanted []int) []int {
-	producer := make([]int, len(g.Values))
-	for v := range producer {
-		producer[v] = ortmodel.None
-	}
-	for i := range g.Nodes {
-		for _, v := range g.Nodes[i].Outputs {
-			if v >= 0 {
-				producer[v] = i
-			}
-		}
-	}
+	producer := g.Producers()
 	state := make([]uint8, len(g.Nodes))
 	order := make([]int, 0, len(g.Nodes))
 	var visit func(i int) bool

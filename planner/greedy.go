@@ -93,17 +93,10 @@ func newGreedy(g *ortmodel.Graph) *greedyState {
 	nn, nv := len(g.Nodes), len(g.Values)
 	w := &greedyState{g: g, root: make([]int, nv), readers: make([][]int, nv), left: make([]int, nv),
 		reads: make([][]int, nn), next: make([][]int, nn), need: make([]int, nn), rise: make([]int64, nn), done: make([]bool, nn), fresh: make([]int, nn)}
-	producer := make([]int, nv)
 	for v := range w.root {
-		w.root[v], producer[v] = v, ortmodel.None
+		w.root[v] = v
 	}
-	for i := range g.Nodes {
-		for _, v := range g.Nodes[i].Outputs {
-			if v >= 0 {
-				producer[v] = i
-			}
-		}
-	}
+	producer := g.Producers()
 	for _, i := range topological(g, producer) {
 		w.enter(i, producer)
 	}

@@ -38,10 +38,7 @@ func (p *Problem) count(pl *Plan) (*legalized, error) {
 	}
 	s := &legalized{plan: pl, prog: prog, tune: p.tuning()}
 	s.graph, s.first = prog.Graph(p)
-	s.wanted = make([]int, len(s.graph.Nodes))
-	for i := range s.wanted {
-		s.wanted[i] = i
-	}
+	s.wanted = ortmodel.FileSchedule(len(s.graph.Nodes))
 	s.sim = ortmodel.NewSimulator(s.graph)
 	s.peak = s.sim.Peak(s.wanted)
 	s.orders = ortmodel.NewSchedules(s.graph)

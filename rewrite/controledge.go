@@ -33,7 +33,7 @@ func addEdges(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
 	for range maxEdgeRounds {
 		m.Graph.Nodes = order
 		a := newEdgeAdder(m, order)
-		early := ortmodel.EarlyNodes(a.graph, numbers(len(order)))
+		early := ortmodel.EarlyNodes(a.graph, ortmodel.FileSchedule(len(order)))
 		before := report.Applied
 		report.Skipped = nil
 		for _, s := range early {
@@ -54,14 +54,6 @@ func addEdges(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, Report, error) {
 	m.Graph.Nodes = order
 	report.Requested = report.Applied + len(report.Skipped)
 	return order, report, nil
-}
-
-func numbers(n int) []int {
-	list := make([]int, n)
-	for i := range list {
-		list[i] = i
-	}
-	return list
 }
 
 type edgeAdder struct {

@@ -28,7 +28,7 @@ func Schedule(m *onnx.Model, order []*onnx.Node) ([]*onnx.Node, []Report, error)
 	}
 	report.Requested = len(order)
 	om := step.Structure(m.Graph)
-	file, _ := ortmodel.FileOrder(om, numbers(len(order)))
+	file, _ := ortmodel.FileOrder(om, ortmodel.FileSchedule(len(order)))
 	nodes := make([]*onnx.Node, len(file))
 	for i, f := range file {
 		nodes[i] = order[f]

@@ -24,12 +24,7 @@ func (r *File) Layers() []report.PlanLayer {
 		out[i].Layer, out[i].Value = p.LayerNames[i], p.Values[p.Layers[i+1]].Name
 		out[i].Boundary = boundary[p.Layers[i+1]]
 	}
-	producer := map[int]int{}
-	for op := range p.Graph.Nodes {
-		for _, v := range p.Graph.Nodes[op].Outputs {
-			producer[v] = op
-		}
-	}
+	producer := p.Graph.Producers()
 	for _, v := range r.Plan.Kept(p) {
 		if l := layer[producer[v]]; l >= 0 {
 			out[l].KeptValues++

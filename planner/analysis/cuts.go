@@ -53,7 +53,7 @@ type cut struct{ value, place int }
 
 // findMain finds what depends on data and on weights.
 func (c *cutFinder) findMain() {
-	c.maker = c.a.makers()
+	c.maker = c.a.Problem.Graph.Producers()
 	c.given = c.forwardOrder(nil, func(v, u int) bool { return c.maker[v] < c.maker[u] })
 	c.markMain(c.given)
 	c.depth = c.depths()

@@ -46,22 +46,6 @@ func (a *Analysis) loss() int {
 	return ortmodel.None
 }
 
-// makers returns the producer of each value, or None.
-func (a *Analysis) makers() []int {
-	maker := make([]int, len(a.Values))
-	for v := range maker {
-		maker[v] = ortmodel.None
-	}
-	for i := range a.Problem.Graph.Nodes {
-		for _, v := range a.Problem.Graph.Nodes[i].Outputs {
-			if v != ortmodel.None {
-				maker[v] = i
-			}
-		}
-	}
-	return maker
-}
-
 // dependency is step.DependencyOf, but for Constant nodes: ONNX Runtime makes
 // initializers of them, on which nothing waits.
 func dependency(v *onnx.Value, u onnx.Use) step.Dependency {

@@ -87,10 +87,7 @@ func (b *builder) copies(t *ortmodel.Trace) {
 
 // order is the execution order, as places in nodes.
 func (b *builder) order(o Options) []int {
-	order := make([]int, len(b.Nodes))
-	for i := range order {
-		order[i] = i
-	}
+	order := ortmodel.FileSchedule(len(b.Nodes))
 	if !o.InOrder {
 		order = ortmodel.Order(b.Graph)
 	}
