@@ -181,6 +181,11 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	s.dims = values.dims
+	if s.Provider == ort.CUDA {
+		if err := blocks(s.Model.Graph); err != nil {
+			return err
+		}
+	}
 	if s.Provider == ort.CUDA && !s.engine.Rehearsed() { // which computes nothing
 		if err := shortProducts(s.Model, s.dims); err != nil {
 			return err

@@ -28,6 +28,16 @@ func ShortProducts(g *onnx.Graph) error {
 	return nil
 }
 
+// blocks refuses weights in blocks, which CUDA's kernel takes and then fails on.
+func blocks(g *onnx.Graph) error {
+	for _, n := range g.Nodes {
+		if traits.WidensBlocks(n) {
+			return fmt.Errorf("node %q: the CUDA provider has no kernel for weights in blocks: run it with --provider cpu, or derive it without --quantize-frozen", n.Label())
+		}
+	}
+	return nil
+}
+
 // shortProducts is ShortProducts of a model whose free extents are these. A model that
 // cannot be typed is ONNX Runtime's to judge.
 func shortProducts(m *onnx.Model, dims map[string]int64) error {

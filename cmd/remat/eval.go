@@ -46,6 +46,9 @@ func evaluate(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := e.refuseCommand("eval", "for memory rehearse the model with run"); err != nil {
+		return err
+	}
 	names, err := readNames(c)
 	if err != nil {
 		return err

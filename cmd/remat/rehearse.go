@@ -44,6 +44,14 @@ func (e *env) refuseNumbers(c *cli.Context, flags ...string) error {
 	return nil
 }
 
+// refuseCommand ends the rehearsal of a command that is nothing without numbers.
+func (e *env) refuseCommand(command, instead string) error {
+	if !e.rehearse {
+		return nil
+	}
+	return fmt.Errorf("remat %s: not with --rehearse: %s; %s", command, report.NoNumbers, instead)
+}
+
 // rehearse runs one step and records what it asks of the device, of the last one
 // that is not the first.
 func (s *subject) rehearse(e *env) error {

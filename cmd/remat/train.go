@@ -93,8 +93,8 @@ func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error)
 	if t.dir == "" {
 		return nil, errors.New("remat train: missing -o DIR, the run's folder")
 	}
-	if e.rehearse {
-		return nil, fmt.Errorf("remat train: not with --rehearse: %s", report.NoNumbers)
+	if err = e.refuseCommand("train", "for a step's memory rehearse what remat grad and rewrite write, with run"); err != nil {
+		return nil, err
 	}
 	if err := t.readLength(); err != nil {
 		return nil, err

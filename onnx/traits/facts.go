@@ -42,6 +42,12 @@ func Moves(n *onnx.Node) bool { return has(n, moving) }
 // returns.
 func Picks(n *onnx.Node) bool { return has(n, picking) }
 
+// WidensBlocks reports a node that widens blocks of a weight with a scale each. Of
+// ONNX Runtime's providers here the CPU's alone has a kernel for it.
+func WidensBlocks(n *onnx.Node) bool {
+	return n.Is("DequantizeLinear") && n.Int("block_size", 0) != 0
+}
+
 // ReadsShape reports a node that reads nothing but the shape of its input.
 func ReadsShape(n *onnx.Node) bool { return has(n, shapeOnly) }
 

@@ -231,8 +231,8 @@ func waves(v *onnx.Value, values []float64) bool {
 				at, most = i, x
 			}
 		}
-		if most < 1e-3*high {
-			continue // a sine of small angles, or padding
+		if at == 0 || most < 1e-3*high {
+			continue // nothing, a sine of small angles, or padding
 		}
 		sum := func(i int) float64 { return values[(i-1)*n+col] + values[(i+1)*n+col] }
 		k := sum(at) / values[at*n+col]

@@ -357,3 +357,27 @@ func TestUnneededGradients(t *testing.T) {
 		t.Errorf("%d Gemms where only the bias is trained", gemms)
 	}
 }
+
+// TestTablesWithoutWaves: tables of zeros, of equal rows, whose steps are zeros, and of
+// no numbers are no sines.
+func TestTablesWithoutWaves(t *testing.T) {
+	for name, at := range map[string]func(i int) float64{
+		"zeros":      func(int) float64 { return 0 },
+		"equal rows": func(i int) float64 { return float64(i%4) + 0.5 },
+		"no numbers": func(int) float64 { return math.NaN() },
+	} {
+		m, err := onnx.Parse("model ir=10 opset=18\ngraph g {\n  in x float32[8,4]\n  init table float32[8,4] = zeros\n  y = Add(x, table)\n  out y float32[8,4]\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := make([]float64, 32)
+		for i := range values {
+			values[i] = at(i)
+		}
+		table := m.Graph.Value("table")
+		table.Init = onnx.FloatTensor(onnx.Float32, values, 8, 4)
+		if sineTable(table) {
+			t.Errorf("%s are taken for sines", name)
+		}
+	}
+}

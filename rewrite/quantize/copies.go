@@ -17,12 +17,13 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // InBlocks reports a graph that widens blocks.
 func InBlocks(g *onnx.Graph) bool {
-	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return n.Is("DequantizeLinear") && n.Int("block_size", 0) != 0 })
+	return slices.ContainsFunc(g.Nodes, traits.WidensBlocks)
 }
 
 // Together has all readers of a quantized weight read one wide copy again, up to equal
