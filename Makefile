@@ -11,7 +11,7 @@ export GOFLAGS ?= -buildvcs=false
 # How often every documented command is rehearsed.
 REHEARSALS ?= 100
 
-.PHONY: build ort rehearse-deps test test-rehearse test-mpi test-runtimes cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
+.PHONY: build ort rehearse-deps test test-rehearse test-mpi test-runtimes page cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -49,6 +49,11 @@ test-mpi: ort
 test-runtimes: ort
 	scripts/runtimes.sh
 	$(GO) test -count=1 -v ./cmd/remat -run 'TestBundle'
+
+# A page that trains in the browser, with a graph as derived and rewritten side by side;
+# needs what test-runtimes installs.
+page: ort
+	scripts/page.sh
 
 # Predicted = measured on the CUDA provider, for the whole zoo with every strategy,
 # optimizer, type and level: some half an hour of one core.

@@ -36,7 +36,7 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return fmt.Errorf("%s: %w", path, pathCause(err))
 	}
-	switch err := os.Rename(dir, path); {
+	switch err := syscall.Rename(dir, path); { // os.Rename refuses an empty folder
 	case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST):
 		return notVacant(path)
 	case err != nil:

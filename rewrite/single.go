@@ -4,9 +4,8 @@ package rewrite
 //
 //	step ─▶ Cast(double) ─▶ Pow ─▶ Sub ─▶ Cast(float)   ─▶   step ─▶ Cast(float) ─▶ Pow ─▶ Sub
 //
-// Optimizers compute the numbers of a step, such as AdamW's bias correction, in float64:
-// 1 - 0.999^step has a relative error of 2e-5 in float32 in the first step, which falls
-// with the step's number. Only numbers are changed: where a tensor of more elements is in
+// Optimizers compute the numbers of a step, such as AdamW's bias correction, in float64: in
+// float32 the rate is off by up to 1e-5 of itself, in the first steps. Only numbers are changed: where a tensor of more elements is in
 // float64, or an input or output, the model itself wants it, and nothing is.
 
 import (
