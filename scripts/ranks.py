@@ -6,7 +6,7 @@
 
 sync: a GPT-2 of 2 layers, 128 wide, on bytes of text, by 4 ranks of 8 x 64 tokens, 480 steps:
 gradients summed every step, and several outer optimizers every 16 steps; validation on the
-text's last tenth. memory: GPT-2 124M by 2 ranks, predicted and measured. Ends with 1 where the
+text's last tenth. memory: GPT-2 124M by 2 ranks or stages, predicted and measured. Ends with 1 where the
 two differ.
 
 The text is this project's documentation unless --text names files. --out writes ranks.md and
@@ -53,8 +53,9 @@ def memory(program, dir):
     np.random.default_rng(1).integers(0, 50257, 8192).astype(np.uint16).tofile(os.path.join(dir, "tokens.bin"))
     rows = []
     for batch, seq in ((1, 512), (2, 256)):
-        for way in ("step", "local=1"):
-            line = f"train gpt2.onnx --dim batch={batch},seq={seq} --tokens tokens.bin --steps 1 --ranks 2 --sync {way} -o memory{batch}{way}"
+        for way, flags in (("step", "--ranks 2 --sync step"), ("shard", "--ranks 2 --sync shard"), ("local=1", "--ranks 2 --sync local=1"),
+                           ("pipeline", "--pipeline 2 --accumulate 2")):
+            line = f"train gpt2.onnx --dim batch={batch},seq={seq} --tokens tokens.bin --steps 1 {flags} -o memory{batch}{way}"
             d = remat(program, line, dir)
             m, r = d["memory"], d["ranks"]
             rows.append({"size": f"{batch} x {seq}", "sync": way, "command": line, "held": [r["predicted_held_bytes"], r["held_bytes"]],

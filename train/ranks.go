@@ -46,6 +46,11 @@ type Ranks struct {
 	// Pipeline: each rank runs a stage; nil: each runs all of the graph.
 	Pipeline *Pipeline
 
+	// Slow, unless nil, is told of a rank that computes much longer than others, once.
+	Slow func(rank int, factor float64)
+
+	lag     lag
+	seconds float32 // that this rank has computed since ranks agreed
 	// chunks are what an outer step keeps, by the names that states have for them.
 	chunks map[string][]float32
 	names  []string // of chunks, in order
@@ -163,31 +168,38 @@ func (r *Ranks) local() bool { return r != nil && r.Every > 0 }
 func (r *Ranks) together() bool { return r != nil && r.Every == 0 }
 
 // A word is what a rank tells the others of a step: its loss, its tokens, whether it was
-// told to stop. It takes ranks.WordBytes.
+// told to stop, and how long it computed. It takes ranks.WordBytes.
 type word struct {
-	loss   float64
-	tokens int64
-	stop   bool
+	loss    float64
+	tokens  int64
+	stop    bool
+	seconds float32
 }
 
 // tell shares the words of all ranks and returns them as one: the mean of the losses,
-// the sum of the tokens, whether any was told to stop.
+// the sum of the tokens, whether any was told to stop, the longest time.
 func (r *Ranks) tell(own word) (word, error) {
 	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(own.loss))
 	b = binary.LittleEndian.AppendUint64(b, uint64(own.tokens))
-	stop := uint64(0)
+	stop := uint32(0)
 	if own.stop {
 		stop = 1
 	}
-	all, err := r.Group.Share(binary.LittleEndian.AppendUint64(b, stop))
+	b = binary.LittleEndian.AppendUint32(b, stop)
+	all, err := r.Group.Share(binary.LittleEndian.AppendUint32(b, math.Float32bits(own.seconds)))
 	if err != nil {
 		return word{}, err
 	}
-	of := word{}
+	of, seconds := word{}, make([]float32, 0, len(all))
 	for _, b := range all {
 		of.loss += math.Float64frombits(binary.LittleEndian.Uint64(b))
 		of.tokens += int64(binary.LittleEndian.Uint64(b[8:]))
-		of.stop = of.stop || binary.LittleEndian.Uint64(b[16:]) != 0
+		of.stop = of.stop || binary.LittleEndian.Uint32(b[16:]) != 0
+		seconds = append(seconds, math.Float32frombits(binary.LittleEndian.Uint32(b[20:])))
+	}
+	of.seconds = slices.Max(seconds)
+	if rank, factor, slow := r.lag.add(seconds); slow && r.Slow != nil && !r.pipelined() {
+		r.Slow(rank, factor)
 	}
 	if !r.pipelined() { // of which one stage has the loss
 		of.loss /= float64(len(all))
@@ -198,13 +210,15 @@ func (r *Ranks) tell(own word) (word, error) {
 // agree ends a step of a rank: what it ran, rec has. The context is the training's.
 func (t *training) agree(ctx context.Context, rec *Record) error {
 	r := t.Ranks
+	r.seconds += float32(rec.RunSeconds)
 	if r.local() && !due(rec.Step, r.Every) {
 		return nil
 	}
-	all, err := r.tell(word{rec.Loss, rec.Tokens, ctx.Err() != nil})
+	all, err := r.tell(word{rec.Loss, rec.Tokens, ctx.Err() != nil, r.seconds})
 	if err != nil {
 		return err
 	}
+	r.seconds = 0
 	t.result.Syncs++
 	if t.stop = all.stop; r.local() {
 		return r.combine(t.Session, r.outerStep)

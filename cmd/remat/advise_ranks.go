@@ -7,7 +7,10 @@ package main
 //	efficiency       = H·step / (H·step + seconds to agree)
 //
 // where ranks agree every H steps and nothing is sent while they compute. A rank sends
-// and receives at once, so the link is full duplex.
+// and receives at once, so the link is full duplex. A pipeline of K stages computes in
+// M of M + K - 1 ticks, each a K'th of a micro-batch's step:
+//
+//	efficiency       = M·step/K / ((M + K - 1)·step/K + seconds to send)
 
 import (
 	"errors"
@@ -20,6 +23,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/rewrite/stage"
 )
 
 func adviseRankFlags() []cli.Flag {
@@ -95,7 +99,10 @@ func (a *adviceRun) ranks(taken *pipeline.Taken) ([]report.AdviceRanks, error) {
 	if taken != nil {
 		o.Derive, o.Pipeline.Precision = taken.Options.Derive, taken.Options.Pipeline.Precision
 	}
-	ways := []pipeline.Ranks{{Size: r.size}, {Size: r.size, Every: adviceLocal}}
+	ways := []pipeline.Ranks{{Size: r.size}, {Size: r.size, Shard: true}, {Size: r.size, Every: adviceLocal}}
+	if r.size <= stage.MostStages {
+		ways = append(ways, pipeline.Ranks{Size: r.size, Stages: true})
+	}
 	list, err := pipeline.AdviseRanks(a.e.ctx, a.e.loaded, a.source, o, ways)
 	if err != nil {
 		return nil, err
@@ -103,7 +110,7 @@ func (a *adviceRun) ranks(taken *pipeline.Taken) ([]report.AdviceRanks, error) {
 	var out []report.AdviceRanks
 	for _, l := range list {
 		out = append(out, r.document(l))
-		if l.Fits {
+		if l.Fits && l.Micro == 0 {
 			t := &pipeline.Taken{Fitted: l.Fitted, Options: o}
 			d := &out[len(out)-1]
 			d.Train = report.Text(fmt.Sprintf("mpirun -n %d %s --sync %s --text FILE --steps N", r.size, a.train(t), d.Sync))
@@ -115,14 +122,23 @@ func (a *adviceRun) ranks(taken *pipeline.Taken) ([]report.AdviceRanks, error) {
 // document describes what a rank takes.
 func (r rankAdvice) document(l pipeline.RanksAdvice) report.AdviceRanks {
 	d := report.AdviceRanks{Ranks: r.size, Sync: "step", Every: max(1, l.Every), Remark: report.Text(l.Remark)}
-	if l.Every > 0 {
+	switch {
+	case l.Every > 0:
 		d.Sync = fmt.Sprintf("local=%d", l.Every)
+	case l.Shard:
+		d.Sync = syncShard
+	case l.Stages:
+		d.Sync = syncPipeline
 	}
 	if l.Fitted == nil {
 		return d
 	}
 	work := report.Float(l.Overhead)
 	d.Total, d.Fits, d.Overhead, d.SyncBytes = &l.Bytes, l.Fits, &work, &l.Sync
+	if l.Stages {
+		r.pipeline(l, &d)
+		return d
+	}
 	if r.link > 0 {
 		seconds := float64(l.Sync) / r.link
 		d.SyncSeconds = new(report.Float(seconds))
@@ -132,4 +148,26 @@ func (r rankAdvice) document(l pipeline.RanksAdvice) report.AdviceRanks {
 		}
 	}
 	return d
+}
+
+// syncPipeline stands for a pipeline where others have how they agree.
+const syncPipeline = "pipeline"
+
+// pipeline adds what a pipeline takes of time. Without a link and a step's time its
+// efficiency is that of the schedule alone.
+func (r rankAdvice) pipeline(l pipeline.RanksAdvice, d *report.AdviceRanks) {
+	m, k := float64(l.Micro), float64(r.size)
+	computing, seconds := m/k, 0.0
+	if r.link > 0 {
+		seconds = float64(l.Sync) / r.link
+		d.SyncSeconds = new(report.Float(seconds))
+	}
+	tick := 1 / k
+	if r.step > 0 {
+		tick, computing = r.step/k, m*r.step/k
+	}
+	if r.link == 0 || r.step > 0 {
+		d.Efficiency = new(report.Float(computing / ((m+k-1)*tick + seconds)))
+	}
+	d.Remark = report.Text(fmt.Sprintf("--pipeline %d --accumulate %d: that many micro-batches of --batch a step", r.size, l.Micro))
 }

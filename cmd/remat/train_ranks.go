@@ -367,6 +367,11 @@ func (t *trainRun) join(job *train.Job) {
 		return
 	}
 	job.Ranks = &train.Ranks{Group: t.group, Every: t.ranks.Every, Outer: t.ranks.outer}
+	if t.first() {
+		job.Ranks.Slow = func(rank int, factor float64) {
+			t.note(fmt.Sprintf("rank %d computes %.1f times as long as the median of %d ranks, and the others wait for it", rank, factor, t.ranks.Size))
+		}
+	}
 	if t.ranks.schedule != "" {
 		job.Batches = train.Shard(job.Batches, 0, 1, &t.ranks.lock)
 		return

@@ -5,7 +5,11 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/onnx-remat/remat/internal/ranks"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/stage"
 	"github.com/onnx-remat/remat/runtime"
 )
 
@@ -17,7 +21,12 @@ type RanksAdvice struct {
 	*Fitted
 	Fits   bool
 	Remark string
+	// Micro is how many micro-batches a step of a pipeline has, 0 for other ways.
+	Micro int64
 }
+
+// microBatches is how many micro-batches a step has for each stage, in what is advised.
+const microBatches = 4
 
 // AdviseRanks says what each rank takes, for several ways to agree. Nothing is written.
 func AdviseRanks(ctx context.Context, e *runtime.Engine, source *Source, o FitOptions, ways []Ranks) ([]RanksAdvice, error) {
@@ -31,10 +40,18 @@ func AdviseRanks(ctx context.Context, e *runtime.Engine, source *Source, o FitOp
 	for _, way := range ways {
 		a := RanksAdvice{Ranks: way}
 		switch {
-		case way.sums() && training:
+		case (way.sums() || way.Stages) && training:
 			a.Remark = "the graph updates within a run"
-		case way.sums() && o.Pipeline.Precision != nil:
+		case (way.sums() || way.Stages) && o.Pipeline.Precision != nil:
 			a.Remark = "ranks sum float32 gradients"
+		case way.Stages:
+			a.Micro = microBatches * int64(way.Size)
+			o.Ranks = Ranks{Size: 1}
+			if a.Fitted, err = f.stages(o, way.Size, a.Micro); err != nil {
+				a.Remark, err = err.Error(), nil
+				break
+			}
+			a.Fits = o.Memory == 0 || a.Bytes <= o.Memory
 		default:
 			o.Ranks = way
 			if a.Fitted, err = f.nearest(o); err != nil {
@@ -45,4 +62,85 @@ func AdviseRanks(ctx context.Context, e *runtime.Engine, source *Source, o FitOp
 		list = append(list, a)
 	}
 	return list, ctx.Err()
+}
+
+// stages is what the stage of a pipeline takes and sends that takes most, with 1F1B.
+func (r *Fitter) stages(o FitOptions, size int, micro int64) (*Fitted, error) {
+	f := &fitting{Fitter: r, o: o}
+	if err := f.look(); err != nil {
+		return nil, err
+	}
+	of := split{f.axis.size(o.Pipeline.Dims), micro}
+	norm := o.Norm != NormNever
+	a := &stepGraph{made: of, dims: f.axis.with(o.Pipeline.Dims, of.micro), norm: norm}
+	var err error
+	if a.source, a.derived, err = f.stepSource(of, o.Derive, norm); err != nil {
+		return nil, err
+	}
+	defer f.adopt(a.source)
+	given, err := a.source.Sized(a.dims)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.makeUpdates(a, given); err != nil {
+		return nil, err
+	}
+	so := SplitOptions{Pipeline: o.Pipeline, Options: stage.Options{Stages: size, Balance: stage.Memory}, Micro: micro}
+	so.Pipeline.Dims = a.dims
+	cut, err := a.source.SplitStages(so)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := describeStages(f.engine, a.source, cut, so)
+	if err != nil {
+		return nil, err
+	}
+	most := &Fitted{}
+	for i, s := range doc.Stages {
+		all, sends, err := f.stage(a, given, cut, &s, i)
+		if err != nil {
+			return nil, err
+		}
+		if all > most.Bytes {
+			most.Bytes = all
+		}
+		most.Sync = max(most.Sync, sends+micro*s.SentBytes)
+	}
+	return most, nil
+}
+
+// stage is what a stage takes with its part of the updates, and sends beside its flows.
+func (f *fitting) stage(a *stepGraph, given *onnx.Model, cut *stage.Split, s *Stage, rank int) (all, sends int64, err error) {
+	own, err := ShardOf(given, a.updates, cut.Owner, rank, cut.Stages)
+	if err != nil {
+		return 0, 0, err
+	}
+	peak := s.Peaks[ranks.OneForward].TotalBytes
+	if peak == nil || s.Forward == nil || s.Backward == nil {
+		return 0, 0, fmt.Errorf("stage %d cannot be predicted", rank)
+	}
+	u, err := f.updating(given, own.Update)
+	if err != nil {
+		return 0, 0, err
+	}
+	if own.Squares != nil {
+		q, err := f.updating(given, own.Squares)
+		if err != nil {
+			return 0, 0, err
+		}
+		u.session, u.between = u.session+q.session, max(u.between, q.between)
+	}
+	live := max(*s.Forward.LivePeakBytes, *s.Backward.LivePeakBytes)
+	sends = ranks.ShareBytes(ranks.WordBytes, cut.Stages) + own.SquareBytes(rank, cut.Stages)
+	for name, readers := range cut.Readers {
+		if owner, ok := cut.Owner[name]; ok && owner == rank {
+			bytes, _ := given.Graph.Value(name).Type.Bytes()
+			for _, r := range readers {
+				if r != rank {
+					sends += bytes
+				}
+			}
+		}
+	}
+	return *peak + u.state + u.session + own.Held(rank) + max(0, u.between-live), sends, nil
 }

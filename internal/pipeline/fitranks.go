@@ -30,10 +30,12 @@ type Ranks struct {
 	Every int64
 	// Shard divides the updates from sums, and the optimizer's state, among ranks.
 	Shard bool
+	// Stages: each rank runs a stage of a pipeline. Only AdviseRanks reads it.
+	Stages bool
 }
 
 // sums says that gradients are summed before the update.
-func (r Ranks) sums() bool { return r.Size > 0 && r.Every == 0 }
+func (r Ranks) sums() bool { return r.Size > 0 && r.Every == 0 && !r.Stages }
 
 // UpdateFile is the graph of updates, beside that of gradients.
 const UpdateFile = "update.onnx"

@@ -98,7 +98,7 @@ func candidates(crossing []int64, stages int) []int {
 // costs returns what stage has of the nodes from one place to another.
 func (s *assignment) costs(main []*onnx.Node) func(stage, from, to int) float64 {
 	each, kept := make([]float64, len(main)+1), make([]float64, len(main)+1) // running sums
-	seen := map[*onnx.Value]bool{}
+	readers := map[*onnx.Value][]int{}                                       // of each weight
 	copies := s.copies()
 	for i, n := range main {
 		if s.o.Balance == Time {
@@ -106,22 +106,43 @@ func (s *assignment) costs(main []*onnx.Node) func(stage, from, to int) float64 
 			each[i+1] = each[i] + float64(op.FLOPs) + float64(op.Moved)
 			continue
 		}
-		held, stash := float64(0), float64(0)
+		stash := float64(0)
 		for _, v := range s.weightsOf(n, nil) {
-			if !seen[v] {
-				seen[v] = true
-				held += copies * float64(bytesOf(v))
-			}
+			readers[v] = append(readers[v], i)
 		}
 		for _, v := range n.Outputs {
 			if v != nil && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !s.forward[u.Node] && s.weighty[u.Node] }) {
 				stash += float64(bytesOf(v))
 			}
 		}
-		each[i+1], kept[i+1] = each[i]+held, kept[i]+stash
+		kept[i+1] = kept[i] + stash
+	}
+	type held struct {
+		by    []int
+		bytes float64
+	}
+	var shared []held // by nodes far apart, which a stage has once
+	for v, by := range readers {
+		bytes := copies * float64(bytesOf(v))
+		if by[len(by)-1]-by[0] > len(main)/s.o.Stages {
+			shared = append(shared, held{by, bytes})
+			continue
+		}
+		each[by[0]+1] += bytes
+	}
+	if s.o.Balance == Memory {
+		for i := range main {
+			each[i+1] += each[i]
+		}
 	}
 	return func(stage, from, to int) float64 {
-		return each[to] - each[from] + float64(s.o.Stages-stage)*(kept[to]-kept[from])
+		cost := each[to] - each[from] + float64(s.o.Stages-stage)*(kept[to]-kept[from])
+		for _, h := range shared {
+			if at, _ := slices.BinarySearch(h.by, from); at < len(h.by) && h.by[at] < to {
+				cost += h.bytes
+			}
+		}
+		return cost
 	}
 }
 
