@@ -4,8 +4,6 @@ package main
 // the plan keeps of them, the most bytes that were allocated at one time.
 
 import (
-	"slices"
-
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
@@ -24,8 +22,12 @@ type keptBuffers struct {
 func keptBuffersOf(m *onnx.Model, p *predict.Prediction) (list []keptBuffers) {
 	for _, b := range pipeline.LayerBudgetsIn(m) {
 		k := keptBuffers{b, map[string]bool{}}
+		kept := map[string]bool{}
+		for _, name := range b.Kept {
+			kept[name] = true
+		}
 		for v, value := range p.Values {
-			if value != nil && slices.Contains(b.Kept, value.Name) {
+			if value != nil && kept[value.Name] {
 				k.owners[p.Values[p.Trace.Owner[v]].Name] = true
 			}
 		}
