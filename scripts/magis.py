@@ -117,7 +117,7 @@ def page(a, rows):
               "Where the peak is in micro-batches with at most 10 % more work:", ""]
     for r in rows:
         p = r["plans"][-1]
-        lines.append(f"- {r['network']}: {p['bytes'] / 1e6:.0f} MB, of them parameters {r['parameter_bytes'] / 1e6:.0f} and their summed gradients as much; the peak is at {p['op']} `{p['node']}`, {p['phase']}")
+        lines.append(f"- {r['network']}: {p['bytes'] / 1e6:.0f} MB, of them parameters {r['parameter_bytes'] / 1e6:.0f} and their summed gradients as much; the peak is at {p['op']} `{p['node']}`")
     missing = [n for n in magis_models.TABLE if n not in {r["network"] for r in rows}]
     if missing:
         lines += ["", f"Not made: {', '.join(missing)}."]

@@ -21,7 +21,8 @@ type keptBuffers struct {
 // what is predicted of it.
 func keptBuffersOf(m *onnx.Model, p *predict.Prediction) (list []keptBuffers) {
 	for _, b := range pipeline.LayerBudgetsIn(m) {
-		k, kept := keptBuffers{b, map[string]bool{}}, map[string]bool{}
+		k := keptBuffers{b, map[string]bool{}}
+		kept := map[string]bool{}
 		for _, name := range b.Kept {
 			kept[name] = true
 		}

@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""GPT-2 124M, 8 x 1024 tokens, gradients returned: the peak by how much more work a plan may do.
+
+    make build ort
+    scripts/fastsa.py --out docs/results
+
+Predicted. The bounds are the pair that FastSA is measured on, and one between; the target of each is beside
+what is reached. Standard library only.
+"""
+import argparse
+import os
+import tempfile
+
+import tables
+
+TARGETS = {"3%": 0.31, "12%": 0.15, "30%": 0.09}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", help="folder for fastsa.md")
+    p.add_argument("--remat", default=os.path.join(tables.HERE, "..", "bin", "remat"), help="the program")
+    a = p.parse_args()
+    a.threads, a.provider, a.rehearse, a.remat = 1, "cpu", False, os.path.abspath(a.remat)
+    commit = tables.commit()
+    with tempfile.TemporaryDirectory() as folder:
+        lab = tables.Lab(a, folder)
+        step = lab.train("gpt2", ["gpt2", "--batch=8", "--seq=1024"])
+        plans = {bound: lab.json("plan", step, "--overhead", bound) for bound in TARGETS}
+    first = next(iter(plans.values()))
+    returned = first["total"]["parameter_bytes"]
+    lines = ["# GPT-2 124M, 8 x 1024 tokens: peak by work", "", f"`scripts/fastsa.py --out docs/results` at {commit}; predicted, one thread.", "",
+             f"Live peak as a share of the plain step's, {first['peak_bytes_before'] / 1e6:.0f} MB. The gradients that are returned are {returned / first['peak_bytes_before']:.3f} of it.", "",
+             "| at most | more work | live peak MB | share | target |", "|--:|--:|--:|--:|--:|"]
+    for bound, d in plans.items():
+        lines.append(f"| {bound} | {100 * d['overhead']:.1f} % | {d['peak_bytes_after'] / 1e6:.0f} | {d['peak_bytes_after'] / d['peak_bytes_before']:.3f} | {TARGETS[bound]} |")
+    text = "\n".join(lines) + "\n"
+    if a.out:
+        path = os.path.join(a.out, "fastsa.md")
+        with open(path + ".part", "w") as f:
+            f.write(text)
+        os.replace(path + ".part", path)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
