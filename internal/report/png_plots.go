@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"errors"
 	"image/color"
 	"math"
@@ -58,12 +59,9 @@ func (c *Compare) timelinePlot() (*plot.Plot, error) {
 func (c *Compare) addPeak(p *plot.Plot, tr traced, k int) error {
 	x, y := c.peakAt(tr, k)
 	at, hue := plotter.XYs{{X: x, Y: y}}, inks[tr.index[k]%len(inks)]
-	dot, err := plotter.NewScatter(at)
-	if err != nil {
+	if _, err := addDots(p, at, hue); err != nil {
 		return err
 	}
-	dot.GlyphStyle = draw.GlyphStyle{Color: hue, Radius: 2.5, Shape: draw.CircleGlyph{}}
-	p.Add(dot)
 	crowd := c.crowd(tr, k)
 	if crowd > 1 {
 		return nil
@@ -87,6 +85,16 @@ func (c *Compare) addPeak(p *plot.Plot, tr traced, k int) error {
 	}
 	p.Add(label)
 	return nil
+}
+
+// addDots puts a dot at each place.
+func addDots(p *plot.Plot, at plotter.XYs, hue color.Color) (*plotter.Scatter, error) {
+	s, err := plotter.NewScatter(at)
+	if err == nil {
+		s.GlyphStyle = draw.GlyphStyle{Color: hue, Radius: 2.5, Shape: draw.CircleGlyph{}}
+		p.Add(s)
+	}
+	return s, err
 }
 
 // rows reverses the variants: gonum counts from the bottom, readers from the
@@ -249,7 +257,7 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 	if len(best) == 0 {
 		return nil, errors.New("pareto picture: no plan to draw")
 	}
-	slices.SortFunc(best, func(a, b plotter.XY) int { return cmpFloat(a.X, b.X) })
+	slices.SortFunc(best, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
 	front, err := plotter.NewLine(best)
 	if err != nil {
 		return nil, err
@@ -264,12 +272,10 @@ func paretoPlot(points []ParetoPoint) (*plot.Plot, error) {
 		if len(g.at) == 0 {
 			continue
 		}
-		s, err := plotter.NewScatter(g.at)
+		s, err := addDots(p, g.at, g.hue)
 		if err != nil {
 			return nil, err
 		}
-		s.GlyphStyle = draw.GlyphStyle{Color: g.hue, Radius: 2.5, Shape: draw.CircleGlyph{}}
-		p.Add(s)
 		p.Legend.Add(g.name, s)
 	}
 	labels, err := plotter.NewLabels(strategyNames(points))
@@ -321,14 +327,4 @@ func strategyNames(points []ParetoPoint) plotter.XYLabels {
 		out.XYs, out.Labels = append(out.XYs, at[strategy]), append(out.Labels, name)
 	}
 	return out
-}
-
-func cmpFloat(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

@@ -15,7 +15,6 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 )
 
 // chart draws the total over the size that grows, a line for each curve, and the limit.
@@ -77,12 +76,9 @@ func (s *Sweep) PNG(w io.Writer) error {
 		p.Add(l)
 		p.Legend.Add(name, l)
 		if dots {
-			d, err := plotter.NewScatter(xy)
-			if err != nil {
+			if _, err := addDots(p, xy, hue); err != nil {
 				return err
 			}
-			d.Color, d.Radius, d.Shape = hue, vg.Points(2.6), draw.CircleGlyph{}
-			p.Add(d)
 		}
 		return nil
 	}

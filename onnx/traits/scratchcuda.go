@@ -113,7 +113,7 @@ type reduction struct {
 
 func newReduction(n *onnx.Node) (r reduction, ok bool) {
 	x, okX := dims(n.In(0))
-	axes, okAxes := reducedAxes(n, len(x))
+	axes, okAxes := ReducedAxes(n, len(x))
 	if !okX || !okAxes {
 		return r, false
 	}
@@ -127,9 +127,9 @@ func newReduction(n *onnx.Node) (r reduction, ok bool) {
 	return r, true
 }
 
-// reducedAxes are the axes that a reduction reduces, all where it names none; false
-// where they are not constant.
-func reducedAxes(n *onnx.Node, rank int) ([]int64, bool) {
+// ReducedAxes are the axes that a reduction names, counted from the left, by its
+// attribute or its constant input; false where they are not constant.
+func ReducedAxes(n *onnx.Node, rank int) ([]int64, bool) {
 	axes := n.Ints("axes")
 	if v := n.In(1); v != nil {
 		t := v.Constant()

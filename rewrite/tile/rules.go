@@ -5,6 +5,7 @@ package tile
 // nothing new follows. Axes count from the left, in each value's own rank.
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -215,30 +216,16 @@ func argument(r *Region, n *onnx.Node) (bool, error) {
 // reducedAxes returns the axes of a Reduce operator, from its attribute or its
 // constant input; where it names none, all, or none at all, as it says.
 func reducedAxes(n *onnx.Node) ([]int64, error) {
-	rank := int64(rank(n.Inputs[0]))
-	axes := slices.Clone(n.Ints("axes"))
-	if in := n.In(1); in != nil {
-		if in.Init == nil {
-			return nil, fmt.Errorf("its axes are not constant")
-		}
-		var err error
-		if axes, err = in.Init.Int64s(); err != nil {
-			return nil, err
-		}
-		axes = slices.Clone(axes)
+	rank := rank(n.Inputs[0])
+	axes, known := traits.ReducedAxes(n, rank)
+	switch {
+	case !known:
+		return nil, errors.New("its axes are not constant")
+	case len(axes) > 0 || n.Int("noop_with_empty_axes", 0) == 1:
+		return axes, nil
 	}
-	if len(axes) == 0 {
-		if n.Int("noop_with_empty_axes", 0) == 1 {
-			return nil, nil
-		}
-		for i := int64(0); i < rank; i++ {
-			axes = append(axes, i)
-		}
-	}
-	for i := range axes {
-		if axes[i] < 0 {
-			axes[i] += rank
-		}
+	for i := range rank {
+		axes = append(axes, int64(i))
 	}
 	return axes, nil
 }
