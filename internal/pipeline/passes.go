@@ -66,7 +66,7 @@ var passes = []pass{
 	{name: "tile", doc: "computes wide products in parts",
 		after: []string{"chunk"}, why: "tiles only what is still whole once the loss is sliced",
 		asked: func(o *Options) bool { return o.Tile != Division{} }, run: (*preparation).tile},
-	{name: "widen apart", doc: "each product that reads a quantized weight makes a wide copy of its own, of a large one in slices where the loss is",
+	{name: "widen apart", doc: "each product that reads a quantized weight makes a wide copy of its own",
 		after: []string{"ordered", "chunk", "tile"}, why: "what is divided has more products, and these passes follow no control dependency",
 		run: (*preparation).widenApart},
 	{name: "optimize", doc: "passes a foreign graph through ONNX Runtime's own optimizer",
@@ -173,19 +173,6 @@ func (p *preparation) widenApart(*runtime.Engine) error {
 		return errors.New("the CUDA provider has no kernel for weights in blocks: use the CPU, or derive without --quantize-frozen")
 	case blocks && p.Options.Precision != nil:
 		return errors.New("--precision: a step with weights in blocks is predicted exactly in float32 only: leave it out, or derive without --quantize-frozen")
-	}
-	if p.Options.Chunk != (Division{}) {
-		types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
-		if err != nil {
-			return err
-		}
-		sliced, err := quantize.Sliced(p.Model.Graph, types)
-		if err != nil {
-			return err
-		}
-		if sliced > 0 {
-			p.Reports = append(p.Reports, rewrite.Report{Pass: "slice weights", Requested: sliced, Applied: sliced})
-		}
 	}
 	return quantize.Apart(p.Model.Graph)
 }
