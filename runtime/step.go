@@ -440,7 +440,12 @@ func (s *Session) InPlace(name string) bool { return s.byName[name] != nil && s.
 func (s *Session) Outputs() step.Outputs { return s.way }
 
 // Release gives the last step's outputs back before the next step does.
-func (s *Session) Release() { s.releaseOutputs() }
+func (s *Session) Release() {
+	s.releaseOutputs()
+	if s.binding != nil {
+		_ = s.binding.Rebind() // it holds them too; a next step fails by what fails here
+	}
+}
 
 func (s *Session) releaseOutputs() {
 	for _, o := range s.last {
