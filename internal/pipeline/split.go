@@ -178,7 +178,7 @@ func (s *Source) SplitStages(o SplitOptions) (*stage.Split, error) {
 		g.Model.SetMetadata(SourceKey, s.Hash())
 		po := o.Pipeline
 		po.Roles = nil
-		if err := Order(g.Model, po); err == nil {
+		if err = Order(g.Model, po); err == nil {
 			err = SetRequires(g.Model)
 		}
 		if err != nil {
