@@ -149,25 +149,24 @@ func stepsOf(t *testing.T, path string, o Options, prepare func(*Session)) []sla
 // TestSlabText: a table is written where something lies in a slab, and the requests are
 // not too many; what is written can be read.
 func TestSlabText(t *testing.T) {
-	// One request after the other, each in the place of the one before.
-	packed := func(n int, last int64) *ortmodel.Slab {
-		slab := &ortmodel.Slab{}
-		for i := range n {
+	requests := func(n int, last int64) []ortmodel.Request {
+		list := make([]ortmodel.Request, 0, 2*n)
+		for id := range n {
 			bytes := int64(8)
-			if i == n-1 {
+			if id == n-1 {
 				bytes = last
 			}
-			slab.Offset, slab.Bytes, slab.Until = append(slab.Offset, 0), append(slab.Bytes, bytes), append(slab.Until, i+1)
-			slab.Size = max(64, last)
+			list = append(list, ortmodel.Request{ID: id, Bytes: bytes, Alloc: true}, ortmodel.Request{ID: id, Bytes: bytes})
 		}
-		return slab
+		return list
 	}
 	for _, c := range []struct {
 		n       int
 		last    int64
 		written bool
 	}{{0, 0, false}, {9, 8, true}, {9, 4096, true}, {ort.MaxSlabRequests, 4096, true}, {ort.MaxSlabRequests + 1, 4096, false}} {
-		text := SlabText(packed(c.n, c.last), "graph")
+		slab := ortmodel.HostSlab.Pack(requests(c.n, c.last))
+		text := SlabText(&slab, "graph")
 		if (text != "") != c.written {
 			t.Errorf("%d requests, one of %d bytes: %.40q", c.n, c.last, text)
 		}
@@ -208,41 +207,5 @@ func TestSlabOnTheDevice(t *testing.T) {
 				t.Errorf("%s, step %d: %+v, want %d live", name, i+1, step, got[i].live)
 			}
 		}
-	}
-}
-
-// TestSlabGoesWithItsSession: the pages of a slab are the system's again once the session
-// is closed.
-func TestSlabGoesWithItsSession(t *testing.T) {
-	if testEngine.device != nil {
-		t.Skip("on the host")
-	}
-	const bytes = 64 << 20
-	s := openText(t, `model ir=10 opset=20
-graph g {
-in x float32[1]
-init shape int64[1] = [16777216]
-y = Expand(x, shape)
-z = Exp(y)
-out z float32[16777216]
-}
-`, Options{Provider: ort.CPU, Level: 0, Threads: 1})
-	for range 2 {
-		if _, err := s.Step(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if m := s.Memory(); m.SlabBytes < bytes || m.AstrayBytes != 0 {
-		t.Errorf("%+v", m)
-	}
-	before, err := RSS()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if after, err := RSS(); err != nil || before-after < bytes/10*9 {
-		t.Errorf("%d bytes resident before, %d after: %v", before, after, err)
 	}
 }
