@@ -179,33 +179,3 @@ func TestSlabText(t *testing.T) {
 		}
 	}
 }
-
-// TestSlabOnTheDevice: a rehearsed step lies in one slab of the device's memory from the
-// second on, and one whose places are wrong on purpose lies elsewhere, as large.
-func TestSlabOnTheDevice(t *testing.T) {
-	if testEngine.device == nil {
-		t.Skip("not a rehearsal: TestRehearsed runs it in one")
-	}
-	path := sampleModels(t)[0]
-	o := Options{Level: 1, Threads: 1, Provider: ort.CUDA, Feeds: readSample(t, path)}
-	got := stepsOf(t, path, o, nil)
-	for i, step := range got {
-		if step.astray != 0 || step.live != got[0].live || step.slab < step.live {
-			t.Errorf("step %d: %+v", i+1, step)
-		}
-	}
-	for name, offset := range map[string]int64{"all in one place": 0, "beyond what the device gives": 1 << 50} {
-		wrong := stepsOf(t, path, o, func(s *Session) {
-			s.placed = true
-			places := []ort.Place{{Bytes: 64, Offset: offset}, {Bytes: 128, Offset: offset}, {Bytes: 256, Offset: offset}}
-			if err := s.ort.DeviceCounter().Place(places, offset+256); err != nil {
-				t.Fatal(err)
-			}
-		})
-		for i, step := range wrong {
-			if step.live != got[i].live || step.astray == 0 {
-				t.Errorf("%s, step %d: %+v, want %d live", name, i+1, step, got[i].live)
-			}
-		}
-	}
-}

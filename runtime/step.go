@@ -4,7 +4,6 @@ package runtime
 // measure, and make next values the inputs'.
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,16 +26,6 @@ type Output struct {
 
 	value *ort.Value
 	lent  bool // the value is an input's
-}
-
-// Copy is the output with data of its own, which outlast the step, or the output itself
-// where its memory is an input's, which does until the next step.
-func (o Output) Copy() Output {
-	if !o.lent {
-		o.Data = bytes.Clone(o.Data)
-	}
-	o.value = nil
-	return o
 }
 
 // A Step is what one run gave and cost.
