@@ -54,10 +54,8 @@ type Session struct {
 	dims    map[string]int64
 	load    LoadStages
 	placed  bool // see Place
-	// allocated is what the session holds of its allocator before a step, in bytes.
-	allocated int64
-	carried   carried
-	way       step.Outputs
+	carried carried
+	way     step.Outputs
 }
 
 // LoadStages are the process's resident bytes once the session's own session of ONNX
@@ -219,8 +217,7 @@ func (s *Session) start() (err error) {
 	}
 	ort.Trim()
 	s.load.Session, _ = RSS()
-	s.allocated = s.ort.DeviceCounter().State().Live
-	s.memory.SessionBytes = s.allocated
+	s.memory.SessionBytes = s.ort.DeviceCounter().State().Live
 	if err := s.markInPlace(); err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ func TestSlabIsDisbelieved(t *testing.T) {
 			places := make([]ort.Place, len(sizes))
 			for i := range places {
 				places[i].Bytes, places[i].Offset = place(i)
-				if places[i].Bytes+places[i].Offset > slab {
+				if places[i].Bytes+places[i].Offset > slab-ort.SlabHeader {
 					places[i].Offset = -1
 				}
 			}
@@ -100,13 +100,12 @@ func TestPlaceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	for _, p := range [][2]int64{{64, 32}, {0, 0}, {-1, 0}, {4097, 0}, {64, 4096}, {1 << 62, 1 << 62}, {64, 1 << 62}} {
+	for _, p := range [][2]int64{{64, 32}, {0, 0}, {-1, 0}, {4096 - 63, 0}, {64, 4096 - 64}, {1 << 62, 1 << 62}, {64, 1 << 62}} {
 		if err := s.ort.DeviceCounter().Place([]ort.Place{{Bytes: p[0], Offset: p[1]}}, 4096); err == nil {
 			t.Errorf("%v is accepted", p)
 		}
 	}
-	slab := ortmodel.HostSlab.Pack([]ortmodel.Request{{ID: 1, Bytes: 5}, {ID: 7, Bytes: 1 << 20, Alloc: true}})
-	if err := s.Place(&slab); err != nil {
+	if err := s.Place([]ortmodel.Request{{ID: 1, Bytes: 5}, {ID: 7, Bytes: 1 << 20, Alloc: true}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -164,9 +163,8 @@ func TestSlabText(t *testing.T) {
 		n       int
 		last    int64
 		written bool
-	}{{0, 0, false}, {9, 8, true}, {9, 4096, true}, {ort.MaxSlabRequests, 4096, true}, {ort.MaxSlabRequests + 1, 4096, false}} {
-		slab := ortmodel.HostSlab.Pack(requests(c.n, c.last))
-		text := SlabText(&slab, "graph")
+	}{{0, 0, false}, {9, slabLeast - 1, false}, {9, slabLeast, true}, {ort.MaxSlabRequests, slabLeast, true}, {ort.MaxSlabRequests + 1, slabLeast, false}} {
+		text := SlabText(requests(c.n, c.last), "graph")
 		if (text != "") != c.written {
 			t.Errorf("%d requests, one of %d bytes: %.40q", c.n, c.last, text)
 		}
@@ -174,7 +172,7 @@ func TestSlabText(t *testing.T) {
 			continue
 		}
 		table, err := ort.ReadSlab(text)
-		if err != nil || len(table.Places) != c.n || table.Size != max(64, c.last) || table.Graph != "graph" {
+		if err != nil || len(table.Places) != c.n || table.Size != slabLeast+ort.SlabHeader || table.Graph != "graph" {
 			t.Errorf("%d requests, one of %d bytes: %v", c.n, c.last, err)
 		}
 	}

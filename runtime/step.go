@@ -38,8 +38,6 @@ type Step struct {
 	// AstrayBytes are those of blocks that were not where they should have been, or
 	// were not known; see Place.
 	AstrayBytes int64
-	// ReservedBytes is what the session's allocator had from the system for the step.
-	ReservedBytes int64
 	// Allocations is their number; Trace lists them where it was asked for.
 	Allocations int64
 	Trace       []ort.Event
@@ -98,7 +96,6 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	step := &Step{Seconds: time.Since(start).Seconds()}
 	state := counter.State()
 	step.LivePeakBytes, step.Allocations, step.AstrayBytes = state.Peak-state.Base, state.Allocations, state.Astray
-	step.ReservedBytes = state.Reserved - state.Base
 	if s.options.Trace {
 		var err error
 		if step.Trace, err = counter.Events(); err != nil {
@@ -118,7 +115,6 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	}
 	s.memory.LivePeakBytes = max(s.memory.LivePeakBytes, step.LivePeakBytes)
 	s.memory.AstrayBytes = max(s.memory.AstrayBytes, step.AstrayBytes)
-	s.memory.ReservedBytes = max(s.memory.ReservedBytes, s.allocated+step.ReservedBytes)
 	return step, nil
 }
 
