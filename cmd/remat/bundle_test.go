@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -272,15 +273,21 @@ func trainWeb(t *testing.T, bundle string) string {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	profile, err := os.MkdirTemp("", "profile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(profile) // processes of the browser may outlive it by a moment
 	page := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+t.TempDir(), strings.TrimSpace(url))
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+profile, strings.TrimSpace(url))
+	page.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := page.Start(); err != nil {
 		t.Fatal(err)
 	}
 	stop := context.AfterFunc(ctx, func() { serve.Process.Kill() }) // so that nobody waits for a page that says nothing
 	defer stop()
 	line, err := bufio.NewReader(results).ReadString('\n')
-	page.Process.Kill()
+	syscall.Kill(-page.Process.Pid, syscall.SIGKILL)
 	page.Wait()
 	if err != nil {
 		t.Fatalf("the page reported nothing: %v", err)

@@ -90,6 +90,9 @@ func (s *Shard) divide(sums, updates *onnx.Model, owner map[string]int, size int
 		s.Params, s.Sums = append(s.Params, v.Name), append(s.Sums, sum)
 		elements = append(elements, bytes/4)
 	}
+	if len(s.Params) < size && len(owner) > 0 {
+		return nil, fmt.Errorf("%d stages: there are %d parameters to train: use fewer stages", size, len(s.Params))
+	}
 	if len(s.Params) < size {
 		return nil, fmt.Errorf("%d ranks: there are %d parameters to divide: use fewer ranks, or --sync step", size, len(s.Params))
 	}

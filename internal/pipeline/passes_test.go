@@ -53,8 +53,8 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 	if _, err := p.Plan("selective", 0); err != nil {
 		t.Fatal(err)
 	}
-	// What is for CUDA alone.
-	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, After: o.After}
+	// What is for CUDA alone, and what the first would leave nothing of.
+	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, Batch: Division{Mode: InParts, N: 2}, Single: true, After: o.After}
 	if p, err = NewPlanner(engine(t), trainingGraph(t, "gpt2", wideGPT), o); err != nil {
 		t.Fatal(err)
 	}

@@ -92,12 +92,12 @@ func (u *updater) adamw8bit(r runs) *onnx.Value {
 	inRuns := func(what, scalar string) *onnx.Value {
 		return u.named(what+"_runs", "Reshape", build.In(u.scaleGradient(what, scalar), u.b.Ints(r.count, r.length)))
 	}
-	old := u.decoded("m")
+	old := u.decoded("m", r)
 	old = u.named("m_old", "Mul", build.In(old, u.named("m_old_size", "Abs", build.In(old))))
 	m := u.moved("m", old, inRuns("m_add", "grad_m"), u.o.Beta1)
 
 	scaled := inRuns("v_scaled", "grad_v")
-	square := u.decoded("v")
+	square := u.decoded("v", r)
 	square = u.named("v_old_root", "Mul", build.In(square, square))
 	v := u.moved("v", u.named("v_old", "Mul", build.In(square, square)), u.named("v_add", "Mul", build.In(scaled, scaled)), u.o.Beta2)
 	root := u.named("root", "Sqrt", build.In(v))
@@ -124,9 +124,11 @@ func (o *Options) quotientBound() (float64, bool) {
 	return (1 - b1) / math.Sqrt((1-b2)*(1-b1*b1/b2)), true
 }
 
-// decoded are the roots that the state P.name holds.
-func (u *updater) decoded(name string) *onnx.Value {
-	return u.named(name+"_old_coded", "DequantizeLinear", build.In(u.state[name], u.state[name+"_scale"]), onnx.IntAttr("axis", 0))
+// decoded are the roots that the state P.name holds. They pass a Reshape that changes
+// nothing: ONNX Runtime makes as many copies of a DequantizeLinear as have readers.
+func (u *updater) decoded(name string, r runs) *onnx.Value {
+	roots := u.named(name+"_old_coded", "DequantizeLinear", build.In(u.state[name], u.state[name+"_scale"]), onnx.IntAttr("axis", 0))
+	return u.named(name+"_old_runs", "Reshape", build.In(roots, u.b.Ints(r.count, r.length)))
 }
 
 // moved is the next value of a moment that keeps beta of the old one (averageBy).
