@@ -218,8 +218,13 @@ func TestAdviseRanks(t *testing.T) {
 		const ahead = 2 * 2 * 4 * 16 * 8 // bytes of two batches
 		takes := m.Parameters + m.State + m.Feeds + m.Session + m.Live + d.Ranks.HeldBytes + ahead
 		// Beside that, what the arena reserves, and here and there an element in the
-		// chunks of the rank that has most.
-		if more := *r.Total - takes; more < max(0, m.PredictedReserved-m.Live-m.Session) || more > 20<<10 || r.Every > 1 && more > 16*8 {
+		// chunks of the rank that has most. Of shard's sessions the document does not say
+		// which one reserves most, nor what it holds itself.
+		reserved := max(0, m.PredictedReserved-m.Live-m.Session)
+		if r.Sync == "shard" {
+			reserved = 0
+		}
+		if more := *r.Total - takes; more < reserved || more > 20<<10 || r.Every > 1 && more > 16*8 {
 			t.Errorf("%s: said to take %d, takes %d and what is reserved: %+v", r.Sync, *r.Total, takes, m)
 		}
 		if *r.SyncBytes < d.Ranks.SyncBytes || *r.SyncBytes > d.Ranks.SyncBytes+4*16*2 || !r.Fits {
@@ -234,7 +239,7 @@ func TestAdviseRanks(t *testing.T) {
 			t.Errorf("%q", r.Train)
 		}
 	}
-	if p := doc.Ranks[3]; p.Sync != "pipeline" || (p.Total == nil) == (p.Remark == "") {
+	if p := doc.Ranks[3]; p.Sync != "pipeline" || p.Total == nil && p.Remark == "" {
 		t.Errorf("%+v", p)
 	}
 	for line, want := range map[string]string{
