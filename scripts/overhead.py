@@ -24,7 +24,7 @@ ZOO = {
     CURVE: (["gpt2", "--layers=6", "--hidden=384", "--heads=6", "--batch=2", "--seq=256", "--vocab=8000"], "adamw"),
     "GPT-2, 2 layers of 384, 4 x 256": (["gpt2", "--layers=2", "--hidden=384", "--heads=6", "--batch=4", "--seq=256", "--vocab=8000"], "none"),
     "GPT-2, 4 layers of 512, 1 x 512, SGD": (["gpt2-medium", "--layers=4", "--hidden=512", "--heads=8", "--batch=1", "--seq=512", "--vocab=4000"], "sgd"),
-    "encoder, 256 wide, SGD": (["encoder", "--hidden=256"], "sgd"),
+    "encoder, 288 wide, SGD": (["encoder", "--hidden=288"], "sgd"),
     "MLP, 512 wide": (["mlp", "--hidden=512"], "none"),
     "heavy, 8 layers of 1024, SGD": (["heavy", "--layers=8", "--hidden=1024", "--batch=64"], "sgd"),
 }
