@@ -10,14 +10,9 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// slabSlack is what a slab may be over the live peak, as a share of it, and in bytes:
-// each block of a step has a header and is aligned, which counts where blocks are small.
-// A step of less than slabLeast may have no block that is placed.
-const (
-	slabSlack = 0.1
-	slabBytes = 64 << 10
-	slabLeast = 64 << 10
-)
+// slabSlack is what a slab may be over the live peak, as a share of it. Few and small
+// blocks, each rounded up, are the worst: packed well enough, two in a hundred is usual.
+const slabSlack = 0.06
 
 // TestSlabIsLive: of every model of the zoo, made small, plain and rewritten, a step that
 // was predicted lies in a slab that is hardly larger than what is live, and nothing of it
@@ -39,17 +34,17 @@ func TestSlabIsLive(t *testing.T) {
 					t.Fatal(err)
 				}
 				m := run.Memory
-				if written := writtenSlab(t, file); strategy != "none" && (m.SlabBytes == nil) != (written == 0) || written != 0 && written != *m.SlabBytes {
+				if written := writtenSlab(t, file); m.SlabBytes == nil || written != *m.SlabBytes && (written != 0 || strategy != "none") {
 					t.Errorf("%v, %s, %s: the file says a slab of %d, the run %v", model, optimizer, strategy, written, m.SlabBytes)
 				}
-				if m.SlabBytes == nil && *m.LivePeakBytes < slabLeast {
-					continue
-				}
-				if m.SlabBytes == nil || *m.AstrayBytes != 0 {
+				if m.SlabBytes == nil || m.PredictedReservedBytes == nil || *m.AstrayBytes != 0 {
 					t.Errorf("%v, %s, %s: slab %v, astray %v", model, optimizer, strategy, m.SlabBytes, m.AstrayBytes)
 					continue
 				}
-				if most := *m.LivePeakBytes + int64(slabSlack*float64(*m.LivePeakBytes)) + slabBytes; *m.SlabBytes > most {
+				if *m.ReservedBytes != *m.PredictedReservedBytes {
+					t.Errorf("%v, %s, %s: %d bytes reserved, predicted %d", model, optimizer, strategy, *m.ReservedBytes, *m.PredictedReservedBytes)
+				}
+				if float64(*m.SlabBytes) > (1+slabSlack)*float64(*m.LivePeakBytes) {
 					t.Errorf("%v, %s, %s: a slab of %d for %d bytes", model, optimizer, strategy, *m.SlabBytes, *m.LivePeakBytes)
 				}
 				t.Logf("%v, %s, %s: slab %.3f of live %d", model, optimizer, strategy, float64(*m.SlabBytes)/float64(*m.LivePeakBytes), *m.LivePeakBytes)
