@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/report"
@@ -10,9 +12,12 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// slabSlack is what a slab may be over the live peak, as a share of it. Few and small
-// blocks, each rounded up, are the worst: packed well enough, two in a hundred is usual.
-const slabSlack = 0.06
+// slabSlack is what a slab may be over the live peak, as a share of it: where blocks are
+// small, rounding each up takes most of that. slabWorse lists the graphs whose blocks the
+// search does not pack as well.
+const slabSlack = 0.025
+
+var slabWorse = map[string]float64{"encoder none optimal": 0.051}
 
 // TestSlabIsLive: of every model of the zoo, made small, plain and rewritten, a step that
 // was predicted lies in a slab that is hardly larger than what is live, and nothing of it
@@ -44,7 +49,8 @@ func TestSlabIsLive(t *testing.T) {
 				if *m.ReservedBytes != *m.PredictedReservedBytes {
 					t.Errorf("%v, %s, %s: %d bytes reserved, predicted %d", model, optimizer, strategy, *m.ReservedBytes, *m.PredictedReservedBytes)
 				}
-				if float64(*m.SlabBytes) > (1+slabSlack)*float64(*m.LivePeakBytes) {
+				slack := cmp.Or(slabWorse[strings.Join([]string{model[0], optimizer, strategy}, " ")], slabSlack)
+				if float64(*m.SlabBytes) > (1+slack)*float64(*m.LivePeakBytes) {
 					t.Errorf("%v, %s, %s: a slab of %d for %d bytes", model, optimizer, strategy, *m.SlabBytes, *m.LivePeakBytes)
 				}
 				t.Logf("%v, %s, %s: slab %.3f of live %d", model, optimizer, strategy, float64(*m.SlabBytes)/float64(*m.LivePeakBytes), *m.LivePeakBytes)
