@@ -216,7 +216,8 @@ type Memory struct {
 	// Parameters, State (of the optimizer) and Feeds are inputs and initializers,
 	// Session is what ONNX Runtime holds beside them before a step.
 	Parameters, State, Feeds, Session int64
-	// Reserved is what the arena takes from the system for the live peak.
+	// Reserved is what the allocator takes from the system: for what of Session lies in
+	// it, and for the live peak, in one slab.
 	Reserved int64
 	// Total is all of this together.
 	Total int64

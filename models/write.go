@@ -15,6 +15,7 @@ package models
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -108,7 +109,18 @@ func (m *Built) Inline() {
 
 // Save writes the model to path and generates its weights into a safetensors
 // file of the same name beside it.
-func (m *Built) Save(path string) error {
+func (m *Built) Save(path string) error { return m.saveDrawn(path, math.MaxInt64) }
+
+// hollow is the size in bytes from which SaveHollow leaves a weight out: nothing that
+// predicts a step looks into larger ones.
+const hollow = 1 << 20
+
+// SaveHollow is Save for a model that is never run: of large weights the file has the
+// place, and takes no room for it.
+func (m *Built) SaveHollow(path string) error { return m.saveDrawn(path, hollow) }
+
+// saveDrawn is Save, with weights of at most so many bytes drawn, and zeros for others.
+func (m *Built) saveDrawn(path string, most int64) error {
 	file, err := weightPath(path)
 	if err != nil {
 		return err
@@ -117,7 +129,7 @@ func (m *Built) Save(path string) error {
 	if err != nil {
 		return err
 	}
-	err = layout.Create(file, func(f *os.File) error { return m.generate(f, layout) })
+	err = layout.Create(file, func(f *os.File) error { return m.generate(f, layout, most) })
 	if err != nil {
 		return err
 	}
@@ -144,8 +156,8 @@ func (m *Built) tensors() []safetensors.Info {
 // chunk is the part of a parameter that one worker generates at a time.
 const chunk = 16 * weights.BlockElements
 
-// generate fills the file on all cores.
-func (m *Built) generate(f *os.File, layout *safetensors.Layout) error {
+// generate fills the file on all cores, with weights of at most so many bytes.
+func (m *Built) generate(f *os.File, layout *safetensors.Layout, most int64) error {
 	type job struct {
 		param int
 		first int64
@@ -169,6 +181,9 @@ func (m *Built) generate(f *os.File, layout *safetensors.Layout) error {
 		}()
 	}
 	for i, p := range m.Params {
+		if 4*p.Elements() > most {
+			continue
+		}
 		for first := int64(0); first < p.Elements(); first += chunk {
 			jobs <- job{i, first}
 		}

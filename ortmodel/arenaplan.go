@@ -46,18 +46,7 @@ var maxDeads = []int64{1, 1, 1, 4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 3
 // requests, and what the arena will say; session is what the session holds
 // beside the arena's regions, in bytes. Stream is ArenaSetup's.
 func PlanArena(session int64, requests []Request, stream bool) (ArenaSetup, ArenaUse) {
-	return planArena(session, requests, stream, planWork)
-}
-
-// RoughArena is PlanArena's use after an eighth of its tries, with which it
-// begins: it reserves as much or more.
-func RoughArena(session int64, requests []Request, stream bool) ArenaUse {
-	_, use := planArena(session, requests, stream, planWork/8)
-	return use
-}
-
-func planArena(session int64, requests []Request, stream bool, work int) (ArenaSetup, ArenaUse) {
-	p := &arenaPlan{requests: requests, peak: livePeak(requests), bound: work, work: work, rng: rand.New(rand.NewPCG(1, 1))}
+	p := &arenaPlan{requests: requests, peak: livePeak(requests), work: planWork, rng: rand.New(rand.NewPCG(1, 1))}
 	p.best = ArenaSetup{Strategy: AsRequested, FirstChunk: spare, MaxExtend: spare, MaxDead: 1, Stream: stream}
 	p.use = p.best.After(1, 0, requests)
 	if !p.certain(p.best, p.use) {
@@ -113,7 +102,6 @@ type arenaPlan struct {
 	requests []Request
 	peak     int64   // most held, rounded to arenaUnit
 	large    []int64 // sizes of the largest blocks
-	bound    int     // requests that may be simulated
 	work     int     // of these, those left
 	rng      *rand.Rand
 	best     ArenaSetup
@@ -172,8 +160,7 @@ func (p *arenaPlan) search() {
 
 // done reports that so many tries were enough.
 func (p *arenaPlan) done(tries int) bool {
-	share := float64(p.bound) / planWork
-	spent := max(float64(tries)/(share*planTries), 1-float64(p.work)/float64(p.bound))
+	spent := max(float64(tries)/planTries, 1-float64(p.work)/planWork)
 	waste := leastWaste + spent*(mostWaste-leastWaste)
 	return spent >= 1 || float64(p.use.Reserved) <= (1+waste)*float64(p.peak)
 }

@@ -6,15 +6,18 @@ package ortmodel
 // can do better.
 //
 //	buffers, the largest first ─▶ each at the lowest place that is free while it lives
-//	again, with those first that reached the top, until nothing is gained
+//	again, with those moved forward that ended above the live peak, from many starts, until
+//	that is hardly exceeded, or for a fixed amount of work
 //
 // Packing intervals of time into least height is NP-hard (dynamic storage allocation:
-// Garey and Johnson, SR2); largest first is within some percent of the live peak on
-// training steps, since the buffers that make the peak are few and large.
+// Garey and Johnson, SR2). What is moved forward is what the order treated badly, as in
+// squeaky wheel optimization (Joslin and Clements, 1999). Only large buffers are searched
+// over; small ones then fill what is free between them.
 
 import (
 	"cmp"
 	"math"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -25,20 +28,35 @@ type Slab struct {
 	// Until[i] is the allocation before which what lies there is released: the number of
 	// all for the step's end, 0 for what lies outside.
 	Until []int
-	// Size is what the slab takes, and Peak the most that lies in it at once, with what
-	// each buffer takes besides its bytes.
+	// Size is what the slab takes, and Peak the most that lies in it at once, each buffer
+	// rounded up to the alignment.
 	Size, Peak int64
 }
 
-// A SlabSetup says what a slab looks like, in bytes: what each buffer takes besides its
-// own, what offsets are multiples of, and how large a buffer has to be to lie in it.
-type SlabSetup struct{ Header, Align, Least int64 }
+// A SlabSetup says what a slab looks like: what offsets in it are multiples of, in bytes.
+type SlabSetup struct{ Align int64 }
 
-// packWork bounds the search after its first try, in pairs of buffers compared: some
-// hundredths of a second; packTries bounds how often in turn it may gain nothing.
+// Slabs of the host's memory, and of a device's.
+var (
+	HostSlab   = SlabSetup{Align: 64}
+	DeviceSlab = SlabSetup{Align: 256}
+)
+
 const (
-	packWork  = 1 << 23
-	packTries = 16
+	// packWork bounds the search, in pairs of buffers compared: less than a second.
+	// Sorting a buffer into an order counts as packSort of them. A first round takes a
+	// sixteenth.
+	packWork, packSort = 1 << 27, 16
+	roughWork          = packWork / 16
+	// packOrders bounds it for few buffers: so many pairs of each two.
+	packOrders = 1 << 13
+	// packTries bounds how often in turn a start may gain nothing.
+	packTries = 200
+	// packShare is what of the live peak may remain unused, and packLarge what a buffer
+	// takes at least that is searched over: one part in so many.
+	packShare, packLarge = 256, 8192
+	// packShift is how finely weights differ.
+	packShift = 10
 )
 
 // A packed buffer lives from its own allocation until before another, and takes size
@@ -51,9 +69,44 @@ type packed struct {
 }
 
 // Pack gives the buffers of a step their places.
-func (s SlabSetup) Pack(requests []Request) Slab {
-	var out Slab
-	var buffers []*packed
+func (s SlabSetup) Pack(requests []Request) Slab { return s.pack(requests, roughWork, packWork) }
+
+// Rough is Pack after its first round, a sixteenth of its time at most: its slab is as
+// large, or larger.
+func (s SlabSetup) Rough(requests []Request) Slab { return s.pack(requests, roughWork) }
+
+func (s SlabSetup) pack(requests []Request, rounds ...int) Slab {
+	out, buffers := s.lifetimes(requests)
+	out.Peak = peakOf(buffers, len(out.Offset))
+	inOrder(buffers)
+	out.Size = stack(buffers, new(int))
+	out.take(buffers)
+	large, _ := slices.BinarySearchFunc(buffers, out.Peak/packLarge, func(b *packed, least int64) int { return cmp.Compare(least, b.size) })
+	for _, work := range rounds {
+		if out.Size <= out.most() {
+			break
+		}
+		search(buffers[:large], out.Peak, out.most(), min(work, packOrders*large*large))
+		if height := stack(buffers, new(int)); height < out.Size {
+			out.Size = height
+			out.take(buffers)
+		}
+	}
+	return out
+}
+
+// most is what a slab takes that is good enough.
+func (s *Slab) most() int64 { return s.Peak + s.Peak/packShare }
+
+// take notes where the buffers lie.
+func (s *Slab) take(buffers []*packed) {
+	for _, b := range buffers {
+		s.Offset[b.from] = b.offset
+	}
+}
+
+// lifetimes lists the buffers that are to lie in the slab.
+func (s SlabSetup) lifetimes(requests []Request) (out Slab, buffers []*packed) {
 	byID := map[int]*packed{}
 	for _, r := range requests {
 		if !r.Alloc {
@@ -63,10 +116,10 @@ func (s SlabSetup) Pack(requests []Request) Slab {
 			continue
 		}
 		out.Offset, out.Bytes, out.Until = append(out.Offset, -1), append(out.Bytes, r.Bytes), append(out.Until, 0)
-		if r.Bytes < s.Least || r.Kept {
+		if r.Kept {
 			continue
 		}
-		size := (r.Bytes + s.Header + s.Align - 1) / s.Align * s.Align
+		size := (r.Bytes + s.Align - 1) / s.Align * s.Align
 		b := &packed{from: len(out.Offset) - 1, to: math.MaxInt, size: size, weight: size}
 		byID[r.ID] = b
 		buffers = append(buffers, b)
@@ -75,28 +128,173 @@ func (s SlabSetup) Pack(requests []Request) Slab {
 		b.to = min(b.to, len(out.Offset))
 		out.Until[b.from] = b.to
 	}
-	out.Peak = peakOf(buffers, len(out.Offset))
-	for work, idle := packWork, -1; ; idle++ {
-		slices.SortStableFunc(buffers, func(a, b *packed) int {
-			return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.to-b.from, a.to-a.from), cmp.Compare(a.from, b.from))
-		})
-		height := stack(buffers, &work)
-		if idle < 0 || height < out.Size {
-			out.Size, idle = height, 0
-			for _, b := range buffers {
-				out.Offset[b.from] = b.offset
+	return out, buffers
+}
+
+// inOrder sorts buffers as they are to be placed.
+func inOrder(buffers []*packed) {
+	slices.SortFunc(buffers, func(a, b *packed) int {
+		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.to-b.from, a.to-a.from), cmp.Compare(a.from, b.from))
+	})
+}
+
+// A packing is a search among orders in which buffers are placed.
+type packing struct {
+	buffers      []*packed
+	peak, enough int64
+	r            *rand.Rand
+
+	best  []*packed // the order that needs the least height so far
+	least int64
+	work  int // until now the search goes on, in pairs compared
+}
+
+// search leaves the buffers in the order that was found to need the least height.
+func search(buffers []*packed, peak, enough int64, work int) {
+	p := &packing{buffers: buffers, peak: peak, enough: enough, r: rand.New(rand.NewPCG(1, 2)),
+		best: slices.Clone(buffers), least: math.MaxInt64}
+	for _, way := range []func(){p.overtaking, p.raising, p.warm, p.cool} {
+		p.work = work / 4
+		way()
+	}
+	copy(buffers, p.best)
+}
+
+// goesOn reports that neither is the height good enough nor the work done.
+func (p *packing) goesOn() bool { return p.work > 0 && p.least > p.enough }
+
+// try places the buffers in their order.
+func (p *packing) try() int64 {
+	height := stack(p.buffers, &p.work)
+	if height < p.least {
+		p.least = height
+		copy(p.best, p.buffers)
+	}
+	return height
+}
+
+func (p *packing) overtaking() { p.fromStarts(p.overtake) }
+func (p *packing) raising()    { p.fromStarts(func(int64) { p.raise() }) }
+
+// fromStarts has an order follow from the one before and its height until that gains
+// nothing for a while, then begins anew: with the largest first, then at random near that.
+func (p *packing) fromStarts(follow func(height int64)) {
+	for start := 0; p.goesOn(); start++ {
+		for _, b := range p.buffers {
+			b.weight = b.size << packShift
+			if start > 0 {
+				b.weight += b.size * p.r.Int64N(1<<packShift)
 			}
 		}
-		if work <= 0 || idle == packTries || out.Size <= out.Peak+out.Peak/1000 {
-			return out
-		}
-		// What reached the top comes earlier.
-		for _, b := range buffers {
-			if b.offset+b.size == height && b.weight < 1<<61 {
-				b.weight += max(1, b.weight/2)
+		lowest := int64(math.MaxInt64)
+		for idle := 0; idle < packTries && p.goesOn(); idle++ {
+			inOrder(p.buffers)
+			height := p.try()
+			if height < lowest {
+				lowest, idle = height, 0
 			}
+			follow(min(height, p.least))
 		}
 	}
+}
+
+// raise has all that ended above the peak come earlier.
+func (p *packing) raise() {
+	for _, b := range p.buffers {
+		if b.offset+b.size > p.peak && b.weight < 1<<60 {
+			b.weight += 1 + b.weight>>packShift*p.r.Int64N(1<<packShift)
+		}
+	}
+}
+
+// overtake has one to three of those that reached a height come just before others.
+func (p *packing) overtake(height int64) {
+	tops := p.above(height - 1)
+	for range 1 + p.r.IntN(3) {
+		b := p.buffers[tops[p.r.IntN(len(tops))]]
+		if j, ok := p.meanwhile(b, len(p.buffers)); ok && p.buffers[j].weight >= b.weight {
+			b.weight = p.buffers[j].weight + 1
+		}
+	}
+}
+
+// above are the places in the order of those that ended above a height.
+func (p *packing) above(height int64) []int {
+	var list []int
+	for i, b := range p.buffers {
+		if b.offset+b.size > height {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// meanwhile picks another of the first n that lives while b does.
+func (p *packing) meanwhile(b *packed, n int) (int, bool) {
+	for range 20 {
+		j := p.r.IntN(n)
+		if o := p.buffers[j]; o != b && o.from < b.to && b.from < o.to {
+			return j, true
+		}
+	}
+	return 0, false
+}
+
+func (p *packing) warm() { p.anneal(100) }
+func (p *packing) cool() { p.anneal(400) }
+
+// anneal moves buffers in the order, by what that costs, from a temperature of one part
+// in so many of the peak down to none.
+func (p *packing) anneal(part int64) {
+	copy(p.buffers, p.best)
+	before, all := slices.Clone(p.buffers), p.work
+	cost := p.cost(p.try())
+	for p.goesOn() {
+		copy(before, p.buffers)
+		tops := p.above(p.peak)
+		for range 1 + p.r.IntN(2) {
+			p.move(tops[p.r.IntN(len(tops))])
+		}
+		temperature := float64(p.peak) / float64(part) * float64(p.work) / float64(all)
+		next := p.cost(p.try())
+		if next > cost && float64(next-cost) > temperature*p.r.ExpFloat64() {
+			copy(p.buffers, before)
+			stack(p.buffers, &p.work)
+			continue
+		}
+		cost = next
+	}
+}
+
+// cost is what is above the peak, and some of what ends there, so that a move counts
+// that leaves the height as it is.
+func (p *packing) cost(height int64) int64 {
+	over := int64(0)
+	for _, b := range p.buffers {
+		over += max(0, b.offset+b.size-p.peak) / 64
+	}
+	return height - p.peak + over
+}
+
+// move has a buffer come before one that lives meanwhile, or, one time in four, such a
+// one come anywhere.
+func (p *packing) move(from int) {
+	n := len(p.buffers)
+	if p.r.IntN(4) == 0 {
+		if j, ok := p.meanwhile(p.buffers[from], n); ok {
+			p.insert(j, p.r.IntN(n))
+		}
+	} else if from > 0 {
+		if j, ok := p.meanwhile(p.buffers[from], from); ok {
+			p.insert(from, j)
+		}
+	}
+}
+
+// insert takes what is at one place of the order to another.
+func (p *packing) insert(from, to int) {
+	b := p.buffers[from]
+	p.buffers = slices.Insert(slices.Delete(p.buffers, from, from+1), to, b)
 }
 
 // peakOf is the most that buffers take at once.
@@ -114,28 +312,36 @@ func peakOf(buffers []*packed, allocations int) int64 {
 	return peak
 }
 
+// A span of a slab that is taken for a time.
+type span struct {
+	from, to   int
+	start, end int64
+}
+
 // stack gives each buffer, in this order, the lowest place that is free while it lives,
 // and returns the height that they need.
 func stack(buffers []*packed, work *int) int64 {
-	placed := make([]*packed, 0, len(buffers)) // by offset
+	placed := make([]span, 0, len(buffers)) // by place
 	height := int64(0)
 	for _, b := range buffers {
 		at := int64(0)
 		i := 0
 		for ; i < len(placed); i++ {
-			p := placed[i]
-			if p.from >= b.to || b.from >= p.to || p.offset+p.size <= at {
+			p := &placed[i]
+			if p.from >= b.to || b.from >= p.to || p.end <= at {
 				continue
 			}
-			if p.offset-at >= b.size {
+			if p.start-at >= b.size {
 				break
 			}
-			at = p.offset + p.size
+			at = p.end
 		}
-		*work -= i + 1
+		*work -= i + packSort
 		b.offset = at
-		j, _ := slices.BinarySearchFunc(placed, at, func(p *packed, at int64) int { return cmp.Compare(p.offset, at) })
-		placed = slices.Insert(placed, j, b)
+		for i > 0 && placed[i-1].start >= at {
+			i--
+		}
+		placed = slices.Insert(placed, i, span{b.from, b.to, at, at + b.size})
 		height = max(height, at+b.size)
 	}
 	return height

@@ -12,9 +12,10 @@ package runtime
 //	outputs     what the step returns (within live peak)
 //
 // Live bytes come from the counting allocator of the session, so they are what
-// kernels ask for. The arena's figures come from a second session, whose arena
-// is set up for what the step asks for: see ortmodel.PlanArena. On CUDA all that is
-// the device's memory.
+// kernels ask for. Reserved is what that takes from the system: for what the session
+// holds, the slab as far as the step used it, and the most that lay elsewhere. The
+// arena's figures come from a second session, whose arena is set up for what the step
+// asks for: see ortmodel.PlanArena. On CUDA all that is the device's memory.
 
 import (
 	"context"
@@ -36,8 +37,10 @@ type Memory struct {
 	// SlabBytes is the slab that steps run in, 0 where they have none; AstrayBytes the
 	// most that a step allocated elsewhere against its places. See Session.Place.
 	SlabBytes, AstrayBytes int64
+	// ReservedBytes is the most that a step and the session had from the system.
+	ReservedBytes int64
 	// nil where they were not measured.
-	ArenaPeakBytes, ReservedBytes, RSSPeakBytes *int64
+	ArenaPeakBytes, ArenaReservedBytes, RSSPeakBytes *int64
 }
 
 // Memory returns what was measured so far: the largest live peak of the steps,
@@ -209,7 +212,7 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 	if err != nil {
 		return err
 	}
-	s.memory.ArenaPeakBytes, s.memory.ReservedBytes = &st.MaxInUse, &st.Reserved
+	s.memory.ArenaPeakBytes, s.memory.ArenaReservedBytes = &st.MaxInUse, &st.Reserved
 	if s.options.ProfileAside {
 		s.aside, err = second.EndProfiling()
 	}

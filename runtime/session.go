@@ -54,8 +54,10 @@ type Session struct {
 	dims    map[string]int64
 	load    LoadStages
 	placed  bool // see Place
-	carried carried
-	way     step.Outputs
+	// allocated is what the session holds of its allocator before a step, in bytes.
+	allocated int64
+	carried   carried
+	way       step.Outputs
 }
 
 // LoadStages are the process's resident bytes once the session's own session of ONNX
@@ -217,7 +219,8 @@ func (s *Session) start() (err error) {
 	}
 	ort.Trim()
 	s.load.Session, _ = RSS()
-	s.memory.SessionBytes = s.ort.DeviceCounter().State().Live
+	s.allocated = s.ort.DeviceCounter().State().Live
+	s.memory.SessionBytes = s.allocated
 	if err := s.markInPlace(); err != nil {
 		return err
 	}

@@ -1,9 +1,10 @@
 package runtime
 
-// A step's memory in one slab: what it will ask for is known, so that every large block
-// has a place (ortmodel.SlabSetup), and the process holds what is live, and little more.
+// A step's memory in one slab, on the host or on a device: what it will ask for is known,
+// so that every block has a place (ortmodel.Slab), and the process holds what is live,
+// and little more.
 //
-//	prediction ─▶ Place                     before the first step
+//	prediction ─▶ ortmodel.Slab ─▶ Place    before the first step
 //	the file's table ─▶ checked ─▶ places   before the first step; kept while it is right
 //	the first step's trace ─▶ Place         after it
 //
@@ -18,46 +19,35 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// slabLeast is the size in bytes from which blocks lie in the slab. Smaller ones are many
-// and small together.
-const slabLeast = 4 << 10
+// slabSetup is that of the memory in which the session's steps lie.
+func (s *Session) slabSetup() ortmodel.SlabSetup {
+	if s.Provider == ort.CPU {
+		return ortmodel.HostSlab
+	}
+	return ortmodel.DeviceSlab
+}
 
-// slabSetup is that of the counting allocator.
-var slabSetup = ortmodel.SlabSetup{Header: ort.SlabHeader, Align: ort.SlabAlign, Least: slabLeast}
-
-// Place makes room for steps that make these requests, in this order. Steps that do not
-// keep to it take more memory, and are as right. On a device it does nothing.
-func (s *Session) Place(requests []ortmodel.Request) error {
+// Place makes room for steps that make the slab's requests, in their order. Steps that do
+// not keep to it take more memory, and are as right.
+func (s *Session) Place(slab *ortmodel.Slab) error {
 	s.placed = true
-	if s.Provider != ort.CPU || s.ort == nil {
+	if s.ort == nil {
 		return nil
 	}
-	slab := slabSetup.Pack(requests)
 	s.memory.SlabBytes = slab.Size
-	return s.ort.DeviceCounter().Place(places(&slab), slab.Size)
+	return s.ort.DeviceCounter().Place(places(slab), slab.Size)
 }
 
 // SlabKey is the metadata entry of a file that holds the places of its step.
 const SlabKey = "remat.slab"
 
-// SlabText is that entry for a step that makes these requests, of a graph that has the
-// fingerprint; "" where nothing of the step would lie in a slab, or the requests are too
-// many.
-func SlabText(requests []ortmodel.Request, graph string) string {
-	asked := 0
-	for _, r := range requests {
-		if r.Alloc {
-			asked++
-		}
-	}
-	if asked > ort.MaxSlabRequests {
+// SlabText is that entry for a step that lies so, of a graph that has the fingerprint; ""
+// where nothing of the step lies in a slab, or the requests are too many.
+func SlabText(slab *ortmodel.Slab, graph string) string {
+	if len(slab.Offset) > ort.MaxSlabRequests || slab.Size == 0 {
 		return ""
 	}
-	slab := slabSetup.Pack(requests)
-	if slab.Size == 0 {
-		return ""
-	}
-	return ort.WriteSlab(slab.Size, slabLeast, places(&slab), slab.Until, graph)
+	return ort.WriteSlab(slab.Size, places(slab), slab.Until, graph)
 }
 
 func places(slab *ortmodel.Slab) []ort.Place {
@@ -101,14 +91,14 @@ func (s *Session) SlabError() error { return s.carried.err }
 // placeAsCarried makes room for the file's own steps.
 func (s *Session) placeAsCarried() error {
 	if s.carried.SlabTable == nil || s.Provider != ort.CPU {
-		return nil
+		return nil // a table is of a step on the host
 	}
 	s.memory.SlabBytes = s.carried.Size
 	return s.ort.DeviceCounter().Place(s.carried.Places, s.carried.Size)
 }
 
 // The slab of a file is kept where it is at most half again as large as what was live,
-// and carriedSlack bytes more for the blocks' headers.
+// and carriedSlack bytes more for what rounding adds to small steps.
 const carriedSlack = 64 << 10
 
 // holds looks at the first step that ran at the file's places.
@@ -129,7 +119,7 @@ func (s *Session) holds(step *Step) bool {
 // unless they have it.
 func (s *Session) placeAsMeasured(counter *ort.Counter, step *Step) error {
 	s.placed = true
-	if s.Provider != ort.CPU || s.holds(step) {
+	if s.holds(step) {
 		return nil
 	}
 	events, err := counter.Events()
@@ -145,7 +135,8 @@ func (s *Session) placeAsMeasured(counter *ort.Counter, step *Step) error {
 			requests = append(requests, ortmodel.Request{ID: id, Bytes: e.Bytes, Alloc: e.Alloc})
 		}
 	}
-	err = s.Place(requests)
+	slab := s.slabSetup().Rough(requests)
+	err = s.Place(&slab)
 	ort.Trim() // what the step has left
 	return err
 }

@@ -75,7 +75,7 @@ func TestSlabIsDisbelieved(t *testing.T) {
 			places := make([]ort.Place, len(sizes))
 			for i := range places {
 				places[i].Bytes, places[i].Offset = place(i)
-				if places[i].Bytes+places[i].Offset > slab-ort.SlabHeader {
+				if places[i].Bytes+places[i].Offset > slab {
 					places[i].Offset = -1
 				}
 			}
@@ -100,12 +100,13 @@ func TestPlaceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	for _, p := range [][2]int64{{64, 32}, {0, 0}, {-1, 0}, {4096 - 63, 0}, {64, 4096 - 64}, {1 << 62, 1 << 62}, {64, 1 << 62}} {
+	for _, p := range [][2]int64{{64, 32}, {0, 0}, {-1, 0}, {4097, 0}, {64, 4096}, {1 << 62, 1 << 62}, {64, 1 << 62}} {
 		if err := s.ort.DeviceCounter().Place([]ort.Place{{Bytes: p[0], Offset: p[1]}}, 4096); err == nil {
 			t.Errorf("%v is accepted", p)
 		}
 	}
-	if err := s.Place([]ortmodel.Request{{ID: 1, Bytes: 5}, {ID: 7, Bytes: 1 << 20, Alloc: true}}); err != nil {
+	slab := ortmodel.HostSlab.Pack([]ortmodel.Request{{ID: 1, Bytes: 5}, {ID: 7, Bytes: 1 << 20, Alloc: true}})
+	if err := s.Place(&slab); err != nil {
 		t.Error(err)
 	}
 }
@@ -148,23 +149,25 @@ func stepsOf(t *testing.T, path string, o Options, prepare func(*Session)) []sla
 // TestSlabText: a table is written where something lies in a slab, and the requests are
 // not too many; what is written can be read.
 func TestSlabText(t *testing.T) {
-	requests := func(n int, last int64) []ortmodel.Request {
-		list := make([]ortmodel.Request, 0, 2*n)
-		for id := range n {
+	// One request after the other, each in the place of the one before.
+	packed := func(n int, last int64) *ortmodel.Slab {
+		slab := &ortmodel.Slab{}
+		for i := range n {
 			bytes := int64(8)
-			if id == n-1 {
+			if i == n-1 {
 				bytes = last
 			}
-			list = append(list, ortmodel.Request{ID: id, Bytes: bytes, Alloc: true}, ortmodel.Request{ID: id, Bytes: bytes})
+			slab.Offset, slab.Bytes, slab.Until = append(slab.Offset, 0), append(slab.Bytes, bytes), append(slab.Until, i+1)
+			slab.Size = max(64, last)
 		}
-		return list
+		return slab
 	}
 	for _, c := range []struct {
 		n       int
 		last    int64
 		written bool
-	}{{0, 0, false}, {9, slabLeast - 1, false}, {9, slabLeast, true}, {ort.MaxSlabRequests, slabLeast, true}, {ort.MaxSlabRequests + 1, slabLeast, false}} {
-		text := SlabText(requests(c.n, c.last), "graph")
+	}{{0, 0, false}, {9, 8, true}, {9, 4096, true}, {ort.MaxSlabRequests, 4096, true}, {ort.MaxSlabRequests + 1, 4096, false}} {
+		text := SlabText(packed(c.n, c.last), "graph")
 		if (text != "") != c.written {
 			t.Errorf("%d requests, one of %d bytes: %.40q", c.n, c.last, text)
 		}
@@ -172,8 +175,74 @@ func TestSlabText(t *testing.T) {
 			continue
 		}
 		table, err := ort.ReadSlab(text)
-		if err != nil || len(table.Places) != c.n || table.Size != slabLeast+ort.SlabHeader || table.Graph != "graph" {
+		if err != nil || len(table.Places) != c.n || table.Size != max(64, c.last) || table.Graph != "graph" {
 			t.Errorf("%d requests, one of %d bytes: %v", c.n, c.last, err)
 		}
+	}
+}
+
+// TestSlabOnTheDevice: a rehearsed step lies in one slab of the device's memory from the
+// second on, and one whose places are wrong on purpose lies elsewhere, as large.
+func TestSlabOnTheDevice(t *testing.T) {
+	if testEngine.device == nil {
+		t.Skip("not a rehearsal: TestRehearsed runs it in one")
+	}
+	path := sampleModels(t)[0]
+	o := Options{Level: 1, Threads: 1, Provider: ort.CUDA, Feeds: readSample(t, path)}
+	got := stepsOf(t, path, o, nil)
+	for i, step := range got {
+		if step.astray != 0 || step.live != got[0].live || step.slab < step.live {
+			t.Errorf("step %d: %+v", i+1, step)
+		}
+	}
+	for name, offset := range map[string]int64{"all in one place": 0, "beyond what the device gives": 1 << 50} {
+		wrong := stepsOf(t, path, o, func(s *Session) {
+			s.placed = true
+			places := []ort.Place{{Bytes: 64, Offset: offset}, {Bytes: 128, Offset: offset}, {Bytes: 256, Offset: offset}}
+			if err := s.ort.DeviceCounter().Place(places, offset+256); err != nil {
+				t.Fatal(err)
+			}
+		})
+		for i, step := range wrong {
+			if step.live != got[i].live || step.astray == 0 {
+				t.Errorf("%s, step %d: %+v, want %d live", name, i+1, step, got[i].live)
+			}
+		}
+	}
+}
+
+// TestSlabGoesWithItsSession: the pages of a slab are the system's again once the session
+// is closed.
+func TestSlabGoesWithItsSession(t *testing.T) {
+	if testEngine.device != nil {
+		t.Skip("on the host")
+	}
+	const bytes = 64 << 20
+	s := openText(t, `model ir=10 opset=20
+graph g {
+in x float32[1]
+init shape int64[1] = [16777216]
+y = Expand(x, shape)
+z = Exp(y)
+out z float32[16777216]
+}
+`, Options{Provider: ort.CPU, Level: 0, Threads: 1})
+	for range 2 {
+		if _, err := s.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m := s.Memory(); m.SlabBytes < bytes || m.AstrayBytes != 0 {
+		t.Errorf("%+v", m)
+	}
+	before, err := RSS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := RSS(); err != nil || before-after < bytes/10*9 {
+		t.Errorf("%d bytes resident before, %d after: %v", before, after, err)
 	}
 }

@@ -4,6 +4,7 @@ package runtime
 // measure, and make next values the inputs'.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,16 @@ type Output struct {
 	lent  bool // the value is an input's
 }
 
+// Copy is the output with data of its own, which outlast the step, or the output itself
+// where its memory is an input's, which does until the next step.
+func (o Output) Copy() Output {
+	if !o.lent {
+		o.Data = bytes.Clone(o.Data)
+	}
+	o.value = nil
+	return o
+}
+
 // A Step is what one run gave and cost.
 type Step struct {
 	Seconds float64
@@ -38,6 +49,8 @@ type Step struct {
 	// AstrayBytes are those of blocks that were not where they should have been, or
 	// were not known; see Place.
 	AstrayBytes int64
+	// ReservedBytes is what the session's allocator had from the system for the step.
+	ReservedBytes int64
 	// Allocations is their number; Trace lists them where it was asked for.
 	Allocations int64
 	Trace       []ort.Event
@@ -96,6 +109,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	step := &Step{Seconds: time.Since(start).Seconds()}
 	state := counter.State()
 	step.LivePeakBytes, step.Allocations, step.AstrayBytes = state.Peak-state.Base, state.Allocations, state.Astray
+	step.ReservedBytes = state.Reserved - state.Base
 	if s.options.Trace {
 		var err error
 		if step.Trace, err = counter.Events(); err != nil {
@@ -115,6 +129,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	}
 	s.memory.LivePeakBytes = max(s.memory.LivePeakBytes, step.LivePeakBytes)
 	s.memory.AstrayBytes = max(s.memory.AstrayBytes, step.AstrayBytes)
+	s.memory.ReservedBytes = max(s.memory.ReservedBytes, s.allocated+step.ReservedBytes)
 	return step, nil
 }
 

@@ -13,6 +13,7 @@
     scripts/tables.py accumulate   a small GPT-2: batches of 8 to 32, whole and in micro-batches of 2 (trained)
     scripts/tables.py profiling    GPT-2 by batch (predicted), and the six configurations of GPT-2 355M on CUDA (rehearsed)
     scripts/tables.py advise       GPT-2 355M to 1.5B within 8, 24 and 16 GB: what remat advise says (predicted)
+    scripts/tables.py slab         GPT-2 and the zoo, every strategy: what a step's slab takes beside what is live, the arena and the process
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
@@ -33,6 +34,7 @@ import tempfile
 import time
 
 import tables_advise
+import tables_slab
 import tables_theirs
 import tables_train
 
@@ -262,6 +264,7 @@ def theory(lab):
 
 # What the figures of a table mean.
 NOTES = {
+    "slab": tables_slab.NOTE,
     "recipes": tables_train.RECIPES,
     "accumulate": tables_train.NOTE,
     "heavy": """With gradients kept, checkpointing would lower what the forward pass leaves behind and not
@@ -388,7 +391,7 @@ def half_adamw(lab):
 
 
 TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "half_adamw": half_adamw, "recipes": tables_train.recipes, "rehearsed": rehearsed,
-          "accumulate": tables_train.accumulate, "advise": tables_advise.advise, "profiling": tables_theirs.profiling}
+          "accumulate": tables_train.accumulate, "advise": tables_advise.advise, "profiling": tables_theirs.profiling, "slab": tables_slab.slab}
 
 
 def text(rows):

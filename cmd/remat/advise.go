@@ -245,7 +245,7 @@ func (a *adviceRun) loadBuiltIn(dir string) error {
 		return err
 	}
 	path := filepath.Join(dir, a.name+".onnx")
-	if err := built.SaveBare(path); err != nil {
+	if err := built.SaveHollow(path); err != nil {
 		return err
 	}
 	if a.source, err = a.e.load(path); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -280,14 +281,15 @@ func interleave(e *env, subjects []*subject, steps int, p pace) error {
 				s.close() // the others need the room
 				continue
 			}
-			if i > 0 || s != subjects[0] {
-				s.session.Release() // the next graph needs the room
-			}
+			s.session.Release() // the next graph needs the room
 			bar.Add(1)
 		}
-		if i == 0 && subjects[0].session != nil {
-			subjects[0].session.Release() // all have been compared with it
-			ort.Trim()                    // what was there beside it is not needed again
+		if i == 0 {
+			for _, s := range subjects {
+				s.visit = nil // all have been compared with the first
+			}
+			debug.FreeOSMemory() // its outputs
+			ort.Trim()           // what was there beside them is not needed again
 		}
 		took := time.Since(start)
 		if steps == 0 && i+1 >= p.fewest && took+took/time.Duration(i+1) > p.enough {

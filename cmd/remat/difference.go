@@ -30,7 +30,11 @@ func compareFirst(subjects []*subject) ([]report.Difference, error) {
 	}
 	var kept []remat.Output
 	loss := subjects[0].roles.Loss
-	subjects[0].visit = func(outputs []remat.Output) { kept = outputs }
+	subjects[0].visit = func(outputs []remat.Output) { // the others' steps need their places
+		for _, o := range outputs {
+			kept = append(kept, o.Copy())
+		}
+	}
 	for i, s := range subjects[1:] {
 		s.visit = func(outputs []remat.Output) {
 			if s.parts > 1 { // its loss is a part's; curves takes the mean

@@ -187,6 +187,7 @@ func (c *cells) measured(file, level string) (*report.Memory, error) {
 		{"live peak", m.LivePeakBytes, m.PredictedLivePeakBytes},
 		{"session", m.SessionBytes, m.PredictedSessionBytes},
 		{"reserved", m.ReservedBytes, m.PredictedReservedBytes},
+		{"arena's reserved", m.ArenaReservedBytes, m.PredictedArenaReservedBytes},
 	} {
 		if f.measured == nil || f.predicted == nil {
 			return nil, fmt.Errorf("%s bytes: measured %v, predicted %v", f.name, f.measured != nil, f.predicted != nil)

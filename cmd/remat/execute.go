@@ -261,14 +261,15 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 		s.remark(e, "not predicted: %s", s.run.NoPrediction)
 		return
 	}
-	if err := s.session.Place(p.Trace.Requests()); err != nil {
+	if err := s.session.Place(p.Slab()); err != nil {
 		s.remark(e, "no slab: %v", err)
 	}
-	live, session := p.LivePeak, p.Session.Bytes() // copies, which do not keep the prediction
+	live, session, reserved := p.LivePeak, p.Session.Bytes(), p.Reserved() // copies, which do not keep the prediction
 	s.run.Memory.PredictedLivePeakBytes = &live
 	s.run.Memory.PredictedSessionBytes = &session
 	arena := p.Arena()
-	s.arena, s.run.Memory.PredictedReservedBytes = &arena.Setup, &arena.Reserved
+	s.run.Memory.PredictedReservedBytes = &reserved
+	s.arena, s.run.Memory.PredictedArenaReservedBytes = &arena.Setup, &arena.Reserved
 	s.run.Fragmentation = pipeline.Fragmentation(p)
 	layer := func(*onnx.Node) string { return "" }
 	if a != nil {
@@ -374,7 +375,8 @@ func (s *subject) finish(e *env, complete bool) error {
 	s.counted = counted
 	s.noteMemory()
 	m, to := s.session.Memory(), &s.run.Memory
-	to.ArenaPeakBytes, to.ReservedBytes = m.ArenaPeakBytes, m.ReservedBytes
+	to.ReservedBytes = &m.ReservedBytes
+	to.ArenaPeakBytes, to.ArenaReservedBytes = m.ArenaPeakBytes, m.ArenaReservedBytes
 	if m.SlabBytes > 0 {
 		to.SlabBytes, to.AstrayBytes = &m.SlabBytes, &m.AstrayBytes
 	}

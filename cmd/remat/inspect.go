@@ -123,6 +123,7 @@ type memoryInfo struct {
 	LivePeakBytes  int64    `json:"predicted_live_peak_bytes"`
 	SessionBytes   int64    `json:"predicted_session_bytes"`
 	ReservedBytes  int64    `json:"predicted_reserved_bytes"`
+	ArenaBytes     int64    `json:"predicted_arena_reserved_bytes"`
 	TotalPeakBytes int64    `json:"predicted_total_peak_bytes"`
 	Exact          bool     `json:"exact"`
 	Unknown        []string `json:"unknown,omitempty"`
@@ -330,7 +331,7 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 	}
 	t := pipeline.Timeline(p, pipeline.ModuleNames(a))
 	d.Memory = &memoryInfo{
-		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
+		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Reserved(), ArenaBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Workspaces: p.Workspaces, WorkspaceBytes: e.workspace, Peak: t.Peak(), Phases: t.Phases(),
 	}
 	if png != "" {
@@ -456,8 +457,8 @@ func printPeak(e *env, m *memoryInfo) {
 	if !m.Exact {
 		exact = "at least; not known: " + m.Unknown[0]
 	}
-	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s", report.Bytes(m.LivePeakBytes), exact,
-		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes))
+	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s (%s in ONNX Runtime's arena)", report.Bytes(m.LivePeakBytes), exact,
+		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes), report.Bytes(m.ArenaBytes))
 	if n := len(m.Workspaces); n > 0 {
 		e.say("nodes that borrow a workspace for cuDNN: %d, %s each counted (--workspace)", n, report.Bytes(m.WorkspaceBytes))
 	}

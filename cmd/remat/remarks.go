@@ -117,7 +117,7 @@ func (s *subject) checkPrediction(e *env) {
 		return
 	}
 	s.run.NoPrediction = report.Text(fmt.Sprintf("the file leaves dimensions free (%s): ONNX Runtime plans without their sizes; give --dim to plan with them", strings.Join(pipeline.FreeDims(s.session.Model), ", ")))
-	m.PredictedLivePeakBytes, m.PredictedSessionBytes, m.PredictedReservedBytes = nil, nil, nil
+	m.PredictedLivePeakBytes, m.PredictedSessionBytes, m.PredictedReservedBytes, m.PredictedArenaReservedBytes = nil, nil, nil, nil
 	s.run.Timeline, s.run.Peak, s.run.Phases, s.arena = nil, nil, nil, nil
 	s.remark(e, "not predicted: %s", s.run.NoPrediction)
 }

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/report"
@@ -10,14 +12,12 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// slabSlack is what a slab may be over the live peak, as a share of it, and in bytes:
-// each block of a step has a header and is aligned, which counts where blocks are small.
-// A step of less than slabLeast may have no block that is placed.
-const (
-	slabSlack = 0.1
-	slabBytes = 64 << 10
-	slabLeast = 64 << 10
-)
+// slabSlack is what a slab may be over the live peak, as a share of it: where blocks are
+// small, rounding each up takes most of that. slabWorse lists the graphs whose blocks the
+// search does not pack as well.
+const slabSlack = 0.025
+
+var slabWorse = map[string]float64{"encoder none optimal": 0.051}
 
 // TestSlabIsLive: of every model of the zoo, made small, plain and rewritten, a step that
 // was predicted lies in a slab that is hardly larger than what is live, and nothing of it
@@ -39,17 +39,18 @@ func TestSlabIsLive(t *testing.T) {
 					t.Fatal(err)
 				}
 				m := run.Memory
-				if written := writtenSlab(t, file); strategy != "none" && (m.SlabBytes == nil) != (written == 0) || written != 0 && written != *m.SlabBytes {
+				if written := writtenSlab(t, file); m.SlabBytes == nil || written != *m.SlabBytes && (written != 0 || strategy != "none") {
 					t.Errorf("%v, %s, %s: the file says a slab of %d, the run %v", model, optimizer, strategy, written, m.SlabBytes)
 				}
-				if m.SlabBytes == nil && *m.LivePeakBytes < slabLeast {
-					continue
-				}
-				if m.SlabBytes == nil || *m.AstrayBytes != 0 {
+				if m.SlabBytes == nil || m.PredictedReservedBytes == nil || *m.AstrayBytes != 0 {
 					t.Errorf("%v, %s, %s: slab %v, astray %v", model, optimizer, strategy, m.SlabBytes, m.AstrayBytes)
 					continue
 				}
-				if most := *m.LivePeakBytes + int64(slabSlack*float64(*m.LivePeakBytes)) + slabBytes; *m.SlabBytes > most {
+				if *m.ReservedBytes != *m.PredictedReservedBytes {
+					t.Errorf("%v, %s, %s: %d bytes reserved, predicted %d", model, optimizer, strategy, *m.ReservedBytes, *m.PredictedReservedBytes)
+				}
+				slack := cmp.Or(slabWorse[strings.Join([]string{model[0], optimizer, strategy}, " ")], slabSlack)
+				if float64(*m.SlabBytes) > (1+slack)*float64(*m.LivePeakBytes) {
 					t.Errorf("%v, %s, %s: a slab of %d for %d bytes", model, optimizer, strategy, *m.SlabBytes, *m.LivePeakBytes)
 				}
 				t.Logf("%v, %s, %s: slab %.3f of live %d", model, optimizer, strategy, float64(*m.SlabBytes)/float64(*m.LivePeakBytes), *m.LivePeakBytes)

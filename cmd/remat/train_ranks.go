@@ -544,6 +544,7 @@ func (t *trainRun) addBeside(s *subject) {
 		to.PredictedLivePeakBytes = both(to.PredictedLivePeakBytes, add.PredictedLivePeakBytes, larger)
 		to.PredictedSessionBytes = both(to.PredictedSessionBytes, add.PredictedSessionBytes, total)
 		to.PredictedReservedBytes = both(to.PredictedReservedBytes, add.PredictedReservedBytes, larger)
+		to.PredictedArenaReservedBytes = both(to.PredictedArenaReservedBytes, add.PredictedArenaReservedBytes, larger)
 	}
 	if len(t.beside) == 0 {
 		return

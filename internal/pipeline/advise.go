@@ -219,6 +219,11 @@ func (v *adviser) plain() error {
 	if err != nil {
 		return err
 	}
+	if ordered.Fits {
+		if err := v.asRun(ordered); err != nil {
+			return err
+		}
+	}
 	v.add(v.losing(Measure{Name: MeasureOrder, Did: "the one that holds least; gradients are kept to the end", Alone: &ordered.Bytes, With: ordered}))
 	m := Measure{Name: MeasureUpdates, Did: "each parameter as soon as its gradient is complete", Alone: &v.base.Bytes, With: v.base}
 	if v.base.Bytes >= ordered.Bytes {

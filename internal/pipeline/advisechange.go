@@ -109,7 +109,7 @@ func (v *adviser) combine(changes []change, rows map[string]*Measure) error {
 			if t.Fits && v.advice.Recommended == nil {
 				v.advice.Recommended = t
 			}
-		} else if err := v.asRun(m); err != nil {
+		} else if err := v.asRun(m.With); err != nil {
 			return err
 		}
 	}
@@ -134,19 +134,23 @@ func (v *adviser) combine(changes []change, rows map[string]*Measure) error {
 	return nil
 }
 
-// asRun predicts a derived graph as ONNX Runtime runs it, not as it stands.
-func (v *adviser) asRun(m *Measure) error {
-	f, splits, err := v.fitting(m.With.Options)
+// asRun predicts a derived graph as ONNX Runtime runs it, not as it stands. What was
+// written is known already.
+func (v *adviser) asRun(t *Taken) error {
+	if t.Options.Strategy != AsDerived || t.Options.Pipeline.AsIs {
+		return nil
+	}
+	f, splits, err := v.fitting(t.Options)
 	if err != nil {
 		return err
 	}
-	made, err := f.made(splits[0], m.With.Options.Derive, f.engine)
+	made, err := f.made(splits[0], t.Options.Derive, f.engine)
 	if err != nil {
 		return err
 	}
-	t := *m.With.Fitted
-	t.Total, t.Bytes = made.Total, made.Total.Bytes()+sum(made.beside)
-	m.With.Fitted, m.With.Fits = &t, t.Bytes <= v.o.Memory
+	fitted := *t.Fitted
+	fitted.Total, fitted.Bytes = made.Total, made.Total.Bytes()+sum(made.beside)
+	t.Fitted, t.Fits = &fitted, fitted.Bytes <= v.o.Memory
 	return nil
 }
 

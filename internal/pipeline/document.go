@@ -78,6 +78,7 @@ func totalDocument(r *File, budget int64) *report.Total {
 	d := &report.Total{
 		ParameterBytes: t.Parameters, StateBytes: t.State, FeedBytes: t.Feeds, SessionBytes: t.Session,
 		LivePeakBytes: t.Live, UnusedBytes: t.Unused, TotalBytes: t.Bytes(), ReservedBytes: t.Reserved,
+		ArenaReservedBytes: r.Prediction.Arena().Reserved,
 	}
 	if budget > 0 {
 		d.BudgetBytes = &budget

@@ -54,8 +54,8 @@ func fitOptions(out string, kind optim.Kind, dims map[string]int64) FitOptions {
 	}
 }
 
-// trainedTotal runs a file as it was written, in an arena set up as its prediction
-// says, and adds up what it takes.
+// trainedTotal runs a file as it was written, in a slab as its prediction says, and adds
+// up what it takes.
 func trainedTotal(t *testing.T, e *runtime.Engine, path string) int64 {
 	t.Helper()
 	m, err := Open(path, nil)
@@ -73,21 +73,20 @@ func trainedTotal(t *testing.T, e *runtime.Engine, path string) int64 {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	allocated := s.Memory().SessionBytes // so far
+	if err := s.Place(p.Slab()); err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		if _, err := s.Step(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	inArena := s.Memory().SessionBytes // so far
 	if err := s.MeasureConstants(); err != nil {
 		t.Fatal(err)
 	}
-	setup := p.Arena().Setup
-	if err := s.MeasureArena(context.Background(), &setup, true); err != nil {
-		t.Fatal(err)
-	}
 	got := s.Memory()
-	return got.ParameterBytes + got.StateBytes + got.FeedBytes + got.SessionBytes - inArena + *got.ReservedBytes
+	return got.ParameterBytes + got.StateBytes + got.FeedBytes + got.SessionBytes - allocated + got.ReservedBytes
 }
 
 // TestFit: of exports and models of the zoo, for a memory between the plain graph's

@@ -36,7 +36,7 @@ func setSlab(m *onnx.Model, p *predict.Prediction, onHost bool) {
 		return
 	}
 	graph, _ := m.Metadata(PromiseKey)
-	if text := runtime.SlabText(p.Trace.Requests(), graph); text != "" {
+	if text := runtime.SlabText(p.Slab(), graph); text != "" {
 		m.SetMetadata(runtime.SlabKey, text)
 	}
 }

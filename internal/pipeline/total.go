@@ -5,12 +5,11 @@ package pipeline
 //	parameters + state + feeds     inputs and initializers
 //	+ session                      packed weights, what was computed ahead
 //	+ live peak                    what the step holds at most
-//	+ unused                       what the arena reserves beyond both
+//	+ unused                       what is reserved beyond both
 //	= bytes                        what has to be there
 //
-// The arena is the one that run sets up and whose setup rewrite writes into the
-// file: it takes regions from the system and gives none back, so what it holds
-// beyond the live peak is memory like the rest.
+// The step lies in one slab, as run and train have it and the file's table says. ONNX
+// Runtime's own arena, under the setup that the file carries, reserves more: Arena.
 
 import (
 	"fmt"
@@ -23,8 +22,8 @@ import (
 // A Total is what a step takes, in bytes.
 type Total struct {
 	Parameters, State, Feeds, Session, Live, Unused int64
-	// Reserved is what the arena takes from the system: the live peak, what is
-	// unused, and that part of Session which lies in it.
+	// Reserved is what the allocator takes from the system: the slab, which is the live
+	// peak and what is unused, and that part of Session which lies in the allocator.
 	Reserved int64
 	// Exact: nothing had to be guessed; else all are lower bounds.
 	Exact bool
@@ -39,7 +38,7 @@ func (t Total) Bytes() int64 {
 func TotalOf(p *predict.Prediction) Total {
 	t := Total{
 		Parameters: p.Parameters, State: p.State, Feeds: p.Feeds, Session: p.Session.Bytes(), Live: p.LivePeak,
-		Reserved: p.Arena().Reserved, Exact: p.Exact(),
+		Reserved: p.Reserved(), Exact: p.Exact(),
 	}
 	t.Unused = t.Reserved - p.Session.Allocated() - p.LivePeak
 	return t
@@ -64,14 +63,14 @@ func (b Budget) Keeps(p *predict.Prediction) bool {
 }
 
 // miss is how far, in bytes, a prediction is from the budget, 0 or less within
-// it; the arena's use is not looked at closely, so Keeps may hold all the same.
+// it; the slab is not packed closely, so Keeps may hold all the same.
 func (b Budget) miss(p *predict.Prediction) int64 {
 	over := int64(math.MinInt64)
 	if b.Live > 0 {
 		over = p.LivePeak - b.Live
 	}
 	if b.Total > 0 {
-		reserved := p.TotalPeak - b.Total // that of an arena without waste
+		reserved := p.TotalPeak - b.Total // that of a slab without waste
 		if reserved <= 0 {
 			reserved += p.RoughlyReserved() - p.Session.Allocated() - p.LivePeak
 		}

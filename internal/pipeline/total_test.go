@@ -65,7 +65,7 @@ func TestBudgetTotal(t *testing.T) {
 }
 
 // measuredTotal runs a written file as run does and adds up what it took, with
-// all that the arena reserved in place of what was live.
+// all that its allocator reserved in place of what was live.
 func measuredTotal(t *testing.T, e *runtime.Engine, r *File) int64 {
 	t.Helper()
 	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
@@ -74,17 +74,16 @@ func measuredTotal(t *testing.T, e *runtime.Engine, r *File) int64 {
 		t.Fatal(err)
 	}
 	defer s.Close()
+	allocated := s.Memory().SessionBytes // so far
+	if err := s.Place(r.Prediction.Slab()); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Step(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	inArena := s.Memory().SessionBytes // so far
 	if err := s.MeasureConstants(); err != nil {
 		t.Fatal(err)
 	}
-	setup := r.Prediction.Arena().Setup
-	if err := s.MeasureArena(context.Background(), &setup, true); err != nil {
-		t.Fatal(err)
-	}
 	m := s.Memory()
-	return m.ParameterBytes + m.StateBytes + m.FeedBytes + m.SessionBytes - inArena + *m.ReservedBytes
+	return m.ParameterBytes + m.StateBytes + m.FeedBytes + m.SessionBytes - allocated + m.ReservedBytes
 }

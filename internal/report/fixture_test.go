@@ -159,8 +159,8 @@ func fixtureRun(label string, layers, every int, slower float64) *Run {
 		ParameterBytes: t.Base.Parameters, StateBytes: t.Base.State, FeedBytes: t.Base.Feeds, OutputBytes: 4,
 		SessionBytes: new(t.Base.Session), PredictedSessionBytes: new(t.Base.Session),
 		LivePeakBytes: new(live), TotalPeakBytes: new(live + t.Base.Total()), PredictedLivePeakBytes: new(live),
-		ArenaPeakBytes: new(live + live/31), ReservedBytes: new(live + live/11), RSSPeakBytes: new(live + t.Base.Total() + 211<<20),
-		PredictedReservedBytes: new(live + live/11 - 4096),
+		ArenaPeakBytes: new(live + live/31), ArenaReservedBytes: new(live + live/11), ReservedBytes: new(live + live/101), RSSPeakBytes: new(live + t.Base.Total() + 211<<20),
+		PredictedReservedBytes: new(live + live/101), PredictedArenaReservedBytes: new(live + live/11 - 4096),
 	}
 	var times []float64
 	for i := range 50 {

@@ -16,8 +16,9 @@ import (
 const (
 	contractRun = `{"model": "...", "provider": "cpu", "ort_version": "1.31.1", "threads": 2, "opt_level": 1,
  "memory": {"parameter_bytes": 0, "state_bytes": 0, "feed_bytes": 0, "output_bytes": 0, "session_bytes": 0,
-            "live_peak_bytes": 0, "total_peak_bytes": 0, "arena_peak_bytes": 0, "reserved_bytes": 0, "rss_peak_bytes": 0,
-            "predicted_live_peak_bytes": 0, "predicted_session_bytes": 0, "predicted_reserved_bytes": 0},
+            "live_peak_bytes": 0, "total_peak_bytes": 0, "arena_peak_bytes": 0, "reserved_bytes": 0, "arena_reserved_bytes": 0, "rss_peak_bytes": 0,
+            "predicted_live_peak_bytes": 0, "predicted_session_bytes": 0, "predicted_reserved_bytes": 0,
+            "predicted_arena_reserved_bytes": 0},
  "steps": [{"seconds": 0.0, "outputs": {"loss": 0.0}}],
  "top_time": [{"node": "", "op": "", "seconds": 0.0, "share": 0.0}], "top_memory": [{"node": "", "op": "", "bytes": 0, "share": 0.0}]}`
 	contractPlan = `{"strategy": "sqrt", "boundaries": ["..."], "kept": ["..."], "recomputed_nodes": 0,

@@ -72,8 +72,9 @@ type LossSlices struct {
 }
 
 // Total is what has to be there for a step: TotalBytes is the sum of the six
-// before it. ReservedBytes is the arena's part of them: the live peak, what is
-// unused, and what of the session lies in the arena.
+// before it. ReservedBytes is the allocator's part of them: the live peak, what is unused
+// of the slab, and what of the session lies in the allocator. ArenaReservedBytes is that
+// where ONNX Runtime's arena takes the slab's place.
 type Total struct {
 	ParameterBytes int64  `json:"parameter_bytes"`
 	StateBytes     int64  `json:"state_bytes"`
@@ -84,6 +85,8 @@ type Total struct {
 	TotalBytes     int64  `json:"total_bytes"`
 	ReservedBytes  int64  `json:"reserved_bytes"`
 	BudgetBytes    *int64 `json:"budget_bytes"`
+
+	ArenaReservedBytes int64 `json:"arena_reserved_bytes"`
 }
 
 // PlanLayer is what the plan does in one layer: bytes of forward values that

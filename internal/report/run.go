@@ -83,8 +83,11 @@ type Memory struct {
 	LivePeakBytes  *int64 `json:"live_peak_bytes"`
 	TotalPeakBytes *int64 `json:"total_peak_bytes"`
 	ArenaPeakBytes *int64 `json:"arena_peak_bytes"`
-	ReservedBytes  *int64 `json:"reserved_bytes"`
-	RSSPeakBytes   *int64 `json:"rss_peak_bytes"`
+	// ReservedBytes is what the session's allocator takes from the system, its slab
+	// included; ArenaReservedBytes what ONNX Runtime's own arena takes for the same step.
+	ReservedBytes      *int64 `json:"reserved_bytes"`
+	ArenaReservedBytes *int64 `json:"arena_reserved_bytes"`
+	RSSPeakBytes       *int64 `json:"rss_peak_bytes"`
 	// SlabBytes is the region of the process that steps ran in, and AstrayBytes what one
 	// of them allocated that should have lain in it and did not; nil without one.
 	SlabBytes              *int64 `json:"slab_bytes,omitempty"`
@@ -92,6 +95,8 @@ type Memory struct {
 	PredictedLivePeakBytes *int64 `json:"predicted_live_peak_bytes"`
 	PredictedSessionBytes  *int64 `json:"predicted_session_bytes"`
 	PredictedReservedBytes *int64 `json:"predicted_reserved_bytes"`
+	// PredictedArenaReservedBytes is also what a written file says.
+	PredictedArenaReservedBytes *int64 `json:"predicted_arena_reserved_bytes"`
 }
 
 // Step is one execution. Outputs holds the scalar outputs by name. Both are nil

@@ -46,7 +46,7 @@ func (c *Compare) perVariant(title string, columns []string, cells func(i int, m
 }
 
 func (c *Compare) memoryTable() Table {
-	columns := []string{">live peak", ">saving", ">theory", ">total peak", ">total saving", ">arena peak", ">reserved", ">process peak", "ran", "~failed"}
+	columns := []string{">live peak", ">saving", ">theory", ">total peak", ">total saving", ">reserved", ">arena peak", ">arena reserved", ">process peak", "ran", "~failed"}
 	return c.perVariant("memory", columns, func(_ int, m *Run, p *Pair) []string {
 		saving, theory, total, ran := none, none, none, none
 		if m.Alone {
@@ -58,7 +58,7 @@ func (c *Compare) memoryTable() Table {
 			total = floatOr(p.TotalSaving, Percent)
 		}
 		return []string{bytesOr(m.Memory.LivePeakBytes), saving, theory, bytesOr(m.Memory.TotalPeakBytes), total,
-			bytesOr(m.Memory.ArenaPeakBytes), bytesOr(m.Memory.ReservedBytes), bytesOr(m.Memory.RSSPeakBytes), ran, textOr(string(m.Error))}
+			bytesOr(m.Memory.ReservedBytes), bytesOr(m.Memory.ArenaPeakBytes), bytesOr(m.Memory.ArenaReservedBytes), bytesOr(m.Memory.RSSPeakBytes), ran, textOr(string(m.Error))}
 	})
 }
 

@@ -57,7 +57,7 @@ func (p *Plan) totalTable() Table {
 	}{
 		{"parameters", p.Total.ParameterBytes}, {"optimizer state", p.Total.StateBytes}, {"feeds", p.Total.FeedBytes},
 		{"session", p.Total.SessionBytes}, {"live peak", p.Total.LivePeakBytes}, {"reserved beyond it", p.Total.UnusedBytes},
-		{"total", p.Total.TotalBytes},
+		{"total", p.Total.TotalBytes}, {"in ONNX Runtime's arena", p.Total.TotalBytes + p.Total.ArenaReservedBytes - p.Total.ReservedBytes},
 	} {
 		t.add(row.what, Bytes(row.bytes))
 	}

@@ -88,9 +88,10 @@ func (r *Run) memoryTable() Table {
 	row("session", m.SessionBytes, m.PredictedSessionBytes)
 	row("live peak", m.LivePeakBytes, m.PredictedLivePeakBytes)
 	row("total peak", m.TotalPeakBytes, m.predictedTotal())
-	row("arena peak", m.ArenaPeakBytes, nil)
 	row("reserved", m.ReservedBytes, m.PredictedReservedBytes)
 	row("slab", m.SlabBytes, nil)
+	row("arena peak", m.ArenaPeakBytes, nil)
+	row("arena reserved", m.ArenaReservedBytes, m.PredictedArenaReservedBytes)
 	row("process peak", m.RSSPeakBytes, nil)
 	return t.compact()
 }

@@ -97,6 +97,7 @@ const (
 	cudaMostWarps   = 8
 	cudaMostBlocks  = 256
 	cudaCounter     = 4  // bytes
+	cudaIndex       = 4  // bytes of a place in a row
 	cudaMostAligned = 16 // bytes
 	// cudaWide is an element of what cuDNN reads in place of integers.
 	cudaWide = 8
@@ -219,11 +220,15 @@ func emptyConstant(v *onnx.Value) bool {
 	return ok && product(d) == 0
 }
 
+// rowBlocks is how many blocks of threads reduce one row.
+func rowBlocks(columns int64) int64 {
+	warps := min(cudaMostWarps, max(1, columns/(cudaPerThread*cudaWarp)))
+	return min(cudaMostBlocks, max(1, columns/(cudaPerThread*cudaWarp*warps)))
+}
+
 // partialSums is one number for each block of each row, and a counter for each row.
 func partialSums(rows, columns, size int64) int64 {
-	warps := min(cudaMostWarps, max(1, columns/(cudaPerThread*cudaWarp)))
-	blocks := min(cudaMostBlocks, max(1, columns/(cudaPerThread*cudaWarp*warps)))
-	return rows*blocks*size + rows*cudaCounter + cudaMostAligned - 1
+	return rows*rowBlocks(columns)*size + rows*cudaCounter + cudaMostAligned - 1
 }
 
 // cuDNNReduction: bfloat16 is widened to float before and back after; squares, and
@@ -247,7 +252,8 @@ func cuDNNReduction(n *onnx.Node, r reduction, size int64, k *Kernel) {
 	}
 }
 
-// cudaArgScratch: cuDNN finds the greatest along any axis but the last; float16 is
+// cudaArgScratch: along the last axis, each block of a row keeps the greatest and its place
+// where there are several. cuDNN finds the greatest along any other axis; float16 is
 // widened.
 func cudaArgScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	x, okX := dims(n.In(0))
@@ -255,11 +261,17 @@ func cudaArgScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	if !okX || !okY {
 		return false
 	}
-	axis := n.Int("axis", 0)
-	if axis == -1 || axis == int64(len(x))-1 || product(x) == 0 {
+	axis, size := n.Int("axis", 0), elementBytes(n.In(0))
+	if product(x) == 0 {
 		return true
 	}
-	size := elementBytes(n.In(0))
+	if axis == -1 || axis == int64(len(x))-1 {
+		if columns := x[len(x)-1]; rowBlocks(columns) > 1 {
+			k.take(0)
+			k.borrow(partialSums(product(x)/columns, columns, size+cudaIndex))
+		}
+		return true
+	}
 	k.take(0)
 	if n.In(0).Type.DType == onnx.Float16 {
 		size = floatBytes

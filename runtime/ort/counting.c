@@ -32,11 +32,12 @@ union Header;
 
 // A Slab is the memory of steps whose requests are known beforehand: each has its place,
 // so that none lies between two others and keeps them apart. The ranges in use are
-// listed by address, and a request whose place is taken goes elsewhere: a step that does
+// listed by address, with what is known of the blocks, so that these take nothing
+// besides their bytes. A request whose place is taken goes elsewhere: a step that does
 // not keep to what was known costs memory, and no more.
 typedef struct {
   char *base;
-  int64_t bytes;    // of address space
+  int64_t bytes;    // of address space; of memory on a device
   int64_t touched;  // of memory, from the beginning: as far as blocks have lain
   int64_t live;     // in blocks
   Ranges used;
@@ -73,6 +74,7 @@ struct Counter {
   size_t nplaces, place;
   int64_t slab;   // what they need
   size_t placed;  // blocks in the slab
+  int64_t elsewhere, most_elsewhere, reached;  // bytes of the other blocks, now and at most since the mark; how far the slab was used
   int unmarked;   // nothing says where a step begins
   int trace, closed;
   CounterEvent *events;
@@ -85,19 +87,17 @@ static void (*throw_bad_alloc)(void);
 
 void counter_throws(void (*function)(void)) { throw_bad_alloc = function; }
 
-// A block's size and number. They are in the line before it, or, where it is on a
-// device, in memory of their own, found by the block's address.
+// The size and number of a block outside the slab. They are in the line before it, or,
+// where it is on a device, in memory of their own, found by the block's address.
 typedef union Header {
   struct {
-    size_t bytes, capacity;  // no capacity: in the slab
+    size_t bytes, capacity;
     uint64_t id;
     void *memory;
     union Header *next;  // in its row of blocks
   } h;
   char line[kAlign];
 } Header;
-
-_Static_assert(sizeof(Header) == kSlabHeader, "places leave this much for each block");
 
 // fresh takes n bytes from the system, or returns NULL.
 static Header *fresh(Pool *pool, size_t n) {
@@ -199,36 +199,64 @@ static int64_t ahead(Counter *c, size_t from, int64_t n) {
   return kUnknown;
 }
 
+static int64_t aligned(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
 // settle returns the block at a place of the slab, or NULL where the place is taken.
-static Header *settle(Pool *pool, int64_t from, size_t n) {
-  Slab *slab = &pool->slab;
-  int64_t to = from + (int64_t)(n + sizeof(Header));
-  pthread_mutex_lock(&pool->mu);
-  Header *h = NULL;
-  if (to <= slab->bytes && ranges_take(&slab->used, from, to)) {
+static void *settle(Counter *c, int64_t from, size_t n, uint64_t id) {
+  Slab *slab = &c->pool->slab;
+  int64_t to = from + (int64_t)n;
+  pthread_mutex_lock(&c->pool->mu);
+  void *p = NULL;
+  if (to <= slab->bytes && ranges_take(&slab->used, from, to, id)) {
     slab->live += to - from;
     if (to > slab->touched) slab->touched = to;
-    h = (Header *)(slab->base + from);
-    h->h.capacity = 0;
-    h->h.memory = h + 1;
+    p = slab->base + from;
   }
-  pthread_mutex_unlock(&pool->mu);
-  return h;
+  pthread_mutex_unlock(&c->pool->mu);
+  if (!p) return NULL;
+  c->placed++;
+  to = aligned(to, c->pool->device == kHost ? kSlabAlign : kDeviceAlign);
+  if (to > c->reached) c->reached = to;
+  return p;
 }
 
-// leave frees the place of a block.
-static void leave(Pool *pool, Header *h) {
-  Slab *slab = &pool->slab;
-  pthread_mutex_lock(&pool->mu);
-  slab->live -= ranges_give(&slab->used, (char *)h - slab->base);
-  pthread_mutex_unlock(&pool->mu);
+// leave frees the place of a block, and reports whether it had one.
+static int leave(Counter *c, void *p, Range *given) {
+  Slab *slab = &c->pool->slab;
+  if (c->placed == 0) return 0;
+  pthread_mutex_lock(&c->pool->mu);
+  int in = slab->base && (char *)p >= slab->base && (char *)p < slab->base + slab->bytes;
+  if (in) {
+    *given = ranges_give(&slab->used, (char *)p - slab->base);
+    slab->live -= given->to - given->from;
+  }
+  pthread_mutex_unlock(&c->pool->mu);
+  c->placed -= (size_t)in;
+  return in;
 }
 
 // unmap gives a slab up in which nothing lies.
-static void unmap(Slab *slab) {
-  if (slab->base) munmap(slab->base, (size_t)slab->bytes);
+static void unmap(Pool *pool) {
+  Slab *slab = &pool->slab;
+  if (slab->base && pool->device == kHost) munmap(slab->base, (size_t)slab->bytes);
+  else if (slab->base) device_free(slab->base);
   free(slab->used.list);
   memset(slab, 0, sizeof *slab);
+}
+
+// map takes memory for a slab, or returns NULL.
+static char *map(Pool *pool, size_t bytes) {
+  if (pool->device == kHost) {
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+  }
+  drop_all(pool);
+  void *p = NULL;
+  if (device_select(pool->device) || device_malloc(&p, bytes)) {
+    remat_forget_error();
+    return NULL;
+  }
+  return p;
 }
 
 // room makes the slab as large as a step needs it, and reports whether it could: it
@@ -237,12 +265,8 @@ static int room(Pool *pool, int64_t bytes) {
   Slab *slab = &pool->slab;
   pthread_mutex_lock(&pool->mu);
   if (slab->bytes < bytes && slab->used.n == 0) {
-    unmap(slab);
-    char *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base != MAP_FAILED) {
-      slab->base = base;
-      slab->bytes = bytes;
-    }
+    unmap(pool);
+    if ((slab->base = map(pool, (size_t)bytes))) slab->bytes = bytes;
   }
   int enough = slab->bytes >= bytes;
   pthread_mutex_unlock(&pool->mu);
@@ -298,7 +322,9 @@ static void give(Pool *pool, Header *h) {
 static void drain(Pool *pool) {
   pthread_mutex_lock(&pool->mu);
   drop_all(pool);
-  if (pool->slab.used.n == 0 && pool->slab.touched > 0) {
+  if (pool->slab.used.n == 0 && pool->device != kHost) {
+    unmap(pool);
+  } else if (pool->slab.used.n == 0 && pool->slab.touched > 0) {
     madvise(pool->slab.base, (size_t)pool->slab.bytes, MADV_DONTNEED);
     pool->slab.touched = 0;
   }
@@ -318,7 +344,7 @@ static void destroy(Counter *c) {
   pthread_mutex_lock(&c->pool->mu);
   if (--c->pool->counters == 0) {
     drop_all(c->pool);
-    unmap(&c->pool->slab);
+    unmap(c->pool);
     c->pool->highest = 0;
   }
   pthread_mutex_unlock(&c->pool->mu);
@@ -345,19 +371,33 @@ static Header *header(Counter *c, void *p) {
   return NULL;
 }
 
+// outside returns a block that has no place in the slab, or NULL.
+static void *outside(Counter *c, size_t n, uint64_t id) {
+  Header *h = take(c->pool, n);
+  if (!h) return NULL;
+  h->h.bytes = n;
+  h->h.id = id;
+  if (c->blocks) {
+    h->h.next = *row(c, h->h.memory);
+    *row(c, h->h.memory) = h;
+  }
+  c->elsewhere += (int64_t)n;
+  if (c->elsewhere > c->most_elsewhere) c->most_elsewhere = c->elsewhere;
+  return h->h.memory;
+}
+
 static void *count_alloc(void *self, size_t n) {
   Counter *c = self;
   if (n == 0) return NULL;
   pthread_mutex_lock(&c->mu);
   int fits = n <= SIZE_MAX / 2 && (c->limit == 0 || c->s.live + (int64_t)n <= c->limit);
   int64_t place = c->places && fits ? known(c, (int64_t)n) : kOutside;
-  Header *h = place >= 0 ? settle(c->pool, place, n) : NULL;
-  if (h) c->placed++;
-  if (!h && fits) {
-    h = take(c->pool, n);
+  void *p = place >= 0 ? settle(c, place, n, c->next + 1) : NULL;
+  if (!p && fits) {
+    p = outside(c, n, c->next + 1);
     if (place != kOutside) c->s.astray += n;
   }
-  if (!h) {
+  if (!p) {
     if (c->s.refused == 0) {
       c->s.refused = (uint64_t)(c->s.live - c->s.base) + n;
       c->s.asked = n;
@@ -368,35 +408,31 @@ static void *count_alloc(void *self, size_t n) {
     if (throw_bad_alloc) throw_bad_alloc();
     return NULL;
   }
-  h->h.bytes = n;
-  h->h.id = ++c->next;
+  c->next++;
   c->s.live += (int64_t)n;
   if (c->s.live > c->s.peak) c->s.peak = c->s.live;
   c->s.allocations++;
   c->s.blocks++;
-  record(c, (int64_t)n, h->h.id);
-  if (c->blocks) {
-    h->h.next = *row(c, h->h.memory);
-    *row(c, h->h.memory) = h;
-  }
+  record(c, (int64_t)n, c->next);
   pthread_mutex_unlock(&c->mu);
-  return h->h.memory;
+  return p;
 }
 
 static void count_free(void *self, void *p) {
   if (!p) return;
   Counter *c = self;
   pthread_mutex_lock(&c->mu);
-  Header *h = header(c, p);
-  c->s.live -= (int64_t)h->h.bytes;
-  c->s.blocks--;
-  record(c, ~(int64_t)h->h.bytes, h->h.id);
-  if (h->h.capacity) {
+  Range was = {0};
+  if (!leave(c, p, &was)) {
+    Header *h = header(c, p);
+    was = (Range){0, (int64_t)h->h.bytes, h->h.id};
+    c->elsewhere -= was.to;
     give(c->pool, h);
-  } else {
-    leave(c->pool, h);
-    c->placed--;
   }
+  const int64_t bytes = was.to - was.from;
+  c->s.live -= bytes;
+  c->s.blocks--;
+  record(c, ~bytes, was.id);
   int last = c->closed && c->s.blocks == 0;
   pthread_mutex_unlock(&c->mu);
   if (last) destroy(c);
@@ -473,6 +509,8 @@ void counter_mark(Counter *c, int trace) {
   c->s.events = 0;
   c->s.lost = 0;
   c->s.refused = c->s.asked = c->s.astray = 0;
+  c->most_elsewhere = c->elsewhere;
+  c->reached = 0;
   c->trace = trace;
   c->place = c->places && room(c->pool, c->slab) ? 0 : c->nplaces;
   pthread_mutex_unlock(&c->mu);
@@ -525,6 +563,7 @@ int64_t counter_kept(void) {
 void counter_state(Counter *c, CounterState *out) {
   pthread_mutex_lock(&c->mu);
   *out = c->s;
+  out->reserved = c->reached + c->most_elsewhere;
   pthread_mutex_unlock(&c->mu);
 }
 

@@ -44,6 +44,7 @@ type CounterState struct {
 	Live        int64 // handed out and not yet released
 	Peak        int64 // largest Live since the mark
 	Base        int64 // Live at the mark
+	Reserved    int64 // what was used of the slab since the mark, and the most that lay outside it
 	Allocations int64 // since the mark
 	Blocks      int64 // handed out and not yet released
 	Refused     int64 // what would have been live above Base with the first request since the mark that was refused, 0 for none
@@ -105,7 +106,7 @@ func (c *Counter) State() CounterState {
 	var s C.CounterState
 	C.counter_state(c.ptr, &s)
 	return CounterState{
-		Live: int64(s.live), Peak: int64(s.peak), Base: int64(s.base),
+		Live: int64(s.live), Peak: int64(s.peak), Base: int64(s.base), Reserved: int64(s.reserved),
 		Allocations: int64(s.allocations), Blocks: int64(s.blocks), Refused: int64(s.refused), Asked: int64(s.asked), Astray: int64(s.astray),
 	}
 }
@@ -126,14 +127,14 @@ func Within(bytes int64) { C.counter_within(C.int64_t(bytes)) }
 // in bytes; an offset below 0: outside.
 type Place struct{ Bytes, Offset int64 }
 
-// What a block in a slab takes besides its bytes, and what offsets are multiples of.
-const SlabHeader, SlabAlign = C.kSlabHeader, C.kSlabAlign
+// What offsets in a slab are multiples of, on the host and on a device.
+const SlabAlign, DeviceSlabAlign = C.kSlabAlign, C.kDeviceAlign
 
 // Place says where the requests after each mark are to lie, in their order, in a slab of
-// so many bytes, on the host. All sessions share one slab, as large as the largest. A
-// request of another size than the next ones, and one whose place is taken, lies
-// outside: places that are wrong cost memory, and no more. They must be multiples of
-// SlabAlign, and leave SlabHeader for each block.
+// so many bytes. All sessions on a device share one slab, as large as the largest, and
+// so do those on the host. A request of another size than the next ones, and one whose
+// place is taken, lies outside: places that are wrong cost memory, and no more. They must
+// be multiples of SlabAlign.
 func (c *Counter) Place(places []Place, slab int64) error {
 	raw := make([]C.Place, len(places))
 	for i, p := range places {
@@ -154,7 +155,7 @@ func (c *Counter) Place(places []Place, slab int64) error {
 
 // check says why a place cannot be one of a slab of so many bytes.
 func (p Place) check(slab int64) error {
-	if p.Offset >= 0 && (p.Offset%SlabAlign != 0 || p.Bytes <= 0 || p.Bytes > slab || p.Offset > slab-p.Bytes-SlabHeader) {
+	if p.Offset >= 0 && (p.Offset%SlabAlign != 0 || p.Bytes <= 0 || p.Bytes > slab || p.Offset > slab-p.Bytes) {
 		return fmt.Errorf("no place at %d for %d bytes in a slab of %d", p.Offset, p.Bytes, slab)
 	}
 	return nil

@@ -15,6 +15,7 @@ typedef struct {
 
 typedef struct {
   int64_t live, peak, base;
+  int64_t reserved;  // what was used of the slab since the mark, and the most that lay elsewhere
   uint64_t allocations, blocks, refused, asked, astray;
   size_t events;
   int lost;

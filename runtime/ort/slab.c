@@ -2,7 +2,7 @@
 // memory of it: which ranges are in use, and the table that a file carries of a step's
 // places, as a text:
 //
-//	version size header align least requests graph table
+//	version size align requests graph table
 //
 // in decimal, the graph's hash as it is, the table in base64 without padding. It lists the
 // requests in order, in variable-length integers (seven bits a byte, the low ones first).
@@ -29,7 +29,7 @@ static size_t after(const Ranges *r, int64_t from) {
   return low;
 }
 
-int ranges_take(Ranges *r, int64_t from, int64_t to) {
+int ranges_take(Ranges *r, int64_t from, int64_t to, uint64_t id) {
   size_t at = after(r, from);
   if ((at > 0 && r->list[at - 1].to > from) || (at < r->n && r->list[at].from < to)) return 0;
   if (r->n == r->capacity) {
@@ -40,17 +40,17 @@ int ranges_take(Ranges *r, int64_t from, int64_t to) {
     r->capacity = more;
   }
   memmove(r->list + at + 1, r->list + at, (r->n - at) * sizeof *r->list);
-  r->list[at] = (Range){from, to};
+  r->list[at] = (Range){from, to, id};
   r->n++;
   return 1;
 }
 
-int64_t ranges_give(Ranges *r, int64_t from) {
+Range ranges_give(Ranges *r, int64_t from) {
   size_t at = after(r, from) - 1;
-  int64_t length = r->list[at].to - r->list[at].from;
+  Range given = r->list[at];
   r->n--;
   memmove(r->list + at, r->list + at + 1, (r->n - at) * sizeof *r->list);
-  return length;
+  return given;
 }
 
 // A Reader is in a text. What it cannot read is marked bad, and reads as 0 from then on.
@@ -107,7 +107,7 @@ static int64_t number(Reader *r) {
 // at_end: all of the text is read, and nothing was left in its last character.
 static int at_end(const Reader *r) { return r->p == r->end && r->count < 6 && !(r->bits & ((1u << r->count) - 1)); }
 
-static int64_t rounded(int64_t bytes) { return (bytes + kSlabHeader + kSlabAlign - 1) / kSlabAlign * kSlabAlign; }
+static int64_t rounded(int64_t bytes) { return (bytes + kSlabAlign - 1) / kSlabAlign * kSlabAlign; }
 
 // A Walk goes through a table as a step goes through its requests.
 typedef struct {
@@ -120,7 +120,10 @@ typedef struct {
 
 // request reads the next one, and returns why it cannot be.
 static const char *request(Reader *r, Walk *w, SlabTable *t, int64_t i) {
-  for (uint32_t k = w->first[i]; k; k = w->next[k - 1]) w->live -= ranges_give(&w->used, t->places[k - 1].offset);
+  for (uint32_t k = w->first[i]; k; k = w->next[k - 1]) {
+    ranges_give(&w->used, t->places[k - 1].offset);
+    w->live -= rounded(t->places[k - 1].bytes);
+  }
   int64_t pair = number(r);
   if (r->bad) return "is cut off, or is not written as a number";
   if (pair > w->npairs) return "is like one that does not come before it";
@@ -138,12 +141,12 @@ static const char *request(Reader *r, Walk *w, SlabTable *t, int64_t i) {
   int64_t ends = number(r);
   if (r->bad) return "is cut off, or is not written as a number";
   if (ends >= (int64_t)t->n - i) return "is released after the step's last request";
-  if (!ranges_take(&w->used, p.offset, p.offset + p.bytes + kSlabHeader)) return "lies over another that lives meanwhile";
+  if (!ranges_take(&w->used, p.offset, p.offset + p.bytes, 0)) return "lies over another that lives meanwhile";
   if (ends) {
     w->next[i] = w->first[i + ends];
     w->first[i + ends] = (uint32_t)i + 1;
   }
-  w->live += p.bytes + kSlabHeader;
+  w->live += rounded(p.bytes);
   if (w->live > t->peak) t->peak = w->live;
   if (p.offset + rounded(p.bytes) > w->top) w->top = p.offset + rounded(p.bytes);
   return NULL;
@@ -151,13 +154,11 @@ static const char *request(Reader *r, Walk *w, SlabTable *t, int64_t i) {
 
 // header reads what comes before the table.
 static const char *header(Reader *r, const char *text, SlabTable *t) {
-  if (decimal(r) != 1 || r->bad) return "it is of another version";
+  if (decimal(r) != 2 || r->bad) return "it is of another version";
   t->size = decimal(r);
-  int64_t block = decimal(r), align = decimal(r);
-  (void)decimal(r);  // least: from which size requests have a place
-  int64_t n = decimal(r);
+  int64_t align = decimal(r), n = decimal(r);
   if (r->bad) return "its head is no list of numbers";
-  if (block != kSlabHeader || align != kSlabAlign) return "it is of blocks of another shape";
+  if (align != kSlabAlign) return "its places are multiples of another number";
   t->graph = (size_t)(r->p - text);
   while (r->p < r->end && *r->p != ' ') r->p++;
   t->graph_length = (size_t)(r->p - text) - t->graph;

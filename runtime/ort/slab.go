@@ -20,7 +20,7 @@ const MaxSlabRequests = C.kSlabRequests
 // A SlabTable says where the requests of a step lie.
 type SlabTable struct {
 	Size int64 // of the slab, in bytes
-	// Peak is the most that lies in it at once, with the blocks' headers.
+	// Peak is the most that lies in it at once, each block rounded up to SlabAlign.
 	Peak   int64
 	Places []Place
 	// Graph is a hash of the graph that steps are of.
@@ -29,8 +29,7 @@ type SlabTable struct {
 
 // WriteSlab writes a table of at most MaxSlabRequests places. Until is, for each in the
 // slab, before which request it is released; their number stands for the step's end.
-// Requests of fewer than least bytes lie outside.
-func WriteSlab(size, least int64, places []Place, until []int, graph string) string {
+func WriteSlab(size int64, places []Place, until []int, graph string) string {
 	var table []byte
 	pairs := map[Place]uint64{}
 	for i, p := range places {
@@ -50,11 +49,11 @@ func WriteSlab(size, least int64, places []Place, until []int, graph string) str
 			table = binary.AppendUvarint(table, uint64(until[i]-i)%uint64(len(places)-i))
 		}
 	}
-	return fmt.Sprintf("%d %d %d %d %d %d %s %s", slabVersion, size, SlabHeader, SlabAlign, least, len(places), graph,
+	return fmt.Sprintf("%d %d %d %d %s %s", slabVersion, size, SlabAlign, len(places), graph,
 		base64.RawStdEncoding.EncodeToString(table))
 }
 
-const slabVersion = 1
+const slabVersion = 2
 
 // ReadSlab reads a table from a text that may say anything: what it returns is places
 // for Counter.Place that do not get into each other's way.

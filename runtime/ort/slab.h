@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What a block takes besides its bytes, what addresses are multiples of, and the most
-// requests that a table lists.
-enum { kSlabHeader = 64, kSlabAlign = 64, kSlabRequests = 1 << 16 };
+// What places are multiples of, on the host and on a device, and the most requests that a
+// table lists.
+enum { kSlabAlign = 64, kDeviceAlign = 256, kSlabRequests = 1 << 16 };
 
 // A Place is where the next request is to lie: its size, and its offset in the slab,
 // -1 for outside.
@@ -15,9 +15,10 @@ typedef struct {
   int64_t bytes, offset;
 } Place;
 
-// A Range of a slab that a block lies in.
+// A Range of a slab that a block lies in, and the block's number.
 typedef struct {
   int64_t from, to;
+  uint64_t id;
 } Range;
 
 // Ranges in use, by address.
@@ -28,9 +29,9 @@ typedef struct {
 
 // ranges_take marks a range as used, and returns 0 where one in use overlaps it, or
 // there is no memory to note it.
-int ranges_take(Ranges *r, int64_t from, int64_t to);
-// ranges_give ends the use of the range that begins there, and returns its length.
-int64_t ranges_give(Ranges *r, int64_t from);
+int ranges_take(Ranges *r, int64_t from, int64_t to, uint64_t id);
+// ranges_give ends the use of the range that begins there, and returns it.
+Range ranges_give(Ranges *r, int64_t from);
 
 // A SlabTable is what a file says of the places of its step.
 typedef struct {

@@ -21,18 +21,6 @@ func (p *Prediction) Arena() Arena {
 	return *p.arena
 }
 
-// RoughlyReserved is what the arena reserves, in bytes, under a setup that is
-// found in an eighth of the time: as much as Arena's, or more.
-func (p *Prediction) RoughlyReserved() int64 {
-	switch {
-	case p.arena != nil:
-		return p.arena.Reserved
-	case p.rough == 0:
-		p.rough = ortmodel.RoughArena(p.Session.direct(), p.requests(), p.device).Reserved
-	}
-	return p.rough
-}
-
 // Growth is the moment at which the arena grew though most memory lay free in it, and
 // the event of the step that asked; ok is false where it never grew so.
 func (p *Prediction) Growth() (g ortmodel.Growth, event ortmodel.Event, ok bool) {

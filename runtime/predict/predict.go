@@ -96,6 +96,7 @@ type Prediction struct {
 	categories categories
 	forward    *step.Slice // what the loss waits for; nil without one
 	arena      *Arena
+	slab       *ortmodel.Slab
 	rough      int64 // RoughlyReserved
 	device     bool
 }

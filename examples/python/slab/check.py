@@ -129,7 +129,7 @@ def main(library, path, feeds=None):
         "run": ran(text, how=run),
         "after failing": after_failing(),
         "cut off": ran(text[:-9]),
-        "another step": ran("1 4160 64 64 4096 2 none AIAgAQAAZAA"),
+        "another step": ran("2 4096 64 2 none AIAgAQAAZAA"),
         "again": ran(text),
     }, indent=1))
 
