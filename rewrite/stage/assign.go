@@ -320,6 +320,3 @@ func (s *assignment) check() error {
 	}
 	return nil
 }
-
-// stageOf is the stage of a group.
-func stageOf(group, stages int) int { return min(group, 2*stages-1-group) }
