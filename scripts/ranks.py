@@ -6,6 +6,8 @@
 
 memory: GPT-2 124M by ranks and stages, predicted and measured, of each rank. Ends with 1 where
 the two differ.
+overlap: GPT-2 124M by two ranks under mpirun, gradients sent at the step's end and in buckets:
+the share of the time of sending in which a rank computes. Needs Open MPI.
 plans: advise --ranks for GPT-2 XL on 4 x 24 GiB, and for the shape of Llama 7B, exported from
 fake tensors with its weights in a sparse file, on 8 x 80 GiB. Needs PyTorch and transformers.
 sync: a GPT-2 of 2 layers, 128 wide, on bytes of text, by 4 ranks of 8 x 64 tokens, 480 steps:
@@ -75,6 +77,23 @@ def memory(program, _, dir):
     return rows
 
 
+def overlap(program, _, dir):
+    subprocess.run([program, *"model gpt2 --batch 0 --seq 0 -o gpt2.onnx".split()], cwd=dir, check=True, capture_output=True)
+    np.random.default_rng(1).integers(0, 50257, 8192).astype(np.uint16).tofile(os.path.join(dir, "tokens.bin"))
+    rows = []
+    env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    for flags in ("", "--buckets 2", "--buckets 4", "--buckets 8"):
+        line = f"train gpt2.onnx --dim batch=1,seq=256 --tokens tokens.bin --steps 3 --gradient-norm=false --threads 1 {flags} -o run"
+        done = subprocess.run(["mpirun", "--oversubscribe", "--bind-to", "none", "-n", "2", program, "--quiet", "--json", *line.split()], cwd=dir, env=env, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"mpirun remat {line}: {done.stderr.strip()}")
+        r = json.loads(done.stdout)["ranks"]
+        rows.append({"flags": flags, "command": line, **{k: r[k] for k in ("syncs", "sync_bytes", "bytes_sent", "held_bytes", "predicted_held_bytes", "send_seconds", "overlapped")}})
+        print(f"overlap {flags}", file=sys.stderr, flush=True)
+        subprocess.run(["rm", "-rf", "run"], cwd=dir, check=True)
+    return rows
+
+
 def llama(path, seq=1024):
     """Exports the shape of Llama 7B, whose numbers are zeros that take no room on the disk."""
     import onnx_ir
@@ -138,6 +157,15 @@ def memory_table(rows):
     return text
 
 
+def overlap_table(rows):
+    text = "## Sending while computing\n\nGPT-2 124M, 1 x 256 tokens a rank, 2 ranks under mpirun on one machine, 3 steps. Shares of time are of a machine that had other work.\n\n"
+    text += "| gradients sent | by the model, a step | sent, a step | seconds of sending | computing in |\n| --- | ---: | ---: | ---: | ---: |\n"
+    for r in rows:
+        shares = f"{r['send_seconds']:.2f} | {100 * r['overlapped']:.0f} %" if r["overlapped"] is not None else "| none"
+        text += f"| {r['flags'].replace('--buckets ', 'in buckets: ') or 'at the end'} | {r['sync_bytes']:,} | {r['bytes_sent'] // r['syncs']:,} | {shares} |\n"
+    return text
+
+
 def plans_table(rows):
     text = "## Plans for machines that are not here\n\nPredicted, on paper: nothing ran. AdamW, float32, the CPU's kernels. The link is 100 Gbit/s, and a step of 1 s is assumed\n"
     text += "for the efficiency.\n"
@@ -152,7 +180,7 @@ def plans_table(rows):
     return text
 
 
-PARTS = {"memory": (memory, memory_table), "plans": (plans, plans_table), "sync": (sync, sync_table)}
+PARTS = {"memory": (memory, memory_table), "overlap": (overlap, overlap_table), "plans": (plans, plans_table), "sync": (sync, sync_table)}
 
 
 def page(parts):
@@ -161,7 +189,8 @@ def page(parts):
         if name not in parts:
             continue
         p = parts[name]
-        lines = dict.fromkeys("remat " + " ".join(r["command"].split()) for r in p["rows"])
+        start = "mpirun -n 2 remat " if name == "overlap" else "remat "
+        lines = dict.fromkeys(start + " ".join(r["command"].split()) for r in p["rows"])
         text += f"\n{table(p['rows'])}\nAt {p['commit']}:\n\n```\n" + "\n".join(lines) + "\n```\n"
         text += f"\n{p['note']}\n" if "note" in p else ""
     return text
