@@ -1,8 +1,8 @@
 package train
 
-// A step whose gradients come in buckets, each from a backward graph of its own:
+// A step whose gradients come in buckets, each from a graph of its own:
 //
-//	compute   F …  B2        B1      update 2  B0      update 1            update 0
+//	compute   F0 F1 F2B2     B1      update 2  B0      update 1            update 0
 //	send                sum 2 over ranks │ sum 1 over ranks  │ sum 0 over ranks
 //
 // While the ranks add up one bucket, each computes the next one, or updates from the one
@@ -39,7 +39,7 @@ type Buckets struct {
 }
 
 // A BucketSession is one of them: with the sums that it makes and the session that updates
-// from these, nil for a forward graph.
+// from these, nil for a graph that only goes forward.
 type BucketSession struct {
 	*runtime.Session
 	Sums   []string
@@ -83,7 +83,8 @@ func (g *BucketSession) sumsOf(f func(name string, values []float32) error) erro
 	return nil
 }
 
-// forward runs the forward graphs of a step.
+// forward runs the graphs of a step up to the first that makes a bucket, which is the one
+// that has the loss.
 func (t *training) forward(rec *Record) error {
 	b := t.Ranks.Buckets
 	batch, ok := <-t.next
@@ -100,19 +101,25 @@ func (t *training) forward(rec *Record) error {
 			}
 		}
 	}
-	for i := range b.Graphs {
-		if g := &b.Graphs[i]; g.Update == nil {
-			if err := t.runBucket(g, rec); err != nil {
-				return err
-			}
+	for i := range b.first() + 1 {
+		if err := t.runBucket(&b.Graphs[i], rec); err != nil {
+			return err
 		}
 	}
 	t.at.Runs = t.Session.Progress().Runs
 	return nil
 }
 
+// first is the first graph that makes a bucket.
+func (b *Buckets) first() int {
+	return slices.IndexFunc(b.Graphs, func(g BucketSession) bool { return g.Update != nil })
+}
+
 // runBucket runs a graph, which leaves in the slab what others read.
 func (t *training) runBucket(g *BucketSession, rec *Record) error {
+	if err := g.sumsOf(func(_ string, values []float32) error { clear(values); return nil }); err != nil {
+		return err
+	}
 	out, err := t.runBeside(g.Session, rec)
 	if err != nil {
 		return err
@@ -126,32 +133,24 @@ func (t *training) runBucket(g *BucketSession, rec *Record) error {
 	return nil
 }
 
-// backward runs the backward graphs, and updates from each bucket once the ranks have added
-// it up.
+// backward runs the other graphs, and updates from each bucket once the ranks have added it
+// up.
 func (t *training) backward(rec *Record) error {
 	b := t.Ranks.Buckets
-	computed := rec.RunSeconds
-	var sent *BucketSession // what is being added up
-	var done chan error
-	finish := func() error {
-		if sent == nil {
-			return nil
-		}
+	told := rec.RunSeconds
+	first := b.first()
+	sent := &b.Graphs[first] // what is being added up
+	done := t.send(sent)
+	wait := func() error {
 		start := time.Now()
 		err := <-done
 		b.waiting += time.Since(start)
 		return err
 	}
-	for i := range b.Graphs {
+	for i := first + 1; i < len(b.Graphs); i++ {
 		g := &b.Graphs[i]
-		if g.Update == nil {
-			continue
-		}
-		err := g.sumsOf(func(_ string, values []float32) error { clear(values); return nil })
-		if err == nil {
-			err = t.runBucket(g, rec)
-		}
-		if e := finish(); err == nil { // in any case: others' memory is not to go while it is sent
+		err := t.runBucket(g, rec)
+		if e := wait(); err == nil { // in any case: memory is not to go while it is sent
 			err = e
 		}
 		if err != nil {
@@ -159,20 +158,18 @@ func (t *training) backward(rec *Record) error {
 		}
 		before := sent
 		sent, done = g, t.send(g)
-		if before != nil {
-			if err := t.updateBucket(before, rec); err != nil {
-				<-done
-				return err
-			}
+		if err := t.updateBucket(before, rec); err != nil {
+			<-done
+			return err
 		}
 	}
-	if err := finish(); err != nil {
+	if err := wait(); err != nil {
 		return err
 	}
 	if err := t.updateBucket(sent, rec); err != nil {
 		return err
 	}
-	t.Ranks.seconds = float32(rec.RunSeconds - computed) // the forward graphs' was told
+	t.Ranks.seconds = float32(rec.RunSeconds - told)
 	return nil
 }
 

@@ -4,9 +4,10 @@ package pipeline
 // one rank runs one after the other. The backward graph of a stage makes the sums of one
 // bucket, and updates of their own follow:
 //
-//	F0 ─▶ … ─▶ FK-1 ─▶ BK-1 ─▶ … ─────▶ B0
-//	                     └ sums K-1 ─▶ updates K-1, once B of the next stage has run
+//	F0 ─▶ … ─▶ FK-1 BK-1 ─▶ BK-2 ─▶ … ─▶ B0
+//	                  └ sums K-1 ─▶ updates K-1, once BK-2 has run
 //
+// The last stage's two graphs are one, so that nothing is kept between them.
 // What goes from graph to graph, and the sums, lie in one slab, each while it is needed: a
 // value from the graph that makes it to the last one that reads it, a sum until the next
 // backward graph has run, so two buckets are alive at a time. Graphs write and read there
@@ -16,6 +17,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -37,14 +39,17 @@ type Buckets struct {
 	Sums []string
 }
 
-// A BucketGraph is one of them. A backward graph has the number of its bucket, the sums
-// that it makes, and the graph that updates from these; Bucket is -1 in others.
+// A BucketGraph is one of them. One that goes backward has the number of its bucket, the
+// sums that it makes, and the graph that updates from these; Bucket is -1 in others.
 type BucketGraph struct {
 	Model  *onnx.Model
 	Name   string
 	Bucket int
 	Sums   []string
 	Update *onnx.Model
+
+	group int // of the stages
+	out   []*stage.Value
 }
 
 // A Room is the place of a value.
@@ -61,7 +66,7 @@ func (s *Source) BucketsOf(updates *onnx.Model, count int, o Options) (*Buckets,
 	if optim.AllSquares(updates) != nil {
 		return nil, errors.New("one norm of all gradients is asked for, which is there once all are: leave --clip-norm and --gradient-norm out, or --buckets")
 	}
-	split, err := s.SplitStages(SplitOptions{Pipeline: o, Options: stage.Options{Stages: count, Balance: stage.Memory}})
+	split, err := s.SplitStages(SplitOptions{Pipeline: o, Options: stage.Options{Stages: count, Balance: stage.Memory, Joined: true}})
 	if err != nil {
 		return nil, err
 	}
@@ -71,11 +76,14 @@ func (s *Source) BucketsOf(updates *onnx.Model, count int, o Options) (*Buckets,
 	}
 	b := &Buckets{Rooms: map[string]Room{}}
 	for at, g := range split.Groups {
-		if g == nil {
+		switch {
+		case at == count && g == nil:
+			continue // joined
+		case g == nil:
 			return nil, fmt.Errorf("%s: bucket %d of %d has no parameter: use fewer buckets", s.Path, min(at, 2*count-1-at), count)
 		}
-		bg := BucketGraph{Model: g.Model, Name: StageFileName(g.Stage, g.Backward), Bucket: -1}
-		if g.Backward {
+		bg := BucketGraph{Model: g.Model, Name: StageFileName(g.Stage, g.Backward), Bucket: -1, group: at, out: g.Out}
+		if g.Backward || at == count-1 {
 			shard, err := ShardOf(whole, updates, split.Owner, g.Stage, count)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", s.Path, err)
@@ -90,11 +98,11 @@ func (s *Source) BucketsOf(updates *onnx.Model, count int, o Options) (*Buckets,
 		}
 		b.Graphs = append(b.Graphs, bg)
 	}
-	return b, b.place(split)
+	return b, b.place()
 }
 
 // place gives values and sums their rooms.
-func (b *Buckets) place(split *stage.Split) error {
+func (b *Buckets) place() error {
 	var requests []ortmodel.Request
 	var names [][]string // that share a room, by allocation
 	ends := make([][]int, len(b.Graphs)+1)
@@ -103,15 +111,18 @@ func (b *Buckets) place(split *stage.Split) error {
 		requests = append(requests, ortmodel.Request{ID: len(names), Bytes: bytes, Alloc: true})
 		names = append(names, of)
 	}
+	placeOf := func(group int) int {
+		return slices.IndexFunc(b.Graphs, func(g BucketGraph) bool { return g.group == group })
+	}
 	for at := range b.Graphs {
 		g := &b.Graphs[at]
-		for _, v := range split.Groups[at].Out {
+		for _, v := range g.out {
 			in, err := room(g.Model, v)
 			if err != nil {
 				return err
 			}
 			b.Rooms[in], b.Rooms[v.Name] = Room{0, v.Type}, Room{0, v.Type}
-			take(v.To[len(v.To)-1], v.Bytes, in, v.Name)
+			take(placeOf(v.To[len(v.To)-1]), v.Bytes, in, v.Name)
 		}
 		for _, sum := range g.Sums {
 			v := g.Model.Graph.Value(sum)
