@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"planner":                           {"ortmodel"},
 	"planner/analysis":                  {"onnx", "ortmodel", "planner", "internal/step"},
 	"rewrite":                           {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "models/weights", "internal/step"},
+	"rewrite/stage":                     {"onnx", "ortmodel", "planner", "internal/ranks"},
 	"runtime":                           {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step"},
 	"runtime/ort":                       {"runtime/ortversion"},
 	"runtime/mpi":                       {},

@@ -46,6 +46,7 @@ const (
 	fromRandom source = "random"
 
 	fromOwn     source = "memory of the caller's"
+	fromRoom    source = "memory of the caller's, which it counts"
 	fromSession source = "another session"
 )
 

@@ -72,7 +72,7 @@ func (s *Session) Now() MemoryNow {
 func (s *Session) count() error {
 	for _, in := range s.inputs {
 		size := in.value.ByteSize()
-		if in.lent {
+		if in.lent || in.from == fromRoom {
 			continue // counted where it lies
 		}
 		switch in.category {

@@ -30,6 +30,9 @@ type Options struct {
 	// writes where the graph updates them: that of a state file, mapped privately. It
 	// outlives the session. It wins over all other values.
 	Own map[string]Tensor
+	// Rooms are like Own, in memory that the caller counts, and has other values in at
+	// other times. They win over all other values too.
+	Rooms map[string]Tensor
 	// Share is a session whose parameters and state are this one's inputs of the
 	// same name and type, in the same memory: what a step of the one writes, the
 	// other reads. So are those of the session that it shares with. It is closed after

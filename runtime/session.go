@@ -254,6 +254,8 @@ func (s *Session) plan(values *feeds) error {
 	for _, v := range g.Inputs {
 		in := &input{info: v, category: categories[v.Name], next: s.Roles.New[v.Name]}
 		switch {
+		case s.options.Rooms[v.Name].Data != nil:
+			in.from = fromRoom
 		case s.options.Share.lends(v) != nil:
 			in.from, in.category = fromSession, parameterInput
 		case s.options.Own[v.Name].Data != nil:
@@ -343,8 +345,11 @@ func (s *Session) fill(in *input, values *feeds) error {
 		if in.value, err = env.TensorOver(data, t, shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
-	case in.from == fromOwn:
+	case in.from == fromOwn, in.from == fromRoom:
 		own := s.options.Own[v.Name]
+		if in.from == fromRoom {
+			own = s.options.Rooms[v.Name]
+		}
 		if err := values.check(v, own); err != nil {
 			return err
 		}

@@ -64,6 +64,9 @@ type Result struct {
 	StateStep int64
 	// Syncs is how often ranks agreed, and Sent how many bytes this one sent to others.
 	Syncs, Sent int64
+	// Sending is how long it sent buckets of gradients, in seconds, and Overlapped the
+	// share of that in which it did something else.
+	Sending, Overlapped float64
 }
 
 // ErrInterrupted says that the context ended: the last complete step's state is saved.
@@ -106,6 +109,9 @@ func (j *Job) Run(ctx context.Context) (*Result, error) {
 		err = errors.Join(err, t.total())
 	}
 	t.result.Sent = t.sent() - sent
+	if t.Ranks != nil {
+		t.result.Overlapped, t.result.Sending = t.Ranks.Buckets.overlapped()
+	}
 	return t.result, err
 }
 
@@ -175,8 +181,11 @@ func (t *training) step(ctx context.Context) (Record, error) {
 	rec.LR = t.Schedule.Rate(rec.Step)
 	t.Session.SetRate(rec.LR)
 	run := t.accumulate
-	if t.Ranks.pipelined() {
+	switch {
+	case t.Ranks.pipelined():
 		run = t.pipe
+	case t.Ranks.bucketed():
+		run = t.forward
 	}
 	if err := run(&rec); err != nil {
 		return rec, err

@@ -45,6 +45,9 @@ type Ranks struct {
 	Owned *Owned
 	// Pipeline: each rank runs a stage; nil: each runs all of the graph.
 	Pipeline *Pipeline
+	// Buckets: gradients are added up in parts, while others are computed; nil: at the
+	// step's end.
+	Buckets *Buckets
 
 	// Slow, unless nil, is told of a rank that computes much longer than others, once.
 	Slow func(rank int, factor float64)
@@ -66,7 +69,7 @@ func momentumName(param string) string { return "remat.momentum/" + param }
 // Begin makes the job ready to agree: from the beginning, or with what a state holds.
 func (j *Job) Begin(kept map[string]runtime.Tensor) error {
 	r := j.Ranks
-	if r == nil {
+	if r == nil || r.bucketed() { // whose sums are float32, or they would have no session
 		return nil
 	}
 	for _, name := range r.exchanged(j.Session) {
@@ -141,22 +144,22 @@ func (r *Ranks) Held() int64 {
 	for _, chunk := range r.chunks {
 		n += int64(len(chunk)) * 4
 	}
-	return n + r.Owned.held() + r.Pipeline.held()
+	return n + r.Owned.held() + r.Pipeline.held() + r.Buckets.held()
 }
 
 // Elements are those of each value that is combined.
 func (r *Ranks) Elements(s *runtime.Session) ([]int64, error) {
 	var list []int64
-	for _, name := range r.exchanged(s) {
-		_, shape, err := s.ShapeOf(name)
+	names, of := r.exchanged(s), Holder(s)
+	if r.bucketed() {
+		names, of = r.Buckets.Sums, r.Buckets.holder()
+	}
+	for _, name := range names {
+		_, shape, err := of.ShapeOf(name)
 		if err != nil {
 			return nil, err
 		}
-		n := int64(1)
-		for _, d := range shape {
-			n *= d
-		}
-		list = append(list, n)
+		list = append(list, product(shape))
 	}
 	return list, nil
 }
@@ -230,6 +233,8 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	switch {
 	case r.pipelined():
 		return t.updateStage(rec)
+	case r.bucketed():
+		return t.backward(rec)
 	case r.Owned != nil:
 		return t.updateOwn(rec)
 	}
@@ -345,6 +350,8 @@ func (j *Job) Holder() Holder {
 	switch r := j.Ranks; {
 	case r != nil && r.Owned != nil:
 		return r.Owned.holder(j)
+	case r.bucketed():
+		return r.Buckets.holder()
 	case r.together():
 		return r.Update
 	case r.local():

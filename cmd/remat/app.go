@@ -127,7 +127,7 @@ func dashes(name string) string {
 // run is main without the process: it returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) (code int) {
 	e := newEnv(ctx, stdout, stderr)
-	e.typed = commandLine(args)
+	e.typed, e.words = commandLine(args), args
 	defer e.close()
 	defer context.AfterFunc(ctx, e.abandon)()
 	defer func() {

@@ -15,7 +15,7 @@ import (
 
 // namesFile lists the flags that say where to write, for whom an empty word, as an
 // unset variable of a shell, would mean nowhere.
-var namesFile = map[string]bool{"o": true, "out": true, "save": true, "trace": true, "html": true, "png": true, configFlag: true}
+var namesFile = map[string]bool{"o": true, "out": true, "save": true, "trace": true, "html": true, "png": true, "jobs": true, configFlag: true}
 
 // A line is what was typed, sorted.
 type line struct {

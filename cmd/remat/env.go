@@ -52,6 +52,7 @@ type env struct {
 	sources   map[string]*pipeline.Source // that were read
 	loaded    *remat.Engine
 	typed     string          // the command line
+	words     []string        // of which it is
 	archives  []archive       // of --feeds
 	startRSS  int64           // resident bytes as the program began
 	shown     *progress       // the one that has not finished

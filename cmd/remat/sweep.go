@@ -11,6 +11,7 @@ package main
 // figures are those that run measures.
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -44,6 +45,9 @@ func sweepCommand(e *env) *cli.Command {
 			&cli.BoolFlag{Name: "measure", Usage: "run each point that fits, too"},
 			&cli.StringFlag{Name: "html", Usage: "write the page to `F.html`"},
 			&cli.StringFlag{Name: "png", Usage: "draw the chart to `F.png`"},
+			&cli.StringFlag{Name: "jobs", Usage: "write a command for each point to `FILE`, a line each, for an array of jobs"},
+			&cli.IntFlag{Name: "point", Usage: "with --jobs: make point `N` alone, the command of line N"},
+			&cli.BoolFlag{Name: "collect", Usage: "with --jobs: print what the sweep prints, from the points that the commands made"},
 		},
 		Action: func(c *cli.Context) error {
 			first, err := argument(c, "model")
@@ -69,11 +73,17 @@ type sweepOptions struct {
 	html, png                          string
 	// over is the size that grows along the chart.
 	over string
+	// jobs is the file of commands; point is the one point that is made, 0 for all;
+	// collect reads all of them.
+	jobs    string
+	point   int
+	collect bool
 }
 
 func readSweepOptions(e *env, c *cli.Context, first string) (o sweepOptions, err error) {
 	o = sweepOptions{models: append([]string{first}, splitList([]string{c.String("model")})...), precisions: splitList([]string{c.String("precision")}),
-		strategies: splitList([]string{c.String("strategy")}), measure: c.Bool("measure"), html: c.String("html"), png: c.String("png")}
+		strategies: splitList([]string{c.String("strategy")}), measure: c.Bool("measure"), html: c.String("html"), png: c.String("png"),
+		jobs: c.String("jobs"), point: c.Int("point"), collect: c.Bool("collect")}
 	for _, f := range []struct {
 		flag string
 		to   *[]int64
@@ -122,7 +132,25 @@ func readSweepOptions(e *env, c *cli.Context, first string) (o sweepOptions, err
 	default:
 		o.over = "batch"
 	}
+	if err := o.checkJobs(c.IsSet("point")); err != nil {
+		return o, err
+	}
 	return o, pipeline.CanWrite(nil, o.html, o.png)
+}
+
+// checkJobs refuses what is no job of a sweep.
+func (o *sweepOptions) checkJobs(point bool) error {
+	switch {
+	case o.jobs == "" && o.collect:
+		return errors.New("--collect: requires --jobs FILE, and the flags with which that was written")
+	case o.jobs == "" && point:
+		return errors.New("--point: requires --jobs FILE, and the flags with which that was written")
+	case o.collect && point:
+		return errors.New("--collect takes all points: leave --point out")
+	case point && (o.point < 1 || o.point > o.count()):
+		return fmt.Errorf("--point %d: the sweep has points 1 to %d", o.point, o.count())
+	}
+	return nil
 }
 
 // mostSize bounds a size on the command line.
@@ -173,7 +201,14 @@ func (o *sweepOptions) sizes() []sweepSize {
 }
 
 func runSweep(e *env, o sweepOptions) error {
+	if o.jobs != "" && o.point == 0 && !o.collect {
+		return writeJobs(e, o)
+	}
 	defer leaveGarbage()()
+	all := o
+	if o.point > 0 {
+		o = o.only(o.point)
+	}
 	w, err := newSweeper(e, o)
 	if err != nil {
 		return err
@@ -183,19 +218,19 @@ func runSweep(e *env, o sweepOptions) error {
 	if o.limit > 0 {
 		doc.Limit = &o.limit
 	}
-	sizes := o.sizes()
-	bar := e.progress(len(sizes)*len(o.precisions)*len(o.strategies), "points")
-	for _, size := range sizes {
-		points, err := w.points(size, func() { bar.Add(1) })
-		doc.Points = append(doc.Points, points...)
-		if err != nil {
-			bar.Finish()
-			return err
-		}
+	if o.collect {
+		doc.Points, err = w.collect()
+	} else {
+		doc.Points, err = w.allPoints()
 	}
-	bar.Finish()
+	if err == nil && o.point > 0 {
+		err = w.savePoint(&all, doc.Points[0])
+	}
+	if err != nil {
+		return err
+	}
 	doc.Finish()
-	if o.limit > 0 && o.over != "layers" {
+	if o.limit > 0 && o.over != "layers" && o.point == 0 {
 		if err := w.searchLargest(doc); err != nil {
 			return err
 		}
@@ -203,8 +238,25 @@ func runSweep(e *env, o sweepOptions) error {
 	return writeSweep(e, doc, o)
 }
 
-// writeSweep prints the document and writes the pictures.
+// allPoints predicts all points.
+func (w *sweeper) allPoints() (list []report.SweepPoint, err error) {
+	bar := w.e.progress(w.o.count(), "points")
+	defer bar.Finish()
+	for _, size := range w.o.sizes() {
+		points, err := w.points(size, func() { bar.Add(1) })
+		list = append(list, points...)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// writeSweep prints the document and writes the pictures, which are of all points.
 func writeSweep(e *env, doc *report.Sweep, o sweepOptions) error {
+	if o.point > 0 {
+		o.html, o.png = "", ""
+	}
 	if o.html != "" {
 		page := &report.Page{Title: "Sweep of " + strings.Join(o.models, ", "), Command: e.typed, Facts: machineFacts(e), Sweep: doc}
 		if err := onnx.ReplaceFile(o.html, func(f *os.File) error { return page.HTML(f) }); err != nil {

@@ -175,11 +175,14 @@ func (w *sweeper) describe(point *report.SweepPoint, file *pipeline.File) {
 
 // measure runs two steps of a file; what has no room is an outcome.
 func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.Planner, file *pipeline.File) error {
-	out := filepath.Join(filepath.Dir(g.source.Path), "measure.onnx")
+	out, drop, err := beside(g.source.Path)
+	if err != nil {
+		return err
+	}
+	defer drop()
 	if err := file.Save(g.source, out, p.Document(file, pipeline.Budget{})); err != nil {
 		return err
 	}
-	defer os.Remove(out)
 	feeds := w.e.sessionOptions()
 	feeds.Dims, feeds.LR = nil, demoOwnRate // the file has the numbers
 	defer w.e.unload(out)
@@ -207,14 +210,25 @@ func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.P
 
 // graph makes the training graph of a size.
 func (w *sweeper) graph(size sweepSize) (*sizedGraph, error) {
-	row, err := models.Find(size.model)
-	if err == nil {
+	row, builtIn, err := sweptModel(size.model)
+	switch {
+	case err != nil:
+		return nil, err
+	case builtIn:
 		return w.builtIn(size, row)
 	}
-	if _, ferr := os.Stat(size.model); ferr != nil && !strings.Contains(size.model, ".") {
-		return nil, err // a name rather than a file
-	}
 	return w.foreign(size)
+}
+
+// sweptModel is the built-in model of a name; a file is none.
+func sweptModel(name string) (row models.Row, builtIn bool, err error) {
+	if row, err = models.Find(name); err == nil {
+		return row, true, nil
+	}
+	if _, ferr := os.Stat(name); ferr != nil && !strings.Contains(name, ".") {
+		return row, false, err // a name rather than a file
+	}
+	return row, false, nil
 }
 
 // builtIn makes the training graph of a model of the zoo.
@@ -305,13 +319,30 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 		return g, nil
 	}
 	defer src.Close()
-	// Weights are referred to: the graph has to lie beside them.
-	beside := strings.TrimSuffix(size.model, filepath.Ext(size.model)) + ".remat-sweep.onnx"
-	g.source, err = w.derive(src, g.dims, max(size.accumulate, 1), beside)
-	os.Remove(beside)
-	os.Remove(strings.TrimSuffix(beside, ".onnx") + ".safetensors")
+	out, drop, err := beside(size.model)
+	if err != nil {
+		return nil, err
+	}
+	defer drop()
+	g.source, err = w.derive(src, g.dims, max(size.accumulate, 1), out)
 	g.dims = nil // the derived graph has their numbers
 	return g, err
+}
+
+// beside is a name for a graph that refers to the weights of a file, and so has to lie in
+// its folder, where other jobs of the sweep write too. Drop takes the graph away.
+func beside(path string) (name string, drop func(), err error) {
+	base := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	f, err := os.CreateTemp(filepath.Dir(path), "."+base[:min(len(base), 100)]+".sweep-*.onnx")
+	if err != nil {
+		return "", nil, err
+	}
+	name = f.Name()
+	drop = func() {
+		os.Remove(name)
+		os.Remove(strings.TrimSuffix(name, ".onnx") + ".safetensors")
+	}
+	return name, drop, f.Close()
 }
 
 // Names that exporters give the dimensions of samples and tokens.

@@ -12,6 +12,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/stage"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -81,6 +82,8 @@ type trainRun struct {
 	shard  *pipeline.Shard
 	// split are the stages of a pipeline, nil without one.
 	split *stage.Split
+	// slab is what the graphs of a step in buckets leave for each other, predicted.
+	slab int64
 }
 
 func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error) {
@@ -113,6 +116,9 @@ func readTraining(e *env, c *cli.Context, w *mpi.World) (t *trainRun, err error)
 	}
 	if t.ranks != nil {
 		t.fit.options.Ranks = t.ranks.fitted()
+		if t.bucketed() {
+			t.fit.options.Norm = pipeline.NormNever
+		}
 	}
 	if t.ranks != nil && w != nil {
 		t.group = ranks.NewGroup(w)
@@ -214,10 +220,8 @@ func (t *trainRun) train() error {
 	if err != nil && !errors.Is(err, train.ErrInterrupted) {
 		return err
 	}
-	if t.first() {
-		if printing := t.print(b.subject, job, result); printing != nil {
-			return printing
-		}
+	if printing := t.print(b.subject, job, result); printing != nil {
+		return printing
 	}
 	if err != nil {
 		return &interruptedError{t.interrupted(job, result)}
@@ -484,6 +488,19 @@ func (t *trainRun) open(src *pipeline.Source, job *train.Job) (*subject, func(),
 	if t.ranks != nil && t.ranks.schedule != "" {
 		return t.openStage(src, job, o)
 	}
+	if t.bucketed() {
+		s, closing, err := t.openBuckets(src, job, o)
+		if err != nil || job.Validation == nil {
+			return s, closing, err
+		}
+		roles, _, err := step.RolesOf(src.Model, t.options.Roles)
+		if err != nil {
+			closing()
+			return nil, nil, err
+		}
+		last := t.beside[len(t.beside)-1].session // which shares with all
+		return t.validated(src, s, roles, last, job, closing)
+	}
 	s, err := openSubject(t.e, src.Path, o)
 	if err != nil {
 		return nil, nil, err
@@ -496,23 +513,29 @@ func (t *trainRun) open(src *pipeline.Source, job *train.Job) (*subject, func(),
 	if job.Validation == nil {
 		return s, s.close, nil
 	}
-	inside, err := t.openValidation(src, s, job)
-	if err != nil {
-		s.close()
-		return nil, nil, fmt.Errorf("validation: %w", err)
-	}
-	return s, func() { inside.Close(); s.close() }, nil
+	return t.validated(src, s, s.roles, s.session, job, s.close)
 }
 
-// openValidation makes a session of the forward part that reads the parameters of the
-// training session.
-func (t *trainRun) openValidation(src *pipeline.Source, s *subject, job *train.Job) (*remat.Session, error) {
-	m, err := src.Forward(s.roles)
+// validated adds the session that validates to those that train, of which one shares all
+// parameters.
+func (t *trainRun) validated(src *pipeline.Source, s *subject, roles step.Roles, share *remat.Session, job *train.Job, closing func()) (*subject, func(), error) {
+	inside, err := t.openValidation(src, roles, share, job)
+	if err != nil {
+		closing()
+		return nil, nil, fmt.Errorf("validation: %w", err)
+	}
+	return s, func() { inside.Close(); closing() }, nil
+}
+
+// openValidation makes a session of the forward part that reads the parameters of a
+// session.
+func (t *trainRun) openValidation(src *pipeline.Source, roles step.Roles, share *remat.Session, job *train.Job) (*remat.Session, error) {
+	m, err := src.Forward(roles)
 	if err != nil {
 		return nil, err
 	}
 	o := t.options
-	o.Own, o.From, o.Share, o.Purpose = nil, remat.Progress{}, s.session, "validate"
+	o.Own, o.From, o.Share, o.Purpose = nil, remat.Progress{}, share, "validate"
 	if o.Feed, err = job.Validation.At(0); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -51,11 +50,7 @@ func (t *trainRun) openStage(src *pipeline.Source, job *train.Job, o remat.Optio
 		}
 		own := o
 		own.Purpose = pipeline.StageFileName(g.Stage, g.Backward)
-		own.Feed = maps.Clone(o.Feed)
-		maps.DeleteFunc(own.Feed, func(name string, _ remat.Tensor) bool {
-			v := g.Model.Graph.Value(name)
-			return v == nil || !v.IsInput()
-		})
+		own.Feed = feedsOf(o.Feed, g.Model)
 		if len(opened) > 0 {
 			own.Share = opened[0].session
 		}

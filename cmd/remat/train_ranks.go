@@ -39,6 +39,7 @@ func rankFlags() []cli.Flag {
 		&cli.StringFlag{Name: "sync", Value: "step", Usage: "`step|shard|local=H`: ranks sum gradients every step; the same, with optimizer state and updates divided among them; or train alone for H steps and average"},
 		&cli.IntFlag{Name: "pipeline", Usage: "cut the graph into `K` stages, one a rank, under mpirun or one after the other in this process; micro-batches are those of --accumulate"},
 		&cli.StringFlag{Name: "pipeline-schedule", Value: ranks.OneForward, Usage: "with --pipeline: `1f1b|gpipe`, the order in which stages take micro-batches"},
+		&cli.IntFlag{Name: "buckets", Usage: "with --sync step: cut the gradients into `K` buckets at layer boundaries, each of which is sent while the next is computed, and updated by a graph of its own"},
 		&cli.Float64Flag{Name: "outer-lr", Value: 0.7, Usage: "with --sync local=H: the rate, `X`, of the step from one average to the next"},
 		&cli.Float64Flag{Name: "outer-momentum", Value: 0.9, Usage: "with --sync local=H: its Nesterov momentum, `X`"},
 	}
@@ -55,6 +56,8 @@ type rankPlan struct {
 	lock  sync.Mutex
 	// schedule is that of a pipeline, whose stages the ranks are; "" for none.
 	schedule string
+	// buckets is in how many parts gradients are exchanged; 0: at once, at the step's end.
+	buckets int
 }
 
 // batches is how many ranks take micro-batches of their own.
@@ -109,6 +112,12 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 		if c.IsSet(flag) && r.Every == 0 {
 			return nil, fmt.Errorf("--%s: requires --sync local=H", flag)
 		}
+	}
+	if err := r.readBuckets(c); err != nil {
+		return nil, err
+	}
+	if r.Size == 0 && c.IsSet("buckets") {
+		return nil, errors.New("--buckets: requires --ranks N, or a start by mpirun")
 	}
 	if r.Size == 0 && c.IsSet("sync") {
 		return nil, errors.New("--sync: requires --ranks N, or a start by mpirun")
@@ -394,18 +403,19 @@ func (t *trainRun) shared(p train.Position, accumulate int) (train.Position, err
 	return p, nil
 }
 
+// updatePath is the graph of updates, where the run has one.
+func (t *trainRun) updatePath() string { return filepath.Join(t.dir, pipeline.UpdateFile) }
+
 // openUpdates opens the session that updates from sums of gradients, where the graph
 // has it apart.
 func (t *trainRun) openUpdates(job *train.Job, state *train.State) (func(), error) {
 	if t.ranks == nil || t.ranks.Every > 0 {
 		return func() {}, nil
 	}
-	path := filepath.Join(t.dir, pipeline.UpdateFile)
-	o := t.options
-	o.Dims, o.Share, o.Purpose = nil, job.Session, "update"
-	share := 1 / float64(t.ranks.batches()*job.Accumulate)
-	o.Feed = map[string]remat.Tensor{optim.ShareInput: remat.FromFloat32s([]float32{float32(share)})}
-	o.From = remat.Progress{Runs: int(job.From.Step)}
+	if t.bucketed() {
+		return func() {}, nil // which are open
+	}
+	path, o := t.updatePath(), t.updateOptions(job)
 	if t.ranks.Shard || t.split != nil {
 		return t.openShard(job, path, o)
 	}
@@ -453,10 +463,7 @@ func (t *trainRun) openShard(job *train.Job, path string, o remat.Options) (clos
 		SquaresInput: optim.SquaresInput, SquaresOutput: optim.OwnSquares, Rows: t.shard.Rows,
 		Params: t.shard.Params, Sums: t.shard.Sums, Owner: t.shard.Owner,
 	}
-	for _, v := range t.shard.Values {
-		dims, _ := v.Shape.Ints()
-		owned.Values = append(owned.Values, train.OwnedValue{Name: v.Name, Owner: v.Owner, DType: v.DType, Shape: dims})
-	}
+	owned.Values = ownedValues(t.shard.Values)
 	share := o.Feed
 	if t.shard.Squares != nil {
 		o.Feed, o.Purpose = nil, "squares"
@@ -503,6 +510,11 @@ type trainedRanks struct {
 	// HeldBytes is what ranks exchange and keep beside sessions.
 	HeldBytes          int64 `json:"held_bytes"`
 	PredictedHeldBytes int64 `json:"predicted_held_bytes"`
+	// Buckets is in how many parts gradients are sent, null for one; SendSeconds is how long
+	// that took, and Overlapped the share of it in which the rank computed.
+	Buckets     *int     `json:"buckets"`
+	SendSeconds *float64 `json:"send_seconds"`
+	Overlapped  *float64 `json:"overlapped"`
 }
 
 // ranksDocument describes the rank.
@@ -519,6 +531,10 @@ func (t *trainRun) ranksDocument(job *train.Job, r *train.Result) (*trainedRanks
 		Ranks: size, Rank: rank, Sync: t.ranks.sync,
 		Syncs: r.Syncs, SyncBytes: ranks.SyncBytes(elements, rank, size), BytesSent: r.Sent,
 		HeldBytes: job.Ranks.Held(), PredictedHeldBytes: ranks.HeldBytes(elements, rank, size, t.local()),
+	}
+	if b := job.Ranks.Buckets; b != nil {
+		d.Buckets, d.SendSeconds, d.Overlapped = &t.ranks.buckets, &r.Sending, &r.Overlapped
+		d.PredictedHeldBytes += t.slab
 	}
 	if p := job.Ranks.Pipeline; p != nil {
 		d.Sync = "pipeline " + t.ranks.schedule

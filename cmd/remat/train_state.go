@@ -136,17 +136,23 @@ type trained struct {
 	State        report.Text   `json:"state"`
 	Memory       report.Memory `json:"memory"`
 	Ranks        *trainedRanks `json:"ranks"`
+	EachRank     []rankMemory  `json:"each_rank"`
 }
 
-// print prints the document of a training, or what a person wants to read of it.
+// print prints the document of a training, or what a person wants to read of it, on the
+// first rank; others tell it what they took.
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	s.memory()
 	t.addBeside(s)
+	each, err := t.eachRank(s, job, r)
+	if err != nil || !t.first() {
+		return err
+	}
 	d := &trained{
-		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
+		EachRank: each,
+		Steps:    r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
 	}
-	var err error
 	if d.Ranks, err = t.ranksDocument(job, r); err != nil {
 		return err
 	}
@@ -171,6 +177,9 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	}
 	if k := d.Ranks; k != nil {
 		t.e.say("%d ranks, --sync %s: each sends about %s %d times, and holds %s for it", k.Ranks, k.Sync, report.Bytes(k.SyncBytes), k.Syncs, report.Bytes(k.HeldBytes))
+	}
+	if k := d.Ranks; k != nil && k.Buckets != nil {
+		t.e.say("%d buckets: %.2f s of sending, computing in %.0f %% of them", *k.Buckets, *k.SendSeconds, 100**k.Overlapped)
 	}
 	t.e.say("state: %s", r.State)
 	return nil

@@ -130,7 +130,7 @@ func (f *fitting) stage(a *stepGraph, given *onnx.Model, cut *stage.Split, s *St
 		}
 		u.session, u.between = u.session+q.session, max(u.between, q.between)
 	}
-	live := max(*s.Forward.LivePeakBytes, *s.Backward.LivePeakBytes)
+	running := max(*s.Forward.LivePeakBytes+*s.Forward.UnusedBytes, *s.Backward.LivePeakBytes+*s.Backward.UnusedBytes)
 	sends = ranks.ShareBytes(ranks.WordBytes, cut.Stages) + own.SquareBytes(rank, cut.Stages)
 	for name, readers := range cut.Readers {
 		if owner, ok := cut.Owner[name]; ok && owner == rank {
@@ -142,5 +142,5 @@ func (f *fitting) stage(a *stepGraph, given *onnx.Model, cut *stage.Split, s *St
 			}
 		}
 	}
-	return *peak + u.state + u.session + own.Held(rank) + max(0, u.between-live), sends, nil
+	return *peak + u.state + u.session + own.Held(rank) + max(0, u.between-running), sends, nil
 }

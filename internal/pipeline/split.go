@@ -69,14 +69,17 @@ type StageFile struct {
 	// Inputs and Outputs are boundaries, by name.
 	Inputs  []string `json:"inputs"`
 	Outputs []string `json:"outputs"`
-	// LivePeakBytes and SessionBytes are predicted, null where they cannot be.
+	// LivePeakBytes, SessionBytes and UnusedBytes, what the arena reserves beyond both, are
+	// predicted, null where they cannot be.
 	LivePeakBytes *int64 `json:"predicted_live_peak_bytes"`
 	SessionBytes  *int64 `json:"predicted_session_bytes"`
+	UnusedBytes   *int64 `json:"predicted_unused_bytes"`
 	FeedBytes     int64  `json:"feed_bytes"`
 }
 
 // A StagePeak is what a stage takes under a schedule: parameters, state, what both files are
-// fed, sessions, the larger live peak, and what is stashed of micro-batches under way.
+// fed, sessions, the larger live peak with what the arena reserves beyond it, and what is
+// stashed of micro-batches under way.
 type StagePeak struct {
 	StashBytes int64  `json:"stash_bytes"`
 	TotalBytes *int64 `json:"predicted_total_bytes"`
@@ -247,8 +250,8 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 // describeStages predicts what each stage takes.
 func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOptions) (*Stages, error) {
 	doc := &Stages{Model: filepath.Base(s.Path), MicroBatches: o.Micro, Stages: make([]Stage, split.Stages), Shared: []SharedParameter{}, Boundaries: []Boundary{}}
-	held := make([]int64, split.Stages) // feeds and sessions; -1: not known
-	live := make([]int64, split.Stages)
+	held := make([]int64, split.Stages)    // feeds and sessions; -1: not known
+	running := make([]int64, split.Stages) // the larger live peak, with what is reserved beside
 	bytes := map[string]int64{}
 	for i := range doc.Stages {
 		doc.Stages[i] = Stage{Stage: i, Parameters: []string{}, Owns: []string{}}
@@ -296,10 +299,10 @@ func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOpt
 			continue
 		}
 		total := TotalOf(p)
-		file.LivePeakBytes, file.SessionBytes = &total.Live, &total.Session
+		file.LivePeakBytes, file.SessionBytes, file.UnusedBytes = &total.Live, &total.Session, &total.Unused
 		if held[g.Stage] >= 0 {
 			held[g.Stage] += total.Session + total.Feeds
-			live[g.Stage] = max(live[g.Stage], total.Live)
+			running[g.Stage] = max(running[g.Stage], total.Live+total.Unused)
 		}
 	}
 	flows, _, err := Flows(split)
@@ -323,7 +326,7 @@ func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOpt
 		for _, schedule := range []string{ranks.GPipe, ranks.OneForward} {
 			peak := StagePeak{StashBytes: ranks.StoreBytes(ticks[schedule], flows, split.Stages, i)}
 			if held[i] >= 0 {
-				all := st.ParameterBytes + st.StateBytes + held[i] + peak.StashBytes + live[i]
+				all := st.ParameterBytes + st.StateBytes + held[i] + peak.StashBytes + running[i]
 				peak.TotalBytes = &all
 			}
 			st.Peaks[schedule] = peak

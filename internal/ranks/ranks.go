@@ -32,6 +32,8 @@ type Transport interface {
 	// Exchange sends bytes to a rank while it receives from another one, as many as
 	// that rank sends. The two may be the same, and neither is this rank.
 	Exchange(to int, send []byte, from int, recv []byte) error
+	// Beside says that one goroutine may exchange while the rank's own computes.
+	Beside() bool
 }
 
 // A Group is a rank's side of what the ranks do together. All ranks make the same calls
@@ -44,6 +46,9 @@ type Group struct {
 
 // NewGroup is the rank's side over a transport.
 func NewGroup(t Transport) *Group { return &Group{t: t} }
+
+// Beside says that one goroutine may make the group's calls while the rank computes.
+func (g *Group) Beside() bool { return g.t.Beside() }
 
 // Rank is which of the ranks this is, from 0.
 func (g *Group) Rank() int { return g.t.Rank() }

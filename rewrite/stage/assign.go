@@ -52,6 +52,9 @@ const (
 type Options struct {
 	Stages  int
 	Balance Balance
+	// Joined: the last stage's forward and backward graphs are one, in the place of the
+	// former, for who runs them one after the other.
+	Joined bool
 }
 
 // replicated marks a node that is in every group that reads it.
@@ -91,6 +94,11 @@ func assign(a *analysis.Analysis, o Options) (*assignment, error) {
 	}
 	s.findHand()
 	s.assignBackward()
+	for n, group := range s.group {
+		if o.Joined && group == o.Stages {
+			s.group[n] = o.Stages - 1
+		}
+	}
 	return s, s.check()
 }
 
@@ -320,6 +328,3 @@ func (s *assignment) check() error {
 	}
 	return nil
 }
-
-// stageOf is the stage of a group.
-func stageOf(group, stages int) int { return min(group, 2*stages-1-group) }

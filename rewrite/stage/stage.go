@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner/analysis"
 )
@@ -57,7 +58,7 @@ func Of(m *onnx.Model, a *analysis.Analysis, o Options) (*Split, error) {
 		return nil, err
 	}
 	for group := range 2 * o.Stages {
-		g := &Group{Stage: stageOf(group, o.Stages), Backward: group >= o.Stages}
+		g := &Group{Stage: ranks.StageOf(group, o.Stages), Backward: group >= o.Stages}
 		for _, v := range out.Values {
 			if v.From == group {
 				g.Out = append(g.Out, v)
@@ -84,7 +85,7 @@ func (s *assignment) owners(g *onnx.Graph, out *Split) error {
 		readers := map[int]bool{}
 		for _, u := range v.Uses() {
 			if group, ok := s.group[u.Node]; ok && group != replicated {
-				readers[stageOf(group, s.o.Stages)] = true
+				readers[ranks.StageOf(group, s.o.Stages)] = true
 			}
 		}
 		out.Readers[v.Name] = slices.Sorted(maps.Keys(readers))
@@ -93,7 +94,7 @@ func (s *assignment) owners(g *onnx.Graph, out *Split) error {
 			if next == nil || next.Producer == nil || s.group[next.Producer] == replicated {
 				continue
 			}
-			out.Owner[v.Name] = stageOf(s.group[next.Producer], s.o.Stages)
+			out.Owner[v.Name] = ranks.StageOf(s.group[next.Producer], s.o.Stages)
 		}
 		if s.Roles.New[v.Name] == "" {
 			continue

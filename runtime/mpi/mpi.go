@@ -222,6 +222,10 @@ func (w *World) Exchange(to int, send []byte, from int, recv []byte) error {
 		C.int(from), unsafe.Pointer(unsafe.SliceData(recv)), C.int(len(recv))))
 }
 
+// Beside says that calls may come from another thread than the one that computes, one at a
+// time: Join asked MPI for that.
+func (w *World) Beside() bool { return true }
+
 // Abort ends all processes.
 func (w *World) Abort(code int) { C.stop(C.int(code)) }
 
