@@ -56,5 +56,20 @@ const RecomputePass = "recompute"
 // Runtime: no file declares it.
 const HiddenStep = "hidden"
 
+// ControlPass made the operators of a control dependency.
+const ControlPass = "control"
+
+// Hides reports a node that keeps the type of what it returns from ONNX Runtime: one of
+// a HiddenStep, or the view by which a control dependency leads such a value on.
+func (n *Node) Hides() bool {
+	for n.Metadata(stepKey) != HiddenStep {
+		if !n.MadeBy(ControlPass) || !n.Is("Unsqueeze", "Reshape") || n.In(0) == nil || n.Inputs[0].Producer == nil {
+			return false
+		}
+		n = n.Inputs[0].Producer
+	}
+	return true
+}
+
 // MadeBy reports that a pass made the node.
 func (n *Node) MadeBy(pass string) bool { return n.Metadata(passKey) == pass }

@@ -157,7 +157,7 @@ func (g *Graph) Fixed() bool {
 }
 
 // AnnotateTypes gives every node output whose type is known a value_info entry
-// in the written file, but for those of a HiddenStep. ONNX Runtime plans reuse only for
+// in the written file, but for those that the node hides. ONNX Runtime plans reuse only for
 // shapes it knows.
 func (g *Graph) AnnotateTypes() {
 	have := map[string]bool{}
@@ -165,7 +165,7 @@ func (g *Graph) AnnotateTypes() {
 		have[vi.GetName()] = true
 	}
 	for _, n := range g.Nodes {
-		if n.Metadata(stepKey) == HiddenStep {
+		if n.Hides() {
 			continue
 		}
 		for _, v := range n.Outputs {

@@ -94,7 +94,7 @@ func (r *recomputer) instance(in *planner.Instance) error {
 	})
 	c.SetModule(n.Module())
 	o := onnx.Origin{Pass: onnx.RecomputePass, Of: n.Label()}
-	if n.Origin().Step == onnx.HiddenStep {
+	if n.Hides() {
 		o.Step = onnx.HiddenStep // the copy's type is as little ONNX Runtime's to know
 	}
 	c.SetOrigin(o)

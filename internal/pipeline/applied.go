@@ -11,15 +11,16 @@ import (
 
 // doneWords says what a pass did n times, "" for what matters to nobody.
 var doneWords = map[string]func(n int, v *Variant) string{
-	"recompute": func(n int, _ *Variant) string { return counted(n, "node") + " recomputed" },
-	"batch":     func(_ int, v *Variant) string { return fmt.Sprintf("the step in %d micro-batches", v.Divided.Batch) },
-	"chunk":     func(_ int, v *Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
-	"tile":      func(n int, _ *Variant) string { return counted(n, "wide product") + " in parts" },
-	"rows":      func(n int, _ *Variant) string { return counted(n, "large update") + " by rows" },
-	"hold once": func(n int, _ *Variant) string { return counted(n, "frozen weight") + " held once" },
-	"scatter":   func(int, *Variant) string { return "" },
-	"edge":      func(n int, _ *Variant) string { return counted(n, "node") + " held in place by control dependencies" },
-	"schedule":  func(n int, _ *Variant) string { return counted(n, "node") + " in order" },
+	"recompute":     func(n int, _ *Variant) string { return counted(n, "node") + " recomputed" },
+	"batch":         func(_ int, v *Variant) string { return fmt.Sprintf("the step in %d micro-batches", v.Divided.Batch) },
+	"chunk":         func(_ int, v *Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
+	"tile":          func(n int, _ *Variant) string { return counted(n, "wide product") + " in parts" },
+	"rows":          func(n int, _ *Variant) string { return counted(n, "large update") + " by rows" },
+	"hold once":     func(n int, _ *Variant) string { return counted(n, "frozen weight") + " held once" },
+	"scatter":       func(int, *Variant) string { return "" },
+	"edge":          func(n int, _ *Variant) string { return counted(n, "node") + " held in place by control dependencies" },
+	"schedule":      func(n int, _ *Variant) string { return counted(n, "node") + " in order" },
+	"slice weights": func(n int, _ *Variant) string { return counted(n, "product") + " over slices of a frozen weight" },
 }
 
 // counted writes a number of things.
@@ -53,7 +54,7 @@ func (f *File) Rounding() string {
 	var why []string
 	for _, r := range f.Reports {
 		switch r.Pass {
-		case "batch", "chunk", "tile", "rows":
+		case "batch", "chunk", "tile", "rows", "slice weights":
 			if r.Applied > 0 {
 				why = append(why, doneWords[r.Pass](r.Applied, f.Variant))
 			}

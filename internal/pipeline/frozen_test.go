@@ -175,11 +175,18 @@ graph filters {
 	}
 }
 
-// runAsPredicted plans, writes and runs a step, and fails where a figure is not
-// the one predicted.
+// runAsPredicted plans, writes and runs a step at level 1, and fails where a figure is
+// not the one predicted.
 func runAsPredicted(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy string) runtime.Memory {
 	t.Helper()
-	o.Provider, o.OptLevel, o.Threads = ort.CPU, 1, 2
+	got, _ := runAtLevel(t, e, m, o, strategy, 1)
+	return got
+}
+
+// runAtLevel is runAsPredicted at a level of ONNX Runtime, and returns the file too.
+func runAtLevel(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy string, level int) (runtime.Memory, *File) {
+	t.Helper()
+	o.Provider, o.OptLevel, o.Threads = ort.CPU, level, 2
 	p, err := NewPlanner(e, m, o)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +195,7 @@ func runAsPredicted(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := e.Open(r.Model, runtime.Options{Level: 1, Threads: 2, Provider: ort.CPU})
+	s, err := e.Open(r.Model, runtime.Options{Level: level, Threads: 2, Provider: ort.CPU})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,8 +209,8 @@ func runAsPredicted(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, s
 	got, want := s.Memory(), r.Prediction
 	if !want.Exact() || got.ParameterBytes != want.Parameters || got.StateBytes != want.State ||
 		got.SessionBytes != want.Session.Bytes() || got.LivePeakBytes != want.LivePeak || got.TotalPeakBytes != want.TotalPeak {
-		t.Errorf("measured %+v, predicted parameters %d, state %d, session %d, live peak %d, total %d", got,
+		t.Errorf("level %d: measured %+v, predicted parameters %d, state %d, session %d, live peak %d, total %d", level, got,
 			want.Parameters, want.State, want.Session.Bytes(), want.LivePeak, want.TotalPeak)
 	}
-	return got
+	return got, r
 }

@@ -66,7 +66,7 @@ var passes = []pass{
 	{name: "tile", doc: "computes wide products in parts",
 		after: []string{"chunk"}, why: "tiles only what is still whole once the loss is sliced",
 		asked: func(o *Options) bool { return o.Tile != Division{} }, run: (*preparation).tile},
-	{name: "widen apart", doc: "each product that reads a quantized weight makes a wide copy of its own",
+	{name: "widen apart", doc: "each product that reads a quantized weight makes a wide copy of its own, of a large one in slices where the loss is",
 		after: []string{"ordered", "chunk", "tile"}, why: "what is divided has more products, and these passes follow no control dependency",
 		run: (*preparation).widenApart},
 	{name: "optimize", doc: "passes a foreign graph through ONNX Runtime's own optimizer",
@@ -174,7 +174,28 @@ func (p *preparation) widenApart(*runtime.Engine) error {
 	case blocks && p.Options.Precision != nil:
 		return errors.New("--precision: a step with weights in blocks is predicted exactly in float32 only: leave it out, or derive without --quantize-frozen")
 	}
+	if p.Options.Chunk != (Division{}) {
+		if err := p.widenInSlices(); err != nil {
+			return err
+		}
+	}
 	return quantize.Apart(p.Model.Graph)
+}
+
+func (p *preparation) widenInSlices() error {
+	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
+	if err != nil {
+		return err
+	}
+	limits := quantize.Large
+	if p.Options.wide != nil {
+		limits = *p.Options.wide
+	}
+	n, err := quantize.Sliced(p.Model.Graph, types, limits)
+	if n > 0 {
+		p.Reports = append(p.Reports, rewrite.Report{Pass: "slice weights", Requested: n, Applied: n})
+	}
+	return err
 }
 
 // opset brings a graph to the opset that control dependencies need.

@@ -18,6 +18,7 @@ import (
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/precision"
+	"github.com/onnx-remat/remat/rewrite/quantize"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -74,6 +75,8 @@ type Options struct {
 	Stop func() bool
 	// most ends a search within a budget at plans of that overhead; 0: at none.
 	most float64
+	// wide, unless nil, says which copies of quantized weights are made in slices.
+	wide *quantize.Limits
 	// Progress, unless nil, is called as planning comes on.
 	Progress func(Progress)
 	// After, unless nil, is called after each pass with the model as the pass

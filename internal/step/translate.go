@@ -117,14 +117,13 @@ func (t *Translation) describe(v *onnx.Value) ortmodel.Value {
 	if host {
 		out.Bytes = 0
 	}
-	if v.Producer != nil && v.Producer.Origin().Step == onnx.HiddenStep {
-		return out
-	}
 	if planned, ok := t.options.Planned[v]; ok {
 		if !planned.Ranked {
 			return out
 		}
 		typ.Shape = planned.Shape
+	} else if v.Producer != nil && v.Producer.Hides() {
+		return out
 	}
 	out.Class = t.class(typ, host)
 	return out

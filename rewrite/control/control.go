@@ -23,7 +23,7 @@ import (
 )
 
 // Pass is what every node of an edge notes as its origin (onnx.Origin).
-const Pass = "control"
+const Pass = onnx.ControlPass
 
 // MinOpset is the first opset whose Unsqueeze takes its axes as an input, as lowered
 // edges need it.

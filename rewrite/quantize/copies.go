@@ -54,14 +54,9 @@ func Apart(g *onnx.Graph) error {
 	b := build.New(g, nil, Pass)
 	var order []*onnx.Node
 	for _, n := range g.Nodes {
-		if n.Is("MatMul", "Gemm") {
-			for i := range 2 {
-				v, other := n.Inputs[i], n.Inputs[1-i]
-				if widener(v) != nil && !other.IsConstant() && widener(other) == nil {
-					b.From(n, n.Label())
-					n.SetInput(i, own(b, v, other))
-				}
-			}
+		if at, ok := wideInput(n); ok {
+			b.From(n, n.Label())
+			n.SetInput(at, own(b, n.Inputs[at], n.Inputs[1-at]))
 		}
 		order = append(append(order, b.Take()...), n)
 	}
@@ -73,6 +68,20 @@ func Apart(g *onnx.Graph) error {
 		g.RemoveDead()
 	}
 	return err
+}
+
+// wideInput is the input of a product that is a widened constant, where the other one is
+// none and no constant.
+func wideInput(n *onnx.Node) (at int, ok bool) {
+	if !n.Is("MatMul", "Gemm") {
+		return 0, false
+	}
+	for i := range 2 {
+		if other := n.Inputs[1-i]; widener(n.Inputs[i]) != nil && !other.IsConstant() && widener(other) == nil {
+			return i, true
+		}
+	}
+	return 0, false
 }
 
 // widener is the node that widens a constant to v, or to the list that v is made of; nil
