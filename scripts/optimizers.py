@@ -4,9 +4,10 @@
     make build ort
     scripts/optimizers.py
 
-Ten steps of a small network, with matrices large enough for codes, from the same weights on the same batch: by `remat run` with the
-optimizer in the graph, and by a reference in PyTorch. Prints, of the way that each parameter went,
-how far the two are apart, and ends with 1 where that is more than 1e-3 of the way, or what is said below.
+Ten steps of a small network, with matrices large enough for codes, from the same weights on the same
+batch: by `remat run` with the optimizer in the graph, and by a reference in PyTorch. Prints, of the way
+that each parameter went, how far the two are apart, and ends with 1 where that is more than 1e-3 of the
+way, or what is said below.
 
 adafactor: transformers.optimization.Adafactor without relative steps, and torch.optim.Adafactor with
 them. muon: torch.optim.Muon with the rate of match_rms_adamw, in float32 where it computes in
