@@ -4,14 +4,16 @@
     make build ort
     scripts/optimizers.py
 
-Ten steps of a small network from the same weights on the same batch: by `remat run` with the
-optimizer in the graph, and by a reference in PyTorch. Prints, of the way that each parameter went,
-how far the two are apart, and ends with 1 where that is more than 1e-3 of the way.
+Ten steps of a small network, with matrices large enough for codes, from the same weights on the same
+batch: by `remat run` with the optimizer in the graph, and by a reference in PyTorch. Prints, of the way
+that each parameter went, how far the two are apart, and ends with 1 where that is more than 1e-3 of the
+way, or what is said below.
 
 adafactor: transformers.optimization.Adafactor without relative steps, and torch.optim.Adafactor with
 them. muon: torch.optim.Muon with the rate of match_rms_adamw, in float32 where it computes in
 bfloat16, and torch.optim.AdamW for vectors. apollo-mini: the package apollo-torch, with the signs
-that remat draws for its normal numbers; left out where it is not installed.
+that remat draws for its normal numbers; left out where it is not installed. adamw8bit: torch.optim.AdamW,
+whose moments are float32, so up to 5e-2 of the way is the eight bits' own.
 Needs torch, transformers, onnx and safetensors.
 """
 import argparse
@@ -32,7 +34,7 @@ STEPS, RATE = 10, 0.01
 class Loss(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(torch.nn.Linear(24, 56), torch.nn.Tanh(), torch.nn.Linear(56, 40), torch.nn.Tanh(), torch.nn.Linear(40, 16))
+        self.layers = torch.nn.Sequential(torch.nn.Linear(24, 200), torch.nn.Tanh(), torch.nn.Linear(200, 40), torch.nn.Tanh(), torch.nn.Linear(40, 16))
 
     def forward(self, x, y):
         return (self.layers(x) - y).square().mean()
@@ -74,11 +76,17 @@ def apollo(model):
                                       {"params": [p for p in model.parameters() if p.dim() < 2]}], lr=RATE, eps=1e-8)]
 
 
+def adamw(model):
+    return [torch.optim.AdamW(model.parameters(), lr=RATE)]
+
+
+# A reference, further flags of grad, and how far they may be apart.
 CASES = {
-    "adafactor": (adafactor, []),
-    "adafactor, relative": (relative, ["--relative-step", "1e-3"]),
-    "apollo-mini": (apollo, []),
-    "muon": (muon, []),
+    "adafactor": (adafactor, [], 1e-3),
+    "adafactor, relative": (relative, ["--relative-step", "1e-3"], 1e-3),
+    "apollo-mini": (apollo, [], 1e-3),
+    "muon": (muon, [], 1e-3),
+    "adamw8bit": (adamw, [], 5e-2),
 }
 
 
@@ -87,7 +95,7 @@ def main():
     parser.add_argument("--remat", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "bin", "remat"), help="the program")
     a = parser.parse_args()
     program = os.path.abspath(a.remat)
-    worst = 0.0
+    wrong = []
     with tempfile.TemporaryDirectory() as folder:
         def remat(*args):
             done = subprocess.run([program, "--quiet", *args], cwd=folder, capture_output=True, text=True)
@@ -99,7 +107,7 @@ def main():
         torch.onnx.export(first, (x, y), os.path.join(folder, "model.onnx"), dynamo=False, opset_version=18, do_constant_folding=False,
                           training=torch.onnx.TrainingMode.PRESERVE, input_names=["x", "y"], output_names=["loss"])
         np.savez(os.path.join(folder, "batch.npz"), x=x.numpy(), y=y.numpy())
-        for name, (reference, flags) in CASES.items():
+        for name, (reference, flags, most) in CASES.items():
             model = Loss()
             model.load_state_dict(first.state_dict())
             optimizers = reference(model)
@@ -119,9 +127,10 @@ def main():
                 way = (p - first.state_dict()[key]).detach().norm().item()
                 apart[key] = np.linalg.norm(state[key] - p.detach().numpy()) / way
             key = max(apart, key=apart.get)
-            worst = max(worst, apart[key])
+            if not apart[key] <= most:
+                wrong.append(name)
             print(f"{name}: at most {apart[key]:.1e} of the way apart ({key})")
-    sys.exit(f"{worst:.1e} of the way apart" if worst > 1e-3 else 0)
+    sys.exit(f"too far apart: {', '.join(wrong)}" if wrong else 0)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/quantize"
 )
 
 // file is the model's file, or the one that remat model writes.
@@ -147,13 +148,19 @@ func (a *adviceRun) derivation(t *pipeline.Taken) []flagValue {
 	for _, f := range slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW)) {
 		name := f.Names()[0]
 		i := slices.IndexFunc(given, func(g flagValue) bool { return g.name == name })
-		if i < 0 || name == "optimizer" || name == "frozen" || name == "keep-grads" || changed && settings[name] {
+		if i < 0 || name == "optimizer" || name == "frozen" || name == "lora" || name == "quantize-frozen" || name == "keep-grads" || changed && settings[name] {
 			continue
 		}
 		list = append(list, given[i])
 	}
 	if frozen := t.Options.Derive.Grad.Frozen; len(frozen) > 0 {
 		list = append(list, flagValue{"frozen", frozen})
+	}
+	for _, s := range t.Options.Derive.Grad.Adapters {
+		list = append(list, flagValue{"lora", s.String()})
+	}
+	if kind := t.Options.Derive.Quantize; kind != quantize.None {
+		list = append(list, flagValue{"quantize-frozen", string(kind)})
 	}
 	if u.KeepGrads {
 		list = append(list, flagValue{"keep-grads", true})

@@ -6,7 +6,8 @@ package pipeline
 //	as made ─▶ order ─▶ updates in backward ─▶ recomputation ─▶ parts ─▶ micro-batches
 //	                                           └────────── Fit: the least work ──────┘
 //	   ─▶ half types, another optimizer, frozen parameters: in every combination, the
-//	      one that changes least first, until one fits
+//	      one that changes least first, until one fits; adapters, with what they leave
+//	      frozen as it is and quantized, come after each of these alone
 //
 // The measures of the upper line train the same; those of the lower do not, so they
 // are taken only where nothing else fits. That nothing fits is said where none of their
@@ -86,6 +87,9 @@ const (
 	MeasureHalf      = "half types"
 	MeasureOptimizer = "another optimizer"
 	MeasureFreeze    = "freezing"
+	MeasureAdapters  = "adapters"
+	MeasureAdapters8 = "adapters, the rest in int8"
+	MeasureAdapters4 = "adapters, the rest in int4"
 )
 
 // Advise says what helps. Nothing is written.

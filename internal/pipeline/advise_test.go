@@ -75,6 +75,9 @@ func checkNone(t *testing.T, v *adviser) {
 	}
 	looked := 0
 	for set := range 1 << len(changes) {
+		if !goTogether(changes, set) {
+			continue
+		}
 		o := v.o.FitOptions
 		for i, c := range changes {
 			if set>>i&1 == 1 && c.apply != nil {

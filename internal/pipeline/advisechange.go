@@ -1,6 +1,7 @@
 package pipeline
 
-// Measures that make another training: a half type, another optimizer, frozen parameters.
+// Measures that make another training: a half type, another optimizer, frozen parameters,
+// adapters in place of all parameters.
 
 import (
 	"cmp"
@@ -8,7 +9,9 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/quantize"
 )
 
 // others takes the measures with which another training is made.
@@ -64,7 +67,7 @@ func (v *adviser) combine(changes []change, rows map[string]*Measure) error {
 		}
 	}
 	for set := 1; set <= all; set++ {
-		if set&^all == 0 {
+		if set&^all == 0 && goTogether(changes, set) {
 			sets = append(sets, set)
 		}
 	}
@@ -95,13 +98,14 @@ func (v *adviser) combine(changes []change, rows map[string]*Measure) error {
 		}
 		return t, nil
 	}
-	// What fits alone is shown as a choice, and taken where nothing less does.
+	// What fits alone is shown as a choice, and taken where nothing less does; adapters are
+	// taken where no other measure alone is enough, recomputation included.
 	for i, c := range changes {
 		m := rows[c.name]
 		if m.With == nil || !m.With.Fits {
 			continue
 		}
-		if v.advice.Recommended == nil || c.name == MeasureHalf {
+		if !c.apart && v.advice.Recommended == nil || c.name == MeasureHalf {
 			t, err := try(1 << i)
 			if err != nil {
 				return err
@@ -158,11 +162,32 @@ func (v *adviser) asRun(t *Taken) error {
 type change struct {
 	name, did, remark string
 	apply             func(*FitOptions)
+	// apart: it is taken with no other change.
+	apart bool
+}
+
+// goTogether reports a set of changes that may be taken together.
+func goTogether(changes []change, set int) bool {
+	if bits.OnesCount(uint(set)) == 1 {
+		return true
+	}
+	for i, c := range changes {
+		if c.apart && set>>i&1 == 1 {
+			return false
+		}
+	}
+	return true
 }
 
 // changes lists them, in the order of the bits of a combination: a combination comes
-// after all of its parts, and freezing last.
+// after all of its parts, freezing last, and adapters after it.
 func (v *adviser) changes() ([]change, error) {
+	list, err := v.combinable()
+	return append(list, v.adapters()...), err
+}
+
+// combinable are the changes of which several may be taken.
+func (v *adviser) combinable() ([]change, error) {
 	half := change{name: MeasureHalf}
 	switch p := v.o.Half; {
 	case v.o.Pipeline.Precision != nil:
@@ -204,6 +229,53 @@ func (v *adviser) changes() ([]change, error) {
 		}
 	}
 	return []change{half, lighter, freeze}, nil
+}
+
+// Rank and alpha of the adapters that are tried, on every linear layer.
+var tried = adapter.Spec{Globs: []string{"*"}, Rank: 8, Alpha: 16}
+
+// adapters are low-rank pairs on all linear layers, in place of what is trained: with
+// the frozen weights as they are, and quantized.
+func (v *adviser) adapters() []change {
+	var list []change
+	for _, c := range []struct {
+		name, did string
+		kind      quantize.Kind
+	}{{MeasureAdapters, "", quantize.None}, {MeasureAdapters8, ", frozen weights in int8", quantize.Int8}, {MeasureAdapters4, ", frozen weights in int4", quantize.Int4}} {
+		a := change{name: c.name, did: fmt.Sprintf("train pairs of rank %d beside each linear layer%s", tried.Rank, c.did), apart: true, remark: v.noAdapters(c.kind)}
+		if a.remark == "" {
+			a.apply = func(o *FitOptions) {
+				o.Derive.Grad.Adapters = []adapter.Spec{tried}
+				if c.kind != quantize.None {
+					o.Derive.Quantize = c.kind
+				}
+			}
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+// noAdapters says why adapters are not tried, "" where they are.
+func (v *adviser) noAdapters(kind quantize.Kind) string {
+	g := &v.o.Derive.Grad
+	switch {
+	case v.training:
+		return "the graph has its update: derive it anew from its forward model"
+	case len(g.Adapters) > 0:
+		return "asked for already"
+	case len(g.Params)+len(g.Frozen) > 0:
+		return "what is trained was asked for"
+	case kind == quantize.None:
+		return ""
+	case v.o.Pipeline.provider().Device:
+		return "the CUDA provider has no kernel for weights in blocks"
+	case v.o.Pipeline.Precision != nil:
+		return "weights in blocks go with float32 only"
+	case !slices.ContainsFunc(v.source.Model.Graph.Initializers, quantize.Candidate):
+		return "needs a model with its weights: write it with remat model, and ask for advice on that file"
+	}
+	return ""
 }
 
 // otherOptimizer is another kind with its own settings, and all that does not depend on

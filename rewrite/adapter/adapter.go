@@ -43,6 +43,11 @@ type Spec struct {
 	Alpha float64
 }
 
+// String is what ParseSpec reads.
+func (s Spec) String() string {
+	return fmt.Sprintf("%s:r=%d,alpha=%v", strings.Join(s.Globs, ","), s.Rank, s.Alpha)
+}
+
 // An Error says why a pair cannot be added as asked.
 type Error struct {
 	Spec, Reason string

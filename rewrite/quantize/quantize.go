@@ -74,7 +74,7 @@ func Frozen(m *onnx.Model, kind Kind, types build.Typer) ([]*Weight, error) {
 	q := &quantizer{m: m, b: build.New(m.Graph, types, Pass), weights: map[*onnx.Value]*held{}}
 	var list []*Weight
 	for _, v := range slices.Clone(m.Graph.Initializers) {
-		if !candidate(v) {
+		if !Candidate(v) {
 			continue
 		}
 		w, err := q.weight(v, kind)

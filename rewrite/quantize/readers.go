@@ -32,8 +32,8 @@ type held struct {
 	axis          int
 }
 
-// candidate reports a float32 constant of two or more axes that is worth its scales.
-func candidate(v *onnx.Value) bool {
+// Candidate reports a float32 constant of two or more axes that is worth its scales.
+func Candidate(v *onnx.Value) bool {
 	size, known := v.Type.Bytes()
 	return v.IsConstant() && v.Init.DType() == onnx.Float32 && len(v.Init.Dims()) >= 2 && known && size >= least
 }
