@@ -33,10 +33,11 @@ TRAIN = "--shuffle --steps 480 --lr 1e-3 --warmup 20 --schedule cosine --val 10%
 WAYS = [("step", ""), ("local=16", "--outer-lr 1 --outer-momentum 0"), ("local=16", "--outer-lr 1 --outer-momentum 0.3"),
         ("local=16", "--outer-lr 0.7 --outer-momentum 0.5"), ("local=16", "--outer-lr 0.7 --outer-momentum 0.9")]
 PLANS = [
-    ("GPT-2 XL, 1 x 1024 tokens a rank, 4 ranks of 24 GiB", "advise gpt2-xl --batch 1 --seq 1024 --memory 24GiB --ranks 4"),
-    ("the shape of Llama 7B, 1 x 1024 tokens a rank, 8 ranks of 80 GiB", "advise llama.onnx --memory 80GiB --ranks 8"),
+    ("GPT-2 XL, 1 x 1024 tokens a rank, 4 ranks of 24 GiB, links of 10 Gbit/s, steps of 20 s assumed",
+     "advise gpt2-xl --batch 1 --seq 1024 --memory 24GiB --ranks 4 --link 10Gbit/s --step-seconds 20 --provider cpu"),
+    ("The shape of Llama 7B, 1 x 1024 tokens a rank, 8 ranks of 80 GiB, links of 100 Gbit/s, steps of 10 s assumed",
+     "advise llama.onnx --memory 80GiB --ranks 8 --link 100Gbit/s --step-seconds 10 --provider cpu"),
 ]
-LINK = "--link 100Gbit/s --step-seconds 1 --provider cpu"
 
 
 def remat(program, line, cwd):
@@ -126,8 +127,8 @@ def plans(program, _, dir):
     llama(os.path.join(dir, "llama.onnx"))
     rows = []
     for what, line in PLANS:
-        d = remat(program, f"{line} {LINK}", dir)
-        rows.append({"what": what, "command": f"{line} {LINK}", "need": d["need"], "ranks": d["ranks"]})
+        d = remat(program, line, dir)
+        rows.append({"what": what, "command": line, "need": d["need"], "ranks": d["ranks"]})
         print(what, file=sys.stderr, flush=True)
     return rows
 
@@ -167,10 +168,10 @@ def overlap_table(rows):
 
 
 def plans_table(rows):
-    text = "## Plans for machines that are not here\n\nPredicted, on paper: nothing ran. AdamW, float32, the CPU's kernels. The link is 100 Gbit/s, and a step of 1 s is assumed\n"
-    text += "for the efficiency.\n"
+    text = "## Plans for machines that are not here\n\nPredicted, on paper: nothing ran. AdamW, float32, the CPU's kernels. The time of a step is assumed, for\n"
+    text += "the efficiency. A pipeline has four micro-batches a stage.\n"
     for r in rows:
-        text += f"\n{r['what'][0].upper()}{r['what'][1:]}; one rank alone, with nothing done about it, needs {r['need']['total_bytes'] / 2**30:.2f} GiB:\n\n"
+        text += f"\n{r['what']}. One rank alone, with nothing done about it, needs {r['need']['total_bytes'] / 2**30:.2f} GiB:\n\n"
         text += "| --sync | the fullest rank takes | work again | fits | sends | every | seconds | efficiency |\n| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n"
         for a in r["ranks"]:
             if a["total_bytes"] is None:
@@ -184,14 +185,15 @@ PARTS = {"memory": (memory, memory_table), "overlap": (overlap, overlap_table), 
 
 
 def page(parts):
-    text = "# Ranks\n\n`scripts/ranks.py` made this, each part at the commit beside it. Ranks in one process have the bits of those under `mpirun`.\n"
+    made = ", ".join(f"{name} at {parts[name]['commit']}" for name in PARTS if name in parts)
+    text = f"# Ranks\n\n`scripts/ranks.py` made this: {made}. Ranks in one process have the bits of those under `mpirun`.\n"
     for name, (_, table) in PARTS.items():
         if name not in parts:
             continue
         p = parts[name]
         start = "mpirun -n 2 remat " if name == "overlap" else "remat "
         lines = dict.fromkeys(start + " ".join(r["command"].split()) for r in p["rows"])
-        text += f"\n{table(p['rows'])}\nAt {p['commit']}:\n\n```\n" + "\n".join(lines) + "\n```\n"
+        text += f"\n{table(p['rows'])}\n```\n" + "\n".join(lines) + "\n```\n"
         text += f"\n{p['note']}\n" if "note" in p else ""
     return text
 
