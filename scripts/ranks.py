@@ -159,7 +159,7 @@ def memory_table(rows):
 
 
 def overlap_table(rows):
-    text = "## Sending while computing\n\nGPT-2 124M, 1 x 256 tokens a rank, 2 ranks under mpirun on one machine, 3 steps. Shares of time are of a machine that had other work.\n\n"
+    text = "## Sending while computing\n\nGPT-2 124M, 1 x 256 tokens a rank, 2 ranks under mpirun on one machine. Shares of time are of a machine that had other work.\n\n"
     text += "| gradients sent | by the model, a step | sent, a step | seconds of sending | computing in |\n| --- | ---: | ---: | ---: | ---: |\n"
     for r in rows:
         shares = f"{r['send_seconds']:.2f} | {100 * r['overlapped']:.0f} %" if r["overlapped"] is not None else "| none"
