@@ -103,7 +103,7 @@ var saidOnce = []struct {
 		"onnx/traits/table.go", "onnx/infer/table.go", "onnx/traits/cuda.go", // rows of the operator
 		"rewrite/grad/rules_zero.go", "rewrite/precision/decide.go", "rewrite/precision/homogeneous.go",
 	}},
-	{"the pass of control dependencies", `"control"`, "rewrite/control/control.go", nil},
+	{"the pass of control dependencies", `"control"`, "onnx/origin.go", nil},
 	{"a walk along a graph's edges", `(todo|stack)\[:len\((todo|stack)\)-1\]`, "internal/step/depend.go", []string{
 		"onnx/remove.go",            // what is alive, below every other package
 		"rewrite/grad/frequency.go", // where angles go, through few operators
