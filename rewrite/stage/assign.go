@@ -109,12 +109,17 @@ const smallBytes = 1 << 10
 // or returns a gradient of, and tensors of floats beyond a few.
 func (s *assignment) weight(v *onnx.Value) bool {
 	switch role := s.Problem.Values[s.Index[v]].Role; {
-	case s.Roles.New[v.Name] != "" || s.Roles.Grad[v.Name] != "":
+	case s.trains(v):
 		return true
 	case v.IsInput():
 		return role == planner.Parameter || role == planner.State
 	}
 	return heavy(v)
+}
+
+// trains reports a given value that a step updates, or returns a gradient of.
+func (s *assignment) trains(v *onnx.Value) bool {
+	return s.Roles.New[v.Name] != "" || s.Roles.Grad[v.Name] != ""
 }
 
 func heavy(v *onnx.Value) bool {

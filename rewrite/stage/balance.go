@@ -6,7 +6,8 @@ package stage
 //
 // What a stage has is its work, or its memory: weights with their gradients and state, and
 // what it keeps for the backward pass of each micro-batch under way, which in 1F1B are
-// fewer the later the stage.
+// fewer the later the stage. A stage that trains nothing is the last resort: nobody would
+// wait for it.
 
 import (
 	"fmt"
@@ -16,8 +17,9 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// crossingSlack is how much more than the least may go across a cut.
-const crossingSlack = 1.5
+// crossingSlack is how much more than the least may go across a cut; idle is what a stage
+// costs besides that trains nothing, more than any that does.
+const crossingSlack, idle = 1.5, 1e30
 
 // cutForward gives the forward nodes their stages.
 func (s *assignment) cutForward() error {
@@ -98,18 +100,23 @@ func candidates(crossing []int64, stages int) []int {
 // costs returns what stage has of the nodes from one place to another.
 func (s *assignment) costs(main []*onnx.Node) func(stage, from, to int) float64 {
 	each, kept := make([]float64, len(main)+1), make([]float64, len(main)+1) // running sums
+	trained := make([]int, len(main)+1)                                      // weights first read, likewise
 	readers := map[*onnx.Value][]int{}                                       // of each weight
 	copies := s.copies()
 	for i, n := range main {
+		trained[i+1] = trained[i]
+		for _, v := range s.weightsOf(n, nil) {
+			if len(readers[v]) == 0 && s.trains(v) {
+				trained[i+1]++
+			}
+			readers[v] = append(readers[v], i)
+		}
 		if s.o.Balance == Time {
 			op := s.Problem.Ops[s.place[n]]
 			each[i+1] = each[i] + float64(op.FLOPs) + float64(op.Moved)
 			continue
 		}
 		stash := float64(0)
-		for _, v := range s.weightsOf(n, nil) {
-			readers[v] = append(readers[v], i)
-		}
 		for _, v := range n.Outputs {
 			if v != nil && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !s.forward[u.Node] && s.weighty[u.Node] }) {
 				stash += float64(bytesOf(v))
@@ -122,21 +129,24 @@ func (s *assignment) costs(main []*onnx.Node) func(stage, from, to int) float64 
 		bytes float64
 	}
 	var shared []held // by nodes far apart, which a stage has once
-	for v, by := range readers {
-		bytes := copies * float64(bytesOf(v))
-		if by[len(by)-1]-by[0] > len(main)/s.o.Stages {
-			shared = append(shared, held{by, bytes})
-			continue
-		}
-		each[by[0]+1] += bytes
-	}
 	if s.o.Balance == Memory {
+		for v, by := range readers {
+			bytes := copies * float64(bytesOf(v))
+			if by[len(by)-1]-by[0] > len(main)/s.o.Stages {
+				shared = append(shared, held{by, bytes})
+				continue
+			}
+			each[by[0]+1] += bytes
+		}
 		for i := range main {
 			each[i+1] += each[i]
 		}
 	}
 	return func(stage, from, to int) float64 {
 		cost := each[to] - each[from] + float64(s.o.Stages-stage)*(kept[to]-kept[from])
+		if trained[to] == trained[from] {
+			cost += idle
+		}
 		for _, h := range shared {
 			if at, _ := slices.BinarySearch(h.by, from); at < len(h.by) && h.by[at] < to {
 				cost += h.bytes

@@ -2,7 +2,8 @@ package predict
 
 // What a session holds before its first step, as measured:
 //
-//	initializer below 128 bytes   copied through the allocator
+//	initializer below 128 bytes   copied through the allocator, unless it lies in
+//	                              a file of its own, which is mapped
 //	bigger                        kept in the graph's own memory, not counted
 //	weight that a kernel packs    a copy in the kernel's layout; one for all
 //	                              kernels of the same type that pack it alike;
@@ -191,7 +192,7 @@ func session(b *builder) Session {
 		}
 	}
 	for v := range seen {
-		if size, ok := v.Type.Bytes(); ok && size < smallInitializer && unpacked[v] {
+		if size, ok := v.Type.Bytes(); ok && size < smallInitializer && unpacked[v] && !mapped(v) {
 			s.Initializers += size
 		}
 	}
@@ -248,6 +249,9 @@ func isConstant(v *onnx.Value) bool {
 
 // isInitializer also holds for one that a feed may replace.
 func isInitializer(v *onnx.Value) bool { return v != nil && v.Init != nil || isConstant(v) }
+
+// mapped reports that a constant lies in a file beside the model.
+func mapped(v *onnx.Value) bool { return v.Init != nil && v.Init.IsExternal() }
 
 // Packed is how many bytes a session keeps of n's input i, a constant, in the
 // layout of n's kernel on the CPU; 0 where the kernel reads it as it is.
