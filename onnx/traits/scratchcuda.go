@@ -96,9 +96,10 @@ const (
 	cudaPerThread   = 4
 	cudaMostWarps   = 8
 	cudaMostBlocks  = 256
-	cudaCounter     = 4  // bytes
-	cudaIndex       = 4  // bytes of a place in a row
-	cudaMostAligned = 16 // bytes
+	cudaCounter     = 4       // bytes
+	cudaIndex       = 4       // bytes of a place in a row
+	cudaTogether    = 132 * 8 // blocks that run at once: of 256 threads, on 132 multiprocessors
+	cudaMostAligned = 16      // bytes
 	// cudaWide is an element of what cuDNN reads in place of integers.
 	cudaWide = 8
 )
@@ -228,7 +229,7 @@ func rowBlocks(columns int64) int64 {
 
 // partialSums is one number for each block of each row, and a counter for each row.
 func partialSums(rows, columns, size int64) int64 {
-	return rows*rowBlocks(columns)*size + rows*cudaCounter + cudaMostAligned - 1
+	return partials(rows, rowBlocks(columns), size)
 }
 
 // cuDNNReduction: bfloat16 is widened to float before and back after; squares, and
@@ -252,8 +253,13 @@ func cuDNNReduction(n *onnx.Node, r reduction, size int64, k *Kernel) {
 	}
 }
 
+// partials is what blocks leave for the one that finishes a row, with a counter for each.
+func partials(rows, blocks, size int64) int64 {
+	return rows*blocks*size + rows*cudaCounter + cudaMostAligned - 1
+}
+
 // cudaArgScratch: along the last axis, each block of a row keeps the greatest and its place
-// where there are several. cuDNN finds the greatest along any other axis; float16 is
+// where there are several, of all rows no more than run at once. cuDNN finds the greatest along any other axis; float16 is
 // widened.
 func cudaArgScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	x, okX := dims(n.In(0))
@@ -266,9 +272,11 @@ func cudaArgScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		return true
 	}
 	if axis == -1 || axis == int64(len(x))-1 {
-		if columns := x[len(x)-1]; rowBlocks(columns) > 1 {
+		columns := x[len(x)-1]
+		rows := product(x) / columns
+		if blocks := min(rowBlocks(columns), cudaTogether/rows); blocks > 1 {
 			k.take(0)
-			k.borrow(partialSums(product(x)/columns, columns, size+cudaIndex))
+			k.borrow(partials(rows, blocks, size+cudaIndex))
 		}
 		return true
 	}
