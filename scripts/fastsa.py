@@ -8,7 +8,6 @@ Predicted. The bounds are the pair that FastSA is measured on, and one between; 
 what is reached. Standard library only.
 """
 import argparse
-import os
 import tempfile
 
 import tables
@@ -19,9 +18,7 @@ TARGETS = {"3%": 0.31, "12%": 0.15, "30%": 0.09}
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", help="folder for fastsa.md")
-    p.add_argument("--remat", default=os.path.join(tables.HERE, "..", "bin", "remat"), help="the program")
-    a = p.parse_args()
-    a.threads, a.provider, a.rehearse, a.remat = 1, "cpu", False, os.path.abspath(a.remat)
+    a = tables.alone(p)
     commit = tables.commit()
     with tempfile.TemporaryDirectory() as folder:
         lab = tables.Lab(a, folder)
@@ -36,10 +33,7 @@ def main():
         lines.append(f"| {bound} | {100 * d['overhead']:.1f} % | {d['peak_bytes_after'] / 1e6:.0f} | {d['peak_bytes_after'] / d['peak_bytes_before']:.3f} | {TARGETS[bound]} |")
     text = "\n".join(lines) + "\n"
     if a.out:
-        path = os.path.join(a.out, "fastsa.md")
-        with open(path + ".part", "w") as f:
-            f.write(text)
-        os.replace(path + ".part", path)
+        tables.keep(a.out, "fastsa.md", text)
     print(text)
 
 

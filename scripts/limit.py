@@ -63,9 +63,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--only", action="append", help="graphs that match")
     p.add_argument("--out", help="folder for limit.md")
-    p.add_argument("--remat", default=os.path.join(tables.HERE, "..", "bin", "remat"), help="the program")
-    a = p.parse_args()
-    a.threads, a.provider, a.rehearse, a.remat = 1, "cpu", False, os.path.abspath(a.remat)
+    a = tables.alone(p)
     commit, rows = tables.commit(), []
     with tempfile.TemporaryDirectory() as folder:
         for name in [*ZOO, *EXPORTS]:
@@ -87,10 +85,7 @@ are, can hold less; it is a bound and not a plan, so it may be out of reach.
 {details}
 """
     if a.out:
-        path = os.path.join(a.out, "limit.md")
-        with open(path + ".part", "w") as f:
-            f.write(text)
-        os.replace(path + ".part", path)
+        tables.keep(a.out, "limit.md", text)
     print(text)
 
 

@@ -83,10 +83,7 @@ cmd/internal/flow and report were is set beside the packages that they became.
 {tables.text(rows)}
 """
     if a.out:
-        path = os.path.join(a.out, "lines.md")
-        with open(path + ".part", "w") as f:
-            f.write(text)
-        os.replace(path + ".part", path)
+        tables.keep(a.out, "lines.md", text)
     print(text)
     if silent:
         sys.exit("no reason is given for: " + ", ".join(silent))

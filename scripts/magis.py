@@ -129,9 +129,7 @@ def main():
     p.add_argument("--network", action="append", choices=list(magis_models.TABLE))
     p.add_argument("--check", action="store_true", help="execute small forms")
     p.add_argument("--out", help="folder for magis.md and magis.json")
-    p.add_argument("--remat", default=os.path.join(tables.HERE, "..", "bin", "remat"), help="the program")
-    a = p.parse_args()
-    a.threads, a.provider, a.rehearse, a.remat = 1, "cpu", False, os.path.abspath(a.remat)
+    a = tables.alone(p)
     with tempfile.TemporaryDirectory() as folder:
         if a.check:
             sys.exit(1 if check(tables.Lab(a, folder)) else 0)

@@ -63,9 +63,7 @@ def main():
     p.add_argument("--only", action="append", help="graphs that match")
     p.add_argument("--steps", type=int, default=21, help="of each graph, in turns")
     p.add_argument("--out", help="folder for overhead.md and overhead.png")
-    p.add_argument("--remat", default=os.path.join(tables.HERE, "..", "bin", "remat"), help="the program")
-    a = p.parse_args()
-    a.threads, a.provider, a.rehearse, a.remat = 1, "cpu", False, os.path.abspath(a.remat)
+    a = tables.alone(p)
     commit, rows = tables.commit(), []
     with tempfile.TemporaryDirectory() as folder:
         lab = tables.Lab(a, folder)
@@ -90,10 +88,7 @@ all four in turns; how far the plain step's quartiles are apart says how much a 
 The curve is of {CURVE}, its work in FLOPs. `optimal` without a bound takes the point that is named so.
 """
     if a.out:
-        path = os.path.join(a.out, "overhead.md")
-        with open(path + ".part", "w") as f:
-            f.write(text)
-        os.replace(path + ".part", path)
+        tables.keep(a.out, "overhead.md", text)
     print(text)
 
 

@@ -460,6 +460,22 @@ def main():
             save(a.out, name, tables, body, about, lab)
 
 
+def keep(folder, name, text):
+    """Writes a page, whole or not at all."""
+    path = os.path.join(folder, name)
+    with open(path + ".part", "w") as f:
+        f.write(text)
+    os.replace(path + ".part", path)
+
+
+def alone(p):
+    """The arguments of a script with a page of its own, which a Lab takes: one thread, on the CPU."""
+    p.add_argument("--remat", default=os.path.join(HERE, "..", "bin", "remat"), help="the program")
+    a = p.parse_args()
+    a.threads, a.provider, a.rehearse, a.remat = 1, "cpu", False, os.path.abspath(a.remat)
+    return a
+
+
 def save(folder, name, tables, body, about, lab):
     os.makedirs(folder, exist_ok=True)
     flags = about["flags"] if name == "recipes" else f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
@@ -468,10 +484,7 @@ def save(folder, name, tables, body, about, lab):
              "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([remarks, ""] if remarks else []), "The commands:", "", "```"]
     lines += lab.commands + ["```", ""]
     for suffix, content in ((".md", "\n".join(lines)), (".json", json.dumps({"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]}, indent=1) + "\n")):
-        part = os.path.join(folder, name + suffix + ".part")
-        with open(part, "w") as f:
-            f.write(content)
-        os.replace(part, part[:-5])
+        keep(folder, name + suffix, content)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,18 @@ type prepared struct {
 	err    error
 }
 
+// setOn gives a session the values that it takes.
+func (p *prepared) setOn(s *runtime.Session) error {
+	for _, in := range s.Feeds() {
+		if v, ok := p.values[in.Name]; ok {
+			if err := s.SetInput(in.Name, v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // ahead makes the batches from number on, each while the one before is used: two
 // are there at any time. It ends with the context.
 func ahead(ctx context.Context, b Batches, from int64) <-chan prepared {

@@ -93,12 +93,8 @@ func (t *training) forward(rec *Record) error {
 	}
 	rec.Tokens += batch.tokens
 	for _, g := range b.Graphs {
-		for _, in := range g.Feeds() {
-			if v, ok := batch.values[in.Name]; ok {
-				if err := g.SetInput(in.Name, v); err != nil {
-					return err
-				}
-			}
+		if err := batch.setOn(g.Session); err != nil {
+			return err
 		}
 	}
 	for i := range b.first() + 1 {

@@ -143,12 +143,8 @@ func (t *training) runStage(op ranks.Op, rec *Record) error {
 			return fmt.Errorf("its batch: %w", batch.err)
 		}
 		rec.Tokens += batch.tokens
-		for _, in := range s.Feeds() {
-			if v, ok := batch.values[in.Name]; ok {
-				if err := s.SetInput(in.Name, v); err != nil {
-					return err
-				}
-			}
+		if err := batch.setOn(s); err != nil {
+			return err
 		}
 	}
 	for i, f := range p.Flows {

@@ -121,14 +121,8 @@ func summed(u onnx.Use) (axis int, why string) {
 			return 0, "Gather reads it along its last axis"
 		}
 		return -1, ""
-	case n.Is("MatMul"):
-		return rank - 1 - u.Index, ""
 	}
-	transposed := u.Node.Int([]string{"transA", "transB"}[u.Index], 0) != 0
-	if transposed == (u.Index == 0) {
-		return 0, ""
-	}
-	return 1, ""
+	return summedOf(u.Node, u.Index), ""
 }
 
 // ordered lists what is quantized in the file's order.
