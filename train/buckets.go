@@ -35,7 +35,7 @@ type Buckets struct {
 	// between steps.
 	Sums []string
 
-	sending, waiting time.Duration
+	sending, overlap time.Duration
 }
 
 // A BucketSession is one of them: with the sums that it makes and the session that updates
@@ -63,7 +63,7 @@ func (b *Buckets) overlapped() (share, seconds float64) {
 	if b == nil || b.sending <= 0 {
 		return 0, 0
 	}
-	return max(0, 1-b.waiting.Seconds()/b.sending.Seconds()), b.sending.Seconds()
+	return b.overlap.Seconds() / b.sending.Seconds(), b.sending.Seconds()
 }
 
 // sumsOf calls f with the sums that a graph made.
@@ -139,9 +139,12 @@ func (t *training) backward(rec *Record) error {
 	done := t.send(sent)
 	wait := func() error {
 		start := time.Now()
-		err := <-done
-		b.waiting += time.Since(start)
-		return err
+		sent := <-done
+		b.sending += sent.took
+		if sent.beside {
+			b.overlap += max(0, sent.took-time.Since(start)) // each by itself: waking up late counts once
+		}
+		return sent.err
 	}
 	for i := first + 1; i < len(b.Graphs); i++ {
 		g := &b.Graphs[i]
@@ -169,10 +172,18 @@ func (t *training) backward(rec *Record) error {
 	return nil
 }
 
+// A sending is how a bucket was added up, how long that took, and whether this rank went on
+// beside it.
+type sending struct {
+	err    error
+	took   time.Duration
+	beside bool
+}
+
 // send has the ranks add up a bucket: beside what this rank goes on with, where messages
 // may be, else before that.
-func (t *training) send(g *BucketSession) chan error {
-	done := make(chan error, 1)
+func (t *training) send(g *BucketSession) chan sending {
+	done := make(chan sending, 1)
 	add := func() {
 		start := time.Now()
 		group := t.Ranks.Group
@@ -182,15 +193,13 @@ func (t *training) send(g *BucketSession) chan error {
 			}
 			return nil
 		})
-		t.Ranks.Buckets.sending += time.Since(start)
-		done <- err
+		done <- sending{err, time.Since(start), group.Beside()}
 	}
 	if t.Ranks.Group.Beside() {
 		go add()
 		return done
 	}
 	add()
-	t.Ranks.Buckets.waiting = t.Ranks.Buckets.sending // nothing went on
 	return done
 }
 
