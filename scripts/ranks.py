@@ -17,7 +17,7 @@ gradients summed every step, and several outer optimizers every 16 steps; valida
 text's last tenth. The text is this project's documentation unless --text names files.
 
 --out writes ranks.md from ranks.json, where each part is kept with its commit, as soon as it is
-made; --only makes some parts, and leaves the others as they were. --work keeps the runs of diloco
+made; --only makes some parts, or none, and leaves the others as they were. --work keeps the runs of diloco
 and outer, and goes on where an earlier start of the script was ended.
 """
 import argparse
@@ -209,6 +209,12 @@ def page(parts):
     return text
 
 
+def keep(out, parts):
+    if out:
+        tables.keep(out, "ranks.md", page(parts))
+        tables.keep(out, "ranks.json", json.dumps(parts, indent=1) + "\n")
+
+
 def folder(o, name):
     """Where a part runs: the folder goes with it unless --work keeps it."""
     if not o.work or name not in ranks_local.SETUPS:
@@ -235,9 +241,8 @@ def main():
             rows = PARTS[name][0](os.path.abspath(o.remat), o, dir)
         commits = dict.fromkeys(r["commit"] for r in rows if "commit" in r)
         parts[name] = {"commit": " and ".join(commits) or o.commit, "rows": rows}
-        if o.out:
-            tables.keep(o.out, "ranks.md", page(parts))
-            tables.keep(o.out, "ranks.json", json.dumps(parts, indent=1) + "\n")
+        keep(o.out, parts)
+    keep(o.out, parts)
     print(page(parts))
     differ = [r for r in parts.get("memory", {"rows": []})["rows"] if any(r["predicted_" + k] != r[k] for k in PAIRS)]
     return 1 if differ else 0
