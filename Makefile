@@ -72,10 +72,11 @@ advice: ort
 rehearsals: rehearse-deps
 	REHEARSALS=$(REHEARSALS) $(GO) test -count=1 -timeout 10h -v ./cmd/remat -run TestRehearsalsEnd
 
-# Trainings of every mode, killed 20 times each and resumed, and one rank of several
+# Trainings of every mode, killed KILLS times each and resumed, and one rank of several
 # under mpirun: a quarter of an hour.
+KILLS ?= 20
 kills: ort
-	REMAT_KILLS=20 $(GO) test -count=1 -timeout 2h -v ./cmd/remat -run 'TestKilled|TestRankKilled'
+	REMAT_KILLS=$(KILLS) $(GO) test -count=1 -timeout 2h -v ./cmd/remat -run 'TestKilled|TestRankKilled'
 
 vet:
 	@fmt=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$fmt" ]; then echo "gofmt: $$fmt"; exit 1; fi

@@ -10,14 +10,18 @@ overlap: GPT-2 124M by two ranks under mpirun, gradients sent at the step's end 
 the share of the time of sending in which a rank computes. Needs Open MPI.
 plans: advise --ranks for GPT-2 XL on 4 x 24 GiB, and for the shape of Llama 7B, exported from
 fake tensors with its weights in a sparse file, on 8 x 80 GiB. Needs PyTorch and transformers.
+diloco, outer: local training from a common start, beside steps (ranks_local.py): 19 M parameters,
+and several rates and outer optimizers of a small model.
 sync: a GPT-2 of 2 layers, 128 wide, on bytes of text, by 4 ranks of 8 x 64 tokens, 480 steps:
 gradients summed every step, and several outer optimizers every 16 steps; validation on the
 text's last tenth. The text is this project's documentation unless --text names files.
 
---out writes ranks.md from ranks.json, where each part is kept with its commit; --only makes one
-part, and leaves the others as they were.
+--out writes ranks.md from ranks.json, where each part is kept with its commit, as soon as it is
+made; --only makes some parts, or none, and leaves the others as they were. --work keeps the runs of diloco
+and outer, and goes on where an earlier start of the script was ended.
 """
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -26,6 +30,8 @@ import sys
 import tempfile
 
 import numpy as np
+import ranks_local
+import tables
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TEXT = sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)) + sorted(glob.glob(os.path.join(ROOT, "*.md")))
@@ -181,7 +187,12 @@ def plans_table(rows):
     return text
 
 
-PARTS = {"memory": (memory, memory_table), "overlap": (overlap, overlap_table), "plans": (plans, plans_table), "sync": (sync, sync_table)}
+def local(name):
+    return lambda program, o, dir: ranks_local.make(name, remat, program, o, dir), lambda rows: ranks_local.table(name, rows)
+
+
+PARTS = {"memory": (memory, memory_table), "overlap": (overlap, overlap_table), "plans": (plans, plans_table),
+         **{name: local(name) for name in ranks_local.SETUPS}, "sync": (sync, sync_table)}
 
 
 def page(parts):
@@ -198,29 +209,41 @@ def page(parts):
     return text
 
 
+def keep(out, parts):
+    if out:
+        tables.keep(out, "ranks.md", page(parts))
+        tables.keep(out, "ranks.json", json.dumps(parts, indent=1) + "\n")
+
+
+def folder(o, name):
+    """Where a part runs: the folder goes with it unless --work keeps it."""
+    if not o.work or name not in ranks_local.SETUPS:
+        return tempfile.TemporaryDirectory()
+    dir = os.path.abspath(os.path.join(o.work, name))
+    os.makedirs(dir, exist_ok=True)
+    return contextlib.nullcontext(dir)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--remat", default=os.path.join(ROOT, "bin", "remat"))
     p.add_argument("--text", nargs="*", default=TEXT)
-    p.add_argument("--only", choices=list(PARTS))
-    p.add_argument("--commit", help="of the program (default: that of the working tree)")
+    p.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    p.add_argument("--commit", default=tables.commit(), help="of the program (default: that of the working tree)")
+    p.add_argument("--work", help="folder for the runs of diloco and outer")
+    p.add_argument("--jobs", type=int, default=1, help="how many of these run at a time")
     p.add_argument("--out")
     o = p.parse_args()
-    commit = o.commit or subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     kept = os.path.join(o.out, "ranks.json") if o.out else ""
     parts = json.load(open(kept)) if kept and os.path.exists(kept) else {}
-    with tempfile.TemporaryDirectory() as dir:
-        for name, (make, _) in PARTS.items():
-            if o.only in (None, name):
-                parts[name] = {"commit": commit, "rows": make(os.path.abspath(o.remat), o, dir)}
-    text = page(parts)
-    print(text)
-    if o.out:
-        with open(os.path.join(o.out, "ranks.md"), "w") as f:
-            f.write(text)
-        with open(kept, "w") as f:
-            json.dump(parts, f, indent=1)
-            f.write("\n")
+    for name in (name for name in PARTS if name in o.only):
+        with folder(o, name) as dir:
+            rows = PARTS[name][0](os.path.abspath(o.remat), o, dir)
+        commits = dict.fromkeys(r["commit"] for r in rows if "commit" in r)
+        parts[name] = {"commit": " and ".join(commits) or o.commit, "rows": rows}
+        keep(o.out, parts)
+    keep(o.out, parts)
+    print(page(parts))
     differ = [r for r in parts.get("memory", {"rows": []})["rows"] if any(r["predicted_" + k] != r[k] for k in PAIRS)]
     return 1 if differ else 0
 

@@ -24,6 +24,7 @@ import (
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models/safetensors"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/mpi"
 )
 
 const ranksModel = "gpt2-tiny --layers 1 --hidden 32 --heads 2 --vocab 97 --seq 16"
@@ -492,6 +493,35 @@ func killRank(t *testing.T, c *exec.Cmd, dir string, n int) {
 				t.Fatalf("rank %s still runs", pid)
 			}
 			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// TestWithoutMPI: where no MPI library is found, what a launcher started ends with one
+// line and writes nothing; what nobody launched never looks for one.
+func TestWithoutMPI(t *testing.T) {
+	at, program := prepareRanks(t), asProgram(t)
+	line := "--threads 1 --quiet train " + at("m.onnx") + " --data " + at("d.npz") + " --steps 2 -o "
+	for _, c := range []struct {
+		dir      string
+		launched []string
+		says     string
+	}{
+		{"open", []string{"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2"}, "remat: started as a rank, but there is no MPI library (" + at("none")},
+		{"slurm", []string{"PMIX_RANK=0", "SLURM_STEP_NUM_TASKS=2"}, "remat: started as a rank, but there is no MPI library (" + at("none")},
+		{"alone", nil, ""},
+	} {
+		command := program(strings.Fields(line + at(c.dir))...)
+		command.Env = append(os.Environ(), append(c.launched, mpi.LibraryKey+"="+at("none"))...)
+		var stderr bytes.Buffer
+		command.Stderr = &stderr
+		err := command.Run()
+		_, folder := os.Stat(at(c.dir))
+		if failed := c.says != ""; failed != (err != nil) || failed != (folder != nil) {
+			t.Errorf("%s: %v, folder %v: %s", c.dir, err, folder, stderr.String())
+		}
+		if said := stderr.String(); !strings.HasPrefix(said, c.says) || c.says != "" && strings.Count(said, "\n") != 1 {
+			t.Errorf("%s says %q, want %q", c.dir, said, c.says)
 		}
 	}
 }
