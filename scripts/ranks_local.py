@@ -30,7 +30,7 @@ class Setup:
 
 
 SETUPS = {
-    "diloco": Setup(6, 512, 8, "5e-4", 64, 8, 48, [("step", "", "5e-4"), ("local=16", "--outer-lr 1 --outer-momentum 0", "5e-4")]),
+    "diloco": Setup(6, 512, 8, "5e-4", 480, 16, 160, [("step", "", "5e-4"), ("local=16", "--outer-lr 1 --outer-momentum 0", "5e-4")]),
     "outer": Setup(2, 128, 4, "1e-3", 480, 16, 160,
                    [("step", "", "1e-3"), ("step", "", "2e-3"), ("step", "", "5e-4")]
                    + [("local=16", f"--outer-lr {lr} --outer-momentum {m}", "1e-3") for lr, m in ((1, 0), (1, 0.3), (0.7, 0.5), (0.7, 0.9))]
