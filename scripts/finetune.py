@@ -24,6 +24,7 @@ Needs torch and transformers; peft and bitsandbytes for their rows (finetune_tor
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -50,7 +51,7 @@ LARGE = {
     "GPT-2 XL, 1 x 1024": ("gpt2-xl", "*:r=8,alpha=16", 2),
     "Qwen2.5-1.5B's shape, 1 x 512": ("qwen_1.5b", "*_proj.weight:r=8,alpha=16", 4),
 }
-COLUMNS = ("parameters MB", "state MB", "live peak MB", "counted MB", "predicted", "process MB", "s a step", "losses")
+COLUMNS = ("parameters MB", "state MB", "live peak MB", "counted MB", "predicted", "process MB", "s a step", "processor s a step", "losses")
 GB = 10**9
 
 
@@ -59,17 +60,21 @@ class Refused(Exception):
 
 
 def watched(command, folder, group=None):
-    """What a command prints, and its largest memory beyond mapped files."""
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+    """What a command prints, its largest memory beyond mapped files, and the seconds of a processor that it
+    had taken when it said that it had done a number of steps."""
+    with tempfile.TemporaryDirectory() as logs, open(os.path.join(logs, "out"), "w+") as out, open(os.path.join(logs, "err"), "w+") as err:
         child = subprocess.Popen(command, stdout=out, stderr=err, cwd=folder, preexec_fn=group.enter if group else None)
-        most = 0
+        most, busy, said = 0, {}, open(err.name)
         while child.poll() is None:
             most = max(most, finetune_torch.anonymous(child.pid))
+            for line in said:
+                if done := re.match(r"steps: (\d+) of", line):
+                    busy[int(done[1])] = tables.processor(child.pid)
             time.sleep(0.01)
-        out.seek(0), err.seek(0)
+        said.close(), out.seek(0), err.seek(0)
         if child.returncode:
             raise Refused(f"{' '.join(command)}: code {child.returncode}: {err.read().strip()[-500:]}")
-        return out.read(), most
+        return out.read(), most, busy
 
 
 def mega(n):
@@ -121,12 +126,13 @@ class Row:
         file = self.written()
         args = ["--json", "run", file, *(["--feeds", self.feeds] if self.feeds else []), *self.limits, "--steps", str(self.lab.a.steps), "--lr", RATE]
         self.lab.commands.append("remat " + " ".join(args))
-        text, process = watched([self.lab.a.remat, "--quiet", "--threads", str(self.lab.a.threads), *args], self.lab.folder, group)
+        text, process, busy = watched([self.lab.a.remat, "--threads", str(self.lab.a.threads), *args], self.lab.folder, group)
         d = json.loads(text)
         m = d["memory"]
         exact = all(m[k] == m["predicted_" + k] for k in ("live_peak_bytes", "session_bytes", "reserved_bytes"))
         return self.row(m, m["live_peak_bytes"], m["total_peak_bytes"], "exact" if exact else "NOT exact", **{
             "process MB": mega(process), "s a step": f"{min(s['seconds'] for s in d['steps']):.1f}",
+            "processor s a step": f"{min(taken):.1f}" if (taken := [busy[k + 1] - t for k, t in busy.items() if k + 1 in busy]) else "",
             "losses": " ".join(f"{s['outputs']['loss']:.4f}" for s in d["steps"])})
 
 
@@ -141,7 +147,8 @@ class Torch(Row):
                    "--steps", str(self.lab.a.steps), "--threads", str(self.lab.a.threads)]
         d = json.loads(watched(command, self.lab.folder)[0])
         return {"trained": self.name, "by": "PyTorch", **dict.fromkeys(COLUMNS, ""), "process MB": mega(d["process_bytes"]),
-                "s a step": f"{min(s['seconds'] for s in d['steps']):.1f}", "losses": " ".join(f"{s['loss']:.4f}" for s in d["steps"])}
+                "s a step": f"{min(s['seconds'] for s in d['steps']):.1f}", "processor s a step": f"{min(s['processor'] for s in d['steps'][1:] or d['steps']):.1f}",
+                "losses": " ".join(f"{s['loss']:.4f}" for s in d["steps"])}
 
 
 class Large(Row):
@@ -152,7 +159,7 @@ class Large(Row):
         self.file, adapters, self.memory = LARGE[name]
         self.limits = ["--memory-limit", f"{self.memory}GB"]
         self.derive = ["--lora", adapters, "--quantize-frozen", "int4", "--optimizer", "adamw"]
-        self.plan = ["--budget-total", f"{self.memory}GB", "--time-limit", "2m"]
+        self.plan = ["--budget-total", f"{self.memory}GB", "--chunk-loss", "8"]
 
     def titles(self):
         return {"adapters of": self.name, "memory": f"{self.memory} GB"}
@@ -191,7 +198,7 @@ def rounds(lab, rows):
             lab.loads.append(os.getloadavg()[0])
             old = best.setdefault(row.name, now)
             if old is not now:
-                for key, pick in (("s a step", min), ("process MB", max)):
+                for key, pick in (("s a step", min), ("processor s a step", min), ("process MB", max)):
                     old[key] = pick(old[key], now[key], key=lambda s: float(s or 0))
                 if now["predicted"] != old["predicted"]:
                     old["predicted"] = "NOT exact"
@@ -205,8 +212,8 @@ def save(a, rows, larger, about, lab):
             "adapters of rank 8 on all projections. Counted are parameters, state, feeds, session and live peak; *predicted* says that",
             "live peak, session and reservation were foretold to the byte; a row that was not run is the prediction alone. *Process* is its",
             "largest memory beyond mapped files, that of the runtime's code and graph included; PyTorch's holds its weights in it, remat's maps the",
-            f"frozen ones. {a.threads} threads, the fastest of {a.steps * a.rounds} steps, the rows in turn. The machine was shared: its load was",
-            f"{min(lab.loads):.0f} to {max(lab.loads):.0f} on {about['cores']} cores. Adapters begin from other random numbers in PEFT; NF4 is by bitsandbytes, its products in float32.", ""]
+            f"frozen ones. {a.threads} threads, the fastest of {a.steps * a.rounds} steps, the rows in turn; of a step after the first,",
+            f"the seconds of all processors, which a busy machine changes less. The machine was shared: its load was {min(lab.loads):.0f} to {max(lab.loads):.0f} on {about['cores']} cores. Adapters begin from other random numbers in PEFT; NF4 is by bitsandbytes,", "its products in float32.", ""]
     if rows:
         text += [tables.text(rows), ""]
     for name in finetune_torch.ROWS:

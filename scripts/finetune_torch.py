@@ -85,7 +85,7 @@ def draw(graph, config):
 
     def numbers(name, shape):
         if name.endswith("inv_freq"):
-            return Qwen2RotaryEmbedding(config, device="cpu").inv_freq.numpy()
+            return Qwen2RotaryEmbedding(config).inv_freq.numpy()
         if name.endswith("norm.weight") or name.endswith(".bias"):
             return np.full(shape, name.endswith("norm.weight"), np.float32)
         return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape, np.float32) * np.float32(config.initializer_range)
