@@ -17,7 +17,8 @@ does not. Without --row and --large, all rows are made.
 
 Counted are parameters, state, feeds, session and live peak; the process is the largest RssAnon and
 RssShmem of its status while it runs, which leaves out mapped files. --work keeps the files of a row, and
-does not make again those that are there. A row of PyTorch's whose packages are not installed is left out.
+does not make again those that are there. Each row says its commit, and the load of the machine as it began; --out keeps
+the rows of a page that are not made now. A row of PyTorch's whose packages are not installed is left out.
 Ends with 1 where a prediction is not exact, or a larger model takes more than its memory.
 Needs torch and transformers; peft and bitsandbytes for their rows (finetune_torch.py).
 """
@@ -51,7 +52,7 @@ LARGE = {
     "GPT-2 XL, 1 x 1024": ("gpt2-xl", "*:r=8,alpha=16", 2),
     "Qwen2.5-1.5B's shape, 1 x 512": ("qwen_1.5b", "*_proj.weight:r=8,alpha=16", 4),
 }
-COLUMNS = ("parameters MB", "state MB", "live peak MB", "counted MB", "predicted", "process MB", "s a step", "processor s a step", "losses")
+COLUMNS = ("parameters MB", "state MB", "live peak MB", "counted MB", "predicted", "process MB", "s a step", "processor s a step", "losses", "threads", "load", "commit")
 GB = 10**9
 
 
@@ -70,7 +71,7 @@ def watched(command, folder, group=None):
             for line in said:
                 if done := re.match(r"steps: (\d+) of", line):
                     busy[int(done[1])] = tables.processor(child.pid)
-            time.sleep(0.01)
+            time.sleep(0.05)
         said.close(), out.seek(0), err.seek(0)
         if child.returncode:
             raise Refused(f"{' '.join(command)}: code {child.returncode}: {err.read().strip()[-500:]}")
@@ -190,41 +191,58 @@ class Large(Row):
 
 def rounds(lab, rows):
     """Each row, run once in every round: its fastest step, its largest process."""
-    best = {}
+    best, commit = {}, tables.commit()
     for _ in range(lab.a.rounds):
         for row in rows:
-            tables.note(f"{row.name}, load {os.getloadavg()[0]:.0f}")
+            load = f"{os.getloadavg()[0]:.0f}"
+            tables.note(f"{row.name}, load {load}")
+            lab.commands.clear()
             now = row.predicted() if row.name in lab.a.predict else row.measured()
-            lab.loads.append(os.getloadavg()[0])
+            now.update(threads=str(lab.a.threads), load=load, commit=commit, commands=list(lab.commands))
             old = best.setdefault(row.name, now)
             if old is not now:
                 for key, pick in (("s a step", min), ("processor s a step", min), ("process MB", max)):
                     old[key] = pick(old[key], now[key], key=lambda s: float(s or 0))
                 if now["predicted"] != old["predicted"]:
                     old["predicted"] = "NOT exact"
-            print(now, flush=True)
+            print({k: v for k, v in now.items() if k != "commands"}, flush=True)
     return list(best.values())
 
 
-def save(a, rows, larger, about, lab):
+def shown(rows):
+    return tables.text([{k: v for k, v in r.items() if k != "commands"} for r in rows])
+
+
+def together(old, new, names):
+    """The rows of a page: those that were made now, and the others as they were."""
+    rows = {next(iter(r.values())): r for r in [*old, *new]}
+    return [rows[n] for n in names if n in rows]
+
+
+def save(a, rows, larger, about):
+    try:
+        with open(os.path.join(a.out, "finetune.json")) as f:
+            was = json.load(f)
+    except FileNotFoundError:
+        was = {}
+    rows = together(was.get("rows", []), rows, [*ROWS, *finetune_torch.ROWS])
+    larger = together(was.get("larger", []), larger, LARGE)
     text = ["# Half a billion parameters, fine-tuned", "",
-            f"`scripts/finetune.py` at {about['commit']}, {about['cpu']}: the shape of Qwen2.5-0.5B, seeded weights, 1 x {finetune_torch.TOKENS} tokens,",
-            "adapters of rank 8 on all projections. Counted are parameters, state, feeds, session and live peak; *predicted* says that",
-            "live peak, session and reservation were foretold to the byte; a row that was not run is the prediction alone. *Process* is its",
-            "largest memory beyond mapped files, that of the runtime's code and graph included; PyTorch's holds its weights in it, remat's maps the",
-            f"frozen ones. {a.threads} threads, the fastest of {a.steps * a.rounds} steps, the rows in turn; of a step after the first,",
-            f"the seconds of all processors, which a busy machine changes less. The machine was shared: its load was {min(lab.loads):.0f} to {max(lab.loads):.0f} on {about['cores']} cores. Adapters begin from other random numbers in PEFT; NF4 is by bitsandbytes,", "its products in float32.", ""]
-    if rows:
-        text += [tables.text(rows), ""]
-    for name in finetune_torch.ROWS:
-        if absent := finetune_torch.missing(name):
-            text += [f"*{name}* was left out: {', '.join(absent)} is not installed.", ""]
+            f"`scripts/finetune.py` at {about['commit']}, {about['cpu']}, {about['cores']} cores: the shape of Qwen2.5-0.5B, seeded weights,",
+            f"1 x {finetune_torch.TOKENS} tokens, adapters of rank 8 on all projections. Counted are parameters, state, feeds, session and live peak;",
+            "*predicted* says that live peak, session and reservation were foretold to the byte; a row that was not run is the prediction",
+            "alone. *Process* is its largest memory beyond mapped files, that of the runtime's code and graph included; PyTorch's holds its",
+            "weights in it, remat's maps the frozen ones. A step is the fastest of those that were run; *processor* is the time of all",
+            "processors in a step after the first, which a busy machine changes less. The machine was shared: each row says its load as it",
+            "began, and its commit. Adapters begin from other random numbers in PEFT; NF4 is by bitsandbytes, its products in float32.", "",
+            shown(rows), ""]
     if larger:
         text += ["## Larger models within a memory", "",
-                 "Adapters of rank 8 on all linear layers of a block, AdamW, frozen weights in int4, planned with `--budget-total`. What was run was run with `--memory-limit` in a",
-                 "control group of that memory, which counts the whole process and pages of files; these give way.", "",
-                 tables.text(larger), ""]
-    text += ["The commands:", "", "```", *dict.fromkeys(lab.commands), "```", ""]
+                 "Adapters of rank 8 on all linear layers of a block, AdamW, frozen weights in int4, planned with `--budget-total`. What was",
+                 "run was run with `--memory-limit` in a control group of that memory, which counts the whole process and pages of files;",
+                 "these give way.", "", shown(larger), ""]
+    commands = [c for r in rows + larger for c in r["commands"]]
+    text += ["The commands:", "", "```", *dict.fromkeys(commands), "```", ""]
     os.makedirs(a.out, exist_ok=True)
     tables.keep(a.out, "finetune.md", "\n".join(text))
     tables.keep(a.out, "finetune.json", json.dumps({"machine": about, "rows": rows, "larger": larger}, indent=1) + "\n")
@@ -255,18 +273,20 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         lab = tables.Lab(a, os.path.abspath(a.work) if a.work else folder)
         os.makedirs(lab.folder, exist_ok=True)
-        lab.loads = []
         names = [*ROWS, *finetune_torch.ROWS] if everything else a.row or []
         large_rows = [Large(lab, n) for n in (LARGE if everything else a.large or [])]
         try:
+            for n in names:
+                if absent := finetune_torch.missing(n):
+                    tables.note(f"{n}: left out, as {', '.join(absent)} is not installed")
             rows = rounds(lab, [Row(lab, n) if n in ROWS else Torch(lab, n) for n in names if n in ROWS or not finetune_torch.missing(n)])
             larger = rounds(lab, large_rows)
         except Refused as e:
             sys.exit(str(e))
         for table in filter(None, (rows, larger)):
-            print(tables.text(table))
+            print(shown(table))
         if a.out:
-            save(a, rows, larger, tables.machine(lab), lab)
+            save(a, rows, larger, tables.machine(lab))
     wrong = [f"{r[next(iter(r))]}: a prediction is not exact" for r in rows + larger if r["predicted"] == "NOT exact"]
     wrong += [f"{row.name}: more than {row.memory} GB" for row, r in zip(large_rows, larger) if not row.fits(r)]
     sys.exit("\n".join(wrong) or 0)

@@ -40,7 +40,7 @@ ROWS = {
 
 def missing(name):
     """The packages of a row that are not installed."""
-    return [p for p in ROWS[name] if importlib.util.find_spec(p) is None]
+    return [p for p in ROWS.get(name, []) if importlib.util.find_spec(p) is None]
 
 
 def build(shape, device="cpu"):
