@@ -233,8 +233,8 @@ def save(a, rows, larger, about):
             "*predicted* says that live peak, session and reservation were foretold to the byte; a row that was not run is the prediction",
             "alone. *Process* is its largest memory beyond mapped files, that of the runtime's code and graph included; PyTorch's holds its",
             "weights in it, remat's maps the frozen ones. A step is the fastest of those that were run; *processor* is the time of all",
-            "processors in a step after the first, which a busy machine changes less. The machine was shared: each row says its load as it",
-            "began, and its commit. Adapters begin from other random numbers in PEFT; NF4 is by bitsandbytes, its products in float32.", "",
+            "processors in a step, after the first where there are more, which a busy machine changes less. The machine was shared: rows say its",
+            "load as they began, where it was noted, and their commit; times of rows at other loads do not compare. Adapters begin from other random numbers in PEFT; NF4 is by bitsandbytes, its products in float32.", "",
             shown(rows), ""]
     if larger:
         text += ["## Larger models within a memory", "",
