@@ -210,7 +210,7 @@ def rounds(lab, rows):
 
 
 def shown(rows):
-    return tables.text([{k: v for k, v in r.items() if k != "commands"} for r in rows])
+    return tables.text([{k: v for k, v in r.items() if k not in ("commands", "remark")} for r in rows])
 
 
 def together(old, new, names):
@@ -240,7 +240,7 @@ def save(a, rows, larger, about):
         text += ["## Larger models within a memory", "",
                  "Adapters of rank 8 on all linear layers of a block, AdamW, frozen weights in int4, planned with `--budget-total`. What was",
                  "run was run with `--memory-limit` in a control group of that memory, which counts the whole process and pages of files;",
-                 "these give way.", "", shown(larger), ""]
+                 "these give way.", "", shown(larger), "", *(f"{r['remark']}\n" for r in larger if r.get("remark"))]
     commands = [c for r in rows + larger for c in r["commands"]]
     text += ["The commands:", "", "```", *dict.fromkeys(commands), "```", ""]
     os.makedirs(a.out, exist_ok=True)
