@@ -78,7 +78,7 @@ type ArenaUse struct {
 func (t *Trace) Requests() []Request {
 	out := make([]Request, len(t.Events))
 	value := map[int]int{}
-	scratch := map[int64][]int{} // by size, the last borrowed last
+	scratch := map[int]int{} // of the node that runs, by place
 	next := 0
 	for i, e := range t.Events {
 		id := next
@@ -87,14 +87,12 @@ func (t *Trace) Requests() []Request {
 			value[e.Value] = id
 			next++
 		case e.Alloc:
-			scratch[e.Bytes] = append(scratch[e.Bytes], id)
+			scratch[e.Scratch] = id
 			next++
 		case e.Value != None:
 			id = value[e.Value]
 		default:
-			held := scratch[e.Bytes]
-			id = held[len(held)-1]
-			scratch[e.Bytes] = held[:len(held)-1]
+			id = scratch[e.Scratch]
 		}
 		out[i] = Request{ID: id, Bytes: e.Bytes, Alloc: e.Alloc}
 	}

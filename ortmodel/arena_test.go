@@ -2,6 +2,7 @@ package ortmodel
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -54,6 +55,23 @@ func TestArenaByHand(t *testing.T) {
 		if got := c.setup.After(c.steps, 100, c.requests); got.Reserved != c.want.Reserved+100 || got.Peak != c.want.Peak+100 {
 			t.Errorf("%s: with a session of 100 bytes: %+v", c.name, got)
 		}
+	}
+}
+
+// TestRequestsOfScratch: of buffers of one size, the one that the kernel gives back is
+// released, not the last.
+func TestRequestsOfScratch(t *testing.T) {
+	sum := Node{Outputs: []int{0}, Scratch: []int64{8, 8, 8},
+		Script: []Act{{Borrow, 0}, {Borrow, 1}, {GiveBack, 0}, {Borrow, 2}, {GiveBack, 1}, {Take, 0}}}
+	g := &Graph{Nodes: []Node{sum}, Values: []Value{{Bytes: 8, Kind: Output, Class: None}}}
+	var got []int
+	for _, r := range Simulate(g, []int{0}).Requests() {
+		if got = append(got, r.ID+1); !r.Alloc {
+			got[len(got)-1] = -r.ID - 1
+		}
+	}
+	if want := []int{1, 2, -1, 3, -2, 4, -3}; !slices.Equal(got, want) {
+		t.Errorf("blocks %v, want %v", got, want)
 	}
 }
 

@@ -9,6 +9,8 @@ type Event struct {
 	Step int
 	// Value is the value that owns the buffer, or None for scratch.
 	Value int
+	// Scratch is the place of scratch in its node's list.
+	Scratch int
 	// Bytes is the buffer's size; it is never 0, as ONNX Runtime does not
 	// allocate empty tensors.
 	Bytes int64
@@ -43,9 +45,9 @@ func (s *Simulator) Trace(order []int) *Trace {
 		t.Owner[v] = int(r)
 	}
 	dying := s.dying(len(order))
-	emit := func(step int, v int, bytes int64, alloc bool) {
-		if bytes > 0 {
-			t.Events = append(t.Events, Event{step, v, bytes, alloc})
+	emit := func(e Event) {
+		if e.Bytes > 0 {
+			t.Events = append(t.Events, e)
 		}
 	}
 	for k, i := range order {
@@ -56,17 +58,17 @@ func (s *Simulator) Trace(order []int) *Trace {
 		}
 		for _, a := range acts {
 			if a.Kind != Take {
-				emit(k, None, n.Scratch[a.Index], a.Kind == Borrow)
+				emit(Event{Step: k, Value: None, Scratch: a.Index, Bytes: n.Scratch[a.Index], Alloc: a.Kind == Borrow})
 			} else if v := n.Outputs[a.Index]; v >= 0 {
-				emit(k, v, s.owned(int32(v)), true)
+				emit(Event{Step: k, Value: v, Bytes: s.owned(int32(v)), Alloc: true})
 			}
 		}
 		for _, v := range dying[k] {
-			emit(k, v, s.g.Values[v].Bytes, false)
+			emit(Event{Step: k, Value: v, Bytes: s.g.Values[v].Bytes})
 		}
 	}
 	for _, v := range dying[len(order)] {
-		emit(len(order), v, s.g.Values[v].Bytes, false)
+		emit(Event{Step: len(order), Value: v, Bytes: s.g.Values[v].Bytes})
 	}
 	return t
 }

@@ -10,6 +10,7 @@
     scripts/tables.py recipes      recipes/*.yaml: GPT-2 124M trained on this project's documents, --batch x --seq tokens a step
     scripts/tables.py half_adamw   GPT-2 355M with AdamW, 2 x 128 and 8 x 512 tokens, on CUDA without a GPU: float32 beside half types
     scripts/tables.py rehearsed    GPT-2 124M to 1.5B, encoder, mlp, heavy on CUDA without a GPU: which card each variant fits
+    scripts/tables.py optimizers   GPT-2 124M, 1 x 1024 tokens: state and everything counted, by optimizer
     scripts/tables.py accumulate   a small GPT-2: batches of 8 to 32, whole and in micro-batches of 2 (trained)
     scripts/tables.py profiling    GPT-2 by batch (predicted), and the six configurations of GPT-2 355M on CUDA (rehearsed)
     scripts/tables.py advise       GPT-2 355M to 1.5B within 8, 24 and 16 GB: what remat advise says (predicted)
@@ -68,7 +69,7 @@ class Lab:
         log got each of its lines; none where the system does not say."""
         self.commands.append("remat " + " ".join(["--json", *args]))
         command = [self.a.remat, "--quiet", "--threads", str(self.a.threads), "--provider", self.a.provider, "--json", *args]
-        busy, tick = {}, os.sysconf("SC_CLK_TCK")
+        busy = {}
         with open(self.at("stdout"), "w+") as out, open(self.at("stderr"), "w+") as err:
             child = subprocess.Popen(command, stdout=out, stderr=err, cwd=self.folder)
             while child.poll() is None:
@@ -76,9 +77,7 @@ class Lab:
                 try:
                     with open(self.at(log)) as f:
                         lines = sum(1 for line in f if '"loss"' in line)
-                    with open(f"/proc/{child.pid}/stat") as f:
-                        fields = f.read().rsplit(")", 1)[1].split()
-                    busy.setdefault(lines, (int(fields[11]) + int(fields[12])) / tick)
+                    busy.setdefault(lines, processor(child.pid))
                 except (OSError, IndexError):
                     pass
             out.seek(0), err.seek(0)
@@ -116,6 +115,13 @@ class Lab:
         peak = lambda m: m["predicted_live_peak_bytes"]
         pairs = [{"saving": 1 - peak(m) / peak(models[0]), "bit_identical": None} for m in models[1:]]
         return {"models": [{**m, "memory": {"live_peak_bytes": peak(m)}} for m in models], "pairs": pairs}
+
+
+def processor(pid):
+    """The seconds of a processor that a process has taken."""
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def note(text):
@@ -266,6 +272,7 @@ def theory(lab):
 NOTES = {
     "slab": tables_slab.NOTE,
     "recipes": tables_train.RECIPES,
+    "optimizers": tables_train.OPTIMIZERS,
     "accumulate": tables_train.NOTE,
     "heavy": """With gradients kept, checkpointing would lower what the forward pass leaves behind and not
 the peak of the backward pass, which is the gradients: it would repeat a fifth of the work for
@@ -391,7 +398,7 @@ def half_adamw(lab):
 
 
 TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "half_adamw": half_adamw, "recipes": tables_train.recipes, "rehearsed": rehearsed,
-          "accumulate": tables_train.accumulate, "advise": tables_advise.advise, "profiling": tables_theirs.profiling, "slab": tables_slab.slab}
+          "accumulate": tables_train.accumulate, "optimizers": tables_train.optimizers, "advise": tables_advise.advise, "profiling": tables_theirs.profiling, "slab": tables_slab.slab}
 
 
 def text(rows):

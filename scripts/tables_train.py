@@ -26,6 +26,26 @@ exist in both types, and this recipe is for a GPU. "optimized" clips by the norm
 before, which the first step has not: so its losses are others."""
 
 
+OPTIMIZERS = """"everything" is parameters, state, feeds, session and the live peak of a step with the update in it, written
+by `--strategy least`; "bytes a parameter" are of parameters and state. "predicted" says that live peak, session
+and reservation were foretold to the byte."""
+
+
+def optimizers(lab):
+    """What each optimizer holds of GPT-2 124M, 1 x 1024 tokens."""
+    small = ["--layers=2", "--hidden=64", "--heads=4", "--vocab=512", "--seq=64"] if lab.a.small else ["--seq=1024"]
+    rows = []
+    for name in ("sgd", "lion", "adamw", "adamw8bit", "muon", "adafactor", "apollo-mini"):
+        train = lab.train(name, ["gpt2", "--batch=1", *small], name)
+        file = lab.rewrite(train, "--strategy", "least")
+        m, trained = lab.json("run", file, "--steps", "2")["memory"], lab.json("inspect", file)["trained"]
+        exact = all(m[k] == m["predicted_" + k] for k in ("live_peak_bytes", "session_bytes", "reserved_bytes"))
+        rows.append({"optimizer": name, "state MB": MB(m["state_bytes"]), "bytes a parameter": f"{(trained['bytes'] + m['state_bytes']) / trained['elements']:.2f}",
+                     "live peak MB": MB(m["live_peak_bytes"]), "everything MB": MB(m["total_peak_bytes"]), "predicted": "exact" if exact else "NOT exact"})
+        print(" | ".join(rows[-1].values()), file=sys.stderr, flush=True)
+    return [("GPT-2 " + ("small widths" if lab.a.small else "124M, 1 x 1024 tokens"), rows)]
+
+
 def tokens(lab, name):
     """The documentation as raw tokens, and how many."""
     text = b""

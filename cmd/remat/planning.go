@@ -372,7 +372,13 @@ func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
 	took := time.Since(start)
 	var unmet *checkError
 	if err != nil {
-		if err = infeasible(fmt.Errorf("%s: %w", src.Path, err)); !errors.As(err, &unmet) || file == nil {
+		if err = infeasible(fmt.Errorf("%s: %w", src.Path, err)); !errors.As(err, &unmet) {
+			return nil, err
+		}
+		if _, limited := p.Limited(); limited {
+			err = &checkError{fmt.Errorf("%w, or --time-limit: the search stopped after %s", err, o.limit)}
+		}
+		if file == nil {
 			return nil, err
 		}
 	}

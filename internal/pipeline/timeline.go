@@ -24,10 +24,9 @@ func Timeline(p *predict.Prediction, layer func(*onnx.Node) string) *report.Time
 	for k := range p.Nodes {
 		t.Updates = t.Updates || phase(p, k) == report.Update
 	}
-	buffers := map[int]int{} // value -> buffer
-	next, scratch := 0, []borrowed{}
-	for _, e := range p.Trace.Events {
-		ev := report.Event{Category: report.Temporaries, Bytes: e.Bytes, Node: "end of the step"}
+	requests := p.Trace.Requests()
+	for i, e := range p.Trace.Events {
+		ev := report.Event{Category: report.Temporaries, Bytes: e.Bytes, Buffer: requests[i].ID, Node: "end of the step"}
 		if e.Step < len(p.Nodes) {
 			n := p.Nodes[e.Step]
 			ev.Node, ev.Op, ev.Phase = n.Label(), n.OpType(), phase(p, e.Step)
@@ -41,43 +40,12 @@ func Timeline(p *predict.Prediction, layer func(*onnx.Node) string) *report.Time
 		} else {
 			ev.Value = "scratch of " + ev.Node
 		}
-		switch {
-		case e.Value == ortmodel.None && e.Alloc:
-			ev.Buffer = next
-			scratch = append(scratch, borrowed{next, e.Bytes})
-			next++
-		case e.Value == ortmodel.None:
-			ev.Buffer = giveBack(&scratch, e.Bytes)
-		case e.Alloc:
-			ev.Buffer = next
-			buffers[e.Value] = next
-			next++
-		default:
-			ev.Buffer = buffers[e.Value]
-		}
 		if !e.Alloc {
 			ev.Bytes = -e.Bytes
 		}
 		t.Events = append(t.Events, ev)
 	}
 	return t
-}
-
-// A borrowed buffer is scratch that a kernel has not given back yet.
-type borrowed struct {
-	buffer int
-	bytes  int64
-}
-
-// giveBack takes the latest scratch buffer of that size off the list.
-func giveBack(scratch *[]borrowed, bytes int64) int {
-	for i := len(*scratch) - 1; i >= 0; i-- {
-		if b := (*scratch)[i]; b.bytes == bytes {
-			*scratch = append((*scratch)[:i], (*scratch)[i+1:]...)
-			return b.buffer
-		}
-	}
-	return 0
 }
 
 // phase is the part of the step that place k of the execution order belongs to.
