@@ -27,7 +27,7 @@ NAMES = {"c": "C", "python": "Python", "node": "Node", "java": "Java", "go": "Go
 CHROMIUM = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
             "--disable-component-update", "--disable-sync"]
 # Steps of each of page.sh's bundles.
-STEPS = {"gpt2-1x512": 1, "plain-32x512": 1, "rewritten-24x512": 2, "plain-24x512": 1}
+STEPS = {"gpt2-1x512": 1, "plain-32x512": 1, "rewritten-24x512": 1, "plain-24x512": 1}
 MB = lambda n: f"{n / 1e6:,.0f}"
 
 
