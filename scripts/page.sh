@@ -6,7 +6,7 @@
 #   rewritten-24x512   24 sequences of it, rewritten to a budget of 1 GiB
 #   plain-24x512       the same only put in order: the heap is nearly full
 #
-# A WebAssembly heap ends at 4,096 MB. A step takes minutes. PORT is 8000 unless set.
+# A WebAssembly heap ends at 4 GiB. A step takes minutes. PORT is 8000 unless set.
 # scripts/runtimes.py opens this page in headless Chromium and keeps what it measured.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -108,7 +108,7 @@ in each runtime by the programs of [examples](../../examples); and bundled for C
 Python keeps returned values in ONNX Runtime's memory, the others in their own. The browser shows no more than the size of its heap, in
 which are its module (some 30 MB), all inputs, the session and the live peak; predicted are all of those but the module."""
 BROWSER = """**In the browser**, headless Chromium, one thread, what `make page` shows: each bundle in a worker with a heap of its own, which ends
-at 4,096 MB. *Predicted* is inputs, session and live peak; the heap only grows, holds the module too, and has gaps. Plain is `rewrite
+at 4,295 MB, 4 GiB. *Predicted* is inputs, session and live peak; the heap only grows, holds the module too, and has gaps. Plain is `rewrite
 --strategy none`, which only orders the nodes; `rewritten-24x512` has a budget of 1 GiB of live peak; GPT-2 124M updates by SGD, and
 its loss in Python stands beside. On WebGPU no rewritten step runs: without a GPU Chromium has no adapter, and with a software adapter
 (`--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader`) a small GPT with SGD loads and ends in "Unsqueeze axes is empty", since its
