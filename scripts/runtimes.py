@@ -8,8 +8,8 @@ same     go test ./cmd/remat -run TestBundleHeld: five steps in each runtime, an
          scripts/counting.c counts in it
 browser  scripts/page.sh in headless Chromium, beside GPT-2's first loss by examples/python: minutes a step
 
-What a part measured is kept in runtimes.json with its commit; the page is written of all of them, so that a
-part can be made again alone. Standard library only; the browser's part needs the Python package onnxruntime.
+Each row is kept in runtimes.json with its commit; the page is written of all of them, so that a part can be
+made again alone. Standard library only; the browser's part needs the Python package onnxruntime.
 """
 import argparse
 import json
@@ -54,18 +54,25 @@ def browser(a):
             break
     else:
         sys.exit("page.sh: " + " ".join(said[-3:]))
-    rows = []
     try:
         for name, steps in STEPS.items():
+            if a.bundle and name not in a.bundle:
+                continue
             row = opened(f"{said[-1]}?bundles={name}&steps={steps}", page.stdout)
             if name == "gpt2-1x512":
-                program = os.path.join(ROOT, "examples", "python", "train.py")
-                text = subprocess.run([sys.executable, program, os.path.join(folder, name)], capture_output=True, text=True, check=True).stdout
-                row["cpu"] = float(text.split()[1])
-            rows.append(row)
-            yield rows
+                row["cpu"] = first_loss(os.path.join(folder, name))
+            yield [row]
     finally:
         page.kill()
+
+
+def first_loss(bundle):
+    """Of the example in Python, which is ended after its first step."""
+    program = os.path.join(ROOT, "examples", "python", "train.py")
+    with subprocess.Popen([sys.executable, "-u", program, bundle], stdout=subprocess.PIPE, text=True) as p:
+        loss = p.stdout.readline().split()[1]
+        p.kill()
+    return float(loss)
 
 
 def opened(url, results):
@@ -98,7 +105,7 @@ def browser_rows(rows):
         return {"bundle": r["name"], "predicted MB": MB(everything), "of it live": MB(p["live_peak_bytes"]), "heap MB": MB(r["heap"]),
                 "losses": " ".join(f"{x:.6f}" for x in r["losses"]), "on the CPU": f"{r['cpu']:.6f}" if "cpu" in r else "",
                 "ends": "as asked" if not r["error"] else ends if len(ends) < 90 else ends[:90] + " …"}
-    return [row(r) for r in rows]
+    return [row(r) for r in sorted(rows, key=lambda r: list(STEPS).index(r["name"]))]
 
 
 SAME = """**The same bundle.** A GPT of 6 layers with AdamW, rewritten to 60 % of its peak and bundled once for the browser, trains five steps
@@ -108,7 +115,8 @@ in each runtime by the programs of [examples](../../examples); and bundled for C
 Python keeps returned values in ONNX Runtime's memory, the others in their own. The browser shows no more than the size of its heap, in
 which are its module (some 30 MB), all inputs, the session and the live peak; predicted are all of those but the module."""
 BROWSER = """**In the browser**, headless Chromium, one thread, what `make page` shows: each bundle in a worker with a heap of its own, which ends
-at 4,295 MB, 4 GiB. *Predicted* is inputs, session and live peak; the heap only grows, holds the module too, and has gaps. Plain is `rewrite
+at 4,295 MB, 4 GiB. *Predicted* is inputs, session and live peak; the heap holds the module too, has gaps, and grows by up to 101 MB more than was asked
+for. Plain is `rewrite
 --strategy none`, which only orders the nodes; `rewritten-24x512` has a budget of 1 GiB of live peak; GPT-2 124M updates by SGD, and
 its loss in Python stands beside. On WebGPU no rewritten step runs: without a GPU Chromium has no adapter, and with a software adapter
 (`--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader`) a small GPT with SGD loads and ends in "Unsqueeze axes is empty", since its
@@ -116,10 +124,15 @@ kernel refuses the control dependencies that hold the order."""
 
 
 def page(kept):
-    parts = [f"`scripts/runtimes.py --part {p}` at {kept[p]['commit']}" for p in PARTS if p in kept]
+    parts = [f"`scripts/runtimes.py --part {p}` at {', '.join(dict.fromkeys(r['commit'] for r in kept[p]))}" for p in PARTS if p in kept]
     return "\n\n".join(["# Runtimes", f"{', '.join(parts)}, on {tables.cpu()}, {os.cpu_count()} cores.",
-                        *([SAME, tables.text(same_rows(kept["same"]["rows"]))] if "same" in kept else []),
-                        *([BROWSER, tables.text(browser_rows(kept["browser"]["rows"]))] if "browser" in kept else [])]) + "\n"
+                        *([SAME, tables.text(same_rows(kept["same"]))] if "same" in kept else []),
+                        *([BROWSER, tables.text(browser_rows(kept["browser"]))] if "browser" in kept else [])]) + "\n"
+
+
+def key(row):
+    """What a row is of."""
+    return row.get("name") or (row["target"], row["way"])
 
 
 def kept_in(folder):
@@ -133,13 +146,16 @@ def kept_in(folder):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--part", action="append", choices=PARTS, help="only this part; may be repeated")
+    p.add_argument("--bundle", action="append", choices=STEPS, help="of the browser's part, only this one; may be repeated")
     p.add_argument("--out", required=True, metavar="FOLDER", help="where runtimes.md and runtimes.json are written")
     p.add_argument("--work", default=os.path.join(ROOT, "out", "page"), metavar="FOLDER", help="of the page's bundles (default: out/page)")
     a = tables.alone(p)
     for part in a.part or PARTS:
         commit = tables.commit()
         for rows in PARTS[part](a):
-            kept = {**kept_in(a.out), part: {"commit": commit, "rows": rows}}
+            kept = kept_in(a.out)
+            made = {key(row) for row in rows}
+            kept[part] = [r for r in kept.get(part, []) if key(r) not in made] + [{**row, "commit": commit} for row in rows]
             tables.keep(a.out, "runtimes.json", json.dumps(kept, indent=1) + "\n")
             tables.keep(a.out, "runtimes.md", page(kept))
 
