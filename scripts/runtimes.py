@@ -5,7 +5,7 @@
     scripts/runtimes.py [--part same|browser]... --out docs/results
 
 same     go test ./cmd/remat -run TestBundleHeld: five steps in each runtime, and the live peak that
-         scripts/counting.c counts in it
+         scripts/counting/counting.c counts in it
 browser  scripts/page.sh in headless Chromium, beside GPT-2's first loss by examples/python: minutes a step
 
 Each row is kept in runtimes.json with its commit; the page is written of all of them, so that a part can be
@@ -111,16 +111,15 @@ def browser_rows(rows):
 SAME = """**The same bundle.** A GPT of 6 layers with AdamW, rewritten to 60 % of its peak and bundled once for the browser, trains five steps
 in each runtime by the programs of [examples](../../examples); and bundled for C, with next values bound, in those that bind. Losses agree to
 1e-5. *Measured* is the live peak of a step: what ONNX Runtime holds at most, less what it holds between steps, counted by a library
-(`scripts/counting.c`) that is loaded before it. In Go the loss is in the program's memory, and so not in the prediction. Between steps
+(`scripts/counting/counting.c`) that is loaded before it. In Go the loss is in the program's memory, and so not in the prediction. Between steps
 Python keeps returned values in ONNX Runtime's memory, the others in their own. The browser shows no more than the size of its heap, in
 which are its module (some 30 MB), all inputs, the session and the live peak; predicted are all of those but the module."""
 BROWSER = """**In the browser**, headless Chromium, one thread, what `make page` shows: each bundle in a worker with a heap of its own, which ends
-at 4,295 MB, 4 GiB. *Predicted* is inputs, session and live peak; the heap holds the module too, has gaps, and grows by up to 101 MB more than was asked
-for. Plain is `rewrite
---strategy none`, which only orders the nodes; `rewritten-24x512` has a budget of 1 GiB of live peak; GPT-2 124M updates by SGD, and
-its loss in Python stands beside. On WebGPU no rewritten step runs: without a GPU Chromium has no adapter, and with a software adapter
-(`--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader`) a small GPT with SGD loads and ends in "Unsqueeze axes is empty", since its
-kernel refuses the control dependencies that hold the order."""
+at 4,295 MB, 4 GiB. *Predicted* is inputs, session and live peak; the heap holds the module too, has gaps, and grows by up to 101 MB
+more than was asked for. Plain is `--strategy none`, which only orders the nodes; `rewritten-24x512` has a budget of 1 GiB of live
+peak; GPT-2 124M updates by SGD, and its loss in Python stands beside. On WebGPU no rewritten step runs: without a GPU Chromium has
+no adapter, and with a software adapter (`--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader`) a small GPT with SGD loads and
+ends in "Unsqueeze axes is empty", since WebGPU's kernel refuses the control dependencies that hold the order."""
 
 
 def page(kept):

@@ -83,6 +83,23 @@ func TestBundles(t *testing.T) {
 	}
 }
 
+// TestUpdatesApart: what trains in the browser by graphs of updates of their own has the
+// losses of AdamW within the graph.
+func TestUpdatesApart(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--batch", "2", "--seq", "32", "-o", dir.at("forward.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "adamw", "-o", dir.at("step.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "none", "-o", dir.at("gradients.onnx"), "--quiet")
+	dir.do("rewrite", dir.at("step.onnx"), "--strategy", "full", "--bundle", dir.at("within"), "--for", "c", "--quiet")
+	dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "full", "--bundle", dir.at("apart"), "--for", "web", "--updates", "adamw", "--quiet")
+	want, got := printed(t, trainC(t, dir.at("within"))), printed(t, trainWeb(t, dir.at("apart")))
+	for i := range want {
+		if math.Abs(got[i]-want[i]) > near("adamw")*want[i] {
+			t.Errorf("step %d: loss %.9g, %.9g with AdamW in the graph", i+1, got[i], want[i])
+		}
+	}
+}
+
 // others are the targets but one.
 func others(but string) (names []string) {
 	for _, target := range pipeline.Targets {
@@ -139,7 +156,7 @@ func TestBundlePeak(t *testing.T) {
 // browser the heap is measured. Each row is logged; scripts/runtimes.py makes its page of them.
 func TestBundleHeld(t *testing.T) {
 	counting := filepath.Join(t.TempDir(), "counting.so")
-	runs(t, nil, "cc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", filepath.Join("..", "..", "scripts", "counting.c"), "-o", counting, "-ldl", "-lpthread")
+	runs(t, nil, "cc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", filepath.Join("..", "..", "scripts", "counting", "counting.c"), "-o", counting, "-ldl", "-lpthread")
 	dir := newFolder(t)
 	dir.do("model", "gpt2-tiny", "--layers", "6", "--batch", "8", "--seq", "64", "-o", dir.at("forward.onnx"), "--quiet")
 	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "adamw", "-o", dir.at("step.onnx"), "--quiet")
@@ -217,7 +234,7 @@ func predictedIn(m *pipeline.Manifest, target string) int64 {
 	return most
 }
 
-// counted reads what scripts/counting.c left, or the heap that the page said.
+// counted reads what scripts/counting/counting.c left, or the heap that the page said.
 func (r *heldRow) counted(t *testing.T, file, printed string) {
 	t.Helper()
 	if _, heap, ok := strings.Cut(printed, "heap "); ok {
