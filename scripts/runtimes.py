@@ -117,9 +117,9 @@ which are its module (some 30 MB), all inputs, the session and the live peak; pr
 BROWSER = """**In the browser**, headless Chromium, one thread, what `make page` shows: each bundle in a worker with a heap of its own, which ends
 at 4,295 MB, 4 GiB. *Predicted* is inputs, session and live peak; the heap holds the module too, has gaps, and grows by up to 101 MB
 more than was asked for. Plain is `--strategy none`, which only orders the nodes; `rewritten-24x512` has a budget of 1 GiB of live
-peak; GPT-2 124M updates by SGD, and its loss in Python stands beside. On WebGPU no rewritten step runs: without a GPU Chromium has
-no adapter, and with a software adapter (`--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader`) a small GPT with SGD loads and
-ends in "Unsqueeze axes is empty", since WebGPU's kernel refuses the control dependencies that hold the order."""
+peak; GPT-2 124M updates by SGD, and its loss in Python stands beside. WebGPU: without a GPU Chromium has no
+adapter; with a software adapter (`--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader`) a small GPT with SGD, rewritten with
+`full`, loads and ends in "Unsqueeze axes is empty": its kernel refuses the control dependencies that hold the order."""
 
 
 def page(kept):
