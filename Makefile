@@ -48,10 +48,10 @@ test-mpi: ort
 # Without them their tests are skipped.
 test-runtimes: ort
 	scripts/runtimes.sh
-	$(GO) test -count=1 -v ./cmd/remat -run 'TestBundle'
+	$(GO) test -count=1 -timeout 40m -v ./cmd/remat -run 'TestBundle|TestUpdatesApart'
 
-# A page that trains in the browser, with a graph as derived and rewritten side by side;
-# needs what test-runtimes installs.
+# A page that trains in the browser, plain and rewritten side by side, and GPT-2 124M; needs
+# what test-runtimes installs.
 page: ort
 	scripts/page.sh
 

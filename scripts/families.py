@@ -460,7 +460,7 @@ def main():
     if a.out:
         import families_page
 
-        families_page.write(a.out, family_models.TABLE, kept)
+        families_page.write(a.out, family_models.TABLE, kept, a.only)
     return 1 if any(kept[s.name]["faults"] for s in specs) else 0
 
 

@@ -6,23 +6,23 @@ import os
 import tables
 
 PACKAGES = ("torch", "onnxscript", "transformers", "timm", "diffusers", "peft", "torchvision", "onnxruntime")
-COMMAND = "scripts/families.py --out docs/results/families.md"
 SCALE = (("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
-def write(path, specs, kept):
+def write(path, specs, kept, only=()):
     done = [(s, kept[s.name]) for s in specs if s.name in kept]
+    command = " ".join(["scripts/families.py", *[f"--only '{g}'" for g in only], "--out", "docs/results/" + os.path.basename(path)])
     with open(path + ".part", "w") as f:
-        f.write(page(done))
+        f.write(page(done, command))
     os.replace(path + ".part", path)
 
 
-def page(done):
+def page(done, command):
     good = [s for s, e in done if not e["faults"]]
     predictions = [x for _, e in done for x in e.get("predicted", ())]
     return "\n".join([
         "# What exports how: models of many families, from PyTorch to a rewritten training graph", "",
-        f"`{COMMAND}`, commit {commits(done)}, on {tables.cpu()}, {os.cpu_count()} cores; " + versions() + ".", "",
+        f"`{command}`, commit {commits(done)}, on {tables.cpu()}, {os.cpu_count()} cores; " + versions() + ".", "",
         f"{len(done)} models, {len(good)} without fault; predicted = measured in {sum(predictions)} of {len(predictions)} runs "
         "(live peak, session and reserved each).", "",
         *HEAD, "", tables.text([row(s, e) for s, e in done]), "",
@@ -51,6 +51,8 @@ a row, which stand in full below the table:
 - **predicted**: of how many runs (gradients, given, rewritten) live peak, session and reserved bytes
   were foretold exactly.
 - **s**: seconds of `grad`, and of planning and writing full, sqrt and optimal.
+
+What was not run is "-".
 """.splitlines()
 
 

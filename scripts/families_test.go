@@ -25,7 +25,7 @@ entry = {"commit": "0ff1ce", "faults": [], "seconds": {"export": 1.2, "grad": 0.
     "peaks": {"given": 4096, "full": 3072, "sqrt": 2048}, "bits": {"full": 0.0, "sqrt": 4e-8}, "predicted": [True, True, False]}
 kept = {"plain": entry, "failing": {"commit": "0ff1ce", "faults": ["grad: exit 2: no gradient rule for operator Foo"], "seconds": {"export": 3}, "exported": {}},
     "adapter": {**entry, "default": counts(4, 3), "flagged": counts(4)}, "drawn": {**entry, "gradient": None, "bits": {"full": 0.0}}}
-families_page.write("OUT", [plain, failing, adapter, drawn, model("not measured")], kept)
+families_page.write("OUT", [plain, failing, adapter, drawn, model("not measured")], kept, ["lang*"])
 `
 	out := t.TempDir() + "/families.md"
 	c := exec.Command("python3", "-B", "-c", strings.Replace(program, "OUT", out, 1))
@@ -38,6 +38,7 @@ families_page.write("OUT", [plain, failing, adapter, drawn, model("not measured"
 	}
 	page := strings.Join(strings.Fields(string(raw)), " ")
 	for _, want := range []string{
+		"`scripts/families.py --only 'lang*' --out docs/results/families.md`, commit 0ff1ce",
 		"4 models, 3 without fault; predicted = measured in 6 of 9 runs",
 		"| plain | language | dynamo; eager | 7 of 7 | 3e-07 | equal | 4 → 3 / 2 / - KiB | sqrt 4e-08 | 2 of 3 | 0 / 3 / - / - |",
 		"| 4 of 4 + 3 frozen |",

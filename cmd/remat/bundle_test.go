@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/pyort"
+	"github.com/onnx-remat/remat/internal/step"
 )
 
 // A trainer trains five steps from a bundle and returns what its program printed.
@@ -81,6 +83,23 @@ func TestBundles(t *testing.T) {
 	}
 }
 
+// TestUpdatesApart: what trains in the browser by graphs of updates of their own has the
+// losses of AdamW within the graph.
+func TestUpdatesApart(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--batch", "2", "--seq", "32", "-o", dir.at("forward.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "adamw", "-o", dir.at("step.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "none", "-o", dir.at("gradients.onnx"), "--quiet")
+	dir.do("rewrite", dir.at("step.onnx"), "--strategy", "full", "--bundle", dir.at("within"), "--for", "c", "--quiet")
+	dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "full", "--bundle", dir.at("apart"), "--for", "web", "--updates", "adamw", "--quiet")
+	want, got := printed(t, trainC(t, dir.at("within"))), printed(t, trainWeb(t, dir.at("apart")))
+	for i := range want {
+		if math.Abs(got[i]-want[i]) > near("adamw")*want[i] {
+			t.Errorf("step %d: loss %.9g, %.9g with AdamW in the graph", i+1, got[i], want[i])
+		}
+	}
+}
+
 // others are the targets but one.
 func others(but string) (names []string) {
 	for _, target := range pipeline.Targets {
@@ -117,14 +136,7 @@ func TestBundlePeak(t *testing.T) {
 		for _, strategy := range []string{"none", "full", "least"} {
 			bundle := dir.at(way + strategy)
 			dir.do("rewrite", dir.at("step.onnx"), "--strategy", strategy, "--outputs", way, "--bundle", bundle, "--for", "c", "--quiet")
-			var m pipeline.Manifest
-			text, err := os.ReadFile(filepath.Join(bundle, pipeline.ManifestFile))
-			if err == nil {
-				err = json.Unmarshal(text, &m)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := readManifest(t, bundle)
 			_, peak, _ := strings.Cut(trainC(t, bundle, "count"), "live peak ")
 			if got := strings.TrimSpace(peak); got != fmt.Sprint(m.Predicted.LivePeak) {
 				t.Errorf("%s, %s: live peak %s in C, predicted %d", way, strategy, got, m.Predicted.LivePeak)
@@ -134,6 +146,133 @@ func TestBundlePeak(t *testing.T) {
 	}
 	if peaks["returnedfull"] > peaks["returnednone"]+4096 || peaks["boundfull"] >= peaks["returnedfull"] {
 		t.Errorf("peaks %v: full takes more than none where outputs are returned, or they take nothing", peaks)
+	}
+}
+
+// TestBundleHeld: the same bundle, as it is for the browser, trains in every runtime to the
+// same losses; the live peak in each that is a process is the manifest's, to the byte, and so
+// where next values are bound. A library counts that is loaded
+// before ONNX Runtime's; the arena, of which it would see the reservation, is off. In the
+// browser the heap is measured. Each row is logged; scripts/runtimes.py makes its page of them.
+func TestBundleHeld(t *testing.T) {
+	counting := filepath.Join(t.TempDir(), "counting.so")
+	runs(t, nil, "cc", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", filepath.Join("..", "..", "scripts", "counting", "counting.c"), "-o", counting, "-ldl", "-lpthread")
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--layers", "6", "--batch", "8", "--seq", "64", "-o", dir.at("forward.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "adamw", "-o", dir.at("step.onnx"), "--quiet")
+	for _, b := range []struct {
+		way     step.Outputs
+		made    string // for it
+		targets []string
+	}{
+		{step.Returned, "web", []string{"c", "python", "node", "java", "go", "web"}},
+		{step.Bound, "c", []string{"c", "python", "node", "java", "go"}},
+	} {
+		bundle := dir.at(string(b.way))
+		dir.do("rewrite", dir.at("step.onnx"), "--budget", "60%", "--bundle", bundle, "--for", b.made, "--quiet")
+		m := readManifest(t, bundle)
+		m.Session.Arena = false
+		writeManifest(t, bundle, m)
+		var want []float64 // C's losses
+		for _, target := range b.targets {
+			t.Run(string(b.way)+" in "+target, func(t *testing.T) {
+				row := heldRow{Target: target, Way: b.way, Predicted: predictedIn(m, target)}
+				file := filepath.Join(t.TempDir(), "counted")
+				if target != "web" {
+					t.Setenv("COUNTED", file)
+					t.Setenv("LD_PRELOAD", counting)
+				}
+				text := trainers[target](t, bundle)
+				row.Losses = printed(t, text)
+				if target == "c" {
+					want = row.Losses
+				}
+				for i, loss := range want {
+					row.Apart = max(row.Apart, math.Abs(row.Losses[i]/loss-1))
+				}
+				if row.Apart > near("adamw") {
+					t.Errorf("losses %v, in C %v", row.Losses, want)
+				}
+				row.counted(t, file, text)
+				if row.Live != row.Predicted && target != "web" || row.Live < row.Predicted {
+					t.Errorf("%d bytes at the peak, predicted %d", row.Live, row.Predicted)
+				}
+				line, _ := json.Marshal(row)
+				t.Logf("row %s", line)
+			})
+		}
+	}
+}
+
+// heldRow is what a runtime did with a bundle. In the browser Live is the heap, and Predicted
+// everything.
+type heldRow struct {
+	Target    string       `json:"target"`
+	Way       step.Outputs `json:"way"`
+	Losses    []float64    `json:"losses"`
+	Apart     float64      `json:"apart"` // from C's
+	Predicted int64        `json:"predicted"`
+	Live      int64        `json:"live"`
+	Rest      int64        `json:"rest"` // held between two steps
+}
+
+// predictedIn predicts Live for the example of a target.
+func predictedIn(m *pipeline.Manifest, target string) int64 {
+	p := m.Predicted
+	if target == "web" {
+		return p.Parameters + p.State + p.Feeds + p.Session + p.LivePeak
+	}
+	most, next := p.LivePeak, map[string]bool{}
+	for _, in := range m.Inputs {
+		next[in.Next] = true
+	}
+	for _, out := range m.Outputs {
+		if target == "go" && len(out.Shape) == 0 && !next[out.Name] {
+			most -= map[string]int64{"float32": 4, "bool": 1}[out.Type] // in memory of the program's
+		}
+	}
+	return most
+}
+
+// counted reads what scripts/counting/counting.c left, or the heap that the page said.
+func (r *heldRow) counted(t *testing.T, file, printed string) {
+	t.Helper()
+	if _, heap, ok := strings.Cut(printed, "heap "); ok {
+		fmt.Sscan(heap, &r.Live)
+		return
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil || len(raw) != 16 {
+		t.Fatalf("nothing was counted: %v", err)
+	}
+	r.Rest = int64(binary.LittleEndian.Uint64(raw[8:]))
+	r.Live = int64(binary.LittleEndian.Uint64(raw)) - r.Rest
+	if r.Rest == 0 {
+		t.Fatal("no two steps had the same peak")
+	}
+}
+
+func readManifest(t *testing.T, bundle string) *pipeline.Manifest {
+	t.Helper()
+	var m pipeline.Manifest
+	text, err := os.ReadFile(filepath.Join(bundle, pipeline.ManifestFile))
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &m
+}
+
+func writeManifest(t *testing.T, bundle string, m *pipeline.Manifest) {
+	t.Helper()
+	text, err := json.Marshal(m)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(bundle, pipeline.ManifestFile), text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -307,5 +446,6 @@ func trainWeb(t *testing.T, bundle string) string {
 	for i, loss := range got[0].Losses {
 		fmt.Fprintln(&text, i+1, loss)
 	}
+	fmt.Fprintln(&text, "heap", got[0].Heap)
 	return text.String()
 }

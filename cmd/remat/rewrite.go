@@ -11,6 +11,7 @@ import (
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
 func rewriteCommand(e *env) *cli.Command {
@@ -22,6 +23,7 @@ func rewriteCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},
 			&cli.StringFlag{Name: "bundle", Usage: "instead of -o: make the folder `DIR` from which the runtime of --for trains"},
 			&cli.StringFlag{Name: "for", Usage: "with --bundle: `RUNTIME`, " + pipeline.TargetNames("|")},
+			&cli.StringFlag{Name: "updates", Value: string(optim.None), Usage: "with --bundle, for a graph of gradients: graphs of their own that update parameters by `OPTIMIZER`, one after another"},
 			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: follow this plan instead of --strategy"},
 		),
 		Action: func(c *cli.Context) error {
@@ -34,6 +36,10 @@ func rewriteCommand(e *env) *cli.Command {
 				return err
 			}
 			target, err := readTarget(c, &o)
+			if err != nil {
+				return err
+			}
+			updates, err := readUpdates(c, target)
 			if err != nil {
 				return err
 			}
@@ -96,7 +102,7 @@ func rewriteCommand(e *env) *cli.Command {
 				p.document.Notes = slices.Insert(p.document.Notes, 0, pipeline.Note(r))
 			}
 			if target != nil {
-				err = p.result.Bundle(p.source, out, target, p.document)
+				err = p.result.Bundle(p.source, out, target, p.document, updates)
 			} else {
 				err = p.save(out)
 			}
@@ -122,6 +128,23 @@ func rewriteCommand(e *env) *cli.Command {
 			return nil
 		},
 	}
+}
+
+// readUpdates reads --updates, of a bundle for a target.
+func readUpdates(c *cli.Context, t *pipeline.Target) (optim.Kind, error) {
+	kind, err := optim.ParseKind(c.String("updates"))
+	switch {
+	case err != nil:
+		return kind, fmt.Errorf("--updates: %w", err)
+	case kind == optim.None:
+		return kind, nil
+	case t == nil:
+		return kind, errors.New("remat rewrite: --updates needs --bundle DIR, where its graphs are written")
+	}
+	if err := t.CanUpdateApart(kind); err != nil {
+		return kind, fmt.Errorf("--updates: %w", err)
+	}
+	return kind, nil
 }
 
 // readTarget reads --bundle and --for, nil without, and asks for what the target wants.

@@ -35,18 +35,44 @@ async function first(url, input) {
   return new arrays[input.type](input.shape.reduce((a, b) => a * b, 1));
 }
 
+// updater opens a graph that updates one parameter after another. State is kept here, outside
+// of the heap.
+async function updater(ort, url, { graph, parameters, inputs }, options) {
+  const session = await ort.InferenceSession.create(new Uint8Array(await get(new URL(graph, url))), options);
+  const zeros = (input) => new ort.Tensor(input.type, new arrays[input.type](input.shape.reduce((a, b) => a * b, 1)), input.shape);
+  const state = Object.fromEntries(parameters.map((name) => [name, {}]));
+  return async (manifest, feeds, gradients, scalars) => {
+    for (const { name, gradient } of manifest.inputs.filter((i) => parameters.includes(i.name))) {
+      const own = {};
+      for (const input of inputs) {
+        if (input.fed === "parameter") own[input.name] = feeds[name];
+        else if (input.fed === "gradient") own[input.name] = gradients[gradient];
+        else if (input.fed === "state") own[input.name] = state[name][input.name] ?? zeros(input);
+        else (own[input.name] = zeros(input)).data[0] = scalars[input.fed];
+      }
+      const next = await session.run(own);
+      for (const input of inputs) {
+        if (input.fed === "parameter") feeds[name] = next[input.next];
+        else if (input.fed === "state") state[name][input.name] = next[input.next];
+      }
+    }
+  };
+}
+
 export async function train(ort, url, steps, told) {
   const manifest = JSON.parse(new TextDecoder().decode(await get(new URL("manifest.json", url))));
   told({ manifest });
   const externalData = [];
   for (const path of manifest.external) externalData.push({ path, data: new Uint8Array(await get(new URL(path, url))) });
-  const session = await ort.InferenceSession.create(new Uint8Array(await get(new URL(manifest.graph, url))), {
+  const options = {
     executionProviders: ["wasm"],
     enableMemPattern: manifest.session.memory_pattern, // off: a pattern holds more from the second step on
     enableCpuMemArena: manifest.session.arena,
     graphOptimizationLevel: manifest.session.graph_optimization_level,
-    externalData,
-  });
+  };
+  const session = await ort.InferenceSession.create(new Uint8Array(await get(new URL(manifest.graph, url))), { ...options, externalData });
+  const updaters = [];
+  for (const update of manifest.updates ?? []) updaters.push(await updater(ort, url, update, options));
   const feeds = {};
   for (const input of manifest.inputs) feeds[input.name] = new ort.Tensor(input.type, await first(url, input), input.shape);
   const scalars = { lr: 1e-3, step: 1n, loss_scale: manifest.inputs.find((i) => i.fed === "loss_scale")?.value };
@@ -55,6 +81,7 @@ export async function train(ort, url, steps, told) {
     const began = performance.now();
     const out = await session.run(feeds);
     for (const input of manifest.inputs) if (input.next) feeds[input.name] = out[input.next];
+    for (const update of updaters) await update(manifest, feeds, out, scalars);
     told({ step: run, loss: Number(out[manifest.loss].data[0].toPrecision(9)), seconds: (performance.now() - began) / 1000 });
     if (out.found_inf?.data[0]) scalars.loss_scale /= 2; // a gradient overflowed, and nothing was updated
     else scalars.step++;

@@ -4,6 +4,7 @@ package pipeline
 //
 //	manifest.json   what feeds each input, what becomes what, options, the predicted peak
 //	train.onnx      the graph
+//	update0.onnx    with updates outside the graph: what updates parameters of one shape
 //	weights/        files that hold first values of parameters, and frozen weights
 //
 // Values that the source makes from a seed are made here, as no other program knows how.
@@ -18,14 +19,16 @@ import (
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
 )
 
 // madeFile holds the values that are made from seeds.
 const madeFile = weightsFolder + "/made.safetensors"
 
-// Bundle writes a planned file of a source for a target, as a new folder.
-func (f *File) Bundle(source *Source, dir string, t *Target, document report.Plan) error {
+// Bundle writes a planned file of a source for a target, as a new folder, with graphs of
+// updates by an optimizer unless that is None.
+func (f *File) Bundle(source *Source, dir string, t *Target, document report.Plan, updates optim.Kind) error {
 	if need := RequiresOf(f.Model).ONNXRuntime; !t.serves(f.Model) {
 		return fmt.Errorf("%s: needs ONNX Runtime %s, and the newest for %s is %s: export the model with an older opset", source.Path, need, t.Name, t.Newest)
 	}
@@ -47,6 +50,11 @@ func (f *File) Bundle(source *Source, dir string, t *Target, document report.Pla
 		manifest, err := f.manifest(t)
 		if err != nil {
 			return err
+		}
+		if updates != optim.None {
+			if manifest.Updates, err = f.updates(dir, t, updates); err != nil {
+				return err
+			}
 		}
 		text, err := json.MarshalIndent(manifest, "", " ")
 		if err != nil {

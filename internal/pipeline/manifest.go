@@ -30,6 +30,8 @@ type Manifest struct {
 	Loss     string           `json:"loss"`
 	Inputs   []ManifestInput  `json:"inputs"`
 	Outputs  []ManifestOutput `json:"outputs"`
+	// Updates are the graphs of updates outside the graph; absent where it updates itself.
+	Updates []ManifestUpdate `json:"updates,omitempty"`
 	// Predicted is of a step; null where it cannot be predicted to the byte.
 	Predicted *ManifestPrediction `json:"predicted"`
 }
@@ -47,7 +49,8 @@ type ManifestInput struct {
 	Name  string  `json:"name"`
 	Type  string  `json:"type"`
 	Shape []int64 `json:"shape"`
-	// Fed is what feeds it: "batch", "parameter", "state", "lr", "step" or "loss_scale".
+	// Fed is what feeds it: "batch", "parameter", "state", "lr", "step" or "loss_scale"; in a
+	// graph of updates "gradient" too.
 	Fed string `json:"fed"`
 	// Below bounds the integers of a batch, where the graph shows it.
 	Below int64 `json:"below,omitempty"`
