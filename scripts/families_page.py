@@ -12,9 +12,7 @@ SCALE = (("MiB", 1 << 20), ("KiB", 1 << 10))
 def write(path, specs, kept, only=()):
     done = [(s, kept[s.name]) for s in specs if s.name in kept]
     command = " ".join(["scripts/families.py", *[f"--only '{g}'" for g in only], "--out", "docs/results/" + os.path.basename(path)])
-    with open(path + ".part", "w") as f:
-        f.write(page(done, command))
-    os.replace(path + ".part", path)
+    tables.keep(*os.path.split(path), page(done, command))
 
 
 def page(done, command):

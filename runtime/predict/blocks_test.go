@@ -2,12 +2,7 @@ package predict
 
 import (
 	"fmt"
-	"path/filepath"
 	"testing"
-
-	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // TestScratchOfOneSize: where a kernel borrows buffers of one size in turn, the prediction
@@ -17,7 +12,7 @@ func TestScratchOfOneSize(t *testing.T) {
 		"Sum(a, b, c, d, e)", "Max(a, b, c, d, e)", "Min(a, b, c, d, e)", "Mean(a, b, c, d, e)",
 		`Einsum(a, b, c, d) {equation="ij,jk,kl,lm->im"}`,
 	} {
-		m, err := onnx.Parse(fmt.Sprintf(`model ir=10 opset=20
+		p, got := predictedAndMeasured(t, fmt.Sprintf(`model ir=10 opset=20
 graph g {
 in a float32[16,16]
 in b float32[16,16]
@@ -28,25 +23,7 @@ x = %s
 y = Add(x, e)
 out y float32[16,16]
 }
-`, c))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := infer.Model(m, infer.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(t.TempDir(), "m.onnx")
-		if err := m.Save(path); err != nil {
-			t.Fatal(err)
-		}
-		p, err := Predict(m, Options{Declared: true, Threads: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := measure(path, ort.SessionOptions{Level: 0, Threads: 1}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+`, c), nil)
 		var want, blocks []int // each request: its block's number, below 0 where it is released
 		for _, r := range p.Trace.Requests() {
 			want = append(want, numbered(r.ID, r.Alloc))

@@ -23,7 +23,7 @@ func TestPackedElements(t *testing.T) {
 		{21, 25, false}, {26, 22, false}, {onnx.Int8, 22, false}, {25, onnx.Uint8, false},
 	} {
 		t.Run(fmt.Sprint(c.first, c.second), func(t *testing.T) {
-			m, err := onnx.Parse(fmt.Sprintf(`model ir=12 opset=25
+			p, got := predictedAndMeasured(t, fmt.Sprintf(`model ir=12 opset=25
 graph g {
 in x float32[4096]
 a = Cast(x) {to=%d}
@@ -33,25 +33,7 @@ b = Cast(q) {to=%d}
 y = Cast(b) {to=1}
 out y float32[4096]
 }
-`, c.first, c.second))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := infer.Model(m, infer.Options{}); err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join(t.TempDir(), "m.onnx")
-			if err := m.Save(path); err != nil {
-				t.Fatal(err)
-			}
-			p, err := Predict(m, Options{Declared: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := measure(path, ort.SessionOptions{Level: 0, Threads: 1}, map[string][]byte{"x": make([]byte, 4*4096)})
-			if err != nil {
-				t.Fatal(err)
-			}
+`, c.first, c.second), map[string][]byte{"x": make([]byte, 4*4096)})
 			if p.LivePeak != got.live || len(p.Trace.Events) != len(got.events) {
 				t.Errorf("peak %d in %d events, measured %d in %d", p.LivePeak, len(p.Trace.Events), got.live, len(got.events))
 			}
@@ -71,4 +53,29 @@ func (p *Prediction) place(t *testing.T, name string) int {
 	}
 	t.Fatalf("no value %q", name)
 	return 0
+}
+
+// predictedAndMeasured is a step of a graph as text, with one thread and nothing fused.
+func predictedAndMeasured(t *testing.T, text string, feeds map[string][]byte) (*Prediction, *measured) {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Predict(m, Options{Declared: true, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := measure(path, ort.SessionOptions{Level: 0, Threads: 1}, feeds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p, got
 }
