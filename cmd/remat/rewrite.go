@@ -23,7 +23,7 @@ func rewriteCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "o", Usage: "write the graph to `OUT.onnx`"},
 			&cli.StringFlag{Name: "bundle", Usage: "instead of -o: make the folder `DIR` from which the runtime of --for trains"},
 			&cli.StringFlag{Name: "for", Usage: "with --bundle: `RUNTIME`, " + pipeline.TargetNames("|")},
-			&cli.StringFlag{Name: "updates", Value: string(optim.None), Usage: "with --bundle, for a graph of gradients: graphs of their own that update parameters by `OPTIMIZER`, one after another"},
+			&cli.StringFlag{Name: "updates", Value: string(optim.None), Usage: "with --bundle, where the graph returns gradients: write separate graphs that update the parameters by `OPTIMIZER`, one at a time"},
 			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: follow this plan instead of --strategy"},
 		),
 		Action: func(c *cli.Context) error {
