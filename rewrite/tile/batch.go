@@ -12,10 +12,17 @@ package tile
 //
 // Beside the rules of rules.go it knows those of convolutional networks. There the gradient
 // of a convolution's weight is a convolution of transposed factors, which contracts the
-// batch: divided, it is a sum, and no factor is ever transposed whole.
+// batch: divided, it is a sum, and no factor is ever transposed whole. The gradient of an
+// embedding scatters a slice's rows into the sum of those before.
+//
+// What feeds alone lead to and is no larger than they are, as labels that are shifted and
+// the number of those that count, is computed whole before the slices where they need a
+// sum of it: the mean of a loss divides each slice by that number.
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -24,6 +31,18 @@ import (
 // Batch finds the region that the feeds lead through, each divided along its first axis.
 // The model must be typed and sorted.
 func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
+	r, err := batchRegion(m, feeds, false)
+	if err == nil {
+		return r, nil
+	}
+	if r, again := batchRegion(m, feeds, true); again == nil {
+		return r, nil
+	}
+	return nil, err
+}
+
+// batchRegion is Batch; counts: what countedWhole finds stays out of the region.
+func batchRegion(m *onnx.Model, feeds []*onnx.Value, counts bool) (*Region, error) {
 	r := &Region{
 		graph: m.Graph, place: onnx.Places(m.Graph.Nodes), joins: joinsAxes(m), limit: 1, more: batchRules,
 		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
@@ -34,12 +53,17 @@ func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
 			return nil, &SkipError{v.Name, "its extents are not static: fix them with --dim"}
 		}
 		r.shardings[v] = 0
-		for _, u := range v.Uses() {
-			r.in[u.Node] = true
-		}
 	}
 	if len(feeds) == 0 {
 		return nil, &SkipError{"batch", "no feed has a batch axis"}
+	}
+	whole := map[*onnx.Node]bool{}
+	if counts {
+		whole = r.countedWhole(feeds)
+	}
+	r.enter(whole)
+	if len(r.in) == 0 {
+		return nil, &SkipError{"batch", "nothing but sums over it is computed from the feeds"}
 	}
 	if err := r.propagate(); err != nil {
 		return nil, err
@@ -49,6 +73,67 @@ func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
 	}
 	r.collectExtents()
 	return r, nil
+}
+
+// enter takes in the readers of all that is known to be divided, but for what is
+// computed whole.
+func (r *Region) enter(whole map[*onnx.Node]bool) {
+	for v, c := range r.shardings {
+		for _, u := range v.Uses() {
+			if c >= 0 && !whole[u.Node] {
+				r.in[u.Node] = true
+			}
+		}
+	}
+	r.side = func(n *onnx.Node) bool { return !whole[n] }
+}
+
+// countedWhole are the nodes behind each sum over the batch to which feeds alone lead,
+// through values no larger than the largest feed. It leaves known how their values are
+// divided, for the slices that read them.
+func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
+	most := int64(0)
+	for _, v := range feeds {
+		n, _ := v.Type.Shape.Elements().Int()
+		most = max(most, n)
+	}
+	small := func(v *onnx.Value) bool {
+		n, ok := v.Type.Shape.Elements().Int()
+		return ok && v.Type.Ranked && n <= most
+	}
+	divided := func(v *onnx.Value) bool { return v != nil && r.shardingOf(v) >= 0 }
+	before := maps.Clone(r.shardings)
+	var sums []*onnx.Node
+	for _, n := range r.graph.Nodes {
+		rule := r.ruleOf(n)
+		if rule == nil || len(n.Outputs) != 1 || !small(n.Outputs[0]) || !slices.ContainsFunc(n.Inputs, divided) || unranked(n) != nil {
+			continue
+		}
+		constant := func(v *onnx.Value) bool { return v == nil || divided(v) || v.IsConstant() }
+		if !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return !constant(v) }) {
+			if _, err := rule(r, n); err == nil && r.shardingOf(n.Outputs[0]) == partialSum {
+				sums = append(sums, n)
+			}
+		}
+	}
+	whole := map[*onnx.Node]bool{}
+	kept := before
+	for len(sums) > 0 {
+		n := sums[len(sums)-1]
+		sums = sums[:len(sums)-1]
+		if whole[n] {
+			continue
+		}
+		whole[n] = true
+		for _, v := range n.Inputs {
+			if divided(v) && v.Producer != nil {
+				kept[v] = r.shardings[v]
+				sums = append(sums, v.Producer)
+			}
+		}
+	}
+	r.shardings = kept
+	return whole
 }
 
 // ApplyBatch is Apply for the region of Batch.
@@ -69,6 +154,68 @@ var batchRules = map[string]rule{
 	"LayerNormalization":    normalized,
 	"Concat":                joinedAlong, "Split": splitAlong,
 	"Reshape": regroup, "Squeeze": regroup, "Unsqueeze": regroup, "Flatten": regroup,
+	"Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
+}
+
+// lookUp: Gather by divided indices from a table that is read whole, or from divided
+// rows along another axis.
+func lookUp(r *Region, n *onnx.Node) (bool, error) {
+	axis := sharding(axisOf(n, 0, n.Inputs[0]))
+	switch a, b := r.shardingOf(n.Inputs[0]), r.shardingOf(n.Inputs[1]); {
+	case a < 0 && b < 0:
+		return false, nil
+	case a < 0:
+		return r.setOutputs(n, axis+b)
+	case b >= 0 || a == axis:
+		return false, fmt.Errorf("gathers along the split axis")
+	case a > axis:
+		return r.setOutputs(n, a-1+sharding(rank(n.Inputs[1])))
+	default:
+		return r.setOutputs(n, a)
+	}
+}
+
+// scatter: rows of the batch that are added to a table, as for the gradient of an
+// embedding, are summands of it; ScatterElements along another axis passes the division on.
+func scatter(r *Region, n *onnx.Node) (bool, error) {
+	b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2])
+	along := sharding(0)
+	if n.Is("ScatterElements") {
+		if along = sharding(axisOf(n, 0, n.Inputs[0])); b >= 0 && b != along {
+			return pick(r, n)
+		}
+	}
+	switch {
+	case b == unknown || c == unknown:
+		return false, nil
+	case b != c || n.Is("ScatterND") && int(b) >= rank(n.Inputs[1])-1 || n.Str("reduction", "") != "add":
+		return false, fmt.Errorf("scatters along the split axis")
+	case !isZero(n.Inputs[0]) && !r.scattersInto(n):
+		return false, fmt.Errorf("adds the batch to %q", n.Inputs[0].Name)
+	}
+	return r.set(n.Outputs[0], partialSum)
+}
+
+// scattersInto reports a node that adds the batch to a sum over it, which nothing else reads.
+func (r *Region) scattersInto(n *onnx.Node) bool {
+	if !n.Is("ScatterElements", "ScatterND") || n.Str("reduction", "") != "add" {
+		return false
+	}
+	table := n.Inputs[0]
+	return r.shardingOf(table) == partialSum && !r.mean[table] && !table.IsOutput() && len(table.Uses()) == 1
+}
+
+// isZero reports zeros of any shape.
+func isZero(v *onnx.Value) bool {
+	for v.Producer != nil && v.Producer.Is("Expand", "Reshape", "Identity") {
+		v = v.Producer.Inputs[0]
+	}
+	if n := v.Producer; n != nil && n.Is("ConstantOfShape") {
+		t := n.TensorAttr("value")
+		return t == nil || t.IsZero()
+	}
+	t := v.Constant()
+	return t != nil && t.IsZero()
 }
 
 // perSample: the first axis passes to every output; other inputs are read whole.
