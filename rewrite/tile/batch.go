@@ -15,7 +15,7 @@ package tile
 // batch: divided, it is a sum, and no factor is ever transposed whole. The gradient of an
 // embedding scatters a slice's rows into the sum of those before.
 //
-// What feeds alone lead to and is no larger than they are, as labels that are shifted and
+// What feeds alone lead to and is about as large as they are, as labels that are shifted and
 // the number of those that count, is computed whole before the slices where they need a
 // sum of it: the mean of a loss divides each slice by that number.
 
@@ -88,52 +88,68 @@ func (r *Region) enter(whole map[*onnx.Node]bool) {
 	r.side = func(n *onnx.Node) bool { return !whole[n] }
 }
 
-// countedWhole are the nodes behind each sum over the batch to which feeds alone lead,
-// through values no larger than the largest feed. It leaves known how their values are
-// divided, for the slices that read them.
+// countedWhole are the nodes that lead from the feeds alone, through values of at most
+// twice the elements of the largest, to a sum over the batch, or to zeros that wait for a
+// feed. It leaves known how their values are divided, for the slices that read them.
 func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 	most := int64(0)
 	for _, v := range feeds {
 		n, _ := v.Type.Shape.Elements().Int()
-		most = max(most, n)
+		most = max(most, 2*n) // labels are padded before they are shifted
 	}
-	small := func(v *onnx.Value) bool {
-		n, ok := v.Type.Shape.Elements().Int()
-		return ok && v.Type.Ranked && n <= most
+	alone, sharding := map[*onnx.Value]bool{}, maps.Clone(r.shardings)
+	for _, v := range feeds {
+		alone[v] = true
 	}
-	divided := func(v *onnx.Value) bool { return v != nil && r.shardingOf(v) >= 0 }
-	before := maps.Clone(r.shardings)
-	var sums []*onnx.Node
+	var roots []*onnx.Node
 	for _, n := range r.graph.Nodes {
-		rule := r.ruleOf(n)
-		if rule == nil || len(n.Outputs) != 1 || !small(n.Outputs[0]) || !slices.ContainsFunc(n.Inputs, divided) || unranked(n) != nil {
+		if !fromAlone(n, alone, most) {
 			continue
 		}
-		constant := func(v *onnx.Value) bool { return v == nil || divided(v) || v.IsConstant() }
-		if !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return !constant(v) }) {
-			if _, err := rule(r, n); err == nil && r.shardingOf(n.Outputs[0]) == partialSum {
-				sums = append(sums, n)
+		o := n.Outputs[0]
+		alone[o] = true
+		if rule := r.ruleOf(n); rule != nil && unranked(n) == nil {
+			_, err := rule(r, n)
+			if err != nil || r.shardingOf(o) == partialSum {
+				delete(r.shardings, o)
+			}
+			if err == nil && r.shardingOf(o) == unknown || timesZero(n) {
+				roots = append(roots, n)
 			}
 		}
 	}
 	whole := map[*onnx.Node]bool{}
-	kept := before
-	for len(sums) > 0 {
-		n := sums[len(sums)-1]
-		sums = sums[:len(sums)-1]
-		if whole[n] {
-			continue
-		}
+	for len(roots) > 0 {
+		n := roots[len(roots)-1]
+		roots = roots[:len(roots)-1]
 		whole[n] = true
 		for _, v := range n.Inputs {
-			if divided(v) && v.Producer != nil {
-				kept[v] = r.shardings[v]
-				sums = append(sums, v.Producer)
+			if v == nil || !alone[v] {
+				continue
+			}
+			if c := r.shardingOf(v); c >= 0 {
+				sharding[v] = c
+			}
+			if v.Producer != nil && !whole[v.Producer] {
+				roots = append(roots, v.Producer)
 			}
 		}
 	}
-	r.shardings = kept
+	r.shardings = sharding
 	return whole
+}
+
+// fromAlone reports a node that reads one of these values, and beside them constants only,
+// and makes one value of at most that many elements.
+func fromAlone(n *onnx.Node, alone map[*onnx.Value]bool, most int64) bool {
+	if len(n.Outputs) != 1 || !n.Outputs[0].Type.Ranked || !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return alone[v] }) {
+		return false
+	}
+	if slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !alone[v] && v.Constant() == nil }) {
+		return false
+	}
+	elements, ok := n.Outputs[0].Type.Shape.Elements().Int()
+	return ok && elements <= most
 }
 
 // ApplyBatch is Apply for the region of Batch.
@@ -207,15 +223,29 @@ func (r *Region) scattersInto(n *onnx.Node) bool {
 
 // isZero reports zeros of any shape.
 func isZero(v *onnx.Value) bool {
-	for v.Producer != nil && v.Producer.Is("Expand", "Reshape", "Identity") {
+	for v.Producer != nil && v.Producer.Is("Cast", "Expand", "Reshape", "Identity") {
 		v = v.Producer.Inputs[0]
 	}
 	if n := v.Producer; n != nil && n.Is("ConstantOfShape") {
 		t := n.TensorAttr("value")
 		return t == nil || t.IsZero()
 	}
-	t := v.Constant()
-	return t != nil && t.IsZero()
+	if t := v.Constant(); t != nil {
+		return t.IsZero()
+	}
+	return v.Producer != nil && timesZero(v.Producer)
+}
+
+// timesZero reports a product of integers with a constant of zeros, which makes zeros
+// that are not there before the integers are.
+func timesZero(n *onnx.Node) bool {
+	if !n.Is("Mul") || !n.Outputs[0].Type.DType.IsInt() {
+		return false
+	}
+	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool {
+		t := v.Constant()
+		return t != nil && t.IsZero()
+	})
 }
 
 // perSample: the first axis passes to every output; other inputs are read whole.

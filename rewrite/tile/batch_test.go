@@ -41,9 +41,10 @@ var batchCases = []batchCase{
 	{row: "ScatterElements", body: "in ids int64[4,1]\nin g F[4,3]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
 	{row: "ScatterElements", name: "into the gradient of tied weights", body: "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
 	{row: "ScatterElements", name: "into a sum that no product makes", body: "in ids int64[4,3]\nin g F[4,3]\nin d F[4,40,3]\ninit j int64[1] = [0]\nz = ReduceSum(d, j) {keepdims=0}\ngradient = ScatterElements(z, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
+	{row: "ScatterElements", name: "into zeros that wait for the indices", body: "in ids int64[4,2]\ninit k int64[1] = [-1]\nf = Reshape(ids, k)\ninit a int64[1] = [0]\ninit b int64[1] = [1]\none = Slice(f, a, b)\ninit o int64[1] = [0]\nt = Mul(one, o)\nc = Cast(t) {to=1}\ninit s int64[2] = [40,3]\nz = Expand(c, s)\nw = Unsqueeze(f, b)\ninit e int64[2] = [8,3]\ni = Expand(w, e)\nin h F[4,2,3]\nin q F[3]\nv = Mul(h, q)\ninit r int64[2] = [8,3]\nu = Reshape(v, r)\ngradient = ScatterElements(z, i, u) {axis=0, reduction=\"add\"}\nin p F[6]\ny = Mul(x, p)"},
 	{row: "ScatterElements", name: "along another axis", body: "in ids int64[4,1]\nin g F[4,1]\nin d F[4,40]\ny = ScatterElements(d, ids, g) {axis=1, reduction=\"add\"}"},
 	{row: "ScatterND", body: "in ids int64[4,5,1]\nin g F[4,5,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterND(z, ids, g) {reduction=\"add\"}\ny = Neg(x)"},
-	{row: "Div", name: "by the number of labels that count", body: "in l int64[4,6]\ninit p int64[4] = [0,-1,0,1]\ninit v int64[] = 7\ns = Pad(l, p, v)\nk = Equal(s, v)\nk2 = Not(k)\nw = Cast(k2) {to=1}\nn = ReduceSum(w) {keepdims=0}\ninit j int64[2] = [1,2]\nm = ReduceMean(x, j) {keepdims=0}\nt = Mul(m, w)\ny = Div(t, n)"},
+	{row: "Div", name: "by the number of labels that count", body: "in l int64[4,6]\ninit p int64[4] = [0,-1,0,1]\ninit v int64[] = 7\ns = Pad(l, p, v)\nk = Equal(s, v)\nk2 = Not(k)\nw = Cast(k2) {to=1}\nn = ReduceSum(w) {keepdims=0}\ninit j int64[2] = [1,2]\nin q F[6]\nz = Mul(x, q)\nm = ReduceMean(z, j) {keepdims=0}\nt = Mul(m, w)\ny = Div(t, n)"},
 	{row: "Flatten", body: "y = Flatten(x) {axis=1}", exact: true},
 }
 
@@ -98,7 +99,7 @@ func TestEveryBatchRuleHasACase(t *testing.T) {
 // TestBatchWhole: what mixes samples, or has no batch, is left as it is and says why.
 func TestBatchWhole(t *testing.T) {
 	for name, body := range map[string]string{
-		"a mean over the batch that is read again": "z = Concat(x, x) {axis=1}\ninit a int64[1] = [0]\nmean = ReduceMean(z, a)\ny = Sub(z, mean)",
+		"a mean over the batch that is read again": "z = Concat(x, x, x) {axis=1}\ninit a int64[1] = [0]\nmean = ReduceMean(z, a)\ny = Sub(z, mean)",
 		"a table that is not zero":                 "in ids int64[4,3]\nin g F[4,3]\nin w F[40,3]\ngradient = ScatterElements(w, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
 		"rows that replace others":                 "in ids int64[4,3]\nin g F[4,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, ids, g) {axis=0}\ny = Neg(x)",
 		"a table's gradient that is read again":    "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\nloss2 = ReduceSum(z) {keepdims=0}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
