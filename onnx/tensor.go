@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
@@ -261,6 +262,15 @@ func readFloat(d DType, b []byte) float64 {
 		return float64(math.Float32frombits(uint32(le.Uint16(b)) << 16))
 	}
 	return float64(math.Float32frombits(le.Uint32(b)))
+}
+
+// IsZero reports a tensor of at most 65,536 elements, all of them 0; of more it does not know.
+func (t *Tensor) IsZero() bool {
+	if n, err := t.Elements(); err != nil || n > 1<<16 {
+		return false
+	}
+	data, err := t.Float64s()
+	return err == nil && !slices.ContainsFunc(data, func(x float64) bool { return x != 0 })
 }
 
 // Scalar returns the value of a tensor of one element.

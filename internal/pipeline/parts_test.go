@@ -138,8 +138,19 @@ func TestWorkspaceOfLoss(t *testing.T) {
 // TestMicroBatches: a step over slices of its batch has the outputs of the whole but for
 // rounding, holds less, and reaches its predicted peak, whatever is computed again.
 func TestMicroBatches(t *testing.T) {
+	for _, kind := range []string{"encoder", "gpt2"} {
+		t.Run(kind, func(t *testing.T) { testMicroBatches(t, kind) })
+	}
+}
+
+func testMicroBatches(t *testing.T, kind string) {
 	e := engine(t)
-	m := trainingGraph(t, "encoder", func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Seq, c.Batch = 2, 32, 2, 48, 4 })
+	m := trainingGraph(t, kind, func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Seq, c.Batch = 2, 32, 2, 48, 4
+		if kind == "gpt2" {
+			c.Vocab = 300
+		}
+	})
 	for _, level := range []int{0, 99} {
 		plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
 		for _, strategy := range []string{"none", "full", "least"} {

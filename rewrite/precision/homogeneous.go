@@ -246,20 +246,5 @@ func isZero(v *onnx.Value) bool {
 		return true
 	}
 	t := constantOf(v)
-	if t == nil {
-		return false
-	}
-	if n, err := t.Elements(); err != nil || n > 1<<16 {
-		return false
-	}
-	data, err := t.Float64s()
-	if err != nil {
-		return false
-	}
-	for _, x := range data {
-		if x != 0 {
-			return false
-		}
-	}
-	return true
+	return t != nil && t.IsZero()
 }

@@ -162,10 +162,14 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 	if err := a.apart(n, inputs); err != nil {
 		return err
 	}
-	if sum := a.addsInto(n); sum != nil {
+	o := a.table(n.Outputs[0])
+	if sum := a.sum[o]; sum != nil && a.addsInto(n) {
 		a.now[n.Outputs[0]] = a.gemm(n, inputs, sum)
-		a.sum[n.Outputs[0]] = nil // already added
+		a.sum[o] = nil // already added
 		return a.b.Err()
+	}
+	if sum := a.sum[o]; sum != nil && a.shardingOf(o) == partialSum && n.Is("ScatterElements", "ScatterND") && isZero(n.Inputs[0]) {
+		inputs[0], a.sum[o] = sum, nil
 	}
 	names := make([]string, len(n.Outputs))
 	for k, o := range n.Outputs {
@@ -207,19 +211,29 @@ func (a *applier) apart(n *onnx.Node, inputs []*onnx.Value) error {
 	return a.b.Err()
 }
 
-// addsInto returns the sum so far when the node is a plain product of matrices
-// whose partial result can be added to it on the way (Gemm's third operand).
-func (a *applier) addsInto(n *onnx.Node) *onnx.Value {
+// table is the sum that a sum is part of: rows are scattered into what the product of
+// tied weights makes. A value that nothing is scattered into is its own.
+func (a *applier) table(v *onnx.Value) *onnx.Value {
+	for v != nil && a.shardingOf(v) == partialSum && len(v.Uses()) == 1 {
+		n := v.Uses()[0].Node
+		if !a.in[n] || n.Inputs[0] != v || !a.scattersInto(n) {
+			break
+		}
+		v = n.Outputs[0]
+	}
+	return v
+}
+
+// addsInto reports a plain product of matrices whose partial result can be added to the
+// sum so far on the way (Gemm's third operand).
+func (a *applier) addsInto(n *onnx.Node) bool {
 	o := n.Outputs[0]
-	if !traits.IsMatrixProduct(n) || a.shardingOf(o) != partialSum || a.sum[o] == nil || rank(o) != 2 ||
+	if !traits.IsMatrixProduct(n) || a.shardingOf(o) != partialSum || rank(o) != 2 ||
 		rank(n.Inputs[0]) != 2 || rank(n.Inputs[1]) != 2 || n.In(2) != nil {
-		return nil
+		return false
 	}
-	if n.Is("MatMul", "Gemm") || n.Domain() != "" && n.OpType() == "FusedMatMul" &&
-		n.Int("transBatchA", 0) == 0 && n.Int("transBatchB", 0) == 0 {
-		return a.sum[o]
-	}
-	return nil
+	return n.Is("MatMul", "Gemm") || n.Domain() != "" && n.OpType() == "FusedMatMul" &&
+		n.Int("transBatchA", 0) == 0 && n.Int("transBatchB", 0) == 0
 }
 
 // gemm is a product that adds to the sum so far.

@@ -12,10 +12,17 @@ package tile
 //
 // Beside the rules of rules.go it knows those of convolutional networks. There the gradient
 // of a convolution's weight is a convolution of transposed factors, which contracts the
-// batch: divided, it is a sum, and no factor is ever transposed whole.
+// batch: divided, it is a sum, and no factor is ever transposed whole. The gradient of an
+// embedding scatters a slice's rows into the sum of those before.
+//
+// What feeds alone lead to and is about as large as they are, as labels that are shifted and
+// the number of those that count, is computed whole before the slices where they need a
+// sum of it: the mean of a loss divides each slice by that number.
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -24,6 +31,18 @@ import (
 // Batch finds the region that the feeds lead through, each divided along its first axis.
 // The model must be typed and sorted.
 func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
+	r, err := batchRegion(m, feeds, false)
+	if err == nil {
+		return r, nil
+	}
+	if r, again := batchRegion(m, feeds, true); again == nil {
+		return r, nil
+	}
+	return nil, err
+}
+
+// batchRegion is Batch; counts: what countedWhole finds stays out of the region.
+func batchRegion(m *onnx.Model, feeds []*onnx.Value, counts bool) (*Region, error) {
 	r := &Region{
 		graph: m.Graph, place: onnx.Places(m.Graph.Nodes), joins: joinsAxes(m), limit: 1, more: batchRules,
 		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
@@ -34,12 +53,17 @@ func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
 			return nil, &SkipError{v.Name, "its extents are not static: fix them with --dim"}
 		}
 		r.shardings[v] = 0
-		for _, u := range v.Uses() {
-			r.in[u.Node] = true
-		}
 	}
 	if len(feeds) == 0 {
 		return nil, &SkipError{"batch", "no feed has a batch axis"}
+	}
+	whole := map[*onnx.Node]bool{}
+	if counts {
+		whole = r.countedWhole(feeds)
+	}
+	r.enter(whole)
+	if len(r.in) == 0 {
+		return nil, &SkipError{"batch", "nothing but sums over it is computed from the feeds"}
 	}
 	if err := r.propagate(); err != nil {
 		return nil, err
@@ -49,6 +73,83 @@ func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
 	}
 	r.collectExtents()
 	return r, nil
+}
+
+// enter takes in the readers of all that is known to be divided, but for what is
+// computed whole.
+func (r *Region) enter(whole map[*onnx.Node]bool) {
+	for v, c := range r.shardings {
+		for _, u := range v.Uses() {
+			if c >= 0 && !whole[u.Node] {
+				r.in[u.Node] = true
+			}
+		}
+	}
+	r.side = func(n *onnx.Node) bool { return !whole[n] }
+}
+
+// countedWhole are the nodes that lead from the feeds alone, through values of at most
+// twice the elements of the largest, to a sum over the batch, or to zeros that wait for a
+// feed. It leaves known how their values are divided, for the slices that read them.
+func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
+	most := int64(0)
+	for _, v := range feeds {
+		n, _ := v.Type.Shape.Elements().Int()
+		most = max(most, 2*n) // labels are padded before they are shifted
+	}
+	alone, sharding := map[*onnx.Value]bool{}, maps.Clone(r.shardings)
+	for _, v := range feeds {
+		alone[v] = true
+	}
+	var roots []*onnx.Node
+	for _, n := range r.graph.Nodes {
+		if !fromAlone(n, alone, most) {
+			continue
+		}
+		o := n.Outputs[0]
+		alone[o] = true
+		if rule := r.ruleOf(n); rule != nil && unranked(n) == nil {
+			_, err := rule(r, n)
+			if err != nil || r.shardingOf(o) == partialSum {
+				delete(r.shardings, o)
+			}
+			if err == nil && r.shardingOf(o) == unknown || timesZero(n) {
+				roots = append(roots, n)
+			}
+		}
+	}
+	whole := map[*onnx.Node]bool{}
+	for len(roots) > 0 {
+		n := roots[len(roots)-1]
+		roots = roots[:len(roots)-1]
+		whole[n] = true
+		for _, v := range n.Inputs {
+			if v == nil || !alone[v] {
+				continue
+			}
+			if c := r.shardingOf(v); c >= 0 {
+				sharding[v] = c
+			}
+			if v.Producer != nil && !whole[v.Producer] {
+				roots = append(roots, v.Producer)
+			}
+		}
+	}
+	r.shardings = sharding
+	return whole
+}
+
+// fromAlone reports a node that reads one of these values, and beside them constants only,
+// and makes one value of at most that many elements.
+func fromAlone(n *onnx.Node, alone map[*onnx.Value]bool, most int64) bool {
+	if len(n.Outputs) != 1 || !n.Outputs[0].Type.Ranked || !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return alone[v] }) {
+		return false
+	}
+	if slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !alone[v] && v.Constant() == nil }) {
+		return false
+	}
+	elements, ok := n.Outputs[0].Type.Shape.Elements().Int()
+	return ok && elements <= most
 }
 
 // ApplyBatch is Apply for the region of Batch.
@@ -69,6 +170,82 @@ var batchRules = map[string]rule{
 	"LayerNormalization":    normalized,
 	"Concat":                joinedAlong, "Split": splitAlong,
 	"Reshape": regroup, "Squeeze": regroup, "Unsqueeze": regroup, "Flatten": regroup,
+	"Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
+}
+
+// lookUp: Gather by divided indices from a table that is read whole, or from divided
+// rows along another axis.
+func lookUp(r *Region, n *onnx.Node) (bool, error) {
+	axis := sharding(axisOf(n, 0, n.Inputs[0]))
+	switch a, b := r.shardingOf(n.Inputs[0]), r.shardingOf(n.Inputs[1]); {
+	case a < 0 && b < 0:
+		return false, nil
+	case a < 0:
+		return r.setOutputs(n, axis+b)
+	case b >= 0 || a == axis:
+		return false, fmt.Errorf("gathers along the split axis")
+	case a > axis:
+		return r.setOutputs(n, a-1+sharding(rank(n.Inputs[1])))
+	default:
+		return r.setOutputs(n, a)
+	}
+}
+
+// scatter: rows of the batch that are added to a table, as for the gradient of an
+// embedding, are summands of it; ScatterElements along another axis passes the division on.
+func scatter(r *Region, n *onnx.Node) (bool, error) {
+	b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2])
+	along := sharding(0)
+	if n.Is("ScatterElements") {
+		if along = sharding(axisOf(n, 0, n.Inputs[0])); b >= 0 && b != along {
+			return pick(r, n)
+		}
+	}
+	switch {
+	case b == unknown || c == unknown:
+		return false, nil
+	case b != c || n.Is("ScatterND") && int(b) >= rank(n.Inputs[1])-1 || n.Str("reduction", "") != "add":
+		return false, fmt.Errorf("scatters along the split axis")
+	case !isZero(n.Inputs[0]) && !r.scattersInto(n):
+		return false, fmt.Errorf("adds the batch to %q", n.Inputs[0].Name)
+	}
+	return r.set(n.Outputs[0], partialSum)
+}
+
+// scattersInto reports a node that adds the batch to a sum over it, which nothing else reads.
+func (r *Region) scattersInto(n *onnx.Node) bool {
+	if !n.Is("ScatterElements", "ScatterND") || n.Str("reduction", "") != "add" {
+		return false
+	}
+	table := n.Inputs[0]
+	return r.shardingOf(table) == partialSum && !r.mean[table] && !table.IsOutput() && len(table.Uses()) == 1
+}
+
+// isZero reports zeros of any shape.
+func isZero(v *onnx.Value) bool {
+	for v.Producer != nil && v.Producer.Is("Cast", "Expand", "Reshape", "Identity") {
+		v = v.Producer.Inputs[0]
+	}
+	if n := v.Producer; n != nil && n.Is("ConstantOfShape") {
+		t := n.TensorAttr("value")
+		return t == nil || t.IsZero()
+	}
+	if t := v.Constant(); t != nil {
+		return t.IsZero()
+	}
+	return v.Producer != nil && timesZero(v.Producer)
+}
+
+// timesZero reports a product of integers with a constant of zeros, which makes zeros
+// that are not there before the integers are.
+func timesZero(n *onnx.Node) bool {
+	if !n.Is("Mul") || !n.Outputs[0].Type.DType.IsInt() {
+		return false
+	}
+	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool {
+		t := v.Constant()
+		return t != nil && t.IsZero()
+	})
 }
 
 // perSample: the first axis passes to every output; other inputs are read whole.

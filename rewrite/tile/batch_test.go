@@ -10,8 +10,8 @@ import (
 )
 
 type batchCase struct {
-	row, body string
-	exact     bool
+	row, name, body string
+	exact           bool
 }
 
 // batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
@@ -35,6 +35,16 @@ var batchCases = []batchCase{
 	{row: "Reshape", body: "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[2] = [2,144]\nb = Reshape(a, k)\nin w F[4,108]\ninit j int64[2] = [144,3]\nc = Reshape(w, j)\ngradient = MatMul(b, c)\ny = Neg(x)", exact: true},
 	{row: "Squeeze", body: "init i int64[1] = [0]\ninit j int64[1] = [1]\ny = ReduceSum(x, j) {keepdims=1}\nz = Squeeze(y, j)\nloss2 = ReduceSum(z) {keepdims=0}", exact: true},
 	{row: "Unsqueeze", body: "init j int64[1] = [1]\ny = Unsqueeze(x, j)", exact: true},
+	{row: "Gather", body: "in ids int64[4,5]\nin w F[40,3]\ny = Gather(w, ids)", exact: true},
+	{row: "Gather", name: "of another axis", body: "init i int64[2] = [1,0]\ny = Gather(x, i) {axis=1}", exact: true},
+	{row: "Gather", name: "of a scalar index", body: "init i int64[] = 3\ny = Gather(x, i) {axis=2}", exact: true},
+	{row: "ScatterElements", body: "in ids int64[4,1]\nin g F[4,3]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
+	{row: "ScatterElements", name: "into the gradient of tied weights", body: "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
+	{row: "ScatterElements", name: "into a sum that no product makes", body: "in ids int64[4,3]\nin g F[4,3]\nin d F[4,40,3]\ninit j int64[1] = [0]\nz = ReduceSum(d, j) {keepdims=0}\ngradient = ScatterElements(z, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
+	{row: "ScatterElements", name: "into zeros that wait for the indices", body: "in ids int64[4,2]\ninit k int64[1] = [-1]\nf = Reshape(ids, k)\ninit a int64[1] = [0]\ninit b int64[1] = [1]\none = Slice(f, a, b)\ninit o int64[1] = [0]\nt = Mul(one, o)\nc = Cast(t) {to=1}\ninit s int64[2] = [40,3]\nz = Expand(c, s)\nw = Unsqueeze(f, b)\ninit e int64[2] = [8,3]\ni = Expand(w, e)\nin h F[4,2,3]\nin q F[3]\nv = Mul(h, q)\ninit r int64[2] = [8,3]\nu = Reshape(v, r)\ngradient = ScatterElements(z, i, u) {axis=0, reduction=\"add\"}\nin p F[6]\ny = Mul(x, p)"},
+	{row: "ScatterElements", name: "along another axis", body: "in ids int64[4,1]\nin g F[4,1]\nin d F[4,40]\ny = ScatterElements(d, ids, g) {axis=1, reduction=\"add\"}"},
+	{row: "ScatterND", body: "in ids int64[4,5,1]\nin g F[4,5,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterND(z, ids, g) {reduction=\"add\"}\ny = Neg(x)"},
+	{row: "Div", name: "by the number of labels that count", body: "in l int64[4,6]\ninit p int64[4] = [0,-1,0,1]\ninit v int64[] = 7\ns = Pad(l, p, v)\nk = Equal(s, v)\nk2 = Not(k)\nw = Cast(k2) {to=1}\nn = ReduceSum(w) {keepdims=0}\ninit j int64[2] = [1,2]\nin q F[6]\nz = Mul(x, q)\nm = ReduceMean(z, j) {keepdims=0}\nt = Mul(m, w)\ny = Div(t, n)"},
 	{row: "Flatten", body: "y = Flatten(x) {axis=1}", exact: true},
 }
 
@@ -53,7 +63,7 @@ func batched(t *testing.T, body string) (*onnx.Model, *infer.Result, []*onnx.Val
 // node of the row's operator sees all of the batch.
 func TestBatchRules(t *testing.T) {
 	for _, c := range batchCases {
-		t.Run(c.row, func(t *testing.T) {
+		t.Run(c.row+" "+c.name, func(t *testing.T) {
 			was, _, _ := batched(t, c.body)
 			m, types, feeds := batched(t, c.body)
 			r, err := Batch(m, feeds)
@@ -89,7 +99,12 @@ func TestEveryBatchRuleHasACase(t *testing.T) {
 // TestBatchWhole: what mixes samples, or has no batch, is left as it is and says why.
 func TestBatchWhole(t *testing.T) {
 	for name, body := range map[string]string{
-		"a mean over the batch that is read again": "init a int64[1] = [0]\nmean = ReduceMean(x, a)\ny = Sub(x, mean)",
+		"a mean over the batch that is read again": "z = Concat(x, x, x) {axis=1}\ninit a int64[1] = [0]\nmean = ReduceMean(z, a)\ny = Sub(z, mean)",
+		"a table that is not zero":                 "in ids int64[4,3]\nin g F[4,3]\nin w F[40,3]\ngradient = ScatterElements(w, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
+		"rows that replace others":                 "in ids int64[4,3]\nin g F[4,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, ids, g) {axis=0}\ny = Neg(x)",
+		"a table's gradient that is read again":    "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\nloss2 = ReduceSum(z) {keepdims=0}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
+		"padded along it":                          "init p int64[2] = [0,1]\ninit a int64[1] = [0]\ny = Pad(x, p, _, a)",
+		"gathered along it":                        "init i int64[2] = [1,0]\ny = Gather(x, i)",
 		"a softmax along it":                       "y = Softmax(x) {axis=0}",
 		"joined along it":                          "y = Concat(x, x) {axis=0}",
 		"no rule":                                  "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=3}\ny = Neg(z)",

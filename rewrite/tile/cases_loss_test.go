@@ -94,6 +94,8 @@ var axisCases = []regionCase{
 	{row: "GatherElements", name: "several", body: tokens + "in l int64[2,3,2]\ny = GatherElements(logits, l) {axis=-1}", exact: true},
 	{row: "ScatterElements", name: "added", body: "in l int64[6,1]\nin u F[6,1]\ny = ScatterElements(logits, l, u) {axis=1, reduction=\"add\"}", exact: true},
 	{row: "ScatterElements", name: "set", body: tokens + "in l int64[2,3,1]\nin u F[2,3,1]\ny = ScatterElements(logits, l, u) {axis=-1}", exact: true},
+	{row: "Pad", name: "vocabulary", body: "init p int64[4] = [0,-1,0,2]\ny = Pad(logits, p)"},
+	{row: "Pad", name: "with axes", body: "init p int64[2] = [1,-1]\ninit a int64[1] = [-1]\ny = Pad(logits, p, _, a)"},
 	{row: "Slice", name: "vocabulary", body: "init a int64[1] = [1]\ninit b int64[1] = [31]\ninit x int64[1] = [-1]\ny = Slice(logits, a, b, x)", exact: true},
 	{row: "Slice", name: "steps", body: "init a int64[1] = [-1]\ninit b int64[1] = [-100]\ninit x int64[1] = [1]\ninit s int64[1] = [-3]\ny = Slice(logits, a, b, x, s)", exact: true},
 	{row: "Slice", name: "next token", body: tokens + "init a int64[1] = [0]\ninit b int64[1] = [-1]\ninit x int64[1] = [1]\ny = Slice(logits, a, b, x)", exact: true},

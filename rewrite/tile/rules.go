@@ -26,7 +26,7 @@ var rules = map[string]rule{
 	"Transpose": transpose,
 	"Reshape":   reshape, "Squeeze": reshape, "Unsqueeze": reshape, "Flatten": reshape,
 	"Expand": expand, "ConstantOfShape": expand,
-	"GatherElements": pick, "ScatterElements": pick, "Slice": cutOther,
+	"GatherElements": pick, "ScatterElements": pick, "Slice": cutOther, "Pad": padOther,
 	"MatMul": matmul, "Gemm": gemm, "com.microsoft.FusedMatMul": matmul,
 }
 
@@ -310,13 +310,9 @@ func pick(r *Region, n *onnx.Node) (bool, error) {
 
 // cutOther: Slice along other, constant axes.
 func cutOther(r *Region, n *onnx.Node) (bool, error) {
-	axes := n.In(3)
-	if axes == nil || axes.Init == nil {
-		return false, fmt.Errorf("its axes are not constant")
-	}
-	along, err := axes.Init.Int64s()
+	along, err := constants(n.In(3))
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("its axes %w", err)
 	}
 	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
 		for _, x := range along {
@@ -326,6 +322,43 @@ func cutOther(r *Region, n *onnx.Node) (bool, error) {
 		}
 		return a, nil
 	})
+}
+
+// padOther: Pad, which may cut too, by constants that are 0 along the split axis.
+func padOther(r *Region, n *onnx.Node) (bool, error) {
+	pads, err := constants(n.In(1))
+	if err != nil {
+		return false, fmt.Errorf("its pads %w", err)
+	}
+	along := make([]int64, len(pads)/2)
+	for i := range along {
+		along[i] = int64(i)
+	}
+	if axes := n.In(3); axes != nil {
+		if along, err = constants(axes); err != nil {
+			return false, fmt.Errorf("its axes %w", err)
+		}
+	}
+	if len(pads) != 2*len(along) {
+		return false, fmt.Errorf("has %d pads for %d axes", len(pads), len(along))
+	}
+	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
+		for i, x := range along {
+			if (x == int64(a) || x+int64(rank(n.Inputs[0])) == int64(a)) && (pads[i] != 0 || pads[i+len(along)] != 0) {
+				return 0, fmt.Errorf("pads the split axis")
+			}
+		}
+		return a, nil
+	})
+}
+
+// constants are the integers of an initializer.
+func constants(v *onnx.Value) ([]int64, error) {
+	t := v.Constant()
+	if t == nil {
+		return nil, errors.New("are not constant")
+	}
+	return t.Int64s()
 }
 
 // Divides reports that a rule divides the operator: in a tiled region, or in slices

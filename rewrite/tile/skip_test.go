@@ -32,6 +32,8 @@ var skipCases = []struct {
 	{"slice at run time", "in x int64[1]\ninit a int64[1] = [0]\ninit b int64[1] = [2]\ny = Slice(logits, a, b, x)", "y: its axes are not constant"},
 	{"slice of tokens", "init x int64[1] = [0]\ninit a int64[1] = [0]\ninit b int64[1] = [3]\ny = Slice(logits, a, b, x)", "y: slices the split axis"},
 	{"slice of tokens from the end", "init x int64[1] = [-2]\ninit a int64[1] = [0]\ninit b int64[1] = [3]\ny = Slice(logits, a, b, x)", "y: slices the split axis"},
+	{"padded by pads at run time", "in p int64[4]\ny = Pad(logits, p)", "y: its pads are not constant"},
+	{"padded along the tokens", "init p int64[4] = [0,0,1,0]\ny = Pad(logits, p)", "y: pads the split axis"},
 	{"reshaped inner axis", "t = Transpose(logits)\ninit s int64[2] = [20, 12]\ny = Reshape(t, s)", "y: the split axis is not the outermost one"},
 	{"reshaped at run time", "in s int64[2]\ny = Reshape(logits, s)", "y: its extents are not static"},
 	{"picked tokens", "in l int64[1,40]\ny = GatherElements(logits, l) {axis=0}", "y: gathers along the split axis"},
@@ -136,6 +138,7 @@ func TestRowsSkips(t *testing.T) {
 
 // unreached are the reasons that no case leads to.
 var unreached = map[string]string{
+	"has %d pads for %d axes":         "inference refuses the graph",
 	"unclear how its output is split": "every rule derives a cut from that of the input for which its node was taken in",
 }
 

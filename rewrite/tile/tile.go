@@ -395,10 +395,7 @@ func (r *Region) propagate() error {
 	for changed := true; changed; {
 		changed = false
 		for _, n := range nodes {
-			rule := r.more[ruleKey(n)]
-			if rule == nil {
-				rule = ruleOf(n)
-			}
+			rule := r.ruleOf(n)
 			if rule == nil {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}
 			}
@@ -413,6 +410,14 @@ func (r *Region) propagate() error {
 		}
 	}
 	return nil
+}
+
+// ruleOf returns the node's rule, of the region or of the table; nil where there is none.
+func (r *Region) ruleOf(n *onnx.Node) rule {
+	if rule := r.more[ruleKey(n)]; rule != nil {
+		return rule
+	}
+	return ruleOf(n)
 }
 
 // unranked returns an input or output of unknown rank, nil if there is none.
@@ -438,6 +443,9 @@ func (r *Region) check() error {
 			case unknown:
 				return &SkipError{n.Label(), "unclear how its output is split"}
 			case partialSum:
+				if uses := o.Uses(); len(uses) == 1 && r.in[uses[0].Node] && uses[0].Index == 0 && r.scattersInto(uses[0].Node) {
+					continue
+				}
 				if reader := r.readsBack(deps(), o); reader != nil {
 					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}
 				}
