@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -98,6 +99,40 @@ func TestUpdatesApart(t *testing.T) {
 			t.Errorf("step %d: loss %.9g, %.9g with AdamW in the graph", i+1, got[i], want[i])
 		}
 	}
+}
+
+// TestWebGPU: a bundle for the browser trains there by WebGPU as by WebAssembly: no kernel
+// refuses what holds the order. The adapter is one in software. Rows are logged;
+// scripts/runtimes.py keeps them.
+func TestWebGPU(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--layers", "2", "--batch", "2", "--seq", "16", "-o", dir.at("forward.onnx"), "--quiet")
+	for optimizer, flags := range map[string][]string{"sgd": {"--strategy", "full"}, "adamw": {"--strategy", "optimal"}} {
+		dir.do("grad", dir.at("forward.onnx"), "--optimizer", optimizer, "-o", dir.at("step.onnx"), "--quiet")
+		bundle := dir.at(optimizer)
+		dir.do(append([]string{"rewrite", dir.at("step.onnx"), "--bundle", bundle, "--for", "web", "--quiet"}, flags...)...)
+		t.Run(optimizer, func(t *testing.T) {
+			got := printed(t, pageSays(t, bundle, "?provider=webgpu", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"))
+			row := gpuRow{Name: optimizer, Strategy: flags[1], Losses: got, CPU: printed(t, trainC(t, bundle))}
+			for i, loss := range row.CPU {
+				row.Apart = max(row.Apart, math.Abs(got[i]/loss-1))
+			}
+			if row.Apart > near(optimizer) || got[4] >= got[0] {
+				t.Errorf("losses %v, in C %v", got, row.CPU)
+			}
+			line, _ := json.Marshal(row)
+			t.Logf("row %s", line)
+		})
+	}
+}
+
+// gpuRow is what WebGPU did with a bundle.
+type gpuRow struct {
+	Name     string    `json:"name"`
+	Strategy string    `json:"strategy"`
+	Losses   []float64 `json:"losses"`
+	CPU      []float64 `json:"cpu"`
+	Apart    float64   `json:"apart"` // from C's
 }
 
 // others are the targets but one.
@@ -386,8 +421,12 @@ func trainGo(t *testing.T, bundle string) string {
 	return runs(t, nil, program, bundle, filepath.Join(libraries(t), "libonnxruntime.so.1"))
 }
 
-// trainWeb opens the page in headless Chromium, and reads what it reports to the server.
-func trainWeb(t *testing.T, bundle string) string {
+// trainWeb trains in headless Chromium.
+func trainWeb(t *testing.T, bundle string) string { return pageSays(t, bundle, "", "--disable-gpu") }
+
+// pageSays opens the page with a query in headless Chromium, and reads what it reports to the
+// server.
+func pageSays(t *testing.T, bundle, query string, flags ...string) string {
 	npm := installed(t, "npm", "node")
 	chromium, err := exec.LookPath(cmp.Or(os.Getenv("REMAT_CHROMIUM"), "chromium"))
 	if err != nil {
@@ -417,8 +456,8 @@ func trainWeb(t *testing.T, bundle string) string {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(profile) // processes of the browser may outlive it by a moment
-	page := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+profile, strings.TrimSpace(url))
+	page := exec.CommandContext(ctx, chromium, slices.Concat([]string{"--headless", "--no-sandbox", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir=" + profile}, flags, []string{strings.TrimSpace(url) + query})...)
 	page.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := page.Start(); err != nil {
 		t.Fatal(err)
@@ -438,6 +477,9 @@ func trainWeb(t *testing.T, bundle string) string {
 	}
 	if err := json.Unmarshal([]byte(line), &got); err != nil || len(got) != 1 {
 		t.Fatalf("the page reported %s: %v", line, err)
+	}
+	if e := got[0].Error; e != nil && strings.Contains(*e, "GPU adapter") {
+		t.Skipf("the browser has no adapter for WebGPU: %s", *e)
 	}
 	if got[0].Error != nil || got[0].Heap == 0 {
 		t.Fatalf("the page reported %s", line)

@@ -167,7 +167,7 @@ func readTarget(c *cli.Context, o *planOptions) (*pipeline.Target, error) {
 	if o.pipeline.CUDA {
 		return nil, errors.New("--bundle: the manifest's options are those of the CPU: leave out --provider cuda")
 	}
-	if t.Single && c.IsSet("plan") {
+	if t.WebGPU && c.IsSet("plan") {
 		return nil, fmt.Errorf("--plan: lists values of a graph in float64, which --for %s leaves out: give --strategy or a budget instead", t.Name)
 	}
 	if err := t.Ask(&o.pipeline); err != nil {

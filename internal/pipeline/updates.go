@@ -86,7 +86,7 @@ func update(of *onnx.Model, typ onnx.Type, t *Target, kind optim.Kind) (*onnx.Mo
 	if _, err := optim.Apply(m, []optim.Param{{Value: value, Grad: grad}}, optim.Defaults(kind)); err != nil {
 		return nil, err
 	}
-	if t.Single {
+	if t.WebGPU {
 		if _, err := rewrite.Single(m.Graph); err != nil {
 			return nil, err
 		}
