@@ -102,7 +102,7 @@ func rewriteCommand(e *env) *cli.Command {
 				p.document.Notes = slices.Insert(p.document.Notes, 0, pipeline.Note(r))
 			}
 			if target != nil {
-				err = p.result.Bundle(p.source, out, target, p.document, updates)
+				err = p.bundle(e, out, target, updates)
 			} else {
 				err = p.save(out)
 			}
@@ -128,6 +128,15 @@ func rewriteCommand(e *env) *cli.Command {
 			return nil
 		},
 	}
+}
+
+// bundle writes a planned file as a folder for a runtime.
+func (p *planned) bundle(e *env, dir string, t *pipeline.Target, updates optim.Kind) error {
+	engine, err := e.engine()
+	if err != nil {
+		return err
+	}
+	return p.result.Bundle(engine, p.source, dir, t, p.document, updates)
 }
 
 // readUpdates reads --updates, of a bundle for a target.
