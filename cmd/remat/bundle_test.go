@@ -25,6 +25,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
 // A trainer trains five steps from a bundle and returns what its program printed.
@@ -36,14 +37,15 @@ var trainers = map[string]trainer{
 	"c": func(t *testing.T, bundle string) string { return trainC(t, bundle) }, "go": trainGo,
 }
 
-// bundled are the graphs: what updates all, what holds frozen weights in files, and what
-// scales its loss.
+// bundled are the graphs: what updates all, what holds frozen weights in files, what holds
+// its state in eight bits, and what scales its loss.
 var bundled = []struct {
 	name          string
 	grad, rewrite []string
 }{
 	{"adamw", []string{"--optimizer", "adamw", "--clip-norm", "1", "--clip-by", "previous"}, []string{"--strategy", "full"}},
 	{"lora", []string{"--optimizer", "sgd", "--lora", "*.weight:r=2,alpha=4"}, []string{"--strategy", "optimal", "--budget", "80%"}},
+	{"eight bits", []string{"--optimizer", "adamw8bit"}, []string{"--strategy", "none"}},
 	{"half", []string{"--optimizer", "adamw"}, []string{"--strategy", "full", "--precision", "fp16", "--stash-only"}},
 }
 
@@ -85,19 +87,31 @@ func TestBundles(t *testing.T) {
 }
 
 // TestUpdatesApart: what trains in the browser by graphs of updates of their own has the
-// losses of AdamW within the graph.
+// losses of the same optimizer within the graph.
 func TestUpdatesApart(t *testing.T) {
 	dir := newFolder(t)
-	dir.do("model", "gpt2-tiny", "--batch", "2", "--seq", "32", "-o", dir.at("forward.onnx"), "--quiet")
-	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "adamw", "-o", dir.at("step.onnx"), "--quiet")
+	dir.do("model", "gpt2-tiny", "--layers", "2", "--batch", "2", "--seq", "16", "-o", dir.at("forward.onnx"), "--quiet")
 	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "none", "-o", dir.at("gradients.onnx"), "--quiet")
-	dir.do("rewrite", dir.at("step.onnx"), "--strategy", "full", "--bundle", dir.at("within"), "--for", "c", "--quiet")
-	dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "full", "--bundle", dir.at("apart"), "--for", "web", "--updates", "adamw", "--quiet")
-	want, got := printed(t, trainC(t, dir.at("within"))), printed(t, trainWeb(t, dir.at("apart")))
-	for i := range want {
-		if math.Abs(got[i]-want[i]) > near("adamw")*want[i] {
-			t.Errorf("step %d: loss %.9g, %.9g with AdamW in the graph", i+1, got[i], want[i])
+	web, err := pipeline.FindTarget("web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range optim.Kinds() {
+		if web.CanUpdateApart(kind) != nil {
+			continue
 		}
+		t.Run(string(kind), func(t *testing.T) {
+			name := string(kind)
+			dir.do("grad", dir.at("forward.onnx"), "--optimizer", name, "-o", dir.at(name+".onnx"), "--quiet")
+			dir.do("rewrite", dir.at(name+".onnx"), "--strategy", "none", "--bundle", dir.at(name+"-within"), "--for", "c", "--quiet")
+			dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "full", "--bundle", dir.at(name+"-apart"), "--for", "web", "--updates", name, "--quiet")
+			want, got := printed(t, trainC(t, dir.at(name+"-within"))), printed(t, trainWeb(t, dir.at(name+"-apart")))
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > near(name)*want[i] {
+					t.Errorf("step %d: loss %.9g, %.9g with the optimizer in the graph", i+1, got[i], want[i])
+				}
+			}
+		})
 	}
 }
 

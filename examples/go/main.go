@@ -54,7 +54,7 @@ var types = map[string]struct {
 }{
 	"float32": {ort.TensorElementDataTypeFloat, 4}, "int64": {ort.TensorElementDataTypeInt64, 8},
 	"int32": {ort.TensorElementDataTypeInt32, 4}, "float64": {ort.TensorElementDataTypeDouble, 8},
-	"uint8": {ort.TensorElementDataTypeUint8, 1}, "bool": {ort.TensorElementDataTypeBool, 1},
+	"uint8": {ort.TensorElementDataTypeUint8, 1}, "int8": {ort.TensorElementDataTypeInt8, 1}, "bool": {ort.TensorElementDataTypeBool, 1},
 }
 
 func main() {

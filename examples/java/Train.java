@@ -34,7 +34,7 @@ class Train {
   record Output(String name) {}
 
   static final Map<String, OnnxJavaType> TYPES = Map.of("float32", OnnxJavaType.FLOAT, "float64", OnnxJavaType.DOUBLE,
-      "int64", OnnxJavaType.INT64, "int32", OnnxJavaType.INT32, "uint8", OnnxJavaType.UINT8, "bool", OnnxJavaType.BOOL);
+      "int64", OnnxJavaType.INT64, "int32", OnnxJavaType.INT32, "int8", OnnxJavaType.INT8, "uint8", OnnxJavaType.UINT8, "bool", OnnxJavaType.BOOL);
 
   /** Stands for data of yours. */
   static void batch(ByteBuffer data, Input in) {

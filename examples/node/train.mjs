@@ -11,7 +11,7 @@ import * as ort from "onnxruntime-node";
 
 const folder = process.argv[2];
 const manifest = JSON.parse(await readFile(path.join(folder, "manifest.json"), "utf8"));
-const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array, bool: Uint8Array };
+const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array };
 
 // batch stands for data of yours.
 function batch(array, below) {

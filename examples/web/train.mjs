@@ -6,7 +6,7 @@
 // ort is the package, url where the bundle lies, told what is called with what happened, and
 // provider what computes: wasm, or webgpu, which leaves to wasm what it has no kernel for.
 
-const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array, bool: Uint8Array };
+const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array };
 
 async function get(url, range) {
   const response = await fetch(url, range && { headers: { Range: `bytes=${range.offset}-${range.offset + range.bytes - 1}` } });
