@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -29,12 +30,12 @@ import (
 )
 
 // A trainer trains five steps from a bundle and returns what its program printed.
-type trainer func(t *testing.T, bundle string) string
+type trainer func(t testing.TB, bundle string) string
 
 // trainers are the examples by the target that they are for.
 var trainers = map[string]trainer{
 	"python": trainPython, "node": trainNode, "web": trainWeb, "java": trainJava,
-	"c": func(t *testing.T, bundle string) string { return trainC(t, bundle) }, "go": trainGo,
+	"c": func(t testing.TB, bundle string) string { return trainC(t, bundle) }, "go": trainGo,
 }
 
 // bundled are the graphs: what updates all, what holds frozen weights in files, what holds
@@ -147,6 +148,39 @@ type gpuRow struct {
 	Losses   []float64 `json:"losses"`
 	CPU      []float64 `json:"cpu"`
 	Apart    float64   `json:"apart"` // from C's
+}
+
+// TestNothingUpdated: a program says so where a bundle's graph updates nothing, in place of
+// the same loss five times.
+func TestNothingUpdated(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--layers", "1", "--batch", "1", "--seq", "8", "-o", dir.at("forward.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "none", "-o", dir.at("gradients.onnx"), "--quiet")
+	for target, train := range trainers {
+		dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "none", "--bundle", dir.at(target), "--for", target, "--quiet")
+		t.Run(target, func(t *testing.T) {
+			e, done := &expecting{TB: t}, make(chan bool)
+			go func() {
+				defer close(done)
+				train(e, dir.at(target))
+			}()
+			<-done
+			if !strings.Contains(e.failed, "updates nothing") && !t.Skipped() {
+				t.Errorf("it says %q", e.failed)
+			}
+		})
+	}
+}
+
+// expecting notes a failure in place of failing.
+type expecting struct {
+	testing.TB
+	failed string
+}
+
+func (e *expecting) Fatalf(format string, args ...any) {
+	e.failed = fmt.Sprintf(format, args...)
+	runtime.Goexit()
 }
 
 // others are the targets but one.
@@ -347,7 +381,7 @@ func exampleFile(parts ...string) string {
 }
 
 // runs executes a program for at most a few minutes.
-func runs(t *testing.T, env []string, program string, args ...string) string {
+func runs(t testing.TB, env []string, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -364,7 +398,7 @@ func runs(t *testing.T, env []string, program string, args ...string) string {
 
 // installed is a folder of what `make test-runtimes` installs, and the test is skipped
 // without it, or without the program that runs what is in it.
-func installed(t *testing.T, name, program string) string {
+func installed(t testing.TB, name, program string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -380,7 +414,7 @@ func installed(t *testing.T, name, program string) string {
 	return dir
 }
 
-func trainPython(t *testing.T, bundle string) string {
+func trainPython(t testing.TB, bundle string) string {
 	p, err := pyort.Find(t.Context(), io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -388,7 +422,7 @@ func trainPython(t *testing.T, bundle string) string {
 	return runs(t, []string{"PYTHONPATH=" + p.Packages}, p.Executable, exampleFile("python", "train.py"), bundle)
 }
 
-func trainNode(t *testing.T, bundle string) string {
+func trainNode(t testing.TB, bundle string) string {
 	npm := installed(t, "npm", "node")
 	dir := t.TempDir() // where the program finds the package
 	text, err := os.ReadFile(exampleFile("node", "train.mjs"))
@@ -404,12 +438,12 @@ func trainNode(t *testing.T, bundle string) string {
 	return runs(t, nil, "node", filepath.Join(dir, "train.mjs"), bundle)
 }
 
-func trainJava(t *testing.T, bundle string) string {
+func trainJava(t testing.TB, bundle string) string {
 	return runs(t, nil, "java", "-cp", filepath.Join(installed(t, "java", "java"), "*"), exampleFile("java", "Train.java"), bundle)
 }
 
 // libraries is a folder with ONNX Runtime's library under the name that programs load.
-func libraries(t *testing.T) string {
+func libraries(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Symlink(os.Getenv("REMAT_ORT"), filepath.Join(dir, "libonnxruntime.so.1")); err != nil {
@@ -418,7 +452,7 @@ func libraries(t *testing.T) string {
 	return dir
 }
 
-func trainC(t *testing.T, bundle string, more ...string) string {
+func trainC(t testing.TB, bundle string, more ...string) string {
 	header, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/yalue/onnxruntime_go").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -429,18 +463,18 @@ func trainC(t *testing.T, bundle string, more ...string) string {
 	return runs(t, nil, program, append([]string{bundle}, more...)...)
 }
 
-func trainGo(t *testing.T, bundle string) string {
+func trainGo(t testing.TB, bundle string) string {
 	program := filepath.Join(t.TempDir(), "train")
 	runs(t, []string{"GOWORK=off"}, "go", "build", "-C", exampleFile("go"), "-o", program, ".")
 	return runs(t, nil, program, bundle, filepath.Join(libraries(t), "libonnxruntime.so.1"))
 }
 
 // trainWeb trains in headless Chromium.
-func trainWeb(t *testing.T, bundle string) string { return pageSays(t, bundle, "", "--disable-gpu") }
+func trainWeb(t testing.TB, bundle string) string { return pageSays(t, bundle, "", "--disable-gpu") }
 
 // pageSays opens the page with a query in headless Chromium, and reads what it reports to the
 // server.
-func pageSays(t *testing.T, bundle, query string, flags ...string) string {
+func pageSays(t testing.TB, bundle, query string, flags ...string) string {
 	npm := installed(t, "npm", "node")
 	chromium, err := exec.LookPath(cmp.Or(os.Getenv("REMAT_CHROMIUM"), "chromium"))
 	if err != nil {

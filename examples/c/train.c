@@ -185,6 +185,10 @@ int main(int argc, char **argv) {
       if (inputs[i].next && !strcmp(inputs[i].next, names[outputs])) becomes[outputs] = &inputs[i];
   }
 
+  size_t updated = 0;
+  for (size_t i = 0; i < n; i++) updated += inputs[i].next != NULL;
+  if (!updated) fail("the bundle's graph updates nothing", "derive it with remat grad --optimizer sgd, or another");
+
   OrtIoBinding *binding;
   OrtAllocator *any;
   check(ort->CreateIoBinding(session, &binding));

@@ -7,6 +7,7 @@ package main
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"math"
@@ -181,6 +182,9 @@ func train(folder string) error {
 		if in.Fed == "loss_scale" {
 			scale = in.Value
 		}
+	}
+	if len(becomes) == 0 {
+		return errors.New("the bundle's graph updates nothing: derive it with remat grad --optimizer sgd, or another")
 	}
 	results := make([]ort.Value, len(m.Outputs))
 	for o, out := range m.Outputs {

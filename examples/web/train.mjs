@@ -63,6 +63,8 @@ async function updater(ort, url, { graph, parameters, inputs }, options) {
 export async function train(ort, url, steps, told, provider = "wasm") {
   const manifest = JSON.parse(new TextDecoder().decode(await get(new URL("manifest.json", url))));
   told({ manifest });
+  if (!manifest.updates && !manifest.inputs.some((i) => i.next))
+    throw new Error("the bundle's graph updates nothing: derive it with remat grad --optimizer sgd, or give rewrite --updates");
   const externalData = [];
   for (const path of manifest.external) externalData.push({ path, data: new Uint8Array(await get(new URL(path, url))) });
   const options = {
