@@ -137,7 +137,10 @@ WEBGPU = """**By WebGPU.** A GPT of 2 layers trains five steps in headless Chrom
 
 
 def page(kept):
-    parts = [f"`scripts/runtimes.py --part {p}` at {', '.join(dict.fromkeys(r['commit'] for r in kept[p]))}" for p in PARTS if p in kept]
+    commits = {p: ", ".join(dict.fromkeys(r["commit"] for r in kept[p])) for p in PARTS if p in kept}
+    parts = [f"`scripts/runtimes.py --part {p}` at {c}" for p, c in commits.items()]
+    if len(commits) == len(PARTS) and len(set(commits.values())) == 1:
+        parts = [f"`scripts/runtimes.py` at {commits['same']}"]
     return "\n\n".join(["# Runtimes", f"{', '.join(parts)}, on {tables.cpu()}, {os.cpu_count()} cores.",
                         *([SAME, tables.text(same_rows(kept["same"]))] if "same" in kept else []),
                         *([WEBGPU, tables.text(webgpu_rows(kept["webgpu"]))] if "webgpu" in kept else []),
