@@ -48,7 +48,7 @@ test-mpi: ort
 # Without them their tests are skipped.
 test-runtimes: ort
 	scripts/runtimes.sh
-	$(GO) test -count=1 -timeout 40m -v ./cmd/remat -run 'TestBundle|TestUpdatesApart'
+	$(GO) test -count=1 -timeout 40m -v ./cmd/remat -run 'TestBundle|TestUpdatesApart|TestWebGPU|TestNothingUpdated'
 
 # A page that trains in the browser, plain and rewritten side by side, and GPT-2 124M; needs
 # what test-runtimes installs.

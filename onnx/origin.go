@@ -63,7 +63,7 @@ const ControlPass = "control"
 // a HiddenStep, or the view by which a control dependency leads such a value on.
 func (n *Node) Hides() bool {
 	for n.Metadata(stepKey) != HiddenStep {
-		if !n.MadeBy(ControlPass) || !n.Is("Unsqueeze", "Reshape") || n.In(0) == nil || n.Inputs[0].Producer == nil {
+		if !n.MadeBy(ControlPass) || !n.Is("Unsqueeze", "Squeeze", "Reshape") || n.In(0) == nil || n.Inputs[0].Producer == nil {
 			return false
 		}
 		n = n.Inputs[0].Producer

@@ -157,19 +157,25 @@ func (g *Graph) Fixed() bool {
 }
 
 // AnnotateTypes gives every node output whose type is known a value_info entry
-// in the written file, but for those that the node hides. ONNX Runtime plans reuse only for
+// in the written file, and those that the node hides none. ONNX Runtime plans reuse only for
 // shapes it knows.
 func (g *Graph) AnnotateTypes() {
+	hidden := map[string]bool{} // an entry may be left of a removed node's output of that name
+	for _, n := range g.Nodes {
+		for _, v := range n.Outputs {
+			if v != nil && n.Hides() {
+				hidden[v.Name] = true
+			}
+		}
+	}
+	g.Proto.ValueInfo = slices.DeleteFunc(g.Proto.ValueInfo, func(p *pb.ValueInfoProto) bool { return hidden[p.GetName()] })
 	have := map[string]bool{}
 	for _, vi := range g.Proto.ValueInfo {
 		have[vi.GetName()] = true
 	}
 	for _, n := range g.Nodes {
-		if n.Hides() {
-			continue
-		}
 		for _, v := range n.Outputs {
-			if v != nil && v.outs == 0 && v.Type.Known() && !have[v.Name] {
+			if v != nil && v.outs == 0 && v.Type.Known() && !have[v.Name] && !hidden[v.Name] {
 				g.Proto.ValueInfo = append(g.Proto.ValueInfo, v.declaration(nil))
 			}
 		}

@@ -2,10 +2,11 @@
 """The same bundle in Python, Node, the browser, Java, C and Go, and what trains in the browser at size.
 
     make build ort test-runtimes
-    scripts/runtimes.py [--part same|browser]... --out docs/results
+    scripts/runtimes.py [--part same|webgpu|browser]... --out docs/results
 
 same     go test ./cmd/remat -run TestBundleHeld: five steps in each runtime, and the live peak that
          scripts/counting/counting.c counts in it
+webgpu   go test ./cmd/remat -run TestWebGPU: five steps in headless Chromium by WebGPU, with an adapter in software
 browser  scripts/page.sh in headless Chromium, beside GPT-2's first loss by examples/python: minutes a step
 
 Each row is kept in runtimes.json with its commit; the page is written of all of them, so that a part can be
@@ -27,19 +28,27 @@ NAMES = {"c": "C", "python": "Python", "node": "Node", "java": "Java", "go": "Go
 CHROMIUM = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
             "--disable-component-update", "--disable-sync"]
 # Steps of each of page.sh's bundles.
-STEPS = {"gpt2-1x512": 1, "plain-32x512": 1, "rewritten-24x512": 1, "plain-24x512": 1}
+STEPS = {"plain-32x512": 1, "rewritten-32x512": 1, "gpt2-1x512": 1, "rewritten-24x512": 1, "plain-24x512": 1}
 MB = lambda n: f"{n / 1e6:,.0f}"
 
 
-def same(a):
-    """The rows that the test logs."""
-    done = subprocess.run(["go", "test", "-count=1", "-timeout", "40m", "-v", "./cmd/remat", "-run", "TestBundleHeld"], cwd=ROOT, capture_output=True, text=True)
+def tested(name, count):
+    """The rows that a test logs."""
+    done = subprocess.run(["go", "test", "-count=1", "-timeout", "40m", "-v", "./cmd/remat", "-run", name + "$"], cwd=ROOT, capture_output=True, text=True)
     rows = [json.loads(x) for x in re.findall(r"row (\{.*\})", done.stdout)]
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
-    if len(rows) != 11:
-        sys.exit(f"{len(rows)} of 11 runtimes ran: make test-runtimes installs the others")
+    if len(rows) != count:
+        sys.exit(f"{name}: {len(rows)} of {count} ran: make test-runtimes installs what is missing")
     yield rows
+
+
+def same(a):
+    return tested("TestBundleHeld", 11)
+
+
+def webgpu(a):
+    return tested("TestWebGPU", 2)
 
 
 def browser(a):
@@ -87,7 +96,7 @@ def opened(url, results):
             chromium.wait()
 
 
-PARTS = {"same": same, "browser": browser}
+PARTS = {"same": same, "webgpu": webgpu, "browser": browser}
 
 
 def same_rows(rows):
@@ -95,6 +104,11 @@ def same_rows(rows):
     return [{"runtime": NAMES[r["target"]], "next values": r["way"], "predicted bytes": f"{r['predicted']:,}", "measured bytes": f"{r['live']:,}",
              "difference": "a heap" if r["target"] == "web" else exact(r), "held between steps": f"{r['rest']:,}" if r["rest"] else "",
              "losses, from C's": f"{r['apart']:.1e}" if r["apart"] else "the same", "losses": " ".join(f"{x:.6f}" for x in r["losses"])} for r in rows]
+
+
+def webgpu_rows(rows):
+    losses = lambda list: " ".join(f"{x:.6f}" for x in list)
+    return [{"optimizer": r["name"], "rewritten": r["strategy"], "losses by WebGPU": losses(r["losses"]), "in C": losses(r["cpu"]), "apart": f"{r['apart']:.1e}"} for r in rows]
 
 
 def browser_rows(rows):
@@ -116,16 +130,20 @@ Python keeps returned values in ONNX Runtime's memory, the others in their own. 
 which are its module (some 30 MB), all inputs, the session and the live peak; predicted are all of those but the module."""
 BROWSER = """**In the browser**, headless Chromium, one thread, what `make page` shows: each bundle in a worker with a heap of its own, which ends
 at 4,295 MB, 4 GiB. *Predicted* is inputs, session and live peak; the heap holds the module too, has gaps, and grows by up to 101 MB
-more than was asked for. Plain is `--strategy none`, which only orders the nodes; `rewritten-24x512` has a budget of 1 GiB of live
-peak; GPT-2 124M updates by SGD, and its loss in Python stands beside. WebGPU: without a GPU Chromium has no
-adapter; with a software adapter (`--enable-unsafe-webgpu --use-webgpu-adapter=swiftshader`) a small GPT with SGD, rewritten with
-`full`, loads and ends in "Unsqueeze axes is empty": its kernel refuses the control dependencies that hold the order."""
+more than was asked for. Plain is `--strategy none`, which only orders the nodes; `rewritten` has a budget of 1 GiB of live
+peak; GPT-2 124M updates by SGD, and its loss in Python stands beside."""
+WEBGPU = """**By WebGPU.** A GPT of 2 layers trains five steps in headless Chromium, with an adapter in software (SwiftShader), by the same page with
+`?provider=webgpu`, and in C on the CPU. What WebGPU has no kernel for, WebAssembly computes. Its memory is not predicted."""
 
 
 def page(kept):
-    parts = [f"`scripts/runtimes.py --part {p}` at {', '.join(dict.fromkeys(r['commit'] for r in kept[p]))}" for p in PARTS if p in kept]
+    commits = {p: ", ".join(dict.fromkeys(r["commit"] for r in kept[p])) for p in PARTS if p in kept}
+    parts = [f"`scripts/runtimes.py --part {p}` at {c}" for p, c in commits.items()]
+    if len(commits) == len(PARTS) and len(set(commits.values())) == 1:
+        parts = [f"`scripts/runtimes.py` at {commits['same']}"]
     return "\n\n".join(["# Runtimes", f"{', '.join(parts)}, on {tables.cpu()}, {os.cpu_count()} cores.",
                         *([SAME, tables.text(same_rows(kept["same"]))] if "same" in kept else []),
+                        *([WEBGPU, tables.text(webgpu_rows(kept["webgpu"]))] if "webgpu" in kept else []),
                         *([BROWSER, tables.text(browser_rows(kept["browser"]))] if "browser" in kept else [])]) + "\n"
 
 

@@ -16,6 +16,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,25 +26,27 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/pyort"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
 // A trainer trains five steps from a bundle and returns what its program printed.
-type trainer func(t *testing.T, bundle string) string
+type trainer func(t testing.TB, bundle string) string
 
 // trainers are the examples by the target that they are for.
 var trainers = map[string]trainer{
 	"python": trainPython, "node": trainNode, "web": trainWeb, "java": trainJava,
-	"c": func(t *testing.T, bundle string) string { return trainC(t, bundle) }, "go": trainGo,
+	"c": func(t testing.TB, bundle string) string { return trainC(t, bundle) }, "go": trainGo,
 }
 
-// bundled are the graphs: what updates all, what holds frozen weights in files, and what
-// scales its loss.
+// bundled are the graphs: what updates all, what holds frozen weights in files, what holds
+// its state in eight bits, and what scales its loss.
 var bundled = []struct {
 	name          string
 	grad, rewrite []string
 }{
 	{"adamw", []string{"--optimizer", "adamw", "--clip-norm", "1", "--clip-by", "previous"}, []string{"--strategy", "full"}},
 	{"lora", []string{"--optimizer", "sgd", "--lora", "*.weight:r=2,alpha=4"}, []string{"--strategy", "optimal", "--budget", "80%"}},
+	{"eight bits", []string{"--optimizer", "adamw8bit"}, []string{"--strategy", "none"}},
 	{"half", []string{"--optimizer", "adamw"}, []string{"--strategy", "full", "--precision", "fp16", "--stash-only"}},
 }
 
@@ -84,20 +88,99 @@ func TestBundles(t *testing.T) {
 }
 
 // TestUpdatesApart: what trains in the browser by graphs of updates of their own has the
-// losses of AdamW within the graph.
+// losses of the same optimizer within the graph.
 func TestUpdatesApart(t *testing.T) {
 	dir := newFolder(t)
-	dir.do("model", "gpt2-tiny", "--batch", "2", "--seq", "32", "-o", dir.at("forward.onnx"), "--quiet")
-	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "adamw", "-o", dir.at("step.onnx"), "--quiet")
+	dir.do("model", "gpt2-tiny", "--layers", "2", "--batch", "2", "--seq", "16", "-o", dir.at("forward.onnx"), "--quiet")
 	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "none", "-o", dir.at("gradients.onnx"), "--quiet")
-	dir.do("rewrite", dir.at("step.onnx"), "--strategy", "full", "--bundle", dir.at("within"), "--for", "c", "--quiet")
-	dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "full", "--bundle", dir.at("apart"), "--for", "web", "--updates", "adamw", "--quiet")
-	want, got := printed(t, trainC(t, dir.at("within"))), printed(t, trainWeb(t, dir.at("apart")))
-	for i := range want {
-		if math.Abs(got[i]-want[i]) > near("adamw")*want[i] {
-			t.Errorf("step %d: loss %.9g, %.9g with AdamW in the graph", i+1, got[i], want[i])
-		}
+	web, err := pipeline.FindTarget("web")
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, kind := range optim.Kinds() {
+		if web.CanUpdateApart(kind) != nil {
+			continue
+		}
+		t.Run(string(kind), func(t *testing.T) {
+			name := string(kind)
+			dir.do("grad", dir.at("forward.onnx"), "--optimizer", name, "-o", dir.at(name+".onnx"), "--quiet")
+			dir.do("rewrite", dir.at(name+".onnx"), "--strategy", "none", "--bundle", dir.at(name+"-within"), "--for", "c", "--quiet")
+			dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "full", "--bundle", dir.at(name+"-apart"), "--for", "web", "--updates", name, "--quiet")
+			want, got := printed(t, trainC(t, dir.at(name+"-within"))), printed(t, trainWeb(t, dir.at(name+"-apart")))
+			for i := range want {
+				if math.Abs(got[i]-want[i]) > near(name)*want[i] {
+					t.Errorf("step %d: loss %.9g, %.9g with the optimizer in the graph", i+1, got[i], want[i])
+				}
+			}
+		})
+	}
+}
+
+// TestWebGPU: a bundle for the browser trains there by WebGPU as by WebAssembly: no kernel
+// refuses what holds the order. The adapter is one in software. Rows are logged;
+// scripts/runtimes.py keeps them.
+func TestWebGPU(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--layers", "2", "--batch", "2", "--seq", "16", "-o", dir.at("forward.onnx"), "--quiet")
+	for optimizer, flags := range map[string][]string{"sgd": {"--strategy", "full"}, "adamw": {"--strategy", "optimal"}} {
+		dir.do("grad", dir.at("forward.onnx"), "--optimizer", optimizer, "-o", dir.at("step.onnx"), "--quiet")
+		bundle := dir.at(optimizer)
+		dir.do(append([]string{"rewrite", dir.at("step.onnx"), "--bundle", bundle, "--for", "web", "--quiet"}, flags...)...)
+		t.Run(optimizer, func(t *testing.T) {
+			got := printed(t, pageSays(t, bundle, "?provider=webgpu", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"))
+			row := gpuRow{Name: optimizer, Strategy: flags[1], Losses: got, CPU: printed(t, trainC(t, bundle))}
+			for i, loss := range row.CPU {
+				row.Apart = max(row.Apart, math.Abs(got[i]/loss-1))
+			}
+			if row.Apart > near(optimizer) || got[4] >= got[0] {
+				t.Errorf("losses %v, in C %v", got, row.CPU)
+			}
+			line, _ := json.Marshal(row)
+			t.Logf("row %s", line)
+		})
+	}
+}
+
+// gpuRow is what WebGPU did with a bundle.
+type gpuRow struct {
+	Name     string    `json:"name"`
+	Strategy string    `json:"strategy"`
+	Losses   []float64 `json:"losses"`
+	CPU      []float64 `json:"cpu"`
+	Apart    float64   `json:"apart"` // from C's
+}
+
+// TestNothingUpdated: a program says so where a bundle's graph updates nothing, in place of
+// the same loss five times.
+func TestNothingUpdated(t *testing.T) {
+	dir := newFolder(t)
+	dir.do("model", "gpt2-tiny", "--layers", "1", "--batch", "1", "--seq", "8", "-o", dir.at("forward.onnx"), "--quiet")
+	dir.do("grad", dir.at("forward.onnx"), "--optimizer", "none", "-o", dir.at("gradients.onnx"), "--quiet")
+	for target, train := range trainers {
+		dir.do("rewrite", dir.at("gradients.onnx"), "--strategy", "none", "--bundle", dir.at(target), "--for", target, "--quiet")
+		t.Run(target, func(t *testing.T) {
+			e, done := &expecting{TB: t}, make(chan bool)
+			go func() {
+				defer close(done)
+				train(e, dir.at(target))
+			}()
+			<-done
+			if !strings.Contains(e.failed, "updates nothing") && !t.Skipped() {
+				t.Errorf("it says %q", e.failed)
+			}
+		})
+	}
+}
+
+// expecting notes a failure in place of failing.
+type expecting struct {
+	testing.TB
+	failed string
+}
+
+func (e *expecting) Fatalf(format string, args ...any) {
+	e.failed = fmt.Sprintf(format, args...)
+	runtime.Goexit()
 }
 
 // others are the targets but one.
@@ -298,7 +381,7 @@ func exampleFile(parts ...string) string {
 }
 
 // runs executes a program for at most a few minutes.
-func runs(t *testing.T, env []string, program string, args ...string) string {
+func runs(t testing.TB, env []string, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -315,7 +398,7 @@ func runs(t *testing.T, env []string, program string, args ...string) string {
 
 // installed is a folder of what `make test-runtimes` installs, and the test is skipped
 // without it, or without the program that runs what is in it.
-func installed(t *testing.T, name, program string) string {
+func installed(t testing.TB, name, program string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -331,7 +414,7 @@ func installed(t *testing.T, name, program string) string {
 	return dir
 }
 
-func trainPython(t *testing.T, bundle string) string {
+func trainPython(t testing.TB, bundle string) string {
 	p, err := pyort.Find(t.Context(), io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -339,7 +422,7 @@ func trainPython(t *testing.T, bundle string) string {
 	return runs(t, []string{"PYTHONPATH=" + p.Packages}, p.Executable, exampleFile("python", "train.py"), bundle)
 }
 
-func trainNode(t *testing.T, bundle string) string {
+func trainNode(t testing.TB, bundle string) string {
 	npm := installed(t, "npm", "node")
 	dir := t.TempDir() // where the program finds the package
 	text, err := os.ReadFile(exampleFile("node", "train.mjs"))
@@ -355,12 +438,12 @@ func trainNode(t *testing.T, bundle string) string {
 	return runs(t, nil, "node", filepath.Join(dir, "train.mjs"), bundle)
 }
 
-func trainJava(t *testing.T, bundle string) string {
+func trainJava(t testing.TB, bundle string) string {
 	return runs(t, nil, "java", "-cp", filepath.Join(installed(t, "java", "java"), "*"), exampleFile("java", "Train.java"), bundle)
 }
 
 // libraries is a folder with ONNX Runtime's library under the name that programs load.
-func libraries(t *testing.T) string {
+func libraries(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Symlink(os.Getenv("REMAT_ORT"), filepath.Join(dir, "libonnxruntime.so.1")); err != nil {
@@ -369,7 +452,7 @@ func libraries(t *testing.T) string {
 	return dir
 }
 
-func trainC(t *testing.T, bundle string, more ...string) string {
+func trainC(t testing.TB, bundle string, more ...string) string {
 	header, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/yalue/onnxruntime_go").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -380,14 +463,18 @@ func trainC(t *testing.T, bundle string, more ...string) string {
 	return runs(t, nil, program, append([]string{bundle}, more...)...)
 }
 
-func trainGo(t *testing.T, bundle string) string {
+func trainGo(t testing.TB, bundle string) string {
 	program := filepath.Join(t.TempDir(), "train")
 	runs(t, []string{"GOWORK=off"}, "go", "build", "-C", exampleFile("go"), "-o", program, ".")
 	return runs(t, nil, program, bundle, filepath.Join(libraries(t), "libonnxruntime.so.1"))
 }
 
-// trainWeb opens the page in headless Chromium, and reads what it reports to the server.
-func trainWeb(t *testing.T, bundle string) string {
+// trainWeb trains in headless Chromium.
+func trainWeb(t testing.TB, bundle string) string { return pageSays(t, bundle, "", "--disable-gpu") }
+
+// pageSays opens the page with a query in headless Chromium, and reads what it reports to the
+// server.
+func pageSays(t testing.TB, bundle, query string, flags ...string) string {
 	npm := installed(t, "npm", "node")
 	chromium, err := exec.LookPath(cmp.Or(os.Getenv("REMAT_CHROMIUM"), "chromium"))
 	if err != nil {
@@ -417,8 +504,8 @@ func trainWeb(t *testing.T, bundle string) string {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(profile) // processes of the browser may outlive it by a moment
-	page := exec.CommandContext(ctx, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+profile, strings.TrimSpace(url))
+	page := exec.CommandContext(ctx, chromium, slices.Concat([]string{"--headless", "--no-sandbox", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir=" + profile}, flags, []string{strings.TrimSpace(url) + query})...)
 	page.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := page.Start(); err != nil {
 		t.Fatal(err)
@@ -438,6 +525,9 @@ func trainWeb(t *testing.T, bundle string) string {
 	}
 	if err := json.Unmarshal([]byte(line), &got); err != nil || len(got) != 1 {
 		t.Fatalf("the page reported %s: %v", line, err)
+	}
+	if e := got[0].Error; e != nil && strings.Contains(*e, "GPU adapter") {
+		t.Skipf("the browser has no adapter for WebGPU: %s", *e)
 	}
 	if got[0].Error != nil || got[0].Heap == 0 {
 		t.Fatalf("the page reported %s", line)

@@ -102,7 +102,7 @@ func rewriteCommand(e *env) *cli.Command {
 				p.document.Notes = slices.Insert(p.document.Notes, 0, pipeline.Note(r))
 			}
 			if target != nil {
-				err = p.result.Bundle(p.source, out, target, p.document, updates)
+				err = p.bundle(e, out, target, updates)
 			} else {
 				err = p.save(out)
 			}
@@ -128,6 +128,15 @@ func rewriteCommand(e *env) *cli.Command {
 			return nil
 		},
 	}
+}
+
+// bundle writes a planned file as a folder for a runtime.
+func (p *planned) bundle(e *env, dir string, t *pipeline.Target, updates optim.Kind) error {
+	engine, err := e.engine()
+	if err != nil {
+		return err
+	}
+	return p.result.Bundle(engine, p.source, dir, t, p.document, updates)
 }
 
 // readUpdates reads --updates, of a bundle for a target.
@@ -167,7 +176,7 @@ func readTarget(c *cli.Context, o *planOptions) (*pipeline.Target, error) {
 	if o.pipeline.CUDA {
 		return nil, errors.New("--bundle: the manifest's options are those of the CPU: leave out --provider cuda")
 	}
-	if t.Single && c.IsSet("plan") {
+	if t.WebGPU && c.IsSet("plan") {
 		return nil, fmt.Errorf("--plan: lists values of a graph in float64, which --for %s leaves out: give --strategy or a budget instead", t.Name)
 	}
 	if err := t.Ask(&o.pipeline); err != nil {

@@ -102,7 +102,7 @@ static const struct {
 } types[] = {
     {"float32", ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, 4}, {"int64", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64, 8},
     {"int32", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32, 4},   {"float64", ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE, 8},
-    {"bool", ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1},     {"uint8", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, 1},
+    {"bool", ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL, 1},     {"uint8", ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, 1},   {"int8", ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8, 1},
 };
 
 /* batch stands for data of yours. */
@@ -184,6 +184,10 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < n; i++)
       if (inputs[i].next && !strcmp(inputs[i].next, names[outputs])) becomes[outputs] = &inputs[i];
   }
+
+  size_t updated = 0;
+  for (size_t i = 0; i < n; i++) updated += inputs[i].next != NULL;
+  if (!updated) fail("the bundle's graph updates nothing", "derive it with remat grad --optimizer sgd, or another");
 
   OrtIoBinding *binding;
   OrtAllocator *any;

@@ -7,6 +7,7 @@ package main
 import (
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"math"
@@ -54,7 +55,7 @@ var types = map[string]struct {
 }{
 	"float32": {ort.TensorElementDataTypeFloat, 4}, "int64": {ort.TensorElementDataTypeInt64, 8},
 	"int32": {ort.TensorElementDataTypeInt32, 4}, "float64": {ort.TensorElementDataTypeDouble, 8},
-	"uint8": {ort.TensorElementDataTypeUint8, 1}, "bool": {ort.TensorElementDataTypeBool, 1},
+	"uint8": {ort.TensorElementDataTypeUint8, 1}, "int8": {ort.TensorElementDataTypeInt8, 1}, "bool": {ort.TensorElementDataTypeBool, 1},
 }
 
 func main() {
@@ -181,6 +182,9 @@ func train(folder string) error {
 		if in.Fed == "loss_scale" {
 			scale = in.Value
 		}
+	}
+	if len(becomes) == 0 {
+		return errors.New("the bundle's graph updates nothing: derive it with remat grad --optimizer sgd, or another")
 	}
 	results := make([]ort.Value, len(m.Outputs))
 	for o, out := range m.Outputs {

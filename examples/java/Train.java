@@ -19,6 +19,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 
@@ -34,7 +35,7 @@ class Train {
   record Output(String name) {}
 
   static final Map<String, OnnxJavaType> TYPES = Map.of("float32", OnnxJavaType.FLOAT, "float64", OnnxJavaType.DOUBLE,
-      "int64", OnnxJavaType.INT64, "int32", OnnxJavaType.INT32, "uint8", OnnxJavaType.UINT8, "bool", OnnxJavaType.BOOL);
+      "int64", OnnxJavaType.INT64, "int32", OnnxJavaType.INT32, "int8", OnnxJavaType.INT8, "uint8", OnnxJavaType.UINT8, "bool", OnnxJavaType.BOOL);
 
   /** Stands for data of yours. */
   static void batch(ByteBuffer data, Input in) {
@@ -80,9 +81,20 @@ class Train {
     return o;
   }
 
+  static void fail(String why) {
+    System.err.println(why);
+    System.exit(1);
+  }
+
   public static void main(String[] args) throws Exception {
+    if (args.length != 1) {
+      fail("usage: java -cp 'lib/*' Train.java BUNDLE");
+    }
     Path folder = Path.of(args[0]);
     Manifest manifest = new Gson().fromJson(Files.readString(folder.resolve("manifest.json")), Manifest.class);
+    if (manifest.inputs().stream().allMatch(i -> i.next() == null)) {
+      fail("the bundle's graph updates nothing: derive it with remat grad --optimizer sgd, or another");
+    }
     OrtEnvironment env = OrtEnvironment.getEnvironment();
     OrtSession session = env.createSession(folder.resolve(manifest.graph()).toString(), options(manifest.session()));
 
@@ -120,7 +132,7 @@ class Train {
             memory.get(in.name()).rewind().put(((OnnxTensor) out.get(in.next()).get()).getByteBuffer()).rewind();
           }
         }
-        System.out.printf("%d %.9g%n", run, ((OnnxTensor) out.get(manifest.loss()).get()).getFloatBuffer().get(0));
+        System.out.printf(Locale.ROOT, "%d %.9g%n", run, ((OnnxTensor) out.get(manifest.loss()).get()).getFloatBuffer().get(0));
         if (returned.contains("found_inf") && ((OnnxTensor) out.get("found_inf").get()).getByteBuffer().get(0) != 0) {
           scale /= 2; // a gradient overflowed, and nothing was updated
         } else {

@@ -1,5 +1,6 @@
 // Trains five steps from a bundle, with onnxruntime-node.
 //
+//   npm install onnxruntime-node
 //   remat rewrite step.onnx --strategy full --bundle B --for node
 //   node train.mjs B
 //
@@ -9,9 +10,15 @@ import { open, readFile } from "node:fs/promises";
 import path from "node:path";
 import * as ort from "onnxruntime-node";
 
-const folder = process.argv[2];
+function fail(why) {
+  console.error(why);
+  process.exit(1);
+}
+
+const folder = process.argv[2] ?? fail("usage: node train.mjs BUNDLE");
 const manifest = JSON.parse(await readFile(path.join(folder, "manifest.json"), "utf8"));
-const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array, bool: Uint8Array };
+if (!manifest.inputs.some((i) => i.next)) fail("the bundle's graph updates nothing: derive it with remat grad --optimizer sgd, or another");
+const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array };
 
 // batch stands for data of yours.
 function batch(array, below) {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Trains five steps from a bundle.
 
+    pip install onnxruntime numpy
     remat rewrite step.onnx --strategy full --bundle B --for python
-    train.py B
+    python train.py B
 """
 import json
 import pathlib
@@ -11,8 +12,12 @@ import sys
 import numpy as np
 import onnxruntime as ort
 
+if len(sys.argv) != 2:
+    sys.exit("usage: train.py BUNDLE")
 folder = pathlib.Path(sys.argv[1])
 manifest = json.loads((folder / "manifest.json").read_text())
+if not any("next" in i for i in manifest["inputs"]):
+    sys.exit("the bundle's graph updates nothing: derive it with remat grad --optimizer sgd, or another")
 
 
 def batch(shape, dtype, below):

@@ -3,9 +3,10 @@
 //   remat rewrite step.onnx --strategy full --bundle B --for web
 //   node serve.mjs --ort node_modules/onnxruntime-web/dist B
 //
-// ort is the package, url where the bundle lies, told what is called with what happened.
+// ort is the package, url where the bundle lies, told what is called with what happened, and
+// provider what computes: wasm, or webgpu, which leaves to wasm what it has no kernel for.
 
-const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array, bool: Uint8Array };
+const arrays = { float32: Float32Array, float64: Float64Array, int64: BigInt64Array, int32: Int32Array, int8: Int8Array, uint8: Uint8Array, bool: Uint8Array };
 
 async function get(url, range) {
   const response = await fetch(url, range && { headers: { Range: `bytes=${range.offset}-${range.offset + range.bytes - 1}` } });
@@ -59,13 +60,15 @@ async function updater(ort, url, { graph, parameters, inputs }, options) {
   };
 }
 
-export async function train(ort, url, steps, told) {
+export async function train(ort, url, steps, told, provider = "wasm") {
   const manifest = JSON.parse(new TextDecoder().decode(await get(new URL("manifest.json", url))));
   told({ manifest });
+  if (!manifest.updates && !manifest.inputs.some((i) => i.next))
+    throw new Error("the bundle's graph updates nothing: derive it with remat grad --optimizer sgd, or give rewrite --updates");
   const externalData = [];
   for (const path of manifest.external) externalData.push({ path, data: new Uint8Array(await get(new URL(path, url))) });
   const options = {
-    executionProviders: ["wasm"],
+    executionProviders: [provider],
     enableMemPattern: manifest.session.memory_pattern, // off: a pattern holds more from the second step on
     enableCpuMemArena: manifest.session.arena,
     graphOptimizationLevel: manifest.session.graph_optimization_level,

@@ -1,4 +1,5 @@
-// One training in a worker, so that each has a heap of its own, whose size is told.
+// One training in a worker, so that each has a heap of its own, whose size is told. WebGPU is
+// in a package of its own.
 const Memory = WebAssembly.Memory;
 let heap = null;
 WebAssembly.Memory = class extends Memory {
@@ -8,14 +9,14 @@ WebAssembly.Memory = class extends Memory {
   }
 };
 
-onmessage = async ({ data: { url, steps } }) => {
+onmessage = async ({ data: { url, steps, provider } }) => {
   const tell = (what) => postMessage({ ...what, heap: heap?.buffer.byteLength ?? 0 });
   try {
-    const ort = await import("/ort/ort.wasm.min.mjs");
+    const ort = await import(`/ort/ort.${provider}.min.mjs`);
     ort.env.wasm.wasmPaths = "/ort/";
     ort.env.wasm.numThreads = 1;
     const { train } = await import("./train.mjs");
-    await train(ort, new URL(url, location.href), steps, tell);
+    await train(ort, new URL(url, location.href), steps, tell, provider);
     tell({ done: true });
   } catch (error) {
     tell({ done: true, error: String(error.message ?? error) });

@@ -27,8 +27,8 @@ import (
 const madeFile = weightsFolder + "/made.safetensors"
 
 // Bundle writes a planned file of a source for a target, as a new folder, with graphs of
-// updates by an optimizer unless that is None.
-func (f *File) Bundle(source *Source, dir string, t *Target, document report.Plan, updates optim.Kind) error {
+// updates by an optimizer unless that is None, which are predicted with the engine.
+func (f *File) Bundle(e *runtime.Engine, source *Source, dir string, t *Target, document report.Plan, updates optim.Kind) error {
 	if need := RequiresOf(f.Model).ONNXRuntime; !t.serves(f.Model) {
 		return fmt.Errorf("%s: needs ONNX Runtime %s, and the newest for %s is %s: export the model with an older opset", source.Path, need, t.Name, t.Newest)
 	}
@@ -52,7 +52,7 @@ func (f *File) Bundle(source *Source, dir string, t *Target, document report.Pla
 			return err
 		}
 		if updates != optim.None {
-			if manifest.Updates, err = f.updates(dir, t, updates); err != nil {
+			if manifest.Updates, err = f.updates(e, dir, t, updates); err != nil {
 				return err
 			}
 		}

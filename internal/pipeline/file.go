@@ -145,11 +145,51 @@ func (p *Planner) guard(f *File) error {
 			engine = nil
 		}
 	}
-	streamed, err := f.written.stream()
-	if err != nil || !changed && !streamed {
+	if !p.opts.CUDA && !p.opts.WebGPU {
+		if !changed {
+			return nil
+		}
+		return p.predict(engine, f)
+	}
+	var aside *File
+	if p.opts.WebGPU {
+		var err error
+		if aside, err = f.again(); err != nil {
+			return err
+		}
+	}
+	settled, err := f.written.settle(true)
+	if err != nil || !changed && !settled {
 		return err
 	}
-	return p.predict(engine, f)
+	if err := p.predict(engine, f); err != nil || aside == nil {
+		return err
+	}
+	return p.keepAside(engine, f, aside)
+}
+
+// again is a copy of a file that was written.
+func (f *File) again() (*File, error) {
+	m, err := f.Model.Clone()
+	if err != nil {
+		return nil, err
+	}
+	other, w := *f, *f.written
+	w.model, other.Model, other.written = m, m, &w
+	return &other, nil
+}
+
+// keepAside takes the copy of a file for WebGPU with its edges aside of the stream where
+// the file holds more: past the views of triggers ONNX Runtime hands on other buffers.
+func (p *Planner) keepAside(engine *runtime.Engine, f, aside *File) error {
+	if _, err := aside.written.settle(false); err != nil {
+		return err
+	}
+	err := p.predict(engine, aside)
+	if err == nil && aside.Peak+shapesBytes < f.Peak {
+		*f = *aside
+	}
+	return err
 }
 
 // predict predicts a file, with an engine as the graph that ONNX Runtime makes of it.

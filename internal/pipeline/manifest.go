@@ -9,6 +9,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/runtime/predict"
 )
 
 // ManifestFile and GraphFile are what a bundle's files are called.
@@ -124,12 +125,18 @@ func (f *File) manifest(t *Target) (*Manifest, error) {
 		}
 		d.Outputs = append(d.Outputs, ManifestOutput{v.Name, v.Type.DType.String(), shape})
 	}
-	if f.Prediction.Exact() {
-		p := TotalOf(f.Prediction)
-		d.Predicted = &ManifestPrediction{LivePeak: p.Live, Parameters: p.Parameters, State: p.State, Feeds: p.Feeds,
-			Session: p.Session, Reserved: p.Reserved, Total: p.Bytes()}
-	}
+	d.Predicted = manifestPrediction(f.Prediction)
 	return d, nil
+}
+
+// manifestPrediction is nil for a prediction that is not exact.
+func manifestPrediction(of *predict.Prediction) *ManifestPrediction {
+	if !of.Exact() {
+		return nil
+	}
+	p := TotalOf(of)
+	return &ManifestPrediction{LivePeak: p.Live, Parameters: p.Parameters, State: p.State, Feeds: p.Feeds,
+		Session: p.Session, Reserved: p.Reserved, Total: p.Bytes()}
 }
 
 func manifestInputs(m *onnx.Model, roles step.Roles) ([]ManifestInput, error) {

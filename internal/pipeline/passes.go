@@ -50,7 +50,7 @@ var passes = []pass{
 	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*preparation).scatter},
 	{name: "single", doc: "numbers in float64 become float32",
 		after: []string{"scatter"}, why: "that infers the types",
-		asked: func(o *Options) bool { return o.Single }, run: (*preparation).single},
+		asked: func(o *Options) bool { return o.WebGPU }, run: (*preparation).single},
 	{name: "drop", doc: "takes outputs off the graph, and what only they needed",
 		after: []string{"find roles"}, why: "the roles of outputs that go are forgotten",
 		asked: func(o *Options) bool { return len(o.DropOutputs) > 0 }, run: (*preparation).drop},

@@ -54,7 +54,7 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is for CUDA alone, and what the first would leave nothing of.
-	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, Batch: Division{Mode: InParts, N: 2}, Single: true, After: o.After}
+	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, Batch: Division{Mode: InParts, N: 2}, WebGPU: true, After: o.After}
 	if p, err = NewPlanner(engine(t), trainingGraph(t, "gpt2", wideGPT), o); err != nil {
 		t.Fatal(err)
 	}

@@ -60,8 +60,9 @@ type Options struct {
 	Costs map[string]int64
 	// Outputs says how next values leave the step; "": as the given file says.
 	Outputs step.Outputs
-	// Single: numbers in float64 become float32.
-	Single bool
+	// WebGPU: the file may run on WebGPU, whose builds have no float64, and which refuses a
+	// view along no axes.
+	WebGPU bool
 	// CUDA plans and predicts for the CUDA provider's kernels, whatever the
 	// precision; without it a graph in half for CUDA does.
 	CUDA bool

@@ -117,23 +117,29 @@ func (w *rewriting) seal() error {
 	return w.model.Check()
 }
 
-// stream brings the edges of a file for CUDA into the device's stream, and reports
-// whether there were any.
-func (w *rewriting) stream() (bool, error) {
-	if !w.variant.Options.CUDA {
-		return false, nil
-	}
-	g := w.model.Graph
+// settle brings the edges of a file for CUDA or WebGPU into the form that the device takes,
+// in its stream if asked, and reports whether there were any.
+func (w *rewriting) settle(stream bool) (settled bool, err error) {
+	o, g := &w.variant.Options, w.model.Graph
+	// An edge that reads what a step overwrites would have to come before.
 	i := slices.IndexFunc(g.Inputs, func(v *onnx.Value) bool { return !v.IsConstant() && w.analysis.Roles.New[v.Name] == "" })
-	if i < 0 {
-		return false, nil // and an edge that reads what a step overwrites would have to come before
+	if i >= 0 && stream {
+		if settled, err = control.Stream(w.model, g.Inputs[i]); err != nil {
+			return false, err
+		}
 	}
-	streamed, err := control.Stream(w.model, g.Inputs[i])
-	if streamed {
+	if o.WebGPU {
+		given, err := control.GiveAxes(g)
+		if err != nil {
+			return false, err
+		}
+		settled = settled || given
+	}
+	if settled {
 		rewrite.ShareConstants(g)
 		g.AnnotateTypes()
 	}
-	return streamed, err
+	return settled, nil
 }
 
 // passed shows the model to whoever asked to see it after each pass.

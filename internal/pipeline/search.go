@@ -418,6 +418,12 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 	if len(p.opts.DropOutputs) > 0 || p.opts.divides() || p.opts.Precision != nil {
 		return r, nil
 	}
+	if p.opts.WebGPU { // the given file is not in the form that it takes
+		if p.asked.reordered.Peak < r.Peak {
+			return p.finish(p.asked.reordered)
+		}
+		return r, nil
+	}
 	m, err := p.given.Clone()
 	if err != nil {
 		return nil, err

@@ -22,15 +22,15 @@ type Target struct {
 	// no other.
 	Outputs step.Outputs
 	Fixed   bool
-	// Single: it may have no float64, as WebGPU's builds have none.
-	Single bool
+	// WebGPU: it may run on WebGPU.
+	WebGPU bool
 }
 
 // Targets are the runtimes. Newest is what their registries had when the table was made.
 var Targets = []Target{
 	{Name: "python", Doc: "onnxruntime", Newest: 32, Outputs: step.Bound},
 	{Name: "node", Doc: "onnxruntime-node", Newest: 30, Outputs: step.Bound},
-	{Name: "web", Doc: "onnxruntime-web", Newest: 30, Outputs: step.Returned, Fixed: true, Single: true},
+	{Name: "web", Doc: "onnxruntime-web", Newest: 30, Outputs: step.Returned, Fixed: true, WebGPU: true},
 	{Name: "java", Doc: "com.microsoft.onnxruntime", Newest: 29, Outputs: step.Bound},
 	{Name: "c", Doc: "the C API", Newest: 32, Outputs: step.Bound},
 	{Name: "go", Doc: "yalue/onnxruntime_go", Newest: 32, Outputs: step.Bound},
@@ -63,7 +63,7 @@ func (t *Target) Ask(o *Options) error {
 	if o.Outputs == "" {
 		o.Outputs = t.Outputs
 	}
-	o.Single = t.Single
+	o.WebGPU = t.WebGPU
 	return nil
 }
 

@@ -7,7 +7,7 @@ package pipeline
 //	update0.onnx   lr, step, parameter, parameter.grad, parameter.m, parameter.v ─▶ parameter.new, …
 //
 // Parameters of one shape share a graph, which is run for one after another; state stays
-// with the program.
+// with the program. What an update takes is predicted as a step is.
 
 import (
 	"errors"
@@ -18,6 +18,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/runtime"
 )
 
 // updated is what the parameter of a graph of updates is called.
@@ -29,6 +30,8 @@ type ManifestUpdate struct {
 	// Parameters are the inputs of the bundle's graph that it is for.
 	Parameters []string        `json:"parameters"`
 	Inputs     []ManifestInput `json:"inputs"`
+	// Predicted is of one update; null where it cannot be predicted to the byte.
+	Predicted *ManifestPrediction `json:"predicted"`
 }
 
 // CanUpdateApart refuses updates outside a graph where they would take more, or miss
@@ -44,7 +47,7 @@ func (t *Target) CanUpdateApart(kind optim.Kind) error {
 }
 
 // updates writes the graphs that update by an optimizer what the graph has gradients of.
-func (f *File) updates(dir string, t *Target, kind optim.Kind) ([]ManifestUpdate, error) {
+func (f *File) updates(e *runtime.Engine, dir string, t *Target, kind optim.Kind) ([]ManifestUpdate, error) {
 	m, roles := f.Model, f.Roles()
 	if len(roles.New) > 0 || len(roles.Grad) == 0 {
 		return nil, errors.New("--updates: the graph has no gradients among its outputs, or updates parameters itself: derive it with remat grad --optimizer none")
@@ -65,14 +68,11 @@ func (f *File) updates(dir string, t *Target, kind optim.Kind) ([]ManifestUpdate
 			if err != nil {
 				return nil, fmt.Errorf("--updates: %q: %w", in.Name, err)
 			}
-			inputs, err := updateInputs(u)
-			if err != nil {
-				return nil, err
+			entry := ManifestUpdate{Graph: fmt.Sprintf("update%d.onnx", i)}
+			if err := f.writeUpdate(e, u, filepath.Join(dir, entry.Graph), &entry); err != nil {
+				return nil, fmt.Errorf("--updates: %q: %w", in.Name, err)
 			}
-			list = append(list, ManifestUpdate{Graph: fmt.Sprintf("update%d.onnx", i), Inputs: inputs})
-			if err := u.Save(filepath.Join(dir, list[i].Graph)); err != nil {
-				return nil, err
-			}
+			list = append(list, entry)
 		}
 		list[i].Parameters = append(list[i].Parameters, in.Name)
 	}
@@ -86,7 +86,7 @@ func update(of *onnx.Model, typ onnx.Type, t *Target, kind optim.Kind) (*onnx.Mo
 	if _, err := optim.Apply(m, []optim.Param{{Value: value, Grad: grad}}, optim.Defaults(kind)); err != nil {
 		return nil, err
 	}
-	if t.Single {
+	if t.WebGPU {
 		if _, err := rewrite.Single(m.Graph); err != nil {
 			return nil, err
 		}
@@ -94,11 +94,28 @@ func update(of *onnx.Model, typ onnx.Type, t *Target, kind optim.Kind) (*onnx.Mo
 	return m, SetRequires(m)
 }
 
-func updateInputs(m *onnx.Model) ([]ManifestInput, error) {
+// writeUpdate saves a graph of updates and notes what it reads and takes.
+func (f *File) writeUpdate(e *runtime.Engine, m *onnx.Model, path string, entry *ManifestUpdate) error {
 	roles, _, err := step.RolesOf(m, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	if entry.Inputs, err = updateInputs(m, roles); err != nil {
+		return err
+	}
+	m.SetMetadata(step.OutputsKey, string(step.Returned))
+	o := f.Variant.Options
+	p, err := Predict(e, m, roles, Options{OptLevel: o.OptLevel, Threads: o.Threads, Outputs: step.Returned}, nil)
+	if err != nil {
+		return err
+	}
+	if entry.Predicted = manifestPrediction(p); entry.Predicted != nil {
+		SetPromise(m, p.LivePeak)
+	}
+	return m.Save(path)
+}
+
+func updateInputs(m *onnx.Model, roles step.Roles) ([]ManifestInput, error) {
 	list, err := manifestInputs(m, roles)
 	for i := range list {
 		switch in := &list[i]; {

@@ -61,15 +61,18 @@ var edges = []edge{
 }
 
 // TestEdgesHold: at no level does an edge vanish: what makes the triggers still runs
-// before the reader, by data, and results do not change; in the device's stream neither.
+// before the reader, by data, and results do not change; in the device's stream neither,
+// nor along axes.
 func TestEdgesHold(t *testing.T) {
 	for _, e := range edges {
-		t.Run(e.name, func(t *testing.T) { holds(t, e, false) })
-		t.Run(e.name+" in the stream", func(t *testing.T) { holds(t, e, true) })
+		t.Run(e.name, func(t *testing.T) { holds(t, e) })
+		t.Run(e.name+" in the stream", func(t *testing.T) { holds(t, e, stream) })
+		t.Run(e.name+" along axes", func(t *testing.T) { holds(t, e, giveAxes) })
+		t.Run(e.name+" along axes of the stream", func(t *testing.T) { holds(t, e, stream, giveAxes) })
 	}
 }
 
-func holds(t *testing.T, e edge, streamed bool) {
+func holds(t *testing.T, e edge, forms ...func(*testing.T, *onnx.Model)) {
 	text := "model ir=10 opset=17\ngraph g {\n" + e.text + "\n}\n"
 	was, _ := ortest.Parse(t, text)
 	m, _ := ortest.Parse(t, text)
@@ -78,8 +81,8 @@ func holds(t *testing.T, e edge, streamed bool) {
 	}
 	triggers := strings.Fields(e.triggers)
 	wait(t, m, e.reader, 0, triggers...)
-	if streamed {
-		stream(t, m)
+	for _, form := range forms {
+		form(t, m)
 	}
 	for _, level := range []int{0, 1, 99} {
 		d, err := ortest.Engine(t).Dump(m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
@@ -121,6 +124,31 @@ func stream(t *testing.T, m *onnx.Model) {
 	}
 }
 
+// giveAxes gives the views of a graph axes, and checks that none is left without.
+func giveAxes(t *testing.T, m *onnx.Model) {
+	t.Helper()
+	had := slices.Clone(operators(m))
+	given, err := control.GiveAxes(m.Graph)
+	if err != nil || given != slices.Contains(had, "Unsqueeze") && len(operators(m)) > len(had) {
+		t.Fatalf("given %t, %v, of %q", given, err, had)
+	}
+	m.Graph.NameNodes()
+	m.Graph.AnnotateTypes()
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	g := m.Graph
+	for _, n := range g.Nodes {
+		if !n.Is("Unsqueeze", "Squeeze") || n.Inputs[1].IsConstant() {
+			continue
+		}
+		c := n.Inputs[1].Producer
+		if !c.Is("Concat") || !c.Inputs[0].IsConstant() {
+			t.Errorf("%s is along no axis, in\n%s", n.Label(), m.Text())
+		}
+	}
+}
+
 // TestEdgesBindNoOrder: where a trigger is made right before the reader and long after
 // what the reader reads, places in the file can say so. (If an edge asked for what is
 // read before it asked for the trigger, they could not, and each such edge would take
@@ -158,12 +186,21 @@ func TestLift(t *testing.T) {
 		if n := control.Lift(m.Graph, "test"); n != 0 {
 			t.Errorf("%s: %d edges lifted that were to stay", e.name, n)
 		}
+		plain := operators(m)
+		giveAxes(t, m)
+		if n := control.Lift(m.Graph, "test"); n != 0 {
+			t.Errorf("%s: %d edges lifted from their axes that were to stay", e.name, n)
+		}
+		if got := operators(m); !slices.Equal(got, plain) {
+			t.Errorf("%s: left its axes as %q, was %q", e.name, got, plain)
+		}
 		views := 1
 		if control.Reshaped(was.Graph.Value(x)) {
 			views = 2
 		}
 		bySize := operators(m)
 		stream(t, m)
+		giveAxes(t, m)
 		if n := control.Lift(m.Graph, "test"); n != 0 {
 			t.Errorf("%s: %d edges lifted from the stream that were to stay", e.name, n)
 		}
@@ -197,6 +234,30 @@ graph g {
 	}
 	if n := control.Lift(m.Graph); n != 0 || len(m.Graph.Nodes) != 2 {
 		t.Errorf("%d nodes lifted that compute something", n)
+	}
+}
+
+// TestAxesDoubts: what is along an axis and not back computes the same once edges are lifted.
+func TestAxesDoubts(t *testing.T) {
+	for name, text := range map[string]string{
+		"an axis that stays":   "v = Unsqueeze(x, axis)\ny = Abs(v)\nout y float32[1,1,3]",
+		"its extents are read": "v = Unsqueeze(x, axis)\ny = Shape(v)\nout y int64[3]",
+		"another goes":         "v = Unsqueeze(x, axis)\ny = Squeeze(v, first)\nout y float32[1,3]",
+		"another comes":        "v = Unsqueeze(x, first)\ny = Squeeze(v, axis)\nout y float32[1,3]",
+		"an axis that goes":    "y = Squeeze(x, axis)\nout y float32[3]",
+	} {
+		text = "model ir=10 opset=17\ngraph g {\nin x float32[1,3]\nin t float32[4]\ninit first int64[1] = [0]\n" +
+			"size = Size(t)\nrow = Unsqueeze(size, first)\nnone = Slice(row, first, first, first)\naxis = Concat(first, none) {axis=0}\n" + text + "\n}\n"
+		was, _ := ortest.Parse(t, text)
+		m, _ := ortest.Parse(t, text)
+		for _, n := range m.Graph.Nodes {
+			n.SetOrigin(onnx.Origin{Pass: control.Pass, Step: "none"})
+		}
+		control.Lift(m.Graph)
+		in := ortest.RandomInputs(was)
+		if want, got := ortest.Run(t, was, 1, in), ortest.Run(t, m, 1, in); !reflect.DeepEqual(want, got) {
+			t.Errorf("%s: gives %v, want %v, of\n%s", name, got, want, m.Text())
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 // A node's origin is text from a file, so what it says is believed only of the
 // operators that Lower and Erase make.
 func Lift(g *onnx.Graph, keep ...string) int {
+	leaveAxes(g)
 	leaveStream(g)
 	count := 0
 	for _, n := range g.Nodes {
@@ -50,11 +51,13 @@ func returnsFirst(n *onnx.Node) bool {
 }
 
 // isNone reports a node that makes a tensor of no elements: it slices [0:0] what
-// edges made, joins such slices, or lists what in one is not zero.
+// edges made, takes no extents, joins such, or lists what in one is not zero.
 func isNone(n *onnx.Node) bool {
 	switch {
 	case !Is(n):
 		return false
+	case noExtents(n):
+		return true
 	case n.Is("Concat"):
 		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v == nil || !isNone(v.Producer) })
 	}

@@ -108,7 +108,7 @@ func leaveStream(g *onnx.Graph) {
 
 // hidden returns the trigger of an edge's Shape, nil for another node or an output.
 func hidden(n *onnx.Node) *onnx.Value {
-	if !Is(n) || !n.Is("Shape") || n.Int("start", -1) != 0 || n.Int("end", -1) != 0 || n.In(0) == nil || n.Out(0) == nil || n.Outputs[0].IsOutput() {
+	if !noExtents(n) || n.In(0) == nil || n.Out(0) == nil || n.Outputs[0].IsOutput() {
 		return nil
 	}
 	view := n.Inputs[0].Producer
@@ -116,4 +116,9 @@ func hidden(n *onnx.Node) *onnx.Value {
 		return nil
 	}
 	return view.Inputs[0]
+}
+
+// noExtents reports the Shape of an edge, which returns none of the extents.
+func noExtents(n *onnx.Node) bool {
+	return Is(n) && n.Is("Shape") && n.Int("start", -1) == 0 && n.Int("end", -1) == 0
 }
