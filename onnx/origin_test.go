@@ -39,3 +39,32 @@ graph g {
 		t.Errorf("a node of the given file comes from %+v", got)
 	}
 }
+
+// TestHiddenStaysUndeclared: what a node hides is not declared, though its name was that of a
+// removed node's output that was.
+func TestHiddenStaysUndeclared(t *testing.T) {
+	m, err := Parse(`model ir=10 opset=17
+graph g {
+  in    x float32[2]
+  y = Exp(x)
+  z = Neg(x)
+  out   z float32[2]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, typ := m.Graph, TensorOf(Float32, StaticShape(2))
+	g.Value("y").Type = typ
+	g.AnnotateTypes()
+	g.RemoveDead()
+	n := g.NewNode("", "Abs", "y", []*Value{g.Value("x")}, []string{"y"})
+	n.Outputs[0].Type = typ
+	n.SetOrigin(Origin{Pass: ControlPass, Step: HiddenStep})
+	g.Nodes = append([]*Node{n}, g.Nodes...)
+	g.Value("z").Producer.SetInput(0, n.Outputs[0])
+	g.AnnotateTypes()
+	for _, v := range m.ToProto().Graph.ValueInfo {
+		t.Errorf("%s is declared", v.GetName())
+	}
+}
