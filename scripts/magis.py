@@ -146,10 +146,8 @@ def main():
             rows = [kept[n] for n in magis_models.TABLE if n in kept]
             text = page(a, rows)
             if a.out:
-                for path, body in ((at, json.dumps({"commit": a.commit, "rows": rows}, indent=1) + "\n"), (os.path.join(a.out, "magis.md"), text)):
-                    with open(path + ".part", "w") as f:
-                        f.write(body)
-                    os.replace(path + ".part", path)
+                tables.keep(a.out, "magis.json", {"commit": a.commit, "rows": rows})
+                tables.keep(a.out, "magis.md", text)
     print(text)
 
 
