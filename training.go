@@ -60,7 +60,7 @@ type TrainOptions struct {
 // A Training is what came of one.
 type Training struct {
 	// Steps and Tokens are of the whole training, FirstLoss and LastLoss of its first
-	// and last steps.
+	// and last steps; the latter NaN where all steps were done before.
 	Steps, Tokens       int64
 	FirstLoss, LastLoss float64
 	// Validation is the last one, nil without.

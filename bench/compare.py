@@ -30,6 +30,8 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, "..", "scripts"))
+import tables  # noqa: E402
 
 
 def main():
@@ -38,9 +40,7 @@ def main():
         rows = (rehearse if a.rehearse else measure)(a, a.keep or folder)
     (print_rehearsed if a.rehearse else print_table)(a, rows)
     if a.json:
-        with open(a.json + ".part", "w") as f:
-            json.dump({"settings": vars(a), "environment": vars(a).get("environment"), "variants": rows}, f, indent=1)
-        os.replace(a.json + ".part", a.json)
+        tables.keep(*os.path.split(a.json), {"settings": vars(a), "environment": vars(a).get("environment"), "variants": rows})
     if a.rehearse:
         return
     losses = [r["loss"] for r in rows]

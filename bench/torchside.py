@@ -12,7 +12,6 @@ start. What the math library allocates for itself is not in it, in PyTorch's
 favour. On a GPU it is what PyTorch's caching allocator says was allocated.
 """
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -22,6 +21,9 @@ import torch
 from safetensors.torch import load_file
 from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "scripts"))
+import tables  # noqa: E402
 
 
 class Variant:
@@ -144,9 +146,7 @@ def main():
                 })
                 print(rows[-1], file=sys.stderr, flush=True)
                 del v
-    with open(a.json + ".part", "w") as f:
-        json.dump(rows, f, indent=1)
-    os.replace(a.json + ".part", a.json)
+    tables.keep(*os.path.split(a.json), rows)
 
 
 if __name__ == "__main__":

@@ -20,10 +20,10 @@ package runtime
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -84,17 +84,16 @@ func (s *Session) count() error {
 			s.memory.FeedBytes += size
 		}
 	}
-	for _, v := range s.Model.Graph.Initializers {
-		if s.byName[v.Name] != nil || s.Provider != ort.CPU {
-			continue // fed instead, or the session's
-		}
-		size, err := v.Init.ByteSize()
-		if err != nil {
-			return fmt.Errorf("initializer %q: %w", v.Name, err)
-		}
-		s.memory.ParameterBytes += size
+	if s.Provider != ort.CPU {
+		return nil // the session's
 	}
-	return nil
+	fed := map[string]bool{}
+	for name := range s.byName {
+		fed[name] = true
+	}
+	held, err := step.Held(s.Model.Graph, fed)
+	s.memory.ParameterBytes += held
+	return err
 }
 
 // MeasureRSS notes the largest resident size that the process has had. It is
@@ -121,21 +120,9 @@ func (s *Session) MeasureConstants() error {
 	if err != nil {
 		return err
 	}
-	known := map[string]bool{}
-	for _, v := range s.Model.Graph.Initializers {
-		known[v.Name] = true
-	}
-	for _, v := range dump.Graph.Initializers {
-		if known[v.Name] {
-			continue
-		}
-		size, err := v.Init.ByteSize()
-		if err != nil {
-			return errors.Join(fmt.Errorf("initializer %q: %w", v.Name, err), dump.Close())
-		}
-		s.memory.SessionBytes += size
-	}
-	return dump.Close()
+	computed, err := step.Computed(dump.Graph, s.Model.Graph)
+	s.memory.SessionBytes += computed
+	return errors.Join(err, dump.Close())
 }
 
 // MeasureArena runs one step in a second session with ONNX Runtime's arena and

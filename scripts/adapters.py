@@ -15,7 +15,6 @@ moments differ by more than 1e-6 of the largest under two strategies, or the ste
 Needs torch, transformers and peft.
 """
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -243,12 +242,8 @@ def save(a, body, rows, about):
              f"PEFT's; loss and logits after {STEPS} steps of AdamW, of the model with the pairs merged, and of PEFT with the adapter that",
              "`remat apply --adapter` wrote. Live peaks are measured, of the AdamW step under each strategy; in brackets that of the step",
              "from an export that PEFT made.", "", body, ""]
-    os.makedirs(a.out, exist_ok=True)
-    for name, content in (("adapters.md", "\n".join(lines)), ("adapters.json", json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")):
-        part = os.path.join(a.out, name + ".part")
-        with open(part, "w") as f:
-            f.write(content)
-        os.replace(part, part[:-5])
+    tables.keep(a.out, "adapters.md", "\n".join(lines))
+    tables.keep(a.out, "adapters.json", {"machine": about, "rows": rows})
 
 
 def main():

@@ -426,7 +426,7 @@ def measure(a, old, new, share, work):
             done[0] += 1
             tables.note(f"{done[0]} of {len(todo)} {source.name}, {optimizer or 'its own update'}: " + counted(rows))
             if a.cache:
-                keep(a.cache, a.kept)
+                tables.keep(*os.path.split(a.cache), a.kept)
 
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
         list(pool.map(one, todo))
@@ -440,12 +440,6 @@ class lock_free:
 
     def __exit__(self, *_):
         return False
-
-
-def keep(path, content):
-    with open(path + ".part", "w") as f:
-        json.dump(content, f)
-    os.replace(path + ".part", path)
 
 
 VERDICTS = ["equal", "better", "traded", "worse"]
@@ -524,7 +518,7 @@ def main():
         os.makedirs(a.out, exist_ok=True)
         with open(os.path.join(a.out, "before_after.md"), "w") as f:
             f.write(text)
-        keep(os.path.join(a.out, "before_after.json"), {"about": about, "rows": rows})
+        tables.keep(a.out, "before_after.json", {"about": about, "rows": rows})
     for r in rows:
         if r["verdict"] == "worse":
             print(f"worse: {r['model']}, {r['optimizer']}, {r['strategy']}{', ' * bool(r['way'])}{r['way']}: {r['why']}")

@@ -68,9 +68,7 @@ def main():
     print(body)
     out = os.environ.get("OUT")
     if out:
-        with open(out + ".part", "w") as f:
-            f.write(page(strategies, files, body))
-        os.replace(out + ".part", out)
+        tables.keep(*os.path.split(out), page(strategies, files, body))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ import tempfile
 import time
 import warnings
 
+import tables
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 STRATEGIES = ["full", "sqrt", "optimal"]
 LIMITS = {"export": 150, "grad": 60, "run": 60, "full": 60, "sqrt": 60, "optimal": 150, "compare": 90}
@@ -136,9 +138,7 @@ def export_once(spec, folder, fresh):
         except Exception as e:  # an exporter's refusals are of every kind
             out["error"] = first_line(e)
             return out
-    with open(place + ".part", "w") as f:
-        json.dump(out, f)
-    os.replace(place + ".part", place)
+    tables.keep(folder, "exported.json", out)
     return out
 
 
@@ -362,9 +362,7 @@ def child(spec, folder, place, a):
     torch.set_num_threads(1)
     entry = {"name": spec.name}
     work(spec, folder, entry, a)
-    with open(place + ".part", "w") as f:
-        json.dump(entry, f)
-    os.replace(place + ".part", place)
+    tables.keep(*os.path.split(place), entry)
 
 
 def measure(specs, a, kept, digest, commit):
@@ -401,7 +399,7 @@ def measure(specs, a, kept, digest, commit):
                 os.remove(place)
             entry.update(program=digest, commit=commit, total=round(time.time() - start, 1))
             kept[name] = entry
-            save(a.json, kept)
+            tables.keep(*os.path.split(a.json), kept)
             print(f"{len(todo) + len(running):3d} to go  {name:24s} {entry['total']:6.1f} s  {'; '.join(entry['faults']) or 'ok'}", flush=True)
 
 
@@ -410,20 +408,9 @@ def due(again, entry, digest):
     return not entry or again == "all" or again == "failed" and entry["faults"] or again == "stale" and entry["program"] != digest
 
 
-def save(path, kept):
-    with open(path + ".part", "w") as f:
-        json.dump(kept, f, indent=1)
-    os.replace(path + ".part", path)
-
-
 def digest_of(path):
     with open(path, "rb") as f:
         return hashlib.sha256(f.read()).hexdigest()[:16]
-
-
-def commit_of():
-    out = lambda *args: subprocess.run(["git", "-C", HERE, *args], capture_output=True, text=True).stdout.strip()
-    return out("rev-parse", "--short", "HEAD") or "unknown"
 
 
 def main():
@@ -440,7 +427,6 @@ def main():
     p.add_argument("--strategies", type=lambda s: s.split(","), default=STRATEGIES, metavar="S,…", help="of rewrite (default: full,sqrt,optimal)")
     p.add_argument("--fresh", action="store_true", help="leave the weights' initial values")
     a = p.parse_args()
-    sys.path.insert(0, HERE)
     import family_models
 
     specs = [s for s in family_models.TABLE if not a.only or any(fnmatch.fnmatch(x, g) for g in a.only for x in (s.name, s.family))]
@@ -456,7 +442,7 @@ def main():
             kept = json.load(f)
     with tempfile.TemporaryDirectory() as folder:
         a.work = a.work or folder
-        measure(specs, a, kept, "-".join([digest_of(a.remat), *a.strategies, *["fresh"] * a.fresh]), commit_of())
+        measure(specs, a, kept, "-".join([digest_of(a.remat), *a.strategies, *["fresh"] * a.fresh]), tables.commit())
     if a.out:
         import families_page
 

@@ -243,9 +243,8 @@ def save(a, rows, larger, about):
                  "these give way.", "", shown(larger), "", *(f"{r['remark']}\n" for r in larger if r.get("remark"))]
     commands = [c for r in rows + larger for c in r["commands"]]
     text += ["The commands:", "", "```", *dict.fromkeys(commands), "```", ""]
-    os.makedirs(a.out, exist_ok=True)
     tables.keep(a.out, "finetune.md", "\n".join(text))
-    tables.keep(a.out, "finetune.json", json.dumps({"machine": about, "rows": rows, "larger": larger}, indent=1) + "\n")
+    tables.keep(a.out, "finetune.json", {"machine": about, "rows": rows, "larger": larger})
 
 
 def arguments():

@@ -8,6 +8,8 @@ import json
 import os
 import sys
 
+import tables
+
 
 def main():
     folder, seconds = sys.argv[1], int(sys.argv[2])
@@ -22,8 +24,8 @@ def main():
                 rows += variants(p["part"], document)
     torch = load(folder, "pytorch.json") or []
     summary = {"seconds": seconds, "doctor": load(folder, "doctor.json"), "parts": parts, "variants": rows, "pytorch": torch}
-    write(folder, "summary.json", json.dumps(summary, indent=1) + "\n")
-    write(folder, "index.html", page(folder, summary))
+    tables.keep(folder, "summary.json", summary)
+    tables.keep(folder, "index.html", page(folder, summary))
 
 
 def load(folder, name):
@@ -84,13 +86,6 @@ def table(rows):
     head = "".join(f"<th>{html.escape(k)}</th>" for k in rows[0])
     body = "".join("<tr>" + "".join(f"<td>{cell(r.get(k))}</td>" for k in rows[0]) + "</tr>" for r in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def write(folder, name, text):
-    path = os.path.join(folder, name)
-    with open(path + ".part", "w") as f:
-        f.write(text)
-    os.replace(path + ".part", path)
 
 
 if __name__ == "__main__":

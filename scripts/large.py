@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 
-from tables import commit, cpu
+from tables import commit, cpu, keep
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GIB = 1 << 30
@@ -171,9 +171,7 @@ def main():
     os.makedirs(a.folder, exist_ok=True)
     body = page(a.name, a, *train(a, a.name))
     print(body)
-    with open(os.path.join(a.out, a.name + ".md.part"), "w") as f:
-        f.write(body)
-    os.replace(os.path.join(a.out, a.name + ".md.part"), os.path.join(a.out, a.name + ".md"))
+    keep(a.out, a.name + ".md", body)
 
 
 if __name__ == "__main__":

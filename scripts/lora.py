@@ -19,7 +19,6 @@ is not exact, or losses differ by more than 1e-4.
 Needs torch, transformers and peft.
 """
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -170,12 +169,8 @@ def save(a, lab, body, rows, about):
              f"`scripts/lora.py` at {about['commit']}: PyTorch {torch.__version__}, ONNX Runtime {about['onnxruntime']}, {about['cores']} cores. AdamW on a Llama of",
              f"{a.layers} layers, {a.width} wide, {a.vocab} words, {a.batch} x {a.tokens} tokens; adapters of rank 8 on all seven projections of a layer.",
              "Total is parameters, state, feeds, session and live peak, counted at the allocators.", "", body, "", NOTE, "", "The commands:", "", "```", *lab.commands, "```", ""]
-    os.makedirs(a.out, exist_ok=True)
-    for name, content in (("lora.md", "\n".join(lines)), ("lora.json", json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")):
-        part = os.path.join(a.out, name + ".part")
-        with open(part, "w") as f:
-            f.write(content)
-        os.replace(part, part[:-5])
+    tables.keep(a.out, "lora.md", "\n".join(lines))
+    tables.keep(a.out, "lora.json", {"machine": about, "rows": rows})
 
 
 def main():

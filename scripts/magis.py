@@ -153,7 +153,7 @@ def main():
             rows = [kept[n] for n in magis_models.TABLE if n in kept]
             text = page(a, rows)
             if a.out:
-                tables.keep(a.out, "magis.json", json.dumps({"commit": a.commit, "rows": rows}, indent=1) + "\n")
+                tables.keep(a.out, "magis.json", {"commit": a.commit, "rows": rows})
                 tables.keep(a.out, "magis.md", text)
     print(text)
 

@@ -20,7 +20,6 @@ the bounds below. Needs torch, transformers and peft.
 """
 import argparse
 import glob
-import json
 import os
 import sys
 import tempfile
@@ -180,9 +179,8 @@ def save(a, lab, errors, rows, about, cuts):
              "The weights of *llama* themselves, by how they are cut into blocks, each with a float32 scale; the block's",
              "largest value gets the code -8 where there is one, with a scale of the other sign if need be:", "", cuts, "",
              "The commands:", "", "```", *lab.commands, "```", ""]
-    os.makedirs(a.out, exist_ok=True)
     tables.keep(a.out, "quantize.md", "\n".join(lines))
-    tables.keep(a.out, "quantize.json", json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
+    tables.keep(a.out, "quantize.json", {"machine": about, "rows": rows})
 
 
 def main():

@@ -212,7 +212,7 @@ def page(parts):
 def keep(out, parts):
     if out:
         tables.keep(out, "ranks.md", page(parts))
-        tables.keep(out, "ranks.json", json.dumps(parts, indent=1) + "\n")
+        tables.keep(out, "ranks.json", parts)
 
 
 def folder(o, name):

@@ -78,7 +78,7 @@ class Runs:
         with open(os.path.join(self.dir, name, "log.jsonl")) as f:
             sent = sum(json.loads(line).get("sent_bytes", 0) for line in f)
         kept = {"command": command, "data": self.data, "commit": self.commit, "val_loss": d["val_loss"], "tokens": d["tokens"], "bytes_sent": sent}
-        tables.keep(self.dir, name + ".json", json.dumps(kept, indent=1) + "\n")
+        tables.keep(self.dir, name + ".json", kept)
         print(f"{name}: {kept['val_loss']:.4f}", file=sys.stderr, flush=True)
         return kept
 

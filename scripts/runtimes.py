@@ -173,7 +173,7 @@ def main():
             kept = kept_in(a.out)
             made = {key(row) for row in rows}
             kept[part] = [r for r in kept.get(part, []) if key(r) not in made] + [{**row, "commit": commit} for row in rows]
-            tables.keep(a.out, "runtimes.json", json.dumps(kept, indent=1) + "\n")
+            tables.keep(a.out, "runtimes.json", kept)
             tables.keep(a.out, "runtimes.md", page(kept))
 
 

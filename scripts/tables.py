@@ -467,11 +467,14 @@ def main():
             save(a.out, name, tables, body, about, lab)
 
 
-def keep(folder, name, text):
-    """Writes a page, whole or not at all."""
+def keep(folder, name, content):
+    """Writes a file, whole or not at all: a text as it is, anything else as JSON."""
+    if not isinstance(content, str):
+        content = json.dumps(content, indent=1) + "\n"
+    os.makedirs(folder or ".", exist_ok=True)
     path = os.path.join(folder, name)
     with open(path + ".part", "w") as f:
-        f.write(text)
+        f.write(content)
     os.replace(path + ".part", path)
 
 
@@ -484,14 +487,13 @@ def alone(p):
 
 
 def save(folder, name, tables, body, about, lab):
-    os.makedirs(folder, exist_ok=True)
     flags = about["flags"] if name == "recipes" else f" --largest {about['largest']}" if name == "heavy" and about["largest"] < 40 else ""
     remarks = "\n\n".join(notes[name] for notes in (NOTES, lab.notes, tables_theirs.THEIRS) if name in notes)
     lines = [f"# {name}", "", f"`scripts/tables.py {name}{flags}` at {about['commit']} on {about['cpu']}, {about['cores']} cores, {about['system']}, ONNX Runtime {about['onnxruntime']}.",
              "MB are 10^6 bytes. The columns of memory over the step count parameters, state and feeds too.", "", body, "", *([remarks, ""] if remarks else []), "The commands:", "", "```"]
     lines += lab.commands + ["```", ""]
-    for suffix, content in ((".md", "\n".join(lines)), (".json", json.dumps({"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]}, indent=1) + "\n")):
-        keep(folder, name + suffix, content)
+    keep(folder, name + ".md", "\n".join(lines))
+    keep(folder, name + ".json", {"machine": about, "tables": [{"title": t, "rows": r} for t, r in tables]})
 
 
 if __name__ == "__main__":

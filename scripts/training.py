@@ -28,7 +28,6 @@ import hashlib
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -288,12 +287,8 @@ def save(a, parts, about):
         lines += ["## " + TITLES[name], "",
                   f"`scripts/training.py {name}` at {at['commit']}: PyTorch {at['torch']}, transformers {at['transformers']}, ONNX Runtime {at['onnxruntime']}, {at['cpu']}, {at['cores']} cores.",
                   part["about"], "", tables.text(part["rows"]), "", "The commands:", "", "```", *part["commands"], "```", ""]
-    os.makedirs(a.out, exist_ok=True)
-    for name, content in (("training.md", "\n".join(lines)), ("training.json", json.dumps(document, indent=1) + "\n")):
-        part = os.path.join(a.out, name + ".part")
-        with open(part, "w") as f:
-            f.write(content)
-        os.replace(part, part[:-5])
+    tables.keep(a.out, "training.md", "\n".join(lines))
+    tables.keep(a.out, "training.json", document)
 
 
 def main():

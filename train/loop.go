@@ -23,8 +23,8 @@ type Job struct {
 	Batches    Batches
 	Schedule   Schedule // with the number of steps
 
-	// Evaluate, if any, is asked every EvalEvery steps and after the last one; 0:
-	// after the last one only. Validate sets it, to a pass over Validation.
+	// Evaluate, if any, is asked every EvalEvery steps and after the last one, even where
+	// that was done before; 0: after the last one only. Validate sets it, to a pass over Validation.
 	Evaluate   func(context.Context) (Validation, error)
 	EvalEvery  int64
 	Validation Bounded
@@ -55,7 +55,7 @@ func (j *Job) Validate(s *runtime.Session) {
 // A Result is what a training came to.
 type Result struct {
 	Position
-	LossLast   float64
+	LossLast   float64     // of this process's last step, NaN without one
 	Validation *Validation // the last one, nil without
 	// Seconds and NewTokens are of this process, from the first step to the last.
 	Seconds   float64
@@ -90,7 +90,7 @@ type training struct {
 // finished and its state saved, and the error is ErrInterrupted; a NotFiniteError
 // says that the loss is no number. The result stands in any case.
 func (j *Job) Run(ctx context.Context) (*Result, error) {
-	t := &training{Job: j, at: j.From, result: &Result{Position: j.From}}
+	t := &training{Job: j, at: j.From, result: &Result{Position: j.From, LossLast: math.NaN()}}
 	if j.Folder != nil && j.Folder.last >= 0 {
 		t.result.State, t.result.StateStep = StatePath(j.Folder.Dir), j.Folder.last
 	}
@@ -129,6 +129,12 @@ func (j *Job) check() error {
 // done is saved where anything but itself ends the training.
 func (t *training) run(ctx context.Context) error {
 	saved := t.at.Step
+	if saved == t.Schedule.Steps && t.Evaluate != nil { // of a training that is done, validation is left
+		if err := t.validate(ctx); err != nil || t.result.Validation != nil {
+			return err
+		}
+		return ErrInterrupted
+	}
 	for t.at.Step < t.Schedule.Steps && !t.ended(ctx) {
 		rec, err := t.step(ctx)
 		if err != nil {

@@ -59,6 +59,31 @@ func TestStepsAndWhatComesBetween(t *testing.T) {
 	}
 }
 
+// TestValidationIsLeft: a training whose steps are all done validates, and does no step.
+func TestValidationIsLeft(t *testing.T) {
+	j, w := modes[0].job(t, nil)
+	if _, err := j.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	done := Position{Step: j.Schedule.Steps, Runs: j.Session.Progress().Runs, LossFirst: 7}
+	again := &Job{
+		Session: j.Session, Accumulate: j.Accumulate, Batches: j.Batches, Schedule: j.Schedule, From: done, Watcher: &recorder{},
+		Evaluate: func(ctx context.Context) (Validation, error) { return Validation{Loss: 3}, ctx.Err() },
+	}
+	r, err := again.Run(context.Background())
+	if err != nil || r.Validation == nil || r.Validation.Loss != 3 || r.Validation.Step != j.Schedule.Steps || r.Step != j.Schedule.Steps || !math.IsNaN(r.LossLast) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if got := again.Watcher.(*recorder); len(got.steps) != 0 || len(got.vals) != 1 {
+		t.Errorf("%d steps and %d validations told, after %d steps", len(got.steps), len(got.vals), len(w.steps))
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if r, err := again.Run(ended); !errors.Is(err, ErrInterrupted) || r.Validation != nil {
+		t.Errorf("interrupted: %+v, %v", r, err)
+	}
+}
+
 // TestLossOfAccumulation: a step's loss is the mean of its micro-batches, and 4 of them
 // update as one batch of 4 times the size.
 func TestLossOfAccumulation(t *testing.T) {

@@ -269,8 +269,15 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		}
 	}
 	for _, v := range g.Initializers {
-		if bytes, ok := v.Type.Bytes(); ok && pipeline.IsWeight(v.Type) && !v.IsInput() {
-			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
+		bytes, known := step.ConstantBytes(v)
+		if !known || v.IsInput() {
+			continue
+		}
+		if !step.Copied(v) {
+			d.ParameterBytes += bytes
+		}
+		if pipeline.IsWeight(v.Type) {
+			d.Parameters++
 			if n, _ := v.Init.Elements(); n > 1 {
 				pipeline.CountParameter(&d.Frozen, v)
 			}

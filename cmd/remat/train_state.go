@@ -68,7 +68,7 @@ func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.
 		return err
 	}
 	p := state.Position
-	if p.Step >= job.Schedule.Steps {
+	if p.Step > job.Schedule.Steps || p.Step == job.Schedule.Steps && d.Val == nil {
 		return fmt.Errorf("%s: the training stands at step %d of %d: nothing is left to do; more --steps go on", t.dir, p.Step, job.Schedule.Steps)
 	}
 	for _, n := range traits.Drawing(src.Model.Graph) {
@@ -126,7 +126,7 @@ type trained struct {
 	Steps        int64         `json:"steps"`
 	Tokens       int64         `json:"tokens"`
 	LossFirst    report.Float  `json:"loss_first"`
-	LossLast     report.Float  `json:"loss_last"`
+	LossLast     *report.Float `json:"loss_last"`
 	ValLoss      *report.Float `json:"val_loss"`
 	Perplexity   *report.Float `json:"perplexity"`
 	Seconds      float64       `json:"seconds"`
@@ -150,13 +150,14 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	}
 	d := &trained{
 		EachRank: each,
-		Steps:    r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst), LossLast: report.Float(r.LossLast),
+		Steps:    r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
 	}
 	if d.Ranks, err = t.ranksDocument(job, r); err != nil {
 		return err
 	}
-	if r.Seconds > 0 {
+	if r.NewTokens > 0 {
+		d.LossLast = (*report.Float)(&r.LossLast)
 		d.Speed = float64(r.NewTokens) / r.Seconds
 	}
 	if v := r.Validation; v != nil {
@@ -168,7 +169,11 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	if t.e.json {
 		return report.WriteJSON(t.e.stdout, d)
 	}
-	t.e.say("%d steps, %d tokens, loss %.4f to %.4f, %.0f tokens/s", d.Steps, d.Tokens, r.LossFirst, r.LossLast, d.Speed)
+	if d.LossLast == nil {
+		t.e.say("%d steps and %d tokens were done before", d.Steps, d.Tokens)
+	} else {
+		t.e.say("%d steps, %d tokens, loss %.4f to %.4f, %.0f tokens/s", d.Steps, d.Tokens, r.LossFirst, r.LossLast, d.Speed)
+	}
 	if v := r.Validation; v != nil {
 		t.e.say("validation: loss %.4f, perplexity %.2f", v.Loss, v.Perplexity)
 	}

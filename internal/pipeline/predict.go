@@ -4,7 +4,6 @@ package pipeline
 // it.
 
 import (
-	"fmt"
 	"maps"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -99,11 +98,11 @@ func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Rol
 		return nil, err
 	}
 	if m != given && !po.On.Device { // a device's session holds its constants
-		computed, err := onlyIn(m, given)
+		computed, err := step.Computed(m.Graph, given.Graph)
 		if err != nil {
 			return nil, err
 		}
-		gone, err := onlyIn(given, m)
+		gone, err := step.Computed(given.Graph, m.Graph)
 		if err != nil {
 			return nil, err
 		}
@@ -141,25 +140,4 @@ func outerTypes(m *onnx.Model) map[string]onnx.Type {
 		}
 	}
 	return types
-}
-
-// onlyIn is the size in bytes of the initializers that one model has and
-// another has not.
-func onlyIn(one, other *onnx.Model) (int64, error) {
-	known := map[string]bool{}
-	for _, v := range other.Graph.Initializers {
-		known[v.Name] = true
-	}
-	var sum int64
-	for _, v := range one.Graph.Initializers {
-		if known[v.Name] {
-			continue
-		}
-		size, err := v.Init.ByteSize()
-		if err != nil {
-			return 0, fmt.Errorf("initializer %q: %w", v.Name, err)
-		}
-		sum += size
-	}
-	return sum, nil
 }

@@ -18,7 +18,7 @@ type builder struct {
 	options Options
 	// copied are initializers that are outputs: each step copies them first.
 	copied []*onnx.Value
-	// constants is the size of all initializers.
+	// constants is the size of the initializers that the session has no copies of.
 	constants int64
 	unknown   []string
 	// workspaces are nodes that borrow one for a library.
@@ -38,14 +38,14 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	}
 	b := &builder{Translation: step.Translate(so), options: o}
 	for _, v := range m.Graph.Initializers {
-		b.constants += initializerBytes(v.Init)
+		b.constant(v)
 	}
 	for _, v := range m.Graph.Inputs {
 		b.Add(v)
 	}
 	for _, n := range m.Graph.Nodes {
 		if n.Is("Constant") {
-			b.constant(n)
+			b.constant(n.Out(0))
 			continue
 		}
 		if err := b.node(n); err != nil {
@@ -94,20 +94,12 @@ func (b *builder) order(o Options) []int {
 	return order
 }
 
-// constant adds the size of a Constant node's value to the initializers.
-func (b *builder) constant(n *onnx.Node) {
-	if v := n.Out(0); v != nil {
-		bytes, _ := v.Type.Bytes()
+// constant adds the size of a constant that the session has no copy of; strings have none.
+func (b *builder) constant(v *onnx.Value) {
+	if v != nil && !step.Copied(v) {
+		bytes, _ := step.ConstantBytes(v)
 		b.constants += bytes
 	}
-}
-
-func initializerBytes(t *onnx.Tensor) int64 {
-	bytes, err := t.ByteSize()
-	if err != nil {
-		return 0 // strings: no fixed size
-	}
-	return bytes
 }
 
 // doubtSizes records the sizes that a step asks for and that turned out not to be

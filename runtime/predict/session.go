@@ -23,6 +23,7 @@ import (
 	"bytes"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -59,9 +60,8 @@ func (s Session) direct() int64 {
 }
 
 const (
-	smallInitializer = 128 // bytes; smaller ones are copied
-	packedColumns    = 16
-	mostCompared     = 1 << 20 // bytes of one weight
+	packedColumns = 16
+	mostCompared  = 1 << 20 // bytes of one weight
 )
 
 // packed is the layout of one matrix: depth rows, columns rounded up.
@@ -192,7 +192,8 @@ func session(b *builder) Session {
 		}
 	}
 	for v := range seen {
-		if size, ok := v.Type.Bytes(); ok && size < smallInitializer && unpacked[v] && !mapped(v) {
+		if unpacked[v] && step.Copied(v) {
+			size, _ := step.ConstantBytes(v)
 			s.Initializers += size
 		}
 	}
@@ -249,9 +250,6 @@ func isConstant(v *onnx.Value) bool {
 
 // isInitializer also holds for one that a feed may replace.
 func isInitializer(v *onnx.Value) bool { return v != nil && v.Init != nil || isConstant(v) }
-
-// mapped reports that a constant lies in a file beside the model.
-func mapped(v *onnx.Value) bool { return v.Init != nil && v.Init.IsExternal() }
 
 // Packed is how many bytes a session keeps of n's input i, a constant, in the
 // layout of n's kernel on the CPU; 0 where the kernel reads it as it is.
