@@ -262,13 +262,14 @@ func (ix *index) judged(q *point, limit int64) (int64, error) {
 		return q.counted, nil
 	}
 	if q.legal == nil {
-		s, err := ix.p.count(ix.unlegalized("optimal", q))
+		s, err := ix.p.spell(ix.unlegalized("optimal", q))
 		if err != nil {
 			return 0, err
 		}
 		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || ix.beyond(s.peak, limit) {
 			return s.peak, nil
 		}
+		s.findEarly()
 		s = ix.p.legalized(s)
 		q.legal, q.judged = s.plan, s.peak
 	}
