@@ -46,6 +46,9 @@ func (ix *index) explored() *explorer {
 	return ix.exploredAs
 }
 
+// Searched reports that the search behind "optimal" has run for the problem.
+func (p *Problem) Searched() bool { return p.indexed().exploredAs != nil }
+
 // explore runs the search.
 func explore(ix *index, base *baseOrder) *explorer {
 	e := newExplorer(ix, base, ix.searchVisits())
