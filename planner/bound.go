@@ -44,6 +44,16 @@ func LowerBound(p *Problem) int64 {
 	return ix.lowerBound
 }
 
+// HoldsAtLeast reports that no plan of p goes below a number of bytes. The bound takes
+// much longer than a plan, so one simple plan is asked first.
+func HoldsAtLeast(p *Problem, bytes int64) bool {
+	ix := p.indexed()
+	if newLiveSim(ix).run(newLowerer(ix, ix.topo).schedule(ix.leastKeep())) < bytes {
+		return false
+	}
+	return LowerBound(p) >= bytes
+}
+
 type bound struct {
 	ix *index
 	// held are the roots that 4 forces to exist beside an op, made the bytes

@@ -102,11 +102,15 @@ type lazyWalk struct {
 	leaves []int   // latest wanted first
 	state  []uint8
 	stack  []int
+	// begun and ended are of the last order, by operator: the places at which its
+	// producers begin to be visited, and at which it runs.
+	begun, ended []int32
 }
 
 // newLazyWalk sorts every operator's producers, and the leaves, by the wanted order.
 func newLazyWalk(ix *index, wanted []int) *lazyWalk {
-	w := &lazyWalk{ix: ix, wanted: wanted, pos: make([]int, len(wanted)), deps: make([][]int, len(wanted)), state: make([]uint8, len(wanted))}
+	w := &lazyWalk{ix: ix, wanted: wanted, pos: make([]int, len(wanted)), deps: make([][]int, len(wanted)), state: make([]uint8, len(wanted)),
+		begun: make([]int32, len(wanted)), ended: make([]int32, len(wanted))}
 	for pos, op := range wanted {
 		w.pos[op] = pos
 	}
@@ -161,7 +165,7 @@ func (w *lazyWalk) order(controlEdges []ControlEdge) []int {
 		op := w.stack[len(w.stack)-1]
 		switch w.state[op] {
 		case 0:
-			w.state[op] = 1
+			w.state[op], w.begun[op] = 1, int32(len(order))
 			deps := w.deps[op]
 			if with, ok := extra[op]; ok {
 				deps = with
@@ -176,10 +180,36 @@ func (w *lazyWalk) order(controlEdges []ControlEdge) []int {
 			}
 			continue
 		case 1:
-			w.state[op] = 2
+			w.state[op], w.ended[op] = 2, int32(len(order))
 			order = append(order, op)
 		}
 		w.stack = w.stack[:len(w.stack)-1]
 	}
 	return order
+}
+
+// visits are places of one order: see begun.
+type visits struct{ begun, ended []int32 }
+
+// keep notes the places of the last order.
+func (v *visits) keep(w *lazyWalk) {
+	v.begun, v.ended = append(v.begun[:0], w.begun...), append(v.ended[:0], w.ended...)
+}
+
+// turns reports that to flip some operators may change the order: one of them finds two
+// of its producers not visited yet. Else each of them visits one at most, whichever
+// comes first.
+func (v *visits) turns(w *lazyWalk, ops []int) bool {
+	for _, op := range ops {
+		waiting := 0
+		for _, j := range w.deps[op] {
+			if v.ended[j] >= v.begun[op] {
+				waiting++
+			}
+		}
+		if waiting > 1 {
+			return true
+		}
+	}
+	return false
 }

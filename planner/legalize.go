@@ -30,8 +30,18 @@ type legalized struct {
 	tune   *tuning
 }
 
-// count spells a plan out and counts what it holds in its own order.
+// count spells a plan out and counts what it holds in its own order, and finds which
+// nodes run early there.
 func (p *Problem) count(pl *Plan) (*legalized, error) {
+	s, err := p.spell(pl)
+	if err == nil {
+		s.findEarly()
+	}
+	return s, err
+}
+
+// spell is count for who asks what the plan holds, and may find the early nodes later.
+func (p *Problem) spell(pl *Plan) (*legalized, error) {
 	prog, err := Expand(p, pl)
 	if err != nil {
 		return nil, err
@@ -41,9 +51,12 @@ func (p *Problem) count(pl *Plan) (*legalized, error) {
 	s.wanted = ortmodel.FileSchedule(len(s.graph.Nodes))
 	s.sim = ortmodel.NewSimulator(s.graph)
 	s.peak = s.sim.Peak(s.wanted)
+	return s, nil
+}
+
+func (s *legalized) findEarly() {
 	s.orders = ortmodel.NewSchedules(s.graph)
 	s.early = s.orders.EarlyNodes(s.wanted)
-	return s, nil
 }
 
 // legalize returns the plan with the schedule that the written file will run.

@@ -46,6 +46,9 @@ func (ix *index) explored() *explorer {
 	return ix.exploredAs
 }
 
+// Searched reports that the search behind "optimal" has run for the problem.
+func (p *Problem) Searched() bool { return p.indexed().exploredAs != nil }
+
 // explore runs the search.
 func explore(ix *index, base *baseOrder) *explorer {
 	e := newExplorer(ix, base, ix.searchVisits())
@@ -262,13 +265,14 @@ func (ix *index) judged(q *point, limit int64) (int64, error) {
 		return q.counted, nil
 	}
 	if q.legal == nil {
-		s, err := ix.p.count(ix.unlegalized("optimal", q))
+		s, err := ix.p.spell(ix.unlegalized("optimal", q))
 		if err != nil {
 			return 0, err
 		}
 		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || ix.beyond(s.peak, limit) {
 			return s.peak, nil
 		}
+		s.findEarly()
 		s = ix.p.legalized(s)
 		q.legal, q.judged = s.plan, s.peak
 	}

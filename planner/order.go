@@ -235,11 +235,14 @@ type orderSearch struct {
 	controlEdges []ControlEdge
 	// lean: shapes are erased where anything is dropped.
 	lean bool
+	// at are the places of the order.
+	at visits
 }
 
 func newOrderSearch(ix *index, wanted []int, lean bool) *orderSearch {
 	s := &orderSearch{ix: ix, lean: lean, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
 	s.order = s.walk.order(nil)
+	s.at.keep(s.walk)
 	s.worth = s.value(s.order)
 	return s
 }
@@ -254,6 +257,7 @@ func (s *orderSearch) try(controlEdges []ControlEdge, limit int64) bool {
 	if slices.Equal(order, s.order) {
 		if s.worth <= limit {
 			s.controlEdges = controlEdges
+			s.at.keep(s.walk)
 		}
 		return s.worth <= limit
 	}
@@ -262,6 +266,7 @@ func (s *orderSearch) try(controlEdges []ControlEdge, limit int64) bool {
 		return false
 	}
 	s.order, s.worth, s.controlEdges = order, worth, controlEdges
+	s.at.keep(s.walk)
 	return true
 }
 
@@ -314,13 +319,13 @@ func (s *orderSearch) large(ops []int) bool {
 // flip visits the producers of one kind of operator in the other order, in
 // all layers alike: which of two operands is computed first decides what
 // waits beside the other. Most of the time nothing comes of it, because one of
-// them is needed before.
+// them is needed before, which the last walk tells.
 func (s *orderSearch) flip() {
 	if len(s.order) == 0 {
 		return
 	}
 	for _, ops := range s.ix.opKinds() {
-		if len(s.walk.deps[ops[0]]) < 2 || s.lean && !s.large(ops) {
+		if len(s.walk.deps[ops[0]]) < 2 || s.lean && !s.large(ops) || !s.at.turns(s.walk, ops) {
 			continue
 		}
 		s.walk.flip(ops)

@@ -174,6 +174,10 @@ func (p *Problem) FLOPs() int64 {
 	return sum
 }
 
+// Floor is the least that a plan does on top of the plain step's work, as a share of it:
+// what this form of the graph adds.
+func (p *Problem) Floor() float64 { return overhead(p, p.Added+p.Reread) }
+
 // Validate checks every invariant of a problem: parallel lengths, indexes in
 // range, one producer per value, no cycle, sizes not negative, unique names.
 func (p *Problem) Validate() error {

@@ -79,9 +79,9 @@ type expander struct {
 	madeAt   []int
 	lastRead []int
 	latest   []int // value -> place in made of its latest copy, or -1
-	// seen lists by operator the instances before the one that is looked at.
-	seen map[int][]*Instance
-	room []ValueInstance // for the instances' lists
+	// before lists by place the last place before at which the operator runs, or -1.
+	before []int
+	room   []ValueInstance // for the instances' lists
 }
 
 // Expand spells out a plan. The plan must pass Plan.Check.
@@ -89,7 +89,7 @@ func Expand(p *Problem, pl *Plan) (*Program, error) {
 	if err := pl.Check(p); err != nil {
 		return nil, err
 	}
-	e := &expander{p: p, ix: p.indexed(), schedule: pl.Schedule, latest: make([]int, len(p.Values)), seen: make(map[int][]*Instance)}
+	e := &expander{p: p, ix: p.indexed(), schedule: pl.Schedule, latest: make([]int, len(p.Values)), before: make([]int, len(pl.Schedule))}
 	prog := e.resolve()
 	prog.EraseShapes = pl.EraseShapes
 	e.addEdges(prog, pl.ControlEdges)
@@ -102,7 +102,7 @@ func Expand(p *Problem, pl *Plan) (*Program, error) {
 // resolve finds the copies and who reads which.
 func (e *expander) resolve() *Program {
 	prog := &Program{Instances: make([]Instance, len(e.schedule))}
-	copies := make([]int, len(e.p.Ops))
+	copies, last := make([]int, len(e.p.Ops)), make([]int, len(e.p.Ops))
 	reads, made := 0, 0
 	for _, op := range e.schedule {
 		n := &e.p.Graph.Nodes[op]
@@ -127,6 +127,10 @@ func (e *expander) resolve() *Program {
 			e.madeAt = append(e.madeAt, pos)
 			e.lastRead = append(e.lastRead, -1)
 		}
+		if e.before[pos] = -1; copies[op] > 0 {
+			e.before[pos] = last[op]
+		}
+		last[op] = pos
 		copies[op]++
 	}
 	return prog
@@ -164,16 +168,14 @@ func (e *expander) addBarriers(prog *Program) error {
 			// It may wait for an edge, or read what was computed again: a repeat must not
 			// do just the same.
 			start = pos + 1
-			e.seen[in.Op] = append(e.seen[in.Op], in)
 			continue
 		}
 		for made < len(e.made) && e.madeAt[made] < start {
 			made++
 		}
-		if (e.allOriginal(in) || e.taken(in)) && !e.barrier(in, start, made) {
+		if (e.allOriginal(in) || e.taken(prog, pos)) && !e.barrier(prog, pos, start, made) {
 			return fmt.Errorf("expand: %q: copy %d has no trigger", e.p.Ops[in.Op].Name, in.Copy)
 		}
-		e.seen[in.Op] = append(e.seen[in.Op], in)
 	}
 	return nil
 }
@@ -183,13 +185,15 @@ func (e *expander) addEdges(prog *Program, controlEdges []ControlEdge) {
 	if len(controlEdges) == 0 {
 		return
 	}
+	first := make([]int, len(e.p.Ops))
 	for pos := range prog.Instances {
-		in := &prog.Instances[pos]
-		for _, a := range controlEdges {
-			if a.Op == in.Op && in.Copy == 0 {
-				in.Barriers = append(in.Barriers, Barrier{Input: e.mainInput(in), Trigger: ValueInstance{Value: a.After}})
-			}
+		if in := &prog.Instances[pos]; in.Copy == 0 {
+			first[in.Op] = pos
 		}
+	}
+	for _, a := range controlEdges {
+		in := &prog.Instances[first[a.Op]]
+		in.Barriers = append(in.Barriers, Barrier{Input: e.mainInput(in), Trigger: ValueInstance{Value: a.After}})
 	}
 }
 
@@ -204,9 +208,11 @@ func (e *expander) allOriginal(in *Instance) bool {
 	return true
 }
 
-// taken reports an earlier instance that ONNX Runtime could not tell from in.
-func (e *expander) taken(in *Instance) bool {
-	for _, s := range e.seen[in.Op] {
+// taken reports an earlier instance that ONNX Runtime could not tell from the one at pos.
+func (e *expander) taken(prog *Program, pos int) bool {
+	in := &prog.Instances[pos]
+	for at := e.before[pos]; at >= 0; at = e.before[at] {
+		s := &prog.Instances[at]
 		if slices.Equal(s.Inputs, in.Inputs) && slices.Equal(s.Captures, in.Captures) && slices.Equal(s.Barriers, in.Barriers) {
 			return true
 		}
@@ -214,9 +220,10 @@ func (e *expander) taken(in *Instance) bool {
 	return false
 }
 
-// barrier puts in's main input behind the best trigger that makes in unlike
-// every earlier instance.
-func (e *expander) barrier(in *Instance, start, made int) bool {
+// barrier puts the main input of the instance at pos behind the best trigger that makes
+// it unlike every earlier one.
+func (e *expander) barrier(prog *Program, pos, start, made int) bool {
+	in := &prog.Instances[pos]
 	k := e.mainInput(in)
 	if k < 0 {
 		return false
@@ -227,7 +234,7 @@ func (e *expander) barrier(in *Instance, start, made int) bool {
 				continue
 			}
 			in.Barriers = []Barrier{{Input: k, Trigger: e.made[i]}}
-			if !e.taken(in) {
+			if !e.taken(prog, pos) {
 				return true
 			}
 		}
@@ -322,29 +329,40 @@ func (pr *Program) Schedule(p *Problem, order []int) []int {
 // view node, nodes in the program's order. first[i] is the node of instance i.
 func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {
 	copies, reads, made := 0, 0, 0
+	at := make([]int, len(p.Values)+1) // value -> where in numbers its copies from 1 on begin
 	for i := range pr.Instances {
 		in := &pr.Instances[i]
 		reads, made = reads+len(in.Inputs)+len(in.Captures), made+len(p.Graph.Nodes[in.Op].Outputs)
-		if in.Copy > 0 {
-			copies += len(p.Graph.Nodes[in.Op].Outputs)
+		if in.Copy == 0 {
+			continue
+		}
+		for _, v := range p.Graph.Nodes[in.Op].Outputs {
+			if v != ortmodel.None {
+				copies++
+				at[v+1]++
+			}
 		}
 	}
+	for v := range p.Values {
+		at[v+1] += at[v]
+	}
+	numbers := make([]int, copies) // in the graph that is made, 0 before they have one
 	g = &ortmodel.Graph{Values: make([]ortmodel.Value, len(p.Graph.Values), len(p.Graph.Values)+copies+copies/4),
 		Nodes: make([]ortmodel.Node, 0, len(pr.Instances)+copies/4)}
 	copy(g.Values, p.Graph.Values)
 	first = make([]int, 0, len(pr.Instances))
-	at := make([][]int, len(p.Values)) // value -> the numbers of its copies from 1 on
 	number := func(v ValueInstance) int {
 		if v.Value == ortmodel.None || v.Copy == 0 {
 			return v.Value
 		}
-		for len(at[v.Value]) < v.Copy {
-			at[v.Value] = append(at[v.Value], len(g.Values))
+		id := &numbers[at[v.Value]+v.Copy-1]
+		if *id == 0 {
+			*id = len(g.Values)
 			val := p.Graph.Values[v.Value]
 			val.Kind = ortmodel.Inner
 			g.Values = append(g.Values, val)
 		}
-		return at[v.Value][v.Copy-1]
+		return *id
 	}
 	type key struct {
 		in      int

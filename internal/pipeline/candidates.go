@@ -8,14 +8,17 @@ package pipeline
 //
 // Each variant's solver yields its frontier by ascending work; this is their
 // merge, the variant that changes the graph least first where two are equal. A
-// variant is prepared and searched only when no candidate before it is free: what
-// costs no work, no other variant can undercut.
+// variant is prepared only when no candidate before it is free: what costs no work, no
+// other variant can undercut. It is searched only when the merge comes to the work that
+// its parts add, which all of its plans do, and not at all where none of them can hold
+// less than one of no more work does.
 //
 // What a candidate's file holds does not depend on the budget, and a smaller
 // budget leaves fewer candidates. So overhead never falls when the budget does.
 
 import (
 	"iter"
+	"slices"
 
 	"github.com/onnx-remat/remat/planner"
 )
@@ -85,9 +88,17 @@ func (p *Planner) allVariants(s *planner.Solver) iter.Seq2[*Variant, error] {
 // A frontier is what one planning problem of a variant offers.
 type frontier struct {
 	variant *Variant
+	problem *planner.Problem
+	rank    int     // in the order of variants
+	floor   float64 // the least work of a plan, as a share of the plain step's
 	next    func() (planner.Candidate, error, bool)
 	stop    func()
 	head    *planner.Candidate // the cheapest that is left, nil where none is
+}
+
+// before orders frontiers by work, then by rank.
+func (f *frontier) before(work float64, g *frontier, other float64) bool {
+	return work < other || work == other && f.rank < g.rank
 }
 
 // A merge takes the cheapest of several frontiers.
@@ -96,46 +107,85 @@ type merge struct {
 	solver  *planner.Solver
 	budget  Budget
 	known   func() int64
-	variant func() (*Variant, error, bool) // the next one to open
-	all     bool                           // are open
+	variant func() (*Variant, error, bool) // the next one to prepare
+	all     bool                           // are prepared
+	ranks   int                            // given to frontiers
+	waiting []*frontier                    // not searched yet
 	open    []*frontier
 }
 
 // cheapest returns the frontier with the cheapest head, the first of equals; nil
-// where all are used up. It opens further variants until one's head is free.
+// where all are used up. It prepares further variants until one's head is free, and
+// searches those whose plans may be cheaper.
 func (m *merge) cheapest() (*frontier, error) {
 	for {
-		var best *frontier
-		for _, f := range m.open {
-			if f.head != nil && (best == nil || f.head.Overhead < best.head.Overhead) {
-				best = f
-			}
-		}
-		if m.all || best != nil && best.head.Overhead == 0 || len(m.open) > 0 && m.p.stopped() {
+		best := m.head()
+		if best != nil && best.head.Overhead == 0 || len(m.open) > 0 && m.p.stopped() {
 			return best, nil
 		}
-		if err := m.openNext(); err != nil {
+		if !m.all && (len(m.open) > 0 || len(m.waiting) == 0) {
+			if err := m.prepareNext(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		next := m.nextWaiting()
+		if next < 0 || best != nil && best.before(best.head.Overhead, m.waiting[next], m.waiting[next].floor) {
+			return best, nil
+		}
+		f := m.waiting[next]
+		m.waiting = slices.Delete(m.waiting, next, next+1)
+		if err := m.search(f); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// openNext opens the frontiers of the next variant.
-func (m *merge) openNext() error {
+// head is the open frontier with the cheapest head, nil where all are used up.
+func (m *merge) head() (best *frontier) {
+	for _, f := range m.open {
+		if f.head != nil && (best == nil || f.before(f.head.Overhead, best, best.head.Overhead)) {
+			best = f
+		}
+	}
+	return best
+}
+
+// nextWaiting is the place of the waiting frontier with the least floor, -1 where none
+// waits.
+func (m *merge) nextWaiting() int {
+	best := -1
+	for i, f := range m.waiting {
+		if best < 0 || f.before(f.floor, m.waiting[best], m.waiting[best].floor) {
+			best = i
+		}
+	}
+	return best
+}
+
+// prepareNext has the frontiers of the next variant wait.
+func (m *merge) prepareNext() error {
 	v, err, ok := m.variant()
 	if !ok || err != nil {
 		m.all = true
 		return err
 	}
 	for _, problem := range v.problems() {
-		f := &frontier{variant: v}
-		f.next, f.stop = iter.Pull2(m.solver.Frontier(problem, m.p.live(m.budget), m.known))
-		m.open = append(m.open, f)
-		if err := m.advance(f); err != nil {
-			return err
-		}
+		m.waiting = append(m.waiting, &frontier{variant: v, problem: problem, rank: m.ranks, floor: problem.Floor()})
+		m.ranks++
 	}
 	return nil
+}
+
+// search opens a frontier, unless what is known of less work is as good as all of its
+// plans.
+func (m *merge) search(f *frontier) error {
+	if m.known != nil && planner.HoldsAtLeast(f.problem, m.known()) {
+		return nil
+	}
+	f.next, f.stop = iter.Pull2(m.solver.Frontier(f.problem, m.p.live(m.budget), m.known))
+	m.open = append(m.open, f)
+	return m.advance(f)
 }
 
 // advance goes on to a frontier's next plan.

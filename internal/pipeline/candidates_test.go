@@ -1,10 +1,15 @@
 package pipeline
 
 import (
+	"cmp"
 	"iter"
+	"math"
+	"slices"
 	"testing"
 
+	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -88,5 +93,62 @@ func TestSolverIsAsked(t *testing.T) {
 	}
 	if asked != 1 || most.Peak > budget || most.overhead() <= least.overhead() {
 		t.Errorf("asked %d times: live peak %d of %d, overhead %g, that of optimal %g", asked, most.Peak, budget, most.overhead(), least.overhead())
+	}
+}
+
+// TestSearchedWhereItCounts: a variant whose parts add more work than is asked for is not
+// searched, and the curve is that of all variants searched to their end, point by point.
+func TestSearchedWhereItCounts(t *testing.T) {
+	e, m := engine(t), zooStep(t, "gpt2", optim.AdamW, func(c *models.Config) { wideGPT(c); c.Layers = 2 })
+	s, _, err := planner.Find("optimal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	curve := func(work float64) (*Planner, []Candidate) {
+		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := p.curve(s, work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, list
+	}
+	p, few := curve(0.01)
+	idle := 0
+	for i, v := range p.asked.variants {
+		if floor, searched := v.Problem().Floor(), v.Problem().Searched(); searched != (floor <= 0.01) {
+			t.Errorf("variant %d of at least %g more work: searched %t for 0.01", i, floor, searched)
+		} else if !searched {
+			idle++
+		}
+	}
+	if idle == 0 || len(few) == 0 {
+		t.Errorf("%d variants are not searched, %d points: nothing is told", idle, len(few))
+	}
+	p, list := curve(math.Inf(1))
+	var want []Candidate
+	for _, v := range p.asked.variants {
+		for c, err := range s.Frontier(v.Problem(), math.MaxInt64, nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, Candidate{Variant: v, Overhead: c.Overhead, Peak: c.Peak})
+		}
+	}
+	slices.SortStableFunc(want, func(a, b Candidate) int { return cmp.Compare(a.Overhead, b.Overhead) })
+	least, n := int64(math.MaxInt64), 0
+	for _, c := range want {
+		if c.Peak >= least {
+			continue
+		}
+		if least = c.Peak; n == len(list) || list[n].Variant != c.Variant || list[n].Overhead != c.Overhead || list[n].Peak != c.Peak {
+			t.Fatalf("point %d of %d is not that of %g more work and %d bytes", n, len(list), c.Overhead, c.Peak)
+		}
+		n++
+	}
+	if n != len(list) {
+		t.Errorf("%d points, want %d", len(list), n)
 	}
 }

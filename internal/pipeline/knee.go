@@ -39,6 +39,9 @@ func (p *Planner) knee(s *planner.Solver) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
+	if far := p.asked.far; far != nil {
+		ceiling = min(ceiling, far.Peak)
+	}
 	at, least := bend(list, almost(ceiling)), list[len(list)-1]
 	f, err := p.lowest(list[:at+1], list[at].Overhead)
 	if err != nil || f == nil || f.Peak > almost(ceiling) {

@@ -121,16 +121,22 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 		return nil, fmt.Errorf("strategy %s takes no bound: use optimal", s.Name)
 	}
 	var best *File
+	bounds := s.Frontier != nil && !s.Unbounded
+	if bounds && !budget.none() {
+		if best, err = p.plain(budget); err != nil || best != nil {
+			return best, err
+		}
+	}
+	if err := p.reach(s); err != nil {
+		return nil, err
+	}
 	switch {
-	case s.Frontier == nil || s.Unbounded:
+	case !bounds:
 	case budget.none():
 		if best, err = p.knee(s); err != nil || best != nil {
 			return best, err
 		}
 	default:
-		if best, err = p.plain(budget); err != nil || best != nil {
-			return best, err
-		}
 		if best, err = p.first(s, budget); err != nil || best != nil && budget.Keeps(best.Prediction) {
 			return best, err
 		}
@@ -230,7 +236,8 @@ const rough = 100
 // graph least.
 //
 // What changes the graph most holds least as a rule, so it is solved first, and a
-// variant whose lower bound says that it cannot be the one is left out.
+// variant whose lower bound says that it cannot be the one is left out. Once the time is
+// up, what was found before counts: by reach, and in variants that were searched.
 func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family) (list []Candidate, best int, err error) {
 	var variants []*Variant
 	for v, err := range p.variants(s, f) {
@@ -240,8 +247,11 @@ func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family)
 		variants = append(variants, v)
 	}
 	least := int64(math.MaxInt64)
+	if f.far != nil {
+		list, least = append(list, *f.far), f.far.Peak
+	}
 	for i, v := range slices.Backward(variants) {
-		if len(list) > 0 && (p.stopped() || almost(planner.LowerBound(v.Problem())) > least) {
+		if len(list) > 0 && (p.stopped() && !v.Problem().Searched() || almost(planner.LowerBound(v.Problem())) > least) {
 			continue
 		}
 		p.looking(len(variants)-i, len(variants))

@@ -111,6 +111,8 @@ type family struct {
 	next     int        // of choices, to prepare
 	// reordered is the first variant's file that computes nothing again.
 	reordered *File
+	// far is what reach found; nil: nothing.
+	far *Candidate
 }
 
 // newFamily prepares the first variant.
@@ -164,7 +166,7 @@ func (p *Planner) families(s *planner.Solver) iter.Seq2[*family, error] {
 func (p *Planner) variants(s *planner.Solver, f *family) iter.Seq2[*Variant, error] {
 	return func(yield func(*Variant, error) bool) {
 		for i := 0; ; i++ {
-			if i == len(f.variants) && p.chooses(s) {
+			if i == len(f.variants) && p.chooses(s) && !p.stopped() {
 				if err := p.prepareNext(f); err != nil {
 					yield(nil, err)
 					return
@@ -191,7 +193,7 @@ func (o *Options) divides() bool {
 // prepareNext prepares the family's next variant, if there is one that divides
 // otherwise than those before.
 func (p *Planner) prepareNext(f *family) error {
-	for f.next < len(choices) && !p.stopped() {
+	for f.next < len(choices) {
 		c := choices[f.next]
 		f.next++
 		rows := c.rows != Division{}

@@ -1,0 +1,62 @@
+package pipeline
+
+// What reaches far at once. A search finds its plans of least peak last: it looks at all
+// variants, each from the plans of little work on. Where time is limited, it may end
+// before. So the strategies that give one plan each, which take a moment, are tried
+// first, on the graph as asked for and with its loss in slices, whatever the limit; the
+// plan of them that holds least is written if the search found nothing that holds less.
+//
+//	no limit   search ───────────────────────────────▶ least
+//	a limit    full, loss in slices │ search ──▶ ✕     the better of the two
+
+import (
+	"errors"
+
+	"github.com/onnx-remat/remat/planner"
+)
+
+// reach finds that plan, where a strategy searches and time is limited.
+func (p *Planner) reach(s *planner.Solver) error {
+	f := p.asked
+	if p.opts.Stop == nil || s.Frontier == nil || f.far != nil {
+		return nil
+	}
+	if len(f.variants) == 1 && p.chooses(s) {
+		if err := p.prepareNext(f); err != nil {
+			return err
+		}
+	}
+	for _, v := range f.variants[:min(2, len(f.variants))] {
+		for i, strategy := range simpler {
+			if i > 0 && p.stopped() {
+				break
+			}
+			if err := p.try(f, v, strategy); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// try makes a strategy's plan what a family reaches, if it holds less than what does so far.
+func (p *Planner) try(f *family, v *Variant, strategy string) error {
+	defer p.solving()()
+	plan, err := planner.Solve(v.Problem(), strategy)
+	if errors.Is(err, planner.ErrNoLayers) || errors.Is(err, planner.ErrNoBackward) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	verdict, err := planner.Judge(v.Problem(), plan)
+	if err != nil {
+		return err
+	}
+	if f.far == nil || verdict.Peak < f.far.Peak {
+		c := v.with(plan)
+		c.Overhead, c.Peak = verdict.Overhead, verdict.Peak
+		f.far = &c
+	}
+	return nil
+}
