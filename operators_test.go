@@ -103,7 +103,7 @@ var operatorTables = []operatorTable{
 			"its output has a size or place that only the run knows": "Compress NonZero Scatter ScatterND Unique",
 			"it runs a subgraph":                                     "If Loop Scan",
 			"it opens into others first":                             "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
-			"not divided yet": `Attention BitCast CastLike Concat Constant Einsum EyeLike Gather GatherND OneHot Pad Range ReduceLogSum
+			"not divided yet": `Attention BitCast CastLike Concat Constant Einsum EyeLike Gather GatherND OneHot Range ReduceLogSum
 				ReduceProd Shape Size Split Tile com.microsoft.FusedGemm`,
 		},
 	},
@@ -118,7 +118,7 @@ var operatorTables = []operatorTable{
 			return slices
 		},
 		without: map[string]string{
-			"between a loss and its projection alone, whose gradient does not pass it": "ArgMax ArgMin GatherElements ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Slice",
+			"between a loss and its projection alone, whose gradient does not pass it": "ArgMax ArgMin GatherElements Pad ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Slice",
 			"a Reshape to the passes before":                                           "Flatten Squeeze Unsqueeze",
 			// Measured: with them the optimal plans of mlp and heavy with SGD needed 65 and
 			// 76 % more memory, as updates were then sliced through whole layers.
