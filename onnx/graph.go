@@ -106,6 +106,20 @@ func (v *Value) Constant() *Tensor {
 	return nil
 }
 
+// IsZero reports a constant of zeros (see Tensor.IsZero), or the ConstantOfShape of them;
+// false for nil.
+func (v *Value) IsZero() bool {
+	if v == nil {
+		return false
+	}
+	if n := v.Producer; n != nil && n.Is("ConstantOfShape") {
+		t := n.TensorAttr("value")
+		return t == nil || t.IsZero()
+	}
+	t := v.Constant()
+	return t != nil && t.IsZero()
+}
+
 // Number is the content of a constant of one element.
 func (v *Value) Number() (float64, bool) {
 	if t := v.Constant(); t != nil {

@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -87,11 +88,7 @@ func (s *Session) count() error {
 	if s.Provider != ort.CPU {
 		return nil // the session's
 	}
-	fed := map[string]bool{}
-	for name := range s.byName {
-		fed[name] = true
-	}
-	held, err := step.Held(s.Model.Graph, fed)
+	held, err := step.Held(s.Model.Graph, func(v *onnx.Value) bool { return s.byName[v.Name] != nil })
 	s.memory.ParameterBytes += held
 	return err
 }

@@ -515,9 +515,7 @@ def main():
     about = {"old": old.commit, "new": new.commit, "quick": a.quick, "cpu": tables.cpu(), "cpu_seconds": round(used.ru_utime + used.ru_stime, 1)}
     text = page(rows, about)
     if a.out:
-        os.makedirs(a.out, exist_ok=True)
-        with open(os.path.join(a.out, "before_after.md"), "w") as f:
-            f.write(text)
+        tables.keep(a.out, "before_after.md", text)
         tables.keep(a.out, "before_after.json", {"about": about, "rows": rows})
     for r in rows:
         if r["verdict"] == "worse":

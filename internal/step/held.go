@@ -29,11 +29,11 @@ func ConstantBytes(v *onnx.Value) (n int64, ok bool) {
 }
 
 // Held is the size in bytes of the graph's initializers that are parameters of a step, as
-// the session has no copies of them, less those whose names are in others.
-func Held(g *onnx.Graph, others map[string]bool) (int64, error) {
+// the session has no copies of them, less those that are held elsewhere.
+func Held(g *onnx.Graph, elsewhere func(*onnx.Value) bool) (int64, error) {
 	var sum int64
 	for _, v := range g.Initializers {
-		if others[v.Name] || Copied(v) {
+		if elsewhere(v) || Copied(v) {
 			continue
 		}
 		size, err := v.Init.ByteSize()
@@ -52,5 +52,5 @@ func Computed(made, file *onnx.Graph) (int64, error) {
 	for _, v := range file.Initializers {
 		known[v.Name] = true
 	}
-	return Held(made, known)
+	return Held(made, func(v *onnx.Value) bool { return known[v.Name] })
 }

@@ -20,11 +20,11 @@ func TestHeld(t *testing.T) {
 	}
 	small, large := add("small", of(31)), add("large", of(32))
 	mapped := add("mapped", onnx.ExternalTensor("mapped", onnx.Float32, []int64{1}, "w.bin", 0, 4))
-	add("fed", of(64))
+	fed := add("fed", of(64))
 	if !Copied(small) || Copied(large) || Copied(mapped) {
 		t.Error("124 bytes of the file are copied, and neither 128 nor those of a file of their own")
 	}
-	if n, err := Held(g, map[string]bool{"fed": true}); err != nil || n != 128+4 {
+	if n, err := Held(g, func(v *onnx.Value) bool { return v == fed }); err != nil || n != 128+4 {
 		t.Errorf("%d bytes held, %v", n, err)
 	}
 }

@@ -153,7 +153,7 @@ func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 		case d != 0:
 			return d
 		}
-		if isZero(v) {
+		if v.IsZero() {
 			return zero
 		}
 		return 0
@@ -172,7 +172,7 @@ func degreeOf(n *onnx.Node, degree map[*onnx.Value]int) int {
 		n.Is("ScatterElements", "ScatterND") && n.Str("reduction", "none") == "mul":
 		how = traits.Nonlinear
 	case n.Is("ConstantOfShape"):
-		if isZero(n.Out(0)) {
+		if n.Out(0).IsZero() {
 			return zero
 		}
 		return 0
@@ -238,13 +238,4 @@ func times(a, b int) int {
 		return zero
 	}
 	return a + b
-}
-
-// isZero reports a constant of zeros.
-func isZero(v *onnx.Value) bool {
-	if v.Producer != nil && v.Producer.Is("ConstantOfShape") && v.Producer.TensorAttr("value") == nil {
-		return true
-	}
-	t := constantOf(v)
-	return t != nil && t.IsZero()
 }

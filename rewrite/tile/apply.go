@@ -214,9 +214,9 @@ func (a *applier) apart(n *onnx.Node, inputs []*onnx.Value) error {
 // table is the sum that a sum is part of: rows are scattered into what the product of
 // tied weights makes. A value that nothing is scattered into is its own.
 func (a *applier) table(v *onnx.Value) *onnx.Value {
-	for v != nil && a.shardingOf(v) == partialSum && len(v.Uses()) == 1 {
-		n := v.Uses()[0].Node
-		if !a.in[n] || n.Inputs[0] != v || !a.scattersInto(n) {
+	for v != nil {
+		n := a.scattered(v)
+		if n == nil {
 			break
 		}
 		v = n.Outputs[0]

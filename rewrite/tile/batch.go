@@ -97,7 +97,7 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 		n, _ := v.Type.Shape.Elements().Int()
 		most = max(most, 2*n) // labels are padded before they are shifted
 	}
-	alone, sharding := map[*onnx.Value]bool{}, maps.Clone(r.shardings)
+	alone, kept := map[*onnx.Value]bool{}, maps.Clone(r.shardings)
 	for _, v := range feeds {
 		alone[v] = true
 	}
@@ -128,14 +128,14 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 				continue
 			}
 			if c := r.shardingOf(v); c >= 0 {
-				sharding[v] = c
+				kept[v] = c
 			}
 			if v.Producer != nil && !whole[v.Producer] {
 				roots = append(roots, v.Producer)
 			}
 		}
 	}
-	r.shardings = sharding
+	r.shardings = kept
 	return whole
 }
 
@@ -221,19 +221,22 @@ func (r *Region) scattersInto(n *onnx.Node) bool {
 	return r.shardingOf(table) == partialSum && !r.mean[table] && !table.IsOutput() && len(table.Uses()) == 1
 }
 
+// scattered is the node of the region that adds the batch to a sum over it, the sum's only
+// reader; nil where there is none.
+func (r *Region) scattered(sum *onnx.Value) *onnx.Node {
+	uses := sum.Uses()
+	if len(uses) != 1 || uses[0].Index != 0 || !r.in[uses[0].Node] || !r.scattersInto(uses[0].Node) {
+		return nil
+	}
+	return uses[0].Node
+}
+
 // isZero reports zeros of any shape.
 func isZero(v *onnx.Value) bool {
 	for v.Producer != nil && v.Producer.Is("Cast", "Expand", "Reshape", "Identity") {
 		v = v.Producer.Inputs[0]
 	}
-	if n := v.Producer; n != nil && n.Is("ConstantOfShape") {
-		t := n.TensorAttr("value")
-		return t == nil || t.IsZero()
-	}
-	if t := v.Constant(); t != nil {
-		return t.IsZero()
-	}
-	return v.Producer != nil && timesZero(v.Producer)
+	return v.IsZero() || v.Producer != nil && timesZero(v.Producer)
 }
 
 // timesZero reports a product of integers with a constant of zeros, which makes zeros
@@ -242,10 +245,7 @@ func timesZero(n *onnx.Node) bool {
 	if !n.Is("Mul") || !n.Outputs[0].Type.DType.IsInt() {
 		return false
 	}
-	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool {
-		t := v.Constant()
-		return t != nil && t.IsZero()
-	})
+	return slices.ContainsFunc(n.Inputs, (*onnx.Value).IsZero)
 }
 
 // perSample: the first axis passes to every output; other inputs are read whole.

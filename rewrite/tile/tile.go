@@ -443,7 +443,7 @@ func (r *Region) check() error {
 			case unknown:
 				return &SkipError{n.Label(), "unclear how its output is split"}
 			case partialSum:
-				if uses := o.Uses(); len(uses) == 1 && r.in[uses[0].Node] && uses[0].Index == 0 && r.scattersInto(uses[0].Node) {
+				if r.scattered(o) != nil {
 					continue
 				}
 				if reader := r.readsBack(deps(), o); reader != nil {
