@@ -115,9 +115,8 @@ def schemes(model):
 
 
 def gradients(lab, file):
-    out = lab.at("out.npz")
-    d = lab.json("run", file, "--feeds", "batch.npz", "--out", out)
-    arrays = numpy.load(out)
+    d = lab.json("run", file, "--feeds", "batch.npz", "--out", "out.npz")
+    arrays = numpy.load(lab.at("out.npz"))
     grads = {k: arrays[k] for k in sorted(arrays.files) if k.endswith(".grad")}
     return d["steps"][0]["outputs"]["loss"], numpy.concatenate([g.astype(numpy.float64).ravel() for g in grads.values()])
 
