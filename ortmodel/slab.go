@@ -7,7 +7,8 @@ package ortmodel
 //
 //	buffers, the largest first ─▶ each at the lowest place that is free while it lives
 //	again, with those moved forward that ended above the live peak, from many starts, until
-//	that is hardly exceeded, or for a fixed amount of work
+//	that is hardly exceeded, or for a fixed amount of work; for eight times as much where
+//	one part in fifty is still exceeded
 //
 // Packing intervals of time into least height is NP-hard (dynamic storage allocation:
 // Garey and Johnson, SR2). What is moved forward is what the order treated badly, as in
@@ -48,6 +49,9 @@ const (
 	// sixteenth.
 	packWork, packSort = 1 << 27, 16
 	roughWork          = packWork / 16
+	// packHard is how many times that work is spent, some two seconds, while a slab takes
+	// more than one part in packFar beyond the live peak.
+	packHard, packFar = 8, 50
 	// packOrders bounds it for few buffers: so many pairs of each two.
 	packOrders = 1 << 13
 	// packTries bounds how often in turn a start may gain nothing.
@@ -69,24 +73,36 @@ type packed struct {
 }
 
 // Pack gives the buffers of a step their places.
-func (s SlabSetup) Pack(requests []Request) Slab { return s.pack(requests, roughWork, packWork) }
+func (s SlabSetup) Pack(requests []Request) Slab {
+	return s.pack(requests, packRound{roughWork, packShare}, packRound{packWork, packShare}, packRound{packHard * packWork, packFar})
+}
 
 // Rough is Pack after its first round, a sixteenth of its time at most: its slab is as
 // large, or larger.
-func (s SlabSetup) Rough(requests []Request) Slab { return s.pack(requests, roughWork) }
+func (s SlabSetup) Rough(requests []Request) Slab {
+	return s.pack(requests, packRound{roughWork, packShare})
+}
 
-func (s SlabSetup) pack(requests []Request, rounds ...int) Slab {
+// A packRound is one search: how much work it is given, and what part of the live peak,
+// one in so many, may remain unused for it to end, or not to begin.
+type packRound struct {
+	work  int
+	share int64
+}
+
+func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 	out, buffers := s.lifetimes(requests)
 	out.Peak = peakOf(buffers, len(out.Offset))
 	inOrder(buffers)
 	out.Size = stack(buffers, new(int))
 	out.take(buffers)
 	large, _ := slices.BinarySearchFunc(buffers, out.Peak/packLarge, func(b *packed, least int64) int { return cmp.Compare(least, b.size) })
-	for _, work := range rounds {
-		if out.Size <= out.most() {
+	for _, r := range rounds {
+		enough := out.Peak + out.Peak/r.share
+		if out.Size <= enough {
 			break
 		}
-		search(buffers[:large], out.Peak, out.most(), min(work, packOrders*large*large))
+		search(buffers[:large], out.Peak, enough, min(r.work, packOrders*large*large))
 		if height := stack(buffers, new(int)); height < out.Size {
 			out.Size = height
 			out.take(buffers)
@@ -94,9 +110,6 @@ func (s SlabSetup) pack(requests []Request, rounds ...int) Slab {
 	}
 	return out
 }
-
-// most is what a slab takes that is good enough.
-func (s *Slab) most() int64 { return s.Peak + s.Peak/packShare }
 
 // take notes where the buffers lie.
 func (s *Slab) take(buffers []*packed) {

@@ -147,3 +147,33 @@ func TestPackGivesUp(t *testing.T) {
 		t.Errorf("%d bytes", slab.Size)
 	}
 }
+
+// TestPackHard: a step whose buffers are a few multiples of one width, as an encoder's
+// are, is packed within a fiftieth of its live peak, where the first two rounds fail.
+func TestPackHard(t *testing.T) {
+	requests := multiples(rand.New(rand.NewPCG(3, 4)), 2000)
+	short := HostSlab.pack(requests, packRound{roughWork, packShare}, packRound{packWork, packShare})
+	if short.Size <= short.Peak+short.Peak/packFar {
+		t.Fatalf("the first two rounds need %d for %d: the trace is too easy", short.Size, short.Peak)
+	}
+	slab := HostSlab.Pack(requests)
+	t.Logf("%d live, %d after two rounds, %d in the end", slab.Peak, short.Size, slab.Size)
+	if slab.Size > slab.Peak+slab.Peak/packFar {
+		t.Errorf("a slab of %d for %d that live at once", slab.Size, slab.Peak)
+	}
+}
+
+// multiples is a random trace of buffers of 1, 3, 4, 12 and 16 units; about thirty live at once.
+func multiples(r *rand.Rand, n int) (requests []Request) {
+	var held []Request
+	for id := range n {
+		for len(held) > 0 && r.IntN(30) < len(held)-15 {
+			k := r.IntN(len(held))
+			requests = append(requests, Request{ID: held[k].ID})
+			held = slices.Delete(held, k, k+1)
+		}
+		q := Request{ID: id, Bytes: []int64{1, 3, 4, 12, 16}[r.IntN(5)] << 16, Alloc: true}
+		requests, held = append(requests, q), append(held, q)
+	}
+	return requests
+}

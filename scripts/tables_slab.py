@@ -7,8 +7,7 @@ beside predicted; "arena / live" is what ONNX Runtime's arena reserves for the s
 suits it. "process" is the most that the process held, less what it held as the program
 started, over parameters, optimizer state, feeds, session and live peak together: it has the
 program, ONNX Runtime's library and its graph in it, some sixty megabytes, which outweigh a small
-model. "steps" is the same less what the process held once the session was made. The time of a
-step beside one in the arena is `go test ./runtime -bench SlabBesideArena`."""
+model. The time of a step beside one in the arena is `go test ./runtime -bench SlabBesideArena`."""
 
 STRATEGIES = ("none", "sqrt", "full", "selective", "optimal")
 
@@ -60,5 +59,5 @@ def row(run):
         "live MB": f"{live / 1e6:.3f}", "slab / live": ratio(m["slab_bytes"], live), "reserved MB": f"{m['reserved_bytes'] / 1e6:.3f}",
         "predicted": "exact" if m["predicted_reserved_bytes"] == m["reserved_bytes"] and not m["astray_bytes"] else f"{(m['predicted_reserved_bytes'] or 0) / 1e6:.3f}",
         "arena / live": ratio(m["arena_reserved_bytes"], live),
-        "process": ratio(most - load["start_rss_bytes"], total), "steps": ratio(most - load["session_rss_bytes"], total),
+        "process": ratio(most - load["start_rss_bytes"], total),
     }

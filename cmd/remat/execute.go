@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -282,6 +283,14 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 		s.layers[n.Label()] = layer(n)
 		s.nodes = append(s.nodes, report.Span{Node: n.Label(), Op: n.OpType(), Layer: s.layers[n.Label()], Part: pipeline.PartOf(p, k)})
 	}
+}
+
+// leaveToSteps gives the system what planning and opening have left: from here on the
+// memory is the steps'.
+func (e *env) leaveToSteps() {
+	e.loaded.Forget()
+	debug.FreeOSMemory()
+	ort.Trim()
 }
 
 // step runs one step and records it. A step in parts is the run of all of them:

@@ -17,7 +17,6 @@ import (
 	"github.com/onnx-remat/remat/rewrite/stage"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/mpi"
-	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
 )
@@ -202,10 +201,8 @@ func (t *trainRun) train() error {
 		s.countConstants()
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(trainGarbage))
-	e.loaded.Forget()
 	b.source.Slim()
-	debug.FreeOSMemory() // planning and opening are over: the memory is the steps'
-	ort.Trim()
+	e.leaveToSteps()
 	t.e.finishing.Store(true)
 	result, err := job.Run(e.ctx)
 	if err != nil && !errors.Is(err, train.ErrInterrupted) {
