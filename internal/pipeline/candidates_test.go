@@ -26,17 +26,17 @@ func TestAscending(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for c, err := range p.ascending(s, Budget{Live: 2 * p.Before.LivePeak}, nil) {
+	for c, err := range p.ascending(s, Budget{Live: 2 * p.Before.LivePeak}, nil, false) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Overhead > 0 || c.Variant != p.base() || len(p.asked.variants) > 1 {
-			t.Errorf("the first candidate of a budget that all keep repeats %g, of %d variants", c.Overhead, len(p.asked.variants))
+		if c.Overhead > 0 || c.Variant != p.base() || len(p.asked.prepared()) > 1 {
+			t.Errorf("the first candidate of a budget that all keep repeats %g, of %d variants", c.Overhead, len(p.asked.prepared()))
 		}
 		break
 	}
 	budget, last, variants := p.Scheduled*6/10, 0.0, map[*Variant]int{}
-	for c, err := range p.ascending(s, Budget{Live: budget}, nil) {
+	for c, err := range p.ascending(s, Budget{Live: budget}, nil, false) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestSearchedWhereItCounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := p.curve(s, work)
+		list, err := p.curve(s, work, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestSearchedWhereItCounts(t *testing.T) {
 	}
 	p, few := curve(0.01)
 	idle := 0
-	for i, v := range p.asked.variants {
+	for i, v := range p.asked.prepared() {
 		if floor, searched := v.Problem().Floor(), v.Problem().Searched(); searched != (floor <= 0.01) {
 			t.Errorf("variant %d of at least %g more work: searched %t for 0.01", i, floor, searched)
 		} else if !searched {
@@ -129,7 +129,7 @@ func TestSearchedWhereItCounts(t *testing.T) {
 	}
 	p, list := curve(math.Inf(1))
 	var want []Candidate
-	for _, v := range p.asked.variants {
+	for _, v := range p.asked.prepared() {
 		for c, err := range s.Frontier(v.Problem(), math.MaxInt64, nil) {
 			if err != nil {
 				t.Fatal(err)

@@ -3,7 +3,7 @@ package pipeline
 // What reaches far at once. A search finds its plans of least peak last: it looks at all
 // variants, each from the plans of little work on. Where time is limited, it may end
 // before. So the strategies that give one plan each, which take a moment, are tried
-// first, on the graph as asked for and with its loss in slices, whatever the limit; the
+// first, on the graph as asked for and with its loss in slices and wide products in parts, whatever the limit; the
 // plan of them that holds least is written if the search found nothing that holds less.
 //
 //	no limit   search ───────────────────────────────▶ least
@@ -21,12 +21,14 @@ func (p *Planner) reach(s *planner.Solver) error {
 	if p.opts.Stop == nil || s.Frontier == nil || f.far != nil {
 		return nil
 	}
-	if len(f.variants) == 1 && p.chooses(s) {
-		if err := p.prepareNext(f); err != nil {
-			return err
-		}
+	list := []*Variant{f.variants[0]}
+	switch v, err := p.variant(s, f, reaching); {
+	case err != nil:
+		return err
+	case v != nil:
+		list = append(list, v)
 	}
-	for _, v := range f.variants[:min(2, len(f.variants))] {
+	for _, v := range list {
 		for i, strategy := range simpler {
 			if i > 0 && p.stopped() {
 				break
