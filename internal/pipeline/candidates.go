@@ -41,10 +41,10 @@ func (v *Variant) with(plan *planner.Plan) Candidate {
 
 // ascending yields the candidates whose own peak keeps the budget, by ascending
 // work, until planning is stopped. Known is the least peak of what it yielded that is of
-// use, nil where more may be; few leaves out choices between others.
-func (p *Planner) ascending(s *planner.Solver, budget Budget, known func() int64, few bool) iter.Seq2[Candidate, error] {
+// use, nil where more may be.
+func (p *Planner) ascending(s *planner.Solver, budget Budget, known func() int64) iter.Seq2[Candidate, error] {
 	return func(yield func(Candidate, error) bool) {
-		m := &merge{p: p, solver: s, budget: budget, known: known, few: few}
+		m := &merge{p: p, solver: s, budget: budget, known: known}
 		var stop func()
 		m.family, stop = iter.Pull2(p.families(s))
 		defer stop()
@@ -92,7 +92,6 @@ type merge struct {
 	solver  *planner.Solver
 	budget  Budget
 	known   func() int64
-	few     bool
 	family  func() (*family, error, bool) // the next one to open
 	all     bool                          // are open
 	ranks   int                           // given to frontiers
@@ -160,9 +159,9 @@ func (m *merge) openFamily() error {
 		m.all = true
 		return err
 	}
-	for i, c := range choices {
-		if i > 0 && (!m.p.chooses(m.solver) || m.few && c.between) {
-			continue
+	for i := range choices {
+		if i > 0 && !m.p.chooses(m.solver) {
+			break
 		}
 		m.waiting = append(m.waiting, &frontier{family: f, choice: i, rank: m.ranks})
 		m.ranks += perVariant

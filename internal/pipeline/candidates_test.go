@@ -26,7 +26,7 @@ func TestAscending(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for c, err := range p.ascending(s, Budget{Live: 2 * p.Before.LivePeak}, nil, false) {
+	for c, err := range p.ascending(s, Budget{Live: 2 * p.Before.LivePeak}, nil) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestAscending(t *testing.T) {
 		break
 	}
 	budget, last, variants := p.Scheduled*6/10, 0.0, map[*Variant]int{}
-	for c, err := range p.ascending(s, Budget{Live: budget}, nil, false) {
+	for c, err := range p.ascending(s, Budget{Live: budget}, nil) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestSearchedWhereItCounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := p.curve(s, work, false)
+		list, err := p.curve(s, work)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ const littleWork = 0.1
 // knee returns the file of least peak with at most the work of the knee; nil where the
 // search found no plan in time, or where a strategy with one plan may hold less.
 func (p *Planner) knee(s *planner.Solver) (*File, error) {
-	list, err := p.curve(s, math.Inf(1), true)
+	list, err := p.curve(s, math.Inf(1))
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}

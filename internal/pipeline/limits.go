@@ -148,7 +148,7 @@ func (p *Planner) heeding(s *planner.Solver, budget Budget) (*File, error) {
 	var closest *File
 	var missed error
 	files := 0
-	for c, err := range p.ascending(s, whole, nil, false) {
+	for c, err := range p.ascending(s, whole, nil) {
 		if err != nil {
 			return nil, err
 		}

@@ -3,7 +3,7 @@ package pipeline
 // What reaches far at once. A search finds its plans of least peak last: it looks at all
 // variants, each from the plans of little work on. Where time is limited, it may end
 // before. So the strategies that give one plan each, which take a moment, are tried
-// first, on the graph as asked for and with its loss in slices and wide products in parts, whatever the limit; the
+// first, on the graph as asked for and with its loss in slices, whatever the limit; the
 // plan of them that holds least is written if the search found nothing that holds less.
 //
 //	no limit   search ───────────────────────────────▶ least

@@ -193,7 +193,7 @@ const maxFiles = 64
 func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 	var closest *File
 	files, most := 0, maxFiles
-	for c, err := range p.ascending(s, budget, nil, false) {
+	for c, err := range p.ascending(s, budget, nil) {
 		if err != nil {
 			return nil, err
 		}

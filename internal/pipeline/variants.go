@@ -101,19 +101,13 @@ const choicesN = 7
 // choices are what a search may divide, unless the user did: nothing, the loss
 // into slices, wide products into parts too, the loss into smaller slices, which
 // slows its products down, and large updates into slices.
-//
-// Between marks those that lie between two others in what they divide, and in what they
-// come to: where the ends of the curve and its bend are asked for, they are left out.
-var choices = [choicesN]struct {
-	chunk, tile, rows Division
-	between           bool
-}{
-	{}, {chunk: coarse, between: true}, {chunk: coarse, tile: auto}, {chunk: fine, tile: auto},
-	{chunk: coarse, rows: auto, between: true}, {chunk: coarse, tile: auto, rows: auto, between: true}, {chunk: fine, tile: auto, rows: auto},
+var choices = [choicesN]struct{ chunk, tile, rows Division }{
+	{}, {chunk: coarse}, {chunk: coarse, tile: auto}, {chunk: fine, tile: auto},
+	{chunk: coarse, rows: auto}, {chunk: coarse, tile: auto, rows: auto}, {chunk: fine, tile: auto, rows: auto},
 }
 
-// reaching is the choice that holds much less and adds hardly any work.
-const reaching = 2
+// reaching is the first choice that holds much less and adds hardly any work.
+const reaching = 1
 
 var coarse, fine = Division{Mode: Coarse}, Division{Mode: Fine}
 

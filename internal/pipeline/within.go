@@ -29,7 +29,7 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 	if s.Frontier == nil || s.Unbounded {
 		return nil, fmt.Errorf("strategy %s takes no bound on its work: use optimal", s.Name)
 	}
-	list, err := p.curve(s, work, false)
+	list, err := p.curve(s, work)
 	if err != nil {
 		return nil, err
 	}
@@ -52,11 +52,10 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 
 // curve returns the candidates of all variants that no other one beats in both peak and
 // work, up to a share of the plain step's work, by ascending work and descending peak.
-// Few leaves out what lies between others.
-func (p *Planner) curve(s *planner.Solver, work float64, few bool) ([]Candidate, error) {
+func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
 	var list []Candidate
 	least := int64(math.MaxInt64)
-	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, func() int64 { return least }, few) {
+	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, func() int64 { return least }) {
 		if err != nil {
 			return nil, err
 		}
