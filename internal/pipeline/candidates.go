@@ -8,16 +8,16 @@ package pipeline
 //
 // Each variant's solver yields its frontier by ascending work; this is their
 // merge, the variant that changes the graph least first where two are equal. A
-// variant is prepared only when no candidate before it is free: what costs no work, no
-// other variant can undercut. It is searched only when the merge comes to the work that
-// its parts add, which all of its plans do, and not at all where none of them can hold
-// less than one of no more work does.
+// variant is prepared and searched only when the merge comes to the work that its parts
+// add, which all of its plans do: what costs less, it cannot undercut. It is not searched
+// where none of its plans can hold less than one of no more work does.
 //
 // What a candidate's file holds does not depend on the budget, and a smaller
 // budget leaves fewer candidates. So overhead never falls when the budget does.
 
 import (
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/planner"
@@ -46,7 +46,7 @@ func (p *Planner) ascending(s *planner.Solver, budget Budget, known func() int64
 	return func(yield func(Candidate, error) bool) {
 		m := &merge{p: p, solver: s, budget: budget, known: known}
 		var stop func()
-		m.variant, stop = iter.Pull2(p.allVariants(s))
+		m.family, stop = iter.Pull2(p.families(s))
 		defer stop()
 		defer m.close()
 		for {
@@ -68,26 +68,11 @@ func (p *Planner) ascending(s *planner.Solver, budget Budget, known func() int64
 	}
 }
 
-// allVariants yields the variants of all families.
-func (p *Planner) allVariants(s *planner.Solver) iter.Seq2[*Variant, error] {
-	return func(yield func(*Variant, error) bool) {
-		for f, err := range p.families(s) {
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			for v, err := range p.variants(s, f) {
-				if !yield(v, err) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // A frontier is what one planning problem of a variant offers.
 type frontier struct {
-	variant *Variant
+	family  *family
+	choice  int
+	variant *Variant // nil before it is prepared
 	problem *planner.Problem
 	rank    int     // in the order of variants
 	floor   float64 // the least work of a plan, as a share of the plain step's
@@ -107,35 +92,39 @@ type merge struct {
 	solver  *planner.Solver
 	budget  Budget
 	known   func() int64
-	variant func() (*Variant, error, bool) // the next one to prepare
-	all     bool                           // are prepared
-	ranks   int                            // given to frontiers
-	waiting []*frontier                    // not searched yet
+	family  func() (*family, error, bool) // the next one to open
+	all     bool                          // are open
+	ranks   int                           // given to frontiers
+	waiting []*frontier                   // not searched yet
 	open    []*frontier
 }
 
 // cheapest returns the frontier with the cheapest head, the first of equals; nil
-// where all are used up. It prepares further variants until one's head is free, and
-// searches those whose plans may be cheaper.
+// where all are used up. Unless one's head is free, it opens all families, and prepares
+// and searches those variants whose plans may be cheaper.
 func (m *merge) cheapest() (*frontier, error) {
 	for {
 		best := m.head()
 		if best != nil && best.head.Overhead == 0 || len(m.open) > 0 && m.p.stopped() {
 			return best, nil
 		}
-		if !m.all && (len(m.open) > 0 || len(m.waiting) == 0) {
-			if err := m.prepareNext(); err != nil {
+		next := m.nextWaiting()
+		if !m.all && (next < 0 || len(m.open) > 0 && m.waiting[next].floor > 0) {
+			if err := m.openFamily(); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		next := m.nextWaiting()
 		if next < 0 || best != nil && best.before(best.head.Overhead, m.waiting[next], m.waiting[next].floor) {
 			return best, nil
 		}
 		f := m.waiting[next]
 		m.waiting = slices.Delete(m.waiting, next, next+1)
-		if err := m.search(f); err != nil {
+		open := m.search
+		if f.variant == nil {
+			open = m.prepare
+		}
+		if err := open(f); err != nil {
 			return nil, err
 		}
 	}
@@ -163,16 +152,48 @@ func (m *merge) nextWaiting() int {
 	return best
 }
 
-// prepareNext has the frontiers of the next variant wait.
-func (m *merge) prepareNext() error {
-	v, err, ok := m.variant()
+// openFamily has the variants of the next family wait.
+func (m *merge) openFamily() error {
+	f, err, ok := m.family()
 	if !ok || err != nil {
 		m.all = true
 		return err
 	}
-	for _, problem := range v.problems() {
-		m.waiting = append(m.waiting, &frontier{variant: v, problem: problem, rank: m.ranks, floor: problem.Floor()})
-		m.ranks++
+	for i := range choices {
+		if i > 0 && !m.p.chooses(m.solver) {
+			break
+		}
+		m.waiting = append(m.waiting, &frontier{family: f, choice: i, rank: m.ranks})
+		m.ranks += perVariant
+	}
+	return nil
+}
+
+// perVariant is how many problems a variant has at most.
+const perVariant = 2
+
+// prepare has the problems of a frontier's variant wait, or it, if it turns out to add
+// work.
+func (m *merge) prepare(f *frontier) error {
+	if !f.family.asked[f.choice] {
+		floor, err := m.p.floor(f.family, f.choice)
+		if err != nil {
+			return err
+		}
+		if floor > f.floor {
+			f.floor = floor
+			if !math.IsInf(floor, 1) {
+				m.waiting = append(m.waiting, f)
+			}
+			return nil
+		}
+	}
+	v, err := m.p.variant(m.solver, f.family, f.choice)
+	if v == nil {
+		return err
+	}
+	for i, problem := range v.problems() {
+		m.waiting = append(m.waiting, &frontier{variant: v, problem: problem, rank: f.rank + i, floor: max(f.floor, problem.Floor())})
 	}
 	return nil
 }

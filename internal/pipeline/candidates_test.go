@@ -30,8 +30,8 @@ func TestAscending(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.Overhead > 0 || c.Variant != p.base() || len(p.asked.variants) > 1 {
-			t.Errorf("the first candidate of a budget that all keep repeats %g, of %d variants", c.Overhead, len(p.asked.variants))
+		if c.Overhead > 0 || c.Variant != p.base() || len(p.asked.prepared()) > 1 {
+			t.Errorf("the first candidate of a budget that all keep repeats %g, of %d variants", c.Overhead, len(p.asked.prepared()))
 		}
 		break
 	}
@@ -117,7 +117,7 @@ func TestSearchedWhereItCounts(t *testing.T) {
 	}
 	p, few := curve(0.01)
 	idle := 0
-	for i, v := range p.asked.variants {
+	for i, v := range p.asked.prepared() {
 		if floor, searched := v.Problem().Floor(), v.Problem().Searched(); searched != (floor <= 0.01) {
 			t.Errorf("variant %d of at least %g more work: searched %t for 0.01", i, floor, searched)
 		} else if !searched {
@@ -129,7 +129,7 @@ func TestSearchedWhereItCounts(t *testing.T) {
 	}
 	p, list := curve(math.Inf(1))
 	var want []Candidate
-	for _, v := range p.asked.variants {
+	for _, v := range p.asked.prepared() {
 		for c, err := range s.Frontier(v.Problem(), math.MaxInt64, nil) {
 			if err != nil {
 				t.Fatal(err)

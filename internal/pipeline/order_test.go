@@ -82,7 +82,7 @@ func smallZoo(c *models.Config) {
 
 // plannerOf is a planner without ONNX Runtime for a graph that is prepared.
 func plannerOf(given *onnx.Model, base *Variant) *Planner {
-	return &Planner{given: given, opts: base.Options, asked: &family{options: base.Options, variants: []*Variant{base}, next: 1}}
+	return &Planner{given: given, opts: base.Options, asked: &family{options: base.Options, variants: [choicesN]*Variant{base}, asked: [choicesN]bool{true}}}
 }
 
 // ordered plans, and checks that the order of the file is the wanted one.

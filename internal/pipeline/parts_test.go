@@ -188,7 +188,7 @@ func TestFewSlices(t *testing.T) {
 	}
 	weights, _ := m.Graph.Value("transformer.wte.weight").Type.Bytes()
 	var slices []int
-	for _, v := range p.asked.variants {
+	for _, v := range p.asked.prepared() {
 		n := v.Divided.Loss
 		if n == 0 {
 			continue

@@ -100,15 +100,15 @@ type preparation struct {
 // Prepare runs the passes on a copy of the model and analyzes it. The model
 // given is left as it is, and must outlive the result.
 func Prepare(e *runtime.Engine, given *onnx.Model, o Options) (*Variant, error) {
-	return prepareUnless(e, given, o, func(Divided) bool { return false })
+	return prepareUnless(e, given, o, func(*preparation) bool { return false })
 }
 
 // lastDivision is the last pass that computes something in parts.
 const lastDivision = "tile"
 
-// prepareUnless is Prepare for who does not want what is divided so; then there is no
-// variant, and no error.
-func prepareUnless(e *runtime.Engine, given *onnx.Model, o Options, unwanted func(Divided) bool) (*Variant, error) {
+// prepareUnless is Prepare for who does not want what is divided so, once all that is
+// divided is; then there is no variant, and no error.
+func prepareUnless(e *runtime.Engine, given *onnx.Model, o Options, unwanted func(*preparation) bool) (*Variant, error) {
 	m, err := given.Clone()
 	if err != nil {
 		return nil, err
@@ -123,7 +123,7 @@ func prepareUnless(e *runtime.Engine, given *onnx.Model, o Options, unwanted fun
 				return nil, err
 			}
 		}
-		if pass.name == lastDivision && unwanted(p.Divided) {
+		if pass.name == lastDivision && unwanted(p) {
 			return nil, nil
 		}
 	}

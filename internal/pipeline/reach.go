@@ -21,12 +21,14 @@ func (p *Planner) reach(s *planner.Solver) error {
 	if p.opts.Stop == nil || s.Frontier == nil || f.far != nil {
 		return nil
 	}
-	if len(f.variants) == 1 && p.chooses(s) {
-		if err := p.prepareNext(f); err != nil {
-			return err
-		}
+	list := []*Variant{f.variants[0]}
+	switch v, err := p.variant(s, f, reaching); {
+	case err != nil:
+		return err
+	case v != nil:
+		list = append(list, v)
 	}
-	for _, v := range f.variants[:min(2, len(f.variants))] {
+	for _, v := range list {
 		for i, strategy := range simpler {
 			if i > 0 && p.stopped() {
 				break

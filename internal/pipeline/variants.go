@@ -10,6 +10,7 @@ package pipeline
 
 import (
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -94,25 +95,41 @@ func (v *Variant) problems() []*planner.Problem {
 	return list
 }
 
+// choicesN is how many choices there are.
+const choicesN = 7
+
 // choices are what a search may divide, unless the user did: nothing, the loss
 // into slices, wide products into parts too, the loss into smaller slices, which
 // slows its products down, and large updates into slices.
-var choices = []struct{ chunk, tile, rows Division }{
+var choices = [choicesN]struct{ chunk, tile, rows Division }{
 	{}, {chunk: coarse}, {chunk: coarse, tile: auto}, {chunk: fine, tile: auto},
 	{chunk: coarse, rows: auto}, {chunk: coarse, tile: auto, rows: auto}, {chunk: fine, tile: auto, rows: auto},
 }
+
+// reaching is the first choice that holds much less and adds hardly any work.
+const reaching = 1
 
 var coarse, fine = Division{Mode: Coarse}, Division{Mode: Fine}
 
 // A family is the variants whose casts run at the same time.
 type family struct {
-	options  Options
-	variants []*Variant // those that are prepared; the first divides what the options do
-	next     int        // of choices, to prepare
+	options Options
+	// variants are by choice, nil where one is not prepared, or as another is; the first
+	// divides what the options do.
+	variants [choicesN]*Variant
+	asked    [choicesN]bool // for: prepared, or as another
+	// slicing is the work of computing updates in slices, as a share of the plain step's;
+	// nil before it is asked for.
+	slicing *float64
 	// reordered is the first variant's file that computes nothing again.
 	reordered *File
 	// far is what reach found; nil: nothing.
 	far *Candidate
+}
+
+// prepared are the variants that there are so far.
+func (f *family) prepared() []*Variant {
+	return slices.DeleteFunc(slices.Clone(f.variants[:]), func(v *Variant) bool { return v == nil })
 }
 
 // newFamily prepares the first variant.
@@ -121,7 +138,8 @@ func (p *Planner) newFamily(o Options) (*family, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &family{options: o, variants: []*Variant{base}, next: 1}
+	f := &family{options: o}
+	f.variants[0], f.asked[0] = base, true
 	f.options.Roles, f.options.Layers = base.roles, base.Options.Layers
 	none, err := planner.Solve(base.Problem(), "none")
 	if err != nil {
@@ -165,14 +183,9 @@ func (p *Planner) families(s *planner.Solver) iter.Seq2[*family, error] {
 // variants yields the variants of a family that a solver chooses from.
 func (p *Planner) variants(s *planner.Solver, f *family) iter.Seq2[*Variant, error] {
 	return func(yield func(*Variant, error) bool) {
-		for i := 0; ; i++ {
-			if i == len(f.variants) && p.chooses(s) && !p.stopped() {
-				if err := p.prepareNext(f); err != nil {
-					yield(nil, err)
-					return
-				}
-			}
-			if i >= len(f.variants) || i > 0 && !p.chooses(s) || !yield(f.variants[i], nil) {
+		for i := range choices {
+			v, err := p.variant(s, f, i)
+			if (v != nil || err != nil) && !yield(v, err) || err != nil {
 				return
 			}
 		}
@@ -190,36 +203,58 @@ func (o *Options) divides() bool {
 	return o.Batch != Division{} || o.Chunk != Division{} || o.Tile != Division{} || o.Rows != Division{}
 }
 
-// prepareNext prepares the family's next variant, if there is one that divides
-// otherwise than those before.
-func (p *Planner) prepareNext(f *family) error {
-	for f.next < len(choices) {
-		c := choices[f.next]
-		f.next++
-		rows := c.rows != Division{}
-		if like := p.opts.Like; like != nil && (like.Chunk != c.chunk || like.Tile != c.tile || like.Rows != c.rows) {
-			continue
+// variant returns a family's variant of a choice, which it prepares when it is first asked
+// for; nil where another one divides the same, or the solver has no choice.
+func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, error) {
+	switch {
+	case choice > 0 && !p.chooses(s):
+		return nil, nil
+	case f.asked[choice] || p.stopped():
+		return f.variants[choice], nil
+	}
+	c := choices[choice]
+	if like := p.opts.Like; like != nil && (like.Chunk != c.chunk || like.Tile != c.tile || like.Rows != c.rows) {
+		return nil, nil
+	}
+	rows := c.rows != Division{}
+	if rows && (len(f.variants[0].Analysis.Roles.New) == 0 || f.slicing != nil && math.IsInf(*f.slicing, 1)) {
+		return nil, nil
+	}
+	p.looking(choice, len(choices))
+	o := f.options
+	o.Chunk, o.Tile, o.Rows = c.chunk, c.tile, c.rows
+	v, err := prepareUnless(p.engine, p.given, o, func(q *preparation) bool {
+		if rows {
+			f.slices(q)
 		}
-		if rows && len(f.variants[0].Analysis.Roles.New) == 0 {
-			continue
-		}
-		p.looking(f.next-1, len(choices))
+		return rows && q.Divided.Updates == 0 || slices.ContainsFunc(f.prepared(), func(w *Variant) bool { return q.Divided == w.Divided })
+	})
+	f.variants[choice], f.asked[choice] = v, err == nil
+	return v, err
+}
+
+// slices notes what it takes to compute updates in slices: more than any work where none
+// can be.
+func (f *family) slices(q *preparation) {
+	work := math.Inf(1)
+	if q.Divided.Updates > 0 {
+		work = float64(q.added) / float64(max(1, f.variants[0].Problem().FLOPs()))
+	}
+	f.slicing = &work
+}
+
+// floor is the least work of the variant of a choice, as a share of the plain step's, by
+// what is known before it is prepared.
+func (p *Planner) floor(f *family, choice int) (float64, error) {
+	if choices[choice].rows == (Division{}) || len(f.variants[0].Analysis.Roles.New) == 0 {
+		return 0, nil
+	}
+	if f.slicing == nil {
 		o := f.options
-		o.Chunk, o.Tile, o.Rows = c.chunk, c.tile, c.rows
-		v, err := prepareUnless(p.engine, p.given, o, func(d Divided) bool {
-			if rows && d.Updates == 0 { // nor will any be in the variants that follow
-				f.next = len(choices)
-				return true
-			}
-			return slices.ContainsFunc(f.variants, func(w *Variant) bool { return d == w.Divided })
-		})
-		if err != nil {
-			return err
-		}
-		if v != nil {
-			f.variants = append(f.variants, v)
-			return nil
+		o.Rows = choices[choice].rows
+		if _, err := prepareUnless(p.engine, p.given, o, func(q *preparation) bool { f.slices(q); return true }); err != nil {
+			return 0, err
 		}
 	}
-	return nil
+	return *f.slicing, nil
 }
