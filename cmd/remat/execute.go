@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -150,6 +151,8 @@ type subject struct {
 	path    string
 	session *remat.Session
 	roles   step.Roles
+	// moments are the next values that average gradients.
+	moments map[string]bool
 	run     *report.Run
 	trace   []ort.Event
 	// nodes are those of the predicted step in order, without times.
@@ -202,7 +205,7 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 	}
 	mapped, _ := remat.RSS()
 	e.warnUnread(path, m)
-	s := &subject{path: path, options: o}
+	s := &subject{path: path, options: o, moments: optim.Moments(m.Graph)}
 	var found *analysis.Analysis
 	s.roles, found = pipeline.FoundRoles(m, o.Roles)
 	if found != nil {
