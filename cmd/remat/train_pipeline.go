@@ -15,11 +15,10 @@ import (
 
 // openStage opens the graphs of this rank's stage; the forward one is the job's.
 func (t *trainRun) openStage(src *pipeline.Source, job *train.Job, o remat.Options) (*subject, func(), error) {
+	so := pipeline.SplitOptions{Pipeline: t.e.pipelineOptions(), Options: stage.Options{Stages: t.ranks.Size, Balance: stage.Memory}}
+	so.Pipeline.Dims = o.Dims
 	var err error
-	if t.split, err = src.SplitStages(pipeline.SplitOptions{
-		Pipeline: pipeline.Options{Dims: o.Dims, Threads: t.e.threads, OptLevel: t.e.opt, CUDA: t.e.provider == "cuda"},
-		Options:  stage.Options{Stages: t.ranks.Size, Balance: stage.Memory},
-	}); err != nil {
+	if t.split, err = src.SplitStages(so); err != nil {
 		return nil, nil, err
 	}
 	flows, names, err := pipeline.Flows(t.split)
