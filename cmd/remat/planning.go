@@ -48,24 +48,30 @@ type planOptions struct {
 }
 
 func planFlags() []cli.Flag {
-	return append(precisionFlags(), []cli.Flag{
+	return slices.Concat(precisionFlags(), searchFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
 		&cli.StringSliceFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`, or GLOB=2GiB|30% on what the layers that match keep for the backward pass; may be repeated"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and the arena's reservation together, `8GiB|60%`"},
 		&cli.StringFlag{Name: "overhead", Usage: "the least live peak with at most that much more work, `10%`: of FLOPs, or of time with --costs"},
-		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
 		&cli.StringFlag{Name: "micro-batches", Usage: "`off|N`: compute forward and backward over N slices of the batch, and sum up the gradients"},
-		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
-		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "report which parameters are updated as soon as their gradient is ready, and why others are not"},
-		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters, gradients included, over N slices; default: optimal chooses"},
 		outputsFlag(),
-		timeLimitFlag(),
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: remove matching outputs from the graph"},
-	}...)
+	})
+}
+
+// searchFlags say what a plan may divide, what it is weighed by, and how long it is looked for.
+func searchFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
+		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
+		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
+		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters, gradients included, over N slices; default: optimal chooses"},
+		timeLimitFlag(),
+	}
 }
 
 // strategies are those of the solvers' table.

@@ -50,12 +50,7 @@ func fitFlags() []cli.Flag {
 		&cli.StringFlag{Name: "memory", Usage: "choose everything so that training takes at most `SIZE`: parameters, state, feeds, session, what the arena reserves, batches ahead, validation"},
 		memoryLimitFlag(),
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: optimal with --memory, else none"},
-		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
-		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
-		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices; default: optimal chooses"},
-		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
-		timeLimitFlag(),
-	}, derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
+	}, searchFlags(), derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
 }
 
 // fitSettings are what a user says about the file that is trained.
