@@ -5,7 +5,6 @@ package main
 // that describes the plan.
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -346,20 +345,21 @@ func leaveGarbage() func() {
 	return func() { debug.SetGCPercent(before) }
 }
 
+// search has the pipeline show how far it is, and stop with the command or after limit, 0
+// for none. Say names what it searches for; done ends what is shown.
+func (e *env) search(o *pipeline.Options, what string, limit time.Duration) (say func(string), done func()) {
+	bar, of, begun := e.progress(-1, what), "", time.Now()
+	o.Progress = func(p pipeline.Progress) { bar.Say(of + planningText(p)) }
+	o.Stop = func() bool { return e.ctx.Err() != nil || limit > 0 && time.Since(begun) >= limit }
+	return func(line string) { of = line + ": "; bar.Say(line) }, bar.Finish
+}
+
 // makePlan prepares and plans. With the error of a budget that cannot be met comes
 // what is closest to it.
 func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
 	defer leaveGarbage()()
-	bar := e.progress(-1, "planning")
-	defer bar.Finish()
-	o.pipeline.Progress = func(s pipeline.Progress) { bar.Say(planningText(s)) }
-	ctx := e.ctx
-	if o.limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.limit)
-		defer cancel()
-	}
-	o.pipeline.Stop = func() bool { return ctx.Err() != nil }
+	_, done := e.search(&o.pipeline, "planning", o.limit)
+	defer done()
 	p, err := newPlanner(e, src, o)
 	if err != nil {
 		return nil, err

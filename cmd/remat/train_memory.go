@@ -4,7 +4,6 @@ package main
 // decisions that remat train makes by them.
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -116,23 +115,14 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 	if err != nil {
 		return nil, err
 	}
-	ctx := e.ctx
-	if s.limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.limit)
-		defer cancel()
-	}
 	o := s.options
-	bar := e.progress(-1, "planning")
-	what := ""
-	o.Say = func(line string) { what = line; bar.Say(line) }
-	o.Pipeline.Progress = func(p pipeline.Progress) { bar.Say(what + ": " + planningText(p)) }
-	o.Pipeline.Stop = func() bool { return ctx.Err() != nil }
+	say, done := e.search(&o.Pipeline, "planning", s.limit)
+	o.Say = say
 	o.Pipeline.Dims, o.Batch, o.Validate = dims, batch, validate
 	o.Ahead = batchesAhead
 	o.Out = filepath.Join(dir, trainFile)
 	fitted, err := pipeline.Fit(e.ctx, engine, src, o)
-	bar.Finish()
+	done()
 	var unfit *pipeline.FitError
 	var unclear *pipeline.UnclearError
 	switch {
