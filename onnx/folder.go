@@ -49,11 +49,8 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 // is to hold it is missing.
 func Vacant(path string) error {
 	path = filepath.Clean(path)
-	switch above, err := os.Stat(filepath.Dir(path)); {
-	case err != nil:
-		return fmt.Errorf("folder of %s: %w", path, pathCause(err))
-	case !above.IsDir():
-		return fmt.Errorf("%s: %s is not a folder", path, filepath.Dir(path))
+	if err := hasFolder(path); err != nil {
+		return err
 	}
 	at, err := os.Lstat(path)
 	switch {

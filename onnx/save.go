@@ -222,14 +222,22 @@ func RemovePending() {
 	})
 }
 
-// Replaceable reports why no file can be put at path: its folder is missing, or
-// something that is not a file stands there.
-func Replaceable(path string) error {
+// hasFolder reports why path is in no folder.
+func hasFolder(path string) error {
 	switch dir, err := os.Stat(filepath.Dir(path)); {
 	case err != nil:
 		return fmt.Errorf("folder of %s: %w", path, pathCause(err))
 	case !dir.IsDir():
 		return fmt.Errorf("%s: %s is not a folder", path, filepath.Dir(path))
+	}
+	return nil
+}
+
+// Replaceable reports why no file can be put at path: its folder is missing, or
+// something that is not a file stands there.
+func Replaceable(path string) error {
+	if err := hasFolder(path); err != nil {
+		return err
 	}
 	at, err := os.Stat(path)
 	switch {

@@ -222,13 +222,7 @@ type bucketValues struct {
 	buckets *Buckets
 }
 
-func (h *bucketValues) Updated() []string {
-	names := make([]string, len(h.buckets.Values))
-	for i, v := range h.buckets.Values {
-		names[i] = v.Name
-	}
-	return names
-}
+func (h *bucketValues) Updated() []string { return ownedNames(h.buckets.Values) }
 
 // of is the session that updates a value, or for one that all update the first of them.
 func (h *bucketValues) of(name string) *runtime.Session {

@@ -210,9 +210,11 @@ type sharedOut struct {
 	shard *Owned
 }
 
-func (h *sharedOut) Updated() []string {
-	names := make([]string, len(h.shard.Values))
-	for i, v := range h.shard.Values {
+func (h *sharedOut) Updated() []string { return ownedNames(h.shard.Values) }
+
+func ownedNames(values []OwnedValue) []string {
+	names := make([]string, len(values))
+	for i, v := range values {
 		names[i] = v.Name
 	}
 	return names

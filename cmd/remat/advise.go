@@ -135,18 +135,15 @@ func (a *adviceRun) run() error {
 	if err != nil {
 		return err
 	}
-	bar := e.progress(-1, "advising")
 	o := &a.options
-	what := ""
-	o.Say = func(line string) { what = line; bar.Say(line) }
-	o.Pipeline.Progress = func(p pipeline.Progress) { bar.Say(what + ": " + planningText(p)) }
-	o.Pipeline.Stop = func() bool { return e.ctx.Err() != nil }
+	say, done := e.search(&o.Pipeline, "advising", 0)
+	o.Say = say
 	advice, err := pipeline.Advise(e.ctx, engine, a.source, *o)
 	var together []report.AdviceRanks
 	if err == nil {
 		together, err = a.ranks(advice.Recommended)
 	}
-	bar.Finish()
+	done()
 	var unclear *pipeline.UnclearError
 	switch {
 	case e.interrupted() != nil:

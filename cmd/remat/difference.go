@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
@@ -66,17 +65,14 @@ type measure struct {
 // updated values, whose differences are relative to the largest update; else
 // everything.
 func measureOf(s *subject) (measure, error) {
-	grads, moments, updated := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	grads, updated := map[string]bool{}, map[string]bool{}
 	for _, out := range s.roles.Grad {
 		grads[out] = true
 	}
 	for _, out := range s.roles.New {
 		updated[out] = true
-		if strings.HasSuffix(out, ".m.new") {
-			moments[out] = true
-		}
 	}
-	for _, set := range []map[string]bool{grads, moments} {
+	for _, set := range []map[string]bool{grads, s.moments} {
 		if len(set) > 0 {
 			return measure{counts: func(name string) bool { return set[name] }}, nil
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -151,6 +152,8 @@ type subject struct {
 	path    string
 	session *remat.Session
 	roles   step.Roles
+	// moments are the next values that average gradients.
+	moments map[string]bool
 	run     *report.Run
 	trace   []ort.Event
 	// nodes are those of the predicted step in order, without times.
@@ -203,7 +206,7 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 	}
 	mapped, _ := remat.RSS()
 	e.warnUnread(path, m)
-	s := &subject{path: path, options: o}
+	s := &subject{path: path, options: o, moments: optim.Moments(m.Graph)}
 	var found *analysis.Analysis
 	s.roles, found = pipeline.FoundRoles(m, o.Roles)
 	if found != nil {

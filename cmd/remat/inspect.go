@@ -354,7 +354,7 @@ func predictStep(e *env, m *onnx.Model, a *analysis.Analysis) (*predict.Predicti
 	if err != nil {
 		fmt.Fprintf(e.stderr, "remat: %v; predicting for --opt 0\n", err)
 	}
-	return pipeline.Predict(engine, m, a.Roles, pipeline.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", Workspace: e.workspace}, nil)
+	return pipeline.Predict(engine, m, a.Roles, e.pipelineOptions(), nil)
 }
 
 func printInspection(e *env, d *inspection) error {

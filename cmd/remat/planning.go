@@ -5,7 +5,6 @@ package main
 // that describes the plan.
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,24 +47,30 @@ type planOptions struct {
 }
 
 func planFlags() []cli.Flag {
-	return append(precisionFlags(), []cli.Flag{
+	return slices.Concat(precisionFlags(), searchFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: sqrt, or optimal with a budget"},
 		&cli.StringSliceFlag{Name: "budget", Usage: "bound on the predicted live peak of the written file, `2GiB|50%`, or GLOB=2GiB|30% on what the layers that match keep for the backward pass; may be repeated"},
 		&cli.StringFlag{Name: "budget-total", Usage: "bound on parameters, state, feeds, session and the arena's reservation together, `8GiB|60%`"},
 		&cli.StringFlag{Name: "overhead", Usage: "the least live peak with at most that much more work, `10%`: of FLOPs, or of time with --costs"},
-		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
 		&cli.StringFlag{Name: "roles", Usage: "`F.json`: name loss, grad and new instead of detecting them"},
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
 		&cli.StringFlag{Name: "micro-batches", Usage: "`off|N`: compute forward and backward over N slices of the batch, and sum up the gradients"},
-		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
-		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "report which parameters are updated as soon as their gradient is ready, and why others are not"},
-		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters, gradients included, over N slices; default: optimal chooses"},
 		outputsFlag(),
-		timeLimitFlag(),
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: remove matching outputs from the graph"},
-	}...)
+	})
+}
+
+// searchFlags say what a plan may divide, what it is weighed by, and how long it is looked for.
+func searchFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
+		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
+		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
+		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters, gradients included, over N slices; default: optimal chooses"},
+		timeLimitFlag(),
+	}
 }
 
 // strategies are those of the solvers' table.
@@ -213,7 +218,7 @@ func readBudgets(texts []string, o *planOptions) error {
 
 // pipelineOptions are the global options as the pipeline wants them.
 func (e *env) pipelineOptions() pipeline.Options {
-	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", After: e.passed}
+	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", Workspace: e.workspace, After: e.passed}
 }
 
 // readFile reads a small file whole; errors name it once.
@@ -340,20 +345,21 @@ func leaveGarbage() func() {
 	return func() { debug.SetGCPercent(before) }
 }
 
+// search has the pipeline show how far it is, and stop with the command or after limit, 0
+// for none. Say names what it searches for; done ends what is shown.
+func (e *env) search(o *pipeline.Options, what string, limit time.Duration) (say func(string), done func()) {
+	bar, of, begun := e.progress(-1, what), "", time.Now()
+	o.Progress = func(p pipeline.Progress) { bar.Say(of + planningText(p)) }
+	o.Stop = func() bool { return e.ctx.Err() != nil || limit > 0 && time.Since(begun) >= limit }
+	return func(line string) { of = line + ": "; bar.Say(line) }, bar.Finish
+}
+
 // makePlan prepares and plans. With the error of a budget that cannot be met comes
 // what is closest to it.
 func makePlan(e *env, src *pipeline.Source, o planOptions) (*planned, error) {
 	defer leaveGarbage()()
-	bar := e.progress(-1, "planning")
-	defer bar.Finish()
-	o.pipeline.Progress = func(s pipeline.Progress) { bar.Say(planningText(s)) }
-	ctx := e.ctx
-	if o.limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.limit)
-		defer cancel()
-	}
-	o.pipeline.Stop = func() bool { return ctx.Err() != nil }
+	_, done := e.search(&o.pipeline, "planning", o.limit)
+	defer done()
 	p, err := newPlanner(e, src, o)
 	if err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ func readSplit(e *env, c *cli.Context) (o pipeline.SplitOptions, err error) {
 	case o.Micro < 1 || o.Micro > mostMicroBatches:
 		return o, fmt.Errorf("--micro-batches %d: want 1 to %d", o.Micro, mostMicroBatches)
 	}
-	o.Pipeline = pipeline.Options{Dims: e.dims, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda"}
+	o.Pipeline = e.pipelineOptions()
 	o.Pipeline.Roles, err = readRoles(c.String("roles"))
 	return o, err
 }

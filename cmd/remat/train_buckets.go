@@ -55,7 +55,9 @@ func (t *trainRun) openBuckets(src *pipeline.Source, job *train.Job, o remat.Opt
 	if err != nil {
 		return nil, nil, err
 	}
-	made, err := src.BucketsOf(updates.Model, t.ranks.buckets, pipeline.Options{Dims: o.Dims, Threads: t.e.threads, OptLevel: t.e.opt, CUDA: t.e.provider == "cuda"})
+	cut := t.e.pipelineOptions()
+	cut.Dims = o.Dims
+	made, err := src.BucketsOf(updates.Model, t.ranks.buckets, cut)
 	if err != nil {
 		return nil, nil, err
 	}

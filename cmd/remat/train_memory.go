@@ -4,7 +4,6 @@ package main
 // decisions that remat train makes by them.
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -50,12 +49,7 @@ func fitFlags() []cli.Flag {
 		&cli.StringFlag{Name: "memory", Usage: "choose everything so that training takes at most `SIZE`: parameters, state, feeds, session, what the arena reserves, batches ahead, validation"},
 		memoryLimitFlag(),
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: optimal with --memory, else none"},
-		&cli.StringFlag{Name: "chunk-loss", Usage: "`off|auto|N|SIZE`: compute the loss over N slices of the tokens, or over as few as hold at most SIZE each; default: optimal chooses"},
-		&cli.StringFlag{Name: "tile", Usage: "`off|auto|N`: compute attention scores and other wide products in N parts; default: optimal chooses"},
-		&cli.StringFlag{Name: "update-rows", Usage: "`off|auto|N`: compute the updates of the largest parameters over N slices; default: optimal chooses"},
-		&cli.StringFlag{Name: "costs", Usage: "`PROFILE.json`: use times measured by run --profile --json instead of FLOPs"},
-		timeLimitFlag(),
-	}, derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
+	}, searchFlags(), derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
 }
 
 // fitSettings are what a user says about the file that is trained.
@@ -121,23 +115,14 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 	if err != nil {
 		return nil, err
 	}
-	ctx := e.ctx
-	if s.limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, s.limit)
-		defer cancel()
-	}
 	o := s.options
-	bar := e.progress(-1, "planning")
-	what := ""
-	o.Say = func(line string) { what = line; bar.Say(line) }
-	o.Pipeline.Progress = func(p pipeline.Progress) { bar.Say(what + ": " + planningText(p)) }
-	o.Pipeline.Stop = func() bool { return ctx.Err() != nil }
+	say, done := e.search(&o.Pipeline, "planning", s.limit)
+	o.Say = say
 	o.Pipeline.Dims, o.Batch, o.Validate = dims, batch, validate
 	o.Ahead = batchesAhead
 	o.Out = filepath.Join(dir, trainFile)
 	fitted, err := pipeline.Fit(e.ctx, engine, src, o)
-	bar.Finish()
+	done()
 	var unfit *pipeline.FitError
 	var unclear *pipeline.UnclearError
 	switch {

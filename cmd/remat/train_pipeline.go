@@ -5,7 +5,6 @@ package main
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/ranks"
@@ -16,14 +15,9 @@ import (
 
 // openStage opens the graphs of this rank's stage; the forward one is the job's.
 func (t *trainRun) openStage(src *pipeline.Source, job *train.Job, o remat.Options) (*subject, func(), error) {
-	engine, err := t.e.engine()
-	if err != nil {
-		return nil, nil, err
-	}
-	so := pipeline.SplitOptions{
-		Pipeline: pipeline.Options{Dims: o.Dims, Threads: t.e.threads, OptLevel: t.e.opt, CUDA: t.e.provider == "cuda"},
-		Options:  stage.Options{Stages: t.ranks.Size, Balance: stage.Memory},
-	}
+	so := pipeline.SplitOptions{Pipeline: t.e.pipelineOptions(), Options: stage.Options{Stages: t.ranks.Size, Balance: stage.Memory}}
+	so.Pipeline.Dims = o.Dims
+	var err error
 	if t.split, err = src.SplitStages(so); err != nil {
 		return nil, nil, err
 	}
@@ -36,35 +30,23 @@ func (t *trainRun) openStage(src *pipeline.Source, job *train.Job, o remat.Optio
 	if p.Shared, err = t.sharedParameters(src); err != nil {
 		return nil, nil, err
 	}
-	var opened []*subject
-	closing := func() {
-		for _, s := range slices.Backward(opened) {
-			s.close()
-		}
-	}
+	open := &opening{t: t}
 	for _, group := range []int{rank, 2*stages - 1 - rank} {
 		g := t.split.Groups[group]
 		if g == nil {
-			closing()
+			open.close()
 			return nil, nil, fmt.Errorf("%s: stage %d of %d trains nothing: use fewer stages", src.Path, rank, stages)
 		}
 		own := o
-		own.Purpose = pipeline.StageFileName(g.Stage, g.Backward)
-		own.Feed = feedsOf(o.Feed, g.Model)
-		if len(opened) > 0 {
-			own.Share = opened[0].session
-		}
-		s, err := openSource(t.e, src.With(g.Model), own, engine.Open)
-		if err != nil {
-			closing()
+		own.Purpose, own.Feed = pipeline.StageFileName(g.Stage, g.Backward), feedsOf(o.Feed, g.Model)
+		if _, err := open.add(src.With(g.Model), own); err != nil {
 			return nil, nil, err
 		}
-		opened = append(opened, s)
 	}
-	job.Session, p.Backward = opened[0].session, opened[1].session
-	t.beside = append(t.beside, opened[1])
+	job.Session, p.Backward = open.list[0].session, open.list[1].session
+	t.beside = append(t.beside, open.list[1])
 	job.Ranks.Pipeline = p
-	return opened[0], closing, nil
+	return open.list[0], open.close, nil
 }
 
 // sharedParameters lists what several stages read and one updates.

@@ -90,9 +90,14 @@ func (s *Source) Broken() (promised int64, broken bool) { return s.promised, s.b
 // Typed is a copy of the model, checked, with its types inferred. It lives as long
 // as the source, or until Slim.
 func (s *Source) Typed(dims map[string]int64) (*onnx.Model, error) {
+	return s.prepared(dims, Type)
+}
+
+// prepared is a copy of the model on which prepare has worked.
+func (s *Source) prepared(dims map[string]int64, prepare func(*onnx.Model, map[string]int64) error) (*onnx.Model, error) {
 	m, err := s.copy()
 	if err == nil {
-		err = Type(m, dims)
+		err = prepare(m, dims)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
@@ -115,14 +120,7 @@ func (s *Source) Training(dims map[string]int64, given *step.Roles) (bool, error
 // needs a number, from dims or from the file, and every operator known shapes. What
 // dims fix is noted in the model. The error may be a FreeDimsError.
 func (s *Source) Sized(dims map[string]int64) (*onnx.Model, error) {
-	m, err := s.copy()
-	if err == nil {
-		err = sized(m, dims)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.Path, err)
-	}
-	return m, nil
+	return s.prepared(dims, sized)
 }
 
 func sized(m *onnx.Model, dims map[string]int64) error {

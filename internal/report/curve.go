@@ -95,11 +95,16 @@ func (c *Curve) Last() float64 {
 }
 
 // Largest is the largest value; NaN of an empty curve.
-func (c *Curve) Largest() float64 {
+func (c *Curve) Largest() float64 { return c.most(func(b bucket) float64 { return b.up }) }
+
+// least is the smallest value; NaN of an empty curve.
+func (c *Curve) least() float64 { return -c.most(func(b bucket) float64 { return -b.least }) }
+
+func (c *Curve) most(of func(bucket) float64) float64 {
 	most := math.NaN()
 	for _, b := range c.buckets {
-		if math.IsNaN(most) || b.up > most {
-			most = b.up
+		if x := of(b); math.IsNaN(most) || x > most {
+			most = x
 		}
 	}
 	return most

@@ -200,14 +200,3 @@ func short(x float64) string {
 	}
 	return fmt.Sprintf("%.4g", x)
 }
-
-// least is the smallest value; NaN of an empty curve.
-func (c *Curve) least() float64 {
-	x := math.NaN()
-	for _, b := range c.buckets {
-		if math.IsNaN(x) || b.least < x {
-			x = b.least
-		}
-	}
-	return x
-}

@@ -14,6 +14,7 @@ import (
 	"errors"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // ShareInput is the input of a graph of updates for one over the number of gradients in
@@ -24,8 +25,9 @@ const ShareInput = "gradient_share"
 func (a *applier) sum(params []Param) {
 	for _, p := range params {
 		a.b.Scope = p.Value.Name
-		u, kept := &updater{applier: a, p: p.Value}, a.kept(p.Value)
-		u.output(kept, u.add(kept.Name+".new", "Add", kept, p.Grad))
+		kept := a.kept(p.Value)
+		u := &updater{applier: a, p: p.Value, state: map[string]*onnx.Value{accState: kept}}
+		u.nextOf(accState, "Add", build.In(kept, p.Grad))
 	}
 	a.b.Scope = ""
 }

@@ -153,6 +153,29 @@ const (
 	rowsStep   = "squares"      // joins the squares of all gradients
 )
 
+// momentState is the state that averages gradients, accState their sum up to an update.
+const momentState, accState = "m", "acc"
+
+// nextStep makes the next value of a state, of the parameter where that is "".
+func nextStep(state string) string {
+	if state == "" {
+		return "next"
+	}
+	return "next." + state
+}
+
+// Moments are the outputs that are next averages of gradients, by name. A pass that makes
+// one in another way keeps the step.
+func Moments(g *onnx.Graph) map[string]bool {
+	moments := map[string]bool{}
+	for _, v := range g.Outputs {
+		if v.Producer != nil && v.Producer.Origin().Step == nextStep(momentState) {
+			moments[v.Name] = true
+		}
+	}
+	return moments
+}
+
 // sumStep is a sum that an update takes over what it made of its gradient.
 const sumStep = "sum"
 

@@ -256,14 +256,14 @@ func (a *applier) checkParams(params []Param) error {
 func (a *applier) stateSuffixes(p *onnx.Value) []string {
 	var s []string
 	if a.o.Sums && a.o.Kind != None {
-		return []string{".acc"}
+		return []string{"." + accState}
 	}
 	if r := a.o.Kind.row(); r != nil {
 		for _, h := range r.state(a, p) {
 			s = append(s, "."+h.name)
 		}
 		if a.o.Accumulate > 1 || a.apart {
-			s = append(s, ".acc")
+			s = append(s, "."+accState)
 		}
 	}
 	return s
@@ -314,7 +314,7 @@ func (a *applier) writeRoles(params []Param) error {
 		switch {
 		case a.apart:
 		case a.o.Sums && a.o.Kind != None:
-			r.Grad[p.Value.Name] = a.g.Value(p.Value.Name + ".acc.new").Name
+			r.Grad[p.Value.Name] = a.g.Value(p.Value.Name + "." + accState + ".new").Name
 		case p.Grad.IsOutput():
 			r.Grad[p.Value.Name] = p.Grad.Name
 		}

@@ -83,6 +83,12 @@ func TestRowsTellTheirState(t *testing.T) {
 			if in.Name != normInput && !neutralized(out, 8) {
 				t.Errorf("%s: %s depends on no product with a neutral value", name, out.Name)
 			}
+			if step := out.Producer.Origin().Step; in.Name != normInput && !strings.HasPrefix(step, "next") {
+				t.Errorf("%s: the node of %s says that it is the step %q, and not that it makes a next value", name, out.Name, step)
+			}
+			if moment := strings.HasSuffix(in.Name, ".m"); moment != Moments(m.Graph)[out.Name] {
+				t.Errorf("%s: %s is a moment: %v", name, out.Name, !moment)
+			}
 		}
 	}
 }

@@ -28,7 +28,8 @@ type updater struct {
 	p, grad *onnx.Value
 	decay   bool
 	begun   bool // something of the gradient is made
-	// state holds the tensors that the row keeps of the parameter, by name.
+	// state holds what has a next value, by name: the tensors that the row keeps of the
+	// parameter, a sum of gradients, and as "" the parameter.
 	state map[string]*onnx.Value
 }
 
@@ -37,7 +38,7 @@ func (a *applier) update(p Param) {
 		return
 	}
 	a.b.Scope = p.Value.Name
-	u := &updater{applier: a, p: p.Value, grad: a.s.grads[p.Value], decay: a.o.WeightDecay > 0, state: map[string]*onnx.Value{}}
+	u := &updater{applier: a, p: p.Value, grad: a.s.grads[p.Value], decay: a.o.WeightDecay > 0, state: map[string]*onnx.Value{"": p.Value}}
 	if u.decay && a.o.NoDecay != nil && a.o.NoDecay(p.Value.Name, len(p.Value.Type.Shape)) {
 		u.decay = false
 		a.res.NoDecay = append(a.res.NoDecay, p.Value.Name)
@@ -49,8 +50,8 @@ func (a *applier) update(p Param) {
 	}
 	row.update(u)
 	if a.s.keepAcc != nil {
-		kept := a.g.Value(p.Value.Name + ".acc")
-		u.output(kept, u.mul(kept.Name+".new", u.grad, a.s.keepAcc))
+		u.state[accState] = a.g.Value(p.Value.Name + "." + accState)
+		u.nextProduct(accState, u.grad, a.s.keepAcc)
 	}
 	a.b.Scope = ""
 }
@@ -64,15 +65,10 @@ func (u *updater) average(letter string, add *onnx.Value, beta float64) *onnx.Va
 // averageBy is average by a scalar of another name.
 func (u *updater) averageBy(letter string, add *onnx.Value, beta float64, keep string) *onnx.Value {
 	old := u.state[letter]
-	var next *onnx.Value
 	if beta < scaleLast {
-		next = u.add(old.Name+".new", "Add", u.scale(letter+"_keep", old, keep), add)
-	} else {
-		sum := u.named(letter+"_sum", "Add", build.In(old, add))
-		next = u.scale(old.Name+".new", sum, keep)
+		return u.nextOf(letter, "Add", build.In(u.scale(letter+"_keep", old, keep), add))
 	}
-	u.output(old, next)
-	return next
+	return u.nextProduct(letter, u.named(letter+"_sum", "Add", build.In(old, add)), u.scalar(keep))
 }
 
 // toward makes the next value of the state P.name: the share named share of the way
@@ -80,9 +76,7 @@ func (u *updater) averageBy(letter string, add *onnx.Value, beta float64, keep s
 func (u *updater) toward(name string, x *onnx.Value, share string) *onnx.Value {
 	old := u.state[name]
 	way := u.scale(name+"_way", u.named(name+"_off", "Sub", build.In(x, old)), share)
-	next := u.add(old.Name+".new", "Add", old, way)
-	u.output(old, next)
-	return next
+	return u.nextOf(name, "Add", build.In(old, way))
 }
 
 // scaleLast is the least β for which the state is scaled last.
@@ -99,18 +93,20 @@ func before(beta float64) float64 {
 
 // next makes P.new: P less rated, scaled where decay does that.
 func (u *updater) next(rated *onnx.Value) {
-	name := u.p.Name + ".new"
 	if !u.decay || u.s.by["keep_p"] == nil {
-		u.output(u.p, u.add(name, "Sub", u.p, rated))
+		u.nextOf("", "Sub", build.In(u.p, rated))
 		return
 	}
-	u.output(u.p, u.scale(name, u.named("less", "Sub", build.In(u.p, rated)), "keep_p"))
+	u.nextProduct("", u.named("less", "Sub", build.In(u.p, rated)), u.scalar("keep_p"))
 }
 
-// output makes v, which bears the name of old's next value, a graph output.
-func (u *updater) output(old, v *onnx.Value) {
+// nextOf makes the next value of a state, which is a graph output: P.m.new of m. Its
+// node says which state it is of.
+func (u *updater) nextOf(state, op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
+	old, step := u.state[state], nextStep(state)
+	v := u.step(step, u.b.NodeNamed("", op, prefix+u.p.Name+"/"+step, in, []string{old.Name + ".new"}, attrs...)[0])
 	if v == nil {
-		return
+		return nil
 	}
 	u.g.AddOutput(v)
 	u.res.Next[old] = v
@@ -119,9 +115,18 @@ func (u *updater) output(old, v *onnx.Value) {
 			u.res.States[i].Output = v
 		}
 	}
+	return v
 }
 
-// scale is x times a declared scalar. What is a step, or the name of an output.
+// nextProduct makes the next value of a state as x times s.
+func (u *updater) nextProduct(state string, x *onnx.Value, s *scalar) *onnx.Value {
+	if s == nil {
+		return nil
+	}
+	return withNeutral(u.nextOf(state, "Mul", build.In(x, u.as(x, s.Value))), s)
+}
+
+// scale is x times a declared scalar.
 func (u *updater) scale(what string, x *onnx.Value, name string) *onnx.Value {
 	return u.mul(what, x, u.scalar(name))
 }
@@ -160,35 +165,15 @@ func (u *updater) mul(what string, x *onnx.Value, s *scalar) *onnx.Value {
 	if s == nil {
 		return nil
 	}
-	var v *onnx.Value
-	if u.isOutputName(what) {
-		v = u.add(what, "Mul", x, u.as(x, s.Value))
-	} else {
-		v = u.named(what, "Mul", build.In(x, u.as(x, s.Value)))
-	}
+	return withNeutral(u.named(what, "Mul", build.In(x, u.as(x, s.Value))), s)
+}
+
+// withNeutral notes in the product v what of s changes nothing.
+func withNeutral(v *onnx.Value, s *scalar) *onnx.Value {
 	if v != nil {
 		setNeutral(v.Producer, s.neutral)
 	}
 	return v
-}
-
-func (u *updater) isOutputName(what string) bool {
-	return len(what) > len(u.p.Name) && what[:len(u.p.Name)] == u.p.Name
-}
-
-// add makes a node whose output bears its name outside the optimizer's prefix.
-func (u *updater) add(output, op string, x, y *onnx.Value) *onnx.Value {
-	return u.bears(output, op, build.In(x, y))
-}
-
-// nextOf makes the node whose output is the next value of a state, or of the parameter.
-func (u *updater) nextOf(old *onnx.Value, op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
-	return u.bears(old.Name+".new", op, in, attrs...)
-}
-
-func (u *updater) bears(output, op string, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
-	step := "next" + output[len(u.p.Name):len(output)-len(".new")]
-	return u.b.NodeNamed("", op, prefix+u.p.Name+"/"+step, in, []string{output}, attrs...)[0]
 }
 
 // like casts a scalar to the parameter's element type.

@@ -230,8 +230,9 @@ func (u *update) join(e *emitter, r root, parts []*onnx.Value) (*onnx.Value, err
 	if err := e.b.Err(); err != nil {
 		return nil, err
 	}
-	whole.Type = r.v.Type
 	old := r.v
+	whole.Type = old.Type
+	whole.Producer.SetOrigin(onnx.Origin{Pass: rowsPass, Of: old.Name, Step: old.Producer.Origin().Step})
 	u.g.TakeOver(old, whole)
 	e.renamed[old] = whole
 	return whole, nil

@@ -23,6 +23,7 @@ import (
 	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/control"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
 
@@ -310,9 +311,17 @@ func (c rowsCase) check(t *testing.T) {
 			labels = append(labels, n.Label())
 		}
 	}
+	for _, v := range next(m) {
+		v.Producer.SetOrigin(onnx.Origin{Pass: optim.Pass, Step: "next"})
+	}
 	found, applied, skipped, err := Rows(m, types, next(m), forwardSide, minSlices)
 	if err != nil || applied != found || len(skipped) > 0 || applied == 0 {
 		t.Fatalf("%d of %d next values in slices, skipped %v, error %v", applied, found, skipped, err)
+	}
+	for _, v := range next(m) {
+		if v.Producer.Origin().Step != "next" {
+			t.Errorf("the node of %s does not say any more what it makes", v.Name)
+		}
 	}
 	divided := false
 	for _, n := range m.Graph.Nodes {
