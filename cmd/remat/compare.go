@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -349,22 +351,26 @@ func within(d report.Difference, tolerance float64) report.Difference {
 
 // writeComparison prints the document and writes the pictures.
 func writeComparison(e *env, doc *report.Compare, o compareOptions) error {
-	if o.html != "" {
-		page := &report.Page{Title: o.title, Command: e.typed, Facts: machineFacts(e), Compare: doc}
-		if page.Title == "" {
-			page.Title = "Comparison"
-		}
-		if err := onnx.ReplaceFile(o.html, func(f *os.File) error { return page.HTML(f) }); err != nil {
-			return err
-		}
-	}
-	if o.png != "" {
-		if err := onnx.ReplaceFile(o.png, func(f *os.File) error { return doc.OverviewPNG(f) }); err != nil {
-			return err
-		}
+	page := &report.Page{Title: cmp.Or(o.title, "Comparison"), Compare: doc}
+	if err := e.draw(page, o.html, doc.OverviewPNG, o.png); err != nil {
+		return err
 	}
 	if !e.json {
 		return doc.Text(e.stdout)
 	}
 	return report.WriteJSON(e.stdout, doc.Brief())
+}
+
+// draw writes the page and the chart of a result to the files that are asked for, "" for none.
+func (e *env) draw(page *report.Page, html string, chart func(io.Writer) error, png string) error {
+	if html != "" {
+		page.Command, page.Facts = e.typed, machineFacts(e)
+		if err := onnx.ReplaceFile(html, func(f *os.File) error { return page.HTML(f) }); err != nil {
+			return err
+		}
+	}
+	if png == "" {
+		return nil
+	}
+	return onnx.ReplaceFile(png, func(f *os.File) error { return chart(f) })
 }

@@ -13,7 +13,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
@@ -21,7 +20,6 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
@@ -257,16 +255,9 @@ func writeSweep(e *env, doc *report.Sweep, o sweepOptions) error {
 	if o.point > 0 {
 		o.html, o.png = "", ""
 	}
-	if o.html != "" {
-		page := &report.Page{Title: "Sweep of " + strings.Join(o.models, ", "), Command: e.typed, Facts: machineFacts(e), Sweep: doc}
-		if err := onnx.ReplaceFile(o.html, func(f *os.File) error { return page.HTML(f) }); err != nil {
-			return err
-		}
-	}
-	if o.png != "" {
-		if err := onnx.ReplaceFile(o.png, func(f *os.File) error { return doc.PNG(f) }); err != nil {
-			return err
-		}
+	page := &report.Page{Title: "Sweep of " + strings.Join(o.models, ", "), Sweep: doc}
+	if err := e.draw(page, o.html, doc.PNG, o.png); err != nil {
+		return err
 	}
 	if e.json {
 		return report.WriteJSON(e.stdout, doc)
