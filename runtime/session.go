@@ -203,6 +203,10 @@ func (s *Session) start() (err error) {
 	if err := s.plan(values); err != nil {
 		return err
 	}
+	if err := s.markInPlace(); err != nil { // may open a session too, whose remains would lie among this one's
+		return err
+	}
+	ort.Trim()
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
@@ -221,9 +225,6 @@ func (s *Session) start() (err error) {
 	s.load.Session, _ = RSS()
 	s.allocated = s.ort.DeviceCounter().State().Live
 	s.memory.SessionBytes = s.allocated
-	if err := s.markInPlace(); err != nil {
-		return err
-	}
 	for _, in := range s.inputs {
 		if err := s.fill(in, values); err != nil {
 			return err

@@ -6,8 +6,9 @@ step lies, over its live peak; "reserved" is what the session's allocator took i
 beside predicted; "arena / live" is what ONNX Runtime's arena reserves for the same step, set up as
 suits it. "process" is the most that the process held, less what it held as the program
 started, over parameters, optimizer state, feeds, session and live peak together: it has the
-program, ONNX Runtime's library and its graph in it, some sixty megabytes, which outweigh a small
-model. The time of a step beside one in the arena is `go test ./runtime -bench SlabBesideArena`."""
+program, ONNX Runtime's library and its graph in it, which outweigh a small model. "beyond MB" is the
+difference of the two in place of the ratio. The time of a step beside one in the arena is
+`go test ./runtime -bench SlabBesideArena`."""
 
 STRATEGIES = ("none", "sqrt", "full", "selective", "optimal")
 
@@ -60,4 +61,5 @@ def row(run):
         "predicted": "exact" if m["predicted_reserved_bytes"] == m["reserved_bytes"] and not m["astray_bytes"] else f"{(m['predicted_reserved_bytes'] or 0) / 1e6:.3f}",
         "arena / live": ratio(m["arena_reserved_bytes"], live),
         "process": ratio(most - load["start_rss_bytes"], total),
+        "beyond MB": f"{(most - load['start_rss_bytes'] - total) / 1e6:.1f}",
     }

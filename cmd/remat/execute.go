@@ -193,6 +193,23 @@ func openSubject(e *env, path string, o remat.Options) (*subject, error) {
 	return openSource(e, src, o, engine.OpenLoaded)
 }
 
+// openAlone is openSubject for a file that nothing else reads meanwhile: the session has
+// the only copy of the model.
+func openAlone(e *env, path string, o remat.Options) (*subject, error) {
+	engine, err := e.engine()
+	if err != nil {
+		return nil, err
+	}
+	src, err := e.load(path)
+	if err != nil {
+		return nil, err
+	}
+	defer e.unload(path)
+	return openSource(e, src, o, func(_ *onnx.Model, o remat.Options) (*remat.Session, error) {
+		return engine.OpenFile(path, o)
+	})
+}
+
 // openSource opens a model that was read, in the way that suits it, and predicts it.
 func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.Model, remat.Options) (*remat.Session, error)) (*subject, error) {
 	path := src.Path
@@ -288,12 +305,19 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	}
 }
 
-// leaveToSteps gives the system what planning and opening have left: from here on the
-// memory is the steps'.
-func (e *env) leaveToSteps() {
+// stepGarbage is how much garbage is let lie while steps run, in percent of what is in
+// use: they make little of it, and the memory is theirs.
+const stepGarbage = 25
+
+// leaveToSteps gives the system what planning and opening have left: until what it returns
+// is called, the memory is the steps'.
+func (e *env) leaveToSteps() func() {
+	before := debug.SetGCPercent(stepGarbage)
 	e.loaded.Forget()
 	debug.FreeOSMemory()
 	ort.Trim()
+	ort.TrimImages()
+	return func() { debug.SetGCPercent(before) }
 }
 
 // step runs one step and records it. A step in parts is the run of all of them:

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,5 +92,48 @@ func TestRunsAlone(t *testing.T) {
 	}
 	if doc.Models[0].Alone || subjects[1].session != nil {
 		t.Error("the other one ran too, or a session is left open")
+	}
+}
+
+// TestMemoryIsLeftToSteps: what run holds beside its steps. The file that was read is given
+// up once the session has its own copy, and little garbage is let lie until the steps
+// end; the losses are those of a session beside which the file is kept.
+func TestMemoryIsLeftToSteps(t *testing.T) {
+	e, plain, _ := memoryEnv(t)
+	feeds := remat.Options{Level: 1, Provider: ort.CPU, LR: 0.1}
+	losses := func(open func(*env, string, remat.Options) (*subject, error), kept int) []float64 {
+		s, err := open(e, plain, feeds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		if len(e.sources) != kept {
+			t.Errorf("%d files are kept, want %d", len(e.sources), kept)
+		}
+		defer e.leaveToSteps()()
+		var list []float64
+		for range 2 {
+			if err := s.step(e); err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, float64(s.run.Steps[len(s.run.Steps)-1].Outputs[s.roles.Loss]))
+		}
+		if m := s.session.Memory(); m.LivePeakBytes != *s.run.Memory.PredictedLivePeakBytes {
+			t.Errorf("live peak %d, predicted %d", m.LivePeakBytes, *s.run.Memory.PredictedLivePeakBytes)
+		}
+		during := debug.SetGCPercent(stepGarbage)
+		if during != stepGarbage {
+			t.Errorf("%d %% of garbage lies while steps run, want %d", during, stepGarbage)
+		}
+		return list
+	}
+	const before = 77
+	defer debug.SetGCPercent(debug.SetGCPercent(before))
+	alone := losses(openAlone, 0)
+	if after := debug.SetGCPercent(before); after != before {
+		t.Errorf("%d %% of garbage lies after the steps, want %d as before", after, before)
+	}
+	if beside := losses(openSubject, 1); !slices.Equal(alone, beside) || alone[0] == alone[1] {
+		t.Errorf("losses %v, beside the file %v", alone, beside)
 	}
 }

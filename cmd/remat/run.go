@@ -72,14 +72,14 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 	if err := pipeline.CanWrite(filesOf(sources), o.out, o.save, o.trace); err != nil {
 		return err
 	}
-	s, err := openSubject(e, path, feeds)
+	s, err := openAlone(e, path, feeds)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	e.say("%s on %s, ONNX Runtime %s", filepath.Base(path), s.run.Provider, s.run.ORTVersion)
 	e.measuring.Store(true)
-	e.leaveToSteps()
+	defer e.leaveToSteps()()
 	bar := e.progress(o.steps, "steps")
 	var stopped error
 	for i := 0; i < o.steps; i++ {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -164,10 +163,6 @@ func (t *trainRun) readLength() error {
 	return t.schedule.Check()
 }
 
-// trainGarbage is how much garbage is let lie while steps run, in percent of what is in
-// use: they make little of it, and the memory is theirs.
-const trainGarbage = 25
-
 // run trains, by as many ranks as were asked for.
 func (t *trainRun) run() error {
 	if t.group == nil { // else it leaves the other processes first, which takes a while
@@ -200,9 +195,8 @@ func (t *trainRun) train() error {
 	for _, s := range t.beside {
 		s.countConstants()
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(trainGarbage))
 	b.source.Slim()
-	e.leaveToSteps()
+	defer e.leaveToSteps()()
 	t.e.finishing.Store(true)
 	result, err := job.Run(e.ctx)
 	if err != nil && !errors.Is(err, train.ErrInterrupted) {
