@@ -14,7 +14,7 @@ import (
 )
 
 // ErrRowsOnDevice: a part of a value on a device cannot be bound.
-var ErrRowsOnDevice = errors.New("outputs by rows are for the CPU: use outputs bound")
+var ErrRowsOnDevice = errors.New("a part of a value on a device cannot be bound: use --outputs bound")
 
 // A target is the input that an output becomes the value of, or rows of that value.
 type target struct {
