@@ -67,6 +67,39 @@ func TestBoundRows(t *testing.T) {
 	}
 }
 
+// TestRowsByEveryStrategy: each strategy's file reaches the peak that is predicted with rows
+// bound, chosen form or not, and the least peak is one that needs them.
+func TestRowsByEveryStrategy(t *testing.T) {
+	e := engine(t)
+	for _, kind := range []optim.Kind{optim.AdamW, optim.Lion} {
+		t.Run(string(kind), func(t *testing.T) {
+			m := zooStep(t, "gpt2", kind, func(c *models.Config) {
+				smallZoo(c)
+				c.Layers, c.Vocab = 2, 3000
+			})
+			everyWay(t, e, m, step.Rows)
+			peaks := map[step.Outputs]int64{}
+			for _, way := range []step.Outputs{step.Bound, step.Rows} {
+				p, err := NewPlanner(e, m, Options{OptLevel: 1, Threads: 2, Outputs: way})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f, err := p.Plan("least", 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				peaks[way] = f.Peak
+				if more := len(f.Model.Graph.Outputs) - len(m.Graph.Outputs); (more > 0) != (way == step.Rows) {
+					t.Errorf("%s: the least peak's file has %d more outputs", way, more)
+				}
+			}
+			if peaks[step.Rows] >= peaks[step.Bound] {
+				t.Errorf("least peaks %v", peaks)
+			}
+		})
+	}
+}
+
 // TestRowsForWhoBindsNothing: the file's next values are whole without bindings too, and
 // with the ordinary ones.
 func TestRowsForWhoBindsNothing(t *testing.T) {
