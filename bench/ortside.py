@@ -32,13 +32,28 @@ class Variant:
                 v = values.setdefault(i.name, np.zeros(i.shape, np.float32))
             self.values[i.name] = ort.OrtValue.ortvalue_from_numpy(v)
 
+    def rows(self):
+        """Where the outputs P.new.0, P.new.1, … of a file with rows as outputs go: each onto its rows of P."""
+        at, places = {}, {}
+        if self.session.get_modelmeta().custom_metadata_map.get("remat.outputs") != "rows":
+            return places
+        for o in self.session.get_outputs():  # in order
+            head, _, number = o.name.rpartition(".")
+            if head.endswith(".new") and number.isdigit():
+                places[o.name] = at.setdefault(head, self.values[head[:-4]].data_ptr())
+                at[head] += 4 * int(np.prod(o.shape))
+        return places
+
     def timed(self):
         binding = self.session.io_binding()
         for name, v in self.values.items():
             binding.bind_ortvalue_input(name, v)
+        rows = self.rows()
         for o in self.session.get_outputs():
             if o.name.endswith(".new"):  # in place, as training does
                 binding.bind_ortvalue_output(o.name, self.values[o.name[:-4]])
+            elif o.name in rows:
+                binding.bind_output(o.name, "cpu", 0, np.float32, o.shape, rows[o.name])
             else:
                 binding.bind_output(o.name, "cpu")
         wall, cpu = time.perf_counter(), time.process_time()

@@ -26,21 +26,23 @@ import (
 var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Sum", "Clip", "Min", "Max", "Relu", "Tanh"}
 
 // updateSafe says whether every reader of in, but for a pointwise update
-// itself, runs before the node that makes out.
-func updateSafe(in, out *onnx.Value, before func(a, b *onnx.Node) bool) bool {
-	update := out.Producer
-	if update == nil || !in.Type.Same(out.Type) {
+// itself, runs before the node that makes out, or, in the way Rows, before each that
+// makes rows of it which it reads.
+func updateSafe(in, out *onnx.Value, way step.Outputs, before func(a, b *onnx.Node) bool) bool {
+	if out.Producer == nil || !in.Type.Same(out.Type) {
 		return false
 	}
-	for _, r := range step.ReadersOf(in, update, traits.Aliases) {
-		if r == update {
-			if !update.Is(pointwise...) {
+	for _, w := range step.WritersOf(out, way) {
+		for _, r := range step.ReadersOf(in, w.Node, traits.Aliases) {
+			if r == w.Node {
+				if !r.Is(pointwise...) {
+					return false
+				}
+				continue
+			}
+			if !before(r, w.Node) && !w.Spares(in, r) {
 				return false
 			}
-			continue
-		}
-		if !before(r, update) {
-			return false
 		}
 	}
 	return true
@@ -52,10 +54,10 @@ func byData(g *onnx.Graph) func(a, b *onnx.Node) bool {
 	return func(a, b *onnx.Node) bool { return deps.Needs(step.Any, b, a) }
 }
 
-// InPlace lists the next values (outputs, by the input that each updates) that
-// a session would write over their inputs. executed gives the graph that ONNX
-// Runtime runs, in order, or g itself where that is not known.
-func InPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph, error)) ([]string, error) {
+// InPlace lists the outputs that a session would write over inputs: next values (outputs,
+// by the input that each updates), and in the way Rows their parts. executed gives the graph
+// that ONNX Runtime runs, in order, or g itself where that is not known.
+func InPlace(g *onnx.Graph, next map[string]string, way step.Outputs, executed func() (*onnx.Graph, error)) ([]string, error) {
 	run, err := executed()
 	if err != nil {
 		return nil, err
@@ -64,14 +66,16 @@ func InPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph
 	if run != g {
 		level = 1
 	}
-	safe, err := inPlace(g, next, level, func() (*onnx.Graph, error) { return run, nil })
+	safe, err := inPlace(g, next, way, level, func() (*onnx.Graph, error) { return run, nil })
 	if err != nil {
 		return nil, err
 	}
 	var bound []string
 	for in, out := range next {
 		if safe[in] {
-			bound = append(bound, out)
+			for _, v := range step.BoundWith(g.Value(out), way) {
+				bound = append(bound, v.Name)
+			}
 		}
 	}
 	slices.Sort(bound)
@@ -82,7 +86,7 @@ func InPlace(g *onnx.Graph, next map[string]string, executed func() (*onnx.Graph
 // input's memory and the rest. executed gives the graph that ONNX Runtime runs
 // at the level of optimization, in order; at level 0 it is asked for only where
 // data dependencies do not decide.
-func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (*onnx.Graph, error)) (map[string]bool, error) {
+func inPlace(g *onnx.Graph, next map[string]string, way step.Outputs, level int, executed func() (*onnx.Graph, error)) (map[string]bool, error) {
 	safe := map[string]bool{}
 	var open []string
 	before := byData(g)
@@ -90,7 +94,7 @@ func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (
 		if v := g.Value(in); v == nil || v.Init != nil {
 			continue // an initializer stays what it is
 		}
-		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), before); !safe[in] {
+		if safe[in] = level == 0 && updateSafe(g.Value(in), g.Value(out), way, before); !safe[in] {
 			open = append(open, in)
 		}
 	}
@@ -104,8 +108,13 @@ func inPlace(g *onnx.Graph, next map[string]string, level int, executed func() (
 	place := onnx.Places(run.Nodes)
 	for _, in := range open {
 		v, out := run.Value(in), run.Value(next[in])
-		safe[in] = v != nil && out != nil &&
-			updateSafe(v, out, func(a, b *onnx.Node) bool { return place[a] < place[b] })
+		safe[in] = v != nil && out != nil && sameNames(step.BoundWith(out, way), step.BoundWith(g.Value(next[in]), way)) &&
+			updateSafe(v, out, way, func(a, b *onnx.Node) bool { return place[a] < place[b] })
 	}
 	return safe, nil
+}
+
+// sameNames reports lists of values with the same names.
+func sameNames(a, b []*onnx.Value) bool {
+	return slices.EqualFunc(a, b, func(v, w *onnx.Value) bool { return v.Name == w.Name })
 }

@@ -34,7 +34,7 @@ type Session struct {
 	binding *ort.Binding
 	// bound is, for each output, the input that it becomes the value of, if any; nil
 	// before the first run.
-	bound   []*input
+	bound   []target
 	inputs  []*input
 	byName  map[string]*input
 	files   mappings
@@ -290,6 +290,9 @@ func (s *Session) markInPlace() (err error) {
 	if s.way, err = step.OutputsOf(s.Model, s.options.Outputs); err != nil || s.way == step.Returned {
 		return err
 	}
+	if s.way == step.Rows && s.Provider != ort.CPU {
+		return ErrRowsOnDevice
+	}
 	next := map[string]string{}
 	for _, in := range s.inputs {
 		if in.next != "" {
@@ -297,7 +300,7 @@ func (s *Session) markInPlace() (err error) {
 		}
 	}
 	var executed *onnx.Model
-	safe, err := inPlace(s.Model.Graph, next, s.options.Level, func() (*onnx.Graph, error) {
+	safe, err := inPlace(s.Model.Graph, next, s.way, s.options.Level, func() (*onnx.Graph, error) {
 		var err error
 		so := s.options.session(s.Provider)
 		so.Purpose = "find updates in place"

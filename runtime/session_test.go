@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -205,7 +206,7 @@ func TestUpdateSafe(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := m.Graph
-		if got := updateSafe(g.Value("W"), g.Value("W.new"), byData(g)); got != c.want {
+		if got := updateSafe(g.Value("W"), g.Value("W.new"), step.Bound, byData(g)); got != c.want {
 			t.Errorf("late %v: safe %v", c.late, got)
 		}
 		m.Close()

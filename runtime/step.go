@@ -224,44 +224,9 @@ func (s *Session) beforeStep() error {
 	}); err != nil {
 		return err
 	}
-	s.bound = make([]*input, len(s.ort.Outputs))
+	s.bound = make([]target, len(s.ort.Outputs))
 	for i, o := range s.ort.Outputs {
 		s.bound[i] = from[o.Name]
-	}
-	return nil
-}
-
-// byNext are the inputs by the outputs that become their values.
-func (s *Session) byNext() map[string]*input {
-	from := map[string]*input{}
-	for _, in := range s.inputs {
-		if in.next != "" {
-			from[in.next] = in
-		}
-	}
-	return from
-}
-
-// bindOutputs binds each output to the value that over gives for the input
-// whose next value it is, else to memory of ONNX Runtime's on the host.
-func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, error)) error {
-	from := s.byNext()
-	for _, o := range s.ort.Outputs {
-		if in := from[o.Name]; in != nil {
-			v, err := over(in)
-			if err != nil {
-				return err
-			}
-			if v != nil {
-				if err := b.BindOutput(o.Name, v); err != nil {
-					return err
-				}
-				continue
-			}
-		}
-		if err := b.BindOutputToDevice(o.Name, ort.CPU, 0); err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -279,7 +244,7 @@ func (s *Session) afterStep(step *Step) error {
 	for i, b := range bound {
 		o := &outputs[i]
 		*o = Output{Name: b.Name, value: b.Value, Err: b.Err}
-		if in := s.bound[i]; in != nil && in.inPlace {
+		if in := s.bound[i].in; in != nil && in.inPlace {
 			o.value, o.lent = in.value, true
 			o.Tensor = Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()}
 			continue // on a device it stays there: see Last
@@ -293,8 +258,17 @@ func (s *Session) afterStep(step *Step) error {
 			}
 		}
 	}
-	step.Outputs = outputs
-	return s.feedBack(outputs)
+	if err := s.feedBack(outputs); err != nil {
+		return err
+	}
+	whole := outputs[:0]
+	for i, o := range outputs {
+		if s.bound[i].part == nil {
+			whole = append(whole, o)
+		}
+	}
+	s.last, step.Outputs = whole, whole
+	return nil
 }
 
 // read makes the output's bytes readable on the host.
@@ -320,7 +294,7 @@ func (s *Session) read(o *Output) error {
 // feedBack copies next values that are not in place already.
 func (s *Session) feedBack(outputs []Output) error {
 	for i := range outputs {
-		in, o := s.bound[i], &outputs[i]
+		in, o := s.bound[i].in, &outputs[i]
 		if in == nil || in.inPlace {
 			continue
 		}

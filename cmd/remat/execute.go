@@ -263,16 +263,10 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 // predict fills in what was predicted; a graph that cannot be predicted runs
 // all the same, and its predictions stay null.
 func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.Analysis) {
-	bound := []string{}
-	for _, in := range s.session.Updated() {
-		if s.session.InPlace(in) {
-			bound = append(bound, s.session.Roles.New[in])
-		}
-	}
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
 	s.free = len(free) > 0
-	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, bound)
+	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, s.session.Bound())
 	if err != nil || !p.Exact() { // a lower bound is no prediction
 		var unknown []string
 		if p != nil {

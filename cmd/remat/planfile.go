@@ -156,6 +156,8 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pip
 		{"update-rows", s.Rows == f.Rows, func() { f.Rows = s.Rows }},
 		{"drop-output", slices.Equal(s.DropOutputs, f.DropOutputs), func() { f.DropOutputs = s.DropOutputs }},
 		{"precision", samePrecision(s.Precision, f.Precision), func() { f.Precision = s.Precision }},
+		// Slices that are outputs are other nodes; the other ways divide alike.
+		{"outputs", (s.Outputs == step.Rows) == (f.Outputs == step.Rows), func() {}},
 	} {
 		if !set(part.flag) || part.same {
 			part.take()

@@ -84,13 +84,13 @@ func strategies() string {
 
 // outputsFlag says how next values leave a step.
 func outputsFlag() cli.Flag {
-	return &cli.StringFlag{Name: "outputs", Usage: "`bound|returned`: whether next values are written over their inputs, or are new values; default: as the file was written, else bound"}
+	return &cli.StringFlag{Name: "outputs", Usage: "`bound|rows|returned`: whether next values are written over their inputs, those computed by rows each row where it belongs, or are new values; default: as the file was written, else bound"}
 }
 
 func readOutputs(c *cli.Context) (step.Outputs, error) {
 	way, err := step.ParseOutputs(c.String("outputs"))
 	if err == nil && way == "" && c.IsSet("outputs") {
-		err = errors.New("is empty: want returned or bound")
+		err = errors.New("is empty: want bound, rows or returned")
 	}
 	if err != nil {
 		return "", fmt.Errorf("--outputs %w", err)

@@ -182,7 +182,7 @@ func recomputedNodes(r *File) int {
 
 func executeAt(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, runs int, feeds map[string]runtime.Tensor, roles runtime.Roles) result {
 	t.Helper()
-	s, err := e.Open(m, runtime.Options{Level: o.OptLevel, Threads: 2, Provider: ort.CPU, Feeds: feeds, Seed: 7, Dims: o.Dims, Roles: &roles})
+	s, err := e.Open(m, runtime.Options{Level: o.OptLevel, Threads: 2, Provider: ort.CPU, Feeds: feeds, Seed: 7, Dims: o.Dims, Roles: &roles, Outputs: o.Outputs})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,11 @@ func (p *preparation) rows(*runtime.Engine) error {
 			next = append(next, v)
 		}
 	}
-	found, applied, skipped, err := tile.Rows(p.Model, types, next, forward, p.Options.Rows.or(rowSlices))
+	divide := tile.Rows
+	if p.Options.Outputs == step.Rows {
+		divide = tile.BoundRows
+	}
+	found, applied, skipped, err := divide(p.Model, types, next, forward, p.Options.Rows.or(rowSlices))
 	p.reportParts("rows", found, applied, skipped)
 	p.Divided.Updates = applied
 	if err != nil || applied == 0 {

@@ -50,6 +50,9 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 	if o.Outputs, err = step.OutputsOf(given, o.Outputs); err != nil {
 		return nil, err
 	}
+	if o.Outputs == step.Rows && o.CUDA {
+		return nil, fmt.Errorf("--outputs rows: %w", runtime.ErrRowsOnDevice)
+	}
 	o.Stop = p.heed(o.Stop)
 	p.opts = o
 	if p.asked, err = p.newFamily(o); err != nil {

@@ -3,6 +3,7 @@ package pipeline
 // What a bundle is made for: the runtimes, as one table.
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -59,6 +60,9 @@ func TargetNames(between string) string {
 func (t *Target) Ask(o *Options) error {
 	if t.Fixed && o.Outputs != "" && o.Outputs != t.Outputs {
 		return fmt.Errorf("outputs %s: %s has outputs %s only", o.Outputs, t.Name, t.Outputs)
+	}
+	if o.Outputs == step.Rows { // the manifest and the programs know one output for an input
+		return errors.New("outputs rows: a bundle's next values are whole: use outputs bound")
 	}
 	if o.Outputs == "" {
 		o.Outputs = t.Outputs

@@ -1,12 +1,14 @@
 package step
 
-// The two ways in which a runtime hands out a step's next values.
+// The ways in which a runtime hands out a step's next values.
 //
 //	bound      P.new is written over P: one memory, given beforehand
+//	rows       so is it, and where P.new is computed in slices of its rows, each slice is
+//	           an output of its own that is written over its rows of P (rows.go)
 //	returned   P.new is a new value, which lives beside P until the run ends
 //
-// Where the caller can bind outputs, the first takes less. Browsers cannot, and a plain
-// session.run does not.
+// Where the caller can bind outputs, the first takes less than the last, and the second the
+// least. Browsers cannot, and a plain session.run does not.
 
 import (
 	"fmt"
@@ -14,12 +16,13 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// Outputs is one of the two ways; "" leaves it to the file.
+// Outputs is one of the ways; "" leaves it to the file.
 type Outputs string
 
 // The ways of outputs.
 const (
 	Bound    Outputs = "bound"
+	Rows     Outputs = "rows"
 	Returned Outputs = "returned"
 )
 
@@ -29,10 +32,10 @@ const OutputsKey = "remat.outputs"
 // ParseOutputs reads a name; "" is "".
 func ParseOutputs(text string) (Outputs, error) {
 	switch o := Outputs(text); o {
-	case "", Bound, Returned:
+	case "", Bound, Rows, Returned:
 		return o, nil
 	}
-	return "", fmt.Errorf("%q: want returned or bound", text)
+	return "", fmt.Errorf("%q: want bound, rows or returned", text)
 }
 
 // OutputsOf is the way that is given, or else that of the model's metadata entry, or

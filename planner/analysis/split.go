@@ -115,7 +115,11 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 		if old := g.Value(in); old == nil || old.Init != nil {
 			continue // an initializer stays what it is
 		}
-		if v := g.Value(name); v != nil && v.Producer != nil {
+		next := g.Value(name)
+		if next == nil || next.Producer == nil {
+			continue
+		}
+		for _, v := range step.BoundWith(next, a.opts.Outputs) {
 			if id := a.Index[v]; p.Graph.Values[id].Kind == ortmodel.Output {
 				p.Graph.Values[id].Kind = ortmodel.Bound
 			}

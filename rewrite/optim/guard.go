@@ -44,7 +44,7 @@ func (r Refusal) Why() string {
 // A link is an update in place, and the readers of what it writes over that no
 // data dependency brings before it.
 type link struct {
-	writer  *onnx.Node
+	writer  *step.RowWriter
 	old     *onnx.Value
 	readers []*onnx.Node
 }
@@ -63,7 +63,7 @@ func Guard(m *onnx.Model, next map[*onnx.Value]*onnx.Value) (led int, refused []
 	b := build.New(m.Graph, nil, "updates")
 	for _, l := range links {
 		led += len(l.readers)
-		if err := wait(b, l.writer, l.old, l.readers); err != nil {
+		if err := wait(b, l.writer.Node, l.old, l.readers); err != nil {
 			return 0, nil, err
 		}
 	}
@@ -89,23 +89,24 @@ func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, []Refus
 	olds := slices.SortedFunc(maps.Keys(next), func(a, b *onnx.Value) int { return strings.Compare(a.Name, b.Name) })
 	var links []link
 	for _, old := range olds {
-		writer := next[old].Producer
-		if writer == nil || viewOf(next[old], old) {
+		if next[old].Producer == nil || viewOf(next[old], old) {
 			continue // or it is written over itself
 		}
-		if late := k.readers(old, writer, traits.PutsOff); len(late) > 0 {
-			links = append(links, link{writer, old, late})
+		for _, w := range step.WritersOf(next[old], step.Rows) {
+			if late := k.readers(old, &w, traits.PutsOff); len(late) > 0 {
+				links = append(links, link{&w, old, late})
+			}
 		}
 	}
 	var refused []Refusal
 	possible := links[:0]
 	for _, l := range links {
-		if r := k.needing(l.writer, k.readers(l.old, l.writer, traits.Aliases)); r != nil {
+		if r := k.needing(l.writer.Node, k.readers(l.old, l.writer, traits.Aliases)); r != nil {
 			refused = append(refused, Refusal{l.old.Name, r.Label()})
 			continue
 		}
 		// What might come to read it has to wait only if it can.
-		l.readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.Needs(step.Any, r, l.writer) })
+		l.readers = slices.DeleteFunc(l.readers, func(r *onnx.Node) bool { return k.Needs(step.Any, r, l.writer.Node) })
 		if len(l.readers) > 0 {
 			possible = append(possible, l)
 		}
@@ -150,7 +151,7 @@ func (k late) blocking(links []link) []map[int]*onnx.Node {
 		table[i] = map[int]*onnx.Node{}
 		for _, r := range l.readers {
 			for j, other := range links {
-				if other.writer != l.writer && table[i][j] == nil && k.Needs(step.Any, r, other.writer) {
+				if other.writer.Node != l.writer.Node && table[i][j] == nil && k.Needs(step.Any, r, other.writer.Node) {
 					table[i][j] = r
 				}
 			}
@@ -223,10 +224,10 @@ type late struct{ *step.Dependencies }
 
 // readers lists the readers of old that the writer does not need, each
 // once; the readers of a node's outputs count where through says so.
-func (k late) readers(old *onnx.Value, writer *onnx.Node, through func(n *onnx.Node, input int) bool) []*onnx.Node {
+func (k late) readers(old *onnx.Value, writer *step.RowWriter, through func(n *onnx.Node, input int) bool) []*onnx.Node {
 	var late []*onnx.Node
-	for _, n := range step.ReadersOf(old, writer, through) {
-		if n != writer && !k.Needs(step.Any, writer, n) && !slices.Contains(late, n) {
+	for _, n := range step.ReadersOf(old, writer.Node, through) {
+		if n != writer.Node && !k.Needs(step.Any, writer.Node, n) && !slices.Contains(late, n) && !writer.Spares(old, n) {
 			late = append(late, n)
 		}
 	}

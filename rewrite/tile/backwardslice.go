@@ -43,14 +43,16 @@ type shardKey struct {
 
 // A backwardSlice is what the slices of some next values are computed from.
 type backwardSlice struct {
-	rules   map[string]sliceRule
-	joins   bool // see joinsAxes
-	forward func(*onnx.Node) bool
-	part    int64         // elements of one slice along the split axis
-	next    []*onnx.Value // values that the slices are for, in the order of their makers
-	shards  map[shardKey]*shard
-	roots   []root              // of next
-	cloned  map[*onnx.Node]bool // computed in slices
+	rules map[string]sliceRule
+	joins bool // see joinsAxes
+	// together: a slice of one next value is there when the same one of another is made.
+	together bool
+	forward  func(*onnx.Node) bool
+	part     int64         // elements of one slice along the split axis
+	next     []*onnx.Value // values that the slices are for, in the order of their makers
+	shards   map[shardKey]*shard
+	roots    []root              // of next
+	cloned   map[*onnx.Node]bool // computed in slices
 }
 
 func newBackwardSlice(joins bool, forward func(*onnx.Node) bool, part int64, next []*onnx.Value) *backwardSlice {
@@ -63,8 +65,11 @@ func (c *backwardSlice) root(v *onnx.Value, axis int) root {
 	if !c.follow(s) {
 		s = c.leaf(v, axis)
 	}
-	// Next values that are computed from this one cut it: it exists whole by then.
-	c.shards[shardKey{v, axis}] = c.leaf(v, axis)
+	if c.together {
+		c.shards[shardKey{v, axis}] = s
+	} else { // next values that are computed from this one cut it: it exists whole by then
+		c.shards[shardKey{v, axis}] = c.leaf(v, axis)
+	}
 	r := root{s, sharding(axis)}
 	c.roots = append(c.roots, r)
 	c.mark(s, map[*shard]bool{})

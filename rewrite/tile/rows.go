@@ -56,10 +56,15 @@ const (
 // values were found that are large, how many are computed in slices, and why
 // the others are not. The graph must be typed and sorted, and is so afterwards.
 func Rows(m *onnx.Model, types build.Typer, next []*onnx.Value, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
+	return divideUpdates(m, types, next, forward, want, false)
+}
+
+// divideUpdates is Rows; bound: each slice can be written where it belongs (boundrows.go).
+func divideUpdates(m *onnx.Model, types build.Typer, next []*onnx.Value, forward func(*onnx.Node) bool, want int, bound bool) (found, applied int, skipped []*SkipError, err error) {
 	place := onnx.Places(m.Graph.Nodes)
 	for _, group := range groups(largest(next), place) {
 		found += len(group)
-		u, skip := newUpdate(m, group, forward, place, want)
+		u, skip := newUpdate(m, group, forward, place, want, bound)
 		if skip != nil {
 			skipped = append(skipped, skip)
 			continue
@@ -133,6 +138,8 @@ type update struct {
 	parts int64
 	keep  bool        // what one loop computed in slices is there for the next
 	after *onnx.Value // what the first slice waits for; nil: for nothing
+	// together: the slices of all next values come in one loop, each an output.
+	together bool
 }
 
 // A root is a value that is computed in parts, and how they are joined: along an axis,
@@ -144,7 +151,7 @@ type root struct {
 
 // newUpdate finds the backward slices of a group of next values, along the axis under
 // which the least has to wait for them.
-func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool, place map[*onnx.Node]int, want int) (*update, *SkipError) {
+func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool, place map[*onnx.Node]int, want int, bound bool) (*update, *SkipError) {
 	last := group[len(group)-1]
 	var best *update
 	least := int64(0)
@@ -156,7 +163,9 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 			continue
 		}
 		along := func(sums []*onnx.Node) *backwardSlice {
-			return newBackwardSlice(joinsAxes(m), forward, extent/parts, append(outputs(sums), group...))
+			c := newBackwardSlice(joinsAxes(m), forward, extent/parts, append(outputs(sums), group...))
+			c.together = bound && axis == 0
+			return c
 		}
 		c, sums, skip := withSums(along, group, axis, place)
 		if skip != nil {
@@ -166,8 +175,9 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		if waits := c.leafBytes(); best == nil || waits < least {
 			least = waits
 			deps := step.DependenciesOf(m.Graph)
-			best = &update{g: m.Graph, next: group, parts: parts, keep: len(sums) > 0 && len(group) == 1}
-			best.loops = loops(c.roots, len(sums), deps)
+			best = &update{g: m.Graph, next: group, parts: parts, together: c.together}
+			best.keep = len(sums) > 0 && len(group) == 1 && !c.together
+			best.loops = loops(c.roots, len(sums), c.together, deps)
 			best.after = c.lastLeaf(place, deps.Forward(step.Any, c.next...))
 		}
 	}
@@ -202,6 +212,9 @@ func (u *update) apply(types build.Typer) error {
 		}
 		before = nil
 		for k, r := range roots {
+			if u.together && slices.Contains(u.next, r.v) {
+				u.giveOut(r.v, parts[k])
+			}
 			v, err := u.join(e, r, parts[k])
 			if err != nil {
 				return err

@@ -144,19 +144,23 @@ func (c *backwardSlice) partedProduct(s *shard, n *onnx.Node, axis int) (shardin
 }
 
 // loops are the roots that are computed together: each next value by itself, after the
-// sums, of which those share a loop that do not need each other.
-func loops(roots []root, sums int, deps *step.Dependencies) [][]root {
+// sums, of which those share a loop that do not need each other. together: all next values
+// share one.
+func loops(roots []root, sums int, together bool, deps *step.Dependencies) [][]root {
+	if together {
+		return append(loops(roots[:sums], sums, false, deps), roots[sums:])
+	}
 	var list [][]root
 	for i, r := range roots {
-		var together []root
+		var latest []root
 		if len(list) > 0 {
-			together = list[len(list)-1]
+			latest = list[len(list)-1]
 		}
 		needs := func(other root) bool { return deps.Needs(step.Any, r.v.Producer, other.v.Producer) }
-		if i >= sums || len(together) == 0 || slices.ContainsFunc(together, needs) {
+		if i >= sums || len(latest) == 0 || slices.ContainsFunc(latest, needs) {
 			list = append(list, []root{r})
 		} else {
-			list[len(list)-1] = append(together, r)
+			list[len(list)-1] = append(latest, r)
 		}
 	}
 	return list

@@ -18,7 +18,9 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -298,11 +300,20 @@ func TestElementwiseAreElementwise(t *testing.T) {
 
 func TestSliceRules(t *testing.T) {
 	for _, c := range rowsCases {
-		t.Run(c.row+"/"+c.name, func(t *testing.T) { c.check(t) })
+		t.Run(c.row+"/"+c.name, func(t *testing.T) { c.check(t, Rows) })
+		t.Run(c.row+"/"+c.name+"/bound", func(t *testing.T) {
+			m := c.check(t, BoundRows)
+			for _, v := range next(m) {
+				if parts := step.RowsOf(v); (parts != nil) != (c.axis == 0) {
+					t.Errorf("%s, in slices along axis %d, has %d parts among the outputs", v.Name, c.axis, len(parts))
+				}
+			}
+		})
 	}
 }
 
-func (c rowsCase) check(t *testing.T) {
+func (c rowsCase) check(t *testing.T, divide func(*onnx.Model, build.Typer, []*onnx.Value, func(*onnx.Node) bool, int) (int, int, []*SkipError, error)) *onnx.Model {
+	t.Helper()
 	was, _ := c.parse(t)
 	m, types := c.parse(t)
 	var labels []string
@@ -314,7 +325,7 @@ func (c rowsCase) check(t *testing.T) {
 	for _, v := range next(m) {
 		v.Producer.SetOrigin(onnx.Origin{Pass: optim.Pass, Step: "next"})
 	}
-	found, applied, skipped, err := Rows(m, types, next(m), forwardSide, minSlices)
+	found, applied, skipped, err := divide(m, types, next(m), forwardSide, minSlices)
 	if err != nil || applied != found || len(skipped) > 0 || applied == 0 {
 		t.Fatalf("%d of %d next values in slices, skipped %v, error %v", applied, found, skipped, err)
 	}
@@ -337,6 +348,7 @@ func (c rowsCase) check(t *testing.T) {
 		t.Errorf("no slice of %s is computed in\n%s", c.row, m.Text())
 	}
 	sameResults(t, was, m, c.exact)
+	return m
 }
 
 // skipReason returns the message of a skip and fails on another error.
