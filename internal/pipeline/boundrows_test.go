@@ -78,9 +78,9 @@ func TestRowsByEveryStrategy(t *testing.T) {
 				c.Layers, c.Vocab = 2, 3000
 			})
 			everyWay(t, e, m, step.Rows)
-			peaks := map[step.Outputs]int64{}
-			for _, way := range []step.Outputs{step.Bound, step.Rows} {
-				p, err := NewPlanner(e, m, Options{OptLevel: 1, Threads: 2, Outputs: way})
+			least := func(o Options) *File {
+				o.OptLevel, o.Threads = 1, 2
+				p, err := NewPlanner(e, m, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -88,6 +88,11 @@ func TestRowsByEveryStrategy(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				return f
+			}
+			peaks := map[step.Outputs]int64{}
+			for _, way := range []step.Outputs{step.Bound, step.Rows} {
+				f := least(Options{Outputs: way})
 				peaks[way] = f.Peak
 				if more := len(f.Model.Graph.Outputs) - len(m.Graph.Outputs); (more > 0) != (way == step.Rows) {
 					t.Errorf("%s: the least peak's file has %d more outputs", way, more)
@@ -95,6 +100,9 @@ func TestRowsByEveryStrategy(t *testing.T) {
 			}
 			if peaks[step.Rows] >= peaks[step.Bound] {
 				t.Errorf("least peaks %v", peaks)
+			}
+			if named := least(Options{Outputs: step.Rows, Chunk: auto, Tile: auto, Rows: auto}); named.Peak < peaks[step.Rows] {
+				t.Errorf("least peak %d, with the divisions named %d", peaks[step.Rows], named.Peak)
 			}
 		})
 	}

@@ -160,8 +160,8 @@ func (m *merge) openFamily() error {
 		return err
 	}
 	for i := range choices {
-		if i > 0 && !m.p.chooses(m.solver) {
-			break
+		if !m.p.offers(m.solver, i) {
+			continue
 		}
 		m.waiting = append(m.waiting, &frontier{family: f, choice: i, rank: m.ranks})
 		m.ranks += perVariant

@@ -96,14 +96,20 @@ func (v *Variant) problems() []*planner.Problem {
 }
 
 // choicesN is how many choices there are.
-const choicesN = 7
+const choicesN = 8
 
 // choices are what a search may divide, unless the user did: nothing, the loss
 // into slices, wide products into parts too, the loss into smaller slices, which
-// slows its products down, and large updates into slices.
-var choices = [choicesN]struct{ chunk, tile, rows Division }{
+// slows its products down, and large updates into slices. Where these are bound one by
+// one and wait for nothing, the loss holds most: slices between coarse and fine then hold
+// less than either.
+var choices = [choicesN]struct {
+	chunk, tile, rows Division
+	bound             bool // only with Outputs Rows
+}{
 	{}, {chunk: coarse}, {chunk: coarse, tile: auto}, {chunk: fine, tile: auto},
 	{chunk: coarse, rows: auto}, {chunk: coarse, tile: auto, rows: auto}, {chunk: fine, tile: auto, rows: auto},
+	{chunk: auto, tile: auto, rows: auto, bound: true},
 }
 
 // reaching is the first choice that holds much less and adds hardly any work.
@@ -198,6 +204,11 @@ func (p *Planner) chooses(s *planner.Solver) bool {
 	return s.Frontier != nil && !o.divides() && !o.AsIs && p.Problem().HasBackward()
 }
 
+// offers reports that a solver looks at a choice.
+func (p *Planner) offers(s *planner.Solver, choice int) bool {
+	return choice == 0 || p.chooses(s) && (!choices[choice].bound || p.opts.Outputs == step.Rows)
+}
+
 // divides reports that the user asked for parts.
 func (o *Options) divides() bool {
 	return o.Batch != Division{} || o.Chunk != Division{} || o.Tile != Division{} || o.Rows != Division{}
@@ -207,7 +218,7 @@ func (o *Options) divides() bool {
 // for; nil where another one divides the same, or the solver has no choice.
 func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, error) {
 	switch {
-	case choice > 0 && !p.chooses(s):
+	case !p.offers(s, choice):
 		return nil, nil
 	case f.asked[choice] || p.stopped():
 		return f.variants[choice], nil
