@@ -92,7 +92,7 @@ func (e *Engine) OpenFile(path string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := e.openLoaded(m, o)
+	s, err := e.OpenOwned(m, o)
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -106,11 +106,12 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.openLoaded(own, o)
+	return e.OpenOwned(own, o)
 }
 
-// openLoaded makes a session that owns the model.
-func (e *Engine) openLoaded(m *onnx.Model, o Options) (*Session, error) {
+// OpenOwned is OpenLoaded without a copy: the session, if there is one, owns the model, and
+// closes it.
+func (e *Engine) OpenOwned(m *onnx.Model, o Options) (*Session, error) {
 	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
 	table := carriedBy(m)
 	if seed(m, o.Seed+o.Draws, o.From.Runs) {

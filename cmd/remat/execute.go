@@ -204,10 +204,12 @@ func openAlone(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer e.unload(path)
-	return openSource(e, src, o, func(_ *onnx.Model, o remat.Options) (*remat.Session, error) {
-		return engine.OpenFile(path, o)
-	})
+	s, err := openSource(e, src, o, engine.OpenOwned)
+	if err != nil {
+		return nil, err
+	}
+	delete(e.sources, path)
+	return s, src.GiveUp()
 }
 
 // openSource opens a model that was read, in the way that suits it, and predicts it.
@@ -436,7 +438,7 @@ func (s *subject) noteMemory() {
 // measureAside measures what takes a second session; counted says that the bytes
 // of the session are known.
 func (s *subject) measureAside(e *env) (counted bool, err error) {
-	if s.run.OptLevel > 0 {
+	if s.run.OptLevel > 0 && !s.counted {
 		if err := s.session.MeasureConstants(); err != nil {
 			return false, err
 		}

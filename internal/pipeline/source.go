@@ -46,8 +46,14 @@ func (s *Source) With(m *onnx.Model) *Source {
 
 // Close releases the file and the copies of its model.
 func (s *Source) Close() error {
+	err := s.GiveUp()
+	return errors.Join(s.Model.Close(), err)
+}
+
+// GiveUp is Close where somebody else has become the model's owner.
+func (s *Source) GiveUp() error {
 	s.Hash() // which outlives the mapping
-	return errors.Join(s.Model.Close(), s.Slim())
+	return s.Slim()
 }
 
 // Slim releases the weights of the copies of the model that Typed and Sized made.
