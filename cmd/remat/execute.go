@@ -182,20 +182,22 @@ type subject struct {
 
 // openSubject opens a file for running and predicts it.
 func openSubject(e *env, path string, o remat.Options) (*subject, error) {
-	engine, err := e.engine()
-	if err != nil {
-		return nil, err
-	}
-	src, err := e.load(path)
-	if err != nil {
-		return nil, err
-	}
-	return openSource(e, src, o, engine.OpenLoaded)
+	return openPath(e, path, o, (*remat.Engine).OpenLoaded)
 }
 
 // openAlone is openSubject for a file that nothing else reads meanwhile: the session has
 // the only copy of the model.
 func openAlone(e *env, path string, o remat.Options) (*subject, error) {
+	s, err := openPath(e, path, o, (*remat.Engine).OpenOwned)
+	if err != nil {
+		return nil, err
+	}
+	src := e.sources[path]
+	delete(e.sources, path)
+	return s, src.GiveUp()
+}
+
+func openPath(e *env, path string, o remat.Options, open func(*remat.Engine, *onnx.Model, remat.Options) (*remat.Session, error)) (*subject, error) {
 	engine, err := e.engine()
 	if err != nil {
 		return nil, err
@@ -204,12 +206,7 @@ func openAlone(e *env, path string, o remat.Options) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := openSource(e, src, o, engine.OpenOwned)
-	if err != nil {
-		return nil, err
-	}
-	delete(e.sources, path)
-	return s, src.GiveUp()
+	return openSource(e, src, o, func(m *onnx.Model, o remat.Options) (*remat.Session, error) { return open(engine, m, o) })
 }
 
 // openSource opens a model that was read, in the way that suits it, and predicts it.
