@@ -4,18 +4,21 @@ package pipeline
 // work, where a little more work stops saving much memory. The last bytes may cost more
 // work than all that were saved before.
 //
-//	peak │ ×  plain
+//	held │ ×  plain
 //	     │  ×
-//	     │    ×  ◀ knee: furthest below the chord
+//	     │    ×  ◀ knee: least held · 2^(work / pass)
 //	     │         ×
 //	     │                 ×       × least
 //	     └──────────────────────────── work
 //
-// Both axes run from 0 to 1 between the ends of the curve, so the chord is peak + work
-// = 1 and the point furthest below it has the least sum (Satopää et al. 2011, "Finding
-// a Kneedle in a Haystack"). Where the whole curve takes less work than littleWork, the
-// axis of work runs to that: little work is no reason to stop. A strategy with one plan never holds less than the knee:
-// where the curve bends above what these reach, the search goes on to the least peak.
+// Held is all that a step holds, parameters and state included, as that has to fit. The
+// price is what everybody knows from checkpoints: one more forward pass, a third of the
+// step's work. To be worth it, that much work has to halve what is held, and less work in
+// proportion: the knee is where the curve of log(held) has that slope. Neither axis is
+// scaled to the ends of the curve, so how far a curve goes on does not move its knee. A
+// strategy with one plan never holds less than the knee: where the curve bends above what
+// these reach, the search goes on to the least work that holds no more, and where it finds
+// none to the least peak.
 
 import (
 	"fmt"
@@ -25,8 +28,9 @@ import (
 	"github.com/onnx-remat/remat/planner"
 )
 
-// littleWork is a share of the plain step's work.
-const littleWork = 0.1
+// onePass is the work of a forward pass as a share of the plain step's, whose backward
+// pass has two products for each of the forward's.
+const onePass = 1.0 / 3
 
 // knee returns the file of least peak with at most the work of the knee; nil where the
 // search found no plan in time, or where a strategy with one plan may hold less.
@@ -39,12 +43,15 @@ func (p *Planner) knee(s *planner.Solver) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if far := p.asked.far; far != nil {
+	if far := p.asked.far; far != nil && p.stopped() { // of a curve that ends early
 		ceiling = min(ceiling, far.Peak)
 	}
-	at, least := bend(list, almost(ceiling)), list[len(list)-1]
+	at, least := bend(list, p.Before.TotalPeak-p.Before.LivePeak, ceiling), list[len(list)-1]
 	f, err := p.lowest(list[:at+1], list[at].Overhead)
-	if err != nil || f == nil || f.Peak > almost(ceiling) {
+	if err == nil && (f == nil || f.Peak > ceiling) {
+		f, err = p.first(s, Budget{Live: ceiling})
+	}
+	if err != nil || f == nil || f.Peak > ceiling {
 		return nil, err
 	}
 	if list[at].Peak > least.Peak {
@@ -72,15 +79,13 @@ func (p *Planner) simplest() (int64, error) {
 }
 
 // bend is the place of the knee on a curve by ascending work and descending peak, among
-// the points up to a peak in bytes; the last where none is.
-func bend(curve []Candidate, ceiling int64) int {
-	first, last := curve[0], curve[len(curve)-1]
-	best, sum := len(curve)-1, 1.0
+// the points up to a peak in bytes; the last where none is. Beside the live peak a step
+// holds that many bytes.
+func bend(curve []Candidate, beside, ceiling int64) int {
+	best, price := len(curve)-1, math.Inf(1)
 	for i, c := range curve {
-		peak := float64(c.Peak-last.Peak) / float64(max(first.Peak-last.Peak, 1))
-		work := (c.Overhead - first.Overhead) / max(last.Overhead-first.Overhead, littleWork)
-		if c.Peak <= ceiling && peak+work < sum {
-			best, sum = i, peak+work
+		if at := float64(beside+c.Peak) * math.Exp2(c.Overhead/onePass); c.Peak <= ceiling && at < price {
+			best, price = i, at
 		}
 	}
 	return best

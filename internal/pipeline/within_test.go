@@ -2,6 +2,8 @@ package pipeline
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/onnx-remat/remat/models"
@@ -83,7 +85,15 @@ func TestWithinWork(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			bends(t, knee, files)
+			ceiling := int64(math.MaxInt64)
+			for _, strategy := range []string{"full", "sqrt", "selective"} {
+				f, err := p.Plan(strategy, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ceiling = min(ceiling, f.Peak)
+			}
+			bends(t, knee, ceiling, files)
 		})
 	}
 	half := 0.5
@@ -105,24 +115,45 @@ func TestWithinWork(t *testing.T) {
 }
 
 // bends checks the file of an optimal plan without a bound beside those of the least peak
-// within some work, by ascending work: it lies between them, and where it does not go to
-// the end of the curve, no other one is further below the chord.
-func bends(t *testing.T, knee *File, files []*File) {
+// within some work, by ascending work: it lies between them, and no other one is worth its
+// work more, unless a strategy with one plan holds less than that.
+func bends(t *testing.T, knee *File, ceiling int64, files []*File) {
 	t.Helper()
 	first, last := files[0], files[len(files)-1]
 	t.Logf("plain %d bytes; knee %d bytes, %.3g more work; least %d, %.3g", first.Peak, knee.Peak, knee.overhead(), last.Peak, last.overhead())
 	if knee.overhead() > last.overhead()+1e-9 || knee.Peak > first.Peak {
 		t.Errorf("the knee lies beside the curve")
 	}
-	if knee.Peak <= last.Peak {
-		return
+	if knee.Peak > ceiling {
+		t.Errorf("the knee holds %d bytes, a strategy with one plan %d", knee.Peak, ceiling)
 	}
-	sum := func(f *File) float64 {
-		return float64(f.Peak-last.Peak)/float64(first.Peak-last.Peak) + f.overhead()/max(last.overhead(), littleWork)
-	}
+	price := func(f *File) float64 { return float64(f.Prediction.TotalPeak) * math.Exp2(3*f.overhead()) }
 	for _, f := range files {
-		if sum(f) < sum(knee)-0.1 {
-			t.Errorf("%d bytes for %g more work bend the curve more than the knee", f.Peak, f.overhead())
+		if f.Peak <= ceiling && price(f) < 0.99*price(knee) {
+			t.Errorf("%d bytes for %g more work are worth more than the knee", f.Peak, f.overhead())
+		}
+	}
+}
+
+// The knee does not move with the end of the curve, which may lie far out: a graph whose
+// least peak takes much more work has the knee that its first points have.
+func TestKneeIgnoresTheEnd(t *testing.T) {
+	curve := []Candidate{{Peak: 1000}, {Peak: 600, Overhead: 0.02}, {Peak: 400, Overhead: 0.1}, {Peak: 390, Overhead: 0.2}}
+	far := append(slices.Clone(curve), Candidate{Peak: 350, Overhead: 3})
+	for _, c := range []struct {
+		curve           []Candidate
+		beside, ceiling int64
+		want            int
+	}{
+		{curve, 0, 1000, 2},
+		{far, 0, 1000, 2},
+		{curve, 10000, 1000, 0}, // what is saved is little of what is held
+		{curve, 1000, 1000, 1},
+		{far, 10000, 395, 3}, // what other strategies reach
+		{far, 0, 100, 4},     // nothing does
+	} {
+		if got := bend(c.curve, c.beside, c.ceiling); got != c.want {
+			t.Errorf("beside %d, at most %d: point %d, want %d", c.beside, c.ceiling, got, c.want)
 		}
 	}
 }
