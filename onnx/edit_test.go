@@ -159,6 +159,41 @@ func TestCloneNode(t *testing.T) {
 	}
 }
 
+// TestCloneOf copies what computes a value: as a clone does whose outputs are that, and
+// whose dead nodes and inputs are removed; the model stays as it was.
+func TestCloneOf(t *testing.T) {
+	for _, name := range []string{"a", "b", "c", "x", "k", "y"} {
+		m, err := Parse(editHead + editBase)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := m.Text()
+		part, err := m.CloneOf([]*Value{m.Graph.Value(name)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := part.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if m.Text() != before {
+			t.Errorf("%s: the model has changed", name)
+		}
+		for i := len(m.Graph.Outputs) - 1; i >= 0; i-- {
+			m.Graph.RemoveOutput(i)
+		}
+		m.Graph.AddOutput(m.Graph.Value(name))
+		m.Graph.RemoveDead()
+		for _, v := range slices.Clone(m.Graph.Inputs) {
+			if v.Dead() {
+				m.Graph.RemoveInput(v)
+			}
+		}
+		if got, want := part.Text(), m.Text(); got != want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, want)
+		}
+	}
+}
+
 // TestMisuse expects a panic, which names the value, for edits that would leave
 // the graph inconsistent.
 func TestMisuse(t *testing.T) {

@@ -34,27 +34,7 @@ func (g *Graph) Remove(nodes ...*Node) {
 // Nodes of other domains and control flow have no side effects in ONNX, so
 // they go too.
 func (g *Graph) RemoveDead() int {
-	live := map[*Node]bool{}
-	var stack []*Node
-	reach := func(v *Value) {
-		if v != nil && v.Producer != nil && !live[v.Producer] {
-			live[v.Producer] = true
-			stack = append(stack, v.Producer)
-		}
-	}
-	for _, o := range g.Outputs {
-		reach(o)
-	}
-	for len(stack) > 0 {
-		n := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
-		for _, v := range n.Inputs {
-			reach(v)
-		}
-		for _, v := range n.Captures {
-			reach(v)
-		}
-	}
+	live := needed(g.Outputs)
 	var dead []*Node
 	for _, n := range g.Nodes {
 		if !live[n] {
@@ -72,4 +52,30 @@ func (g *Graph) RemoveDead() int {
 		return true
 	})
 	return len(dead)
+}
+
+// needed are the nodes that values are computed by.
+func needed(values []*Value) map[*Node]bool {
+	live := map[*Node]bool{}
+	var stack []*Node
+	reach := func(v *Value) {
+		if v != nil && v.Producer != nil && !live[v.Producer] {
+			live[v.Producer] = true
+			stack = append(stack, v.Producer)
+		}
+	}
+	for _, v := range values {
+		reach(v)
+	}
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		for _, v := range n.Inputs {
+			reach(v)
+		}
+		for _, v := range n.Captures {
+			reach(v)
+		}
+	}
+	return live
 }

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -330,21 +329,11 @@ func fold(e *runtime.Engine, model *onnx.Model, values []*onnx.Value) error {
 	if len(values) == 0 {
 		return nil
 	}
-	m, err := model.Clone()
+	m, err := model.CloneOf(values)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	for i := len(m.Graph.Outputs) - 1; i >= 0; i-- {
-		m.Graph.RemoveOutput(i)
-	}
-	for _, v := range values {
-		m.Graph.AddOutput(m.Graph.Value(v.Name))
-	}
-	m.Graph.RemoveDead()
-	for _, v := range slices.Clone(m.Graph.Inputs) {
-		m.Graph.RemoveInput(v)
-	}
 	m.Proto.MetadataProps = nil // speaks of what is gone
 	computed, err := e.Evaluate(m)
 	if err != nil {
