@@ -40,11 +40,11 @@ func (v *Variant) with(plan *planner.Plan) Candidate {
 }
 
 // ascending yields the candidates whose own peak keeps the budget, by ascending
-// work, until planning is stopped. Known is the least peak of what it yielded that is of
-// use, nil where more may be.
-func (p *Planner) ascending(s *planner.Solver, budget Budget, known func() int64) iter.Seq2[Candidate, error] {
+// work, until planning is stopped. Useful is what a plan of some work has to hold less than to
+// be of use, in bytes; nil where all are.
+func (p *Planner) ascending(s *planner.Solver, budget Budget, useful func(work float64) int64) iter.Seq2[Candidate, error] {
 	return func(yield func(Candidate, error) bool) {
-		m := &merge{p: p, solver: s, budget: budget, known: known}
+		m := &merge{p: p, solver: s, budget: budget, useful: useful}
 		var stop func()
 		m.family, stop = iter.Pull2(p.families(s))
 		defer stop()
@@ -60,6 +60,7 @@ func (p *Planner) ascending(s *planner.Solver, budget Budget, known func() int64
 			case !yield(Candidate{best.variant, best.head.Overhead, best.head.Peak, best.head.Plan}, nil):
 				return
 			}
+			m.at = best.head.Overhead
 			if err := m.advance(best); err != nil {
 				yield(Candidate{}, err)
 				return
@@ -91,7 +92,8 @@ type merge struct {
 	p       *Planner
 	solver  *planner.Solver
 	budget  Budget
-	known   func() int64
+	useful  func(work float64) int64
+	at      float64                       // the work that the merge has come to
 	family  func() (*family, error, bool) // the next one to open
 	all     bool                          // are open
 	ranks   int                           // given to frontiers
@@ -173,7 +175,7 @@ func (m *merge) openFamily() error {
 const perVariant = 2
 
 // prepare has the problems of a frontier's variant wait, or it, if it turns out to add
-// work.
+// work; what adds so much that no plan of it is of use is not prepared.
 func (m *merge) prepare(f *frontier) error {
 	if !f.family.asked[f.choice] {
 		floor, err := m.p.floor(f.family, f.choice)
@@ -188,6 +190,9 @@ func (m *merge) prepare(f *frontier) error {
 			return nil
 		}
 	}
+	if m.useful != nil && m.useful(f.floor) <= 0 {
+		return nil
+	}
 	v, err := m.p.variant(m.solver, f.family, f.choice)
 	if v == nil {
 		return err
@@ -198,13 +203,16 @@ func (m *merge) prepare(f *frontier) error {
 	return nil
 }
 
-// search opens a frontier, unless what is known of less work is as good as all of its
-// plans.
+// search opens a frontier, unless none of its plans is of use.
 func (m *merge) search(f *frontier) error {
-	if m.known != nil && planner.HoldsAtLeast(f.problem, m.known()) {
-		return nil
+	var known func() int64
+	if m.useful != nil {
+		known = func() int64 { return m.useful(max(f.floor, m.at)) }
+		if planner.HoldsAtLeast(f.problem, known()) {
+			return nil
+		}
 	}
-	f.next, f.stop = iter.Pull2(m.solver.Frontier(f.problem, m.p.live(m.budget), m.known))
+	f.next, f.stop = iter.Pull2(m.solver.Frontier(f.problem, m.p.live(m.budget), known))
 	m.open = append(m.open, f)
 	return m.advance(f)
 }

@@ -15,16 +15,15 @@ package pipeline
 // price is what everybody knows from checkpoints: one more forward pass, a third of the
 // step's work. To be worth it, that much work has to halve what is held, and less work in
 // proportion: the knee is where the curve of log(held) has that slope. Neither axis is
-// scaled to the ends of the curve, so how far a curve goes on does not move its knee. A
+// scaled to the ends of the curve, so how far a curve goes on does not move its knee, and the
+// search ends where no plan of more work can cost less. A
 // strategy with one plan never holds less than the knee: where the curve bends above what
 // these reach, the search goes on to the least work that holds no more, and where it finds
 // none to the least peak.
 
 import (
-	"fmt"
 	"math"
 
-	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/planner"
 )
 
@@ -35,28 +34,37 @@ const onePass = 1.0 / 3
 // knee returns the file of least peak with at most the work of the knee; nil where the
 // search found no plan in time, or where a strategy with one plan may hold less.
 func (p *Planner) knee(s *planner.Solver) (*File, error) {
-	list, err := p.curve(s, math.Inf(1))
-	if err != nil || len(list) == 0 {
-		return nil, err
-	}
 	ceiling, err := p.simplest()
 	if err != nil {
 		return nil, err
 	}
+	b := &bargain{beside: p.Before.TotalPeak - p.Before.LivePeak, ceiling: ceiling, least: math.MaxInt64, price: math.Inf(1)}
+	more := false
+	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, b.useful) {
+		if err != nil {
+			return nil, err
+		}
+		if more = b.useful(c.Overhead) <= 0; more {
+			break
+		}
+		b.add(c)
+	}
 	if far := p.asked.far; far != nil && p.stopped() { // of a curve that ends early
 		ceiling = min(ceiling, far.Peak)
 	}
-	at, least := bend(list, p.Before.TotalPeak-p.Before.LivePeak, ceiling), list[len(list)-1]
-	f, err := p.lowest(list[:at+1], list[at].Overhead)
+	at := b.knee(ceiling)
+	if at < 0 {
+		return nil, nil
+	}
+	f, err := p.lowest(b.curve[:at+1], b.curve[at].Overhead)
 	if err == nil && (f == nil || f.Peak > ceiling) {
 		f, err = p.first(s, Budget{Live: ceiling})
 	}
 	if err != nil || f == nil || f.Peak > ceiling {
 		return nil, err
 	}
-	if list[at].Peak > least.Peak {
-		f.Plan.Notes = append(f.Plan.Notes, fmt.Sprintf("no bound was given: this is the knee of the curve; --strategy least holds about %s for %s more work, --overhead and --budget choose a point between",
-			report.Bytes(least.Peak), report.Percent(least.Overhead)))
+	if more || at < len(b.curve)-1 {
+		f.Plan.Notes = append(f.Plan.Notes, "no bound was given: this is the knee of the curve; --strategy least holds less for more work, --overhead and --budget choose a point between")
 	}
 	return p.orNone(f)
 }
@@ -78,13 +86,47 @@ func (p *Planner) simplest() (int64, error) {
 	return least, nil
 }
 
-// bend is the place of the knee on a curve by ascending work and descending peak, among
-// the points up to a peak in bytes; the last where none is. Beside the live peak a step
-// holds that many bytes.
-func bend(curve []Candidate, beside, ceiling int64) int {
-	best, price := len(curve)-1, math.Inf(1)
-	for i, c := range curve {
-		if at := float64(beside+c.Peak) * math.Exp2(c.Overhead/onePass); c.Peak <= ceiling && at < price {
+// A bargain is the curve as far as it is known, by ascending work and descending peak, and
+// the least price on it.
+type bargain struct {
+	beside  int64 // what a step holds beside the live peak, in bytes
+	ceiling int64 // what a plan holds at most to count
+	curve   []Candidate
+	least   int64 // held by the last of the curve
+	price   float64
+}
+
+// of is the price of a candidate.
+func (b *bargain) of(c Candidate) float64 {
+	return float64(b.beside+c.Peak) * math.Exp2(c.Overhead/onePass)
+}
+
+// add has a candidate of no less work than those before.
+func (b *bargain) add(c Candidate) {
+	if c.Peak >= b.least {
+		return
+	}
+	b.curve, b.least = append(b.curve, c), c.Peak
+	if c.Peak <= b.ceiling {
+		b.price = min(b.price, b.of(c))
+	}
+}
+
+// useful is what a plan of some work has to hold less than, to be on the curve and to cost
+// less; not positive where none can.
+func (b *bargain) useful(work float64) int64 {
+	if limit := b.price/math.Exp2(work/onePass) - float64(b.beside); limit < float64(b.least) {
+		return int64(limit)
+	}
+	return b.least
+}
+
+// knee is the place of least price among the candidates up to a peak in bytes; the last
+// where none is, -1 where there are none.
+func (b *bargain) knee(ceiling int64) int {
+	best, price := len(b.curve)-1, math.Inf(1)
+	for i, c := range b.curve {
+		if at := b.of(c); c.Peak <= ceiling && at < price {
 			best, price = i, at
 		}
 	}

@@ -55,7 +55,7 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
 	var list []Candidate
 	least := int64(math.MaxInt64)
-	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, func() int64 { return least }) {
+	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, func(float64) int64 { return least }) {
 		if err != nil {
 			return nil, err
 		}

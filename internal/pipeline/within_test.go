@@ -136,24 +136,32 @@ func bends(t *testing.T, knee *File, ceiling int64, files []*File) {
 }
 
 // The knee does not move with the end of the curve, which may lie far out: a graph whose
-// least peak takes much more work has the knee that its first points have.
+// least peak takes much more work has the knee that its first points have, and what follows
+// is not looked for.
 func TestKneeIgnoresTheEnd(t *testing.T) {
-	curve := []Candidate{{Peak: 1000}, {Peak: 600, Overhead: 0.02}, {Peak: 400, Overhead: 0.1}, {Peak: 390, Overhead: 0.2}}
+	curve := []Candidate{{Peak: 1000}, {Peak: 600, Overhead: 0.02}, {Peak: 700, Overhead: 0.05}, {Peak: 400, Overhead: 0.1}, {Peak: 390, Overhead: 0.2}}
 	far := append(slices.Clone(curve), Candidate{Peak: 350, Overhead: 3})
 	for _, c := range []struct {
 		curve           []Candidate
 		beside, ceiling int64
-		want            int
+		want, seen      int // candidates of the curve
 	}{
-		{curve, 0, 1000, 2},
-		{far, 0, 1000, 2},
-		{curve, 10000, 1000, 0}, // what is saved is little of what is held
-		{curve, 1000, 1000, 1},
-		{far, 10000, 395, 3}, // what other strategies reach
-		{far, 0, 100, 4},     // nothing does
+		{curve, 0, 1000, 2, 4},
+		{far, 0, 1000, 2, 4},
+		{far, 1000, 1000, 1, 4},
+		{curve, 10000, 1000, 0, 2}, // what is saved is little of what is held
+		{far, 10000, 395, 3, 4},    // what other strategies reach
+		{far, 0, 100, 4, 5},        // nothing does
+		{nil, 0, 100, -1, 0},
 	} {
-		if got := bend(c.curve, c.beside, c.ceiling); got != c.want {
-			t.Errorf("beside %d, at most %d: point %d, want %d", c.beside, c.ceiling, got, c.want)
+		b := &bargain{beside: c.beside, ceiling: c.ceiling, least: math.MaxInt64, price: math.Inf(1)}
+		for _, x := range c.curve {
+			if b.useful(x.Overhead) > 0 {
+				b.add(x)
+			}
+		}
+		if got := b.knee(c.ceiling); got != c.want || len(b.curve) != c.seen {
+			t.Errorf("beside %d, at most %d: point %d of %d, want %d of %d", c.beside, c.ceiling, got, len(b.curve), c.want, c.seen)
 		}
 	}
 }
