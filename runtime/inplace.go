@@ -54,7 +54,7 @@ func byData(g *onnx.Graph) func(a, b *onnx.Node) bool {
 // Rows their parts, and in that way what it would sum up in one memory. executed gives the graph
 // that ONNX Runtime runs, in order, or g itself where that is not known.
 func InPlace(g *onnx.Graph, roles step.Roles, way step.Outputs, executed func() (*onnx.Graph, error)) ([]string, error) {
-	if way == step.Returned || len(roles.New)+len(roles.Sums) == 0 {
+	if way == step.Returned || !roles.Leave() {
 		return nil, nil
 	}
 	run, err := executed()

@@ -139,6 +139,44 @@ func TestBoundSumsByEveryStrategy(t *testing.T) {
 	}
 }
 
+// TestBoundSumsWrittenAgain: a file with sums that is planned anew has them still, or, where
+// its outputs are to leave otherwise, none, and its outputs are those of the graph given.
+func TestBoundSumsWrittenAgain(t *testing.T) {
+	e := engine(t)
+	m := zooStep(t, "gpt2", optim.None, largeVocabulary)
+	plan := func(m *onnx.Model, o Options) *File {
+		o.OptLevel, o.Threads, o.Provider = 1, 2, ort.CPU
+		p, err := NewPlanner(e, m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := p.Plan("full", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		promise(t, f)
+		return f
+	}
+	f := plan(m, Options{Chunk: Parts(4), Outputs: step.Rows})
+	f.Model.SetMetadata(VersionKey, Version)
+	want := executeBy(t, e, f.Model, step.Rows, f.Roles())
+	for _, way := range []step.Outputs{step.Rows, step.Bound} {
+		again := plan(f.Model, Options{Outputs: way})
+		if n := len(again.Roles().Sums["transformer.wte.weight.grad"]); (n == 4) != (way == step.Rows) || len(again.Model.Graph.Outputs) != len(m.Graph.Outputs)+n {
+			t.Errorf("%s: %d sums and %d outputs, the graph given has %d", way, n, len(again.Model.Graph.Outputs), len(m.Graph.Outputs))
+		}
+		got := executeBy(t, e, again.Model, way, again.Roles())
+		for name, x := range want.outputs {
+			if string(x) != string(got.outputs[name]) {
+				t.Errorf("%s: output %s has other bits", way, name)
+			}
+		}
+		if got.peaks[0] != again.Peak || way == step.Rows && again.Peak > f.Peak {
+			t.Errorf("%s: live peak %d, predicted %d, %d before", way, got.peaks[0], again.Peak, f.Peak)
+		}
+	}
+}
+
 // TestBoundSumsForWhoBindsNothing: without bindings the gradient is whole too, the same bits,
 // and the sums stand beside it.
 func TestBoundSumsForWhoBindsNothing(t *testing.T) {

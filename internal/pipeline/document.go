@@ -31,7 +31,7 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 			d.RecomputeFLOPs += int64(again) * counted[op]
 		}
 	}
-	if handsOut(r.Roles()) {
+	if r.Roles().Leave() {
 		d.Outputs = string(p.opts.Outputs)
 	}
 	if d.PeakBytesBefore > 0 {
@@ -67,9 +67,6 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 	}
 	return d
 }
-
-// handsOut reports a graph for which it matters how its outputs leave the step.
-func handsOut(r step.Roles) bool { return len(r.New)+len(r.Sums) > 0 }
 
 // totalDocument says what a step of the written file takes, all told; nil where
 // the arena's use cannot be predicted.
@@ -119,7 +116,7 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		m.SetMetadata(ReservedKey, fmt.Sprint(arena.Reserved))
 	}
 	m.DropMetadata(step.OutputsKey)
-	if handsOut(roles) {
+	if roles.Leave() {
 		m.SetMetadata(step.OutputsKey, string(o.Outputs))
 	}
 	document.SolverSeconds, document.PlanSeconds = 0, 0

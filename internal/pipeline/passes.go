@@ -88,7 +88,7 @@ var passes = []pass{
 		asked: func(o *Options) bool { return o.Precision != nil }, run: (*preparation).precise},
 	{name: "sums", doc: "has large gradients summed up in the memory in which they are returned",
 		after: []string{"keep roles", "tile", "precision"}, why: "what is divided is summed up, the optimizer would fuse it, and casts are no sums",
-		asked: func(o *Options) bool { return o.Outputs == step.Rows }, run: (*preparation).sums},
+		run: (*preparation).sums},
 	{name: "updates", doc: "analyzes the graph, and makes an update in place wait for every reader of what it writes over",
 		after: []string{"precision", "sums"}, why: "what an update waits for belongs to the planning problem, and so does what lies in one memory", run: (*preparation).analyzeUpdates},
 }

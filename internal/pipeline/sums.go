@@ -19,8 +19,11 @@ import (
 
 func (p *preparation) sums(*runtime.Engine) error {
 	roles, said, err := step.RolesOf(p.Model, p.roles)
-	if err != nil || !said {
+	switch {
+	case err != nil || !said:
 		return err
+	case p.Options.Outputs != step.Rows:
+		return p.ownMemory(roles)
 	}
 	if err := p.inferTypes(); err != nil {
 		return err
@@ -63,6 +66,21 @@ func (p *preparation) sums(*runtime.Engine) error {
 	if report.Applied == 0 {
 		return nil
 	}
+	return p.setRoles(roles)
+}
+
+// ownMemory takes back that sums are outputs, which a file has that was written for it: they
+// would all be returned.
+func (p *preparation) ownMemory(roles step.Roles) error {
+	if len(roles.Sums) == 0 {
+		return nil
+	}
+	for _, names := range roles.Sums {
+		for _, name := range names {
+			p.Model.Graph.RemoveOutput(slices.Index(p.Model.Graph.Outputs, p.Model.Graph.Value(name)))
+		}
+	}
+	roles.Sums = nil
 	return p.setRoles(roles)
 }
 

@@ -123,6 +123,9 @@ func (r Roles) Within(g *onnx.Graph) Roles {
 // Training reports roles that name a gradient or a next value.
 func (r Roles) Training() bool { return len(r.Grad)+len(r.New) > 0 }
 
+// Leave reports roles of outputs that can leave a step in more than one way.
+func (r Roles) Leave() bool { return len(r.New)+len(r.Sums) > 0 }
+
 func isOutput(g *onnx.Graph, name string) bool {
 	v := g.Value(name)
 	return v != nil && v.IsOutput()
