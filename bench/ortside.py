@@ -22,7 +22,7 @@ class Variant:
         options.enable_mem_pattern = False
         options.graph_optimization_level = LEVELS[level]
         self.session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-        self.values = {}
+        self.values, self.memory = {}, {}
         for i in self.session.get_inputs():
             if i.name in feeds:
                 v = feeds[i.name]
@@ -33,10 +33,17 @@ class Variant:
             self.values[i.name] = ort.OrtValue.ortvalue_from_numpy(v)
 
     def rows(self):
-        """Where the outputs P.new.0, P.new.1, … of a file with rows as outputs go: each onto its rows of P."""
+        """Where the outputs P.new.0, P.new.1, … of a file with rows as outputs go, each onto its rows of P, and
+        the sums before a gradient and itself, all into one memory."""
         at, places = {}, {}
-        if self.session.get_modelmeta().custom_metadata_map.get("remat.outputs") != "rows":
+        meta = self.session.get_modelmeta().custom_metadata_map
+        if meta.get("remat.outputs") != "rows":
             return places
+        shapes = {o.name: o.shape for o in self.session.get_outputs()}
+        for gradient, sums in json.loads(meta["remat.roles"]).get("sums", {}).items():
+            if gradient not in self.memory:
+                self.memory[gradient] = np.empty(shapes[gradient], np.float32)
+            places.update(dict.fromkeys([*sums, gradient], self.memory[gradient].ctypes.data))
         for o in self.session.get_outputs():  # in order
             head, _, number = o.name.rpartition(".")
             if head.endswith(".new") and number.isdigit():

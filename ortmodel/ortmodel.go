@@ -28,7 +28,7 @@ const (
 	// over another buffer, and their buffer is never handed on.
 	Output
 	// Bound values are outputs that the caller bound to memory beforehand:
-	// counted nowhere in the step.
+	// counted nowhere in the step, but in the graph's Held where it is the step's.
 	Bound
 )
 
@@ -95,7 +95,12 @@ const (
 type Graph struct {
 	Nodes  []Node
 	Values []Value
+	// Held are the bytes that are allocated before the first node runs, and outlive the
+	// step.
+	Held int64
 }
 
 // Copy returns the graph with values of its own; the nodes are shared.
-func (g *Graph) Copy() *Graph { return &Graph{Nodes: g.Nodes, Values: slices.Clone(g.Values)} }
+func (g *Graph) Copy() *Graph {
+	return &Graph{Nodes: g.Nodes, Values: slices.Clone(g.Values), Held: g.Held}
+}

@@ -132,7 +132,8 @@ func (s *Simulator) run(order []int) (peak int64, at int) {
 			s.release[k] += s.g.Values[v].Bytes
 		}
 	}
-	var live int64
+	live := s.g.Held
+	peak = live
 	for k, i := range order {
 		top, kept := s.scripts[i].held(s, live)
 		s.live[k] = top

@@ -67,7 +67,7 @@ func (w *Window) At(order []int, from, to int) {
 		s.planNode(k, i)
 	}
 	w.last = append(w.last[:0], s.lastRead...)
-	w.live = 0
+	w.live = s.g.Held
 	for _, i := range order[:from] {
 		for _, v := range s.outputs.of(i) {
 			if s.uses[v] > 0 || w.after[v] != None || w.last[v] == None || !s.inner[v] {

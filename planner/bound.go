@@ -39,7 +39,7 @@ func LowerBound(p *Problem) int64 {
 		for op := range ix.reads {
 			ix.lowerBound = max(ix.lowerBound, b.at(op))
 		}
-		ix.lowerBound = max(ix.lowerBound, b.atTheEnd())
+		ix.lowerBound = max(ix.lowerBound, b.atTheEnd()) + p.Graph.Held
 	})
 	return ix.lowerBound
 }

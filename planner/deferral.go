@@ -167,7 +167,7 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 			}
 		}
 		for _, v := range ix.outs[order[pos]] {
-			if r := ix.root[v]; !seen[r] && ix.producer[r] >= 0 && place[ix.producer[r]] >= from && lastRead[r] > to {
+			if r := ix.root[v]; !seen[r] && vals[r].Kind != ortmodel.Bound && ix.producer[r] >= 0 && place[ix.producer[r]] >= from && lastRead[r] > to {
 				seen[r] = true
 				gain -= vals[r].Bytes
 			}

@@ -131,7 +131,7 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 	}
 	buf, uses, value, death := s.buf, s.uses, s.value, s.death
 	id := int32(0)
-	var wanted int64 // by a read to come
+	wanted := s.ix.p.Graph.Held // and by a read to come
 	for pos, op := range schedule {
 		reads := s.read[s.start[pos]:s.start[pos+1]]
 		from := id
@@ -238,8 +238,8 @@ func (s *liveSim) accumulate(schedule []int) int64 {
 			}
 		}
 	}
-	var live int64
-	s.peak, s.peakAt = 0, 0
+	live := s.ix.p.Graph.Held
+	s.peak, s.peakAt = live, 0
 	for pos, op := range schedule {
 		now := live + s.delta[pos] + f.scratch[op]
 		if f.scripted[op] {

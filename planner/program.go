@@ -348,7 +348,7 @@ func (pr *Program) Graph(p *Problem) (g *ortmodel.Graph, first []int) {
 	}
 	numbers := make([]int, copies) // in the graph that is made, 0 before they have one
 	g = &ortmodel.Graph{Values: make([]ortmodel.Value, len(p.Graph.Values), len(p.Graph.Values)+copies+copies/4),
-		Nodes: make([]ortmodel.Node, 0, len(pr.Instances)+copies/4)}
+		Nodes: make([]ortmodel.Node, 0, len(pr.Instances)+copies/4), Held: p.Graph.Held}
 	copy(g.Values, p.Graph.Values)
 	first = make([]int, 0, len(pr.Instances))
 	number := func(v ValueInstance) int {

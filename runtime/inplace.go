@@ -21,10 +21,6 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// pointwise operators read element i before they write element i and never
-// again, so the update itself may read W.
-var pointwise = []string{"Add", "Sub", "Mul", "Div", "Where", "Cast", "Neg", "Sum", "Clip", "Min", "Max", "Relu", "Tanh"}
-
 // updateSafe says whether every reader of in, but for a pointwise update
 // itself, runs before the node that makes out, or, in the way Rows, before each that
 // makes rows of it which it reads.
@@ -35,7 +31,7 @@ func updateSafe(in, out *onnx.Value, way step.Outputs, before func(a, b *onnx.No
 	for _, w := range step.WritersOf(out, way) {
 		for _, r := range step.ReadersOf(in, w.Node, traits.Aliases) {
 			if r == w.Node {
-				if !r.Is(pointwise...) {
+				if !step.Pointwise(r) {
 					return false
 				}
 				continue
@@ -54,10 +50,13 @@ func byData(g *onnx.Graph) func(a, b *onnx.Node) bool {
 	return func(a, b *onnx.Node) bool { return deps.Needs(step.Any, b, a) }
 }
 
-// InPlace lists the outputs that a session would write over inputs: next values (outputs,
-// by the input that each updates), and in the way Rows their parts. executed gives the graph
+// InPlace lists the outputs that a session would write over inputs, next values and in the way
+// Rows their parts, and in that way what it would sum up in one memory. executed gives the graph
 // that ONNX Runtime runs, in order, or g itself where that is not known.
-func InPlace(g *onnx.Graph, next map[string]string, way step.Outputs, executed func() (*onnx.Graph, error)) ([]string, error) {
+func InPlace(g *onnx.Graph, roles step.Roles, way step.Outputs, executed func() (*onnx.Graph, error)) ([]string, error) {
+	if way == step.Returned || !roles.Leave() {
+		return nil, nil
+	}
 	run, err := executed()
 	if err != nil {
 		return nil, err
@@ -66,20 +65,25 @@ func InPlace(g *onnx.Graph, next map[string]string, way step.Outputs, executed f
 	if run != g {
 		level = 1
 	}
-	safe, err := inPlace(g, next, way, level, func() (*onnx.Graph, error) { return run, nil })
+	executed = func() (*onnx.Graph, error) { return run, nil }
+	safe, err := inPlace(g, roles.New, way, level, executed)
 	if err != nil {
 		return nil, err
 	}
 	var bound []string
-	for in, out := range next {
+	for in, out := range roles.New {
 		if safe[in] {
 			for _, v := range step.BoundWith(g.Value(out), way) {
 				bound = append(bound, v.Name)
 			}
 		}
 	}
+	sums, err := summed(g, roles, way, level, executed)
+	for _, s := range sums {
+		bound = append(bound, s.outputs...)
+	}
 	slices.Sort(bound)
-	return bound, nil
+	return bound, err
 }
 
 // inPlace splits the roles' next values into those that may share their

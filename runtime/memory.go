@@ -164,6 +164,7 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 	}
 	defer second.Close()
 	var aside []*ort.Value
+	defer s.dropSums()
 	defer func() {
 		for _, v := range aside {
 			v.Close()
@@ -174,6 +175,11 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		return err
 	}
 	defer b.Close()
+	for _, sum := range s.sums {
+		if sum.value, err = sum.take(second); err != nil {
+			return err
+		}
+	}
 	if err := s.bindOutputs(b, func(in *input) (*ort.Value, error) {
 		if !in.inPlace {
 			return nil, nil

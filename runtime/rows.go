@@ -16,16 +16,22 @@ import (
 // ErrRowsOnDevice: a part of a value on a device cannot be bound.
 var ErrRowsOnDevice = errors.New("a part of a value on a device cannot be bound: use --outputs bound")
 
-// A target is the input that an output becomes the value of, or rows of that value.
+// A target is the input that an output becomes the value of, or rows of that value; or the
+// gradient in whose memory it is summed up.
 type target struct {
 	in   *input
 	part *onnx.Value // nil: it is the whole
 	at   int64       // the byte of the value at which the part begins
+	sum  *sum
 }
 
-// byNext are the inputs by the outputs that become their values, and by the parts that are
-// written over them.
-func (s *Session) byNext() map[string]target {
+// aside reports an output that no step returns.
+func (t target) aside(name string) bool {
+	return t.part != nil || t.sum != nil && name != t.sum.gradient()
+}
+
+// targets are those of the outputs that have one.
+func (s *Session) targets() map[string]target {
 	from := map[string]target{}
 	for _, in := range s.inputs {
 		if in.next == "" {
@@ -37,22 +43,34 @@ func (s *Session) byNext() map[string]target {
 		}
 		at := int64(0)
 		for _, part := range step.RowsOf(s.Model.Graph.Value(in.next)) {
-			from[part.Name] = target{in, part, at}
+			from[part.Name] = target{in: in, part: part, at: at}
 			size, _ := part.Type.Bytes() // its extents are known
 			at += size
+		}
+	}
+	for _, sum := range s.sums {
+		for _, name := range sum.outputs {
+			from[name] = target{sum: sum}
 		}
 	}
 	return from
 }
 
 // bindOutputs binds each output to the value that over gives for the input
-// whose next value it is, else to memory of ONNX Runtime's on the host.
+// whose next value it is, or to that of the sum of which it is one, else to memory of ONNX
+// Runtime's on the host.
 func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, error)) error {
-	from, values := s.byNext(), map[*input]*ort.Value{}
+	from, values := s.targets(), map[*input]*ort.Value{}
 	for _, o := range s.ort.Outputs {
 		to, known := from[o.Name]
 		if !known {
 			if err := b.BindOutputToDevice(o.Name, ort.CPU, 0); err != nil {
+				return err
+			}
+			continue
+		}
+		if to.sum != nil {
+			if err := b.BindOutput(o.Name, to.sum.value); err != nil {
 				return err
 			}
 			continue
@@ -92,7 +110,7 @@ func (s *Session) bindOver(b *ort.Binding, name string, to target, v *ort.Value)
 	return errors.Join(b.BindOutput(name, part), part.Close())
 }
 
-// Bound lists the outputs that the session writes over inputs.
+// Bound lists the outputs that the session writes over inputs, or sums up in one memory.
 func (s *Session) Bound() []string {
 	bound := []string{}
 	for _, in := range s.inputs {
@@ -101,6 +119,9 @@ func (s *Session) Bound() []string {
 				bound = append(bound, v.Name)
 			}
 		}
+	}
+	for _, sum := range s.sums {
+		bound = append(bound, sum.outputs...)
 	}
 	return bound
 }

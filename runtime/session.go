@@ -33,7 +33,7 @@ type Session struct {
 	ort     *ort.Session
 	binding *ort.Binding
 	// bound is, for each output, the input that it becomes the value of, if any; nil
-	// before the first run.
+	// while they are not bound.
 	bound   []target
 	inputs  []*input
 	byName  map[string]*input
@@ -58,6 +58,7 @@ type Session struct {
 	allocated int64
 	carried   carried
 	way       step.Outputs
+	sums      []*sum
 }
 
 // LoadStages are the process's resident bytes once the session's own session of ONNX
@@ -301,15 +302,20 @@ func (s *Session) markInPlace() (err error) {
 		}
 	}
 	var executed *onnx.Model
-	safe, err := inPlace(s.Model.Graph, next, s.way, s.options.Level, func() (*onnx.Graph, error) {
-		var err error
-		so := s.options.session(s.Provider)
-		so.Purpose = "find updates in place"
-		if executed, err = s.engine.Dump(s.Model, so); err != nil {
-			return nil, err
+	run := func() (*onnx.Graph, error) {
+		if executed == nil {
+			so := s.options.session(s.Provider)
+			so.Purpose = "find updates in place"
+			if executed, err = s.engine.Dump(s.Model, so); err != nil {
+				return nil, err
+			}
 		}
 		return executed.Graph, nil
-	})
+	}
+	safe, err := inPlace(s.Model.Graph, next, s.way, s.options.Level, run)
+	if err == nil {
+		s.sums, err = summed(s.Model.Graph, s.Roles, s.way, s.options.Level, run)
+	}
 	if executed != nil {
 		err = errors.Join(err, executed.Close())
 	}

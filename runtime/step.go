@@ -99,8 +99,9 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	counter := s.ort.DeviceCounter()
 	counter.Mark(true) // also for MeasureArena
 	left := s.within(counter)
+	defer s.dropSums() // of a step that fails
 	start := time.Now()
-	if err := s.ort.Run(ctx, s.binding, ""); err != nil {
+	if err := s.run(ctx); err != nil {
 		if st := counter.State(); st.Refused > 0 {
 			err = s.outOfMemory(err, st, left)
 		}
@@ -131,6 +132,19 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	s.memory.AstrayBytes = max(s.memory.AstrayBytes, step.AstrayBytes)
 	s.memory.ReservedBytes = max(s.memory.ReservedBytes, s.allocated+step.ReservedBytes)
 	return step, nil
+}
+
+// run runs the step, whose first requests are those for what it sums up.
+func (s *Session) run(ctx context.Context) error {
+	if err := s.takeSums(); err != nil {
+		return err
+	}
+	if s.bound == nil {
+		if err := s.bindStep(); err != nil {
+			return err
+		}
+	}
+	return s.ort.Run(ctx, s.binding, "")
 }
 
 // lookAgain is how long what the system says of its memory is believed: asking takes
@@ -193,8 +207,8 @@ func (s *Session) outOfMemory(err error, st ort.CounterState, left int64) error 
 	return e
 }
 
-// beforeStep sets the step's scalars and data, and binds the outputs again: one
-// that is left bound would be written again.
+// beforeStep sets the step's scalars and data, and lets go of the outputs: one that is left
+// bound would be written again.
 func (s *Session) beforeStep() error {
 	for _, in := range s.inputs {
 		data, stepped := s.options.Data[in.info.Name]
@@ -211,11 +225,23 @@ func (s *Session) beforeStep() error {
 			}
 		}
 	}
-	if s.bound != nil {
+	return s.unbind()
+}
+
+// unbind has the binding let go of the last step's outputs. What steps sum up is another
+// value in each, so then they are bound anew.
+func (s *Session) unbind() error {
+	if s.bound != nil && len(s.sums) == 0 {
 		return s.binding.Rebind()
 	}
 	s.binding.ClearOutputs()
-	from := s.byNext()
+	s.bound = nil
+	return nil
+}
+
+// bindStep binds the outputs of a step.
+func (s *Session) bindStep() error {
+	from := s.targets()
 	if err := s.bindOutputs(s.binding, func(in *input) (*ort.Value, error) {
 		if in.inPlace {
 			return in.value, nil
@@ -244,11 +270,19 @@ func (s *Session) afterStep(step *Step) error {
 	for i, b := range bound {
 		o := &outputs[i]
 		*o = Output{Name: b.Name, value: b.Value, Err: b.Err}
-		if in := s.bound[i].in; in != nil && in.inPlace {
+		switch to := s.bound[i]; {
+		case to.in != nil && to.in.inPlace:
+			in := to.in
 			o.value, o.lent = in.value, true
-			o.Tensor = Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()}
-			continue // on a device it stays there: see Last
+			o.Tensor = Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()} // on a device it stays there: see Last
+		case to.sum != nil && to.aside(b.Name):
+			o.value, o.lent = to.sum.value, true
+		case to.sum != nil:
+			o.value = to.sum.value
 		}
+	}
+	for _, sum := range s.sums {
+		sum.value = nil // it is the output's now
 	}
 	for i := range outputs { // once all are taken over, so that an error leaves none
 		if o := &outputs[i]; o.Err == nil && !o.lent {
@@ -263,7 +297,7 @@ func (s *Session) afterStep(step *Step) error {
 	}
 	whole := outputs[:0]
 	for i, o := range outputs {
-		if s.bound[i].part == nil {
+		if !s.bound[i].aside(o.Name) {
 			whole = append(whole, o)
 		}
 	}
@@ -417,7 +451,7 @@ func (s *Session) Outputs() step.Outputs { return s.way }
 func (s *Session) Release() {
 	s.releaseOutputs()
 	if s.binding != nil {
-		_ = s.binding.Rebind() // it holds them too; a next step fails by what fails here
+		_ = s.unbind() // it holds them too; a next step fails by what fails here
 	}
 }
 

@@ -239,7 +239,7 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
 	}
-	if len(s.roles.New) > 0 {
+	if s.roles.Leave() {
 		s.run.Outputs = string(s.session.Outputs())
 	}
 	load := s.session.Load()

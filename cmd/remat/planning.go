@@ -84,7 +84,7 @@ func strategies() string {
 
 // outputsFlag says how next values leave a step.
 func outputsFlag() cli.Flag {
-	return &cli.StringFlag{Name: "outputs", Usage: "`bound|rows|returned`: whether next values are written over their inputs, those computed by rows each row where it belongs, or are new values; default: as the file was written, else bound"}
+	return &cli.StringFlag{Name: "outputs", Usage: "`bound|rows|returned`: whether next values are written over their inputs, those computed by rows each row where it belongs (and large gradients summed up where they are returned), or are new values; default: as the file was written, else bound"}
 }
 
 func readOutputs(c *cli.Context) (step.Outputs, error) {

@@ -31,7 +31,7 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 			d.RecomputeFLOPs += int64(again) * counted[op]
 		}
 	}
-	if len(r.Roles().New) > 0 {
+	if r.Roles().Leave() {
 		d.Outputs = string(p.opts.Outputs)
 	}
 	if d.PeakBytesBefore > 0 {
@@ -116,7 +116,7 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		m.SetMetadata(ReservedKey, fmt.Sprint(arena.Reserved))
 	}
 	m.DropMetadata(step.OutputsKey)
-	if len(roles.New) > 0 {
+	if roles.Leave() {
 		m.SetMetadata(step.OutputsKey, string(o.Outputs))
 	}
 	document.SolverSeconds, document.PlanSeconds = 0, 0

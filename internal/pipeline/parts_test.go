@@ -293,8 +293,7 @@ func runPlanned(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strat
 			t.Errorf("%s", rep)
 		}
 	}
-	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
-	got := executeAt(t, e, r.Model, o, 2, nil, roles)
+	got := executeAt(t, e, r.Model, o, 2, nil, r.Roles())
 	for i, peak := range got.peaks {
 		if peak != r.Peak {
 			t.Errorf("%s run %d: live peak %d, predicted %d", strategy, i+1, peak, r.Peak)

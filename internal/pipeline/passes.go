@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ sums ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -85,8 +85,11 @@ var passes = []pass{
 	{name: "precision", doc: "converts to a half type",
 		after: []string{"optimize", "merge"}, why: "the optimizer must not see the casts; the planner, which comes next, must",
 		asked: func(o *Options) bool { return o.Precision != nil }, run: (*preparation).precise},
+	{name: "sums", doc: "has large gradients summed up in the memory in which they are returned",
+		after: []string{"keep roles", "tile", "precision"}, why: "what is divided is summed up, the optimizer would fuse it, and casts are no sums",
+		run: (*preparation).sums},
 	{name: "updates", doc: "analyzes the graph, and makes an update in place wait for every reader of what it writes over",
-		after: []string{"precision"}, why: "what an update waits for belongs to the planning problem", run: (*preparation).analyzeUpdates},
+		after: []string{"precision", "sums"}, why: "what an update waits for belongs to the planning problem, and so does what lies in one memory", run: (*preparation).analyzeUpdates},
 }
 
 // A preparation is a variant that the passes are making.

@@ -80,8 +80,8 @@ func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Rol
 	if err != nil {
 		return nil, err
 	}
-	if bound == nil && way != step.Returned && len(roles.New) > 0 {
-		if po.Bound, err = runtime.InPlace(given.Graph, roles.New, way, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
+	if bound == nil {
+		if po.Bound, err = runtime.InPlace(given.Graph, roles, way, func() (*onnx.Graph, error) { return m.Graph, nil }); err != nil {
 			return nil, err
 		}
 	}

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"fmt"
-	"maps"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -55,9 +54,11 @@ func (p *preparation) forgetRoles() error {
 	if r.Loss != "" && gone("", r.Loss) {
 		return fmt.Errorf("--drop-output: %s is the loss, which must stay an output", r.Loss)
 	}
-	r.Grad, r.New = maps.Clone(r.Grad), maps.Clone(r.New)
-	maps.DeleteFunc(r.Grad, gone)
-	maps.DeleteFunc(r.New, gone)
+	return p.setRoles(r.Within(g))
+}
+
+// setRoles puts roles in the place of those that are said, by the user or by the file.
+func (p *preparation) setRoles(r step.Roles) error {
 	if p.roles != nil {
 		p.roles = &r
 		return nil

@@ -18,8 +18,8 @@ type Run struct {
 	ORTVersion string `json:"ort_version"`
 	Threads    int    `json:"threads"`
 	OptLevel   int    `json:"opt_level"`
-	// Outputs says how next values left the steps: "bound" or "returned"; absent where
-	// the graph has none.
+	// Outputs says how next values, and gradients with sums, left the steps: "bound", "rows" or
+	// "returned"; absent where the graph has none.
 	Outputs string `json:"outputs,omitempty"`
 	// Rehearsed says that the step ran on ONNX Runtime's provider without a device:
 	// sizes are the provider's, and no numbers were computed, so there are no

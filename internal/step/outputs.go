@@ -1,10 +1,11 @@
 package step
 
-// The ways in which a runtime hands out a step's next values.
+// The ways in which a runtime hands out a step's next values, and large gradients.
 //
 //	bound      P.new is written over P: one memory, given beforehand
 //	rows       so is it, and where P.new is computed in slices of its rows, each slice is
-//	           an output of its own that is written over its rows of P (rows.go)
+//	           an output of its own that is written over its rows of P (rows.go); and a large
+//	           gradient is summed up in the memory in which it is returned (sums.go)
 //	returned   P.new is a new value, which lives beside P until the run ends
 //
 // Where the caller can bind outputs, the first takes less than the last, and the second the

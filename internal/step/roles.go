@@ -30,6 +30,9 @@ type Roles struct {
 	// to the output that is its next value.
 	Grad map[string]string `json:"grad"`
 	New  map[string]string `json:"new"`
+	// Sums maps a gradient to the outputs that are summed up before it, each of which may
+	// be written over the one before, and it over the last (sums.go).
+	Sums map[string][]string `json:"sums,omitempty"`
 }
 
 // GradientOf is the value that bears the name of an input's gradient, nil for none. It
@@ -92,23 +95,36 @@ func (r Roles) Check(g *onnx.Graph) error {
 			}
 		}
 	}
+	for _, sum := range slices.Sorted(maps.Keys(r.Sums)) {
+		for _, part := range append([]string{sum}, r.Sums[sum]...) {
+			if !isOutput(g, part) {
+				return fmt.Errorf("roles: the graph has no output %q", part)
+			}
+		}
+	}
 	return nil
 }
 
 // Within returns the roles of what the graph has, in maps of their own.
 func (r Roles) Within(g *onnx.Graph) Roles {
-	out := Roles{Grad: maps.Clone(r.Grad), New: maps.Clone(r.New)}
+	out := Roles{Grad: maps.Clone(r.Grad), New: maps.Clone(r.New), Sums: maps.Clone(r.Sums)}
 	if isOutput(g, r.Loss) {
 		out.Loss = r.Loss
 	}
 	gone := func(in, name string) bool { return !isGiven(g, in) || !isOutput(g, name) }
 	maps.DeleteFunc(out.Grad, gone)
 	maps.DeleteFunc(out.New, gone)
+	maps.DeleteFunc(out.Sums, func(sum string, parts []string) bool {
+		return slices.ContainsFunc(append([]string{sum}, parts...), func(name string) bool { return !isOutput(g, name) })
+	})
 	return out
 }
 
 // Training reports roles that name a gradient or a next value.
 func (r Roles) Training() bool { return len(r.Grad)+len(r.New) > 0 }
+
+// Leave reports roles of outputs that can leave a step in more than one way.
+func (r Roles) Leave() bool { return len(r.New)+len(r.Sums) > 0 }
 
 func isOutput(g *onnx.Graph, name string) bool {
 	v := g.Value(name)

@@ -111,6 +111,14 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 	if a.opts.Outputs == step.Returned {
 		return
 	}
+	if a.opts.Outputs == step.Rows {
+		for _, chain := range step.SumsOf(g, a.Roles) {
+			for _, v := range chain {
+				p.Graph.Values[a.Index[v]].Kind = ortmodel.Bound
+			}
+			p.Graph.Held += p.Graph.Values[a.Index[chain[0]]].Bytes
+		}
+	}
 	for in, name := range a.Roles.New { // bound onto the inputs that they update
 		if old := g.Value(in); old == nil || old.Init != nil {
 			continue // an initializer stays what it is

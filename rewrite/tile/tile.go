@@ -21,7 +21,8 @@
 // lies between such nodes.
 //
 // Weakness: static extents only, and a gradient of the projection's weights
-// that is accumulated part by part exists twice while one part is added.
+// that is accumulated part by part exists twice while one part is added, unless it is
+// returned and summed up there (boundsums.go).
 package tile
 
 import (

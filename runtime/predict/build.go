@@ -5,6 +5,7 @@ package predict
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -18,6 +19,8 @@ type builder struct {
 	options Options
 	// copied are initializers that are outputs: each step copies them first.
 	copied []*onnx.Value
+	// held are outputs whose memory a step takes before that.
+	held []*onnx.Value
 	// constants is the size of the initializers that the session has no copies of.
 	constants int64
 	unknown   []string
@@ -58,6 +61,12 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 			b.copied = append(b.copied, v)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(o.Roles.Sums)) {
+		if v := m.Graph.Value(name); v != nil && so.Bound[name] {
+			b.held = append(b.held, v)
+			b.Graph.Held += b.Graph.Values[b.Index[v]].Bytes
+		}
+	}
 	b.doubtSizes()
 	return b, nil
 }
@@ -78,6 +87,20 @@ func (b *builder) copies(t *ortmodel.Trace) {
 		if bytes, ok := v.Type.Bytes(); ok && bytes > 0 {
 			events = append(events, ortmodel.Event{Value: b.Index[v], Bytes: bytes, Alloc: true})
 			t.Peak += bytes
+		}
+	}
+	if len(events) > 0 {
+		t.Events = append(events, t.Events...)
+	}
+}
+
+// begins puts what a step takes before its first node in front of a trace, which has
+// counted it.
+func (b *builder) begins(t *ortmodel.Trace) {
+	var events []ortmodel.Event
+	for _, v := range b.held {
+		if bytes := b.Graph.Values[b.Index[v]].Bytes; bytes > 0 {
+			events = append(events, ortmodel.Event{Value: b.Index[v], Bytes: bytes, Alloc: true})
 		}
 	}
 	if len(events) > 0 {

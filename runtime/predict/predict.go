@@ -39,7 +39,8 @@ type Options struct {
 	// Saved: the graph was saved by ONNX Runtime, so every node has a kernel.
 	Saved bool
 	// Bound names outputs that the caller binds to memory of its own; they
-	// are not allocated by the step.
+	// are not allocated by the step. That of a gradient which is summed up there
+	// (Roles.Sums) is the step's, and taken before the first node runs.
 	Bound []string
 	// Declared: every value's type stands in the file's value_info, as in each
 	// file that this program writes, so ONNX Runtime knows them all. Else
@@ -131,6 +132,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	p.Order = order
 	p.Trace = ortmodel.Simulate(b.Graph, order)
 	b.copies(p.Trace)
+	b.begins(p.Trace)
 	p.LivePeak, p.PeakAt = p.Trace.Peak, p.Trace.PeakAt
 	for _, i := range order {
 		p.Nodes = append(p.Nodes, b.Nodes[i])
@@ -233,6 +235,7 @@ func (p *Prediction) sums(m *onnx.Model, b *builder, kind map[string]Category) {
 			p.Outputs += v.Bytes
 		}
 	}
+	p.Outputs += b.Graph.Held
 	for _, v := range b.copied {
 		bytes, _ := v.Type.Bytes()
 		p.Outputs += bytes
