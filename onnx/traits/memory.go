@@ -66,6 +66,8 @@ var memory = []memoryRow{
 	{"", "SimplifiedLayerNormalization", nil, nil, true},
 	{"com.microsoft", "SkipLayerNormalization", nil, nil, true},
 	{"com.microsoft", "SkipSimplifiedLayerNormalization", nil, nil, true},
+	{"com.microsoft", "BiasGelu", nil, nil, true},
+	{"com.microsoft", "FastGelu", nil, nil, true},
 	{"", "LSTM", nil, nil, true},
 	{"", "GRU", nil, nil, true},
 	{"", "RNN", nil, nil, true},

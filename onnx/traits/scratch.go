@@ -76,6 +76,8 @@ var scratchRules = map[key]scratchRule{
 	{"", "SimplifiedLayerNormalization"}: normScratch,
 	{"com.microsoft", "SkipLayerNormalization"}:           skipNormScratch,
 	{"com.microsoft", "SkipSimplifiedLayerNormalization"}: skipNormScratch,
+	{"com.microsoft", "BiasGelu"}:                         biasGeluScratch,
+	{"com.microsoft", "FastGelu"}:                         biasGeluScratch,
 	{"", "BatchNormalization"}:                            batchNormScratch,
 	{"", "Conv"}:                                          convScratch,
 	{"com.microsoft", "FusedConv"}:                        convScratch,
@@ -295,6 +297,20 @@ func normScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		}
 		k.borrow(product(d) * floatBytes)
 	}
+	return true
+}
+
+// biasGeluScratch: the sum with the bias is kept, as the value is needed twice.
+func biasGeluScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	if n.In(1) == nil {
+		return true
+	}
+	s, ok := dims(n.In(0))
+	if !ok {
+		return false
+	}
+	k.take(0)
+	k.borrow(product(s) * elementBytes(n.In(0)))
 	return true
 }
 
