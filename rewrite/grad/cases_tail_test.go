@@ -15,6 +15,13 @@ var recurrentCases = []gradCase{
 	{row: "LSTM", name: "reverse cell", body: stage + "in w F[1,8,2]\nin r F[1,8,2]\n_, _, y = LSTM(x, w, r) {hidden_size=2, direction=\"reverse\"}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "one step", body: "in x F[1,2,3]\nin w F[1,8,3]\nin r F[1,8,2]\nin b F[1,16]\ny = LSTM(x, w, r, b) {hidden_size=2}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "free batch", body: "in x F[3,batch,2]\nin w F[1,8,2]\nin r F[1,8,2]\nin b F[1,16]\ny, y2 = LSTM(x, w, r, b) {hidden_size=2}", f32: true, lo: -1, hi: 1},
+	{row: "LSTM", name: "lengths", body: stage + "init n int32[2] = [3, 1]\nin w F[1,8,2]\nin r F[1,8,2]\nin b F[1,16]\nin h F[1,2,2]\nin c F[1,2,2]\ny, y2, y3 = LSTM(x, w, r, b, n, h, c) {hidden_size=2}", f32: true, lo: -1, hi: 1},
+	{row: "LSTM", name: "lengths two ways", body: stage + "init n int32[2] = [3, 1]\nin w F[2,8,2]\nin r F[2,8,2]\nin b F[2,16]\nin h F[2,2,2]\nin c F[2,2,2]\ny, y2, y3 = LSTM(x, w, r, b, n, h, c) {hidden_size=2, direction=\"bidirectional\"}", f32: true, lo: -1, hi: 1},
+	{row: "LSTM", name: "lengths from nothing", body: stage + "init n int32[2] = [1, 2]\nin w F[1,8,2]\nin r F[1,8,2]\ny, y2 = LSTM(x, w, r, _, n) {hidden_size=2, direction=\"reverse\"}", f32: true, lo: -1, hi: 1},
+	{row: "LSTM", name: "lengths, last state", body: stage + "init n int32[2] = [1, 2]\nin w F[1,8,2]\nin r F[1,8,2]\n_, y = LSTM(x, w, r, _, n) {hidden_size=2}", f32: true, lo: -1, hi: 1},
+	{row: "GRU", name: "lengths", body: stage + "init n int32[2] = [3, 1]\nin w F[2,6,2]\nin r F[2,6,2]\nin b F[2,12]\nin h F[2,2,2]\ny, y2 = GRU(x, w, r, b, n, h) {hidden_size=2, direction=\"bidirectional\"}", f32: true, lo: -1, hi: 1},
+	{row: "GRU", name: "lengths, reset after", body: stage + "init n int32[2] = [2, 1]\nin w F[2,6,2]\nin r F[2,6,2]\nin b F[2,12]\nin h F[2,2,2]\ny, y2 = GRU(x, w, r, b, n, h) {hidden_size=2, direction=\"bidirectional\", linear_before_reset=1}", f32: true, lo: -1, hi: 1},
+	{row: "RNN", name: "lengths", body: stage + "init n int32[2] = [3, 1]\nin w F[2,2,2]\nin r F[2,2,2]\nin b F[2,4]\nin h F[2,2,2]\ny, y2 = RNN(x, w, r, b, n, h) {hidden_size=2, direction=\"bidirectional\"}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "lengths given", body: stage + "init n int32[2] = [3, 3]\nin w F[1,8,2]\nin r F[1,8,2]\ny = LSTM(x, w, r, _, n) {hidden_size=2}", f32: true, lo: -1, hi: 1},
 }
 

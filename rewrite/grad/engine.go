@@ -20,6 +20,7 @@ package grad
 // language model, to one buffer.
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -196,6 +197,9 @@ func (e *engine) visit(n *onnx.Node) error {
 	c := &Context{Node: n, Opset: e.opset(n), e: e, rule: r}
 	r.Grad(c)
 	if err := e.b.Err(); err != nil {
+		if unsupported := (*UnsupportedError)(nil); errors.As(err, &unsupported) {
+			return err // it names the node
+		}
 		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)
 	}
 	for _, o := range n.Outputs {

@@ -13,7 +13,6 @@ const weightsOfLSTM = "in w F[1,8,2]\nin r F[1,8,2]\n"
 func TestRefusedForms(t *testing.T) {
 	cases := []struct{ name, body, want string }{
 		{"free length", "in x F[seq,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2}", "give --dim"},
-		{"lengths", "in x F[3,2,2]\ninit n int32[2] = [3, 2]\n" + weightsOfLSTM + "y = LSTM(x, w, r, _, n) {hidden_size=2}", "packed"},
 		{"peepholes", "in x F[3,2,2]\nin p F[1,6]\n" + weightsOfLSTM + "y = LSTM(x, w, r, _, _, _, _, p) {hidden_size=2}", "peephole"},
 		{"activation", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, activations=[\"Relu\", \"Tanh\", \"Tanh\"]}", "Relu"},
 		{"clip", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, clip=1.0}", "clip"},
