@@ -46,6 +46,8 @@ var elementwiseCases = []gradCase{
 	{row: "Max", name: "three", body: "in a F[2,3]\nin b F[3]\nin d F[2,1]\ny = Max(a, b, d)"},
 	{row: "Max", name: "constant", body: "in a F[2,3]\ninit k F[] = 0.1\ny = Max(a, k)"},
 	{row: "Clip", name: "both", body: "in a F[2,3]\ninit lo F[] = -0.9\ninit hi F[] = 1.1\ny = Clip(a, lo, hi)", apart: 0.4},
+	{row: "Clip", name: "bounds that train", body: "in a F[2,3]\nin lo F[]\nin hi F[]\ninit m F[] = -0.7\ninit n F[] = 0.8\nl = Add(m, lo)\nh = Add(n, hi)\ny = Clip(a, l, h)", apart: 0.4},
+	{row: "Clip", name: "bounds that cross", body: "in a F[2,3]\nin lo F[]\nin hi F[]\ninit m F[] = 0.7\ninit n F[] = -0.3\nl = Add(m, lo)\nh = Add(n, hi)\ny = Clip(a, l, h)", apart: 0.4},
 	{row: "Clip", name: "upper", body: "in a F[2,3]\ninit hi F[] = 0.5\ny = Clip(a, _, hi)", apart: 0.4},
 	{row: "Where", name: "row", body: "init c bool[2,1] = [true, false]\nin a F[2,3]\nin b F[3]\ny = Where(c, a, b)"},
 	{row: "Where", name: "guard", body: "in a F[2,3]\ninit z F[] = 0\np = Softmax(a)\nc = IsNaN(p)\ny = Where(c, z, p)"},

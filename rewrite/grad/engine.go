@@ -151,12 +151,17 @@ func (e *engine) sweep(loss *onnx.Value) error {
 // the sweep, whose rules could fail on what such a node leaves unknown.
 func (e *engine) checkRules(reach map[*onnx.Value]bool) error {
 	for _, n := range e.m.Graph.Nodes {
-		if e.rule(n) != nil {
+		r := e.rule(n)
+		reached := slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil && reach[o] && (r != nil || e.needs[o]) })
+		if !reached {
 			continue
 		}
-		for _, o := range n.Outputs {
-			if o != nil && reach[o] && e.needs[o] {
-				return e.missing(n)
+		if r == nil {
+			return e.missing(n)
+		}
+		for i, v := range n.Inputs {
+			if v != nil && e.needs[v] && r.misses(n, i) {
+				return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: fmt.Sprintf("none for its input %d, %q, which depends on what trains", i, v.Name)}
 			}
 		}
 	}

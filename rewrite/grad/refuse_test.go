@@ -71,3 +71,20 @@ func TestLengthFixedByDim(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestMissedInputs: an input that is data and to which a rule has no derivative is
+// refused once it depends on what trains, and never left out; a setting is not.
+func TestMissedInputs(t *testing.T) {
+	cases := []struct{ name, body, want string }{
+		{"weights of classes", "in x F[3,4]\ninit z int64[1] = [0]\ninit t int64[3] = [0, 1, 3]\nw = ReduceSum(x, z) {keepdims=0}\ny = SoftmaxCrossEntropyLoss(x, t, w)", "input 2"},
+		{"angles", "in x F[1,2,3,4]\ninit b int64[1] = [0]\ninit e int64[1] = [2]\ninit k int64[1] = [3]\ninit a int64[1] = [1]\nh = Slice(x, b, e, k)\nu = ReduceSum(h, a) {keepdims=0}\ny = RotaryEmbedding(x, u, u)", "input 1"},
+		{"a ratio", "in x F[3,4]\nr = ReduceMax(x) {keepdims=0}\ny = Dropout(x, r)", ""},
+	}
+	for _, c := range cases {
+		g := gradCase{body: c.body, f32: true, opset: 23}
+		_, err := Differentiate(g.model(t), Options{Params: []string{"x"}, Loss: "loss", NoPrepare: true})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
+		}
+	}
+}
