@@ -67,6 +67,9 @@ func with(a ...onnx.Attribute) []onnx.Attribute { return a }
 
 var matrix = feed(4, 6)
 
+// lengths of two sequences of five steps at most.
+var lengths = arg{value: onnx.NewTensor(onnx.Int32, []int64{2}, []byte{5, 0, 0, 0, 3, 0, 0, 0})}
+
 var probes = []probe{
 	{"Abs Neg Relu LeakyRelu ThresholdedRelu Clip Sign Floor Ceil Round Shrink Exp Log Sqrt Softplus Tanh Sigmoid Erf Gelu HardSigmoid Elu Selu Celu Softsign Sin Cos Tan Sinh Cosh Asin Acos Atan Asinh Acosh Atanh Reciprocal IsNaN IsInf Identity Flatten Transpose Shape Size Trilu Softmax LogSoftmax Hardmax LpNormalization", []arg{matrix}, 1, nil},
 	{"Softmax LogSoftmax Hardmax", []arg{matrix}, 1, with(attr("axis", 0))},
@@ -140,6 +143,15 @@ var probes = []probe{
 	{"GRU", []arg{feed(5, 2, 3), feed(1, 12, 3), feed(1, 12, 4), feed(1, 24)}, 2, with(attr("hidden_size", 4))},
 	{"GRU", []arg{feed(5, 2, 3), feed(1, 12, 3), feed(1, 12, 4), feed(1, 24)}, 2, with(attr("hidden_size", 4), attr("linear_before_reset", 1), onnx.StringAttr("direction", "reverse"))},
 	{"RNN", []arg{feed(5, 2, 3), feed(1, 4, 3), feed(1, 4, 4)}, 2, with(attr("hidden_size", 4))},
+	{"GRU", []arg{feed(5, 2, 3), feed(2, 12, 3), feed(2, 12, 4), feed(2, 24)}, 2, with(attr("hidden_size", 4), attr("linear_before_reset", 1), onnx.StringAttr("direction", "bidirectional"))},
+	{"GRU", []arg{feed(5, 2, 3), feed(2, 12, 3), feed(2, 12, 4), feed(2, 24)}, 2, with(attr("hidden_size", 4), onnx.StringAttr("direction", "bidirectional"))},
+	{"GRU", []arg{feed(5, 2, 3), feed(2, 12, 3), feed(2, 12, 4)}, 1, with(attr("hidden_size", 4), onnx.StringAttr("direction", "bidirectional"))},
+	{"GRU", []arg{feed(5, 2, 3), feed(2, 12, 3), feed(2, 12, 4)}, 1, with(attr("hidden_size", 4), attr("linear_before_reset", 1), onnx.StringAttr("direction", "bidirectional"))},
+	{"LSTM", []arg{feed(5, 2, 3), feed(2, 16, 3), feed(2, 16, 4), feed(2, 32)}, 3, with(attr("hidden_size", 4), onnx.StringAttr("direction", "bidirectional"))},
+	{"LSTM", []arg{feed(5, 2, 3), feed(2, 16, 3), feed(2, 16, 4), feed(2, 32), lengths, feed(2, 2, 4), feed(2, 2, 4)}, 3, with(attr("hidden_size", 4), onnx.StringAttr("direction", "bidirectional"))},
+	{"GRU", []arg{feed(5, 2, 3), feed(2, 12, 3), feed(2, 12, 4), feed(2, 24), lengths, feed(2, 2, 4)}, 2, with(attr("hidden_size", 4), attr("linear_before_reset", 1), onnx.StringAttr("direction", "bidirectional"))},
+	{"RNN", []arg{feed(5, 2, 3), feed(2, 4, 3), feed(2, 4, 4), feed(2, 8), lengths, feed(2, 2, 4)}, 2, with(attr("hidden_size", 4), onnx.StringAttr("direction", "bidirectional"))},
+	{"RNN", []arg{feed(5, 2, 3), feed(2, 4, 3), feed(2, 4, 4), feed(2, 8)}, 2, with(attr("hidden_size", 4), onnx.StringAttr("direction", "bidirectional"))},
 	{"Attention", []arg{feed(2, 3, 4, 8), feed(2, 3, 6, 8), feed(2, 3, 6, 8)}, 1, nil},
 	{"Attention", []arg{feed(2, 3, 4, 8), feed(2, 3, 6, 8), feed(2, 3, 6, 8), typed(onnx.Bool, 4, 6)}, 1, nil},
 	{"Attention", []arg{feed(2, 3, 4, 8), feed(2, 3, 4, 8), feed(2, 3, 4, 8)}, 1, with(attr("is_causal", 1))},
