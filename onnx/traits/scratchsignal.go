@@ -10,11 +10,10 @@ import (
 // output. Others go through Bluestein's convolution of m places, a power of two
 // of at least 2n-1: the padded chirp, which is given back, and the transforms of
 // both, then for each signal two buffers in turn. Complex numbers throughout.
-// Weakness: an inverse of half a spectrum is not known.
 // Source: discrete_fourier_transform, dft_bluestein_z_chirp.
 func dftScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	x, ok := dims(n.In(0))
-	if !ok || n.Int("inverse", 0) != 0 && n.Int("onesided", 0) != 0 {
+	if !ok {
 		return false
 	}
 	length, ok := dftLength(n, x)
@@ -72,6 +71,9 @@ func dftLength(n *onnx.Node, x []int64) (int64, bool) {
 	}
 	if !ok {
 		return 0, false
+	}
+	if n.Int("inverse", 0) != 0 && n.Int("onesided", 0) != 0 {
+		return 2 * (x[axis] - 1), true
 	}
 	return x[axis], true
 }
