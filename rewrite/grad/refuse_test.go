@@ -24,7 +24,6 @@ func TestRefusedForms(t *testing.T) {
 		{"adaptive sampling", rois("1") + "y = RoiAlign(x, r, b)", "export it with a fixed number"},
 		{"largest sample", rois("1") + "y = RoiAlign(x, r, b) {mode=\"max\", sampling_ratio=2}", "only avg"},
 		{"free resize", "in x F[1,1,n]\ninit s float32[3] = [1, 1, 2]\ny = Resize(x, _, s)", "give --dim"},
-		{"antialias", "in x F[1,1,4]\ninit s float32[3] = [1, 1, 0.5]\ny = Resize(x, _, s) {mode=\"linear\", antialias=1}", "antialias"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
