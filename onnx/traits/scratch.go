@@ -261,24 +261,6 @@ func batchNormScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	return true
 }
 
-// resizeScratch: bilinear interpolation keeps two places and two weights for
-// each row and column. With antialias, sizes depend on the scales' values.
-func resizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
-	switch {
-	case n.Int("antialias", 0) != 0:
-		return false
-	case n.Str("mode", "nearest") != "linear":
-		return true
-	}
-	y, ok := dims(n.Out(0))
-	if !ok || len(y) != 2 && len(y) != 4 {
-		return false
-	}
-	k.take(0)
-	k.borrow(16 * (y[len(y)-1] + y[len(y)-2]))
-	return true
-}
-
 // normScratch: in half types, scale and bias are widened to float, unless they
 // are constants, which the session holds widened.
 func normScratch(n *onnx.Node, _ int, k *Kernel) bool {

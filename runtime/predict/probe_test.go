@@ -67,6 +67,11 @@ func with(a ...onnx.Attribute) []onnx.Attribute { return a }
 
 var matrix = feed(4, 6)
 
+// none is an input that is left out.
+var none arg
+
+func mode(m string) onnx.Attribute { return onnx.StringAttr("mode", m) }
+
 // lengths of two sequences of five steps at most.
 var lengths = arg{value: onnx.NewTensor(onnx.Int32, []int64{2}, []byte{5, 0, 0, 0, 3, 0, 0, 0})}
 
@@ -141,6 +146,20 @@ var probes = []probe{
 	{"MaxPool", []arg{feed(2, 3, 8, 8)}, 2, with(axes("kernel_shape", 2, 2))},
 	{"AveragePool LpPool", []arg{feed(2, 3, 8, 8)}, 1, with(axes("kernel_shape", 2, 2))},
 	{"GlobalMaxPool GlobalAveragePool", []arg{feed(2, 3, 8, 8)}, 1, nil},
+	{"Resize", []arg{feed(2, 3, 8, 9), none, none, ints(2, 3, 4, 5)}, 1, nil},
+	{"Resize", []arg{feed(2, 3, 8, 9), none, none, ints(2, 3, 4, 5)}, 1, with(mode("linear"))},
+	{"Resize", []arg{feed(2, 8, 9, 3), none, none, ints(2, 4, 5, 3)}, 1, with(mode("linear"))},
+	{"Resize", []arg{feed(2, 3, 8, 9), none, none, ints(2, 3, 8, 9)}, 1, with(mode("linear"))},
+	{"Resize", []arg{feed(2, 3, 4, 8, 9), none, none, ints(2, 3, 2, 4, 5)}, 1, with(mode("linear"))},
+	{"Resize", []arg{feed(2, 3, 8), none, none, ints(2, 3, 4)}, 1, with(mode("linear"))},
+	{"Resize", []arg{feed(8, 9), none, none, ints(4, 5)}, 1, with(mode("linear"))},
+	{"Resize", []arg{feed(2, 3, 8, 9), none, none, ints(2, 3, 4, 5)}, 1, with(mode("cubic"))},
+	{"Resize", []arg{feed(2, 3, 8, 9), none, none, ints(2, 3, 4, 5)}, 1, with(mode("linear"), attr("antialias", 1))},
+	{"Resize", []arg{feed(2, 3, 8, 9), none, none, ints(2, 3, 11, 5)}, 1, with(mode("cubic"), attr("antialias", 1))},
+	{"Resize", []arg{feed(2, 8, 9, 3), none, none, ints(2, 4, 5, 3)}, 1, with(mode("linear"), attr("antialias", 1))},
+	{"Resize", []arg{feed(2, 3, 4, 8, 9), none, none, ints(2, 3, 2, 4, 5)}, 1, with(mode("linear"), attr("antialias", 1))},
+	{"Resize", []arg{feed(2, 3, 8), none, none, ints(2, 3, 4)}, 1, with(mode("linear"), attr("antialias", 1))},
+	{"Resize", []arg{feed(8, 9), none, none, ints(4, 5)}, 1, with(mode("cubic"), attr("antialias", 1))},
 	{"LSTM", []arg{feed(5, 2, 3), feed(1, 16, 3), feed(1, 16, 4), feed(1, 32)}, 3, with(attr("hidden_size", 4))},
 	{"LSTM", []arg{feed(5, 2, 3), feed(2, 16, 3), feed(2, 16, 4)}, 1, with(attr("hidden_size", 4), onnx.StringAttr("direction", "bidirectional"))},
 	{"GRU", []arg{feed(5, 2, 3), feed(1, 12, 3), feed(1, 12, 4), feed(1, 24)}, 2, with(attr("hidden_size", 4))},
@@ -192,6 +211,10 @@ func (p *probe) model(at bench, op string, input int, later bool) (*onnx.Model, 
 		v := m.Graph
 		if a.value != nil {
 			in = append(in, v.AddConstant("c", a.value))
+			continue
+		}
+		if a.dtype == onnx.Undefined {
+			in = append(in, nil)
 			continue
 		}
 		x := v.AddInput(fmt.Sprintf("x%d", i), onnx.TensorOf(a.dtype, onnx.StaticShape(a.shape...)))
@@ -368,7 +391,7 @@ var unprobed = reasons(map[string]string{
 	"no kernel for this opset":                    "GlobalLpPool Upsample Scatter RoiAlign",
 	"made by ONNX Runtime's optimizer only":       "SimplifiedLayerNormalization",
 	"integer arithmetic, not met in training":     "MatMulInteger QLinearMatMul ConvInteger QLinearConv QuantizeLinear DequantizeLinear DynamicQuantizeLinear BitShift BitCast",
-	"what it allocates inside is not modelled":    "DeformConv Resize",
+	"what it allocates inside is not modelled":    "DeformConv",
 	"not met in training; seen in the node tests": "TensorScatter MaxUnpool CumProd GridSample Det RotaryEmbedding",
 })
 
