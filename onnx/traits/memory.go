@@ -75,6 +75,7 @@ var memory = []memoryRow{
 	{"", "Attention", nil, nil, true},
 	{"", "DeformConv", nil, nil, true},
 	{"", "DFT", nil, nil, true},
+	{"", "STFT", nil, nil, true},
 	{"", "Resize", nil, nil, true},
 	{"", "Upsample", nil, nil, true},
 	{"", "If", nil, nil, true},

@@ -89,6 +89,7 @@ var scratchRules = map[key]scratchRule{
 	{"", "Upsample"}:                                      resizeScratch,
 	{"", "Einsum"}:                                        einsumScratch,
 	{"", "DFT"}:                                           dftScratch,
+	{"", "STFT"}:                                          stftScratch,
 	{"", "Attention"}:                                     attentionScratch,
 }
 

@@ -1,6 +1,9 @@
 package grad
 
 var signalCases = []gradCase{
+	{row: "STFT", name: "frames that overlap", body: "in x F[2,9,1]\nin w F[4]\ninit s int64[] = 2\ninit n int64[] = 4\ny = STFT(x, s, w, n)"},
+	{row: "STFT", name: "no window", body: "in x F[1,11,1]\ninit s int64[] = 4\ninit n int64[] = 3\ny = STFT(x, s, _, n) {onesided=0}"},
+	{row: "STFT", name: "as long as the window", body: "in x F[1,7,1]\nin w F[5]\ninit s int64[] = 1\ny = STFT(x, s, w)", opset: 17},
 	{row: "DFT", name: "reals", body: "in x F[2,5,1]\ny = DFT(x)"},
 	{row: "DFT", name: "complex", body: "in x F[2,3,2]\ny = DFT(x)"},
 	{row: "DFT", name: "half", body: "in x F[2,6,1]\ninit a int64[] = -2\ny = DFT(x, _, a) {onesided=1}"},

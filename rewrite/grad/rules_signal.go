@@ -20,6 +20,7 @@ import (
 
 var signalRules = []Rule{
 	{Op: "DFT", Since: 17, Doc: "n times the inverse transform of g, or 1/n of the transform where DFT is inverse; of half a spectrum, twice that but at its ends", Inputs: []int{0}, Grad: gradDFT},
+	{Op: "STFT", Since: 17, Doc: "made of Gather, Mul and DFT", Inputs: []int{0, 2}, Grad: decomposition(shortTime)},
 }
 
 func gradDFT(c *Context) {
@@ -70,6 +71,51 @@ func gradDFT(c *Context) {
 		return
 	}
 	c.Add(0, dx)
+}
+
+// shortTime cuts the signal into frames, which may overlap, and transforms each.
+func shortTime(c *Context) *onnx.Value {
+	x, window := c.In(0), c.In(2)
+	rank := c.Rank(x)
+	if rank == 2 {
+		x = c.Unsqueeze(x, 2)
+	} else if rank != 3 {
+		c.Fail("a signal of rank %d", rank)
+		return nil
+	}
+	length, ok := c.In(0).Type.Shape[1].Int()
+	step, known := c.Ints(c.In(1))
+	var n int64
+	if v := c.In(3); v != nil {
+		size, constant := c.Ints(v)
+		if ok = ok && constant && len(size) == 1; ok {
+			n = size[0]
+		}
+	} else if window != nil && window.Type.Ranked {
+		var fixed bool
+		n, fixed = window.Type.Shape[0].Int()
+		ok = ok && fixed
+	}
+	if !ok || !known || len(step) != 1 || step[0] < 1 || n < 1 || length < n {
+		c.Fail("frames of unknown number or size: give --dim")
+		return nil
+	}
+	frames := (length-n)/step[0] + 1
+	if frames > maxTable/n {
+		c.Fail("%d frames of %d places", frames, n)
+		return nil
+	}
+	places := make([]int64, 0, frames*n)
+	for f := range frames {
+		for i := range n {
+			places = append(places, f*step[0]+i)
+		}
+	}
+	v := c.Op("Gather", build.In(x, c.Const(onnx.Int64Tensor(places, frames, n))), onnx.IntAttr("axis", 1))
+	if window != nil {
+		v = c.Do("Mul", v, c.Unsqueeze(window, 1))
+	}
+	return c.transform(v, n, 2, onnx.IntAttr("onesided", c.Node.Int("onesided", 1)))
 }
 
 // mirrorWeights are w/n of half a spectrum, along the axis of x.
