@@ -83,7 +83,6 @@ var zeroCases = map[string]string{
 	"ArgMax":            "y = ArgMax(p)",
 	"ArgMin":            "y = ArgMin(p) {axis=1}",
 	"NonMaxSuppression": "init r int64[3] = [1, 1, 4]\nboxes = Reshape(p, r)\ninit s float32[1,1,1] = [1]\ny = NonMaxSuppression(boxes, s)",
-	"QuantizeLinear":    "init s float32[] = 0.1\ny = QuantizeLinear(p, s)",
 	"Floor":             "y = Floor(p)",
 	"Ceil":              "y = Ceil(p)",
 	"Round":             "y = Round(p)",

@@ -35,7 +35,7 @@ type Rule struct {
 // flowsTo reports whether the row passes a gradient to input i of n.
 func (r *Rule) flowsTo(n *onnx.Node, i int) bool {
 	v := n.In(i)
-	if r.Grad == nil || v == nil || !v.Type.DType.IsFloat() && v.Type.DType != onnx.Undefined {
+	if r.Grad == nil || v == nil || !v.Type.DType.IsFloat() && v.Type.DType != onnx.Undefined && !straightThrough(n, v) {
 		return false
 	}
 	if r.Inputs != nil && !slices.Contains(r.Inputs, i) {
