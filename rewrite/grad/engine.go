@@ -118,7 +118,7 @@ func (e *engine) markNode(n *onnx.Node) {
 		return
 	}
 	for _, o := range n.Outputs {
-		if o != nil && (o.Type.DType.IsFloat() || o.Type.DType == onnx.Undefined || n.Is("QuantizeLinear")) {
+		if o != nil && (o.Type.DType.IsFloat() || o.Type.DType == onnx.Undefined || quantized(o)) {
 			e.needs[o] = true
 		}
 	}

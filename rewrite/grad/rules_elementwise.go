@@ -160,6 +160,11 @@ func powBase(c *Context, g, x, n *onnx.Value) *onnx.Value {
 // hardtanh and ReLU6 do.
 func gradClip(c *Context) {
 	g, x, low, high := c.Loose(0), c.In(0), c.In(1), c.In(2)
+	if quantized(x) {
+		g = c.Grad(0)
+		c.Add(0, c.Times(g, c.Mask(c.Do("Equal", x, c.Out(0)), g)))
+		return
+	}
 	if c.Needs(1) {
 		below := c.Mask(c.Do("LessOrEqual", x, low), x)
 		if high != nil { // which holds where the bounds cross

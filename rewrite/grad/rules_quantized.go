@@ -22,13 +22,20 @@ import (
 var quantizedRules = []Rule{
 	{Op: "QuantizeLinear", Since: 10, Doc: "g within the range of the type, straight through", Inputs: []int{0}, Fixed: []int{1}, Grad: gradQuantize},
 	{Op: "DequantizeLinear", Since: 10, Doc: "g, to what a QuantizeLinear made; quantized weights are not trained", Inputs: []int{0}, Fixed: []int{1}, Grad: func(c *Context) {
-		c.Add(0, c.CastTo(c.Grad(0), c.In(0).Producer.In(0)))
+		c.Add(0, c.Grad(0))
 	}},
 }
 
-// straightThrough reports that n dequantizes v, which was quantized in the graph.
+// straightThrough reports that n dequantizes v, which was quantized in the graph, or
+// bounds it first to a narrower range.
 func straightThrough(n *onnx.Node, v *onnx.Value) bool {
-	return n.Is("DequantizeLinear") && v == n.In(0) && v.Producer != nil && v.Producer.Is("QuantizeLinear")
+	return n.Is("DequantizeLinear", "Clip") && v == n.In(0) && quantized(v)
+}
+
+// quantized reports an integer that carries a gradient.
+func quantized(v *onnx.Value) bool {
+	p := v.Producer
+	return p != nil && (p.Is("QuantizeLinear") || p.Is("Clip") && straightThrough(p, p.In(0)))
 }
 
 // ranges of the integer types, least and greatest.
@@ -50,7 +57,7 @@ func gradQuantize(c *Context) {
 		wide := c.Op("Cast", build.In(zero), onnx.IntAttr("to", int64(x.Type.DType)))
 		rounded = c.Plus(rounded, c.perAxis(wide, x))
 	}
-	g := c.Times(c.Grad(0), c.Mask(c.Do("GreaterOrEqual", rounded, c.Scalar(x, bounds[0])), x))
+	g := c.Times(c.CastTo(c.Grad(0), x), c.Mask(c.Do("GreaterOrEqual", rounded, c.Scalar(x, bounds[0])), x))
 	c.Add(0, c.Times(g, c.Mask(c.Do("LessOrEqual", rounded, c.Scalar(x, bounds[1])), x)))
 }
 
