@@ -128,6 +128,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if o.Signature == nil {
 		o.Signature = ReadSignature(m)
 	}
+	for _, t := range m.Graph.Proto.SparseInitializer {
+		return nil, fmt.Errorf("initializer %q is sparse, which is not supported: write it as a dense one", t.GetValues().GetName())
+	}
 	if _, err := upgrade.Functions(m); err != nil {
 		return nil, err
 	}

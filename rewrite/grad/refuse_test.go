@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
 const weightsOfLSTM = "in w F[1,8,2]\nin r F[1,8,2]\n"
@@ -86,5 +88,21 @@ func TestMissedInputs(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
+	}
+}
+
+// TestOddOutputs: an output that is listed twice is one loss; a sparse initializer is
+// refused by name.
+func TestOddOutputs(t *testing.T) {
+	m := parseGraph(t, "init w float32[3] = [1, 2, 3]\nloss = ReduceSum(w) {keepdims=0}", "loss float32[]")
+	m.Graph.AddOutput(m.Graph.Value("loss"))
+	if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
+		t.Error(err)
+	}
+	m = parseGraph(t, "init w float32[3] = [1, 2, 3]\nloss = ReduceSum(w) {keepdims=0}", "loss float32[]")
+	name := "s"
+	m.Graph.Proto.SparseInitializer = append(m.Graph.Proto.SparseInitializer, &onnxpb.SparseTensorProto{Values: &onnxpb.TensorProto{Name: &name}})
+	if _, err := Differentiate(m, Options{}); err == nil || !strings.Contains(err.Error(), `"s" is sparse`) {
+		t.Errorf("error %v", err)
 	}
 }
