@@ -96,8 +96,8 @@ func TestMissedInputs(t *testing.T) {
 func TestOddOutputs(t *testing.T) {
 	m := parseGraph(t, "init w float32[3] = [1, 2, 3]\nloss = ReduceSum(w) {keepdims=0}", "loss float32[]")
 	m.Graph.AddOutput(m.Graph.Value("loss"))
-	if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
-		t.Error(err)
+	if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil || len(m.Graph.Outputs) != 2 {
+		t.Errorf("%d outputs, error %v", len(m.Graph.Outputs), err)
 	}
 	m = parseGraph(t, "init w float32[3] = [1, 2, 3]\nloss = ReduceSum(w) {keepdims=0}", "loss float32[]")
 	name := "s"

@@ -85,7 +85,7 @@ func findLoss(g *onnx.Graph, name string) (*onnx.Value, error) {
 	}
 	var found []*onnx.Value
 	for _, v := range g.Outputs {
-		if v.Type.DType.IsFloat() && isScalar(v) && !slices.Contains(found, v) {
+		if v.Type.DType.IsFloat() && isScalar(v) {
 			found = append(found, v)
 		}
 	}
