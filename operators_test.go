@@ -63,8 +63,6 @@ var operatorTables = []operatorTable{
 		without: map[string]string{
 			lowered: trainingOperators + " com.microsoft.Inverse",
 			"ONNX Runtime's fusion for inference; a graph that has it is not planned yet": fusedOperators + " " + attentionOperators,
-			"a constant that a preprocessing graph computes":                              windowOperators + " STFT",
-			"not planned yet": "AffineGrid Col2Im MaxRoiPool",
 		},
 	},
 	{
@@ -81,7 +79,7 @@ var operatorTables = []operatorTable{
 			"private; a gradient or an optimizer itself, or with one that ONNX Runtime makes": trainingOperators,
 			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.BiasSoftmax com.microsoft.GroupQueryAttention com.microsoft.RotaryEmbedding com.microsoft.Inverse",
 			"ONNX Runtime's layout and copies, which it makes after a file is loaded":         layoutOperators,
-			"no rule yet": "CenterCropPad CumProd DeformConv Det MaxRoiPool MeanVarianceNormalization STFT",
+			"no rule yet": "CenterCropPad CumProd Det MaxRoiPool MeanVarianceNormalization",
 		},
 	},
 	{
@@ -137,7 +135,7 @@ var operatorTables = []operatorTable{
 		},
 		has: func(o infer.Operator) bool { return analysis.CountsProduct(o.Op) },
 		without: map[string]string{
-			"estimated from its sizes": "DFT DeformConv Det QLinearConv QLinearMatMul",
+			"estimated from its sizes": "DFT STFT DeformConv Det QLinearConv QLinearMatMul",
 		},
 	},
 }

@@ -76,6 +76,8 @@ var scratchRules = map[key]scratchRule{
 	{"", "SimplifiedLayerNormalization"}: normScratch,
 	{"com.microsoft", "SkipLayerNormalization"}:           skipNormScratch,
 	{"com.microsoft", "SkipSimplifiedLayerNormalization"}: skipNormScratch,
+	{"com.microsoft", "BiasGelu"}:                         biasGeluScratch,
+	{"com.microsoft", "FastGelu"}:                         biasGeluScratch,
 	{"", "BatchNormalization"}:                            batchNormScratch,
 	{"", "Conv"}:                                          convScratch,
 	{"com.microsoft", "FusedConv"}:                        convScratch,
@@ -87,6 +89,7 @@ var scratchRules = map[key]scratchRule{
 	{"", "Upsample"}:                                      resizeScratch,
 	{"", "Einsum"}:                                        einsumScratch,
 	{"", "DFT"}:                                           dftScratch,
+	{"", "STFT"}:                                          stftScratch,
 	{"", "Attention"}:                                     attentionScratch,
 }
 
@@ -259,24 +262,6 @@ func batchNormScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	return true
 }
 
-// resizeScratch: bilinear interpolation keeps two places and two weights for
-// each row and column. With antialias, sizes depend on the scales' values.
-func resizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
-	switch {
-	case n.Int("antialias", 0) != 0:
-		return false
-	case n.Str("mode", "nearest") != "linear":
-		return true
-	}
-	y, ok := dims(n.Out(0))
-	if !ok || len(y) != 2 && len(y) != 4 {
-		return false
-	}
-	k.take(0)
-	k.borrow(16 * (y[len(y)-1] + y[len(y)-2]))
-	return true
-}
-
 // normScratch: in half types, scale and bias are widened to float, unless they
 // are constants, which the session holds widened.
 func normScratch(n *onnx.Node, _ int, k *Kernel) bool {
@@ -295,6 +280,20 @@ func normScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		}
 		k.borrow(product(d) * floatBytes)
 	}
+	return true
+}
+
+// biasGeluScratch: the sum with the bias is kept, as the value is needed twice.
+func biasGeluScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	if n.In(1) == nil {
+		return true
+	}
+	s, ok := dims(n.In(0))
+	if !ok {
+		return false
+	}
+	k.take(0)
+	k.borrow(product(s) * elementBytes(n.In(0)))
 	return true
 }
 

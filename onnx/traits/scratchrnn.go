@@ -86,7 +86,8 @@ func (k *Kernel) giveBackReversed(places []int) {
 	}
 }
 
-// gruScratch does so too; members of one direction are released in three groups.
+// gruScratch does so too, but runs a direction before it makes the next; members of
+// one direction are released in three groups.
 func gruScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	r, ok := recurrentSizes(n)
 	if !ok {
@@ -117,12 +118,10 @@ func gruScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		if reverse {
 			h.last = append(h.last, k.borrow(r.seq*r.batch*r.input*floatBytes), k.borrow(r.seq*state))
 		}
-		release = append(release, h)
-	}
-	if n.In(4) == nil {
-		for d := range release {
-			release[d].first = append(release[d].first, k.borrow(r.batch*4))
+		if n.In(4) == nil {
+			h.first = append(h.first, k.borrow(r.batch*4))
 		}
+		release = append(release, h)
 	}
 	for d := len(release) - 1; d >= 0; d-- {
 		k.giveBackReversed(release[d].last)

@@ -55,6 +55,7 @@ var poolCases = []gradCase{
 
 var normCases = []gradCase{
 	{row: "BatchNormalization", name: "inference", body: "in x F[2,3,2,2]\nin s F[3]\nin b F[3]\ninit m F[3] = [0.1, -0.2, 0.3]\ninit v F[3] = [1.5, 0.7, 2]\ny = BatchNormalization(x, s, b, m, v)"},
+	{row: "BatchNormalization", name: "computed statistics", body: "in x F[2,3,2,2]\nin s F[3]\nin b F[3]\nin p F[3]\nin q F[3]\nm = Mul(p, p)\nv = Exp(q)\ny = BatchNormalization(x, s, b, m, v)"},
 	{row: "BatchNormalization", name: "training", body: "in x F[2,3,2,2]\nin s F[3]\nin b F[3]\ninit m F[3] = [0.1, -0.2, 0.3]\ninit v F[3] = [1.5, 0.7, 2]\ny, rm, rv = BatchNormalization(x, s, b, m, v) {training_mode=1}"},
 	{row: "BatchNormalization", name: "training flat", body: "in x F[4,3]\nin s F[3]\nin b F[3]\ninit m F[3] = [0.1, -0.2, 0.3]\ninit v F[3] = [1.5, 0.7, 2]\ny, rm, rv = BatchNormalization(x, s, b, m, v) {training_mode=1, epsilon=0.01}"},
 	{row: "BatchNormalization", name: "training free", body: "in x F[batch,2,seq]\nin s F[2]\nin b F[2]\ninit m F[2] = [0.1, -0.2]\ninit v F[2] = [1.5, 0.7]\ny, rm, rv = BatchNormalization(x, s, b, m, v) {training_mode=1}"},

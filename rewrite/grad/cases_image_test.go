@@ -3,6 +3,8 @@ package grad
 // Kernels exist for float32 alone, and a place on a pixel is a kink: the
 // tolerance is that of float32, the places are given.
 var imageCases = []gradCase{
+	{row: "DeformConv", name: "plain", body: "in x F[1,2,4,5]\nin w F[3,2,2,2]\nin o F[1,8,3,4]\ny = DeformConv(x, w, o)", f32: true, lo: 0.1, hi: 0.4},
+	{row: "DeformConv", name: "groups, mask and bias", body: "in x F[2,4,4,4]\nin w F[2,2,2,3]\nin o F[2,24,2,2]\nin b F[2]\nin m F[2,12,2,2]\ny = DeformConv(x, w, o, b, m) {group=2, offset_group=2, pads=[1, 1, 1, 1], strides=[2, 2], dilations=[2, 1]}", f32: true, lo: 0.1, hi: 0.4},
 	{row: "GridSample", name: "linear", body: gridBody("x") + "y = GridSample(x, g)", f32: true},
 	{row: "GridSample", name: "linear, of the grid", body: gridBody("u") + "y = GridSample(x, g)", f32: true, lo: -0.05, hi: 0.05},
 	{row: "GridSample", name: "border", body: gridBody("corners") + "y = GridSample(x, g) {padding_mode=\"border\", align_corners=1}", f32: true, lo: -0.05, hi: 0.05},

@@ -72,7 +72,7 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 // elementwise are the operators that treat a constant and a weight alike.
 var elementwise = map[string]bool{
 	"Add": true, "Sub": true, "Mul": true, "Div": true, "Where": true, "Pow": true,
-	"Min": true, "Max": true, "Sum": true,
+	"Min": true, "Max": true, "Sum": true, "Clip": true,
 }
 
 // elementwiseOnly reports that v, perhaps reshaped or sliced, only meets

@@ -20,6 +20,7 @@ package grad
 // language model, to one buffer.
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -117,7 +118,7 @@ func (e *engine) markNode(n *onnx.Node) {
 		return
 	}
 	for _, o := range n.Outputs {
-		if o != nil && (o.Type.DType.IsFloat() || o.Type.DType == onnx.Undefined) {
+		if o != nil && (o.Type.DType.IsFloat() || o.Type.DType == onnx.Undefined || quantized(o)) {
 			e.needs[o] = true
 		}
 	}
@@ -150,12 +151,17 @@ func (e *engine) sweep(loss *onnx.Value) error {
 // the sweep, whose rules could fail on what such a node leaves unknown.
 func (e *engine) checkRules(reach map[*onnx.Value]bool) error {
 	for _, n := range e.m.Graph.Nodes {
-		if e.rule(n) != nil {
+		r := e.rule(n)
+		reached := slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil && reach[o] && (r != nil || e.needs[o]) })
+		if !reached {
 			continue
 		}
-		for _, o := range n.Outputs {
-			if o != nil && reach[o] && e.needs[o] {
-				return e.missing(n)
+		if r == nil {
+			return e.missing(n)
+		}
+		for i, v := range n.Inputs {
+			if v != nil && e.needs[v] && r.misses(n, i) {
+				return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: fmt.Sprintf("none for its input %d, %q, which depends on what trains", i, v.Name)}
 			}
 		}
 	}
@@ -196,6 +202,9 @@ func (e *engine) visit(n *onnx.Node) error {
 	c := &Context{Node: n, Opset: e.opset(n), e: e, rule: r}
 	r.Grad(c)
 	if err := e.b.Err(); err != nil {
+		if unsupported := (*UnsupportedError)(nil); errors.As(err, &unsupported) {
+			return err // it names the node
+		}
 		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)
 	}
 	for _, o := range n.Outputs {

@@ -2,6 +2,7 @@ package grad
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -127,6 +128,14 @@ type Result struct {
 func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if o.Signature == nil {
 		o.Signature = ReadSignature(m)
+	}
+	for _, t := range m.Graph.Proto.SparseInitializer {
+		return nil, fmt.Errorf("initializer %q is sparse, which is not supported: write it as a dense one", t.GetValues().GetName())
+	}
+	for i := len(m.Graph.Outputs) - 1; i > 0; i-- { // listed twice, which no runtime returns twice
+		if slices.Contains(m.Graph.Outputs[:i], m.Graph.Outputs[i]) {
+			m.Graph.RemoveOutput(i)
+		}
 	}
 	if _, err := upgrade.Functions(m); err != nil {
 		return nil, err

@@ -1,6 +1,10 @@
 package grad
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
 
 // A Rule says how a gradient passes one operator.
 type Rule struct {
@@ -14,6 +18,12 @@ type Rule struct {
 	// Inputs lists the inputs that a gradient can flow to; nil means every
 	// float input.
 	Inputs []int
+	// Flows says, where it is not nil, to which of Inputs of a node a gradient flows.
+	Flows func(n *onnx.Node, i int) bool
+	// Fixed lists the float inputs beside them that are settings and not data,
+	// so that none is missed. One in neither list that depends on what trains is
+	// an error.
+	Fixed []int
 	// Grad emits the gradients. It is called only when the gradient of at
 	// least one output has arrived and at least one of Inputs needs one. It
 	// asks Context.Needs before it computes anything for an input.
@@ -25,18 +35,19 @@ type Rule struct {
 // flowsTo reports whether the row passes a gradient to input i of n.
 func (r *Rule) flowsTo(n *onnx.Node, i int) bool {
 	v := n.In(i)
-	if r.Grad == nil || v == nil || !v.Type.DType.IsFloat() && v.Type.DType != onnx.Undefined {
+	if r.Grad == nil || v == nil || !v.Type.DType.IsFloat() && v.Type.DType != onnx.Undefined && !straightThrough(n, v) {
 		return false
 	}
-	if r.Inputs == nil {
-		return true
+	if r.Inputs != nil && !slices.Contains(r.Inputs, i) {
+		return false
 	}
-	for _, k := range r.Inputs {
-		if k == i {
-			return true
-		}
-	}
-	return false
+	return r.Flows == nil || r.Flows(n, i)
+}
+
+// misses reports a float input of n that is data and to which the row has no derivative.
+func (r *Rule) misses(n *onnx.Node, i int) bool {
+	v := n.In(i)
+	return r.Grad != nil && v != nil && v.Type.DType.IsFloat() && r.Inputs != nil && !slices.Contains(r.Inputs, i) && !slices.Contains(r.Fixed, i)
 }
 
 type ruleKey struct{ domain, op string }

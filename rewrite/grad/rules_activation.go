@@ -31,7 +31,7 @@ var activationRules = []Rule{
 		}
 		c.Add(0, c.Times(c.Loose(0), geluSlope(c, c.In(0))))
 	}},
-	{Op: "Dropout", Since: 7, Doc: "g*mask/(1-ratio)", Inputs: []int{0}, Grad: gradDropout},
+	{Op: "Dropout", Since: 7, Doc: "g*mask/(1-ratio)", Inputs: []int{0}, Fixed: []int{1}, Grad: gradDropout},
 }
 
 // geluSlope is Φ(x) + x φ(x) in eight operators: with a = x/√2,

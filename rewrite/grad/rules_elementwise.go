@@ -86,10 +86,10 @@ var elementwiseRules = []Rule{
 	{Op: "Pow", Since: 7, Doc: "dx = g*n*x^(n-1), dn = g*y*log(x) where x > 0", Grad: gradPow},
 	{Op: "Min", Since: 8, Doc: "g to the inputs equal to y, shared evenly where several are; of x and a constant, g where x is less", Grad: gradExtreme},
 	{Op: "Max", Since: 8, Doc: "g to the inputs equal to y, shared evenly where several are; of x and a constant, g where x is greater", Grad: gradExtreme},
-	{Op: "Clip", Since: 11, Doc: "g strictly inside the bounds", Inputs: []int{0}, Grad: gradClip},
+	{Op: "Clip", Since: 11, Doc: "g strictly inside the bounds; a bound's is the sum of g where it holds", Grad: gradClip},
 	{Op: "Where", Since: 9, Doc: "da = g where cond, db = g elsewhere", Inputs: []int{1, 2}, Grad: gradWhere},
 	{Op: "Cast", Since: 6, Doc: "g, cast back", Grad: func(c *Context) { c.Add(0, c.CastTo(c.Loose(0), c.In(0))) }},
-	{Op: "CastLike", Since: 15, Doc: "g, cast back", Inputs: []int{0}, Grad: func(c *Context) { c.Add(0, c.CastTo(c.Loose(0), c.In(0))) }},
+	{Op: "CastLike", Since: 15, Doc: "g, cast back", Inputs: []int{0}, Fixed: []int{1}, Grad: func(c *Context) { c.Add(0, c.CastTo(c.Loose(0), c.In(0))) }},
 }
 
 // unary makes the rule of a function of one variable from its formula. The
@@ -159,11 +159,33 @@ func powBase(c *Context, g, x, n *onnx.Value) *onnx.Value {
 // gradClip gives nothing at a bound, as the derivatives of PyTorch's clamp,
 // hardtanh and ReLU6 do.
 func gradClip(c *Context) {
-	g, x := c.Loose(0), c.In(0)
-	if low := c.In(1); low != nil {
+	g, x, low, high := c.Loose(0), c.In(0), c.In(1), c.In(2)
+	if quantized(x) {
+		g = c.Grad(0)
+		c.Add(0, c.Times(g, c.Mask(c.Do("Equal", x, c.Out(0)), g)))
+		return
+	}
+	if c.Needs(1) {
+		below := c.Mask(c.Do("LessOrEqual", x, low), x)
+		if high != nil { // which holds where the bounds cross
+			below = c.Do("Mul", below, c.Mask(c.Do("Less", low, high), x))
+		}
+		c.AddBroadcast(1, c.Times(g, below))
+	}
+	if c.Needs(2) {
+		held := x
+		if low != nil {
+			held = c.Do("Max", x, low)
+		}
+		c.AddBroadcast(2, c.Times(g, c.Mask(c.Do("GreaterOrEqual", held, high), x)))
+	}
+	if !c.Needs(0) {
+		return
+	}
+	if low != nil {
 		g = c.Times(g, c.Mask(c.Do("Greater", x, low), x))
 	}
-	if high := c.In(2); high != nil {
+	if high != nil {
 		g = c.Times(g, c.Mask(c.Do("Less", x, high), x))
 	}
 	c.Add(0, g)

@@ -27,11 +27,11 @@ func gruAfter(s *strand) strandGrads {
 	gates := s.columns(zr, 1, 1)
 	z, r, m := gates[0], gates[1], fromH[1]
 	n := c.Do("Tanh", c.Plus(fromX[1], c.Do("Mul", r, m)))
-	an := c.Do("Mul", c.rest(z), c.bend(n))
-	azr := c.Do("Mul", s.beside(c.Minus(s.before, n), c.Do("Mul", an, m)), c.swing(zr))
+	an := s.masked(c.Do("Mul", c.rest(z), c.bend(n)))
+	azr := s.masked(c.Do("Mul", s.beside(c.Minus(s.before, n), c.Do("Mul", an, m)), c.swing(zr)))
 	factorR := s.rows(s.beside(azr, c.Do("Mul", an, r)))
 
-	factors, keep, gy := s.each(factorR), s.each(z), s.each(s.gy)
+	factors, keep, gy := s.each(factorR), s.each(s.keeping(z)), s.each(s.gy)
 	states := make([]*onnx.Value, s.steps)
 	order := s.order()
 	dh := s.start(gy)
@@ -69,10 +69,10 @@ func gruBefore(s *strand) strandGrads {
 	z, r := gates[0], gates[1]
 	reset := c.Do("Mul", r, s.before)
 	n := c.Do("Tanh", s.linear(reset, rn, fromX[1]))
-	an := s.each(c.Do("Mul", c.rest(z), c.bend(n)))
-	azr := s.each(s.rows(c.Do("Mul", s.beside(c.Minus(s.before, n), s.before), c.swing(zr))))
+	an := s.each(s.masked(c.Do("Mul", c.rest(z), c.bend(n))))
+	azr := s.each(s.masked(s.rows(c.Do("Mul", s.beside(c.Minus(s.before, n), s.before), c.swing(zr)))))
 
-	keep, open, gy := s.each(z), s.each(r), s.each(s.gy)
+	keep, open, gy := s.each(s.keeping(z)), s.each(r), s.each(s.gy)
 	deltaN, deltaZR := make([]*onnx.Value, s.steps), make([]*onnx.Value, s.steps)
 	order := s.order()
 	dh := s.start(gy)

@@ -17,6 +17,7 @@ import (
 
 var imageRules = []Rule{
 	{Op: "GridSample", Since: 16, Doc: "made of Floor, GatherElements, Mul and Add", Inputs: []int{0, 1}, Grad: decomposition(gridSample)},
+	{Op: "DeformConv", Since: 19, Doc: "made of Floor, GatherElements, Mul and MatMul", Inputs: []int{0, 1, 2, 3, 4}, Grad: decomposition(deformConv)},
 	{Op: "AffineGrid", Since: 20, Doc: "made of Gemm with the grid's places", Inputs: []int{0}, Grad: decomposition(affineGrid)},
 	{Op: "Col2Im", Since: 18, Doc: "g gathered at each block's elements", Inputs: []int{0}, Grad: gradCol2Im},
 	{Op: "MaxUnpool", Since: 9, Doc: "g gathered at the indices", Inputs: []int{0}, Grad: func(c *Context) {
@@ -135,7 +136,12 @@ func (s *sampler) taps(place *onnx.Value, size int64) []tap {
 		}
 		return list
 	}
-	v = s.fold(v, n)
+	return s.linear(s.fold(v, n), n)
+}
+
+// linear are the two neighbours of places in pixels.
+func (s *sampler) linear(v *onnx.Value, n float64) []tap {
+	c := s.c
 	low := c.Do("Floor", v)
 	t := c.Minus(v, low)
 	return []tap{s.inside(low, c.rest(t), n), s.inside(c.Plus(low, c.Scalar(v, 1)), t, n)}

@@ -22,11 +22,11 @@ func lstmBackward(s *strand) strandGrads {
 	iof, n := c.Do("Sigmoid", parts[0]), c.Do("Tanh", parts[1])
 	gates := s.columns(iof, 1, 1, 1)
 	i, o, f := gates[0], gates[1], gates[2]
-	cell, earlier, forget := s.cells(c.Do("Mul", i, n), f)
+	cell, earlier, forget := s.cells(s.masked(c.Do("Mul", i, n)), s.keeping(f))
 	bent := c.Do("Tanh", cell)
-	factors := s.each(s.rows(s.beside(c.Do("Mul", c.swing(iof), s.beside(n, bent, earlier)), c.Do("Mul", i, c.bend(n)))))
-	open := s.each(c.Do("Mul", o, c.bend(bent)))
-	gy := s.each(s.gy)
+	factors := s.each(s.masked(s.rows(s.beside(c.Do("Mul", c.swing(iof), s.beside(n, bent, earlier)), c.Do("Mul", i, c.bend(n))))))
+	open := s.each(s.masked(c.Do("Mul", o, c.bend(bent))))
+	gy, pass := s.each(s.gy), s.passing()
 
 	delta := make([]*onnx.Value, s.steps)
 	order := s.order()
@@ -39,9 +39,9 @@ func lstmBackward(s *strand) strandGrads {
 			dc = c.Do("Mul", dc, forget[t])
 		}
 		if k > 0 {
-			dh = c.gemm(delta[t], s.r, gy[order[k-1]], false, false)
+			dh = c.gemm(delta[t], s.r, c.plus(gy[order[k-1]], c.times(dh, pass[t])), false, false)
 		} else if s.wantH0 {
-			dh = c.gemm(delta[t], s.r, nil, false, false)
+			dh = c.gemm(delta[t], s.r, c.times(dh, pass[t]), false, false)
 		}
 	}
 	all := s.joined(delta)

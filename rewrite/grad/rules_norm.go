@@ -15,7 +15,7 @@ import (
 //
 // Source: S. Ioffe, C. Szegedy, "Batch Normalization", 2015, section 3.
 var normRules = []Rule{
-	{Op: "BatchNormalization", Since: 9, Doc: "training: as above over all axes but the channels; inference: g*scale/σ. The running statistics get none", Inputs: []int{0, 1, 2}, Grad: gradBatchNorm},
+	{Op: "BatchNormalization", Since: 9, Doc: "training: as above over all axes but the channels; inference: g*scale/σ, and what was computed as statistics gets dmean = -Σg scale/σ, dvar = -Σg(x-mean) scale/2σ³", Flows: statisticsFlow, Grad: gradBatchNorm},
 	{Op: "InstanceNormalization", Since: 6, Doc: "as above over the spatial axes", Grad: func(c *Context) {
 		x := c.In(0)
 		if c.Rank(x) < 3 {
@@ -62,6 +62,16 @@ func (c *Context) sumSquares(v *onnx.Value, axes []int) *onnx.Value {
 	return c.Op("ReduceSumSquare", build.In(v, c.e.b.Axes(axes...)), onnx.IntAttr("keepdims", 1))
 }
 
+// statisticsFlow is false for running statistics: stored, or not what the output is
+// computed from.
+func statisticsFlow(n *onnx.Node, i int) bool {
+	v := n.In(i)
+	for v.Producer != nil && v.Producer.Is("Identity", "Cast") {
+		v = v.Producer.In(0)
+	}
+	return i < 3 || v.Producer != nil && n.Int("training_mode", 0) == 0
+}
+
 func gradBatchNorm(c *Context) {
 	x := c.In(0)
 	if c.Rank(x) < 2 {
@@ -84,14 +94,21 @@ func gradBatchNorm(c *Context) {
 // not depend on x.
 func (c *Context) gradFixedNorm(g, mean, inv *onnx.Value) {
 	x, scale := c.In(0), c.In(1)
-	full := c.Expand
 	outer := c.allBut(x, 1)
-	if c.Needs(2) {
-		c.Add(2, c.Sum(full(g, x), false, outer...))
+	var sum, dot *onnx.Value
+	if c.Needs(2) || c.Needs(3) {
+		sum = c.Sum(c.Expand(g, x), false, outer...)
+		c.Add(2, sum)
 	}
-	if c.Needs(1) {
-		centred := c.Minus(x, c.channelShape(mean, x))
-		c.Add(1, c.Do("Mul", c.Sum(c.Times(g, centred), false, outer...), inv))
+	if c.Needs(1) || c.Needs(4) {
+		dot = c.Do("Mul", c.Sum(c.Times(g, c.Minus(x, c.channelShape(mean, x))), false, outer...), inv)
+		c.Add(1, dot)
+	}
+	if c.Needs(3) {
+		c.Add(3, c.Do("Neg", c.Do("Mul", sum, c.Do("Mul", scale, inv))))
+	}
+	if c.Needs(4) {
+		c.Add(4, c.Scale(c.Do("Mul", c.Do("Mul", dot, scale), c.Do("Mul", inv, inv)), -0.5))
 	}
 	if c.Needs(0) {
 		c.Add(0, c.Times(g, c.channelShape(c.Do("Mul", scale, inv), x)))

@@ -21,8 +21,8 @@ import (
 const roiDoc = "Vᵀ·g·W summed over an image's regions, V and W the weights of its rows and columns; none to the regions"
 
 var regionRules = []Rule{
-	{Op: "RoiAlign", Since: 10, Doc: roiDoc, Inputs: []int{0}, Grad: func(c *Context) { gradRoiAlign(c, "output_half_pixel") }},
-	{Op: "RoiAlign", Since: 16, Doc: roiDoc, Inputs: []int{0}, Grad: func(c *Context) { gradRoiAlign(c, "half_pixel") }},
+	{Op: "RoiAlign", Since: 10, Doc: roiDoc, Inputs: []int{0}, Fixed: []int{1}, Grad: func(c *Context) { gradRoiAlign(c, "output_half_pixel") }},
+	{Op: "RoiAlign", Since: 16, Doc: roiDoc, Inputs: []int{0}, Fixed: []int{1}, Grad: func(c *Context) { gradRoiAlign(c, "half_pixel") }},
 }
 
 func gradRoiAlign(c *Context, standard string) {

@@ -27,11 +27,12 @@ func gradResize(c *Context) {
 	case !ok:
 		c.Fail("extents that are unknown: give --dim")
 		return
-	case n.Int("antialias", 0) != 0:
-		c.Fail("antialias is not supported")
-		return
 	case !slices.Contains(coordinateModes, n.Str("coordinate_transformation_mode", "half_pixel")):
 		c.Fail("coordinate_transformation_mode %s is not supported", n.Str("coordinate_transformation_mode", ""))
+		return
+	}
+	if slices.Equal(in, out) { // whatever the scales, the kernel copies
+		c.Add(0, c.Loose(0))
 		return
 	}
 	scales, ok := resizeScales(c, in, out)
@@ -45,7 +46,7 @@ func gradResize(c *Context) {
 		return
 	}
 	for axis := range in {
-		if in[axis] == out[axis] && scales[axis] == 1 {
+		if in[axis] == out[axis] && (scales[axis] == 1 || n.Int("antialias", 0) != 0) {
 			continue
 		}
 		if in[axis] > maxTable/max(out[axis], 1) {
@@ -87,9 +88,12 @@ func resizeScales(c *Context, in, out []int64) ([]float64, bool) {
 			all[i] = float64(out[i]) / float64(in[i])
 		}
 	}
+	if c.In(3) != nil {
+		return all, keepAspect(c, in, all)
+	}
 	v := c.In(2)
-	if c.In(3) != nil || v == nil {
-		return all, c.In(3) != nil
+	if v == nil {
+		return nil, false
 	}
 	if !v.IsConstant() {
 		return nil, false
@@ -109,6 +113,36 @@ func resizeScales(c *Context, in, out []int64) ([]float64, bool) {
 		}
 	}
 	return all, true
+}
+
+// keepAspect makes the factors of the resized axes one where the node asks for it: the
+// least or the largest that the given sizes, which are then only bounds, come to.
+func keepAspect(c *Context, in []int64, all []float64) bool {
+	policy := c.Node.Str("keep_aspect_ratio_policy", "stretch")
+	if policy == "stretch" {
+		return true
+	}
+	sizes, ok := c.Ints(c.In(3))
+	axes := c.Node.Ints("axes")
+	if !c.Node.Has("axes") {
+		for i := range in {
+			axes = append(axes, int64(i))
+		}
+	}
+	if !ok || len(sizes) != len(axes) {
+		return false
+	}
+	factor := 0.0
+	for i, size := range sizes {
+		f := float64(size) / float64(in[c.axis(axes[i], c.In(0))])
+		if i == 0 || (f < factor) == (policy == "not_larger") {
+			factor = f
+		}
+	}
+	for _, a := range axes {
+		all[c.axis(a, c.In(0))] = factor
+	}
+	return true
 }
 
 // wholeCopies returns the factors where every element is copied a whole number
@@ -177,7 +211,7 @@ func (c *Context) alongMatrix(g *onnx.Value, axis int, in int64, matrix [][]floa
 func resizeMatrix(n *onnx.Node, in, out int64, scale float64) [][]float64 {
 	mode := n.Str("mode", "nearest")
 	a := n.Float("cubic_coeff_a", -0.75)
-	exclude := n.Int("exclude_outside", 0) != 0
+	exclude, smooth := n.Int("exclude_outside", 0) != 0, n.Int("antialias", 0) != 0
 	rows := make([][]float64, out)
 	for o := range rows {
 		row := make([]float64, in)
@@ -186,11 +220,19 @@ func resizeMatrix(n *onnx.Node, in, out int64, scale float64) [][]float64 {
 		case "nearest":
 			row[nearestIndex(n, int64(o), in, out, scale)] = 1
 		case "linear":
+			if smooth {
+				smoothWeights(row, at, scale, 1, exclude, func(d float64) float64 { return 1 - d })
+				break
+			}
 			low := math.Floor(at)
 			t := at - low
 			row[clampIndex(low, in)] += 1 - t
 			row[clampIndex(low+1, in)] += t
 		default:
+			if smooth {
+				smoothWeights(row, at, scale, 2, exclude, cubic(a))
+				break
+			}
 			cubicWeights(row, at, a, exclude)
 		}
 		rows[o] = row
@@ -198,31 +240,34 @@ func resizeMatrix(n *onnx.Node, in, out int64, scale float64) [][]float64 {
 	return rows
 }
 
-// resizeCoordinate is the place in the input that output element o shows.
-func resizeCoordinate(n *onnx.Node, place, from, to int64, scale float64) float64 {
-	o, in, out := float64(place), float64(from), float64(to)
+// resizeCoordinate is the place in the input that output element o shows, in float32
+// step by step: the nearest element can hang on the last bit.
+func resizeCoordinate(n *onnx.Node, place, from, to int64, factor float64) float64 {
+	o, in, out, scale := float32(place), float32(from), float32(to), float32(factor)
 	if scale == 1 {
-		return o
+		return float64(o)
 	}
+	half := float32(float32(o+0.5) / scale)
 	switch n.Str("coordinate_transformation_mode", "half_pixel") {
 	case "asymmetric":
-		return o / scale
+		return float64(o / scale)
 	case "align_corners":
 		if out == 1 {
 			return 0
 		}
-		return o * (in - 1) / (out - 1)
+		return float64(float32(o*(in-1)) / (out - 1))
 	case "pytorch_half_pixel":
 		if out <= 1 {
 			return 0
 		}
 	case "tf_half_pixel_for_nn":
-		return (o + 0.5) / scale
-	case "half_pixel_symmetric":
-		adjust := out / (scale * in)
-		return in/2*(1-adjust) + (o+0.5)/scale - 0.5
+		return float64(half)
+	case "half_pixel_symmetric": // its sum is one of doubles
+		adjust := out / float32(scale*in)
+		offset := float32(float32(in/2) * float32(1-adjust))
+		return float64(float32(float64(offset) + (float64(o)+0.5)/float64(scale) - 0.5))
 	}
-	return (o+0.5)/scale - 0.5
+	return float64(half - 0.5)
 }
 
 // nearestIndex is the element that output element o copies.
@@ -245,21 +290,49 @@ func nearest(mode string, x float64) float64 {
 
 func clampIndex(x float64, n int64) int64 { return min(max(int64(x), 0), n-1) }
 
-// cubicWeights adds the four weights of the cubic convolution with coefficient
-// a (R. Keys, 1981).
-func cubicWeights(row []float64, at, a float64, exclude bool) {
-	low := math.Floor(at)
-	t := at - low
-	cubic := func(d float64) float64 {
-		d = math.Abs(d)
+// smoothWeights adds the weights of a filter of that reach, widened by as much as the
+// axis shrinks, so that every input element counts; they are divided by their sum.
+// What lies outside counts as the edge, or not at all.
+func smoothWeights(row []float64, at, scale, reach float64, exclude bool, filter func(float64) float64) {
+	wide := max(1/scale, 1)
+	low, high := math.Floor(at+1-reach*wide), math.Floor(at+1+reach*wide)
+	if exclude {
+		low, high = max(low, 0), min(high, float64(len(row)))
+	}
+	sum := 0.0
+	for k := low; k < high; k++ {
+		d := math.Abs(k-at) / wide
+		if d >= reach {
+			continue
+		}
+		w := filter(d)
+		row[clampIndex(k, int64(len(row)))] += w
+		sum += w
+	}
+	for i := range row {
+		row[i] /= sum
+	}
+}
+
+// cubic is the convolution's kernel with coefficient a, for distances up to two.
+func cubic(a float64) func(float64) float64 {
+	return func(d float64) float64 {
 		if d <= 1 {
 			return ((a+2)*d-(a+3))*d*d + 1
 		}
 		return ((a*d-5*a)*d+8*a)*d - 4*a
 	}
+}
+
+// cubicWeights adds the four weights of the cubic convolution with coefficient
+// a (R. Keys, 1981).
+func cubicWeights(row []float64, at, a float64, exclude bool) {
+	low := math.Floor(at)
+	t := at - low
+	filter := cubic(a)
 	sum := 0.0
 	for k := -1.0; k <= 2; k++ {
-		w := cubic(k - t)
+		w := filter(math.Abs(k - t))
 		if i := low + k; exclude && (i < 0 || i >= float64(len(row))) {
 			continue
 		}

@@ -17,6 +17,10 @@ package grad
 // "Supervised Sequence Labelling with Recurrent Neural Networks", 2012,
 // section 4.6; the gate order is ONNX's.
 //
+// Where sequences end before the last step (sequence_lens), or have not begun in
+// the reverse direction, the state passes unchanged and Y is zero: every factor
+// times a mask, and dh_{t-1} = dh_t there.
+//
 // Weakness: the number of steps must be known.
 
 import (
@@ -73,7 +77,7 @@ func gradRecurrent(c *Context, gates int64, backward func(*strand) strandGrads) 
 }
 
 // refuseRecurrent fails on forms that are not covered.
-func (c *Context) refuseRecurrent(steps int64, directions int, defaults ...string) {
+func (c *Context) refuseRecurrent(defaults ...string) {
 	n := c.Node
 	given := n.Attr("activations").GetStrings()
 	for i, a := range given {
@@ -83,15 +87,6 @@ func (c *Context) refuseRecurrent(steps int64, directions int, defaults ...strin
 	}
 	if n.Has("clip") || n.Int("input_forget", 0) != 0 || n.Int("layout", 0) != 0 || n.Has("activation_alpha") || n.Has("activation_beta") {
 		c.Fail("clip, input_forget, layout and activation parameters are not supported")
-	}
-	if v := c.In(4); v != nil {
-		lens, ok := c.Ints(v)
-		for _, l := range lens {
-			ok = ok && l == steps
-		}
-		if !ok {
-			c.Fail("sequence_lens shorter than the sequence, or unknown: export without packed sequences")
-		}
 	}
 	if c.In(7) != nil {
 		c.Fail("peephole weights are not supported")
@@ -147,7 +142,7 @@ func rnnBackward(s *strand) strandGrads {
 		c.Fail("activation %s; only Tanh, Relu and Sigmoid are supported", s.activation)
 		return strandGrads{}
 	}
-	slopes, gy := s.each(slope), s.each(s.gy)
+	slopes, gy, pass := s.each(s.masked(slope)), s.each(s.gy), s.passing()
 	delta := make([]*onnx.Value, s.steps)
 	order := s.order()
 	dh := s.start(gy)
@@ -155,9 +150,9 @@ func rnnBackward(s *strand) strandGrads {
 		t := order[i]
 		delta[t] = c.Do("Mul", dh, slopes[t])
 		if i > 0 {
-			dh = c.gemm(delta[t], s.r, gy[order[i-1]], false, false)
+			dh = c.gemm(delta[t], s.r, c.plus(gy[order[i-1]], c.times(dh, pass[t])), false, false)
 		} else if s.wantH0 {
-			dh = c.gemm(delta[t], s.r, nil, false, false)
+			dh = c.gemm(delta[t], s.r, c.times(dh, pass[t]), false, false)
 		}
 	}
 	all := s.joined(delta)

@@ -69,7 +69,7 @@ var tailRules = []Rule{
 			onnx.IntAttr("batch_axis", c.Node.Int("batch_axis", 1)), onnx.IntAttr("time_axis", c.Node.Int("time_axis", 0))))
 	}},
 	{Op: "Einsum", Since: 12, Doc: "made of Transpose, Reshape, MatMul and ReduceSum", Grad: decomposition(einsum)},
-	{Op: "Resize", Since: 11, Doc: "g times the transposed interpolation matrix of each axis", Inputs: []int{0}, Grad: gradResize},
+	{Op: "Resize", Since: 11, Doc: "g times the transposed interpolation matrix of each axis", Inputs: []int{0}, Fixed: []int{1, 2}, Grad: gradResize},
 	{Op: "Hardmax", Since: 1, Doc: "no gradient", None: "its output is constant but for jumps"},
 }
 

@@ -5,13 +5,12 @@ package grad
 // no row: what flows into them is not a float.
 var zeroRules = concat(
 	none("its output is a boolean or an integer", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
-		"IsNaN", "IsInf", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression", "QuantizeLinear"),
+		"IsNaN", "IsInf", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"),
 	none("its output is constant almost everywhere", "Floor", "Ceil", "Round", "Sign"),
 	none("only the shape of its input matters", "EyeLike", "RandomNormalLike", "RandomUniformLike"),
 	none("its output is drawn at random", "Bernoulli", "Multinomial"),
 	none("it only counts", "Range"),
 	none("its float inputs are the two constants that it writes", "OneHot"),
-	none("quantized weights are not trained", "DequantizeLinear"),
 )
 
 // none makes a row of the standard domain for each operator that no gradient

@@ -7,6 +7,8 @@ package grad
 // steps where the order matters.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -28,6 +30,7 @@ type strand struct {
 	// activation is the name of the first one.
 	activation string
 
+	mask           *onnx.Value // [T*B,1], one where a sequence has a step; nil: everywhere
 	x, y, before   *onnx.Value // [T*B,I], [T*B,H], [T*B,H] one step earlier
 	w, r, wb, rb   *onnx.Value // [G*H,I], [G*H,H], [G*H] or nil
 	h0, c0         *onnx.Value // [B,H], nil for zeros
@@ -58,15 +61,15 @@ func (c *Context) strands(gates int64) []*strand {
 		return nil
 	}
 	defaults := map[int64][]string{4: {"Sigmoid", "Tanh", "Tanh"}, 3: {"Sigmoid", "Tanh"}, 1: {""}}[gates]
-	c.refuseRecurrent(steps, int(directions), defaults...)
+	c.refuseRecurrent(defaults...)
 	if c.e.b.Err() != nil {
 		return nil
 	}
-	y := c.AddOut(0)
+	y, mask := c.AddOut(0), c.sequenceMask(steps)
 	halves := &halver{c: c, made: map[*onnx.Value][]*onnx.Value{}}
 	var list []*strand
 	for d := range int(directions) {
-		s := &strand{c: c, steps: int(steps), batch: x.Type.Shape[1], hidden: hidden, gates: gates, activation: "Tanh"}
+		s := &strand{c: c, steps: int(steps), batch: x.Type.Shape[1], hidden: hidden, gates: gates, activation: "Tanh", mask: mask}
 		s.reverse = d == 1 || c.Node.Str("direction", "forward") == "reverse"
 		if a := c.Node.Attr("activations").GetStrings(); len(a) > d {
 			s.activation = string(a[d])
@@ -113,9 +116,64 @@ func (s *strand) read(d, directions int, y *onnx.Value, halves *halver) {
 	}
 	s.h0, s.c0 = drop(c.In(5)), drop(c.In(6))
 	s.wantH0, s.wantC0 = c.Needs(5), c.Needs(6)
-	s.gy = rows(c.Grad(0), 1)
+	s.gy = s.masked(rows(c.Grad(0), 1))
 	s.gyh, s.gyc = drop(c.Grad(1)), drop(c.Grad(2))
-	s.before = s.shifted(s.y, s.h0)
+	s.before = s.shifted(s.states(), s.h0)
+}
+
+// sequenceMask is one in rows that belong to a step of a sequence; nil where all do.
+func (c *Context) sequenceMask(steps int64) *onnx.Value {
+	lens := c.In(4)
+	if lens == nil {
+		return nil
+	}
+	if given, ok := c.Ints(lens); ok && !slices.ContainsFunc(given, func(l int64) bool { return l != steps }) {
+		return nil
+	}
+	places := make([]int64, steps)
+	for t := range places {
+		places[t] = int64(t)
+	}
+	column := c.Const(onnx.Int64Tensor(places, steps, 1))
+	wide := c.Op("Cast", build.In(lens), onnx.IntAttr("to", int64(onnx.Int64)))
+	mask := c.Op("Cast", build.In(c.Do("Less", column, wide)), onnx.IntAttr("to", int64(c.In(0).Type.DType)))
+	return c.ReshapeTo(mask, -1, 1)
+}
+
+// masked is v over time, zero where there is no step.
+func (s *strand) masked(v *onnx.Value) *onnx.Value {
+	if v == nil || s.mask == nil {
+		return v
+	}
+	return s.rows(s.c.Do("Mul", v, s.mask))
+}
+
+// keeping is v over time, the share of a state that is kept: one where there is no step.
+func (s *strand) keeping(v *onnx.Value) *onnx.Value {
+	if s.mask == nil {
+		return v
+	}
+	return s.c.rest(s.masked(s.c.rest(v)))
+}
+
+// passing lists by steps, [B,1], where a state's gradient passes unchanged; nil: nowhere.
+func (s *strand) passing() []*onnx.Value {
+	if s.mask == nil {
+		return make([]*onnx.Value, s.steps)
+	}
+	return s.each(s.rows(s.c.rest(s.mask)))
+}
+
+// states is y with the state wherever a later step of the strand could read it: in
+// reverse the first one before a sequence begins, where y is zero.
+func (s *strand) states() *onnx.Value {
+	if s.mask == nil || !s.reverse || s.h0 == nil {
+		return s.y
+	}
+	c := s.c
+	wide := c.Unsqueeze(s.h0, 0)
+	rest := c.ReshapeDims(c.rest(s.mask), onnx.Shape{onnx.Static(int64(s.steps)), s.batch, onnx.Static(1)})
+	return c.Plus(s.y, s.rows(c.ReshapeTo(c.Do("Mul", rest, wide), -1, s.hidden)))
 }
 
 // A halver splits values by direction, each of them once.
@@ -262,6 +320,14 @@ func (c *Context) rest(v *onnx.Value) *onnx.Value { return c.Minus(c.Scalar(v, 1
 // swing is v*(1-v), the slope of a sigmoid; bend 1-v², that of a tanh.
 func (c *Context) swing(v *onnx.Value) *onnx.Value { return c.Do("Mul", v, c.rest(v)) }
 func (c *Context) bend(v *onnx.Value) *onnx.Value  { return c.rest(c.Do("Mul", v, v)) }
+
+// times is a*b, nil where either is.
+func (c *Context) times(a, b *onnx.Value) *onnx.Value {
+	if a == nil || b == nil {
+		return nil
+	}
+	return c.Do("Mul", a, b)
+}
 
 // plus adds what is there.
 func (c *Context) plus(a, b *onnx.Value) *onnx.Value {

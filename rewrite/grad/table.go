@@ -5,7 +5,7 @@ func tables() [][]Rule {
 	return [][]Rule{
 		elementwiseRules, activationRules, productRules, shapeRules, gatherRules,
 		reduceRules, softmaxRules, lossRules, layerNormRules, zeroRules,
-		convRules, poolRules, normRules, recurrentRules, attentionRules, imageRules, regionRules, signalRules, tailRules, contribRules, fusedRules,
+		convRules, poolRules, normRules, recurrentRules, attentionRules, imageRules, regionRules, signalRules, quantizedRules, tailRules, contribRules, fusedRules,
 	}
 }
 

@@ -208,7 +208,7 @@ func TestCUDAColumns(t *testing.T) {
 	if !onCUDA(t) {
 		return
 	}
-	at, judged := bench{18, ort.CUDA}, 0
+	at, judged := bench{"", 18, ort.CUDA}, 0
 	for i := range probes {
 		p := &probes[i]
 		for _, op := range strings.Fields(p.ops) {

@@ -26,6 +26,10 @@ func halfChain(op string, p *probe, d onnx.DType) (*onnx.Model, error) {
 			in = append(in, m.Graph.AddConstant("c", a.value))
 			continue
 		}
+		if a.dtype == onnx.Undefined {
+			in = append(in, nil)
+			continue
+		}
 		x := m.Graph.AddInput(fmt.Sprintf("x%d", i), onnx.TensorOf(a.dtype, onnx.StaticShape(a.shape...)))
 		if a.dtype == onnx.Float32 {
 			x = b.Op("Cast", build.In(x), onnx.IntAttr("to", int64(d)))

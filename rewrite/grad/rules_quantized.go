@@ -1,0 +1,74 @@
+package grad
+
+// Training with the rounding that inference will do: exporters write PyTorch's
+// fake_quantize as QuantizeLinear and DequantizeLinear. Its gradient is PyTorch's, the
+// straight-through estimator: that of the identity for what lies within the range of
+// the type, none beyond it, and none for scale and zero point. So the quantized value,
+// an integer, carries the gradient from the one to the other; to other readers none
+// flows, nor to quantized weights that the file holds.
+//
+//	dx = g where qmin ≤ round(x/scale) + zero ≤ qmax
+//
+// Source: Y. Bengio et al., "Estimating or Propagating Gradients Through Stochastic
+// Neurons", 2013.
+
+import (
+	"math"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+var quantizedRules = []Rule{
+	{Op: "QuantizeLinear", Since: 10, Doc: "g within the range of the type, straight through", Inputs: []int{0}, Fixed: []int{1}, Grad: gradQuantize},
+	{Op: "DequantizeLinear", Since: 10, Doc: "g, to what a QuantizeLinear made; quantized weights are not trained", Inputs: []int{0}, Fixed: []int{1}, Grad: func(c *Context) {
+		c.Add(0, c.Grad(0))
+	}},
+}
+
+// straightThrough reports that n dequantizes v, which was quantized in the graph, or
+// bounds it first to a narrower range.
+func straightThrough(n *onnx.Node, v *onnx.Value) bool {
+	return n.Is("DequantizeLinear", "Clip") && v == n.In(0) && quantized(v)
+}
+
+// quantized reports an integer that carries a gradient.
+func quantized(v *onnx.Value) bool {
+	p := v.Producer
+	return p != nil && (p.Is("QuantizeLinear") || p.Is("Clip") && straightThrough(p, p.In(0)))
+}
+
+// ranges of the integer types, least and greatest.
+var ranges = map[onnx.DType][2]float64{
+	onnx.Int8: {math.MinInt8, math.MaxInt8}, onnx.Uint8: {0, math.MaxUint8},
+	onnx.Int16: {math.MinInt16, math.MaxInt16}, onnx.Uint16: {0, math.MaxUint16},
+	onnx.Int4: {-8, 7},
+}
+
+func gradQuantize(c *Context) {
+	x, scale, zero := c.In(0), c.In(1), c.In(2)
+	bounds, ok := ranges[c.Out(0).Type.DType]
+	if !ok || c.Node.Int("block_size", 0) != 0 {
+		c.Fail("blocks, or the type %s", c.Out(0).Type.DType)
+		return
+	}
+	rounded := c.Do("Round", c.Do("Div", x, c.perAxis(c.CastTo(scale, x), x)))
+	if zero != nil {
+		wide := c.Op("Cast", build.In(zero), onnx.IntAttr("to", int64(x.Type.DType)))
+		rounded = c.Plus(rounded, c.perAxis(wide, x))
+	}
+	g := c.Times(c.CastTo(c.Grad(0), x), c.Mask(c.Do("GreaterOrEqual", rounded, c.Scalar(x, bounds[0])), x))
+	c.Add(0, c.Times(g, c.Mask(c.Do("LessOrEqual", rounded, c.Scalar(x, bounds[1])), x)))
+}
+
+// perAxis gives a vector over the node's axis the form that broadcasts to x.
+func (c *Context) perAxis(v, x *onnx.Value) *onnx.Value {
+	if v == nil || c.Rank(v) == 0 || v.Type.Shape.Elements().Is(1) {
+		return v
+	}
+	shape := []int64{-1}
+	for range c.Rank(x) - 1 - c.axis(c.Node.Int("axis", 1), x) {
+		shape = append(shape, 1)
+	}
+	return c.ReshapeTo(v, shape...)
+}
