@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/internal/step"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -19,8 +18,8 @@ var ErrRowsOnDevice = errors.New("a part of a value on a device cannot be bound:
 // A target is the input that an output becomes the value of, or rows of that value.
 type target struct {
 	in   *input
-	part *onnx.Value // nil: it is the whole
-	at   int64       // the byte of the value at which the part begins
+	part []int64 // the extents of a part; nil: it is the whole
+	at   int64   // the byte of the value at which the part begins
 }
 
 // byNext are the inputs by the outputs that become their values, and by the parts that are
@@ -37,7 +36,8 @@ func (s *Session) byNext() map[string]target {
 		}
 		at := int64(0)
 		for _, part := range step.RowsOf(s.Model.Graph.Value(in.next)) {
-			from[part.Name] = target{in, part, at}
+			extents, _ := part.Type.Shape.Ints()
+			from[part.Name] = target{in, extents, at}
 			size, _ := part.Type.Bytes() // its extents are known
 			at += size
 		}
@@ -48,9 +48,9 @@ func (s *Session) byNext() map[string]target {
 // bindOutputs binds each output to the value that over gives for the input
 // whose next value it is, else to memory of ONNX Runtime's on the host.
 func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, error)) error {
-	from, values := s.byNext(), map[*input]*ort.Value{}
+	values := map[*input]*ort.Value{}
 	for _, o := range s.ort.Outputs {
-		to, known := from[o.Name]
+		to, known := s.next[o.Name]
 		if !known {
 			if err := b.BindOutputToDevice(o.Name, ort.CPU, 0); err != nil {
 				return err
@@ -83,8 +83,7 @@ func (s *Session) bindOver(b *ort.Binding, name string, to target, v *ort.Value)
 	case !v.OnHost():
 		return fmt.Errorf("output %q: %w", name, ErrRowsOnDevice)
 	}
-	shape, _ := to.part.Type.Shape.Ints()
-	part, err := s.engine.Env.TensorOver(v.Bytes()[to.at:], v.Type, shape)
+	part, err := s.engine.Env.TensorOver(v.Bytes()[to.at:], v.Type, to.part)
 	if err != nil {
 		return fmt.Errorf("output %q: %w", name, err)
 	}

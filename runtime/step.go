@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"time"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -100,7 +99,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	counter.Mark(true) // also for MeasureArena
 	left := s.within(counter)
 	start := time.Now()
-	if err := s.ort.Run(ctx, s.binding, ""); err != nil {
+	if err := s.open.named(s.ort.Run(ctx, s.binding, "")); err != nil {
 		if st := counter.State(); st.Refused > 0 {
 			err = s.outOfMemory(err, st, left)
 		}
@@ -178,9 +177,6 @@ func (s *Session) limited() error {
 	return nil
 }
 
-// failed finds the node that a run ended in, in what ONNX Runtime says of it.
-var failed = regexp.MustCompile(`Name:'([^']+)'`)
-
 // outOfMemory is the error of a run whose request was refused.
 func (s *Session) outOfMemory(err error, st ort.CounterState, left int64) error {
 	e := &MemoryError{What: "it", Need: st.Refused, Available: left}
@@ -215,7 +211,6 @@ func (s *Session) beforeStep() error {
 		return s.binding.Rebind()
 	}
 	s.binding.ClearOutputs()
-	from := s.byNext()
 	if err := s.bindOutputs(s.binding, func(in *input) (*ort.Value, error) {
 		if in.inPlace {
 			return in.value, nil
@@ -226,7 +221,7 @@ func (s *Session) beforeStep() error {
 	}
 	s.bound = make([]target, len(s.ort.Outputs))
 	for i, o := range s.ort.Outputs {
-		s.bound[i] = from[o.Name]
+		s.bound[i] = s.next[o.Name]
 	}
 	return nil
 }
