@@ -134,6 +134,11 @@ func (v *Value) Uses() []Use { return v.uses }
 // Dead reports that nothing reads the value and it is not an output.
 func (v *Value) Dead() bool { return len(v.uses) == 0 && v.outs == 0 }
 
+// Apart is an input or initializer as it is declared, which holds no other part of its graph.
+func (v *Value) Apart() *Value {
+	return &Value{Name: v.Name, Type: v.Type, Init: v.Init, input: v.input, info: v.info, loaded: v.loaded}
+}
+
 func (v *Value) String() string { return v.Name }
 
 // Name is the node's name, possibly empty.

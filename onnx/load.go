@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/runtime/protoiface"
 
@@ -64,6 +65,16 @@ func Decode(data []byte, dir string) (*Model, error) {
 		return nil, &FormatError{"", err}
 	}
 	return m, nil
+}
+
+// GiveUpGraph leaves the model with its metadata alone, where nothing reads the graph any
+// more. Names that were taken from it stay good until Close; the pages of the file that
+// hold them are the system's until they are read again.
+func (m *Model) GiveUpGraph() {
+	m.Graph = nil
+	if len(m.image) > 0 {
+		_ = unix.Madvise(m.image, unix.MADV_DONTNEED) // its pages are the file's
+	}
 }
 
 // Close unmaps the model's files. No tensor of the model may be used after it.

@@ -183,8 +183,9 @@ func (g *Graph) AnnotateTypes() {
 }
 
 // Encode writes the model as bytes, the same for the same model.
-func (m *Model) Encode() ([]byte, error) {
-	p := m.ToProto()
+func (m *Model) Encode() ([]byte, error) { return encode(m.ToProto()) }
+
+func encode(p *pb.ModelProto) ([]byte, error) {
 	if size := proto.Size(p); size > maxFile {
 		return nil, fmt.Errorf("model takes %d bytes, more than a protobuf file can hold: keep its weights in an external data file", size)
 	}

@@ -24,7 +24,6 @@ import (
 	"path/filepath"
 
 	"github.com/onnx-remat/remat/internal/step"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -70,7 +69,7 @@ func (s *Session) Now() MemoryNow {
 }
 
 // count adds up inputs and initializers.
-func (s *Session) count() error {
+func (s *Session) count() {
 	for _, in := range s.inputs {
 		size := in.value.ByteSize()
 		if in.lent || in.from == fromRoom {
@@ -86,11 +85,9 @@ func (s *Session) count() error {
 		}
 	}
 	if s.Provider != ort.CPU {
-		return nil // the session's
+		return // the session's
 	}
-	held, err := step.Held(s.Model.Graph, func(v *onnx.Value) bool { return s.byName[v.Name] != nil })
-	s.memory.ParameterBytes += held
-	return err
+	s.memory.ParameterBytes += s.held
 }
 
 // MeasureRSS notes the largest resident size that the process has had. It is
@@ -158,7 +155,7 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		defer ort.DropTemporary(dir)
 		so.ProfilePrefix = filepath.Join(dir, "p")
 	}
-	second, err := s.open(so)
+	second, err := s.open.session(so)
 	if err != nil {
 		return err
 	}

@@ -61,6 +61,10 @@ type Options struct {
 	// nothing, and is for a process with one session.
 	Within int64
 
+	// Made, if any, is called once ONNX Runtime has the model and before inputs take memory:
+	// it is for what takes memory itself, and needs the graph. See Session.Spare.
+	Made func(*Session) error
+
 	Trace   bool // record every allocation of each step
 	Profile bool // measure every node: Session.Profile
 	// ProfileAside measures every node of MeasureArena's step: Session.Aside.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/internal/step"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -20,8 +19,8 @@ var ErrRowsOnDevice = errors.New("a part of a value on a device cannot be bound:
 // gradient in whose memory it is summed up.
 type target struct {
 	in   *input
-	part *onnx.Value // nil: it is the whole
-	at   int64       // the byte of the value at which the part begins
+	part []int64 // the extents of a part; nil: it is the whole
+	at   int64   // the byte of the value at which the part begins
 	sum  *sum
 }
 
@@ -43,7 +42,8 @@ func (s *Session) targets() map[string]target {
 		}
 		at := int64(0)
 		for _, part := range step.RowsOf(s.Model.Graph.Value(in.next)) {
-			from[part.Name] = target{in: in, part: part, at: at}
+			extents, _ := part.Type.Shape.Ints()
+			from[part.Name] = target{in: in, part: extents, at: at}
 			size, _ := part.Type.Bytes() // its extents are known
 			at += size
 		}
@@ -60,9 +60,9 @@ func (s *Session) targets() map[string]target {
 // whose next value it is, or to that of the sum of which it is one, else to memory of ONNX
 // Runtime's on the host.
 func (s *Session) bindOutputs(b *ort.Binding, over func(*input) (*ort.Value, error)) error {
-	from, values := s.targets(), map[*input]*ort.Value{}
+	values := map[*input]*ort.Value{}
 	for _, o := range s.ort.Outputs {
-		to, known := from[o.Name]
+		to, known := s.next[o.Name]
 		if !known {
 			if err := b.BindOutputToDevice(o.Name, ort.CPU, 0); err != nil {
 				return err
@@ -101,8 +101,7 @@ func (s *Session) bindOver(b *ort.Binding, name string, to target, v *ort.Value)
 	case !v.OnHost():
 		return fmt.Errorf("output %q: %w", name, ErrRowsOnDevice)
 	}
-	shape, _ := to.part.Type.Shape.Ints()
-	part, err := s.engine.Env.TensorOver(v.Bytes()[to.at:], v.Type, shape)
+	part, err := s.engine.Env.TensorOver(v.Bytes()[to.at:], v.Type, to.part)
 	if err != nil {
 		return fmt.Errorf("output %q: %w", name, err)
 	}

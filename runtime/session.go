@@ -23,18 +23,20 @@ import (
 
 // A Session runs steps of one model. It is for one goroutine at a time.
 type Session struct {
-	Model    *onnx.Model
+	Model    *onnx.Model // without its graph after Spare
 	Roles    Roles
 	Provider ort.Provider
 
 	engine  *Engine
 	options Options
-	open    func(ort.SessionOptions) (*ort.Session, error)
+	open    opener
 	ort     *ort.Session
 	binding *ort.Binding
 	// bound is, for each output, the input that it becomes the value of, if any; nil
 	// while they are not bound.
 	bound   []target
+	next    map[string]target // by the output, see targets
+	held    int64             // by initializers, in bytes
 	inputs  []*input
 	byName  map[string]*input
 	files   mappings
@@ -74,6 +76,8 @@ type input struct {
 	info     *onnx.Value
 	from     source
 	category category
+	// limit is what integers that nobody fed lie below, 0 where the graph does not say.
+	limit int64
 	// next is the output that becomes the input's value, "" if none; inPlace
 	// says that it is written over it.
 	next    string
@@ -85,9 +89,7 @@ type input struct {
 	lent bool
 }
 
-// OpenFile opens a model file. ONNX Runtime loads the file itself, unless the graph
-// draws random numbers by seeds that the file does not have: then it gets the model
-// with them.
+// OpenFile opens a model file.
 func (e *Engine) OpenFile(path string, o Options) (*Session, error) {
 	m, err := onnx.Load(path)
 	if err != nil {
@@ -113,12 +115,9 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 // OpenOwned is OpenLoaded without a copy: the session, if there is one, owns the model, and
 // closes it.
 func (e *Engine) OpenOwned(m *onnx.Model, o Options) (*Session, error) {
-	open := func(so ort.SessionOptions) (*ort.Session, error) { return e.Env.NewSession(m.Path, so) }
 	table := carriedBy(m)
-	if seed(m, o.Seed+o.Draws, o.From.Runs) {
-		open = e.opener(m)
-	}
-	s, err := e.newSession(m, o, open, table)
+	inFile := !seed(m, o.Seed+o.Draws, o.From.Runs)
+	s, err := e.newSession(m, o, e.opener(m, &o, inFile), table)
 	if err != nil {
 		return nil, err
 	}
@@ -129,20 +128,7 @@ func (e *Engine) OpenOwned(m *onnx.Model, o Options) (*Session, error) {
 // Open opens a model as it is in memory; the caller closes it after the
 // session.
 func (e *Engine) Open(m *onnx.Model, o Options) (*Session, error) {
-	return e.newSession(m, o, e.opener(m), carriedBy(m))
-}
-
-type opener func(ort.SessionOptions) (*ort.Session, error)
-
-// opener opens the model as it is in memory.
-func (e *Engine) opener(m *onnx.Model) opener {
-	return func(so ort.SessionOptions) (*ort.Session, error) {
-		data, err := m.Encode()
-		if err != nil {
-			return nil, err
-		}
-		return e.sessionOf(data, folderOf(m), so)
-	}
+	return e.newSession(m, o, e.opener(m, &o, false), carriedBy(m))
 }
 
 // seed gives every node that draws random numbers and has no seed one made from
@@ -209,6 +195,10 @@ func (s *Session) start() (err error) {
 		return err
 	}
 	ort.Trim()
+	if s.held, err = step.Held(s.Model.Graph, func(v *onnx.Value) bool { return s.byName[v.Name] != nil }); err != nil {
+		return err
+	}
+	s.next = s.targets()
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
@@ -217,7 +207,7 @@ func (s *Session) start() (err error) {
 		}
 		so.ProfilePrefix = filepath.Join(s.profile, "p")
 	}
-	if s.ort, err = s.open(so); err != nil {
+	if s.ort, err = s.open.session(so); err != nil {
 		return err
 	}
 	if err := s.placeAsCarried(); err != nil {
@@ -227,6 +217,11 @@ func (s *Session) start() (err error) {
 	s.load.Session, _ = RSS()
 	s.allocated = s.ort.DeviceCounter().State().Live
 	s.memory.SessionBytes = s.allocated
+	if s.options.Made != nil {
+		if err := s.options.Made(s); err != nil {
+			return err
+		}
+	}
 	for _, in := range s.inputs {
 		if err := s.fill(in, values); err != nil {
 			return err
@@ -235,9 +230,7 @@ func (s *Session) start() (err error) {
 	if err := s.copiers.trim(); err != nil {
 		return err
 	}
-	if err := s.count(); err != nil {
-		return err
-	}
+	s.count()
 	if err := s.limited(); err != nil {
 		return err
 	}
@@ -247,6 +240,16 @@ func (s *Session) start() (err error) {
 	s.load.Feeds, _ = RSS()
 	s.binding, err = s.bind(s.ort)
 	return err
+}
+
+// Spare gives the model's graph up, and what else leads to it: from Options.Made on a
+// session takes steps without. Model has metadata alone then, and what asks ONNX Runtime for
+// its graph has come before: MeasureConstants, Bound, Fallback.
+func (s *Session) Spare() {
+	for _, in := range s.inputs {
+		in.info = in.info.Apart()
+	}
+	s.Model.GiveUpGraph()
 }
 
 // plan lists the inputs, and checks that each can have a value, before any
@@ -276,7 +279,7 @@ func (s *Session) plan(values *feeds) error {
 		case categories[v.Name] == stateInput:
 			in.from = fromZero
 		default:
-			in.from = fromRandom
+			in.from, in.limit = fromRandom, FeedLimit(s.Model, v)
 		}
 		if _, err := values.shape(v); err != nil {
 			return err
@@ -402,7 +405,7 @@ func (s *Session) make(in *input, dtype onnx.DType, data []byte, values *feeds) 
 		at := values.located[v.Name]
 		at.Fill(data, at.Seed, v.Name, 0)
 	case fromRandom:
-		randomTensor(v, dtype, data, s.options.Seed, FeedLimit(s.Model, v))
+		randomTensor(v, dtype, data, s.options.Seed, in.limit)
 	}
 }
 

@@ -80,7 +80,7 @@ func (s *Session) share(in *input, t ort.DType, shape []int64, at Location, fill
 	if in.from == fromSeed {
 		r.init, r.seed = at.Init, at.Seed
 	} else {
-		r.limit = FeedLimit(s.Model, in.info)
+		r.limit = in.limit
 	}
 	data, err := s.engine.shared.take(s.engine.Env, r, shape, fill)
 	if err != nil {

@@ -39,7 +39,7 @@ func BenchmarkSlabBesideArena(b *testing.B) {
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.OwnArena
 	so.Arena = ort.ArenaConfig{FirstChunk: setup.FirstChunk, MaxExtend: setup.MaxExtend, MaxDead: setup.MaxDead}
-	second, err := s.open(so)
+	second, err := s.open.session(so)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"time"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -144,7 +143,7 @@ func (s *Session) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.ort.Run(ctx, s.binding, "")
+	return s.open.named(s.ort.Run(ctx, s.binding, ""))
 }
 
 // lookAgain is how long what the system says of its memory is believed: asking takes
@@ -192,9 +191,6 @@ func (s *Session) limited() error {
 	return nil
 }
 
-// failed finds the node that a run ended in, in what ONNX Runtime says of it.
-var failed = regexp.MustCompile(`Name:'([^']+)'`)
-
 // outOfMemory is the error of a run whose request was refused.
 func (s *Session) outOfMemory(err error, st ort.CounterState, left int64) error {
 	e := &MemoryError{What: "it", Need: st.Refused, Available: left}
@@ -241,7 +237,6 @@ func (s *Session) unbind() error {
 
 // bindStep binds the outputs of a step.
 func (s *Session) bindStep() error {
-	from := s.targets()
 	if err := s.bindOutputs(s.binding, func(in *input) (*ort.Value, error) {
 		if in.inPlace {
 			return in.value, nil
@@ -252,7 +247,7 @@ func (s *Session) bindStep() error {
 	}
 	s.bound = make([]target, len(s.ort.Outputs))
 	for i, o := range s.ort.Outputs {
-		s.bound[i] = from[o.Name]
+		s.bound[i] = s.next[o.Name]
 	}
 	return nil
 }

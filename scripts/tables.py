@@ -14,7 +14,8 @@
     scripts/tables.py accumulate   a small GPT-2: batches of 8 to 32, whole and in micro-batches of 2 (trained)
     scripts/tables.py profiling    GPT-2 by batch (predicted), and the six configurations of GPT-2 355M on CUDA (rehearsed)
     scripts/tables.py advise       GPT-2 355M to 1.5B within 8, 24 and 16 GB: what remat advise says (predicted)
-    scripts/tables.py slab         GPT-2 and the zoo, every strategy: what a step's slab takes beside what is live, the arena and the process
+    scripts/tables.py slab         GPT-2: what a step's slab takes beside what is live and the arena, and the process beside everything counted
+    scripts/tables.py slab_zoo     the same of the zoo, every optimizer and strategy
     scripts/tables.py all --out docs/results
 
 Every row is a graph that `remat rewrite` wrote and `remat compare` ran (theory:
@@ -271,6 +272,7 @@ def theory(lab):
 # What the figures of a table mean.
 NOTES = {
     "slab": tables_slab.NOTE,
+    "slab_zoo": tables_slab.NOTE,
     "recipes": tables_train.RECIPES,
     "optimizers": tables_train.OPTIMIZERS,
     "accumulate": tables_train.NOTE,
@@ -398,7 +400,7 @@ def half_adamw(lab):
 
 
 TABLES = {"encoder": encoder, "mlp": mlp, "heavy": heavy, "theory": theory, "half": half, "half_adamw": half_adamw, "recipes": tables_train.recipes, "rehearsed": rehearsed,
-          "accumulate": tables_train.accumulate, "optimizers": tables_train.optimizers, "advise": tables_advise.advise, "profiling": tables_theirs.profiling, "slab": tables_slab.slab}
+          "accumulate": tables_train.accumulate, "optimizers": tables_train.optimizers, "advise": tables_advise.advise, "profiling": tables_theirs.profiling, "slab": tables_slab.slab, "slab_zoo": tables_slab.slab_zoo}
 
 
 def text(rows):
@@ -455,10 +457,11 @@ def main():
     if not os.path.exists(a.remat):
         sys.exit(f"{a.remat}: no such program; make build, or --remat PATH")
     for name in TABLES if "all" in a.table else a.table:
+        begun = commit()  # which may move meanwhile
         with tempfile.TemporaryDirectory() as folder:
             lab = Lab(a, folder)
             tables = TABLES[name](lab)
-            about = machine(lab)
+            about = {**machine(lab), "commit": begun}
         body = "\n\n".join(f"**{title}**\n\n{text(rows)}" for title, rows in tables)
         if a.rehearse:
             body = "rehearsed: no numbers were computed\n\n" + body

@@ -168,8 +168,8 @@ type subject struct {
 	visit func([]remat.Output)
 	// parts of the batch that make one step, where there are more than one.
 	parts int
-	// free: the file leaves dimensions free that the feeds fix.
-	free bool
+	// free are dimensions that the file leaves free and the feeds fix.
+	free []string
 	// options are those that the session was opened with.
 	options remat.Options
 	// counted: the session's bytes are known; see countConstants.
@@ -182,22 +182,30 @@ type subject struct {
 
 // openSubject opens a file for running and predicts it.
 func openSubject(e *env, path string, o remat.Options) (*subject, error) {
-	return openPath(e, path, o, (*remat.Engine).OpenLoaded)
+	return openPath(e, path, o, (*remat.Engine).OpenLoaded, nil)
 }
 
-// openAlone is openSubject for a file that nothing else reads meanwhile: the session has
-// the only copy of the model.
+// openAlone is openSubject for a file that nothing else reads, before or meanwhile: ahead of
+// inputs, which take memory, all of the graph and the predictions is given up that steps and
+// the report do not need.
 func openAlone(e *env, path string, o remat.Options) (*subject, error) {
-	s, err := openPath(e, path, o, (*remat.Engine).OpenOwned)
-	if err != nil {
-		return nil, err
-	}
-	src := e.sources[path]
-	delete(e.sources, path)
-	return s, src.GiveUp()
+	return openPath(e, path, o, (*remat.Engine).OpenOwned, func(s *subject) error {
+		s.countConstants()
+		if !s.options.Trace && len(s.budgets) == 0 && !s.profiled {
+			s.nodes, s.layers, s.run.Timeline = nil, nil, nil
+		}
+		src := e.sources[path]
+		delete(e.sources, path)
+		err := src.GiveUp()
+		if !s.run.Rehearsed { // which asks for the graph again
+			s.session.Spare()
+		}
+		e.giveBack()
+		return err
+	})
 }
 
-func openPath(e *env, path string, o remat.Options, open func(*remat.Engine, *onnx.Model, remat.Options) (*remat.Session, error)) (*subject, error) {
+func openPath(e *env, path string, o remat.Options, open func(*remat.Engine, *onnx.Model, remat.Options) (*remat.Session, error), made func(*subject) error) (*subject, error) {
 	engine, err := e.engine()
 	if err != nil {
 		return nil, err
@@ -206,11 +214,12 @@ func openPath(e *env, path string, o remat.Options, open func(*remat.Engine, *on
 	if err != nil {
 		return nil, err
 	}
-	return openSource(e, src, o, func(m *onnx.Model, o remat.Options) (*remat.Session, error) { return open(engine, m, o) })
+	return openSource(e, src, o, func(m *onnx.Model, o remat.Options) (*remat.Session, error) { return open(engine, m, o) }, made)
 }
 
-// openSource opens a model that was read, in the way that suits it, and predicts it.
-func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.Model, remat.Options) (*remat.Session, error)) (*subject, error) {
+// openSource opens a model that was read, in the way that suits it, and predicts it once
+// ONNX Runtime has it; then comes made, if any, and then inputs get their values.
+func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.Model, remat.Options) (*remat.Session, error), made func(*subject) error) (*subject, error) {
 	path := src.Path
 	engine, err := e.engine()
 	if err != nil {
@@ -231,23 +240,38 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 	s.profiled = o.Profile || o.ProfileAside
 	o.Profile = o.Profile || engine.Rehearsed() // says where nodes are placed
 	o.Trace = o.Trace || len(pipeline.LayerBudgetsIn(m)) > 0
+	o.Made = func(session *remat.Session) error {
+		s.session = session
+		s.describe(e, src, m, o, found)
+		m, found = nil, nil // this function lives as long as the session
+		if made == nil {
+			return nil
+		}
+		return made(s)
+	}
 	if s.session, err = open(src.Model, o); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Base(path), err)
 	}
+	load := s.session.Load()
+	s.run.Load = &report.Load{Start: e.startRSS, Mapped: mapped, Session: load.Session, Feeds: load.Feeds}
+	return s, nil
+}
+
+// describe begins the document of a session that was made: what it is, and what is
+// predicted of the model.
+func (s *subject) describe(e *env, src *pipeline.Source, m *onnx.Model, o remat.Options, found *analysis.Analysis) {
 	s.roles = s.session.Roles
 	s.run = &report.Run{
-		Model: path, Provider: string(s.session.Provider), ORTVersion: engine.Env.Version(),
+		Model: s.path, Provider: string(s.session.Provider), ORTVersion: e.loaded.Env.Version(),
 		Threads: s.session.Threads(), OptLevel: o.Level, LossOutput: report.Text(s.roles.Loss),
 	}
 	if s.roles.Leave() {
 		s.run.Outputs = string(s.session.Outputs())
 	}
-	load := s.session.Load()
-	s.run.Load = &report.Load{Start: e.startRSS, Mapped: mapped, Session: load.Session, Feeds: load.Feeds}
 	if p := pipeline.PrecisionOf(m); p != nil {
 		s.run.Precision = report.Text(p.String())
 	}
-	s.run.Rehearsed = engine.Rehearsed() && s.session.Provider == ort.CUDA
+	s.run.Rehearsed = e.loaded.Rehearsed() && s.session.Provider == ort.CUDA
 	if s.run.Rehearsed {
 		if err := remat.ShortProducts(m.Graph); err != nil {
 			s.remark(e, "no GPU would run it: %v", err)
@@ -256,7 +280,6 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 	s.predict(e, m, o, found)
 	s.remarkRates(e, m)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
-	return s, nil
 }
 
 // predict fills in what was predicted; a graph that cannot be predicted runs
@@ -264,7 +287,9 @@ func openSource(e *env, src *pipeline.Source, o remat.Options, open func(*onnx.M
 func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.Analysis) {
 	free := maps.Clone(s.session.Dims())
 	maps.DeleteFunc(free, func(name string, _ int64) bool { _, fixed := o.Dims[name]; return fixed })
-	s.free = len(free) > 0
+	if len(free) > 0 {
+		s.free = pipeline.FreeDims(s.session.Model)
+	}
 	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, s.session.Bound())
 	if err != nil || !p.Exact() { // a lower bound is no prediction
 		var unknown []string
@@ -306,11 +331,16 @@ const stepGarbage = 25
 // is called, the memory is the steps'.
 func (e *env) leaveToSteps() func() {
 	before := debug.SetGCPercent(stepGarbage)
+	e.giveBack()
+	return func() { debug.SetGCPercent(before) }
+}
+
+// giveBack gives the system what nobody needs.
+func (e *env) giveBack() {
 	e.loaded.Forget()
 	debug.FreeOSMemory()
 	ort.Trim()
 	ort.TrimImages()
-	return func() { debug.SetGCPercent(before) }
 }
 
 // step runs one step and records it. A step in parts is the run of all of them:

@@ -95,8 +95,8 @@ func TestRunsAlone(t *testing.T) {
 	}
 }
 
-// TestMemoryIsLeftToSteps: what run holds beside its steps. The file that was read is given
-// up once the session has its own copy, and little garbage is let lie until the steps
+// TestMemoryIsLeftToSteps: what run holds beside its steps. The graph is given up once ONNX
+// Runtime has it, and what is known of its nodes where nobody asked for that, and little garbage is let lie until the steps
 // end; the losses are those of a session beside which the file is kept.
 func TestMemoryIsLeftToSteps(t *testing.T) {
 	e, plain, _ := memoryEnv(t)
@@ -109,6 +109,12 @@ func TestMemoryIsLeftToSteps(t *testing.T) {
 		defer s.close()
 		if len(e.sources) != kept {
 			t.Errorf("%d files are kept, want %d", len(e.sources), kept)
+		}
+		if given := s.session.Model.Graph == nil && s.nodes == nil && s.run.Timeline == nil; given != (kept == 0) {
+			t.Errorf("the graph and its timeline were given up: %v, want %v", given, kept == 0)
+		}
+		if given := s.session.Model.Graph == nil; given && s.run.Memory.PredictedSessionBytes == nil {
+			t.Error("nothing was predicted before")
 		}
 		defer e.leaveToSteps()()
 		var list []float64

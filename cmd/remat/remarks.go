@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -113,10 +112,10 @@ func unpredicted(p interface{ Exact() bool }, unknown []string, err error) strin
 func (s *subject) checkPrediction(e *env) {
 	m := &s.run.Memory
 	measured := s.session.Memory().LivePeakBytes
-	if !s.free || m.PredictedLivePeakBytes == nil || *m.PredictedLivePeakBytes == measured {
+	if len(s.free) == 0 || m.PredictedLivePeakBytes == nil || *m.PredictedLivePeakBytes == measured {
 		return
 	}
-	s.run.NoPrediction = report.Text(fmt.Sprintf("the file leaves dimensions free (%s): ONNX Runtime plans without their sizes; give --dim to plan with them", strings.Join(pipeline.FreeDims(s.session.Model), ", ")))
+	s.run.NoPrediction = report.Text(fmt.Sprintf("the file leaves dimensions free (%s): ONNX Runtime plans without their sizes; give --dim to plan with them", strings.Join(s.free, ", ")))
 	m.PredictedLivePeakBytes, m.PredictedSessionBytes, m.PredictedReservedBytes, m.PredictedArenaReservedBytes = nil, nil, nil, nil
 	s.run.Timeline, s.run.Peak, s.run.Phases, s.arena = nil, nil, nil, nil
 	s.remark(e, "not predicted: %s", s.run.NoPrediction)

@@ -79,7 +79,6 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 	defer s.close()
 	e.say("%s on %s, ONNX Runtime %s", filepath.Base(path), s.run.Provider, s.run.ORTVersion)
 	e.measuring.Store(true)
-	s.countConstants()
 	defer e.leaveToSteps()()
 	bar := e.progress(o.steps, "steps")
 	var stopped error

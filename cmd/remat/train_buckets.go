@@ -134,7 +134,7 @@ func (p *opening) add(src *pipeline.Source, o remat.Options) (*remat.Session, er
 	if err != nil {
 		return nil, err
 	}
-	s, err := openSource(p.t.e, src, o, engine.Open)
+	s, err := openSource(p.t.e, src, o, engine.Open, nil)
 	if err != nil {
 		p.close()
 		return nil, err

@@ -447,7 +447,7 @@ func (t *trainRun) openShard(job *train.Job, path string, o remat.Options) (clos
 	}
 	first := len(t.beside)
 	open := func(m *onnx.Model) (*remat.Session, error) {
-		s, err := openSource(t.e, src.With(m), o, t.e.loaded.Open)
+		s, err := openSource(t.e, src.With(m), o, t.e.loaded.Open, nil)
 		if err != nil {
 			return nil, err
 		}

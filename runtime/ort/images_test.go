@@ -45,7 +45,8 @@ func residentOf(t *testing.T, library string) (fixed, written int64) {
 }
 
 // TestTrimImages: a session leaves most of the library's pages untouched once they were
-// given back, its variables stay, and it computes what it computed.
+// given back, its variables stay, and it computes what it computed. What it touches comes
+// back by little.
 func TestTrimImages(t *testing.T) {
 	const library = "libonnxruntime"
 	s := newSession(t, reluModel(Float32, 3), SessionOptions{Provider: CPU})
@@ -67,8 +68,12 @@ func TestTrimImages(t *testing.T) {
 	if got := run(); !slices.Equal(got, want) || !slices.Equal(want, []float32{0, 2, 0}) {
 		t.Errorf("got %v, before %v", got, want)
 	}
-	if again, _ := residentOf(t, library); again <= after {
+	again, _ := residentOf(t, library)
+	if again <= after {
 		t.Errorf("%d kB after another run, %d before it: it ran through nothing", again, after)
 	}
-	t.Logf("%d kB before, %d after", before, after)
+	if again > before/6 { // undivided, 4.0 MB of 16.5 come back, else 1.9
+		t.Errorf("%d kB after another run, of %d", again, before)
+	}
+	t.Logf("%d kB before, %d after, %d after another run", before, after, again)
 }

@@ -1,0 +1,141 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// TestErrorsNameNodes: ONNX Runtime has no long names, and an error of a run has them all the
+// same, from a file and from memory.
+func TestErrorsNameNodes(t *testing.T) {
+	const name = "transformer/h.0/attention/gather"
+	m, err := onnx.Parse("model ir=10 opset=20\n" + `graph g {
+  in    x float32[4]
+  in    i int64[1]
+  a = Relu(x) "first"
+  y = Gather(a, i) "` + name + `"
+  out   y float32[1]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Provider: ort.CPU, Feed: map[string]Tensor{"i": {onnx.Int64, []int64{1}, []byte{9, 0, 0, 0, 0, 0, 0, 0}}}}
+	for what, open := range map[string]func() (*Session, error){
+		"file":   func() (*Session, error) { return testEngine.OpenFile(path, o) },
+		"memory": func() (*Session, error) { return testEngine.Open(m, o) },
+	} {
+		s, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Step(context.Background()); err == nil || !strings.Contains(err.Error(), "Name:'"+name+"'") {
+			t.Errorf("%s: the error is %v, want the name %s in it", what, err, name)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestWholeModels: a model goes to ONNX Runtime as it is where a profile names its nodes,
+// and where it holds more weights than leaving names out saves.
+func TestWholeModels(t *testing.T) {
+	load := func(weights int64) *onnx.Model {
+		m := onnx.NewModel("m", 20)
+		g := m.Graph
+		x := g.AddInput("x", onnx.TensorOf(onnx.Float32, onnx.StaticShape(weights)))
+		w := g.AddConstant("w", onnx.NewTensor(onnx.Float32, []int64{weights}, make([]byte, 4*weights)))
+		n := g.NewNode("", "Add", "sum", []*onnx.Value{x, w}, []string{"y"})
+		g.Append(n)
+		g.AddOutput(n.Out(0))
+		return m
+	}
+	for _, c := range []struct {
+		weights int64
+		o       Options
+		lean    bool
+	}{
+		{leanSaves / 4, Options{}, true},
+		{leanSaves/4 + 1, Options{}, false},
+		{4, Options{Profile: true}, false},
+		{4, Options{ProfileAside: true}, false},
+	} {
+		open := testEngine.opener(load(c.weights), &c.o, false)
+		if lean := open.nodes != nil; lean != c.lean {
+			t.Errorf("%d weights, %+v: lean is %v", c.weights, c.o, lean)
+		}
+	}
+}
+
+// TestSpare: a session that gave its model's graph up as soon as it could fills its inputs
+// and takes steps as one that keeps it, and so does the session with an arena.
+func TestSpare(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		path := trainingModel(t, late)
+		run := func(made func(*Session) error) (losses []float64, w []byte) {
+			s, err := testEngine.OpenFile(path, Options{Provider: ort.CPU, LR: 0.5, Seed: 3, Made: made})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			if given := s.Model.Graph == nil; given != (made != nil) {
+				t.Errorf("the graph was given up: %v", given)
+			}
+			for range 2 {
+				step, err := s.Step(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				loss, _ := step.Output("loss")
+				number, _ := loss.Scalar()
+				losses = append(losses, number)
+			}
+			v, _, err := s.Input("W")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.MeasureArena(context.Background(), nil, true); err != nil {
+				t.Error(err)
+			}
+			if _, ok := s.Metadata(ParametersKey); !ok {
+				t.Error("the metadata is gone")
+			}
+			return losses, v.Data
+		}
+		want, weights := run(nil)
+		got, others := run(func(s *Session) error {
+			if s.Memory().ParameterBytes != 0 || s.inputs[0].value != nil {
+				t.Error("an input has its value before Made")
+			}
+			if err := s.MeasureConstants(); err != nil {
+				t.Error(err)
+			}
+			s.Spare()
+			return nil
+		})
+		if got[0] != want[0] || got[1] != want[1] || !bytes.Equal(weights, others) {
+			t.Errorf("losses %v and weights %v, want %v and %v", got, others, want, weights)
+		}
+	}
+}
+
+// TestMadeFails: what Made returns ends the opening.
+func TestMadeFails(t *testing.T) {
+	s, err := testEngine.OpenFile(trainingModel(t, false), Options{Provider: ort.CPU, Made: func(*Session) error { return os.ErrDeadlineExceeded }})
+	if s != nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("got %v, %v", s, err)
+	}
+}
