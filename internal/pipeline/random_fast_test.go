@@ -127,7 +127,7 @@ func checkOneStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64, mos
 	if c.tile == auto {
 		c.tile = most.tile
 	}
-	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.chunk != Division{}, Chunk: c.chunk, Tile: c.tile, Rows: c.rows}
+	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.chunk != Division{}, Chunk: c.chunk, Tile: c.tile, Rows: c.rows, Outputs: leaves(seed)}
 	throughOne(t, e, m, o, update.Kind, seed, seed/30)
 }
 

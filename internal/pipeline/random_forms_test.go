@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/grad"
@@ -18,10 +19,11 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// Sizes of the steps: tokens of two sequences, classes of the loss.
+// Sizes of the steps: tokens of two sequences, classes of the loss, rows of an embedding.
 const (
 	stepTokens  = 24
 	stepClasses = 40
+	stepRows    = 192
 )
 
 // heads is attention over two sequences with two heads: its scores are three
@@ -54,12 +56,22 @@ func (n *network) entropy() *onnx.Value {
 	return n.op("Neg", build.In(n.op("ReduceMean", build.In(p), onnx.IntAttr("keepdims", 0))))
 }
 
+// embed adds rows of a table to the stream of values: a parameter larger than what is
+// computed, whose update pays to divide.
+func (n *network) embed() {
+	ids := n.m.Graph.AddInput("ids", onnx.TensorOf(onnx.Int64, onnx.StaticShape(stepTokens)))
+	n.x = n.op("Add", build.In(n.x, n.op("Gather", build.In(n.weight(stepRows, width), ids))))
+}
+
 // randomStep makes a random training step.
 func randomStep(data []byte, seed uint64, most size) (*onnx.Model, optim.Options, error) {
 	o := optim.Options{Kind: optim.None}
 	n, err := grow(data, seed, onnx.StaticShape(stepTokens, width), append(slices.Clone(branches), heads, heads, heads), most)
 	if err != nil {
 		return nil, o, err
+	}
+	if seed%7 == 5 {
+		n.embed()
 	}
 	loss := n.entropy()
 	if err := n.b.Err(); err != nil {
@@ -105,6 +117,15 @@ func randomStep(data []byte, seed uint64, most size) (*onnx.Model, optim.Options
 	return n.m, o, n.m.Check()
 }
 
+// leaves says how outputs leave a step: by rows where there is a table, and of some others,
+// whose gradients may be summed up in one memory.
+func leaves(seed uint64) step.Outputs {
+	if seed%7 == 5 || seed/7%3 == 1 {
+		return step.Rows
+	}
+	return ""
+}
+
 // checkStep takes a random step in one of the forms through two strategies, or
 // lets optimal choose the form. What is written passes Check, meets its
 // prediction and can be written again from the plan's file; plans for one form
@@ -133,6 +154,7 @@ func checkStep(t *testing.T, e *runtime.Engine, seed uint64) {
 			}
 		}
 	}
+	o.Outputs = leaves(seed)
 	c := choices[int(seed/6)%len(choices)]
 	if c.chunk == (Division{}) {
 		o.AsIs = false

@@ -306,8 +306,8 @@ func meets(t *testing.T, e *runtime.Engine, p *Planner, o Options, strategy stri
 // run runs a file twice against its prediction.
 func run(t *testing.T, e *runtime.Engine, o Options, strategy string, r *File) result {
 	t.Helper()
-	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New}
-	s, err := e.Open(r.Model, runtime.Options{Level: o.OptLevel, Threads: o.Threads, Provider: ort.CPU, Dims: o.Dims, Seed: 7, Roles: &roles})
+	roles := runtime.Roles{Loss: r.Roles().Loss, Grad: r.Roles().Grad, New: r.Roles().New, Sums: r.Roles().Sums}
+	s, err := e.Open(r.Model, runtime.Options{Level: o.OptLevel, Threads: o.Threads, Provider: ort.CPU, Dims: o.Dims, Seed: 7, Roles: &roles, Outputs: o.Outputs})
 	if err != nil {
 		t.Fatalf("%s: %v", strategy, err)
 	}
