@@ -133,19 +133,28 @@ func TestCastsAreRefused(t *testing.T) {
 		}
 		return p
 	}
-	single, err := planner(nil).Plan("least", 0)
-	if err != nil {
-		t.Fatal(err)
+	at := map[string]int64{}
+	for _, strategy := range []string{"least", "optimal"} {
+		single, err := planner(nil).Plan(strategy, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[strategy] = single.Peak
 	}
 	fp16 := &precision.Options{To: onnx.Float16, Provider: "cpu"}
-	for _, budget := range []int64{0, single.Peak} {
-		r, err := planner(fp16).Plan("optimal", budget)
+	for _, c := range []struct {
+		strategy     string
+		budget, most int64
+		refused      bool
+	}{{"least", 0, at["least"], true}, {"optimal", at["least"], at["least"], true}, {"optimal", 0, at["optimal"], false}} {
+		r, err := planner(fp16).Plan(c.strategy, c.budget)
 		if err != nil {
 			t.Fatal(err)
 		}
 		notes := strings.Join(r.Plan.Notes, "\n")
-		if r.Peak > single.Peak || r.Variant.Options.Precision != nil || !strings.Contains(notes, "the casts to float16 were left out") {
-			t.Errorf("budget %d: %d bytes in fp16, %d without: %s", budget, r.Peak, single.Peak, notes)
+		refused := r.Variant.Options.Precision == nil && strings.Contains(notes, "the casts to float16 were left out")
+		if r.Peak > c.most || refused != c.refused {
+			t.Errorf("%s, budget %d: %d bytes in fp16, %d without: %s", c.strategy, c.budget, r.Peak, c.most, notes)
 		}
 	}
 }
