@@ -20,8 +20,7 @@ import (
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
-// EncodeLean is Encode without long names and metadata. LeanNode turns a node's name back
-// into its place.
+// EncodeLean is Encode without long names and metadata; nodes have LeanName's.
 func (m *Model) EncodeLean() ([]byte, error) {
 	p := m.ToProto()
 	p.MetadataProps, p.DocString = nil, nil
@@ -30,7 +29,7 @@ func (m *Model) EncodeLean() ([]byte, error) {
 	for i, n := range p.Graph.Node {
 		q := &pb.NodeProto{}
 		copyFields(q, n)
-		q.Name = proto.String("n" + strconv.Itoa(i))
+		q.Name = proto.String(LeanName(i))
 		q.MetadataProps, q.DocString = nil, nil
 		q.Input, q.Output = shortened(n.Input, short), shortened(n.Output, short)
 		p.Graph.Node[i] = q
@@ -51,22 +50,8 @@ func (m *Model) EncodeLean() ([]byte, error) {
 	return encode(p)
 }
 
-// LeanNode is the place in the file of the node that EncodeLean gave a name.
-func LeanNode(name string) (place int, ok bool) {
-	digits, ok := cutPrefix(name, 'n')
-	if !ok {
-		return 0, false
-	}
-	place, err := strconv.Atoi(digits)
-	return place, err == nil
-}
-
-func cutPrefix(s string, c byte) (string, bool) {
-	if s == "" || s[0] != c {
-		return "", false
-	}
-	return s[1:], true
-}
+// LeanName is the name that EncodeLean gives the node at a place in the file.
+func LeanName(place int) string { return "n" + strconv.Itoa(place) }
 
 func shortened(names []string, short map[string]string) []string {
 	out := make([]string, len(names))

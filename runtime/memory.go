@@ -172,10 +172,8 @@ func (s *Session) MeasureArena(ctx context.Context, setup *ortmodel.ArenaSetup, 
 		return err
 	}
 	defer b.Close()
-	for _, sum := range s.sums {
-		if sum.value, err = sum.take(second); err != nil {
-			return err
-		}
+	if err := s.takeSums(second); err != nil {
+		return err
 	}
 	if err := s.bindOutputs(b, func(in *input) (*ort.Value, error) {
 		if !in.inPlace {

@@ -93,11 +93,13 @@ func (o *opener) named(err error) error {
 		return err
 	}
 	text := failed.ReplaceAllStringFunc(err.Error(), func(found string) string {
-		place, ok := onnx.LeanNode(failed.FindStringSubmatch(found)[1])
-		if !ok || place >= len(o.nodes) {
-			return found
+		lean := failed.FindStringSubmatch(found)[1]
+		for i, name := range o.nodes {
+			if onnx.LeanName(i) == lean {
+				return "Name:'" + name + "'"
+			}
 		}
-		return "Name:'" + o.nodes[place] + "'"
+		return found
 	})
 	return &namedError{err, text}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +48,21 @@ func TestErrorsNameNodes(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestForeignNamesStay: what is no node of the lean graph keeps its name in an error, and what
+// the error wraps is found.
+func TestForeignNamesStay(t *testing.T) {
+	o := opener{nodes: []string{"first", "second"}}
+	for _, name := range []string{"n", "x1", "n1x", "n2", "n01"} {
+		was := fmt.Errorf("Name:'%s': %w", name, ort.ErrMemory)
+		if err := o.named(was); err.Error() != was.Error() || !errors.Is(err, ort.ErrMemory) {
+			t.Errorf("%v has become %v", was, err)
+		}
+	}
+	if err := o.named(errors.New("Name:'n1' Status")); err.Error() != "Name:'second' Status" {
+		t.Error(err)
 	}
 }
 

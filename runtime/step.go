@@ -135,7 +135,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 
 // run runs the step, whose first requests are those for what it sums up.
 func (s *Session) run(ctx context.Context) error {
-	if err := s.takeSums(); err != nil {
+	if err := s.takeSums(s.ort); err != nil {
 		return err
 	}
 	if s.bound == nil {

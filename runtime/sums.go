@@ -23,12 +23,6 @@ type sum struct {
 // gradient is the output that the step returns.
 func (s *sum) gradient() string { return s.outputs[len(s.outputs)-1] }
 
-// take makes the sum's value in the memory of a session of ONNX Runtime.
-func (s *sum) take(session *ort.Session) (*ort.Value, error) {
-	shape, _ := s.typ.Shape.Ints() // its extents are known
-	return session.NewDeviceTensor(ortType(s.typ.DType), shape)
-}
-
 // summed lists the gradients that a session sums up so. executed is as for inPlace: what
 // ONNX Runtime makes of the graph has to keep each sum's only reader.
 func summed(g *onnx.Graph, roles Roles, way step.Outputs, level int, executed func() (*onnx.Graph, error)) ([]*sum, error) {
@@ -56,10 +50,11 @@ func summed(g *onnx.Graph, roles Roles, way step.Outputs, level int, executed fu
 	return list, nil
 }
 
-// takeSums takes the memory of a step's sums.
-func (s *Session) takeSums() (err error) {
+// takeSums takes the memory of a step's sums from a session of ONNX Runtime.
+func (s *Session) takeSums(session *ort.Session) (err error) {
 	for _, sum := range s.sums {
-		if sum.value, err = sum.take(s.ort); err != nil {
+		shape, _ := sum.typ.Shape.Ints() // its extents are known
+		if sum.value, err = session.NewDeviceTensor(ortType(sum.typ.DType), shape); err != nil {
 			return err
 		}
 	}

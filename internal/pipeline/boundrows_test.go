@@ -78,31 +78,16 @@ func TestRowsByEveryStrategy(t *testing.T) {
 				c.Layers, c.Vocab = 2, 3000
 			})
 			everyWay(t, e, m, step.Rows)
-			least := func(o Options) *File {
-				o.OptLevel, o.Threads = 1, 2
-				p, err := NewPlanner(e, m, o)
-				if err != nil {
-					t.Fatal(err)
-				}
-				f, err := p.Plan("least", 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return f
-			}
-			peaks := map[step.Outputs]int64{}
-			for _, way := range []step.Outputs{step.Bound, step.Rows} {
-				f := least(Options{Outputs: way})
-				peaks[way] = f.Peak
+			files := leastByWay(t, e, m)
+			for way, f := range files {
 				if more := len(f.Model.Graph.Outputs) - len(m.Graph.Outputs); (more > 0) != (way == step.Rows) {
 					t.Errorf("%s: the least peak's file has %d more outputs", way, more)
 				}
 			}
-			if peaks[step.Rows] >= peaks[step.Bound] {
-				t.Errorf("least peaks %v", peaks)
-			}
-			if named := least(Options{Outputs: step.Rows, Chunk: auto, Tile: auto, Rows: auto}); named.Peak < peaks[step.Rows] {
-				t.Errorf("least peak %d, with the divisions named %d", peaks[step.Rows], named.Peak)
+			o := Options{OptLevel: 1, Threads: 2, Outputs: step.Rows, Chunk: auto, Tile: auto, Rows: auto}
+			named := plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan("least", 0) })
+			if peak := files[step.Rows].Peak; named.Peak < peak {
+				t.Errorf("least peak %d, with the divisions named %d", peak, named.Peak)
 			}
 		})
 	}
@@ -115,30 +100,8 @@ func TestRowsForWhoBindsNothing(t *testing.T) {
 	m := zooStep(t, "gpt2", optim.AdamW, func(c *models.Config) {
 		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 1, 32, 2, 1000, 16, 1
 	})
-	p, err := NewPlanner(e, m, Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Rows: auto, Chunk: auto, Outputs: step.Rows})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := p.Plan("full", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := executeBy(t, e, f.Model, step.Rows, f.Roles())
-	for _, way := range []step.Outputs{step.Bound, step.Returned} {
-		got := executeBy(t, e, f.Model, way, f.Roles())
-		for name, x := range want.outputs {
-			if string(x) != string(got.outputs[name]) {
-				t.Errorf("%s: output %s has other bits", way, name)
-			}
-		}
-		q, err := Predict(e, f.Model, f.Roles(), Options{OptLevel: 1, Threads: 2, Outputs: way}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.peaks[0] != q.LivePeak || q.LivePeak <= f.Peak {
-			t.Errorf("%s: live peak %d, predicted %d, by rows %d", way, got.peaks[0], q.LivePeak, f.Peak)
-		}
-	}
+	o := Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Rows: auto, Chunk: auto, Outputs: step.Rows}
+	bindsNothing(t, e, plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan("full", 0) }))
 }
 
 // TestRowsReadLate: a reader that cuts rows out after they are written keeps the next value

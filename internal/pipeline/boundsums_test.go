@@ -18,6 +18,13 @@ func largeVocabulary(c *models.Config) {
 	c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 64, 2, 3000, 32, 2
 }
 
+// fullBySums is full's file with the loss in four parts, whose outputs leave by rows.
+func fullBySums(t *testing.T, e *runtime.Engine, m *onnx.Model) *File {
+	t.Helper()
+	o := Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Chunk: Parts(4), Outputs: step.Rows}
+	return plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan("full", 0) })
+}
+
 // TestBoundSums: where a gradient is summed up in the memory in which it is returned, a file
 // reaches its predicted peak, holds up to one value of the gradient's size less, and returns
 // the bits of the one whose sums have their own.
@@ -42,11 +49,7 @@ func TestBoundSums(t *testing.T) {
 				if len(got.outputs) != len(own.outputs) {
 					t.Errorf("a step returns %d outputs, want %d", len(got.outputs), len(own.outputs))
 				}
-				for name, want := range own.outputs {
-					if string(want) != string(got.outputs[name]) {
-						t.Errorf("output %s has other bits", name)
-					}
-				}
+				otherBits(t, "in one memory", own, got)
 			})
 		}
 	}
@@ -58,14 +61,7 @@ func TestBoundSums(t *testing.T) {
 func TestBoundSumsTogether(t *testing.T) {
 	e := engine(t)
 	m := zooStep(t, "gpt2", optim.None, largeVocabulary)
-	p, err := NewPlanner(e, m, Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Chunk: Parts(4), Outputs: step.Rows})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := p.Plan("full", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := fullBySums(t, e, m)
 	roles := f.Roles()
 	if len(roles.Sums) != 1 {
 		t.Fatalf("sums %v", roles.Sums)
@@ -120,22 +116,10 @@ func TestBoundSumsByEveryStrategy(t *testing.T) {
 	e := engine(t)
 	m := zooStep(t, "gpt2", optim.None, largeVocabulary)
 	everyWay(t, e, m, step.Rows)
-	peaks := map[step.Outputs]int64{}
-	for _, way := range []step.Outputs{step.Bound, step.Rows} {
-		p, err := NewPlanner(e, m, Options{OptLevel: 1, Threads: 2, Outputs: way})
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := p.Plan("least", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if peaks[way] = f.Peak; (len(f.Roles().Sums) > 0) != (way == step.Rows) {
+	for way, f := range leastByWay(t, e, m) {
+		if (len(f.Roles().Sums) > 0) != (way == step.Rows) {
 			t.Errorf("%s: the least peak's file has sums %v", way, f.Roles().Sums)
 		}
-	}
-	if peaks[step.Rows] >= peaks[step.Bound] {
-		t.Errorf("least peaks %v", peaks)
 	}
 }
 
@@ -146,14 +130,7 @@ func TestBoundSumsWrittenAgain(t *testing.T) {
 	m := zooStep(t, "gpt2", optim.None, largeVocabulary)
 	plan := func(m *onnx.Model, o Options) *File {
 		o.OptLevel, o.Threads, o.Provider = 1, 2, ort.CPU
-		p, err := NewPlanner(e, m, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := p.Plan("full", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan("full", 0) })
 		promise(t, f)
 		return f
 	}
@@ -166,11 +143,7 @@ func TestBoundSumsWrittenAgain(t *testing.T) {
 			t.Errorf("%s: %d sums and %d outputs, the graph given has %d", way, n, len(again.Model.Graph.Outputs), len(m.Graph.Outputs))
 		}
 		got := executeBy(t, e, again.Model, way, again.Roles())
-		for name, x := range want.outputs {
-			if string(x) != string(got.outputs[name]) {
-				t.Errorf("%s: output %s has other bits", way, name)
-			}
-		}
+		otherBits(t, string(way), want, got)
 		if got.peaks[0] != again.Peak || way == step.Rows && again.Peak > f.Peak {
 			t.Errorf("%s: live peak %d, predicted %d, %d before", way, got.peaks[0], again.Peak, f.Peak)
 		}
@@ -182,30 +155,7 @@ func TestBoundSumsWrittenAgain(t *testing.T) {
 func TestBoundSumsForWhoBindsNothing(t *testing.T) {
 	e := engine(t)
 	m := zooStep(t, "gpt2", optim.None, largeVocabulary)
-	p, err := NewPlanner(e, m, Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Chunk: Parts(4), Outputs: step.Rows})
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := p.Plan("full", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := executeBy(t, e, f.Model, step.Rows, f.Roles())
-	for _, way := range []step.Outputs{step.Bound, step.Returned} {
-		got := executeBy(t, e, f.Model, way, f.Roles())
-		for name, x := range want.outputs {
-			if string(x) != string(got.outputs[name]) {
-				t.Errorf("%s: output %s has other bits", way, name)
-			}
-		}
-		q, err := Predict(e, f.Model, f.Roles(), Options{OptLevel: 1, Threads: 2, Outputs: way}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.peaks[0] != q.LivePeak || q.LivePeak <= f.Peak {
-			t.Errorf("%s: live peak %d, predicted %d, in one memory %d", way, got.peaks[0], q.LivePeak, f.Peak)
-		}
-	}
+	bindsNothing(t, e, fullBySums(t, e, m))
 }
 
 // TestBoundSumsReadBesides: a sum that something else reads has memory of its own, the ones

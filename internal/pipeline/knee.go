@@ -12,12 +12,13 @@ package pipeline
 //	     └──────────────────────────── work
 //
 // Held is all that a step holds, parameters and state included, as that has to fit. The
-// price is what everybody knows from checkpoints: one more forward pass, a third of the
-// step's work. To be worth it, that much work has to halve what is held, and less work in
-// proportion: the knee is where the curve of log(held) has that slope. Neither axis is
-// scaled to the ends of the curve, so how far a curve goes on does not move its knee, and the
-// search ends where no plan of more work can cost less. A
-// strategy with one plan never holds less than the knee: where the curve bends above what
+// price is that of checkpoints: one more forward pass, a third of the step's work. To be
+// worth it, that much work has to halve what is held, and less work in proportion: the knee
+// is where the curve of log(held) has that slope. Neither axis is scaled to the ends of the
+// curve, so how far a curve goes on does not move its knee, and the search ends where no plan
+// of more work can cost less.
+//
+// A strategy with one plan never holds less than the knee: where the curve bends above what
 // these reach, the search goes on to the least work that holds no more, and where it finds
 // none to the least peak.
 
@@ -38,16 +39,10 @@ func (p *Planner) knee(s *planner.Solver) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bargain{beside: p.Before.TotalPeak - p.Before.LivePeak, ceiling: ceiling, least: math.MaxInt64, price: math.Inf(1)}
-	more := false
-	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, b.useful) {
-		if err != nil {
-			return nil, err
-		}
-		if more = b.useful(c.Overhead) <= 0; more {
-			break
-		}
-		b.add(c)
+	b := newBargain(p.Before.TotalPeak-p.Before.LivePeak, ceiling)
+	more, err := p.follow(s, math.Inf(1), b)
+	if err != nil {
+		return nil, err
 	}
 	if far := p.asked.far; far != nil && p.stopped() { // of a curve that ends early
 		ceiling = min(ceiling, far.Peak)
@@ -87,13 +82,17 @@ func (p *Planner) simplest() (int64, error) {
 }
 
 // A bargain is the curve as far as it is known, by ascending work and descending peak, and
-// the least price on it.
+// the least price on it, infinite while no plan counts.
 type bargain struct {
 	beside  int64 // what a step holds beside the live peak, in bytes
 	ceiling int64 // what a plan holds at most to count
 	curve   []Candidate
 	least   int64 // held by the last of the curve
 	price   float64
+}
+
+func newBargain(beside, ceiling int64) *bargain {
+	return &bargain{beside: beside, ceiling: ceiling, least: math.MaxInt64, price: math.Inf(1)}
 }
 
 // of is the price of a candidate.

@@ -91,6 +91,47 @@ func executeBy(t *testing.T, e *runtime.Engine, m *onnx.Model, way step.Outputs,
 	return steps(t, s, 2, func(int, int64) {})
 }
 
+// bindsNothing: a file that was written for bound rows returns the same bits in the other
+// ways, with the peak that is predicted for each, which is higher.
+func bindsNothing(t *testing.T, e *runtime.Engine, f *File) {
+	t.Helper()
+	want := executeBy(t, e, f.Model, step.Rows, f.Roles())
+	for _, way := range []step.Outputs{step.Bound, step.Returned} {
+		got := executeBy(t, e, f.Model, way, f.Roles())
+		otherBits(t, string(way), want, got)
+		q, err := Predict(e, f.Model, f.Roles(), Options{OptLevel: 1, Threads: 2, Outputs: way}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.peaks[0] != q.LivePeak || q.LivePeak <= f.Peak {
+			t.Errorf("%s: live peak %d, predicted %d, by rows %d", way, got.peaks[0], q.LivePeak, f.Peak)
+		}
+	}
+}
+
+// otherBits reports the outputs whose bits are not those wanted.
+func otherBits(t *testing.T, what string, want, got result) {
+	t.Helper()
+	for name, x := range want.outputs {
+		if string(x) != string(got.outputs[name]) {
+			t.Errorf("%s: output %s has other bits", what, name)
+		}
+	}
+}
+
+// leastByWay plans the least peak with outputs bound whole and by rows; by rows it is less.
+func leastByWay(t *testing.T, e *runtime.Engine, m *onnx.Model) map[step.Outputs]*File {
+	t.Helper()
+	files := map[step.Outputs]*File{}
+	for _, way := range []step.Outputs{step.Bound, step.Rows} {
+		files[way] = plannedAs(t, e, m, Options{OptLevel: 1, Threads: 2, Outputs: way}, func(p *Planner) (*File, error) { return p.Plan("least", 0) })
+	}
+	if files[step.Rows].Peak >= files[step.Bound].Peak {
+		t.Errorf("least peaks %d by rows, %d whole", files[step.Rows].Peak, files[step.Bound].Peak)
+	}
+	return files
+}
+
 // TestOutputsRecorded: a file says for which way it was written, and is planned, predicted
 // and run by that unless another is asked for.
 func TestOutputsRecorded(t *testing.T) {

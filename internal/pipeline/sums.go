@@ -49,13 +49,10 @@ func (p *preparation) sums(*runtime.Engine) error {
 	}
 	for _, chain := range chains {
 		with, gradient := graph.Copy(), chain[len(chain)-1]
-		for _, v := range chain {
-			with.Values[a.Index[v]].Kind = ortmodel.Bound
-		}
-		with.Held += with.Values[a.Index[gradient]].Bytes
+		a.HoldInOne(with, chain)
 		held := ortmodel.NewSimulator(with).Peak(plain.Schedule)
 		if held > peak {
-			report.Skipped = append(report.Skipped, rewrite.Skip{What: gradient.Name, Why: "its memory would be there before it is needed, at the peak"})
+			report.Skipped = append(report.Skipped, rewrite.Skip{What: gradient.Name, Why: "at the peak, its memory would be held before it is needed"})
 			continue
 		}
 		graph, peak = with, held

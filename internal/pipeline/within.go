@@ -53,20 +53,24 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 // curve returns the candidates of all variants that no other one beats in both peak and
 // work, up to a share of the plain step's work, by ascending work and descending peak.
 func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
-	var list []Candidate
-	least := int64(math.MaxInt64)
-	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, func(float64) int64 { return least }) {
+	b := newBargain(0, -1) // where none has a price, all of the curve counts
+	_, err := p.follow(s, work, b)
+	return b.curve, err
+}
+
+// follow adds the candidates up to that work to the curve, as long as one of more work may be
+// of use; more says that it ended before the curve did.
+func (p *Planner) follow(s *planner.Solver, work float64, b *bargain) (more bool, err error) {
+	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, b.useful) {
 		if err != nil {
-			return nil, err
+			return false, err
 		}
-		if c.Overhead > work {
-			break
+		if c.Overhead > work || b.useful(c.Overhead) <= 0 {
+			return true, nil
 		}
-		if c.Peak < least {
-			list, least = append(list, c), c.Peak
-		}
+		b.add(c)
 	}
-	return list, nil
+	return false, nil
 }
 
 // lowest returns the file that holds least among those of the last candidates of a curve

@@ -154,7 +154,7 @@ func TestKneeIgnoresTheEnd(t *testing.T) {
 		{far, 0, 100, 4, 5},        // nothing does
 		{nil, 0, 100, -1, 0},
 	} {
-		b := &bargain{beside: c.beside, ceiling: c.ceiling, least: math.MaxInt64, price: math.Inf(1)}
+		b := newBargain(c.beside, c.ceiling)
 		for _, x := range c.curve {
 			if b.useful(x.Overhead) > 0 {
 				b.add(x)

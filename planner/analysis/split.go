@@ -113,10 +113,7 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 	}
 	if a.opts.Outputs == step.Rows {
 		for _, chain := range step.SumsOf(g, a.Roles) {
-			for _, v := range chain {
-				p.Graph.Values[a.Index[v]].Kind = ortmodel.Bound
-			}
-			p.Graph.Held += p.Graph.Values[a.Index[chain[0]]].Bytes
+			a.HoldInOne(&p.Graph, chain)
 		}
 	}
 	for in, name := range a.Roles.New { // bound onto the inputs that they update
@@ -133,6 +130,15 @@ func (a *Analysis) assignRoles(g *onnx.Graph) {
 			}
 		}
 	}
+}
+
+// HoldInOne puts outputs into one memory, of the size of each, that is held from the step's
+// begin.
+func (a *Analysis) HoldInOne(g *ortmodel.Graph, chain []*onnx.Value) {
+	for _, v := range chain {
+		g.Values[a.Index[v]].Kind = ortmodel.Bound
+	}
+	g.Held += g.Values[a.Index[chain[0]]].Bytes
 }
 
 // readForLoss marks the values whose elements the loss depends on; what it only
