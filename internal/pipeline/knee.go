@@ -40,8 +40,7 @@ func (p *Planner) knee(s *planner.Solver) (*File, error) {
 		return nil, err
 	}
 	b := newBargain(p.Before.TotalPeak-p.Before.LivePeak, ceiling)
-	more, err := p.follow(s, math.Inf(1), b)
-	if err != nil {
+	if err := p.follow(s, math.Inf(1), b); err != nil {
 		return nil, err
 	}
 	if far := p.asked.far; far != nil && p.stopped() { // of a curve that ends early
@@ -58,10 +57,10 @@ func (p *Planner) knee(s *planner.Solver) (*File, error) {
 	if err != nil || f == nil || f.Peak > ceiling {
 		return nil, err
 	}
-	if more || at < len(b.curve)-1 {
-		f.Plan.Notes = append(f.Plan.Notes, "no bound was given: this is the knee of the curve; --strategy least holds less for more work, --overhead and --budget choose a point between")
+	if f, err = p.orNone(f); err == nil && (b.cut || at < len(b.curve)-1) {
+		f.Plan.Notes = append(f.Plan.Notes, "no bound was given: this is the knee of the curve; --strategy least may hold less for more work, --overhead and --budget choose a point between")
 	}
-	return p.orNone(f)
+	return f, err
 }
 
 // simplest is the least peak that a strategy with one plan reaches, in bytes, as it is
@@ -89,6 +88,7 @@ type bargain struct {
 	curve   []Candidate
 	least   int64 // held by the last of the curve
 	price   float64
+	cut     bool // the price left plans out that may hold less than that
 }
 
 func newBargain(beside, ceiling int64) *bargain {
@@ -115,6 +115,7 @@ func (b *bargain) add(c Candidate) {
 // less; not positive where none can.
 func (b *bargain) useful(work float64) int64 {
 	if limit := b.price/math.Exp2(work/onePass) - float64(b.beside); limit < float64(b.least) {
+		b.cut = true
 		return int64(limit)
 	}
 	return b.least

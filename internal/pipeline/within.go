@@ -54,23 +54,23 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 // work, up to a share of the plain step's work, by ascending work and descending peak.
 func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
 	b := newBargain(0, -1) // where none has a price, all of the curve counts
-	_, err := p.follow(s, work, b)
+	err := p.follow(s, work, b)
 	return b.curve, err
 }
 
 // follow adds the candidates up to that work to the curve, as long as one of more work may be
-// of use; more says that it ended before the curve did.
-func (p *Planner) follow(s *planner.Solver, work float64, b *bargain) (more bool, err error) {
+// of use.
+func (p *Planner) follow(s *planner.Solver, work float64, b *bargain) error {
 	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, b.useful) {
 		if err != nil {
-			return false, err
+			return err
 		}
 		if c.Overhead > work || b.useful(c.Overhead) <= 0 {
-			return true, nil
+			return nil
 		}
 		b.add(c)
 	}
-	return false, nil
+	return nil
 }
 
 // lowest returns the file that holds least among those of the last candidates of a curve

@@ -152,6 +152,7 @@ func TestKneeIgnoresTheEnd(t *testing.T) {
 		{curve, 10000, 1000, 0, 2}, // what is saved is little of what is held
 		{far, 10000, 395, 3, 4},    // what other strategies reach
 		{far, 0, 100, 4, 5},        // nothing does
+		{curve[:1], 10, 1000, 0, 1},
 		{nil, 0, 100, -1, 0},
 	} {
 		b := newBargain(c.beside, c.ceiling)
@@ -159,6 +160,9 @@ func TestKneeIgnoresTheEnd(t *testing.T) {
 			if b.useful(x.Overhead) > 0 {
 				b.add(x)
 			}
+		}
+		if more := len(c.curve) > 1 && c.want < 4; b.cut != more {
+			t.Errorf("beside %d, at most %d: plans were left out: %v", c.beside, c.ceiling, b.cut)
 		}
 		if got := b.knee(c.ceiling); got != c.want || len(b.curve) != c.seen {
 			t.Errorf("beside %d, at most %d: point %d of %d, want %d of %d", c.beside, c.ceiling, got, len(b.curve), c.want, c.seen)
