@@ -2,6 +2,7 @@ package onnx
 
 import (
 	"math/bits"
+	"slices"
 	"strings"
 
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
@@ -96,6 +97,11 @@ func (t Type) IsStatic() bool {
 	}
 	_, ok := t.Shape.Ints()
 	return ok
+}
+
+// Empty reports a tensor of no elements, whatever is fed: one extent is known to be 0.
+func (t Type) Empty() bool {
+	return t.Ranked && slices.ContainsFunc(t.Shape, func(d Dim) bool { return d.Is(0) })
 }
 
 // Bytes is the size of a buffer of that type, in bytes; false where a

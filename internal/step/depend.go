@@ -41,25 +41,12 @@ const (
 // be inferred, or declared, for a Wait to be recognized.
 func DependencyOf(v *onnx.Value, u onnx.Use) Dependency {
 	switch {
-	case empty(v):
+	case v.Type.Empty():
 		return Wait
 	case u.Index != onnx.Captured && !traits.Carries(u.Node, u.Index):
 		return Shape
 	}
 	return Data
-}
-
-// empty reports a value of no elements, whatever is fed.
-func empty(v *onnx.Value) bool {
-	if !v.Type.Ranked {
-		return false
-	}
-	for _, d := range v.Type.Shape {
-		if d.Is(0) {
-			return true
-		}
-	}
-	return false
 }
 
 // Dependencies are the edges between the nodes of a graph, as it stood when they

@@ -129,7 +129,7 @@ func renames(n *onnx.Node) bool {
 func nothingIn(v *onnx.Value) bool {
 	switch {
 	case v == nil || v.Producer == nil:
-		return v != nil && v.IsConstant() && empty(v)
+		return v != nil && v.IsConstant() && v.Type.Empty()
 	case v.Producer.Is("Slice"):
 		from, to := v.Producer.In(1), v.Producer.In(2)
 		return from != nil && from == to

@@ -196,7 +196,7 @@ func cudaReduceScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	k.take(0)
 	size := elementBytes(n.In(0))
 	switch {
-	case r.in == 0, n.Int("noop_with_empty_axes", 0) != 0 && len(n.Ints("axes")) == 0 && (n.In(1) == nil || emptyConstant(n.In(1))):
+	case r.in == 0, n.Int("noop_with_empty_axes", 0) != 0 && len(n.Ints("axes")) == 0 && (n.In(1) == nil || n.In(1).Type.Empty()):
 	case !n.In(0).Type.DType.IsFloat():
 		if !n.Is("ReduceSum") && r.in != r.out {
 			k.borrow(r.in * cudaWide)
@@ -214,11 +214,6 @@ func cudaReduceScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		cuDNNReduction(n, r, size, k)
 	}
 	return true
-}
-
-func emptyConstant(v *onnx.Value) bool {
-	d, ok := dims(v)
-	return ok && product(d) == 0
 }
 
 // rowBlocks is how many blocks of threads reduce one row.
