@@ -339,21 +339,12 @@ func splitAlong(r *Region, n *onnx.Node) (bool, error) {
 // regroup: an axis that is the first of those that are merged into one, or that one is
 // split into: a part of it is a contiguous range of that one.
 func regroup(r *Region, n *onnx.Node) (bool, error) {
-	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
-		from, to := n.Inputs[0], n.Outputs[0]
-		if r.shardingOf(from) < 0 {
-			from, to = to, from
-		}
-		f, ok1 := from.Type.Shape.Ints()
-		t, ok2 := to.Type.Shape.Ints()
-		if !ok1 || !ok2 {
-			return 0, fmt.Errorf("its extents are not static")
-		}
-		before, _ := onnx.Elements(f[:a])
+	return r.reshaped(n, func(from, to []int64, a int) (int, error) {
+		before, _ := onnx.Elements(from[:a])
 		count := int64(1)
-		for axis, d := range t {
-			if count == before && d > 1 && (d%f[a] == 0 || f[a]%d == 0) {
-				return sharding(axis), nil
+		for axis, d := range to {
+			if count == before && d > 1 && (d%from[a] == 0 || from[a]%d == 0) {
+				return axis, nil
 			}
 			count *= d
 		}

@@ -245,6 +245,17 @@ func transpose(r *Region, n *onnx.Node) (bool, error) {
 // reshape: a part is a contiguous piece of the whole as long as the cut axis is
 // the outermost of more than one element; then it is so on the other side too.
 func reshape(r *Region, n *onnx.Node) (bool, error) {
+	return r.reshaped(n, func(from, to []int64, a int) (int, error) {
+		if outermost(from) != a || len(to) == 0 {
+			return 0, fmt.Errorf("the split axis is not the outermost one")
+		}
+		return outermost(to), nil
+	})
+}
+
+// reshaped takes the split axis across a change of extents, to whichever side does
+// not have it yet: across names the axis of to that a, one of from, becomes.
+func (r *Region) reshaped(n *onnx.Node, across func(from, to []int64, a int) (int, error)) (bool, error) {
 	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
 		from, to := n.Inputs[0], n.Outputs[0]
 		if r.shardingOf(from) < 0 {
@@ -255,10 +266,8 @@ func reshape(r *Region, n *onnx.Node) (bool, error) {
 		if !ok1 || !ok2 {
 			return 0, fmt.Errorf("its extents are not static")
 		}
-		if outermost(f) != int(a) || len(t) == 0 {
-			return 0, fmt.Errorf("the split axis is not the outermost one")
-		}
-		return sharding(outermost(t)), nil
+		axis, err := across(f, t, int(a))
+		return sharding(axis), err
 	})
 }
 
