@@ -142,7 +142,7 @@ func gradMultiHead(c *Context) {
 }
 
 // multiHead is attention over n heads of q [b,s,h], k [b,t,h] and v [b,t,hv], with
-// a mask of the keys [b,t] and a bias of the scores; either may be nil.
+// a mask of the keys and a bias of the scores; either may be nil.
 func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value) *onnx.Value {
 	if c.e.b.Err() != nil {
 		return nil
@@ -162,20 +162,44 @@ func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value
 		scores = c.Plus(scores, bias)
 	}
 	if mask != nil {
-		if c.Rank(mask) != 2 {
-			c.Fail("a mask of rank %d; only [batch, keys] is supported", c.Rank(mask))
+		mask = c.keyMask(mask, q.Type.Shape[0], k)
+		if mask == nil {
 			return nil
 		}
-		off := c.Minus(c.Scalar(q, 1), c.cast(mask, q.Type.DType))
-		scores = c.Plus(scores, c.Unsqueeze(c.Scale(off, c.Node.Float("mask_filter_value", -10000)), 1, 2))
+		hidden := c.Scalar(q, c.Node.Float("mask_filter_value", -10000))
+		scores = c.Plus(scores, c.Where(mask, c.Scalar(q, 0), hidden))
 	}
 	if c.Node.Int("unidirectional", 0) != 0 {
+		if q.Type.Shape[1] != k.Type.Shape[1] {
+			// The kernel's last query sees all keys.
+			c.Fail("unidirectional over %s keys for %s queries is not supported", k.Type.Shape[1], q.Type.Shape[1])
+			return nil
+		}
 		later := c.e.filled(onnx.Shape{q.Type.Shape[1], k.Type.Shape[1]}, q.Type.DType, math.Inf(-1))
 		scores = c.Plus(scores, c.Op("Trilu", build.In(later, c.e.b.Int(1)), onnx.IntAttr("upper", 1)))
 	}
 	p := c.Op("Softmax", build.In(scores), onnx.IntAttr("axis", -1))
 	y := c.Transpose(c.Product(p, false, values, false), 0, 2, 1, 3)
 	return c.ReshapeDims(y, onnx.Shape{q.Type.Shape[0], q.Type.Shape[1], v.Type.Shape[2]})
+}
+
+// keyMask says which keys are seen, in a form that broadcasts to the scores: where
+// a mask [batch, keys] or [batch, queries, keys] is above 0, or before the end that
+// a mask [batch] gives.
+func (c *Context) keyMask(mask *onnx.Value, batch onnx.Dim, k *onnx.Value) *onnx.Value {
+	zero := c.cast(c.e.b.Int(0), mask.Type.DType)
+	switch rank := c.Rank(mask); {
+	case rank == 3:
+		return c.Unsqueeze(c.Do("Greater", mask, zero), 1)
+	case rank == 2:
+		return c.Unsqueeze(c.Do("Greater", mask, zero), 1, 2)
+	case rank == 1 && mask.Type.Shape[0] == batch:
+		one := c.e.b.Int(1)
+		places := c.Do("Range", c.e.b.Int(0), c.Do("Squeeze", c.lengthOf(k, 1), c.IntList(0)), one)
+		return c.Unsqueeze(c.Do("Less", c.Unsqueeze(places, 0), c.Unsqueeze(c.cast(mask, onnx.Int64), 1)), 1, 2)
+	}
+	c.Fail("a mask of shape %s is not supported", mask.Type.Shape)
+	return nil
 }
 
 // activated applies the activation that a fused node names.
