@@ -24,19 +24,17 @@ import (
 
 var attentionRules = []Rule{
 	{Op: "Attention", Since: 23, Doc: "made of MatMul, Add, Softmax; see rules_attention.go", Inputs: []int{0, 1, 2, 3, 4, 5}, Grad: gradAttention},
-	{Op: "RotaryEmbedding", Since: 23, Doc: "g rotated back: the sines negated", Inputs: []int{0}, Grad: rotateBack("", 2)},
-	{Domain: microsoft, Op: "RotaryEmbedding", Since: 1, Doc: "g rotated back: the sines negated", Inputs: []int{0}, Grad: rotateBack(microsoft, 3)},
-}
-
-// rotateBack rotates by the angles negated; sines is the input that holds these.
-func rotateBack(domain string, sines int) func(*Context) {
-	return func(c *Context) {
+	{Op: "RotaryEmbedding", Since: 23, Doc: "g rotated back: the sines negated", Inputs: []int{0}, Grad: func(c *Context) {
 		in := append([]*onnx.Value{c.Grad(0)}, c.Node.Inputs[1:]...)
-		in[sines] = c.Do("Neg", in[sines])
-		if out := c.Nodes(domain, "RotaryEmbedding", in, 1, c.Node.Proto.Attribute...); len(out) == 1 {
-			c.Add(0, out[0])
+		in[2] = c.Do("Neg", in[2])
+		var attrs []onnx.Attribute
+		for _, name := range []string{"interleaved", "num_heads", "rotary_embedding_dim"} {
+			if c.Node.Has(name) {
+				attrs = append(attrs, onnx.IntAttr(name, c.Node.Int(name, 0)))
+			}
 		}
-	}
+		c.Add(0, c.Op("RotaryEmbedding", in, attrs...))
+	}},
 }
 
 func gradAttention(c *Context) {
