@@ -24,6 +24,13 @@ func TestDerivativesAtKinks(t *testing.T) {
 		"Max and Min, as dynamo": {"init lo float32[] = 0\ninit hi float32[] = 6\na = Max(w, lo)\ny = Min(hi, a)", []float64{0, 0, 1, 0, 0}},
 		"Max of two":             {"in x float32[5]\nb = Mul(x, one)\ny = Max(w, b)", []float64{0, 0.5, 1, 1, 1}},
 		"Min of two that train":  {"v = Mul(w, one)\ny = Min(w, v)", []float64{1, 1, 1, 1, 1}},
+		"Norm of zeros":          {"init zero float32[] = 0\nv = Mul(w, zero)\nn = ReduceL2(v) {keepdims=1}\nr = Div(n, one)\ny = Add(r, w)", []float64{1, 1, 1, 1, 1}},
+		"Normalized zeros":       {"init e float32[] = 0.5\nv = Sub(w, w)\nn = ReduceL2(v) {keepdims=1}\nb = Clip(n, e)\nr = Div(v, b)\ny = Add(r, w)", []float64{1, 1, 1, 1, 1}},
+		"LpNormalization":        {"v = Sub(w, w)\nr = LpNormalization(v)\ny = Add(r, w)", []float64{1, 1, 1, 1, 1}},
+		"Power of nothing":       {"init k float32[] = 0\ny = Pow(w, k)", []float64{0, 0, 0, 0, 0}},
+		"Powers":                 {"in k float32[5]\ny = Pow(w, k)", []float64{0, 0, 0, 0, 0}},
+		"Integer powers":         {"init k int64[5] = [1, 0, 2, 1, 1]\ny = Pow(w, k)", []float64{1, 0, 2, 1, 1}},
+		"Powers of 32 bits":      {"in k float32[5]\nj = Cast(k) {to=6}\ny = Pow(w, j)", []float64{0, 0, 0, 0, 0}},
 		"ReLU":                   {"y = Relu(w)", []float64{0, 0, 1, 1, 1}},
 	} {
 		m := parseGraph(t, "init w float32[5] = [-1, 0, 1, 6, 7]\ninit one float32[] = 1\n"+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
@@ -32,8 +39,10 @@ func TestDerivativesAtKinks(t *testing.T) {
 			continue
 		}
 		inputs := map[string]*onnx.Tensor{"w": onnx.FloatTensor(onnx.Float32, w, 5)}
-		if m.Graph.Value("x") != nil {
-			inputs["x"] = onnx.FloatTensor(onnx.Float32, make([]float64, 5), 5)
+		for _, fed := range []string{"x", "k"} {
+			if v := m.Graph.Value(fed); v != nil && v.IsInput() {
+				inputs[fed] = onnx.FloatTensor(onnx.Float32, make([]float64, 5), 5)
+			}
 		}
 		if got := ortest.Run(t, m, 0, inputs)["w.grad"]; !slices.Equal(got, c.want) {
 			t.Errorf("%s: gradient %v, want %v", name, got, c.want)

@@ -25,11 +25,13 @@ func TestRefusedForms(t *testing.T) {
 		{"free image of regions", "in x F[1,1,h,6]\ninit r F[1,4] = [0, 0, 4, 4]\ninit b int64[1] = [0]\ny = RoiAlign(x, r, b) {sampling_ratio=2}", "give --dim"},
 		{"adaptive sampling", rois("1") + "y = RoiAlign(x, r, b)", "export it with a fixed number"},
 		{"largest sample", rois("1") + "y = RoiAlign(x, r, b) {mode=\"max\", sampling_ratio=2}", "only avg"},
+		{"causal over other keys", "in x F[1,2,4]\nin k F[1,3,4]\ny = com.microsoft.MultiHeadAttention(x, k, k) {num_heads=1, unidirectional=1}", "3 keys for 2 queries"},
+		{"keys in a window", "in x F[1,1,2,2]\ny = Attention(x, x, x) {left_window_size=1}", "a sliding window"},
 		{"free resize", "in x F[1,1,n]\ninit s float32[3] = [1, 1, 2]\ny = Resize(x, _, s)", "give --dim"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			g := gradCase{body: c.body, f32: true}
+			g := gradCase{body: c.body, f32: true, opset: 23}
 			m := g.model(t)
 			_, err := Differentiate(m, Options{Params: []string{"x"}, Loss: "loss", NoPrepare: true})
 			var refused *UnsupportedError

@@ -8,9 +8,15 @@ package grad
 //
 // The scale goes to the queries, with a Reshape or a Transpose between it and
 // the product: beside one ONNX Runtime would fuse the two.
+//
+// The cap comes before the mask: after it, what is masked would be at -cap. A row
+// that the mask forbids as a whole gives zero, where a softmax of -∞ alone is no
+// number: its bias becomes 0, and then what it gives. Both are so in ONNX Runtime
+// and in the operator's reference.
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -34,6 +40,10 @@ var attentionRules = []Rule{
 func gradAttention(c *Context) {
 	if c.In(6) != nil {
 		c.Fail("nonpad_kv_seqlen is not supported")
+		return
+	}
+	if c.Node.Has("left_window_size") || c.Node.Has("right_window_size") {
+		c.Fail("a sliding window is not supported")
 		return
 	}
 	for i := range 3 {
@@ -88,21 +98,23 @@ func attention(c *Context) []*onnx.Value {
 	}
 	scores := onnx.Shape{q.Type.Shape[0], q.Type.Shape[1], q.Type.Shape[2], k.Type.Shape[2]}
 	s := c.ReshapeDims(c.Product(c.grouping(q, k), false, c.grouping(k, k), true), scores)
-	stages := make([]*onnx.Value, 4)
+	stages := make([]*onnx.Value, 4) // what qk_matmul_output_mode returns
 	stages[0] = s
-	for _, mask := range []*onnx.Value{c.maskBias(q), c.causalBias(scores)} {
-		if mask != nil {
-			s = c.Plus(s, mask)
-		}
-	}
-	stages[1] = s
 	if cap := c.Node.Float("softcap", 0); cap != 0 {
 		s = c.Scale(c.Do("Tanh", c.Scale(s, 1/cap)), cap)
+	}
+	stages[1] = s
+	bias, forbidden := c.rows(c.attentionBias(q, scores))
+	if bias != nil {
+		s = c.Plus(s, bias)
 	}
 	stages[2] = s
 	p := c.precise(s, func(s *onnx.Value) *onnx.Value { return c.Op("Softmax", build.In(s), onnx.IntAttr("axis", -1)) })
 	stages[3] = p
-	y := c.Product(c.groupRows(p, k, scores[3]), false, c.grouping(v, k), false)
+	y := c.ReshapeDims(c.Product(c.groupRows(p, k, scores[3]), false, c.grouping(v, k), false), onnx.Shape{scores[0], scores[1], scores[2], v.Type.Shape[3]})
+	if forbidden != nil {
+		y = c.Where(forbidden, c.Scalar(y, 0), y)
+	}
 	out := []*onnx.Value{c.attentionOutput(y, scores, v), nil, nil, nil}
 	if c.Out(1) != nil {
 		out[1] = c.Do("Identity", k)
@@ -111,9 +123,64 @@ func attention(c *Context) []*onnx.Value {
 		out[2] = c.Do("Identity", v)
 	}
 	if c.Out(3) != nil {
-		out[3] = c.Do("Identity", stages[min(max(c.Node.Int("qk_matmul_output_mode", 0), 0), 3)])
+		mode := min(max(c.Node.Int("qk_matmul_output_mode", 0), 0), 3)
+		out[3] = c.Do("Identity", stages[mode])
+		switch {
+		case forbidden == nil:
+		case mode == 2: // the bias as it was
+			out[3] = c.Where(forbidden, c.Scalar(s, math.Inf(-1)), s)
+		case mode == 3:
+			out[3] = c.Where(forbidden, c.Scalar(p, 0), p)
+		}
 	}
 	return out
+}
+
+// attentionBias is what is added to the scores: mask and causal bias, nil where there is neither.
+func (c *Context) attentionBias(q *onnx.Value, scores onnx.Shape) *onnx.Value {
+	mask, causal := c.maskBias(q), c.causalBias(scores)
+	if mask == nil {
+		return causal
+	}
+	if causal == nil {
+		return mask
+	}
+	return c.Plus(mask, causal)
+}
+
+// rows returns a bias with 0 in the rows that are -∞ as a whole, and which these
+// are; nil where there can be none.
+func (c *Context) rows(bias *onnx.Value) (open, forbidden *onnx.Value) {
+	mask := c.In(3)
+	if bias == nil || mask == nil || c.Node.Int("is_causal", 0) == 0 && rowsOpen(mask) {
+		return bias, nil
+	}
+	highest := c.Op("ReduceMax", build.In(bias, c.IntList(-1)))
+	forbidden = c.Op("IsInf", build.In(c.cast(highest, onnx.Float32)), onnx.IntAttr("detect_positive", 0))
+	return c.Where(forbidden, c.Scalar(bias, 0), bias), forbidden
+}
+
+// rowsOpen reports a constant mask that leaves every row something.
+func rowsOpen(mask *onnx.Value) bool {
+	if !mask.IsConstant() || len(mask.Type.Shape) == 0 {
+		return false
+	}
+	dims := mask.Init.Dims()
+	values, err := mask.Init.Float64s()
+	width := int(dims[len(dims)-1])
+	if err != nil || width < 1 {
+		return false
+	}
+	forbids := math.Inf(-1)
+	if mask.Type.DType == onnx.Bool {
+		forbids = 0
+	}
+	for row := range slices.Chunk(values, width) {
+		if !slices.ContainsFunc(row, func(x float64) bool { return x != forbids }) {
+			return false
+		}
+	}
+	return true
 }
 
 // grouping stacks the heads that share a key's head, and joins batch and heads
@@ -146,12 +213,10 @@ func (c *Context) attentionOutput(y *onnx.Value, scores onnx.Shape, v *onnx.Valu
 	if y == nil || v == nil {
 		return nil
 	}
-	width := v.Type.Shape[3]
-	four := c.ReshapeDims(y, onnx.Shape{scores[0], scores[1], scores[2], width})
 	if c.Rank(c.In(0)) == 4 {
-		return four
+		return y
 	}
-	return c.ReshapeDims(c.Transpose(four, 0, 2, 1, 3), onnx.Shape{scores[0], scores[2], scores[1].Mul(width)})
+	return c.ReshapeDims(c.Transpose(y, 0, 2, 1, 3), onnx.Shape{scores[0], scores[2], scores[1].Mul(v.Type.Shape[3])})
 }
 
 // maskBias is the mask as a number to add: a boolean one forbids with -∞.

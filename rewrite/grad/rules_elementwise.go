@@ -141,6 +141,8 @@ func gradPow(c *Context) {
 func powBase(c *Context, g, x, n *onnx.Value) *onnx.Value {
 	k, ok := c.Number(n)
 	switch {
+	case ok && k == 0:
+		return c.Zeros(x)
 	case ok && k == 1:
 		return g
 	case ok && k == 2:
@@ -149,11 +151,11 @@ func powBase(c *Context, g, x, n *onnx.Value) *onnx.Value {
 		return c.Times(c.Times(c.Scale(g, 3), x), x)
 	case ok:
 		return c.Times(c.Scale(g, k), c.Do("Pow", x, c.Scalar(n, k-1)))
-	case !n.Type.DType.IsFloat():
-		less := c.Minus(n, c.Const(onnx.Int64Tensor([]int64{1})))
-		return c.Times(c.Times(g, c.CastTo(n, x)), c.Do("Pow", x, less))
 	}
-	return c.Times(c.Times(g, n), c.Do("Pow", x, c.Minus(n, c.Scalar(n, 1))))
+	// Where n is 0 there is no gradient, also at x = 0, where x^-1 is no number.
+	n = c.CastTo(n, x)
+	least := c.Where(c.Do("Equal", n, c.Scalar(n, 0)), c.Scalar(n, 1), n)
+	return c.Times(c.Times(g, n), c.Do("Pow", x, c.Minus(least, c.Scalar(n, 1))))
 }
 
 // gradClip gives nothing at a bound, as the derivatives of PyTorch's clamp,

@@ -30,6 +30,7 @@ var fusedRules = []Rule{
 	{Domain: microsoft, Op: "EmbedLayerNormalization", Since: 1, Doc: "made of Gather, Add and LayerNormalization", Inputs: []int{2, 3, 4, 5, 6}, Grad: gradEmbedNorm},
 	{Domain: microsoft, Op: "Attention", Since: 1, Doc: "made of MatMul, Split, Softmax", Inputs: []int{0, 1, 2, 5}, Grad: gradFusedAttention},
 	{Domain: microsoft, Op: "MultiHeadAttention", Since: 1, Doc: "made of MatMul and Softmax", Inputs: []int{0, 1, 2, 3, 5}, Grad: gradMultiHead},
+	{Domain: microsoft, Op: "RotaryEmbedding", Since: 1, Doc: "made of Gather, Split, Mul and Concat", Inputs: []int{0}, Grad: gradFusedRotary},
 	{Domain: microsoft, Op: "FusedConv", Since: 1, Doc: "made of Conv, Add and the activation", Grad: gradFusedConv},
 	{Domain: microsoft, Op: "FusedGemm", Since: 1, Doc: "made of Gemm and the activation", Grad: gradFusedGemm},
 }
@@ -142,7 +143,7 @@ func gradMultiHead(c *Context) {
 }
 
 // multiHead is attention over n heads of q [b,s,h], k [b,t,h] and v [b,t,hv], with
-// a mask of the keys [b,t] and a bias of the scores; either may be nil.
+// a mask of the keys and a bias of the scores; either may be nil.
 func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value) *onnx.Value {
 	if c.e.b.Err() != nil {
 		return nil
@@ -162,20 +163,115 @@ func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value
 		scores = c.Plus(scores, bias)
 	}
 	if mask != nil {
-		if c.Rank(mask) != 2 {
-			c.Fail("a mask of rank %d; only [batch, keys] is supported", c.Rank(mask))
+		mask = c.keyMask(mask, q.Type.Shape[0], k)
+		if mask == nil {
 			return nil
 		}
-		off := c.Minus(c.Scalar(q, 1), c.cast(mask, q.Type.DType))
-		scores = c.Plus(scores, c.Unsqueeze(c.Scale(off, c.Node.Float("mask_filter_value", -10000)), 1, 2))
+		hidden := c.Scalar(q, c.Node.Float("mask_filter_value", -10000))
+		scores = c.Plus(scores, c.Where(mask, c.Scalar(q, 0), hidden))
 	}
 	if c.Node.Int("unidirectional", 0) != 0 {
+		if q.Type.Shape[1] != k.Type.Shape[1] {
+			// The kernel's last query sees all keys.
+			c.Fail("unidirectional over %s keys for %s queries is not supported", k.Type.Shape[1], q.Type.Shape[1])
+			return nil
+		}
 		later := c.e.filled(onnx.Shape{q.Type.Shape[1], k.Type.Shape[1]}, q.Type.DType, math.Inf(-1))
 		scores = c.Plus(scores, c.Op("Trilu", build.In(later, c.e.b.Int(1)), onnx.IntAttr("upper", 1)))
 	}
 	p := c.Op("Softmax", build.In(scores), onnx.IntAttr("axis", -1))
 	y := c.Transpose(c.Product(p, false, values, false), 0, 2, 1, 3)
 	return c.ReshapeDims(y, onnx.Shape{q.Type.Shape[0], q.Type.Shape[1], v.Type.Shape[2]})
+}
+
+// keyMask says which keys are seen, in a form that broadcasts to the scores: where
+// a mask [batch, keys] or [batch, queries, keys] is above 0, or before the end that
+// a mask [batch] gives.
+func (c *Context) keyMask(mask *onnx.Value, batch onnx.Dim, k *onnx.Value) *onnx.Value {
+	zero := c.cast(c.e.b.Int(0), mask.Type.DType)
+	switch rank := c.Rank(mask); {
+	case rank == 3:
+		return c.Unsqueeze(c.Do("Greater", mask, zero), 1)
+	case rank == 2:
+		return c.Unsqueeze(c.Do("Greater", mask, zero), 1, 2)
+	case rank == 1 && mask.Type.Shape[0] == batch:
+		one := c.e.b.Int(1)
+		places := c.Do("Range", c.e.b.Int(0), c.Do("Squeeze", c.lengthOf(k, 1), c.IntList(0)), one)
+		return c.Unsqueeze(c.Do("Less", c.Unsqueeze(places, 0), c.Unsqueeze(c.cast(mask, onnx.Int64), 1)), 1, 2)
+	}
+	c.Fail("a mask of shape %s is not supported", mask.Type.Shape)
+	return nil
+}
+
+func gradFusedRotary(c *Context) {
+	if c.Node.Int("is_packed_batching", 0) != 0 {
+		c.Fail("packed batches are not supported")
+		return
+	}
+	half, ok := c.In(2).Type.Shape[1].Int()
+	s := c.In(0).Type.Shape
+	heads, width := c.Node.Int("num_heads", 0), 2*half
+	switch {
+	case !ok || c.Rank(c.In(0)) != 3 && c.Rank(c.In(0)) != 4:
+		c.Fail("cosines or operand of unknown form")
+		return
+	case len(s) == 4:
+		width, ok = s[3].Int()
+	case c.Node.Int("rotary_embedding_dim", 0) != 0:
+		width, ok = s[2].Int()
+		width /= max(heads, 1)
+	}
+	if !ok {
+		c.Fail("the width of a head is unknown")
+		return
+	}
+	c.Decompose(func() []*onnx.Value { return []*onnx.Value{c.rotated(c.In(0), half, width)} })
+}
+
+// rotated turns the first 2*half numbers of each head of x, which is [b,s,heads*width]
+// or [b,heads,s,width], by the angles of their positions, in pairs that lie half
+// apart or, interleaved, side by side.
+func (c *Context) rotated(x *onnx.Value, half, width int64) *onnx.Value {
+	s := x.Type.Shape
+	places, four := c.In(1), x
+	if len(s) == 4 {
+		four = c.Transpose(x, 0, 2, 1, 3)
+	} else {
+		four = c.ReshapeDims(x, onnx.Shape{s[0], s[1], s[2].Div(onnx.Static(width)), onnx.Static(width)})
+	}
+	if c.Rank(places) == 1 { // where the first one stands
+		length := c.Do("Squeeze", c.lengthOf(four, 1), c.IntList(0))
+		steps := c.Do("Range", c.e.b.Int(0), length, c.e.b.Int(1))
+		places = c.Unsqueeze(c.Plus(steps, c.cast(places, onnx.Int64)), 0)
+	}
+	cos, sin := c.Unsqueeze(c.Do("Gather", c.In(2), places), 2), c.Unsqueeze(c.Do("Gather", c.In(3), places), 2)
+	split := func(v *onnx.Value, sizes ...int64) []*onnx.Value {
+		return c.Nodes("", "Split", build.In(v, c.IntList(sizes...)), len(sizes), onnx.IntAttr("axis", -1))
+	}
+	join := func(parts ...*onnx.Value) *onnx.Value { return c.Op("Concat", parts, onnx.IntAttr("axis", -1)) }
+	turned, rest := four, []*onnx.Value(nil)
+	if width > 2*half {
+		parts := split(four, 2*half, width-2*half)
+		turned, rest = parts[0], parts[1:]
+	}
+	t := turned.Type.Shape
+	var parts []*onnx.Value
+	if c.Node.Int("interleaved", 0) != 0 {
+		cos, sin = c.Unsqueeze(cos, 4), c.Unsqueeze(sin, 4)
+		parts = split(c.ReshapeDims(turned, onnx.Shape{t[0], t[1], t[2], onnx.Static(half), onnx.Static(2)}), 1, 1)
+	} else {
+		parts = split(turned, half, half)
+	}
+	a, b := parts[0], parts[1]
+	y := join(c.Minus(c.Times(a, cos), c.Times(b, sin)), c.Plus(c.Times(b, cos), c.Times(a, sin)))
+	y = c.ReshapeDims(y, t)
+	if rest != nil {
+		y = join(y, rest[0])
+	}
+	if len(s) == 4 {
+		return c.Transpose(y, 0, 2, 1, 3)
+	}
+	return c.ReshapeDims(y, s)
 }
 
 // activated applies the activation that a fused node names.

@@ -242,5 +242,5 @@ func gradLpNorm(c *Context) {
 	}
 	norm := c.Op(op, build.In(x, c.IntList(int64(axis))), onnx.IntAttr("keepdims", 1))
 	dot := c.Sum(c.Do("Mul", g, y), true, axis)
-	c.Add(0, c.Over(c.Minus(g, c.Do("Mul", along, dot)), norm))
+	c.Add(0, c.overNorm(c.Minus(g, c.Do("Mul", along, dot)), norm))
 }

@@ -19,8 +19,8 @@ var reduceRules = []Rule{
 	{Op: "ReduceL1", Since: 1, Doc: "g*sign(x)", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
 		return c.Times(r.g, c.Do("Sign", c.In(0)))
 	})},
-	{Op: "ReduceL2", Since: 1, Doc: "g*x/y", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
-		return c.Times(c.Over(r.g, r.y), c.In(0))
+	{Op: "ReduceL2", Since: 1, Doc: "g*x/y, nothing where y is 0", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
+		return c.Times(c.overNorm(r.g, r.y), c.In(0))
 	})},
 	{Op: "ReduceLogSum", Since: 1, Doc: "g/exp(y)", Inputs: []int{0}, Grad: reduction(func(c *Context, r reduced) *onnx.Value {
 		return c.Over(r.g, c.Do("Exp", r.y))
@@ -31,6 +31,13 @@ var reduceRules = []Rule{
 	{Op: "ReduceMax", Since: 1, Doc: "g to the elements equal to y, shared evenly", Inputs: []int{0}, Grad: reduction(gradReduceExtreme)},
 	{Op: "ReduceMin", Since: 1, Doc: "g to the elements equal to y, shared evenly", Inputs: []int{0}, Grad: reduction(gradReduceExtreme)},
 	{Op: "ReduceProd", Since: 1, Doc: "g times the product of the others, which zeros are kept out of", Inputs: []int{0}, Grad: reduction(gradReduceProd)},
+}
+
+// overNorm is a/norm, and 0 where the norm is: PyTorch's derivative of a norm at
+// zero, without which a row of zeros, as behind a ReLU, has no number for a gradient
+// even where it is normalized with a bound from below.
+func (c *Context) overNorm(a, norm *onnx.Value) *onnx.Value {
+	return c.Where(c.Do("Equal", norm, c.Scalar(norm, 0)), c.Scalar(a, 0), c.Over(a, norm))
 }
 
 // reduced is a reduction's gradient and output with ones in place of the
