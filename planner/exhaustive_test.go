@@ -23,7 +23,7 @@ func TestOptimalEqualsExhaustive(t *testing.T) {
 		}
 		var all []found
 		keep := make([]bool, len(ix.root))
-		bound := LowerBound(p)
+		bound, tradeoff := LowerBound(p), ix.tradeoff()
 		for set := 0; set < 1<<len(ix.stash); set++ {
 			for k, root := range ix.stash {
 				keep[root] = set>>k&1 != 0
@@ -34,6 +34,9 @@ func TestOptimalEqualsExhaustive(t *testing.T) {
 			}
 			if v.Peak < bound {
 				t.Fatalf("problem %d: peak %d below the lower bound %d", i, v.Peak, bound)
+			}
+			if least := tradeoff(float64(v.RecomputeFLOPs)); v.Peak < least {
+				t.Fatalf("problem %d: peak %d below the lower bound %d for its work", i, v.Peak, least)
 			}
 			all = append(all, found{v.Peak, v.Overhead})
 		}

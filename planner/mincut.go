@@ -54,14 +54,16 @@ func (f *flowGraph) arc(from, to int32, capacity int64) int32 {
 	return id
 }
 
-// run pushes a maximum flow; afterwards level is -1 exactly for the nodes on
-// the sink's side of the minimum cut.
-func (f *flowGraph) run(source, sink int32) {
+// run pushes a maximum flow, and returns it; afterwards level is -1 exactly for the nodes
+// on the sink's side of the minimum cut.
+func (f *flowGraph) run(source, sink int32) (flow int64) {
 	for f.layer(source, sink) {
 		copy(f.at, f.head)
-		for f.push(source, sink, infinite) > 0 {
+		for sent := f.push(source, sink, infinite); sent > 0; sent = f.push(source, sink, infinite) {
+			flow += sent
 		}
 	}
+	return flow
 }
 
 // layer numbers the nodes by their distance from the source.
@@ -120,7 +122,28 @@ type keepCut struct {
 
 // newKeepCut builds the network of a problem; prices are set with each cut.
 func newKeepCut(ix *index) *keepCut {
-	c := &keepCut{ix: ix, again: make([]int32, len(ix.reads)), need: make([]int32, len(ix.root)), stash: ix.stash, sink: 1}
+	return newNetwork(ix, network{
+		cost:   func(op int) int64 { return ix.cost[op] + 1 },
+		reads:  func(int) bool { return true },
+		counts: func(int) bool { return true },
+	})
+}
+
+// A network says what repeating an operator costs, which backward operators' reads count,
+// and of which droppable roots; others are there anyway.
+type network struct {
+	cost          func(op int) int64
+	reads, counts func(of int) bool
+}
+
+// newNetwork builds such a network.
+func newNetwork(ix *index, of network) *keepCut {
+	c := &keepCut{ix: ix, again: make([]int32, len(ix.reads)), need: make([]int32, len(ix.root)), sink: 1}
+	for _, r := range ix.stash {
+		if of.counts(r) {
+			c.stash = append(c.stash, r)
+		}
+	}
 	nodes := int32(2)
 	for op := range c.again {
 		c.again[op] = -1
@@ -148,7 +171,7 @@ func newKeepCut(ix *index) *keepCut {
 				continue
 			}
 			if !ix.p.Ops[op].Forward {
-				if !wanted[r] {
+				if !wanted[r] && of.reads(op) {
 					wanted[r] = true
 					c.f.arc(c.source, c.need[r], infinite)
 				}
@@ -157,7 +180,7 @@ func newKeepCut(ix *index) *keepCut {
 			}
 		}
 		if c.again[op] >= 0 {
-			c.f.arc(c.again[op], c.sink, ix.cost[op]+1)
+			c.f.arc(c.again[op], c.sink, of.cost(op))
 		}
 	}
 	c.initial = append([]int64(nil), c.f.room...)
@@ -177,15 +200,20 @@ func (ix *index) rootOfOutput(op int) int {
 // keep returns the best keep set under the given prices (parallel to stash),
 // and the work that it repeats according to the cut.
 func (c *keepCut) keep(price []int64) []bool {
-	copy(c.f.room, c.initial)
-	for i, a := range c.keepArc {
-		c.f.room[a] = price[i]
-	}
-	c.f.run(c.source, c.sink)
+	c.cut(price)
 	set := make([]bool, len(c.ix.root))
 	for _, r := range c.stash {
 		o := c.again[c.ix.producer[r]]
 		set[r] = c.f.level[c.need[r]] >= 0 && c.f.level[o] < 0
 	}
 	return set
+}
+
+// cut finds the minimum cut under the given prices (parallel to stash), and returns it.
+func (c *keepCut) cut(price []int64) int64 {
+	copy(c.f.room, c.initial)
+	for i, a := range c.keepArc {
+		c.f.room[a] = price[i]
+	}
+	return c.f.run(c.source, c.sink)
 }

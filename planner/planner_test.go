@@ -25,6 +25,9 @@ func peaks(t *testing.T, p *Problem, strategy string) Verdict {
 	if lb := LowerBound(p); v.Peak < lb {
 		t.Errorf("%s: peak %d below the lower bound %d", strategy, v.Peak, lb)
 	}
+	if lb := p.indexed().tradeoff()(float64(v.RecomputeFLOPs)); v.Peak < lb {
+		t.Errorf("%s: peak %d below the lower bound %d for its work", strategy, v.Peak, lb)
+	}
 	return v
 }
 
@@ -70,6 +73,9 @@ func TestRandomPlansAreValid(t *testing.T) {
 		}
 		if lb := LowerBound(p); v.Peak < lb {
 			t.Errorf("problem %d: peak %d below the lower bound %d", i, v.Peak, lb)
+		}
+		if lb := ix.tradeoff()(float64(v.RecomputeFLOPs)); v.Peak < lb {
+			t.Errorf("problem %d: peak %d below the lower bound %d for its work", i, v.Peak, lb)
 		}
 		// Barriers shuffle the free lists a little: compare without them.
 		s := newLiveSim(ix)

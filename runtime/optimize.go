@@ -167,6 +167,35 @@ func readNames(g *pb.GraphProto, to map[string]bool) {
 // A graph that ONNX Runtime changed is saved by it in that order; one that it
 // left alone is saved as it was read, and then the known rule gives the order.
 func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
+	dump, err := e.dump(m, o)
+	if err == nil && sameOrder(m.Graph, dump.Graph) {
+		dump.Graph.Nodes = inOrder(dump.Graph, ortmodel.Order)
+	}
+	return dump, err
+}
+
+// Left returns what Dump does for who asks nothing of the order: ONNX Runtime gets the nodes
+// in the one that it sorts soonest.
+func (e *Engine) Left(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
+	nodes := m.Graph.Nodes
+	defer func() { m.Graph.Nodes = nodes }()
+	if order := inOrder(m.Graph, ortmodel.BreadthFirst); len(order) == len(nodes) {
+		m.Graph.Nodes = order
+	}
+	return e.dump(m, o)
+}
+
+// inOrder lists a graph's nodes in an order of its structure.
+func inOrder(g *onnx.Graph, order func(*ortmodel.Graph) []int) []*onnx.Node {
+	ordered := make([]*onnx.Node, 0, len(g.Nodes))
+	for _, i := range order(step.Structure(g)) {
+		ordered = append(ordered, g.Nodes[i])
+	}
+	return ordered
+}
+
+// dump returns the graph that ONNX Runtime saves, as it saves it.
+func (e *Engine) dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
 	o.ProfilePrefix = ""
 	restore := func() {}
 	if len(o.Dims) > 0 || !m.Graph.Fixed() { // else the numbers are the file's to be
@@ -186,14 +215,6 @@ func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 		return nil, err
 	}
 	dump.Path = m.Path
-	if sameOrder(m.Graph, dump.Graph) {
-		nodes := dump.Graph.Nodes
-		ordered := make([]*onnx.Node, 0, len(nodes))
-		for _, i := range ortmodel.Order(step.Structure(dump.Graph)) {
-			ordered = append(ordered, nodes[i])
-		}
-		dump.Graph.Nodes = ordered
-	}
 	return dump, nil
 }
 

@@ -40,11 +40,10 @@ func (v *Variant) with(plan *planner.Plan) Candidate {
 }
 
 // ascending yields the candidates whose own peak keeps the budget, by ascending
-// work, until planning is stopped. Useful is what a plan of some work has to hold less than to
-// be of use, in bytes; nil where all are.
-func (p *Planner) ascending(s *planner.Solver, budget Budget, useful func(work float64) int64) iter.Seq2[Candidate, error] {
+// work, until planning is stopped. The bargain says which are of use; nil: all are.
+func (p *Planner) ascending(s *planner.Solver, budget Budget, b *bargain) iter.Seq2[Candidate, error] {
 	return func(yield func(Candidate, error) bool) {
-		m := &merge{p: p, solver: s, budget: budget, useful: useful}
+		m := &merge{p: p, solver: s, budget: budget, bargain: b}
 		var stop func()
 		m.family, stop = iter.Pull2(p.families(s))
 		defer stop()
@@ -92,7 +91,7 @@ type merge struct {
 	p       *Planner
 	solver  *planner.Solver
 	budget  Budget
-	useful  func(work float64) int64
+	bargain *bargain
 	at      float64                       // the work that the merge has come to
 	family  func() (*family, error, bool) // the next one to open
 	all     bool                          // are open
@@ -190,7 +189,7 @@ func (m *merge) prepare(f *frontier) error {
 			return nil
 		}
 	}
-	if m.useful != nil && m.useful(f.floor) <= 0 {
+	if m.bargain != nil && m.bargain.useful(f.floor) <= 0 {
 		return nil
 	}
 	v, err := m.p.variant(m.solver, f.family, f.choice)
@@ -206,9 +205,9 @@ func (m *merge) prepare(f *frontier) error {
 // search opens a frontier, unless none of its plans is of use.
 func (m *merge) search(f *frontier) error {
 	var known func() int64
-	if m.useful != nil {
-		known = func() int64 { return m.useful(max(f.floor, m.at)) }
-		if planner.HoldsAtLeast(f.problem, known()) {
+	if b := m.bargain; b != nil {
+		known = func() int64 { return b.useful(max(f.floor, m.at)) }
+		if b.hopeless(f.problem) || planner.HoldsAtLeast(f.problem, known()) {
 			return nil
 		}
 	}

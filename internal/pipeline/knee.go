@@ -114,11 +114,26 @@ func (b *bargain) add(c Candidate) {
 // useful is what a plan of some work has to hold less than, to be on the curve and to cost
 // less; not positive where none can.
 func (b *bargain) useful(work float64) int64 {
+	limit := b.limit(work)
+	b.cut = b.cut || limit < b.least
+	return limit
+}
+
+// limit is useful for who leaves nothing out yet.
+func (b *bargain) limit(work float64) int64 {
 	if limit := b.price/math.Exp2(work/onePass) - float64(b.beside); limit < float64(b.least) {
-		b.cut = true
 		return int64(limit)
 	}
 	return b.least
+}
+
+// hopeless reports that no plan of a problem is of use, whatever it repeats. It leaves them out.
+func (b *bargain) hopeless(p *planner.Problem) bool {
+	if math.IsInf(b.price, 1) || !planner.HoldsMore(p, b.limit) {
+		return false
+	}
+	b.cut = true
+	return true
 }
 
 // knee is the place of least price among the candidates up to a peak in bytes; the last

@@ -225,7 +225,7 @@ func nextValues(g *onnx.Graph, roles step.Roles) map[*onnx.Value]*onnx.Value {
 // survivors are what ONNX Runtime's highest level leaves of the graph; same
 // reports that it changes nothing.
 func (w *rewriting) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
-	d, err := e.Dump(w.model, ort.SessionOptions{
+	d, err := e.Left(w.model, ort.SessionOptions{
 		Level: 99, Threads: 1, Provider: ort.CPU, Dims: w.variant.Options.Dims, DisabledOptimizers: notPortable,
 		Purpose: "find fusions",
 	})

@@ -61,7 +61,7 @@ func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
 // follow adds the candidates up to that work to the curve, as long as one of more work may be
 // of use.
 func (p *Planner) follow(s *planner.Solver, work float64, b *bargain) error {
-	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, b.useful) {
+	for c, err := range p.ascending(s, Budget{Live: math.MaxInt64}, b) {
 		if err != nil {
 			return err
 		}

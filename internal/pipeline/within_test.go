@@ -169,3 +169,24 @@ func TestKneeIgnoresTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestHopeless: a form of the graph none of whose plans can cost less than what was found is
+// left out, and the bargain knows; none is while there is no price, or where a plan may.
+func TestHopeless(t *testing.T) {
+	p, err := NewPlanner(engine(t), norms(t, 4), Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		peak int64 // of the plan that was found, 0: none was
+		want bool
+	}{{0, false}, {1, true}, {p.Scheduled, false}} {
+		b := newBargain(0, math.MaxInt64)
+		if c.peak > 0 {
+			b.add(Candidate{Peak: c.peak})
+		}
+		if got := b.hopeless(p.Problem()); got != c.want || b.cut != c.want {
+			t.Errorf("%d bytes found of %d: hopeless %t, left out %t, want %t", c.peak, p.Scheduled, got, b.cut, c.want)
+		}
+	}
+}
