@@ -49,3 +49,25 @@ func TestDerivativesAtKinks(t *testing.T) {
 		}
 	}
 }
+
+// TestGradientOfNothing: an empty part of a value, summed up, takes nothing and
+// keeps its shape.
+func TestGradientOfNothing(t *testing.T) {
+	m := parseGraph(t, `init w float32[2,2] = [1, 2, 3, 4]
+init zero int64[1] = [0]
+init one int64[1] = [1]
+none = Slice(w, zero, zero, one)
+sums = ReduceSum(none, one)
+y = Add(w, sums)
+square = Mul(y, y)
+loss = ReduceSum(square) {keepdims=0}`, "loss float32")
+	if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, level := range []int{0, 1} {
+		got := ortest.Run(t, m, level, map[string]*onnx.Tensor{"w": onnx.FloatTensor(onnx.Float32, []float64{1, 2, 3, 4}, 2, 2)})["w.grad"]
+		if want := []float64{2, 4, 6, 8}; !slices.Equal(got, want) {
+			t.Errorf("level %d: gradient %v, want %v", level, got, want)
+		}
+	}
+}

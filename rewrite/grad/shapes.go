@@ -214,6 +214,9 @@ func (e *engine) expandTo(g, v *onnx.Value) *onnx.Value {
 	if g == nil || v == nil || !isLoose(g, v) {
 		return g
 	}
+	if v.Type.Empty() { // ONNX Runtime's Expand leaves a 1 where a 0 is asked for
+		return e.zeros(v)
+	}
 	if x, ok := g.Number(); ok {
 		dims, static := v.Type.Shape.Ints()
 		if n, fits := onnx.Elements(dims); static && fits && n <= smallConstant {
