@@ -13,7 +13,11 @@ type Model struct {
 	Proto *pb.ModelProto
 	Graph *Graph
 	// Path is the file the model was loaded from, "" if none.
-	Path  string
+	Path string
+	// Reordered says that the file has its nodes in another order than Graph: ONNX
+	// wants producers before readers, and ONNX Runtime runs a file without.
+	Reordered bool
+
 	files *Files
 	image []byte // the mapped file that the messages alias
 }

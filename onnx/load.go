@@ -38,7 +38,7 @@ func (e *FormatError) Error() string {
 
 func (e *FormatError) Unwrap() error { return e.Err }
 
-// Load opens a model. Weights are not read: inline ones stay in the mapped
+// Load opens a model, and puts its nodes in order where they are not. Weights are not read: inline ones stay in the mapped
 // file, external ones are mapped when asked for. Close releases both.
 func Load(path string) (*Model, error) {
 	image, err := MapFile(path)
@@ -54,6 +54,9 @@ func Load(path string) (*Model, error) {
 		return nil, &FormatError{path, err}
 	}
 	m.Path, m.image = path, image
+	if !m.Graph.inOrder() {
+		m.Reordered = m.Graph.SortTopologically() == nil // a cycle is Check's to tell
+	}
 	return m, nil
 }
 

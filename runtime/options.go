@@ -27,8 +27,9 @@ type Options struct {
 	// too: ranks of one training draw different numbers from equal parameters.
 	Draws uint64
 	// Own holds values by input name whose memory the session takes as it is, and
-	// writes where the graph updates them: that of a state file, mapped privately. It
-	// outlives the session. It wins over all other values.
+	// writes where the graph updates them: that of a state file, mapped privately. What
+	// is updated and not aligned (ort.Aligned) is copied instead. The memory outlives
+	// the session. It wins over all other values.
 	Own map[string]Tensor
 	// Rooms are like Own, in memory that the caller counts, and has other values in at
 	// other times. They win over all other values too.

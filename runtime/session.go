@@ -12,8 +12,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -116,7 +120,7 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 // closes it.
 func (e *Engine) OpenOwned(m *onnx.Model, o Options) (*Session, error) {
 	table := carriedBy(m)
-	inFile := !seed(m, o.Seed+o.Draws, o.From.Runs)
+	inFile := !seed(m, o.Seed+o.Draws, o.From.Runs) && !m.Reordered
 	s, err := e.newSession(m, o, e.opener(m, &o, inFile), table)
 	if err != nil {
 		return nil, err
@@ -356,21 +360,26 @@ func (s *Session) fill(in *input, values *feeds) error {
 		if err != nil {
 			return err
 		}
-		if in.value, err = env.TensorOver(data, t, shape); err != nil {
+		if in.value, err = s.hold(in, data, t, shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
-	case in.from == fromOwn, in.from == fromRoom:
+	case in.from == fromOwn:
 		own := s.options.Own[v.Name]
-		if in.from == fromRoom {
-			own = s.options.Rooms[v.Name]
-		}
 		if err := values.check(v, own); err != nil {
 			return err
 		}
-		if in.value, err = env.TensorOver(own.Data, t, own.Shape); err != nil {
+		if in.value, err = s.hold(in, own.Data, t, own.Shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
 		}
-	case in.from == fromFeed && in.next == "" && !stepped:
+	case in.from == fromRoom:
+		room := s.options.Rooms[v.Name]
+		if err := values.check(v, room); err != nil {
+			return err
+		}
+		if in.value, err = env.TensorOver(room.Data, t, room.Shape); err != nil {
+			return &FeedError{v.Name, err.Error()}
+		}
+	case in.from == fromFeed && in.next == "" && !stepped && ort.Aligned(given.Data):
 		// The feed's own memory, which nothing writes.
 		if in.value, err = env.TensorOver(given.Data, t, shape); err != nil {
 			return &FeedError{v.Name, err.Error()}
@@ -395,6 +404,33 @@ func (s *Session) fill(in *input, values *feeds) error {
 		}
 	}
 	return s.toDevice(in)
+}
+
+// hold gives an input that has its value in a file's mapping that memory, or, where a
+// step writes it and it is not aligned, memory of its own. A kernel that sums the
+// elements up to an aligned address apart has other last bits at another address, and
+// so has a training that goes on from a state, in which a tensor lies elsewhere.
+func (s *Session) hold(in *input, data []byte, t ort.DType, shape []int64) (*ort.Value, error) {
+	if in.next == "" || ort.Aligned(data) {
+		return s.engine.Env.TensorOver(data, t, shape)
+	}
+	v, err := newTensor(s.engine.Env, t, shape)
+	if err != nil {
+		return nil, err
+	}
+	copy(v.Bytes(), data)
+	pageOut(data)
+	return v, nil
+}
+
+// pageOut lets the system take the whole pages of memory that is not read again. Their
+// content stays.
+func pageOut(data []byte) {
+	page := uintptr(os.Getpagesize())
+	start := -uintptr(unsafe.Pointer(unsafe.SliceData(data))) % page
+	if size := uintptr(len(data)); size >= start+page {
+		_ = unix.Madvise(data[start:start+(size-start)/page*page], unix.MADV_PAGEOUT)
+	}
 }
 
 // make writes the value of an input that is made from a seed; zeros stay.

@@ -199,7 +199,7 @@ type StateError struct {
 func (e *StateError) Error() string { return e.Path + ": " + e.Reason }
 
 // A State is a state file, mapped privately: its tensors may become a session's, which
-// then writes them in memory, not in the file. Close it after the session.
+// then writes them in memory, not in the file, or copies those that are not aligned. Close it after the session.
 type State struct {
 	Path     string
 	Position Position

@@ -202,7 +202,8 @@ func TestOtherFilesAreNoStates(t *testing.T) {
 	}
 }
 
-// TestStateIsReadAsItIs: the tensors of a state become a session's, without a copy.
+// TestStateIsReadAsItIs: the tensors of a state become a session's, without a copy where
+// they are aligned.
 func TestStateIsReadAsItIs(t *testing.T) {
 	s, dir := session(t), t.TempDir()
 	save(t, folder(t, dir, 1), s, 1)

@@ -256,11 +256,19 @@ func printDerivation(e *env, d *derivation) {
 	if d.RandomNodes > 0 {
 		fmt.Fprintf(e.stderr, "random operators: %s; fix their numbers with remat run --seed N\n", d.random)
 	}
-	for _, w := range d.Warnings {
-		fmt.Fprintf(e.stderr, "warning: %s\n", w)
-	}
+	e.warn(d.Warnings)
 	if n := unsaid(d); n != "" {
 		fmt.Fprintf(e.stderr, "note: %s\n", n)
+	}
+}
+
+// warn says on stderr what a file leaves open about what is to be trained.
+func (e *env) warn(warnings []string) {
+	if e.quiet {
+		return
+	}
+	for _, w := range warnings {
+		fmt.Fprintf(e.stderr, "warning: %s\n", w)
 	}
 }
 

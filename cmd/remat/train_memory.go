@@ -135,6 +135,7 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 	case err != nil:
 		return nil, err
 	}
+	e.warn(fitted.Warnings)
 	if !e.json {
 		printFit(e, fitted)
 	}

@@ -104,7 +104,9 @@ type Fitted struct {
 	// Sync is the most that a rank sends each time that ranks agree, in bytes.
 	Sync      int64
 	Decisions []Decision
-	Document  report.Plan
+	// Warnings say what the forward model leaves open about what is trained.
+	Warnings []string
+	Document report.Plan
 }
 
 // Fit writes the file that trains a model within a memory. Where nothing fits the
@@ -178,8 +180,12 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 	if err != nil {
 		return nil, err
 	}
+	var warnings []string
+	if a.derived != nil {
+		warnings = a.derived.Warnings
+	}
 	return &Fitted{
-		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims,
+		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Warnings: warnings,
 		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: f.o.Memory,
 		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm, Sync: a.sync,
 		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),

@@ -10,9 +10,11 @@ package ort
 #include <stdlib.h>
 #include "api.h"
 
+enum { kTensorAlign = 64 };
+
 static void *aligned(size_t n) {
   void *p = NULL;
-  return posix_memalign(&p, 64, n ? n : 1) ? NULL : p;
+  return posix_memalign(&p, kTensorAlign, n ? n : 1) ? NULL : p;
 }
 */
 import "C"
@@ -88,6 +90,14 @@ func (e *Environment) TensorOver(memory []byte, t DType, shape []int64) (*Value,
 	}
 	return v, nil
 }
+
+// Aligned reports memory that begins where memory of NewTensor may.
+func Aligned(data []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(data)))%tensorAlign == 0
+}
+
+// tensorAlign is what tensors of NewTensor begin at multiples of.
+const tensorAlign = C.kTensorAlign
 
 // emptyTensor is where tensors without elements point.
 var emptyTensor [64]byte
