@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// doneWords says what a pass did n times, "" for what matters to nobody.
+// doneWords says what a pass did n times.
 var doneWords = map[string]func(n int, v *Variant) string{
 	"recompute":     func(n int, _ *Variant) string { return counted(n, "node") + " recomputed" },
 	"batch":         func(_ int, v *Variant) string { return fmt.Sprintf("the step in %d micro-batches", v.Divided.Batch) },
@@ -17,7 +17,7 @@ var doneWords = map[string]func(n int, v *Variant) string{
 	"tile":          func(n int, _ *Variant) string { return counted(n, "wide product") + " in parts" },
 	"rows":          func(n int, _ *Variant) string { return counted(n, "large update") + " by rows" },
 	"hold once":     func(n int, _ *Variant) string { return counted(n, "frozen weight") + " held once" },
-	"scatter":       func(int, *Variant) string { return "" },
+	"scatter":       func(int, *Variant) string { return "gradients of lookups added in place" },
 	"edge":          func(n int, _ *Variant) string { return counted(n, "node") + " held in place by control dependencies" },
 	"schedule":      func(n int, _ *Variant) string { return counted(n, "node") + " in order" },
 	"slice weights": func(n int, _ *Variant) string { return counted(n, "product") + " over slices of a frozen weight" },
@@ -38,8 +38,8 @@ func (f *File) Applied() []string {
 		words, known := doneWords[r.Pass]
 		if !known || len(r.Skipped) > 0 {
 			lines = append(lines, r.String())
-		} else if text := words(r.Applied, f.Variant); r.Applied > 0 && text != "" {
-			done = append(done, text)
+		} else if r.Applied > 0 {
+			done = append(done, words(r.Applied, f.Variant))
 		}
 	}
 	if len(done) > 0 {
@@ -54,7 +54,7 @@ func (f *File) Rounding() string {
 	var why []string
 	for _, r := range f.Reports {
 		switch r.Pass {
-		case "batch", "chunk", "tile", "rows", "slice weights":
+		case "batch", "chunk", "tile", "rows", "scatter", "slice weights":
 			if r.Applied > 0 {
 				why = append(why, doneWords[r.Pass](r.Applied, f.Variant))
 			}
