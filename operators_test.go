@@ -79,7 +79,7 @@ var operatorTables = []operatorTable{
 			"private; a gradient or an optimizer itself, or with one that ONNX Runtime makes": trainingOperators,
 			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.BiasSoftmax com.microsoft.GroupQueryAttention com.microsoft.Inverse",
 			"ONNX Runtime's layout and copies, which it makes after a file is loaded":         layoutOperators,
-			"no rule yet": "CenterCropPad CumProd Det MaxRoiPool MeanVarianceNormalization",
+			"no rule yet": "CenterCropPad CumProd MaxRoiPool",
 		},
 	},
 	{

@@ -61,6 +61,8 @@ var normCases = []gradCase{
 	{row: "BatchNormalization", name: "training free", body: "in x F[batch,2,seq]\nin s F[2]\nin b F[2]\ninit m F[2] = [0.1, -0.2]\ninit v F[2] = [1.5, 0.7]\ny, rm, rv = BatchNormalization(x, s, b, m, v) {training_mode=1}"},
 	{row: "InstanceNormalization", name: "plain", body: "in x F[2,3,2,3]\nin s F[3]\nin b F[3]\ny = InstanceNormalization(x, s, b)", f32: true},
 	{row: "InstanceNormalization", name: "line", body: "in x F[2,2,4]\nin s F[2]\nin b F[2]\ny = InstanceNormalization(x, s, b) {epsilon=0.01}", f32: true},
+	{row: "MeanVarianceNormalization", name: "plain", body: "in x F[2,3,2,2]\nin w F[2,3,2,2]\nz = MeanVarianceNormalization(x)\ny = Mul(z, w)", f32: true},
+	{row: "MeanVarianceNormalization", name: "axes", body: "in x F[2,3,batch]\nin w F[2,3,batch]\nz = MeanVarianceNormalization(x) {axes=[-1, 1]}\ny = Mul(z, w)", f32: true},
 	{row: "GroupNormalization", name: "by group", body: "in x F[2,4,2,2]\nin s F[2]\nin b F[2]\ny = GroupNormalization(x, s, b) {num_groups=2}", f32: true, opset: 20},
 	{row: "GroupNormalization", name: "by channel", body: "in x F[2,4,3]\nin s F[4]\nin b F[4]\ny = GroupNormalization(x, s, b) {num_groups=2}", f32: true, opset: 21},
 	{row: "RMSNormalization", name: "last", body: "in x F[2,3,4]\nin s F[4]\ny = RMSNormalization(x, s)", opset: 23},

@@ -24,6 +24,11 @@ var productCases = []gradCase{
 	{row: "Gemm", name: "transA", body: "in a F[3,2]\nin b F[3,4]\nin c F[]\ny = Gemm(a, b, c) {transA=1}"},
 	{row: "com.microsoft:FusedMatMul", name: "both", body: "in a F[2,3,2]\nin b F[2,4,3]\ny = com.microsoft.FusedMatMul(a, b) {transA=1, transB=1, alpha=0.5}", f32: true},
 	{row: "com.microsoft:FusedMatMul", name: "ort", body: "in a F[2,3,2]\nin b F[2,3,4]\ny = com.microsoft.FusedMatMul(a, b) {transA=1}", f32: true, ort: true},
+	{row: "Det", name: "matrix", body: "in a F[3,3]\ny = Det(a)", f32: true},
+	{row: "Det", name: "batch", body: "in a F[2,2,4,4]\ny = Det(a)", f32: true},
+	{row: "Det", name: "free batch", body: "in a F[batch,2,2]\ny = Det(a)", f32: true},
+	{row: "Det", name: "number", body: "in a F[3,1,1]\ny = Det(a)", f32: true},
+	{row: "Det", name: "singular", body: "in a F[3,3]\ninit m F[3,3] = [1, 1, 1, 1, 1, 1, 0, 0, 0]\nb = Mul(a, m)\ny = Det(b)", f32: true},
 }
 
 var shapeCases = []gradCase{

@@ -27,6 +27,7 @@ var normRules = []Rule{
 	{Op: "GroupNormalization", Since: 18, Doc: "made of InstanceNormalization over groups, times scale, plus bias", Grad: decomposition(groupNorm)},
 	{Op: "RMSNormalization", Since: 23, Doc: "x̂ = x/rms, h = g*scale: dx = (h - x̂*mean(h*x̂))/rms; dscale = Σ g*x̂", Grad: gradRMSNorm},
 	{Op: "SimplifiedLayerNormalization", Since: 1, Doc: "as RMSNormalization, from the saved 1/rms", Grad: gradRMSNorm},
+	{Op: "MeanVarianceNormalization", Since: 9, Doc: "made of z/(√mean(z²) + 1e-9), z = x - mean", Grad: decomposition(meanVariance)},
 	{Op: "LRN", Since: 1, Doc: "u = bias + α/size Σx² over the window: dx = g/u^β - 2αβ/size * x * Σ g*y/u over the window", Grad: gradLRN},
 	{Op: "LpNormalization", Since: 1, Doc: "p=2: (g - y*Σ g*y)/‖x‖; p=1: (g - sign(x)*Σ g*y)/‖x‖", Grad: gradLpNorm},
 }
@@ -243,4 +244,21 @@ func gradLpNorm(c *Context) {
 	norm := c.Op(op, build.In(x, c.IntList(int64(axis))), onnx.IntAttr("keepdims", 1))
 	dot := c.Sum(c.Do("Mul", g, y), true, axis)
 	c.Add(0, c.overNorm(c.Minus(g, c.Do("Mul", along, dot)), norm))
+}
+
+// meanVariance is ONNX's definition, its variance as a mean of squares of z, which
+// loses nothing where the mean is large.
+func meanVariance(c *Context) *onnx.Value {
+	x := c.In(0)
+	given := c.Node.Ints("axes")
+	if given == nil {
+		given = []int64{0, 2, 3}
+	}
+	axes := make([]int, len(given))
+	for i, a := range given {
+		axes[i] = c.axis(a, x)
+	}
+	z := c.Minus(x, c.Mean(x, true, axes...))
+	deviation := c.Do("Sqrt", c.Mean(c.Do("Mul", z, z), true, axes...))
+	return c.Do("Div", z, c.Plus(deviation, c.Scalar(x, 1e-9)))
 }

@@ -10,6 +10,7 @@ var productRules = []Rule{
 	{Op: "MatMul", Since: 9, Doc: "da = g bᵀ, db = aᵀ g, summed over broadcast leading axes; joined to matrices where b is one", Grad: gradMatMul},
 	{Op: "Gemm", Since: 7, Doc: "y = α a' b' + β c: da' = α g b'ᵀ, db' = α a'ᵀ g, dc = β g", Grad: gradGemm},
 	{Domain: "com.microsoft", Op: "FusedMatMul", Since: 1, Doc: "as MatMul, of the transposed operands, times alpha", Grad: gradFusedMatMul},
+	{Op: "Det", Since: 11, Doc: "g times the cofactors, determinants of minors that Gather lays side by side", Grad: gradDet},
 }
 
 func gradGemm(c *Context) {
