@@ -219,33 +219,67 @@ func TestUnfuse(t *testing.T) {
 		{"factor of a vector", "in a float32[8]\nin b float32[8,6]\ninit k float32[] = 0.3\nn = Mul(k, a)\nm = MatMul(n, b)\ny = Softmax(m)"},
 		{"read twice", "in a float32[2,4,6,8]\nin b float32[2,4,6,8]\np = Relu(a)\nq = Relu(b)\nt = Transpose(q) {perm=[0, 1, 3, 2]}\nm = MatMul(p, t)\nn = ReduceMean(t) {keepdims=0}\no = Mul(m, n)\ny = Softmax(o)"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			before, after := parse(t, c.body), parse(t, c.body)
-			types, err := infer.Model(after, infer.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n, err := Unfuse(after, types); n == 0 || err != nil {
-				t.Fatalf("%d rewritten, %v", n, err)
-			}
-			if err := after.Check(); err != nil {
-				t.Fatalf("%v in\n%s", err, after.Text())
-			}
-			a, b := execute(t, before), execute(t, after)
-			for i := range a {
-				if !(math.Abs(a[i]-b[i]) <= 1e-6) {
-					t.Fatalf("y[%d] = %g, was %g", i, b[i], a[i])
-				}
-			}
-			for _, level := range []int{1, 99} {
-				dump, err := ortest.Engine(t).Dump(after, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got, want := operators(dump), operators(after); got != want {
-					t.Errorf("level %d runs %s, the file has %s", level, got, want)
-				}
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { settles(t, c.body, Unfuse) })
+	}
+}
+
+// TestQuotients: the same of products with a reciprocal.
+func TestQuotients(t *testing.T) {
+	for _, c := range []struct{ name, body string }{
+		{"a row's", "in x float32[4,1]\nin z float32[4,8]\ninit one float32[] = 1\ne = Exp(x)\nr = Div(one, e)\ns = Sin(z)\ny = Mul(r, s)"},
+		{"of a constant", "in x float32[4,8]\ninit one float32[1] = [1]\ninit k float32[8] = [1, 2, 3, 4, 5, 6, 7, 8]\ne = Exp(x)\nr = Div(one, e)\nm = Mul(k, r)\ny = Sin(m)"},
+	} {
+		t.Run(c.name, func(t *testing.T) { settles(t, c.body, Quotients) })
+	}
+}
+
+func TestNoQuotients(t *testing.T) {
+	const start = "in x float32[4,8]\ninit one float32[] = 1\ninit two float32[] = 2\ninit ones float32[1,1,1] = [1]\ne = Exp(x)\n"
+	for _, body := range []string{
+		start + "r = Div(two, e)\ny = Mul(r, x)",
+		start + "r = Div(one, e)\ny = Mul(r, r)",
+		start + "r = Div(one, e)\nm = Mul(r, x)\ny = Add(m, r)",
+		start + "r = Div(one, e)\ny = Mul(r, x)\nout r float32",
+		start + "r = Div(ones, e)\ny = Mul(r, x)", // of another rank
+	} {
+		m := parse(t, body)
+		types, err := infer.Model(m, infer.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := Quotients(m, types); n != 0 || err != nil {
+			t.Errorf("%d rewritten, %v in\n%s", n, err, body)
+		}
+	}
+}
+
+// settles checks that a pass rewrites the body into one that no level changes, of the same value.
+func settles(t *testing.T, body string, pass func(*onnx.Model, *infer.Result) (int, error)) {
+	t.Helper()
+	before, after := parse(t, body), parse(t, body)
+	types, err := infer.Model(after, infer.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := pass(after, types); n == 0 || err != nil {
+		t.Fatalf("%d rewritten, %v", n, err)
+	}
+	if err := after.Check(); err != nil {
+		t.Fatalf("%v in\n%s", err, after.Text())
+	}
+	a, b := execute(t, before), execute(t, after)
+	for i := range a {
+		if !(math.Abs(a[i]-b[i]) <= 1e-6) {
+			t.Fatalf("y[%d] = %g, was %g", i, b[i], a[i])
+		}
+	}
+	for _, level := range []int{1, 99} {
+		dump, err := ortest.Engine(t).Dump(after, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := operators(dump), operators(after); got != want {
+			t.Errorf("level %d runs %s, the file has %s", level, got, want)
+		}
 	}
 }
