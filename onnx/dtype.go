@@ -75,8 +75,11 @@ func (d DType) Size() int64 { return int64(d.Bits() / 8) }
 
 // IsFloat reports the four floating-point types that gradients flow through.
 func (d DType) IsFloat() bool {
-	return d == Float32 || d == Float64 || d == Float16 || d == BFloat16
+	return d == Float32 || d == Float64 || d.IsHalf()
 }
+
+// IsHalf reports the float types of two bytes.
+func (d DType) IsHalf() bool { return d == Float16 || d == BFloat16 }
 
 // IsInt reports the integer types of at least 8 bits.
 func (d DType) IsInt() bool {

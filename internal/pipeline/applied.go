@@ -6,7 +6,10 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // doneWords says what a pass did n times.
@@ -60,8 +63,24 @@ func (f *File) Rounding() string {
 			}
 		}
 	}
+	if f.halvesOnCPU() {
+		why = append(why, "half values are rounded where ONNX Runtime casts them")
+	}
 	if len(why) == 0 {
 		return ""
 	}
 	return "results may differ in the last bits: " + strings.Join(why, ", ")
+}
+
+// halvesOnCPU reports a graph that was given with half values, for the CPU. Most of its
+// kernels there run between casts that ONNX Runtime adds, and it takes pairs of these
+// out again, but not where a control dependency stands between them; see docs/precision.md.
+func (f *File) halvesOnCPU() bool {
+	o := f.Variant.Options
+	if o.Precision != nil || o.provider().Device {
+		return false
+	}
+	return slices.ContainsFunc(f.Variant.Model.Graph.Nodes, func(n *onnx.Node) bool {
+		return !n.Is("Cast") && slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil && v.Type.DType.IsHalf() })
+	})
 }

@@ -213,7 +213,7 @@ func (p *Places) cheaper(n *onnx.Node, host map[*onnx.Value]bool) bool {
 		switch {
 		case v == nil:
 			return false
-		case v.Type.DType == onnx.Float16 || v.Type.DType == onnx.BFloat16:
+		case v.Type.DType.IsHalf():
 			return false
 		case v.IsInput():
 		case v.Init != nil || v.Producer != nil && v.Producer.Is("Constant"):

@@ -330,7 +330,7 @@ func castElem(to onnx.DType, e elem) elem {
 			return boolElem(true)
 		}
 		return elem{}
-	case to == onnx.Float16 || to == onnx.BFloat16:
+	case to.IsHalf():
 		if d, ok := e.integral(); ok && (!d.IsStatic() || math.Abs(e.f) <= 256) {
 			return dimElem(d)
 		}

@@ -301,5 +301,5 @@ func biasGeluScratch(n *onnx.Node, _ int, k *Kernel) bool {
 func skipNormScratch(n *onnx.Node, _ int, _ *Kernel) bool { return !halfType(n.In(0)) }
 
 func halfType(v *onnx.Value) bool {
-	return v != nil && (v.Type.DType == onnx.Float16 || v.Type.DType == onnx.BFloat16)
+	return v != nil && v.Type.DType.IsHalf()
 }

@@ -35,7 +35,7 @@ func (p *Pair) Scale() float64 { return p.Alpha / float64(p.Rank) }
 // parameters are name.lora_A and name.lora_B, which have to be free.
 func Insert(g *onnx.Graph, types build.Typer, l *Linear, name string, rank int64, alpha float64) (*Pair, error) {
 	dtype := l.Products[0].In(0).Type.DType
-	if dtype == onnx.Float16 || dtype == onnx.BFloat16 {
+	if dtype.IsHalf() {
 		dtype = onnx.Float32
 	}
 	p := &Pair{Name: name, Rank: rank, Alpha: alpha}

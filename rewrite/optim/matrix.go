@@ -72,7 +72,7 @@ func (u *updater) rms(what string, x *onnx.Value) *onnx.Value {
 
 // wide is the type in which moments of a type are kept and computed: float32 for half.
 func wide(t onnx.Type) onnx.Type {
-	if t.DType == onnx.Float16 || t.DType == onnx.BFloat16 {
+	if t.DType.IsHalf() {
 		t.DType = onnx.Float32
 	}
 	return t

@@ -185,7 +185,7 @@ func castsHalf(n *onnx.Node, t *traits.Traits) bool {
 		return false
 	}
 	for _, v := range n.Inputs {
-		if v != nil && (v.Type.DType == onnx.Float16 || v.Type.DType == onnx.BFloat16) {
+		if v != nil && v.Type.DType.IsHalf() {
 			return true
 		}
 	}

@@ -261,7 +261,7 @@ func packedBytes(n *onnx.Node, i int, v *onnx.Value) int64 {
 	if !ok || !isConstant(v) {
 		return 0
 	}
-	half := v.Type.DType == onnx.Float16 || v.Type.DType == onnx.BFloat16
+	half := v.Type.DType.IsHalf()
 	if norm := n.Is("LayerNormalization", "RMSNormalization"); norm != half || !norm && v.Type.DType != onnx.Float32 {
 		return 0
 	}
