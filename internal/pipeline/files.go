@@ -104,7 +104,7 @@ func Rebase(m *onnx.Model, source, out string) error {
 // outOfReach says that a file that is written as out may not refer to the weights of
 // its source.
 func outOfReach(out, source string) error {
-	return fmt.Errorf("%s: its weights are in %s, outside the output's folder: write the output next to %s", out, filepath.Dir(source), filepath.Base(source))
+	return fmt.Errorf("%s: the weights of %s are neither in the output's folder nor below it: write the output next to that file", out, source)
 }
 
 // between is the way from the folder of one file to that of another.
