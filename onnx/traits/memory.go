@@ -1,5 +1,7 @@
 package traits
 
+import "github.com/onnx-remat/remat/onnx"
+
 // MemoryVersion is the ONNX Runtime whose CPU kernels were probed; a test holds
 // it to the one that is installed.
 const MemoryVersion = "1.31.1"
@@ -22,8 +24,9 @@ var first = []Pair{{0, 0}}
 
 // memory lists the operators that do more than allocate their outputs, as
 // found by running one-node models under the counting allocator (a test of
-// package runtime/predict runs the probe again). Element type and attributes
-// do not matter: ONNX Runtime plans reuse by the kernel's registration.
+// package runtime/predict runs the probe again). Attributes do not matter, and the
+// element type only where kernels are registered apart: ONNX Runtime plans reuse by
+// the kernel's registration.
 var memory = []memoryRow{
 	{"", "Reshape", first, nil, false},
 	{"", "Squeeze", first, nil, false},
@@ -86,4 +89,10 @@ var memory = []memoryRow{
 	{"", "QLinearMatMul", nil, nil, true},
 	{"com.microsoft", "FusedConv", nil, []Pair{{3, 0}}, true},
 	{"com.microsoft.nchwc", "Conv", nil, []Pair{{3, 0}}, false},
+}
+
+// neverInPlace reports a node whose kernel takes over no input although that of float32
+// does: Softmax and LogSoftmax of float64 are registered without it.
+func neverInPlace(n *onnx.Node) bool {
+	return n.Is("Softmax", "LogSoftmax") && n.In(0) != nil && n.In(0).Type.DType == onnx.Float64
 }

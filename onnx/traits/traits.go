@@ -142,11 +142,17 @@ var index = func() map[key]Traits {
 	return m
 }()
 
-// Of returns what is known of the node's operator; false if nothing is. The
-// slices are shared and not to be changed.
-func Of(n *onnx.Node) (Traits, bool) { return OfOp(n.Domain(), n.OpType()) }
+// Of returns what is known of the node's operator and of its kernel for the type of
+// its first input; false if nothing is. The slices are shared and not to be changed.
+func Of(n *onnx.Node) (Traits, bool) {
+	t, ok := OfOp(n.Domain(), n.OpType())
+	if t.InPlace != nil && neverInPlace(n) {
+		t.InPlace = nil
+	}
+	return t, ok
+}
 
-// OfOp is Of for a domain ("" for the standard one) and an operator.
+// OfOp is Of for a domain ("" for the standard one) and an operator, of float32.
 func OfOp(domain, op string) (Traits, bool) {
 	t, ok := index[key{onnx.NormalDomain(domain), op}]
 	return t, ok
