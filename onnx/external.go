@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -159,4 +160,30 @@ func (f *Files) Close() error {
 		delete(f.maps, location)
 	}
 	return first
+}
+
+// shapeBytes is up to which size what may tell a shape is taken into the graph.
+const shapeBytes = 1024
+
+// takeInShapes has small integers, and floats that tell a shape, in the graph where a
+// writer put them beside it. ONNX Runtime infers shapes with them, opens no other file
+// for that, and refuses the graph. What cannot be read stays where it is said to be.
+func (g *Graph) takeInShapes() {
+	for _, v := range g.Initializers {
+		t := v.Init
+		if !t.IsExternal() || t.DType().IsFloat() && !v.tellsShape() {
+			continue
+		}
+		if size, err := t.ByteSize(); err != nil || size > shapeBytes {
+			continue
+		}
+		if data, err := t.Bytes(); err == nil {
+			t.Proto.RawData, t.Proto.ExternalData, t.Proto.DataLocation = slices.Clone(data), nil, nil
+		}
+	}
+}
+
+// tellsShape reports a value that only operators read which compute a shape of floats.
+func (v *Value) tellsShape() bool {
+	return len(v.uses) > 0 && !slices.ContainsFunc(v.uses, func(u Use) bool { return !u.Node.Is("Resize", "Upsample", "Range") })
 }

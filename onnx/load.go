@@ -127,6 +127,7 @@ func modelFromProto(p *pb.ModelProto, dir string) (*Model, error) {
 		return nil, err
 	}
 	p.Graph, m.Graph = nil, g
+	g.takeInShapes()
 	return m, nil
 }
 
