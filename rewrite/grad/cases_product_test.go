@@ -88,6 +88,7 @@ var gatherCases = []gradCase{
 	{row: "ScatterElements", name: "max", body: "in a F[3,2]\ninit i int64[2,2] = [0, 1, 0, 0]\nin u F[2,2]\ny = ScatterElements(a, i, u) {reduction=\"max\"}"},
 	{row: "ScatterElements", name: "min", body: "in a F[3,2]\ninit i int64[2,2] = [0, 1, 2, 0]\nin u F[2,2]\ny = ScatterElements(a, i, u) {reduction=\"min\"}"},
 	{row: "ScatterElements", name: "mul", body: "in a F[3,2]\ninit i int64[2,2] = [0, 1, 0, 0]\nin u F[2,2]\ny = ScatterElements(a, i, u) {reduction=\"mul\"}", lo: 0.5, hi: 1.5},
+	{row: "ScatterElements", name: "mul of zeros", body: "in a F[3,2]\ninit i int64[2,2] = [0, 1, 0, 0]\nin u F[2,2]\ninit m F[3,2] = [0, 1, 1, 0, 0, 1]\ninit n F[2,2] = [1, 0, 0, 1]\nx = Mul(a, m)\nv = Mul(u, n)\ny = ScatterElements(x, i, v) {reduction=\"mul\"}"},
 	{row: "ScatterND", name: "set", body: "in a F[3,2]\ninit i int64[2,1] = [2, 0]\nin u F[2,2]\nb = ScatterND(a, i, u)\ny = Mul(b, b)"},
 	{row: "ScatterND", name: "add", body: "in a F[3,2]\ninit i int64[2,1] = [2, 2]\nin u F[2,2]\nb = ScatterND(a, i, u) {reduction=\"add\"}\ny = Mul(b, b)"},
 }

@@ -15,7 +15,7 @@ var gatherRules = []Rule{
 		c.AddScatter(0, c.Axis("axis", 0, c.In(0)), c.In(1), c.Grad(0))
 	}},
 	{Op: "GatherND", Since: 11, Doc: "g added to the slices that were read", Inputs: []int{0}, Grad: gradGatherND},
-	{Op: "ScatterElements", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices; a product's g*y over the factor, an extreme's to those equal to it", Inputs: []int{0, 2}, Grad: gradScatterElements},
+	{Op: "ScatterElements", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices; a product's g times the other factors, an extreme's to those equal to it", Inputs: []int{0, 2}, Grad: gradScatterElements},
 	{Op: "ScatterND", Since: 11, Doc: "dx = g, zero where overwritten (kept where added); du = g at the indices", Inputs: []int{0, 2}, Grad: gradScatterND},
 }
 
@@ -137,13 +137,7 @@ func gradScatterElements(c *Context) {
 		gradScatterExtreme(c, g, axis)
 		return
 	case "mul":
-		t := c.Do("Mul", g, c.Out(0))
-		if c.Needs(0) {
-			c.Add(0, c.Over(t, c.In(0)))
-		}
-		if c.Needs(2) {
-			c.Add(2, c.Over(c.Op("GatherElements", build.In(t, idx), axis), c.In(2)))
-		}
+		gradScatterProduct(c, g, axis)
 		return
 	}
 	if c.Needs(0) {
@@ -155,6 +149,21 @@ func gradScatterElements(c *Context) {
 	}
 	if c.Needs(2) {
 		c.Add(2, c.Op("GatherElements", build.In(g, idx), axis))
+	}
+}
+
+// gradScatterProduct gives each factor g times the others, which zeros are kept out of.
+func gradScatterProduct(c *Context, g *onnx.Value, axis onnx.Attribute) {
+	idx := c.In(1)
+	x, u := c.withoutZeros(c.In(0)), c.withoutZeros(c.In(2))
+	t := c.Times(g, c.Op("ScatterElements", build.In(x.safe, idx, u.safe), axis, onnx.StringAttr("reduction", "mul")))
+	zeros := c.Op("ScatterElements", build.In(x.zero, idx, u.zero), axis, onnx.StringAttr("reduction", "add"))
+	if c.Needs(0) {
+		c.Add(0, x.others(t, zeros))
+	}
+	if c.Needs(2) {
+		at := func(v *onnx.Value) *onnx.Value { return c.Op("GatherElements", build.In(v, idx), axis) }
+		c.Add(2, u.others(at(t), at(zeros)))
 	}
 }
 

@@ -55,16 +55,31 @@ func gradReduceExtreme(c *Context, r reduced) *onnx.Value {
 // gradReduceProd divides the product by x, with ones in the place of zeros; what
 // has a zero among the others gets nothing.
 func gradReduceProd(c *Context, r reduced) *onnx.Value {
-	x := c.In(0)
-	zero := c.Mask(c.Do("Equal", x, c.Scalar(x, 0)), x)
-	safe := c.Plus(x, zero)
-	product, zeros := safe, zero
+	x := c.withoutZeros(c.In(0))
+	product, zeros := x.safe, x.zero
 	if len(r.axes) > 0 {
-		product = c.Op("ReduceProd", build.In(safe, c.e.b.Axes(r.axes...)), onnx.IntAttr("keepdims", 1))
-		zeros = c.Sum(zero, true, r.axes...)
+		product = c.Op("ReduceProd", build.In(x.safe, c.e.b.Axes(r.axes...)), onnx.IntAttr("keepdims", 1))
+		zeros = c.Sum(x.zero, true, r.axes...)
 	}
-	others := c.Over(c.Times(r.g, product), safe)
-	return c.Times(others, c.Mask(c.Do("Equal", zeros, zero), x))
+	return x.others(c.Times(r.g, product), zeros)
+}
+
+// nonzero are factors of products: safe has ones where they are zero, and zero is 1 there
+// and 0 elsewhere.
+type nonzero struct {
+	c          *Context
+	safe, zero *onnx.Value
+}
+
+func (c *Context) withoutZeros(x *onnx.Value) nonzero {
+	zero := c.Mask(c.Do("Equal", x, c.Scalar(x, 0)), x)
+	return nonzero{c, c.Plus(x, zero), zero}
+}
+
+// others takes each factor out of products of safe factors: what is left, nothing where
+// another one of the zeros of its product was.
+func (x nonzero) others(products, zeros *onnx.Value) *onnx.Value {
+	return x.c.Times(x.c.Over(products, x.safe), x.c.Mask(x.c.Do("Equal", zeros, x.zero), x.safe))
 }
 
 // reduction makes a rule from the formula of the gradient.
