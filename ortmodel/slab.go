@@ -6,14 +6,16 @@ package ortmodel
 // can do better.
 //
 //	buffers, the largest first ─▶ each at the lowest place that is free while it lives
-//	again, with those moved forward that ended above the live peak, from many starts, until
-//	that is hardly exceeded, or for a fixed amount of work; for eight times as much where
-//	one part in fifty is still exceeded
+//	again below a limit that is nearer to the live peak: who ends above it loses its place and
+//	takes the one that costs least, from those that lie there while it lives, and so do they;
+//	lower and lower, from many starts, until that is hardly possible, or for a fixed amount of
+//	work; for eight times as much where one part in fifty is still exceeded
 //
 // Packing intervals of time into least height is NP-hard (dynamic storage allocation:
-// Garey and Johnson, SR2). What is moved forward is what the order treated badly, as in
-// squeaky wheel optimization (Joslin and Clements, 1999). Only large buffers are searched
-// over; small ones then fill what is free between them.
+// Garey and Johnson, SR2). The search is that of ejection chains (Glover, 1996), in which, as in
+// Nagata and Bräysy's for vehicles (2009), the place of a buffer costs more each time that it
+// had to take others'. Only large buffers are searched over; small ones then fill what is free
+// between them.
 
 import (
 	"cmp"
@@ -45,22 +47,24 @@ var (
 
 const (
 	// packWork bounds the search, in pairs of buffers compared: less than a second.
-	// Sorting a buffer into an order counts as packSort of them. A first round takes a
+	// Stacking a buffer counts as packSort of them, taking a place or trying one as packStep. A first round takes a
 	// sixteenth.
-	packWork, packSort = 1 << 27, 16
-	roughWork          = packWork / 16
-	// packHard is how many times that work is spent, some two seconds, while a slab takes
+	packWork, packSort, packStep = 1 << 27, 16, 32
+	roughWork                    = packWork / 16
+	// packHard is how many times that work is spent, some six seconds, while a slab takes
 	// more than one part in packFar beyond the live peak.
 	packHard, packFar = 8, 50
 	// packOrders bounds it for few buffers: so many pairs of each two.
 	packOrders = 1 << 13
-	// packTries bounds how often in turn a start may gain nothing.
-	packTries = 200
+	// packStarts is how many parts the work has, and packTurns how many starts make a round: in
+	// the first each takes one part, in the next two, and so on; a start that is going to
+	// succeed does so early. Every other round begins with no buffer placed.
+	packStarts, packTurns = 30, 3
+	// packNear is by which part of what is between them a limit is nearer to the live peak.
+	packNear = 8
 	// packShare is what of the live peak may remain unused, and packLarge what a buffer
 	// takes at least that is searched over: one part in so many.
-	packShare, packLarge = 256, 8192
-	// packShift is how finely weights differ.
-	packShift = 10
+	packShare, packLarge = 4096, 16384
 )
 
 // A packed buffer lives from its own allocation until before another, and takes size
@@ -69,7 +73,9 @@ type packed struct {
 	from, to int // among all allocations
 	size     int64
 	offset   int64
-	weight   int64 // the larger, the earlier it is placed
+	weight   int64 // what its place costs, once
+	tries    int64 // how often it had to look for one that is taken, and once more
+	out      bool  // has none
 }
 
 // Pack gives the buffers of a step their places.
@@ -97,12 +103,14 @@ func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 	out.Size = stack(buffers, new(int))
 	out.take(buffers)
 	large, _ := slices.BinarySearchFunc(buffers, out.Peak/packLarge, func(b *packed, least int64) int { return cmp.Compare(least, b.size) })
+	small := out.Size - stack(buffers[:large], new(int)) // what the others add
+	peak := peakOf(buffers[:large], len(out.Offset))
 	for _, r := range rounds {
 		enough := out.Peak + out.Peak/r.share
 		if out.Size <= enough {
 			break
 		}
-		search(buffers[:large], out.Peak, enough, min(r.work, packOrders*large*large))
+		search(buffers[:large], peak, max(peak, enough-small), min(r.work, packOrders*large*large))
 		if height := stack(buffers, new(int)); height < out.Size {
 			out.Size = height
 			out.take(buffers)
@@ -133,7 +141,7 @@ func (s SlabSetup) lifetimes(requests []Request) (out Slab, buffers []*packed) {
 			continue
 		}
 		size := (r.Bytes + s.Align - 1) / s.Align * s.Align
-		b := &packed{from: len(out.Offset) - 1, to: math.MaxInt, size: size, weight: size}
+		b := &packed{from: len(out.Offset) - 1, to: math.MaxInt, size: size}
 		byID[r.ID] = b
 		buffers = append(buffers, b)
 	}
@@ -147,167 +155,183 @@ func (s SlabSetup) lifetimes(requests []Request) (out Slab, buffers []*packed) {
 // inOrder sorts buffers as they are to be placed.
 func inOrder(buffers []*packed) {
 	slices.SortFunc(buffers, func(a, b *packed) int {
-		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(b.to-b.from, a.to-a.from), cmp.Compare(a.from, b.from))
+		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(b.to-b.from, a.to-a.from), cmp.Compare(a.from, b.from))
 	})
 }
 
-// A packing is a search among orders in which buffers are placed.
+// A packing is a search: for places below a limit that all buffers have.
 type packing struct {
-	buffers      []*packed
 	peak, enough int64
 	r            *rand.Rand
+	work         int // until now the search goes on, in pairs compared
 
-	best  []*packed // the order that needs the least height so far
+	best  []*packed // the order in which stacking needs the least height so far
 	least int64
-	work  int // until now the search goes on, in pairs compared
+	lie   []span // where all lie then, by their starts
+
+	limit        int64
+	starts, ends []span    // what lies where now: by starts, and the same by ends
+	pool         []*packed // what has no place
 }
 
 // search leaves the buffers in the order that was found to need the least height.
 func search(buffers []*packed, peak, enough int64, work int) {
-	p := &packing{buffers: buffers, peak: peak, enough: enough, r: rand.New(rand.NewPCG(1, 2)),
-		best: slices.Clone(buffers), least: math.MaxInt64}
-	for _, way := range []func(){p.overtaking, p.raising, p.warm, p.cool} {
-		p.work = work / 4
-		way()
+	p := &packing{peak: peak, enough: enough, work: work, r: rand.New(rand.NewPCG(1, 2)), best: slices.Clone(buffers)}
+	p.keep()
+	for start := 0; p.goesOn(0); start++ {
+		round := start / packTurns
+		p.begin(start)
+		p.lower()
+		if round%2 > 0 {
+			p.eject(func(span) bool { return true })
+		}
+		for end := p.work - work/packStarts*(1+round); p.goesOn(end); p.lower() {
+			for len(p.pool) > 0 && p.work > end {
+				p.place()
+			}
+			if len(p.pool) == 0 {
+				for i, s := range p.starts {
+					p.best[i] = s.b
+				}
+				p.keep()
+			}
+		}
 	}
 	copy(buffers, p.best)
 }
 
-// goesOn reports that neither is the height good enough nor the work done.
-func (p *packing) goesOn() bool { return p.work > 0 && p.least > p.enough }
+// goesOn reports that neither is the height good enough nor the work done, down to end.
+func (p *packing) goesOn(end int) bool { return p.work > max(0, end) && p.least > p.enough }
 
-// try places the buffers in their order.
-func (p *packing) try() int64 {
-	height := stack(p.buffers, &p.work)
-	if height < p.least {
-		p.least = height
-		copy(p.best, p.buffers)
+// keep stacks the best order, in which each goes down as far as it can, and notes where all lie.
+func (p *packing) keep() {
+	p.least = stack(p.best, &p.work)
+	p.lie = p.lie[:0]
+	for _, b := range p.best {
+		p.lie = append(p.lie, b.span())
 	}
-	return height
+	slices.SortFunc(p.lie, byStart)
+	p.restore()
 }
 
-func (p *packing) overtaking() { p.fromStarts(p.overtake) }
-func (p *packing) raising()    { p.fromStarts(func(int64) { p.raise() }) }
+// restore has all lie as in the best order.
+func (p *packing) restore() {
+	p.pool, p.starts = p.pool[:0], p.starts[:0]
+	for _, s := range p.lie {
+		s.cost = s.b.cost()
+		p.starts = append(p.starts, s)
+	}
+	p.ends = append(p.ends[:0], p.starts...)
+	slices.SortFunc(p.ends, byEnd)
+}
 
-// fromStarts has an order follow from the one before and its height until that gains
-// nothing for a while, then begins anew: with the largest first, then at random near that.
-func (p *packing) fromStarts(follow func(height int64)) {
-	for start := 0; p.goesOn(); start++ {
-		for _, b := range p.buffers {
-			b.weight = b.size << packShift
-			if start > 0 {
-				b.weight += b.size * p.r.Int64N(1<<packShift)
+// begin starts from the best order. What a place costs is by turns the same for all, the root of
+// a buffer's size, and its size: which is good differs from step to step.
+func (p *packing) begin(start int) {
+	for _, b := range p.best {
+		b.tries = 1
+		switch start % 3 {
+		case 0:
+			b.weight = 1
+		case 1:
+			b.weight = 1 + int64(math.Sqrt(float64(b.size)))
+		case 2:
+			b.weight = 1 + b.size>>6
+		}
+	}
+	p.restore()
+}
+
+// lower sets the limit nearer to the peak than what was reached, and takes their places from
+// those that end above it.
+func (p *packing) lower() {
+	p.limit = p.least - max(1, (p.least-p.peak)/packNear)
+	p.eject(func(s span) bool { return s.end > p.limit })
+}
+
+// eject takes their places from some.
+func (p *packing) eject(which func(span) bool) {
+	p.starts = slices.DeleteFunc(p.starts, func(s span) bool {
+		s.b.out = which(s)
+		if s.b.out {
+			p.pool = append(p.pool, s.b)
+		}
+		return s.b.out
+	})
+	p.ends = slices.DeleteFunc(p.ends, func(s span) bool { return s.b.out })
+	p.work -= 2 * (len(p.starts) + packStep)
+}
+
+// place gives the next of the pool the place that costs least: nothing where one is free, else
+// what those cost that lie there, who lose theirs. Then this one costs more from now on.
+func (p *packing) place() {
+	b := p.next()
+	at, cost := p.cheapest(b)
+	b.offset = at
+	if cost > 0 {
+		b.tries++
+	}
+	s := b.span()
+	if cost > 0 {
+		p.eject(func(o span) bool { return o.start < s.end && s.start < o.end && o.meets(b) })
+	}
+	i, _ := slices.BinarySearchFunc(p.starts, s, byStart)
+	p.starts = slices.Insert(p.starts, i, s)
+	i, _ = slices.BinarySearchFunc(p.ends, s, byEnd)
+	p.ends = slices.Insert(p.ends, i, s)
+}
+
+// next takes the largest out of the pool; of several, any.
+func (p *packing) next() *packed {
+	last := len(p.pool) - 1
+	for i, b := range p.pool {
+		if b.size > p.pool[last].size {
+			p.pool[i], p.pool[last] = p.pool[last], p.pool[i]
+		}
+	}
+	b := p.pool[last]
+	p.pool = p.pool[:last]
+	return b
+}
+
+// cheapest finds where below the limit a buffer may lie, and what those cost that lie there while
+// it lives. It is at 0 or at another's end: going down from elsewhere to the next such
+// place meets none that did not lie in the way.
+func (p *packing) cheapest(b *packed) (at, least int64) {
+	least = math.MaxInt64
+	begun, ended, alike := 0, 0, 0
+	cost := int64(0) // of those that begin below the place's end and end above its start
+	for place := int64(0); least > 0 && place+b.size <= p.limit; {
+		for ; begun < len(p.starts) && p.starts[begun].start < place+b.size; begun++ {
+			if s := &p.starts[begun]; s.meets(b) {
+				cost += s.cost
 			}
 		}
-		lowest := int64(math.MaxInt64)
-		for idle := 0; idle < packTries && p.goesOn(); idle++ {
-			inOrder(p.buffers)
-			height := p.try()
-			if height < lowest {
-				lowest, idle = height, 0
+		next := int64(math.MaxInt64)
+		for ; ended < len(p.ends); ended++ {
+			if s := &p.ends[ended]; s.meets(b) {
+				if s.end > place {
+					next = s.end
+					break
+				}
+				cost -= s.cost
 			}
-			follow(min(height, p.least))
 		}
+		switch {
+		case cost < least:
+			at, least, alike = place, cost, 1
+		case cost == least: // any of them
+			if alike++; p.r.IntN(alike) == 0 {
+				at = place
+			}
+		}
+		if next == math.MaxInt64 {
+			break
+		}
+		place = next
 	}
-}
-
-// raise has all that ended above the peak come earlier.
-func (p *packing) raise() {
-	for _, b := range p.buffers {
-		if b.offset+b.size > p.peak && b.weight < 1<<60 {
-			b.weight += 1 + b.weight>>packShift*p.r.Int64N(1<<packShift)
-		}
-	}
-}
-
-// overtake has one to three of those that reached a height come just before others.
-func (p *packing) overtake(height int64) {
-	tops := p.above(height - 1)
-	for range 1 + p.r.IntN(3) {
-		b := p.buffers[tops[p.r.IntN(len(tops))]]
-		if j, ok := p.meanwhile(b, len(p.buffers)); ok && p.buffers[j].weight >= b.weight {
-			b.weight = p.buffers[j].weight + 1
-		}
-	}
-}
-
-// above are the places in the order of those that ended above a height.
-func (p *packing) above(height int64) []int {
-	var list []int
-	for i, b := range p.buffers {
-		if b.offset+b.size > height {
-			list = append(list, i)
-		}
-	}
-	return list
-}
-
-// meanwhile picks another of the first n that lives while b does.
-func (p *packing) meanwhile(b *packed, n int) (int, bool) {
-	for range 20 {
-		j := p.r.IntN(n)
-		if o := p.buffers[j]; o != b && o.from < b.to && b.from < o.to {
-			return j, true
-		}
-	}
-	return 0, false
-}
-
-func (p *packing) warm() { p.anneal(100) }
-func (p *packing) cool() { p.anneal(400) }
-
-// anneal moves buffers in the order, by what that costs, from a temperature of one part
-// in so many of the peak down to none.
-func (p *packing) anneal(part int64) {
-	copy(p.buffers, p.best)
-	before, all := slices.Clone(p.buffers), p.work
-	cost := p.cost(p.try())
-	for p.goesOn() {
-		copy(before, p.buffers)
-		tops := p.above(p.peak)
-		for range 1 + p.r.IntN(2) {
-			p.move(tops[p.r.IntN(len(tops))])
-		}
-		temperature := float64(p.peak) / float64(part) * float64(p.work) / float64(all)
-		next := p.cost(p.try())
-		if next > cost && float64(next-cost) > temperature*p.r.ExpFloat64() {
-			copy(p.buffers, before)
-			stack(p.buffers, &p.work)
-			continue
-		}
-		cost = next
-	}
-}
-
-// cost is what is above the peak, and some of what ends there, so that a move counts
-// that leaves the height as it is.
-func (p *packing) cost(height int64) int64 {
-	over := int64(0)
-	for _, b := range p.buffers {
-		over += max(0, b.offset+b.size-p.peak) / 64
-	}
-	return height - p.peak + over
-}
-
-// move has a buffer come before one that lives meanwhile, or, one time in four, such a
-// one come anywhere.
-func (p *packing) move(from int) {
-	n := len(p.buffers)
-	if p.r.IntN(4) == 0 {
-		if j, ok := p.meanwhile(p.buffers[from], n); ok {
-			p.insert(j, p.r.IntN(n))
-		}
-	} else if from > 0 {
-		if j, ok := p.meanwhile(p.buffers[from], from); ok {
-			p.insert(from, j)
-		}
-	}
-}
-
-// insert takes what is at one place of the order to another.
-func (p *packing) insert(from, to int) {
-	b := p.buffers[from]
-	p.buffers = slices.Insert(slices.Delete(p.buffers, from, from+1), to, b)
+	p.work -= begun + ended + packStep
+	return at, least
 }
 
 // peakOf is the most that buffers take at once.
@@ -329,7 +353,21 @@ func peakOf(buffers []*packed, allocations int) int64 {
 type span struct {
 	from, to   int
 	start, end int64
+	cost       int64 // of taking it
+	b          *packed
 }
+
+func byStart(a, b span) int { return cmp.Compare(a.start, b.start) }
+func byEnd(a, b span) int   { return cmp.Compare(a.end, b.end) }
+
+// meets reports that it is taken while a buffer lives.
+func (s *span) meets(b *packed) bool { return s.from < b.to && b.from < s.to }
+
+// cost is what it costs to take a buffer's place.
+func (b *packed) cost() int64 { return b.weight * b.tries }
+
+// span is where a buffer lies, and when.
+func (b *packed) span() span { return span{b.from, b.to, b.offset, b.offset + b.size, b.cost(), b} }
 
 // stack gives each buffer, in this order, the lowest place that is free while it lives,
 // and returns the height that they need.
@@ -354,7 +392,7 @@ func stack(buffers []*packed, work *int) int64 {
 		for i > 0 && placed[i-1].start >= at {
 			i--
 		}
-		placed = slices.Insert(placed, i, span{b.from, b.to, at, at + b.size})
+		placed = slices.Insert(placed, i, b.span())
 		height = max(height, at+b.size)
 	}
 	return height

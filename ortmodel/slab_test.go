@@ -163,11 +163,11 @@ func TestPackHard(t *testing.T) {
 	}
 }
 
-// multiples is a random trace of buffers of 1, 3, 4, 12 and 16 units; about thirty live at once.
+// multiples is a random trace of buffers of 1, 3, 4, 12 and 16 units; about a hundred live at once.
 func multiples(r *rand.Rand, n int) (requests []Request) {
 	var held []Request
 	for id := range n {
-		for len(held) > 0 && r.IntN(30) < len(held)-15 {
+		for len(held) > 0 && r.IntN(100) < len(held)-50 {
 			k := r.IntN(len(held))
 			requests = append(requests, Request{ID: held[k].ID})
 			held = slices.Delete(held, k, k+1)
