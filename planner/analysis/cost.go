@@ -52,28 +52,65 @@ func (a *Analysis) cost(n *onnx.Node, t traits.Traits) (flops, moved int64) {
 	return out, moved
 }
 
-// measured replaces the estimates of work by measured times, in nanoseconds. What
-// was not measured, nodes that a pass made for instance, takes as long as its
-// operations and bytes would at the pace of what was.
+// measured replaces the estimates of work by measured times, in nanoseconds. What was not
+// measured, parts of a node for instance, takes as long as its operations and bytes would at
+// the pace of what was, and no less than a node that computes nothing. Products have a
+// pace of their own: an operation of theirs takes a small part of what moving a byte does.
 func (a *Analysis) measured() {
 	if len(a.opts.Costs) == 0 {
 		return
 	}
-	var time, work float64
+	var products, others, any, least pace
 	amount := func(op int) float64 { return float64(a.Problem.Ops[op].FLOPs) + float64(a.Problem.Ops[op].Moved) }
+	product := func(op int) bool { return CountsProduct(a.Nodes[op].OpType()) }
 	for op, n := range a.Nodes {
-		if cost, ok := a.opts.Costs[n.Name()]; ok {
-			time, work = time+float64(cost), work+amount(op)
+		cost, ok := a.opts.Costs[n.Name()]
+		switch work := amount(op); {
+		case !ok:
+			continue
+		case work == 0:
+			least.add(cost, 1)
+			continue
+		case product(op):
+			products.add(cost, work)
+		default:
+			others.add(cost, work)
 		}
+		any.add(cost, amount(op))
 	}
 	for op, n := range a.Nodes {
 		cost, ok := a.opts.Costs[n.Name()]
-		if !ok && work > 0 {
-			cost = int64(time / work * amount(op))
+		if !ok {
+			own := others
+			if product(op) {
+				own = products
+			}
+			cost = max(own.or(any).of(amount(op)), least.of(1))
 		}
 		a.Counted = append(a.Counted, a.Problem.Ops[op].FLOPs)
 		a.Problem.Ops[op].FLOPs = cost
 	}
+}
+
+// A pace is how long some work took.
+type pace struct{ time, work float64 }
+
+func (p *pace) add(cost int64, work float64) { p.time, p.work = p.time+float64(cost), p.work+work }
+
+// or is another pace where nothing was measured.
+func (p pace) or(other pace) pace {
+	if p.work == 0 {
+		return other
+	}
+	return p
+}
+
+// of is how long some work takes at this pace.
+func (p pace) of(work float64) int64 {
+	if p.work == 0 {
+		return 0
+	}
+	return int64(p.time / p.work * work)
 }
 
 func (a *Analysis) bytes(v *onnx.Value) int64 {

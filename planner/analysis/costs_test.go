@@ -47,3 +47,59 @@ func TestCosts(t *testing.T) {
 		t.Errorf("no node was left unmeasured, or operations were counted twice: %d, %v", first, plain.Counted)
 	}
 }
+
+// TestCostsOfParts: what was not measured takes the pace of its own kind: products that of
+// products, the rest that of the rest; and no node takes less than a view did.
+func TestCostsOfParts(t *testing.T) {
+	m, err := onnx.Load("../../testdata/models/joint/mlp20.EMA.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.NameNodes()
+	plain, err := Analyze(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const view = 5000
+	type kind struct{ product, view bool }
+	measured, seen := map[string]int64{}, map[kind]int{}
+	time := func(i int) int64 {
+		op := plain.Problem.Ops[i]
+		switch work := op.FLOPs + op.Moved; {
+		case work == 0:
+			return view
+		case CountsProduct(plain.Nodes[i].OpType()):
+			return max(view, 3*work)
+		default:
+			return max(view, 40*work)
+		}
+	}
+	left := map[int]bool{}
+	for i, op := range plain.Problem.Ops {
+		k := kind{CountsProduct(plain.Nodes[i].OpType()), op.FLOPs+op.Moved == 0}
+		if seen[k]++; seen[k]%2 == 0 {
+			left[i] = true
+		} else if k.view || time(i) > view { // a time that the pace gives
+			measured[plain.Nodes[i].Name()] = time(i)
+		}
+	}
+	a, err := Analyze(m, Options{Costs: measured})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := map[kind]int{}
+	for i := range left {
+		op := plain.Problem.Ops[i]
+		if got, want := a.Problem.Ops[i].FLOPs, time(i); got < want-1 || got > want {
+			t.Errorf("%s: %d ns, want %d", op.Name, got, want)
+		}
+		checked[kind{CountsProduct(plain.Nodes[i].OpType()), op.FLOPs+op.Moved == 0}]++
+	}
+	if len(checked) < 3 {
+		t.Errorf("left to guess: %v", checked)
+	}
+}
