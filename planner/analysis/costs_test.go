@@ -7,14 +7,14 @@ import (
 	"github.com/onnx-remat/remat/onnx/infer"
 )
 
-// TestCosts: measured times replace the estimates, and what was not measured
-// takes as long as its share of the work at the pace of what was.
-func TestCosts(t *testing.T) {
+// estimated is a joint graph whose nodes have names, and its analysis without measured times.
+func estimated(t *testing.T) (*onnx.Model, *Analysis) {
+	t.Helper()
 	m, err := onnx.Load("../../testdata/models/joint/mlp20.EMA.onnx")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer m.Close()
+	t.Cleanup(func() { m.Close() })
 	if _, err := infer.Model(m, infer.Options{}); err != nil {
 		t.Fatal(err)
 	}
@@ -23,6 +23,13 @@ func TestCosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return m, plain
+}
+
+// TestCosts: measured times replace the estimates, and what was not measured
+// takes as long as its share of the work at the pace of what was.
+func TestCosts(t *testing.T) {
+	m, plain := estimated(t)
 	measured, first := map[string]int64{}, -1
 	for i, op := range plain.Problem.Ops {
 		switch {
@@ -51,19 +58,7 @@ func TestCosts(t *testing.T) {
 // TestCostsOfParts: what was not measured takes the pace of its own kind: products that of
 // products, the rest that of the rest; and no node takes less than a view did.
 func TestCostsOfParts(t *testing.T) {
-	m, err := onnx.Load("../../testdata/models/joint/mlp20.EMA.onnx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	if _, err := infer.Model(m, infer.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	m.Graph.NameNodes()
-	plain, err := Analyze(m, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m, plain := estimated(t)
 	const view = 5000
 	type kind struct{ product, view bool }
 	measured, seen := map[string]int64{}, map[kind]int{}
