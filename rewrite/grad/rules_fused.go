@@ -195,9 +195,7 @@ func (c *Context) keyMask(mask *onnx.Value, batch onnx.Dim, k *onnx.Value) *onnx
 	case rank == 2:
 		return c.Unsqueeze(c.Do("Greater", mask, zero), 1, 2)
 	case rank == 1 && mask.Type.Shape[0] == batch:
-		one := c.e.b.Int(1)
-		places := c.Do("Range", c.e.b.Int(0), c.Do("Squeeze", c.lengthOf(k, 1), c.IntList(0)), one)
-		return c.Unsqueeze(c.Do("Less", c.Unsqueeze(places, 0), c.Unsqueeze(c.cast(mask, onnx.Int64), 1)), 1, 2)
+		return c.Unsqueeze(c.Do("Less", c.Unsqueeze(c.places(k, 1), 0), c.Unsqueeze(c.cast(mask, onnx.Int64), 1)), 1, 2)
 	}
 	c.Fail("a mask of shape %s is not supported", mask.Type.Shape)
 	return nil
@@ -240,9 +238,7 @@ func (c *Context) rotated(x *onnx.Value, half, width int64) *onnx.Value {
 		four = c.ReshapeDims(x, onnx.Shape{s[0], s[1], s[2].Div(onnx.Static(width)), onnx.Static(width)})
 	}
 	if c.Rank(places) == 1 { // where the first one stands
-		length := c.Do("Squeeze", c.lengthOf(four, 1), c.IntList(0))
-		steps := c.Do("Range", c.e.b.Int(0), length, c.e.b.Int(1))
-		places = c.Unsqueeze(c.Plus(steps, c.cast(places, onnx.Int64)), 0)
+		places = c.Unsqueeze(c.Plus(c.places(four, 1), c.cast(places, onnx.Int64)), 0)
 	}
 	cos, sin := c.Unsqueeze(c.Do("Gather", c.In(2), places), 2), c.Unsqueeze(c.Do("Gather", c.In(3), places), 2)
 	split := func(v *onnx.Value, sizes ...int64) []*onnx.Value {
