@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -38,8 +39,9 @@ func (e *FormatError) Error() string {
 
 func (e *FormatError) Unwrap() error { return e.Err }
 
-// Load opens a model, and puts its nodes in order where they are not. Weights are not read: inline ones stay in the mapped
-// file, external ones are mapped when asked for. Close releases both.
+// Load opens a model, and puts its nodes in order where they are not. Weights are not
+// read: inline ones stay in the mapped file, external ones are mapped when asked for.
+// Close releases both.
 func Load(path string) (*Model, error) {
 	image, err := MapFile(path)
 	if err != nil {
@@ -54,8 +56,9 @@ func Load(path string) (*Model, error) {
 		return nil, &FormatError{path, err}
 	}
 	m.Path, m.image = path, image
-	if !m.Graph.inOrder() {
-		m.Reordered = m.Graph.SortTopologically() == nil // a cycle is Check's to tell
+	nodes := m.Graph.Nodes
+	if m.Graph.SortTopologically() == nil { // a cycle is Check's to tell
+		m.Reordered = !slices.Equal(nodes, m.Graph.Nodes)
 	}
 	return m, nil
 }

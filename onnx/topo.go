@@ -19,24 +19,6 @@ func (g *Graph) SortTopologically() error {
 	return nil
 }
 
-// inOrder reports that no node stands before what it reads.
-func (g *Graph) inOrder() bool {
-	place := Places(g.Nodes)
-	for i, n := range g.Nodes {
-		for _, values := range [][]*Value{n.Inputs, n.Captures} {
-			for _, v := range values {
-				if v == nil || v.Producer == nil {
-					continue
-				}
-				if at, listed := place[v.Producer]; listed && at >= i {
-					return false
-				}
-			}
-		}
-	}
-	return true
-}
-
 // Places are the places of nodes in their list, by node.
 func Places(nodes []*Node) map[*Node]int {
 	place := make(map[*Node]int, len(nodes))
