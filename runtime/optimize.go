@@ -167,11 +167,76 @@ func readNames(g *pb.GraphProto, to map[string]bool) {
 // A graph that ONNX Runtime changed is saved by it in that order; one that it
 // left alone is saved as it was read, and then the known rule gives the order.
 func (e *Engine) Dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) {
+	if len(m.Graph.Nodes) >= manyNodes {
+		left, err := e.Left(m, o)
+		if err != nil || asRun(m.Graph, left.Graph) {
+			return left, err
+		}
+		left.Close()
+	}
 	dump, err := e.dump(m, o)
 	if err == nil && sameOrder(m.Graph, dump.Graph) {
 		dump.Graph.Nodes = inOrder(dump.Graph, ortmodel.Order)
 	}
 	return dump, err
+}
+
+// manyNodes is the least number of nodes of a graph that Dump asks for breadth first before it
+// asks for it as it is. Of GPT-2 XL's training graph, 15,229 nodes, that takes 3.0 s in place
+// of 7.1; where ONNX Runtime made new nodes it is spent for nothing.
+const manyNodes = 8192
+
+// asRun puts the nodes of a graph that ONNX Runtime saved into the order in which it runs the
+// given graph, in which they need not have been listed as they were given. It says false, and
+// changes nothing, where the one does not follow from the other: where there are nodes that
+// were not given, or that read another node's output now. Such a node's place is by its
+// index, which says when it was made.
+func asRun(given, saved *onnx.Graph) bool {
+	places := make(map[string]int, len(given.Nodes))
+	for i, n := range given.Nodes {
+		for _, o := range n.Outputs {
+			if o != nil {
+				places[o.Name] = i
+			}
+		}
+	}
+	type placed struct {
+		node *onnx.Node
+		at   int
+	}
+	kept := make([]placed, len(saved.Nodes))
+	for k, n := range saved.Nodes {
+		i := slices.IndexFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil })
+		if i < 0 {
+			return false
+		}
+		at, ok := places[n.Outputs[i].Name]
+		if !ok || !sameNode(given.Nodes[at], n) || !slices.EqualFunc(given.Nodes[at].Inputs, n.Inputs, sameSource(saved)) {
+			return false
+		}
+		kept[k] = placed{n, at}
+	}
+	slices.SortFunc(kept, func(a, b placed) int { return a.at - b.at })
+	for k, p := range kept {
+		saved.Nodes[k] = p.node
+	}
+	saved.Nodes = inOrder(saved, ortmodel.Order)
+	return true
+}
+
+// sameSource says of an input as it was given and as it was saved whether both come of the same
+// node, or the saved one of none and the given one's is gone.
+func sameSource(saved *onnx.Graph) func(given, now *onnx.Value) bool {
+	return func(given, now *onnx.Value) bool {
+		if given == nil || now == nil {
+			return given == nil && now == nil
+		}
+		if now.Producer != nil {
+			return given.Producer != nil && now.Name == given.Name
+		}
+		v := saved.Value(given.Name)
+		return v == nil || v.Producer == nil
+	}
 }
 
 // Left returns what Dump does for who asks nothing of the order: ONNX Runtime gets the nodes
@@ -222,12 +287,15 @@ func (e *Engine) dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 // Constant nodes, which become initializers when a file is read.
 func sameOrder(a, b *onnx.Graph) bool {
 	nodes := slices.DeleteFunc(slices.Clone(a.Nodes), func(n *onnx.Node) bool { return n.Is("Constant") })
-	return slices.EqualFunc(nodes, b.Nodes, func(x, y *onnx.Node) bool {
-		return x.OpType() == y.OpType() && x.Name() == y.Name() && x.Domain() == y.Domain() &&
-			slices.EqualFunc(x.Outputs, y.Outputs, func(v, w *onnx.Value) bool {
-				return v == nil && w == nil || v != nil && w != nil && v.Name == w.Name
-			})
-	})
+	return slices.EqualFunc(nodes, b.Nodes, sameNode)
+}
+
+// sameNode says whether two nodes have the same operator, name and outputs.
+func sameNode(x, y *onnx.Node) bool {
+	return x.OpType() == y.OpType() && x.Name() == y.Name() && x.Domain() == y.Domain() &&
+		slices.EqualFunc(x.Outputs, y.Outputs, func(v, w *onnx.Value) bool {
+			return v == nil && w == nil || v != nil && w != nil && v.Name == w.Name
+		})
 }
 
 // optimized makes a session only for the file that it saves. Weights are packed

@@ -13,8 +13,10 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -308,6 +310,71 @@ func TestLeft(t *testing.T) {
 		}
 		m.Close()
 	}
+}
+
+// TestRunOrderOfLeft: wherever the order in which a graph runs follows from one that ONNX
+// Runtime was given breadth first, it is that of the graph given as it is; so it does for
+// all training graphs of which ONNX Runtime makes nothing new.
+func TestRunOrderOfLeft(t *testing.T) {
+	joint, err := filepath.Glob(filepath.Join(samples, "joint", "*.onnx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	follows := map[int]int{}
+	check := func(name string, m *onnx.Model) {
+		for _, level := range []int{0, 1} {
+			follows[level] += followsFromLeft(t, name, m, ort.SessionOptions{Level: level, Threads: 1, Provider: ort.CPU})
+		}
+	}
+	for _, path := range append(sampleModels(t), joint...) {
+		m, err := onnx.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(path, m)
+		m.Close()
+	}
+	for _, row := range models.Rows {
+		c := row.Default
+		c.Layers, c.Hidden, c.Vocab, c.Seq = min(c.Layers, 4), 4*max(c.Heads, 1), 32, 8
+		built, err := row.Build(c)
+		if err != nil {
+			t.Fatalf("%s: %v", row.Name, err)
+		}
+		if err := built.Describe(); err != nil {
+			t.Fatalf("%s: %v", row.Name, err)
+		}
+		if _, err := grad.Differentiate(built.Model, grad.Options{}); err != nil {
+			t.Fatalf("%s: %v", row.Name, err)
+		}
+		check(row.Name, built.Model)
+	}
+	if follows[0] < 11+len(models.Rows) || follows[1] < 1+len(models.Rows) {
+		t.Errorf("graphs whose order follows, by level: %v", follows)
+	}
+}
+
+// followsFromLeft is 1 where the order follows and is right.
+func followsFromLeft(t *testing.T, name string, m *onnx.Model, o ort.SessionOptions) int {
+	t.Helper()
+	dump, err := testEngine.Dump(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dump.Close()
+	left, err := testEngine.Left(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer left.Close()
+	if !asRun(m.Graph, left.Graph) {
+		return 0
+	}
+	if !sameOrder(dump.Graph, left.Graph) {
+		t.Errorf("%s at level %d: the order is another than that in which it runs", name, o.Level)
+		return 0
+	}
+	return 1
 }
 
 // TestDumpsForgotten: what is kept stays within its bound, the latest last to go.
