@@ -4,7 +4,8 @@ package traits
 //
 //	sums over leading axes     nothing
 //	sums over trailing axes    partial sums of each row, and a counter
-//	other reductions           cuDNN's workspace; what it cannot read is widened first
+//	other reductions           cuDNN's workspace, as large as the input; what it cannot
+//	                           read is widened first
 //	Softmax off the last axis  input and result, transposed
 //	MatMul of batches          three tables of addresses, unless one stride reaches all
 //	Concat, Split of many      tables of addresses and extents
@@ -157,7 +158,7 @@ func ReducedAxes(n *onnx.Node, rank int) ([]int64, bool) {
 // Axes of extent 1 do not count, unless no others are named.
 func asMatrix(x, axes []int64) (ok bool, rows, columns int64) {
 	if len(x) == 0 {
-		return false, 0, 0
+		return true, 0, 0
 	}
 	var extents []int64
 	var reduced []bool
@@ -200,8 +201,8 @@ func cudaReduceScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	case !n.In(0).Type.DType.IsFloat():
 		if !n.Is("ReduceSum") && r.in != r.out {
 			k.borrow(r.in * cudaWide)
+			k.borrow(reductionWorkspace(r.in, cudaWide))
 			k.borrow(r.out * cudaWide)
-			k.library()
 		}
 	case r.matrix && n.Is("ReduceSum", "ReduceMean", "ReduceLogSum", "ReduceSumSquare"):
 		if n.Is("ReduceSumSquare") {
@@ -227,6 +228,11 @@ func partialSums(rows, columns, size int64) int64 {
 	return partials(rows, rowBlocks(columns), size)
 }
 
+// reductionWorkspace is what cuDNN asks for to reduce elements of a size, as read on an
+// H200 (cuDNN 9): as many of the type that it computes in, with a place each where those
+// are asked for, and only one where one element is left.
+func reductionWorkspace(elements, size int64) int64 { return elements * max(size, floatBytes) }
+
 // cuDNNReduction: bfloat16 is widened to float before and back after; squares, and
 // exponentials with their sums, are made first.
 func cuDNNReduction(n *onnx.Node, r reduction, size int64, k *Kernel) {
@@ -234,9 +240,7 @@ func cuDNNReduction(n *onnx.Node, r reduction, size int64, k *Kernel) {
 	if wide {
 		k.borrow(r.in * floatBytes)
 	}
-	if r.in != r.out {
-		k.library()
-	}
+	k.borrow(reductionWorkspace(r.in, size))
 	switch {
 	case n.Is("ReduceSumSquare"):
 		k.borrow(r.in * size)
@@ -280,8 +284,13 @@ func cudaArgScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		size = floatBytes
 		k.borrow(product(x) * size)
 	}
+	if product(y) == 1 {
+		k.borrow(reductionWorkspace(product(x), size) + cudaIndex)
+	} else {
+		k.borrow(reductionWorkspace(product(x), size+cudaIndex))
+	}
+	k.borrow(product(y) * cudaIndex)
 	if product(x) != product(y) {
-		k.library()
 		k.borrow(product(y) * size)
 	}
 	return true
@@ -331,7 +340,7 @@ func cudaEinsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		case matrix && rows > 0:
 			k.giveBack(k.borrow(partialSums(rows, columns, size)))
 		case !matrix:
-			k.library()
+			k.giveBack(k.borrow(reductionWorkspace(product(dims), size)))
 		}
 	})
 }

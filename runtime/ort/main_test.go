@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"github.com/onnx-remat/remat/runtime/install"
-	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 	"github.com/onnx-remat/remat/runtime/ort/nulldevice/devicetest"
 )
 
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) {
 	path, err := install.Find("")
 	if gpu := devicetest.Library(); gpu != "" {
 		path = gpu
-		_, err = nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
+		err = devicetest.Load()
 	}
 	if err == nil {
 		testEnv, err = Open(path)

@@ -12,7 +12,6 @@ import (
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
-	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
 	"github.com/onnx-remat/remat/runtime/ort/nulldevice/devicetest"
 )
 
@@ -22,7 +21,7 @@ func TestMain(m *testing.M) {
 	path, err := install.Find("")
 	if gpu := devicetest.Library(); gpu != "" && err == nil {
 		path = gpu
-		_, err = nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
+		err = devicetest.Load()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -19,6 +19,19 @@ const variable = "REMAT_TEST_CUDA"
 // in another.
 func Library() string { return os.Getenv(variable) }
 
+// onGPU is set where the tests of such a process are to run on this machine's GPU.
+const onGPU = "REMAT_TEST_GPU"
+
+// Load loads the null device into a process that tests the GPU build, unless its tests
+// are to run on a GPU.
+func Load() error {
+	if os.Getenv(onGPU) != "" {
+		return nil
+	}
+	_, err := nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited})
+	return err
+}
+
 // Again runs the tests that match a pattern of -run in such a process, with this one's
 // flags, and returns what they print. The test fails where they do. Without the GPU
 // build, or in such a process, it is skipped.
