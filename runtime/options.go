@@ -14,6 +14,8 @@ type Options struct {
 	Threads  int // 0: one per core
 	Provider ort.Provider
 	Device   int
+	// TF32 lets a GPU's products of float32 round their factors to 10 bits of mantissa.
+	TF32 bool
 	// Dims are numbers for free dimensions, by name.
 	Dims map[string]int64
 
@@ -90,7 +92,7 @@ func (o *Options) threads() int {
 // session is the options of the session that steps run in.
 func (o *Options) session(p ort.Provider) ort.SessionOptions {
 	return ort.SessionOptions{
-		Purpose: o.Purpose, Level: o.Level, Threads: o.threads(), Provider: p, Device: o.Device, Dims: o.Dims, MemPattern: o.MemPattern,
+		Purpose: o.Purpose, Level: o.Level, Threads: o.threads(), Provider: p, Device: o.Device, TF32: o.TF32, Dims: o.Dims, MemPattern: o.MemPattern,
 		DisabledOptimizers: o.Disabled, Config: o.Config,
 	}
 }

@@ -37,6 +37,7 @@ type env struct {
 	// 0: unlimited.
 	rehearse     bool
 	deviceMemory int64
+	tf32         bool
 
 	threads int
 	opt     int
@@ -121,6 +122,7 @@ func globalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "ort", EnvVars: []string{"REMAT_ORT"}, Usage: "ONNX Runtime library `PATH`; default: the installed one"},
 		&cli.StringFlag{Name: "provider", Value: "auto", Usage: "`auto|cpu|cuda`: where to run; auto uses CUDA if it works"},
 		&cli.IntFlag{Name: "device", Usage: "number of the GPU, `N`"},
+		&cli.BoolFlag{Name: "tf32", Usage: "with --provider cuda: a product of float32 may round its factors to TF32, of 10 bits of mantissa"},
 		&cli.BoolFlag{Name: "rehearse", Usage: "with --provider cuda: measure memory without a GPU; no numbers are computed"},
 		&cli.StringFlag{Name: "device-memory", Usage: "with --rehearse: the GPU's memory, `SIZE`; default: unlimited"},
 		&cli.IntFlag{Name: "threads", Usage: "threads per operator, `N`; 0: the number of cores"},
@@ -138,7 +140,7 @@ const mostThreads = 1024
 
 // readGlobals reads the global options, before any command runs.
 func (e *env) readGlobals(c *cli.Context) error {
-	e.ort, e.device, e.threads = c.String("ort"), c.Int("device"), c.Int("threads")
+	e.ort, e.device, e.tf32, e.threads = c.String("ort"), c.Int("device"), c.Bool("tf32"), c.Int("threads")
 	e.json, e.quiet = c.Bool("json"), c.Bool("quiet")
 	if e.remark != "" && !e.quiet {
 		fmt.Fprintln(e.stderr, e.remark)
@@ -254,7 +256,7 @@ func output(c *cli.Context) (string, error) {
 
 // sessionOptions are the global options as a session wants them.
 func (e *env) sessionOptions() remat.Options {
-	return remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, Dims: e.dims}
+	return remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, TF32: e.tf32, Dims: e.dims}
 }
 
 // halfProvider is whose kernels a half type is chosen for.

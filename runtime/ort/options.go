@@ -89,7 +89,7 @@ type SessionOptions struct {
 	Threads            int // 0: one per core
 	Provider           Provider
 	Device             int
-	CUDAOptions        map[string]string // beside device_id
+	TF32               bool // products of float32 may round their factors to 10 bits of mantissa, on CUDA
 	Allocator          Allocator
 	Arena              ArenaConfig // of OwnArena
 	MemPattern         bool
@@ -276,8 +276,10 @@ func (o *SessionOptions) appendCUDA(so *yalue.SessionOptions, library string) er
 		return &ProviderError{CUDA, library, err}
 	}
 	defer co.Destroy()
-	opts := map[string]string{"device_id": strconv.Itoa(o.Device), "arena_extend_strategy": "kSameAsRequested"}
-	maps.Copy(opts, o.CUDAOptions)
+	opts := map[string]string{"device_id": strconv.Itoa(o.Device), "arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
+	if o.TF32 { // the provider's default
+		opts["use_tf32"] = "1"
+	}
 	if err := co.Update(opts); err != nil {
 		return &ProviderError{CUDA, library, err}
 	}
