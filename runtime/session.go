@@ -174,7 +174,7 @@ func (s *Session) start() (err error) {
 	}
 	s.dims = values.dims
 	if s.Provider == ort.CUDA {
-		if err := blocks(s.Model.Graph); err != nil {
+		if err := NoKernel(s.Model.Graph); err != nil {
 			return err
 		}
 	}

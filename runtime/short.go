@@ -28,11 +28,16 @@ func ShortProducts(g *onnx.Graph) error {
 	return nil
 }
 
-// blocks refuses weights in blocks, which CUDA's kernel takes and then fails on.
-func blocks(g *onnx.Graph) error {
+// NoKernel says of which node of a graph the CUDA provider has no kernel, though it may take
+// it, and what to do; nil where there is none. ONNX Runtime itself fails with what its own
+// code says.
+func NoKernel(g *onnx.Graph) error {
 	for _, n := range g.Nodes {
-		if traits.WidensBlocks(n) {
+		switch {
+		case traits.WidensBlocks(n):
 			return fmt.Errorf("node %q: the CUDA provider has no kernel for weights in blocks: run it with --provider cpu, or derive it without --quantize-frozen", n.Label())
+		case traits.ComputesStatistics(n):
+			return fmt.Errorf("node %q: the CUDA provider has no BatchNormalization for training: write the file anew with remat rewrite --provider cuda, or run it with --provider cpu", n.Label())
 		}
 	}
 	return nil

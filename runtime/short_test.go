@@ -19,7 +19,7 @@ func TestBlocksAreRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = blocks(m.Graph)
+		err = NoKernel(m.Graph)
 		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v", attributes, err)
 		}

@@ -389,7 +389,7 @@ func sum(parts []Part) (total int64) {
 // nil where the graph is to be planned.
 func (f *fitting) asGiven() (*Fitted, error) {
 	o := f.o.Pipeline
-	if !f.training || f.o.Strategy != "" || o.divides() || o.Precision != nil {
+	if !f.training || f.o.Strategy != "" || o.divides() || o.Precision != nil || o.provider().Device && unfit(f.source.Model.Graph) {
 		return nil, nil
 	}
 	splits, err := f.splits()

@@ -156,7 +156,7 @@ func (f *fitting) splits() ([]split, error) {
 // wholeBatch says why a batch is not to be split, "" where nothing speaks against it.
 func wholeBatch(g *onnx.Graph, loss string) string {
 	for _, n := range g.Nodes {
-		if n.Is("BatchNormalization") && n.Int("training_mode", 0) == 1 {
+		if traits.ComputesStatistics(n) {
 			return fmt.Sprintf("%s normalizes by the statistics of the batch it sees", n.Label())
 		}
 	}

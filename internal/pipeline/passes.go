@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ sums ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ statistics ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ sums ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -12,10 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -68,8 +71,11 @@ var passes = []pass{
 	{name: "widen apart", doc: "each product that reads a quantized weight makes a wide copy of its own, of a large one in slices where the loss is",
 		after: []string{"ordered", "chunk", "tile"}, why: "what is divided has more products, and these passes follow no control dependency",
 		run: (*preparation).widenApart},
+	{name: "statistics", doc: "a normalization by the batch's statistics, for which CUDA has no kernel, is computed with other operators",
+		after: []string{"scatter", "batch"}, why: "what is divided along the batch may not have one",
+		asked: func(o *Options) bool { return o.provider().Device }, run: (*preparation).statistics},
 	{name: "optimize", doc: "passes a foreign graph through ONNX Runtime's own optimizer",
-		after: []string{"ordered", "drop", "rows", "chunk", "tile"}, why: "what these open to fusion is to be fused before it is planned",
+		after: []string{"ordered", "drop", "rows", "chunk", "tile", "statistics"}, why: "what these open to fusion is to be fused before it is planned, by a session that CUDA makes",
 		run: (*preparation).optimize},
 	{name: "keep roles", doc: "makes the roles that were noted count",
 		after: []string{"find roles", "optimize"}, why: "the optimizer fuses what told them", run: (*preparation).keepRoles},
@@ -358,17 +364,33 @@ func (p *preparation) merge(*runtime.Engine) error {
 	return runtime.DescribeFeeds(p.Model)
 }
 
-func (p *preparation) broadcast(*runtime.Engine) error {
-	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
-	if err != nil {
-		return err
-	}
-	r, err := rewrite.Broadcast(p.Model.Graph, types)
+func (p *preparation) broadcast(*runtime.Engine) error { return p.legalized(rewrite.Broadcast) }
+
+func (p *preparation) statistics(*runtime.Engine) error { return p.legalized(rewrite.Statistics) }
+
+// legalized replaces what CUDA has no right kernel for, by one rule.
+func (p *preparation) legalized(rule legalization) error {
+	r, err := legalize(p.Model, p.Options.Dims, rule)
 	if r.Requested > 0 {
 		p.Reports = append(p.Reports, r)
 		p.Model.Graph.NameNodes()
 	}
 	return err
+}
+
+type legalization func(*onnx.Graph, build.Typer) (rewrite.Report, error)
+
+func legalize(m *onnx.Model, dims map[string]int64, rule legalization) (rewrite.Report, error) {
+	types, err := infer.Model(m, infer.Options{Dims: dims})
+	if err != nil {
+		return rewrite.Report{}, err
+	}
+	return rule(m.Graph, types)
+}
+
+// unfit reports a graph with a node that CUDA computes wrongly or not at all.
+func unfit(g *onnx.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return traits.WhyShort(n) != "" || traits.ComputesStatistics(n) })
 }
 
 func (p *preparation) analyzeUpdates(*runtime.Engine) error {

@@ -25,6 +25,9 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 	if !o.provider().Device {
 		return predictBy(e, ort.CPU, m, roles, o, bound)
 	}
+	if err := runtime.NoKernel(m.Graph); err != nil {
+		return nil, err
+	}
 	var p *predict.Prediction
 	if o.OptLevel == 0 || !e.HasCUDA() {
 		var err error

@@ -17,6 +17,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
@@ -67,6 +68,11 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 	restore()
 	if err != nil {
 		return nil, err
+	}
+	if o.provider().Device { // the given file may have what only the written one does without
+		if _, err := legalize(before, o.Dims, rewrite.Statistics); err != nil {
+			return nil, err
+		}
 	}
 	if p.Before, err = Predict(e, before, p.base().Analysis.Roles, o, nil); err != nil {
 		return nil, err
@@ -431,7 +437,7 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 	if len(p.opts.DropOutputs) > 0 || p.opts.divides() || p.opts.Precision != nil {
 		return r, nil
 	}
-	if p.opts.WebGPU { // the given file is not in the form that it takes
+	if p.opts.WebGPU || p.opts.provider().Device && unfit(p.given.Graph) { // the given file is not in the form that it takes
 		if p.asked.reordered.Peak < r.Peak {
 			return p.finish(p.asked.reordered)
 		}

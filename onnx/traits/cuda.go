@@ -75,3 +75,9 @@ func evenPads(n *onnx.Node) bool {
 	half := len(pads) / 2
 	return slices.Equal(pads[:half], pads[half:])
 }
+
+// ComputesStatistics reports a BatchNormalization that normalizes with the statistics of
+// its input: from opset 14 on CUDA's kernel refuses it.
+func ComputesStatistics(n *onnx.Node) bool {
+	return n.Is("BatchNormalization") && n.Int("training_mode", 0) != 0
+}
