@@ -219,7 +219,7 @@ func (s *Session) planArena(base int64, step []ortmodel.Request) (ortmodel.Arena
 	if s.Provider == ort.CPU {
 		return ortmodel.PlanArena(base, step, false)
 	}
-	held := s.memory.SessionBytes + ortmodel.MostWaste*int64(len(s.Model.Graph.Initializers))
+	held := s.memory.SessionBytes + ortmodel.MostWaste*int64(s.constants)
 	constants := ortmodel.Request{ID: len(step), Bytes: held, Alloc: true, Kept: true}
 	return ortmodel.PlanArena(0, append([]ortmodel.Request{constants}, step...), true)
 }

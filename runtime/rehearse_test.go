@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -50,5 +51,59 @@ axes = Slice(u, first, first)
 		if size != shape+edges {
 			t.Errorf("level %d: %d edges by Size stop the host %d times, by Shape %d", level, edges, size, shape)
 		}
+	}
+}
+
+// TestHostInputs: what a node of the host reads lies on the host, where it can be written
+// between steps. ONNX Runtime copies a value of the device once, as it is bound.
+func TestHostInputs(t *testing.T) {
+	if testEngine.device == nil {
+		t.Skip("not a rehearsal: TestRehearsed runs it in one")
+	}
+	s := openText(t, `model ir=10 opset=20
+graph g {
+in x float32[6]
+in shape int64[2]
+y = Reshape(x, shape)
+z = Exp(y)
+out z float32[a,b]
+}
+`, Options{Provider: ort.CUDA, Level: 1, Threads: 1, Feed: map[string]Tensor{"shape": FromInt64s([]int64{2, 3}, 2)}})
+	for _, want := range [][]int64{{2, 3}, {3, 2}, {6, 1}} {
+		if err := s.SetInput("shape", FromInt64s(want, 2)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.last[0].value.Shape; !slices.Equal(got, want) {
+			t.Errorf("of shape %v the step made %v", want, got)
+		}
+	}
+	if s.byName["x"].value.OnHost() || !s.byName["shape"].value.OnHost() {
+		t.Error("x lies on the host, or its shape does not")
+	}
+}
+
+// TestArenaOfSpared: an arena is planned for a session that has given its graph up.
+func TestArenaOfSpared(t *testing.T) {
+	if testEngine.device == nil {
+		t.Skip("not a rehearsal: TestRehearsed runs it in one")
+	}
+	s := openText(t, `model ir=10 opset=20
+graph g {
+in x float32[6]
+init k float32[6] = [1, 2, 3, 4, 5, 6]
+y = Mul(x, k)
+z = Exp(y)
+out z float32[6]
+}
+`, Options{Provider: ort.CUDA, Level: 1, Threads: 1})
+	if _, err := s.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	s.Spare()
+	if err := s.MeasureArena(context.Background(), nil, false); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -62,6 +63,7 @@ type Session struct {
 	placed  bool // see Place
 	// allocated is what the session holds of its allocator before a step, in bytes.
 	allocated int64
+	constants int // of the model, as it was opened
 	carried   carried
 	way       step.Outputs
 	sums      []*sum
@@ -172,7 +174,7 @@ func (s *Session) start() (err error) {
 	if err != nil {
 		return err
 	}
-	s.dims = values.dims
+	s.dims, s.constants = values.dims, len(s.Model.Graph.Initializers)
 	if s.Provider == ort.CUDA {
 		if err := NoKernel(s.Model.Graph); err != nil {
 			return err
@@ -445,9 +447,10 @@ func (s *Session) make(in *input, dtype onnx.DType, data []byte, values *feeds) 
 	}
 }
 
-// toDevice moves an input's value to the session's device.
+// toDevice moves an input's value to the session's device, unless a node of the host reads
+// it.
 func (s *Session) toDevice(in *input) error {
-	if s.Provider == ort.CPU {
+	if s.readsOnHost(in) {
 		return nil
 	}
 	host := in.value
@@ -457,6 +460,25 @@ func (s *Session) toDevice(in *input) error {
 	}
 	in.value, in.borrowed = device, false
 	return errors.Join(s.copiers.copy(s, device, host), host.Close())
+}
+
+// readsOnHost says where the session reads an input. ONNX Runtime copies a value that lies
+// elsewhere as it is bound, and never sees what is written there afterwards.
+func (s *Session) readsOnHost(in *input) bool {
+	return s.Provider == ort.CPU || slices.ContainsFunc(s.ort.Inputs, func(i ort.Info) bool { return i.Name == in.info.Name && i.Host })
+}
+
+// bindLent binds the values of another session that this one reads elsewhere than they lie
+// anew, as they may have changed.
+func (s *Session) bindLent() error {
+	for _, in := range s.inputs {
+		if in.lent && in.value.OnHost() != s.readsOnHost(in) {
+			if err := s.binding.BindInput(in.info.Name, in.value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // bind makes the binding of a session's inputs.

@@ -143,6 +143,9 @@ func (s *Session) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.bindLent(); err != nil {
+		return err
+	}
 	return s.open.named(s.ort.Run(ctx, s.binding, ""))
 }
 

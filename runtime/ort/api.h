@@ -87,7 +87,8 @@ typedef struct OrtStatistics OrtStatistics;  // OrtKeyValuePairs
   X(CreateAndRegisterAllocatorV2, 259) \
   X(GetKeyValuePairs, 298)              \
   X(ReleaseKeyValuePairs, 300)          \
-  X(AllocatorGetStats, 319)
+  X(AllocatorGetStats, 319)            \
+  X(SessionGetMemoryInfoForInputs, 380)
 
 enum { REMAT_API_VERSION = 24 };
 
@@ -115,6 +116,7 @@ void ortReleaseSession(OrtSession *s);
 OrtStatus *ortCount(OrtSession *s, int output, size_t *out);
 OrtStatus *ortName(OrtSession *s, int output, size_t i, char **out);
 OrtStatus *ortTypeInfo(OrtSession *s, int output, size_t i, OrtTypeInfo **out);
+OrtStatus *ortInputDevices(OrtSession *s, int *types, size_t n);
 OrtStatus *ortEndProfiling(OrtSession *s, char **out);
 OrtStatus *ortFreeDimension(OrtSessionOptions *o, const char *name, int64_t v);
 void ortFreeString(char *p);

@@ -28,6 +28,9 @@ type Info struct {
 	Shape []int64  // -1 where a dimension is not fixed
 	Dims  []string // the symbolic names, "" where a dimension has none
 	Kind  Kind
+	// Host says of an input of a session on a device that a node of the host reads it. A
+	// value in other memory is copied once, as it is bound.
+	Host bool
 }
 
 // A Session is a model that can run. It is safe for use by one goroutine at a
@@ -99,6 +102,9 @@ func (e *Environment) newSession(o SessionOptions, create createFunc) (*Session,
 		return nil, errors.Join(err, s.Close())
 	}
 	if s.Outputs, err = s.infos(1); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err = s.locateInputs(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -225,6 +231,19 @@ func (s *Session) infos(output C.int) ([]Info, error) {
 		}
 	}
 	return list, nil
+}
+
+// locateInputs notes which inputs are read on the host.
+func (s *Session) locateInputs() error {
+	if s.options.Provider == CPU || len(s.Inputs) == 0 {
+		return nil
+	}
+	kinds := make([]C.int, len(s.Inputs))
+	err := statusError(C.ortInputDevices(s.ptr, &kinds[0], C.size_t(len(kinds))))
+	for i := range kinds {
+		s.Inputs[i].Host = kinds[i] == 0
+	}
+	return err
 }
 
 // info describes input or output i (output is 1 for outputs).
