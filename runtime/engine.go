@@ -78,7 +78,7 @@ func (e *Engine) HasCUDA() bool {
 // TryCUDA returns nil when the CUDA provider works on the device, and else
 // what is missing and how to get it.
 func (e *Engine) TryCUDA(device int) error {
-	c, err := e.Env.NewCopier(ort.CUDA, device, ort.Float32, 0)
+	c, err := e.Env.NewCopier(ort.CUDA, device)
 	if err != nil {
 		return err
 	}

@@ -80,6 +80,13 @@ out z float32[a,b]
 			t.Errorf("of shape %v the step made %v", want, got)
 		}
 	}
+	x := FromFloat32s([]float32{1, -2, 3, 4, 5, 6}, 6)
+	if err := s.SetInput("x", x); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := s.Input("x"); err != nil || !slices.Equal(got.Data, x.Data) {
+		t.Errorf("%v was copied to the device, %v back: %v", x.Data, got.Data, err)
+	}
 	if s.byName["x"].value.OnHost() || !s.byName["shape"].value.OnHost() {
 		t.Error("x lies on the host, or its shape does not")
 	}

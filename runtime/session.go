@@ -54,7 +54,7 @@ type Session struct {
 	rated   bool      // the first run's scalars are not those of the options
 	last    []Output
 	scaler  *Scaler
-	copiers copiers
+	copier  copier
 	profile string // folder of the profile, if any
 	aside   *ort.Profile
 	owned   bool // the model is closed with the session
@@ -233,7 +233,7 @@ func (s *Session) start() (err error) {
 			return err
 		}
 	}
-	if err := s.copiers.trim(); err != nil {
+	if err := s.copier.trim(); err != nil {
 		return err
 	}
 	s.count()
@@ -459,7 +459,7 @@ func (s *Session) toDevice(in *input) error {
 		return fmt.Errorf("input %q: %w", in.info.Name, err)
 	}
 	in.value, in.borrowed = device, false
-	return errors.Join(s.copiers.copy(s, device, host), host.Close())
+	return errors.Join(s.copier.copy(s, device, host), host.Close())
 }
 
 // readsOnHost says where the session reads an input. ONNX Runtime copies a value that lies
@@ -505,7 +505,7 @@ func (s *Session) Close() error {
 		}
 	}
 	s.inputs = nil
-	err = errors.Join(err, s.copiers.close())
+	err = errors.Join(err, s.copier.close())
 	for _, r := range s.shared {
 		err = errors.Join(err, s.engine.shared.give(r))
 	}
@@ -547,53 +547,36 @@ func (s *Session) Last() ([]Output, error) {
 // Threads is how many threads the session runs with.
 func (s *Session) Threads() int { return s.options.threads() }
 
-// copiers are the copiers of a session by type and rank, made when needed.
-type copiers struct{ made map[copierKey]*copier }
-
-// A copier holds the most that it has copied, in bytes: its arena keeps that much.
+// A copier makes its session when one is needed, and notes the most that it has copied, in
+// bytes: its arena keeps that much.
 type copier struct {
-	*ort.Copier
+	made *ort.Copier
 	held int64
 }
 
-type copierKey struct {
-	dtype ort.DType
-	rank  int
-}
-
-func (c *copiers) copy(s *Session, to, from *ort.Value) error {
-	key := copierKey{to.Type, len(to.Shape)}
-	if c.made[key] == nil {
-		made, err := s.engine.Env.NewCopier(s.Provider, s.options.Device, key.dtype, key.rank)
-		if err != nil {
+func (c *copier) copy(s *Session, to, from *ort.Value) (err error) {
+	if c.made == nil {
+		if c.made, err = s.engine.Env.NewCopier(s.Provider, s.options.Device); err != nil {
 			return err
 		}
-		if c.made == nil {
-			c.made = map[copierKey]*copier{}
-		}
-		c.made[key] = &copier{Copier: made}
 	}
-	c.made[key].held = max(c.made[key].held, to.ByteSize())
-	return c.made[key].Copy(to, from)
+	c.held = max(c.held, to.ByteSize())
+	return c.made.Copy(to, from)
 }
 
-// trim closes the copiers that hold as much as a step might miss.
-func (c *copiers) trim() error {
-	var err error
-	for key, m := range c.made {
-		if m.held >= worthAsking {
-			delete(c.made, key)
-			err = errors.Join(err, m.Close())
-		}
+// trim closes what holds as much as a step might miss.
+func (c *copier) trim() error {
+	if c.held < worthAsking {
+		return nil
 	}
-	return err
+	return c.close()
 }
 
-func (c *copiers) close() error {
-	var err error
-	for _, m := range c.made {
-		err = errors.Join(err, m.Close())
+func (c *copier) close() error {
+	if c.made == nil {
+		return nil
 	}
-	c.made = nil
+	err := c.made.Close()
+	*c = copier{}
 	return err
 }

@@ -310,7 +310,7 @@ func (s *Session) read(o *Output) error {
 		if err != nil {
 			return err
 		}
-		err = s.copiers.copy(s, host, o.value)
+		err = s.copier.copy(s, host, o.value)
 		if !o.lent {
 			o.value.Close()
 		}
@@ -353,7 +353,7 @@ func (s *Session) set(in *input, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.copiers.copy(s, in.value, host), host.Close())
+	return errors.Join(s.copier.copy(s, in.value, host), host.Close())
 }
 
 // Input returns a copy of an input's current value: a parameter after its
@@ -370,7 +370,7 @@ func (s *Session) Input(name string) (t Tensor, ok bool, err error) {
 	defer host.Close()
 	if in.value.OnHost() {
 		copy(host.Bytes(), in.value.Bytes())
-	} else if err := s.copiers.copy(s, host, in.value); err != nil {
+	} else if err := s.copier.copy(s, host, in.value); err != nil {
 		return Tensor{}, true, err
 	}
 	return Tensor{onnxType(host.Type), host.Shape, append([]byte(nil), host.Bytes()...)}, true, nil

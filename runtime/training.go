@@ -88,7 +88,7 @@ func (s *Session) View(name string, f func(Tensor) error) error {
 	if err != nil {
 		return err
 	}
-	if err := s.copiers.copy(s, host, in.value); err != nil {
+	if err := s.copier.copy(s, host, in.value); err != nil {
 		return errors.Join(err, host.Close())
 	}
 	return errors.Join(f(Tensor{onnxType(host.Type), host.Shape, host.Bytes()}), host.Close())

@@ -122,7 +122,7 @@ func globalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "ort", EnvVars: []string{"REMAT_ORT"}, Usage: "ONNX Runtime library `PATH`; default: the installed one"},
 		&cli.StringFlag{Name: "provider", Value: "auto", Usage: "`auto|cpu|cuda`: where to run; auto uses CUDA if it works"},
 		&cli.IntFlag{Name: "device", Usage: "number of the GPU, `N`"},
-		&cli.BoolFlag{Name: "tf32", Usage: "with --provider cuda: a product of float32 may round its factors to TF32, of 10 bits of mantissa"},
+		&cli.BoolFlag{Name: "tf32", Usage: "on a GPU: products of float32 may round their factors to TF32, 10 bits of mantissa"},
 		&cli.BoolFlag{Name: "rehearse", Usage: "with --provider cuda: measure memory without a GPU; no numbers are computed"},
 		&cli.StringFlag{Name: "device-memory", Usage: "with --rehearse: the GPU's memory, `SIZE`; default: unlimited"},
 		&cli.IntFlag{Name: "threads", Usage: "threads per operator, `N`; 0: the number of cores"},

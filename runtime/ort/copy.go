@@ -5,6 +5,8 @@ package ort
 // OrtApi's own CopyTensors needs a provider registered as a plugin, so a
 // session of one Identity node does it: the input is bound to the source, the
 // output to the destination, and IoBinding moves both to and from the device.
+// Tensors are copied as the bytes that they are: one session serves all types and
+// shapes. On a device each costs memory, for the handles of cuBLAS and cuDNN.
 // Weakness: host to host it is a copy inside a run, slower than memmove.
 
 import (
@@ -13,22 +15,20 @@ import (
 	"slices"
 )
 
-// A Copier copies tensors of one type and rank to and from one device.
+// #include "api.h"
+import "C"
+
+// A Copier copies tensors to and from one device.
 type Copier struct {
 	session *Session
 	binding *Binding
-	dtype   DType
-	rank    int
 }
 
 // NewCopier makes the session for it.
-func (e *Environment) NewCopier(p Provider, device int, t DType, rank int) (*Copier, error) {
-	if t.Size() == 0 {
-		return nil, fmt.Errorf("copy: %s tensors are not supported", t)
-	}
-	shape := slices.Repeat([]int64{-1}, rank)
+func (e *Environment) NewCopier(p Provider, device int) (*Copier, error) {
+	bytes := []int64{-1}
 	model := wireModel([]wireNode{{"Identity", "copy", []string{"from"}, []string{"to"}}},
-		[]wireValue{{"from", t, shape}}, []wireValue{{"to", t, shape}})
+		[]wireValue{{"from", Uint8, bytes}}, []wireValue{{"to", Uint8, bytes}})
 	s, err := e.NewSessionFromBytes(model, SessionOptions{Provider: p, Device: device, Threads: 1, Allocator: NoArena})
 	if err != nil {
 		return nil, fmt.Errorf("copy: %w", err)
@@ -38,31 +38,45 @@ func (e *Environment) NewCopier(p Provider, device int, t DType, rank int) (*Cop
 		s.Close()
 		return nil, err
 	}
-	return &Copier{session: s, binding: b, dtype: t, rank: rank}, nil
+	return &Copier{session: s, binding: b}, nil
 }
 
 // Copy fills to with from's contents. Type and shape must agree.
 func (c *Copier) Copy(to, from *Value) error {
-	for _, v := range []*Value{to, from} {
-		if v.Type != c.dtype || len(v.Shape) != c.rank {
-			return fmt.Errorf("copy: %s tensor %v in a copier of %s with rank %d", v.Type, v.Shape, c.dtype, c.rank)
-		}
+	if to.Type != from.Type || !slices.Equal(to.Shape, from.Shape) {
+		return fmt.Errorf("copy: %s %v into %s %v", from.Type, from.Shape, to.Type, to.Shape)
 	}
-	if !slices.Equal(to.Shape, from.Shape) {
-		return fmt.Errorf("copy: shape %v into %v", from.Shape, to.Shape)
+	if to.size == 0 {
+		return nil
 	}
 	defer c.binding.ClearInputs()
 	defer c.binding.ClearOutputs()
-	if err := c.binding.BindInput("from", from); err != nil {
-		return err
-	}
-	if err := c.binding.BindOutput("to", to); err != nil {
-		return err
+	for _, end := range []struct {
+		v    *Value
+		bind func(*Value) error
+	}{
+		{from, func(v *Value) error { return c.binding.BindInput("from", v) }},
+		{to, func(v *Value) error { return c.binding.BindOutput("to", v) }},
+	} {
+		bytes, err := end.v.bytesOver()
+		if err != nil {
+			return err
+		}
+		defer bytes.Close()
+		if err := end.bind(bytes); err != nil {
+			return err
+		}
 	}
 	if err := c.session.Run(context.Background(), c.binding, "copy"); err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
 	return c.binding.Synchronize()
+}
+
+// bytesOver is a vector of bytes in the memory of a value, which outlives it.
+func (v *Value) bytesOver() (*Value, error) {
+	b := &Value{Type: Uint8, Shape: []int64{v.size}, size: v.size, host: v.host}
+	return b, statusError(C.ortBytesOver(v.ptr, C.size_t(v.size), &b.ptr))
 }
 
 // Close releases the copier.

@@ -99,7 +99,7 @@ func TestBindingOfAClosedSession(t *testing.T) {
 // providers are the CPU, and CUDA where it works.
 func providers(t *testing.T) []Provider {
 	t.Helper()
-	c, err := testEnv.NewCopier(CUDA, 0, Float32, 0)
+	c, err := testEnv.NewCopier(CUDA, 0)
 	if err != nil {
 		t.Logf("on the CPU only: %v", err)
 		return []Provider{CPU}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,12 +41,19 @@ func TestScalar(t *testing.T) {
 }
 
 // TestTypes passes each element type through an Identity node, rank 0, empty
-// and ordinary.
+// and ordinary, and copies what comes of it.
 func TestTypes(t *testing.T) {
+	c, err := testEnv.NewCopier(CPU, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
 	types := []DType{Float32, Float64, Float16, BFloat16, Bool, Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32, Uint64}
 	for _, d := range types {
 		for _, shape := range [][]int64{{}, {0, 3}, {2, 3}} {
-			c, err := testEnv.NewCopier(CPU, 0, d, len(shape))
+			any := slices.Repeat([]int64{-1}, len(shape))
+			s, err := testEnv.NewSessionFromBytes(wireModel([]wireNode{{"Identity", "same", []string{"x"}, []string{"y"}}},
+				[]wireValue{{"x", d, any}}, []wireValue{{"y", d, any}}), SessionOptions{Threads: 1})
 			if err != nil {
 				t.Fatalf("%s: %v", d, err)
 			}
@@ -53,13 +61,13 @@ func TestTypes(t *testing.T) {
 			for i := range from.Bytes() {
 				from.Bytes()[i] = byte(i & 1)
 			}
-			if err := c.Copy(to, from); err != nil {
+			if err := c.Copy(to, runOne(t, s, map[string]*Value{"x": from})[0]); err != nil {
 				t.Errorf("%s %v: %v", d, shape, err)
 			}
 			if string(to.Bytes()) != string(from.Bytes()) {
 				t.Errorf("%s %v: got %v, want %v", d, shape, to.Bytes(), from.Bytes())
 			}
-			c.Close()
+			s.Close()
 		}
 	}
 }
