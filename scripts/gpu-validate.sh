@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that is to be seen on a GPU, in under ten minutes:
 #
+#   small models: the losses of the CPU, in the memory that was predicted (scripts/gpu_check.py)
 #   GPT-2 124M and 355M: fp32, fp16, bf16, each plain, sqrt, full and optimal
 #   the tables of the encoder, the MLP and the heavy stack (scripts/tables.py)
 #   PyTorch beside it, plain and checkpointed, where it is installed
@@ -42,9 +43,9 @@ while [ $# -gt 0 ]; do
 done
 
 # What differs between the real run and the tries without a GPU.
-provider=cuda models="gpt2 gpt2-medium" shape="--batch 4 --seq 512" steps=6 half= tables="mlp heavy encoder" on=(--provider cuda)
+provider=cuda checks= models="gpt2 gpt2-medium" shape="--batch 4 --seq 512" steps=6 half= tables="mlp heavy encoder" on=(--provider cuda)
 if [ -n "$smoke$small" ]; then
-	models="gpt2-tiny" shape="--batch 2 --seq 16" steps=2 tables="mlp --small"
+	models="gpt2-tiny" checks="--models mlp" shape="--batch 2 --seq 16" steps=2 tables="mlp --small"
 fi
 if [ -n "$smoke" ]; then
 	provider=cpu half=--emulate on=(--provider cpu)
@@ -106,6 +107,10 @@ if [ -z "$dry" ]; then
 	nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader >"$out/gpu.txt" 2>/dev/null
 fi
 
+if [ -z "$rehearse" ]; then
+	part checks "$python" "$here/gpu_check.py" --remat "$remat" --provider $provider $checks --out "$out/graphs/checks"
+	[ -n "$dry" ] || mv "$out/graphs/checks/gpu_check.json" "$out/" 2>/dev/null
+fi
 for model in $models; do
 	part "$model-model" "$remat" --quiet model "$model" $shape --no-weights -o "$out/graphs/$model.onnx" &&
 		part "$model-grad" "$remat" --quiet grad "$out/graphs/$model.onnx" -o "$out/graphs/$model-train.onnx" || continue

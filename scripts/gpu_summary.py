@@ -2,6 +2,7 @@
 """summary.json and index.html over what scripts/gpu-validate.sh left.
 
     gpu_summary.py FOLDER SECONDS < "NAME STATE SECONDS" lines
+    gpu_summary.py --page FOLDER COMMIT OUT     OUT/gpu.md, of summary.json as it was left
 """
 import html
 import json
@@ -12,6 +13,8 @@ import tables
 
 
 def main():
+    if sys.argv[1] == "--page":
+        return kept(*sys.argv[2:])
     folder, seconds = sys.argv[1], int(sys.argv[2])
     parts = [dict(zip(("part", "state", "seconds"), line.split())) for line in sys.stdin if line.strip()]
     rows = []
@@ -26,6 +29,21 @@ def main():
     summary = {"seconds": seconds, "doctor": load(folder, "doctor.json"), "parts": parts, "variants": rows, "pytorch": torch}
     tables.keep(folder, "summary.json", summary)
     tables.keep(folder, "index.html", page(folder, summary))
+
+
+def kept(folder, commit, out):
+    """The page of a validation: its variants, and what of it did not run."""
+    s = load(folder, "summary.json")
+    with open(os.path.join(folder, "gpu.txt")) as f:
+        gpu = f.read().strip()
+    text = [f"# gpu\n\n`scripts/gpu-validate.sh` at {commit} on {gpu}. MB are 10^6 bytes; counted: parameters, state and feeds too.\n"]
+    for group in dict.fromkeys(r["group"] for r in s["variants"]):
+        rows = [{k: "-" if v is None else f"{v:.3g}" if isinstance(v, float) and abs(v) < 1 else str(v) for k, v in r.items() if k not in ("group", "error")} for r in s["variants"] if r["group"] == group]
+        text.append(f"**{group}**\n\n{tables.text(rows)}\n")
+    missing = [p["part"] for p in s["parts"] if p["state"] != "done"]
+    text.append("Not run, or not to the end: " + (", ".join(missing) or "nothing") + ".\n")
+    tables.keep(out, "gpu.json", s)
+    tables.keep(out, "gpu.md", "\n".join(text))
 
 
 def load(folder, name):

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Whether a GPU computes what the CPU does, in the memory that was predicted.
+
+    gpu_check.py --remat bin/remat --out DIR [--provider cuda] [--jobs 8]
+
+Small models, each plain and rewritten, in float32 and in half types, with and without
+an optimizer: three steps on the CPU, of the graph in float32, and on the GPU, of what
+is written for it. A row is right where live, session and reserved bytes are those
+predicted, and the last loss is that of the CPU, to 1e-4 of it in float32 and 3e-2 in half
+types. One row trains on data that differs from step to step. gpu_check.json has all
+rows; exit code 1 says that one is wrong.
+"""
+import argparse
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import tables
+
+MODELS = {
+    "gpt2": ("gpt2-tiny",),
+    "encoder": ("encoder", "--layers", "2", "--hidden", "48", "--heads", "2", "--seq", "20", "--batch", "2"),
+    "mlp": ("mlp", "--layers", "5", "--hidden", "32", "--batch", "6"),
+}
+OPTIMIZERS = ("none", "adamw")
+STRATEGIES = ("none", "full", "optimal")
+BOUND = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}
+FIGURES = ("live_peak_bytes", "session_bytes", "reserved_bytes")
+VOCABULARY = 512  # of gpt2-tiny
+
+
+class Machine:
+    def __init__(self, a):
+        self.a = a
+
+    def remat(self, provider, *args):
+        done = subprocess.run([os.path.abspath(self.a.remat), "--json", "--quiet", "--provider", provider, *args], cwd=self.a.out, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"remat {args[0]} on {provider}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
+        return json.loads(done.stdout) if done.stdout.strip() else {}
+
+
+def loss(run):
+    return run["steps"][-1]["outputs"][run["loss_output"]]
+
+
+def far(got, want):
+    return abs(got - want) / max(abs(want), 1e-12)
+
+
+def rows(m, name, optimizer):
+    """The rows of one training graph."""
+    train = f"{name}-{optimizer}"
+    m.remat("cpu", "model", *MODELS[name], "-o", train + "-m.onnx")
+    m.remat("cpu", "grad", train + "-m.onnx", "--optimizer", optimizer, "-o", train + ".onnx")
+    want = loss(m.remat("cpu", "run", train + ".onnx", "--steps", "3"))
+    for strategy in STRATEGIES:
+        for precision, bound in BOUND.items():
+            file = f"{train}-{strategy}-{precision}.onnx"
+            half = ["--emulate"] if m.a.provider == "cpu" and precision != "fp32" else []
+            m.remat(m.a.provider, "rewrite", train + ".onnx", "--strategy", strategy, "--precision", precision, *half, "--time-limit", "5s", "-o", file)
+            run = m.remat(m.a.provider, "run", file, "--steps", "3")
+            off = [f for f in FIGURES if run["memory"][f] != run["memory"]["predicted_" + f]]
+            yield {"row": file[:-5], "loss": loss(run), "on the CPU": want, "difference": far(loss(run), want), "not as predicted": off,
+                   "right": not off and far(loss(run), want) <= bound}
+
+
+def trained(m):
+    """Training reads other tokens in every step."""
+    draw, token, tokens = random.Random(1), 0, []
+    for _ in range(20000):
+        tokens.append(token)
+        token = (7 * token + draw.randrange(5) + 3) % VOCABULARY
+    with open(os.path.join(m.a.out, "tokens.bin"), "wb") as f:
+        f.write(struct.pack(f"<{len(tokens)}H", *tokens))
+    m.remat("cpu", "model", "gpt2-tiny", "--seq", "64", "--batch", "4", "-o", "data.onnx")
+    losses = {}
+    for way, provider in (("cpu", "cpu"), ("gpu", m.a.provider)):
+        losses[way] = m.remat(provider, "train", "data.onnx", "--tokens", "tokens.bin", "--token-type", "uint16", "--val", "10%", "--steps", "40", "--lr", "1e-3", "-o", "run-" + way)
+    off = max(far(losses["gpu"][k], losses["cpu"][k]) for k in ("loss_last", "val_loss"))
+    return {"row": "train, on data", "loss": losses["gpu"]["val_loss"], "on the CPU": losses["cpu"]["val_loss"], "difference": off, "not as predicted": [], "right": off <= 1e-3}
+
+
+def attempt(name, make):
+    """The rows that make has, or one that says why it has none."""
+    try:
+        return list(make())
+    except (RuntimeError, KeyError, TypeError) as e:
+        return [{"row": name, "error": f"{type(e).__name__}: {e}", "right": False}]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--remat", required=True)
+    p.add_argument("--out", required=True, help="folder for the graphs and gpu_check.json")
+    p.add_argument("--provider", default="cuda", help="cuda, or cpu to try the script")
+    p.add_argument("--jobs", type=int, default=min(8, os.cpu_count()))
+    p.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    a = p.parse_args()
+    os.makedirs(a.out, exist_ok=True)
+    m = Machine(a)
+    jobs = [("train, on data", lambda: [trained(m)])]
+    jobs += [(f"{n}-{o}", lambda n=n, o=o: rows(m, n, o)) for n in a.models for o in OPTIMIZERS]
+    with ThreadPoolExecutor(a.jobs) as pool:
+        found = [row for made in pool.map(lambda j: attempt(*j), jobs) for row in made]
+    tables.keep(a.out, "gpu_check.json", found)
+    wrong = [r for r in found if not r["right"]]
+    for r in wrong:
+        print(json.dumps(r))
+    print(f"{len(found)} rows, {len(wrong)} wrong")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
