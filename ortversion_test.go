@@ -20,6 +20,7 @@ var madeFrom = map[string]string{
 	"bench/requirements.txt":                  `onnxruntime==(\S+)`,
 	"scripts/requirements.txt":                `onnxruntime==(\S+)`,
 	"docs/cli.md":                             `"ort_version": "(\S+?)"`,
+	"docs/gpu.md":                             `On H200s \(ONNX Runtime (\S+?),`,
 	"docs/prediction.md":                      `Measured of (\S+):`,
 	"docs/precision.md":                       `the kernels of ONNX Runtime (\S+)`,
 	"internal/corpus/testdata/exceptions.txt": `in ONNX Runtime (\S+) on the CPU`,

@@ -9,7 +9,7 @@ package rewrite
 // and the running statistics r·momentum + statistic·(1 − momentum), as
 // https://onnx.ai/onnx/operators/onnx__BatchNormalization.html has them. A sum over
 // trailing axes, then over leading ones, needs no workspace of cuDNN's, as one over both
-// would (traits.ScratchCUDA).
+// would (onnx/traits/scratchcuda.go).
 
 import (
 	"slices"
