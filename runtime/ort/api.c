@@ -154,13 +154,12 @@ OrtStatus *ortTypeInfo(OrtSession *s, int output, size_t i, OrtTypeInfo **out) {
   if (output) return STATUS(SessionGetOutputTypeInfo, (OrtSession *, size_t, OrtTypeInfo **))(s, i, out);
   return STATUS(SessionGetInputTypeInfo, (OrtSession *, size_t, OrtTypeInfo **))(s, i, out);
 }
-// ortInputDevices says for each input on what kind of device the session reads it.
-OrtStatus *ortInputDevices(OrtSession *s, int *types, size_t n) {
-  const OrtMemoryInfo **m = calloc(n ? n : 1, sizeof *m);
-  OrtStatus *status = STATUS(SessionGetMemoryInfoForInputs, (OrtSession *, const OrtMemoryInfo **, size_t))(s, m, n);
+// ortInputDevices says for each of the n inputs on what kind of device the session reads it;
+// infos has room for as many.
+OrtStatus *ortInputDevices(OrtSession *s, const OrtMemoryInfo **infos, int *types, size_t n) {
+  OrtStatus *status = STATUS(SessionGetMemoryInfoForInputs, (OrtSession *, const OrtMemoryInfo **, size_t))(s, infos, n);
   for (size_t i = 0; !status && i < n; i++)
-    if (m[i]) VOID(MemoryInfoGetDeviceType, (const OrtMemoryInfo *, int *))(m[i], &types[i]);
-  free(m);
+    if (infos[i]) VOID(MemoryInfoGetDeviceType, (const OrtMemoryInfo *, int *))(infos[i], &types[i]);
   return status;
 }
 OrtStatus *ortEndProfiling(OrtSession *s, char **out) {

@@ -116,7 +116,7 @@ void ortReleaseSession(OrtSession *s);
 OrtStatus *ortCount(OrtSession *s, int output, size_t *out);
 OrtStatus *ortName(OrtSession *s, int output, size_t i, char **out);
 OrtStatus *ortTypeInfo(OrtSession *s, int output, size_t i, OrtTypeInfo **out);
-OrtStatus *ortInputDevices(OrtSession *s, int *types, size_t n);
+OrtStatus *ortInputDevices(OrtSession *s, const OrtMemoryInfo **infos, int *types, size_t n);
 OrtStatus *ortEndProfiling(OrtSession *s, char **out);
 OrtStatus *ortFreeDimension(OrtSessionOptions *o, const char *name, int64_t v);
 void ortFreeString(char *p);

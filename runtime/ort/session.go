@@ -238,8 +238,8 @@ func (s *Session) locateInputs() error {
 	if s.options.Provider == CPU || len(s.Inputs) == 0 {
 		return nil
 	}
-	kinds := make([]C.int, len(s.Inputs))
-	err := statusError(C.ortInputDevices(s.ptr, &kinds[0], C.size_t(len(kinds))))
+	kinds, infos := make([]C.int, len(s.Inputs)), make([]*C.OrtMemoryInfo, len(s.Inputs))
+	err := statusError(C.ortInputDevices(s.ptr, &infos[0], &kinds[0], C.size_t(len(kinds))))
 	for i := range kinds {
 		s.Inputs[i].Host = kinds[i] == 0
 	}
