@@ -112,6 +112,11 @@ func evaluate(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if e.onCUDA() {
+		if err := pipeline.ForDevice(m, o.Dims); err != nil {
+			return fmt.Errorf("%s: %w", filepath.Base(path), err)
+		}
+	}
 	s, err := engine.Open(m, o)
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Base(path), err)

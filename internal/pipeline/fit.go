@@ -350,6 +350,11 @@ func (f *fitting) besides(a *stepGraph, given *onnx.Model, roles step.Roles) err
 	}
 	o := f.o.Pipeline
 	o.Dims, o.Precision = a.dims, nil
+	if o.provider().Device {
+		if err := ForDevice(m, o.Dims); err != nil {
+			return err
+		}
+	}
 	p, err := Predict(f.engine, m, step.Roles{Loss: roles.Loss}, o, nil)
 	if err != nil {
 		return fmt.Errorf("%s: its forward part, for validation: %w", f.source.Path, err)

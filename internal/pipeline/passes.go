@@ -378,6 +378,12 @@ func (p *preparation) legalized(rule legalization) error {
 	return err
 }
 
+// ForDevice replaces what CUDA has no kernel for in a model that is run and not planned.
+func ForDevice(m *onnx.Model, dims map[string]int64) error {
+	_, err := legalize(m, dims, rewrite.Statistics)
+	return err
+}
+
 type legalization func(*onnx.Graph, build.Typer) (rewrite.Report, error)
 
 func legalize(m *onnx.Model, dims map[string]int64, rule legalization) (rewrite.Report, error) {

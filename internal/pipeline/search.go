@@ -17,7 +17,6 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
-	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
@@ -70,7 +69,7 @@ func NewPlanner(e *runtime.Engine, given *onnx.Model, o Options) (*Planner, erro
 		return nil, err
 	}
 	if o.provider().Device { // the given file may have what only the written one does without
-		if _, err := legalize(before, o.Dims, rewrite.Statistics); err != nil {
+		if err := ForDevice(before, o.Dims); err != nil {
 			return nil, err
 		}
 	}
