@@ -109,7 +109,7 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.Half = &precision.Options{To: half, StashOnly: e.provider != "cuda", Provider: e.halfProvider()}
+	o.Half = &precision.Options{To: half, StashOnly: !e.onCUDA(), Provider: e.halfProvider()}
 	if o.Derive.Update.Kind != optim.Lightest {
 		o.Lighter = optim.Lightest
 	}
@@ -267,7 +267,7 @@ func (a *adviceRun) document(v *pipeline.Advice) *report.Advice {
 		},
 		Recommended: a.taken(v, v.Recommended),
 	}
-	if a.e.provider == "cuda" {
+	if a.e.onCUDA() {
 		d.Provider = "cuda"
 	}
 	d.Need.OtherBytes = d.Need.TotalBytes - d.Need.ParameterBytes - d.Need.GradientBytes - d.Need.StateBytes - d.Need.ActivationBytes

@@ -91,11 +91,11 @@ func (a *adviceRun) commands(t *pipeline.Taken) []string {
 
 // ran adds the command that runs a file.
 func (a *adviceRun) ran(t *pipeline.Taken, list []string, file string) []string {
-	if a.e.provider == "cuda" && !a.e.rehearse {
+	if a.e.onCUDA() && !a.e.rehearse {
 		return list // where there may be no GPU to run it on
 	}
 	words := append(a.globals(true), "run", file)
-	if t.Fits && a.e.provider != "cuda" {
+	if t.Fits && !a.e.onCUDA() {
 		words = append(words, "--memory-limit", fmt.Sprint(a.options.Memory))
 	}
 	return append(list, commandLine(words))

@@ -254,6 +254,19 @@ func output(c *cli.Context) (string, error) {
 	return "", fmt.Errorf("remat %s: missing -o FILE", c.Command.Name)
 }
 
+// onCUDA reports that steps run on a GPU: by --provider, or because auto finds that CUDA
+// works, which settles it for the command. So what is planned is for where it runs.
+func (e *env) onCUDA() bool {
+	if e.provider == string(remat.Auto) {
+		if engine, err := e.engine(); err == nil {
+			if p, err := engine.Provider(remat.Auto, e.device); err == nil {
+				e.provider = string(p)
+			}
+		}
+	}
+	return e.provider == string(ort.CUDA)
+}
+
 // sessionOptions are the global options as a session wants them.
 func (e *env) sessionOptions() remat.Options {
 	return remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, TF32: e.tf32, Dims: e.dims}
@@ -261,7 +274,7 @@ func (e *env) sessionOptions() remat.Options {
 
 // halfProvider is whose kernels a half type is chosen for.
 func (e *env) halfProvider() kernels.Provider {
-	if e.provider == "cuda" {
+	if e.onCUDA() {
 		return kernels.CUDA
 	}
 	return kernels.CPU

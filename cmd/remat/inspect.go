@@ -71,7 +71,7 @@ func (e *env) readWorkspace(c *cli.Context) error {
 	if text == "" {
 		return nil
 	}
-	if !c.Bool("memory") || e.provider != "cuda" {
+	if !c.Bool("memory") || !e.onCUDA() {
 		return fmt.Errorf("remat inspect: --workspace requires --memory and --provider cuda")
 	}
 	var err error

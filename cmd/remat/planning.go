@@ -218,7 +218,7 @@ func readBudgets(texts []string, o *planOptions) error {
 
 // pipelineOptions are the global options as the pipeline wants them.
 func (e *env) pipelineOptions() pipeline.Options {
-	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.provider == "cuda", Workspace: e.workspace, After: e.passed}
+	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.onCUDA(), Workspace: e.workspace, After: e.passed}
 }
 
 // readFile reads a small file whole; errors name it once.

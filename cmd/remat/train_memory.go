@@ -28,8 +28,8 @@ func memoryLimitFlag() cli.Flag {
 // readMemoryLimit reads --memory-limit, 0 where it is not given.
 func readMemoryLimit(e *env, c *cli.Context) (int64, error) {
 	n, err := readOptional(c, "memory-limit")
-	if err == nil && n > 0 && e.provider == "cuda" {
-		err = errors.New("--memory-limit bounds the CPU's memory: with --rehearse, --device-memory bounds a GPU's")
+	if err == nil && n > 0 && e.onCUDA() {
+		err = errors.New("--memory-limit bounds the CPU's memory: add --provider cpu; with --rehearse, --device-memory bounds a GPU's")
 	}
 	return n, err
 }
