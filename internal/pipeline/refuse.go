@@ -53,7 +53,11 @@ func (p *Planner) weighing(strategy string, searches bool, budget Budget, half *
 		return half, missed
 	}
 	note := fmt.Sprintf("the casts to %s were left out, as they raise the peak: %d bytes with them, %d without", p.opts.Precision.To, half.Peak, whole.Peak)
-	whole.Plan.Notes = append(whole.Plan.Notes, note+p.whyMore(half))
+	note += p.whyMore(half)
+	if p.opts.provider().Device {
+		note += "; on a GPU they save time as well: --strategy full keeps them"
+	}
+	whole.Plan.Notes = append(whole.Plan.Notes, note)
 	return whole, err
 }
 
