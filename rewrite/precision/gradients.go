@@ -4,7 +4,7 @@ package precision
 // they wait for: that every gradient is finite, a norm of all. Each reader has a
 // float32 copy of its own, made when it runs and gone after it:
 //
-//	P.grad, in half ─┬─▶ Cast ─▶ ReduceL1 ─▶ … ─▶ found_inf (scale.go)
+//	P.grad, in half ─┬─▶ Cast ─▶ ReduceSum ─▶ … ─▶ found_inf (scale.go)
 //	                 └─▶ Where(found_inf, 0, ·) ─┬─▶ Cast ─▶ first product ─▶ … ─▶ P.m.new
 //	                                             └─▶ Wait(·, P.m.new) ─▶ Cast ─▶ second product
 //

@@ -5,7 +5,7 @@ package precision
 //	loss_scale ─┬─▶ Mul(c, ·): every gradient is larger by it (homogeneous.go)
 //	            └─▶ Reciprocal ─▶ Mul(P.grad, ·) in float32, or, where an
 //	                optimizer reads the gradients, into its scalars
-//	P.grad … ─▶ ReduceL1 each ─▶ Concat ─▶ ReduceL1 ─▶ ÷scale ─┐
+//	P.grad … ─▶ ReduceSum each ─▶ Concat ─▶ ReduceSum ─▶ ÷scale ┐
 //	loss_scale ─▶ Log ─────────────────────────────────────────┴▶ Add ─▶ ·0 ─▶ IsNaN = found_inf
 //	found_inf ─▶ the optimizer's updates keep what they have (optim.Skip)
 //
@@ -14,9 +14,10 @@ package precision
 // overflows changes the parameters whose gradients did not. A gradient that its update
 // computes in slices, and never whole, is summed slice by slice before (ScaleLoss).
 //
-// A sum of absolute values is finite if and only if every element is: the
-// sum is of gradients divided by the scale, and leaves float32's range only
-// where an element nearly does. A scale has a finite logarithm if and only if
+// A sum is finite if and only if every element is: infinities of both signs make a NaN, and the
+// sum is of gradients divided by the scale, which leaves float32's range only
+// where an element nearly does. On CUDA a sum over everything borrows nothing; one of
+// absolute values goes to cuDNN, and borrows as much as the gradient. A scale has a finite logarithm if and only if
 // it is finite and above zero; with any other the gradients say nothing (at 0
 // they are all 0, and divided by it NaN), so the step counts as one that
 // overflowed.
@@ -201,11 +202,11 @@ func (p *pass) unscale(raw, inverse *onnx.Value, readers func(*onnx.Node) bool) 
 	return whole
 }
 
-// sums are those of the absolute values of each gradient as it is now, float32 [].
+// sums are those of each gradient as it is now, float32 [].
 func (p *pass) sums() []*onnx.Value {
 	var sums []*onnx.Value
 	for _, g := range p.grads {
-		sums = append(sums, p.op("remat/scale/"+g.param.Name+"/sum", "ReduceL1", build.In(g.grad), onnx.IntAttr("keepdims", 0)))
+		sums = append(sums, p.op("remat/scale/"+g.param.Name+"/sum", "ReduceSum", build.In(g.grad), onnx.IntAttr("keepdims", 0)))
 	}
 	return sums
 }
@@ -217,7 +218,7 @@ func (p *pass) total(sums []*onnx.Value) *onnx.Value {
 		rows = append(rows, p.op("remat/scale/"+g.param.Name+"/row", "Reshape", build.In(sums[i], p.b.Ints(1))))
 	}
 	all := p.op("remat/scale/sums", "Concat", rows, onnx.IntAttr("axis", 0))
-	return p.op("remat/scale/total", "ReduceL1", build.In(all), onnx.IntAttr("keepdims", 0))
+	return p.op("remat/scale/total", "ReduceSum", build.In(all), onnx.IntAttr("keepdims", 0))
 }
 
 // foundInf makes the output found_inf of the sum of the unscaled gradients.
