@@ -73,7 +73,7 @@ func noSliceRule(of *onnx.Value, n *onnx.Node) *SkipError {
 // sumsBehind are the sums to which alone a reader leads, through elementwise values of
 // the shape; nil where it leads elsewhere.
 func sumsBehind(n *onnx.Node, shape onnx.Shape) []*onnx.Node {
-	if optim.IsSum(n) || n.MadeBy("scale") && n.Is("ReduceL1") {
+	if optim.IsSum(n) || n.MadeBy("scale") && n.Is("ReduceSum") {
 		return []*onnx.Node{n}
 	}
 	t, ok := traits.Of(n)
