@@ -37,7 +37,9 @@ type env struct {
 	// 0: unlimited.
 	rehearse     bool
 	deviceMemory int64
-	tf32         bool
+	// asked is --provider as it was given; provider is what onCUDA settles it to.
+	asked string
+	tf32  bool
 
 	threads int
 	opt     int
@@ -145,7 +147,8 @@ func (e *env) readGlobals(c *cli.Context) error {
 	if e.remark != "" && !e.quiet {
 		fmt.Fprintln(e.stderr, e.remark)
 	}
-	switch e.provider = c.String("provider"); e.provider {
+	e.asked = c.String("provider")
+	switch e.provider = e.asked; e.provider {
 	case "auto", "cpu", "cuda":
 	default:
 		return fmt.Errorf("--provider %q: want auto, cpu or cuda", e.provider)

@@ -91,7 +91,7 @@ func (o sweepOptions) only(number int) sweepOptions {
 func (o *sweepOptions) describe(e *env) (json.RawMessage, error) {
 	d := sweptSizes{
 		Models: o.models, Files: map[string]string{}, Precisions: o.precisions, Strategies: o.strategies, Batches: o.batches, Seqs: o.seqs, Layers: o.layers,
-		Accumulate: o.accumulates, Dims: e.dims, Optimizer: o.optimizer, Limit: o.limit, Measure: o.measure, Provider: e.provider, Opt: e.opt, Version: version,
+		Accumulate: o.accumulates, Dims: e.dims, Optimizer: o.optimizer, Limit: o.limit, Measure: o.measure, Provider: e.asked, Opt: e.opt, Version: version,
 	}
 	for _, name := range o.models {
 		if _, builtIn, err := sweptModel(name); err != nil {

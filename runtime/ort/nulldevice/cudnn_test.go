@@ -24,13 +24,12 @@ func TestTensorDescriptors(t *testing.T) {
 	}
 }
 
-// TestWorkspaces: each size that the provider asks for is 0, whatever stood there.
+// TestWorkspaces: a size that only the library knows is 0, whatever stood there.
 func TestWorkspaces(t *testing.T) {
 	device(t, Unlimited)
 	h := made(t, "cudnnCreate")
 	defer must(t, "cudnnDestroy", h)
-	for name, place := range map[string]int{"cudnnDropoutGetStatesSize": 1, "cudnnGetReductionIndicesSize": 4,
-		"cudnnGetReductionWorkspaceSize": 4, "cudnnGetConvolutionForwardWorkspaceSize": 6} {
+	for name, place := range map[string]int{"cudnnDropoutGetStatesSize": 1, "cudnnGetConvolutionForwardWorkspaceSize": 6} {
 		size := new(uint64)
 		*size = 99
 		args := make([]uintptr, place+1)
@@ -38,6 +37,43 @@ func TestWorkspaces(t *testing.T) {
 		must(t, name, args...)
 		if *size != 0 {
 			t.Errorf("%s: %d", name, *size)
+		}
+	}
+}
+
+// TestReductionSizes: the workspace of a reduction, and its places, are those of an H200.
+func TestReductionSizes(t *testing.T) {
+	device(t, Unlimited)
+	h, how := made(t, "cudnnCreate"), made(t, "cudnnCreateReduceTensorDescriptor")
+	defer must(t, "cudnnDestroy", h)
+	defer must(t, "cudnnDestroyReduceTensorDescriptor", how)
+	from, to := made(t, "cudnnCreateTensorDescriptor"), made(t, "cudnnCreateTensorDescriptor")
+	defer must(t, "cudnnDestroyTensorDescriptor", from)
+	defer must(t, "cudnnDestroyTensorDescriptor", to)
+	const single, double, without, with = 0, 1, 0, 1
+	for _, c := range []struct {
+		kind, places    uintptr
+		in, out         [3]int32
+		indices, wanted uint64
+	}{
+		{single, without, [3]int32{2, 3, 5}, [3]int32{2, 1, 5}, 0, 120},
+		{double, without, [3]int32{2, 3, 5}, [3]int32{1, 1, 5}, 0, 240},
+		{single, with, [3]int32{2, 3, 5}, [3]int32{2, 1, 5}, 40, 240},
+		{double, with, [3]int32{2, 3, 5}, [3]int32{2, 1, 5}, 40, 360},
+		{single, with, [3]int32{3, 1, 1}, [3]int32{1, 1, 1}, 4, 16},
+	} {
+		must(t, "cudnnSetReduceTensorDescriptor", how, 3, c.kind, 0, c.places, 0)
+		strides := &[3]int32{15, 5, 1}
+		must(t, "cudnnSetTensorNdDescriptor", from, 0, 3, at(t, &c.in), at(t, strides))
+		must(t, "cudnnSetTensorNdDescriptor", to, 0, 3, at(t, &c.out), at(t, strides))
+		size := new(uint64)
+		must(t, "cudnnGetReductionIndicesSize", h, how, from, to, at(t, size))
+		if *size != c.indices {
+			t.Errorf("%v to %v: %d bytes of places, want %d", c.in, c.out, *size, c.indices)
+		}
+		must(t, "cudnnGetReductionWorkspaceSize", h, how, from, to, at(t, size))
+		if *size != c.wanted {
+			t.Errorf("%v to %v: %d bytes, want %d", c.in, c.out, *size, c.wanted)
 		}
 	}
 }
