@@ -202,9 +202,7 @@ func held(t *testing.T) (h holding) {
 // TestRefusalsLeaveNothing fails sessions and steps for want of device memory at every
 // point that there is.
 func TestRefusalsLeaveNothing(t *testing.T) {
-	if testEngine.device == nil {
-		t.Skip("not a rehearsal: TestRehearsed runs it in one")
-	}
+	onlyRehearsed(t)
 	t.Cleanup(func() { nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited}) })
 	path := saveLeaky(t, t.TempDir(), "p = Mul(x, W)\n", `{"W": {"file": "w.bin", "offset": 0, "bytes": 262144}}`)
 	fits := false

@@ -36,3 +36,11 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(code)
 }
+
+// onlyRehearsed skips a test in a process that does not rehearse.
+func onlyRehearsed(t *testing.T) {
+	t.Helper()
+	if testEngine.device == nil {
+		t.Skip("not a rehearsal: TestRehearsed runs it in one")
+	}
+}

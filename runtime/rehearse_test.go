@@ -12,9 +12,7 @@ import (
 // TestEdgesStopNobody: a node of the host that reads the Size of a value on the device
 // stops the host, each time. The Shape of a view is read on the device.
 func TestEdgesStopNobody(t *testing.T) {
-	if testEngine.device == nil {
-		t.Skip("not a rehearsal: TestRehearsed runs it in one")
-	}
+	onlyRehearsed(t)
 	const edges = 7
 	stops := func(edge string, level int) int64 {
 		nodes, values := "", ""
@@ -57,9 +55,7 @@ axes = Slice(u, first, first)
 // TestHostInputs: what a node of the host reads lies on the host, where it can be written
 // between steps. ONNX Runtime copies a value of the device once, as it is bound.
 func TestHostInputs(t *testing.T) {
-	if testEngine.device == nil {
-		t.Skip("not a rehearsal: TestRehearsed runs it in one")
-	}
+	onlyRehearsed(t)
 	s := openText(t, `model ir=10 opset=20
 graph g {
 in x float32[6]
@@ -94,9 +90,7 @@ out z float32[a,b]
 
 // TestArenaOfSpared: an arena is planned for a session that has given its graph up.
 func TestArenaOfSpared(t *testing.T) {
-	if testEngine.device == nil {
-		t.Skip("not a rehearsal: TestRehearsed runs it in one")
-	}
+	onlyRehearsed(t)
 	s := openText(t, `model ir=10 opset=20
 graph g {
 in x float32[6]

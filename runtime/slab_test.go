@@ -184,9 +184,7 @@ func TestSlabText(t *testing.T) {
 // TestSlabOnTheDevice: a rehearsed step lies in one slab of the device's memory from the
 // second on, and one whose places are wrong on purpose lies elsewhere, as large.
 func TestSlabOnTheDevice(t *testing.T) {
-	if testEngine.device == nil {
-		t.Skip("not a rehearsal: TestRehearsed runs it in one")
-	}
+	onlyRehearsed(t)
 	path := sampleModels(t)[0]
 	o := Options{Level: 1, Threads: 1, Provider: ort.CUDA, Feeds: readSample(t, path)}
 	got := stepsOf(t, path, o, nil)

@@ -25,8 +25,6 @@ static const struct {
 #undef X
 };
 
-enum { kUint8 = 2 };  // ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8
-
 // The table of the environment of this process.
 static void **table;
 
@@ -219,13 +217,13 @@ OrtStatus *ortTensorOver(OrtMemoryInfo *mi, void *p, size_t n, const int64_t *di
 }
 // ortBytesOver makes a vector of bytes over the memory of a tensor of n bytes, wherever that
 // lies.
-OrtStatus *ortBytesOver(OrtValue *v, size_t n, OrtValue **out) {
+OrtStatus *ortBytesOver(OrtValue *v, size_t n, int byte_type, OrtValue **out) {
   const OrtMemoryInfo *m;
   void *p;
   const int64_t dims[] = {(int64_t)n};
   OrtStatus *s = STATUS(GetTensorMemoryInfo, (OrtValue *, const OrtMemoryInfo **))(v, &m);
   if (!s) s = ortTensorData(v, &p);
-  return s ? s : ortTensorOver((OrtMemoryInfo *)m, p, n, dims, 1, kUint8, out);
+  return s ? s : ortTensorOver((OrtMemoryInfo *)m, p, n, dims, 1, byte_type, out);
 }
 OrtStatus *ortTensorFrom(OrtAllocator *a, const int64_t *dims, size_t rank, int type, OrtValue **out) {
   remat_forget_error();

@@ -136,7 +136,7 @@ OrtStatus *ortTerminate(OrtRunOptions *o, int on);
 void ortReleaseRunOptions(OrtRunOptions *o);
 OrtStatus *ortRunWithBinding(OrtSession *s, OrtRunOptions *o, OrtIoBinding *b);
 
-OrtStatus *ortBytesOver(OrtValue *v, size_t n, OrtValue **out);
+OrtStatus *ortBytesOver(OrtValue *v, size_t n, int byte_type, OrtValue **out);
 OrtStatus *ortTensorOver(OrtMemoryInfo *mi, void *p, size_t n, const int64_t *dims, size_t rank, int type, OrtValue **out);
 OrtStatus *ortTensorFrom(OrtAllocator *a, const int64_t *dims, size_t rank, int type, OrtValue **out);
 OrtStatus *ortTensorData(OrtValue *v, void **out);

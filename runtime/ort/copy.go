@@ -51,21 +51,21 @@ func (c *Copier) Copy(to, from *Value) error {
 	}
 	defer c.binding.ClearInputs()
 	defer c.binding.ClearOutputs()
-	for _, end := range []struct {
-		v    *Value
-		bind func(*Value) error
-	}{
-		{from, func(v *Value) error { return c.binding.BindInput("from", v) }},
-		{to, func(v *Value) error { return c.binding.BindOutput("to", v) }},
-	} {
-		bytes, err := end.v.bytesOver()
-		if err != nil {
-			return err
-		}
-		defer bytes.Close()
-		if err := end.bind(bytes); err != nil {
-			return err
-		}
+	source, err := from.bytesOver()
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := to.bytesOver()
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	if err := c.binding.BindInput("from", source); err != nil {
+		return err
+	}
+	if err := c.binding.BindOutput("to", target); err != nil {
+		return err
 	}
 	if err := c.session.Run(context.Background(), c.binding, "copy"); err != nil {
 		return fmt.Errorf("copy: %w", err)
@@ -76,7 +76,7 @@ func (c *Copier) Copy(to, from *Value) error {
 // bytesOver is a vector of bytes in the memory of a value, which outlives it.
 func (v *Value) bytesOver() (*Value, error) {
 	b := &Value{Type: Uint8, Shape: []int64{v.size}, size: v.size, host: v.host}
-	return b, statusError(C.ortBytesOver(v.ptr, C.size_t(v.size), &b.ptr))
+	return b, statusError(C.ortBytesOver(v.ptr, C.size_t(v.size), C.int(b.Type), &b.ptr))
 }
 
 // Close releases the copier.
