@@ -322,7 +322,7 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 		return nil, err
 	}
 	options := o.Settings.options(g)
-	options.Stop = func() bool { return ctx.Err() != nil }
+	options.Stop, options.TimeLimited = func() bool { return ctx.Err() != nil }, ctx.Done() != nil
 	if half, err := pipeline.ParseHalf(o.Precision); err != nil {
 		return nil, fmt.Errorf("precision %w", err)
 	} else if half != onnx.Undefined {

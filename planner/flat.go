@@ -15,17 +15,26 @@ type flat struct {
 	view []int32
 	// over lists for each slot the places in the op's list in that it may take
 	// over.
-	over rows
-	// By value.
-	bytes  []int64
-	class  []int32
-	inner  []bool
-	scalar []bool
-	bound  []bool // its buffer is somebody else's
+	over   rows
+	values []flatValue
+	// made lists in the order of in the slot that makes each value read, or -1, and uses by
+	// slot how often it is read, its maker's hold included: as long as each op runs once.
+	made, uses []int32
+	// slots is the value of each slot.
+	slots []int32
 	// scratch is the sum of what the op's kernel takes inside; scripted: it
 	// takes it in an order of its own.
 	scratch  []int64
 	scripted []bool
+}
+
+// A flatValue is what the simulation asks of a value, side by side.
+type flatValue struct {
+	bytes  int64
+	class  int32
+	inner  bool
+	scalar bool
+	bound  bool // its buffer is somebody else's
 }
 
 // rows holds lists back to back.
@@ -39,12 +48,10 @@ func (r *rows) end() { r.start = append(r.start, int32(len(r.items))) }
 // newFlat lays the graph out, each list in the order of nodes and values.
 func newFlat(g *ortmodel.Graph) *flat {
 	nn, nv := len(g.Nodes), len(g.Values)
-	f := &flat{bytes: make([]int64, nv), class: make([]int32, nv), inner: make([]bool, nv), scalar: make([]bool, nv), bound: make([]bool, nv),
-		scratch: make([]int64, nn), scripted: make([]bool, nn)}
+	f := &flat{values: make([]flatValue, nv), scratch: make([]int64, nn), scripted: make([]bool, nn)}
 	for v := range g.Values {
 		val := &g.Values[v]
-		f.bytes[v], f.class[v] = val.Bytes, int32(val.Class)
-		f.inner[v], f.scalar[v], f.bound[v] = val.Kind == ortmodel.Inner, val.Scalar, val.Kind == ortmodel.Bound
+		f.values[v] = flatValue{val.Bytes, int32(val.Class), val.Kind == ortmodel.Inner, val.Scalar, val.Kind == ortmodel.Bound}
 	}
 	for _, r := range []*rows{&f.in, &f.out, &f.over} {
 		r.end()
@@ -67,7 +74,35 @@ func newFlat(g *ortmodel.Graph) *flat {
 		}
 		f.scripted[i] = n.Script != nil && f.scratch[i] != 0
 	}
+	f.link()
 	return f
+}
+
+// link finds which slot each read means, and how often each is read.
+func (f *flat) link() {
+	f.slots, f.uses, f.made = f.out.items, make([]int32, len(f.out.items)), make([]int32, len(f.in.items))
+	slot := make([]int32, len(f.values))
+	for v := range slot {
+		slot[v] = -1
+	}
+	for k, v := range f.slots {
+		f.uses[k] = 1
+		if v >= 0 {
+			slot[v] = int32(k)
+			if !f.values[v].inner {
+				f.uses[k] = forever
+			}
+		}
+	}
+	for i, v := range f.in.items {
+		f.made[i] = -1
+		if v >= 0 {
+			f.made[i] = slot[v]
+		}
+		if k := f.made[i]; k >= 0 {
+			f.uses[k]++
+		}
+	}
 }
 
 // slot records whose buffer an output shares or may take over.

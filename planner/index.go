@@ -23,6 +23,9 @@ type index struct {
 	outs [][]int
 	// readers[v] lists the ops that read v, each once, ascending.
 	readers [][]int
+	// touched lists the roots that a forward op reads or makes, views included, and asked what
+	// a backward op reads of forward that a plan may drop.
+	touched, asked rows
 	// cost[op] is what solvers minimize: FLOPs, and a little for traffic, so
 	// that of two equal plans the one that moves less is taken.
 	cost []int64
@@ -105,7 +108,31 @@ func newIndex(p *Problem) *index {
 	ix.topo = ix.topological()
 	ix.findRoots()
 	ix.pin()
+	ix.findTouched()
 	return ix
+}
+
+func (ix *index) findTouched() {
+	ix.touched.end()
+	ix.asked.end()
+	for op := range ix.reads {
+		forward := ix.p.Ops[op].Forward
+		for _, v := range ix.reads[op] {
+			r := ix.root[v]
+			if forward {
+				ix.touched.items = append(ix.touched.items, int32(r))
+			} else if j := ix.producer[v]; j >= 0 && ix.p.Ops[j].Forward && !ix.pinned[r] {
+				ix.asked.items = append(ix.asked.items, int32(v))
+			}
+		}
+		if forward {
+			for _, v := range ix.outs[op] {
+				ix.touched.items = append(ix.touched.items, int32(ix.root[v]))
+			}
+		}
+		ix.touched.end()
+		ix.asked.end()
+	}
 }
 
 func contains[T comparable](list []T, x T) bool {

@@ -25,20 +25,21 @@ type liveSim struct {
 	eraseShapes bool
 	hidden      int
 
-	cur    []int32 // value -> latest instance, -1: fed
-	start  []int32 // position -> first entry in read
-	read   []int32 // instance read, flat; -1: fed
-	first  []int32 // position -> first instance it makes
-	value  []int32 // instance -> value
-	uses   []int32 // instance (as buffer) -> reads left
-	buf    []int32 // instance -> owning instance, -1: somebody else's memory
-	birth  []int32 // buffer -> position of its allocation, -1: none
-	death  []int32 // buffer -> position of its last release, -1: never
-	delta  []int64 // position -> bytes allocated there
-	freed  []int64 // position -> bytes released after it
-	byCls  [][]int32
-	peak   int64
-	peakAt int
+	cur               []int32 // value -> latest instance, -1: fed
+	start             []int32 // position -> first entry in read
+	read              []int32 // instance read, flat; -1: fed
+	first             []int32 // position -> first instance it makes
+	value             []int32 // instance -> value
+	ownRead, ownValue []int32 // what read and value are made in
+	uses              []int32 // instance (as buffer) -> reads left
+	buf               []int32 // instance -> owning instance, -1: somebody else's memory
+	birth             []int32 // buffer -> position of its allocation, -1: none
+	death             []int32 // buffer -> position of its last release, -1: never
+	delta             []int64 // position -> bytes allocated there
+	freed             []int64 // position -> bytes released after it
+	byCls             [][]int32
+	peak              int64
+	peakAt            int
 }
 
 // forever is more reads than a value has: what counts them down never releases
@@ -59,8 +60,25 @@ func (s *liveSim) run(schedule []int) int64 { return s.below(schedule, math.MaxI
 // below is run for who does not take a peak of limit bytes or more: it ends, and returns
 // limit, where that much is read later at one place, dead buffers left out.
 func (s *liveSim) below(schedule []int, limit int64) int64 {
-	s.ix.events += int64(len(schedule))
 	s.resolve(schedule)
+	return s.resolved(schedule, limit)
+}
+
+// onceBelow is below for an order of all operators: each read means the one instance that
+// there is, which is known ahead. Instances are slots then, in the graph's order.
+func (s *liveSim) onceBelow(order []int, limit int64) int64 {
+	f := s.f
+	s.start, s.first = resize(s.start, len(order)), resize(s.first, len(order))
+	s.read, s.value, s.uses = f.made, f.slots, append(s.uses[:0], f.uses...)
+	for pos, op := range order {
+		s.start[pos], s.first[pos] = f.in.start[op], f.out.start[op]
+	}
+	s.hidden = len(order)
+	return s.resolved(order, limit)
+}
+
+func (s *liveSim) resolved(schedule []int, limit int64) int64 {
+	s.ix.events += int64(len(schedule))
 	if !s.assign(schedule, limit) {
 		return limit
 	}
@@ -75,8 +93,9 @@ func (s *liveSim) resolve(schedule []int) {
 		reads += int(f.in.start[op+1] - f.in.start[op])
 		made += int(f.out.start[op+1] - f.out.start[op])
 	}
-	s.start, s.first = resize(s.start, len(schedule)+1), resize(s.first, len(schedule))
-	s.read, s.value, s.uses = resize(s.read, reads), resize(s.value, made), resize(s.uses, made)
+	s.start, s.first = resize(s.start, len(schedule)), resize(s.first, len(schedule))
+	s.ownRead, s.ownValue, s.uses = resize(s.ownRead, reads), resize(s.ownValue, made), resize(s.uses, made)
+	s.read, s.value = s.ownRead, s.ownValue
 	read, value, uses := s.read, s.value, s.uses
 	for v := range cur {
 		cur[v] = -1
@@ -102,7 +121,7 @@ func (s *liveSim) resolve(schedule []int) {
 				if cur[v] >= 0 && s.eraseShapes && s.hidden > pos {
 					s.hidden = pos // it ran before
 				}
-				if !f.inner[v] {
+				if !f.values[v].inner {
 					use = forever
 				}
 				cur[v] = id
@@ -111,7 +130,6 @@ func (s *liveSim) resolve(schedule []int) {
 			id++
 		}
 	}
-	s.start[len(schedule)] = at
 }
 
 // assign gives every instance a buffer. It ends, false, where limit bytes are wanted.
@@ -130,33 +148,32 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 		unknown = s.first[s.hidden]
 	}
 	buf, uses, value, death := s.buf, s.uses, s.value, s.death
-	id := int32(0)
 	wanted := s.ix.p.Graph.Held // and by a read to come
 	for pos, op := range schedule {
-		reads := s.read[s.start[pos]:s.start[pos+1]]
-		from := id
+		reads := s.read[s.start[pos]:][:f.in.start[op+1]-f.in.start[op]]
+		from := s.first[pos]
+		to := from + f.out.start[op+1] - f.out.start[op]
 		var bytes int64
-		for slot := f.out.start[op]; slot < f.out.start[op+1]; slot++ {
-			out := id
-			id++
+		for out, slot := from, f.out.start[op]; out < to; out, slot = out+1, slot+1 {
 			v := value[out]
 			if v < 0 {
 				buf[out] = -1
 				continue
 			}
+			val := &f.values[v]
 			b := out
-			if f.inner[v] {
-				b = s.place(slot, reads, out, v, pos >= s.hidden)
+			if val.inner {
+				b = s.place(slot, reads, out, val, pos >= s.hidden)
 			}
 			buf[out] = b
 			if b != out && b >= 0 {
 				if uses[b] == 0 { // it was dead
-					wanted += f.bytes[value[b]]
+					wanted += f.values[value[b]].bytes
 				}
 				uses[b] += uses[out]
-			} else if b == out && !f.bound[v] {
+			} else if b == out && !val.bound {
 				s.birth[out] = int32(pos)
-				bytes += f.bytes[v]
+				bytes += val.bytes
 			}
 		}
 		s.delta[pos] = bytes
@@ -170,16 +187,16 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 			if b := buf[in]; b >= 0 {
 				death[b] = int32(pos)
 				if uses[b]--; uses[b] == 0 {
-					if wanted -= f.bytes[value[b]]; b < unknown {
+					if wanted -= f.values[value[b]].bytes; b < unknown {
 						s.hand(b)
 					}
 				}
 			}
 		}
-		for out := from; out < id; out++ {
+		for out := from; out < to; out++ {
 			if b := buf[out]; b >= 0 {
 				if uses[b]--; uses[b] == 0 {
-					if wanted -= f.bytes[value[b]]; b < unknown {
+					if wanted -= f.values[value[b]].bytes; b < unknown {
 						s.hand(b)
 					}
 				}
@@ -191,14 +208,14 @@ func (s *liveSim) assign(schedule []int, limit int64) bool {
 
 // hand puts a dead buffer on the list of its class.
 func (s *liveSim) hand(b int32) {
-	if c := s.f.class[s.value[b]]; c >= 0 {
+	if c := s.f.values[s.value[b]].class; c >= 0 {
 		s.byCls[c] = append(s.byCls[c], b)
 	}
 }
 
-// place finds the buffer of one inner output, the value v: a view's, an input's
+// place finds the buffer of one inner output, the value val: a view's, an input's
 // that dies here, a dead one's, or its own (out).
-func (s *liveSim) place(slot int32, reads []int32, out, v int32, hidden bool) int32 {
+func (s *liveSim) place(slot int32, reads []int32, out int32, val *flatValue, hidden bool) int32 {
 	f := s.f
 	if a := f.view[slot]; a >= 0 {
 		if in := reads[a]; in >= 0 {
@@ -206,19 +223,19 @@ func (s *liveSim) place(slot int32, reads []int32, out, v int32, hidden bool) in
 		}
 		return -1
 	}
-	class := f.class[v]
+	class := val.class
 	if class < 0 || hidden {
 		return out
 	}
 	for _, a := range f.over.of(int(slot)) {
 		if in := reads[a]; in >= 0 && s.buf[in] >= 0 {
 			b := s.buf[in]
-			if s.uses[b] == 1 && f.class[s.value[in]] == class {
+			if s.uses[b] == 1 && f.values[s.value[in]].class == class {
 				return b
 			}
 		}
 	}
-	if free := s.byCls[class]; s.uses[out] > 1 && !f.scalar[v] && len(free) > 0 {
+	if free := s.byCls[class]; s.uses[out] > 1 && !val.scalar && len(free) > 0 {
 		b := free[len(free)-1]
 		s.byCls[class] = free[:len(free)-1]
 		return b
@@ -233,8 +250,8 @@ func (s *liveSim) accumulate(schedule []int) int64 {
 	clear(s.freed)
 	for b, at := range s.birth {
 		if d := s.death[b]; at >= 0 && d >= 0 {
-			if v := s.value[b]; f.inner[v] {
-				s.freed[d] += f.bytes[v]
+			if val := &f.values[s.value[b]]; val.inner {
+				s.freed[d] += val.bytes
 			}
 		}
 	}

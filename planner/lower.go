@@ -32,7 +32,7 @@ type lowerer struct {
 	base []int
 	// lastForward[r] is the last place in base at which the forward part
 	// makes or reads root r or a view of it.
-	lastForward []int
+	lastForward []int32
 	// asks lists the places in base at which backward reads what might be
 	// dropped, and may, in the same order, what that is.
 	asks []int
@@ -62,7 +62,7 @@ const (
 // newLowerer finds once what schedules of the base order ask: how far forward reads
 // each root, and where backward reads what might be dropped.
 func newLowerer(ix *index, base []int) *lowerer {
-	l := &lowerer{ix: ix, lastForward: make([]int, len(ix.root)), have: make([]int32, len(ix.root))}
+	l := &lowerer{ix: ix, lastForward: make([]int32, len(ix.root)), have: make([]int32, len(ix.root))}
 	l.rebase(base)
 	return l
 }
@@ -76,25 +76,16 @@ func (l *lowerer) rebase(base []int) {
 		l.lastForward[v] = -1
 	}
 	for pos, op := range base {
-		if !ix.p.Ops[op].Forward {
-			continue
-		}
-		for _, v := range ix.reads[op] {
-			l.lastForward[ix.root[v]] = pos
-		}
-		for _, v := range ix.outs[op] {
-			l.lastForward[ix.root[v]] = pos
+		for _, r := range ix.touched.of(op) {
+			l.lastForward[r] = int32(pos)
 		}
 	}
 	l.may.end()
 	for pos, op := range base {
-		if ix.p.Ops[op].Forward {
-			continue
-		}
 		from := len(l.may.items)
-		for _, v := range ix.reads[op] {
-			if j := ix.producer[v]; j >= 0 && ix.p.Ops[j].Forward && !ix.pinned[ix.root[v]] && l.lastForward[ix.root[v]] < pos {
-				l.may.items = append(l.may.items, int32(v))
+		for _, v := range ix.asked.of(op) {
+			if l.lastForward[ix.root[v]] < int32(pos) {
+				l.may.items = append(l.may.items, v)
 			}
 		}
 		if len(l.may.items) > from {
@@ -187,7 +178,7 @@ func (l *lowerer) again(keep []bool, v int) {
 	for _, u := range ix.reads[op] {
 		j := ix.producer[u]
 		if j == ortmodel.None || l.have[u] > int32(l.at) || ix.kept(keep, u) || !ix.p.Ops[j].Forward ||
-			l.lastForward[ix.root[u]] >= l.at {
+			l.lastForward[ix.root[u]] >= int32(l.at) {
 			continue
 		}
 		l.again(keep, u)

@@ -143,17 +143,19 @@ func (s *orderSearch) value(order []int) int64 { return s.valueBelow(order, math
 // limit.
 func (s *orderSearch) valueBelow(order []int, limit int64) int64 {
 	hash := hashOf(order, false)
-	kept := s.once(weighing{hash, false, false}, limit, func() []int { return order })
+	kept := s.once(weighing{hash, false, false}, limit, func() int64 { return s.sim.onceBelow(order, limit) })
 	if kept >= limit {
 		return limit
 	}
-	return kept + s.once(weighing{hash, true, s.lean}, limit-kept, func() []int {
+	return kept + s.once(weighing{hash, true, s.lean}, limit-kept, func() int64 {
 		if s.low == nil {
 			s.low = newLowerer(s.ix, order)
 		} else {
 			s.low.rebase(order)
 		}
-		return s.low.schedule(s.ix.leastKeep())
+		s.sim.eraseShapes = s.lean
+		defer func() { s.sim.eraseShapes = false }()
+		return s.sim.below(s.low.schedule(s.ix.leastKeep()), limit-kept)
 	})
 }
 
@@ -170,15 +172,13 @@ type weight struct {
 	exact bool
 }
 
-// once simulates a schedule below a limit, if that is not known: other searches come to
+// once simulates an order below a limit, if that is not known: other searches come to
 // the same orders.
-func (s *orderSearch) once(what weighing, limit int64, schedule func() []int) int64 {
+func (s *orderSearch) once(what weighing, limit int64, simulate func() int64) int64 {
 	if w, ok := s.ix.weighed[what]; ok && (w.exact || w.peak >= limit) {
 		return w.peak
 	}
-	s.sim.eraseShapes = what.erased
-	peak := s.sim.below(schedule(), limit)
-	s.sim.eraseShapes = false
+	peak := simulate()
 	s.ix.weighed[what] = weight{peak, peak != limit}
 	return peak
 }

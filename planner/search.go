@@ -101,7 +101,7 @@ func (e *explorer) gaps() []interval {
 	}
 	list := make([]interval, len(ix.stash))
 	for i, r := range ix.stash {
-		list[i] = interval{e.low.lastForward[r], first[r]}
+		list[i] = interval{int(e.low.lastForward[r]), first[r]}
 	}
 	return list
 }

@@ -351,6 +351,7 @@ func (e *env) search(o *pipeline.Options, what string, limit time.Duration) (say
 	bar, of, begun := e.progress(-1, what), "", time.Now()
 	o.Progress = func(p pipeline.Progress) { bar.Say(of + planningText(p)) }
 	o.Stop = func() bool { return e.ctx.Err() != nil || limit > 0 && time.Since(begun) >= limit }
+	o.TimeLimited = limit > 0
 	return func(line string) { of = line + ": "; bar.Say(line) }, bar.Finish
 }
 

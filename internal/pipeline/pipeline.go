@@ -74,6 +74,9 @@ type Options struct {
 	// Stop, unless nil, is asked while better plans are looked for: true ends that
 	// with the best so far.
 	Stop func() bool
+	// TimeLimited: Stop may say so before the search has ended by itself, so what reaches
+	// far at once is tried first.
+	TimeLimited bool
 	// most ends a search within a budget at plans of that overhead; 0: at none.
 	most float64
 	// wide, unless nil, says which copies of quantized weights are made in slices.

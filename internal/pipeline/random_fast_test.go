@@ -151,7 +151,7 @@ func throughOne(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, updat
 		m.SetMetadata(VersionKey, "test")
 	}
 	asks := 0
-	o.Stop = func() bool { asks++; return asks > mostAsks }
+	o.Stop, o.TimeLimited = func() bool { asks++; return asks > mostAsks }, true
 	p, err := NewPlanner(e, m, o)
 	if err != nil {
 		t.Fatal(err)

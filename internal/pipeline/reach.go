@@ -15,7 +15,8 @@ import (
 	"github.com/onnx-remat/remat/planner"
 )
 
-// reach finds that plan, where a strategy searches and time is limited.
+// reach finds that plan, where a strategy searches and may be stopped. Where only a command
+// that ends stops it, it is asked when the search for the least begins, as a bound for that.
 func (p *Planner) reach(s *planner.Solver) error {
 	f := p.asked
 	if p.opts.Stop == nil || s.Frontier == nil || f.far != nil {

@@ -31,7 +31,7 @@ func TestTimeIsUp(t *testing.T) {
 	for _, looks := range []int{0, 10, 100} {
 		for _, budget := range []int64{0, 1, full.Peak * 21 / 20} { // none, one that no plan keeps, and one that full does
 			left := looks
-			f, p := plan(Options{Stop: func() bool { left--; return left < 0 }}, "optimal", budget)
+			f, p := plan(Options{Stop: func() bool { left--; return left < 0 }, TimeLimited: true}, "optimal", budget)
 			if _, limited := p.Limited(); !limited {
 				t.Errorf("%d looks, budget %d: the time was not up", looks, budget)
 			}

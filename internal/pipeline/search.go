@@ -135,8 +135,10 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 			return best, err
 		}
 	}
-	if err := p.reach(s); err != nil {
-		return nil, err
+	if p.opts.TimeLimited {
+		if err := p.reach(s); err != nil {
+			return nil, err
+		}
 	}
 	switch {
 	case !bounds:
@@ -148,6 +150,9 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 		if best, err = p.first(s, budget); err != nil || best != nil && budget.Keeps(best.Prediction) {
 			return best, err
 		}
+	}
+	if err := p.reach(s); err != nil {
+		return nil, err
 	}
 	for f, err := range p.families(s) {
 		if err != nil {
