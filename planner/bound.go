@@ -61,6 +61,9 @@ type bound struct {
 	held    [][]int
 	made    []int64
 	outputs int64
+	// pages are the memory of sets, of which so many are used.
+	pages []bitset
+	used  int
 }
 
 type bitset []uint64
@@ -96,33 +99,54 @@ func newBound(ix *index) *bound {
 func (b *bound) ancestry(from, count int) (before, after []bitset) {
 	ix := b.ix
 	n, words := len(ix.reads), (count+63)/64
-	before, after = make([]bitset, n), make([]bitset, n)
-	flat := make(bitset, 2*n*words)
-	for op := range before {
-		before[op], after[op] = flat[2*op*words:(2*op+1)*words], flat[(2*op+1)*words:(2*op+2)*words]
+	before, after = make([]bitset, n), make([]bitset, n) // nil: none of them
+	within := func(op int) bool { return op >= from && op < from+count }
+	member := func(of []bitset, op int) bitset {
+		if of[op] == nil {
+			of[op] = b.set(words)
+		}
+		return of[op]
 	}
+	b.used = 0
 	for _, op := range ix.topo {
-		if op >= from && op < from+count {
-			before[op].set(op - from)
+		if within(op) {
+			member(before, op).set(op - from)
 		}
 		for _, v := range ix.reads[op] {
-			if j := ix.producer[v]; j >= 0 {
-				before[op].or(before[j])
+			if j := ix.producer[v]; j >= 0 && before[j] != nil {
+				member(before, op).or(before[j])
 			}
 		}
 	}
 	for k := len(ix.topo) - 1; k >= 0; k-- {
 		op := ix.topo[k]
+		if after[op] == nil && !within(op) {
+			continue
+		}
 		for _, v := range ix.reads[op] {
 			if j := ix.producer[v]; j >= 0 {
-				after[j].or(after[op])
-				if op >= from && op < from+count {
-					after[j].set(op - from)
+				a := member(after, j)
+				a.or(after[op])
+				if within(op) {
+					a.set(op - from)
 				}
 			}
 		}
 	}
 	return before, after
+}
+
+// set returns an empty set of so many words, which the next ancestry takes again.
+func (b *bound) set(words int) bitset {
+	const many = 256
+	k, at := b.used/many, b.used%many
+	if k == len(b.pages) {
+		b.pages = append(b.pages, make(bitset, many*boundBlock/64))
+	}
+	b.used++
+	s := b.pages[k][at*words : (at+1)*words]
+	clear(s)
+	return s
 }
 
 // hold finds what 3 and 4 force to exist beside the count ops from the given
@@ -145,7 +169,7 @@ func (b *bound) hold(from, count int) {
 			after[a].each(func(i int) { b.made[from+i] += val.Bytes })
 			continue
 		}
-		if ix.canRepeat(a) {
+		if after[a] == nil || ix.canRepeat(a) {
 			continue
 		}
 		clear(until)

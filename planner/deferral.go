@@ -151,6 +151,19 @@ func (ix *index) stretch(order, start []int, pos int) int {
 // order, lastRead the last place that reads each root.
 func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to int) (deferred, bool) {
 	ready := -1
+	for pos := from; pos <= to; pos++ {
+		for _, v := range ix.reads[order[pos]] {
+			if made := ix.producer[v]; made >= 0 && place[made] < from {
+				ready = max(ready, place[made])
+			}
+		}
+		if from-ready < ix.tune.deferralWait {
+			return deferred{}, false
+		}
+	}
+	if ready < 0 {
+		return deferred{}, false
+	}
 	var gain int64
 	seen := make(map[int]bool)
 	vals := ix.p.Graph.Values
@@ -160,7 +173,6 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 			if made < 0 || place[made] >= from {
 				continue
 			}
-			ready = max(ready, place[made])
 			if r := ix.root[v]; !seen[r] && vals[r].Kind == ortmodel.Inner && ix.producer[r] >= 0 && lastRead[r] >= from && lastRead[r] <= to {
 				seen[r] = true
 				gain += vals[r].Bytes
@@ -173,7 +185,7 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 			}
 		}
 	}
-	if ready < 0 || from-ready < ix.tune.deferralWait || gain < part(ix.tune.largeShare, sim.peak) {
+	if gain < part(ix.tune.largeShare, sim.peak) {
 		return deferred{}, false
 	}
 	out := ix.outs[order[to]]

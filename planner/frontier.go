@@ -86,7 +86,7 @@ type explorer struct {
 }
 
 func newExplorer(ix *index, base *baseOrder, visits int) *explorer {
-	return &explorer{ix: ix, base: base, low: newLowerer(ix, base.order), sim: newLiveSim(ix), visits: visits, seen: map[uint64]struct{}{}, stopped: func() bool { return false }}
+	return &explorer{ix: ix, base: base, low: base.lowerer(ix), sim: newLiveSim(ix), visits: visits, seen: map[uint64]struct{}{}, stopped: func() bool { return false }}
 }
 
 // visit evaluates a keep set and records it. It copies keep if it stays.

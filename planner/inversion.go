@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -99,6 +100,7 @@ type lazyWalk struct {
 	wanted []int
 	pos    []int   // op -> place in wanted
 	deps   [][]int // op -> producers, latest wanted first
+	waits  [][]int // op -> deps and what its control edges wait for, while an order is made; else nil
 	leaves []int   // latest wanted first
 	state  []uint8
 	stack  []int
@@ -109,7 +111,7 @@ type lazyWalk struct {
 
 // newLazyWalk sorts every operator's producers, and the leaves, by the wanted order.
 func newLazyWalk(ix *index, wanted []int) *lazyWalk {
-	w := &lazyWalk{ix: ix, wanted: wanted, pos: make([]int, len(wanted)), deps: make([][]int, len(wanted)), state: make([]uint8, len(wanted)),
+	w := &lazyWalk{ix: ix, wanted: wanted, pos: make([]int, len(wanted)), deps: make([][]int, len(wanted)), waits: make([][]int, len(wanted)), state: make([]uint8, len(wanted)),
 		begun: make([]int32, len(wanted)), ended: make([]int32, len(wanted))}
 	for pos, op := range wanted {
 		w.pos[op] = pos
@@ -151,13 +153,17 @@ func (w *lazyWalk) flip(ops []int) {
 
 // order returns the order under the given control edges, nil if they make a cycle.
 func (w *lazyWalk) order(controlEdges []ControlEdge) []int {
-	extra := make(map[int][]int) // what is waited for is visited first
-	for _, a := range controlEdges {
-		if _, ok := extra[a.Op]; !ok {
-			extra[a.Op] = append([]int(nil), w.deps[a.Op]...)
+	for _, a := range controlEdges { // what is waited for is visited first
+		if w.waits[a.Op] == nil {
+			w.waits[a.Op] = slices.Clone(w.deps[a.Op])
 		}
-		extra[a.Op] = append(extra[a.Op], w.ix.producer[a.After])
+		w.waits[a.Op] = append(w.waits[a.Op], w.ix.producer[a.After])
 	}
+	defer func() {
+		for _, a := range controlEdges {
+			w.waits[a.Op] = nil
+		}
+	}()
 	clear(w.state)
 	order := make([]int, 0, len(w.wanted))
 	w.stack = append(w.stack[:0], w.leaves...)
@@ -167,7 +173,7 @@ func (w *lazyWalk) order(controlEdges []ControlEdge) []int {
 		case 0:
 			w.state[op], w.begun[op] = 1, int32(len(order))
 			deps := w.deps[op]
-			if with, ok := extra[op]; ok {
+			if with := w.waits[op]; with != nil {
 				deps = with
 			}
 			for _, j := range deps {

@@ -69,9 +69,9 @@ func explore(ix *index, base *baseOrder) *explorer {
 		}
 	}
 	if plain := ix.plain(); plain != base { // which may hold less where all is kept
-		e.base, e.low, e.sim.eraseShapes = plain, newLowerer(ix, plain.order), false
+		e.base, e.low, e.sim.eraseShapes = plain, plain.lowerer(ix), false
 		e.visit(ix.keepAll())
-		e.base, e.low = base, newLowerer(ix, base.order)
+		e.base, e.low = base, base.lowerer(ix)
 	}
 	e.localSearch()
 	if ix.tune.runs(stagePaths) {
@@ -254,7 +254,7 @@ func (ix *index) planAt(strategy string, q *point) *Plan {
 }
 
 func (ix *index) unlegalized(strategy string, q *point) *Plan {
-	schedule := newLowerer(ix, q.base.order).scheduleIn(q.keep, q.mode)
+	schedule := slices.Clone(q.base.lowerer(ix).scheduleIn(q.keep, q.mode))
 	return &Plan{Strategy: strategy, Schedule: schedule, ControlEdges: q.base.controlEdges, EraseShapes: q.eraseShapes}
 }
 

@@ -81,6 +81,15 @@ func (ix *index) side() []bool {
 type baseOrder struct {
 	order        []int
 	controlEdges []ControlEdge
+	lowers       *lowerer // nil before it is asked for
+}
+
+// lowerer is that of the order, whose schedules are valid until the next one.
+func (b *baseOrder) lowerer(ix *index) *lowerer {
+	if b.lowers == nil {
+		b.lowers = newLowerer(ix, b.order)
+	}
+	return b.lowers
 }
 
 // plain is the base of plans that keep whole layers, or everything.
@@ -132,7 +141,7 @@ func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 	if ix.tune.runs(stagePrune) {
 		best.prune()
 	}
-	return &baseOrder{best.order, best.controlEdges}, worth
+	return &baseOrder{order: best.order, controlEdges: best.controlEdges}, worth
 }
 
 // value sums the peaks of an order with everything kept, and with only the

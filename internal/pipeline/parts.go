@@ -70,7 +70,7 @@ func (p *preparation) sides() (types *infer.Result, a *analysis.Analysis, forwar
 	if types, err = infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
 		return nil, nil, nil, err
 	}
-	a, err = analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles, Costs: p.Options.Costs})
+	a, err = analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims, Roles: p.roles, Costs: p.Options.Costs, Sides: true})
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -182,7 +182,7 @@ func (p *preparation) widenApart(*runtime.Engine) error {
 	case blocks && p.Options.Precision != nil:
 		return errors.New("--precision: a step with weights in blocks is predicted exactly in float32 only: leave it out, or derive without --quantize-frozen")
 	}
-	if p.Options.Chunk != (Division{}) {
+	if p.Options.Chunk != (Division{}) && quantize.Widens(p.Model.Graph) {
 		if err := p.widenInSlices(); err != nil {
 			return err
 		}

@@ -62,11 +62,13 @@ type Dependencies struct {
 	// sorted: what a node depends on has a lower number.
 	sorted bool
 
-	// Needs: round marks the nodes that the last one asked about depends on.
+	// Needs: round marks the nodes that the last one asked about depends on; of a sorted
+	// graph those above down are followed, of another one all but todo.
 	mark  []int32
 	round int32
 	of    *onnx.Node
 	along Dependency
+	down  int32
 	todo  []int32
 }
 
@@ -285,21 +287,41 @@ func (d *Dependencies) Needs(along Dependency, a, b *onnx.Node) bool {
 	if d.sorted && to > from {
 		return false
 	}
+	if d.mark == nil {
+		d.mark = make([]int32, len(d.nodes))
+	}
 	if d.of != a || d.along != along {
 		d.of, d.along = a, along
-		d.markNeeded(from)
+		d.round++
+		d.mark[from] = d.round
+		d.down, d.todo = from, append(d.todo[:0], from)
+	}
+	if d.sorted {
+		d.markDown(to)
+	} else {
+		d.markAll()
 	}
 	return d.mark[to] == d.round
 }
 
-// markNeeded begins a round and marks what a node depends on.
-func (d *Dependencies) markNeeded(from int32) {
-	if d.mark == nil {
-		d.mark = make([]int32, len(d.nodes))
+// markDown marks what the node that is asked about depends on, of the nodes down to a
+// number: of a sorted graph, none below leads to one above.
+func (d *Dependencies) markDown(to int32) {
+	for ; d.down > to; d.down-- {
+		if d.mark[d.down] != d.round {
+			continue
+		}
+		for _, e := range d.before.of(d.down) {
+			if e.how&d.along != 0 {
+				d.mark[e.to] = d.round
+			}
+		}
 	}
-	d.round++
-	d.mark[from] = d.round
-	for d.todo = append(d.todo[:0], from); len(d.todo) > 0; {
+}
+
+// markAll marks all that the node that is asked about depends on.
+func (d *Dependencies) markAll() {
+	for len(d.todo) > 0 {
 		k := d.todo[len(d.todo)-1]
 		d.todo = d.todo[:len(d.todo)-1]
 		for _, e := range d.before.of(k) {

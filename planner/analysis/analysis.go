@@ -43,6 +43,9 @@ type Options struct {
 	Outputs step.Outputs
 	// Waits says that what the loss waits for is no part of forward; see split.
 	Waits bool
+	// Sides says that only the sides of the operators, their work and the roles are asked
+	// for: the problem has no layers, and is none to plan.
+	Sides bool
 }
 
 // An Analysis is a problem with the way back to the graph: node i and value v
@@ -81,6 +84,9 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	a.measured()
 	a.split()
 	a.assignRoles(g)
+	if o.Sides {
+		return a, nil
+	}
 	a.findLayers()
 	a.uniqueNames()
 	a.nameLayers()

@@ -70,6 +70,11 @@ func Apart(g *onnx.Graph) error {
 	return err
 }
 
+// Widens reports that a product reads a widened constant.
+func Widens(g *onnx.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { _, ok := wideInput(n); return ok })
+}
+
 // wideInput is the input of a product that is a widened constant, where the other one is
 // none and no constant.
 func wideInput(n *onnx.Node) (at int, ok bool) {
