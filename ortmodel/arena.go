@@ -16,8 +16,9 @@ package ortmodel
 // is larger than the next doubles it until it fits.
 //
 // An arena of a device knows by which stream a chunk was used in this run: it merges
-// such chunks with one another, and those that no stream used with one another. After
-// the run, chunks are nobody's and are merged.
+// such chunks with one another, and those that no stream used with one another. A request
+// in no stream's name gets none that a stream used. After the run, chunks are nobody's
+// and are merged.
 //
 // Source: BFCArena of ONNX Runtime 1.31.1, and its StreamAwareArena, measured. Weakness: of free chunks
 // of equal size the one at the lowest address is taken, and where regions lie is
@@ -65,6 +66,8 @@ type Request struct {
 	Alloc bool
 	// Kept: made once, before the first step, and never given back.
 	Kept bool
+	// Unstreamed: see Act.
+	Unstreamed bool
 }
 
 // ArenaUse is what an arena says after a step, in bytes.
@@ -94,7 +97,7 @@ func (t *Trace) Requests() []Request {
 		default:
 			id = scratch[e.Scratch]
 		}
-		out[i] = Request{ID: id, Bytes: e.Bytes, Alloc: e.Alloc}
+		out[i] = Request{ID: id, Bytes: e.Bytes, Alloc: e.Alloc, Unstreamed: e.Unstreamed}
 	}
 	return out
 }
@@ -177,7 +180,7 @@ func (a *arena) run(s ArenaSetup, steps int, requests []Request, order []int) Ar
 			switch {
 			case r.Kept:
 			case r.Alloc:
-				a.take(r.ID, roundUp(r.Bytes))
+				a.take(&r)
 			default:
 				a.giveBack(r.ID)
 			}
@@ -192,11 +195,11 @@ func (a *arena) run(s ArenaSetup, steps int, requests []Request, order []int) Ar
 	return ArenaUse{a.reserved, a.peak}
 }
 
-func (a *arena) take(block int, bytes int64) {
-	for len(a.blocks) <= block {
+func (a *arena) take(r *Request) {
+	for len(a.blocks) <= r.ID {
 		a.blocks = append(a.blocks, None)
 	}
-	a.blocks[block] = a.alloc(bytes, a.setup.Stream)
+	a.blocks[r.ID] = a.alloc(roundUp(r.Bytes), a.setup.Stream && !r.Unstreamed)
 }
 
 func (a *arena) giveBack(block int) {
@@ -246,9 +249,13 @@ func (a *arena) remove(c int32) {
 	k.free = false
 }
 
-// fit finds the smallest free chunk of at least that many bytes, or None.
-func (a *arena) fit(bytes int64) int32 {
+// fit finds the smallest free chunk of at least that many bytes for the stream, or for
+// nobody, or None.
+func (a *arena) fit(bytes int64, stream bool) int32 {
 	i := a.place(bytes, -1)
+	for !stream && i < len(a.free) && a.chunks[a.free[i]].used {
+		i++
+	}
 	if i == len(a.free) {
 		return None
 	}
@@ -269,10 +276,10 @@ func (c *chunk) whole() bool { return c.prev == None && c.next == None }
 // alloc hands out a chunk of at least that many bytes, a multiple of arenaUnit, to the
 // stream or to nobody.
 func (a *arena) alloc(bytes int64, used bool) int32 {
-	c := a.fit(bytes)
+	c := a.fit(bytes, used)
 	if c == None {
 		a.extend(bytes)
-		c = a.fit(bytes)
+		c = a.fit(bytes, used)
 	}
 	a.remove(c)
 	if k := a.chunks[c]; k.size >= 2*bytes || k.size-bytes >= a.setup.MaxDead {

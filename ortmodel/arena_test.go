@@ -62,7 +62,7 @@ func TestArenaByHand(t *testing.T) {
 // released, not the last.
 func TestRequestsOfScratch(t *testing.T) {
 	sum := Node{Outputs: []int{0}, Scratch: []int64{8, 8, 8},
-		Script: []Act{{Borrow, 0}, {Borrow, 1}, {GiveBack, 0}, {Borrow, 2}, {GiveBack, 1}, {Take, 0}}}
+		Script: []Act{{Kind: Borrow, Index: 0}, {Kind: Borrow, Index: 1}, {Kind: GiveBack, Index: 0}, {Kind: Borrow, Index: 2}, {Kind: GiveBack, Index: 1}, {Kind: Take, Index: 0}}}
 	g := &Graph{Nodes: []Node{sum}, Values: []Value{{Bytes: 8, Kind: Output, Class: None}}}
 	var got []int
 	for _, r := range Simulate(g, []int{0}).Requests() {

@@ -204,7 +204,7 @@ func (p *arenaPlan) height(dead int64) int64 {
 			p.arena.giveBack(r.ID)
 			continue
 		}
-		p.arena.take(r.ID, roundUp(r.Bytes))
+		p.arena.take(&r)
 		c := p.arena.chunks[p.arena.blocks[r.ID]]
 		top = max(top, c.at+c.size)
 	}

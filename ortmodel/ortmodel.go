@@ -77,6 +77,9 @@ type Act struct {
 	Kind ActKind
 	// Index is a position in Outputs (Take) or in Scratch (Borrow, GiveBack).
 	Index int
+	// Unstreamed: it borrows in no stream's name, so the arena of a device has nothing for
+	// it that a stream used in the same run.
+	Unstreamed bool
 }
 
 // An ActKind says what a kernel does in one Act.

@@ -55,7 +55,7 @@ func decorate(r *rand.Rand, n *Node) {
 	case 3:
 		n.Scratch = []int64{24, int64(r.IntN(100))}
 		if r.IntN(2) == 0 {
-			n.Script = []Act{{Borrow, 0}, {GiveBack, 0}, {Take, 0}}
+			n.Script = []Act{{Kind: Borrow, Index: 0}, {Kind: GiveBack, Index: 0}, {Kind: Take, Index: 0}}
 		}
 	}
 }
@@ -400,7 +400,7 @@ func TestPeakOfKnownGraphs(t *testing.T) {
 	for i := range unknown.Values {
 		unknown.Values[i].Class = None
 	}
-	early := chain(1, Node{Scratch: []int64{100}, Script: []Act{{Borrow, 0}, {GiveBack, 0}}}, Output)
+	early := chain(1, Node{Scratch: []int64{100}, Script: []Act{{Kind: Borrow, Index: 0}, {Kind: GiveBack, Index: 0}}}, Output)
 	for _, c := range []struct {
 		name string
 		g    *Graph

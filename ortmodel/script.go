@@ -44,13 +44,13 @@ func complete(n *Node) []Act {
 		add(a)
 	}
 	for o := range n.Outputs {
-		add(Act{Take, o})
+		add(Act{Kind: Take, Index: o})
 	}
 	for k := range n.Scratch {
-		add(Act{Borrow, k})
+		add(Act{Kind: Borrow, Index: k})
 	}
 	for len(held) > 0 {
-		add(Act{GiveBack, held[len(held)-1]})
+		add(Act{Kind: GiveBack, Index: held[len(held)-1]})
 	}
 	return acts
 }

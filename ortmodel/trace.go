@@ -16,6 +16,8 @@ type Event struct {
 	Bytes int64
 	// Alloc: allocated, else released.
 	Alloc bool
+	// Unstreamed: see Act.
+	Unstreamed bool
 }
 
 // A Trace is everything that a step does to the allocator, in order.
@@ -58,7 +60,7 @@ func (s *Simulator) Trace(order []int) *Trace {
 		}
 		for _, a := range acts {
 			if a.Kind != Take {
-				emit(Event{Step: k, Value: None, Scratch: a.Index, Bytes: n.Scratch[a.Index], Alloc: a.Kind == Borrow})
+				emit(Event{Step: k, Value: None, Scratch: a.Index, Bytes: n.Scratch[a.Index], Alloc: a.Kind == Borrow, Unstreamed: a.Unstreamed})
 			} else if v := n.Outputs[a.Index]; v >= 0 {
 				emit(Event{Step: k, Value: v, Bytes: s.owned(int32(v)), Alloc: true})
 			}

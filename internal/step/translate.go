@@ -222,7 +222,7 @@ func (t *Translation) kernel(n *onnx.Node, node *ortmodel.Node) Facts {
 			k.Sizes[i] = t.options.Workspace
 		}
 		for _, a := range k.Acts {
-			node.Script = append(node.Script, ortmodel.Act{Kind: ortmodel.ActKind(a.Kind), Index: a.Index})
+			node.Script = append(node.Script, ortmodel.Act{Kind: ortmodel.ActKind(a.Kind), Index: a.Index, Unstreamed: a.Unstreamed})
 		}
 	}
 	return f

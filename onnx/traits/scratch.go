@@ -11,6 +11,8 @@ type Act struct {
 	Kind ActKind
 	// Index is an output's position (Take) or a place in Kernel.Sizes.
 	Index int
+	// Unstreamed: see ortmodel.Act.
+	Unstreamed bool
 }
 
 // An ActKind says what a kernel does in one Act.
@@ -32,6 +34,8 @@ type Kernel struct {
 	Acts  []Act
 	// Library lists those of Sizes that only a library knows, on the device; they are 0.
 	Library []int
+	// unstreamed: what is borrowed next is asked for in no stream's name.
+	unstreamed bool
 }
 
 // library borrows a workspace of a library's.
@@ -39,20 +43,20 @@ func (k *Kernel) library() { k.Library = append(k.Library, k.borrow(0)) }
 
 func (k *Kernel) borrow(bytes int64) int {
 	k.Sizes = append(k.Sizes, bytes)
-	k.Acts = append(k.Acts, Act{Borrow, len(k.Sizes) - 1})
+	k.Acts = append(k.Acts, Act{Kind: Borrow, Index: len(k.Sizes) - 1, Unstreamed: k.unstreamed})
 	return len(k.Sizes) - 1
 }
 
 func (k *Kernel) take(outputs ...int) {
 	for _, o := range outputs {
-		k.Acts = append(k.Acts, Act{Take, o})
+		k.Acts = append(k.Acts, Act{Kind: Take, Index: o})
 	}
 }
 
 func (k *Kernel) giveBack(places ...int) {
 	for _, p := range places {
 		if p >= 0 {
-			k.Acts = append(k.Acts, Act{GiveBack, p})
+			k.Acts = append(k.Acts, Act{Kind: GiveBack, Index: p})
 		}
 	}
 }

@@ -88,6 +88,7 @@ const addressBytes = 8
 
 // cudaSoftmaxScratch: as on the CPU; before opset 13 everything behind the axis is one.
 func cudaSoftmaxScratch(n *onnx.Node, threads int, k *Kernel) bool {
+	k.unstreamed = true
 	return softmaxScratch(n, threads, k)
 }
 
@@ -333,15 +334,18 @@ func cudaEinsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	if n.In(0) == nil {
 		return false
 	}
+	k.unstreamed = true
 	size := max(elementBytes(n.In(0)), floatBytes)
 	return evaluateEinsum(n, k, func(dims, axes []int64) {
 		matrix, rows, columns := asMatrix(dims, axes)
+		k.unstreamed = false
 		switch {
 		case matrix && rows > 0:
 			k.giveBack(k.borrow(partialSums(rows, columns, size)))
 		case !matrix:
 			k.giveBack(k.borrow(reductionWorkspace(product(dims), size)))
 		}
+		k.unstreamed = true
 	})
 }
 

@@ -7,6 +7,7 @@ package predict
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -369,6 +370,103 @@ func TestCUDATableMeasured(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestCUDAUnstreamed: the kernels that ask for scratch in no stream's name are those that the
+// traits say. Each runs behind a node whose buffers the stream has used: the arena grows where
+// scratch may not lie in these.
+func TestCUDAUnstreamed(t *testing.T) {
+	if !onCUDA(t) {
+		return
+	}
+	_, lines := readTable(t)
+	grown := ortmodel.ArenaSetup{Strategy: ortmodel.AsRequested, FirstChunk: 1 << 20, MaxExtend: 1 << 20, MaxDead: 1, Stream: true}
+	tried, unstreamed := map[string]int{}, 0
+	for _, l := range lines {
+		m, err := behind(l[0])
+		if err != nil {
+			t.Fatalf("%s: %v", l[0], err)
+		}
+		p, err := Predict(m, Options{On: step.CUDA})
+		if err != nil {
+			t.Fatalf("%s: %v", l[0], err)
+		}
+		at := slices.IndexFunc(p.Nodes, func(n *onnx.Node) bool { return n.Name() == "judged" })
+		op := p.Nodes[at].OpType()
+		node := &p.Graph.Nodes[p.Order[at]]
+		if len(node.Scratch) == 0 || !p.Exact() || node.Host || at < len(p.Order)-1 || tried[op] == 8 {
+			continue
+		}
+		tried[op]++
+		if slices.ContainsFunc(node.Script, func(a ortmodel.Act) bool { return a.Unstreamed }) {
+			unstreamed++
+		}
+		path := filepath.Join(t.TempDir(), "p.onnx")
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		want := grown.After(1, 0, p.requests()).Reserved
+		if got, err := inArena(path, grown); err != nil {
+			t.Errorf("%s: %v", l[0], err)
+		} else if got != want {
+			t.Errorf("%s: the arena takes %d bytes, %d are predicted", l[0], got, want)
+		}
+	}
+	if len(tried) < 10 || unstreamed == 0 {
+		t.Errorf("%d operators were tried, and %d nodes that ask in no stream's name", len(tried), unstreamed)
+	}
+}
+
+// behind is the model of a line of the table, with a node that uses 64 KiB before.
+func behind(line string) (*onnx.Model, error) {
+	opset, body, _ := strings.Cut(line, "; ")
+	m, err := onnx.Parse(fmt.Sprintf(`model ir=10 opset=%s opset[com.microsoft]=1
+graph g {
+in other float32[16384]
+%s
+wide = Exp(other)
+sum = ReduceSum(wide) {keepdims=0}
+}
+`, opset, strings.ReplaceAll(body, "; ", "\n")))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		return nil, err
+	}
+	m.Graph.NameNodes()
+	judged := m.Graph.Nodes[0]
+	judged.SetName("judged")
+	m.Graph.AddOutput(m.Graph.Value("sum"))
+	for _, v := range judged.Outputs {
+		m.Graph.AddOutput(v)
+	}
+	return m, nil
+}
+
+// inArena is what an arena takes in a step of a model, in bytes.
+func inArena(path string, a ortmodel.ArenaSetup) (int64, error) {
+	s, err := testEnv.NewSession(path, ort.SessionOptions{Threads: 1, Provider: ort.CUDA, Allocator: ort.OwnArena, Arena: ort.ArenaConfig{
+		AsRequested: a.Strategy == ortmodel.AsRequested, FirstChunk: a.FirstChunk, MaxExtend: a.MaxExtend, MaxDead: a.MaxDead}})
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	b, err := s.NewBinding()
+	if err != nil {
+		return 0, err
+	}
+	defer b.Close()
+	closers, err := bindAll(s, b, nil)
+	before, beforeErr := s.DeviceStats() // with the feeds, which it takes on binding
+	if err == nil {
+		err = s.Run(context.Background(), b, "")
+	}
+	after, afterErr := s.DeviceStats()
+	for _, v := range closers {
+		v.Close()
+	}
+	return after.Reserved - before.Reserved, errors.Join(err, beforeErr, afterErr)
 }
 
 // TestCUDAErased: what the file does not declare, and ONNX Runtime cannot infer, is not
