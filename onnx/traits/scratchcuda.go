@@ -9,6 +9,7 @@ package traits
 //	Softmax off the last axis  input and result, transposed
 //	MatMul of batches          three tables of addresses, unless one stride reaches all
 //	Concat, Split of many      tables of addresses and extents
+//	Resize                     where each place along an axis comes from
 //	Conv, recurrences          cuDNN's workspace
 //
 // Norms, Where, elementwise operators and Gemm borrow nothing. What cuBLAS and cuDNN
@@ -52,8 +53,7 @@ var cudaScratch = map[key]scratchRule{
 	{"", "GRU"}:                       cudaRecurrentScratch,
 	{"", "RNN"}:                       cudaRecurrentScratch,
 	{"", "Einsum"}:                    cudaEinsumScratch,
-	{"", "Resize"}:                    notModelled,
-	{"", "Upsample"}:                  notModelled,
+	{"", "Resize"}:                    cudaResizeScratch,
 	{"", "NonZero"}:                   notModelled,
 	{"", "Compress"}:                  notModelled,
 	{"", "Attention"}:                 notModelled,
@@ -347,6 +347,43 @@ func cudaEinsumScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		}
 		k.unstreamed = true
 	})
+}
+
+// Bytes of what Resize notes for each place along an axis.
+const (
+	cudaNearest = 8  // a place and whether it is inside
+	cudaLinear  = 12 // a place, a weight, and whether it is inside
+	cudaCubic   = 24 // a place, four weights, and whether it is inside
+)
+
+// cudaResizeScratch: for each place of the result along an axis, where it comes from. The
+// nearest one is noted for all axes, with the extent of each; others for the last two, or
+// three where the rank is odd. What antialiasing borrows is not known here.
+func cudaResizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	x, okX := dims(n.In(0))
+	y, okY := dims(n.Out(0))
+	switch {
+	case !okX || !okY || len(x) != len(y) || n.Int("antialias", 0) != 0:
+		return false
+	case slices.Equal(x, y):
+		return true
+	}
+	places := func(axes int) (sum int64) {
+		for _, d := range y[max(0, len(y)-axes):] {
+			sum += d
+		}
+		return sum
+	}
+	k.take(0)
+	switch n.Str("mode", "nearest") {
+	case "linear":
+		k.borrow(cudaLinear * places(2+len(y)%2))
+	case "cubic":
+		k.borrow(cudaCubic * places(2))
+	default:
+		k.borrow(cudaNearest * (places(len(y)) + int64(len(y))))
+	}
+	return true
 }
 
 // unbatched puts the batch, which a factor may have in front of its rows alone, behind
