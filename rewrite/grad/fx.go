@@ -240,6 +240,16 @@ func (u *unmerger) detaches(values []slot, detached []string, others int) {
 	}
 }
 
+// turned are the names that transposes have in an export.
+var turned = regexp.MustCompile(`^(t|permute|transpose|val)(_\d+)?$`)
+
+// onlyTurned reports a value that the exporter's optimizer made of one parameter alone,
+// by a transpose as far as its name tells: training it is training the parameter. A
+// product with a mask or a constant was made of these too, an Exp has its own name.
+func (s *Signature) onlyTurned(name string) bool {
+	return len(s.folded[name]) == 1 && turned.MatchString(name)
+}
+
 const optimizeFalse = "export with optimize=False"
 
 // report says what was merged, and what the file has lost.
@@ -254,7 +264,7 @@ func (u *unmerger) report() {
 		if u.unclear[v] {
 			unclear = append(unclear, v.Name)
 		}
-		if from := u.s.origins(v.Name); len(from) > 0 && (len(v.Init.Dims()) != 2 || len(from) > 1) {
+		if from := u.s.origins(v.Name); len(from) > 0 && (len(v.Init.Dims()) != 2 || !u.s.onlyTurned(v.Name)) {
 			aside = append(aside, fmt.Sprintf("%s (of %s)", v.Name, strings.Join(from, " and ")))
 		}
 	}
