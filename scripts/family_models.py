@@ -139,6 +139,14 @@ def olmo2(): return base.causal("Olmo2Config", "Olmo2ForCausalLM", num_key_value
 def granite(): return base.causal("GraniteConfig", "GraniteForCausalLM", num_key_value_heads=2)
 def cohere(): return base.causal("CohereConfig", "CohereForCausalLM", num_key_value_heads=2)
 def smollm3(): return base.causal("SmolLM3Config", "SmolLM3ForCausalLM", num_key_value_heads=2)
+def codegen():
+    return base.causal("CodeGenConfig", "CodeGenForCausalLM", n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=32, rotary_dim=4,
+                       resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+def helium(): return base.causal("HeliumConfig", "HeliumForCausalLM", num_key_value_heads=2, head_dim=8)
+def hybrid(config, model, **kw):
+    return base.causal(config, model, num_key_value_heads=2, mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=8, mamba_chunk_size=4, **kw)
+def falcon_h1(): return hybrid("FalconH1Config", "FalconH1ForCausalLM", mamba_d_ssm=32, mamba_d_head=8)
+def bamba(): return hybrid("BambaConfig", "BambaForCausalLM", mamba_d_head=16, attn_layer_indices=[1])
 
 
 # Mixture of experts.
@@ -1174,7 +1182,7 @@ FROZEN = dict(grad=("--frozen", "reference.*"))
 
 TABLE = [
     *(row(n.replace("_", "-"), "language", getattr(base, n)) for n in "gpt2 opt neox gptj bloom falcon mpt llama mistral qwen3 gemma2 gemma3 phi phi3".split()),
-    *(row(f.__name__, "language", f) for f in (olmo2, granite, cohere, smollm3)),
+    *(row(f.__name__, "language", f) for f in (olmo2, granite, cohere, smollm3, codegen, helium)),
     *(row(n, "language", getattr(base, n)) for n in "bert roberta albert electra deberta".split()),
     row("bert-dropout", "language", bert_dropout, random=True),
     row("modernbert", "language", modernbert),
@@ -1189,6 +1197,8 @@ TABLE = [
     row("mamba2", "state space", mamba2),
     row("rwkv", "state space", rwkv),
     row("recurrent-gemma", "state space", recurrent_gemma),
+    row("falcon-h1", "state space", falcon_h1),
+    row("bamba", "state space", bamba),
     row("vit", "vision", base.vit),
     row("dinov2", "vision", dinov2),
     row("swin", "vision", base.swin, "eager"),

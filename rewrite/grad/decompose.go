@@ -50,6 +50,7 @@ func (c *Context) Decompose(emit func() []*onnx.Value) {
 		p := e.grads[o]
 		delete(e.grads, o)
 		c.Replace(i, v)
+		e.moved(o, v)
 		if p != nil {
 			e.grads[v] = p
 		}

@@ -254,7 +254,7 @@ func (u *unmerger) report() {
 		if u.unclear[v] {
 			unclear = append(unclear, v.Name)
 		}
-		if from := u.s.origins(v.Name); len(from) > 0 && (len(v.Init.Dims()) != 2 || len(from) > 1) {
+		if from := u.s.origins(v.Name); len(from) > 0 && (len(v.Init.Dims()) != 2 || !u.s.onlyTurned(v.Name)) {
 			aside = append(aside, fmt.Sprintf("%s (of %s)", v.Name, strings.Join(from, " and ")))
 		}
 	}

@@ -57,3 +57,14 @@ func (n namer) variable(name string) bool {
 	}
 	return n.script || strings.Contains(name, ".")
 }
+
+// turned are the names that transposes have in an export by dynamo, which names a value
+// after its operator.
+var turned = regexp.MustCompile(`^(t|permute|transpose|val)(_\d+)?$`)
+
+// onlyTurned reports a value that the exporter's optimizer made of one parameter alone,
+// by a transpose as far as its name tells: training it is training the parameter. A
+// product with a mask or a constant was made of these too, an Exp has its own name.
+func (s *Signature) onlyTurned(name string) bool {
+	return len(s.folded[name]) == 1 && turned.MatchString(name)
+}

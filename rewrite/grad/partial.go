@@ -37,6 +37,27 @@ type scatterPart struct {
 	flat          int
 }
 
+// moved puts v in the place of a forward value that is itself what has arrived
+// somewhere: in y = x*w the gradient of w is x where that of y is one.
+func (e *engine) moved(from, v *onnx.Value) {
+	put := func(at **onnx.Value) {
+		if *at == from {
+			*at = v
+		}
+	}
+	for _, p := range e.grads {
+		put(&p.dense)
+		put(&p.factor)
+		for i := range p.slices {
+			put(&p.slices[i].grad)
+		}
+		for i := range p.scatters {
+			put(&p.scatters[i].grad)
+			put(&p.scatters[i].indices)
+		}
+	}
+}
+
 func (e *engine) partialOf(v *onnx.Value) *partial {
 	p := e.grads[v]
 	if p == nil {

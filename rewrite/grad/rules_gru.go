@@ -23,12 +23,12 @@ func gruAfter(s *strand) strandGrads {
 	c := s.c
 	fromX := s.columns(s.linear(s.x, s.w, s.wb), 2, 1)
 	fromH := s.columns(s.linear(s.before, s.r, s.rb), 2, 1)
-	zr := c.Do("Sigmoid", c.Plus(fromX[0], fromH[0]))
+	zr := s.squash[0].of(c, c.Plus(fromX[0], fromH[0]))
 	gates := s.columns(zr, 1, 1)
 	z, r, m := gates[0], gates[1], fromH[1]
-	n := c.Do("Tanh", c.Plus(fromX[1], c.Do("Mul", r, m)))
-	an := s.masked(c.Do("Mul", c.rest(z), c.bend(n)))
-	azr := s.masked(c.Do("Mul", s.beside(c.Minus(s.before, n), c.Do("Mul", an, m)), c.swing(zr)))
+	n := s.squash[1].of(c, c.Plus(fromX[1], c.Do("Mul", r, m)))
+	an := s.masked(c.Do("Mul", c.rest(z), s.squash[1].slope(c, n)))
+	azr := s.masked(c.Do("Mul", s.beside(c.Minus(s.before, n), c.Do("Mul", an, m)), s.squash[0].slope(c, zr)))
 	factorR := s.rows(s.beside(azr, c.Do("Mul", an, r)))
 
 	factors, keep, gy := s.each(factorR), s.each(s.keeping(z)), s.each(s.gy)
@@ -64,13 +64,13 @@ func gruBefore(s *strand) strandGrads {
 		bias = c.Plus(s.wb, s.rb)
 	}
 	fromX := s.columns(s.linear(s.x, s.w, bias), 2, 1)
-	zr := c.Do("Sigmoid", s.linear(s.before, rzr, fromX[0]))
+	zr := s.squash[0].of(c, s.linear(s.before, rzr, fromX[0]))
 	gates := s.columns(zr, 1, 1)
 	z, r := gates[0], gates[1]
 	reset := c.Do("Mul", r, s.before)
-	n := c.Do("Tanh", s.linear(reset, rn, fromX[1]))
-	an := s.each(s.masked(c.Do("Mul", c.rest(z), c.bend(n))))
-	azr := s.each(s.masked(s.rows(c.Do("Mul", s.beside(c.Minus(s.before, n), s.before), c.swing(zr)))))
+	n := s.squash[1].of(c, s.linear(reset, rn, fromX[1]))
+	an := s.each(s.masked(c.Do("Mul", c.rest(z), s.squash[1].slope(c, n))))
+	azr := s.each(s.masked(s.rows(c.Do("Mul", s.beside(c.Minus(s.before, n), s.before), s.squash[0].slope(c, zr)))))
 
 	keep, open, gy := s.each(s.keeping(z)), s.each(r), s.each(s.gy)
 	deltaN, deltaZR := make([]*onnx.Value, s.steps), make([]*onnx.Value, s.steps)

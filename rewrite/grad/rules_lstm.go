@@ -10,7 +10,7 @@ import (
 //	dc_t = dh_t o (1-tanh²c_t) + f_{t+1} dc_{t+1}
 //	δ    = [dc, dh, dc, dc] * [n i(1-i), tanh(c) o(1-o), c_{t-1} f(1-f), i (1-n²)]
 //
-// The cell states are not among the node's outputs; they are run through again.
+// With other activations, their slopes. The cell states are not among the node's outputs; they are run through again.
 func lstmBackward(s *strand) strandGrads {
 	c := s.c
 	bias := s.wb
@@ -19,13 +19,14 @@ func lstmBackward(s *strand) strandGrads {
 	}
 	z := s.linear(s.before, s.r, s.linear(s.x, s.w, bias))
 	parts := s.columns(z, 3, 1)
-	iof, n := c.Do("Sigmoid", parts[0]), c.Do("Tanh", parts[1])
+	atGates, atInput, atOutput := s.squash[0], s.squash[1], s.squash[2]
+	iof, n := atGates.of(c, parts[0]), atInput.of(c, parts[1])
 	gates := s.columns(iof, 1, 1, 1)
 	i, o, f := gates[0], gates[1], gates[2]
 	cell, earlier, forget := s.cells(s.masked(c.Do("Mul", i, n)), s.keeping(f))
-	bent := c.Do("Tanh", cell)
-	factors := s.each(s.masked(s.rows(s.beside(c.Do("Mul", c.swing(iof), s.beside(n, bent, earlier)), c.Do("Mul", i, c.bend(n))))))
-	open := s.each(s.masked(c.Do("Mul", o, c.bend(bent))))
+	bent := atOutput.of(c, cell)
+	factors := s.each(s.masked(s.rows(s.beside(c.Do("Mul", atGates.slope(c, iof), s.beside(n, bent, earlier)), c.Do("Mul", i, atInput.slope(c, n))))))
+	open := s.each(s.masked(c.Do("Mul", o, atOutput.slope(c, bent))))
 	gy, pass := s.each(s.gy), s.passing()
 
 	delta := make([]*onnx.Value, s.steps)

@@ -4,7 +4,7 @@ package grad
 // it gives every hidden state h_t, so that all gates of all steps are computed
 // again by two products over [time*batch] rows at once:
 //
-//	gates = σ(X Wᵀ + H₋₁ Rᵀ + b)          H₋₁: the states one step earlier
+//	gates = σ(X Wᵀ + H₋₁ Rᵀ + b)          H₋₁: the states one step earlier; σ: see squash.go
 //
 // What is left for the loop over time is small: each step's gradient of the
 // gates is the arriving one times a factor that was computed for all steps
@@ -77,16 +77,10 @@ func gradRecurrent(c *Context, gates int64, backward func(*strand) strandGrads) 
 }
 
 // refuseRecurrent fails on forms that are not covered.
-func (c *Context) refuseRecurrent(defaults ...string) {
+func (c *Context) refuseRecurrent() {
 	n := c.Node
-	given := n.Attr("activations").GetStrings()
-	for i, a := range given {
-		if want := defaults[i%len(defaults)]; want != "" && string(a) != want {
-			c.Fail("activation %s; only the defaults are supported", a)
-		}
-	}
-	if n.Has("clip") || n.Int("input_forget", 0) != 0 || n.Int("layout", 0) != 0 || n.Has("activation_alpha") || n.Has("activation_beta") {
-		c.Fail("clip, input_forget, layout and activation parameters are not supported")
+	if n.Has("clip") || n.Int("input_forget", 0) != 0 || n.Int("layout", 0) != 0 {
+		c.Fail("clip, input_forget and layout are not supported")
 	}
 	if c.In(7) != nil {
 		c.Fail("peephole weights are not supported")
@@ -130,19 +124,7 @@ func (s *strand) start(gy []*onnx.Value) *onnx.Value {
 
 func rnnBackward(s *strand) strandGrads {
 	c := s.c
-	var slope *onnx.Value
-	switch s.activation {
-	case "Tanh":
-		slope = c.bend(s.y)
-	case "Relu":
-		slope = c.Do("Sign", s.y)
-	case "Sigmoid":
-		slope = c.swing(s.y)
-	default:
-		c.Fail("activation %s; only Tanh, Relu and Sigmoid are supported", s.activation)
-		return strandGrads{}
-	}
-	slopes, gy, pass := s.each(s.masked(slope)), s.each(s.gy), s.passing()
+	slopes, gy, pass := s.each(s.masked(s.squash[0].slope(c, s.y))), s.each(s.gy), s.passing()
 	delta := make([]*onnx.Value, s.steps)
 	order := s.order()
 	dh := s.start(gy)

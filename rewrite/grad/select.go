@@ -161,10 +161,23 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		reason := "it depends on no float initializer that could be trained"
 		if len(res.Decisions) > 0 {
 			reason = "every parameter that it depends on is frozen"
+		} else if one := singles(e.m.Graph, reach); len(one) > 0 {
+			reason = "it depends on no float initializer of more than one element; --params with the whole name trains one: " + some(one)
 		}
 		return nil, &LossError{Name: loss.Name, Reason: reason}
 	}
 	return params, nil
+}
+
+// singles lists float initializers of one element that the loss depends on.
+func singles(g *onnx.Graph, reach map[*onnx.Value]bool) []string {
+	var names []string
+	for _, v := range g.Initializers {
+		if n, err := v.Init.Elements(); err == nil && n == 1 && v.Init.DType().IsFloat() && reach[v] {
+			names = append(names, v.Name)
+		}
+	}
+	return names
 }
 
 // unusedPatterns says which patterns of Params train nothing, which is an error

@@ -50,6 +50,7 @@ func TestErrors(t *testing.T) {
 		{"loss of a shape", smallModel, []string{"loss float32", "z float32"}, Options{Loss: "z"}, new(*LossError), "want a scalar"},
 		{"integer loss", smallModel + "k = Size(z)", []string{"k int64"}, Options{Loss: "k"}, new(*LossError), "want a float"},
 		{"no parameter", "in x float32[3]\nloss = ReduceSum(x) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
+		{"one element", "in x float32[3]\ninit w float32[1] = [2]\na = Mul(x, w)\nloss = ReduceSum(a) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "of more than one element; --params with the whole name trains one: w"},
 		{"behind no gradient", "in x float32[3]\ninit w float32[3] = [1,2,3]\na = Mul(x, w)\nb = Greater(a, x)\nc = Cast(b) {to=1}\nloss = ReduceSum(c) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
 		{"all frozen", smallModel, []string{"loss float32"}, Options{Frozen: []string{"*"}}, new(*LossError), "every parameter that it depends on is frozen"},
 		{"integer parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"ids"}}, new(*ParameterError), `parameter "ids": it is int64[2], and only floats can be trained`},

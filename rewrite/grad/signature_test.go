@@ -292,6 +292,26 @@ func TestRetie(t *testing.T) {
 	}
 }
 
+// TestTrainedInstead: what stands for a parameter without being its transpose is said.
+func TestTrainedInstead(t *testing.T) {
+	for name, c := range map[string]struct {
+		from string
+		warn bool
+	}{
+		"val_1": {"['w']", false}, "permute_3": {"['w']", false}, "exp": {"['w']", true},
+		"mul": {"['w', 'ones', 'tril']", true}, "t": {"['w', 'scalar_tensor']", true},
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit "+name+" float32[2,2] = [1,2,3,4]\nz = MatMul(x, "+name+")\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\n")
+		noteValue(m, name, entry(foldedKey, c.from))
+		noteCall(m, "z", "matmul.default", "%x, %p_w")
+		_, res := decisions(t, m, Options{})
+		if said := strings.Contains(strings.Join(res.Warnings, "; "), "trained instead; export with optimize=False: "+name+" (of w)"); said != c.warn {
+			t.Errorf("%s of %s: warns %q", name, c.from, res.Warnings)
+		}
+	}
+}
+
 // TestPatternsOfComputed: names and patterns mean a parameter too where the file
 // holds only what the exporter's optimizer computed from it.
 func TestPatternsOfComputed(t *testing.T) {

@@ -27,8 +27,7 @@ type strand struct {
 	gates  int64
 	// reverse says that the state comes from the later step.
 	reverse bool
-	// activation is the name of the first one.
-	activation string
+	squash  []squash // as many as the operator has
 
 	mask           *onnx.Value // [T*B,1], one where a sequence has a step; nil: everywhere
 	x, y, before   *onnx.Value // [T*B,I], [T*B,H], [T*B,H] one step earlier
@@ -60,8 +59,8 @@ func (c *Context) strands(gates int64) []*strand {
 		c.Fail("the weight's shape %s is unknown", r.Type.Shape)
 		return nil
 	}
-	defaults := map[int64][]string{4: {"Sigmoid", "Tanh", "Tanh"}, 3: {"Sigmoid", "Tanh"}, 1: {""}}[gates]
-	c.refuseRecurrent(defaults...)
+	c.refuseRecurrent()
+	squashes := c.squashes(int(directions), map[int64][]string{4: {"Sigmoid", "Tanh", "Tanh"}, 3: {"Sigmoid", "Tanh"}, 1: {"Tanh"}}[gates])
 	if c.e.b.Err() != nil {
 		return nil
 	}
@@ -69,11 +68,8 @@ func (c *Context) strands(gates int64) []*strand {
 	halves := &halver{c: c, made: map[*onnx.Value][]*onnx.Value{}}
 	var list []*strand
 	for d := range int(directions) {
-		s := &strand{c: c, steps: int(steps), batch: x.Type.Shape[1], hidden: hidden, gates: gates, activation: "Tanh", mask: mask}
+		s := &strand{c: c, steps: int(steps), batch: x.Type.Shape[1], hidden: hidden, gates: gates, squash: squashes[d], mask: mask}
 		s.reverse = d == 1 || c.Node.Str("direction", "forward") == "reverse"
-		if a := c.Node.Attr("activations").GetStrings(); len(a) > d {
-			s.activation = string(a[d])
-		}
 		s.read(d, int(directions), y, halves)
 		list = append(list, s)
 	}

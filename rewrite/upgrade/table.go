@@ -19,6 +19,10 @@ type change struct {
 }
 
 var table = []change{
+	{"TopK", 10, "k became an input", topK10},
+	{"Slice", 10, "starts, ends and axes became inputs", slice10},
+	{"Upsample", 10, "Resize took its place", upsample10},
+	{"Resize", 11, "the region became an input; coordinates and rounding became choices, with other defaults", resize11},
 	{"Dropout", 12, "ratio became an input; inference is the default", dropoutInputs},
 	{"Clip", 11, "min and max became inputs", clipInputs},
 	{"Pad", 11, "pads and value became inputs", padInputs},
@@ -41,6 +45,7 @@ var table = []change{
 	{"ReduceProd", 18, "axes became an input", intsInput("axes")},
 	{"ReduceSumSquare", 18, "axes became an input", intsInput("axes")},
 	{"Split", 18, "equal parts need num_outputs", splitOutputs},
+	{"DFT", 20, "axis became an input, with another default", dft20},
 	{"GridSample", 20, "bilinear and bicubic lost their prefix", gridSample20},
 	{"GroupNormalization", 21, "scale and bias are each channel's, not each group's", groupNorm21},
 }
@@ -64,6 +69,78 @@ func (u *upgrader) scalar(n *onnx.Node, x float64) *onnx.Value {
 		d = onnx.Float32
 	}
 	return u.b.Scalar(d, x)
+}
+
+// topK10: k was one number, its input is a list of one.
+func topK10(u *upgrader, n *onnx.Node) error {
+	if n.Has("k") {
+		n.SetInput(1, u.b.Ints(n.Int("k", 0)))
+		n.RemoveAttr("k")
+	}
+	return nil
+}
+
+func slice10(u *upgrader, n *onnx.Node) error {
+	for i, name := range []string{"starts", "ends", "axes"} {
+		if n.Has(name) {
+			n.SetInput(1+i, u.b.Ints(n.Ints(name)...))
+			n.RemoveAttr(name)
+		}
+	}
+	return nil
+}
+
+// upsample10: from opset 9 on its scales are an input, as Resize has them.
+func upsample10(u *upgrader, n *onnx.Node) error {
+	if n.Has("scales") {
+		var scales []float64
+		for _, x := range n.Attr("scales").GetFloats() {
+			scales = append(scales, float64(x))
+		}
+		n.SetInput(1, u.b.Const(onnx.FloatTensor(onnx.Float32, scales, int64(len(scales)))))
+		n.RemoveAttr("scales")
+	}
+	n.SetOpType("Resize")
+	n.SetAttr(onnx.StringAttr("nearest_mode", "floor")) // no scale is below one
+	return nil
+}
+
+// resize11 keeps what ONNX Runtime makes of the old operator: element i is the
+// input's at i/scale, in mode nearest the one below where it grows and the one above
+// where it shrinks.
+func resize11(u *upgrader, n *onnx.Node) error {
+	if n.Str("mode", "nearest") == "nearest" && !n.Has("nearest_mode") {
+		t := n.In(1).Constant()
+		if t == nil {
+			return errors.New("its scales are not known")
+		}
+		scales, err := t.Float64s()
+		if err != nil {
+			return err
+		}
+		up, down := false, false
+		for _, x := range scales {
+			up, down = up || x > 1, down || x < 1
+		}
+		if up && down {
+			return errors.New("it grows and shrinks in one")
+		}
+		rounding := "floor"
+		if down {
+			rounding = "ceil"
+		}
+		n.SetAttr(onnx.StringAttr("nearest_mode", rounding))
+	}
+	n.SetAttr(onnx.StringAttr("coordinate_transformation_mode", "asymmetric"))
+	n.SetInput(2, n.In(1))
+	n.SetInput(1, nil)
+	return nil
+}
+
+func dft20(u *upgrader, n *onnx.Node) error {
+	n.SetInput(2, u.b.Const(onnx.Int64Tensor([]int64{n.Int("axis", 1)})))
+	n.RemoveAttr("axis")
+	return nil
 }
 
 func splitOutputs(u *upgrader, n *onnx.Node) error {
@@ -152,6 +229,9 @@ func (u *upgrader) reshapeAfter(n *onnx.Node, shape *onnx.Value) error {
 
 // batchNorm14: the node is in training mode when it has the outputs of it.
 func batchNorm14(u *upgrader, n *onnx.Node) error {
+	if n.Int("spatial", 1) == 0 {
+		return errors.New("statistics for each element (spatial=0)")
+	}
 	training := n.Out(1) != nil || n.Out(2) != nil
 	for i := 3; i < len(n.Outputs); i++ {
 		if o := n.Outputs[i]; o != nil && !o.Dead() {

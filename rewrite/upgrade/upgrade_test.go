@@ -5,6 +5,7 @@ package upgrade
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -18,6 +19,15 @@ var cases = []struct {
 	op, opset string
 	body      string
 }{
+	{"TopK@10", "9", "in x float32[2,5]\ny, i = TopK(x) {axis=1, k=2}"},
+	{"Slice@10", "9", "in x float32[3,5]\ny = Slice(x) {axes=[1, 0], starts=[1, 0], ends=[-1, 2]}"},
+	{"Slice@10", "9", "in x float32[3,5]\ny = Slice(x) {starts=[1], ends=[9]}"},
+	{"Upsample@10", "9", "in x float32[1,2,2,3]\ninit s float32[4] = [1, 1, 2, 1.5]\ny = Upsample(x, s)"},
+	{"Upsample@10", "9", "in x float32[1,2,2,3]\ninit s float32[4] = [1, 1, 2, 3]\ny = Upsample(x, s) {mode=\"linear\"}"},
+	{"Upsample@10", "8", "in x float32[1,2,2,3]\ny = Upsample(x) {scales=[1.0, 1.0, 2.0, 3.0]}"},
+	{"Resize@11", "10", "in x float32[1,1,3,4]\ninit s float32[4] = [1, 1, 1.7, 2]\ny = Resize(x, s)"},
+	{"Resize@11", "10", "in x float32[1,1,5,7]\ninit s float32[4] = [1, 1, 0.6, 0.4]\ny = Resize(x, s)"},
+	{"Resize@11", "10", "in x float32[1,1,5,7]\ninit s float32[4] = [1, 1, 0.6, 1.4]\ny = Resize(x, s) {mode=\"linear\"}"},
 	{"Dropout@12", "11", "in x float32[2,3]\ny = Dropout(x) {ratio=0.3}"},
 	{"Clip@11", "10", "in x float32[2,3]\ny = Clip(x) {min=-0.5, max=1.0}"},
 	{"Pad@11", "10", "in x float32[2,3]\ny = Pad(x) {pads=[0, 1, 1, 0], value=3.0}"},
@@ -42,6 +52,8 @@ var cases = []struct {
 	{"ReduceMin@18", "17", "in x float32[2,3]\ny = ReduceMin(x) {axes=[1]}"},
 	{"ReduceProd@18", "17", "in x float32[2,3]\ny = ReduceProd(x) {axes=[1]}"},
 	{"ReduceSumSquare@18", "17", "in x float32[2,3]\ny = ReduceSumSquare(x) {axes=[1]}"},
+	{"DFT@20", "17", "in x float32[2,3,4,1]\ny = DFT(x)"},
+	{"DFT@20", "17", "in x float32[2,4,1]\ny = DFT(x) {axis=1, onesided=1}"},
 	{"GridSample@20", "16", "in x float32[1,1,3,3]\ninit g float32[1,1,2,2] = [0.1, 0.2, -0.3, 0.4]\ny = GridSample(x, g) {mode=\"bilinear\"}"},
 	{"GroupNormalization@21", "20", "in x float32[2,6,3]\ninit s float32[2] = [1, 2]\ninit b float32[2] = [3, 4]\ny = GroupNormalization(x, s, b) {num_groups=2}"},
 }
@@ -79,7 +91,7 @@ func TestChanges(t *testing.T) {
 		})
 	}
 	for _, c := range table {
-		name := c.op + "@" + map[int64]string{11: "11", 12: "12", 13: "13", 14: "14", 16: "16", 18: "18", 20: "20", 21: "21"}[c.at]
+		name := fmt.Sprintf("%s@%d", c.op, c.at)
 		if c.doc == "" || !covered[name] {
 			t.Errorf("change %s has no doc string or no case", name)
 		}
