@@ -354,19 +354,24 @@ const (
 	cudaNearest = 8  // a place and whether it is inside
 	cudaLinear  = 12 // a place, a weight, and whether it is inside
 	cudaCubic   = 24 // a place, four weights, and whether it is inside
+	cudaWindow  = 16 // with antialias, a first buffer for where windows lie
+	cudaWindow2 = 8  // and a second one
 )
 
 // cudaResizeScratch: for each place of the result along an axis, where it comes from. The
 // nearest one is noted for all axes, with the extent of each; others for the last two, or
-// three where the rank is odd. What antialiasing borrows is not known here.
+// three where the rank is odd. With antialias: where windows lie, in two buffers, and the weights
+// of all; a volume lies in a buffer between one axis and the next.
 func cudaResizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	x, okX := dims(n.In(0))
 	y, okY := dims(n.Out(0))
 	switch {
-	case !okX || !okY || len(x) != len(y) || n.Int("antialias", 0) != 0:
+	case !okX || !okY || len(x) != len(y):
 		return false
 	case slices.Equal(x, y):
 		return true
+	case n.Int("antialias", 0) != 0:
+		return cudaAntialiasScratch(n, x, y, k)
 	}
 	places := func(axes int) (sum int64) {
 		for _, d := range y[max(0, len(y)-axes):] {
@@ -382,6 +387,33 @@ func cudaResizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		k.borrow(cudaCubic * places(2))
 	default:
 		k.borrow(cudaNearest * (places(len(y)) + int64(len(y))))
+	}
+	return true
+}
+
+func cudaAntialiasScratch(n *onnx.Node, x, y []int64, k *Kernel) bool {
+	if len(x) < 2 || len(x) > 5 || !n.In(0).Type.DType.IsFloat() {
+		return false
+	}
+	first, axes := imageAxes(x, y)
+	in, out := x[first:first+axes], y[first:first+axes]
+	factors, ok := resizeFactors(n, first, in, out)
+	if !ok || len(x) == 5 && first == 1 {
+		return false
+	}
+	var places, weights int64
+	for i, d := range out {
+		places += d
+		weights += resizeWindow(n.Str("mode", "nearest"), factors[i]) * d
+	}
+	k.take(0)
+	k.borrow(cudaWindow * places)
+	k.borrow(cudaWindow2 * places)
+	k.borrow(weights * max(floatBytes, elementBytes(n.In(0))))
+	if axes == 3 {
+		images := product(x[:first]) * elementBytes(n.In(0))
+		k.borrow(images * in[0] * in[1] * out[2])
+		k.borrow(images * in[0] * out[1] * out[2])
 	}
 	return true
 }

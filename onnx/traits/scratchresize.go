@@ -24,11 +24,7 @@ func resizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	case slices.Equal(x, y):
 		return true
 	}
-	axes := 2 + len(x)%2 // of an image or a volume, perhaps with a batch and channels
-	first := len(x) - axes
-	if first == 2 && y[1] != x[1] {
-		first = 1 // channels last
-	}
+	first, axes := imageAxes(x, y)
 	in, out := x[first:first+axes], y[first:first+axes]
 	k.take(0)
 	if !smooth {
@@ -43,10 +39,8 @@ func resizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	if !ok || elementBytes(n.In(0)) != floatBytes || len(x) == 5 && first == 1 {
 		return false
 	}
-	reach := map[string]float32{"linear": 1, "cubic": 2}[mode]
 	for i := len(out) - 1; i >= 0; i-- {
-		window := 2*int64(math.Ceil(float64(reach*max(1/factors[i], 1)))) + 1
-		k.borrow(window * out[i] * floatBytes)
+		k.borrow(resizeWindow(mode, factors[i]) * out[i] * floatBytes)
 	}
 	between := product(in[:len(in)-1]) * out[len(out)-1] * floatBytes
 	if len(x) > 3 {
@@ -56,6 +50,23 @@ func resizeScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		k.borrow(between)
 	}
 	return true
+}
+
+// imageAxes are those of an image or a volume, perhaps behind a batch and channels.
+func imageAxes(x, y []int64) (first, axes int) {
+	axes = 2 + len(x)%2
+	first = len(x) - axes
+	if first == 2 && y[1] != x[1] {
+		first = 1 // channels last
+	}
+	return first, axes
+}
+
+// resizeWindow is how many places of the input an antialiased one of the result is made of
+// at most, where the axis becomes longer by a factor.
+func resizeWindow(mode string, factor float32) int64 {
+	reach := map[string]float32{"linear": 1, "cubic": 2}[mode]
+	return 2*int64(math.Ceil(float64(reach*max(1/factor, 1)))) + 1
 }
 
 // resizeFactors are how much longer the axes from first on become.
