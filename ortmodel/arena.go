@@ -261,8 +261,9 @@ func (a *arena) fit(bytes int64, stream bool) int32 {
 	}
 	last := a.place(a.chunks[a.free[i]].size, 1<<62) - 1
 	if !a.tied && a.region(i) != a.region(last) {
-		// Regions that are free as a whole are as good as each other.
-		a.tied = slices.ContainsFunc(a.free[i:last+1], func(c int32) bool { return !a.chunks[c].whole() })
+		// Regions that are free as a whole are as good as each other, if all or none are the stream's.
+		used := a.chunks[a.free[i]].used
+		a.tied = slices.ContainsFunc(a.free[i:last+1], func(c int32) bool { return !a.chunks[c].whole() || a.chunks[c].used != used })
 	}
 	return a.free[i]
 }

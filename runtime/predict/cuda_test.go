@@ -406,10 +406,10 @@ func TestCUDAUnstreamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := grown.After(1, 0, p.requests()).Reserved
-		if got, err := inArena(path, grown); err != nil {
+		if before, after, err := inArena(path, grown); err != nil {
 			t.Errorf("%s: %v", l[0], err)
-		} else if got != want {
-			t.Errorf("%s: the arena takes %d bytes, %d are predicted", l[0], got, want)
+		} else if after-before != want {
+			t.Errorf("%s: the arena takes %d bytes, %d are predicted", l[0], after-before, want)
 		}
 	}
 	if len(tried) < 10 || unstreamed == 0 {
@@ -444,29 +444,84 @@ sum = ReduceSum(wide) {keepdims=0}
 	return m, nil
 }
 
-// inArena is what an arena takes in a step of a model, in bytes.
-func inArena(path string, a ortmodel.ArenaSetup) (int64, error) {
+// inArena is what an arena has taken before and after a step of a model, in bytes: before
+// the step, what the session holds and the feeds.
+func inArena(path string, a ortmodel.ArenaSetup) (before, after int64, err error) {
 	s, err := testEnv.NewSession(path, ort.SessionOptions{Threads: 1, Provider: ort.CUDA, Allocator: ort.OwnArena, Arena: ort.ArenaConfig{
 		AsRequested: a.Strategy == ortmodel.AsRequested, FirstChunk: a.FirstChunk, MaxExtend: a.MaxExtend, MaxDead: a.MaxDead}})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer s.Close()
 	b, err := s.NewBinding()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer b.Close()
 	closers, err := bindAll(s, b, nil)
-	before, beforeErr := s.DeviceStats() // with the feeds, which it takes on binding
+	bound, boundErr := s.DeviceStats()
 	if err == nil {
 		err = s.Run(context.Background(), b, "")
 	}
-	after, afterErr := s.DeviceStats()
+	ran, ranErr := s.DeviceStats()
 	for _, v := range closers {
 		v.Close()
 	}
-	return after.Reserved - before.Reserved, errors.Join(err, beforeErr, afterErr)
+	return bound.Reserved, ran.Reserved, errors.Join(err, boundErr, ranErr)
+}
+
+// TestCUDAArena: the arena of a random graph takes what is predicted, in the setup that is
+// chosen for it. Feeds lie in it here, from before the step on.
+func TestCUDAArena(t *testing.T) {
+	if !onCUDA(t) {
+		return
+	}
+	count := uint64(300)
+	if testing.Short() {
+		count = 60
+	}
+	dir, ran := t.TempDir(), 0
+	for seed := range count {
+		m, err := newTypedGrower(seed, onnx.Float32).grow(3 + int(seed%40))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, "r.onnx")
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		if m, err = onnx.Load(path); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := infer.Model(m, infer.Options{Strict: true}); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Predict(m, Options{On: step.CUDA})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !p.Exact() {
+			continue
+		}
+		requests := p.requests()
+		for v, val := range p.Graph.Values {
+			if val.Kind == ortmodel.Feed && val.Bytes > 0 {
+				requests = append(requests, ortmodel.Request{ID: len(requests) + v, Bytes: val.Bytes, Alloc: true, Kept: true})
+			}
+		}
+		setup, want := ortmodel.PlanArena(0, requests, true)
+		_, got, err := inArena(path, setup)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran++
+		if got != want.Reserved {
+			t.Errorf("seed %d: the arena takes %d bytes, %d are predicted; set up as %+v", seed, got, want.Reserved, setup)
+		}
+	}
+	if ran < int(count)/2 {
+		t.Errorf("%d graphs ran", ran)
+	}
 }
 
 // TestCUDAErased: what the file does not declare, and ONNX Runtime cannot infer, is not
