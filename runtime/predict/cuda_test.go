@@ -524,6 +524,44 @@ func TestCUDAArena(t *testing.T) {
 	}
 }
 
+// TestCUDAHeld: what a session holds of the device is what is predicted, constants and what
+// kernels keep.
+func TestCUDAHeld(t *testing.T) {
+	if !onCUDA(t) {
+		return
+	}
+	_, lines := readTable(t)
+	held := 0
+	for i, l := range lines {
+		if resize := strings.Contains(l[0], "Resize("); !resize && i%20 != 0 {
+			continue
+		}
+		m, err := tableModel(l[0])
+		if err != nil {
+			t.Fatalf("%s: %v", l[0], err)
+		}
+		p, err := Predict(m, Options{On: step.CUDA})
+		if err != nil {
+			t.Fatalf("%s: %v", l[0], err)
+		}
+		path := filepath.Join(t.TempDir(), "p.onnx")
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		real, err := measure(path, ort.SessionOptions{Threads: 1, Provider: ort.CUDA}, nil)
+		if err != nil {
+			t.Errorf("%s: %v", l[0], err)
+		} else if got := p.Session.Allocated(); got != real.session {
+			t.Errorf("%s: %d bytes held are predicted, %d measured", l[0], got, real.session)
+		} else if got > 0 {
+			held++
+		}
+	}
+	if held < 20 {
+		t.Errorf("only %d sessions hold anything", held)
+	}
+}
+
 // TestCUDAErased: what the file does not declare, and ONNX Runtime cannot infer, is not
 // known because copies to and from the host were put in.
 func TestCUDAErased(t *testing.T) {

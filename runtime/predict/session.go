@@ -35,8 +35,8 @@ type Session struct {
 	// Packed is the second copy of weights, in the kernels' own layout.
 	Packed int64
 	// InArena are the copies, part of Packed, that a kernel takes from the arena's
-	// regions, and the constants on a device. All else is taken from the system
-	// directly.
+	// regions, and on a device the constants and what kernels hold. All else is taken from
+	// the system directly.
 	InArena []int64
 	// Computed is what ONNX Runtime computed ahead, initializers that the file
 	// does not have. It lies outside the allocator; Predict leaves it 0, as it
@@ -214,8 +214,18 @@ func deviceSession(b *builder) (s Session) {
 			}
 		}
 	}
+	for _, n := range b.Nodes {
+		if n.Is("Resize") && n.Int("antialias", 0) != 0 && !b.options.places.HostNode(n) {
+			s.Packed += antialiasTable
+			s.InArena = append(s.InArena, antialiasTable)
+		}
+	}
 	return s
 }
+
+// antialiasTable is what CUDA's kernel holds for antialias, whatever the type, in bytes:
+// measured.
+const antialiasTable = 1280
 
 // sameContent compares two constants of equal packed size.
 func sameContent(v, w *onnx.Value) bool {
