@@ -72,9 +72,9 @@ const (
 )
 
 // categorize tells parameters, optimizer state and feeds apart. State has a
-// next value and no influence on the step's loss, or, in a graph of updates alone, no
-// place where parameters have one; parameters are what else has
-// one, has a gradient, has a place in remat.parameters, or was fed as
+// next value and no influence on the step's loss, or, in a part of a step that has none, no
+// place in remat.parameters, be that empty; parameters are what else has
+// one, has a gradient, has a place there, or was fed as
 // "param:NAME".
 func categorize(r Roles, g *onnx.Graph, located map[string]Location, fed map[string]bool) map[string]category {
 	var forward map[*onnx.Value]bool // what elements of the loss come from
@@ -88,7 +88,7 @@ func categorize(r Roles, g *onnx.Graph, located map[string]Location, fed map[str
 		_, hasGrad := r.Grad[v.Name]
 		_, isLocated := located[v.Name]
 		switch {
-		case hasNew && !hasGrad && (forward != nil && !forward[v] || forward == nil && len(located) > 0 && !isLocated):
+		case hasNew && !hasGrad && (forward != nil && !forward[v] || forward == nil && located != nil && !isLocated):
 			out[v.Name] = stateInput
 		case hasNew || hasGrad || isLocated || fed[v.Name]:
 			out[v.Name] = parameterInput

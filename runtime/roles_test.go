@@ -42,3 +42,25 @@ out w.m.new float32[4]
 		t.Fatalf("parameters %v, state %v, %v", parameters, state, err)
 	}
 }
+
+// TestStateOfPart: a part of a step that holds sums of gradients and no parameter, as a
+// stage may, has an entry of places that is empty. Its sums are state, and start as zeros.
+func TestStateOfPart(t *testing.T) {
+	m, err := onnx.Parse(`model ir=9 opset=20
+graph g {
+in g float32[4]
+in b.acc float32[4]
+b.acc.new = Add(b.acc, g)
+out b.acc.new float32[4]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.SetMetadata(ParametersKey, "{}")
+	r := Roles{New: map[string]string{"b.acc": "b.acc.new"}}
+	parameters, state, err := SortInputs(m, r)
+	if err != nil || len(parameters) != 0 || len(state) != 1 || state[0] != "b.acc" {
+		t.Fatalf("parameters %v, state %v, %v", parameters, state, err)
+	}
+}

@@ -29,7 +29,7 @@ type Pipeline struct {
 	Flows []ranks.Flow
 	Names []string
 	Ticks []ranks.Tick
-	// Shared are parameters that several stages read, in one order on all.
+	// Shared are parameters that stages read and others update, in one order on all.
 	Shared []SharedParameter
 
 	store map[slot][]byte

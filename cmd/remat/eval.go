@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
@@ -96,6 +97,9 @@ func evaluate(e *env, c *cli.Context) error {
 			return err
 		}
 		defer f.Close()
+		if !roles.Training() {
+			grad.Unmerge(m) // a state has apart what the exporter merged
+		}
 		if o.Feed, err = stateValues(m, roles, f, names); err != nil {
 			return fmt.Errorf("%s: %w", state, err)
 		}

@@ -55,6 +55,7 @@ type sizedGraph struct {
 	dims   map[string]int64
 	config *models.Config // of a built-in model
 	point  report.SweepPoint
+	drop   func() // takes the files away that were made for it, nil for none
 }
 
 // points predicts every precision and strategy of one size. What is wrong with the
@@ -77,7 +78,12 @@ func (w *sweeper) points(size sweepSize, done func()) ([]report.SweepPoint, erro
 	return list, nil
 }
 
-func (g *sizedGraph) close() { g.source.Close() }
+func (g *sizedGraph) close() {
+	g.source.Close()
+	if g.drop != nil {
+		g.drop()
+	}
+}
 
 // planned predicts one precision of a size.
 func (w *sweeper) planned(g *sizedGraph, precisionName string, done func()) ([]report.SweepPoint, error) {
@@ -323,10 +329,13 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer drop()
 	g.source, err = w.derive(src, g.dims, max(size.accumulate, 1), out)
-	g.dims = nil // the derived graph has their numbers
-	return g, err
+	if err != nil {
+		drop()
+		return nil, err
+	}
+	g.drop, g.dims = drop, nil // the derived graph has their numbers
+	return g, nil
 }
 
 // beside is a name for a graph that refers to the weights of a file, and so has to lie in

@@ -49,20 +49,18 @@ func (t *trainRun) openStage(src *pipeline.Source, job *train.Job, o remat.Optio
 	return open.list[0], open.close, nil
 }
 
-// sharedParameters lists what several stages read and one updates.
+// sharedParameters lists what a stage reads and another one updates.
 func (t *trainRun) sharedParameters(src *pipeline.Source) ([]train.SharedParameter, error) {
 	var list []train.SharedParameter
 	for _, v := range src.Model.Graph.Inputs {
-		owner, ok := t.split.Owner[v.Name]
-		readers := t.split.Readers[v.Name]
-		if !ok || len(readers) < 2 {
+		if !t.split.Shared(v.Name) {
 			continue
 		}
 		bytes, known := v.Type.Bytes()
 		if !known {
 			return nil, fmt.Errorf("%s: %q is shared by stages and has no size that is known", src.Path, v.Name)
 		}
-		list = append(list, train.SharedParameter{Name: v.Name, Owner: owner, Readers: readers, Bytes: bytes})
+		list = append(list, train.SharedParameter{Name: v.Name, Owner: t.split.Owner[v.Name], Readers: t.split.Readers[v.Name], Bytes: bytes})
 	}
 	return list, nil
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -78,6 +79,25 @@ func TestPipeline(t *testing.T) {
 		if code != exitBadInput || !strings.Contains(last, want) {
 			t.Errorf("%s: exit code %d, %s", flags, code, last)
 		}
+	}
+}
+
+// TestPipelineOfExport: biases that one stage reads and another updates are passed on, and
+// runs of an update are counted where its phase waits.
+func TestPipelineOfExport(t *testing.T) {
+	model, err := filepath.Abs("../../testdata/models/gpt2_tiny.dyn.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	writeBatches(t, dir+"/d.npz", 8, 2, 32, 61)
+	line := "--quiet --json --threads 1 train " + model + " --data " + dir + "/d.npz --lr 1e-2 --accumulate 2 --steps 2 -o " + dir
+	one, two := documentOf(t, do(t, line+"/one")), documentOf(t, do(t, line+"/two --pipeline 3"))
+	if one.Tokens != two.Tokens || one.LossLast != two.LossLast {
+		t.Errorf("in stages %+v, in one %+v", two, one)
+	}
+	if want, got := tensorsOf(t, dir+"/one/state.safetensors"), tensorsOf(t, dir+"/two/state.safetensors"); !maps.EqualFunc(want, got, bytes.Equal) {
+		t.Error("another state in stages")
 	}
 }
 

@@ -39,8 +39,8 @@ type Stages struct {
 	Stages []Stage `json:"stages"`
 	// Boundaries are the values that go from one file to others.
 	Boundaries []Boundary `json:"boundaries"`
-	// Shared are parameters that several stages read. The owner updates one, and the
-	// others are to be given its value after every update.
+	// Shared are parameters that other stages read than their owner. The owner updates
+	// one, and the others are to be given its value after every update.
 	Shared []SharedParameter `json:"shared"`
 	// MicroBatches is how many a step has, in the peaks that are stated.
 	MicroBatches int64 `json:"micro_batches"`
@@ -94,7 +94,7 @@ type Boundary struct {
 	To    []string `json:"to"`
 }
 
-// A SharedParameter is read by several stages.
+// A SharedParameter is read by stages that do not update it.
 type SharedParameter struct {
 	Name    string `json:"name"`
 	Owner   int    `json:"owner"`
@@ -340,8 +340,8 @@ func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOpt
 		doc.Boundaries = append(doc.Boundaries, b)
 	}
 	for name, readers := range split.Readers {
-		if owner, ok := split.Owner[name]; ok && len(readers) > 1 {
-			doc.Shared = append(doc.Shared, SharedParameter{name, owner, readers, bytes[name]})
+		if split.Shared(name) {
+			doc.Shared = append(doc.Shared, SharedParameter{name, split.Owner[name], readers, bytes[name]})
 		}
 	}
 	slices.SortFunc(doc.Shared, func(a, b SharedParameter) int { return cmp.Compare(a.Name, b.Name) })

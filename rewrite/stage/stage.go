@@ -25,6 +25,13 @@ type Split struct {
 	Readers map[string][]int
 }
 
+// Shared reports an input that one stage updates and another one reads, be that its only
+// reader: a bias is read in the forward graph, and its gradient may be complete elsewhere.
+func (s *Split) Shared(name string) bool {
+	owner, ok := s.Owner[name]
+	return ok && slices.ContainsFunc(s.Readers[name], func(r int) bool { return r != owner })
+}
+
 // A Group is the forward or backward graph of a stage.
 type Group struct {
 	Stage    int
