@@ -6,7 +6,8 @@ package grad
 // attention mask, a cosine table). Its name may tell (names.go), and its content: a
 // mask holds zeros and very negative numbers, a table of sines starts with sin 0 or
 // cos 0 and never leaves [-1,1], or its columns are waves; distances that are added
-// to attention scores rise evenly. Every such guess is listed as a Decision.
+// to attention scores rise evenly; a schedule rises or falls throughout, and is gathered.
+// Every such guess is listed as a Decision.
 
 import (
 	"bytes"
@@ -57,6 +58,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
 	case c.names.torch && !c.names.variable(v.Name) && uniform(v):
 		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
+	case schedule(v):
+		return Decision{Source: FromContent, Reason: "a schedule: it rises or falls throughout, and only places of it are gathered"}
 	case !elementwiseOnly(v):
 		return Decision{Trained: true, Source: FromUse, Reason: "a gradient reaches it"}
 	}
@@ -93,6 +96,46 @@ func elementwiseOnly(v *onnx.Value) bool {
 		}
 	}
 	return true
+}
+
+// leastSchedule is how many elements a schedule has at least: so many random ones are in
+// order once in 20,160 times.
+const leastSchedule = 8
+
+// schedule reports a vector that rises or falls throughout, of which only places are
+// gathered, as a diffusion model gathers noise levels by the time.
+func schedule(v *onnx.Value) bool {
+	if len(v.Type.Shape) != 1 || !gatheredOnly(v) {
+		return false
+	}
+	if n, err := v.Init.Elements(); err != nil || n < leastSchedule || n > 1<<26 {
+		return false
+	}
+	values, err := v.Init.Float64s()
+	if err != nil {
+		return false
+	}
+	up := values[1] > values[0]
+	for i := 1; i < len(values); i++ {
+		if values[i] == values[i-1] || values[i] > values[i-1] != up {
+			return false
+		}
+	}
+	return true
+}
+
+// gatheredOnly reports that places of v are gathered, and nothing else is done with it.
+func gatheredOnly(v *onnx.Value) bool {
+	for _, u := range v.Uses() {
+		switch {
+		case u.Index != 0:
+			return false
+		case u.Node.Is("Identity", "Cast") && gatheredOnly(u.Node.Out(0)):
+		case !u.Node.Is("Gather", "GatherElements", "GatherND"):
+			return false
+		}
+	}
+	return len(v.Uses()) > 0
 }
 
 // uniform reports equal elements.

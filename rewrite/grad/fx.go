@@ -94,8 +94,10 @@ func (c *call) outside() []slot {
 }
 
 // Unmerge gives parameters that the exporter's optimizer merged initializers of
-// their own again, as Differentiate does: under these names it trains them.
+// their own again, as Differentiate does: under these names it trains them. So does it
+// to stored statistics.
 func Unmerge(m *onnx.Model) {
+	ownStatistics(m.Graph)
 	unmerge(m, ReadSignature(m), nil)
 }
 

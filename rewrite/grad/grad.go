@@ -144,6 +144,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	res, lists := &Result{Warnings: warnFrequencies(m.Graph), Adapters: step.Adapters{}}, hasLists(m.Graph)
+	ownStatistics(m.Graph)
 	told := unmerge(m, o.Signature, res)
 	c := newChooser(m, o)
 	if !told {

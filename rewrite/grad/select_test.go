@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -379,6 +380,34 @@ func TestTablesWithoutWaves(t *testing.T) {
 		table.Init = onnx.FloatTensor(onnx.Float32, values, 8, 4)
 		if sineTable(table) {
 			t.Errorf("%s are taken for sines", name)
+		}
+	}
+}
+
+// TestSchedule: noise levels that are gathered by the time are a table; a vector in no order,
+// or one that is read whole, may be a weight.
+func TestSchedule(t *testing.T) {
+	for name, c := range map[string]struct {
+		levels, use string
+		trained     bool
+	}{
+		"falling":  {"[0.99, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3, 0.1]", "g = Gather(levels, t)", false},
+		"rising":   {"[1, 2, 3, 4, 5, 6, 7, 8]", "i = Identity(levels)\ng = Gather(i, t)", false},
+		"no order": {"[0.99, 0.98, 0.95, 0.96, 0.8, 0.6, 0.3, 0.1]", "g = Gather(levels, t)", true},
+		"whole":    {"[0.99, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3, 0.1]", "h = Gather(levels, t)\nm = MatMul(levels, w)\ng = Mul(h, m)", true},
+	} {
+		m := parseGraph(t, "in t int64[4]\ninit w float32[8,4] = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31,32]\n"+
+			"init v float32[4] = [1,3,2,4]\ninit levels float32[8] = "+c.levels+"\n"+c.use+"\ny = Mul(g, v)\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		trained := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == "levels" })
+		told := slices.ContainsFunc(res.Decisions, func(d Decision) bool {
+			return d.Name == "levels" && !d.Trained && strings.HasPrefix(d.Reason, "a schedule")
+		})
+		if trained != c.trained || told == c.trained {
+			t.Errorf("%s: trained %v, told %v", name, trained, told)
 		}
 	}
 }

@@ -66,6 +66,53 @@ func TestStoredStatistics(t *testing.T) {
 	}
 }
 
+// TestOwnStatistics: stored statistics that an exporter merged with a weight keep their values
+// when that is trained, and nothing is said of a weight that they alone shared.
+func TestOwnStatistics(t *testing.T) {
+	for name, body := range map[string]string{
+		"identities": "v = Identity(s)\nw = Identity(v)\nm = Identity(b)\ny = BatchNormalization(x, s, b, m, w)",
+		"merged":     "y = BatchNormalization(x, s, b, b, s)",
+		"two":        "v = Identity(s)\ny = BatchNormalization(x, s, b, b, v)\nz = BatchNormalization(y, t, b, b, v)",
+	} {
+		last := body[strings.LastIndex(body, "\n")+1:][:1]
+		body = "in x float32[2,3,2]\ninit s float32[3] = [1,1,1]\ninit t float32[3] = [1,1,2]\ninit b float32[3] = [0,0,0]\n" + body +
+			"\nq = Mul(" + last + ", " + last + ")\nloss = ReduceMean(q) {keepdims=0}"
+		m := parseGraph(t, body, "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, n := range m.Graph.Nodes {
+			if !n.Is("BatchNormalization") {
+				continue
+			}
+			for _, v := range n.Inputs[3:] {
+				if v.Init == nil || v.IsInput() {
+					t.Errorf("%s: %s is read as a statistic", name, v.Name)
+				}
+			}
+		}
+		if len(res.Params) < 2 {
+			t.Errorf("%s: %d parameters", name, len(res.Params))
+		}
+		if tied := strings.Contains(strings.Join(res.Warnings, "\n"), `"s" is used in`); tied {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+
+		// A state is put into the forward graph: statistics stay there too.
+		m = parseGraph(t, body, "loss float32")
+		Unmerge(m)
+		for _, n := range m.Graph.Nodes {
+			if n.Is("Identity") || n.Is("BatchNormalization") && (n.In(3) == m.Graph.Value("b") || n.In(4) == m.Graph.Value("s")) {
+				t.Errorf("%s: %s has what is trained", name, n.Label())
+			}
+		}
+		if err := m.Check(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestBlocksWithoutGradient: what leaves a block of no_grad or autocast is named
 // with the option that stops its gradient, where one flows.
 func TestBlocksWithoutGradient(t *testing.T) {
