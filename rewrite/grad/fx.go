@@ -97,8 +97,8 @@ func (c *call) outside() []slot {
 // their own again, as Differentiate does: under these names it trains them. So does it
 // to stored statistics.
 func Unmerge(m *onnx.Model) {
-	ownStatistics(m.Graph)
 	unmerge(m, ReadSignature(m), nil)
+	ownStatistics(m.Graph)
 }
 
 // unmerge takes apart what the exporter's optimizer merged, and puts back the

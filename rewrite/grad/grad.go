@@ -144,8 +144,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	res, lists := &Result{Warnings: warnFrequencies(m.Graph), Adapters: step.Adapters{}}, hasLists(m.Graph)
-	ownStatistics(m.Graph)
 	told := unmerge(m, o.Signature, res)
+	ownStatistics(m.Graph) // of what calls did not tell apart
 	c := newChooser(m, o)
 	if !told {
 		c.shared = sharedUses(m.Graph)

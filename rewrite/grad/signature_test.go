@@ -271,6 +271,37 @@ loss = ReduceMean(q) {keepdims=0}
 	}
 }
 
+// TestUnmergeNorms: of two fresh batch normalizations, whose weights and variances are all
+// ones, the calls tell the parameters apart and the statistics from them.
+func TestUnmergeNorms(t *testing.T) {
+	m := parseGraph(t, `in x float32[2,3,2]
+init a.weight float32[3] = [1,1,1]
+init a.bias float32[3] = [0,0,0]
+y = BatchNormalization(x, a.weight, a.bias, a.bias, a.weight)
+z = BatchNormalization(y, a.weight, a.bias, a.bias, a.weight)
+q = Mul(z, z)
+loss = ReduceMean(q) {keepdims=0}
+`, "loss float32")
+	text := ""
+	for _, of := range []string{"a", "b"} {
+		text += fmt.Sprintf("p_%[1]s_w: PARAMETER target='%[1]s.weight'\np_%[1]s_b: PARAMETER target='%[1]s.bias'\nb_%[1]s_m: BUFFER target='%[1]s.mean' persistent=True\nb_%[1]s_v: BUFFER target='%[1]s.var' persistent=True\n", of)
+	}
+	m.SetMetadata(signatureKey, text)
+	noteCall(m, "y", "_native_batch_norm_legit_no_training.default", "%x, %p_a_w, %p_a_b, %b_a_m, %b_a_v, 0.1, 1e-05")
+	noteCall(m, "z", "_native_batch_norm_legit_no_training.default", "%y, %p_b_w, %p_b_b, %b_b_m, %b_b_v, 0.1, 1e-05")
+	got, _ := decisions(t, m, Options{})
+	for _, name := range []string{"a.weight", "a.bias", "b.weight", "b.bias"} {
+		if !strings.Contains(got, "+"+name+" signature") {
+			t.Errorf("%s is not trained: %s", name, got)
+		}
+	}
+	for _, n := range m.Graph.Nodes {
+		if n.Is("BatchNormalization") && (n.In(3).Init == nil || n.In(4).Init == nil || n.In(3).IsInput() || n.In(4).IsInput()) {
+			t.Errorf("%s normalizes by what is trained", n.Label())
+		}
+	}
+}
+
 // TestRetie: a transpose that the exporter computed ahead is trained as the
 // parameter that it comes from, where it is one.
 func TestRetie(t *testing.T) {
