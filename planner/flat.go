@@ -20,8 +20,6 @@ type flat struct {
 	// made lists in the order of in the slot that makes each value read, or -1, and uses by
 	// slot how often it is read, its maker's hold included: as long as each op runs once.
 	made, uses []int32
-	// slots is the value of each slot.
-	slots []int32
 	// scratch is the sum of what the op's kernel takes inside; scripted: it
 	// takes it in an order of its own.
 	scratch  []int64
@@ -80,12 +78,12 @@ func newFlat(g *ortmodel.Graph) *flat {
 
 // link finds which slot each read means, and how often each is read.
 func (f *flat) link() {
-	f.slots, f.uses, f.made = f.out.items, make([]int32, len(f.out.items)), make([]int32, len(f.in.items))
+	f.uses, f.made = make([]int32, len(f.out.items)), make([]int32, len(f.in.items))
 	slot := make([]int32, len(f.values))
 	for v := range slot {
 		slot[v] = -1
 	}
-	for k, v := range f.slots {
+	for k, v := range f.out.items {
 		f.uses[k] = 1
 		if v >= 0 {
 			slot[v] = int32(k)

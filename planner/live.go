@@ -69,7 +69,7 @@ func (s *liveSim) below(schedule []int, limit int64) int64 {
 func (s *liveSim) onceBelow(order []int, limit int64) int64 {
 	f := s.f
 	s.start, s.first = resize(s.start, len(order)), resize(s.first, len(order))
-	s.read, s.value, s.uses = f.made, f.slots, append(s.uses[:0], f.uses...)
+	s.read, s.value, s.uses = f.made, f.out.items, append(s.uses[:0], f.uses...)
 	for pos, op := range order {
 		s.start[pos], s.first[pos] = f.in.start[op], f.out.start[op]
 	}

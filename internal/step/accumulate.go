@@ -16,10 +16,10 @@ func Accumulation(g *onnx.Graph) int64 {
 	}
 	through := func(n *onnx.Node, input int) bool { return input == 0 && traits.IsView(n) }
 	for _, n := range ReadersOf(step, nil, through) {
-		if !n.Is("Mod") || viewed(n.In(0)) != step {
+		if !n.Is("Mod") || Viewed(n.In(0)) != step {
 			continue
 		}
-		if by := viewed(n.In(1)); by != nil {
+		if by := Viewed(n.In(1)); by != nil {
 			if n, ok := by.Number(); ok && n >= 1 && n <= 1<<30 {
 				return int64(n)
 			}
@@ -28,8 +28,8 @@ func Accumulation(g *onnx.Graph) int64 {
 	return 1
 }
 
-// viewed is what a value is a view of.
-func viewed(v *onnx.Value) *onnx.Value {
+// Viewed is what a value is a view of.
+func Viewed(v *onnx.Value) *onnx.Value {
 	for v != nil && v.Producer != nil && traits.IsView(v.Producer) {
 		v = v.Producer.In(0)
 	}

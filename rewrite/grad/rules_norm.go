@@ -70,7 +70,7 @@ func statisticsFlow(n *onnx.Node, i int) bool {
 	for v.Producer != nil && v.Producer.Is("Identity", "Cast") {
 		v = v.Producer.In(0)
 	}
-	return i < 3 || v.Producer != nil && n.Int("training_mode", 0) == 0
+	return i < statisticsFrom || v.Producer != nil && n.Int("training_mode", 0) == 0
 }
 
 func gradBatchNorm(c *Context) {

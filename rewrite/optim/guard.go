@@ -89,7 +89,7 @@ func lateLinks(g *onnx.Graph, next map[*onnx.Value]*onnx.Value) ([]link, []Refus
 	olds := slices.SortedFunc(maps.Keys(next), func(a, b *onnx.Value) int { return strings.Compare(a.Name, b.Name) })
 	var links []link
 	for _, old := range olds {
-		if next[old].Producer == nil || viewOf(next[old], old) {
+		if next[old].Producer == nil || step.Viewed(next[old]) == old {
 			continue // or it is written over itself
 		}
 		for _, w := range step.WritersOf(next[old], step.Rows) {
@@ -168,17 +168,6 @@ func (k late) needing(writer *onnx.Node, readers []*onnx.Node) *onnx.Node {
 		}
 	}
 	return nil
-}
-
-// viewOf reports that v is x's own memory.
-func viewOf(v, x *onnx.Value) bool {
-	for v != x {
-		if v.Producer == nil || !traits.IsView(v.Producer) {
-			return false
-		}
-		v = v.Producer.Inputs[0]
-	}
-	return true
 }
 
 // stableOrder gives every node of a sorted graph the place it had, or the first one
