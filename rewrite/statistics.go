@@ -71,7 +71,12 @@ func normalized(b *build.Builder, n *onnx.Node, shape []int64) {
 	b.Graph.TakeOver(n.Out(0), y)
 	momentum := n.Float("momentum", 0.9)
 	for i, statistic := range []*onnx.Value{mean, variance} {
-		if v := n.Out(1 + i); v != nil && !v.Dead() {
+		v := n.Out(1 + i)
+		switch {
+		case v == nil || v.Dead():
+		case momentum == 0:
+			b.Graph.TakeOver(v, statistic)
+		default:
 			d := n.In(3 + i).Type.DType
 			kept := do("Mul", n.In(3+i), b.Scalar(d, momentum))
 			b.Graph.TakeOver(v, do("Add", kept, do("Mul", statistic, b.Scalar(d, 1-momentum))))

@@ -5,6 +5,7 @@ package runtime
 // the names that remat gives (P.grad, P.new).
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -88,6 +89,8 @@ func categorize(r Roles, g *onnx.Graph, located map[string]Location, fed map[str
 		_, hasGrad := r.Grad[v.Name]
 		_, isLocated := located[v.Name]
 		switch {
+		case slices.Contains(r.Buffers, v.Name):
+			out[v.Name] = parameterInput
 		case hasNew && !hasGrad && (forward != nil && !forward[v] || forward == nil && located != nil && !isLocated):
 			out[v.Name] = stateInput
 		case hasNew || hasGrad || isLocated || fed[v.Name]:

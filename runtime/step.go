@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -428,11 +429,11 @@ func (s *Session) Updated() []string {
 	return names
 }
 
-// Trained lists the parameters among them.
+// Trained lists the parameters among them that an optimizer updates.
 func (s *Session) Trained() []string {
 	var names []string
 	for _, in := range s.inputs {
-		if in.next != "" && in.category == parameterInput {
+		if in.next != "" && in.category == parameterInput && !slices.Contains(s.Roles.Buffers, in.info.Name) {
 			names = append(names, in.info.Name)
 		}
 	}

@@ -224,14 +224,13 @@ type bucketValues struct {
 
 func (h *bucketValues) Updated() []string { return ownedNames(h.buckets.Values) }
 
-// of is the session that updates a value, or for one that all update the first of them.
+// of is the session that changes a value, or for one that all update the first of them.
 func (h *bucketValues) of(name string) *runtime.Session {
+	var updates, sessions []*runtime.Session
 	for _, g := range h.buckets.Graphs {
-		if g.Update != nil && slices.Contains(g.Update.Updated(), name) {
-			return g.Update
-		}
+		updates, sessions = append(updates, g.Update), append(sessions, g.Session)
 	}
-	return h.Session
+	return moves(name, append(updates, sessions...)...)
 }
 
 func (h *bucketValues) ShapeOf(name string) (onnx.DType, []int64, error) {

@@ -304,7 +304,7 @@ func (t *training) validate(ctx context.Context) error {
 
 func (t *training) save() error {
 	if t.Folder == nil && t.Ranks != nil && t.Ranks.Owned != nil {
-		return t.Ranks.Owned.give(t.Ranks.Update)
+		return t.Ranks.Owned.give()
 	}
 	if t.Folder == nil {
 		return nil

@@ -99,7 +99,7 @@ func (j *Job) Begin(kept map[string]runtime.Tensor) error {
 // exchanged are the inputs that are combined: sums of gradients, or parameters.
 func (r *Ranks) exchanged(s *runtime.Session) []string {
 	if r.Every == 0 {
-		return s.Updated()
+		return slices.DeleteFunc(s.Updated(), func(name string) bool { return slices.Contains(s.Roles.Buffers, name) })
 	}
 	return s.Trained()
 }
@@ -353,11 +353,45 @@ func (j *Job) Holder() Holder {
 	case r.bucketed():
 		return r.Buckets.holder()
 	case r.together():
-		return r.Update
+		return &withBuffers{r.Update, j.Session}
 	case r.local():
 		return &withChunks{j.Session, r}
 	}
 	return j.Session
+}
+
+// withBuffers are the values of a session that updates, and the running statistics of the
+// one that sums gradients: each rank has its own.
+type withBuffers struct {
+	*runtime.Session
+	sums *runtime.Session
+}
+
+func (h *withBuffers) Updated() []string {
+	return slices.Concat(h.Session.Updated(), h.sums.Roles.Buffers)
+}
+
+func (h *withBuffers) of(name string) *runtime.Session {
+	return moves(name, h.Session, h.sums)
+}
+
+func (h *withBuffers) ShapeOf(name string) (onnx.DType, []int64, error) {
+	return h.of(name).ShapeOf(name)
+}
+
+func (h *withBuffers) View(name string, f func(runtime.Tensor) error) error {
+	return h.of(name).View(name, f)
+}
+
+// moves is the first of the sessions, which may be nil, that has a next value of a name;
+// of none it is the last.
+func moves(name string, sessions ...*runtime.Session) *runtime.Session {
+	for _, s := range sessions {
+		if s != nil && s.Roles.New[name] != "" {
+			return s
+		}
+	}
+	return sessions[len(sessions)-1]
 }
 
 // withChunks are a session's values and those of the outer step.

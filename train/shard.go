@@ -43,6 +43,7 @@ type Owned struct {
 	squares []float32
 	foreign []byte // a value of another rank
 	group   *ranks.Group
+	job     *Job
 }
 
 // An OwnedValue is one that the updates of a rank change; Owner is -1 where all do.
@@ -55,7 +56,7 @@ type OwnedValue struct {
 
 // begin makes sums of others those of no gradient.
 func (s *Owned) begin(j *Job) error {
-	s.group = j.Ranks.Group
+	s.group, s.job = j.Ranks.Group, j
 	s.squares = make([]float32, len(s.Rows))
 	if j.Ranks.pipelined() {
 		return nil // a stage has no sums but its own
@@ -204,6 +205,16 @@ func (t *training) exchangeSquares(rec *Record) error {
 // holder is what the job's states are written of.
 func (s *Owned) holder(j *Job) Holder { return &sharedOut{j.Ranks.Update, s} }
 
+// of is this rank's session that changes a value: that of the updates, or of a graph that
+// moves running statistics.
+func (s *Owned) of(name string) *runtime.Session {
+	list := []*runtime.Session{s.job.Ranks.Update, s.job.Session}
+	if p := s.job.Ranks.Pipeline; p != nil {
+		list = append(list, p.Backward)
+	}
+	return moves(name, list...)
+}
+
 // sharedOut are the values of all ranks, as the first one sees them.
 type sharedOut struct {
 	*runtime.Session
@@ -239,7 +250,7 @@ func (h *sharedOut) ShapeOf(name string) (onnx.DType, []int64, error) {
 func (h *sharedOut) View(name string, f func(runtime.Tensor) error) error {
 	s, v := h.shard, h.value(name)
 	if v == nil || v.Owner <= 0 {
-		return h.Session.View(name, f)
+		return s.of(name).View(name, f)
 	}
 	size := product(v.Shape) * v.DType.Size()
 	if s.foreign == nil {
@@ -263,12 +274,12 @@ func (s *Owned) largest() (n int64) {
 }
 
 // give sends the first rank what it writes of this one.
-func (s *Owned) give(update *runtime.Session) error {
+func (s *Owned) give() error {
 	for _, v := range s.Values {
 		if v.Owner != s.group.Rank() {
 			continue
 		}
-		if err := update.View(v.Name, func(t runtime.Tensor) error { return s.group.Pass(t.Data, v.Owner, 0) }); err != nil {
+		if err := s.of(v.Name).View(v.Name, func(t runtime.Tensor) error { return s.group.Pass(t.Data, v.Owner, 0) }); err != nil {
 			return err
 		}
 	}

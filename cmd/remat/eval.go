@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/train"
@@ -23,7 +24,7 @@ func evalCommand(e *env) *cli.Command {
 	return &cli.Command{
 		Name: "eval", Usage: "computes the mean loss and the perplexity of a model on data", ArgsUsage: "M.onnx",
 		Description: "M is a forward model with its loss, or a training graph, whose forward pass is run. --state\n" +
-			"takes the place of its parameters. Dropout is off.\n\n" +
+			"takes the place of its parameters. Dropout is off, and BatchNormalization uses running statistics.\n\n" +
 			"Example: remat eval model.onnx --state run/state.safetensors --text book.txt",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "state", Usage: "parameters from `STATE.safetensors`, as train and run --save write it"},
@@ -89,6 +90,15 @@ func evaluate(e *env, c *cli.Context) error {
 		if !e.quiet {
 			fmt.Fprintf(e.stderr, "note: %s\n", note)
 		}
+	}
+	n := 0
+	for _, node := range m.Graph.Nodes {
+		if traits.ComputesStatistics(node) {
+			n++
+		}
+	}
+	if n > 0 {
+		e.warn([]string{fmt.Sprintf("%d × BatchNormalization has no running statistics, and normalizes by each batch", n)})
 	}
 	o.Dims = d.Dims
 	if state := c.String("state"); state != "" {

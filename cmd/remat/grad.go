@@ -108,6 +108,7 @@ type derivation struct {
 	Optimizer      string          `json:"optimizer"`
 	Frozen         []string        `json:"frozen"`
 	FrozenBytes    int64           `json:"frozen_bytes"`
+	Buffers        []string        `json:"buffers"`
 	Decisions      []grad.Decision `json:"decisions"`
 	Stops          []grad.Stop     `json:"stops"`
 	Warnings       []string        `json:"warnings"`
@@ -165,13 +166,16 @@ func describeDerivation(t *pipeline.Derivation, out string, o pipeline.DeriveOpt
 	d := &derivation{
 		Model: out, Loss: res.Loss.Name, Nodes: len(m.Graph.Nodes), ForwardNodes: t.ForwardNodes,
 		Optimizer: string(o.Update.Kind), Decisions: res.Decisions, Quantized: describeQuantized(t, o.Quantize),
-		Frozen: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
+		Frozen: []string{}, Buffers: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
 	d.RandomNodes, d.random = drawing(m.Graph)
 	d.producer = m.Proto.GetProducerName()
 	for _, p := range res.Params {
 		bytes, _ := p.Input.Type.Bytes()
 		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
+	}
+	for _, b := range res.Buffers {
+		d.Buffers = append(d.Buffers, b.Name)
 	}
 	narrow := map[string]*quantize.Weight{}
 	for _, w := range t.Quantized {
@@ -252,6 +256,9 @@ func printDerivation(e *env, d *derivation) {
 			values = append(values, s.Value)
 		}
 		fmt.Fprintf(e.stderr, "no gradient flows through %s\n", some(values))
+	}
+	if len(d.Buffers) > 0 {
+		fmt.Fprintf(e.stderr, "running statistics that each step moves: %s\n", some(d.Buffers))
 	}
 	if d.RandomNodes > 0 {
 		fmt.Fprintf(e.stderr, "random operators: %s; fix their numbers with remat run --seed N\n", d.random)

@@ -71,7 +71,7 @@ func (s *subject) remarkSteps(e *env, o remat.Options) {
 			continue
 		}
 		why := "its inputs are out of range, or an operator divides by zero"
-		if i > 0 && len(s.roles.New) > 0 {
+		if i > 0 && s.roles.Updates() {
 			why = fmt.Sprintf("lower --lr (now %v) or clip gradients (remat grad --clip-norm 1)", o.LR)
 		}
 		s.remark(e, "the loss is %v at step %d of %d: %s", loss, i+1, len(s.run.Steps), why)

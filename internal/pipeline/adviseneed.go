@@ -102,7 +102,7 @@ func (n *Need) parameters(m *onnx.Model, roles step.Roles) error {
 	}
 	for _, name := range parameters {
 		v := m.Graph.Value(name)
-		if roles.New[name] != "" || roles.Grad[name] != "" {
+		if roles.Trains(name) {
 			CountParameter(&n.Trained, v)
 		} else if !held[name] {
 			CountParameter(&n.Frozen, v)

@@ -214,7 +214,7 @@ func (f *fitting) look() error {
 	if f.training = roles.Training(); f.training && f.o.Ranks.sums() {
 		return fmt.Errorf("%s: the graph updates within a run, so its ranks cannot sum gradients first: train its forward model, or use --sync local=H", f.source.Path)
 	}
-	if f.training && len(roles.New) == 0 {
+	if f.training && !roles.Updates() {
 		return fmt.Errorf("%s: the graph returns gradients and updates nothing: train its forward model, or derive it with remat grad --optimizer", f.source.Path)
 	}
 	f.axis, err = findBatch(f.source.Model, roles)

@@ -123,7 +123,7 @@ func combined(m *onnx.Model, roles step.Roles) ([]int64, error) {
 	}
 	var elements []int64
 	for _, name := range parameters {
-		if v := m.Graph.Value(name); roles.New[name] != "" || roles.Grad[name] != "" {
+		if v := m.Graph.Value(name); roles.Trains(name) {
 			bytes, ok := v.Type.Bytes()
 			if !ok || v.Type.DType != onnx.Float32 {
 				return nil, fmt.Errorf("%q is %s: ranks agree on float32 parameters of fixed shape only", name, v.Type)

@@ -118,6 +118,13 @@ func (s *Shard) divide(sums, updates *onnx.Model, owner map[string]int, size int
 			s.Values = append(s.Values, o)
 		}
 	}
+	for _, name := range summed.Buffers {
+		o := OwnedValue{name, -1, sums.Graph.Value(name).Type}
+		if rank, ok := owner[name]; ok {
+			o.Owner = rank
+		}
+		s.Values = append(s.Values, o)
+	}
 	return of, nil
 }
 

@@ -1,8 +1,8 @@
 package pipeline
 
 // The forward pass of a training graph, for evaluating it: what its loss is computed
-// from, without control dependencies (which would bring backward in), and with
-// dropout off.
+// from, without control dependencies (which would bring backward in), with dropout off,
+// and with running statistics in place of the batch's.
 
 import (
 	"fmt"
@@ -10,8 +10,42 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/control"
 )
+
+// useRunning lets normalizations use what is stored: the buffers that a training graph
+// moves, or what a node of a forward model reads and would move.
+func useRunning(g *onnx.Graph) {
+	for _, s := range step.Statistics(g) {
+		switch n, kept := s.Batch.Producer, g.Value(s.Buffer); {
+		case kept == nil:
+		case traits.ComputesStatistics(n):
+			n.SetInput(2+s.Batch.Index, kept)
+		default: // the node was replaced
+			g.ReplaceUses(s.Batch, kept)
+		}
+	}
+	for _, n := range g.Nodes {
+		if !traits.ComputesStatistics(n) || !hasStored(n) {
+			continue
+		}
+		n.RemoveAttr("training_mode")
+		for i := 1; i < len(n.Outputs); i++ {
+			if v := n.Outputs[i]; v != nil {
+				g.ReplaceUses(v, n.Inputs[2+i])
+				n.DropOutput(i)
+			}
+		}
+		n.Outputs = n.Outputs[:1]
+	}
+}
+
+// hasStored reports a node that reads given statistics, not zeros to write over.
+func hasStored(n *onnx.Node) bool {
+	given := func(v *onnx.Value) bool { return v.IsInput() || v.Init != nil }
+	return given(n.In(3)) && given(n.In(4))
+}
 
 // Forward is a copy of the model that returns the loss alone. Parameters stay inputs,
 // named as they are; a forward model is returned without its other outputs. It lives
@@ -32,6 +66,7 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 			g.RemoveOutput(i)
 		}
 	}
+	useRunning(g)
 	g.RemoveDead()
 	for _, n := range slices.Clone(g.Nodes) {
 		if n.Is("Dropout") && n.In(2) != nil && n.In(0) != nil && (n.Out(1) == nil || n.Out(1).Dead()) {

@@ -49,15 +49,12 @@ func derived(t *testing.T, path string) (*onnx.Model, map[string]runtime.Tensor,
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range res.Params {
-		if p.Data == nil {
-			continue
-		}
-		data, err := p.Data.Bytes()
+	for name, x := range res.Values() {
+		data, err := x.Bytes()
 		if err != nil {
 			t.Fatal(err)
 		}
-		feeds[p.Name] = runtime.Tensor{Type: p.Data.DType(), Shape: p.Data.Dims(), Data: data}
+		feeds[name] = runtime.Tensor{Type: x.DType(), Shape: x.Dims(), Data: data}
 	}
 	m.SetMetadata(VersionKey, "test")
 	return m, feeds, dims

@@ -49,7 +49,7 @@ func (t *Target) CanUpdateApart(kind optim.Kind) error {
 // updates writes the graphs that update by an optimizer what the graph has gradients of.
 func (f *File) updates(e *runtime.Engine, dir string, t *Target, kind optim.Kind) ([]ManifestUpdate, error) {
 	m, roles := f.Model, f.Roles()
-	if len(roles.New) > 0 || len(roles.Grad) == 0 {
+	if roles.Updates() || len(roles.Grad) == 0 {
 		return nil, errors.New("--updates: the graph has no gradients among its outputs, or updates parameters itself: derive it with remat grad --optimizer none")
 	}
 	if m.Graph.Value("loss_scale") != nil {

@@ -228,7 +228,7 @@ func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, e
 		return nil, nil
 	}
 	rows := c.rows != Division{}
-	if rows && (len(f.variants[0].Analysis.Roles.New) == 0 || f.slicing != nil && math.IsInf(*f.slicing, 1)) {
+	if rows && (!f.variants[0].Analysis.Roles.Updates() || f.slicing != nil && math.IsInf(*f.slicing, 1)) {
 		return nil, nil
 	}
 	p.looking(choice, len(choices))
@@ -257,7 +257,7 @@ func (f *family) slices(q *preparation) {
 // floor is the least work of the variant of a choice, as a share of the plain step's, by
 // what is known before it is prepared.
 func (p *Planner) floor(f *family, choice int) (float64, error) {
-	if choices[choice].rows == (Division{}) || len(f.variants[0].Analysis.Roles.New) == 0 {
+	if choices[choice].rows == (Division{}) || !f.variants[0].Analysis.Roles.Updates() {
 		return 0, nil
 	}
 	if f.slicing == nil {

@@ -62,26 +62,24 @@ func placeParameters(m *onnx.Model, d *Derivation, at func(location string) (str
 	}
 	var names []string
 	inline := map[string]*onnx.Tensor{}
-	for _, p := range d.Params {
-		switch {
-		case p.Data == nil:
-		case p.Data.IsExternal():
-			x, err := p.Data.External()
-			if err != nil {
-				return err
-			}
-			size, err := p.Data.ByteSize()
-			if err != nil {
-				return err
-			}
-			file, err := at(x.Location)
-			if err != nil {
-				return err
-			}
-			places[p.Name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
-		default:
-			names, inline[p.Name] = append(names, p.Name), p.Data
+	for name, data := range d.Values() {
+		if !data.IsExternal() {
+			names, inline[name] = append(names, name), data
+			continue
 		}
+		x, err := data.External()
+		if err != nil {
+			return err
+		}
+		size, err := data.ByteSize()
+		if err != nil {
+			return err
+		}
+		file, err := at(x.Location)
+		if err != nil {
+			return err
+		}
+		places[name] = map[string]any{"file": file, "offset": x.Offset, "bytes": size}
 	}
 	for _, v := range d.narrow(m.Graph) {
 		names, inline[v.Name] = append(names, v.Name), v.Init

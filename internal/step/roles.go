@@ -30,6 +30,8 @@ type Roles struct {
 	// to the output that is its next value.
 	Grad map[string]string `json:"grad"`
 	New  map[string]string `json:"new"`
+	// Buffers are the keys of New that forward moves by itself: running statistics.
+	Buffers []string `json:"buffers,omitempty"`
 	// Sums maps a gradient to the outputs that are summed up before it, each of which may
 	// be written over the one before, and it over the last (sums.go).
 	Sums map[string][]string `json:"sums,omitempty"`
@@ -95,6 +97,11 @@ func (r Roles) Check(g *onnx.Graph) error {
 			}
 		}
 	}
+	for _, b := range r.Buffers {
+		if r.New[b] == "" {
+			return fmt.Errorf("roles: the buffer %q has no next value", b)
+		}
+	}
 	for _, sum := range slices.Sorted(maps.Keys(r.Sums)) {
 		for _, part := range append([]string{sum}, r.Sums[sum]...) {
 			if !isOutput(g, part) {
@@ -114,6 +121,11 @@ func (r Roles) Within(g *onnx.Graph) Roles {
 	gone := func(in, name string) bool { return !isGiven(g, in) || !isOutput(g, name) }
 	maps.DeleteFunc(out.Grad, gone)
 	maps.DeleteFunc(out.New, gone)
+	for _, b := range r.Buffers {
+		if out.New[b] != "" {
+			out.Buffers = append(out.Buffers, b)
+		}
+	}
 	maps.DeleteFunc(out.Sums, func(sum string, parts []string) bool {
 		return slices.ContainsFunc(append([]string{sum}, parts...), func(name string) bool { return !isOutput(g, name) })
 	})
@@ -122,6 +134,15 @@ func (r Roles) Within(g *onnx.Graph) Roles {
 
 // Training reports roles that name a gradient or a next value.
 func (r Roles) Training() bool { return len(r.Grad)+len(r.New) > 0 }
+
+// Trains reports an input that an optimizer updates, or that has a gradient.
+func (r Roles) Trains(in string) bool {
+	return r.Grad[in] != "" || r.New[in] != "" && !slices.Contains(r.Buffers, in)
+}
+
+// Updates reports roles of a graph that an optimizer updates: some next value is not
+// forward's own.
+func (r Roles) Updates() bool { return len(r.New) > len(r.Buffers) }
 
 // Leave reports roles of outputs that can leave a step in more than one way.
 func (r Roles) Leave() bool { return len(r.New)+len(r.Sums) > 0 }

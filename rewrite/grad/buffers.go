@@ -8,9 +8,13 @@ package grad
 //	           └─▶ Identity ─▶ BatchNormalization variance
 //
 // A stored mean or variance is never a parameter, so what else reads the same initializer
-// tells nothing of it, and it gets one of its own.
+// tells nothing of it, and it gets one of its own. In training, where each is moved, those
+// behind different Identities are different ones.
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
 
 // ownStatistics gives stored statistics initializers of their own.
 func ownStatistics(g *onnx.Graph) {
@@ -21,15 +25,23 @@ func ownStatistics(g *onnx.Graph) {
 			continue
 		}
 		for i := statisticsFrom; i < len(n.Inputs); i++ {
-			from := behindIdentities(n.Inputs[i])
-			if from == nil || from.Init == nil || !readElsewhere(from) {
+			v := n.Inputs[i]
+			from := behindIdentities(v)
+			merged := v != from && (len(n.Outputs) > 1 || traits.ComputesStatistics(n))
+			if from == nil || from.Init == nil || !merged && !readElsewhere(from) {
 				continue
 			}
-			if own[from] == nil {
-				own[from] = g.AddConstant(from.Name+".statistics", from.Init)
+			of, name := from, from.Name+".statistics"
+			if merged {
+				of, name = v, v.Name
 			}
-			v := n.Inputs[i]
-			n.SetInput(i, own[from])
+			if own[of] == nil {
+				if merged {
+					g.Rename(v, g.FreshValueName(name+".merged"))
+				}
+				own[of] = g.AddConstant(name, from.Init)
+			}
+			n.SetInput(i, own[of])
 			for v.Producer != nil && v.Dead() {
 				identity := v.Producer
 				v = identity.Inputs[0]

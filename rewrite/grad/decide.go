@@ -30,7 +30,7 @@ func (c *chooser) decide(v *onnx.Value) Decision {
 	d := c.judge(v)
 	d.Name, d.Shape = v.Name, v.Type.Shape.String()
 	switch {
-	case c.o.Signature.meanAny(c.o.Frozen, v.Name):
+	case c.frozen(v.Name):
 		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "named in --frozen"
 	case len(c.o.Params) == 0 && len(c.o.Adapters) > 0:
 		d.Trained, d.Open, d.Source, d.Reason = false, false, FromOptions, "--lora trains what it adds, and what --params names"
@@ -42,6 +42,9 @@ func (c *chooser) decide(v *onnx.Value) Decision {
 	}
 	return d
 }
+
+// frozen reports a name that --frozen means.
+func (c *chooser) frozen(name string) bool { return c.o.Signature.meanAny(c.o.Frozen, name) }
 
 // judge settles whether v is a weight by what the file holds.
 func (c *chooser) judge(v *onnx.Value) Decision {

@@ -2,6 +2,7 @@ package grad
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -107,8 +108,10 @@ const (
 
 // A Result is what Differentiate did to the model.
 type Result struct {
-	Loss      *onnx.Value
-	Params    []Param
+	Loss   *onnx.Value
+	Params []Param
+	// Buffers are the running statistics that a step moves.
+	Buffers   []Buffer
 	Decisions []Decision
 	// Adapters are the pairs that were added.
 	Adapters step.Adapters
@@ -120,8 +123,25 @@ type Result struct {
 	Types *infer.Result
 }
 
+// Values are the initializers that became inputs, by name, with what they held.
+func (r *Result) Values() iter.Seq2[string, *onnx.Tensor] {
+	return func(yield func(string, *onnx.Tensor) bool) {
+		for _, p := range r.Params {
+			if p.Data != nil && !yield(p.Name, p.Data) {
+				return
+			}
+		}
+		for _, b := range r.Buffers {
+			if !yield(b.Name, b.Data) {
+				return
+			}
+		}
+	}
+}
+
 // Differentiate adds the backward graph to m: each trained parameter becomes a
-// graph input of its name, each gradient the output NAME.grad. The model is
+// graph input of its name, each gradient the output NAME.grad, and each running statistic
+// that a step moves an input with its next value as the output NAME.new. The model is
 // brought to one opset and normalized first. After an error the model is in an
 // undefined state. Errors that a caller may want to tell apart: LossError,
 // ParameterError, MissingRuleError, UnsupportedError, ClashError.
@@ -210,7 +230,15 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		}
 		res.Params = append(res.Params, Param{Name: p.Name, Input: p, Grad: g, Data: data[p]})
 	}
+	if res.Buffers, err = e.carry(c.frozen); err != nil {
+		return nil, err
+	}
 	e.b.Flush()
+	if len(res.Buffers) > 0 { // whose normalizations read new nodes
+		if err := m.Graph.SortTopologically(); err != nil {
+			return nil, err
+		}
+	}
 	normalize.RemoveStops(m.Graph)
 	m.Graph.RemoveDead()
 	e.lowerLosses()
@@ -315,6 +343,9 @@ func writeRoles(m *onnx.Model, res *Result) error {
 	r := step.Roles{Loss: res.Loss.Name, Grad: map[string]string{}, New: map[string]string{}}
 	for _, p := range res.Params {
 		r.Grad[p.Input.Name] = p.Grad.Name
+	}
+	for _, b := range res.Buffers {
+		r.New[b.Name], r.Buffers = b.Next, append(r.Buffers, b.Name)
 	}
 	return r.Write(m)
 }

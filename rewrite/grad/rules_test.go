@@ -235,6 +235,9 @@ func (c gradCase) check(t *testing.T) {
 	if err := m.Check(); err != nil {
 		t.Fatalf("%v in\n%s", err, m.Text())
 	}
+	for name, x := range res.Values() {
+		inputs[name] = x
+	}
 	session := ortest.Open(t, m, 0, inputs)
 	out := session.Run()
 	if diff := math.Abs(out["loss"][0] - forward); !(diff <= 1e-5*math.Max(math.Abs(forward), 1)) {

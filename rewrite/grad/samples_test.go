@@ -68,12 +68,12 @@ func sampleInputs(t *testing.T, m *onnx.Model, res *Result, expected map[string]
 			inputs[v.Name] = onnx.NewTensor(x.Type, x.Shape, x.Data)
 		}
 	}
-	for _, p := range res.Params {
-		data, err := p.Data.Bytes()
+	for name, x := range res.Values() {
+		data, err := x.Bytes()
 		if err != nil {
 			t.Fatal(err)
 		}
-		inputs[p.Name] = onnx.NewTensor(p.Data.DType(), p.Data.Dims(), append([]byte(nil), data...))
+		inputs[name] = onnx.NewTensor(x.DType(), x.Dims(), append([]byte(nil), data...))
 	}
 	return inputs
 }

@@ -25,6 +25,8 @@ package optim
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -309,7 +311,11 @@ func (a *applier) writeRoles(params []Param) error {
 	if err != nil {
 		return err
 	}
-	r.Grad, r.New = map[string]string{}, map[string]string{}
+	r.Grad = map[string]string{}
+	maps.DeleteFunc(r.New, func(in, _ string) bool { return !slices.Contains(r.Buffers, in) })
+	if r.New == nil {
+		r.New = map[string]string{}
+	}
 	for _, p := range params {
 		switch {
 		case a.apart:

@@ -47,12 +47,14 @@ func load(t testing.TB, name string) *sample {
 			s.feeds[v.Name] = x
 		}
 	}
-	for _, p := range res.Params {
-		data, err := p.Data.Bytes()
+	for name, x := range res.Values() {
+		data, err := x.Bytes()
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.feeds[p.Name] = runtime.Tensor{Type: p.Data.DType(), Shape: p.Data.Dims(), Data: data}
+		s.feeds[name] = runtime.Tensor{Type: x.DType(), Shape: x.Dims(), Data: data}
+	}
+	for _, p := range res.Params {
 		s.grads = append(s.grads, p.Grad.Name)
 	}
 	return s

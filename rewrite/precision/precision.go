@@ -236,7 +236,7 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		return nil, err
 	}
 	p.findGradients()
-	if loss := p.g.Value(p.roles.Loss); loss != nil && (len(p.grads) > 0 || len(p.roles.New) > 0) {
+	if loss := p.g.Value(p.roles.Loss); loss != nil && (len(p.grads) > 0 || p.roles.Updates()) {
 		p.forward = step.DependenciesOf(p.g).Backward(needed, loss)
 	}
 	return p, nil

@@ -113,7 +113,7 @@ func (p *pass) unscaled(why string) {
 
 // alone reports that each parameter's own gradient says whether it is updated.
 func (p *pass) alone() bool {
-	if p.o.Overflow != OverflowParameter || len(p.roles.New) == 0 {
+	if p.o.Overflow != OverflowParameter || !p.roles.Updates() {
 		return false
 	}
 	if optim.NeedsAll(p.m) {
@@ -265,7 +265,7 @@ func (p *pass) update(inverse *onnx.Value, skips optim.Skips, byOptimizer bool) 
 	if err := p.g.SortTopologically(); err != nil {
 		return err
 	}
-	if len(p.roles.New) == 0 {
+	if !p.roles.Updates() {
 		return nil
 	}
 	before := map[*onnx.Node]bool{}

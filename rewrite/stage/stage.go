@@ -109,6 +109,10 @@ func (s *assignment) owners(g *onnx.Graph, out *Split) error {
 		owner, known := out.Owner[v.Name]
 		hand := s.hand[v]
 		switch {
+		case slices.Contains(s.Roles.Buffers, v.Name):
+			if readers := out.Readers[v.Name]; len(readers) > 1 || readers[0] != owner {
+				return fmt.Errorf("%q is a running statistic that is moved in stage %d and read in stages %v: use fewer stages, or leave it as it is (remat grad --frozen)", v.Name, owner, readers)
+			}
 		case !known:
 			return fmt.Errorf("%q: its next value depends on no weight: no stage owns it", v.Name)
 		case hand != 0 && hand>>owner&1 == 0:

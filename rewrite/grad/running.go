@@ -1,0 +1,125 @@
+package grad
+
+// Running statistics of the model, which no gradient reaches and each step moves
+// (step.Statistics). BatchNormalization in training does that itself, and ONNX Runtime's
+// kernel writes what it returns over what it reads (Alias in its definition), even where
+// that is the caller's. A copy of the node that runs again in backward would move it twice.
+// So the node gets zeros of its own to write over, and a momentum of zero, with which it
+// returns the batch's statistics:
+//
+//	B ─ × 0 ─▶ BatchNormalization ─ × (1−m) ─┐
+//	B ─────────────── × m ───────────────────┴─ + ─▶ B.new
+//
+// The zeros come from B, so that nothing computes them ahead, or once for two.
+//
+// ONNX moves the running variance by the batch's as it is:
+// https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
+// PyTorch, whose exporter does not say so, by N/(N−1) of it, of N numbers a channel:
+// https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+// A Buffer is a running statistic that a step moves.
+type Buffer struct {
+	// Name is that of the input, and of the initializer that it was.
+	Name  string
+	Input *onnx.Value
+	// Next names the output that is its next value: NAME.new, unless the model has one.
+	Next string
+	// Data is the initial value.
+	Data *onnx.Tensor
+}
+
+// carry makes the running statistics inputs with next values, but for those that are
+// frozen. One that several nodes move is moved by one after the other.
+func (e *engine) carry(frozen func(name string) bool) ([]Buffer, error) {
+	g := e.m.Graph
+	if e.m.Opset("") < 14 {
+		return nil, nil // one operator computed the statistics or used them, by what it returned
+	}
+	var list []Buffer
+	next := map[*onnx.Value]*onnx.Value{}
+	for _, n := range slices.Clone(g.Nodes) {
+		if !traits.ComputesStatistics(n) {
+			continue
+		}
+		stored := n.Inputs[statisticsFrom : statisticsFrom+2]
+		if slices.ContainsFunc(stored, func(v *onnx.Value) bool { return !v.IsConstant() && next[v] == nil || frozen(v.Name) }) {
+			continue
+		}
+		for i, v := range stored {
+			if next[v] == nil {
+				if g.Value(v.Name+step.NewSuffix) != nil {
+					return nil, &ClashError{v.Name + step.NewSuffix}
+				}
+				list, next[v] = append(list, Buffer{Name: v.Name, Input: v}), v
+			}
+			next[v] = e.move(n, i, v.Name, next[v])
+		}
+		n.SetAttr(onnx.FloatAttr("momentum", 0))
+	}
+	if err := e.b.Err(); err != nil {
+		return nil, err
+	}
+	var lifted []*onnx.Value
+	for i := range list {
+		b := &list[i]
+		v := next[b.Input]
+		if !v.IsOutput() {
+			g.Rename(v, b.Name+step.NewSuffix)
+			g.AddOutput(v)
+		}
+		b.Next, lifted = v.Name, append(lifted, b.Input)
+	}
+	data := g.LiftInitializers(lifted)
+	for i, b := range list {
+		list[i].Data = data[b.Input]
+	}
+	return list, nil
+}
+
+// move returns what a running mean (which is 0) or variance (1) is after the node, of the
+// buffer of that name. What reads that of the node reads this.
+func (e *engine) move(n *onnx.Node, which int, buffer string, running *onnx.Value) *onnx.Value {
+	if e.b.Err() != nil {
+		return running
+	}
+	e.b.From(n, n.Label())
+	c := &Context{Node: n, e: e}
+	read := n.Out(1+which) != nil && !n.Out(1+which).Dead()
+	batch := n.AddOutput(1+which, e.m.Graph.FreshValueName(n.Label()+"/"+[]string{"mean", "variance"}[which]))
+	batch.Type = running.Type
+	n.SetInput(statisticsFrom+which, c.Scale(running, 0))
+	momentum := n.Float("momentum", 0.9)
+	part := c.Scalar(running, 1-momentum)
+	if which == 1 && e.m.Proto.GetProducerName() == "pytorch" {
+		part = c.Times(c.bessel(running), part)
+	}
+	share := c.Do("Mul", batch, part)
+	moved := c.Plus(c.Scale(running, momentum), share)
+	if moved == nil {
+		return running
+	}
+	moved.Producer.SetOrigin(onnx.Origin{Pass: step.StatisticPass, Of: buffer})
+	if read {
+		e.m.Graph.TakeOver(batch, moved)
+		share.Producer.SetInput(0, batch)
+	}
+	return moved
+}
+
+// bessel is N/(N−1) for the N numbers a channel of the node's input, and 1 for one.
+func (c *Context) bessel(like *onnx.Value) *onnx.Value {
+	count := c.Count(c.In(0), c.allBut(c.In(0), 1)...)
+	one := c.Scalar(count, 1)
+	if n, ok := c.Number(count); ok {
+		return c.Scalar(like, n/max(n-1, 1))
+	}
+	return c.CastTo(c.Over(count, c.Do("Max", c.Minus(count, one), one)), like)
+}

@@ -1,0 +1,143 @@
+package grad
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// twiceNormalized is a net that normalizes by the statistics of its batch, twice with the same
+// running statistics.
+const twiceNormalized = `
+in x float32[3,2,2]
+init s float32[2] = [1, 2]
+init b float32[2] = [0.5, -1]
+init m float32[2] = [0.25, -0.5]
+init v float32[2] = [1.5, 0.75]
+y, y_mean, y_var = BatchNormalization(x, s, b, m, v) {training_mode=1, momentum=0.75}
+w = Add(y, x)
+z, z_mean, z_var = BatchNormalization(w, s, b, m, v) {training_mode=1, momentum=0.75}
+q = Mul(z, x)
+loss = ReduceMean(q) {keepdims=0}
+`
+
+// moments are mean and variance of each of two channels of [3,2,2].
+func moments(x []float64) (mean, variance [2]float64) {
+	for i, v := range x {
+		mean[i/2%2] += v / 6
+	}
+	for i, v := range x {
+		d := v - mean[i/2%2]
+		variance[i/2%2] += d * d / 6
+	}
+	return mean, variance
+}
+
+// TestRunning: a step moves running statistics by those of its batch, once for each node
+// that normalizes with them, as ONNX says, and with PyTorch's variance where it wrote
+// the file.
+func TestRunning(t *testing.T) {
+	x := []float64{0.5, -1, 2, 0.25, 1.5, -0.75, 3, 1, -2, 0.125, 0.5, -1.5}
+	y := make([]float64, len(x))
+	scale, bias := [2]float64{1, 2}, [2]float64{0.5, -1}
+	mean, variance := moments(x)
+	for i := range x {
+		c := i / 2 % 2
+		y[i] = (x[i]-mean[c])/math.Sqrt(variance[c]+1e-5)*scale[c] + bias[c] + x[i]
+	}
+	mean2, variance2 := moments(y)
+	for _, c := range []struct {
+		producer, shape string
+		factor          float64
+	}{{"", "3,2,2", 1}, {"pytorch", "3,2,2", 6.0 / 5}, {"pytorch", "n,2,k", 6.0 / 5}} {
+		t.Run(c.producer+" "+c.shape, func(t *testing.T) {
+			m := parseGraph(t, strings.Replace(twiceNormalized, "3,2,2", c.shape, 1), "loss float32")
+			m.Proto.ProducerName = &c.producer
+			res, err := Differentiate(m, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Check(); err != nil {
+				t.Fatal(err)
+			}
+			if len(res.Params) != 2 || len(res.Buffers) != 2 || res.Buffers[0].Next != "m.new" || res.Buffers[1].Next != "v.new" {
+				t.Fatalf("parameters %v, buffers %v", res.Params, res.Buffers)
+			}
+			roles, _, err := step.RolesOf(m, nil)
+			if err != nil || roles.Updates() || !slices.Equal(roles.Buffers, []string{"m", "v"}) || roles.New["v"] != "v.new" || roles.Check(m.Graph) != nil {
+				t.Errorf("roles %+v, %v", roles, err)
+			}
+			in := map[string]*onnx.Tensor{"x": onnx.FloatTensor(onnx.Float32, x, 3, 2, 2)}
+			for name, value := range res.Values() {
+				in[name] = value
+			}
+			out := ortest.Run(t, m, 99, in)
+			for i := range 2 {
+				wantMean := (0.75*[]float64{0.25, -0.5}[i]+0.25*mean[i])*0.75 + 0.25*mean2[i]
+				wantVar := (0.75*[]float64{1.5, 0.75}[i]+0.25*c.factor*variance[i])*0.75 + 0.25*c.factor*variance2[i]
+				if math.Abs(out["m.new"][i]-wantMean) > 1e-6 || math.Abs(out["v.new"][i]-wantVar) > 1e-6 {
+					t.Errorf("channel %d: mean %v variance %v, want %v %v", i, out["m.new"][i], out["v.new"][i], wantMean, wantVar)
+				}
+			}
+			if n := len(step.Statistics(m.Graph)); n != 4 {
+				t.Errorf("%d places where a running statistic is moved, want 4", n)
+			}
+		})
+	}
+}
+
+// TestRunningLeft: what is frozen, or taken from elsewhere, stays as it is.
+func TestRunningLeft(t *testing.T) {
+	res, err := Differentiate(parseGraph(t, twiceNormalized, "loss float32"), Options{Frozen: []string{"v"}})
+	if err != nil || len(res.Buffers) != 0 {
+		t.Errorf("frozen: buffers %v, %v", res.Buffers, err)
+	}
+	m := parseGraph(t, strings.Replace(twiceNormalized, "init m float32[2] = [0.25, -0.5]", "in k float32[2]\nm = Neg(k)", 1), "loss float32")
+	if res, err = Differentiate(m, Options{}); err != nil || len(res.Buffers) != 0 {
+		t.Errorf("computed: buffers %v, %v", res.Buffers, err)
+	}
+	m = parseGraph(t, strings.Replace(twiceNormalized, "q = Mul", "m.new = Neg(z)\nq = Mul", 1), "loss float32", "m.new float32")
+	var clash *ClashError
+	if _, err = Differentiate(m, Options{}); !errors.As(err, &clash) || clash.Name != "m.new" {
+		t.Errorf("a name that is taken: %v", err)
+	}
+}
+
+// TestRunningReturned: what the model returns as its next running statistics is the
+// output that a step feeds back.
+func TestRunningReturned(t *testing.T) {
+	m := parseGraph(t, strings.Replace(twiceNormalized, "z, z_mean, z_var = BatchNormalization(w, s, b, m, v) {training_mode=1, momentum=0.75}", "z = Relu(w)", 1), "loss float32", "y_mean float32[2]")
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(res.Buffers) != 2 || res.Buffers[0].Next != "y_mean" || res.Buffers[1].Next != "v.new" {
+		t.Errorf("buffers %+v", res.Buffers)
+	}
+	if v := m.Graph.Value("y_mean"); v == nil || !v.IsOutput() || !v.Producer.MadeBy(step.StatisticPass) {
+		t.Error("y_mean is not the statistic that was moved")
+	}
+}
+
+// TestRunningMerged: running statistics that an exporter merged, as they begin alike, are
+// moved apart, under the names that they had.
+func TestRunningMerged(t *testing.T) {
+	m := parseGraph(t, strings.NewReplacer("z, z_mean", "m2 = Identity(m)\nv2 = Identity(v)\nz, z_mean", "(w, s, b, m, v)", "(w, s, b, m2, v2)").Replace(twiceNormalized), "loss float32")
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, b := range res.Buffers {
+		names = append(names, b.Name)
+	}
+	if !slices.Equal(names, []string{"m", "v", "m2", "v2"}) {
+		t.Errorf("buffers %v", names)
+	}
+}
