@@ -21,6 +21,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/runtime"
 )
 
@@ -156,7 +157,7 @@ func (f *fitting) splits() ([]split, error) {
 // wholeBatch says why a batch is not to be split, "" where nothing speaks against it.
 func wholeBatch(g *onnx.Graph, loss string) string {
 	for _, n := range g.Nodes {
-		if traits.ComputesStatistics(n) {
+		if grad.NormalizesByBatch(n) {
 			return fmt.Sprintf("%s normalizes by the statistics of the batch it sees", n.Label())
 		}
 	}

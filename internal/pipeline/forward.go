@@ -33,7 +33,9 @@ func useRunning(g *onnx.Graph) {
 		n.RemoveAttr("training_mode")
 		for i := 1; i < len(n.Outputs); i++ {
 			if v := n.Outputs[i]; v != nil {
-				g.ReplaceUses(v, n.Inputs[2+i])
+				if i < 3 {
+					g.ReplaceUses(v, n.Inputs[2+i])
+				}
 				n.DropOutput(i)
 			}
 		}
@@ -41,8 +43,14 @@ func useRunning(g *onnx.Graph) {
 	}
 }
 
-// hasStored reports a node that reads given statistics, not zeros to write over.
+// hasStored reports a node that reads given statistics, not zeros to write over, and of
+// which nobody reads what has no twin among them.
 func hasStored(n *onnx.Node) bool {
+	for _, v := range n.Outputs[min(3, len(n.Outputs)):] {
+		if v != nil && !v.Dead() {
+			return false
+		}
+	}
 	given := func(v *onnx.Value) bool { return v.IsInput() || v.Init != nil }
 	return given(n.In(3)) && given(n.In(4))
 }

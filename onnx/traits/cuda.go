@@ -77,7 +77,8 @@ func evenPads(n *onnx.Node) bool {
 }
 
 // ComputesStatistics reports a BatchNormalization that normalizes with the statistics of
-// its input: from opset 14 on CUDA's kernel refuses it.
+// its input: it says so, or, before opset 14, returns statistics. From there on CUDA's
+// kernel refuses it.
 func ComputesStatistics(n *onnx.Node) bool {
-	return n.Is("BatchNormalization") && n.Int("training_mode", 0) != 0
+	return n.Is("BatchNormalization") && (n.Int("training_mode", 0) != 0 || n.Out(1) != nil || n.Out(2) != nil)
 }

@@ -27,7 +27,7 @@ func ownStatistics(g *onnx.Graph) {
 		for i := statisticsFrom; i < len(n.Inputs); i++ {
 			v := n.Inputs[i]
 			from := behindIdentities(v)
-			merged := v != from && (len(n.Outputs) > 1 || traits.ComputesStatistics(n))
+			merged := v != from && traits.ComputesStatistics(n)
 			if from == nil || from.Init == nil || !merged && !readElsewhere(from) {
 				continue
 			}

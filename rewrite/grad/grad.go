@@ -165,6 +165,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	res, lists := &Result{Warnings: warnFrequencies(m.Graph), Adapters: step.Adapters{}}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
+	if n := trainNorms(m); n > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
+	}
 	ownStatistics(m.Graph) // of what calls did not tell apart
 	c := newChooser(m, o)
 	if !told {

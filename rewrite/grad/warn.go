@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // sharedUses says of initializers that serve several places in different ways how
@@ -100,26 +101,18 @@ func modulePath(node string) string {
 
 // storedStatistics counts the BatchNormalizations on the way of the gradient that
 // normalize by stored statistics, less those of which the export says that the
-// model was in evaluation mode itself.
+// model was in eval() itself.
 func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 	count := 0
 	for _, n := range e.m.Graph.Nodes {
-		if n.Is("BatchNormalization") && n.Int("training_mode", 0) == 0 && reach[n.Out(0)] && e.needs[n.Out(0)] && !meantForEvaluation(n) {
+		if !n.Is("BatchNormalization") || traits.ComputesStatistics(n) || !reach[n.Out(0)] || !e.needs[n.Out(0)] {
+			continue
+		}
+		if _, said := calledInTraining(n); !said {
 			count++
 		}
 	}
 	return count
-}
-
-// meantForEvaluation reports a batch normalization that the exported program calls
-// with training=False.
-func meantForEvaluation(n *onnx.Node) bool {
-	_, args, ok := strings.Cut(n.TorchCall(), "](args = ")
-	if !ok {
-		return false
-	}
-	isTrue, isFalse := strings.Index(args, "True"), strings.Index(args, "False")
-	return isTrue < 0 || isFalse >= 0 && isFalse < isTrue
 }
 
 // blockExits lists the float values that leave the blocks of the exported program
@@ -153,8 +146,8 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 		}
 	}
 	if n := e.storedStatistics(reach); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization with stored statistics: PyTorch's dynamo exporter writes it so even for a model in train(); "+
-			"to train with batch statistics, export with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization with stored statistics, and nothing says whether the model was in train(); "+
+			"to train with batch statistics, export a model in train() with dynamo=True, optimize=False, or with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
 	}
 	var open []string
 	for _, name := range c.blocks {

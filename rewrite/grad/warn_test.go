@@ -36,15 +36,17 @@ func TestSharedUses(t *testing.T) {
 func TestStoredStatistics(t *testing.T) {
 	const line = "1 × BatchNormalization with stored statistics"
 	for name, c := range map[string]struct {
-		call  string
-		attr  string
-		warns bool
+		call   string
+		attr   string
+		warns  bool
+		trains bool // normalizes by its batch, and moves its statistics
 	}{
-		"unsaid":        {"", "", true},
-		"in train()":    {"_native_batch_norm_legit_functional.default](args = (%x, %s, %b, %m, %v, True, 0.1, 1e-05)", "", true},
-		"in eval()":     {"_native_batch_norm_legit_no_training.default](args = (%x, %s, %b, %m, %v, 0.1, 1e-05)", "", false},
-		"training off":  {"batch_norm.default](args = (%x, %s, %b, %m, %v, False, 0.1, 1e-05, True)", "", false},
-		"training mode": {"", " {training_mode=1}", false},
+		"unsaid":        {"", "", true, false},
+		"in train()":    {"_native_batch_norm_legit_functional.default](args = (%x, %s, %b, %m, %v, True, 0.1, 1e-05)", "", false, true},
+		"training on":   {"batch_norm.default](args = (%x, None, None, %m, %v, True, 0.1, 1e-05, False)", "", false, true},
+		"in eval()":     {"_native_batch_norm_legit_no_training.default](args = (%x, %s, %b, %m, %v, 0.1, 1e-05)", "", false, false},
+		"training off":  {"batch_norm.default](args = (%x, %s, %b, %m, %v, False, 0.1, 1e-05, True)", "", false, false},
+		"training mode": {"", " {training_mode=1}", false, true},
 	} {
 		outs := "y"
 		if c.attr != "" {
@@ -62,6 +64,9 @@ func TestStoredStatistics(t *testing.T) {
 		}
 		if got := strings.Contains(strings.Join(res.Warnings, "\n"), line); got != c.warns {
 			t.Errorf("%s: warns %q", name, res.Warnings)
+		}
+		if got := len(res.Buffers) == 2; got != c.trains {
+			t.Errorf("%s: %d running statistics are moved", name, len(res.Buffers))
 		}
 	}
 }

@@ -1,0 +1,56 @@
+package grad
+
+// Normalizations of a model in train(). PyTorch's dynamo exporter writes them with stored
+// statistics, but the node still says how the exported program calls it, and the sixth
+// argument is whether it normalizes by its batch:
+//
+//	BatchNormalization … call_function[target=torch.ops.aten._native_batch_norm_legit_functional.default]
+//	                     (args = (%x, %p_weight, %p_bias, %b_running_mean, %b_running_var, True, 0.1, 1e-05), …)
+
+import (
+	"regexp"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+// torchNorm is a call of a batch normalization, with what it says of training: nothing where
+// its operator never trains.
+var torchNorm = regexp.MustCompile(`target=torch\.ops\.aten\.\w*batch_norm\w*\.\w+\]\(args = \([^,]*,[^,]*,[^,]*,[^,]*,[^,]*, (True|False)?`)
+
+// calledInTraining reports a node of a batch normalization that the exported program calls
+// with training=True, and whether the node says which it is.
+func calledInTraining(n *onnx.Node) (training, said bool) {
+	found := torchNorm.FindStringSubmatch(n.TorchCall())
+	return found != nil && found[1] == "True", found != nil
+}
+
+// NormalizesByBatch reports a BatchNormalization that a training graph has normalize by the
+// statistics of its batch: it says so, or the exported program does.
+func NormalizesByBatch(n *onnx.Node) bool {
+	if traits.ComputesStatistics(n) {
+		return true
+	}
+	training, _ := calledInTraining(n)
+	return training && n.Is("BatchNormalization")
+}
+
+// trainNorms has the normalizations of a model in train() normalize by their batch, and
+// returns how many the file has otherwise.
+func trainNorms(m *onnx.Model) (changed int) {
+	if m.Opset("") < 14 {
+		return 0 // the exporter never wrote these
+	}
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		if traits.ComputesStatistics(n) || !NormalizesByBatch(n) {
+			continue
+		}
+		n.SetAttr(onnx.IntAttr("training_mode", 1))
+		for i, name := range []string{"mean", "variance"} {
+			n.AddOutput(1+i, m.Graph.FreshValueName(n.Label()+"/"+name))
+		}
+		changed++
+	}
+	return changed
+}
