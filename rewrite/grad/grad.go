@@ -162,11 +162,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	loss, err := findLoss(m.Graph, o.Loss)
+	e := newEngine(m, types, o.Dialect)
+	loss, err := e.findLoss(o.Loss, c, res)
 	if err != nil {
 		return nil, err
 	}
-	e := newEngine(m, types, o.Dialect)
 	if !o.NoPrepare {
 		if e, types, loss, err = e.openControl(types, loss, c.candidates, o); err != nil {
 			return nil, err
