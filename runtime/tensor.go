@@ -61,19 +61,26 @@ func Rounds(from, to onnx.DType) bool {
 // RoundedTo returns t in a type that Rounds allows. A finite number that the type does
 // not reach is an error: as an infinity it would make a NaN of the loss.
 func (t Tensor) RoundedTo(to onnx.DType) (Tensor, error) {
-	values, err := t.Float64s()
-	if err != nil {
-		return t, err
-	}
-	rounded := Tensor{to, t.Shape, onnx.FloatTensor(to, values, t.Shape...).Proto.RawData}
-	after, err := rounded.Float64s()
-	if err != nil {
-		return t, err
-	}
-	for i, x := range after {
-		if math.IsInf(x, 0) && !math.IsInf(values[i], 0) {
-			return t, fmt.Errorf("%g is beyond the range of %s", values[i], to)
+	const piece = 1 << 16 // elements, as they take more room on the way
+	size := int(t.Type.Size())
+	rounded := Tensor{to, t.Shape, make([]byte, 0, len(t.Data)/size*int(to.Size()))}
+	for data := range slices.Chunk(t.Data, piece*size) {
+		n := int64(len(data) / size)
+		values, err := onnx.NewTensor(t.Type, []int64{n}, data).Float64s()
+		if err != nil {
+			return t, err
 		}
+		part := onnx.FloatTensor(to, values, n)
+		after, err := part.Float64s()
+		if err != nil {
+			return t, err
+		}
+		for i, x := range after {
+			if math.IsInf(x, 0) && !math.IsInf(values[i], 0) {
+				return t, fmt.Errorf("%g is beyond the range of %s", values[i], to)
+			}
+		}
+		rounded.Data = append(rounded.Data, part.Proto.RawData...)
 	}
 	return rounded, nil
 }

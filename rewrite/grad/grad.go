@@ -57,7 +57,9 @@ type Options struct {
 	// Signature is what the export says of its initializers; nil reads it from
 	// the model.
 	Signature *Signature
-	Dialect   Dialect
+	// Masters holds parameters that the file has in a half type in float32.
+	Masters bool
+	Dialect Dialect
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
@@ -190,6 +192,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	for _, p := range params {
 		if m.Graph.Value(p.Name+step.GradSuffix) != nil {
 			return nil, &ClashError{p.Name + step.GradSuffix}
+		}
+	}
+	if o.Masters {
+		if err := e.masters(params, reach, res); err != nil {
+			return nil, err
 		}
 	}
 	data := m.Graph.LiftInitializers(initializersOf(params))
