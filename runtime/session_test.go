@@ -332,6 +332,19 @@ func TestData(t *testing.T) {
 	}
 }
 
+// TestMissingKernels: a model in bfloat16, for which the CPU has no product, is refused
+// with what to do, once.
+func TestMissingKernels(t *testing.T) {
+	m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n in x bfloat16[2,2]\n y = MatMul(x, x)\n out y bfloat16[2,2]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = testEngine.Open(m, Options{Provider: ort.CPU})
+	if err == nil || strings.Count(err.Error(), "export the model in float32") != 1 {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestFeedsAreRounded: an input of a half type takes float32, to the nearest number of
 // its type, wherever the feed comes from; the caller's feed stays. What would become
 // infinite is refused.
