@@ -4,9 +4,9 @@ package runtime
 // its own, the feeds of an archive, remat.parameters, a scalar that training
 // sets (lr, step, loss_scale), zeros for optimizer state, random.
 //
-// Types and shapes are checked here, before ONNX Runtime sees them, and free
-// dimensions get their numbers: from --dim, else from the first feed that has
-// one.
+// Types and shapes are checked here, before ONNX Runtime sees them; wider floats are
+// rounded where an input is of a half type. Free dimensions get their numbers here: from
+// --dim, else from the first feed that has one.
 
 import (
 	"encoding/binary"
@@ -63,6 +63,9 @@ type feeds struct {
 // newFeeds sorts what the options give by input: feeds, then data, then single feeds,
 // the later winning over the earlier.
 func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
+	if err := o.round(m); err != nil {
+		return nil, err
+	}
 	f := &feeds{model: m, dims: map[string]int64{}, given: map[string]Tensor{}, asParameter: map[string]bool{}}
 	maps.Copy(f.dims, o.Dims)
 	var err error
@@ -95,6 +98,40 @@ func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 		f.given[name] = o.Feed[name]
 	}
 	return f, f.bindDims()
+}
+
+// round gives inputs of a half type, whose feeds and data are in a wider one, feeds and
+// data in theirs. The caller's maps stay as they are.
+func (o *Options) round(m *onnx.Model) error {
+	for _, given := range []*map[string]Tensor{&o.Feeds, &o.Data, &o.Feed} {
+		copied := false
+		for _, key := range slices.Sorted(maps.Keys(*given)) {
+			v, t := inputOf(m.Graph, key), (*given)[key]
+			if v == nil || !Rounds(t.Type, v.Type.DType) {
+				continue
+			}
+			rounded, err := t.RoundedTo(v.Type.DType)
+			if err != nil {
+				return &FeedError{v.Name, err.Error()}
+			}
+			if !copied {
+				*given, copied = maps.Clone(*given), true
+			}
+			(*given)[key] = rounded
+		}
+	}
+	return nil
+}
+
+// inputOf is the input that a key of an archive is for, nil if none.
+func inputOf(g *onnx.Graph, key string) *onnx.Value {
+	for _, prefix := range []string{"", inputPrefix, parameterPrefix} {
+		name, ok := strings.CutPrefix(key, prefix)
+		if v := g.Value(name); ok && v != nil && v.IsInput() {
+			return v
+		}
+	}
+	return nil
 }
 
 // DimsOf returns the numbers of a model's free dimensions: those of the options,

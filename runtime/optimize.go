@@ -77,7 +77,7 @@ func (e *Engine) Optimize(m *onnx.Model, o OptimizeOptions) (*onnx.Model, error)
 		DisabledOptimizers: o.Disabled, Config: config, Purpose: "normalize",
 	}, m.Graph))
 	if err != nil {
-		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
+		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, missingKernel(m.Graph, err))
 	}
 	model := new(pb.ModelProto)
 	if err := proto.Unmarshal(out, model); err != nil {
@@ -264,7 +264,7 @@ func (e *Engine) dump(m *onnx.Model, o ort.SessionOptions) (*onnx.Model, error) 
 	}
 	out, err := e.optimized(data, folderOf(m), e.withoutIdle(o, m.Graph))
 	if err != nil {
-		return nil, err
+		return nil, missingKernel(m.Graph, err)
 	}
 	dump, err := onnx.Decode(out, folderOf(m))
 	if err != nil {

@@ -214,7 +214,7 @@ func (s *Session) start() (err error) {
 		so.ProfilePrefix = filepath.Join(s.profile, "p")
 	}
 	if s.ort, err = s.open.session(so); err != nil {
-		return err
+		return missingKernel(s.Model.Graph, err)
 	}
 	if err := s.placeAsCarried(); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -327,6 +328,68 @@ func TestData(t *testing.T) {
 		loss, _ := step.Output("loss")
 		if got, _ := loss.Scalar(); got != want {
 			t.Errorf("step %d: loss %g, want %g", i, got, want)
+		}
+	}
+}
+
+// TestMissingKernels: a model in bfloat16, for which the CPU has no product, is refused
+// with what to do, once.
+func TestMissingKernels(t *testing.T) {
+	m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n in x bfloat16[2,2]\n y = MatMul(x, x)\n out y bfloat16[2,2]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = testEngine.Open(m, Options{Provider: ort.CPU})
+	if err == nil || strings.Count(err.Error(), "export the model in float32") != 1 {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestFeedsAreRounded: an input of a half type takes float32, to the nearest number of
+// its type, wherever the feed comes from; the caller's feed stays. What would become
+// infinite is refused.
+func TestFeedsAreRounded(t *testing.T) {
+	for _, d := range []onnx.DType{onnx.Float16, onnx.BFloat16} {
+		text := fmt.Sprintf("model ir=10 opset=20\ngraph g {\n in x %s[3]\n y = Cast(x) {to=1}\n out y float32[3]\n}\n", d)
+		want := []float64{1, -2.5, 1 + 0x1p-9}
+		if d == onnx.BFloat16 {
+			want[2] = 1
+		}
+		x := FromFloat32s([]float32{1, -2.5, 1 + 0x1p-9}, 3)
+		steps := Tensor{x.Type, []int64{1, 3}, x.Data}
+		for name, o := range map[string]Options{
+			"feeds": {Feeds: map[string]Tensor{"in:x": x}}, "data": {Data: map[string]Tensor{"x": steps}}, "feed": {Feed: map[string]Tensor{"x": x}},
+		} {
+			m, err := onnx.Parse(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.Provider = ort.CPU
+			s, err := testEngine.Open(m, o)
+			if err != nil {
+				t.Errorf("%s, %s: %v", d, name, err)
+				continue
+			}
+			step, err := s.Step(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			y, _ := step.Output("y")
+			if got, _ := y.Float64s(); !slices.Equal(got, want) {
+				t.Errorf("%s, %s: read as %v, want %v", d, name, got, want)
+			}
+			s.Close()
+		}
+		if x.Type != onnx.Float32 {
+			t.Errorf("the caller's feed is %s now", x)
+		}
+		m, err := onnx.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		big := FromFloat32s([]float32{1, 1, math.MaxFloat32}, 3)
+		if _, err := testEngine.Open(m, Options{Provider: ort.CPU, Feed: map[string]Tensor{"x": big}}); err == nil || !strings.Contains(err.Error(), "beyond the range of "+d.String()) {
+			t.Errorf("%s: %v, want a refusal", d, err)
 		}
 	}
 }

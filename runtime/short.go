@@ -3,10 +3,12 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // A ShortProductError names a node whose result would be wrong on CUDA
@@ -41,6 +43,21 @@ func NoKernel(g *onnx.Graph) error {
 		}
 	}
 	return nil
+}
+
+// missingKernel adds to ONNX Runtime's word that it has no kernel for a node what to do
+// where that is for bfloat16, for which most operators have none.
+func missingKernel(g *onnx.Graph, err error) error {
+	var refused *ort.Error
+	if !errors.As(err, &refused) || refused.Code != ort.NotImplemented {
+		return err
+	}
+	half := func(v *onnx.Value) bool { return v.Type.DType == onnx.BFloat16 }
+	casts := func(n *onnx.Node) bool { return n.Is("Cast") && onnx.DType(n.Int("to", 0)) == onnx.BFloat16 }
+	if slices.ContainsFunc(g.Inputs, half) || slices.ContainsFunc(g.Initializers, half) || slices.ContainsFunc(g.Nodes, casts) {
+		return fmt.Errorf("%w: the model computes in bfloat16, for which it has few kernels: export the model in float32, and --precision bf16 computes in bfloat16 where it can", err)
+	}
+	return err
 }
 
 // shortProducts is ShortProducts of a model whose free extents are these. A model that

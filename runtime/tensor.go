@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -48,4 +49,38 @@ func FromInt64s(values []int64, dims ...int64) Tensor {
 func (t Tensor) at(i int) Tensor {
 	n := int64(len(t.Data)) / t.Shape[0]
 	return Tensor{t.Type, slices.Clone(t.Shape[1:]), t.Data[int64(i)*n : int64(i+1)*n]}
+}
+
+// Rounds reports that numbers of one type may be given for another and are rounded to
+// it: float32 and float64 for a half type. numpy has no bfloat16 at all.
+func Rounds(from, to onnx.DType) bool {
+	wide := from == onnx.Float32 || from == onnx.Float64
+	return wide && (to == onnx.Float16 || to == onnx.BFloat16)
+}
+
+// RoundedTo returns t in a type that Rounds allows. A finite number that the type does
+// not reach is an error: as an infinity it would make a NaN of the loss.
+func (t Tensor) RoundedTo(to onnx.DType) (Tensor, error) {
+	const piece = 1 << 16 // elements, as they take more room on the way
+	size := int(t.Type.Size())
+	rounded := Tensor{to, t.Shape, make([]byte, 0, len(t.Data)/size*int(to.Size()))}
+	for data := range slices.Chunk(t.Data, piece*size) {
+		n := int64(len(data) / size)
+		values, err := onnx.NewTensor(t.Type, []int64{n}, data).Float64s()
+		if err != nil {
+			return t, err
+		}
+		part := onnx.FloatTensor(to, values, n)
+		after, err := part.Float64s()
+		if err != nil {
+			return t, err
+		}
+		for i, x := range after {
+			if math.IsInf(x, 0) && !math.IsInf(values[i], 0) {
+				return t, fmt.Errorf("%g is beyond the range of %s", values[i], to)
+			}
+		}
+		rounded.Data = append(rounded.Data, part.Proto.RawData...)
+	}
+	return rounded, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
+	remat "github.com/onnx-remat/remat/runtime"
 )
 
 func applyCommand(e *env) *cli.Command {
@@ -239,15 +240,22 @@ func stateOf(f *safetensors.File, v *onnx.Value, names map[string]string) (data 
 // fitted returns the tensor's data in the shape of the initializer.
 func fitted(f *safetensors.File, info safetensors.Info, v *onnx.Value) ([]byte, error) {
 	data := f.Bytes(info)
-	want := v.Init.Dims()
-	if info.DType != v.Init.DType() {
-		return nil, fmt.Errorf("tensor %q is %s, the model's is %s", info.Name, info.DType, v.Init.DType())
+	want, d := v.Init.Dims(), v.Init.DType()
+	switch {
+	case remat.Rounds(info.DType, d): // trained in float32, of a model in half
+		t, err := remat.Tensor{Type: info.DType, Shape: info.Shape, Data: data}.RoundedTo(d)
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", info.Name, err)
+		}
+		data = t.Data
+	case info.DType != d:
+		return nil, fmt.Errorf("tensor %q is %s, the model's is %s", info.Name, info.DType, d)
 	}
 	switch {
 	case slices.Equal(info.Shape, want):
 		return data, nil
 	case len(want) == 2 && len(info.Shape) == 2 && want[0] == info.Shape[1] && want[1] == info.Shape[0]:
-		return transposed(data, info.Shape, int(info.DType.Size())), nil
+		return transposed(data, info.Shape, int(d.Size())), nil
 	}
 	return nil, fmt.Errorf("tensor %q has shape %v, the model's %v", info.Name, info.Shape, want)
 }

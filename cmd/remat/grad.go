@@ -56,7 +56,7 @@ func gradCommand(e *env) *cli.Command {
 // derivationFlags say how a training graph is derived.
 func derivationFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output"},
+		&cli.StringFlag{Name: "loss", Usage: "the output to differentiate, `NAME`; default: the only scalar float output, or the only one from which a gradient reaches a parameter"},
 		&cli.StringSliceFlag{Name: "params", Usage: "`GLOB,…`: train only parameters that match"},
 		&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
 		&cli.StringSliceFlag{Name: "lora", Usage: "`GLOB,…:r=8,alpha=16`: add low-rank pairs to these linear layers and train only them; may be repeated"},

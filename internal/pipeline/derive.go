@@ -66,6 +66,7 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 		return nil, err
 	}
 	o.Grad.Signature.Rename(o.Names)
+	o.Grad.Masters = o.Update.Kind != optim.None
 	if err := NotTraining(m); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 package grad
 
-const stage = "in x F[3,2,2]\n"
+const stage, batchFirst = "in x F[3,2,2]\n", "in x F[2,3,2]\n"
 
 var recurrentCases = []gradCase{
 	{row: "RNN", name: "tanh", body: stage + "in w F[1,2,2]\nin r F[1,2,2]\nin b F[1,4]\nin h F[1,2,2]\ny, y2 = RNN(x, w, r, b, _, h) {hidden_size=2}", f32: true, lo: -1, hi: 1},
@@ -29,6 +29,12 @@ var recurrentCases = []gradCase{
 	{row: "RNN", name: "affine and thresholded", body: stage + "in w F[2,2,2]\nin r F[2,2,2]\ny = RNN(x, w, r) {hidden_size=2, direction=\"bidirectional\", activations=[\"Affine\", \"ThresholdedRelu\"], activation_alpha=[0.7, 0.05], activation_beta=[0.1]}", f32: true, lo: 0.3, hi: 1},
 	{row: "RNN", name: "elu below zero", body: stage + "in w F[1,2,2]\nin r F[1,2,2]\ninit b float32[1,4] = [-3, -3, 0, 0]\ny = RNN(x, w, r, b) {hidden_size=2, activations=[\"Elu\"], activation_alpha=[0.9]}", f32: true, lo: 0.1, hi: 0.8},
 	{row: "RNN", name: "leaky below zero", body: stage + "in w F[1,2,2]\nin r F[1,2,2]\ninit b float32[1,4] = [-3, -3, 0, 0]\ny = RNN(x, w, r, b) {hidden_size=2, activations=[\"LeakyRelu\"], activation_alpha=[0.3]}", f32: true, lo: 0.1, hi: 0.8},
+	{row: "LSTM", name: "batch first", body: batchFirst + "in w F[2,8,2]\nin r F[2,8,2]\nin b F[2,16]\nin h F[2,2,2]\ny, y2, y3 = LSTM(x, w, r, b, _, h, h) {hidden_size=2, direction=\"bidirectional\", layout=1}",
+		spelled: batchFirst + "in w F[2,8,2]\nin r F[2,8,2]\nin b F[2,16]\nin h F[2,2,2]\nu = Transpose(x) {perm=[1,0,2]}\nk = Transpose(h) {perm=[1,0,2]}\nty, t2, t3 = LSTM(u, w, r, b, _, k, k) {hidden_size=2, direction=\"bidirectional\"}\ny = Transpose(ty) {perm=[2,0,1,3]}\ny2 = Transpose(t2) {perm=[1,0,2]}\ny3 = Transpose(t3) {perm=[1,0,2]}", f32: true, lo: -1, hi: 1, whole: true},
+	{row: "GRU", name: "batch first", body: batchFirst + "in w F[2,6,2]\nin r F[2,6,2]\nin b F[2,12]\nin h F[2,2,2]\ny, y2 = GRU(x, w, r, b, _, h) {hidden_size=2, direction=\"bidirectional\", layout=1}",
+		spelled: batchFirst + "in w F[2,6,2]\nin r F[2,6,2]\nin b F[2,12]\nin h F[2,2,2]\nu = Transpose(x) {perm=[1,0,2]}\nk = Transpose(h) {perm=[1,0,2]}\nty, t2 = GRU(u, w, r, b, _, k) {hidden_size=2, direction=\"bidirectional\"}\ny = Transpose(ty) {perm=[2,0,1,3]}\ny2 = Transpose(t2) {perm=[1,0,2]}", f32: true, lo: -1, hi: 1, whole: true},
+	{row: "RNN", name: "batch first", body: batchFirst + "in w F[2,2,2]\nin r F[2,2,2]\nin b F[2,4]\nin h F[2,2,2]\ny, y2 = RNN(x, w, r, b, _, h) {hidden_size=2, direction=\"bidirectional\", layout=1}",
+		spelled: batchFirst + "in w F[2,2,2]\nin r F[2,2,2]\nin b F[2,4]\nin h F[2,2,2]\nu = Transpose(x) {perm=[1,0,2]}\nk = Transpose(h) {perm=[1,0,2]}\nty, t2 = RNN(u, w, r, b, _, k) {hidden_size=2, direction=\"bidirectional\"}\ny = Transpose(ty) {perm=[2,0,1,3]}\ny2 = Transpose(t2) {perm=[1,0,2]}", f32: true, lo: -1, hi: 1, whole: true},
 	{row: "LSTM", name: "lengths given", body: stage + "init n int32[2] = [3, 3]\nin w F[1,8,2]\nin r F[1,8,2]\ny = LSTM(x, w, r, _, n) {hidden_size=2}", f32: true, lo: -1, hi: 1},
 }
 

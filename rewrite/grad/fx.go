@@ -109,7 +109,7 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	if !s.known || len(all) == 0 {
 		return false
 	}
-	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph)}
+	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, inFolded: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph)}
 	seen := map[string]bool{}
 	for _, c := range all {
 		u.visit(c)
@@ -144,6 +144,9 @@ type unmerger struct {
 	made    map[string]bool // apart
 	unclear map[*onnx.Value]bool
 	lost    []string
+	// folded are weights that hold a normalization, with what it had; inFolded that.
+	folded   []string
+	inFolded map[string]bool
 }
 
 // visit pairs what the call names with what its nodes read.
@@ -184,8 +187,43 @@ func (u *unmerger) visit(c *call) {
 			others = append(others, ref)
 		}
 	}
-	u.weights(c, weights, targets, len(open) == 0)
+	if c.foldedNorm() {
+		u.fold(weights, targets)
+	} else {
+		u.weights(c, weights, targets, len(open) == 0)
+	}
 	u.detaches(values, detached, len(others))
+}
+
+var fxBatchNorm = regexp.MustCompile(`target=torch\.ops\.aten\.\w*batch_norm\w*\.`)
+
+// foldedNorm reports the call of a batch normalization of which a product is left, the
+// layer before it.
+func (c *call) foldedNorm() bool {
+	is := func(ops ...string) bool {
+		return slices.ContainsFunc(c.nodes, func(n *onnx.Node) bool { return n.Is(ops...) })
+	}
+	return fxBatchNorm.MatchString(c.text) && is("Conv", "ConvTranspose", "Gemm") && !is("BatchNormalization")
+}
+
+// fold notes the weights of a layer with the parameters of the normalization in them.
+func (u *unmerger) fold(weights []slot, targets []string) {
+	var held, gone []string
+	for _, x := range weights {
+		held = append(held, x.v.Name)
+	}
+	for _, target := range targets {
+		if u.s.kinds[target] == kindParameter {
+			gone, u.inFolded[target] = append(gone, target), true
+		}
+	}
+	text := strings.Join(held, " and ")
+	if len(gone) > 0 {
+		text += " (with " + strings.Join(gone, " and ") + ")"
+	}
+	if len(held) > 0 {
+		u.folded = append(u.folded, text)
+	}
 }
 
 // weights gives the call the initializers that it names. A parameter that a call
@@ -265,10 +303,11 @@ func (u *unmerger) report() {
 			params = append(params, name)
 		}
 	}
-	gone := slices.DeleteFunc(u.named, func(name string) bool { return has[name] })
+	gone := slices.DeleteFunc(u.named, func(name string) bool { return has[name] || u.inFolded[name] })
 	slices.Sort(u.lost)
 	u.warn(params, "the exporter merged parameters of equal value; they are separate again")
 	u.warn(aside, "the exporter precomputed values from parameters; the values are trained instead; "+optimizeFalse)
+	u.warn(u.folded, "the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; "+optimizeFalse)
 	u.warn(gone, "the exporter dropped parameters from the file; they are not trained; "+optimizeFalse)
 	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
 	u.warn(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse)

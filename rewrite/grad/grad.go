@@ -58,7 +58,9 @@ type Options struct {
 	// Signature is what the export says of its initializers; nil reads it from
 	// the model.
 	Signature *Signature
-	Dialect   Dialect
+	// Masters holds parameters that the file has in a half type in float32.
+	Masters bool
+	Dialect Dialect
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
@@ -185,11 +187,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	loss, err := findLoss(m.Graph, o.Loss)
+	e := newEngine(m, types, o.Dialect)
+	loss, err := e.findLoss(o.Loss, c, res)
 	if err != nil {
 		return nil, err
 	}
-	e := newEngine(m, types, o.Dialect)
 	if !o.NoPrepare {
 		if e, types, loss, err = e.openControl(types, loss, c.candidates, o); err != nil {
 			return nil, err
@@ -213,6 +215,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	for _, p := range params {
 		if m.Graph.Value(p.Name+step.GradSuffix) != nil {
 			return nil, &ClashError{p.Name + step.GradSuffix}
+		}
+	}
+	if o.Masters {
+		if err := e.masters(params, reach, res); err != nil {
+			return nil, err
 		}
 	}
 	data := m.Graph.LiftInitializers(initializersOf(params))

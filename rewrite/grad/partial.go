@@ -123,8 +123,7 @@ func (e *engine) accumulate(v *onnx.Value) *onnx.Value {
 			if s.flat > 0 {
 				into = e.flat(into, s.flat)
 			}
-			p.dense = e.b.Op("ScatterElements", build.In(into, s.indices, s.grad),
-				onnx.IntAttr("axis", int64(s.axis)), onnx.StringAttr("reduction", "add"))
+			p.dense = e.scatterAdd(into, s.indices, s.grad, s.axis)
 			if s.flat > 0 {
 				p.dense = e.reshapeLike(p.dense, v)
 			}

@@ -18,7 +18,7 @@ func TestRefusedForms(t *testing.T) {
 		{"peepholes", "in x F[3,2,2]\nin p F[1,6]\n" + weightsOfLSTM + "y = LSTM(x, w, r, _, _, _, _, p) {hidden_size=2}", "peephole"},
 		{"activation", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, activations=[\"Gelu\", \"Tanh\", \"Tanh\"]}", "Gelu"},
 		{"activation without its numbers", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, activations=[\"Affine\", \"Tanh\", \"Tanh\"]}", "activation_alpha"},
-		{"clip", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, clip=1.0}", "clip"},
+		{"clip", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, clip=1.0}", "export the model without clip"},
 		{"free stride", "in x F[1,1,n]\nin w F[1,1,2]\ny = Conv(x, w) {strides=[2]}", "give --dim"},
 		{"column order", "in x F[1,1,4,4]\ny, i = MaxPool(x) {kernel_shape=[2, 2], storage_order=1}", "storage_order"},
 		{"diagonal", "in x F[3,3]\ny = Einsum(x) {equation=\"ii->i\"}", "ii"},

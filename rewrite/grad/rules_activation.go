@@ -41,8 +41,11 @@ func geluSlope(c *Context, x *onnx.Value) *onnx.Value {
 	a := c.Do("Mul", x, c.Scalar(x, math.Sqrt2/2))
 	bell := c.Do("Exp", c.Minus(c.Scalar(x, -0.5*math.Log(math.Pi)), c.Do("Mul", a, a)))
 	tail := c.Do("Mul", a, bell)
-	phi := c.Op("HardSigmoid", build.In(c.Do("Erf", a)), onnx.FloatAttr("alpha", 0.5), onnx.FloatAttr("beta", 0.5))
-	return c.Plus(phi, tail)
+	erf := c.Do("Erf", a)
+	if x.Type.DType == onnx.BFloat16 && c.Opset < 22 { // for which HardSigmoid came then
+		return c.Plus(c.Plus(c.Scale(erf, 0.5), c.Scalar(x, 0.5)), tail)
+	}
+	return c.Plus(c.Op("HardSigmoid", build.In(erf), onnx.FloatAttr("alpha", 0.5), onnx.FloatAttr("beta", 0.5)), tail)
 }
 
 // tanhGeluSlope is the derivative of x σ(v), v = x (k + 3m x²)... with

@@ -130,14 +130,15 @@ func (c *Context) places(v *onnx.Value, axis int) *onnx.Value {
 
 func gradScatterElements(c *Context) {
 	g, idx := c.Grad(0), c.In(1)
-	axis := onnx.IntAttr("axis", c.Node.Int("axis", 0))
+	along := c.Node.Int("axis", 0)
+	axis := onnx.IntAttr("axis", along)
 	mode := c.Node.Str("reduction", "none")
 	switch mode {
 	case "max", "min":
-		gradScatterExtreme(c, g, axis)
+		gradScatterExtreme(c, g, along)
 		return
 	case "mul":
-		gradScatterProduct(c, g, axis)
+		gradScatterProduct(c, g, along)
 		return
 	}
 	if c.Needs(0) {
@@ -153,11 +154,11 @@ func gradScatterElements(c *Context) {
 }
 
 // gradScatterProduct gives each factor g times the others, which zeros are kept out of.
-func gradScatterProduct(c *Context, g *onnx.Value, axis onnx.Attribute) {
-	idx := c.In(1)
+func gradScatterProduct(c *Context, g *onnx.Value, along int64) {
+	idx, axis := c.In(1), onnx.IntAttr("axis", along)
 	x, u := c.withoutZeros(c.In(0)), c.withoutZeros(c.In(2))
 	t := c.Times(g, c.Op("ScatterElements", build.In(x.safe, idx, u.safe), axis, onnx.StringAttr("reduction", "mul")))
-	zeros := c.Op("ScatterElements", build.In(x.zero, idx, u.zero), axis, onnx.StringAttr("reduction", "add"))
+	zeros := c.e.scatterAdd(x.zero, idx, u.zero, int(along))
 	if c.Needs(0) {
 		c.Add(0, x.others(t, zeros))
 	}
@@ -168,11 +169,12 @@ func gradScatterProduct(c *Context, g *onnx.Value, axis onnx.Attribute) {
 }
 
 // gradScatterExtreme shares g evenly among those that are the extreme.
-func gradScatterExtreme(c *Context, g *onnx.Value, axis onnx.Attribute) {
+func gradScatterExtreme(c *Context, g *onnx.Value, along int64) {
 	x, idx, u, y := c.In(0), c.In(1), c.In(2), c.Out(0)
+	axis := onnx.IntAttr("axis", along)
 	of := c.Mask(c.Do("Equal", x, y), y)
 	added := c.Mask(c.Do("Equal", u, c.Op("GatherElements", build.In(y, idx), axis)), y)
-	ties := c.Op("ScatterElements", build.In(of, idx, added), axis, onnx.StringAttr("reduction", "add"))
+	ties := c.e.scatterAdd(of, idx, added, int(along))
 	// Where nothing is the extreme no gradient arrives: the maximum with one.
 	share := c.Over(g, c.Do("Max", ties, c.Scalar(y, 1)))
 	if c.Needs(0) {

@@ -141,8 +141,7 @@ func gradSoftmaxLoss(c *Context) {
 	}
 	p := c.Op("Softmax", build.In(x), onnx.IntAttr("axis", softmaxAxis(x)))
 	off := c.Expand(c.Scale(s, -1), f.index)
-	c.Add(0, c.Op("ScatterElements", build.In(c.Times(p, s), f.index, off),
-		onnx.IntAttr("axis", 1), onnx.StringAttr("reduction", "add")))
+	c.Add(0, c.e.scatterAdd(c.Times(p, s), f.index, off, 1))
 }
 
 // crossEntropy is logΣexp z - z[label] of each sample.

@@ -79,11 +79,15 @@ func gradRecurrent(c *Context, gates int64, backward func(*strand) strandGrads) 
 // refuseRecurrent fails on forms that are not covered.
 func (c *Context) refuseRecurrent() {
 	n := c.Node
-	if n.Has("clip") || n.Int("input_forget", 0) != 0 || n.Int("layout", 0) != 0 {
-		c.Fail("clip, input_forget and layout are not supported")
-	}
-	if c.In(7) != nil {
-		c.Fail("peephole weights are not supported")
+	switch {
+	case n.Has("clip"):
+		c.Fail("clip=%g bounds what goes into the activations, which has no rule: export the model without clip", n.Float("clip", 0))
+	case n.Int("input_forget", 0) != 0:
+		c.Fail("input_forget couples two gates, which has no rule: export the model without it")
+	case n.Int("layout", 0) != 0:
+		c.Fail("layout=1 must be normalized first")
+	case c.In(7) != nil:
+		c.Fail("peephole weights have no rule: export the model without them")
 	}
 }
 

@@ -42,7 +42,7 @@ func gradLogSoftmax(c *Context) {
 func onesOff(c *Context, z, index *onnx.Value) *onnx.Value {
 	p := c.Op("Softmax", build.In(z), onnx.IntAttr("axis", -1))
 	off := c.Expand(c.Scalar(z, -1), index)
-	return c.Op("ScatterElements", build.In(p, index, off), onnx.IntAttr("axis", int64(len(z.Type.Shape)-1)), onnx.StringAttr("reduction", "add"))
+	return c.e.scatterAdd(p, index, off, len(z.Type.Shape)-1)
 }
 
 // softmaxBackward subtracts before it multiplies: the product with y dies in

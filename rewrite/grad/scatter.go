@@ -157,6 +157,28 @@ func (c *Context) AddRows(i int, tuples, g *onnx.Value) {
 	p.scatters = append(p.scatters, scatterPart{flat: at.axes, indices: c.stretched(at, updates), grad: updates})
 }
 
+// scatterAdd adds updates to the places of x along an axis that indices name. In a half
+// type it adds in float32: ONNX Runtime's CPU kernel has no other, and a row that many
+// updates go to would stop growing.
+func (e *engine) scatterAdd(x, indices, updates *onnx.Value, axis int) *onnx.Value {
+	if x == nil || updates == nil {
+		return nil
+	}
+	half := x.Type.DType.IsHalf()
+	cast := func(v *onnx.Value, to onnx.DType) *onnx.Value {
+		return e.b.Op("Cast", build.In(v), onnx.IntAttr("to", int64(to)))
+	}
+	dtype := x.Type.DType
+	if half {
+		x, updates = cast(x, onnx.Float32), cast(updates, onnx.Float32)
+	}
+	y := e.b.Op("ScatterElements", build.In(x, indices, updates), onnx.IntAttr("axis", int64(axis)), onnx.StringAttr("reduction", "add"))
+	if half {
+		y = cast(y, dtype)
+	}
+	return y
+}
+
 // lowerScatters replaces the ScatterNDs of the forward graph that do what is
 // asked for. One whose ranks are not known stays.
 func (e *engine) lowerScatters(asked func(*onnx.Node) bool) {

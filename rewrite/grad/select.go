@@ -69,8 +69,10 @@ func (c *chooser) scalars() []*onnx.Value {
 	return list
 }
 
-// findLoss settles on the value to differentiate.
-func findLoss(g *onnx.Graph, name string) (*onnx.Value, error) {
+// findLoss settles on the value to differentiate: the output of that name, else the
+// only scalar float, or the only one of them that training changes.
+func (e *engine) findLoss(name string, c *chooser, res *Result) (*onnx.Value, error) {
+	g := e.m.Graph
 	if name != "" {
 		v := g.Value(name)
 		switch {
@@ -95,11 +97,38 @@ func findLoss(g *onnx.Graph, name string) (*onnx.Value, error) {
 	case 0:
 		return nil, &LossError{Reason: "no output is a scalar float that could be the loss: export the model with its loss, or build one with remat model"}
 	}
-	e := &LossError{}
-	for _, v := range found {
-		e.Candidates = append(e.Candidates, v.Name)
+	if v := e.onlyTraining(found, c); v != nil {
+		metrics := namesOf(slices.DeleteFunc(slices.Clone(found), func(w *onnx.Value) bool { return w == v }))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%q is taken for the loss: no gradient leads from %s to a parameter; --loss chooses another output", v.Name, some(metrics)))
+		return v, nil
 	}
-	return nil, e
+	return nil, &LossError{Candidates: namesOf(found)}
+}
+
+// onlyTraining is the one of several outputs from which a gradient reaches what may be
+// trained, as none does from an accuracy; nil where several do, or none.
+func (e *engine) onlyTraining(outputs []*onnx.Value, c *chooser) *onnx.Value {
+	var found []*onnx.Value
+	for _, v := range outputs {
+		for w := range e.reached(v) {
+			if c.candidates[w] && c.judge(w).Trained || w.IsInput() && w.Init == nil && c.decideInput(w).Trained {
+				found = append(found, v)
+				break
+			}
+		}
+	}
+	if len(found) != 1 {
+		return nil
+	}
+	return found[0]
+}
+
+func namesOf(values []*onnx.Value) []string {
+	var names []string
+	for _, v := range values {
+		names = append(names, v.Name)
+	}
+	return names
 }
 
 func isScalar(v *onnx.Value) bool {

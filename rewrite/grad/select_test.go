@@ -75,6 +75,47 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestLossBesideMetrics: of several scalar outputs the only one that training changes is
+// the loss, which is said; an accuracy is none, also one that constants weigh. Where
+// several could be it, or none, the question stays open.
+func TestLossBesideMetrics(t *testing.T) {
+	const accuracy = `
+guess = ArgMax(z) {axis=1, keepdims=0}
+right = Equal(guess, t)
+rightf = Cast(right) {to=1}
+init weights float32[4] = [0, -1e9, 0, -1e9]
+weighed = Add(rightf, weights)
+acc = ReduceMean(weighed) {keepdims=0}
+count = Size(t)
+countf = Cast(count) {to=1}
+`
+	three := []string{"acc float32", "loss float32", "countf float32"}
+	for _, c := range []struct {
+		name, more string
+		outs       []string
+		loss       string
+	}{
+		{"accuracy", "", three, "loss"},
+		{"a second loss", "l2 = Neg(loss)", append(slices.Clone(three), "l2 float32"), ""},
+		{"metrics alone", "", []string{"acc float32", "countf float32"}, ""},
+	} {
+		res, err := Differentiate(parseGraph(t, smallModel+accuracy+c.more, c.outs...), Options{})
+		var unclear *LossError
+		switch {
+		case c.loss == "":
+			if !errors.As(err, &unclear) || len(unclear.Candidates) != len(c.outs) {
+				t.Errorf("%s: got %v, want a question", c.name, err)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", c.name, err)
+		case res.Loss.Name != c.loss || len(res.Params) != 2:
+			t.Errorf("%s: loss %s of %d parameters, want %s of 2", c.name, res.Loss.Name, len(res.Params), c.loss)
+		case !slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.Contains(w, "no gradient leads from acc, countf to a parameter") }):
+			t.Errorf("%s: nothing says which output was taken: %q", c.name, res.Warnings)
+		}
+	}
+}
+
 // TestMissingRuleOffThePath: an operator without a rule matters only where a
 // gradient must pass it.
 func TestMissingRuleOffThePath(t *testing.T) {

@@ -239,6 +239,34 @@ func TestSineTableIsFrozen(t *testing.T) {
 	}
 }
 
+// TestFoldedNorms: of a batch normalization that the exporter's optimizer folded into a
+// convolution nothing else is said than that; one without parameters does not lend the
+// convolution's weights the names of its statistics.
+func TestFoldedNorms(t *testing.T) {
+	for name, c := range map[string]struct{ args, with string }{
+		"affine":  {"%conv2d, %p_b_w, %p_b_b, %b_m, %b_v, False, 0.1, 1e-05", "c.weight and c.bias (with b.weight and b.bias)"},
+		"without": {"%conv2d, None, None, %b_m, %b_v, False, 0.1, 1e-05", "c.weight and c.bias"},
+	} {
+		m := parseGraph(t, `in x float32[1,1,3,3]
+init c.weight float32[2,1,2,2] = [1,2,3,4,5,6,7,8]
+init c.bias float32[2] = [1,2]
+y = Conv(x, c.weight, c.bias)
+loss = ReduceMean(y) {keepdims=0}
+`, "loss float32")
+		m.SetMetadata(signatureKey, "p_c_w: PARAMETER target='c.weight'\np_c_b: PARAMETER target='c.bias'\np_b_w: PARAMETER target='b.weight'\np_b_b: PARAMETER target='b.bias'\n"+
+			"b_m: BUFFER target='b.running_mean' persistent=True\nb_v: BUFFER target='b.running_var' persistent=True\n")
+		noteCall(m, "y", "_native_batch_norm_legit_no_training.default", c.args)
+		got, res := decisions(t, m, Options{})
+		if got != "+c.weight signature, +c.bias signature" {
+			t.Errorf("%s: %s", name, got)
+		}
+		want := []string{"the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; export with optimize=False: " + c.with}
+		if !slices.Equal(res.Warnings, want) {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+	}
+}
+
 // TestUnmerge: the calls of the exported program tell apart what its optimizer
 // merged: parameters with parameters, with buffers, with numbers.
 func TestUnmerge(t *testing.T) {

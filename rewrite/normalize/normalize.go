@@ -52,6 +52,7 @@ var passes = []pass{
 	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},
 	{"fold", "integers that inference knows, and one-element floats of constants, become constants; needs constants", fold},
 	{"sequences", "lists of tensors become Split and Concat; needs fold for sizes and positions", sequences},
+	{"layouts", "recurrences whose first axis is the batch get the time first, as kernels want it", layouts},
 	{"layernorms", "decomposed LayerNorms become LayerNormalization; needs fold for epsilon and the axes", layerNorms},
 	{"gelus", "erf and tanh GELUs become Gelu; needs fold for the factors", gelus},
 	{"guards", "guards against rows masked as a whole go where no row can be", guards},

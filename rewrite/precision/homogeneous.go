@@ -46,12 +46,15 @@ func (p *pass) scalePlace() (c *onnx.Value, beside []*onnx.Value) {
 	var candidates []*onnx.Value
 	for _, n := range backward {
 		for _, o := range n.Outputs {
-			if isFloat(o) && !o.IsOutput() && !grads[o] {
+			if o != nil && (isFloat(o) || o.Type.DType.IsHalf()) && !o.IsOutput() && !grads[o] {
 				candidates = append(candidates, o)
 			}
 		}
 	}
 	sort.SliceStable(candidates, func(i, j int) bool {
+		if x, y := isFloat(candidates[i]), isFloat(candidates[j]); x != y {
+			return x // no scale overflows there
+		}
 		a, b := elements(candidates[i]), elements(candidates[j])
 		return a >= 0 && (a < b || b < 0)
 	})

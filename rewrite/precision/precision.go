@@ -286,10 +286,16 @@ func (p *pass) check() error {
 		}
 	}
 	if floats == 0 && halves > 0 {
-		return refuse("the graph already computes in a half type")
+		return refuse("the graph already computes in a half type: leave --precision out")
 	}
 	if floats == 0 {
 		return refuse("the graph has no float32 to convert")
+	}
+	for _, g := range p.grads {
+		// In a half type the quotient by the scale would lose what the scale saved.
+		if d := g.grad.Type.DType; d != onnx.Float32 && p.o.Scales() {
+			return refuse("loss scaling needs float32 gradients, and that of %q is %s: derive the graph with an optimizer, which trains half parameters in float32, or export the model in float32; bf16 needs no scaling", g.param.Name, d)
+		}
 	}
 	if halves > 0 {
 		p.skip("half values", "%d values are of a half type already and stay as they are", halves)

@@ -166,10 +166,19 @@ func (p *pass) keepScaled() {
 	}
 }
 
-// scaleAt multiplies c for all its readers.
+// scaleAt multiplies c for all its readers, in float32: a half type does not reach the
+// first scales.
 func (p *pass) scaleAt(c, scale *onnx.Value) {
 	uses := append([]onnx.Use(nil), c.Uses()...)
-	scaled := p.op("remat/scale/"+c.Name, "Mul", build.In(c, scale))
+	name, d := "remat/scale/"+c.Name, c.Type.DType
+	wide := c
+	if d.IsHalf() {
+		wide = p.op(name+"/float", "Cast", build.In(c), onnx.IntAttr("to", int64(onnx.Float32)))
+	}
+	scaled := p.op(name, "Mul", build.In(wide, scale))
+	if d.IsHalf() {
+		scaled = p.op(name+"/half", "Cast", build.In(scaled), onnx.IntAttr("to", int64(d)))
+	}
 	for _, u := range uses {
 		if u.Index >= 0 {
 			u.Node.SetInput(u.Index, scaled)

@@ -230,7 +230,7 @@ func (u *upgrader) reshapeAfter(n *onnx.Node, shape *onnx.Value) error {
 // batchNorm14: the node is in training mode when it has the outputs of it.
 func batchNorm14(u *upgrader, n *onnx.Node) error {
 	if n.Int("spatial", 1) == 0 {
-		return errors.New("statistics for each element (spatial=0)")
+		return errors.New("it has statistics for each element (spatial=0), which no opset from 9 on has: export the model again")
 	}
 	training := n.Out(1) != nil || n.Out(2) != nil
 	for i := 3; i < len(n.Outputs); i++ {

@@ -41,6 +41,7 @@ var cases = []struct {
 	{"LogSoftmax@13", "12", "in x float32[2,3,4]\ny = LogSoftmax(x)"},
 	{"LogSoftmax@13", "12", "in x float32[2,3,4]\ny = LogSoftmax(x) {axis=-2}"},
 	{"Hardmax@13", "12", "in x float32[2,3,4]\ny = Hardmax(x)"},
+	{"BatchNormalization@14", "7", "in x float32[2,2,3]\ninit s float32[2] = [1, 2]\ny = BatchNormalization(x, s, s, s, s) {spatial=1}"},
 	{"BatchNormalization@14", "13", "in x float32[2,2,3]\ninit s float32[2] = [1, 2]\ninit b float32[2] = [3, 4]\ninit m float32[2] = [0, 1]\ninit v float32[2] = [1, 2]\ny = BatchNormalization(x, s, b, m, v)"},
 	{"RoiAlign@16", "15", "in x float32[1,1,6,6]\ninit r float32[1,4] = [0, 0, 4, 4]\ninit i int64[1] = [0]\ny = RoiAlign(x, r, i) {output_height=2, output_width=2}"},
 	{"ReduceL1@18", "17", "in x float32[2,3]\ny = ReduceL1(x) {axes=[1]}"},
@@ -162,8 +163,12 @@ out g float32
 }
 
 func TestRefused(t *testing.T) {
+	const elements = "in x float32[2,2,3]\ninit s float32[2,3] = [1, 2, 3, 4, 5, 6]\ny = BatchNormalization(x, s, s, s, s) {spatial=0}"
 	for _, c := range []struct{ name, opset, body, want string }{
 		{"too old", "6", "in x float32[2]\ny = Relu(x)", "the oldest supported is 7"},
+		{"statistics for each element, opset 7", "7", elements, "statistics for each element (spatial=0)"},
+		{"statistics for each element, opset 8", "8", elements, "export the model again"},
+		{"saved statistics", "8", "in x float32[2,2]\ninit s float32[2] = [1, 2]\na, _, _, d = BatchNormalization(x, s, s, s, s)\ny = Neg(d)", "saved statistics \"d\" are read"},
 	} {
 		m := parse(t, c.opset, c.body)
 		var e *OpsetError

@@ -32,6 +32,7 @@ const (
 type binding struct {
 	v     *onnx.Value
 	a     *array
+	kind  onnx.DType // that the input gets: the array's, or one that it is rounded to
 	shape []int64
 	form  int
 	limit int64 // of its integers; 0: none is known
@@ -110,7 +111,7 @@ func (t *target) bindArrays(d *dataset, given, fill map[string]string) (*boundAr
 			return nil, &InputError{v.Name, fmt.Sprintf("%s has no array of that name (it has %s): add one, or give --fill %s=ones|zeros|positions", d.name, keysOf(d), v.Name)}
 		case a == nil:
 			return nil, &InputError{v.Name, fmt.Sprintf("%s holds no array of numbers under that name", d.name)}
-		case v.Type.Known() && v.Type.DType != a.kind:
+		case v.Type.Known() && v.Type.DType != a.kind && !runtime.Rounds(a.kind, v.Type.DType):
 			return nil, &InputError{v.Name, fmt.Sprintf("the array in %s is %s, want %s", d.name, a.kind, v.Type.DType)}
 		case !v.Type.Ranked:
 			return nil, &InputError{v.Name, "its shape is unknown: export the model with the shapes of its inputs"}
@@ -118,7 +119,12 @@ func (t *target) bindArrays(d *dataset, given, fill map[string]string) (*boundAr
 		if n, _ := onnx.Elements(a.shape); n == 0 {
 			return nil, &InputError{v.Name, fmt.Sprintf("the array in %s is empty, its shape is %v", d.name, a.shape)}
 		}
-		b.list = append(b.list, binding{v: v, a: a})
+		x := binding{v: v, a: a, kind: a.kind}
+		if runtime.Rounds(a.kind, v.Type.DType) {
+			x.kind = v.Type.DType
+			t.notes = append(t.notes, fmt.Sprintf("%s: %s in %s, rounded to the model's %s", v.Name, a.kind, d.name, x.kind))
+		}
+		b.list = append(b.list, x)
 	}
 	if len(b.list) == 0 {
 		return nil, errNoInput
@@ -265,12 +271,12 @@ func (t *target) arrayBatches(s *Source, set *dataset, b *boundArrays, d *Data, 
 	out := Batches{batch: t.batch, samples: n, once: once, parts: slices.Clone(fixed)}
 	inputs := maps.Clone(d.Mapping.Fill)
 	for _, x := range b.list {
-		p := part{name: x.v.Name, kind: x.a.kind, shape: x.shape}
+		p := part{name: x.v.Name, kind: x.kind, shape: x.shape}
 		if x.form == forAll {
 			inputs[p.name] = "the same"
 			size, _ := onnx.Elements(x.shape)
 			p.fixed = make([]byte, size*p.kind.Size())
-			if err := x.a.read(p.fixed, 0); err != nil {
+			if err := x.read(p.fixed, 0); err != nil {
 				return nil, fmt.Errorf("%s: key %q: %w", set.name, p.name, err)
 			}
 		} else {
@@ -313,12 +319,27 @@ func (b bounds) hold(n int64) bool {
 	return n >= 0 && n < b.limit || b.labels && b.m.Ignores && n == b.m.Ignored
 }
 
+// read fills dst from a byte of the array on, with numbers of the input's type.
+func (x *binding) read(dst []byte, at int64) error {
+	if x.kind == x.a.kind {
+		return x.a.read(dst, at)
+	}
+	n := int64(len(dst)) / x.kind.Size()
+	wide := runtime.Tensor{Type: x.a.kind, Shape: []int64{n}, Data: make([]byte, n*x.a.kind.Size())}
+	if err := x.a.read(wide.Data, at); err != nil {
+		return err
+	}
+	rounded, err := wide.RoundedTo(x.kind)
+	copy(dst, rounded.Data)
+	return err
+}
+
 // reader reads rows of an array from first on, and checks integers that index
 // something.
 func (x *binding) reader(file string, first int64, allowed bounds) func([]byte, int64) error {
 	row, size := x.a.row(), x.a.kind.Size()
 	return func(dst []byte, sample int64) error {
-		if err := x.a.read(dst, (first+sample)*row); err != nil {
+		if err := x.read(dst, (first+sample)*row); err != nil {
 			return fmt.Errorf("%s: key %q: %w", file, x.v.Name, err)
 		}
 		if x.limit == 0 {

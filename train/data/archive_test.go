@@ -85,6 +85,41 @@ graph g {
 }
 `
 
+// TestArchiveRounds: a float32 array feeds an input of a half type, rounded, whether a
+// batch reads it or all batches share it; numpy has no bfloat16. A note says so.
+func TestArchiveRounds(t *testing.T) {
+	for _, d := range []onnx.DType{onnx.Float16, onnx.BFloat16} {
+		m := parse(t, strings.ReplaceAll(`model ir=10 opset=18
+graph g {
+  in x HALF[batch,3]
+  in all HALF[1,3]
+  z = Mul(x, all)
+  f = Cast(z) {to=1}
+  loss = ReduceMean(f) {keepdims=0}
+  out loss float32[]
+}
+`, "HALF", d.String()))
+		path := archive(t, map[string]runtime.Tensor{"x": floats(0, 9, 3, 3), "all": runtime.FromFloat32s([]float32{1, 0.1, 2}, 1, 3)})
+		got, err := open(t, m, Options{NPZ: path}, Sizes{Batch: 1})
+		if err != nil {
+			t.Fatalf("%s: %v", d, err)
+		}
+		b, err := got.Train.At(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, _ := b["x"].Float64s()
+		all, _ := b["all"].Float64s()
+		tenth, _ := onnx.FloatTensor(d, []float64{0.1}).Scalar()
+		if b["x"].Type != d || b["all"].Type != d || !slices.Equal(x, []float64{3, 4, 5}) || !slices.Equal(all, []float64{1, tenth, 2}) {
+			t.Errorf("%s: x %v %v, all %v %v", d, b["x"], x, b["all"], all)
+		}
+		if !slices.ContainsFunc(got.Notes, func(n string) bool { return strings.HasSuffix(n, "rounded to the model's "+d.String()) }) {
+			t.Errorf("%s: no note of it in %q", d, got.Notes)
+		}
+	}
+}
+
 func TestArchiveBySample(t *testing.T) {
 	m := parse(t, classifier)
 	y := []int64{0, 1, 2, 3, -1, 1, 2}
