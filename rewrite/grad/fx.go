@@ -195,15 +195,13 @@ func (u *unmerger) visit(c *call) {
 	u.detaches(values, detached, len(others))
 }
 
-var fxBatchNorm = regexp.MustCompile(`target=torch\.ops\.aten\.\w*batch_norm\w*\.`)
-
 // foldedNorm reports the call of a batch normalization of which a product is left, the
 // layer before it.
 func (c *call) foldedNorm() bool {
 	is := func(ops ...string) bool {
 		return slices.ContainsFunc(c.nodes, func(n *onnx.Node) bool { return n.Is(ops...) })
 	}
-	return fxBatchNorm.MatchString(c.text) && is("Conv", "ConvTranspose", "Gemm") && !is("BatchNormalization")
+	return torchNorm.MatchString(c.text) && is("Conv", "ConvTranspose", "Gemm") && !is("BatchNormalization")
 }
 
 // fold notes the weights of a layer with the parameters of the normalization in them.
