@@ -292,6 +292,21 @@ func (s setting) words() []string {
 	return words
 }
 
+// alternatives are flags of which a command takes one: where one is typed, the recipe's
+// word on the others is as little asked for as on itself.
+var alternatives = [][]string{{"steps", "epochs"}, {"text", "tokens", "data"}}
+
+// typed reports that the line gives the flag, or one that stands for it.
+func (l *line) typed(f cli.Flag) bool {
+	names := f.Names()
+	for _, list := range alternatives {
+		if slices.Contains(list, names[0]) {
+			names = list
+		}
+	}
+	return slices.ContainsFunc(names, func(n string) bool { return l.given[n] })
+}
+
 // apply adds to the line what it does not say itself, and returns the names that
 // are not for the command. A section of the command wins over what stands
 // outside, and the environment over both.
@@ -315,7 +330,7 @@ func (r *recipe) apply(app *cli.App, l *line) (over []string) {
 		switch {
 		case f == nil || r.take(&s, f) != nil: // another command's flag of that name may take it
 			over = append(over, name)
-		case slices.ContainsFunc(f.Names(), func(n string) bool { return l.given[n] }) || inEnvironment(f):
+		case l.typed(f) || inEnvironment(f):
 		default:
 			r.used[name] = s
 			*target = append(s.words(), *target...)

@@ -411,3 +411,33 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 }
+
+// TestGroupNorm: TorchScript computes the axes of a group normalization's scale and shift
+// ahead, so that they have no name, and of a fresh model all elements are equal.
+func TestGroupNorm(t *testing.T) {
+	const norm = "in x float32[2,4,2,2]\ninit k float32[4,1,1] = [2,3,4,5]\ninit one float32[2] = [1,1]\ninit zero float32[2] = [0,0]\ninit groups int64[3] = [0,2,-1]\ninit whole int64[4] = [2,4,2,2]\n" +
+		"x0 = Mul(x, k)\nr = Reshape(x0, groups)\nn = InstanceNormalization(r, one, zero)\nz = Reshape(n, whole)\n"
+	for name, c := range map[string]struct {
+		w, use  string
+		trained bool
+	}{
+		"fresh scale":   {"[4,1,1] = [1,1,1,1]", "y = Mul(z, onnx::w)", true},
+		"fresh shift":   {"[4,1,1] = [0,0,0,0]", "s = Mul(k, z)\ny = Add(s, onnx::w)", true},
+		"trained scale": {"[4,1,1] = [1,2,1,3]", "y = Mul(onnx::w, z)", true},
+		"of pixels":     {"[1,2,2] = [1,1,1,1]", "y = Mul(z, onnx::w)", false},
+		"elsewhere":     {"[4,1,1] = [1,1,1,1]", "y = Mul(x0, onnx::w)", false},
+		"and elsewhere": {"[4,1,1] = [1,1,1,1]", "a = Mul(x0, onnx::w)\nb = Mul(z, onnx::w)\ny = Add(a, b)", false},
+	} {
+		m := parseGraph(t, norm+"init onnx::w float32"+c.w+"\n"+c.use+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		i := slices.IndexFunc(res.Decisions, func(d Decision) bool { return d.Name == "onnx::w" })
+		if i < 0 || res.Decisions[i].Trained != c.trained || res.Decisions[i].Open {
+			t.Errorf("%s: %+v", name, res.Decisions)
+		}
+	}
+}
