@@ -307,14 +307,20 @@ func (l *line) typed(f cli.Flag) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return l.given[n] })
 }
 
+// of is what the recipe says to a command, by name.
+func (r *recipe) of(command string) map[string]setting {
+	settings := map[string]setting{}
+	for _, s := range append(slices.Clone(r.flat), r.own[command]...) {
+		settings[s.name] = s
+	}
+	return settings
+}
+
 // apply adds to the line what it does not say itself, and returns the names that
 // are not for the command. A section of the command wins over what stands
 // outside, and the environment over both.
 func (r *recipe) apply(app *cli.App, l *line) (over []string) {
-	settings := map[string]setting{}
-	for _, s := range append(slices.Clone(r.flat), r.own[l.command.Name]...) {
-		settings[s.name] = s
-	}
+	settings := r.of(l.command.Name)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		s := settings[name]
 		if name == argumentsKey {
