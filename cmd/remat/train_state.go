@@ -91,9 +91,9 @@ func (t *trainRun) sameGraph() error {
 			}
 			made = "with " + strings.Join(s.words(), " ")
 		}
-		now := fmt.Sprint(valueOf(t.c, f))
+		now := textOf(t.c, f)
 		switch {
-		case now == fmt.Sprint(valueOf(cli.NewContext(t.c.App, set, nil), f)):
+		case now == textOf(cli.NewContext(t.c.App, set, nil), f):
 		case name == "dim": // which other flags and the data settle too
 			src, err := t.e.load(filepath.Join(t.dir, trainFile))
 			if err == nil {
@@ -107,6 +107,14 @@ func (t *trainRun) sameGraph() error {
 		}
 	}
 	return nil
+}
+
+// textOf is a flag's value as it would be typed.
+func textOf(c *cli.Context, f cli.Flag) string {
+	if list, ok := valueOf(c, f).([]string); ok {
+		return strings.Join(list, ",")
+	}
+	return fmt.Sprint(valueOf(c, f))
 }
 
 // place gives the job its position: the beginning, or where the state stands, which must
