@@ -441,3 +441,35 @@ func TestGroupNorm(t *testing.T) {
 		}
 	}
 }
+
+// TestComputedAhead: what TorchScript computed of a parameter is trained in its place,
+// with a warning; what no parameter can be told from is none of it.
+func TestComputedAhead(t *testing.T) {
+	for body, warned := range map[string]bool{
+		"init onnx::Add_7 float32[2,2] = [1,2,3,1]\n/a/y = Add(x, onnx::Add_7)":          true,
+		"init net.table float32[2,2] = [1,2,3,1]\n/a/y = Add(x, net.table)":              false,
+		"init onnx::MatMul_7 float32[2,2] = [1,2,3,1]\n/a/y = MatMul(x, onnx::MatMul_7)": false,
+	} {
+		m := parseGraph(t, "in x float32[2,2]\n"+body+"\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName("/a/first")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "TorchScript computed values ahead"); got != warned {
+			t.Errorf("%s: warned %v: %q", body, got, res.Warnings)
+		}
+	}
+}
+
+// TestUnknownShape: a shape that nothing in the graph has names the sizes that settle it.
+func TestUnknownShape(t *testing.T) {
+	m := parseGraph(t, "in x float32[b,s,2]\nin p float32[b,n,2]\ninit w float32[2,2] = [1,2,3,4]\nk = Concat(p, x) {axis=1}\nk1 = MatMul(k, w)\n"+
+		"kt = Transpose(k1) {perm=[0,2,1]}\nz = MatMul(x, kt)\nv = MatMul(z, k1)\nloss = ReduceMean(v) {keepdims=0}", "loss float32")
+	_, err := Differentiate(m, Options{})
+	if err == nil || !strings.Contains(err.Error(), "fix sizes with --dim b=N,") || !strings.Contains(err.Error(), "n=N") {
+		t.Error(err)
+	}
+}
