@@ -292,14 +292,35 @@ func (s setting) words() []string {
 	return words
 }
 
+// alternatives are flags of which a command takes one: where one is typed, the recipe's
+// word on the others is as little asked for as on itself.
+var alternatives = [][]string{{"steps", "epochs"}, {"text", "tokens", "data"}}
+
+// typed reports that the line gives the flag, or one that stands for it.
+func (l *line) typed(f cli.Flag) bool {
+	names := f.Names()
+	for _, list := range alternatives {
+		if slices.Contains(list, names[0]) {
+			names = list
+		}
+	}
+	return slices.ContainsFunc(names, func(n string) bool { return l.given[n] })
+}
+
+// of is what the recipe says to a command, by name.
+func (r *recipe) of(command string) map[string]setting {
+	settings := map[string]setting{}
+	for _, s := range append(slices.Clone(r.flat), r.own[command]...) {
+		settings[s.name] = s
+	}
+	return settings
+}
+
 // apply adds to the line what it does not say itself, and returns the names that
 // are not for the command. A section of the command wins over what stands
 // outside, and the environment over both.
 func (r *recipe) apply(app *cli.App, l *line) (over []string) {
-	settings := map[string]setting{}
-	for _, s := range append(slices.Clone(r.flat), r.own[l.command.Name]...) {
-		settings[s.name] = s
-	}
+	settings := r.of(l.command.Name)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
 		s := settings[name]
 		if name == argumentsKey {
@@ -315,7 +336,7 @@ func (r *recipe) apply(app *cli.App, l *line) (over []string) {
 		switch {
 		case f == nil || r.take(&s, f) != nil: // another command's flag of that name may take it
 			over = append(over, name)
-		case slices.ContainsFunc(f.Names(), func(n string) bool { return l.given[n] }) || inEnvironment(f):
+		case l.typed(f) || inEnvironment(f):
 		default:
 			r.used[name] = s
 			*target = append(s.words(), *target...)

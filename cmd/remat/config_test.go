@@ -166,6 +166,21 @@ func TestRecipeOrder(t *testing.T) {
 	}
 }
 
+// Of flags of which a command takes one, the typed one stands for all.
+func TestRecipeAlternatives(t *testing.T) {
+	path := writeRecipe(t, "train:\n  epochs: 3\n  data: d.npz\n  arguments: [r.onnx]\n")
+	c, err := captured(t, "train", "--config", path, "--steps", "9", "--tokens", "t.npy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.IsSet("epochs") || c.IsSet("data") || c.Int64("steps") != 9 || c.String("tokens") != "t.npy" {
+		t.Errorf("epochs %d, data %q beside steps %d, tokens %q", c.Int64("epochs"), c.String("data"), c.Int64("steps"), c.String("tokens"))
+	}
+	if c, err = captured(t, "train", "--config", path); err != nil || c.Int64("epochs") != 3 || c.String("data") != "d.npz" {
+		t.Errorf("epochs %d, data %q: %v", c.Int64("epochs"), c.String("data"), err)
+	}
+}
+
 // Every error is one line with file and line, and exit code 2.
 func TestRecipeErrors(t *testing.T) {
 	long := strings.Repeat("x", 100_000)

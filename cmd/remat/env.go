@@ -184,7 +184,7 @@ func parseDims(lists []string) (map[string]int64, error) {
 		name, value = strings.TrimSpace(name), strings.TrimSpace(value)
 		n, err := strconv.ParseInt(value, 10, 64)
 		if !ok || name == "" || err != nil || n < 1 || n > 1<<40 {
-			return nil, fmt.Errorf("--dim %q: want NAME=SIZE, for example batch=2", part)
+			return nil, fmt.Errorf("--dim %q: want NAME=SIZE with a size of at least 1, for example batch=2", part)
 		}
 		if other, twice := dims[name]; twice && other != n {
 			return nil, fmt.Errorf("--dim %s: given twice, as %d and as %d", name, other, n)

@@ -222,8 +222,12 @@ type unclearError struct {
 func (e *unclearError) Unwrap() error { return e.asks }
 
 func (e *unclearError) Error() string {
-	return fmt.Sprintf("the file does not say whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'",
-		some(e.asks.Names), e.typed, e.typed, strings.Join(e.asks.Names, ","))
+	folded := ""
+	if slices.ContainsFunc(e.asks.Names, func(name string) bool { return strings.HasPrefix(name, "onnx::") }) {
+		folded = "; a TorchScript export with do_constant_folding=False keeps the names of parameters, and says it"
+	}
+	return fmt.Sprintf("the file does not say whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'%s",
+		some(e.asks.Names), e.typed, e.typed, strings.Join(e.asks.Names, ","), folded)
 }
 
 // some lists the first names, and how many more there are.

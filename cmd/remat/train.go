@@ -329,7 +329,7 @@ func (t *trainRun) openAll(b *begun, source *data.Source, folder *train.Folder, 
 // tables of what was decided.
 func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 	if t.resume {
-		return nil, nil
+		return nil, t.sameGraph()
 	}
 	e := t.e
 	src, err := e.load(t.path)

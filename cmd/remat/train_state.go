@@ -5,14 +5,20 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
 )
@@ -37,6 +43,78 @@ func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
 		fmt.Fprintf(t.e.stderr, "remat: %v: going on from %s (step %d)\n", err, filepath.Base(state.Path), state.Position.Step)
 	}
 	return state, nil
+}
+
+// graphFlags are those of the command that say which graph a training runs on, and
+// nothing else.
+func graphFlags() []cli.Flag {
+	var out []cli.Flag
+	for _, f := range slices.Concat(dataFlags(), fitFlags()) {
+		switch f.Names()[0] {
+		case "batch", "strategy", "chunk-loss", "tile", "update-rows":
+			out = append(out, f)
+		}
+	}
+	return slices.Concat(out, derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
+}
+
+// sameGraph refuses flags that would make another graph than the one that a resumed run
+// goes on with, by the recipe that the run left. Between ranks micro-batches are shared
+// out anew, and no graph holds how many.
+func (t *trainRun) sameGraph() error {
+	path := filepath.Join(t.dir, recipeName)
+	data, err := readRecipeFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r, err := parseRecipe(t.c.App, path, data)
+	if err != nil {
+		return err
+	}
+	was := r.of(t.c.Command.Name)
+	for _, f := range append(graphFlags(), flagNamed(t.c.App.Flags, "dim")) {
+		name := f.Names()[0]
+		if !t.c.IsSet(name) || name == "accumulate" && t.ranks != nil {
+			continue
+		}
+		set := flag.NewFlagSet(name, flag.ContinueOnError)
+		if err := f.Apply(set); err != nil {
+			return err
+		}
+		made := "without that flag"
+		if s, ok := was[name]; ok {
+			if err := set.Parse(s.words()); err != nil {
+				return err
+			}
+			made = "with " + strings.Join(s.words(), " ")
+		}
+		now := textOf(t.c, f)
+		switch {
+		case now == textOf(cli.NewContext(t.c.App, set, nil), f):
+		case name == "dim": // which other flags and the data settle too
+			src, err := t.e.load(filepath.Join(t.dir, trainFile))
+			if err == nil {
+				err = checkDims(t.e.dims, src)
+			}
+			if err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("--%s %s: the graph in %s was made %s, and a resumed run goes on with that graph: leave --%s out, or start another run", name, now, t.dir, made, name)
+		}
+	}
+	return nil
+}
+
+// textOf is a flag's value as it would be typed.
+func textOf(c *cli.Context, f cli.Flag) string {
+	if list, ok := valueOf(c, f).([]string); ok {
+		return strings.Join(list, ",")
+	}
+	return fmt.Sprint(valueOf(c, f))
 }
 
 // place gives the job its position: the beginning, or where the state stands, which must

@@ -59,6 +59,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return d
 	case frequencyTable(v):
 		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
+	case ofGroupNorm(v):
+		return Decision{Trained: true, Source: FromUse, Reason: "the scale or shift of a group normalization"}
 	case c.names.torch && !c.names.variable(v.Name) && uniform(v):
 		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
 	case schedule(v):
@@ -99,6 +101,50 @@ func elementwiseOnly(v *onnx.Value) bool {
 		}
 	}
 	return true
+}
+
+// ofGroupNorm reports a scale or shift of channels right behind an InstanceNormalization
+// whose groups were reshaped back to channels, as TorchScript writes a GroupNorm. It
+// computes their axes ahead, so that no name tells, and fresh ones are all ones or zeros.
+func ofGroupNorm(v *onnx.Value) bool {
+	if len(v.Uses()) == 0 || !ofChannels(v) {
+		return false
+	}
+	for _, u := range v.Uses() {
+		if u.Index == onnx.Captured || !u.Node.Is("Mul", "Add") || len(u.Node.Inputs) != 2 {
+			return false
+		}
+		normed := u.Node.In(1 - u.Index)
+		if m := normed.Producer; u.Node.Is("Add") && m != nil && m.Is("Mul") {
+			if normed = m.In(0); !behindGroups(normed) {
+				normed = m.In(1)
+			}
+		}
+		if !behindGroups(normed) {
+			return false
+		}
+	}
+	return true
+}
+
+// ofChannels reports a shape that is broadcast along axis 1 of a tensor of at least one
+// axis more: of its axes only the first is long.
+func ofChannels(v *onnx.Value) bool {
+	s := v.Type.Shape
+	if len(s) < 2 || s[0].Is(1) {
+		return false
+	}
+	return !slices.ContainsFunc(s[1:], func(d onnx.Dim) bool { return !d.Is(1) })
+}
+
+// behindGroups reports an InstanceNormalization's output in another shape.
+func behindGroups(v *onnx.Value) bool {
+	n := v.Producer
+	if n == nil || !n.Is("Reshape") {
+		return false
+	}
+	by := n.In(0).Producer
+	return by != nil && by.Is("InstanceNormalization")
 }
 
 // leastSchedule is how many elements a schedule has at least: so many random ones are in

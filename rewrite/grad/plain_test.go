@@ -138,3 +138,21 @@ func BenchmarkDifferentiate(b *testing.B) {
 		})
 	}
 }
+
+// TestGeluInBFloat16: before opset 22 no HardSigmoid takes bfloat16.
+func TestGeluInBFloat16(t *testing.T) {
+	m := parseGraph(t, "in x bfloat16[2,3]\ninit w bfloat16[3] = [1,2,3]\na = Mul(x, w)\ny = Gelu(a)\nloss = ReduceMean(y) {keepdims=0}", "loss bfloat16")
+	if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
+		t.Fatal(err)
+	}
+	erf := false
+	for _, n := range m.Graph.Nodes {
+		erf = erf || n.Is("Erf")
+		if n.Is("HardSigmoid") {
+			t.Errorf("%s: no bfloat16 at opset 20", n.Label())
+		}
+	}
+	if !erf {
+		t.Error("no Erf: where is the slope?")
+	}
+}

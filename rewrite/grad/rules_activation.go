@@ -36,16 +36,18 @@ var activationRules = []Rule{
 
 // geluSlope is Φ(x) + x φ(x) in eight operators: with a = x/√2,
 // Φ = (1 + erf a)/2, a straight line that HardSigmoid computes in one step
-// (it never clips, erf being within ±1), and x φ(x) = a exp(-a² - ln √π).
+// (it never clips, erf being within ±1, and takes no bfloat16 before opset 22), and
+// x φ(x) = a exp(-a² - ln √π).
 func geluSlope(c *Context, x *onnx.Value) *onnx.Value {
 	a := c.Do("Mul", x, c.Scalar(x, math.Sqrt2/2))
 	bell := c.Do("Exp", c.Minus(c.Scalar(x, -0.5*math.Log(math.Pi)), c.Do("Mul", a, a)))
 	tail := c.Do("Mul", a, bell)
 	erf := c.Do("Erf", a)
-	if x.Type.DType == onnx.BFloat16 && c.Opset < 22 { // for which HardSigmoid came then
+	if x.Type.DType == onnx.BFloat16 && c.Opset < 22 {
 		return c.Plus(c.Plus(c.Scale(erf, 0.5), c.Scalar(x, 0.5)), tail)
 	}
-	return c.Plus(c.Op("HardSigmoid", build.In(erf), onnx.FloatAttr("alpha", 0.5), onnx.FloatAttr("beta", 0.5)), tail)
+	phi := c.Op("HardSigmoid", build.In(erf), onnx.FloatAttr("alpha", 0.5), onnx.FloatAttr("beta", 0.5))
+	return c.Plus(phi, tail)
 }
 
 // tanhGeluSlope is the derivative of x σ(v), v = x (k + 3m x²)... with

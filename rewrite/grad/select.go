@@ -156,6 +156,7 @@ func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
 func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser, res *Result) ([]*onnx.Value, error) {
 	res.Stops = e.stops(reach)
 	var params []*onnx.Value
+	var ahead []string
 	for _, name := range c.o.Params {
 		// Said outright, not by a pattern: then it must be possible.
 		v := e.m.Graph.Value(name)
@@ -172,7 +173,13 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Decisions = append(res.Decisions, d)
 		if d.Trained {
 			params = append(params, v)
+			if c.names.script && strings.HasPrefix(v.Name, foldedPrefix) && elementwiseOnly(v) && !ofGroupNorm(v) {
+				ahead = append(ahead, v.Name)
+			}
 		}
+	}
+	if len(ahead) > 0 {
+		res.Warnings = append(res.Warnings, "TorchScript computed values ahead, perhaps from parameters, and they are trained in their place; export with do_constant_folding=False: "+some(ahead))
 	}
 	for _, v := range e.m.Graph.Inputs {
 		if v.Init != nil || !reach[v] || !v.Type.DType.IsFloat() {

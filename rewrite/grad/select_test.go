@@ -452,3 +452,65 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 }
+
+// TestGroupNorm: TorchScript computes the axes of a group normalization's scale and shift
+// ahead, so that they have no name, and of a fresh model all elements are equal.
+func TestGroupNorm(t *testing.T) {
+	const norm = "in x float32[2,4,2,2]\ninit k float32[4,1,1] = [2,3,4,5]\ninit one float32[2] = [1,1]\ninit zero float32[2] = [0,0]\ninit groups int64[3] = [0,2,-1]\ninit whole int64[4] = [2,4,2,2]\n" +
+		"x0 = Mul(x, k)\nr = Reshape(x0, groups)\nn = InstanceNormalization(r, one, zero)\nz = Reshape(n, whole)\n"
+	for name, c := range map[string]struct {
+		w, use  string
+		trained bool
+	}{
+		"fresh scale":   {"[4,1,1] = [1,1,1,1]", "y = Mul(z, onnx::w)", true},
+		"fresh shift":   {"[4,1,1] = [0,0,0,0]", "s = Mul(k, z)\ny = Add(s, onnx::w)", true},
+		"trained scale": {"[4,1,1] = [1,2,1,3]", "y = Mul(onnx::w, z)", true},
+		"of pixels":     {"[1,2,2] = [1,1,1,1]", "y = Mul(z, onnx::w)", false},
+		"elsewhere":     {"[4,1,1] = [1,1,1,1]", "y = Mul(x0, onnx::w)", false},
+		"and elsewhere": {"[4,1,1] = [1,1,1,1]", "a = Mul(x0, onnx::w)\nb = Mul(z, onnx::w)\ny = Add(a, b)", false},
+	} {
+		m := parseGraph(t, norm+"init onnx::w float32"+c.w+"\n"+c.use+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		i := slices.IndexFunc(res.Decisions, func(d Decision) bool { return d.Name == "onnx::w" })
+		if i < 0 || res.Decisions[i].Trained != c.trained || res.Decisions[i].Open {
+			t.Errorf("%s: %+v", name, res.Decisions)
+		}
+	}
+}
+
+// TestComputedAhead: what TorchScript computed of a parameter is trained in its place,
+// with a warning; what no parameter can be told from is none of it.
+func TestComputedAhead(t *testing.T) {
+	for body, warned := range map[string]bool{
+		"init onnx::Add_7 float32[2,2] = [1,2,3,1]\n/a/y = Add(x, onnx::Add_7)":          true,
+		"init net.table float32[2,2] = [1,2,3,1]\n/a/y = Add(x, net.table)":              false,
+		"init onnx::MatMul_7 float32[2,2] = [1,2,3,1]\n/a/y = MatMul(x, onnx::MatMul_7)": false,
+	} {
+		m := parseGraph(t, "in x float32[2,2]\n"+body+"\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName("/a/first")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "TorchScript computed values ahead"); got != warned {
+			t.Errorf("%s: warned %v: %q", body, got, res.Warnings)
+		}
+	}
+}
+
+// TestUnknownShape: a shape that nothing in the graph has names the sizes that settle it.
+func TestUnknownShape(t *testing.T) {
+	m := parseGraph(t, "in x float32[b,s,2]\nin p float32[b,n,2]\ninit w float32[2,2] = [1,2,3,4]\nk = Concat(p, x) {axis=1}\nk1 = MatMul(k, w)\n"+
+		"kt = Transpose(k1) {perm=[0,2,1]}\nz = MatMul(x, kt)\nv = MatMul(z, k1)\nloss = ReduceMean(v) {keepdims=0}", "loss float32")
+	_, err := Differentiate(m, Options{})
+	if err == nil || !strings.Contains(err.Error(), "fix sizes with --dim b=N,") || !strings.Contains(err.Error(), "n=N") {
+		t.Error(err)
+	}
+}

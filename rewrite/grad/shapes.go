@@ -6,6 +6,7 @@ package grad
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -186,7 +187,7 @@ func (e *engine) makeReshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onn
 		shape = e.shapeOf(like)
 	}
 	if shape == nil {
-		e.b.Fail(fmt.Errorf("the shape %s is unknown before the run", s))
+		e.b.Fail(unknownShape(s))
 		return nil
 	}
 	return e.b.Op("Reshape", build.In(v, shape), onnx.IntAttr("allowzero", 1))
@@ -254,6 +255,22 @@ func (e *engine) zeros(v *onnx.Value) *onnx.Value {
 		onnx.TensorAttrOf("value", onnx.FloatTensor(v.Type.DType, []float64{0}, 1)))
 }
 
+// unknownShape says which sizes would settle a shape that no value has.
+func unknownShape(s onnx.Shape) error {
+	var free []string
+	for _, d := range s {
+		for _, name := range d.Symbols() {
+			if !slices.Contains(free, name) {
+				free = append(free, name)
+			}
+		}
+	}
+	if len(free) == 0 {
+		return fmt.Errorf("the shape %s is unknown before the run", s)
+	}
+	return fmt.Errorf("the shape %s is unknown before the run: fix sizes with --dim %s=N", s, strings.Join(free, "=N,"))
+}
+
 // smallConstant is how many elements may be left for ONNX Runtime to fold into
 // a constant that the session then holds.
 const smallConstant = 4096
@@ -282,7 +299,7 @@ func (e *engine) zerosAfter(v, after *onnx.Value) *onnx.Value {
 func (e *engine) filled(s onnx.Shape, d onnx.DType, x float64) *onnx.Value {
 	shape := e.shapeValue(s)
 	if shape == nil {
-		e.b.Fail(fmt.Errorf("the shape %s is unknown before the run", s))
+		e.b.Fail(unknownShape(s))
 		return nil
 	}
 	return e.b.Op("ConstantOfShape", build.In(shape), onnx.TensorAttrOf("value", onnx.FloatTensor(d, []float64{x}, 1)))

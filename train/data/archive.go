@@ -51,6 +51,9 @@ func (s *Source) feedArrays(t *target) (*Data, error) {
 	if err := t.findLabels(d); err != nil {
 		return nil, err
 	}
+	if err := bound.sayShared(t, d.Mapping.Labels, s.train.name); err != nil {
+		return nil, err
+	}
 	total := bound.rows
 	train, err := s.divided(total)
 	if err != nil {
@@ -229,6 +232,21 @@ func (t *target) findFixed(b *boundArrays) error {
 	}
 	if !slices.ContainsFunc(b.list, func(x binding) bool { return x.form == bySample }) {
 		return errNoInput
+	}
+	return nil
+}
+
+// sayShared notes which arrays every batch gets, and refuses labels among them: those are
+// too few beside the samples, however well they fit a batch.
+func (b *boundArrays) sayShared(t *target, labels, file string) error {
+	for _, x := range b.list {
+		switch {
+		case x.form != forAll || len(x.a.shape) == 0:
+		case x.v.Name == labels:
+			return &InputError{labels, fmt.Sprintf("the array in %s has %d rows of labels, other arrays have %d: every batch would get the same", file, x.a.shape[0], b.rows)}
+		default:
+			t.notes = append(t.notes, fmt.Sprintf("%s: the same in every batch", x.v.Name))
+		}
 	}
 	return nil
 }

@@ -155,6 +155,21 @@ func TestArchiveBySample(t *testing.T) {
 	}
 }
 
+// TestArchiveShared: what every batch gets is said; labels that happen to fill one batch
+// are too few.
+func TestArchiveShared(t *testing.T) {
+	m := parse(t, strings.ReplaceAll(strings.ReplaceAll(classifier, "[batch", "[2"), "in y", "in s float32[2,3]\n  in y"))
+	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 12, 4, 3), "s": floats(0, 6, 2, 3), "y": runtime.FromInt64s([]int64{0, 1, 2, 3}, 4)})
+	d, err := open(t, m, Options{NPZ: path}, Sizes{})
+	if err != nil || !slices.Contains(d.Notes, "s: the same in every batch") {
+		t.Errorf("%v, notes %q", err, d.Notes)
+	}
+	path = archive(t, map[string]runtime.Tensor{"x": floats(0, 12, 4, 3), "s": floats(0, 12, 4, 3), "y": runtime.FromInt64s([]int64{0, 1}, 2)})
+	if _, err := open(t, m, Options{NPZ: path}, Sizes{}); err == nil || !strings.Contains(err.Error(), "has 2 rows of labels, other arrays have 4") {
+		t.Errorf("labels for one batch: %v", err)
+	}
+}
+
 func TestArchiveByStep(t *testing.T) {
 	m := parse(t, strings.ReplaceAll(classifier, "[batch", "[2"))
 	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 30, 5, 2, 3), "y": runtime.FromInt64s(make([]int64, 10), 5, 2)})
