@@ -82,7 +82,7 @@ func (t *training) stopped(step int64, what string, lr float64) error {
 	from, to, climbed := t.history.climbed()
 	clip := ""
 	if !t.Traits.Clipped {
-		clip = ", or clip the gradients (--clip-norm 1)"
+		clip = ", or train anew with clipped gradients (--clip-norm 1)"
 	}
 	switch {
 	case step == 1 && t.Traits.Half == "float16":
