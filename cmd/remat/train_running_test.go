@@ -138,3 +138,49 @@ func TestTrainRunning(t *testing.T) {
 		t.Errorf("loss %v before and %v after", before, want)
 	}
 }
+
+// branched normalizes in a branch.
+const branched = `model ir=10 opset=20
+graph g {
+  in x float32[4,2]
+  init c bool[] = [true]
+  init s float32[2] = [1, 2]
+  init b float32[2] = [0.5, -1]
+  init m float32[2] = [0.25, -0.5]
+  init v float32[2] = [1.5, 0.75]
+  y = If(c) {then_branch=graph t {
+    p = BatchNormalization(x, s, b, m, v)TRAINING
+    out p float32[4,2]
+  }, else_branch=graph e {
+    q = Neg(x)
+    out q float32[4,2]
+  }}
+  z = Mul(y, y)
+  loss = ReduceMean(z) {keepdims=0}
+  out loss float32[]
+}
+`
+
+// TestEvalRunningInside: a normalization in control flow is evaluated by its running
+// statistics too.
+func TestEvalRunningInside(t *testing.T) {
+	dir := t.TempDir()
+	if err := remat.WriteNPZ(dir+"/d.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, -3, 4, 5, -6, 7, 8}, 4, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for i, training := range []string{"", " {training_mode=1}"} {
+		m, err := onnx.Parse(strings.Replace(branched, "TRAINING", training, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := fmt.Sprintf("%s/%d.onnx", dir, i)
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		said = append(said, do(t, "--quiet --json --threads 1 eval "+path+" --data "+dir+"/d.npz"))
+	}
+	if !strings.Contains(said[0], "\"loss\"") || said[0] != said[1] {
+		t.Errorf("in training %s, else %s", said[1], said[0])
+	}
+}

@@ -15,8 +15,9 @@ import (
 )
 
 // useRunning lets normalizations use what is stored: the buffers that a training graph
-// moves, or what a node of a forward model reads and would move.
-func useRunning(g *onnx.Graph) {
+// moves, or what a node of a forward model reads and would move, also in control flow.
+func useRunning(m *onnx.Model) error {
+	g := m.Graph
 	for _, s := range step.Statistics(g) {
 		switch n, kept := s.Batch.Producer, g.Value(s.Buffer); {
 		case kept == nil:
@@ -41,6 +42,7 @@ func useRunning(g *onnx.Graph) {
 		}
 		n.Outputs = n.Outputs[:1]
 	}
+	return m.EditSubgraphs("BatchNormalization", useRunning)
 }
 
 // hasStored reports a node that reads given statistics, not zeros to write over, and of
@@ -74,7 +76,9 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 			g.RemoveOutput(i)
 		}
 	}
-	useRunning(g)
+	if err := useRunning(m); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
+	}
 	g.RemoveDead()
 	for _, n := range slices.Clone(g.Nodes) {
 		if n.Is("Dropout") && n.In(2) != nil && n.In(0) != nil && (n.Out(1) == nil || n.Out(1).Dead()) {
