@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -183,4 +184,38 @@ func TestEvalRunningInside(t *testing.T) {
 	if !strings.Contains(said[0], "\"loss\"") || said[0] != said[1] {
 		t.Errorf("in training %s, else %s", said[1], said[0])
 	}
+}
+
+// TestRunningCounted: running statistics are no trained parameters; a file with one that
+// nothing reads can be cut into stages as another.
+func TestRunningCounted(t *testing.T) {
+	dir := t.TempDir()
+	writeNormalizing(t, dir+"/m.onnx", dir+"/d.npz")
+	do(t, "--quiet grad "+dir+"/m.onnx --optimizer sgd -o "+dir+"/t.onnx")
+	var d struct{ Trained struct{ Count int } }
+	if out := do(t, "--json inspect "+dir+"/t.onnx"); json.Unmarshal([]byte(out), &d) != nil || d.Trained.Count != 7 {
+		t.Errorf("%d are trained, want 7", d.Trained.Count)
+	}
+	m, err := onnx.Load(dir + "/t.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := m.Graph
+	unread := g.AddInput("unread", g.Value("n1.bias").Type)
+	n := g.NewNode("", "Neg", "", []*onnx.Value{g.Value("n1.bias")}, []string{"unread.new"})
+	n.Outputs[0].Type = unread.Type
+	g.Nodes = append(g.Nodes, n)
+	g.AddOutput(n.Outputs[0])
+	roles, _, err := step.RolesOf(m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles.New["unread"], roles.Buffers = "unread.new", append(roles.Buffers, "unread")
+	if err := roles.Write(m); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Save(dir + "/unread.onnx"); err != nil {
+		t.Fatal(err)
+	}
+	do(t, "--quiet split "+dir+"/unread.onnx --stages 2 -o "+dir+"/stages")
 }
