@@ -121,6 +121,8 @@ func TestTrainRunning(t *testing.T) {
 	}
 	do(t, "--quiet apply "+dir+"/one/state.safetensors "+model+" -o "+dir+"/applied.onnx")
 	do(t, "--quiet rewrite "+dir+"/one/train.onnx --strategy least --provider cuda -o "+dir+"/cuda.onnx")
+	do(t, "--quiet rewrite "+dir+"/one/train.onnx --strategy full --provider cuda --precision fp16 -o "+dir+"/cudahalf.onnx")
+	do(t, "--quiet rewrite "+dir+"/one/train.onnx --strategy full --half BatchNormalization --precision fp16 -o "+dir+"/half.onnx")
 	loss := func(line string) float64 {
 		var d struct{ Loss float64 }
 		if out := do(t, "--quiet --json --threads 1 eval "+line+" --data "+dir+"/d.npz"); json.Unmarshal([]byte(out), &d) != nil {
@@ -133,6 +135,11 @@ func TestTrainRunning(t *testing.T) {
 	for _, line := range []string{model + state, dir + "/one/train.onnx" + state, dir + "/cuda.onnx" + state} {
 		if got := loss(line); math.Abs(got-want) > 1e-5*want {
 			t.Errorf("eval %s: %v, of the applied model %v", line, got, want)
+		}
+	}
+	for _, path := range []string{dir + "/cudahalf.onnx", dir + "/half.onnx"} {
+		if got := loss(path + state); math.Abs(got-want) > 1e-3*want {
+			t.Errorf("eval %s: %v, of the applied model %v", path, got, want)
 		}
 	}
 	if before := loss(model); math.Abs(before-want) < 1e-3 {

@@ -22,9 +22,9 @@ func useRunning(m *onnx.Model) error {
 		switch n, kept := s.Batch.Producer, g.Value(s.Buffer); {
 		case kept == nil:
 		case traits.ComputesStatistics(n):
-			n.SetInput(2+s.Batch.Index, kept)
+			n.SetInput(2+s.Batch.Index, inTypeOf(g, n.In(2+s.Batch.Index), kept))
 		default: // the node was replaced
-			g.ReplaceUses(s.Batch, kept)
+			g.ReplaceUses(s.Batch, inTypeOf(g, s.Batch, kept))
 		}
 	}
 	for _, n := range g.Nodes {
@@ -45,6 +45,19 @@ func useRunning(m *onnx.Model) error {
 	return m.EditSubgraphs("BatchNormalization", useRunning)
 }
 
+// inTypeOf is a given value in the type of another, which --precision may have made half.
+func inTypeOf(g *onnx.Graph, like, given *onnx.Value) *onnx.Value {
+	d := like.Type.DType
+	if d == onnx.Undefined || d == given.Type.DType {
+		return given
+	}
+	n := g.NewNode("", "Cast", "", []*onnx.Value{given}, []string{g.FreshValueName(given.Name + "/" + d.String())}, onnx.IntAttr("to", int64(d)))
+	n.Outputs[0].Type = given.Type
+	n.Outputs[0].Type.DType = d
+	g.Nodes = slices.Insert(g.Nodes, 0, n)
+	return n.Outputs[0]
+}
+
 // hasStored reports a node that reads given statistics, not zeros to write over, and of
 // which nobody reads what has no twin among them.
 func hasStored(n *onnx.Node) bool {
@@ -53,7 +66,10 @@ func hasStored(n *onnx.Node) bool {
 			return false
 		}
 	}
-	given := func(v *onnx.Value) bool { return v.IsInput() || v.Init != nil }
+	given := func(v *onnx.Value) bool {
+		v = step.BehindCasts(v)
+		return v != nil && (v.IsInput() || v.Init != nil)
+	}
 	return given(n.In(3)) && given(n.In(4))
 }
 
