@@ -122,7 +122,8 @@ func values(list []*onnx.Value) []Value {
 // DeriveOptions say how a training graph is derived. The zero value trains all
 // weights and returns their gradients.
 type DeriveOptions struct {
-	// Loss is the output to differentiate; "": the only scalar float output.
+	// Loss is the output to differentiate; "": the only scalar float output, or the only
+	// one from which a gradient reaches a parameter.
 	Loss string
 	// Train and Frozen are globs over the names of initializers: what is trained,
 	// and what is not; Frozen wins. No gradient flows through values that match Stop.

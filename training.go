@@ -163,7 +163,7 @@ func (r *Runtime) open(g *Graph, o runtime.Options, job *train.Job) (*runtime.Se
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	if len(s.Updated()) == 0 {
+	if !s.Roles.Updates() {
 		return nil, errors.Join(fmt.Errorf("%s: the graph updates nothing: derive it with an optimizer", g.Path()), s.Close())
 	}
 	return s, nil

@@ -4,6 +4,7 @@ package onnx
 // which the values that it reads from outside are inputs.
 
 import (
+	"fmt"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -55,6 +56,34 @@ func (m *Model) EditSubgraph(sub *pb.GraphProto, edit func(*Model) error) error 
 	sub.Node, sub.Initializer, sub.ValueInfo, sub.Output = out.Node, out.Initializer, out.ValueInfo, out.Output
 	m.Graph.names.inner = nil
 	return nil
+}
+
+// EditSubgraphs edits the subgraphs of m's nodes that hold, however deep, a node of an
+// operator of the default domain.
+func (m *Model) EditSubgraphs(op string, edit func(*Model) error) error {
+	for _, n := range m.Graph.Nodes {
+		for _, sub := range n.Subgraphs() {
+			if !Holds(sub, func(n *Node) bool { return n.Is(op) }) {
+				continue
+			}
+			if err := m.EditSubgraph(sub, edit); err != nil {
+				return fmt.Errorf("subgraph of node %q (%s): %w", n.Label(), n.OpType(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// Holds reports a node in a subgraph, however deep, of which holds is true. It has no
+// values, only operator and attributes.
+func Holds(g *pb.GraphProto, holds func(*Node) bool) bool {
+	for _, p := range g.Node {
+		n := &Node{Proto: p}
+		if holds(n) || slices.ContainsFunc(n.Subgraphs(), func(sub *pb.GraphProto) bool { return Holds(sub, holds) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // HoistConstants makes initializers of the graph of what subgraphs hold as

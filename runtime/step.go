@@ -417,8 +417,8 @@ func (s *Session) SetBytes(name string, data []byte) error {
 // Metadata returns an entry of the graph's metadata.
 func (s *Session) Metadata(key string) (string, bool) { return s.Model.Metadata(key) }
 
-// Updated lists the inputs that have a next value: trained parameters and
-// optimizer state.
+// Updated lists the inputs that have a next value: trained parameters, optimizer state
+// and running statistics.
 func (s *Session) Updated() []string {
 	var names []string
 	for _, in := range s.inputs {

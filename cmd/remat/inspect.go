@@ -261,7 +261,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		if role == "parameter" {
 			bytes, _ := v.Type.Bytes()
 			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
-			if a.Roles.Grad[v.Name] != "" || a.Roles.New[v.Name] != "" {
+			if a.Roles.Trains(v.Name) {
 				pipeline.CountParameter(&d.Trained, v)
 			} else {
 				pipeline.CountParameter(&d.Frozen, v)

@@ -496,7 +496,7 @@ func (t *trainRun) open(src *pipeline.Source, job *train.Job) (*subject, func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(s.session.Updated()) == 0 {
+	if !s.session.Roles.Updates() {
 		s.close()
 		return nil, nil, fmt.Errorf("%s: no parameter is updated: train its forward model, or derive with remat grad --optimizer", src.Path)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -120,6 +121,8 @@ func TestTrainRunning(t *testing.T) {
 	}
 	do(t, "--quiet apply "+dir+"/one/state.safetensors "+model+" -o "+dir+"/applied.onnx")
 	do(t, "--quiet rewrite "+dir+"/one/train.onnx --strategy least --provider cuda -o "+dir+"/cuda.onnx")
+	do(t, "--quiet rewrite "+dir+"/one/train.onnx --strategy full --provider cuda --precision fp16 -o "+dir+"/cudahalf.onnx")
+	do(t, "--quiet rewrite "+dir+"/one/train.onnx --strategy full --half BatchNormalization --precision fp16 -o "+dir+"/half.onnx")
 	loss := func(line string) float64 {
 		var d struct{ Loss float64 }
 		if out := do(t, "--quiet --json --threads 1 eval "+line+" --data "+dir+"/d.npz"); json.Unmarshal([]byte(out), &d) != nil {
@@ -134,7 +137,92 @@ func TestTrainRunning(t *testing.T) {
 			t.Errorf("eval %s: %v, of the applied model %v", line, got, want)
 		}
 	}
+	for _, path := range []string{dir + "/cudahalf.onnx", dir + "/half.onnx"} {
+		if got := loss(path + state); math.Abs(got-want) > 1e-3*want {
+			t.Errorf("eval %s: %v, of the applied model %v", path, got, want)
+		}
+	}
 	if before := loss(model); math.Abs(before-want) < 1e-3 {
 		t.Errorf("loss %v before and %v after", before, want)
 	}
+}
+
+// branched normalizes in a branch.
+const branched = `model ir=10 opset=20
+graph g {
+  in x float32[4,2]
+  init c bool[] = [true]
+  init s float32[2] = [1, 2]
+  init b float32[2] = [0.5, -1]
+  init m float32[2] = [0.25, -0.5]
+  init v float32[2] = [1.5, 0.75]
+  y = If(c) {then_branch=graph t {
+    p = BatchNormalization(x, s, b, m, v)TRAINING
+    out p float32[4,2]
+  }, else_branch=graph e {
+    q = Neg(x)
+    out q float32[4,2]
+  }}
+  z = Mul(y, y)
+  loss = ReduceMean(z) {keepdims=0}
+  out loss float32[]
+}
+`
+
+// TestEvalRunningInside: a normalization in control flow is evaluated by its running
+// statistics too.
+func TestEvalRunningInside(t *testing.T) {
+	dir := t.TempDir()
+	if err := remat.WriteNPZ(dir+"/d.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, -3, 4, 5, -6, 7, 8}, 4, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for i, training := range []string{"", " {training_mode=1}"} {
+		m, err := onnx.Parse(strings.Replace(branched, "TRAINING", training, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := fmt.Sprintf("%s/%d.onnx", dir, i)
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		said = append(said, do(t, "--quiet --json --threads 1 eval "+path+" --data "+dir+"/d.npz"))
+	}
+	if !strings.Contains(said[0], "\"loss\"") || said[0] != said[1] {
+		t.Errorf("in training %s, else %s", said[1], said[0])
+	}
+}
+
+// TestRunningCounted: running statistics are no trained parameters; a file with one that
+// nothing reads can be cut into stages as another.
+func TestRunningCounted(t *testing.T) {
+	dir := t.TempDir()
+	writeNormalizing(t, dir+"/m.onnx", dir+"/d.npz")
+	do(t, "--quiet grad "+dir+"/m.onnx --optimizer sgd -o "+dir+"/t.onnx")
+	var d struct{ Trained struct{ Count int } }
+	if out := do(t, "--json inspect "+dir+"/t.onnx"); json.Unmarshal([]byte(out), &d) != nil || d.Trained.Count != 7 {
+		t.Errorf("%d are trained, want 7", d.Trained.Count)
+	}
+	m, err := onnx.Load(dir + "/t.onnx")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := m.Graph
+	unread := g.AddInput("unread", g.Value("n1.bias").Type)
+	n := g.NewNode("", "Neg", "", []*onnx.Value{g.Value("n1.bias")}, []string{"unread.new"})
+	n.Outputs[0].Type = unread.Type
+	g.Nodes = append(g.Nodes, n)
+	g.AddOutput(n.Outputs[0])
+	roles, _, err := step.RolesOf(m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles.New["unread"], roles.Buffers = "unread.new", append(roles.Buffers, "unread")
+	if err := roles.Write(m); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Save(dir + "/unread.onnx"); err != nil {
+		t.Fatal(err)
+	}
+	do(t, "--quiet split "+dir+"/unread.onnx --stages 2 -o "+dir+"/stages")
 }

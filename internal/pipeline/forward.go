@@ -15,15 +15,16 @@ import (
 )
 
 // useRunning lets normalizations use what is stored: the buffers that a training graph
-// moves, or what a node of a forward model reads and would move.
-func useRunning(g *onnx.Graph) {
+// moves, or what a node of a forward model reads and would move, also in control flow.
+func useRunning(m *onnx.Model) error {
+	g := m.Graph
 	for _, s := range step.Statistics(g) {
 		switch n, kept := s.Batch.Producer, g.Value(s.Buffer); {
 		case kept == nil:
 		case traits.ComputesStatistics(n):
-			n.SetInput(2+s.Batch.Index, kept)
+			n.SetInput(2+s.Batch.Index, inTypeOf(g, n.In(2+s.Batch.Index), kept))
 		default: // the node was replaced
-			g.ReplaceUses(s.Batch, kept)
+			g.ReplaceUses(s.Batch, inTypeOf(g, s.Batch, kept))
 		}
 	}
 	for _, n := range g.Nodes {
@@ -41,6 +42,20 @@ func useRunning(g *onnx.Graph) {
 		}
 		n.Outputs = n.Outputs[:1]
 	}
+	return m.EditSubgraphs("BatchNormalization", useRunning)
+}
+
+// inTypeOf is a given value in the type of another, which --precision may have made half.
+func inTypeOf(g *onnx.Graph, like, given *onnx.Value) *onnx.Value {
+	d := like.Type.DType
+	if d == onnx.Undefined || d == given.Type.DType {
+		return given
+	}
+	n := g.NewNode("", "Cast", "", []*onnx.Value{given}, []string{g.FreshValueName(given.Name + "/" + d.String())}, onnx.IntAttr("to", int64(d)))
+	n.Outputs[0].Type = given.Type
+	n.Outputs[0].Type.DType = d
+	g.Nodes = slices.Insert(g.Nodes, 0, n)
+	return n.Outputs[0]
 }
 
 // hasStored reports a node that reads given statistics, not zeros to write over, and of
@@ -51,7 +66,10 @@ func hasStored(n *onnx.Node) bool {
 			return false
 		}
 	}
-	given := func(v *onnx.Value) bool { return v.IsInput() || v.Init != nil }
+	given := func(v *onnx.Value) bool {
+		v = step.BehindCasts(v)
+		return v != nil && (v.IsInput() || v.Init != nil)
+	}
 	return given(n.In(3)) && given(n.In(4))
 }
 
@@ -74,7 +92,9 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 			g.RemoveOutput(i)
 		}
 	}
-	useRunning(g)
+	if err := useRunning(m); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
+	}
 	g.RemoveDead()
 	for _, n := range slices.Clone(g.Nodes) {
 		if n.Is("Dropout") && n.In(2) != nil && n.In(0) != nil && (n.Out(1) == nil || n.Out(1).Dead()) {

@@ -60,6 +60,9 @@ func (f *File) updates(e *runtime.Engine, dir string, t *Target, kind optim.Kind
 		if roles.Grad[in.Name] == "" {
 			continue
 		}
+		if d := in.Type.DType; d.IsHalf() {
+			return nil, fmt.Errorf("--updates: %q is %s, and parameters in half are trained in float32: put the optimizer into the graph, with remat grad --optimizer %s, or export the model in float32", in.Name, d, kind)
+		}
 		i, known := at[in.Type.String()]
 		if !known {
 			i = len(list)

@@ -97,9 +97,12 @@ func (r Roles) Check(g *onnx.Graph) error {
 			}
 		}
 	}
-	for _, b := range r.Buffers {
-		if r.New[b] == "" {
+	for i, b := range r.Buffers {
+		switch {
+		case r.New[b] == "":
 			return fmt.Errorf("roles: the buffer %q has no next value", b)
+		case slices.Contains(r.Buffers[:i], b):
+			return fmt.Errorf("roles: the buffer %q is listed twice", b)
 		}
 	}
 	for _, sum := range slices.Sorted(maps.Keys(r.Sums)) {

@@ -59,6 +59,8 @@ func TestRolesCheck(t *testing.T) {
 		`no input or initializer "h"`:   {New: map[string]string{"h": "w.new"}},
 		`no input or initializer "w.v"`: {New: map[string]string{"w.v": "w.new"}},
 		`no output "c"`:                 {New: map[string]string{"c": "c"}},
+		`buffer "w" has no next value`:  {Buffers: []string{"w"}},
+		`buffer "w" is listed twice`:    {New: map[string]string{"w": "w.new"}, Buffers: []string{"w", "w"}},
 	} {
 		if err := r.Check(g); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%+v: %v, want %q", r, err, name)

@@ -29,19 +29,19 @@ func Statistics(g *onnx.Graph) (list []Statistic) {
 		if !n.MadeBy(StatisticPass) || !n.Is("Add") {
 			continue
 		}
-		share := behindCasts(n.In(1))
+		share := BehindCasts(n.In(1))
 		if share == nil || share.Producer == nil || !share.Producer.Is("Mul") {
 			continue
 		}
-		if batch := behindCasts(share.Producer.In(0)); batch != nil && batch.Producer != nil {
+		if batch := BehindCasts(share.Producer.In(0)); batch != nil && batch.Producer != nil {
 			list = append(list, Statistic{n.Origin().Of, batch})
 		}
 	}
 	return list
 }
 
-// behindCasts is what v is a cast of, through any number of them.
-func behindCasts(v *onnx.Value) *onnx.Value {
+// BehindCasts is what v is a cast of, through any number of them.
+func BehindCasts(v *onnx.Value) *onnx.Value {
 	for v != nil && v.Producer != nil && v.Producer.Is("Cast") {
 		v = v.Producer.In(0)
 	}

@@ -214,6 +214,7 @@ func TestControlFlowRefused(t *testing.T) {
 		{"condition", "init m int64[] = 3\ny = Loop(m, _, a) " + body + "s = ReduceSum(g) {keepdims=0}\nz = Sub(s, s)\non2 = Less(s, z)\nout on2 bool[]\nout g float32[2]\n}}", "its condition is not known before it runs"},
 		{"many", "init m int64[] = 10000000\ny = Loop(m, _, a) " + body + "out on bool[]\nout g float32[2]\n}}", "more than 16384 nodes"},
 		{"branches", "y = If(c) {then_branch=graph t {\np = Neg(a)\nout p float32[2]\n}, else_branch=graph e {\nq = Concat(a, a) {axis=0}\nout q float32[4]\n}}", "needs equal shapes"},
+		{"statistics", "init k float32[1,2] = [1, 2]\nxx = Mul(x, k)\ny = If(c) {then_branch=graph t {\np = Neg(xx)\nout p float32[1,2]\n}, else_branch=graph e {\nq = BatchNormalization(xx, w, w, w, w) {training_mode=1}\nout q float32[1,2]\n}}", "its else_branch has a BatchNormalization in training, whose running statistics would move where it is not taken"},
 	} {
 		m := parseGraph(t, head+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32[]")
 		_, err := Differentiate(m, Options{})

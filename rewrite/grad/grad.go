@@ -43,7 +43,7 @@ const MinOpset = 20
 // Options say what to differentiate.
 type Options struct {
 	// Loss is the output to differentiate; "" takes the only scalar float
-	// output.
+	// output, or the only one from which a gradient reaches a parameter.
 	Loss string
 	// Params and Frozen are globs over initializer names. Without Params every
 	// candidate is trained; Frozen wins. Params may also name float graph

@@ -18,6 +18,7 @@ package grad
 // https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -50,8 +51,11 @@ func (e *engine) carry(frozen func(name string) bool) ([]Buffer, error) {
 			continue
 		}
 		stored := n.Inputs[statisticsFrom : statisticsFrom+2]
-		if slices.ContainsFunc(stored, func(v *onnx.Value) bool { return !v.IsConstant() && next[v] == nil || frozen(v.Name) }) {
+		if slices.ContainsFunc(stored, func(v *onnx.Value) bool { return v.Init == nil && next[v] == nil || frozen(v.Name) }) {
 			continue
+		}
+		if stored[0] == stored[1] {
+			return nil, &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: fmt.Sprintf("%q is both its running mean and its running variance: export it with one of each", stored[0].Name)}
 		}
 		for i, v := range stored {
 			if next[v] == nil {
@@ -114,9 +118,10 @@ func (e *engine) move(n *onnx.Node, which int, buffer string, running *onnx.Valu
 	return moved
 }
 
-// bessel is N/(N−1) for the N numbers a channel of the node's input, and 1 for one.
+// bessel is N/(N−1) for the N numbers a channel of the node's input, and 1 for one. It is
+// computed in float32: a half type does not reach every N.
 func (c *Context) bessel(like *onnx.Value) *onnx.Value {
-	count := c.Count(c.In(0), c.allBut(c.In(0), 1)...)
+	count := c.e.count(c.In(0), c.allBut(c.In(0), 1), onnx.Float32)
 	one := c.Scalar(count, 1)
 	if n, ok := c.Number(count); ok {
 		return c.Scalar(like, n/max(n-1, 1))

@@ -141,3 +141,61 @@ func TestRunningMerged(t *testing.T) {
 		t.Errorf("buffers %v", names)
 	}
 }
+
+// TestRunningOfHalf: PyTorch's factor of a running variance is right where a channel has
+// more numbers than its half type reaches.
+func TestRunningOfHalf(t *testing.T) {
+	for _, shape := range []string{"2,2,200,200", "n,2,200,k"} {
+		m := parseGraph(t, `
+in x float16[`+shape+`]
+init s float16[2] = [1, 2]
+init b float16[2] = [0.5, -1]
+init m float16[2] = [0.25, -0.5]
+init v float16[2] = [1.5, 3]
+y, y_mean, y_var = BatchNormalization(x, s, b, m, v) {training_mode=1}
+f = Cast(y) {to=1}
+q = Mul(f, f)
+loss = ReduceMean(q) {keepdims=0}
+`, "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := make([]float64, 2*2*200*200)
+		for i := range x {
+			x[i] = float64(i%2*2 - 1) // mean 0 and variance 1
+		}
+		in := map[string]*onnx.Tensor{"x": onnx.FloatTensor(onnx.Float16, x, 2, 2, 200, 200)}
+		for name, value := range res.Values() {
+			in[name] = value
+		}
+		got := ortest.Run(t, m, 0, in)["v.new"]
+		for i, want := range []float64{1.45, 2.8} {
+			if !(math.Abs(got[i]-want) < 3e-3) {
+				t.Errorf("%s: channel %d has the variance %v, want %v", shape, i, got[i], want)
+			}
+		}
+	}
+}
+
+// TestRunningDefaults: an initializer that the file declares as an input too is a running
+// statistic as any other.
+func TestRunningDefaults(t *testing.T) {
+	m := parseGraph(t, twiceNormalized, "loss float32")
+	m.Graph.OpenInitializers(slices.Clone(m.Graph.Initializers))
+	res, err := Differentiate(m, Options{})
+	if err != nil || len(res.Params) != 2 || len(res.Buffers) != 2 {
+		t.Errorf("parameters %v, buffers %v, %v", res.Params, res.Buffers, err)
+	}
+}
+
+// TestRunningOnce: no initializer is moved as a mean and as a variance.
+func TestRunningOnce(t *testing.T) {
+	_, err := Differentiate(parseGraph(t, strings.ReplaceAll(twiceNormalized, "b, m, v)", "b, m, m)"), "loss float32"), Options{})
+	var unsupported *UnsupportedError
+	if !errors.As(err, &unsupported) || !strings.Contains(err.Error(), `"m" is both its running mean and its running variance`) {
+		t.Errorf("%v", err)
+	}
+}

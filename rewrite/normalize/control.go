@@ -77,6 +77,9 @@ func (s *state) both(n *onnx.Node) (string, error) {
 		if body == nil || len(body.Output) != len(n.Outputs) {
 			return "it has no " + name + " of as many outputs", nil
 		}
+		if onnx.Holds(body, movesStatistics) {
+			return "its " + name + " has a BatchNormalization in training, whose running statistics would move where it is not taken, as both are computed: export the model with the branch decided", nil
+		}
 		var err error
 		if outs[i], err = s.branch(n, body); err != nil {
 			return err.Error(), nil // what was inlined is dead
@@ -103,6 +106,10 @@ func (s *state) both(n *onnx.Node) (string, error) {
 	s.g.InsertBefore(n, made...)
 	s.becomes(n, values, made)
 	return "", nil
+}
+
+func movesStatistics(n *onnx.Node) bool {
+	return n.Is("BatchNormalization") && n.Int("training_mode", 0) != 0
 }
 
 // branch puts a branch of n before it, decides the Ifs in it that are known, and

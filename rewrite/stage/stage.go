@@ -109,12 +109,12 @@ func (s *assignment) owners(g *onnx.Graph, out *Split) error {
 		owner, known := out.Owner[v.Name]
 		hand := s.hand[v]
 		switch {
-		case slices.Contains(s.Roles.Buffers, v.Name):
-			if readers := out.Readers[v.Name]; len(readers) > 1 || readers[0] != owner {
-				return fmt.Errorf("%q is a running statistic that is moved in stage %d and read in stages %v: use fewer stages, or leave it as it is (remat grad --frozen)", v.Name, owner, readers)
-			}
 		case !known:
 			return fmt.Errorf("%q: its next value depends on no weight: no stage owns it", v.Name)
+		case slices.Contains(s.Roles.Buffers, v.Name):
+			if readers := out.Readers[v.Name]; slices.ContainsFunc(readers, func(stage int) bool { return stage != owner }) {
+				return fmt.Errorf("%q is a running statistic that is moved in stage %d and read in stages %v: use fewer stages, or leave it as it is (remat grad --frozen)", v.Name, owner, readers)
+			}
 		case hand != 0 && hand>>owner&1 == 0:
 			return fmt.Errorf("%q is read in stage %d, and what its update needs is complete in stage %d only: use fewer stages; where one norm clips all gradients, clip by parameter (remat grad --clip-by parameter)", v.Name, bits.Len64(hand)-1, owner)
 		case hand == 0 && len(out.Readers[v.Name]) > 1:
