@@ -203,7 +203,7 @@ func stateValues(m *onnx.Model, roles step.Roles, f *safetensors.File, names map
 		return nil, fmt.Errorf("no tensor matches a parameter of the model: give the --names that grad was given, or the state of this model")
 	}
 	if missing != "" {
-		return nil, fmt.Errorf("no value for %q, which the graph trains: it is the state of another graph", missing)
+		return nil, fmt.Errorf("no value for %q, which a step of the graph changes: it is the state of another graph", missing)
 	}
 	return values, nil
 }

@@ -38,7 +38,7 @@ func (e *engine) masters(params []*onnx.Value, reach map[*onnx.Value]bool, res *
 	}
 	if len(casts) > 0 {
 		e.m.Graph.Nodes = append(casts, e.m.Graph.Nodes...)
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d parameters are in half in the file: they are trained in float32, and the model computes with half copies of them", len(casts)))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("parameters in half in the file: %d, trained in float32; the model computes with half copies of them", len(casts)))
 	}
 	return nil
 }
