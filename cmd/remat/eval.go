@@ -108,7 +108,8 @@ func evaluate(e *env, c *cli.Context) error {
 		}
 		defer f.Close()
 		if !roles.Training() {
-			grad.Unmerge(m) // a state has apart what the exporter merged
+			grad.Unmerge(m, given(f, names)) // a state has apart what the exporter merged
+			e.warn(unplaced(m.Graph, f, names))
 		}
 		if o.Feed, err = stateValues(m, roles, f, names); err != nil {
 			return fmt.Errorf("%s: %w", state, err)

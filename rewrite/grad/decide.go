@@ -57,6 +57,10 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 			return Decision{Source: FromContent, Reason: "a parameter that holds a table of sines or cosines, as one with requires_grad=False does"}
 		}
 		return d
+	case c.names.torch && namedStatistic(v.Name):
+		return Decision{Source: FromName, Reason: "named as a running statistic is"}
+	case c.fixedNorms[moduleOf(v.Name)]:
+		return Decision{Source: FromName, Reason: "of a normalization that is written out with stored statistics, as a FrozenBatchNorm2d is"}
 	case frequencyTable(v):
 		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
 	case ofGroupNorm(v):
@@ -76,6 +80,22 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 	}
 	return Decision{Trained: true, Open: true, Source: FromContent, Reason: "only used elementwise; its values look like a weight's"}
 }
+
+// fixedNorms are the modules of a graph by PyTorch whose stored variance no normalization
+// reads: their forward writes it out, as that of torchvision's FrozenBatchNorm2d does, whose
+// scale and shift are buffers too.
+func fixedNorms(g *onnx.Graph) map[string]bool {
+	modules := map[string]bool{}
+	for _, v := range g.Initializers {
+		if module := moduleOf(v.Name); v.Name == module+".running_var" && len(v.Uses()) > 0 && elementwiseOnly(v) {
+			modules[module] = true
+		}
+	}
+	return modules
+}
+
+// moduleOf is the module of a name of PyTorch's.
+func moduleOf(name string) string { return name[:max(strings.LastIndexByte(name, '.'), 0)] }
 
 // elementwise are the operators that treat a constant and a weight alike.
 var elementwise = map[string]bool{

@@ -95,9 +95,17 @@ func (c *call) outside() []slot {
 
 // Unmerge gives parameters that the exporter's optimizer merged initializers of
 // their own again, as Differentiate does: under these names it trains them. So does it
-// to stored statistics.
-func Unmerge(m *onnx.Model) {
+// to stored statistics, and to what TorchScript merged if given, by name, has a value for it.
+func Unmerge(m *onnx.Model, given func(name string) bool) {
 	unmerge(m, ReadSignature(m), nil)
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		if v := n.Out(0); n.Is("Identity") && v != nil && !v.IsOutput() && given(v.Name) {
+			if from := behindIdentities(v); from.Init != nil {
+				m.Graph.ReplaceUses(v, ownOf(m.Graph, v, from))
+				removeUnread(m.Graph, v)
+			}
+		}
+	}
 	ownStatistics(m.Graph)
 }
 
