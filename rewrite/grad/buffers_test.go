@@ -85,3 +85,29 @@ func TestUnmergeGiven(t *testing.T) {
 		}
 	}
 }
+
+// TestBuffersChanged: buffers that PyTorch's step changes and no output of the file returns are
+// named where the loss depends on them, unless they are frozen on purpose.
+func TestBuffersChanged(t *testing.T) {
+	const line = "in PyTorch each step changes buffers too, which stay as they are here: pos"
+	lines := strings.Replace(signature, "# outputs", "# outputs\nval_9: BUFFER_MUTATION target='pos'", 1)
+	for name, c := range map[string]struct {
+		signature string
+		params    []string
+		frozen    []string
+		said      bool
+	}{
+		"lines":     {lines, nil, nil, true},
+		"object":    {"ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='layer.weight', persistent=None)], output_specs=[OutputSpec(kind=<OutputKind.BUFFER_MUTATION: 3>, arg=TensorArgument(name='add'), target='pos')])", nil, nil, true},
+		"unchanged": {signature, nil, nil, false},
+		"frozen":    {lines, nil, []string{"pos"}, false},
+		"trained":   {lines, []string{"pos", "layer.weight"}, nil, false},
+	} {
+		m := parseGraph(t, signedModel, "loss float32")
+		m.SetMetadata(signatureKey, c.signature)
+		_, res := decisions(t, m, Options{Params: c.params, Frozen: c.frozen})
+		if got := slices.Contains(res.Warnings, line); got != c.said {
+			t.Errorf("%s: warnings %q", name, res.Warnings)
+		}
+	}
+}

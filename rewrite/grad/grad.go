@@ -243,6 +243,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if res.Buffers, err = e.carry(c.frozen); err != nil {
 		return nil, err
 	}
+	warnChanged(c, reach, res)
 	e.b.Flush()
 	if len(res.Buffers) > 0 { // whose normalizations read new nodes
 		if err := m.Graph.SortTopologically(); err != nil {
