@@ -22,6 +22,25 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
+// separate gives parameters that TorchScript's exporter merged, since all elements of both are
+// one number as in a fresh model, initializers of their own again, and returns their names. What
+// else is equal was one tensor in the model.
+func separate(m *onnx.Model) (names []string) {
+	named := newNamer(m)
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		v := n.Out(0)
+		if !named.script || !n.Is("Identity") || v.IsOutput() || !named.variable(v.Name) || namedStatistic(v.Name) {
+			continue
+		}
+		if from := behindIdentities(v); from.IsConstant() && from.Type.DType.IsFloat() && uniform(from) {
+			names = append(names, v.Name)
+			m.Graph.ReplaceUses(v, ownOf(m.Graph, v, from))
+			removeUnread(m.Graph, v)
+		}
+	}
+	return names
+}
+
 // ownStatistics gives stored statistics initializers of their own.
 func ownStatistics(g *onnx.Graph) {
 	own := map[*onnx.Value]*onnx.Value{}

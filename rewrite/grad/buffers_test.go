@@ -111,3 +111,35 @@ func TestBuffersChanged(t *testing.T) {
 		}
 	}
 }
+
+// TestSeparate: norms of a fresh model, which TorchScript merges as their elements are all ones,
+// are trained apart and under their names; a tensor that the model has twice is one.
+func TestSeparate(t *testing.T) {
+	for name, c := range map[string]struct {
+		values, scope string
+		params        []string
+	}{
+		"fresh":         {"[1,1,1]", "/n/Mul", []string{"a.weight", "b.weight"}},
+		"tied":          {"[1,2,1]", "/n/Mul", []string{"a.weight"}},
+		"other exports": {"[1,1,1]", "", []string{"a.weight"}},
+	} {
+		m := parseGraph(t, "in x float32[2,3]\ninit a.weight float32[3] = "+c.values+"\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[1].SetName(c.scope)
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var params []string
+		for _, p := range res.Params {
+			params = append(params, p.Name)
+		}
+		if slices.Sort(params); !slices.Equal(params, c.params) {
+			t.Errorf("%s: parameters %v", name, params)
+		}
+		if said := slices.Contains(res.Warnings, mergedEqual+": b.weight"); said != (len(c.params) == 2) {
+			t.Errorf("%s: warnings %q", name, res.Warnings)
+		}
+	}
+}

@@ -170,6 +170,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if n := trainNorms(m); n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
 	}
+	if names := separate(m); len(names) > 0 {
+		res.Warnings = append(res.Warnings, mergedEqual+": "+some(names))
+	}
 	ownStatistics(m.Graph) // of what calls did not tell apart
 	c := newChooser(m, o)
 	if !told {
