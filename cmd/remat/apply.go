@@ -5,17 +5,16 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
@@ -103,7 +102,7 @@ func (a *application) run() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.state, err)
 	}
-	a.e.warn(unplaced(m.Graph, f, a.names))
+	a.e.warn(unplaced(m.Graph, f, a.names, pairs))
 	d := &applied{Model: report.Text(a.out), Adapter: report.Text(a.adapter), Applied: []string{}, Adapters: []string{}}
 	for _, p := range pairs.List {
 		d.Adapters = append(d.Adapters, p.Layer.Name)
@@ -243,18 +242,26 @@ func given(f *safetensors.File, names map[string]string) func(name string) bool 
 
 // unplaced says what was trained and has no initializer in a forward model: what a state
 // holds beside values of a parameter's (P.m), of the step's, which are scalars, and of pairs.
-func unplaced(g *onnx.Graph, f *safetensors.File, names map[string]string) []string {
+func unplaced(g *onnx.Graph, f *safetensors.File, names map[string]string, pairs *pipeline.TrainedPairs) []string {
 	placed := map[string]bool{}
 	for _, v := range g.Initializers {
 		placed[keyOf(v.Name, names)] = true
 	}
-	_, pairs := f.Metadata[step.AdaptersKey]
+	for _, v := range g.Inputs { // eval feeds these
+		placed[v.Name] = true
+	}
+	for _, p := range pairs.List {
+		placed[p.Layer.Name+adapter.SuffixA], placed[p.Layer.Name+adapter.SuffixB] = true, true
+	}
+	state := map[string]bool{}
+	for _, t := range f.Tensors {
+		for _, name := range optim.StateOf(t.Name) {
+			state[name] = true
+		}
+	}
 	var missed []string
 	for _, t := range f.Tensors {
-		at := max(strings.LastIndexByte(t.Name, '.'), 0)
-		_, ofAnother := f.Lookup(t.Name[:at])
-		ofPair := pairs && (t.Name[at:] == adapter.SuffixA || t.Name[at:] == adapter.SuffixB)
-		if !placed[t.Name] && !ofAnother && !ofPair && len(t.Shape) > 0 {
+		if !placed[t.Name] && !state[t.Name] && len(t.Shape) > 0 {
 			missed = append(missed, t.Name)
 		}
 	}

@@ -17,7 +17,6 @@ package grad
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -109,12 +108,6 @@ func removeUnread(g *onnx.Graph, v *onnx.Value) {
 // leftByCall reports an Identity that stands for a statistic as a call of a batch
 // normalization leaves it.
 func leftByCall(v *onnx.Value) bool { return torchNorm.MatchString(v.Producer.TorchCall()) }
-
-// namedStatistic reports the name of a running statistic of PyTorch's.
-func namedStatistic(name string) bool {
-	last := name[strings.LastIndexByte(name, '.')+1:]
-	return last == "running_mean" || last == "running_var"
-}
 
 // readAsWeight reports that a BatchNormalization takes v itself for scale or bias.
 func readAsWeight(v *onnx.Value) bool {

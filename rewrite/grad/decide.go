@@ -97,9 +97,6 @@ func fixedNorms(g *onnx.Graph) map[string]bool {
 	return modules
 }
 
-// moduleOf is the module of a name of PyTorch's.
-func moduleOf(name string) string { return name[:max(strings.LastIndexByte(name, '.'), 0)] }
-
 // elementwise are the operators that treat a constant and a weight alike.
 var elementwise = map[string]bool{
 	"Add": true, "Sub": true, "Mul": true, "Div": true, "Where": true, "Pow": true,
