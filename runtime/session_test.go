@@ -332,16 +332,21 @@ func TestData(t *testing.T) {
 	}
 }
 
-// TestMissingKernels: a model in bfloat16, for which the CPU has no product, is refused
-// with what to do, once.
+// TestMissingKernels: a model in a type for which the CPU has no kernel of an operator is
+// refused with what to do, once.
 func TestMissingKernels(t *testing.T) {
-	m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n in x bfloat16[2,2]\n y = MatMul(x, x)\n out y bfloat16[2,2]\n}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = testEngine.Open(m, Options{Provider: ort.CPU})
-	if err == nil || strings.Count(err.Error(), "export the model in float32") != 1 {
-		t.Errorf("got %v", err)
+	for of, body := range map[string]string{
+		"bfloat16": "in x bfloat16[2,2]\n y = MatMul(x, x)\n out y bfloat16[2,2]",
+		"float64":  "in x float64[1,1,2,2]\n w = Cast(x) {to=11}\n y = InstanceNormalization(x, s, s)\n init s float64[1] = [1]\n out y float64[1,1,2,2]",
+	} {
+		m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n " + body + "\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = testEngine.Open(m, Options{Provider: ort.CPU})
+		if err == nil || strings.Count(err.Error(), "the model computes in "+of) != 1 || strings.Count(err.Error(), "export the model in float32") != 1 {
+			t.Errorf("got %v", err)
+		}
 	}
 }
 

@@ -46,18 +46,26 @@ func NoKernel(g *onnx.Graph) error {
 }
 
 // missingKernel adds to ONNX Runtime's word that it has no kernel for a node what to do
-// where that is for bfloat16, for which most operators have none.
+// where that is for a type for which many operators have none.
 func missingKernel(g *onnx.Graph, err error) error {
 	var refused *ort.Error
 	if !errors.As(err, &refused) || refused.Code != ort.NotImplemented {
 		return err
 	}
-	half := func(v *onnx.Value) bool { return v.Type.DType == onnx.BFloat16 }
-	casts := func(n *onnx.Node) bool { return n.Is("Cast") && onnx.DType(n.Int("to", 0)) == onnx.BFloat16 }
-	if slices.ContainsFunc(g.Inputs, half) || slices.ContainsFunc(g.Initializers, half) || slices.ContainsFunc(g.Nodes, casts) {
+	switch {
+	case computesIn(g, onnx.BFloat16):
 		return fmt.Errorf("%w: the model computes in bfloat16, for which it has few kernels: export the model in float32, and --precision bf16 computes in bfloat16 where it can", err)
+	case computesIn(g, onnx.Float64):
+		return fmt.Errorf("%w: the model computes in float64, for which some operators have no kernel: export the model in float32", err)
 	}
 	return err
+}
+
+// computesIn reports that a graph reads values of a type, or casts to it.
+func computesIn(g *onnx.Graph, d onnx.DType) bool {
+	of := func(v *onnx.Value) bool { return v.Type.DType == d && len(v.Type.Shape) > 0 }
+	casts := func(n *onnx.Node) bool { return n.Is("Cast") && onnx.DType(n.Int("to", 0)) == d }
+	return slices.ContainsFunc(g.Inputs, of) || slices.ContainsFunc(g.Initializers, of) || slices.ContainsFunc(g.Nodes, casts)
 }
 
 // shortProducts is ShortProducts of a model whose free extents are these. A model that

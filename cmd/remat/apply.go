@@ -14,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
 )
 
@@ -96,11 +97,12 @@ func (a *application) run() error {
 		return fmt.Errorf("%s: %w", a.forward, err)
 	}
 	signature := grad.ReadSignature(m)
-	grad.Unmerge(m)
+	grad.Unmerge(m, given(f, a.names))
 	pairs, err := pipeline.PairsOf(m, signature, f, a.names)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.state, err)
 	}
+	a.e.warn(unplaced(m.Graph, f, a.names, pairs))
 	d := &applied{Model: report.Text(a.out), Adapter: report.Text(a.adapter), Applied: []string{}, Adapters: []string{}}
 	for _, p := range pairs.List {
 		d.Adapters = append(d.Adapters, p.Layer.Name)
@@ -222,14 +224,57 @@ func takeValues(g *onnx.Graph, f *safetensors.File, names map[string]string) (ta
 	return taken, external, nil
 }
 
+// keyOf is what a state calls an initializer.
+func keyOf(name string, names map[string]string) string {
+	if to, ok := names[name]; ok {
+		return to
+	}
+	return name
+}
+
+// given reports the names of initializers that a state has a value of.
+func given(f *safetensors.File, names map[string]string) func(name string) bool {
+	return func(name string) bool {
+		_, ok := f.Lookup(keyOf(name, names))
+		return ok
+	}
+}
+
+// unplaced says what was trained and has no initializer in a forward model: what a state
+// holds beside values of a parameter's (P.m), of the step's, which are scalars, and of pairs.
+func unplaced(g *onnx.Graph, f *safetensors.File, names map[string]string, pairs *pipeline.TrainedPairs) []string {
+	placed := map[string]bool{}
+	for _, v := range g.Initializers {
+		placed[keyOf(v.Name, names)] = true
+	}
+	for _, v := range g.Inputs { // eval feeds these
+		placed[v.Name] = true
+	}
+	for _, p := range pairs.List {
+		placed[p.Layer.Name+adapter.SuffixA], placed[p.Layer.Name+adapter.SuffixB] = true, true
+	}
+	state := map[string]bool{}
+	for _, t := range f.Tensors {
+		for _, name := range optim.StateOf(t.Name) {
+			state[name] = true
+		}
+	}
+	var missed []string
+	for _, t := range f.Tensors {
+		if !placed[t.Name] && !state[t.Name] && len(t.Shape) > 0 {
+			missed = append(missed, t.Name)
+		}
+	}
+	if len(missed) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s holds values for which the model has no initializer of that name, and they are left out: %s", filepath.Base(f.Path), some(missed))}
+}
+
 // stateOf returns a state's value for an initializer, in its type and shape, by the name
 // that names gives it; ok is false where the state has none.
 func stateOf(f *safetensors.File, v *onnx.Value, names map[string]string) (data []byte, ok bool, err error) {
-	key := v.Name
-	if to, ok := names[v.Name]; ok {
-		key = to
-	}
-	info, ok := f.Lookup(key)
+	info, ok := f.Lookup(keyOf(v.Name, names))
 	if !ok {
 		return nil, false, nil
 	}

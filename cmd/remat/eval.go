@@ -107,12 +107,15 @@ func evaluate(e *env, c *cli.Context) error {
 			return err
 		}
 		defer f.Close()
+		var left []string
 		if !roles.Training() {
-			grad.Unmerge(m) // a state has apart what the exporter merged
+			grad.Unmerge(m, given(f, names)) // a state has apart what the exporter merged
+			left = unplaced(m.Graph, f, names, &pipeline.TrainedPairs{})
 		}
 		if o.Feed, err = stateValues(m, roles, f, names); err != nil {
 			return fmt.Errorf("%s: %w", state, err)
 		}
+		e.warn(left)
 	}
 	first, err := d.Val.At(0)
 	if err != nil {

@@ -289,9 +289,6 @@ func printQuantized(e *env, q *quantized) {
 		return
 	}
 	e.say("%d frozen weights in %s: %s in place of %s", len(q.Weights), q.Type, report.Bytes(q.Bytes), report.Bytes(q.FromBytes))
-	if len(q.Weights) == 0 {
-		fmt.Fprintln(e.stderr, "note: --quantize-frozen found no frozen weight of two or more axes that products read")
-	}
 	names := map[string][]string{}
 	for _, k := range q.Kept {
 		names[k.Why] = append(names[k.Why], k.Name)

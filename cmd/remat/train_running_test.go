@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -225,4 +226,36 @@ func TestRunningCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(t, "--quiet split "+dir+"/unread.onnx --stages 2 -o "+dir+"/stages")
+}
+
+// TestValuesLeftOut: what was trained and a forward model does not hold is named, by eval and apply.
+func TestValuesLeftOut(t *testing.T) {
+	dir := t.TempDir()
+	model := dir + "/m.onnx"
+	writeNormalizing(t, model, dir+"/d.npz")
+	do(t, "--quiet --threads 1 train "+model+" --data "+dir+"/d.npz --momentum 0.9 --optimizer sgd --lr 1e-2 --steps 1 -o "+dir+"/run")
+	m, err := onnx.Load(model)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.Rename(m.Graph.Value("n2.weight"), "onnx::Mul_1")
+	m.Graph.Rename(m.Graph.Value("n2.running_var"), "onnx::Mul_2")
+	if err := m.Save(dir + "/other.onnx"); err != nil {
+		t.Fatal(err)
+	}
+	state := dir + "/run/state.safetensors"
+	for _, c := range []struct {
+		model string
+		said  bool
+	}{{model, false}, {dir + "/other.onnx", true}} {
+		for _, line := range []string{"apply " + state + " " + c.model + " -o " + dir + "/out.onnx", "--threads 1 eval " + c.model + " --data " + dir + "/d.npz --state " + state} {
+			var stdout, stderr bytes.Buffer
+			if code := run(context.Background(), strings.Fields(line), &stdout, &stderr); code != 0 {
+				t.Fatalf("%s: %s", line, stderr.String())
+			}
+			if got := strings.Contains(stderr.String(), "left out: n2.weight, n2.running_var\n"); got != c.said {
+				t.Errorf("%s: %q", line, stderr.String())
+			}
+		}
+	}
 }

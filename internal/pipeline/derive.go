@@ -80,6 +80,9 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	if d.Quantized, err = quantize.Frozen(m, o.Quantize, d.Types); err != nil {
 		return nil, err
 	}
+	if o.Quantize != quantize.None && len(d.narrow(m.Graph)) == 0 {
+		d.Warnings = append(d.Warnings, "--quantize-frozen found no frozen weight of two or more axes, in float32, that products read: all stay as they are")
+	}
 	if err := o.passed("quantize", m); err != nil {
 		return nil, err
 	}

@@ -8,51 +8,112 @@ package grad
 //	           └─▶ Identity ─▶ BatchNormalization variance
 //
 // A stored mean or variance is never a parameter, so what else reads the same initializer
-// tells nothing of it, and it gets one of its own. In training, where each is moved, those
-// behind different Identities are different ones.
+// tells nothing of it, and it gets one of its own. Each of TorchScript's Identities bears the
+// name of the initializer that it stands for, which the own one gets. One that is named as
+// PyTorch names statistics keeps that name, and what was merged into it is set apart.
+//
+// An Identity that dynamo's exporter wrote of a call in training is no merging: it is the
+// statistic as the call leaves it, which the next call of the same module reads.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/traits"
 )
+
+// separate gives parameters that TorchScript's exporter merged, since all elements of both are
+// one number as in a fresh model, initializers of their own again, and returns their names. What
+// else is equal was one tensor in the model.
+func separate(m *onnx.Model) (names []string) {
+	named := newNamer(m)
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		v := n.Out(0)
+		if !named.script || !n.Is("Identity") || v.IsOutput() || !named.variable(v.Name) || namedStatistic(v.Name) {
+			continue
+		}
+		if from := behindIdentities(v); from.IsConstant() && from.Type.DType.IsFloat() && uniform(from) {
+			names = append(names, v.Name)
+			m.Graph.ReplaceUses(v, ownOf(m.Graph, v, from))
+			removeUnread(m.Graph, v)
+		}
+	}
+	return names
+}
 
 // ownStatistics gives stored statistics initializers of their own.
 func ownStatistics(g *onnx.Graph) {
 	own := map[*onnx.Value]*onnx.Value{}
-	var unread []*onnx.Node
-	for _, n := range g.Nodes {
+	for _, n := range slices.Clone(g.Nodes) {
 		if !n.Is("BatchNormalization") {
 			continue
 		}
 		for i := statisticsFrom; i < len(n.Inputs); i++ {
 			v := n.Inputs[i]
 			from := behindIdentities(v)
-			merged := v != from && traits.ComputesStatistics(n)
-			if from == nil || from.Init == nil || !merged && !readElsewhere(from) {
+			if from == nil || from.Init == nil {
 				continue
 			}
-			of, name := from, from.Name+".statistics"
+			if v != from && leftByCall(v) {
+				n.SetInput(i, from)
+				removeUnread(g, v)
+				v = from
+			}
+			merged := v != from && !v.IsOutput()
+			switch {
+			case !merged && !readElsewhere(from):
+				continue
+			case v == from && namedStatistic(from.Name) && !readAsWeight(from):
+				for _, u := range slices.Clone(from.Uses()) {
+					if w := u.Node.Out(0); u.Node.Is("Identity") && w != nil && !w.IsOutput() && !leftByCall(w) {
+						g.ReplaceUses(w, ownOf(g, w, from))
+						removeUnread(g, w)
+					}
+				}
+				continue
+			}
+			of := from
 			if merged {
-				of, name = v, v.Name
+				of = v
 			}
 			if own[of] == nil {
 				if merged {
-					g.Rename(v, g.FreshValueName(name+".merged"))
+					own[of] = ownOf(g, v, from)
+				} else {
+					own[of] = g.AddConstant(from.Name+".statistics", from.Init)
 				}
-				own[of] = g.AddConstant(name, from.Init)
 			}
 			n.SetInput(i, own[of])
-			for v.Producer != nil && v.Dead() {
-				identity := v.Producer
-				v = identity.Inputs[0]
-				identity.SetInput(0, nil)
-				unread = append(unread, identity)
-			}
+			removeUnread(g, v)
 		}
 	}
-	if len(unread) > 0 {
-		g.Remove(unread...)
+}
+
+// ownOf is an initializer of its own for the value of an Identity of from, under its name.
+func ownOf(g *onnx.Graph, v, from *onnx.Value) *onnx.Value {
+	name := v.Name
+	g.Rename(v, g.FreshValueName(name+".merged"))
+	return g.AddConstant(name, from.Init)
+}
+
+// removeUnread removes the Identities that v comes from, as far as nothing reads them.
+func removeUnread(g *onnx.Graph, v *onnx.Value) {
+	for v.Producer != nil && v.Dead() {
+		identity := v.Producer
+		v = identity.Inputs[0]
+		identity.SetInput(0, nil)
+		g.Remove(identity)
 	}
+}
+
+// leftByCall reports an Identity that stands for a statistic as a call of a batch
+// normalization leaves it.
+func leftByCall(v *onnx.Value) bool { return torchNorm.MatchString(v.Producer.TorchCall()) }
+
+// readAsWeight reports that a BatchNormalization takes v itself for scale or bias.
+func readAsWeight(v *onnx.Value) bool {
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		return u.Node.Is("BatchNormalization") && u.Index < statisticsFrom
+	})
 }
 
 // statisticsFrom is the first of the inputs of BatchNormalization that are statistics.

@@ -6,7 +6,8 @@ package grad
 // attention mask, a cosine table). Its name may tell (names.go), and its content: a
 // mask holds zeros and very negative numbers, a table of sines starts with sin 0 or
 // cos 0 and never leaves [-1,1], or its columns are waves; distances that are added
-// to attention scores rise evenly; a schedule rises or falls throughout, and is gathered.
+// to attention scores rise evenly; a schedule rises or falls throughout, and is gathered;
+// of a grid of coordinates, as Swin V2 computes its biases from, each depends on one axis.
 // Every such guess is listed as a Decision.
 
 import (
@@ -57,6 +58,10 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 			return Decision{Source: FromContent, Reason: "a parameter that holds a table of sines or cosines, as one with requires_grad=False does"}
 		}
 		return d
+	case c.names.torch && namedStatistic(v.Name):
+		return Decision{Source: FromName, Reason: "named as a running statistic is"}
+	case c.fixedNorms[moduleOf(v.Name)]:
+		return Decision{Source: FromName, Reason: "of a normalization that is written out with stored statistics, as a FrozenBatchNorm2d is"}
 	case frequencyTable(v):
 		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
 	case ofGroupNorm(v):
@@ -65,6 +70,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
 	case schedule(v):
 		return Decision{Source: FromContent, Reason: "a schedule: it rises or falls throughout, and only places of it are gathered"}
+	case coordinates(v):
+		return Decision{Source: FromContent, Reason: "a grid of coordinates: each rises or falls along an axis of its own, and no other changes it"}
 	case !elementwiseOnly(v):
 		return Decision{Trained: true, Source: FromUse, Reason: "a gradient reaches it"}
 	}
@@ -75,6 +82,19 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Trained: true, Source: FromName, Reason: "only used elementwise; named as a module's weight is"}
 	}
 	return Decision{Trained: true, Open: true, Source: FromContent, Reason: "only used elementwise; its values look like a weight's"}
+}
+
+// fixedNorms are the modules of a graph by PyTorch whose stored variance no normalization
+// reads: their forward writes it out, as that of torchvision's FrozenBatchNorm2d does, whose
+// scale and shift are buffers too.
+func fixedNorms(g *onnx.Graph) map[string]bool {
+	modules := map[string]bool{}
+	for _, v := range g.Initializers {
+		if module := moduleOf(v.Name); v.Name == module+".running_var" && len(v.Uses()) > 0 && elementwiseOnly(v) {
+			modules[module] = true
+		}
+	}
+	return modules
 }
 
 // elementwise are the operators that treat a constant and a weight alike.
@@ -167,6 +187,61 @@ func schedule(v *onnx.Value) bool {
 	up := values[1] > values[0]
 	for i := 1; i < len(values); i++ {
 		if values[i] == values[i-1] || values[i] > values[i-1] != up {
+			return false
+		}
+	}
+	return true
+}
+
+// coordinates reports a grid: one number for each of its axes, that rises or falls along the
+// axis and is the same, to the bit, along all others.
+func coordinates(v *onnx.Value) bool {
+	var sizes []int // of the axes, without those of size one
+	total := 1
+	for _, d := range v.Type.Shape {
+		n, ok := d.Int()
+		if total *= int(n); !ok || total < 1 || total > maxLook {
+			return false
+		}
+		if n > 1 {
+			sizes = append(sizes, int(n))
+		}
+	}
+	axes := len(sizes) - 1
+	if axes < 2 || sizes[axes] != axes || slices.Min(sizes[:axes]) < 3 {
+		return false
+	}
+	values, err := v.Init.Float64s()
+	if err != nil {
+		return false
+	}
+	along := map[int]bool{}
+	for of := range axes {
+		stride, found := axes, false
+		for axis := axes - 1; axis >= 0; axis-- {
+			if !found && !along[axis] && onlyAlong(values[of:], axes, stride, sizes[axis]) {
+				along[axis], found = true, true
+			}
+			stride *= sizes[axis]
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// onlyAlong reports that every step-th number rises or falls along an axis, of that stride and
+// size, throughout, and is the same along all others.
+func onlyAlong(values []float64, step, stride, size int) bool {
+	at := func(place int) float64 { return values[place*stride] }
+	for i := 1; i < size; i++ {
+		if at(i) == at(i-1) || at(i) > at(i-1) != (at(1) > at(0)) {
+			return false
+		}
+	}
+	for i := 0; i < len(values); i += step {
+		if values[i] != at(i/stride%size) {
 			return false
 		}
 	}

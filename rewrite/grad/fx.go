@@ -95,9 +95,17 @@ func (c *call) outside() []slot {
 
 // Unmerge gives parameters that the exporter's optimizer merged initializers of
 // their own again, as Differentiate does: under these names it trains them. So does it
-// to stored statistics.
-func Unmerge(m *onnx.Model) {
+// to stored statistics, and to what TorchScript merged if given, by name, has a value for it.
+func Unmerge(m *onnx.Model, given func(name string) bool) {
 	unmerge(m, ReadSignature(m), nil)
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		if v := n.Out(0); n.Is("Identity") && v != nil && !v.IsOutput() && given(v.Name) {
+			if from := behindIdentities(v); from.Init != nil {
+				m.Graph.ReplaceUses(v, ownOf(m.Graph, v, from))
+				removeUnread(m.Graph, v)
+			}
+		}
+	}
 	ownStatistics(m.Graph)
 }
 
@@ -303,13 +311,15 @@ func (u *unmerger) report() {
 	}
 	gone := slices.DeleteFunc(u.named, func(name string) bool { return has[name] || u.inFolded[name] })
 	slices.Sort(u.lost)
-	u.warn(params, "the exporter merged parameters of equal value; they are separate again")
+	u.warn(params, mergedEqual)
 	u.warn(aside, "the exporter precomputed values from parameters; the values are trained instead; "+optimizeFalse)
 	u.warn(u.folded, "the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; "+optimizeFalse)
 	u.warn(gone, "the exporter dropped parameters from the file; they are not trained; "+optimizeFalse)
 	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
 	u.warn(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse)
 }
+
+const mergedEqual = "the exporter merged parameters of equal value; they are separate again"
 
 func (u *unmerger) warn(names []string, what string) {
 	if len(names) > 0 {

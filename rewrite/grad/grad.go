@@ -170,6 +170,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if n := trainNorms(m); n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
 	}
+	if names := separate(m); len(names) > 0 {
+		res.Warnings = append(res.Warnings, mergedEqual+": "+some(names))
+	}
 	ownStatistics(m.Graph) // of what calls did not tell apart
 	c := newChooser(m, o)
 	if !told {
@@ -240,9 +243,10 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		}
 		res.Params = append(res.Params, Param{Name: p.Name, Input: p, Grad: g, Data: data[p]})
 	}
-	if res.Buffers, err = e.carry(c.frozen); err != nil {
+	if res.Buffers, err = e.carry(c.frozen, res); err != nil {
 		return nil, err
 	}
+	warnChanged(c, reach, res)
 	e.b.Flush()
 	if len(res.Buffers) > 0 { // whose normalizations read new nodes
 		if err := m.Graph.SortTopologically(); err != nil {

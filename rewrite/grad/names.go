@@ -71,3 +71,12 @@ var turned = regexp.MustCompile(`^(t|permute|transpose|val)(_\d+)?$`)
 func (s *Signature) onlyTurned(name string) bool {
 	return len(s.folded[name]) == 1 && turned.MatchString(name)
 }
+
+// namedStatistic reports the name of a running statistic of PyTorch's.
+func namedStatistic(name string) bool {
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	return last == "running_mean" || last == "running_var"
+}
+
+// moduleOf is the module of a name of PyTorch's.
+func moduleOf(name string) string { return name[:max(strings.LastIndexByte(name, '.'), 0)] }

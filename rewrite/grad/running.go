@@ -39,13 +39,13 @@ type Buffer struct {
 
 // carry makes the running statistics inputs with next values, but for those that are
 // frozen. One that several nodes move is moved by one after the other.
-func (e *engine) carry(frozen func(name string) bool) ([]Buffer, error) {
+func (e *engine) carry(frozen func(name string) bool, res *Result) ([]Buffer, error) {
 	g := e.m.Graph
 	if e.m.Opset("") < 14 {
 		return nil, nil // one operator computed the statistics or used them, by what it returned
 	}
 	var list []Buffer
-	next := map[*onnx.Value]*onnx.Value{}
+	next, last := map[*onnx.Value]*onnx.Value{}, 0
 	for _, n := range slices.Clone(g.Nodes) {
 		if !traits.ComputesStatistics(n) {
 			continue
@@ -66,10 +66,16 @@ func (e *engine) carry(frozen func(name string) bool) ([]Buffer, error) {
 			}
 			next[v] = e.move(n, i, v.Name, next[v])
 		}
+		if n.Float("momentum", 0.9) == 0 {
+			last++
+		}
 		n.SetAttr(onnx.FloatAttr("momentum", 0))
 	}
 	if err := e.b.Err(); err != nil {
 		return nil, err
+	}
+	if last > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization has a momentum of 0: its running statistics are those of the last batch; so PyTorch's exporter writes momentum=None too, which means their mean", last))
 	}
 	var lifted []*onnx.Value
 	for i := range list {
@@ -106,7 +112,11 @@ func (e *engine) move(n *onnx.Node, which int, buffer string, running *onnx.Valu
 		part = c.Times(c.bessel(running), part)
 	}
 	share := c.Do("Mul", batch, part)
-	moved := c.Plus(c.Scale(running, momentum), share)
+	kept := c.Scale(running, momentum)
+	if momentum == 0 { // else it would be the zeros that the node writes over
+		kept = c.Scale(share, 0)
+	}
+	moved := c.Plus(kept, share)
 	if moved == nil {
 		return running
 	}

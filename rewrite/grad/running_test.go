@@ -199,3 +199,27 @@ func TestRunningOnce(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestRunningWithoutMomentum: with a momentum of 0 a running statistic is the batch's.
+func TestRunningWithoutMomentum(t *testing.T) {
+	m := parseGraph(t, strings.NewReplacer("momentum=0.75", "momentum=0.0", "z, z_mean, z_var = BatchNormalization(w, s, b, m, v) {training_mode=1, momentum=0.75}", "z = Relu(w)").Replace(twiceNormalized), "loss float32")
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := []float64{0.5, -1, 2, 0.25, 1.5, -0.75, 3, 1, -2, 0.125, 0.5, -1.5}
+	in := map[string]*onnx.Tensor{"x": onnx.FloatTensor(onnx.Float32, x, 3, 2, 2)}
+	for name, value := range res.Values() {
+		in[name] = value
+	}
+	out := ortest.Run(t, m, 99, in)
+	mean, variance := moments(x)
+	for i := range 2 {
+		if math.Abs(out["m.new"][i]-mean[i]) > 1e-6 || math.Abs(out["v.new"][i]-variance[i]) > 1e-6 {
+			t.Errorf("channel %d: mean %v variance %v, want %v %v", i, out["m.new"][i], out["v.new"][i], mean[i], variance[i])
+		}
+	}
+	if !slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.Contains(w, "momentum of 0") }) {
+		t.Errorf("warnings %q", res.Warnings)
+	}
+}

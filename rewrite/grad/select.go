@@ -24,6 +24,8 @@ type chooser struct {
 	names  namer
 	// candidates may be parameters.
 	candidates map[*onnx.Value]bool
+	// fixedNorms are modules whose stored statistics are written out.
+	fixedNorms map[string]bool
 	// adapters are the parameters of low-rank pairs that were added, by name.
 	adapters map[string]bool
 	// shared says of values by name that they serve where another was meant.
@@ -47,6 +49,9 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		if n > 1 || c.listed[v.Name] || o.Signature.lists(v.Name) || !o.Signature.known && c.names.variable(v.Name) || slices.Contains(o.Params, v.Name) {
 			c.candidates[v] = true
 		}
+	}
+	if c.names.torch && !o.Signature.known {
+		c.fixedNorms = fixedNorms(m.Graph)
 	}
 	for _, glob := range o.Params {
 		if !slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return o.Signature.means(glob, v.Name) }) {

@@ -453,6 +453,31 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// TestCoordinates: a grid whose every number depends on one axis is none that is trained, in any
+// order of axes; a matrix, or a grid with one number that is off, may be a weight.
+func TestCoordinates(t *testing.T) {
+	for name, c := range map[string]struct {
+		shape, values string
+		trained       bool
+	}{
+		"rows first":    {"1,3,4,2", "-1,-2, -1,-0.5, -1,0.5, -1,2, 0,-2, 0,-0.5, 0,0.5, 0,2, 1,-2, 1,-0.5, 1,0.5, 1,2", false},
+		"columns first": {"3,4,2", "3,0, 2,0, 1,0, 0,0, 3,1, 2,1, 1,1, 0,1, 3,5, 2,5, 1,5, 0,5", false},
+		"off":           {"1,3,4,2", "-1,-2, -1,-0.5, -1,0.5, -1,2, 0,-2, 0,-0.5, 0,0.5, 0,2, 1,-2, 1,-0.5, 1,0.5, 1.25,2", true},
+		"not monotone":  {"1,3,4,2", "-1,-2, -1,-0.5, -1,-1, -1,2, 0,-2, 0,-0.5, 0,-1, 0,2, 1,-2, 1,-0.5, 1,-1, 1,2", true},
+		"one axis":      {"3,4,2", "0,0, 0,0, 0,0, 0,0, 1,1, 1,1, 1,1, 1,1, 2,2, 2,2, 2,2, 2,2", true},
+		"matrix":        {"12,2", "1,2, 2,3, 3,4, 4,5, 5,6, 6,7, 7,8, 8,9, 9,10, 10,11, 11,12, 12,13", true},
+	} {
+		m := parseGraph(t, "init w float32[2,4] = [1,2,3,4,5,6,7,8]\ninit grid float32["+c.shape+"] = ["+c.values+"]\ny = MatMul(grid, w)\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if trained := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == "grid" }); trained != c.trained {
+			t.Errorf("%s: trained %v: %+v", name, trained, res.Decisions)
+		}
+	}
+}
+
 // TestGroupNorm: TorchScript computes the axes of a group normalization's scale and shift
 // ahead, so that they have no name, and of a fresh model all elements are equal.
 func TestGroupNorm(t *testing.T) {

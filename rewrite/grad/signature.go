@@ -41,10 +41,15 @@ const (
 	kindConstant  = "CONSTANT_TENSOR"
 )
 
+// kindMutation is the OutputKind of what a buffer becomes.
+const kindMutation = "BUFFER_MUTATION"
+
 // A Signature is what an export says of its initializers.
 type Signature struct {
 	// kinds are by initializer name; some may be of no initializer.
 	kinds map[string]string
+	// changed are the buffers that the exported program changes.
+	changed map[string]bool
 	// targets are the names of initializers by what the exported program calls
 	// them, %p_l_weight.
 	targets map[string]string
@@ -57,12 +62,12 @@ type Signature struct {
 
 var (
 	specLine = regexp.MustCompile(`^\s*(\S+): ([A-Z_]+)(?: target='(.*?)')?(?: persistent=\w+)?\s*$`)
-	specRepr = regexp.MustCompile(`InputSpec\(kind=<InputKind\.([A-Z_]+): \d+>, arg=\w+\(name='([^']*)'[^)]*\), target=(?:'([^']*)'|"([^"]*)"|None)`)
+	specRepr = regexp.MustCompile(`(?:Input|Output)Spec\(kind=<(?:Input|Output)Kind\.([A-Z_]+): \d+>, arg=\w+\(name='([^']*)'[^)]*\), target=(?:'([^']*)'|"([^"]*)"|None)`)
 )
 
 // ReadSignature reads what the file holds of a signature, perhaps nothing.
 func ReadSignature(m *onnx.Model) *Signature {
-	s := &Signature{kinds: map[string]string{}, targets: map[string]string{}, folded: map[string][]string{}}
+	s := &Signature{kinds: map[string]string{}, changed: map[string]bool{}, targets: map[string]string{}, folded: map[string][]string{}}
 	for _, props := range [][]*pb.StringStringEntryProto{m.Graph.Proto.GetMetadataProps(), m.Proto.GetMetadataProps()} {
 		if text, ok := onnx.Property(props, signatureKey); ok {
 			s.readText(text)
@@ -115,9 +120,11 @@ func (s *Signature) readText(text string) {
 	}
 }
 
-// note keeps one input of the exported program, which calls it so.
+// note keeps one input or output of the exported program, which calls it so.
 func (s *Signature) note(kind, called, target string) {
 	switch kind {
+	case kindMutation:
+		s.changed[target] = true
 	case kindParameter, kindBuffer, kindConstant:
 		if target == "" {
 			return
@@ -149,7 +156,7 @@ func (s *Signature) calledBy() map[string][]string {
 
 // Rename says that initializers bear other names than the exporter gave them.
 func (s *Signature) Rename(names map[string]string) {
-	s.kinds, s.folded = renamed(s.kinds, names), renamed(s.folded, names)
+	s.kinds, s.changed, s.folded = renamed(s.kinds, names), renamed(s.changed, names), renamed(s.folded, names)
 	for called, target := range s.targets {
 		if to := names[target]; to != "" {
 			s.targets[called] = to

@@ -53,7 +53,7 @@ b_pos: BUFFER target='pos' persistent=True
 x: USER_INPUT
 
 # outputs
-pos: BUFFER_MUTATION target='pos'
+add: BUFFER_MUTATION target='seen'
 loss: USER_OUTPUT
 `
 

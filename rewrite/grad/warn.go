@@ -115,6 +115,21 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 	return count
 }
 
+// warnChanged names the buffers that the loss depends on and PyTorch's step changes, such as
+// the vectors of a spectral norm, but for those that the training graph moves or trains, which
+// are inputs by now, and frozen ones.
+func warnChanged(c *chooser, reach map[*onnx.Value]bool, res *Result) {
+	var kept []string
+	for v := range reach {
+		if c.o.Signature.changed[v.Name] && v.IsConstant() && !c.frozen(v.Name) {
+			kept = append(kept, v.Name)
+		}
+	}
+	if slices.Sort(kept); len(kept) > 0 {
+		res.Warnings = append(res.Warnings, "in PyTorch each step changes buffers too, which stay as they are here: "+strings.Join(kept, ", "))
+	}
+}
+
 // blockExits lists the float values that leave the blocks of the exported program
 // that torch.export traces apart, which are those of torch.no_grad and
 // torch.autocast: their nodes say that their code has no file.

@@ -106,7 +106,7 @@ func TestOwnStatistics(t *testing.T) {
 
 		// A state is put into the forward graph: statistics stay there too.
 		m = parseGraph(t, body, "loss float32")
-		Unmerge(m)
+		Unmerge(m, func(string) bool { return false })
 		for _, n := range m.Graph.Nodes {
 			if n.Is("Identity") || n.Is("BatchNormalization") && (n.In(3) == m.Graph.Value("b") || n.In(4) == m.Graph.Value("s")) {
 				t.Errorf("%s: %s has what is trained", name, n.Label())

@@ -55,6 +55,18 @@ type held struct {
 	onnx.Type
 }
 
+// stateNames are those of all tensors of state that an optimizer may keep of a parameter.
+var stateNames = []string{momentState, "v", "m_scale", "v_scale", "v_row", "v_col", "norm", accState}
+
+// StateOf lists the names of all tensors that a state may hold of a parameter beside its value.
+func StateOf(parameter string) []string {
+	list := make([]string, len(stateNames))
+	for i, name := range stateNames {
+		list[i] = parameter + "." + name
+	}
+	return list
+}
+
 // alike are tensors of state of the parameter's type.
 func alike(p onnx.Type, names ...string) []held {
 	list := make([]held, len(names))

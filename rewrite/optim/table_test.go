@@ -152,3 +152,30 @@ func TestUpdatesApart(t *testing.T) {
 		}
 	}
 }
+
+// TestStateOf: all that an optimizer keeps of a parameter is listed.
+func TestStateOf(t *testing.T) {
+	for _, k := range Kinds() {
+		o := Defaults(k)
+		o.Accumulate = 2
+		m, params := toyModel(t)
+		var known []string
+		for _, p := range params {
+			known = append(known, StateOf(p.Value.Name)...)
+		}
+		r, err := Apply(m, params, o)
+		if err != nil {
+			t.Fatal(k, err)
+		}
+		for _, s := range r.States {
+			if !slices.Contains(known, s.Input.Name) {
+				t.Errorf("%s: %s is not listed", k, s.Input.Name)
+			}
+		}
+	}
+	for _, h := range codedState(nil, &onnx.Value{Type: onnx.TensorOf(onnx.Float32, onnx.StaticShape(64, 128))}) {
+		if !slices.Contains(stateNames, h.name) {
+			t.Errorf("in eight bits: %s is not listed", h.name)
+		}
+	}
+}

@@ -266,6 +266,7 @@ func TestStays(t *testing.T) {
 	}{
 		{"y = MatMul(x, w)", nan, "not finite"},
 		{"y = MatMul(x, w)", inf, "not finite"},
+		{"y = MatMul(x, w)", onnx.NewTensor(onnx.Float16, []int64{64, 64}, make([]byte, 64*64*2)), "in half"},
 		{"y = Add(x, w)", wave(64, 64), "Add reads it"},
 		{"k = MatMul(x, w)\nv = Neg(w)\ny = MatMul(k, v)", wave(64, 64), "Neg reads it"},
 		{"y = Gather(w, i) {axis=1}", wave(64, 64), "last axis"},

@@ -32,10 +32,11 @@ type held struct {
 	axis          int
 }
 
-// Candidate reports a float32 constant of two or more axes that is worth its scales.
+// Candidate reports a constant of two or more axes, in float32 or a half type, that is worth
+// its scales.
 func Candidate(v *onnx.Value) bool {
 	size, known := v.Type.Bytes()
-	return v.IsConstant() && v.Init.DType() == onnx.Float32 && len(v.Init.Dims()) >= 2 && known && size >= least
+	return v.IsConstant() && (v.Init.DType() == onnx.Float32 || v.Init.DType().IsHalf()) && len(v.Init.Dims()) >= 2 && known && size >= least
 }
 
 // weight quantizes one, or says why it stays.
@@ -46,6 +47,9 @@ func (q *quantizer) weight(v *onnx.Value, kind Kind) (*Weight, error) {
 	}
 	w := &Weight{Name: v.Name, Was: size}
 	axis, kind, why := blockAxis(v, kind)
+	if why == "" && v.Init.DType().IsHalf() {
+		why = "it is in half, and only float32 is quantized"
+	}
 	if w.Why = why; why != "" {
 		return w, nil
 	}

@@ -1,0 +1,145 @@
+package grad
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// trainedOf are the names of the parameters and of the running statistics of a derived graph.
+func trainedOf(t *testing.T, m *onnx.Model) (params, buffers []string) {
+	t.Helper()
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range res.Params {
+		params = append(params, p.Name)
+	}
+	for _, b := range res.Buffers {
+		buffers = append(buffers, b.Name)
+	}
+	return params, buffers
+}
+
+// TestStatisticLeftByCall: a module that is called twice in train() moves the same running
+// statistics twice, also where dynamo's exporter writes what the first call leaves as an Identity.
+func TestStatisticLeftByCall(t *testing.T) {
+	m := parseGraph(t, strings.NewReplacer("y, y_mean, y_var", "y", "z, z_mean, z_var", "m2 = Identity(m)\nv2 = Identity(v)\nz", "(w, s, b, m, v)", "(w, s, b, m2, v2)", "training_mode=1, ", "").Replace(twiceNormalized), "loss float32")
+	for value, args := range map[string]string{"y": "%x, %s, %b, %m, %v", "m2": "%x, %s, %b, %m, %v", "v2": "%x, %s, %b, %m, %v", "z": "%w, %s, %b, %g, %h"} {
+		noteCall(m, value, "_native_batch_norm_legit_functional.default", args+", True, 0.25, 1e-05")
+	}
+	if _, buffers := trainedOf(t, m); !slices.Equal(buffers, []string{"m", "v"}) {
+		t.Errorf("buffers %v", buffers)
+	}
+}
+
+// TestNamedStatistics: in a file of TorchScript's exporter that says nothing else, what PyTorch
+// names a running statistic is none that is trained, and moves under its name; what was merged
+// into it is trained under its own.
+func TestNamedStatistics(t *testing.T) {
+	const head = "in x float32[2,3,2]\ninit bn.weight float32[3] = [1,2,1.5]\ninit bn.bias float32[3] = [0,1,0.5]\n" +
+		"init bn.running_mean float32[3] = [0.1,0.2,0.3]\ninit bn.running_var float32[3] = [1,1,1]\n"
+	for name, c := range map[string]struct {
+		body            string
+		params, buffers []string
+	}{
+		"read elsewhere": {"y, m, v = BatchNormalization(x, bn.weight, bn.bias, bn.running_mean, bn.running_var) {training_mode=1}\n" +
+			"c = Reshape(bn.running_mean, i)\nz = Add(y, c)", []string{"bn.weight", "bn.bias"}, []string{"bn.running_mean", "bn.running_var"}},
+		"merged": {"n.weight = Identity(bn.running_var)\nw = BatchNormalization(x, bn.weight, bn.bias, bn.running_mean, bn.running_var)\n" +
+			"z = BatchNormalization(w, n.weight, bn.bias, bn.running_mean, bn.running_var)", []string{"bn.weight", "bn.bias", "n.weight"}, nil},
+		"written out": {"w = Reshape(bn.weight, i)\nb = Reshape(bn.bias, i)\nm = Reshape(bn.running_mean, i)\nv = Reshape(bn.running_var, i)\n" +
+			"f = Add(v, e)\nr = Sqrt(f)\ns = Div(w, r)\na = Mul(m, s)\nd = Sub(b, a)\ny = Mul(x, s)\nu = Add(y, d)\nz = Mul(u, l.weight)", []string{"l.weight"}, nil},
+		"expanded": {"o = Expand(bn.running_mean, j)\nm = Tile(o, t)\nv = Tile(bn.running_var, t)\nw = Tile(bn.weight, t)\nb = Tile(bn.bias, t)\n" +
+			"k = Reshape(x, h)\nz = BatchNormalization(k, w, b, m, v)", []string{"bn.weight", "bn.bias"}, nil},
+	} {
+		body := head + "init l.weight float32[2] = [0.5, 2]\ninit e float32[1] = [0.001]\ninit h int64[3] = [1,6,2]\ninit i int64[2] = [3,1]\ninit j int64[1] = [3]\ninit t int64[1] = [2]\n" + c.body + "\nq = Mul(z, z)\nloss = ReduceMean(q) {keepdims=0}"
+		m := parseGraph(t, body, "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		params, buffers := trainedOf(t, m)
+		slices.Sort(params)
+		slices.Sort(c.params)
+		if !slices.Equal(params, c.params) || !slices.Equal(buffers, c.buffers) {
+			t.Errorf("%s: parameters %v, running statistics %v", name, params, buffers)
+		}
+	}
+}
+
+// TestUnmergeGiven: what TorchScript merged is apart again where there are values for each.
+func TestUnmergeGiven(t *testing.T) {
+	const body = "in x float32[2,3]\ninit a.weight float32[3] = [1,1,1]\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}"
+	for _, given := range []bool{false, true} {
+		m := parseGraph(t, body, "loss float32")
+		Unmerge(m, func(name string) bool { return given && name == "b.weight" })
+		if v := m.Graph.Value("b.weight"); v.IsConstant() != given {
+			t.Errorf("given %v: b.weight is %v", given, v)
+		}
+		if err := m.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestBuffersChanged: buffers that PyTorch's step changes and no output of the file returns are
+// named where the loss depends on them, unless they are frozen on purpose.
+func TestBuffersChanged(t *testing.T) {
+	const line = "in PyTorch each step changes buffers too, which stay as they are here: pos"
+	lines := strings.Replace(signature, "# outputs", "# outputs\nval_9: BUFFER_MUTATION target='pos'", 1)
+	for name, c := range map[string]struct {
+		signature string
+		params    []string
+		frozen    []string
+		said      bool
+	}{
+		"lines":     {lines, nil, nil, true},
+		"object":    {"ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='layer.weight', persistent=None)], output_specs=[OutputSpec(kind=<OutputKind.BUFFER_MUTATION: 3>, arg=TensorArgument(name='add'), target='pos')])", nil, nil, true},
+		"unchanged": {signature, nil, nil, false},
+		"frozen":    {lines, nil, []string{"pos"}, false},
+		"trained":   {lines, []string{"pos", "layer.weight"}, nil, false},
+	} {
+		m := parseGraph(t, signedModel, "loss float32")
+		m.SetMetadata(signatureKey, c.signature)
+		_, res := decisions(t, m, Options{Params: c.params, Frozen: c.frozen})
+		if got := slices.Contains(res.Warnings, line); got != c.said {
+			t.Errorf("%s: warnings %q", name, res.Warnings)
+		}
+	}
+}
+
+// TestSeparate: norms of a fresh model, which TorchScript merges as their elements are all ones,
+// are trained apart and under their names; a tensor that the model has twice is one.
+func TestSeparate(t *testing.T) {
+	for name, c := range map[string]struct {
+		values, scope string
+		params        []string
+	}{
+		"fresh":         {"[1,1,1]", "/n/Mul", []string{"a.weight", "b.weight"}},
+		"tied":          {"[1,2,1]", "/n/Mul", []string{"a.weight"}},
+		"other exports": {"[1,1,1]", "", []string{"a.weight"}},
+	} {
+		m := parseGraph(t, "in x float32[2,3]\ninit a.weight float32[3] = "+c.values+"\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[1].SetName(c.scope)
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var params []string
+		for _, p := range res.Params {
+			params = append(params, p.Name)
+		}
+		if slices.Sort(params); !slices.Equal(params, c.params) {
+			t.Errorf("%s: parameters %v", name, params)
+		}
+		if said := slices.Contains(res.Warnings, mergedEqual+": b.weight"); said != (len(c.params) == 2) {
+			t.Errorf("%s: warnings %q", name, res.Warnings)
+		}
+	}
+}
