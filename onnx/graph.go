@@ -96,6 +96,15 @@ func (v *Value) IsOutput() bool { return v.outs > 0 }
 // IsConstant reports an initializer that no feed can replace.
 func (v *Value) IsConstant() bool { return v.Init != nil && !v.input }
 
+// Behind is what v is made of by nodes of these operators of the default domain, one after
+// the other, each from its first input; v itself where another made it.
+func (v *Value) Behind(ops ...string) *Value {
+	for v != nil && v.Producer != nil && v.Producer.Is(ops...) {
+		v = v.Producer.In(0)
+	}
+	return v
+}
+
 // Constant is the content of an initializer that no feed can replace, or of a
 // Constant node that holds a tensor; nil for other values, and for nil.
 func (v *Value) Constant() *Tensor {

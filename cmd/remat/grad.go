@@ -223,7 +223,7 @@ func (e *unclearError) Unwrap() error { return e.asks }
 
 func (e *unclearError) Error() string {
 	folded := ""
-	if slices.ContainsFunc(e.asks.Names, func(name string) bool { return strings.HasPrefix(name, "onnx::") }) {
+	if slices.ContainsFunc(e.asks.Names, grad.ComputedAhead) {
 		folded = "; a TorchScript export with do_constant_folding=False keeps the names of parameters, and says it"
 	}
 	return fmt.Sprintf("the file does not say whether these are weights or constants: %s; if weights: %s --params '*'; if constants: %s --frozen '%s'%s",

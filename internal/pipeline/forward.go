@@ -67,7 +67,7 @@ func hasStored(n *onnx.Node) bool {
 		}
 	}
 	given := func(v *onnx.Value) bool {
-		v = step.BehindCasts(v)
+		v = v.Behind("Cast")
 		return v != nil && (v.IsInput() || v.Init != nil)
 	}
 	return given(n.In(3)) && given(n.In(4))

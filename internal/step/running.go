@@ -29,21 +29,13 @@ func Statistics(g *onnx.Graph) (list []Statistic) {
 		if !n.MadeBy(StatisticPass) || !n.Is("Add") {
 			continue
 		}
-		share := BehindCasts(n.In(1))
+		share := n.In(1).Behind("Cast")
 		if share == nil || share.Producer == nil || !share.Producer.Is("Mul") {
 			continue
 		}
-		if batch := BehindCasts(share.Producer.In(0)); batch != nil && batch.Producer != nil {
+		if batch := share.Producer.In(0).Behind("Cast"); batch != nil && batch.Producer != nil {
 			list = append(list, Statistic{n.Origin().Of, batch})
 		}
 	}
 	return list
-}
-
-// BehindCasts is what v is a cast of, through any number of them.
-func BehindCasts(v *onnx.Value) *onnx.Value {
-	for v != nil && v.Producer != nil && v.Producer.Is("Cast") {
-		v = v.Producer.In(0)
-	}
-	return v
 }

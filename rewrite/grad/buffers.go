@@ -27,14 +27,13 @@ import (
 func separate(m *onnx.Model) (names []string) {
 	named := newNamer(m)
 	for _, n := range slices.Clone(m.Graph.Nodes) {
-		v := n.Out(0)
-		if !named.script || !n.Is("Identity") || v.IsOutput() || !named.variable(v.Name) || namedStatistic(v.Name) {
+		v, from := identity(n)
+		if v == nil || !named.script || !named.variable(v.Name) || namedStatistic(v.Name) {
 			continue
 		}
-		if from := behindIdentities(v); from.IsConstant() && from.Type.DType.IsFloat() && uniform(from) {
+		if from.IsConstant() && from.Type.DType.IsFloat() && uniform(from) {
 			names = append(names, v.Name)
-			m.Graph.ReplaceUses(v, ownOf(m.Graph, v, from))
-			removeUnread(m.Graph, v)
+			setApart(m.Graph, v, from)
 		}
 	}
 	return names
@@ -49,7 +48,7 @@ func ownStatistics(g *onnx.Graph) {
 		}
 		for i := statisticsFrom; i < len(n.Inputs); i++ {
 			v := n.Inputs[i]
-			from := behindIdentities(v)
+			from := v.Behind("Identity")
 			if from == nil || from.Init == nil {
 				continue
 			}
@@ -64,9 +63,8 @@ func ownStatistics(g *onnx.Graph) {
 				continue
 			case v == from && namedStatistic(from.Name) && !readAsWeight(from):
 				for _, u := range slices.Clone(from.Uses()) {
-					if w := u.Node.Out(0); u.Node.Is("Identity") && w != nil && !w.IsOutput() && !leftByCall(w) {
-						g.ReplaceUses(w, ownOf(g, w, from))
-						removeUnread(g, w)
+					if w, _ := identity(u.Node); w != nil && !leftByCall(w) {
+						setApart(g, w, from)
 					}
 				}
 				continue
@@ -86,6 +84,24 @@ func ownStatistics(g *onnx.Graph) {
 			removeUnread(g, v)
 		}
 	}
+}
+
+// identity is what an Identity makes, and the initializer behind it; nil of other nodes, and
+// where that is an output.
+func identity(n *onnx.Node) (v, from *onnx.Value) {
+	if v = n.Out(0); !n.Is("Identity") || v == nil || v.IsOutput() {
+		return nil, nil
+	}
+	if from = v.Behind("Identity"); from == nil || from.Init == nil {
+		return nil, nil
+	}
+	return v, from
+}
+
+// setApart has the readers of an Identity of from read an initializer of their own.
+func setApart(g *onnx.Graph, v, from *onnx.Value) {
+	g.ReplaceUses(v, ownOf(g, v, from))
+	removeUnread(g, v)
 }
 
 // ownOf is an initializer of its own for the value of an Identity of from, under its name.
@@ -118,14 +134,6 @@ func readAsWeight(v *onnx.Value) bool {
 
 // statisticsFrom is the first of the inputs of BatchNormalization that are statistics.
 const statisticsFrom = 3
-
-// behindIdentities is what v is an Identity of, through any number of them.
-func behindIdentities(v *onnx.Value) *onnx.Value {
-	for v != nil && v.Producer != nil && v.Producer.Is("Identity") {
-		v = v.Producer.In(0)
-	}
-	return v
-}
 
 // readElsewhere reports that v, or an Identity of it, is an output or read by anything that
 // does not take it for statistics.

@@ -143,3 +143,18 @@ func TestSeparate(t *testing.T) {
 		}
 	}
 }
+
+// TestIdentityOfNothing: an Identity without input or output is no merging, and no panic.
+func TestIdentityOfNothing(t *testing.T) {
+	m := parseGraph(t, "in x float32[2]\ninit w.weight float32[2] = [1, 1]\ny = Mul(x, w.weight)\nb.weight = Identity(w.weight)\nc = Neg(b.weight)\nz = Add(y, c)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+	n := m.Graph.Value("b.weight").Producer
+	n.SetInput(0, nil)
+	if v, from := identity(n); v != nil || from != nil {
+		t.Errorf("%v of %v", v, from)
+	}
+	m.Graph.Value("c").Producer.SetInput(0, nil)
+	n.DropOutput(0)
+	if v, from := identity(n); v != nil || from != nil {
+		t.Errorf("%v of %v", v, from)
+	}
+}

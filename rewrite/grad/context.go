@@ -282,11 +282,13 @@ func (c *Context) CastTo(v, like *onnx.Value) *onnx.Value {
 }
 
 // cast converts to an element type, if it is not that already.
-func (c *Context) cast(v *onnx.Value, d onnx.DType) *onnx.Value {
+func (c *Context) cast(v *onnx.Value, d onnx.DType) *onnx.Value { return c.e.cast(v, d) }
+
+func (e *engine) cast(v *onnx.Value, d onnx.DType) *onnx.Value {
 	if v == nil || v.Type.DType == d {
 		return v
 	}
-	return c.Op("Cast", build.In(v), onnx.IntAttr("to", int64(d)))
+	return e.b.Op("Cast", build.In(v), onnx.IntAttr("to", int64(d)))
 }
 
 // Sum is ReduceSum over axes (counted from the front), which stay as ones where

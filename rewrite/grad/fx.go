@@ -99,11 +99,8 @@ func (c *call) outside() []slot {
 func Unmerge(m *onnx.Model, given func(name string) bool) {
 	unmerge(m, ReadSignature(m), nil)
 	for _, n := range slices.Clone(m.Graph.Nodes) {
-		if v := n.Out(0); n.Is("Identity") && v != nil && !v.IsOutput() && given(v.Name) {
-			if from := behindIdentities(v); from.Init != nil {
-				m.Graph.ReplaceUses(v, ownOf(m.Graph, v, from))
-				removeUnread(m.Graph, v)
-			}
+		if v, from := identity(n); v != nil && given(v.Name) {
+			setApart(m.Graph, v, from)
 		}
 	}
 	ownStatistics(m.Graph)

@@ -22,8 +22,8 @@ import (
 // stateName is a path of Python names and positions in lists.
 var stateName = regexp.MustCompile(`^[A-Za-z_]\w*(\.\w+)*$`)
 
-// foldedPrefix begins the names of what TorchScript computed ahead.
-const foldedPrefix = "onnx::"
+// ComputedAhead reports the name of what TorchScript computed ahead.
+func ComputedAhead(name string) bool { return strings.HasPrefix(name, "onnx::") }
 
 // fromTorchScript reports a file by PyTorch's older exporter: it names nodes by
 // their module, /encoder/Gemm, and writes no metadata on them.

@@ -66,10 +66,7 @@ func (c *Context) sumSquares(v *onnx.Value, axes []int) *onnx.Value {
 // statisticsFlow is false for running statistics: stored, or not what the output is
 // computed from.
 func statisticsFlow(n *onnx.Node, i int) bool {
-	v := n.In(i)
-	for v.Producer != nil && v.Producer.Is("Identity", "Cast") {
-		v = v.Producer.In(0)
-	}
+	v := n.In(i).Behind("Identity", "Cast")
 	return i < statisticsFrom || v.Producer != nil && n.Int("training_mode", 0) == 0
 }
 

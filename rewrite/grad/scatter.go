@@ -164,19 +164,12 @@ func (e *engine) scatterAdd(x, indices, updates *onnx.Value, axis int) *onnx.Val
 	if x == nil || updates == nil {
 		return nil
 	}
-	half := x.Type.DType.IsHalf()
-	cast := func(v *onnx.Value, to onnx.DType) *onnx.Value {
-		return e.b.Op("Cast", build.In(v), onnx.IntAttr("to", int64(to)))
-	}
 	dtype := x.Type.DType
-	if half {
-		x, updates = cast(x, onnx.Float32), cast(updates, onnx.Float32)
+	if dtype.IsHalf() {
+		x, updates = e.cast(x, onnx.Float32), e.cast(updates, onnx.Float32)
 	}
 	y := e.b.Op("ScatterElements", build.In(x, indices, updates), onnx.IntAttr("axis", int64(axis)), onnx.StringAttr("reduction", "add"))
-	if half {
-		y = cast(y, dtype)
-	}
-	return y
+	return e.cast(y, dtype)
 }
 
 // lowerScatters replaces the ScatterNDs of the forward graph that do what is

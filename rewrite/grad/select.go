@@ -178,7 +178,7 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Decisions = append(res.Decisions, d)
 		if d.Trained {
 			params = append(params, v)
-			if c.names.script && strings.HasPrefix(v.Name, foldedPrefix) && elementwiseOnly(v) && !ofGroupNorm(v) {
+			if c.names.script && ComputedAhead(v.Name) && elementwiseOnly(v) && !ofGroupNorm(v) {
 				ahead = append(ahead, v.Name)
 			}
 		}

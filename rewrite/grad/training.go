@@ -9,7 +9,6 @@ package grad
 
 import (
 	"regexp"
-	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -42,7 +41,7 @@ func trainNorms(m *onnx.Model) (changed int) {
 	if m.Opset("") < 14 {
 		return 0 // the exporter never wrote these
 	}
-	for _, n := range slices.Clone(m.Graph.Nodes) {
+	for _, n := range m.Graph.Nodes {
 		if traits.ComputesStatistics(n) || !NormalizesByBatch(n) {
 			continue
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // maxOpened is how many nodes one loop may become.
@@ -77,7 +78,7 @@ func (s *state) both(n *onnx.Node) (string, error) {
 		if body == nil || len(body.Output) != len(n.Outputs) {
 			return "it has no " + name + " of as many outputs", nil
 		}
-		if onnx.Holds(body, movesStatistics) {
+		if onnx.Holds(body, traits.ComputesStatistics) {
 			return "its " + name + " has a BatchNormalization in training, whose running statistics would move where it is not taken, as both are computed: export the model with the branch decided", nil
 		}
 		var err error
@@ -106,10 +107,6 @@ func (s *state) both(n *onnx.Node) (string, error) {
 	s.g.InsertBefore(n, made...)
 	s.becomes(n, values, made)
 	return "", nil
-}
-
-func movesStatistics(n *onnx.Node) bool {
-	return n.Is("BatchNormalization") && n.Int("training_mode", 0) != 0
 }
 
 // branch puts a branch of n before it, decides the Ifs in it that are known, and

@@ -233,9 +233,7 @@ func (r *Region) scattered(sum *onnx.Value) *onnx.Node {
 
 // isZero reports zeros of any shape.
 func isZero(v *onnx.Value) bool {
-	for v.Producer != nil && v.Producer.Is("Cast", "Expand", "Reshape", "Identity") {
-		v = v.Producer.Inputs[0]
-	}
+	v = v.Behind("Cast", "Expand", "Reshape", "Identity")
 	return v.IsZero() || v.Producer != nil && timesZero(v.Producer)
 }
 
