@@ -24,6 +24,7 @@ func (p *pass) convert() error {
 	nodes := append([]*onnx.Node(nil), p.g.Nodes...)
 	emulated := p.emulated(nodes)
 	stashed := p.stashes(nodes)
+	p.turns(nodes)
 	p.masters()
 	for _, n := range nodes {
 		if p.verdicts[n].kind != half {
@@ -64,7 +65,7 @@ func (p *pass) convert() error {
 }
 
 // read is what node n is to read at input i.
-func (p *pass) read(n *onnx.Node, i int, kind kind, emulated bool, stashed map[stash]bool) *onnx.Value {
+func (p *pass) read(n *onnx.Node, i int, kind kind, emulated bool, stashed map[reading]bool) *onnx.Value {
 	v := n.In(i)
 	if kind == half {
 		v = p.master(v, n)
@@ -83,7 +84,7 @@ func (p *pass) read(n *onnx.Node, i int, kind kind, emulated bool, stashed map[s
 		return p.down(v)
 	case kind == reader && n.Is("Cast"):
 		return p.down(v)
-	case p.inHalf[v], kind == reader, stashed[stash{v, n}]:
+	case p.inHalf[v], kind == reader, stashed[reading{v, n}]:
 		return p.up(v)
 	}
 	return v
@@ -234,8 +235,8 @@ func (p *pass) dropCasts() {
 	}
 }
 
-// A stash is a value with a node of backward that reads it.
-type stash struct {
+// A reading is a value with a node that reads it.
+type reading struct {
 	v *onnx.Value
 	n *onnx.Node
 }
@@ -244,8 +245,8 @@ type stash struct {
 // a half copy. Statistics stay: they are small, and all hangs on them. So do
 // values that are exponentiated or divided by, where a rounding would grow; and
 // a value that waits anyway needs no copy beside it.
-func (p *pass) stashes(nodes []*onnx.Node) map[stash]bool {
-	list := map[stash]bool{}
+func (p *pass) stashes(nodes []*onnx.Node) map[reading]bool {
+	list := map[reading]bool{}
 	if p.forward == nil {
 		return list
 	}
@@ -256,7 +257,7 @@ func (p *pass) stashes(nodes []*onnx.Node) map[stash]bool {
 			}
 			for _, u := range v.Uses() {
 				if !p.forward.Has(u.Node) {
-					list[stash{v, u.Node}] = true
+					list[reading{v, u.Node}] = true
 					p.waits[v] = true
 				}
 			}

@@ -21,6 +21,7 @@ package precision
 // leaves a matrix as it is, or, by a diagonal beyond it, nothing of it.
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -115,6 +116,28 @@ func (p *pass) selected(v, param *onnx.Value, op string, trigger *onnx.Value, in
 	return w
 }
 
+// turns puts the readers of each gradient that waits in half into the order in which
+// what they lead to is computed, so that no copy waits for what it is needed for: nodes
+// that read only the gradient, such as the two products of Lion, may stand in any order.
+func (p *pass) turns(nodes []*onnx.Node) {
+	place := onnx.Places(nodes)
+	for v, param := range p.late {
+		end := func(n *onnx.Node) int { return place[leadsTo(n, param.Name).Producer] }
+		var readers []*onnx.Node
+		for _, u := range v.Uses() {
+			if optim.IsUpdate(u.Node, param.Name) && !slices.Contains(readers, u.Node) {
+				readers = append(readers, u.Node)
+			}
+		}
+		slices.SortFunc(readers, func(a, b *onnx.Node) int {
+			return cmp.Or(cmp.Compare(end(a), end(b)), cmp.Compare(place[a], place[b]))
+		})
+		for i := 1; i < len(readers); i++ {
+			p.readBefore[reading{v, readers[i]}] = readers[i-1]
+		}
+	}
+}
+
 // readLate is the float32 copy of a gradient in half that node n reads: its own,
 // where n belongs to the update.
 func (p *pass) readLate(v *onnx.Value, n *onnx.Node) *onnx.Value {
@@ -123,12 +146,11 @@ func (p *pass) readLate(v *onnx.Value, n *onnx.Node) *onnx.Value {
 		return p.up(v)
 	}
 	h := p.down(v)
-	if before := p.readBy[v]; before != nil {
+	if before := p.readBefore[reading{v, n}]; before != nil {
 		h = control.Wait(p.b, h, leadsTo(before, param.Name))
 	} else if trigger := p.zeroes[n]; trigger != nil {
 		h = control.Wait(p.b, h, trigger)
 	}
-	p.readBy[v] = n
 	return p.cast(h, onnx.Float32, "float")
 }
 

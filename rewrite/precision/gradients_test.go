@@ -81,6 +81,42 @@ func TestClippedInAnyOrder(t *testing.T) {
 	}
 }
 
+// TestReadersInAnyOrder: nodes of an update that read only the gradient may stand in any
+// order; what the copies wait for follows the order in which they are needed.
+func TestReadersInAnyOrder(t *testing.T) {
+	s := twoProducts(t)
+	for _, k := range optim.Kinds() {
+		for _, o := range []Options{{To: onnx.BFloat16, Provider: kernels.CPU}, {To: onnx.Float16, Provider: kernels.CUDA}} {
+			m := s.training(t, optim.Defaults(k), Options{})
+			lastFirst(m.Graph)
+			if _, err := Apply(m, o); err != nil {
+				t.Errorf("%s, %s: %v", k, o.To, err)
+			}
+		}
+	}
+}
+
+// lastFirst orders nodes anew: of those whose inputs are there, the last comes first.
+func lastFirst(g *onnx.Graph) {
+	place, made := onnx.Places(g.Nodes), map[*onnx.Node]bool{}
+	left := slices.Clone(g.Nodes)
+	ready := func(n *onnx.Node) bool {
+		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && v.Producer != nil && !made[v.Producer] })
+	}
+	g.Nodes = g.Nodes[:0]
+	for len(left) > 0 {
+		at := -1
+		for i, n := range left {
+			if ready(n) && (at < 0 || place[n] > place[left[at]]) {
+				at = i
+			}
+		}
+		made[left[at]] = true
+		g.Nodes = append(g.Nodes, left[at])
+		left = slices.Delete(left, at, at+1)
+	}
+}
+
 // TestMastersAreCastForEachSide: no half copy of a matrix is read on both sides.
 func TestMastersAreCastForEachSide(t *testing.T) {
 	s := load(t, "gpt2_tiny_mask.ts")

@@ -176,9 +176,9 @@ type pass struct {
 	// waits are float32 values of forward whose half copies wait for backward.
 	waits map[*onnx.Value]bool
 	// late are gradients that wait for their update in half, with their parameters;
-	// readBy is the node of the update that last got a float32 copy of one.
-	late   map[*onnx.Value]*onnx.Value
-	readBy map[*onnx.Value]*onnx.Node
+	// readBefore is the node of the update that reads one before another node does.
+	late       map[*onnx.Value]*onnx.Value
+	readBefore map[reading]*onnx.Node
 	// zeroes are nodes that make a gradient zero in a skipped step, with what says so;
 	// diagonals are those of Trilu, by parameter.
 	zeroes    map[*onnx.Node]*onnx.Value
@@ -215,17 +215,17 @@ func newTyped(m *onnx.Model, o Options) (*pass, error) {
 func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 	p := &pass{
 		m: m, g: m.Graph, b: build.New(m.Graph, types, CastPass), o: o,
-		report:   &Report{Report: rewrite.Report{Pass: "precision"}},
-		forced:   map[*onnx.Node]string{},
-		verdicts: map[*onnx.Node]verdict{},
-		inHalf:   map[*onnx.Value]bool{},
-		halves:   map[*onnx.Value]*onnx.Value{},
-		fulls:    map[*onnx.Value]*onnx.Value{},
-		unfits:   map[*onnx.Value]*fit{},
-		waits:    map[*onnx.Value]bool{},
-		late:     map[*onnx.Value]*onnx.Value{},
-		readBy:   map[*onnx.Value]*onnx.Node{},
-		zeroes:   map[*onnx.Node]*onnx.Value{},
+		report:     &Report{Report: rewrite.Report{Pass: "precision"}},
+		forced:     map[*onnx.Node]string{},
+		verdicts:   map[*onnx.Node]verdict{},
+		inHalf:     map[*onnx.Value]bool{},
+		halves:     map[*onnx.Value]*onnx.Value{},
+		fulls:      map[*onnx.Value]*onnx.Value{},
+		unfits:     map[*onnx.Value]*fit{},
+		waits:      map[*onnx.Value]bool{},
+		late:       map[*onnx.Value]*onnx.Value{},
+		readBefore: map[reading]*onnx.Node{},
+		zeroes:     map[*onnx.Node]*onnx.Value{},
 
 		diagonals:  map[*onnx.Value]*onnx.Value{},
 		inBackward: map[*onnx.Value]*onnx.Value{},
