@@ -41,6 +41,20 @@ func (m *Model) Fingerprint() string {
 	return hex.EncodeToString(f.sum())
 }
 
+// Fingerprint is the hash of the node alone, in hexadecimal digits: operator, attributes,
+// and the types of what it reads, whatever their names.
+func (n *Node) Fingerprint() string {
+	f := &hasher{Writer: sha256.New(), number: map[string]int{}, about: map[string]string{}}
+	for _, v := range n.Inputs {
+		if v != nil {
+			f.about[v.Name] = v.Type.String()
+		}
+	}
+	p := n.Proto
+	f.node(&pb.NodeProto{Domain: p.Domain, OpType: p.OpType, Attribute: p.Attribute, Input: syncNames(p.Input, n.Inputs), Output: syncNames(p.Output, n.Outputs)})
+	return hex.EncodeToString(f.sum()[:8])
+}
+
 func declared(list []*pb.ValueInfoProto) []string {
 	out := make([]string, len(list))
 	for i, v := range list {

@@ -264,6 +264,11 @@ func (n *Node) Metadata(key string) string {
 // SetMetadata sets an entry of the node's metadata_props.
 func (n *Node) SetMetadata(key, value string) { setProperty(&n.Proto.MetadataProps, key, value) }
 
+// DropMetadata takes an entry off, if there is one.
+func (n *Node) DropMetadata(key string) {
+	n.Proto.MetadataProps = slices.DeleteFunc(n.Proto.MetadataProps, func(p *pb.StringStringEntryProto) bool { return p.GetKey() == key })
+}
+
 // Property returns the entry of a key: models, graphs, nodes and values have
 // metadata_props.
 func Property(props []*pb.StringStringEntryProto, key string) (string, bool) {

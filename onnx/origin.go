@@ -9,12 +9,6 @@ package onnx
 //	remat.of    the name of the node or value that it stems from
 //	remat.step  which of the pass's nodes it is, where the pass tells them apart
 
-import (
-	"slices"
-
-	pb "github.com/onnx-remat/remat/onnx/onnxpb"
-)
-
 // Metadata keys of an Origin.
 const (
 	passKey = "remat.pass"
@@ -44,7 +38,7 @@ func (n *Node) SetOrigin(o Origin) {
 		if entry.value != "" {
 			n.SetMetadata(entry.key, entry.value)
 		} else {
-			n.Proto.MetadataProps = slices.DeleteFunc(n.Proto.MetadataProps, func(p *pb.StringStringEntryProto) bool { return p.GetKey() == entry.key })
+			n.DropMetadata(entry.key)
 		}
 	}
 }

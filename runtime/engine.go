@@ -18,6 +18,11 @@ type Engine struct {
 	dumped dumped
 	cuda   sync.Once
 	cudaOK bool
+	// workspaces are what cuDNN was found to borrow, by kind of node and GPU; -1: not known.
+	workspaces struct {
+		sync.Mutex
+		bytes map[string]int64
+	}
 	// device stands for a GPU in a rehearsal; nil: steps compute.
 	device *nulldevice.Device
 }

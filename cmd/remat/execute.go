@@ -290,7 +290,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	if len(free) > 0 {
 		s.free = pipeline.FreeDims(s.session.Model)
 	}
-	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA}, s.session.Bound())
+	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA, GPU: e.gpu()}, s.session.Bound())
 	if err != nil || !p.Exact() { // a lower bound is no prediction
 		var unknown []string
 		if p != nil {

@@ -218,8 +218,11 @@ func readBudgets(texts []string, o *planOptions) error {
 
 // pipelineOptions are the global options as the pipeline wants them.
 func (e *env) pipelineOptions() pipeline.Options {
-	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.onCUDA(), Workspace: e.workspace, After: e.passed}
+	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.onCUDA(), GPU: e.gpu(), Workspace: e.workspace, After: e.passed}
 }
+
+// gpu is which GPU sessions are to run on.
+func (e *env) gpu() remat.GPU { return remat.GPU{Number: e.device, TF32: e.tf32} }
 
 // readFile reads a small file whole; errors name it once.
 func readFile(path string) ([]byte, error) {

@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ statistics ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ precision ─▶ sums ─▶ updates
+//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ statistics ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ even pads ─▶ precision ─▶ sums ─▶ workspaces ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -88,12 +88,18 @@ var passes = []pass{
 	{name: "broadcast", doc: "products of which CUDA's kernel would compute only some get an operand broadcast",
 		after: []string{"merge"}, why: "the optimizer and the tiles make products, too",
 		asked: func(o *Options) bool { return o.provider().Device }, run: (*preparation).broadcast},
+	{name: "even pads", doc: "transposed convolutions that CUDA leaves to the host for their padding get another",
+		after: []string{"merge"}, why: "types are inferred once the graph is as it will be",
+		asked: func(o *Options) bool { return o.provider().Device }, run: (*preparation).evenPads},
 	{name: "precision", doc: "converts to a half type",
 		after: []string{"optimize", "merge"}, why: "the optimizer must not see the casts; the planner, which comes next, must",
 		asked: func(o *Options) bool { return o.Precision != nil }, run: (*preparation).precise},
 	{name: "sums", doc: "has large gradients summed up in the memory in which they are returned",
 		after: []string{"keep roles", "tile", "precision"}, why: "what is divided is summed up, the optimizer would fuse it, and casts are no sums",
 		run: (*preparation).sums},
+	{name: "workspaces", doc: "notes what convolutions and recurrences borrow for cuDNN, where there is a GPU to ask",
+		after: []string{"tile", "precision"}, why: "these make convolutions of other sizes and types",
+		asked: func(o *Options) bool { return o.provider().Device }, run: (*preparation).noteWorkspaces},
 	{name: "updates", doc: "analyzes the graph, and makes an update in place wait for every reader of what it writes over",
 		after: []string{"precision", "sums"}, why: "what an update waits for belongs to the planning problem, and so does what lies in one memory", run: (*preparation).analyzeUpdates},
 }
@@ -366,6 +372,8 @@ func (p *preparation) merge(*runtime.Engine) error {
 
 func (p *preparation) broadcast(*runtime.Engine) error { return p.legalized(rewrite.Broadcast) }
 
+func (p *preparation) evenPads(*runtime.Engine) error { return p.legalized(rewrite.EvenPads) }
+
 func (p *preparation) statistics(*runtime.Engine) error { return p.legalized(rewrite.Statistics) }
 
 // legalized replaces what CUDA has no right kernel for, by one rule.
@@ -420,6 +428,11 @@ func (p *preparation) analyzeUpdates(*runtime.Engine) error {
 	}
 	p.Analysis, err = p.analyze(p.Model)
 	return err
+}
+
+func (p *preparation) noteWorkspaces(e *runtime.Engine) error {
+	e.NoteWorkspaces(p.Model, p.Options.GPU)
+	return nil
 }
 
 func (p *preparation) inferTypes() error {

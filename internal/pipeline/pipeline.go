@@ -20,6 +20,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/quantize"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
+	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -66,9 +67,11 @@ type Options struct {
 	// CUDA plans and predicts for the CUDA provider's kernels, whatever the
 	// precision; without it a graph in half for CUDA does.
 	CUDA bool
-	// Workspace is what a node is predicted to borrow for cuDNN, in bytes: only the
-	// library knows, on the device.
+	// Workspace is what a node is predicted to borrow for cuDNN, in bytes, where no device
+	// was asked.
 	Workspace int64
+	// GPU is which one a session is to run on, where there is one.
+	GPU runtime.GPU
 	// Precision says which half type to compute in; nil for none.
 	Precision *precision.Options
 	// Stop, unless nil, is asked while better plans are looked for: true ends that

@@ -23,7 +23,7 @@ import (
 // over their inputs, as a session of package runtime does.
 func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	if !o.provider().Device {
-		return predictBy(e, ort.CPU, m, roles, o, bound)
+		return predictBy(e, e, ort.CPU, m, roles, o, bound)
 	}
 	if err := runtime.NoKernel(m.Graph); err != nil {
 		return nil, err
@@ -36,11 +36,11 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 				return nil, err
 			}
 		}
-		if p, err = predictBy(nil, ort.CUDA, m, roles, o, bound); err != nil || p.Exact() || !e.HasCUDA() {
+		if p, err = predictBy(nil, e, ort.CUDA, m, roles, o, bound); err != nil || p.Exact() || !e.HasCUDA() {
 			return p, err
 		}
 	}
-	return predictBy(e, ort.CUDA, m, roles, o, bound)
+	return predictBy(e, e, ort.CUDA, m, roles, o, bound)
 }
 
 // folded returns a model whose constants are computed as every provider has them
@@ -61,8 +61,8 @@ func folded(e *runtime.Engine, m *onnx.Model) (*onnx.Model, error) {
 }
 
 // predictBy predicts the graph that a provider makes of the model; without an engine,
-// the model as it is.
-func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
+// the model as it is. What a device's libraries borrow, the other engine is asked.
+func predictBy(e, asked *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	parameters, state, err := runtime.SortInputs(m, roles)
 	if err != nil {
 		return nil, err
@@ -95,6 +95,9 @@ func predictBy(e *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Rol
 	}
 	if _, err := infer.Model(m, infer.Options{Dims: dims}); err != nil {
 		return nil, err
+	}
+	if po.On.Device {
+		asked.NoteWorkspaces(m, o.GPU)
 	}
 	p, err := predict.Predict(m, po)
 	if err != nil {

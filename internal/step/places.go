@@ -35,10 +35,16 @@ func (p *Places) HostNode(n *onnx.Node) bool { return p != nil && p.nodes[n] }
 
 // HostValue reports a value that a node puts into the host's memory.
 func (p *Places) HostValue(v *onnx.Value) bool {
-	if p == nil || v.Producer == nil {
+	if p == nil || v == nil || v.Producer == nil {
 		return false
 	}
 	return p.nodes[v.Producer] || p.on.output(v.Producer, slices.Index(v.Producer.Outputs, v))
+}
+
+// HostInput reports an input of the graph that lies in the host's memory, as a node reads
+// it there; nodes of the device read a copy.
+func (p *Places) HostInput(v *onnx.Value) bool {
+	return p != nil && v != nil && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Index == onnx.Captured || p.wantsHost(u.Node, u.Index) })
 }
 
 // Constant says where the session keeps a constant: on the host, on the device, or on

@@ -26,6 +26,9 @@ type Provider struct {
 	input, output func(n *onnx.Node, i int) bool
 }
 
+// Scratch is what the node's kernel allocates inside; see traits.Scratch.
+func (p *Provider) Scratch(n *onnx.Node) (*traits.Kernel, bool) { return p.scratch(n, 1) }
+
 // The providers that are modelled.
 var (
 	CPU  = &Provider{Name: "cpu", traits: traits.Of, scratch: traits.Scratch, Packs: true, Widens: true, kernels: kernels.CPU}

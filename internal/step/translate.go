@@ -218,8 +218,10 @@ func (t *Translation) kernel(n *onnx.Node, node *ortmodel.Node) Facts {
 	} else if k, f.Sized = on.scratch(n, t.options.Threads); k != nil {
 		node.Scratch = k.Sizes
 		for _, i := range k.Library {
-			f.Library = true
-			k.Sizes[i] = t.options.Workspace
+			if !k.Noted {
+				f.Library = true
+				k.Sizes[i] = t.options.Workspace
+			}
 		}
 		for _, a := range k.Acts {
 			node.Script = append(node.Script, ortmodel.Act{Kind: ortmodel.ActKind(a.Kind), Index: a.Index, Unstreamed: a.Unstreamed})

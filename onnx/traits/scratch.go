@@ -32,14 +32,13 @@ const (
 type Kernel struct {
 	Sizes []int64
 	Acts  []Act
-	// Library lists those of Sizes that only a library knows, on the device; they are 0.
+	// Library lists those of Sizes that only a library knows, on the device. Noted: they
+	// were measured; else they are 0.
 	Library []int
+	Noted   bool
 	// unstreamed: what is borrowed next is asked for in no stream's name.
 	unstreamed bool
 }
-
-// library borrows a workspace of a library's.
-func (k *Kernel) library() { k.Library = append(k.Library, k.borrow(0)) }
 
 func (k *Kernel) borrow(bytes int64) int {
 	k.Sizes = append(k.Sizes, bytes)

@@ -596,7 +596,7 @@ func cudaTopKScratch(n *onnx.Node, _ int, _ *Kernel) bool {
 // cudaConvScratch: cuDNN's workspace.
 func cudaConvScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	k.take(0)
-	k.library()
+	k.library(n)
 	return true
 }
 
@@ -630,6 +630,6 @@ func cudaRecurrentScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		k.take(o)
 	}
 	k.borrow(gates * hidden * (x[2] + hidden + 2) * elementBytes(n.In(0)))
-	k.library()
+	k.library(n)
 	return true
 }

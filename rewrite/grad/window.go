@@ -109,7 +109,9 @@ func strideAttrs(list []window, after []int64, swap bool) []onnx.Attribute {
 }
 
 // spreadBack is ConvTranspose of g [n,m,out...] with weight [m,c/group,k...],
-// cut to the windows' input extents.
+// cut to the windows' input extents. Padding is the same on both sides where that can be, and what
+// is then missing behind is output_padding: the CUDA provider has no kernel for other
+// padding, and leaves the node to the host.
 func (c *Context) spreadBack(g, weight *onnx.Value, list []window, group int64) *onnx.Value {
 	after, rests, kernel := make([]int64, len(list)), make([]int64, len(list)), make([]int64, len(list))
 	any := false
@@ -118,6 +120,9 @@ func (c *Context) spreadBack(g, weight *onnx.Value, list []window, group int64) 
 		if after[i], rests[i], ok = w.trim(); !ok {
 			c.Fail("stride %d along axis %d, whose extent is unknown: give --dim", w.stride, i+2)
 			return nil
+		}
+		if more := w.before - after[i]; more > 0 && rests[i]+more < w.stride {
+			after[i], rests[i] = w.before, rests[i]+more
 		}
 		kernel[i] = w.kernel
 		any = any || rests[i] > 0

@@ -36,6 +36,11 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	for _, name := range o.Bound {
 		so.Bound[name] = true
 	}
+	for in, next := range o.Roles.New { // it lies where its input does
+		if so.Bound[next] && o.places.HostInput(m.Graph.Value(in)) && !o.places.HostValue(m.Graph.Value(next)) {
+			so.Bound[next] = false // the step makes it on the device, and copies it
+		}
+	}
 	if !o.Declared {
 		so.Planned = knownTypes(m, o.original, o.Told)
 	}

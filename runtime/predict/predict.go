@@ -84,7 +84,7 @@ type Prediction struct {
 	// Unknown lists what could not be predicted; empty means exact.
 	Unknown []string
 	// Workspaces lists the nodes that borrow a workspace for a library of the device
-	// (cuDNN), whose size only that knows.
+	// (cuDNN) whose size only that knows, and no note says.
 	Workspaces []string
 
 	// Graph is the step as ortmodel sees it, Values its values by index, Order its

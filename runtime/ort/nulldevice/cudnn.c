@@ -256,16 +256,24 @@ static int cudnnBackendSetAttribute(Backend *d, int name, int type, int64_t coun
 // Attributes that only the library sets, by cuDNN's number.
 enum { kHeuristicResults = 202, kConfigEngine = 300, kConfigWorkspace = 303, kConfigShared = 304, kPlanWorkspace = 402, kEngineIndex = 1301 };
 
-// own_attribute answers for them: one configuration, its one engine of number 0, and no
-// bytes. Descriptors are the caller's, and are left as they are. Everything else is an empty list.
+// plan_workspace is what a plan asks for, in bytes.
+static _Atomic int64_t plan_workspace;
+
+void cudnn_workspace(int64_t bytes) { plan_workspace = bytes; }
+
+// own_attribute answers for them: one configuration, its one engine of number 0, and the
+// workspace. Descriptors are the caller's, and are left as they are. Everything else is an empty list.
 static int own_attribute(int name, int type, int64_t asked, int64_t *count, void *to) {
   int64_t n = 0;
   switch (name) {
     case kConfigWorkspace:
     case kConfigShared:
-    case kPlanWorkspace:
     case kEngineIndex:
       if (asked > 0 && to) memset(to, 0, width(type));
+      n = 1;
+      break;
+    case kPlanWorkspace:
+      if (asked > 0 && to) memcpy(to, &(int64_t){plan_workspace}, width(type));
       n = 1;
       break;
     case kHeuristicResults:

@@ -15,6 +15,9 @@ const Unlimited = int64(1) << 47
 type Options struct {
 	Memory  int64 // bytes of each device; Unlimited where nothing is to fail
 	Devices int   // how many there are, 1 to 16; 0 stands for 1
+	// Workspace is what each plan of cuDNN's asks for, in bytes: a stand-in for what only
+	// a real device knows, for tests.
+	Workspace int64
 }
 
 // MaxDevices is how many devices there can be.
@@ -29,6 +32,9 @@ func (o *Options) check() error {
 	}
 	if o.Devices < 0 || o.Devices > MaxDevices {
 		return fmt.Errorf("null device: %d devices: want 1 to %d", o.Devices, MaxDevices)
+	}
+	if o.Workspace < 0 {
+		return fmt.Errorf("null device: a workspace of %d bytes", o.Workspace)
 	}
 	o.Memory = min(o.Memory, Unlimited)
 	return nil

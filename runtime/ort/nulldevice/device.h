@@ -75,6 +75,9 @@ int device_count(void);
 int64_t device_memory(void);
 void device_free_memory(int device, size_t *available, size_t *total);
 
+// cudnn_workspace sets what each plan of cuDNN's asks for, in bytes (cudnn.c).
+void cudnn_workspace(int64_t bytes);
+
 // Memory (memory.c). Results are errors of the runtime.
 int memory_alloc(void **p, size_t n, int device);
 int memory_alloc_host(void **p, size_t n);

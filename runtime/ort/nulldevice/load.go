@@ -44,6 +44,7 @@ func Load(o Options) (*Device, error) {
 	if why := C.device_open(C.int64_t(o.Memory), C.int(o.Devices)); why != nil {
 		return nil, &SetupError{"memory", C.GoString(why)}
 	}
+	C.cudnn_workspace(C.int64_t(o.Workspace))
 	if loaded.device == nil {
 		for _, l := range libraries() {
 			if err := l.load(); err != nil {
@@ -54,6 +55,13 @@ func Load(o Options) (*Device, error) {
 	}
 	loaded.device.options = o
 	return loaded.device, nil
+}
+
+// Workspace is what each plan of cuDNN's asks for, in bytes.
+func (d *Device) Workspace() int64 {
+	loaded.Lock()
+	defer loaded.Unlock()
+	return d.options.Workspace
 }
 
 // Loaded returns the device of this process, nil where there is none.

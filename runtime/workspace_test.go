@@ -1,0 +1,72 @@
+package runtime
+
+import (
+	"context"
+	"testing"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
+)
+
+// TestWorkspaceOnTheDevice: what the device's cuDNN asks for a convolution is noted in the
+// node, is what a step takes, and counts until the node is another; a rehearsal, whose cuDNN asks for nothing, has
+// no notes.
+func TestWorkspaceOnTheDevice(t *testing.T) {
+	onlyRehearsed(t)
+	const workspace, y, z = 12345, 2 * 4 * 8 * 8 * 4, 2 * 2 * 8 * 8 * 4
+	withWorkspace(t, workspace)
+	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[2,3,8,8]\nin w float32[4,3,3,3]\nin u float32[2,2,1,1]\n" +
+		"y = Conv(x, w) {pads=[1, 1, 1, 1]}\nr = Relu(y)\nz = Conv(r, u) {group=2}\nout z float32[2,2,8,8]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	testEngine.NoteWorkspaces(m, GPU{})
+	borrowed := func(op string) (sizes []int64) {
+		for _, n := range m.Graph.Nodes {
+			if k, _ := step.CUDA.Scratch(n); n.Is(op) && k != nil && k.Noted {
+				sizes = append(sizes, k.Sizes...)
+			}
+		}
+		return sizes
+	}
+	if got := borrowed("Conv"); len(got) != 2 || got[0] != workspace || got[1] != workspace {
+		t.Fatalf("noted %v", got)
+	}
+	s, err := testEngine.Open(m, Options{Provider: ort.CUDA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	taken, err := s.Step(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := int64(y + max(workspace, z+workspace)); taken.LivePeakBytes != want {
+		t.Errorf("a step takes %d bytes, want %d", taken.LivePeakBytes, want)
+	}
+	m.Graph.Inputs[2].Type.DType = onnx.Float16
+	if got := borrowed("Conv"); len(got) != 1 {
+		t.Errorf("of another node: %v", got)
+	}
+	withWorkspace(t, 0)
+	testEngine.NoteWorkspaces(m, GPU{})
+	if got := borrowed("Conv"); len(got) != 0 || m.Graph.Nodes[0].Metadata("remat.workspace") != "" {
+		t.Errorf("a rehearsal keeps %v", got)
+	}
+}
+
+// withWorkspace has plans of the null device's cuDNN ask for so many bytes.
+func withWorkspace(t *testing.T, bytes int64) {
+	t.Helper()
+	if _, err := nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited, Workspace: bytes}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nulldevice.Load(nulldevice.Options{Memory: nulldevice.Unlimited}) })
+}
