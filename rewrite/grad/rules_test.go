@@ -24,6 +24,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 type gradCase struct {
@@ -331,6 +332,31 @@ func TestZeroRows(t *testing.T) {
 			t.Errorf("%s: %v", op, err)
 		} else if g := m.Graph.Value("p.grad"); g == nil || g.Producer != nil && len(m.Graph.Nodes) > 12 {
 			t.Errorf("%s: gradient %v of %d nodes", op, g, len(m.Graph.Nodes))
+		}
+	}
+}
+
+// TestStridesOnTheDevice: the gradient of a convolution with a stride is a node that CUDA
+// has a kernel for, wherever the last window ends.
+func TestStridesOnTheDevice(t *testing.T) {
+	for _, extent := range []int{7, 8, 9, 10} {
+		m, err := onnx.Parse(fmt.Sprintf("model ir=9 opset=20\ngraph g {\nin x float32[1,2,%d,%d]\ninit v float32[2] = [1,2]\nin w float32[3,2,3,3]\n"+
+			"v4 = Reshape(v, s)\nz = Mul(x, v4)\ny = Conv(z, w) {strides=[2, 3], pads=[1, 1, 1, 1]}\nloss = ReduceMean(y) {keepdims=0}\ninit s int64[4] = [1,2,1,1]\nout loss float32\n}\n", extent, extent+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Differentiate(m, Options{Params: []string{"v", "w"}, Loss: "loss"}); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, n := range m.Graph.Nodes {
+			found = found || n.Is("ConvTranspose")
+			if traits.RefusedByCUDA(n) {
+				t.Errorf("extent %d: %s %v", extent, n.Label(), n.Ints("pads"))
+			}
+		}
+		if !found {
+			t.Error("no gradient of the convolution's input")
 		}
 	}
 }

@@ -150,6 +150,50 @@ func sameNode(label, profiled string) bool {
 		strings.HasPrefix(label, "Memcpy") && strings.HasPrefix(profiled, "Memcpy")
 }
 
+// TestCUDANextOnHost: the next value of a parameter that a node of the host reads is bound
+// to the host's memory; where the device makes it, it has a buffer there too.
+func TestCUDANextOnHost(t *testing.T) {
+	if !onCUDA(t) {
+		return
+	}
+	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[2,4,5,5]\nin W float32[4,3,3,3]\nin d float32[4,3,3,3]\n" +
+		"y = ConvTranspose(x, W) {strides=[2, 2], pads=[1, 1, 0, 0]}\nz = Relu(y)\ns = ReduceSum(z)\nu = Mul(d, s)\nW.new = Sub(W, u)\nout W.new float32[4,3,3,3]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Predict(m, Options{On: step.CUDA, Bound: []string{"W.new"}, Roles: step.Roles{New: map[string]string{"W": "W.new"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	real, err := measure(path, ort.SessionOptions{Threads: 1, Provider: ort.CUDA}, nil, "W.new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.LivePeak != real.live || allocations(p) != len(allocs(real.events)) {
+		t.Errorf("%d bytes in %d blocks, predicted %d in %d", real.live, len(allocs(real.events)), p.LivePeak, allocations(p))
+	}
+}
+
+func allocs(events []ort.Event) []ort.Event {
+	return slices.DeleteFunc(slices.Clone(events), func(e ort.Event) bool { return !e.Alloc })
+}
+
+func allocations(p *Prediction) (n int) {
+	for _, e := range p.Trace.Events {
+		if e.Alloc {
+			n++
+		}
+	}
+	return n
+}
+
 // Why a sample is not exact on the null device.
 const (
 	shapeOnDevice = "a shape is computed on the device, which computes nothing here: the step fails"
