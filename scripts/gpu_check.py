@@ -3,7 +3,7 @@
 
     gpu_check.py --remat bin/remat --out DIR [--provider cuda] [--jobs 8]
 
-Small models, each plain and rewritten, in float32 and in half types, with and without
+Small models, one of convolutions among them, each plain and rewritten, in float32 and in half types, with and without
 an optimizer: three steps on the CPU, of the graph in float32, and on the GPU, of what
 is written for it. A row is right where live, session and reserved bytes are those
 predicted, and the last loss is that of the CPU, to 1e-4 of it in float32 and 3e-2 in half
@@ -26,6 +26,8 @@ MODELS = {
     "encoder": ("encoder", "--layers", "2", "--hidden", "48", "--heads", "2", "--seq", "20", "--batch", "2"),
     "mlp": ("mlp", "--layers", "5", "--hidden", "32", "--batch", "6"),
 }
+SAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata", "models")
+FILES = {"resnet": os.path.join(SAMPLES, "resnet18_like.ts.onnx")}  # convolutions, for which cuDNN borrows, and normalization over the batch
 OPTIMIZERS = ("none", "adamw")
 STRATEGIES = ("none", "full", "optimal")
 BOUND = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}
@@ -55,8 +57,11 @@ def far(got, want):
 def rows(m, name, optimizer):
     """The rows of one training graph."""
     train = f"{name}-{optimizer}"
-    m.remat("cpu", "model", *MODELS[name], "-o", train + "-m.onnx")
-    m.remat("cpu", "grad", train + "-m.onnx", "--optimizer", optimizer, "-o", train + ".onnx")
+    model = FILES.get(name)
+    if not model:
+        model = train + "-m.onnx"
+        m.remat("cpu", "model", *MODELS[name], "-o", model)
+    m.remat("cpu", "grad", model, "--optimizer", optimizer, "-o", train + ".onnx")
     want = loss(m.remat("cpu", "run", train + ".onnx", "--steps", "3"))
     for strategy in STRATEGIES:
         for precision, bound in BOUND.items():
@@ -99,7 +104,7 @@ def main():
     p.add_argument("--out", required=True, help="folder for the graphs and gpu_check.json")
     p.add_argument("--provider", default="cuda", help="cuda, or cpu to try the script")
     p.add_argument("--jobs", type=int, default=min(8, os.cpu_count()))
-    p.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    p.add_argument("--models", nargs="+", default=[*MODELS, *FILES], choices=[*MODELS, *FILES])
     a = p.parse_args()
     os.makedirs(a.out, exist_ok=True)
     m = Machine(a)

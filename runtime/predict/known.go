@@ -95,7 +95,7 @@ func knownTypes(m *onnx.Model, original original, told map[string]onnx.Type) map
 			}
 		}
 	}
-	err := inferWeakly(m, saved, declared, original.inputs)
+	err := inferWeakly(m, saved, declared, original)
 	if err == nil {
 		forgetComputed(m, declared)
 	}
@@ -142,7 +142,7 @@ func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 }
 
 // inferWeakly goes through the nodes as ONNX Runtime does.
-func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[string]onnx.Type, before map[string][]string) error {
+func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[string]onnx.Type, original original) error {
 	nodes := m.Graph.Nodes
 	m.Graph.Nodes = nil
 	r, err := infer.Model(m, infer.Options{Follow: following{}.node})
@@ -155,8 +155,13 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 			return err
 		}
 		if wasCast(n) {
-			if err := inferAsCast(r, n, before[n.Name()], declared); err != nil {
+			if err := inferAsCast(r, n, original.inputs[n.Name()], declared); err != nil {
 				return err
+			}
+		}
+		if v := n.Out(0); v != nil && !v.Type.IsStatic() && original.values != nil && !original.values[v.Name] {
+			if t, ok := turnedBack(v, declared); ok {
+				v.Type = t
 			}
 		}
 		if !lost(n) {
@@ -177,6 +182,33 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		}
 	}
 	return nil
+}
+
+// turnedBack is the type of a value that ONNX Runtime made when it moved a Transpose
+// behind the node: it takes the type of what the node made before, which the Transpose
+// makes now, turned back.
+func turnedBack(v *onnx.Value, declared map[string]onnx.Type) (onnx.Type, bool) {
+	uses := v.Uses()
+	if len(uses) != 1 || !uses[0].Node.Is("Transpose") || uses[0].Node.Out(0) == nil {
+		return onnx.Type{}, false
+	}
+	made := uses[0].Node.Out(0)
+	t := declared[made.Name]
+	if made.IsOutput() {
+		t = made.Type
+	}
+	perm := uses[0].Node.Ints("perm")
+	if !t.IsStatic() || len(perm) != len(t.Shape) {
+		return onnx.Type{}, false
+	}
+	shape := make(onnx.Shape, len(perm))
+	for i, p := range perm {
+		if p < 0 || p >= int64(len(shape)) {
+			return onnx.Type{}, false
+		}
+		shape[p] = t.Shape[i]
+	}
+	return onnx.TensorOf(t.DType, shape), true
 }
 
 // insertedPrefix begins the names of values in float32 that stand for values in
@@ -263,14 +295,15 @@ func ForSaved(given, saved *onnx.Model, o Options) Options {
 }
 
 // An original is what the file declares that a saved graph was made from: types
-// of values, and the names of what each node reads, by the node's.
+// of values, the names of what each node reads, by the node's, and of all that nodes make.
 type original struct {
 	declared map[string]onnx.Type
 	inputs   map[string][]string
+	values   map[string]bool
 }
 
 func originalOf(m *onnx.Model) original {
-	o := original{declaredTypes(m), map[string][]string{}}
+	o := original{declaredTypes(m), map[string][]string{}, map[string]bool{}}
 	for _, n := range m.Graph.Nodes {
 		names := make([]string, len(n.Inputs))
 		for i, v := range n.Inputs {
@@ -280,6 +313,11 @@ func originalOf(m *onnx.Model) original {
 		}
 		if n.Name() != "" {
 			o.inputs[n.Name()] = names
+		}
+		for _, v := range n.Outputs {
+			if v != nil {
+				o.values[v.Name] = true
+			}
 		}
 	}
 	return o
