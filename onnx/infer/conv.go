@@ -196,13 +196,14 @@ func convTranspose(c *ctx) error {
 
 // grown is what a transposed window makes of spatial dimension i.
 func (w window) grown(i int, d onnx.Dim, extra int64) onnx.Dim {
-	if w.auto == "SAME_UPPER" || w.auto == "SAME_LOWER" {
-		return d.Mul(onnx.Static(w.strides[i]))
-	}
 	if w.kernel == nil {
 		return onnx.Dim{}
 	}
 	reach := (w.kernel[i]-1)*w.dilations[i] + 1
+	if w.auto == "SAME_UPPER" || w.auto == "SAME_LOWER" {
+		// ONNX Runtime never pads the output: behind a kernel shorter than the stride it ends.
+		return d.Mul(onnx.Static(w.strides[i])).Add(onnx.Static(min(extra+reach-w.strides[i], 0)))
+	}
 	k := len(w.strides)
 	grid := d.Sub(onnx.Static(1)).Mul(onnx.Static(w.strides[i]))
 	return grid.Add(onnx.Static(extra)).Add(onnx.Static(reach - w.pads[i] - w.pads[i+k]))

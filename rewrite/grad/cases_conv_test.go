@@ -24,6 +24,7 @@ var convCases = []gradCase{
 	{row: "ConvTranspose", name: "groups", body: "in x F[2,4,3,3]\nin w F[4,2,2,2]\ny = ConvTranspose(x, w) {group=2, strides=[2, 1], dilations=[1, 2]}", f32: true},
 	{row: "ConvTranspose", name: "same", body: "in x F[1,1,3,3]\nin w F[1,2,3,3]\ny = ConvTranspose(x, w) {auto_pad=\"SAME_UPPER\", strides=[2, 2]}", f32: true},
 	{row: "ConvTranspose", name: "shape", body: "in x F[1,1,3,3]\nin w F[1,2,3,3]\ny = ConvTranspose(x, w) {output_shape=[6, 5], strides=[2, 2]}", f32: true},
+	{row: "ConvTranspose", name: "same beyond the kernel", body: "in x F[1,1,3,3]\nin w F[1,2,1,3]\ny = ConvTranspose(x, w) {auto_pad=\"SAME_LOWER\", strides=[2, 4]}", f32: true},
 	{row: "ConvTranspose", name: "line", body: "in x F[2,2,4]\nin w F[2,2,3]\ny = ConvTranspose(x, w) {strides=[3]}", f32: true},
 	{row: "ConvTranspose", name: "volume", body: "in x F[1,2,2,3,2]\nin w F[2,1,2,2,2]\ny = ConvTranspose(x, w)", f32: true},
 }

@@ -20,6 +20,7 @@ func TestRefusedForms(t *testing.T) {
 		{"activation without its numbers", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, activations=[\"Affine\", \"Tanh\", \"Tanh\"]}", "activation_alpha"},
 		{"clip", "in x F[3,2,2]\n" + weightsOfLSTM + "y = LSTM(x, w, r) {hidden_size=2, clip=1.0}", "export the model without clip"},
 		{"free stride", "in x F[1,1,n]\nin w F[1,1,2]\ny = Conv(x, w) {strides=[2]}", "give --dim"},
+		{"rest of a stride", "in x F[1,1,4]\nin w F[1,1,2]\ny = ConvTranspose(x, w) {dilations=[4], output_padding=[3]}", "output_padding 3 along axis 2, whose stride is 1"},
 		{"column order", "in x F[1,1,4,4]\ny, i = MaxPool(x) {kernel_shape=[2, 2], storage_order=1}", "storage_order"},
 		{"diagonal", "in x F[3,3]\ny = Einsum(x) {equation=\"ii->i\"}", "ii"},
 		{"half a spectrum of another length", "in x F[2,5,2]\ninit n int64[] = 4\ny = DFT(x, n) {inverse=1, onesided=1}", "to 4 places of 5"},

@@ -53,6 +53,12 @@ func gradConvTranspose(c *Context) {
 	if c.e.b.Err() != nil {
 		return
 	}
+	for i, rest := range c.Node.Ints("output_padding") {
+		if i < len(list) && rest >= list[i].stride { // a dilation allows it in PyTorch
+			c.Fail("output_padding %d along axis %d, whose stride is %d: ONNX Runtime refuses a rest as long as a stride", rest, i+2, list[i].stride)
+			return
+		}
+	}
 	if c.Node.Has("output_shape") || c.Node.Str("auto_pad", "NOTSET") != "NOTSET" {
 		c.placeOutput(list)
 	}
