@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/onnx"
@@ -58,10 +59,13 @@ type (
 )
 
 // A Graph is an ONNX file: a forward model or a training graph. It is read once, and
-// not changed.
+// not changed. Goroutines may share it: of calls that read it, one waits for another.
 type Graph struct {
 	source *pipeline.Source
 	dims   map[string]int64
+	// reading: copies of the model share its tensors, whose bytes a session in the making
+	// takes out and puts back.
+	reading sync.Mutex
 }
 
 // Open reads an ONNX file. Dims are numbers for its free dimensions, by name.
@@ -72,7 +76,7 @@ func Open(path string, dims map[string]int64) (*Graph, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Graph{source, maps.Clone(dims)}, nil
+	return &Graph{source: source, dims: maps.Clone(dims)}, nil
 }
 
 // Close releases the file.
@@ -147,12 +151,17 @@ type DeriveOptions struct {
 // to, and out has to be in a folder that holds them. The dimensions that Open was
 // given are the training graph's.
 func (g *Graph) Derive(out string, o DeriveOptions) (*Graph, error) {
+	g.reading.Lock()
+	defer g.reading.Unlock()
 	kind := optim.None
 	if o.Optimizer != "" {
 		var err error
 		if kind, err = optim.ParseKind(o.Optimizer); err != nil {
 			return nil, fmt.Errorf("optimizer: %w", err)
 		}
+	}
+	if kind == optim.None && (o.ClipNorm != 0 || o.Accumulate != 0) {
+		return nil, fmt.Errorf("%s: ClipNorm and Accumulate need an Optimizer: without one the graph updates nothing", g.Path())
 	}
 	update := optim.Defaults(kind)
 	update.ClipNorm, update.Accumulate = o.ClipNorm, o.Accumulate
@@ -206,6 +215,13 @@ type Settings struct {
 
 func (s Settings) threads() int { return max(s.Threads, 1) }
 
+func (s Settings) check() error {
+	if s.Threads < 0 {
+		return fmt.Errorf("Settings.Threads is %d: want 0, for one, or more", s.Threads)
+	}
+	return nil
+}
+
 func (s Settings) options(g *Graph) pipeline.Options {
 	return pipeline.Options{Dims: g.dims, Provider: ort.CPU, Threads: s.threads(), OptLevel: s.Level}
 }
@@ -229,6 +245,11 @@ type Memory struct {
 // Predict says what ONNX Runtime will take for a step, without running it. It is of
 // the graph that ONNX Runtime's optimizer makes of the file.
 func (r *Runtime) Predict(g *Graph, s Settings) (Memory, error) {
+	if err := s.check(); err != nil {
+		return Memory{}, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	g.reading.Lock()
+	defer g.reading.Unlock()
 	m, err := g.source.Sized(g.dims)
 	if err != nil {
 		return Memory{}, err
@@ -318,6 +339,14 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 	if o.Strategy == "" {
 		o.Strategy = "optimal"
 	}
+	if err := o.Settings.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	if o.Budget.Live < 0 || o.Budget.Total < 0 {
+		return nil, fmt.Errorf("%s: a budget of %d bytes: want 0, for none, or more", g.Path(), min(o.Budget.Live, o.Budget.Total))
+	}
+	g.reading.Lock()
+	defer g.reading.Unlock()
 	m, err := g.source.Sized(g.dims)
 	if err != nil {
 		return nil, err
@@ -328,6 +357,8 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 		return nil, fmt.Errorf("precision %w", err)
 	} else if half != onnx.Undefined {
 		options.Precision = &precision.Options{To: half, StashOnly: o.StashOnly, Provider: kernels.CPU, Early: o.Strategy == "none"}
+	} else if o.StashOnly {
+		return nil, fmt.Errorf("%s: StashOnly needs a Precision, fp16 or bf16", g.Path())
 	}
 	budget := pipeline.Budget(o.Budget)
 	p, err := pipeline.NewPlanner(r.engine, m, options)
@@ -356,6 +387,8 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 // Rewrite writes the graph that follows the plan. It refers to the same weights as
 // the given graph, so out has to be in that one's folder or in one above it.
 func (p *Plan) Rewrite(out string) (*Graph, error) {
+	p.graph.reading.Lock()
+	defer p.graph.reading.Unlock()
 	source := p.graph.source
 	if err := pipeline.CanWrite(source.DataFiles(), out); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package remat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -30,12 +31,18 @@ type SessionOptions struct {
 // A Session runs steps of a graph. It is for one goroutine at a time.
 type Session struct {
 	session *runtime.Session
+	closed  bool
 	loss    string
 }
 
 // NewSession makes a session of a graph. It is closed before the graph and the
 // runtime.
 func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
+	if err := o.Settings.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	g.reading.Lock()
+	defer g.reading.Unlock()
 	m, err := g.source.Typed(g.dims)
 	if err != nil {
 		return nil, err
@@ -51,11 +58,14 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	return &Session{s, s.Roles.Loss}, nil
+	return &Session{session: s, loss: s.Roles.Loss}, nil
 }
 
 // Close releases the session.
-func (s *Session) Close() error { return s.session.Close() }
+func (s *Session) Close() error {
+	s.closed = true
+	return s.session.Close()
+}
 
 // A Step is what one run of a graph gave and took.
 type Step struct {
@@ -90,4 +100,9 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 
 // Save writes the parameters and the optimizer state as they are now, into a
 // safetensors file. The error says so where the graph updates nothing.
-func (s *Session) Save(path string) error { return pipeline.SaveState(s.session, path) }
+func (s *Session) Save(path string) error {
+	if s.closed {
+		return errors.New("the session is closed: its values are gone")
+	}
+	return pipeline.SaveState(s.session, path)
+}

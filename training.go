@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/runtime"
@@ -73,6 +74,18 @@ type Training struct {
 // context ends first, the step that runs is finished and saved, and the error is
 // ErrInterrupted; a loss that is no number is a NotFiniteError.
 func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Training, err error) {
+	if err := o.Settings.check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	switch {
+	case o.Data == nil:
+		return nil, fmt.Errorf("%s: TrainOptions.Data is nil: it gives the batches", g.Path())
+	case o.Resume && o.Dir == "":
+		return nil, fmt.Errorf("%s: TrainOptions.Resume needs Dir, the folder of the state to go on from", g.Path())
+	}
+	opened := sync.OnceFunc(g.reading.Unlock) // steps read nothing of the file
+	g.reading.Lock()
+	defer opened()
 	identity, err := g.source.Identity()
 	if err != nil {
 		return nil, err
@@ -117,6 +130,7 @@ func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Tr
 		defer inside.Close()
 		job.Validate(inside)
 	}
+	opened()
 	result, err := job.Run(ctx)
 	return &Training{
 		Steps: result.Step, Tokens: result.Tokens, FirstLoss: result.LossFirst, LastLoss: result.LossLast,

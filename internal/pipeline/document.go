@@ -99,8 +99,14 @@ func Note(r rewrite.Report) report.Note {
 }
 
 // Save writes a planned file of a source, with the document of its plan. One graph
-// gives one file, byte for byte, so times stay out of it.
+// gives one file, byte for byte, so times stay out of it. Afterwards, and after an error,
+// references are as they were: the file may be saved again, into another folder.
 func (f *File) Save(source *Source, out string, document report.Plan) error {
+	back, err := keepReferences(f.Model)
+	if err != nil {
+		return err
+	}
+	defer back()
 	return f.save(source, out, document, func(m *onnx.Model) error { return Rebase(m, source.Path, out) })
 }
 

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime"
 )
 
 // CanWrite reports, before any work is done, why the files that a command is to
@@ -99,6 +100,28 @@ func Rebase(m *onnx.Model, source, out string) error {
 		return outOfReach(out, source)
 	}
 	return nil
+}
+
+// keepReferences returns what makes a model's references to data files what they are now.
+func keepReferences(m *onnx.Model) (back func(), err error) {
+	var locations []string
+	if _, err := m.MoveExternal(func(location string) (string, error) {
+		locations = append(locations, location)
+		return location, nil
+	}); err != nil {
+		return nil, err
+	}
+	entries, has := m.Metadata(runtime.ParametersKey)
+	return func() {
+		next := 0
+		m.MoveExternal(func(string) (string, error) {
+			next++
+			return locations[next-1], nil
+		})
+		if has {
+			m.SetMetadata(runtime.ParametersKey, entries)
+		}
+	}, nil
 }
 
 // outOfReach says that a file that is written as out may not refer to the weights of

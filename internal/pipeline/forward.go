@@ -74,8 +74,9 @@ func hasStored(n *onnx.Node) bool {
 }
 
 // Forward is a copy of the model that returns the loss alone. Parameters stay inputs,
-// named as they are; a forward model is returned without its other outputs. It lives
-// as long as the source.
+// named as they are, and so do inputs that data come in by, read or not: batches of the
+// source fit. A forward model is returned without its other outputs. It lives as long as
+// the source.
 func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 	m, err := s.copy()
 	if err != nil {
@@ -85,6 +86,10 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 	loss := g.Value(roles.Loss)
 	if loss == nil || !loss.IsOutput() {
 		return nil, fmt.Errorf("%s: no output is known to be the loss: name it with --roles", s.Path)
+	}
+	fed, err := fedInputs(m, roles)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
 	control.Lift(g)
 	for i := len(g.Outputs) - 1; i >= 0; i-- {
@@ -103,7 +108,7 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 	}
 	g.RemoveDead()
 	for _, v := range slices.Clone(g.Inputs) {
-		if v.Dead() && v.Init == nil {
+		if v.Dead() && v.Init == nil && !slices.Contains(fed, v) {
 			g.RemoveInput(v)
 		}
 	}

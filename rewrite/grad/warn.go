@@ -1,8 +1,8 @@
 package grad
 
 // What the file leaves open and a person should hear of: weights that an exporter
-// may have tied, batch normalization in evaluation mode, blocks that may have run
-// without gradients.
+// may have tied, inputs that it may have merged, batch normalization in evaluation mode,
+// blocks that may have run without gradients.
 
 import (
 	"fmt"
@@ -41,6 +41,22 @@ func sharedUses(g *onnx.Graph) map[string]string {
 		shared[v.Name] = fmt.Sprintf("parameter %q is used in %d places (%s): if the exporter merged equal values, they are now tied", v.Name, len(readers), strings.Join(list, ", "))
 	}
 	return shared
+}
+
+// warnUnread names the inputs that nothing reads. torch.export keeps one of those that
+// were one tensor when it was called, and the others stay as names: such a file reads its
+// tokens from labels, or its labels from tokens.
+func warnUnread(g *onnx.Graph) []string {
+	var names []string
+	for _, v := range g.Inputs {
+		if v.Init == nil && v.Dead() {
+			names = append(names, v.Name)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return []string{"nothing reads these inputs, and what they are fed has no effect: " + some(names) + "; an export that is given one tensor for two inputs has the model read one of them in place of both: give it copies, as in (ids, ids.clone())"}
 }
 
 // tiedEmbedding reports the one sharing that models mean: an embedding that is

@@ -142,3 +142,17 @@ func TestBlocksWithoutGradient(t *testing.T) {
 		}
 	}
 }
+
+// TestUnreadInputs: an export that was given one tensor twice reads one input alone.
+func TestUnreadInputs(t *testing.T) {
+	for reads, warns := range map[string]bool{"x": true, "again": false} {
+		m := parseGraph(t, "in x float32[4]\nin again float32[4]\ninit w float32[4] = [1,2,3,4]\ny = Mul(x, w)\nz = Mul(y, "+reads+")\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, "\n"), "nothing reads these inputs, and what they are fed has no effect: again;"); got != warns {
+			t.Errorf("reads %s: warnings %q", reads, res.Warnings)
+		}
+	}
+}

@@ -109,6 +109,10 @@ func (t *target) bindArrays(d *dataset, given, fill map[string]string) (*boundAr
 		if !ok {
 			a, ok = d.arrays["in:"+v.Name]
 		}
+		if !ok && unread(v) {
+			fill[v.Name] = fillZeros
+			continue
+		}
 		switch {
 		case !ok:
 			return nil, &InputError{v.Name, fmt.Sprintf("%s has no array of that name (it has %s): add one, or give --fill %s=ones|zeros|positions", d.name, keysOf(d), v.Name)}

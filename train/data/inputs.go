@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // Names that break ties.
@@ -130,6 +131,12 @@ func oneOf(list []*meaning, names []string, word, what string) (*meaning, error)
 	return nil, fmt.Errorf("inputs %s all %s: say which with --fill NAME=%s", strings.Join(have, ", "), what, word)
 }
 
+// unread reports an input whose values nothing reads: its size alone may be, as where
+// a written graph delays a node.
+func unread(v *onnx.Value) bool {
+	return !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !traits.ReadsShape(u.Node) })
+}
+
 // filling is what an input gets that takes neither tokens nor labels.
 func (x *meaning) filling() (string, error) {
 	v, name := x.input, strings.ToLower(x.input.Name)
@@ -138,8 +145,8 @@ func (x *meaning) filling() (string, error) {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(name, w) })
 	}
 	switch {
-	case len(v.Uses()) == 0:
-		return fillZeros, nil // nothing reads it
+	case unread(v):
+		return fillZeros, nil
 	case whole && x.angular:
 		return fillPositions, nil
 	case len(x.tables) > 0 && called("pos"):

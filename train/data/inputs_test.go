@@ -229,6 +229,7 @@ func TestInputs(t *testing.T) {
 		{"a table by name", "  in position_ids int64[2,6]\n", small + "  p = Gather(pos, position_ids)\n  h1 = Add(h, p)\n" + strings.Replace(plainLoss, "MatMul(h,", "MatMul(h1,", 1), nil, "position_ids=positions"},
 		{"a condition", "  in keep bool[2,6]\n", "  k = Unsqueeze(keep, last)\n  h1 = Where(k, h, h)\n" + strings.Replace(plainLoss, "MatMul(h,", "MatMul(h1,", 1), nil, "keep=ones"},
 		{"an unread one", "  in nothing int64[2]\n", plainLoss, nil, "nothing=zeros"},
+		{"one whose size delays a node", "  in nothing int64[2]\n", "  n = Size(nothing)\n" + plainLoss, nil, "nothing=zeros"},
 		{"unknown", "  in scale int64[2,6]\n", "  w = Cast(scale) {to=1}\n  wu = Unsqueeze(w, last)\n  h1 = Mul(h, wu)\n" + strings.Replace(plainLoss, "MatMul(h,", "MatMul(h1,", 1), nil, `error: input "scale": int64[2,6], neither tokens nor labels`},
 		{"stated", "  in scale int64[2,6]\n", "  w = Cast(scale) {to=1}\n  wu = Unsqueeze(w, last)\n  h1 = Mul(h, wu)\n" + strings.Replace(plainLoss, "MatMul(h,", "MatMul(h1,", 1), map[string]string{"scale": "ones"}, "scale=ones"},
 		{"floats", "  in scale float32[2,6,1]\n", "  h1 = Mul(h, scale)\n" + strings.Replace(plainLoss, "MatMul(h,", "MatMul(h1,", 1), nil, `error: input "scale": float32[2,6,1], neither`},

@@ -1,0 +1,182 @@
+package remat_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/onnx-remat/remat"
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// opened is the runtime and a training graph of the small model in a folder below dir.
+func opened(t *testing.T, dir string) (*remat.Runtime, *remat.Graph) {
+	t.Helper()
+	rt, err := remat.LoadRuntime("")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { rt.Close() })
+	forward, err := remat.Open(model, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { forward.Close() })
+	if err := os.Mkdir(filepath.Join(dir, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	graph, err := forward.Derive(filepath.Join(dir, "below", "train.onnx"), remat.DeriveOptions{Optimizer: "sgd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { graph.Close() })
+	return rt, graph
+}
+
+// TestMistakes: what cannot be meant is an error that names it, not something else done.
+func TestMistakes(t *testing.T) {
+	dir, ctx := t.TempDir(), context.Background()
+	rt, graph := opened(t, dir)
+	session, err := rt.NewSession(graph, remat.SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	session.Close()
+	schedule := remat.Schedule{Kind: "constant", LR: 1e-3, Steps: 1}
+	for want, do := range map[string]func() error{
+		"ClipNorm and Accumulate need an Optimizer": func() error {
+			_, err := graph.Derive(filepath.Join(dir, "x.onnx"), remat.DeriveOptions{ClipNorm: 1})
+			return err
+		},
+		"a budget of -1 bytes": func() error {
+			_, err := rt.Plan(ctx, graph, remat.PlanOptions{Budget: remat.Budget{Total: -1}})
+			return err
+		},
+		"StashOnly needs a Precision": func() error {
+			_, err := rt.Plan(ctx, graph, remat.PlanOptions{StashOnly: true})
+			return err
+		},
+		"Settings.Threads is -1": func() error {
+			_, err := rt.Predict(graph, remat.Settings{Threads: -1})
+			return err
+		},
+		"TrainOptions.Data is nil": func() error {
+			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule})
+			return err
+		},
+		"TrainOptions.Resume needs Dir": func() error {
+			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule, Data: digits{}, Resume: true})
+			return err
+		},
+		"the session is closed": func() error { return session.Save(filepath.Join(dir, "s.safetensors")) },
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// TestRewriteAgain: a plan is written into one folder after another, also after one from
+// which it cannot refer to its weights.
+func TestRewriteAgain(t *testing.T) {
+	dir := t.TempDir()
+	rt, graph := opened(t, dir)
+	plan, err := rt.Plan(context.Background(), graph, remat.PlanOptions{Strategy: "full"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := plan.Rewrite(filepath.Join(t.TempDir(), "far.onnx")); err == nil {
+		t.Error("written where its weights are out of reach")
+	}
+	for _, name := range []string{"up.onnx", "below/beside.onnx", "up2.onnx"} {
+		small, err := plan.Rewrite(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		session, err := rt.NewSession(small, remat.SessionOptions{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if step, err := session.Step(context.Background()); err != nil || step.LivePeak != plan.After.LivePeak {
+			t.Errorf("%s: %+v, %v", name, step, err)
+		}
+		session.Close()
+		small.Close()
+	}
+}
+
+// TestGoroutines: several may read one graph, and it is whole afterwards.
+func TestGoroutines(t *testing.T) {
+	rt, err := remat.LoadRuntime("")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer rt.Close()
+	graph, err := remat.Open(model, nil) // its weights lie in the file itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer graph.Close()
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 8 {
+				if _, err := rt.Predict(graph, remat.Settings{}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if _, err := rt.Predict(graph, remat.Settings{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// unread is digits with an array for an input that nothing reads.
+type unread struct{ digits }
+
+func (u unread) At(n int64) (map[string]remat.Tensor, error) {
+	batch, err := u.digits.At(n)
+	batch["unread"] = remat.Int64s(make([]int64, 8), 8)
+	return batch, err
+}
+
+func (unread) Len() int64 { return 2 }
+
+// TestUnreadValidates: an input that nothing reads is fed in training, so it is in
+// validation too.
+func TestUnreadValidates(t *testing.T) {
+	rt, err := remat.LoadRuntime("")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer rt.Close()
+	dir := t.TempDir()
+	m, err := onnx.Parse(strings.Replace(normalizing, "  init ", "  in unread int64[8]\n  init ", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Save(dir + "/m.onnx"); err != nil {
+		t.Fatal(err)
+	}
+	forward, err := remat.Open(dir+"/m.onnx", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forward.Close()
+	graph, err := forward.Derive(dir+"/t.onnx", remat.DeriveOptions{Optimizer: "sgd"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer graph.Close()
+	done, err := rt.Train(context.Background(), graph, remat.TrainOptions{
+		Schedule: remat.Schedule{Kind: "constant", LR: 1e-3, Steps: 2}, Data: unread{}, Validation: unread{},
+	})
+	if err != nil || done.Validation == nil {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
