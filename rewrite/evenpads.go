@@ -10,6 +10,8 @@ package rewrite
 // output_padding has to be less than the stride.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -26,17 +28,13 @@ func EvenPads(g *onnx.Graph, types build.Typer) (Report, error) {
 			continue
 		}
 		r.Requested++
-		shape, known := n.Out(0).Type.Shape.Ints()
-		switch {
-		case n.Has("output_shape") || n.Str("auto_pad", "NOTSET") != "NOTSET":
-			r.skip(n.Label(), "its padding follows from the extents that it is to have")
-			continue
-		case !known || n.In(1) == nil:
+		t := transposedOf(n)
+		if t == nil {
 			r.skip(n.Label(), "its extents are not known")
 			continue
 		}
 		b.From(n, "")
-		evenPads(b, n, shape[2:])
+		t.evenPads(b, n)
 		r.Applied++
 		gone = append(gone, n)
 	}
@@ -48,36 +46,72 @@ func EvenPads(g *onnx.Graph, types build.Typer) (Report, error) {
 	return r, g.SortTopologically()
 }
 
-// evenPads replaces a node whose output has those spatial extents.
-func evenPads(b *build.Builder, n *onnx.Node, out []int64) {
-	rank := len(out)
-	orElse := func(list []int64, v int64) []int64 {
-		if len(list) == rank {
-			return append([]int64(nil), list...)
-		}
-		same := make([]int64, rank)
-		for i := range same {
-			same[i] = v
-		}
-		return same
+// A transposed is what a transposed convolution does along each spatial axis.
+type transposed struct {
+	out, strides, dilations, rests, before, after []int64
+}
+
+// transposedOf reads a node, nil where an extent is not known. SAME_UPPER, SAME_LOWER and
+// output_shape stand for padding: what is then beyond the extents is split, and one more
+// is before, with SAME_UPPER behind.
+func transposedOf(n *onnx.Node) *transposed {
+	if n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil {
+		return nil
 	}
-	pads, strides, rests := n.Ints("pads"), orElse(n.Ints("strides"), 1), orElse(n.Ints("output_padding"), 0)
-	even, starts, ends, axes := make([]int64, 2*rank), []int64{}, []int64{}, []int64{}
+	in, ok := n.In(0).Type.Shape.Ints()
+	kernel, okKernel := n.In(1).Type.Shape.Ints()
+	out, okOut := n.Out(0).Type.Shape.Ints()
+	rank := len(in) - 2
+	if !ok || !okKernel || !okOut || rank < 1 || len(kernel) != len(in) || len(out) != len(in) {
+		return nil
+	}
+	or := func(name string, v int64) []int64 {
+		if list := n.Ints(name); len(list) == rank {
+			return slices.Clone(list)
+		}
+		return slices.Repeat([]int64{v}, rank)
+	}
+	t := &transposed{
+		out: out[2:], strides: or("strides", 1), dilations: or("dilations", 1), rests: or("output_padding", 0),
+		before: make([]int64, rank), after: make([]int64, rank),
+	}
+	mode, pads := n.Str("auto_pad", "NOTSET"), n.Ints("pads")
 	for i := range rank {
-		before, after := pads[i], pads[rank+i]
-		at := min(before, after)
-		if more := before - after; more > 0 && rests[i]+more < strides[i] {
-			at, rests[i] = before, rests[i]+more
-		} else if before != after {
-			starts, ends, axes = append(starts, before-at), append(ends, before-at+out[i]), append(axes, int64(i+2))
+		if mode == "NOTSET" && !n.Has("output_shape") {
+			if len(pads) == 2*rank {
+				t.before[i], t.after[i] = pads[i], pads[rank+i]
+			}
+			continue
 		}
-		even[i], even[rank+i] = at, at
+		reach := t.dilations[i]*(kernel[i+2]-1) + 1
+		total := (in[i+2]-1)*t.strides[i] + t.rests[i] + reach - t.out[i]
+		if total < 0 {
+			return nil
+		}
+		if t.before[i], t.after[i] = total-total/2, total/2; mode == "SAME_UPPER" {
+			t.before[i], t.after[i] = t.after[i], t.before[i]
+		}
 	}
-	attrs := []onnx.Attribute{
-		onnx.IntsAttr("pads", even...), onnx.IntsAttr("strides", strides...), onnx.IntsAttr("output_padding", rests...),
-		onnx.IntsAttr("dilations", orElse(n.Ints("dilations"), 1)...), onnx.IntAttr("group", n.Int("group", 1)),
+	return t
+}
+
+// evenPads replaces the node.
+func (t *transposed) evenPads(b *build.Builder, n *onnx.Node) {
+	even, rests := slices.Concat(t.before, t.before), slices.Clone(t.rests)
+	var starts, ends, axes []int64
+	for i, before := range t.before {
+		at, more := before, before-t.after[i]
+		if more > 0 && rests[i]+more < t.strides[i] {
+			rests[i] += more
+		} else if more != 0 {
+			at = min(before, t.after[i])
+			starts, ends, axes = append(starts, before-at), append(ends, before-at+t.out[i]), append(axes, int64(i+2))
+		}
+		even[i], even[len(t.before)+i] = at, at
 	}
-	y := b.Op("ConvTranspose", n.Inputs, attrs...)
+	y := b.Op("ConvTranspose", n.Inputs,
+		onnx.IntsAttr("pads", even...), onnx.IntsAttr("strides", t.strides...), onnx.IntsAttr("output_padding", rests...),
+		onnx.IntsAttr("dilations", t.dilations...), onnx.IntAttr("group", n.Int("group", 1)))
 	if y != nil && len(axes) > 0 {
 		y = b.Op("Slice", build.In(y, b.Ints(starts...), b.Ints(ends...), b.Ints(axes...)))
 	}

@@ -24,6 +24,9 @@ func TestEvenPads(t *testing.T) {
 		{"pads=[2, 0, 0, 1], strides=[2, 3], dilations=[2, 1]", []int64{2, 3, 11, 17}, true},
 		{"pads=[2, 1, 0, 0], strides=[3, 2], output_padding=[0, 1]", []int64{2, 3, 13, 13}, true},
 		{"pads=[1, 0, 0, 0]", []int64{2, 3, 6, 8}, true},
+		{`auto_pad="SAME_UPPER", strides=[2, 2]`, []int64{2, 3, 10, 12}, true},
+		{`auto_pad="SAME_LOWER", strides=[2, 2]`, []int64{2, 3, 10, 12}, false},
+		{`auto_pad="SAME_LOWER", strides=[1, 2], dilations=[2, 1]`, []int64{2, 3, 5, 12}, false},
 	} {
 		text := fmt.Sprintf("model ir=10 opset=20\ngraph g {\n  in x float32[2,4,5,6]\n  in w float32[4,3,3,3]\n  y = ConvTranspose(x, w) {%s}\n  z = Relu(y)\n  out y float32%s\n  out z float32%s\n}\n",
 			c.attrs, onnx.StaticShape(c.out...), onnx.StaticShape(c.out...))
