@@ -36,6 +36,15 @@ func opened(t *testing.T, dir string) (*remat.Runtime, *remat.Graph) {
 	return rt, graph
 }
 
+// unlabelled are batches that lack an input.
+type unlabelled struct{ digits }
+
+func (u unlabelled) At(n int64) (map[string]remat.Tensor, error) {
+	batch, err := u.digits.At(n)
+	delete(batch, "y")
+	return batch, err
+}
+
 // TestMistakes: what cannot be meant is an error that names it, not something else done.
 func TestMistakes(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
@@ -69,6 +78,10 @@ func TestMistakes(t *testing.T) {
 		},
 		"TrainOptions.Resume needs Dir": func() error {
 			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule, Data: digits{}, Resume: true})
+			return err
+		},
+		`no values for input "y"`: func() error {
+			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule, Data: unlabelled{}})
 			return err
 		},
 		"the session is closed": func() error { return session.Save(filepath.Join(dir, "s.safetensors")) },

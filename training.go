@@ -11,6 +11,7 @@ import (
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/train"
+	"github.com/onnx-remat/remat/train/data"
 )
 
 // What a training is fed, and what it tells.
@@ -41,7 +42,8 @@ type TrainOptions struct {
 	// Schedule has the number of steps, those before Resume included, and the rates. A
 	// step is an update: of a graph that accumulates, several micro-batches.
 	Schedule Schedule
-	Data     Batches
+	// Data gives each batch, with values for every input that the graph reads.
+	Data Batches
 	// Validation, if any, is passed over every EvalEvery steps, 0: after the last one.
 	Validation BoundedBatches
 	EvalEvery  int64
@@ -176,6 +178,11 @@ func (r *Runtime) open(g *Graph, o runtime.Options, job *train.Job) (*runtime.Se
 	s, err := r.engine.OpenLoaded(g.source.Model, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	for _, in := range s.Feeds() { // it would be drawn at random
+		if _, ok := o.Feed[in.Name]; !ok && !data.Unread(in) {
+			return nil, errors.Join(fmt.Errorf("%s: batch %d has no values for input %q", g.Path(), job.From.Runs, in.Name), s.Close())
+		}
 	}
 	if !s.Roles.Updates() {
 		return nil, errors.Join(fmt.Errorf("%s: the graph updates nothing: derive it with an optimizer", g.Path()), s.Close())

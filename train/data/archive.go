@@ -109,7 +109,7 @@ func (t *target) bindArrays(d *dataset, given, fill map[string]string) (*boundAr
 		if !ok {
 			a, ok = d.arrays["in:"+v.Name]
 		}
-		if !ok && unread(v) {
+		if !ok && Unread(v) {
 			fill[v.Name] = fillZeros
 			continue
 		}

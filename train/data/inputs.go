@@ -131,9 +131,9 @@ func oneOf(list []*meaning, names []string, word, what string) (*meaning, error)
 	return nil, fmt.Errorf("inputs %s all %s: say which with --fill NAME=%s", strings.Join(have, ", "), what, word)
 }
 
-// unread reports an input whose values nothing reads: its size alone may be, as where
+// Unread reports an input whose values nothing reads: its size alone may be, as where
 // a written graph delays a node.
-func unread(v *onnx.Value) bool {
+func Unread(v *onnx.Value) bool {
 	return !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !traits.ReadsShape(u.Node) })
 }
 
@@ -145,7 +145,7 @@ func (x *meaning) filling() (string, error) {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(name, w) })
 	}
 	switch {
-	case unread(v):
+	case Unread(v):
 		return fillZeros, nil
 	case whole && x.angular:
 		return fillPositions, nil
