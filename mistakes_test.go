@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat"
-	"github.com/onnx-remat/remat/onnx"
 )
 
 // opened is the runtime and a training graph of the small model in a folder below dir.
@@ -163,24 +162,7 @@ func (unread) Len() int64 { return 2 }
 // TestUnreadValidates: an input that nothing reads is fed in training, so it is in
 // validation too.
 func TestUnreadValidates(t *testing.T) {
-	rt, err := remat.LoadRuntime("")
-	if err != nil {
-		t.Skip(err)
-	}
-	defer rt.Close()
-	dir := t.TempDir()
-	m, err := onnx.Parse(strings.Replace(normalizing, "  init ", "  in unread int64[8]\n  init ", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Save(dir + "/m.onnx"); err != nil {
-		t.Fatal(err)
-	}
-	forward, err := remat.Open(dir+"/m.onnx", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer forward.Close()
+	rt, forward, dir := openedText(t, strings.Replace(normalizing, "  init ", "  in unread int64[8]\n  init ", 1))
 	graph, err := forward.Derive(dir+"/t.onnx", remat.DeriveOptions{Optimizer: "sgd"})
 	if err != nil {
 		t.Fatal(err)

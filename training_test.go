@@ -27,27 +27,33 @@ graph g {
 }
 `
 
-// TestTrainNothing: running statistics that move by themselves are no training, but with
-// an optimizer they are among what a session goes on with.
-func TestTrainNothing(t *testing.T) {
+// openedText is the runtime and a model that a text describes, in a folder.
+func openedText(t *testing.T, text string) (rt *remat.Runtime, g *remat.Graph, dir string) {
+	t.Helper()
 	rt, err := remat.LoadRuntime("")
 	if err != nil {
 		t.Skip(err)
 	}
-	defer rt.Close()
-	m, err := onnx.Parse(normalizing)
+	t.Cleanup(func() { rt.Close() })
+	m, err := onnx.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir = t.TempDir()
 	if err := m.Save(dir + "/m.onnx"); err != nil {
 		t.Fatal(err)
 	}
-	forward, err := remat.Open(dir+"/m.onnx", nil)
-	if err != nil {
+	if g, err = remat.Open(dir+"/m.onnx", nil); err != nil {
 		t.Fatal(err)
 	}
-	defer forward.Close()
+	t.Cleanup(func() { g.Close() })
+	return rt, g, dir
+}
+
+// TestTrainNothing: running statistics that move by themselves are no training, but with
+// an optimizer they are among what a session goes on with.
+func TestTrainNothing(t *testing.T) {
+	rt, forward, dir := openedText(t, normalizing)
 	o := remat.TrainOptions{Schedule: remat.Schedule{Kind: "constant", LR: 1e-3, Steps: 2}, Data: digits{}}
 	for _, optimizer := range []string{"", "sgd"} {
 		graph, err := forward.Derive(dir+"/t"+optimizer+".onnx", remat.DeriveOptions{Optimizer: optimizer})

@@ -24,7 +24,7 @@ import (
 // Fingerprint is the hash of the graph as it would be saved, in hexadecimal digits.
 func (m *Model) Fingerprint() string {
 	g := m.ToProto().Graph
-	f := &hasher{Writer: sha256.New(), number: map[string]int{}, about: map[string]string{}}
+	f := newHasher()
 	for _, t := range g.Initializer {
 		f.about[t.GetName()] = fmt.Sprint("init ", t.GetDataType(), t.Dims)
 	}
@@ -44,7 +44,7 @@ func (m *Model) Fingerprint() string {
 // Fingerprint is the hash of the node alone, in hexadecimal digits: operator, attributes,
 // and the types of what it reads, whatever their names.
 func (n *Node) Fingerprint() string {
-	f := &hasher{Writer: sha256.New(), number: map[string]int{}, about: map[string]string{}}
+	f := newHasher()
 	for _, v := range n.Inputs {
 		if v != nil {
 			f.about[v.Name] = v.Type.String()
@@ -68,6 +68,10 @@ type hasher struct {
 	io.Writer
 	number map[string]int
 	about  map[string]string // what is said of a value where it first stands
+}
+
+func newHasher() *hasher {
+	return &hasher{Writer: sha256.New(), number: map[string]int{}, about: map[string]string{}}
 }
 
 func (f *hasher) sum() []byte { return f.Writer.(interface{ Sum([]byte) []byte }).Sum(nil) }

@@ -20,30 +20,16 @@ import (
 // EvenPads gives the transposed convolutions of a typed graph padding that CUDA has a
 // kernel for.
 func EvenPads(g *onnx.Graph, types build.Typer) (Report, error) {
-	r := Report{Pass: "even pads"}
-	b := build.New(g, types, r.Pass)
-	var gone []*onnx.Node
-	for _, n := range g.Nodes {
-		if !n.Is("ConvTranspose") || !traits.RefusedByCUDA(n) {
-			continue
-		}
-		r.Requested++
+	uneven := func(n *onnx.Node) bool { return n.Is("ConvTranspose") && traits.RefusedByCUDA(n) }
+	return replaced("even pads", g, types, uneven, func(b *build.Builder, n *onnx.Node) (why string) {
 		t := transposedOf(n)
 		if t == nil {
-			r.skip(n.Label(), "its extents are not known")
-			continue
+			return "its extents are not known"
 		}
 		b.From(n, "")
 		t.evenPads(b, n)
-		r.Applied++
-		gone = append(gone, n)
-	}
-	if err := b.Err(); err != nil || len(gone) == 0 {
-		return r, err
-	}
-	b.Flush()
-	g.Remove(gone...)
-	return r, g.SortTopologically()
+		return ""
+	})
 }
 
 // A transposed is what a transposed convolution does along each spatial axis.
@@ -51,9 +37,7 @@ type transposed struct {
 	out, strides, dilations, rests, before, after []int64
 }
 
-// transposedOf reads a node, nil where an extent is not known. SAME_UPPER, SAME_LOWER and
-// output_shape stand for padding: what is then beyond the extents is split, and one more
-// is before, with SAME_UPPER behind.
+// transposedOf reads a node, nil where an extent is not known.
 func transposedOf(n *onnx.Node) *transposed {
 	if n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil {
 		return nil
@@ -88,9 +72,7 @@ func transposedOf(n *onnx.Node) *transposed {
 		if total < 0 {
 			return nil
 		}
-		if t.before[i], t.after[i] = total-total/2, total/2; mode == "SAME_UPPER" {
-			t.before[i], t.after[i] = t.after[i], t.before[i]
-		}
+		t.before[i], t.after[i] = traits.SplitPads(total, mode)
 	}
 	return t
 }
@@ -100,10 +82,10 @@ func (t *transposed) evenPads(b *build.Builder, n *onnx.Node) {
 	even, rests := slices.Concat(t.before, t.before), slices.Clone(t.rests)
 	var starts, ends, axes []int64
 	for i, before := range t.before {
-		at, more := before, before-t.after[i]
-		if more > 0 && rests[i]+more < t.strides[i] {
-			rests[i] += more
-		} else if more != 0 {
+		at := before
+		if rest, ok := traits.EvenRest(before, t.after[i], rests[i], t.strides[i]); ok {
+			rests[i] = rest
+		} else {
 			at = min(before, t.after[i])
 			starts, ends, axes = append(starts, before-at), append(ends, before-at+t.out[i]), append(axes, int64(i+2))
 		}

@@ -22,26 +22,36 @@ import (
 // Statistics computes each normalization by the statistics of its input, of a typed graph,
 // with operators that CUDA has.
 func Statistics(g *onnx.Graph, types build.Typer) (Report, error) {
-	r := Report{Pass: "statistics"}
-	b := build.New(g, types, r.Pass)
+	return replaced("statistics", g, types, traits.ComputesStatistics, func(b *build.Builder, n *onnx.Node) (why string) {
+		shape, ok := n.In(0).Type.Shape.Ints()
+		if !ok || len(shape) < 2 {
+			return "the extents of its input are not known"
+		}
+		if d := n.In(0).Type.DType; n.In(1).Type.DType != d || n.In(3).Type.DType != d {
+			return "its input and its statistics have two types"
+		}
+		b.From(n, n.Label())
+		normalized(b, n, shape)
+		return ""
+	})
+}
+
+// replaced has each node of a typed graph that asks for it replaced by others, which take
+// over its outputs, or says why not.
+func replaced(pass string, g *onnx.Graph, types build.Typer, asks func(*onnx.Node) bool, replace func(*build.Builder, *onnx.Node) (why string)) (Report, error) {
+	r := Report{Pass: pass}
+	b := build.New(g, types, pass)
 	var gone []*onnx.Node
 	for _, n := range g.Nodes {
-		if !traits.ComputesStatistics(n) {
+		if !asks(n) {
 			continue
 		}
 		r.Requested++
-		shape, ok := n.In(0).Type.Shape.Ints()
-		if !ok || len(shape) < 2 {
-			r.skip(n.Label(), "the extents of its input are not known")
-			continue
-		}
-		if d := n.In(0).Type.DType; n.In(1).Type.DType != d || n.In(3).Type.DType != d {
-			r.skip(n.Label(), "its input and its statistics have two types")
+		if why := replace(b, n); why != "" {
+			r.skip(n.Label(), "%s", why)
 			continue
 		}
 		r.Applied++
-		b.From(n, n.Label())
-		normalized(b, n, shape)
 		gone = append(gone, n)
 	}
 	if err := b.Err(); err != nil || len(gone) == 0 {

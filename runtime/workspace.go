@@ -33,17 +33,17 @@ func (e *Engine) NoteWorkspaces(m *onnx.Model, gpu GPU) {
 	if !e.HasCUDA() {
 		return
 	}
+	borrows := !e.Rehearsed() || e.device.Workspace() > 0 // else as every rehearsal of a user's
 	for _, n := range m.Graph.Nodes {
-		switch k, ok := step.CUDA.Scratch(n); {
-		case !ok || k == nil || len(k.Library) == 0:
-		case e.Rehearsed() && e.device.Workspace() == 0: // as every rehearsal of a user's
-			traits.ForgetWorkspace(n)
-		default:
-			if bytes, ok := e.workspace(m, n, gpu); ok {
-				traits.NoteWorkspace(n, bytes)
-			} else {
-				traits.ForgetWorkspace(n)
-			}
+		if k, ok := step.CUDA.Scratch(n); !ok || k == nil || len(k.Library) == 0 {
+			continue
+		}
+		traits.ForgetWorkspace(n)
+		if !borrows {
+			continue
+		}
+		if bytes, ok := e.workspace(m, n, gpu); ok {
+			traits.NoteWorkspace(n, bytes)
 		}
 	}
 }
@@ -146,18 +146,18 @@ func alone(of *onnx.Model, n *onnx.Node) (*onnx.Model, []int64, error) {
 // asksFor are the sizes that the session asks the device for, in its second run.
 func asksFor(s *ort.Session) (sizes []int64, err error) {
 	for range 2 {
-		b, err := s.NewBinding()
-		if err != nil {
-			return nil, err
-		}
-		if sizes, err = runAsksFor(s, b); err != nil {
+		if sizes, err = runAsksFor(s); err != nil {
 			return nil, err
 		}
 	}
 	return sizes, nil
 }
 
-func runAsksFor(s *ort.Session, b *ort.Binding) ([]int64, error) {
+func runAsksFor(s *ort.Session) ([]int64, error) {
+	b, err := s.NewBinding()
+	if err != nil {
+		return nil, err
+	}
 	defer b.Close()
 	for _, in := range s.Inputs {
 		v, err := s.NewDeviceTensor(in.Type, in.Shape)

@@ -65,7 +65,7 @@ def rows(m, name, optimizer):
     want = loss(m.remat("cpu", "run", train + ".onnx", "--steps", "3"))
     for strategy in STRATEGIES:
         for precision, bound in BOUND.items():
-            if model in FILES.values() and optimizer != "none" and precision != "fp32":
+            if name in FILES and optimizer != "none" and precision != "fp32":
                 continue  # normalized over so few samples, losses part after a step in half
             file = f"{train}-{strategy}-{precision}.onnx"
             half = ["--emulate"] if m.a.provider == "cpu" and precision != "fp32" else []

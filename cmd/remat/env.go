@@ -47,7 +47,7 @@ type env struct {
 	json    bool
 	quiet   bool
 	debug   map[string]string
-	// workspace is what inspect counts for each of cuDNN's that no GPU was asked for, in bytes.
+	// workspace is what inspect counts for each cuDNN workspace of unknown size, in bytes.
 	workspace int64
 	profile   *os.File // what -d cpu writes
 	dumped    int      // graphs that -d dump has written

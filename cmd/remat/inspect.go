@@ -30,7 +30,7 @@ func inspectCommand(e *env) *cli.Command {
 			&cli.BoolFlag{Name: "cross-check", Usage: "read the file again with onnx-go and compare"},
 			&cli.BoolFlag{Name: "text", Usage: "print the graph as text"},
 			&cli.StringFlag{Name: "png", Usage: "with --memory: draw the timeline to `F.png`"},
-			&cli.StringFlag{Name: "workspace", Usage: "with --memory and --provider cuda: count `SIZE` for each workspace of cuDNN that no GPU was asked for; default: 0"},
+			&cli.StringFlag{Name: "workspace", Usage: "with --memory and --provider cuda: count `SIZE` for each cuDNN workspace whose size is not known; default: 0"},
 		},
 		Action: func(c *cli.Context) error {
 			path, err := argument(c, "model file")
@@ -467,7 +467,7 @@ func printPeak(e *env, m *memoryInfo) {
 	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s (%s in ONNX Runtime's arena)", report.Bytes(m.LivePeakBytes), exact,
 		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes), report.Bytes(m.ArenaBytes))
 	if n := len(m.Workspaces); n > 0 {
-		e.say("nodes that borrow a workspace for cuDNN of which no GPU was asked: %d, %s each counted (--workspace)", n, report.Bytes(m.WorkspaceBytes))
+		e.say("cuDNN workspaces whose size is not known, as no GPU was asked: %d, %s counted for each (--workspace)", n, report.Bytes(m.WorkspaceBytes))
 	}
 	if r := m.Rehearsed; r != nil {
 		e.say("rehearsed live peak: %s, total %s, reserved %s (%s)", report.Bytes(*r.LivePeakBytes), report.Bytes(*r.TotalPeakBytes),

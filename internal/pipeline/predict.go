@@ -23,7 +23,7 @@ import (
 // over their inputs, as a session of package runtime does.
 func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	if !o.provider().Device {
-		return predictBy(e, e, ort.CPU, m, roles, o, bound)
+		return predictBy(e, true, ort.CPU, m, roles, o, bound)
 	}
 	if err := runtime.NoKernel(m.Graph); err != nil {
 		return nil, err
@@ -36,11 +36,11 @@ func Predict(e *runtime.Engine, m *onnx.Model, roles step.Roles, o Options, boun
 				return nil, err
 			}
 		}
-		if p, err = predictBy(nil, e, ort.CUDA, m, roles, o, bound); err != nil || p.Exact() || !e.HasCUDA() {
+		if p, err = predictBy(e, false, ort.CUDA, m, roles, o, bound); err != nil || p.Exact() || !e.HasCUDA() {
 			return p, err
 		}
 	}
-	return predictBy(e, e, ort.CUDA, m, roles, o, bound)
+	return predictBy(e, true, ort.CUDA, m, roles, o, bound)
 }
 
 // folded returns a model whose constants are computed as every provider has them
@@ -60,16 +60,16 @@ func folded(e *runtime.Engine, m *onnx.Model) (*onnx.Model, error) {
 	return clone, fold(e, clone, values)
 }
 
-// predictBy predicts the graph that a provider makes of the model; without an engine,
-// the model as it is. What a device's libraries borrow, the other engine is asked.
-func predictBy(e, asked *runtime.Engine, on ort.Provider, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
+// predictBy predicts the graph that a provider makes of the model, if that is to be dumped
+// and there is an engine, and else the model as it is.
+func predictBy(e *runtime.Engine, dump bool, on ort.Provider, m *onnx.Model, roles step.Roles, o Options, bound []string) (*predict.Prediction, error) {
 	parameters, state, err := runtime.SortInputs(m, roles)
 	if err != nil {
 		return nil, err
 	}
 	po := predict.Options{Threads: o.Threads, On: o.provider(), Workspace: o.Workspace, Bound: bound, Roles: roles, Parameters: parameters, State: state}
 	given := m
-	if e != nil {
+	if e != nil && dump {
 		dumped, err := e.Dump(m, ort.SessionOptions{Level: o.OptLevel, Threads: 1, Provider: on, Dims: o.Dims, Purpose: "predict"})
 		if err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ func predictBy(e, asked *runtime.Engine, on ort.Provider, m *onnx.Model, roles s
 		return nil, err
 	}
 	if po.On.Device {
-		asked.NoteWorkspaces(m, o.GPU)
+		e.NoteWorkspaces(m, o.GPU)
 	}
 	p, err := predict.Predict(m, po)
 	if err != nil {

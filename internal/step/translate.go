@@ -217,9 +217,8 @@ func (t *Translation) kernel(n *onnx.Node, node *ortmodel.Node) Facts {
 		f.Sized = true // what it borrows is the host's
 	} else if k, f.Sized = on.scratch(n, t.options.Threads); k != nil {
 		node.Scratch = k.Sizes
-		for _, i := range k.Library {
-			if !k.Noted {
-				f.Library = true
+		if f.Library = len(k.Library) > 0 && !k.Noted; f.Library {
+			for _, i := range k.Library {
 				k.Sizes[i] = t.options.Workspace
 			}
 		}

@@ -69,6 +69,23 @@ func RefusedByCUDA(n *onnx.Node) bool {
 	return false
 }
 
+// SplitPads splits the padding that SAME_UPPER, SAME_LOWER or output_shape stand for: the
+// odd one is behind with SAME_UPPER, and else before.
+func SplitPads(total int64, mode string) (before, after int64) {
+	if mode == "SAME_UPPER" {
+		return total / 2, total - total/2
+	}
+	return total - total/2, total / 2
+}
+
+// EvenRest is the output_padding with which a transposed window may pad behind as much as
+// before, which CUDA wants; false where it pads more behind, or the rest would not be less
+// than the stride.
+func EvenRest(before, after, rest, stride int64) (int64, bool) {
+	more := before - after
+	return rest + more, more == 0 || more > 0 && rest+more < stride
+}
+
 // evenPads reports that as much is padded at the end of each axis as at its beginning.
 func evenPads(n *onnx.Node) bool {
 	pads := n.Ints("pads")

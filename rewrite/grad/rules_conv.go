@@ -5,6 +5,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // convRules: a convolution's derivatives are convolutions. With x [n,c,…] read
@@ -99,10 +100,7 @@ func (c *Context) placeOutput(list []window) {
 			rest = rests[i]
 		}
 		total := max((w.out-1)*w.stride+rest+w.reach()-w.in, 0)
-		w.before, w.after = total-total/2, total/2
-		if mode == "SAME_UPPER" {
-			w.before, w.after = w.after, w.before
-		}
+		w.before, w.after = traits.SplitPads(total, mode)
 	}
 }
 

@@ -12,6 +12,7 @@ package grad
 
 import (
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // A window is one spatial axis; in and out are -1 where they are not known.
@@ -73,10 +74,7 @@ func (c *Context) windows(x, y *onnx.Value, kernel []int64) []window {
 				return nil
 			}
 			total := max((w.out-1)*w.stride+w.reach()-w.in, 0)
-			w.before, w.after = total/2, total-total/2
-			if mode == "SAME_LOWER" {
-				w.before, w.after = w.after, w.before
-			}
+			w.before, w.after = traits.SplitPads(total, mode)
 		}
 		list[i] = w
 	}
@@ -109,8 +107,8 @@ func strideAttrs(list []window, after []int64, swap bool) []onnx.Attribute {
 }
 
 // spreadBack is ConvTranspose of g [n,m,out...] with weight [m,c/group,k...],
-// cut to the windows' input extents. Padding is the same on both sides where that can be, and what
-// is then missing behind is output_padding: the CUDA provider has no kernel for other
+// cut to the windows' input extents. It pads both sides alike where it can, and makes up
+// for the difference with output_padding: the CUDA provider has no kernel for uneven
 // padding, and leaves the node to the host.
 func (c *Context) spreadBack(g, weight *onnx.Value, list []window, group int64) *onnx.Value {
 	after, rests, kernel := make([]int64, len(list)), make([]int64, len(list)), make([]int64, len(list))
@@ -121,8 +119,8 @@ func (c *Context) spreadBack(g, weight *onnx.Value, list []window, group int64) 
 			c.Fail("stride %d along axis %d, whose extent is unknown: give --dim", w.stride, i+2)
 			return nil
 		}
-		if more := w.before - after[i]; more > 0 && rests[i]+more < w.stride {
-			after[i], rests[i] = w.before, rests[i]+more
+		if rest, ok := traits.EvenRest(w.before, after[i], rests[i], w.stride); ok {
+			after[i], rests[i] = w.before, rest
 		}
 		kernel[i] = w.kernel
 		any = any || rests[i] > 0

@@ -75,8 +75,7 @@ func (p *pass) zero(v, param *onnx.Value, n *onnx.Node, place map[*onnx.Node]int
 	}
 	p.zeroes[n] = n.In(0)
 	uses := slices.Clone(n.Out(0).Uses())
-	end := func(u onnx.Use) int { return place[leadsTo(u.Node, param.Name).Producer] }
-	slices.SortStableFunc(uses, func(a, b onnx.Use) int { return end(a) - end(b) })
+	slices.SortStableFunc(uses, func(a, b onnx.Use) int { return compareEnds(a.Node, b.Node, param, place) })
 	for i, u := range uses {
 		switch {
 		case p.o.Provider == kernels.CPU && p.m.Opset("") >= 14:
@@ -122,7 +121,6 @@ func (p *pass) selected(v, param *onnx.Value, op string, trigger *onnx.Value, in
 func (p *pass) turns(nodes []*onnx.Node) {
 	place := onnx.Places(nodes)
 	for v, param := range p.late {
-		end := func(n *onnx.Node) int { return place[leadsTo(n, param.Name).Producer] }
 		var readers []*onnx.Node
 		for _, u := range v.Uses() {
 			if optim.IsUpdate(u.Node, param.Name) && !slices.Contains(readers, u.Node) {
@@ -130,7 +128,7 @@ func (p *pass) turns(nodes []*onnx.Node) {
 			}
 		}
 		slices.SortFunc(readers, func(a, b *onnx.Node) int {
-			return cmp.Or(cmp.Compare(end(a), end(b)), cmp.Compare(place[a], place[b]))
+			return cmp.Or(compareEnds(a, b, param, place), cmp.Compare(place[a], place[b]))
 		})
 		for i := 1; i < len(readers); i++ {
 			p.readBefore[reading{v, readers[i]}] = readers[i-1]
@@ -152,6 +150,12 @@ func (p *pass) readLate(v *onnx.Value, n *onnx.Node) *onnx.Value {
 		h = control.Wait(p.b, h, trigger)
 	}
 	return p.cast(h, onnx.Float32, "float")
+}
+
+// compareEnds orders the readers of a parameter's gradient as what they lead to is computed.
+func compareEnds(a, b *onnx.Node, param *onnx.Value, place map[*onnx.Node]int) int {
+	end := func(n *onnx.Node) int { return place[leadsTo(n, param.Name).Producer] }
+	return cmp.Compare(end(a), end(b))
 }
 
 // leadsTo is the last value of the update of a parameter that only n's output is led
