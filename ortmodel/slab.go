@@ -183,7 +183,7 @@ func search(buffers []*packed, peak, enough int64, work int) {
 		p.begin(start)
 		p.lower()
 		if round%2 > 0 {
-			p.eject(func(span) bool { return true })
+			p.eject(math.MaxInt64, -1, func(*span) bool { return true })
 		}
 		for end := p.work - work/packStarts*(1+round); p.goesOn(end); p.lower() {
 			for len(p.pool) > 0 && p.work > end {
@@ -218,7 +218,7 @@ func (p *packing) keep() {
 func (p *packing) restore() {
 	p.pool, p.starts = p.pool[:0], p.starts[:0]
 	for _, s := range p.lie {
-		s.cost = s.b.cost()
+		s.cost, s.b.out = s.b.cost(), false
 		p.starts = append(p.starts, s)
 	}
 	p.ends = append(p.ends[:0], p.starts...)
@@ -246,20 +246,47 @@ func (p *packing) begin(start int) {
 // those that end above it.
 func (p *packing) lower() {
 	p.limit = p.least - max(1, (p.least-p.peak)/packNear)
-	p.eject(func(s span) bool { return s.end > p.limit })
+	p.eject(math.MaxInt64, p.limit, func(*span) bool { return true })
 }
 
-// eject takes their places from some.
-func (p *packing) eject(which func(span) bool) {
-	p.starts = slices.DeleteFunc(p.starts, func(s span) bool {
-		s.b.out = which(s)
-		if s.b.out {
+// eject takes their places from some of those that begin below one place and end above another.
+func (p *packing) eject(below, above int64, which func(*span) bool) {
+	p.work -= 2 * packStep
+	first, taken := -1, len(p.pool)
+	for i := range p.starts {
+		s := &p.starts[i]
+		if s.start >= below {
+			break
+		}
+		if s.end > above && which(s) {
+			if first < 0 {
+				first = i
+			}
+			s.b.out = true
 			p.pool = append(p.pool, s.b)
 		}
-		return s.b.out
-	})
-	p.ends = slices.DeleteFunc(p.ends, func(s span) bool { return s.b.out })
-	p.work -= 2 * (len(p.starts) + packStep)
+	}
+	if first >= 0 {
+		from, _ := slices.BinarySearchFunc(p.ends, above, func(s span, place int64) int { return cmp.Compare(s.end, place+1) })
+		p.starts = without(p.starts, first, len(p.pool)-taken)
+		p.ends = without(p.ends, from, len(p.pool)-taken)
+	}
+	p.work -= 2 * len(p.starts)
+}
+
+// without closes the gaps of so many that have no place any more, from one on.
+func without(spans []span, from, gaps int) []span {
+	to := from
+	for i := from; gaps > 0; i++ {
+		if !spans[i].b.out {
+			continue
+		}
+		to += copy(spans[to:], spans[from:i])
+		from = i + 1
+		gaps--
+	}
+	to += copy(spans[to:], spans[from:])
+	return spans[:to]
 }
 
 // place gives the next of the pool the place that costs least: nothing where one is free, else
@@ -267,13 +294,13 @@ func (p *packing) eject(which func(span) bool) {
 func (p *packing) place() {
 	b := p.next()
 	at, cost := p.cheapest(b)
-	b.offset = at
+	b.offset, b.out = at, false
 	if cost > 0 {
 		b.tries++
 	}
 	s := b.span()
 	if cost > 0 {
-		p.eject(func(o span) bool { return o.start < s.end && s.start < o.end && o.meets(b) })
+		p.eject(s.end, s.start, func(o *span) bool { return o.meets(b) })
 	}
 	i, _ := slices.BinarySearchFunc(p.starts, s, byStart)
 	p.starts = slices.Insert(p.starts, i, s)
