@@ -66,6 +66,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
 	case ofGroupNorm(v):
 		return Decision{Trained: true, Source: FromUse, Reason: "the scale or shift of a group normalization"}
+	case c.begins[v] && !c.names.variable(v.Name):
+		return Decision{Source: FromContent, Reason: "a state of zeros, with which a recurrence begins"}
 	case c.names.torch && !c.names.variable(v.Name) && uniform(v):
 		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
 	case schedule(v):
@@ -106,17 +108,22 @@ var elementwise = map[string]bool{
 // elementwiseOnly reports that v, perhaps reshaped or sliced, only meets
 // elementwise operators.
 func elementwiseOnly(v *onnx.Value) bool {
+	return servesOnly(v, func(u onnx.Use) bool { return u.Node.Domain() == "" && elementwise[u.Node.OpType()] })
+}
+
+// servesOnly reports that all that v, perhaps reshaped or sliced, meets is of some kind.
+func servesOnly(v *onnx.Value, kind func(onnx.Use) bool) bool {
 	for _, u := range v.Uses() {
 		switch {
 		case u.Index == onnx.Captured:
 			return false
 		case u.Node.Is("Cast", "Reshape", "Unsqueeze", "Squeeze", "Slice", "Split", "Expand", "Transpose", "Identity") && u.Index == 0:
 			for _, o := range u.Node.Outputs {
-				if o != nil && !elementwiseOnly(o) {
+				if o != nil && !servesOnly(o, kind) {
 					return false
 				}
 			}
-		case u.Node.Domain() != "" || !elementwise[u.Node.OpType()]:
+		case !kind(u):
 			return false
 		}
 	}

@@ -43,12 +43,30 @@ func fromTorchScript(m *onnx.Model) bool {
 
 // namers tells from its name that an initializer is a variable of the model.
 type namer struct {
-	torch, script bool
+	torch, script, tensorflow bool
 }
 
 func newNamer(m *onnx.Model) namer {
-	return namer{torch: m.Proto.GetProducerName() == "pytorch", script: fromTorchScript(m)}
+	producer := m.Proto.GetProducerName()
+	return namer{torch: producer == "pytorch", script: fromTorchScript(m), tensorflow: producer == "tf2onnx"}
 }
+
+// ahead reports the name of what the exporter computed ahead, but for what it only reshaped:
+// TensorFlow calls a value after its operator, …/batchnorm/mul:0.
+func (n namer) ahead(name string) bool {
+	switch {
+	case n.script:
+		return ComputedAhead(name)
+	case n.tensorflow:
+		return strings.HasPrefix(name, "const_fold_opt__") || operatorName.MatchString(name) && !n.variable(name) && !reshapedName.MatchString(name)
+	}
+	return false
+}
+
+var (
+	operatorName = regexp.MustCompile(`/[^/]+:\d+$`)
+	reshapedName = regexp.MustCompile(`/(resource|Const|Reshape|ExpandDims|Squeeze|Transpose|transpose|Identity|Cast)(_\d+)?:\d+$`)
+)
 
 // variable reports the name of a parameter or a buffer.
 func (n namer) variable(name string) bool {

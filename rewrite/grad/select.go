@@ -24,12 +24,16 @@ type chooser struct {
 	names  namer
 	// candidates may be parameters.
 	candidates map[*onnx.Value]bool
+	// begins are states with which recurrences begin.
+	begins map[*onnx.Value]bool
 	// fixedNorms are modules whose stored statistics are written out.
 	fixedNorms map[string]bool
 	// adapters are the parameters of low-rank pairs that were added, by name.
 	adapters map[string]bool
 	// shared says of values by name that they serve where another was meant.
 	shared map[string]string
+	// lone says of biases by name that their other half is zeros.
+	lone map[string]string
 	// blocks are the values that leave a block of no_grad or autocast.
 	blocks []string
 	// inputs are the patterns of Params that match no initializer: they can only
@@ -50,8 +54,11 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 			c.candidates[v] = true
 		}
 	}
-	if c.names.torch && !o.Signature.known {
-		c.fixedNorms = fixedNorms(m.Graph)
+	if !o.Signature.known {
+		c.begins, c.lone = beginnings(m.Graph), loneBiases(m.Graph)
+		if c.names.torch {
+			c.fixedNorms = fixedNorms(m.Graph)
+		}
 	}
 	for _, glob := range o.Params {
 		if !slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return o.Signature.means(glob, v.Name) }) {
@@ -178,13 +185,17 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Decisions = append(res.Decisions, d)
 		if d.Trained {
 			params = append(params, v)
-			if c.names.script && ComputedAhead(v.Name) && elementwiseOnly(v) && !ofGroupNorm(v) {
+			if c.names.ahead(v.Name) && elementwiseOnly(v) && !ofGroupNorm(v) {
 				ahead = append(ahead, v.Name)
 			}
 		}
 	}
 	if len(ahead) > 0 {
-		res.Warnings = append(res.Warnings, "TorchScript computed values ahead, perhaps from parameters, and they are trained in their place; export with do_constant_folding=False: "+some(ahead))
+		exporter, instead := "TorchScript", "; export with do_constant_folding=False"
+		if c.names.tensorflow {
+			exporter, instead = "tf2onnx", ""
+		}
+		res.Warnings = append(res.Warnings, exporter+" computed values ahead, perhaps from parameters, and they are trained in their place"+instead+": "+some(ahead))
 	}
 	for _, v := range e.m.Graph.Inputs {
 		if v.Init != nil || !reach[v] || !v.Type.DType.IsFloat() {

@@ -508,24 +508,31 @@ func TestGroupNorm(t *testing.T) {
 	}
 }
 
-// TestComputedAhead: what TorchScript computed of a parameter is trained in its place,
-// with a warning; what no parameter can be told from is none of it.
+// TestComputedAhead: what TorchScript or tf2onnx computed of a parameter is trained in its
+// place, with a warning; what no parameter can be told from is none of it.
 func TestComputedAhead(t *testing.T) {
-	for body, warned := range map[string]bool{
-		"init onnx::Add_7 float32[2,2] = [1,2,3,1]\n/a/y = Add(x, onnx::Add_7)":          true,
-		"init net.table float32[2,2] = [1,2,3,1]\n/a/y = Add(x, net.table)":              false,
-		"init onnx::MatMul_7 float32[2,2] = [1,2,3,1]\n/a/y = MatMul(x, onnx::MatMul_7)": false,
+	for _, c := range []struct {
+		producer, name, op string
+		warned             bool
+	}{
+		{"pytorch", "onnx::Add_7", "Add", true},
+		{"pytorch", "net.table", "Add", false},
+		{"pytorch", "onnx::MatMul_7", "MatMul", false},
+		{"tf2onnx", "const_fold_opt__7", "Add", true},
+		{"tf2onnx", "const_fold_opt__7", "MatMul", false},
+		{"tf2onnx", "net/norm/batchnorm/mul:0", "Mul", true},
+		{"tf2onnx", "net/norm/Reshape_1:0", "Mul", false},
+		{"tf2onnx", "net/dense/Add/ReadVariableOp:0", "Add", false},
 	} {
-		m := parseGraph(t, "in x float32[2,2]\n"+body+"\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\n/a/y = %s(x, %s)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", c.name, c.op, c.name), "loss float32")
+		m.Proto.ProducerName = &c.producer
 		m.Graph.Nodes[0].SetName("/a/first")
 		res, err := Differentiate(m, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(strings.Join(res.Warnings, " "), "TorchScript computed values ahead"); got != warned {
-			t.Errorf("%s: warned %v: %q", body, got, res.Warnings)
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "computed values ahead"); got != c.warned {
+			t.Errorf("%+v: %q", c, res.Warnings)
 		}
 	}
 }
@@ -537,5 +544,73 @@ func TestUnknownShape(t *testing.T) {
 	_, err := Differentiate(m, Options{})
 	if err == nil || !strings.Contains(err.Error(), "fix sizes with --dim b=N,") || !strings.Contains(err.Error(), "n=N") {
 		t.Error(err)
+	}
+}
+
+// TestBeginnings: zeros with which a recurrence begins are no parameter; what a loop only
+// hands on, what is named as a variable, and other numbers are.
+func TestBeginnings(t *testing.T) {
+	const (
+		gru  = "init W float32[1,3,2] = [1,2,3,4,5,6]\ninit R float32[1,3,1] = [1,2,3]\ny, h = GRU(x, W, R, _, _, s) {hidden_size=1}\nq = Mul(h, h)"
+		scan = `init w float32[2] = [1,2]
+f, o = Scan(s, x) {num_scan_inputs=1, body=graph body {
+  in c float32[3,2]
+  in r float32[3,2]
+  d = Add(c, r)
+  e = Tanh(d)
+  k = Identity(c)
+  g = Identity(e)
+  out %s float32[3,2]
+  out e float32[3,2]
+}}
+p = Mul(o, w)
+q = Mul(p, p)`
+	)
+	for name, c := range map[string]struct {
+		state, name, body string
+		producer          string
+		trained           bool
+	}{
+		"a GRU's zeros":        {"float32[1,3,1] = [0,0,0]", "s", gru, "", false},
+		"reshaped":             {"float32[3,1] = [0,0,0]", "z", "init to int64[3] = [1,3,1]\ns = Reshape(z, to)\n" + gru, "", false},
+		"a GRU's numbers":      {"float32[1,3,1] = [0,1,0]", "s", gru, "", true},
+		"a variable of TF":     {"float32[1,3,1] = [0,0,0]", "h/ReadVariableOp:0", "s = Identity(h/ReadVariableOp:0)\n" + gru, "tf2onnx", true},
+		"of a module":          {"float32[1,3,1] = [0,0,0]", "rnn.h0", "s = Identity(rnn.h0)\n" + gru, "pytorch", true},
+		"what a Scan carries":  {"float32[3,2] = [0,0,0,0,0,0]", "s", fmt.Sprintf(scan, "g"), "", false},
+		"what a Scan hands on": {"float32[3,2] = [0,0,0,0,0,0]", "s", fmt.Sprintf(scan, "k"), "", true},
+		"read by others too":   {"float32[1,3,1] = [0,0,0]", "s", "init one float32[1] = [1]\nx = Add(x0, s)\n" + gru, "", true},
+	} {
+		in := "in x float32[2,3,2]\n"
+		if strings.Contains(c.body, "x0") {
+			in = "in x0 float32[2,3,2]\n"
+		}
+		m := parseGraph(t, in+"init "+c.name+" "+c.state+"\n"+c.body+"\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		m.Proto.ProducerName = &c.producer
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if i := slices.IndexFunc(res.Decisions, func(d Decision) bool { return d.Name == c.name }); i < 0 || res.Decisions[i].Trained != c.trained {
+			t.Errorf("%s: %+v", name, res.Decisions)
+		}
+	}
+}
+
+// TestLoneBias: a recurrence whose second bias is zeros had one, and both are trained.
+func TestLoneBias(t *testing.T) {
+	for bias, warned := range map[string]bool{
+		"[1,2,3,0,0,0]": true,
+		"[1,2,3,0,1,0]": false,
+		"[0,0,0,0,0,0]": false, // fresh ones tell nothing
+	} {
+		m := parseGraph(t, "in x float32[2,3,2]\ninit W float32[1,3,2] = [1,2,3,4,5,6]\ninit R float32[1,3,1] = [1,2,3]\ninit B float32[1,6] = "+bias+
+			"\ny, h = GRU(x, W, R, B) {hidden_size=1}\nq = Mul(h, h)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), `parameter "B" holds two biases`); got != warned {
+			t.Errorf("%s: warned %v: %q", bias, got, res.Warnings)
+		}
 	}
 }

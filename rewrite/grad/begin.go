@@ -1,0 +1,97 @@
+package grad
+
+// What recurrences begin with, and their biases, in files that say nothing of parameters.
+//
+// Keras and others begin a recurrence with a state of zeros, which an exporter writes as an
+// initializer where the size of the batch is fixed: a gradient reaches it, and it is no
+// parameter. It is an input of the node (ONNX operators RNN, GRU, LSTM), or what a Loop or a
+// Scan carries and its body changes; weights are carried, too, and handed on as they are.
+//
+// These nodes have two biases, which are added; an exporter whose layer has one leaves the
+// other zeros.
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// beginnings are the initializers of zeros that are nothing but such states.
+func beginnings(g *onnx.Graph) map[*onnx.Value]bool {
+	list := map[*onnx.Value]bool{}
+	for _, v := range g.Initializers {
+		if v.Type.DType.IsFloat() && len(v.Uses()) > 0 && servesOnly(v, isState) && v.IsZero() {
+			list[v] = true
+		}
+	}
+	return list
+}
+
+// isState reports that a recurrence begins with what it reads there.
+func isState(u onnx.Use) bool {
+	switch n := u.Node; {
+	case n.Is("LSTM"):
+		return u.Index == 5 || u.Index == 6
+	case n.Is("RNN", "GRU"):
+		return u.Index == 5
+	case n.Is("Loop"): // its body returns the condition first
+		return u.Index >= 2 && changes(n, u.Index, u.Index-1)
+	case n.Is("Scan"):
+		return u.Index < len(n.Inputs)-int(n.Int("num_scan_inputs", 0)) && changes(n, u.Index, u.Index)
+	}
+	return false
+}
+
+// changes reports that a loop's body does not hand on one of its inputs as one of its outputs.
+func changes(n *onnx.Node, in, out int) bool {
+	body := n.Attr("body").GetG()
+	if in >= len(body.GetInput()) || out >= len(body.GetOutput()) {
+		return false
+	}
+	name := body.Output[out].GetName()
+	for i := len(body.Node) - 1; i >= 0; i-- {
+		if by := body.Node[i]; by.GetOpType() == "Identity" && len(by.Input) == 1 && len(by.Output) == 1 && by.Output[0] == name {
+			name = by.Input[0]
+		}
+	}
+	return name != body.Input[in].GetName()
+}
+
+// loneBiases says of biases of recurrences whose second half is zeros, and the first is not,
+// what it means that both are trained.
+func loneBiases(g *onnx.Graph) map[string]string {
+	texts := map[string]string{}
+	for _, n := range g.Nodes {
+		if !n.Is("RNN", "GRU", "LSTM") {
+			continue
+		}
+		if b := n.In(3); b != nil && b.IsConstant() && secondZero(b) {
+			texts[b.Name] = fmt.Sprintf("parameter %q holds two biases that are added, and the second is zeros, as where a layer has one: both are trained, so that their sum moves twice as far as one would", b.Name)
+		}
+	}
+	return texts
+}
+
+// secondZero reports a bias [directions, 2 × gates × hidden] whose second half alone is zeros.
+func secondZero(b *onnx.Value) bool {
+	data, err := b.Init.Bytes()
+	s := b.Type.Shape
+	if err != nil || len(s) != 2 {
+		return false
+	}
+	directions, ok := s[0].Int()
+	if !ok || directions < 1 || len(data)%(2*int(directions)) > 0 {
+		return false
+	}
+	half := len(data) / (2 * int(directions))
+	isZero := func(data []byte) bool { return len(bytes.Trim(data, "\x00")) == 0 }
+	first := false
+	for at := 0; at < len(data); at += 2 * half {
+		first = first || !isZero(data[at:at+half])
+		if !isZero(data[at+half : at+2*half]) {
+			return false
+		}
+	}
+	return first
+}
