@@ -132,6 +132,9 @@ type DeriveOptions struct {
 	// Train and Frozen are globs over the names of initializers: what is trained,
 	// and what is not; Frozen wins. No gradient flows through values that match Stop.
 	Train, Frozen, Stop []string
+	// Tie trains a matrix and its transpose, where the file holds both, as one parameter:
+	// a head that is tied to its embedding, which TorchScript writes as two.
+	Tie bool
 	// Adapters add low-rank pairs to linear layers, as remat grad --lora takes them:
 	// "*_proj.weight:r=8,alpha=16". Then only these are trained, and what Train names.
 	Adapters []string
@@ -173,7 +176,7 @@ func (g *Graph) Derive(out string, o DeriveOptions) (*Graph, error) {
 		return nil, err
 	}
 	d, err := g.source.Derive(pipeline.DeriveOptions{
-		Grad:   grad.Options{Loss: o.Loss, Params: o.Train, Frozen: o.Frozen, Adapters: adapters, Stop: o.Stop, Dims: g.dims, Dialect: grad.DialectONNX},
+		Grad:   grad.Options{Loss: o.Loss, Params: o.Train, Frozen: o.Frozen, Adapters: adapters, Stop: o.Stop, Tie: o.Tie, Dims: g.dims, Dialect: grad.DialectONNX},
 		Update: update,
 	})
 	if err != nil {

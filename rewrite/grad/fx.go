@@ -96,8 +96,16 @@ func (c *call) outside() []slot {
 // Unmerge gives parameters that the exporter's optimizer merged initializers of
 // their own again, as Differentiate does: under these names it trains them. So does it
 // to stored statistics, and to what TorchScript merged if given, by name, has a value for it.
+// A matrix for which there is none becomes the transpose of the parameter that it was tied to.
 func Unmerge(m *onnx.Model, given func(name string) bool) {
-	unmerge(m, ReadSignature(m), nil)
+	s := ReadSignature(m)
+	if unmerge(m, s, nil); !s.known {
+		for _, pair := range transposes(m.Graph) {
+			if given(pair[0].Name) && !given(pair[1].Name) {
+				tie(m.Graph, pair[1], pair[0])
+			}
+		}
+	}
 	for _, n := range slices.Clone(m.Graph.Nodes) {
 		if v, from := identity(n); v != nil && given(v.Name) {
 			setApart(m.Graph, v, from)

@@ -58,6 +58,9 @@ type Options struct {
 	// Signature is what the export says of its initializers; nil reads it from
 	// the model.
 	Signature *Signature
+	// Tie trains a matrix and its transpose, where the file holds both, as one parameter: what
+	// an exporter computed of a tied embedding. With a signature they are one in any case.
+	Tie bool
 	// Masters holds parameters that the file has in a half type in float32.
 	Masters bool
 	Dialect Dialect
@@ -167,6 +170,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
+	if !o.Signature.known {
+		res.Warnings = append(res.Warnings, retieAlike(m.Graph, o.Tie)...)
+	}
 	if n := trainNorms(m); n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
 	}

@@ -14,6 +14,7 @@ package grad
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -21,6 +22,11 @@ import (
 
 // stateName is a path of Python names and positions in lists.
 var stateName = regexp.MustCompile(`^[A-Za-z_]\w*(\.\w+)*$`)
+
+// foldedConvolution reports a convolution's weights that TorchScript computed ahead.
+func (n namer) foldedConvolution(v *onnx.Value) bool {
+	return n.script && ComputedAhead(v.Name) && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Index == 1 && u.Node.Is("Conv", "ConvTranspose") })
+}
 
 // ComputedAhead reports the name of what TorchScript computed ahead.
 func ComputedAhead(name string) bool { return strings.HasPrefix(name, "onnx::") }
@@ -56,7 +62,7 @@ func newNamer(m *onnx.Model) namer {
 func (n namer) ahead(name string) bool {
 	switch {
 	case n.script:
-		return ComputedAhead(name)
+		return ComputedAhead(name) || outputName.MatchString(name) && !strings.Contains(name, "/Constant_")
 	case n.tensorflow:
 		return strings.HasPrefix(name, "const_fold_opt__") || operatorName.MatchString(name) && !n.variable(name) && !reshapedName.MatchString(name)
 	}
@@ -64,6 +70,7 @@ func (n namer) ahead(name string) bool {
 }
 
 var (
+	outputName   = regexp.MustCompile(`^/.*_output_\d+$`) // of a node of TorchScript's, which a tool computed
 	operatorName = regexp.MustCompile(`/[^/]+:\d+$`)
 	reshapedName = regexp.MustCompile(`/(resource|Const|Reshape|ExpandDims|Squeeze|Transpose|transpose|Identity|Cast)(_\d+)?:\d+$`)
 )
@@ -73,6 +80,8 @@ func (n namer) variable(name string) bool {
 	switch {
 	case strings.Contains(name, "ReadVariableOp"):
 		return true
+	case strings.HasPrefix(name, "_inlfunc_"): // a constant of a function that ONNX Runtime wrote out
+		return false
 	case !n.torch || !stateName.MatchString(name):
 		return false
 	}

@@ -168,7 +168,7 @@ func (e *engine) reached(loss *onnx.Value) map[*onnx.Value]bool {
 func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser, res *Result) ([]*onnx.Value, error) {
 	res.Stops = e.stops(reach)
 	var params []*onnx.Value
-	var ahead []string
+	var ahead, folded []string
 	for _, name := range c.o.Params {
 		// Said outright, not by a pattern: then it must be possible.
 		v := e.m.Graph.Value(name)
@@ -188,6 +188,9 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 			if c.names.ahead(v.Name) && elementwiseOnly(v) && !ofGroupNorm(v) {
 				ahead = append(ahead, v.Name)
 			}
+			if c.names.foldedConvolution(v) {
+				folded = append(folded, v.Name)
+			}
 		}
 	}
 	if len(ahead) > 0 {
@@ -196,6 +199,10 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 			exporter, instead = "tf2onnx", ""
 		}
 		res.Warnings = append(res.Warnings, exporter+" computed values ahead, perhaps from parameters, and they are trained in their place"+instead+": "+some(ahead))
+	}
+	if len(folded) > 0 {
+		res.Warnings = append(res.Warnings, "TorchScript computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+
+			"export with training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False: "+some(folded))
 	}
 	for _, v := range e.m.Graph.Inputs {
 		if v.Init != nil || !reach[v] || !v.Type.DType.IsFloat() {

@@ -518,6 +518,8 @@ func TestComputedAhead(t *testing.T) {
 		{"pytorch", "onnx::Add_7", "Add", true},
 		{"pytorch", "net.table", "Add", false},
 		{"pytorch", "onnx::MatMul_7", "MatMul", false},
+		{"pytorch", "/a/wpe/Gather_output_0", "Add", true}, // by a tool behind it
+		{"pytorch", "/a/Constant_2_output_0", "Add", false},
 		{"tf2onnx", "const_fold_opt__7", "Add", true},
 		{"tf2onnx", "const_fold_opt__7", "MatMul", false},
 		{"tf2onnx", "net/norm/batchnorm/mul:0", "Mul", true},
@@ -611,6 +613,42 @@ func TestLoneBias(t *testing.T) {
 		}
 		if got := strings.Contains(strings.Join(res.Warnings, " "), `parameter "B" holds two biases`); got != warned {
 			t.Errorf("%s: warned %v: %q", bias, got, res.Warnings)
+		}
+	}
+}
+
+// TestFoldedConvolution: weights of a convolution that TorchScript computed are named, as it
+// folds a normalization so.
+func TestFoldedConvolution(t *testing.T) {
+	for name, warned := range map[string]bool{"onnx::Conv_12": true, "net.conv.weight": false} {
+		m := parseGraph(t, fmt.Sprintf("in x float32[1,1,2,2]\ninit %s float32[2,1,1,1] = [2,3]\ninit net.b float32[2] = [1,2]\n/a/y = Conv(x, %s, net.b)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, name), "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName("/a/Conv")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "TorchScript computed weights of convolutions ahead"); got != warned {
+			t.Errorf("%s: warned %v: %q", name, got, res.Warnings)
+		}
+	}
+}
+
+// TestInlinedConstant: a constant of one element that ONNX Runtime wrote out of a function is
+// no parameter, though TorchScript's own parameters may have such a name.
+func TestInlinedConstant(t *testing.T) {
+	for name, trained := range map[string]bool{"_inlfunc_Loss_const_one_float": false, "logit_scale": true} {
+		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[1] = [1]\ninit net.w float32[2,2] = [1,2,3,4]\na = MatMul(x, net.w)\n/a/y = Mul(a, %s)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, name), "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[1].SetName("/a/Mul")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == name }); got != trained {
+			t.Errorf("%s: trained %v", name, got)
 		}
 	}
 }
