@@ -96,13 +96,13 @@ func (c *call) outside() []slot {
 // Unmerge gives parameters that the exporter's optimizer merged initializers of
 // their own again, as Differentiate does: under these names it trains them. So does it
 // to stored statistics, and to what TorchScript merged if given, by name, has a value for it.
-// A matrix for which there is none becomes the transpose of the parameter that it was tied to.
+// A matrix for which there is none is read from the parameter that it was tied to.
 func Unmerge(m *onnx.Model, given func(name string) bool) {
 	s := ReadSignature(m)
 	if unmerge(m, s, nil); !s.known {
-		for _, pair := range transposes(m.Graph) {
-			if given(pair[0].Name) && !given(pair[1].Name) {
-				tie(m.Graph, pair[1], pair[0])
+		for _, t := range twins(m.Graph) {
+			if given(t.of.Name) && !given(t.v.Name) {
+				tie(m.Graph, t)
 			}
 		}
 	}

@@ -57,22 +57,28 @@ func newNamer(m *onnx.Model) namer {
 	return namer{torch: producer == "pytorch", script: fromTorchScript(m), tensorflow: producer == "tf2onnx"}
 }
 
-// ahead reports the name of what the exporter computed ahead, but for what it only reshaped:
-// TensorFlow calls a value after its operator, …/batchnorm/mul:0.
-func (n namer) ahead(name string) bool {
+// ahead reports what the exporter, or a tool behind it, computed ahead by more than a reshape,
+// as far as the name tells: TorchScript and TensorFlow call a value after its operator,
+// /wpe/Gather_output_0 and …/batchnorm/mul:0, dynamo calls a parameter after its module, and
+// nothing else.
+func (n namer) ahead(v *onnx.Value) bool {
+	name := v.Name
 	switch {
+	case n.script && ComputedAhead(name), n.tensorflow && strings.HasPrefix(name, "const_fold_opt__"):
+		return elementwiseOnly(v) && !ofGroupNorm(v)
 	case n.script:
-		return ComputedAhead(name) || outputName.MatchString(name) && !strings.Contains(name, "/Constant_")
+		return outputName.MatchString(name) && !reshapedName.MatchString(name)
 	case n.tensorflow:
-		return strings.HasPrefix(name, "const_fold_opt__") || operatorName.MatchString(name) && !n.variable(name) && !reshapedName.MatchString(name)
+		return outputName.MatchString(name) && !reshapedName.MatchString(name) && !n.variable(name) && elementwiseOnly(v)
+	case n.torch:
+		return !strings.Contains(name, ".") && !turned.MatchString(strings.TrimSuffix(name, "_weight"))
 	}
 	return false
 }
 
 var (
-	outputName   = regexp.MustCompile(`^/.*_output_\d+$`) // of a node of TorchScript's, which a tool computed
-	operatorName = regexp.MustCompile(`/[^/]+:\d+$`)
-	reshapedName = regexp.MustCompile(`/(resource|Const|Reshape|ExpandDims|Squeeze|Transpose|transpose|Identity|Cast)(_\d+)?:\d+$`)
+	outputName   = regexp.MustCompile(`/[^/]+(_output_|:)\d+$`)
+	reshapedName = regexp.MustCompile(`/(resource|Const|Constant|Reshape|ExpandDims|Unsqueeze|Squeeze|[Tt]ranspose|Identity|Cast)(_\d+)?(_output_|:)\d+$`)
 )
 
 // variable reports the name of a parameter or a buffer.

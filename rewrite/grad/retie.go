@@ -27,7 +27,7 @@ func retie(g *onnx.Graph, s *Signature) (apart []string) {
 			switch {
 			case v.Init == nil || p == nil || p.Init == nil || p == v || len(p.Uses()) == 0:
 			case isTranspose(v.Init, p.Init):
-				tie(g, v, p)
+				tie(g, twin{p, v, true})
 			default:
 				apart = append(apart, v.Name+" and "+from)
 			}
@@ -36,20 +36,31 @@ func retie(g *onnx.Graph, s *Signature) (apart []string) {
 	return apart
 }
 
-// tie lets the readers of v read the transpose of p.
-func tie(g *onnx.Graph, v, p *onnx.Value) {
-	n := g.NewNode("", "Transpose", "remat/tie/"+v.Name, []*onnx.Value{p}, []string{v.Name + ".tied"}, onnx.IntsAttr("perm", 1, 0))
-	n.Out(0).Type = v.Type
-	g.Nodes = slices.Insert(g.Nodes, 0, n)
-	g.ReplaceUses(v, n.Out(0))
-	if v.Dead() && !v.IsInput() {
-		g.RemoveInitializer(v)
+// tie lets the readers of a twin read what it is a twin of, or its transpose.
+func tie(g *onnx.Graph, t twin) {
+	by := t.of
+	if t.turned {
+		n := g.NewNode("", "Transpose", "remat/tie/"+t.v.Name, []*onnx.Value{t.of}, []string{t.v.Name + ".tied"}, onnx.IntsAttr("perm", 1, 0))
+		by = n.Out(0)
+		by.Type = t.v.Type
+		g.Nodes = slices.Insert(g.Nodes, 0, n)
+	}
+	g.ReplaceUses(t.v, by)
+	if t.v.Dead() && !t.v.IsInput() {
+		g.RemoveInitializer(t.v)
 	}
 }
 
-// transposes lists pairs of matrices of which one is the other's transpose: first what is to
-// stay, which is gathered, else has a name that no exporter made.
-func transposes(g *onnx.Graph) (pairs [][2]*onnx.Value) {
+// A twin is a matrix that holds another's numbers, or its transpose.
+type twin struct {
+	of, v  *onnx.Value
+	turned bool
+}
+
+// twins lists matrices of products that are the transpose of another matrix, or the same as one
+// that is gathered: an embedding and a product's matrix are drawn apart. Of two products the one
+// stays whose name no exporter made.
+func twins(g *onnx.Graph) (list []twin) {
 	type alike struct {
 		dtype onnx.DType
 		sides [2]int64
@@ -62,31 +73,46 @@ func transposes(g *onnx.Graph) (pairs [][2]*onnx.Value) {
 		}
 		key := alike{v.Init.DType(), [2]int64{min(d[0], d[1]), max(d[0], d[1])}}
 		for _, p := range groups[key] {
-			if !isTranspose(v.Init, p.Init) || isTranspose(p.Init, p.Init) {
-				continue
-			}
+			of, other := p, v
 			if gathered(v) || !gathered(p) && ComputedAhead(p.Name) {
-				pairs = append(pairs, [2]*onnx.Value{v, p})
-			} else {
-				pairs = append(pairs, [2]*onnx.Value{p, v})
+				of, other = v, p
+			}
+			switch {
+			case !multiplies(other):
+			case isTranspose(v.Init, p.Init) && !isTranspose(p.Init, p.Init):
+				list = append(list, twin{of, other, true})
+			case gathered(of) && !gathered(other) && equal(v.Init, p.Init):
+				list = append(list, twin{of, other, false})
 			}
 		}
 		groups[key] = append(groups[key], v)
 	}
-	return pairs
+	return list
 }
 
-// retieAlike ties such pairs, or says of each that it is trained apart. It returns a line for
-// each.
+// equal reports the same elements in the same shape.
+func equal(a, b *onnx.Tensor) bool {
+	x, err := a.Bytes()
+	if err != nil || !slices.Equal(a.Dims(), b.Dims()) {
+		return false
+	}
+	y, err := b.Bytes()
+	return err == nil && bytes.Equal(x, y)
+}
+
+// retieAlike ties twins, or says of each that it is trained apart. It returns a line for each.
 func retieAlike(g *onnx.Graph, ties bool) (lines []string) {
-	for _, pair := range transposes(g) {
-		kept, v := pair[0], pair[1]
+	for _, t := range twins(g) {
+		holds := "the numbers"
+		if t.turned {
+			holds = "the transpose"
+		}
 		switch {
 		case !ties:
-			lines = append(lines, fmt.Sprintf("parameter %q is the transpose of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", v.Name, kept.Name))
-		case v.Init != nil && !v.Dead() && !kept.Dead():
-			lines = append(lines, fmt.Sprintf("parameter %q serves as %q too, which holds its transpose", kept.Name, v.Name))
-			tie(g, v, kept)
+			lines = append(lines, fmt.Sprintf("parameter %q holds %s of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", t.v.Name, holds, t.of.Name))
+		case !t.v.Dead() && !t.of.Dead():
+			lines = append(lines, fmt.Sprintf("parameter %q is trained as one with %q, which holds %s of it", t.of.Name, t.v.Name, holds))
+			tie(g, t)
 		}
 	}
 	return lines

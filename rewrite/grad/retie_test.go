@@ -16,14 +16,19 @@ func TestTie(t *testing.T) {
 		"embedding and head": {"[3,2] = [1,2,3,4,5,6]", "[2,3] = [1,3,5,2,4,6]", "a = Gather(w, i)\ny = MatMul(a, v)", []string{"w"}},
 		"the head first":     {"[2,3] = [1,3,5,2,4,6]", "[3,2] = [1,2,3,4,5,6]", "a = Gather(v, i)\ny = MatMul(a, w)", []string{"v"}},
 		"two products":       {"[3,2] = [1,2,3,4,5,6]", "[2,3] = [1,3,5,2,4,6]", "a = MatMul(x, w)\ny = MatMul(a, v)", []string{"w"}},
+		"the same way round": {"[3,2] = [1,2,3,4,5,6]", "[3,2] = [1,2,3,4,5,6]", "a = Gather(w, i)\ny = Gemm(a, v) {transB=1}", []string{"w"}},
+		"copies of a layer":  {"[2,2] = [1,2,3,4]", "[2,2] = [1,2,3,4]", "k = MatMul(x2, w)\ny = MatMul(k, v)", nil},
 		"other numbers":      {"[3,2] = [1,2,3,4,5,6]", "[2,3] = [1,3,5,2,4,7]", "a = Gather(w, i)\ny = MatMul(a, v)", nil},
 		"fresh zeros":        {"[3,2] = [0,0,0,0,0,0]", "[2,3] = [0,0,0,0,0,0]", "a = Gather(w, i)\ny = MatMul(a, v)", nil},
-		"symmetric":          {"[2,2] = [1,2,2,1]", "[2,2] = [1,2,2,1]", "a = Gather(w, i)\ny = MatMul(a, v)", nil},
+		"symmetric":          {"[2,2] = [1,2,2,1]", "[2,2] = [1,2,2,1]", "a = Gather(w, i)\ny = MatMul(a, v)", []string{"w"}},
 		"only added":         {"[3,2] = [1,2,3,4,5,6]", "[2,3] = [1,3,5,2,4,6]", "a = MatMul(x, w)\nb = Transpose(a)\ny = Add(b, v2)", nil},
 	} {
 		for _, ties := range []bool{false, true} {
 			in := "in i int64[2]\n"
-			if strings.Contains(c.readers, "x") {
+			switch {
+			case strings.Contains(c.readers, "x2"):
+				in = "in x2 float32[2,2]\n"
+			case strings.Contains(c.readers, "x"):
 				in = "in x float32[2,3]\n"
 			}
 			readers := c.readers
@@ -51,7 +56,7 @@ func TestTie(t *testing.T) {
 			switch {
 			case c.tied == nil:
 			case ties:
-				says = "serves as"
+				says = "is trained as one with"
 			default:
 				says = "they are trained apart; --tie"
 			}

@@ -185,7 +185,7 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Decisions = append(res.Decisions, d)
 		if d.Trained {
 			params = append(params, v)
-			if c.names.ahead(v.Name) && elementwiseOnly(v) && !ofGroupNorm(v) {
+			if !c.o.Signature.known && c.names.ahead(v) {
 				ahead = append(ahead, v.Name)
 			}
 			if c.names.foldedConvolution(v) {
@@ -194,8 +194,11 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		}
 	}
 	if len(ahead) > 0 {
-		exporter, instead := "TorchScript", "; export with do_constant_folding=False"
-		if c.names.tensorflow {
+		exporter, instead := "the exporter or a tool behind it", "; export with optimize=False, and derive from that file"
+		switch {
+		case c.names.script:
+			exporter, instead = "TorchScript", "; export with do_constant_folding=False"
+		case c.names.tensorflow:
 			exporter, instead = "tf2onnx", ""
 		}
 		res.Warnings = append(res.Warnings, exporter+" computed values ahead, perhaps from parameters, and they are trained in their place"+instead+": "+some(ahead))

@@ -520,6 +520,7 @@ func TestComputedAhead(t *testing.T) {
 		{"pytorch", "onnx::MatMul_7", "MatMul", false},
 		{"pytorch", "/a/wpe/Gather_output_0", "Add", true}, // by a tool behind it
 		{"pytorch", "/a/Constant_2_output_0", "Add", false},
+		{"pytorch", "/a/Transpose_output_0", "Add", false},
 		{"tf2onnx", "const_fold_opt__7", "Add", true},
 		{"tf2onnx", "const_fold_opt__7", "MatMul", false},
 		{"tf2onnx", "net/norm/batchnorm/mul:0", "Mul", true},
