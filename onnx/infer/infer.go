@@ -147,9 +147,10 @@ func (r *Result) Node(n *onnx.Node) error {
 			return fmt.Errorf("node %q: %s: output %q: %w", n.Label(), n.OpType(), v.Name, err)
 		}
 		t, err := merge(c.types[i], r.subst(v.Type))
-		if err != nil && !v.IsOutput() && t.DType == v.Type.DType {
+		if err != nil && !v.IsOutput() && (t.DType == v.Type.DType || n.Is("Constant")) {
 			// A shape beside the graph is a hint: exporters write wrong ones, and
-			// ONNX Runtime goes by the operator.
+			// ONNX Runtime goes by the operator, for a constant also in its type: a tool that
+			// converts to float16 leaves constants that a CastLike reads.
 			t, err = c.types[i], nil
 		}
 		if err != nil {

@@ -177,6 +177,24 @@ func TestDeclaredTypes(t *testing.T) {
 	}
 }
 
+// TestDeclaredConstant: a constant has the type of its number, whatever is declared beside the
+// graph; as an output it has what is declared.
+func TestDeclaredConstant(t *testing.T) {
+	for _, output := range []bool{false, true} {
+		m := onnx.NewModel("m", 20)
+		g := m.Graph
+		n := g.NewNode("", "Constant", "c", nil, []string{"c"}, onnx.FloatAttr("value_float", 2))
+		g.Append(n)
+		n.Out(0).Type = onnx.TensorOf(onnx.Float16, onnx.StaticShape())
+		if output {
+			g.AddOutput(n.Out(0))
+		}
+		if _, err := Model(m, Options{}); (err != nil) != output || err == nil && n.Out(0).Type.DType != onnx.Float32 {
+			t.Errorf("output %v: %v, %s", output, err, n.Out(0).Type)
+		}
+	}
+}
+
 func TestUnknownOperator(t *testing.T) {
 	m := onnx.NewModel("m", 20)
 	g := m.Graph
