@@ -170,8 +170,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
-	if !o.Signature.known {
-		res.Warnings = append(res.Warnings, retieAlike(m.Graph, o.Tie)...)
+	if !o.Signature.known && o.Tie {
+		res.Warnings = append(res.Warnings, retieAlike(m.Graph)...)
 	}
 	if n := trainNorms(m); n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))

@@ -70,6 +70,8 @@ func (n namer) ahead(v *onnx.Value) bool {
 		return outputName.MatchString(name) && !reshapedName.MatchString(name)
 	case n.tensorflow:
 		return outputName.MatchString(name) && !reshapedName.MatchString(name) && !n.variable(name) && elementwiseOnly(v)
+	case n.torch && numberName.MatchString(name): // by older exporters
+		return elementwiseOnly(v)
 	case n.torch:
 		return !strings.Contains(name, ".") && !turned.MatchString(strings.TrimSuffix(name, "_weight"))
 	}
@@ -77,6 +79,7 @@ func (n namer) ahead(v *onnx.Value) bool {
 }
 
 var (
+	numberName   = regexp.MustCompile(`^\d+$`)
 	outputName   = regexp.MustCompile(`/[^/]+(_output_|:)\d+$`)
 	reshapedName = regexp.MustCompile(`/(resource|Const|Constant|Reshape|ExpandDims|Unsqueeze|Squeeze|[Tt]ranspose|Identity|Cast)(_\d+)?(_output_|:)\d+$`)
 )

@@ -100,22 +100,32 @@ func equal(a, b *onnx.Tensor) bool {
 	return err == nil && bytes.Equal(x, y)
 }
 
-// retieAlike ties twins, or says of each that it is trained apart. It returns a line for each.
-func retieAlike(g *onnx.Graph, ties bool) (lines []string) {
+// holds says what a twin holds of the other.
+func (t twin) holds() string {
+	if t.turned {
+		return "the transpose"
+	}
+	return "the numbers"
+}
+
+// retieAlike ties twins, and returns a line for each.
+func retieAlike(g *onnx.Graph) (lines []string) {
 	for _, t := range twins(g) {
-		holds := "the numbers"
-		if t.turned {
-			holds = "the transpose"
-		}
-		switch {
-		case !ties:
-			lines = append(lines, fmt.Sprintf("parameter %q holds %s of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", t.v.Name, holds, t.of.Name))
-		case !t.v.Dead() && !t.of.Dead():
-			lines = append(lines, fmt.Sprintf("parameter %q is trained as one with %q, which holds %s of it", t.of.Name, t.v.Name, holds))
+		if !t.v.Dead() && !t.of.Dead() {
+			lines = append(lines, fmt.Sprintf("parameter %q is trained as one with %q, which holds %s of it", t.of.Name, t.v.Name, t.holds()))
 			tie(g, t)
 		}
 	}
 	return lines
+}
+
+// apartTwins says of twins by name that training pulls them apart.
+func apartTwins(g *onnx.Graph) map[string]string {
+	texts := map[string]string{}
+	for _, t := range twins(g) {
+		texts[t.v.Name] = fmt.Sprintf("parameter %q holds %s of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", t.v.Name, t.holds(), t.of.Name)
+	}
+	return texts
 }
 
 // gathered reports that rows of a matrix are gathered, as of an embedding.

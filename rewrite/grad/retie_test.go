@@ -67,6 +67,15 @@ func TestTie(t *testing.T) {
 	}
 }
 
+// TestTieFrozen: what is not trained is not pulled apart.
+func TestTieFrozen(t *testing.T) {
+	m := parseGraph(t, "in i int64[2]\ninit w float32[3,2] = [1,2,3,4,5,6]\ninit v float32[2,3] = [1,3,5,2,4,6]\na = Gather(w, i)\ny = MatMul(a, v)\nloss = ReduceMean(y) {keepdims=0}", "loss float32")
+	res, err := Differentiate(m, Options{Frozen: []string{"v"}})
+	if err != nil || len(res.Warnings) > 0 {
+		t.Errorf("%v, %q", err, res.Warnings)
+	}
+}
+
 // TestTieAgain: weights are put back as they were trained: a head for which there are none is
 // the embedding's transpose.
 func TestTieAgain(t *testing.T) {

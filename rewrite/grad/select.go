@@ -32,8 +32,9 @@ type chooser struct {
 	adapters map[string]bool
 	// shared says of values by name that they serve where another was meant.
 	shared map[string]string
-	// lone says of biases by name that their other half is zeros.
-	lone map[string]string
+	// lone says of biases by name that their other half is zeros, and apart of matrices that
+	// they hold another's numbers.
+	lone, apart map[string]string
 	// blocks are the values that leave a block of no_grad or autocast.
 	blocks []string
 	// inputs are the patterns of Params that match no initializer: they can only
@@ -55,7 +56,7 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		}
 	}
 	if !o.Signature.known {
-		c.begins, c.lone = beginnings(m.Graph), loneBiases(m.Graph)
+		c.begins, c.lone, c.apart = beginnings(m.Graph), loneBiases(m.Graph), apartTwins(m.Graph)
 		if c.names.torch {
 			c.fixedNorms = fixedNorms(m.Graph)
 		}

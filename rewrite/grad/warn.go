@@ -172,7 +172,7 @@ const traceKey = "pkg.torch.onnx.stack_trace"
 // warnOpen says what the file leaves open about what is to be differentiated.
 func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	for _, p := range params {
-		for _, text := range []string{c.shared[p.Name], c.lone[p.Name]} {
+		for _, text := range []string{c.shared[p.Name], c.lone[p.Name], c.apart[p.Name]} {
 			if text != "" {
 				res.Warnings = append(res.Warnings, text)
 			}
