@@ -1,8 +1,9 @@
 package grad
 
-// Label smoothing. ONNX's losses have none, and PyTorch's dynamo exporter leaves it out of
-// a cross entropy without a word. But the node notes the call that it comes from, whose
-// sixth argument it is (left out where it is 0):
+// What PyTorch's dynamo exporter leaves out of an operator without a word, as ONNX's has no
+// such thing: label smoothing, which the loss is given again, and the divisor of a pooling.
+// The node notes the call that it comes from, whose sixth argument label smoothing is (not
+// there where it is 0):
 //
 //	call_function[target=torch.ops.aten.cross_entropy_loss.default](args = (%x, %labels, None, 1, -100, 0.1), …)
 //
@@ -88,4 +89,22 @@ func warnSmoothing(g *onnx.Graph) []string {
 		return nil
 	}
 	return []string{"the exporter left label smoothing out of the file; the training graph's loss has it: " + some(names)}
+}
+
+// dividedCall is a pooling whose windows are divided by a number of the model's, which both
+// exporters leave out; TorchScript's says nothing of it.
+var dividedCall = regexp.MustCompile(`target=torch\.ops\.aten\.avg_pool[23]d\.default\]\(args = \(%\w+(?:, \[[^\]]*\]){3}, \w+, \w+, \d+\)`)
+
+// warnDivisors names poolings that divide by another number in the exported program.
+func warnDivisors(g *onnx.Graph) []string {
+	var names []string
+	for _, n := range g.Nodes {
+		if n.Is("AveragePool") && dividedCall.MatchString(n.TorchCall()) {
+			names = append(names, n.Name())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"the exporter left divisor_override out of the file, which divides by the size of a window: write it as a factor: " + some(names)}
 }

@@ -131,3 +131,33 @@ func TestSmoothingWithoutGradient(t *testing.T) {
 		t.Errorf("%v, want %v", got["other"][0], want)
 	}
 }
+
+// TestDivisors: a pooling whose divisor the exporter left out is named.
+func TestDivisors(t *testing.T) {
+	for args, warns := range map[string]bool{
+		"%x, [2, 2], [2, 2], [0, 0], False, True, 1":    true,
+		"%x, [2, 2], [2, 2], [0, 0], False, True, None": false,
+		"%x, [2, 2], [2, 2], [0, 0], False, False":      false,
+		"%x, [2, 2]": false,
+	} {
+		m := parseGraph(t, "in x float32[1,1,4,4]\ny = AveragePool(x) {kernel_shape=[2, 2], strides=[2, 2]}\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
+		noteCall(m, "y", "avg_pool2d.default", args)
+		res, err := Differentiate(m, Options{Params: []string{"x"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warned := strings.Contains(strings.Join(res.Warnings, "\n"), "divisor_override"); warned != warns {
+			t.Errorf("%s: %q", args, res.Warnings)
+		}
+	}
+}
+
+// TestProbabilitiesAsLabels: what PyTorch takes as probabilities of classes is no file of
+// ONNX, and the error says what to write.
+func TestProbabilitiesAsLabels(t *testing.T) {
+	m := parseGraph(t, "in z float32[3,4]\nin p float32[3,4]\nloss = SoftmaxCrossEntropyLoss(z, p)", "loss float32")
+	_, err := Differentiate(m, Options{Params: []string{"z"}})
+	if err == nil || !strings.Contains(err.Error(), "labels are float32, as probabilities of classes are") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
+}
