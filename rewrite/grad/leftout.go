@@ -66,14 +66,31 @@ func (c *Context) weighted(v, by *onnx.Value) *onnx.Value {
 	return c.Times(v, by)
 }
 
-// addSpread hands back the gradient of spreadLoss, which gets s of each sample.
+// addSmoothed hands back the gradient of a smoothed loss without weights, which gets s of
+// each sample: the softmax less what each class has of the label, in place as far as it goes.
+func addSmoothed(c *Context, index *onnx.Value, share float64, s *onnx.Value) {
+	z := c.In(0)
+	classes := c.Count(z, 1)
+	each := c.Scalar(z, share)
+	if n, ok := c.Number(classes); ok {
+		each = c.Scalar(z, share/n)
+	} else {
+		each = c.Over(each, classes)
+	}
+	p := c.Minus(c.Op("Softmax", build.In(z), onnx.IntAttr("axis", softmaxAxis(z))), each)
+	p = c.e.scatterAdd(p, index, c.Expand(c.Scalar(z, share-1), index), 1)
+	if len(z.Type.Shape) == 2 {
+		c.AddFactored(0, p, s)
+		return
+	}
+	c.Add(0, c.Times(p, s))
+}
+
+// addSpread hands back the gradient of spreadLoss with weights, which gets s of each sample.
 func addSpread(c *Context, s *onnx.Value) {
 	z := c.In(0)
 	w, mean := classWeights(c)
-	p := c.weighted(c.Op("Softmax", build.In(z), onnx.IntAttr("axis", softmaxAxis(z))), mean)
-	if w == nil {
-		w = c.Scalar(z, 1)
-	}
+	p := c.Times(c.Op("Softmax", build.In(z), onnx.IntAttr("axis", softmaxAxis(z))), mean)
 	c.Add(0, c.Times(c.Minus(p, c.Over(w, c.Count(z, 1))), s))
 }
 

@@ -140,7 +140,10 @@ func gradSoftmaxLoss(c *Context) {
 		return
 	}
 	s := sampleGradient(c, f, g, f.index)
-	if share := smoothing(c.Node); share > 0 {
+	if share := smoothing(c.Node); share > 0 && c.In(2) == nil {
+		addSmoothed(c, f.index, share, s)
+		return
+	} else if share > 0 {
 		f.weight = f.counts
 		addSpread(c, c.Scale(sampleGradient(c, f, g, f.index), share))
 		s = c.Scale(s, 1-share)
