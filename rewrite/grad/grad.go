@@ -176,6 +176,13 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if n := trainNorms(m); n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
 	}
+	dropping, lost := trainDropouts(m)
+	if dropping > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops, since the exported model was in train(); the file drops nothing there", dropping))
+	}
+	if lost > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops in the exported program, and the exporter removed it: nothing is dropped there; %s", lost, optimizeFalse))
+	}
 	if names := separate(m); len(names) > 0 {
 		res.Warnings = append(res.Warnings, mergedEqual+": "+some(names))
 	}

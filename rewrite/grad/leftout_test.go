@@ -161,3 +161,42 @@ func TestProbabilitiesAsLabels(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestDropoutOfAttention: attention of a model in train() drops again, which both exporters
+// write as a Dropout that does not train; one that the exporter's optimizer took out is named.
+func TestDropoutOfAttention(t *testing.T) {
+	for name, c := range map[string]struct {
+		share, body, says string
+		drops             bool
+	}{
+		"in train()": {"0.3", "init r float32[] = 0.3\nd = Dropout(a, r)", "1 × attention drops, since", true},
+		"in eval()":  {"0.0", "init r float32[] = 0.3\nd = Dropout(a, r)", "", false},
+		"removed":    {"0.3", "d = Neg(a)", "the exporter removed it", false},
+	} {
+		m := parseGraph(t, "in x float32[4,4]\ninit w float32[4,4] = ["+strings.TrimSuffix(strings.Repeat("1,2,3,4,", 4), ",")+"]\nq = MatMul(x, w)\na = Softmax(q)\n"+c.body+"\nz = MatMul(d, q)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		for _, v := range []string{"a", "d", "z"} {
+			noteCall(m, v, "scaled_dot_product_attention.default", "%q, %q, %q, None, "+c.share)
+		}
+		for _, n := range m.Graph.Nodes { // of one call
+			if call := m.Graph.Value("z").Producer.TorchCall(); n.TorchCall() != "" {
+				n.Proto.MetadataProps = nil
+				n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry("pkg.torch.onnx.fx_node", call))
+			}
+		}
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := strings.Join(res.Warnings, "\n")
+		if !strings.Contains(said, c.says) || c.says == "" && strings.Contains(said, "attention") {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+		drops := false
+		for _, n := range m.Graph.Nodes {
+			drops = drops || n.Is("Dropout") && n.In(2) != nil
+		}
+		if drops != c.drops {
+			t.Errorf("%s: drops: %v", name, drops)
+		}
+	}
+}
