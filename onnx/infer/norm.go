@@ -82,6 +82,9 @@ func crossEntropy(c *ctx) error {
 func nll(c *ctx) error {
 	s, ok1 := c.shape(0)
 	t, ok2 := c.shape(1)
+	if d := c.dtype(1); d.IsFloat() {
+		return fmt.Errorf("labels are %s, as probabilities of classes are, where ONNX takes the classes: write the loss out, as in -(p * log_softmax(z, 1)).sum(1).mean()", d)
+	}
 	if ok1 && ok2 {
 		if len(s) < 2 || len(t) != len(s)-1 {
 			return fmt.Errorf("scores of rank %d, labels of rank %d", len(s), len(t))

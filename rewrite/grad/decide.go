@@ -293,6 +293,7 @@ func constantLook(v *onnx.Value) string {
 	if err != nil || len(values) == 0 {
 		return ""
 	}
+	all := values
 	values = values[:min(len(values), maxLook)]
 	distinct := map[float64]bool{}
 	lowest, highest := math.Inf(1), math.Inf(-1)
@@ -308,7 +309,7 @@ func constantLook(v *onnx.Value) string {
 	if len(distinct) <= 3 && distinct[0] && highest == 0 && (lowest <= -10 || lowest == 0) && len(v.Type.Shape) >= 2 && beforeSoftmax(v, 12) {
 		return "a mask: it holds only " + listed(distinct)
 	}
-	if len(v.Type.Shape) >= 2 && len(distinct) >= 4 && (lowest >= -1 && highest <= 1 && trigRow(v, values) || waves(v, values)) {
+	if len(v.Type.Shape) >= 2 && len(distinct) >= 4 && (lowest >= -1 && highest <= 1 && trigRow(v, values) || waves(v, values) || onGrid(v, all)) {
 		return "a table of sines or cosines"
 	}
 	if len(v.Type.Shape) >= 3 && len(distinct) >= 3 && evenRows(v, values) && beforeSoftmax(v, 12) {
@@ -330,6 +331,9 @@ func sineTable(v *onnx.Value) bool {
 	values, err := v.Init.Float64s()
 	if err != nil {
 		return false
+	}
+	if onGrid(v, values) {
+		return true
 	}
 	values = values[:min(len(values), maxLook)]
 	return waves(v, values) || waves(v, steps(v, values))
@@ -389,10 +393,17 @@ func waves(v *onnx.Value, values []float64) bool {
 	length, ok1 := s[len(s)-2].Int()
 	wide, ok2 := s[len(s)-1].Int()
 	n := int(wide)
-	if !ok1 || !ok2 || length < 6 || n < 2 || len(values) < 6*n {
+	if !ok1 || !ok2 || n < 2 {
 		return false
 	}
-	values = values[:min(int(length), len(values)/n)*n]
+	return waveRows(values[:min(int(length), len(values)/n)*n], n)
+}
+
+// waveRows is waves of rows of n.
+func waveRows(values []float64, n int) bool {
+	if len(values) < leastWave*n {
+		return false
+	}
 	high := 0.0
 	for _, x := range values {
 		high = math.Max(high, math.Abs(x))
@@ -418,6 +429,66 @@ func waves(v *onnx.Value, values []float64) bool {
 		}
 	}
 	return bends
+}
+
+// leastWave is the fewest rows that tell a wave.
+const leastWave = 6
+
+// onGrid reports rows for the places of a grid, one axis of it after another, of which each
+// column is a wave along one axis and the same along the other, as positions of an image's
+// patches are. Rows of zeros may stand before them, for tokens that have no place.
+func onGrid(v *onnx.Value, values []float64) bool {
+	s := v.Type.Shape
+	length, ok1 := s[len(s)-2].Int()
+	wide, ok2 := s[len(s)-1].Int()
+	n := int(wide)
+	if !ok1 || !ok2 || n < 2 || len(values) != int(length)*n {
+		return false
+	}
+	for len(values) > 0 && !slices.ContainsFunc(values[:n], func(x float64) bool { return x != 0 }) {
+		values = values[n:]
+	}
+	rows := len(values) / n
+	for inner := leastWave; inner <= rows/leastWave; inner++ {
+		if rows%inner == 0 && wavesOnGrid(values, n, inner) {
+			return true
+		}
+	}
+	return false
+}
+
+// wavesOnGrid is onGrid for an inner axis of that length.
+func wavesOnGrid(values []float64, n, inner int) bool {
+	rows := len(values) / n
+	var along [2][]int // the columns that change along the outer axis, and along the inner one
+	for col := range n {
+		outer, in := true, true // may change along this one alone
+		for i := 0; i < rows && (outer || in); i++ {
+			x := values[i*n+col]
+			outer = outer && x == values[i/inner*inner*n+col]
+			in = in && x == values[i%inner*n+col]
+		}
+		switch {
+		case outer:
+			along[0] = append(along[0], col)
+		case in:
+			along[1] = append(along[1], col)
+		default:
+			return false
+		}
+	}
+	for axis, step := range []int{inner, 1} {
+		var table []float64
+		for i := range []int{rows / inner, inner}[axis] {
+			for _, col := range along[axis] {
+				table = append(table, values[i*step*n+col])
+			}
+		}
+		if len(table) == 0 || !waveRows(table, len(along[axis])) {
+			return false
+		}
+	}
+	return true
 }
 
 // evenRows reports rows that rise or fall by the same step throughout.

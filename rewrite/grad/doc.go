@@ -10,6 +10,7 @@
 //	frequency.go  tables of frequencies against weights before a sine
 //	stop.go       where a gradient ends: detach, and what the caller names
 //	warn.go       what the file leaves open
+//	leftout.go    what the exporter leaves out of operators
 //	engine.go     the reverse sweep: one pass over the nodes, last to first
 //	partial.go    gradients while their contributions arrive
 //	context.go    what a rule sees of its node, and how it hands gradients back

@@ -168,13 +168,20 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := m.HoistConstants(); err != nil {
 		return nil, err
 	}
-	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
+	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph), warnSmoothing(m.Graph), warnDivisors(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
 	if !o.Signature.known && o.Tie {
 		res.Warnings = append(res.Warnings, retieAlike(m.Graph)...)
 	}
 	if n := trainNorms(m); n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
+	}
+	dropping, lost := trainDropouts(m)
+	if dropping > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops, since the exported model was in train(); the file drops nothing there", dropping))
+	}
+	if lost > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops in the exported program, and the exporter removed it: nothing is dropped there; %s", lost, optimizeFalse))
 	}
 	if names := separate(m); len(names) > 0 {
 		res.Warnings = append(res.Warnings, mergedEqual+": "+some(names))

@@ -27,7 +27,8 @@ var lossRules = []Rule{
 // A lossForm is the part that the two losses share.
 type lossForm struct {
 	index  *onnx.Value // labels, ignored ones replaced, with a class axis of one
-	weight *onnx.Value // per sample with that axis, nil for ones
+	counts *onnx.Value // 0 where the label is ignored, nil for ones; both per sample with that axis
+	weight *onnx.Value // counts, and the class's weight
 	total  *onnx.Value // Σ weight, for reduction mean with weights
 }
 
@@ -46,7 +47,8 @@ func lossForward(c *Context, nll func(index *onnx.Value) *onnx.Value) lossForm {
 		}
 		f.index = c.Unsqueeze(safe, 1)
 		if mask != nil {
-			f.weight = c.Unsqueeze(c.Mask(mask, x), 1)
+			f.counts = c.Unsqueeze(c.Mask(mask, x), 1)
+			f.weight = f.counts
 		}
 		if w := c.In(2); w != nil {
 			picked := c.Unsqueeze(c.Op("Gather", build.In(w, safe), onnx.IntAttr("axis", 0)), 1)
@@ -59,6 +61,9 @@ func lossForward(c *Context, nll func(index *onnx.Value) *onnx.Value) lossForm {
 		loss := nll(f.index)
 		if f.weight != nil {
 			loss = c.Do("Mul", loss, f.weight)
+		}
+		if share := smoothing(c.Node); share > 0 {
+			loss = c.Plus(c.Scale(loss, 1-share), c.Scale(c.weighted(spreadLoss(c), f.counts), share))
 		}
 		switch c.Node.Str("reduction", "mean") {
 		case "none":
@@ -90,7 +95,7 @@ func sampleGradient(c *Context, f lossForm, g *onnx.Value, index *onnx.Value) *o
 	case "sum":
 	default:
 		mean = true
-		if f.weight == nil {
+		if f.total == nil {
 			n := c.e.count(index, c.axesFrom(index, 0), g.Type.DType)
 			if k, ok := c.Number(n); ok {
 				g = c.Scale(g, 1/k)
@@ -101,9 +106,9 @@ func sampleGradient(c *Context, f lossForm, g *onnx.Value, index *onnx.Value) *o
 	}
 	if f.weight != nil {
 		g = c.Times(g, f.weight)
-		if mean {
-			g = c.Over(g, f.total) // in this order: 1/total*weight would be fused
-		}
+	}
+	if mean && f.total != nil {
+		g = c.Over(g, f.total) // in this order: 1/total*weight would be fused
 	}
 	return g
 }
@@ -135,6 +140,14 @@ func gradSoftmaxLoss(c *Context) {
 		return
 	}
 	s := sampleGradient(c, f, g, f.index)
+	if share := smoothing(c.Node); share > 0 && c.In(2) == nil {
+		addSmoothed(c, f.index, share, s)
+		return
+	} else if share > 0 {
+		f.weight = f.counts
+		addSpread(c, c.Scale(sampleGradient(c, f, g, f.index), share))
+		s = c.Scale(s, 1-share)
+	}
 	if len(x.Type.Shape) == 2 {
 		c.AddFactored(0, onesOff(c, x, f.index), s)
 		return

@@ -239,6 +239,52 @@ func TestSineTableIsFrozen(t *testing.T) {
 	}
 }
 
+// TestSinesOnGrid: positions of an image's patches, half of whose columns are sines of the
+// row and half of the column, are a table of sines too, behind tokens without a place as well.
+func TestSinesOnGrid(t *testing.T) {
+	const rows, cols, wide = 6, 8, 8
+	sines := func(i, k int) float64 { return math.Sin(float64(i)/math.Pow(3, float64(k/2)) + math.Pi/2*float64(k%2)) }
+	for name, c := range map[string]struct {
+		zeros   int
+		at      func(row, col, k int) float64
+		trained bool
+	}{
+		"row beside column": {0, func(row, col, k int) float64 { return sines([]int{row, col}[k/4], k%4) }, false},
+		"column beside row": {0, func(row, col, k int) float64 { return sines([]int{col, row}[k/4], k%4) }, false},
+		"behind a token":    {1, func(row, col, k int) float64 { return sines([]int{row, col}[k/4], k%4) }, false},
+		"scaled":            {2, func(row, col, k int) float64 { return 0.02 * sines([]int{row, col}[k/4], k%4) }, false},
+		"summed":            {0, func(row, col, k int) float64 { return sines(row, k) + sines(col, k) }, true},
+		"of the row alone":  {0, func(row, col, k int) float64 { return sines(row, k) }, true},
+		"learned": {1, func(row, col, k int) float64 {
+			return sines([]int{row, col}[k/4], k%4) + 0.01*float64((row*5+col*3+k)%7)
+		}, true},
+		"of anything": {0, func(row, col, k int) float64 { return float64([]int{row * row % 5, col * col % 7}[k/4] * (k + 1)) }, true},
+	} {
+		values := make([]float64, c.zeros*wide)
+		for row := range rows {
+			for col := range cols {
+				for k := range wide {
+					values = append(values, c.at(row, col, k))
+				}
+			}
+		}
+		places := c.zeros + rows*cols
+		for _, signed := range []bool{true, false} {
+			m := parseGraph(t, fmt.Sprintf("in x float32[2,%d,8]\ninit w float32[1,%d,8] = zeros\ninit b float32[8] = [1,2,3,4,5,6,7,8]\nz = Add(x, w)\ny = Mul(z, b)\nloss = ReduceMean(y) {keepdims=0}", places, places), "loss float32")
+			m.Graph.Value("w").Init = onnx.FloatTensor(onnx.Float32, values, 1, int64(places), wide)
+			if signed {
+				m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\np_b: PARAMETER target='b'\n")
+			}
+			_, res := decisions(t, m, Options{})
+			for _, d := range res.Decisions {
+				if d.Name == "w" && d.Trained != c.trained {
+					t.Errorf("%s, with a signature %v: trained %v: %s", name, signed, d.Trained, d.Reason)
+				}
+			}
+		}
+	}
+}
+
 // TestFoldedNorms: of a batch normalization that the exporter's optimizer folded into a
 // convolution nothing else is said than that; one without parameters does not lend the
 // convolution's weights the names of its statistics.

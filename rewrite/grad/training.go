@@ -1,6 +1,7 @@
 package grad
 
-// Normalizations of a model in train(). PyTorch's dynamo exporter writes them with stored
+// Normalizations of a model in train(), and below its attention. PyTorch's dynamo exporter
+// writes normalizations with stored
 // statistics, but the node still says how the exported program calls it, and the sixth
 // argument is whether it normalizes by its batch:
 //
@@ -9,6 +10,7 @@ package grad
 
 import (
 	"regexp"
+	"strconv"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -52,4 +54,37 @@ func trainNorms(m *onnx.Model) (changed int) {
 		changed++
 	}
 	return changed
+}
+
+// droppedCall is a call of attention, with the share that it drops, which a model in eval()
+// has as 0. Either exporter writes it as a Dropout that does not train.
+var droppedCall = regexp.MustCompile(`target=torch\.ops\.aten\.scaled_dot_product_attention\.default\]\(args = \([^,]+, [^,]+, [^,]+, [^,]+, ([^,)]+)`)
+
+// trainDropouts has attention of a model in train() drop what the exported program does, and
+// returns how many calls do again, and how many have lost their Dropout to the exporter's
+// optimizer.
+func trainDropouts(m *onnx.Model) (changed, lost int) {
+	again := map[string]bool{}
+	for _, n := range m.Graph.Nodes {
+		found := droppedCall.FindStringSubmatch(n.TorchCall())
+		if found == nil {
+			continue
+		}
+		if share, err := strconv.ParseFloat(found[1], 64); err != nil || share <= 0 {
+			continue
+		}
+		drops := n.Is("Dropout")
+		if drops && n.In(2) == nil && m.Opset("") >= 12 {
+			n.SetInput(2, m.Graph.AddConstant(n.Label()+"/training_mode", onnx.NewTensor(onnx.Bool, nil, []byte{1})))
+		}
+		again[n.TorchCall()] = again[n.TorchCall()] || drops
+	}
+	for _, drops := range again {
+		if drops {
+			changed++
+		} else {
+			lost++
+		}
+	}
+	return changed, lost
 }

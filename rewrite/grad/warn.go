@@ -2,11 +2,12 @@ package grad
 
 // What the file leaves open and a person should hear of: weights that an exporter
 // may have tied, inputs that it may have merged, batch normalization in evaluation mode,
-// blocks that may have run without gradients.
+// blocks that may have run without gradients, functions with a backward of their own.
 
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -169,6 +170,28 @@ func blockExits(g *onnx.Graph) []string {
 
 const traceKey = "pkg.torch.onnx.stack_trace"
 
+// ownBackward finds in a node's trace the call of a torch.autograd.Function: Python shows
+// the line that calls apply, and below it the function's forward.
+var ownBackward = regexp.MustCompile(`File "([^"]*)", [^\n]*\n[^\n]*\b(\w+)\.apply\([^\n]*\n *File "[^"]*", line \d+, in forward\n`)
+
+// ownBackwards names the autograd functions that hand a gradient on, or would: what they
+// compute may have none, as a rounding. Their backward is in no file. That of a reentrant
+// checkpoint is its forward's.
+func ownBackwards(g *onnx.Graph, reach map[*onnx.Value]bool) []string {
+	var names []string
+	for _, n := range g.Nodes {
+		if !reach[n.Out(0)] {
+			continue
+		}
+		for _, call := range ownBackward.FindAllStringSubmatch(n.Metadata(traceKey), -1) {
+			if name := call[2]; path.Base(call[1]) != "checkpoint.py" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
 // warnOpen says what the file leaves open about what is to be differentiated.
 func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	for _, p := range params {
@@ -187,6 +210,10 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 		if v := e.m.Graph.Value(name); v != nil && reach[v] && e.needs[v] {
 			open = append(open, name)
 		}
+	}
+	if names := ownBackwards(e.m.Graph, reach); len(names) > 0 {
+		res.Warnings = append(res.Warnings, "no file holds the backward of a torch.autograd.Function; gradients are of what its forward computes: "+some(names)+
+			"; one that is straight-through can be written as x + (f(x) - x).detach()")
 	}
 	if len(open) > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which of the two; if no_grad, add --stop '%s'", strings.Join(open, ",")))

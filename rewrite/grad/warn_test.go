@@ -143,6 +143,39 @@ func TestBlocksWithoutGradient(t *testing.T) {
 	}
 }
 
+// TestOwnBackward: functions with a backward of their own, which no file holds, are named
+// where they are on the way of a gradient.
+func TestOwnBackward(t *testing.T) {
+	const body = "in x float32[2]\ninit w float32[2] = [3, 4]\na = Mul(x, w)\nb = Round(a)\nc = Add(b, w)\nq = Neg(x)\nloss = ReduceSum(c) {keepdims=0}"
+	frame := func(file, at, source string) string {
+		return `File "` + file + `", line 9, in ` + at + "\n    " + source + "\n"
+	}
+	forward := frame("/m.py", "forward", "return torch.round(x)")
+	for name, c := range map[string]struct {
+		value, trace string
+		warns        bool
+	}{
+		"a function":           {"b", frame("/m.py", "forward", "h = RoundSTE.apply(h, 4)") + "  " + forward, true},
+		"inside another":       {"b", frame("/m.py", "forward", "return self.net(x)") + "  " + frame("/q.py", "quantize", "return ops.RoundSTE.apply(x)") + "  " + forward, true},
+		"a module":             {"b", frame("/m.py", "forward", "h = self.round(h)") + "  " + forward, false},
+		"another apply":        {"b", frame("/m.py", "forward", "h = RoundSTE.apply(h)") + "  " + frame("/t.py", "apply", "return f(x)") + "  " + forward, false},
+		"a checkpoint":         {"b", frame("/torch/utils/checkpoint.py", "checkpoint", "return RoundSTE.apply(f, x)") + "  " + forward, false},
+		"beside the loss":      {"q", frame("/m.py", "forward", "h = RoundSTE.apply(h)") + "  " + forward, false},
+		"nothing in the trace": {"b", "", false},
+	} {
+		m := parseGraph(t, body, "loss float32", "q float32[2]")
+		n := m.Graph.Value(c.value).Producer
+		n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(traceKey, c.trace))
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warned := strings.Contains(strings.Join(res.Warnings, "\n"), "computes: RoundSTE;"); warned != c.warns {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+	}
+}
+
 // TestUnreadInputs: an export that was given one tensor twice reads one input alone.
 func TestUnreadInputs(t *testing.T) {
 	for reads, warns := range map[string]bool{"x": true, "again": false} {

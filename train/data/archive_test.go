@@ -2,6 +2,7 @@ package data
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -363,5 +364,65 @@ func TestNotAFile(t *testing.T) {
 	} {
 		_, err := Open(context.Background(), c.o)
 		oneLine(t, err, c.want)
+	}
+}
+
+// TestArchiveIgnoredLabel: in a training graph the loss is taken apart, and the label that
+// it leaves out, which need not be negative, is the one that is replaced on the way to it.
+func TestArchiveIgnoredLabel(t *testing.T) {
+	apart := func(body string) string {
+		return `model ir=10 opset=18
+graph g {
+  in x float32[batch,3]
+  in y int64[batch]
+  init w float32[3,4] = [1,2,3,4,5,6,7,8,9,10,11,12]
+  init ignored int64[] = IGNORED
+  init zero int64[] = 0
+  init one int64[1] = [1]
+  z = MatMul(x, w)
+  is = Equal(y, ignored)
+` + body + `
+  index = Unsqueeze(safe, one)
+  picked = GatherElements(z, index) {axis=1}
+  loss = ReduceMean(picked) {keepdims=0}
+  out loss float32[]
+}
+`
+	}
+	for name, c := range map[string]struct {
+		text    string
+		label   int64
+		ignores bool
+	}{
+		"kept where it differs":    {apart("  not = Not(is)\n  safe = Where(not, y, zero)"), 255, true},
+		"replaced where it is":     {apart("  safe = Where(is, zero, y)"), 255, true},
+		"one of the classes":       {apart("  safe = Where(is, zero, y)"), 2, true},
+		"negative":                 {apart("  not = Not(is)\n  safe = Where(not, y, zero)"), -100, true},
+		"kept where it is":         {apart("  safe = Where(is, y, zero)"), 255, false},
+		"the loss says":            {strings.ReplaceAll(classifier, "ignore_index=-1", "ignore_index=IGNORED"), 255, true},
+		"compared for a statistic": {strings.ReplaceAll(classifier, " {ignore_index=-1}", "\n  init c int64[] = IGNORED\n  e = Equal(y, c)"), 255, false},
+	} {
+		m := parse(t, strings.ReplaceAll(c.text, "IGNORED", fmt.Sprint(c.label)))
+		y := []int64{0, 1, c.label, 3, c.label, 1}
+		path := archive(t, map[string]runtime.Tensor{"x": floats(0, 18, 6, 3), "y": runtime.FromInt64s(y, 6)})
+		d, err := open(t, m, Options{NPZ: path}, Sizes{Batch: 6})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		b, err := d.Train.At(0)
+		if !c.ignores {
+			if err == nil {
+				t.Errorf("%s: %d passes as a class", name, c.label)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if n := d.Train.Tokens(b); n != 4 || !d.Mapping.Ignores || d.Mapping.Ignored != c.label {
+			t.Errorf("%s: %d labels count, want 4; ignored %d (%v), want %d", name, n, d.Mapping.Ignored, d.Mapping.Ignores, c.label)
+		}
 	}
 }

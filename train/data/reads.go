@@ -29,8 +29,9 @@ type meaning struct {
 	targets []onnx.Use
 	// logical: it becomes a condition; angular: a sine or cosine is taken of it.
 	logical, angular bool
-	// constants are what it is compared with for equality.
-	constants []int64
+	// constants are what it is compared with for equality, replaced those in whose place
+	// another value is read on.
+	constants, replaced []int64
 }
 
 // A graphReading is what is known of the graph around its inputs.
@@ -106,14 +107,45 @@ func (r *graphReading) learn(x *meaning, u onnx.Use) {
 		x.tables = append(x.tables, rows)
 	case n.Is("Cast") && n.Int("to", 0) == int64(onnx.Bool), n.Is("Not", "And", "Or"), n.Is("Where") && u.Index == 0:
 		x.logical = true
+	case n.Is("Where"):
+		if c, ok := r.keptBut(u); ok {
+			x.replaced = append(x.replaced, c)
+		}
 	case n.Is("Equal"):
 		x.logical = true
-		if c, ok := r.known.Int64s(n.In(1 - u.Index)); ok && len(c) == 1 {
-			x.constants = append(x.constants, c[0])
+		if c, ok := r.comparedWith(u); ok {
+			x.constants = append(x.constants, c)
 		}
 	case n.Is("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
 		x.logical = true
 	}
+}
+
+// comparedWith is the number that one side of an Equal is compared with.
+func (r *graphReading) comparedWith(u onnx.Use) (int64, bool) {
+	c, ok := r.known.Int64s(u.Node.In(1 - u.Index))
+	if !ok || len(c) != 1 {
+		return 0, false
+	}
+	return c[0], true
+}
+
+// keptBut is the number in whose place a Where that is given a value has another, as
+// in Where(Equal(v, 255), 0, v).
+func (r *graphReading) keptBut(u onnx.Use) (int64, bool) {
+	cond, differs := u.Node.In(0).Producer, false
+	if cond != nil && cond.Is("Not") {
+		cond, differs = cond.In(0).Producer, true
+	}
+	if cond == nil || !cond.Is("Equal") || differs != (u.Index == 1) {
+		return 0, false
+	}
+	for i, v := range cond.Inputs {
+		if v == u.Node.In(u.Index) {
+			return r.comparedWith(onnx.Use{Node: cond, Index: i})
+		}
+	}
+	return 0, false
 }
 
 // isTarget reports a use as the classes that a loss compares with.
@@ -161,13 +193,17 @@ func classes(u onnx.Use) int64 {
 	return n
 }
 
-// ignoredBy is the label that the loss leaves out: as the loss says, or else a
-// negative number that labels are compared with.
+// ignoredBy is the label that the loss leaves out: as the loss says; in the graph of a
+// loss that was taken apart, the one that is replaced on the way to it; or else a negative
+// number that labels are compared with.
 func ignoredBy(x *meaning) (label int64, ignores bool) {
 	for _, u := range x.targets {
 		if u.Node.Has("ignore_index") {
 			return u.Node.Int("ignore_index", 0), true
 		}
+	}
+	if len(x.replaced) > 0 {
+		return x.replaced[0], true
 	}
 	for _, c := range x.constants {
 		if c < 0 {

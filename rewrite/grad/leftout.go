@@ -1,0 +1,127 @@
+package grad
+
+// What PyTorch's dynamo exporter leaves out of an operator without a word, as ONNX's has no
+// such thing: label smoothing, which the loss is given again, and the divisor of a pooling.
+// The node notes the call that it comes from, whose sixth argument label smoothing is (not
+// there where it is 0):
+//
+//	call_function[target=torch.ops.aten.cross_entropy_loss.default](args = (%x, %labels, None, 1, -100, 0.1), …)
+//
+// Of C classes with weights w, a share ε of the label's loss goes to all of them:
+//
+//	loss_i = (1-ε) w[label] (logΣexp z_i - z_i[label]) + ε mean_c w[c] (logΣexp z_i - z_i[c])
+//
+// A mean divides by Σ w[label], as without. TorchScript's exporter refuses it.
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
+)
+
+var smoothedCall = regexp.MustCompile(`target=torch\.ops\.aten\.cross_entropy_loss\.default\]\(args = \([^,]+, [^,]+, [^,]+, [^,]+, [^,]+, ([^,)]+)\)`)
+
+// smoothing is the share of a loss that the exported program spreads over all classes.
+func smoothing(n *onnx.Node) float64 {
+	call := smoothedCall.FindStringSubmatch(n.TorchCall())
+	if call == nil || !n.Is("SoftmaxCrossEntropyLoss") {
+		return 0
+	}
+	share, err := strconv.ParseFloat(call[1], 64)
+	if err != nil || !(share > 0 && share <= 1) { // as torch has it
+		return 0
+	}
+	return share
+}
+
+// classWeights are the weights of the classes, shaped to go with the scores, and their
+// mean; nil for ones.
+func classWeights(c *Context) (w, mean *onnx.Value) {
+	if c.In(2) == nil {
+		return nil, nil
+	}
+	axes := []int{0}
+	for axis := 2; axis < c.Rank(c.In(0)); axis++ {
+		axes = append(axes, axis)
+	}
+	return c.Unsqueeze(c.In(2), axes...), c.Mean(c.In(2), false, 0)
+}
+
+// spreadLoss is the mean of what each class would lose as the label, per sample.
+func spreadLoss(c *Context) *onnx.Value {
+	z := c.In(0)
+	w, mean := classWeights(c)
+	all := c.Op("ReduceLogSumExp", build.In(z, c.IntList(1)), onnx.IntAttr("keepdims", 1))
+	return c.Minus(c.weighted(all, mean), c.Mean(c.weighted(z, w), true, 1))
+}
+
+// weighted is v*by, and v where there are no weights.
+func (c *Context) weighted(v, by *onnx.Value) *onnx.Value {
+	if by == nil {
+		return v
+	}
+	return c.Times(v, by)
+}
+
+// addSmoothed hands back the gradient of a smoothed loss without weights, which gets s of
+// each sample: the softmax less what each class has of the label, in place as far as it goes.
+func addSmoothed(c *Context, index *onnx.Value, share float64, s *onnx.Value) {
+	z := c.In(0)
+	classes := c.Count(z, 1)
+	each := c.Scalar(z, share)
+	if n, ok := c.Number(classes); ok {
+		each = c.Scalar(z, share/n)
+	} else {
+		each = c.Over(each, classes)
+	}
+	p := c.Minus(c.Op("Softmax", build.In(z), onnx.IntAttr("axis", softmaxAxis(z))), each)
+	p = c.e.scatterAdd(p, index, c.Expand(c.Scalar(z, share-1), index), 1)
+	if len(z.Type.Shape) == 2 {
+		c.AddFactored(0, p, s)
+		return
+	}
+	c.Add(0, c.Times(p, s))
+}
+
+// addSpread hands back the gradient of spreadLoss with weights, which gets s of each sample.
+func addSpread(c *Context, s *onnx.Value) {
+	z := c.In(0)
+	w, mean := classWeights(c)
+	p := c.Times(c.Op("Softmax", build.In(z), onnx.IntAttr("axis", softmaxAxis(z))), mean)
+	c.Add(0, c.Times(c.Minus(p, c.Over(w, c.Count(z, 1))), s))
+}
+
+// warnSmoothing says which losses are smoothed, as the file's own are not.
+func warnSmoothing(g *onnx.Graph) []string {
+	var names []string
+	for _, n := range g.Nodes {
+		if share := smoothing(n); share > 0 {
+			names = append(names, fmt.Sprintf("%s (%v)", n.Name(), share))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"the exporter left label smoothing out of the file; the training graph's loss has it: " + some(names)}
+}
+
+// dividedCall is a pooling whose windows are divided by a number of the model's, which both
+// exporters leave out; TorchScript's says nothing of it.
+var dividedCall = regexp.MustCompile(`target=torch\.ops\.aten\.avg_pool[23]d\.default\]\(args = \(%\w+(?:, \[[^\]]*\]){3}, \w+, \w+, \d+\)`)
+
+// warnDivisors names poolings that divide by another number in the exported program.
+func warnDivisors(g *onnx.Graph) []string {
+	var names []string
+	for _, n := range g.Nodes {
+		if n.Is("AveragePool") && dividedCall.MatchString(n.TorchCall()) {
+			names = append(names, n.Name())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"the exporter left divisor_override out of the file, which divides by the size of a window: write it as a factor: " + some(names)}
+}
