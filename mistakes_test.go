@@ -63,6 +63,11 @@ func TestMistakes(t *testing.T) {
 			_, err := rt.Plan(ctx, graph, remat.PlanOptions{Budget: remat.Budget{Total: -1}})
 			return err
 		},
+		"Budget.Work is -0.1": func() error {
+			work := -0.1
+			_, err := rt.Plan(ctx, graph, remat.PlanOptions{Budget: remat.Budget{Work: &work}})
+			return err
+		},
 		"StashOnly needs a Precision": func() error {
 			_, err := rt.Plan(ctx, graph, remat.PlanOptions{StashOnly: true})
 			return err

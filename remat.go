@@ -389,6 +389,9 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 	if o.Budget.Live < 0 || o.Budget.Total < 0 {
 		return nil, fmt.Errorf("%s: a budget of %d bytes: want 0, for none, or more", g.Path(), min(o.Budget.Live, o.Budget.Total))
 	}
+	if w := o.Budget.Work; w != nil && !(*w >= 0) { // or no number
+		return nil, fmt.Errorf("%s: Budget.Work is %v: want a share of the step's work, 0 or more", g.Path(), *w)
+	}
 	g.reading.Lock()
 	defer g.reading.Unlock()
 	m, err := g.source.Sized(g.dims)
