@@ -63,6 +63,11 @@ func TestMistakes(t *testing.T) {
 			_, err := rt.Plan(ctx, graph, remat.PlanOptions{Budget: remat.Budget{Total: -1}})
 			return err
 		},
+		"Budget.Work is -0.1": func() error {
+			work := -0.1
+			_, err := rt.Plan(ctx, graph, remat.PlanOptions{Budget: remat.Budget{Work: &work}})
+			return err
+		},
 		"StashOnly needs a Precision": func() error {
 			_, err := rt.Plan(ctx, graph, remat.PlanOptions{StashOnly: true})
 			return err
@@ -81,6 +86,46 @@ func TestMistakes(t *testing.T) {
 		},
 		`no values for input "y"`: func() error {
 			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule, Data: unlabelled{}})
+			return err
+		},
+		"no name of a file to open": func() error {
+			_, err := remat.Open("", nil)
+			return err
+		},
+		`no input has a dimension "bach": free are []`: func() error {
+			_, err := remat.Open(model, map[string]int64{"bach": 4})
+			return err
+		},
+		"no name of a file to write": func() error {
+			_, err := graph.Derive("", remat.DeriveOptions{})
+			return err
+		},
+		`DeriveOptions.Adapters "*:rank=4": no setting`: func() error {
+			_, err := graph.Derive(filepath.Join(dir, "x.onnx"), remat.DeriveOptions{Adapters: []string{"*:rank=4"}})
+			return err
+		},
+		"Schedule.Warmup 2 is longer than the training of 1 steps": func() error {
+			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: remat.Schedule{Kind: "constant", Steps: 1, Warmup: 2}, Data: digits{}})
+			return err
+		},
+		"TrainOptions.SaveEvery is -1": func() error {
+			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule, Data: digits{}, SaveEvery: -1})
+			return err
+		},
+		"TrainOptions.SaveEvery needs Dir": func() error {
+			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule, Data: digits{}, SaveEvery: 1})
+			return err
+		},
+		"TrainOptions.EvalEvery needs Validation": func() error {
+			_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: schedule, Data: digits{}, EvalEvery: 1})
+			return err
+		},
+		"feed has 4 bytes of data, want 512": func() error {
+			_, err := rt.NewSession(graph, remat.SessionOptions{Feeds: map[string]remat.Tensor{"x": remat.Float32s([]float32{1}, 8, 16)}})
+			return err
+		},
+		"closed: no step": func() error {
+			_, err := session.Step(ctx)
 			return err
 		},
 		"the session is closed": func() error { return session.Save(filepath.Join(dir, "s.safetensors")) },

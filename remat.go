@@ -21,6 +21,7 @@ package remat
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,14 +70,46 @@ type Graph struct {
 }
 
 // Open reads an ONNX file. Dims are numbers for its free dimensions, by name.
-// External data files are found beside it. Close the graph after the last use of it,
-// and of what was made from it.
+// A name that no input has is an error. External data files are found beside it. Close
+// the graph after the last use of it, and of what was made from it.
 func Open(path string, dims map[string]int64) (*Graph, error) {
+	if path == "" {
+		return nil, errors.New("no name of a file to open: it is empty")
+	}
 	source, err := pipeline.Load(path)
 	if err != nil {
 		return nil, err
 	}
+	if err := checkDims(source, dims); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, err), source.Close())
+	}
 	return &Graph{source: source, dims: maps.Clone(dims)}, nil
+}
+
+// checkDims refuses numbers that can be none, for dimensions that the file has not, and
+// other ones than it was written for.
+func checkDims(source *pipeline.Source, dims map[string]int64) error {
+	free, fixed := pipeline.FreeDims(source.Model), pipeline.FixedDims(source.Model)
+	for _, name := range slices.Sorted(maps.Keys(dims)) {
+		n, was := fixed[name]
+		switch known := slices.Contains(free, name); {
+		case dims[name] < 1:
+			return fmt.Errorf("dimension %s=%d: must be 1 or more", name, dims[name])
+		case !known && !was:
+			return fmt.Errorf("no input has a dimension %q: free are %q", name, free)
+		case !known && n != dims[name]:
+			return fmt.Errorf("dimension %s=%d: the file was written for %s=%d", name, dims[name], name, n)
+		}
+	}
+	return nil
+}
+
+// canWrite reports why out cannot be written.
+func canWrite(reads []string, out string) error {
+	if out == "" {
+		return errors.New("no name of a file to write: it is empty")
+	}
+	return pipeline.CanWrite(reads, out)
 }
 
 // Close releases the file.
@@ -168,24 +201,32 @@ func (g *Graph) Derive(out string, o DeriveOptions) (*Graph, error) {
 	}
 	update := optim.Defaults(kind)
 	update.ClipNorm, update.Accumulate = o.ClipNorm, o.Accumulate
-	if err := pipeline.CanWrite(g.source.Files(), out); err != nil {
+	if err := canWrite(g.source.Files(), out); err != nil {
 		return nil, err
 	}
 	adapters, err := adapter.ParseSpecs(o.Adapters)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", g.Path(), ofAdapters(err))
 	}
 	d, err := g.source.Derive(pipeline.DeriveOptions{
 		Grad:   grad.Options{Loss: o.Loss, Params: o.Train, Frozen: o.Frozen, Adapters: adapters, Stop: o.Stop, Tie: o.Tie, Dims: g.dims, Dialect: grad.DialectONNX},
 		Update: update,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+		return nil, fmt.Errorf("%s: %w", g.Path(), ofAdapters(err))
 	}
 	if err := d.Save(out); err != nil {
 		return nil, err
 	}
 	return Open(out, nil)
+}
+
+// ofAdapters is an error that names DeriveOptions.Adapters where it is of these.
+func ofAdapters(err error) error {
+	if e := new(adapter.Error); errors.As(err, &e) {
+		return fmt.Errorf("DeriveOptions.Adapters %q: %s", e.Spec, e.Reason)
+	}
+	return err
 }
 
 // A Runtime is ONNX Runtime, loaded: what plans, predicts and runs.
@@ -348,6 +389,9 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 	if o.Budget.Live < 0 || o.Budget.Total < 0 {
 		return nil, fmt.Errorf("%s: a budget of %d bytes: want 0, for none, or more", g.Path(), min(o.Budget.Live, o.Budget.Total))
 	}
+	if w := o.Budget.Work; w != nil && !(*w >= 0) { // or no number
+		return nil, fmt.Errorf("%s: Budget.Work is %v: want a share of the step's work, 0 or more", g.Path(), *w)
+	}
 	g.reading.Lock()
 	defer g.reading.Unlock()
 	m, err := g.source.Sized(g.dims)
@@ -393,7 +437,7 @@ func (p *Plan) Rewrite(out string) (*Graph, error) {
 	p.graph.reading.Lock()
 	defer p.graph.reading.Unlock()
 	source := p.graph.source
-	if err := pipeline.CanWrite(source.DataFiles(), out); err != nil {
+	if err := canWrite(source.DataFiles(), out); err != nil {
 		return nil, err
 	}
 	if err := p.file.Save(source, out, p.planner.Document(p.file, p.budget)); err != nil {

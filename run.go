@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/runtime"
@@ -47,6 +48,9 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := g.unfed(o.Feeds); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
 	options := runtime.Options{
 		Level: o.Settings.Level, Threads: o.Settings.threads(), Provider: ort.CPU, Dims: g.dims,
 		Feed: o.Feeds, Seed: o.Seed, LR: o.LR,
@@ -59,6 +63,23 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
 	return &Session{session: s, loss: s.Roles.Loss}, nil
+}
+
+// unfed names a free dimension to which neither Open nor a feed gives a number.
+func (g *Graph) unfed(feeds map[string]Tensor) error {
+	free := g.FreeDims()
+	for _, v := range g.source.Model.Graph.Inputs {
+		if _, ok := feeds[v.Name]; !ok {
+			continue
+		}
+		for _, d := range v.Type.Shape {
+			free = slices.DeleteFunc(free, func(name string) bool { return slices.Contains(d.Symbols(), name) })
+		}
+	}
+	if len(free) > 0 {
+		return fmt.Errorf("dimension %q has no number: give Open one, or feed an input that has it", free[0])
+	}
+	return nil
 }
 
 // Close releases the session.
@@ -81,6 +102,9 @@ type Step struct {
 // Step runs one step. Next values of parameters and state are in place for the one
 // after it.
 func (s *Session) Step(ctx context.Context) (*Step, error) {
+	if s.closed {
+		return nil, errors.New("the session is closed: no step can run")
+	}
 	r, err := s.session.Step(ctx)
 	if err != nil {
 		return nil, err
@@ -103,6 +127,9 @@ func (s *Session) Step(ctx context.Context) (*Step, error) {
 func (s *Session) Save(path string) error {
 	if s.closed {
 		return errors.New("the session is closed: its values are gone")
+	}
+	if err := canWrite(nil, path); err != nil {
+		return err
 	}
 	return pipeline.SaveState(s.session, path)
 }

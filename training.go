@@ -84,6 +84,18 @@ func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Tr
 		return nil, fmt.Errorf("%s: TrainOptions.Data is nil: it gives the batches", g.Path())
 	case o.Resume && o.Dir == "":
 		return nil, fmt.Errorf("%s: TrainOptions.Resume needs Dir, the folder of the state to go on from", g.Path())
+	case o.SaveEvery < 0 || o.EvalEvery < 0 || o.Keep < 0:
+		return nil, fmt.Errorf("%s: TrainOptions.SaveEvery is %d, EvalEvery %d and Keep %d: want 0, for the default, or more", g.Path(), o.SaveEvery, o.EvalEvery, o.Keep)
+	case o.SaveEvery > 0 && o.Dir == "":
+		return nil, fmt.Errorf("%s: TrainOptions.SaveEvery needs Dir, the folder of states", g.Path())
+	case o.EvalEvery > 0 && o.Validation == nil:
+		return nil, fmt.Errorf("%s: TrainOptions.EvalEvery needs Validation, the data to pass over", g.Path())
+	}
+	if err := o.Schedule.Check(); err != nil {
+		if e := new(train.ScheduleError); errors.As(err, &e) {
+			err = fmt.Errorf("Schedule.%s %s", e.Field, e.Reason)
+		}
+		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
 	opened := sync.OnceFunc(g.reading.Unlock) // steps read nothing of the file
 	g.reading.Lock()

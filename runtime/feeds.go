@@ -186,6 +186,9 @@ func (f *feeds) check(v *onnx.Value, t Tensor) error {
 	if want.Known() && want.DType != t.Type {
 		return &FeedError{v.Name, fmt.Sprintf("feed has type %s, want %s", t.Type, want.DType)}
 	}
+	if size, ok := onnx.TensorOf(t.Type, onnx.StaticShape(t.Shape...)).Bytes(); ok && size != int64(len(t.Data)) {
+		return &FeedError{v.Name, fmt.Sprintf("feed has %d bytes of data, want %d for %s", len(t.Data), size, t)}
+	}
 	if !want.Ranked {
 		return nil
 	}

@@ -408,6 +408,7 @@ func TestFeedErrors(t *testing.T) {
 	}{
 		{"unknown input", `input "nobody": the model has no input of that name`, Options{Feed: map[string]Tensor{"nobody": ids(1)}}},
 		{"wrong type", "feed has type float32, want int64", Options{Feed: map[string]Tensor{"labels": FromFloat32s([]float32{1}, 1, 1)}}},
+		{"too little data", "feed has 8 bytes of data, want 128 for int64[2 8]", Options{Feed: map[string]Tensor{"labels": FromInt64s([]int64{1}, 2, 8)}}},
 		{"wrong rank", "feed has shape [4], want", Options{Feed: map[string]Tensor{"labels": ids(4)}}},
 		{"feeds that disagree", "with batch=2", Options{Feed: map[string]Tensor{"input_ids": ids(2, 8), "labels": ids(3, 8)}}},
 		{"against --dim", "with seq=4", Options{Dims: map[string]int64{"seq": 4}, Feed: map[string]Tensor{"input_ids": ids(2, 8)}}},

@@ -28,26 +28,40 @@ type Schedule struct {
 // Schedules are the kinds.
 var Schedules = []string{"constant", "linear", "cosine"}
 
-// Check refuses what has no meaning; the flags are named as the command has them.
+// A ScheduleError says what of a schedule has no meaning.
+type ScheduleError struct {
+	Field  string // of Schedule
+	Reason string // begins with the value
+}
+
+// flags are the fields as the command has them.
+var flags = map[string]string{"Kind": "--schedule", "Steps": "--steps", "LR": "--lr", "MinLR": "--min-lr", "Warmup": "--warmup"}
+
+func (e *ScheduleError) Error() string { return flags[e.Field] + " " + e.Reason }
+
+// Check refuses what has no meaning, with a ScheduleError.
 func (s *Schedule) Check() error {
 	bad := func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) || x < 0 || x > math.MaxFloat32 }
+	wrong := func(field, reason string, values ...any) error {
+		return &ScheduleError{field, fmt.Sprintf(reason, values...)}
+	}
 	switch {
 	case s.Kind != "constant" && s.Kind != "linear" && s.Kind != "cosine":
-		return fmt.Errorf("--schedule %q: want constant, linear or cosine", s.Kind)
+		return wrong("Kind", "%q: want constant, linear or cosine", s.Kind)
 	case s.Steps < 1:
-		return fmt.Errorf("--steps %d: want at least 1", s.Steps)
+		return wrong("Steps", "%d: want at least 1", s.Steps)
 	case bad(s.LR):
-		return fmt.Errorf("--lr %v: want a finite number that is not negative", s.LR)
+		return wrong("LR", "%v: want a finite number that is not negative", s.LR)
 	case bad(s.MinLR):
-		return fmt.Errorf("--min-lr %v: want a finite number that is not negative", s.MinLR)
+		return wrong("MinLR", "%v: want a finite number that is not negative", s.MinLR)
 	case s.MinLR > s.LR:
-		return fmt.Errorf("--min-lr %v is above --lr %v", s.MinLR, s.LR)
+		return wrong("MinLR", "%v is above the learning rate of %v", s.MinLR, s.LR)
 	case s.MinLR > 0 && s.Kind == "constant":
-		return fmt.Errorf("--min-lr %v: a constant schedule never falls: use --schedule linear or cosine", s.MinLR)
+		return wrong("MinLR", "%v: a constant schedule never falls: take linear or cosine", s.MinLR)
 	case s.Warmup < 0:
-		return fmt.Errorf("--warmup %d: want a number of steps that is not negative", s.Warmup)
+		return wrong("Warmup", "%d: want a number of steps that is not negative", s.Warmup)
 	case s.Warmup > s.Steps:
-		return fmt.Errorf("--warmup %d is longer than the training of %d steps", s.Warmup, s.Steps)
+		return wrong("Warmup", "%d is longer than the training of %d steps", s.Warmup, s.Steps)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ var wrongUses = []struct {
 	{"train m.onnx --data d.npz --steps 2 --warmup 3 -o new", 2, "--warmup 3 is longer"},
 	{"train m.onnx --data d.npz --epochs 1 --warmup 100000 -o new", 2, "--warmup 100000 is longer"},
 	{"train m.onnx --data d.npz --steps 2 --schedule cosin -o new", 2, "--schedule \"cosin\": want constant, linear or cosine"},
-	{"train m.onnx --data d.npz --steps 2 --schedule linear --lr 1e-3 --min-lr 1e-2 -o new", 2, "above --lr"},
+	{"train m.onnx --data d.npz --steps 2 --schedule linear --lr 1e-3 --min-lr 1e-2 -o new", 2, "--min-lr 0.01 is above the learning rate of 0.001"},
 	{"train m.onnx --data d.npz --steps 2 --min-lr 1e-4 -o new", 2, "constant schedule never falls"},
 	{"train m.onnx --data d.npz --steps 2 --lr NaN -o new", 2, "--lr NaN"},
 	{"train m.onnx --data d.npz --steps 2 --lr=-1 -o new", 2, "--lr -1"},

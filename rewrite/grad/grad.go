@@ -260,6 +260,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	warnChanged(c, reach, res)
+	e.warnNodes(c, reach, res)
 	e.b.Flush()
 	if len(res.Buffers) > 0 { // whose normalizations read new nodes
 		if err := m.Graph.SortTopologically(); err != nil {

@@ -35,6 +35,8 @@ type chooser struct {
 	// lone says of biases by name that their other half is zeros, and apart of matrices that
 	// they hold another's numbers.
 	lone, apart map[string]string
+	// nodes are the matrices that Constant nodes hold, by name.
+	nodes []string
 	// blocks are the values that leave a block of no_grad or autocast.
 	blocks []string
 	// inputs are the patterns of Params that match no initializer: they can only
@@ -57,6 +59,9 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 	}
 	if !o.Signature.known {
 		c.begins, c.lone, c.apart = beginnings(m.Graph), loneBiases(m.Graph), apartTwins(m.Graph)
+		if !c.names.torch { // whose Constant nodes hold no parameter
+			c.nodes = matricesInNodes(m.Graph)
+		}
 		if c.names.torch {
 			c.fixedNorms = fixedNorms(m.Graph)
 		}

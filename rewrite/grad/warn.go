@@ -147,6 +147,33 @@ func warnChanged(c *chooser, reach map[*onnx.Value]bool, res *Result) {
 	}
 }
 
+// matricesInNodes lists the matrices, filters and tables that Constant nodes hold and more
+// than elementwise operators read: some tools write weights so.
+func matricesInNodes(g *onnx.Graph) []string {
+	var names []string
+	for _, n := range g.Nodes {
+		v := n.Out(0)
+		if !n.Is("Constant") || v == nil {
+			continue
+		}
+		if t := v.Constant(); t != nil && t.DType().IsFloat() && len(t.Dims()) > 1 && !elementwiseOnly(v) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
+
+// warnNodes names the matrices of Constant nodes that a gradient would reach.
+func (e *engine) warnNodes(c *chooser, reach map[*onnx.Value]bool, res *Result) {
+	if len(c.o.Params) > 0 || len(c.o.Adapters) > 0 {
+		return // what is trained was said
+	}
+	left := slices.DeleteFunc(slices.Clone(c.nodes), func(name string) bool { return !reach[e.m.Graph.Value(name)] })
+	if len(left) > 0 {
+		res.Warnings = append(res.Warnings, "Constant nodes hold matrices, which are not trained; where they are weights, make initializers of them: "+some(left))
+	}
+}
+
 // blockExits lists the float values that leave the blocks of the exported program
 // that torch.export traces apart, which are those of torch.no_grad and
 // torch.autocast: their nodes say that their code has no file.

@@ -31,6 +31,31 @@ func TestSharedUses(t *testing.T) {
 	}
 }
 
+// TestMatricesInNodes: a weight that stands in a Constant node is not trained, and a warning
+// names it; a literal that PyTorch wrote, or that is only added, is none.
+func TestMatricesInNodes(t *testing.T) {
+	for name, c := range map[string]struct {
+		producer, op string
+		o            Options
+		warns        bool
+	}{
+		"product":       {"", "MatMul", Options{}, true},
+		"elementwise":   {"", "Add", Options{}, false},
+		"by PyTorch":    {"pytorch", "MatMul", Options{}, false},
+		"trained named": {"", "MatMul", Options{Params: []string{"w"}}, false},
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit w float32[2,2] = [1,2,3,4]\nk = Constant() {value=tensor(float32[2,2] = [1,2,3,5])}\na = MatMul(x, w)\nb = "+c.op+"(a, k)\nq = Mul(b, b)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		m.Proto.ProducerName = &c.producer
+		res, err := Differentiate(m, c.o)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "Constant nodes hold matrices, which are not trained; where they are weights, make initializers of them: k"); got != c.warns {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+	}
+}
+
 // TestStoredStatistics: batch normalization in evaluation mode is worth a warning,
 // except where the exported program asks for it itself.
 func TestStoredStatistics(t *testing.T) {

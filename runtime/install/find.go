@@ -37,10 +37,10 @@ func FindRehearsal(path string) (string, error) {
 
 func find(path string, missing error, install string, kinds ...Kind) (string, error) {
 	if path != "" {
-		return named(path, "--ort")
+		return named(path, "")
 	}
 	if path := os.Getenv(EnvVar); path != "" {
-		return named(path, EnvVar)
+		return named(path, EnvVar+": ")
 	}
 	for _, k := range kinds {
 		lib := filepath.Join(Dir(k), library)
@@ -51,18 +51,19 @@ func find(path string, missing error, install string, kinds ...Kind) (string, er
 	return "", fmt.Errorf("%w: run remat doctor --install%s, or name one with --ort or %s", missing, install, EnvVar)
 }
 
-// named accepts a file, or a folder that holds one libonnxruntime.so.
+// named accepts a file, or a folder that holds one libonnxruntime.so. An error begins with
+// source.
 func named(path, source string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: name an existing libonnxruntime.so, or run remat doctor --install", source, err)
+		return "", fmt.Errorf("%s%w: name an existing libonnxruntime.so, or run remat doctor --install", source, err)
 	}
 	if !info.IsDir() {
 		return path, nil
 	}
 	found, err := filepath.Glob(filepath.Join(path, "libonnxruntime.so*"))
 	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("%s: no libonnxruntime.so in %s: name the file, or run remat doctor --install", source, path)
+		return "", fmt.Errorf("%sno libonnxruntime.so in %s: name the file, or run remat doctor --install", source, path)
 	}
 	return found[0], nil
 }
