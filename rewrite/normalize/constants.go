@@ -103,6 +103,37 @@ func handsOn(n *onnx.Node) bool {
 	return false
 }
 
+// noops removes nodes that hand on one of their inputs for the number that the other is
+// (NoopElimination and ExpandElimination of ONNX Runtime).
+func noops(s *state) error {
+	for _, n := range slices.Clone(s.g.Nodes) {
+		y := n.Out(0)
+		if y == nil || y.IsOutput() {
+			continue
+		}
+		if x := neutralTo(n); x != nil && x.Type.Known() && x.Type.Same(y.Type) {
+			s.g.ReplaceUses(y, x)
+			s.count++
+		}
+	}
+	return nil
+}
+
+// neutralTo is the input that a node hands on if it does not broadcast it, nil for none.
+func neutralTo(n *onnx.Node) *onnx.Value {
+	is := func(i int, number float64) bool {
+		x, ok := n.In(i).Number()
+		return ok && x == number
+	}
+	switch {
+	case n.Is("Add") && is(1, 0), n.Is("Sub") && is(1, 0), n.Is("Mul") && is(1, 1), n.Is("Div") && is(1, 1), n.Is("Expand"):
+		return n.In(0)
+	case n.Is("Add") && is(0, 0), n.Is("Mul") && is(0, 1):
+		return n.In(1)
+	}
+	return nil
+}
+
 // trains reports a Dropout that may be in training mode.
 func trains(n *onnx.Node) bool {
 	mode := n.In(2)

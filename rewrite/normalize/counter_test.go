@@ -37,6 +37,9 @@ out v float32
 	{"identities", "identities", "in x float32[@a,@b]\ninit r float32[] = 0.5\ninit t bool[] = false\na = Identity(x)\nb = Cast(a) {to=1}\nc, m = Dropout(b, r, t) {seed=1}\ny = Neg(c)", []string{
 		"in x float32[@a,@b]\ninit r float32[] = 0\ninit t bool[] = true\nc, m = Dropout(x, r, t) {seed=1}\nd = Cast(m) {to=1}\ny = Mul(c, d)",
 	}},
+	{"noops", "numbers that change nothing", "in x float32[@a,@b]\ninit k float32[] = 1\ninit o float32[] = 0\ninit s int64[1] = [1]\na = Mul(x, k)\nb = Div(a, k)\nc = Add(o, b)\nd = Sub(c, o)\ne = Expand(d, s)\ny = Neg(e)", []string{
+		"in x float32[@a,@b]\ninit k float32[] = 1\ninit o float32[] = 0\na = Div(k, x)\nb = Sub(o, a)\ny = Neg(b)",
+	}},
 	{"fold", "integers of a shape", "in x float32[@a,@b,@c]\ns = Shape(x)\ninit i int64[] = 0\ninit u int64[1] = [0]\ng = Gather(s, i)\nv = Unsqueeze(g, u)\ninit m int64[1] = [-1]\nt = Concat(v, m) {axis=0}\ny = Reshape(x, t)", nil},
 	{"fold", "arithmetic of extents", "in x float32[@a,@b]\ns = Shape(x)\ninit i int64[] = 0\ninit j int64[] = 1\np = Gather(s, i)\nq = Gather(s, j)\na = Mul(p, q)\ninit k int64[] = 2\nb = Div(a, k)\nc = Sub(b, a)\nd = Mod(c, k)\ne = Add(d, c)\nf = Neg(e)\nz = Cast(f) {to=1}\ny = Mul(x, z)", nil},
 	{"fold", "division of extents", "in x float32[@a,@b]\ns = Shape(x)\ninit i int64[1] = [0]\np = Gather(s, i)\ninit k int64[] = -3\nd = Div(p, k)\nm = Mod(p, k)\ne = Less(d, m)\nw = Where(e, d, m)\na = Max(w, p)\nz = Cast(a) {to=1}\ny = Mul(x, z)", nil},
