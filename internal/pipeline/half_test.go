@@ -47,6 +47,27 @@ func TestHalfAndCheckpointing(t *testing.T) {
 	}
 }
 
+// TestHalfConvolutionsAsJudged: files of a network of convolutions in a half type run as their
+// plans are judged, whose gradients of weights are transposed and cast behind that.
+func TestHalfConvolutionsAsJudged(t *testing.T) {
+	m, _, dims := derived(t, sample("resnet18_like.ts.onnx"))
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Dims: dims, Precision: &precision.Options{To: onnx.BFloat16, Emulate: true, Provider: "cpu"}}
+	p, err := NewPlanner(engine(t), m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.Plan("optimal", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Peak > r.Verdict.Peak+r.Verdict.Peak/50 {
+		t.Errorf("the file holds %d bytes, its plan %d", r.Peak, r.Verdict.Peak)
+	}
+	if most := p.Before.LivePeak * 3 / 4; r.Peak > most {
+		t.Errorf("the file holds %d of %d bytes", r.Peak, p.Before.LivePeak)
+	}
+}
+
 // BenchmarkGPT2OnCUDA is the same at the true sizes: both together take at most
 // a tenth of the plain peak.
 func BenchmarkGPT2OnCUDA(b *testing.B) {

@@ -143,6 +143,8 @@ func (p *pass) choose(n *onnx.Node, from map[*onnx.Value]origin, w map[*onnx.Val
 	switch {
 	case strange:
 		return verdict{full, "a constant it depends on does not fit"}
+	case n.Is("Transpose") && !any && readOnce(n.Out(0)): // ONNX Runtime casts first, by a new node that runs at another time
+		return verdict{full, "only a float32 operator reads it"}
 	case moves(n) && halves > 0:
 		return verdict{half, "moves half values"}
 	case moves(n) && all && !p.picks(n):
@@ -161,6 +163,15 @@ func (p *pass) choose(n *onnx.Node, from map[*onnx.Value]origin, w map[*onnx.Val
 		return verdict{full, "between float32 operators"}
 	}
 	return verdict{half, "between operators in half"}
+}
+
+// readOnce reports a value that one node reads, or that is returned.
+func readOnce(v *onnx.Value) bool {
+	readers := len(v.Uses())
+	if v.IsOutput() {
+		readers++
+	}
+	return readers == 1
 }
 
 // smaller reports that v is spread over n's larger output.
