@@ -93,7 +93,7 @@ func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Tr
 	}
 	if err := o.Schedule.Check(); err != nil {
 		if e := new(train.ScheduleError); errors.As(err, &e) {
-			err = fmt.Errorf("Schedule.%s %s", e.Field, e.Reason)
+			err = fmt.Errorf("TrainOptions.Schedule.%s %s", e.Field, e.Reason)
 		}
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
