@@ -143,7 +143,7 @@ func (p *pass) choose(n *onnx.Node, from map[*onnx.Value]origin, w map[*onnx.Val
 	switch {
 	case strange:
 		return verdict{full, "a constant it depends on does not fit"}
-	case n.Is("Transpose") && !any && readOnce(n.Out(0)): // ONNX Runtime casts first, by a new node that runs at another time
+	case n.Is("Transpose") && !any && readOnce(n.Out(0)): // ONNX Runtime may cast first, by a new node that runs at another time
 		return verdict{full, "only a float32 operator reads it"}
 	case moves(n) && halves > 0:
 		return verdict{half, "moves half values"}

@@ -182,6 +182,32 @@ z = Mul(b, t)
 out y float32[64]
 out z float32[64]`, left("Exp"), "1 Exp", "2 Exp"},
 
+	{"numbers without effect", 1, `
+in x float32[64]
+in g float32[64]
+init one float32[] = 1
+t = Tanh(g)
+e = Exp(x)
+a = Abs(e)
+same = Div(e, one)
+b = Abs(same)
+y = Neg(a)
+z = Mul(b, t)
+out y float32[64]
+out z float32[64]`, `
+in x float32[64]
+in g float32[64]
+init two float32[] = 2
+t = Tanh(g)
+e = Exp(x)
+a = Abs(e)
+half = Div(e, two)
+b = Abs(half)
+y = Neg(a)
+z = Mul(b, t)
+out y float32[64]
+out z float32[64]`, left("Abs", "Div"), "1 Abs, 0 Div", "2 Abs, 1 Div"},
+
 	{"shapes of static values", 1, `
 in x float32[64]
 in g float32[64]
