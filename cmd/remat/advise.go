@@ -289,6 +289,17 @@ func (a *adviceRun) document(v *pipeline.Advice) *report.Advice {
 	return d
 }
 
+// data is the flag that gives training its data: text where the model reads a batch of rows of
+// numbers of tokens, else arrays.
+func (a *adviceRun) data() string {
+	for _, v := range a.source.Model.Graph.Inputs {
+		if v.Init == nil && v.Type.DType.IsInt() && len(v.Type.Shape) == 2 {
+			return " --text FILE"
+		}
+	}
+	return " --data FILE.npz"
+}
+
 // taken describes what is recommended, or comes closest; nil for neither.
 func (a *adviceRun) taken(v *pipeline.Advice, t *pipeline.Taken) *report.AdviceTaken {
 	if t == nil {
@@ -298,7 +309,7 @@ func (a *adviceRun) taken(v *pipeline.Advice, t *pipeline.Taken) *report.AdviceT
 		Commands: a.commands(t), Total: t.Bytes, Overhead: report.Float(t.Work()), MicroBatch: t.MicroBatch, Accumulate: t.Accumulate, Changes: t.Changes,
 	}
 	if t.Fits {
-		d.Train = report.Text(a.train(t) + " --text FILE --steps N")
+		d.Train = report.Text(a.train(t) + a.data() + " --steps N")
 	}
 	if !t.Total.Exact {
 		d.Approximate = "not all of it could be predicted: it takes at least this"

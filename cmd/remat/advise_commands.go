@@ -219,8 +219,8 @@ func (a *adviceRun) recipe(t *pipeline.Taken) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	head := fmt.Sprintf("# remat %s: %s, trained within %s. With data and a length it runs by\n#   remat train --config THIS.yaml --text FILE --steps N -o DIR\n",
-		version, a.name, report.Bytes(a.options.Memory))
+	head := fmt.Sprintf("# remat %s: %s, trained within %s. With data and a length it runs by\n#   remat train --config THIS.yaml%s --steps N -o DIR\n",
+		version, a.name, report.Bytes(a.options.Memory), a.data())
 	if a.row != nil {
 		head += "# after\n#   " + a.commands(t)[0] + "\n"
 	}

@@ -113,7 +113,7 @@ func (a *adviceRun) ranks(taken *pipeline.Taken) ([]report.AdviceRanks, error) {
 		if l.Fits && l.Micro == 0 {
 			t := &pipeline.Taken{Fitted: l.Fitted, Options: o}
 			d := &out[len(out)-1]
-			d.Train = report.Text(fmt.Sprintf("mpirun -n %d %s --sync %s --text FILE --steps N", r.size, a.train(t), d.Sync))
+			d.Train = report.Text(fmt.Sprintf("mpirun -n %d %s --sync %s%s --steps N", r.size, a.train(t), d.Sync, a.data()))
 		}
 	}
 	return out, nil

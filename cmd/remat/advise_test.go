@@ -199,6 +199,16 @@ func shellWords(line string) []string {
 	return append(words, word)
 }
 
+// TestAdviseData: the command that trains takes text where the model reads tokens, else arrays.
+func TestAdviseData(t *testing.T) {
+	for name, want := range map[string]string{"bert_tiny.ts": "--text FILE", "resnet18_like.ts": "--data FILE.npz"} {
+		code, d := advised(t, filepath.Join("..", "..", "testdata", "models", name+".onnx"), "--params", "*", "--memory", "1GiB")
+		if code != exitDone || d.Recommended == nil || !strings.Contains(string(d.Recommended.Train), want) {
+			t.Errorf("%s: %d, %+v", name, code, d.Recommended)
+		}
+	}
+}
+
 // TestAdviseRecipe: what --write writes is what remat train takes.
 func TestAdviseRecipe(t *testing.T) {
 	t.Chdir(t.TempDir())
