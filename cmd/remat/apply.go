@@ -97,7 +97,9 @@ func (a *application) run() error {
 		return fmt.Errorf("%s: %w", a.forward, err)
 	}
 	signature := grad.ReadSignature(m)
-	grad.Unmerge(m, given(f, a.names))
+	if err := grad.Unmerge(m, given(f, a.names)); err != nil {
+		return fmt.Errorf("%s: %w", a.forward, err)
+	}
 	pairs, err := pipeline.PairsOf(m, signature, f, a.names)
 	if err != nil {
 		return fmt.Errorf("%s: %w", a.state, err)

@@ -109,7 +109,9 @@ func evaluate(e *env, c *cli.Context) error {
 		defer f.Close()
 		var left []string
 		if !roles.Training() {
-			grad.Unmerge(m, given(f, names)) // a state has apart what the exporter merged
+			if err := grad.Unmerge(m, given(f, names)); err != nil { // a state has apart what the exporter merged
+				return fmt.Errorf("%s: %w", filepath.Base(path), err)
+			}
 			left = unplaced(m.Graph, f, names, &pipeline.TrainedPairs{})
 		}
 		if o.Feed, err = stateValues(m, roles, f, names); err != nil {

@@ -59,3 +59,31 @@ func TestBudgetIsMonotone(t *testing.T) {
 		})
 	}
 }
+
+// TestBudgetOfLastLayer: each layer of the graph that was given can have a budget, if it is none
+// in a graph that is divided, too; a layer that there is not is an error.
+func TestBudgetOfLastLayer(t *testing.T) {
+	given := trainingGraph(t, "gpt2-tiny", func(*models.Config) {})
+	for layer, want := range map[string]bool{"transformer.h.0": true, "transformer.h.1": true, "transformer.h.2": false} {
+		b, _, err := ParseLayerBudget(layer + "=50%")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := NewPlanner(engine(t), given, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Layers: []LayerBudget{b}})
+		var f *File
+		if err == nil {
+			f, err = p.Plan("optimal", 0)
+		}
+		if (err == nil) != want {
+			t.Errorf("%s: %v", layer, err)
+		}
+		if err != nil {
+			continue
+		}
+		for _, l := range f.LayerBudgets() {
+			if l.KeptBytes > l.BudgetBytes || l.BudgetBytes != l.PlainBytes/2 {
+				t.Errorf("%s keeps %d, budget %d of %d", layer, l.KeptBytes, l.BudgetBytes, l.PlainBytes)
+			}
+		}
+	}
+}

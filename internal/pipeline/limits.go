@@ -51,6 +51,14 @@ func (e *WorkError) Error() string {
 	return fmt.Sprintf("no plan with at most %s more work keeps the budgets of layers", report.Percent(e.Work))
 }
 
+// A noLayerError says that a budget is of layers that a graph has not: one that is divided may
+// not have all those of the graph that was given.
+type noLayerError struct{ layers string }
+
+func (e *noLayerError) Error() string {
+	return fmt.Sprintf("--budget %s=…: no layer has such a name; remat inspect --json lists layer_names", e.layers)
+}
+
 // String is what ParseLayerBudget reads.
 func (b LayerBudget) String() string { return b.Layers + "=" + b.Size.String() }
 
@@ -92,7 +100,7 @@ func operatorsOf(a *analysis.Analysis, glob string) ([]bool, error) {
 		found = found || of[op]
 	}
 	if !found {
-		return nil, fmt.Errorf("--budget %s=…: no layer has such a name; remat inspect --json lists layer_names", glob)
+		return nil, &noLayerError{glob}
 	}
 	return of, nil
 }

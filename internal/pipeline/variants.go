@@ -9,6 +9,7 @@ package pipeline
 // changes the graph more.
 
 import (
+	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -215,7 +216,8 @@ func (o *Options) divides() bool {
 }
 
 // variant returns a family's variant of a choice, which it prepares when it is first asked
-// for; nil where another one divides the same, or the solver has no choice.
+// for; nil where another one divides the same, a layer that has a budget is none once it is
+// divided, or the solver has no choice.
 func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, error) {
 	switch {
 	case !p.offers(s, choice):
@@ -240,6 +242,10 @@ func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, e
 		}
 		return rows && q.Divided.Updates == 0 || slices.ContainsFunc(f.prepared(), func(w *Variant) bool { return q.Divided == w.Divided })
 	})
+	var gone *noLayerError
+	if errors.As(err, &gone) {
+		v, err = nil, nil
+	}
 	f.variants[choice], f.asked[choice] = v, err == nil
 	return v, err
 }

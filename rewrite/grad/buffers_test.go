@@ -76,9 +76,45 @@ func TestUnmergeGiven(t *testing.T) {
 	const body = "in x float32[2,3]\ninit a.weight float32[3] = [1,1,1]\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}"
 	for _, given := range []bool{false, true} {
 		m := parseGraph(t, body, "loss float32")
-		Unmerge(m, func(name string) bool { return given && name == "b.weight" })
+		if err := Unmerge(m, func(name string) bool { return given && name == "b.weight" }); err != nil {
+			t.Fatal(err)
+		}
 		if v := m.Graph.Value("b.weight"); v.IsConstant() != given {
 			t.Errorf("given %v: b.weight is %v", given, v)
+		}
+		if err := m.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestUnmergeInside: what branches hold is trained under names of the graph, and is there under
+// them where there are values for it; else the file keeps its form.
+func TestUnmergeInside(t *testing.T) {
+	const body = `in c bool[]
+in x float32[2,2]
+y = If(c) {then_branch=graph yes {
+  init w float32[2,2] = [1,2,3,4]
+  a = MatMul(x, w)
+  out a float32[2,2]
+}, else_branch=graph no {
+  w = Constant() {value=tensor "w"(float32[2,2] = [5,6,7,8])}
+  b = MatMul(x, w)
+  out b float32[2,2]
+}}
+loss = ReduceMean(y) {keepdims=0}`
+	trained := parseGraph(t, body, "loss float32")
+	res, err := Differentiate(trained, Options{})
+	if err != nil || len(res.Params) != 2 {
+		t.Fatalf("%d parameters, %v", len(res.Params), err)
+	}
+	for name, want := range map[string]int{res.Params[0].Name: 2, res.Params[1].Name: 2, "w": 0} {
+		m := parseGraph(t, body, "loss float32")
+		if err := Unmerge(m, func(given string) bool { return given == name }); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(m.Graph.Initializers); got != want || want > 0 && m.Graph.Value(name).Init == nil {
+			t.Errorf("%s: %d initializers", name, got)
 		}
 		if err := m.Check(); err != nil {
 			t.Error(err)

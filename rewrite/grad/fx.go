@@ -22,6 +22,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
 
 // A call is one call of the exported program.
@@ -96,8 +97,13 @@ func (c *call) outside() []slot {
 // Unmerge gives parameters that the exporter's optimizer merged initializers of
 // their own again, as Differentiate does: under these names it trains them. So does it
 // to stored statistics, and to what TorchScript merged if given, by name, has a value for it.
-// A matrix for which there is none is read from the parameter that it was tied to.
-func Unmerge(m *onnx.Model, given func(name string) bool) {
+// A matrix for which there is none is read from the parameter that it was tied to. Where
+// there is one for a constant of a subgraph or a function, that becomes an initializer.
+// After an error the model is as it was.
+func Unmerge(m *onnx.Model, given func(name string) bool) error {
+	if err := takeOut(m, given); err != nil {
+		return err
+	}
 	s := ReadSignature(m)
 	if unmerge(m, s, nil); !s.known {
 		for _, t := range twins(m.Graph) {
@@ -112,6 +118,34 @@ func Unmerge(m *onnx.Model, given func(name string) bool) {
 		}
 	}
 	ownStatistics(m.Graph)
+	return nil
+}
+
+// flatten makes initializers of the graph of the weights that functions and subgraphs hold.
+func flatten(m *onnx.Model) error {
+	if _, err := upgrade.Functions(m); err != nil {
+		return err
+	}
+	_, err := m.HoistConstants()
+	return err
+}
+
+// takeOut flattens a model if given has a value for a weight that is an initializer only then.
+func takeOut(m *onnx.Model, given func(name string) bool) error {
+	flat, err := m.Clone()
+	if err != nil {
+		return err
+	}
+	if err := flatten(flat); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(flat.Graph.Initializers, func(v *onnx.Value) bool {
+		held := m.Graph.Value(v.Name)
+		return (held == nil || held.Init == nil) && given(v.Name)
+	}) {
+		m.Proto, m.Graph = flat.Proto, flat.Graph
+	}
+	return nil
 }
 
 // unmerge takes apart what the exporter's optimizer merged, and puts back the

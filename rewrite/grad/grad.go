@@ -162,10 +162,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			m.Graph.RemoveOutput(i)
 		}
 	}
-	if _, err := upgrade.Functions(m); err != nil {
-		return nil, err
-	}
-	if _, err := m.HoistConstants(); err != nil {
+	if err := flatten(m); err != nil {
 		return nil, err
 	}
 	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph), warnSmoothing(m.Graph), warnDivisors(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)

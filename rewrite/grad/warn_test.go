@@ -131,7 +131,9 @@ func TestOwnStatistics(t *testing.T) {
 
 		// A state is put into the forward graph: statistics stay there too.
 		m = parseGraph(t, body, "loss float32")
-		Unmerge(m, func(string) bool { return false })
+		if err := Unmerge(m, func(string) bool { return false }); err != nil {
+			t.Fatal(err)
+		}
 		for _, n := range m.Graph.Nodes {
 			if n.Is("Identity") || n.Is("BatchNormalization") && (n.In(3) == m.Graph.Value("b") || n.In(4) == m.Graph.Value("s")) {
 				t.Errorf("%s: %s has what is trained", name, n.Label())
