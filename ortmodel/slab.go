@@ -183,7 +183,7 @@ func search(buffers []*packed, peak, enough int64, work int) {
 		p.begin(start)
 		p.lower()
 		if round%2 > 0 {
-			p.eject(math.MaxInt64, -1, func(*span) bool { return true })
+			p.eject(math.MaxInt64, -1, nil)
 		}
 		for end := p.work - work/packStarts*(1+round); p.goesOn(end); p.lower() {
 			for len(p.pool) > 0 && p.work > end {
@@ -246,11 +246,12 @@ func (p *packing) begin(start int) {
 // those that end above it.
 func (p *packing) lower() {
 	p.limit = p.least - max(1, (p.least-p.peak)/packNear)
-	p.eject(math.MaxInt64, p.limit, func(*span) bool { return true })
+	p.eject(math.MaxInt64, p.limit, nil)
 }
 
-// eject takes their places from some of those that begin below one place and end above another.
-func (p *packing) eject(below, above int64, which func(*span) bool) {
+// eject takes their places from those that begin below one place and end above another while a
+// buffer lives; nil: at any time.
+func (p *packing) eject(below, above int64, during *packed) {
 	p.work -= 2 * packStep
 	first, taken := -1, len(p.pool)
 	for i := range p.starts {
@@ -258,7 +259,7 @@ func (p *packing) eject(below, above int64, which func(*span) bool) {
 		if s.start >= below {
 			break
 		}
-		if s.end > above && which(s) {
+		if s.end > above && (during == nil || s.meets(during)) {
 			if first < 0 {
 				first = i
 			}
@@ -300,7 +301,7 @@ func (p *packing) place() {
 	}
 	s := b.span()
 	if cost > 0 {
-		p.eject(s.end, s.start, func(o *span) bool { return o.meets(b) })
+		p.eject(s.end, s.start, b)
 	}
 	i, _ := slices.BinarySearchFunc(p.starts, s, byStart)
 	p.starts = slices.Insert(p.starts, i, s)
