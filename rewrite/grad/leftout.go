@@ -26,12 +26,21 @@ var smoothedCall = regexp.MustCompile(`target=torch\.ops\.aten\.cross_entropy_lo
 
 // smoothing is the share of a loss that the exported program spreads over all classes.
 func smoothing(n *onnx.Node) float64 {
-	call := smoothedCall.FindStringSubmatch(n.TorchCall())
-	if call == nil || !n.Is("SoftmaxCrossEntropyLoss") {
+	share := sharedBy(smoothedCall, n)
+	if !n.Is("SoftmaxCrossEntropyLoss") || !(share > 0 && share <= 1) { // as torch has it
+		return 0
+	}
+	return share
+}
+
+// sharedBy is the number that a node's call has where the pattern's group is, 0 for another call.
+func sharedBy(pattern *regexp.Regexp, n *onnx.Node) float64 {
+	call := pattern.FindStringSubmatch(n.TorchCall())
+	if call == nil {
 		return 0
 	}
 	share, err := strconv.ParseFloat(call[1], 64)
-	if err != nil || !(share > 0 && share <= 1) { // as torch has it
+	if err != nil {
 		return 0
 	}
 	return share
@@ -114,12 +123,7 @@ var dividedCall = regexp.MustCompile(`target=torch\.ops\.aten\.avg_pool[23]d\.de
 
 // warnDivisors names poolings that divide by another number in the exported program.
 func warnDivisors(g *onnx.Graph) []string {
-	var names []string
-	for _, n := range g.Nodes {
-		if n.Is("AveragePool") && dividedCall.MatchString(n.TorchCall()) {
-			names = append(names, n.Name())
-		}
-	}
+	names := calledSo(g, "AveragePool", dividedCall)
 	if len(names) == 0 {
 		return nil
 	}

@@ -59,11 +59,10 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 	}
 	if !o.Signature.known {
 		c.begins, c.lone, c.apart = beginnings(m.Graph), loneBiases(m.Graph), apartTwins(m.Graph)
-		if !c.names.torch { // whose Constant nodes hold no parameter
-			c.nodes = matricesInNodes(m.Graph)
-		}
-		if c.names.torch {
+		if c.names.torch { // whose Constant nodes hold no parameter
 			c.fixedNorms = fixedNorms(m.Graph)
+		} else {
+			c.nodes = matricesInNodes(m.Graph)
 		}
 	}
 	for _, glob := range o.Params {

@@ -1,16 +1,15 @@
 package grad
 
-// Normalizations of a model in train(), and below its attention. PyTorch's dynamo exporter
-// writes normalizations with stored
-// statistics, but the node still says how the exported program calls it, and the sixth
-// argument is whether it normalizes by its batch:
+// What a model in train() does otherwise: its normalizations and, at the end, its attention.
+// PyTorch's dynamo exporter writes normalizations with stored statistics, but the node still
+// says how the exported program calls it, and the sixth argument is whether it normalizes by
+// its batch:
 //
 //	BatchNormalization … call_function[target=torch.ops.aten._native_batch_norm_legit_functional.default]
 //	                     (args = (%x, %p_weight, %p_bias, %b_running_mean, %b_running_var, True, 0.1, 1e-05), …)
 
 import (
 	"regexp"
-	"strconv"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -66,11 +65,7 @@ var droppedCall = regexp.MustCompile(`target=torch\.ops\.aten\.scaled_dot_produc
 func trainDropouts(m *onnx.Model) (changed, lost int) {
 	again := map[string]bool{}
 	for _, n := range m.Graph.Nodes {
-		found := droppedCall.FindStringSubmatch(n.TorchCall())
-		if found == nil {
-			continue
-		}
-		if share, err := strconv.ParseFloat(found[1], 64); err != nil || share <= 0 {
+		if !(sharedBy(droppedCall, n) > 0) {
 			continue
 		}
 		drops := n.Is("Dropout")
