@@ -189,7 +189,7 @@ func (m *merge) prepare(f *frontier) error {
 			return nil
 		}
 	}
-	if m.bargain != nil && m.bargain.useful(f.floor) <= 0 {
+	if b := m.bargain; b != nil && (b.useful(f.floor) <= 0 || b.hopelessSliced(f.family.whole(f.choice), f.floor)) {
 		return nil
 	}
 	v, err := m.p.variant(m.solver, f.family, f.choice)

@@ -152,3 +152,46 @@ func TestSearchedWhereItCounts(t *testing.T) {
 		t.Errorf("%d points, want %d", len(list), n)
 	}
 }
+
+// TestSlicedHopeless: a variant with updates in slices is not even prepared where the one
+// without them says that no plan of it can cost less; and none that was left out so does.
+func TestSlicedHopeless(t *testing.T) {
+	s, _, err := planner.Find("optimal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := zooStep(t, "gpt2", optim.AdamW, func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 8, 96, 4, 4000, 64, 8 })
+	p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBargain(p.Before.TotalPeak-p.Before.LivePeak, math.MaxInt64)
+	if err := p.follow(s, math.Inf(1), b); err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	for choice := range choices {
+		if choices[choice].rows == (Division{}) || p.asked.asked[choice] {
+			continue
+		}
+		v, err := p.variant(s, p.asked, choice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v == nil {
+			continue
+		}
+		left++
+		for c, err := range s.Frontier(v.Problem(), math.MaxInt64, nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if price := b.of(Candidate{Overhead: c.Overhead, Peak: c.Peak}); price < b.price {
+				t.Errorf("choice %d was left out: %g more work and %d bytes cost %g, what was found %g", choice, c.Overhead, c.Peak, price, b.price)
+			}
+		}
+	}
+	if left == 0 {
+		t.Error("all variants were prepared: nothing is told")
+	}
+}

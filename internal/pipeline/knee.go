@@ -136,6 +136,25 @@ func (b *bargain) hopeless(p *planner.Problem) bool {
 	return true
 }
 
+// hopelessSliced reports that no plan of a variant with so much work, as a share of the plain
+// step's, is of use once its updates are in slices; nil: nothing is known of the variant. Slices
+// of updates read what the updates did, so what has to be held for readers, or computed again
+// for them, stays: a bound on that counts here, one on what updates themselves hold would not.
+// It leaves the plans out.
+func (b *bargain) hopelessSliced(whole *Variant, floor float64) bool {
+	if whole == nil || math.IsInf(b.price, 1) {
+		return false
+	}
+	for _, p := range whole.problems() {
+		slicing := floor - p.Floor()
+		if slicing <= 0 || !planner.HoldsMore(p, func(work float64) int64 { return b.limit(work + slicing) }) {
+			return false
+		}
+	}
+	b.cut = true
+	return true
+}
+
 // knee is the place of least price among the candidates up to a peak in bytes; the last
 // where none is, -1 where there are none.
 func (b *bargain) knee(ceiling int64) int {

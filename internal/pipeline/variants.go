@@ -205,6 +205,21 @@ func (p *Planner) chooses(s *planner.Solver) bool {
 	return s.Frontier != nil && !o.divides() && !o.AsIs && p.Problem().HasBackward()
 }
 
+// whole is the variant that divides what a choice does except updates; nil where the choice
+// divides none, or there is no such variant yet.
+func (f *family) whole(choice int) *Variant {
+	c := choices[choice]
+	if c.rows == (Division{}) {
+		return nil
+	}
+	for i, other := range choices {
+		if other.rows == (Division{}) && other.chunk == c.chunk && other.tile == c.tile {
+			return f.variants[i]
+		}
+	}
+	return nil
+}
+
 // offers reports that a solver looks at a choice.
 func (p *Planner) offers(s *planner.Solver, choice int) bool {
 	return choice == 0 || p.chooses(s) && (!choices[choice].bound || p.opts.Outputs == step.Rows)
