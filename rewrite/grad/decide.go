@@ -68,7 +68,7 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Trained: true, Source: FromUse, Reason: "the scale or shift of a group normalization"}
 	case c.begins[v] && !c.names.variable(v.Name):
 		return Decision{Source: FromContent, Reason: "a state of zeros, with which a recurrence begins"}
-	case c.names.torch && !c.names.variable(v.Name) && uniform(v):
+	case c.names.torch && !c.names.variable(v.Name) && uniform(v) && !servesOnly(v, ofSlope):
 		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
 	case schedule(v):
 		return Decision{Source: FromContent, Reason: "a schedule: it rises or falls throughout, and only places of it are gathered"}
@@ -128,6 +128,36 @@ func servesOnly(v *onnx.Value, kind func(onnx.Use) bool) bool {
 		}
 	}
 	return true
+}
+
+// standsAsWeight reports an initializer that, perhaps reshaped, is only read where operators
+// take weights, so that it is one however few elements it has: the slope of a PRelu, which
+// has one by default, the bias of a layer with one output.
+func standsAsWeight(v *onnx.Value) bool {
+	return len(v.Uses()) > 0 && servesOnly(v, func(u onnx.Use) bool {
+		switch n := u.Node; {
+		case n.Is("Conv", "ConvTranspose", "Gemm"):
+			return u.Index > 0
+		case n.Is("MatMul"):
+			return u.Index == 1
+		case n.Is("Add") && len(n.Inputs) == 2:
+			return ofOneColumn(n.In(1 - u.Index))
+		}
+		return ofSlope(u)
+	})
+}
+
+// ofSlope reports the slope of a PRelu.
+func ofSlope(u onnx.Use) bool { return u.Node.Is("PRelu") && u.Index == 1 }
+
+// ofOneColumn reports a product with a matrix of one column.
+func ofOneColumn(v *onnx.Value) bool {
+	n := v.Producer
+	if n == nil || !n.Is("MatMul") || n.In(1).Init == nil {
+		return false
+	}
+	dims := n.In(1).Init.Dims()
+	return len(dims) == 2 && dims[1] == 1
 }
 
 // ofGroupNorm reports a scale or shift of channels right behind an InstanceNormalization

@@ -45,7 +45,7 @@ type chooser struct {
 }
 
 // newChooser lists the candidates: float initializers. One of a single element is
-// a constant unless the file says otherwise.
+// a constant unless the file says otherwise, or it stands where weights do.
 func newChooser(m *onnx.Model, o Options) *chooser {
 	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), candidates: map[*onnx.Value]bool{}, adapters: map[string]bool{}, blocks: blockExits(m.Graph)}
 	for _, v := range m.Graph.Initializers {
@@ -53,7 +53,8 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		if err != nil || n < 1 || !v.Type.DType.IsFloat() {
 			continue
 		}
-		if n > 1 || c.listed[v.Name] || o.Signature.lists(v.Name) || !o.Signature.known && c.names.variable(v.Name) || slices.Contains(o.Params, v.Name) {
+		named := o.Signature.lists(v.Name) || !o.Signature.known && (c.names.variable(v.Name) || standsAsWeight(v) && !(c.names.torch && elementwiseOnly(v)))
+		if n > 1 || c.listed[v.Name] || named || slices.Contains(o.Params, v.Name) {
 			c.candidates[v] = true
 		}
 	}

@@ -636,6 +636,37 @@ func TestFoldedConvolution(t *testing.T) {
 	}
 }
 
+// TestOneElement: without names that tell, an initializer of one element is trained where an
+// operator takes weights, as the slope of a PRelu that TorchScript reshaped ahead and the bias
+// of a layer with one output, and is a constant elsewhere. Equal slopes are no constant either.
+func TestOneElement(t *testing.T) {
+	tests := []struct {
+		text, producer string
+		trained        bool
+	}{
+		{"init onnx::PRelu_9 float32[1,1] = [0.25]\na = MatMul(x, net.w)\ny = PRelu(a, onnx::PRelu_9)", "pytorch", true},
+		{"init onnx::PRelu_9 float32[1,2] = [0.25, 0.25]\na = MatMul(x, net.w)\ny = PRelu(a, onnx::PRelu_9)", "pytorch", true},
+		{"init slope float32[1] = [0.25]\na = MatMul(x, net.w)\ns = Unsqueeze(slope, one)\ny = PRelu(a, s)", "", true},
+		{"init v float32[2,1] = [3, 4]\ninit b float32[1] = [0.5]\na = MatMul(x, net.w)\ny = Gemm(a, v, b)", "", true},
+		{"init v float32[2,1] = [3, 4]\ninit b float32[1,1] = [0.5]\na = MatMul(x, net.w)\nc = MatMul(a, v)\ny = Add(c, b)", "", true},
+		{"init v float32[2,1] = [3, 4]\ninit b float32[1,1] = [0.5]\na = MatMul(x, net.w)\nc = MatMul(a, v)\ny = Add(c, b)", "pytorch", false},
+		{"init b float32[1] = [0.5]\na = MatMul(x, net.w)\ny = Add(a, b)", "", false},
+		{"init b float32[1] = [0.5]\na = MatMul(x, net.w)\ny = Mul(a, b)", "", false},
+	}
+	for _, c := range tests {
+		m := parseGraph(t, "in x float32[2,2]\ninit one int64[1] = [0]\ninit net.w float32[2,2] = [1,2,3,4]\n"+c.text+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		m.Proto.ProducerName = &c.producer
+		name := m.Graph.Initializers[len(m.Graph.Initializers)-1].Name
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == name }); got != c.trained {
+			t.Errorf("%s\nby %q: %s trained: %v", c.text, c.producer, name, got)
+		}
+	}
+}
+
 // TestInlinedConstant: a constant of one element that ONNX Runtime wrote out of a function is
 // no parameter, though TorchScript's own parameters may have such a name.
 func TestInlinedConstant(t *testing.T) {
