@@ -49,7 +49,7 @@ func (m *Model) cloned(p *pb.ModelProto) (*Model, error) {
 		t.RawData = tensors[i]
 		q.Graph.Initializer[i].RawData = tensors[i]
 	}
-	c := &Model{Proto: q, Path: m.Path, Reordered: m.Reordered, files: newFiles(m.files.dir)}
+	c := &Model{Proto: q, Path: m.Path, Amended: m.Amended, files: newFiles(m.files.dir)}
 	g, err := graphFromProto(q.Graph, c.files)
 	if err != nil {
 		return nil, err

@@ -14,9 +14,10 @@ type Model struct {
 	Graph *Graph
 	// Path is the file the model was loaded from, "" if none.
 	Path string
-	// Reordered says that the file has its nodes in another order than Graph: ONNX
-	// wants producers before readers, and ONNX Runtime runs a file without.
-	Reordered bool
+	// Amended says that the file differs from Graph: its nodes have another order, as ONNX
+	// wants producers before readers and ONNX Runtime runs a file without, or dimensions of
+	// its inputs have neither a size nor a name.
+	Amended bool
 
 	files *Files
 	image []byte // the mapped file that the messages alias

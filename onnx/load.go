@@ -39,8 +39,8 @@ func (e *FormatError) Error() string {
 
 func (e *FormatError) Unwrap() error { return e.Err }
 
-// Load opens a model, and puts its nodes in order where they are not. Weights are not
-// read: inline ones stay in the mapped file, external ones are mapped when asked for.
+// Load opens a model, puts its nodes in order where they are not, and names dimensions of
+// inputs that have neither a size nor a name. Weights are not read: inline ones stay in the mapped file, external ones are mapped when asked for.
 // Close releases both.
 func Load(path string) (*Model, error) {
 	image, err := MapFile(path)
@@ -56,9 +56,10 @@ func Load(path string) (*Model, error) {
 		return nil, &FormatError{path, err}
 	}
 	m.Path, m.image = path, image
+	m.Amended = m.Graph.nameInputDims()
 	nodes := m.Graph.Nodes
 	if m.Graph.SortTopologically() == nil { // a cycle is Check's to tell
-		m.Reordered = !slices.Equal(nodes, m.Graph.Nodes)
+		m.Amended = m.Amended || !slices.Equal(nodes, m.Graph.Nodes)
 	}
 	return m, nil
 }

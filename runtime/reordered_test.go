@@ -52,16 +52,16 @@ out s float32[]
 		if err := loaded.Check(); err != nil {
 			t.Fatal(err)
 		}
-		if loaded.Reordered != (path == reversed) {
-			t.Errorf("%s: reordered %v", path, loaded.Reordered)
+		if loaded.Amended != (path == reversed) {
+			t.Errorf("%s: reordered %v", path, loaded.Amended)
 		}
 		c, err := loaded.Clone()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if c.Reordered != loaded.Reordered {
-			t.Errorf("%s: a copy is reordered: %v", path, c.Reordered)
+		if c.Amended != loaded.Amended {
+			t.Errorf("%s: a copy is reordered: %v", path, c.Amended)
 		}
 		s, err := testEngine.OpenLoaded(loaded, Options{Seed: 1})
 		if err != nil {

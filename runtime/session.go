@@ -122,7 +122,7 @@ func (e *Engine) OpenLoaded(m *onnx.Model, o Options) (*Session, error) {
 // closes it.
 func (e *Engine) OpenOwned(m *onnx.Model, o Options) (*Session, error) {
 	table := carriedBy(m)
-	inFile := !seed(m, o.Seed+o.Draws, o.From.Runs) && !m.Reordered
+	inFile := !seed(m, o.Seed+o.Draws, o.From.Runs) && !m.Amended
 	s, err := e.newSession(m, o, e.opener(m, &o, inFile), table)
 	if err != nil {
 		return nil, err

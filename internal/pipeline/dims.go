@@ -6,7 +6,6 @@ package pipeline
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -51,20 +50,4 @@ func NoteDims(m *onnx.Model, free []string, dims map[string]int64) error {
 		return nil
 	}
 	return SetJSON(m, DimsKey, fixed)
-}
-
-// NamelessDim returns an error for the first input with a dimension that has
-// neither a number nor a name.
-func NamelessDim(m *onnx.Model) error {
-	for _, v := range m.Graph.Inputs {
-		if !v.Type.Ranked {
-			continue // inference says what is wrong with it
-		}
-		for axis, d := range v.Type.Shape {
-			if !d.Known() {
-				return fmt.Errorf("input %q is %s: axis %d has neither size nor name: export with a fixed shape, or name the dimension", v.Name, v.Type, axis)
-			}
-		}
-	}
-	return nil
 }

@@ -130,9 +130,6 @@ func (s *Source) Sized(dims map[string]int64) (*onnx.Model, error) {
 }
 
 func sized(m *onnx.Model, dims map[string]int64) error {
-	if err := NamelessDim(m); err != nil {
-		return err
-	}
 	free := FreeDims(m)
 	open := slices.DeleteFunc(slices.Clone(free), func(name string) bool { _, given := dims[name]; return given })
 	if len(open) > 0 {

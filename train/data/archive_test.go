@@ -278,7 +278,6 @@ func TestArchiveErrors(t *testing.T) {
 		{"empty", fixed, change("y", runtime.FromInt64s(nil, 0)), Options{}, Sizes{}, `empty`},
 		{"few", fixed, map[string]runtime.Tensor{"x": floats(0, 3, 1, 3), "y": runtime.FromInt64s([]int64{0}, 1)}, Options{}, Sizes{}, `1 sample, fewer than the 2 of a batch`},
 		{"free batch", classifier, good(), Options{}, Sizes{}, `--batch N`},
-		{"nameless batch", strings.ReplaceAll(classifier, "[batch", "[?"), good(), Options{}, Sizes{Batch: 3}, `input "x": its batch has neither a size nor a name in the file`},
 		{"other batch", fixed, good(), Options{}, Sizes{Batch: 3}, `--batch 3: the model's batch is 2`},
 		{"class", fixed, change("y", runtime.FromInt64s([]int64{0, 1, 2, 3, 4, 0}, 6)), Options{}, Sizes{}, `key "y": 4 at row 4, want 0 to 3`},
 		{"fill", fixed, good(), Options{Fill: map[string]string{"q": "ones"}}, Sizes{}, `no input of that name`},

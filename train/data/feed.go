@@ -168,8 +168,6 @@ func (t *target) bindBatch(v *onnx.Value) error {
 	d := v.Type.Shape[0].Subst(t.dims)
 	n, fixed := d.Int()
 	switch {
-	case !d.Known():
-		return &InputError{v.Name, "its batch has neither a size nor a name in the file: set dim_param of its first dimension, as to \"batch\", or export it with one"}
 	case t.batch == 0 && fixed:
 		t.batch = n
 	case t.batch == 0:
