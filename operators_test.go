@@ -48,7 +48,8 @@ const (
 	layoutOperators = `com.microsoft.nchwc.AveragePool com.microsoft.nchwc.Conv com.microsoft.nchwc.GlobalAveragePool
 		com.microsoft.nchwc.GlobalMaxPool com.microsoft.nchwc.MaxPool com.microsoft.nchwc.ReorderInput
 		com.microsoft.nchwc.ReorderOutput MemcpyFromHost MemcpyToHost`
-	windowOperators = "BlackmanWindow HammingWindow HannWindow MelWeightMatrix"
+	featureOperators = "ai.onnx.ml.ArrayFeatureExtractor ai.onnx.ml.Binarizer ai.onnx.ml.Imputer ai.onnx.ml.Normalizer ai.onnx.ml.Scaler"
+	windowOperators  = "BlackmanWindow HammingWindow HannWindow MelWeightMatrix"
 )
 
 const lowered = "lower replaces it before anything else looks"
@@ -79,6 +80,7 @@ var operatorTables = []operatorTable{
 			"private; a gradient or an optimizer itself, or with one that ONNX Runtime makes": trainingOperators,
 			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.BiasSoftmax com.microsoft.GroupQueryAttention com.microsoft.Inverse",
 			"ONNX Runtime's layout and copies, which it makes after a file is loaded":         layoutOperators,
+			"it prepares features, before any weight, or picks labels":                        featureOperators,
 			"no rule yet": "CenterCropPad CumProd MaxRoiPool",
 		},
 	},
@@ -90,7 +92,7 @@ var operatorTables = []operatorTable{
 		},
 		without: map[string]string{
 			lowered: trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
-			"never between a projection and its loss": layoutOperators + " " + windowOperators + ` AffineGrid AveragePool BatchNormalization
+			"never between a projection and its loss": layoutOperators + " " + windowOperators + " " + featureOperators + ` AffineGrid AveragePool BatchNormalization
 				CenterCropPad Col2Im Conv ConvInteger ConvTranspose DFT DeformConv DepthToSpace DequantizeLinear Det
 				DynamicQuantizeLinear GRU GlobalAveragePool GlobalLpPool GlobalMaxPool GridSample GroupNormalization
 				InstanceNormalization LRN LSTM LpPool MatMulInteger MaxPool MaxRoiPool MaxUnpool MeanVarianceNormalization

@@ -30,7 +30,7 @@ const all = -1
 
 type key struct{ domain, op string }
 
-var rows = index(standard, ortOperators, gradients)
+var rows = index(standard, ortOperators, mlOperators, gradients)
 
 // index makes the lookup of tables; a row given twice is a bug.
 func index(tables ...[]row) map[key]*row {

@@ -87,6 +87,8 @@ var memory = []memoryRow{
 	{"", "ConvInteger", nil, nil, true},
 	{"", "QLinearConv", nil, nil, true},
 	{"", "QLinearMatMul", nil, nil, true},
+	{"ai.onnx.ml", "Normalizer", nil, first, false},
+	{"ai.onnx.ml", "Scaler", nil, first, false},
 	{"com.microsoft", "FusedConv", nil, []Pair{{3, 0}}, true},
 	{"com.microsoft.nchwc", "Conv", nil, []Pair{{3, 0}}, false},
 }

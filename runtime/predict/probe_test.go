@@ -22,6 +22,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -44,6 +45,10 @@ func number(v float64) arg                     { return arg{value: onnx.FloatTen
 func truth() arg                               { return arg{value: onnx.NewTensor(onnx.Bool, nil, []byte{1})} }
 func attr(n string, v int64) onnx.Attribute    { return onnx.IntAttr(n, v) }
 func axes(n string, v ...int64) onnx.Attribute { return onnx.IntsAttr(n, v...) }
+
+func floats(n string, v ...float32) onnx.Attribute {
+	return &onnxpb.AttributeProto{Name: &n, Floats: v, Type: onnxpb.AttributeProto_FLOATS.Enum()}
+}
 
 // A probe is one operator's one-node model; ops share it. They are of the standard
 // domain, but for those of ONNX Runtime's own, which contribProbes lists.
@@ -202,6 +207,13 @@ var contribProbes = []probe{
 	{"SkipSimplifiedLayerNormalization", []arg{feed(2, 4, 6), feed(2, 4, 6), feed(6)}, 1, nil},
 }
 
+var mlProbes = []probe{
+	{"ArrayFeatureExtractor", []arg{matrix, ints(0, 2)}, 1, nil},
+	{"Binarizer Normalizer", []arg{matrix}, 1, nil},
+	{"Imputer", []arg{matrix}, 1, with(floats("imputed_value_floats", 1), onnx.FloatAttr("replaced_value_float", 0.5))},
+	{"Scaler", []arg{matrix}, 1, with(floats("offset", 1), floats("scale", 2))},
+}
+
 // model builds one variant: input (None: all are feeds) comes from an
 // inner value, read again later or not.
 func (p *probe) model(at bench, op string, input int, later bool) (*onnx.Model, *onnx.Node, error) {
@@ -327,6 +339,7 @@ func TestMemoryColumns(t *testing.T) {
 	probed := map[string]bool{}
 	probeColumns(t, cpuBench, probes, probed)
 	probeColumns(t, bench{microsoft, 24, ort.CPU}, contribProbes, probed)
+	probeColumns(t, bench{"ai.onnx.ml", 24, ort.CPU}, mlProbes, probed)
 	for _, tr := range traits.All() {
 		if tr.Domain == "com.microsoft.nchwc" || tr.Expanded {
 			continue
