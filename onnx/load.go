@@ -132,7 +132,22 @@ func modelFromProto(p *pb.ModelProto, dir string) (*Model, error) {
 	}
 	p.Graph, m.Graph = nil, g
 	g.takeInShapes()
+	p.OpsetImport = distinctImports(p.OpsetImport)
 	return m, nil
+}
+
+// distinctImports leaves out what is imported again at the same version, as exporters that put
+// models together write it. Another version is for Check to tell.
+func distinctImports(list []*pb.OperatorSetIdProto) []*pb.OperatorSetIdProto {
+	var distinct []*pb.OperatorSetIdProto
+	for _, o := range list {
+		if !slices.ContainsFunc(distinct, func(d *pb.OperatorSetIdProto) bool {
+			return NormalDomain(d.GetDomain()) == NormalDomain(o.GetDomain()) && d.GetVersion() == o.GetVersion()
+		}) {
+			distinct = append(distinct, o)
+		}
+	}
+	return distinct
 }
 
 // unmarshal decodes with bytes fields aliasing data.

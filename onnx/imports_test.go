@@ -1,0 +1,33 @@
+package onnx
+
+import (
+	"path/filepath"
+	"testing"
+
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+)
+
+// TestImportsAgain: an operator set that is imported again at the same version, as
+// scikit-learn's exporter does, is imported once; at another version the file is refused.
+func TestImportsAgain(t *testing.T) {
+	for again, bad := range map[int64]bool{20: false, 19: true} {
+		m, err := Parse("model ir=9 opset=20\ngraph g {\nin x float32[2]\na = Relu(x)\nout a float32[2]\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		domain := "ai.onnx"
+		m.Proto.OpsetImport = append(m.Proto.OpsetImport, &pb.OperatorSetIdProto{Domain: &domain, Version: &again})
+		path := filepath.Join(t.TempDir(), "m.onnx")
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		loaded, err := Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer loaded.Close()
+		if err := loaded.Check(); (err != nil) != bad {
+			t.Errorf("imported again at %d: %v", again, err)
+		}
+	}
+}
