@@ -33,7 +33,7 @@ func ConstantBytes(v *onnx.Value) (n int64, ok bool) {
 func Held(g *onnx.Graph, elsewhere func(*onnx.Value) bool) (int64, error) {
 	var sum int64
 	for _, v := range g.Initializers {
-		if elsewhere(v) || Copied(v) {
+		if elsewhere(v) || Copied(v) || v.Init.DType() == onnx.String { // whose texts are no buffer
 			continue
 		}
 		size, err := v.Init.ByteSize()

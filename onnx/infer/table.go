@@ -271,6 +271,9 @@ func (o Operator) String() string {
 	return o.Domain + "." + o.Op
 }
 
+// Known reports an operator that has a row.
+func (o Operator) Known() bool { return rows[key{o.Domain, o.Op}] != nil }
+
 // Operators lists those with a row, by name: every one that a graph may hold to be
 // understood.
 func Operators() []Operator {

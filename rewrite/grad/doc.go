@@ -8,6 +8,7 @@
 //	names.go      what names say where there is no signature
 //	decide.go     weight, mask or table: what the default takes for parameters
 //	frequency.go  tables of frequencies against weights before a sine
+//	untyped.go    outputs of no known size that the loss does not need
 //	stop.go       where a gradient ends: detach, and what the caller names
 //	warn.go       what the file leaves open
 //	leftout.go    what the exporter leaves out of operators

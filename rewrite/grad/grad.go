@@ -205,6 +205,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	dropUntyped(m.Graph, loss, res)
 	if !o.NoPrepare {
 		if e, types, loss, err = e.openControl(types, loss, c.candidates, o); err != nil {
 			return nil, err
