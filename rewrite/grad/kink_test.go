@@ -50,6 +50,42 @@ func TestDerivativesAtKinks(t *testing.T) {
 	}
 }
 
+// TestInfiniteGradients: a gradient that is infinite where it does not count is none there, as
+// PyTorch's autograd masks it. A product with a mask would be NaN.
+func TestInfiniteGradients(t *testing.T) {
+	for name, c := range map[string]struct {
+		body string
+		want []float64
+	}{
+		"Relu":              {"v = Relu(w)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Clip":              {"init lo float32[] = 0\nv = Clip(w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Clip for an angle": {"init lo float32[] = -1\ninit hi float32[] = 1\nv = Clip(w, lo, hi)\nz = Acos(v)\nq = Mul(v, v)\nr = Sub(one, q)\ns = Sqrt(r)\ny = Add(z, s)", []float64{0, 0, 0}},
+		"Max":               {"init lo float32[] = 0\nv = Max(w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Max of two":        {"in x float32[3]\nu = Mul(x, one)\nv = Max(w, u)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Where":             {"init lo float32[] = 0\nc = Greater(w, lo)\nv = Where(c, w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Where not":         {"init lo float32[] = 0\nc = Less(w, lo)\nv = Where(c, lo, w)\nr = Reshape(v, row)\ny = Sqrt(r)", []float64{0, 0.5, 0.25}},
+		"ThresholdedRelu":   {"v = ThresholdedRelu(w) {alpha=0.0}\nu = Abs(v)\ny = Sqrt(u)", []float64{0, 0.5, 0.25}},
+		"Shrink":            {"v = Shrink(w) {lambd=2.0}\ny = Sqrt(v)", []float64{0, 0, 0.25}},
+		"HardSigmoid":       {"v = HardSigmoid(w) {alpha=0.25, beta=0.0}\ny = Sqrt(v)", []float64{0, 0.25, 0}},
+		"a power":           {"init k float32[] = 0.5\nv = Relu(w)\ny = Pow(v, k)", []float64{0, 0.5, 0.25}},
+		"a sum":             {"u = Neg(w)\nf = Relu(w)\nh = Relu(u)\nk = Add(f, f)\ny = Sqrt(k)\nz = Mul(h, one)", []float64{0, 0.7071067690849304, 0.3535533845424652}},
+		"a mean":            {"init lo float32[] = 9\nu = Sub(w, lo)\nv = Relu(u)\nn = ReduceMean(v) {keepdims=0}\ny = Sqrt(n)", []float64{0, 0, 0}},
+	} {
+		m := parseGraph(t, "init w float32[3] = [-1, 1, 4]\ninit one float32[] = 1\ninit row int64[2] = [1, 3]\n"+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
+		if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		fed := map[string]*onnx.Tensor{"w": onnx.FloatTensor(onnx.Float32, []float64{-1, 1, 4}, 3)}
+		if m.Graph.Value("x") != nil {
+			fed["x"] = onnx.FloatTensor(onnx.Float32, make([]float64, 3), 3)
+		}
+		if got := ortest.Run(t, m, 0, fed)["w.grad"]; !slices.Equal(got, c.want) {
+			t.Errorf("%s: gradient %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 // TestGradientOfNothing: an empty part of a value, summed up, takes nothing and
 // keeps its shape.
 func TestGradientOfNothing(t *testing.T) {

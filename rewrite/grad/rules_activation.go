@@ -17,6 +17,9 @@ var activationRules = []Rule{
 		return c.Times(g, c.swing(y))
 	})},
 	{Op: "Relu", Since: 6, Doc: "g*sign(y): the sign of an output that is never negative is the mask", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
+		if c.steep() {
+			return c.Kept(g, c.Do("Greater", y, c.Scalar(y, 0)), y)
+		}
 		return c.Times(g, c.Do("Sign", y))
 	})},
 	{Op: "LeakyRelu", Since: 6, Doc: "g where x > 0, alpha*g elsewhere", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {

@@ -179,16 +179,16 @@ func gradClip(c *Context) {
 		if low != nil {
 			held = c.Do("Max", x, low)
 		}
-		c.AddBroadcast(2, c.Times(g, c.Mask(c.Do("GreaterOrEqual", held, high), x)))
+		c.AddBroadcast(2, c.Kept(g, c.Do("GreaterOrEqual", held, high), x))
 	}
 	if !c.Needs(0) {
 		return
 	}
 	if low != nil {
-		g = c.Times(g, c.Mask(c.Do("Greater", x, low), x))
+		g = c.Kept(g, c.Do("Greater", x, low), x)
 	}
 	if high != nil {
-		g = c.Times(g, c.Mask(c.Do("Less", x, high), x))
+		g = c.Kept(g, c.Do("Less", x, high), x)
 	}
 	c.Add(0, g)
 }
@@ -200,7 +200,7 @@ func gradExtreme(c *Context) {
 	g, y := c.Loose(0), c.Out(0)
 	if i, ok := bounded(c); ok {
 		beyond := map[string]string{"Max": "Greater", "Min": "Less"}[c.Node.OpType()]
-		c.AddBroadcast(i, c.Times(g, c.Mask(c.Do(beyond, c.In(i), c.In(1-i)), y)))
+		c.AddBroadcast(i, c.Kept(g, c.Do(beyond, c.In(i), c.In(1-i)), y))
 		return
 	}
 	masks := make([]*onnx.Value, len(c.Node.Inputs))
@@ -217,7 +217,10 @@ func gradExtreme(c *Context) {
 		g = c.Over(g, ties)
 	}
 	for i := range masks {
-		if c.Needs(i) {
+		switch {
+		case c.Needs(i) && c.steep():
+			c.AddBroadcast(i, c.Kept(g, c.Do("Equal", c.In(i), y), y))
+		case c.Needs(i):
 			c.AddBroadcast(i, c.Times(g, masks[i]))
 		}
 	}
@@ -246,10 +249,10 @@ func gradWhere(c *Context) {
 	g, cond := c.Loose(0), c.In(0)
 	y := c.Out(0)
 	if c.Needs(1) {
-		c.AddBroadcast(1, c.Times(g, c.Mask(cond, y)))
+		c.AddBroadcast(1, c.Kept(g, cond, y))
 	}
 	if c.Needs(2) {
-		c.AddBroadcast(2, c.Times(g, c.Mask(c.Do("Not", cond), y)))
+		c.AddBroadcast(2, c.Kept(g, c.Do("Not", cond), y))
 	}
 }
 

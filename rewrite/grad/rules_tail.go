@@ -28,6 +28,9 @@ var tailRules = []Rule{
 	})},
 	{Op: "HardSigmoid", Since: 6, Doc: "g*alpha where 0 < y < 1", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
 		inside := c.Do("Sign", c.swing(y))
+		if c.steep() {
+			return c.Kept(c.Scale(g, c.Node.Float("alpha", 0.2)), c.Do("Greater", inside, c.Scalar(y, 0)), y)
+		}
 		return c.Times(g, c.Scale(inside, c.Node.Float("alpha", 0.2)))
 	})},
 	{Op: "HardSwish", Since: 14, Doc: "made of x*HardSigmoid(x)", Grad: decomposition(func(c *Context) *onnx.Value {
@@ -42,10 +45,10 @@ var tailRules = []Rule{
 		return c.Do("Mul", x, c.Do("Sigmoid", c.Scale(x, c.Node.Float("alpha", 1))))
 	})},
 	{Op: "ThresholdedRelu", Since: 10, Doc: "g where x > alpha", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
-		return c.Times(g, c.Mask(c.Do("Greater", x, c.Scalar(x, c.Node.Float("alpha", 1))), x))
+		return c.Kept(g, c.Do("Greater", x, c.Scalar(x, c.Node.Float("alpha", 1))), x)
 	})},
 	{Op: "Shrink", Since: 9, Doc: "g where |x| > lambd", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
-		return c.Times(g, c.Mask(c.Do("Greater", c.Do("Abs", x), c.Scalar(x, c.Node.Float("lambd", 0.5))), x))
+		return c.Kept(g, c.Do("Greater", c.Do("Abs", x), c.Scalar(x, c.Node.Float("lambd", 0.5))), x)
 	})},
 	{Op: "PRelu", Since: 7, Doc: "dx = g where x > 0, g*slope elsewhere; dslope = g*min(x, 0)", Grad: gradPRelu},
 	{Op: "Asinh", Since: 9, Doc: "g/√(x²+1)", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {

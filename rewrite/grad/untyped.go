@@ -47,4 +47,6 @@ func untyped(n *onnx.Node) bool {
 	return false
 }
 
-func operatorOf(n *onnx.Node) infer.Operator { return infer.Operator{Domain: n.Domain(), Op: n.OpType()} }
+func operatorOf(n *onnx.Node) infer.Operator {
+	return infer.Operator{Domain: n.Domain(), Op: n.OpType()}
+}
