@@ -4,8 +4,12 @@ package grad
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/onnx"
 )
 
 const (
@@ -222,5 +226,42 @@ func TestControlFlowRefused(t *testing.T) {
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: error %v, want one line with %q", c.name, err, c.want)
 		}
+	}
+}
+
+// TestBranchNotTaken: nothing leaves a branch that is not taken, whose slope may not be finite:
+// an If keeps a division by zero or a root of what is negative from happening.
+func TestBranchNotTaken(t *testing.T) {
+	const body = `init w float32[3] = [-1, 1, 4]
+init s float32[] = 2
+init zero float32[] = 0
+in k float32[]
+c = Equal(k, zero)
+v = Mul(w, s)
+y = If(c) {then_branch=graph a {
+p = Mul(v, s)
+out p float32[3]
+}, else_branch=graph b {
+q = Sqrt(v)
+r = Div(q, k)
+u = Mul(r, s)
+out u float32[3]
+}}
+loss = ReduceSum(y) {keepdims=0}`
+	m := parseGraph(t, body, "loss float32")
+	if _, err := Differentiate(m, Options{Params: []string{"w", "s"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range m.Graph.Nodes {
+		if strings.Contains(n.Label(), "remat/guard/") && n.Is("Identity") {
+			t.Errorf("node %q is left", n.Label())
+		}
+	}
+	got := ortest.Run(t, m, 0, map[string]*onnx.Tensor{
+		"w": onnx.FloatTensor(onnx.Float32, []float64{-1, 1, 4}, 3), "s": onnx.FloatTensor(onnx.Float32, []float64{2}),
+		"k": onnx.FloatTensor(onnx.Float32, []float64{0}),
+	})
+	if w, s := got["w.grad"], got["s.grad"]; !slices.Equal(w, []float64{4, 4, 4}) || !slices.Equal(s, []float64{16}) {
+		t.Errorf("gradients %v and %v, want 4 each and 16", w, s)
 	}
 }

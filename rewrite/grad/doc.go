@@ -8,6 +8,7 @@
 //	names.go      what names say where there is no signature
 //	decide.go     weight, mask or table: what the default takes for parameters
 //	frequency.go  tables of frequencies against weights before a sine
+//	steep.go      masks of gradients that may be infinite
 //	untyped.go    outputs of no known size that the loss does not need
 //	stop.go       where a gradient ends: detach, and what the caller names
 //	warn.go       what the file leaves open
@@ -20,6 +21,7 @@
 //	product.go    matrix products of transposed operands without a Transpose
 //	              that ONNX Runtime could fuse into them
 //	control.go    loops and branches that a gradient passes, opened first
+//	branches.go   branches that were not taken, whose gradients are none
 //	decompose.go  operators that are differentiated as what they are made of
 //	dropout.go    seeds, and masks that stay in use
 //	backward.go   single rules outside of a sweep

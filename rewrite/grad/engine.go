@@ -56,6 +56,8 @@ type engine struct {
 	seen int
 	// closed says why nodes with subgraphs were not opened.
 	closed map[*onnx.Node]string
+	// guards are the nodes at the entrances of branches.
+	guards map[*onnx.Node]guard
 	// lists says that the model was given with lists of tensors.
 	lists bool
 }
@@ -80,6 +82,9 @@ var stopped = Rule{Op: "Identity", Since: 1, None: "a stop: no gradient flows"}
 func (e *engine) rule(n *onnx.Node) *Rule {
 	if normalize.StoppedBy(n) != "" {
 		return &stopped
+	}
+	if _, ok := e.guards[n]; ok {
+		return &guardRule
 	}
 	return lookup(n.Domain(), n.OpType(), e.opset(n))
 }

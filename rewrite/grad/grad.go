@@ -242,6 +242,8 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := e.checkRules(reach); err != nil {
 		return nil, err
 	}
+	e.guardBranches()
+	e.markNeeds(params)
 	lossName := loss.Name
 	if err := e.sweep(loss); err != nil {
 		return nil, err
@@ -265,6 +267,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
+	e.removeGuards()
 	normalize.RemoveStops(m.Graph)
 	m.Graph.RemoveDead()
 	e.lowerLosses()

@@ -8,8 +8,7 @@ package normalize
 //	If           both branches, and Where takes what the condition says
 //
 // Weaknesses: a loop of many trips becomes a large graph, so it is refused above
-// maxOpened nodes. Of an If both branches are computed, and a gradient that is not
-// finite in the branch not taken is multiplied by zero, which makes it NaN.
+// maxOpened nodes. Of an If both branches are computed.
 
 import (
 	"errors"
@@ -26,6 +25,12 @@ import (
 
 // maxOpened is how many nodes one loop may become.
 const maxOpened = 1 << 14
+
+// branchesKey is the metadata entry of a Where that takes one of two branches of an If.
+const branchesKey = "remat.branches"
+
+// TakesBranch reports a Where that takes one of two branches of an If, both of which are computed.
+func TakesBranch(n *onnx.Node) bool { return n.Is("Where") && n.Metadata(branchesKey) != "" }
 
 // Open replaces the nodes with subgraphs that which accepts by ordinary ones. It
 // returns how many it replaced, and for the others why they stay.
@@ -101,6 +106,9 @@ func (s *state) both(n *onnx.Node) (string, error) {
 	for i, o := range n.Outputs {
 		if o != nil {
 			values[i] = s.b.Op("Where", build.In(cond, outs[0][i], outs[1][i]))
+			if values[i] != nil {
+				values[i].Producer.SetMetadata(branchesKey, "taken by "+n.Label())
+			}
 		}
 	}
 	made := s.b.Take()
