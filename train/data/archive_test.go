@@ -1,6 +1,8 @@
 package data
 
 import (
+	"archive/zip"
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -328,6 +330,33 @@ func TestArchiveForms(t *testing.T) {
 		x, _ := b["x"].Float64s()
 		if !slices.Equal(x, []float64{6, 7, 8, 9, 10, 11}) || !slices.Equal(ints(b["y"]), []int64{2, 3}) {
 			t.Errorf("%s: %v %v", name, x, ints(b["y"]))
+		}
+	}
+}
+
+// An array whose bytes are not those that were written is refused, compressed or not.
+func TestArchiveDamaged(t *testing.T) {
+	for _, name := range []string{"plain.npz", "compressed.npz"} {
+		whole, err := os.ReadFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := zip.NewReader(bytes.NewReader(whole), int64(len(whole)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range z.File {
+			at, err := entry.DataOffset()
+			if err != nil {
+				t.Fatal(err)
+			}
+			broken := slices.Clone(whole)
+			broken[at+int64(entry.CompressedSize64)-12] ^= 4
+			_, err = open(t, parse(t, classifier), Options{NPZ: file(t, name, broken)}, Sizes{Batch: 2})
+			oneLine(t, err, "the archive is damaged")
+			if _, err := runtime.ReadNPZ(file(t, name, broken)); err == nil {
+				t.Errorf("%s of %s: the feeds were read", entry.Name, name)
+			}
 		}
 	}
 }

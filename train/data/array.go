@@ -122,6 +122,11 @@ func openEntry(f *os.File, whole int64, entry *zip.File) (*array, error) {
 			return nil, err
 		}
 		if h.Plain() {
+			if size <= wholeCheck {
+				if err := runtime.CheckNPZEntry(entry); err != nil {
+					return nil, err
+				}
+			}
 			return &array{kind: h.Type, shape: h.Shape, from: f, base: at + h.Bytes}, nil
 		}
 	}

@@ -224,7 +224,7 @@ func (t *target) batches(b Batches, what string) (*Batches, error) {
 		return nil, fmt.Errorf("%s: %s, fewer than the %d of a batch: use more data or a smaller batch", what, count(out.samples, "sample"), out.batch)
 	}
 	if left := out.Left(); out.once && left > 0 {
-		t.notes = append(t.notes, fmt.Sprintf("%s: the last %s do not fill a batch of %d and are left out", what, count(left, "sample"), out.batch))
+		t.notes = append(t.notes, fmt.Sprintf("%s: %s at the end, fewer than a batch of %d: left out", what, count(left, "sample"), out.batch))
 	}
 	return out, nil
 }

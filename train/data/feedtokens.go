@@ -8,10 +8,13 @@ package data
 // Validation data taken from the end share no token with the training data.
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -128,6 +131,9 @@ func rawType(d *dataset, stated string, vocabulary int64) (onnx.DType, error) {
 	case stated == "" && vocabulary <= 1<<16:
 		kind = onnx.Uint16
 	}
+	if what, instead := notTokens(d); stated == "" && what != "" {
+		return 0, fmt.Errorf("looks like %s, not like tokens: %s, or --token-type uint16 or uint32 if it holds them", what, instead)
+	}
 	if d.raw%kind.Size() != 0 {
 		return 0, fmt.Errorf("%d bytes are not a whole number of %s tokens: is the file cut short, or --token-type another?", d.raw, kind)
 	}
@@ -137,12 +143,46 @@ func rawType(d *dataset, stated string, vocabulary int64) (onnx.DType, error) {
 	return kind, nil
 }
 
-// everySecondZero looks at the first tokens for uint32 that is taken for uint16.
-func everySecondZero(d *dataset) bool {
+// head is the beginning of raw tokens, nil for few.
+func (d *dataset) head() []byte {
 	head := make([]byte, min(d.raw, 4096)/4*4)
 	if len(head) < 64 || d.tokens.read(head, 0) != nil {
-		return false
+		return nil
 	}
+	return head
+}
+
+// notTokens names what is no raw tokens, and what to do with it; small numbers are
+// tokens of any vocabulary, so nothing else would show it.
+func notTokens(d *dataset) (what, instead string) {
+	head := d.head()
+	switch {
+	case bytes.HasPrefix(head, []byte("PK\x03\x04")):
+		return "an archive", "give an array of it as .npy"
+	case head != nil && isText(head):
+		return "text", "give it with --text"
+	}
+	return "", ""
+}
+
+// isText reports characters, and no controls but white space. The last one may be cut.
+func isText(b []byte) bool {
+	for len(b) > 0 {
+		r, size := utf8.DecodeRune(b)
+		if r == utf8.RuneError && size == 1 {
+			return len(b) < utf8.UTFMax
+		}
+		if unicode.IsControl(r) && !unicode.IsSpace(r) {
+			return false
+		}
+		b = b[size:]
+	}
+	return true
+}
+
+// everySecondZero looks at the first tokens for uint32 that is taken for uint16.
+func everySecondZero(d *dataset) bool {
+	head := d.head()
 	some := false
 	for i := 0; i < len(head); i += 4 {
 		some = some || head[i] != 0 || head[i+1] != 0
@@ -171,12 +211,13 @@ func (s *tokenSet) after(l *language, samples int64) int64 {
 
 // short is the error for too few tokens.
 func (s *tokenSet) short(l *language, samples int64, what string) error {
-	return fmt.Errorf("%s: %s, but %d samples of %d need %d: use more data, or a smaller batch or length",
-		what, count(s.count, "token"), samples, l.Length, s.after(l, samples))
+	return fmt.Errorf("%s: %s, but %d are needed for %s of %d: use more data, or a smaller batch or length",
+		what, count(s.count, "token"), s.after(l, samples), count(samples, "sample"), l.Length)
 }
 
-// wholeCheck is the length in bytes up to which all tokens are checked against the
-// vocabulary before the first step. Those of larger files are checked as they are read.
+// wholeCheck is the length in bytes up to which data is read as a whole before the first
+// step: all tokens are checked against the vocabulary, and an array against its archive's
+// checksum. Tokens of larger files are checked as they are read.
 const wholeCheck = 64 << 20
 
 // known checks tokens against the vocabulary.

@@ -45,6 +45,9 @@ func (s *Source) openText(ctx context.Context, d *dataset, o Options, flag strin
 			return err
 		}
 		files = append(files, textFile{f, path, size})
+		if isUTF16(f) {
+			return fmt.Errorf("%s %s: it is UTF-16, want UTF-8: convert it, as with iconv -f UTF-16 -t UTF-8", flag, path)
+		}
 		id, err := identify(f, size)
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", flag, path, err)
@@ -83,6 +86,13 @@ func (s *Source) openText(ctx context.Context, d *dataset, o Options, flag strin
 			d.name, count(w.invalid, "byte"), w.invalidAt, w.invalidIn))
 	}
 	return nil
+}
+
+// isUTF16 looks at the first bytes: a byte order mark, which no UTF-8 begins with.
+func isUTF16(f io.ReaderAt) bool {
+	var mark [2]byte
+	_, err := f.ReadAt(mark[:], 0)
+	return err == nil && (mark == [2]byte{0xff, 0xfe} || mark == [2]byte{0xfe, 0xff})
 }
 
 // tokensKey names the tokens of a text by its content and the tokenizer.

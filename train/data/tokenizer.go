@@ -86,7 +86,7 @@ func (g *gpt2) words(dst []uint32, text string) ([]uint32, error) {
 	if strings.Contains(text, del) {
 		for standIn = 1; strings.ContainsRune(text, rune(standIn)); standIn++ {
 			if standIn == 8 {
-				return nil, errors.New("the text holds DEL (0x7f) beside every control character from 0x01 to 0x08")
+				return nil, errors.New("the text holds DEL (0x7f) beside every control character from 0x01 to 0x08: is it a text?")
 			}
 		}
 		text = strings.ReplaceAll(text, del, string(rune(standIn)))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	arrays "github.com/onnx-remat/remat/runtime"
 )
 
 const lm = `model ir=10 opset=18
@@ -83,11 +85,14 @@ func TestTokenErrors(t *testing.T) {
 		batch, seq int64
 		want       string
 	}{
-		{"short", Options{Tokens: raw(100)}, 4, 16, "50 tokens, but 4 samples of 16 need 65"},
-		{"short text", Options{Text: []string{file(t, "a.txt", []byte("hello"))}}, 1, 16, "a.txt: 1 token, but 1 samples of 16 need 17"},
-		{"short val", Options{Tokens: raw(400), Val: raw(20)}, 1, 16, "--val t.bin: 10 tokens, but 1 samples of 16 need 17"},
+		{"short", Options{Tokens: raw(100)}, 4, 16, "50 tokens, but 65 are needed for 4 samples of 16"},
+		{"short text", Options{Text: []string{file(t, "a.txt", []byte("hello"))}}, 1, 16, "a.txt: 1 token, but 17 are needed for 1 sample of 16"},
+		{"short val", Options{Tokens: raw(400), Val: raw(20)}, 1, 16, "--val t.bin: 10 tokens, but 17 are needed for 1 sample of 16"},
 		{"odd", Options{Tokens: raw(101)}, 1, 4, "101 bytes are not a whole number of uint16 tokens"},
 		{"wide", Options{Tokens: file(t, "w.bin", wide)}, 1, 4, "every second token is 0: give --token-type uint32"},
+		{"text for tokens", Options{Tokens: file(t, "t.txt", []byte(strings.Repeat("naïve text\r\n", 500)))}, 1, 4, "t.txt: looks like text, not like tokens: give it with --text"},
+		{"archive for tokens", Options{Tokens: archive(t, map[string]arrays.Tensor{"t": arrays.FromInt64s(make([]int64, 50), 50)})}, 1, 4, "looks like an archive, not like tokens: give an array of it as .npy"},
+		{"UTF-16", Options{Text: []string{file(t, "u.txt", []byte("\xff\xfeh\x00i\x00"))}}, 1, 4, "u.txt: it is UTF-16, want UTF-8"},
 		{"high", Options{Tokens: file(t, "h.bin", high)}, 1, 4, "h.bin: token 65535 at position 50 is outside the model's vocabulary of 50257"},
 		{"negative", Options{Tokens: negative}, 1, 4, "token -1 at position 99"},
 		{"float", Options{Tokens: npy(t, "<f4", "(4,)", make([]byte, 16))}, 1, 4, "an array of float32, want whole numbers"},
@@ -102,7 +107,7 @@ func TestTokenErrors(t *testing.T) {
 		{"empty", Options{Text: []string{file(t, "a.txt", nil)}}, 1, 4, "the file is empty"},
 		{"length", Options{Tokens: raw(400)}, 1, 0, "add --dim seq=N"},
 		{"stated type", Options{Tokens: raw(400), TokenType: "int8"}, 1, 4, "--token-type int8: want uint16 or uint32"},
-		{"all for validation", Options{Tokens: raw(18), Val: "50%"}, 1, 8, "9 tokens, but 2 samples of 8 need 17"},
+		{"all for validation", Options{Tokens: raw(18), Val: "50%"}, 1, 8, "9 tokens, but 17 are needed for 2 samples of 8"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := parse(t, lm)
