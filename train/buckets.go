@@ -91,7 +91,7 @@ func (t *training) forward(rec *Record) error {
 	if !ok || batch.err != nil {
 		return fmt.Errorf("step %d: its batch: %w", rec.Step, batch.err)
 	}
-	rec.Tokens += batch.tokens
+	t.count(&batch, rec)
 	for _, g := range b.Graphs {
 		if err := batch.setOn(g.Session); err != nil {
 			return err

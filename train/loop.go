@@ -81,7 +81,8 @@ type training struct {
 	// rss is the process's resident size when it was measured.
 	rss      int64
 	measured time.Time
-	lost     int // steps in a row that overflowed at the least loss scale
+	lost     int  // steps in a row that overflowed at the least loss scale
+	none     bool // all labels of a micro-batch of this step are ignored
 	next     <-chan prepared
 	stop     bool // the ranks agreed to stop
 }
@@ -186,6 +187,7 @@ func (t *training) step(ctx context.Context) (Record, error) {
 	rec := Record{Step: t.at.Step + 1, GradientNorm: math.NaN()}
 	rec.LR = t.Schedule.Rate(rec.Step)
 	t.Session.SetRate(rec.LR)
+	t.none = false
 	run := t.accumulate
 	switch {
 	case t.Ranks.pipelined():
@@ -238,7 +240,7 @@ func (t *training) accumulate(rec *Record) error {
 		}
 		runs++
 		rec.Skipped, rec.LossScale = out.Skipped, out.LossScale
-		rec.Tokens += batch.tokens
+		t.count(&batch, rec)
 		rec.RunSeconds += out.Seconds
 		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
 		loss, err := lossOf(t.Session, out)
@@ -257,6 +259,12 @@ func (t *training) accumulate(rec *Record) error {
 	}
 	rec.Loss = sum / float64(runs)
 	return nil
+}
+
+// count adds the labels of a micro-batch that is run to those of its step.
+func (t *training) count(b *prepared, rec *Record) {
+	rec.Tokens += b.tokens
+	t.none = t.none || b.tokens == 0
 }
 
 // Names under which graphs return the norm of all gradients; the second is the state of

@@ -175,6 +175,33 @@ func TestLossIsNoNumber(t *testing.T) {
 	}
 }
 
+// unlabelled batches have no label that counts in one of them.
+type unlabelled int64
+
+func (u unlabelled) At(n int64) (map[string]runtime.Tensor, error) {
+	out, err := tinyData.At(n)
+	if n == int64(u) {
+		ignored := slices.Repeat([]int64{Ignored}, tinyBatch*tinySeq)
+		out["labels"] = runtime.FromInt64s(ignored, tinyBatch, tinySeq)
+	}
+	return out, err
+}
+
+// TestNoLabels: a batch whose labels are all ignored is said to be one; the state before
+// it is as good as any.
+func TestNoLabels(t *testing.T) {
+	j, w := modes[0].job(t, nil)
+	j.Batches, j.SaveEvery = unlabelled(2), 1
+	r, err := j.Run(context.Background())
+	var bad *NotFiniteError
+	if !errors.As(err, &bad) || bad.Step != 3 || !strings.Contains(bad.Cause, "all labels of a micro-batch are ignored") {
+		t.Errorf("ended with %v", err)
+	}
+	if r.StateStep != 2 || !slices.Equal(w.saved, []int64{1, 2}) || strings.Contains(files(t, j.Folder.Dir), badName) {
+		t.Errorf("state of step %d, saved %v, holds %s", r.StateStep, w.saved, files(t, j.Folder.Dir))
+	}
+}
+
 // failing batches have none from some number on.
 type failing struct {
 	from  int64

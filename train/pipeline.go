@@ -142,7 +142,7 @@ func (t *training) runStage(op ranks.Op, rec *Record) error {
 		if batch.err != nil || batch.values == nil {
 			return fmt.Errorf("its batch: %w", batch.err)
 		}
-		rec.Tokens += batch.tokens
+		t.count(&batch, rec)
 		if err := batch.setOn(s); err != nil {
 			return err
 		}

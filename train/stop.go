@@ -60,16 +60,23 @@ func (h *trend) climbed() (from, to float64, ok bool) {
 }
 
 // notFinite is the error of a loss that is no number. The parameters that it was
-// computed with are those of the step before: a state of them is no good one.
+// computed with are those of the step before: a state of them is no good one, unless
+// the loss is the mean of no label at all.
 func (t *training) notFinite(rec Record) error {
-	if t.Folder != nil {
+	unlabelled := t.none && math.IsNaN(rec.Loss)
+	if t.Folder != nil && !unlabelled {
 		path, step, err := t.Folder.Reject(t.at.Step)
 		if err != nil {
 			return err
 		}
 		t.result.State, t.result.StateStep = path, step
 	}
-	return t.stopped(rec.Step, "the loss is "+number(rec.Loss), rec.LR)
+	e := t.stopped(rec.Step, "the loss is "+number(rec.Loss), rec.LR)
+	if unlabelled {
+		e.Cause = "all labels of a micro-batch are ignored, so its loss is the mean of none"
+		e.Try = "leave samples without labels out, or have more in a batch (--batch)"
+	}
+	return e
 }
 
 func (t *training) badState(bad *NotFiniteStateError) error {
@@ -77,7 +84,7 @@ func (t *training) badState(bad *NotFiniteStateError) error {
 }
 
 // stopped says what a value that is no number is likely to come from.
-func (t *training) stopped(step int64, what string, lr float64) error {
+func (t *training) stopped(step int64, what string, lr float64) *NotFiniteError {
 	e := &NotFiniteError{Step: step, What: what, State: t.result.State, StateStep: t.result.StateStep}
 	from, to, climbed := t.history.climbed()
 	clip := ""
@@ -90,7 +97,7 @@ func (t *training) stopped(step int64, what string, lr float64) error {
 		e.Try = "use --precision bf16, or keep what overflows in float32 (--keep-fp32)"
 	case step == 1:
 		e.Cause = "it is so before any update, so the weights or the data hold it"
-		e.Try = "look at the feeds and the weights with remat eval, and at labels that are all ignored"
+		e.Try = "look at the feeds and the weights with remat eval"
 	case climbed:
 		e.Cause = fmt.Sprintf("the loss rose from %.4g to %.4g before, so the updates are too large", from, to)
 		e.Try = fmt.Sprintf("lower --lr (%.3g), warm up (--warmup)%s", lr, clip)
@@ -124,7 +131,7 @@ func (t *training) overflows(rec Record) error {
 	if t.lost++; t.lost < hopeless {
 		return nil
 	}
-	e := t.stopped(rec.Step, fmt.Sprintf("the gradients overflow at a loss scale of %.3g, for %d steps", s.Scale, t.lost), rec.LR).(*NotFiniteError)
+	e := t.stopped(rec.Step, fmt.Sprintf("the gradients overflow at a loss scale of %.3g, for %d steps", s.Scale, t.lost), rec.LR)
 	e.Cause = "no scale is small enough for their size in float16"
 	return e
 }
