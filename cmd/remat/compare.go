@@ -55,7 +55,7 @@ func compareCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := pipeline.CanWrite(filesOf(sources), o.html, o.png); err != nil {
+			if err := pipeline.CanWrite(append(filesOf(sources), e.fed...), o.html, o.png); err != nil {
 				return err
 			}
 			feeds.ProfileAside = o.html != ""

@@ -57,6 +57,7 @@ type env struct {
 	typed     string          // the command line
 	words     []string        // of which it is
 	archives  []archive       // of --feeds
+	fed       []string        // files that readFeeds read
 	startRSS  int64           // resident bytes as the program began
 	shown     *progress       // the one that has not finished
 	recipe    *recipe         // of --config; nil: none

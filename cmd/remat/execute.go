@@ -70,6 +70,7 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 			return o, err
 		}
 		e.archives = append(e.archives, archive{path, slices.Collect(maps.Keys(values))})
+		e.fed = append(e.fed, path)
 		if o.Feeds == nil {
 			o.Feeds = map[string]remat.Tensor{}
 		}
@@ -90,6 +91,7 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 			o.Feed = map[string]remat.Tensor{}
 		}
 		o.Feed[name] = v
+		e.fed = append(e.fed, path)
 	}
 	if path := c.String("data"); path != "" {
 		values, err := remat.ReadNPZ(path)
@@ -98,6 +100,7 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 		}
 		o.Data = values
 	}
+	e.fed = append(e.fed, c.String("data"), c.String("roles"))
 	roles, err := readRoles(c.String("roles"))
 	o.Roles = roles
 	return o, err

@@ -69,7 +69,7 @@ func runModel(e *env, path string, feeds remat.Options, o runOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := pipeline.CanWrite(filesOf(sources), o.out, o.save, o.trace); err != nil {
+	if err := pipeline.CanWrite(append(filesOf(sources), e.fed...), o.out, o.save, o.trace); err != nil {
 		return err
 	}
 	s, err := openAlone(e, path, feeds)
