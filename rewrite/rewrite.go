@@ -41,7 +41,8 @@ func (r *Report) skip(what, format string, args ...any) {
 func (r Report) String() string {
 	s := fmt.Sprintf("%s: requested %d, applied %d", r.Pass, r.Requested, r.Applied)
 	if len(r.Skipped) > 0 {
-		s += fmt.Sprintf(", skipped %d (%s: %s)", len(r.Skipped), r.Skipped[0].What, r.Skipped[0].Why)
+		// One reason may be that of several.
+		s += fmt.Sprintf(", skipped %d (%s: %s)", max(len(r.Skipped), r.Requested-r.Applied), r.Skipped[0].What, r.Skipped[0].Why)
 	}
 	return s
 }
