@@ -2,6 +2,7 @@ package remat_test
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,6 +45,22 @@ func (u unlabelled) At(n int64) (map[string]remat.Tensor, error) {
 	return batch, err
 }
 
+// changed are batches that a function changes, from a number on.
+type changed struct {
+	from int64
+	do   func(batch map[string]remat.Tensor)
+}
+
+func (c changed) At(n int64) (map[string]remat.Tensor, error) {
+	batch, err := digits{}.At(n)
+	if n >= c.from {
+		c.do(batch)
+	}
+	return batch, err
+}
+
+func (changed) Len() int64 { return 3 }
+
 // TestMistakes: what cannot be meant is an error that names it, not something else done.
 func TestMistakes(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
@@ -53,7 +70,18 @@ func TestMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	session.Close()
+	open, err := rt.NewSession(graph, remat.SessionOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
 	schedule := remat.Schedule{Kind: "constant", LR: 1e-3, Steps: 1}
+	three := remat.Schedule{Kind: "constant", LR: 1e-3, Steps: 3}
+	train := func(data remat.Batches, validation remat.BoundedBatches) error {
+		_, err := rt.Train(ctx, graph, remat.TrainOptions{Schedule: three, Data: data, Validation: validation})
+		return err
+	}
+	lacks := func(batch map[string]remat.Tensor) { delete(batch, "y") }
 	for want, do := range map[string]func() error{
 		"ClipNorm and Accumulate need an Optimizer": func() error {
 			_, err := graph.Derive(filepath.Join(dir, "x.onnx"), remat.DeriveOptions{ClipNorm: 1})
@@ -128,7 +156,27 @@ func TestMistakes(t *testing.T) {
 			_, err := session.Step(ctx)
 			return err
 		},
-		"the session is closed": func() error { return session.Save(filepath.Join(dir, "s.safetensors")) },
+		`step 2: batch 1 has no values for input "y", which batch 0 has`: func() error { return train(changed{1, lacks}, nil) },
+		`validation: batch 0 has no values for input "y"`:                func() error { return train(digits{}, changed{0, lacks}) },
+		`batch 2 has no values for input "y"`:                            func() error { return train(digits{}, changed{2, lacks}) },
+		`step 2: input "x": feed has shape [16 8], want [8 16]`: func() error {
+			return train(changed{1, func(batch map[string]remat.Tensor) { batch["x"] = remat.Float32s(make([]float32, 128), 16, 8) }}, nil)
+		},
+		`batch 0 has values for input "lr", which the training sets`: func() error {
+			return train(changed{0, func(batch map[string]remat.Tensor) { batch["lr"] = remat.Float32s([]float32{5}) }}, nil)
+		},
+		`batch 0 has values for input "net.0.bias", which the training sets`: func() error {
+			return train(changed{0, func(batch map[string]remat.Tensor) { batch["net.0.bias"] = remat.Float32s(make([]float32, 32), 32) }}, nil)
+		},
+		`batch 1 has values for input "net.0.bias", which batch 0 has not`: func() error {
+			return train(changed{1, func(batch map[string]remat.Tensor) { batch["net.0.bias"] = remat.Float32s(make([]float32, 32), 32) }}, nil)
+		},
+		"SessionOptions.LR is NaN": func() error {
+			_, err := rt.NewSession(graph, remat.SessionOptions{LR: math.NaN()})
+			return err
+		},
+		"train.safetensors: would overwrite an input file": func() error { return open.Save(filepath.Join(dir, "below", "train.safetensors")) },
+		"the session is closed":                            func() error { return session.Save(filepath.Join(dir, "s.safetensors")) },
 	} {
 		if err := do(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -32,6 +33,7 @@ type SessionOptions struct {
 // A Session runs steps of a graph. It is for one goroutine at a time.
 type Session struct {
 	session *runtime.Session
+	reads   []string // files that its graph is read from
 	closed  bool
 	loss    string
 }
@@ -41,6 +43,9 @@ type Session struct {
 func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	if err := o.Settings.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	if math.IsNaN(o.LR) || math.IsInf(o.LR, 0) {
+		return nil, fmt.Errorf("%s: SessionOptions.LR is %v: want a finite number", g.Path(), o.LR)
 	}
 	g.reading.Lock()
 	defer g.reading.Unlock()
@@ -62,7 +67,7 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	return &Session{session: s, loss: s.Roles.Loss}, nil
+	return &Session{session: s, reads: g.source.Files(), loss: s.Roles.Loss}, nil
 }
 
 // unfed names a free dimension to which neither Open nor a feed gives a number.
@@ -128,7 +133,7 @@ func (s *Session) Save(path string) error {
 	if s.closed {
 		return errors.New("the session is closed: its values are gone")
 	}
-	if err := canWrite(nil, path); err != nil {
+	if err := canWrite(s.reads, path); err != nil {
 		return err
 	}
 	return pipeline.SaveState(s.session, path)

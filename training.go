@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
@@ -42,7 +43,8 @@ type TrainOptions struct {
 	// Schedule has the number of steps, those before Resume included, and the rates. A
 	// step is an update: of a graph that accumulates, several micro-batches.
 	Schedule Schedule
-	// Data gives each batch, with values for every input that the graph reads.
+	// Data gives each batch, with values for every input that the graph reads, and the same
+	// inputs each time; parameters, state and rates are not among them.
 	Data Batches
 	// Validation, if any, is passed over every EvalEvery steps, 0: after the last one.
 	Validation BoundedBatches
@@ -191,15 +193,31 @@ func (r *Runtime) open(g *Graph, o runtime.Options, job *train.Job) (*runtime.Se
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	for _, in := range s.Feeds() { // it would be drawn at random
-		if _, ok := o.Feed[in.Name]; !ok && !data.Unread(in) {
-			return nil, errors.Join(fmt.Errorf("%s: batch %d has no values for input %q", g.Path(), job.From.Runs, in.Name), s.Close())
-		}
+	if err := feeds(s, o.Feed); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: batch %d %w", g.Path(), job.From.Runs, err), s.Close())
 	}
 	if !s.Roles.Updates() {
 		return nil, errors.Join(fmt.Errorf("%s: the graph updates nothing: derive it with an optimizer", g.Path()), s.Close())
 	}
 	return s, nil
+}
+
+// feeds says which input a batch lacks, whose values would be drawn at random, and which
+// it must not have: parameters, state and rates are the training's.
+func feeds(s *runtime.Session, batch map[string]Tensor) error {
+	given := map[string]bool{}
+	for _, in := range s.Feeds() {
+		given[in.Name] = !runtime.IsTrainingScalar(in)
+		if _, ok := batch[in.Name]; !ok && !data.Unread(in) {
+			return fmt.Errorf("has no values for input %q", in.Name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(batch)) {
+		if !given[name] {
+			return fmt.Errorf("has values for input %q, which the training sets: leave it out", name)
+		}
+	}
+	return nil
 }
 
 // openForward makes the session that validates, on the parameters of the one that trains.
@@ -212,5 +230,12 @@ func (r *Runtime) openForward(g *Graph, job *train.Job, o runtime.Options) (*run
 	if o.Feed, err = job.Validation.At(0); err != nil {
 		return nil, err
 	}
-	return r.engine.Open(m, o)
+	s, err := r.engine.Open(m, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := feeds(s, o.Feed); err != nil {
+		return nil, errors.Join(fmt.Errorf("batch 0 %w", err), s.Close())
+	}
+	return s, nil
 }

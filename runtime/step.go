@@ -386,6 +386,9 @@ func (s *Session) SetInput(name string, t Tensor) error {
 	if ortType(t.Type) != in.value.Type {
 		return &FeedError{name, fmt.Sprintf("feed is %s, want %s", t.Type, in.value.Type)}
 	}
+	if !slices.Equal(t.Shape, in.value.Shape) {
+		return &FeedError{name, fmt.Sprintf("feed has shape %v, want %v", t.Shape, in.value.Shape)}
+	}
 	if in.borrowed {
 		own, err := s.engine.Env.NewTensor(in.value.Type, in.value.Shape)
 		if err != nil {

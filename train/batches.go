@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
@@ -116,8 +118,14 @@ func ahead(ctx context.Context, b Batches, from int64) <-chan prepared {
 	go func() {
 		defer close(out)
 		debug.SetPanicOnFault(true) // of this goroutine
+		var first []string          // inputs of the first one
 		for n := from; ; n++ {
 			p := prepare(b, n)
+			if p.err == nil && n == from {
+				first = slices.Sorted(maps.Keys(p.values))
+			} else if p.err == nil {
+				p.err = p.like(first, from)
+			}
 			select {
 			case out <- p:
 			case <-ctx.Done():
@@ -129,6 +137,22 @@ func ahead(ctx context.Context, b Batches, from int64) <-chan prepared {
 		}
 	}()
 	return out
+}
+
+// like says which input a batch has values for and an earlier one has not, or the other
+// way about: the session would go on with values of the batch before.
+func (p *prepared) like(names []string, of int64) error {
+	for _, name := range names {
+		if _, ok := p.values[name]; !ok {
+			return fmt.Errorf("batch %d has no values for input %q, which batch %d has", p.number, name, of)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.values)) {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("batch %d has values for input %q, which batch %d has not", p.number, name, of)
+		}
+	}
+	return nil
 }
 
 func prepare(b Batches, n int64) (p prepared) {
