@@ -4,7 +4,6 @@ package main
 // or fixed to that number when the file was written.
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -83,12 +82,18 @@ func sized(src *pipeline.Source, dims map[string]int64) (*onnx.Model, error) {
 	if err := checkDims(dims, src); err != nil {
 		return nil, err
 	}
-	m, err := src.Sized(dims)
-	var open *pipeline.FreeDimsError
-	if errors.As(err, &open) {
-		err = fmt.Errorf("%s: planning needs a size for every dimension; missing: %s", src.Path, dimLine(src.Model, pipeline.FreeDims(src.Model), dims))
+	if err := allSized(src, dims); err != nil {
+		return nil, err
 	}
-	return m, err
+	return src.Sized(dims)
+}
+
+// allSized refuses dimensions without a number, with a flag that gives them.
+func allSized(src *pipeline.Source, dims map[string]int64) error {
+	if open := dimLine(src.Model, pipeline.FreeDims(src.Model), dims); open != "" {
+		return fmt.Errorf("%s: planning needs a size for every dimension; missing: %s", src.Path, open)
+	}
+	return nil
 }
 
 // dimLine names the free dimensions that dims leave open and a flag that gives

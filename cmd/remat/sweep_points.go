@@ -304,6 +304,9 @@ func (w *sweeper) foreign(size sweepSize) (*sizedGraph, error) {
 		return nil, err
 	}
 	dims, err := sizedDims(src, w.e.dims, size.batch, size.seq)
+	if err == nil {
+		err = allSized(src, dims)
+	}
 	if err != nil {
 		src.Close()
 		return nil, err
