@@ -100,6 +100,7 @@ func evaluate(e *env, c *cli.Context) error {
 	if n > 0 {
 		e.warn([]string{fmt.Sprintf("%d × BatchNormalization has no running statistics, and normalizes by each batch", n)})
 	}
+	e.warnMean(m.Graph, roles.Loss, d.Val)
 	o.Dims = d.Dims
 	if state := c.String("state"); state != "" {
 		f, err := safetensors.Open(state)
@@ -154,6 +155,13 @@ func evaluate(e *env, c *cli.Context) error {
 	}
 	e.say("%s: loss %.6g, perplexity %.6g over %d tokens in %d batches", filepath.Base(path), v.Loss, v.Perplexity, v.Tokens, v.Batches)
 	return nil
+}
+
+// warnMean says where the mean over batches is not the mean over all labels.
+func (e *env) warnMean(g *onnx.Graph, loss string, b *data.Batches) {
+	if why := pipeline.NoPlainMean(g, loss); why != "" && b.Len() > 1 {
+		e.warn([]string{fmt.Sprintf("%s: the mean and the perplexity are of batches of %d, and would be others with another --batch", why, b.Batch())})
+	}
 }
 
 // forward is the forward pass of a forward model or a training graph, with the roles of

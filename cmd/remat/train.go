@@ -359,6 +359,9 @@ func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 	if err := pipeline.CanWrite(src.Files(), filepath.Join(t.dir, trainFile)); err != nil {
 		return nil, err
 	}
+	if d.Val != nil {
+		e.warnMean(src.Model.Graph, t.fit.options.Derive.Grad.Loss, d.Val)
+	}
 	fitted, err := e.fit(src, t.dir, t.fit, d.Dims, whole, d.Val != nil)
 	if err != nil {
 		return nil, err

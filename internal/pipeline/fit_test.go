@@ -189,10 +189,32 @@ func TestFitSplits(t *testing.T) {
 	if why := wholeBatch(sum.Graph, "loss"); !strings.Contains(why, "sum") {
 		t.Errorf("a sum is split: %q", why)
 	}
+	for weights, want := range map[string]string{"[0.5,2,1]": "the loss weighs classes, by ce", "[2,2,2]": ""} {
+		m, err := onnx.Parse(strings.Replace(weighing, "WEIGHTS", weights, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := wholeBatch(m.Graph, ""); why != want {
+			t.Errorf("weights %s: %q, want %q", weights, why, want)
+		}
+	}
 	if why := wholeBatch(source.Model.Graph, ""); why != "" {
 		t.Errorf("a mean is not split: %s", why)
 	}
 }
+
+// weighing is a model whose loss weighs its classes.
+const weighing = `model ir=10 opset=18
+graph g {
+  in x float32[batch,3]
+  in y int64[batch]
+  init w float32[3,3] = [1,2,3,4,5,6,7,8,9]
+  init c float32[3] = WEIGHTS
+  z = MatMul(x, w)
+  loss = SoftmaxCrossEntropyLoss(z, y, c) "ce"
+  out loss float32[]
+}
+`
 
 // TestFitLeavesTheOriginal: weights that lie in another folder are copied, a training
 // graph that is given is planned as it is, and a model that is fixed takes its own

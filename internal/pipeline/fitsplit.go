@@ -161,6 +161,12 @@ func wholeBatch(g *onnx.Graph, loss string) string {
 			return fmt.Sprintf("%s normalizes by the statistics of the batch it sees", n.Label())
 		}
 	}
+	return NoPlainMean(g, loss)
+}
+
+// NoPlainMean says why the loss of a batch is not the mean over its labels, "" where
+// nothing speaks against it: the mean of such losses depends on how data are divided.
+func NoPlainMean(g *onnx.Graph, loss string) string {
 	for _, v := range g.Outputs {
 		if loss != "" && v.Name != loss || loss == "" && (!v.Type.DType.IsFloat() || !v.Type.Ranked || len(v.Type.Shape) > 0) {
 			continue
@@ -170,6 +176,9 @@ func wholeBatch(g *onnx.Graph, loss string) string {
 			if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "sum" || n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1") {
 				return fmt.Sprintf("the loss is a sum, by %s", n.Label())
 			}
+			if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean" && weighs(n.In(2)) {
+				return fmt.Sprintf("the loss weighs classes, by %s", n.Label())
+			}
 			if t, known := traits.Of(n); !known || t.Cost != traits.View {
 				break
 			}
@@ -177,4 +186,17 @@ func wholeBatch(g *onnx.Graph, loss string) string {
 		}
 	}
 	return ""
+}
+
+// weighs reports weights of classes, unless they are known to be one number.
+func weighs(v *onnx.Value) bool {
+	if v == nil {
+		return false
+	}
+	if c := v.Constant(); c != nil {
+		if x, err := c.Float64s(); err == nil {
+			return len(slices.Compact(x)) > 1
+		}
+	}
+	return true
 }
