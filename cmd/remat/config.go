@@ -36,6 +36,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/onnx-remat/remat/train"
 )
 
 const (
@@ -79,6 +81,9 @@ func (e *env) readRecipe(app *cli.App, l *line) error {
 	if path == "" && l.command.Name == "train" && l.given["resume"] && l.folder != "" {
 		path, left = filepath.Join(l.folder, recipeName), true
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			if f := (&train.Folder{Dir: l.folder}); !f.Holds() {
+				return noState(l.folder) // before anything is missed that a recipe has
+			}
 			return nil
 		}
 	}

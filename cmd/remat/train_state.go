@@ -33,7 +33,7 @@ func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
 	case !folder.Holds() && !t.first():
 		return nil, fmt.Errorf("%s: no state of this rank to go on from: go on with the --ranks and --sync of before", folder.Dir)
 	case !folder.Holds():
-		return nil, fmt.Errorf("%s: no state to go on from: leave out --resume", t.dir)
+		return nil, noState(t.dir)
 	}
 	state, damaged, err := folder.Newest()
 	if err != nil {
@@ -43,6 +43,10 @@ func (t *trainRun) lastState(folder *train.Folder) (*train.State, error) {
 		fmt.Fprintf(t.e.stderr, "remat: %v: going on from %s (step %d)\n", err, filepath.Base(state.Path), state.Position.Step)
 	}
 	return state, nil
+}
+
+func noState(dir string) error {
+	return fmt.Errorf("%s: no state to go on from: leave out --resume", dir)
 }
 
 // graphFlags are those of the command that say which graph a training runs on, and

@@ -74,6 +74,7 @@ var wrongUses = []struct {
 
 	// folders and states
 	{"train m.onnx --data d.npz --steps 2 --resume -o new", 2, "no state to go on from"},
+	{"train --resume -o new", 2, "new: no state to go on from: leave out --resume"},
 	{"train m.onnx --data d.npz --steps 8 -o run", 2, "add --resume"},
 	{"train m.onnx --data d.npz --steps 2 -o d.npz", 2, "not a folder"},
 	{"train m.onnx --data d.npz --steps 2 -o no/such/folder", 2, "no/such/folder"},
