@@ -72,6 +72,7 @@ func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 	if f.located, err = ReadLocations(m); err != nil {
 		return nil, err
 	}
+	steps, of := int64(1), ""
 	for _, v := range m.Graph.Inputs {
 		for _, key := range []string{v.Name, inputPrefix + v.Name, parameterPrefix + v.Name} {
 			if t, ok := o.Feeds[key]; ok {
@@ -86,6 +87,12 @@ func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 			}
 			if len(t.Shape) == 0 || t.Shape[0] == 0 {
 				return nil, &FeedError{v.Name, fmt.Sprintf("data of shape %v: the leading axis must be the step, and it is empty", t.Shape)}
+			}
+			switch n := t.Shape[0]; { // one step is the same in all
+			case steps == 1:
+				steps, of = n, v.Name
+			case n > 1 && n != steps:
+				return nil, &FeedError{v.Name, fmt.Sprintf("data of %d steps, that of input %q has %d", n, of, steps)}
 			}
 			f.given[v.Name] = t.at(0)
 		}

@@ -413,6 +413,7 @@ func TestFeedErrors(t *testing.T) {
 		{"feeds that disagree", "with batch=2", Options{Feed: map[string]Tensor{"input_ids": ids(2, 8), "labels": ids(3, 8)}}},
 		{"against --dim", "with seq=4", Options{Dims: map[string]int64{"seq": 4}, Feed: map[string]Tensor{"input_ids": ids(2, 8)}}},
 		{"free dimension", "add --dim batch=N, or feed it", Options{Dims: map[string]int64{"seq": 4}}},
+		{"data of other lengths", `input "labels": data of 3 steps, that of input "input_ids" has 2`, Options{Data: map[string]Tensor{"input_ids": ids(2, 2, 8), "labels": ids(3, 2, 8)}}},
 		{"data without steps", "the leading axis must be the step", Options{Data: map[string]Tensor{"labels": ids(0, 2, 2)}}},
 	} {
 		c.o.Provider = ort.CPU

@@ -56,7 +56,7 @@ type env struct {
 	loaded    *remat.Engine
 	typed     string          // the command line
 	words     []string        // of which it is
-	archives  []archive       // of --feeds
+	archives  []archive       // of --feeds and --data
 	fed       []string        // files that readFeeds read
 	startRSS  int64           // resident bytes as the program began
 	shown     *progress       // the one that has not finished

@@ -99,6 +99,7 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 			return o, err
 		}
 		o.Data = values
+		e.archives = append(e.archives, archive{path, slices.Collect(maps.Keys(values))})
 	}
 	e.fed = append(e.fed, c.String("data"), c.String("roles"))
 	roles, err := readRoles(c.String("roles"))
@@ -125,7 +126,7 @@ func readScaling(c *cli.Context) (scale float64, s remat.Scaling, err error) {
 	return scale, s, err
 }
 
-// An archive is a file of --feeds by the keys that it has.
+// An archive is a file of --feeds or --data by the keys that it has.
 type archive struct {
 	path string
 	keys []string
