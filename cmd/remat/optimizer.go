@@ -100,19 +100,14 @@ func readOptimizer(c *cli.Context) (optim.Options, error) {
 	if o.Accumulate > 1 && kind == optim.None {
 		return o, needsOptimizer("accumulate")
 	}
-	globs := splitList(c.StringSlice("no-decay"))
-	for _, g := range globs {
+	for _, g := range splitList(c.StringSlice("no-decay")) {
 		if _, err := path.Match(g, ""); err != nil {
 			return o, fmt.Errorf("--no-decay %q: not a pattern", g)
 		}
-	}
-	o.NoDecay = func(name string, rank int) bool {
-		for _, g := range globs {
-			if ok, _ := path.Match(g, name); ok || g == vectors && rank < 2 {
-				return true
-			}
-		}
-		return false
+		o.NoDecay = append(o.NoDecay, optim.Exemption{Pattern: g, Has: func(name string, rank int) bool {
+			ok, _ := path.Match(g, name)
+			return ok || g == vectors && rank < 2
+		}})
 	}
 	return o, nil
 }

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -47,7 +48,7 @@ func readData(c *cli.Context, folder string) (o data.Options, batch int64, err e
 	if o.Text, err = expand(c.StringSlice("text")); err != nil {
 		return o, 0, err
 	}
-	for _, pair := range c.StringSlice("fill") {
+	for _, pair := range splitList(c.StringSlice("fill")) {
 		name, word, ok := strings.Cut(pair, "=")
 		if !ok || name == "" {
 			return o, 0, fmt.Errorf("--fill %q: want NAME=VALUE", pair)
@@ -69,15 +70,21 @@ func readData(c *cli.Context, folder string) (o data.Options, batch int64, err e
 func expand(list []string) ([]string, error) {
 	var files []string
 	for _, text := range list {
-		if !strings.ContainsAny(text, "*?[") {
-			files = append(files, text)
-			continue
+		parts := []string{text}
+		if _, err := os.Stat(text); err != nil { // else a comma is one of its name's
+			parts = splitList(parts)
 		}
-		found, err := filepath.Glob(text)
-		if err != nil || len(found) == 0 {
-			return nil, fmt.Errorf("--text %s: no file matches", text)
+		for _, part := range parts {
+			if !strings.ContainsAny(part, "*?[") {
+				files = append(files, part)
+				continue
+			}
+			found, err := filepath.Glob(part)
+			if err != nil || len(found) == 0 {
+				return nil, fmt.Errorf("--text %s: no file matches", part)
+			}
+			files = append(files, found...)
 		}
-		files = append(files, found...)
 	}
 	return files, nil
 }

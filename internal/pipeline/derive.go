@@ -212,6 +212,12 @@ func addOptimizer(m *onnx.Model, res *grad.Result, o DeriveOptions) error {
 	}
 	options := o.Update
 	options.Types = res.Types
-	_, err := optim.Apply(m, params, options)
-	return err
+	added, err := optim.Apply(m, params, options)
+	if err != nil {
+		return err
+	}
+	for _, pattern := range added.Unmatched {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("--no-decay %q matches no parameter that is trained", pattern))
+	}
+	return nil
 }

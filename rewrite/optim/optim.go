@@ -53,8 +53,8 @@ type Options struct {
 	// Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep, Scale and HiddenOnly are the
 	// settings of the table, of which an optimizer reads those of its row.
 	Momentum, WeightDecay, Beta1, Beta2, Eps, RelativeStep, Scale, HiddenOnly float64
-	// NoDecay exempts parameters from weight decay; nil exempts none.
-	NoDecay func(name string, rank int) bool
+	// NoDecay exempts parameters from weight decay.
+	NoDecay []Exemption
 	// ClipNorm bounds the norm that ClipBy names; 0 does not.
 	ClipNorm float64
 	// ClipBy says whose norm that is; "" is ClipGlobal.
@@ -90,9 +90,19 @@ type Result struct {
 	Next map[*onnx.Value]*onnx.Value
 	// Barriers is how many readers had to be led before an update.
 	Barriers int
-	// NoDecay are the parameters that NoDecay exempted.
-	NoDecay []string
+	// NoDecay are the parameters that Options.NoDecay exempted, Unmatched its patterns that
+	// no parameter has.
+	NoDecay, Unmatched []string
 }
+
+// An Exemption is of the parameters that it has, by their name and rank; Pattern is what
+// it was written as.
+type Exemption struct {
+	Pattern string
+	Has     func(name string, rank int) bool
+}
+
+func (e *Exemption) has(p *onnx.Value) bool { return e.Has(p.Name, len(p.Type.Shape)) }
 
 // A ClashError names a value of the file whose name the optimizer needs.
 type ClashError struct{ Name string }
@@ -108,6 +118,11 @@ func Apply(m *onnx.Model, params []Param, o Options) (*Result, error) {
 	a, err := begin(m, m, params, o)
 	if err != nil {
 		return nil, err
+	}
+	for _, e := range o.NoDecay {
+		if !slices.ContainsFunc(params, func(p Param) bool { return e.has(p.Value) }) {
+			a.res.Unmatched = append(a.res.Unmatched, e.Pattern)
+		}
 	}
 	a.nameGradients(params)
 	switch {

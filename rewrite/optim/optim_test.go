@@ -128,6 +128,9 @@ func with(k Kind, change func(*Options)) Options {
 	return o
 }
 
+// vectors exempts biases and norms.
+var vectors = []Exemption{{"vectors", func(_ string, rank int) bool { return rank < 2 }}}
+
 var cases = map[string]Options{
 	"sgd":       Defaults(SGD),
 	"sgd decay": with(SGD, func(o *Options) { o.WeightDecay = 0.1 }),
@@ -144,11 +147,11 @@ var cases = map[string]Options{
 	"adamw": Defaults(AdamW),
 	"adamw mask": with(AdamW, func(o *Options) {
 		o.WeightDecay = 0.5
-		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+		o.NoDecay = vectors
 	}),
 	"momentum clip decay": with(SGD, func(o *Options) {
 		o.Momentum, o.ClipNorm, o.WeightDecay = 0.9, 0.5, 0.1
-		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+		o.NoDecay = vectors
 	}),
 	"adamw without memory": with(AdamW, func(o *Options) { o.Beta1, o.Accumulate = 0, 2 }),
 	"adamw clip":           with(AdamW, func(o *Options) { o.ClipNorm = 2 }),
@@ -158,7 +161,7 @@ var cases = map[string]Options{
 	"sgd clip parameter": with(SGD, func(o *Options) { o.ClipNorm, o.ClipBy = 0.5, ClipParameter }),
 	"momentum clip parameter decay": with(SGD, func(o *Options) {
 		o.Momentum, o.ClipNorm, o.ClipBy, o.WeightDecay = 0.9, 0.5, ClipParameter, 0.1
-		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+		o.NoDecay = vectors
 	}),
 	"adamw clip parameter accumulate": with(AdamW, func(o *Options) {
 		o.ClipNorm, o.ClipBy, o.Accumulate = 2, ClipParameter, 2
@@ -174,7 +177,7 @@ var cases = map[string]Options{
 	"lion":                Defaults(Lion),
 	"lion decay mask": with(Lion, func(o *Options) {
 		o.WeightDecay = 0.5
-		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+		o.NoDecay = vectors
 	}),
 	"lion equal averages": with(Lion, func(o *Options) { o.Beta1, o.Beta2 = 0.9, 0.9 }),
 	"lion slow update":    with(Lion, func(o *Options) { o.Beta1, o.Beta2 = 0.95, 0.5 }),
@@ -189,7 +192,7 @@ var cases = map[string]Options{
 	"adafactor":           Defaults(Adafactor),
 	"adafactor relative decay mask": with(Adafactor, func(o *Options) {
 		o.RelativeStep, o.WeightDecay = 1e-3, 0.1
-		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+		o.NoDecay = vectors
 	}),
 	"adafactor clip accumulate": with(Adafactor, func(o *Options) {
 		o.ClipNorm, o.Accumulate = 2, 4
@@ -199,7 +202,7 @@ var cases = map[string]Options{
 	"apollo":                   Defaults(ApolloMini),
 	"apollo decay mask": with(ApolloMini, func(o *Options) {
 		o.WeightDecay, o.Scale = 0.5, 2
-		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+		o.NoDecay = vectors
 	}),
 	"apollo clip accumulate": with(ApolloMini, func(o *Options) {
 		o.ClipNorm, o.Accumulate = 2, 4
@@ -211,7 +214,7 @@ var cases = map[string]Options{
 	"muon":                  Defaults(Muon),
 	"muon mask": with(Muon, func(o *Options) {
 		o.WeightDecay, o.Momentum = 0.5, 0.6
-		o.NoDecay = func(name string, rank int) bool { return rank < 2 }
+		o.NoDecay = vectors
 	}),
 	"muon without memory": with(Muon, func(o *Options) { o.Momentum, o.Accumulate = 0, 2 }),
 	"muon clip accumulate": with(Muon, func(o *Options) {

@@ -64,7 +64,7 @@ func (r *reference) train(x []float64) {
 	scales := r.scales()
 	for i, p := range r.params {
 		decay := r.o.WeightDecay
-		if r.o.NoDecay != nil && r.o.NoDecay([]string{"P", "b"}[i], 2-i) {
+		if r.o.NoDecay != nil && i == 1 { // the vector
 			decay = 0
 		}
 		if whole := r.whole(); whole != nil {

@@ -18,6 +18,8 @@ package optim
 // The scalars are float32; a parameter of another float type gets them cast.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -39,7 +41,7 @@ func (a *applier) update(p Param) {
 	}
 	a.b.Scope = p.Value.Name
 	u := &updater{applier: a, p: p.Value, grad: a.s.grads[p.Value], decay: a.o.WeightDecay > 0, state: map[string]*onnx.Value{"": p.Value}}
-	if u.decay && a.o.NoDecay != nil && a.o.NoDecay(p.Value.Name, len(p.Value.Type.Shape)) {
+	if u.decay && slices.ContainsFunc(a.o.NoDecay, func(e Exemption) bool { return e.has(p.Value) }) {
 		u.decay = false
 		a.res.NoDecay = append(a.res.NoDecay, p.Value.Name)
 	}
