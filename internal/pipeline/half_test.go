@@ -3,7 +3,9 @@ package pipeline
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -187,6 +189,63 @@ func TestHalfStepIsMeasured(t *testing.T) {
 		for _, strategy := range []string{"none", "full"} {
 			half := &precision.Options{To: onnx.Float16, Provider: "cpu", Overflow: overflow}
 			runPlanned(t, engine(t), m, Options{OptLevel: 1, Precision: half}, strategy)
+		}
+	}
+}
+
+// TestHalfFewSessions: on the CPU a file in a half type holds more than its plan says, by casts
+// that ONNX Runtime makes. What the first files held tells of the others, so it is not asked
+// about each; the file that is chosen runs as predicted.
+func TestHalfFewSessions(t *testing.T) {
+	const most = 40
+	e := engine(t)
+	m, feeds, dims := derived(t, sample("llama_tiny.dyn.onnx"))
+	var params []string
+	for _, v := range m.Graph.Inputs {
+		if step.GradientOf(m.Graph, v) != nil {
+			params = append(params, v.Name)
+		}
+	}
+	withOptimizer(t, m, params, optim.Defaults(optim.AdamW))
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 2, Dims: dims, Precision: &precision.Options{To: onnx.Float16, Provider: "cpu"}}
+	for _, share := range []int64{0, 60} {
+		count := 0
+		e.Env.WatchSessions(func(ort.SessionOptions, time.Duration) { count++ })
+		p, err := NewPlanner(e, m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := p.Plan("optimal", p.Before.LivePeak*share/100)
+		e.Env.WatchSessions(nil)
+		if err != nil && !unmet(err) {
+			t.Fatal(err)
+		}
+		if count > most {
+			t.Errorf("%d %% of the peak: %d sessions, want at most %d", share, count, most)
+		}
+		for _, peak := range executeAt(t, e, r.Model, o, 2, feeds, r.Roles()).peaks {
+			if peak != r.Peak {
+				t.Errorf("%d %% of the peak: live peak %d, predicted %d", share, peak, r.Peak)
+			}
+		}
+	}
+}
+
+// TestExcess: an excess is known once there are enough files, and is the least of them.
+func TestExcess(t *testing.T) {
+	var e excess
+	for i, held := range []int64{160, 150, 170} {
+		if e.beyond(1000, 100) {
+			t.Errorf("known after %d files", i)
+		}
+		e.note(100, held)
+	}
+	for _, c := range []struct {
+		promised, limit int64
+		want            bool
+	}{{100, 140, true}, {100, 145, false}, {90, 140, false}, {100, 0, false}} {
+		if got := e.beyond(c.promised, c.limit); got != c.want {
+			t.Errorf("%d bytes promised, %d allowed: beyond %t, want %t", c.promised, c.limit, got, c.want)
 		}
 	}
 }

@@ -167,6 +167,9 @@ func (p *Planner) heeding(s *planner.Solver, budget Budget) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
+		if f == nil {
+			continue
+		}
 		miss := f.limited()
 		switch {
 		case !budget.Keeps(f.Prediction):

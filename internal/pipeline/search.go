@@ -41,6 +41,7 @@ type Planner struct {
 	fixed   int64
 	state   Progress
 	limited bool // see Limited
+	excess  excess
 }
 
 // NewPlanner prepares the given graph and predicts it as it stands.
@@ -206,6 +207,7 @@ const maxFiles = 64
 func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 	var closest *File
 	files, most := 0, maxFiles
+	var fruitless patience
 	for c, err := range p.ascending(s, budget, nil) {
 		if err != nil {
 			return nil, err
@@ -217,20 +219,29 @@ func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 			if p.turned != nil {
 				most = 2 * maxFiles
 			}
-			if files++; files > most {
+			if files == most {
 				break
 			}
-			p.progress(func(s *Progress) { s.Most = s.Tried + most - files + 1 })
+			p.progress(func(s *Progress) { s.Most = s.Tried + most - files })
 		}
 		f, err := p.file(c, budget)
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if budget.Keeps(f.Prediction) {
+		case f == nil:
+			continue
+		case budget.Keeps(f.Prediction):
 			return f, nil
 		}
-		if closest == nil || budget.miss(f.Prediction) < budget.miss(closest.Prediction) {
+		if c.Overhead > 0 {
+			files++
+		}
+		closer := closest == nil || budget.miss(f.Prediction) < budget.miss(closest.Prediction)
+		if closer {
 			closest = f
+		}
+		if fruitless.note(f, closer); fruitless.over() {
+			break
 		}
 	}
 	p.progress(func(s *Progress) { s.Most = 0 })
@@ -390,7 +401,7 @@ func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if other.Finished && other.Peak < best.Peak {
+		if other != nil && other.Finished && other.Peak < best.Peak {
 			best = other
 		}
 	}

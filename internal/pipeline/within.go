@@ -83,10 +83,11 @@ func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
 		return nil, err
 	}
 	var best *File
+	var fruitless patience
 	for k, c := range order {
 		var less Budget
 		if best != nil {
-			if p.stopped() || k >= leastWritten && c.Peak >= almost(best.Peak) {
+			if p.stopped() || k >= leastWritten && c.Peak >= almost(best.Peak) || fruitless.over() {
 				break
 			}
 			if holds, err := p.holds(c); err != nil {
@@ -100,12 +101,38 @@ func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if f.Finished && f.overhead() <= work && f.limited() == nil && (best == nil || f.Peak < best.Peak) {
+		if f == nil {
+			continue
+		}
+		better := f.Finished && f.overhead() <= work && f.limited() == nil && (best == nil || f.Peak < best.Peak)
+		if better {
 			best = f
 		}
+		fruitless.note(f, better)
 	}
 	return best, nil
 }
+
+// patienceNodes is how many nodes the files that ONNX Runtime was asked about may have in all
+// since one of them was the best. Where it computes a half type between casts that no plan
+// knows of, each file of a curve promises less than the best one holds, and asking about one of
+// 10,000 nodes takes seconds.
+const patienceNodes = 40_000
+
+// A patience counts the nodes of files that came to nothing, in a row.
+type patience int
+
+func (p *patience) note(f *File, better bool) {
+	switch {
+	case better:
+		*p = 0
+	case f.Finished:
+		*p += patience(len(f.Model.Graph.Nodes))
+	}
+}
+
+// over reports that no more files are worth their time.
+func (p patience) over() bool { return p >= patienceNodes }
 
 // byPromise lists candidates, the last of the curve first, and of the first leastWritten of
 // them that whose plan holds least.
