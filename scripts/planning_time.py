@@ -9,7 +9,8 @@ For GPT-2 124M and XL, and for exports of five families, each with AdamW: `remat
 with --strategy optimal and, --budget given, within that share of the peak. Of each command
 its user time, that part of it which ONNX Runtime's sessions take (by the CPU profile that
 remat writes), and how many sessions it opened; then the user time that loading the written
-file takes by itself, at the level that remat runs steps at, with one thread. --before times
+file takes by itself, with one thread, at the level that remat runs steps at and at ONNX
+Runtime's default level. --before times
 another build of remat beside this one, in turns: the machine's speed moves, a ratio does
 less. --work keeps the graphs. Everything is user time, so a busy machine makes all of it
 longer, but not in proportion to what else it does.
@@ -93,11 +94,12 @@ def make(remat, name, folder):
     return train
 
 
+LEVELS = {"steps": "ORT_ENABLE_BASIC", "default": "ORT_ENABLE_ALL"}
 LOAD = """
 import resource, sys, onnxruntime as o
 o.set_default_logger_severity(4)
 s = o.SessionOptions()
-s.graph_optimization_level, s.intra_op_num_threads = o.GraphOptimizationLevel.ORT_ENABLE_BASIC, 1
+s.graph_optimization_level, s.intra_op_num_threads = getattr(o.GraphOptimizationLevel, sys.argv[2]), 1
 before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
 o.InferenceSession(sys.argv[1], s, providers=["CPUExecutionProvider"])
 print(resource.getrusage(resource.RUSAGE_SELF).ru_utime - before)
@@ -118,9 +120,9 @@ def measure(remat, folder, flags):
     done, seconds = timed([remat, "rewrite", "train.onnx", *flags, "-o", "written.onnx", "-d", "sessions", "-d", "cpu=" + profile], folder)
     nodes = int(re.search(r"(\d+) nodes in order", done.stdout)[1])
     said = done.stdout.strip().splitlines()[-1].split(": ", 1)[1]
-    loading, _ = timed([sys.executable, "-c", LOAD, "written.onnx"], folder)
+    loading = {k: float(timed([sys.executable, "-c", LOAD, "written.onnx", level], folder)[0].stdout) for k, level in LEVELS.items()}
     return {"seconds": seconds, "sessions": len(re.findall(r"^session \d+:", done.stderr, re.M)), "inside": seconds * in_sessions(profile), "nodes": nodes,
-            "loading": float(loading.stdout), "said": said}
+            "loading": loading, "said": said}
 
 
 def row(remat, before, name, flags, work):
@@ -129,7 +131,9 @@ def row(remat, before, name, flags, work):
     given = before and timed([before, "rewrite", "train.onnx", *flags, "-o", "before.onnx", "-d", "cpu=" + os.path.join(folder, "cpu.before")], folder)[1]
     m = measure(remat, folder, flags)
     cells = [name, " ".join(flags).replace("--strategy ", ""), f"{m['nodes']:,}", f"{m['sessions']}", f"{m['seconds']:.1f}", f"{m['inside']:.1f}",
-             f"{m['seconds'] - m['inside']:.1f}", f"{m['loading']:.1f}", f"{m['seconds'] - m['loading']:.1f}"]
+             f"{m['seconds'] - m['inside']:.1f}"]
+    for loading in m["loading"].values():
+        cells += [f"{loading:.1f}", f"{m['seconds'] - loading:.1f}"]
     if before:
         cells.append(f"{m['seconds'] / given:.2f}")
     print("| " + " | ".join(cells) + " |", m["said"], file=sys.stderr, flush=True)
@@ -151,7 +155,7 @@ def main():
     asked = [["--strategy", "optimal"]] + ([["--budget", a.budget]] if a.budget else [])
     with tempfile.TemporaryDirectory() as temporary:
         rows = [row(remat, before, n, flags, os.path.abspath(a.work or temporary)) for n in names for flags in asked]
-    heads = ["graph", "asked", "nodes", "sessions", "all", "in sessions", "else", "loading", "beyond it"] + (["of before"] if before else []) + ["live peak"]
+    heads = ["graph", "asked", "nodes", "sessions", "all", "in sessions", "else", "loading", "beyond it", "loading, default level", "beyond that"] + (["of before"] if before else []) + ["live peak"]
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     text = f"`scripts/planning_time.py` at {commit}, on {os.cpu_count()} cores ({platform.machine()}), load {os.getloadavg()[1]:.0f}.\n\n"
     text += "\n".join("| " + " | ".join(r) + " |" for r in [heads, ["---", "---"] + ["---:"] * (len(heads) - 3) + ["---"], *rows])
