@@ -67,6 +67,8 @@ func TestInfiniteGradients(t *testing.T) {
 		"ThresholdedRelu":   {"v = ThresholdedRelu(w) {alpha=0.0}\nu = Abs(v)\ny = Sqrt(u)", []float64{0, 0.5, 0.25}},
 		"Shrink":            {"v = Shrink(w) {lambd=2.0}\ny = Sqrt(v)", []float64{0, 0, 0.25}},
 		"HardSigmoid":       {"v = HardSigmoid(w) {alpha=0.25, beta=0.0}\ny = Sqrt(v)", []float64{0, 0.25, 0}},
+		"HardSwish":         {"init s float32[] = 4\nu = Mul(w, s)\nv = HardSwish(u)\na = Abs(v)\ny = Sqrt(a)", []float64{0, 1, 0.5}},
+		"Softshrink":        {"init o float32[] = 0\ninit l float32[] = 3\nd = Sub(w, l)\nb = Abs(w)\nc = Greater(b, l)\nz = Mul(w, o)\nv = Where(c, d, z)\ny = Sqrt(v)", []float64{0, 0, 0.5}},
 		"a power":           {"init k float32[] = 0.5\nv = Relu(w)\ny = Pow(v, k)", []float64{0, 0.5, 0.25}},
 		"a sum":             {"u = Neg(w)\nf = Relu(w)\nh = Relu(u)\nk = Add(f, f)\ny = Sqrt(k)\nz = Mul(h, one)", []float64{0, 0.7071067690849304, 0.3535533845424652}},
 		"a mean":            {"init lo float32[] = 9\nu = Sub(w, lo)\nv = Relu(u)\nn = ReduceMean(v) {keepdims=0}\ny = Sqrt(n)", []float64{0, 0, 0}},

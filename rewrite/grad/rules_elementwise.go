@@ -20,7 +20,7 @@ var elementwiseRules = []Rule{
 			c.Add(1, c.Scale(c.Unbroadcast(c.Loose(0), c.Out(0), c.In(1)), -1))
 		}
 	}},
-	{Op: "Mul", Since: 7, Doc: "da = g*b, db = g*a", Grad: gradMul},
+	{Op: "Mul", Since: 7, Doc: "da = g*b, db = g*a, nothing where the other is the number 0", Grad: gradMul},
 	{Op: "Div", Since: 7, Doc: "da = g/b, db = -g/b*y", Grad: gradDiv},
 	{Op: "Sum", Since: 8, Doc: "dx_i = g", Grad: func(c *Context) {
 		for i := range c.Node.Inputs {
@@ -104,11 +104,15 @@ func gradMul(c *Context) {
 		c.Add(0, c.Times(c.Scale(g, 2), a))
 		return
 	}
-	if c.Needs(0) {
-		c.AddBroadcast(0, c.Times(g, b))
-	}
-	if c.Needs(1) {
-		c.AddBroadcast(1, c.Times(g, a))
+	for i, other := range []*onnx.Value{b, a} {
+		if !c.Needs(i) {
+			continue
+		}
+		if x, ok := c.Number(other); ok && x == 0 && len(other.Type.Shape) == 0 {
+			c.Add(i, c.Zeros(c.In(i))) // also where g is infinite
+			continue
+		}
+		c.AddBroadcast(i, c.Times(g, other))
 	}
 }
 

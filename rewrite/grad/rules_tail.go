@@ -35,7 +35,11 @@ var tailRules = []Rule{
 	})},
 	{Op: "HardSwish", Since: 14, Doc: "made of x*HardSigmoid(x)", Grad: decomposition(func(c *Context) *onnx.Value {
 		x := c.In(0)
-		return c.Do("Mul", x, c.Op("HardSigmoid", build.In(x), onnx.FloatAttr("alpha", 1.0/6), onnx.FloatAttr("beta", 0.5)))
+		y := c.Do("Mul", x, c.Op("HardSigmoid", build.In(x), onnx.FloatAttr("alpha", 1.0/6), onnx.FloatAttr("beta", 0.5)))
+		if c.steep() {
+			return c.Where(c.Do("Greater", x, c.Scalar(x, -3)), y, c.Scalar(x, 0))
+		}
+		return y
 	})},
 	{Op: "Mish", Since: 18, Doc: "made of x*Tanh(Softplus(x))", Grad: decomposition(func(c *Context) *onnx.Value {
 		return c.Do("Mul", c.In(0), c.Do("Tanh", c.Do("Softplus", c.In(0))))
