@@ -1,7 +1,10 @@
 package grad
 
 import (
+	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/ortest"
@@ -84,6 +87,42 @@ func TestInfiniteGradients(t *testing.T) {
 		}
 		if got := ortest.Run(t, m, 0, fed)["w.grad"]; !slices.Equal(got, c.want) {
 			t.Errorf("%s: gradient %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestFarLogarithms: logarithms of what float32 cannot hold have the values and gradients that
+// PyTorch's logsigmoid, binary_cross_entropy_with_logits and logaddexp have.
+func TestFarLogarithms(t *testing.T) {
+	inf := math.Inf(-1)
+	for name, c := range map[string]struct {
+		body    string
+		loss    float64
+		w, want []float64
+	}{
+		"logsigmoid":      {body: "p = Sigmoid(w)\ny = Log(p)", w: []float64{-200, 0, 200}, loss: -200.6931471805599, want: []float64{1, 0.5, 0}},
+		"1 less":          {body: "p = Sigmoid(w)\nq = Sub(one, p)\ny = Log(q)", w: []float64{-200, 0, 200}, loss: -200.6931471805599, want: []float64{0, -0.5, -1}},
+		"logaddexp":       {body: "in x float32[3]\na = Exp(w)\nb = Exp(x)\ns = Add(a, b)\ny = Log(s)", w: []float64{-200, 0, 200}, loss: 200.6931471805599, want: []float64{0, 0.5, 1}},
+		"logaddexp of -∞": {body: "init low float32[3] = [-inf, -inf, 0]\ninit off float32[3] = [-inf, 0, 0]\nv = Add(w, off)\na = Exp(v)\nb = Exp(low)\ns = Add(a, b)\nl = Log(s)\ny = Exp(l)", w: []float64{7, 0, 0}, loss: 3, want: []float64{0, 1, 1}},
+	} {
+		m := parseGraph(t, "init w float32[3] = [1, 2, 3]\ninit one float32[] = 1\n"+strings.ReplaceAll(c.body, "-inf", fmt.Sprint(inf))+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
+		if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		fed := map[string]*onnx.Tensor{"w": onnx.FloatTensor(onnx.Float32, c.w, 3)}
+		if m.Graph.Value("x") != nil {
+			fed["x"] = onnx.FloatTensor(onnx.Float32, make([]float64, 3), 3)
+		}
+		out := ortest.Run(t, m, 0, fed)
+		if got := out["loss"][0]; math.Abs(got-c.loss) > 1e-4 {
+			t.Errorf("%s: loss %v, want %v", name, got, c.loss)
+		}
+		for i, got := range out["w.grad"] {
+			if !(math.Abs(got-c.want[i]) <= 1e-6) {
+				t.Errorf("%s: gradient %v, want %v", name, out["w.grad"], c.want)
+				break
+			}
 		}
 	}
 }
