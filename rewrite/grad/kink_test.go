@@ -28,6 +28,7 @@ func TestDerivativesAtKinks(t *testing.T) {
 		"Max of two":             {"in x float32[5]\nb = Mul(x, one)\ny = Max(w, b)", []float64{0, 0.5, 1, 1, 1}},
 		"Min of two that train":  {"v = Mul(w, one)\ny = Min(w, v)", []float64{1, 1, 1, 1, 1}},
 		"Norm of zeros":          {"init zero float32[] = 0\nv = Mul(w, zero)\nn = ReduceL2(v) {keepdims=1}\nr = Div(n, one)\ny = Add(r, w)", []float64{1, 1, 1, 1, 1}},
+		"Norm by a root":         {"init two float32[] = 2\ninit half float32[] = 0.5\nv = Sub(w, w)\np = Pow(v, two)\ns = ReduceSum(p) {keepdims=1}\nr = Pow(s, half)\ny = Add(r, w)", []float64{1, 1, 1, 1, 1}},
 		"Normalized zeros":       {"init e float32[] = 0.5\nv = Sub(w, w)\nn = ReduceL2(v) {keepdims=1}\nb = Clip(n, e)\nr = Div(v, b)\ny = Add(r, w)", []float64{1, 1, 1, 1, 1}},
 		"LpNormalization":        {"v = Sub(w, w)\nr = LpNormalization(v)\ny = Add(r, w)", []float64{1, 1, 1, 1, 1}},
 		"Power of nothing":       {"init k float32[] = 0\ny = Pow(w, k)", []float64{0, 0, 0, 0, 0}},
@@ -60,23 +61,24 @@ func TestInfiniteGradients(t *testing.T) {
 		body string
 		want []float64
 	}{
-		"Relu":              {"v = Relu(w)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
-		"Clip":              {"init lo float32[] = 0\nv = Clip(w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
-		"Clip for an angle": {"init lo float32[] = -1\ninit hi float32[] = 1\nv = Clip(w, lo, hi)\nz = Acos(v)\nq = Mul(v, v)\nr = Sub(one, q)\ns = Sqrt(r)\ny = Add(z, s)", []float64{0, 0, 0}},
-		"Max":               {"init lo float32[] = 0\nv = Max(w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
-		"Max of two":        {"in x float32[3]\nu = Mul(x, one)\nv = Max(w, u)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
-		"Where":             {"init lo float32[] = 0\nc = Greater(w, lo)\nv = Where(c, w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
-		"Where not":         {"init lo float32[] = 0\nc = Less(w, lo)\nv = Where(c, lo, w)\nr = Reshape(v, row)\ny = Sqrt(r)", []float64{0, 0.5, 0.25}},
-		"ThresholdedRelu":   {"v = ThresholdedRelu(w) {alpha=0.0}\nu = Abs(v)\ny = Sqrt(u)", []float64{0, 0.5, 0.25}},
-		"Shrink":            {"v = Shrink(w) {lambd=2.0}\ny = Sqrt(v)", []float64{0, 0, 0.25}},
-		"HardSigmoid":       {"v = HardSigmoid(w) {alpha=0.25, beta=0.0}\ny = Sqrt(v)", []float64{0, 0.25, 0}},
-		"HardSwish":         {"init s float32[] = 4\nu = Mul(w, s)\nv = HardSwish(u)\na = Abs(v)\ny = Sqrt(a)", []float64{0, 1, 0.5}},
-		"Softshrink":        {"init o float32[] = 0\ninit l float32[] = 3\nd = Sub(w, l)\nb = Abs(w)\nc = Greater(b, l)\nz = Mul(w, o)\nv = Where(c, d, z)\ny = Sqrt(v)", []float64{0, 0, 0.5}},
-		"a power":           {"init k float32[] = 0.5\nv = Relu(w)\ny = Pow(v, k)", []float64{0, 0.5, 0.25}},
-		"a sum":             {"u = Neg(w)\nf = Relu(w)\nh = Relu(u)\nk = Add(f, f)\ny = Sqrt(k)\nz = Mul(h, one)", []float64{0, 0.7071067690849304, 0.3535533845424652}},
-		"a mean":            {"init lo float32[] = 9\nu = Sub(w, lo)\nv = Relu(u)\nn = ReduceMean(v) {keepdims=0}\ny = Sqrt(n)", []float64{0, 0, 0}},
+		"Relu":               {"v = Relu(w)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Clip":               {"init lo float32[] = 0\nv = Clip(w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Clip for an angle":  {"init lo float32[] = -1\ninit hi float32[] = 1\nv = Clip(w, lo, hi)\nz = Acos(v)\nq = Mul(v, v)\nr = Sub(one, q)\ns = Sqrt(r)\ny = Add(z, s)", []float64{0, 0, 0}},
+		"Max":                {"init lo float32[] = 0\nv = Max(w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Max of two":         {"in x float32[3]\nu = Mul(x, one)\nv = Max(w, u)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Where":              {"init lo float32[] = 0\nc = Greater(w, lo)\nv = Where(c, w, lo)\ny = Sqrt(v)", []float64{0, 0.5, 0.25}},
+		"Where not":          {"init lo float32[] = 0\nc = Less(w, lo)\nv = Where(c, lo, w)\nr = Reshape(v, row)\ny = Sqrt(r)", []float64{0, 0.5, 0.25}},
+		"ThresholdedRelu":    {"v = ThresholdedRelu(w) {alpha=0.0}\nu = Abs(v)\ny = Sqrt(u)", []float64{0, 0.5, 0.25}},
+		"Shrink":             {"v = Shrink(w) {lambd=2.0}\ny = Sqrt(v)", []float64{0, 0, 0.25}},
+		"HardSigmoid":        {"v = HardSigmoid(w) {alpha=0.25, beta=0.0}\ny = Sqrt(v)", []float64{0, 0.25, 0}},
+		"HardSwish":          {"init s float32[] = 4\nu = Mul(w, s)\nv = HardSwish(u)\na = Abs(v)\ny = Sqrt(a)", []float64{0, 1, 0.5}},
+		"Softshrink":         {"init o float32[] = 0\ninit l float32[] = 3\nd = Sub(w, l)\nb = Abs(w)\nc = Greater(b, l)\nz = Mul(w, o)\nv = Where(c, d, z)\ny = Sqrt(v)", []float64{0, 0, 0.5}},
+		"a power":            {"init k float32[] = 0.5\nv = Relu(w)\ny = Pow(v, k)", []float64{0, 0.5, 0.25}},
+		"a sum":              {"u = Neg(w)\nf = Relu(w)\nh = Relu(u)\nk = Add(f, f)\ny = Sqrt(k)\nz = Mul(h, one)", []float64{0, 0.7071067690849304, 0.3535533845424652}},
+		"a sum of exponents": {"init low float32[] = -inf\ninit lo float32[] = 2\nc = Greater(w, lo)\nv = Where(c, w, low)\nr = Reshape(v, column)\ninit ax int64[1] = [1]\nl = ReduceLogSumExp(r, ax)\ny = Relu(l)", []float64{0, 0, 1}},
+		"a mean":             {"init lo float32[] = 9\nu = Sub(w, lo)\nv = Relu(u)\nn = ReduceMean(v) {keepdims=0}\ny = Sqrt(n)", []float64{0, 0, 0}},
 	} {
-		m := parseGraph(t, "init w float32[3] = [-1, 1, 4]\ninit one float32[] = 1\ninit row int64[2] = [1, 3]\n"+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
+		m := parseGraph(t, "init w float32[3] = [-1, 1, 4]\ninit one float32[] = 1\ninit row int64[2] = [1, 3]\ninit column int64[2] = [3, 1]\n"+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
 		if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -67,7 +67,7 @@ func infiniteSlope(u onnx.Use) bool {
 	case n.Is("Pow"):
 		return u.Index == 0
 	}
-	return u.Node.Is("Sqrt", "Log", "Reciprocal", "Acos", "Asin", "Acosh", "Atanh", "ReduceLogSum")
+	return u.Node.Is("Sqrt", "Log", "Reciprocal", "Acos", "Asin", "Acosh", "Atanh", "ReduceLogSum", "ReduceLogSumExp")
 }
 
 // passing are the operators through which a value arrives at such an edge.

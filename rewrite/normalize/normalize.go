@@ -56,6 +56,7 @@ var passes = []pass{
 	{"layouts", "recurrences whose first axis is the batch get the time first, as kernels want it", layouts},
 	{"layernorms", "decomposed LayerNorms become LayerNormalization; needs fold for epsilon and the axes", layerNorms},
 	{"gelus", "erf and tanh GELUs become Gelu; needs fold for the factors", gelus},
+	{"norms", "roots of a sum of squares become ReduceL2, whose slope at 0 is known; needs fold for the exponents", norms},
 	{"logarithms", "logarithms of a sigmoid, of 1 less one and of a sum of two exponentials become what cannot overflow, as in PyTorch; needs fold for the 1", logarithms},
 	{"guards", "guards against rows masked as a whole go where no row can be", guards},
 	{"splits", "Slices and Gathers that tile an axis become Split; needs fold for the bounds", splits},
