@@ -60,6 +60,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return d
 	case c.names.torch && namedStatistic(v.Name):
 		return Decision{Source: FromName, Reason: "named as a running statistic is"}
+	case c.names.torch && ofSpectralNorm(v.Name, c.initializers):
+		return Decision{Source: FromName, Reason: "named as a vector of a spectral norm is"}
 	case c.fixedNorms[moduleOf(v.Name)]:
 		return Decision{Source: FromName, Reason: "of a normalization that is written out with stored statistics, as a FrozenBatchNorm2d is"}
 	case frequencyTable(v):

@@ -64,6 +64,8 @@ func newNamer(m *onnx.Model) namer {
 func (n namer) ahead(v *onnx.Value) bool {
 	name := v.Name
 	switch {
+	case n.script && ComputedAhead(name) && ofLinear(v):
+		return true
 	case n.script && ComputedAhead(name), n.tensorflow && strings.HasPrefix(name, "const_fold_opt__"):
 		return elementwiseOnly(v) && !ofGroupNorm(v)
 	case n.script:
@@ -76,6 +78,14 @@ func (n namer) ahead(v *onnx.Value) bool {
 		return !strings.Contains(name, ".") && !turned.MatchString(strings.TrimSuffix(name, "_weight"))
 	}
 	return false
+}
+
+// ofLinear reports the matrix of a layer that TorchScript writes as it is, to be transposed by
+// the Gemm, unless it was computed from others, as a weight norm computes it.
+func ofLinear(v *onnx.Value) bool {
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		return u.Node.Is("Gemm") && u.Index == 1 && u.Node.Int("transB", 0) == 1
+	})
 }
 
 var (
@@ -112,6 +122,24 @@ func (s *Signature) onlyTurned(name string) bool {
 func namedStatistic(name string) bool {
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	return last == "running_mean" || last == "running_var"
+}
+
+// ofSpectralNorm reports the vectors of PyTorch's spectral norm, by the name of the weight that
+// they go with.
+func ofSpectralNorm(name string, has map[string]bool) bool {
+	for _, last := range []string{"_u", "_v"} {
+		of, ok := strings.CutSuffix(name, last)
+		if !ok {
+			continue
+		}
+		if has[of+"_orig"] {
+			return true
+		}
+		if module, ok := strings.CutSuffix(of, ".0."); ok && has[module+".original"] {
+			return true
+		}
+	}
+	return false
 }
 
 // moduleOf is the module of a name of PyTorch's.

@@ -22,6 +22,8 @@ type chooser struct {
 	o      Options
 	listed map[string]bool // by the metadata entry remat.parameters
 	names  namer
+	// initializers are those of the file, by name.
+	initializers map[string]bool
 	// candidates may be parameters.
 	candidates map[*onnx.Value]bool
 	// begins are states with which recurrences begin.
@@ -47,8 +49,9 @@ type chooser struct {
 // newChooser lists the candidates: float initializers. One of a single element is
 // a constant unless the file says otherwise, or it stands where weights do.
 func newChooser(m *onnx.Model, o Options) *chooser {
-	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), candidates: map[*onnx.Value]bool{}, adapters: map[string]bool{}, blocks: blockExits(m.Graph)}
+	c := &chooser{o: o, listed: listedParameters(m), names: newNamer(m), initializers: map[string]bool{}, candidates: map[*onnx.Value]bool{}, adapters: map[string]bool{}, blocks: blockExits(m.Graph)}
 	for _, v := range m.Graph.Initializers {
+		c.initializers[v.Name] = true
 		n, err := v.Init.Elements()
 		if err != nil || n < 1 || !v.Type.DType.IsFloat() {
 			continue

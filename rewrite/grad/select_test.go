@@ -518,6 +518,7 @@ func TestComputedAhead(t *testing.T) {
 		{"pytorch", "onnx::Add_7", "Add", true},
 		{"pytorch", "net.table", "Add", false},
 		{"pytorch", "onnx::MatMul_7", "MatMul", false},
+		{"pytorch", "onnx::Gemm_7", "Gemm", true},          // Linear's matrix stays where it is not computed
 		{"pytorch", "/a/wpe/Gather_output_0", "Add", true}, // by a tool behind it
 		{"pytorch", "/a/Constant_2_output_0", "Add", false},
 		{"pytorch", "/a/Transpose_output_0", "Add", false},
@@ -527,7 +528,7 @@ func TestComputedAhead(t *testing.T) {
 		{"tf2onnx", "net/norm/Reshape_1:0", "Mul", false},
 		{"tf2onnx", "net/dense/Add/ReadVariableOp:0", "Add", false},
 	} {
-		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\n/a/y = %s(x, %s)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", c.name, c.op, c.name), "loss float32")
+		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\n/a/y = %s(x, %s)%s\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", c.name, c.op, c.name, map[bool]string{true: " {transB=1}"}[c.op == "Gemm"]), "loss float32")
 		m.Proto.ProducerName = &c.producer
 		m.Graph.Nodes[0].SetName("/a/first")
 		res, err := Differentiate(m, Options{})
@@ -536,6 +537,32 @@ func TestComputedAhead(t *testing.T) {
 		}
 		if got := strings.Contains(strings.Join(res.Warnings, " "), "computed values ahead"); got != c.warned {
 			t.Errorf("%+v: %q", c, res.Warnings)
+		}
+	}
+}
+
+// TestSpectralNorm: the vectors of PyTorch's spectral norms, which its steps change without a
+// gradient, are no parameters, by the names that they have beside their weight's.
+func TestSpectralNorm(t *testing.T) {
+	for _, c := range []struct {
+		weight, vector string
+		trained        bool
+	}{
+		{"l.weight_orig", "l.weight_u", false},
+		{"l.parametrizations.weight.original", "l.parametrizations.weight.0._v", false},
+		{"l.weight", "l.weight_u", true},
+	} {
+		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\ninit %s float32[2,1] = [1,2]\nwv = MatMul(%s, %s)\ny = MatMul(x, wv)\nloss = ReduceMean(y) {keepdims=0}",
+			c.weight, c.vector, c.weight, c.vector), "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName("/l/MatMul")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == c.vector }); got != c.trained {
+			t.Errorf("%s beside %s: trained %v", c.vector, c.weight, got)
 		}
 	}
 }
