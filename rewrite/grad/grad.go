@@ -239,6 +239,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	data := m.Graph.LiftInitializers(initializersOf(params))
 	e.markNeeds(params)
 	e.warnOpen(c, params, reach, res)
+	e.warnFlat(c, loss, reach, res)
 	if err := e.checkRules(reach); err != nil {
 		return nil, err
 	}

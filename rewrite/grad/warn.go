@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
 // sharedUses says of initializers that serve several places in different ways how
@@ -217,6 +219,29 @@ func ownBackwards(g *onnx.Graph, reach map[*onnx.Value]bool) []string {
 		}
 	}
 	return names
+}
+
+// warnFlat names the parameters that the loss depends on, and no gradient reaches for all that,
+// nor a stop: what comes between is a comparison, a rounding or the like. So it is where the
+// slope was of a torch.autograd.Function.
+func (e *engine) warnFlat(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bool, res *Result) {
+	depends := step.DependenciesBy(e.m.Graph, func(v *onnx.Value, u onnx.Use) step.Dependency {
+		if normalize.StoppedBy(u.Node) != "" {
+			return 0
+		}
+		return step.DependencyOf(v, u)
+	}).Backward(step.Data, loss).Reads()
+	var names []string
+	for _, v := range e.m.Graph.Initializers {
+		said := c.listed[v.Name] || c.o.Signature.lists(v.Name) || c.names.variable(v.Name) && len(v.Type.Shape) > 1 // no buffer to compare with
+		if depends[v] && !reach[v] && c.candidates[v] && said && c.decide(v).Trained {
+			names = append(names, v.Name)
+		}
+	}
+	if len(names) > 0 {
+		res.Warnings = append(res.Warnings, "parameters that the loss depends on are not trained, since only what has no slope leads to it, such as a comparison or a rounding: "+some(names)+
+			"; the backward of a torch.autograd.Function is in no file")
+	}
 }
 
 // warnOpen says what the file leaves open about what is to be differentiated.

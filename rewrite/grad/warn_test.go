@@ -56,6 +56,39 @@ func TestMatricesInNodes(t *testing.T) {
 	}
 }
 
+// TestFlat: parameters that only what has no slope leads from to the loss, as a spike whose
+// surrogate slope is in no file, are named; those behind a detach, frozen ones and what the
+// names do not tell to be parameters are not.
+func TestFlat(t *testing.T) {
+	for name, c := range map[string]struct {
+		weight, body string
+		o            Options
+		warns        bool
+	}{
+		"a spike":    {"a.weight", "c = Greater(h, /a/zero)\nf = Cast(c) {to=1}", Options{}, true},
+		"a rounding": {"a.weight", "f = Round(h)", Options{}, true},
+		"a slope":    {"a.weight", "f = Relu(h)", Options{}, false},
+		"a shape":    {"a.weight", "s = Shape(h)\nf = Expand(x, s)", Options{}, false},
+		"a detach":   {"a.weight", "d = Identity(h)\nf = Relu(d)", Options{Stop: []string{"h"}}, false},
+		"frozen":     {"a.weight", "f = Round(h)", Options{Frozen: []string{"a.*"}}, false},
+		"a limit":    {"limit", "c = Greater(x, limit)\nf = Cast(c) {to=1}", Options{}, false},
+		"an input":   {"b.weight", "f = Round(x)", Options{}, false},
+	} {
+		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit /a/zero float32[] = 0\ninit a.weight float32[2,2] = [1,2,3,4]\ninit b.weight float32[2,2] = [1,2,3,5]\ninit limit float32[2] = [1,2]\nh = MatMul(x, a.weight)\n%s\ny = MatMul(f, b.weight)\nloss = ReduceMean(y) {keepdims=0}", c.body), "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName("/a/MatMul")
+		res, err := Differentiate(m, c.o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "such as a comparison or a rounding: "+c.weight); got != c.warns {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+	}
+}
+
 // TestStoredStatistics: batch normalization in evaluation mode is worth a warning,
 // except where the exported program asks for it itself.
 func TestStoredStatistics(t *testing.T) {
