@@ -159,7 +159,11 @@ func evaluate(e *env, c *cli.Context) error {
 
 // warnMean says where the mean over batches is not the mean over all labels.
 func (e *env) warnMean(g *onnx.Graph, loss string, b *data.Batches) {
-	if why := pipeline.NoPlainMean(g, loss); why != "" && b.Len() > 1 {
+	why := pipeline.NoPlainMean(g, loss)
+	if why == "" {
+		why = pipeline.DividedByData(g, loss, b.Ignored())
+	}
+	if why != "" && b.Len() > 1 {
 		e.warn([]string{fmt.Sprintf("%s: the mean and the perplexity are of batches of %d, and would be others with another --batch", why, b.Batch())})
 	}
 }

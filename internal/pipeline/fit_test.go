@@ -203,6 +203,49 @@ func TestFitSplits(t *testing.T) {
 	}
 }
 
+// TestDividedByData: a mean over what is fed is said, one over the labels that count is not.
+func TestDividedByData(t *testing.T) {
+	const body = `model ir=10 opset=18
+graph g {
+  in x float32[batch,3]
+  in y int64[batch]
+  in mask float32[batch]
+  init w float32[3,3] = [1,2,3,4,5,6,7,8,9]
+  init ignored int64[] = -100
+  init least float32[] = 1
+  z = MatMul(x, w)
+  l = SoftmaxCrossEntropyLoss(z, y) {ignore_index=-100, reduction="none"}
+  is = Equal(y, ignored)
+  not = Not(is)
+  counts = Cast(not) {to=1}
+  size = Size(y)
+  long = Cast(size) {to=1}
+  kept = Mul(l, mask)
+  s = ReduceSum(kept) {keepdims=0}
+  n = ReduceSum(OF) {keepdims=0}
+  m = Max(n, least)
+  mean = Div(s, BY) "mean"
+  loss = Neg(mean)
+  out loss float32[]
+}
+`
+	for what, want := range map[string]string{"mask m": "the loss is divided by what the data give, by mean", "counts m": "", "counts n": "", "mask long": "", "l n": "the loss is divided by what the data give, by mean"} {
+		of, by, _ := strings.Cut(what, " ")
+		m, err := onnx.Parse(strings.NewReplacer("OF", of, "BY", by).Replace(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, loss := range []string{"", "loss"} {
+			if why := DividedByData(m.Graph, loss, -100); why != want {
+				t.Errorf("%s: %q, want %q", what, why, want)
+			}
+		}
+		if why := DividedByData(m.Graph, "loss", -1); of == "counts" && why == "" {
+			t.Errorf("%s: nothing said of other labels", what)
+		}
+	}
+}
+
 // weighing is a model whose loss weighs its classes.
 const weighing = `model ir=10 opset=18
 graph g {

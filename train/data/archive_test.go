@@ -396,6 +396,50 @@ func TestNotAFile(t *testing.T) {
 	}
 }
 
+// TestArchiveMeanOfAll: in a mean over all labels those that are ignored are zeros, so each
+// batch weighs as much as it has labels; in one over what a condition picks it does not.
+func TestArchiveMeanOfAll(t *testing.T) {
+	for body, want := range map[string]int64{
+		"loss = ReduceMean(l) {keepdims=0}":                                                                           6,
+		"m = ReduceMean(l) {keepdims=1}\n  s = Mul(two, m)\n  loss = Reshape(s, scalar)":                              6,
+		"m = ReduceMean(l) {keepdims=0}\n  k = Reshape(m, one)\n  loss = ReduceMean(k) {keepdims=0}":                  6,
+		"p = Compress(l, some) {axis=0}\n  loss = ReduceMean(p) {keepdims=0}":                                         4,
+		"n = ReduceSum(l) {keepdims=0}\n  c = Cast(some) {to=1}\n  d = ReduceSum(c) {keepdims=0}\n  loss = Div(n, d)": 4,
+	} {
+		m := parse(t, `model ir=10 opset=18
+graph g {
+  in x float32[batch,3]
+  in y int64[batch]
+  init w float32[3,4] = [1,2,3,4,5,6,7,8,9,10,11,12]
+  init two float32[] = 2
+  init ignored int64[] = -100
+  init one int64[1] = [1]
+  init scalar int64[0] = []
+  z = MatMul(x, w)
+  l = SoftmaxCrossEntropyLoss(z, y) {ignore_index=-100, reduction="none"}
+  is = Equal(y, ignored)
+  some = Not(is)
+  `+body+`
+  out loss float32[]
+}
+`)
+		path := archive(t, map[string]runtime.Tensor{"x": floats(0, 18, 6, 3), "y": runtime.FromInt64s([]int64{0, 1, -100, 3, -100, 1}, 6)})
+		d, err := open(t, m, Options{NPZ: path}, Sizes{Batch: 6})
+		if err != nil {
+			t.Errorf("%s: %v", body, err)
+			continue
+		}
+		b, err := d.Train.At(0)
+		if err != nil {
+			t.Errorf("%s: %v", body, err)
+			continue
+		}
+		if n := d.Train.Tokens(b); n != want {
+			t.Errorf("%s: a batch weighs %d, want %d", body, n, want)
+		}
+	}
+}
+
 // TestArchiveIgnoredLabel: in a training graph the loss is taken apart, and the label that
 // it leaves out, which need not be negative, is the one that is replaced on the way to it.
 func TestArchiveIgnoredLabel(t *testing.T) {
@@ -413,7 +457,11 @@ graph g {
 ` + body + `
   index = Unsqueeze(safe, one)
   picked = GatherElements(z, index) {axis=1}
-  loss = ReduceMean(picked) {keepdims=0}
+  total = ReduceSum(picked) {keepdims=0}
+  counts = Not(is)
+  count = Cast(counts) {to=1}
+  number = ReduceSum(count) {keepdims=0}
+  loss = Div(total, number)
   out loss float32[]
 }
 `

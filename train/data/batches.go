@@ -136,6 +136,9 @@ func (b *Batches) fills() bool {
 // Left is the number of samples that one pass leaves out.
 func (b *Batches) Left() int64 { return max(0, b.samples-b.Len()*b.batch) }
 
+// Ignored is the label that is not counted, 0 where all are.
+func (b *Batches) Ignored() int64 { return b.labels.ignored }
+
 // Tokens is how many labels of a batch count: those that reach the loss and are
 // not ignored. It is the weight of the batch's mean loss in a mean over batches.
 // Where no input is known to hold labels, it is the number of samples.

@@ -37,6 +37,8 @@ type target struct {
 	skip   map[string]bool
 	batch  int64
 	notes  []string
+	// even: each batch weighs the same, however many of its labels are ignored.
+	even bool
 }
 
 // For maps the data onto the inputs of a model, a forward or a training graph. The

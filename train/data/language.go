@@ -168,6 +168,7 @@ func (l *language) settle(stated string, r *graphReading, labelled *meaning) err
 		kind, err = shiftOf(pairs, l.Length)
 	}
 	l.Ignored, l.Ignores = ignoredBy(labelled)
+	l.Ignores = l.Ignores && !r.meanOfAll(r.loss)
 	l.counted = nil
 	if err == nil {
 		l.counted = make([]bool, l.Batch*l.Length)

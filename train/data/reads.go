@@ -17,6 +17,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/runtime"
 )
 
@@ -39,6 +40,7 @@ type graphReading struct {
 	graph    *onnx.Graph
 	known    *infer.Result
 	deps     *step.Dependencies
+	loss     *onnx.Value
 	forward  *step.Slice // nil: no loss is known, and every node counts
 	meanings []*meaning
 }
@@ -46,7 +48,7 @@ type graphReading struct {
 // readGraph follows the inputs; of those that are not of floats, the first 64. The
 // model's types must be inferred.
 func readGraph(m *onnx.Model, known *infer.Result, loss *onnx.Value, inputs []*onnx.Value) *graphReading {
-	r := &graphReading{graph: m.Graph, known: known, deps: step.DependenciesOf(m.Graph)}
+	r := &graphReading{graph: m.Graph, known: known, loss: loss, deps: step.DependenciesOf(m.Graph)}
 	if loss != nil {
 		r.forward = r.deps.Backward(step.Data, loss)
 	}
@@ -191,6 +193,43 @@ func classes(u onnx.Use) int64 {
 	}
 	n, _ := t.Shape[k].Int()
 	return n
+}
+
+// meanOfAll reports a loss that is a mean over all that a batch has: labels that it leaves
+// out are zeros in it, and each batch weighs the same.
+func (r *graphReading) meanOfAll(v *onnx.Value) bool {
+	if v == nil || v.Producer == nil {
+		return false
+	}
+	n := v.Producer
+	fixed := func(v *onnx.Value) bool { return v.Init != nil || v.Constant() != nil }
+	switch {
+	case traits.IsView(n), n.Is("Cast", "Neg"), n.Is("Div") && fixed(n.In(1)), n.Is("Mul") && fixed(n.In(1)):
+		return r.meanOfAll(n.In(0))
+	case n.Is("Mul") && fixed(n.In(0)):
+		return r.meanOfAll(n.In(1))
+	case n.Is("Add", "Sub"):
+		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return !fixed(v) && !r.meanOfAll(v) })
+	case n.Is("ReduceMean"):
+		x := n.In(0)
+		if x.Type.Ranked && x.Type.Shape.Elements().Is(1) {
+			return r.meanOfAll(x)
+		}
+		return x.Type.Ranked && !slices.ContainsFunc(x.Type.Shape, r.counted)
+	}
+	return false
+}
+
+// counted reports a size that no input has, as of what a condition picks.
+func (r *graphReading) counted(d onnx.Dim) bool {
+	if _, known := d.Int(); !known && len(d.Symbols()) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(d.Symbols(), func(symbol string) bool {
+		return !slices.ContainsFunc(r.graph.Inputs, func(v *onnx.Value) bool {
+			return slices.ContainsFunc(v.Type.Shape, func(d onnx.Dim) bool { return slices.Contains(d.Symbols(), symbol) })
+		})
+	})
 }
 
 // ignoredBy is the label that the loss leaves out: as the loss says; in the graph of a
