@@ -27,14 +27,18 @@ import (
 
 // A call is one call of the exported program.
 type call struct {
-	text  string   // as the exporter shows it
-	refs  []string // what it is called with, in order
-	nodes []*onnx.Node
-	has   map[*onnx.Node]bool // the nodes
+	text  string         // as the exporter shows it
+	refs  []string       // what it is called with, in order
+	times map[string]int // how often
+	// numbers: it is called with numbers too.
+	numbers bool
+	nodes   []*onnx.Node
+	has     map[*onnx.Node]bool // the nodes
 }
 
 var (
 	fxRef    = regexp.MustCompile(`%(\w+)`)
+	fxNumber = regexp.MustCompile(`[^\w.%][-+]?\d`)
 	fxDetach = regexp.MustCompile(`^detach(_\d+)?$`)
 )
 
@@ -50,13 +54,12 @@ func calls(g *onnx.Graph) []*call {
 		}
 		c := by[text]
 		if c == nil {
-			c = &call{text: text, has: map[*onnx.Node]bool{}}
-			seen := map[string]bool{}
+			c = &call{text: text, times: map[string]int{}, numbers: fxNumber.MatchString(args), has: map[*onnx.Node]bool{}}
 			for _, ref := range fxRef.FindAllStringSubmatch(args, -1) {
-				if !seen[ref[1]] {
+				if c.times[ref[1]] == 0 {
 					c.refs = append(c.refs, ref[1])
 				}
-				seen[ref[1]] = true
+				c.times[ref[1]]++
 			}
 			by[text] = c
 			list = append(list, c)
@@ -198,14 +201,13 @@ type unmerger struct {
 
 // visit pairs what the call names with what its nodes read.
 func (u *unmerger) visit(c *call) {
-	open := map[string]bool{}
-	for _, ref := range c.refs {
-		open[ref] = true
-	}
+	explained := map[string]int{}
 	explain := func(ref string) bool {
-		was := open[ref]
-		delete(open, ref)
-		return was
+		if explained[ref] == c.times[ref] {
+			return false
+		}
+		explained[ref]++
+		return true
 	}
 	var weights, values []slot
 	known := map[string]bool{}
@@ -216,7 +218,9 @@ func (u *unmerger) visit(c *call) {
 			if !known[v.Name] && mayCarryGradient(v) && v.Producer != nil {
 				values = append(values, x)
 			}
-		case !slices.ContainsFunc(u.called[v.Name], explain):
+		case slices.ContainsFunc(u.called[v.Name], explain):
+			known[v.Name] = true
+		default:
 			if u.s.kinds[v.Name] == kindParameter {
 				weights = append(weights, x)
 			}
@@ -225,7 +229,7 @@ func (u *unmerger) visit(c *call) {
 	var targets, detached, others []string
 	for _, ref := range c.refs {
 		switch target := u.s.targets[ref]; {
-		case !open[ref]:
+		case explained[ref] > 0:
 		case target != "":
 			targets = append(targets, target)
 		case fxDetach.MatchString(ref) && u.g.Value(ref) == nil:
@@ -234,10 +238,13 @@ func (u *unmerger) visit(c *call) {
 			others = append(others, ref)
 		}
 	}
+	if len(targets) == 0 && !c.numbers { // what is named is read twice, as in a square
+		weights = slices.DeleteFunc(weights, func(x slot) bool { return known[x.v.Name] })
+	}
 	if c.foldedNorm() {
 		u.fold(weights, targets)
 	} else {
-		u.weights(c, weights, targets, len(open) == 0)
+		u.weights(c, weights, targets, len(explained) == len(c.refs))
 	}
 	u.detaches(values, detached, len(others))
 }

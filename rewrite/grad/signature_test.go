@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
@@ -309,6 +310,34 @@ loss = ReduceMean(y) {keepdims=0}
 		want := []string{"the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; export with optimize=False: " + c.with}
 		if !slices.Equal(res.Warnings, want) {
 			t.Errorf("%s: %q", name, res.Warnings)
+		}
+	}
+}
+
+// TestReadTwice: a call that reads one parameter twice, as a product with itself or a square,
+// gives it both gradients; a number beside it that the exporter merged with it gives none.
+func TestReadTwice(t *testing.T) {
+	for name, c := range map[string]struct {
+		target, args string
+		want         float64
+	}{
+		"product": {"mul.Tensor", "%p_w, %p_w", 6},
+		"square":  {"square.default", "%p_w", 6},
+		"number":  {"mul.Tensor", "%p_w, 3.0", 3},
+		"another": {"mul.Tensor", "%p_w, %p_v", 3},
+	} {
+		m := parseGraph(t, "in x float32[]\ninit w float32[] = 3\ny = Mul(w, w)\nloss = Mul(y, x)", "loss float32")
+		m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\np_v: PARAMETER target='v'\n")
+		noteCall(m, "y", c.target, c.args)
+		if _, err := Differentiate(m, Options{}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		fed := map[string]*onnx.Tensor{"w": onnx.FloatTensor(onnx.Float32, []float64{3}), "x": onnx.FloatTensor(onnx.Float32, []float64{1})}
+		if m.Graph.Value("v") != nil {
+			fed["v"] = fed["w"]
+		}
+		if got := ortest.Run(t, m, 0, fed)["w.grad"]; len(got) != 1 || got[0] != c.want {
+			t.Errorf("%s: gradient %v, want %v", name, got, c.want)
 		}
 	}
 }
