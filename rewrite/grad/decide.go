@@ -82,6 +82,9 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 	if look := constantLook(v); look != "" {
 		return Decision{Source: FromContent, Reason: look}
 	}
+	if c.names.variable(v.Name) && evenlySpaced(v) {
+		return Decision{Trained: true, Open: true, Source: FromContent, Reason: "only used elementwise; evenly spaced, as by linspace"}
+	}
 	if c.names.variable(v.Name) {
 		return Decision{Trained: true, Source: FromName, Reason: "only used elementwise; named as a module's weight is"}
 	}
@@ -230,6 +233,27 @@ func schedule(v *onnx.Value) bool {
 		}
 	}
 	return true
+}
+
+// evenlySpaced reports a vector whose values rise or fall by the same step throughout, up to
+// rounding.
+func evenlySpaced(v *onnx.Value) bool {
+	n, err := v.Init.Elements()
+	if err != nil || n < leastSchedule || n > maxLook || !slices.ContainsFunc(v.Init.Dims(), func(d int64) bool { return d == n }) {
+		return false
+	}
+	values, err := v.Init.Float64s()
+	if err != nil {
+		return false
+	}
+	first, last := values[0], values[n-1]
+	for i, x := range values {
+		at := first + (last-first)*float64(i)/float64(n-1)
+		if !(math.Abs(x-at) <= 1e-6*math.Max(math.Abs(first), math.Abs(last))) {
+			return false
+		}
+	}
+	return first != last
 }
 
 // coordinates reports a grid: one number for each of its axes, that rises or falls along the

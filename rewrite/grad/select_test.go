@@ -453,6 +453,32 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// TestEvenlySpaced: a vector of PyTorch's that is evenly spaced and only used elementwise may be
+// a buffer, as the support of a distribution, and is asked about; another is a weight.
+func TestEvenlySpaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		values string
+		open   bool
+	}{
+		"rising":  {"[-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.5]", true},
+		"falling": {"[0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0]", true},
+		"uneven":  {"[-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.6]", false},
+		"equal":   {"[1, 1, 1, 1, 1, 1, 1, 1]", false},
+	} {
+		m := parseGraph(t, "in x float32[2,8]\ninit support float32[8] = "+c.values+"\ny = Mul(x, support)\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName("/Mul")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if len(res.Decisions) != 1 || res.Decisions[0].Open != c.open || !res.Decisions[0].Trained {
+			t.Errorf("%s: %+v", name, res.Decisions)
+		}
+	}
+}
+
 // TestCoordinates: a grid whose every number depends on one axis is none that is trained, in any
 // order of axes; a matrix, or a grid with one number that is off, may be a weight.
 func TestCoordinates(t *testing.T) {
