@@ -159,7 +159,8 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	if !s.known || len(all) == 0 {
 		return false
 	}
-	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, inFolded: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph)}
+	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, inFolded: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph),
+		optimized: slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return s.kinds[v.Name] == "" })}
 	seen := map[string]bool{}
 	for _, c := range all {
 		u.visit(c)
@@ -197,7 +198,13 @@ type unmerger struct {
 	// folded are weights that hold a normalization, with what it had; inFolded that.
 	folded   []string
 	inFolded map[string]bool
+	// optimized: the file has constants as initializers, as the exporter's optimizer leaves them.
+	optimized bool
 }
+
+// ofLayer is the name of a layer's weight, which has another's name where it is tied, and whose
+// name its calls tell where it was computed ahead. A factor of 1 or a term of 0 leaves no trace.
+var ofLayer = regexp.MustCompile(`(^|\.)(weight|bias)$`)
 
 // visit pairs what the call names with what its nodes read.
 func (u *unmerger) visit(c *call) {
@@ -356,11 +363,19 @@ func (u *unmerger) report() {
 		}
 	}
 	gone := slices.DeleteFunc(u.named, func(name string) bool { return has[name] || u.inFolded[name] })
+	var traceless []string
+	for name, kind := range u.s.kinds {
+		if kind == kindParameter && u.optimized && !has[name] && !slices.Contains(u.named, name) && !ofLayer.MatchString(name) {
+			traceless = append(traceless, name)
+		}
+	}
+	slices.Sort(traceless)
 	slices.Sort(u.lost)
 	u.warn(params, mergedEqual)
 	u.warn(aside, "the exporter precomputed values from parameters; the values are trained instead; "+optimizeFalse)
 	u.warn(u.folded, "the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; "+optimizeFalse)
 	u.warn(gone, "the exporter dropped parameters from the file; they are not trained; "+optimizeFalse)
+	u.warn(traceless, "parameters of the program that the file does not hold are not trained: nothing reads them, or the exporter computed with their values ahead; "+optimizeFalse)
 	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
 	u.warn(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse)
 }

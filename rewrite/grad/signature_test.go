@@ -314,6 +314,30 @@ loss = ReduceMean(y) {keepdims=0}
 	}
 }
 
+// TestTraceless: a parameter that the exporter's optimizer computed away, a term of 0 or a factor
+// of 1, is named; a tied weight is not in the file either, nor is one that an export without the
+// optimizer leaves out.
+func TestTraceless(t *testing.T) {
+	for constant, want := range map[string]string{"val_0": "log_var, m.gate", "": ""} {
+		body := "in x float32[2,2]\ninit l.weight float32[2,2] = [1,2,3,4]\n"
+		k := "l.weight"
+		if constant != "" {
+			body, k = body+"init val_0 float32[] = 2\n", constant
+		}
+		m := parseGraph(t, body+"y = MatMul(x, l.weight)\nz = Mul(y, "+k+")\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		m.SetMetadata(signatureKey, "p_l_w: PARAMETER target='l.weight'\np_h_w: PARAMETER target='head.weight'\np_v: PARAMETER target='log_var'\np_g: PARAMETER target='m.gate'\n")
+		noteCall(m, "y", "matmul.default", "%x, %p_l_w")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, got, _ := strings.Cut(strings.Join(res.Warnings, " "), "computed with their values ahead; export with optimize=False: ")
+		if got != want {
+			t.Errorf("%q: %q", constant, res.Warnings)
+		}
+	}
+}
+
 // TestReadTwice: a call that reads one parameter twice, as a product with itself or a square,
 // gives it both gradients; a number beside it that the exporter merged with it gives none.
 func TestReadTwice(t *testing.T) {
