@@ -76,6 +76,7 @@ func TestInfiniteGradients(t *testing.T) {
 		"a power":            {"init k float32[] = 0.5\nv = Relu(w)\ny = Pow(v, k)", []float64{0, 0.5, 0.25}},
 		"a sum":              {"u = Neg(w)\nf = Relu(w)\nh = Relu(u)\nk = Add(f, f)\ny = Sqrt(k)\nz = Mul(h, one)", []float64{0, 0.7071067690849304, 0.3535533845424652}},
 		"a sum of exponents": {"init low float32[] = -inf\ninit lo float32[] = 2\nc = Greater(w, lo)\nv = Where(c, w, low)\nr = Reshape(v, column)\ninit ax int64[1] = [1]\nl = ReduceLogSumExp(r, ax)\ny = Relu(l)", []float64{0, 0, 1}},
+		"a masked row":       {"init low float32[] = -inf\ninit high float32[] = 9\ninit none float32[] = 0\nc = Greater(w, high)\nv = Where(c, w, low)\nr = Reshape(v, row)\np = Softmax(r)\nn = IsNaN(p)\nk = Where(n, none, p)\ni = IsInf(p)\ny = Where(i, none, k)", []float64{0, 0, 0}},
 		"a mean":             {"init lo float32[] = 9\nu = Sub(w, lo)\nv = Relu(u)\nn = ReduceMean(v) {keepdims=0}\ny = Sqrt(n)", []float64{0, 0, 0}},
 	} {
 		m := parseGraph(t, "init w float32[3] = [-1, 1, 4]\ninit one float32[] = 1\ninit row int64[2] = [1, 3]\ninit column int64[2] = [3, 1]\n"+c.body+"\nloss = ReduceSum(y) {keepdims=0}", "loss float32")
