@@ -13,6 +13,7 @@ package grad
 // else, while dynamo calls constants after the operator that made them.
 
 import (
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,6 +23,32 @@ import (
 
 // stateName is a path of Python names and positions in lists.
 var stateName = regexp.MustCompile(`^[A-Za-z_]\w*(\.\w+)*$`)
+
+// negated are the small parameters of which TorchScript computed the negation ahead, as of a
+// log-variance in exp(-v): it has their numbers, each with the other sign, zeros too.
+func (n namer) negated(g *onnx.Graph) []string {
+	const most = 64
+	small := func(v *onnx.Value) []float64 {
+		if count, err := v.Init.Elements(); err != nil || count > most || !v.Type.DType.IsFloat() || len(v.Uses()) == 0 {
+			return nil
+		}
+		values, _ := v.Init.Float64s()
+		return values
+	}
+	var names []string
+	for _, v := range g.Initializers {
+		if !n.variable(v.Name) {
+			continue
+		}
+		values := small(v)
+		if values != nil && slices.ContainsFunc(g.Initializers, func(w *onnx.Value) bool {
+			return ComputedAhead(w.Name) && slices.EqualFunc(values, small(w), func(a, b float64) bool { return a == -b && math.Signbit(a) != math.Signbit(b) })
+		}) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
+}
 
 // foldedConvolution reports a convolution's weights that TorchScript computed ahead.
 func (n namer) foldedConvolution(v *onnx.Value) bool {

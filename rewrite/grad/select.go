@@ -39,6 +39,8 @@ type chooser struct {
 	lone, apart map[string]string
 	// nodes are the matrices that Constant nodes hold, by name.
 	nodes []string
+	// negated are parameters whose negation TorchScript computed ahead.
+	negated []string
 	// blocks are the values that leave a block of no_grad or autocast.
 	blocks []string
 	// inputs are the patterns of Params that match no initializer: they can only
@@ -63,6 +65,9 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 	}
 	if !o.Signature.known {
 		c.begins, c.lone, c.apart = beginnings(m.Graph), loneBiases(m.Graph), apartTwins(m.Graph)
+		if c.names.script {
+			c.negated = c.names.negated(m.Graph)
+		}
 		if c.names.torch { // whose Constant nodes hold no parameter
 			c.fixedNorms = fixedNorms(m.Graph)
 		} else {
@@ -211,6 +216,9 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 			exporter, instead = "tf2onnx", ""
 		}
 		res.Warnings = append(res.Warnings, exporter+" computed values ahead, perhaps from parameters, and they are trained in their place"+instead+": "+some(ahead))
+	}
+	if len(c.negated) > 0 {
+		res.Warnings = append(res.Warnings, "TorchScript computed the negation of parameters ahead, and what reads it gives them no gradient; export with do_constant_folding=False: "+some(c.negated))
 	}
 	if len(folded) > 0 {
 		res.Warnings = append(res.Warnings, "TorchScript computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+

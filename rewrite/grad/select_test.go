@@ -567,6 +567,23 @@ func TestComputedAhead(t *testing.T) {
 	}
 }
 
+// TestNegatedAhead: a parameter whose negation TorchScript computed ahead is named.
+func TestNegatedAhead(t *testing.T) {
+	for value, warned := range map[string]bool{"-0": true, "0": false, "1": false} {
+		m := parseGraph(t, "in x float32[2]\ninit log_var float32[] = 0\ninit onnx::Exp_4 float32[] = "+value+"\ne = Exp(onnx::Exp_4)\na = Mul(x, e)\nb = Add(a, log_var)\nloss = ReduceMean(b) {keepdims=0}", "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName("/Exp")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "do_constant_folding=False: log_var"); got != warned {
+			t.Errorf("%s: %q", value, res.Warnings)
+		}
+	}
+}
+
 // TestSpectralNorm: the vectors of PyTorch's spectral norms, which its steps change without a
 // gradient, are no parameters, by the names that they have beside their weight's.
 func TestSpectralNorm(t *testing.T) {
