@@ -7,13 +7,7 @@ func (g *Graph) Remove(nodes ...*Node) {
 	gone := make(map[*Node]bool, len(nodes))
 	for _, n := range nodes {
 		gone[n] = true
-		for i := range n.Inputs {
-			n.SetInput(i, nil)
-		}
-		for _, v := range n.Captures {
-			v.dropUse(n, Captured)
-		}
-		n.Captures = nil
+		n.readNothing()
 	}
 	for _, n := range nodes {
 		for _, v := range n.Outputs {
@@ -27,6 +21,38 @@ func (g *Graph) Remove(nodes ...*Node) {
 		}
 	}
 	g.Nodes = slices.DeleteFunc(g.Nodes, func(n *Node) bool { return gone[n] })
+}
+
+// readNothing takes away all that a node reads.
+func (n *Node) readNothing() {
+	for i := range n.Inputs {
+		n.SetInput(i, nil)
+	}
+	for _, v := range n.Captures {
+		v.dropUse(n, Captured)
+	}
+	n.Captures = nil
+}
+
+// Release has those of some nodes read nothing whose outputs nothing reads, and then what
+// made what they read. They stay in the list, for RemoveDead: who takes many nodes out of a
+// graph, a few at a time, looks through the list once.
+func (g *Graph) Release(nodes ...*Node) {
+	for len(nodes) > 0 {
+		n := nodes[len(nodes)-1]
+		nodes = nodes[:len(nodes)-1]
+		if slices.ContainsFunc(n.Outputs, func(v *Value) bool { return v != nil && !v.Dead() }) {
+			continue
+		}
+		for _, list := range [2][]*Value{n.Inputs, n.Captures} {
+			for _, v := range list {
+				if v != nil && v.Producer != nil {
+					nodes = append(nodes, v.Producer)
+				}
+			}
+		}
+		n.readNothing()
+	}
 }
 
 // RemoveDead deletes every node that no output needs, then the initializers

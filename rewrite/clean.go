@@ -15,7 +15,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -39,10 +38,10 @@ func ScatterInto(g *onnx.Graph) int {
 			s := v.Producer
 			if s == nil || !s.Is("ScatterND", "ScatterElements") || s.Str("reduction", "none") != "add" ||
 				len(v.Uses()) != 1 || v.IsOutput() || !isZeros(s.Inputs[0]) ||
-				!other.Type.Ranked || !other.Type.Shape.Equal(v.Type.Shape) || other.Type.DType != v.Type.DType || step.DependenciesOf(g).Needs(step.Any, other.Producer, s) {
+				!other.Type.Ranked || !other.Type.Shape.Equal(v.Type.Shape) || other.Type.DType != v.Type.DType {
 				continue
 			}
-			s.SetInput(0, other)
+			s.SetInput(0, other) // which comes before the sum, the one reader of the scatter
 			out := n.Outputs[0]
 			n.SetInputs(other, other) // no longer reads the scatter
 			g.TakeOver(out, v)

@@ -16,6 +16,9 @@ package precision
 // outputs of the graph must have degree 0 or 1, too: those of degree 1 are
 // divided by the scale where they leave the graph.
 //
+// All that is not 0 hangs on such a value, so only what the first of the gradients is made
+// of is asked, each through all of backward.
+//
 // Weakness: a graph with two losses that share no value has no such place.
 
 import (
@@ -44,7 +47,7 @@ func (p *pass) scalePlace() (c *onnx.Value, beside []*onnx.Value) {
 		grads[g.grad] = true
 	}
 	var candidates []*onnx.Value
-	for _, n := range backward {
+	for _, n := range p.beforeFirst(backward, grads) {
 		for _, o := range n.Outputs {
 			if o != nil && (isFloat(o) || o.Type.DType.IsHalf()) && !o.IsOutput() && !grads[o] {
 				candidates = append(candidates, o)
@@ -59,7 +62,7 @@ func (p *pass) scalePlace() (c *onnx.Value, beside []*onnx.Value) {
 		return a >= 0 && (a < b || b < 0)
 	})
 	for _, c := range candidates {
-		degree := degreesOf(backward, c)
+		degree := p.degreesOf(backward, c)
 		if !p.homogeneous(degree) {
 			continue
 		}
@@ -79,8 +82,24 @@ func (p *pass) backward() []*onnx.Node {
 	return slices.DeleteFunc(step.DependenciesOf(p.g).Backward(needed, grads...).Nodes(), p.forward.Has)
 }
 
-// degreesOf are the degrees in c of what nodes make, where they are not 0.
-func degreesOf(nodes []*onnx.Node, c *onnx.Value) map[*onnx.Value]int {
+// beforeFirst are those of the nodes that the first gradient needs which is not 0 whatever
+// is scaled; all where there is none.
+func (p *pass) beforeFirst(nodes []*onnx.Node, grads map[*onnx.Value]bool) []*onnx.Node {
+	degree := p.degreesOf(nodes, nil)
+	for i, n := range nodes {
+		for _, o := range n.Outputs {
+			if o != nil && grads[o] && degree[o] != zero {
+				before := step.DependenciesOf(p.g).Backward(needed, o)
+				return slices.DeleteFunc(slices.Clone(nodes[:i+1]), func(n *onnx.Node) bool { return !before.Has(n) })
+			}
+		}
+	}
+	return nodes
+}
+
+// degreesOf are the degrees in c, nil for none, of what nodes make, where they are not 0.
+func (p *pass) degreesOf(nodes []*onnx.Node, c *onnx.Value) map[*onnx.Value]int {
+	p.asked += len(nodes)
 	degree := map[*onnx.Value]int{c: 1}
 	for _, n := range nodes {
 		d := degreeOf(n, degree)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -399,5 +400,35 @@ func TestOtherOptimizer(t *testing.T) {
 	}
 	if r.Scaled || m.Graph.Value(ScaleInput) != nil {
 		t.Error("the loss is scaled, and the update is not")
+	}
+}
+
+// TestLossScaleGrowsWithTheGraph: where no value carries the gradients of two losses, that
+// is known without asking what each of backward does to all the rest.
+func TestLossScaleGrowsWithTheGraph(t *testing.T) {
+	asked := func(layers int) int {
+		var b strings.Builder
+		b.WriteString("model ir=10 opset=20\ngraph g {\nin x0 float32[4,8]\nin y0 float32[4,8]\n")
+		for i := range layers {
+			b.WriteString(strings.NewReplacer("#", fmt.Sprint(i), "+", fmt.Sprint(i+1)).Replace("in v# float32[8,8]\nin w# float32[8,8]\n" +
+				"a# = MatMul(x#, v#)\nx+ = Tanh(a#)\nb# = MatMul(y#, w#)\ny+ = Tanh(b#)\n"))
+		}
+		fmt.Fprintf(&b, "p = Mul(x%d, x%[1]d)\nq = Mul(y%[1]d, y%[1]d)\nl = ReduceMean(p) {keepdims=0}\nm = ReduceMean(q) {keepdims=0}\nloss = Add(l, m)\nout loss float32[]\n}\n", layers)
+		m, _ := ortest.Parse(t, b.String())
+		if _, err := grad.Differentiate(m, grad.Options{Params: []string{"v*", "w*"}}); err != nil {
+			t.Fatal(err)
+		}
+		p, err := newTyped(m, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, _ := p.scalePlace(); c != nil {
+			t.Fatalf("%d layers: %q carries the gradient of two losses", layers, c.Name)
+		}
+		return p.asked
+	}
+	few, many := asked(12), asked(96)
+	if t.Logf("12 layers: %d nodes asked, 96: %d", few, many); many > 12*few {
+		t.Errorf("12 layers: %d nodes asked, 96 layers: %d, more than twelve times as many", few, many)
 	}
 }

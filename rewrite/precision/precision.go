@@ -187,6 +187,8 @@ type pass struct {
 	// that needs.
 	inBackward map[*onnx.Value]*onnx.Value
 	before     *step.Slice
+	// asked counts the nodes whose degrees were: the work of finding what to scale.
+	asked int
 }
 
 // needed is how a graph side is followed: a node that merely has to come earlier

@@ -12,7 +12,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -191,10 +190,11 @@ func (c *backwardSlice) wholeLeaf(bytes int64) *onnx.Value {
 
 // lastLeaf is the waiting value that is made last of those that depend on none
 // of the next values.
-func (c *backwardSlice) lastLeaf(place map[*onnx.Node]int, after *step.Slice) *onnx.Value {
+func (c *backwardSlice) lastLeaf(place map[*onnx.Node]int) *onnx.Value {
+	after := behind(c.next...)
 	var last *onnx.Value
 	for v := range c.waiting() {
-		if after.Has(v.Producer) || slices.Contains(c.next, v) {
+		if after[v.Producer] || slices.Contains(c.next, v) {
 			continue
 		}
 		if last == nil || place[v.Producer] > place[last.Producer] || place[v.Producer] == place[last.Producer] && v.Name < last.Name {
@@ -202,6 +202,23 @@ func (c *backwardSlice) lastLeaf(place map[*onnx.Node]int, after *step.Slice) *o
 		}
 	}
 	return last
+}
+
+// behind are the nodes that depend on some values, which are few where the values are next
+// ones.
+func behind(values ...*onnx.Value) map[*onnx.Node]bool {
+	nodes := map[*onnx.Node]bool{}
+	for todo := slices.Clone(values); len(todo) > 0; {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, u := range v.Uses() {
+			if !nodes[u.Node] {
+				nodes[u.Node] = true
+				todo = append(todo, slices.DeleteFunc(slices.Clone(u.Node.Outputs), func(o *onnx.Value) bool { return o == nil })...)
+			}
+		}
+	}
+	return nodes
 }
 
 // stays returns a reader that keeps a value of the last next value's shape alive,

@@ -44,7 +44,7 @@ func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
 // batchRegion is Batch; counts: what countedWhole finds stays out of the region.
 func batchRegion(m *onnx.Model, feeds []*onnx.Value, counts bool) (*Region, error) {
 	r := &Region{
-		graph: m.Graph, place: onnx.Places(m.Graph.Nodes), joins: joinsAxes(m), limit: 1, more: batchRules,
+		graph: m.Graph, place: onnx.Places(m.Graph.Nodes), deps: dependencies(m.Graph), joins: joinsAxes(m), limit: 1, more: batchRules,
 		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
 	for _, v := range feeds {

@@ -35,7 +35,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -61,6 +60,7 @@ func Rows(m *onnx.Model, types build.Typer, next []*onnx.Value, forward func(*on
 
 // divideUpdates is Rows; bound: each slice can be written where it belongs (boundrows.go).
 func divideUpdates(m *onnx.Model, types build.Typer, next []*onnx.Value, forward func(*onnx.Node) bool, want int, bound bool) (found, applied int, skipped []*SkipError, err error) {
+	m.Graph.RemoveDead()
 	place := onnx.Places(m.Graph.Nodes)
 	for _, group := range groups(largest(next), place) {
 		found += len(group)
@@ -140,6 +140,7 @@ type update struct {
 	after *onnx.Value // what the first slice waits for; nil: for nothing
 	// together: the slices of all next values come in one loop, each an output.
 	together bool
+	whole    []*onnx.Node // that made at once what is joined of slices now
 }
 
 // A root is a value that is computed in parts, and how they are joined: along an axis,
@@ -174,11 +175,10 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 		}
 		if waits := c.leafBytes(); best == nil || waits < least {
 			least = waits
-			deps := step.DependenciesOf(m.Graph)
 			best = &update{g: m.Graph, next: group, parts: parts, together: c.together}
 			best.keep = len(sums) > 0 && len(group) == 1 && !c.together
-			best.loops = loops(c.roots, len(sums), c.together, deps)
-			best.after = c.lastLeaf(place, deps.Forward(step.Any, c.next...))
+			best.loops = loops(c.roots, len(sums), c.together)
+			best.after = c.lastLeaf(place)
 		}
 	}
 	if best == nil {
@@ -187,7 +187,8 @@ func newUpdate(m *onnx.Model, group []*onnx.Value, forward func(*onnx.Node) bool
 	return best, nil
 }
 
-// apply writes the slices and joins them under the names of what they are of.
+// apply writes the slices, behind all there is, and joins them under the names of what they
+// are of. What nothing reads any more then reads nothing; the caller sorts, and removes it.
 func (u *update) apply(types build.Typer) error {
 	e := newEmitter(build.New(u.g, types, rowsPass))
 	if u.keep {
@@ -226,9 +227,10 @@ func (u *update) apply(types build.Typer) error {
 	if e.b.Nodes, err = control.Lower(u.g, e.b.Nodes); err != nil {
 		return err
 	}
-	e.b.Flush()
-	u.g.RemoveDead()
-	return u.g.SortTopologically()
+	made := e.b.Take()
+	u.g.Append(made...)
+	u.g.Release(append(made, u.whole...)...)
+	return nil
 }
 
 // join puts the parts of a root in its place.
@@ -247,6 +249,7 @@ func (u *update) join(e *emitter, r root, parts []*onnx.Value) (*onnx.Value, err
 	whole.Type = old.Type
 	whole.Producer.SetOrigin(onnx.Origin{Pass: rowsPass, Of: old.Name, Step: old.Producer.Origin().Step})
 	u.g.TakeOver(old, whole)
+	u.whole = append(u.whole, old.Producer)
 	e.renamed[old] = whole
 	return whole, nil
 }

@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -146,9 +145,9 @@ func (c *backwardSlice) partedProduct(s *shard, n *onnx.Node, axis int) (shardin
 // loops are the roots that are computed together: each next value by itself, after the
 // sums, of which those share a loop that do not need each other. together: all next values
 // share one.
-func loops(roots []root, sums int, together bool, deps *step.Dependencies) [][]root {
+func loops(roots []root, sums int, together bool) [][]root {
 	if together {
-		return append(loops(roots[:sums], sums, false, deps), roots[sums:])
+		return append(loops(roots[:sums], sums, false), roots[sums:])
 	}
 	var list [][]root
 	for i, r := range roots {
@@ -156,7 +155,7 @@ func loops(roots []root, sums int, together bool, deps *step.Dependencies) [][]r
 		if len(list) > 0 {
 			latest = list[len(list)-1]
 		}
-		needs := func(other root) bool { return deps.Needs(step.Any, r.v.Producer, other.v.Producer) }
+		needs := func(other root) bool { return behind(other.v)[r.v.Producer] }
 		if i >= sums || len(latest) == 0 || slices.ContainsFunc(latest, needs) {
 			list = append(list, []root{r})
 		} else {

@@ -64,9 +64,10 @@ type Region struct {
 	Nodes []*onnx.Node
 
 	graph *onnx.Graph
-	place map[*onnx.Node]int    // of the graph's nodes in the file
-	joins bool                  // see joinsAxes
-	side  func(*onnx.Node) bool // nodes that may belong to it; nil: all
+	place map[*onnx.Node]int        // of the graph's nodes in the file
+	deps  func() *step.Dependencies // of the graph as it was when the region was found
+	joins bool                      // see joinsAxes
+	side  func(*onnx.Node) bool     // nodes that may belong to it; nil: all
 	// more are rules beside those of the table, and before them.
 	more map[string]rule
 	// given says how another region, which this one reads from, cuts a value, and
@@ -111,12 +112,17 @@ func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 func newRegion(m *onnx.Model, place map[*onnx.Node]int, product *onnx.Value, dims []int64) *Region {
 	n, _ := onnx.Elements(dims)
 	r := &Region{
-		Logits: product, graph: m.Graph, place: place, joins: joinsAxes(m), limit: max(n/2, 1),
+		Logits: product, graph: m.Graph, place: place, deps: dependencies(m.Graph), joins: joinsAxes(m), limit: max(n/2, 1),
 		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
 	r.shardings[product] = sharding(outermost(dims))
 	r.in[product.Producer] = true
 	return r
+}
+
+// dependencies are those of a graph as it stands when they are first asked for.
+func dependencies(g *onnx.Graph) func() *step.Dependencies {
+	return sync.OnceValue(func() *step.Dependencies { return step.DependenciesOf(g) })
 }
 
 // may reports whether a node may belong to the region.
@@ -434,7 +440,6 @@ func unranked(n *onnx.Node) *onnx.Value {
 // check proves that every value the region makes has a cut and that partial
 // sums are complete before anything reads them.
 func (r *Region) check() error {
-	deps := sync.OnceValue(func() *step.Dependencies { return step.DependenciesOf(r.graph) })
 	for _, n := range r.Nodes {
 		for _, o := range n.Outputs {
 			if o == nil {
@@ -447,7 +452,7 @@ func (r *Region) check() error {
 				if r.scattered(o) != nil {
 					continue
 				}
-				if reader := r.readsBack(deps(), o); reader != nil {
+				if reader := r.readsBack(r.deps(), o); reader != nil {
 					return &SkipError{reader.Label(), "needs a sum over all tokens before they are all computed"}
 				}
 			}

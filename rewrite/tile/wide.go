@@ -84,7 +84,7 @@ type widePlan struct {
 // another one is that one.
 func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 	p := &widePlan{of: map[*onnx.Node]*wideRegion{}}
-	place := onnx.Places(m.Graph.Nodes)
+	place, deps := onnx.Places(m.Graph.Nodes), dependencies(m.Graph)
 	for _, n := range m.Graph.Nodes {
 		if !isWide(n) || p.of[n] != nil {
 			continue
@@ -93,6 +93,7 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 		out := n.Outputs[0]
 		dims, _ := out.Type.Shape.Ints()
 		r := newRegion(m, place, out, dims)
+		r.deps = deps
 		isForward := forward(n)
 		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }
 		r.given, r.beside = p.handsTo(r), p.beside
