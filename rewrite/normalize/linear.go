@@ -101,16 +101,11 @@ func reshapes(s *state) error {
 			continue
 		}
 		x, y := n.In(0), n.Out(0)
-		if !x.Type.Ranked || !y.Type.Ranked {
-			continue
-		}
-		if x.Type.Shape.Equal(y.Type.Shape) && !y.IsOutput() {
-			s.g.ReplaceUses(y, x)
-			s.count++
+		if !x.Type.Ranked || !y.Type.Ranked || s.handedOn(x, y) {
 			continue
 		}
 		r := x.Producer
-		if r == nil || !traits.Reshapes(r) || x.IsOutput() || !onlyReshaped(x) {
+		if r == nil || !traits.Reshapes(r) || x.IsOutput() || !onlyReshaped(x) || s.handedOn(r.In(0), y) {
 			continue
 		}
 		s.scope(n)
@@ -119,6 +114,16 @@ func reshapes(s *state) error {
 		}
 	}
 	return nil
+}
+
+// handedOn puts x in the place of y, which is a view of it, where both have one shape.
+func (s *state) handedOn(x, y *onnx.Value) bool {
+	if !x.Type.Ranked || !x.Type.Shape.Equal(y.Type.Shape) || y.IsOutput() {
+		return false
+	}
+	s.g.ReplaceUses(y, x)
+	s.count++
+	return true
 }
 
 // onlyReshaped reports that every reader of v reshapes it.

@@ -244,6 +244,9 @@ func TestUnfuse(t *testing.T) {
 		{"factor of an operand", "in a float32[2,4,6,8]\nin b float32[2,4,8,6]\ninit k float32[] = 0.3\np = Relu(a)\nq = Mul(p, k)\nr = Relu(b)\nm = MatMul(q, r)\nn = Softmax(q)\no = MatMul(n, r)\ns = Add(m, o)\ny = Softmax(s)"},
 		{"factor of the result", "in a float32[6,8]\nin b float32[8,6]\ninit k float32[1] = [0.3]\nm = MatMul(a, b)\nn = Div(m, k)\ny = Softmax(n)"},
 		{"factor of a vector", "in a float32[8]\nin b float32[8,6]\ninit k float32[] = 0.3\nn = Mul(k, a)\nm = MatMul(n, b)\ny = Softmax(m)"},
+		{"of a table, one axis more behind it", "in a float32[3,6,8]\nin b float32[3,8,6]\nin t float32[36,3]\ninit u int64[3] = [6, 6, 3]\ninit v int64[1] = [0]\nr = Reshape(t, u)\nc = Transpose(r) {perm=[2, 0, 1]}\nw = Unsqueeze(c, v)\nm = MatMul(a, b)\nn = Add(m, w)\ny = Softmax(n)"},
+		{"of axes of one", "in a float32[2,4,1]\nin b float32[2,1,4]\ninit u int64[4] = [1, 2, 1, 4]\np = Relu(a)\nt = Transpose(p) {perm=[0, 2, 1]}\nr = Reshape(t, u)\ns = Relu(b)\nm = Add(r, s)\ny = Softmax(m)"},
+		{"there and back", "in a float32[2,6,4]\np = Relu(a)\ns = Transpose(p) {perm=[0, 2, 1]}\nt = Transpose(s) {perm=[0, 2, 1]}\nm = Softmax(t)\nn = Softmax(s)\no = ReduceMean(n) {keepdims=0}\ny = Mul(m, o)"},
 		{"read twice", "in a float32[2,4,6,8]\nin b float32[2,4,6,8]\np = Relu(a)\nq = Relu(b)\nt = Transpose(q) {perm=[0, 1, 3, 2]}\nm = MatMul(p, t)\nn = ReduceMean(t) {keepdims=0}\no = Mul(m, n)\ny = Softmax(o)"},
 	} {
 		t.Run(c.name, func(t *testing.T) { settles(t, c.body, Unfuse) })

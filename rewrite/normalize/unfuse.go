@@ -11,6 +11,9 @@ package normalize
 //	x[s,b,d] ─Transpose(1,0,2)─▶ [b,s,d]
 //	x[s,b,d] ─Reshape─▶ [s,b,1,d] ─Transpose(1,0,2,3)─▶ [b,s,1,d] ─Reshape─▶ [b,s,d]
 //
+// One that moves axes of extent one alone is a Reshape, and is made one: level 1 would join it
+// with the Reshapes around it to another Transpose. One of a Transpose is one with it, or nothing.
+//
 // Factors: at level 99 one that multiplies an operand or the result of a product
 // becomes the alpha of a FusedMatMul, which rounds after the sum and not before
 // it. It stays where it is when it works on another shape than the product:
@@ -21,6 +24,8 @@ package normalize
 // The views share their input's memory.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -32,10 +37,16 @@ import (
 // values.
 func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
 	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	for _, n := range s.nodes() {
+		if n.Is("Transpose") && n.Out(0) != nil && !n.Out(0).IsOutput() && rank(n.In(0)) > 0 {
+			s.simplify(n)
+		}
+	}
+	count := s.count
 	if err := reshapes(s); err != nil {
 		return 0, err
 	}
-	s.count = 0
+	s.count = count
 	for _, n := range s.nodes() {
 		if n.Is("Transpose") && n.Out(0) != nil && !n.Out(0).IsOutput() && fusable(n) {
 			s.splitLast(n)
@@ -45,12 +56,54 @@ func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
 		}
 	}
 	m.Graph.RemoveDead()
-	count := s.count
+	count = s.count
 	if err := reshapes(s); err != nil {
 		return 0, err
 	}
 	m.Graph.RemoveDead()
 	return count, s.b.Err()
+}
+
+// simplify makes a Transpose a Reshape, or one with the Transpose that it reads.
+func (s *state) simplify(n *onnx.Node) {
+	x, y := n.In(0), n.Out(0)
+	perm := traits.Permutation(n, rank(x))
+	s.scope(n)
+	if movesNothing(x, perm) {
+		s.replace(y, s.b.ReshapeTo(x, y.Type.Shape), n)
+		return
+	}
+	first := made(x, "Transpose")
+	if first == nil || rank(first.In(0)) != len(perm) {
+		return
+	}
+	both, same := traits.Permutation(first, len(perm)), true
+	of := slices.Clone(both)
+	for i, a := range perm {
+		both[i] = of[a]
+		same = same && both[i] == i
+	}
+	if same {
+		s.g.ReplaceUses(y, first.In(0))
+		s.count++
+		return
+	}
+	s.replace(y, s.b.Op("Transpose", build.In(first.In(0)), build.PermAttr(both...)), n)
+}
+
+// movesNothing reports a permutation of x that moves axes of extent one alone.
+func movesNothing(x *onnx.Value, perm []int) bool {
+	last := -1
+	for _, a := range perm {
+		switch {
+		case x.Type.Shape[a].Is(1):
+		case a < last:
+			return false
+		default:
+			last = a
+		}
+	}
+	return true
 }
 
 // fusable reports a Transpose of one of the forms that meets a product, perhaps
