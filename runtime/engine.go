@@ -16,6 +16,7 @@ type Engine struct {
 
 	shared sharedValues
 	dumped dumped
+	renews renews
 	cuda   sync.Once
 	cudaOK bool
 	// workspaces are what cuDNN was found to borrow, by kind of node and GPU; -1: not known.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -278,6 +279,42 @@ func TestDumpOnce(t *testing.T) {
 	n.SetName("b")
 	dump(1, 1, 3)
 	dump(99, 1, 4)
+}
+
+// TestDumpOfManyNodes: a large graph is asked for breadth first, and once more where that does
+// not tell the order; then the next one is not, until one comes in which no node is new.
+func TestDumpOfManyNodes(t *testing.T) {
+	many, made := manyNodes, 0
+	manyNodes = 8
+	defer func() { manyNodes = many }()
+	e := &Engine{Env: testEngine.Env}
+	e.Env.WatchSessions(func(ort.SessionOptions, time.Duration) { made++ })
+	defer e.Env.WatchSessions(nil)
+	for i, c := range []struct {
+		of       onnx.DType // the CPU has no kernel of it for half types, and casts are added
+		sessions int
+	}{{onnx.Float16, 2}, {onnx.Float16, 1}, {onnx.Float32, 1}, {onnx.Float32, 1}, {onnx.Float16, 2}} {
+		m := onnx.NewModel(fmt.Sprint("many", i), 20)
+		for range 2 { // chains, which breadth first take turns
+			v := m.Graph.AddInput("x", onnx.TensorOf(c.of, onnx.StaticShape(4)))
+			for range manyNodes / 2 {
+				n := m.Graph.NewNode("", "Sin", "n", []*onnx.Value{v}, []string{"v"})
+				m.Graph.Append(n)
+				v = n.Outputs[0]
+				v.Type = onnx.TensorOf(c.of, onnx.StaticShape(4))
+			}
+			m.Graph.AddOutput(v)
+		}
+		before := made
+		d, err := e.Dump(m, ort.SessionOptions{Level: 1, Threads: 1, Provider: ort.CPU})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		if made-before != c.sessions {
+			t.Errorf("graph %d of %s: %d sessions, want %d", i, c.of, made-before, c.sessions)
+		}
+	}
 }
 
 // TestLeft: what ONNX Runtime's optimizer leaves of a graph whose nodes it was given in
