@@ -108,6 +108,28 @@ func DependenciesBy(g *onnx.Graph, how func(*onnx.Value, onnx.Use) Dependency) *
 	return d
 }
 
+// Behind are the nodes that depend on values in any way, by the graph as it stands: for who
+// asks about values that few depend on, while the graph changes.
+func Behind(values ...*onnx.Value) map[*onnx.Node]bool {
+	nodes := map[*onnx.Node]bool{}
+	for todo := slices.Clone(values); len(todo) > 0; {
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for _, u := range v.Uses() {
+			if nodes[u.Node] {
+				continue
+			}
+			nodes[u.Node] = true
+			for _, o := range u.Node.Outputs {
+				if o != nil {
+					todo = append(todo, o)
+				}
+			}
+		}
+	}
+	return nodes
+}
+
 // eachRead calls f for all that a node reads, captured values included.
 func (d *Dependencies) eachRead(n *onnx.Node, f func(*onnx.Value, Dependency)) {
 	for i, v := range n.Inputs {

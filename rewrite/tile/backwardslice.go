@@ -12,6 +12,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -191,7 +192,7 @@ func (c *backwardSlice) wholeLeaf(bytes int64) *onnx.Value {
 // lastLeaf is the waiting value that is made last of those that depend on none
 // of the next values.
 func (c *backwardSlice) lastLeaf(place map[*onnx.Node]int) *onnx.Value {
-	after := behind(c.next...)
+	after := step.Behind(c.next...)
 	var last *onnx.Value
 	for v := range c.waiting() {
 		if after[v.Producer] || slices.Contains(c.next, v) {
@@ -202,23 +203,6 @@ func (c *backwardSlice) lastLeaf(place map[*onnx.Node]int) *onnx.Value {
 		}
 	}
 	return last
-}
-
-// behind are the nodes that depend on some values, which are few where the values are next
-// ones.
-func behind(values ...*onnx.Value) map[*onnx.Node]bool {
-	nodes := map[*onnx.Node]bool{}
-	for todo := slices.Clone(values); len(todo) > 0; {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for _, u := range v.Uses() {
-			if !nodes[u.Node] {
-				nodes[u.Node] = true
-				todo = append(todo, slices.DeleteFunc(slices.Clone(u.Node.Outputs), func(o *onnx.Value) bool { return o == nil })...)
-			}
-		}
-	}
-	return nodes
 }
 
 // stays returns a reader that keeps a value of the last next value's shape alive,

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -155,7 +156,7 @@ func loops(roots []root, sums int, together bool) [][]root {
 		if len(list) > 0 {
 			latest = list[len(list)-1]
 		}
-		needs := func(other root) bool { return behind(other.v)[r.v.Producer] }
+		needs := func(other root) bool { return step.Behind(other.v)[r.v.Producer] }
 		if i >= sums || len(latest) == 0 || slices.ContainsFunc(latest, needs) {
 			list = append(list, []root{r})
 		} else {
