@@ -32,6 +32,7 @@ WHY = {
     "planner": "the knee, bounds of work, limits of layers; its own walks and tuning left it",
     "rewrite/adapter": "low-rank adapters: found, added, merged, exported",
     "rewrite/control": "the one builder of control dependencies, lifted and lowered",
+    "rewrite/normalize": "what exporters write out and kernels compute at once; far logarithms, norms at 0, views that ONNX Runtime makes anew",
     "rewrite/optim": "seven optimizers beside SGD and AdamW's first form: lion, adafactor, apollo-mini, muon, adamw8bit",
     "rewrite/precision": "gradients that wait in half; casts cut where they raise the peak",
     "rewrite/quantize": "frozen weights in int8 and int4",
