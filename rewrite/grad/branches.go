@@ -67,7 +67,7 @@ func (e *engine) guardBranch(b guard, n *onnx.Node) {
 				at := e.m.Graph.NewNode("", "Identity", "remat/guard/"+v.Name, []*onnx.Value{v}, []string{v.Name + ".guarded"})
 				at.Out(0).Type = v.Type
 				e.m.Graph.InsertBefore(by, at)
-				guarded[v], e.guards[at] = at.Out(0), b
+				guarded[v], e.guards[at], e.needs[at.Out(0)] = at.Out(0), b, true
 			}
 			by.SetInput(i, guarded[v])
 		}

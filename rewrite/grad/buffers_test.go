@@ -59,9 +59,7 @@ func TestNamedStatistics(t *testing.T) {
 			"k = Reshape(x, h)\nz = BatchNormalization(k, w, b, m, v)", []string{"bn.weight", "bn.bias"}, nil},
 	} {
 		body := head + "init l.weight float32[2] = [0.5, 2]\ninit e float32[1] = [0.001]\ninit h int64[3] = [1,6,2]\ninit i int64[2] = [3,1]\ninit j int64[1] = [3]\ninit t int64[1] = [2]\n" + c.body + "\nq = Mul(z, z)\nloss = ReduceMean(q) {keepdims=0}"
-		m := parseGraph(t, body, "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, body, "loss float32")
 		params, buffers := trainedOf(t, m)
 		slices.Sort(params)
 		slices.Sort(c.params)
@@ -159,9 +157,7 @@ func TestSeparate(t *testing.T) {
 		"tied":          {"[1,2,1]", "/n/Mul", []string{"a.weight"}},
 		"other exports": {"[1,1,1]", "", []string{"a.weight"}},
 	} {
-		m := parseGraph(t, "in x float32[2,3]\ninit a.weight float32[3] = "+c.values+"\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, "in x float32[2,3]\ninit a.weight float32[3] = "+c.values+"\nb.weight = Identity(a.weight)\ny = Mul(x, a.weight)\nz = Mul(y, b.weight)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
 		m.Graph.Nodes[1].SetName(c.scope)
 		res, err := Differentiate(m, Options{})
 		if err != nil {

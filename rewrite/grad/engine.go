@@ -54,6 +54,9 @@ type engine struct {
 	// own holds the backward nodes, up to date after each rule.
 	own  map[*onnx.Node]bool
 	seen int
+	// intoSteep says of values whether they go into an operator whose slope is infinite
+	// somewhere, once that is asked.
+	intoSteep map[*onnx.Value]bool
 	// closed says why nodes with subgraphs were not opened.
 	closed map[*onnx.Node]string
 	// guards are the nodes at the entrances of branches.
@@ -65,11 +68,12 @@ type engine struct {
 func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
 	e := &engine{
 		m: m, types: types, dialect: dialect,
-		b:      build.New(m.Graph, types, "grad"),
-		needs:  map[*onnx.Value]bool{},
-		grads:  map[*onnx.Value]*partial{},
-		shapes: map[string]*onnx.Value{},
-		own:    map[*onnx.Node]bool{},
+		b:         build.New(m.Graph, types, "grad"),
+		needs:     map[*onnx.Value]bool{},
+		grads:     map[*onnx.Value]*partial{},
+		shapes:    map[string]*onnx.Value{},
+		own:       map[*onnx.Node]bool{},
+		intoSteep: map[*onnx.Value]bool{},
 	}
 	e.dims = newDimSource(m.Graph)
 	return e

@@ -244,7 +244,6 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	e.guardBranches()
-	e.markNeeds(params)
 	lossName := loss.Name
 	if err := e.sweep(loss); err != nil {
 		return nil, err

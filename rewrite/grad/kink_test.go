@@ -151,3 +151,17 @@ loss = ReduceSum(square) {keepdims=0}`, "loss float32")
 		}
 	}
 }
+
+// TestSteepGrowsWithTheGraph: whether a mask comes before a root is asked of each value once,
+// however many layers lie between.
+func TestSteepGrowsWithTheGraph(t *testing.T) {
+	ortest.GrowsWithTheGraph(t, 384, func(layers int) func() {
+		m := parseGraph(t, "in x float32[2]\ninit w float32[2] = [1,2]\nh0 = Mul(x, w)\n"+ortest.Layers(layers, "r# = Relu(h#)\nh+ = Add(h#, r#)\n")+
+			fmt.Sprintf("loss = ReduceMean(h%d) {keepdims=0}", layers), "loss float32")
+		return func() {
+			if _, err := Differentiate(m, Options{Params: []string{"w"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -28,23 +28,29 @@ var stateName = regexp.MustCompile(`^[A-Za-z_]\w*(\.\w+)*$`)
 // log-variance in exp(-v): it has their numbers, each with the other sign, zeros too.
 func (n namer) negated(g *onnx.Graph) []string {
 	const most = 64
-	small := func(v *onnx.Value) []float64 {
-		if count, err := v.Init.Elements(); err != nil || count > most || !v.Type.DType.IsFloat() || len(v.Uses()) == 0 {
-			return nil
-		}
-		values, _ := v.Init.Float64s()
-		return values
+	type numbers struct {
+		name   string
+		values []float64
 	}
-	var names []string
+	var params, ahead []numbers
 	for _, v := range g.Initializers {
-		if !n.variable(v.Name) {
+		if count, err := v.Init.Elements(); err != nil || count > most || !v.Type.DType.IsFloat() || len(v.Uses()) == 0 {
 			continue
 		}
-		values := small(v)
-		if values != nil && slices.ContainsFunc(g.Initializers, func(w *onnx.Value) bool {
-			return ComputedAhead(w.Name) && slices.EqualFunc(values, small(w), func(a, b float64) bool { return a == -b && math.Signbit(a) != math.Signbit(b) })
-		}) {
-			names = append(names, v.Name)
+		values, err := v.Init.Float64s()
+		switch {
+		case err != nil:
+		case n.variable(v.Name):
+			params = append(params, numbers{v.Name, values})
+		case ComputedAhead(v.Name):
+			ahead = append(ahead, numbers{v.Name, values})
+		}
+	}
+	opposite := func(a, b float64) bool { return a == -b && math.Signbit(a) != math.Signbit(b) }
+	var names []string
+	for _, p := range params {
+		if slices.ContainsFunc(ahead, func(w numbers) bool { return slices.EqualFunc(p.values, w.values, opposite) }) {
+			names = append(names, p.name)
 		}
 	}
 	return names

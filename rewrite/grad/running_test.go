@@ -146,7 +146,7 @@ func TestRunningMerged(t *testing.T) {
 // more numbers than its half type reaches.
 func TestRunningOfHalf(t *testing.T) {
 	for _, shape := range []string{"2,2,200,200", "n,2,200,k"} {
-		m := parseGraph(t, `
+		m := parseTorch(t, `
 in x float16[`+shape+`]
 init s float16[2] = [1, 2]
 init b float16[2] = [0.5, -1]
@@ -157,8 +157,6 @@ f = Cast(y) {to=1}
 q = Mul(f, f)
 loss = ReduceMean(q) {keepdims=0}
 `, "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
 		res, err := Differentiate(m, Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -36,6 +36,14 @@ func parseGraph(t *testing.T, body string, outs ...string) *onnx.Model {
 	return m
 }
 
+// parseTorch is parseGraph of a graph that PyTorch exported.
+func parseTorch(t *testing.T, body string, outs ...string) *onnx.Model {
+	t.Helper()
+	m, producer := parseGraph(t, body, outs...), "pytorch"
+	m.Proto.ProducerName = &producer
+	return m
+}
+
 func TestErrors(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -465,9 +473,7 @@ func TestEvenlySpaced(t *testing.T) {
 		"uneven":  {"[-3.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.6]", false},
 		"equal":   {"[1, 1, 1, 1, 1, 1, 1, 1]", false},
 	} {
-		m := parseGraph(t, "in x float32[2,8]\ninit support float32[8] = "+c.values+"\ny = Mul(x, support)\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, "in x float32[2,8]\ninit support float32[8] = "+c.values+"\ny = Mul(x, support)\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
 		m.Graph.Nodes[0].SetName("/Mul")
 		res, err := Differentiate(m, Options{})
 		if err != nil {
@@ -520,9 +526,7 @@ func TestGroupNorm(t *testing.T) {
 		"elsewhere":     {"[4,1,1] = [1,1,1,1]", "y = Mul(x0, onnx::w)", false},
 		"and elsewhere": {"[4,1,1] = [1,1,1,1]", "a = Mul(x0, onnx::w)\nb = Mul(z, onnx::w)\ny = Add(a, b)", false},
 	} {
-		m := parseGraph(t, norm+"init onnx::w float32"+c.w+"\n"+c.use+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, norm+"init onnx::w float32"+c.w+"\n"+c.use+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
 		res, err := Differentiate(m, Options{})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -570,9 +574,7 @@ func TestComputedAhead(t *testing.T) {
 // TestNegatedAhead: a parameter whose negation TorchScript computed ahead is named.
 func TestNegatedAhead(t *testing.T) {
 	for value, warned := range map[string]bool{"-0": true, "0": false, "1": false} {
-		m := parseGraph(t, "in x float32[2]\ninit log_var float32[] = 0\ninit onnx::Exp_4 float32[] = "+value+"\ne = Exp(onnx::Exp_4)\na = Mul(x, e)\nb = Add(a, log_var)\nloss = ReduceMean(b) {keepdims=0}", "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, "in x float32[2]\ninit log_var float32[] = 0\ninit onnx::Exp_4 float32[] = "+value+"\ne = Exp(onnx::Exp_4)\na = Mul(x, e)\nb = Add(a, log_var)\nloss = ReduceMean(b) {keepdims=0}", "loss float32")
 		m.Graph.Nodes[0].SetName("/Exp")
 		res, err := Differentiate(m, Options{})
 		if err != nil {
@@ -595,10 +597,8 @@ func TestSpectralNorm(t *testing.T) {
 		{"l.parametrizations.weight.original", "l.parametrizations.weight.0._v", false},
 		{"l.weight", "l.weight_u", true},
 	} {
-		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\ninit %s float32[2,1] = [1,2]\nwv = MatMul(%s, %s)\ny = MatMul(x, wv)\nloss = ReduceMean(y) {keepdims=0}",
+		m := parseTorch(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\ninit %s float32[2,1] = [1,2]\nwv = MatMul(%s, %s)\ny = MatMul(x, wv)\nloss = ReduceMean(y) {keepdims=0}",
 			c.weight, c.vector, c.weight, c.vector), "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
 		m.Graph.Nodes[0].SetName("/l/MatMul")
 		res, err := Differentiate(m, Options{})
 		if err != nil {
@@ -692,9 +692,7 @@ func TestLoneBias(t *testing.T) {
 // folds a normalization so.
 func TestFoldedConvolution(t *testing.T) {
 	for name, warned := range map[string]bool{"onnx::Conv_12": true, "net.conv.weight": false} {
-		m := parseGraph(t, fmt.Sprintf("in x float32[1,1,2,2]\ninit %s float32[2,1,1,1] = [2,3]\ninit net.b float32[2] = [1,2]\n/a/y = Conv(x, %s, net.b)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, name), "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, fmt.Sprintf("in x float32[1,1,2,2]\ninit %s float32[2,1,1,1] = [2,3]\ninit net.b float32[2] = [1,2]\n/a/y = Conv(x, %s, net.b)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, name), "loss float32")
 		m.Graph.Nodes[0].SetName("/a/Conv")
 		res, err := Differentiate(m, Options{})
 		if err != nil {
@@ -741,9 +739,7 @@ func TestOneElement(t *testing.T) {
 // no parameter, though TorchScript's own parameters may have such a name.
 func TestInlinedConstant(t *testing.T) {
 	for name, trained := range map[string]bool{"_inlfunc_Loss_const_one_float": false, "logit_scale": true} {
-		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[1] = [1]\ninit net.w float32[2,2] = [1,2,3,4]\na = MatMul(x, net.w)\n/a/y = Mul(a, %s)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, name), "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[1] = [1]\ninit net.w float32[2,2] = [1,2,3,4]\na = MatMul(x, net.w)\n/a/y = Mul(a, %s)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, name), "loss float32")
 		m.Graph.Nodes[1].SetName("/a/Mul")
 		res, err := Differentiate(m, Options{})
 		if err != nil {

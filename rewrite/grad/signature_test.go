@@ -196,9 +196,7 @@ func TestUniformConstants(t *testing.T) {
 		"a module": {"out.weight", "0, 0, 0, 0", true},
 		"varied":   {"onnx::ScatterElements_9", "-1e9, -1e9, -1e9, 0", true},
 	} {
-		m := parseGraph(t, "in x float32[4]\nin i int64[4]\ninit w.b float32[4] = [1,2,3,4]\ninit \""+c.weight+"\" float32[4] = ["+c.values+"]\ny = Mul(x, w.b)\nz = ScatterElements(\""+c.weight+"\", i, y)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, "in x float32[4]\nin i int64[4]\ninit w.b float32[4] = [1,2,3,4]\ninit \""+c.weight+"\" float32[4] = ["+c.values+"]\ny = Mul(x, w.b)\nz = ScatterElements(\""+c.weight+"\", i, y)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
 		_, res := decisions(t, m, Options{})
 		for _, d := range res.Decisions {
 			if d.Name == c.weight && d.Trained != c.trained {

@@ -22,27 +22,34 @@ func (c *Context) Kept(g, cond, like *onnx.Value) *onnx.Value {
 // steep reports that the gradient of the node's output may be infinite: the output goes into an
 // operator whose slope is infinite somewhere, as it is or by way of others that may leave it where it is.
 func (c *Context) steep() bool {
-	seen := map[*onnx.Value]bool{}
-	var into func(v *onnx.Value) bool
-	into = func(v *onnx.Value) bool {
-		if v == nil || seen[v] {
-			return false
-		}
-		seen[v] = true
-		return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
-			n := u.Node
-			switch {
-			case c.e.own[n] || n.Domain() != "" || u.Index == onnx.Captured:
-				return false
-			case infiniteSlope(u):
-				return true
-			case c.away(n):
-				return false
-			}
-			return passing[n.OpType()] && slices.ContainsFunc(n.Outputs, into)
-		})
+	return !c.away(c.Node) && slices.ContainsFunc(c.Node.Outputs, c.intoSteep)
+}
+
+// intoSteep reports a value that goes into such an operator. What reads it was swept before, so
+// the answer stays.
+func (c *Context) intoSteep(v *onnx.Value) bool {
+	if v == nil {
+		return false
 	}
-	return !c.away(c.Node) && slices.ContainsFunc(c.Node.Outputs, into)
+	into, known := c.e.intoSteep[v]
+	if !known {
+		into = slices.ContainsFunc(v.Uses(), c.steepUse)
+		c.e.intoSteep[v] = into
+	}
+	return into
+}
+
+func (c *Context) steepUse(u onnx.Use) bool {
+	n := u.Node
+	switch {
+	case c.e.own[n] || n.Domain() != "" || u.Index == onnx.Captured:
+		return false
+	case infiniteSlope(u):
+		return true
+	case c.away(n):
+		return false
+	}
+	return passing[n.OpType()] && slices.ContainsFunc(n.Outputs, c.intoSteep)
 }
 
 // away reports a node that keeps its output away from 0, as x+1e-6 and max(x, 1e-6) do.

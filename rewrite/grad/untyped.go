@@ -5,6 +5,7 @@ package grad
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -15,6 +16,9 @@ import (
 // known size, unless the loss needs these too, and says so: no step that returns
 // them could be planned.
 func dropUntyped(g *onnx.Graph, loss *onnx.Value, res *Result) {
+	if !slices.ContainsFunc(g.Nodes, untyped) {
+		return
+	}
 	deps := step.DependenciesOf(g)
 	needed := deps.Backward(step.Any, loss)
 	for i := len(g.Outputs) - 1; i >= 0; i-- {

@@ -74,9 +74,7 @@ func TestFlat(t *testing.T) {
 		"a limit":    {"limit", "c = Greater(x, limit)\nf = Cast(c) {to=1}", Options{}, false},
 		"an input":   {"b.weight", "f = Round(x)", Options{}, false},
 	} {
-		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit /a/zero float32[] = 0\ninit a.weight float32[2,2] = [1,2,3,4]\ninit b.weight float32[2,2] = [1,2,3,5]\ninit limit float32[2] = [1,2]\nh = MatMul(x, a.weight)\n%s\ny = MatMul(f, b.weight)\nloss = ReduceMean(y) {keepdims=0}", c.body), "loss float32")
-		producer := "pytorch"
-		m.Proto.ProducerName = &producer
+		m := parseTorch(t, fmt.Sprintf("in x float32[2,2]\ninit /a/zero float32[] = 0\ninit a.weight float32[2,2] = [1,2,3,4]\ninit b.weight float32[2,2] = [1,2,3,5]\ninit limit float32[2] = [1,2]\nh = MatMul(x, a.weight)\n%s\ny = MatMul(f, b.weight)\nloss = ReduceMean(y) {keepdims=0}", c.body), "loss float32")
 		m.Graph.Nodes[0].SetName("/a/MatMul")
 		res, err := Differentiate(m, c.o)
 		if err != nil {

@@ -77,13 +77,8 @@ func (s *state) simplify(n *onnx.Node) {
 	if first == nil || rank(first.In(0)) != len(perm) {
 		return
 	}
-	both, same := traits.Permutation(first, len(perm)), true
-	of := slices.Clone(both)
-	for i, a := range perm {
-		both[i] = of[a]
-		same = same && both[i] == i
-	}
-	if same {
+	both := traits.Compose(traits.Permutation(first, len(perm)), perm)
+	if slices.IsSorted(both) { // each axis is where it was
 		s.g.ReplaceUses(y, first.In(0))
 		s.count++
 		return

@@ -407,14 +407,10 @@ func TestOtherOptimizer(t *testing.T) {
 // is known without asking what each of backward does to all the rest.
 func TestLossScaleGrowsWithTheGraph(t *testing.T) {
 	asked := func(layers int) int {
-		var b strings.Builder
-		b.WriteString("model ir=10 opset=20\ngraph g {\nin x0 float32[4,8]\nin y0 float32[4,8]\n")
-		for i := range layers {
-			b.WriteString(strings.NewReplacer("#", fmt.Sprint(i), "+", fmt.Sprint(i+1)).Replace("in v# float32[8,8]\nin w# float32[8,8]\n" +
-				"a# = MatMul(x#, v#)\nx+ = Tanh(a#)\nb# = MatMul(y#, w#)\ny+ = Tanh(b#)\n"))
-		}
-		fmt.Fprintf(&b, "p = Mul(x%d, x%[1]d)\nq = Mul(y%[1]d, y%[1]d)\nl = ReduceMean(p) {keepdims=0}\nm = ReduceMean(q) {keepdims=0}\nloss = Add(l, m)\nout loss float32[]\n}\n", layers)
-		m, _ := ortest.Parse(t, b.String())
+		body := ortest.Layers(layers, "in v# float32[8,8]\nin w# float32[8,8]\n"+
+			"a# = MatMul(x#, v#)\nx+ = Tanh(a#)\nb# = MatMul(y#, w#)\ny+ = Tanh(b#)\n")
+		losses := fmt.Sprintf("p = Mul(x%d, x%[1]d)\nq = Mul(y%[1]d, y%[1]d)\nl = ReduceMean(p) {keepdims=0}\nm = ReduceMean(q) {keepdims=0}\nloss = Add(l, m)\nout loss float32[]\n", layers)
+		m, _ := ortest.Parse(t, "model ir=10 opset=20\ngraph g {\nin x0 float32[4,8]\nin y0 float32[4,8]\n"+body+losses+"}\n")
 		if _, err := grad.Differentiate(m, grad.Options{Params: []string{"v*", "w*"}}); err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -129,12 +130,8 @@ func TestRowsThatNeedEachOther(t *testing.T) {
 // belongs to them looks at their neighbours alone.
 func TestWideGrowsWithTheGraph(t *testing.T) {
 	asked := func(layers int) int {
-		var b strings.Builder
-		for i := range layers {
-			b.WriteString(strings.NewReplacer("#", fmt.Sprint(i)).Replace("in q# F[4,8,2]\nin k# F[4,2,8]\nin v# F[4,8,2]\n" +
-				"z# = MatMul(q#, k#)\np# = Softmax(z#)\nc# = MatMul(p#, v#)\nr# = Neg(c#)\n"))
-		}
-		m, types := parse(t, "20", b.String())
+		m, types := parse(t, "20", ortest.Layers(layers, "in q# F[4,8,2]\nin k# F[4,2,8]\nin v# F[4,8,2]\n"+
+			"z# = MatMul(q#, k#)\np# = Softmax(z#)\nc# = MatMul(p#, v#)\nr# = Neg(c#)\n"))
 		count := 0
 		found, applied, _, err := Wide(m, types, func(*onnx.Node) bool { count++; return true }, 4)
 		if err != nil || found != layers || applied != layers {
