@@ -1,7 +1,6 @@
 package onnx
 
 import (
-	"path/filepath"
 	"testing"
 
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
@@ -17,16 +16,7 @@ func TestImportsAgain(t *testing.T) {
 		}
 		domain := "ai.onnx"
 		m.Proto.OpsetImport = append(m.Proto.OpsetImport, &pb.OperatorSetIdProto{Domain: &domain, Version: &again})
-		path := filepath.Join(t.TempDir(), "m.onnx")
-		if err := m.Save(path); err != nil {
-			t.Fatal(err)
-		}
-		loaded, err := Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer loaded.Close()
-		if err := loaded.Check(); (err != nil) != bad {
+		if err := saved(t, m).Check(); (err != nil) != bad {
 			t.Errorf("imported again at %d: %v", again, err)
 		}
 	}

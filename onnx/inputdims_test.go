@@ -1,9 +1,6 @@
 package onnx
 
-import (
-	"path/filepath"
-	"testing"
-)
+import "testing"
 
 // TestNamelessDims: dimensions of inputs that have neither a size nor a name get one, which no
 // other has and --dim can take; others stay, and so does what is no input.
@@ -13,16 +10,7 @@ func TestNamelessDims(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join(t.TempDir(), "m.onnx")
-		if err := m.Save(path); err != nil {
-			t.Fatal(err)
-		}
-		loaded, err := Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { loaded.Close() })
-		return loaded
+		return saved(t, m)
 	}
 	tests := []struct {
 		inputs  string

@@ -1,7 +1,6 @@
 package onnx
 
 import (
-	"path/filepath"
 	"testing"
 )
 
@@ -23,15 +22,7 @@ graph g {
 	n := m.Graph.Nodes[0]
 	n.SetOrigin(Origin{Pass: "optim", Of: "w", Step: "m"})
 	n.SetOrigin(want)
-	path := filepath.Join(t.TempDir(), "m.onnx")
-	if err := m.Save(path); err != nil {
-		t.Fatal(err)
-	}
-	again, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close()
+	again := saved(t, m)
 	if got := again.Graph.Nodes[0].Origin(); got != want {
 		t.Errorf("read back %+v, want %+v", got, want)
 	}

@@ -218,13 +218,24 @@ func (r *renews) note(level int, made bool) {
 // hasNew reports a node of a graph that ONNX Runtime saved that is none of the given one's.
 func hasNew(given, saved *onnx.Graph) bool {
 	return slices.ContainsFunc(saved.Nodes, func(n *onnx.Node) bool {
-		i := slices.IndexFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil })
-		if i < 0 {
-			return false
-		}
-		v := given.Value(n.Outputs[i].Name)
-		return v == nil || v.Producer == nil || !sameNode(v.Producer, n)
+		made := makerOf(given, n)
+		return made == nil || !sameNode(made, n)
 	})
+}
+
+// makerOf is the node of a graph that makes what a node of another one makes, by name; nil
+// where none does.
+func makerOf(g *onnx.Graph, n *onnx.Node) *onnx.Node {
+	for _, o := range n.Outputs {
+		if o == nil {
+			continue
+		}
+		if v := g.Value(o.Name); v != nil {
+			return v.Producer
+		}
+		return nil
+	}
+	return nil
 }
 
 // asRun lists the nodes of a graph that ONNX Runtime saved in the order in which it runs the
@@ -234,18 +245,14 @@ func hasNew(given, saved *onnx.Graph) bool {
 func asRun(given, saved *onnx.Graph) bool {
 	var kept []*onnx.Node
 	for _, n := range given.Nodes {
-		i := slices.IndexFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil })
-		if i < 0 {
-			continue
-		}
-		v := saved.Value(n.Outputs[i].Name)
-		if v == nil || v.Producer == nil {
+		made := makerOf(saved, n)
+		if made == nil {
 			continue // computed ahead, or read by nobody
 		}
-		if !sameNode(n, v.Producer) || !slices.EqualFunc(n.Inputs, v.Producer.Inputs, sameSource(saved)) {
+		if !sameNode(n, made) || !slices.EqualFunc(n.Inputs, made.Inputs, sameSource(saved)) {
 			return false
 		}
-		kept = append(kept, v.Producer)
+		kept = append(kept, made)
 	}
 	if len(kept) != len(saved.Nodes) {
 		return false

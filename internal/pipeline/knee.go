@@ -129,11 +129,15 @@ func (b *bargain) limit(work float64) int64 {
 
 // hopeless reports that no plan of a problem is of use, whatever it repeats. It leaves them out.
 func (b *bargain) hopeless(p *planner.Problem) bool {
-	if math.IsInf(b.price, 1) || !planner.HoldsMore(p, b.limit) {
-		return false
-	}
-	b.cut = true
-	return true
+	hopeless := b.outbids(p, 0)
+	b.cut = b.cut || hopeless
+	return hopeless
+}
+
+// outbids reports that no plan of a problem costs less than what was found, with so much work
+// added to each, as a share of the plain step's.
+func (b *bargain) outbids(p *planner.Problem, added float64) bool {
+	return !math.IsInf(b.price, 1) && planner.HoldsMore(p, func(work float64) int64 { return b.limit(work + added) })
 }
 
 // hopelessSliced reports that no plan of a variant with so much work, as a share of the plain
@@ -142,12 +146,11 @@ func (b *bargain) hopeless(p *planner.Problem) bool {
 // for them, stays: a bound on that counts here, one on what updates themselves hold would not.
 // It leaves the plans out.
 func (b *bargain) hopelessSliced(whole *Variant, floor float64) bool {
-	if whole == nil || math.IsInf(b.price, 1) {
+	if whole == nil {
 		return false
 	}
 	for _, p := range whole.problems() {
-		slicing := floor - p.Floor()
-		if slicing <= 0 || !planner.HoldsMore(p, func(work float64) int64 { return b.limit(work + slicing) }) {
+		if slicing := floor - p.Floor(); slicing <= 0 || !b.outbids(p, slicing) {
 			return false
 		}
 	}
