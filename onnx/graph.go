@@ -97,6 +97,10 @@ func (v *Value) IsOutput() bool { return v.outs > 0 }
 // IsConstant reports an initializer that no feed can replace.
 func (v *Value) IsConstant() bool { return v.Init != nil && !v.input }
 
+// Stored reports a value that the file holds: an initializer, though a feed may replace it, or
+// the tensor of a Constant node.
+func (v *Value) Stored() bool { return v.Init != nil || v.Constant() != nil }
+
 // Behind is what v is made of by nodes of these operators of the default domain, one after
 // the other, each from its first input; v itself where another made it.
 func (v *Value) Behind(ops ...string) *Value {

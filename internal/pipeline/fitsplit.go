@@ -20,7 +20,6 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -162,91 +161,4 @@ func wholeBatch(g *onnx.Graph, loss string) string {
 		}
 	}
 	return NoPlainMean(g, loss)
-}
-
-// NoPlainMean says why the loss of a batch is not the mean over its labels, "" where
-// nothing speaks against it: the mean of such losses depends on how data are divided.
-func NoPlainMean(g *onnx.Graph, loss string) string {
-	for _, v := range losses(g, loss) {
-		for v != nil && v.Producer != nil {
-			n := v.Producer
-			if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "sum" || n.Is("ReduceSum", "ReduceSumSquare", "ReduceL1") {
-				return fmt.Sprintf("the loss is a sum, by %s", n.Label())
-			}
-			if n.Is("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss") && n.Str("reduction", "mean") == "mean" && weighs(n.In(2)) {
-				return fmt.Sprintf("the loss weighs classes, by %s", n.Label())
-			}
-			if t, known := traits.Of(n); !known || t.Cost != traits.View {
-				break
-			}
-			v = n.In(0)
-		}
-	}
-	return ""
-}
-
-// losses are the output of that name, or all scalars of floats.
-func losses(g *onnx.Graph, name string) []*onnx.Value {
-	return slices.DeleteFunc(slices.Clone(g.Outputs), func(v *onnx.Value) bool {
-		return name != "" && v.Name != name || name == "" && (!v.Type.DType.IsFloat() || !v.Type.Ranked || len(v.Type.Shape) > 0)
-	})
-}
-
-// DividedByData says which node divides the loss by what the data give, as a mean over a mask
-// that is fed, "" where none does or it is the number of labels that are not ignored.
-func DividedByData(g *onnx.Graph, loss string, ignored int64) string {
-	for _, v := range losses(g, loss) {
-		for v != nil && v.Producer != nil {
-			n := v.Producer
-			switch t, known := traits.Of(n); {
-			case n.Is("Neg"), known && t.Cost == traits.View, n.Is("Mul", "Div") && (n.In(1).Init != nil || n.In(1).Constant() != nil):
-				v = n.In(0)
-				continue
-			case n.Is("Div") && fed(g, n.In(1)) && !countsLabels(n.In(1), ignored):
-				return fmt.Sprintf("the loss is divided by what the data give, by %s", n.Label())
-			}
-			v = nil
-		}
-	}
-	return ""
-}
-
-// fed reports that elements of what is fed reach v.
-func fed(g *onnx.Graph, v *onnx.Value) bool {
-	reads := step.DependenciesOf(g).Backward(step.Data, v).Reads()
-	return slices.ContainsFunc(g.Inputs, func(in *onnx.Value) bool { return in.Init == nil && reads[in] })
-}
-
-// countsLabels reports the number of labels that differ from the one, perhaps with a least one.
-func countsLabels(v *onnx.Value, but int64) bool {
-	n := v.Producer
-	if n == nil {
-		return false
-	}
-	switch t, known := traits.Of(n); {
-	case n.Is("Cast", "ReduceSum", "Max", "Clip"), known && t.Cost == traits.View:
-		return countsLabels(n.In(0), but)
-	case n.Is("Not"):
-		if e := n.In(0).Producer; e != nil && e.Is("Equal") {
-			for _, side := range e.Inputs {
-				if c, ok := side.Number(); ok && c == float64(but) {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
-// weighs reports weights of classes, unless they are known to be one number.
-func weighs(v *onnx.Value) bool {
-	if v == nil {
-		return false
-	}
-	if c := v.Constant(); c != nil {
-		if x, err := c.Float64s(); err == nil {
-			return len(slices.Compact(x)) > 1
-		}
-	}
-	return true
 }

@@ -370,8 +370,7 @@ func (c *cutFinder) putAside(v int) []int {
 }
 
 func (c *cutFinder) view(op int) bool {
-	t, _ := traits.Of(c.a.Nodes[op])
-	return t.Cost == traits.View
+	return traits.IsView(c.a.Nodes[op])
 }
 
 // products counts the products among the main operators of a piece.

@@ -202,14 +202,13 @@ func (r *graphReading) meanOfAll(v *onnx.Value) bool {
 		return false
 	}
 	n := v.Producer
-	fixed := func(v *onnx.Value) bool { return v.Init != nil || v.Constant() != nil }
 	switch {
-	case traits.IsView(n), n.Is("Cast", "Neg"), n.Is("Div") && fixed(n.In(1)), n.Is("Mul") && fixed(n.In(1)):
+	case traits.IsView(n), n.Is("Cast", "Neg"), n.Is("Div", "Mul") && n.In(1).Stored():
 		return r.meanOfAll(n.In(0))
-	case n.Is("Mul") && fixed(n.In(0)):
+	case n.Is("Mul") && n.In(0).Stored():
 		return r.meanOfAll(n.In(1))
 	case n.Is("Add", "Sub"):
-		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return !fixed(v) && !r.meanOfAll(v) })
+		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return !v.Stored() && !r.meanOfAll(v) })
 	case n.Is("ReduceMean"):
 		x := n.In(0)
 		if x.Type.Ranked && x.Type.Shape.Elements().Is(1) {
