@@ -73,7 +73,7 @@ func (t *training) notFinite(rec Record) error {
 	}
 	e := t.stopped(rec.Step, "the loss is "+number(rec.Loss), rec.LR)
 	if unlabelled {
-		e.Cause = "all labels of a micro-batch are ignored, so its loss is the mean of none"
+		e.Cause = "all labels of a micro-batch are ignored, so its loss is a mean over nothing"
 		e.Try = "leave samples without labels out, or have more in a batch (--batch)"
 	}
 	return e

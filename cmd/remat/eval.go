@@ -164,7 +164,7 @@ func (e *env) warnMean(g *onnx.Graph, loss string, b *data.Batches) {
 		why = pipeline.DividedByData(g, loss, b.Ignored())
 	}
 	if why != "" && b.Len() > 1 {
-		e.warn([]string{fmt.Sprintf("%s: the mean and the perplexity are of batches of %d, and would be others with another --batch", why, b.Batch())})
+		e.warn([]string{fmt.Sprintf("%s: the mean and the perplexity are averages over batches of %d; another --batch gives other numbers", why, b.Batch())})
 	}
 }
 

@@ -375,7 +375,7 @@ func (u *unmerger) report() {
 	u.warn(aside, "the exporter precomputed values from parameters; the values are trained instead; "+optimizeFalse)
 	u.warn(u.folded, "the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; "+optimizeFalse)
 	u.warn(gone, "the exporter dropped parameters from the file; they are not trained; "+optimizeFalse)
-	u.warn(traceless, "parameters of the program that the file does not hold are not trained: nothing reads them, or the exporter computed with their values ahead; "+optimizeFalse)
+	u.warn(traceless, "the file lacks parameters of the exported program, and they are not trained: nothing reads them, or the exporter computed with their values ahead; "+optimizeFalse)
 	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
 	u.warn(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse)
 }

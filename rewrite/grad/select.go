@@ -218,7 +218,7 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Warnings = append(res.Warnings, exporter+" computed values ahead, perhaps from parameters, and they are trained in their place"+instead+": "+some(ahead))
 	}
 	if len(c.negated) > 0 {
-		res.Warnings = append(res.Warnings, "TorchScript computed the negation of parameters ahead, and what reads it gives them no gradient; export with do_constant_folding=False: "+some(c.negated))
+		res.Warnings = append(res.Warnings, "TorchScript computed the negation of these parameters ahead, and no gradient reaches them through it; export with do_constant_folding=False: "+some(c.negated))
 	}
 	if len(folded) > 0 {
 		res.Warnings = append(res.Warnings, "TorchScript computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+

@@ -31,7 +31,7 @@ func dropUntyped(g *onnx.Graph, loss *onnx.Value, res *Result) {
 				continue
 			}
 			g.RemoveOutput(i)
-			res.Warnings = append(res.Warnings, fmt.Sprintf("output %q is left out: the loss does not need it, and the size of what node %q makes is not known, by %s", v.Name, n.Label(), operatorOf(n)))
+			res.Warnings = append(res.Warnings, fmt.Sprintf("output %q is left out: the loss does not need it, and node %q, %s, makes a value of unknown size", v.Name, n.Label(), operatorOf(n)))
 			break
 		}
 	}

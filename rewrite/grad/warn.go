@@ -221,9 +221,9 @@ func ownBackwards(g *onnx.Graph, reach map[*onnx.Value]bool) []string {
 	return names
 }
 
-// warnFlat names the parameters that the loss depends on, and no gradient reaches for all that,
-// nor a stop: what comes between is a comparison, a rounding or the like. So it is where the
-// slope was of a torch.autograd.Function.
+// warnFlat names the parameters that the loss depends on without a stop between, and that no
+// gradient reaches: a comparison, a rounding or the like comes between, as where a
+// torch.autograd.Function had a slope of its own.
 func (e *engine) warnFlat(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	depends := step.DependenciesBy(e.m.Graph, func(v *onnx.Value, u onnx.Use) step.Dependency {
 		if normalize.StoppedBy(u.Node) != "" {
@@ -239,8 +239,8 @@ func (e *engine) warnFlat(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bo
 		}
 	}
 	if len(names) > 0 {
-		res.Warnings = append(res.Warnings, "parameters that the loss depends on are not trained, since only what has no slope leads to it, such as a comparison or a rounding: "+some(names)+
-			"; the backward of a torch.autograd.Function is in no file")
+		res.Warnings = append(res.Warnings, "the loss depends on these parameters, but they are not trained: each way to it passes an operator without a slope, such as a comparison or a rounding: "+some(names)+
+			"; a file does not hold the backward of a torch.autograd.Function")
 	}
 }
 

@@ -56,7 +56,7 @@ func TestMatricesInNodes(t *testing.T) {
 	}
 }
 
-// TestFlat: parameters that only what has no slope leads from to the loss, as a spike whose
+// TestFlat: parameters that reach the loss only through operators without a slope, as a spike whose
 // surrogate slope is in no file, are named; those behind a detach, frozen ones and what the
 // names do not tell to be parameters are not.
 func TestFlat(t *testing.T) {
