@@ -56,7 +56,7 @@ elif [ -n "$memory$small" ]; then
 	exit 2
 fi
 : "${minutes:=$([ -n "$rehearse" ] && echo 60 || echo 10)}"
-start=$SECONDS parts= bad=0
+start=$SECONDS
 
 # left says how many seconds remain, at least one.
 left() { local s=$((minutes * 60 - SECONDS + start)); echo $((s > 1 ? s : 1)); }
@@ -71,21 +71,36 @@ part() {
 	elif [ "$(left)" -le 5 ]; then
 		state=skipped
 	elif ! timeout "$(left)" "$@" >"$out/$name.out" 2>>"$out/log.txt"; then
-		state=failed bad=1
+		state=failed
 	fi
 	echo "  $name: $state, $((SECONDS - begin)) s"
-	parts+="$name $state $((SECONDS - begin))"$'\n'
+	echo "$name $state $((SECONDS - begin))" >>"$out/parts.txt"
 	[ $state = done ]
 }
 
-# variants MODEL PRECISION writes and compares the four strategies.
-variants() {
-	local model=$1 precision=$2 files=() flags=() strategy file
-	[ "$precision" = fp32 ] || flags=(--precision "$precision" $half)
+# written MODEL writes the strategies in all precisions, side by side; on a GPU its cores
+# would else wait for one search after another.
+written() {
+	local model=$1 precision strategy flags
+	for precision in fp32 fp16 bf16; do
+		flags=()
+		[ "$precision" = fp32 ] || flags=(--precision "$precision" $half)
+		for strategy in none sqrt full optimal; do
+			part "$model-$precision-$strategy" "$remat" --quiet --provider $provider rewrite "$out/graphs/$model-train.onnx" \
+				--strategy "$strategy" ${flags[@]+"${flags[@]}"} -o "$out/graphs/$model-$precision-$strategy.onnx" &
+			[ -z "$dry" ] || wait
+			[ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n
+		done
+	done
+	wait
+}
+
+# compared MODEL PRECISION compares the strategies that were written.
+compared() {
+	local model=$1 precision=$2 files=() strategy file
 	for strategy in none sqrt full optimal; do
 		file=$out/graphs/$model-$precision-$strategy.onnx
-		part "$model-$precision-$strategy" "$remat" --quiet --provider $provider rewrite "$out/graphs/$model-train.onnx" \
-			--strategy "$strategy" ${flags[@]+"${flags[@]}"} -o "$file" && files+=("$file")
+		[ -z "$dry" ] && [ ! -e "$file" ] || files+=("$file")
 	done
 	[ ${#files[@]} -gt 0 ] || return 0
 	part "$model-$precision" "$remat" --quiet --json "${on[@]}" compare "${files[@]}" \
@@ -96,7 +111,7 @@ variants() {
 
 if [ -z "$dry" ]; then
 	[ -x "$remat" ] || { echo "gpu-validate: $remat: no such program; make build, or --remat PATH" >&2; exit 2; }
-	mkdir -p "$out/graphs" && : >"$out/log.txt" || exit 2
+	mkdir -p "$out/graphs" && : >"$out/log.txt" && : >"$out/parts.txt" || exit 2
 	"$remat" --json ${rehearse:+"${on[@]}"} doctor >"$out/doctor.json" 2>>"$out/log.txt"
 	# The smallest graph decides whether there is a device to validate on.
 	"$remat" --quiet model mlp --hidden 16 --layers 2 -o "$out/graphs/probe.onnx" >/dev/null 2>>"$out/log.txt"
@@ -114,22 +129,23 @@ fi
 for model in $models; do
 	part "$model-model" "$remat" --quiet model "$model" $shape --no-weights -o "$out/graphs/$model.onnx" &&
 		part "$model-grad" "$remat" --quiet grad "$out/graphs/$model.onnx" -o "$out/graphs/$model-train.onnx" || continue
+	written "$model"
 	for precision in fp32 fp16 bf16; do
-		variants "$model" $precision
+		compared "$model" $precision
 	done
 done
 part tables "$python" "$here/tables.py" $tables --remat "$remat" --provider $provider --out "$out"
 if [ -n "$rehearse" ]; then
 	echo "  losses, gradients, times and PyTorch: left out; rehearsed: no numbers were computed"
-	parts+="arithmetic missing 0"$'\n'
+	echo "arithmetic missing 0" >>"$out/parts.txt"
 elif [ -z "$dry" ] && ! "$python" -c 'import torch, transformers' 2>/dev/null; then
 	echo "  pytorch: not installed, left out"
-	parts+="pytorch skipped 0"$'\n'
+	echo "pytorch skipped 0" >>"$out/parts.txt"
 elif [ -z "$smoke" ]; then
 	part pytorch "$python" "$here/../bench/torchside.py" --device cuda --models $models --batch 4 --seq 512 --json "$out/pytorch.json"
 fi
 
 [ -n "$dry" ] && exit 0
 rm -rf "$out/graphs"
-printf %s "$parts" | "$python" "$here/gpu_summary.py" "$out" $((SECONDS - start)) || bad=1
-exit $bad
+"$python" "$here/gpu_summary.py" "$out" $((SECONDS - start)) <"$out/parts.txt" || exit 1
+! grep -q " failed " "$out/parts.txt"

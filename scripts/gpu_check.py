@@ -2,6 +2,7 @@
 """Whether a GPU computes what the CPU does, in the memory that was predicted.
 
     gpu_check.py --remat bin/remat --out DIR [--provider cuda] [--jobs 8]
+    gpu_check.py --remat bin/remat --out DIR --files FOLDER      forward models with AdamW, plain and optimal
 
 Small models, one of convolutions among them, each plain and rewritten, in float32 and in half types, with and without
 an optimizer: three steps on the CPU, of the graph in float32, and on the GPU, of what
@@ -11,6 +12,8 @@ types. One row trains on data that differs from step to step. gpu_check.json has
 rows; exit code 1 says that one is wrong.
 """
 import argparse
+import glob
+import hashlib
 import json
 import os
 import random
@@ -32,6 +35,7 @@ OPTIMIZERS = ("none", "adamw")
 STRATEGIES = ("none", "full", "optimal")
 BOUND = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}
 FIGURES = ("live_peak_bytes", "session_bytes", "reserved_bytes")
+LIMIT = 150  # seconds of one command
 VOCABULARY = 512  # of gpt2-tiny
 
 
@@ -40,7 +44,9 @@ class Machine:
         self.a = a
 
     def remat(self, provider, *args):
-        done = subprocess.run([os.path.abspath(self.a.remat), "--json", "--quiet", "--provider", provider, *args], cwd=self.a.out, capture_output=True, text=True)
+        rehearsed = ["--rehearse"] if self.a.rehearse and provider == "cuda" else []
+        done = subprocess.run([os.path.abspath(self.a.remat), "--json", "--quiet", "--provider", provider, *rehearsed, *args],
+                              cwd=self.a.out, capture_output=True, text=True, timeout=LIMIT)
         if done.returncode:
             raise RuntimeError(f"remat {args[0]} on {provider}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
         return json.loads(done.stdout) if done.stdout.strip() else {}
@@ -67,13 +73,33 @@ def rows(m, name, optimizer):
         for precision, bound in BOUND.items():
             if name in FILES and optimizer != "none" and precision != "fp32":
                 continue  # normalized over so few samples, losses part after a step in half
-            file = f"{train}-{strategy}-{precision}.onnx"
-            half = ["--emulate"] if m.a.provider == "cpu" and precision != "fp32" else []
-            m.remat(m.a.provider, "rewrite", train + ".onnx", "--strategy", strategy, "--precision", precision, *half, "--time-limit", "5s", "-o", file)
-            run = m.remat(m.a.provider, "run", file, "--steps", "3")
-            off = [f for f in FIGURES if run["memory"][f] != run["memory"]["predicted_" + f]]
-            yield {"row": file[:-5], "loss": loss(run), "on the CPU": want, "difference": far(loss(run), want), "not as predicted": off,
-                   "right": not off and far(loss(run), want) <= bound}
+            yield row(m, train, strategy, precision, want, bound)
+
+
+def theirs(m, path):
+    """The rows of a forward model that somebody exported."""
+    train = os.path.splitext(os.path.basename(path))[0]
+    m.remat("cpu", "grad", os.path.abspath(path), "--optimizer", "adamw", "-o", train + ".onnx")
+    want = loss(m.remat("cpu", "run", train + ".onnx", "--steps", "3"))
+    return [row(m, train, strategy, precision, want, BOUND[precision]) for strategy, precision in (("none", "fp32"), ("optimal", "fp32"), ("optimal", "fp16"))]
+
+
+def row(m, train, strategy, precision, want, bound):
+    """What a variant of a training graph takes and computes on the GPU."""
+    file = f"{train}-{strategy}-{precision}.onnx"
+    half = ["--emulate"] if m.a.provider == "cpu" and precision != "fp32" else []
+    try:
+        m.remat(m.a.provider, "rewrite", train + ".onnx", "--strategy", strategy, "--precision", precision, *half, "--time-limit", "5s", "-o", file)
+        run = m.remat(m.a.provider, "run", file, "--steps", "3")
+    except (RuntimeError, subprocess.TimeoutExpired) as e:
+        return {"row": file[:-5], "error": str(e), "right": False}
+    off = [f for f in FIGURES if run["memory"][f] != run["memory"]["predicted_" + f]]
+    with open(os.path.join(m.a.out, file), "rb") as f:
+        written = hashlib.sha256(f.read()).hexdigest()
+    got = {"row": file[:-5], "written": written, "memory": {f: run["memory"][f] for f in FIGURES}, "not as predicted": off}
+    if m.a.rehearse:
+        return {**got, "right": not off}
+    return {**got, "loss": loss(run), "on the CPU": want, "difference": far(loss(run), want), "right": not off and far(loss(run), want) <= bound}
 
 
 def trained(m):
@@ -96,7 +122,7 @@ def attempt(name, make):
     """The rows that make has, or one that says why it has none."""
     try:
         return list(make())
-    except (RuntimeError, KeyError, TypeError) as e:
+    except (RuntimeError, KeyError, TypeError, subprocess.TimeoutExpired) as e:
         return [{"row": name, "error": f"{type(e).__name__}: {e}", "right": False}]
 
 
@@ -107,11 +133,16 @@ def main():
     p.add_argument("--provider", default="cuda", help="cuda, or cpu to try the script")
     p.add_argument("--jobs", type=int, default=min(8, os.cpu_count()))
     p.add_argument("--models", nargs="+", default=[*MODELS, *FILES], choices=[*MODELS, *FILES])
+    p.add_argument("--files", metavar="FOLDER", help="forward models to be checked instead")
+    p.add_argument("--rehearse", action="store_true", help="on CUDA without a GPU: memory only")
     a = p.parse_args()
     os.makedirs(a.out, exist_ok=True)
     m = Machine(a)
-    jobs = [("train, on data", lambda: [trained(m)])]
-    jobs += [(f"{n}-{o}", lambda n=n, o=o: rows(m, n, o)) for n in a.models for o in OPTIMIZERS]
+    if a.files:
+        jobs = [(path, lambda path=path: theirs(m, path)) for path in sorted(glob.glob(os.path.join(a.files, "*.onnx")))]
+    else:
+        jobs = [] if a.rehearse else [("train, on data", lambda: [trained(m)])]
+        jobs += [(f"{n}-{o}", lambda n=n, o=o: rows(m, n, o)) for n in a.models for o in OPTIMIZERS]
     with ThreadPoolExecutor(a.jobs) as pool:
         found = [row for made in pool.map(lambda j: attempt(*j), jobs) for row in made]
     tables.keep(a.out, "gpu_check.json", found)
