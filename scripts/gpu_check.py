@@ -20,7 +20,7 @@ import random
 import struct
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import tables
 
@@ -45,7 +45,7 @@ class Machine:
 
     def remat(self, provider, *args):
         rehearsed = ["--rehearse"] if self.a.rehearse and provider == "cuda" else []
-        done = subprocess.run([os.path.abspath(self.a.remat), "--json", "--quiet", "--provider", provider, *rehearsed, *args],
+        done = subprocess.run([os.path.abspath(self.a.remat), "--json", "--quiet", "--threads", "2", "--provider", provider, *rehearsed, *args],
                               cwd=self.a.out, capture_output=True, text=True, timeout=LIMIT)
         if done.returncode:
             raise RuntimeError(f"remat {args[0]} on {provider}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
@@ -81,7 +81,7 @@ def theirs(m, path):
     train = os.path.splitext(os.path.basename(path))[0]
     m.remat("cpu", "grad", os.path.abspath(path), "--optimizer", "adamw", "-o", train + ".onnx")
     want = loss(m.remat("cpu", "run", train + ".onnx", "--steps", "3"))
-    return [row(m, train, strategy, precision, want, BOUND[precision]) for strategy, precision in (("none", "fp32"), ("optimal", "fp32"), ("optimal", "fp16"))]
+    return [row(m, train, strategy, precision, want, BOUND[precision]) for strategy, precision in (v.split("-") for v in m.a.variants)]
 
 
 def row(m, train, strategy, precision, want, bound):
@@ -134,6 +134,7 @@ def main():
     p.add_argument("--jobs", type=int, default=min(8, os.cpu_count()))
     p.add_argument("--models", nargs="+", default=[*MODELS, *FILES], choices=[*MODELS, *FILES])
     p.add_argument("--files", metavar="FOLDER", help="forward models to be checked instead")
+    p.add_argument("--variants", nargs="+", default=["none-fp32", "optimal-fp32"], metavar="STRATEGY-PRECISION", help="of those models")
     p.add_argument("--rehearse", action="store_true", help="on CUDA without a GPU: memory only")
     a = p.parse_args()
     os.makedirs(a.out, exist_ok=True)
@@ -143,12 +144,15 @@ def main():
     else:
         jobs = [] if a.rehearse else [("train, on data", lambda: [trained(m)])]
         jobs += [(f"{n}-{o}", lambda n=n, o=o: rows(m, n, o)) for n in a.models for o in OPTIMIZERS]
+    found, wrong = [], []
     with ThreadPoolExecutor(a.jobs) as pool:
-        found = [row for made in pool.map(lambda j: attempt(*j), jobs) for row in made]
-    tables.keep(a.out, "gpu_check.json", found)
-    wrong = [r for r in found if not r["right"]]
-    for r in wrong:
-        print(json.dumps(r))
+        for made in as_completed([pool.submit(attempt, *j) for j in jobs]):
+            found += made.result()
+            tables.keep(a.out, "gpu_check.json", found)  # what is known stays if the time runs out
+            for r in made.result():
+                if not r["right"]:
+                    wrong.append(r)
+                    print(json.dumps(r), flush=True)
     print(f"{len(found)} rows, {len(wrong)} wrong")
     sys.exit(1 if wrong else 0)
 
