@@ -19,10 +19,11 @@ type Engine struct {
 	renews renews
 	cuda   sync.Once
 	cudaOK bool
-	// workspaces are what cuDNN was found to borrow, by kind of node and GPU; -1: not known.
+	// workspaces are what cuDNN was found to borrow, by kind of node and GPU; borrowed -1: not
+	// known.
 	workspaces struct {
 		sync.Mutex
-		bytes map[string]int64
+		known map[string]workspace
 	}
 	// device stands for a GPU in a rehearsal; nil: steps compute.
 	device *nulldevice.Device

@@ -42,66 +42,72 @@ func (e *Engine) NoteWorkspaces(m *onnx.Model, gpu GPU) {
 		if !borrows {
 			continue
 		}
-		if bytes, ok := e.workspace(m, n, gpu); ok {
-			traits.NoteWorkspace(n, bytes)
+		if w, ok := e.workspace(m, n, gpu); ok {
+			traits.NoteWorkspace(n, w.borrowed, w.held)
 		}
 	}
 }
 
+// A workspace is what cuDNN borrows for a node in each step, and what a session keeps for it,
+// in bytes.
+type workspace struct{ borrowed, held int64 }
+
 // workspace asks the device, unless it was asked of an equal node.
-func (e *Engine) workspace(m *onnx.Model, n *onnx.Node, gpu GPU) (int64, bool) {
+func (e *Engine) workspace(m *onnx.Model, n *onnx.Node, gpu GPU) (workspace, bool) {
 	e.workspaces.Lock()
 	defer e.workspaces.Unlock()
 	key := fmt.Sprint(n.Fingerprint(), gpu)
-	if bytes, ok := e.workspaces.bytes[key]; ok {
-		return bytes, bytes >= 0
+	if w, ok := e.workspaces.known[key]; ok {
+		return w, w.borrowed >= 0
 	}
-	bytes, err := e.askWorkspace(m, n, gpu)
+	w, err := e.askWorkspace(m, n, gpu)
 	if err != nil {
-		bytes = -1
+		w.borrowed = -1
 	}
-	if e.workspaces.bytes == nil {
-		e.workspaces.bytes = map[string]int64{}
+	if e.workspaces.known == nil {
+		e.workspaces.known = map[string]workspace{}
 	}
-	e.workspaces.bytes[key] = bytes
-	return bytes, err == nil
+	e.workspaces.known[key] = w
+	return w, err == nil
 }
 
 // askWorkspace runs a session of the node alone.
-func (e *Engine) askWorkspace(m *onnx.Model, n *onnx.Node, gpu GPU) (int64, error) {
+func (e *Engine) askWorkspace(m *onnx.Model, n *onnx.Node, gpu GPU) (w workspace, err error) {
 	single, expected, err := alone(m, n)
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	data, err := single.Encode()
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	s, err := e.Env.NewSessionFromBytes(data, ort.SessionOptions{
 		Provider: ort.CUDA, Device: gpu.Number, TF32: gpu.TF32, Threads: 1, Allocator: ort.Counting, Purpose: "ask cuDNN",
 	})
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	defer s.Close()
+	w.held = s.DeviceCounter().State().Live
 	asked, err := asksFor(s)
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	for _, bytes := range expected {
 		if i := slices.Index(asked, bytes); i >= 0 {
 			asked = slices.Delete(asked, i, i+1)
 		} else if bytes > 0 {
-			return 0, fmt.Errorf("%s: %d bytes were not asked for", n.Label(), bytes)
+			return w, fmt.Errorf("%s: %d bytes were not asked for", n.Label(), bytes)
 		}
 	}
 	switch len(asked) {
 	case 0:
-		return 0, nil
+		return w, nil
 	case 1:
-		return asked[0], nil
+		w.borrowed = asked[0]
+		return w, nil
 	}
-	return 0, fmt.Errorf("%s: %d requests more than are known", n.Label(), len(asked))
+	return w, fmt.Errorf("%s: %d requests more than are known", n.Label(), len(asked))
 }
 
 // alone is a model of a node, with what its kernel allocates beside a workspace.

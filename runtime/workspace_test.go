@@ -2,6 +2,8 @@ package runtime
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -59,6 +61,41 @@ func TestWorkspaceOnTheDevice(t *testing.T) {
 	testEngine.NoteWorkspaces(m, GPU{})
 	if got := borrowed("Conv"); len(got) != 0 || m.Graph.Nodes[0].Metadata("remat.workspace") != "" {
 		t.Errorf("a rehearsal keeps %v", got)
+	}
+}
+
+// TestRecurrenceOnTheDevice: what the session keeps for a recurrence is noted beside its
+// workspace, and is predicted with.
+func TestRecurrenceOnTheDevice(t *testing.T) {
+	onlyRehearsed(t)
+	withWorkspace(t, 1)
+	m, err := onnx.Parse("model ir=9 opset=18\ngraph g {\nin x float32[5,2,3]\nin w float32[1,16,3]\nin r float32[1,16,4]\n" +
+		"y, _, c = LSTM(x, w, r) {hidden_size=4}\nout y float32[5,1,2,4]\nout c float32[1,2,4]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	testEngine.NoteWorkspaces(m, GPU{})
+	n := m.Graph.Nodes[0]
+	note := strings.Fields(n.Metadata("remat.workspace"))
+	if len(note) != 3 || note[2] != n.Fingerprint() {
+		t.Fatalf("noted %q", note)
+	}
+	s, err := testEngine.Open(m, Options{Provider: ort.CUDA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if held := fmt.Sprint(s.Memory().SessionBytes); note[1] != held {
+		t.Errorf("%s bytes are noted, the session keeps %s", note[1], held)
+	}
+	n.SetMetadata("remat.workspace", "7 9 "+note[2])
+	k, ok := step.CUDA.Scratch(n)
+	if !ok || !k.Noted || k.Sizes[k.Library[0]] != 7 || k.Held[0] != 9 {
+		t.Errorf("another note is read as %+v", k)
 	}
 }
 

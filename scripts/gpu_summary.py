@@ -2,7 +2,8 @@
 """summary.json and index.html over what scripts/gpu-validate.sh left.
 
     gpu_summary.py FOLDER SECONDS < "NAME STATE SECONDS" lines
-    gpu_summary.py --page FOLDER COMMIT OUT     OUT/gpu.md, of summary.json as it was left
+    gpu_summary.py --page OUT FOLDER COMMIT [FOLDER COMMIT]...    OUT/gpu.md, of summary.json as
+                                                  it was left; a later run fills in what the first did not reach
 """
 import html
 import json
@@ -31,19 +32,29 @@ def main():
     tables.keep(folder, "index.html", page(folder, summary))
 
 
-def kept(folder, commit, out):
-    """The page of a validation: its variants, and what of it did not run."""
-    s = load(folder, "summary.json")
-    with open(os.path.join(folder, "gpu.txt")) as f:
-        gpu = f.read().strip()
-    text = [f"# gpu\n\n`scripts/gpu-validate.sh` at {commit} on {gpu}. MB are 10^6 bytes; counted: parameters, state and feeds too.\n"]
-    for group in dict.fromkeys(r["group"] for r in s["variants"]):
-        rows = [{k: "-" if v is None else f"{v:.3g}" if isinstance(v, float) and abs(v) < 1 else str(v) for k, v in r.items() if k not in ("group", "error")} for r in s["variants"] if r["group"] == group]
-        text.append(f"**{group}**\n\n{tables.text(rows)}\n")
-    missing = [p["part"] for p in s["parts"] if p["state"] != "done"]
-    text.append("Not run, or not to the end: " + (", ".join(missing) or "nothing") + ".\n")
-    tables.keep(out, "gpu.json", s)
+def kept(out, *runs):
+    """The page of validations: their variants, and what of them did not run."""
+    text, runs, done, missing = ["# gpu\n"], [(load(f, "summary.json"), commit, machine(f)) for f, commit in zip(runs[::2], runs[1::2])], set(), []
+    for s, commit, gpu in runs:
+        text.append(f"`scripts/gpu-validate.sh` at {commit} on {gpu}.\n")
+        for group in dict.fromkeys(r["group"] for r in s["variants"]):
+            rows = [{k: cell(v) for k, v in r.items() if k not in ("group", "error")} for r in s["variants"] if r["group"] == group]
+            text.append(f"**{group}**\n\n{tables.text(rows)}\n")
+        done |= {p["part"] for p in s["parts"] if p["state"] == "done"}
+        missing += [p["part"] for p in s["parts"] if p["state"] != "done"]
+    text.insert(1, "MB are 10^6 bytes; counted: parameters, state and feeds too.\n")
+    text.append("Not run, or not to the end: " + (", ".join(m for m in dict.fromkeys(missing) if m not in done) or "nothing") + ".\n")
+    tables.keep(out, "gpu.json", [{"commit": commit, "gpu": gpu, **s} for s, commit, gpu in runs])
     tables.keep(out, "gpu.md", "\n".join(text))
+
+
+def machine(folder):
+    with open(os.path.join(folder, "gpu.txt")) as f:
+        return f.read().strip()
+
+
+def cell(v):
+    return "-" if v is None else f"{v:.3g}" if isinstance(v, float) and abs(v) < 1 else str(v)
 
 
 def load(folder, name):
@@ -100,9 +111,8 @@ main{{overflow-x:auto}}a{{margin-right:1em}}</style><main>
 def table(rows):
     if not rows:
         return "<p>none</p>"
-    cell = lambda v: html.escape("–" if v is None else f"{v:.4g}" if isinstance(v, float) and abs(v) < 1 else str(v))
     head = "".join(f"<th>{html.escape(k)}</th>" for k in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{cell(r.get(k))}</td>" for k in rows[0]) + "</tr>" for r in rows)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell(r.get(k)))}</td>" for k in rows[0]) + "</tr>" for r in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
 

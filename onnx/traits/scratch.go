@@ -36,6 +36,8 @@ type Kernel struct {
 	// were measured; else they are 0.
 	Library []int
 	Noted   bool
+	// Held are what the session keeps for the node from its start on, on the device.
+	Held []int64
 	// unstreamed: what is borrowed next is asked for in no stream's name.
 	unstreamed bool
 }

@@ -13,7 +13,7 @@ package predict
 // weights of equal content are packed once. The packed layout rounds the
 // columns of a matrix up to 16.
 //
-// On a device it holds all constants that nodes read there, and packs nothing.
+// On a device it holds all constants that nodes read there, and what kernels keep.
 //
 // Source: ONNX Runtime's MlasGemmPackBSize and the PrePack methods of its CPU
 // kernels, 1.31.1. Weakness: the content of weights above a mebibyte is not
@@ -215,17 +215,17 @@ func deviceSession(b *builder) (s Session) {
 		}
 	}
 	for _, n := range b.Nodes {
-		if n.Is("Resize") && n.Int("antialias", 0) != 0 && !b.options.places.HostNode(n) {
-			s.Packed += antialiasTable
-			s.InArena = append(s.InArena, antialiasTable)
+		k, _ := b.On().Scratch(n)
+		if k == nil || b.options.places.HostNode(n) {
+			continue
+		}
+		for _, bytes := range k.Held {
+			s.Packed += bytes
+			s.InArena = append(s.InArena, bytes)
 		}
 	}
 	return s
 }
-
-// antialiasTable is what CUDA's kernel holds for antialias, whatever the type, in bytes:
-// measured.
-const antialiasTable = 1280
 
 // sameContent compares two constants of equal packed size.
 func sameContent(v, w *onnx.Value) bool {

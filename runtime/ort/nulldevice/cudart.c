@@ -80,7 +80,7 @@ static const char *cudaGetErrorString(int error) { return error_text(error, 0); 
 
 // Devices. What they say of themselves is an H100's, but for the memory.
 
-enum { kVersion = 13000, kMajor = 9, kMinor = 0, kProcessors = 132, kThreadsPerBlock = 1024, kThreadsPerProcessor = 2048 };
+enum { kVersion = 13000, kMajor = 9, kMinor = 0, kThreadsPerBlock = 1024, kThreadsPerProcessor = 2048 };
 enum { kShared = 48 << 10, kSharedOptin = 227 << 10, kSharedProcessor = 228 << 10, kSharedReserved = 1 << 10 };
 enum { kRegisters = 1 << 16, kWarp = 32, kCache = 50 << 20, kBlocksPerProcessor = 32, kGridMax = 0x7fffffff, kGridYZ = 65535 };
 

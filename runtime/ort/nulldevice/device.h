@@ -27,7 +27,7 @@ enum {
 // Statuses of cuBLAS and cuDNN: nothing here fails but allocation.
 enum { kLibraryAllocFailed = 3 };
 
-enum { kMaxDevices = 16 };
+enum { kMaxDevices = 16, kProcessors = 132 };
 
 // A Symbol is one function that a stand-in library exports.
 typedef struct {
