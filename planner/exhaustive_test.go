@@ -80,3 +80,34 @@ func TestOptimalEqualsExhaustive(t *testing.T) {
 		t.Errorf("%d gaps in %d budgets", gaps, budgetsTried)
 	}
 }
+
+// TestExhaustsSmallGraphsOnly: all sets of few values are judged only where the step is
+// short too. A recurrence has few values that may be dropped, and thousands of operators in
+// its backward.
+func TestExhaustsSmallGraphsOnly(t *testing.T) {
+	recurrence := func(steps int) *index {
+		b := newBuilder()
+		w, x := b.weight("w", 1<<13), b.feed("x", 1<<14)
+		for range 4 {
+			x = b.unary("Tanh", b.matmul(x, w, 1<<14, 1<<16), true)
+		}
+		b.tape = append(b.tape, func() {
+			for range steps {
+				b.flow(w, "Step", 1<<10, x)
+			}
+		})
+		return b.finish(x, nil).indexed()
+	}
+	for steps, want := range map[int]bool{10: true, 4000: false} {
+		ix := recurrence(steps)
+		if n := len(ix.stash); n < 7 || n > ix.tune.exhaustiveStash {
+			t.Fatalf("%d values may be dropped", n)
+		}
+		if got := ix.exhaustible(2); got != want {
+			t.Errorf("%d steps: all of 2^%d sets are judged: %v", steps, len(ix.stash), got)
+		}
+		if len(ix.explored().front.points) == 0 {
+			t.Errorf("%d steps: nothing was found", steps)
+		}
+	}
+}

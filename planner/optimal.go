@@ -55,8 +55,8 @@ func explore(ix *index, base *baseOrder) *explorer {
 	if ix.p.stop != nil {
 		e.stopped = ix.p.stop
 	}
-	if len(ix.stash) <= ix.tune.exhaustiveStash {
-		e.exhaust()
+	if bases := e.bases(); ix.exhaustible(len(bases)) {
+		e.exhaust(bases)
 		return e
 	}
 	erases := ix.erases()
@@ -128,12 +128,29 @@ func (e *explorer) modes() mode {
 	return modes
 }
 
-// exhaust visits every keep set on both bases, and has each judged.
-func (e *explorer) exhaust() {
-	bases := []*baseOrder{e.ix.plain()}
-	if e.base != bases[0] {
-		bases = append(bases, e.base)
+// bases are the base orders: the plain one, and that which the search found to hold less.
+func (e *explorer) bases() []*baseOrder {
+	if plain := e.ix.plain(); e.base != plain {
+		return []*baseOrder{plain, e.base}
 	}
+	return []*baseOrder{e.base}
+}
+
+// exhaustible reports few values that may be dropped, and a graph in which judging all their
+// sets takes no longer than a search may: each judgement goes over the whole step.
+func (ix *index) exhaustible(bases int) bool {
+	if len(ix.stash) > ix.tune.exhaustiveStash {
+		return false
+	}
+	judged := bases << len(ix.stash)
+	if ix.p.Static {
+		judged *= 2
+	}
+	return judged*len(ix.reads) <= ix.tune.searchOps
+}
+
+// exhaust visits every keep set on the bases, and has each judged.
+func (e *explorer) exhaust(bases []*baseOrder) {
 	keep := make([]bool, len(e.ix.root))
 	for set := 0; set < 1<<len(e.ix.stash) && (set == 0 || !e.stopped()); set++ {
 		for i, r := range e.ix.stash {

@@ -82,7 +82,7 @@ type tuning struct {
 	// pathSteps is the number of sets visited on a path.
 	pathSteps int
 	// exhaustiveStash is the number of droppable values up to which all sets are
-	// visited.
+	// visited, in a graph so small that it takes no more than searchOps.
 	exhaustiveStash int
 	// nearLeast: without a budget, of the plans whose peak lies above the least by
 	// at most this share the one with the least work is taken.
