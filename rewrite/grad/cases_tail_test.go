@@ -2,6 +2,9 @@ package grad
 
 const stage, batchFirst = "in x F[3,2,2]\n", "in x F[2,3,2]\n"
 
+// long is a sequence that is worked on in stretches, of 8 and 9 steps.
+const long = "in x F[17,2,2]\n"
+
 var recurrentCases = []gradCase{
 	{row: "RNN", name: "tanh", body: stage + "in w F[1,2,2]\nin r F[1,2,2]\nin b F[1,4]\nin h F[1,2,2]\ny, y2 = RNN(x, w, r, b, _, h) {hidden_size=2}", f32: true, lo: -1, hi: 1},
 	{row: "RNN", name: "two ways", body: stage + "in w F[2,2,2]\nin r F[2,2,2]\ny = RNN(x, w, r) {hidden_size=2, direction=\"bidirectional\", activations=[\"Sigmoid\", \"Tanh\"]}", f32: true, lo: -1, hi: 1},
@@ -13,6 +16,11 @@ var recurrentCases = []gradCase{
 	{row: "LSTM", name: "all", body: stage + "in w F[1,8,2]\nin r F[1,8,2]\nin b F[1,16]\nin h F[1,2,2]\nin c F[1,2,2]\ny, y2, y3 = LSTM(x, w, r, b, _, h, c) {hidden_size=2}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "two ways", body: stage + "in w F[2,8,2]\nin r F[2,8,2]\nin b F[2,16]\nin h F[2,2,2]\nin c F[2,2,2]\ny, y2, y3 = LSTM(x, w, r, b, _, h, c) {hidden_size=2, direction=\"bidirectional\"}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "reverse cell", body: stage + "in w F[1,8,2]\nin r F[1,8,2]\n_, _, y = LSTM(x, w, r) {hidden_size=2, direction=\"reverse\"}", f32: true, lo: -1, hi: 1},
+	{row: "LSTM", name: "stretches", body: long + "init n int32[2] = [17, 11]\nin w F[2,8,2]\nin r F[2,8,2]\nin b F[2,16]\nin h F[2,2,2]\nin c F[2,2,2]\ny, y2, y3 = LSTM(x, w, r, b, n, h, c) {hidden_size=2, direction=\"bidirectional\"}", f32: true, lo: -1, hi: 1},
+	{row: "LSTM", name: "stretches, last state", body: long + "in w F[1,8,2]\nin r F[1,8,2]\n_, y, y2 = LSTM(x, w, r) {hidden_size=2, direction=\"reverse\"}", f32: true, lo: -1, hi: 1},
+	{row: "LSTM", name: "stretches, free batch", body: "in x F[18,batch,2]\nin w F[1,8,2]\nin r F[1,8,2]\nin b F[1,16]\ny, y2 = LSTM(x, w, r, b) {hidden_size=2}", f32: true, lo: -1, hi: 1},
+	{row: "GRU", name: "stretches, after", body: long + "init n int32[2] = [17, 9]\nin w F[2,6,2]\nin r F[2,6,2]\nin b F[2,12]\nin h F[2,2,2]\ny, y2 = GRU(x, w, r, b, n, h) {hidden_size=2, direction=\"bidirectional\", linear_before_reset=1}", f32: true, lo: -1, hi: 1},
+	{row: "GRU", name: "stretches, before", body: long + "in w F[2,6,2]\nin r F[2,6,2]\nin b F[2,12]\ny, y2 = GRU(x, w, r, b) {hidden_size=2, direction=\"bidirectional\"}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "one step", body: "in x F[1,2,3]\nin w F[1,8,3]\nin r F[1,8,2]\nin b F[1,16]\ny = LSTM(x, w, r, b) {hidden_size=2}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "free batch", body: "in x F[3,batch,2]\nin w F[1,8,2]\nin r F[1,8,2]\nin b F[1,16]\ny, y2 = LSTM(x, w, r, b) {hidden_size=2}", f32: true, lo: -1, hi: 1},
 	{row: "LSTM", name: "lengths", body: stage + "init n int32[2] = [3, 1]\nin w F[1,8,2]\nin r F[1,8,2]\nin b F[1,16]\nin h F[1,2,2]\nin c F[1,2,2]\ny, y2, y3 = LSTM(x, w, r, b, n, h, c) {hidden_size=2}", f32: true, lo: -1, hi: 1},

@@ -1,6 +1,8 @@
 package grad
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -21,35 +23,40 @@ func gruBackward(s *strand) strandGrads {
 // dh times a factor.
 func gruAfter(s *strand) strandGrads {
 	c := s.c
-	fromX := s.columns(s.linear(s.x, s.w, s.wb), 2, 1)
-	fromH := s.columns(s.linear(s.before, s.r, s.rb), 2, 1)
-	zr := s.squash[0].of(c, c.Plus(fromX[0], fromH[0]))
-	gates := s.columns(zr, 1, 1)
-	z, r, m := gates[0], gates[1], fromH[1]
-	n := s.squash[1].of(c, c.Plus(fromX[1], c.Do("Mul", r, m)))
-	an := s.masked(c.Do("Mul", c.rest(z), s.squash[1].slope(c, n)))
-	azr := s.masked(c.Do("Mul", s.beside(c.Minus(s.before, n), c.Do("Mul", an, m)), s.squash[0].slope(c, zr)))
-	factorR := s.rows(s.beside(azr, c.Do("Mul", an, r)))
-
-	factors, keep, gy := s.each(factorR), s.each(s.keeping(z)), s.each(s.gy)
-	states := make([]*onnx.Value, s.steps)
-	order := s.order()
+	gy, order, k := s.each(s.gy), s.order(), s.steps-1
+	stretches := s.stretches()
+	fromW, fromR := make([]*onnx.Value, len(stretches)), make([]*onnx.Value, len(stretches))
 	dh := s.start(gy)
-	for k := s.steps - 1; k >= 0; k-- {
-		t := order[k]
-		states[t] = dh
-		if k == 0 && !s.wantH0 {
-			break
+	for i, w := range slices.Backward(stretches) {
+		fromX := w.columns(w.linear(w.x, w.w, w.wb), 2, 1)
+		fromH := w.columns(w.linear(w.before, w.r, w.rb), 2, 1)
+		zr := w.squash[0].of(c, c.Plus(fromX[0], fromH[0]))
+		gates := w.columns(zr, 1, 1)
+		z, r, m := gates[0], gates[1], fromH[1]
+		n := w.squash[1].of(c, c.Plus(fromX[1], c.Do("Mul", r, m)))
+		an := w.masked(c.Do("Mul", c.rest(z), w.squash[1].slope(c, n)))
+		azr := w.masked(c.Do("Mul", w.beside(c.Minus(w.before, n), c.Do("Mul", an, m)), w.squash[0].slope(c, zr)))
+		factorR := w.rows(w.beside(azr, c.Do("Mul", an, r)))
+
+		factors, keep := w.each(factorR), w.each(w.keeping(z))
+		states := make([]*onnx.Value, w.steps)
+		for ; k >= 0 && w.has(order[k]); k-- {
+			t := order[k] - w.from
+			states[t] = dh
+			if k == 0 && !s.wantH0 {
+				continue
+			}
+			pass := c.Do("Mul", dh, keep[t])
+			if k > 0 {
+				pass = c.plus(pass, gy[order[k-1]])
+			}
+			dh = c.gemm(c.Do("Mul", w.beside(dh, dh, dh), factors[t]), w.r, pass, false, false)
 		}
-		pass := c.Do("Mul", dh, keep[t])
-		if k > 0 {
-			pass = c.plus(pass, gy[order[k-1]])
-		}
-		dh = c.gemm(c.Do("Mul", s.beside(dh, dh, dh), factors[t]), s.r, pass, false, false)
+		all := w.joined(states)
+		three := w.beside(all, all, all)
+		fromW[i], fromR[i] = c.Do("Mul", three, w.beside(azr, an)), c.Do("Mul", three, factorR)
 	}
-	all := s.joined(states)
-	three := s.beside(all, all, all)
-	g := s.weights(c.Do("Mul", three, s.beside(azr, an)), c.Do("Mul", three, factorR))
+	g := s.weights(s.inFile(fromW), s.inFile(fromR))
 	g.dh0 = dh
 	return g
 }
@@ -63,37 +70,42 @@ func gruBefore(s *strand) strandGrads {
 	if bias != nil {
 		bias = c.Plus(s.wb, s.rb)
 	}
-	fromX := s.columns(s.linear(s.x, s.w, bias), 2, 1)
-	zr := s.squash[0].of(c, s.linear(s.before, rzr, fromX[0]))
-	gates := s.columns(zr, 1, 1)
-	z, r := gates[0], gates[1]
-	reset := c.Do("Mul", r, s.before)
-	n := s.squash[1].of(c, s.linear(reset, rn, fromX[1]))
-	an := s.each(s.masked(c.Do("Mul", c.rest(z), s.squash[1].slope(c, n))))
-	azr := s.each(s.masked(s.rows(c.Do("Mul", s.beside(c.Minus(s.before, n), s.before), s.squash[0].slope(c, zr)))))
-
-	keep, open, gy := s.each(s.keeping(z)), s.each(r), s.each(s.gy)
-	deltaN, deltaZR := make([]*onnx.Value, s.steps), make([]*onnx.Value, s.steps)
-	order := s.order()
+	gy, order, k := s.each(s.gy), s.order(), s.steps-1
+	stretches := s.stretches()
+	dzr, dn, resets := make([]*onnx.Value, len(stretches)), make([]*onnx.Value, len(stretches)), make([]*onnx.Value, len(stretches))
 	dh := s.start(gy)
-	for k := s.steps - 1; k >= 0; k-- {
-		t := order[k]
-		deltaN[t] = c.Do("Mul", dh, an[t])
-		q := c.gemm(deltaN[t], rn, nil, false, false)
-		deltaZR[t] = c.Do("Mul", s.beside(dh, q), azr[t])
-		if k == 0 && !s.wantH0 {
-			break
+	for i, w := range slices.Backward(stretches) {
+		fromX := w.columns(w.linear(w.x, w.w, bias), 2, 1)
+		zr := w.squash[0].of(c, w.linear(w.before, rzr, fromX[0]))
+		gates := w.columns(zr, 1, 1)
+		z, r := gates[0], gates[1]
+		resets[i] = c.Do("Mul", r, w.before)
+		n := w.squash[1].of(c, w.linear(resets[i], rn, fromX[1]))
+		an := w.each(w.masked(c.Do("Mul", c.rest(z), w.squash[1].slope(c, n))))
+		azr := w.each(w.masked(w.rows(c.Do("Mul", w.beside(c.Minus(w.before, n), w.before), w.squash[0].slope(c, zr)))))
+
+		keep, open := w.each(w.keeping(z)), w.each(r)
+		deltaN, deltaZR := make([]*onnx.Value, w.steps), make([]*onnx.Value, w.steps)
+		for ; k >= 0 && w.has(order[k]); k-- {
+			t := order[k] - w.from
+			deltaN[t] = c.Do("Mul", dh, an[t])
+			q := c.gemm(deltaN[t], rn, nil, false, false)
+			deltaZR[t] = c.Do("Mul", w.beside(dh, q), azr[t])
+			if k == 0 && !s.wantH0 {
+				continue
+			}
+			pass := c.Plus(c.Do("Mul", dh, keep[t]), c.Do("Mul", q, open[t]))
+			if k > 0 {
+				pass = c.plus(pass, gy[order[k-1]])
+			}
+			dh = c.gemm(deltaZR[t], rzr, pass, false, false)
 		}
-		pass := c.Plus(c.Do("Mul", dh, keep[t]), c.Do("Mul", q, open[t]))
-		if k > 0 {
-			pass = c.plus(pass, gy[order[k-1]])
-		}
-		dh = c.gemm(deltaZR[t], rzr, pass, false, false)
+		dzr[i], dn[i] = w.joined(deltaZR), w.joined(deltaN)
 	}
-	dzr, dn := s.joined(deltaZR), s.joined(deltaN)
-	g := s.weights(s.beside(dzr, dn), nil)
+	allZR, allN := s.inFile(dzr), s.inFile(dn)
+	g := s.weights(s.beside(allZR, allN), nil)
 	if c.Needs(2) {
-		g.dr = c.Op("Concat", []*onnx.Value{c.gemm(dzr, s.before, nil, true, false), c.gemm(dn, reset, nil, true, false)}, onnx.IntAttr("axis", 0))
+		g.dr = c.Op("Concat", []*onnx.Value{c.gemm(allZR, s.before, nil, true, false), c.gemm(allN, s.inFile(resets), nil, true, false)}, onnx.IntAttr("axis", 0))
 	}
 	g.dh0 = dh
 	return g

@@ -1,6 +1,8 @@
 package grad
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -17,32 +19,32 @@ func lstmBackward(s *strand) strandGrads {
 	if bias != nil {
 		bias = c.Plus(s.wb, s.rb)
 	}
-	z := s.linear(s.before, s.r, s.linear(s.x, s.w, bias))
-	parts := s.columns(z, 3, 1)
-	atGates, atInput, atOutput := s.squash[0], s.squash[1], s.squash[2]
-	iof, n := atGates.of(c, parts[0]), atInput.of(c, parts[1])
-	gates := s.columns(iof, 1, 1, 1)
-	i, o, f := gates[0], gates[1], gates[2]
-	cell, earlier, forget := s.cells(s.masked(c.Do("Mul", i, n)), s.keeping(f))
-	bent := atOutput.of(c, cell)
-	factors := s.each(s.masked(s.rows(s.beside(c.Do("Mul", atGates.slope(c, iof), s.beside(n, bent, earlier)), c.Do("Mul", i, atInput.slope(c, n))))))
-	open := s.each(s.masked(c.Do("Mul", o, atOutput.slope(c, bent))))
+	var runs []*lstmRun
+	cell := s.c0
+	for _, w := range s.stretches() {
+		r := &lstmRun{strand: w}
+		cell = r.forward(bias, cell)
+		runs = append(runs, r)
+	}
 	gy, pass := s.each(s.gy), s.passing()
-
 	delta := make([]*onnx.Value, s.steps)
-	order := s.order()
 	dh, dc := s.start(gy), s.gyc
-	for k := s.steps - 1; k >= 0; k-- {
-		t := order[k]
-		dc = c.plus(c.Do("Mul", dh, open[t]), dc)
-		delta[t] = c.Do("Mul", s.beside(dc, dh, dc, dc), factors[t])
-		if k > 0 || s.wantC0 {
-			dc = c.Do("Mul", dc, forget[t])
-		}
-		if k > 0 {
-			dh = c.gemm(delta[t], s.r, c.plus(gy[order[k-1]], c.times(dh, pass[t])), false, false)
-		} else if s.wantH0 {
-			dh = c.gemm(delta[t], s.r, c.times(dh, pass[t]), false, false)
+	order := s.order()
+	k := s.steps - 1
+	for _, r := range slices.Backward(runs) {
+		factors, open := r.factors()
+		for ; k >= 0 && r.has(order[k]); k-- {
+			t := order[k]
+			dc = c.plus(c.Do("Mul", dh, open[t-r.from]), dc)
+			delta[t] = c.Do("Mul", s.beside(dc, dh, dc, dc), factors[t-r.from])
+			if k > 0 || s.wantC0 {
+				dc = c.Do("Mul", dc, r.forget[t-r.from])
+			}
+			if k > 0 {
+				dh = c.gemm(delta[t], s.r, c.plus(gy[order[k-1]], c.times(dh, pass[t])), false, false)
+			} else if s.wantH0 {
+				dh = c.gemm(delta[t], s.r, c.times(dh, pass[t]), false, false)
+			}
 		}
 	}
 	all := s.joined(delta)
@@ -51,22 +53,46 @@ func lstmBackward(s *strand) strandGrads {
 	return g
 }
 
-// cells runs c_t = f_t c_{t-1} + in_t and returns the states, the states one
-// step earlier, and f by steps.
-func (s *strand) cells(in, f *onnx.Value) (cell, earlier *onnx.Value, forget []*onnx.Value) {
-	c := s.c
-	ins, forget := s.each(in), s.each(f)
-	now, old := make([]*onnx.Value, s.steps), make([]*onnx.Value, s.steps)
-	state := s.c0
+// An lstmRun is what a stretch keeps of its way forward, for the way back: gates and candidate,
+// [T*B,H], and the cell states and forget gates by steps, [B,H].
+type lstmRun struct {
+	*strand
+	i, o, f, n           *onnx.Value
+	cell, before, forget []*onnx.Value
+}
+
+// forward computes the gates and runs c_t = f_t c_{t-1} + i_t n_t from a state, nil for zeros; it
+// returns the last one.
+func (r *lstmRun) forward(bias, state *onnx.Value) *onnx.Value {
+	c, s := r.c, r.strand
+	z := s.linear(s.before, s.r, s.linear(s.x, s.w, bias))
+	parts := s.columns(z, 3, 1)
+	gates := s.columns(s.squash[0].of(c, parts[0]), 1, 1, 1)
+	r.i, r.o, r.f, r.n = gates[0], gates[1], gates[2], s.squash[1].of(c, parts[1])
+	ins := s.each(s.masked(c.Do("Mul", r.i, r.n)))
+	r.forget = s.each(s.keeping(r.f))
+	r.cell, r.before = make([]*onnx.Value, s.steps), make([]*onnx.Value, s.steps)
 	for _, t := range s.order() {
+		t -= s.from
 		if state == nil {
-			old[t] = s.zeros()
+			r.before[t] = s.zeros()
 			state = ins[t]
 		} else {
-			old[t] = state
-			state = c.Plus(c.Do("Mul", forget[t], state), ins[t])
+			r.before[t] = state
+			state = c.Plus(c.Do("Mul", r.forget[t], state), ins[t])
 		}
-		now[t] = state
+		r.cell[t] = state
 	}
-	return s.joined(now), s.joined(old), forget
+	return state
+}
+
+// factors are those of the gates' gradients, [B,4*H], and of the cell's, [B,H], by steps.
+func (r *lstmRun) factors() (gates, cell []*onnx.Value) {
+	c, s := r.c, r.strand
+	atGates, atInput, atOutput := s.squash[0], s.squash[1], s.squash[2]
+	bent := atOutput.of(c, s.joined(r.cell))
+	all := s.beside(
+		c.Do("Mul", atGates.slope(c, r.i), r.n), c.Do("Mul", atGates.slope(c, r.o), bent),
+		c.Do("Mul", atGates.slope(c, r.f), s.joined(r.before)), c.Do("Mul", r.i, atInput.slope(c, r.n)))
+	return s.each(s.masked(s.rows(all))), s.each(s.masked(c.Do("Mul", r.o, atOutput.slope(c, bent))))
 }

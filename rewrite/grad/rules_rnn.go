@@ -1,19 +1,21 @@
 package grad
 
 // Recurrent networks by backpropagation through time. The forward kernel stays;
-// it gives every hidden state h_t, so that all gates of all steps are computed
+// it gives every hidden state h_t, so that the gates of many steps are computed
 // again by two products over [time*batch] rows at once:
 //
 //	gates = σ(X Wᵀ + H₋₁ Rᵀ + b)          H₋₁: the states one step earlier; σ: see squash.go
 //
 // What is left for the loop over time is small: each step's gradient of the
-// gates is the arriving one times a factor that was computed for all steps
+// gates is the arriving one times a factor that was computed for many steps
 // before (a_t), and the state's gradient one product with R:
 //
 //	δ_t = (dh_t …) * a_t                   dh_{t-1} = g_{t-1} + δ_t R
 //
 // Weight gradients are again single products over all rows. Some seven nodes a
-// step for an LSTM, whose cell states take two more. Source: A. Graves,
+// step for an LSTM, whose cell states take two more. Gates and factors are computed by
+// stretches of time (strand.stretches), from the last to the first: of all steps at once
+// they would be the peak. Source: A. Graves,
 // "Supervised Sequence Labelling with Recurrent Neural Networks", 2012,
 // section 4.6; the gate order is ONNX's.
 //

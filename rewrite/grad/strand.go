@@ -20,8 +20,10 @@ const maxSteps = 1 << 15
 // form [steps*batch, …]; lists of them are in the order of the file's time
 // axis, whatever the direction.
 type strand struct {
-	c      *Context
-	steps  int
+	c     *Context
+	steps int
+	// from is the place of the first step in the file's time, of a stretch.
+	from   int
 	batch  onnx.Dim
 	hidden int64
 	gates  int64
@@ -115,6 +117,64 @@ func (s *strand) read(d, directions int, y *onnx.Value, halves *halver) {
 	s.gy = s.masked(rows(c.Grad(0), 1))
 	s.gyh, s.gyc = drop(c.Grad(1)), drop(c.Grad(2))
 	s.before = s.shifted(s.states(), s.h0)
+}
+
+// A strand is worked on in so many stretches, of so many steps at least.
+const (
+	mostStretches = 8
+	leastStretch  = 8
+)
+
+// stretches cuts the strand, in the order in which it runs forward. Gates and factors of all
+// steps at once are some 25 times the states; those of a stretch are needed only until
+// backward has passed it. Their numbers are the same: a product's rows do not depend on one another.
+func (s *strand) stretches() []*strand {
+	n := max(1, min(mostStretches, s.steps/leastStretch))
+	if _, static := s.batch.Int(); !static {
+		for s.steps%n != 0 { // rows that are not known are cut evenly, or not at all
+			n--
+		}
+	}
+	lengths := make([]int, n)
+	for i := range lengths {
+		lengths[i] = s.steps*(i+1)/n - s.steps*i/n
+	}
+	x, y, before, mask := s.cut(s.x, lengths), s.cut(s.y, lengths), s.cut(s.before, lengths), s.cut(s.mask, lengths)
+	list, from := make([]*strand, n), 0
+	for i, steps := range lengths {
+		part := *s
+		part.from, part.steps = from, steps
+		part.x, part.y, part.before, part.mask = x[i], y[i], before[i], mask[i]
+		list[i], from = &part, from+steps
+	}
+	if s.reverse {
+		slices.Reverse(list)
+	}
+	return list
+}
+
+// cut splits a value over time into stretches of so many steps.
+func (s *strand) cut(v *onnx.Value, steps []int) []*onnx.Value {
+	if v == nil || len(steps) == 1 {
+		return slices.Repeat([]*onnx.Value{v}, len(steps))
+	}
+	inputs, attrs := build.In(v), []onnx.Attribute{onnx.IntAttr("axis", 0)}
+	if batch, static := s.batch.Int(); static {
+		var rows []int64
+		for _, n := range steps {
+			rows = append(rows, int64(n)*batch)
+		}
+		inputs = append(inputs, s.c.IntList(rows...))
+	} else {
+		attrs = append(attrs, onnx.IntAttr("num_outputs", int64(len(steps))))
+	}
+	parts := s.c.Nodes("", "Split", inputs, len(steps), attrs...)
+	for i, p := range parts {
+		if p != nil {
+			p.Type = onnx.TensorOf(v.Type.DType, onnx.Shape{s.batch.Mul(onnx.Static(int64(steps[i]))), v.Type.Shape[1]})
+		}
+	}
+	return parts
 }
 
 // sequenceMask is one in rows that belong to a step of a sequence; nil where all do.
@@ -239,6 +299,14 @@ func (s *strand) joined(parts []*onnx.Value) *onnx.Value {
 	return s.rows(s.c.Op("Concat", parts, onnx.IntAttr("axis", 0)))
 }
 
+// inFile joins what was computed of each stretch, in the order of the file's time.
+func (s *strand) inFile(stretches []*onnx.Value) *onnx.Value {
+	if s.reverse {
+		slices.Reverse(stretches)
+	}
+	return s.joined(stretches)
+}
+
 // shifted is v one step earlier in the strand's own time, first in front.
 func (s *strand) shifted(v, first *onnx.Value) *onnx.Value {
 	c := s.c
@@ -265,17 +333,20 @@ func (s *strand) shifted(v, first *onnx.Value) *onnx.Value {
 	return s.rows(c.ReshapeTo(all, -1, width))
 }
 
-// order lists the steps as the strand runs forward.
+// order lists the steps as the strand runs forward, by their places in the file's time.
 func (s *strand) order() []int {
 	list := make([]int, s.steps)
 	for i := range list {
-		list[i] = i
-		if s.reverse {
-			list[i] = s.steps - 1 - i
-		}
+		list[i] = s.from + i
+	}
+	if s.reverse {
+		slices.Reverse(list)
 	}
 	return list
 }
+
+// has reports that a step, by its place in the file's time, is one of the stretch.
+func (s *strand) has(t int) bool { return t >= s.from && t < s.from+s.steps }
 
 // gemm is op(a) @ op(b) + plus.
 func (c *Context) gemm(a, b, plus *onnx.Value, transA, transB bool) *onnx.Value {
