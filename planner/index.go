@@ -190,6 +190,8 @@ func (ix *index) pin() {
 		val := &p.Graph.Values[v]
 		op := ix.producer[v]
 		switch {
+		case op >= 0 && !p.Ops[op].Forward && ix.root[v] != v && val.Kind == ortmodel.Inner:
+			continue // what backward views is there then: it was kept, or is computed again
 		case val.Kind != ortmodel.Inner, op == ortmodel.None, val.Bytes <= small,
 			p.Values[v].Role == Index, !ix.canRepeat(op):
 			ix.pinned[ix.root[v]] = true
