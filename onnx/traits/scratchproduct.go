@@ -50,30 +50,34 @@ func attentionScratch(n *onnx.Node, _ int, k *Kernel) bool {
 // transposed to the order in which labels first occur, labels that only one of
 // a pair has and nobody needs later are summed away, the rest is one batched
 // product [both, left, summed] × [both, summed, right], whose result is copied
-// into the output. Source: EinsumTypedComputeProcessor. Weakness: no ellipsis,
-// no diagonals.
+// into the output. Source: EinsumTypedComputeProcessor. Weakness: no diagonals.
 func einsumScratch(n *onnx.Node, _ int, k *Kernel) bool { return evaluateEinsum(n, k, nil) }
 
 // evaluateEinsum is einsumScratch with sums that borrow.
 func evaluateEinsum(n *onnx.Node, k *Kernel, sum func(dims, axes []int64)) bool {
-	eq, ok := parseEquation(n.Str("equation", ""))
-	if !ok || len(eq.terms) != len(n.Inputs) || len(n.Inputs) == 0 {
+	shapes, ranks := make([][]int64, len(n.Inputs)), make([]int, len(n.Inputs))
+	for i := range n.Inputs {
+		d, ok := dims(n.In(i))
+		if !ok {
+			return false
+		}
+		shapes[i], ranks[i] = d, len(d)
+	}
+	eq, ok := parseEquation(n.Str("equation", ""), ranks)
+	if !ok {
 		return false
 	}
 	e := einsum{equation: eq, k: k, size: elementBytes(n.In(0)), sum: sum}
-	operands := make([]operand, len(n.Inputs))
-	for i := range n.Inputs {
-		d, ok := dims(n.In(i))
-		if !ok || len(d) != len(eq.terms[i]) {
-			return false
-		}
+	operands := make([]operand, len(shapes))
+	for i, d := range shapes {
 		operands[i] = e.homogenize(i, d)
 	}
 	e.run(operands)
 	return true
 }
 
-// An equation has its labels numbered by first occurrence.
+// An equation has its labels numbered by first occurrence, after the axes that an
+// ellipsis stands for.
 type equation struct {
 	terms  [][]int
 	output []int
@@ -82,15 +86,37 @@ type equation struct {
 	last []int
 }
 
-// parseEquation reads "ij,jk->ik"; false for what is not modelled.
-func parseEquation(text string) (equation, bool) {
+// parseEquation reads "ij,jk->ik", for operands of these ranks; false for what is not
+// modelled.
+func parseEquation(text string, ranks []int) (equation, bool) {
 	var eq equation
 	parsed, ok := ParseEquation(text)
-	index := map[rune]int{}
+	if !ok || len(parsed.Terms) != len(ranks) {
+		return eq, false
+	}
+	index, ellipsis := map[rune]int{}, ""
 	for i, t := range parsed.Terms {
+		if !strings.Contains(t, ".") {
+			continue
+		}
+		for len(index) <= ranks[i]-len(t) {
+			label := '0' + rune(len(index)) // no letter
+			index[label] = len(index)
+			eq.last = append(eq.last, None)
+			ellipsis += string(label)
+		}
+	}
+	if ellipsis != "" && !strings.Contains(parsed.Result, ".") {
+		return eq, false
+	}
+	for i, t := range parsed.Terms {
+		t = strings.Replace(t, ".", ellipsis, 1)
+		if len(t) != ranks[i] {
+			return eq, false
+		}
 		var term []int
 		for at, r := range t {
-			if r == '.' || strings.ContainsRune(t[:at], r) {
+			if strings.ContainsRune(t[:at], r) {
 				return eq, false
 			}
 			if _, ok := index[r]; !ok {
@@ -102,7 +128,7 @@ func parseEquation(text string) (equation, bool) {
 		}
 		eq.terms = append(eq.terms, term)
 	}
-	for _, r := range parsed.Result {
+	for _, r := range strings.Replace(parsed.Result, ".", ellipsis, 1) {
 		i, known := index[r]
 		if !known {
 			return eq, false
@@ -110,5 +136,5 @@ func parseEquation(text string) (equation, bool) {
 		eq.output = append(eq.output, i)
 		eq.last[i] = None
 	}
-	return eq, ok
+	return eq, true
 }

@@ -70,19 +70,24 @@ func TestUnknownOperator(t *testing.T) {
 func TestParseEquation(t *testing.T) {
 	for _, c := range []struct {
 		text   string
+		ranks  []int
 		ok     bool
 		output []int
 		last   []int
 	}{
-		{"ij,jk->ik", true, []int{0, 2}, []int{None, 1, None}},
-		{"ij , jk", true, []int{0, 2}, []int{None, 1, None}},
-		{"ba", true, []int{1, 0}, []int{None, None}},
-		{"ij->", true, nil, []int{0, 0}},
-		{"ii->i", false, nil, nil},
-		{"...i->i", false, nil, nil},
-		{"ij->k", false, nil, nil},
+		{"ij,jk->ik", []int{2, 2}, true, []int{0, 2}, []int{None, 1, None}},
+		{"ij , jk", []int{2, 2}, true, []int{0, 2}, []int{None, 1, None}},
+		{"ba", []int{2}, true, []int{1, 0}, []int{None, None}},
+		{"ij->", []int{2}, true, nil, []int{0, 0}},
+		{"oi, ...ih -> ...oh", []int{2, 4}, true, []int{0, 1, 2, 4}, []int{None, None, None, 1, None}},
+		{"...ij,jk", []int{2, 2}, true, []int{0, 2}, []int{None, 1, None}},
+		{"ii->i", []int{2}, false, nil, nil},
+		{"...i->i", []int{2}, false, nil, nil},
+		{"...i,...i->...i", []int{2, 3}, false, nil, nil},
+		{"ij->k", []int{2}, false, nil, nil},
+		{"ij->i", []int{3}, false, nil, nil},
 	} {
-		eq, ok := parseEquation(c.text)
+		eq, ok := parseEquation(c.text, c.ranks)
 		if ok != c.ok {
 			t.Errorf("%q: ok %v", c.text, ok)
 			continue

@@ -133,6 +133,7 @@ var probes = []probe{
 	{"Gemm", []arg{feed(6, 4), feed(5, 6), feed(5)}, 1, with(attr("transA", 1), attr("transB", 1))},
 	{"Einsum", []arg{feed(2, 3, 4, 8), feed(2, 3, 5, 8)}, 1, with(onnx.StringAttr("equation", "bhqd,bhkd->bhqk"))},
 	{"Einsum", []arg{feed(2, 3, 4), feed(4, 5), feed(5, 3)}, 1, with(onnx.StringAttr("equation", "abc,cd,db->ad"))},
+	{"Einsum", []arg{feed(3, 4), feed(2, 4, 5, 6)}, 1, with(onnx.StringAttr("equation", "oi, ...ihw -> ...ohw"))},
 	{"DFT", []arg{feed(2, 16, 1)}, 1, nil},
 	{"DFT", []arg{feed(3, 13, 2), scalarInt(13), scalarInt(1)}, 1, with(attr("inverse", 1))},
 	{"DFT", []arg{feed(2, 12, 2, 1), scalarInt(12), scalarInt(1)}, 1, with(attr("onesided", 1))},

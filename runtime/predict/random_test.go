@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -309,9 +310,9 @@ func growEinsum(g *grower) []*onnx.Value {
 	if x == nil {
 		return nil
 	}
-	equation := []string{"ij->ji", "ij,ij->i", "ij,kj->ik", "ij,ij->ij", "ij->i", "ij,kj->ki", "ij,kj->jik", "ji,jk->ki", "ij,jk->ik"}[g.r.IntN(8)]
+	equation := []string{"ij->ji", "ij,ij->i", "ij,kj->ik", "ij,ij->ij", "ij->i", "ij,kj->ki", "ij,kj->jik", "ji,jk->ki", "...i,...k->k...i", "i...->...i", "...j,kj->...k"}[g.r.IntN(11)]
 	in := build.In(x)
-	if equation[2] == ',' {
+	if strings.Contains(equation, ",") {
 		in = append(in, x)
 	}
 	return g.op("Einsum", in, onnx.StringAttr("equation", equation))
