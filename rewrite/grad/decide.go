@@ -6,8 +6,9 @@ package grad
 // attention mask, a cosine table). Its name may tell (names.go), and its content: a
 // mask holds zeros and very negative numbers, a table of sines starts with sin 0 or
 // cos 0 and never leaves [-1,1], or its columns are waves; distances that are added
-// to attention scores rise evenly; a schedule rises or falls throughout, and is gathered;
-// of a grid of coordinates, as Swin V2 computes its biases from, each depends on one axis.
+// to attention scores rise evenly; a schedule rises or falls throughout, and is gathered, with
+// others by the same indices; of a grid of coordinates, as Swin V2 computes its biases from,
+// each depends on one axis.
 // Every such guess is listed as a Decision.
 
 import (
@@ -74,6 +75,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
 	case schedule(v):
 		return Decision{Source: FromContent, Reason: "a schedule: it rises or falls throughout, and only places of it are gathered"}
+	case c.besideSchedule(v):
+		return Decision{Source: FromContent, Reason: "beside a schedule: of as many elements, gathered by the same indices only"}
 	case coordinates(v):
 		return Decision{Source: FromContent, Reason: "a grid of coordinates: each rises or falls along an axis of its own, and no other changes it"}
 	case !elementwiseOnly(v):
@@ -216,7 +219,7 @@ const leastSchedule = 8
 // schedule reports a vector that rises or falls throughout, of which only places are
 // gathered, as a diffusion model gathers noise levels by the time.
 func schedule(v *onnx.Value) bool {
-	if len(v.Type.Shape) != 1 || !gatheredOnly(v) {
+	if len(v.Type.Shape) != 1 || len(gatheredBy(v)) == 0 {
 		return false
 	}
 	if n, err := v.Init.Elements(); err != nil || n < leastSchedule || n > 1<<26 {
@@ -311,18 +314,47 @@ func onlyAlong(values []float64, step, stride, size int) bool {
 	return true
 }
 
-// gatheredOnly reports that places of v are gathered, and nothing else is done with it.
-func gatheredOnly(v *onnx.Value) bool {
+// gatheredBy are the indices by which places of v are gathered, none if anything else is done
+// with it.
+func gatheredBy(v *onnx.Value) []*onnx.Value {
+	var all []*onnx.Value
 	for _, u := range v.Uses() {
+		var by []*onnx.Value
 		switch {
 		case u.Index != 0:
-			return false
-		case u.Node.Is("Identity", "Cast") && gatheredOnly(u.Node.Out(0)):
-		case !u.Node.Is("Gather", "GatherElements", "GatherND"):
-			return false
+		case u.Node.Is("Identity", "Cast"):
+			by = gatheredBy(u.Node.Out(0))
+		case u.Node.Is("Gather", "GatherElements", "GatherND"):
+			by = []*onnx.Value{u.Node.In(1)}
+		}
+		if len(by) == 0 {
+			return nil
+		}
+		all = append(all, by...)
+	}
+	return all
+}
+
+// besideSchedule reports a vector as long as a schedule, of which only the same places are
+// gathered, as the weight of a diffusion model's loss at a time is.
+func (c *chooser) besideSchedule(v *onnx.Value) bool {
+	by := gatheredBy(v)
+	return len(v.Type.Shape) == 1 && len(by) > 0 && !slices.ContainsFunc(by, func(index *onnx.Value) bool {
+		return !slices.ContainsFunc(c.schedules[index], func(s *onnx.Value) bool { return slices.Equal(s.Init.Dims(), v.Init.Dims()) })
+	})
+}
+
+// schedules are those of a graph, by what gathers places of them.
+func schedules(g *onnx.Graph) map[*onnx.Value][]*onnx.Value {
+	found := map[*onnx.Value][]*onnx.Value{}
+	for _, v := range g.Initializers {
+		if v.Type.DType.IsFloat() && schedule(v) {
+			for _, index := range gatheredBy(v) {
+				found[index] = append(found[index], v)
+			}
 		}
 	}
-	return len(v.Uses()) > 0
+	return found
 }
 
 // uniform reports equal elements.
