@@ -44,6 +44,34 @@ out y float32[4096]
 	}
 }
 
+// TestPackedOnce: a Gemm that reads a constant transposed has the pack of one that reads it as it
+// is, where it is symmetric, and that of a constant that holds the transposed matrix.
+func TestPackedOnce(t *testing.T) {
+	for _, c := range []struct {
+		name, v, w string
+	}{
+		{"symmetric", "[1, 2, 2, 3]", "[1, 2, 2, 3]"},
+		{"transposed", "[1, 2, 4, 3]", "[1, 4, 2, 3]"},
+		{"other", "[1, 2, 4, 3]", "[1, 2, 4, 3]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, got := predictedAndMeasured(t, fmt.Sprintf(`model ir=10 opset=20
+graph g {
+in x float32[4,2]
+init v float32[2,2] = %s
+init w float32[2,2] = %s
+a = Gemm(x, v)
+y = Gemm(a, w) {transB=1}
+out y float32[4,2]
+}
+`, c.v, c.w), nil)
+			if s := p.Session.Bytes(); s != got.session {
+				t.Errorf("session of %d bytes, measured %d", s, got.session)
+			}
+		})
+	}
+}
+
 // place is the number of a value by name.
 func (p *Prediction) place(t *testing.T, name string) int {
 	for i, v := range p.Values {

@@ -10,7 +10,8 @@ package predict
 //	                              ConvTranspose's in the arena, others beside it
 //
 // A packed weight's original is given up where nothing else reads it, and
-// weights of equal content are packed once. The packed layout rounds the
+// weights of equal content are packed once, so is a symmetric one that a Gemm reads
+// transposed as well. The packed layout rounds the
 // columns of a matrix up to 16.
 //
 // On a device it holds all constants that nodes read there, and what kernels keep.
@@ -148,9 +149,14 @@ func packGRU(_ *onnx.Node, i int, dims []int64) int64 {
 
 // A pack is one packed weight: kernels of a type share those of equal content.
 type pack struct {
-	op         string
+	op    string
+	bytes int64
+}
+
+// A layout is a constant as a kernel packs it: a transposed matrix by its columns.
+type layout struct {
+	v          *onnx.Value
 	transposed bool
-	bytes      int64
 }
 
 // session adds up what the kernels pack, and the small initializers of which
@@ -160,7 +166,7 @@ func session(b *builder) Session {
 		return deviceSession(b)
 	}
 	var s Session
-	done := map[pack][]*onnx.Value{}
+	done := map[pack][]layout{}
 	unpacked := map[*onnx.Value]bool{} // still read in its own layout
 	seen := map[*onnx.Value]bool{}
 	for _, n := range b.Nodes {
@@ -169,11 +175,11 @@ func session(b *builder) Session {
 				continue
 			}
 			seen[v] = true
-			p := pack{n.OpType(), n.Int("transB", 0) != 0, packedBytes(n, i, v)}
+			p, l := pack{n.OpType(), packedBytes(n, i, v)}, layout{v, n.Int("transB", 0) != 0}
 			if p.bytes == 0 {
 				unpacked[v] = true
-			} else if !slices.ContainsFunc(done[p], func(w *onnx.Value) bool { return sameContent(v, w) }) {
-				done[p] = append(done[p], v)
+			} else if !slices.ContainsFunc(done[p], l.same) {
+				done[p] = append(done[p], l)
 				s.Packed += p.bytes
 				if n.Is("ConvTranspose") {
 					s.InArena = append(s.InArena, p.bytes)
@@ -227,24 +233,47 @@ func deviceSession(b *builder) (s Session) {
 	return s
 }
 
-// sameContent compares two constants of equal packed size.
-func sameContent(v, w *onnx.Value) bool {
-	if v == w {
+// same compares what is packed of two constants, of equal size.
+func (l layout) same(m layout) bool {
+	turned := l.transposed != m.transposed
+	if l.v == m.v && !turned {
 		return true
 	}
+	dims, a := content(l.v)
+	other, b := content(m.v)
+	switch {
+	case a == nil || b == nil:
+		return false
+	case !turned:
+		return slices.Equal(dims, other) && bytes.Equal(a, b)
+	case len(dims) != 2 || len(other) != 2 || dims[0] != other[1] || dims[1] != other[0]:
+		return false
+	}
+	rows, columns := int(dims[0]), int(dims[1])
+	for i := range rows {
+		for j := range columns {
+			if x, y := 4*(i*columns+j), 4*(j*rows+i); !bytes.Equal(a[x:x+4], b[y:y+4]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// content is a constant's shape and bytes, nil for one that is not compared.
+func content(v *onnx.Value) ([]int64, []byte) {
 	if size, ok := v.Type.Bytes(); !ok || size > mostCompared {
-		return false
+		return nil, nil
 	}
-	a, b := tensorOf(v), tensorOf(w)
-	if a == nil || b == nil || !slices.Equal(a.Dims(), b.Dims()) {
-		return false
+	t := tensorOf(v)
+	if t == nil {
+		return nil, nil
 	}
-	x, err := a.Bytes()
+	b, err := t.Bytes()
 	if err != nil {
-		return false
+		return nil, nil
 	}
-	y, err := b.Bytes()
-	return err == nil && bytes.Equal(x, y)
+	return t.Dims(), b
 }
 
 func tensorOf(v *onnx.Value) *onnx.Tensor {
