@@ -310,7 +310,7 @@ func unsaid(d *derivation) string {
 	case !by(grad.FromOptions, grad.FromParameters, grad.FromName, grad.FromUse, grad.FromContent):
 		return "requires_grad=False and torch.no_grad are in no file; what they hold: --frozen, --stop"
 	case d.producer == "pytorch" && by(grad.FromName, grad.FromUse, grad.FromContent):
-		return "a file without PyTorch's signature has no .detach(), requires_grad=False, torch.no_grad or padding_idx; what they hold: --frozen, --stop"
+		return "a file without PyTorch's signature has no .detach(), requires_grad=False, torch.no_grad or padding_idx, and buffers in it look like parameters; what they hold: --frozen, --stop"
 	}
 	return ""
 }
