@@ -241,7 +241,9 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 	}
 	if len(params) == 0 {
 		reason := "it depends on no float initializer that could be trained"
-		if len(res.Decisions) > 0 {
+		if lost := c.o.Signature.lost; len(lost) > 0 {
+			reason = "the exporter made constants of the parameters, as where forward reads them from a list or a dict; have it read them as attributes, or export by TorchScript: " + some(lost)
+		} else if len(res.Decisions) > 0 {
 			reason = "every parameter that it depends on is frozen"
 		} else if one := singles(e.m.Graph, reach); len(one) > 0 {
 			reason = "it depends on no float initializer of more than one element; --params with the whole name trains one: " + some(one)

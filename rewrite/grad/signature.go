@@ -56,8 +56,11 @@ type Signature struct {
 	// folded says from what the exporter's optimizer computed an initializer.
 	folded map[string][]string
 	// known reports a signature that can be trusted: it names a parameter that
-	// is an initializer, or one that an initializer was computed from.
+	// is an initializer, or one that an initializer was computed from, or all that
+	// could be parameters are constants of it.
 	known bool
+	// lost are the parameters, if the file has none of them, and only constants instead.
+	lost []string
 }
 
 var (
@@ -80,8 +83,21 @@ func ReadSignature(m *onnx.Model) *Signature {
 			s.folded[v.GetName()] = onnx.PythonStrings(from)
 		}
 	}
+	constants, others := false, false
 	for _, v := range m.Graph.Initializers {
 		s.known = s.known || s.kinds[v.Name] == kindParameter || len(s.origins(v.Name)) > 0
+		constants = constants || s.kinds[v.Name] == kindConstant
+		n, err := v.Init.Elements()
+		others = others || err != nil || n > 1 && v.Type.DType.IsFloat() && s.kinds[v.Name] == "" && len(s.folded[v.Name]) == 0
+	}
+	if !s.known && constants && !others {
+		for name, kind := range s.kinds {
+			if kind == kindParameter {
+				s.lost = append(s.lost, name)
+			}
+		}
+		slices.Sort(s.lost)
+		s.known = len(s.lost) > 0
 	}
 	return s
 }

@@ -118,6 +118,24 @@ func TestSignature(t *testing.T) {
 	}
 }
 
+// TestParametersAsConstants: where the exporter made constants of all parameters, as it does of those
+// that forward reads from a dict, they are not trained as parameters of their own.
+func TestParametersAsConstants(t *testing.T) {
+	const text = "p_w: PARAMETER target='cell.w'\nc_0: CONSTANT_TENSOR target='lifted_tensor_0'\nc_1: CONSTANT_TENSOR target='lifted_tensor_1'\n"
+	const body = "in x float32[2,2]\ninit lifted_tensor_0 float32[2,2] = [1,2,3,4]\ninit lifted_tensor_1 float32[2,2] = [1,2,3,4]\n" +
+		"a = MatMul(x, lifted_tensor_0)\nb = MatMul(a, lifted_tensor_1)\n"
+	m := parseGraph(t, body+"loss = ReduceMean(b) {keepdims=0}\n", "loss float32")
+	m.SetMetadata(signatureKey, text)
+	if _, err := Differentiate(m, Options{}); err == nil || !strings.Contains(err.Error(), "made constants of the parameters") || !strings.Contains(err.Error(), "cell.w") {
+		t.Errorf("%v", err)
+	}
+	m = parseGraph(t, body+"init val_3 float32[2,2] = [4,2,3,1]\nc = MatMul(b, val_3)\nloss = ReduceMean(c) {keepdims=0}\n", "loss float32")
+	m.SetMetadata(signatureKey, text)
+	if got, _ := decisions(t, m, Options{}); !strings.Contains(got, "+val_3") {
+		t.Errorf("beside another: %s", got)
+	}
+}
+
 // TestParamsSelectParameters: patterns select among parameters, a whole name makes
 // one of a constant; a pattern that trains nothing is a warning beside others, an
 // error alone.
