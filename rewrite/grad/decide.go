@@ -65,6 +65,10 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromName, Reason: "named as a vector of a spectral norm is"}
 	case c.fixedNorms[moduleOf(v.Name)]:
 		return Decision{Source: FromName, Reason: "of a normalization that is written out with stored statistics, as a FrozenBatchNorm2d is"}
+	case c.statistics[v] != "":
+		return Decision{Source: FromUse, Reason: c.statistics[v]}
+	case !c.names.variable(v.Name) && sums(v):
+		return Decision{Source: FromContent, Reason: "a constant: a product with equal numbers is a sum or a mean, as where a pooling is a convolution"}
 	case frequencyTable(v):
 		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
 	case ofGroupNorm(v):
@@ -144,6 +148,8 @@ func servesOnly(v *onnx.Value, kind func(onnx.Use) bool) bool {
 func standsAsWeight(v *onnx.Value) bool {
 	return len(v.Uses()) > 0 && servesOnly(v, func(u onnx.Use) bool {
 		switch n := u.Node; {
+		case expanded(n.In(u.Index)): // zeros, where a layer has no bias
+			return ofSlope(u)
 		case n.Is("Conv", "ConvTranspose", "Gemm"):
 			return u.Index > 0
 		case n.Is("MatMul"):
@@ -155,17 +161,39 @@ func standsAsWeight(v *onnx.Value) bool {
 	})
 }
 
+// expanded reports what was made larger than it is stored.
+func expanded(v *onnx.Value) bool {
+	by := v.Behind("Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity").Producer
+	return by != nil && by.Is("Expand")
+}
+
 // ofSlope reports the slope of a PRelu.
 func ofSlope(u onnx.Use) bool { return u.Node.Is("PRelu") && u.Index == 1 }
 
-// ofOneColumn reports a product with a matrix of one column.
+// ofOneColumn reports a product with a matrix of one column, or a convolution of one filter
+// that adds nothing itself, perhaps with the axes moved.
 func ofOneColumn(v *onnx.Value) bool {
-	n := v.Producer
-	if n == nil || !n.Is("MatMul") || n.In(1).Init == nil {
+	n := v.Behind("Transpose", "Reshape", "Squeeze").Producer
+	if n == nil || !n.Is("MatMul", "Conv") || len(n.Inputs) > 2 {
 		return false
 	}
-	dims := n.In(1).Init.Dims()
-	return len(dims) == 2 && dims[1] == 1
+	axis := 0
+	if n.Is("MatMul") {
+		axis = 1
+	}
+	w := n.In(1)
+	if by := w.Producer; by != nil && by.Is("Transpose") {
+		perm := by.Ints("perm")
+		if len(perm) <= axis {
+			return false
+		}
+		w, axis = by.In(0), int(perm[axis])
+	}
+	if w.Init == nil {
+		return false
+	}
+	dims := w.Init.Dims()
+	return axis < len(dims) && dims[axis] == 1 && (len(dims) == 2 || n.Is("Conv"))
 }
 
 // ofGroupNorm reports a scale or shift of channels right behind an InstanceNormalization
@@ -366,6 +394,13 @@ func uniform(v *onnx.Value) bool {
 	data, err := v.Init.Bytes()
 	size := len(data) / int(n)
 	return err == nil && size > 0 && bytes.Equal(data[size:], data[:len(data)-size])
+}
+
+// sums reports a matrix or filter of equal numbers, as no weights begin but zeros.
+func sums(v *onnx.Value) bool {
+	return len(v.Type.Shape) > 1 && uniform(v) && !v.IsZero() && servesOnly(v, func(u onnx.Use) bool {
+		return u.Node.Is("MatMul") || u.Node.Is("Conv", "ConvTranspose", "Gemm") && u.Index == 1
+	})
 }
 
 // maxLook is how many elements of a candidate are looked at.

@@ -32,6 +32,8 @@ type chooser struct {
 	fixedNorms map[string]bool
 	// schedules are those that rise or fall, by the indices that gather places of them.
 	schedules map[*onnx.Value][]*onnx.Value
+	// statistics says of values that they are stored statistics of a normalization that is written out.
+	statistics map[*onnx.Value]string
 	// adapters are the parameters of low-rank pairs that were added, by name.
 	adapters map[string]bool
 	// shared says of values by name that they serve where another was meant.
@@ -68,6 +70,7 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 	if !o.Signature.known {
 		c.begins, c.lone, c.apart = beginnings(m.Graph), loneBiases(m.Graph), apartTwins(m.Graph)
 		c.schedules = schedules(m.Graph)
+		c.statistics = writtenStatistics(m.Graph)
 		if c.names.script {
 			c.negated = c.names.negated(m.Graph)
 		}

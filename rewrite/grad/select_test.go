@@ -710,6 +710,7 @@ func TestFoldedConvolution(t *testing.T) {
 // operator takes weights, as the slope of a PRelu that TorchScript reshaped ahead and the bias
 // of a layer with one output, and is a constant elsewhere. Equal slopes are no constant either.
 func TestOneElement(t *testing.T) {
+	const image = "init to int64[4] = [2,2,1,1]\nr = Reshape(x, to)\na = Mul(r, r)\n"
 	tests := []struct {
 		text, producer string
 		trained        bool
@@ -722,6 +723,10 @@ func TestOneElement(t *testing.T) {
 		{"init v float32[2,1] = [3, 4]\ninit b float32[1,1] = [0.5]\na = MatMul(x, net.w)\nc = MatMul(a, v)\ny = Add(c, b)", "pytorch", false},
 		{"init b float32[1] = [0.5]\na = MatMul(x, net.w)\ny = Add(a, b)", "", false},
 		{"init b float32[1] = [0.5]\na = MatMul(x, net.w)\ny = Mul(a, b)", "", false},
+		{image + "init v float32[1,2,1,1] = [3, 4]\ninit b float32[1] = [0.5]\nc = Conv(a, v)\ny = Add(c, b)", "", true},
+		{image + "init v float32[1,1,2,1] = [3, 4]\nt = Transpose(v) {perm=[3,2,0,1]}\ninit b float32[1] = [0.5]\nc = Conv(a, t)\nd = Transpose(c) {perm=[0,2,3,1]}\ny = Add(d, b)", "", true},
+		{image + "init v float32[2,2,1,1] = [3, 4, 5, 6]\ninit b float32[1] = [0.5]\nc = Conv(a, v)\ny = Add(c, b)", "", false},
+		{image + "init v float32[2,2,1,1] = [3, 4, 5, 6]\ninit two int64[1] = [2]\ninit b float32[] = 0\nf = Expand(b, two)\ny = Conv(a, v, f)", "", false},
 	}
 	for _, c := range tests {
 		m := parseGraph(t, "in x float32[2,2]\ninit one int64[1] = [0]\ninit net.w float32[2,2] = [1,2,3,4]\n"+c.text+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
@@ -748,6 +753,28 @@ func TestInlinedConstant(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == name }); got != trained {
+			t.Errorf("%s: trained %v", name, got)
+		}
+	}
+}
+
+// TestSums: where names tell nothing, a matrix or filter of equal numbers is a sum or a mean
+// that was written as a product; zeros are how some layers begin.
+func TestSums(t *testing.T) {
+	for name, c := range map[string]struct {
+		filter, values, producer string
+		trained                  bool
+	}{
+		"ones":          {"kernel", "[1,1,1,1]", "", false},
+		"quarters":      {"kernel", "[0.25,0.25,0.25,0.25]", "", false},
+		"zeros":         {"kernel", "[0,0,0,0]", "", true},
+		"weights":       {"kernel", "[1,1,1,2]", "", true},
+		"by their name": {"net/conv/ReadVariableOp:0", "[1,1,1,1]", "tf2onnx", true},
+	} {
+		m := parseGraph(t, "in x float32[1,1,3,3]\ninit w float32[1,1,3,3] = [1,2,3,4,5,6,7,8,9]\ninit "+c.filter+" float32[1,1,2,2] = "+c.values+
+			"\na = Mul(x, w)\ny = Conv(a, "+c.filter+")\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		m.Proto.ProducerName = &c.producer
+		if got, _ := trainedOf(t, m); slices.Contains(got, c.filter) != c.trained {
 			t.Errorf("%s: trained %v", name, got)
 		}
 	}
