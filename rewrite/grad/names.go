@@ -92,11 +92,13 @@ func newNamer(m *onnx.Model) namer {
 
 // ahead reports what the exporter, or a tool behind it, computed ahead by more than a reshape,
 // as far as the name tells: TorchScript and TensorFlow call a value after its operator,
-// /wpe/Gather_output_0 and …/batchnorm/mul:0, dynamo calls a parameter after its module, and
+// /wpe/Gather_output_0 and …/batchnorm/mul:0, ONNX Runtime after its fusion, dynamo calls a parameter after its module, and
 // nothing else.
 func (n namer) ahead(v *onnx.Value) bool {
 	name := v.Name
 	switch {
+	case fusedName.MatchString(name): // by ONNX Runtime
+		return true
 	case n.script && ComputedAhead(name) && ofLinear(v):
 		return true
 	case n.script && ComputedAhead(name), n.tensorflow && strings.HasPrefix(name, "const_fold_opt__"):
@@ -104,7 +106,7 @@ func (n namer) ahead(v *onnx.Value) bool {
 	case n.script:
 		return outputName.MatchString(name) && !reshapedName.MatchString(name)
 	case n.tensorflow:
-		return outputName.MatchString(name) && !reshapedName.MatchString(name) && !n.variable(name) && elementwiseOnly(v)
+		return outputName.MatchString(name) && !reshapedName.MatchString(name) && !n.variable(name)
 	case n.torch && numberName.MatchString(name): // by older exporters
 		return elementwiseOnly(v)
 	case n.torch:
@@ -123,6 +125,7 @@ func ofLinear(v *onnx.Value) bool {
 
 var (
 	numberName   = regexp.MustCompile(`^\d+$`)
+	fusedName    = regexp.MustCompile(`^(ConvBnFusion|ConvMulFusion|ConvAddFusion_B|MatMulBnFusion)_`)
 	outputName   = regexp.MustCompile(`/[^/]+(_output_|:)\d+$`)
 	reshapedName = regexp.MustCompile(`/(resource|Const|Constant|Reshape|ExpandDims|Unsqueeze|Squeeze|[Tt]ranspose|Identity|Cast)(_\d+)?(_output_|:)\d+$`)
 )

@@ -32,6 +32,8 @@ type chooser struct {
 	fixedNorms map[string]bool
 	// schedules are those that rise or fall, by the indices that gather places of them.
 	schedules map[*onnx.Value][]*onnx.Value
+	// unbiased are weights of layers without a bias, by name, in a file by tf2onnx.
+	unbiased map[string]bool
 	// statistics says of values that they are stored statistics of a normalization that is written out.
 	statistics map[*onnx.Value]string
 	// adapters are the parameters of low-rank pairs that were added, by name.
@@ -73,6 +75,9 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		c.statistics = writtenStatistics(m.Graph)
 		if c.names.script {
 			c.negated = c.names.negated(m.Graph)
+		}
+		if c.names.tensorflow {
+			c.unbiased = withoutBias(m.Graph)
 		}
 		if c.names.torch { // whose Constant nodes hold no parameter
 			c.fixedNorms = fixedNorms(m.Graph)

@@ -559,6 +559,10 @@ func TestComputedAhead(t *testing.T) {
 		{"tf2onnx", "net/norm/batchnorm/mul:0", "Mul", true},
 		{"tf2onnx", "net/norm/Reshape_1:0", "Mul", false},
 		{"tf2onnx", "net/dense/Add/ReadVariableOp:0", "Add", false},
+		{"tf2onnx", "net/dense/MatMul/merged_input:0", "MatMul", true}, // by TensorFlow, with a scale
+		{"tf2onnx", "net/dense/Reshape:0", "MatMul", false},
+		{"pytorch", "ConvBnFusion_W_net.weight", "MatMul", true}, // by ONNX Runtime
+		{"", "ConvMulFusion_W_net.weight", "MatMul", true},
 	} {
 		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\n/a/y = %s(x, %s)%s\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", c.name, c.op, c.name, map[bool]string{true: " {transB=1}"}[c.op == "Gemm"]), "loss float32")
 		m.Proto.ProducerName = &c.producer

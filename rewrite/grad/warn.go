@@ -27,13 +27,21 @@ func sharedUses(g *onnx.Graph) map[string]string {
 		kinds := map[string]bool{}
 		var readers []*onnx.Node
 		for _, u := range v.Uses() {
+			if u.Node.Is("Shape", "Size") {
+				continue
+			}
 			kinds[fmt.Sprintf("%s input %d", u.Node.OpType(), u.Index)] = true
 			if !slices.Contains(readers, u.Node) {
 				readers = append(readers, u.Node)
 			}
 		}
-		vector := len(v.Type.Shape) <= 1
-		if len(readers) < 2 || !vector && tiedEmbedding(kinds) || ofOneModule(v.Name, readers) {
+		long := 0
+		for _, d := range v.Type.Shape {
+			if !d.Is(1) {
+				long++
+			}
+		}
+		if len(readers) < 2 || long > 1 && tiedEmbedding(kinds) || ofOneModule(v.Name, readers) {
 			continue
 		}
 		var list []string
@@ -176,6 +184,70 @@ func (e *engine) warnNodes(c *chooser, reach map[*onnx.Value]bool, res *Result) 
 	}
 }
 
+// withoutBias are the weights of layers to whose products the file adds nothing. A product that
+// another one reads is left out, as the first of a separable convolution has no bias.
+func withoutBias(g *onnx.Graph) map[string]bool {
+	names := map[string]bool{}
+	for _, v := range g.Initializers {
+		if v.Type.DType.IsFloat() && len(v.Type.Shape) > 1 && len(v.Uses()) > 0 && servesOnly(v, unbiased) {
+			names[v.Name] = true
+		}
+	}
+	return names
+}
+
+// unbiased reports the weight of a product that gets no bias.
+func unbiased(u onnx.Use) bool {
+	n := u.Node
+	return n.Is("MatMul", "Gemm", "Conv", "ConvTranspose") && u.Index == 1 && n.In(2) == nil && !shifted(n.Out(0))
+}
+
+// shifted reports that what the file holds is added to v, perhaps reshaped or scaled, or to
+// its sum with another product, as a recurrence adds one bias to two; or that a product reads v.
+func shifted(v *onnx.Value) bool {
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		n := u.Node
+		switch {
+		case u.Index == onnx.Captured || n.Is("BatchNormalization", "MatMul", "Conv"):
+			return true
+		case n.Is("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Split", "Slice") && u.Index == 0:
+			return slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil && shifted(o) })
+		case !n.Is("Add", "Sub", "Mul") || len(n.Inputs) != 2:
+			return false
+		}
+		other := n.In(1 - u.Index)
+		if held(other) {
+			return !n.Is("Mul") || shifted(n.Out(0))
+		}
+		by := other.Behind("Reshape", "Transpose").Producer
+		if by != nil && by.Is("Add") && len(by.Inputs) == 2 && (held(by.In(0)) || held(by.In(1))) {
+			return true
+		}
+		return n.Is("Add") && by != nil && by.Is("MatMul", "Conv") && held(by.In(1)) && shifted(n.Out(0))
+	})
+}
+
+// held reports what the file holds, perhaps reshaped.
+func held(v *onnx.Value) bool {
+	v = v.Behind("Reshape", "Unsqueeze", "Squeeze", "Transpose", "Cast")
+	return v != nil && v.Stored()
+}
+
+// warnLost names the trained weights of layers without a bias in a file by tf2onnx, which
+// leaves out what is added and all zeros, as the biases of a fresh model are.
+func warnLost(c *chooser, params []*onnx.Value, res *Result) {
+	var names []string
+	for _, p := range params {
+		if c.unbiased[p.Name] {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) > 0 {
+		res.Warnings = append(res.Warnings, "nothing is added to the products with these weights: "+some(names)+
+			"; tf2onnx leaves out biases that are all zeros, as those of a fresh layer are, and they are not trained: set them to other numbers, however small, and export again")
+	}
+}
+
 // blockExits lists the float values that leave the blocks of the exported program
 // that torch.export traces apart, which are those of torch.no_grad and
 // torch.autocast: their nodes say that their code has no file.
@@ -253,6 +325,7 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 			}
 		}
 	}
+	warnLost(c, params, res)
 	if n := e.storedStatistics(reach); n > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization with stored statistics, and nothing says whether the model was in train(); "+
 			"to train with batch statistics, export a model in train() with dynamo=True, optimize=False, or with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))

@@ -31,6 +31,50 @@ func TestSharedUses(t *testing.T) {
 	}
 }
 
+// TestSharedShapes: a gain of one long axis is as likely merged as a vector is, a matrix that
+// one operator reads several times is meant, and who asks for a shape reads no numbers.
+func TestSharedShapes(t *testing.T) {
+	for body, warns := range map[string]bool{
+		"init w float32[1,1,3] = [1,1,1]\ny = Mul(x, w)\nz = Mul(y, w)":                   true,
+		"init w float32[1,3,3] = [1,2,3,4,5,6,7,8,9]\ny = MatMul(x, w)\nz = MatMul(y, w)": false,
+		"init w float32[3] = [1,2,3]\ns = Shape(w)\ny = Mul(x, w)\nz = Expand(y, s)":      false,
+	} {
+		m := parseGraph(t, "in x float32[2,4,3]\n"+body+"\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		if got := len(sharedUses(m.Graph)) > 0; got != warns {
+			t.Errorf("%s: warns %v", body, got)
+		}
+	}
+}
+
+// TestLostBias: layers without a bias are named in a file by tf2onnx, which leaves out a bias of
+// zeros, but not the first of two products in a row, nor where one bias is added to two.
+func TestLostBias(t *testing.T) {
+	for body, want := range map[string]string{
+		"h = Relu(a)\ny = MatMul(h, v)":                                                             "w/ReadVariableOp:0, v",
+		"b = Add(a, k)\nh = Relu(b)\ny = MatMul(h, v)":                                              "v",
+		"n = Mul(a, k)\nb = Add(n, k)\nh = Relu(b)\nc = MatMul(h, v)\ny = Add(k, c)":                "",
+		"b = MatMul(a, v)\ny = Add(b, k)":                                                           "",
+		"b = MatMul(x, v)\nc = Add(a, b)\ny = Add(c, k)":                                            "",
+		"b = MatMul(x, v)\nc = Add(b, k)\ny = Add(a, c)":                                            "",
+		"b = Reshape(a, four)\nc = Sub(b, x0)\nh = Relu(c)\nd = Reshape(h, two)\ny = Gemm(d, v, k)": "w/ReadVariableOp:0",
+	} {
+		for _, producer := range []string{"tf2onnx", ""} {
+			m := parseGraph(t, "in x float32[2,2]\nin x0 float32[4]\ninit w/ReadVariableOp:0 float32[2,2] = [1,2,3,4]\ninit v float32[2,2] = [1,2,3,5]\ninit k float32[2] = [1,2]\n"+
+				"init four int64[1] = [4]\ninit two int64[2] = [2,2]\na = MatMul(x, w/ReadVariableOp:0)\n"+body+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+			m.Proto.ProducerName = &producer
+			res, err := Differentiate(m, Options{})
+			if err != nil {
+				t.Fatalf("%s: %v", body, err)
+			}
+			said := strings.Join(res.Warnings, " ")
+			warns := want != "" && producer != ""
+			if strings.Contains(said, "nothing is added") != warns || warns && !strings.Contains(said, "with these weights: "+want+"; tf2onnx") {
+				t.Errorf("%s by %q: %q", body, producer, said)
+			}
+		}
+	}
+}
+
 // TestMatricesInNodes: a weight that stands in a Constant node is not trained, and a warning
 // names it; a literal that PyTorch wrote, or that is only added, is none.
 func TestMatricesInNodes(t *testing.T) {
