@@ -426,7 +426,8 @@ func constantLook(v *onnx.Value) string {
 		}
 		lowest, highest = math.Min(lowest, x), math.Max(highest, x)
 	}
-	if len(distinct) <= 3 && (lowest <= -1e4 || distinct[0] && distinct[1] && len(v.Type.Shape) >= 2) {
+	twoValued := len(distinct) == 2 && longAxes(v) > 1
+	if len(distinct) <= 3 && (lowest <= -1e4 || distinct[0] && (highest >= 1e4 || distinct[1] && len(v.Type.Shape) >= 2 || twoValued)) {
 		return "a mask: it holds only " + listed(distinct)
 	}
 	if len(distinct) <= 3 && distinct[0] && highest == 0 && (lowest <= -10 || lowest == 0) && len(v.Type.Shape) >= 2 && beforeSoftmax(v, 12) {
@@ -439,6 +440,17 @@ func constantLook(v *onnx.Value) string {
 		return "a table of distances (ALiBi)"
 	}
 	return ""
+}
+
+// longAxes counts the axes of more than one element.
+func longAxes(v *onnx.Value) int {
+	count := 0
+	for _, d := range v.Type.Shape {
+		if !d.Is(1) {
+			count++
+		}
+	}
+	return count
 }
 
 // sineTable reports a table of sines and cosines, perhaps shifted.

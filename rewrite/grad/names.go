@@ -97,7 +97,7 @@ func newNamer(m *onnx.Model) namer {
 func (n namer) ahead(v *onnx.Value) bool {
 	name := v.Name
 	switch {
-	case fusedName.MatchString(name): // by ONNX Runtime
+	case fusedName.MatchString(name): // by ONNX Runtime or tf2onnx
 		return true
 	case n.script && ComputedAhead(name) && ofLinear(v):
 		return true
@@ -125,9 +125,9 @@ func ofLinear(v *onnx.Value) bool {
 
 var (
 	numberName   = regexp.MustCompile(`^\d+$`)
-	fusedName    = regexp.MustCompile(`^(ConvBnFusion|ConvMulFusion|ConvAddFusion_B|MatMulBnFusion)_`)
+	fusedName    = regexp.MustCompile(`^(ConvBnFusion|ConvMulFusion|ConvAddFusion_B|MatMulBnFusion)_|_fused_bn$`)
 	outputName   = regexp.MustCompile(`/[^/]+(_output_|:)\d+$`)
-	reshapedName = regexp.MustCompile(`/(resource|Const|Constant|Reshape|ExpandDims|Unsqueeze|Squeeze|[Tt]ranspose|Identity|Cast)(_\d+)?(_output_|:)\d+$`)
+	reshapedName = regexp.MustCompile(`/(resource|Const|Constant|Reshape|ExpandDims|Unsqueeze|Squeeze|[Tt]ranspose|Identity|Cast|input)(_\d+)?(_output_|:)\d+$`)
 )
 
 // variable reports the name of a parameter or a buffer.

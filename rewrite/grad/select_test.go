@@ -187,6 +187,23 @@ loss = ReduceMean(f) {keepdims=0}
 	}
 }
 
+// TestMasks: two numbers, one of them zero, are no weights of a matrix that is only multiplied or
+// added, whatever the other is, and neither is a number so large; a fresh bias may be both.
+func TestMasks(t *testing.T) {
+	for w, trained := range map[string]bool{
+		"[2,2] = [0.5,0,0.5,0.5]": false,
+		"[1,2] = [0,1e9]":         false,
+		"[1,2] = [0,2]":           true,
+		"[2,2] = [0.5,0,0.5,0.7]": true,
+		"[2,2] = [0,0,0,0]":       true,
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit v float32[2,2] = [1,2,3,5]\ninit w float32"+w+"\na = MatMul(x, v)\ny = Mul(a, w)\nloss = ReduceMean(y) {keepdims=0}", "loss float32")
+		if got, _ := trainedOf(t, m); slices.Contains(got, "w") != trained {
+			t.Errorf("%s: trained %v", w, got)
+		}
+	}
+}
+
 // TestFrequencies: what only ends in sines is a table where it multiplies
 // positions and holds frequencies, and a weight where it meets an activation.
 func TestFrequencies(t *testing.T) {
@@ -561,6 +578,8 @@ func TestComputedAhead(t *testing.T) {
 		{"tf2onnx", "net/dense/Add/ReadVariableOp:0", "Add", false},
 		{"tf2onnx", "net/dense/MatMul/merged_input:0", "MatMul", true}, // by TensorFlow, with a scale
 		{"tf2onnx", "net/dense/Reshape:0", "MatMul", false},
+		{"tf2onnx", "net/while/input_8:0", "MatMul", false},
+		{"tf2onnx", "net/conv_weights_fused_bn", "MatMul", true},
 		{"pytorch", "ConvBnFusion_W_net.weight", "MatMul", true}, // by ONNX Runtime
 		{"", "ConvMulFusion_W_net.weight", "MatMul", true},
 	} {

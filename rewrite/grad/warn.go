@@ -35,13 +35,7 @@ func sharedUses(g *onnx.Graph) map[string]string {
 				readers = append(readers, u.Node)
 			}
 		}
-		long := 0
-		for _, d := range v.Type.Shape {
-			if !d.Is(1) {
-				long++
-			}
-		}
-		if len(readers) < 2 || long > 1 && tiedEmbedding(kinds) || ofOneModule(v.Name, readers) {
+		if len(readers) < 2 || longAxes(v) > 1 && tiedEmbedding(kinds) || ofOneModule(v.Name, readers) {
 			continue
 		}
 		var list []string
@@ -135,7 +129,9 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 		if !n.Is("BatchNormalization") || traits.ComputesStatistics(n) || !reach[n.Out(0)] || !e.needs[n.Out(0)] {
 			continue
 		}
-		if _, said := calledInTraining(n); !said {
+		mean := n.In(statisticsFrom).Behind("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Tile", "Expand")
+		computed := mean.Producer != nil && !mean.Stored() // by the graph, of the batch
+		if _, said := calledInTraining(n); !said && !computed {
 			count++
 		}
 	}
@@ -244,7 +240,7 @@ func warnLost(c *chooser, params []*onnx.Value, res *Result) {
 	}
 	if len(names) > 0 {
 		res.Warnings = append(res.Warnings, "nothing is added to the products with these weights: "+some(names)+
-			"; tf2onnx leaves out biases that are all zeros, as those of a fresh layer are, and they are not trained: set them to other numbers, however small, and export again")
+			"; where their layers have biases, these were all zeros, as fresh ones are: tf2onnx leaves such out, and they are not trained; set them to other numbers, however small, and export again")
 	}
 }
 

@@ -68,7 +68,7 @@ func TestLostBias(t *testing.T) {
 			}
 			said := strings.Join(res.Warnings, " ")
 			warns := want != "" && producer != ""
-			if strings.Contains(said, "nothing is added") != warns || warns && !strings.Contains(said, "with these weights: "+want+"; tf2onnx") {
+			if strings.Contains(said, "nothing is added") != warns || warns && !strings.Contains(said, "with these weights: "+want+"; where") {
 				t.Errorf("%s by %q: %q", body, producer, said)
 			}
 		}
@@ -168,6 +168,17 @@ func TestStoredStatistics(t *testing.T) {
 		if got := len(res.Buffers) == 2; got != c.trains {
 			t.Errorf("%s: %d running statistics are moved", name, len(res.Buffers))
 		}
+	}
+}
+
+// TestComputedStatistics: statistics that the graph computes of its batch, as tf2onnx writes
+// training, are not stored ones.
+func TestComputedStatistics(t *testing.T) {
+	m := parseGraph(t, "in x float32[2,3]\ninit s float32[3] = [1,2,3]\ninit b float32[3] = [1,0,2]\ninit over int64[1] = [0]\nm = ReduceMean(x, over) {keepdims=0}\n"+
+		"d = Sub(x, m)\nv = ReduceSumSquare(d, over) {keepdims=0}\ny = BatchNormalization(x, s, b, m, v)\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+	res, err := Differentiate(m, Options{})
+	if err != nil || len(res.Warnings) > 0 {
+		t.Errorf("%v, warnings %q", err, res.Warnings)
 	}
 }
 
