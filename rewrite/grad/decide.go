@@ -173,7 +173,7 @@ func ofSlope(u onnx.Use) bool { return u.Node.Is("PRelu") && u.Index == 1 }
 // ofOneColumn reports a product with a matrix of one column, or a convolution of one filter
 // that adds nothing itself, perhaps with the axes moved.
 func ofOneColumn(v *onnx.Value) bool {
-	n := v.Behind("Transpose", "Reshape", "Squeeze").Producer
+	n := v.Behind("Transpose", "Reshape", "Squeeze", "Cast").Producer
 	if n == nil || !n.Is("MatMul", "Conv") || len(n.Inputs) > 2 {
 		return false
 	}

@@ -80,14 +80,18 @@ func fromTorchScript(m *onnx.Model) bool {
 	return scoped
 }
 
-// namers tells from its name that an initializer is a variable of the model.
+// namer tells from its name that an initializer is a variable of the model.
 type namer struct {
 	torch, script, tensorflow bool
 }
 
 func newNamer(m *onnx.Model) namer {
 	producer := m.Proto.GetProducerName()
-	return namer{torch: producer == "pytorch", script: fromTorchScript(m), tensorflow: producer == "tf2onnx"}
+	n := namer{torch: producer == "pytorch", script: fromTorchScript(m), tensorflow: producer == "tf2onnx"}
+	if n.script && !slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return n.variable(v.Name) }) {
+		n.torch = false // as behind Keras, none of whose names are left
+	}
+	return n
 }
 
 // ahead reports what the exporter, or a tool behind it, computed ahead by more than a reshape,

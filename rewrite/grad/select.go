@@ -79,7 +79,7 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		if c.names.tensorflow {
 			c.unbiased = withoutBias(m.Graph)
 		}
-		if c.names.torch { // whose Constant nodes hold no parameter
+		if c.names.torch || c.names.script { // whose Constant nodes hold no parameter
 			c.fixedNorms = fixedNorms(m.Graph)
 		} else {
 			c.nodes = matricesInNodes(m.Graph)

@@ -765,6 +765,22 @@ func TestOneElement(t *testing.T) {
 	}
 }
 
+// TestNamelessScript: in a file by TorchScript that has lost all names, as behind Keras, equal
+// numbers may be a fresh bias: it is trained.
+func TestNamelessScript(t *testing.T) {
+	for weight, nameless := range map[string]bool{"onnx::MatMul_4": true, "net.weight": false} {
+		m := parseTorch(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,4]\ninit onnx::Add_7 float32[2] = [0,0]\na = MatMul(x, %s)\ny = Add(a, onnx::Add_7)\nloss = ReduceMean(y) {keepdims=0}", weight, weight), "loss float32")
+		m.Graph.Nodes[0].SetName("/net/MatMul")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := res.Decisions[1]; d.Name != "onnx::Add_7" || d.Trained != nameless {
+			t.Errorf("beside %s: %+v", weight, d)
+		}
+	}
+}
+
 // TestInlinedConstant: a constant of one element that ONNX Runtime wrote out of a function is
 // no parameter, though TorchScript's own parameters may have such a name.
 func TestInlinedConstant(t *testing.T) {
