@@ -107,3 +107,41 @@ func TestStopPatterns(t *testing.T) {
 		}
 	}
 }
+
+// TestStopsOfJAX: what jax2onnx names as jax.lax.stop_gradient returns it hands no gradient on,
+// in the body of a loop neither.
+func TestStopsOfJAX(t *testing.T) {
+	const body = "Identity(h)\ny = MatMul(%s, v)\nz = Add(y, h)\nloss = ReduceMean(z) {keepdims=0}"
+	const loop = `init n int64[] = 2
+init yes bool[] = true
+z = Loop(n, yes, h) {body=graph body {
+  in i int64[]
+  in c bool[]
+  in s float32[2,2]
+  k = Identity(c)
+  stop_out_0 = Identity(s)
+  a = MatMul(stop_out_0, v)
+  y = Tanh(a)
+  out k bool[]
+  out y float32[2,2]
+}}
+loss = ReduceMean(z) {keepdims=0}`
+	for text, stopped := range map[string]bool{
+		"stop_out_0 = " + strings.ReplaceAll(body, "%s", "stop_out_0"):       true,
+		"f/stop_out_12 = " + strings.ReplaceAll(body, "%s", "f/stop_out_12"): true,
+		"stop_output = " + strings.ReplaceAll(body, "%s", "stop_output"):     false,
+		loop: true,
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit w float32[2,2] = [1,2,3,4]\ninit v float32[2,2] = [1,2,3,5]\nh = MatMul(x, w)\n"+text, "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got := len(res.Stops) > 0 && res.Stops[0].Source == "jax.lax.stop_gradient"; got != stopped {
+			t.Errorf("%s: stops %v", text, res.Stops)
+		}
+		if trained := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == "w" }); trained != (text != loop) {
+			t.Errorf("%s: w is trained: %v", text, trained)
+		}
+	}
+}
