@@ -146,16 +146,17 @@ func servesOnly(v *onnx.Value, kind func(onnx.Use) bool) bool {
 // take weights, so that it is one however few elements it has: the slope of a PRelu, which
 // has one by default, the bias of a layer with one output.
 func standsAsWeight(v *onnx.Value) bool {
+	bias := len(v.Type.Shape) > 0 // a number without an axis is none, as the zero of jax2onnx's products
 	return len(v.Uses()) > 0 && servesOnly(v, func(u onnx.Use) bool {
 		switch n := u.Node; {
 		case expanded(n.In(u.Index)): // zeros, where a layer has no bias
 			return ofSlope(u)
 		case n.Is("Conv", "ConvTranspose", "Gemm"):
-			return u.Index > 0
+			return u.Index == 1 || u.Index == 2 && bias
 		case n.Is("MatMul"):
 			return u.Index == 1
 		case n.Is("Add") && len(n.Inputs) == 2:
-			return ofOneColumn(n.In(1 - u.Index))
+			return bias && ofOneColumn(n.In(1-u.Index))
 		}
 		return ofSlope(u)
 	})

@@ -745,6 +745,7 @@ func TestOneElement(t *testing.T) {
 		{"init v float32[2,1] = [3, 4]\ninit b float32[1,1] = [0.5]\na = MatMul(x, net.w)\nc = MatMul(a, v)\ny = Add(c, b)", "", true},
 		{"init v float32[2,1] = [3, 4]\ninit b float32[1,1] = [0.5]\na = MatMul(x, net.w)\nc = MatMul(a, v)\ny = Add(c, b)", "pytorch", false},
 		{"init b float32[1] = [0.5]\na = MatMul(x, net.w)\ny = Add(a, b)", "", false},
+		{"init b float32[] = 0\na = MatMul(x, net.w)\ny = Gemm(a, net.w, b)", "", false},
 		{"init b float32[1] = [0.5]\na = MatMul(x, net.w)\ny = Mul(a, b)", "", false},
 		{image + "init v float32[1,2,1,1] = [3, 4]\ninit b float32[1] = [0.5]\nc = Conv(a, v)\ny = Add(c, b)", "", true},
 		{image + "init v float32[1,1,2,1] = [3, 4]\nt = Transpose(v) {perm=[3,2,0,1]}\ninit b float32[1] = [0.5]\nc = Conv(a, t)\nd = Transpose(c) {perm=[0,2,3,1]}\ny = Add(d, b)", "", true},
