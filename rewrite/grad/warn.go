@@ -174,8 +174,7 @@ func (e *engine) warnNodes(c *chooser, reach map[*onnx.Value]bool, res *Result) 
 	if len(c.o.Params) > 0 || len(c.o.Adapters) > 0 {
 		return // what is trained was said
 	}
-	left := slices.DeleteFunc(slices.Clone(c.nodes), func(name string) bool { return !reach[e.m.Graph.Value(name)] })
-	if len(left) > 0 {
+	if left := e.reachedNodes(c, reach); len(left) > 0 {
 		res.Warnings = append(res.Warnings, "Constant nodes hold matrices, which are not trained; where they are weights, make initializers of them: "+some(left))
 	}
 }
@@ -242,6 +241,11 @@ func warnLost(c *chooser, params []*onnx.Value, res *Result) {
 		res.Warnings = append(res.Warnings, "nothing is added to the products with these weights: "+some(names)+
 			"; where their layers have biases, these were all zeros, as fresh ones are: tf2onnx leaves such out, and they are not trained; set them to other numbers, however small, and export again")
 	}
+}
+
+// reachedNodes are the matrices of Constant nodes that a gradient would reach, by name.
+func (e *engine) reachedNodes(c *chooser, reach map[*onnx.Value]bool) []string {
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(name string) bool { return !reach[e.m.Graph.Value(name)] })
 }
 
 // blockExits lists the float values that leave the blocks of the exported program
@@ -323,8 +327,11 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 	}
 	warnLost(c, params, res)
 	if n := e.storedStatistics(reach); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization with stored statistics, and nothing says whether the model was in train(); "+
-			"to train with batch statistics, export a model in train() with dynamo=True, optimize=False, or with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False", n))
+		text := fmt.Sprintf("%d × BatchNormalization with stored statistics, and nothing says whether the model was in train()", n)
+		if c.names.torch {
+			text += "; to train with batch statistics, export a model in train() with dynamo=True, optimize=False, or with dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False"
+		}
+		res.Warnings = append(res.Warnings, text)
 	}
 	var open []string
 	for _, name := range c.blocks {

@@ -100,6 +100,15 @@ func TestMatricesInNodes(t *testing.T) {
 	}
 }
 
+// TestAllInNodes: a file whose weights all stand in Constant nodes is refused, and it is said where they are.
+func TestAllInNodes(t *testing.T) {
+	m := parseGraph(t, "in x float32[2,2]\nw = Constant() {value=tensor(float32[2,2] = [1,2,3,5])}\na = MatMul(x, w)\nloss = ReduceMean(a) {keepdims=0}", "loss float32")
+	_, err := Differentiate(m, Options{})
+	if err == nil || !strings.Contains(err.Error(), "Constant nodes hold matrices; where they are weights, make initializers of them, as onnxoptimizer does: w") {
+		t.Error(err)
+	}
+}
+
 // TestFlat: parameters that reach the loss only through operators without a slope, as a spike whose
 // surrogate slope is in no file, are named; those behind a detach, frozen ones and what the
 // names do not tell to be parameters are not.
