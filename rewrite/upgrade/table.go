@@ -105,18 +105,40 @@ func upsample10(u *upgrader, n *onnx.Node) error {
 	return nil
 }
 
+// numbers are what a constant holds, or several that are put together, as exporters write
+// scales that they fold no constants of.
+func numbers(v *onnx.Value) (list []float64, known bool) {
+	if t := v.Constant(); t != nil {
+		list, err := t.Float64s()
+		return list, err == nil
+	}
+	n := v.Producer
+	switch {
+	case n == nil:
+		return nil, false
+	case n.Is("Identity", "Cast", "Unsqueeze"):
+		return numbers(n.In(0))
+	case !n.Is("Concat"):
+		return nil, false
+	}
+	for _, in := range n.Inputs {
+		part, known := numbers(in)
+		if !known {
+			return nil, false
+		}
+		list = append(list, part...)
+	}
+	return list, true
+}
+
 // resize11 keeps what ONNX Runtime makes of the old operator: element i is the
 // input's at i/scale, in mode nearest the one below where it grows and the one above
 // where it shrinks.
 func resize11(u *upgrader, n *onnx.Node) error {
 	if n.Str("mode", "nearest") == "nearest" && !n.Has("nearest_mode") {
-		t := n.In(1).Constant()
-		if t == nil {
+		scales, known := numbers(n.In(1))
+		if !known {
 			return errors.New("its scales are not known")
-		}
-		scales, err := t.Float64s()
-		if err != nil {
-			return err
 		}
 		up, down := false, false
 		for _, x := range scales {

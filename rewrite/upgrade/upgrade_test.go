@@ -27,6 +27,7 @@ var cases = []struct {
 	{"Upsample@10", "8", "in x float32[1,2,2,3]\ny = Upsample(x) {scales=[1.0, 1.0, 2.0, 3.0]}"},
 	{"Resize@11", "10", "in x float32[1,1,3,4]\ninit s float32[4] = [1, 1, 1.7, 2]\ny = Resize(x, s)"},
 	{"Resize@11", "10", "in x float32[1,1,5,7]\ninit s float32[4] = [1, 1, 0.6, 0.4]\ny = Resize(x, s)"},
+	{"Resize@11", "10", "in x float32[1,1,5,7]\ninit a float32[2] = [1, 1]\nb = Constant() {value=tensor(float32[2] = [0.6, 0.4])}\ns = Concat(a, b) {axis=0}\ny = Resize(x, s)"},
 	{"Resize@11", "10", "in x float32[1,1,5,7]\ninit s float32[4] = [1, 1, 0.6, 1.4]\ny = Resize(x, s) {mode=\"linear\"}"},
 	{"Dropout@12", "11", "in x float32[2,3]\ny = Dropout(x) {ratio=0.3}"},
 	{"Clip@11", "10", "in x float32[2,3]\ny = Clip(x) {min=-0.5, max=1.0}"},
