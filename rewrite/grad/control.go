@@ -31,6 +31,7 @@ func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates m
 			e.closed = closed
 			return e, types, loss, nil
 		}
+		stopJAX(m.Graph)
 		if err := o.passed("open control flow", m); err != nil {
 			return nil, nil, nil, err
 		}

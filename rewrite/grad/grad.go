@@ -191,6 +191,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := checkGlobs(m.Graph, o, res); err != nil {
 		return nil, err
 	}
+	stopJAX(m.Graph)
 	if err := insertStops(m.Graph, o.Stop, res); err != nil {
 		return nil, err
 	}

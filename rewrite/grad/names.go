@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
 // stateName is a path of Python names and positions in lists.
@@ -56,9 +57,17 @@ func (n namer) negated(g *onnx.Graph) []string {
 	return names
 }
 
-// foldedConvolution reports a convolution's weights that TorchScript computed ahead.
+// foldedConvolution reports a convolution's weights that TorchScript, or a tool behind it,
+// computed ahead: they are called after no module, or a bias after the weights beside it, as
+// onnxscript calls the one that it adds.
 func (n namer) foldedConvolution(v *onnx.Value) bool {
-	return n.script && ComputedAhead(v.Name) && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Index == 1 && u.Node.Is("Conv", "ConvTranspose") })
+	if !n.script {
+		return false
+	}
+	computed := ComputedAhead(v.Name) || !n.variable(v.Name) && !reshapedName.MatchString(v.Name)
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		return u.Node.Is("Conv", "ConvTranspose") && (u.Index == 1 && computed || u.Index == 2 && v.Name == u.Node.In(1).Name+"_bias")
+	})
 }
 
 // ComputedAhead reports the name of what TorchScript computed ahead.
@@ -128,10 +137,12 @@ func ofLinear(v *onnx.Value) bool {
 }
 
 var (
-	numberName   = regexp.MustCompile(`^\d+$`)
-	fusedName    = regexp.MustCompile(`^(ConvBnFusion|ConvMulFusion|ConvAddFusion_B|MatMulBnFusion)_|_fused_bn$`)
-	outputName   = regexp.MustCompile(`/[^/]+(_output_|:)\d+$`)
-	reshapedName = regexp.MustCompile(`/(resource|Const|Constant|Reshape|ExpandDims|Unsqueeze|Squeeze|[Tt]ranspose|Identity|Cast|input)(_\d+)?(_output_|:)\d+$`)
+	numberName = regexp.MustCompile(`^\d+$`)
+	fusedName  = regexp.MustCompile(`^(ConvBnFusion|ConvMulFusion|ConvAddFusion_B|MatMulBnFusion)_|_fused_bn$`)
+	// onnxsim's
+	simplifiedName = regexp.MustCompile(`^_v_\d+$`)
+	outputName     = regexp.MustCompile(`/[^/]+(_output_|:)\d+$`)
+	reshapedName   = regexp.MustCompile(`/(resource|Const|Constant|Reshape|ExpandDims|Unsqueeze|Squeeze|[Tt]ranspose|Identity|Cast|input)(_\d+)?(_output_|:)\d+$`)
 )
 
 // variable reports the name of a parameter or a buffer.
@@ -139,7 +150,7 @@ func (n namer) variable(name string) bool {
 	switch {
 	case strings.Contains(name, "ReadVariableOp"):
 		return true
-	case strings.HasPrefix(name, "_inlfunc_"): // a constant of a function that ONNX Runtime wrote out
+	case strings.HasPrefix(name, "_inlfunc_"), simplifiedName.MatchString(name): // a constant of a function that ONNX Runtime wrote out; what onnxsim computed
 		return false
 	case !n.torch || !stateName.MatchString(name):
 		return false
@@ -156,6 +167,19 @@ var turned = regexp.MustCompile(`^(t|permute|transpose|val)(_\d+)?$`)
 // product with a mask or a constant was made of these too, an Exp has its own name.
 func (s *Signature) onlyTurned(name string) bool {
 	return len(s.folded[name]) == 1 && turned.MatchString(name)
+}
+
+// jaxStop are the names that jax2onnx gives to what jax.lax.stop_gradient returns, perhaps in a
+// function or a loop that was opened.
+var jaxStop = regexp.MustCompile(`(^|\W)stop_out_\d+(\W|$)`)
+
+// stopJAX makes stops of the Identities that jax2onnx writes of jax.lax.stop_gradient.
+func stopJAX(g *onnx.Graph) {
+	for _, n := range g.Nodes {
+		if n.Is("Identity") && n.Out(0) != nil && jaxStop.MatchString(n.Out(0).Name) && normalize.StoppedBy(n) == "" {
+			normalize.Stop(n, "jax.lax.stop_gradient")
+		}
+	}
 }
 
 // namedStatistic reports the name of a running statistic of PyTorch's.

@@ -232,7 +232,7 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Warnings = append(res.Warnings, "TorchScript computed the negation of these parameters ahead, and no gradient reaches them through it; export with do_constant_folding=False: "+some(c.negated))
 	}
 	if len(folded) > 0 {
-		res.Warnings = append(res.Warnings, "TorchScript computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+
+		res.Warnings = append(res.Warnings, "TorchScript or a tool behind it computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+
 			"export with training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False: "+some(folded))
 	}
 	for _, v := range e.m.Graph.Inputs {

@@ -2,12 +2,11 @@ package normalize
 
 // A stop is an Identity through which no gradient flows, as PyTorch's detach and
 // jax.lax.stop_gradient. PyTorch's dynamo exporter writes detach as an Identity and
-// says on the node what call it comes from; jax2onnx names the result; Stops makes others. The passes
+// says on the node what call it comes from; Stop makes one of another Identity, Stops makes others. The passes
 // keep stops, because without them nobody knows; RemoveStops takes them out when
 // the gradient has been written.
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -16,12 +15,8 @@ import (
 // stopKey is the metadata entry of a node that says who made a stop of it here.
 const stopKey = "remat.stop"
 
-// jaxStop are the names that jax2onnx gives to what jax.lax.stop_gradient returns, perhaps
-// in a function or a body.
-var jaxStop = regexp.MustCompile(`(^|\W)stop_out_\d+(\W|$)`)
-
-// StoppedBy says why no gradient flows through a node: the source that Stops was
-// given, "aten.detach" or "jax.lax.stop_gradient"; "" where it is not a stop.
+// StoppedBy says why no gradient flows through a node: the source that Stop or
+// Stops was given, or "aten.detach"; "" where it is not a stop.
 func StoppedBy(n *onnx.Node) string {
 	if !n.Is("Identity") {
 		return ""
@@ -32,11 +27,11 @@ func StoppedBy(n *onnx.Node) string {
 	if strings.Contains(n.TorchCall(), "target=torch.ops.aten.detach") {
 		return "aten.detach"
 	}
-	if v := n.Out(0); v != nil && jaxStop.MatchString(v.Name) {
-		return "jax.lax.stop_gradient"
-	}
 	return ""
 }
+
+// Stop makes a stop of an Identity.
+func Stop(n *onnx.Node, source string) { n.SetMetadata(stopKey, source) }
 
 // StoppedValue is the value of the file that a stop is about: the stop's own output,
 // or what an inserted one reads.
