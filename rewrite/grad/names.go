@@ -61,12 +61,9 @@ func (n namer) negated(g *onnx.Graph) []string {
 // computed ahead: they are called after no module, or a bias after the weights beside it, as
 // onnxscript calls the one that it adds.
 func (n namer) foldedConvolution(v *onnx.Value) bool {
-	if !n.script {
-		return false
-	}
-	computed := ComputedAhead(v.Name) || !n.variable(v.Name) && !reshapedName.MatchString(v.Name)
+	computed := n.script && (ComputedAhead(v.Name) || !n.variable(v.Name) && !reshapedName.MatchString(v.Name))
 	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
-		return u.Node.Is("Conv", "ConvTranspose") && (u.Index == 1 && computed || u.Index == 2 && v.Name == u.Node.In(1).Name+"_bias")
+		return u.Node.Is("Conv", "ConvTranspose") && (u.Index == 1 && computed || n.torch && u.Index == 2 && v.Name == u.Node.In(1).Name+"_bias")
 	})
 }
 
