@@ -101,7 +101,7 @@ var saidOnce = []struct {
 	}},
 	{"a tensor of no elements that waits", `"Size"`, "rewrite/control/lower.go", []string{
 		"onnx/traits/table.go", "onnx/infer/table.go", "onnx/traits/cuda.go", // rows of the operator
-		"rewrite/grad/rules_zero.go", "rewrite/precision/decide.go", "rewrite/precision/homogeneous.go",
+		"rewrite/grad/rules_zero.go", "rewrite/grad/warn.go", "rewrite/precision/decide.go", "rewrite/precision/homogeneous.go", // who reads only extents
 	}},
 	{"the pass of control dependencies", `"control"`, "onnx/origin.go", nil},
 	{"a walk along a graph's edges", `(todo|stack)\[:len\((todo|stack)\)-1\]`, "internal/step/depend.go", []string{

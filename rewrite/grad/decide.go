@@ -65,7 +65,7 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromName, Reason: "named as a vector of a spectral norm is"}
 	case c.fixedNorms[moduleOf(v.Name)]:
 		return Decision{Source: FromName, Reason: "of a normalization that is written out with stored statistics, as a FrozenBatchNorm2d is"}
-	case c.statistics[v] != "":
+	case c.statistics[v] != "" && !(c.names.torch && c.names.variable(v.Name)): // a parameter may stand under a root
 		return Decision{Source: FromUse, Reason: c.statistics[v]}
 	case !c.names.variable(v.Name) && sums(v):
 		return Decision{Source: FromContent, Reason: "a constant: a product with equal numbers is a sum or a mean, as where a pooling is a convolution"}

@@ -28,4 +28,9 @@ func TestWrittenStatistics(t *testing.T) {
 			t.Errorf("%s: trained %v, want %v", name, got, c.trained)
 		}
 	}
+	m := parseTorch(t, "in x float32[3,2]\ninit net.v float32[2] = [1,2]\ninit net.m float32[2] = [0.5,0.25]\ninit e float32[] = 0.001\n"+
+		"f = Add(net.v, e)\nr = Sqrt(f)\nu = Sub(x, net.m)\nz = Div(u, r)\nq = Mul(z, z)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+	if got, _ := trainedOf(t, m); len(got) != 2 {
+		t.Errorf("named as a module's parameters are: trained %v", got)
+	}
 }
