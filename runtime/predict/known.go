@@ -256,7 +256,7 @@ func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[str
 
 // lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's
 // the rank): axes, sizes or a count that are not initializers, or a part of
-// unknown rank in a concatenation or before a permutation.
+// unknown rank in a concatenation or before an operator of ofRank.
 func lost(n *onnx.Node) bool {
 	if n.Domain() != "" {
 		return false
@@ -264,7 +264,7 @@ func lost(n *onnx.Node) bool {
 	switch op := n.OpType(); {
 	case strings.HasPrefix(op, "Reduce"), op == "Split", op == "Squeeze", op == "Unsqueeze", op == "TopK":
 		return n.In(1) != nil && !isConstant(n.In(1))
-	case op == "Transpose":
+	case slices.Contains(ofRank, op):
 		return n.In(0) != nil && !n.In(0).Type.Ranked
 	case op == "Concat":
 		for _, v := range n.Inputs {
@@ -275,6 +275,10 @@ func lost(n *onnx.Node) bool {
 	}
 	return false
 }
+
+// ofRank lists operators of whose output ONNX Runtime infers nothing without the rank of what
+// they read, which package infer may: a Flatten has two axes, whatever it flattens.
+var ofRank = []string{"Transpose", "Flatten", "DepthToSpace", "SpaceToDepth", "Col2Im", "STFT"}
 
 // ForSaved completes o for the prediction of saved, the model that ONNX
 // Runtime wrote when it was given the first: whether saved lists its nodes in

@@ -31,6 +31,8 @@ func TestLost(t *testing.T) {
 		{"a computed count", `m, where = TopK(x, s) {axis=2}`, []int64{1}},
 		{"computed axes", "r = Unsqueeze(x, s)\n  m = Squeeze(r, s)", []int64{0}},
 		{"a transposed value of unknown rank", "r = Reshape(last, s)\n  t = Transpose(r) {perm=[3, 2, 1, 0]}\n  n = Shape(t)\n  m = Gather(x, n) {axis=1}", []int64{2, 2, 2, 2}},
+		{"a flattened value of unknown rank", "c = ReduceSum(last) {keepdims=0}\n  r = Reshape(c, s)\n  f = Flatten(r)\n  m = Add(f, x)", []int64{1, 1}},
+		{"depth of unknown rank", "c = ReduceSum(last) {keepdims=0}\n  r = Reshape(c, s)\n  d = DepthToSpace(r) {blocksize=1}\n  f = Squeeze(d, zero)\n  m = Add(f, x)", []int64{1, 1, 1, 1}},
 		{"computed axes of a sum", `m = ReduceSum(x, s) {keepdims=1}`, []int64{2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
