@@ -33,6 +33,8 @@ type index struct {
 	total int64
 	// pinned[v], v a root: never dropped (fed, returned, tiny, random, …).
 	pinned []bool
+	// viewed: backward views a root that is not pinned.
+	viewed bool
 	// stash lists the roots that a plan may drop: forward values, not pinned,
 	// that some backward op reads or a recomputation could need.
 	stash []int
@@ -64,12 +66,13 @@ type index struct {
 
 // indexed returns p's index, building it at the first call.
 func (p *Problem) indexed() *index {
-	p.once.Do(func() { p.ix = newIndex(p) })
+	p.once.Do(func() { p.ix = newIndex(p, false) })
 	return p.ix
 }
 
-// newIndex finds, in one walk over the graph, what solvers ask of it.
-func newIndex(p *Problem) *index {
+// newIndex finds, in one walk over the graph, what solvers ask of it. With keepViewed, what
+// backward views is never dropped.
+func newIndex(p *Problem, keepViewed bool) *index {
 	nv, no := len(p.Values), len(p.Ops)
 	ix := &index{
 		p: p, tune: p.tuning(), flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
@@ -107,7 +110,7 @@ func newIndex(p *Problem) *index {
 	}
 	ix.topo = ix.topological()
 	ix.findRoots()
-	ix.pin()
+	ix.pin(keepViewed)
 	ix.findTouched()
 	return ix
 }
@@ -183,20 +186,22 @@ func (ix *index) findRoots() {
 	}
 }
 
-func (ix *index) pin() {
+func (ix *index) pin(keepViewed bool) {
 	p := ix.p
 	small := ix.small()
+	var viewed []int
 	for v := range p.Values {
 		val := &p.Graph.Values[v]
 		op := ix.producer[v]
 		switch {
-		case op >= 0 && !p.Ops[op].Forward && ix.root[v] != v && val.Kind == ortmodel.Inner:
-			continue // what backward views is there then: it was kept, or is computed again
+		case !keepViewed && op >= 0 && !p.Ops[op].Forward && ix.root[v] != v && val.Kind == ortmodel.Inner:
+			viewed = append(viewed, ix.root[v]) // it is there then: it was kept, or is computed again
 		case val.Kind != ortmodel.Inner, op == ortmodel.None, val.Bytes <= small,
 			p.Values[v].Role == Index, !ix.canRepeat(op):
 			ix.pinned[ix.root[v]] = true
 		}
 	}
+	ix.viewed = slices.ContainsFunc(viewed, func(r int) bool { return !ix.pinned[r] })
 	// A view of something droppable is as droppable as its root; a view that
 	// cannot be computed again pins the root (done above through root[v]).
 	for v := range p.Values {

@@ -39,6 +39,9 @@ func (ix *index) searchVisits() int {
 func (ix *index) explored() *explorer {
 	ix.exploreOnce.Do(func() {
 		ix.exploredAs = explore(ix, ix.lean())
+		if ix.viewed {
+			ix.exploredAs.narrow()
+		}
 		if len(ix.exploredAs.front.points) == 0 { // no set keeps the limits, which whoever asked finds
 			ix.exploredAs.concede()
 		}
@@ -78,6 +81,29 @@ func explore(ix *index, base *baseOrder) *explorer {
 		e.paths()
 	}
 	return e
+}
+
+// narrow adds what a second search finds that keeps all that backward views. It has fewer
+// values to choose from, so in a small graph it may come further, and by other base orders.
+func (e *explorer) narrow() {
+	ix := e.ix
+	narrow := newIndex(ix.p, true)
+	bases := map[*baseOrder]*baseOrder{}
+	for _, q := range explore(narrow, narrow.lean()).front.points {
+		base := bases[q.base]
+		if base == nil {
+			base = &baseOrder{order: q.base.order, controlEdges: q.base.controlEdges}
+			bases[q.base] = base
+		}
+		keep := slices.Clone(q.keep)
+		for r := range keep {
+			keep[r] = keep[r] || narrow.pinned[r]
+		}
+		e.base, e.low, e.sim.eraseShapes = base, base.lowerer(ix), q.eraseShapes
+		if peak := e.sim.run(e.low.scheduleIn(keep, q.mode)); !e.front.covered(peak, e.low.work) {
+			e.front.add(&point{peak: peak, work: e.low.work, mode: q.mode, base: base, eraseShapes: q.eraseShapes, keep: keep})
+		}
+	}
 }
 
 // concede leaves the set that keeps least of what limits count.
