@@ -33,8 +33,11 @@ type index struct {
 	total int64
 	// pinned[v], v a root: never dropped (fed, returned, tiny, random, …).
 	pinned []bool
-	// viewed: backward views a root that is not pinned.
-	viewed bool
+	// viewed: backward views a root that is not pinned. narrow is the index that pins those, nil
+	// before it is asked for.
+	viewed     bool
+	narrow     *index
+	narrowOnce sync.Once
 	// stash lists the roots that a plan may drop: forward values, not pinned,
 	// that some backward op reads or a recomputation could need.
 	stash []int
@@ -68,6 +71,12 @@ type index struct {
 func (p *Problem) indexed() *index {
 	p.once.Do(func() { p.ix = newIndex(p, false) })
 	return p.ix
+}
+
+// narrowed is the index in which what backward views is never dropped.
+func (ix *index) narrowed() *index {
+	ix.narrowOnce.Do(func() { ix.narrow = newIndex(ix.p, true) })
+	return ix.narrow
 }
 
 // newIndex finds, in one walk over the graph, what solvers ask of it. With keepViewed, what

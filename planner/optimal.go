@@ -40,7 +40,7 @@ func (ix *index) explored() *explorer {
 	ix.exploreOnce.Do(func() {
 		ix.exploredAs = explore(ix, ix.lean())
 		if ix.viewed {
-			ix.exploredAs.narrow()
+			ix.exploredAs.searchNarrowed()
 		}
 		if len(ix.exploredAs.front.points) == 0 { // no set keeps the limits, which whoever asked finds
 			ix.exploredAs.concede()
@@ -83,11 +83,11 @@ func explore(ix *index, base *baseOrder) *explorer {
 	return e
 }
 
-// narrow adds what a second search finds that keeps all that backward views. It has fewer
+// searchNarrowed adds what a second search finds that keeps all that backward views. It has fewer
 // values to choose from, so in a small graph it may come further, and by other base orders.
-func (e *explorer) narrow() {
+func (e *explorer) searchNarrowed() {
 	ix := e.ix
-	narrow := newIndex(ix.p, true)
+	narrow := ix.narrowed()
 	bases := map[*baseOrder]*baseOrder{}
 	for _, q := range explore(narrow, narrow.lean()).front.points {
 		base := bases[q.base]

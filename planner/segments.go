@@ -76,11 +76,23 @@ func (ix *index) after(v int) []int {
 }
 
 // segmentPlan makes the plan that keeps the given boundaries. What depends on
-// the value tail belongs to the last segment.
+// the value tail belongs to the last segment. Where backward views what is dropped, keeping
+// that may hold less.
 func segmentPlan(p *Problem, strategy string, boundaries []int, tail int) *Plan {
 	boundaries = computed(boundaries)
 	ix := p.indexed()
-	return ix.polished(strategy, ix.segmentKeep(boundaries), boundaries, tail)
+	plan := ix.polished(strategy, ix.segmentKeep(boundaries), boundaries, tail)
+	if !ix.viewed {
+		return plan
+	}
+	narrow := ix.narrowed()
+	other := narrow.polished(strategy, narrow.segmentKeep(boundaries), boundaries, tail)
+	a, err := Judge(p, plan)
+	b, errOther := Judge(p, other)
+	if errOther == nil && (err != nil || b.Peak < a.Peak || b.Peak == a.Peak && b.RecomputeFLOPs < a.RecomputeFLOPs) {
+		return other
+	}
+	return plan
 }
 
 // computed leaves out the step's inputs as a first boundary.
