@@ -28,6 +28,8 @@ WHY = {
     "internal/step": "one model of a step: roles, dependencies, translation, providers; eight passes walked on their own before",
     "onnx": "origin and control dependencies of a node in its metadata, places, dimensions",
     "onnx/traits": "facts of more operators, in one row each, and those of CUDA's kernels",
+    "runtime/predict": "what ONNX Runtime knows of shapes, and what sessions keep on a device",
+    "rewrite/upgrade": "operators of opsets 7 to 10",
     "ortmodel": "the slab, the device's arena, scratch of CUDA's kernels",
     "planner": "the knee, bounds of work, limits of layers; its own walks and tuning left it",
     "rewrite/adapter": "low-rank adapters: found, added, merged, exported",
