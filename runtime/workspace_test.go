@@ -20,15 +20,8 @@ func TestWorkspaceOnTheDevice(t *testing.T) {
 	onlyRehearsed(t)
 	const workspace, y, z = 12345, 2 * 4 * 8 * 8 * 4, 2 * 2 * 8 * 8 * 4
 	withWorkspace(t, workspace)
-	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[2,3,8,8]\nin w float32[4,3,3,3]\nin u float32[2,2,1,1]\n" +
+	m := inferred(t, "model ir=9 opset=20\ngraph g {\nin x float32[2,3,8,8]\nin w float32[4,3,3,3]\nin u float32[2,2,1,1]\n"+
 		"y = Conv(x, w) {pads=[1, 1, 1, 1]}\nr = Relu(y)\nz = Conv(r, u) {group=2}\nout z float32[2,2,8,8]\n}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	if _, err := infer.Model(m, infer.Options{}); err != nil {
-		t.Fatal(err)
-	}
 	testEngine.NoteWorkspaces(m, GPU{})
 	borrowed := func(op string) (sizes []int64) {
 		for _, n := range m.Graph.Nodes {
@@ -69,15 +62,8 @@ func TestWorkspaceOnTheDevice(t *testing.T) {
 func TestRecurrenceOnTheDevice(t *testing.T) {
 	onlyRehearsed(t)
 	withWorkspace(t, 1)
-	m, err := onnx.Parse("model ir=9 opset=18\ngraph g {\nin x float32[5,2,3]\nin w float32[1,16,3]\nin r float32[1,16,4]\n" +
+	m := inferred(t, "model ir=9 opset=18\ngraph g {\nin x float32[5,2,3]\nin w float32[1,16,3]\nin r float32[1,16,4]\n"+
 		"y, _, c = LSTM(x, w, r) {hidden_size=4}\nout y float32[5,1,2,4]\nout c float32[1,2,4]\n}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	if _, err := infer.Model(m, infer.Options{}); err != nil {
-		t.Fatal(err)
-	}
 	testEngine.NoteWorkspaces(m, GPU{})
 	n := m.Graph.Nodes[0]
 	note := strings.Fields(n.Metadata("remat.workspace"))
@@ -97,6 +83,20 @@ func TestRecurrenceOnTheDevice(t *testing.T) {
 	if !ok || !k.Noted || k.Sizes[k.Library[0]] != 7 || k.Held[0] != 9 {
 		t.Errorf("another note is read as %+v", k)
 	}
+}
+
+// inferred is the model of a text, with the types of its values.
+func inferred(t *testing.T, text string) *onnx.Model {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	if _, err := infer.Model(m, infer.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // withWorkspace has plans of the null device's cuDNN ask for so many bytes.

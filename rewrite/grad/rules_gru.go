@@ -40,7 +40,7 @@ func gruAfter(s *strand) strandGrads {
 
 		factors, keep := w.each(factorR), w.each(w.keeping(z))
 		states := make([]*onnx.Value, w.steps)
-		for ; k >= 0 && w.has(order[k]); k-- {
+		for end := k - w.steps; k > end; k-- {
 			t := order[k] - w.from
 			states[t] = dh
 			if k == 0 && !s.wantH0 {
@@ -86,7 +86,7 @@ func gruBefore(s *strand) strandGrads {
 
 		keep, open := w.each(w.keeping(z)), w.each(r)
 		deltaN, deltaZR := make([]*onnx.Value, w.steps), make([]*onnx.Value, w.steps)
-		for ; k >= 0 && w.has(order[k]); k-- {
+		for end := k - w.steps; k > end; k-- {
 			t := order[k] - w.from
 			deltaN[t] = c.Do("Mul", dh, an[t])
 			q := c.gemm(deltaN[t], rn, nil, false, false)

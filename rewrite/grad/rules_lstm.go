@@ -33,7 +33,7 @@ func lstmBackward(s *strand) strandGrads {
 	k := s.steps - 1
 	for _, r := range slices.Backward(runs) {
 		factors, open := r.factors()
-		for ; k >= 0 && r.has(order[k]); k-- {
+		for end := k - r.steps; k > end; k-- {
 			t := order[k]
 			dc = c.plus(c.Do("Mul", dh, open[t-r.from]), dc)
 			delta[t] = c.Do("Mul", s.beside(dc, dh, dc, dc), factors[t-r.from])

@@ -345,9 +345,6 @@ func (s *strand) order() []int {
 	return list
 }
 
-// has reports that a step, by its place in the file's time, is one of the stretch.
-func (s *strand) has(t int) bool { return t >= s.from && t < s.from+s.steps }
-
 // gemm is op(a) @ op(b) + plus.
 func (c *Context) gemm(a, b, plus *onnx.Value, transA, transB bool) *onnx.Value {
 	in := build.In(a, b)
