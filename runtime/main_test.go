@@ -10,7 +10,7 @@ import (
 
 // TestRehearsed runs the tests of lifetimes once more in a process that rehearses.
 func TestRehearsed(t *testing.T) {
-	if out := devicetest.Again(t, "LeaveNothing|InPlaceOnTheDevice|StopNobody|SlabOnTheDevice|HostInputs|ArenaOfSpared|WorkspaceOnTheDevice"); !strings.Contains(out, "TestInPlaceOnTheDevice") {
+	if out := devicetest.Again(t, "LeaveNothing|InPlaceOnTheDevice|StopNobody|SlabOnTheDevice|HostInputs|ArenaOfSpared|WorkspaceOnTheDevice|RecurrenceOnTheDevice"); !strings.Contains(out, "TestInPlaceOnTheDevice") {
 		t.Error("no test ran")
 	}
 }

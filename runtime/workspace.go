@@ -140,7 +140,7 @@ func alone(of *onnx.Model, n *onnx.Node) (*onnx.Model, []int64, error) {
 		expected = append(expected, bytes)
 		m.Graph.AddOutput(c.Out(i))
 	}
-	k, _ := step.CUDA.Scratch(n)
+	k, _ := step.CUDA.Scratch(c) // whose weights are no constants
 	for i, bytes := range k.Sizes {
 		if !slices.Contains(k.Library, i) {
 			expected = append(expected, bytes)

@@ -85,6 +85,20 @@ func TestRecurrenceOnTheDevice(t *testing.T) {
 	}
 }
 
+// TestConstantRecurrenceOnTheDevice: a recurrence whose weights the session keeps is asked too, of
+// weights that are fed, and what is noted leaves out the kept ones.
+func TestConstantRecurrenceOnTheDevice(t *testing.T) {
+	onlyRehearsed(t)
+	withWorkspace(t, 1)
+	m := inferred(t, "model ir=9 opset=18\ngraph g {\nin x float32[5,2,1]\ninit w float32[1,1,1] = [1]\ninit r float32[1,1,1] = [2]\n"+
+		"y, _ = RNN(x, w, r) {hidden_size=1}\nout y float32[5,1,2,1]\n}\n")
+	testEngine.NoteWorkspaces(m, GPU{})
+	k, ok := step.CUDA.Scratch(m.Graph.Nodes[0])
+	if !ok || !k.Noted || k.Sizes[k.Library[0]] != 0 || len(k.Held) != 2 || k.Held[1] != 4*4 { // a rehearsal borrows nothing for it
+		t.Errorf("read as %+v", k)
+	}
+}
+
 // inferred is the model of a text, with the types of its values.
 func inferred(t *testing.T, text string) *onnx.Model {
 	t.Helper()
