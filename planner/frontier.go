@@ -75,6 +75,8 @@ type explorer struct {
 	low   *lowerer
 	sim   *liveSim
 	front frontier
+	// narrow is what the search found that keeps all that backward views, by ascending peak.
+	narrow []*point
 	// cuts are the minimum cuts of the sweep, found once.
 	cuts [][]bool
 	// visits counts the evaluations left.

@@ -100,10 +100,24 @@ func (e *explorer) searchNarrowed() {
 			keep[r] = keep[r] || narrow.pinned[r]
 		}
 		e.base, e.low, e.sim.eraseShapes = base, base.lowerer(ix), q.eraseShapes
-		if peak := e.sim.run(e.low.scheduleIn(keep, q.mode)); !e.front.covered(peak, e.low.work) {
-			e.front.add(&point{peak: peak, work: e.low.work, mode: q.mode, base: base, eraseShapes: q.eraseShapes, keep: keep})
+		peak := e.sim.run(e.low.scheduleIn(keep, q.mode))
+		found := &point{peak: peak, work: e.low.work, mode: q.mode, base: base, eraseShapes: q.eraseShapes, keep: keep}
+		if e.narrow = append(e.narrow, found); !e.front.covered(peak, e.low.work) {
+			e.front.add(found)
 		}
 	}
+}
+
+// leastPoints are the n points of either search that hold least.
+func (e *explorer) leastPoints(n int) []*point {
+	list := slices.Clone(e.front.points[:min(n, len(e.front.points))])
+	for _, q := range e.narrow[:min(n, len(e.narrow))] {
+		if !slices.Contains(list, q) {
+			list = append(list, q)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *point) int { return cmp.Or(cmp.Compare(a.peak, b.peak), cmp.Compare(a.work, b.work)) })
+	return list[:min(n, len(list))]
 }
 
 // concede leaves the set that keeps least of what limits count.
@@ -204,29 +218,67 @@ func (e *explorer) judge(q *point) {
 	}
 }
 
-// solveOptimal returns the cheapest of the plans whose peak lies above the least
-// by at most nearLeast of it: the last bytes may cost much work.
+// solveOptimal returns the first of what leastPlans returns.
 func solveOptimal(p *Problem, o Options) (*Plan, error) {
-	ix := p.indexed()
-	points := ix.explored().front.points
-	least := points[0].peak
-	best := points[0]
-	for _, q := range points {
-		if q.peak <= least+part(ix.tune.nearLeast, least) {
-			best = q
-		}
+	plans, err := leastPlans(p, o.name("optimal"))
+	if err != nil {
+		return nil, err
 	}
-	return ix.planAt(o.name("optimal"), best), nil
+	return plans[0], nil
 }
 
 // solveLeast is that plan under a strategy of its own.
 func solveLeast(p *Problem, o Options) (*Plan, error) {
-	plan, err := solveOptimal(p, o)
+	plans, err := leastPlans(p, o.name("least"))
 	if err != nil {
 		return nil, err
 	}
-	plan.Strategy = o.name("least")
-	return plan, nil
+	return plans[0], nil
+}
+
+// leastPlans returns the plans that hold least, by what the judge counts; first of all the
+// cheapest of those whose peak lies above the least by at most nearLeast of it, as the last
+// bytes may cost much work. In a small graph they are several: moves take a tenth and more
+// off some plans, and nothing off others, so the least by the search's count may not be the
+// least. In a large one the search's count decides alone.
+func leastPlans(p *Problem, strategy string) ([]*Plan, error) {
+	ix := p.indexed()
+	e := ix.explored()
+	near := func(peak, least int64) bool { return peak <= least+part(ix.tune.nearLeast, least) }
+	best := e.front.points[0]
+	for _, q := range e.front.points {
+		if near(q.peak, e.front.points[0].peak) {
+			best = q
+		}
+	}
+	tried := e.leastPoints(min(ix.tune.leastTries, ix.tune.leastOps/max(len(ix.reads), 1)))
+	if !slices.Contains(tried, best) {
+		tried = append(tried, best)
+	}
+	if len(tried) == 1 {
+		return []*Plan{ix.planAt(strategy, best)}, nil
+	}
+	plans, verdicts := make([]*Plan, 0, len(tried)), map[*Plan]Verdict{}
+	for _, q := range tried {
+		plan := ix.planAt(strategy, q)
+		v, err := Judge(p, plan)
+		if err != nil {
+			return nil, err
+		}
+		plans, verdicts[plan] = append(plans, plan), v
+	}
+	slices.SortStableFunc(plans, func(a, b *Plan) int {
+		v, w := verdicts[a], verdicts[b]
+		return cmp.Or(cmp.Compare(v.Peak, w.Peak), cmp.Compare(v.RecomputeFLOPs, w.RecomputeFLOPs))
+	})
+	first := 0
+	for k, plan := range plans {
+		if near(verdicts[plan].Peak, verdicts[plans[0]].Peak) && verdicts[plan].RecomputeFLOPs < verdicts[plans[first]].RecomputeFLOPs {
+			first = k
+		}
+	}
+	cheapest := plans[first]
+	return slices.Insert(slices.Delete(plans, first, first+1), 0, cheapest), nil
 }
 
 // optimalFrontier yields the plans that the search found: see Solver.Frontier.

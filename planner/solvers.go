@@ -132,6 +132,16 @@ func Solve(p *Problem, strategy string) (*Plan, error) {
 	return plan, nil
 }
 
+// Least returns the plans of a strategy among which the written files decide which holds
+// least, the most likely first: several of a search in a small graph, else the one of Solve.
+func Least(p *Problem, strategy string) ([]*Plan, error) {
+	if s, _, err := Find(strategy); err == nil && s.Frontier != nil && p.HasBackward() {
+		return leastPlans(p, s.Name)
+	}
+	plan, err := Solve(p, strategy)
+	return []*Plan{plan}, err
+}
+
 // An InfeasibleError says that no plan was found within the budget.
 type InfeasibleError struct {
 	// Budget is what was asked for, Least the least peak found, and LowerBound

@@ -87,6 +87,9 @@ type tuning struct {
 	// nearLeast: without a budget, of the plans whose peak lies above the least by
 	// at most this share the one with the least work is taken.
 	nearLeast float64
+	// leastTries is the number of plans, those that hold least by the search's count, that the
+	// judge chooses from; leastOps bounds the operators of all of them together.
+	leastTries, leastOps int
 	// beyondShare of a peak is more than counting barriers or legalizing changes.
 	beyondShare float64
 
@@ -196,7 +199,7 @@ var standard = tuning{
 	valueRounds: 4, opRounds: 2,
 	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
 	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
-	exhaustiveStash: 12, nearLeast: 0.01, beyondShare: 1. / 64,
+	exhaustiveStash: 12, nearLeast: 0.01, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
 	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32,
 	moveNodes: 80_000, moveSteps: 30, moveTries: 24, moveRun: 12, moveReach: 40, moveChecks: 2, moveFar: 6, moveSet: 64, moveGrowth: 8,

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -200,13 +199,7 @@ func TestHalfFewSessions(t *testing.T) {
 	const most = 60 // all files asked about: 136
 	e := engine(t)
 	m, feeds, dims := derived(t, sample("llama_tiny.dyn.onnx"))
-	var params []string
-	for _, v := range m.Graph.Inputs {
-		if step.GradientOf(m.Graph, v) != nil {
-			params = append(params, v.Name)
-		}
-	}
-	withOptimizer(t, m, params, optim.Defaults(optim.AdamW))
+	withOptimizer(t, m, differentiated(m), optim.Defaults(optim.AdamW))
 	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 2, Dims: dims, Precision: &precision.Options{To: onnx.Float16, Provider: "cpu"}}
 	for _, share := range []int64{0, 60} {
 		count := 0

@@ -195,7 +195,11 @@ func solveWithCasts(a *analysis.Analysis, strategy string, budget int64) (*plann
 		return nil, err
 	}
 	if budget == 0 {
-		return v.solve(s, strategy)
+		list, err := v.solve(s, strategy)
+		if err != nil {
+			return nil, err
+		}
+		return list[0].Plan()
 	}
 	var best *planner.Candidate
 	for _, problem := range v.problems() {

@@ -184,7 +184,7 @@ func (p *Planner) heeding(s *planner.Solver, budget Budget) (*File, error) {
 	if closest != nil {
 		return closest, missed
 	}
-	f, err := p.least(s, s.Name, p.asked) // which the budget of the step leaves no room for
+	f, err := p.least(s, s.Name, p.asked, Budget{}) // which the budget of the step leaves no room for
 	if err == nil {
 		err = budget.exceeded(f)
 	}

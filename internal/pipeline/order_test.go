@@ -56,14 +56,19 @@ func zooUpdated(t testing.TB, name string, o optim.Options, change func(*models.
 	if o.Kind == optim.None {
 		return m
 	}
+	withOptimizer(t, m, differentiated(m), o)
+	return m
+}
+
+// differentiated are the inputs that have gradients.
+func differentiated(m *onnx.Model) []string {
 	var params []string
 	for _, v := range m.Graph.Inputs {
-		if m.Graph.Value(v.Name+".grad") != nil {
+		if step.GradientOf(m.Graph, v) != nil {
 			params = append(params, v.Name)
 		}
 	}
-	withOptimizer(t, m, params, o)
-	return m
+	return params
 }
 
 // smallZoo are the sizes that this file's tests take.

@@ -6,6 +6,7 @@ package pipeline
 // A bound on the work is in within.go.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -159,7 +160,7 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := p.least(s, strategy, f)
+		r, err := p.least(s, strategy, f, budget)
 		if err != nil {
 			return nil, err
 		}
@@ -188,7 +189,7 @@ func (p *Planner) plain(budget Budget) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := p.least(none, none.Name, p.asked)
+	r, err := p.least(none, none.Name, p.asked, budget)
 	if err == nil && !budget.Keeps(r.Prediction) {
 		r, err = p.asGiven(r)
 	}
@@ -255,7 +256,7 @@ func (p *Planner) first(s *planner.Solver, budget Budget) (*File, error) {
 // peak by more than one part in so many.
 const rough = 100
 
-// leastCandidates finds, for each variant of a family, the strategy's plan of least
+// leastCandidates finds, for each variant of a family, the strategy's plans of least
 // peak, and which of them has the least; the first of equals, which changes the
 // graph least.
 //
@@ -280,19 +281,14 @@ func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family)
 		}
 		p.looking(len(variants)-i, len(variants))
 		done := p.solving()
-		plan, err := v.solve(s, strategy)
+		solved, err := v.solve(s, strategy)
 		done()
 		if err != nil {
 			return nil, 0, err
 		}
-		verdict, err := planner.Judge(v.Problem(), plan)
-		if err != nil {
-			return nil, 0, err
+		for _, c := range slices.Backward(solved) {
+			list, least = append(list, c), min(least, c.Peak)
 		}
-		c := v.with(plan)
-		c.Overhead, c.Peak = verdict.Overhead, verdict.Peak
-		list = append(list, c)
-		least = min(least, c.Peak)
 	}
 	slices.Reverse(list)
 	for i, c := range list {
@@ -306,35 +302,46 @@ func (p *Planner) leastCandidates(s *planner.Solver, strategy string, f *family)
 // almost is what a variant that changes the graph more has to go below.
 func almost(peak int64) int64 { return peak - peak/rough }
 
-// solve runs a strategy. One that searches starts once more from casts that run
-// once, and the plan that holds less is taken.
-func (v *Variant) solve(s *planner.Solver, strategy string) (*planner.Plan, error) {
-	plan, err := planner.Solve(v.Problem(), strategy)
+// solve runs a strategy for its plans of least peak. One that searches starts once more from
+// casts that run once; the plans of the start whose first holds less come first.
+func (v *Variant) solve(s *planner.Solver, strategy string) ([]Candidate, error) {
+	list, err := v.leastOf(v.Problem(), strategy)
 	if err != nil || v.castsOnce == nil || s.Frontier == nil {
-		return plan, err
+		return list, err
 	}
-	other, err := planner.Solve(v.castsOnce, strategy)
-	if err != nil {
-		return plan, nil
+	other, err := v.leastOf(v.castsOnce, strategy)
+	switch {
+	case err != nil:
+		return list, nil
+	case other[0].Peak < list[0].Peak:
+		return append(other, list...), nil
 	}
-	a, err := planner.Judge(v.Problem(), plan)
+	return append(list, other...), nil
+}
+
+// leastOf are the plans of least peak that a strategy makes of a problem of the variant.
+func (v *Variant) leastOf(problem *planner.Problem, strategy string) ([]Candidate, error) {
+	plans, err := planner.Least(problem, strategy)
 	if err != nil {
 		return nil, err
 	}
-	b, err := planner.Judge(v.Problem(), other)
-	if err != nil {
-		return nil, err
+	list := make([]Candidate, len(plans))
+	for i, plan := range plans {
+		verdict, err := planner.Judge(v.Problem(), plan)
+		if err != nil {
+			return nil, err
+		}
+		list[i] = v.with(plan)
+		list[i].Overhead, list[i].Peak = verdict.Overhead, verdict.Peak
 	}
-	if b.Peak < a.Peak {
-		return other, nil
-	}
-	return plan, nil
+	return list, nil
 }
 
 // least runs a strategy for the least peak in a family and writes the file. Where
 // that holds more than the judge said, as buffers wait in it to be used again, it
-// may not be the least: then what promises less is written too.
-func (p *Planner) least(s *planner.Solver, strategy string, f *family) (*File, error) {
+// may not be the least: then what promises less is written too, by one part in rough or,
+// while the budget is not kept, by anything.
+func (p *Planner) least(s *planner.Solver, strategy string, f *family, budget Budget) (*File, error) {
 	list, first, err := p.leastCandidates(s, strategy, f)
 	if err != nil {
 		return nil, err
@@ -343,25 +350,29 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family) (*File, e
 	if err != nil {
 		return nil, err
 	}
-	for i, c := range list {
-		if i == first || c.Peak >= almost(best.Peak) {
-			continue
+	judged := list[first].Peak
+	list = slices.Delete(list, first, first+1)
+	slices.SortStableFunc(list, func(a, b Candidate) int { return cmp.Compare(a.Peak, b.Peak) })
+	for _, c := range list {
+		limit := best.Peak - 1
+		if budget.Keeps(best.Prediction) {
+			limit = almost(limit)
 		}
-		if p.stopped() {
+		if c.Peak > limit || p.stopped() {
 			break
 		}
-		r, err := p.file(c, Budget{})
+		r, err := p.file(c, Budget{Live: limit}) // else it is not finished
 		if err != nil {
 			return nil, err
 		}
-		if r.Peak < best.Peak {
+		if r != nil && r.Finished && r.Peak < best.Peak {
 			best = r
 		}
 	}
 	switch {
 	case s.Frontier == nil && p.costs(best):
 		return p.asGiven(best)
-	case s.Frontier != nil && best.Peak > list[first].Peak+list[first].Peak/rough:
+	case s.Frontier != nil && best.Peak > judged+judged/rough:
 		return p.orSimpler(f, best)
 	}
 	return best, nil
@@ -423,7 +434,7 @@ func (p *Planner) orNone(best *File) (*File, error) {
 		if f == nil || min(f.reordered.Peak, p.Before.LivePeak) > best.Peak {
 			continue
 		}
-		r, err := p.least(none, none.Name, f)
+		r, err := p.least(none, none.Name, f, Budget{})
 		if err != nil {
 			return nil, err
 		}

@@ -45,7 +45,7 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return p.least(none, none.Name, p.asked)
+		return p.least(none, none.Name, p.asked, Budget{})
 	}
 	return p.orNone(best)
 }
