@@ -285,6 +285,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if _, err := normalize.Quotients(m, types); err != nil {
 		return nil, err
 	}
+	if err := readBiases(m.Graph); err != nil {
+		return nil, err
+	}
 	res.Warnings = append(res.Warnings, warnRaces(m.Graph)...)
 	// Other values may have taken over the names of the outputs.
 	res.Loss = m.Graph.Value(lossName)
