@@ -121,10 +121,11 @@ loss = ReduceMean(y) {keepdims=0}`
 }
 
 // TestBuffersChanged: buffers that PyTorch's step changes and no output of the file returns are
-// named where the loss depends on them, unless they are frozen on purpose.
+// named where the loss depends on them, by a gradient or without one, unless they are frozen on purpose.
 func TestBuffersChanged(t *testing.T) {
 	const line = "in PyTorch each step changes buffers too, which stay as they are here: pos"
 	lines := strings.Replace(signature, "# outputs", "# outputs\nval_9: BUFFER_MUTATION target='pos'", 1)
+	detached := strings.Replace(signedModel, "a = Add(x, pos)", "near = Neg(pos)\nkept = Identity(near)\na = Add(x, kept)", 1)
 	for name, c := range map[string]struct {
 		signature string
 		params    []string
@@ -132,14 +133,19 @@ func TestBuffersChanged(t *testing.T) {
 		said      bool
 	}{
 		"lines":     {lines, nil, nil, true},
+		"detached":  {lines, nil, nil, true},
 		"object":    {"ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='layer.weight', persistent=None)], output_specs=[OutputSpec(kind=<OutputKind.BUFFER_MUTATION: 3>, arg=TensorArgument(name='add'), target='pos')])", nil, nil, true},
 		"unchanged": {signature, nil, nil, false},
 		"frozen":    {lines, nil, []string{"pos"}, false},
 		"trained":   {lines, []string{"pos", "layer.weight"}, nil, false},
 	} {
 		m := parseGraph(t, signedModel, "loss float32")
+		o := Options{Params: c.params, Frozen: c.frozen}
+		if name == "detached" {
+			m, o.Stop = parseGraph(t, detached, "loss float32"), []string{"near"}
+		}
 		m.SetMetadata(signatureKey, c.signature)
-		_, res := decisions(t, m, Options{Params: c.params, Frozen: c.frozen})
+		_, res := decisions(t, m, o)
 		if got := slices.Contains(res.Warnings, line); got != c.said {
 			t.Errorf("%s: warnings %q", name, res.Warnings)
 		}

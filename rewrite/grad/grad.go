@@ -260,7 +260,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if res.Buffers, err = e.carry(c.frozen, res); err != nil {
 		return nil, err
 	}
-	warnChanged(c, reach, res)
+	warnChanged(m.Graph, c, res)
 	e.warnNodes(c, reach, res)
 	e.b.Flush()
 	if len(res.Buffers) > 0 { // whose normalizations read new nodes

@@ -138,12 +138,12 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 	return count
 }
 
-// warnChanged names the buffers that the loss depends on and PyTorch's step changes, such as
-// the vectors of a spectral norm, but for those that the training graph moves or trains, which
-// are inputs by now, and frozen ones.
-func warnChanged(c *chooser, reach map[*onnx.Value]bool, res *Result) {
+// warnChanged names the buffers that the loss depends on, gradient or not, and PyTorch's step
+// changes, such as the vectors of a spectral norm or a codebook that follows averages, but for
+// those that the training graph moves or trains, which are inputs by now, and frozen ones.
+func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 	var kept []string
-	for v := range reach {
+	for v := range step.DependenciesOf(g).Backward(step.Data, res.Loss).Reads() {
 		if c.o.Signature.changed[v.Name] && v.IsConstant() && !c.frozen(v.Name) {
 			kept = append(kept, v.Name)
 		}
