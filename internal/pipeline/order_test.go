@@ -14,12 +14,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -166,6 +168,37 @@ func TestOrderIsAsWished(t *testing.T) {
 		}
 		for _, kind := range []optim.Kind{optim.None, optim.SGD, optim.AdamW} {
 			each(row.Name+" "+string(kind), zooStep(t, row.Name, kind, smallZoo), Options{}, orderedStrategies, Division{}, auto)
+		}
+	}
+}
+
+// TestEqualOutputs: gradients that are equal and all returned, as those of the biases of several
+// layers whose results are summed up, are computed for each; an edge that leads one of them past
+// another is read anew where they are merged.
+func TestEqualOutputs(t *testing.T) {
+	e := engine(t)
+	text := "model ir=10 opset=21\ngraph g {\nin x0 float32[4,8]\nin y float32[4,8]\n"
+	var params []string
+	for i := range 4 {
+		text += fmt.Sprintf("in w%[1]d float32[8,8]\nin k%[1]d float32[8,8]\nin b%[1]d float32[8]\nz%[1]d = MatMul(x%[1]d, w%[1]d)\nx%[2]d = Tanh(z%[1]d)\n"+
+			"o%[1]d = Gemm(x%[2]d, k%[1]d, b%[1]d)\n", i, i+1)
+		params = append(params, fmt.Sprint("w", i), fmt.Sprint("k", i), fmt.Sprint("b", i))
+	}
+	m, _ := ortest.Parse(t, text+"s1 = Add(o0, o1)\ns2 = Add(s1, o2)\ns3 = Add(s2, o3)\nr = Relu(s3)\nd = Sub(r, y)\nq = Mul(d, d)\nloss = ReduceMean(q) {keepdims=0}\nout loss float32\n}\n")
+	if _, err := grad.Differentiate(m, grad.Options{Params: params}); err != nil {
+		t.Fatal(err)
+	}
+	o := optim.Defaults(optim.AdamW)
+	o.KeepGrads = true
+	withOptimizer(t, m, params, o)
+	m.SetMetadata(VersionKey, Version)
+	p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"none", "full", "optimal"} {
+		if _, err := p.Plan(s, 0); err != nil {
+			t.Errorf("%s: %v", s, err)
 		}
 	}
 }

@@ -166,7 +166,8 @@ const maxMerges = 3
 func (w *rewriting) schedule() error {
 	order := w.order
 	for try := 0; ; try++ {
-		scheduled, reports, err := rewrite.Schedule(w.model, w.mergeEqual(order))
+		order, _ = w.mergeEqual(order)
+		scheduled, reports, err := rewrite.Schedule(w.model, order)
 		if err != nil {
 			return err
 		}
@@ -175,7 +176,8 @@ func (w *rewriting) schedule() error {
 			break
 		}
 		file := w.model.Graph.Nodes
-		if order = w.mergeEqual(slices.Clone(scheduled)); len(order) == len(scheduled) {
+		var merged int
+		if order, merged = w.mergeEqual(slices.Clone(scheduled)); merged == 0 {
 			w.model.Graph.Nodes = file
 			break
 		}
@@ -183,12 +185,13 @@ func (w *rewriting) schedule() error {
 	return w.passed("schedule")
 }
 
-// mergeEqual merges what ONNX Runtime would merge, so that the order stands.
-func (w *rewriting) mergeEqual(order []*onnx.Node) []*onnx.Node {
+// mergeEqual merges what ONNX Runtime would merge, so that the order stands, and says how
+// many nodes it merged. They are not fewer where equal nodes make outputs.
+func (w *rewriting) mergeEqual(order []*onnx.Node) ([]*onnx.Node, int) {
 	w.model.Graph.Nodes = order
 	rewrite.ShareConstants(w.model.Graph)
-	normalize.MergeEqual(w.model.Graph)
-	return w.model.Graph.Nodes
+	merged := normalize.MergeEqual(w.model.Graph)
+	return w.model.Graph.Nodes, merged
 }
 
 // guardUpdates makes every reader of a parameter, clones included, come before
