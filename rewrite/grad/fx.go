@@ -220,6 +220,8 @@ func (u *unmerger) visit(c *call) {
 	known := map[string]bool{}
 	for _, x := range c.outside() {
 		switch v := x.v; {
+		case v.Init != nil && u.s.kinds[v.Name] != "" && c.absent(x):
+			u.give(x, v.Name+".constant", kindConstant)
 		case v.Init == nil:
 			known[v.Name] = known[v.Name] || explain(v.Name)
 			if !known[v.Name] && mayCarryGradient(v) && v.Producer != nil {
@@ -227,6 +229,10 @@ func (u *unmerger) visit(c *call) {
 			}
 		case slices.ContainsFunc(u.called[v.Name], explain):
 			known[v.Name] = true
+		case u.laterStatistic(c, x) != "":
+			if of := u.laterStatistic(c, x); of != v.Name {
+				u.give(x, of, kindBuffer)
+			}
 		default:
 			if u.s.kinds[v.Name] == kindParameter {
 				weights = append(weights, x)
@@ -254,6 +260,29 @@ func (u *unmerger) visit(c *call) {
 		u.weights(c, weights, targets, len(explained) == len(c.refs))
 	}
 	u.detaches(values, detached, len(others))
+}
+
+// absent reports a slot for the scale or shift of a batch normalization that is called without
+// them: what stands there is ones or zeros, which the exporter merged with something else.
+func (c *call) absent(x slot) bool {
+	return len(c.nodes) == 1 && x.uses[0].Node.Is("BatchNormalization") && slices.Contains([]int{1, 2}, x.uses[0].Index) && withoutAffine.MatchString(c.text)
+}
+
+// withoutAffine is the call of a batch normalization without scale and shift.
+var withoutAffine = regexp.MustCompile(`target=torch\.ops\.aten\.\w*batch_norm\w*\.\w+\]\(args = \([^,]*, None, None,`)
+
+// laterStatistic is the running statistic that a slot holds in the second call of a batch
+// normalization, or a later one, which names what the call before leaves of it; "" for none.
+func (u *unmerger) laterStatistic(c *call, x slot) string {
+	use := x.uses[0]
+	if len(c.nodes) > 1 || !use.Node.Is("BatchNormalization") || use.Index < statisticsFrom || !torchNorm.MatchString(c.text) {
+		return ""
+	}
+	of := use.Node.Module() + []string{".running_mean", ".running_var"}[use.Index-statisticsFrom]
+	if u.s.kinds[of] != kindBuffer || slices.ContainsFunc(u.called[of], func(ref string) bool { return c.times[ref] > 0 }) {
+		return ""
+	}
+	return of
 }
 
 // foldedNorm reports the call of a batch normalization of which a product is left, the

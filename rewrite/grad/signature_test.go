@@ -445,6 +445,46 @@ loss = ReduceMean(q) {keepdims=0}
 	}
 }
 
+// TestUnmergeCalls: a fresh batch normalization that is called twice has one pair of running
+// statistics also where the exporter's optimizer merged them with its weights, or, where it has
+// none, with the ones and zeros in their place.
+func TestUnmergeCalls(t *testing.T) {
+	for name, c := range map[string]struct{ scale, shift, args string }{
+		"affine":  {"n.weight", "n.bias", "%p_w, %p_b"},
+		"without": {"n.running_var", "n.running_mean", "None, None"},
+	} {
+		m := parseGraph(t, fmt.Sprintf(`in x float32[2,3,2]
+init c.weight float32[2,2] = [1,2,3,4]
+init %[1]s float32[3] = [1,1,1]
+init %[2]s float32[3] = [0,0,0]
+a = MatMul(x, c.weight)
+y = BatchNormalization(a, %[1]s, %[2]s, %[2]s, %[1]s)
+z = BatchNormalization(y, %[1]s, %[2]s, %[2]s, %[1]s)
+q = Mul(z, z)
+loss = ReduceMean(q) {keepdims=0}
+`, c.scale, c.shift), "loss float32")
+		m.SetMetadata(signatureKey, "p_c: PARAMETER target='c.weight'\np_w: PARAMETER target='n.weight'\np_b: PARAMETER target='n.bias'\n"+
+			"b_m: BUFFER target='n.running_mean' persistent=True\nb_v: BUFFER target='n.running_var' persistent=True\n# outputs\ng: BUFFER_MUTATION target='n.running_mean'\n")
+		noteCall(m, "y", "_native_batch_norm_legit_functional.default", "%a, "+c.args+", %b_m, %b_v, True, 0.1, 1e-05")
+		noteCall(m, "z", "_native_batch_norm_legit_functional.default", "%y, "+c.args+", %getitem_3, %getitem_4, True, 0.1, 1e-05")
+		for _, v := range []string{"y", "z"} {
+			m.Graph.Value(v).Producer.SetMetadata("pkg.torch.onnx.name_scopes", "['', 'n', 'batch_norm']")
+		}
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var buffers []string
+		for _, b := range res.Buffers {
+			buffers = append(buffers, b.Name)
+		}
+		slices.Sort(buffers)
+		if !slices.Equal(buffers, []string{"n.running_mean", "n.running_var"}) || strings.Contains(strings.Join(res.Warnings, " "), "buffers") {
+			t.Errorf("%s: running statistics %v, warnings %q", name, buffers, res.Warnings)
+		}
+	}
+}
+
 // TestRetie: a transpose that the exporter computed ahead is trained as the
 // parameter that it comes from, where it is one.
 func TestRetie(t *testing.T) {
