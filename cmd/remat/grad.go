@@ -116,9 +116,10 @@ type derivation struct {
 	Warnings       []string        `json:"warnings"`
 	RandomNodes    int             `json:"random_nodes"`
 	Quantized      *quantized      `json:"quantized"`
-	// random says which operators draw, producer which exporter wrote the forward
-	// model, for people.
-	random, producer string
+	// random says which operators draw, for people.
+	random string
+	// torch: one of PyTorch's exporters wrote the forward model, or a part of it.
+	torch bool
 }
 
 // quantized is what --quantize-frozen did, in bytes before and after.
@@ -171,7 +172,7 @@ func describeDerivation(t *pipeline.Derivation, out string, o pipeline.DeriveOpt
 		Frozen: []string{}, Buffers: []string{}, Stops: append([]grad.Stop{}, res.Stops...), Warnings: append([]string{}, res.Warnings...),
 	}
 	d.RandomNodes, d.random = drawing(m.Graph)
-	d.producer = m.Proto.GetProducerName()
+	d.torch = grad.FromPyTorch(m)
 	for _, p := range res.Params {
 		bytes, _ := p.Input.Type.Bytes()
 		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
@@ -309,7 +310,7 @@ func unsaid(d *derivation) string {
 	switch {
 	case !by(grad.FromOptions, grad.FromParameters, grad.FromName, grad.FromUse, grad.FromContent):
 		return "requires_grad=False and torch.no_grad are in no file; what they hold: --frozen, --stop"
-	case d.producer == "pytorch" && by(grad.FromName, grad.FromUse, grad.FromContent):
+	case d.torch && by(grad.FromName, grad.FromUse, grad.FromContent):
 		return "a file without PyTorch's signature has no .detach(), requires_grad=False, torch.no_grad or padding_idx, and buffers in it look like parameters; what they hold: --frozen, --stop"
 	}
 	return ""

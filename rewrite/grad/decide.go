@@ -53,7 +53,7 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 	switch {
 	case c.listed[v.Name]:
 		return Decision{Trained: true, Source: FromParameters, Reason: "the file lists it as a parameter"}
-	case c.o.Signature.known:
+	case c.o.Signature.speaksOf(v.Name):
 		d := c.o.Signature.judge(v.Name)
 		if d.Trained && sineTable(v) {
 			return Decision{Source: FromContent, Reason: "a parameter that holds a table of sines or cosines, as one with requires_grad=False does"}

@@ -28,6 +28,7 @@ import (
 // A call is one call of the exported program.
 type call struct {
 	text  string         // as the exporter shows it
+	part  string         // the prefix of the names in its part of the file
 	refs  []string       // what it is called with, in order
 	times map[string]int // how often
 	// numbers: it is called with numbers too.
@@ -42,8 +43,9 @@ var (
 	fxDetach = regexp.MustCompile(`^detach(_\d+)?$`)
 )
 
-// calls collects the nodes of each call, in the order of the first of them.
-func calls(g *onnx.Graph) []*call {
+// calls collects the nodes of each call, in the order of the first of them. Parts of a file may
+// have equal calls.
+func (s *Signature) calls(g *onnx.Graph) []*call {
 	var list []*call
 	by := map[string]*call{}
 	for _, n := range g.Nodes {
@@ -52,16 +54,18 @@ func calls(g *onnx.Graph) []*call {
 		if !ok {
 			continue
 		}
-		c := by[text]
+		part := s.part(n.Name())
+		c := by[part+text]
 		if c == nil {
-			c = &call{text: text, times: map[string]int{}, numbers: fxNumber.MatchString(args), has: map[*onnx.Node]bool{}}
-			for _, ref := range fxRef.FindAllStringSubmatch(args, -1) {
-				if c.times[ref[1]] == 0 {
-					c.refs = append(c.refs, ref[1])
+			c = &call{text: text, part: part, times: map[string]int{}, numbers: fxNumber.MatchString(args), has: map[*onnx.Node]bool{}}
+			for _, found := range fxRef.FindAllStringSubmatch(args, -1) {
+				ref := part + found[1]
+				if c.times[ref] == 0 {
+					c.refs = append(c.refs, ref)
 				}
-				c.times[ref[1]]++
+				c.times[ref]++
 			}
-			by[text] = c
+			by[part+text] = c
 			list = append(list, c)
 		}
 		c.nodes, c.has[n] = append(c.nodes, n), true
@@ -155,7 +159,7 @@ func takeOut(m *onnx.Model, given func(name string) bool) error {
 // detaches that it took out, as far as the calls tell. It reports whether there are
 // any: then what is shared is meant.
 func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
-	all := calls(m.Graph)
+	all := s.calls(m.Graph)
 	if !s.known || len(all) == 0 {
 		return false
 	}
@@ -245,7 +249,7 @@ func (u *unmerger) visit(c *call) {
 		case explained[ref] > 0:
 		case target != "":
 			targets = append(targets, target)
-		case fxDetach.MatchString(ref) && u.g.Value(ref) == nil:
+		case fxDetach.MatchString(strings.TrimPrefix(ref, c.part)) && u.g.Value(ref) == nil:
 			detached = append(detached, ref)
 		default:
 			others = append(others, ref)
@@ -278,7 +282,7 @@ func (u *unmerger) laterStatistic(c *call, x slot) string {
 	if len(c.nodes) > 1 || !use.Node.Is("BatchNormalization") || use.Index < statisticsFrom || !torchNorm.MatchString(c.text) {
 		return ""
 	}
-	of := use.Node.Module() + []string{".running_mean", ".running_var"}[use.Index-statisticsFrom]
+	of := c.part + use.Node.Module() + []string{".running_mean", ".running_var"}[use.Index-statisticsFrom]
 	if u.s.kinds[of] != kindBuffer || slices.ContainsFunc(u.called[of], func(ref string) bool { return c.times[ref] > 0 }) {
 		return ""
 	}

@@ -67,23 +67,34 @@ func (n namer) foldedConvolution(v *onnx.Value) bool {
 	})
 }
 
-// ComputedAhead reports the name of what TorchScript computed ahead.
-func ComputedAhead(name string) bool { return strings.HasPrefix(name, "onnx::") }
+// ComputedAhead reports the name of what TorchScript computed ahead, perhaps behind the prefix
+// of a part.
+func ComputedAhead(name string) bool { return strings.Contains(name, "onnx::") }
 
 // fromTorchScript reports a file by PyTorch's older exporter: it names nodes by
 // their module, /encoder/Gemm, and writes no metadata on them.
 func fromTorchScript(m *onnx.Model) bool {
-	if m.Proto.GetProducerName() != "pytorch" {
+	if m.Proto.GetProducerName() != "pytorch" && !composed(m) {
 		return false
 	}
 	scoped := false
 	for _, n := range m.Graph.Nodes {
-		scoped = scoped || strings.HasPrefix(n.Name(), "/")
+		scoped = scoped || strings.HasPrefix(n.Name(), "/") || composed(m) && strings.Contains(n.Name(), "/") && n.Out(0) != nil && n.Out(0).Name == n.Name()+"_output_0"
 		if len(n.Proto.GetMetadataProps()) > 0 {
 			return false
 		}
 	}
 	return scoped
+}
+
+// composed reports a file that onnx.compose joined from several.
+func composed(m *onnx.Model) bool {
+	return strings.HasPrefix(m.Proto.GetProducerName(), "onnx.compose")
+}
+
+// FromPyTorch reports a file that one of PyTorch's exporters wrote, or parts of it.
+func FromPyTorch(m *onnx.Model) bool {
+	return m.Proto.GetProducerName() == "pytorch" || composed(m) && (noted(m.Graph) || fromTorchScript(m))
 }
 
 // namer tells from its name that an initializer is a variable of the model.
@@ -93,7 +104,7 @@ type namer struct {
 
 func newNamer(m *onnx.Model) namer {
 	producer := m.Proto.GetProducerName()
-	n := namer{torch: producer == "pytorch", script: fromTorchScript(m), tensorflow: producer == "tf2onnx"}
+	n := namer{torch: FromPyTorch(m), script: fromTorchScript(m), tensorflow: producer == "tf2onnx"}
 	if n.script && !slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return n.variable(v.Name) }) {
 		n.torch = false // as behind Keras, none of whose names are left
 	}
@@ -155,6 +166,36 @@ func (n namer) variable(name string) bool {
 	return n.script || strings.Contains(name, ".")
 }
 
+// prefixes are what a tool put before the names of an exported program's initializers and nodes.
+func prefixes(m *onnx.Model) (list []string) {
+	for _, v := range m.Graph.Proto.GetValueInfo() {
+		called, _ := onnx.Property(v.GetMetadataProps(), originalKey)
+		name := v.GetName()
+		if at := len(name) - len(called) + len("p_"); len(called) > len("p_") && at > 0 && strings.ReplaceAll(name[at:], ".", "_") == called[len("p_"):] {
+			list = append(list, name[:at])
+		}
+	}
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(prefix string) bool {
+		return !slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return strings.HasPrefix(n.Name(), prefix) && n.TorchCall() != "" })
+	})
+}
+
+// part is the prefix of the part that a name is of, "" for none.
+func (s *Signature) part(name string) (prefix string) {
+	for _, p := range s.prefixes {
+		if strings.HasPrefix(name, p) && len(p) > len(prefix) {
+			prefix = p
+		}
+	}
+	return prefix
+}
+
+// module reports the name of something that a module of the program holds.
+func (s *Signature) module(name string) bool {
+	return strings.Contains(strings.TrimPrefix(name, s.part(name)), ".")
+}
+
 // turned are the names that transposes have in an export by dynamo, which names a value
 // after its operator.
 var turned = regexp.MustCompile(`^(t|permute|transpose|val)(_\d+)?$`)
@@ -163,7 +204,7 @@ var turned = regexp.MustCompile(`^(t|permute|transpose|val)(_\d+)?$`)
 // by a transpose as far as its name tells: training it is training the parameter. A
 // product with a mask or a constant was made of these too, an Exp has its own name.
 func (s *Signature) onlyTurned(name string) bool {
-	return len(s.folded[name]) == 1 && turned.MatchString(name)
+	return len(s.folded[name]) == 1 && turned.MatchString(strings.TrimPrefix(name, s.part(name)))
 }
 
 // jaxStop are the names that jax2onnx gives to what jax.lax.stop_gradient returns, perhaps in a

@@ -108,7 +108,7 @@ func (e *engine) move(n *onnx.Node, which int, buffer string, running *onnx.Valu
 	n.SetInput(statisticsFrom+which, c.Scale(running, 0))
 	momentum := n.Float("momentum", 0.9)
 	part := c.Scalar(running, 1-momentum)
-	if which == 1 && e.m.Proto.GetProducerName() == "pytorch" {
+	if which == 1 && FromPyTorch(e.m) {
 		part = c.Times(c.bessel(running), part)
 	}
 	share := c.Do("Mul", batch, part)

@@ -64,12 +64,12 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		if err != nil || n < 1 || !v.Type.DType.IsFloat() {
 			continue
 		}
-		named := o.Signature.lists(v.Name) || !o.Signature.known && (c.names.variable(v.Name) || standsAsWeight(v) && !(c.names.torch && elementwiseOnly(v)))
+		named := o.Signature.lists(v.Name) || !o.Signature.speaksOf(v.Name) && (c.names.variable(v.Name) || standsAsWeight(v) && !(c.names.torch && elementwiseOnly(v)))
 		if n > 1 || c.listed[v.Name] || named || slices.Contains(o.Params, v.Name) {
 			c.candidates[v] = true
 		}
 	}
-	if !o.Signature.known {
+	if !o.Signature.known || len(o.Signature.silent) > 0 {
 		c.begins, c.lone, c.apart = beginnings(m.Graph), loneBiases(m.Graph), apartTwins(m.Graph)
 		c.schedules = schedules(m.Graph)
 		c.statistics = writtenStatistics(m.Graph)
@@ -210,7 +210,7 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Decisions = append(res.Decisions, d)
 		if d.Trained {
 			params = append(params, v)
-			if !c.o.Signature.known && c.names.ahead(v) {
+			if !c.o.Signature.speaksOf(v.Name) && c.names.ahead(v) {
 				ahead = append(ahead, v.Name)
 			}
 			if c.names.foldedConvolution(v) {

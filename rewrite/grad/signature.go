@@ -15,6 +15,11 @@ package grad
 // what it holds (decide.go).
 //
 // The signature does not say what has requires_grad=False.
+//
+// onnx.compose joins models into one, most often after it has put a prefix before all names of
+// each. It keeps what values and nodes say, which knows no prefix, and not what the graph says. So a
+// reference is looked up with the prefix of the part that it stands in; of an initializer of a
+// part that says nothing of its own, by TorchScript say, nothing is known.
 
 import (
 	"maps"
@@ -55,6 +60,10 @@ type Signature struct {
 	targets map[string]string
 	// folded says from what the exporter's optimizer computed an initializer.
 	folded map[string][]string
+	// prefixes stand before the names of a part.
+	prefixes []string
+	// silent are initializers of which a file without the graph's signature says nothing.
+	silent map[string]bool
 	// known reports a signature that can be trusted: it names a parameter that
 	// is an initializer, or one that an initializer was computed from, or all that
 	// could be parameters are constants of it.
@@ -70,10 +79,13 @@ var (
 
 // ReadSignature reads what the file holds of a signature, perhaps nothing.
 func ReadSignature(m *onnx.Model) *Signature {
-	s := &Signature{kinds: map[string]string{}, changed: map[string]bool{}, targets: map[string]string{}, folded: map[string][]string{}}
+	s := &Signature{kinds: map[string]string{}, changed: map[string]bool{}, targets: map[string]string{}, folded: map[string][]string{}, silent: map[string]bool{}}
+	s.prefixes = prefixes(m)
+	whole := false
 	for _, props := range [][]*pb.StringStringEntryProto{m.Graph.Proto.GetMetadataProps(), m.Proto.GetMetadataProps()} {
 		if text, ok := onnx.Property(props, signatureKey); ok {
 			s.readText(text)
+			whole = true
 		}
 	}
 	for _, v := range m.Graph.Proto.GetValueInfo() {
@@ -81,6 +93,14 @@ func ReadSignature(m *onnx.Model) *Signature {
 		s.note(says(kindKey), says(originalKey), v.GetName())
 		if from := says(foldedKey); from != "" {
 			s.folded[v.GetName()] = onnx.PythonStrings(from)
+			s.place(v.GetName(), whole)
+		}
+	}
+	if !whole && noted(m.Graph) {
+		for _, v := range m.Graph.Initializers {
+			if s.kinds[v.Name] == "" && len(s.origins(v.Name)) == 0 && (!readByExporter(v) || slices.ContainsFunc(s.folded[v.Name], s.module)) {
+				s.silent[v.Name] = true
+			}
 		}
 	}
 	constants, others := false, false
@@ -101,6 +121,32 @@ func ReadSignature(m *onnx.Model) *Signature {
 	}
 	return s
 }
+
+// place gives what an initializer was computed from the names that it has in the file. Where the
+// file does not list them any more, a layer's weight is one by its name.
+func (s *Signature) place(name string, whole bool) {
+	prefix := s.part(name)
+	for i, from := range s.folded[name] {
+		s.folded[name][i] = prefix + from
+		if !whole && s.kinds[prefix+from] == "" && ofLayer.MatchString(from) {
+			s.kinds[prefix+from] = kindParameter
+		}
+	}
+}
+
+// noted reports a graph with nodes on which PyTorch's exporter noted calls.
+func noted(g *onnx.Graph) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool { return n.TorchCall() != "" })
+}
+
+// readByExporter reports that a node which PyTorch's exporter noted a call on reads v.
+func readByExporter(v *onnx.Value) bool {
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Node.TorchCall() != "" })
+}
+
+// speaksOf reports that the signature says whether an initializer is trained, if only by not
+// listing it.
+func (s *Signature) speaksOf(name string) bool { return s.known && !s.silent[name] }
 
 // origins are the parameters that an initializer was computed from.
 func (s *Signature) origins(name string) []string {
@@ -147,7 +193,7 @@ func (s *Signature) note(kind, called, target string) {
 		}
 		s.kinds[target] = kind
 		if called != "" {
-			s.targets[called] = target
+			s.targets[s.part(target)+called] = target
 		}
 	}
 }

@@ -485,6 +485,60 @@ loss = ReduceMean(q) {keepdims=0}
 	}
 }
 
+// TestParts: in a file that onnx.compose joined of two equal towers by dynamo, under prefixes, and a
+// head by TorchScript, each part is taken for what it says or does not say: what the optimizer computed
+// of a weight stands for it, a call is one part's alone, and the head's weights are not left out.
+func TestParts(t *testing.T) {
+	const tower = `in %[1]s.x float32[2,2]
+init %[1]s.val_0 float32[2,2] = [1,2,3,5]
+init %[1]s.val_1 float32[2,2] = [3,2,3,1]
+init %[1]s.val_2 float32[2,2] = [1,2,4,1]
+init %[1]s.fc.bias float32[2] = [1,2]
+%[1]s.h = MatMul(%[1]s.x, %[1]s.val_0)
+%[1]s.y = Add(%[1]s.h, %[1]s.fc.bias)
+%[1]s.k = Add(%[1]s.y, %[1]s.val_1)
+%[1]s.l = Mul(%[1]s.k, %[1]s.val_2)
+%[1]s.z = Mul(%[1]s.l, %[1]s.y)
+`
+	m := parseGraph(t, fmt.Sprintf(tower, "q")+fmt.Sprintf(tower, "d")+`init h.o.weight float32[2,2] = [1,2,3,4]
+init h.t float32[] = 2
+h./o/MatMul_output_0 = MatMul(q.z, h.o.weight)
+h./Mul_output_0 = Mul(h./o/MatMul_output_0, h.t)
+h.s = Mul(h./Mul_output_0, d.z)
+h.loss = ReduceMean(h.s) {keepdims=0}
+`, "h.loss float32")
+	producer := "onnx.compose.merge_models"
+	m.Proto.ProducerName = &producer
+	for _, n := range m.Graph.Nodes {
+		value := n.Out(0).Name
+		part, name := value[:2], value[2:]
+		n.SetName(part + "node_" + name)
+		if part == "h." {
+			n.SetName(strings.TrimSuffix(value, "_output_0"))
+			continue
+		}
+		args := map[string]string{"k": "%y, %val_1", "l": "%k, %val_2", "z": "%l, %detach"}[name]
+		call := name
+		if args == "" {
+			call, args = "y", "%x, %p_fc_weight, %p_fc_bias"
+		}
+		n.SetMetadata("pkg.torch.onnx.fx_node", fmt.Sprintf("%%%s : [num_users=1] = call_function[target=torch.ops.aten.f.default](args = (%s), kwargs = {})", call, args))
+	}
+	for _, part := range []string{"q.", "d."} {
+		noteValue(m, part+"fc.bias", entry(kindKey, kindParameter), entry(originalKey, "p_fc_bias"))
+		noteValue(m, part+"val_0", entry(foldedKey, "['fc.weight']"))
+		noteValue(m, part+"val_1", entry(foldedKey, "['val_7']"))
+	}
+	got, res := decisions(t, m, Options{})
+	want := "+q.val_0 signature, -q.val_1 signature, -q.val_2 signature, +q.fc.bias signature, +d.val_0 signature, -d.val_1 signature, -d.val_2 signature, +d.fc.bias signature, +h.o.weight use, +h.t name"
+	if got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if len(res.Stops) != 2 || len(res.Warnings) > 0 {
+		t.Errorf("stops %v, warnings %q", res.Stops, res.Warnings)
+	}
+}
+
 // TestRetie: a transpose that the exporter computed ahead is trained as the
 // parameter that it comes from, where it is one.
 func TestRetie(t *testing.T) {
