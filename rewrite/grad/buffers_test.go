@@ -134,6 +134,7 @@ func TestBuffersChanged(t *testing.T) {
 	}{
 		"lines":     {lines, nil, nil, true},
 		"detached":  {lines, nil, nil, true},
+		"ahead":     {lines, nil, nil, true},
 		"object":    {"ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='layer.weight', persistent=None)], output_specs=[OutputSpec(kind=<OutputKind.BUFFER_MUTATION: 3>, arg=TensorArgument(name='add'), target='pos')])", nil, nil, true},
 		"unchanged": {signature, nil, nil, false},
 		"frozen":    {lines, nil, []string{"pos"}, false},
@@ -143,6 +144,10 @@ func TestBuffersChanged(t *testing.T) {
 		o := Options{Params: c.params, Frozen: c.frozen}
 		if name == "detached" {
 			m, o.Stop = parseGraph(t, detached, "loss float32"), []string{"near"}
+		}
+		if name == "ahead" { // 0.9 of it
+			m = parseGraph(t, strings.ReplaceAll(signedModel, "pos", "mul"), "loss float32")
+			noteValue(m, "mul", entry(foldedKey, "['pos', 'val_1']"))
 		}
 		m.SetMetadata(signatureKey, c.signature)
 		_, res := decisions(t, m, o)

@@ -144,8 +144,13 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 	var kept []string
 	for v := range step.DependenciesOf(g).Backward(step.Data, res.Loss).Reads() {
-		if c.o.Signature.changed[v.Name] && v.IsConstant() && !c.frozen(v.Name) {
-			kept = append(kept, v.Name)
+		if !v.IsConstant() || c.frozen(v.Name) {
+			continue
+		}
+		for _, name := range append(slices.Clip(c.o.Signature.folded[v.Name]), v.Name) { // what it was computed from too
+			if c.o.Signature.changed[name] && !slices.Contains(kept, name) {
+				kept = append(kept, name)
+			}
 		}
 	}
 	if slices.Sort(kept); len(kept) > 0 {
