@@ -321,6 +321,20 @@ func (e *engine) warnFlat(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bo
 	}
 }
 
+// straightThrough lists differences to which what they took away is added again, y - x before
+// x + (y - x): but for a stop that is y.
+func (e *engine) straightThrough(reach map[*onnx.Value]bool) (names []string) {
+	for _, n := range e.m.Graph.Nodes {
+		for k := 0; k < 2 && n.Is("Add") && len(n.Inputs) == 2 && reach[n.Out(0)]; k++ {
+			d := n.In(k)
+			if by := d.Producer; by != nil && by.Is("Sub") && by.In(1) == n.In(1-k) && by.In(0) != by.In(1) && e.needs[by.In(1)] && !slices.Contains(names, d.Name) {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	return names
+}
+
 // warnOpen says what the file leaves open about what is to be differentiated.
 func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	for _, p := range params {
@@ -347,6 +361,9 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 	if names := ownBackwards(e.m.Graph, reach); len(names) > 0 {
 		res.Warnings = append(res.Warnings, "no file holds the backward of a torch.autograd.Function; gradients are of what its forward computes: "+some(names)+
 			"; one that is straight-through can be written as x + (f(x) - x).detach()")
+	}
+	if names := e.straightThrough(reach); len(names) > 0 && !c.o.Signature.known {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("x + (f(x) - x) is computed as where an estimator is straight-through, and the file does not say what was detached; if the difference was, add --stop '%s'", strings.Join(names, ",")))
 	}
 	if len(open) > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which of the two; if no_grad, add --stop '%s'", strings.Join(open, ",")))

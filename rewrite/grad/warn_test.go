@@ -109,6 +109,35 @@ func TestAllInNodes(t *testing.T) {
 	}
 }
 
+// TestLostDetach: x + (f(x) - x), of which TorchScript's file does not say that the difference
+// was detached, is named with the stop that detaches it; behind a stop, and where the file says what is
+// detached, it is not.
+func TestLostDetach(t *testing.T) {
+	const body = "in x float32[2,2]\ninit l.weight float32[2,2] = [1,2,3,4]\ny = MatMul(x, l.weight)\nr = Round(y)\nd = Sub(r, y)\nq = Add(%s)\ns = Mul(q, q)\nloss = ReduceMean(s) {keepdims=0}"
+	for name, c := range map[string]struct {
+		sum       string
+		stop      []string
+		signature string
+		said      bool
+	}{
+		"left":    {"y, d", nil, "", true},
+		"right":   {"d, y", nil, "", true},
+		"of else": {"d, r", nil, "", false},
+		"stopped": {"y, d", []string{"d"}, "", false},
+		"signed":  {"y, d", nil, "p_w: PARAMETER target='l.weight'", false},
+	} {
+		m := parseTorch(t, fmt.Sprintf(body, c.sum), "loss float32")
+		m.SetMetadata(signatureKey, c.signature)
+		res, err := Differentiate(m, Options{Stop: c.stop})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := strings.Contains(strings.Join(res.Warnings, " "), "if the difference was, add --stop 'd'"); said != c.said {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+	}
+}
+
 // TestFlat: parameters that reach the loss only through operators without a slope, as a spike whose
 // surrogate slope is in no file, are named; those behind a detach, frozen ones and what the
 // names do not tell to be parameters are not.
