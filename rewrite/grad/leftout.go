@@ -1,7 +1,8 @@
 package grad
 
 // What PyTorch's dynamo exporter leaves out of an operator without a word, as ONNX's has no
-// such thing: label smoothing, which the loss is given again, and the divisor of a pooling.
+// such thing: label smoothing, which the loss is given again, the divisor of a pooling, and the mean
+// of a scatter.
 // The node notes the call that it comes from, whose sixth argument label smoothing is (not
 // there where it is 0):
 //
@@ -16,6 +17,7 @@ package grad
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -128,4 +130,22 @@ func warnDivisors(g *onnx.Graph) []string {
 		return nil
 	}
 	return []string{"the exporter left divisor_override out of the file, which divides by the size of a window: write it as a factor: " + some(names)}
+}
+
+// meanCall is a scatter that takes the mean of what goes to one place, which ONNX has no reduction
+// for. The exporter writes one that keeps the last.
+var meanCall = regexp.MustCompile(`^%(\w+) : .*target=torch\.ops\.aten\.scatter_reduce\.two\]\(args = \([^()]*, mean\)`)
+
+// warnMeans names scatters that the exported program takes means of.
+func warnMeans(g *onnx.Graph) []string {
+	var names []string
+	for _, n := range g.Nodes {
+		if call := meanCall.FindStringSubmatch(n.TorchCall()); call != nil && n.Is("ScatterElements") && !slices.Contains(names, call[1]) {
+			names = append(names, call[1])
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"the exporter left the mean out of scatter_reduce, so that the last value at a place counts: write it as a sum, divided by how many there are: " + some(names)}
 }

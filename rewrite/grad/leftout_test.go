@@ -3,6 +3,7 @@ package grad
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -159,6 +160,25 @@ func TestProbabilitiesAsLabels(t *testing.T) {
 	_, err := Differentiate(m, Options{Params: []string{"z"}})
 	if err == nil || !strings.Contains(err.Error(), "labels are float32, as probabilities of classes are") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestScatteredMeans: a scatter that takes means, of which the exporter writes that the last value
+// counts, is named once, however many nodes it has.
+func TestScatteredMeans(t *testing.T) {
+	for kind, want := range map[string]bool{"mean": true, "amax": false} {
+		m := parseGraph(t, "in x float32[2,2]\ninit w float32[2,2] = [1,2,3,4]\ninit i int64[2,2] = [0,0,0,1]\ninit z float32[2,2] = [0,0,0,0]\n"+
+			"y = Mul(x, w)\nr = ScatterElements(z, i, z)\ns = ScatterElements(r, i, y)\nloss = ReduceMean(s) {keepdims=0}", "loss float32")
+		for _, v := range []string{"r", "s"} {
+			m.Graph.Value(v).Producer.SetMetadata("pkg.torch.onnx.fx_node", "%scatter_reduce : [num_users=1] = call_function[target=torch.ops.aten.scatter_reduce.two](args = (%zeros, 0, %i, %y, "+kind+"), kwargs = {include_self: False})")
+		}
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.HasSuffix(w, "how many there are: scatter_reduce") }); said != want {
+			t.Errorf("%s: %q", kind, res.Warnings)
+		}
 	}
 }
 
