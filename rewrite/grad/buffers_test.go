@@ -157,6 +157,18 @@ func TestBuffersChanged(t *testing.T) {
 	}
 }
 
+// TestParametersChanged: parameters that the exported program changes itself and reads without a
+// gradient are named.
+func TestParametersChanged(t *testing.T) {
+	const line = "the exported program changes parameters itself, as an embedding with max_norm does, and reads them without a gradient; they are not trained: layer.weight"
+	m := parseGraph(t, strings.Replace(signedModel, "b = MatMul(a, layer.weight)", "fixed = Identity(layer.weight)\nb = MatMul(a, fixed)", 1), "loss float32")
+	m.SetMetadata(signatureKey, strings.Replace(signature, "# outputs", "# outputs\nval_9: PARAMETER_MUTATION target='layer.weight'", 1))
+	_, res := decisions(t, m, Options{Stop: []string{"fixed"}})
+	if !slices.Contains(res.Warnings, line) {
+		t.Errorf("warnings %q", res.Warnings)
+	}
+}
+
 // TestSeparate: norms of a fresh model, which TorchScript merges as their elements are all ones,
 // are trained apart and under their names; a tensor that the model has twice is one.
 func TestSeparate(t *testing.T) {

@@ -46,14 +46,17 @@ const (
 	kindConstant  = "CONSTANT_TENSOR"
 )
 
-// kindMutation is the OutputKind of what a buffer becomes.
-const kindMutation = "BUFFER_MUTATION"
+// The OutputKinds of what a buffer and a parameter become.
+const (
+	kindMutation          = "BUFFER_MUTATION"
+	kindParameterMutation = "PARAMETER_MUTATION"
+)
 
 // A Signature is what an export says of its initializers.
 type Signature struct {
 	// kinds are by initializer name; some may be of no initializer.
 	kinds map[string]string
-	// changed are the buffers that the exported program changes.
+	// changed are the buffers and the parameters that the exported program changes.
 	changed map[string]bool
 	// targets are the names of initializers by what the exported program calls
 	// them, %p_l_weight.
@@ -185,7 +188,7 @@ func (s *Signature) readText(text string) {
 // note keeps one input or output of the exported program, which calls it so.
 func (s *Signature) note(kind, called, target string) {
 	switch kind {
-	case kindMutation:
+	case kindMutation, kindParameterMutation:
 		s.changed[target] = true
 	case kindParameter, kindBuffer, kindConstant:
 		if target == "" {

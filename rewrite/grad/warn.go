@@ -142,19 +142,26 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 // changes, such as the vectors of a spectral norm or a codebook that follows averages, but for
 // those that the training graph moves or trains, which are inputs by now, and frozen ones.
 func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
-	var kept []string
+	var kept, params []string
 	for v := range step.DependenciesOf(g).Backward(step.Data, res.Loss).Reads() {
 		if !v.IsConstant() || c.frozen(v.Name) {
 			continue
 		}
 		for _, name := range append(slices.Clip(c.o.Signature.folded[v.Name]), v.Name) { // what it was computed from too
-			if c.o.Signature.changed[name] && !slices.Contains(kept, name) {
+			switch s := c.o.Signature; {
+			case !s.changed[name]:
+			case s.kinds[name] == kindParameter:
+				params = append(params, name)
+			case !slices.Contains(kept, name):
 				kept = append(kept, name)
 			}
 		}
 	}
 	if slices.Sort(kept); len(kept) > 0 {
 		res.Warnings = append(res.Warnings, "in PyTorch each step changes buffers too, which stay as they are here: "+strings.Join(kept, ", "))
+	}
+	if slices.Sort(params); len(params) > 0 {
+		res.Warnings = append(res.Warnings, "the exported program changes parameters itself, as an embedding with max_norm does, and reads them without a gradient; they are not trained: "+strings.Join(slices.Compact(params), ", "))
 	}
 }
 
