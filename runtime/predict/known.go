@@ -160,7 +160,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 			}
 		}
 		if v := n.Out(0); v != nil && !v.Type.IsStatic() && original.values != nil && !original.values[v.Name] {
-			if t, ok := turnedBack(v, declared); ok {
+			if t, ok := turnedBack(v, types[v], m.Graph, original); ok {
 				v.Type = t
 			}
 		}
@@ -184,31 +184,39 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 	return nil
 }
 
+// movedMark begins what ONNX Runtime adds to a name where it needs another one.
+const movedMark = "_token_"
+
 // turnedBack is the type of a value that ONNX Runtime made when it moved a Transpose
-// behind the node: it takes the type of what the node made before, which the Transpose
-// makes now, turned back.
-func turnedBack(v *onnx.Value, declared map[string]onnx.Type) (onnx.Type, bool) {
-	uses := v.Uses()
-	if len(uses) != 1 || !uses[0].Node.Is("Transpose") || uses[0].Node.Out(0) == nil {
-		return onnx.Type{}, false
-	}
-	made := uses[0].Node.Out(0)
-	t := declared[made.Name]
-	if made.IsOutput() {
-		t = made.Type
-	}
-	perm := uses[0].Node.Ints("perm")
-	if !t.IsStatic() || len(perm) != len(t.Shape) {
-		return onnx.Type{}, false
-	}
-	shape := make(onnx.Shape, len(perm))
-	for i, p := range perm {
-		if p < 0 || p >= int64(len(shape)) {
+// behind the node that makes it, which is exact: it takes the type of what the node made
+// before, turned back, and keeps it when the Transpose moves on, or goes in a sum of all axes.
+func turnedBack(v *onnx.Value, exact onnx.Type, g *onnx.Graph, original original) (onnx.Type, bool) {
+	before := v.Name
+	for !original.values[before] {
+		end := strings.LastIndex(before, movedMark)
+		if end < 0 {
 			return onnx.Type{}, false
 		}
-		shape[p] = t.Shape[i]
+		before = before[:end]
 	}
-	return onnx.TensorOf(t.DType, shape), true
+	t := original.declared[before]
+	if made := g.Value(before); made != nil && made.IsOutput() {
+		t = made.Type
+	}
+	return exact, t.IsStatic() && exact.IsStatic() && sameExtents(t, exact)
+}
+
+// sameExtents reports extents that are equal but for their order.
+func sameExtents(a, b onnx.Type) bool {
+	sorted := func(t onnx.Type) []int64 {
+		dims := make([]int64, len(t.Shape))
+		for i, d := range t.Shape {
+			dims[i], _ = d.Int()
+		}
+		slices.Sort(dims)
+		return dims
+	}
+	return a.DType == b.DType && slices.Equal(sorted(a), sorted(b))
 }
 
 // insertedPrefix begins the names of values in float32 that stand for values in
