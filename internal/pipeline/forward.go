@@ -6,6 +6,7 @@ package pipeline
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -43,6 +44,52 @@ func useRunning(m *onnx.Model) error {
 		n.Outputs = n.Outputs[:1]
 	}
 	return m.EditSubgraphs("BatchNormalization", useRunning)
+}
+
+// dropNothing turns Dropout off, in control flow too: its input takes its place, also where
+// grad has the mask multiply it.
+func dropNothing(m *onnx.Model) error {
+	g := m.Graph
+	g.RemoveDead()
+	for _, n := range slices.Clone(g.Nodes) {
+		if !n.Is("Dropout") || n.In(0) == nil || n.In(2) == nil {
+			continue
+		}
+		if mask := n.Out(1); mask != nil {
+			for product, factor := range masked(n.Inputs[0].Behind("Cast"), mask) {
+				g.ReplaceUses(product, factor)
+			}
+		}
+		if n.Out(0) == nil || n.Out(0).IsOutput() {
+			n.SetInput(2, nil)
+		} else {
+			g.ReplaceUses(n.Outputs[0], n.Inputs[0])
+		}
+	}
+	g.RemoveDead()
+	for _, n := range g.Nodes {
+		if n.Is("Dropout") && n.Out(1) != nil && !n.Out(1).Dead() {
+			return fmt.Errorf("node %q (Dropout): its mask %q is read by more than a product with its input, so it cannot be turned off", n.Label(), n.Out(1).Name)
+		}
+	}
+	return m.EditSubgraphs("Dropout", dropNothing)
+}
+
+// masked are the products of x with a mask of its Dropout, which may be cast and scaled before,
+// with x as they read it.
+func masked(x, mask *onnx.Value) map[*onnx.Value]*onnx.Value {
+	products := map[*onnx.Value]*onnx.Value{}
+	for _, u := range mask.Uses() {
+		n := u.Node
+		switch {
+		case u.Index == onnx.Captured || n.Out(0) == nil || n.Out(0).IsOutput() || !n.Is("Cast", "Mul", "Div"):
+		case n.Is("Mul") && n.In(1-u.Index).Behind("Cast") == x:
+			products[n.Outputs[0]] = n.In(1 - u.Index)
+		case u.Index == 0 || n.Is("Mul"):
+			maps.Copy(products, masked(x, n.Outputs[0]))
+		}
+	}
+	return products
 }
 
 // inTypeOf is a given value in the type of another, which --precision may have made half.
@@ -100,13 +147,9 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 	if err := useRunning(m); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
-	g.RemoveDead()
-	for _, n := range slices.Clone(g.Nodes) {
-		if n.Is("Dropout") && n.In(2) != nil && n.In(0) != nil && (n.Out(1) == nil || n.Out(1).Dead()) {
-			g.ReplaceUses(n.Outputs[0], n.Inputs[0])
-		}
+	if err := dropNothing(m); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
-	g.RemoveDead()
 	for _, v := range slices.Clone(g.Inputs) {
 		if v.Dead() && v.Init == nil && !slices.Contains(fed, v) {
 			g.RemoveInput(v)

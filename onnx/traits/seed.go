@@ -19,8 +19,12 @@ func Draws(n *onnx.Node) bool {
 	if !ok || t.Deterministic {
 		return false
 	}
-	if !n.Is("Dropout") || n.Inputs == nil { // in a subgraph the inputs are not known
+	if !n.Is("Dropout") {
 		return true
+	}
+	if n.Inputs == nil { // in a subgraph inputs are known by name
+		in := n.Proto.GetInput()
+		return len(in) > 2 && in[2] != ""
 	}
 	on, known := number(n.In(2))
 	return !known || on != 0
