@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -153,5 +154,57 @@ func TestMadeFails(t *testing.T) {
 	s, err := testEngine.OpenFile(trainingModel(t, false), Options{Provider: ort.CPU, Made: func(*Session) error { return os.ErrDeadlineExceeded }})
 	if s != nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v, %v", s, err)
+	}
+}
+
+// TestOpenSeeds: what a model in memory draws follows from the seed and the runs before, as
+// with a file; the model stays as it was.
+func TestOpenSeeds(t *testing.T) {
+	m, err := onnx.Parse("model ir=10 opset=20\n" + `graph g {
+  in    x float32[64]
+  init  half float32[] = [0.5]
+  init  on bool[] = [true]
+  y, mask = Dropout(x, half, on)
+  z = RandomNormalLike(x)
+  out   y float32[64]
+  out   mask bool[64]
+  out   z float32[64]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	draws := func(seed uint64, runs, steps int) (y, z string) {
+		t.Helper()
+		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Seed: seed, From: Progress{Runs: runs}, Feed: map[string]Tensor{"x": FromFloat32s(slices.Repeat([]float32{1}, 64), 64)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for range steps {
+			out, err := s.Step(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, _ := out.Output("y")
+			b, _ := out.Output("z")
+			y, z = string(a.Data), string(b.Data)
+		}
+		return y, z
+	}
+	y, z := draws(1, 0, 3)
+	if again, drawn := draws(1, 0, 3); again != y || drawn != z {
+		t.Error("the same seed draws other numbers")
+	}
+	if again, _ := draws(1, 2, 1); again != y {
+		t.Error("a session that goes on drops other elements")
+	}
+	if other, drawn := draws(2, 0, 3); other == y || drawn == z {
+		t.Error("another seed draws the same numbers")
+	}
+	for _, n := range m.Graph.Nodes {
+		if n.Has("seed") {
+			t.Errorf("%s got a seed", n.Label())
+		}
 	}
 }

@@ -131,10 +131,24 @@ func (e *Engine) OpenOwned(m *onnx.Model, o Options) (*Session, error) {
 	return s, nil
 }
 
-// Open opens a model as it is in memory; the caller closes it after the
-// session.
+// Open opens a model as it is in memory, or a copy with seeds if it draws random numbers; the
+// caller closes it after the session.
 func (e *Engine) Open(m *onnx.Model, o Options) (*Session, error) {
-	return e.newSession(m, o, e.opener(m, &o, false), carriedBy(m))
+	if len(traits.Drawing(m.Graph)) == 0 {
+		return e.newSession(m, o, e.opener(m, &o, false), carriedBy(m))
+	}
+	own, err := m.Clone()
+	if err != nil {
+		return nil, err
+	}
+	table := carriedBy(own)
+	seed(own, o.Seed+o.Draws, o.From.Runs)
+	s, err := e.newSession(own, o, e.opener(own, &o, false), table)
+	if err != nil {
+		return nil, errors.Join(err, own.Close())
+	}
+	s.owned = true
+	return s, nil
 }
 
 // seed gives every node that draws random numbers and has no seed one made from

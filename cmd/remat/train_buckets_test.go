@@ -42,7 +42,7 @@ func TestBuckets(t *testing.T) {
 		" --optimizer lion --clip-norm 0.1 --clip-by parameter --schedule cosine --warmup 2",
 	} {
 		n, k := []int{2, 3}[i%2], []int{2, 4}[i%2]
-		line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --lr 1e-2 --steps 3 --gradient-norm=false" + flags + fmt.Sprint(" --ranks ", n) + " -o "
+		line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --seed 5 --lr 1e-2 --steps 3 --gradient-norm=false" + flags + fmt.Sprint(" --ranks ", n) + " -o "
 		whole, parts := at(fmt.Sprint("whole", i)), at(fmt.Sprint("parts", i))
 		a := documentOf(t, do(t, line+whole))
 		b := documentOf(t, do(t, line+parts+fmt.Sprint(" --buckets ", k)))
@@ -67,7 +67,7 @@ func TestBuckets(t *testing.T) {
 		}
 	}
 	// It validates, and goes on with another number of buckets or none.
-	line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --lr 1e-2 --gradient-norm=false --val 20% --ranks 2 -o "
+	line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --seed 5 --lr 1e-2 --gradient-norm=false --val 20% --ranks 2 -o "
 	do(t, line+at("w")+" --steps 6")
 	do(t, line+at("p")+" --steps 2 --buckets 4")
 	do(t, line+at("p")+" --steps 4 --resume")

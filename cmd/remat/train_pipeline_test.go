@@ -21,14 +21,14 @@ func preparePipeline(t *testing.T) (at func(string) string) {
 	t.Helper()
 	dir := t.TempDir()
 	at = func(name string) string { return dir + "/" + name }
-	do(t, "model gpt2-tiny --layers 4 --hidden 16 --heads 2 --vocab 97 --seq 16 --batch 2 -o "+at("m.onnx"))
+	do(t, "model gpt2-tiny --layers 4 --hidden 16 --heads 2 --vocab 97 --seq 16 --batch 2 --dropout 0.1 -o "+at("m.onnx"))
 	writeBatches(t, at("d.npz"), 24, 2, 16, 97)
 	return at
 }
 
 func TestPipeline(t *testing.T) {
 	at := preparePipeline(t)
-	line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --lr 1e-2 --clip-norm 0.5 --accumulate 4 -o "
+	line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --seed 5 --lr 1e-2 --clip-norm 0.5 --accumulate 4 -o "
 	one := documentOf(t, do(t, line+at("one")+" --steps 3 --gradient-norm"))
 	want := tensorsOf(t, at("one/state.safetensors"))
 	held := map[string]int64{}
