@@ -35,7 +35,8 @@ type File struct {
 	// Finished: the file is guarded, and ONNX Runtime was asked what it makes of it.
 	Finished bool
 
-	written *rewriting // nil for the file as it was given
+	written   *rewriting // nil for the file as it was given
+	unchanged bool       // ONNX Runtime was seen to leave the model as it is
 }
 
 // Problem is the planning problem that the plan solves.
@@ -140,10 +141,12 @@ func (p *Planner) guard(f *File) error {
 		if err != nil {
 			return err
 		}
-		changed = guarded || !unchanged || p.opts.OptLevel == 99 // where the layout of convolutions may still change
-		if unchanged && p.opts.OptLevel != 99 {
+		unchanged = unchanged && p.opts.OptLevel != 99 // where the layout of convolutions may still change
+		if unchanged {
 			engine = nil
 		}
+		f.unchanged = unchanged && !p.opts.CUDA && !p.opts.WebGPU
+		changed = guarded || !unchanged || f.unchanged && !f.Prediction.Exact()
 	}
 	if !p.opts.CUDA && !p.opts.WebGPU {
 		if !changed {
@@ -201,7 +204,9 @@ func (p *Planner) predict(engine *runtime.Engine, f *File) error {
 	if f.written != nil {
 		f.Reports = slices.Concat(f.Variant.Reports, f.written.reports, f.written.scheduled)
 	}
-	if f.Prediction, err = Predict(engine, m, f.Roles(), p.opts, nil); err == nil {
+	o := p.opts
+	o.unchanged = f.unchanged
+	if f.Prediction, err = Predict(engine, m, f.Roles(), o, nil); err == nil {
 		f.Peak = f.Prediction.LivePeak
 	}
 	return err

@@ -82,6 +82,8 @@ type Options struct {
 	TimeLimited bool
 	// most ends a search within a budget at plans of that overhead; 0: at none.
 	most float64
+	// unchanged: ONNX Runtime was seen to leave a file's graph as it is.
+	unchanged bool
 	// wide, unless nil, says which copies of quantized weights are made in slices.
 	wide *quantize.Limits
 	// Progress, unless nil, is called as planning comes on.

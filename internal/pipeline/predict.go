@@ -78,6 +78,8 @@ func predictBy(e *runtime.Engine, dump bool, on ort.Provider, m *onnx.Model, rol
 		takeOrigins(dumped, given)
 		m = dumped
 		po.Told = outerTypes(m)
+	} else if o.unchanged {
+		po = predict.ForSaved(m, m, po)
 	}
 	way, err := step.OutputsOf(given, o.Outputs)
 	if err != nil {

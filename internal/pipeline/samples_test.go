@@ -102,6 +102,9 @@ func TestEverySampleInHalf(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if !f.Prediction.Exact() {
+					t.Errorf("%s: %s", strategy, f.Prediction.Unknown[0])
+				}
 				roles := runtime.Roles{Loss: f.Roles().Loss, Grad: f.Roles().Grad, New: f.Roles().New}
 				for i, peak := range execute(t, e, f.Model, 1, 2, feeds, roles).peaks {
 					if peak != f.Peak {
