@@ -482,6 +482,8 @@ func infeasible(err error) error {
 	var layers *planner.LimitError
 	var work *pipeline.WorkError
 	switch {
+	case errors.As(err, &work) && work.Asked > 0:
+		return &checkError{fmt.Errorf("%w: raise --overhead, or leave slices to the search", err)}
 	case errors.As(err, &work):
 		return &checkError{fmt.Errorf("%w: raise --overhead, or a --budget", err)}
 	case errors.As(err, &layers):

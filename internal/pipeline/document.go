@@ -21,9 +21,10 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 		Strategy: r.Plan.Strategy, RecomputedNodes: r.Verdict.Recomputed,
 		FLOPs: pr.FLOPs(), RecomputeFLOPs: r.Verdict.RecomputeFLOPs, Overhead: report.Float(r.Verdict.Overhead),
 		PeakBytesBefore: p.Before.LivePeak, PeakBytesScheduled: &p.Scheduled, PeakBytesAfter: r.Peak,
-		LowerBoundBytes: &r.LowerBound, Feasible: budget.Keeps(r.Prediction) && r.limited() == nil, LayerBudgets: r.LayerBudgets(),
+		LowerBoundBytes: &r.LowerBound, LayerBudgets: r.LayerBudgets(),
 		Layers: r.Layers(), Total: totalDocument(r, budget.Total),
 	}
+	d.Feasible = budget.Keeps(r.Prediction) && r.limited() == nil && (budget.Work == nil || r.overhead() <= *budget.Work)
 	if counted := r.Variant.Analysis.Counted; counted != nil { // the overhead is one of time, the operations stay what they are
 		d.FLOPs, d.RecomputeFLOPs = 0, 0
 		for op, again := range r.Plan.Recomputed(pr) {

@@ -42,12 +42,19 @@ func ParseLayerBudget(text string) (b LayerBudget, ok bool, err error) {
 	return b, true, nil
 }
 
-// A WorkError says that no plan within a bound on the work keeps the budgets of layers.
+// A WorkError says that no plan is within a bound on the work, or none that is keeps the
+// budgets of layers.
 type WorkError struct {
 	Work float64 // a share of the plain step's
+	// Asked is what the slices that were asked for alone compute again, 0 where it is the
+	// budgets of layers that ask for more.
+	Asked float64
 }
 
 func (e *WorkError) Error() string {
+	if e.Asked > 0 {
+		return fmt.Sprintf("no plan has at most %s more work: the slices that were asked for are %s", report.Percent(e.Work), report.Percent(e.Asked))
+	}
 	return fmt.Sprintf("no plan with at most %s more work keeps the budgets of layers", report.Percent(e.Work))
 }
 

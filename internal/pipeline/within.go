@@ -20,7 +20,7 @@ import (
 const leastWritten = 4
 
 // within returns that file. Where no candidate is within the share, nothing is computed
-// again.
+// again but what was asked for, which has to be.
 func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 	work := *budget.Work
 	if !budget.none() {
@@ -38,14 +38,18 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 		return nil, err
 	}
 	if best == nil && len(p.opts.Layers) > 0 {
-		return nil, &WorkError{work}
+		return nil, &WorkError{Work: work}
 	}
 	if best == nil {
 		none, _, err := planner.Find("none")
 		if err != nil {
 			return nil, err
 		}
-		return p.least(none, none.Name, p.asked, Budget{})
+		f, err := p.least(none, none.Name, p.asked, Budget{})
+		if err == nil && f.overhead() > work {
+			return f, &WorkError{work, f.overhead()}
+		}
+		return f, err
 	}
 	return p.orNone(best)
 }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -111,6 +112,24 @@ func TestWithinWork(t *testing.T) {
 	}
 	if _, err := p.PlanWithin("optimal", Budget{Work: &half, Live: 1 << 20}); err == nil {
 		t.Error("a bound on the work goes with one on the memory")
+	}
+	// Slices that are asked for are work that no plan is without.
+	chunk, err := ParseSlices("4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err = NewPlanner(e, trainingGraph(t, "gpt2", wideGPT), Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Chunk: chunk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hardly := 1e-4
+	var beyond *WorkError
+	f, err := p.PlanWithin("optimal", Budget{Work: &hardly})
+	if !errors.As(err, &beyond) || beyond.Asked <= hardly || f == nil || p.Document(f, Budget{Work: &hardly}).Feasible {
+		t.Errorf("at most %g: %v", hardly, err)
+	}
+	if f, err = p.PlanWithin("optimal", Budget{Work: &half}); err != nil || f.overhead() < beyond.Asked {
+		t.Errorf("at most %g: %v", half, err)
 	}
 }
 
