@@ -368,12 +368,24 @@ func (e *Engine) optimize(model []byte, folder string, o ort.SessionOptions) ([]
 	o.Config = config
 	s, err := e.sessionOf(model, folder, o)
 	if err != nil {
-		return nil, err
+		return nil, unsaved(err, o.OptimizedPath, len(model))
 	}
 	if err := s.Close(); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(o.OptimizedPath)
+}
+
+// unsaved is the error of a session that was to save its graph of some bytes: where the folder
+// has no room for it, ONNX Runtime does not say so.
+func unsaved(err error, path string, bytes int) error {
+	if !strings.Contains(err.Error(), "serialization failed") {
+		return err
+	}
+	if full := os.WriteFile(path, make([]byte, bytes), 0o600); full != nil {
+		return fmt.Errorf("%w; TMPDIR names another folder for temporary files", full)
+	}
+	return err
 }
 
 // sessionOf makes a session of a model in memory; external data is found in

@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -429,5 +432,23 @@ func TestDumpsForgotten(t *testing.T) {
 	}
 	if d.bytes > dumpedBytes || len(d.graphs) != d.recent.Len() {
 		t.Errorf("%d bytes in %d graphs, %d in order", d.bytes, len(d.graphs), d.recent.Len())
+	}
+}
+
+// TestUnsaved: a folder for temporary files that is full is named, where ONNX Runtime says
+// nothing of it.
+func TestUnsaved(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip(err)
+	}
+	said := errors.New("onnx runtime: invalid protobuf: Protobuf serialization failed.")
+	if err := unsaved(said, "/dev/full", 1); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "TMPDIR") {
+		t.Error(err)
+	}
+	if err := unsaved(said, filepath.Join(t.TempDir(), "m.onnx"), 1); err != said {
+		t.Error(err)
+	}
+	if err := unsaved(ort.ErrMemory, "/dev/full", 1); err != ort.ErrMemory {
+		t.Error(err)
 	}
 }
