@@ -44,6 +44,8 @@ type planSource struct {
 	// Budget and BudgetTotal are as they were given.
 	Budget      string `json:"budget,omitempty"`
 	BudgetTotal string `json:"budget_total,omitempty"`
+	// Overhead bounds what is computed again, as a share; nil does not.
+	Overhead *float64 `json:"overhead,omitempty"`
 	// Layers are the budgets of layers, as they were given.
 	Layers []string `json:"layer_budgets,omitempty"`
 	// Scheduled is peak_bytes_scheduled under OptLevel: the graph that is prepared
@@ -88,7 +90,7 @@ func writePlan(p *planned, asked planOptions, out string) error {
 	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Batch: o.Batch, Tile: o.Tile, Rows: o.Rows,
-		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Outputs: o.Outputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Layers: texts(asked.layers), Precision: o.Precision,
+		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Outputs: o.Outputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Overhead: asked.overhead, Layers: texts(asked.layers), Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
 	})
@@ -125,6 +127,9 @@ func readPlanFile(path string) (planSource, []byte, error) {
 		}
 		if src.Outputs, err = step.ParseOutputs(string(src.Outputs)); err != nil {
 			return src, nil, fmt.Errorf("%s: source: outputs %w", path, err)
+		}
+		if src.Overhead != nil && !(*src.Overhead >= 0) {
+			return src, nil, fmt.Errorf("%s: source: overhead %g: want a share that is not negative", path, *src.Overhead)
 		}
 		delete(parts, sourceKey)
 	}
@@ -223,9 +228,12 @@ func (s planSource) askAgain(o *planOptions, body []byte, other []string) (rewri
 	if _, _, err := planner.Find(plan.Strategy); err != nil || plan.Schedule == nil {
 		return rewrite.Report{}, fmt.Errorf("%s: lists values of a graph prepared differently: leave out %s, or plan again with it", o.file, strings.Join(other, " and "))
 	}
+	if o.overhead != nil || len(o.pipeline.Layers) > 0 { // which optimal alone takes, and may keep with another's plan
+		plan.Strategy = "optimal"
+	}
 	why := fmt.Sprintf("made without %s: planned again with its strategy, %s", strings.Join(other, " and "), plan.Strategy)
 	skipped := rewrite.Report{Pass: "plan", Requested: 1, Skipped: []rewrite.Skip{{What: o.file, Why: why}}}
-	o.file, o.strategy, o.budget, o.total = "", plan.Strategy, s.Budget, s.BudgetTotal
+	o.file, o.strategy = "", plan.Strategy
 	return skipped, nil
 }
 

@@ -66,7 +66,7 @@ func rewriteCommand(e *env) *cli.Command {
 				if src, body, err = readPlanFile(o.file); err != nil {
 					return err
 				}
-				o.budget, o.total = src.Budget, src.BudgetTotal
+				o.budget, o.total, o.overhead = src.Budget, src.BudgetTotal, src.Overhead
 				if o.pipeline.Layers, err = src.layerBudgets(); err != nil {
 					return fmt.Errorf("%s: %w", o.file, err)
 				}
