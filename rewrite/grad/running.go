@@ -10,7 +10,8 @@ package grad
 //	B ─ × 0 ─▶ BatchNormalization ─ × (1−m) ─┐
 //	B ─────────────── × m ───────────────────┴─ + ─▶ B.new
 //
-// The zeros come from B, so that nothing computes them ahead, or once for two.
+// The zeros come from B, so that nothing computes them ahead, or once for two. Statistics that
+// are frozen stay by a momentum of one.
 //
 // ONNX moves the running variance by the batch's as it is:
 // https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
@@ -52,6 +53,7 @@ func (e *engine) carry(frozen func(name string) bool, res *Result) ([]Buffer, er
 		}
 		stored := n.Inputs[statisticsFrom : statisticsFrom+2]
 		if slices.ContainsFunc(stored, func(v *onnx.Value) bool { return v.Init == nil && next[v] == nil || frozen(v.Name) }) {
+			stay(n, stored)
 			continue
 		}
 		if stored[0] == stored[1] {
@@ -92,6 +94,17 @@ func (e *engine) carry(frozen func(name string) bool, res *Result) ([]Buffer, er
 		list[i].Data = data[b.Input]
 	}
 	return list, nil
+}
+
+// stay has a node write over statistics what they are: others may read the same constant, as
+// a scale of ones is the variance of a fresh model.
+func stay(n *onnx.Node, stored []*onnx.Value) {
+	for i, v := range stored {
+		if out := n.Out(1 + i); v.Init == nil && out != nil && !out.Dead() {
+			return // which the model returns
+		}
+	}
+	n.SetAttr(onnx.FloatAttr("momentum", 1))
 }
 
 // move returns what a running mean (which is 0) or variance (1) is after the node, of the

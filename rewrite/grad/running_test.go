@@ -224,3 +224,39 @@ func TestRunningWithoutMomentum(t *testing.T) {
 		t.Errorf("warnings %q", res.Warnings)
 	}
 }
+
+// TestFrozenStatisticsStay: ONNX Runtime writes over the statistics that a normalization in
+// training reads, also where they are frozen, and another's scale and shift are the same
+// constants, as in a fresh model.
+func TestFrozenStatisticsStay(t *testing.T) {
+	m := parseGraph(t, `in x float32[2,2,3]
+init one float32[2] = [1,1]
+init zero float32[2] = [0,0]
+init mean float32[2] = [0,0]
+init var float32[2] = [1,1]
+init w float32[3,2] = [1,-2,3,4,-5,6]
+y, y_mean, y_var = BatchNormalization(x, one, zero, mean, var) {training_mode=1, momentum=0.5}
+u = Mul(y, y)
+z, z_mean, z_var = BatchNormalization(u, one, zero, mean, var) {training_mode=1, momentum=0.5}
+v = MatMul(z, w)
+r = Relu(v)
+loss = ReduceMean(r) {keepdims=0}
+`, "loss float32")
+	res, err := Differentiate(m, Options{Frozen: []string{"one", "zero", "mean", "var"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inputs := map[string]*onnx.Tensor{"x": onnx.Float32Tensor([]float32{1, 2, 3, 9, 8, 6, 0, 5, 7, 4, 1, 2}, 2, 2, 3)}
+	for name, x := range res.Values() {
+		inputs[name] = x
+	}
+	s := ortest.Open(t, m, 1, inputs)
+	first := s.Run()
+	for range 2 {
+		for name, got := range s.Run() {
+			if !slices.Equal(got, first[name]) {
+				t.Errorf("%s: %v, %v before", name, got, first[name])
+			}
+		}
+	}
+}
