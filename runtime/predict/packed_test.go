@@ -3,6 +3,7 @@ package predict
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -65,6 +66,33 @@ y = Gemm(a, w) {transB=1}
 out y float32[4,2]
 }
 `, c.v, c.w), nil)
+			if s := p.Session.Bytes(); s != got.session {
+				t.Errorf("session of %d bytes, measured %d", s, got.session)
+			}
+		})
+	}
+}
+
+// TestWidenedByEachNorm: what a norm widens of a half type, no other one shares, not even of
+// the same constant.
+func TestWidenedByEachNorm(t *testing.T) {
+	for _, c := range []struct{ op, second string }{
+		{"LayerNormalization", "v"}, {"LayerNormalization", "w"}, {"RMSNormalization", "v"}, {"RMSNormalization", "w"},
+	} {
+		t.Run(c.op+" "+c.second, func(t *testing.T) {
+			numbers := strings.TrimSuffix(strings.Repeat("1, ", 64), ", ")
+			p, got := predictedAndMeasured(t, fmt.Sprintf(`model ir=10 opset=23
+graph g {
+in x float32[4,64]
+init v float16[64] = [%s]
+init w float16[64] = [%s]
+h = Cast(x) {to=10}
+a = %s(h, v)
+b = %s(a, %s)
+y = Cast(b) {to=1}
+out y float32[4,64]
+}
+`, numbers, numbers, c.op, c.op, c.second), nil)
 			if s := p.Session.Bytes(); s != got.session {
 				t.Errorf("session of %d bytes, measured %d", s, got.session)
 			}

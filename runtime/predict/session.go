@@ -11,7 +11,7 @@ package predict
 //
 // A packed weight's original is given up where nothing else reads it, and
 // weights of equal content are packed once, so is a symmetric one that a Gemm reads
-// transposed as well. The packed layout rounds the
+// transposed as well. Each norm widens its own. The packed layout rounds the
 // columns of a matrix up to 16.
 //
 // On a device it holds all constants that nodes read there, and what kernels keep.
@@ -115,6 +115,9 @@ func packConvTranspose(n *onnx.Node, i int, dims []int64) int64 {
 	return 4 * dims[0] * out
 }
 
+// ofNorm reports a kernel that shares what it packs with no other.
+func ofNorm(n *onnx.Node) bool { return n.Is("LayerNormalization", "RMSNormalization") }
+
 // packNorm widens scale and bias.
 func packNorm(_ *onnx.Node, i int, dims []int64) int64 {
 	if i != 1 && i != 2 {
@@ -147,7 +150,7 @@ func packGRU(_ *onnx.Node, i int, dims []int64) int64 {
 	return 0
 }
 
-// A pack is one packed weight: kernels of a type share those of equal content.
+// A pack is one packed weight: kernels of a type share those of equal content, but norms.
 type pack struct {
 	op    string
 	bytes int64
@@ -178,7 +181,7 @@ func session(b *builder) Session {
 			p, l := pack{n.OpType(), packedBytes(n, i, v)}, layout{v, n.Int("transB", 0) != 0}
 			if p.bytes == 0 {
 				unpacked[v] = true
-			} else if !slices.ContainsFunc(done[p], l.same) {
+			} else if ofNorm(n) || !slices.ContainsFunc(done[p], l.same) {
 				done[p] = append(done[p], l)
 				s.Packed += p.bytes
 				if n.Is("ConvTranspose") {
@@ -301,7 +304,7 @@ func packedBytes(n *onnx.Node, i int, v *onnx.Value) int64 {
 		return 0
 	}
 	half := v.Type.DType.IsHalf()
-	if norm := n.Is("LayerNormalization", "RMSNormalization"); norm != half || !norm && v.Type.DType != onnx.Float32 {
+	if norm := ofNorm(n); norm != half || !norm && v.Type.DType != onnx.Float32 {
 		return 0
 	}
 	dims, ok := v.Type.Shape.Ints()
