@@ -39,9 +39,10 @@ func (e *FormatError) Error() string {
 
 func (e *FormatError) Unwrap() error { return e.Err }
 
-// Load opens a model, puts its nodes in order where they are not, and names dimensions of
-// inputs that have neither a size nor a name. Weights are not read: inline ones stay in the mapped file, external ones are mapped when asked for.
-// Close releases both.
+// Load opens a model, puts its nodes in order where they are not, gives inner dimensions the
+// sizes that the exported program allows alone, and names dimensions of inputs that have neither
+// a size nor a name. Weights are not read: inline ones stay in the mapped file, external ones are
+// mapped when asked for. Close releases both.
 func Load(path string) (*Model, error) {
 	image, err := MapFile(path)
 	if err != nil {
@@ -57,6 +58,7 @@ func Load(path string) (*Model, error) {
 	}
 	m.Path, m.image = path, image
 	m.Amended = m.Graph.nameInputDims()
+	m.settleDims()
 	nodes := m.Graph.Nodes
 	if m.Graph.SortTopologically() == nil { // a cycle is Check's to tell
 		m.Amended = m.Amended || !slices.Equal(nodes, m.Graph.Nodes)
