@@ -134,7 +134,7 @@ func (r *Result) Node(n *onnx.Node) error {
 		c.types = make([]onnx.Type, len(n.Outputs))
 	}
 	if err := c.infer(row); err != nil {
-		return fmt.Errorf("node %q: %s: %w", n.Label(), n.OpType(), err)
+		return fmt.Errorf("node %q: %s: %w%s", n.Label(), n.OpType(), err, advice(n))
 	}
 	if row.eval != nil {
 		r.budget += budgetPerNode

@@ -11,6 +11,9 @@ import (
 // batchNorm: Y like X; in training mode the running mean and variance, like
 // those that went in.
 func batchNorm(c *ctx) error {
+	if c.opset >= 14 && len(c.n.Outputs) > 3 {
+		return fmt.Errorf("%d outputs, and from opset 14 on there are 3, so ONNX Runtime refuses the file: TorchScript's exporter writes this of an InstanceNorm with track_running_stats=True; export with dynamo=True", len(c.n.Outputs))
+	}
 	s, ok := c.shape(0)
 	if ok && len(s) > 1 {
 		for i := 1; i < 5; i++ {

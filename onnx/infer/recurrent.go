@@ -2,6 +2,7 @@ package infer
 
 import (
 	"fmt"
+	"regexp"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -31,16 +32,38 @@ func recurrent(c *ctx) error {
 	default:
 		return fmt.Errorf("direction is %q", dir)
 	}
-	if c.n.Int("layout", 0) == 0 {
-		c.set(0, d, onnx.Shape{x[0], dirs, x[1], hidden})
-		c.set(1, d, onnx.Shape{dirs, x[1], hidden})
-		c.set(2, d, onnx.Shape{dirs, x[1], hidden})
-	} else {
-		c.set(0, d, onnx.Shape{x[0], x[1], dirs, hidden})
-		c.set(1, d, onnx.Shape{x[0], dirs, hidden})
-		c.set(2, d, onnx.Shape{x[0], dirs, hidden})
+	all, state := onnx.Shape{x[0], dirs, x[1], hidden}, onnx.Shape{dirs, x[1], hidden}
+	if c.n.Int("layout", 0) != 0 {
+		all, state = onnx.Shape{x[0], x[1], dirs, hidden}, onnx.Shape{x[0], dirs, hidden}
 	}
+	for i := 5; i < 7; i++ {
+		s, ok, err := c.need(i, 3)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		if _, err := unifyShapes(state, s); err != nil {
+			return fmt.Errorf("input %d, the state to begin with, is %s, where direction, rows and hidden_size ask for %s", i, s, state)
+		}
+	}
+	c.set(0, d, all)
+	c.set(1, d, state)
+	c.set(2, d, state)
 	return nil
+}
+
+// projected matches a call of a torch.nn.LSTM with proj_size, of which PyTorch's exporter makes
+// nodes whose shapes do not fit.
+var projected = regexp.MustCompile(`target=torch\.ops\.aten\.lstm\..*%p_\w*weight_hr_l\d`)
+
+// advice is what to do about a node that does not fit, where that is known.
+func advice(n *onnx.Node) string {
+	if projected.MatchString(n.TorchCall()) {
+		return "; ONNX's LSTM has no projection, and ONNX Runtime refuses the file too: export a model without proj_size"
+	}
+	return ""
 }
 
 // attention (opset 23): Q, K, V of rank 4 [batch, heads, seq, size] or rank 3
