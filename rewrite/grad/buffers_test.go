@@ -213,3 +213,59 @@ func TestIdentityOfNothing(t *testing.T) {
 		t.Errorf("%v of %v", v, from)
 	}
 }
+
+// TestTrackedInstances: running statistics that an instance normalization moves in PyTorch, and that
+// are in no file, are named; not those that it normalizes by, nor frozen ones.
+func TestTrackedInstances(t *testing.T) {
+	const line = "in PyTorch each step changes buffers too, which stay as they are here: n.running_mean, n.running_var"
+	for name, c := range map[string]struct {
+		args   string
+		frozen []string
+		said   bool
+	}{
+		"train()":    {"%a, %p_w, %p_b, %b_m, %b_v, True, 0.1, 1e-05, False", nil, true},
+		"not affine": {"%a, None, None, %b_m, %b_v, True, 0.1, 1e-05, False", nil, true},
+		"eval()":     {"%a, %p_w, %p_b, %b_m, %b_v, False, 0.1, 1e-05, False", nil, false},
+		"untracked":  {"%a, %p_w, %p_b, None, None, True, 0.1, 1e-05, False", nil, false},
+		"frozen":     {"%a, %p_w, %p_b, %b_m, %b_v, True, 0.1, 1e-05, False", []string{"n.*"}, false},
+	} {
+		m := parseGraph(t, `in x float32[2,3,2]
+init c.weight float32[2,2] = [1,2,3,4]
+init n.weight float32[3] = [1,1,1]
+init n.bias float32[3] = [0,0,0]
+a = MatMul(x, c.weight)
+y = InstanceNormalization(a, n.weight, n.bias)
+q = Mul(y, y)
+loss = ReduceMean(q) {keepdims=0}
+`, "loss float32")
+		m.SetMetadata(signatureKey, "p_c: PARAMETER target='c.weight'\np_w: PARAMETER target='n.weight'\np_b: PARAMETER target='n.bias'\n"+
+			"b_m: BUFFER target='n.running_mean' persistent=True\nb_v: BUFFER target='n.running_var' persistent=True\n")
+		noteCall(m, "y", "instance_norm.default", c.args)
+		_, res := decisions(t, m, Options{Frozen: c.frozen})
+		if got := slices.Contains(res.Warnings, line); got != c.said {
+			t.Errorf("%s: warnings %q", name, res.Warnings)
+		}
+	}
+}
+
+// TestInstancesInEval: the export says that an instance normalization normalizes by its running
+// statistics, as it does of a batch normalization.
+func TestInstancesInEval(t *testing.T) {
+	m := parseGraph(t, `in x float32[2,3,2]
+init c.weight float32[2,2] = [1,2,3,4]
+init n.running_mean float32[3] = [0,1,2]
+init n.running_var float32[3] = [1,2,3]
+init one float32[3] = [1,1,1]
+init none float32[3] = [0,0,0]
+a = MatMul(x, c.weight)
+y = BatchNormalization(a, one, none, n.running_mean, n.running_var)
+q = Mul(y, y)
+loss = ReduceMean(q) {keepdims=0}
+`, "loss float32")
+	m.SetMetadata(signatureKey, "p_c: PARAMETER target='c.weight'\n"+
+		"b_m: BUFFER target='n.running_mean' persistent=True\nb_v: BUFFER target='n.running_var' persistent=True\n")
+	noteCall(m, "y", "instance_norm.default", "%a, None, None, %b_m, %b_v, False, 0.1, 1e-05, False")
+	if _, res := decisions(t, m, Options{}); len(res.Warnings) > 0 || len(res.Buffers) > 0 {
+		t.Errorf("warnings %q, buffers %v", res.Warnings, res.Buffers)
+	}
+}

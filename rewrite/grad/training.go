@@ -15,9 +15,9 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// torchNorm is a call of a batch normalization, with what it says of training: nothing where
-// its operator never trains.
-var torchNorm = regexp.MustCompile(`target=torch\.ops\.aten\.\w*batch_norm\w*\.\w+\]\(args = \([^,]*,[^,]*,[^,]*,[^,]*,[^,]*, (True|False)?`)
+// torchNorm is a call of a batch or an instance normalization, with what it says of training:
+// nothing where its operator never trains.
+var torchNorm = regexp.MustCompile(`target=torch\.ops\.aten\.\w*(?:batch|instance)_norm\w*\.\w+\]\(args = \([^,]*,[^,]*,[^,]*,[^,]*,[^,]*, (True|False)?`)
 
 // calledInTraining reports a node of a batch normalization that the exported program calls
 // with training=True, and whether the node says which it is.

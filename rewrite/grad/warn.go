@@ -140,7 +140,8 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 
 // warnChanged names the buffers that the loss depends on, gradient or not, and PyTorch's step
 // changes, such as the vectors of a spectral norm or a codebook that follows averages, but for
-// those that the training graph moves or trains, which are inputs by now, and frozen ones.
+// those that the training graph moves or trains, which are inputs by now, and frozen ones; and
+// the running statistics of instance normalizations, which only eval() reads.
 func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 	var kept, params []string
 	for v := range step.DependenciesOf(g).Backward(step.Data, res.Loss).Reads() {
@@ -157,12 +158,38 @@ func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 			}
 		}
 	}
+	for _, name := range c.o.Signature.tracked(g) {
+		if !c.frozen(name) && !slices.Contains(kept, name) {
+			kept = append(kept, name)
+		}
+	}
 	if slices.Sort(kept); len(kept) > 0 {
 		res.Warnings = append(res.Warnings, "in PyTorch each step changes buffers too, which stay as they are here: "+strings.Join(kept, ", "))
 	}
 	if slices.Sort(params); len(params) > 0 {
 		res.Warnings = append(res.Warnings, "the exported program changes parameters itself, as an embedding with max_norm does, and reads them without a gradient; they are not trained: "+strings.Join(slices.Compact(params), ", "))
 	}
+}
+
+// trackedNorm is a call of an instance normalization that normalizes by what it is given and
+// moves running statistics.
+var trackedNorm = regexp.MustCompile(`target=torch\.ops\.aten\.instance_norm\.\w+\]\(args = \([^,]*, [^,]*, [^,]*, %(\w+), %(\w+), True,`)
+
+// tracked are the running statistics that instance normalizations move, which are in no file.
+func (s *Signature) tracked(g *onnx.Graph) (names []string) {
+	for _, n := range g.Nodes {
+		found := trackedNorm.FindStringSubmatch(n.TorchCall())
+		if found == nil {
+			continue
+		}
+		part := s.part(n.Name())
+		for _, called := range found[1:] {
+			if name := s.targets[part+called]; name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // matricesInNodes lists the matrices, filters and tables that Constant nodes hold and more
