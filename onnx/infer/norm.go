@@ -93,6 +93,9 @@ func nll(c *ctx) error {
 			return fmt.Errorf("scores of rank %d, labels of rank %d", len(s), len(t))
 		}
 		if _, err := unifyShapes(splice(s, 1, 2), t); err != nil {
+			if _, e := unifyShapes(s[:len(t)], t); e == nil {
+				return fmt.Errorf("scores %s, labels %s: %w: the classes stand last, not second; TorchScript's exporter drops a transpose between log_softmax and nll_loss: write cross_entropy of the transposed scores, or export with dynamo=True", s, t, err)
+			}
 			return fmt.Errorf("scores %s, labels %s: %w", s, t, err)
 		}
 	}

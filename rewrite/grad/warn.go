@@ -369,6 +369,26 @@ func (e *engine) straightThrough(reach map[*onnx.Value]bool) (names []string) {
 	return names
 }
 
+// likelyTurned lists scores of TorchScript's losses that may stand with the classes last, where
+// the loss reads them second: the exporter makes one loss of LogSoftmax, Transpose and
+// NegativeLogLikelihoodLoss, as though a Transpose stood before the LogSoftmax too. Other sizes
+// do not fit.
+func (e *engine) likelyTurned(c *chooser, reach map[*onnx.Value]bool) (names []string) {
+	for _, n := range e.m.Graph.Nodes {
+		if !c.names.script || !n.Is("SoftmaxCrossEntropyLoss") || !reach[n.Out(0)] {
+			continue
+		}
+		scores := n.In(0)
+		if by := scores.Producer; by != nil && by.Is("Transpose", "Conv", "ConvTranspose", "Resize") {
+			continue // the classes were put second
+		}
+		if s := scores.Type.Shape; len(s) > 2 && s[1].Known() && s[1] == s[len(s)-1] {
+			names = append(names, scores.Name)
+		}
+	}
+	return names
+}
+
 // warnOpen says what the file leaves open about what is to be differentiated.
 func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	for _, p := range params {
@@ -379,6 +399,10 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 		}
 	}
 	warnLost(c, params, res)
+	if names := e.likelyTurned(c, reach); len(names) > 0 {
+		res.Warnings = append(res.Warnings, "the scores have as many classes as places: "+some(names)+
+			"; of an nll_loss of a transposed log_softmax TorchScript's exporter drops the transpose and the operator before the log_softmax; if so, write cross_entropy of the transposed scores, or export with dynamo=True, optimize=False")
+	}
 	if n := e.storedStatistics(reach); n > 0 {
 		text := fmt.Sprintf("%d × BatchNormalization with stored statistics, and nothing says whether the model was in train()", n)
 		if c.names.torch {

@@ -340,3 +340,28 @@ func TestUnreadInputs(t *testing.T) {
 		}
 	}
 }
+
+// TestTurnedScores: where TorchScript's exporter may have dropped a transpose behind a log_softmax,
+// and the sizes fit nevertheless, that is said; not where the classes were put second, nor of
+// other exporters.
+func TestTurnedScores(t *testing.T) {
+	const model = "in x float32[2,5,4]\nin l int64[2,%[1]d]\ninit a.weight float32[4,5] = [1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9,1,2]\nm = MatMul(x, a.weight)\nz = %[2]s(m)\nloss = SoftmaxCrossEntropyLoss(z, l)"
+	for name, c := range map[string]struct {
+		model, node string
+		warns       bool
+	}{
+		"classes last": {fmt.Sprintf(model, 5, "Relu"), "/a/MatMul", true},
+		"put second":   {strings.Replace(fmt.Sprintf(model, 5, "Transpose"), "(m)", "(m) {perm=[0,2,1]}", 1), "/a/MatMul", false},
+		"dynamo":       {fmt.Sprintf(model, 5, "Relu"), "node_MatMul_1", false},
+		"other sizes":  {strings.NewReplacer("[4,5]", "[4,3]", ",3,4,5,6,7,8,9,1,2]", "]", ",1,2,3,4,5,6,7,8,9,1,2]", ",1,2,3]").Replace(fmt.Sprintf(model, 3, "Relu")), "/a/MatMul", false},
+	} {
+		m := parseGraph(t, c.model, "loss float32")
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		m.Graph.Nodes[0].SetName(c.node)
+		_, res := decisions(t, m, Options{})
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "as many classes as places: "); got != c.warns {
+			t.Errorf("%s: warnings %q", name, res.Warnings)
+		}
+	}
+}
