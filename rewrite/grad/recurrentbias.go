@@ -11,6 +11,9 @@ package grad
 //	B ────┴──────▶┘
 
 import (
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -19,19 +22,16 @@ import (
 // readBiases has recurrences read a bias that a step may change beside weights that none does:
 // ONNX Runtime computes ahead what no input reaches.
 func readBiases(g *onnx.Graph) error {
-	varies := map[*onnx.Value]bool{}
+	recurrent := func(n *onnx.Node) bool { return n.Is("LSTM", "GRU", "RNN") && n.In(3) != nil }
+	if !slices.ContainsFunc(g.Nodes, recurrent) {
+		return nil
+	}
+	fed := step.DependenciesOf(g).Forward(step.Any, g.Inputs...)
+	given := func(v *onnx.Value) bool { return v != nil && (v.IsInput() || v.Producer != nil && fed.Has(v.Producer)) }
 	b := build.New(g, nil, "recurrent bias")
 	var order []*onnx.Node
 	for _, n := range g.Nodes {
-		reached := len(n.Captures) > 0
-		for _, v := range n.Inputs {
-			reached = reached || v != nil && (v.IsInput() || varies[v])
-		}
-		for _, v := range n.Outputs {
-			varies[v] = reached
-		}
-		given := func(i int) bool { return n.In(i) != nil && (n.In(i).IsInput() || varies[n.In(i)]) }
-		if n.Is("LSTM", "GRU", "RNN") && !given(1) && !given(2) && given(3) {
+		if recurrent(n) && !given(n.In(1)) && !given(n.In(2)) && given(n.In(3)) {
 			b.From(n, n.Label())
 			n.SetInput(1, control.WaitHidden(b, n.Inputs[1], n.Inputs[3]))
 		}
