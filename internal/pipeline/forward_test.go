@@ -86,13 +86,7 @@ graph g {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, v := range res.Values() {
-		data, err := v.Bytes()
-		if err != nil {
-			t.Fatal(err)
-		}
-		feeds[name] = runtime.Tensor{Type: v.DType(), Shape: v.Dims(), Data: data}
-	}
+	feed(t, feeds, res)
 	m.SetMetadata(VersionKey, "test")
 	if got := loss(forward(m), feeds); got != want {
 		t.Errorf("loss %v of the training graph, %v of the forward model", got, want)

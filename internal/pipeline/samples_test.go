@@ -50,6 +50,14 @@ func derived(t *testing.T, path string) (*onnx.Model, map[string]runtime.Tensor,
 	if err != nil {
 		t.Fatal(err)
 	}
+	feed(t, feeds, res)
+	m.SetMetadata(VersionKey, "test")
+	return m, feeds, dims
+}
+
+// feed adds the values that a derived graph begins with.
+func feed(t *testing.T, feeds map[string]runtime.Tensor, res *grad.Result) {
+	t.Helper()
 	for name, x := range res.Values() {
 		data, err := x.Bytes()
 		if err != nil {
@@ -57,8 +65,6 @@ func derived(t *testing.T, path string) (*onnx.Model, map[string]runtime.Tensor,
 		}
 		feeds[name] = runtime.Tensor{Type: x.DType(), Shape: x.Dims(), Data: data}
 	}
-	m.SetMetadata(VersionKey, "test")
-	return m, feeds, dims
 }
 
 // TestEverySample derives the training graph of each exported forward model
