@@ -85,7 +85,7 @@ func explore(ix *index, base *baseOrder) *explorer {
 
 // searchNarrowed adds what a second search finds that keeps all that backward views. It has fewer
 // values to choose from, so in a small graph it may come further, and by other base orders; in a
-// large one it found nothing, and took a quarter of the time.
+// large one it found next to nothing, and took a quarter of the time.
 func (e *explorer) searchNarrowed() {
 	ix := e.ix
 	narrow := ix.narrowed()
