@@ -483,7 +483,7 @@ func infeasible(err error) error {
 	var work *pipeline.WorkError
 	switch {
 	case errors.As(err, &work) && work.Asked > 0:
-		return &checkError{fmt.Errorf("%w: raise --overhead, or leave slices to the search", err)}
+		return &checkError{fmt.Errorf("%w: raise --overhead, or let the search choose slices", err)}
 	case errors.As(err, &work):
 		return &checkError{fmt.Errorf("%w: raise --overhead, or a --budget", err)}
 	case errors.As(err, &layers):

@@ -53,7 +53,7 @@ type WorkError struct {
 
 func (e *WorkError) Error() string {
 	if e.Asked > 0 {
-		return fmt.Sprintf("no plan has at most %s more work: the slices that were asked for are %s", report.Percent(e.Work), report.Percent(e.Asked))
+		return fmt.Sprintf("no plan has at most %s more work: the requested slices alone add %s", report.Percent(e.Work), report.Percent(e.Asked))
 	}
 	return fmt.Sprintf("no plan with at most %s more work keeps the budgets of layers", report.Percent(e.Work))
 }

@@ -421,7 +421,7 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 			"; one that is straight-through can be written as x + (f(x) - x).detach()")
 	}
 	if names := e.straightThrough(reach); len(names) > 0 && !c.o.Signature.known {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("x + (f(x) - x) is computed as where an estimator is straight-through, and the file does not say what was detached; if the difference was, add --stop '%s'", strings.Join(names, ",")))
+		res.Warnings = append(res.Warnings, fmt.Sprintf("the graph computes x + (f(x) - x), as a straight-through estimator does, and the file does not say what was detached; if the difference was, add --stop '%s'", strings.Join(names, ",")))
 	}
 	if len(open) > 0 {
 		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which of the two; if no_grad, add --stop '%s'", strings.Join(open, ",")))
