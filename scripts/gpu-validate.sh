@@ -2,9 +2,9 @@
 # Everything that is to be seen on a GPU, in under ten minutes:
 #
 #   small models: the losses of the CPU, in the memory that was predicted (scripts/gpu_check.py)
-#   GPT-2 124M and 355M: fp32, fp16, bf16, each plain, sqrt, full and optimal
 #   the tables of the encoder, the MLP and the heavy stack (scripts/tables.py)
 #   PyTorch beside it, plain and checkpointed, where it is installed
+#   GPT-2 124M and 355M: fp32, fp16, bf16, each plain, sqrt, full and optimal
 #
 #     make build && bin/remat doctor --install cuda
 #     scripts/gpu-validate.sh --out results
@@ -126,14 +126,6 @@ if [ -z "$rehearse" ]; then
 	part checks "$python" "$here/gpu_check.py" --remat "$remat" --provider $provider $checks --out "$out/graphs/checks"
 	[ -n "$dry" ] || mv "$out/graphs/checks/gpu_check.json" "$out/" 2>/dev/null
 fi
-for model in $models; do
-	part "$model-model" "$remat" --quiet model "$model" $shape --no-weights -o "$out/graphs/$model.onnx" &&
-		part "$model-grad" "$remat" --quiet grad "$out/graphs/$model.onnx" -o "$out/graphs/$model-train.onnx" || continue
-	written "$model"
-	for precision in fp32 fp16 bf16; do
-		compared "$model" $precision
-	done
-done
 part tables "$python" "$here/tables.py" $tables --remat "$remat" --provider $provider --out "$out"
 if [ -n "$rehearse" ]; then
 	echo "  losses, gradients, times and PyTorch: left out; rehearsed: no numbers were computed"
@@ -145,6 +137,14 @@ elif [ -z "$smoke" ]; then
 	part pytorch "$python" "$here/../bench/torchside.py" --device cuda --models $models --batch 4 --seq 512 --json "$out/pytorch.json"
 fi
 
+for model in $models; do
+	part "$model-model" "$remat" --quiet model "$model" $shape --no-weights -o "$out/graphs/$model.onnx" &&
+		part "$model-grad" "$remat" --quiet grad "$out/graphs/$model.onnx" -o "$out/graphs/$model-train.onnx" || continue
+	written "$model"
+	for precision in fp32 fp16 bf16; do
+		compared "$model" $precision
+	done
+done
 [ -n "$dry" ] && exit 0
 rm -rf "$out/graphs"
 "$python" "$here/gpu_summary.py" "$out" $((SECONDS - start)) <"$out/parts.txt" || exit 1

@@ -2,8 +2,8 @@
 """summary.json and index.html over what scripts/gpu-validate.sh left.
 
     gpu_summary.py FOLDER SECONDS < "NAME STATE SECONDS" lines
-    gpu_summary.py --page OUT FOLDER COMMIT [FOLDER COMMIT]...    OUT/gpu.md, of summary.json as
-                                                  it was left; a later run fills in what the first did not reach
+    gpu_summary.py --page OUT [FOLDER COMMIT]...    OUT/gpu.md, of summary.json as it was left; runs that OUT/gpu.json
+                                                  has fill in what these did not reach
 """
 import html
 import json
@@ -27,24 +27,33 @@ def main():
             if "models" in document:
                 rows += variants(p["part"], document)
     torch = load(folder, "pytorch.json") or []
-    summary = {"seconds": seconds, "doctor": load(folder, "doctor.json"), "parts": parts, "variants": rows, "pytorch": torch}
+    stacks = [t for name in ("mlp", "heavy", "encoder") for t in (load(folder, name + ".json") or {}).get("tables", [])]
+    summary = {"seconds": seconds, "doctor": load(folder, "doctor.json"), "parts": parts, "variants": rows, "pytorch": torch, "tables": stacks}
     tables.keep(folder, "summary.json", summary)
     tables.keep(folder, "index.html", page(folder, summary))
 
 
 def kept(out, *runs):
-    """The page of validations: their variants, and what of them did not run."""
-    text, runs, done, missing = ["# gpu\n"], [(load(f, "summary.json"), commit, machine(f)) for f, commit in zip(runs[::2], runs[1::2])], set(), []
-    for s, commit, gpu in runs:
-        text.append(f"`scripts/gpu-validate.sh` at {commit} on {gpu}.\n")
-        for group in dict.fromkeys(r["group"] for r in s["variants"]):
-            rows = [{k: cell(v) for k, v in r.items() if k not in ("group", "error")} for r in s["variants"] if r["group"] == group]
-            text.append(f"**{group}**\n\n{tables.text(rows)}\n")
-        done |= {p["part"] for p in s["parts"] if p["state"] == "done"}
-        missing += [p["part"] for p in s["parts"] if p["state"] != "done"]
-    text.insert(1, "MB are 10^6 bytes; counted: parameters, state and feeds too.\n")
+    """The page of validations: what each of them has that none before it has, and what none has."""
+    runs = [{"commit": commit, "gpu": machine(f), **load(f, "summary.json")} for f, commit in zip(runs[::2], runs[1::2])]
+    before = [r for r in load(out, "gpu.json") or [] if r["commit"] not in {n["commit"] for n in runs}]
+    text, kept, shown, done, missing = ["# gpu\n", "MB are 10^6 bytes; counted: parameters, state and feeds too.\n"], [], set(), set(), []
+    for run in runs + before:
+        parts = [(group, [{k: v for k, v in r.items() if k not in ("group", "error")} for r in run["variants"] if r["group"] == group])
+                 for group in dict.fromkeys(r["group"] for r in run["variants"])]
+        parts += [(t["title"], t["rows"]) for t in run.get("tables", [])]
+        parts += [("PyTorch, GPT-2", run["pytorch"])] if run["pytorch"] else []
+        fresh = [(title, rows) for title, rows in parts if title not in shown]
+        if fresh:
+            kept.append(run)
+            text.append(f"`scripts/gpu-validate.sh` at {run['commit']} on {run['gpu']}.\n")
+        for title, rows in fresh:
+            shown.add(title)
+            text.append(f"**{title}**\n\n{tables.text([{k: cell(v) for k, v in r.items()} for r in rows])}\n")
+        done |= {p["part"] for p in run["parts"] if p["state"] == "done"}
+        missing += [p["part"] for p in run["parts"] if p["state"] != "done"]
     text.append("Not run, or not to the end: " + (", ".join(m for m in dict.fromkeys(missing) if m not in done) or "nothing") + ".\n")
-    tables.keep(out, "gpu.json", [{"commit": commit, "gpu": gpu, **s} for s, commit, gpu in runs])
+    tables.keep(out, "gpu.json", kept)
     tables.keep(out, "gpu.md", "\n".join(text))
 
 

@@ -199,7 +199,7 @@ def mlp(lab):
     train = lab.train("mlp", ["mlp", f"--hidden={width(lab.a, 1024)}"])
     strategies = ["none", "sqrt", "segments=3", "layers=layers.[369]/act"]
     files = [lab.rewrite(train, "--strategy", s) for s in strategies]
-    d = lab.compare(files, 3)
+    d = lab.compare(files, 4)
     return [(f"MLP, 20 layers of {width(lab.a, 1024)}, batch 32, 10 classes, gradients returned", rows_of(d, strategies))]
 
 
