@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/onnx-remat/remat/ortmodel"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // Legalizing: a schedule as ONNX Runtime can run it.
 //
@@ -27,7 +31,9 @@ type legalized struct {
 	wanted []int // the order of graph's nodes that the plan says
 	peak   int64 // bytes, in that order
 	early  []ortmodel.EarlyNode
-	tune   *tuning
+	// stay says of an operator that it runs early whatever it costs, nil of none.
+	stay func(op int) bool
+	tune *tuning
 }
 
 // count spells a plan out and counts what it holds in its own order, and finds which
@@ -57,6 +63,18 @@ func (p *Problem) spell(pl *Plan) (*legalized, error) {
 func (s *legalized) findEarly() {
 	s.orders = ortmodel.NewSchedules(s.graph)
 	s.early = s.orders.EarlyNodes(s.wanted)
+}
+
+// Legalize returns a plan with a schedule that the written file can run with as few
+// control edges as it takes, and that holds no more; the plan itself where none was
+// found. The operators that stay run early where the plan has them run early.
+func Legalize(p *Problem, pl *Plan, stay func(op int) bool) *Plan {
+	s, err := p.count(pl)
+	if err != nil {
+		return pl
+	}
+	s.stay = stay
+	return p.legalized(s).plan
 }
 
 // legalize returns the plan with the schedule that the written file will run.
@@ -92,7 +110,8 @@ func (p *Problem) legalized(s *legalized) *legalized {
 		s = next
 	}
 	for round := 0; round < p.tuning().legalizeRounds && len(s.early) > 0; round++ {
-		next, all := p.waiting(s, s.orders.Lazy(s.wanted)), false
+		stay, _ := s.parted()
+		next, all := p.waiting(s, s.orders.Lazy(s.wanted, stay...)), false
 		if next == nil {
 			var order []int
 			order, all = s.fewer()
@@ -108,14 +127,34 @@ func (p *Problem) legalized(s *legalized) *legalized {
 	return s
 }
 
+// parted returns the early nodes that stay, and those that may wait.
+func (s *legalized) parted() (stay, free []ortmodel.EarlyNode) {
+	if s.stay == nil {
+		return nil, s.early
+	}
+	op := make(map[int]int, len(s.first)) // node -> operator
+	for i, node := range s.first {
+		op[node] = s.prog.Instances[i].Op
+	}
+	for _, e := range s.early {
+		if o, ok := op[e.Top]; ok && s.stay(o) {
+			stay = append(stay, e)
+		} else {
+			free = append(free, e)
+		}
+	}
+	return stay, free
+}
+
 // single lets one after the other of the last early nodes wait where less is held
 // then: the peak of a plain step is in the middle, where backward begins, and
 // what waits past it is not in it.
 func (s *legalized) single() []int {
-	order, peak, kept := s.wanted, s.peak, s.early
-	for k := len(s.early) - 1; k >= max(0, len(s.early)-s.tune.legalizeSingles); k-- {
+	stay, kept := s.parted()
+	order, peak, n := s.wanted, s.peak, len(kept)
+	for k := n - 1; k >= max(0, n-s.tune.legalizeSingles); k-- {
 		without := append(append([]ortmodel.EarlyNode(nil), kept[:k]...), kept[k+1:]...)
-		o := s.orders.Lazy(s.wanted, without...)
+		o := s.orders.Lazy(s.wanted, slices.Concat(stay, without)...)
 		if held := s.sim.Peak(o); held <= peak {
 			order, peak, kept = o, held, without
 		}
@@ -128,7 +167,8 @@ func (s *legalized) single() []int {
 // was tried alone.
 func (s *legalized) fewer() (order []int, all bool) {
 	type stretch struct{ from, to int }
-	n := len(s.early)
+	stay, free := s.parted()
+	n := len(free)
 	waits := make([]bool, n)
 	order = s.wanted
 	peak := s.peak
@@ -136,10 +176,10 @@ func (s *legalized) fewer() (order []int, all bool) {
 	for try := 0; try < s.tune.legalizeHalves && len(untried) > 0; try++ {
 		u := untried[0]
 		untried = untried[1:]
-		var kept []ortmodel.EarlyNode
-		for k := range s.early {
+		kept := slices.Clone(stay)
+		for k := range free {
 			if !waits[k] && (k < u.from || k >= u.to) {
-				kept = append(kept, s.early[k])
+				kept = append(kept, free[k])
 			}
 		}
 		o := s.orders.Lazy(s.wanted, kept...)
@@ -157,7 +197,9 @@ func (s *legalized) fewer() (order []int, all bool) {
 
 // waiting returns the plan that runs an order of s's graph, or nil if that is
 // no improvement: more is held, or no early node less is left at the same peak, or
-// the order is no schedule, because a reader would take another instance.
+// a reader would take another instance. (Where operators stay it may: they were put
+// behind what is computed again. A search takes a tenth longer with such orders, and
+// finds nothing by them.)
 func (p *Problem) waiting(s *legalized, order []int) *legalized {
 	if s.sim.Peak(order) > s.peak {
 		return nil
@@ -178,6 +220,9 @@ func (p *Problem) waiting(s *legalized, order []int) *legalized {
 	next, err := p.count(&plan)
 	if err != nil || next.peak > s.peak || next.peak == s.peak && len(next.early) >= len(s.early) {
 		return nil
+	}
+	if next.stay = s.stay; s.stay != nil {
+		return next
 	}
 	for k, i := range at {
 		if !sameInputs(&next.prog.Instances[k], &s.prog.Instances[i]) {

@@ -75,8 +75,7 @@ func (p *Planner) write(v *Variant, plan *planner.Plan) (*File, error) {
 // writeHiding is write, with the shapes of some values hidden.
 func (p *Planner) writeHiding(v *Variant, plan *planner.Plan, hidden []string) (*File, error) {
 	problem := v.Problem()
-	plan = v.updatesBehind(plan)
-	verdict, err := planner.Judge(problem, plan)
+	plan, verdict, err := v.updatesBehind(plan)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,8 @@ import "github.com/onnx-remat/remat/onnx"
 //
 // That is done with what moves elements or casts them, and with a constant
 // factor or term. Fusions of other nodes need their output to have one reader,
-// through which any path leads anyway.
+// through which any path leads anyway. None takes in what makes the statistics of a
+// BatchNormalization that computes its own.
 
 // PutsOff reports that a reader of the node's outputs may come to read the
 // node's input in its place, once an optimizer has seen the graph.
@@ -27,9 +28,24 @@ func PutsOff(n *onnx.Node, input int) bool {
 				return false
 			}
 		}
-		return true
+		return !statistics(n)
 	}
 	return false
+}
+
+// statistics reports that all that reads a node's output are normalizations in training,
+// as the running mean or variance.
+func statistics(n *onnx.Node) bool {
+	if len(n.Outputs) != 1 || n.Outputs[0].IsOutput() {
+		return false
+	}
+	uses := n.Outputs[0].Uses()
+	for _, u := range uses {
+		if u.Index < 3 || !u.Node.Is("BatchNormalization") || u.Node.Int("training_mode", 0) == 0 {
+			return false
+		}
+	}
+	return len(uses) > 0
 }
 
 func constant(v *onnx.Value) bool {
