@@ -3,7 +3,8 @@ package grad
 // An output layer that shares the embedding's matrix reads its transpose, and the
 // exporter's optimizer computes that ahead: two initializers, which training would
 // pull apart. Where one is the transpose of the other, element by element, it is
-// written as one again.
+// written as one again. So are the copies that it computes of one matrix for each call of a
+// layer that is called several times.
 //
 // Dynamo's file names what an initializer was computed from. In others the numbers alone
 // tell, and fresh layers may be copies of each other: there it takes an option, and without
@@ -13,13 +14,15 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 )
 
 // retie lets readers of a computed transpose read a Transpose of the parameter that
 // it comes from, where the file still holds that, and returns the names of what
-// stays apart from such a parameter.
+// stays apart from such a parameter. What was computed from the same parameters several
+// times is one initializer again.
 func retie(g *onnx.Graph, s *Signature) (apart []string) {
 	for _, v := range slices.Clone(g.Initializers) {
 		for _, from := range s.origins(v.Name) {
@@ -32,6 +35,21 @@ func retie(g *onnx.Graph, s *Signature) (apart []string) {
 				apart = append(apart, v.Name+" and "+from)
 			}
 		}
+	}
+	computed := map[string][]*onnx.Value{}
+	for _, v := range slices.Clone(g.Initializers) {
+		from := strings.Join(s.origins(v.Name), " ")
+		if from == "" || uniform(v) {
+			continue
+		}
+		same := slices.IndexFunc(computed[from], func(p *onnx.Value) bool {
+			return p.Init.DType() == v.Init.DType() && equal(p.Init, v.Init)
+		})
+		if same >= 0 {
+			tie(g, twin{computed[from][same], v, false})
+			continue
+		}
+		computed[from] = append(computed[from], v)
 	}
 	return apart
 }

@@ -560,6 +560,29 @@ func TestRetie(t *testing.T) {
 	}
 }
 
+// TestCalledTwice: the exporter computes a matrix ahead for each call of its layer; they are one
+// parameter, unless they are of several, or are parts of one.
+func TestCalledTwice(t *testing.T) {
+	for name, c := range map[string]struct {
+		second, from, want string
+	}{
+		"one layer":  {"[1,2,3,4]", "w", "+val_1 signature"},
+		"two layers": {"[1,2,3,4]", "v", "+val_1 signature, +val_2 signature"},
+		"two parts":  {"[1,2,3,5]", "w", "+val_1 signature, +val_2 signature"},
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit val_1 float32[2,2] = [1,2,3,4]\ninit val_2 float32[2,2] = "+c.second+
+			"\ny = MatMul(x, val_1)\nz = MatMul(y, val_2)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\np_"+c.from+": PARAMETER target='"+c.from+"'\n")
+		noteValue(m, "val_1", entry(foldedKey, "['w']"))
+		noteValue(m, "val_2", entry(foldedKey, "['"+c.from+"']"))
+		noteCall(m, "y", "linear.default", "%x, %p_w")
+		noteCall(m, "z", "linear.default", "%y, %p_"+c.from)
+		if got, res := decisions(t, m, Options{}); got != c.want || len(res.Warnings) > 0 {
+			t.Errorf("%s: %s, warns %q", name, got, res.Warnings)
+		}
+	}
+}
+
 // TestTrainedInstead: what stands for a parameter without being its transpose is said.
 func TestTrainedInstead(t *testing.T) {
 	for name, c := range map[string]struct {
