@@ -115,16 +115,18 @@ func gradTile(c *Context) {
 }
 
 // gradTileAtRun gives every axis one for the copies, as many as there are when
-// the graph runs.
+// the graph runs. The shape is no Reshape of pairs: where one Reshape gives another its
+// shape, ONNX Runtime 1.31 takes them for a chain and makes them one (ReshapeFusion).
 func gradTileAtRun(c *Context, rank int) {
 	x := c.In(0)
-	pairs := c.Op("Concat", build.In(c.Unsqueeze(c.cast(c.In(1), onnx.Int64), 1), c.Unsqueeze(c.ShapeOf(x), 1)), onnx.IntAttr("axis", 1))
-	shape := c.ReshapeTo(pairs, int64(2*rank))
-	axes := make([]int, rank)
-	for i := range axes {
-		axes[i] = 2 * i
+	var axes []int
+	var turns []int64
+	for i := range rank {
+		axes = append(axes, 2*i)
+		turns = append(turns, int64(i), int64(rank+i))
 	}
-	out := c.Sum(c.Do("Reshape", c.Grad(0), shape), false, axes...)
+	sizes := c.Op("Concat", build.In(c.cast(c.In(1), onnx.Int64), c.ShapeOf(x)), onnx.IntAttr("axis", 0))
+	out := c.Sum(c.Do("Reshape", c.Grad(0), c.Do("Gather", sizes, c.IntList(turns...))), false, axes...)
 	if out != nil {
 		out.Type = x.Type
 	}
