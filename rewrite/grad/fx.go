@@ -176,6 +176,7 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	}
 	u.stops.Apply()
 	apart := retie(m.Graph, s)
+	once(m.Graph, s, all)
 	if res != nil {
 		u.warn(apart, "the exporter precomputed values from parameters that the file also holds; they are trained separately; "+optimizeFalse)
 		u.report()

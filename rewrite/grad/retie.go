@@ -21,8 +21,7 @@ import (
 
 // retie lets readers of a computed transpose read a Transpose of the parameter that
 // it comes from, where the file still holds that, and returns the names of what
-// stays apart from such a parameter. What was computed from the same parameters several
-// times is one initializer again.
+// stays apart from such a parameter.
 func retie(g *onnx.Graph, s *Signature) (apart []string) {
 	for _, v := range slices.Clone(g.Initializers) {
 		for _, from := range s.origins(v.Name) {
@@ -36,22 +35,47 @@ func retie(g *onnx.Graph, s *Signature) (apart []string) {
 			}
 		}
 	}
+	return apart
+}
+
+// once makes one initializer of what was computed ahead from the same parameters several times.
+// Equal numbers alone may be parts of a parameter, or what several functions give: there each
+// call has to name the parameter.
+func once(g *onnx.Graph, s *Signature, calls []*call) {
+	of := map[*onnx.Node]*call{}
+	for _, c := range calls {
+		for _, n := range c.nodes {
+			of[n] = c
+		}
+	}
+	named := func(v *onnx.Value, param string) bool {
+		return s.onlyTurned(v.Name) && !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+			c := of[u.Node]
+			return c == nil || !slices.ContainsFunc(c.refs, func(ref string) bool { return s.targets[ref] == param })
+		})
+	}
 	computed := map[string][]*onnx.Value{}
 	for _, v := range slices.Clone(g.Initializers) {
-		from := strings.Join(s.origins(v.Name), " ")
-		if from == "" || uniform(v) {
+		from := s.origins(v.Name)
+		if len(from) == 0 || oneNumber(v) && !named(v, from[0]) {
 			continue
 		}
-		same := slices.IndexFunc(computed[from], func(p *onnx.Value) bool {
+		key := strings.Join(from, " ")
+		same := slices.IndexFunc(computed[key], func(p *onnx.Value) bool {
 			return p.Init.DType() == v.Init.DType() && equal(p.Init, v.Init)
 		})
 		if same >= 0 {
-			tie(g, twin{computed[from][same], v, false})
+			tie(g, twin{computed[key][same], v, false})
 			continue
 		}
-		computed[from] = append(computed[from], v)
+		computed[key] = append(computed[key], v)
 	}
-	return apart
+}
+
+// oneNumber reports elements that are all the same.
+func oneNumber(v *onnx.Value) bool {
+	n, err := v.Init.Elements()
+	return err != nil || n < 2 || uniform(v)
 }
 
 // tie lets the readers of a twin read what it is a twin of, or its transpose.

@@ -563,20 +563,23 @@ func TestRetie(t *testing.T) {
 // TestCalledTwice: the exporter computes a matrix ahead for each call of its layer; they are one
 // parameter, unless they are of several, or are parts of one.
 func TestCalledTwice(t *testing.T) {
+	const together, apart = "+val_1 signature", "+val_1 signature, +val_2 signature"
 	for name, c := range map[string]struct {
-		second, from, want string
+		first, second, from, call, want string
 	}{
-		"one layer":  {"[1,2,3,4]", "w", "+val_1 signature"},
-		"two layers": {"[1,2,3,4]", "v", "+val_1 signature, +val_2 signature"},
-		"two parts":  {"[1,2,3,5]", "w", "+val_1 signature, +val_2 signature"},
+		"one layer":   {"[1,2,3,4]", "[1,2,3,4]", "w", "p_w", together},
+		"two layers":  {"[1,2,3,4]", "[1,2,3,4]", "v", "p_v", apart},
+		"two parts":   {"[1,2,3,4]", "[1,2,3,5]", "w", "getitem", apart},
+		"fresh":       {"[0,0,0,0]", "[0,0,0,0]", "w", "p_w", together},
+		"fresh parts": {"[0,0,0,0]", "[0,0,0,0]", "w", "getitem", apart},
 	} {
-		m := parseGraph(t, "in x float32[2,2]\ninit val_1 float32[2,2] = [1,2,3,4]\ninit val_2 float32[2,2] = "+c.second+
+		m := parseGraph(t, "in x float32[2,2]\ninit val_1 float32[2,2] = "+c.first+"\ninit val_2 float32[2,2] = "+c.second+
 			"\ny = MatMul(x, val_1)\nz = MatMul(y, val_2)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
 		m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\np_"+c.from+": PARAMETER target='"+c.from+"'\n")
 		noteValue(m, "val_1", entry(foldedKey, "['w']"))
 		noteValue(m, "val_2", entry(foldedKey, "['"+c.from+"']"))
 		noteCall(m, "y", "linear.default", "%x, %p_w")
-		noteCall(m, "z", "linear.default", "%y, %p_"+c.from)
+		noteCall(m, "z", "linear.default", "%y, %"+c.call)
 		if got, res := decisions(t, m, Options{}); got != c.want || len(res.Warnings) > 0 {
 			t.Errorf("%s: %s, warns %q", name, got, res.Warnings)
 		}
