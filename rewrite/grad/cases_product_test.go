@@ -51,6 +51,7 @@ var shapeCases = []gradCase{
 	{row: "Slice", name: "halves", body: "in a F[2,4]\ninit z int64[1] = [0]\ninit h int64[1] = [2]\ninit e int64[1] = [9223372036854775807]\ninit x int64[1] = [-1]\np = Slice(a, z, h, x)\nq = Slice(a, h, e, x)\ny = Mul(p, q)"},
 	{row: "Slice", name: "overlap", body: "in a F[2,4]\ninit z int64[1] = [0]\ninit h int64[1] = [1]\ninit k int64[1] = [3]\ninit e int64[1] = [9223372036854775807]\ninit x int64[1] = [-1]\np = Slice(a, z, k, x)\nq = Slice(a, h, e, x)\ny = Mul(p, q)"},
 	{row: "Slice", name: "free", body: "in a F[batch,seq]\ninit s int64[1] = [1]\ninit e int64[1] = [-1]\ninit x int64[1] = [1]\ny = Slice(a, s, e, x)"},
+	{row: "Split", name: "sizes told at run", body: "in a F[seq,3]\nin b F[n,3]\nin d F[2,3]\nx = Concat(a, b, d) {axis=0}\nas = Shape(a) {end=1}\nbs = Shape(b) {end=1}\ninit ds int64[1] = [2]\ns = Concat(bs, as, ds) {axis=0}\np, q, r = Split(x, s) {axis=0}\ny = Mul(p, p)\ny2 = Exp(r)"},
 	{row: "Split", name: "gaps of unknown extents", body: "in a F[?,6,?]\np, q, r = Split(a) {axis=1, num_outputs=3}\ny = Mul(p, p)\ny2 = Exp(r)"},
 	{row: "Slice", name: "unknown", body: "in a F[?,?]\ninit s int64[1] = [1]\ninit e int64[1] = [-1]\ninit x int64[1] = [1]\ny = Slice(a, s, e, x)"},
 	{row: "Reshape", name: "unknown", body: "in a F[?,?]\ninit s int64[1] = [-1]\nb = Reshape(a, s)\ny = Mul(b, b)"},

@@ -1,6 +1,8 @@
 package grad
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -185,28 +187,38 @@ func (c *Context) sliceOf(v *onnx.Value, axis int, start, end int64) *onnx.Value
 	return c.Op("Slice", build.In(v, c.IntList(start), c.IntList(end), c.IntList(int64(axis))))
 }
 
+// gradSplit adds each part's gradient where the part is. Where the sizes are told only when the
+// graph runs, as by how many tokens choose an expert, it joins them.
 func gradSplit(c *Context) {
 	x := c.In(0)
 	axis := c.Axis("axis", 0, x)
-	parts := make([]*onnx.Value, len(c.Node.Outputs))
-	at := int64(0)
-	static := true
-	for i, o := range c.Node.Outputs {
-		if o == nil {
-			static = false
-			continue
+	outs := c.Node.Outputs
+	if slices.Contains(outs, nil) {
+		c.Fail("the sizes of its parts along axis %d are unknown: give --dim", axis)
+		return
+	}
+	if slices.ContainsFunc(outs, func(o *onnx.Value) bool { return !o.Type.Shape[axis].IsStatic() }) {
+		parts := make([]*onnx.Value, len(outs))
+		for i, o := range outs {
+			if parts[i] = c.Grad(i); parts[i] == nil {
+				parts[i] = c.Zeros(o)
+			}
 		}
-		n, ok := o.Type.Shape[axis].Int()
-		static = static && ok
-		if parts[i] = c.Grad(i); static && parts[i] != nil {
-			c.AddSlice(0, axis, at, at+n, parts[i])
+		whole := c.Op("Concat", parts, onnx.IntAttr("axis", int64(axis)))
+		if whole != nil {
+			whole.Type = x.Type
+		}
+		c.Add(0, whole)
+		return
+	}
+	at := int64(0)
+	for i, o := range outs {
+		n, _ := o.Type.Shape[axis].Int()
+		if g := c.Grad(i); g != nil {
+			c.AddSlice(0, axis, at, at+n, g)
 		}
 		at += n
 	}
-	if static {
-		return
-	}
-	c.Fail("the sizes of its parts along axis %d are unknown: give --dim", axis)
 }
 
 // gradDepthToSpace: with mode DCR SpaceToDepth is the inverse; with CRD the
