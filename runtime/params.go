@@ -17,6 +17,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +57,20 @@ func ReadLocations(m *onnx.Model) (map[string]Location, error) {
 // mappings are the parameter files of one session, each mapped once.
 type mappings struct {
 	files map[string][]byte
+	taken []span // what inputs have of them
+}
+
+// A span is where bytes of a mapping lie in memory.
+type span struct{ from, to uintptr }
+
+// take notes that an input has its value in bytes of a mapping, and reports whether
+// none before has any of them.
+func (p *mappings) take(data []byte) bool {
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(data)))
+	s := span{from, from + uintptr(len(data))}
+	free := !slices.ContainsFunc(p.taken, func(t span) bool { return s.from < t.to && t.from < s.to })
+	p.taken = append(p.taken, s)
+	return free
 }
 
 // slice returns the bytes of one parameter.
@@ -104,6 +120,6 @@ func (p *mappings) close() error {
 			first = err
 		}
 	}
-	p.files = nil
+	p.files, p.taken = nil, nil
 	return first
 }

@@ -2,6 +2,10 @@ package runtime
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -38,6 +42,65 @@ func TestDescribedParameter(t *testing.T) {
 	}
 	if got, _, _ := s.Input("odd"); bytes.Equal(got.Data, make([]byte, 36)) {
 		t.Error("a parameter of unknown making is zero, not random")
+	}
+}
+
+// TestParametersInOnePlace: parameters whose values a file holds once, since they begin
+// equal, are updated apart, and none moves with another.
+func TestParametersInOnePlace(t *testing.T) {
+	dir := t.TempDir()
+	for name, at := range map[string]int{"aligned": 0, "elsewhere": 4, "overlapping": 64} {
+		m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+in P float32[32]
+in Q float32[32]
+in R float32[32]
+init one float32[] = [1]
+P.new = Add(P, one)
+Q.new = Sub(Q, one)
+sum = ReduceSum(R) {keepdims=0}
+out P.new float32[32]
+out Q.new float32[32]
+out sum float32[]
+}
+`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.SetMetadata(ParametersKey, fmt.Sprintf(`{"P": {"file": "w", "offset": %d, "bytes": 128},
+			"Q": {"file": "w", "offset": 0, "bytes": 128}, "R": {"file": "w", "offset": 0, "bytes": 128}}`, at))
+		path := filepath.Join(dir, name+".onnx")
+		if err := os.WriteFile(filepath.Join(dir, "w"), make([]byte, 256), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		s, err := testEngine.OpenFile(path, Options{Threads: 1, Provider: ort.CPU, Roles: &Roles{New: map[string]string{"P": "P.new", "Q": "Q.new"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum []byte
+		for range 3 {
+			step, err := s.Step(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, _ := step.Output("sum")
+			sum = bytes.Clone(out.Data)
+		}
+		for name, want := range map[string]float32{"P": 3, "Q": -3} {
+			got, _, err := s.Input(name)
+			if err != nil || !bytes.Equal(got.Data, bytes.Repeat(binary.NativeEndian.AppendUint32(nil, math.Float32bits(want)), 32)) {
+				t.Errorf("%s: %s is %v after three steps, not %v; %v", path, name, got.Data, want, err)
+			}
+		}
+		if !bytes.Equal(sum, make([]byte, 4)) {
+			t.Errorf("%s: what no step updates has moved", path)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -425,9 +425,12 @@ func (s *Session) fill(in *input, values *feeds) error {
 // hold gives an input that has its value in a file's mapping that memory, or, where a
 // step writes it and it is not aligned, memory of its own. A kernel that sums the
 // elements up to an aligned address apart has other last bits at another address, and
-// so has a training that goes on from a state, in which a tensor lies elsewhere.
+// so has a training that goes on from a state, in which a tensor lies elsewhere. Of
+// parameters of one value, which an exporter writes once, each has its own memory too:
+// they are the same only until the first update.
 func (s *Session) hold(in *input, data []byte, t ort.DType, shape []int64) (*ort.Value, error) {
-	if in.next == "" || ort.Aligned(data) {
+	alone := s.files.take(data)
+	if alone && (in.next == "" || ort.Aligned(data)) {
 		return s.engine.Env.TensorOver(data, t, shape)
 	}
 	v, err := newTensor(s.engine.Env, t, shape)
@@ -435,7 +438,9 @@ func (s *Session) hold(in *input, data []byte, t ort.DType, shape []int64) (*ort
 		return nil, err
 	}
 	copy(v.Bytes(), data)
-	pageOut(data)
+	if alone {
+		pageOut(data)
+	}
 	return v, nil
 }
 
