@@ -121,7 +121,8 @@ loss = ReduceMean(y) {keepdims=0}`
 }
 
 // TestBuffersChanged: buffers that PyTorch's step changes and no output of the file returns are
-// named where the loss depends on them, by a gradient or without one, unless they are frozen on purpose.
+// named, whether the loss depends on them, by a gradient or without one, or eval() alone does, unless
+// they are frozen on purpose.
 func TestBuffersChanged(t *testing.T) {
 	const line = "in PyTorch each step changes buffers too, which stay as they are here: pos"
 	lines := strings.Replace(signature, "# outputs", "# outputs\nval_9: BUFFER_MUTATION target='pos'", 1)
@@ -135,6 +136,8 @@ func TestBuffersChanged(t *testing.T) {
 		"lines":     {lines, nil, nil, true},
 		"detached":  {lines, nil, nil, true},
 		"ahead":     {lines, nil, nil, true},
+		"unread":    {lines, nil, nil, true},
+		"dropped":   {lines, nil, nil, true},
 		"object":    {"ExportGraphSignature(input_specs=[InputSpec(kind=<InputKind.PARAMETER: 2>, arg=TensorArgument(name='p_w'), target='layer.weight', persistent=None)], output_specs=[OutputSpec(kind=<OutputKind.BUFFER_MUTATION: 3>, arg=TensorArgument(name='add'), target='pos')])", nil, nil, true},
 		"unchanged": {signature, nil, nil, false},
 		"frozen":    {lines, nil, []string{"pos"}, false},
@@ -142,8 +145,14 @@ func TestBuffersChanged(t *testing.T) {
 	} {
 		m := parseGraph(t, signedModel, "loss float32")
 		o := Options{Params: c.params, Frozen: c.frozen}
-		if name == "detached" {
+		switch name {
+		case "detached":
 			m, o.Stop = parseGraph(t, detached, "loss float32"), []string{"near"}
+		case "unread", "dropped": // as running statistics are in train()
+			m = parseGraph(t, strings.Replace(signedModel, "a = Add(x, pos)", "a = Neg(x)", 1), "loss float32")
+			if name == "dropped" {
+				m.Graph.RemoveInitializer(m.Graph.Value("pos"))
+			}
 		}
 		if name == "ahead" { // 0.9 of it
 			m = parseGraph(t, strings.ReplaceAll(signedModel, "pos", "mul"), "loss float32")

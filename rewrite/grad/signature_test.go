@@ -54,7 +54,7 @@ b_pos: BUFFER target='pos' persistent=True
 x: USER_INPUT
 
 # outputs
-add: BUFFER_MUTATION target='seen'
+add: BUFFER_MUTATION target='layer.num_batches_tracked'
 loss: USER_OUTPUT
 `
 

@@ -141,7 +141,7 @@ func (e *engine) storedStatistics(reach map[*onnx.Value]bool) int {
 // warnChanged names the buffers that the loss depends on, gradient or not, and PyTorch's step
 // changes, such as the vectors of a spectral norm or a codebook that follows averages, but for
 // those that the training graph moves or trains, which are inputs by now, and frozen ones; and
-// the running statistics of instance normalizations, which only eval() reads.
+// those that only eval() reads, such as running statistics.
 func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 	var kept, params []string
 	for v := range step.DependenciesOf(g).Backward(step.Data, res.Loss).Reads() {
@@ -158,13 +158,13 @@ func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 			}
 		}
 	}
-	for _, name := range c.o.Signature.tracked(g) {
+	for _, name := range c.o.Signature.unread(g) {
 		if !c.frozen(name) && !slices.Contains(kept, name) {
 			kept = append(kept, name)
 		}
 	}
 	if slices.Sort(kept); len(kept) > 0 {
-		res.Warnings = append(res.Warnings, "in PyTorch each step changes buffers too, which stay as they are here: "+strings.Join(kept, ", "))
+		res.Warnings = append(res.Warnings, "in PyTorch each step changes buffers too, which stay as they are here: "+some(kept))
 	}
 	if slices.Sort(params); len(params) > 0 {
 		res.Warnings = append(res.Warnings, "the exported program changes parameters itself, as an embedding with max_norm does, and reads them without a gradient; they are not trained: "+strings.Join(slices.Compact(params), ", "))
@@ -174,6 +174,18 @@ func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 // trackedNorm is a call of an instance normalization that normalizes by what it is given and
 // moves running statistics.
 var trackedNorm = regexp.MustCompile(`target=torch\.ops\.aten\.instance_norm\.\w+\]\(args = \([^,]*, [^,]*, [^,]*, %(\w+), %(\w+), True,`)
+
+// unread are the buffers that the exported program changes and that no input is by now, whether
+// the file holds them or not, but for counts of batches: nothing but a mean over all would read one.
+func (s *Signature) unread(g *onnx.Graph) (names []string) {
+	for name := range s.changed {
+		moved := g.Value(name) != nil && !g.Value(name).IsConstant()
+		if s.kinds[name] != kindParameter && !moved && !strings.HasSuffix(name, "num_batches_tracked") {
+			names = append(names, name)
+		}
+	}
+	return append(names, s.tracked(g)...)
+}
 
 // tracked are the running statistics that instance normalizations move, which are in no file.
 func (s *Signature) tracked(g *onnx.Graph) (names []string) {
