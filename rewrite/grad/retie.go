@@ -4,7 +4,7 @@ package grad
 // exporter's optimizer computes that ahead: two initializers, which training would
 // pull apart. Where one is the transpose of the other, element by element, it is
 // written as one again. So are the copies that it computes of one matrix for each call of a
-// layer that is called several times.
+// layer that is called several times, and so is a parameter that was expanded ahead.
 //
 // Dynamo's file names what an initializer was computed from. In others the numbers alone
 // tell, and fresh layers may be copies of each other: there it takes an option, and without
@@ -13,6 +13,7 @@ package grad
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -76,6 +77,62 @@ func once(g *onnx.Graph, s *Signature, calls []*call) {
 func oneNumber(v *onnx.Value) bool {
 	n, err := v.Init.Elements()
 	return err != nil || n < 2 || uniform(v)
+}
+
+// expandedAhead are the names of expands and repeats in an export by dynamo, which names a value after
+// its operator.
+var expandedAhead = regexp.MustCompile(`^(expand|repeat)(_\d+)?$`)
+
+// holdOnce lets readers of a parameter that the exporter's optimizer expanded ahead, as a class
+// token is over the batch, read an Expand of one copy: copies would be trained apart, each by a
+// sample of its own. One copy keeps the name, and an axis of extent 1. Where more than one axis
+// repeats, as in a token of zeros, the file does not say which of them the parameter has.
+func holdOnce(g *onnx.Graph, s *Signature) {
+	for _, v := range slices.Clone(g.Initializers) {
+		if len(s.origins(v.Name)) != 1 || !expandedAhead.MatchString(strings.TrimPrefix(v.Name, s.part(v.Name))) {
+			continue
+		}
+		once := repeated(v.Init)
+		if once == nil {
+			continue
+		}
+		extents := g.AddConstant("remat/tie/"+v.Name+"/extents", onnx.Int64Tensor(v.Init.Dims(), int64(len(v.Init.Dims()))))
+		n := g.NewNode("", "Expand", "remat/tie/"+v.Name, []*onnx.Value{nil, extents}, []string{v.Name + ".tied"})
+		n.Out(0).Type = v.Type
+		g.ReplaceUses(v, n.Out(0))
+		v.Init, v.Type = once, once.Type()
+		n.SetInput(0, v)
+		g.Nodes = slices.Insert(g.Nodes, 0, n)
+	}
+}
+
+// repeated returns one of the slices along the one axis that holds copies of a slice, nil if no
+// axis does, or several do.
+func repeated(t *onnx.Tensor) *onnx.Tensor {
+	data, err := t.Bytes()
+	count, other := t.Elements()
+	if err != nil || other != nil || count == 0 {
+		return nil
+	}
+	var once *onnx.Tensor
+	inner := len(data) / int(count) // bytes below the axis
+	for axis, extent := range slices.Backward(t.Dims()) {
+		block := inner * int(extent)
+		if extent > 1 && !slices.ContainsFunc(slices.Collect(slices.Chunk(data, block)), func(b []byte) bool { return !bytes.Equal(b[inner:], b[:len(b)-inner]) }) {
+			if once != nil {
+				return nil
+			}
+			var kept []byte
+			for b := range slices.Chunk(data, block) {
+				kept = append(kept, b[:inner]...)
+			}
+			dims := slices.Clone(t.Dims())
+			dims[axis] = 1
+			once = onnx.NewTensor(t.DType(), dims, kept)
+		}
+		inner = block
+	}
+	return once
 }
 
 // tie lets the readers of a twin read what it is a twin of, or its transpose.

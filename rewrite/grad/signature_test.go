@@ -1,6 +1,7 @@
 package grad
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -582,6 +583,50 @@ func TestCalledTwice(t *testing.T) {
 		noteCall(m, "z", "linear.default", "%y, %"+c.call)
 		if got, res := decisions(t, m, Options{}); got != c.want || len(res.Warnings) > 0 {
 			t.Errorf("%s: %s, warns %q", name, got, res.Warnings)
+		}
+	}
+}
+
+// TestHeldOnce: of a parameter that the exporter expanded ahead one copy is trained, where the
+// values say along which axis.
+func TestHeldOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		value, from, values, extents, want string
+	}{
+		"over the batch": {"expand", "['cls', 'val_0']", "[1,2,1,2,1,2]", "3,1,2", "[1,1,2]"},
+		"repeated":       {"repeat_1", "['cls', 'val_0']", "[1,1,1,2,2,2]", "2,3", "[2,1]"},
+		"zeros":          {"expand", "['cls', 'val_0']", "[0,0,0,0,0,0]", "3,1,2", "[3,1,2]"},
+		"two axes":       {"expand_2", "['cls', 'val_0']", "[1,2,1,2,1,2,1,2]", "2,2,2", "[2,2,2]"},
+		"apart":          {"expand", "['cls', 'val_0']", "[1,2,1,2,1,3]", "3,1,2", "[3,1,2]"},
+		"of two":         {"expand", "['cls', 'pos']", "[1,2,1,2,1,2]", "3,1,2", "[3,1,2]"},
+		"equal rows":     {"neg", "['cls']", "[1,2,1,2,1,2]", "3,1,2", "[3,1,2]"},
+	} {
+		body := "in x float32[" + c.extents + "]\ninit " + c.value + " float32[" + c.extents + "] = " + c.values + "\nz = Mul(x, " + c.value + ")\nloss = ReduceMean(z) {keepdims=0}"
+		sign := func(m *onnx.Model) {
+			m.SetMetadata(signatureKey, "p_cls: PARAMETER target='cls'\np_pos: PARAMETER target='pos'\n")
+			noteValue(m, c.value, entry(foldedKey, c.from))
+			noteCall(m, "z", "mul.Tensor", "%x, %p_cls")
+		}
+		m := parseGraph(t, body, "loss float32")
+		sign(m)
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := res.Params[0]
+		if got := p.Data.Type().Shape.String(); p.Name != c.value || got != c.want || p.Grad.Type.Shape.String() != c.want {
+			t.Errorf("%s: %s %s, gradient %s", name, p.Name, got, p.Grad.Type.Shape)
+		}
+		forward := parseGraph(t, body, "loss float32")
+		sign(forward)
+		if err := Unmerge(forward, func(string) bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+		if got := forward.Graph.Value(c.value).Init.Type().Shape.String(); got != c.want {
+			t.Errorf("%s: a state's values have %s in the forward model", name, got)
+		}
+		if err := errors.Join(m.Check(), forward.Check()); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
