@@ -176,10 +176,11 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	}
 	u.stops.Apply()
 	apart := retie(m.Graph, s)
-	once(m.Graph, s, all)
+	forms := once(m.Graph, s, all)
 	holdOnce(m.Graph, s)
 	if res != nil {
 		u.warn(apart, "the exporter precomputed values from parameters that the file also holds; they are trained separately; "+optimizeFalse)
+		u.warn(forms, "the exporter precomputed several values from one parameter; they are trained separately; "+optimizeFalse)
 		u.report()
 	}
 	return true

@@ -201,10 +201,14 @@ func (s *Signature) module(name string) bool {
 var turned = regexp.MustCompile(`^(t|permute|transpose|val)(_\d+)?$`)
 
 // onlyTurned reports a value that the exporter's optimizer made of one parameter alone,
-// by a transpose as far as its name tells: training it is training the parameter. A
-// product with a mask or a constant was made of these too, an Exp has its own name.
+// by a transpose, or by one of another, as far as names tell: training it is training the
+// parameter. A product with a mask or a constant was made of these too, an Exp has its own name.
 func (s *Signature) onlyTurned(name string) bool {
-	return len(s.folded[name]) == 1 && turned.MatchString(strings.TrimPrefix(name, s.part(name)))
+	turns := func(name string) bool { return turned.MatchString(strings.TrimPrefix(name, s.part(name))) }
+	others := slices.DeleteFunc(slices.Clone(s.folded[name]), func(from string) bool {
+		return s.kinds[from] == kindParameter || turns(from) && !strings.HasPrefix(strings.TrimPrefix(from, s.part(from)), "val")
+	})
+	return len(s.origins(name)) == 1 && len(others) == 0 && turns(name)
 }
 
 // jaxStop are the names that jax2onnx gives to what jax.lax.stop_gradient returns, perhaps in a

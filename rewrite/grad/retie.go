@@ -39,10 +39,11 @@ func retie(g *onnx.Graph, s *Signature) (apart []string) {
 	return apart
 }
 
-// once makes one initializer of what was computed ahead from the same parameters several times.
-// Equal numbers alone may be parts of a parameter, or what several functions give: there each
-// call has to name the parameter.
-func once(g *onnx.Graph, s *Signature, calls []*call) {
+// once makes one initializer of what the exporter computed ahead from the same parameters in
+// the same way several times, as for each call of a shared layer, and returns the names of
+// what calls take for one parameter and is in several forms. Elements that are all one number
+// may be parts of a parameter: there each call has to name it.
+func once(g *onnx.Graph, s *Signature, calls []*call) (forms []string) {
 	of := map[*onnx.Node]*call{}
 	for _, c := range calls {
 		for _, n := range c.nodes {
@@ -50,7 +51,7 @@ func once(g *onnx.Graph, s *Signature, calls []*call) {
 		}
 	}
 	named := func(v *onnx.Value, param string) bool {
-		return s.onlyTurned(v.Name) && !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		return !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
 			c := of[u.Node]
 			return c == nil || !slices.ContainsFunc(c.refs, func(ref string) bool { return s.targets[ref] == param })
 		})
@@ -58,20 +59,45 @@ func once(g *onnx.Graph, s *Signature, calls []*call) {
 	computed := map[string][]*onnx.Value{}
 	for _, v := range slices.Clone(g.Initializers) {
 		from := s.origins(v.Name)
-		if len(from) == 0 || oneNumber(v) && !named(v, from[0]) {
+		if v.Init == nil || len(from) == 0 {
+			continue
+		}
+		turned, whole := s.onlyTurned(v.Name), len(from) == 1 && named(v, from[0])
+		if oneNumber(v) && !(turned && whole) {
 			continue
 		}
 		key := strings.Join(from, " ")
-		same := slices.IndexFunc(computed[key], func(p *onnx.Value) bool {
-			return p.Init.DType() == v.Init.DType() && equal(p.Init, v.Init)
-		})
-		if same >= 0 {
-			tie(g, twin{computed[key][same], v, false})
+		k, back := slices.IndexFunc(computed[key], func(p *onnx.Value) bool { return s.computedAlike(p, v) }), false
+		if k < 0 && turned {
+			k, back = slices.IndexFunc(computed[key], func(p *onnx.Value) bool { return s.onlyTurned(p.Name) && isTranspose(v.Init, p.Init) }), true
+		}
+		if k >= 0 {
+			tie(g, twin{computed[key][k], v, back})
 			continue
+		}
+		for _, p := range computed[key] { // others are said to be trained instead
+			if whole && named(p, from[0]) && (turned || s.onlyTurned(p.Name)) {
+				forms = append(forms, v.Name+" and "+p.Name+" of "+from[0])
+				break
+			}
 		}
 		computed[key] = append(computed[key], v)
 	}
+	return forms
 }
+
+// computedAlike reports that the exporter made two initializers of one parameter in the same
+// way: by a transpose, or by one operator, as their names tell, to the same numbers.
+func (s *Signature) computedAlike(a, b *onnx.Value) bool {
+	operator := func(v *onnx.Value) string {
+		return counted.ReplaceAllString(strings.TrimPrefix(v.Name, s.part(v.Name)), "")
+	}
+	turned := s.onlyTurned(a.Name) && s.onlyTurned(b.Name)
+	return a.Init.DType() == b.Init.DType() && equal(a.Init, b.Init) && (turned || operator(a) == operator(b))
+}
+
+// counted is what tells apart the values of an operator.
+var counted = regexp.MustCompile(`_\d+$`)
 
 // oneNumber reports elements that are all the same.
 func oneNumber(v *onnx.Value) bool {

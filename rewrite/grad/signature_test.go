@@ -587,6 +587,36 @@ func TestCalledTwice(t *testing.T) {
 	}
 }
 
+// TestSharedAhead: what the exporter computed ahead for each call of a shared layer is trained as one
+// parameter; what it made of it otherwise stays apart, and that is said.
+func TestSharedAhead(t *testing.T) {
+	for name, c := range map[string]struct {
+		second, values, want, warns string
+	}{
+		"transposes":    {"val_7", "[1,3,2,4]", "+val_1 signature", ""},
+		"of each other": {"t_1", "[1,2,3,4]", "+val_1 signature", ""},
+		"and back":      {"permute_1", "[1,2,3,4]", "+val_1 signature", ""},
+		"other numbers": {"val_7", "[1,3,2,5]", "+val_1 signature, +val_7 signature", "trained separately; export with optimize=False: val_7 and val_1 of w"},
+		"otherwise":     {"relu", "[1,3,2,4]", "+val_1 signature, +relu signature", "trained separately; export with optimize=False: relu and val_1 of w"},
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit val_1 float32[2,2] = [1,3,2,4]\ninit "+c.second+" float32[2,2] = "+c.values+
+			"\ny = MatMul(x, val_1)\nr = Relu(y)\nz = MatMul(r, "+c.second+")\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\n")
+		noteValue(m, "val_1", entry(foldedKey, "['w']"))
+		from := "['w']"
+		if name == "and back" {
+			from = "['w', 'permute']"
+		}
+		noteValue(m, c.second, entry(foldedKey, from))
+		noteCall(m, "y", "linear.default", "%x, %p_w")
+		noteCall(m, "z", "linear.default", "%r, %p_w")
+		got, res := decisions(t, m, Options{})
+		if got != c.want || !strings.Contains(strings.Join(res.Warnings, "; "), c.warns) || len(res.Warnings) > 0 && c.warns == "" {
+			t.Errorf("%s: %s, warns %q", name, got, res.Warnings)
+		}
+	}
+}
+
 // TestHeldOnce: of a parameter that the exporter expanded ahead one copy is trained, where the
 // values say along which axis.
 func TestHeldOnce(t *testing.T) {
