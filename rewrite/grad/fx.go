@@ -41,6 +41,8 @@ var (
 	fxRef    = regexp.MustCompile(`%(\w+)`)
 	fxNumber = regexp.MustCompile(`[^\w.%][-+]?\d`)
 	fxDetach = regexp.MustCompile(`^detach(_\d+)?$`)
+	// fxArithmetic are the names of sums and products.
+	fxArithmetic = regexp.MustCompile(`^(add|sub|mul|div)(_\d+)?$`)
 )
 
 // calls collects the nodes of each call, in the order of the first of them. Parts of a file may
@@ -71,6 +73,18 @@ func (s *Signature) calls(g *onnx.Graph) []*call {
 		c.nodes, c.has[n] = append(c.nodes, n), true
 	}
 	return list
+}
+
+// computedAway reports a call that is given a sum or a product which no call of the file makes: the
+// exporter's optimizer found a term of 0 or a factor of 1.
+func computedAway(calls []*call) bool {
+	made := map[string]bool{}
+	for _, c := range calls {
+		made[c.part+fxRef.FindStringSubmatch(c.text)[1]] = true // the first is its name
+	}
+	return slices.ContainsFunc(calls, func(c *call) bool {
+		return slices.ContainsFunc(c.refs, func(ref string) bool { return !made[ref] && fxArithmetic.MatchString(strings.TrimPrefix(ref, c.part)) })
+	})
 }
 
 // A slot is one value from outside that a call reads, with the places where.
@@ -164,7 +178,7 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 		return false
 	}
 	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, inFolded: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph),
-		optimized: slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return s.kinds[v.Name] == "" })}
+		optimized: computedAway(all) || slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return s.kinds[v.Name] == "" })}
 	seen := map[string]bool{}
 	for _, c := range all {
 		u.visit(c)

@@ -335,22 +335,27 @@ loss = ReduceMean(y) {keepdims=0}
 // of 1, is named; a tied weight is not in the file either, nor is one that an export without the
 // optimizer leaves out.
 func TestTraceless(t *testing.T) {
-	for constant, want := range map[string]string{"val_0": "log_var, m.gate", "": ""} {
+	for name, c := range map[string]struct{ constant, args, want string }{
+		"a constant":         {"val_0", "%x, %p_l_w", "log_var, m.gate"},
+		"as exported":        {"", "%x, %p_l_w", ""},
+		"a factor of 1":      {"", "%mul_3, %p_l_w", "log_var, m.gate"},
+		"a view, as no node": {"", "%view, %p_l_w", ""},
+	} {
 		body := "in x float32[2,2]\ninit l.weight float32[2,2] = [1,2,3,4]\n"
 		k := "l.weight"
-		if constant != "" {
-			body, k = body+"init val_0 float32[] = 2\n", constant
+		if c.constant != "" {
+			body, k = body+"init val_0 float32[] = 2\n", c.constant
 		}
 		m := parseGraph(t, body+"y = MatMul(x, l.weight)\nz = Mul(y, "+k+")\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
 		m.SetMetadata(signatureKey, "p_l_w: PARAMETER target='l.weight'\np_h_w: PARAMETER target='head.weight'\np_v: PARAMETER target='log_var'\np_g: PARAMETER target='m.gate'\n")
-		noteCall(m, "y", "matmul.default", "%x, %p_l_w")
+		noteCall(m, "y", "matmul.default", c.args)
 		res, err := Differentiate(m, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, got, _ := strings.Cut(strings.Join(res.Warnings, " "), "computed with their values ahead; export with optimize=False: ")
-		if got != want {
-			t.Errorf("%q: %q", constant, res.Warnings)
+		if got != c.want {
+			t.Errorf("%s: %q", name, res.Warnings)
 		}
 	}
 }
