@@ -211,6 +211,14 @@ func (s *Signature) onlyTurned(name string) bool {
 	return len(s.origins(name)) == 1 && len(others) == 0 && turns(name)
 }
 
+// operator is what dynamo's export names a value after, less the number that tells apart the
+// values of one operator.
+func (s *Signature) operator(name string) string {
+	return counted.ReplaceAllString(strings.TrimPrefix(name, s.part(name)), "")
+}
+
+var counted = regexp.MustCompile(`_\d+$`)
+
 // jaxStop are the names that jax2onnx gives to what jax.lax.stop_gradient returns, perhaps in a
 // function or a loop that was opened.
 var jaxStop = regexp.MustCompile(`(^|\W)stop_out_\d+(\W|$)`)

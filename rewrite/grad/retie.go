@@ -13,7 +13,6 @@ package grad
 import (
 	"bytes"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -89,15 +88,9 @@ func once(g *onnx.Graph, s *Signature, calls []*call) (forms []string) {
 // computedAlike reports that the exporter made two initializers of one parameter in the same
 // way: by a transpose, or by one operator, as their names tell, to the same numbers.
 func (s *Signature) computedAlike(a, b *onnx.Value) bool {
-	operator := func(v *onnx.Value) string {
-		return counted.ReplaceAllString(strings.TrimPrefix(v.Name, s.part(v.Name)), "")
-	}
 	turned := s.onlyTurned(a.Name) && s.onlyTurned(b.Name)
-	return a.Init.DType() == b.Init.DType() && equal(a.Init, b.Init) && (turned || operator(a) == operator(b))
+	return a.Init.DType() == b.Init.DType() && equal(a.Init, b.Init) && (turned || s.operator(a.Name) == s.operator(b.Name))
 }
-
-// counted is what tells apart the values of an operator.
-var counted = regexp.MustCompile(`_\d+$`)
 
 // oneNumber reports elements that are all the same.
 func oneNumber(v *onnx.Value) bool {
@@ -105,17 +98,13 @@ func oneNumber(v *onnx.Value) bool {
 	return err != nil || n < 2 || uniform(v)
 }
 
-// expandedAhead are the names of expands and repeats in an export by dynamo, which names a value after
-// its operator.
-var expandedAhead = regexp.MustCompile(`^(expand|repeat)(_\d+)?$`)
-
 // holdOnce lets readers of a parameter that the exporter's optimizer expanded ahead, as a class
 // token is over the batch, read an Expand of one copy: copies would be trained apart, each by a
 // sample of its own. One copy keeps the name, and an axis of extent 1. Where more than one axis
 // repeats, as in a token of zeros, the file does not say which of them the parameter has.
 func holdOnce(g *onnx.Graph, s *Signature) {
 	for _, v := range slices.Clone(g.Initializers) {
-		if len(s.origins(v.Name)) != 1 || !expandedAhead.MatchString(strings.TrimPrefix(v.Name, s.part(v.Name))) {
+		if op := s.operator(v.Name); len(s.origins(v.Name)) != 1 || op != "expand" && op != "repeat" {
 			continue
 		}
 		once := repeated(v.Init)
