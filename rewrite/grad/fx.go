@@ -80,7 +80,9 @@ func (s *Signature) calls(g *onnx.Graph) []*call {
 func computedAway(calls []*call) bool {
 	made := map[string]bool{}
 	for _, c := range calls {
-		made[c.part+fxRef.FindStringSubmatch(c.text)[1]] = true // the first is its name
+		if name := fxRef.FindStringSubmatch(c.text); name != nil { // the first one, before the target
+			made[c.part+name[1]] = true
+		}
 	}
 	return slices.ContainsFunc(calls, func(c *call) bool {
 		return slices.ContainsFunc(c.refs, func(ref string) bool { return !made[ref] && fxArithmetic.MatchString(strings.TrimPrefix(ref, c.part)) })

@@ -622,6 +622,19 @@ func TestSharedAhead(t *testing.T) {
 	}
 }
 
+// TestNamelessCalls: a call without a name, as no exporter writes it, is no reason to fail.
+func TestNamelessCalls(t *testing.T) {
+	for _, text := range []string{"](args = ", "](args = (%", "](args = (%add,", "%](args = (%mul_1"} {
+		m := parseGraph(t, signedModel, "loss float32")
+		m.SetMetadata(signatureKey, signature)
+		n := m.Graph.Nodes[0]
+		n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry("pkg.torch.onnx.fx_node", text))
+		if _, err := Differentiate(m, Options{}); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 // TestHeldOnce: of a parameter that the exporter expanded ahead one copy is trained, where the
 // values say along which axis.
 func TestHeldOnce(t *testing.T) {
