@@ -75,6 +75,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Trained: true, Source: FromUse, Reason: "the scale or shift of a group normalization"}
 	case c.begins[v] && !c.names.variable(v.Name):
 		return Decision{Source: FromContent, Reason: "a state of zeros, with which a recurrence begins"}
+	case c.names.torch && ComputedAhead(v.Name) && freshBias(v):
+		return Decision{Trained: true, Source: FromUse, Reason: "zeros that are a layer's bias, as the exporter cuts them out of an attention's"}
 	case c.names.torch && !c.names.variable(v.Name) && uniform(v) && !servesOnly(v, ofSlope):
 		return Decision{Source: FromContent, Reason: "a constant: all elements are equal, and its name is not a module's"}
 	case schedule(v):
@@ -195,6 +197,15 @@ func ofOneColumn(v *onnx.Value) bool {
 	}
 	dims := w.Init.Dims()
 	return axis < len(dims) && dims[axis] == 1 && (len(dims) == 2 || n.Is("Conv"))
+}
+
+// freshBias reports zeros that are only read as a layer's bias, beside a matrix that was computed
+// ahead too. TorchScript cuts the bias of an attention's projections into parts, so that no name
+// tells, and a fresh one is zero.
+func freshBias(v *onnx.Value) bool {
+	return len(v.Uses()) > 0 && v.IsZero() && servesOnly(v, func(u onnx.Use) bool {
+		return u.Node.Is("Gemm") && u.Index == 2 && ComputedAhead(u.Node.In(1).Name)
+	})
 }
 
 // ofGroupNorm reports a scale or shift of channels right behind an InstanceNormalization

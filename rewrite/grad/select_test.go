@@ -820,3 +820,28 @@ func TestSums(t *testing.T) {
 		}
 	}
 }
+
+// TestFreshBias: TorchScript cuts the bias of an attention's projections into parts ahead, and fresh ones
+// are zero; other zeros are constants.
+func TestFreshBias(t *testing.T) {
+	for name, c := range map[string]struct {
+		matrix, value, read string
+		trained             bool
+	}{
+		"a part":           {"onnx::MatMul_7", "[0,0,0]", "z = Add(onnx::Add_154, y)", true},
+		"beside a name":    {"l.weight", "[0,0,0]", "z = Add(onnx::Add_154, y)", false},
+		"ones":             {"onnx::MatMul_7", "[1,1,1]", "z = Add(onnx::Add_154, y)", false},
+		"of no product":    {"onnx::MatMul_7", "[0,0,0]", "r = Relu(y)\nz = Add(r, onnx::Add_154)", false},
+		"a factor of them": {"onnx::MatMul_7", "[0,0,0]", "z = Mul(y, onnx::Add_154)", false},
+	} {
+		m := parseTorch(t, "in x float32[2,2]\ninit "+c.matrix+" float32[2,3] = [1,2,3,4,5,6]\ninit onnx::Add_154 float32[3] = "+c.value+
+			"\ny = MatMul(x, "+c.matrix+")\n"+c.read+"\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == "onnx::Add_154" }); got != c.trained {
+			t.Errorf("%s: trained %v, %v", name, got, res.Decisions)
+		}
+	}
+}
