@@ -467,6 +467,11 @@ func (e *env) remarkPlan(path string, r *planned) {
 	if line := gainsNothing(&r.document); line != "" {
 		lines = append(lines, line)
 	}
+	if p := r.result.Prediction; p != nil {
+		if why := unpredicted(p, p.Unknown, nil); why != "" {
+			lines = append(lines, "not predicted, so that the peaks are lower bounds: "+why)
+		}
+	}
 	for _, line := range lines {
 		if line != r.limited {
 			fmt.Fprintf(e.stderr, "remat: %s: %s\n", filepath.Base(path), line)
