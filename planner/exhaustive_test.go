@@ -28,7 +28,7 @@ func TestOptimalEqualsExhaustive(t *testing.T) {
 			for k, root := range ix.stash {
 				keep[root] = set>>k&1 != 0
 			}
-			v, err := Judge(p, p.legalize(ix.built("", keep, false)))
+			v, err := Judge(p, Legalize(p, ix.built("", keep, false), nil))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -67,22 +67,13 @@ func (s *legalized) findEarly() {
 
 // Legalize returns a plan with a schedule that the written file can run with as few
 // control edges as it takes, and that holds no more; the plan itself where none was
-// found. The operators that stay run early where the plan has them run early.
+// found. The operators that stay run early where the plan has them run early; nil: none.
 func Legalize(p *Problem, pl *Plan, stay func(op int) bool) *Plan {
-	s, err := p.count(pl)
-	if err != nil {
-		return pl
-	}
-	s.stay = stay
-	return p.legalized(s).plan
-}
-
-// legalize returns the plan with the schedule that the written file will run.
-func (p *Problem) legalize(pl *Plan) *Plan {
 	s, err := p.count(pl)
 	if err != nil {
 		return pl // which Expand refuses again where it is used
 	}
+	s.stay = stay
 	return p.legalized(s).plan
 }
 
@@ -132,18 +123,24 @@ func (s *legalized) parted() (stay, free []ortmodel.EarlyNode) {
 	if s.stay == nil {
 		return nil, s.early
 	}
-	op := make(map[int]int, len(s.first)) // node -> operator
-	for i, node := range s.first {
-		op[node] = s.prog.Instances[i].Op
-	}
+	instance := s.instances()
 	for _, e := range s.early {
-		if o, ok := op[e.Top]; ok && s.stay(o) {
+		if i, ok := instance[e.Top]; ok && s.stay(s.prog.Instances[i].Op) {
 			stay = append(stay, e)
 		} else {
 			free = append(free, e)
 		}
 	}
 	return stay, free
+}
+
+// instances maps a node of the graph to the instance that it executes; a barrier has none.
+func (s *legalized) instances() map[int]int {
+	instance := make(map[int]int, len(s.first))
+	for i, node := range s.first {
+		instance[node] = i
+	}
+	return instance
 }
 
 // single lets one after the other of the last early nodes wait where less is held
@@ -198,16 +195,13 @@ func (s *legalized) fewer() (order []int, all bool) {
 // waiting returns the plan that runs an order of s's graph, or nil if that is
 // no improvement: more is held, or no early node less is left at the same peak, or
 // a reader would take another instance. (Where operators stay it may: they were put
-// behind what is computed again. A search takes a tenth longer with such orders, and
-// finds nothing by them.)
+// behind what is computed again. A search finds nothing by such orders: the same files, or
+// two nodes more.)
 func (p *Problem) waiting(s *legalized, order []int) *legalized {
 	if s.sim.Peak(order) > s.peak {
 		return nil
 	}
-	instance := make(map[int]int, len(s.first)) // node -> instance
-	for i, node := range s.first {
-		instance[node] = i
-	}
+	instance := s.instances()
 	plan := *s.plan
 	plan.Schedule = make([]int, 0, len(s.first))
 	var at []int // place in the new schedule -> instance

@@ -209,7 +209,7 @@ func (e *explorer) judge(q *point) {
 	if !e.ix.keepsLimits(q.keep) {
 		return
 	}
-	v, err := Judge(e.ix.p, e.ix.p.legalize(e.ix.unlegalized("", q)))
+	v, err := Judge(e.ix.p, Legalize(e.ix.p, e.ix.unlegalized("", q), nil))
 	if err != nil {
 		return
 	}

@@ -145,6 +145,7 @@ for model in $models; do
 		compared "$model" $precision
 	done
 done
+
 [ -n "$dry" ] && exit 0
 rm -rf "$out/graphs"
 "$python" "$here/gpu_summary.py" "$out" $((SECONDS - start)) <"$out/parts.txt" || exit 1

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/rewrite/control"
-	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -14,16 +13,8 @@ import (
 // it to stay where it was, each node would be held there by a control edge: 1,365 nodes of
 // edges in this file in place of 529.
 func TestLateUpdatesTakeFewEdges(t *testing.T) {
-	source, err := Load(sample("resnet18_like.ts.onnx"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { source.Close() })
-	d, err := source.Derive(DeriveOptions{Grad: grad.Options{Dialect: grad.DialectONNX}, Update: optim.Defaults(optim.AdamW)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := NewPlanner(engine(t), d.Model, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
+	m := normalizing(t, optim.AdamW)
+	p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +32,7 @@ func TestLateUpdatesTakeFewEdges(t *testing.T) {
 		}
 	}
 	given := 0
-	for _, n := range d.Model.Graph.Nodes {
+	for _, n := range m.Graph.Nodes {
 		if control.Is(n) {
 			given++
 		}

@@ -4,11 +4,27 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
+
+// normalizing is a training graph of a sample that normalizes over the batch.
+func normalizing(t *testing.T, kind optim.Kind) *onnx.Model {
+	t.Helper()
+	source, err := Load(sample("resnet18_like.ts.onnx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { source.Close() })
+	d, err := source.Derive(DeriveOptions{Grad: grad.Options{Dialect: grad.DialectONNX}, Update: optim.Defaults(kind)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Model
+}
 
 // TestStatisticsOnCUDA: a network that normalizes over the batch is planned for CUDA by
 // every strategy, predicted as given, and what is written has no normalization that CUDA
@@ -16,16 +32,7 @@ import (
 func TestStatisticsOnCUDA(t *testing.T) {
 	for _, cuda := range []bool{true, false} {
 		for _, strategy := range []string{"none", "full", "optimal"} {
-			source, err := Load("../../testdata/models/resnet18_like.ts.onnx")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { source.Close() })
-			d, err := source.Derive(DeriveOptions{Grad: grad.Options{Dialect: grad.DialectONNX}, Update: optim.Defaults(optim.SGD)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			p, err := NewPlanner(engine(t), d.Model, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: cuda})
+			p, err := NewPlanner(engine(t), normalizing(t, optim.SGD), Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: cuda})
 			if err != nil {
 				t.Fatal(err)
 			}
