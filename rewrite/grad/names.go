@@ -136,6 +136,12 @@ func (n namer) ahead(v *onnx.Value) bool {
 	return false
 }
 
+// computedByDynamo reports what dynamo's optimizer, or a tool behind it, computed and no operator
+// of PyTorch's gave a name.
+func computedByDynamo(v *onnx.Value) bool { return unnamed.MatchString(v.Name) }
+
+var unnamed = regexp.MustCompile(`^val_\d+$`)
+
 // ofLinear reports the matrix of a layer that TorchScript writes as it is, to be transposed by
 // the Gemm, unless it was computed from others, as a weight norm computes it.
 func ofLinear(v *onnx.Value) bool {

@@ -13,6 +13,7 @@ package grad
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -172,8 +173,9 @@ type twin struct {
 }
 
 // twins lists matrices of products that are the transpose of another matrix, or the same as one
-// that is gathered: an embedding and a product's matrix are drawn apart. Of two products the one
-// stays whose name no exporter made.
+// that is gathered: an embedding and a product's matrix are drawn apart. So are the matrices of
+// two layers, but fresh layers may be copies of one: matrices of two products are listed where
+// these look like calls of one layer. Of two products the one stays whose name no exporter made.
 func twins(g *onnx.Graph) (list []twin) {
 	type alike struct {
 		dtype onnx.DType
@@ -195,13 +197,60 @@ func twins(g *onnx.Graph) (list []twin) {
 			case !multiplies(other):
 			case isTranspose(v.Init, p.Init) && !isTranspose(p.Init, p.Init):
 				list = append(list, twin{of, other, true})
-			case gathered(of) && !gathered(other) && equal(v.Init, p.Init):
+			case !gathered(other) && (gathered(of) || ofOneLayer(of, other)) && equal(v.Init, p.Init):
 				list = append(list, twin{of, other, false})
 			}
 		}
 		groups[key] = append(groups[key], v)
 	}
 	return list
+}
+
+// ofOneLayer reports matrices whose products may be calls of one layer, for each of which a tool
+// computed the transpose of its weight ahead: TorchScript names them /proj/MatMul and
+// /proj_1/MatMul; where names tell nothing they add one bias, or none to what dynamo computed.
+func ofOneLayer(a, b *onnx.Value) bool {
+	p, q := product(a), product(b)
+	if p == nil || q == nil || p.OpType() != q.OpType() {
+		return false
+	}
+	m, n := modulePath(p.Name()), modulePath(q.Name())
+	if m != "" && n != "" {
+		return m != n && slices.EqualFunc(strings.Split(m, "."), strings.Split(n, "."), func(x, y string) bool {
+			return callNumber.ReplaceAllString(x, "") == callNumber.ReplaceAllString(y, "")
+		})
+	}
+	bias, other := biasOf(p), biasOf(q)
+	if bias == nil && other == nil {
+		return computedByDynamo(a) && computedByDynamo(b)
+	}
+	return bias == other && bias.Init != nil && !uniform(bias)
+}
+
+// callNumber stands behind the name of a module that is called again.
+var callNumber = regexp.MustCompile(`(_\d+)+$`)
+
+// product is the one product that reads a matrix as its second factor, nil if others read it too.
+func product(v *onnx.Value) *onnx.Node {
+	if u := v.Uses(); len(u) == 1 && u[0].Index == 1 {
+		return u[0].Node
+	}
+	return nil
+}
+
+// biasOf is what a Gemm, or the file behind a product, adds to it, nil for nothing.
+func biasOf(n *onnx.Node) *onnx.Value {
+	if n.Is("Gemm") {
+		return n.In(2)
+	}
+	u := n.Out(0).Uses()
+	if len(u) != 1 || !u[0].Node.Is("Add") {
+		return nil
+	}
+	if v := u[0].Node.In(1 - u[0].Index); v.Init != nil {
+		return v
+	}
+	return nil
 }
 
 // equal reports the same elements in the same shape.
@@ -222,24 +271,49 @@ func (t twin) holds() string {
 	return "the numbers"
 }
 
-// retieAlike ties twins, and returns a line for each.
+// likeCalls reports matrices of two products in one form.
+func (t twin) likeCalls() bool { return !t.turned && !gathered(t.of) }
+
+// pair names both.
+func (t twin) pair() string { return t.v.Name + " and " + t.of.Name }
+
+// retieAlike ties twins, and returns lines that name them.
 func retieAlike(g *onnx.Graph) (lines []string) {
+	var calls []string
 	for _, t := range twins(g) {
-		if !t.v.Dead() && !t.of.Dead() {
+		switch {
+		case t.v.Dead() || t.of.Dead():
+			continue
+		case t.likeCalls():
+			calls = append(calls, t.pair())
+		default:
 			lines = append(lines, fmt.Sprintf("parameter %q is trained as one with %q, which holds %s of it", t.of.Name, t.v.Name, t.holds()))
-			tie(g, t)
 		}
+		tie(g, t)
+	}
+	if calls != nil {
+		lines = append(lines, "parameters that hold the same numbers are trained as one: "+some(calls))
 	}
 	return lines
 }
 
-// apartTwins says of twins by name that training pulls them apart.
-func apartTwins(g *onnx.Graph) map[string]string {
-	texts := map[string]string{}
-	for _, t := range twins(g) {
-		texts[t.v.Name] = fmt.Sprintf("parameter %q holds %s of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", t.v.Name, t.holds(), t.of.Name)
+// warnTwins says of twins that are trained that training pulls them apart.
+func warnTwins(list []twin, params []*onnx.Value, res *Result) {
+	var calls []string
+	for _, p := range params {
+		i := slices.IndexFunc(list, func(t twin) bool { return t.v == p })
+		if i < 0 {
+			continue
+		}
+		if t := list[i]; t.likeCalls() {
+			calls = append(calls, t.pair())
+		} else {
+			res.Warnings = append(res.Warnings, fmt.Sprintf("parameter %q holds %s of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", t.v.Name, t.holds(), t.of.Name))
+		}
 	}
-	return texts
+	if calls != nil {
+		res.Warnings = append(res.Warnings, "parameters hold the same numbers, as where a layer is called several times, and they are trained apart; --tie trains them as one: "+some(calls))
+	}
 }
 
 // gathered reports that rows of a matrix are gathered, as of an embedding.

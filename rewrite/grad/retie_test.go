@@ -2,8 +2,11 @@ package grad
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // TestTie: a matrix and its transpose are one parameter where that is asked for, else a warning
@@ -61,6 +64,65 @@ func TestTie(t *testing.T) {
 				says = "they are trained apart; --tie"
 			}
 			if got := strings.Join(res.Warnings, "\n"); !strings.Contains(got, says) || says == "" && got != "" {
+				t.Errorf("%s: tied %v, warns %q", name, ties, got)
+			}
+		}
+	}
+}
+
+// TestTieCalls: matrices of the same numbers are one parameter, where that is asked for, if their
+// products look like calls of one layer; fresh layers are copies of each other too.
+func TestTieCalls(t *testing.T) {
+	const bare, biased = "k = MatMul(x, A)\ny = MatMul(k, B)", "k = Gemm(x, A, p.bias)\ny = Gemm(k, B, p.bias)"
+	for name, c := range map[string]struct {
+		a, b, nodes string
+		first, last string // names of the products
+		tied        bool
+	}{
+		"calls by name":               {"onnx::MatMul_1", "onnx::MatMul_2", bare, "/net/proj/MatMul", "/net/proj_1/MatMul", true},
+		"calls of a tool by name":     {"/p/W", "/p_1/W", biased, "/net_1/p/out", "/net_2/p/out", true},
+		"layers by name":              {"onnx::MatMul_1", "onnx::MatMul_2", bare, "/net.0/MatMul", "/net.1/MatMul", false},
+		"layers whose bias is merged": {"onnx::MatMul_1", "onnx::MatMul_2", biased, "/net.0/Gemm", "/net.1/Gemm", false},
+		"two of one call":             {"onnx::MatMul_1", "onnx::MatMul_2", bare, "/net/MatMul", "/net/MatMul_1", false},
+		"one bias":                    {"val_1_weight", "val_3_weight", biased, "", "", true},
+		"one bias added":              {"val_1", "val_3", "h = MatMul(x, A)\nk = Add(h, p.bias)\nl = MatMul(k, B)\ny = Add(p.bias, l)", "", "", true},
+		"two biases":                  {"val_1", "val_3", "k = Gemm(x, A, p.bias)\ny = Gemm(k, B, q.bias)", "", "", false},
+		"a bias of one":               {"val_1", "val_3", "h = MatMul(x, A)\nk = Add(h, p.bias)\ny = MatMul(k, B)", "", "", false},
+		"one bias of zeros":           {"val_1", "val_3", "k = Gemm(x, A, zeros)\ny = Gemm(k, B, zeros)", "", "", false},
+		"one bias that is computed":   {"val_1", "val_3", "p = Tanh(p.bias)\nk = Gemm(x, A, p)\ny = Gemm(k, B, p)", "", "", false},
+		"computed by dynamo":          {"val_1", "val_3", bare, "node_linear", "node_linear_1", true},
+		"named":                       {"a.weight", "b.weight", bare, "", "", false},
+	} {
+		for _, ties := range []bool{false, true} {
+			m := parseGraph(t, strings.NewReplacer("Add", "Add", "A", strconv.Quote(c.a), "B", strconv.Quote(c.b)).Replace(
+				"in x float32[2,2]\ninit A float32[2,2] = [1,2,3,4]\ninit B float32[2,2] = [1,2,3,4]\n"+
+					"init p.bias float32[2] = [1,2]\ninit q.bias float32[2] = [1,2]\ninit zeros float32[2] = [0,0]\n"+
+					c.nodes+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}"), "loss float32")
+			products := slices.DeleteFunc(slices.Clone(m.Graph.Nodes), func(n *onnx.Node) bool { return !n.Is("MatMul", "Gemm") })
+			products[0].SetName(c.first)
+			products[1].SetName(c.last)
+			res, err := Differentiate(m, Options{Tie: ties})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			matrices := 0
+			for _, p := range res.Params {
+				if p.Name == c.a || p.Name == c.b {
+					matrices++
+				}
+			}
+			want := 2
+			if c.tied && ties {
+				want = 1
+			}
+			if matrices != want {
+				t.Errorf("%s: %d matrices are trained, tied %v", name, matrices, ties)
+			}
+			says := "hold the same numbers, as where a layer is called several times, and they are trained apart"
+			if ties {
+				says = "that hold the same numbers are trained as one"
+			}
+			if got := strings.Join(res.Warnings, "\n"); strings.Contains(got, says) != c.tied {
 				t.Errorf("%s: tied %v, warns %q", name, ties, got)
 			}
 		}

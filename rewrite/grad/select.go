@@ -40,9 +40,10 @@ type chooser struct {
 	adapters map[string]bool
 	// shared says of values by name that they serve where another was meant.
 	shared map[string]string
-	// lone says of biases by name that their other half is zeros, and apart of matrices that
-	// they hold another's numbers.
-	lone, apart map[string]string
+	// lone says of biases by name that their other half is zeros.
+	lone map[string]string
+	// twins are matrices that hold another's numbers.
+	twins []twin
 	// nodes are the matrices that Constant nodes hold, by name.
 	nodes []string
 	// negated are parameters whose negation TorchScript computed ahead.
@@ -70,7 +71,7 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		}
 	}
 	if !o.Signature.known || len(o.Signature.silent) > 0 {
-		c.begins, c.lone, c.apart = beginnings(m.Graph), loneBiases(m.Graph), apartTwins(m.Graph)
+		c.begins, c.lone, c.twins = beginnings(m.Graph), loneBiases(m.Graph), twins(m.Graph)
 		c.schedules = schedules(m.Graph)
 		c.statistics = writtenStatistics(m.Graph)
 		if c.names.script {

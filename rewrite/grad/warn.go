@@ -404,12 +404,13 @@ func (e *engine) likelyTurned(c *chooser, reach map[*onnx.Value]bool) (names []s
 // warnOpen says what the file leaves open about what is to be differentiated.
 func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Value]bool, res *Result) {
 	for _, p := range params {
-		for _, text := range []string{c.shared[p.Name], c.lone[p.Name], c.apart[p.Name]} {
+		for _, text := range []string{c.shared[p.Name], c.lone[p.Name]} {
 			if text != "" {
 				res.Warnings = append(res.Warnings, text)
 			}
 		}
 	}
+	warnTwins(c.twins, params, res)
 	warnLost(c, params, res)
 	if names := e.likelyTurned(c, reach); len(names) > 0 {
 		res.Warnings = append(res.Warnings, "the scores have as many classes as places: "+some(names)+
