@@ -6,6 +6,7 @@ package train
 //	           summed gradients, the norm of the step before
 //	metadata   remat.training  where the training stands, as JSON (Position)
 //	           remat.adapters  of a graph with low-rank pairs, their ranks and alphas
+//	           remat.apart     what holds a parameter's numbers, and is frozen
 //	           remat.sha256    a hash of these and of the tensors
 //
 // No time, path or machine is in it: states of equal runs are equal byte for byte.
@@ -99,16 +100,17 @@ func writeState(path string, s Holder, p Position) error {
 		return err
 	}
 	meta := map[string]string{"format": "pt", positionKey: string(text), hashKey: strings.Repeat("0", 2*sha256.Size)}
-	pairs, ok := s.Metadata(step.AdaptersKey)
-	if ok {
-		meta[step.AdaptersKey] = pairs
+	for _, key := range step.Noted {
+		if text, ok := s.Metadata(key); ok {
+			meta[key] = text
+		}
 	}
 	layout, err := safetensors.Plan(infos, meta)
 	if err != nil {
 		return err
 	}
 	return layout.Create(path, func(f *os.File) error {
-		sum := newSum(string(text), pairs)
+		sum, _ := newSum(meta)
 		for _, t := range layout.Tensors {
 			err := s.View(t.Name, func(v runtime.Tensor) error { return writeTensor(f, sum, t, v.Data) })
 			if err != nil {
@@ -145,14 +147,17 @@ func writeTensor(f *os.File, sum hash.Hash, t safetensors.Info, data []byte) err
 	return err
 }
 
-// newSum begins the hash of a state; pairs is its entry of low-rank pairs, "" for none.
-func newSum(position, pairs string) hash.Hash {
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%d\n%s\n", len(position), position)
-	if pairs != "" {
-		fmt.Fprintf(sum, "%d\n%s\n", len(pairs), pairs)
+// newSum begins the hash of a state with the entries of its metadata that say what it is of, and
+// counts them.
+func newSum(meta map[string]string) (sum hash.Hash, entries int) {
+	sum = sha256.New()
+	for _, key := range append([]string{positionKey}, step.Noted...) {
+		if text := meta[key]; text != "" {
+			fmt.Fprintf(sum, "%d\n%s\n", len(text), text)
+			entries++
+		}
 	}
-	return sum
+	return sum, entries
 }
 
 func addTensor(sum hash.Hash, t safetensors.Info, data []byte) {
@@ -232,16 +237,11 @@ func (s *State) check() (err error) {
 	if p.Version != positionVersion {
 		return &StateError{s.Path, fmt.Sprintf("a state of version %d; this program reads version %d", p.Version, positionVersion)}
 	}
-	pairs := s.file.Metadata[step.AdaptersKey]
-	entries := 3
-	if pairs != "" {
-		entries++
-	}
-	sum := newSum(text, pairs)
+	sum, entries := newSum(s.file.Metadata)
 	for _, t := range s.file.Tensors {
 		addTensor(sum, t, s.file.Bytes(t))
 	}
-	if m := s.file.Metadata; hex.EncodeToString(sum.Sum(nil)) != m[hashKey] || m["format"] != "pt" || len(m) != entries {
+	if m := s.file.Metadata; hex.EncodeToString(sum.Sum(nil)) != m[hashKey] || m["format"] != "pt" || len(m) != entries+2 {
 		return &StateError{s.Path, "damaged: its content does not match its hash"}
 	}
 	const most = 1 << 40 // far beyond any training, and safe to count with

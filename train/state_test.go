@@ -336,11 +336,12 @@ func TestRejectedStates(t *testing.T) {
 	}
 }
 
-// TestStateSaysPairs: a state of a graph with low-rank pairs says their scale, and its
-// hash covers that.
+// TestStateSaysPairs: a state of a graph with low-rank pairs says their scale, and which
+// matrices are not tied, and its hash covers that.
 func TestStateSaysPairs(t *testing.T) {
 	s := session(t)
 	s.Model.SetMetadata(step.AdaptersKey, `{"w":{"r":8,"alpha":16}}`)
+	s.Model.SetMetadata(step.ApartKey, `["v"]`)
 	path := filepath.Join(t.TempDir(), "s.safetensors")
 	if err := writeState(path, s, Position{Version: positionVersion}); err != nil {
 		t.Fatal(err)
@@ -352,6 +353,9 @@ func TestStateSaysPairs(t *testing.T) {
 	if got := state.file.Metadata[step.AdaptersKey]; got != `{"w":{"r":8,"alpha":16}}` {
 		t.Errorf("got %q", got)
 	}
+	if got := state.file.Metadata[step.ApartKey]; got != `["v"]` {
+		t.Errorf("got %q", got)
+	}
 	if err := state.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -359,8 +363,9 @@ func TestStateSaysPairs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, change := range [][2]string{{"16}}", "17}}"}, {step.AdaptersKey, "remat.adaptere"}} {
-		changed := bytes.Replace(data, []byte(strings.ReplaceAll(change[0], `"`, `\"`)), []byte(change[1]), 1)
+	quoted := func(text string) []byte { return []byte(strings.ReplaceAll(text, `"`, `\"`)) }
+	for _, change := range [][2]string{{"16}}", "17}}"}, {step.AdaptersKey, "remat.adaptere"}, {`["v"]`, `["w"]`}} {
+		changed := bytes.Replace(data, quoted(change[0]), quoted(change[1]), 1)
 		if bytes.Equal(changed, data) {
 			t.Fatalf("the file has no %s", change[0])
 		}

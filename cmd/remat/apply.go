@@ -10,6 +10,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/adapter"
@@ -97,7 +98,11 @@ func (a *application) run() error {
 		return fmt.Errorf("%s: %w", a.forward, err)
 	}
 	signature := grad.ReadSignature(m)
-	if err := grad.Unmerge(m, given(f, a.names)); err != nil {
+	has, err := given(f, a.names)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.state, err)
+	}
+	if err := grad.Unmerge(m, has); err != nil {
 		return fmt.Errorf("%s: %w", a.forward, err)
 	}
 	pairs, err := pipeline.PairsOf(m, signature, f, a.names)
@@ -234,12 +239,17 @@ func keyOf(name string, names map[string]string) string {
 	return name
 }
 
-// given reports the names of initializers that a state has a value of.
-func given(f *safetensors.File, names map[string]string) func(name string) bool {
-	return func(name string) bool {
-		_, ok := f.Lookup(keyOf(name, names))
-		return ok
+// given reports the names of initializers that a state has a value of, or says to be as they were.
+func given(f *safetensors.File, names map[string]string) (func(name string) bool, error) {
+	apart, err := step.ParseApart(f.Metadata[step.ApartKey])
+	if err != nil {
+		return nil, err
 	}
+	return func(name string) bool {
+		key := keyOf(name, names)
+		_, ok := f.Lookup(key)
+		return ok || slices.Contains(apart, key)
+	}, nil
 }
 
 // unplaced says what was trained and has no initializer in a forward model: what a state

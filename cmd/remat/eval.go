@@ -110,7 +110,11 @@ func evaluate(e *env, c *cli.Context) error {
 		defer f.Close()
 		var left []string
 		if !roles.Training() {
-			if err := grad.Unmerge(m, given(f, names)); err != nil { // a state has apart what the exporter merged
+			has, err := given(f, names)
+			if err != nil {
+				return fmt.Errorf("%s: %w", state, err)
+			}
+			if err := grad.Unmerge(m, has); err != nil { // a state has apart what the exporter merged
 				return fmt.Errorf("%s: %w", filepath.Base(path), err)
 			}
 			left = unplaced(m.Graph, f, names, &pipeline.TrainedPairs{})

@@ -61,7 +61,7 @@ func derivationFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "frozen", Usage: "`GLOB,…`: do not train parameters that match"},
 		&cli.StringSliceFlag{Name: "lora", Usage: "`GLOB,…:r=8,alpha=16`: add low-rank pairs to these linear layers and train only them; may be repeated"},
 		&cli.StringSliceFlag{Name: "stop", Usage: "`GLOB,…`: stop the gradient at values that match, as detach does"},
-		&cli.BoolFlag{Name: "tie", Usage: "train a matrix and its transpose, where the file holds both, as one parameter"},
+		&cli.BoolFlag{Name: "tie", Usage: "train a matrix and its transpose, or a copy, where the file holds both, as one parameter"},
 		&cli.StringFlag{Name: "names", Usage: "`MAP.json`: maps the exporter's parameter names to yours"},
 		&cli.StringFlag{Name: "quantize-frozen", Usage: "`int8|int4`: hold frozen weights in blocks of that type; widened where they are read"},
 		&cli.StringFlag{Name: "dialect", Value: "onnx", Usage: "`onnx|ort`: operators that may be used"},

@@ -216,7 +216,7 @@ func (f *fitting) saveUpdates(a *attempt, m *onnx.Model) error {
 	if err := SetJSON(m, summedKey, Summed{max(a.runs, 1)}); err != nil {
 		return err
 	}
-	for _, key := range []string{runtime.ParametersKey, VersionKey, SourceKey, step.AdaptersKey} {
+	for _, key := range append([]string{runtime.ParametersKey, VersionKey, SourceKey}, step.Noted...) {
 		if text, ok := m.Metadata(key); ok {
 			a.updates.SetMetadata(key, text)
 		}

@@ -162,8 +162,10 @@ func SaveState(s *runtime.Session, path string) error {
 		infos[i] = safetensors.Info{Name: name, DType: dtype, Shape: shape}
 	}
 	meta := map[string]string{"format": "pt"}
-	if text, ok := s.Model.Metadata(step.AdaptersKey); ok {
-		meta[step.AdaptersKey] = text
+	for _, key := range step.Noted {
+		if text, ok := s.Model.Metadata(key); ok {
+			meta[key] = text
+		}
 	}
 	layout, err := safetensors.Plan(infos, meta)
 	if err != nil {

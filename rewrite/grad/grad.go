@@ -237,6 +237,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
+	untied := apart(c.twins, params)
 	data := m.Graph.LiftInitializers(initializersOf(params))
 	e.markNeeds(params)
 	e.warnOpen(c, params, reach, res)
@@ -302,6 +303,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	if err := res.Adapters.Write(m); err != nil {
+		return nil, err
+	}
+	if err := untied.Write(m); err != nil {
 		return nil, err
 	}
 	return res, o.passed("differentiate", m)

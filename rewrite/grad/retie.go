@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -314,6 +315,16 @@ func warnTwins(list []twin, params []*onnx.Value, res *Result) {
 	if calls != nil {
 		res.Warnings = append(res.Warnings, "parameters hold the same numbers, as where a layer is called several times, and they are trained apart; --tie trains them as one: "+some(calls))
 	}
+}
+
+// apart names the twins of trained parameters that are not trained themselves.
+func apart(list []twin, params []*onnx.Value) (names step.Apart) {
+	for _, t := range list {
+		if slices.Contains(params, t.of) && !slices.Contains(params, t.v) && !slices.Contains(names, t.v.Name) {
+			names = append(names, t.v.Name)
+		}
+	}
+	return names
 }
 
 // gathered reports that rows of a matrix are gathered, as of an embedding.

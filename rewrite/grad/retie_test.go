@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -129,12 +130,15 @@ func TestTieCalls(t *testing.T) {
 	}
 }
 
-// TestTieFrozen: what is not trained is not pulled apart.
+// TestTieFrozen: what is not trained is not pulled apart, and the graph says that it is not tied.
 func TestTieFrozen(t *testing.T) {
 	m := parseGraph(t, "in i int64[2]\ninit w float32[3,2] = [1,2,3,4,5,6]\ninit v float32[2,3] = [1,3,5,2,4,6]\na = Gather(w, i)\ny = MatMul(a, v)\nloss = ReduceMean(y) {keepdims=0}", "loss float32")
 	res, err := Differentiate(m, Options{Frozen: []string{"v"}})
 	if err != nil || len(res.Warnings) > 0 {
 		t.Errorf("%v, %q", err, res.Warnings)
+	}
+	if text, _ := m.Metadata(step.ApartKey); text != `["v"]` {
+		t.Errorf("apart: %s", text)
 	}
 }
 
