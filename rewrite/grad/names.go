@@ -217,6 +217,22 @@ func (s *Signature) onlyTurned(name string) bool {
 	return len(s.origins(name)) == 1 && len(others) == 0 && turns(name)
 }
 
+// expanded reports a value that the exporter's optimizer made by an expansion, of whatever, or by
+// one and operators that only move elements, as of prompts that are expanded over the batch and cut.
+func (s *Signature) expanded(name string) bool {
+	expands := func(name string) bool { return slices.Contains([]string{"expand", "repeat"}, s.operator(name)) }
+	if expands(name) {
+		return true
+	}
+	return moved.MatchString(s.operator(name)) && slices.ContainsFunc(s.folded[name], expands) && !slices.ContainsFunc(s.folded[name], func(from string) bool {
+		return s.kinds[from] == "" && !expands(from) && !moved.MatchString(s.operator(from))
+	})
+}
+
+// moved are the names of operators that only move elements, of constants, and of what stands
+// between the exporter's own operators.
+var moved = regexp.MustCompile(`^(view|reshape|flatten|squeeze|unsqueeze|t|permute|transpose|slice|select|clone|_to_copy|to|embedding|index|index_select|arange|val)$`)
+
 // operator is what dynamo's export names a value after, less the number that tells apart the
 // values of one operator.
 func (s *Signature) operator(name string) string {

@@ -106,7 +106,7 @@ func oneNumber(v *onnx.Value) bool {
 // repeats, as in a token of zeros, the file does not say which of them the parameter has.
 func holdOnce(g *onnx.Graph, s *Signature) {
 	for _, v := range slices.Clone(g.Initializers) {
-		if op := s.operator(v.Name); len(s.origins(v.Name)) != 1 || op != "expand" && op != "repeat" {
+		if len(s.origins(v.Name)) != 1 || !s.expanded(v.Name) {
 			continue
 		}
 		once := repeated(v.Init)

@@ -648,6 +648,10 @@ func TestHeldOnce(t *testing.T) {
 		"apart":          {"expand", "['cls', 'val_0']", "[1,2,1,2,1,3]", "3,1,2", "[3,1,2]"},
 		"of two":         {"expand", "['cls', 'pos']", "[1,2,1,2,1,2]", "3,1,2", "[3,1,2]"},
 		"equal rows":     {"neg", "['cls']", "[1,2,1,2,1,2]", "3,1,2", "[3,1,2]"},
+		"and cut":        {"slice_2", "['cls', 'repeat', 'unsqueeze_1', 'val_0']", "[1,2,1,2,1,2]", "3,1,2", "[1,1,2]"},
+		"and masked":     {"mul", "['cls', 'expand', 'val_0']", "[1,2,1,2,1,2]", "3,1,2", "[3,1,2]"},
+		"masked and cut": {"slice_1", "['cls', 'expand', 'mul', 'val_0']", "[1,2,1,2,1,2]", "3,1,2", "[3,1,2]"},
+		"only cut":       {"slice_1", "['cls', 'val_0']", "[1,2,1,2,1,2]", "3,1,2", "[3,1,2]"},
 	} {
 		body := "in x float32[" + c.extents + "]\ninit " + c.value + " float32[" + c.extents + "] = " + c.values + "\nz = Mul(x, " + c.value + ")\nloss = ReduceMean(z) {keepdims=0}"
 		sign := func(m *onnx.Model) {
