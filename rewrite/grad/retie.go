@@ -212,7 +212,7 @@ func twins(g *onnx.Graph) (list []twin) {
 // /proj_1/MatMul; where names tell nothing they add one bias, or none to what dynamo computed.
 func ofOneLayer(a, b *onnx.Value) bool {
 	p, q := product(a), product(b)
-	if p == nil || q == nil || p.OpType() != q.OpType() {
+	if p == nil || q == nil || p.Int("transB", 0) != q.Int("transB", 0) {
 		return false
 	}
 	m, n := modulePath(p.Name()), modulePath(q.Name())

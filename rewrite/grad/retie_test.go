@@ -87,6 +87,8 @@ func TestTieCalls(t *testing.T) {
 		"two of one call":             {"onnx::MatMul_1", "onnx::MatMul_2", bare, "/net/MatMul", "/net/MatMul_1", false},
 		"one bias":                    {"val_1_weight", "val_3_weight", biased, "", "", true},
 		"one bias added":              {"val_1", "val_3", "h = MatMul(x, A)\nk = Add(h, p.bias)\nl = MatMul(k, B)\ny = Add(p.bias, l)", "", "", true},
+		"one bias, one call fused":    {"val_1", "val_3", "h = MatMul(x, A)\nk = Add(h, p.bias)\ny = Gemm(k, B, p.bias)", "", "", true},
+		"the other way round":         {"val_1", "val_3", "h = MatMul(x, A)\nk = Add(h, p.bias)\ny = Gemm(k, B, p.bias) {transB=1}", "", "", false},
 		"two biases":                  {"val_1", "val_3", "k = Gemm(x, A, p.bias)\ny = Gemm(k, B, q.bias)", "", "", false},
 		"a bias of one":               {"val_1", "val_3", "h = MatMul(x, A)\nk = Add(h, p.bias)\ny = MatMul(k, B)", "", "", false},
 		"one bias of zeros":           {"val_1", "val_3", "k = Gemm(x, A, zeros)\ny = Gemm(k, B, zeros)", "", "", false},
@@ -95,7 +97,7 @@ func TestTieCalls(t *testing.T) {
 		"named":                       {"a.weight", "b.weight", bare, "", "", false},
 	} {
 		for _, ties := range []bool{false, true} {
-			m := parseGraph(t, strings.NewReplacer("Add", "Add", "A", strconv.Quote(c.a), "B", strconv.Quote(c.b)).Replace(
+			m := parseGraph(t, strings.NewReplacer("Add", "Add", "transB", "transB", "A", strconv.Quote(c.a), "B", strconv.Quote(c.b)).Replace(
 				"in x float32[2,2]\ninit A float32[2,2] = [1,2,3,4]\ninit B float32[2,2] = [1,2,3,4]\n"+
 					"init p.bias float32[2] = [1,2]\ninit q.bias float32[2] = [1,2]\ninit zeros float32[2] = [0,0]\n"+
 					c.nodes+"\nq = Mul(y, y)\nloss = ReduceMean(q) {keepdims=0}"), "loss float32")
