@@ -144,13 +144,40 @@ func Unmerge(m *onnx.Model, given func(name string) bool) error {
 	return nil
 }
 
-// flatten makes initializers of the graph of the weights that functions and subgraphs hold.
+// flatten makes initializers of the graph of the weights that functions and subgraphs hold, and
+// of what a tool computed ahead.
 func flatten(m *onnx.Model) error {
 	if _, err := upgrade.Functions(m); err != nil {
 		return err
 	}
-	_, err := m.HoistConstants()
-	return err
+	if _, err := m.HoistConstants(); err != nil {
+		return err
+	}
+	holdComputed(m)
+	return nil
+}
+
+// holdComputed makes initializers of Constant nodes that hold what was computed ahead, as far as
+// names tell: onnxsim writes so what it computes of PyTorch's files, as the position embeddings.
+func holdComputed(m *onnx.Model) {
+	names := newNamer(m)
+	if !names.torch && !names.script || ReadSignature(m).known {
+		return
+	}
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		v := n.Out(0)
+		if !n.Is("Constant") || v == nil || v.IsOutput() || !names.computed(v) {
+			continue
+		}
+		t := v.Constant()
+		if t == nil || !t.DType().IsFloat() {
+			continue
+		}
+		if count, err := t.Elements(); err == nil && count > 1 {
+			m.Graph.TakeOver(v, m.Graph.AddConstant(v.Name, t))
+			m.Graph.Remove(n)
+		}
+	}
 }
 
 // takeOut flattens a model if given has a value for a weight that is an initializer only then.

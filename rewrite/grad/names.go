@@ -136,6 +136,11 @@ func (n namer) ahead(v *onnx.Value) bool {
 	return false
 }
 
+// computed reports what a tool behind the exporter computed ahead: exporters number constants too.
+func (n namer) computed(v *onnx.Value) bool {
+	return n.ahead(v) && !ComputedAhead(v.Name) && !numberName.MatchString(v.Name)
+}
+
 // computedByDynamo reports what dynamo's optimizer, or a tool behind it, computed and no operator
 // of PyTorch's gave a name.
 func computedByDynamo(v *onnx.Value) bool { return unnamed.MatchString(v.Name) }

@@ -596,6 +596,49 @@ func TestComputedAhead(t *testing.T) {
 	}
 }
 
+// TestHeldByConstants: what a tool computed ahead and holds in Constant nodes is chosen as an
+// initializer is, and a state's value of it finds its place.
+func TestHeldByConstants(t *testing.T) {
+	for _, c := range []struct {
+		producer, name string
+		held           bool
+	}{
+		{"pytorch", "/a/wpe/Gather_output_0", true},
+		{"pytorch", "/a/Constant_2_output_0", false},
+		{"pytorch", "onnx::Add_7", false},
+		{"other", "/a/wpe/Gather:0", false},
+	} {
+		graph := func() *onnx.Model {
+			m := parseGraph(t, "in x float32[2,2]\ninit net.bias float32[2] = [1,2]\n"+c.name+" = Constant() {value=tensor(float32[2,2] = [1,2,3,1])}\n/a/y = Add(x, "+c.name+")\nz = Add(/a/y, net.bias)\nq = Mul(z, z)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+			m.Proto.ProducerName = &c.producer
+			m.Graph.Nodes[1].SetName("/a/first")
+			return m
+		}
+		m := graph()
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == c.name })
+		if warned := strings.Contains(strings.Join(res.Warnings, " "), "computed values ahead"); held != c.held || warned != c.held {
+			t.Errorf("%+v: trained %v, %q", c, held, res.Warnings)
+		}
+		if err := m.Check(); err != nil {
+			t.Error(err)
+		}
+		forward := graph()
+		if err := Unmerge(forward, func(name string) bool { return name == c.name }); err != nil {
+			t.Fatal(err)
+		}
+		if v := forward.Graph.Value(c.name); (v.Init != nil) != c.held {
+			t.Errorf("%+v: the forward model's is an initializer: %v", c, v.Init != nil)
+		}
+		if err := forward.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestNegatedAhead: a parameter whose negation TorchScript computed ahead is named.
 func TestNegatedAhead(t *testing.T) {
 	for value, warned := range map[string]bool{"-0": true, "0": false, "1": false} {
