@@ -223,7 +223,7 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		exporter, instead := "the exporter or a tool behind it", "; export with optimize=False, and derive from that file"
 		switch {
 		case c.names.script:
-			exporter, instead = "TorchScript", "; export with do_constant_folding=False"
+			exporter, instead = "TorchScript or a tool behind it", "; export with do_constant_folding=False, and derive from that file"
 		case c.names.tensorflow:
 			exporter, instead = "tf2onnx", ""
 		}
