@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -45,14 +46,18 @@ func NoKernel(g *onnx.Graph) error {
 	return nil
 }
 
-// missingKernel adds to ONNX Runtime's word that it has no kernel for a node what to do
-// where that is for a type for which many operators have none.
+// missingKernel adds to ONNX Runtime's word that it has no kernel for a node, or that the
+// operator does not take such a value, what to do where that is for a type for which many
+// operators have none.
 func missingKernel(g *onnx.Graph, err error) error {
 	var refused *ort.Error
-	if !errors.As(err, &refused) || refused.Code != ort.NotImplemented {
+	if !errors.As(err, &refused) {
 		return err
 	}
+	untyped := refused.Code == ort.InvalidGraph && strings.Contains(refused.Message, "'tensor(bfloat16)'")
 	switch {
+	case refused.Code != ort.NotImplemented && !untyped:
+		return err
 	case computesIn(g, onnx.BFloat16):
 		return fmt.Errorf("%w: the model computes in bfloat16, for which it has few kernels: export the model in float32, and --precision bf16 computes in bfloat16 where it can", err)
 	case computesIn(g, onnx.Float64):

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
 )
 
 // TestBlocksAreRefused: weights in blocks are refused on CUDA with the node's name, those
@@ -52,5 +53,29 @@ graph g {
 	}
 	if err := shortProducts(m, nil); err != nil {
 		t.Errorf("free extents: %v", err)
+	}
+}
+
+// TestMissingKernel: what to do is said where ONNX Runtime has no kernel for bfloat16, and where an
+// operator of that version does not take it.
+func TestMissingKernel(t *testing.T) {
+	m, err := onnx.Parse("model ir=10 opset=18\ngraph g {\n  in x bfloat16[1,1,4]\n  in w bfloat16[1,1,1]\n  y = Conv(x, w)\n  out y bfloat16\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		code    ort.Code
+		message string
+		helps   bool
+	}{
+		{ort.NotImplemented, "Could not find an implementation for Add(14)", true},
+		{ort.InvalidGraph, "Type Error: Type 'tensor(bfloat16)' of input parameter (x) of operator (Conv) in node () is invalid.", true},
+		{ort.InvalidGraph, "Type Error: Type 'tensor(float)' of input parameter (x) of operator (Gather) in node () is invalid.", false},
+		{ort.Fail, "Type 'tensor(bfloat16)'", false},
+	} {
+		err := missingKernel(m.Graph, &ort.Error{Code: c.code, Message: c.message})
+		if strings.Contains(err.Error(), "export the model in float32") != c.helps {
+			t.Errorf("%v", err)
+		}
 	}
 }
