@@ -81,7 +81,7 @@ var operatorTables = []operatorTable{
 			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.BiasSoftmax com.microsoft.GroupQueryAttention com.microsoft.Inverse",
 			"ONNX Runtime's layout and copies, which it makes after a file is loaded":         layoutOperators,
 			"it prepares features, before any weight, or picks labels":                        featureOperators,
-			"no rule yet": "CenterCropPad CumProd MaxRoiPool",
+			"no rule yet": "MaxRoiPool",
 		},
 	},
 	{

@@ -10,10 +10,11 @@ package grad
 //
 // so that with the axes grouped it is one batched product. ONNX Runtime's own
 // kernel does the same with three inner buffers. More operands are contracted
-// from the left. Weakness: an operand with a repeated index (a diagonal) is
-// refused.
+// from the left. Of an operand that repeats an index its diagonal is taken first:
+// every n+1st of the n*n elements of the two axes.
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -70,22 +71,55 @@ func einsumTerms(c *Context) ([]labelled, string, bool) {
 	for i, term := range eq.Terms {
 		own := min(max(c.Rank(c.In(i))-len(term)+1, 0), spare.Len())
 		axes := strings.Replace(term, ".", spare.String()[spare.Len()-own:], 1)
-		if len(axes) != c.Rank(c.In(i)) || repeats(axes) {
+		if len(axes) != c.Rank(c.In(i)) {
 			c.Fail("operand %d as %q", i, strings.Replace(term, ".", "...", 1))
 			return nil, "", false
 		}
-		terms = append(terms, labelled{c.In(i), axes})
+		terms = append(terms, c.diagonal(labelled{c.In(i), axes}))
 	}
 	return terms, strings.Replace(eq.Result, ".", spare.String(), 1), true
 }
 
-func repeats(axes string) bool {
+// diagonal takes the elements whose places along the axes of one letter are the same.
+func (c *Context) diagonal(t labelled) labelled {
+	for c.e.b.Err() == nil {
+		letter := twice(t.axes)
+		if letter == "" {
+			break
+		}
+		var others string
+		var first []int // both axes of the letter, then what is left
+		shape := onnx.Shape{}
+		for i, r := range t.axes {
+			if string(r) == letter && len(first) < 2 {
+				first = append(first, i)
+			}
+		}
+		n, known := t.v.Type.Shape[first[0]].Int()
+		if m, alike := t.v.Type.Shape[first[1]].Int(); !known || !alike || m != n {
+			c.Fail("the diagonal of a value of shape %s: give --dim", t.v.Type.Shape)
+			break
+		}
+		perm := slices.Clone(first)
+		for i, r := range t.axes {
+			if !slices.Contains(first, i) {
+				others, perm, shape = others+string(r), append(perm, i), append(shape, t.v.Type.Shape[i])
+			}
+		}
+		flat := c.ReshapeDims(c.Transpose(t.v, perm...), append(onnx.Shape{onnx.Static(n * n)}, shape...))
+		t = labelled{c.Do("Slice", flat, c.IntList(0), c.IntList(n*n), c.IntList(0), c.IntList(n+1)), letter + others}
+	}
+	return t
+}
+
+// twice returns a letter that stands for two axes, "" where there is none.
+func twice(axes string) string {
 	for i, r := range axes {
 		if strings.ContainsRune(axes[i+1:], r) {
-			return true
+			return string(r)
 		}
 	}
-	return false
+	return ""
 }
 
 // sumLonely sums the axes that nothing else reads.

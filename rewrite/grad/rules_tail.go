@@ -68,8 +68,12 @@ var tailRules = []Rule{
 		c.Add(0, c.Op("CumSum", build.In(c.Grad(0), c.In(1)),
 			onnx.IntAttr("exclusive", c.Node.Int("exclusive", 0)), onnx.IntAttr("reverse", 1-c.Node.Int("reverse", 0))))
 	}},
+	{Op: "CumProd", Since: 26, Doc: "dx_i = e_i r_i, e the product before i, r_i = g_i + x_{i+1} r_{i+1}", Inputs: []int{0}, Grad: gradCumProd},
 	{Op: "TopK", Since: 10, Doc: "g added at the indices", Inputs: []int{0}, Grad: func(c *Context) {
 		c.AddScatter(0, c.Axis("axis", -1, c.In(0)), c.AddOut(1), c.Grad(0))
+	}},
+	{Op: "CenterCropPad", Since: 18, Doc: "g, cropped where x was padded, and the other way round", Inputs: []int{0}, Grad: func(c *Context) {
+		c.Add(0, c.Op("CenterCropPad", build.In(c.Grad(0), c.ShapeOf(c.In(0)))))
 	}},
 	{Op: "ReverseSequence", Since: 10, Doc: "g, reversed again", Inputs: []int{0}, Grad: func(c *Context) {
 		c.Add(0, c.Op("ReverseSequence", build.In(c.Grad(0), c.In(1)),
