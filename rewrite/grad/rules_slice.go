@@ -194,23 +194,20 @@ func gradSliceAtRun(c *Context) {
 	c.Add(0, out)
 }
 
-func gradPad(c *Context) {
-	if mode := c.Node.Str("mode", "constant"); mode != "constant" {
-		gradPadMirror(c, mode)
-		return
-	}
-	g, x := c.Grad(0), c.In(0)
+// pads are a Pad's, of all axes of its input: those before, and those after.
+func (c *Context) pads() ([]int64, bool) {
+	x := c.In(0)
 	rank := c.Rank(x)
 	pads, ok := c.Ints(c.In(1))
 	if !ok {
 		c.Fail("the pads are unknown before the run")
-		return
+		return nil, false
 	}
 	if v := c.In(3); v != nil {
 		axes, ok := c.Ints(v)
 		if !ok || len(pads) != 2*len(axes) {
 			c.Fail("the axes are unknown before the run")
-			return
+			return nil, false
 		}
 		full := make([]int64, 2*rank)
 		for i, a := range axes {
@@ -221,8 +218,21 @@ func gradPad(c *Context) {
 	}
 	if len(pads) != 2*rank {
 		c.Fail("%d pads for %d axes", len(pads), rank)
+		return nil, false
+	}
+	return pads, true
+}
+
+func gradPad(c *Context) {
+	pads, ok := c.pads()
+	if !ok {
 		return
 	}
+	if mode := c.Node.Str("mode", "constant"); mode != "constant" {
+		gradPadMirror(c, mode, pads)
+		return
+	}
+	g, x := c.Grad(0), c.In(0)
 	inverse := make([]int64, len(pads))
 	for i, p := range pads {
 		inverse[i] = -p
@@ -240,15 +250,11 @@ func gradPad(c *Context) {
 }
 
 // gradPadMirror adds the border of modes reflect, edge and wrap back to the
-// elements that it was copied from, axis by axis.
-func gradPadMirror(c *Context, mode string) {
+// elements that it was copied from, axis by axis. What a negative pad cuts off is no
+// element that a border shows.
+func gradPadMirror(c *Context, mode string, pads []int64) {
 	g, x := c.Grad(0), c.In(0)
 	rank := c.Rank(x)
-	pads, ok := c.Ints(c.In(1))
-	if !ok || len(pads) != 2*rank || c.In(3) != nil {
-		c.Fail("mode %s with pads that are unknown for every axis before the run", mode)
-		return
-	}
 	for axis := range rank {
 		before, after := pads[axis], pads[rank+axis]
 		if before == 0 && after == 0 {
@@ -259,9 +265,14 @@ func gradPadMirror(c *Context, mode string) {
 			c.Fail("mode %s along axis %d, whose extent is unknown: give --dim", mode, axis)
 			return
 		}
+		from, to := max(0, -before), n-max(0, -after)
+		if from >= to {
+			c.Fail("mode %s along axis %d, of which pads %d and %d leave nothing", mode, axis, before, after)
+			return
+		}
 		var index []int64
 		for i := -before; i < n+after; i++ {
-			index = append(index, mirrored(i, n, mode))
+			index = append(index, from+mirrored(i-from, to-from, mode))
 		}
 		g = c.scatterAlong(g, axis, n, index, onnx.StringAttr("reduction", "add"))
 	}
