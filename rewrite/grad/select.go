@@ -252,6 +252,8 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		reason := "it depends on no float initializer that could be trained"
 		if lost := c.o.Signature.lost; len(lost) > 0 {
 			reason = "the exporter made constants of the parameters, as where forward reads them from a list or a dict; have it read them as attributes, or export by TorchScript: " + some(lost)
+		} else if names := e.slopeless(c, loss, reach); len(names) > 0 {
+			reason = flatWays + some(names)
 		} else if len(res.Decisions) > 0 {
 			reason = "every parameter that it depends on is frozen"
 		} else if one := singles(e.m.Graph, reach); len(one) > 0 {

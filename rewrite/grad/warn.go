@@ -344,27 +344,33 @@ func ownBackwards(g *onnx.Graph, reach map[*onnx.Value]bool) []string {
 	return names
 }
 
-// warnFlat names the parameters that the loss depends on without a stop between, and that no
+// warnFlat names the parameters that slopeless finds.
+func (e *engine) warnFlat(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bool, res *Result) {
+	if names := e.slopeless(c, loss, reach); len(names) > 0 {
+		res.Warnings = append(res.Warnings, "the loss depends on these parameters, but they are not trained: "+flatWays+some(names)+
+			"; a file does not hold the backward of a torch.autograd.Function")
+	}
+}
+
+const flatWays = "each way to it passes an operator without a slope, such as a comparison or a rounding: "
+
+// slopeless lists the parameters that the loss depends on without a stop between, and that no
 // gradient reaches: a comparison, a rounding or the like comes between, as where a
 // torch.autograd.Function had a slope of its own.
-func (e *engine) warnFlat(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bool, res *Result) {
+func (e *engine) slopeless(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bool) (names []string) {
 	depends := step.DependenciesBy(e.m.Graph, func(v *onnx.Value, u onnx.Use) step.Dependency {
 		if normalize.StoppedBy(u.Node) != "" {
 			return 0
 		}
 		return step.DependencyOf(v, u)
 	}).Backward(step.Data, loss).Reads()
-	var names []string
 	for _, v := range e.m.Graph.Initializers {
 		said := c.listed[v.Name] || c.o.Signature.lists(v.Name) || c.names.variable(v.Name) && len(v.Type.Shape) > 1 // no buffer to compare with
 		if depends[v] && !reach[v] && c.candidates[v] && said && c.decide(v).Trained {
 			names = append(names, v.Name)
 		}
 	}
-	if len(names) > 0 {
-		res.Warnings = append(res.Warnings, "the loss depends on these parameters, but they are not trained: each way to it passes an operator without a slope, such as a comparison or a rounding: "+some(names)+
-			"; a file does not hold the backward of a torch.autograd.Function")
-	}
+	return names
 }
 
 // straightThrough lists differences to which what they took away is added again, y - x before

@@ -169,6 +169,16 @@ func TestFlat(t *testing.T) {
 	}
 }
 
+// TestFlatAlone: where no other parameter is left, they are why.
+func TestFlatAlone(t *testing.T) {
+	m := parseTorch(t, "in x float32[2,2]\ninit a.weight float32[2,2] = [1,2,3,4]\ninit b.weight float32[2,2] = [1,2,3,5]\nh = MatMul(x, a.weight)\nf = Round(h)\ny = MatMul(f, b.weight)\nloss = ReduceMean(y) {keepdims=0}", "loss float32")
+	m.Graph.Nodes[0].SetName("/a/MatMul")
+	_, err := Differentiate(m, Options{Frozen: []string{"b.weight"}})
+	if err == nil || !strings.Contains(err.Error(), "such as a comparison or a rounding: a.weight") {
+		t.Error(err)
+	}
+}
+
 // TestStoredStatistics: batch normalization in evaluation mode is worth a warning,
 // except where the exported program asks for it itself.
 func TestStoredStatistics(t *testing.T) {
