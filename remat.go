@@ -255,6 +255,9 @@ type Settings struct {
 	Threads int
 	// Level is the optimization level: 0, 1 or 99.
 	Level int
+	// Batch, unless nil, has values of inputs by name, for sizes that data alone tells, such
+	// as how many tokens stand for pictures; without it they are unknown.
+	Batch map[string]Tensor
 }
 
 func (s Settings) threads() int { return max(s.Threads, 1) }
@@ -266,8 +269,12 @@ func (s Settings) check() error {
 	return nil
 }
 
-func (s Settings) options(g *Graph) pipeline.Options {
-	return pipeline.Options{Dims: g.dims, Provider: ort.CPU, Threads: s.threads(), OptLevel: s.Level}
+func (r *Runtime) options(g *Graph, s Settings) pipeline.Options {
+	o := pipeline.Options{Dims: g.dims, Provider: ort.CPU, Threads: s.threads(), OptLevel: s.Level}
+	if s.Batch != nil {
+		o.Sizes = pipeline.SizesFor(r.engine, runtime.Options{Feed: s.Batch}, false)
+	}
+	return o
 }
 
 // Memory is what a step takes, in bytes.
@@ -299,7 +306,7 @@ func (r *Runtime) Predict(g *Graph, s Settings) (Memory, error) {
 		return Memory{}, err
 	}
 	roles, _ := pipeline.FoundRoles(m, nil)
-	p, err := pipeline.Predict(r.engine, m, roles, s.options(g), nil)
+	p, err := pipeline.Predict(r.engine, m, roles, r.options(g, s), nil)
 	if err != nil {
 		return Memory{}, fmt.Errorf("%s: %w", g.Path(), err)
 	}
@@ -398,7 +405,7 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 	if err != nil {
 		return nil, err
 	}
-	options := o.Settings.options(g)
+	options := r.options(g, o.Settings)
 	options.Stop, options.TimeLimited = func() bool { return ctx.Err() != nil }, ctx.Done() != nil
 	if half, err := pipeline.ParseHalf(o.Precision); err != nil {
 		return nil, fmt.Errorf("precision %w", err)

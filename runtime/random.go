@@ -60,12 +60,15 @@ func randomTensor(v *onnx.Value, d onnx.DType, data []byte, seed uint64, limit i
 	}
 }
 
+// feedsKey is the metadata that says what integers are fed; see FeedLimit.
+const feedsKey = "remat.feeds"
+
 // FeedLimit is what integers of a feed lie below: as the file's metadata says
 // ({"NAME": {"below": N}}), else as the graph shows, else 0. A rewritten graph
 // may hide the extents that tell.
 func FeedLimit(m *onnx.Model, v *onnx.Value) int64 {
 	var feeds map[string]struct{ Below int64 }
-	if text, ok := m.Metadata("remat.feeds"); ok && json.Unmarshal([]byte(text), &feeds) == nil && feeds[v.Name].Below > 0 {
+	if text, ok := m.Metadata(feedsKey); ok && json.Unmarshal([]byte(text), &feeds) == nil && feeds[v.Name].Below > 0 {
 		return feeds[v.Name].Below
 	}
 	return indexLimit(v)
@@ -76,7 +79,7 @@ func FeedLimit(m *onnx.Model, v *onnx.Value) int64 {
 // that may hide it.
 func DescribeFeeds(m *onnx.Model) error {
 	feeds := map[string]map[string]any{}
-	if text, ok := m.Metadata("remat.feeds"); ok {
+	if text, ok := m.Metadata(feedsKey); ok {
 		if err := json.Unmarshal([]byte(text), &feeds); err != nil {
 			return fmt.Errorf("metadata remat.feeds: %w", err)
 		}
@@ -93,7 +96,7 @@ func DescribeFeeds(m *onnx.Model) error {
 	}
 	text, err := json.Marshal(feeds)
 	if err == nil {
-		m.SetMetadata("remat.feeds", string(text))
+		m.SetMetadata(feedsKey, string(text))
 	}
 	return err
 }

@@ -49,20 +49,22 @@ type env struct {
 	debug   map[string]string
 	// workspace is what inspect counts for each cuDNN workspace of unknown size, in bytes.
 	workspace int64
-	profile   *os.File // what -d cpu writes
-	dumped    int      // graphs that -d dump has written
-	closers   []func()
-	sources   map[string]*pipeline.Source // that were read
-	loaded    *remat.Engine
-	typed     string          // the command line
-	words     []string        // of which it is
-	archives  []archive       // of --feeds and --data
-	fed       []string        // files that readFeeds read
-	startRSS  int64           // resident bytes as the program began
-	shown     *progress       // the one that has not finished
-	recipe    *recipe         // of --config; nil: none
-	remark    string          // what there is to say of it
-	rates     map[string]bool // flags of rates that were given
+	// sizes finds what data alone tells, nil where no data is given.
+	sizes    pipeline.Sizes
+	profile  *os.File // what -d cpu writes
+	dumped   int      // graphs that -d dump has written
+	closers  []func()
+	sources  map[string]*pipeline.Source // that were read
+	loaded   *remat.Engine
+	typed    string          // the command line
+	words    []string        // of which it is
+	archives []archive       // of --feeds and --data
+	fed      []string        // files that readFeeds read
+	startRSS int64           // resident bytes as the program began
+	shown    *progress       // the one that has not finished
+	recipe   *recipe         // of --config; nil: none
+	remark   string          // what there is to say of it
+	rates    map[string]bool // flags of rates that were given
 	// measuring: steps run, and what they gave is to be printed.
 	measuring atomic.Bool
 	// finishing: a step is brought to its end and saved, however long that takes.

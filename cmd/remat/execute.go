@@ -64,19 +64,8 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	if c.Int("steps") < 1 {
 		return o, fmt.Errorf("--steps %d: want at least 1", c.Int("steps"))
 	}
-	for _, path := range c.StringSlice("feeds") {
-		values, err := remat.ReadNPZ(path)
-		if err != nil {
-			return o, err
-		}
-		e.archives = append(e.archives, archive{path, slices.Collect(maps.Keys(values))})
-		e.fed = append(e.fed, path)
-		if o.Feeds == nil {
-			o.Feeds = map[string]remat.Tensor{}
-		}
-		for k, v := range values {
-			o.Feeds[k] = v
-		}
+	if o.Feeds, err = e.readArchives(c.StringSlice("feeds")); err != nil {
+		return o, err
 	}
 	for _, f := range c.StringSlice("feed") {
 		name, path, ok := strings.Cut(f, "=")
@@ -105,6 +94,25 @@ func readFeeds(e *env, c *cli.Context) (remat.Options, error) {
 	roles, err := readRoles(c.String("roles"))
 	o.Roles = roles
 	return o, err
+}
+
+// readArchives reads archives of feeds, nil where there is none; the later wins over the
+// earlier.
+func (e *env) readArchives(paths []string) (map[string]remat.Tensor, error) {
+	var feeds map[string]remat.Tensor
+	for _, path := range paths {
+		values, err := remat.ReadNPZ(path)
+		if err != nil {
+			return nil, err
+		}
+		e.archives = append(e.archives, archive{path, slices.Collect(maps.Keys(values))})
+		e.fed = append(e.fed, path)
+		if feeds == nil {
+			feeds = map[string]remat.Tensor{}
+		}
+		maps.Copy(feeds, values)
+	}
+	return feeds, nil
 }
 
 // scalingFlags say how the loss scale of a graph in half precision begins and changes.
@@ -294,7 +302,9 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	if len(free) > 0 {
 		s.free = pipeline.FreeDims(s.session.Model)
 	}
-	p, err := pipeline.Predict(e.loaded, m, s.roles, pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA, GPU: e.gpu()}, s.session.Bound())
+	po := pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA, GPU: e.gpu()}
+	po.Sizes = pipeline.SizesFor(e.loaded, o, true)
+	p, err := pipeline.Predict(e.loaded, m, s.roles, po, s.session.Bound())
 	if err != nil || !p.Exact() { // a lower bound is no prediction
 		var unknown []string
 		if p != nil {

@@ -30,6 +30,7 @@ func inspectCommand(e *env) *cli.Command {
 			&cli.BoolFlag{Name: "cross-check", Usage: "read the file again with onnx-go and compare"},
 			&cli.BoolFlag{Name: "text", Usage: "print the graph as text"},
 			&cli.StringFlag{Name: "png", Usage: "with --memory: draw the timeline to `F.png`"},
+			sizesFlag(),
 			&cli.StringFlag{Name: "workspace", Usage: "with --memory and --provider cuda: count `SIZE` for each cuDNN workspace whose size is not known; default: 0"},
 		},
 		Action: func(c *cli.Context) error {
@@ -51,6 +52,9 @@ func inspectCommand(e *env) *cli.Command {
 				return fmt.Errorf("remat inspect: --png requires --memory")
 			}
 			if err := e.readWorkspace(c); err != nil {
+				return err
+			}
+			if e.sizes, err = readBatch(e, c); err != nil {
 				return err
 			}
 			src, err := e.load(path)
@@ -134,6 +138,8 @@ type memoryInfo struct {
 	Rehearsed *report.Memory `json:"rehearsed,omitempty"`
 	Peak      *report.Peak   `json:"peak"`
 	Phases    *report.Phases `json:"phases"`
+
+	advice string // where sizes are unknown that a batch would tell
 }
 
 // inspect loads a model and prints what it is, and as asked what a step of it holds
@@ -341,6 +347,9 @@ func inspectMemory(e *env, m *onnx.Model, a *analysis.Analysis, d *inspection, p
 		LivePeakBytes: p.LivePeak, SessionBytes: p.Session.Bytes(), ReservedBytes: p.Reserved(), ArenaBytes: p.Arena().Reserved, TotalPeakBytes: p.TotalPeak,
 		Exact: p.Exact(), Unknown: p.Unknown, Workspaces: p.Workspaces, WorkspaceBytes: e.workspace, Peak: t.Peak(), Phases: t.Phases(),
 	}
+	if e.sizes == nil && pipeline.AsksForData(m, a.Roles) {
+		d.Memory.advice = batchTells
+	}
 	if png != "" {
 		return timelinePNG(png, d.Model, t)
 	}
@@ -462,7 +471,7 @@ func tensorTable(what string, list []tensorInfo) report.Table {
 func printPeak(e *env, m *memoryInfo) {
 	exact := "to the byte"
 	if !m.Exact {
-		exact = "at least; not known: " + m.Unknown[0]
+		exact = "at least; not known: " + m.Unknown[0] + m.advice
 	}
 	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s (%s in ONNX Runtime's arena)", report.Bytes(m.LivePeakBytes), exact,
 		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes), report.Bytes(m.ArenaBytes))

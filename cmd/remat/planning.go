@@ -56,6 +56,7 @@ func planFlags() []cli.Flag {
 		&cli.StringFlag{Name: "normalize", Value: "auto", Usage: "`auto|off|1|99`: pass a foreign graph through ONNX Runtime's optimizer first"},
 		&cli.StringFlag{Name: "micro-batches", Usage: "`off|N`: compute forward and backward over N slices of the batch, and sum up the gradients"},
 		&cli.StringFlag{Name: "prepack", Usage: "`auto|on|off`: whether kernels keep packed copies of constant weights; auto: only of those whose products have fewer than 16 rows"},
+		sizesFlag(),
 		&cli.BoolFlag{Name: "update-in-backward", Usage: "report which parameters are updated as soon as their gradient is ready, and why others are not"},
 		outputsFlag(),
 		&cli.StringSliceFlag{Name: "drop-output", Usage: "`GLOB`: remove matching outputs from the graph"},
@@ -146,6 +147,9 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	case s.Unbounded && (len(o.layers) > 0 || o.budget != "" || o.total != "" || o.overhead != nil):
 		return o, fmt.Errorf("strategy %s takes no bound: use --strategy optimal, or leave --strategy out", o.strategy)
 	}
+	if e.sizes, err = readBatch(e, c); err != nil {
+		return o, err
+	}
 	o.pipeline = e.pipelineOptions()
 	o.pipeline.Layers = o.layers
 	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
@@ -216,9 +220,34 @@ func readBudgets(texts []string, o *planOptions) error {
 	return nil
 }
 
+// batchTells is advice where sizes are unknown that feeds lead to.
+const batchTells = "; a batch tells: --feeds F.npz"
+
+// sizesFlag is for commands that run nothing.
+func sizesFlag() cli.Flag {
+	return &cli.StringSliceFlag{Name: "feeds", Usage: "`F.npz`: a batch, for sizes that data alone tells, such as how many tokens stand for pictures; keys as run has them"}
+}
+
+// readBatch reads the batch by which sizes are found, nil without one.
+func readBatch(e *env, c *cli.Context) (pipeline.Sizes, error) {
+	paths := c.StringSlice("feeds")
+	if len(paths) == 0 {
+		return nil, nil
+	}
+	feeds, err := e.readArchives(paths)
+	if err != nil {
+		return nil, err
+	}
+	engine, err := e.engine()
+	if err != nil {
+		return nil, fmt.Errorf("--feeds: %w", err)
+	}
+	return pipeline.SizesFor(engine, remat.Options{Feeds: feeds}, false), nil
+}
+
 // pipelineOptions are the global options as the pipeline wants them.
 func (e *env) pipelineOptions() pipeline.Options {
-	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.onCUDA(), GPU: e.gpu(), Workspace: e.workspace, After: e.passed}
+	return pipeline.Options{Dims: e.dims, Provider: ort.CPU, Threads: e.threads, OptLevel: e.opt, CUDA: e.onCUDA(), GPU: e.gpu(), Workspace: e.workspace, Sizes: e.sizes, After: e.passed}
 }
 
 // gpu is which GPU sessions are to run on.
@@ -467,8 +496,18 @@ func (e *env) remarkPlan(path string, r *planned) {
 	if line := gainsNothing(&r.document); line != "" {
 		lines = append(lines, line)
 	}
+	asks := pipeline.AsksForData(r.result.Variant.Model, r.result.Roles())
+	switch {
+	case e.sizes != nil && asks:
+		lines = append(lines, "sizes that data alone tells are those of the batch in --feeds; another batch may hold more or less")
+	case e.sizes != nil:
+		lines = append(lines, "--feeds: no size depends on what is fed")
+	}
 	if p := r.result.Prediction; p != nil {
 		if why := unpredicted(p, p.Unknown, nil); why != "" {
+			if asks && e.sizes == nil {
+				why += batchTells
+			}
 			lines = append(lines, "not predicted, so that the peaks are lower bounds: "+why)
 		}
 	}

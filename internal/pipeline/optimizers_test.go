@@ -14,13 +14,6 @@ import (
 
 // convolutions is a forward graph of filters, whose tensors have four axes.
 func convolutions() string {
-	values := func(n int) string {
-		var b strings.Builder
-		for i := range n {
-			fmt.Fprintf(&b, "%v, ", float64((i*37)%19-9)/64)
-		}
-		return strings.TrimSuffix(b.String(), ", ")
-	}
 	return fmt.Sprintf(`model ir=10 opset=20
 graph filters {
   in x float32[2,3,12,12]
@@ -34,7 +27,16 @@ graph filters {
   loss = ReduceMean(squares) {keepdims=0}
   out loss float32[]
 }
-`, values(8*27), values(8), values(6*72))
+`, someValues(8*27), someValues(8), someValues(6*72))
+}
+
+// someValues are numbers for a weight in a graph's text.
+func someValues(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%v, ", float64((i*37)%19-9)/64)
+	}
+	return strings.TrimSuffix(b.String(), ", ")
 }
 
 // TestOptimizersAsPredicted: by optimizers whose updates are not elementwise, a transformer, a convolutional and a
@@ -66,15 +68,16 @@ func TestOptimizersAsPredicted(t *testing.T) {
 		for name, make := range made {
 			t.Run(fmt.Sprintf("%s of %s", kind, name), func(t *testing.T) {
 				m, feeds := make()
-				asPredicted(t, e, m, feeds)
+				asPredicted(t, e, m, feeds, Options{OptLevel: 1, Threads: 2})
 			})
 		}
 	}
 }
 
 // asPredicted runs three strategies' files.
-func asPredicted(t *testing.T, e *runtime.Engine, m *onnx.Model, feeds map[string]runtime.Tensor) {
-	p, err := NewPlanner(e, m, Options{OptLevel: 1, Threads: 2})
+func asPredicted(t *testing.T, e *runtime.Engine, m *onnx.Model, feeds map[string]runtime.Tensor, o Options) {
+	t.Helper()
+	p, err := NewPlanner(e, m, o)
 	if err != nil {
 		t.Fatal(err)
 	}

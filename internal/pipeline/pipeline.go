@@ -30,7 +30,10 @@ type Options struct {
 	Dims map[string]int64
 	// Free are numbers of further dimensions that come with the feeds: Predict
 	// needs them for sizes, ONNX Runtime is not told.
-	Free     map[string]int64
+	Free map[string]int64
+	// Sizes finds the shapes that data alone tells, for planning and prediction; nil: they
+	// stay unknown.
+	Sizes    Sizes
 	Provider ort.Provider
 	Threads  int
 	// OptLevel is the optimization level under which the file will run.

@@ -95,7 +95,11 @@ func predictBy(e *runtime.Engine, dump bool, on ort.Provider, m *onnx.Model, rol
 		dims = maps.Clone(o.Free)
 		maps.Copy(dims, o.Dims)
 	}
-	if _, err := infer.Model(m, infer.Options{Dims: dims}); err != nil {
+	shapes, err := o.Sizes.of(given, roles, dims)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := infer.Model(m, infer.Options{Dims: dims, Shapes: shapes}); err != nil {
 		return nil, err
 	}
 	if po.On.Device {

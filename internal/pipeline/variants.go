@@ -75,9 +75,18 @@ func (v *Variant) Again() Options {
 // analyze makes the planning problem of a graph of this variant as it stands.
 func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 	o := &v.Options
-	a, err := analysis.Analyze(m, analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs, Waits: v.Divided.Batch > 0})
+	ao := analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs, Waits: v.Divided.Batch > 0}
+	a, err := analysis.Analyze(m, ao)
 	if err != nil {
 		return nil, err
+	}
+	if o.Sizes != nil && len(a.Unsized) > 0 {
+		if ao.Shapes, err = o.Sizes.of(m, a.Roles, o.Dims); err != nil {
+			return nil, err
+		}
+		if a, err = analysis.Analyze(m, ao); err != nil {
+			return nil, err
+		}
 	}
 	a.Problem.Added = v.added
 	a.Problem.Reread = int64(float64(v.reread*balance) * a.CostOfFLOP())

@@ -41,6 +41,9 @@ type Options struct {
 	// Follow limits the nodes whose elements are followed; nil follows all
 	// that have a rule. It makes inference as weak as another program's.
 	Follow func(*onnx.Node) bool
+	// Shapes are those of values whose extents are known to data alone, such as what
+	// NonZero finds; they say what the rules leave open.
+	Shapes map[string]onnx.Shape
 }
 
 // A Result keeps what inference knows beside the types: the elements of small
@@ -111,6 +114,27 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 	return r, nil
 }
 
+// Types are those that Model would set, of inputs and what nodes make; the model's own stay.
+func Types(m *onnx.Model, o Options) (map[*onnx.Value]onnx.Type, error) {
+	own := map[*onnx.Value]onnx.Type{}
+	for _, v := range m.Graph.Inputs {
+		own[v] = v.Type
+	}
+	for _, n := range m.Graph.Nodes {
+		for _, v := range n.Outputs {
+			if v != nil {
+				own[v] = v.Type
+			}
+		}
+	}
+	_, err := Model(m, o)
+	types := make(map[*onnx.Value]onnx.Type, len(own))
+	for v, t := range own {
+		types[v], v.Type = v.Type, t
+	}
+	return types, err
+}
+
 // Node infers the outputs of one node whose inputs are typed, and records
 // their elements where they are known. Types that the outputs already have are
 // merged as Model does. The error names the node.
@@ -155,6 +179,11 @@ func (r *Result) Node(n *onnx.Node) error {
 		}
 		if err != nil {
 			return fmt.Errorf("node %q: %s: output %q is %s by its inputs and %s as declared: %w", n.Label(), n.OpType(), v.Name, c.types[i], v.Type, err)
+		}
+		if s, ok := r.opts.Shapes[v.Name]; ok && !t.IsStatic() {
+			if told, err := merge(t, onnx.TensorOf(t.DType, s)); err == nil {
+				t = told
+			}
 		}
 		v.Type = t
 		delete(r.partials, v) // of an earlier call, before an edit

@@ -38,6 +38,8 @@ type Options struct {
 	// Costs are measured times in nanoseconds by node name. If there are any,
 	// they replace the estimate of work; see measured.
 	Costs map[string]int64
+	// Shapes are those of values that data alone tells, by name; see infer.Options.
+	Shapes map[string]onnx.Shape
 	// Outputs says whether next values are written over their inputs; "": as the file
 	// says.
 	Outputs step.Outputs
@@ -65,6 +67,7 @@ type Analysis struct {
 
 	opts Options
 	deps *step.Dependencies
+	told map[*onnx.Value]onnx.Type
 }
 
 // Analyze makes the planning problem of a model.
@@ -75,6 +78,9 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	}
 	o.Outputs = way
 	a := &Analysis{Problem: &planner.Problem{Loss: ortmodel.None}, opts: o}
+	if err := a.tell(m); err != nil {
+		return nil, err
+	}
 	g := m.Graph
 	a.translate(g)
 	a.deps = step.DependenciesBy(g, dependency)
@@ -108,6 +114,7 @@ func (a *Analysis) On(g, clone *onnx.Graph) (*Analysis, error) {
 		twin[n] = clone.Nodes[i]
 	}
 	on := *a
+	on.told = map[*onnx.Value]onnx.Type{}
 	on.deps, on.Nodes, on.Values, on.Index = nil, make([]*onnx.Node, len(a.Nodes)), make([]*onnx.Value, len(a.Values)), make(map[*onnx.Value]int, len(a.Values))
 	for i, n := range a.Nodes {
 		if on.Nodes[i] = twin[n]; on.Nodes[i] == nil {
@@ -120,6 +127,9 @@ func (a *Analysis) On(g, clone *onnx.Graph) (*Analysis, error) {
 			return nil, fmt.Errorf("analysis: the copy of the graph has no value %s", v.Name)
 		}
 		w.Type = v.Type
+		if t, ok := a.told[v]; ok {
+			on.told[w] = t
+		}
 		on.Values[i], on.Index[w] = w, i
 	}
 	return &on, nil

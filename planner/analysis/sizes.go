@@ -2,16 +2,40 @@ package analysis
 
 import (
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
 )
+
+// tell finds the types that values have where data alone tells some. The graph's own types
+// stay: what is written of them would hold for that data only.
+func (a *Analysis) tell(m *onnx.Model) error {
+	if len(a.opts.Shapes) == 0 {
+		return nil
+	}
+	types, err := infer.Types(m, infer.Options{Dims: a.opts.Dims, Shapes: a.opts.Shapes})
+	a.told = types
+	return err
+}
+
+// typeOf is a value's type, as told where data tells it.
+func (a *Analysis) typeOf(v *onnx.Value) onnx.Type {
+	if t, ok := a.told[v]; ok {
+		return t
+	}
+	return v.Type
+}
 
 // extents returns a value's shape in numbers; false where it is not known.
 // Free dimensions take their number from the options, or 1.
 func (a *Analysis) extents(v *onnx.Value) ([]int64, bool) {
-	if v == nil || !v.Type.Ranked {
+	if v == nil {
 		return nil, false
 	}
-	dims := make([]int64, len(v.Type.Shape))
-	for i, d := range v.Type.Shape {
+	typ := a.typeOf(v)
+	if !typ.Ranked {
+		return nil, false
+	}
+	dims := make([]int64, len(typ.Shape))
+	for i, d := range typ.Shape {
 		if n, ok := d.Int(); ok {
 			dims[i] = n
 			continue

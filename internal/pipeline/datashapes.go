@@ -1,0 +1,123 @@
+package pipeline
+
+// Sizes that data alone tells, such as how many places NonZero finds in the mask of a
+// picture's tokens. Shapes do not lead to them, but what is fed does, where no parameter has
+// a part in it and nothing that takes long: that much of the graph is run ahead. What it
+// tells may decide others, so this goes on until no node is left whose inputs have sizes and
+// whose outputs have none.
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/control"
+	"github.com/onnx-remat/remat/runtime"
+)
+
+// dataRounds bounds how often sizes are looked for that others decide.
+const dataRounds = 8
+
+// Sizes finds the shapes of values of a step that are known to data alone, by name; dims are
+// numbers for all free dimensions. Those that parameters have a part in are left out.
+type Sizes func(m *onnx.Model, roles step.Roles, dims map[string]int64) (map[string]onnx.Shape, error)
+
+// SizesFor finds shapes for the feeds of o: none where each step has feeds of its own, and
+// none on a device that computes nothing. What is not fed is random, as in a session of o, or
+// an error.
+func SizesFor(e *runtime.Engine, o runtime.Options, random bool) Sizes {
+	if e == nil || e.Rehearsed() || len(o.Data) > 0 {
+		return nil
+	}
+	return func(m *onnx.Model, roles step.Roles, dims map[string]int64) (map[string]onnx.Shape, error) {
+		o := o
+		o.Dims = dims
+		return dataShapes(e, m, roles, o, random)
+	}
+}
+
+// of asks where there is something to ask for.
+func (s Sizes) of(m *onnx.Model, roles step.Roles, dims map[string]int64) (map[string]onnx.Shape, error) {
+	if s == nil || !slices.ContainsFunc(m.Graph.Nodes, toldByData) {
+		return nil, nil
+	}
+	return s(m, roles, dims)
+}
+
+func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Options, random bool) (shapes map[string]onnx.Shape, err error) {
+	if m, err = m.Clone(); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	control.Lift(m.Graph) // what waits needs no more than it did
+	fed, err := fedAlone(m, roles)
+	if err != nil {
+		return nil, err
+	}
+	shapes = map[string]onnx.Shape{}
+	for range dataRounds {
+		if _, err := infer.Model(m, infer.Options{Dims: o.Dims, Shapes: shapes}); err != nil {
+			return nil, err
+		}
+		var open []*onnx.Value
+		for _, n := range m.Graph.Nodes {
+			if !fed[n] || !toldByData(n) || slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !v.Type.IsStatic() }) {
+				continue
+			}
+			for _, v := range n.Outputs {
+				if v != nil && !v.Type.IsStatic() && shapes[v.Name] == nil {
+					open = append(open, v)
+				}
+			}
+		}
+		if len(open) == 0 {
+			break
+		}
+		told, err := e.Shapes(m, open, o, random)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range open {
+			shapes[v.Name] = told[v.Name] // nil, and not asked for again, where there is none
+		}
+	}
+	return shapes, nil
+}
+
+// toldByData reports a node with an output that has an extent which shapes do not lead to.
+func toldByData(n *onnx.Node) bool {
+	return slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool {
+		return v != nil && v.Type.Other == nil && (!v.Type.Ranked || slices.ContainsFunc(v.Type.Shape, func(d onnx.Dim) bool { return !d.Known() }))
+	})
+}
+
+// AsksForData reports a graph with sizes that a batch would tell; its values have types.
+func AsksForData(m *onnx.Model, roles step.Roles) bool {
+	fed, err := fedAlone(m, roles)
+	return err == nil && slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return fed[n] && toldByData(n) })
+}
+
+// fedAlone are the nodes that feeds and constants alone lead to, without products, which take
+// long, and without numbers that are drawn.
+func fedAlone(m *onnx.Model, roles step.Roles) (map[*onnx.Node]bool, error) {
+	parameters, state, err := runtime.SortInputs(m, roles)
+	if err != nil {
+		return nil, err
+	}
+	fed, drawn := map[*onnx.Node]bool{}, map[*onnx.Node]bool{}
+	for _, n := range traits.Drawing(m.Graph) {
+		drawn[n] = true
+	}
+	other := func(v *onnx.Value) bool {
+		return v != nil && (v.Producer != nil && !fed[v.Producer] || slices.Contains(parameters, v.Name) || slices.Contains(state, v.Name))
+	}
+	for _, n := range m.Graph.Nodes {
+		t, known := traits.Of(n)
+		long := t.Cost == traits.Contraction || t.Cost == traits.Convolution || t.Cost == traits.Recurrent
+		fed[n] = known && !long && !drawn[n] && !slices.ContainsFunc(n.Inputs, other) && !slices.ContainsFunc(n.Captures, other)
+	}
+	return fed, nil
+}
