@@ -154,7 +154,7 @@ func powBase(c *Context, g, x, n *onnx.Value) *onnx.Value {
 	case ok && k == 3:
 		return c.Times(c.Times(c.Scale(g, 3), x), x)
 	case ok:
-		return c.Times(c.Scale(g, k), c.Do("Pow", x, c.Scalar(n, k-1)))
+		return c.Times(c.Scale(g, k), c.Do("Pow", x, c.Scalar(x, k-1)))
 	}
 	// Where n is 0 there is no gradient, also at x = 0, where x^-1 is no number.
 	n = c.CastTo(n, x)
@@ -260,16 +260,23 @@ func gradWhere(c *Context) {
 	}
 }
 
-// gradGuard covers Where(IsNaN(p), 0, p) with p = Softmax(x), which exporters
-// write around attention: rows that are masked as a whole become zeros. Their
-// gradient must be zero as well, so the softmax is differentiated from the
-// guarded output, past the Where.
+// gradGuard covers Where(blank, 0, p) with p = Softmax(x), which exporters
+// write around attention: rows that are masked as a whole become zeros, by what
+// IsNaN says of p or by one element a row. Their gradient must be zero as well, so the
+// softmax is differentiated from the guarded output, past the Where.
 func gradGuard(c *Context) bool {
-	test, p := c.In(0).Producer, c.In(2)
-	if test == nil || !test.Is("IsNaN") || test.In(0) != p || p.Producer == nil || !p.Producer.Is("Softmax") {
+	p := c.In(2)
+	if p == nil || p.Producer == nil || !p.Producer.Is("Softmax") || !c.In(1).IsZero() || c.Rank(p) != c.Rank(c.Out(0)) {
 		return false
 	}
-	if zero, ok := c.Number(c.In(1)); !ok || zero != 0 || len(p.Uses()) != 2 || c.Rank(p) != c.Rank(c.Out(0)) {
+	cond, uses := c.In(0), 1
+	switch test := cond.Producer; {
+	case test != nil && test.Is("IsNaN") && test.In(0) == p:
+		uses = 2
+	case !c.oneARow(cond, p):
+		return false
+	}
+	if len(p.Uses()) != uses {
 		return false
 	}
 	x := p.Producer.In(0)
@@ -278,4 +285,10 @@ func gradGuard(c *Context) bool {
 		c.e.addDense(x, softmaxBackward(c, c.Grad(0), c.Out(0), axis))
 	}
 	return true
+}
+
+// oneARow reports a condition that is the same in all of a row of a softmax.
+func (c *Context) oneARow(cond, p *onnx.Value) bool {
+	axis := c.axis(p.Producer.Int("axis", -1), p) - c.Rank(p) + c.Rank(cond)
+	return axis < 0 || cond.Type.Shape[axis].Is(1)
 }

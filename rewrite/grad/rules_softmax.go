@@ -1,16 +1,62 @@
 package grad
 
 import (
+	"math"
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // softmaxRules: from the output alone.
 var softmaxRules = []Rule{
-	{Op: "Softmax", Since: 13, Doc: "(g - Σ g*y)*y", Grad: func(c *Context) {
-		c.Add(0, softmaxBackward(c, c.Grad(0), c.Out(0), c.Axis("axis", -1, c.In(0))))
+	{Op: "Softmax", Since: 13, Doc: "(g - Σ g*y)*y, of rows that are NaN 0", Grad: func(c *Context) {
+		y := c.Out(0)
+		if c.blankRows() {
+			y = c.Where(c.Do("IsNaN", y), c.Scalar(y, 0), y)
+		}
+		c.Add(0, softmaxBackward(c, c.Grad(0), y, c.Axis("axis", -1, c.In(0))))
 	}},
 	{Op: "LogSoftmax", Since: 13, Doc: "g - exp(y)*Σ g; where g is a few picked elements they are added in place", Grad: gradLogSoftmax},
+}
+
+// blankRows reports a softmax of rows that may be masked as a whole, by -∞: they are NaN, and
+// what reads them takes something else in their place, as masked_fill(softmax(masked_fill(z,
+// m, -∞)), m, 0) does. No gradient arrives then, and 0·NaN is none.
+func (c *Context) blankRows() bool {
+	return c.replaced(c.Out(0)) && c.lowest(c.In(0), map[*onnx.Value]bool{})
+}
+
+// replaced reports a value in whose place a Where takes something else.
+func (c *Context) replaced(v *onnx.Value) bool {
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		return !c.e.own[u.Node] && (u.Node.Is("Where") && u.Index > 0 || u.Node.Is("Cast", "Identity") && c.replaced(u.Node.Out(0)))
+	})
+}
+
+// lowest reports a value that may hold -∞ by way of a mask: of a constant, or of what is fed.
+func (c *Context) lowest(v *onnx.Value, seen map[*onnx.Value]bool) bool {
+	if v == nil || seen[v] || !v.Type.DType.IsFloat() {
+		return false
+	}
+	seen[v] = true
+	if t := v.Constant(); t != nil {
+		data, err := t.Float64s()
+		return err == nil && slices.ContainsFunc(data, func(x float64) bool { return math.IsInf(x, -1) })
+	}
+	n := v.Producer
+	switch {
+	case n == nil:
+		return v.IsInput() && !c.e.needs[v]
+	case n.Is("ConstantOfShape"):
+		x, ok := n.TensorAttr("value").Scalar()
+		return ok && math.IsInf(x, -1)
+	case n.Is("Log"):
+		return !c.e.needs[v]
+	case n.Domain() != "" || !passing[n.OpType()] && !n.Is("Trilu", "Tile"):
+		return false
+	}
+	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return c.lowest(v, seen) })
 }
 
 // gradLogSoftmax takes the gradient of a cross entropy, which arrives as one

@@ -73,8 +73,6 @@ func infiniteSlope(u onnx.Use) bool {
 		return u.Index == 1
 	case n.Is("Pow"):
 		return u.Index == 0
-	case n.Is("Softmax"): // of rows that are masked as a whole, as what asks for NaN expects
-		return slices.ContainsFunc(n.Out(0).Uses(), func(u onnx.Use) bool { return u.Node.Is("IsNaN") })
 	}
 	return u.Node.Is("Sqrt", "Log", "Reciprocal", "Acos", "Asin", "Acosh", "Atanh", "ReduceLogSum", "ReduceLogSumExp")
 }
