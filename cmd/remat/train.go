@@ -362,6 +362,7 @@ func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 	if d.Val != nil {
 		e.warnMean(src.Model.Graph, t.fit.options.Derive.Grad.Loss, d.Val)
 	}
+	t.fit.options.Pipeline.Sizes = e.firstBatchSizes(d.Train)
 	fitted, err := e.fit(src, t.dir, t.fit, d.Dims, whole, d.Val != nil)
 	if err != nil {
 		return nil, err

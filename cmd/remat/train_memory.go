@@ -4,6 +4,7 @@ package main
 // decisions that remat train makes by them.
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -14,8 +15,11 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/train/data"
 )
 
 // trainFile is the graph that runs, in the folder of a training.
@@ -170,7 +174,42 @@ func printFit(e *env, f *pipeline.Fitted) {
 	if f.Memory > 0 {
 		of = " of " + report.Bytes(f.Memory)
 	}
-	e.say("%s takes %s%s: %s", f.Path, report.Bytes(f.Bytes), of, parts)
+	takes := "takes"
+	if !f.Total.Exact {
+		takes = "takes at least, as not all sizes are known,"
+	}
+	e.say("%s %s %s%s: %s", f.Path, takes, report.Bytes(f.Bytes), of, parts)
+	if f.OfData {
+		e.say("sizes that data alone tells are those of the first batch; another may take more or less")
+	}
+}
+
+// firstBatchSizes finds sizes that data alone tells by the first batch, which is read when they
+// are first asked for; what it does not tell stays unknown.
+func (e *env) firstBatchSizes(batches *data.Batches) pipeline.Sizes {
+	var find pipeline.Sizes
+	return func(m *onnx.Model, roles step.Roles, dims map[string]int64) (map[string]onnx.Shape, error) {
+		if find == nil {
+			batch, err := batches.At(0)
+			if err != nil {
+				return nil, err
+			}
+			feeds := map[string]remat.Tensor{}
+			for name, t := range batch {
+				t.Data = bytes.Clone(t.Data) // the batches' own
+				feeds[name] = t
+			}
+			if find = pipeline.SizesFor(e.loaded, remat.Options{Feeds: feeds}, false); find == nil {
+				return nil, nil
+			}
+		}
+		shapes, err := find(m, roles, dims)
+		var unfed *remat.FeedError
+		if errors.As(err, &unfed) {
+			return nil, nil
+		}
+		return shapes, err
+	}
 }
 
 // beyondLimit is the error that --memory-limit ended something with, nil for another.

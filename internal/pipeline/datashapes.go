@@ -8,6 +8,7 @@ package pipeline
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -57,6 +58,7 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 	if err != nil {
 		return nil, err
 	}
+	o.Feeds = firstSamples(m.Graph, o.Feeds)
 	shapes = map[string]onnx.Shape{}
 	for range dataRounds {
 		if _, err := infer.Model(m, infer.Options{Dims: o.Dims, Shapes: shapes}); err != nil {
@@ -85,6 +87,22 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 		}
 	}
 	return shapes, nil
+}
+
+// firstSamples are feeds of a whole batch cut to the samples that a graph takes of it.
+func firstSamples(g *onnx.Graph, feeds map[string]runtime.Tensor) map[string]runtime.Tensor {
+	feeds = maps.Clone(feeds)
+	for _, v := range g.Inputs {
+		t, fed := feeds[v.Name]
+		shape, static := v.Type.Shape.Ints()
+		if !fed || !static || len(shape) == 0 || len(shape) != len(t.Shape) || t.Shape[0] <= shape[0] || t.Shape[0] == 0 {
+			continue
+		}
+		t.Data = t.Data[:int64(len(t.Data))/t.Shape[0]*shape[0]]
+		t.Shape = append([]int64{shape[0]}, t.Shape[1:]...)
+		feeds[v.Name] = t
+	}
+	return feeds
 }
 
 // toldByData reports a node with an output that has an extent which shapes do not lead to.

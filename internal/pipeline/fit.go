@@ -99,6 +99,8 @@ type Fitted struct {
 	// what an update has more of than one of the whole batch that repeats nothing, as a
 	// share of that.
 	Overhead, More float64
+	// OfData: Total is of sizes that the data of Options.Sizes tells.
+	OfData bool
 	// Norm: the graph returns the norm of its gradients.
 	Norm bool
 	// Sync is the most that a rank sends each time that ranks agree, in bytes.
@@ -187,6 +189,7 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 	return &Fitted{
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Warnings: warnings,
 		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: f.o.Memory,
+		OfData:   f.o.Pipeline.Sizes != nil && AsksForData(a.file.Variant.Model, a.file.Roles()),
 		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm, Sync: a.sync,
 		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
 	}, nil
