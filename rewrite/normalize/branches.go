@@ -15,6 +15,13 @@ func branches(s *state) error {
 	// A rank that decides may be that of a list's element.
 	before := s.count
 	for _, n := range s.nodes() {
+		if n.Is("SequenceMap") {
+			if err := s.unmap(n); err != nil {
+				return err
+			}
+		}
+	}
+	for _, n := range s.nodes() {
 		if n.Is("SequenceAt") {
 			s.element(n)
 		}

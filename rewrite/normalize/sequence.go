@@ -4,7 +4,8 @@ package normalize
 // SplitToSequence with SequenceAt, and stack and cat of a list as
 // SequenceConstruct with ConcatFromSequence; PyTorch's other exporter lets the
 // loop of an EmbeddingBag fill a list with SequenceInsert, which is a chain of
-// them once the loop is open. ONNX has plain operators for all of it where the
+// them once the loop is open, and writes hstack, vstack and the like with a
+// SequenceMap. ONNX has plain operators for all of it where the
 // list's length is known.
 
 import (
@@ -66,6 +67,54 @@ func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
 		}
 	}
 	return list, true
+}
+
+// unmap writes out a SequenceMap over a list that is put together in place, whose body
+// is computed for each element. Inputs beside the first are lists as long, or tensors that
+// each element gets whole.
+func (s *state) unmap(n *onnx.Node) error {
+	body := n.Attr("body").GetG()
+	first, known := s.list(n.In(0))
+	if !known || body == nil || len(body.Input) != len(n.Inputs) || len(body.Output) != len(n.Outputs) ||
+		len(first)*(len(body.Node)+1) > maxOpened || slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return v == nil || v.IsOutput() }) {
+		return nil
+	}
+	args := make([][]*onnx.Value, len(first))
+	for _, v := range n.Inputs {
+		list, known := s.list(v)
+		switch {
+		case known && len(list) != len(first), !known && (v == nil || v.Type.DType == onnx.Undefined):
+			return nil
+		case !known:
+			list = slices.Repeat([]*onnx.Value{v}, len(first))
+		}
+		for k := range args {
+			args[k] = append(args[k], list[k])
+		}
+	}
+	lists := make([][]*onnx.Value, len(n.Outputs))
+	for _, arg := range args {
+		_, outs, err := s.inline(n, body, arg...)
+		if err != nil {
+			return nil // it stays, and whoever cannot take it says so; what was inlined is dead
+		}
+		for i, v := range outs {
+			lists[i] = append(lists[i], v)
+		}
+	}
+	s.scope(n)
+	outs := make([]*onnx.Value, len(lists))
+	for i, list := range lists {
+		op := "SequenceConstruct"
+		if len(list) == 0 {
+			op = "SequenceEmpty"
+		}
+		outs[i] = s.b.Op(op, list)
+	}
+	made := s.b.Take()
+	s.g.InsertBefore(n, made...)
+	s.becomes(n, outs, made)
+	return s.b.Err()
 }
 
 // position is the content of a position in a list, counted from the front.
