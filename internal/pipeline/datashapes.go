@@ -70,7 +70,10 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 				continue
 			}
 			for _, v := range n.Outputs {
-				if v != nil && !v.Type.IsStatic() && shapes[v.Name] == nil {
+				if v == nil || v.Type.IsStatic() {
+					continue
+				}
+				if _, asked := shapes[v.Name]; !asked {
 					open = append(open, v)
 				}
 			}
@@ -83,7 +86,7 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 			return nil, err
 		}
 		for _, v := range open {
-			shapes[v.Name] = told[v.Name] // nil, and not asked for again, where there is none
+			shapes[v.Name] = told[v.Name] // nil, and not asked for again, of what is no tensor
 		}
 	}
 	return shapes, nil
@@ -114,6 +117,9 @@ func toldByData(n *onnx.Node) bool {
 
 // AsksForData reports a graph with sizes that a batch would tell; its values have types.
 func AsksForData(m *onnx.Model, roles step.Roles) bool {
+	if !slices.ContainsFunc(m.Graph.Nodes, toldByData) {
+		return false
+	}
 	fed, err := fedAlone(m, roles)
 	return err == nil && slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return fed[n] && toldByData(n) })
 }
@@ -125,12 +131,15 @@ func fedAlone(m *onnx.Model, roles step.Roles) (map[*onnx.Node]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	fed, drawn := map[*onnx.Node]bool{}, map[*onnx.Node]bool{}
+	fed, drawn, trained := map[*onnx.Node]bool{}, map[*onnx.Node]bool{}, map[string]bool{}
 	for _, n := range traits.Drawing(m.Graph) {
 		drawn[n] = true
 	}
+	for _, name := range slices.Concat(parameters, state) {
+		trained[name] = true
+	}
 	other := func(v *onnx.Value) bool {
-		return v != nil && (v.Producer != nil && !fed[v.Producer] || slices.Contains(parameters, v.Name) || slices.Contains(state, v.Name))
+		return v != nil && (v.Producer != nil && !fed[v.Producer] || trained[v.Name])
 	}
 	for _, n := range m.Graph.Nodes {
 		t, known := traits.Of(n)

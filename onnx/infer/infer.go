@@ -180,7 +180,7 @@ func (r *Result) Node(n *onnx.Node) error {
 		if err != nil {
 			return fmt.Errorf("node %q: %s: output %q is %s by its inputs and %s as declared: %w", n.Label(), n.OpType(), v.Name, c.types[i], v.Type, err)
 		}
-		if s, ok := r.opts.Shapes[v.Name]; ok && !t.IsStatic() {
+		if s := r.opts.Shapes[v.Name]; s != nil && !t.IsStatic() {
 			if told, err := merge(t, onnx.TensorOf(t.DType, s)); err == nil {
 				t = told
 			}
