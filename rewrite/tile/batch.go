@@ -174,18 +174,25 @@ var batchRules = map[string]rule{
 }
 
 // lookUp: Gather by divided indices from a table that is read whole, or from divided
-// rows along another axis.
+// rows along another axis; where only the result is known to be divided, whichever of
+// the two has that axis.
 func lookUp(r *Region, n *onnx.Node) (bool, error) {
-	axis := sharding(axisOf(n, 0, n.Inputs[0]))
-	switch a, b := r.shardingOf(n.Inputs[0]), r.shardingOf(n.Inputs[1]); {
-	case a < 0 && b < 0:
+	axis, indices := sharding(axisOf(n, 0, n.Inputs[0])), sharding(rank(n.Inputs[1]))
+	switch a, b, out := r.shardingOf(n.Inputs[0]), r.shardingOf(n.Inputs[1]), r.shardingOf(n.Outputs[0]); {
+	case a < 0 && b < 0 && out < 0:
 		return false, nil
+	case a < 0 && b < 0 && out < axis:
+		return r.set(n.Inputs[0], out)
+	case a < 0 && b < 0 && out < axis+indices:
+		return r.set(n.Inputs[1], out-axis)
+	case a < 0 && b < 0:
+		return r.set(n.Inputs[0], out-indices+1)
 	case a < 0:
 		return r.setOutputs(n, axis+b)
 	case b >= 0 || a == axis:
 		return false, fmt.Errorf("gathers along the split axis")
 	case a > axis:
-		return r.setOutputs(n, a-1+sharding(rank(n.Inputs[1])))
+		return r.setOutputs(n, a-1+indices)
 	default:
 		return r.setOutputs(n, a)
 	}
@@ -248,13 +255,33 @@ func timesZero(n *onnx.Node) bool {
 
 // perSample: the first axis passes to every output; other inputs are read whole.
 func perSample(r *Region, n *onnx.Node) (bool, error) {
-	switch a := r.shardingOf(n.Inputs[0]); {
-	case a > 0:
-		return false, fmt.Errorf("works along the split axis")
-	case a < 0:
+	return r.passes(n, func(a int64) error {
+		if a > 0 {
+			return fmt.Errorf("works along the split axis")
+		}
+		return nil
+	})
+}
+
+// passes: an axis of the first input is the same axis of every output, either way, if
+// allowed has nothing against it.
+func (r *Region) passes(n *onnx.Node, allowed func(int64) error) (bool, error) {
+	a := r.shardingOf(n.Inputs[0])
+	if a == unknown {
+		a = r.shardingOf(n.Outputs[0])
+	}
+	if a < 0 {
 		return false, nil
 	}
-	return r.setOutputs(n, 0)
+	if err := allowed(int64(a)); err != nil {
+		return false, err
+	}
+	changed, err := r.set(n.Inputs[0], a)
+	if err != nil {
+		return false, err
+	}
+	more, err := r.setOutputs(n, a)
+	return changed || more, err
 }
 
 // setOutputs divides all outputs of a node along an axis.
@@ -276,6 +303,8 @@ func convolve(r *Region, n *onnx.Node) (bool, error) {
 	switch a, b := r.shardingOf(x), r.shardingOf(w); {
 	case a == 0 && b < 0:
 		return r.set(out, 0)
+	case a == unknown && b < 0 && r.shardingOf(out) == 0:
+		return r.set(x, 0)
 	case a == 1 && b == 1 && n.Is("Conv") && n.Int("group", 1) == 1 && n.In(2) == nil:
 		return r.set(out, partialSum)
 	case a == unknown || a == 1 && b == unknown:
@@ -286,14 +315,12 @@ func convolve(r *Region, n *onnx.Node) (bool, error) {
 
 // normalized: over the axes from its own on.
 func normalized(r *Region, n *onnx.Node) (bool, error) {
-	a := r.shardingOf(n.Inputs[0])
-	if a < 0 {
-		return false, nil
-	}
-	if int64(a) >= axisOf(n, -1, n.Inputs[0]) {
-		return false, fmt.Errorf("works along the split axis")
-	}
-	return r.setOutputs(n, a)
+	return r.passes(n, func(a int64) error {
+		if a >= axisOf(n, -1, n.Inputs[0]) {
+			return fmt.Errorf("works along the split axis")
+		}
+		return nil
+	})
 }
 
 // joinedAlong: Concat along another axis, all of whose inputs are divided.
@@ -324,14 +351,12 @@ func joinedAlong(r *Region, n *onnx.Node) (bool, error) {
 
 // splitAlong: Split along another axis.
 func splitAlong(r *Region, n *onnx.Node) (bool, error) {
-	a := r.shardingOf(n.Inputs[0])
-	if a < 0 {
-		return false, nil
-	}
-	if int64(a) == axisOf(n, 0, n.Inputs[0]) {
-		return false, fmt.Errorf("splits along the split axis")
-	}
-	return r.setOutputs(n, a)
+	return r.passes(n, func(a int64) error {
+		if a == axisOf(n, 0, n.Inputs[0]) {
+			return fmt.Errorf("splits along the split axis")
+		}
+		return nil
+	})
 }
 
 // regroup: an axis that is the first of those that are merged into one, or that one is

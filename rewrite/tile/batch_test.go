@@ -14,6 +14,10 @@ type batchCase struct {
 	exact           bool
 }
 
+// laid is a feed whose rows a constant puts in their places: it is computed whole, and
+// what reads it is divided since what follows is.
+const laid = "in l int64[4,3]\ninit o int64[4,3] = [0,0,0,0,0,0,0,0,0,0,0,0]\ninit p int64[4,1] = [0,1,2,3]\nids = ScatterND(o, p, l)\nc = Cast(ids) {to=1}\n"
+
 // batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
 // through the row's operator.
 var batchCases = []batchCase{
@@ -45,6 +49,14 @@ var batchCases = []batchCase{
 	{row: "ScatterElements", name: "along another axis", body: "in ids int64[4,1]\nin g F[4,1]\nin d F[4,40]\ny = ScatterElements(d, ids, g) {axis=1, reduction=\"add\"}"},
 	{row: "ScatterND", body: "in ids int64[4,5,1]\nin g F[4,5,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterND(z, ids, g) {reduction=\"add\"}\ny = Neg(x)"},
 	{row: "Div", name: "by the number of labels that count", body: "in l int64[4,6]\ninit p int64[4] = [0,-1,0,1]\ninit v int64[] = 7\ns = Pad(l, p, v)\nk = Equal(s, v)\nk2 = Not(k)\nw = Cast(k2) {to=1}\nn = ReduceSum(w) {keepdims=0}\ninit j int64[2] = [1,2]\nin q F[6]\nz = Mul(x, q)\nm = ReduceMean(z, j) {keepdims=0}\nt = Mul(m, w)\ny = Div(t, n)"},
+	{row: "Gather", name: "by indices that are computed whole", body: laid + "in w F[40,5]\nin h F[4,3,5]\ne = Gather(w, ids)\ny = Mul(h, e)"},
+	{row: "Gather", name: "of another axis of what is computed whole", body: laid + "init i int64[2] = [1,0]\nin q F[3]\nin h F[4,2]\nv = Mul(c, q)\ne = Gather(v, i) {axis=1}\ny = Mul(h, e)"},
+	{row: "Gather", name: "of an axis before it", body: laid + "init i int64[1,2] = [1,0]\nin q F[3,1,1]\nin h F[1,2,4,3]\nv = Mul(c, q)\ne = Gather(v, i)\nin x2 F[4,3]\nd = Mul(x2, h)\ny = Mul(d, e)"},
+	{row: "Conv", name: "of what is computed whole", body: laid + "init k int64[4] = [4,1,3,1]\nv = Reshape(c, k)\nin w F[2,1,1,1]\nin h F[4,2,3,1]\ne = Conv(v, w)\ny = Mul(h, e)"},
+	{row: "InstanceNormalization", name: "of what is computed whole", body: laid + "init k int64[4] = [4,1,3,1]\nv = Reshape(c, k)\nin a F[1]\nin b F[1]\nin h F[4,1,3,1]\ne = InstanceNormalization(v, a, b)\ny = Mul(h, e)"},
+	{row: "LayerNormalization", name: "of what is computed whole", body: laid + "in a F[3]\nin h F[4,3]\ne = LayerNormalization(c, a)\ny = Mul(h, e)"},
+	{row: "Split", name: "of what is computed whole", body: laid + "in h F[4,2]\ne, f = Split(c) {axis=1, num_outputs=2}\ny = Mul(h, e)\nloss2 = ReduceSum(f) {keepdims=0}"},
+	{row: "ReduceMax", name: "of what is computed whole", body: laid + "in q F[2,1,3]\nin h F[4]\nv = Mul(c, q)\ninit j int64[2] = [0,2]\ne = ReduceMax(v, j) {keepdims=0}\ny = Mul(h, e)"},
 	{row: "Flatten", body: "y = Flatten(x) {axis=1}", exact: true},
 }
 

@@ -62,8 +62,8 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 	out := n.Outputs[0]
 	axis := r.shardingOf(out)
 	if axis == unknown {
-		for _, in := range n.Inputs {
-			if in != nil && r.shardingOf(in) >= 0 {
+		for k, in := range n.Inputs {
+			if in != nil && r.shardingOf(in) >= 0 && !r.whole[onnx.Use{Node: n, Index: k}] {
 				axis = r.shardingOf(in) + sharding(rank(out)-rank(in))
 			}
 		}
@@ -168,7 +168,13 @@ func reduce(r *Region, n *onnx.Node) (bool, error) {
 	keep := n.Int("keepdims", 1) == 1
 	a := r.shardingOf(in)
 	if a < 0 {
-		if b := r.shardingOf(out); b >= 0 && keep && !slices.Contains(axes, int64(b)) {
+		b := r.shardingOf(out)
+		for i := sharding(0); i <= b && !keep; i++ {
+			if slices.Contains(axes, int64(i)) {
+				b++ // an axis that the result no longer has
+			}
+		}
+		if b >= 0 && !slices.Contains(axes, int64(b)) {
 			return r.set(in, b)
 		}
 		return false, nil

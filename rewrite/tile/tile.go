@@ -27,6 +27,7 @@ package tile
 
 import (
 	"container/heap"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -437,8 +438,8 @@ func unranked(n *onnx.Node) *onnx.Value {
 	return nil
 }
 
-// check proves that every value the region makes has a cut and that partial
-// sums are complete before anything reads them.
+// check proves that every value the region makes has a cut that its node makes, and that
+// partial sums are complete before anything reads them.
 func (r *Region) check() error {
 	for _, n := range r.Nodes {
 		for _, o := range n.Outputs {
@@ -457,8 +458,35 @@ func (r *Region) check() error {
 				}
 			}
 		}
+		if !r.follows(n) {
+			return &SkipError{n.Label(), "unclear how its output is split"}
+		}
 	}
 	return nil
+}
+
+// follows reports that the cuts of a node's outputs follow from those of its inputs: a
+// cut that only what reads an output asks for is none that the node makes. What makes a
+// shape makes that of a part.
+func (r *Region) follows(n *onnx.Node) bool {
+	if n.Is("Expand", "ConstantOfShape") {
+		return true
+	}
+	asked := map[*onnx.Value]sharding{}
+	for _, o := range n.Outputs {
+		if o != nil {
+			asked[o] = r.shardingOf(o)
+			delete(r.shardings, o)
+		}
+	}
+	_, err := r.ruleOf(n)(r, n)
+	for o, c := range asked {
+		if r.shardingOf(o) != c {
+			err = errors.New("another cut")
+		}
+		r.shardings[o] = c
+	}
+	return err == nil
 }
 
 // readsBack returns a node of the region that depends on a value through nodes
