@@ -191,19 +191,34 @@ const movedMark = "_token_"
 // behind the node that makes it, which is exact: it takes the type of what the node made
 // before, turned back, and keeps it when the Transpose moves on, or goes in a sum of all axes.
 func turnedBack(v *onnx.Value, exact onnx.Type, g *onnx.Graph, original original) (onnx.Type, bool) {
-	before := v.Name
-	for !original.values[before] {
-		end := strings.LastIndex(before, movedMark)
-		if end < 0 {
-			return onnx.Type{}, false
+	for _, before := range original.madeBefore(v.Name) {
+		t := original.declared[before]
+		if made := g.Value(before); made != nil && made.IsOutput() {
+			t = made.Type
 		}
-		before = before[:end]
+		if t.IsStatic() && exact.IsStatic() && sameExtents(t, exact) {
+			return exact, true
+		}
 	}
-	t := original.declared[before]
-	if made := g.Value(before); made != nil && made.IsOutput() {
-		t = made.Type
+	return onnx.Type{}, false
+}
+
+// madeBefore names what the node made that makes a value of such a name now: the value
+// is named after the node, which in many files is named after what it makes.
+func (o original) madeBefore(name string) []string {
+	for {
+		if made := o.outputs[name]; made != nil {
+			return made
+		}
+		if o.values[name] {
+			return []string{name}
+		}
+		end := strings.LastIndex(name, movedMark)
+		if end < 0 {
+			return nil
+		}
+		name = name[:end]
 	}
-	return exact, t.IsStatic() && exact.IsStatic() && sameExtents(t, exact)
 }
 
 // sameExtents reports extents that are equal but for their order.
@@ -307,15 +322,16 @@ func ForSaved(given, saved *onnx.Model, o Options) Options {
 }
 
 // An original is what the file declares that a saved graph was made from: types
-// of values, the names of what each node reads, by the node's, and of all that nodes make.
+// of values, the names of what each node reads and makes, by the node's, and of all that
+// nodes make.
 type original struct {
-	declared map[string]onnx.Type
-	inputs   map[string][]string
-	values   map[string]bool
+	declared        map[string]onnx.Type
+	inputs, outputs map[string][]string
+	values          map[string]bool
 }
 
 func originalOf(m *onnx.Model) original {
-	o := original{declaredTypes(m), map[string][]string{}, map[string]bool{}}
+	o := original{declaredTypes(m), map[string][]string{}, map[string][]string{}, map[string]bool{}}
 	for _, n := range m.Graph.Nodes {
 		names := make([]string, len(n.Inputs))
 		for i, v := range n.Inputs {
@@ -327,8 +343,12 @@ func originalOf(m *onnx.Model) original {
 			o.inputs[n.Name()] = names
 		}
 		for _, v := range n.Outputs {
-			if v != nil {
-				o.values[v.Name] = true
+			if v == nil {
+				continue
+			}
+			o.values[v.Name] = true
+			if n.Name() != "" {
+				o.outputs[n.Name()] = append(o.outputs[n.Name()], v.Name)
 			}
 		}
 	}

@@ -103,6 +103,41 @@ graph g {
 	checkKnown(t, m, 1)
 }
 
+// TestMovedTransposeOfAnOutput: ONNX Runtime moves t behind the cast, whose output keeps its
+// name, as it is one of the graph, and is what the Transpose makes then. What the cast
+// makes is named after the node, and takes over z.
+func TestMovedTransposeOfAnOutput(t *testing.T) {
+	for _, name := range []string{"c", "another"} {
+		m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in  x float32[2,4,8]
+  init zero int64[1] = [0]
+  init flat int64[1] = [-1]
+  x1 = Reshape(x, flat)
+  end = Sub(flat, flat)
+  x2 = Slice(x1, zero, end, zero)
+  x3 = Cast(x2) {to=7}
+  z = Exp(x)
+  y = ReduceSum(z) {keepdims=0}
+  q = Mul(x, y)
+  h = Cast(q) {to=16}
+  r = Unsqueeze(h, x3)
+  t = Transpose(r) {perm=[1, 0, 2]}
+  c = Cast(t) {to=1}
+  loss = ReduceSum(c) {keepdims=0}
+  out loss float32[]
+  out c float32[4,2,8]
+}
+`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Graph.NameNodes()
+		*m.Graph.Value("c").Producer.Proto.Name = name
+		checkKnown(t, m, 1)
+	}
+}
+
 // checkKnown holds a step of m, at an optimization level, to what is predicted.
 func checkKnown(t *testing.T, m *onnx.Model, level int) {
 	t.Helper()
