@@ -188,10 +188,15 @@ func (r *rankPlan) supported(c *cli.Context) error {
 	if r.Every > 0 {
 		return nil
 	}
-	if p := c.String("precision"); p != "fp32" {
+	p := c.String("precision")
+	switch limited := c.IsSet("memory-limit"); {
+	case p != "fp32" && r.schedule != "":
+		return fmt.Errorf("--precision %s: the stages of a pipeline sum float32 gradients: leave it out", p)
+	case p != "fp32":
 		return fmt.Errorf("--precision %s: ranks sum float32 gradients: use --sync local=H", p)
-	}
-	if c.IsSet("memory-limit") {
+	case limited && r.schedule != "":
+		return errors.New("--memory-limit bounds one session, and a stage of a pipeline has several: remat split says what each stage takes")
+	case limited:
 		return errors.New("--memory-limit bounds one session, and a rank that sums gradients has two: use --memory")
 	}
 	return nil
