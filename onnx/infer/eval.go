@@ -112,11 +112,15 @@ func mapped(f func(c *ctx, d onnx.DType, in []elem) elem) func(*ctx, int) []elem
 		args := make([][]elem, len(c.n.Inputs))
 		places := make([][]int, len(c.n.Inputs))
 		for i := range c.n.Inputs {
-			if !c.r.mayKnow(c.n.In(i)) {
+			if c.n.In(i) != nil && !c.r.mayKnow(c.n.In(i)) {
 				return nil
 			}
 		}
 		for i := range c.n.Inputs {
+			if c.n.In(i) == nil { // left out, as a bound of Clip may be
+				args[i], places[i] = make([]elem, 1), spread(dims, nil)
+				continue
+			}
 			x, ok := c.operand(i)
 			if !ok || len(x.dims) > len(dims) {
 				return nil
@@ -355,10 +359,10 @@ func evalClip(c *ctx, d onnx.DType, in []elem) elem {
 		return elem{}
 	}
 	v := in[0]
-	if len(in) > 1 {
+	if c.n.In(1) != nil {
 		v = maxRule.apply(d, v, in[1])
 	}
-	if len(in) > 2 {
+	if c.n.In(2) != nil {
 		v = minRule.apply(d, v, in[2])
 	}
 	return v
