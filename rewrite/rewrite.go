@@ -41,8 +41,11 @@ func (r *Report) skip(what, format string, args ...any) {
 func (r Report) String() string {
 	s := fmt.Sprintf("%s: requested %d, applied %d", r.Pass, r.Requested, r.Applied)
 	if len(r.Skipped) > 0 {
-		// One reason may be that of several.
-		s += fmt.Sprintf(", skipped %d (%s: %s)", max(len(r.Skipped), r.Requested-r.Applied), r.Skipped[0].What, r.Skipped[0].Why)
+		n := r.Requested - r.Applied // one reason may be that of several, and a remark that of none
+		if n <= 0 {
+			n = len(r.Skipped)
+		}
+		s += fmt.Sprintf(", skipped %d (%s: %s)", n, r.Skipped[0].What, r.Skipped[0].Why)
 	}
 	return s
 }
