@@ -53,7 +53,8 @@ func TestSessionsLeaveNothing(t *testing.T) {
 }
 
 // leavesNothing runs a round some times to warm up, then as often as given: the
-// process holds what it held.
+// process holds what it held. One file more may be one that is opened once, or that is yet to be
+// closed; of what leaks there are more after as many rounds again.
 func leavesNothing(t *testing.T, warm, times int, round func()) {
 	t.Helper()
 	for range warm {
@@ -64,6 +65,13 @@ func leavesNothing(t *testing.T, warm, times int, round func()) {
 		round()
 	}
 	after := held(t)
+	if after.files > before.files {
+		before.files = after.files
+		for range times {
+			round()
+		}
+		after.files = held(t).files
+	}
 	if grown := after.memory - before.memory; grown > 8<<20 {
 		t.Errorf("the process grew by %d bytes", grown)
 	}
