@@ -283,8 +283,8 @@ gradients' size, but for the two that are alive at a time, and what checkpointin
 "less" is less than plain with gradients kept.""",
     "half_adamw": """Rehearsed: ONNX Runtime's CUDA provider ran three steps without a device, and no numbers
 were computed. In fp16 `--overflow auto` lets each update ask its own gradient alone where the step
-would else hold no less than in fp32, which is so with 2 x 128 tokens. `least` comes down there to one
-next value of the embedding's state, which is float32 in every precision, and so leaves the casts out.""",
+would else hold no less than in fp32, which is so with 2 x 128 tokens. `least` comes down there to little
+more than one next value of the embedding's state, which is float32 in every precision.""",
     "rehearsed": """Rehearsed: ONNX Runtime's CUDA provider ran three steps without a device, and no numbers
 were computed. "reserved" is what its arena took for the session and the steps, "in all" adds
 parameters, optimizer state and feeds. Neither counts what CUDA's context and the handles of cuBLAS
