@@ -61,7 +61,7 @@ func inspectCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := pipeline.CanWrite(src.Files(), c.String("png")); err != nil {
+			if err := pipeline.CanWrite(append(src.Files(), e.fed...), c.String("png")); err != nil {
 				return err
 			}
 			return inspect(e, src, c.Bool("memory"), c.Bool("cross-check"), c.String("png"))

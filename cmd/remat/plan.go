@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -40,7 +41,7 @@ func planCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := pipeline.CanWrite(append(src.Files(), o.costs), c.String("o"), c.String("png")); err != nil {
+			if err := pipeline.CanWrite(slices.Concat(src.Files(), []string{o.costs}, e.fed), c.String("o"), c.String("png")); err != nil {
 				return err
 			}
 			p, err := makePlan(e, src, o)

@@ -85,7 +85,7 @@ func rewriteCommand(e *env) *cli.Command {
 			if target != nil {
 				err = onnx.Vacant(out)
 			} else {
-				err = pipeline.CanWrite(reads, out)
+				err = pipeline.CanWrite(append(reads, e.fed...), out)
 			}
 			if err != nil {
 				return err
