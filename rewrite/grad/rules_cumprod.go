@@ -36,16 +36,14 @@ func gradCumProd(c *Context) {
 	if c.Node.Int("exclusive", 0) != 0 {
 		g = after(g, 1)
 	}
-	r := g
-	if n > 1 {
-		a := after(x, 1)
-		for d := int64(1); ; {
-			r = c.Plus(r, c.Do("Mul", a, after(r, d)))
-			if d *= 2; d >= n {
-				break
-			}
+	a, r := x, g
+	for d := int64(1); d < n; d *= 2 {
+		if d == 1 {
+			a = after(x, 1)
+		} else {
 			a = c.Do("Mul", a, after(a, d/2))
 		}
+		r = c.Plus(r, c.Do("Mul", a, after(r, d)))
 	}
 	before := c.Op("CumProd", build.In(x, c.In(1)), onnx.IntAttr("exclusive", 1), onnx.IntAttr("reverse", reverse))
 	c.Add(0, c.Do("Mul", before, r))

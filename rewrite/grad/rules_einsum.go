@@ -14,7 +14,6 @@ package grad
 // every n+1st of the n*n elements of the two axes.
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -82,44 +81,32 @@ func einsumTerms(c *Context) ([]labelled, string, bool) {
 
 // diagonal takes the elements whose places along the axes of one letter are the same.
 func (c *Context) diagonal(t labelled) labelled {
-	for c.e.b.Err() == nil {
-		letter := twice(t.axes)
-		if letter == "" {
-			break
-		}
-		var others string
-		var first []int // both axes of the letter, then what is left
-		shape := onnx.Shape{}
-		for i, r := range t.axes {
-			if string(r) == letter && len(first) < 2 {
-				first = append(first, i)
-			}
-		}
-		n, known := t.v.Type.Shape[first[0]].Int()
-		if m, alike := t.v.Type.Shape[first[1]].Int(); !known || !alike || m != n {
+	for i, j := twice(t.axes); i >= 0 && c.e.b.Err() == nil; i, j = twice(t.axes) {
+		n, known := t.v.Type.Shape[i].Int()
+		if m, alike := t.v.Type.Shape[j].Int(); !known || !alike || m != n {
 			c.Fail("the diagonal of a value of shape %s: give --dim", t.v.Type.Shape)
 			break
 		}
-		perm := slices.Clone(first)
-		for i, r := range t.axes {
-			if !slices.Contains(first, i) {
-				others, perm, shape = others+string(r), append(perm, i), append(shape, t.v.Type.Shape[i])
+		axes, perm, shape := t.axes[i:i+1], []int{i, j}, onnx.Shape{onnx.Static(n * n)}
+		for k := range t.axes {
+			if k != i && k != j {
+				axes, perm, shape = axes+t.axes[k:k+1], append(perm, k), append(shape, t.v.Type.Shape[k])
 			}
 		}
-		flat := c.ReshapeDims(c.Transpose(t.v, perm...), append(onnx.Shape{onnx.Static(n * n)}, shape...))
-		t = labelled{c.Do("Slice", flat, c.IntList(0), c.IntList(n*n), c.IntList(0), c.IntList(n+1)), letter + others}
+		flat := c.ReshapeDims(c.Transpose(t.v, perm...), shape)
+		t = labelled{c.Do("Slice", flat, c.IntList(0), c.IntList(n*n), c.IntList(0), c.IntList(n+1)), axes}
 	}
 	return t
 }
 
-// twice returns a letter that stands for two axes, "" where there is none.
-func twice(axes string) string {
-	for i, r := range axes {
-		if strings.ContainsRune(axes[i+1:], r) {
-			return string(r)
+// twice returns the first two axes of one letter, -1 where each has its own.
+func twice(axes string) (i, j int) {
+	for i := range axes {
+		if j := strings.IndexByte(axes[i+1:], axes[i]); j >= 0 {
+			return i, i + 1 + j
 		}
 	}
-	return ""
+	return -1, -1
 }
 
 // sumLonely sums the axes that nothing else reads.
