@@ -133,7 +133,7 @@ var operatorTables = []operatorTable{
 		name: "the work of its product: productRules in planner/analysis/cost.go",
 		concerns: func(o infer.Operator) bool {
 			t, _ := traits.OfOp(o.Domain, o.Op)
-			return t.Cost == traits.Contraction || t.Cost == traits.Convolution || t.Cost == traits.Recurrent
+			return t.Product()
 		},
 		has: func(o infer.Operator) bool { return analysis.CountsProduct(o.Op) },
 		without: map[string]string{

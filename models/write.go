@@ -85,12 +85,7 @@ func (m *Built) SaveBare(path string) error {
 // record writes the metadata entry remat.parameters, which also tells what is
 // a parameter and what a constant.
 func (m *Built) record(places map[string]Place) error {
-	text, err := json.Marshal(places)
-	if err != nil {
-		return err
-	}
-	m.Model.SetMetadata("remat.parameters", string(text))
-	return nil
+	return m.Model.SetJSON("remat.parameters", places)
 }
 
 // Values generates one parameter as a tensor.

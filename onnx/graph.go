@@ -1,6 +1,8 @@
 package onnx
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
@@ -254,6 +256,16 @@ func (m *Model) Metadata(key string) (string, bool) { return Property(m.Proto.Ge
 
 // SetMetadata sets an entry of metadata_props.
 func (m *Model) SetMetadata(key, value string) { setProperty(&m.Proto.MetadataProps, key, value) }
+
+// SetJSON sets an entry of metadata_props to a value as JSON.
+func (m *Model) SetJSON(key string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("metadata %s: %w", key, err)
+	}
+	m.SetMetadata(key, string(text))
+	return nil
+}
 
 // DropMetadata removes an entry of metadata_props.
 func (m *Model) DropMetadata(key string) {

@@ -3,7 +3,6 @@ package runtime
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"maps"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -43,20 +42,18 @@ func (e *Engine) Shapes(m *onnx.Model, values []*onnx.Value, o Options, random b
 	if err != nil {
 		return nil, err
 	}
-	below := map[string]map[string]any{}
+	below := map[string]map[string]int64{}
 	for _, v := range part.Graph.Inputs {
 		if !random && !given.has(v.Name) {
 			return nil, &FeedError{v.Name, "sizes depend on it, and the batch has no value"}
 		}
 		if limit := FeedLimit(m, m.Graph.Value(v.Name)); limit > 0 {
-			below[v.Name] = map[string]any{"below": limit}
+			below[v.Name] = map[string]int64{"below": limit}
 		}
 	}
-	text, err := json.Marshal(below)
-	if err != nil {
+	if err := part.SetJSON(feedsKey, below); err != nil {
 		return nil, err
 	}
-	part.SetMetadata(feedsKey, string(text))
 	shapes := map[string]onnx.Shape{}
 	err = e.evaluate(part, Options{Dims: o.Dims, Feeds: feeds, Seed: o.Seed, Purpose: "find sizes"}, func(o Output) {
 		if o.Err == nil {

@@ -94,11 +94,7 @@ func DescribeFeeds(m *onnx.Model) error {
 	if !added {
 		return nil
 	}
-	text, err := json.Marshal(feeds)
-	if err == nil {
-		m.SetMetadata(feedsKey, string(text))
-	}
-	return err
+	return m.SetJSON(feedsKey, feeds)
 }
 
 // limitOf keeps a limit within what the type can hold.

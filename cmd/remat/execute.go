@@ -302,8 +302,7 @@ func (s *subject) predict(e *env, m *onnx.Model, o remat.Options, a *analysis.An
 	if len(free) > 0 {
 		s.free = pipeline.FreeDims(s.session.Model)
 	}
-	po := pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA, GPU: e.gpu()}
-	po.Sizes = pipeline.SizesFor(e.loaded, o, true)
+	po := pipeline.Options{Dims: o.Dims, Free: free, Threads: s.session.Threads(), OptLevel: o.Level, CUDA: s.session.Provider == ort.CUDA, GPU: e.gpu(), Sizes: pipeline.SizesFor(e.loaded, o, true)}
 	p, err := pipeline.Predict(e.loaded, m, s.roles, po, s.session.Bound())
 	if err != nil || !p.Exact() { // a lower bound is no prediction
 		var unknown []string

@@ -109,5 +109,5 @@ func makeValues(m *onnx.Model, dir string) error {
 	for _, t := range layout.Tensors {
 		entries[t.Name] = map[string]any{"file": madeFile, "offset": t.Offset, "bytes": t.Bytes}
 	}
-	return SetJSON(m, runtime.ParametersKey, entries)
+	return m.SetJSON(runtime.ParametersKey, entries)
 }

@@ -115,6 +115,11 @@ func toldByData(n *onnx.Node) bool {
 	})
 }
 
+// byData reports that sizes of a graph are those of the data of the options.
+func (o *Options) byData(m *onnx.Model, roles step.Roles) bool {
+	return o.Sizes != nil && AsksForData(m, roles)
+}
+
 // AsksForData reports a graph with sizes that a batch would tell; its values have types.
 func AsksForData(m *onnx.Model, roles step.Roles) bool {
 	if !slices.ContainsFunc(m.Graph.Nodes, toldByData) {
@@ -143,8 +148,7 @@ func fedAlone(m *onnx.Model, roles step.Roles) (map[*onnx.Node]bool, error) {
 	}
 	for _, n := range m.Graph.Nodes {
 		t, known := traits.Of(n)
-		long := t.Cost == traits.Contraction || t.Cost == traits.Convolution || t.Cost == traits.Recurrent
-		fed[n] = known && !long && !drawn[n] && !slices.ContainsFunc(n.Inputs, other) && !slices.ContainsFunc(n.Captures, other)
+		fed[n] = known && !t.Product() && !drawn[n] && !slices.ContainsFunc(n.Inputs, other) && !slices.ContainsFunc(n.Captures, other)
 	}
 	return fed, nil
 }

@@ -49,5 +49,5 @@ func NoteDims(m *onnx.Model, free []string, dims map[string]int64) error {
 	if len(fixed) == 0 {
 		return nil
 	}
-	return SetJSON(m, DimsKey, fixed)
+	return m.SetJSON(DimsKey, fixed)
 }

@@ -131,7 +131,7 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 		key   string
 		value any
 	}{{PlanKey, document}, {SessionKey, session}, {step.RolesKey, roles}} {
-		if err := SetJSON(m, entry.key, entry.value); err != nil {
+		if err := m.SetJSON(entry.key, entry.value); err != nil {
 			return err
 		}
 	}

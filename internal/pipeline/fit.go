@@ -189,7 +189,7 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 	return &Fitted{
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Warnings: warnings,
 		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: f.o.Memory,
-		OfData:   f.o.Pipeline.Sizes != nil && AsksForData(a.file.Variant.Model, a.file.Roles()),
+		OfData:   f.o.Pipeline.byData(a.file.Variant.Model, a.file.Roles()),
 		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm, Sync: a.sync,
 		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
 	}, nil
@@ -443,6 +443,7 @@ func (f *fitting) asGiven() (*Fitted, error) {
 	}
 	return &Fitted{
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Total: total, Beside: a.beside, Bytes: a.all(total), Memory: f.o.Memory, Sync: a.sync,
+		OfData:    o.byData(m, roles),
 		Decisions: []Decision{{Measure: "plan", Did: "the graph is trained as it is"}},
 	}, nil
 }

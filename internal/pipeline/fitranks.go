@@ -213,7 +213,7 @@ func (f *fitting) saveUpdates(a *attempt, m *onnx.Model) error {
 	if a.updates == nil {
 		return nil
 	}
-	if err := SetJSON(m, summedKey, Summed{max(a.runs, 1)}); err != nil {
+	if err := m.SetJSON(summedKey, Summed{max(a.runs, 1)}); err != nil {
 		return err
 	}
 	for _, key := range append([]string{runtime.ParametersKey, VersionKey, SourceKey}, step.Noted...) {

@@ -1,12 +1,5 @@
 package pipeline
 
-import (
-	"encoding/json"
-	"fmt"
-
-	"github.com/onnx-remat/remat/onnx"
-)
-
 // Version is the program's version, written into every file that it makes.
 const Version = "0.1.0"
 
@@ -25,13 +18,3 @@ const (
 	// OrderedKey says that the places of the nodes carry a schedule.
 	OrderedKey = "remat.ordered"
 )
-
-// SetJSON writes a metadata entry as JSON.
-func SetJSON(m *onnx.Model, key string, value any) error {
-	data, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("metadata %s: %w", key, err)
-	}
-	m.SetMetadata(key, string(data))
-	return nil
-}

@@ -100,7 +100,7 @@ func (p *preparation) precise(*runtime.Engine) error {
 	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.roles == nil {
 		p.roles = o.Roles
 	}
-	if err := SetJSON(p.Model, PrecisionKey, howPrecise(o, r)); err != nil {
+	if err := p.Model.SetJSON(PrecisionKey, howPrecise(o, r)); err != nil {
 		return err
 	}
 	report := r.Report

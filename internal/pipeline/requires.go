@@ -31,4 +31,4 @@ func needs(m *onnx.Model) kernels.Release {
 }
 
 // SetRequires writes the entry of a typed model.
-func SetRequires(m *onnx.Model) error { return SetJSON(m, RequiresKey, RequiresOf(m)) }
+func SetRequires(m *onnx.Model) error { return m.SetJSON(RequiresKey, RequiresOf(m)) }

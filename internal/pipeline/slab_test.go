@@ -37,7 +37,7 @@ func asWritten(t *testing.T, e *runtime.Engine, strategy string, dropout float64
 // promise gives a file the metadata that it is saved with and run by.
 func promise(t *testing.T, f *File) {
 	t.Helper()
-	if err := SetJSON(f.Model, step.RolesKey, f.Roles()); err != nil {
+	if err := f.Model.SetJSON(step.RolesKey, f.Roles()); err != nil {
 		t.Fatal(err)
 	}
 	SetPromise(f.Model, f.Peak)

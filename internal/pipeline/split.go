@@ -202,7 +202,7 @@ func keepLocations(m *onnx.Model) error {
 			delete(entries, name)
 		}
 	}
-	return SetJSON(m, runtime.ParametersKey, entries)
+	return m.SetJSON(runtime.ParametersKey, entries)
 }
 
 // Split writes the files of a split and their description into a folder, which is there.

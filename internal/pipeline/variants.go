@@ -80,13 +80,11 @@ func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Sizes != nil && len(a.Unsized) > 0 {
-		if ao.Shapes, err = o.Sizes.of(m, a.Roles, o.Dims); err != nil {
-			return nil, err
-		}
-		if a, err = analysis.Analyze(m, ao); err != nil {
-			return nil, err
-		}
+	if ao.Shapes, err = o.Sizes.of(m, a.Roles, o.Dims); err == nil && len(ao.Shapes) > 0 {
+		a, err = analysis.Analyze(m, ao)
+	}
+	if err != nil {
+		return nil, err
 	}
 	a.Problem.Added = v.added
 	a.Problem.Reread = int64(float64(v.reread*balance) * a.CostOfFLOP())

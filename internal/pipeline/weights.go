@@ -49,7 +49,7 @@ func moveParameters(m *onnx.Model, to func(location string) (string, error)) (bo
 	if !used {
 		return false, nil
 	}
-	return true, SetJSON(m, runtime.ParametersKey, entries)
+	return true, m.SetJSON(runtime.ParametersKey, entries)
 }
 
 // placeParameters records where each parameter's values lie: external ones in
@@ -85,7 +85,7 @@ func placeParameters(m *onnx.Model, d *Derivation, at func(location string) (str
 		names, inline[v.Name] = append(names, v.Name), v.Init
 	}
 	if len(names) == 0 {
-		return SetJSON(m, runtime.ParametersKey, places)
+		return m.SetJSON(runtime.ParametersKey, places)
 	}
 	file, err := beside()
 	if err != nil {
@@ -102,7 +102,7 @@ func placeParameters(m *onnx.Model, d *Derivation, at func(location string) (str
 		}
 		places[t.Name] = map[string]any{"file": filepath.Base(file), "offset": t.Offset, "bytes": t.Bytes}
 	}
-	return SetJSON(m, runtime.ParametersKey, places)
+	return m.SetJSON(runtime.ParametersKey, places)
 }
 
 // narrow lists the initializers of a graph made of the derived one that hold frozen

@@ -27,12 +27,7 @@ func (a Adapters) Write(m *onnx.Model) error {
 	if len(a) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(a)
-	if err != nil {
-		return fmt.Errorf("metadata %s: %w", AdaptersKey, err)
-	}
-	m.SetMetadata(AdaptersKey, string(text))
-	return nil
+	return m.SetJSON(AdaptersKey, a)
 }
 
 // ParseAdapters reads the JSON form.

@@ -23,12 +23,7 @@ func (a Apart) Write(m *onnx.Model) error {
 	if len(a) == 0 {
 		return nil
 	}
-	text, err := json.Marshal(a)
-	if err != nil {
-		return fmt.Errorf("metadata %s: %w", ApartKey, err)
-	}
-	m.SetMetadata(ApartKey, string(text))
-	return nil
+	return m.SetJSON(ApartKey, a)
 }
 
 // ParseApart reads the JSON form; an empty text holds none.

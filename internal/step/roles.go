@@ -74,12 +74,7 @@ func RolesOf(m *onnx.Model, given *Roles) (r Roles, stated bool, err error) {
 
 // Write makes the roles the model's metadata entry.
 func (r Roles) Write(m *onnx.Model) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("metadata %s: %w", RolesKey, err)
-	}
-	m.SetMetadata(RolesKey, string(text))
-	return nil
+	return m.SetJSON(RolesKey, r)
 }
 
 // Check refuses a role of something that the graph does not have.

@@ -142,6 +142,11 @@ var index = func() map[key]Traits {
 	return m
 }()
 
+// Product reports an operator whose work is products: of matrices, or of windows with filters.
+func (t Traits) Product() bool {
+	return t.Cost == Contraction || t.Cost == Convolution || t.Cost == Recurrent
+}
+
 // Of returns what is known of the node's operator and of its kernel for the type of
 // its first input; false if nothing is. The slices are shared and not to be changed.
 func Of(n *onnx.Node) (Traits, bool) {

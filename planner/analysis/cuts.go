@@ -155,7 +155,7 @@ func (c *cutFinder) mainOutput(op int) bool {
 // multiplied reports a value that some product reads, perhaps behind a barrier.
 func multiplied(v *onnx.Value) bool {
 	for _, u := range v.Uses() {
-		if t, _ := traits.Of(u.Node); heavy(t) {
+		if t, _ := traits.Of(u.Node); t.Product() {
 			return true
 		}
 		if view := u.Node.Out(0); traits.IsView(u.Node) && u.Index == 0 && view != nil && multiplied(view) {
@@ -163,10 +163,6 @@ func multiplied(v *onnx.Value) bool {
 		}
 	}
 	return false
-}
-
-func heavy(t traits.Traits) bool {
-	return t.Cost == traits.Contraction || t.Cost == traits.Convolution || t.Cost == traits.Recurrent
 }
 
 // forwardOrder lists the forward operators, each after what it reads, each
@@ -377,7 +373,7 @@ func (c *cutFinder) view(op int) bool {
 func (c *cutFinder) products(from, to int) int {
 	count := 0
 	for _, op := range c.order[from:to] {
-		if t, _ := traits.Of(c.a.Nodes[op]); heavy(t) {
+		if t, _ := traits.Of(c.a.Nodes[op]); t.Product() {
 			count++
 		}
 	}

@@ -60,7 +60,7 @@ func (c *cutFinder) measure() *pieces {
 			if t.Cost != traits.View {
 				ops, opSum = ops+1, opSum+hashed(c.a.Problem.Ops[op].Type)
 			}
-			if heavy(t) {
+			if t.Product() {
 				prods, prodSum = prods+1, prodSum+hashed(string(rune(t.Cost)))
 			}
 		}
