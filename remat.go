@@ -32,6 +32,7 @@ import (
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/loss"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
@@ -154,6 +155,42 @@ func values(list []*onnx.Value) []Value {
 		out = append(out, w)
 	}
 	return out
+}
+
+// LossOptions say what loss a model gets. Kind has to be given.
+type LossOptions struct {
+	// Kind is one of remat loss --kind, such as "cross-entropy" or "next-token".
+	Kind string
+	// Output names the prediction; "": the only output of floats, or logits.
+	Output string
+	// Labels is the name of the new input; "": labels.
+	Labels string
+	// ClassAxis is the axis of the classes of a cross-entropy; nil: that of the model's
+	// Softmax, or the second of two.
+	ClassAxis *int
+	// Ignore is the label that takes no part; nil: -100.
+	Ignore *int64
+	// Keep are globs over the names of outputs that stay.
+	Keep []string
+}
+
+// WithLoss writes a forward model that was exported without a loss to out, with one: its
+// first output, and a new input of labels. Inputs of a decoder's past are gone, since a
+// training step has none. Weights in files of their own are referred to, as by Derive.
+func (g *Graph) WithLoss(out string, o LossOptions) (*Graph, error) {
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	kind, err := loss.ParseKind(o.Kind)
+	if err != nil {
+		return nil, err
+	}
+	if err := canWrite(g.source.Files(), out); err != nil {
+		return nil, err
+	}
+	if _, err := g.source.WithLoss(out, loss.Options{Kind: kind, Output: o.Output, Labels: o.Labels, ClassAxis: o.ClassAxis, Ignore: o.Ignore, Keep: o.Keep, Dims: g.dims}, nil); err != nil {
+		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+	}
+	return Open(out, nil)
 }
 
 // DeriveOptions say how a training graph is derived. The zero value trains all

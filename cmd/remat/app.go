@@ -48,7 +48,7 @@ var errHelped = errors.New("helped")
 // commands is the table of commands, in the order of the flow.
 func commands(e *env) []*cli.Command {
 	return []*cli.Command{
-		doctorCommand(e), modelCommand(e), inspectCommand(e), gradCommand(e),
+		doctorCommand(e), modelCommand(e), inspectCommand(e), lossCommand(e), gradCommand(e),
 		lowerCommand(e), planCommand(e), explainCommand(e), rewriteCommand(e), splitCommand(e),
 		runCommand(e), trainCommand(e), evalCommand(e), applyCommand(e), compareCommand(e), sweepCommand(e), adviseCommand(e), demoCommand(e),
 	}

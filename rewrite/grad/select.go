@@ -133,7 +133,7 @@ func (e *engine) findLoss(name string, c *chooser, res *Result) (*onnx.Value, er
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, &LossError{Reason: "no output is a scalar float that could be the loss: export the model with its loss, or build one with remat model"}
+		return nil, &LossError{Reason: "no output is a scalar float that could be the loss: add one with remat loss, or export the model with its loss"}
 	}
 	if v := e.onlyTraining(found, c); v != nil {
 		metrics := namesOf(slices.DeleteFunc(slices.Clone(found), func(w *onnx.Value) bool { return w == v }))
