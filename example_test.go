@@ -152,6 +152,40 @@ func ExampleOpen() {
 	// logits float32 [8 10]
 }
 
+// A decoder that was exported to generate, with weights in four bits: it gets a loss, and
+// low-rank pairs that are trained.
+func ExampleGraph_WithLoss() {
+	dir, err := os.MkdirTemp("", "remat")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	logits, err := remat.Open("testdata/models/genai/llama_int4.onnx", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer logits.Close()
+	forward, err := logits.WithLoss(filepath.Join(dir, "model.onnx"), remat.LossOptions{Kind: "next-token"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer forward.Close()
+	for _, v := range forward.Inputs() {
+		fmt.Println(v.Name)
+	}
+	graph, err := forward.Derive(filepath.Join(dir, "train.onnx"), remat.DeriveOptions{Adapters: []string{"*:r=4"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer graph.Close()
+	fmt.Println(graph.FreeDims())
+	// Output:
+	// input_ids
+	// attention_mask
+	// labels
+	// [batch_size sequence_length]
+}
+
 // A budget that no plan keeps is an error that has the least that one does.
 func ExampleRuntime_Plan() {
 	dir, err := os.MkdirTemp("", "remat")

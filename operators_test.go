@@ -52,6 +52,9 @@ const (
 	windowOperators  = "BlackmanWindow HammingWindow HannWindow MelWeightMatrix"
 )
 
+// unpacked are operators by codes of a few bits.
+const unpacked = "com.microsoft.GatherBlockQuantized com.microsoft.MatMulNBits"
+
 const lowered = "lower replaces it before anything else looks"
 
 var operatorTables = []operatorTable{
@@ -63,6 +66,7 @@ var operatorTables = []operatorTable{
 		},
 		without: map[string]string{
 			lowered: trainingOperators + " com.microsoft.Inverse",
+			"grad opens it before anything else looks":                                    unpacked,
 			"ONNX Runtime's fusion for inference; a graph that has it is not planned yet": fusedOperators + " " + attentionOperators,
 		},
 	},
@@ -71,14 +75,15 @@ var operatorTables = []operatorTable{
 		has:  func(o infer.Operator) bool { return grad.Covers(o.Domain, o.Op) },
 		without: map[string]string{
 			"it reads no floats":                            "And BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor ConvInteger MatMulInteger Not Or QLinearConv QLinearMatMul Xor",
+			"unpack opens it":                               unpacked,
 			"it reads nothing":                              "Constant ConstantOfShape RandomNormal RandomUniform " + windowOperators,
 			"normalize opens it where it can":               "If Loop Scan",
 			"upgrade makes Resize or ScatterElements of it": "Scatter Upsample",
 			"a cache of inference":                          "TensorScatter",
 			"its output has a size that only the run knows": "Compress Unique",
-			"it rounds": "DynamicQuantizeLinear",
+			"it rounds":                                     "DynamicQuantizeLinear",
 			"private; a gradient or an optimizer itself, or with one that ONNX Runtime makes": trainingOperators,
-			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.BiasSoftmax com.microsoft.GroupQueryAttention com.microsoft.Inverse",
+			"ONNX Runtime's fusion for inference":                                             fusedOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
 			"ONNX Runtime's layout and copies, which it makes after a file is loaded":         layoutOperators,
 			"it prepares features, before any weight, or picks labels":                        featureOperators,
 			"no rule yet": "MaxRoiPool",
@@ -91,7 +96,7 @@ var operatorTables = []operatorTable{
 			return region
 		},
 		without: map[string]string{
-			lowered: trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
+			lowered: unpacked + " " + trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
 			"never between a projection and its loss": layoutOperators + " " + windowOperators + " " + featureOperators + ` AffineGrid AveragePool BatchNormalization
 				CenterCropPad Col2Im Conv ConvInteger ConvTranspose DFT DeformConv DepthToSpace DequantizeLinear Det
 				DynamicQuantizeLinear GRU GlobalAveragePool GlobalLpPool GlobalMaxPool GridSample GroupNormalization

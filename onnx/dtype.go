@@ -26,6 +26,7 @@ const (
 	Uint32    DType = 12
 	Uint64    DType = 13
 	BFloat16  DType = 16
+	Uint4     DType = 21
 	Int4      DType = 22
 )
 
@@ -44,7 +45,7 @@ var dtypes = map[DType]struct {
 	14: {"complex64", 64}, 15: {"complex128", 128}, BFloat16: {"bfloat16", 16},
 	17: {"float8e4m3fn", 8}, 18: {"float8e4m3fnuz", 8},
 	19: {"float8e5m2", 8}, 20: {"float8e5m2fnuz", 8},
-	21: {"uint4", 4}, 22: {"int4", 4}, 23: {"float4e2m1", 4},
+	Uint4: {"uint4", 4}, Int4: {"int4", 4}, 23: {"float4e2m1", 4},
 	24: {"float8e8m0", 8}, 25: {"uint2", 2}, 26: {"int2", 2},
 }
 

@@ -73,6 +73,22 @@ func (t *Tensor) Dims() []int64 { return t.Proto.GetDims() }
 // Type is the tensor's type, always static.
 func (t *Tensor) Type() Type { return TensorOf(t.DType(), StaticShape(t.Dims()...)) }
 
+// As is the tensor's bytes taken as another type and shape of as many bytes; the data
+// stays where it is. Bytes of the result say where they do not fit.
+func (t *Tensor) As(d DType, dims ...int64) *Tensor {
+	if t.Proto.RawData == nil && !t.IsExternal() {
+		data, err := t.Bytes()
+		if err != nil {
+			data = nil // which does not fit
+		}
+		return NewTensor(d, dims, data)
+	}
+	p, kind := &pb.TensorProto{}, int32(d)
+	copyFields(p, t.Proto)
+	p.DataType, p.Dims = &kind, dims
+	return &Tensor{Proto: p, files: t.files}
+}
+
 // Elements is the number of elements.
 func (t *Tensor) Elements() (int64, error) {
 	n, ok := Elements(t.Dims())

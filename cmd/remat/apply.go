@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -78,6 +80,8 @@ type applied struct {
 	Adapter  report.Text `json:"adapter"`
 	Applied  []string    `json:"applied"`
 	Adapters []string    `json:"adapters"`
+	// Beside are those of the adapters that stand beside weights in codes.
+	Beside []string `json:"beside"`
 }
 
 func (a *application) run() error {
@@ -110,7 +114,7 @@ func (a *application) run() error {
 		return fmt.Errorf("%s: %w", a.state, err)
 	}
 	a.e.warn(unplaced(m.Graph, f, a.names, pairs))
-	d := &applied{Model: report.Text(a.out), Adapter: report.Text(a.adapter), Applied: []string{}, Adapters: []string{}}
+	d := &applied{Model: report.Text(a.out), Adapter: report.Text(a.adapter), Applied: []string{}, Adapters: []string{}, Beside: []string{}}
 	for _, p := range pairs.List {
 		d.Adapters = append(d.Adapters, p.Layer.Name)
 	}
@@ -119,12 +123,13 @@ func (a *application) run() error {
 			return err
 		}
 	}
+	of := len(m.Graph.Initializers)
 	if a.out != "" {
-		if d.Applied, err = a.writeModel(src, pairs, f); err != nil {
+		if d.Applied, err = a.writeModel(src, pairs, f, d); err != nil {
 			return err
 		}
 	}
-	return a.print(d, len(m.Graph.Initializers))
+	return a.print(d, of)
 }
 
 func (a *application) print(d *applied, of int) error {
@@ -135,15 +140,21 @@ func (a *application) print(d *applied, of int) error {
 	if a.adapter != "" {
 		a.e.say("%s: low-rank pairs of %d layers from %s", a.adapter, len(d.Adapters), from)
 	}
-	switch {
-	case a.out == "":
-	case len(d.Adapters) == 0:
-		a.e.say("%s: %d of %d initializers from %s", a.out, len(d.Applied), of, from)
-	case len(d.Applied) == 0:
-		a.e.say("%s: merged the low-rank pairs of %d layers from %s", a.out, len(d.Adapters), from)
-	default:
-		a.e.say("%s: %d of %d initializers from %s, and merged the low-rank pairs of %d layers", a.out, len(d.Applied), of, from, len(d.Adapters))
+	if a.out == "" {
+		return nil
 	}
+	var did []string
+	if merged := len(d.Adapters) - len(d.Beside); merged > 0 {
+		did = append(did, fmt.Sprintf("merged the low-rank pairs of %d layers", merged))
+	}
+	if len(d.Beside) > 0 {
+		did = append(did, fmt.Sprintf("added the low-rank pairs of %d layers beside weights in codes", len(d.Beside)))
+	}
+	if len(d.Applied) > 0 || len(did) == 0 {
+		did = slices.Insert(did, 0, fmt.Sprintf("%d of %d initializers", len(d.Applied), of))
+	}
+	did[0] += " from " + from
+	a.e.say("%s: %s", a.out, strings.Join(did, ", and "))
 	return nil
 }
 
@@ -169,7 +180,7 @@ func (a *application) writeAdapter(m *onnx.Model, pairs *pipeline.TrainedPairs, 
 
 // writeModel writes the forward model with the values of the state, and returns the
 // names of the initializers that it holds.
-func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPairs, f *safetensors.File) ([]string, error) {
+func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPairs, f *safetensors.File, d *applied) ([]string, error) {
 	m, reads := src.Model, append(slices.Clone(src.DataFiles()), a.state)
 	if err := pipeline.CanWrite(reads, a.out); err != nil {
 		return nil, err
@@ -182,7 +193,13 @@ func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPa
 	if len(taken)+len(pairs.List) == 0 {
 		return nil, fmt.Errorf("%s: no tensor matches an initializer of %s: give the --names that grad was given", a.state, filepath.Base(a.forward))
 	}
+	if err := a.putBeside(m, pairs, d); err != nil {
+		return nil, err
+	}
 	for _, p := range pairs.List {
+		if p.Layer.Codes() {
+			continue
+		}
 		apart := external[p.Layer.Weight.Name] != nil || p.Layer.Weight.Init.IsExternal()
 		w, err := adapter.Merge(m.Graph, p.Layer.Linear, p.Trained)
 		if err != nil {
@@ -204,6 +221,27 @@ func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPa
 		}
 	}
 	return taken, m.Save(a.out)
+}
+
+// putBeside adds the pairs of weights in codes to the model.
+func (a *application) putBeside(m *onnx.Model, pairs *pipeline.TrainedPairs, d *applied) error {
+	var types *infer.Result
+	for _, p := range pairs.List {
+		if !p.Layer.Codes() {
+			continue
+		}
+		if types == nil {
+			var err error
+			if types, err = infer.Model(m, infer.Options{Dims: a.e.dims}); err != nil {
+				return err
+			}
+		}
+		if err := adapter.Beside(m.Graph, types, p.Layer.Linear, p.Layer.Name, p.Trained); err != nil {
+			return fmt.Errorf("%s: %w", p.Layer.Name, err)
+		}
+		d.Beside = append(d.Beside, p.Layer.Name)
+	}
+	return nil
 }
 
 // takeValues gives initializers the values of the state's tensors, and returns

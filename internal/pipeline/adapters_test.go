@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -159,14 +160,34 @@ func TestPEFTFolder(t *testing.T) {
 	}
 }
 
-// TestMergeOfCodes: nothing can be added to integers.
-func TestMergeOfCodes(t *testing.T) {
-	m, _ := ortest.Parse(t, "model ir=10 opset=21\ngraph g {\nin x float32[2,2]\ninit w int8[2,2] = [1,2,3,4]\ninit s float32[] = 0.5\nv = DequantizeLinear(w, s)\ny = MatMul(x, v)\nout y float32\n}\n")
-	l := adapter.Linears(m.Graph)
-	if len(l) != 1 {
-		t.Fatal(l)
-	}
-	if _, err := adapter.Merge(m.Graph, l[0], adapter.Trained{Rank: 1, Scale: 1, A: []float64{1, 2}, B: []float64{3, 4}}); err != adapter.ErrQuantized {
-		t.Errorf("got %v", err)
+// TestPairsBesideCodes: nothing can be added to codes, so a pair stands beside them, and the
+// model computes x W + (alpha/r) (x A) B.
+func TestPairsBesideCodes(t *testing.T) {
+	for _, body := range []string{
+		"init w int8[2,3] = [1,2,3,4,5,6]\ninit s float32[] = 0.5\nv = DequantizeLinear(w, s)\ny = MatMul(x, v)",
+		"init w uint8[3,1,8] = [165, 136, 136, 136, 136, 136, 136, 136, 182, 136, 136, 136, 136, 136, 136, 136, 199, 136, 136, 136, 136, 136, 136, 136]\n" +
+			"init s float32[3] = [0.5, 0.5, 0.5]\ny = com.microsoft.MatMulNBits(x, w, s) {K=2, N=3, bits=4, block_size=16}",
+	} {
+		m, types := ortest.Parse(t, "model ir=10 opset=21 opset[com.microsoft]=1\ngraph g {\nin x float32[4,2]\n"+body+"\nout y float32[4,3]\n}\n")
+		feeds := ortest.RandomInputs(m)
+		before := ortest.Run(t, m, 0, feeds)["y"]
+		l := adapter.Linears(m.Graph)
+		if len(l) != 1 || !l[0].Codes() || l[0].In != 2 || l[0].Out != 3 || l[0].Weight.Name != "w" {
+			t.Fatal(l)
+		}
+		if err := adapter.Beside(m.Graph, types, l[0], "w", adapter.Trained{Rank: 1, Scale: 2, A: []float64{1, 2}, B: []float64{3, 4, -5}}); err != nil {
+			t.Fatal(err)
+		}
+		x, err := feeds["x"].Float64s()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, y := range ortest.Run(t, m, 0, feeds)["y"] {
+			row := x[i/3*2:]
+			want := before[i] + 2*(row[0]+2*row[1])*[]float64{3, 4, -5}[i%3]
+			if math.Abs(y-want) > 1e-5 {
+				t.Errorf("y[%d] = %g, want %g", i, y, want)
+			}
+		}
 	}
 }

@@ -80,6 +80,11 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	if d.Quantized, err = quantize.Frozen(m, o.Quantize, d.Types); err != nil {
 		return nil, err
 	}
+	if quantize.InBlocks(m.Graph) { // those that the file held
+		if err := quantize.Apart(m.Graph); err != nil {
+			return nil, err
+		}
+	}
 	if o.Quantize != quantize.None && len(d.narrow(m.Graph)) == 0 {
 		d.Warnings = append(d.Warnings, "--quantize-frozen found no frozen weight of two or more axes, in float32, that products read: all stay as they are")
 	}

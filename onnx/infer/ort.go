@@ -5,6 +5,7 @@ package infer
 import (
 	"fmt"
 	"runtime"
+	"slices"
 
 	"golang.org/x/sys/cpu"
 
@@ -30,10 +31,12 @@ var ortOperators = []row{
 	{microsoft, "FusedGemm", 1, 2, gemm, nil, "[m,n]"},
 	{microsoft, "FusedMatMul", 1, 2, fusedMatMul, nil, "[...,m,n]"},
 	{microsoft, "FusedMatMulActivation", 1, 2, fusedMatMul, nil, "[...,m,n]"},
+	{microsoft, "GatherBlockQuantized", 1, 0, gatherBlocks, nil, "the indices' shape, then [k]"},
 	{microsoft, "Gelu", 1, 1, same, nil, "like X"},
 	{microsoft, "GemmFastGelu", 1, 2, matMul, nil, "[...,m,n]"},
 	{microsoft, "GroupQueryAttention", 1, 1, groupQuery, nil, "[batch,seq,hidden], present key and value"},
 	{microsoft, "Inverse", 1, 1, same, nil, "like X"},
+	{microsoft, "MatMulNBits", 1, 1, matMulBits, nil, "[...,m,N]"},
 	{microsoft, "MultiHeadAttention", 1, 1, multiHead, nil, "[batch,seq,hidden], present key and value"},
 	{microsoft, "QuickGelu", 1, 1, same, nil, "like X"},
 	{microsoft, "RotaryEmbedding", 1, 1, rotary, nil, "like X"},
@@ -203,6 +206,34 @@ func groupQuery(c *ctx) error {
 		return fmt.Errorf("num_heads %d, kv_num_heads %d", heads, kv)
 	}
 	c.set(0, d, onnx.Shape{q[0], q[1], q[2].Div(onnx.Static(heads + 2*kv)).Mul(onnx.Static(heads))})
+	return nil
+}
+
+// matMulBits: A [..., K], and a weight of N rows in codes.
+func matMulBits(c *ctx) error {
+	d := c.dtype(0)
+	c.setDType(0, d)
+	if a, ok := c.shape(0); ok && len(a) > 0 {
+		c.set(0, d, append(slices.Clone(a[:len(a)-1]), onnx.Static(max(c.n.Int("N", 0), 0))))
+	}
+	return nil
+}
+
+// gatherBlocks: rows of codes [n, bytes], bits each, looked up along the first axis.
+func gatherBlocks(c *ctx) error {
+	d := c.dtype(2)
+	c.setDType(0, d)
+	codes, ok, err := c.need(0, 2)
+	ids, known := c.shape(1)
+	bits := c.n.Int("bits", 4)
+	if err != nil || !ok || !known || bits < 1 || bits > 8 || c.n.Int("gather_axis", 0) != 0 {
+		return err
+	}
+	width := codes[1]
+	if c.dtype(0) == onnx.Uint8 {
+		width = width.Mul(onnx.Static(8)).Div(onnx.Static(bits))
+	}
+	c.set(0, d, append(slices.Clone(ids), width))
 	return nil
 }
 

@@ -9,12 +9,13 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// samples lists the sample models.
+// samples lists the sample models, but for those of genai: their builder declares lists as
+// scalars, and nothing tells the sizes of the caches that they return.
 func samples(t testing.TB) []string {
 	t.Helper()
 	var out []string
 	err := filepath.WalkDir(filepath.Join("..", "..", "testdata", "models"), func(p string, d os.DirEntry, err error) error {
-		if strings.HasSuffix(p, ".onnx") {
+		if strings.HasSuffix(p, ".onnx") && filepath.Base(filepath.Dir(p)) != "genai" {
 			out = append(out, p)
 		}
 		return err

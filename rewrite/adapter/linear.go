@@ -8,6 +8,7 @@ package adapter
 //	W [out,in] ─Transpose────────────────────▶ MatMul                torch.nn.Linear
 //	W [out,in] ──────────────────────────────▶ Gemm transB
 //	W (any) ─Cast, Reshape, DequantizeLinear─▶ one of these
+//	W [out,blocks,bytes] ────────────────────▶ MatMulNBits           ONNX Runtime's, packed
 //
 // https://onnx.ai/onnx/operators/onnx__Gemm.html, onnx__MatMul.html. Names say nothing.
 
@@ -26,7 +27,7 @@ type Linear struct {
 	In, Out int64
 	// Transposed: the weight's elements lie as [out,in], not as [in,out].
 	Transposed bool
-	// Quantized: the products read a DequantizeLinear of the weight.
+	// Quantized: the products read a DequantizeLinear of the weight, or codes.
 	Quantized bool
 	Products  []*onnx.Node
 	// Others read the weight too, as a Gather does that of a tied embedding.
@@ -93,10 +94,18 @@ func (s *search) follow(v *onnx.Value, as view) {
 			s.follow(u.Node.Out(0), next)
 		case u.Index == 1 && u.Node.Is("MatMul", "Gemm") && len(as.shape) == 2 && u.Node.In(0) != v:
 			s.product(u.Node, as)
+		case u.Index == 1 && packed(u.Node):
+			n := u.Node
+			s.add(n, n.Int("K", 0), n.Int("N", 0), view{transposed: true, quantized: true})
 		default:
 			s.Others = append(s.Others, u.Node)
 		}
 	}
+}
+
+// packed reports a product by codes of a few bits.
+func packed(n *onnx.Node) bool {
+	return n.Domain() == "com.microsoft" && n.OpType() == "MatMulNBits"
 }
 
 // product adds a product by a matrix.
@@ -105,6 +114,11 @@ func (s *search) product(n *onnx.Node, as view) {
 	if n.Is("Gemm") && n.Int("transB", 0) != 0 {
 		in, out, as.transposed = out, in, !as.transposed
 	}
+	s.add(n, in, out, as)
+}
+
+// add adds a product by a matrix [in,out].
+func (s *search) add(n *onnx.Node, in, out int64, as view) {
 	switch first := len(s.Products) == 0; {
 	case first:
 		s.In, s.Out, s.Transposed, s.Quantized = in, out, as.transposed, as.quantized

@@ -5,13 +5,14 @@ package adapter
 //	W' = W + (alpha / r) A B
 //
 // in the layout that W has, each element summed in float64 and rounded once. What else
-// reads a tied weight goes on reading W: the products get a weight of their own.
+// reads a tied weight goes on reading W: the products get a weight of their own. To codes
+// nothing can be added: there the pair stays beside the weight, as it was trained.
 
 import (
-	"errors"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // Trained are the values of a pair, row by row: A [in,r], B [r,out].
@@ -27,15 +28,29 @@ func (t Trained) Turned(in, out int64) (a, b *onnx.Tensor) {
 		onnx.FloatTensor(onnx.Float32, transposed(t.B, t.Rank, out), out, t.Rank)
 }
 
-// ErrQuantized says that a weight holds codes, to which nothing can be added.
-var ErrQuantized = errors.New("the weight is quantized, and the pair cannot be added to its codes: write it with --adapter DIR")
+// Codes reports a weight that a pair cannot be added to.
+func (l *Linear) Codes() bool { return l.Quantized || !l.Weight.Init.DType().IsFloat() }
 
-// Merge gives the products of a linear layer the merged weight, and returns it: the
-// layer's own, or beside a tied one a new initializer.
-func Merge(g *onnx.Graph, l *Linear, t Trained) (*onnx.Value, error) {
-	if l.Quantized || !l.Weight.Init.DType().IsFloat() {
-		return nil, ErrQuantized
+// Beside puts a trained pair beside the weight of a linear layer, as Insert does.
+func Beside(g *onnx.Graph, types build.Typer, l *Linear, name string, t Trained) error {
+	p, err := Insert(g, types, l, name, t.Rank, t.Scale*float64(t.Rank))
+	if err != nil {
+		return err
 	}
+	dtype := p.A.Init.DType()
+	set := func(v *onnx.Value, values []float64, rows, cols int64) {
+		x := onnx.FloatTensor(dtype, values, rows, cols)
+		x.Proto.Name = &v.Name
+		v.Init = x
+	}
+	set(p.A, t.A, l.In, t.Rank)
+	set(p.B, t.B, t.Rank, l.Out)
+	return nil
+}
+
+// Merge gives the products of a linear layer, whose weight is none of codes, the merged
+// weight, and returns it: the layer's own, or beside a tied one a new initializer.
+func Merge(g *onnx.Graph, l *Linear, t Trained) (*onnx.Value, error) {
 	merged, err := l.sum(t)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/unpack"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
 
@@ -331,6 +332,9 @@ func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 			_, _ = infer.Model(m, infer.Options{Dims: o.Dims})
 		}
 		if err := upgrade.Model(m, MinOpset); err != nil {
+			return nil, err
+		}
+		if _, err := unpack.Model(m); err != nil {
 			return nil, err
 		}
 		if err := o.passed("upgrade", m); err != nil {

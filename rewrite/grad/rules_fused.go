@@ -30,6 +30,7 @@ var fusedRules = []Rule{
 	{Domain: microsoft, Op: "EmbedLayerNormalization", Since: 1, Doc: "made of Gather, Add and LayerNormalization", Inputs: []int{2, 3, 4, 5, 6}, Grad: gradEmbedNorm},
 	{Domain: microsoft, Op: "Attention", Since: 1, Doc: "made of MatMul, Split, Softmax", Inputs: []int{0, 1, 2, 5}, Grad: gradFusedAttention},
 	{Domain: microsoft, Op: "MultiHeadAttention", Since: 1, Doc: "made of MatMul and Softmax", Inputs: []int{0, 1, 2, 3, 5}, Grad: gradMultiHead},
+	{Domain: microsoft, Op: "GroupQueryAttention", Since: 1, Doc: "made of MatMul and Softmax; see rules_groupquery.go", Inputs: []int{0, 1, 2, 10, 11}, Fixed: []int{7, 8}, Grad: gradGroupQuery},
 	{Domain: microsoft, Op: "RotaryEmbedding", Since: 1, Doc: "made of Gather, Split, Mul and Concat", Inputs: []int{0}, Grad: gradFusedRotary},
 	{Domain: microsoft, Op: "FusedConv", Since: 1, Doc: "made of Conv, Add and the activation", Grad: gradFusedConv},
 	{Domain: microsoft, Op: "FusedGemm", Since: 1, Doc: "made of Gemm and the activation", Grad: gradFusedGemm},
@@ -223,15 +224,24 @@ func gradFusedRotary(c *Context) {
 		c.Fail("the width of a head is unknown")
 		return
 	}
-	c.Decompose(func() []*onnx.Value { return []*onnx.Value{c.rotated(c.In(0), half, width)} })
+	r := rotation{c.In(1), c.In(2), c.In(3), half, c.Node.Int("interleaved", 0) != 0}
+	c.Decompose(func() []*onnx.Value { return []*onnx.Value{c.rotated(c.In(0), r, width)} })
+}
+
+// A rotation says by which angles heads are turned: rows of cos and sin, [positions,
+// half], at places [b or 1,s], or from places [1] on.
+type rotation struct {
+	places, cos, sin *onnx.Value
+	half             int64
+	interleaved      bool
 }
 
 // rotated turns the first 2*half numbers of each head of x, which is [b,s,heads*width]
 // or [b,heads,s,width], by the angles of their positions, in pairs that lie half
 // apart or, interleaved, side by side.
-func (c *Context) rotated(x *onnx.Value, half, width int64) *onnx.Value {
+func (c *Context) rotated(x *onnx.Value, r rotation, width int64) *onnx.Value {
 	s := x.Type.Shape
-	places, four := c.In(1), x
+	places, half, four := r.places, r.half, x
 	if len(s) == 4 {
 		four = c.Transpose(x, 0, 2, 1, 3)
 	} else {
@@ -240,7 +250,7 @@ func (c *Context) rotated(x *onnx.Value, half, width int64) *onnx.Value {
 	if c.Rank(places) == 1 { // where the first one stands
 		places = c.Unsqueeze(c.Plus(c.places(four, 1), c.cast(places, onnx.Int64)), 0)
 	}
-	cos, sin := c.Unsqueeze(c.Do("Gather", c.In(2), places), 2), c.Unsqueeze(c.Do("Gather", c.In(3), places), 2)
+	cos, sin := c.Unsqueeze(c.Do("Gather", r.cos, places), 2), c.Unsqueeze(c.Do("Gather", r.sin, places), 2)
 	split := func(v *onnx.Value, sizes ...int64) []*onnx.Value {
 		return c.Nodes("", "Split", build.In(v, c.IntList(sizes...)), len(sizes), onnx.IntAttr("axis", -1))
 	}
@@ -252,7 +262,7 @@ func (c *Context) rotated(x *onnx.Value, half, width int64) *onnx.Value {
 	}
 	t := turned.Type.Shape
 	var parts []*onnx.Value
-	if c.Node.Int("interleaved", 0) != 0 {
+	if r.interleaved {
 		cos, sin = c.Unsqueeze(cos, 4), c.Unsqueeze(sin, 4)
 		parts = split(c.ReshapeDims(turned, onnx.Shape{t[0], t[1], t[2], onnx.Static(half), onnx.Static(2)}), 1, 1)
 	} else {

@@ -95,13 +95,9 @@ func (r *graphReading) learn(x *meaning, u onnx.Use) {
 	switch {
 	case isTarget(u):
 		x.targets = append(x.targets, u)
-	case n.Is("Gather") && u.Index == 1:
-		t := n.In(0)
-		if t == nil || !t.Type.DType.IsFloat() || !t.Type.Ranked || len(t.Type.Shape) < 2 {
-			return
-		}
-		rows := int64(-1)
-		if k, ok := onnx.Axis(n.Int("axis", 0), len(t.Type.Shape)); ok {
+	case u.Index == 1 && looksUp(n):
+		t, rows := n.In(0), int64(-1)
+		if k, ok := onnx.Axis(n.Int(lookups[n.OpType()], 0), len(t.Type.Shape)); ok {
 			if e, known := t.Type.Shape[k].Int(); known {
 				rows = e
 			}
@@ -121,6 +117,17 @@ func (r *graphReading) learn(x *meaning, u onnx.Use) {
 	case n.Is("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
 		x.logical = true
 	}
+}
+
+// lookups are the operators that read rows of a table, with the attribute that names the
+// axis of the rows.
+var lookups = map[string]string{"Gather": "axis", "GatherBlockQuantized": "gather_axis"}
+
+// looksUp reports a lookup in a table of floats, or of the codes that stand for them.
+func looksUp(n *onnx.Node) bool {
+	t := n.In(0)
+	packed := n.Domain() == "com.microsoft" && n.OpType() == "GatherBlockQuantized"
+	return t != nil && t.Type.Ranked && len(t.Type.Shape) > 1 && (packed || n.Is("Gather") && t.Type.DType.IsFloat())
 }
 
 // comparedWith is the number that one side of an Equal is compared with.
