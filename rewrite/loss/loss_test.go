@@ -156,7 +156,7 @@ func TestKeep(t *testing.T) {
 // whose past has no tokens.
 func TestEmptyPast(t *testing.T) {
 	const body = `in x float32[b,s,4]
-in past_key_values.0.key float32[b,past_len,4]
+in past_key_values.0.key float32[b,past_len,width]
 in mask float32[b,past_len+s]
 all = Concat(past_key_values.0.key, x) {axis=1}
 axes = Constant() {value_ints=[2]}
@@ -184,7 +184,7 @@ out present.0.key float32[b,total,4]`
 	if got := m.Graph.Value("mask").Type.Shape.String(); got != "[b,s]" {
 		t.Errorf("the mask is %s", got)
 	}
-	plain := strings.NewReplacer("in past_key_values.0.key float32[b,past_len,4]\n", "", "past_len+", "", "all = Concat(past_key_values.0.key, x) {axis=1}", "all = Identity(x)",
+	plain := strings.NewReplacer("in past_key_values.0.key float32[b,past_len,width]\n", "", "past_len+", "", "all = Concat(past_key_values.0.key, x) {axis=1}", "all = Identity(x)",
 		"shape = Shape(past_key_values.0.key)\n", "init shape int64[2] = [0, 0]\n", "present.0.key = Identity(all)\n", "", "\nout present.0.key float32[b,total,4]", "").Replace(body)
 	want := parse(t, 17, plain)
 	if _, err := Add(want, Options{Kind: NextToken}); err != nil {

@@ -147,8 +147,12 @@ func optional(u onnx.Use) bool {
 // other inputs.
 func empty(g *onnx.Graph, b *build.Builder, v *onnx.Value, past []*onnx.Value) (*onnx.Value, error) {
 	var parts []*onnx.Value
-	for _, d := range v.Type.Shape {
-		if n, ok := d.Int(); ok {
+	for i, d := range v.Type.Shape {
+		n, ok := d.Int()
+		if !ok {
+			n, ok = joined(v, i)
+		}
+		if ok {
 			parts = append(parts, b.Ints(n))
 			continue
 		}
@@ -160,6 +164,21 @@ func empty(g *onnx.Graph, b *build.Builder, v *onnx.Value, past []*onnx.Value) (
 	}
 	shape := b.Op("Concat", parts, onnx.IntAttr("axis", 0))
 	return b.Op("ConstantOfShape", build.In(shape), onnx.TensorAttrOf("value", onnx.FloatTensor(v.Type.DType, []float64{0}, 1))), b.Err()
+}
+
+// joined is the extent of v along an axis that what v is concatenated with has.
+func joined(v *onnx.Value, axis int) (int64, bool) {
+	for _, u := range v.Uses() {
+		if !u.Node.Is("Concat") {
+			continue
+		}
+		for _, w := range u.Node.Inputs {
+			if along, ok := onnx.Axis(u.Node.Int("axis", 0), len(w.Type.Shape)); ok && along != axis && axis < len(w.Type.Shape) && w.Type.Shape[axis].IsStatic() {
+				return w.Type.Shape[axis].Int()
+			}
+		}
+	}
+	return 0, false
 }
 
 // sized finds an input that is not of the past with an extent d.
