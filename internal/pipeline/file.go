@@ -48,6 +48,10 @@ func (f *File) Roles() step.Roles { return f.Variant.Analysis.Roles }
 // overhead is the work that is done again, as a share of the plain step's.
 func (f *File) overhead() float64 { return f.Plan.Overhead(f.Problem()) }
 
+// waits reports a file that holds more than its plan as it is judged, by more than one part in
+// rough: buffers wait in it to be used again.
+func (f *File) waits() bool { return f.Peak > f.Verdict.Peak+f.Verdict.Peak/rough }
+
 // asRun is the plan with the schedule that the file runs, nil where that is its own
 // or is none: writing can move an update behind a reader that is computed again, or
 // merge equal nodes.

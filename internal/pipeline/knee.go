@@ -32,35 +32,61 @@ import (
 // pass has two products for each of the forward's.
 const onePass = 1.0 / 3
 
-// knee returns the file of least peak with at most the work of the knee; nil where the
-// search found no plan in time, or where a strategy with one plan may hold less.
-func (p *Planner) knee(s *planner.Solver) (*File, error) {
-	ceiling, err := p.simplest()
+// atKnee returns the file of least peak with at most the work of the knee, and says so in it;
+// nil where the search found no plan in time, or where a strategy with one plan may hold less.
+func (p *Planner) atKnee(s *planner.Solver) (*File, error) {
+	f, more, err := p.knee(s)
+	if f != nil && more {
+		f.Plan.Notes = append(f.Plan.Notes, "no bound was given: this is the knee of the curve; --strategy least may hold less for more work, --overhead and --budget choose a point between")
+	}
+	return f, err
+}
+
+// orKnee returns the file of a search for the least peak, or that of the knee where it holds
+// less: where files hold much more than the judge says, as with weights in codes, whose wide
+// copies wait for the next one of their shape, the least of what is judged is not the least.
+func (p *Planner) orKnee(best *File) (*File, error) {
+	if p.stopped() {
+		return best, nil
+	}
+	s, _, err := planner.Find("optimal")
 	if err != nil {
 		return nil, err
 	}
+	f, _, err := p.knee(s)
+	if err != nil || f == nil || f.Peak >= best.Peak {
+		return best, err
+	}
+	f.Plan.Strategy = best.Plan.Strategy
+	return f, nil
+}
+
+// knee is the file of atKnee; more reports that the curve goes on behind it.
+func (p *Planner) knee(s *planner.Solver) (f *File, more bool, err error) {
+	ceiling, err := p.simplest()
+	if err != nil {
+		return nil, false, err
+	}
 	b := newBargain(p.Before.TotalPeak-p.Before.LivePeak, ceiling)
 	if err := p.follow(s, math.Inf(1), b); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if far := p.asked.far; far != nil && p.stopped() { // of a curve that ends early
 		ceiling = min(ceiling, far.Peak)
 	}
 	at := b.knee(ceiling)
 	if at < 0 {
-		return nil, nil
+		return nil, false, nil
 	}
-	f, err := p.lowest(b.curve[:at+1], b.curve[at].Overhead)
+	f, err = p.lowest(b.curve[:at+1], b.curve[at].Overhead)
 	if err == nil && (f == nil || f.Peak > ceiling) {
 		f, err = p.first(s, Budget{Live: ceiling})
 	}
 	if err != nil || f == nil || f.Peak > ceiling {
-		return nil, err
+		return nil, false, err
 	}
-	if f, err = p.orNone(f); err == nil && (b.cut || at < len(b.curve)-1) {
-		f.Plan.Notes = append(f.Plan.Notes, "no bound was given: this is the knee of the curve; --strategy least may hold less for more work, --overhead and --budget choose a point between")
-	}
-	return f, err
+	f, err = p.orNone(f)
+	return f, b.cut || at < len(b.curve)-1, err
 }
 
 // simplest is the least peak that a strategy with one plan reaches, in bytes, as it is

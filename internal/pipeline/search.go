@@ -145,7 +145,7 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 	switch {
 	case !bounds:
 	case budget.none():
-		if best, err = p.knee(s); err != nil || best != nil {
+		if best, err = p.atKnee(s); err != nil || best != nil {
 			return best, err
 		}
 	default:
@@ -166,6 +166,11 @@ func (p *Planner) plan(strategy string, budget Budget) (*File, error) {
 		}
 		if best == nil || budget.prefers(r, best) {
 			best = r
+		}
+	}
+	if s.Unbounded && best.waits() {
+		if best, err = p.orKnee(best); err != nil {
+			return nil, err
 		}
 	}
 	if s.Frontier != nil {
@@ -350,7 +355,6 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family, budget Bu
 	if err != nil {
 		return nil, err
 	}
-	judged := list[first].Peak
 	list = slices.Delete(list, first, first+1)
 	slices.SortStableFunc(list, func(a, b Candidate) int { return cmp.Compare(a.Peak, b.Peak) })
 	for _, c := range list {
@@ -372,7 +376,7 @@ func (p *Planner) least(s *planner.Solver, strategy string, f *family, budget Bu
 	switch {
 	case s.Frontier == nil && p.costs(best):
 		return p.asGiven(best)
-	case s.Frontier != nil && best.Peak > judged+judged/rough:
+	case s.Frontier != nil && best.waits():
 		return p.orSimpler(f, best)
 	}
 	return best, nil
