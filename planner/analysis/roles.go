@@ -69,7 +69,8 @@ func (f *roleFinder) findLoss() {
 	var list []candidate
 	most := 0
 	for _, v := range f.g.Outputs {
-		if v.Producer == nil || !v.Type.DType.IsFloat() || f.a.elements(v) != 1 {
+		free := slices.ContainsFunc(v.Type.Shape, func(d onnx.Dim) bool { return d.Known() && !d.IsStatic() }) // counted as 1
+		if v.Producer == nil || !v.Type.DType.IsFloat() || f.a.elements(v) != 1 || free {
 			continue
 		}
 		before := f.before(v)

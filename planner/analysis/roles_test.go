@@ -59,6 +59,16 @@ graph step {
 	}
 }
 
+// TestFreeOutputsAreNoLoss: an output whose extents have no numbers yet counts as one element,
+// and is no scalar.
+func TestFreeOutputsAreNoLoss(t *testing.T) {
+	_, a := analyzeText(t, "model ir=10 opset=20\ngraph g {\nin x float32[b,4]\ninit w float32[4,4] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]\n"+
+		"y = MatMul(x, w)\ns = ReduceSum(y, k) {keepdims=0}\ninit k int64[1] = [1]\nout s float32[b]\n}\n")
+	if a.Roles.Loss != "" {
+		t.Errorf("loss %q", a.Roles.Loss)
+	}
+}
+
 // TestRolesOfElementwiseGradients: gradients of weights that only elementwise
 // operators lie between, a gate's, a normalized weight's, and one with a penalty
 // in the loss, are no next values; an update under a mask is one, and so is a
