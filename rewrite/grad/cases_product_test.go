@@ -13,6 +13,7 @@ var productCases = []gradCase{
 	{row: "MatMul", name: "joined", body: "in a F[2,2,3,4]\nin b F[2,2,3,4]\ninit s int64[3] = [4, 3, 4]\ninit u int64[4] = [2, 2, 4, 3]\np = Reshape(b, s)\nq = Transpose(p) {perm=[0, 2, 1]}\nr = Reshape(q, u)\ny = MatMul(a, r)"},
 	{row: "MatMul", name: "linear free", body: "in a F[batch,seq,4]\nin b F[4,2]\ny = MatMul(a, b)"},
 	{row: "MatMul", name: "batched free", body: "in a F[batch,2,seq,4]\nin b F[batch,2,4,seq]\ny = MatMul(a, b)"},
+	{row: "MatMul", name: "free sum", body: "in x F[batch,seq,2]\nin p F[batch,n,2]\nin w F[2,2]\nk = Concat(p, x, x) {axis=1}\nk1 = MatMul(k, w)\nkt = Transpose(k1) {perm=[0,2,1]}\nz = MatMul(x, kt)\ny = MatMul(z, k1)"},
 	{row: "MatMul", name: "unknown", body: "in a F[?,2,?,4]\nin b F[?,2,4,?]\ny = MatMul(a, b)"},
 	{row: "MatMul", name: "unknown linear", body: "in a F[?,?,4]\nin b F[4,2]\ny = MatMul(a, b)"},
 	{row: "MatMul", name: "vectors", body: "in a F[3]\nin b F[3]\ny = MatMul(a, b)"},

@@ -55,7 +55,7 @@ func (e *engine) dim(d onnx.Dim) *onnx.Value {
 }
 
 // makeDim reads the extent off an input, or computes it: as a multiple of one
-// that an input has, or as one that lies a fixed number beside it.
+// that an input has, as one that lies a fixed number beside it, or as a sum.
 func (e *engine) makeDim(d onnx.Dim) *onnx.Value {
 	if src, ok := e.dims.at[d]; ok {
 		return e.b.Op("Shape", build.In(src.value), onnx.IntAttr("start", int64(src.axis)), onnx.IntAttr("end", int64(src.axis+1)))
@@ -69,6 +69,17 @@ func (e *engine) makeDim(d onnx.Dim) *onnx.Value {
 		if n, ok := d.Sub(k).Int(); ok {
 			return e.b.Op("Add", build.In(e.dim(k), e.b.Ints(n)))
 		}
+	}
+	for _, name := range d.Symbols() {
+		rest := d.Subst(map[string]int64{name: 0})
+		if !rest.Known() || rest.Is(0) || rest == d {
+			continue
+		}
+		a, b := e.dim(d.Sub(rest)), e.dim(rest)
+		if a == nil || b == nil {
+			return nil
+		}
+		return e.b.Op("Add", build.In(a, b))
 	}
 	return nil
 }
