@@ -2,6 +2,8 @@ package onnx
 
 import (
 	"testing"
+
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
 // TestOrigin: where a node comes from is saved with the file and read back, a second
@@ -57,5 +59,35 @@ graph g {
 	g.AnnotateTypes()
 	for _, v := range m.ToProto().Graph.ValueInfo {
 		t.Errorf("%s is declared", v.GetName())
+	}
+}
+
+// TestOneSpelling: extents of values are declared in the text of their Dim, however the file
+// had them; what inputs and outputs declare stays.
+func TestOneSpelling(t *testing.T) {
+	m, err := Parse(`model ir=10 opset=17
+graph g {
+  in    x float32[n]
+  in    p float32["m + 1"]
+  value y float32["n + m"]
+  y = Concat(p, x) {axis=0}
+  z = Neg(y)
+  s = Abs(z)
+  out   s float32["n + m"]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Graph.Value("z").Type = m.Graph.Value("y").Type
+	m.Graph.AnnotateTypes()
+	p := m.ToProto().Graph
+	for _, c := range []struct {
+		list *pb.ValueInfoProto
+		want string
+	}{{p.ValueInfo[0], "m+n"}, {p.ValueInfo[1], "m+n"}, {p.Input[1], "m + 1"}, {p.Output[0], "n + m"}} {
+		if got := c.list.Type.GetTensorType().Shape.Dim[0].GetDimParam(); got != c.want {
+			t.Errorf("%s is declared with %q, want %q", c.list.GetName(), got, c.want)
+		}
 	}
 }

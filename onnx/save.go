@@ -158,7 +158,7 @@ func (g *Graph) Fixed() bool {
 
 // AnnotateTypes gives every node output whose type is known a value_info entry
 // in the written file, and those that the node hides none. ONNX Runtime plans reuse only for
-// shapes it knows.
+// shapes it knows, and takes extents of another spelling for others: each has one.
 func (g *Graph) AnnotateTypes() {
 	hidden := map[string]bool{} // an entry may be left of a removed node's output of that name
 	for _, n := range g.Nodes {
@@ -170,8 +170,11 @@ func (g *Graph) AnnotateTypes() {
 	}
 	g.Proto.ValueInfo = slices.DeleteFunc(g.Proto.ValueInfo, func(p *pb.ValueInfoProto) bool { return hidden[p.GetName()] })
 	have := map[string]bool{}
-	for _, vi := range g.Proto.ValueInfo {
+	for i, vi := range g.Proto.ValueInfo {
 		have[vi.GetName()] = true
+		if v := g.values[vi.GetName()]; v != nil && v.Producer != nil {
+			g.Proto.ValueInfo[i] = spelledAs(vi, v.Type.Shape)
+		}
 	}
 	for _, n := range g.Nodes {
 		for _, v := range n.Outputs {
@@ -180,6 +183,24 @@ func (g *Graph) AnnotateTypes() {
 			}
 		}
 	}
+}
+
+// spelledAs is a declaration whose extents of that shape have the text of their Dims.
+func spelledAs(info *pb.ValueInfoProto, s Shape) *pb.ValueInfoProto {
+	declared := typeFromProto(info.Type).Shape
+	var out *pb.ValueInfoProto
+	for i, d := range declared {
+		if i < len(s) && d == s[i] && !d.IsStatic() && d.Known() && info.Type.GetTensorType().Shape.Dim[i].GetDimParam() != d.String() {
+			if out == nil {
+				out = proto.Clone(info).(*pb.ValueInfoProto)
+			}
+			out.Type.GetTensorType().Shape.Dim[i].Value = &pb.TensorShapeProto_Dimension_DimParam{DimParam: d.String()}
+		}
+	}
+	if out == nil {
+		return info
+	}
+	return out
 }
 
 // Encode writes the model as bytes, the same for the same model.

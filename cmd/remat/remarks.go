@@ -111,8 +111,8 @@ func unpredicted(p interface{ Exact() bool }, unknown []string, err error) strin
 // first step did not confirm: ONNX Runtime plans with names in place of sizes there.
 func (s *subject) checkPrediction(e *env) {
 	m := &s.run.Memory
-	measured := s.session.Memory().LivePeakBytes
-	if len(s.free) == 0 || m.PredictedLivePeakBytes == nil || *m.PredictedLivePeakBytes == measured {
+	measured := s.session.Memory()
+	if len(s.free) == 0 || m.PredictedLivePeakBytes == nil || *m.PredictedLivePeakBytes == measured.LivePeakBytes && *m.PredictedReservedBytes == measured.ReservedBytes {
 		return
 	}
 	s.run.NoPrediction = report.Text(fmt.Sprintf("the file leaves dimensions free (%s): ONNX Runtime plans without their sizes; give --dim to plan with them", strings.Join(s.free, ", ")))
