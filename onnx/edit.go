@@ -39,9 +39,10 @@ func (g *Graph) RemoveOutput(i int) {
 	}
 }
 
-// RemoveInput takes an input that nothing reads off the list.
+// RemoveInput takes an input off the list: one that nothing reads, or one that is an
+// initializer too, which is what it holds from then on.
 func (g *Graph) RemoveInput(v *Value) {
-	if !v.Dead() {
+	if v.Init == nil && !v.Dead() {
 		panic("onnx: RemoveInput of a value in use: " + v.Name)
 	}
 	g.Inputs = slices.DeleteFunc(g.Inputs, func(w *Value) bool { return w == v })

@@ -163,6 +163,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			m.Graph.RemoveOutput(i)
 		}
 	}
+	for _, v := range slices.Clone(m.Graph.Inputs) { // as where keep_initializers_as_inputs was asked for
+		if v.Init != nil {
+			m.Graph.RemoveInput(v)
+		}
+	}
 	if err := flatten(m); err != nil {
 		return nil, err
 	}

@@ -889,3 +889,21 @@ func TestFreshBias(t *testing.T) {
 		}
 	}
 }
+
+// TestInitializersAsInputs: an initializer that the file lists among the inputs too, axes as
+// well as weights, is what the file holds.
+func TestInitializersAsInputs(t *testing.T) {
+	m := parseGraph(t, "in x float32[2,2]\nin w float32[2,2]\nin axes int64[1]\ninit w float32[2,2] = [1,2,3,4]\ninit axes int64[1] = [1]\n"+
+		"y = MatMul(x, w)\nz = ReduceMean(y, axes) {keepdims=0}\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+	res, err := Differentiate(m, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inputs []string
+	for _, v := range m.Graph.Inputs {
+		inputs = append(inputs, v.Name)
+	}
+	if len(res.Params) != 1 || res.Params[0].Name != "w" || res.Params[0].Data == nil || !slices.Equal(inputs, []string{"x", "w"}) {
+		t.Errorf("trains %v, inputs %q", res.Params, inputs)
+	}
+}
