@@ -155,19 +155,27 @@ func repeated(t *onnx.Tensor) *onnx.Tensor {
 // tie lets the readers of a twin read what it is a twin of, or its transpose.
 func tie(g *onnx.Graph, t twin) {
 	by := t.of
-	if t.turned {
-		n := g.NewNode("", "Transpose", "remat/tie/"+t.v.Name, []*onnx.Value{t.of}, []string{t.v.Name + ".tied"}, onnx.IntsAttr("perm", 1, 0))
+	var nodes []*onnx.Node
+	add := func(op, suffix string, typ onnx.Type, attr onnx.Attribute) {
+		n := g.NewNode("", op, "remat/tie/"+t.v.Name+suffix, []*onnx.Value{by}, []string{t.v.Name + ".tied"}, attr)
 		by = n.Out(0)
-		by.Type = t.v.Type
-		g.Nodes = slices.Insert(g.Nodes, 0, n)
+		by.Type = typ
+		nodes = append(nodes, n)
 	}
+	if d := t.v.Init.DType(); d != t.of.Init.DType() {
+		add("Cast", "/cast", onnx.TensorOf(d, t.of.Type.Shape), onnx.IntAttr("to", int64(d)))
+	}
+	if t.turned {
+		add("Transpose", "", t.v.Type, onnx.IntsAttr("perm", 1, 0))
+	}
+	g.Nodes = slices.Insert(g.Nodes, 0, nodes...)
 	g.ReplaceUses(t.v, by)
 	if t.v.Dead() && !t.v.IsInput() {
 		g.RemoveInitializer(t.v)
 	}
 }
 
-// A twin is a matrix that holds another's numbers, or its transpose.
+// A twin is a matrix that holds another's numbers, or its transpose, perhaps rounded to half.
 type twin struct {
 	of, v  *onnx.Value
 	turned bool
@@ -177,34 +185,47 @@ type twin struct {
 // that is gathered: an embedding and a product's matrix are drawn apart. So are the matrices of
 // two layers, but fresh layers may be copies of one: matrices of two products are listed where
 // these look like calls of one layer. Of two products the one stays whose name no exporter made.
+// Under autocast an exporter may have rounded the product's matrix ahead, not the embedding.
 func twins(g *onnx.Graph) (list []twin) {
-	type alike struct {
-		dtype onnx.DType
-		sides [2]int64
-	}
-	groups := map[alike][]*onnx.Value{}
+	groups := map[[2]int64][]*onnx.Value{}
 	for _, v := range g.Initializers {
 		d := v.Init.Dims()
 		if len(d) != 2 || !v.Init.DType().IsFloat() || !gathered(v) && !multiplies(v) || uniform(v) {
 			continue
 		}
-		key := alike{v.Init.DType(), [2]int64{min(d[0], d[1]), max(d[0], d[1])}}
+		key := [2]int64{min(d[0], d[1]), max(d[0], d[1])}
 		for _, p := range groups[key] {
 			of, other := p, v
 			if gathered(v) || !gathered(p) && ComputedAhead(p.Name) {
 				of, other = v, p
 			}
+			x := of.Init
+			if t := other.Init.DType(); t != x.DType() {
+				if x.DType() != onnx.Float32 || !t.IsHalf() || !gathered(of) || gathered(other) || !multiplies(other) {
+					continue
+				}
+				x = rounded(x, t)
+			}
 			switch {
-			case !multiplies(other):
-			case isTranspose(v.Init, p.Init) && !isTranspose(p.Init, p.Init):
+			case !multiplies(other) || x == nil:
+			case isTranspose(other.Init, x) && !isTranspose(x, x):
 				list = append(list, twin{of, other, true})
-			case !gathered(other) && (gathered(of) || ofOneLayer(of, other)) && equal(v.Init, p.Init):
+			case !gathered(other) && (gathered(of) || ofOneLayer(of, other)) && equal(other.Init, x):
 				list = append(list, twin{of, other, false})
 			}
 		}
 		groups[key] = append(groups[key], v)
 	}
 	return list
+}
+
+// rounded is a tensor in a half type, nil where its data are not to be had.
+func rounded(t *onnx.Tensor, d onnx.DType) *onnx.Tensor {
+	values, err := t.Float64s()
+	if err != nil {
+		return nil
+	}
+	return onnx.FloatTensor(d, values, t.Dims()...)
 }
 
 // ofOneLayer reports matrices whose products may be calls of one layer, for each of which a tool

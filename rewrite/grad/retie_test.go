@@ -157,3 +157,35 @@ func TestTieAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestTieRounded: the head of an embedding in float32 that the exporter rounded ahead, as under
+// autocast, is told of, and tied it gives the embedding its gradient.
+func TestTieRounded(t *testing.T) {
+	for name, c := range map[string]struct{ head, product string }{
+		"turned":        {"[2,3] = [1, 3, 5, 2, 4, 0.1]", "y = MatMul(b, v)"},
+		"the same way":  {"[3,2] = [1, 2, 3, 4, 5, 0.1]", "y = Gemm(b, v) {transB=1}"},
+		"other numbers": {"[2,3] = [1, 3, 5, 2, 4, 0.2]", "y = MatMul(b, v)"},
+	} {
+		for _, ties := range []bool{false, true} {
+			m := parseGraph(t, "in i int64[2]\ninit w float32[3,2] = [1, 2, 3, 4, 5, 0.1]\ninit v float16"+c.head+
+				"\na = Gather(w, i)\nb = Cast(a) {to=10}\n"+c.product+"\nz = Cast(y) {to=1}\nq = Mul(z, z)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+			res, err := Differentiate(m, Options{Tie: ties})
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			says, trained := "they are trained apart; --tie", 2
+			switch {
+			case name == "other numbers":
+				says = ""
+			case ties:
+				says, trained = "is trained as one with", 1
+			}
+			if got := strings.Join(res.Warnings, "\n"); len(res.Params) != trained || !strings.Contains(got, says) || says == "" && got != "" || strings.Contains(got, "is used in") {
+				t.Errorf("%s: tied %v, %d trained, warns %q", name, ties, len(res.Params), got)
+			}
+			if err := m.Check(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}

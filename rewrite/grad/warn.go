@@ -65,14 +65,14 @@ func warnUnread(g *onnx.Graph) []string {
 }
 
 // tiedEmbedding reports the one sharing that models mean: an embedding that is
-// the output layer too, or one matrix used by one operator several times.
+// the output layer too, there perhaps in half, or one matrix used by one operator several times.
 func tiedEmbedding(kinds map[string]bool) bool {
 	if len(kinds) == 1 {
 		return true
 	}
 	for k := range kinds {
 		switch k {
-		case "Gather input 0", "MatMul input 1", "Gemm input 1", "Transpose input 0":
+		case "Gather input 0", "MatMul input 1", "Gemm input 1", "Transpose input 0", "Cast input 0":
 		default:
 			return false
 		}
