@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -48,7 +49,7 @@ func NoKernel(g *onnx.Graph) error {
 
 // missingKernel adds to ONNX Runtime's word that it has no kernel for a node, or that the
 // operator does not take such a value, what to do where that is for a type for which many
-// operators have none.
+// operators have none, or for an opset from which on it draws no numbers.
 func missingKernel(g *onnx.Graph, err error) error {
 	var refused *ort.Error
 	if !errors.As(err, &refused) {
@@ -58,6 +59,8 @@ func missingKernel(g *onnx.Graph, err error) error {
 	switch {
 	case refused.Code != ort.NotImplemented && !untyped:
 		return err
+	case drawsAt22.MatchString(refused.Message):
+		return fmt.Errorf("%w: it draws random numbers up to opset 21: export the model with opset_version=20", err)
 	case computesIn(g, onnx.BFloat16):
 		return fmt.Errorf("%w: the model computes in bfloat16, for which it has few kernels: export the model in float32, and --precision bf16 computes in bfloat16 where it can", err)
 	case computesIn(g, onnx.Float64):
@@ -65,6 +68,9 @@ func missingKernel(g *onnx.Graph, err error) error {
 	}
 	return err
 }
+
+// drawsAt22 are the versions of random operators for which no release has a kernel on the CPU.
+var drawsAt22 = regexp.MustCompile(`implementation for (RandomUniform|RandomUniformLike|RandomNormal|RandomNormalLike|Bernoulli|Multinomial)\(22\)`)
 
 // computesIn reports that a graph reads values of a type, or casts to it.
 func computesIn(g *onnx.Graph, d onnx.DType) bool {

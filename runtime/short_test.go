@@ -56,8 +56,8 @@ graph g {
 	}
 }
 
-// TestMissingKernel: what to do is said where ONNX Runtime has no kernel for bfloat16, and where an
-// operator of that version does not take it.
+// TestMissingKernel: what to do is said where ONNX Runtime has no kernel for bfloat16, where an
+// operator of that version does not take it, and where random operators have none.
 func TestMissingKernel(t *testing.T) {
 	m, err := onnx.Parse("model ir=10 opset=18\ngraph g {\n  in x bfloat16[1,1,4]\n  in w bfloat16[1,1,1]\n  y = Conv(x, w)\n  out y bfloat16\n}\n")
 	if err != nil {
@@ -77,5 +77,9 @@ func TestMissingKernel(t *testing.T) {
 		if strings.Contains(err.Error(), "export the model in float32") != c.helps {
 			t.Errorf("%v", err)
 		}
+	}
+	err = missingKernel(m.Graph, &ort.Error{Code: ort.NotImplemented, Message: "Could not find an implementation for RandomUniformLike(22) node with name 'rand'"})
+	if !strings.Contains(err.Error(), "export the model with opset_version=20") {
+		t.Error(err)
 	}
 }
