@@ -41,6 +41,7 @@ var (
 	fxRef    = regexp.MustCompile(`%(\w+)`)
 	fxNumber = regexp.MustCompile(`[^\w.%][-+]?\d`)
 	fxDetach = regexp.MustCompile(`^detach(_\d+)?$`)
+	fxCopy   = regexp.MustCompile(`^(clone|copy|cat)(_\d+)?$`)
 	// fxArithmetic are the names of sums and products.
 	fxArithmetic = regexp.MustCompile(`^(add|sub|mul|div)(_\d+)?$`)
 )
@@ -78,15 +79,21 @@ func (s *Signature) calls(g *onnx.Graph) []*call {
 // computedAway reports a call that is given a sum or a product which no call of the file makes: the
 // exporter's optimizer found a term of 0 or a factor of 1.
 func computedAway(calls []*call) bool {
+	made := madeBy(calls)
+	return slices.ContainsFunc(calls, func(c *call) bool {
+		return slices.ContainsFunc(c.refs, func(ref string) bool { return !made[ref] && fxArithmetic.MatchString(strings.TrimPrefix(ref, c.part)) })
+	})
+}
+
+// madeBy are the names that calls have for their results.
+func madeBy(calls []*call) map[string]bool {
 	made := map[string]bool{}
 	for _, c := range calls {
 		if name := fxRef.FindStringSubmatch(c.text); name != nil { // the first one, before the target
 			made[c.part+name[1]] = true
 		}
 	}
-	return slices.ContainsFunc(calls, func(c *call) bool {
-		return slices.ContainsFunc(c.refs, func(ref string) bool { return !made[ref] && fxArithmetic.MatchString(strings.TrimPrefix(ref, c.part)) })
-	})
+	return made
 }
 
 // A slot is one value from outside that a call reads, with the places where.
@@ -206,7 +213,7 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	if !s.known || len(all) == 0 {
 		return false
 	}
-	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, inFolded: map[string]bool{}, called: s.calledBy(), stops: normalize.NewStops(m.Graph),
+	u := &unmerger{g: m.Graph, s: s, res: res, unclear: map[*onnx.Value]bool{}, made: map[string]bool{}, inFolded: map[string]bool{}, called: s.calledBy(), results: madeBy(all), stops: normalize.NewStops(m.Graph),
 		optimized: computedAway(all) || slices.ContainsFunc(m.Graph.Initializers, func(v *onnx.Value) bool { return s.kinds[v.Name] == "" })}
 	seen := map[string]bool{}
 	for _, c := range all {
@@ -236,15 +243,18 @@ type unmerger struct {
 	stops *normalize.Stops
 	// called is what calls name an initializer, and what it was computed from.
 	called map[string][]string
+	// results are what the calls of the file make.
+	results map[string]bool
 	// named are the parameters that calls name.
 	named []string
 	// apart are the names that got an initializer of their own again; unclear
 	// are parameters that a call reads that does not name them; lost are detaches
-	// that cannot be placed.
+	// that cannot be placed, and copied are copies that took one with them if they had one.
 	apart   []string
 	made    map[string]bool // apart
 	unclear map[*onnx.Value]bool
 	lost    []string
+	copied  []string
 	// folded are weights that hold a normalization, with what it had; inFolded that.
 	folded   []string
 	inFolded map[string]bool
@@ -310,6 +320,13 @@ func (u *unmerger) visit(c *call) {
 		u.weights(c, weights, targets, len(explained) == len(c.refs))
 	}
 	u.detaches(values, detached, len(others))
+	if slices.ContainsFunc(values, func(x slot) bool { return !x.v.Producer.Is("Expand", "Transpose", "Slice", "Split") }) { // a reshape copies what these give
+		for _, ref := range others {
+			if fxCopy.MatchString(strings.TrimPrefix(ref, c.part)) && !u.results[ref] {
+				u.copied = append(u.copied, ref)
+			}
+		}
+	}
 }
 
 // absent reports a slot for the scale or shift of a batch normalization that is called without
@@ -457,6 +474,8 @@ func (u *unmerger) report() {
 	u.warn(traceless, "the file lacks parameters of the exported program, and they are not trained: nothing reads them, or the exporter computed with their values ahead; "+optimizeFalse)
 	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
 	u.warn(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse)
+	slices.Sort(u.copied)
+	u.warn(slices.Compact(u.copied), "the exporter removed copies, and leaves no trace of a detach before one, as in x.detach().clone(): if there was one, gradients flow past it; "+optimizeFalse)
 }
 
 const mergedEqual = "the exporter merged parameters of equal value; they are separate again"

@@ -738,3 +738,39 @@ loss = ReduceMean(b) {keepdims=0}`, "loss float32")
 		}
 	}
 }
+
+// TestCopied: where a call names a copy that the exporter removed, of which a detach may have been
+// made, that is said; not where a reshape copied, nor of a copy that is there.
+func TestCopied(t *testing.T) {
+	for name, c := range map[string]struct {
+		read string // what the product reads
+		args string // what its call says that it reads
+		told string
+	}{
+		"a copy":         {"h", "%clone_2, %p_w", "clone_2"},
+		"joined alone":   {"h", "%cat_1, %p_w", "cat_1"},
+		"the value":      {"h", "%h, %p_w", ""},
+		"a view":         {"h", "%view, %p_w", ""},
+		"a copy held":    {"kept", "%clone, %p_w", ""},
+		"of a reshape":   {"turned", "%clone_1, %p_w", ""},
+		"a known detach": {"h", "%detach, %p_w", ""},
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit w float32[2,2] = [1,2,3,4]\nh = Mul(x, w)\nkept = Identity(h)\nturned = Transpose(h) {perm=[1, 0]}\n"+
+			"y = MatMul("+c.read+", w)\nz = Mul(y, h)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		m.SetMetadata(signatureKey, "p_w: PARAMETER target='w'\n")
+		noteCall(m, "h", "mul.Tensor", "%x, %p_w")
+		noteCall(m, "y", "mm.default", c.args)
+		if c.read == "kept" { // under the name of an output
+			kept := m.Graph.Value("kept").Producer
+			kept.Proto.MetadataProps = append(kept.Proto.MetadataProps, entry("pkg.torch.onnx.fx_node", "%clone : [num_users=1] = call_function[target=torch.ops.aten.clone.default](args = (%h,), kwargs = {})"))
+		}
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, got, _ := strings.Cut(strings.Join(res.Warnings, " "), "gradients flow past it; export with optimize=False: ")
+		if got != c.told {
+			t.Errorf("%s: %q", name, res.Warnings)
+		}
+	}
+}
