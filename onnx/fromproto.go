@@ -111,9 +111,13 @@ func (g *Graph) declareOutput(o *pb.ValueInfoProto) error {
 }
 
 // declareValue reads a value_info entry. One for a name that the graph does not
-// have says nothing, and is kept as it is.
+// have says nothing, and is kept as it is. Nor does one for stored data, which says itself what it
+// is: tools that turn a weight leave its entry behind.
 func (g *Graph) declareValue(vi *pb.ValueInfoProto) error {
 	if v := g.values[vi.GetName()]; v != nil {
+		if v.Init != nil {
+			return nil
+		}
 		return v.declare(typeFromProto(vi.Type), "in value_info")
 	}
 	if g.unownedInfos == nil {

@@ -91,3 +91,23 @@ graph g {
 		}
 	}
 }
+
+// TestStaleInfo: what is stored says itself what it is; a tool that turned a weight leaves another
+// entry of value_info behind.
+func TestStaleInfo(t *testing.T) {
+	m, err := Parse(`model ir=10 opset=20
+graph g {
+  in    x float32[4,3]
+  init  w float32[3,2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+  y = MatMul(x, w)
+  out   y float32[4,2]
+  value w float32[2,3]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := saved(t, m).Graph.Value("w").Type.String(); got != "float32[3,2]" {
+		t.Errorf("w is %s", got)
+	}
+}
