@@ -69,10 +69,32 @@ func gemmBias(c *Context, g, factor *onnx.Value) *onnx.Value {
 
 func gradFusedMatMul(c *Context) {
 	if c.Node.Int("transBatchA", 0) != 0 || c.Node.Int("transBatchB", 0) != 0 {
-		c.Fail("transBatchA and transBatchB are not supported")
+		c.Decompose(func() []*onnx.Value { return []*onnx.Value{plainBatches(c)} })
 		return
 	}
 	gradProduct(c, c.Node.Int("transA", 0) != 0, c.Node.Int("transB", 0) != 0, c.Node.Float("alpha", 1))
+}
+
+// plainBatches is the product of operands whose first axis is moved before their last, as
+// transBatchA has it, by Transposes of their own.
+func plainBatches(c *Context) *onnx.Value {
+	operands, swaps := []*onnx.Value{nil, nil}, []int64{0, 0}
+	for i, name := range []string{"A", "B"} {
+		v, swap := c.In(i), c.Node.Int("trans"+name, 0)
+		if rank := c.Rank(v); rank > 2 && c.Node.Int("transBatch"+name, 0) != 0 {
+			perm := make([]int, 0, rank)
+			for axis := 1; axis < rank-1; axis++ {
+				perm = append(perm, axis)
+			}
+			if perm = append(perm, 0, rank-1); swap != 0 {
+				perm[rank-2], perm[rank-1] = perm[rank-1], perm[rank-2]
+			}
+			v, swap = c.Transpose(v, perm...), 0
+		}
+		operands[i], swaps[i] = v, swap
+	}
+	return c.Nodes(microsoft, "FusedMatMul", operands, 1, onnx.FloatAttr("alpha", c.Node.Float("alpha", 1)),
+		onnx.IntAttr("transA", swaps[0]), onnx.IntAttr("transB", swaps[1]))[0]
 }
 
 func gradMatMul(c *Context) { gradProduct(c, false, false, 1) }
