@@ -153,9 +153,9 @@ func standsAsWeight(v *onnx.Value) bool {
 		switch n := u.Node; {
 		case expanded(n.In(u.Index)): // zeros, where a layer has no bias
 			return ofSlope(u)
-		case n.Is("Conv", "ConvTranspose", "Gemm"):
+		case isOrFuses(n, "Conv", "ConvTranspose", "Gemm"):
 			return u.Index == 1 || u.Index == 2 && bias
-		case n.Is("MatMul"):
+		case isOrFuses(n, "MatMul"):
 			return u.Index == 1
 		case n.Is("Add") && len(n.Inputs) == 2:
 			return bias && ofOneColumn(n.In(1-u.Index))
@@ -168,6 +168,12 @@ func standsAsWeight(v *onnx.Value) bool {
 func expanded(v *onnx.Value) bool {
 	by := v.Behind("Cast", "Reshape", "Unsqueeze", "Squeeze", "Identity").Producer
 	return by != nil && by.Is("Expand")
+}
+
+// isOrFuses reports a node of one of these operators, or one in which ONNX Runtime fuses it with others.
+func isOrFuses(n *onnx.Node, ops ...string) bool {
+	op, fused := strings.CutPrefix(n.OpType(), "Fused")
+	return n.Is(ops...) || fused && n.Domain() == microsoft && slices.Contains(ops, op)
 }
 
 // ofSlope reports the slope of a PRelu.
@@ -411,7 +417,7 @@ func uniform(v *onnx.Value) bool {
 // sums reports a matrix or filter of equal numbers, as no weights begin but zeros.
 func sums(v *onnx.Value) bool {
 	return len(v.Type.Shape) > 1 && uniform(v) && !v.IsZero() && servesOnly(v, func(u onnx.Use) bool {
-		return u.Node.Is("MatMul") || u.Node.Is("Conv", "ConvTranspose", "Gemm") && u.Index == 1
+		return isOrFuses(u.Node, "MatMul") || isOrFuses(u.Node, "Conv", "ConvTranspose", "Gemm") && u.Index == 1
 	})
 }
 
@@ -468,7 +474,7 @@ func longAxes(v *onnx.Value) int {
 // sineTable reports a table of sines and cosines, perhaps shifted.
 func sineTable(v *onnx.Value) bool {
 	if len(v.Type.Shape) < 2 || slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
-		return u.Node.Is("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention")
+		return isOrFuses(u.Node, "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "Attention")
 	}) {
 		return false
 	}

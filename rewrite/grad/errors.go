@@ -61,6 +61,8 @@ func (e *MissingRuleError) wayOut() string {
 	switch {
 	case isList(e.Op):
 		return "the length of a list, or a place in it, is unknown before the run: fix it with --dim, " + otherThanLists
+	case e.Domain == "com.microsoft.nchwc":
+		return "ONNX Runtime saved this file for processors of one kind: derive from the file that it read, or save at ORT_ENABLE_EXTENDED"
 	case e.Domain != "" && e.Domain != "ai.onnx":
 		return "write it with standard operators, or let no gradient through with --stop GLOB"
 	}

@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
@@ -63,7 +64,7 @@ func (n namer) negated(g *onnx.Graph) []string {
 func (n namer) foldedConvolution(v *onnx.Value) bool {
 	computed := n.script && (ComputedAhead(v.Name) || !n.variable(v.Name) && !reshapedName.MatchString(v.Name))
 	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
-		return u.Node.Is("Conv", "ConvTranspose") && (u.Index == 1 && computed || n.torch && u.Index == 2 && v.Name == u.Node.In(1).Name+"_bias")
+		return isOrFuses(u.Node, "Conv", "ConvTranspose") && (u.Index == 1 && computed || n.torch && u.Index == 2 && v.Name == u.Node.In(1).Name+"_bias")
 	})
 }
 
@@ -72,15 +73,15 @@ func (n namer) foldedConvolution(v *onnx.Value) bool {
 func ComputedAhead(name string) bool { return strings.Contains(name, "onnx::") }
 
 // fromTorchScript reports a file by PyTorch's older exporter: it names nodes by
-// their module, /encoder/Gemm, and writes no metadata on them.
+// their module, /encoder/Gemm, and writes no metadata on them. onnxscript's rewriter may have.
 func fromTorchScript(m *onnx.Model) bool {
-	if m.Proto.GetProducerName() != "pytorch" && !composed(m) {
+	if m.Proto.GetProducerName() != "pytorch" && !composed(m) && !fused(m) {
 		return false
 	}
 	scoped := false
 	for _, n := range m.Graph.Nodes {
 		scoped = scoped || strings.HasPrefix(n.Name(), "/") || composed(m) && strings.Contains(n.Name(), "/") && n.Out(0) != nil && n.Out(0).Name == n.Name()+"_output_0"
-		if len(n.Proto.GetMetadataProps()) > 0 {
+		if slices.ContainsFunc(n.Proto.GetMetadataProps(), func(p *pb.StringStringEntryProto) bool { return !strings.HasPrefix(p.GetKey(), "pkg.onnxscript.") }) {
 			return false
 		}
 	}
@@ -92,9 +93,19 @@ func composed(m *onnx.Model) bool {
 	return strings.HasPrefix(m.Proto.GetProducerName(), "onnx.compose")
 }
 
+// fused reports a file by ONNX Runtime's optimizer for transformers, which puts its own name in
+// place of the exporter's and leaves all others.
+func fused(m *onnx.Model) bool { return m.Proto.GetProducerName() == "onnxruntime.transformers" }
+
+// dynamoNode is how PyTorch's exporter with dynamo=True names a node, after the value that it makes.
+var dynamoNode = regexp.MustCompile(`^node_\w+$`)
+
 // FromPyTorch reports a file that one of PyTorch's exporters wrote, or parts of it.
 func FromPyTorch(m *onnx.Model) bool {
-	return m.Proto.GetProducerName() == "pytorch" || composed(m) && (noted(m.Graph) || fromTorchScript(m))
+	if m.Proto.GetProducerName() == "pytorch" || (composed(m) || fused(m)) && (noted(m.Graph) || fromTorchScript(m)) {
+		return true
+	}
+	return fused(m) && slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return dynamoNode.MatchString(n.Name()) })
 }
 
 // namer tells from its name that an initializer is a variable of the model.
@@ -118,7 +129,7 @@ func newNamer(m *onnx.Model) namer {
 func (n namer) ahead(v *onnx.Value) bool {
 	name := v.Name
 	switch {
-	case fusedName.MatchString(name): // by ONNX Runtime or tf2onnx
+	case fusedName.MatchString(name): // by ONNX Runtime, tf2onnx or onnxslim
 		return true
 	case n.script && ComputedAhead(name) && ofLinear(v):
 		return true
@@ -157,7 +168,7 @@ func ofLinear(v *onnx.Value) bool {
 
 var (
 	numberName = regexp.MustCompile(`^\d+$`)
-	fusedName  = regexp.MustCompile(`^(ConvBnFusion|ConvMulFusion|ConvAddFusion_B|MatMulBnFusion)_|_fused_bn$`)
+	fusedName  = regexp.MustCompile(`^(ConvBnFusion|ConvMulFusion|ConvAddFusion_B|MatMulBnFusion)_|_fused_bn$|_(weight|bias)_fused$`)
 	// onnxsim's
 	simplifiedName = regexp.MustCompile(`^_v_\d+$`)
 	outputName     = regexp.MustCompile(`/[^/]+(_output_|:)\d+$`)

@@ -211,7 +211,7 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		res.Decisions = append(res.Decisions, d)
 		if d.Trained {
 			params = append(params, v)
-			if !c.o.Signature.speaksOf(v.Name) && c.names.ahead(v) {
+			if !c.o.Signature.speaksOf(v.Name) && (c.names.ahead(v) || c.o.Signature.again[v.Name]) {
 				ahead = append(ahead, v.Name)
 			}
 			if c.names.foldedConvolution(v) {

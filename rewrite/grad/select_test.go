@@ -582,6 +582,8 @@ func TestComputedAhead(t *testing.T) {
 		{"tf2onnx", "net/conv_weights_fused_bn", "MatMul", true},
 		{"pytorch", "ConvBnFusion_W_net.weight", "MatMul", true}, // by ONNX Runtime
 		{"", "ConvMulFusion_W_net.weight", "MatMul", true},
+		{"pytorch", "/net/Add_output_0_weight_fused", "Gemm", true}, // by onnxslim, with a scale
+		{"pytorch", "/net/MatMul_output_0_weight", "Gemm", false},
 	} {
 		m := parseGraph(t, fmt.Sprintf("in x float32[2,2]\ninit %s float32[2,2] = [1,2,3,1]\n/a/y = %s(x, %s)%s\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", c.name, c.op, c.name, map[bool]string{true: " {transB=1}"}[c.op == "Gemm"]), "loss float32")
 		m.Proto.ProducerName = &c.producer
@@ -762,14 +764,16 @@ func TestLoneBias(t *testing.T) {
 func TestFoldedConvolution(t *testing.T) {
 	for name, warned := range map[string]bool{"onnx::Conv_12": true, "net.conv.weight": false,
 		"_v_27": true, "/n/BatchNormalization_output_0_weight": true, "/a/Reshape_output_0": false, "net": true} { // the last stands before net_bias
-		m := parseTorch(t, fmt.Sprintf("in x float32[1,1,2,2]\ninit %s float32[2,1,1,1] = [2,3]\ninit net_bias float32[2] = [1,2]\n/a/y = Conv(x, %s, net_bias)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, name), "loss float32")
-		m.Graph.Nodes[0].SetName("/a/Conv")
-		res, err := Differentiate(m, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := strings.Contains(strings.Join(res.Warnings, " "), "computed weights of convolutions ahead"); got != warned {
-			t.Errorf("%s: warned %v: %q", name, got, res.Warnings)
+		for _, op := range []string{"Conv", "com.microsoft.FusedConv"} {
+			m := parseTorch(t, fmt.Sprintf("in x float32[1,1,2,2]\ninit %s float32[2,1,1,1] = [2,3]\ninit net_bias float32[2] = [1,2]\n/a/y = %s(x, %s, net_bias)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", name, op, name), "loss float32")
+			m.Graph.Nodes[0].SetName("/a/Conv")
+			res, err := Differentiate(m, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(strings.Join(res.Warnings, " "), "computed weights of convolutions ahead"); got != warned {
+				t.Errorf("%s of %s: warned %v: %q", name, op, got, res.Warnings)
+			}
 		}
 	}
 }

@@ -19,7 +19,8 @@ package grad
 // onnx.compose joins models into one, most often after it has put a prefix before all names of
 // each. It keeps what values and nodes say, which knows no prefix, and not what the graph says. So a
 // reference is looked up with the prefix of the part that it stands in; of an initializer of a
-// part that says nothing of its own, by TorchScript say, nothing is known.
+// part that says nothing of its own, by TorchScript say, nothing is known. Nor is anything known of
+// what onnxscript's optimizer left as it was in a file that has notes by that optimizer alone.
 
 import (
 	"maps"
@@ -67,6 +68,8 @@ type Signature struct {
 	prefixes []string
 	// silent are initializers of which a file without the graph's signature says nothing.
 	silent map[string]bool
+	// again are those of the silent that an optimizer computed from what it had computed before.
+	again map[string]bool
 	// known reports a signature that can be trusted: it names a parameter that
 	// is an initializer, or one that an initializer was computed from, or all that
 	// could be parameters are constants of it.
@@ -82,9 +85,9 @@ var (
 
 // ReadSignature reads what the file holds of a signature, perhaps nothing.
 func ReadSignature(m *onnx.Model) *Signature {
-	s := &Signature{kinds: map[string]string{}, changed: map[string]bool{}, targets: map[string]string{}, folded: map[string][]string{}, silent: map[string]bool{}}
+	s := &Signature{kinds: map[string]string{}, changed: map[string]bool{}, targets: map[string]string{}, folded: map[string][]string{}, silent: map[string]bool{}, again: map[string]bool{}}
 	s.prefixes = prefixes(m)
-	whole := false
+	whole, kinds := false, false
 	for _, props := range [][]*pb.StringStringEntryProto{m.Graph.Proto.GetMetadataProps(), m.Proto.GetMetadataProps()} {
 		if text, ok := onnx.Property(props, signatureKey); ok {
 			s.readText(text)
@@ -94,17 +97,21 @@ func ReadSignature(m *onnx.Model) *Signature {
 	for _, v := range m.Graph.Proto.GetValueInfo() {
 		says := func(key string) string { text, _ := onnx.Property(v.GetMetadataProps(), key); return text }
 		s.note(says(kindKey), says(originalKey), v.GetName())
+		kinds = kinds || says(kindKey) != ""
 		if from := says(foldedKey); from != "" {
 			s.folded[v.GetName()] = onnx.PythonStrings(from)
 			s.place(v.GetName(), whole)
 		}
 	}
-	if !whole && noted(m.Graph) {
+	if !whole && (noted(m.Graph) || !kinds) {
 		for _, v := range m.Graph.Initializers {
 			if s.kinds[v.Name] == "" && len(s.origins(v.Name)) == 0 && (!readByExporter(v) || slices.ContainsFunc(s.folded[v.Name], s.module)) {
 				s.silent[v.Name] = true
 			}
 		}
+	}
+	if whole {
+		s.foldAgain(m.Graph)
 	}
 	constants, others := false, false
 	for _, v := range m.Graph.Initializers {
@@ -134,6 +141,31 @@ func (s *Signature) place(name string, whole bool) {
 		if !whole && s.kinds[prefix+from] == "" && ofLayer.MatchString(from) {
 			s.kinds[prefix+from] = kindParameter
 		}
+	}
+}
+
+// foldAgain finds what an optimizer that ran over the file again computed from what it had computed
+// before: its note names that alone, which is in the file no more, and not the parameters behind it.
+// There are none where the file accounts for all parameters.
+func (s *Signature) foldAgain(g *onnx.Graph) {
+	has := map[string]bool{}
+	for _, v := range g.Initializers {
+		has[v.Name] = true
+		for _, from := range s.origins(v.Name) {
+			has[from] = true
+		}
+	}
+	lost := func(from string) bool { return s.kinds[from] == "" && g.Value(from) == nil && turned.MatchString(from) }
+	for name, kind := range s.kinds {
+		if kind != kindParameter || has[name] {
+			continue
+		}
+		for _, v := range g.Initializers {
+			if from := s.folded[v.Name]; s.kinds[v.Name] == "" && len(from) > 0 && !slices.ContainsFunc(from, func(f string) bool { return !lost(f) }) {
+				s.silent[v.Name], s.again[v.Name] = true, true
+			}
+		}
+		return
 	}
 }
 

@@ -191,9 +191,12 @@ func TestParamsSelectParameters(t *testing.T) {
 // from constants, in files by PyTorch.
 func TestNames(t *testing.T) {
 	for name, c := range map[string]struct{ producer, node, want string }{
-		"unknown":     {"", "", "+layer.weight use, +pos content, +val_3 content"},
-		"dynamo":      {"pytorch", "node_Add_1", "+layer.weight use, +head.bias use, +pos content, +val_3 content"},
-		"TorchScript": {"pytorch", "/head/Add", "+layer.weight use, +head.bias use, +logit_scale use, +pos name, +val_3 name, +val_4 name"},
+		"unknown":           {"", "", "+layer.weight use, +pos content, +val_3 content"},
+		"dynamo":            {"pytorch", "node_Add_1", "+layer.weight use, +head.bias use, +pos content, +val_3 content"},
+		"TorchScript":       {"pytorch", "/head/Add", "+layer.weight use, +head.bias use, +logit_scale use, +pos name, +val_3 name, +val_4 name"},
+		"fused":             {"onnxruntime.transformers", "node_Add_1", "+layer.weight use, +head.bias use, +pos content, +val_3 content"},
+		"fused TorchScript": {"onnxruntime.transformers", "/head/Add", "+layer.weight use, +head.bias use, +logit_scale use, +pos name, +val_3 name, +val_4 name"},
+		"fused, of another": {"onnxruntime.transformers", "Add_1", "+layer.weight use, +pos content, +val_3 content"},
 	} {
 		m := parseGraph(t, signedModel, "loss float32")
 		m.Proto.ProducerName = &c.producer
@@ -542,6 +545,58 @@ h.loss = ReduceMean(h.s) {keepdims=0}
 	}
 	if len(res.Stops) != 2 || len(res.Warnings) > 0 {
 		t.Errorf("stops %v, warnings %q", res.Stops, res.Warnings)
+	}
+}
+
+// TestNotesByOptimizerAlone: where onnxscript's optimizer noted what it computed in a file by
+// TorchScript, which has no signature, what it left is decided about as in any file without one.
+func TestNotesByOptimizerAlone(t *testing.T) {
+	m := parseTorch(t, `in x float32[2,2]
+init /fc/Transpose_output_0 float32[2,2] = [1,3,2,4]
+init fc.bias float32[2] = [1,2]
+init /Constant_output_0 float32[2] = [3,3]
+/fc/MatMul_output_0 = MatMul(x, /fc/Transpose_output_0)
+/fc/Add_output_0 = Add(fc.bias, /fc/MatMul_output_0)
+/Mul_output_0 = Mul(/fc/Add_output_0, /Constant_output_0)
+loss = ReduceMean(/Mul_output_0) {keepdims=0}
+`, "loss float32")
+	for _, n := range m.Graph.Nodes {
+		n.SetName(strings.TrimSuffix(n.Out(0).Name, "_output_0"))
+	}
+	m.Graph.Nodes[1].SetMetadata("pkg.onnxscript.rewriter.rule_name", "AddAdd")
+	noteValue(m, "/fc/Transpose_output_0", entry(foldedKey, "['fc.weight']"))
+	const want = "+/fc/Transpose_output_0 signature, +fc.bias use, -/Constant_output_0 content"
+	if got, res := decisions(t, m, Options{}); got != want || len(res.Warnings) > 0 {
+		t.Errorf("%s, want %s; warns %q", got, want, res.Warnings)
+	}
+}
+
+// TestFoldedAgain: what an optimizer that ran again computed from what it had computed is not left
+// out for its note, where parameters of the program are in the file no more.
+func TestFoldedAgain(t *testing.T) {
+	const says = "computed values ahead, perhaps from parameters, and they are trained in their place"
+	for name, c := range map[string]struct {
+		lists, from, want string
+		warns             bool
+	}{
+		"joined":        {"q", "['val_3', 'val_4']", "+val_1 use, +b signature", true},
+		"none is lost":  {"", "['val_3', 'val_4']", "-val_1 signature, +b signature", false},
+		"a mask":        {"q", "['arange', 'ge', 'val_4']", "-val_1 signature, +b signature", false},
+		"from a buffer": {"q", "['steps', 'val_4']", "-val_1 signature, +b signature", false},
+	} {
+		m := parseGraph(t, "in x float32[2,2]\ninit val_1 float32[2,2] = [1,2,3,4]\ninit b float32[2] = [1,2]\ny = MatMul(x, val_1)\nz = Add(y, b)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+		text := "p_b: PARAMETER target='b'\nb_steps: BUFFER target='steps' persistent=True\n"
+		if c.lists != "" {
+			text += "p_" + c.lists + ": PARAMETER target='" + c.lists + "'\n"
+		}
+		m.SetMetadata(signatureKey, text)
+		producer := "pytorch"
+		m.Proto.ProducerName = &producer
+		noteValue(m, "val_1", entry(foldedKey, c.from))
+		got, res := decisions(t, m, Options{})
+		if said := strings.Contains(strings.Join(res.Warnings, "; "), says+"; export with optimize=False, and derive from that file: val_1"); got != c.want || said != c.warns {
+			t.Errorf("%s: %s, warns %q", name, got, res.Warnings)
+		}
 	}
 }
 
