@@ -158,7 +158,8 @@ func (g *Graph) Fixed() bool {
 
 // AnnotateTypes gives every node output whose type is known a value_info entry
 // in the written file, and those that the node hides none. ONNX Runtime plans reuse only for
-// shapes it knows, and takes extents of another spelling for others: each has one.
+// shapes it knows, and takes extents for equal where they are spelled alike: all are spelled as
+// this package does it.
 func (g *Graph) AnnotateTypes() {
 	hidden := map[string]bool{} // an entry may be left of a removed node's output of that name
 	for _, n := range g.Nodes {
@@ -172,8 +173,17 @@ func (g *Graph) AnnotateTypes() {
 	have := map[string]bool{}
 	for i, vi := range g.Proto.ValueInfo {
 		have[vi.GetName()] = true
-		if v := g.values[vi.GetName()]; v != nil && v.Producer != nil {
-			g.Proto.ValueInfo[i] = spelledAs(vi, v.Type.Shape)
+		if v := g.values[vi.GetName()]; v != nil {
+			g.Proto.ValueInfo[i] = v.spelled(vi)
+		}
+	}
+	for _, v := range g.Inputs {
+		v.info = v.spelled(v.info)
+	}
+	g.outputProtos = slices.Clone(g.outputProtos)
+	for i, vi := range g.outputProtos {
+		if v := g.values[vi.GetName()]; v != nil {
+			g.outputProtos[i] = v.spelled(vi)
 		}
 	}
 	for _, n := range g.Nodes {
@@ -185,17 +195,23 @@ func (g *Graph) AnnotateTypes() {
 	}
 }
 
-// spelledAs is a declaration whose extents of that shape have the text of their Dims.
-func spelledAs(info *pb.ValueInfoProto, s Shape) *pb.ValueInfoProto {
-	declared := typeFromProto(info.Type).Shape
+// spelled returns the message that declares the value, where it spells an extent otherwise than
+// this package a copy: "u0 + 10" is u0+10.
+func (v *Value) spelled(info *pb.ValueInfoProto) *pb.ValueInfoProto {
+	given := info.GetType().GetTensorType().GetShape().GetDim()
+	if !v.Type.Ranked || len(given) != len(v.Type.Shape) {
+		return info
+	}
 	var out *pb.ValueInfoProto
-	for i, d := range declared {
-		if i < len(s) && d == s[i] && !d.IsStatic() && d.Known() && info.Type.GetTensorType().Shape.Dim[i].GetDimParam() != d.String() {
-			if out == nil {
-				out = proto.Clone(info).(*pb.ValueInfoProto)
-			}
-			out.Type.GetTensorType().Shape.Dim[i].Value = &pb.TensorShapeProto_Dimension_DimParam{DimParam: d.String()}
+	for i, d := range given {
+		text := v.Type.Shape[i].String()
+		if d.GetDimParam() == "" || d.GetDimParam() == text || ParseDim(d.GetDimParam()) != v.Type.Shape[i] {
+			continue
 		}
+		if out == nil {
+			out = proto.Clone(info).(*pb.ValueInfoProto)
+		}
+		out.Type.GetTensorType().Shape.Dim[i].Value = &pb.TensorShapeProto_Dimension_DimParam{DimParam: text}
 	}
 	if out == nil {
 		return info
