@@ -191,9 +191,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	ownStatistics(m.Graph) // of what calls did not tell apart
 	c := newChooser(m, o)
-	if !told {
-		c.shared = sharedUses(m.Graph)
-	}
+	c.shared = sharedUses(m.Graph, told)
 	if err := checkGlobs(m.Graph, o, res); err != nil {
 		return nil, err
 	}

@@ -20,8 +20,9 @@ import (
 // sharedUses says of initializers that serve several places in different ways how
 // they do: exporters merge initializers that happen to be equal when they export,
 // which ties weights that the author did not tie. One that always serves the same
-// module, as in an unrolled loop, is meant.
-func sharedUses(g *onnx.Graph) map[string]string {
+// module, as in an unrolled loop, is meant. Where the export's calls told apart what was merged, only
+// what a node that a tool fused reads is left to be said.
+func sharedUses(g *onnx.Graph, told bool) map[string]string {
 	shared := map[string]string{}
 	for _, v := range g.Initializers {
 		kinds := map[string]bool{}
@@ -35,7 +36,8 @@ func sharedUses(g *onnx.Graph) map[string]string {
 				readers = append(readers, u.Node)
 			}
 		}
-		if len(readers) < 2 || longAxes(v) > 1 && tiedEmbedding(kinds) || ofOneModule(v.Name, readers) {
+		if len(readers) < 2 || longAxes(v) > 1 && tiedEmbedding(kinds) || ofOneModule(v.Name, readers) ||
+			told && !slices.ContainsFunc(readers, func(n *onnx.Node) bool { return n.TorchCall() == "" && n.Domain() != "" }) {
 			continue
 		}
 		var list []string

@@ -25,8 +25,11 @@ func TestSharedUses(t *testing.T) {
 		m := parseGraph(t, fmt.Sprintf("in x float32[4]\ninit %s float32[4] = [1,2,3,4]\ny = Add(x, %s)\nz = Add(y, %s)\nloss = ReduceMean(z) {keepdims=0}", c.weight, c.weight, c.weight), "loss float32")
 		m.Graph.Nodes[0].SetName(c.first)
 		m.Graph.Nodes[1].SetName(c.second)
-		if got := len(sharedUses(m.Graph)) > 0; got != c.warns {
+		if got := len(sharedUses(m.Graph, false)) > 0; got != c.warns {
 			t.Errorf("%s: warns %v", name, got)
+		}
+		if len(sharedUses(m.Graph, true)) > 0 {
+			t.Errorf("%s, told apart by calls: warns", name)
 		}
 	}
 }
@@ -40,9 +43,24 @@ func TestSharedShapes(t *testing.T) {
 		"init w float32[3] = [1,2,3]\ns = Shape(w)\ny = Mul(x, w)\nz = Expand(y, s)":      false,
 	} {
 		m := parseGraph(t, "in x float32[2,4,3]\n"+body+"\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
-		if got := len(sharedUses(m.Graph)) > 0; got != warns {
+		if got := len(sharedUses(m.Graph, false)) > 0; got != warns {
 			t.Errorf("%s: warns %v", body, got)
 		}
+	}
+}
+
+// TestSharedWithFused: where calls told apart what was merged, what a node that a tool fused reads
+// is said to be shared.
+func TestSharedWithFused(t *testing.T) {
+	m := parseGraph(t, "in x float32[2,3]\ninit w float32[3] = [1,1,1]\ny = LayerNormalization(x, w)\nz = com.microsoft.SkipLayerNormalization(x, y, w)\nloss = ReduceMean(z) {keepdims=0}", "loss float32")
+	for told, want := range map[bool]int{true: 1, false: 1} {
+		if got := len(sharedUses(m.Graph, told)); got != want {
+			t.Errorf("told %v: %d", told, got)
+		}
+	}
+	noteCall(m, "z", "layer_norm.default", "%add, [3], %p_w")
+	if got := len(sharedUses(m.Graph, true)); got != 0 {
+		t.Errorf("with a call: %d", got)
 	}
 }
 
