@@ -48,6 +48,8 @@ type chooser struct {
 	nodes []string
 	// negated are parameters whose negation TorchScript computed ahead.
 	negated []string
+	// numbers are what TorchScript computed ahead of one element.
+	numbers []string
 	// blocks are the values that leave a block of no_grad or autocast.
 	blocks []string
 	// inputs are the patterns of Params that match no initializer: they can only
@@ -76,6 +78,7 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		c.statistics = writtenStatistics(m.Graph)
 		if c.names.script {
 			c.negated = c.names.negated(m.Graph)
+			c.numbers = c.numbersAhead(m.Graph)
 		}
 		if c.names.tensorflow {
 			c.unbiased = withoutBias(m.Graph)
@@ -92,6 +95,18 @@ func newChooser(m *onnx.Model, o Options) *chooser {
 		}
 	}
 	return c
+}
+
+// numbersAhead are what TorchScript computed ahead and nothing trains, as it has one element.
+func (c *chooser) numbersAhead(g *onnx.Graph) []string {
+	var names []string
+	for _, v := range g.Initializers {
+		asked := len(c.o.Params) == 0 || c.o.Signature.meanAny(c.o.Params, v.Name)
+		if ComputedAhead(v.Name) && v.Type.DType.IsFloat() && isScalar(v) && len(v.Uses()) > 0 && !c.candidates[v] && asked && !c.frozen(v.Name) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
 }
 
 // scalars are the candidates of one element that are to be trained if the loss
@@ -231,6 +246,9 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 	}
 	if len(c.negated) > 0 {
 		res.Warnings = append(res.Warnings, "TorchScript computed the negation of these parameters ahead, and no gradient reaches them through it; export with do_constant_folding=False: "+some(c.negated))
+	}
+	if len(c.numbers) > 0 && len(c.negated) == 0 {
+		res.Warnings = append(res.Warnings, "TorchScript computed numbers ahead, perhaps from parameters of one element, and they are not trained; export with do_constant_folding=False: "+some(c.numbers))
 	}
 	if len(folded) > 0 {
 		res.Warnings = append(res.Warnings, "TorchScript or a tool behind it computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+

@@ -759,6 +759,34 @@ func TestLoneBias(t *testing.T) {
 	}
 }
 
+// TestNumbersAhead: a number that TorchScript computed ahead, as of a parameter of one element times
+// two, is named, unless it is frozen, or others are to be trained.
+func TestNumbersAhead(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		o      Options
+		warned bool
+	}{
+		{"onnx::Mul_12", Options{}, true},
+		{"onnx::Mul_12", Options{Params: []string{"*"}}, true},
+		{"onnx::Mul_12", Options{Params: []string{"fc.*"}}, false},
+		{"onnx::Mul_12", Options{Params: []string{"*", "onnx::Mul_12"}}, false},
+		{"onnx::Mul_12", Options{Frozen: []string{"onnx::*"}}, false},
+		{"/Constant_output_0", Options{}, false},
+		{"scale", Options{}, false}, // which is trained
+	} {
+		m := parseTorch(t, fmt.Sprintf("in x float32[2,2]\ninit fc.weight float32[2,2] = [1,2,3,4]\ninit %[1]s float32[] = 2\n/fc/y = MatMul(x, fc.weight)\n/y = Mul(/fc/y, %[1]s)\nloss = ReduceMean(/y) {keepdims=0}", c.name), "loss float32")
+		m.Graph.Nodes[0].SetName("/fc/MatMul")
+		res, err := Differentiate(m, c.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "computed numbers ahead"); got != c.warned {
+			t.Errorf("%s %+v: warned %v: %q", c.name, c.o, got, res.Warnings)
+		}
+	}
+}
+
 // TestFoldedConvolution: weights of a convolution that TorchScript computed are named, as it
 // folds a normalization so.
 func TestFoldedConvolution(t *testing.T) {
