@@ -274,10 +274,10 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 			reason = flatWays + some(names)
 		} else if len(res.Decisions) > 0 {
 			reason = "every parameter that it depends on is frozen"
-		} else if one := singles(e.m.Graph, reach); len(one) > 0 {
-			reason = "it depends on no float initializer of more than one element; --params with the whole name trains one: " + some(one)
 		} else if held := e.reachedNodes(c, reach); len(held) > 0 {
 			reason += ": Constant nodes hold matrices; where they are weights, make initializers of them, as onnxoptimizer does: " + some(held)
+		} else if one := singles(e.m.Graph, reach); len(one) > 0 {
+			reason = "it depends on no float initializer of more than one element; --params with the whole name trains one: " + some(one)
 		}
 		return nil, &LossError{Name: loss.Name, Reason: reason}
 	}

@@ -118,9 +118,10 @@ func TestMatricesInNodes(t *testing.T) {
 	}
 }
 
-// TestAllInNodes: a file whose weights all stand in Constant nodes is refused, and it is said where they are.
+// TestAllInNodes: a file whose weights all stand in Constant nodes is refused, and it is said where they
+// are, beside a number too, which alone is no reason.
 func TestAllInNodes(t *testing.T) {
-	m := parseGraph(t, "in x float32[2,2]\nw = Constant() {value=tensor(float32[2,2] = [1,2,3,5])}\na = MatMul(x, w)\nloss = ReduceMean(a) {keepdims=0}", "loss float32")
+	m := parseGraph(t, "in x float32[2,2]\nw = Constant() {value=tensor(float32[2,2] = [1,2,3,5])}\ns = Constant() {value=tensor(float32[] = 2)}\na = MatMul(x, w)\nb = Mul(a, s)\nloss = ReduceMean(b) {keepdims=0}", "loss float32")
 	_, err := Differentiate(m, Options{})
 	if err == nil || !strings.Contains(err.Error(), "Constant nodes hold matrices; where they are weights, make initializers of them, as onnxoptimizer does: w") {
 		t.Error(err)
