@@ -84,6 +84,39 @@ func evalScatterND(c *ctx, o int) []elem {
 	return out
 }
 
+func evalScatterElements(c *ctx, o int) []elem {
+	x, ok1 := c.operand(0)
+	index, ok2 := c.numbers(1)
+	u, ok3 := c.operand(2)
+	axis, err := normAxis(c.n.Int("axis", 0), len(x.dims))
+	if !ok1 || !ok2 || !ok3 || err != nil || o != 0 || len(u.elems) != len(index) || c.n.Str("reduction", "none") != "none" {
+		return nil
+	}
+	is, ok := c.in(1).Shape.Ints()
+	if !ok || len(is) != len(x.dims) {
+		return nil
+	}
+	strides, from := stridesOf(x.dims), stridesOf(is)
+	out := append([]elem(nil), x.elems...)
+	for i, at := range index {
+		place := 0
+		for k, n := range is {
+			p := int64(i/from[k]) % n
+			if k == axis {
+				if p = at; p < 0 {
+					p += x.dims[k]
+				}
+			}
+			if p < 0 || p >= x.dims[k] {
+				return nil
+			}
+			place += int(p) * strides[k]
+		}
+		out[place] = u.elems[i]
+	}
+	return out
+}
+
 func evalCumSum(c *ctx, o int) []elem {
 	x, ok := c.operand(0)
 	axis, ok2 := c.scalar(1).Int()
