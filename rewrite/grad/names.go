@@ -60,11 +60,13 @@ func (n namer) negated(g *onnx.Graph) []string {
 
 // foldedConvolution reports a convolution's weights that TorchScript, or a tool behind it,
 // computed ahead: they are called after no module, or a bias after the weights beside it, as
-// onnxscript calls the one that it adds.
+// onnxscript calls the one that it adds, or the node is noted as one into which onnxscript folded.
 func (n namer) foldedConvolution(v *onnx.Value) bool {
 	computed := n.script && (ComputedAhead(v.Name) || !n.variable(v.Name) && !reshapedName.MatchString(v.Name))
 	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
-		return isOrFuses(u.Node, "Conv", "ConvTranspose") && (u.Index == 1 && computed || n.torch && u.Index == 2 && v.Name == u.Node.In(1).Name+"_bias")
+		rule, _ := onnx.Property(u.Node.Proto.GetMetadataProps(), "pkg.onnxscript.rewriter.rule_name")
+		here := computed || n.script && strings.HasPrefix(rule, "FuseBatchNorm")
+		return isOrFuses(u.Node, "Conv", "ConvTranspose") && (u.Index == 1 && here || n.torch && u.Index == 2 && v.Name == u.Node.In(1).Name+"_bias")
 	})
 }
 

@@ -806,6 +806,23 @@ func TestFoldedConvolution(t *testing.T) {
 	}
 }
 
+// TestFoldedByNote: a convolution keeps the names of its weights where onnxscript folds a normalization
+// into it, and the node a note.
+func TestFoldedByNote(t *testing.T) {
+	for rule, warned := range map[string]bool{"FuseBatchNormIntoConv": true, "AddAdd": false} {
+		m := parseTorch(t, "in x float32[1,1,2,2]\ninit net.weight float32[2,1,1,1] = [2,3]\ninit net.bias float32[2] = [1,2]\n/a/y = Conv(x, net.weight, net.bias)\nq = Mul(/a/y, /a/y)\nloss = ReduceMean(q) {keepdims=0}", "loss float32")
+		m.Graph.Nodes[0].SetName("/net/Conv")
+		m.Graph.Nodes[0].SetMetadata("pkg.onnxscript.rewriter.rule_name", rule)
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(res.Warnings, " "), "computed weights of convolutions ahead"); got != warned {
+			t.Errorf("%s: warned %v: %q", rule, got, res.Warnings)
+		}
+	}
+}
+
 // TestOneElement: without names that tell, an initializer of one element is trained where an
 // operator takes weights, as the slope of a PRelu that TorchScript reshaped ahead and the bias
 // of a layer with one output, and is a constant elsewhere. Equal slopes are no constant either.
