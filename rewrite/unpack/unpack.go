@@ -150,7 +150,7 @@ func (o *opener) packed(n *onnx.Node) (codes, scales, zeros *onnx.Value, block i
 	case bits != 2 && bits != 4 && bits != 8:
 		return nil, nil, nil, 0, fmt.Errorf("weights of %d bits are not supported", bits)
 	case k < 1 || rows < 1 || block < 16 || block > 1<<20 || block&(block-1) != 0 || k > most || rows > most:
-		return nil, nil, nil, 0, fmt.Errorf("K %d, N %d, block_size %d", k, rows, block)
+		return nil, nil, nil, 0, fmt.Errorf("its K %d, N %d, block_size %d", k, rows, block)
 	}
 	p := packing{rows, k, (k + block - 1) / block, block, bits}
 	w, s, z := n.In(1), n.In(2), n.In(3)
