@@ -9,8 +9,9 @@ package rewrite
 // others read as well: then the edges are guarded that the fused node goes round.
 //
 // A node may vanish without a fusion, and then no guard would bring it back: what
-// is computed from constants alone is computed ahead, and an operator without a
-// kernel becomes the nodes of its definition. And what goes round one guard goes
+// is computed from constants alone is computed ahead, as is the shape of a value whose
+// extents are known when the session is made, and what is computed from that; and an
+// operator without a kernel becomes the nodes of its definition. And what goes round one guard goes
 // round two, so an edge is guarded once: rounds of guards come to an end.
 
 import (
@@ -83,7 +84,7 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, er
 	gone := map[*onnx.Node]bool{}
 	constant := constantsOf(g)
 	for _, n := range order {
-		if constant.feed(n) {
+		if constant.feed(n) || n.Is("Shape", "Size") && !left.nodes[n.Name()] {
 			constant.add(n)
 			continue
 		}

@@ -56,6 +56,20 @@ out y float32[2,4,6]
 // vanishing are nodes that the highest level does not leave, and which no fusion
 // took: computed ahead, and replaced by what their operator is defined as.
 var vanishing = []struct{ name, text string }{
+	{"a shape that is known, and what is made of it", `model ir=10 opset=21
+graph g {
+in x float32[4,8]
+in i float32[4]
+a = Shape(x) {start=0, end=1}
+b = Shape(i)
+k = Concat(a, b) {axis=0}
+m = ConstantOfShape(k) {value=tensor(float32[1] = [2.0])}
+f = Mul(m, m)
+h = MatMul(f, x)
+y = Softmax(h)
+out y float32[4,8]
+}
+`},
 	{"constants", `model ir=10 opset=21
 graph g {
 in x float32[4,8]
