@@ -184,9 +184,9 @@ func (p *preparation) unorder(*runtime.Engine) error {
 func (p *preparation) widenApart(*runtime.Engine) error {
 	switch blocks := quantize.InBlocks(p.Model.Graph); {
 	case blocks && p.Options.provider().Device:
-		return errors.New("the CUDA provider has no kernel for weights in blocks: use the CPU, or derive without --quantize-frozen")
+		return errors.New("the CUDA provider has no kernel for weights in blocks: use the CPU, or a model whose weights are floats, derived without --quantize-frozen")
 	case blocks && p.Options.Precision != nil:
-		return errors.New("--precision: a step with weights in blocks is predicted exactly in float32 only: leave it out, or derive without --quantize-frozen")
+		return errors.New("--precision: a step with weights in blocks is predicted exactly in float32 only: leave it out, or take a model whose weights are floats, derived without --quantize-frozen")
 	}
 	if p.Options.Chunk != (Division{}) && quantize.Widens(p.Model.Graph) {
 		if err := p.widenInSlices(); err != nil {
