@@ -167,9 +167,11 @@ func writeBatch(path string) error {
 // givenCommand writes what the examples start from.
 func givenCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(writeBatch(ts.MkAbs("batch.npz")))
-	data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", "ort_training", "gpt2_tiny_mask.ts_op17.onnx"))
-	ts.Check(err)
-	ts.Check(os.WriteFile(ts.MkAbs("training_model.onnx"), data, 0o644))
+	for name, sample := range map[string]string{"training_model.onnx": "ort_training/gpt2_tiny_mask.ts_op17.onnx", "logits.onnx": "genai/llama_int4.onnx"} {
+		data, err := os.ReadFile(filepath.Join(ts.Getenv("ROOT"), "testdata", "models", filepath.FromSlash(sample)))
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(name), data, 0o644))
+	}
 	for _, name := range []string{"text.txt", "book.txt"} {
 		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(demoText), 0o644))
 	}

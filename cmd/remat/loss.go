@@ -17,7 +17,7 @@ func lossCommand(e *env) *cli.Command {
 		Name: "loss", Usage: "adds a loss to a forward model that has none", ArgsUsage: "FWD.onnx",
 		Description: "The labels are a new input, the loss an output in place of the others. Weights in\n" +
 			"external files are referred to. " + strings.Join(docs, ";\n") + ".\n\n" +
-			"Example: remat loss logits.onnx --kind next-token -o model.onnx",
+			"Example: remat loss logits.onnx --kind next-token -o trainable.onnx",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "o", Usage: "write the model to `OUT.onnx`"},
 			&cli.StringFlag{Name: "kind", Usage: "the loss, `" + kinds + "`"},
