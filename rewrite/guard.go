@@ -19,6 +19,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
@@ -84,7 +85,7 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, er
 	gone := map[*onnx.Node]bool{}
 	constant := constantsOf(g)
 	for _, n := range order {
-		if constant.feed(n) || n.Is("Shape", "Size") && !left.nodes[n.Name()] {
+		if constant.feed(n) || traits.ReadsShape(n) && !left.nodes[n.Name()] {
 			constant.add(n)
 			continue
 		}
