@@ -329,11 +329,6 @@ func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 			_, err := infer.Model(m, infer.Options{Dims: o.Dims, Strict: true})
 			return nil, err
 		}
-		if m.Opset("") < 13 {
-			// Old Softmaxes need ranks to be upgraded; what inference cannot
-			// tell of so old a model is not missed.
-			_, _ = infer.Model(m, infer.Options{Dims: o.Dims})
-		}
 		if err := upgrade.Model(m, MinOpset); err != nil {
 			return nil, err
 		}

@@ -207,7 +207,8 @@ func dropoutInputs(u *upgrader, n *onnx.Node) error {
 }
 
 // softmaxAxis keeps the meaning of old nodes: all axes from the given one on
-// are one. For the last axis, by far the usual one, nothing changes.
+// are one. For the last axis, by far the usual one, nothing changes, nor where all
+// behind but one are of extent 1, as in [n, classes, 1, 1].
 func softmaxAxis(u *upgrader, n *onnx.Node) error {
 	axis := n.Int("axis", 1)
 	x := n.In(0)
@@ -218,6 +219,10 @@ func softmaxAxis(u *upgrader, n *onnx.Node) error {
 		}
 		if axis == rank-1 {
 			n.SetAttr(onnx.IntAttr("axis", -1))
+			return nil
+		}
+		if only, ok := onlyExtent(x.Type.Shape, axis); ok {
+			n.SetAttr(onnx.IntAttr("axis", only))
 			return nil
 		}
 	} else if axis == -1 {
@@ -231,6 +236,22 @@ func softmaxAxis(u *upgrader, n *onnx.Node) error {
 	n.SetInput(0, flat)
 	n.SetAttr(onnx.IntAttr("axis", -1))
 	return u.reshapeAfter(n, shape)
+}
+
+// onlyExtent is the one axis from the given one on whose extent is not 1, the first
+// where there is none; false: there are more.
+func onlyExtent(s onnx.Shape, from int64) (int64, bool) {
+	axis, found := from, false
+	for i := max(from, 0); i < int64(len(s)); i++ {
+		if s[i].Is(1) {
+			continue
+		}
+		if found {
+			return 0, false
+		}
+		axis, found = i, true
+	}
+	return axis, true
 }
 
 // reshapeAfter gives the readers of n's output that output in another shape.

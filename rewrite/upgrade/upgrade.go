@@ -14,6 +14,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
@@ -58,6 +59,11 @@ func Model(m *onnx.Model, want int64) error {
 				return fmt.Errorf("subgraph of node %q (%s): %w", n.Label(), n.OpType(), err)
 			}
 		}
+	}
+	if have < 13 && want >= 13 {
+		// Old Softmaxes need ranks to be upgraded; what inference cannot tell of so old
+		// a model is not missed.
+		_, _ = infer.Model(m, infer.Options{})
 	}
 	u := &upgrader{m: m, b: build.New(m.Graph, nil, "upgrade")}
 	for at := have + 1; at <= want; at++ {

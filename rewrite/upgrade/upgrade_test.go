@@ -39,6 +39,7 @@ var cases = []struct {
 	{"Split@18", "17", "in x float32[2,6]\na, b = Split(x) {axis=1}\ny = Mul(a, b)"},
 	{"Softmax@13", "12", "in x float32[2,3,4]\nr = Softmax(x) {axis=1}\ny = Mul(r, r)"},
 	{"Softmax@13", "12", "in x float32[2,3,4]\ny = Softmax(x) {axis=2}"},
+	{"Softmax@13", "12", "in x float32[2,3,1,1]\ny = Softmax(x)"},
 	{"LogSoftmax@13", "12", "in x float32[2,3,4]\ny = LogSoftmax(x)"},
 	{"LogSoftmax@13", "12", "in x float32[2,3,4]\ny = LogSoftmax(x) {axis=-2}"},
 	{"Hardmax@13", "12", "in x float32[2,3,4]\ny = Hardmax(x)"},
@@ -120,6 +121,23 @@ func TestVariants(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// An old Softmax along one axis stays the only node, whatever the file tells of ranks.
+func TestSoftmaxAlongOneAxis(t *testing.T) {
+	for body, want := range map[string]string{
+		"in x float32[n,3]\nv = Neg(x)\ny = Softmax(v)":               "axis=-1",
+		"in x float32[n,3,1,1]\nv = Neg(x)\ny = Softmax(v)":           "axis=1",
+		"in x float32[n,2,3]\nv = Neg(x)\ny = LogSoftmax(v) {axis=2}": "axis=-1",
+	} {
+		m, err := onnx.Parse("model ir=6 opset=11\ngraph g {\n" + body + "\nout y float32\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Model(m, 13); err != nil || len(m.Graph.Nodes) != 2 || !strings.Contains(m.Text(), "{"+want+"}") {
+			t.Errorf("%v, want %s in\n%s", err, want, m.Text())
+		}
 	}
 }
 
