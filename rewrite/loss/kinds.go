@@ -26,8 +26,8 @@ type kind struct {
 	doc string
 	// inverse are the operators whose input is meant where they made the prediction.
 	inverse []string
-	// emit writes the loss of x; made is the node that gave way to x, nil where none did.
-	emit func(a *adder, x *onnx.Value, made *onnx.Node) (*onnx.Value, error)
+	// emit writes the loss of x; made is what gave way to x, nil where nothing did.
+	emit func(a *adder, x *onnx.Value, made *source) (*onnx.Value, error)
 }
 
 var kinds = []kind{

@@ -5,8 +5,8 @@
 //
 // The labels are a new input, the loss is the only output but for those that are to
 // stay. A prediction that a Softmax or a Sigmoid made, as those of Keras, gives way to
-// what that read: a cross entropy takes logits, and of probabilities it would be
-// another function. What the past of a decoder is, keys and values of earlier tokens,
+// what that read, see before.go: a cross entropy takes logits, and of probabilities it
+// would be another function. What the past of a decoder is, keys and values of earlier tokens,
 // is empty in training; see past.go.
 //
 // Sources: SoftmaxCrossEntropyLoss of ONNX opset 13; PyTorch's functions of the same
@@ -220,9 +220,12 @@ func (a *adder) op(op string, inputs []*onnx.Value, attrs ...onnx.Attribute) *on
 // add writes the loss of a prediction.
 func (a *adder) add(prediction *onnx.Value, res *Result) (*onnx.Value, error) {
 	k := a.Kind.row()
-	x, made := before(prediction, k.inverse)
+	x, made, err := a.before(prediction, k)
+	if err != nil {
+		return nil, &OutputError{res.Prediction, err.Error()}
+	}
 	if made != nil {
-		res.Through = made.OpType()
+		res.Through = made.op
 	}
 	if !x.Type.Ranked || len(x.Type.Shape) == 0 {
 		return nil, &OutputError{res.Prediction, fmt.Sprintf("it is %s, of a rank that cannot have a loss", x.Type)}
@@ -245,20 +248,6 @@ func (a *adder) add(prediction *onnx.Value, res *Result) (*onnx.Value, error) {
 	return y, nil
 }
 
-// before is what one of the operators read that made v, perhaps behind copies and
-// casts, and its node; v itself where none did.
-func before(v *onnx.Value, ops []string) (*onnx.Value, *onnx.Node) {
-	for w := v; w.Producer != nil; w = w.Producer.In(0) {
-		switch n := w.Producer; {
-		case n.Is(ops...):
-			return n.In(0), n
-		case !n.Is("Identity", "Cast") || n.In(0) == nil || !n.In(0).Type.DType.IsFloat():
-			return v, nil
-		}
-	}
-	return v, nil
-}
-
 // input declares the labels.
 func (a *adder) input(d onnx.DType, s onnx.Shape) *onnx.Value {
 	s = slices.Clone(s)
@@ -272,7 +261,7 @@ func (a *adder) input(d onnx.DType, s onnx.Shape) *onnx.Value {
 
 // classAxis is the axis of the classes of x: as asked, that of the Softmax that made
 // the prediction, or the second of two.
-func (a *adder) classAxis(x *onnx.Value, made *onnx.Node) (int, error) {
+func (a *adder) classAxis(x *onnx.Value, made *source) (int, error) {
 	rank := len(x.Type.Shape)
 	asked, summed := -1, -1
 	if a.ClassAxis != nil {
@@ -283,11 +272,11 @@ func (a *adder) classAxis(x *onnx.Value, made *onnx.Node) (int, error) {
 		asked = axis
 	}
 	if made != nil {
-		summed, _ = onnx.Axis(made.Int("axis", -1), rank)
+		summed = made.axis
 	}
 	switch {
 	case asked >= 0 && summed >= 0 && asked != summed:
-		return 0, fmt.Errorf("a %s over axis %d made it, the classes cannot lie along axis %d", made.OpType(), summed, asked)
+		return 0, fmt.Errorf("a %s over axis %d made it, the classes cannot lie along axis %d", made.op, summed, asked)
 	case asked >= 0 || summed >= 0:
 		return max(asked, summed), nil
 	case rank == 2:
@@ -319,7 +308,7 @@ func (a *adder) rows(x, labels *onnx.Value) (*onnx.Value, *onnx.Value) {
 	return x, labels
 }
 
-func crossEntropy(a *adder, x *onnx.Value, made *onnx.Node) (*onnx.Value, error) {
+func crossEntropy(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 	axis, err := a.classAxis(x, made)
 	if err != nil {
 		return nil, err
@@ -346,7 +335,7 @@ func crossEntropy(a *adder, x *onnx.Value, made *onnx.Node) (*onnx.Value, error)
 
 // nextToken compares each token's prediction with the label after it; the last one of
 // a sequence has none. The labels are moved, since the logits are large.
-func nextToken(a *adder, x *onnx.Value, made *onnx.Node) (*onnx.Value, error) {
+func nextToken(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 	s := x.Type.Shape
 	if len(s) != 3 {
 		return nil, fmt.Errorf("it is %s, want [batch, sequence, classes]", x.Type)
@@ -363,17 +352,17 @@ func nextToken(a *adder, x *onnx.Value, made *onnx.Node) (*onnx.Value, error) {
 
 // binaryEntropy is the mean of log(1+e^x) - x·y, which is that of
 // -y·log σ(x) - (1-y)·log(1-σ(x)) and overflows nowhere.
-func binaryEntropy(a *adder, x *onnx.Value, _ *onnx.Node) (*onnx.Value, error) {
+func binaryEntropy(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {
 	y := a.input(x.Type.DType, x.Type.Shape)
 	return a.mean(a.op("Sub", build.In(a.op("Softplus", build.In(x)), a.op("Mul", build.In(x, y))))), nil
 }
 
-func squares(a *adder, x *onnx.Value, _ *onnx.Node) (*onnx.Value, error) {
+func squares(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {
 	d := a.op("Sub", build.In(x, a.input(x.Type.DType, x.Type.Shape)))
 	return a.mean(a.op("Mul", build.In(d, d))), nil
 }
 
-func distances(a *adder, x *onnx.Value, _ *onnx.Node) (*onnx.Value, error) {
+func distances(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {
 	return a.mean(a.op("Abs", build.In(a.op("Sub", build.In(x, a.input(x.Type.DType, x.Type.Shape)))))), nil
 }
 

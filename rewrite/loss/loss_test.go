@@ -96,6 +96,10 @@ func TestAdd(t *testing.T) {
 		{"rows of classes", "in x float32[4,3]\ny = Identity(x)\nout y float32[4,3]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, -100, 1}, entropy(last, 3, 0, 2, -100, 1), ""},
 		{"probabilities, opset 11", "in x float32[4,3]\np = Softmax(x)\ny = Identity(p)\nout y float32[4,3]", 11, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
 		{"their logarithms", "in x float32[2,2,3]\ny = LogSoftmax(x) {axis=2}\nout y float32[2,2,3]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "LogSoftmax"},
+		{"probabilities of a rank not told, opset 11", "in x float32[4,3]\nw = Neg(x)\nv = Neg(w)\np = Softmax(v)\nshape = Constant() {value_ints=[-1,3]}\ny = Reshape(p, shape)\nout y float32[4,3]", 12, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
+		{"probabilities of pixels, opset 11", "in x float32[4,3,1,1]\nv = Neg(x)\nw = Neg(v)\np = Softmax(w)\ny = Flatten(p)\nout y float32[4,3]", 11, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
+		{"probabilities in another order", "in x float32[4,1,3]\np = Softmax(x) {axis=2}\nq = Cast(p) {to=11}\nr = Transpose(q) {perm=[1, 2, 0]}\naxis = Constant() {value_ints=[0]}\ny = Squeeze(r, axis)\nout y float64[3,4]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
+		{"probabilities written out", "in x float32[4,3]\ninit axes int64[1] = [1]\ne = Exp(x)\ns = ReduceSum(e, axes)\ny = Div(e, s)\nout y float32[4,3]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
 		{"classes second", "in x float32[2,3,2]\ny = Identity(x)\nout y float32[2,3,2]", 17, Options{Kind: CrossEntropy, ClassAxis: axis(1)}, []float64{0, 2, 1, 1}, entropy(inner, 3, 0, 2, 1, 1), ""},
 		{"classes first", "in x float32[3,4]\ny = Identity(x)\nout y float32[3,4]", 17, Options{Kind: CrossEntropy, ClassAxis: axis(-2)}, []float64{0, 2, 1, 1}, entropy(first, 3, 0, 2, 1, 1), ""},
 		{"another label left out", "in x float32[4,3]\ny = Identity(x)\nout y float32[4,3]", 17, Options{Kind: CrossEntropy, Ignore: &three}, []float64{0, 2, 3, 1}, entropy(last, 3, 0, 2, -100, 1), ""},
@@ -103,6 +107,7 @@ func TestAdd(t *testing.T) {
 		{"half", "in x float32[4,3]\ny = Cast(x) {to=10}\nout y float16[4,3]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, -100, 1}, entropy(last, 3, 0, 2, -100, 1), ""},
 		{"binary", "in x float32[4,3]\ny = Identity(x)\nout y float32[4,3]", 17, Options{Kind: Binary}, target, binary, ""},
 		{"binary, of probabilities", "in x float32[4,3]\ny = Sigmoid(x)\nout y float32[4,3]", 17, Options{Kind: Binary}, target, binary, "Sigmoid"},
+		{"binary, of probabilities arranged", "in x float32[4,3]\np = Sigmoid(x)\nshape = Constant() {value_ints=[12]}\ny = Reshape(p, shape)\nout y float32[12]", 17, Options{Kind: Binary}, target, binary, "Sigmoid"},
 		{"squares", "in x float32[4,3]\ny = Identity(x)\nout y float32[4,3]", 17, Options{Kind: Squares}, target, mean(func(x, y float64) float64 { return (x - y) * (x - y) }), ""},
 		{"squares of probabilities", "in x float32[4,3]\ny = Sigmoid(x)\nout y float32[4,3]", 17, Options{Kind: Squares}, target,
 			mean(func(x, y float64) float64 { p := 1 / (1 + math.Exp(-x)); return (p - y) * (p - y) }), ""},
@@ -211,6 +216,32 @@ out present.0.key float32[b,total,4]`
 	}
 }
 
+// Keys of an encoder, to which nothing is added, are data, also where a subgraph reads
+// them; those of a decoder in a subgraph are not.
+func TestPastOfEncoder(t *testing.T) {
+	const body = `in x float32[b,s,4]
+in past.decoder.key float32[b,past_len,4]
+in past.encoder.key float32[b,past_encoder_len,4]
+in c bool[]
+%s
+perm = Transpose(past.encoder.key) {perm=[0, 2, 1]}
+far = MatMul(near, perm)
+logits = MatMul(far, past.encoder.key)
+present.decoder.key = Identity(all)
+out logits float32[b,s,4]
+out present.decoder.key float32[b,total,4]`
+	for name, grown := range map[string]string{
+		"plain":    "all = Concat(past.decoder.key, x) {axis=1}\nnear = Add(x, x)",
+		"subgraph": "all, near = If(c) {then_branch=graph then {\na = Concat(past.decoder.key, x) {axis=1}\np = Transpose(past.encoder.key) {perm=[0, 2, 1]}\nm = MatMul(x, p)\nn = MatMul(m, past.encoder.key)\nout a float32\nout n float32\n}, else_branch=graph else {\na1 = Identity(x)\nn1 = Add(x, x)\nout a1 float32\nout n1 float32\n}}",
+	} {
+		m := parse(t, 17, fmt.Sprintf(body, grown))
+		r, err := Add(m, Options{Kind: NextToken})
+		if err != nil || !slices.Equal(r.Empty, []string{"past.decoder.key"}) || m.Graph.Value("past.encoder.key") == nil {
+			t.Errorf("%s: %v, %+v in\n%s", name, err, r, m.Text())
+		}
+	}
+}
+
 // What is called past is data where the model returns no cache.
 func TestPastIsData(t *testing.T) {
 	m := parse(t, 17, "in past_values float32[b,past_length]\ny = Exp(past_values)\nout y float32[b,past_length]")
@@ -234,13 +265,16 @@ func TestRefused(t *testing.T) {
 		{"which axis", "in x float32[4,3,2]\ny = Exp(x)\nout y float32", Options{Kind: CrossEntropy}, "say with --class-axis"},
 		{"another axis", "in x float32[4,3,2]\ny = Softmax(x) {axis=1}\nout y float32", Options{Kind: CrossEntropy, ClassAxis: axis(2)}, "a Softmax over axis 1 made it, the classes cannot lie along axis 2"},
 		{"no axis", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: CrossEntropy, ClassAxis: axis(2)}, "without an axis 2"},
+		{"probabilities cut off", "in x float32[4,3]\np = Softmax(x)\ny = Clip(p)\nout y float32", Options{Kind: CrossEntropy}, "a Clip behind a Softmax made it, and cross-entropy is of what the Softmax reads: export the model without them"},
+		{"axes joined", "in x float32[4,3,2]\np = Softmax(x) {axis=1}\ny = Flatten(p)\nout y float32", Options{Kind: CrossEntropy}, "a Flatten behind a Softmax made it"},
+		{"the other's probabilities", "in x float32[4,3]\ny = Softmax(x)\nout y float32", Options{Kind: Binary}, "a Softmax made it, and bce is not of what that reads: choose another loss, or export the model without the Softmax"},
 		{"no sequence", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: NextToken}, "want [batch, sequence, classes]"},
 		{"tokens of a Softmax over others", "in x float32[4,3,2]\ny = Softmax(x) {axis=1}\nout y float32", Options{Kind: NextToken}, "cannot lie along axis 2"},
 		{"a scalar", "in x float32[4,3]\ny = ReduceSum(x) {keepdims=0}\nout y float32", Options{Kind: Squares}, "of a rank that cannot have a loss"},
 		{"classes alone", "in x float32[4]\ny = Softmax(x) {axis=0}\nout y float32", Options{Kind: CrossEntropy}, "want rows of classes"},
 		{"labels there", "in labels float32[4,3]\ny = Exp(labels)\nout y float32", Options{Kind: Squares}, `the model has a value "labels" already: name the new input with --labels`},
 		{"nothing kept", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: Squares, Keep: []string{"z"}}, `no output matches "z"`},
-		{"no size of the past", "in x float32[b,4]\nin past_key float32[n,past_len,w]\ny = Exp(x)\np = Abs(past_key)\nz = ReduceSum(p) {keepdims=0}\nlogits = Add(y, z)\npresent = Identity(p)\nout logits float32\nout present float32", Options{Kind: Squares},
+		{"no size of the past", "in x float32[b,4]\nin past_key float32[n,past_len,w]\ny = Exp(x)\naxis = Constant() {value_ints=[1]}\nnew = Unsqueeze(y, axis)\np = Concat(past_key, new) {axis=1}\nz = ReduceSum(p) {keepdims=0}\nlogits = Add(y, z)\npresent = Identity(p)\nout logits float32\nout present float32", Options{Kind: Squares},
 			`input "past_key" holds the past, which is empty in training, and no other input has its extent n: give --dim n=N`},
 	} {
 		m := parse(t, 17, c.body)

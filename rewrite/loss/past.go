@@ -8,7 +8,8 @@ package loss
 // such a cache, an input of floats one of whose extents is called so, or that is itself,
 // becomes an empty tensor, and where that is one of the parts of a Concat, nothing. ONNX
 // Runtime's own attention operators do without. (A model of time series returns no cache;
-// its past_values are its data.)
+// its past_values are its data. So are an encoder's keys and values, which a decoder that
+// goes on from a past reads as they are: to none of them does it add those of its tokens.)
 
 import (
 	"fmt"
@@ -18,6 +19,8 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // isCache reports an output that is the past of the step after.
@@ -29,7 +32,7 @@ func isCache(v *onnx.Value) bool {
 // has none: one that is called so, or, where the input is, the only one that no other
 // input has.
 func pastOf(g *onnx.Graph, v *onnx.Value) string {
-	if v.Init != nil || !v.Type.DType.IsFloat() {
+	if v.Init != nil || !v.Type.DType.IsFloat() || !grows(v) && !measured(v) {
 		return ""
 	}
 	var own []string
@@ -49,6 +52,36 @@ func pastOf(g *onnx.Graph, v *onnx.Value) string {
 		return own[0]
 	}
 	return ""
+}
+
+// grows reports a value, perhaps arranged, to which keys or values of a step's tokens are
+// added: by a Concat, or by an operator of attention, whose operands from the fourth on
+// hold the past.
+func grows(v *onnx.Value) bool {
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		switch n := u.Node; {
+		case u.Index == onnx.Captured:
+			return slices.ContainsFunc(n.Subgraphs(), func(g *pb.GraphProto) bool { return joins(g, v.Name) })
+		case n.Is("Concat"), u.Index >= 3 && strings.HasSuffix(n.Proto.GetOpType(), "Attention"):
+			return true
+		case u.Index == 0 && (traits.Moves(n) || n.Is("Cast", "DequantizeLinear")):
+			return slices.ContainsFunc(n.Outputs, func(w *onnx.Value) bool { return w != nil && grows(w) })
+		}
+		return false
+	})
+}
+
+// joins reports a Concat in a subgraph of a value by name.
+func joins(g *pb.GraphProto, name string) bool {
+	return slices.ContainsFunc(g.GetNode(), func(n *pb.NodeProto) bool {
+		return n.GetOpType() == "Concat" && slices.Contains(n.GetInput(), name) ||
+			slices.ContainsFunc(n.GetAttribute(), func(a *pb.AttributeProto) bool { return a.GetG() != nil && joins(a.GetG(), name) })
+	})
+}
+
+// measured reports a value of which nothing but the shape is read.
+func measured(v *onnx.Value) bool {
+	return !v.IsOutput() && !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Index == onnx.Captured || !traits.ReadsShape(u.Node) })
 }
 
 func speaksOfPast(name string) bool { return strings.Contains(strings.ToLower(name), "past") }

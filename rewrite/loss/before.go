@@ -1,0 +1,142 @@
+package loss
+
+// What a Softmax or a Sigmoid read, whose result the prediction is:
+//
+//	x ─▶ Softmax ─▶ Reshape ─▶ prediction        x ─▶ Reshape ─▶ loss
+//
+// Behind it may stand what only arranges: copies are left out, the rest is written again
+// for x. Where anything else stands there, or the loss is of another operator's input,
+// there are no logits to be had, and a loss of probabilities as if they were is refused.
+// A softmax may be written out, as JAX does: e/Σe, e = exp(x).
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+// A source is what made a prediction that gave way to what that read.
+type source struct {
+	op string
+	// axis is that of the classes in the prediction, -1 where there is none.
+	axis int
+}
+
+// before is the input of what made v, where the kind means that, arranged as v is, and
+// what made it; v itself where nothing did.
+func (a *adder) before(v *onnx.Value, k kind) (*onnx.Value, *source, error) {
+	var path []*onnx.Node // from v on upwards
+	for w := v; len(k.inverse) > 0 && w != nil && w.Producer != nil; w = w.Producer.In(0) {
+		n := w.Producer
+		x, made := squashed(n)
+		switch {
+		case made == nil && !after(n):
+			return v, nil, nil
+		case made == nil:
+			path = append(path, n)
+			continue
+		case !slices.Contains(k.inverse, made.op):
+			return nil, nil, fmt.Errorf("a %s made it, and %s is not of what that reads: choose another loss, or export the model without the %[1]s", made.op, k.name)
+		}
+		for _, n := range slices.Backward(path) {
+			if !made.through(n) {
+				if made.op == "LogSoftmax" { // the same of its own result
+					return v, nil, nil
+				}
+				return nil, nil, fmt.Errorf("a %s behind a %s made it, and %s is of what the %[2]s reads: export the model without them", n.OpType(), made.op, k.name)
+			}
+		}
+		return a.arranged(x, path), made, nil
+	}
+	return v, nil, nil
+}
+
+// squashed is what a node reads that makes numbers between 0 and 1 of any, or their
+// logarithms; nil for others.
+func squashed(n *onnx.Node) (*onnx.Value, *source) {
+	switch {
+	case n.Is("Sigmoid"):
+		return n.In(0), &source{"Sigmoid", -1}
+	case n.Is("Softmax", "LogSoftmax"):
+		return n.In(0), &source{n.OpType(), along(n.Int("axis", -1), n.In(0))}
+	case n.Is("Div") && n.In(0).Producer != nil && n.In(1).Producer != nil:
+		e, sum := n.In(0).Producer, n.In(1).Producer
+		if !e.Is("Exp") || !sum.Is("ReduceSum") || sum.In(0) != n.In(0) || sum.Int("keepdims", 1) == 0 {
+			break
+		}
+		if t := sum.In(1).Constant(); t != nil {
+			if axes, err := t.Int64s(); err == nil && len(axes) == 1 {
+				return e.In(0), &source{"Softmax", along(axes[0], n.In(0))}
+			}
+		}
+	}
+	return nil, nil
+}
+
+// along is an axis of v; where the rank is not known, none that there can be.
+func along(axis int64, v *onnx.Value) int {
+	if i, ok := onnx.Axis(axis, len(v.Type.Shape)); ok {
+		return i
+	}
+	return math.MaxInt
+}
+
+// after reports a node that leaves probabilities what they are, or nearly so.
+func after(n *onnx.Node) bool {
+	return traits.Moves(n) || n.Is("Cast", "Clip", "Dropout", "QuantizeLinear", "DequantizeLinear")
+}
+
+// through moves the axis of the classes behind a node, and reports whether what stood
+// before it can be arranged as the node does.
+func (s *source) through(n *onnx.Node) bool {
+	switch {
+	case n.Is("Identity"):
+		return true
+	case n.Is("Cast"):
+		return n.In(0).Type.DType.IsFloat() && n.Out(0).Type.DType.IsFloat()
+	case s.axis < 0:
+		return traits.Moves(n) && len(n.Outputs) == 1
+	case n.Is("Transpose"):
+		s.axis = slices.Index(traits.Permutation(n, len(n.In(0).Type.Shape)), s.axis)
+		return s.axis >= 0
+	case traits.Reshapes(n):
+		from, to := n.In(0).Type.Shape, n.Out(0).Type.Shape
+		if s.axis >= len(from) {
+			return false
+		}
+		s.axis = kept(from, to, s.axis)
+		return s.axis >= 0
+	}
+	return false
+}
+
+// kept is the place in a shape of an axis of another shape of the same elements, -1 where
+// it is joined with others or split.
+func kept(from, to onnx.Shape, axis int) int {
+	same := func(x, y onnx.Shape) bool { return x.Elements().Known() && x.Elements() == y.Elements() }
+	for i, d := range to {
+		if d.Known() && d == from[axis] && (same(from[:axis], to[:i]) || same(from[axis+1:], to[i+1:])) {
+			return i
+		}
+	}
+	return -1
+}
+
+// arranged is x as the nodes of a path, the last one first, arrange it.
+func (a *adder) arranged(x *onnx.Value, path []*onnx.Node) *onnx.Value {
+	for _, n := range slices.Backward(path) {
+		if n.Is("Identity", "Cast") {
+			continue
+		}
+		inputs := slices.Clone(n.Inputs)
+		inputs[0] = x
+		c := a.g.CloneNode(n, inputs, func(name string) string { return name + ".logits" })
+		c.Out(0).Type = onnx.TensorOf(x.Type.DType, n.Out(0).Type.Shape)
+		a.b.Nodes = append(a.b.Nodes, c)
+		x = c.Out(0)
+	}
+	return x
+}
