@@ -190,7 +190,7 @@ func forward(src *pipeline.Source, dims map[string]int64, given *step.Roles) (*o
 func stateValues(m *onnx.Model, roles step.Roles, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
 	if _, pairs := f.Metadata[step.AdaptersKey]; pairs {
 		if _, has := m.Metadata(step.AdaptersKey); !has {
-			return nil, errors.New("it holds low-rank pairs, and the model has none: merge them with remat apply, or evaluate the training graph")
+			return nil, errors.New("it holds low-rank pairs, and the model is not the graph that trains them: put them into the model that grad was given with remat apply, or evaluate the training graph")
 		}
 	}
 	values := map[string]remat.Tensor{}

@@ -189,5 +189,8 @@ func TestPairsBesideCodes(t *testing.T) {
 				t.Errorf("y[%d] = %g, want %g", i, y, want)
 			}
 		}
+		if err := adapter.Beside(m.Graph, types, l[0], "w", adapter.Trained{Rank: 1, Scale: 2, A: []float64{1, 2}, B: []float64{3, 4, -5}}); err == nil || !strings.Contains(err.Error(), "already") {
+			t.Errorf("a second time: %v", err)
+		}
 	}
 }

@@ -9,6 +9,7 @@ package adapter
 // nothing can be added: there the pair stays beside the weight, as it was trained.
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -31,8 +32,12 @@ func (t Trained) Turned(in, out int64) (a, b *onnx.Tensor) {
 // Codes reports a weight that a pair cannot be added to.
 func (l *Linear) Codes() bool { return l.Quantized || !l.Weight.Init.DType().IsFloat() }
 
-// Beside puts a trained pair beside the weight of a linear layer, as Insert does.
+// Beside puts a trained pair beside the weight of a linear layer, as Insert does, unless one
+// stands there.
 func Beside(g *onnx.Graph, types build.Typer, l *Linear, name string, t Trained) error {
+	if g.Value(name+SuffixA) != nil || g.Value(name+SuffixB) != nil {
+		return errors.New("the model has a pair beside it already: give the model that grad was given")
+	}
 	p, err := Insert(g, types, l, name, t.Rank, t.Scale*float64(t.Rank))
 	if err != nil {
 		return err
