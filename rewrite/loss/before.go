@@ -32,6 +32,9 @@ func (a *adder) before(v *onnx.Value, k kind) (*onnx.Value, *source, error) {
 	for w := v; len(k.inverse) > 0 && w != nil && w.Producer != nil; w = w.Producer.In(0) {
 		n := w.Producer
 		x, made := squashed(n)
+		if op := endsIn(n, w); op != "" {
+			return nil, nil, fmt.Errorf("a %s inside its %s made it, and %s is not of probabilities: export the model without the %[1]s", op, n.OpType(), k.name)
+		}
 		switch {
 		case made == nil && !after(n):
 			return v, nil, nil
@@ -74,6 +77,24 @@ func squashed(n *onnx.Node) (*onnx.Value, *source) {
 		}
 	}
 	return nil, nil
+}
+
+// endsIn is the operator that makes probabilities in a subgraph of the node that makes v, ""
+// where none does.
+func endsIn(n *onnx.Node, v *onnx.Value) string {
+	at := slices.Index(n.Outputs, v)
+	for _, g := range n.Subgraphs() {
+		i := at + len(g.GetOutput()) - len(n.Outputs) // a Loop's body returns its condition too
+		if i < 0 || i >= len(g.GetOutput()) {
+			continue
+		}
+		for _, p := range g.GetNode() {
+			if slices.Contains(p.GetOutput(), g.GetOutput()[i].GetName()) && slices.Contains([]string{"Softmax", "Sigmoid"}, p.GetOpType()) {
+				return p.GetOpType()
+			}
+		}
+	}
+	return ""
 }
 
 // along is an axis of v; where the rank is not known, none that there can be.

@@ -83,6 +83,9 @@ func Add(m *onnx.Model, o Options) (*Result, error) {
 		_, err := infer.Model(m, infer.Options{Dims: o.Dims, Strict: true})
 		return nil, err
 	}
+	if _, err := upgrade.Functions(m); err != nil { // one may end in a Softmax
+		return nil, err
+	}
 	if err := upgrade.Model(m, opset); err != nil {
 		return nil, err
 	}
@@ -354,7 +357,21 @@ func nextToken(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 // -y·log σ(x) - (1-y)·log(1-σ(x)) and overflows nowhere.
 func binaryEntropy(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {
 	y := a.input(x.Type.DType, x.Type.Shape)
-	return a.mean(a.op("Sub", build.In(a.op("Softplus", build.In(x)), a.op("Mul", build.In(x, y))))), nil
+	return a.mean(a.op("Sub", build.In(a.softplus(x), a.op("Mul", build.In(x, y))))), nil
+}
+
+// softplus is log(1+e^x); in float64, for which ONNX Runtime has no Softplus, as the
+// second of -log softmax(x, 0).
+func (a *adder) softplus(x *onnx.Value) *onnx.Value {
+	if x.Type.DType != onnx.Float64 {
+		return a.op("Softplus", build.In(x))
+	}
+	rank := len(x.Type.Shape)
+	pads := make([]int64, 2*rank+2)
+	pads[2*rank+1] = 1
+	pair := a.op("Pad", build.In(a.op("Unsqueeze", build.In(x, a.b.Ints(int64(rank)))), a.b.Ints(pads...)))
+	second := a.b.Const(onnx.Int64Tensor([]int64{1}))
+	return a.op("Neg", build.In(a.op("Gather", build.In(a.op("LogSoftmax", build.In(pair), onnx.IntAttr("axis", -1)), second), onnx.IntAttr("axis", int64(rank)))))
 }
 
 func squares(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
+	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
 func parse(t *testing.T, opset int, body string) *onnx.Model {
@@ -107,6 +110,7 @@ func TestAdd(t *testing.T) {
 		{"half", "in x float32[4,3]\ny = Cast(x) {to=10}\nout y float16[4,3]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, -100, 1}, entropy(last, 3, 0, 2, -100, 1), ""},
 		{"binary", "in x float32[4,3]\ny = Identity(x)\nout y float32[4,3]", 17, Options{Kind: Binary}, target, binary, ""},
 		{"binary, of probabilities", "in x float32[4,3]\ny = Sigmoid(x)\nout y float32[4,3]", 17, Options{Kind: Binary}, target, binary, "Sigmoid"},
+		{"binary, float64", "in x float32[4,3]\ny = Cast(x) {to=11}\nout y float64[4,3]", 17, Options{Kind: Binary}, target, binary, ""},
 		{"binary, of probabilities arranged", "in x float32[4,3]\np = Sigmoid(x)\nshape = Constant() {value_ints=[12]}\ny = Reshape(p, shape)\nout y float32[12]", 17, Options{Kind: Binary}, target, binary, "Sigmoid"},
 		{"squares", "in x float32[4,3]\ny = Identity(x)\nout y float32[4,3]", 17, Options{Kind: Squares}, target, mean(func(x, y float64) float64 { return (x - y) * (x - y) }), ""},
 		{"squares of probabilities", "in x float32[4,3]\ny = Sigmoid(x)\nout y float32[4,3]", 17, Options{Kind: Squares}, target,
@@ -127,6 +131,26 @@ func TestAdd(t *testing.T) {
 		if len(got) != 1 || math.Abs(got[0]-c.want) > 1e-6*math.Max(1, math.Abs(c.want)) {
 			t.Errorf("%s: %v, want %g, of\n%s", c.name, got, c.want, m.Text())
 		}
+	}
+}
+
+// A Softmax may be the end of a function of the file.
+func TestFunction(t *testing.T) {
+	body := parse(t, 17, "in x float32[4,3]\nh = Neg(x)\ny = Softmax(h)\nout y float32[4,3]")
+	f := &pb.FunctionProto{
+		Name: proto.String("Head"), Domain: proto.String("own"), Input: []string{"x"}, Output: []string{"y"},
+		OpsetImport: []*pb.OperatorSetIdProto{{Version: proto.Int64(17)}},
+	}
+	for _, n := range body.Graph.Nodes {
+		f.Node = append(f.Node, n.Proto)
+	}
+	m, err := onnx.Parse("model ir=8 opset=17 opset[own]=1\ngraph g {\nin x float32[4,3]\ny = own.Head(x)\nout y float32[4,3]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Proto.Functions = []*pb.FunctionProto{f}
+	if r, err := Add(m, Options{Kind: CrossEntropy}); err != nil || r.Through != "Softmax" {
+		t.Errorf("%v, %+v in\n%s", err, r, m.Text())
 	}
 }
 
@@ -266,6 +290,7 @@ func TestRefused(t *testing.T) {
 		{"another axis", "in x float32[4,3,2]\ny = Softmax(x) {axis=1}\nout y float32", Options{Kind: CrossEntropy, ClassAxis: axis(2)}, "a Softmax over axis 1 made it, the classes cannot lie along axis 2"},
 		{"no axis", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: CrossEntropy, ClassAxis: axis(2)}, "without an axis 2"},
 		{"probabilities cut off", "in x float32[4,3]\np = Softmax(x)\ny = Clip(p)\nout y float32", Options{Kind: CrossEntropy}, "a Clip behind a Softmax made it, and cross-entropy is of what the Softmax reads: export the model without them"},
+		{"probabilities of a branch", "in x float32[4,3]\nin c bool[]\ny = If(c) {then_branch=graph then {\np = Softmax(x)\nout p float32\n}, else_branch=graph else {\nq = Neg(x)\nout q float32\n}}\nout y float32[4,3]", Options{Kind: CrossEntropy}, "a Softmax inside its If made it"},
 		{"axes joined", "in x float32[4,3,2]\np = Softmax(x) {axis=1}\ny = Flatten(p)\nout y float32", Options{Kind: CrossEntropy}, "a Flatten behind a Softmax made it"},
 		{"the other's probabilities", "in x float32[4,3]\ny = Softmax(x)\nout y float32", Options{Kind: Binary}, "a Softmax made it, and bce is not of what that reads: choose another loss, or export the model without the Softmax"},
 		{"no sequence", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: NextToken}, "want [batch, sequence, classes]"},
