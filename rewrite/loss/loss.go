@@ -320,6 +320,9 @@ func crossEntropy(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 	if rank < 2 {
 		return nil, fmt.Errorf("it is %s, want rows of classes", x.Type)
 	}
+	if x.Type.Shape[axis].Is(1) {
+		return nil, fmt.Errorf("it is %s, of one class, whose entropy is 0 whatever it is: %s is for one logit of two classes", x.Type, Binary)
+	}
 	labels := a.input(onnx.Int64, slices.Delete(slices.Clone(x.Type.Shape), axis, axis+1))
 	if axis == 1 && rank > 2 {
 		return a.entropy(x, labels), nil

@@ -286,6 +286,7 @@ func TestRefused(t *testing.T) {
 		{"none", "in x int64[4,3]\ny = Neg(x)\nout y int64", Options{Kind: CrossEntropy}, "no output is a prediction"},
 		{"no such", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: CrossEntropy, Output: "z"}, `output "z": the model has no output of that name; it has y`},
 		{"whole numbers", "in x float32[4,3]\ny = ArgMax(x)\nz = Exp(x)\nout y int64\nout z float32", Options{Kind: CrossEntropy, Output: "y"}, `output "y": it is int64[1,3], want floats`},
+		{"one class", "in x float32[4,1]\ny = Exp(x)\nout y float32", Options{Kind: CrossEntropy}, "of one class, whose entropy is 0 whatever it is: bce is for one logit of two classes"},
 		{"which axis", "in x float32[4,3,2]\ny = Exp(x)\nout y float32", Options{Kind: CrossEntropy}, "say with --class-axis"},
 		{"another axis", "in x float32[4,3,2]\ny = Softmax(x) {axis=1}\nout y float32", Options{Kind: CrossEntropy, ClassAxis: axis(2)}, "a Softmax over axis 1 made it, the classes cannot lie along axis 2"},
 		{"no axis", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: CrossEntropy, ClassAxis: axis(2)}, "without an axis 2"},
