@@ -7,7 +7,8 @@
 //	  ─▶ DequantizeLinear(spread(Gather(codes, ids)), Gather(scales, ids), Gather(zeros, ids))
 //
 // No kernel gathers codes of less than a byte, so bytes are looked up, and spread to a
-// code a byte afterwards: a row's elements by shifts and masks.
+// code a byte afterwards: a row's elements by shifts and masks. So are codes of a type of
+// four bits, as ONNX Runtime's quantizer writes them; signed ones move up by 8.
 //
 // Codes are [N, blocks, bytes], each block's from the lowest bits on, padded to whole
 // blocks; ONNX packs [N, K] in the same order. So where K is whole blocks the bytes are
@@ -198,10 +199,22 @@ func lookup(b *opener, n *onnx.Node) (*onnx.Value, error) {
 	if gather != 0 && gather != -2 || quantize != 1 && quantize != -1 {
 		return nil, fmt.Errorf("blocks along axis %d, rows along axis %d are not supported", quantize, gather)
 	}
-	if w.Type.DType != onnx.Uint8 || bits != 2 && bits != 4 && bits != 8 || block < 16 || block > 1<<20 {
-		return nil, fmt.Errorf("codes of %s and %d bits in blocks of %d are not supported", w.Type.DType, bits, block)
+	p := packing{rows: extents[0], k: extents[1], block: block, bits: bits}
+	middle := byte(1) << (bits - 1) // what stands for 0
+	switch d := w.Type.DType; {
+	case (d == onnx.Uint4 || d == onnx.Int4) && bits == 4 && p.k%2 == 0:
+		extents = []int64{p.rows, p.k / 2}
+		if d == onnx.Uint4 {
+			middle = 0
+		}
+	case d == onnx.Uint8 && (bits == 2 || bits == 4 || bits == 8):
+		p.k = p.k * 8 / bits
+	default:
+		return nil, fmt.Errorf("codes of %s and %d bits in rows of %d are not supported", d, bits, extents[1])
 	}
-	p := packing{rows: extents[0], k: extents[1] * 8 / bits, block: block, bits: bits}
+	if block < 16 || block > 1<<20 {
+		return nil, fmt.Errorf("blocks of %d are not supported", block)
+	}
 	p.blocks = (p.k + block - 1) / block
 	if e, err := s.Init.Elements(); err != nil || p.rows < 1 || e != p.rows*p.blocks || !s.Type.DType.IsFloat() {
 		return nil, fmt.Errorf("scales are %s, want %d floats", s.Type, p.rows*p.blocks)
@@ -210,17 +223,20 @@ func lookup(b *opener, n *onnx.Node) (*onnx.Value, error) {
 		return b.Op("Gather", build.In(b.hold(of, t, false), b.Op("Reshape", build.In(n.In(1), b.Ints(-1)))), onnx.IntAttr("axis", 0))
 	}
 	codes := spreadRows(b.Builder, rows(w, w.Init.As(onnx.Uint8, extents...)), p)
+	if w.Type.DType == onnx.Int4 { // from -8…7 to 0…15
+		codes = b.Op("BitwiseXor", build.In(codes, b.Const(onnx.NewTensor(onnx.Uint8, nil, []byte{8}))))
+	}
 	scales := rows(s, s.Init.As(s.Type.DType, p.rows, p.blocks))
 	var zeros *onnx.Value
 	if z != nil {
-		list, err := p.zeros(z)
+		list, err := p.zerosOf(w.Type.DType, z)
 		if err != nil {
 			return nil, err
 		}
 		zeros = rows(z, onnx.NewTensor(onnx.Uint8, []int64{p.rows, p.blocks}, list))
 	} else {
-		middle := b.Const(onnx.NewTensor(onnx.Uint8, []int64{1, 1}, []byte{1 << (bits - 1)}))
-		zeros = b.Op("Expand", build.In(middle, b.Op("Shape", build.In(scales))))
+		all := b.Const(onnx.NewTensor(onnx.Uint8, []int64{1, 1}, []byte{middle}))
+		zeros = b.Op("Expand", build.In(all, b.Op("Shape", build.In(scales))))
 	}
 	y := b.Op("DequantizeLinear", build.In(codes, scales, zeros), onnx.IntAttr("axis", 1), onnx.IntAttr("block_size", block))
 	shape := b.Op("Concat", build.In(b.Op("Shape", build.In(n.In(1))), b.Ints(p.k)), onnx.IntAttr("axis", 0))
@@ -330,6 +346,26 @@ func (p packing) zeros(z *onnx.Value) ([]byte, error) {
 	var list []byte
 	for row := range slices.Chunk(data, int(each)) {
 		list = append(list, spread(row, p.bits)[:p.blocks]...)
+	}
+	return list, nil
+}
+
+// zerosOf are zero points of codes of a type: those of four bits lie behind each other
+// where the codes are of such a type too.
+func (p packing) zerosOf(d onnx.DType, z *onnx.Value) ([]byte, error) {
+	if d == onnx.Uint8 {
+		return p.zeros(z)
+	}
+	data, err := z.Init.Bytes()
+	n := p.rows * p.blocks
+	if err != nil || z.Type.DType != d || int64(len(data)) != (n+1)/2 {
+		return nil, fmt.Errorf("zero points are %s, want %d of %s", z.Type, n, d)
+	}
+	list := spread(data, 4)[:n]
+	if d == onnx.Int4 {
+		for i := range list {
+			list[i] ^= 8
+		}
 	}
 	return list, nil
 }

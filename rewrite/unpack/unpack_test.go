@@ -150,6 +150,43 @@ func TestLookup(t *testing.T) {
 	}
 }
 
+// Codes and zero points of a type of four bits, whose zero is 0, in blocks of which a row
+// holds no whole number.
+func TestLookupOfFours(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	fours := func(d onnx.DType, dims ...int64) *onnx.Tensor {
+		data := make([]byte, (dims[0]*dims[1]+1)/2)
+		for i := range data {
+			data[i] = byte(rng.IntN(256))
+		}
+		if dims[0]*dims[1]%2 == 1 {
+			data[len(data)-1] &= 15
+		}
+		return onnx.NewTensor(d, dims, data)
+	}
+	for _, d := range []onnx.DType{onnx.Int4, onnx.Uint4} {
+		for _, k := range []int64{32, 40} {
+			for _, zeros := range []bool{false, true} {
+				m := model(t, "in ids int64[2,3]")
+				blocks := (k + 15) / 16
+				var scales []float64
+				for range 7 * blocks {
+					scales = append(scales, float64(1+rng.IntN(8))/4)
+				}
+				in := []*onnx.Value{m.Graph.AddConstant("codes", fours(d, 7, k)), m.Graph.Value("ids"), m.Graph.AddConstant("scales", onnx.FloatTensor(onnx.Float32, scales, 7, blocks))}
+				if zeros {
+					in = append(in, m.Graph.AddConstant("zeros", fours(d, 7, blocks)))
+				}
+				n := m.Graph.NewNode(microsoft, "GatherBlockQuantized", "n", in, []string{"y"}, onnx.IntAttr("block_size", 16))
+				n.Outputs[0].Type = onnx.TensorOf(onnx.Float32, onnx.StaticShape(2, 3, k))
+				m.Graph.Append(n)
+				m.Graph.AddOutput(n.Outputs[0])
+				compare(t, fmt.Sprintf("%s, %d, zeros %v", d, k, zeros), m, 0)
+			}
+		}
+	}
+}
+
 // Codes of whole blocks stay where they lie, and are the same bytes for a table and a
 // product.
 func TestBytesStay(t *testing.T) {
@@ -175,7 +212,7 @@ func TestBytesStay(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	const codes = "in x float32[3,32]\ninit c uint8[1,2,8] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]\ninit s float32[2] = [1, 2]\ninit z float32[2] = [1, 0.5]\ninit i int32[32] = [" +
-		"0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\nin w uint8[1,2,8]\n"
+		"0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\nin w uint8[1,2,8]\ninit f int8[2,3] = [1, 2, 3, 4, 5, 6]\n"
 	for _, c := range []struct{ node, want string }{
 		{"com.microsoft.MatMulNBits(x, c, s, _, i) {K=32, N=1, bits=4, block_size=16}", "g_idx, is not supported"},
 		{"com.microsoft.MatMulNBits(x, c, s, z) {K=32, N=1, bits=4, block_size=16}", "zero points that are no codes, such as 0.5"},
@@ -186,6 +223,7 @@ func TestRefused(t *testing.T) {
 		{"com.microsoft.MatMulNBits(x, c, s) {K=64, N=1, bits=4, block_size=16}", "scales are float32[2], want 4 floats"},
 		{"com.microsoft.MatMulNBits(x, c, s) {K=32, N=1, bits=8, block_size=16}", "codes are uint8[1,2,8], want 32 bytes"},
 		{"com.microsoft.GatherBlockQuantized(c, i, s) {bits=4, block_size=16}", "codes of shape [1 2 8]"},
+		{"com.microsoft.GatherBlockQuantized(f, i, s) {bits=4, block_size=16}", "codes of int8 and 4 bits in rows of 3 are not supported"},
 	} {
 		m := model(t, codes+"y = "+c.node+"\nout y float32")
 		if _, err := Model(m); err == nil || !strings.Contains(err.Error(), c.want) {
