@@ -97,19 +97,22 @@ type opener struct {
 // held is an initializer in the place of another one.
 type held struct {
 	of, value *onnx.Value
+	// less are zero points that were taken off, nil where none were.
+	less *onnx.Value
 	// factor: a product reads it.
 	factor bool
 }
 
-// hold returns an initializer in the place of w: one for all that read it alike.
-func (o *opener) hold(w *onnx.Value, t *onnx.Tensor, factor bool) *onnx.Value {
+// hold returns an initializer in the place of w, perhaps less zero points: one for all that
+// read it alike.
+func (o *opener) hold(w, less *onnx.Value, t *onnx.Tensor, factor bool) *onnx.Value {
 	for _, h := range o.held {
-		if h.of == w && h.factor == factor && h.value.Type.Same(t.Type()) {
+		if h.of == w && h.less == less && h.factor == factor && h.value.Type.Same(t.Type()) {
 			return h.value
 		}
 	}
 	v := o.Graph.AddConstant(w.Name, t)
-	o.held = append(o.held, held{w, v, factor})
+	o.held = append(o.held, held{of: w, value: v, less: less, factor: factor})
 	return v
 }
 
@@ -165,11 +168,15 @@ func (o *opener) packed(n *onnx.Node) (codes, scales, zeros *onnx.Value, block i
 	if err != nil {
 		return nil, nil, nil, 0, err
 	}
-	codes = o.hold(w, c, true)
-	scales = o.hold(s, s.Init.As(s.Type.DType, rows, p.blocks), true)
+	var less *onnx.Value
+	if zero == nil {
+		less = z
+	}
+	codes = o.hold(w, less, c, true)
+	scales = o.hold(s, nil, s.Init.As(s.Type.DType, rows, p.blocks), true)
 	if zero != nil {
 		if z != nil {
-			zeros = o.hold(z, zero, true)
+			zeros = o.hold(z, nil, zero, true)
 		} else {
 			zeros = o.Const(zero)
 		}
@@ -200,15 +207,15 @@ func lookup(b *opener, n *onnx.Node) (*onnx.Value, error) {
 		return nil, fmt.Errorf("blocks along axis %d, rows along axis %d are not supported", quantize, gather)
 	}
 	p := packing{rows: extents[0], k: extents[1], block: block, bits: bits}
-	middle := byte(1) << (bits - 1) // what stands for 0
+	middle := byte(0) // what stands for 0
 	switch d := w.Type.DType; {
 	case (d == onnx.Uint4 || d == onnx.Int4) && bits == 4 && p.k%2 == 0:
 		extents = []int64{p.rows, p.k / 2}
-		if d == onnx.Uint4 {
-			middle = 0
+		if d == onnx.Int4 {
+			middle = 8
 		}
 	case d == onnx.Uint8 && (bits == 2 || bits == 4 || bits == 8):
-		p.k = p.k * 8 / bits
+		p.k, middle = p.k*8/bits, 1<<(bits-1)
 	default:
 		return nil, fmt.Errorf("codes of %s and %d bits in rows of %d are not supported", d, bits, extents[1])
 	}
@@ -220,7 +227,7 @@ func lookup(b *opener, n *onnx.Node) (*onnx.Value, error) {
 		return nil, fmt.Errorf("scales are %s, want %d floats", s.Type, p.rows*p.blocks)
 	}
 	rows := func(of *onnx.Value, t *onnx.Tensor) *onnx.Value {
-		return b.Op("Gather", build.In(b.hold(of, t, false), b.Op("Reshape", build.In(n.In(1), b.Ints(-1)))), onnx.IntAttr("axis", 0))
+		return b.Op("Gather", build.In(b.hold(of, nil, t, false), b.Op("Reshape", build.In(n.In(1), b.Ints(-1)))), onnx.IntAttr("axis", 0))
 	}
 	codes := spreadRows(b.Builder, rows(w, w.Init.As(onnx.Uint8, extents...)), p)
 	if w.Type.DType == onnx.Int4 { // from -8…7 to 0…15

@@ -150,6 +150,27 @@ func TestLookup(t *testing.T) {
 	}
 }
 
+// Zero points of two bits are taken off the codes, which two products may share that differ
+// in these.
+func TestCodesShared(t *testing.T) {
+	m := model(t, "in x float32[3,16]\ninit c uint8[2,1,4] = [27, 228, 0, 255, 1, 2, 3, 4]\ninit s float32[2] = [1, 2]\ninit z uint8[2,1] = [1, 3]\ninit w uint8[2,1] = [2, 0]\n"+
+		"a = com.microsoft.MatMulNBits(x, c, s, z) {K=16, N=2, bits=2, block_size=16}\nb = com.microsoft.MatMulNBits(x, c, s, w) {K=16, N=2, bits=2, block_size=16}\ny = Sub(a, b)\nout y float32[3,2]")
+	after, err := m.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Model(after); err != nil {
+		t.Fatal(err)
+	}
+	feeds := ortest.RandomInputs(m)
+	a, b := ortest.Run(t, m, 0, feeds)["y"], ortest.Run(t, after, 0, feeds)["y"]
+	for i := range a {
+		if !(math.Abs(a[i]-b[i]) <= 1e-4) {
+			t.Fatalf("%v, want %v", b, a)
+		}
+	}
+}
+
 // Codes and zero points of a type of four bits, whose zero is 0, in blocks of which a row
 // holds no whole number.
 func TestLookupOfFours(t *testing.T) {
@@ -223,6 +244,7 @@ func TestRefused(t *testing.T) {
 		{"com.microsoft.MatMulNBits(x, c, s) {K=64, N=1, bits=4, block_size=16}", "scales are float32[2], want 4 floats"},
 		{"com.microsoft.MatMulNBits(x, c, s) {K=32, N=1, bits=8, block_size=16}", "codes are uint8[1,2,8], want 32 bytes"},
 		{"com.microsoft.GatherBlockQuantized(c, i, s) {bits=4, block_size=16}", "codes of shape [1 2 8]"},
+		{"com.microsoft.GatherBlockQuantized(f, i, s) {bits=0, block_size=16}", "codes of int8 and 0 bits"},
 		{"com.microsoft.GatherBlockQuantized(f, i, s) {bits=4, block_size=16}", "codes of int8 and 4 bits in rows of 3 are not supported"},
 	} {
 		m := model(t, codes+"y = "+c.node+"\nout y float32")
