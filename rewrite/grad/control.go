@@ -6,6 +6,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite/normalize"
+	"github.com/onnx-remat/remat/rewrite/unpack"
 )
 
 // openControl opens control flow that a gradient would have to pass, and what
@@ -82,8 +83,16 @@ func (e *engine) controlFlow(n *onnx.Node) error {
 
 // normalized runs the normalizing passes once more and infers.
 func normalized(m *onnx.Model, o Options) (*infer.Result, error) {
-	if _, err := normalize.Model(m, normalize.Options{Dims: o.Dims, After: o.After}); err != nil {
+	plain := normalize.Options{Dims: o.Dims, After: o.After}
+	if _, err := normalize.Model(m, plain); err != nil {
 		return nil, err
+	}
+	if count, err := unpack.Model(m); err != nil { // branches are in place now
+		return nil, err
+	} else if count > 0 {
+		if _, err := normalize.Model(m, plain); err != nil {
+			return nil, err
+		}
 	}
 	m.Graph.NameNodes()
 	seedDropouts(m.Graph)

@@ -209,6 +209,32 @@ loss = ReduceSum(y) {keepdims=0}`, "loss float32[]")
 	}
 }
 
+// TestCodesOfBranches: packed weights that the branches of an undecided If read become
+// standard operators where the branches are written out.
+func TestCodesOfBranches(t *testing.T) {
+	m := parseGraph(t, `in x float32[2,16]
+in c bool[]
+init b float32[2] = [1, 2]
+init w uint8[2,1,8] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+init s float32[2] = [1, 2]
+y = If(c) {then_branch=graph t {
+p = com.microsoft.MatMulNBits(x, w, s) {K=16, N=2, bits=4, block_size=16}
+out p float32[2,2]
+}, else_branch=graph e {
+n = Neg(x)
+q = com.microsoft.MatMulNBits(n, w, s) {K=16, N=2, bits=4, block_size=16}
+out q float32[2,2]
+}}
+z = Mul(y, b)
+loss = ReduceSum(z) {keepdims=0}`, "loss float32")
+	if _, err := Differentiate(m, Options{Params: []string{"b"}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(m.Text(), " Gemm("); n != 2 || strings.Contains(m.Text(), "MatMulNBits(") {
+		t.Errorf("%d products in\n%s", n, m.Text())
+	}
+}
+
 func TestControlFlowRefused(t *testing.T) {
 	const head = "in x float32[2]\nin n int64[]\nin c bool[]\ninit w float32[2] = [1, 2]\na = Mul(x, w)\n"
 	const body = "{body=graph body {\nin i int64[]\nin on bool[]\nin h float32[2]\ng = Tanh(h)\n"
