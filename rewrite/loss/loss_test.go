@@ -246,14 +246,25 @@ func TestPastOfEncoder(t *testing.T) {
 	const body = `in x float32[b,s,4]
 in past.decoder.key float32[b,past_len,4]
 in past.encoder.key float32[b,past_encoder_len,4]
+in far float32[b,t,4]
+in mask float32[b,past_len+s]
 in c bool[]
 %s
 perm = Transpose(past.encoder.key) {perm=[0, 2, 1]}
-far = MatMul(near, perm)
-logits = MatMul(far, past.encoder.key)
+seen = MatMul(near, perm)
+both = MatMul(seen, past.encoder.key)
+axes = Constant() {value_ints=[1]}
+sum = ReduceSum(mask, axes)
+axis = Constant() {value_ints=[2]}
+sums = Unsqueeze(sum, axis)
+logits = Add(both, sums)
 present.decoder.key = Identity(all)
+present.encoder.key = Neg(far)
+present.encoder.value = Identity(past.encoder.key)
 out logits float32[b,s,4]
-out present.decoder.key float32[b,total,4]`
+out present.decoder.key float32[b,total,4]
+out present.encoder.key float32[b,t,4]
+out present.encoder.value float32[b,past_encoder_len,4]`
 	for name, grown := range map[string]string{
 		"plain":    "all = Concat(past.decoder.key, x) {axis=1}\nnear = Add(x, x)",
 		"subgraph": "all, near = If(c) {then_branch=graph then {\na = Concat(past.decoder.key, x) {axis=1}\np = Transpose(past.encoder.key) {perm=[0, 2, 1]}\nm = MatMul(x, p)\nn = MatMul(m, past.encoder.key)\nout a float32\nout n float32\n}, else_branch=graph else {\na1 = Identity(x)\nn1 = Add(x, x)\nout a1 float32\nout n1 float32\n}}",
@@ -262,6 +273,12 @@ out present.decoder.key float32[b,total,4]`
 		r, err := Add(m, Options{Kind: NextToken})
 		if err != nil || !slices.Equal(r.Empty, []string{"past.decoder.key"}) || m.Graph.Value("past.encoder.key") == nil {
 			t.Errorf("%s: %v, %+v in\n%s", name, err, r, m.Text())
+			continue
+		}
+		for name, want := range map[string]string{"past.encoder.key": "[b,past_encoder_len,4]", "far": "[b,t,4]", "mask": "[b,s]"} {
+			if got := m.Graph.Value(name).Type.Shape.String(); got != want {
+				t.Errorf("%s is %s, want %s", name, got, want)
+			}
 		}
 	}
 }

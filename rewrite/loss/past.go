@@ -103,7 +103,7 @@ func emptyPast(m *onnx.Model, types *infer.Result, dims map[string]int64, caches
 	if len(past) == 0 {
 		return types, nil
 	}
-	all := totals(caches, past)
+	all := totals(g, caches, past)
 	for _, v := range g.Inputs {
 		v.Type.Shape = slices.Clone(v.Type.Shape)
 		for i, d := range v.Type.Shape {
@@ -151,17 +151,40 @@ func emptyPast(m *onnx.Model, types *infer.Result, dims map[string]int64, caches
 }
 
 // totals are the extents that count the tokens before and those of the step: in a cache
-// that is returned, and in none of those that are read. Without a past they are those of
-// the step.
-func totals(caches, past []*onnx.Value) map[onnx.Dim]bool {
+// that is returned with the step's in it, and in no past that is read. Without a past they
+// are those of the step.
+func totals(g *onnx.Graph, caches, past []*onnx.Value) map[onnx.Dim]bool {
+	for _, v := range g.Inputs {
+		if isPast(v) && !slices.Contains(past, v) { // an encoder's
+			past = append(slices.Clip(past), v)
+		}
+	}
 	all := map[onnx.Dim]bool{}
 	for _, v := range caches {
+		if !grown(v) {
+			continue
+		}
 		for _, d := range v.Type.Shape {
 			read := slices.ContainsFunc(past, func(w *onnx.Value) bool { return slices.Contains(w.Type.Shape, d) })
 			all[d] = all[d] || len(d.Symbols()) > 0 && !read
 		}
 	}
 	return all
+}
+
+// grown reports a cache to which something was added; of a node with subgraphs it is not
+// told.
+func grown(v *onnx.Value) bool {
+	for n := v.Producer; n != nil; n = v.Producer {
+		switch {
+		case n.Is("Concat"), strings.HasSuffix(n.Proto.GetOpType(), "Attention"), len(n.Subgraphs()) > 0:
+			return true
+		case !traits.Moves(n) && !n.Is("Cast", "QuantizeLinear"):
+			return false
+		}
+		v = n.In(0)
+	}
+	return false
 }
 
 // optional reports an operand that an attention operator does without.
