@@ -198,7 +198,10 @@ func carries(u onnx.Use) bool {
 // known.
 func useLimit(u onnx.Use) int64 {
 	n := u.Node
-	if u.Index == onnx.Captured || n.Domain() != "" {
+	switch {
+	case n.Domain() == "com.microsoft" && n.OpType() == "GatherBlockQuantized" && u.Index == 1:
+		return extent(n.In(0), n.Int("gather_axis", 0))
+	case u.Index == onnx.Captured || n.Domain() != "":
 		return 0
 	}
 	if n.OpType() == "OneHot" && u.Index == 0 {
