@@ -51,7 +51,7 @@ type chooser struct {
 	// numbers are what TorchScript computed ahead of one element.
 	numbers []string
 	// blocks are the values that leave a block of no_grad or autocast.
-	blocks []string
+	blocks []blockExit
 	// inputs are the patterns of Params that match no initializer: they can only
 	// mean inputs, as in a graph that takes all its weights as inputs.
 	inputs []string

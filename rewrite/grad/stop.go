@@ -69,6 +69,14 @@ func insertStops(g *onnx.Graph, patterns []string, res *Result) error {
 	return nil
 }
 
+// stops reports that the caller stops the value of that name for all that reads it.
+func (c *chooser) stops(name string) bool {
+	return slices.ContainsFunc(c.o.Stop, func(text string) bool {
+		p := parseStop(text)
+		return p.reader == "" && matchGlob(p.value, name)
+	})
+}
+
 func mayCarryGradient(v *onnx.Value) bool {
 	return v.Type.Other == nil && (v.Type.DType.IsFloat() || v.Type.DType == onnx.Undefined)
 }

@@ -301,25 +301,29 @@ func (e *engine) reachedNodes(c *chooser, reach map[*onnx.Value]bool) []string {
 	return slices.DeleteFunc(slices.Clone(c.nodes), func(name string) bool { return !reach[e.m.Graph.Value(name)] })
 }
 
+// A blockExit is a value that leaves a block of no_grad or autocast, and what stands for it
+// once Identity nodes are gone, as a clone is one.
+type blockExit struct{ name, value string }
+
 // blockExits lists the float values that leave the blocks of the exported program
 // that torch.export traces apart, which are those of torch.no_grad and
 // torch.autocast: their nodes say that their code has no file.
-func blockExits(g *onnx.Graph) []string {
+func blockExits(g *onnx.Graph) []blockExit {
 	inside := func(n *onnx.Node) bool {
 		return strings.HasPrefix(n.Metadata(traceKey), `File "<eval_with_key>`)
 	}
-	var names []string
+	var exits []blockExit
 	for _, n := range g.Nodes {
 		if !inside(n) {
 			continue
 		}
 		for _, v := range n.Outputs {
 			if v != nil && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !inside(u.Node) }) {
-				names = append(names, v.Name)
+				exits = append(exits, blockExit{v.Name, v.Behind("Identity").Name})
 			}
 		}
 	}
-	return names
+	return exits
 }
 
 const traceKey = "pkg.torch.onnx.stack_trace"
@@ -432,9 +436,9 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 		res.Warnings = append(res.Warnings, text)
 	}
 	var open []string
-	for _, name := range c.blocks {
-		if v := e.m.Graph.Value(name); v != nil && reach[v] && e.needs[v] {
-			open = append(open, name)
+	for _, exit := range c.blocks {
+		if v := e.m.Graph.Value(exit.value); v != nil && reach[v] && e.needs[v] && !c.stops(exit.name) {
+			open = append(open, exit.name)
 		}
 	}
 	if names := ownBackwards(e.m.Graph, reach); len(names) > 0 {

@@ -323,6 +323,34 @@ func TestBlocksWithoutGradient(t *testing.T) {
 	}
 }
 
+// TestBlocksThatClone: what leaves a block as a copy is named by the copy's name, whatever was
+// copied.
+func TestBlocksThatClone(t *testing.T) {
+	for name, body := range map[string]string{
+		"of the block": "a = Mul(x, v)\nb = Identity(a)",
+		"from outside": "o = Mul(x, v)\na = Neg(x)\nb = Identity(o)",
+	} {
+		for _, stop := range []string{"", "b"} {
+			m := parseGraph(t, "in x float32[2]\ninit v float32[2] = [1, 2]\n"+body+"\nc = Mul(b, v)\nloss = ReduceSum(c) {keepdims=0}", "loss float32")
+			for _, v := range []string{"a", "b"} {
+				n := m.Graph.Value(v).Producer
+				n.Proto.MetadataProps = append(n.Proto.MetadataProps, entry(traceKey, `File "<eval_with_key>.7", line 5, in forward`))
+			}
+			o := Options{}
+			if stop != "" {
+				o.Stop = []string{stop}
+			}
+			res, err := Differentiate(m, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if warned := strings.Contains(strings.Join(res.Warnings, "\n"), "--stop 'b'"); warned != (stop == "") {
+				t.Errorf("%s, with --stop %q: %q", name, stop, res.Warnings)
+			}
+		}
+	}
+}
+
 // TestOwnBackward: functions with a backward of their own, which no file holds, are named
 // where they are on the way of a gradient.
 func TestOwnBackward(t *testing.T) {
