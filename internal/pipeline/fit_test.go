@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -140,6 +142,46 @@ func TestFit(t *testing.T) {
 			}
 			checkFitted(t, e, fitted)
 		})
+	}
+}
+
+// TestFitUnscaled: that a loss of two terms is not scaled in float16 is said with what the
+// type costs; of one term, or in bfloat16, there is nothing to say.
+func TestFitUnscaled(t *testing.T) {
+	e := engine(t)
+	for _, c := range []struct {
+		loss string
+		half onnx.DType
+		said bool
+	}{
+		{"  a = ReduceMean(h) {keepdims=0}\n  b = ReduceMean(k) {keepdims=0}\n  loss = Add(a, b)\n", onnx.Float16, true},
+		{"  a = ReduceMean(h) {keepdims=0}\n  b = ReduceMean(k) {keepdims=0}\n  loss = Add(a, b)\n", onnx.BFloat16, false},
+		{"  a = Add(h, k)\n  b = Mul(a, a)\n  loss = ReduceMean(b) {keepdims=0}\n", onnx.Float16, false},
+	} {
+		m, err := onnx.Parse("model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2,2] = [1,2,3,4]\n  init v float32[2,2] = [4,3,2,1]\n" +
+			"  p = MatMul(x, u)\n  h = Tanh(p)\n  q = MatMul(x, v)\n  k = Tanh(q)\n" + c.loss + "  out loss float32[]\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "m.onnx")
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		source, err := Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := fitOptions(filepath.Join(t.TempDir(), "train.onnx"), optim.SGD, nil)
+		o.Pipeline.Precision = &precision.Options{To: c.half, Emulate: true}
+		f, err := Fit(context.Background(), e, source, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := slices.ContainsFunc(f.Decisions, func(d Decision) bool { return strings.Contains(d.Costs, "the loss is not scaled: no single value") })
+		if said != c.said {
+			t.Errorf("%s, %s: %+v", c.loss, c.half, f.Decisions)
+		}
+		source.Close()
 	}
 }
 

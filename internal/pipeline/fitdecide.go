@@ -126,6 +126,9 @@ func (f *fitting) decideHalf(a *attempt) (Decision, bool) {
 	if p := PrecisionOf(a.file.Model); p != nil {
 		d.Did = p.String()
 		d.Costs = "rounding"
+		if why := a.file.unscaled(); why != "" {
+			d.Costs += ", and gradients too small for " + p.Type + ", as the loss is not scaled: " + why
+		}
 	}
 	return d, true
 }

@@ -80,6 +80,19 @@ func PrecisionOf(m *onnx.Model) *Precision {
 	return &p
 }
 
+// unscaled says why the loss is not scaled though the type wants it, "" where it is or
+// need not be.
+func (f *File) unscaled() string {
+	for _, r := range f.Reports {
+		for _, s := range r.Skipped {
+			if s.What == precision.ScaleInput {
+				return s.Why
+			}
+		}
+	}
+	return ""
+}
+
 // precise converts the prepared model as the options say. What the graph's
 // inputs and outputs are is found before: it does not change.
 func (p *preparation) precise(*runtime.Engine) error {
