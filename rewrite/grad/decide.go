@@ -69,6 +69,8 @@ func (c *chooser) judge(v *onnx.Value) Decision {
 		return Decision{Source: FromUse, Reason: c.statistics[v]}
 	case !c.names.variable(v.Name) && sums(v):
 		return Decision{Source: FromContent, Reason: "a constant: a product with equal numbers is a sum or a mean, as where a pooling is a convolution"}
+	case !c.names.variable(v.Name) && fills(v):
+		return Decision{Source: FromContent, Reason: "a constant: equal numbers that a Where fills with"}
 	case frequencyTable(v):
 		return Decision{Source: FromContent, Reason: "a table of frequencies: only sines and cosines of positions depend on it"}
 	case ofGroupNorm(v):
@@ -418,6 +420,23 @@ func uniform(v *onnx.Value) bool {
 func sums(v *onnx.Value) bool {
 	return len(v.Type.Shape) > 1 && uniform(v) && !v.IsZero() && servesOnly(v, func(u onnx.Use) bool {
 		return isOrFuses(u.Node, "MatMul") || isOrFuses(u.Node, "Conv", "ConvTranspose", "Gemm") && u.Index == 1
+	})
+}
+
+// fills reports equal numbers, one for each place of what a Where takes them instead of: jax2onnx
+// writes the 0 of jnp.where(m, x, 0) so, and the NaN of a variance of nothing. A vector of
+// numbers may be what a layer learns in their place.
+func fills(v *onnx.Value) bool {
+	if !uniform(v) {
+		return false
+	}
+	values, err := v.Init.Float64s()
+	return err == nil && (len(v.Type.Shape) > 1 || math.IsNaN(values[0])) && servesOnly(v, func(u onnx.Use) bool {
+		if !u.Node.Is("Where") || u.Index == 0 {
+			return false
+		}
+		other := u.Node.In(3 - u.Index)
+		return !held(other) && slices.Equal(other.Type.Shape, u.Node.In(u.Index).Type.Shape)
 	})
 }
 

@@ -529,6 +529,33 @@ func TestCoordinates(t *testing.T) {
 	}
 }
 
+// TestFilling: equal numbers at full size, between which and another value a Where selects, are a
+// constant; other numbers, a vector as a mask's token is, and what something else reads, are not.
+func TestFilling(t *testing.T) {
+	for name, c := range map[string]struct {
+		w, use  string
+		trained bool
+	}{
+		"zeros":        {"[2,3] = [0,0,0,0,0,0]", "y = Where(m, h, w)", false},
+		"first":        {"[2,3] = [0.5,0.5,0.5,0.5,0.5,0.5]", "y = Where(m, w, h)", false},
+		"no numbers":   {"[3] = [nan,nan,nan]", "v = ReduceMean(h) {axes=[0], keepdims=0}\np = Greater(v, none)\ny = Where(p, v, w)", false},
+		"vector":       {"[3] = [0,0,0]", "v = ReduceMean(h) {axes=[0], keepdims=0}\np = Greater(v, none)\ny = Where(p, v, w)", true},
+		"learnt":       {"[2,3] = [1,2,3,5,4,6]", "y = Where(m, h, w)", true},
+		"token":        {"[1,3] = [0,0,0]", "y = Where(m, w, h)", true},
+		"read as well": {"[2,3] = [0,0,0,0,0,0]", "z = Where(m, h, w)\ny = Add(z, w)", true},
+	} {
+		m := parseGraph(t, "in x float32[2,3]\ninit k float32[3,3] = [1,2,3,4,5,6,7,8,9]\ninit none float32[] = [0]\ninit w float32"+c.w+
+			"\nh = MatMul(x, k)\nm = Greater(h, none)\n"+c.use+"\nloss = ReduceMean(y) {keepdims=0}", "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if trained := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == "w" }); trained != c.trained {
+			t.Errorf("%s: trained %v: %+v", name, trained, res.Decisions)
+		}
+	}
+}
+
 // TestGroupNorm: TorchScript computes the axes of a group normalization's scale and shift
 // ahead, so that they have no name, and of a fresh model all elements are equal.
 func TestGroupNorm(t *testing.T) {
