@@ -18,6 +18,8 @@ type opener struct {
 	session func(ort.SessionOptions) (*ort.Session, error)
 	// nodes are their names in the file, by place, where ONNX Runtime has others.
 	nodes []string
+	// reads says that every session is made of the model's graph, which stays.
+	reads bool
 }
 
 // leanSaves is at least what a session saves for each node, in bytes.
@@ -36,7 +38,7 @@ func (e *Engine) opener(m *onnx.Model, o *Options, inFile bool) opener {
 		return e.sessionOf(data, folderOf(m), so)
 	}
 	if o.Profile || o.ProfileAside || weightsInside(m.Graph) > leanSaves*int64(len(m.Graph.Nodes)) {
-		return opener{session: whole}
+		return opener{session: whole, reads: !inFile}
 	}
 	var kept []byte // for sessions after the graph is given up, where no file has it
 	lean := func(so ort.SessionOptions) (*ort.Session, error) {
@@ -62,7 +64,7 @@ func (e *Engine) opener(m *onnx.Model, o *Options, inFile bool) opener {
 	for i, n := range m.Graph.Nodes {
 		names[i] = n.Name()
 	}
-	return opener{lean, names}
+	return opener{session: lean, nodes: names}
 }
 
 // weightsInside is the size of the initializers that lie in the model itself, in bytes.

@@ -149,6 +149,37 @@ func TestSpare(t *testing.T) {
 	}
 }
 
+// TestSpareOfWeightsInside: the graph of a file that holds its weights, and that seeds make
+// another than the file, stays for the session with an arena.
+func TestSpareOfWeightsInside(t *testing.T) {
+	m, err := onnx.Parse("model ir=10 opset=20\n" + `graph g {
+  in    x float32[1024]
+  init  w float32[1024] = [` + strings.Repeat("1,", 1023) + `1]
+  z = RandomNormalLike(x)
+  y = Add(z, w)
+  out   y float32[1024]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	s, err := testEngine.OpenFile(path, Options{Provider: ort.CPU, Made: func(s *Session) error { s.Spare(); return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Step(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.MeasureArena(context.Background(), nil, false); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestMadeFails: what Made returns ends the opening.
 func TestMadeFails(t *testing.T) {
 	s, err := testEngine.OpenFile(trainingModel(t, false), Options{Provider: ort.CPU, Made: func(*Session) error { return os.ErrDeadlineExceeded }})

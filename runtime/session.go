@@ -264,12 +264,15 @@ func (s *Session) start() (err error) {
 
 // Spare gives the model's graph up, and what else leads to it: from Options.Made on a
 // session takes steps without. Model has metadata alone then, and what asks ONNX Runtime for
-// its graph has come before: MeasureConstants, Bound, Fallback.
+// its graph has come before: MeasureConstants, Bound, Fallback. A graph of which a second
+// session is made stays.
 func (s *Session) Spare() {
 	for _, in := range s.inputs {
 		in.info = in.info.Apart()
 	}
-	s.Model.GiveUpGraph()
+	if !s.open.reads {
+		s.Model.GiveUpGraph()
+	}
 }
 
 // plan lists the inputs, and checks that each can have a value, before any
