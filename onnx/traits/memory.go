@@ -63,6 +63,7 @@ var memory = []memoryRow{
 	{"", "BatchNormalization", []Pair{{3, 1}, {4, 2}}, nil, true},
 	{"", "Hardmax", nil, nil, true},
 	{"", "LRN", nil, nil, true},
+	{"", "Multinomial", nil, nil, true},
 	{"", "MeanVarianceNormalization", nil, nil, true},
 	{"", "LayerNormalization", nil, nil, true},
 	{"", "RMSNormalization", nil, nil, true},

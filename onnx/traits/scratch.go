@@ -74,6 +74,7 @@ var scratchRules = map[key]scratchRule{
 	{"", "Softmax"}:                      softmaxScratch,
 	{"", "LogSoftmax"}:                   softmaxScratch,
 	{"", "Hardmax"}:                      softmaxScratch,
+	{"", "Multinomial"}:                  multinomialScratch,
 	{"", "MeanVarianceNormalization"}:    meanVarianceScratch,
 	{"", "LRN"}:                          lrnScratch,
 	{"", "LayerNormalization"}:           normScratch,
@@ -209,7 +210,18 @@ func softmaxScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	return true
 }
 
-// meanVarianceScratch: the same, unless the axes are the last ones.
+// multinomialScratch: the sums of a row's probabilities, in float64.
+func multinomialScratch(n *onnx.Node, _ int, k *Kernel) bool {
+	s, ok := dims(n.In(0))
+	if !ok || len(s) == 0 {
+		return false
+	}
+	k.take(0)
+	k.borrow(8 * s[len(s)-1])
+	return true
+}
+
+// meanVarianceScratch: softmaxScratch's, unless the axes are the last ones.
 func meanVarianceScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	s, ok := dims(n.In(0))
 	if !ok {

@@ -100,6 +100,20 @@ out y float32[4,64]
 	}
 }
 
+// TestMultinomial: the draw holds a row's sums in float64, beside what it makes.
+func TestMultinomial(t *testing.T) {
+	p, got := predictedAndMeasured(t, `model ir=10 opset=20
+graph g {
+in x float32[4,300]
+y = Multinomial(x) {dtype=7, sample_size=2, seed=1.0}
+out y int64[4,2]
+}
+`, nil)
+	if p.LivePeak != got.live || allocations(p) != len(allocs(got.events)) {
+		t.Errorf("%d bytes in %d blocks, predicted %d in %d", got.live, len(allocs(got.events)), p.LivePeak, allocations(p))
+	}
+}
+
 // place is the number of a value by name.
 func (p *Prediction) place(t *testing.T, name string) int {
 	for i, v := range p.Values {
