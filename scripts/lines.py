@@ -33,6 +33,8 @@ WHY = {
     "ortmodel": "the slab, the device's arena, scratch of CUDA's kernels",
     "planner": "the knee, bounds of work, limits of layers; its own walks and tuning left it",
     "rewrite/adapter": "low-rank adapters: found, added, merged, exported",
+    "rewrite/loss": "a loss for a model that was exported without one",
+    "rewrite/unpack": "weights that ONNX Runtime packed in few bits, as standard operators",
     "rewrite/control": "the one builder of control dependencies, lifted and lowered",
     "rewrite/normalize": "what exporters write out and kernels compute at once; far logarithms, norms at 0, views that ONNX Runtime makes anew",
     "rewrite/optim": "seven optimizers beside SGD and AdamW's first form: lion, adafactor, apollo-mini, muon, adamw8bit",
