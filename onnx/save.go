@@ -204,8 +204,11 @@ func (v *Value) spelled(info *pb.ValueInfoProto) *pb.ValueInfoProto {
 	}
 	var out *pb.ValueInfoProto
 	for i, d := range given {
+		if d.GetDimParam() == "" { // the one of most
+			continue
+		}
 		text := v.Type.Shape[i].String()
-		if d.GetDimParam() == "" || d.GetDimParam() == text || ParseDim(d.GetDimParam()) != v.Type.Shape[i] {
+		if d.GetDimParam() == text || ParseDim(d.GetDimParam()) != v.Type.Shape[i] {
 			continue
 		}
 		if out == nil {

@@ -36,7 +36,10 @@ const onePass = 1.0 / 3
 // nil where the search found no plan in time, or where a strategy with one plan may hold less.
 func (p *Planner) atKnee(s *planner.Solver) (*File, error) {
 	f, more, err := p.knee(s)
-	if f != nil && more {
+	if f == nil || err != nil {
+		return nil, err
+	}
+	if f, err = p.orNone(f); err == nil && more {
 		f.Plan.Notes = append(f.Plan.Notes, "no bound was given: this is the knee of the curve; --strategy least may hold less for more work, --overhead and --budget choose a point between")
 	}
 	return f, err
@@ -61,7 +64,8 @@ func (p *Planner) orKnee(best *File) (*File, error) {
 	return f, nil
 }
 
-// knee is the file of atKnee; more reports that the curve goes on behind it.
+// knee is the file of atKnee, not yet weighed against one that computes nothing again; more
+// reports that the curve goes on behind it.
 func (p *Planner) knee(s *planner.Solver) (f *File, more bool, err error) {
 	ceiling, err := p.simplest()
 	if err != nil {
@@ -85,8 +89,7 @@ func (p *Planner) knee(s *planner.Solver) (f *File, more bool, err error) {
 	if err != nil || f == nil || f.Peak > ceiling {
 		return nil, false, err
 	}
-	f, err = p.orNone(f)
-	return f, b.cut || at < len(b.curve)-1, err
+	return f, b.cut || at < len(b.curve)-1, nil
 }
 
 // simplest is the least peak that a strategy with one plan reaches, in bytes, as it is

@@ -34,19 +34,28 @@ func (p *Pair) Scale() float64 { return p.Alpha / float64(p.Rank) }
 // Insert adds the pair of a linear layer to a graph whose types are known: its
 // parameters are name.lora_A and name.lora_B, which have to be free.
 func Insert(g *onnx.Graph, types build.Typer, l *Linear, name string, rank int64, alpha float64) (*Pair, error) {
-	dtype := l.Products[0].In(0).Type.DType
-	if dtype.IsHalf() {
-		dtype = onnx.Float32
-	}
+	dtype := l.pairType()
 	p := &Pair{Name: name, Rank: rank, Alpha: alpha}
-	p.A = g.AddConstant(name+SuffixA, firstA(dtype, name+SuffixA, l.In, rank))
-	p.B = g.AddConstant(name+SuffixB, onnx.FloatTensor(dtype, make([]float64, rank*l.Out), rank, l.Out))
+	return p, p.insert(g, types, l, firstA(dtype, name+SuffixA, l.In, rank), onnx.FloatTensor(dtype, make([]float64, rank*l.Out), rank, l.Out))
+}
+
+// pairType is the type of a layer's pair.
+func (l *Linear) pairType() onnx.DType {
+	if d := l.Products[0].In(0).Type.DType; !d.IsHalf() {
+		return d
+	}
+	return onnx.Float32
+}
+
+// insert adds the pair with the values A and B behind the products of the layer.
+func (p *Pair) insert(g *onnx.Graph, types build.Typer, l *Linear, A, B *onnx.Tensor) error {
+	p.A, p.B = g.AddConstant(p.Name+SuffixA, A), g.AddConstant(p.Name+SuffixB, B)
 	b := build.New(g, types, Pass)
 	for _, n := range l.Products {
 		b.From(n, n.Label())
 		p.behind(b, l, n)
 	}
-	return p, b.Err()
+	return b.Err()
 }
 
 // firstA are the first values of A: a function of its name.

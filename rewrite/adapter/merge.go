@@ -38,19 +38,9 @@ func Beside(g *onnx.Graph, types build.Typer, l *Linear, name string, t Trained)
 	if g.Value(name+SuffixA) != nil || g.Value(name+SuffixB) != nil {
 		return errors.New("the model has a pair beside it already: give the model that grad was given")
 	}
-	p, err := Insert(g, types, l, name, t.Rank, t.Scale*float64(t.Rank))
-	if err != nil {
-		return err
-	}
-	dtype := p.A.Init.DType()
-	set := func(v *onnx.Value, values []float64, rows, cols int64) {
-		x := onnx.FloatTensor(dtype, values, rows, cols)
-		x.Proto.Name = &v.Name
-		v.Init = x
-	}
-	set(p.A, t.A, l.In, t.Rank)
-	set(p.B, t.B, t.Rank, l.Out)
-	return nil
+	dtype := l.pairType()
+	p := &Pair{Name: name, Rank: t.Rank, Alpha: t.Scale * float64(t.Rank)}
+	return p.insert(g, types, l, onnx.FloatTensor(dtype, t.A, l.In, t.Rank), onnx.FloatTensor(dtype, t.B, t.Rank, l.Out))
 }
 
 // Merge gives the products of a linear layer, whose weight is none of codes, the merged

@@ -100,9 +100,7 @@ func attention(c *Context) []*onnx.Value {
 	s := c.ReshapeDims(c.Product(c.grouping(q, k), false, c.grouping(k, k), true), scores)
 	stages := make([]*onnx.Value, 4) // what qk_matmul_output_mode returns
 	stages[0] = s
-	if cap := c.Node.Float("softcap", 0); cap != 0 {
-		s = c.Scale(c.Do("Tanh", c.Scale(s, 1/cap)), cap)
-	}
+	s = c.capped(s)
 	stages[1] = s
 	bias, forbidden := c.rows(c.attentionBias(q, scores))
 	if bias != nil {
@@ -234,13 +232,25 @@ func (c *Context) causalBias(scores onnx.Shape) *onnx.Value {
 	if c.Node.Int("is_causal", 0) == 0 {
 		return nil
 	}
-	dtype := c.In(0).Type.DType
-	bias := c.e.filled(onnx.Shape{scores[2], scores[3]}, dtype, math.Inf(-1))
 	first := c.Const(onnx.Int64Tensor([]int64{1}))
 	if past := c.In(4); past != nil {
 		first = c.Do("Squeeze", c.Plus(c.lengthOf(past, 2), c.IntList(1)), c.IntList(0))
 	}
-	return c.Op("Trilu", build.In(bias, first), onnx.IntAttr("upper", 1))
+	return c.triangle(scores, first, 1)
+}
+
+// triangle is -∞ from a diagonal of the scores on upwards, or up to it where upper is 0.
+func (c *Context) triangle(scores onnx.Shape, diagonal *onnx.Value, upper int64) *onnx.Value {
+	all := c.e.filled(onnx.Shape{scores[2], scores[3]}, c.In(0).Type.DType, math.Inf(-1))
+	return c.Op("Trilu", build.In(all, diagonal), onnx.IntAttr("upper", upper))
+}
+
+// capped bounds scores softly, as cap·tanh(s/cap).
+func (c *Context) capped(s *onnx.Value) *onnx.Value {
+	if bound := c.Node.Float("softcap", 0); bound != 0 {
+		return c.Scale(c.Do("Tanh", c.Scale(s, 1/bound)), bound)
+	}
+	return s
 }
 
 // precise runs f in the node's softmax precision.

@@ -118,25 +118,15 @@ func (c *Context) groupRotation(q *onnx.Value) (rotation, bool) {
 	return rotation{places, cos, sin, half, c.Node.Int("rotary_interleaved", 0) != 0}, true
 }
 
-// capped bounds scores softly, as cap·tanh(s/cap).
-func (c *Context) capped(s *onnx.Value) *onnx.Value {
-	if bound := c.Node.Float("softcap", 0); bound != 0 {
-		return c.Scale(c.Do("Tanh", c.Scale(s, 1/bound)), bound)
-	}
-	return s
-}
-
 // windowBias forbids with -∞ keys after a token, and those local_window_size or more
 // before it.
 func (c *Context) windowBias(scores onnx.Shape) *onnx.Value {
-	rows := onnx.Shape{scores[2], scores[3]}
-	dtype := c.In(0).Type.DType
-	later := c.Op("Trilu", build.In(c.e.filled(rows, dtype, math.Inf(-1)), c.e.b.Int(1)), onnx.IntAttr("upper", 1))
+	later := c.triangle(scores, c.e.b.Int(1), 1)
 	window := c.Node.Int("local_window_size", -1)
 	if window <= 0 {
 		return later
 	}
-	earlier := c.Op("Trilu", build.In(c.e.filled(rows, dtype, math.Inf(-1)), c.e.b.Int(-window)), onnx.IntAttr("upper", 0))
+	earlier := c.triangle(scores, c.e.b.Int(-window), 0)
 	return c.Plus(later, earlier)
 }
 

@@ -62,7 +62,7 @@ func grows(v *onnx.Value) bool {
 		switch n := u.Node; {
 		case u.Index == onnx.Captured:
 			return slices.ContainsFunc(n.Subgraphs(), func(g *pb.GraphProto) bool { return joins(g, v.Name) })
-		case n.Is("Concat"), u.Index >= 3 && strings.HasSuffix(n.Proto.GetOpType(), "Attention"):
+		case n.Is("Concat"), u.Index >= 3 && strings.HasSuffix(n.OpType(), "Attention"):
 			return true
 		case u.Index == 0 && (traits.Moves(n) || n.Is("Cast", "DequantizeLinear")):
 			return slices.ContainsFunc(n.Outputs, func(w *onnx.Value) bool { return w != nil && grows(w) })
@@ -73,9 +73,9 @@ func grows(v *onnx.Value) bool {
 
 // joins reports a Concat in a subgraph of a value by name.
 func joins(g *pb.GraphProto, name string) bool {
-	return slices.ContainsFunc(g.GetNode(), func(n *pb.NodeProto) bool {
-		return n.GetOpType() == "Concat" && slices.Contains(n.GetInput(), name) ||
-			slices.ContainsFunc(n.GetAttribute(), func(a *pb.AttributeProto) bool { return a.GetG() != nil && joins(a.GetG(), name) })
+	return slices.ContainsFunc(g.GetNode(), func(p *pb.NodeProto) bool {
+		n := &onnx.Node{Proto: p}
+		return n.Is("Concat") && slices.Contains(p.GetInput(), name) || slices.ContainsFunc(n.Subgraphs(), func(g *pb.GraphProto) bool { return joins(g, name) })
 	})
 }
 
@@ -177,7 +177,7 @@ func totals(g *onnx.Graph, caches, past []*onnx.Value) map[onnx.Dim]bool {
 func grown(v *onnx.Value) bool {
 	for n := v.Producer; n != nil; n = v.Producer {
 		switch {
-		case n.Is("Concat"), strings.HasSuffix(n.Proto.GetOpType(), "Attention"), len(n.Subgraphs()) > 0:
+		case n.Is("Concat"), strings.HasSuffix(n.OpType(), "Attention"), len(n.Subgraphs()) > 0:
 			return true
 		case !traits.Moves(n) && !n.Is("Cast", "QuantizeLinear"):
 			return false
@@ -192,10 +192,10 @@ func optional(u onnx.Use) bool {
 	switch n := u.Node; {
 	case n.Domain() != "com.microsoft":
 		return false
-	case n.Proto.GetOpType() == "GroupQueryAttention":
+	case n.OpType() == "GroupQueryAttention":
 		return u.Index == 3 || u.Index == 4
 	default:
-		return n.Proto.GetOpType() == "MultiHeadAttention" && (u.Index == 6 || u.Index == 7)
+		return n.OpType() == "MultiHeadAttention" && (u.Index == 6 || u.Index == 7)
 	}
 }
 
