@@ -125,7 +125,7 @@ func (a *application) run() error {
 	}
 	of := len(m.Graph.Initializers)
 	if a.out != "" {
-		if d.Applied, err = a.writeModel(src, pairs, f, d); err != nil {
+		if err := a.writeModel(src, pairs, f, d); err != nil {
 			return err
 		}
 	}
@@ -178,23 +178,23 @@ func (a *application) writeAdapter(m *onnx.Model, pairs *pipeline.TrainedPairs, 
 	return nil
 }
 
-// writeModel writes the forward model with the values of the state, and returns the
-// names of the initializers that it holds.
-func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPairs, f *safetensors.File, d *applied) ([]string, error) {
+// writeModel writes the forward model with the values of the state, and notes the names of
+// what it holds.
+func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPairs, f *safetensors.File, d *applied) error {
 	m, reads := src.Model, append(slices.Clone(src.DataFiles()), a.state)
 	if err := pipeline.CanWrite(reads, a.out); err != nil {
-		return nil, err
+		return err
 	}
 	weights, weightsErr := pipeline.Beside(a.out, reads...)
 	taken, external, err := takeValues(m.Graph, f, a.names)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", a.state, err)
+		return fmt.Errorf("%s: %w", a.state, err)
 	}
 	if len(taken)+len(pairs.List) == 0 {
-		return nil, fmt.Errorf("%s: no tensor matches an initializer of %s: give the --names that grad was given", a.state, filepath.Base(a.forward))
+		return fmt.Errorf("%s: no tensor matches an initializer of %s: give the --names that grad was given", a.state, filepath.Base(a.forward))
 	}
 	if err := a.putBeside(m, pairs, d); err != nil {
-		return nil, err
+		return err
 	}
 	for _, p := range pairs.List {
 		if p.Layer.Codes() {
@@ -203,24 +203,25 @@ func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPa
 		apart := external[p.Layer.Weight.Name] != nil || p.Layer.Weight.Init.IsExternal()
 		w, err := adapter.Merge(m.Graph, p.Layer.Linear, p.Trained)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", p.Layer.Name, err)
+			return fmt.Errorf("%s: %w", p.Layer.Name, err)
 		}
 		if apart {
 			external[w.Name] = w.Init
 		}
 	}
 	if err := pipeline.Rebase(m, a.forward, a.out); err != nil {
-		return nil, err
+		return err
 	}
 	if len(external) > 0 {
 		if weightsErr != nil {
-			return nil, weightsErr
+			return weightsErr
 		}
 		if err := externalize(m, external, weights); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return taken, m.Save(a.out)
+	d.Applied = taken
+	return m.Save(a.out)
 }
 
 // putBeside adds the pairs of weights in codes to the model.

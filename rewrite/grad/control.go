@@ -81,17 +81,17 @@ func (e *engine) controlFlow(n *onnx.Node) error {
 	return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: why}
 }
 
-// normalized runs the normalizing passes once more and infers.
+// normalized opens packed weights, runs the normalizing passes once more and infers.
 func normalized(m *onnx.Model, o Options) (*infer.Result, error) {
-	plain := normalize.Options{Dims: o.Dims, After: o.After}
-	if _, err := normalize.Model(m, plain); err != nil {
-		return nil, err
-	}
-	if count, err := unpack.Model(m); err != nil { // branches are in place now
-		return nil, err
-	} else if count > 0 {
-		if _, err := normalize.Model(m, plain); err != nil {
+	for {
+		if _, err := unpack.Model(m); err != nil {
 			return nil, err
+		}
+		if _, err := normalize.Model(m, normalize.Options{Dims: o.Dims, After: o.After}); err != nil {
+			return nil, err
+		}
+		if !unpack.In(m.Graph) { // of a branch that is in place now
+			break
 		}
 	}
 	m.Graph.NameNodes()

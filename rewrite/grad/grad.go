@@ -11,7 +11,6 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/normalize"
-	"github.com/onnx-remat/remat/rewrite/unpack"
 	"github.com/onnx-remat/remat/rewrite/upgrade"
 )
 
@@ -330,9 +329,6 @@ func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 			return nil, err
 		}
 		if err := upgrade.Model(m, MinOpset); err != nil {
-			return nil, err
-		}
-		if _, err := unpack.Model(m); err != nil {
 			return nil, err
 		}
 		if err := o.passed("upgrade", m); err != nil {

@@ -154,9 +154,9 @@ func (a *adder) arranged(x *onnx.Value, path []*onnx.Node) *onnx.Value {
 		}
 		inputs := slices.Clone(n.Inputs)
 		inputs[0] = x
-		c := a.g.CloneNode(n, inputs, func(name string) string { return name + ".logits" })
+		c := a.Graph.CloneNode(n, inputs, func(name string) string { return name + ".logits" })
 		c.Out(0).Type = onnx.TensorOf(x.Type.DType, n.Out(0).Type.Shape)
-		a.b.Nodes = append(a.b.Nodes, c)
+		a.Nodes = append(a.Nodes, c)
 		x = c.Out(0)
 	}
 	return x

@@ -114,7 +114,7 @@ func Add(m *onnx.Model, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
-	a := &adder{Options: o, b: build.New(g, types, Pass), g: g}
+	a := &adder{o, build.New(g, types, Pass)}
 	if a.Labels == "" {
 		a.Labels = "labels"
 	}
@@ -211,13 +211,7 @@ func lead(g *onnx.Graph, y *onnx.Value) {
 // An adder writes the nodes of a loss.
 type adder struct {
 	Options
-	b *build.Builder
-	g *onnx.Graph
-}
-
-// op makes a node of one output.
-func (a *adder) op(op string, inputs []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
-	return a.b.Op(op, inputs, attrs...)
+	*build.Builder
 }
 
 // add writes the loss of a prediction.
@@ -234,20 +228,20 @@ func (a *adder) add(prediction *onnx.Value, res *Result) (*onnx.Value, error) {
 		return nil, &OutputError{res.Prediction, fmt.Sprintf("it is %s, of a rank that cannot have a loss", x.Type)}
 	}
 	if d := x.Type.DType; d != onnx.Float32 && d != onnx.Float64 {
-		x = a.op("Cast", build.In(x), onnx.IntAttr("to", int64(onnx.Float32)))
+		x = a.Op("Cast", build.In(x), onnx.IntAttr("to", int64(onnx.Float32)))
 	}
 	y, err := k.emit(a, x, made)
 	if err != nil {
 		return nil, &OutputError{res.Prediction, err.Error()}
 	}
-	if err := a.b.Err(); err != nil {
+	if err := a.Err(); err != nil {
 		return nil, err
 	}
-	a.b.Flush()
-	if a.g.Value("loss") == nil {
-		a.g.Rename(y, "loss")
+	a.Flush()
+	if a.Graph.Value("loss") == nil {
+		a.Graph.Rename(y, "loss")
 	}
-	res.Loss, res.Labels = y.Name, a.g.Value(a.Labels)
+	res.Loss, res.Labels = y.Name, a.Graph.Value(a.Labels)
 	return y, nil
 }
 
@@ -259,7 +253,7 @@ func (a *adder) input(d onnx.DType, s onnx.Shape) *onnx.Value {
 			s[i] = onnx.Symbol(fmt.Sprintf("%s.%d", a.Labels, i))
 		}
 	}
-	return a.g.AddInput(a.Labels, onnx.TensorOf(d, s))
+	return a.Graph.AddInput(a.Labels, onnx.TensorOf(d, s))
 }
 
 // classAxis is the axis of the classes of x: as asked, that of the Softmax that made
@@ -299,14 +293,14 @@ func (a *adder) ignore() int64 {
 // entropy is the mean of -log softmax(x)[label]: x [rows, classes], or [n, classes, d…]
 // with labels [n, d…].
 func (a *adder) entropy(x, labels *onnx.Value) *onnx.Value {
-	return a.op("SoftmaxCrossEntropyLoss", build.In(x, labels), onnx.StringAttr("reduction", "mean"), onnx.IntAttr("ignore_index", a.ignore()))
+	return a.Op("SoftmaxCrossEntropyLoss", build.In(x, labels), onnx.StringAttr("reduction", "mean"), onnx.IntAttr("ignore_index", a.ignore()))
 }
 
 // rows are x [d…, classes] as [Πd, classes], and labels [d…] as [Πd].
 func (a *adder) rows(x, labels *onnx.Value) (*onnx.Value, *onnx.Value) {
 	if rank := len(x.Type.Shape); rank != 2 {
-		x = a.op("Flatten", build.In(x), onnx.IntAttr("axis", int64(rank-1)))
-		labels = a.op("Reshape", build.In(labels, a.b.Ints(-1)))
+		x = a.Op("Flatten", build.In(x), onnx.IntAttr("axis", int64(rank-1)))
+		labels = a.Op("Reshape", build.In(labels, a.Ints(-1)))
 	}
 	return x, labels
 }
@@ -334,7 +328,7 @@ func crossEntropy(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 				perm = append(perm, i)
 			}
 		}
-		x = a.op("Transpose", build.In(x), build.PermAttr(append(perm, axis)...))
+		x = a.Op("Transpose", build.In(x), build.PermAttr(append(perm, axis)...))
 	}
 	return a.entropy(a.rows(x, labels)), nil
 }
@@ -352,7 +346,7 @@ func nextToken(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 		return nil, err
 	}
 	labels := a.input(onnx.Int64, s[:2])
-	next := a.op("Pad", build.In(labels, a.b.Ints(0, -1, 0, 1), a.b.Int(a.ignore())))
+	next := a.Op("Pad", build.In(labels, a.Ints(0, -1, 0, 1), a.Int(a.ignore())))
 	return a.entropy(a.rows(x, next)), nil
 }
 
@@ -360,32 +354,32 @@ func nextToken(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 // -y·log σ(x) - (1-y)·log(1-σ(x)) and overflows nowhere.
 func binaryEntropy(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {
 	y := a.input(x.Type.DType, x.Type.Shape)
-	return a.mean(a.op("Sub", build.In(a.softplus(x), a.op("Mul", build.In(x, y))))), nil
+	return a.mean(a.Op("Sub", build.In(a.softplus(x), a.Op("Mul", build.In(x, y))))), nil
 }
 
 // softplus is log(1+e^x); in float64, for which ONNX Runtime has no Softplus, as the
 // second of -log softmax(x, 0).
 func (a *adder) softplus(x *onnx.Value) *onnx.Value {
 	if x.Type.DType != onnx.Float64 {
-		return a.op("Softplus", build.In(x))
+		return a.Op("Softplus", build.In(x))
 	}
 	rank := len(x.Type.Shape)
 	pads := make([]int64, 2*rank+2)
 	pads[2*rank+1] = 1
-	pair := a.op("Pad", build.In(a.op("Unsqueeze", build.In(x, a.b.Ints(int64(rank)))), a.b.Ints(pads...)))
-	second := a.b.Const(onnx.Int64Tensor([]int64{1}))
-	return a.op("Neg", build.In(a.op("Gather", build.In(a.op("LogSoftmax", build.In(pair), onnx.IntAttr("axis", -1)), second), onnx.IntAttr("axis", int64(rank)))))
+	pair := a.Op("Pad", build.In(a.Op("Unsqueeze", build.In(x, a.Ints(int64(rank)))), a.Ints(pads...)))
+	second := a.Const(onnx.Int64Tensor([]int64{1}))
+	return a.Op("Neg", build.In(a.Op("Gather", build.In(a.Op("LogSoftmax", build.In(pair), onnx.IntAttr("axis", -1)), second), onnx.IntAttr("axis", int64(rank)))))
 }
 
 func squares(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {
-	d := a.op("Sub", build.In(x, a.input(x.Type.DType, x.Type.Shape)))
-	return a.mean(a.op("Mul", build.In(d, d))), nil
+	d := a.Op("Sub", build.In(x, a.input(x.Type.DType, x.Type.Shape)))
+	return a.mean(a.Op("Mul", build.In(d, d))), nil
 }
 
 func distances(a *adder, x *onnx.Value, _ *source) (*onnx.Value, error) {
-	return a.mean(a.op("Abs", build.In(a.op("Sub", build.In(x, a.input(x.Type.DType, x.Type.Shape)))))), nil
+	return a.mean(a.Op("Abs", build.In(a.Op("Sub", build.In(x, a.input(x.Type.DType, x.Type.Shape)))))), nil
 }
 
 func (a *adder) mean(x *onnx.Value) *onnx.Value {
-	return a.op("ReduceMean", build.In(x), onnx.IntAttr("keepdims", 0))
+	return a.Op("ReduceMean", build.In(x), onnx.IntAttr("keepdims", 0))
 }

@@ -51,10 +51,13 @@ func isNBits(n *onnx.Node) bool {
 	return n.Domain() == microsoft && unpackers[n.OpType()] != nil
 }
 
+// In reports a graph that reads packed weights.
+func In(g *onnx.Graph) bool { return slices.ContainsFunc(g.Nodes, isNBits) }
+
 // Model writes what reads packed weights in m with standard operators, in place, and
 // brings m to an opset that has blocks. It returns the number of nodes.
 func Model(m *onnx.Model) (int, error) {
-	if !slices.ContainsFunc(m.Graph.Nodes, isNBits) {
+	if !In(m.Graph) {
 		return 0, nil
 	}
 	if err := upgrade.Model(m, opset); err != nil {
