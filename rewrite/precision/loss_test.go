@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -403,8 +404,159 @@ func TestOtherOptimizer(t *testing.T) {
 	}
 }
 
-// TestLossScaleGrowsWithTheGraph: where no value carries the gradients of two losses, that
-// is known without asking what each of backward does to all the rest.
+// TestLossOfSeveralTerms: where no single value carries the gradients of all terms, several
+// are scaled, and gradients that half would lose are those of float32.
+func TestLossOfSeveralTerms(t *testing.T) {
+	const small = "init tiny float32[] = [0.00000002]\ninit less float32[] = [0.0000000002]\n"
+	for name, c := range map[string]struct {
+		graph  string
+		places int
+	}{
+		"two towers": {`p = MatMul(x, V)
+			q = MatMul(x, W)
+			pt = Tanh(p)
+			qt = Tanh(q)
+			pm = ReduceMean(pt) {keepdims=0}
+			qq = Mul(qt, qt)
+			qm = ReduceMean(qq) {keepdims=0}
+			pl = Mul(pm, tiny)
+			ql = Mul(qm, tiny)
+			loss = Add(pl, ql)`, 2},
+		"a variational autoencoder": {`h = MatMul(x, V)
+			mu = Tanh(h)
+			s = MatMul(x, U)
+			half = Mul(s, s)
+			deviation = Exp(half)
+			n = Mul(deviation, noise)
+			z = Add(mu, n)
+			y = MatMul(z, W)
+			d = Sub(y, x)
+			dd = Mul(d, d)
+			r = ReduceMean(dd) {keepdims=0}
+			m2 = Mul(mu, mu)
+			e = Sub(deviation, half)
+			k2 = Add(m2, e)
+			k = ReduceMean(k2) {keepdims=0}
+			rl = Mul(r, tiny)
+			kl = Mul(k, tiny)
+			loss = Add(rl, kl)`, 4},
+		"heads of inner layers": {`a = MatMul(x, V)
+			b = Tanh(a)
+			first = ReduceMean(b) {keepdims=0}
+			c = MatMul(b, U)
+			d = Tanh(c)
+			dd = Mul(d, d)
+			second = ReduceMean(dd) {keepdims=0}
+			e = MatMul(d, W)
+			f = Tanh(e)
+			ff = Mul(f, x)
+			third = ReduceMean(ff) {keepdims=0}
+			l1 = Mul(first, tiny)
+			l2 = Mul(second, tiny)
+			l3 = Mul(third, tiny)
+			l12 = Add(l1, l2)
+			loss = Add(l12, l3)`, 3},
+		"decay of weights": {`a = MatMul(x, V)
+			b = Tanh(a)
+			c = MatMul(b, W)
+			d = Tanh(c)
+			e = MatMul(d, x)
+			f = Tanh(e)
+			m = ReduceMean(f) {keepdims=0}
+			vv = Mul(V, V)
+			vs = ReduceSum(vv) {keepdims=0}
+			ww = Mul(W, W)
+			ws = ReduceSum(ww) {keepdims=0}
+			s = Add(vs, ws)
+			l1 = Mul(m, tiny)
+			l2 = Mul(s, less)
+			loss = Add(l1, l2)`, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var names []string
+			params := ""
+			for _, w := range []string{"U", "V", "W"} {
+				if strings.Contains(c.graph, w+")") {
+					names = append(names, w)
+					params += "in " + w + " float32[4,4]\n"
+				}
+			}
+			m := parse(t, "in x float32[4,4]\nin noise float32[4,4]\n"+params+small+c.graph+"\nout loss float32[]")
+			res, err := grad.Differentiate(m, grad.Options{Params: names})
+			if err != nil {
+				t.Fatal(err)
+			}
+			feeds := map[string]runtime.Tensor{}
+			for i, in := range m.Graph.Inputs {
+				values := make([]float32, 16)
+				for j := range values {
+					values[j] = float32(math.Sin(float64(3*i+7*j+1))) / 2
+				}
+				feeds[in.Name] = runtime.FromFloat32s(values, 4, 4)
+			}
+			gradients := func(m *onnx.Model, scale float64) map[string][]float64 {
+				e, err := ortest.Engine(t).Open(m, runtime.Options{Level: 1, Provider: ort.CPU, Feeds: feeds, LossScale: scale})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer e.Close()
+				step, err := e.Step(context.Background())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := map[string][]float64{}
+				for _, q := range res.Params {
+					g, _ := step.Output(q.Grad.Name)
+					if got[q.Grad.Name], err = g.Float64s(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return got
+			}
+			want := gradients(m, 0)
+			half := clone(t, m)
+			p, err := newTyped(clone(t, m), Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if places, _ := p.scalePlaces(); len(places) != c.places {
+				t.Errorf("%d values are scaled, want %d: %v", len(places), c.places, places)
+			}
+			r, err := Apply(half, Options{To: onnx.Float16, Emulate: true, Provider: kernels.CPU})
+			if err != nil || !r.Scaled {
+				t.Fatalf("scaled: %v, error %v, skipped %v", r.Scaled, err, r.Skipped)
+			}
+			got := gradients(half, 1<<22)
+			for name, w := range want {
+				for i := range w {
+					if math.Abs(got[name][i]-w[i]) > 2e-2*slices.Max(abs(w)) {
+						t.Errorf("%s[%d] is %g, want %g", name, i, got[name][i], w[i])
+					}
+				}
+			}
+			lost := false // without a scale, or the test says nothing
+			for name, g := range gradients(half, 1) {
+				for i, w := range want[name] {
+					lost = lost || math.Abs(g[i]-w) > 0.2*slices.Max(abs(want[name]))
+				}
+			}
+			if !lost {
+				t.Error("half loses nothing of these gradients without a scale")
+			}
+		})
+	}
+}
+
+func abs(values []float64) []float64 {
+	out := slices.Clone(values)
+	for i := range out {
+		out[i] = math.Abs(out[i])
+	}
+	return out
+}
+
+// TestLossScaleGrowsWithTheGraph: where no single value carries the gradients of two losses,
+// that is known without asking what each of backward does to all the rest.
 func TestLossScaleGrowsWithTheGraph(t *testing.T) {
 	asked := func(layers int) int {
 		body := ortest.Layers(layers, "in v# float32[8,8]\nin w# float32[8,8]\n"+
@@ -418,8 +570,8 @@ func TestLossScaleGrowsWithTheGraph(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c, _ := p.scalePlace(); c != nil {
-			t.Fatalf("%d layers: %q carries the gradient of two losses", layers, c.Name)
+		if places, _ := p.scalePlaces(); len(places) != 2 {
+			t.Fatalf("%d layers, two losses: %d values are scaled", layers, len(places))
 		}
 		return p.asked
 	}

@@ -2,7 +2,7 @@ package precision
 
 // Loss scaling inside the graph:
 //
-//	loss_scale ─┬─▶ Mul(c, ·): every gradient is larger by it (homogeneous.go)
+//	loss_scale ─┬─▶ Mul(c, ·), of a value or a few: every gradient is larger by it (homogeneous.go)
 //	            └─▶ Reciprocal ─▶ Mul(P.grad, ·) in float32, or, where an
 //	                optimizer reads the gradients, into its scalars
 //	P.grad … ─▶ ReduceSum each ─▶ Concat ─▶ ReduceSum ─▶ ÷scale ┐
@@ -66,9 +66,9 @@ func (p *pass) scale() error {
 		p.unscaled("the graph already has a value of that name")
 		return nil
 	}
-	c, beside := p.scalePlace()
-	if c == nil {
-		p.unscaled("no single value carries the gradient of the loss: use bf16")
+	places, beside := p.scalePlaces()
+	if len(places) == 0 {
+		p.unscaled("no values carry the gradient of the loss alone: use bf16")
 		return nil
 	}
 	backward := map[*onnx.Node]bool{}
@@ -76,7 +76,9 @@ func (p *pass) scale() error {
 		backward[n] = true
 	}
 	scale := p.g.AddInput(ScaleInput, onnx.TensorOf(onnx.Float32, onnx.StaticShape()))
-	p.scaleAt(c, scale)
+	for _, c := range places {
+		p.scaleAt(c, scale)
+	}
 	inverse := p.op("remat/scale/inverse", "Reciprocal", build.In(scale))
 	for _, v := range beside {
 		p.unscale(v, inverse, nil)
@@ -166,11 +168,16 @@ func (p *pass) keepScaled() {
 	}
 }
 
-// scaleAt multiplies c for all its readers, in float32: a half type does not reach the
+// scaleAt multiplies what is at a place, in float32: a half type does not reach the
 // first scales.
-func (p *pass) scaleAt(c, scale *onnx.Value) {
+func (p *pass) scaleAt(at place, scale *onnx.Value) {
+	c := at.value
 	uses := append([]onnx.Use(nil), c.Uses()...)
 	name, d := "remat/scale/"+c.Name, c.Type.DType
+	if at.by != nil {
+		uses = []onnx.Use{{Node: at.by, Index: at.input}}
+		name += "/" + at.by.Name()
+	}
 	wide := c
 	if d.IsHalf() {
 		wide = p.op(name+"/float", "Cast", build.In(c), onnx.IntAttr("to", int64(onnx.Float32)))
