@@ -63,16 +63,24 @@ func (c *ctx) need(i, rank int) (s onnx.Shape, ok bool, err error) {
 
 // infer types the outputs by a row, whose inputs must be there.
 func (c *ctx) infer(r *row) error {
-	n := r.inputs
-	if n == all {
-		n = max(1, len(c.n.Inputs))
+	if err := r.given(c.n); err != nil {
+		return err
 	}
-	for i := range n {
-		if !c.has(i) {
+	return r.infer(c)
+}
+
+// given checks that the node has the inputs that its operator must have.
+func (r *row) given(n *onnx.Node) error {
+	count := r.inputs
+	if count == all {
+		count = max(1, len(n.Inputs))
+	}
+	for i := range count {
+		if n.In(i) == nil {
 			return fmt.Errorf("input %d is missing", i)
 		}
 	}
-	return r.infer(c)
+	return nil
 }
 
 // set types output i as a tensor of known rank.

@@ -88,7 +88,7 @@ func (e *UnknownOpError) Error() string {
 func Model(m *onnx.Model, o Options) (*Result, error) {
 	r := &Result{
 		opts:     o,
-		opsets:   map[string]int64{},
+		opsets:   opsets(m),
 		partials: map[*onnx.Value]*partial{},
 		budget:   budgetBase,
 	}
@@ -96,9 +96,6 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		if n := o.Dims[name]; n < 1 {
 			return nil, fmt.Errorf("dimension %s=%d: must be 1 or more", name, n)
 		}
-	}
-	for _, p := range m.Proto.GetOpsetImport() {
-		r.opsets[onnx.NormalDomain(p.GetDomain())] = p.GetVersion()
 	}
 	for _, v := range m.Graph.Inputs {
 		v.Type = r.subst(v.Type)
@@ -112,6 +109,35 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		}
 	}
 	return r, nil
+}
+
+// Inputs reports the first node that lacks an input without which its operator is nothing.
+func Inputs(m *onnx.Model) error {
+	r := &Result{opsets: opsets(m)}
+	for _, n := range m.Graph.Nodes {
+		row, _, err := r.row(n)
+		if err != nil {
+			continue // an operator that is not known
+		}
+		if err := row.given(n); err != nil {
+			return nodeError(n, err)
+		}
+	}
+	return nil
+}
+
+// opsets are the versions of the domains that a model imports.
+func opsets(m *onnx.Model) map[string]int64 {
+	list := map[string]int64{}
+	for _, p := range m.Proto.GetOpsetImport() {
+		list[onnx.NormalDomain(p.GetDomain())] = p.GetVersion()
+	}
+	return list
+}
+
+// nodeError says which node does not fit, and what to do where that is known.
+func nodeError(n *onnx.Node, err error) error {
+	return fmt.Errorf("node %q: %s: %w%s", n.Label(), n.OpType(), err, advice(n))
 }
 
 // Types are those that Model would set, of inputs and what nodes make; the model's own stay.
@@ -158,7 +184,7 @@ func (r *Result) Node(n *onnx.Node) error {
 		c.types = make([]onnx.Type, len(n.Outputs))
 	}
 	if err := c.infer(row); err != nil {
-		return fmt.Errorf("node %q: %s: %w%s", n.Label(), n.OpType(), err, advice(n))
+		return nodeError(n, err)
 	}
 	if row.eval != nil {
 		r.budget += budgetPerNode

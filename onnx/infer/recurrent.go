@@ -7,6 +7,9 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
+// gates is how many matrices of an operator lie below each other in its weights.
+var gates = map[string]int64{"LSTM": 4, "GRU": 3, "RNN": 1}
+
 // recurrent: X [seq, batch, in] → Y [seq, dirs, batch, hidden] and the last
 // states [dirs, batch, hidden]; layout 1 puts the batch first.
 func recurrent(c *ctx) error {
@@ -36,16 +39,27 @@ func recurrent(c *ctx) error {
 	if c.n.Int("layout", 0) != 0 {
 		all, state = onnx.Shape{x[0], x[1], dirs, hidden}, onnx.Shape{x[0], dirs, hidden}
 	}
-	for i := 5; i < 7; i++ {
-		s, ok, err := c.need(i, 3)
+	rows := hidden.Mul(onnx.Static(gates[c.n.OpType()]))
+	for _, in := range []struct {
+		i     int
+		what  string
+		shape onnx.Shape
+	}{
+		{1, "the weights of what is read", onnx.Shape{dirs, rows, x[2]}},
+		{2, "the weights of the state", onnx.Shape{dirs, rows, hidden}},
+		{3, "the bias", onnx.Shape{dirs, rows.Mul(onnx.Static(2))}},
+		{5, "the state to begin with", state},
+		{6, "the state to begin with", state},
+	} {
+		s, ok, err := c.need(in.i, len(in.shape))
 		if err != nil {
 			return err
 		}
 		if !ok {
 			continue
 		}
-		if _, err := unifyShapes(state, s); err != nil {
-			return fmt.Errorf("input %d, the state to begin with, is %s, where direction, rows and hidden_size ask for %s", i, s, state)
+		if _, err := unifyShapes(in.shape, s); err != nil {
+			return fmt.Errorf("input %d, %s, is %s, where direction, rows and hidden_size ask for %s", in.i, in.what, s, in.shape)
 		}
 	}
 	c.set(0, d, all)

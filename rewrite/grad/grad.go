@@ -170,6 +170,14 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := flatten(m); err != nil {
 		return nil, err
 	}
+	for _, n := range slices.Clone(m.Graph.Nodes) { // which make nothing
+		if !slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil }) {
+			m.Graph.Remove(n)
+		}
+	}
+	if err := infer.Inputs(m); err != nil {
+		return nil, err
+	}
 	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph), warnSmoothing(m.Graph), warnDivisors(m.Graph), warnMeans(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
 	if !o.Signature.known && o.Tie {
