@@ -35,6 +35,14 @@ func ifElse(c *ctx) error {
 	if len(then.Output) != len(c.types) || len(other.Output) != len(c.types) {
 		return fmt.Errorf("branches of %d and %d outputs for %d", len(then.Output), len(other.Output), len(c.types))
 	}
+	if t := c.in(0); t.DType != onnx.Undefined && t.DType != onnx.Bool {
+		return fmt.Errorf("the condition is %s, want one bool", t)
+	}
+	if s, ok := c.shape(0); ok {
+		if count, ok := s.Elements().Int(); ok && count != 1 {
+			return fmt.Errorf("the condition has %d elements, want one", count)
+		}
+	}
 	taken := map[bool]*pb.GraphProto{true: then, false: other}
 	cond, known := c.scalar(0).Int()
 	for i := range c.types {

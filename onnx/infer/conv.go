@@ -116,6 +116,14 @@ func conv(c *ctx) error {
 	return c.convolve(d, 0, 1)
 }
 
+// deformConv: conv with offsets, of channels in groups of their own.
+func deformConv(c *ctx) error {
+	if group, sets := c.n.Int("group", 1), c.n.Int("offset_group", 1); group < 1 || sets < 1 {
+		return fmt.Errorf("group %d, offset_group %d", group, sets)
+	}
+	return conv(c)
+}
+
 // convInteger: int32 from 8-bit inputs.
 func convInteger(c *ctx) error {
 	return c.convolve(onnx.Int32, 0, 1)

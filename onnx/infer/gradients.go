@@ -113,7 +113,7 @@ func convGrad(c *ctx) error {
 // cell states, then the gates' values, gates times hidden wide.
 func recurrentTraining(gates int64) func(*ctx) error {
 	return func(c *ctx) error {
-		if err := recurrent(c); err != nil {
+		if err := recurrent(c, gates); err != nil {
 			return err
 		}
 		if len(c.types) == 0 || len(c.types[0].Shape) != 4 {

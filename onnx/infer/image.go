@@ -185,6 +185,13 @@ func col2Im(c *ctx) error {
 		c.setDType(0, c.dtype(0))
 		return nil
 	}
+	extents, known := onnx.Shape(block).Ints()
+	if !known || !ok3 {
+		extents = nil
+	}
+	if _, err := c.window(len(image), extents); err != nil {
+		return err
+	}
 	out := onnx.Shape{{}, {}}
 	if ok1 {
 		out[0] = x[0]
@@ -198,6 +205,11 @@ func col2Im(c *ctx) error {
 
 // roiAlign: X [n, c, h, w], rois [k, 4] → [k, c, output_height, output_width].
 func roiAlign(c *ctx) error {
+	for _, name := range []string{"output_height", "output_width"} {
+		if n := c.n.Int(name, 1); n < 1 {
+			return fmt.Errorf("%s %d", name, n)
+		}
+	}
 	return c.rois(onnx.Static(c.n.Int("output_height", 1)), onnx.Static(c.n.Int("output_width", 1)))
 }
 

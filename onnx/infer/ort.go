@@ -3,6 +3,7 @@ package infer
 // Operators of ONNX Runtime's own domains: what its optimizer writes.
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -39,7 +40,7 @@ var ortOperators = []row{
 	{microsoft, "MatMulNBits", 1, 1, matMulBits, nil, "[...,m,N]"},
 	{microsoft, "MultiHeadAttention", 1, 1, multiHead, nil, "[batch,seq,hidden], present key and value"},
 	{microsoft, "QuickGelu", 1, 1, same, nil, "like X"},
-	{microsoft, "RotaryEmbedding", 1, 1, rotary, nil, "like X"},
+	{microsoft, "RotaryEmbedding", 1, 4, ortRotary, nil, "like X"},
 	{microsoft, "SkipLayerNormalization", 1, 3, skipNorm, nil, "like X, statistics, the sum"},
 	{microsoft, "SkipSimplifiedLayerNormalization", 1, 3, skipNorm, nil, "like X, statistics, the sum"},
 	{microsoft, "TransposeMatMul", 1, 2, fusedMatMul, nil, "[...,m,n]"},
@@ -197,6 +198,14 @@ func groupQuery(c *ctx) error {
 	if err != nil || !ok {
 		return err
 	}
+	for i := 1; i < 3; i++ {
+		if _, _, err := c.need(i, 3); err != nil {
+			return err
+		}
+	}
+	if c.has(1) != c.has(2) {
+		return errors.New("keys without values, or values without keys")
+	}
 	if c.has(1) {
 		c.set(0, d, q)
 		return nil
@@ -207,6 +216,19 @@ func groupQuery(c *ctx) error {
 	}
 	c.set(0, d, onnx.Shape{q[0], q[1], q[2].Div(onnx.Static(heads + 2*kv)).Mul(onnx.Static(heads))})
 	return nil
+}
+
+// ortRotary: X, positions [1] or [batch, seq], cosines and sines [positions, half a head].
+func ortRotary(c *ctx) error {
+	for i := 2; i < 4; i++ {
+		if _, _, err := c.need(i, 2); err != nil {
+			return err
+		}
+	}
+	if s, ok := c.shape(1); ok && len(s) != 1 && len(s) != 2 {
+		return fmt.Errorf("positions of rank %d, want 1 or 2", len(s))
+	}
+	return rotary(c)
 }
 
 // matMulBits: A [..., K], and a weight of N rows in codes.

@@ -7,13 +7,14 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// gates is how many matrices of an operator lie below each other in its weights.
-var gates = map[string]int64{"LSTM": 4, "GRU": 3, "RNN": 1}
-
 // recurrent: X [seq, batch, in] → Y [seq, dirs, batch, hidden] and the last
-// states [dirs, batch, hidden]; layout 1 puts the batch first.
-func recurrent(c *ctx) error {
-	d := c.dtype(0)
+// states [dirs, batch, hidden]; layout 1 puts the batch first. So many gates lie below each
+// other in the weights.
+func recurrent(c *ctx, gates int64) error {
+	d, err := c.sameDType(0, 1, 2, 3, 5, 6, 7)
+	if err != nil {
+		return err
+	}
 	x, ok, err := c.need(0, 3)
 	if err != nil {
 		return err
@@ -39,7 +40,7 @@ func recurrent(c *ctx) error {
 	if c.n.Int("layout", 0) != 0 {
 		all, state = onnx.Shape{x[0], x[1], dirs, hidden}, onnx.Shape{x[0], dirs, hidden}
 	}
-	rows := hidden.Mul(onnx.Static(gates[c.n.OpType()]))
+	rows := hidden.Mul(onnx.Static(gates))
 	for _, in := range []struct {
 		i     int
 		what  string
@@ -66,6 +67,11 @@ func recurrent(c *ctx) error {
 	c.set(1, d, state)
 	c.set(2, d, state)
 	return nil
+}
+
+// gated is recurrent for an operator of so many gates.
+func gated(gates int64) func(*ctx) error {
+	return func(c *ctx) error { return recurrent(c, gates) }
 }
 
 // projected matches a call of a torch.nn.LSTM with proj_size, of which PyTorch's exporter makes

@@ -178,7 +178,7 @@ var standard = []row{
 	{"", "AffineGrid", 20, 2, affineGrid, nil, "[n,...,dims]"},
 	{"", "CenterCropPad", 18, 2, ranked(centerCropPad), nil, "the extents in input 1"},
 	{"", "Col2Im", 18, 3, col2Im, nil, "[n,c,image]"},
-	{"", "DeformConv", 19, 2, conv, nil, "[n,m,...]"},
+	{"", "DeformConv", 19, 3, deformConv, nil, "[n,m,...]"},
 	{"", "GridSample", 16, 2, gridSample, nil, "[n,c,grid]"},
 	{"", "MaxRoiPool", 1, 2, maxRoiPool, nil, "[rois,c,h,w]"},
 	{"", "NonMaxSuppression", 10, 2, nonMaxSuppression, nil, "int64 [?,3]"},
@@ -219,10 +219,10 @@ var standard = []row{
 
 	// Sequence models.
 	{"", "Attention", 23, 3, attention, nil, "Y, present key and value, scores"},
-	{"", "GRU", 7, 3, recurrent, nil, "[seq,dirs,batch,hidden], last state"},
-	{"", "LSTM", 7, 3, recurrent, nil, "[seq,dirs,batch,hidden], last states"},
-	{"", "RNN", 7, 3, recurrent, nil, "[seq,dirs,batch,hidden], last state"},
-	{"", "RotaryEmbedding", 23, 1, rotary, nil, "like X"},
+	{"", "GRU", 7, 3, gated(3), nil, "[seq,dirs,batch,hidden], last state"},
+	{"", "LSTM", 7, 3, gated(4), nil, "[seq,dirs,batch,hidden], last states"},
+	{"", "RNN", 7, 3, gated(1), nil, "[seq,dirs,batch,hidden], last state"},
+	{"", "RotaryEmbedding", 23, 3, rotary, nil, "like X"},
 
 	// Shapes.
 	{"", "Constant", 1, 0, constant, evalConstant, "the attribute"},

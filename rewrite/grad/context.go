@@ -2,6 +2,7 @@ package grad
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -224,6 +225,23 @@ func (c *Context) Scalar(like *onnx.Value, x float64) *onnx.Value {
 
 // IntList returns a one-dimensional int64 constant.
 func (c *Context) IntList(values ...int64) *onnx.Value { return c.e.b.Ints(values...) }
+
+// maxTable bounds the tables that a rule writes into the file as constants.
+const maxTable = 1 << 24
+
+// table reports that a table of so many numbers, the product, can be written into the file;
+// the rule fails where it cannot.
+func (c *Context) table(of ...int64) bool {
+	n := int64(1)
+	for _, k := range of {
+		if k < 0 || k > 0 && n > maxTable/k {
+			c.Fail("a table of %s numbers is too large to be written", strings.Trim(strings.ReplaceAll(fmt.Sprint(of), " ", " × "), "[]"))
+			return false
+		}
+		n *= k
+	}
+	return true
+}
 
 // Const returns an initializer with that content.
 func (c *Context) Const(t *onnx.Tensor) *onnx.Value { return c.e.b.Const(t) }

@@ -209,7 +209,7 @@ func (e *engine) visit(n *onnx.Node) error {
 	e.b.From(n, strings.TrimPrefix(n.Label(), e.b.Prefix))
 	e.markMine()
 	c := &Context{Node: n, Opset: e.opset(n), e: e, rule: r}
-	r.Grad(c)
+	c.run()
 	if err := e.b.Err(); err != nil {
 		if unsupported := (*UnsupportedError)(nil); errors.As(err, &unsupported) {
 			return err // it names the node
@@ -222,6 +222,17 @@ func (e *engine) visit(n *onnx.Node) error {
 		}
 	}
 	return nil
+}
+
+// run adds what the rule does. After an operator was refused the builder makes nothing, and a
+// rule that goes on may stumble over that: what counts is the refusal.
+func (c *Context) run() {
+	defer func() {
+		if c.e.b.Err() != nil {
+			_ = recover()
+		}
+	}()
+	c.rule.Grad(c)
 }
 
 // markMine notes the nodes that the builder made since the last call.

@@ -167,6 +167,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 			m.Graph.RemoveInput(v)
 		}
 	}
+	if !o.NoPrepare {
+		if err := upgrade.Check(m, MinOpset); err != nil {
+			return nil, err
+		}
+	}
 	if err := flatten(m); err != nil {
 		return nil, err
 	}

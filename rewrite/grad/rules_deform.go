@@ -32,8 +32,7 @@ func deformConv(c *Context) *onnx.Value {
 	kernel, filters := known[5:7], known[3]
 	n, groups, sets := x.Type.Shape[0], c.Node.Int("group", 1), c.Node.Int("offset_group", 1)
 	taken, places := kernel[0]*kernel[1], out[0]*out[1]
-	if taken*places > maxTable {
-		c.Fail("%d places of a kernel of %d", places, taken)
+	if !c.table(kernel[0], kernel[1], out[0], out[1]) {
 		return nil
 	}
 	rows, all := n.Mul(onnx.Static(sets)), onnx.Static(taken*places)

@@ -27,6 +27,9 @@ func gradDet(c *Context) {
 		c.Fail("the matrices' extent is unknown: give --dim")
 		return
 	}
+	if !c.table(n, n) {
+		return
+	}
 	g = c.Unsqueeze(g, rank-2, rank-1)
 	if n < 2 {
 		c.Add(0, g)

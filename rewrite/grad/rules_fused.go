@@ -207,6 +207,10 @@ func gradFusedRotary(c *Context) {
 		c.Fail("packed batches are not supported")
 		return
 	}
+	if c.Rank(c.In(2)) != 2 {
+		c.Fail("cosines of unknown form")
+		return
+	}
 	half, ok := c.In(2).Type.Shape[1].Int()
 	s := c.In(0).Type.Shape
 	heads, width := c.Node.Int("num_heads", 0), 2*half

@@ -120,10 +120,18 @@ func upTo(n int64) []int64 {
 	return list
 }
 
+// counted is 0 to n-1 in a value.
+func (c *Context) counted(n int64) *onnx.Value {
+	if n > maxTable {
+		return c.Do("Range", c.e.b.Int(0), c.e.b.Int(n), c.e.b.Int(1))
+	}
+	return c.IntList(upTo(n)...)
+}
+
 // places are 0, 1, … up to the extent of v along an axis.
 func (c *Context) places(v *onnx.Value, axis int) *onnx.Value {
 	if n, ok := v.Type.Shape[axis].Int(); ok {
-		return c.IntList(upTo(n)...)
+		return c.counted(n)
 	}
 	return c.Do("Range", c.e.b.Int(0), c.e.count(v, []int{axis}, onnx.Int64), c.e.b.Int(1))
 }

@@ -13,6 +13,7 @@ package grad
 import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"slices"
 )
 
 var imageRules = []Rule{
@@ -211,10 +212,11 @@ func affineGrid(c *Context) *onnx.Value {
 		return nil
 	}
 	extents := size[2:]
-	d, places := int64(len(extents)), int64(1)
-	for _, n := range extents {
-		places *= n
+	d := int64(len(extents))
+	if !c.table(append([]int64{d + 1}, extents...)...) {
+		return nil
 	}
+	places, _ := onnx.Elements(extents)
 	base := make([]float64, (d+1)*places)
 	for p := range places {
 		rest := p
@@ -234,9 +236,6 @@ func affineGrid(c *Context) *onnx.Value {
 	moved := c.Transpose(c.ReshapeTo(flat, -1, d, places), 0, 2, 1)
 	return c.ReshapeTo(moved, append(append([]int64{-1}, extents...), d)...)
 }
-
-// maxColumns bounds the constant of indices of a Col2Im.
-const maxColumns = 1 << 24
 
 // gradCol2Im reads each block's elements from the padded gradient.
 func gradCol2Im(c *Context) {
@@ -261,13 +260,11 @@ func gradCol2Im(c *Context) {
 		padded *= image[i] + pads[i] + pads[d+i]
 	}
 	count := make([]int64, d)
-	total := int64(1)
 	for i := range d {
 		count[i] = (image[i]+pads[i]+pads[d+i]-dilations[i]*(block[i]-1)-1)/strides[i] + 1
-		total *= max(count[i], 0) * block[i]
 	}
-	if total > maxColumns || total < 1 {
-		c.Fail("%d elements of blocks", total)
+	if slices.Min(count) < 1 || !c.table(append(slices.Clone(count), block...)...) {
+		c.Fail("blocks of %v in an image of %v", block, image)
 		return
 	}
 	// Blocks' elements vary slowest, then their places; rows before columns.

@@ -151,9 +151,6 @@ func (w window) inside(o int64, padded bool) int64 {
 	return reached(hi) - reached(lo)
 }
 
-// maxTable bounds the tables that a rule writes into the file as constants.
-const maxTable = 1 << 24
-
 // poolSpread adds g times scale to every element of each window.
 func (c *Context) poolSpread(g *onnx.Value, list []window, scale float64) *onnx.Value {
 	if g == nil || len(list) == 0 {
@@ -166,16 +163,13 @@ func (c *Context) poolSpread(g *onnx.Value, list []window, scale float64) *onnx.
 	s := g.Type.Shape
 	planes := c.ReshapeDims(g, append(onnx.Shape{s[0].Mul(s[1]), onnx.Static(1)}, s[2:]...))
 	dims := []int64{1, 1}
-	n := int64(1)
 	for _, w := range list {
 		dims = append(dims, w.kernel)
-		n *= min(w.kernel, maxTable+1)
-		n = min(n, maxTable+1)
 	}
-	if n > maxTable {
-		c.Fail("windows of %d elements", n)
+	if !c.table(dims...) {
 		return nil
 	}
+	n, _ := onnx.Elements(dims)
 	kernel := c.Const(onnx.FloatTensor(g.Type.DType, slices.Repeat([]float64{scale}, int(n)), dims...))
 	return c.Reshape(c.spreadBack(planes, kernel, list, 1), x)
 }

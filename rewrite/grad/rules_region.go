@@ -78,6 +78,9 @@ func (r *regions) weights(axis, outputs, pixels int64) *onnx.Value {
 	if !r.whole {
 		size = c.Do("Max", size, c.Scalar(size, 1))
 	}
+	if !c.table(outputs, r.samples) || !c.table(pixels) {
+		return nil
+	}
 	shares := make([]float64, outputs*r.samples) // of the size, at which samples lie
 	for i := range shares {
 		shares[i] = (float64(i) + 0.5) / float64(len(shares))
@@ -110,7 +113,7 @@ func (r *regions) byImage(weights *onnx.Value, n, each, pixels int64) *onnx.Valu
 	if n == 1 {
 		return c.ReshapeTo(weights, 1, -1, pixels)
 	}
-	of := c.Do("Equal", c.CastTo(c.Unsqueeze(c.In(2), 0), c.IntList(0)), c.Const(onnx.Int64Tensor(upTo(n), n, 1)))
+	of := c.Do("Equal", c.CastTo(c.Unsqueeze(c.In(2), 0), c.IntList(0)), c.Unsqueeze(c.counted(n), 1))
 	mask := c.Unsqueeze(c.Mask(of, weights), 2) // [n, r, 1]
 	return c.ReshapeTo(c.Do("Mul", c.ReshapeTo(weights, 1, -1, each), mask), n, -1, pixels)
 }

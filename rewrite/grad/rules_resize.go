@@ -49,8 +49,7 @@ func gradResize(c *Context) {
 		if in[axis] == out[axis] && (scales[axis] == 1 || n.Int("antialias", 0) != 0) {
 			continue
 		}
-		if in[axis] > maxTable/max(out[axis], 1) {
-			c.Fail("an axis of extent %d resized to %d", in[axis], out[axis])
+		if !c.table(in[axis], out[axis]) {
 			return
 		}
 		g = c.alongMatrix(g, axis, in[axis], resizeMatrix(n, in[axis], out[axis], scales[axis]))

@@ -101,8 +101,7 @@ func shortTime(c *Context) *onnx.Value {
 		return nil
 	}
 	frames := (length-n)/step[0] + 1
-	if frames > maxTable/n {
-		c.Fail("%d frames of %d places", frames, n)
+	if !c.table(frames, n) {
 		return nil
 	}
 	places := make([]int64, 0, frames*n)

@@ -270,6 +270,10 @@ func gradPadMirror(c *Context, mode string, pads []int64) {
 			c.Fail("mode %s along axis %d, of which pads %d and %d leave nothing", mode, axis, before, after)
 			return
 		}
+		if before > maxTable || after > maxTable || !c.table(n+max(before, 0)+max(after, 0)) {
+			c.Fail("mode %s along axis %d, padded by %d and %d", mode, axis, before, after)
+			return
+		}
 		var index []int64
 		for i := -before; i < n+after; i++ {
 			index = append(index, from+mirrored(i-from, to-from, mode))

@@ -114,7 +114,7 @@ func (c gradCase) dtype() (onnx.DType, string) {
 }
 
 // model parses the body and appends the loss.
-func (c gradCase) model(t *testing.T) *onnx.Model {
+func (c gradCase) model(t testing.TB) *onnx.Model {
 	t.Helper()
 	d, name := c.dtype()
 	opset := c.opset

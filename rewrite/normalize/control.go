@@ -111,6 +111,9 @@ func (s *state) both(n *onnx.Node) (string, error) {
 			}
 		}
 	}
+	if err := s.b.Err(); err != nil {
+		return "", err
+	}
 	made := s.b.Take()
 	s.g.InsertBefore(n, made...)
 	s.becomes(n, values, made)

@@ -108,6 +108,9 @@ func upsample10(u *upgrader, n *onnx.Node) error {
 // numbers are what a constant holds, or several that are put together, as exporters write
 // scales that they fold no constants of.
 func numbers(v *onnx.Value) (list []float64, known bool) {
+	if v == nil {
+		return nil, false
+	}
 	if t := v.Constant(); t != nil {
 		list, err := t.Float64s()
 		return list, err == nil

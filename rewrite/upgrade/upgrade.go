@@ -39,6 +39,14 @@ func (e *OpsetError) Error() string {
 	return fmt.Sprintf("opset %d cannot be upgraded to %d: %s", e.Have, e.Want, e.Reason)
 }
 
+// Check reports a model of an opset that cannot be upgraded.
+func Check(m *onnx.Model, want int64) error {
+	if have := m.Opset(""); have < min(Oldest, want) {
+		return &OpsetError{have, want, fmt.Sprintf("the oldest supported is %d: export the model again", Oldest)}
+	}
+	return nil
+}
+
 // Model upgrades m in place to opset want; a model of that opset or a newer
 // one stays as it is. Opset imports that no node needs are dropped.
 func Model(m *onnx.Model, want int64) error {
@@ -47,8 +55,8 @@ func Model(m *onnx.Model, want int64) error {
 	if have >= want {
 		return nil
 	}
-	if have < Oldest {
-		return &OpsetError{have, want, fmt.Sprintf("the oldest supported is %d: export the model again", Oldest)}
+	if err := Check(m, want); err != nil {
+		return err
 	}
 	for _, n := range m.Graph.Nodes {
 		for _, sub := range n.Subgraphs() {
