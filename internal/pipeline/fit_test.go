@@ -178,7 +178,9 @@ func TestFitUnscaled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		said := slices.ContainsFunc(f.Decisions, func(d Decision) bool { return strings.Contains(d.Costs, "the loss is not scaled: the graph already has") })
+		said := slices.ContainsFunc(f.Decisions, func(d Decision) bool {
+			return strings.Contains(d.Costs, "the loss is not scaled: the graph already has")
+		})
 		if said != c.said {
 			t.Errorf("%s, %s: %+v", c.loss, c.half, f.Decisions)
 		}
