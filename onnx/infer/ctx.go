@@ -63,15 +63,14 @@ func (c *ctx) need(i, rank int) (s onnx.Shape, ok bool, err error) {
 
 // infer types the outputs by a row, whose inputs must be there.
 func (c *ctx) infer(r *row) error {
-	if err := r.given(c.n); err != nil {
+	if err := given(c.n, r.inputs); err != nil {
 		return err
 	}
 	return r.infer(c)
 }
 
-// given checks that the node has the inputs that its operator must have.
-func (r *row) given(n *onnx.Node) error {
-	count := r.inputs
+// given checks that the node has the inputs that its operator must have, as in row.inputs.
+func given(n *onnx.Node, count int) error {
 	if count == all {
 		count = max(1, len(n.Inputs))
 	}

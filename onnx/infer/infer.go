@@ -111,15 +111,18 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 	return r, nil
 }
 
-// Inputs reports the first node that lacks an input without which its operator is nothing.
+// Inputs reports the first node that lacks an input without which its operator is nothing;
+// of a form older than those that the table has, the first input.
 func Inputs(m *onnx.Model) error {
 	r := &Result{opsets: opsets(m)}
 	for _, n := range m.Graph.Nodes {
-		row, _, err := r.row(n)
-		if err != nil {
-			continue // an operator that is not known
+		must := 0
+		if row, _, err := r.row(n); err == nil {
+			must = row.inputs
+		} else if row := rows[key{n.Domain(), n.OpType()}]; row != nil && row.inputs != 0 {
+			must = 1
 		}
-		if err := row.given(n); err != nil {
+		if err := given(n, must); err != nil {
 			return nodeError(n, err)
 		}
 	}

@@ -58,6 +58,9 @@ func Model(m *onnx.Model, want int64) error {
 	if err := Check(m, want); err != nil {
 		return err
 	}
+	if err := infer.Inputs(m); err != nil {
+		return err
+	}
 	for _, n := range m.Graph.Nodes {
 		for _, sub := range n.Subgraphs() {
 			if changed(sub.Node, have, want) == nil {
