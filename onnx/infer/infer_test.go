@@ -3,6 +3,7 @@ package infer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -86,6 +87,11 @@ func TestShapeArithmetic(t *testing.T) {
 	split := add("Reshape", []*onnx.Value{x, full})
 	flat := add("Reshape", []*onnx.Value{x, add("Concat", []*onnx.Value{un(rows), vec(-1)}, onnx.IntAttr("axis", 0))})
 	short := add("Slice", []*onnx.Value{x, vec(0), un(next), vec(1)})
+	last := add("Slice", []*onnx.Value{x, un(add("Neg", []*onnx.Value{s})), vec(math.MaxInt64), vec(1)})
+	further := add("Slice", []*onnx.Value{x, un(add("Neg", []*onnx.Value{add("Add", []*onnx.Value{s, b})})), vec(math.MaxInt64), vec(1)})
+	tail := add("Slice", []*onnx.Value{add("Concat", []*onnx.Value{x, x}, onnx.IntAttr("axis", 1)), un(add("Neg", []*onnx.Value{s})), vec(math.MaxInt64), vec(1)})
+	butLast := add("Slice", []*onnx.Value{add("Concat", []*onnx.Value{x, x}, onnx.IntAttr("axis", 1)), vec(0), un(add("Neg", []*onnx.Value{s})), vec(1)})
+	beyond := add("Slice", []*onnx.Value{x, vec(0), un(add("Add", []*onnx.Value{s, b})), vec(1)})
 	upTo := add("Range", []*onnx.Value{one(0), s, one(1)})
 	r, err := Model(m, Options{Strict: true})
 	if err != nil {
@@ -94,6 +100,8 @@ func TestShapeArithmetic(t *testing.T) {
 	for v, want := range map[*onnx.Value]string{
 		split: "float32[batch,seq,4,3]", flat: "float32[batch*seq,12]",
 		short: "float32[batch,seq-1,12]", upTo: "int64[seq]",
+		last: "float32[batch,seq,12]", further: "float32[batch,?,12]", tail: "float32[batch,seq,12]",
+		butLast: "float32[batch,seq,12]", beyond: "float32[batch,seq,12]",
 	} {
 		if v.Type.String() != want {
 			t.Errorf("%s is %s, expected %s", v.Name, v.Type, want)

@@ -108,15 +108,19 @@ func (k cut) reversed(d onnx.Dim) onnx.Dim {
 }
 
 // fromLow is the start of a slice of a dimension that is not a number, or whose
-// start is none: inside the dimension by assumption.
+// start is none: inside the dimension by assumption. What is negative whatever
+// its symbols stand for counts from the end, as in x[:, -y.size(1):].
 func fromLow(start, d onnx.Dim) onnx.Dim {
-	if n, ok := start.Int(); ok && n < 0 {
-		if d.AtLeast(-n) {
-			return d.Add(start)
-		}
-		return onnx.Dim{}
+	n, ok := start.Int()
+	switch {
+	case ok && n < math.MinInt32:
+		return onnx.Static(0)
+	case !isNegative(start):
+		return start
+	case d.Add(start).AtLeast(0):
+		return d.Add(start)
 	}
-	return start
+	return onnx.Dim{}
 }
 
 // fromHigh is the end: a number that may lie beyond the dimension is taken
@@ -124,17 +128,18 @@ func fromLow(start, d onnx.Dim) onnx.Dim {
 func fromHigh(end, d onnx.Dim) onnx.Dim {
 	n, ok := end.Int()
 	switch {
-	case !ok:
-		return end
-	case n >= math.MaxInt32:
+	case ok && n >= math.MaxInt32, end.Sub(d).AtLeast(0):
 		return d
-	case n < 0:
+	case isNegative(end):
 		return d.Add(end)
-	case d.AtLeast(n):
+	case !ok, d.AtLeast(n):
 		return end
 	}
 	return onnx.Dim{}
 }
+
+// isNegative reports that a bound is below 0 whatever its symbols stand for.
+func isNegative(d onnx.Dim) bool { return d.Mul(onnx.Static(-1)).AtLeast(1) }
 
 func clampStart(start, n, step int64) int64 {
 	if start < 0 {
