@@ -107,7 +107,19 @@ func (g *Graph) declareOutput(o *pb.ValueInfoProto) error {
 	}
 	v.outs++
 	g.Outputs = append(g.Outputs, v)
-	return v.declare(typeFromProto(o.Type), "as an output")
+	return v.declare(typeOfOutput(o.Type), "as an output")
+}
+
+// typeOfOutput is the declared type without extents whose name is a number: Optimum calls the
+// tokens of a decoder's step "1", as many as it generates, and the graph takes any number.
+func typeOfOutput(p *pb.TypeProto) Type {
+	t := typeFromProto(p)
+	for i, d := range p.GetTensorType().GetShape().GetDim() {
+		if d.GetDimParam() != "" && t.Shape[i].IsStatic() {
+			t.Shape[i] = Dim{}
+		}
+	}
+	return t
 }
 
 // declareValue reads a value_info entry. One for a name that the graph does not

@@ -283,6 +283,18 @@ out present.encoder.value float32[b,past_encoder_len,4]`
 	}
 }
 
+// The output of an extent that is called "1" has as many tokens as the graph gives it.
+func TestExtentNamedByANumber(t *testing.T) {
+	m := parse(t, 17, "in x float32[b,s,4]\ny = Exp(x)\nout y float32[b,\"1\",4]")
+	r, err := Add(m, Options{Kind: NextToken})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Labels.Type.String(); got != "int64[b,s]" {
+		t.Errorf("labels are %s", got)
+	}
+}
+
 // What is called past is data where the model returns no cache.
 func TestPastIsData(t *testing.T) {
 	m := parse(t, 17, "in past_values float32[b,past_length]\ny = Exp(past_values)\nout y float32[b,past_length]")
