@@ -55,6 +55,20 @@ s = Mul(h2, h)
 out h2 F[2,3]
 out s F[2,3]
 }}`},
+	{row: "If", name: "extents of what nobody reads", body: loops + `s = ReduceSum(x) {keepdims=0}
+zero = Sub(s, s)
+c = Less(zero, s)
+y, cache = If(c) {then_branch=graph t {
+p = MatMul(x, w)
+k = Tanh(p)
+out p F[2,3]
+out k F[2,3]
+}, else_branch=graph e {
+q = Sin(x)
+init none F[0,3] = []
+out q F[2,3]
+out none F[0,3]
+}}`},
 	{row: "If", name: "not decided", body: `in x F[2,3]
 in w F[3,3]
 s = ReduceSum(x) {keepdims=0}

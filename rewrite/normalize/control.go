@@ -93,7 +93,7 @@ func (s *state) both(n *onnx.Node) (string, error) {
 	}
 	for i, o := range n.Outputs {
 		a, b := outs[0][i].Type, outs[1][i].Type
-		if o != nil && (a.Other != nil || !a.Ranked || !b.Ranked || a.DType != b.DType || !a.Shape.Equal(b.Shape)) {
+		if o != nil && !o.Dead() && (a.Other != nil || !a.Ranked || !b.Ranked || a.DType != b.DType || !a.Shape.Equal(b.Shape)) {
 			return fmt.Sprintf("its branches give %s and %s for %q: both are computed, which needs equal shapes", a, b, o.Name), nil
 		}
 	}
@@ -104,11 +104,16 @@ func (s *state) both(n *onnx.Node) (string, error) {
 	}
 	values := make([]*onnx.Value, len(n.Outputs))
 	for i, o := range n.Outputs {
-		if o != nil {
-			values[i] = s.b.Op("Where", build.In(cond, outs[0][i], outs[1][i]))
-			if values[i] != nil {
-				values[i].Producer.SetMetadata(branchesKey, "taken by "+n.Label())
-			}
+		if o == nil {
+			continue
+		}
+		if o.Dead() { // as caches are that nobody reads
+			n.DropOutput(i)
+			continue
+		}
+		values[i] = s.b.Op("Where", build.In(cond, outs[0][i], outs[1][i]))
+		if values[i] != nil {
+			values[i].Producer.SetMetadata(branchesKey, "taken by "+n.Label())
 		}
 	}
 	if err := s.b.Err(); err != nil {
