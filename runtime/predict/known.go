@@ -159,7 +159,10 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 				return err
 			}
 		}
-		if v := n.Out(0); v != nil && !v.Type.IsStatic() && original.values != nil && !original.values[v.Name] {
+		for _, v := range n.Outputs {
+			if v == nil || v.Type.IsStatic() || original.values == nil || original.values[v.Name] {
+				continue
+			}
 			if t, ok := turnedBack(v, types[v], m.Graph, original); ok {
 				v.Type = t
 			}

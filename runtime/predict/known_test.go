@@ -103,6 +103,48 @@ graph g {
 	checkKnown(t, m, 1)
 }
 
+// TestMovedTransposeOfASplit: ONNX Runtime moves t behind the halves, as where the halves of a
+// query are rotated, and knows the extents of both: the later ones take over both.
+func TestMovedTransposeOfASplit(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in  x float32[2,4,8]
+  value a float32[2,8,2]
+  value b float32[2,8,2]
+  value a2 float32[2,8,2]
+  value b2 float32[2,8,2]
+  init k int64[3] = [2, 4, 8]
+  init zero int64[1] = [0]
+  init flat int64[1] = [-1]
+  init halves int64[2] = [2, 2]
+  x1 = Reshape(x, flat)
+  end = Sub(flat, flat)
+  x2 = Slice(x1, zero, end, zero)
+  x3 = Cast(x2) {to=7}
+  s = Concat(k, x3) {axis=0}
+  r = Reshape(x, s)
+  t = Transpose(r) {perm=[0, 2, 1]}
+  a, b = Split(t, halves) {axis=2}
+  n = Exp(b)
+  j = Concat(n, a) {axis=2}
+  u = Transpose(j) {perm=[0, 2, 1]}
+  y = ReduceSum(u) {keepdims=0}
+  r2 = Mul(r, y)
+  t2 = Transpose(r2) {perm=[0, 2, 1]}
+  a2, b2 = Split(t2, halves) {axis=2}
+  n2 = Exp(b2)
+  j2 = Concat(n2, a2) {axis=2}
+  u2 = Transpose(j2) {perm=[0, 2, 1]}
+  loss = ReduceSum(u2) {keepdims=0}
+  out loss float32[]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkKnown(t, m, 1)
+}
+
 // TestMovedTransposeOfAnOutput: ONNX Runtime moves t behind the cast, whose output keeps its
 // name, as it is one of the graph, and is what the Transpose makes then. What the cast
 // makes is named after the node, and takes over z.
