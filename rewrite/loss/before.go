@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -65,6 +66,8 @@ func squashed(n *onnx.Node) (*onnx.Value, *source) {
 		return n.In(0), &source{"Sigmoid", -1}
 	case n.Is("Softmax", "LogSoftmax"):
 		return n.In(0), &source{n.OpType(), along(n.Int("axis", -1), n.In(0))}
+	case n.Domain() == "ai.onnx.ml" && (strings.HasSuffix(n.OpType(), "Classifier") || n.OpType() == "Normalizer"):
+		return n.In(0), &source{n.OpType(), -1} // scikit-learn's probabilities
 	case n.Is("Div") && n.In(0).Producer != nil && n.In(1).Producer != nil:
 		e, sum := n.In(0).Producer, n.In(1).Producer
 		if !e.Is("Exp") || !sum.Is("ReduceSum") || sum.In(0) != n.In(0) || sum.Int("keepdims", 1) == 0 {

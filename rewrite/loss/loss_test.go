@@ -17,7 +17,7 @@ import (
 
 func parse(t *testing.T, opset int, body string) *onnx.Model {
 	t.Helper()
-	m, err := onnx.Parse(fmt.Sprintf("model ir=8 opset=%d opset[com.microsoft]=1\ngraph g {\n%s\n}\n", opset, body))
+	m, err := onnx.Parse(fmt.Sprintf("model ir=8 opset=%d opset[com.microsoft]=1 opset[ai.onnx.ml]=1\ngraph g {\n%s\n}\n", opset, body))
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, body)
 	}
@@ -324,6 +324,8 @@ func TestRefused(t *testing.T) {
 		{"axes joined", "in x float32[4,3,2]\np = Softmax(x) {axis=1}\ny = Flatten(p)\nout y float32", Options{Kind: CrossEntropy}, "a Flatten behind a Softmax made it"},
 		{"the other's probabilities", "in x float32[4,3]\ny = Softmax(x)\nout y float32", Options{Kind: Binary}, "a Softmax made it, and bce is not of what that reads: choose another loss, or export the model without the Softmax"},
 		{"no sequence", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: NextToken}, "want [batch, sequence, classes]"},
+		{"scikit-learn's probabilities", "in x float32[4,3]\nlabel, p = ai.onnx.ml.LinearClassifier(x) {coefficients=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], intercepts=[0.0, 0.0], classlabels_ints=[0, 1], post_transform=\"SOFTMAX\"}\ny = ai.onnx.ml.Normalizer(p) {norm=\"L1\"}\nout y float32[4,2]", Options{Kind: CrossEntropy}, "a Normalizer made it, and cross-entropy is not of what that reads"},
+		{"probabilities of trees", "in x float32[4,3]\nlabel, p = ai.onnx.ml.TreeEnsembleClassifier(x) {classlabels_int64s=[0, 1]}\ny = Identity(p)\nout y float32[4,2]", Options{Kind: CrossEntropy}, "a TreeEnsembleClassifier made it"},
 		{"tokens of a Softmax over others", "in x float32[4,3,2]\ny = Softmax(x) {axis=1}\nout y float32", Options{Kind: NextToken}, "cannot lie along axis 2"},
 		{"a scalar", "in x float32[4,3]\ny = ReduceSum(x) {keepdims=0}\nout y float32", Options{Kind: Squares}, "of a rank that cannot have a loss"},
 		{"classes alone", "in x float32[4]\ny = Softmax(x) {axis=0}\nout y float32", Options{Kind: CrossEntropy}, "want rows of classes"},
