@@ -546,6 +546,17 @@ func (s *Session) Close() error {
 	return err
 }
 
+// Drawn are the inputs whose values were drawn at random, as nothing gave any.
+func (s *Session) Drawn() []string {
+	var names []string
+	for _, in := range s.inputs {
+		if in.from == fromRandom {
+			names = append(names, in.info.Name)
+		}
+	}
+	return names
+}
+
 // Dims are the numbers of the free dimensions, as given and as the feeds have
 // them.
 func (s *Session) Dims() map[string]int64 { return s.dims }

@@ -291,6 +291,7 @@ func (s *subject) describe(e *env, src *pipeline.Source, m *onnx.Model, o remat.
 	}
 	s.predict(e, m, o, found)
 	s.remarkRates(e, m)
+	s.remarkDrawn(e, o)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
 }
 

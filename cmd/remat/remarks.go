@@ -48,6 +48,16 @@ func (s *subject) remarkRates(e *env, m *onnx.Model) {
 	}
 }
 
+// remarkDrawn says which inputs were drawn at random beside those that were fed: a key may have
+// been mistyped.
+func (s *subject) remarkDrawn(e *env, o remat.Options) {
+	drawn := s.session.Drawn()
+	if len(o.Feeds)+len(o.Feed)+len(o.Data) == 0 || len(drawn) == 0 {
+		return
+	}
+	s.remark(e, "inputs without a feed, which were drawn at random: %s", some(drawn))
+}
+
 // remarkSteps says where a step's loss is no number, and that all updates were
 // left out.
 func (s *subject) remarkSteps(e *env, o remat.Options) {
