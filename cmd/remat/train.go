@@ -346,12 +346,9 @@ func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 	if terr != nil {
 		return nil, terr
 	}
-	if err != nil && t.batch > 0 && !t.c.IsSet("accumulate") && !training {
-		// In a model whose batch is fixed an update may take several runs.
-		sizes.Batch = 0
-		if again, fixed := source.For(src.Model, sizes); fixed == nil {
-			d, whole, err = again, t.batch, nil
-		}
+	if err != nil && t.batch > 0 && !t.c.IsSet("accumulate") && !training && pipeline.FixedBatch(src.Model) {
+		whole, sizes.Batch = t.batch, 0 // an update takes several runs
+		d, err = source.For(src.Model, sizes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.path, err)

@@ -60,6 +60,9 @@ var wrongUses = []struct {
 	{"train m.onnx --data d.npz --val 100% --steps 2 -o new", 2, "--val"},
 	{"train m.onnx --data d.npz --val none.npz --steps 2 -o new", 2, "none.npz"},
 	{"train m.onnx --data d.npz --batch 3 --steps 2 -o new", 2, "batch is fixed"},
+	{"train free.onnx --data x.npz --batch 4 --steps 2 -o new", 2, "an axis of steps, each of which is a batch: leave --batch out"},
+	{"train mixed.onnx --data mixed.npz --batch 4 --steps 2 -o new", 2, "the model's batch is 2, fixed in the file"},
+	{"train x.onnx --data one.npz --batch 4 --steps 2 -o new", 2, "1 sample, fewer than the 2 of a batch"},
 
 	// models
 	{"train none.onnx --data d.npz --steps 2 -o new", 2, "none.onnx"},
@@ -193,6 +196,8 @@ func prepareWrong(t *testing.T) {
 	}
 	archive("ids.npz", d)
 	archive("x.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, 3, 4}, 2, 2)})
+	archive("one.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1}, 1)})
+	archive("mixed.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, 3, 4}, 4), "s": remat.FromFloat32s([]float32{1}, 1)})
 	write := func(path, text string) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -212,6 +217,8 @@ func prepareWrong(t *testing.T) {
 	}
 	const head = "model ir=9 opset=20\ngraph g {\nin x float32[2]\n"
 	parsed("x.onnx", head+"init V float32[2] = [1,2]\np = Mul(x, V)\nloss = ReduceSum(p) {keepdims=0}\nout loss float32[]\n}\n")
+	parsed("free.onnx", "model ir=9 opset=20\ngraph g {\nin x float32[n]\ninit V float32[1] = [1]\np = Mul(x, V)\nloss = ReduceMean(p) {keepdims=0}\nout loss float32[]\n}\n")
+	parsed("mixed.onnx", head+"in s float32[1]\ninit V float32[2] = [1,2]\np = Mul(x, V)\nq = Mul(p, s)\nloss = ReduceMean(q) {keepdims=0}\nout loss float32[]\n}\n")
 	parsed("noloss.onnx", head+"p = Mul(x, x)\nout p float32[2]\n}\n")
 	parsed("fixed.onnx", head+"in W float32[2]\np = Mul(x, W)\nloss = ReduceSum(p) {keepdims=0}\nW.new = Sub(W, x)\nout loss float32[]\nout W.new float32[2]\n}\n")
 	do(t, "train m.onnx --data d.npz --steps 4 --seed 5 --quiet -o run")

@@ -95,6 +95,13 @@ func findBatch(m *onnx.Model, roles step.Roles) (batchAxis, error) {
 	return batchAxis{}, nil
 }
 
+// FixedBatch says that all that a forward model is fed begins with one number, its batch,
+// of which an update may take a multiple (FitOptions.Batch).
+func FixedBatch(m *onnx.Model) bool {
+	b, err := findBatch(m, step.Roles{})
+	return err == nil && b.fixed > 0
+}
+
 // fedInputs are the inputs that data come in by: neither parameters nor state, nor
 // scalars, such as an optimizer is told.
 func fedInputs(m *onnx.Model, roles step.Roles) ([]*onnx.Value, error) {
