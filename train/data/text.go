@@ -6,6 +6,7 @@ package data
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -18,6 +19,8 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/onnx-remat/remat/onnx"
 	arrays "github.com/onnx-remat/remat/runtime"
@@ -45,8 +48,12 @@ func (s *Source) openText(ctx context.Context, d *dataset, o Options, flag strin
 			return err
 		}
 		files = append(files, textFile{f, path, size})
-		if isUTF16(f) {
-			return fmt.Errorf("%s %s: it is UTF-16, want UTF-8: convert it, as with iconv -f UTF-16 -t UTF-8", flag, path)
+		if why := notText(f); why != "" {
+			return fmt.Errorf("%s %s: %s", flag, path, why)
+		}
+		switch strings.ToLower(filepath.Ext(path)) {
+		case ".csv", ".json", ".jsonl", ".ndjson", ".tsv":
+			s.notes = append(s.notes, fmt.Sprintf("%s: a text as it stands, names and punctuation of its records included: write their texts into a file of their own if only these are meant", filepath.Base(path)))
 		}
 		id, err := identify(f, size)
 		if err != nil {
@@ -88,11 +95,31 @@ func (s *Source) openText(ctx context.Context, d *dataset, o Options, flag strin
 	return nil
 }
 
-// isUTF16 looks at the first bytes: a byte order mark, which no UTF-8 begins with.
-func isUTF16(f io.ReaderAt) bool {
-	var mark [2]byte
-	_, err := f.ReadAt(mark[:], 0)
-	return err == nil && (mark == [2]byte{0xff, 0xfe} || mark == [2]byte{0xfe, 0xff})
+// notText says by its first bytes why a file is no text in UTF-8, "" where it may be one:
+// text in another encoding of one byte each may, whose bytes are counted as they are read.
+func notText(f io.ReaderAt) string {
+	head := make([]byte, 4096)
+	n, _ := f.ReadAt(head, 0)
+	head = head[:n]
+	var zeros [2]int // bytes, at even and at odd places
+	for i, b := range head {
+		if b == 0 {
+			zeros[i%2]++
+		}
+	}
+	marked := bytes.HasPrefix(head, []byte{0xff, 0xfe}) || bytes.HasPrefix(head, []byte{0xfe, 0xff}) // no UTF-8 begins so
+	if marked || min(zeros[0], zeros[1]) == 0 && max(zeros[0], zeros[1]) > n/4 {
+		return "it is UTF-16, want UTF-8: convert it, as with iconv -f UTF-16 -t UTF-8"
+	}
+	controls := bytes.ContainsFunc(head, func(r rune) bool { return r < ' ' && !unicode.IsSpace(r) && r != '\x1b' })
+	whole := head[:max(0, n-utf8.UTFMax)] // the last character may be cut
+	for len(whole) > 0 && !utf8.RuneStart(head[len(whole)]) {
+		whole = whole[:len(whole)-1]
+	}
+	if controls && !utf8.Valid(whole) || zeros[0]+zeros[1] > n/8 {
+		return "it is no text in UTF-8: unpack what is compressed, and write the text of a table or a document into a file of its own"
+	}
+	return ""
 }
 
 // tokensKey names the tokens of a text by its content and the tokenizer.

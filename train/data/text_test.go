@@ -217,6 +217,16 @@ func TestTextFilesAndBytes(t *testing.T) {
 	}
 }
 
+func TestRecordsAsText(t *testing.T) {
+	d, err := openLM(t, Options{Text: []string{file(t, "a.jsonl", []byte("{\"text\": \"one two three\"}\n"))}}, 1, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := strings.Join(d.Notes, "\n"); !strings.Contains(notes, "a.jsonl: a text as it stands, names and punctuation of its records included") {
+		t.Error(notes)
+	}
+}
+
 func TestInterruptedText(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
