@@ -100,7 +100,9 @@ func evaluate(e *env, c *cli.Context) error {
 	if n > 0 {
 		e.warn([]string{fmt.Sprintf("%d × BatchNormalization has no running statistics, and normalizes by each batch", n)})
 	}
-	e.warnMean(m.Graph, roles.Loss, d.Val)
+	if err := e.warnMean(m, roles.Loss, d.Val); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	o.Dims = d.Dims
 	if state := c.String("state"); state != "" {
 		f, err := safetensors.Open(state)
@@ -162,14 +164,20 @@ func evaluate(e *env, c *cli.Context) error {
 }
 
 // warnMean says where the mean over batches is not the mean over all labels.
-func (e *env) warnMean(g *onnx.Graph, loss string, b *data.Batches) {
-	why := pipeline.NoPlainMean(g, loss)
+func (e *env) warnMean(m *onnx.Model, loss string, b *data.Batches) (err error) {
+	why := pipeline.NoPlainMean(m.Graph, loss)
 	if why == "" {
-		why = pipeline.DividedByData(g, loss, b.Ignored())
+		why = pipeline.DividedByData(m.Graph, loss, b.Ignored())
+	}
+	if why == "" {
+		if why, err = pipeline.MixesSamples(m, e.dims, loss); err != nil {
+			return err
+		}
 	}
 	if why != "" && b.Len() > 1 {
 		e.warn([]string{fmt.Sprintf("%s: the mean and the perplexity are averages over batches of %d; another --batch gives other numbers", why, b.Batch())})
 	}
+	return nil
 }
 
 // forward is the forward pass of a forward model or a training graph, with the roles of

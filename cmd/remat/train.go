@@ -357,7 +357,13 @@ func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 		return nil, err
 	}
 	if d.Val != nil {
-		e.warnMean(src.Model.Graph, t.fit.options.Derive.Grad.Loss, d.Val)
+		m, _, err := forward(src, e.dims, sizes.Roles)
+		if err == nil {
+			err = e.warnMean(m, t.fit.options.Derive.Grad.Loss, d.Val)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t.path, err)
+		}
 	}
 	t.fit.options.Pipeline.Sizes = e.firstBatchSizes(d.Train)
 	fitted, err := e.fit(src, t.dir, t.fit, d.Dims, whole, d.Val != nil)

@@ -148,7 +148,14 @@ func (f *fitting) splits() ([]split, error) {
 	case f.o.Memory == 0 || f.o.Whole || f.axis.name == "" || batch == 0:
 		return []split{{batch, 1}}, nil
 	}
-	if f.whole = wholeBatch(f.source.Model.Graph, f.o.Derive.Grad.Loss); f.whole != "" {
+	var err error
+	if f.whole = wholeBatch(f.source.Model.Graph, f.o.Derive.Grad.Loss); f.whole == "" {
+		f.whole, err = MixesSamples(f.source.Model, f.o.Pipeline.Dims, f.o.Derive.Grad.Loss)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if f.whole != "" {
 		return []split{{batch, 1}}, nil
 	}
 	var list []split
