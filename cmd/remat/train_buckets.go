@@ -59,7 +59,7 @@ func (t *trainRun) openBuckets(src *pipeline.Source, job *train.Job, o remat.Opt
 	cut.Dims = o.Dims
 	made, err := src.BucketsOf(updates.Model, t.ranks.buckets, cut)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("--buckets %d cuts the graph into stages: %w", t.ranks.buckets, err)
 	}
 	t.slab = made.Bytes
 	b := &train.Buckets{Slab: make([]byte, made.Bytes), Sums: made.Sums, Values: ownedValues(made.Values)}
