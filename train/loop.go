@@ -164,7 +164,7 @@ func (t *training) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if t.at.Step < t.Schedule.Steps {
+	if v := t.result.Validation; t.at.Step < t.Schedule.Steps || t.Evaluate != nil && (v == nil || v.Step != t.at.Step) {
 		return ErrInterrupted
 	}
 	return nil

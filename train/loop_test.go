@@ -82,6 +82,14 @@ func TestValidationIsLeft(t *testing.T) {
 	if r, err := again.Run(ended); !errors.Is(err, ErrInterrupted) || r.Validation != nil {
 		t.Errorf("interrupted: %+v, %v", r, err)
 	}
+	// One that is interrupted in its last step saves, and has its validation left to do.
+	j, w = modes[0].job(t, nil)
+	j.Evaluate = again.Evaluate
+	ended, w.cancel = context.WithCancel(context.Background())
+	w.end = j.Schedule.Steps
+	if r, err := j.Run(ended); !errors.Is(err, ErrInterrupted) || r.Validation != nil || r.StateStep != j.Schedule.Steps {
+		t.Errorf("interrupted in the last step: %+v, %v", r, err)
+	}
 }
 
 // TestLossOfAccumulation: a step's loss is the mean of its micro-batches, and 4 of them
