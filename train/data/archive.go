@@ -285,7 +285,7 @@ func (t *target) findLabels(d *Data) error {
 	}
 	d.Mapping.Labels = found.input.Name
 	d.Mapping.Ignored, d.Mapping.Ignores = ignoredBy(found)
-	t.even = r.meanOfAll(r.loss)
+	t.even, t.counted = r.meanOfAll(r.loss), r.compared(found)
 	return nil
 }
 
@@ -307,7 +307,7 @@ func (t *target) arrayBatches(s *Source, set *dataset, b *boundArrays, d *Data, 
 			p.put = x.reader(set.name, first, bounds{x.limit, x.v.Name == d.Mapping.Labels, d.Mapping})
 		}
 		if x.v.Name == d.Mapping.Labels {
-			out.labels = labels{input: p.name, kind: p.kind, ignored: d.Mapping.Ignored, ignores: d.Mapping.Ignores && !t.even}
+			out.labels = labels{input: p.name, kind: p.kind, counted: t.counted, ignored: d.Mapping.Ignored, ignores: d.Mapping.Ignores && !t.even}
 		}
 		out.parts = append(out.parts, p)
 	}

@@ -503,3 +503,35 @@ graph g {
 		}
 	}
 }
+
+// TestArchiveShiftedLabels: labels that a model shifts away do not count.
+func TestArchiveShiftedLabels(t *testing.T) {
+	m := parse(t, `model ir=10 opset=18
+graph g {
+  in x float32[batch,3,2]
+  in y int64[batch,3]
+  init w float32[2,4] = [1,2,3,4,5,6,7,8]
+  init zero int64[1] = [0]
+  init one int64[1] = [1]
+  init last int64[1] = [-1]
+  init end int64[1] = [9]
+  init rows int64[2] = [-1,4]
+  z = MatMul(x, w)
+  before = Slice(z, zero, last, one)
+  after = Slice(y, one, end, one)
+  scores = Reshape(before, rows)
+  labels = Reshape(after, last)
+  loss = SoftmaxCrossEntropyLoss(scores, labels) {ignore_index=-100}
+  out loss float32[]
+}
+`)
+	path := archive(t, map[string]runtime.Tensor{"x": floats(0, 12, 2, 3, 2), "y": runtime.FromInt64s([]int64{0, 1, 2, -100, -100, 3}, 2, 3)})
+	d, err := open(t, m, Options{NPZ: path}, Sizes{Batch: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := d.Train.At(0)
+	if n := d.Train.Tokens(b); err != nil || n != 3 {
+		t.Errorf("%d labels count, want 3: %v", n, err)
+	}
+}

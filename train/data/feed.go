@@ -39,6 +39,8 @@ type target struct {
 	notes  []string
 	// even: each batch weighs the same, however many of its labels are ignored.
 	even bool
+	// counted are the labels of a batch that the loss compares; nil: all.
+	counted []bool
 }
 
 // For maps the data onto the inputs of a model, a forward or a training graph. The

@@ -17,6 +17,7 @@ package data
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -31,32 +32,17 @@ type comparison struct{ label, score int32 }
 // comparisons follows the labels of x to where the loss compares them. The types
 // must be inferred without a free dimension.
 func (r *graphReading) comparisons(x *meaning, samples, length int64) ([]comparison, error) {
-	shape, ok := x.input.Type.Shape.Ints()
-	first, fits := start(shape)
-	if !ok || !fits || int64(len(first.from)) != samples*length {
+	lists, elements, err := r.labelsAt(x)
+	if err != nil || elements != samples*length {
 		return nil, errUnclear
 	}
-	t := &tracer{known: r.known, of: map[*onnx.Value]*origins{x.input: first}}
-	for _, n := range r.graph.Nodes {
-		t.node(n)
-	}
 	var pairs []comparison
-	for _, u := range x.targets {
-		at := t.of[u.Node.Inputs[u.Index]]
-		if at == nil {
-			return nil, errUnclear
-		}
-		labels := at.from
-		if u.Node.Is("GatherND") { // an index of several numbers, one of which is the label
-			if labels = compact(labels); labels == nil {
-				return nil, errUnclear
-			}
-		}
-		scores, err := r.scores(u, int64(len(labels)), samples*length)
+	for k, u := range x.targets {
+		scores, err := r.scores(u, int64(len(lists[k])), elements)
 		if err != nil {
 			return nil, err
 		}
-		for i, label := range labels {
+		for i, label := range lists[k] {
 			if label >= 0 && scores[i] >= 0 {
 				pairs = append(pairs, comparison{label, scores[i]})
 			}
@@ -66,6 +52,55 @@ func (r *graphReading) comparisons(x *meaning, samples, length int64) ([]compari
 		return nil, errUnclear
 	}
 	return pairs, nil
+}
+
+// labelsAt are the labels of x, numbered over its elements, at each place where the loss
+// compares them; -1 is none of them.
+func (r *graphReading) labelsAt(x *meaning) (lists [][]int32, elements int64, err error) {
+	shape, ok := x.input.Type.Shape.Ints()
+	first, fits := start(shape)
+	if !ok || !fits {
+		return nil, 0, errUnclear
+	}
+	t := &tracer{known: r.known, of: map[*onnx.Value]*origins{x.input: first}}
+	for _, n := range r.graph.Nodes {
+		t.node(n)
+	}
+	for _, u := range x.targets {
+		at := t.of[u.Node.Inputs[u.Index]]
+		if at == nil {
+			return nil, 0, errUnclear
+		}
+		labels := at.from
+		if u.Node.Is("GatherND") { // an index of several numbers, one of which is the label
+			if labels = compact(labels); labels == nil {
+				return nil, 0, errUnclear
+			}
+		}
+		lists = append(lists, labels)
+	}
+	return lists, int64(len(first.from)), nil
+}
+
+// compared says which labels of x the loss compares, as one that shifts leaves some out;
+// nil: all, or it is not known.
+func (r *graphReading) compared(x *meaning) []bool {
+	lists, elements, err := r.labelsAt(x)
+	if err != nil {
+		return nil
+	}
+	counted := make([]bool, elements)
+	for _, labels := range lists {
+		for _, label := range labels {
+			if label >= 0 {
+				counted[label] = true
+			}
+		}
+	}
+	if !slices.Contains(counted, false) {
+		return nil
+	}
+	return counted
 }
 
 // compact leaves out what has no origin; nil where nothing is left.
