@@ -163,7 +163,13 @@ func (p *pass) up(v *onnx.Value) *onnx.Value {
 	if v.IsConstant() && v.Type.DType == onnx.Float32 {
 		f = p.roundedConstant(v)
 	} else {
-		f = p.cast(p.down(v), onnx.Float32, "float")
+		h := p.down(v)
+		if scale := p.g.Value(ScaleInput); scale != nil && p.late[v] != nil && p.o.Provider == kernels.CPU && h.Producer != nil && !h.Producer.Is("Cast") {
+			// A product that the file has in half: ONNX Runtime computes it in float32, and what
+			// looks for overflows would read that, where updates read what is rounded.
+			h = control.Wait(p.b, h, scale)
+		}
+		f = p.cast(h, onnx.Float32, "float")
 	}
 	p.fulls[v] = f
 	return f

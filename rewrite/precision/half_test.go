@@ -3,12 +3,14 @@ package precision
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	"github.com/onnx-remat/remat/runtime"
 )
 
@@ -92,6 +94,38 @@ func TestHalfParametersAreScaled(t *testing.T) {
 					t.Fatalf("%s: %s has a NaN", name, o)
 				}
 			}
+		}
+	}
+}
+
+// TestOverflowOfHalfProducts: what looks for overflows reads what the updates read, also of a
+// product that the file has in half, around which the CPU provider has casts of its own.
+func TestOverflowOfHalfProducts(t *testing.T) {
+	for name, loss := range map[string]string{"loss in float32": wideLoss, "loss in half": halfLoss} {
+		m, feeds := derivedHalf(t, loss, true)
+		if _, err := Apply(m, Options{To: onnx.Float16, Provider: kernels.CPU}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		rows := make([]float32, 20) // so large that the gradient of w overflows first
+		for i := range rows {
+			rows[i] = float32(32 - 3*i)
+		}
+		feeds["emb"] = runtime.FromFloat32s(rows, 5, 4)
+		found := 0
+		for scale := 1e3; scale < 1e6; scale *= 1.2 {
+			got := run(t, m, feeds, 1, scale)
+			if got[FoundOutput][0] != 0 {
+				found++
+				continue
+			}
+			for o, list := range got {
+				if slices.ContainsFunc(list, func(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }) {
+					t.Errorf("%s: scale %.0f: %s is not finite, and nothing was found", name, scale, o)
+				}
+			}
+		}
+		if found == 0 {
+			t.Errorf("%s: no scale overflows", name)
 		}
 	}
 }
