@@ -258,11 +258,14 @@ graph g {
   init w float32[3,3] = [1,2,3,4,5,6,7,8,9]
   init ignored int64[] = -100
   init least float32[] = 1
+  init none float32[] = 0
   z = MatMul(x, w)
   l = SoftmaxCrossEntropyLoss(z, y) {ignore_index=-100, reduction="none"}
   is = Equal(y, ignored)
   not = Not(is)
   counts = Cast(not) {to=1}
+  countsToo = Where(is, none, least)
+  ignoredOnes = Where(is, least, none)
   size = Size(y)
   long = Cast(size) {to=1}
   kept = Mul(l, mask)
@@ -274,7 +277,7 @@ graph g {
   out loss float32[]
 }
 `
-	for what, want := range map[string]string{"mask m": "the loss is divided by what the data give, by mean", "counts m": "", "counts n": "", "mask long": "", "l n": "the loss is divided by what the data give, by mean"} {
+	for what, want := range map[string]string{"mask m": "the loss is divided by what the data give, by mean", "counts m": "", "counts n": "", "countsToo n": "", "ignoredOnes n": "the loss is divided by what the data give, by mean", "mask long": "", "l n": "the loss is divided by what the data give, by mean"} {
 		of, by, _ := strings.Cut(what, " ")
 		m, err := onnx.Parse(strings.NewReplacer("OF", of, "BY", by).Replace(body))
 		if err != nil {

@@ -75,15 +75,22 @@ func countsLabels(v *onnx.Value, but int64) bool {
 	case n.Is("Cast", "ReduceSum", "Max", "Clip"), traits.IsView(n):
 		return countsLabels(n.In(0), but)
 	case n.Is("Not"):
-		if e := n.In(0).Producer; e != nil && e.Is("Equal") {
-			for _, side := range e.Inputs {
-				if c, ok := side.Number(); ok && c == float64(but) {
-					return true
-				}
-			}
-		}
+		return isLabel(n.In(0), but)
+	case n.Is("Where"):
+		return isLabel(n.In(0), but) && isNumber(n.In(1), 0) && isNumber(n.In(2), 1)
 	}
 	return false
+}
+
+// isLabel reports a condition that holds where labels are the one.
+func isLabel(v *onnx.Value, label int64) bool {
+	n := v.Producer
+	return n != nil && n.Is("Equal") && slices.ContainsFunc(n.Inputs, func(side *onnx.Value) bool { return isNumber(side, float64(label)) })
+}
+
+func isNumber(v *onnx.Value, want float64) bool {
+	x, ok := v.Number()
+	return ok && x == want
 }
 
 // weighs reports weights of classes, unless they are known to be one number.
