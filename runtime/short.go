@@ -72,9 +72,10 @@ func missingKernel(g *onnx.Graph, err error) error {
 // drawsAt22 are the versions of random operators for which no release has a kernel on the CPU.
 var drawsAt22 = regexp.MustCompile(`implementation for (RandomUniform|RandomUniformLike|RandomNormal|RandomNormalLike|Bernoulli|Multinomial)\(22\)`)
 
-// computesIn reports that a graph reads values of a type, or casts to it.
+// computesIn reports that a graph reads values of a type, or casts to it. Scalars of float64
+// are also in graphs of other types: optimizers compute rates in it.
 func computesIn(g *onnx.Graph, d onnx.DType) bool {
-	of := func(v *onnx.Value) bool { return v.Type.DType == d && len(v.Type.Shape) > 0 }
+	of := func(v *onnx.Value) bool { return v.Type.DType == d && (d != onnx.Float64 || len(v.Type.Shape) > 0) }
 	casts := func(n *onnx.Node) bool { return n.Is("Cast") && onnx.DType(n.Int("to", 0)) == d }
 	return slices.ContainsFunc(g.Inputs, of) || slices.ContainsFunc(g.Initializers, of) || slices.ContainsFunc(g.Nodes, casts)
 }

@@ -82,4 +82,14 @@ func TestMissingKernel(t *testing.T) {
 	if !strings.Contains(err.Error(), "export the model with opset_version=20") {
 		t.Error(err)
 	}
+	// A part of constants may hold scalars alone.
+	for kind, helps := range map[string]bool{"bfloat16": true, "float64": false} {
+		if m, err = onnx.Parse("model ir=10 opset=18\ngraph g {\n  in c bool[2]\n  init x " + kind + "[] = 0\n  y = Where(c, x, x)\n  out y " + kind + "[2]\n}\n"); err != nil {
+			t.Fatal(err)
+		}
+		err := missingKernel(m.Graph, &ort.Error{Code: ort.NotImplemented, Message: "Could not find an implementation for Where(16)"})
+		if strings.Contains(err.Error(), "export the model in float32") != helps {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
 }
