@@ -267,6 +267,18 @@ func (m *Model) SetJSON(key string, value any) error {
 	return nil
 }
 
+// JSON reads an entry of metadata_props as SetJSON writes it, and reports whether there is one.
+func (m *Model) JSON(key string, into any) (has bool, err error) {
+	text, has := m.Metadata(key)
+	if !has {
+		return false, nil
+	}
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		return true, fmt.Errorf("metadata %s: %w", key, err)
+	}
+	return true, nil
+}
+
 // DropMetadata removes an entry of metadata_props.
 func (m *Model) DropMetadata(key string) {
 	m.Proto.MetadataProps = slices.DeleteFunc(m.Proto.MetadataProps, func(kv *pb.StringStringEntryProto) bool { return kv.GetKey() == key })

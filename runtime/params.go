@@ -14,7 +14,6 @@ package runtime
 //	{"P": {"file": "", "init": "normal", "scale": 0.02, "seed": 1}}
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,13 +42,9 @@ type Location struct {
 // ReadLocations returns the entry remat.parameters of a model, nil where there
 // is none.
 func ReadLocations(m *onnx.Model) (map[string]Location, error) {
-	text, ok := m.Metadata(ParametersKey)
-	if !ok {
-		return nil, nil
-	}
 	var out map[string]Location
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		return nil, fmt.Errorf("metadata %s: %w", ParametersKey, err)
+	if _, err := m.JSON(ParametersKey, &out); err != nil {
+		return nil, err
 	}
 	return out, nil
 }

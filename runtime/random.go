@@ -13,8 +13,6 @@ package runtime
 
 import (
 	"encoding/binary"
-	"encoding/json"
-	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
@@ -68,7 +66,7 @@ const feedsKey = "remat.feeds"
 // may hide the extents that tell.
 func FeedLimit(m *onnx.Model, v *onnx.Value) int64 {
 	var feeds map[string]struct{ Below int64 }
-	if text, ok := m.Metadata(feedsKey); ok && json.Unmarshal([]byte(text), &feeds) == nil && feeds[v.Name].Below > 0 {
+	if _, err := m.JSON(feedsKey, &feeds); err == nil && feeds[v.Name].Below > 0 {
 		return feeds[v.Name].Below
 	}
 	return indexLimit(v)
@@ -79,10 +77,8 @@ func FeedLimit(m *onnx.Model, v *onnx.Value) int64 {
 // that may hide it.
 func DescribeFeeds(m *onnx.Model) error {
 	feeds := map[string]map[string]any{}
-	if text, ok := m.Metadata(feedsKey); ok {
-		if err := json.Unmarshal([]byte(text), &feeds); err != nil {
-			return fmt.Errorf("metadata remat.feeds: %w", err)
-		}
+	if _, err := m.JSON(feedsKey, &feeds); err != nil {
+		return err
 	}
 	added := false
 	for _, v := range m.Graph.Inputs {

@@ -114,7 +114,7 @@ func writeModel(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	built.Model.SetMetadata("remat.version", version)
+	built.Model.SetMetadata(pipeline.VersionKey, version)
 	switch {
 	case bare:
 		err = built.SaveBare(out)

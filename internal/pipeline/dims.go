@@ -5,7 +5,6 @@ package pipeline
 // --dim that agrees is no mistake, and one that does not can be told.
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 
@@ -31,7 +30,7 @@ func FreeDims(m *onnx.Model) []string {
 // parse counts as none: it is a hint for messages.
 func FixedDims(m *onnx.Model) map[string]int64 {
 	dims := map[string]int64{}
-	if text, ok := m.Metadata(DimsKey); ok && json.Unmarshal([]byte(text), &dims) != nil {
+	if _, err := m.JSON(DimsKey, &dims); err != nil || dims == nil { // null
 		return map[string]int64{}
 	}
 	return dims

@@ -9,7 +9,6 @@ package pipeline
 //	                              point and of its momentum lie beside it
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -51,17 +50,12 @@ type Summed struct {
 
 // SummedOf returns what a graph of gradients says of itself, nil for another graph.
 func SummedOf(m *onnx.Model) (*Summed, error) {
-	text, ok := m.Metadata(summedKey)
-	if !ok {
-		return nil, nil
-	}
 	s := &Summed{}
-	err := json.Unmarshal([]byte(text), s)
-	if err == nil && (s.Accumulate < 1 || s.Accumulate > 1<<30) {
-		err = fmt.Errorf("%d runs", s.Accumulate)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("metadata %s: %w", summedKey, err)
+	switch has, err := m.JSON(summedKey, s); {
+	case !has || err != nil:
+		return nil, err
+	case s.Accumulate < 1 || s.Accumulate > 1<<30:
+		return nil, fmt.Errorf("metadata %s: %d runs", summedKey, s.Accumulate)
 	}
 	return s, nil
 }

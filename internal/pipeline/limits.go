@@ -5,7 +5,6 @@ package pipeline
 // layers, and the file is held to them.
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"path"
@@ -137,11 +136,10 @@ func (f *File) LayerBudgets() (list []report.LayerBudget) {
 
 // LayerBudgetsIn are those that a file that was written notes in its metadata.
 func LayerBudgetsIn(m *onnx.Model) []report.LayerBudget {
-	text, ok := m.Metadata(PlanKey)
 	var plan struct {
 		LayerBudgets []report.LayerBudget `json:"layer_budgets"`
 	}
-	if !ok || json.Unmarshal([]byte(text), &plan) != nil {
+	if _, err := m.JSON(PlanKey, &plan); err != nil {
 		return nil
 	}
 	return plan.LayerBudgets

@@ -6,7 +6,6 @@ package pipeline
 // that by itself.
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -73,8 +72,7 @@ func (p Precision) String() string {
 // PrecisionOf reads the entry, nil where there is none.
 func PrecisionOf(m *onnx.Model) *Precision {
 	var p Precision
-	text, ok := m.Metadata(PrecisionKey)
-	if !ok || json.Unmarshal([]byte(text), &p) != nil {
+	if has, err := m.JSON(PrecisionKey, &p); !has || err != nil {
 		return nil
 	}
 	return &p

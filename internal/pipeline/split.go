@@ -194,7 +194,7 @@ func (s *Source) SplitStages(o SplitOptions) (*stage.Split, error) {
 // keepLocations drops the places of parameters that a model has no more.
 func keepLocations(m *onnx.Model) error {
 	entries, err := parameterEntries(m)
-	if err != nil || entries == nil {
+	if err != nil {
 		return err
 	}
 	for name := range entries {

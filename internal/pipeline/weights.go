@@ -4,7 +4,6 @@ package pipeline
 // file of those that the model held itself.
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -19,10 +18,8 @@ import (
 // more than a location, which is kept.
 func parameterEntries(m *onnx.Model) (map[string]map[string]any, error) {
 	var entries map[string]map[string]any
-	if text, ok := m.Metadata(runtime.ParametersKey); ok {
-		if err := json.Unmarshal([]byte(text), &entries); err != nil {
-			return nil, fmt.Errorf("metadata %s: %w", runtime.ParametersKey, err)
-		}
+	if _, err := m.JSON(runtime.ParametersKey, &entries); err != nil {
+		return nil, err
 	}
 	if entries == nil { // none, or null
 		entries = map[string]map[string]any{}

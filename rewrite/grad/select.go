@@ -346,9 +346,8 @@ func (c *chooser) decideInput(v *onnx.Value) Decision {
 // entry that cannot be read lists none.
 func listedParameters(m *onnx.Model) map[string]bool {
 	names := map[string]bool{}
-	text, _ := m.Metadata("remat.parameters")
 	var entries map[string]json.RawMessage
-	if json.Unmarshal([]byte(text), &entries) == nil {
+	if _, err := m.JSON("remat.parameters", &entries); err == nil {
 		for name := range entries {
 			names[name] = true
 		}
