@@ -188,7 +188,7 @@ func (g *Graph) WithLoss(out string, o LossOptions) (*Graph, error) {
 		return nil, err
 	}
 	if _, err := g.source.WithLoss(out, loss.Options{Kind: kind, Output: o.Output, Labels: o.Labels, ClassAxis: o.ClassAxis, Ignore: o.Ignore, Keep: o.Keep, Dims: g.dims}, nil); err != nil {
-		return nil, fmt.Errorf("%s: %w", g.Path(), err)
+		return nil, err
 	}
 	return Open(out, nil)
 }

@@ -144,14 +144,11 @@ func (a *adviceRun) run() error {
 		together, err = a.ranks(advice.Recommended)
 	}
 	done()
-	var unclear *pipeline.UnclearError
-	switch {
-	case e.interrupted() != nil:
+	if e.interrupted() != nil {
 		return errInterrupted
-	case errors.As(err, &unclear):
-		return fmt.Errorf("%s: %w", a.name, &unclearError{unclear, e.typed})
-	case err != nil:
-		return err
+	}
+	if err != nil {
+		return e.unclear(a.name, err)
 	}
 	doc := a.document(advice)
 	doc.Ranks = together

@@ -172,8 +172,8 @@ func (a *application) writeAdapter(m *onnx.Model, pairs *pipeline.TrainedPairs, 
 			others = append(others, v.Name)
 		}
 	}
-	if len(others) > 0 && !a.e.quiet {
-		fmt.Fprintf(a.e.stderr, "note: not in %s, as these are no pairs: %s; -o writes a model with all that was trained\n", a.adapter, some(others))
+	if len(others) > 0 {
+		a.e.note("not in %s, as these are no pairs: %s; -o writes a model with all that was trained", a.adapter, some(others))
 	}
 	return nil
 }

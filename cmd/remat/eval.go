@@ -87,9 +87,7 @@ func evaluate(e *env, c *cli.Context) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	for _, note := range d.Notes {
-		if !e.quiet {
-			fmt.Fprintf(e.stderr, "note: %s\n", note)
-		}
+		e.note("%s", note)
 	}
 	n := 0
 	for _, node := range m.Graph.Nodes {

@@ -139,23 +139,13 @@ type keptWeight struct {
 
 // deriveTraining loads, derives the training graph and writes it.
 func deriveTraining(e *env, path, out string, o pipeline.DeriveOptions) (*derivation, error) {
-	src, err := e.load(path)
+	src, err := e.loadFor(path, out)
 	if err != nil {
-		return nil, err
-	}
-	if err := pipeline.CanWrite(src.DataFiles(), out); err != nil {
-		return nil, err
-	}
-	if err := checkDims(e.dims, src); err != nil {
 		return nil, err
 	}
 	t, err := src.Derive(o)
-	var unclear *pipeline.UnclearError
-	if errors.As(err, &unclear) {
-		err = &unclearError{unclear, e.typed}
-	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, e.unclear(path, fmt.Errorf("%s: %w", path, err))
 	}
 	if err := t.Save(out); err != nil {
 		return nil, err
@@ -233,6 +223,16 @@ func (e *unclearError) Error() string {
 		some(e.asks.Names), e.typed, e.typed, strings.Join(e.asks.Names, ","), folded)
 }
 
+// unclear is an error about a model, with the flags that answer it where it asks which
+// initializers are weights.
+func (e *env) unclear(model string, err error) error {
+	var asks *pipeline.UnclearError
+	if errors.As(err, &asks) {
+		return fmt.Errorf("%s: %w", model, &unclearError{asks, e.typed})
+	}
+	return err
+}
+
 // some lists the first names, and how many more there are.
 func some(names []string) string {
 	const most = 8
@@ -272,7 +272,14 @@ func printDerivation(e *env, d *derivation) {
 	}
 	e.warn(d.Warnings)
 	if n := unsaid(d); n != "" {
-		fmt.Fprintf(e.stderr, "note: %s\n", n)
+		e.note("%s", n)
+	}
+}
+
+// note says on stderr what a person wants to know.
+func (e *env) note(format string, args ...any) {
+	if !e.quiet {
+		fmt.Fprintf(e.stderr, "note: "+format+"\n", args...)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/rewrite/loss"
 )
@@ -82,19 +81,13 @@ type withLoss struct {
 
 // addLoss writes the model at path with a loss to out.
 func addLoss(e *env, path, out string, o loss.Options) error {
-	src, err := e.load(path)
+	src, err := e.loadFor(path, out)
 	if err != nil {
-		return err
-	}
-	if err := pipeline.CanWrite(src.DataFiles(), out); err != nil {
-		return err
-	}
-	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
 	r, err := src.WithLoss(out, o, e.passed)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
 	if e.json {
 		d := withLoss{Model: out, Loss: r.Loss, Prediction: r.Prediction, Labels: r.Labels.Name, LabelsType: r.Labels.Type.String(), Through: report.Text(r.Through), Empty: append([]string{}, r.Empty...), Dropped: append([]string{}, r.Dropped...)}

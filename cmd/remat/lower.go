@@ -8,10 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
-	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/rewrite/lower"
 )
 
 func lowerCommand(e *env) *cli.Command {
@@ -40,43 +37,12 @@ func lowerCommand(e *env) *cli.Command {
 // lowerGraph writes the graph at path without ONNX Runtime's private gradient
 // operators.
 func lowerGraph(e *env, path, out string) error {
-	src, err := e.load(path)
+	src, err := e.loadFor(path, out)
 	if err != nil {
 		return err
 	}
-	if err := pipeline.CanWrite(src.DataFiles(), out); err != nil {
-		return err
-	}
-	m := src.Model
-	if err := m.Check(); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := checkDims(e.dims, src); err != nil {
-		return err
-	}
-	r, err := lower.Model(m)
+	r, err := src.Lowered(out, e.dims, e.passed)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := e.passed("lower", m); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	// The version is left out: it would say that the graph is in the form that
-	// no optimizer changes.
-	m.SetMetadata(pipeline.SourceKey, src.Hash())
-	if _, err := infer.Model(m, infer.Options{Dims: e.dims}); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := pipeline.SetRequires(m); err != nil {
-		return err
-	}
-	if err := pipeline.Rebase(m, path, out); err != nil {
-		return err
-	}
-	if err := m.Check(); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := m.Save(out); err != nil {
 		return err
 	}
 	if e.json {

@@ -337,6 +337,18 @@ func (e *env) load(path string) (*pipeline.Source, error) {
 	return src, nil
 }
 
+// loadFor is load for a command that writes to out what it makes of the file.
+func (e *env) loadFor(path, out string) (*pipeline.Source, error) {
+	src, err := e.load(path)
+	if err == nil {
+		err = pipeline.CanWrite(src.DataFiles(), out)
+	}
+	if err == nil {
+		err = checkDims(e.dims, src)
+	}
+	return src, err
+}
+
 // unload gives up what load keeps of a file.
 func (e *env) unload(path string) {
 	if src := e.sources[path]; src != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -296,7 +295,7 @@ func (t *trainRun) openAll(b *begun, source *data.Source, folder *train.Folder, 
 	if t.path != "" && t.first() {
 		t.e.unload(t.path)
 	}
-	if b.source, err = t.e.load(filepath.Join(t.dir, trainFile)); err != nil {
+	if b.source, err = t.e.load(t.trainPath()); err != nil {
 		return err
 	}
 	if b.job, err = t.prepare(b.source, source, folder, state); err != nil {
@@ -353,7 +352,7 @@ func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", t.path, err)
 	}
-	if err := pipeline.CanWrite(src.Files(), filepath.Join(t.dir, trainFile)); err != nil {
+	if err := pipeline.CanWrite(src.Files(), t.trainPath()); err != nil {
 		return nil, err
 	}
 	if d.Val != nil {
@@ -396,7 +395,7 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 		return nil, fmt.Errorf("%s: %w", src.Path, err)
 	}
 	for _, note := range d.Notes {
-		t.note(note)
+		t.e.note("%s", note)
 	}
 	job := &train.Job{
 		Accumulate: int(train.Accumulation(src.Model.Graph)), Batches: d.Train, Schedule: t.schedule,
@@ -425,7 +424,7 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	t.options.Dims = d.Dims
 	updates := src
 	if summed != nil {
-		if updates, err = t.e.load(filepath.Join(t.dir, pipeline.UpdateFile)); err != nil {
+		if updates, err = t.e.load(t.updatePath()); err != nil {
 			return nil, err
 		}
 	}
@@ -543,11 +542,4 @@ func (t *trainRun) openValidation(src *pipeline.Source, roles step.Roles, share 
 	}
 	job.Validate(inside)
 	return inside, nil
-}
-
-// note prints what a person wants to know on stderr.
-func (t *trainRun) note(line string) {
-	if !t.e.quiet {
-		fmt.Fprintf(t.e.stderr, "note: %s\n", line)
-	}
 }

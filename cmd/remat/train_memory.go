@@ -65,12 +65,10 @@ type fitSettings struct {
 	// is derived.
 	derives []string
 	limit   time.Duration
-	typed   string
 }
 
 // readFit reads the flags of fitFlags.
 func readFit(e *env, c *cli.Context) (s fitSettings, err error) {
-	s.typed = e.typed
 	if s.options.Memory, err = readOptional(c, "memory"); err != nil {
 		return s, err
 	}
@@ -128,16 +126,13 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 	fitted, err := pipeline.Fit(e.ctx, engine, src, o)
 	done()
 	var unfit *pipeline.FitError
-	var unclear *pipeline.UnclearError
 	switch {
 	case e.interrupted() != nil:
 		return nil, errInterrupted
 	case errors.As(err, &unfit):
 		return nil, &checkError{err}
-	case errors.As(err, &unclear):
-		return nil, fmt.Errorf("%s: %w", src.Path, &unclearError{unclear, s.typed})
 	case err != nil:
-		return nil, err
+		return nil, e.unclear(src.Path, err)
 	}
 	e.warn(fitted.Warnings)
 	if !e.json {

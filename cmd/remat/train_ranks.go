@@ -310,7 +310,7 @@ func (t *trainRun) onlyRank() bool {
 	if t.ranks == nil || t.ranks.Size > 1 || t.ranks.Every > 0 {
 		return false
 	}
-	src, err := t.e.load(filepath.Join(t.dir, trainFile))
+	src, err := t.e.load(t.trainPath())
 	if err != nil {
 		return true // which training says
 	}
@@ -383,7 +383,7 @@ func (t *trainRun) join(job *train.Job) {
 	job.Ranks = &train.Ranks{Group: t.group, Every: t.ranks.Every, Outer: t.ranks.outer}
 	if t.first() {
 		job.Ranks.Slow = func(rank int, factor float64) {
-			t.note(fmt.Sprintf("rank %d computes %.1f times as long as the median of %d ranks, and the others wait for it", rank, factor, t.ranks.Size))
+			t.e.note("rank %d computes %.1f times as long as the median of %d ranks, and the others wait for it", rank, factor, t.ranks.Size)
 		}
 	}
 	if t.ranks.schedule != "" {
@@ -407,6 +407,9 @@ func (t *trainRun) shared(p train.Position, accumulate int) (train.Position, err
 	p.Runs, p.Ranks = used/size, size
 	return p, nil
 }
+
+// trainPath is the graph that runs.
+func (t *trainRun) trainPath() string { return filepath.Join(t.dir, trainFile) }
 
 // updatePath is the graph of updates, where the run has one.
 func (t *trainRun) updatePath() string { return filepath.Join(t.dir, pipeline.UpdateFile) }
@@ -441,7 +444,7 @@ func (t *trainRun) openShard(job *train.Job, path string, o remat.Options) (clos
 	}
 	sums, owner := job.Session.Model, map[string]int(nil)
 	if t.split != nil {
-		whole, err := t.e.load(filepath.Join(t.dir, trainFile))
+		whole, err := t.e.load(t.trainPath())
 		if err != nil {
 			return nil, err
 		}

@@ -99,7 +99,7 @@ func (t *trainRun) sameGraph() error {
 		switch {
 		case now == textOf(cli.NewContext(t.c.App, set, nil), f):
 		case name == "dim": // which other flags and the data settle too
-			src, err := t.e.load(filepath.Join(t.dir, trainFile))
+			src, err := t.e.load(t.trainPath())
 			if err == nil {
 				err = checkDims(t.e.dims, src)
 			}
@@ -155,7 +155,7 @@ func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.
 	}
 	for _, n := range traits.Drawing(src.Model.Graph) {
 		if !traits.Counts(n) {
-			t.note(fmt.Sprintf("%s (%s) begins to draw its random numbers anew: the training differs from one that was not resumed", n.Label(), n.OpType()))
+			t.e.note("%s (%s) begins to draw its random numbers anew: the training differs from one that was not resumed", n.Label(), n.OpType())
 			break
 		}
 	}
@@ -173,7 +173,7 @@ func (t *trainRun) sameModel(src *pipeline.Source, graph string) error {
 		return nil
 	}
 	if _, err := os.Stat(t.path); errors.Is(err, fs.ErrNotExist) {
-		t.note(fmt.Sprintf("%s is not there any more: %s runs, which was made from it", t.path, src.Path))
+		t.e.note("%s is not there any more: %s runs, which was made from it", t.path, src.Path)
 		return nil
 	}
 	given, err := t.e.load(t.path)

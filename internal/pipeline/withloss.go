@@ -1,37 +1,64 @@
 package pipeline
 
 import (
+	"fmt"
+
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite/loss"
+	"github.com/onnx-remat/remat/rewrite/lower"
 )
 
-// WithLoss writes the model with a loss to out, beside the data that it refers to; see
-// loss.Add. After, where it is not nil, sees the model before it is written.
-func (s *Source) WithLoss(out string, o loss.Options, after func(pass string, m *onnx.Model) error) (*loss.Result, error) {
+// Models that are made of a source's and not planned, beside the data that they refer to.
+
+// WithLoss writes the model with a loss to out; see loss.Add. After, where it is not nil,
+// sees the model before it is written.
+func (s *Source) WithLoss(out string, o loss.Options, after func(pass string, m *onnx.Model) error) (r *loss.Result, err error) {
+	err = s.write(out, "loss", after, func(m *onnx.Model) (err error) {
+		r, err = loss.Add(m, o)
+		return err
+	})
+	return r, err
+}
+
+// Lowered writes the model without ONNX Runtime's private gradient operators to out; see
+// lower.Model. The version is left out of it: that would say that the graph is in the form
+// which no optimizer changes.
+func (s *Source) Lowered(out string, dims map[string]int64, after func(pass string, m *onnx.Model) error) (r *lower.Report, err error) {
+	err = s.write(out, "lower", after, func(m *onnx.Model) (err error) {
+		if r, err = lower.Model(m); err != nil {
+			return err
+		}
+		m.SetMetadata(SourceKey, s.Hash())
+		_, err = infer.Model(m, infer.Options{Dims: dims})
+		return err
+	})
+	return r, err
+}
+
+// write writes to out what a pass makes of the model.
+func (s *Source) write(out, pass string, after func(pass string, m *onnx.Model) error, change func(*onnx.Model) error) error {
 	m, err := s.copy()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := m.Check(); err != nil {
-		return nil, err
+	if err = m.Check(); err == nil {
+		err = change(m)
 	}
-	r, err := loss.Add(m, o)
+	if err == nil && after != nil {
+		err = after(pass, m)
+	}
+	if err == nil {
+		err = SetRequires(m)
+	}
 	if err != nil {
-		return nil, err
-	}
-	if after != nil {
-		if err := after("loss", m); err != nil {
-			return nil, err
-		}
-	}
-	if err := SetRequires(m); err != nil {
-		return nil, err
+		return fmt.Errorf("%s: %w", s.Path, err)
 	}
 	if err := Rebase(m, s.Path, out); err != nil {
-		return nil, err
+		return err
 	}
 	if err := m.Check(); err != nil {
-		return nil, err
+		return fmt.Errorf("%s: %w", s.Path, err)
 	}
-	return r, m.Save(out)
+	return m.Save(out)
 }
