@@ -32,47 +32,13 @@ type deferred struct {
 	gain     int64 // bytes that it would free then
 }
 
-// topologicalFrom returns the topological order nearest to wanted: each node
-// as soon as wanted says, after what it depends on. Nil if there is a cycle.
-func topologicalFrom(g *ortmodel.Graph, wanted []int) []int {
-	producer := g.Producers()
-	state := make([]uint8, len(g.Nodes))
-	order := make([]int, 0, len(g.Nodes))
-	var visit func(i int) bool
-	visit = func(i int) bool {
-		if state[i] != 0 {
-			return state[i] == 2
-		}
-		state[i] = 1
-		for _, list := range [2][]int{g.Nodes[i].Inputs, g.Nodes[i].Captures} {
-			for _, v := range list {
-				if v >= 0 && producer[v] >= 0 && !visit(producer[v]) {
-					return false
-				}
-			}
-		}
-		state[i] = 2
-		order = append(order, i)
-		return true
-	}
-	for _, i := range wanted {
-		if !visit(i) {
-			return nil
-		}
-	}
-	return order
-}
-
 // deferrals finds the stretches of an order that run late at a cost, and
 // returns control edges against them, worst first; those of equal gain (the layers
 // of a stack) in one batch.
 func (ix *index) deferrals(order []int, sim *liveSim) [][]ControlEdge {
 	sim.run(order)
 	n := len(order)
-	place := make([]int, n)
-	for pos, op := range order {
-		place[op] = pos
-	}
+	place := places(order)
 	lastRead := ix.lastReads(order)
 	var found []deferred
 	start := make([]int, n)
@@ -98,17 +64,13 @@ func (ix *index) deferrals(order []int, sim *liveSim) [][]ControlEdge {
 		}
 	}
 	type alike struct{ gain, size int64 }
-	batch := make(map[alike]int)
 	var batches [][]ControlEdge
-	for _, d := range best {
-		key := alike{d.gain, int64(d.to - d.from)}
-		k, ok := batch[key]
-		if !ok {
-			k = len(batches)
-			batch[key] = k
-			batches = append(batches, nil)
+	for _, stretches := range grouped(best, func(d deferred) alike { return alike{d.gain, int64(d.to - d.from)} }) {
+		batch := make([]ControlEdge, len(stretches))
+		for i, d := range stretches {
+			batch[i] = d.edge
 		}
-		batches[k] = append(batches[k], d.edge)
+		batches = append(batches, batch)
 	}
 	return batches
 }

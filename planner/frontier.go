@@ -149,7 +149,7 @@ func hashOf(schedule []int, flag bool) uint64 {
 		h ^= 1
 	}
 	for _, op := range schedule {
-		h = (h ^ uint64(op)) * 1099511628211
+		h = (h ^ uint64(op)) * hashPrime
 	}
 	return h
 }

@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/onnx-remat/remat/ortmodel"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // Orders of a graph that need little memory.
 //
@@ -19,17 +23,17 @@ import "github.com/onnx-remat/remat/ortmodel"
 // of a loss computed in slices, before the next begins). Side nodes (masks,
 // labels, transposed weights) wait for their first reader.
 
-// greedy returns a topological order of g's nodes; deep if side is given: the
+// greedy returns a topological order of the nodes; deep if side is given: the
 // nodes that are not on the way from the data through the weights. Of equals,
 // the first in the file is taken, or the last.
-func greedy(g *ortmodel.Graph, side []bool, last bool) []int {
-	w := newGreedy(g)
+func (ix *index) greedy(side []bool, last bool) []int {
+	w := newGreedy(ix)
 	w.last = last
 	w.deep = side != nil
 	if w.deep {
 		w.setAside(side)
 	}
-	order := make([]int, 0, len(g.Nodes))
+	order := make([]int, 0, len(ix.topo))
 	for len(w.ready) > 0 {
 		k := w.pick()
 		node := w.ready[k]
@@ -38,7 +42,7 @@ func greedy(g *ortmodel.Graph, side []bool, last bool) []int {
 		w.finish(node)
 	}
 	if w.deep {
-		return topologicalFrom(g, order)
+		return topological(w.g, ix.producer, order)
 	}
 	return order
 }
@@ -89,16 +93,13 @@ type greedyState struct {
 }
 
 // newGreedy counts for every node what must run before it and what its running adds.
-func newGreedy(g *ortmodel.Graph) *greedyState {
+func newGreedy(ix *index) *greedyState {
+	g := &ix.p.Graph
 	nn, nv := len(g.Nodes), len(g.Values)
-	w := &greedyState{g: g, root: make([]int, nv), readers: make([][]int, nv), left: make([]int, nv),
+	w := &greedyState{g: g, root: ix.root, readers: make([][]int, nv), left: make([]int, nv),
 		reads: make([][]int, nn), next: make([][]int, nn), need: make([]int, nn), rise: make([]int64, nn), done: make([]bool, nn), fresh: make([]int, nn)}
-	for v := range w.root {
-		w.root[v] = v
-	}
-	producer := g.Producers()
-	for _, i := range topological(g, producer) {
-		w.enter(i, producer)
+	for _, i := range ix.topo {
+		w.enter(i, ix.producer)
 	}
 	for v, list := range w.readers {
 		if w.left[v] = len(list); len(list) == 1 {
@@ -116,12 +117,6 @@ func newGreedy(g *ortmodel.Graph) *greedyState {
 // enter records node i; its producers were entered before.
 func (w *greedyState) enter(i int, producer []int) {
 	n := &w.g.Nodes[i]
-	for _, a := range n.Alias {
-		in, out := n.Inputs[a.Input], n.Outputs[a.Output]
-		if in >= 0 && out >= 0 && w.g.Values[out].Kind == ortmodel.Inner {
-			w.root[out] = w.root[in]
-		}
-	}
 	for _, v := range n.Outputs {
 		if v >= 0 && w.root[v] == v && w.g.Values[v].Kind != ortmodel.Bound {
 			w.rise[i] += w.g.Values[v].Bytes
@@ -132,11 +127,11 @@ func (w *greedyState) enter(i int, producer []int) {
 			if v < 0 {
 				continue
 			}
-			if r := w.root[v]; !contains(w.reads[i], r) {
+			if r := w.root[v]; !slices.Contains(w.reads[i], r) {
 				w.reads[i] = append(w.reads[i], r)
 				w.readers[r] = append(w.readers[r], i)
 			}
-			if j := producer[v]; j >= 0 && !contains(w.next[j], i) {
+			if j := producer[v]; j >= 0 && !slices.Contains(w.next[j], i) {
 				w.next[j] = append(w.next[j], i)
 				w.need[i]++
 			}
@@ -220,30 +215,4 @@ func (w *greedyState) finish(i int) {
 			w.ready[k] = j
 		}
 	}
-}
-
-// topological returns the graph's order, or the one nearest to it in which
-// every node follows its producers.
-func topological(g *ortmodel.Graph, producer []int) []int {
-	state := make([]bool, len(g.Nodes))
-	order := make([]int, 0, len(g.Nodes))
-	var visit func(i int)
-	visit = func(i int) {
-		if state[i] {
-			return
-		}
-		state[i] = true
-		for _, list := range [2][]int{g.Nodes[i].Inputs, g.Nodes[i].Captures} {
-			for _, v := range list {
-				if v >= 0 && producer[v] >= 0 {
-					visit(producer[v])
-				}
-			}
-		}
-		order = append(order, i)
-	}
-	for i := range g.Nodes {
-		visit(i)
-	}
-	return order
 }

@@ -94,7 +94,7 @@ func newIndex(p *Problem, keepViewed bool) *index {
 		n := &p.Graph.Nodes[i]
 		for _, list := range [][]int{n.Inputs, n.Captures} {
 			for _, v := range list {
-				if v != ortmodel.None && !contains(ix.reads[i], v) {
+				if v != ortmodel.None && !slices.Contains(ix.reads[i], v) {
 					ix.reads[i] = append(ix.reads[i], v)
 					ix.readers[v] = append(ix.readers[v], i)
 				}
@@ -117,7 +117,7 @@ func newIndex(p *Problem, keepViewed bool) *index {
 			}
 		}
 	}
-	ix.topo = ix.topological()
+	ix.topo = topological(&p.Graph, ix.producer, ortmodel.FileSchedule(no))
 	ix.findRoots()
 	ix.pin(keepViewed)
 	ix.findTouched()
@@ -147,37 +147,59 @@ func (ix *index) findTouched() {
 	}
 }
 
-func contains[T comparable](list []T, x T) bool {
-	for _, y := range list {
-		if x == y {
-			return true
+// topological returns the topological order nearest to wanted: each node as soon as wanted
+// says, after what it depends on. Nil if there is a cycle.
+func topological(g *ortmodel.Graph, producer, wanted []int) []int {
+	state := make([]uint8, len(g.Nodes))
+	order := make([]int, 0, len(g.Nodes))
+	var visit func(i int) bool
+	visit = func(i int) bool {
+		if state[i] != 0 {
+			return state[i] == 2
 		}
-	}
-	return false
-}
-
-// topological returns the file order where that is one, else the order
-// nearest to it.
-func (ix *index) topological() []int {
-	state := make([]uint8, len(ix.reads))
-	order := make([]int, 0, len(ix.reads))
-	var visit func(op int)
-	visit = func(op int) {
-		if state[op] != 0 {
-			return
-		}
-		state[op] = 1
-		for _, v := range ix.reads[op] {
-			if j := ix.producer[v]; j != ortmodel.None {
-				visit(j)
+		state[i] = 1
+		for _, list := range [2][]int{g.Nodes[i].Inputs, g.Nodes[i].Captures} {
+			for _, v := range list {
+				if v >= 0 && producer[v] >= 0 && !visit(producer[v]) {
+					return false
+				}
 			}
 		}
-		order = append(order, op)
+		state[i] = 2
+		order = append(order, i)
+		return true
 	}
-	for op := range ix.reads {
-		visit(op)
+	for _, i := range wanted {
+		if !visit(i) {
+			return nil
+		}
 	}
 	return order
+}
+
+// places are those of operators in an order.
+func places(order []int) []int {
+	place := make([]int, len(order))
+	for pos, op := range order {
+		place[op] = pos
+	}
+	return place
+}
+
+// grouped lists together what has one key, in the order in which keys come first.
+func grouped[T any, K comparable](list []T, key func(T) K) [][]T {
+	group := make(map[K]int)
+	var groups [][]T
+	for _, x := range list {
+		k, ok := group[key(x)]
+		if !ok {
+			k = len(groups)
+			group[key(x)] = k
+			groups = append(groups, nil)
+		}
+		groups[k] = append(groups[k], x)
+	}
+	return groups
 }
 
 func (ix *index) findRoots() {

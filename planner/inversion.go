@@ -41,10 +41,7 @@ func (ix *index) leastKeep() []bool {
 func (ix *index) inverted(w *lazyWalk, order, schedule []int, sim *liveSim) []ControlEdge {
 	sim.run(schedule)
 	at := int32(sim.peakAt)
-	place := make([]int, len(order))
-	for pos, op := range order {
-		place[op] = pos
-	}
+	place := places(order)
 	var batch []ControlEdge
 	seen := make([]bool, len(order))
 	for b, born := range sim.birth {
@@ -111,17 +108,14 @@ type lazyWalk struct {
 
 // newLazyWalk sorts every operator's producers, and the leaves, by the wanted order.
 func newLazyWalk(ix *index, wanted []int) *lazyWalk {
-	w := &lazyWalk{ix: ix, wanted: wanted, pos: make([]int, len(wanted)), deps: make([][]int, len(wanted)), waits: make([][]int, len(wanted)), state: make([]uint8, len(wanted)),
+	w := &lazyWalk{ix: ix, wanted: wanted, pos: places(wanted), deps: make([][]int, len(wanted)), waits: make([][]int, len(wanted)), state: make([]uint8, len(wanted)),
 		begun: make([]int32, len(wanted)), ended: make([]int32, len(wanted))}
-	for pos, op := range wanted {
-		w.pos[op] = pos
-	}
 	read := make([]bool, len(wanted))
 	for op := range ix.reads {
 		for _, v := range ix.reads[op] {
 			if j := ix.producer[v]; j != ortmodel.None {
 				read[j] = true
-				if !contains(w.deps[op], j) {
+				if !slices.Contains(w.deps[op], j) {
 					w.deps[op] = append(w.deps[op], j)
 				}
 			}

@@ -1,6 +1,9 @@
 package planner
 
-import "sort"
+import (
+	"slices"
+	"sort"
+)
 
 // Kinds: what has the same place in the structure. Each value gets a hash of
 // its size and of the operator that makes it; a few times over, the hashes of
@@ -56,44 +59,16 @@ func (ix *index) kinds() [][]int {
 		return ix.kindsOf
 	}
 	hash := ix.valueHashes(ix.tune.valueRounds)
-	place := make([]int, len(ix.reads))
-	for pos, op := range ix.topo {
-		place[op] = pos
-	}
-	order := append([]int(nil), ix.stash...)
+	place := places(ix.topo)
+	order := slices.Clone(ix.stash)
 	sort.Slice(order, func(a, b int) bool { return place[ix.producer[order[a]]] < place[ix.producer[order[b]]] })
-	group := make(map[uint64]int)
-	var kinds [][]int
-	for _, r := range order {
-		k, ok := group[hash[r]]
-		if !ok {
-			k = len(kinds)
-			group[hash[r]] = k
-			kinds = append(kinds, nil)
-		}
-		kinds[k] = append(kinds[k], r)
-	}
-	ix.kindsOf = kinds
-	return kinds
+	ix.kindsOf = grouped(order, func(r int) uint64 { return hash[r] })
+	return ix.kindsOf
 }
 
 // opKinds groups the operators by the kind of their first output.
 func (ix *index) opKinds() [][]int {
 	hash := ix.valueHashes(ix.tune.opRounds)
-	group := make(map[uint64]int)
-	var kinds [][]int
-	for _, op := range ix.topo {
-		if len(ix.outs[op]) == 0 {
-			continue
-		}
-		h := hash[ix.outs[op][0]]
-		k, ok := group[h]
-		if !ok {
-			k = len(kinds)
-			group[h] = k
-			kinds = append(kinds, nil)
-		}
-		kinds[k] = append(kinds[k], op)
-	}
-	return kinds
+	ops := slices.DeleteFunc(slices.Clone(ix.topo), func(op int) bool { return len(ix.outs[op]) == 0 })
+	return grouped(ops, func(op int) uint64 { return hash[ix.outs[op][0]] })
 }

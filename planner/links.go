@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/onnx-remat/remat/ortmodel"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // Who depends on whom in the graph of a counted plan, and on what: what moves ask.
 
@@ -84,7 +88,7 @@ func (l *linker) link(i int) {
 			}
 			l.comesAfter(l.producer[v], int32(i))
 			l.readersOf[v] = append(l.readersOf[v], int32(i))
-			if r := l.root[v]; l.bytes[r] > 0 && !contains(l.reads.items[from:], r) {
+			if r := l.root[v]; l.bytes[r] > 0 && !slices.Contains(l.reads.items[from:], r) {
 				l.reads.items = append(l.reads.items, r)
 				l.readersOfRoot[r] = append(l.readersOfRoot[r], int32(i))
 			}

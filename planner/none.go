@@ -20,7 +20,7 @@ func solveNone(p *Problem, o Options) (*Plan, error) {
 		return nil, err
 	}
 	plan := *best.plan
-	plan.Strategy = o.name("none")
+	plan.Strategy = o.strategy()
 	return &plan, nil
 }
 

@@ -219,18 +219,9 @@ func (e *explorer) judge(q *point) {
 	}
 }
 
-// solveOptimal returns the first of what leastPlans returns.
-func solveOptimal(p *Problem, o Options) (*Plan, error) {
-	plans, err := leastPlans(p, o.name("optimal"))
-	if err != nil {
-		return nil, err
-	}
-	return plans[0], nil
-}
-
-// solveLeast is that plan under a strategy of its own.
-func solveLeast(p *Problem, o Options) (*Plan, error) {
-	plans, err := leastPlans(p, o.name("least"))
+// solveSearch returns the first of what leastPlans returns.
+func solveSearch(p *Problem, o Options) (*Plan, error) {
+	plans, err := leastPlans(p, o.strategy())
 	if err != nil {
 		return nil, err
 	}
@@ -401,22 +392,22 @@ type ParetoPoint struct {
 	Plan     *Plan
 }
 
-// Pareto returns the curve of the plans found, by ascending peak and
-// descending overhead, at most points of them (0: 64), each judged.
-func Pareto(p *Problem, points int) ([]ParetoPoint, error) {
+// paretoPoints is the most points of a curve.
+const paretoPoints = 64
+
+// Pareto returns the curve of the plans found, by ascending peak and descending overhead,
+// each judged.
+func Pareto(p *Problem) ([]ParetoPoint, error) {
 	if !p.HasBackward() {
 		return nil, ErrNoBackward
-	}
-	if points <= 0 {
-		points = 64
 	}
 	ix := p.indexed()
 	all := ix.explored().front.points
 	var curve []ParetoPoint
-	for i := range min(points, len(all)) {
+	for i := range min(paretoPoints, len(all)) {
 		k := i
-		if len(all) > points {
-			k = i * (len(all) - 1) / max(points-1, 1)
+		if len(all) > paretoPoints {
+			k = i * (len(all) - 1) / (paretoPoints - 1)
 		}
 		plan := ix.planAt("optimal", all[k])
 		v, err := Judge(p, plan)

@@ -141,7 +141,7 @@ func TestTransformerTargets(t *testing.T) {
 }
 
 func TestPareto(t *testing.T) {
-	curve, err := Pareto(transformer(4, 1024, 256, 256, 8), 0)
+	curve, err := Pareto(transformer(4, 1024, 256, 256, 8))
 	if err != nil || len(curve) < 10 {
 		t.Fatalf("%d points, %v", len(curve), err)
 	}
@@ -180,7 +180,7 @@ func TestLegalizingLeavesFewEarlyNodes(t *testing.T) {
 	before, after := 0, 0
 	for i := range 100 {
 		p := random(r, 30)
-		order := topologicalFrom(&p.Graph, r.Perm(len(p.Ops)))
+		order := topological(&p.Graph, p.Graph.Producers(), r.Perm(len(p.Ops)))
 		s, err := p.count(&Plan{Schedule: order})
 		if err != nil {
 			t.Fatal(err)

@@ -40,7 +40,7 @@ func (ix *index) sunk(wanted []int) []int {
 	}
 	order := append([]int(nil), wanted...)
 	sort.SliceStable(order, func(a, b int) bool { return key[order[a]] < key[order[b]] })
-	return topologicalFrom(&ix.p.Graph, order)
+	return topological(&ix.p.Graph, ix.producer, order)
 }
 
 func (ix *index) readsForwardOnly(op int) bool {
@@ -210,16 +210,16 @@ func (ix *index) candidates() [][]int {
 	if ix.wanted != nil {
 		return ix.wanted
 	}
-	g, list := &ix.p.Graph, [][]int{ix.topo}
+	list := [][]int{ix.topo}
 	if ix.tune.runs(stageGreedy) {
-		list = append(list, greedy(g, nil, false))
+		list = append(list, ix.greedy(nil, false))
 	}
 	side := ix.side()
 	if ix.tune.runs(stageDeep) {
-		list = append(list, greedy(g, side, false))
+		list = append(list, ix.greedy(side, false))
 	}
 	if ix.tune.runs(stageDeepLast) {
-		list = append(list, greedy(g, side, true))
+		list = append(list, ix.greedy(side, true))
 	}
 	for _, order := range list {
 		if ix.tune.runs(stageSunk) {

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -208,7 +209,13 @@ func (p *Problem) Validate() error {
 	if p.Loss != ortmodel.None && (p.Loss < 0 || p.Loss >= len(p.Values)) {
 		return fmt.Errorf("problem: loss %d out of range", p.Loss)
 	}
-	return p.checkAcyclic(producer)
+	if err := p.checkComputed(producer); err != nil {
+		return err
+	}
+	if topological(&p.Graph, producer, ortmodel.FileSchedule(len(p.Ops))) == nil {
+		return errors.New("problem: the graph has a cycle")
+	}
+	return nil
 }
 
 // producers returns the operator that makes each value, None for what is fed, and
@@ -274,44 +281,19 @@ func (p *Problem) checkNames() error {
 	return nil
 }
 
-// checkAcyclic runs the graph in its dependencies' order: what is left over is on
-// a cycle.
-func (p *Problem) checkAcyclic(producer []int) error {
-	need := make([]int, len(p.Ops))
-	next := make([][]int, len(p.Ops))
+// checkComputed refuses what is read and neither fed nor computed.
+func (p *Problem) checkComputed(producer []int) error {
 	for i := range p.Graph.Nodes {
 		for _, list := range [][]int{p.Graph.Nodes[i].Inputs, p.Graph.Nodes[i].Captures} {
 			for _, v := range list {
-				if v == ortmodel.None {
+				if v == ortmodel.None || producer[v] != ortmodel.None {
 					continue
 				}
-				if j := producer[v]; j != ortmodel.None {
-					need[i]++
-					next[j] = append(next[j], i)
-				} else if k := p.Graph.Values[v].Kind; k != ortmodel.Feed && k != ortmodel.Constant {
+				if k := p.Graph.Values[v].Kind; k != ortmodel.Feed && k != ortmodel.Constant {
 					return fmt.Errorf("problem: op %q reads %q, which nothing computes", p.Ops[i].Name, p.Values[v].Name)
 				}
 			}
 		}
-	}
-	var ready []int
-	for i, n := range need {
-		if n == 0 {
-			ready = append(ready, i)
-		}
-	}
-	done := 0
-	for ; len(ready) > 0; done++ {
-		i := ready[len(ready)-1]
-		ready = ready[:len(ready)-1]
-		for _, j := range next[i] {
-			if need[j]--; need[j] == 0 {
-				ready = append(ready, j)
-			}
-		}
-	}
-	if done != len(p.Ops) {
-		return fmt.Errorf("problem: the graph has a cycle")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -64,7 +65,7 @@ func (s *liveSim) leftBehind(schedule []int) int64 {
 	ix := s.ix
 	end, ran := 0, make([]bool, len(ix.reads))
 	for pos, op := range schedule {
-		if !ran[op] && ix.p.Ops[op].Forward && ix.feedsBackward(op) {
+		if !ran[op] && ix.p.Ops[op].Forward && slices.ContainsFunc(ix.outs[op], ix.readByBackward) {
 			end = pos
 		}
 		ran[op] = true
@@ -76,14 +77,7 @@ func (s *liveSim) leftBehind(schedule []int) int64 {
 	return live
 }
 
-// feedsBackward reports a forward op that backward reads a value of.
-func (ix *index) feedsBackward(op int) bool {
-	for _, v := range ix.outs[op] {
-		for _, reader := range ix.readers[v] {
-			if !ix.p.Ops[reader].Forward {
-				return true
-			}
-		}
-	}
-	return false
+// readByBackward reports a value that a backward operator reads.
+func (ix *index) readByBackward(v int) bool {
+	return slices.ContainsFunc(ix.readers[v], func(op int) bool { return !ix.p.Ops[op].Forward })
 }

@@ -94,7 +94,7 @@ func (e *explorer) gaps() []interval {
 			soonest = min(soonest, first[ix.root[v]])
 		}
 		for _, v := range ix.reads[op] {
-			if r := ix.root[v]; first[r] == len(base) || !e.readByBackward(r) {
+			if r := ix.root[v]; first[r] == len(base) || !ix.readByBackward(r) {
 				first[r] = min(first[r], soonest)
 			}
 		}
@@ -104,15 +104,6 @@ func (e *explorer) gaps() []interval {
 		list[i] = interval{int(e.low.lastForward[r]), first[r]}
 	}
 	return list
-}
-
-func (e *explorer) readByBackward(v int) bool {
-	for _, op := range e.ix.readers[v] {
-		if !e.ix.p.Ops[op].Forward {
-			return true
-		}
-	}
-	return false
 }
 
 // localSearch flips whole kinds, then single values, from frontier points.

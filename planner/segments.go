@@ -287,7 +287,7 @@ func solveFull(p *Problem, o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return segmentPlan(p, o.name("full"), layers, tailOf(layers)), nil
+	return segmentPlan(p, o.strategy(), layers, tailOf(layers)), nil
 }
 
 func solveEvery(p *Problem, o Options) (*Plan, error) {
@@ -295,12 +295,12 @@ func solveEvery(p *Problem, o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := o.count("every")
+	k, err := o.count()
 	if err != nil {
 		return nil, err
 	}
 	bounds := every(layers, k)
-	plan := segmentPlan(p, o.name("every"), bounds, tailOf(bounds))
+	plan := segmentPlan(p, o.strategy(), bounds, tailOf(bounds))
 	if count := len(layers) - 1; k > count {
 		plan.Notes = append(plan.Notes, fmt.Sprintf("every=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(1)))
 	}
@@ -314,12 +314,12 @@ func solveSegments(p *Problem, o Options) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := o.count("segments")
+	k, err := o.count()
 	if err != nil {
 		return nil, err
 	}
 	bounds := evenly(layers, k)
-	plan := segmentPlan(p, o.name("segments"), bounds[:len(bounds)-1], tailOf(bounds))
+	plan := segmentPlan(p, o.strategy(), bounds[:len(bounds)-1], tailOf(bounds))
 	if count := len(layers) - 1; k > count {
 		plan.Notes = append(plan.Notes, fmt.Sprintf("segments=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(count)))
 	}
@@ -334,7 +334,7 @@ func solveSqrt(p *Problem, o Options) (*Plan, error) {
 	count := len(layers) - 1
 	n := int(math.Ceil(math.Sqrt(float64(count))))
 	bounds := evenly(layers, n)
-	plan := segmentPlan(p, o.name("sqrt"), bounds, tailOf(bounds))
+	plan := segmentPlan(p, o.strategy(), bounds, tailOf(bounds))
 	full := segmentPlan(p, "full", layers, tailOf(layers))
 	sim := newLiveSim(p.indexed())
 	if a, b := sim.run(plan.Schedule), sim.run(full.Schedule); b < a {
@@ -374,7 +374,7 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 	if len(list) == 0 {
 		return nil, fmt.Errorf("layers=%s: matches no layer, forward value or operator; remat plan lists the layers", o.Argument)
 	}
-	return ix.polished(o.name("layers"), ix.boundaryKeep(list), list, tailOf(list)), nil
+	return ix.polished(o.strategy(), ix.boundaryKeep(list), list, tailOf(list)), nil
 }
 
 // Match is path.Match in which a star also spans slashes.

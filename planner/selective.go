@@ -39,5 +39,5 @@ func solveSelective(p *Problem, o Options) (*Plan, error) {
 			least, best = peak, keep
 		}
 	}
-	return ix.planOf(o.name("selective"), best, false), nil
+	return ix.planOf(o.strategy(), best, false), nil
 }

@@ -37,7 +37,7 @@ func (m *mover) shifts(t int) (close, far []shift) {
 	var list []shift
 	at := m.order[t]
 	for r, b := range m.bytes {
-		if b < part(m.tune.moveShare, m.peak) || b == 0 || m.pos[m.maker[r]] >= int32(t) || m.last[r] <= int32(t) || contains(m.reads.of(at), int32(r)) {
+		if b < part(m.tune.moveShare, m.peak) || b == 0 || m.pos[m.maker[r]] >= int32(t) || m.last[r] <= int32(t) || slices.Contains(m.reads.of(at), int32(r)) {
 			continue
 		}
 		list = m.delays(list, int32(r), int32(t))
@@ -234,7 +234,7 @@ func (m *mover) freedByDelay(set []int32, t int32) (gain int64) {
 }
 
 func (m *mover) readBy(set []int32, r int32) bool {
-	return slices.ContainsFunc(set, func(i int32) bool { return contains(m.reads.of(int(i)), r) })
+	return slices.ContainsFunc(set, func(i int32) bool { return slices.Contains(m.reads.of(int(i)), r) })
 }
 
 // freedByAdvance estimates what is not held at t if the set runs before it.

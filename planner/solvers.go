@@ -17,21 +17,23 @@ var ErrNoLayers = errors.New("no layers found: no single value separates one par
 
 // Options are what a solver is asked for.
 type Options struct {
-	// Argument is what follows the strategy's equal sign, or empty.
-	Argument string
+	// Solver is its name, and Argument what follows the strategy's equal sign, or empty.
+	Solver, Argument string
 }
 
-func (o Options) name(solver string) string {
+// strategy is what was asked for.
+func (o Options) strategy() string {
 	if o.Argument == "" {
-		return solver
+		return o.Solver
 	}
-	return solver + "=" + o.Argument
+	return o.Solver + "=" + o.Argument
 }
 
-func (o Options) count(solver string) (int, error) {
+// count is the argument as a number.
+func (o Options) count() (int, error) {
 	k, err := strconv.Atoi(o.Argument)
 	if err != nil || k < 1 {
-		return 0, fmt.Errorf("%s=%s: want a whole number of at least 1", solver, o.Argument)
+		return 0, fmt.Errorf("%s=%s: want a whole number of at least 1", o.Solver, o.Argument)
 	}
 	return k, nil
 }
@@ -80,8 +82,8 @@ var Solvers = []Solver{
 	{"layers", "GLOB", "boundaries are the layers, forward values or operators whose name matches", solveLayers, nil, false},
 	{"full", "", "a boundary at each layer", solveFull, nil, false},
 	{"selective", "", "inside layers recompute only what is large and cheap: attention scores, activation functions, norms (Korthikanti et al. 2022)", solveSelective, nil, false},
-	{"optimal", "", "single operators, found by search: the least work within the budget, or the least peak within --overhead; with neither the knee of the curve of peak against work", solveOptimal, optimalFrontier, false},
-	{"least", "", "the least peak that optimal's search finds, whatever work that repeats", solveLeast, optimalFrontier, true},
+	{"optimal", "", "single operators, found by search: the least work within the budget, or the least peak within --overhead; with neither the knee of the curve of peak against work", solveSearch, optimalFrontier, false},
+	{"least", "", "the least peak that optimal's search finds, whatever work that repeats", solveSearch, optimalFrontier, true},
 }
 
 // Usage is the strategy as a user writes it: its name, and what follows an equal sign.
@@ -125,7 +127,7 @@ func Solve(p *Problem, strategy string) (*Plan, error) {
 	if s.Name != "none" && !p.HasBackward() {
 		return nil, ErrNoBackward
 	}
-	plan, err := s.Solve(p, Options{Argument: arg})
+	plan, err := s.Solve(p, Options{s.Name, arg})
 	if err != nil {
 		return nil, fmt.Errorf("strategy %s: %w", strategy, err)
 	}

@@ -75,7 +75,7 @@ func planCommand(e *env) *cli.Command {
 // and the plan itself.
 func pareto(p *planned, png string) error {
 	problem := p.result.Problem()
-	points, err := planner.Pareto(problem, 0)
+	points, err := planner.Pareto(problem)
 	if err != nil {
 		return err
 	}
