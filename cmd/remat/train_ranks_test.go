@@ -237,8 +237,18 @@ func TestAdviseRanks(t *testing.T) {
 			t.Errorf("%q", r.Train)
 		}
 	}
-	if p := doc.Ranks[3]; p.Sync != "pipeline" || p.Total == nil && p.Remark == "" {
+	p := doc.Ranks[3]
+	if p.Sync != "pipeline" || p.Total == nil && p.Remark == "" {
 		t.Errorf("%+v", p)
+	}
+	// What a norm of all gradients takes is the session that squares sums, not these: they are there.
+	out = do(t, "--quiet --json --threads 1 advise "+at("m.onnx")+" --memory 64MiB --ranks 3 --clip-norm 1")
+	var clipped struct{ Ranks []report.AdviceRanks }
+	if err := json.Unmarshal([]byte(out), &clipped); err != nil || p.Total == nil || clipped.Ranks[3].Total == nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if more := *clipped.Ranks[3].Total - *p.Total; more < 0 || more > 256 {
+		t.Errorf("clipped, a stage takes %d bytes more", more)
 	}
 	for line, want := range map[string]string{
 		"--link 1GB/s":                            "--link: requires --ranks",

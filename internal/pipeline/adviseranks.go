@@ -49,16 +49,14 @@ func AdviseRanks(ctx context.Context, e *runtime.Engine, source *Source, o FitOp
 			o.Ranks = Ranks{Size: 1}
 			if a.Fitted, err = f.stages(o, way.Size, a.Micro); err != nil {
 				a.Remark, err = err.Error(), nil
-				break
 			}
-			a.Fits = o.Memory == 0 || a.Bytes <= o.Memory
 		default:
 			o.Ranks = way
 			if a.Fitted, err = f.nearest(o); err != nil {
 				return nil, err
 			}
-			a.Fits = o.Memory == 0 || a.Bytes <= o.Memory
 		}
+		a.Fits = a.Fitted != nil && (o.Memory == 0 || a.Bytes <= o.Memory)
 		list = append(list, a)
 	}
 	return list, ctx.Err()
@@ -101,9 +99,7 @@ func (r *Fitter) stages(o FitOptions, size int, micro int64) (*Fitted, error) {
 		if err != nil {
 			return nil, err
 		}
-		if all > most.Bytes {
-			most.Bytes = all
-		}
+		most.Bytes = max(most.Bytes, all)
 		most.Sync = max(most.Sync, sends+micro*s.SentBytes)
 	}
 	return most, nil
@@ -119,16 +115,9 @@ func (f *fitting) stage(a *stepGraph, given *onnx.Model, cut *stage.Split, s *St
 	if peak == nil || s.Forward == nil || s.Backward == nil {
 		return 0, 0, fmt.Errorf("stage %d cannot be predicted", rank)
 	}
-	u, err := f.updating(given, own.Update)
+	u, err := f.updatingPart(given, own)
 	if err != nil {
 		return 0, 0, err
-	}
-	if own.Squares != nil {
-		q, err := f.updating(given, own.Squares)
-		if err != nil {
-			return 0, 0, err
-		}
-		u.session, u.between = u.session+q.session, max(u.between, q.between)
 	}
 	running := max(*s.Forward.LivePeakBytes+*s.Forward.UnusedBytes, *s.Backward.LivePeakBytes+*s.Backward.UnusedBytes)
 	sends = ranks.ShareBytes(ranks.WordBytes, cut.Stages) + own.SquareBytes(rank, cut.Stages)

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/step"
@@ -155,15 +156,35 @@ func (f *fitting) updating(given, m *onnx.Model) (u updating, err error) {
 	if err != nil {
 		return u, fmt.Errorf("%s: its graph of updates: %w", f.source.Path, err)
 	}
-	shared := int64(0)
-	for _, v := range m.Graph.Inputs {
-		if of := given.Graph.Value(v.Name); of != nil && of.IsInput() {
-			bytes, _ := v.Type.Bytes()
-			shared += bytes
-		}
+	parameters, state, err := runtime.SortInputs(m, roles)
+	if err != nil {
+		return u, err
 	}
 	t := TotalOf(p)
-	return updating{t.Parameters + t.State - shared, t.Session + t.Feeds, t.Live + t.Unused}, nil
+	u = updating{t.Parameters + t.State, t.Session + t.Feeds, t.Live + t.Unused}
+	for _, v := range m.Graph.Inputs {
+		if of := given.Graph.Value(v.Name); of == nil || !of.IsInput() {
+			continue
+		}
+		bytes, _ := v.Type.Bytes()
+		if slices.Contains(parameters, v.Name) || slices.Contains(state, v.Name) {
+			u.state -= bytes
+		} else { // sums, to a graph that only squares them
+			u.session -= bytes
+		}
+	}
+	return u, nil
+}
+
+// updatingPart is updating for a rank's part of the updates, which makes squares first where
+// the norm of all gradients is asked for.
+func (f *fitting) updatingPart(given *onnx.Model, s *Shard) (updating, error) {
+	u, err := f.updating(given, s.Update)
+	if err != nil || s.Squares == nil {
+		return u, err
+	}
+	q, err := f.updating(given, s.Squares)
+	return updating{u.state + q.state, u.session + q.session, max(u.between, q.between)}, err
 }
 
 // besideShards counts what the rank takes that takes most.
@@ -178,15 +199,8 @@ func (f *fitting) besideShards(a *stepGraph, given *onnx.Model, elements []int64
 		}
 		u, known := seen[s.kind(rank)]
 		if !known {
-			if u, err = f.updating(given, s.Update); err != nil {
+			if u, err = f.updatingPart(given, s); err != nil {
 				return err
-			}
-			if s.Squares != nil {
-				q, err := f.updating(given, s.Squares)
-				if err != nil {
-					return err
-				}
-				u.state, u.session, u.between = u.state+q.state, u.session+q.session, max(u.between, q.between)
 			}
 			seen[s.kind(rank)] = u
 		}
