@@ -61,8 +61,8 @@ type division struct {
 	Bytes int64
 }
 
-func (d *dividedAs) options() *pipeline.Options {
-	return &pipeline.Options{Chunk: pipeline.Division(d.Loss), Tile: pipeline.Division(d.Tile), Rows: pipeline.Division(d.UpdateRows)}
+func (d *dividedAs) divisions() *pipeline.Divisions {
+	return &pipeline.Divisions{Chunk: pipeline.Division(d.Loss), Tile: pipeline.Division(d.Tile), Rows: pipeline.Division(d.UpdateRows)}
 }
 
 // sweptJobs is what --jobs prints with --json.
@@ -183,7 +183,7 @@ func (w *sweeper) collect() ([]report.SweepPoint, error) {
 			return nil, err
 		}
 		if p.Divided != nil {
-			w.best[p.Point.Strategy+" "+p.Point.Precision] = p.Divided.options()
+			w.best[p.Point.Strategy+" "+p.Point.Precision] = p.Divided.divisions()
 		}
 		list = append(list, p.Point)
 	}

@@ -74,7 +74,7 @@ type sizeSearch struct {
 	over  string
 	// like is how graphs are divided: as was best at the last size that was looked at in
 	// full.
-	like  *pipeline.Options
+	like  *pipeline.Divisions
 	known map[int64]int64 // totals by size, as ONNX Runtime runs them
 	asked int
 	closeFiles
@@ -129,8 +129,7 @@ func (s *sizeSearch) otherwise(size int64) (bool, error) {
 		return false, nil
 	}
 	s.known[size] = file.Prediction.TotalPeak
-	o := &file.Variant.Options
-	s.like = &pipeline.Options{Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows}
+	s.like = new(file.Variant.Options.Divisions)
 	s.drop()
 	return true, nil
 }

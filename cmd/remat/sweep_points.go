@@ -31,7 +31,7 @@ type sweeper struct {
 	engine *remat.Engine
 	// best is how the last point of each strategy and precision was divided: the search
 	// for the largest size looks at that alone.
-	best map[string]*pipeline.Options
+	best map[string]*pipeline.Divisions
 }
 
 func newSweeper(e *env, o sweepOptions) (*sweeper, error) {
@@ -43,7 +43,7 @@ func newSweeper(e *env, o sweepOptions) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sweeper{e: e, o: o, dir: dir, engine: engine, best: map[string]*pipeline.Options{}}, nil
+	return &sweeper{e: e, o: o, dir: dir, engine: engine, best: map[string]*pipeline.Divisions{}}, nil
 }
 
 func (w *sweeper) close() { _ = ort.DropTemporary(w.dir) }
@@ -114,8 +114,7 @@ func (w *sweeper) planned(g *sizedGraph, precisionName string, done func()) ([]r
 			document := p.Document(file, pipeline.Budget{})
 			point.Overhead, point.Saving, point.TheorySaving = new(document.Overhead), new(document.Saving), document.TheorySaving
 			point.Total = new(pipeline.TotalOf(file.Prediction).Bytes())
-			o := &file.Variant.Options
-			w.best[strategy+" "+precisionName] = &pipeline.Options{Chunk: o.Chunk, Tile: o.Tile, Rows: o.Rows}
+			w.best[strategy+" "+precisionName] = new(file.Variant.Options.Divisions)
 			if w.o.measure && point.Outcome == report.SweepOK {
 				if err := w.measure(&point, g, p, file); err != nil {
 					return nil, err
@@ -148,7 +147,7 @@ func (w *sweeper) half(name, strategy string) (*precision.Options, error) {
 
 // planner plans a graph, without an engine as files stand. A search looks at the variant
 // alone that divides as like does, unless that is nil.
-func (w *sweeper) planner(engine *remat.Engine, g *sizedGraph, half *precision.Options, like *pipeline.Options) (*pipeline.Planner, error) {
+func (w *sweeper) planner(engine *remat.Engine, g *sizedGraph, half *precision.Options, like *pipeline.Divisions) (*pipeline.Planner, error) {
 	o := w.e.pipelineOptions()
 	o.Precision, o.Like = half, like
 	o.Normalize, o.Dims = pipeline.Auto, g.dims

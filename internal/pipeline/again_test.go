@@ -44,7 +44,7 @@ func sameAgain(t *testing.T, e *runtime.Engine, m *onnx.Model, dims map[string]i
 	t.Helper()
 	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Dims: dims}
 	for _, c := range choices {
-		o.Chunk, o.Tile, o.Rows = c.chunk, c.tile, c.rows
+		o.Divisions = c.Divisions
 		var first []byte
 		for range 3 {
 			p, err := Prepare(e, m, o)
@@ -54,7 +54,7 @@ func sameAgain(t *testing.T, e *runtime.Engine, m *onnx.Model, dims map[string]i
 			if got := encode(t, p.Model); first == nil {
 				first = got
 			} else if !bytes.Equal(first, got) {
-				t.Fatalf("chunk %v, tile %v, rows %v: the graph comes out another way when prepared again", c.chunk, c.tile, c.rows)
+				t.Fatalf("chunk %v, tile %v, rows %v: the graph comes out another way when prepared again", c.Chunk, c.Tile, c.Rows)
 			}
 		}
 	}

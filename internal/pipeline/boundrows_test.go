@@ -39,8 +39,8 @@ func TestBoundRows(t *testing.T) {
 			}
 			t.Run(fmt.Sprintf("%v at %d", c.kind, level), func(t *testing.T) {
 				plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
-				waiting := runPlanned(t, e, m, Options{OptLevel: level, Rows: auto, Chunk: auto}, "full")
-				got := runPlanned(t, e, m, Options{OptLevel: level, Rows: auto, Chunk: auto, Outputs: step.Rows}, "full")
+				waiting := runPlanned(t, e, m, Options{OptLevel: level, Divisions: Divisions{Rows: auto, Chunk: auto}}, "full")
+				got := runPlanned(t, e, m, Options{OptLevel: level, Outputs: step.Rows, Divisions: Divisions{Rows: auto, Chunk: auto}}, "full")
 				if share := float64(got.peaks[0]) / largest; share > c.share {
 					t.Errorf("live peak %.2f of the largest parameter", share)
 				}
@@ -84,7 +84,7 @@ func TestRowsByEveryStrategy(t *testing.T) {
 					t.Errorf("%s: the least peak's file has %d more outputs", way, more)
 				}
 			}
-			o := Options{OptLevel: 1, Threads: 2, Outputs: step.Rows, Chunk: auto, Tile: auto, Rows: auto}
+			o := Options{OptLevel: 1, Threads: 2, Outputs: step.Rows, Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto}}
 			named := plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan("least", 0) })
 			if peak := files[step.Rows].Peak; named.Peak < peak {
 				t.Errorf("least peak %d, with the divisions named %d", peak, named.Peak)
@@ -100,7 +100,7 @@ func TestRowsForWhoBindsNothing(t *testing.T) {
 	m := zooStep(t, "gpt2", optim.AdamW, func(c *models.Config) {
 		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 1, 32, 2, 1000, 16, 1
 	})
-	o := Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Rows: auto, Chunk: auto, Outputs: step.Rows}
+	o := Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Outputs: step.Rows, Divisions: Divisions{Rows: auto, Chunk: auto}}
 	bindsNothing(t, e, plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan("full", 0) }))
 }
 

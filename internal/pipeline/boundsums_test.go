@@ -21,7 +21,7 @@ func largeVocabulary(c *models.Config) {
 // fullBySums is full's file with the loss in four parts, whose outputs leave by rows.
 func fullBySums(t *testing.T, e *runtime.Engine, m *onnx.Model) *File {
 	t.Helper()
-	o := Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Chunk: Parts(4), Outputs: step.Rows}
+	o := Options{OptLevel: 1, Threads: 2, Provider: ort.CPU, Outputs: step.Rows, Divisions: Divisions{Chunk: Parts(4)}}
 	return plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan("full", 0) })
 }
 
@@ -39,7 +39,7 @@ func TestBoundSums(t *testing.T) {
 	}{{chunk: Parts(8), strategy: "full", less: 0.4}, {chunk: Parts(4), strategy: "selective", less: 0.9}, {batch: Parts(2), strategy: "none", less: 0.4}} {
 		for _, level := range []int{0, 1, 99} {
 			t.Run(fmt.Sprintf("%s at %d", c.strategy, level), func(t *testing.T) {
-				o := Options{OptLevel: level, Chunk: c.chunk, Batch: c.batch}
+				o := Options{OptLevel: level, Batch: c.batch, Divisions: Divisions{Chunk: c.chunk}}
 				own := runPlanned(t, e, m, o, c.strategy)
 				o.Outputs = step.Rows
 				got := runPlanned(t, e, m, o, c.strategy)
@@ -134,7 +134,7 @@ func TestBoundSumsWrittenAgain(t *testing.T) {
 		promise(t, f)
 		return f
 	}
-	f := plan(m, Options{Chunk: Parts(4), Outputs: step.Rows})
+	f := plan(m, Options{Outputs: step.Rows, Divisions: Divisions{Chunk: Parts(4)}})
 	f.Model.SetMetadata(VersionKey, Version)
 	want := executeBy(t, e, f.Model, step.Rows, f.Roles())
 	for _, way := range []step.Outputs{step.Rows, step.Bound} {

@@ -171,7 +171,7 @@ func TestSlicedHopeless(t *testing.T) {
 	}
 	left := 0
 	for choice := range choices {
-		if choices[choice].rows == (Division{}) || p.asked.asked[choice] {
+		if choices[choice].Rows == (Division{}) || p.asked.asked[choice] {
 			continue
 		}
 		v, err := p.variant(s, p.asked, choice)

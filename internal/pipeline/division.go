@@ -21,6 +21,17 @@ type Division struct {
 	Bytes int64
 }
 
+// Divisions say what of a graph is computed in parts, beside the batch.
+type Divisions struct {
+	// Chunk says in how many slices the loss is computed.
+	Chunk Division
+	// Tile says in how many parts wide products inside layers are computed.
+	Tile Division
+	// Rows says in how many slices the next values of the largest parameters and
+	// their state are computed, gradients included.
+	Rows Division
+}
+
 // A DivisionMode says who chooses the number of parts.
 type DivisionMode int
 

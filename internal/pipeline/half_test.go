@@ -16,7 +16,7 @@ import (
 // provider, and that of the graph as it stands.
 func onCUDA(t testing.TB, m *onnx.Model, strategy string, to onnx.DType, parts Division) (peak, before int64) {
 	t.Helper()
-	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: true, Chunk: parts, Tile: parts}
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, CUDA: true, Divisions: Divisions{Chunk: parts, Tile: parts}}
 	if to != onnx.Undefined {
 		o.Precision = &precision.Options{To: to, Provider: "cuda"}
 	}

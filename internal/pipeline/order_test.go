@@ -238,7 +238,7 @@ func TestPlanFileLeadsToTheSameFile(t *testing.T) {
 		parts Division
 	}{{optim.None, auto}, {optim.SGD, Division{}}, {optim.AdamW, Division{}}, {optim.AdamW, auto}} {
 		m := zooStep(t, "gpt2-tiny", c.kind, func(*models.Config) {})
-		o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Chunk: c.parts, Tile: c.parts}
+		o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Divisions: Divisions{Chunk: c.parts, Tile: c.parts}}
 		first, err := NewPlanner(e, m, o)
 		if err != nil {
 			t.Fatal(err)
@@ -320,7 +320,7 @@ func TestOrderIsTheProfiles(t *testing.T) {
 		{"encoder", "optimal", optim.AdamW, auto},
 	} {
 		m := zooStep(t, c.model, c.kind, smallZoo)
-		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Chunk: c.parts, Tile: c.parts})
+		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, AsIs: true, Divisions: Divisions{Chunk: c.parts, Tile: c.parts}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -65,7 +65,7 @@ func TestParts(t *testing.T) {
 			{"sqrt", auto, auto, 1e-5},
 		} {
 			t.Run(fmt.Sprintf("%s chunk %v tile %v at %d", c.strategy, c.chunk, c.tile, level), func(t *testing.T) {
-				got := runPlanned(t, e, m, Options{OptLevel: level, Chunk: c.chunk, Tile: c.tile}, c.strategy)
+				got := runPlanned(t, e, m, Options{OptLevel: level, Divisions: Divisions{Chunk: c.chunk, Tile: c.tile}}, c.strategy)
 				if got.peaks[0] >= plain.peaks[0] {
 					t.Errorf("live peak %d, not below the plain graph's %d", got.peaks[0], plain.peaks[0])
 				}
@@ -90,7 +90,7 @@ func TestWorkspaceOfLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := func(bytes int64, strategy string) (*File, error) {
-		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, Threads: 1, AsIs: true, Chunk: Division{Mode: WithinBytes, Bytes: bytes}})
+		p, err := NewPlanner(e, m, Options{Provider: ort.CPU, Threads: 1, AsIs: true, Divisions: Divisions{Chunk: Division{Mode: WithinBytes, Bytes: bytes}}})
 		if err != nil {
 			return nil, err
 		}
@@ -253,7 +253,7 @@ func TestUpdateRows(t *testing.T) {
 		for _, level := range []int{0, 1, 99} {
 			t.Run(fmt.Sprintf("%s %v at %d", c.model, c.kind, level), func(t *testing.T) {
 				plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
-				o := Options{OptLevel: level, Rows: auto}
+				o := Options{OptLevel: level, Divisions: Divisions{Rows: auto}}
 				if c.model == "gpt2" {
 					o.Chunk = auto
 				}

@@ -36,7 +36,7 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 	m := trainingGraph(t, "gpt2", wideGPT)
 	var seen []string
 	o := Options{
-		Provider: ort.CPU, OptLevel: 1, Threads: 1, Normalize: ORT99, Chunk: auto, Tile: auto, Rows: auto,
+		Provider: ort.CPU, OptLevel: 1, Threads: 1, Normalize: ORT99, Divisions: Divisions{auto, auto, auto},
 		DropOutputs: []string{"*ln_f*.grad"}, Precision: &precision.Options{To: onnx.BFloat16, StashOnly: true},
 		After: func(pass string, m *onnx.Model) error {
 			seen = append(seen, pass)

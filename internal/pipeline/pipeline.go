@@ -44,21 +44,15 @@ type Options struct {
 	DropOutputs []string
 	// Batch says in how many slices of the batch the step is computed.
 	Batch Division
-	// Chunk says in how many slices the loss is computed.
-	Chunk Division
-	// Tile says in how many parts wide products inside layers are computed.
-	Tile Division
-	// Rows says in how many slices the next values of the largest parameters and
-	// their state are computed, gradients included.
-	Rows Division
+	Divisions
 	// Layers are budgets of what layers keep.
 	Layers []LayerBudget
 	// Prepack says whether kernels keep packed copies of constant weights.
 	Prepack Prepacking
 	// Like, unless nil, has the divisions that are the only ones that a search looks at
 	// beside none: those that were best at another size.
-	Like *Options
-	// AsIs keeps a strategy from choosing Chunk, Tile and Rows by itself.
+	Like *Divisions
+	// AsIs keeps a strategy from choosing Divisions by itself.
 	AsIs  bool
 	Roles *step.Roles
 	Costs map[string]int64

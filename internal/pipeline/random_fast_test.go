@@ -122,16 +122,16 @@ func checkOneStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64, mos
 		t.Fatal(err)
 	}
 	c := choices[int(seed/6)%len(choices)]
-	switch c.chunk {
+	switch c.Chunk {
 	case coarse:
-		c.chunk = most.coarse
+		c.Chunk = most.coarse
 	case fine:
-		c.chunk = most.fine
+		c.Chunk = most.fine
 	}
-	if c.tile == auto {
-		c.tile = most.tile
+	if c.Tile == auto {
+		c.Tile = most.tile
 	}
-	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.chunk != Division{}, Chunk: c.chunk, Tile: c.tile, Rows: c.rows, Outputs: leaves(seed)}
+	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.Chunk != Division{}, Divisions: c.Divisions, Outputs: leaves(seed)}
 	throughOne(t, e, m, o, update.Kind, seed, seed/30)
 }
 

@@ -156,7 +156,7 @@ func checkStep(t *testing.T, e *runtime.Engine, seed uint64) {
 	}
 	o.Outputs = leaves(seed)
 	c := choices[int(seed/6)%len(choices)]
-	if c.chunk == (Division{}) {
+	if c.Chunk == (Division{}) {
 		o.AsIs = false
 		p, err := NewPlanner(e, m, o)
 		if err != nil {
@@ -170,7 +170,7 @@ func checkStep(t *testing.T, e *runtime.Engine, seed uint64) {
 		close("optimal at half", got)
 		return
 	}
-	o.Chunk, o.Tile, o.Rows = c.chunk, c.tile, c.rows
+	o.Divisions = c.Divisions
 	p, err := NewPlanner(e, m, o)
 	if err != nil {
 		t.Fatal(err)

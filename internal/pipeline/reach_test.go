@@ -24,7 +24,7 @@ func TestTimeIsUp(t *testing.T) {
 		}
 		return f, p
 	}
-	full, p := plan(Options{Chunk: coarse}, "full", 0)
+	full, p := plan(Options{Divisions: Divisions{Chunk: coarse}}, "full", 0)
 	if full.Peak > p.Before.LivePeak*2/3 {
 		t.Fatalf("full with slices holds %d of %d: it does not reach far", full.Peak, p.Before.LivePeak)
 	}

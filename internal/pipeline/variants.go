@@ -112,12 +112,12 @@ const choicesN = 8
 // one and wait for nothing, the loss holds most: slices between coarse and fine then hold
 // less than either.
 var choices = [choicesN]struct {
-	chunk, tile, rows Division
-	bound             bool // only with Outputs Rows
+	Divisions
+	bound bool // only with Outputs Rows
 }{
-	{}, {chunk: coarse}, {chunk: coarse, tile: auto}, {chunk: fine, tile: auto},
-	{chunk: coarse, rows: auto}, {chunk: coarse, tile: auto, rows: auto}, {chunk: fine, tile: auto, rows: auto},
-	{chunk: auto, tile: auto, rows: auto, bound: true},
+	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}}, {Divisions: Divisions{Chunk: fine, Tile: auto}},
+	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{coarse, auto, auto}}, {Divisions: Divisions{fine, auto, auto}},
+	{Divisions: Divisions{auto, auto, auto}, bound: true},
 }
 
 // reaching is the first choice that holds much less and adds hardly any work.
@@ -215,12 +215,13 @@ func (p *Planner) chooses(s *planner.Solver) bool {
 // whole is the variant that divides what a choice does except updates; nil where the choice
 // divides none, or there is no such variant yet.
 func (f *family) whole(choice int) *Variant {
-	c := choices[choice]
-	if c.rows == (Division{}) {
+	parts := choices[choice].Divisions
+	if parts.Rows == (Division{}) {
 		return nil
 	}
+	parts.Rows = Division{}
 	for i, other := range choices {
-		if other.rows == (Division{}) && other.chunk == c.chunk && other.tile == c.tile {
+		if other.Divisions == parts {
 			return f.variants[i]
 		}
 	}
@@ -234,7 +235,7 @@ func (p *Planner) offers(s *planner.Solver, choice int) bool {
 
 // divides reports that the user asked for parts.
 func (o *Options) divides() bool {
-	return o.Batch != Division{} || o.Chunk != Division{} || o.Tile != Division{} || o.Rows != Division{}
+	return o.Batch != Division{} || o.Divisions != Divisions{}
 }
 
 // variant returns a family's variant of a choice, which it prepares when it is first asked
@@ -247,17 +248,17 @@ func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, e
 	case f.asked[choice] || p.stopped():
 		return f.variants[choice], nil
 	}
-	c := choices[choice]
-	if like := p.opts.Like; like != nil && (like.Chunk != c.chunk || like.Tile != c.tile || like.Rows != c.rows) {
+	parts := choices[choice].Divisions
+	if like := p.opts.Like; like != nil && *like != parts {
 		return nil, nil
 	}
-	rows := c.rows != Division{}
+	rows := parts.Rows != Division{}
 	if rows && (!f.variants[0].Analysis.Roles.Updates() || f.slicing != nil && math.IsInf(*f.slicing, 1)) {
 		return nil, nil
 	}
 	p.looking(choice, len(choices))
 	o := f.options
-	o.Chunk, o.Tile, o.Rows = c.chunk, c.tile, c.rows
+	o.Divisions = parts
 	v, err := prepareUnless(p.engine, p.given, o, func(q *preparation) bool {
 		if rows {
 			f.slices(q)
@@ -285,12 +286,12 @@ func (f *family) slices(q *preparation) {
 // floor is the least work of the variant of a choice, as a share of the plain step's, by
 // what is known before it is prepared.
 func (p *Planner) floor(f *family, choice int) (float64, error) {
-	if choices[choice].rows == (Division{}) || !f.variants[0].Analysis.Roles.Updates() {
+	if choices[choice].Rows == (Division{}) || !f.variants[0].Analysis.Roles.Updates() {
 		return 0, nil
 	}
 	if f.slicing == nil {
 		o := f.options
-		o.Rows = choices[choice].rows
+		o.Rows = choices[choice].Rows
 		if _, err := prepareUnless(p.engine, p.given, o, func(q *preparation) bool { f.slices(q); return true }); err != nil {
 			return 0, err
 		}

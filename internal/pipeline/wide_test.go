@@ -33,7 +33,7 @@ func TestWideCopiesInSlices(t *testing.T) {
 	for _, kind := range []quantize.Kind{quantize.Int8, quantize.Int4} {
 		for _, strategy := range []string{"none", "full", "optimal"} {
 			t.Run(fmt.Sprint(kind, " ", strategy), func(t *testing.T) {
-				o := Options{Chunk: Parts(4), Dims: dims}
+				o := Options{Dims: dims, Divisions: Divisions{Chunk: Parts(4)}}
 				whole := runAsPredicted(t, e, narrow(t, kind, dims), o, strategy)
 				o.wide = &inSlices
 				for _, level := range []int{0, 1, 99} {

@@ -118,7 +118,7 @@ func TestWithinWork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err = NewPlanner(e, trainingGraph(t, "gpt2", wideGPT), Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Chunk: chunk})
+	p, err = NewPlanner(e, trainingGraph(t, "gpt2", wideGPT), Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Divisions: Divisions{Chunk: chunk}})
 	if err != nil {
 		t.Fatal(err)
 	}
