@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -159,11 +160,9 @@ func printFit(e *env, f *pipeline.Fitted) {
 		}
 		e.say("%s", line)
 	}
-	parts := fmt.Sprintf("parameters %s, state %s, feeds %s, session %s, live peak %s, reserved beyond it %s",
-		report.Bytes(f.Total.Parameters), report.Bytes(f.Total.State), report.Bytes(f.Total.Feeds), report.Bytes(f.Total.Session),
-		report.Bytes(f.Total.Live), report.Bytes(f.Total.Unused))
-	for _, p := range f.Beside {
-		parts += ", " + p.What + " " + report.Bytes(p.Bytes)
+	var parts []string
+	for _, p := range append(f.Total.Parts(), f.Beside...) {
+		parts = append(parts, p.What+" "+report.Bytes(p.Bytes))
 	}
 	of := ""
 	if f.Memory > 0 {
@@ -173,7 +172,7 @@ func printFit(e *env, f *pipeline.Fitted) {
 	if !f.Total.Exact {
 		takes = "takes at least, as not all sizes are known,"
 	}
-	e.say("%s %s %s%s: %s", f.Path, takes, report.Bytes(f.Bytes), of, parts)
+	e.say("%s %s %s%s: %s", f.Path, takes, report.Bytes(f.Bytes), of, strings.Join(parts, ", "))
 	if f.OfData {
 		e.say("sizes that data alone tells are those of the first batch; another may take more or less")
 	}

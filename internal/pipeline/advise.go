@@ -129,7 +129,7 @@ func (v *adviser) fit(o FitOptions, changes ...string) (*Taken, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Taken{Fitted: fitted, Fits: fitted.Bytes <= v.o.Memory, Options: o, Changes: changes}
+	t := v.taken(fitted, o, changes...)
 	if err := v.ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -140,37 +140,40 @@ func (v *adviser) fit(o FitOptions, changes ...string) (*Taken, error) {
 	return t, nil
 }
 
+// taken is what was fitted under options.
+func (v *adviser) taken(fitted *Fitted, o FitOptions, changes ...string) *Taken {
+	return &Taken{Fitted: fitted, Fits: fitted.Bytes <= v.o.Memory, Options: o, Changes: changes}
+}
+
 // alone is the step of the whole batch that remat grad writes under options, as it
 // stands; in half it takes a planner.
 func (v *adviser) alone(o FitOptions, changes ...string) (*Taken, error) {
-	f, splits, err := v.fitting(o)
-	if err != nil {
-		return nil, err
-	}
-	s := splits[0]
-	t := &Taken{Options: o, Changes: changes, Fitted: &Fitted{MicroBatch: s.micro, Accumulate: s.runs, Dims: f.axis.with(o.Pipeline.Dims, s.micro)}}
-	t.Options.Strategy = AsDerived
-	if o.Pipeline.Precision == nil && !v.training {
-		made, err := f.made(s, o.Derive, nil)
-		if err != nil {
-			return nil, err
-		}
-		t.Total, t.Beside = made.Total, made.beside
-		t.Bytes = made.Total.Bytes() + sum(made.beside)
-	} else {
+	if o.Pipeline.Precision != nil || v.training {
 		if half := o.Pipeline.Precision; half != nil {
 			early := *half
 			early.Early = true
 			o.Pipeline.Precision = &early
 		}
-		var err error
-		if t, err = v.written(o, "none"); err != nil {
+		t, err := v.written(o, "none")
+		if err != nil {
 			return nil, err
 		}
 		t.Changes, t.Options.Pipeline.AsIs = changes, true
+		return t, nil
 	}
-	t.Fits = t.Bytes <= v.o.Memory
-	return t, nil
+	f, splits, err := v.fitting(o)
+	if err != nil {
+		return nil, err
+	}
+	s := splits[0]
+	made, err := f.made(s, o.Derive, nil)
+	if err != nil {
+		return nil, err
+	}
+	o.Strategy = AsDerived
+	return v.taken(&Fitted{
+		MicroBatch: s.micro, Accumulate: s.runs, Dims: f.axis.with(o.Pipeline.Dims, s.micro), Total: made.Total, Beside: made.beside, Bytes: made.bytes(),
+	}, o, changes...), nil
 }
 
 // AsDerived is the strategy of a Taken that is the derived graph itself.
@@ -210,7 +213,7 @@ func (v *adviser) plain() error {
 		if err != nil {
 			return err
 		}
-		v.base = &Taken{Fitted: fitted, Fits: fitted.Bytes <= v.o.Memory, Options: o}
+		v.base = v.taken(fitted, o)
 	}
 	v.advice.Nearest = v.base
 	if v.training {

@@ -153,8 +153,8 @@ func (v *adviser) asRun(t *Taken) error {
 		return err
 	}
 	fitted := *t.Fitted
-	fitted.Total, fitted.Bytes = made.Total, made.Total.Bytes()+sum(made.beside)
-	t.Fitted, t.Fits = &fitted, fitted.Bytes <= v.o.Memory
+	fitted.Total, fitted.Bytes = made.Total, made.bytes()
+	*t = *v.taken(&fitted, t.Options, t.Changes...)
 	return nil
 }
 
@@ -165,6 +165,12 @@ type change struct {
 	// apart: it is taken with no other change.
 	apart bool
 }
+
+// Why several changes do not apply.
+const (
+	askedFor  = "asked for already"
+	hasUpdate = "the graph has its update: derive it anew from its forward model"
+)
 
 // goTogether reports a set of changes that may be taken together.
 func goTogether(changes []change, set int) bool {
@@ -191,7 +197,7 @@ func (v *adviser) combinable() ([]change, error) {
 	half := change{name: MeasureHalf}
 	switch p := v.o.Half; {
 	case v.o.Pipeline.Precision != nil:
-		half.remark = "asked for already"
+		half.remark = askedFor
 	case p == nil:
 		half.remark = "none was offered"
 	default:
@@ -202,9 +208,8 @@ func (v *adviser) combinable() ([]change, error) {
 		half.apply = func(o *FitOptions) { o.Pipeline.Precision = p }
 	}
 	lighter, freeze := change{name: MeasureOptimizer}, change{name: MeasureFreeze}
-	const trains = "the graph has its update: derive it anew from its forward model"
 	if v.training {
-		lighter.remark, freeze.remark = trains, trains
+		lighter.remark, freeze.remark = hasUpdate, hasUpdate
 		return []change{half, lighter, freeze}, nil
 	}
 	if kind := v.o.Lighter; kind == "" {
@@ -225,7 +230,7 @@ func (v *adviser) combinable() ([]change, error) {
 		freeze.remark = "no part of the parameters comes first"
 	} else {
 		freeze.apply = func(o *FitOptions) {
-			o.Derive.Grad.Frozen = append(append([]string{}, o.Derive.Grad.Frozen...), frozen...)
+			o.Derive.Grad.Frozen = slices.Concat(o.Derive.Grad.Frozen, frozen)
 		}
 	}
 	return []change{half, lighter, freeze}, nil
@@ -261,9 +266,9 @@ func (v *adviser) noAdapters(kind quantize.Kind) string {
 	g := &v.o.Derive.Grad
 	switch {
 	case v.training:
-		return "the graph has its update: derive it anew from its forward model"
+		return hasUpdate
 	case len(g.Adapters) > 0:
-		return "asked for already"
+		return askedFor
 	case len(g.Params)+len(g.Frozen) > 0:
 		return "what is trained was asked for"
 	case kind == quantize.None:

@@ -28,6 +28,9 @@ type Need struct {
 	beside                                       []Part
 }
 
+// bytes is all that training takes with that step.
+func (n *Need) bytes() int64 { return n.Total.Bytes() + sum(n.beside) }
+
 // CountParameter adds a typed parameter to a sum.
 func CountParameter(s *report.ParameterSum, v *onnx.Value) {
 	bytes, _ := v.Type.Bytes()

@@ -171,12 +171,10 @@ func (v *adviser) written(o FitOptions, strategy string) (*Taken, error) {
 	}
 	o.Strategy = strategy
 	total := TotalOf(file.Prediction)
-	t := &Taken{Options: o, Fitted: &Fitted{
+	return v.taken(&Fitted{
 		MicroBatch: s.micro, Accumulate: s.runs, Dims: variant.Options.Dims, Total: total, Beside: show.beside,
 		Bytes: total.Bytes() + sum(show.beside), Overhead: file.overhead(), Decisions: []Decision{{Measure: decisionParts, Did: dividedText(variant)}},
-	}}
-	t.Fits = t.Bytes <= v.o.Memory
-	return t, nil
+	}, o), nil
 }
 
 // beyond reports that no plan of the whole batch fits: what does not depend on the plan
@@ -212,8 +210,7 @@ func (v *adviser) micro(with *Taken) (Measure, error) {
 	if err != nil {
 		return m, err
 	}
-	bytes := least.Total.Bytes() + sum(least.beside)
-	m.Alone = &bytes
+	m.Alone = new(least.bytes())
 	m.Did = fmt.Sprintf("%d = %d x %d runs", with.MicroBatch*with.Accumulate, with.MicroBatch, with.Accumulate)
 	return m, nil
 }

@@ -39,6 +39,14 @@ func (v *Variant) with(plan *planner.Plan) Candidate {
 	return Candidate{Variant: v, Plan: func() (*planner.Plan, error) { return plan, nil }}
 }
 
+// judged is with, for who asks what the plan costs.
+func (v *Variant) judged(plan *planner.Plan) (Candidate, error) {
+	is, err := planner.Judge(v.Problem(), plan)
+	c := v.with(plan)
+	c.Overhead, c.Peak = is.Overhead, is.Peak
+	return c, err
+}
+
 // ascending yields the candidates whose own peak keeps the budget, by ascending
 // work, until planning is stopped. The bargain says which are of use; nil: all are.
 func (p *Planner) ascending(s *planner.Solver, budget Budget, b *bargain) iter.Seq2[Candidate, error] {

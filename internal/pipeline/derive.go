@@ -97,8 +97,7 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	if err := o.passed("optimizer", m); err != nil {
 		return nil, err
 	}
-	m.SetMetadata(VersionKey, Version)
-	m.SetMetadata(SourceKey, s.Hash())
+	s.sign(m)
 	if !o.Unordered {
 		if err := Order(m, Options{Dims: o.Grad.Dims, After: o.Grad.After}); err != nil {
 			return nil, err

@@ -114,8 +114,7 @@ func (f *File) Save(source *Source, out string, document report.Plan) error {
 // save is Save with another way to make references to weights right.
 func (f *File) save(source *Source, out string, document report.Plan, place func(*onnx.Model) error) error {
 	m, o, roles := f.Model, &f.Variant.Options, f.Roles()
-	m.SetMetadata(VersionKey, Version)
-	m.SetMetadata(SourceKey, source.Hash())
+	source.sign(m)
 	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": o.OptLevel, "intra_op_num_threads": o.Threads}
 	if f.Prediction.Exact() {
 		arena := f.Prediction.Arena()

@@ -25,12 +25,8 @@ type FitError struct {
 
 // Error is one line.
 func (e *FitError) Error() string {
-	t := e.Nearest.Total
 	var parts []string
-	for _, p := range append([]Part{
-		{"parameters", t.Parameters}, {"state", t.State}, {"feeds", t.Feeds}, {"session", t.Session},
-		{"live peak", t.Live}, {"reserved beyond it", t.Unused},
-	}, e.Nearest.Beside...) {
+	for _, p := range append(e.Nearest.Total.Parts(), e.Nearest.Beside...) {
 		if p.Bytes > 0 {
 			parts = append(parts, p.What+" "+report.Bytes(p.Bytes))
 		}

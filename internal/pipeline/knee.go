@@ -71,7 +71,7 @@ func (p *Planner) knee(s *planner.Solver) (f *File, more bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	b := newBargain(p.Before.TotalPeak-p.Before.LivePeak, ceiling)
+	b := newBargain(fixedBytes(p.Before), ceiling)
 	if err := p.follow(s, math.Inf(1), b); err != nil {
 		return nil, false, err
 	}

@@ -97,20 +97,28 @@ func (p *preparation) batch(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	report := rewrite.Report{Pass: "batch", Requested: 1}
 	region, err := tile.Batch(p.Model, batchFeeds(p.Model.Graph, a.Roles))
 	if err == nil {
 		parts := region.Parts(p.Options.Batch.or(1))
 		reread := region.Reread(parts)
 		if err = region.ApplyBatch(types, parts); err == nil {
-			p.Divided.Batch, p.reread, report.Applied = parts, p.reread+reread, 1
+			p.Divided.Batch, p.reread = parts, p.reread+reread
 		}
 	}
+	return p.reportRegion("batch", err)
+}
+
+// reportRegion reports a pass that divides one region, unless err says more than why it was
+// left whole.
+func (p *preparation) reportRegion(pass string, err error) error {
 	var skip *tile.SkipError
-	if errors.As(err, &skip) {
-		report.Skipped, err = []rewrite.Skip{{What: skip.What, Why: skip.Why}}, nil
+	switch {
+	case err == nil:
+		p.reportParts(pass, 1, 1, nil)
+	case errors.As(err, &skip):
+		p.reportParts(pass, 1, 0, []*tile.SkipError{skip})
+		err = nil
 	}
-	p.Reports = append(p.Reports, report)
 	return err
 }
 
@@ -130,13 +138,10 @@ func batchFeeds(g *onnx.Graph, roles step.Roles) (feeds []*onnx.Value) {
 
 // chunk computes the loss over slices of the tokens, or reports why not.
 func (p *preparation) chunk(*runtime.Engine) error {
-	report := rewrite.Report{Pass: "chunk", Requested: 1}
-	defer func() { p.Reports = append(p.Reports, report) }()
 	types, a, _, err := p.sides()
 	if err != nil {
 		return err
 	}
-	var skip *tile.SkipError
 	loss := p.Model.Graph.Value(a.Roles.Loss)
 	var region *tile.Region
 	if loss == nil {
@@ -151,15 +156,10 @@ func (p *preparation) chunk(*runtime.Engine) error {
 	if err == nil {
 		reread, workspace := region.Reread(parts), region.Workspace(parts)
 		if err = region.Apply(types, parts); err == nil {
-			p.Divided.Loss, p.Divided.Workspace = parts, workspace
-			p.reread, report.Applied = p.reread+reread, 1
+			p.Divided.Loss, p.Divided.Workspace, p.reread = parts, workspace, p.reread+reread
 		}
 	}
-	if errors.As(err, &skip) {
-		report.Skipped = []rewrite.Skip{{What: skip.What, Why: skip.Why}}
-		return nil
-	}
-	return err
+	return p.reportRegion("chunk", err)
 }
 
 // inSlices is the number of slices that Options.Chunk comes to: few enough rows

@@ -52,13 +52,11 @@ func (p *Planner) try(f *family, v *Variant, strategy string) error {
 	if err != nil {
 		return err
 	}
-	verdict, err := planner.Judge(v.Problem(), plan)
+	c, err := v.judged(plan)
 	if err != nil {
 		return err
 	}
-	if f.far == nil || verdict.Peak < f.far.Peak {
-		c := v.with(plan)
-		c.Overhead, c.Peak = verdict.Overhead, verdict.Peak
+	if f.far == nil || c.Peak < f.far.Peak {
 		f.far = &c
 	}
 	return nil

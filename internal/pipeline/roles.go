@@ -5,7 +5,6 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -17,7 +16,7 @@ func (p *preparation) findRoles(*runtime.Engine) error {
 	if _, said := p.Model.Metadata(step.RolesKey); said || p.roles != nil {
 		return nil
 	}
-	if _, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims}); err != nil {
+	if err := p.inferTypes(); err != nil {
 		return err
 	}
 	a, err := analysis.Analyze(p.Model, analysis.Options{Dims: p.Options.Dims})

@@ -332,12 +332,9 @@ func (v *Variant) leastOf(problem *planner.Problem, strategy string) ([]Candidat
 	}
 	list := make([]Candidate, len(plans))
 	for i, plan := range plans {
-		verdict, err := planner.Judge(v.Problem(), plan)
-		if err != nil {
+		if list[i], err = v.judged(plan); err != nil {
 			return nil, err
 		}
-		list[i] = v.with(plan)
-		list[i].Overhead, list[i].Peak = verdict.Overhead, verdict.Peak
 	}
 	return list, nil
 }

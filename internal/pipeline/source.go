@@ -83,6 +83,12 @@ func (s *Source) Hash() string {
 	return s.hash
 }
 
+// sign notes in a model that it was made of the source's, and by which version.
+func (s *Source) sign(m *onnx.Model) {
+	m.SetMetadata(VersionKey, Version)
+	m.SetMetadata(SourceKey, s.Hash())
+}
+
 // DataFiles are the files beside the model that hold its weights.
 func (s *Source) DataFiles() []string { return s.data }
 

@@ -177,8 +177,7 @@ func (s *Source) SplitStages(o SplitOptions) (*stage.Split, error) {
 		if err := keepLocations(g.Model); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Path, err)
 		}
-		g.Model.SetMetadata(VersionKey, Version)
-		g.Model.SetMetadata(SourceKey, s.Hash())
+		s.sign(g.Model)
 		po := o.Pipeline
 		po.Roles = nil
 		if err = Order(g.Model, po); err == nil {
@@ -249,69 +248,90 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 
 // describeStages predicts what each stage takes.
 func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOptions) (*Stages, error) {
-	doc := &Stages{Model: filepath.Base(s.Path), MicroBatches: o.Micro, Stages: make([]Stage, split.Stages), Shared: []SharedParameter{}, Boundaries: []Boundary{}}
-	held := make([]int64, split.Stages)    // feeds and sessions; -1: not known
-	running := make([]int64, split.Stages) // the larger live peak, with what is reserved beside
-	bytes := map[string]int64{}
+	doc := &Stages{Model: filepath.Base(s.Path), MicroBatches: o.Micro, Stages: make([]Stage, split.Stages)}
 	for i := range doc.Stages {
 		doc.Stages[i] = Stage{Stage: i, Parameters: []string{}, Owns: []string{}}
 	}
+	t := &stageTaking{held: make([]int64, split.Stages), running: make([]int64, split.Stages), bytes: map[string]int64{}}
 	for _, g := range split.Groups {
 		if g == nil {
 			continue
 		}
-		st := &doc.Stages[g.Stage]
-		file := &StageFile{File: StageFileName(g.Stage, g.Backward), Inputs: namesOf(g.In), Outputs: namesOf(g.Out)}
-		if g.Backward {
-			st.Backward = file
-		} else {
-			st.Forward = file
-		}
-		roles, _, err := step.RolesOf(g.Model, nil)
-		if err != nil {
+		if err := t.predict(e, &doc.Stages[g.Stage], g, o.Pipeline); err != nil {
 			return nil, err
-		}
-		parameters, state, err := runtime.SortInputs(g.Model, roles)
-		if err != nil {
-			return nil, err
-		}
-		for i, list := range [][]string{parameters, state} {
-			for _, name := range list {
-				n, _ := g.Model.Graph.Value(name).Type.Bytes()
-				bytes[name] = n
-				switch {
-				case i == 1:
-					st.StateBytes += n
-				case !slices.Contains(st.Parameters, name):
-					st.Parameters, st.ParameterBytes = append(st.Parameters, name), st.ParameterBytes+n
-				}
-			}
-		}
-		po := o.Pipeline
-		po.Roles, po.Precision = nil, nil
-		p, err := Predict(e, g.Model, roles, po, nil)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file.File, err)
-		}
-		file.FeedBytes = p.Feeds
-		if !p.Exact() {
-			held[g.Stage] = -1
-			continue
-		}
-		total := TotalOf(p)
-		file.LivePeakBytes, file.SessionBytes, file.UnusedBytes = &total.Live, &total.Session, &total.Unused
-		if held[g.Stage] >= 0 {
-			held[g.Stage] += total.Session + total.Feeds
-			running[g.Stage] = max(running[g.Stage], total.Live+total.Unused)
 		}
 	}
-	flows, _, err := Flows(split)
-	if err != nil {
+	if err := t.peaks(doc, split); err != nil {
 		return nil, err
 	}
+	doc.Boundaries, doc.Shared = boundariesOf(split), t.shared(split)
+	return doc, nil
+}
+
+// A stageTaking is what is predicted of the files of stages.
+type stageTaking struct {
+	held    []int64          // by stage: feeds and sessions; -1: not known
+	running []int64          // by stage: the larger live peak, with what is reserved beside
+	bytes   map[string]int64 // of parameters and state
+}
+
+// predict describes one file of a stage.
+func (t *stageTaking) predict(e *runtime.Engine, st *Stage, g *stage.Group, o Options) error {
+	file := &StageFile{File: StageFileName(g.Stage, g.Backward), Inputs: namesOf(g.In), Outputs: namesOf(g.Out)}
+	if g.Backward {
+		st.Backward = file
+	} else {
+		st.Forward = file
+	}
+	roles, _, err := step.RolesOf(g.Model, nil)
+	if err != nil {
+		return err
+	}
+	parameters, state, err := runtime.SortInputs(g.Model, roles)
+	if err != nil {
+		return err
+	}
+	for i, list := range [][]string{parameters, state} {
+		for _, name := range list {
+			n, _ := g.Model.Graph.Value(name).Type.Bytes()
+			t.bytes[name] = n
+			switch {
+			case i == 1:
+				st.StateBytes += n
+			case !slices.Contains(st.Parameters, name):
+				st.Parameters, st.ParameterBytes = append(st.Parameters, name), st.ParameterBytes+n
+			}
+		}
+	}
+	o.Roles, o.Precision = nil, nil
+	p, err := Predict(e, g.Model, roles, o, nil)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file.File, err)
+	}
+	file.FeedBytes = p.Feeds
+	if !p.Exact() {
+		t.held[g.Stage] = -1
+		return nil
+	}
+	total := TotalOf(p)
+	file.LivePeakBytes, file.SessionBytes, file.UnusedBytes = &total.Live, &total.Session, &total.Unused
+	if t.held[g.Stage] >= 0 {
+		t.held[g.Stage] += total.Session + total.Feeds
+		t.running[g.Stage] = max(t.running[g.Stage], total.Live+total.Unused)
+	}
+	return nil
+}
+
+// peaks says what each stage sends, and takes under each schedule.
+func (t *stageTaking) peaks(doc *Stages, split *stage.Split) error {
+	flows, _, err := Flows(split)
+	if err != nil {
+		return err
+	}
+	schedules := []string{ranks.GPipe, ranks.OneForward}
 	ticks := map[string][]ranks.Tick{}
-	for _, schedule := range []string{ranks.GPipe, ranks.OneForward} {
-		ticks[schedule] = ranks.Schedule(schedule, split.Stages, int(o.Micro), flows)
+	for _, schedule := range schedules {
+		ticks[schedule] = ranks.Schedule(schedule, split.Stages, int(doc.MicroBatches), flows)
 	}
 	for i := range doc.Stages {
 		st := &doc.Stages[i]
@@ -323,29 +343,40 @@ func describeStages(e *runtime.Engine, s *Source, split *stage.Split, o SplitOpt
 		slices.Sort(st.Owns)
 		st.SentBytes = ranks.PipeBytes(flows, split.Stages, i)
 		st.Peaks = map[string]StagePeak{}
-		for _, schedule := range []string{ranks.GPipe, ranks.OneForward} {
+		for _, schedule := range schedules {
 			peak := StagePeak{StashBytes: ranks.StoreBytes(ticks[schedule], flows, split.Stages, i)}
-			if held[i] >= 0 {
-				all := st.ParameterBytes + st.StateBytes + held[i] + peak.StashBytes + running[i]
-				peak.TotalBytes = &all
+			if t.held[i] >= 0 {
+				peak.TotalBytes = new(st.ParameterBytes + st.StateBytes + t.held[i] + peak.StashBytes + t.running[i])
 			}
 			st.Peaks[schedule] = peak
 		}
 	}
+	return nil
+}
+
+// boundariesOf are the values that go from file to file.
+func boundariesOf(split *stage.Split) []Boundary {
+	list := []Boundary{}
 	for _, v := range split.Values {
 		b := Boundary{Name: v.Name, Type: v.Type.String(), Bytes: v.Bytes, From: groupFile(split, v.From)}
 		for _, to := range v.To {
 			b.To = append(b.To, groupFile(split, to))
 		}
-		doc.Boundaries = append(doc.Boundaries, b)
+		list = append(list, b)
 	}
+	return list
+}
+
+// shared are the parameters that stages read which do not update them, by name.
+func (t *stageTaking) shared(split *stage.Split) []SharedParameter {
+	list := []SharedParameter{}
 	for name, readers := range split.Readers {
 		if split.Shared(name) {
-			doc.Shared = append(doc.Shared, SharedParameter{name, split.Owner[name], readers, bytes[name]})
+			list = append(list, SharedParameter{name, split.Owner[name], readers, t.bytes[name]})
 		}
 	}
-	slices.SortFunc(doc.Shared, func(a, b SharedParameter) int { return cmp.Compare(a.Name, b.Name) })
-	return doc, nil
+	slices.SortFunc(list, func(a, b SharedParameter) int { return cmp.Compare(a.Name, b.Name) })
+	return list
 }
 
 func groupFile(s *stage.Split, group int) string {

@@ -14,6 +14,7 @@ package pipeline
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/runtime/predict"
@@ -32,6 +33,14 @@ type Total struct {
 // Bytes is the sum.
 func (t Total) Bytes() int64 {
 	return t.Parameters + t.State + t.Feeds + t.Session + t.Live + t.Unused
+}
+
+// Parts are what the sum is of.
+func (t Total) Parts() []Part {
+	return []Part{
+		{"parameters", t.Parameters}, {"state", t.State}, {"feeds", t.Feeds}, {"session", t.Session},
+		{"live peak", t.Live}, {"reserved beyond it", t.Unused},
+	}
 }
 
 // TotalOf sums up a prediction.
@@ -127,8 +136,9 @@ type TotalError struct {
 
 // Error describes what the total consists of, in one line.
 func (e *TotalError) Error() string {
-	t := e.Least
-	return fmt.Sprintf("total budget of %d bytes cannot be met: the least found is %d bytes "+
-		"(parameters %d, state %d, feeds %d, session %d, live peak %d, reserved beyond it %d)",
-		e.Budget, t.Bytes(), t.Parameters, t.State, t.Feeds, t.Session, t.Live, t.Unused)
+	var parts []string
+	for _, p := range e.Least.Parts() {
+		parts = append(parts, fmt.Sprintf("%s %d", p.What, p.Bytes))
+	}
+	return fmt.Sprintf("total budget of %d bytes cannot be met: the least found is %d bytes (%s)", e.Budget, e.Least.Bytes(), strings.Join(parts, ", "))
 }
