@@ -5,6 +5,7 @@ package onnx
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -75,15 +76,53 @@ func (m *Model) EditSubgraphs(op string, edit func(*Model) error) error {
 }
 
 // Holds reports a node in a subgraph, however deep, of which holds is true. It has no
-// values, only operator and attributes.
+// values, only operator, attributes and names.
 func Holds(g *pb.GraphProto, holds func(*Node) bool) bool {
-	for _, p := range g.Node {
-		n := &Node{Proto: p}
-		if holds(n) || slices.ContainsFunc(n.Subgraphs(), func(sub *pb.GraphProto) bool { return Holds(sub, holds) }) {
-			return true
+	return !walk(g, func(n *Node) bool { return !holds(n) })
+}
+
+// All yields the nodes of the graph, each before those of its subgraphs.
+func (g *Graph) All() iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		for _, n := range g.Nodes {
+			if !yield(n) {
+				return
+			}
+			for inner := range n.Inside() {
+				if !yield(inner) {
+					return
+				}
+			}
 		}
 	}
-	return false
+}
+
+// Inside yields the nodes of a node's subgraphs, however deep, which have no values.
+func (n *Node) Inside() iter.Seq[*Node] {
+	return func(yield func(*Node) bool) {
+		for _, sub := range n.Subgraphs() {
+			if !walk(sub, yield) {
+				return
+			}
+		}
+	}
+}
+
+// walk yields the nodes of a subgraph, each before those inside it; false where yield ends
+// it.
+func walk(g *pb.GraphProto, yield func(*Node) bool) bool {
+	for _, p := range g.GetNode() {
+		n := &Node{Proto: p}
+		if !yield(n) {
+			return false
+		}
+		for _, sub := range n.Subgraphs() {
+			if !walk(sub, yield) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // HoistConstants makes initializers of the graph of what subgraphs hold as

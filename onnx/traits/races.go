@@ -10,7 +10,6 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
-	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
 // WhyRaces says of a node that races what that means, and what to do.
@@ -26,25 +25,9 @@ func Races(n *onnx.Node) bool {
 // Racing lists the labels of a graph's nodes that race, those of subgraphs too.
 func Racing(g *onnx.Graph) []string {
 	var list []string
-	for _, n := range g.Nodes {
+	for n := range g.All() {
 		if Races(n) {
 			list = append(list, n.Label())
-		}
-		for _, body := range n.Subgraphs() {
-			list = racingIn(body, list)
-		}
-	}
-	return list
-}
-
-func racingIn(g *pb.GraphProto, list []string) []string {
-	for _, p := range g.GetNode() {
-		n := &onnx.Node{Proto: p}
-		if Races(n) {
-			list = append(list, n.Label())
-		}
-		for _, body := range n.Subgraphs() {
-			list = racingIn(body, list)
 		}
 	}
 	return list

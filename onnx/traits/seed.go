@@ -43,19 +43,9 @@ func number(v *onnx.Value) (float64, bool) {
 // too.
 func Drawing(g *onnx.Graph) []*onnx.Node {
 	var list []*onnx.Node
-	for _, n := range g.Nodes {
-		list = drawing(n, list)
-	}
-	return list
-}
-
-func drawing(n *onnx.Node, list []*onnx.Node) []*onnx.Node {
-	if Draws(n) {
-		list = append(list, n)
-	}
-	for _, body := range n.Subgraphs() {
-		for _, p := range body.GetNode() {
-			list = drawing(&onnx.Node{Proto: p}, list)
+	for n := range g.All() {
+		if Draws(n) {
+			list = append(list, n)
 		}
 	}
 	return list

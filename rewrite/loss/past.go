@@ -19,7 +19,6 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
-	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
@@ -61,21 +60,18 @@ func grows(v *onnx.Value) bool {
 	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
 		switch n := u.Node; {
 		case u.Index == onnx.Captured:
-			return slices.ContainsFunc(n.Subgraphs(), func(g *pb.GraphProto) bool { return joins(g, v.Name) })
+			for inner := range n.Inside() {
+				if inner.Is("Concat") && slices.Contains(inner.Proto.GetInput(), v.Name) {
+					return true
+				}
+			}
+			return false
 		case n.Is("Concat"), u.Index >= 3 && strings.HasSuffix(n.OpType(), "Attention"):
 			return true
 		case u.Index == 0 && (traits.Moves(n) || n.Is("Cast", "DequantizeLinear")):
 			return slices.ContainsFunc(n.Outputs, func(w *onnx.Value) bool { return w != nil && grows(w) })
 		}
 		return false
-	})
-}
-
-// joins reports a Concat in a subgraph of a value by name.
-func joins(g *pb.GraphProto, name string) bool {
-	return slices.ContainsFunc(g.GetNode(), func(p *pb.NodeProto) bool {
-		n := &onnx.Node{Proto: p}
-		return n.Is("Concat") && slices.Contains(p.GetInput(), name) || slices.ContainsFunc(n.Subgraphs(), func(g *pb.GraphProto) bool { return joins(g, name) })
 	})
 }
 

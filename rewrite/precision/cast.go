@@ -90,16 +90,6 @@ func (p *pass) read(n *onnx.Node, i int, kind kind, emulated bool, stashed map[r
 	return v
 }
 
-// keptWide reports an input that stays float32 in half nodes.
-func keptWide(n *onnx.Node, i int) bool {
-	for _, k := range wide[n.OpType()].in {
-		if k == i {
-			return true
-		}
-	}
-	return false
-}
-
 // emulated finds the half nodes that compute in float32 between casts.
 func (p *pass) emulated(nodes []*onnx.Node) map[*onnx.Node]bool {
 	list := map[*onnx.Node]bool{}

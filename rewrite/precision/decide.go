@@ -24,7 +24,6 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
-	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
@@ -74,27 +73,14 @@ func isFloat(v *onnx.Value) bool { return v != nil && v.Type.DType == onnx.Float
 
 // in reports that input i of n is a float32 that half would change.
 func in(n *onnx.Node, i int) bool {
-	if !isFloat(n.In(i)) {
-		return false
-	}
-	for _, k := range wide[n.OpType()].in {
-		if k == i {
-			return false
-		}
-	}
-	return true
+	return isFloat(n.In(i)) && !keptWide(n, i)
 }
 
+// keptWide reports an input that stays float32 in half nodes.
+func keptWide(n *onnx.Node, i int) bool { return slices.Contains(wide[n.OpType()].in, i) }
+
 func out(n *onnx.Node, i int) bool {
-	if !isFloat(n.Out(i)) {
-		return false
-	}
-	for _, k := range wide[n.OpType()].out {
-		if k == i {
-			return false
-		}
-	}
-	return true
+	return isFloat(n.Out(i)) && !slices.Contains(wide[n.OpType()].out, i)
 }
 
 // makesFloats reports a float32 output.
@@ -334,8 +320,8 @@ func (p *pass) tally() {
 	for _, n := range p.g.Nodes {
 		v := p.verdicts[n]
 		bodies := 0
-		for _, b := range n.Subgraphs() {
-			bodies += operatorsIn(b)
+		for range n.Inside() {
+			bodies++
 		}
 		switch {
 		case bodies > 0:
@@ -353,22 +339,6 @@ func (p *pass) tally() {
 			p.skip(n.Label(), "%s", v.why)
 		}
 	}
-}
-
-// operatorsIn counts the nodes of a body, with those of bodies inside it.
-func operatorsIn(g *pb.GraphProto) int {
-	count := len(g.GetNode())
-	for _, n := range g.GetNode() {
-		for _, a := range n.GetAttribute() {
-			if a.G != nil {
-				count += operatorsIn(a.G)
-			}
-			for _, b := range a.Graphs {
-				count += operatorsIn(b)
-			}
-		}
-	}
-	return count
 }
 
 // Reasons that the report does not list.
