@@ -101,7 +101,7 @@ func (p *preparation) batch(*runtime.Engine) error {
 	if err == nil {
 		parts := region.Parts(p.Options.Batch.or(1))
 		reread := region.Reread(parts)
-		if err = region.ApplyBatch(types, parts); err == nil {
+		if err = region.Apply(types, parts); err == nil {
 			p.Divided.Batch, p.reread = parts, p.reread+reread
 		}
 	}

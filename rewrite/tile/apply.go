@@ -18,7 +18,7 @@ import (
 // Apply replaces the region by that many parts, which Parts must have returned.
 // The graph stays topologically sorted.
 func (r *Region) Apply(types build.Typer, parts int) error {
-	if err := r.apply(types, parts, "chunk", nil); err != nil {
+	if err := r.apply(types, parts, nil); err != nil {
 		return err
 	}
 	return r.graph.SortTopologically()
@@ -29,22 +29,22 @@ func (r *Region) Apply(types build.Typer, parts int) error {
 type pieces map[*onnx.Value][]*onnx.Value
 
 // apply leaves the new nodes at the end of the graph, for the caller to sort.
-func (r *Region) apply(types build.Typer, parts int, pass string, shared pieces) error {
+func (r *Region) apply(types build.Typer, parts int, shared pieces) error {
 	if parts < 2 {
 		return &SkipError{r.Logits.Name, "no number of equal parts greater than one divides its extents"}
 	}
 	r.joined = map[*onnx.Value]*onnx.Value{}
 	a := &applier{
-		Region: r, parts: int64(parts), b: build.New(r.graph, types, pass), shared: shared,
+		Region: r, parts: int64(parts), b: build.New(r.graph, types, r.pass), shared: shared,
 		sum: map[*onnx.Value]*onnx.Value{}, pieces: map[*onnx.Value][]*onnx.Value{},
 	}
 	for i := int64(0); i < a.parts; i++ {
 		if err := a.part(i); err != nil {
-			return fmt.Errorf("pass %s: %w", pass, err)
+			return fmt.Errorf("pass %s: %w", r.pass, err)
 		}
 	}
 	if err := a.join(); err != nil {
-		return fmt.Errorf("pass %s: %w", pass, err)
+		return fmt.Errorf("pass %s: %w", r.pass, err)
 	}
 	return nil
 }
@@ -307,12 +307,8 @@ func (a *applier) shapeOf(v *onnx.Value) (*onnx.Value, error) {
 
 // accumulate adds this part's summand to the sum so far.
 func (a *applier) accumulate(o *onnx.Value) {
-	prev, added := a.sum[o]
-	if added && prev == nil {
-		a.sum[o] = a.now[o] // the product took the sum in
-		return
-	}
-	if prev == nil {
+	prev := a.sum[o]
+	if prev == nil { // the first summand, or one whose product took the sum in
 		a.sum[o] = a.now[o]
 		return
 	}

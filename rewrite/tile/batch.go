@@ -25,7 +25,6 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
-	"github.com/onnx-remat/remat/onnx/build"
 )
 
 // Batch finds the region that the feeds lead through, each divided along its first axis.
@@ -43,10 +42,8 @@ func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
 
 // batchRegion is Batch; counts: what countedWhole finds stays out of the region.
 func batchRegion(m *onnx.Model, feeds []*onnx.Value, counts bool) (*Region, error) {
-	r := &Region{
-		graph: m.Graph, place: onnx.Places(m.Graph.Nodes), deps: dependencies(m.Graph), joins: joinsAxes(m), limit: 1, more: batchRules,
-		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
-	}
+	r := emptyRegion(m, "batch", onnx.Places(m.Graph.Nodes))
+	r.more = batchRules
 	for _, v := range feeds {
 		r.Logits = v
 		if _, ok := v.Type.Shape.Ints(); !ok {
@@ -152,14 +149,6 @@ func fromAlone(n *onnx.Node, alone map[*onnx.Value]bool, most int64) bool {
 	return ok && elements <= most
 }
 
-// ApplyBatch is Apply for the region of Batch.
-func (r *Region) ApplyBatch(types build.Typer, parts int) error {
-	if err := r.apply(types, parts, "batch", nil); err != nil {
-		return err
-	}
-	return r.graph.SortTopologically()
-}
-
 // batchRules are the rules of operators that work sample by sample, and of those
 // that contract the batch.
 var batchRules = map[string]rule{
@@ -188,13 +177,13 @@ func lookUp(r *Region, n *onnx.Node) (bool, error) {
 	case a < 0 && b < 0:
 		return r.set(n.Inputs[0], out-indices+1)
 	case a < 0:
-		return r.setOutputs(n, axis+b)
+		return r.setAll(n.Outputs, axis+b)
 	case b >= 0 || a == axis:
 		return false, fmt.Errorf("gathers along the split axis")
 	case a > axis:
-		return r.setOutputs(n, a-1+indices)
+		return r.setAll(n.Outputs, a-1+indices)
 	default:
-		return r.setOutputs(n, a)
+		return r.setAll(n.Outputs, a)
 	}
 }
 
@@ -280,20 +269,8 @@ func (r *Region) passes(n *onnx.Node, allowed func(int64) error) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	more, err := r.setOutputs(n, a)
+	more, err := r.setAll(n.Outputs, a)
 	return changed || more, err
-}
-
-// setOutputs divides all outputs of a node along an axis.
-func (r *Region) setOutputs(n *onnx.Node, axis sharding) (changed bool, err error) {
-	for _, o := range n.Outputs {
-		more, err := r.set(o, axis)
-		if err != nil {
-			return false, err
-		}
-		changed = changed || more
-	}
-	return changed, nil
 }
 
 // convolve: samples of the input are samples of the output. A convolution whose input
@@ -325,28 +302,14 @@ func normalized(r *Region, n *onnx.Node) (bool, error) {
 
 // joinedAlong: Concat along another axis, all of whose inputs are divided.
 func joinedAlong(r *Region, n *onnx.Node) (bool, error) {
-	a := unknown
-	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
-		if c := r.shardingOf(v); c >= 0 {
-			a = c
-		}
-	}
+	all, a := r.cutAlike(n)
 	if a == unknown {
 		return false, nil
 	}
 	if int64(a) == axisOf(n, 0, n.Outputs[0]) {
 		return false, fmt.Errorf("joins along the split axis")
 	}
-	changed, err := r.set(n.Outputs[0], a)
-	for _, v := range n.Inputs {
-		if err != nil {
-			return false, err
-		}
-		var more bool
-		more, err = r.set(v, a)
-		changed = changed || more
-	}
-	return changed, err
+	return r.setAll(all, a)
 }
 
 // splitAlong: Split along another axis.

@@ -82,7 +82,7 @@ func TestBatchRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := r.ApplyBatch(types, r.Parts(2)); err != nil {
+			if err := r.Apply(types, r.Parts(2)); err != nil {
 				t.Fatal(err)
 			}
 			count := 0

@@ -30,10 +30,14 @@ func BoundRows(m *onnx.Model, types build.Typer, next []*onnx.Value, forward fun
 	return divideUpdates(m, types, next, forward, want, true)
 }
 
-// giveOut makes the slices of a next value outputs, named after it.
-func (u *update) giveOut(next *onnx.Value, parts []*onnx.Value) {
+// giveOut makes outputs of values, named after the one that they are parts of, and returns
+// the names.
+func giveOut(g *onnx.Graph, of *onnx.Value, parts []*onnx.Value) []string {
+	names := make([]string, len(parts))
 	for i, v := range parts {
-		u.g.Rename(v, u.g.FreshValueName(fmt.Sprintf("%s.%d", next.Name, i)))
-		u.g.AddOutput(v)
+		g.Rename(v, g.FreshValueName(fmt.Sprintf("%s.%d", of.Name, i)))
+		g.AddOutput(v)
+		names[i] = v.Name
 	}
+	return names
 }

@@ -10,7 +10,6 @@ package tile
 // pays where the first sum is there at the peak.
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -36,11 +35,6 @@ func SumsBefore(gradients []*onnx.Value) [][]*onnx.Value {
 
 // GiveSums makes the values before a gradient outputs, named after it, and returns the names.
 func GiveSums(g *onnx.Graph, chain []*onnx.Value) []string {
-	gradient, names := chain[len(chain)-1], []string{}
-	for i, v := range chain[:len(chain)-1] {
-		g.Rename(v, g.FreshValueName(fmt.Sprintf("%s.%d", gradient.Name, i)))
-		g.AddOutput(v)
-		names = append(names, v.Name)
-	}
-	return names
+	last := len(chain) - 1
+	return giveOut(g, chain[last], chain[:last])
 }

@@ -214,7 +214,7 @@ func (u *update) apply(types build.Typer) error {
 		before = nil
 		for k, r := range roots {
 			if u.together && slices.Contains(u.next, r.v) {
-				u.giveOut(r.v, parts[k])
+				giveOut(u.g, r.v, parts[k])
 			}
 			v, err := u.join(e, r, parts[k])
 			if err != nil {

@@ -71,11 +71,18 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 	if axis == unknown {
 		return false, nil
 	}
+	return r.broadcast(n, n.Inputs, axis)
+}
+
+// broadcast divides the output of a node along an axis, and the first of its inputs along
+// what broadcasting aligns with it.
+func (r *Region) broadcast(n *onnx.Node, inputs []*onnx.Value, axis sharding) (bool, error) {
+	out := n.Outputs[0]
 	changed, err := r.set(out, axis)
 	if err != nil {
 		return false, err
 	}
-	for k, in := range n.Inputs {
+	for k, in := range inputs {
 		if in == nil {
 			continue
 		}
@@ -296,31 +303,49 @@ func expand(r *Region, n *onnx.Node) (bool, error) {
 
 // pick: GatherElements and ScatterElements along another axis.
 func pick(r *Region, n *onnx.Node) (bool, error) {
-	axis := axisOf(n, 0, n.Inputs[0])
-	a := unknown
-	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
-		if r.shardingOf(v) >= 0 {
-			a = r.shardingOf(v)
-		}
-	}
+	all, a := r.cutAlike(n)
 	if a == unknown {
 		return false, nil
 	}
-	if int64(a) == axis {
+	if int64(a) == axisOf(n, 0, n.Inputs[0]) {
 		return false, fmt.Errorf("gathers along the split axis")
 	}
-	changed := false
-	for _, v := range append([]*onnx.Value{n.Outputs[0]}, n.Inputs...) {
+	for _, v := range all {
 		if int(a) < rank(v) && v.Type.Shape[a] != n.Outputs[0].Type.Shape[a] {
 			return false, fmt.Errorf("%q has another extent along the split axis", v.Name)
 		}
-		c, err := r.set(v, a)
+	}
+	return r.setAll(all, a)
+}
+
+// cutAlike are the output and the inputs of a node that have one cut, and that of those
+// where it is known.
+func (r *Region) cutAlike(n *onnx.Node) (all []*onnx.Value, a sharding) {
+	all, a = append([]*onnx.Value{n.Outputs[0]}, n.Inputs...), unknown
+	for _, v := range all {
+		if c := r.shardingOf(v); c >= 0 {
+			a = c
+		}
+	}
+	return all, a
+}
+
+// setAll divides values along an axis.
+func (r *Region) setAll(values []*onnx.Value, axis sharding) (changed bool, err error) {
+	for _, v := range values {
+		more, err := r.set(v, axis)
 		if err != nil {
 			return false, err
 		}
-		changed = changed || c
+		changed = changed || more
 	}
 	return changed, nil
+}
+
+// isAxis reports that an axis of v, which may be counted from the end, is that one.
+func isAxis(axis int64, v *onnx.Value, a int) bool {
+	k, ok := onnx.Axis(axis, rank(v))
+	return ok && k == a
 }
 
 // cutOther: Slice along other, constant axes.
@@ -331,7 +356,7 @@ func cutOther(r *Region, n *onnx.Node) (bool, error) {
 	}
 	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
 		for _, x := range along {
-			if x == int64(a) || x+int64(rank(n.Inputs[0])) == int64(a) {
+			if isAxis(x, n.Inputs[0], int(a)) {
 				return 0, fmt.Errorf("slices the split axis")
 			}
 		}
@@ -359,7 +384,7 @@ func padOther(r *Region, n *onnx.Node) (bool, error) {
 	}
 	return r.same(n.Inputs[0], n.Outputs[0], func(a sharding) (sharding, error) {
 		for i, x := range along {
-			if (x == int64(a) || x+int64(rank(n.Inputs[0])) == int64(a)) && (pads[i] != 0 || pads[i+len(along)] != 0) {
+			if isAxis(x, n.Inputs[0], int(a)) && (pads[i] != 0 || pads[i+len(along)] != 0) {
 				return 0, fmt.Errorf("pads the split axis")
 			}
 		}

@@ -44,7 +44,7 @@ func (r *Region) product(n *onnx.Node) (bool, error) {
 		return false, fmt.Errorf("a product with permuted batches")
 	}
 	if c := r.batchSharding(a, b, out); c != unknown {
-		return r.shardBatch(n, c)
+		return r.broadcast(n, n.Inputs[:2], c)
 	}
 	return r.cutMatrix(n)
 }
@@ -57,23 +57,6 @@ func (r *Region) batchSharding(a, b, out *onnx.Value) sharding {
 		}
 	}
 	return unknown
-}
-
-// shardBatch: a batch axis is cut in the product and in each factor that has it.
-func (r *Region) shardBatch(n *onnx.Node, c sharding) (bool, error) {
-	out := n.Outputs[0]
-	changed, err := r.set(out, c)
-	if err != nil {
-		return false, err
-	}
-	for k, v := range n.Inputs[:2] {
-		more, err := r.setInput(n, k, aligned(v, out, c))
-		if err != nil {
-			return false, err
-		}
-		changed = changed || more
-	}
-	return changed, nil
 }
 
 // cutMatrix: rows of the left factor are rows of the product, columns of the

@@ -137,11 +137,7 @@ func logSumOf(x *onnx.Value, axis int) *onnx.Value {
 		if !n.Is("ReduceLogSumExp") || u.Index != 0 || n.Int("keepdims", 1) != 1 {
 			continue
 		}
-		axes := n.Ints("axes")
-		if v := n.In(1); v != nil && v.IsConstant() { // from opset 18
-			axes, _ = v.Init.Int64s()
-		}
-		if len(axes) == 1 && (axes[0] == int64(axis) || axes[0]+int64(rank(x)) == int64(axis)) {
+		if axes, err := reducedAxes(n); err == nil && len(axes) == 1 && axes[0] == int64(axis) {
 			return n.Outputs[0]
 		}
 	}

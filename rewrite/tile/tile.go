@@ -65,6 +65,7 @@ type Region struct {
 	Nodes []*onnx.Node
 
 	graph *onnx.Graph
+	pass  string                    // what its parts note as their origin
 	place map[*onnx.Node]int        // of the graph's nodes in the file
 	deps  func() *step.Dependencies // of the graph as it was when the region was found
 	joins bool                      // see joinsAxes
@@ -101,7 +102,7 @@ func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 	if logits.IsOutput() {
 		return nil, &SkipError{logits.Name, "logits is an output: give --drop-output " + logits.Name}
 	}
-	r := newRegion(m, onnx.Places(m.Graph.Nodes), logits, dims)
+	r := newRegion(m, "chunk", onnx.Places(m.Graph.Nodes), logits, dims)
 	if err := r.grow(); err != nil {
 		return nil, err
 	}
@@ -109,13 +110,19 @@ func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 	return r, nil
 }
 
-// newRegion begins a region at the output of a matrix product.
-func newRegion(m *onnx.Model, place map[*onnx.Node]int, product *onnx.Value, dims []int64) *Region {
-	n, _ := onnx.Elements(dims)
-	r := &Region{
-		Logits: product, graph: m.Graph, place: place, deps: dependencies(m.Graph), joins: joinsAxes(m), limit: max(n/2, 1),
+// emptyRegion has no nodes yet, and values of every size count as big.
+func emptyRegion(m *onnx.Model, pass string, place map[*onnx.Node]int) *Region {
+	return &Region{
+		graph: m.Graph, pass: pass, place: place, deps: dependencies(m.Graph), joins: joinsAxes(m), limit: 1,
 		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
+}
+
+// newRegion begins a region at the output of a matrix product.
+func newRegion(m *onnx.Model, pass string, place map[*onnx.Node]int, product *onnx.Value, dims []int64) *Region {
+	n, _ := onnx.Elements(dims)
+	r := emptyRegion(m, pass, place)
+	r.Logits, r.limit = product, max(n/2, 1)
 	r.shardings[product] = sharding(outermost(dims))
 	r.in[product.Producer] = true
 	return r

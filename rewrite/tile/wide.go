@@ -39,7 +39,7 @@ func Wide(m *onnx.Model, types build.Typer, forward func(*onnx.Node) bool, want 
 	plan.want = want
 	shared := plan.crossing()
 	for i, p := range plan.regions {
-		if err := p.region.apply(types, p.parts(want), "tile", shared); err != nil {
+		if err := p.region.apply(types, p.parts(want), shared); err != nil {
 			var skip *SkipError
 			if !errors.As(err, &skip) {
 				return plan.found, applied, plan.skipped, err
@@ -92,7 +92,7 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 		p.found++
 		out := n.Outputs[0]
 		dims, _ := out.Type.Shape.Ints()
-		r := newRegion(m, place, out, dims)
+		r := newRegion(m, "tile", place, out, dims)
 		r.deps = deps
 		isForward := forward(n)
 		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }
