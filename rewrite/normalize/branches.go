@@ -27,13 +27,21 @@ func branches(s *state) error {
 		}
 	}
 	if s.count > before {
-		for _, n := range s.g.Nodes {
-			if err := s.types.Node(n); err != nil {
-				return err
-			}
+		if err := s.typed(s.g.Nodes); err != nil {
+			return err
 		}
 	}
 	return s.decide(s.nodes())
+}
+
+// typed infers the types of what nodes make, anew.
+func (s *state) typed(nodes []*onnx.Node) error {
+	for _, n := range nodes {
+		if err := s.types.Node(n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // decide inlines the Ifs among nodes, and those that come out of them, and types
@@ -60,44 +68,46 @@ func (s *state) decide(nodes []*onnx.Node) error {
 		if err != nil {
 			continue // the If stays, and whoever cannot take it says so
 		}
-		for _, m := range inner {
-			if err := s.types.Node(m); err != nil {
-				return err
-			}
+		if err := s.typed(inner); err != nil {
+			return err
 		}
-		s.becomes(n, outs, inner)
+		s.becomes(n, outs)
 		gone[n] = true
 		if err := s.decide(inner); err != nil {
 			return err
 		}
 	}
-	for _, n := range nodes {
-		if len(gone) > 0 && !gone[n] {
-			if err := s.types.Node(n); err != nil {
-				return err
-			}
-		}
+	if len(gone) == 0 {
+		return nil
 	}
-	return nil
+	return s.typed(slices.DeleteFunc(slices.Clone(nodes), func(n *onnx.Node) bool { return gone[n] }))
 }
 
-// becomes puts values in the place of n's outputs and removes n; made are the
-// nodes that n became.
-func (s *state) becomes(n *onnx.Node, outs []*onnx.Value, made []*onnx.Node) {
-	s.scope(n)
+// becomes puts values in the place of n's outputs and removes n.
+func (s *state) becomes(n *onnx.Node, outs []*onnx.Value) {
 	for i, o := range n.Outputs {
-		switch {
-		case o == nil:
-		case o.IsOutput() && slices.Contains(made, outs[i].Producer) && !outs[i].IsOutput():
-			s.g.TakeOver(o, outs[i])
-		case o.IsOutput():
-			v := s.b.Op("Identity", build.In(outs[i]))
-			s.g.InsertBefore(n, s.b.Take()...)
-			s.g.TakeOver(o, v)
-		default:
-			s.g.ReplaceUses(o, outs[i])
+		if o != nil {
+			s.replaceOutput(o, outs[i], n)
 		}
 	}
 	s.g.Remove(n)
 	s.count++
+}
+
+// replaceOutput makes readers of v read w, which is there before n. A graph output keeps
+// v's name, by a copy where w has one that is to stay: that of an input, of an initializer or
+// of another output.
+func (s *state) replaceOutput(v, w *onnx.Value, n *onnx.Node) {
+	if !v.IsOutput() {
+		s.g.ReplaceUses(v, w)
+		return
+	}
+	if w.Producer == nil || w.IsOutput() {
+		s.scope(n)
+		if w = s.b.Op("Identity", build.In(w)); w == nil {
+			return // the builder says why
+		}
+		s.g.InsertBefore(n, s.b.Take()...)
+	}
+	s.g.TakeOver(v, w)
 }

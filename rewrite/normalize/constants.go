@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // maxFold is the largest number of elements that folding makes a constant of.
@@ -95,7 +96,7 @@ func handsOn(n *onnx.Node) bool {
 	case n.Is("Identity"):
 		return n.In(0).Type.Other == nil && StoppedBy(n) == ""
 	case n.Is("Dropout"):
-		return !trains(n) || ratioZero(n)
+		return !traits.Draws(n) || ratioZero(n)
 	case n.Is("Cast"):
 		d := n.In(0).Type.DType
 		return d != onnx.Undefined && n.Int("to", 0) == int64(d)
@@ -132,16 +133,6 @@ func neutralTo(n *onnx.Node) *onnx.Value {
 		return n.In(1)
 	}
 	return nil
-}
-
-// trains reports a Dropout that may be in training mode.
-func trains(n *onnx.Node) bool {
-	mode := n.In(2)
-	if mode == nil {
-		return false
-	}
-	on, known := mode.Number()
-	return on != 0 || !known
 }
 
 func ratioZero(n *onnx.Node) bool {

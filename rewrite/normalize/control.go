@@ -39,7 +39,7 @@ func Open(m *onnx.Model, o Options, which func(*onnx.Node) bool) (int, map[*onnx
 	if err != nil {
 		return 0, nil, err
 	}
-	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	s := newState(m, types)
 	closed := map[*onnx.Node]string{}
 	for _, n := range s.nodes() {
 		open := map[string]func(*onnx.Node) (string, error){"If": s.both, "Loop": s.unroll, "Scan": s.unscan}[n.OpType()]
@@ -67,12 +67,7 @@ func (s *state) inline(n *onnx.Node, body *pb.GraphProto, args ...*onnx.Value) (
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, m := range nodes {
-		if err := s.types.Node(m); err != nil {
-			return nil, nil, err
-		}
-	}
-	return nodes, outs, nil
+	return nodes, outs, s.typed(nodes)
 }
 
 // both computes the two branches of an If.
@@ -119,9 +114,8 @@ func (s *state) both(n *onnx.Node) (string, error) {
 	if err := s.b.Err(); err != nil {
 		return "", err
 	}
-	made := s.b.Take()
-	s.g.InsertBefore(n, made...)
-	s.becomes(n, values, made)
+	s.g.InsertBefore(n, s.b.Take()...)
+	s.becomes(n, values)
 	return "", nil
 }
 
@@ -289,9 +283,8 @@ func (s *state) closeLoop(n *onnx.Node, carried []*onnx.Value, collected [][]*on
 			n.DropOutput(i)
 		}
 	}
-	made := s.b.Take()
-	s.g.InsertBefore(n, made...)
-	s.becomes(n, outs, made)
+	s.g.InsertBefore(n, s.b.Take()...)
+	s.becomes(n, outs)
 	return "", nil
 }
 

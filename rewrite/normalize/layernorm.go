@@ -82,20 +82,12 @@ func (s *state) standardized(n *onnx.Node) (x *onnx.Value, eps float64, axis int
 // isSquare reports v = (x-mean)², the mean over the axes from the given one on;
 // the difference and the mean may be made twice.
 func (s *state) isSquare(v, x *onnx.Value, axis int) bool {
-	difference := func(d *onnx.Value) bool {
-		sub := made(d, "Sub")
-		if sub == nil || sub.In(0) != x {
-			return false
-		}
-		own, ok := s.meanOver(sub.In(1), func(v *onnx.Value) bool { return v == x })
-		return ok && own == axis
+	sub := made(squared(v), "Sub")
+	if sub == nil || sub.In(0) != x {
+		return false
 	}
-	if p := made(v, "Pow"); p != nil {
-		two, ok := p.In(1).Number()
-		return ok && two == 2 && difference(p.In(0))
-	}
-	m := made(v, "Mul")
-	return m != nil && m.In(0) == m.In(1) && difference(m.In(0))
+	own, ok := s.meanOver(sub.In(1), func(v *onnx.Value) bool { return v == x })
+	return ok && own == axis
 }
 
 // meanOver checks that v is the mean over the last axes, kept as ones, of a value

@@ -44,6 +44,10 @@ type state struct {
 	count int
 }
 
+func newState(m *onnx.Model, types *infer.Result) *state {
+	return &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+}
+
 // passes in order; what needs what is said in the rows.
 var passes = []pass{
 	{"branches", "a SequenceMap over a list in place is written out, an If whose condition is known becomes the branch taken, an element of such a list itself; first, since all others look past control flow", branches},
@@ -78,7 +82,7 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		if err != nil {
 			return nil, err
 		}
-		s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+		s := newState(m, types)
 		if err := p.run(s); err != nil {
 			return nil, fmt.Errorf("pass normalize/%s: %w", p.name, err)
 		}

@@ -67,6 +67,7 @@ var cases = []struct {
 	{"mapped list", "branches", "in x float32[2,3]\ninit i int64[] = 0\ninit j int64[] = 1\ninit two float32[] = 2\na = Relu(x)\ns = SequenceConstruct(x, a)\nt, u = SequenceMap(s, two, s) {body=graph g {\nin e float32[2,3]\nin f float32[]\nin h float32[2,3]\nr = Shape(e)\nk = Size(r)\nc = LessOrEqual(k, j)\no = If(c) {then_branch=graph a {\np = Exp(e)\nout p float32[2,3]\n}, else_branch=graph b {\nq = Mul(e, f)\nout q float32[2,3]\n}}\nl = Neg(h)\nout o float32[2,3]\nout l float32[2,3]\n}}\nm = SequenceAt(t, i)\nn = SequenceAt(u, j)\ny = Add(m, n)", "Add Mul Neg Relu"},
 	{"stack", "sequences", "in x float32[2,3]\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = ConcatFromSequence(s) {axis=1, new_axis=1}", "Concat Relu Unsqueeze Unsqueeze"},
 	{"element of a list", "branches", "in x float32[2,3]\ninit i int64[] = -1\na = Relu(x)\ns = SequenceConstruct(x, a)\nb = SequenceAt(s, i)\ny = Neg(b)", "Neg Relu"},
+	{"element that is given, and returned", "branches", "in x float32[2,3]\ninit i int64[] = 0\na = Relu(x)\ns = SequenceConstruct(x, a)\ny = SequenceAt(s, i)", "Identity"},
 	{"branch taken", "branches", branchBody("1"), "Mul Relu"},
 	{"branch not taken", "branches", branchBody("3"), "Neg Relu"},
 	{"branch by an element", "branches", "in x float32[2,3]\ninit i int64[] = 0\na = Relu(x)\ns = SequenceConstruct(a, x)\nb = SequenceAt(s, i)\nh = Shape(b)\nn = Size(h)\ninit k int64[] = 2\nc = Equal(n, k)\n" +

@@ -17,7 +17,7 @@ import (
 // Quotients makes quotients of the products with a reciprocal that nothing else reads,
 // and returns their number. types must know the graph's values.
 func Quotients(m *onnx.Model, types *infer.Result) (int, error) {
-	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	s := newState(m, types)
 	for _, n := range s.nodes() {
 		product := reciprocalOf(n)
 		if product == nil {

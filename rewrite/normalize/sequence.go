@@ -111,9 +111,8 @@ func (s *state) unmap(n *onnx.Node) error {
 		}
 		outs[i] = s.b.Op(op, list)
 	}
-	made := s.b.Take()
-	s.g.InsertBefore(n, made...)
-	s.becomes(n, outs, made)
+	s.g.InsertBefore(n, s.b.Take()...)
+	s.becomes(n, outs)
 	return s.b.Err()
 }
 
@@ -160,20 +159,6 @@ func (s *state) splitSequence(n *onnx.Node) {
 	s.g.InsertBefore(n, nodes...)
 	s.g.ReplaceUses(n.Out(0), list)
 	s.count++
-}
-
-// replaceOutput makes readers of v read w, which is made before n; a graph output
-// keeps v's name, by a copy where w is one already.
-func (s *state) replaceOutput(v, w *onnx.Value, n *onnx.Node) {
-	if !v.IsOutput() {
-		s.g.ReplaceUses(v, w)
-		return
-	}
-	if w.IsOutput() {
-		w = s.b.Op("Identity", build.In(w))
-		s.g.InsertBefore(n, s.b.Take()...)
-	}
-	s.g.TakeOver(v, w)
 }
 
 // sequenceSizes are the extents of the parts: one each without the split input,

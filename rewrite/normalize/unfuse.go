@@ -36,7 +36,7 @@ import (
 // be fused into a product, and returns their number. types must know the graph's
 // values.
 func Unfuse(m *onnx.Model, types *infer.Result) (int, error) {
-	s := &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
+	s := newState(m, types)
 	for _, n := range s.nodes() {
 		if n.Is("Transpose") && n.Out(0) != nil && !n.Out(0).IsOutput() && rank(n.In(0)) > 0 {
 			s.simplify(n)
