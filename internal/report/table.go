@@ -199,18 +199,16 @@ func (t *Table) line(w io.Writer, width []int, cells []string) {
 	fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 }
 
-// Fact is one line of a list of keys and values; Fix, if any, is the one line
-// that mends what is wrong.
+// Fact is one line of a list of keys and values.
 type Fact struct {
 	Key   string
 	Value string
-	Fix   string
 }
 
 // Facts is a list of keys and values with aligned values.
 type Facts []Fact
 
-// Text writes the list, fixes below their line.
+// Text writes the list.
 func (f Facts) Text(w io.Writer) error {
 	width := 0
 	for _, x := range f {
@@ -220,9 +218,6 @@ func (f Facts) Text(w io.Writer) error {
 	for _, x := range f {
 		space := strings.Repeat(" ", width-utf8.RuneCountInString(x.Key))
 		fmt.Fprintf(b, "%s%s  %s\n", x.Key, space, clean(x.Value))
-		if x.Fix != "" {
-			fmt.Fprintf(b, "%s  → %s\n", strings.Repeat(" ", width), clean(x.Fix))
-		}
 	}
 	return b.Flush()
 }

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"io"
-	"math"
 	"strings"
 )
 
@@ -48,16 +47,6 @@ func (r *Run) Text(w io.Writer) error {
 		tables = append(tables, r.topTimeTable(), r.topMemoryTable())
 	}
 	return writeTables(w, tables...)
-}
-
-// MemoryText writes what `inspect --memory` shows: the profile of the step,
-// by category, and what is live at the peak.
-func (r *Run) MemoryText(w io.Writer) error {
-	tables := []Table{r.memoryTable()}
-	if r.Timeline != nil {
-		tables = append(tables, r.Timeline.profileTable(20))
-	}
-	return writeTables(w, append(tables, r.stepMemoryTables(20)...)...)
 }
 
 func (r *Run) memoryTable() Table {
@@ -268,27 +257,6 @@ func (r *Run) topMemoryTable() Table {
 		t.add(textOr(o.Node), textOr(o.Op), textOr(string(o.Layer)), Bytes(o.Bytes), Percent(o.Share))
 	}
 	return t.compact()
-}
-
-// profileTable is the timeline in a terminal: one row per stretch of the
-// step with the most that was live in it, and a bar.
-func (t *Timeline) profileTable(rows int) Table {
-	table := Table{Title: "live over the step", Columns: []string{">at", "node", "phase", ">total", ""}}
-	points := thin(t.Points(), rows)
-	var most int64
-	for _, p := range points {
-		most = max(most, p.Live.Total())
-	}
-	for _, p := range points {
-		e, total := t.Events[p.Event], p.Live.Total()
-		bar := strings.Repeat("█", int(math.Round(32*float64(total)/float64(max(most, 1)))))
-		if total == most {
-			bar += " ◀ peak"
-		}
-		at := Percent(float64(p.Event) / float64(len(t.Events)))
-		table.add(at, textOr(elide(e.Node, 40)), textOr(string(e.Phase)), Bytes(total), bar)
-	}
-	return table.compact()
 }
 
 // categoryName is the category in words.

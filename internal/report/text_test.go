@@ -35,12 +35,9 @@ func TestText(t *testing.T) {
 	c := fixtureCompare()
 	failed := &Run{Model: "big.onnx", Provider: "cuda", Error: "out of memory: 3.1 GiB asked, 2.0 GiB left"}
 	withFailed := &Compare{Models: append(c.Models[:1:1], failed), Pairs: []Pair{NewPair(c.Models[0], failed, Difference{})}}
-	inspected := &Run{Memory: Memory{ParameterBytes: 1 << 20, FeedBytes: 64, PredictedLivePeakBytes: new(small.Peak().LiveBytes)}}
-	inspected.SetTimeline(small)
-	doctor := Facts{{Key: "provider", Value: "cpu"}, {Key: "library", Value: "not found", Fix: "remat doctor --install cpu"}, {Key: "ONNX Runtime", Value: "1.31.1"}}
 	for name, write := range map[string]func(io.Writer) error{
-		"run.txt": c.Models[1].Text, "memory.txt": c.Models[1].MemoryText, "plan.txt": c.Models[1].Plan.Text,
-		"compare.txt": c.Text, "inspect.txt": inspected.MemoryText, "failed.txt": withFailed.Text, "failed_run.txt": failed.Text, "facts.txt": doctor.Text, "hostile.txt": fixtureHostile().Text,
+		"run.txt": c.Models[1].Text, "plan.txt": c.Models[1].Plan.Text,
+		"compare.txt": c.Text, "failed.txt": withFailed.Text, "failed_run.txt": failed.Text, "hostile.txt": fixtureHostile().Text,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
@@ -73,7 +70,7 @@ func TestCompactTable(t *testing.T) {
 
 // Empty documents print without a panic.
 func TestEmptyText(t *testing.T) {
-	for _, write := range []func(io.Writer) error{(&Run{}).Text, (&Run{}).MemoryText, (&Plan{}).Text, (&Compare{}).Text, (&Compare{Models: []*Run{{}}}).Text} {
+	for _, write := range []func(io.Writer) error{(&Run{}).Text, (&Plan{}).Text, (&Compare{}).Text, (&Compare{Models: []*Run{{}}}).Text} {
 		if err := write(io.Discard); err != nil {
 			t.Error(err)
 		}

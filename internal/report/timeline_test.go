@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -124,4 +125,26 @@ func TestFixture(t *testing.T) {
 			t.Errorf("%s: only %d events", m.Name(), n)
 		}
 	}
+}
+
+// Check finds events that do not fit together: a buffer allocated twice, or
+// released without being allocated or with another size.
+func (t *Timeline) Check() error {
+	size := map[int]int64{}
+	for i, e := range t.Events {
+		have, ok := size[e.Buffer]
+		switch {
+		case e.Bytes > 0 && ok:
+			return fmt.Errorf("timeline: event %d: buffer %d of %q is allocated twice", i, e.Buffer, e.Value)
+		case e.Bytes <= 0 && !ok:
+			return fmt.Errorf("timeline: event %d: buffer %d of %q was not allocated", i, e.Buffer, e.Value)
+		case e.Bytes < 0 && -e.Bytes != have:
+			return fmt.Errorf("timeline: event %d: buffer %d of %q: %d bytes released, %d allocated", i, e.Buffer, e.Value, -e.Bytes, have)
+		case e.Bytes > 0:
+			size[e.Buffer] = e.Bytes
+		case e.Bytes < 0:
+			delete(size, e.Buffer)
+		}
+	}
+	return nil
 }
