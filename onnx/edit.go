@@ -237,7 +237,7 @@ func (n *Node) DropOutput(i int) {
 }
 
 // ReplaceUses makes every reader of old read v instead, inside subgraphs too.
-// Graph outputs stay; ReplaceOutputs sees to them.
+// Graph outputs stay; TakeOver sees to them.
 func (g *Graph) ReplaceUses(old, v *Value) {
 	for _, u := range slices.Clone(old.uses) {
 		if u.Index != Captured {

@@ -100,8 +100,13 @@ func (v *Value) IsOutput() bool { return v.outs > 0 }
 func (v *Value) IsConstant() bool { return v.Init != nil && !v.input }
 
 // Stored reports a value that the file holds: an initializer, though a feed may replace it, or
-// the tensor of a Constant node.
-func (v *Value) Stored() bool { return v.Init != nil || v.Constant() != nil }
+// what a Constant node makes; false for nil.
+func (v *Value) Stored() bool {
+	return v != nil && (v.Init != nil || v.Producer != nil && v.Producer.Is("Constant"))
+}
+
+// Fixed reports one that no feed can replace.
+func (v *Value) Fixed() bool { return v.Stored() && !v.input }
 
 // Behind is what v is made of by nodes of these operators of the default domain, one after
 // the other, each from its first input; v itself where another made it.

@@ -4,7 +4,8 @@
 //
 //	roles.go      loss, gradients, next values: the metadata entry remat.roles
 //	depend.go     backward and forward slices of a graph, by kind of dependency
-//	machine.go    kernels of a provider: aliases, in place, scratch
+//	provider.go   kernels of a provider: aliases, in place, scratch
+//	places.go     what runs on the host of a device, and what is copied
 //	translate.go  onnx.Graph ─▶ ortmodel.Graph
 //
 // It knows graphs, operators and the model of ONNX Runtime; it plans nothing,

@@ -183,30 +183,26 @@ func (p *Places) prefer(g *onnx.Graph) {
 	place := onnx.Places(g.Nodes)
 	host := map[*onnx.Value]bool{}
 	candidate := make([]bool, len(g.Nodes))
-	add := func(n *onnx.Node) {
-		for _, v := range n.Outputs {
-			if v != nil {
-				host[v] = true
-				readers(v, func(r *onnx.Node) { candidate[place[r]] = true })
-			}
-		}
+	add := func(v *onnx.Value) {
+		host[v] = true
+		readers(v, func(r *onnx.Node) { candidate[place[r]] = true })
 	}
 	for _, n := range g.Nodes {
 		for i, v := range n.Outputs {
 			if v != nil && !p.nodes[n] && !isCopy(n) && p.on.output(n, i) {
-				host[v] = true
-				readers(v, func(r *onnx.Node) { candidate[place[r]] = true })
+				add(v)
 			}
 		}
 	}
 	for i, n := range g.Nodes { // what is added stands behind
-		switch {
-		case !candidate[i]:
-		case p.nodes[n]:
-			add(n)
-		case p.cheaper(n, host):
-			p.nodes[n] = true
-			add(n)
+		if !candidate[i] || !p.nodes[n] && !p.cheaper(n, host) {
+			continue
+		}
+		p.nodes[n] = true
+		for _, v := range n.Outputs {
+			if v != nil {
+				add(v)
+			}
 		}
 	}
 }
@@ -222,7 +218,7 @@ func (p *Places) cheaper(n *onnx.Node, host map[*onnx.Value]bool) bool {
 		case v.Type.DType.IsHalf():
 			return false
 		case v.IsInput():
-		case v.Init != nil || v.Producer != nil && v.Producer.Is("Constant"):
+		case v.Stored():
 			if count, ok := v.Type.Shape.Elements().Int(); !ok || count > smallConstant {
 				return false
 			}

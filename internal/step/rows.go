@@ -51,10 +51,15 @@ func rowsLike(v, next *onnx.Value) bool {
 // BoundWith lists what is bound with the next value that a session writes over its input:
 // that value, and in the way Rows its parts.
 func BoundWith(next *onnx.Value, way Outputs) []*onnx.Value {
+	return append(partsOf(next, way), next)
+}
+
+// partsOf are those of RowsOf in the way that has them, else nil.
+func partsOf(next *onnx.Value, way Outputs) []*onnx.Value {
 	if way != Rows {
-		return []*onnx.Value{next}
+		return nil
 	}
-	return append(RowsOf(next), next)
+	return RowsOf(next)
 }
 
 func rowsIn(v *onnx.Value) int64 {
@@ -72,10 +77,7 @@ type RowWriter struct {
 // WritersOf lists the nodes that write a next value: those that make its parts, or the one
 // that makes it.
 func WritersOf(next *onnx.Value, way Outputs) []RowWriter {
-	var parts []*onnx.Value
-	if way == Rows {
-		parts = RowsOf(next)
-	}
+	parts := partsOf(next, way)
 	if parts == nil {
 		return []RowWriter{{Node: next.Producer, all: true}}
 	}

@@ -133,7 +133,7 @@ func (t *Translation) kind(v *onnx.Value) ortmodel.Kind {
 	switch {
 	case v.IsInput():
 		return ortmodel.Feed
-	case v.Init != nil || v.Producer != nil && v.Producer.Is("Constant"):
+	case v.Stored():
 		return ortmodel.Constant
 	case v.IsOutput() && t.options.Bound[v.Name]:
 		return ortmodel.Bound

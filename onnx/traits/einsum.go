@@ -2,6 +2,8 @@ package traits
 
 // The evaluation of an Einsum as the allocator sees it; see einsumScratch.
 
+import "slices"
+
 // An operand has one extent for each label (1 where it lacks the label), and
 // the place of its buffer in the kernel, None for an input as it came.
 type operand struct {
@@ -158,9 +160,9 @@ func (e *einsum) permute(o *operand, perm []int) {
 func (e *einsum) pair(a, b operand, input int, final bool) operand {
 	left, right := operand{a.dims, None}, operand{b.dims, None}
 	both, lonely, summed, rest := e.split(&left, &right, input)
-	perm := join(both, lonely, summed, rest)
+	perm := slices.Concat(both, lonely, summed, rest)
 	extents := make([]int64, 0, len(perm))
-	for _, l := range join(both, lonely) {
+	for _, l := range slices.Concat(both, lonely) {
 		extents = append(extents, a.dims[l])
 	}
 	for range summed {
@@ -170,7 +172,7 @@ func (e *einsum) pair(a, b operand, input int, final bool) operand {
 		extents = append(extents, b.dims[l])
 	}
 	e.permute(&left, perm)
-	e.permute(&right, join(both, summed, rest, lonely))
+	e.permute(&right, slices.Concat(both, summed, rest, lonely))
 	out := operand{dims: extents, place: e.borrow(extents)}
 	if final {
 		e.finish(perm, out)
@@ -183,13 +185,6 @@ func (e *einsum) pair(a, b operand, input int, final bool) operand {
 	}
 	e.k.giveBack(right.place, left.place)
 	return out
-}
-
-func join(lists ...[]int) (all []int) {
-	for _, l := range lists {
-		all = append(all, l...)
-	}
-	return all
 }
 
 // finish copies a result, whose axes are the labels in order, into the output,

@@ -24,7 +24,7 @@ func PutsOff(n *onnx.Node, input int) bool {
 		return input == 0
 	case Copy, Pointwise:
 		for i, v := range n.Inputs {
-			if i != input && v != nil && !constant(v) {
+			if i != input && v != nil && !v.Fixed() {
 				return false
 			}
 		}
@@ -46,8 +46,4 @@ func statistics(n *onnx.Node) bool {
 		}
 	}
 	return len(uses) > 0
-}
-
-func constant(v *onnx.Value) bool {
-	return v.IsConstant() || v.Producer != nil && v.Producer.Is("Constant")
 }

@@ -647,7 +647,7 @@ func cudaRecurrentScratch(n *onnx.Node, _ int, k *Kernel) bool {
 		k.borrow(result)
 	}
 	k.Held = []int64{dropoutStates}
-	if constant(n.In(1)) && constant(n.In(2)) {
+	if n.In(1).Fixed() && n.In(2).Fixed() {
 		k.Held = append(k.Held, weights)
 	} else {
 		k.borrow(weights)

@@ -62,7 +62,7 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	}
 	for _, v := range m.Graph.Outputs {
 		b.Add(v)
-		if isInitializer(v) && !v.IsInput() && !so.Bound[v.Name] && !b.hosts(v) {
+		if v.Stored() && !v.IsInput() && !so.Bound[v.Name] && !b.hosts(v) {
 			b.copied = append(b.copied, v)
 		}
 	}

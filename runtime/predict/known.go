@@ -289,7 +289,7 @@ func lost(n *onnx.Node) bool {
 	}
 	switch op := n.OpType(); {
 	case strings.HasPrefix(op, "Reduce"), op == "Split", op == "Squeeze", op == "Unsqueeze", op == "TopK":
-		return n.In(1) != nil && !isConstant(n.In(1))
+		return n.In(1) != nil && !n.In(1).Fixed()
 	case slices.Contains(ofRank, op):
 		return n.In(0) != nil && !n.In(0).Type.Ranked
 	case op == "Concat":

@@ -205,7 +205,7 @@ func compare(p *Prediction, m *measured, loose bool) string {
 			}
 		}
 		for _, e := range p.Trace.Events {
-			if e.Value != ortmodel.None && isInitializer(p.Values[e.Value]) {
+			if e.Value != ortmodel.None && p.Values[e.Value].Stored() {
 				tail = append(tail, line(false, e.Bytes))
 			}
 		}

@@ -174,7 +174,7 @@ func session(b *builder) Session {
 	seen := map[*onnx.Value]bool{}
 	for _, n := range b.Nodes {
 		for i, v := range n.Inputs {
-			if !isInitializer(v) {
+			if !v.Stored() {
 				continue
 			}
 			seen[v] = true
@@ -190,13 +190,13 @@ func session(b *builder) Session {
 			}
 		}
 		for _, v := range n.Captures {
-			if isInitializer(v) {
+			if v.Stored() {
 				seen[v], unpacked[v] = true, true
 			}
 		}
 	}
 	for _, v := range b.Values {
-		if v.IsOutput() && isInitializer(v) {
+		if v.IsOutput() && v.Stored() {
 			seen[v], unpacked[v] = true, true
 		}
 	}
@@ -212,7 +212,7 @@ func session(b *builder) Session {
 // deviceSession adds up the constants on the device.
 func deviceSession(b *builder) (s Session) {
 	for _, v := range b.Values {
-		if !isInitializer(v) {
+		if !v.Stored() {
 			continue
 		}
 		if _, device := b.options.places.Constant(v); device {
@@ -286,13 +286,6 @@ func tensorOf(v *onnx.Value) *onnx.Tensor {
 	return v.Producer.TensorAttr("value")
 }
 
-func isConstant(v *onnx.Value) bool {
-	return v != nil && v.IsConstant() || v != nil && v.Producer != nil && v.Producer.Is("Constant")
-}
-
-// isInitializer also holds for one that a feed may replace.
-func isInitializer(v *onnx.Value) bool { return v != nil && v.Init != nil || isConstant(v) }
-
 // Packed is how many bytes a session keeps of n's input i, a constant, in the
 // layout of n's kernel on the CPU; 0 where the kernel reads it as it is.
 func Packed(n *onnx.Node, i int) int64 { return packedBytes(n, i, n.In(i)) }
@@ -300,7 +293,7 @@ func Packed(n *onnx.Node, i int) int64 { return packedBytes(n, i, n.In(i)) }
 // packedBytes is what n's kernel packs of its input i, the constant v.
 func packedBytes(n *onnx.Node, i int, v *onnx.Value) int64 {
 	p, ok := packings[[2]string{n.Domain(), n.OpType()}]
-	if !ok || !isConstant(v) {
+	if !ok || !v.Fixed() {
 		return 0
 	}
 	half := v.Type.DType.IsHalf()
