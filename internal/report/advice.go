@@ -142,18 +142,11 @@ func (a *Advice) ranksTable() Table {
 		Columns: []string{"--sync", ">takes", ">more work", "fits", ">sends", ">every", ">seconds", ">efficiency", "~"},
 	}
 	for _, r := range a.Ranks {
-		fits := "no"
-		if r.Fits {
-			fits = "yes"
-		}
-		if r.Total == nil {
-			fits = none
-		}
 		text := string(r.Train)
 		if r.Remark != "" {
 			text = string(r.Remark)
 		}
-		t.add(r.Sync, bytesOr(r.Total), floatOr(r.Overhead, Signed), fits, bytesOr(r.SyncBytes), fmt.Sprint(r.Every), floatOr(r.SyncSeconds, Seconds), floatOr(r.Efficiency, Percent), text)
+		t.add(r.Sync, bytesOr(r.Total), floatOr(r.Overhead, Signed), fitsOr(r.Total, r.Fits), bytesOr(r.SyncBytes), fmt.Sprint(r.Every), floatOr(r.SyncSeconds, Seconds), floatOr(r.Efficiency, Percent), text)
 	}
 	return t
 }
@@ -185,16 +178,6 @@ func (a *Advice) needTable() Table {
 func (a *Advice) measuresTable() Table {
 	t := Table{Title: "measures: alone, and with those before", Columns: []string{"measure", ">alone saves", ">takes", ">more work", "fits", "~"}}
 	for _, m := range a.Measures {
-		fits := "no"
-		if m.Fits {
-			fits = "yes"
-		}
-		total := none
-		if m.Total == nil {
-			fits = none
-		} else {
-			total = Bytes(*m.Total)
-		}
 		text := string(m.Did)
 		if m.Remark != "" {
 			if text != "" {
@@ -202,9 +185,17 @@ func (a *Advice) measuresTable() Table {
 			}
 			text += string(m.Remark)
 		}
-		t.add(m.Name, bytesOr(m.AloneSaves), total, floatOr(m.Overhead, Signed), fits, text)
+		t.add(m.Name, bytesOr(m.AloneSaves), bytesOr(m.Total), floatOr(m.Overhead, Signed), fitsOr(m.Total, m.Fits), text)
 	}
 	return t
+}
+
+// fitsOr says whether a total fits, where there is one.
+func fitsOr(total *int64, fits bool) string {
+	if total == nil {
+		return none
+	}
+	return yesNo(&fits)
 }
 
 // closing says what to do.

@@ -8,6 +8,7 @@ package report
 
 import (
 	"math"
+	"slices"
 
 	"github.com/go-echarts/go-echarts/v2/charts"
 	"github.com/go-echarts/go-echarts/v2/opts"
@@ -67,13 +68,17 @@ func (c *Compare) charts() []chart {
 			all = append(all, layersChart("plan-"+itoa(i), name, m.Plan), paretoChart("pareto-"+itoa(i), name, m.Plan.Pareto))
 		}
 	}
-	var drawn []chart
-	for _, x := range all {
-		if x.Option != nil {
-			drawn = append(drawn, x)
-		}
-	}
-	return drawn
+	return withData(all)
+}
+
+// withData leaves out the charts that have none.
+func withData(all []chart) []chart {
+	return slices.DeleteFunc(all, func(x chart) bool { return x.Option == nil })
+}
+
+// view is where the page puts a chart, and what it says of it.
+func (x *chart) view(wide bool) chartView {
+	return chartView{ID: x.ID, Title: x.Title, Caption: x.Caption, Height: x.Height, Wide: wide}
 }
 
 // horizontal makes a bar chart with the names on the vertical axis, the first

@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -77,10 +78,7 @@ func (t *Timeline) hints(points []Point) *liveHints {
 
 // largest are the n largest buffers, largest first.
 func largest(buffers map[int]LiveValue, n int) []LiveValue {
-	all := make([]LiveValue, 0, len(buffers))
-	for _, b := range buffers {
-		all = append(all, b)
-	}
+	all := slices.Collect(maps.Values(buffers))
 	slices.SortFunc(all, func(a, b LiveValue) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Node, b.Node))
 	})

@@ -208,7 +208,7 @@ func (c *Compare) sections(drawn []chart) []sectionView {
 	side.Text = strings.Join(said, " ")
 	plans := sectionView{Title: "Plans", Text: "What each rewritten variant keeps for the backward pass, and what it recomputes."}
 	for _, d := range drawn {
-		v := chartView{ID: d.ID, Title: d.Title, Caption: d.Caption, Height: d.Height}
+		v := d.view(false)
 		switch {
 		case d.Tip == "overlay" || d.Tip == "live":
 			v.Wide = d.Tip == "overlay" || len(c.Models) == 1

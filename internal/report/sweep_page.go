@@ -164,7 +164,7 @@ func (s *Sweep) cards() []cardView {
 func (s *Sweep) sections(drawn []chart) []sectionView {
 	v := sectionView{Title: "Sweep"}
 	for _, d := range drawn {
-		v.Charts = append(v.Charts, chartView{ID: d.ID, Title: d.Title, Caption: d.Caption, Height: d.Height, Wide: true})
+		v.Charts = append(v.Charts, d.view(true))
 	}
 	for _, t := range s.tables() {
 		v.Tables = append(v.Tables, viewTable(t))

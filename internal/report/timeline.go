@@ -10,10 +10,7 @@ package report
 // Weakness: categories are those of the event's value, so a buffer that an
 // in-place operator takes over must be passed on by an event of its own.
 
-import (
-	"cmp"
-	"slices"
-)
+import ()
 
 // Category says what a buffer is for.
 type Category string
@@ -203,12 +200,7 @@ func newPeak(t *Timeline, i int, live Sizes, buffers map[int]LiveValue) *Peak {
 		Event: i, Seconds: e.Seconds, Node: e.Node, Op: e.Op, Layer: e.Layer, Phase: e.Phase,
 		TotalBytes: live.Total(), LiveBytes: live.Total() - t.Base.Total(), Sizes: live,
 	}
-	for _, b := range buffers {
-		p.Live = append(p.Live, b)
-	}
-	slices.SortFunc(p.Live, func(a, b LiveValue) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Value, b.Value), cmp.Compare(a.Node, b.Node))
-	})
+	p.Live = largest(buffers, len(buffers))
 	return p
 }
 

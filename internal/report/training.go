@@ -83,7 +83,7 @@ func (t *Training) HTML(w io.Writer) error {
 	view := pageView{Title: clean(t.Title), Command: clean(t.Command), Facts: t.Facts.clean(), Cards: t.cards()}
 	curves := sectionView{Title: "Over the steps", Text: t.reading()}
 	for _, d := range drawn {
-		curves.Charts = append(curves.Charts, chartView{ID: d.ID, Title: d.Title, Caption: d.Caption, Height: d.Height, Wide: d.ID == "loss"})
+		curves.Charts = append(curves.Charts, d.view(d.ID == "loss"))
 	}
 	if n := len(curves.Charts); n > 0 && n%2 == 0 { // the loss stands alone
 		curves.Charts[n-1].Wide = true

@@ -37,13 +37,7 @@ func (t *Training) charts() []chart {
 		all = append(all, curveChart("skipped", "Skipped steps", "count", "So far: steps without an update because a gradient overflowed.", 240,
 			drawnCurve{name: "skipped so far", color: "--v5", curve: &t.overflows}))
 	}
-	var drawn []chart
-	for _, x := range all {
-		if x.Option != nil {
-			drawn = append(drawn, x)
-		}
-	}
-	return drawn
+	return withData(all)
 }
 
 // curveChart draws curves over steps; y is what they measure.
