@@ -21,6 +21,7 @@ package unpack
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,6 +40,8 @@ const most = 1 << 27
 
 // opset is the first with blocks and with types of four bits.
 const opset = 21
+
+const noInitializers = "its codes, scales or zero points are no initializers"
 
 // unpackers write an operator that reads packed weights, by its name.
 var unpackers = map[string]func(*opener, *onnx.Node) (*onnx.Value, error){
@@ -162,10 +165,11 @@ func (o *opener) packed(n *onnx.Node) (codes, scales, zeros *onnx.Value, block i
 	p := packing{rows, k, (k + block - 1) / block, block, bits}
 	w, s, z := n.In(1), n.In(2), n.In(3)
 	if w == nil || s == nil || !w.IsConstant() || !s.IsConstant() || z != nil && !z.IsConstant() {
-		return nil, nil, nil, 0, fmt.Errorf("its codes, scales or zero points are no initializers")
+		return nil, nil, nil, 0, errors.New(noInitializers)
 	}
-	if e, err := s.Init.Elements(); err != nil || e != rows*p.blocks || !s.Type.DType.IsFloat() {
-		return nil, nil, nil, 0, fmt.Errorf("scales are %s, want %d floats", s.Type, rows*p.blocks)
+	factors, err := p.scalesOf(s)
+	if err != nil {
+		return nil, nil, nil, 0, err
 	}
 	c, zero, err := p.codes(w, z)
 	if err != nil {
@@ -176,7 +180,7 @@ func (o *opener) packed(n *onnx.Node) (codes, scales, zeros *onnx.Value, block i
 		less = z
 	}
 	codes = o.hold(w, less, c, true)
-	scales = o.hold(s, nil, s.Init.As(s.Type.DType, rows, p.blocks), true)
+	scales = o.hold(s, nil, factors, true)
 	if zero != nil {
 		if z != nil {
 			zeros = o.hold(z, nil, zero, true)
@@ -189,19 +193,58 @@ func (o *opener) packed(n *onnx.Node) (codes, scales, zeros *onnx.Value, block i
 
 // lookup writes a GatherBlockQuantized.
 func lookup(b *opener, n *onnx.Node) (*onnx.Value, error) {
-	w, s, z := stored(n.In(0)), stored(n.In(2)), stored(n.In(3))
-	bits, block := n.Int("bits", 4), n.Int("block_size", 128)
-	if w == nil || s == nil || n.In(1) == nil || n.In(3) != nil && z == nil {
-		return nil, fmt.Errorf("its codes, scales or zero points are no initializers")
+	t, err := tableOf(n)
+	if err != nil {
+		return nil, err
 	}
-	extents := w.Init.Dims()
+	rows := func(of *onnx.Value, t *onnx.Tensor) *onnx.Value {
+		return b.Op("Gather", build.In(b.hold(of, nil, t, false), b.Op("Reshape", build.In(n.In(1), b.Ints(-1)))), onnx.IntAttr("axis", 0))
+	}
+	codes := spreadRows(b.Builder, rows(t.w, t.w.Init.As(onnx.Uint8, t.rows, t.bytes)), t.packing)
+	if t.w.Type.DType == onnx.Int4 { // from -8…7 to 0…15
+		codes = b.Op("BitwiseXor", build.In(codes, b.Const(onnx.NewTensor(onnx.Uint8, nil, []byte{8}))))
+	}
+	scales := rows(t.s, t.scales)
+	var zeros *onnx.Value
+	if t.z != nil {
+		list, err := t.zerosOf(t.w.Type.DType, t.z)
+		if err != nil {
+			return nil, err
+		}
+		zeros = rows(t.z, onnx.NewTensor(onnx.Uint8, []int64{t.rows, t.blocks}, list))
+	} else {
+		all := b.Const(onnx.NewTensor(onnx.Uint8, []int64{1, 1}, []byte{t.middle}))
+		zeros = b.Op("Expand", build.In(all, b.Op("Shape", build.In(scales))))
+	}
+	y := b.Op("DequantizeLinear", build.In(codes, scales, zeros), onnx.IntAttr("axis", 1), onnx.IntAttr("block_size", t.block))
+	shape := b.Op("Concat", build.In(b.Op("Shape", build.In(n.In(1))), b.Ints(t.k)), onnx.IntAttr("axis", 0))
+	return b.Op("Reshape", build.In(y, shape)), nil
+}
+
+// A table is what a GatherBlockQuantized looks up rows of: the initializers of its codes,
+// scales and zero points, if it has any.
+type table struct {
+	packing
+	w, s, z *onnx.Value
+	scales  *onnx.Tensor
+	bytes   int64 // of a row of codes
+	middle  byte  // what stands for 0 without zero points
+}
+
+// tableOf is that of a node, refused where it is none that can be written.
+func tableOf(n *onnx.Node) (*table, error) {
+	t := &table{w: stored(n.In(0)), s: stored(n.In(2)), z: stored(n.In(3))}
+	if t.w == nil || t.s == nil || n.In(1) == nil || n.In(3) != nil && t.z == nil {
+		return nil, errors.New(noInitializers)
+	}
+	extents := t.w.Init.Dims()
 	if r := n.In(0).Producer; r != nil {
 		extents = nil
 		if t := r.In(1).Constant(); t != nil {
 			extents, _ = t.Int64s()
 		}
 	}
-	have, err := w.Init.Elements()
+	have, err := t.w.Init.Elements()
 	if e, ok := onnx.Elements(extents); err != nil || !ok || e != have || len(extents) != 2 || extents[0] < 1 || extents[1] < 1 || max(extents[0], extents[1]) > most {
 		return nil, fmt.Errorf("codes of shape %v are not supported", extents)
 	}
@@ -209,48 +252,25 @@ func lookup(b *opener, n *onnx.Node) (*onnx.Value, error) {
 	if gather != 0 && gather != -2 || quantize != 1 && quantize != -1 {
 		return nil, fmt.Errorf("blocks along axis %d, rows along axis %d are not supported", quantize, gather)
 	}
-	p := packing{rows: extents[0], k: extents[1], block: block, bits: bits}
-	middle := byte(0) // what stands for 0
-	switch d := w.Type.DType; {
-	case (d == onnx.Uint4 || d == onnx.Int4) && bits == 4 && p.k%2 == 0:
-		extents = []int64{p.rows, p.k / 2}
+	bits, block := n.Int("bits", 4), n.Int("block_size", 128)
+	t.packing, t.bytes = packing{rows: extents[0], k: extents[1], block: block, bits: bits}, extents[1]
+	switch d := t.w.Type.DType; {
+	case (d == onnx.Uint4 || d == onnx.Int4) && bits == 4 && t.k%2 == 0:
+		t.bytes = t.k / 2
 		if d == onnx.Int4 {
-			middle = 8
+			t.middle = 8
 		}
 	case d == onnx.Uint8 && (bits == 2 || bits == 4 || bits == 8):
-		p.k, middle = p.k*8/bits, 1<<(bits-1)
+		t.k, t.middle = t.k*8/bits, 1<<(bits-1)
 	default:
 		return nil, fmt.Errorf("codes of %s and %d bits in rows of %d are not supported", d, bits, extents[1])
 	}
 	if block < 16 || block > 1<<20 {
 		return nil, fmt.Errorf("blocks of %d are not supported", block)
 	}
-	p.blocks = (p.k + block - 1) / block
-	if e, err := s.Init.Elements(); err != nil || p.rows < 1 || e != p.rows*p.blocks || !s.Type.DType.IsFloat() {
-		return nil, fmt.Errorf("scales are %s, want %d floats", s.Type, p.rows*p.blocks)
-	}
-	rows := func(of *onnx.Value, t *onnx.Tensor) *onnx.Value {
-		return b.Op("Gather", build.In(b.hold(of, nil, t, false), b.Op("Reshape", build.In(n.In(1), b.Ints(-1)))), onnx.IntAttr("axis", 0))
-	}
-	codes := spreadRows(b.Builder, rows(w, w.Init.As(onnx.Uint8, extents...)), p)
-	if w.Type.DType == onnx.Int4 { // from -8…7 to 0…15
-		codes = b.Op("BitwiseXor", build.In(codes, b.Const(onnx.NewTensor(onnx.Uint8, nil, []byte{8}))))
-	}
-	scales := rows(s, s.Init.As(s.Type.DType, p.rows, p.blocks))
-	var zeros *onnx.Value
-	if z != nil {
-		list, err := p.zerosOf(w.Type.DType, z)
-		if err != nil {
-			return nil, err
-		}
-		zeros = rows(z, onnx.NewTensor(onnx.Uint8, []int64{p.rows, p.blocks}, list))
-	} else {
-		all := b.Const(onnx.NewTensor(onnx.Uint8, []int64{1, 1}, []byte{middle}))
-		zeros = b.Op("Expand", build.In(all, b.Op("Shape", build.In(scales))))
-	}
-	y := b.Op("DequantizeLinear", build.In(codes, scales, zeros), onnx.IntAttr("axis", 1), onnx.IntAttr("block_size", block))
-	shape := b.Op("Concat", build.In(b.Op("Shape", build.In(n.In(1))), b.Ints(p.k)), onnx.IntAttr("axis", 0))
-	return b.Op("Reshape", build.In(y, shape)), nil
+	t.blocks = (t.k + block - 1) / block
+	t.scales, err = t.scalesOf(t.s)
+	return t, err
 }
 
 // stored is the initializer that v is, perhaps in another shape, nil where it is none.
@@ -286,6 +306,14 @@ func spreadRows(b *build.Builder, rows *onnx.Value, p packing) *onnx.Value {
 // whole bytes, padded.
 type packing struct {
 	rows, k, blocks, block, bits int64
+}
+
+// scalesOf are the scales [rows, blocks].
+func (p packing) scalesOf(s *onnx.Value) (*onnx.Tensor, error) {
+	if e, err := s.Init.Elements(); err != nil || e != p.rows*p.blocks || !s.Type.DType.IsFloat() {
+		return nil, fmt.Errorf("scales are %s, want %d floats", s.Type, p.rows*p.blocks)
+	}
+	return s.Init.As(s.Type.DType, p.rows, p.blocks), nil
 }
 
 // codes are the weight's as ONNX has them, and the zero points; nil where they are 0.
