@@ -26,108 +26,119 @@ func rewriteCommand(e *env) *cli.Command {
 			&cli.StringFlag{Name: "updates", Value: string(optim.None), Usage: "with --bundle, where the graph returns gradients: write separate graphs that update the parameters by `OPTIMIZER`, one at a time"},
 			&cli.StringFlag{Name: "plan", Usage: "`plan.json`: follow this plan instead of --strategy"},
 		),
-		Action: func(c *cli.Context) error {
-			path, err := argument(c, "training graph")
-			if err != nil {
-				return err
-			}
-			o, err := readPlanOptions(e, c)
-			if err != nil {
-				return err
-			}
-			target, err := readTarget(c, &o)
-			if err != nil {
-				return err
-			}
-			updates, err := readUpdates(c, target)
-			if err != nil {
-				return err
-			}
-			out := c.String("bundle")
-			if target == nil {
-				if out, err = output(c); err != nil {
-					return err
-				}
-			}
-			if o.file = c.String("plan"); c.IsSet("plan") {
-				if err := planAlone(c); err != nil {
-					return err
-				}
-			}
-			source, err := e.load(path)
-			if err != nil {
-				return err
-			}
-			reads := append(slices.Clone(source.DataFiles()), o.file, o.costs)
-			var skipped []rewrite.Report
-			var src planSource
-			if o.file != "" {
-				var body []byte
-				if src, body, err = readPlanFile(o.file); err != nil {
-					return err
-				}
-				o.budget, o.total, o.overhead = src.Budget, src.BudgetTotal, src.Overhead
-				if o.pipeline.Layers, err = src.layerBudgets(); err != nil {
-					return fmt.Errorf("%s: %w", o.file, err)
-				}
-				other, err := src.adopt(&o, c.IsSet, source, o.file)
-				if err != nil {
-					return err
-				}
-				if len(other) > 0 {
-					again, err := src.askAgain(&o, body, other)
-					if err != nil {
-						return err
-					}
-					skipped = append(skipped, again)
-				}
-			}
-			if target != nil {
-				err = onnx.Vacant(out)
-			} else {
-				err = pipeline.CanWrite(append(reads, e.fed...), out)
-			}
-			if err != nil {
-				return err
-			}
-			p, err := makePlan(e, source, o)
-			if err != nil {
-				return err
-			}
-			if o.file != "" {
-				src.describe(p, e.opt)
-			}
-			for _, r := range skipped {
-				p.result.Reports = slices.Insert(p.result.Reports, 0, r)
-				p.document.Notes = slices.Insert(p.document.Notes, 0, pipeline.Note(r))
-			}
-			if target != nil {
-				err = p.bundle(e, out, target, updates)
-			} else {
-				err = p.save(out)
-			}
-			if err != nil {
-				return err
-			}
-			e.remarkPlan(out, p)
-			if e.json {
-				return report.WriteJSON(e.stdout, p.document)
-			}
-			for _, line := range p.result.Applied() {
-				e.say("%s", line)
-			}
-			if line := p.result.Rounding(); line != "" {
-				e.say("%s", line)
-			}
-			if p.limited != "" {
-				e.say("plan: %s", p.limited)
-			}
-			e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
-				out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
-				report.Percent(float64(p.document.Saving)), report.Percent(float64(p.document.Overhead)))
-			return nil
-		},
+		Action: func(c *cli.Context) error { return rewriteFile(e, c) },
 	}
+}
+
+// rewriteFile plans, or follows a plan, and writes the file or the bundle.
+func rewriteFile(e *env, c *cli.Context) error {
+	path, err := argument(c, "training graph")
+	if err != nil {
+		return err
+	}
+	o, err := readPlanOptions(e, c)
+	if err != nil {
+		return err
+	}
+	target, err := readTarget(c, &o)
+	if err != nil {
+		return err
+	}
+	updates, err := readUpdates(c, target)
+	if err != nil {
+		return err
+	}
+	out := c.String("bundle")
+	if target == nil {
+		if out, err = output(c); err != nil {
+			return err
+		}
+	}
+	if o.file = c.String("plan"); c.IsSet("plan") {
+		if err := planAlone(c); err != nil {
+			return err
+		}
+	}
+	source, err := e.load(path)
+	if err != nil {
+		return err
+	}
+	reads := append(slices.Clone(source.DataFiles()), o.file, o.costs)
+	var again []rewrite.Report
+	var src planSource
+	if o.file != "" {
+		if src, again, err = o.follow(source, c.IsSet); err != nil {
+			return err
+		}
+	}
+	if target != nil {
+		err = onnx.Vacant(out)
+	} else {
+		err = pipeline.CanWrite(append(reads, e.fed...), out)
+	}
+	if err != nil {
+		return err
+	}
+	p, err := makePlan(e, source, o)
+	if err != nil {
+		return err
+	}
+	if o.file != "" {
+		src.describe(p, e.opt)
+	}
+	for _, r := range again {
+		p.result.Reports = slices.Insert(p.result.Reports, 0, r)
+		p.document.Notes = slices.Insert(p.document.Notes, 0, pipeline.Note(r))
+	}
+	if target != nil {
+		err = p.bundle(e, out, target, updates)
+	} else {
+		err = p.save(out)
+	}
+	if err != nil {
+		return err
+	}
+	e.remarkPlan(out, p)
+	if e.json {
+		return report.WriteJSON(e.stdout, p.document)
+	}
+	p.say(e, out)
+	return nil
+}
+
+// follow takes what the file of --plan says into the options, and reports what of it is asked
+// for anew.
+func (o *planOptions) follow(source *pipeline.Source, given func(flag string) bool) (src planSource, again []rewrite.Report, err error) {
+	src, body, err := readPlanFile(o.file)
+	if err != nil {
+		return src, nil, err
+	}
+	o.budget, o.total, o.overhead = src.Budget, src.BudgetTotal, src.Overhead
+	if o.pipeline.Layers, err = src.layerBudgets(); err != nil {
+		return src, nil, fmt.Errorf("%s: %w", o.file, err)
+	}
+	other, err := src.adopt(o, given, source, o.file)
+	if err != nil || len(other) == 0 {
+		return src, nil, err
+	}
+	r, err := src.askAgain(o, body, other)
+	return src, []rewrite.Report{r}, err
+}
+
+// say tells what was done, and what it comes to.
+func (p *planned) say(e *env, out string) {
+	for _, line := range p.result.Applied() {
+		e.say("%s", line)
+	}
+	if line := p.result.Rounding(); line != "" {
+		e.say("%s", line)
+	}
+	if p.limited != "" {
+		e.say("plan: %s", p.limited)
+	}
+	e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
+		out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
+		report.Percent(float64(p.document.Saving)), report.Percent(float64(p.document.Overhead)))
 }
 
 // bundle writes a planned file as a folder for a runtime.
