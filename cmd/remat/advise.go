@@ -6,7 +6,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -36,7 +35,7 @@ func adviseCommand(e *env) *cli.Command {
 			&cli.Int64Flag{Name: "heads", Usage: "attention heads of a built-in model, `N`"},
 			&cli.Int64Flag{Name: "vocab", Usage: "tokens in the vocabulary of a built-in model, `N`"},
 			&cli.StringFlag{Name: "write", Usage: "write what is recommended as a recipe for remat train, `F.yaml`"},
-		}, adviseRankFlags(), derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags()),
+		}, adviseRankFlags(), updateFlags(), precisionFlags()),
 		Action: func(c *cli.Context) error {
 			a, err := readAdvice(e, c)
 			if err != nil {
@@ -79,7 +78,7 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, flag := range []string{"batch", "seq", "layers", "hidden", "heads", "vocab"} {
+	for _, flag := range append([]string{"batch", "seq"}, widths...) {
 		if n := c.Int64(flag); c.IsSet(flag) && (n < 1 || n > mostSize) {
 			return nil, fmt.Errorf("--%s %d: want at least 1, and at most %d", flag, n, mostSize)
 		}
@@ -87,14 +86,11 @@ func readAdvice(e *env, c *cli.Context) (*adviceRun, error) {
 	if a.rankAdvice, err = readRankAdvice(c); err != nil {
 		return nil, err
 	}
-	if o.Derive, err = readGradOptions(e, c); err != nil {
+	if o.Derive, err = readUpdate(e, c); err != nil {
 		return nil, err
 	}
 	if o.Derive.Update.Kind == optim.None {
 		return nil, errors.New("--optimizer none: what is trained has an update: " + optim.List(optim.Kinds(), "or"))
-	}
-	if c.IsSet("accumulate") && o.Derive.Update.Accumulate < 1 {
-		return nil, fmt.Errorf("--accumulate %d: want at least 1", o.Derive.Update.Accumulate)
 	}
 	if o.Norm = pipeline.NormNever; c.Bool("gradient-norm") {
 		o.Norm = pipeline.NormAlways
@@ -174,15 +170,15 @@ func (a *adviceRun) run() error {
 
 // load opens the model, and finds the numbers of its free dimensions.
 func (a *adviceRun) load(dir string) error {
-	row, err := models.Find(a.name)
-	if err == nil {
+	row, builtIn, err := builtInModel(a.name)
+	if err != nil {
+		return err
+	}
+	if builtIn {
 		a.row = &row
 		return a.loadBuiltIn(dir)
 	}
-	if _, ferr := os.Stat(a.name); ferr != nil && filepath.Ext(a.name) == "" {
-		return err // a name rather than a file
-	}
-	for _, flag := range []string{"layers", "hidden", "heads", "vocab"} {
+	for _, flag := range widths {
 		if a.c.IsSet(flag) {
 			return fmt.Errorf("--%s applies only to built-in models, not to %s", flag, a.name)
 		}
@@ -213,12 +209,8 @@ func (a *adviceRun) load(dir string) error {
 			return fmt.Errorf("%s: no size for its dimension %s: add --batch N, --seq N or --dim %s=N", a.name, name, name)
 		}
 	}
-	if a.training {
-		for _, f := range slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW)) {
-			if flag := f.Names()[0]; a.c.IsSet(flag) {
-				return fmt.Errorf("--%s: %s is a training graph and has its update: leave the flag out, or advise on its forward model", flag, a.name)
-			}
-		}
+	if flag := givenUpdate(a.c); a.training && flag != "" {
+		return hasUpdate(flag, a.name, "advise on")
 	}
 	return nil
 }

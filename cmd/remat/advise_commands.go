@@ -27,7 +27,7 @@ func (a *adviceRun) commands(t *pipeline.Taken) []string {
 	var list []string
 	if a.row != nil {
 		words := []string{"model", a.name}
-		for _, flag := range []string{"layers", "hidden", "heads", "vocab"} {
+		for _, flag := range widths {
 			if a.c.IsSet(flag) {
 				words = append(words, "--"+flag, fmt.Sprint(a.c.Int64(flag)))
 			}
@@ -145,7 +145,7 @@ func (a *adviceRun) derivation(t *pipeline.Taken) []flagValue {
 	for _, s := range optim.Settings() {
 		settings[s.Name] = true
 	}
-	for _, f := range slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW)) {
+	for _, f := range updateFlags() {
 		name := f.Names()[0]
 		i := slices.IndexFunc(given, func(g flagValue) bool { return g.name == name })
 		if i < 0 || name == "optimizer" || name == "frozen" || name == "lora" || name == "quantize-frozen" || name == "keep-grads" || changed && settings[name] {

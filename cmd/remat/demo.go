@@ -222,16 +222,14 @@ func demoModel(o demoOptions, path string) (map[string]remat.Tensor, error) {
 	if o.length == 0 && o.model == "gpt2" {
 		o.length = demoSeq
 	}
-	for _, size := range []struct {
-		flag  string
-		given int64
-		of    *int64
-	}{{"layers", o.layers, &cfg.Layers}, {"seq", o.length, &cfg.Seq}, {"batch", o.batch, &cfg.Batch}} {
-		if size.given < 0 {
-			return nil, fmt.Errorf("--%s %d: must not be negative", size.flag, size.given)
+	given := map[string]int64{"layers": o.layers, "seq": o.length, "batch": o.batch}
+	for _, size := range sizesOf(&cfg) {
+		n := given[size.flag]
+		if n < 0 {
+			return nil, fmt.Errorf("--%s %d: must not be negative", size.flag, n)
 		}
-		if size.given > 0 && (*size.of > 0 || text) {
-			*size.of = size.given
+		if n > 0 && (*size.of > 0 || text) {
+			*size.of = n
 		}
 	}
 	cfg.Seed = o.seed

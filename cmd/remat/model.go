@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -59,22 +61,56 @@ func zooDocument() []map[string]any {
 	return out
 }
 
+// widths are the flags that say how large a built-in model is; its data have a length and a
+// batch beside.
+var widths = []string{"layers", "hidden", "heads", "vocab"}
+
+// builtInModel is the built-in model of a name; a file is none.
+func builtInModel(name string) (row models.Row, builtIn bool, err error) {
+	if row, err = models.Find(name); err == nil {
+		return row, true, nil
+	}
+	if _, ferr := os.Stat(name); ferr != nil && !strings.Contains(name, ".") {
+		return row, false, err // a name rather than a file
+	}
+	return row, false, nil
+}
+
+// A modelSize is a number of a built-in model's configuration, by its flag; 0 where the model
+// has no such size.
+type modelSize struct {
+	flag string
+	of   *int64
+}
+
+func sizesOf(c *models.Config) []modelSize {
+	return []modelSize{
+		{"layers", &c.Layers}, {"hidden", &c.Hidden}, {"heads", &c.Heads},
+		{"vocab", &c.Vocab}, {"seq", &c.Seq}, {"batch", &c.Batch},
+	}
+}
+
+// resized is the row's default with the sizes that are given.
+func resized(r models.Row, given func(flag string) (n int64, ok bool)) (models.Config, error) {
+	cfg := r.Default
+	for _, s := range sizesOf(&cfg) {
+		n, ok := given(s.flag)
+		if !ok {
+			continue
+		}
+		if *s.of == 0 {
+			return cfg, fmt.Errorf("model %s has no --%s", r.Name, s.flag)
+		}
+		*s.of = n
+	}
+	return cfg, nil
+}
+
 // modelConfig is the row's default with the flags that were given.
 func modelConfig(c *cli.Context, r models.Row) (models.Config, error) {
-	cfg := r.Default
-	for _, f := range []struct {
-		name string
-		to   *int64
-	}{
-		{"layers", &cfg.Layers}, {"hidden", &cfg.Hidden}, {"heads", &cfg.Heads},
-		{"vocab", &cfg.Vocab}, {"seq", &cfg.Seq}, {"batch", &cfg.Batch},
-	} {
-		if c.IsSet(f.name) {
-			if *f.to == 0 {
-				return cfg, fmt.Errorf("model %s has no --%s", r.Name, f.name)
-			}
-			*f.to = c.Int64(f.name)
-		}
+	cfg, err := resized(r, func(flag string) (int64, bool) { return c.Int64(flag), c.IsSet(flag) })
+	if err != nil {
+		return cfg, err
 	}
 	cfg.Dropout, cfg.Seed, cfg.Logits = c.Float64("dropout"), c.Uint64("seed"), c.Bool("logits")
 	return cfg, nil

@@ -94,7 +94,7 @@ func (o *sweepOptions) describe(e *env) (json.RawMessage, error) {
 		Accumulate: o.accumulates, Dims: e.dims, Optimizer: o.optimizer, Limit: o.limit, Measure: o.measure, Provider: e.asked, Opt: e.opt, Version: version,
 	}
 	for _, name := range o.models {
-		if _, builtIn, err := sweptModel(name); err != nil {
+		if _, builtIn, err := builtInModel(name); err != nil {
 			return nil, err
 		} else if builtIn {
 			continue

@@ -215,7 +215,7 @@ func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.P
 
 // graph makes the training graph of a size.
 func (w *sweeper) graph(size sweepSize) (*sizedGraph, error) {
-	row, builtIn, err := sweptModel(size.model)
+	row, builtIn, err := builtInModel(size.model)
 	switch {
 	case err != nil:
 		return nil, err
@@ -225,32 +225,12 @@ func (w *sweeper) graph(size sweepSize) (*sizedGraph, error) {
 	return w.foreign(size)
 }
 
-// sweptModel is the built-in model of a name; a file is none.
-func sweptModel(name string) (row models.Row, builtIn bool, err error) {
-	if row, err = models.Find(name); err == nil {
-		return row, true, nil
-	}
-	if _, ferr := os.Stat(name); ferr != nil && !strings.Contains(name, ".") {
-		return row, false, err // a name rather than a file
-	}
-	return row, false, nil
-}
-
 // builtIn makes the training graph of a model of the zoo.
 func (w *sweeper) builtIn(size sweepSize, row models.Row) (*sizedGraph, error) {
-	c := row.Default
-	for _, f := range []struct {
-		flag string
-		n    int64
-		to   *int64
-	}{{"layers", size.layers, &c.Layers}, {"seq", size.seq, &c.Seq}, {"batch", size.batch, &c.Batch}} {
-		if f.n == 0 {
-			continue
-		}
-		if *f.to == 0 {
-			return nil, fmt.Errorf("model %s has no --%s", row.Name, f.flag)
-		}
-		*f.to = f.n
+	given := map[string]int64{"layers": size.layers, "seq": size.seq, "batch": size.batch}
+	c, err := resized(row, func(flag string) (int64, bool) { return given[flag], given[flag] != 0 })
+	if err != nil {
+		return nil, err
 	}
 	built, err := row.Build(c)
 	if err != nil {

@@ -54,7 +54,7 @@ func fitFlags() []cli.Flag {
 		&cli.StringFlag{Name: "memory", Usage: "choose everything so that training takes at most `SIZE`: parameters, state, feeds, session, what the arena reserves, batches ahead, validation"},
 		memoryLimitFlag(),
 		&cli.StringFlag{Name: "strategy", Usage: "`S`: " + strategies() + "; default: optimal with --memory, else none"},
-	}, searchFlags(), derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
+	}, searchFlags(), updateFlags(), precisionFlags())
 }
 
 // fitSettings are what a user says about the file that is trained.
@@ -62,9 +62,8 @@ type fitSettings struct {
 	// MemoryLimit is the hard bound in bytes, 0 for none.
 	MemoryLimit int64
 	options     pipeline.FitOptions
-	// derives names flags that were given and say how a forward model's training graph
-	// is derived.
-	derives []string
+	// derives names the first flag of updateFlags that was given.
+	derives string
 	limit   time.Duration
 }
 
@@ -84,7 +83,7 @@ func readFit(e *env, c *cli.Context) (s fitSettings, err error) {
 	if c.IsSet("strategy") {
 		s.options.Strategy = plan.strategy
 	}
-	if s.options.Derive, err = readGradOptions(e, c); err != nil {
+	if s.options.Derive, err = readUpdate(e, c); err != nil {
 		return s, err
 	}
 	if c.IsSet("gradient-norm") {
@@ -92,15 +91,37 @@ func readFit(e *env, c *cli.Context) (s fitSettings, err error) {
 			s.options.Norm = pipeline.NormAlways
 		}
 	}
-	if c.IsSet("accumulate") && s.options.Derive.Update.Accumulate < 1 {
-		return s, fmt.Errorf("--accumulate %d: want at least 1", s.options.Derive.Update.Accumulate)
+	s.derives = givenUpdate(c)
+	return s, nil
+}
+
+// updateFlags say how a forward model becomes a training graph with its update.
+func updateFlags() []cli.Flag {
+	return slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW))
+}
+
+// readUpdate reads them.
+func readUpdate(e *env, c *cli.Context) (pipeline.DeriveOptions, error) {
+	o, err := readGradOptions(e, c)
+	if err == nil && c.IsSet("accumulate") && o.Update.Accumulate < 1 {
+		err = fmt.Errorf("--accumulate %d: want at least 1", o.Update.Accumulate)
 	}
-	for _, f := range slices.Concat(derivationFlags(), optimizerFlags(optim.AdamW)) {
+	return o, err
+}
+
+// givenUpdate is the first of them that was given, "" for none.
+func givenUpdate(c *cli.Context) string {
+	for _, f := range updateFlags() {
 		if name := f.Names()[0]; c.IsSet(name) {
-			s.derives = append(s.derives, name)
+			return name
 		}
 	}
-	return s, nil
+	return ""
+}
+
+// hasUpdate refuses one for a training graph.
+func hasUpdate(flag, name, do string) error {
+	return fmt.Errorf("--%s: %s is a training graph and has its update: leave the flag out, or %s its forward model", flag, name, do)
 }
 
 // fit writes the file that is trained into a folder, and prints what was decided.
@@ -111,8 +132,8 @@ func (e *env) fit(src *pipeline.Source, dir string, s fitSettings, dims map[stri
 	if err != nil {
 		return nil, err
 	}
-	if len(s.derives) > 0 && training {
-		return nil, fmt.Errorf("--%s: %s is a training graph and has its update: leave the flag out, or train its forward model", s.derives[0], src.Path)
+	if s.derives != "" && training {
+		return nil, hasUpdate(s.derives, src.Path, "train")
 	}
 	engine, err := e.engine()
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx/traits"
-	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
 )
@@ -59,7 +58,7 @@ func graphFlags() []cli.Flag {
 			out = append(out, f)
 		}
 	}
-	return slices.Concat(out, derivationFlags(), optimizerFlags(optim.AdamW), precisionFlags())
+	return slices.Concat(out, updateFlags(), precisionFlags())
 }
 
 // sameGraph refuses flags that would make another graph than the one that a resumed run
