@@ -78,7 +78,7 @@ func (x *Emitter) Gradients(n *onnx.Node, arrived []*onnx.Value, wanted []bool) 
 	}
 	c := x.Context(n)
 	c.rule = r
-	r.Grad(c)
+	c.run()
 	out := make([]*onnx.Value, len(wanted))
 	for i, v := range n.Inputs {
 		if v != nil && i < len(wanted) && wanted[i] {

@@ -26,6 +26,10 @@ func gradGather(c *Context) {
 	if g == nil || c.e.b.Err() != nil {
 		return
 	}
+	if rank == 0 || c.Rank(g) != rank-1+irank { // of a training graph that is lowered
+		c.Fail("a gradient of rank %d for rows of rank %d by indices of rank %d", c.Rank(g), rank, irank)
+		return
+	}
 	if axis == 0 {
 		g = c.withoutPadding(idx, g)
 	}

@@ -198,3 +198,19 @@ func differences(t *testing.T, m *onnx.Model, inputs map[string]*onnx.Tensor, na
 	}
 	return grad
 }
+
+// TestRanksThatDoNotFit: a gradient that is no gradient of what it is said to be of is refused.
+func TestRanksThatDoNotFit(t *testing.T) {
+	for _, body := range []string{
+		"in x float32[4,2]\nin g float32[3]\ninit i int64[3] = [1, 3, 1]\ns = Shape(x)\nd = com.microsoft.GatherGrad(s, i, g) {axis=0}\nout d float32[4,2]",
+		"in g float32[]\ninit i int64[] = 1\ninit s int64[0] = []\nd = com.microsoft.GatherGrad(s, i, g) {axis=0}\nout d float32[]",
+	} {
+		m, err := onnx.Parse("model ir=9 opset=17 opset[com.microsoft]=1\ngraph g {\n" + body + "\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Model(m); err == nil || !strings.Contains(err.Error(), "a gradient of rank") {
+			t.Errorf("error %v", err)
+		}
+	}
+}
