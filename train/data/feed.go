@@ -177,7 +177,7 @@ func (t *target) bindBatch(v *onnx.Value) error {
 	case t.batch == 0:
 		return &InputError{v.Name, fmt.Sprintf("its batch (%s) is free: give --batch N", d)}
 	case !t.bind(v, 0, t.batch):
-		return fmt.Errorf("--batch %d: the model's batch is %s, fixed in the file (input %q): leave --batch out, use --accumulate, or export the model with a free batch", t.batch, d, v.Name)
+		return fmt.Errorf("--batch %d: the model's batch is %s, fixed in the file (input %q): leave --batch out (a training takes several with --accumulate), or export the model with a free batch", t.batch, d, v.Name)
 	}
 	if t.batch < 1 {
 		return &InputError{v.Name, "an empty batch"}
