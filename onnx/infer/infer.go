@@ -111,8 +111,8 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 	return r, nil
 }
 
-// Inputs reports the first node that lacks an input without which its operator is nothing;
-// of a form older than those that the table has, the first input.
+// Inputs reports the first node that lacks a required input. Of an operator in a form older than
+// the table's, only the first input is required here.
 func Inputs(m *onnx.Model) error {
 	r := &Result{opsets: opsets(m)}
 	for _, n := range m.Graph.Nodes {

@@ -8,8 +8,8 @@ import (
 )
 
 // recurrent: X [seq, batch, in] → Y [seq, dirs, batch, hidden] and the last
-// states [dirs, batch, hidden]; layout 1 puts the batch first. So many gates lie below each
-// other in the weights.
+// states [dirs, batch, hidden]; layout 1 puts the batch first. The weights hold the rows of all
+// gates, one gate below the other.
 func recurrent(c *ctx, gates int64) error {
 	d, err := c.sameDType(0, 1, 2, 3, 5, 6, 7)
 	if err != nil {

@@ -224,8 +224,8 @@ func (e *engine) visit(n *onnx.Node) error {
 	return nil
 }
 
-// run adds what the rule does. After an operator was refused the builder makes nothing, and a
-// rule that goes on may stumble over that: what counts is the refusal.
+// run calls the rule. Once an operator was refused, the builder returns nil for all that follows,
+// and a rule that goes on may dereference it: the refusal is the error, not the panic.
 func (c *Context) run() {
 	defer func() {
 		if c.e.b.Err() != nil {

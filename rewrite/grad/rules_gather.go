@@ -124,7 +124,8 @@ func upTo(n int64) []int64 {
 	return list
 }
 
-// counted is 0 to n-1 in a value.
+// counted returns the list 0 … n-1: written into the file, or made by a Range where it is too
+// long for that.
 func (c *Context) counted(n int64) *onnx.Value {
 	if n > maxTable {
 		return c.Do("Range", c.e.b.Int(0), c.e.b.Int(n), c.e.b.Int(1))
