@@ -163,6 +163,9 @@ func evaluate(e *env, c *cli.Context) error {
 
 // warnMean says where the mean over batches is not the mean over all labels.
 func (e *env) warnMean(m *onnx.Model, loss string, b *data.Batches) (err error) {
+	if b.Len() <= 1 {
+		return nil
+	}
 	why := pipeline.NoPlainMean(m.Graph, loss)
 	if why == "" {
 		why = pipeline.DividedByData(m.Graph, loss, b.Ignored())
@@ -172,7 +175,7 @@ func (e *env) warnMean(m *onnx.Model, loss string, b *data.Batches) (err error) 
 			return err
 		}
 	}
-	if why != "" && b.Len() > 1 {
+	if why != "" {
 		e.warn([]string{fmt.Sprintf("%s: the mean and the perplexity are averages over batches of %d; another --batch gives other numbers", why, b.Batch())})
 	}
 	return nil

@@ -10,8 +10,6 @@ package report
 // Weakness: categories are those of the event's value, so a buffer that an
 // in-place operator takes over must be passed on by an event of its own.
 
-import ()
-
 // Category says what a buffer is for.
 type Category string
 

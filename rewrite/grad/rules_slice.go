@@ -270,7 +270,7 @@ func gradPadMirror(c *Context, mode string, pads []int64) {
 			c.Fail("mode %s along axis %d, of which pads %d and %d leave nothing", mode, axis, before, after)
 			return
 		}
-		if before > maxTable || after > maxTable || !c.table(n+max(before, 0)+max(after, 0)) {
+		if before > maxTable || after > maxTable || n+max(before, 0)+max(after, 0) > maxTable {
 			c.Fail("mode %s along axis %d, padded by %d and %d", mode, axis, before, after)
 			return
 		}
