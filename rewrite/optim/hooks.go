@@ -19,13 +19,13 @@ package optim
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
 // neutralKey is the entry of a product's metadata that says what its second factor
@@ -60,10 +60,10 @@ func newHook(m *onnx.Model, types build.Typer) *hook {
 func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 	h := newHook(m, types)
 	var norms []*onnx.Value
-	err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
+	h.eachReader(func(p string, grad *onnx.Value, n *onnx.Node, at int) {
 		switch {
 		case n.Origin().Step == squareStep:
-			for _, v := range h.norms(p.Name) {
+			for _, v := range h.norms(p) {
 				if !slices.Contains(norms, v) {
 					norms = append(norms, v)
 				}
@@ -71,8 +71,8 @@ func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 		case n.Is("Mul") && at == 0:
 			n.SetInput(1, h.scalar("unscale", "Mul", n.In(1), factor))
 		default:
-			h.b.Scope = p.Name
-			v := h.scalar(p.Name+"/unscaled", "Mul", grad, factor)
+			h.b.Scope = p
+			v := h.scalar(p+"/unscaled", "Mul", grad, factor)
 			h.b.Scope = ""
 			n.SetInput(at, v)
 			if v != nil { // the factor may be infinite
@@ -87,7 +87,7 @@ func Unscale(m *onnx.Model, factor *onnx.Value, types build.Typer) error {
 			u.Node.SetInput(u.Index, scaled)
 		}
 	}
-	return h.finish(m, err)
+	return h.finish(m)
 }
 
 // A Skips says when updates leave everything as it is.
@@ -111,27 +111,30 @@ func (s *Skips) of(param string) *onnx.Value {
 // that was due comes with the next one. Types may be nil.
 func Skip(m *onnx.Model, skips Skips, types build.Typer) error {
 	h := newHook(m, types)
-	silent := map[string]bool{} // parameters of which no product says what is neutral
-	if err := h.eachReader(m, func(p, grad *onnx.Value, n *onnx.Node, at int) {
-		silent[p.Name] = true
-		n.SetInput(at, h.selected(p.Name+"/finite", skips.of(p.Name), 0, grad))
-	}); err != nil {
-		return err
-	}
+	readers := map[*onnx.Value][]string{} // parameters that a gradient updates
+	h.eachReader(func(p string, grad *onnx.Value, n *onnx.Node, at int) {
+		if n.Origin().Step != nextStep(accState) { // which adds zero
+			readers[grad] = append(readers[grad], p)
+		}
+		n.SetInput(at, h.selected(p+"/finite", skips.of(p), 0, grad))
+	})
+	said := map[string]bool{} // parameters of which a product says what is neutral
 	for _, n := range slices.Clone(m.Graph.Nodes) {
 		o := n.Origin()
 		if v, ok := neutral(n); ok {
 			n.SetInput(1, h.selected("unless_skipped", skips.of(o.Of), v, n.In(1)))
-			delete(silent, o.Of)
+			said[o.Of] = true
 		}
 		if o.Pass == Pass && o.Step == keptStep && n.Is("Where") { // of zeros: the norm before stays
 			n.SetInput(1, h.made("norm_unless_skipped", "Where", n.In(1).Type, build.In(skips.All, n.In(2), n.In(1))))
 		}
 	}
-	if names := slices.Sorted(maps.Keys(silent)); len(names) > 0 {
-		return fmt.Errorf("the update of %q does not say how to skip a step: derive the training graph again", names[0])
+	for _, names := range readers { // of which equal nodes were merged
+		if !slices.ContainsFunc(names, func(p string) bool { return said[p] }) {
+			return fmt.Errorf("the update of %q does not say how to skip a step: derive the training graph again", names[0])
+		}
 	}
-	return h.finish(m, nil)
+	return h.finish(m)
 }
 
 // NeedsAll reports updates that begin with the norm of all gradients of the step.
@@ -205,26 +208,86 @@ func IsUpdate(n *onnx.Node, p string) bool {
 	return o.Pass == Pass && o.Of == p
 }
 
-// eachReader calls f for every place where an update reads a gradient.
-func (h *hook) eachReader(m *onnx.Model, f func(p, grad *onnx.Value, n *onnx.Node, at int)) error {
-	r, _, err := step.RolesOf(m, nil)
-	if err != nil {
-		return err
+// Gradients are those that the updates of a graph begin with, or its sums of gradients, by
+// parameter; next are the outputs that inputs become. A gradient bears the name P.grad, and
+// is that of other parameters too where equal gradients were merged, as ONNX Runtime does.
+func Gradients(g *onnx.Graph, next map[string]string) map[*onnx.Value]*onnx.Value {
+	gradients, named := map[*onnx.Value]*onnx.Value{}, map[*onnx.Value]bool{}
+	for _, p := range g.Inputs {
+		grad := step.GradientOf(g, p)
+		if grad == nil {
+			continue
+		}
+		named[grad] = true
+		if slices.ContainsFunc(grad.Uses(), func(u onnx.Use) bool { return IsUpdate(u.Node, p.Name) }) {
+			gradients[p] = grad
+		}
 	}
-	for _, p := range m.Graph.Inputs {
-		grad := step.GradientOf(m.Graph, p)
-		if r.New[p.Name] == "" || grad == nil {
+	for _, p := range g.Inputs {
+		if gradients[p] != nil {
+			continue
+		}
+		for _, old := range []string{p.Name, p.Name + "." + accState} {
+			v := g.Value(next[old])
+			if v == nil || v.Producer == nil || !IsUpdate(v.Producer, p.Name) { // state is no parameter
+				continue
+			}
+			if grad := begunWith(v, named, map[*onnx.Value]bool{}); grad != nil {
+				gradients[p] = grad
+				break
+			}
+		}
+	}
+	return gradients
+}
+
+// begunWith is the gradient that the update of a parameter makes v of, nil for none.
+func begunWith(v *onnx.Value, named, seen map[*onnx.Value]bool) *onnx.Value {
+	switch {
+	case named[v]:
+		return v
+	case v == nil || seen[v] || v.Producer == nil:
+		return nil
+	}
+	seen[v] = true
+	read := v.Producer.Inputs
+	switch n := v.Producer; {
+	case control.Is(n):
+		read = read[:1]
+	case !updates(n):
+		return nil
+	}
+	for _, in := range read {
+		if grad := begunWith(in, named, seen); grad != nil {
+			return grad
+		}
+	}
+	return nil
+}
+
+// updates reports a node of the update of a parameter.
+func updates(n *onnx.Node) bool {
+	o := n.Origin()
+	return o.Pass == Pass && o.Of != ""
+}
+
+// eachReader calls f for every place where an update reads a gradient, with the name of
+// the parameter that is updated.
+func (h *hook) eachReader(f func(p string, grad *onnx.Value, n *onnx.Node, at int)) {
+	for _, in := range h.g.Inputs {
+		grad := step.GradientOf(h.g, in)
+		if grad == nil {
 			continue
 		}
 		for _, u := range slices.Clone(grad.Uses()) {
-			if IsUpdate(u.Node, p.Name) {
-				h.b.Scope = p.Name // what is made for it is part of this update
+			if updates(u.Node) {
+				p := u.Node.Origin().Of
+				h.b.Scope = p // what is made for it is part of this update
 				f(p, grad, u.Node, u.Index)
 			}
 		}
 		h.b.Scope = ""
 	}
-	return nil
 }
 
 // scalar makes x·factor once for each x.
@@ -259,11 +322,8 @@ func (h *hook) made(what, op string, t onnx.Type, in []*onnx.Value, attrs ...onn
 	return v
 }
 
-func (h *hook) finish(m *onnx.Model, err error) error {
-	if err == nil {
-		err = h.b.Err()
-	}
-	if err != nil {
+func (h *hook) finish(m *onnx.Model) error {
+	if err := h.b.Err(); err != nil {
 		return err
 	}
 	h.b.Flush()

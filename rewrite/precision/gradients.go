@@ -38,7 +38,7 @@ func (p *pass) waiting() {
 	}
 	for _, g := range p.grads {
 		v := g.grad
-		if isFloat(v) && len(g.param.Type.Shape) > 1 && !v.IsOutput() && p.isUpdated(g.param) && !matches(p.o.KeepFP32, v.Producer) {
+		if isFloat(v) && len(g.param.Type.Shape) > 1 && !v.IsOutput() && p.updated[g.param] == v && p.late[v] == nil && !matches(p.o.KeepFP32, v.Producer) {
 			p.late[v] = g.param
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
+	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	"github.com/onnx-remat/remat/runtime"
@@ -209,6 +211,100 @@ func (s *sample) overflowOfW(t *testing.T, name string, m *onnx.Model, alone boo
 		}
 		if changed['W'] > 0 || changed['c'] > 0 || (changed['V'] > 0) != alone {
 			t.Errorf("%s: a gradient of W that overflows changes %d tensors of W, %d of V", name, changed['W'], changed['V'])
+		}
+	}
+}
+
+// TestEqualGradients: W and U have one gradient, and what their updates make of it is merged,
+// as a file has it. Both are updated as in float32, and neither where it overflows.
+func TestEqualGradients(t *testing.T) {
+	m := parse(t, `in x float32[4,2]
+		in y float32[4,2]
+		in z float32[4,2]
+		init W float32[2,2] = zeros
+		init U float32[2,2] = zeros
+		init V float32[2,2] = zeros
+		g = MatMul(x, W)
+		h = MatMul(x, U)
+		k = MatMul(y, V)
+		two = Add(g, h)
+		all = Add(two, k)
+		weighed = Mul(all, z)
+		loss = ReduceMean(weighed) {keepdims=0}
+		out loss float32[]`)
+	res, err := grad.Differentiate(m, grad.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &sample{model: m, res: res}
+	for _, kind := range optim.Kinds() {
+		for _, by := range []Overflow{OverflowAll, OverflowParameter} {
+			for i, clip := range []optim.Clip{"", "", optim.ClipGlobal, optim.ClipParameter, optim.ClipPrevious} {
+				o := optim.Defaults(kind)
+				if o.ClipBy = clip; clip != "" {
+					o.ClipNorm = 0.1
+				}
+				o.Accumulate = int64(1 + i%2)
+				text := fmt.Sprintf("%s, %d runs an update, clipped by %q, overflow by %s", kind, o.Accumulate, clip, by)
+				half := s.training(t, o, Options{})
+				normalize.MergeEqual(half.Graph)
+				if _, err := Apply(half, Options{To: onnx.Float16, Emulate: true, Overflow: by, Provider: kernels.CPU}); err != nil {
+					t.Fatal(err)
+				}
+				s.updatesTwins(t, text, s.training(t, o, Options{}), half, by == OverflowParameter && clip != optim.ClipGlobal)
+			}
+		}
+	}
+}
+
+// updatesTwins takes two good steps of both graphs, and one in which the gradient of W and U
+// overflows in half.
+func (s *sample) updatesTwins(t *testing.T, text string, single, half *onnx.Model, alone bool) {
+	t.Helper()
+	values := make([]float32, 3*8)
+	for i := range values {
+		values[i] = 0.5
+		if i/8 == 2 {
+			values[i] = 1 << 12
+		}
+	}
+	open := func(m *onnx.Model) *runtime.Session {
+		e, err := ortest.Engine(t).Open(m, runtime.Options{
+			Level: 1, Threads: 2, Provider: ort.CPU, LR: 1e-2, LossScale: 1 << 10,
+			Data: map[string]runtime.Tensor{
+				"x": runtime.FromFloat32s(values, 3, 4, 2),
+				"y": runtime.FromFloat32s(make([]float32, 3*8), 3, 4, 2),
+			},
+			Feeds: map[string]runtime.Tensor{"z": runtime.FromFloat32s([]float32{1, 1, 1, 1, 1, 1, 1, 1}, 4, 2)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	a, b := open(single), open(half)
+	defer a.Close()
+	defer b.Close()
+	for i := range 3 {
+		before := state(t, b)
+		_, err := a.Step(context.Background())
+		step, err2 := b.Step(context.Background())
+		if err := errors.Join(err, err2); err != nil || step.Skipped != (i == 2) {
+			t.Fatalf("%s: step %d: %v, skipped %v", text, i, err, step.Skipped)
+		}
+		for name, data := range state(t, b) {
+			switch same := bytes.Equal(before[name], data); {
+			case i < 2:
+				want, _, _ := a.Input(name)
+				got, _, _ := b.Input(name)
+				w, _ := want.Float64s()
+				g, _ := got.Float64s()
+				if d := distance(g, w); d > 1e-5 {
+					t.Errorf("%s: step %d: %s is %v, in float32 %v", text, i, name, g, w)
+				}
+			case !same && (!alone || !strings.HasPrefix(name, "V")):
+				t.Errorf("%s: a step that is skipped changes %s", text, name)
+			}
 		}
 	}
 }

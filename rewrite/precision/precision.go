@@ -25,7 +25,6 @@ package precision
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -164,6 +163,8 @@ type pass struct {
 	// gradients.
 	forward *step.Slice
 	grads   []gradient
+	// updated are the gradients that package optim's updates and sums begin with.
+	updated map[*onnx.Value]*onnx.Value
 	// forced nodes stay float32 for the reason given.
 	forced map[*onnx.Node]string
 
@@ -244,25 +245,20 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 	return p, nil
 }
 
-// findGradients lists the gradients: outputs by role, and, where an optimizer of
-// package optim took them off the outputs, values named P.grad. What another
-// optimizer reads could not be unscaled.
+// findGradients lists the gradients: outputs by role, and, where package optim made an
+// update or a sum of them, values named P.grad, which it took off the outputs. What
+// another optimizer reads could not be unscaled.
 func (p *pass) findGradients() {
+	p.updated = optim.Gradients(p.g, p.roles.New)
 	for _, v := range p.g.Inputs {
-		name, ok := p.roles.Grad[v.Name]
-		if _, updated := p.roles.New[v.Name]; !ok && updated && p.isUpdated(v) {
-			name = v.Name + step.GradSuffix
+		grad := p.g.Value(p.roles.Grad[v.Name])
+		if grad == nil || grad.Producer != nil && grad.Producer.MadeBy(optim.Pass) {
+			grad = p.updated[v]
 		}
-		if grad := p.g.Value(name); name != "" && grad != nil && grad.Producer != nil && grad.Type.DType.IsFloat() {
+		if grad != nil && grad.Producer != nil && grad.Type.DType.IsFloat() {
 			p.grads = append(p.grads, gradient{v, grad})
 		}
 	}
-}
-
-// isUpdated reports that package optim's update of v reads v.grad.
-func (p *pass) isUpdated(v *onnx.Value) bool {
-	grad := step.GradientOf(p.g, v)
-	return grad != nil && slices.ContainsFunc(grad.Uses(), func(u onnx.Use) bool { return optim.IsUpdate(u.Node, v.Name) })
 }
 
 func (p *pass) skip(what, format string, args ...any) {

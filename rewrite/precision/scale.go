@@ -85,10 +85,15 @@ func (p *pass) scale() error {
 	}
 	// An optimizer unscales all that it reads or nothing.
 	byOptimizer := !slices.ContainsFunc(p.grads, func(g gradient) bool { return g.grad.IsOutput() })
+	whole := map[*onnx.Value]*onnx.Value{} // a gradient may be that of several parameters
 	for i, g := range p.grads {
-		if !byOptimizer {
-			p.grads[i].grad = p.unscale(g.grad, inverse, func(n *onnx.Node) bool { return !backward[n] })
+		if byOptimizer {
+			break
 		}
+		if whole[g.grad] == nil {
+			whole[g.grad] = p.unscale(g.grad, inverse, func(n *onnx.Node) bool { return !backward[n] })
+		}
+		p.grads[i].grad = whole[g.grad]
 	}
 	sums := p.sums()
 	total := p.total(sums)
@@ -113,8 +118,12 @@ func (p *pass) unscaled(why string) {
 	p.report.Skipped = slices.Insert(p.report.Skipped, 0, rewrite.Skip{What: ScaleInput, Why: why})
 }
 
-// alone reports that each parameter's own gradient says whether it is updated.
+// alone reports that each parameter's own gradient says whether it is updated. Of sums none
+// has to wait for the others: ranks drop all of a step in which one overflows.
 func (p *pass) alone() bool {
+	if p.onlySums() {
+		return true
+	}
 	if p.o.Overflow != OverflowParameter || !p.roles.Updates() {
 		return false
 	}
@@ -123,6 +132,11 @@ func (p *pass) alone() bool {
 		return false
 	}
 	return true
+}
+
+// onlySums reports a graph that adds gradients up for another one that updates.
+func (p *pass) onlySums() bool {
+	return !slices.ContainsFunc(p.grads, func(g gradient) bool { return p.updated[g.param] == nil || p.roles.New[g.param.Name] != "" })
 }
 
 // inRows reports updates that were rewritten to slices of rows (package tile): their
