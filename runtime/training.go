@@ -48,6 +48,24 @@ func (s *Session) resume() error {
 	return nil
 }
 
+// Settle makes the runs since a progress end as one: all of them overflowed, or runs, of
+// this session and of those that it trains with, did not. So sessions that began alike go
+// on with the same scale of the loss, whichever of them overflowed.
+func (s *Session) Settle(from Progress, overflowed bool, runs int) {
+	if s.scaler == nil {
+		return
+	}
+	s.scaler.Skipped, s.scaler.Good, s.scaler.Scale = from.Skipped, from.Good, from.LossScale
+	if overflowed {
+		s.scaler.Update(true)
+		s.scaler.Skipped = from.Skipped + s.steps - from.Runs
+	}
+	for ; !overflowed && runs > 0; runs-- {
+		s.scaler.Update(false)
+	}
+	s.options.LossScale = s.scaler.Scale
+}
+
 // SetRate sets the learning rate of the runs to come.
 func (s *Session) SetRate(lr float64) { s.options.LR, s.rated = lr, true }
 

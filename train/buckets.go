@@ -102,7 +102,6 @@ func (t *training) forward(rec *Record) error {
 			return err
 		}
 	}
-	t.at.Runs = t.Session.Progress().Runs
 	return nil
 }
 

@@ -81,8 +81,9 @@ type training struct {
 	// rss is the process's resident size when it was measured.
 	rss      int64
 	measured time.Time
-	lost     int  // steps in a row that overflowed at the least loss scale
-	none     bool // all labels of a micro-batch of this step are ignored
+	lost     int              // steps in a row that overflowed at the least loss scale
+	none     bool             // all labels of a micro-batch of this step are ignored
+	before   runtime.Progress // where the session stood when this step began
 	next     <-chan prepared
 	stop     bool // the ranks agreed to stop
 }
@@ -187,7 +188,7 @@ func (t *training) step(ctx context.Context) (Record, error) {
 	rec := Record{Step: t.at.Step + 1, GradientNorm: math.NaN()}
 	rec.LR = t.Schedule.Rate(rec.Step)
 	t.Session.SetRate(rec.LR)
-	t.none = false
+	t.none, t.before = false, t.Session.Progress()
 	run := t.accumulate
 	switch {
 	case t.Ranks.pipelined():
@@ -225,7 +226,7 @@ func (t *training) step(ctx context.Context) (Record, error) {
 // accumulate runs the graph until an update is due, or gradients overflow.
 func (t *training) accumulate(rec *Record) error {
 	runs, sum := 0, 0.0
-	for updated := false; !updated && !rec.Skipped; {
+	for ended := false; !ended; {
 		batch, ok := <-t.next
 		if !ok || batch.err != nil {
 			return fmt.Errorf("step %d: %w", rec.Step, errors.Join(batch.err))
@@ -239,7 +240,7 @@ func (t *training) accumulate(rec *Record) error {
 			return err
 		}
 		runs++
-		rec.Skipped, rec.LossScale = out.Skipped, out.LossScale
+		rec.Skipped, rec.LossScale = rec.Skipped || out.Skipped, out.LossScale
 		t.count(&batch, rec)
 		rec.RunSeconds += out.Seconds
 		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
@@ -253,12 +254,21 @@ func (t *training) accumulate(rec *Record) error {
 			rec.Loss = loss
 			return t.notFinite(*rec)
 		}
-		p := t.Session.Progress()
-		t.at.Runs, t.at.Skipped, t.at.Good, t.at.LossScale = p.Runs, p.Skipped, p.Good, p.LossScale
-		updated = !rec.Skipped && (p.Runs-p.Skipped)%t.Accumulate == 0
+		if t.Ranks.together() { // all of which run as often, and say then how it ended
+			ended = runs == t.Accumulate
+			continue
+		}
+		t.stand()
+		ended = rec.Skipped || (t.at.Runs-t.at.Skipped)%t.Accumulate == 0
 	}
 	rec.Loss = sum / float64(runs)
 	return nil
+}
+
+// stand notes where the session stands.
+func (t *training) stand() {
+	p := t.Session.Progress()
+	t.at.Runs, t.at.Skipped, t.at.Good, t.at.LossScale = p.Runs, p.Skipped, p.Good, p.LossScale
 }
 
 // count adds the labels of a micro-batch that is run to those of its step.

@@ -128,8 +128,6 @@ func (t *training) pipe(rec *Record) error {
 	if p.Stage > 0 {
 		rec.Tokens = 0 // which the first stage counts
 	}
-	at := t.Session.Progress()
-	t.at.Runs = at.Runs
 	return nil
 }
 

@@ -4,7 +4,7 @@ package train
 //
 //	every step       a step's runs add gradients up in state; the sums of all ranks are
 //	                 added up in the order of the ranks; a second graph updates from the
-//	                 result. Rank r's run n takes micro-batch n·N + r, so N ranks of K
+//	                 result, unless gradients of a rank overflowed: then all drop theirs. Rank r's run n takes micro-batch n·N + r, so N ranks of K
 //	                 runs do what one does that accumulates N·K runs. Divided, each
 //	                 rank updates parameters of its own (shard.go).
 //	every H steps    local SGD with an outer step (Douillard et al. 2023, "DiLoCo",
@@ -171,24 +171,35 @@ func (r *Ranks) local() bool { return r != nil && r.Every > 0 }
 func (r *Ranks) together() bool { return r != nil && r.Every == 0 }
 
 // A word is what a rank tells the others of a step: its loss, its tokens, whether it was
-// told to stop, and how long it computed. It takes ranks.WordBytes.
+// told to stop, whether its gradients overflowed, and how long it computed. It takes
+// ranks.WordBytes.
 type word struct {
-	loss    float64
-	tokens  int64
-	stop    bool
-	seconds float32
+	loss       float64
+	tokens     int64
+	stop       bool
+	overflowed bool
+	seconds    float32
 }
 
+// Bits of a word.
+const (
+	stopBit = 1 << iota
+	overflowBit
+)
+
 // tell shares the words of all ranks and returns them as one: the mean of the losses,
-// the sum of the tokens, whether any was told to stop, the longest time.
+// the sum of the tokens, whether any was told to stop or overflowed, the longest time.
 func (r *Ranks) tell(own word) (word, error) {
 	b := binary.LittleEndian.AppendUint64(nil, math.Float64bits(own.loss))
 	b = binary.LittleEndian.AppendUint64(b, uint64(own.tokens))
-	stop := uint32(0)
+	bits := uint32(0)
 	if own.stop {
-		stop = 1
+		bits |= stopBit
 	}
-	b = binary.LittleEndian.AppendUint32(b, stop)
+	if own.overflowed {
+		bits |= overflowBit
+	}
+	b = binary.LittleEndian.AppendUint32(b, bits)
 	all, err := r.Group.Share(binary.LittleEndian.AppendUint32(b, math.Float32bits(own.seconds)))
 	if err != nil {
 		return word{}, err
@@ -197,7 +208,8 @@ func (r *Ranks) tell(own word) (word, error) {
 	for _, b := range all {
 		of.loss += math.Float64frombits(binary.LittleEndian.Uint64(b))
 		of.tokens += int64(binary.LittleEndian.Uint64(b[8:]))
-		of.stop = of.stop || binary.LittleEndian.Uint32(b[16:]) != 0
+		bits := binary.LittleEndian.Uint32(b[16:])
+		of.stop, of.overflowed = of.stop || bits&stopBit != 0, of.overflowed || bits&overflowBit != 0
 		seconds = append(seconds, math.Float32frombits(binary.LittleEndian.Uint32(b[20:])))
 	}
 	of.seconds = slices.Max(seconds)
@@ -217,7 +229,7 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	if r.local() && !due(rec.Step, r.Every) {
 		return nil
 	}
-	all, err := r.tell(word{rec.Loss, rec.Tokens, ctx.Err() != nil, r.seconds})
+	all, err := r.tell(word{rec.Loss, rec.Tokens, ctx.Err() != nil, rec.Skipped, r.seconds})
 	if err != nil {
 		return err
 	}
@@ -229,6 +241,9 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	rec.Loss, rec.Tokens = all.loss, all.tokens
 	if math.IsNaN(all.loss) || math.IsInf(all.loss, 0) {
 		return t.notFinite(*rec)
+	}
+	if t.settle(rec, all.overflowed); rec.Skipped {
+		return r.drop(t.Session)
 	}
 	switch {
 	case r.pipelined():
@@ -242,6 +257,31 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 		return err
 	}
 	return t.update(rec)
+}
+
+// settle ends a step whose gradients are summed: all ranks skip it where one overflowed,
+// and go on with the same scale of the loss.
+func (t *training) settle(rec *Record, overflowed bool) {
+	t.Session.Settle(t.before, overflowed, t.Accumulate*t.Ranks.Group.Size())
+	rec.Skipped, rec.LossScale = overflowed, t.before.LossScale
+	t.stand()
+}
+
+// drop forgets the gradients of a step that is skipped.
+func (r *Ranks) drop(s *runtime.Session) error {
+	for _, name := range r.exchanged(s) {
+		err := s.Edit(name, func(t runtime.Tensor) error {
+			clear(t.Data)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if r.Owned != nil {
+		return r.Owned.forget(s)
+	}
+	return nil
 }
 
 // update runs the graph of updates.

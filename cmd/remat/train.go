@@ -11,7 +11,6 @@ import (
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/stage"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/mpi"
@@ -428,8 +427,8 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 			return nil, err
 		}
 	}
-	if err := t.rated(updates.Model.Graph); err != nil {
-		return nil, fmt.Errorf("%s: %w", updates.Path, err)
+	if err := t.rated(src, updates); err != nil {
+		return nil, err
 	}
 	if err := t.place(job, src, updates, d, state); err != nil {
 		return nil, err
@@ -456,18 +455,23 @@ func (t *trainRun) length(job *train.Job, d *data.Data) error {
 	return ranks.check(job.Schedule.Steps, d.Train)
 }
 
-// rated refuses flags for a number that the graph does not ask for.
-func (t *trainRun) rated(g *onnx.Graph) error {
-	for input, flags := range map[string][]string{
-		"lr":         {"lr", "schedule", "warmup", "min-lr"},
-		"loss_scale": {"loss-scale", "loss-scale-growth", "loss-scale-backoff", "loss-scale-interval"},
+// rated refuses flags for a number that no graph asks for: the one that makes gradients, or
+// the one that updates, which may be the same.
+func (t *trainRun) rated(src, updates *pipeline.Source) error {
+	for _, number := range []struct {
+		of    *pipeline.Source
+		input string
+		flags []string
+	}{
+		{updates, "lr", []string{"lr", "schedule", "warmup", "min-lr"}},
+		{src, "loss_scale", []string{"loss-scale", "loss-scale-growth", "loss-scale-backoff", "loss-scale-interval"}},
 	} {
-		if v := g.Value(input); v != nil && v.IsInput() {
+		if v := number.of.Model.Graph.Value(number.input); v != nil && v.IsInput() {
 			continue
 		}
-		for _, flag := range flags {
+		for _, flag := range number.flags {
 			if t.c.IsSet(flag) {
-				return fmt.Errorf("--%s: the graph has no input %s: leave the flag out", flag, input)
+				return fmt.Errorf("%s: --%s: the graph has no input %s: leave the flag out", number.of.Path, flag, number.input)
 			}
 		}
 	}

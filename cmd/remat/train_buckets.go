@@ -174,6 +174,6 @@ func (t *trainRun) updateOptions(job *train.Job) remat.Options {
 	o.Dims, o.Share, o.Purpose = nil, job.Session, "update"
 	share := 1 / float64(t.ranks.batches()*job.Accumulate)
 	o.Feed = map[string]remat.Tensor{optim.ShareInput: remat.FromFloat32s([]float32{float32(share)})}
-	o.From = remat.Progress{Runs: int(job.From.Step)}
+	o.From = remat.Progress{Runs: int(job.From.Step - job.From.SkippedSteps)}
 	return o
 }

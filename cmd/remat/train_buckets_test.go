@@ -86,7 +86,7 @@ func TestBuckets(t *testing.T) {
 		"--ranks 2 --buckets 2 --memory 1GiB":                    "--memory: not with --buckets",
 		"--ranks 2 --buckets 2 --gradient-norm":                  "leave --gradient-norm out",
 		"--ranks 2 --buckets 60":                                 "--buckets 60 cuts the graph into stages",
-		"--ranks 2 --buckets 2 --precision bf16":                 "ranks sum float32 gradients",
+		"--ranks 2 --buckets 2 --precision fp16":                 "to find an overflow",
 		"--ranks 2 --buckets 2 --clip-norm 1":                    "clip by parameter",
 		"--ranks 2 --buckets 2 --clip-norm 1 --clip-by previous": "clip by parameter",
 		"--ranks 2 --buckets 2 --steps 3 --resume --steps 400":   "no state to go on from",

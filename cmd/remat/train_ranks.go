@@ -188,12 +188,12 @@ func (r *rankPlan) supported(c *cli.Context) error {
 	if r.Every > 0 {
 		return nil
 	}
-	p := c.String("precision")
+	scaled := c.String("precision") == "fp16"
 	switch limited := c.IsSet("memory-limit"); {
-	case p != "fp32" && r.schedule != "":
-		return fmt.Errorf("--precision %s: the stages of a pipeline sum float32 gradients: leave it out", p)
-	case p != "fp32":
-		return fmt.Errorf("--precision %s: ranks sum float32 gradients: use --sync local=H", p)
+	case scaled && r.schedule != "":
+		return errors.New("--precision fp16: no stage of a pipeline has all gradients, to find an overflow: use bf16")
+	case scaled && r.buckets > 0:
+		return errors.New("--precision fp16: buckets are updated before all gradients are there, to find an overflow: use bf16, or leave --buckets out")
 	case limited && r.schedule != "":
 		return errors.New("--memory-limit bounds one session, and a stage of a pipeline has several: remat split says what each stage takes")
 	case limited:
@@ -404,7 +404,7 @@ func (t *trainRun) shared(p train.Position, accumulate int) (train.Position, err
 	if used%(size*accumulate) != 0 {
 		return p, fmt.Errorf("%s: %d ranks have used %d micro-batches, which are no whole steps of %d ranks with %d: go on with a number that divides it", t.dir, p.Ranks, used, size, size*accumulate)
 	}
-	p.Runs, p.Ranks = used/size, size
+	p.Runs, p.Skipped, p.Ranks = used/size, p.Skipped*p.Ranks/size, size
 	return p, nil
 }
 

@@ -125,6 +125,84 @@ func TestRanksSum(t *testing.T) {
 	}
 }
 
+// TestRanksInHalf: ranks that compute in a half type sum float32 gradients, divided or not to
+// the same bits; they take what was predicted, and come to where one that accumulates comes.
+// A step in which gradients of one rank overflow is skipped by all, which go on with one scale.
+func TestRanksInHalf(t *testing.T) {
+	at := prepareRanks(t)
+	line := "--quiet --json --threads 1 train " + at("m.onnx") + " --data " + at("d.npz") + " --shuffle --steps 6 --lr 1e-3 "
+	for i, c := range []struct{ flags, scales string }{
+		{"--precision bf16", "null null null null null null"},
+		{"--precision bf16 --accumulate 2 --memory 1GiB", "null null null null null null"},
+		{"--precision fp16", "65536 65536 65536 65536 65536 65536"},
+		{"--precision fp16 --stash-only", "null null null null null null"},
+		{"--precision fp16 --loss-scale 1e12 --loss-scale-backoff 1e-4 --loss-scale-interval 6", "1e+12 1e+08 10000 10000 10000 20000"},
+		{"--precision fp16 --overflow parameter --accumulate 2 --loss-scale 1e12 --loss-scale-backoff 1e-8", "1e+12 10000 10000 10000 10000 10000"},
+	} {
+		dirs := [3]string{at(fmt.Sprint("one", i)), at(fmt.Sprint("ranks", i)), at(fmt.Sprint("divided", i))}
+		all := documentOf(t, do(t, line+c.flags+" --ranks 2 -o "+dirs[1]))
+		do(t, line+c.flags+" --ranks 2 --sync shard -o "+dirs[2])
+		sameStates(t, dirs[1], dirs[2])
+		if m := all.Memory; m.Live != m.PredictedLive || m.Session != m.PredictedSession {
+			t.Errorf("%s: %+v", c.flags, m)
+		}
+		if got := scalesOf(t, dirs[1]); got != c.scales {
+			t.Errorf("%s: scales %s, want %s", c.flags, got, c.scales)
+		}
+		if strings.Contains(c.flags, "--loss-scale ") {
+			continue // one alone stops at the first overflow of its micro-batches
+		}
+		runs := 2
+		if strings.Contains(c.flags, "--accumulate") {
+			runs = 4
+		}
+		alone := strings.ReplaceAll(c.flags, "--accumulate 2", "")
+		one := documentOf(t, do(t, line+alone+fmt.Sprint(" --accumulate ", runs)+" -o "+dirs[0]))
+		if math.Abs(one.LossLast-all.LossLast) > 2e-3 || one.LossFirst == 0 {
+			t.Errorf("%s: loss %v, of one that accumulates %v", c.flags, all.LossLast, one.LossLast)
+		}
+	}
+
+	// Whoever is stopped after a step that was skipped goes on as if it had not been.
+	flags := "--precision fp16 --loss-scale 1e12 --loss-scale-backoff 1e-4 --loss-scale-interval 6 --ranks 2 -o "
+	short := strings.Replace(line, "--steps 6", "--steps 1", 1)
+	do(t, short+flags+at("stopped"))
+	do(t, line+flags+at("stopped")+" --resume")
+	sameStates(t, at("ranks4"), at("stopped"))
+
+	for flags, want := range map[string]string{
+		"--precision fp16 --pipeline 2 --accumulate 2": "no stage of a pipeline has all gradients",
+		"--precision fp16 --ranks 2 --buckets 2":       "leave --buckets out",
+	} {
+		code, _, last := remats(t, strings.Fields(line+flags+" -o "+at("new"))...)
+		if code != exitBadInput || !strings.Contains(last, want) {
+			t.Errorf("%s: exit code %d, %s", flags, code, last)
+		}
+	}
+	for _, flags := range []string{"--pipeline 2 --accumulate 2", "--ranks 2 --buckets 2 --gradient-norm=false"} {
+		if d := documentOf(t, do(t, line+"--precision bf16 "+flags+" -o "+at("cut"+flags[2:4]))); d.Memory.Live != d.Memory.PredictedLive || d.Memory.Session != d.Memory.PredictedSession {
+			t.Errorf("bf16 %s: %+v", flags, d.Memory)
+		}
+	}
+	sameButSums(t, "in buckets", tensorsOf(t, at("ranks0/state.safetensors")), tensorsOf(t, at("cutra/state.safetensors")))
+}
+
+// scalesOf are the scales of the loss in a log.
+func scalesOf(t *testing.T, dir string) string {
+	t.Helper()
+	var out []string
+	for _, line := range strings.Split(strings.TrimSpace(logOf(t, dir)), "\n") {
+		var l struct {
+			Scale json.RawMessage `json:"loss_scale"`
+		}
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, string(l.Scale))
+	}
+	return strings.Join(out, " ")
+}
+
 // normsOf are the losses and norms in a log.
 func normsOf(t *testing.T, dir string) string {
 	t.Helper()

@@ -109,7 +109,7 @@ var wrongUses = []struct {
 	{"train m.onnx --data d.npz --steps 2 --ranks 2 --outer-lr 1 -o new", 2, "--outer-lr: requires --sync local=H"},
 	{"train m.onnx --data d.npz --steps 2 --ranks 2 --sync local=2 --outer-momentum 1 -o new", 2, "--outer-momentum 1"},
 	{"train m.onnx --data d.npz --steps 2 --ranks 64 -o new", 2, "64 ranks: the data are"},
-	{"train m.onnx --data d.npz --steps 2 --ranks 2 --precision bf16 -o new", 2, "use --sync local=H"},
+	{"train m.onnx --data d.npz --steps 2 --ranks 2 --buckets 2 --precision fp16 -o new", 2, "leave --buckets out"},
 	{"train m.onnx --data d.npz --steps 2 --ranks 2 --memory-limit 1GiB -o new", 2, "use --memory"},
 	{"train t.onnx --data d.npz --steps 2 --ranks 2 -o new", 2, "updates within a run"},
 	{"train --resume --steps 8 --ranks 2 -o run", 2, "updates within a run"},

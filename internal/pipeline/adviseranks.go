@@ -42,8 +42,8 @@ func AdviseRanks(ctx context.Context, e *runtime.Engine, source *Source, o FitOp
 		switch {
 		case (way.sums() || way.Stages) && training:
 			a.Remark = "the graph updates within a run"
-		case (way.sums() || way.Stages) && o.Pipeline.Precision != nil:
-			a.Remark = "ranks sum float32 gradients"
+		case way.Stages && o.Pipeline.Precision.Scales():
+			a.Remark = "no stage has all gradients, to find an overflow of float16"
 		case way.Stages:
 			a.Micro = microBatches * int64(way.Size)
 			o.Ranks = Ranks{Size: 1}
@@ -80,7 +80,7 @@ func (r *Fitter) stages(o FitOptions, size int, micro int64) (*Fitted, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.makeUpdates(a, given); err != nil {
+	if err := f.makeUpdates(a); err != nil {
 		return nil, err
 	}
 	so := SplitOptions{Pipeline: o.Pipeline, Options: stage.Options{Stages: size, Balance: stage.Memory}, Micro: micro}

@@ -78,7 +78,7 @@ func (f *fitting) besideRanks(a *stepGraph, given *onnx.Model, roles step.Roles)
 		return err
 	}
 	if r.sums() {
-		if err := f.makeUpdates(a, given); err != nil {
+		if err := f.makeUpdates(a); err != nil {
 			return err
 		}
 	}
@@ -129,13 +129,14 @@ func combined(m *onnx.Model, roles step.Roles) ([]int64, error) {
 	return elements, nil
 }
 
-// makeUpdates makes the graph of updates.
-func (f *fitting) makeUpdates(a *stepGraph, given *onnx.Model) (err error) {
+// makeUpdates makes the graph of updates. What an optimizer asks of the model it sees before
+// casts to a half type stand between a parameter and its readers.
+func (f *fitting) makeUpdates(a *stepGraph) (err error) {
 	var params []*onnx.Value
 	for _, p := range a.derived.Params {
 		params = append(params, p.Input)
 	}
-	a.updates, err = optim.Updates(given, params, f.update(a.made, f.o.Derive.Update, a.norm))
+	a.updates, err = optim.Updates(a.source.Model, params, f.update(a.made, f.o.Derive.Update, a.norm))
 	return err
 }
 
