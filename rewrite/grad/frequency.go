@@ -175,19 +175,36 @@ func counting(values []float64) bool {
 	return len(values) > 1
 }
 
-// countedRows reports the angles 0·w, 1·w, 2·w, … of frequencies w.
+// countedRows reports the angles k·w, (k+1)·w, (k+2)·w, … of frequencies w, or falling ones as of
+// distances from a place: k is whole, perhaps below zero.
 func countedRows(v *onnx.Value, values []float64) bool {
 	if len(v.Type.Shape) < 2 {
 		return false
 	}
 	wide, ok := v.Type.Shape[len(v.Type.Shape)-1].Int()
 	width := int(wide)
-	if !ok || width < 2 || len(values) < 3*width || !falling(values[width:2*width]) {
+	if !ok || width < 2 || len(values) < 3*width {
+		return false
+	}
+	rows := len(values) / width
+	w := make([]float64, width) // from the first row to the last, which rounds the least
+	for i := range w {
+		w[i] = (values[(rows-1)*width+i] - values[i]) / float64(rows-1)
+	}
+	step := 1.0
+	if w[0] < 0 {
+		step = -1
+		for i := range w {
+			w[i] = -w[i]
+		}
+	}
+	first := math.Round(values[0] / w[0])
+	if !falling(w) || math.Abs(first) > 1<<20 {
 		return false
 	}
 	for i, x := range values {
-		want := float64(i/width) * values[width+i%width]
-		if math.Abs(x-want) > 1e-5*want {
+		turn := first + step*float64(i/width)
+		if math.Abs(x-turn*w[i%width]) > 1e-5*math.Max(1, math.Abs(turn))*w[i%width] {
 			return false
 		}
 	}

@@ -983,3 +983,32 @@ func TestInitializersAsInputs(t *testing.T) {
 		t.Errorf("trains %v, inputs %q", res.Params, inputs)
 	}
 }
+
+// TestAngles: angles of places on a scale of frequencies that only a Sin and a Cos read are a table,
+// whether they count from 0 or, as an XLNet's distances, fall through 0; other numbers there are weights.
+func TestAngles(t *testing.T) {
+	for angles, trained := range map[string]bool{
+		"[4,2] = [0,0,1,0.1,2,0.2,3,0.3]":                 false,
+		"[4,2] = [2,0.2,1,0.1,0,0,-1,-0.1]":               false,
+		"[4,2] = [-1,-0.1,0,0,1,0.1,2,0.2]":               false,
+		"[4,2] = [2,0.2,1,0.1,0,0,-1,-0.2]":               true,
+		"[4,2] = [2.5,0.25,1.5,0.15,0.5,0.05,-0.5,-0.05]": true,
+		"[4,2] = [0.2,0.2,0.2,0.2,0.2,0.2,0.2,0.2]":       true,
+	} {
+		m := parseGraph(t, "in x float32[2,4]\ninit v float32[4,4] = [1,2,3,5,1,2,3,4,1,0,0,1,2,3,1,1]\ninit w float32"+angles+`
+s = Sin(w)
+c = Cos(w)
+h = MatMul(x, v)
+a = MatMul(h, s)
+b = MatMul(h, c)
+y = Mul(a, b)
+loss = ReduceMean(y) {keepdims=0}`, "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(res.Params, func(p Param) bool { return p.Name == "w" }); got != trained {
+			t.Errorf("%s: trained %v", angles, got)
+		}
+	}
+}
