@@ -183,7 +183,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := infer.Inputs(m); err != nil {
 		return nil, err
 	}
-	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph), warnSmoothing(m.Graph), warnDivisors(m.Graph), warnMeans(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
+	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph), warnSmoothing(m.Graph), warnDivisors(m.Graph), warnMeans(m.Graph), warnSums(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
 	told := unmerge(m, o.Signature, res)
 	if !o.Signature.known && o.Tie {
 		res.Warnings = append(res.Warnings, retieAlike(m.Graph)...)

@@ -2,7 +2,7 @@ package grad
 
 // What PyTorch's dynamo exporter leaves out of an operator without a word, as ONNX's has no
 // such thing: label smoothing, which the loss is given again, the divisor of a pooling, and the mean
-// of a scatter.
+// of a scatter. TorchScript's leaves out the sum of one.
 // The node notes the call that it comes from, whose sixth argument label smoothing is (not
 // there where it is 0):
 //
@@ -148,4 +148,41 @@ func warnMeans(g *onnx.Graph) []string {
 		return nil
 	}
 	return []string{"the exporter left the mean out of scatter_reduce, so that the last value at a place counts: write it as a sum, divided by how many there are: " + some(names)}
+}
+
+// warnSums names scatters into zeros that are then added, by indices that may repeat: so TorchScript
+// writes index_add and an index_put that accumulates, of which PyTorch has the sum at a place and the
+// file the last value.
+func warnSums(g *onnx.Graph) []string {
+	var names []string
+	for _, n := range g.Nodes {
+		if n.Is("ScatterND", "ScatterElements") && n.Str("reduction", "none") == "none" && n.TorchCall() == "" &&
+			n.In(0).Behind("Expand").IsZero() && addedOnly(n.Out(0)) && mayRepeat(n.In(1)) {
+			names = append(names, n.Name())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"where indices repeat, the last value at a place counts, and not the sum, which TorchScript leaves out of index_add and index_put(accumulate=True): write it as scatter_add, or export with dynamo=True: " + some(names)}
+}
+
+// addedOnly reports a value that is only added to others.
+func addedOnly(v *onnx.Value) bool {
+	return v != nil && !v.IsOutput() && len(v.Uses()) > 0 &&
+		!slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !u.Node.Is("Add") })
+}
+
+// mayRepeat reports indices that are not a constant list of different ones.
+func mayRepeat(index *onnx.Value) bool {
+	t := index.Behind("Expand", "Unsqueeze", "Reshape", "Cast").Constant()
+	if t == nil {
+		return true
+	}
+	list, err := t.Int64s()
+	if err != nil {
+		return true
+	}
+	slices.Sort(list)
+	return len(slices.Compact(list)) < len(list)
 }

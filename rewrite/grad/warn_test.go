@@ -2,6 +2,7 @@ package grad
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -419,6 +420,30 @@ func TestTurnedScores(t *testing.T) {
 		_, res := decisions(t, m, Options{})
 		if got := strings.Contains(strings.Join(res.Warnings, " "), "as many classes as places: "); got != c.warns {
 			t.Errorf("%s: warnings %q", name, res.Warnings)
+		}
+	}
+}
+
+// TestLostSums: a scatter into zeros that is added, as TorchScript writes index_add, is named where
+// its indices may repeat; not one that says its reduction, nor one that is read otherwise.
+func TestLostSums(t *testing.T) {
+	for nodes, warned := range map[string]bool{
+		"s = ScatterND(z, i, u)\ny = Add(p, s)":                                                       true,
+		"s = ScatterND(z, twice, u)\ny = Add(p, s)":                                                   true,
+		"s = ScatterND(z, once, u)\ny = Add(p, s)":                                                    false,
+		"s = ScatterND(z, i, u) {reduction=\"add\"}\ny = Add(p, s)":                                   false,
+		"s = ScatterND(p, i, u)\ny = Add(p, s)":                                                       false,
+		"s = ScatterND(z, i, u)\ny = Mul(p, s)":                                                       false,
+		"e = ConstantOfShape(shape)\nj = Expand(i, cut)\ns = ScatterElements(e, j, u)\ny = Add(s, p)": true,
+	} {
+		m := parseGraph(t, "in i int64[2,1]\ninit p float32[4,3] = [1,2,3,4,5,6,7,8,9,1,2,3]\ninit u float32[2,3] = [1,2,3,4,5,7]\ninit z float32[4,3] = [0,0,0,0,0,0,0,0,0,0,0,0]\n"+
+			"init twice int64[2,1] = [1,1]\ninit once int64[2,1] = [1,3]\ninit shape int64[2] = [4,3]\ninit cut int64[2] = [2,3]\n"+nodes+"\nloss = ReduceMean(y) {keepdims=0}", "loss float32")
+		res, err := Differentiate(m, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.ContainsFunc(res.Warnings, func(w string) bool { return strings.Contains(w, "which TorchScript leaves out of index_add") }); got != warned {
+			t.Errorf("%s: warned %v", nodes, got)
 		}
 	}
 }
