@@ -141,7 +141,7 @@ func ratioZero(n *onnx.Node) bool {
 }
 
 // fold replaces integers that inference knows in full, then floats of one
-// element that are computed from constants alone.
+// element that are computed from constants alone, and what is expanded to nothing.
 func fold(s *state) error {
 	given := map[*onnx.Value]bool{}
 	for _, v := range s.g.Initializers {
@@ -161,6 +161,9 @@ func fold(s *state) error {
 			t := foldFloat(n)
 			if t == nil {
 				t = foldVector(n, given)
+			}
+			if t == nil {
+				t = foldNothing(n)
 			}
 			if t != nil {
 				s.becomeConstant(v, t)
@@ -198,6 +201,17 @@ func (s *state) known(v *onnx.Value) *onnx.Tensor {
 		}
 	}
 	return onnx.NewTensor(d, dims, data)
+}
+
+// foldNothing is the value that an Expand makes to no elements, as of a repeat_interleave with a count
+// of 0: ONNX Runtime from level 1 on leaves a 1 where the 0 is asked for, and takes the node away.
+func foldNothing(n *onnx.Node) *onnx.Tensor {
+	t := n.Out(0).Type
+	dims, static := t.Shape.Ints()
+	if !n.Is("Expand") || !t.Empty() || !static || t.DType.Bits() == 0 {
+		return nil
+	}
+	return onnx.NewTensor(t.DType, dims, nil)
 }
 
 // foldFloat computes a node of one-element constants.

@@ -40,6 +40,7 @@ var cases = []struct {
 	{"shape chain", "fold", "in x float32[2,3]\ns = Shape(x)\ninit i int64[] = 0\ninit u int64[1] = [0]\ng = Gather(s, i)\nv = Unsqueeze(g, u)\ninit m int64[1] = [-1]\nt = Concat(v, m) {axis=0}\ny = Reshape(x, t)", ""},
 	{"scalar chain", "fold", "in x float32[2,3]\ninit k float32[] = 16\nr = Sqrt(k)\ninit o float32[] = 1\ns = Div(o, r)\ny = Mul(x, s)", "Mul"},
 	{"vector", "fold", "in x float32[3]\ninit a int64[1] = [2]\nb = Cast(a) {to=1}\ninit c float32[2] = [3, 4]\nd = Concat(b, c) {axis=0}\ny = Mul(x, d)", "Mul"},
+	{"expanded to nothing", "fold", "in x float32[1,3]\ninit s int64[2] = [0,3]\na = Expand(x, s)\ny = Concat(x, a, x) {axis=0}", "Concat"},
 	{"two biases", "fold", "in x float32[2,4]\ninit a float32[2] = [1, 2]\ninit b float32[2] = [3, 4]\ninit p float32[] = 1\ninit q float32[] = 2\nr = Add(p, q)\nc = Concat(a, b) {axis=0}\nd = Mul(c, r)\ny = Add(x, d)", "Add Concat Mul"},
 	{"layer norm", "layernorms", lnBody + "e = Div(d, s)\ninit g float32[3] = [1, 2, 3]\ninit b float32[3] = [4, 5, 6]\nf = Mul(e, g)\ny = Add(f, b)", "LayerNormalization"},
 	{"layer norm by a square", "layernorms", strings.ReplaceAll(lnBody, "Pow(d, two)", "Mul(d, d)") + "r = Reciprocal(s)\ny = Mul(d, r)", "LayerNormalization"},
