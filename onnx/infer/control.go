@@ -97,17 +97,23 @@ func loop(c *ctx) error {
 			}
 			continue
 		}
-		c.types[i] = stacked(t, onnx.Dim{})
+		if c.types[i], err = stacked(t, 0, onnx.Dim{}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// stacked is a type with a leading dimension.
-func stacked(t onnx.Type, n onnx.Dim) onnx.Type {
-	if t.Other != nil || !t.Ranked {
-		return onnx.Type{DType: t.DType}
+// stacked is the type of n tensors of a type, stacked along an axis of the result.
+func stacked(t onnx.Type, axis int64, n onnx.Dim) (onnx.Type, error) {
+	if !t.Ranked {
+		return onnx.Type{DType: t.DType}, nil
 	}
-	return onnx.TensorOf(t.DType, splice(t.Shape, 0, 0, n))
+	k, err := normAxis(axis, len(t.Shape)+1)
+	if err != nil {
+		return t, err
+	}
+	return onnx.TensorOf(t.DType, splice(t.Shape, k, k, n)), nil
 }
 
 // scan (opset 9): the states, then per scan output a dimension of the
@@ -126,22 +132,19 @@ func scan(c *ctx) error {
 	for i := range c.types {
 		t := c.declared(body.Output[i])
 		k := i - int(states)
-		switch {
-		case k < 0:
+		if k < 0 {
 			c.types[i] = t
 			if in := c.in(i); in.Known() {
 				c.types[i] = in
 			}
-		case !t.Ranked:
-			c.types[i] = onnx.Type{DType: t.DType}
-		default:
-			axis := 0
-			if k < len(axes) {
-				if axis, err = normAxis(axes[k], len(t.Shape)+1); err != nil {
-					return err
-				}
-			}
-			c.types[i] = onnx.TensorOf(t.DType, splice(t.Shape, axis, axis, length))
+			continue
+		}
+		axis := int64(0)
+		if k < len(axes) {
+			axis = axes[k]
+		}
+		if c.types[i], err = stacked(t, axis, length); err != nil {
+			return err
 		}
 	}
 	return nil

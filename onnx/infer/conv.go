@@ -194,9 +194,6 @@ func convTranspose(c *ctx) error {
 		if len(wanted) > 0 {
 			out[2+i] = onnx.Static(wanted[len(wanted)-k+i])
 		}
-		if n, ok := out[2+i].Int(); ok && n < 0 {
-			return fmt.Errorf("spatial dimension %d comes out as %d", i, n)
-		}
 	}
 	c.set(0, d, out)
 	return nil

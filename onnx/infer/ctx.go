@@ -162,9 +162,6 @@ func (c *ctx) axes(i, rank int) (axes []int, given, known bool, err error) {
 	default:
 		return nil, false, true, nil
 	}
-	if len(raw) > maxRank {
-		return nil, true, true, fmt.Errorf("%d axes", len(raw))
-	}
 	seen := make([]bool, rank)
 	for _, a := range raw {
 		k, err := normAxis(a, rank)

@@ -2,6 +2,7 @@ package infer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -25,13 +26,7 @@ func unify(a, b onnx.Dim) (onnx.Dim, error) {
 
 // unifyShapes unifies extents of two shapes of the same rank.
 func unifyShapes(a, b onnx.Shape) (onnx.Shape, error) {
-	same := true
-	for i := range a {
-		if a[i] != b[i] {
-			same = false
-		}
-	}
-	if same {
+	if slices.Equal(a, b) {
 		return a, nil
 	}
 	out := make(onnx.Shape, len(a))
@@ -72,7 +67,7 @@ func broadcast(a, b onnx.Shape) (onnx.Shape, error) {
 	if len(a) < len(b) {
 		a, b = b, a
 	}
-	if len(b) == 0 || sameShape(a, b) {
+	if len(b) == 0 || slices.Equal(a, b) {
 		return a, nil
 	}
 	out := make(onnx.Shape, len(a))
@@ -87,29 +82,8 @@ func broadcast(a, b onnx.Shape) (onnx.Shape, error) {
 	return out, nil
 }
 
-func sameShape(a, b onnx.Shape) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
 // unknowns is a shape of that rank with no extent known.
 func unknowns(rank int) onnx.Shape { return make(onnx.Shape, rank) }
-
-// product multiplies extents.
-func product(dims ...onnx.Dim) onnx.Dim {
-	n := onnx.Static(1)
-	for _, d := range dims {
-		n = n.Mul(d)
-	}
-	return n
-}
 
 // ceilDiv is d/k rounded up.
 func ceilDiv(d onnx.Dim, k int64) onnx.Dim {

@@ -32,9 +32,6 @@ func resize(c *ctx, s onnx.Shape) error {
 		want = fitAspect(c.n.Str("keep_aspect_ratio_policy", "stretch"), s, axes, want)
 		for i, a := range axes {
 			out[a] = want[i]
-			if n, ok := want[i].Int(); ok && n < 0 {
-				return fmt.Errorf("size %d is negative", n)
-			}
 		}
 		c.set(0, d, out)
 		return nil
@@ -164,9 +161,6 @@ func centerCropPad(c *ctx, s onnx.Shape) error {
 	}
 	out := append(onnx.Shape{}, s...)
 	for i, a := range axes {
-		if n, ok := want[i].Int(); ok && n < 0 {
-			return fmt.Errorf("extent %d is negative", n)
-		}
 		out[a] = want[i]
 	}
 	c.set(0, c.dtype(0), out)
@@ -197,7 +191,7 @@ func col2Im(c *ctx) error {
 		out[0] = x[0]
 	}
 	if ok1 && ok3 {
-		out[1] = x[1].Div(product(block...))
+		out[1] = x[1].Div(onnx.Shape(block).Elements())
 	}
 	c.set(0, c.dtype(0), append(out, image...))
 	return nil

@@ -240,9 +240,6 @@ func pad(c *ctx, s onnx.Shape) error {
 	out := append(onnx.Shape{}, s...)
 	for i, a := range axes {
 		out[a] = s[a].Add(pads[i]).Add(pads[i+len(axes)])
-		if n, ok := out[a].Int(); ok && n < 0 {
-			return fmt.Errorf("pads %s make axis %d negative", onnx.Shape(pads), a)
-		}
 	}
 	c.set(0, c.dtype(0), out)
 	return nil

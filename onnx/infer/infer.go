@@ -223,14 +223,15 @@ func (r *Result) Node(n *onnx.Node) error {
 	return nil
 }
 
-// sane refuses shapes that no tensor has.
+// sane refuses shapes that no tensor has. All outputs go through it, so that rules need not
+// look whether what they make of data is an extent.
 func sane(s onnx.Shape) error {
 	if len(s) > maxRank {
 		return fmt.Errorf("rank %d, at most %d is supported", len(s), maxRank)
 	}
-	for i, d := range s {
+	for _, d := range s {
 		if n, ok := d.Int(); ok && n < 0 {
-			return fmt.Errorf("dimension %d comes out as %d", i, n)
+			return fmt.Errorf("shape %s is negative", s)
 		}
 	}
 	return nil

@@ -4,8 +4,10 @@ package infer
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // reshape: input 1 holds the shape; 0 copies an extent (unless allowzero), -1
@@ -15,9 +17,6 @@ func reshape(c *ctx) error {
 	target, ok := c.elems(1)
 	if !ok {
 		return c.setFromInput(0, d, 1)
-	}
-	if len(target) > maxRank {
-		return fmt.Errorf("a shape of rank %d", len(target))
 	}
 	s, ranked := c.shape(0)
 	out, err := reshaped(s, ranked, target, c.n.Int("allowzero", 0) == 1)
@@ -122,7 +121,7 @@ func flatten(c *ctx) error {
 		}
 		axis = int64(k)
 	}
-	c.set(0, c.dtype(0), onnx.Shape{product(s[:axis]...), product(s[axis:]...)})
+	c.set(0, c.dtype(0), onnx.Shape{s[:axis].Elements(), s[axis:].Elements()})
 	return nil
 }
 
@@ -177,9 +176,6 @@ func unsqueeze(c *ctx) error {
 		return nil
 	}
 	rank := len(s) + n
-	if rank > maxRank+len(s) {
-		return fmt.Errorf("%d axes", n)
-	}
 	axes, given, known, err := c.axes(1, rank)
 	if err != nil {
 		return err
@@ -208,24 +204,13 @@ func unsqueeze(c *ctx) error {
 
 // permOf is the permutation of a Transpose: the reverse where none is given.
 func permOf(n *onnx.Node, rank int) ([]int, error) {
-	perm := make([]int, rank)
-	raw := n.Ints("perm")
-	if !n.Has("perm") || rank == 0 {
-		for i := range perm {
-			perm[i] = rank - 1 - i
-		}
-		return perm, nil
+	perm, given := traits.Permutation(n, rank), n.Ints("perm")
+	ok := rank == 0 || !n.Has("perm") || len(given) == rank
+	for i, p := range slices.Sorted(slices.Values(perm)) {
+		ok = ok && p == i
 	}
-	if len(raw) != rank {
-		return nil, fmt.Errorf("perm %v for a tensor of rank %d", raw, rank)
-	}
-	seen := make([]bool, rank)
-	for i, p := range raw {
-		if p < 0 || p >= int64(rank) || seen[p] {
-			return nil, fmt.Errorf("perm %v is not a permutation of %d axes", raw, rank)
-		}
-		seen[p] = true
-		perm[i] = int(p)
+	if !ok {
+		return nil, fmt.Errorf("perm %v is not a permutation of %d axes", given, rank)
 	}
 	return perm, nil
 }
@@ -234,7 +219,7 @@ func permOf(n *onnx.Node, rank int) ([]int, error) {
 func transpose(c *ctx) error {
 	s, ok := c.shape(0)
 	if !ok {
-		if c.n.Has("perm") && len(c.n.Ints("perm")) <= maxRank {
+		if c.n.Has("perm") {
 			c.set(0, c.dtype(0), unknowns(len(c.n.Ints("perm"))))
 		} else {
 			c.setDType(0, c.dtype(0))
@@ -269,14 +254,6 @@ func expand(c *ctx) error {
 			c.set(0, d, out)
 		}
 		return nil
-	}
-	if len(target) > maxRank {
-		return fmt.Errorf("a shape of rank %d", len(target))
-	}
-	for _, k := range target {
-		if n, ok := k.Int(); ok && n < 0 {
-			return fmt.Errorf("shape %s is negative", onnx.Shape(target))
-		}
 	}
 	s, ranked := c.shape(0)
 	if !ranked {

@@ -61,14 +61,6 @@ func (c *ctx) setFromInput(o int, d onnx.DType, i int) error {
 		}
 		return nil
 	}
-	if len(dims) > maxRank {
-		return fmt.Errorf("a shape of rank %d", len(dims))
-	}
-	for _, k := range dims {
-		if n, ok := k.Int(); ok && n < 0 {
-			return fmt.Errorf("shape %s is negative", onnx.Shape(dims))
-		}
-	}
 	c.set(o, d, dims)
 	return nil
 }

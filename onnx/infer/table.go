@@ -139,8 +139,8 @@ var standard = []row{
 	// Reductions.
 	{"", "ArgMax", 1, 1, argReduce, nil, "int64, axis 1 or gone"},
 	{"", "ArgMin", 1, 1, argReduce, nil, "int64, axis 1 or gone"},
-	{"", "CumProd", 26, 1, same, nil, "like X"},
-	{"", "CumSum", 11, 1, same, evalCumSum, "like X"},
+	{"", "CumProd", 26, 2, same, nil, "like X"},
+	{"", "CumSum", 11, 2, same, evalCumSum, "like X"},
 	{"", "ReduceL1", 1, 1, ranked(reduce), nil, "axes 1 or gone"},
 	{"", "ReduceL2", 1, 1, ranked(reduce), nil, "axes 1 or gone"},
 	{"", "ReduceLogSum", 1, 1, ranked(reduce), nil, "axes 1 or gone"},
@@ -183,8 +183,8 @@ var standard = []row{
 	{"", "MaxRoiPool", 1, 2, maxRoiPool, nil, "[rois,c,h,w]"},
 	{"", "NonMaxSuppression", 10, 2, nonMaxSuppression, nil, "int64 [?,3]"},
 	{"", "Resize", 10, 1, ranked(resize), nil, "sizes, or extents times scales"},
-	{"", "RoiAlign", 10, 2, roiAlign, nil, "[rois,c,h,w]"},
-	{"", "Upsample", 9, 1, ranked(resize), nil, "extents times scales"},
+	{"", "RoiAlign", 10, 3, roiAlign, nil, "[rois,c,h,w]"},
+	{"", "Upsample", 9, 2, ranked(resize), nil, "extents times scales"},
 
 	// Signals, quantization, data-dependent extents.
 	{"", "BlackmanWindow", 17, 1, windowFunction, nil, "[size]"},
@@ -196,23 +196,23 @@ var standard = []row{
 	{"", "HammingWindow", 17, 1, windowFunction, nil, "[size]"},
 	{"", "HannWindow", 17, 1, windowFunction, nil, "[size]"},
 	{"", "MelWeightMatrix", 17, 5, melWeights, nil, "[bins,mel bins]"},
-	{"", "Multinomial", 7, 0, multinomial, nil, "[batch,samples]"},
+	{"", "Multinomial", 7, 1, multinomial, nil, "[batch,samples]"},
 	{"", "QuantizeLinear", 10, 2, quantize, nil, "like X, type of the zero point"},
 	{"", "STFT", 17, 2, stft, nil, "[batch,frames,bins,2]"},
 	{"", "Unique", 11, 1, unique, nil, "[?], indices"},
 
 	// Norms, softmax, losses.
 	{"", "BatchNormalization", 9, 5, batchNorm, nil, "like X, running statistics"},
-	{"", "GroupNormalization", 18, 1, same, nil, "like X"},
+	{"", "GroupNormalization", 18, 3, same, nil, "like X"},
 	{"", "Hardmax", 1, 1, same, nil, "like X"},
-	{"", "InstanceNormalization", 6, 1, same, nil, "like X"},
+	{"", "InstanceNormalization", 6, 3, same, nil, "like X"},
 	{"", "LRN", 1, 1, same, nil, "like X"},
 	{"", "LayerNormalization", 1, 2, layerNorm, nil, "like X, statistics"},
 	{"", "LogSoftmax", 1, 1, axisSame(-1), nil, "like X"},
 	{"", "LpNormalization", 1, 1, axisSame(-1), nil, "like X"},
 	{"", "MeanVarianceNormalization", 9, 1, same, nil, "like X"},
 	{"", "NegativeLogLikelihoodLoss", 12, 2, nll, nil, "scalar, or like the labels"},
-	{"", "RMSNormalization", 23, 1, same, nil, "like X"},
+	{"", "RMSNormalization", 23, 2, same, nil, "like X"},
 	{"", "SimplifiedLayerNormalization", 1, 2, layerNorm, nil, "like X, statistics; written by ONNX Runtime"},
 	{"", "Softmax", 1, 1, axisSame(-1), nil, "like X"},
 	{"", "SoftmaxCrossEntropyLoss", 12, 2, crossEntropy, nil, "scalar, or like the labels; log probabilities"},
@@ -245,20 +245,20 @@ var standard = []row{
 	{"", "OneHot", 9, 3, oneHot, nil, "depth at the axis"},
 	{"", "Pad", 2, 1, ranked(pad), nil, "extents plus pads"},
 	{"", "Range", 11, 3, rangeOf, evalRange, "[(limit-start)/delta]"},
-	{"", "ReverseSequence", 10, 1, same, nil, "like X"},
+	{"", "ReverseSequence", 10, 2, same, nil, "like X"},
 	{"", "Scatter", 9, 3, scatter, evalScatterElements, "like the data"},
 	{"", "ScatterElements", 11, 3, scatter, evalScatterElements, "like the data"},
 	{"", "ScatterND", 11, 3, scatter, evalScatterND, "like the data"},
 	{"", "Slice", 10, 3, ranked(slice), evalSlice, "starts, ends, axes, steps"},
 	{"", "Split", 2, 1, split, evalSplit, "parts of the axis"},
-	{"", "TensorScatter", 24, 1, same, nil, "like the cache"},
+	{"", "TensorScatter", 24, 2, same, nil, "like the cache"},
 	{"", "Tile", 6, 2, ranked(tile), evalTile, "extents times repeats"},
 	{"", "Trilu", 14, 1, same, nil, "like X"},
 
 	// Control flow.
 	{"", "If", 1, 1, ifElse, nil, "what both branches declare"},
 	{"", "Loop", 1, 0, loop, nil, "what the body declares"},
-	{"", "Scan", 9, 0, scan, nil, "what the body declares"},
+	{"", "Scan", 9, all, scan, nil, "what the body declares"},
 }
 
 // An Operator names one; Domain is "" for the standard one.

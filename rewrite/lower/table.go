@@ -12,9 +12,8 @@ import (
 // A row says how one private operator is replaced.
 type row struct {
 	op string
-	// inputs is how many of the first inputs must be there.
-	inputs int
-	doc    string
+	// doc lists the node's inputs, or says what it is or makes.
+	doc string
 	// lower makes what replaces each output, nil where the output stays or
 	// nothing reads it.
 	lower func(p *pass, n *onnx.Node) ([]*onnx.Value, error)
@@ -43,51 +42,51 @@ type stand struct {
 
 // table lists every private operator known.
 var table = []row{
-	{"ReluGrad", 2, "dY, Y, or X, which is as positive", reluGrad},
-	{"TanhGrad", 2, "dY, Y", rule(stand{op: "Tanh", in: []int{lost}, out: []int{1}, grads: []int{0}})},
-	{"SigmoidGrad", 2, "dY, Y", rule(stand{op: "Sigmoid", in: []int{lost}, out: []int{1}, grads: []int{0}})},
-	{"LeakyReluGrad", 2, "dY, Y, which has X's sign", rule(stand{op: "LeakyRelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
-	{"GeluGrad", 2, "dY, X", rule(stand{op: "Gelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
-	{"FastGeluGrad", 2, "dY, X", rule(stand{domain: microsoft, op: "FastGelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
-	{"QuickGeluGrad", 2, "dY, X", rule(stand{domain: microsoft, op: "QuickGelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
-	{"BiasGeluGrad_dX", 3, "dY, X, bias", rule(stand{domain: microsoft, op: "BiasGelu", in: []int{1, 2}, out: []int{lost}, grads: []int{0}})},
-	{"BiasFastGeluGrad_dX", 3, "dY, X, bias", rule(stand{domain: microsoft, op: "FastGelu", in: []int{1, 2}, out: []int{lost}, grads: []int{0}})},
-	{"SoftmaxGrad_13", 2, "dY, Y", rule(stand{op: "Softmax", in: []int{lost}, out: []int{1}, grads: []int{0}})},
-	{"LogSoftmaxGrad_13", 2, "dY, Y", rule(stand{op: "LogSoftmax", in: []int{lost}, out: []int{1}, grads: []int{0}})},
-	{"SoftmaxGrad", 2, "dY, Y, over all axes from one on", joinedAxes("Softmax")},
-	{"LogSoftmaxGrad", 2, "dY, Y, over all axes from one on", joinedAxes("LogSoftmax")},
-	{"LayerNormalizationGrad", 5, "dY, X, scale, mean, 1/std", rule(stand{op: "LayerNormalization", in: []int{1, 2, lost}, out: []int{lost, 3, 4}, grads: []int{0, 1, 2}})},
-	{"SimplifiedLayerNormalizationGrad", 4, "dY, X, scale, 1/rms", rule(stand{op: "SimplifiedLayerNormalization", in: []int{1, 2}, out: []int{lost, 3}, grads: []int{0, 1}})},
-	{"GatherGrad", 3, "shape, indices, dY", rule(stand{op: "Gather", in: []int{lost, 1}, out: []int{lost}, grads: []int{0}, dy: 2, shape: 1})},
-	{"GatherElementsGrad", 3, "dY, shape, indices", rule(stand{op: "GatherElements", in: []int{lost, 2}, out: []int{lost}, grads: []int{0}, shape: 2})},
-	{"GatherNDGrad", 3, "shape, indices, dY", rule(stand{op: "GatherND", in: []int{lost, 1}, out: []int{lost}, grads: []int{0}, dy: 2, shape: 1})},
-	{"SliceGrad", 4, "dY, shape, starts, ends, axes, steps", rule(stand{op: "Slice", in: []int{lost, 2, 3, 4, 5}, out: []int{lost}, grads: []int{0}, shape: 2})},
-	{"ConvGrad", 3, "dY, X, W", rule(stand{op: "Conv", in: []int{1, 2, lost}, out: []int{lost}, grads: []int{0, 1, 2}})},
-	{"BatchNormalizationGrad", 3, "dY, X, scale, saved mean and 1/std, which are computed again", rule(stand{op: "BatchNormalization", in: []int{1, 2, lost}, out: []int{lost}, grads: []int{0, 1, 2}, attrs: []onnx.Attribute{onnx.IntAttr("training_mode", 1)}})},
-	{"MaxPoolGrad", 2, "dY, indices", rule(stand{op: "MaxPool", in: []int{lost}, out: []int{lost, 1}, grads: []int{0}})},
-	{"AveragePoolGrad", 1, "dY", rule(stand{op: "AveragePool", in: []int{lost}, out: []int{lost}, grads: []int{0}})},
-	{"DropoutGrad", 2, "dY, mask, ratio, training mode", dropoutGrad},
-	{"DivGrad", 3, "dY, A, B", divGrad},
-	{"SoftmaxCrossEntropyLossGrad", 3, "dY, log probabilities, labels, weights", lossGrad},
-	{"SoftmaxCrossEntropyLossInternalGrad", 3, "dY, log probabilities, labels, weights, ignored label", lossGrad},
-	{"SoftmaxCrossEntropyLossInternal", 2, "SoftmaxCrossEntropyLoss with the ignored label as an input", internalLoss},
-	{"LSTMTraining", 3, "LSTM that also returns cell states and gates", plain("LSTM")},
-	{"GRUTraining", 3, "GRU that also returns the gates", plain("GRU")},
-	{"BatchNormInternal", 5, "BatchNormalization that also returns what it normalized with", plain("BatchNormalization", onnx.IntAttr("training_mode", 1))},
-	{"SplitTraining", 1, "Split", plain("Split")},
-	{"ConcatTraining", 1, "Concat that also returns the lengths", concatTraining},
-	{"LSTMGrad", 3, "the rule of the LSTM that made the states", recurrentGrad("LSTM", 9, 3)},
-	{"GRUGrad", 3, "the rule of the GRU that made the states", recurrentGrad("GRU", 7, 2)},
-	{"BroadcastGradientArgs", 2, "shapes of two operands → the axes along which each was stretched", broadcastAxes},
-	{"Scale", 2, "X, scale", scale},
-	{"ZeroGradient", 1, "zeros", func(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
+	{"ReluGrad", "dY, Y, or X, which is as positive", reluGrad},
+	{"TanhGrad", "dY, Y", rule(stand{op: "Tanh", in: []int{lost}, out: []int{1}, grads: []int{0}})},
+	{"SigmoidGrad", "dY, Y", rule(stand{op: "Sigmoid", in: []int{lost}, out: []int{1}, grads: []int{0}})},
+	{"LeakyReluGrad", "dY, Y, which has X's sign", rule(stand{op: "LeakyRelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
+	{"GeluGrad", "dY, X", rule(stand{op: "Gelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
+	{"FastGeluGrad", "dY, X", rule(stand{domain: microsoft, op: "FastGelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
+	{"QuickGeluGrad", "dY, X", rule(stand{domain: microsoft, op: "QuickGelu", in: []int{1}, out: []int{lost}, grads: []int{0}})},
+	{"BiasGeluGrad_dX", "dY, X, bias", rule(stand{domain: microsoft, op: "BiasGelu", in: []int{1, 2}, out: []int{lost}, grads: []int{0}})},
+	{"BiasFastGeluGrad_dX", "dY, X, bias", rule(stand{domain: microsoft, op: "FastGelu", in: []int{1, 2}, out: []int{lost}, grads: []int{0}})},
+	{"SoftmaxGrad_13", "dY, Y", rule(stand{op: "Softmax", in: []int{lost}, out: []int{1}, grads: []int{0}})},
+	{"LogSoftmaxGrad_13", "dY, Y", rule(stand{op: "LogSoftmax", in: []int{lost}, out: []int{1}, grads: []int{0}})},
+	{"SoftmaxGrad", "dY, Y, over all axes from one on", joinedAxes("Softmax")},
+	{"LogSoftmaxGrad", "dY, Y, over all axes from one on", joinedAxes("LogSoftmax")},
+	{"LayerNormalizationGrad", "dY, X, scale, mean, 1/std", rule(stand{op: "LayerNormalization", in: []int{1, 2, lost}, out: []int{lost, 3, 4}, grads: []int{0, 1, 2}})},
+	{"SimplifiedLayerNormalizationGrad", "dY, X, scale, 1/rms", rule(stand{op: "SimplifiedLayerNormalization", in: []int{1, 2}, out: []int{lost, 3}, grads: []int{0, 1}})},
+	{"GatherGrad", "shape, indices, dY", rule(stand{op: "Gather", in: []int{lost, 1}, out: []int{lost}, grads: []int{0}, dy: 2, shape: 1})},
+	{"GatherElementsGrad", "dY, shape, indices", rule(stand{op: "GatherElements", in: []int{lost, 2}, out: []int{lost}, grads: []int{0}, shape: 2})},
+	{"GatherNDGrad", "shape, indices, dY", rule(stand{op: "GatherND", in: []int{lost, 1}, out: []int{lost}, grads: []int{0}, dy: 2, shape: 1})},
+	{"SliceGrad", "dY, shape, starts, ends, axes, steps", rule(stand{op: "Slice", in: []int{lost, 2, 3, 4, 5}, out: []int{lost}, grads: []int{0}, shape: 2})},
+	{"ConvGrad", "dY, X, W", rule(stand{op: "Conv", in: []int{1, 2, lost}, out: []int{lost}, grads: []int{0, 1, 2}})},
+	{"BatchNormalizationGrad", "dY, X, scale, saved mean and 1/std, which are computed again", rule(stand{op: "BatchNormalization", in: []int{1, 2, lost}, out: []int{lost}, grads: []int{0, 1, 2}, attrs: []onnx.Attribute{onnx.IntAttr("training_mode", 1)}})},
+	{"MaxPoolGrad", "dY, indices", rule(stand{op: "MaxPool", in: []int{lost}, out: []int{lost, 1}, grads: []int{0}})},
+	{"AveragePoolGrad", "dY", rule(stand{op: "AveragePool", in: []int{lost}, out: []int{lost}, grads: []int{0}})},
+	{"DropoutGrad", "dY, mask, ratio, training mode", dropoutGrad},
+	{"DivGrad", "dY, A, B", divGrad},
+	{"SoftmaxCrossEntropyLossGrad", "dY, log probabilities, labels, weights", lossGrad},
+	{"SoftmaxCrossEntropyLossInternalGrad", "dY, log probabilities, labels, weights, ignored label", lossGrad},
+	{"SoftmaxCrossEntropyLossInternal", "SoftmaxCrossEntropyLoss with the ignored label as an input", internalLoss},
+	{"LSTMTraining", "LSTM that also returns cell states and gates", plain("LSTM")},
+	{"GRUTraining", "GRU that also returns the gates", plain("GRU")},
+	{"BatchNormInternal", "BatchNormalization that also returns what it normalized with", plain("BatchNormalization", onnx.IntAttr("training_mode", 1))},
+	{"SplitTraining", "Split", plain("Split")},
+	{"ConcatTraining", "Concat that also returns the lengths", concatTraining},
+	{"LSTMGrad", "the rule of the LSTM that made the states", recurrentGrad("LSTM", 9, 3)},
+	{"GRUGrad", "the rule of the GRU that made the states", recurrentGrad("GRU", 7, 2)},
+	{"BroadcastGradientArgs", "shapes of two operands → the axes along which each was stretched", broadcastAxes},
+	{"Scale", "X, scale", scale},
+	{"ZeroGradient", "zeros", func(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 		c := p.emit.Context(n)
 		return []*onnx.Value{c.Zeros(n.In(0))}, nil
 	}},
-	{"InPlaceAccumulator", 2, "sum, value → sum + value", accumulate},
-	{"InPlaceAccumulatorV2", 2, "sum, value, reset → value where reset, else sum + value", accumulate},
-	{"AdamWOptimizer", 6, "one update an element of the sequences", adamW},
-	{"SGDOptimizerV2", 3, "one update an element of the sequences", sgd},
+	{"InPlaceAccumulator", "sum, value → sum + value", accumulate},
+	{"InPlaceAccumulatorV2", "sum, value, reset → value where reset, else sum + value", accumulate},
+	{"AdamWOptimizer", "one update an element of the sequences", adamW},
+	{"SGDOptimizerV2", "one update an element of the sequences", sgd},
 }
 
 func lookup(op string) *row {
