@@ -135,18 +135,9 @@ func qlinearConv(c *ctx) error {
 }
 
 func (c *ctx) convolve(d onnx.DType, xi, wi int) error {
-	x, ok1 := c.shape(xi)
-	f, ok2 := c.shape(wi)
-	if ok1 && len(x) < 3 || ok1 && ok2 && len(x) != len(f) {
-		return fmt.Errorf("input of rank %d, weights of rank %d", len(x), len(f))
-	}
-	if !ok1 || !ok2 {
+	x, f, w, err := c.filtered(xi, wi)
+	if err != nil || f == nil {
 		c.setDType(0, d)
-		return nil
-	}
-	kernel, _ := f[2:].Ints()
-	w, err := c.window(len(x)-2, kernel)
-	if err != nil {
 		return err
 	}
 	if _, err := unify(x[1], f[1].Mul(onnx.Static(c.n.Int("group", 1)))); err != nil {
@@ -160,27 +151,34 @@ func (c *ctx) convolve(d onnx.DType, xi, wi int) error {
 	return nil
 }
 
+// filtered is what a convolution reads: the shapes of its input and of its filters, nil where
+// not both ranks are known, and the window.
+func (c *ctx) filtered(xi, wi int) (x, f onnx.Shape, w window, err error) {
+	x, ok1 := c.shape(xi)
+	f, ok2 := c.shape(wi)
+	if ok1 && len(x) < 3 || ok1 && ok2 && len(x) != len(f) {
+		return nil, nil, w, fmt.Errorf("input of rank %d, weights of rank %d", len(x), len(f))
+	}
+	if !ok1 || !ok2 {
+		return nil, nil, w, nil
+	}
+	kernel, _ := f[2:].Ints()
+	w, err = c.window(len(x)-2, kernel)
+	return x, f, w, err
+}
+
 // convTranspose: X [n, c, ...], W [c, m/group, kernel...] → [n, m, ...].
 func convTranspose(c *ctx) error {
 	d, err := c.sameDType(0, 1)
 	if err != nil {
 		return err
 	}
-	x, ok1 := c.shape(0)
-	f, ok2 := c.shape(1)
-	if ok1 && len(x) < 3 || ok1 && ok2 && len(x) != len(f) {
-		return fmt.Errorf("input of rank %d, weights of rank %d", len(x), len(f))
-	}
-	if !ok1 || !ok2 {
+	x, f, w, err := c.filtered(0, 1)
+	if err != nil || f == nil {
 		c.setDType(0, d)
-		return nil
-	}
-	k := len(x) - 2
-	kernel, _ := f[2:].Ints()
-	w, err := c.window(k, kernel)
-	if err != nil {
 		return err
 	}
+	k := len(x) - 2
 	extra, wanted := c.n.Ints("output_padding"), c.n.Ints("output_shape")
 	if len(extra) == 0 {
 		extra = filled(k, 0)
@@ -223,10 +221,7 @@ func pool(c *ctx) error {
 		c.setDType(1, onnx.Int64)
 		return nil
 	}
-	if len(s) < 3 || !c.n.Has("kernel_shape") {
-		return fmt.Errorf("input of rank %d, kernel_shape %v", len(s), c.n.Ints("kernel_shape"))
-	}
-	w, err := c.window(len(s)-2, nil)
+	w, err := c.pooling(s)
 	if err != nil {
 		return err
 	}
@@ -237,6 +232,14 @@ func pool(c *ctx) error {
 	c.set(0, d, out)
 	c.set(1, onnx.Int64, out)
 	return nil
+}
+
+// pooling is the window of a pool over an input of shape s.
+func (c *ctx) pooling(s onnx.Shape) (window, error) {
+	if len(s) < 3 || !c.n.Has("kernel_shape") {
+		return window{}, fmt.Errorf("input of rank %d, kernel_shape %v", len(s), c.n.Ints("kernel_shape"))
+	}
+	return c.window(len(s)-2, nil)
 }
 
 // globalPool: every spatial extent becomes 1.
@@ -262,10 +265,7 @@ func maxUnpool(c *ctx) error {
 		c.setDType(0, c.dtype(0))
 		return nil
 	}
-	if len(s) < 3 || !c.n.Has("kernel_shape") {
-		return fmt.Errorf("input of rank %d, kernel_shape %v", len(s), c.n.Ints("kernel_shape"))
-	}
-	w, err := c.window(len(s)-2, nil)
+	w, err := c.pooling(s)
 	if err != nil {
 		return err
 	}

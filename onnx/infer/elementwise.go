@@ -12,10 +12,12 @@ func same(c *ctx) error {
 	return nil
 }
 
-// sameBool: output 0 is a bool tensor of the shape of input 0.
-func sameBool(c *ctx) error {
-	c.likeAs(0, 0, onnx.Bool)
-	return nil
+// sameAs: output 0 has the shape of input 0 and another element type.
+func sameAs(d onnx.DType) func(*ctx) error {
+	return func(c *ctx) error {
+		c.likeAs(0, 0, d)
+		return nil
+	}
 }
 
 // axisSame is same for operators with one axis attribute, which is checked.

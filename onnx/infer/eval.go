@@ -31,6 +31,15 @@ func (c *ctx) operand(i int) (operand, bool) {
 	return operand{dims, elems}, true
 }
 
+// element is the element of an input that has one, as far as it is known.
+func (c *ctx) element(i int) (elem, bool) {
+	x, ok := c.operand(i)
+	if !ok || len(x.elems) != 1 {
+		return elem{}, false
+	}
+	return x.elems[0], true
+}
+
 // outDims are the extents of output i, which are known when a value rule runs.
 func (c *ctx) outDims(i int) []int64 {
 	dims, _ := c.n.Outputs[i].Type.Shape.Ints()

@@ -216,16 +216,16 @@ func evalSlice(c *ctx, o int) []elem {
 }
 
 func evalRange(c *ctx, o int) []elem {
-	start, ok1 := c.operand(0)
-	delta, ok2 := c.operand(2)
-	if !ok1 || !ok2 || o != 0 || len(start.elems) != 1 || len(delta.elems) != 1 {
+	start, ok1 := c.element(0)
+	delta, ok2 := c.element(2)
+	if !ok1 || !ok2 || o != 0 {
 		return nil
 	}
 	d := c.dtype(0)
 	out := make([]elem, count(c.outDims(0)))
 	for i := range out {
-		step := mulRule.apply(d, intOrFloat(d, int64(i)), delta.elems[0])
-		out[i] = fit(d, addRule.apply(d, start.elems[0], step))
+		step := mulRule.apply(d, intOrFloat(d, int64(i)), delta)
+		out[i] = fit(d, addRule.apply(d, start, step))
 	}
 	return out
 }

@@ -2,11 +2,7 @@ package infer
 
 // Value rules of the operators that sum up, scatter or look for elements.
 
-import (
-	"math"
-
-	"github.com/onnx-remat/remat/onnx"
-)
+import "github.com/onnx-remat/remat/onnx"
 
 // What sums and products over no elements are.
 var emptySum, emptyProduct int64 = 0, 1
@@ -157,19 +153,12 @@ func evalNonZero(c *ctx, o int) []elem {
 
 // nonZero are the places of the elements of input 0 that are not zero.
 func (c *ctx) nonZero() ([]int, bool) {
-	x, ok := c.operand(0)
-	if !ok {
-		return nil, false
-	}
+	values, ok := c.floats(0)
 	var places []int
-	for i, e := range x.elems {
-		f, ok := e.number()
-		if !ok {
-			return nil, false
-		}
-		if f != 0 || math.IsNaN(f) {
+	for i, f := range values {
+		if f != 0 { // NaN too
 			places = append(places, i)
 		}
 	}
-	return places, true
+	return places, ok
 }

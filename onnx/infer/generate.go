@@ -26,11 +26,10 @@ func rangeOf(c *ctx) error {
 func (c *ctx) rangeLength() (onnx.Dim, error) {
 	var e [3]elem
 	for i := range e {
-		x, ok := c.operand(i)
-		if !ok || len(x.elems) != 1 {
+		var ok bool
+		if e[i], ok = c.element(i); !ok {
 			return onnx.Dim{}, nil
 		}
-		e[i] = x.elems[0]
 	}
 	start, ok1 := e[0].integral()
 	limit, ok2 := e[1].integral()
@@ -65,10 +64,8 @@ func oneHot(c *ctx) error {
 	if err != nil {
 		return err
 	}
-	depth := onnx.Dim{}
-	if x, ok := c.operand(1); ok && len(x.elems) == 1 {
-		depth, _ = x.elems[0].integral()
-	}
+	number, _ := c.element(1)
+	depth, _ := number.integral()
 	c.set(0, c.dtype(2), splice(s, axis, axis, depth))
 	return nil
 }

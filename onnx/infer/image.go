@@ -95,7 +95,7 @@ func fitAspect(policy string, s onnx.Shape, axes []int, want []onnx.Dim) []onnx.
 	return out
 }
 
-// floats are the elements of a float input where all are known.
+// floats are the elements of an input as numbers where all are known.
 func (c *ctx) floats(i int) ([]float64, bool) {
 	x, ok := c.operand(i)
 	if !ok {

@@ -28,7 +28,8 @@ func qlinearMatMul(c *ctx) error {
 	return c.product(c.dtype(7), 0, 3)
 }
 
-// product types output 0 as the matrix product of two inputs.
+// product types output 0 as the matrix product of two inputs, of which either may be turned by
+// FusedMatMul's attributes.
 func (c *ctx) product(d onnx.DType, i, j int) error {
 	a, ok1 := c.shape(i)
 	b, ok2 := c.shape(j)
@@ -36,12 +37,32 @@ func (c *ctx) product(d onnx.DType, i, j int) error {
 		c.setDType(0, d)
 		return nil
 	}
+	a = operandView(a, c.n.Int("transA", 0) != 0, c.n.Int("transBatchA", 0) != 0)
+	b = operandView(b, c.n.Int("transB", 0) != 0, c.n.Int("transBatchB", 0) != 0)
 	out, err := productShape(a, b)
 	if err != nil {
 		return err
 	}
 	c.set(0, d, out)
 	return nil
+}
+
+// operandView is the shape of an operand with its last two dimensions transposed (trans), or
+// its first dimension moved before the last (batch).
+func operandView(s onnx.Shape, trans, batch bool) onnx.Shape {
+	n := len(s)
+	if n < 2 || !trans && !batch {
+		return s
+	}
+	out := append(onnx.Shape{}, s...)
+	if batch {
+		copy(out, s[1:n-1])
+		out[n-2] = s[0]
+	}
+	if trans {
+		out[n-2], out[n-1] = out[n-1], out[n-2]
+	}
+	return out
 }
 
 func productShape(a, b onnx.Shape) (onnx.Shape, error) {

@@ -15,14 +15,8 @@ var mlOperators = []row{
 	{ml, "ArrayFeatureExtractor", 1, 2, ranked(extractFeatures), nil, "X with as many features as Y has indices"},
 	{ml, "Binarizer", 1, 1, same, nil, "like X"},
 	{ml, "Imputer", 1, 1, same, nil, "like X"},
-	{ml, "Normalizer", 1, 1, sameFloat, nil, "float32 like X"},
-	{ml, "Scaler", 1, 1, sameFloat, nil, "float32 like X"},
-}
-
-// sameFloat: output 0 is a float32 tensor of the shape of input 0.
-func sameFloat(c *ctx) error {
-	c.likeAs(0, 0, onnx.Float32)
-	return nil
+	{ml, "Normalizer", 1, 1, sameAs(onnx.Float32), nil, "float32 like X"},
+	{ml, "Scaler", 1, 1, sameAs(onnx.Float32), nil, "float32 like X"},
 }
 
 // extractFeatures: the last axis of X is as long as Y has elements; a vector becomes a row.

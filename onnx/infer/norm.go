@@ -37,16 +37,11 @@ func batchNorm(c *ctx) error {
 // layerNorm: Y like X; mean and inverse standard deviation with the normalized
 // dimensions 1, element type stash_type.
 func layerNorm(c *ctx) error {
-	return c.normStats(c.opsetStash())
-}
-
-// opsetStash is the element type of a norm's statistics.
-func (c *ctx) opsetStash() onnx.DType {
-	d, err := c.dtypeAttr("stash_type", onnx.Float32)
+	stash, err := c.dtypeAttr("stash_type", onnx.Float32)
 	if err != nil {
-		return onnx.Float32
+		stash = onnx.Float32
 	}
-	return d
+	return c.normStats(stash)
 }
 
 // normStats types output 0 like X and all others as statistics over the axis

@@ -30,8 +30,8 @@ var ortOperators = []row{
 	{microsoft, "FastGelu", 1, 1, same, nil, "like X"},
 	{microsoft, "FusedConv", 1, 2, conv, nil, "[n,m,...]"},
 	{microsoft, "FusedGemm", 1, 2, gemm, nil, "[m,n]"},
-	{microsoft, "FusedMatMul", 1, 2, fusedMatMul, nil, "[...,m,n]"},
-	{microsoft, "FusedMatMulActivation", 1, 2, fusedMatMul, nil, "[...,m,n]"},
+	{microsoft, "FusedMatMul", 1, 2, matMul, nil, "[...,m,n]"},
+	{microsoft, "FusedMatMulActivation", 1, 2, matMul, nil, "[...,m,n]"},
 	{microsoft, "GatherBlockQuantized", 1, 3, gatherBlocks, nil, "the indices' shape, then [k]"},
 	{microsoft, "Gelu", 1, 1, same, nil, "like X"},
 	{microsoft, "GemmFastGelu", 1, 2, matMul, nil, "[...,m,n]"},
@@ -43,7 +43,7 @@ var ortOperators = []row{
 	{microsoft, "RotaryEmbedding", 1, 4, ortRotary, nil, "like X"},
 	{microsoft, "SkipLayerNormalization", 1, 3, skipNorm, nil, "like X, statistics, the sum"},
 	{microsoft, "SkipSimplifiedLayerNormalization", 1, 3, skipNorm, nil, "like X, statistics, the sum"},
-	{microsoft, "TransposeMatMul", 1, 2, fusedMatMul, nil, "[...,m,n]"},
+	{microsoft, "TransposeMatMul", 1, 2, matMul, nil, "[...,m,n]"},
 	{microsoft, "Trilu", 1, 1, same, nil, "like X"},
 
 	{nchwc, "AveragePool", 1, 1, pool, nil, "[n,c,...]"},
@@ -53,46 +53,6 @@ var ortOperators = []row{
 	{nchwc, "MaxPool", 1, 1, pool, nil, "[n,c,...]"},
 	{nchwc, "ReorderInput", 1, 1, reorderInput, nil, "channels rounded up to the machine's block"},
 	{nchwc, "ReorderOutput", 1, 1, reorderOutput, nil, "channels as the attribute says"},
-}
-
-// fusedMatMul: MatMul with either operand transposed in its last two
-// dimensions (transA), or with its first dimension moved before the last
-// (transBatchA).
-func fusedMatMul(c *ctx) error {
-	d, err := c.sameDType(0, 1)
-	if err != nil {
-		return err
-	}
-	a, ok1 := c.shape(0)
-	b, ok2 := c.shape(1)
-	if !ok1 || !ok2 {
-		c.setDType(0, d)
-		return nil
-	}
-	a = operandView(a, c.n.Int("transA", 0) != 0, c.n.Int("transBatchA", 0) != 0)
-	b = operandView(b, c.n.Int("transB", 0) != 0, c.n.Int("transBatchB", 0) != 0)
-	out, err := productShape(a, b)
-	if err != nil {
-		return err
-	}
-	c.set(0, d, out)
-	return nil
-}
-
-func operandView(s onnx.Shape, trans, batch bool) onnx.Shape {
-	n := len(s)
-	if n < 2 || !trans && !batch {
-		return s
-	}
-	out := append(onnx.Shape{}, s...)
-	if batch {
-		copy(out, s[1:n-1])
-		out[n-2] = s[0]
-	}
-	if trans {
-		out[n-2], out[n-1] = out[n-1], out[n-2]
-	}
-	return out
 }
 
 // skipNorm: output like X; statistics with the last dimension 1; the sum of

@@ -11,24 +11,14 @@ import (
 // constant: the attribute's own type.
 func constant(c *ctx) error {
 	n := c.n
+	if t := n.ConstantTensor(); t != nil {
+		c.set(0, t.DType(), t.Type().Shape)
+		_, err := t.Elements()
+		return err
+	}
 	switch {
 	case n.Has("value"):
-		t := n.TensorAttr("value")
-		if t == nil {
-			return fmt.Errorf("attribute value holds no tensor")
-		}
-		if _, err := t.Elements(); err != nil {
-			return err
-		}
-		c.set(0, t.DType(), t.Type().Shape)
-	case n.Has("value_int"):
-		c.set(0, onnx.Int64, nil)
-	case n.Has("value_float"):
-		c.set(0, onnx.Float32, nil)
-	case n.Has("value_ints"):
-		c.set(0, onnx.Int64, onnx.StaticShape(int64(len(n.Ints("value_ints")))))
-	case n.Has("value_floats"):
-		c.set(0, onnx.Float32, onnx.StaticShape(int64(len(n.Floats("value_floats")))))
+		return fmt.Errorf("attribute value holds no tensor")
 	case n.Has("value_string"):
 		c.set(0, onnx.String, nil)
 	case n.Has("value_strings"):
