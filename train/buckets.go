@@ -14,12 +14,9 @@ package train
 // before.
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/onnx-remat/remat/internal/ranks"
-	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
 )
 
@@ -66,32 +63,14 @@ func (b *Buckets) overlapped() (share, seconds float64) {
 	return b.overlap.Seconds() / b.sending.Seconds(), b.sending.Seconds()
 }
 
-// sumsOf calls f with the sums that a graph made.
-func (g *BucketSession) sumsOf(f func(name string, values []float32) error) error {
-	for _, name := range g.Sums {
-		err := g.Edit(name, func(t runtime.Tensor) error {
-			values, err := ranks.Floats(t.Data)
-			if err != nil {
-				return err
-			}
-			return f(name, values)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // forward runs the graphs of a step up to the first that makes a bucket, which is the one
 // that has the loss.
 func (t *training) forward(rec *Record) error {
 	b := t.Ranks.Buckets
-	batch, ok := <-t.next
-	if !ok || batch.err != nil {
-		return fmt.Errorf("step %d: its batch: %w", rec.Step, batch.err)
+	batch, err := t.nextBatch(rec)
+	if err != nil {
+		return err
 	}
-	t.count(&batch, rec)
 	for _, g := range b.Graphs {
 		if err := batch.setOn(g.Session); err != nil {
 			return err
@@ -112,10 +91,12 @@ func (b *Buckets) first() int {
 
 // runBucket runs a graph, which leaves in the slab what others read.
 func (t *training) runBucket(g *BucketSession, rec *Record) error {
-	if err := g.sumsOf(func(_ string, values []float32) error { clear(values); return nil }); err != nil {
-		return err
+	for _, name := range g.Sums {
+		if err := editFloats(g.Session, name, func(values []float32) error { clear(values); return nil }); err != nil {
+			return err
+		}
 	}
-	out, err := t.runBeside(g.Session, rec)
+	out, err := t.runSession(g.Session, rec)
 	if err != nil {
 		return err
 	}
@@ -185,14 +166,8 @@ func (t *training) send(g *BucketSession) chan sending {
 	done := make(chan sending, 1)
 	add := func() {
 		start := time.Now()
-		group := t.Ranks.Group
-		err := g.sumsOf(func(name string, values []float32) error {
-			if err := group.Combine(values, ranks.Sum); err != nil {
-				return fmt.Errorf("rank %d of %d: %q: %w", group.Rank(), group.Size(), name, err)
-			}
-			return nil
-		})
-		done <- sending{err, time.Since(start), group.Beside()}
+		err := t.Ranks.combine(g.Session, g.Sums, sumOfAll)
+		done <- sending{err, time.Since(start), t.Ranks.Group.Beside()}
 	}
 	if t.Ranks.Group.Beside() {
 		go add()
@@ -205,7 +180,7 @@ func (t *training) send(g *BucketSession) chan sending {
 // updateBucket runs the updates of a bucket.
 func (t *training) updateBucket(g *BucketSession, rec *Record) error {
 	g.Update.SetRate(rec.LR)
-	_, err := t.runBeside(g.Update, rec)
+	_, err := t.runSession(g.Update, rec)
 	if err == nil {
 		g.Update.Release()
 	}
@@ -213,32 +188,23 @@ func (t *training) updateBucket(g *BucketSession, rec *Record) error {
 }
 
 // holder is what the job's states are written of.
-func (b *Buckets) holder() Holder { return &bucketValues{b.Graphs[0].Session, b} }
-
-// bucketValues are the values of all buckets.
-type bucketValues struct {
-	*runtime.Session
-	buckets *Buckets
-}
-
-func (h *bucketValues) Updated() []string { return ownedNames(h.buckets.Values) }
-
-// of is the session that changes a value, or for one that all update the first of them.
-func (h *bucketValues) of(name string) *runtime.Session {
+func (b *Buckets) holder() Holder {
 	var updates, sessions []*runtime.Session
-	for _, g := range h.buckets.Graphs {
+	for _, g := range b.Graphs {
 		updates, sessions = append(updates, g.Update), append(sessions, g.Session)
 	}
-	return moves(name, append(updates, sessions...)...)
+	return &bucketValues{valuesOf{b.Graphs[0].Session, ownedNames(b.Values), append(updates, sessions...)}, b.Sums}
 }
 
-func (h *bucketValues) ShapeOf(name string) (onnx.DType, []int64, error) {
-	return h.of(name).ShapeOf(name)
+// bucketValues are the values of all buckets, of which sums are zero between steps.
+type bucketValues struct {
+	valuesOf
+	sums []string
 }
 
 func (h *bucketValues) View(name string, f func(runtime.Tensor) error) error {
-	if !slices.Contains(h.buckets.Sums, name) {
-		return h.of(name).View(name, f)
+	if !slices.Contains(h.sums, name) {
+		return h.valuesOf.View(name, f)
 	}
 	return h.of(name).Edit(name, func(t runtime.Tensor) error {
 		clear(t.Data)

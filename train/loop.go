@@ -227,23 +227,19 @@ func (t *training) step(ctx context.Context) (Record, error) {
 func (t *training) accumulate(rec *Record) error {
 	runs, sum := 0, 0.0
 	for ended := false; !ended; {
-		batch, ok := <-t.next
-		if !ok || batch.err != nil {
-			return fmt.Errorf("step %d: %w", rec.Step, errors.Join(batch.err))
+		batch, err := t.nextBatch(rec)
+		if err != nil {
+			return err
 		}
 		if err := t.Session.Feed(batch.values); err != nil {
 			return fmt.Errorf("step %d: %w", rec.Step, err)
 		}
-		// An update lies in the midst of the run, so a run that has begun is finished.
-		out, err := t.Session.Step(context.Background())
+		out, err := t.runSession(t.Session, rec)
 		if err != nil {
 			return err
 		}
 		runs++
 		rec.Skipped, rec.LossScale = rec.Skipped || out.Skipped, out.LossScale
-		t.count(&batch, rec)
-		rec.RunSeconds += out.Seconds
-		rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
 		loss, err := lossOf(t.Session, out)
 		if err != nil {
 			return err
@@ -271,10 +267,27 @@ func (t *training) stand() {
 	t.at.Runs, t.at.Skipped, t.at.Good, t.at.LossScale = p.Runs, p.Skipped, p.Good, p.LossScale
 }
 
-// count adds the labels of a micro-batch that is run to those of its step.
-func (t *training) count(b *prepared, rec *Record) {
-	rec.Tokens += b.tokens
-	t.none = t.none || b.tokens == 0
+// nextBatch is the next micro-batch, whose labels count for its step.
+func (t *training) nextBatch(rec *Record) (prepared, error) {
+	batch, ok := <-t.next
+	if !ok || batch.err != nil {
+		return batch, fmt.Errorf("step %d: %w", rec.Step, batch.err)
+	}
+	rec.Tokens += batch.tokens
+	t.none = t.none || batch.tokens == 0
+	return batch, nil
+}
+
+// runSession runs a session that is part of a step. An update may lie in the midst of the run,
+// so one that has begun is finished.
+func (t *training) runSession(s *runtime.Session, rec *Record) (*runtime.Step, error) {
+	out, err := s.Step(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	rec.RunSeconds += out.Seconds
+	rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
+	return out, nil
 }
 
 // Names under which graphs return the norm of all gradients; the second is the state of

@@ -136,11 +136,11 @@ func (t *training) runStage(op ranks.Op, rec *Record) error {
 	p := t.Ranks.Pipeline
 	s, batch := p.Backward, prepared{}
 	if op.Group < p.Stages {
-		s, batch = t.Session, <-t.next
-		if batch.err != nil || batch.values == nil {
-			return fmt.Errorf("its batch: %w", batch.err)
+		s = t.Session
+		var err error
+		if batch, err = t.nextBatch(rec); err != nil {
+			return err
 		}
-		t.count(&batch, rec)
 		if err := batch.setOn(s); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (t *training) runStage(op ranks.Op, rec *Record) error {
 			}
 		}
 	}
-	out, err := t.runBeside(s, rec)
+	out, err := t.runSession(s, rec)
 	if err != nil {
 		return err
 	}

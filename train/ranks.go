@@ -159,7 +159,8 @@ func (r *Ranks) Elements(s *runtime.Session) ([]int64, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, product(shape))
+		n, _ := onnx.Elements(shape)
+		list = append(list, n)
 	}
 	return list, nil
 }
@@ -236,7 +237,7 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	r.seconds = 0
 	t.result.Syncs++
 	if t.stop = all.stop; r.local() {
-		return r.combine(t.Session, r.outerStep)
+		return r.combine(t.Session, r.exchanged(t.Session), r.outerStep)
 	}
 	rec.Loss, rec.Tokens = all.loss, all.tokens
 	if math.IsNaN(all.loss) || math.IsInf(all.loss, 0) {
@@ -253,7 +254,7 @@ func (t *training) agree(ctx context.Context, rec *Record) error {
 	case r.Owned != nil:
 		return t.updateOwn(rec)
 	}
-	if err := r.combine(t.Session, func(string) ranks.Fold { return ranks.Sum }); err != nil {
+	if err := r.combine(t.Session, r.exchanged(t.Session), sumOfAll); err != nil {
 		return err
 	}
 	return t.update(rec)
@@ -287,34 +288,20 @@ func (r *Ranks) drop(s *runtime.Session) error {
 // update runs the graph of updates.
 func (t *training) update(rec *Record) error {
 	t.Ranks.Update.SetRate(rec.LR)
-	out, err := t.runBeside(t.Ranks.Update, rec)
+	out, err := t.runSession(t.Ranks.Update, rec)
 	if err == nil {
 		t.read(out, rec)
 	}
 	return err
 }
 
-// runBeside runs a session that is part of a step.
-func (t *training) runBeside(s *runtime.Session, rec *Record) (*runtime.Step, error) {
-	out, err := s.Step(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	rec.RunSeconds += out.Seconds
-	rec.LivePeakBytes = max(rec.LivePeakBytes, out.LivePeakBytes)
-	return out, nil
-}
+// sumOfAll is the fold of every value into the sum over all ranks.
+func sumOfAll(string) ranks.Fold { return ranks.Sum }
 
-// combine combines what ranks exchange, value by value.
-func (r *Ranks) combine(s *runtime.Session, fold func(name string) ranks.Fold) error {
-	for _, name := range r.exchanged(s) {
-		err := s.Edit(name, func(t runtime.Tensor) error {
-			values, err := ranks.Floats(t.Data)
-			if err != nil {
-				return err
-			}
-			return r.Group.Combine(values, fold(name))
-		})
+// combine combines values of a session with those of the other ranks, one by one.
+func (r *Ranks) combine(s *runtime.Session, names []string, fold func(name string) ranks.Fold) error {
+	for _, name := range names {
+		err := editFloats(s, name, func(values []float32) error { return r.Group.Combine(values, fold(name)) })
 		if err != nil {
 			return fmt.Errorf("rank %d of %d: %q: %w", r.Group.Rank(), r.Group.Size(), name, err)
 		}
@@ -393,33 +380,31 @@ func (j *Job) Holder() Holder {
 	case r.bucketed():
 		return r.Buckets.holder()
 	case r.together():
-		return &withBuffers{r.Update, j.Session}
+		// Each rank has running statistics of its own, in the session that sums gradients.
+		names := slices.Concat(r.Update.Updated(), j.Session.Roles.Buffers)
+		return &valuesOf{r.Update, names, []*runtime.Session{r.Update, j.Session}}
 	case r.local():
 		return &withChunks{j.Session, r}
 	}
 	return j.Session
 }
 
-// withBuffers are the values of a session that updates, and the running statistics of the
-// one that sums gradients: each rank has its own.
-type withBuffers struct {
-	*runtime.Session
-	sums *runtime.Session
+// valuesOf are values that several sessions, of which some may be nil, update.
+type valuesOf struct {
+	*runtime.Session // whose metadata counts
+	names            []string
+	sessions         []*runtime.Session
 }
 
-func (h *withBuffers) Updated() []string {
-	return slices.Concat(h.Session.Updated(), h.sums.Roles.Buffers)
-}
+func (h *valuesOf) Updated() []string { return h.names }
 
-func (h *withBuffers) of(name string) *runtime.Session {
-	return moves(name, h.Session, h.sums)
-}
+func (h *valuesOf) of(name string) *runtime.Session { return moves(name, h.sessions...) }
 
-func (h *withBuffers) ShapeOf(name string) (onnx.DType, []int64, error) {
+func (h *valuesOf) ShapeOf(name string) (onnx.DType, []int64, error) {
 	return h.of(name).ShapeOf(name)
 }
 
-func (h *withBuffers) View(name string, f func(runtime.Tensor) error) error {
+func (h *valuesOf) View(name string, f func(runtime.Tensor) error) error {
 	return h.of(name).View(name, f)
 }
 

@@ -54,6 +54,12 @@ type OwnedValue struct {
 	Shape []int64
 }
 
+// bytes is the size of the value.
+func (v *OwnedValue) bytes() int64 {
+	n, _ := onnx.TensorOf(v.DType, onnx.StaticShape(v.Shape...)).Bytes()
+	return n
+}
+
 // begin makes sums of others those of no gradient.
 func (s *Owned) begin(j *Job) error {
 	s.group, s.job = j.Ranks.Group, j
@@ -67,18 +73,10 @@ func (s *Owned) begin(j *Job) error {
 		if err != nil {
 			return err
 		}
-		elements[i] = product(shape)
+		elements[i], _ = onnx.Elements(shape)
 	}
 	s.rounds = ranks.Rounds(elements, s.Owner, s.group.Size())
 	return s.forget(j.Session)
-}
-
-func product(shape []int64) int64 {
-	n := int64(1)
-	for _, d := range shape {
-		n *= d
-	}
-	return n
 }
 
 // forget sets the sums that others own to -0.
@@ -88,12 +86,11 @@ func (s *Owned) forget(session *runtime.Session) error {
 		if s.Owner[i] == s.group.Rank() {
 			continue
 		}
-		err := session.Edit(name, func(t runtime.Tensor) error {
-			values, err := ranks.Floats(t.Data)
+		err := editFloats(session, name, func(values []float32) error {
 			for k := range values {
 				values[k] = zero
 			}
-			return err
+			return nil
 		})
 		if err != nil {
 			return err
@@ -121,12 +118,17 @@ func editAll(s *runtime.Session, names []string, f func([][]float32) error) erro
 	if names[0] == "" {
 		return rest(nil)
 	}
-	return s.Edit(names[0], func(t runtime.Tensor) error {
+	return editFloats(s, names[0], rest)
+}
+
+// editFloats calls f with the memory of a float32 input.
+func editFloats(s *runtime.Session, name string, f func([]float32) error) error {
+	return s.Edit(name, func(t runtime.Tensor) error {
 		values, err := ranks.Floats(t.Data)
 		if err != nil {
 			return err
 		}
-		return rest(values)
+		return f(values)
 	})
 }
 
@@ -173,7 +175,7 @@ func (t *training) exchangeSquares(rec *Record) error {
 	}
 	var own runtime.Output
 	if s.Squares != nil {
-		out, err := t.runBeside(s.Squares, rec)
+		out, err := t.runSession(s.Squares, rec)
 		if err != nil {
 			return err
 		}
@@ -252,11 +254,10 @@ func (h *sharedOut) View(name string, f func(runtime.Tensor) error) error {
 	if v == nil || v.Owner <= 0 {
 		return s.of(name).View(name, f)
 	}
-	size := product(v.Shape) * v.DType.Size()
 	if s.foreign == nil {
 		s.foreign = make([]byte, s.largest())
 	}
-	t := runtime.Tensor{Type: v.DType, Shape: v.Shape, Data: s.foreign[:size]}
+	t := runtime.Tensor{Type: v.DType, Shape: v.Shape, Data: s.foreign[:v.bytes()]}
 	if err := s.group.Pass(t.Data, v.Owner, 0); err != nil {
 		return fmt.Errorf("%q of rank %d: %w", name, v.Owner, err)
 	}
@@ -267,7 +268,7 @@ func (h *sharedOut) View(name string, f func(runtime.Tensor) error) error {
 func (s *Owned) largest() (n int64) {
 	for _, v := range s.Values {
 		if v.Owner > 0 {
-			n = max(n, product(v.Shape)*v.DType.Size())
+			n = max(n, v.bytes())
 		}
 	}
 	return n

@@ -17,7 +17,6 @@ package train
 // next run takes away. One that holds a number that is not finite is not written.
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -229,8 +228,7 @@ func (s *State) check() (err error) {
 	if !ok {
 		return &StateError{s.Path, "not a state of remat train: it does not say where the training stands"}
 	}
-	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
-	if err := dec.Decode(&s.Position); err != nil {
+	if err := json.Unmarshal([]byte(text), &s.Position); err != nil {
 		return &StateError{s.Path, "damaged: " + err.Error()}
 	}
 	p := &s.Position
