@@ -98,7 +98,10 @@ func evaluate(e *env, c *cli.Context) error {
 	if n > 0 {
 		e.warn([]string{fmt.Sprintf("%d × BatchNormalization has no running statistics, and normalizes by each batch", n)})
 	}
-	if err := e.warnMean(m, roles.Loss, d.Val); err != nil {
+	if d.Val.Len() > 1 {
+		err = e.warnMean(m, roles.Loss, d.Val)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	o.Dims = d.Dims
@@ -161,17 +164,11 @@ func evaluate(e *env, c *cli.Context) error {
 	return nil
 }
 
-// warnMean says where the mean over batches is not the mean over all labels.
+// warnMean says where the mean over several batches is not the mean over all labels.
 func (e *env) warnMean(m *onnx.Model, loss string, b *data.Batches) (err error) {
-	if b.Len() <= 1 {
-		return nil
-	}
-	why := pipeline.NoPlainMean(m.Graph, loss)
+	why := pipeline.DividedByData(m.Graph, loss, b.Ignored())
 	if why == "" {
-		why = pipeline.DividedByData(m.Graph, loss, b.Ignored())
-	}
-	if why == "" {
-		if why, err = pipeline.MixesSamples(m, e.dims, loss); err != nil {
+		if why, err = pipeline.NoMeanOfSamples(m, e.dims, loss); err != nil {
 			return err
 		}
 	}

@@ -354,7 +354,7 @@ func (t *trainRun) graph(source *data.Source) ([]report.Table, error) {
 	if err := pipeline.CanWrite(src.Files(), t.trainPath()); err != nil {
 		return nil, err
 	}
-	if d.Val != nil {
+	if d.Val != nil && d.Val.Len() > 1 {
 		m, _, err := forward(src, e.dims, sizes.Roles)
 		if err == nil {
 			err = e.warnMean(m, t.fit.options.Derive.Grad.Loss, d.Val)

@@ -231,7 +231,7 @@ func TestFitSplits(t *testing.T) {
 	loss.Type = onnx.TensorOf(onnx.Float32, onnx.StaticShape())
 	b.Flush()
 	sum.Graph.AddOutput(loss)
-	if why := wholeBatch(sum.Graph, "loss"); !strings.Contains(why, "sum") {
+	if why, err := wholeBatch(sum, nil, "loss"); err != nil || !strings.Contains(why, "sum") {
 		t.Errorf("a sum is split: %q", why)
 	}
 	for weights, want := range map[string]string{"[0.5,2,1]": "the loss weighs classes, by ce", "[2,2,2]": ""} {
@@ -239,11 +239,11 @@ func TestFitSplits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if why := wholeBatch(m.Graph, ""); why != want {
+		if why, err := wholeBatch(m, nil, ""); err != nil || why != want {
 			t.Errorf("weights %s: %q, want %q", weights, why, want)
 		}
 	}
-	if why := wholeBatch(source.Model.Graph, ""); why != "" {
+	if why, err := wholeBatch(source.Model, nil, ""); err != nil || why != "" {
 		t.Errorf("a mean is not split: %s", why)
 	}
 }

@@ -149,10 +149,7 @@ func (f *fitting) splits() ([]split, error) {
 		return []split{{batch, 1}}, nil
 	}
 	var err error
-	if f.whole = wholeBatch(f.source.Model.Graph, f.o.Derive.Grad.Loss); f.whole == "" {
-		f.whole, err = MixesSamples(f.source.Model, f.o.Pipeline.Dims, f.o.Derive.Grad.Loss)
-	}
-	if err != nil {
+	if f.whole, err = wholeBatch(f.source.Model, f.o.Pipeline.Dims, f.o.Derive.Grad.Loss); err != nil {
 		return nil, err
 	}
 	if f.whole != "" {
@@ -168,11 +165,11 @@ func (f *fitting) splits() ([]split, error) {
 }
 
 // wholeBatch says why a batch is not to be split, "" where nothing speaks against it.
-func wholeBatch(g *onnx.Graph, loss string) string {
-	for _, n := range g.Nodes {
+func wholeBatch(m *onnx.Model, dims map[string]int64, loss string) (string, error) {
+	for _, n := range m.Graph.Nodes {
 		if grad.NormalizesByBatch(n) {
-			return fmt.Sprintf("%s normalizes by the statistics of the batch it sees", n.Label())
+			return fmt.Sprintf("%s normalizes by the statistics of the batch it sees", n.Label()), nil
 		}
 	}
-	return NoPlainMean(g, loss)
+	return NoMeanOfSamples(m, dims, loss)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// NoPlainMean says why the loss of a batch is not the mean over its labels, "" where
+// noPlainMean says why the loss of a batch is not the mean over its labels, "" where
 // nothing speaks against it: the mean of such losses depends on how data are divided.
-func NoPlainMean(g *onnx.Graph, loss string) string {
+func noPlainMean(g *onnx.Graph, loss string) string {
 	for _, v := range losses(g, loss) {
 		for v != nil && v.Producer != nil {
 			n := v.Producer

@@ -31,9 +31,12 @@ type sampling struct {
 	passed  map[*onnx.Node]bool // by the way from the loss to its means, these included
 }
 
-// MixesSamples says why the loss of a forward model is not the mean of what samples make by
+// NoMeanOfSamples says why the loss of a forward model is not the mean of what samples make by
 // themselves, "" where nothing speaks against it, or the model does not say what its batch is.
-func MixesSamples(m *onnx.Model, dims map[string]int64, loss string) (why string, err error) {
+func NoMeanOfSamples(m *onnx.Model, dims map[string]int64, loss string) (why string, err error) {
+	if why := noPlainMean(m.Graph, loss); why != "" {
+		return why, nil
+	}
 	b, err := findBatch(m, step.Roles{})
 	if err != nil || b.name == "" {
 		return "", err

@@ -7,8 +7,8 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// TestMixesSamples: a batch is split where the loss is the mean of what each sample makes.
-func TestMixesSamples(t *testing.T) {
+// TestNoMeanOfSamples: a batch is split where the loss is the mean of what each sample makes.
+func TestNoMeanOfSamples(t *testing.T) {
 	const head = `model ir=10 opset=18
 graph g {
   in x float32[batch,8]
@@ -38,7 +38,7 @@ graph g {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if why, err := MixesSamples(m, nil, ""); err != nil || why != test.want {
+		if why, err := NoMeanOfSamples(m, nil, ""); err != nil || why != test.want {
 			t.Errorf("%s: %q %v, want %q", test.body, why, err, test.want)
 		}
 	}
