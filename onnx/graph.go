@@ -256,6 +256,15 @@ func (m *Model) SetOpset(domain string, version int64) {
 	m.Proto.OpsetImport = append(m.Proto.OpsetImport, &pb.OperatorSetIdProto{Domain: &domain, Version: &version})
 }
 
+// ImportUsed imports the first version of a domain's operator set that nodes are of and the
+// file does not import.
+func (m *Model) ImportUsed(domain string) {
+	uses := func(n *Node) bool { return n.Domain() == domain }
+	if m.Opset(domain) == 0 && slices.ContainsFunc(m.Graph.Nodes, uses) {
+		m.SetOpset(domain, 1)
+	}
+}
+
 // Metadata returns the entry of metadata_props.
 func (m *Model) Metadata(key string) (string, bool) { return Property(m.Proto.GetMetadataProps(), key) }
 

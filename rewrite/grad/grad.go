@@ -154,54 +154,11 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if o.Signature == nil {
 		o.Signature = ReadSignature(m)
 	}
-	for _, t := range m.Graph.Proto.SparseInitializer {
-		return nil, fmt.Errorf("initializer %q is sparse, which is not supported: write it as a dense one", t.GetValues().GetName())
-	}
-	for i := len(m.Graph.Outputs) - 1; i > 0; i-- { // listed twice, which no runtime returns twice
-		if slices.Contains(m.Graph.Outputs[:i], m.Graph.Outputs[i]) {
-			m.Graph.RemoveOutput(i)
-		}
-	}
-	for _, v := range slices.Clone(m.Graph.Inputs) { // as where keep_initializers_as_inputs was asked for
-		if v.Init != nil {
-			m.Graph.RemoveInput(v)
-		}
-	}
-	if !o.NoPrepare {
-		if err := upgrade.Check(m, MinOpset); err != nil {
-			return nil, err
-		}
-	}
-	if err := flatten(m); err != nil {
-		return nil, err
-	}
-	for _, n := range slices.Clone(m.Graph.Nodes) { // which make nothing
-		if !slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil }) {
-			m.Graph.Remove(n)
-		}
-	}
-	if err := infer.Inputs(m); err != nil {
+	if err := accept(m, o); err != nil {
 		return nil, err
 	}
 	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph), warnSmoothing(m.Graph), warnDivisors(m.Graph), warnMeans(m.Graph), warnSums(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
-	told := unmerge(m, o.Signature, res)
-	if !o.Signature.known && o.Tie {
-		res.Warnings = append(res.Warnings, retieAlike(m.Graph)...)
-	}
-	if n := trainNorms(m); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
-	}
-	dropping, lost := trainDropouts(m)
-	if dropping > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops, since the exported model was in train(); the file drops nothing there", dropping))
-	}
-	if lost > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops in the exported program, and the exporter removed it: nothing is dropped there; %s", lost, optimizeFalse))
-	}
-	if names := separate(m); len(names) > 0 {
-		res.Warnings = append(res.Warnings, mergedEqual+": "+some(names))
-	}
-	ownStatistics(m.Graph) // of what calls did not tell apart
+	told := undoExport(m, o, res)
 	c := newChooser(m, o)
 	c.shared = sharedUses(m.Graph, told)
 	if err := checkGlobs(m.Graph, o, res); err != nil {
@@ -279,42 +236,16 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	}
 	warnChanged(m.Graph, c, res)
 	e.warnNodes(c, reach, res)
-	e.b.Flush()
-	if len(res.Buffers) > 0 { // whose normalizations read new nodes
-		if err := m.Graph.SortTopologically(); err != nil {
-			return nil, err
-		}
-	}
-	e.removeGuards()
-	normalize.RemoveStops(m.Graph)
-	m.Graph.RemoveDead()
-	e.lowerLosses()
-	e.useMasks()
-	e.lowerScatters(traits.Races) // now: the gradient of one that adds is a GatherND
-	m.Graph.RemoveDead()
-	if err := e.b.Err(); err != nil {
+	if err := e.tidy(types, res); err != nil {
 		return nil, err
 	}
-	if _, err := normalize.Unfuse(m, types); err != nil {
-		return nil, err
-	}
-	normalize.MergeEqual(m.Graph)
-	if _, err := normalize.Quotients(m, types); err != nil {
-		return nil, err
-	}
-	if err := readBiases(m.Graph); err != nil {
-		return nil, err
-	}
-	res.Warnings = append(res.Warnings, warnRaces(m.Graph)...)
 	// Other values may have taken over the names of the outputs.
 	res.Loss = m.Graph.Value(lossName)
 	for i := range res.Params {
 		p := &res.Params[i]
 		p.Grad = m.Graph.Value(p.Name + step.GradSuffix)
 	}
-	if usesDomain(m.Graph, "com.microsoft") && m.Opset("com.microsoft") == 0 {
-		m.SetOpset("com.microsoft", 1)
-	}
+	m.ImportUsed("com.microsoft")
 	if err := writeRoles(m, res); err != nil {
 		return nil, err
 	}
@@ -325,6 +256,97 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 		return nil, err
 	}
 	return res, o.passed("differentiate", m)
+}
+
+// accept brings a model into the form that the passes read, and refuses what none of them can:
+// nothing is listed twice, given in two ways or made for nobody, functions are inlined, and each
+// node has the inputs that it must have.
+func accept(m *onnx.Model, o Options) error {
+	for _, t := range m.Graph.Proto.SparseInitializer {
+		return fmt.Errorf("initializer %q is sparse, which is not supported: write it as a dense one", t.GetValues().GetName())
+	}
+	for i := len(m.Graph.Outputs) - 1; i > 0; i-- { // listed twice, which no runtime returns twice
+		if slices.Contains(m.Graph.Outputs[:i], m.Graph.Outputs[i]) {
+			m.Graph.RemoveOutput(i)
+		}
+	}
+	for _, v := range slices.Clone(m.Graph.Inputs) { // as where keep_initializers_as_inputs was asked for
+		if v.Init != nil {
+			m.Graph.RemoveInput(v)
+		}
+	}
+	if !o.NoPrepare {
+		if err := upgrade.Check(m, MinOpset); err != nil {
+			return err
+		}
+	}
+	if err := flatten(m); err != nil {
+		return err
+	}
+	for _, n := range slices.Clone(m.Graph.Nodes) { // which make nothing
+		if !slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil }) {
+			m.Graph.Remove(n)
+		}
+	}
+	return infer.Inputs(m)
+}
+
+// undoExport takes back what exporters make of a model that trains, as far as the file tells, and
+// warns of what it cannot take back. It reports, as unmerge does, that calls tell what is shared.
+func undoExport(m *onnx.Model, o Options, res *Result) (told bool) {
+	told = unmerge(m, o.Signature, res)
+	if !o.Signature.known && o.Tie {
+		res.Warnings = append(res.Warnings, retieAlike(m.Graph)...)
+	}
+	if n := trainNorms(m); n > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
+	}
+	dropping, lost := trainDropouts(m)
+	if dropping > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops, since the exported model was in train(); the file drops nothing there", dropping))
+	}
+	if lost > 0 {
+		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops in the exported program, and the exporter removed it: nothing is dropped there; %s", lost, optimizeFalse))
+	}
+	if names := separate(m); len(names) > 0 {
+		res.Warnings = append(res.Warnings, mergedEqual+": "+some(names))
+	}
+	ownStatistics(m.Graph) // of what calls did not tell apart
+	return told
+}
+
+// tidy takes off what only differentiating needed, writes operators without a kernel out, and merges
+// what is equal.
+func (e *engine) tidy(types *infer.Result, res *Result) error {
+	m := e.m
+	e.b.Flush()
+	if len(res.Buffers) > 0 { // whose normalizations read new nodes
+		if err := m.Graph.SortTopologically(); err != nil {
+			return err
+		}
+	}
+	e.removeGuards()
+	normalize.RemoveStops(m.Graph)
+	m.Graph.RemoveDead()
+	e.lowerLosses()
+	e.useMasks()
+	e.lowerScatters(traits.Races) // now: the gradient of one that adds is a GatherND
+	m.Graph.RemoveDead()
+	if err := e.b.Err(); err != nil {
+		return err
+	}
+	if _, err := normalize.Unfuse(m, types); err != nil {
+		return err
+	}
+	normalize.MergeEqual(m.Graph)
+	if _, err := normalize.Quotients(m, types); err != nil {
+		return err
+	}
+	if err := readBiases(m.Graph); err != nil {
+		return err
+	}
+	res.Warnings = append(res.Warnings, warnRaces(m.Graph)...)
+	return nil
 }
 
 func (o *Options) passed(pass string, m *onnx.Model) error {
@@ -376,15 +398,6 @@ func (e *engine) output(p *onnx.Value) (*onnx.Value, error) {
 	e.m.Graph.Rename(g, name)
 	e.m.Graph.AddOutput(g)
 	return g, nil
-}
-
-func usesDomain(g *onnx.Graph, domain string) bool {
-	for _, n := range g.Nodes {
-		if n.Domain() == domain {
-			return true
-		}
-	}
-	return false
 }
 
 func writeRoles(m *onnx.Model, res *Result) error {

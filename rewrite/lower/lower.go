@@ -85,7 +85,11 @@ func Model(m *onnx.Model) (*Report, error) {
 		return nil, err
 	}
 	report.After = len(m.Graph.Nodes)
-	return report, p.imports()
+	if err := upgrade.Model(m, grad.MinOpset); err != nil { // which drops domains of training alone
+		return nil, err
+	}
+	m.ImportUsed(microsoft)
+	return report, nil
 }
 
 // adopt puts private operators that the training package registers in the standard
@@ -95,11 +99,9 @@ func adopt(m *onnx.Model) {
 		if n.Domain() == "" && private(n.OpType()) && lookup(n.OpType()) != nil {
 			domain := microsoft
 			n.Proto.Domain = &domain
-			if m.Opset(microsoft) == 0 {
-				m.SetOpset(microsoft, 1)
-			}
 		}
 	}
+	m.ImportUsed(microsoft)
 }
 
 // node lowers one node, if it is private.
@@ -173,19 +175,6 @@ func (p *pass) dropExtras() error {
 				n.DropOutput(i)
 			}
 			n.Outputs = n.Outputs[:i]
-		}
-	}
-	return nil
-}
-
-// imports drops the domains that only the training package declares.
-func (p *pass) imports() error {
-	if err := upgrade.Model(p.m, grad.MinOpset); err != nil {
-		return err
-	}
-	for _, n := range p.g.Nodes {
-		if n.Domain() == microsoft && p.m.Opset(microsoft) == 0 {
-			p.m.SetOpset(microsoft, 1)
 		}
 	}
 	return nil
