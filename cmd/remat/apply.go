@@ -102,12 +102,8 @@ func (a *application) run() error {
 		return fmt.Errorf("%s: %w", a.forward, err)
 	}
 	signature := grad.ReadSignature(m)
-	has, err := given(f, a.names)
-	if err != nil {
-		return fmt.Errorf("%s: %w", a.state, err)
-	}
-	if err := grad.Unmerge(m, has); err != nil {
-		return fmt.Errorf("%s: %w", a.forward, err)
+	if err := unmerge(m, a.forward, f, a.names); err != nil {
+		return err
 	}
 	pairs, err := pipeline.PairsOf(m, signature, f, a.names)
 	if err != nil {
@@ -278,17 +274,22 @@ func keyOf(name string, names map[string]string) string {
 	return name
 }
 
-// given reports the names of initializers that a state has a value of, or says to be as they were.
-func given(f *safetensors.File, names map[string]string) (func(name string) bool, error) {
+// unmerge takes apart again in a model what its exporter merged, where the state has a value of
+// each part or says that it is as it was.
+func unmerge(m *onnx.Model, path string, f *safetensors.File, names map[string]string) error {
 	apart, err := step.ParseApart(f.Metadata[step.ApartKey])
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("%s: %w", f.Path, err)
 	}
-	return func(name string) bool {
+	err = grad.Unmerge(m, func(name string) bool {
 		key := keyOf(name, names)
 		_, ok := f.Lookup(key)
 		return ok || slices.Contains(apart, key)
-	}, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // unplaced says what was trained and has no initializer in a forward model: what a state

@@ -14,7 +14,6 @@ import (
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
-	"github.com/onnx-remat/remat/rewrite/grad"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/data"
@@ -55,9 +54,8 @@ func evaluate(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	o := e.sessionOptions()
-	o.Purpose = "evaluate"
-	if o.Roles, err = readRoles(c.String("roles")); err != nil {
+	given, err := readRoles(c.String("roles"))
+	if err != nil {
 		return err
 	}
 	src, err := e.load(path)
@@ -67,11 +65,10 @@ func evaluate(e *env, c *cli.Context) error {
 	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
-	m, roles, err := forward(src, e.dims, o.Roles)
+	m, roles, err := forward(src, e.dims, given)
 	if err != nil {
 		return err
 	}
-	o.Roles = nil // m says its own
 	dataOptions, batch, err := readData(c, "")
 	if err != nil {
 		return err
@@ -83,9 +80,37 @@ func evaluate(e *env, c *cli.Context) error {
 	}
 	defer source.Close()
 	d, err := source.For(m, data.Sizes{Dims: e.dims, Batch: batch})
+	if err == nil {
+		err = e.warnBatches(m, roles.Loss, d)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	feeds := map[string]remat.Tensor{}
+	if state := c.String("state"); state != "" {
+		f, err := safetensors.Open(state)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if feeds, err = e.stateFeeds(m, path, roles, f, names); err != nil {
+			return err
+		}
+	}
+	v, err := e.meanLoss(m, filepath.Base(path), d, feeds)
+	if err != nil {
+		return err
+	}
+	doc := evaluated{Loss: report.Float(v.Loss), Perplexity: report.Float(v.Perplexity), Tokens: v.Tokens, Batches: v.Batches}
+	if e.json {
+		return report.WriteJSON(e.stdout, doc)
+	}
+	e.say("%s: loss %.6g, perplexity %.6g over %d tokens in %d batches", filepath.Base(path), v.Loss, v.Perplexity, v.Tokens, v.Batches)
+	return nil
+}
+
+// warnBatches says what of a loss depends on how the data are divided into batches.
+func (e *env) warnBatches(m *onnx.Model, loss string, d *data.Data) error {
 	for _, note := range d.Notes {
 		e.note("%s", note)
 	}
@@ -99,69 +124,58 @@ func evaluate(e *env, c *cli.Context) error {
 		e.warn([]string{fmt.Sprintf("%d × BatchNormalization has no running statistics, and normalizes by each batch", n)})
 	}
 	if d.Val.Len() > 1 {
-		err = e.warnMean(m, roles.Loss, d.Val)
+		return e.warnMean(m, loss, d.Val)
 	}
+	return nil
+}
+
+// stateFeeds are the values of a state for a forward pass, whose parameters become inputs; what
+// the state holds for no parameter is said.
+func (e *env) stateFeeds(m *onnx.Model, path string, roles step.Roles, f *safetensors.File, names map[string]string) (map[string]remat.Tensor, error) {
+	var left []string
+	if !roles.Training() {
+		if err := unmerge(m, path, f, names); err != nil {
+			return nil, err
+		}
+		left = unplaced(m.Graph, f, names, &pipeline.TrainedPairs{})
+	}
+	values, err := stateValues(m, roles, f, names)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", f.Path, err)
 	}
-	o.Dims = d.Dims
-	if state := c.String("state"); state != "" {
-		f, err := safetensors.Open(state)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		var left []string
-		if !roles.Training() {
-			has, err := given(f, names)
-			if err != nil {
-				return fmt.Errorf("%s: %w", state, err)
-			}
-			if err := grad.Unmerge(m, has); err != nil { // a state has apart what the exporter merged
-				return fmt.Errorf("%s: %w", filepath.Base(path), err)
-			}
-			left = unplaced(m.Graph, f, names, &pipeline.TrainedPairs{})
-		}
-		if o.Feed, err = stateValues(m, roles, f, names); err != nil {
-			return fmt.Errorf("%s: %w", state, err)
-		}
-		e.warn(left)
-	}
+	e.warn(left)
+	return values, nil
+}
+
+// meanLoss runs a forward model over all batches, with feeds beside what these hold.
+func (e *env) meanLoss(m *onnx.Model, name string, d *data.Data, feeds map[string]remat.Tensor) (train.Validation, error) {
+	none := train.Validation{}
 	first, err := d.Val.At(0)
 	if err != nil {
-		return err
+		return none, err
 	}
-	if o.Feed == nil {
-		o.Feed = map[string]remat.Tensor{}
-	}
-	maps.Copy(o.Feed, first)
+	maps.Copy(feeds, first)
 	engine, err := e.engine()
 	if err != nil {
-		return err
+		return none, err
 	}
 	if e.onCUDA() {
-		if err := pipeline.ForDevice(m, o.Dims); err != nil {
-			return fmt.Errorf("%s: %w", filepath.Base(path), err)
+		if err := pipeline.ForDevice(m, d.Dims); err != nil {
+			return none, fmt.Errorf("%s: %w", name, err)
 		}
 	}
+	o := e.sessionOptions()
+	o.Purpose, o.Dims, o.Feed = "evaluate", d.Dims, feeds
 	s, err := engine.Open(m, o)
 	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Base(path), err)
+		return none, fmt.Errorf("%s: %w", name, err)
 	}
 	defer s.Close()
 	v, err := train.Evaluate(e.ctx, s, d.Val, d.Val.Len())
 	if e.ctx.Err() != nil {
-		return errInterrupted
+		return none, errInterrupted
 	}
-	if err != nil {
-		return err
-	}
-	doc := evaluated{Loss: report.Float(v.Loss), Perplexity: report.Float(v.Perplexity), Tokens: v.Tokens, Batches: v.Batches}
-	if e.json {
-		return report.WriteJSON(e.stdout, doc)
-	}
-	e.say("%s: loss %.6g, perplexity %.6g over %d tokens in %d batches", filepath.Base(path), v.Loss, v.Perplexity, v.Tokens, v.Batches)
-	return nil
+	return v, err
 }
 
 // warnMean says where the mean over several batches is not the mean over all labels.
