@@ -1,7 +1,9 @@
 package onnx
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
@@ -89,6 +91,51 @@ func (d DType) IsInt() bool {
 		return true
 	}
 	return false
+}
+
+// IntRange is the least and the greatest number of an integer type or bool, as far as int64 has
+// them.
+func (d DType) IntRange() (least, most int64) {
+	switch d {
+	case Bool:
+		return 0, 1
+	case Int64:
+		return math.MinInt64, math.MaxInt64
+	case Uint64:
+		return 0, math.MaxInt64
+	case Uint4, Uint8, Uint16, Uint32:
+		return 0, 1<<d.Bits() - 1
+	}
+	return -1 << (d.Bits() - 1), 1<<(d.Bits()-1) - 1
+}
+
+// Int reads the element at the beginning of b, of an integer type of whole bytes or bool; one of
+// uint64 beyond int64 comes out negative.
+func (d DType) Int(b []byte) int64 {
+	le := binary.LittleEndian
+	switch d {
+	case Int64, Uint64:
+		return int64(le.Uint64(b))
+	case Int32:
+		return int64(int32(le.Uint32(b)))
+	case Uint32:
+		return int64(le.Uint32(b))
+	case Int16:
+		return int64(int16(le.Uint16(b)))
+	case Uint16:
+		return int64(le.Uint16(b))
+	case Int8:
+		return int64(int8(b[0]))
+	}
+	return int64(b[0])
+}
+
+// PutInt writes an element of such a type at the beginning of b, which must hold it.
+func (d DType) PutInt(b []byte, x int64) {
+	for i := range d.Size() {
+		b[i] = byte(x)
+		x >>= 8
+	}
 }
 
 // valid reports whether the number is one that ONNX has assigned.

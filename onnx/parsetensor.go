@@ -171,7 +171,7 @@ func (p *parser) appendInt(raw []byte, d DType) []byte {
 	n := p.int()
 	var b [8]byte
 	binary.LittleEndian.PutUint64(b[:], uint64(n))
-	if readInt(d, b[:]) != n {
+	if d.Int(b[:]) != n {
 		p.fail("%d does not fit %s", n, d)
 	}
 	return append(raw, b[:d.Size()]...)

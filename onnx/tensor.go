@@ -221,28 +221,9 @@ func (t *Tensor) Int64s() ([]int64, error) {
 	size := int(t.DType().Size())
 	out := make([]int64, len(data)/size)
 	for i := range out {
-		out[i] = readInt(t.DType(), data[i*size:])
+		out[i] = t.DType().Int(data[i*size:])
 	}
 	return out, nil
-}
-
-func readInt(d DType, b []byte) int64 {
-	le := binary.LittleEndian
-	switch d {
-	case Int64, Uint64:
-		return int64(le.Uint64(b))
-	case Int32:
-		return int64(int32(le.Uint32(b)))
-	case Uint32:
-		return int64(le.Uint32(b))
-	case Int16:
-		return int64(int16(le.Uint16(b)))
-	case Uint16:
-		return int64(le.Uint16(b))
-	case Int8:
-		return int64(int8(b[0]))
-	}
-	return int64(b[0])
 }
 
 // Float64s returns the elements of a numeric tensor as float64.

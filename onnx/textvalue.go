@@ -346,7 +346,7 @@ func elementText(d DType, b []byte) string {
 	case d == Uint64:
 		return strconv.FormatUint(le.Uint64(b), 10)
 	case d.IsInt():
-		return strconv.FormatInt(readInt(d, b), 10)
+		return strconv.FormatInt(d.Int(b), 10)
 	case d == Bool && b[0] <= 1:
 		return strconv.FormatBool(b[0] == 1)
 	}

@@ -55,15 +55,6 @@ func (s Shape) Equal(t Shape) bool {
 	return true
 }
 
-// Axis counts an axis from the front; a negative one is given from the end. false:
-// a value of this rank does not have it.
-func Axis(axis int64, rank int) (int, bool) {
-	if axis < 0 {
-		axis += int64(rank)
-	}
-	return int(axis), axis >= 0 && axis < int64(rank)
-}
-
 func (s Shape) String() string {
 	parts := make([]string, len(s))
 	for i, d := range s {
@@ -97,6 +88,16 @@ func (t Type) IsStatic() bool {
 	}
 	_, ok := t.Shape.Ints()
 	return ok
+}
+
+// Extent is the size of an axis, which a negative number counts from the end; false where it is
+// no known number, or the type has no such axis.
+func (t Type) Extent(axis int64) (int64, bool) {
+	k, ok := Axis(axis, len(t.Shape))
+	if !ok {
+		return 0, false
+	}
+	return t.Shape[k].Int()
 }
 
 // Empty reports a tensor of no elements, whatever is fed: one extent is known to be 0.

@@ -5,7 +5,6 @@ package train
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -73,18 +72,11 @@ func Tokens(b Batches, batch map[string]runtime.Tensor) int64 {
 	return counted(*of)
 }
 
-func counted(t runtime.Tensor) int64 {
-	n := int64(0)
-	if t.Type == onnx.Int32 {
-		for i := 0; i+4 <= len(t.Data); i += 4 {
-			if int32(binary.LittleEndian.Uint32(t.Data[i:])) != Ignored {
-				n++
-			}
-		}
-		return n
-	}
-	for i := 0; i+8 <= len(t.Data); i += 8 {
-		if int64(binary.LittleEndian.Uint64(t.Data[i:])) != Ignored {
+// counted are the elements that are not Ignored.
+func counted(t runtime.Tensor) (n int64) {
+	size := int(t.Type.Size())
+	for i := 0; i+size <= len(t.Data); i += size {
+		if t.Type.Int(t.Data[i:]) != Ignored {
 			n++
 		}
 	}

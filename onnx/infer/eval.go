@@ -4,7 +4,9 @@ package infer
 // run only where the output is small and its shape known, so they may copy.
 
 import (
+	"iter"
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -56,56 +58,25 @@ func count(dims []int64) int {
 
 // spread maps each element of an output to the element of an input that
 // broadcasts to it.
-func spread(out, in []int64) []int {
-	index := make([]int, count(out))
-	strides := make([]int, len(out))
-	step := 1
-	for i := len(in) - 1; i >= 0; i-- {
+func spread(out, in []int64) []int64 {
+	strides := make([]int64, len(out))
+	own := onnx.Strides(in)
+	for i := range in {
 		if in[i] != 1 {
-			strides[len(out)-len(in)+i] = step
-		}
-		step *= int(in[i])
-	}
-	walk(out, strides, 0, index)
-	return index
-}
-
-// walk fills index with the places that strides give, row by row.
-func walk(dims []int64, strides []int, base int, index []int) {
-	at := make([]int64, len(dims))
-	place := base
-	for i := range index {
-		index[i] = place
-		for k := len(dims) - 1; k >= 0; k-- {
-			at[k]++
-			place += strides[k]
-			if at[k] < dims[k] {
-				break
-			}
-			place -= strides[k] * int(dims[k])
-			at[k] = 0
+			strides[len(out)-len(in)+i] = own[i]
 		}
 	}
+	return slices.Collect(onnx.Strided(out, strides, 0))
 }
 
-// stridesOf are the row-major strides of a shape, in elements.
-func stridesOf(dims []int64) []int {
-	s := make([]int, len(dims))
-	step := 1
-	for i := len(dims) - 1; i >= 0; i-- {
-		s[i] = step
-		step *= int(dims[i])
-	}
-	return s
-}
-
-func pick(elems []elem, index []int) []elem {
-	out := make([]elem, len(index))
-	for i, k := range index {
-		if k < 0 || k >= len(elems) {
+// pick takes the elements at these places, nil where one is outside.
+func pick(elems []elem, places iter.Seq[int64]) []elem {
+	out := []elem{}
+	for k := range places {
+		if k < 0 || k >= int64(len(elems)) {
 			return nil
 		}
-		out[i] = elems[k]
+		out = append(out, elems[k])
 	}
 	return out
 }
@@ -119,7 +90,7 @@ func mapped(f func(c *ctx, d onnx.DType, in []elem) elem) func(*ctx, int) []elem
 		dims := c.outDims(0)
 		n := count(dims)
 		args := make([][]elem, len(c.n.Inputs))
-		places := make([][]int, len(c.n.Inputs))
+		places := make([][]int64, len(c.n.Inputs))
 		for i := range c.n.Inputs {
 			if c.n.In(i) != nil && !c.r.mayKnow(c.n.In(i)) {
 				return nil
@@ -141,7 +112,7 @@ func mapped(f func(c *ctx, d onnx.DType, in []elem) elem) func(*ctx, int) []elem
 		in := make([]elem, len(args))
 		for k := range out {
 			for i := range args {
-				if places[i][k] >= len(args[i]) {
+				if places[i][k] >= int64(len(args[i])) {
 					return nil
 				}
 				in[i] = args[i][places[i][k]]

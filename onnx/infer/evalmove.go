@@ -3,6 +3,8 @@ package infer
 // Value rules of the operators that move or make elements.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -61,24 +63,24 @@ func evalConcat(c *ctx, o int) []elem {
 	// One input whose elements are unknown still leaves the others known.
 	dims := c.outDims(0)
 	out := make([]elem, count(dims))
-	strides := stridesOf(dims)
-	at := 0
+	strides := onnx.Strides(dims)
+	at := int64(0)
 	for i := range c.n.Inputs {
 		in, ok := c.in(i).Shape.Ints()
 		if !ok || len(in) != len(dims) {
 			return nil
 		}
 		if x, ok := c.operand(i); ok {
-			index := make([]int, len(x.elems))
-			walk(in, strides, at*strides[axis], index)
-			for k, p := range index {
-				if p >= len(out) {
+			k := 0
+			for p := range onnx.Strided(in, strides, at*strides[axis]) {
+				if p >= int64(len(out)) {
 					return nil
 				}
 				out[p] = x.elems[k]
+				k++
 			}
 		}
-		at += int(in[axis])
+		at += in[axis]
 	}
 	return out
 }
@@ -117,14 +119,12 @@ func evalTranspose(c *ctx, o int) []elem {
 	if err != nil {
 		return nil
 	}
-	from := stridesOf(x.dims)
-	strides := make([]int, len(perm))
+	from := onnx.Strides(x.dims)
+	strides := make([]int64, len(perm))
 	for i, p := range perm {
 		strides[i] = from[p]
 	}
-	index := make([]int, len(x.elems))
-	walk(c.outDims(0), strides, 0, index)
-	return pick(x.elems, index)
+	return pick(x.elems, onnx.Strided(c.outDims(0), strides, 0))
 }
 
 func evalExpand(c *ctx, o int) []elem {
@@ -132,7 +132,7 @@ func evalExpand(c *ctx, o int) []elem {
 	if !ok || o != 0 || len(x.dims) > len(c.outDims(0)) {
 		return nil
 	}
-	return pick(x.elems, spread(c.outDims(0), x.dims))
+	return pick(x.elems, slices.Values(spread(c.outDims(0), x.dims)))
 }
 
 func evalTile(c *ctx, o int) []elem {
@@ -141,21 +141,14 @@ func evalTile(c *ctx, o int) []elem {
 		return nil
 	}
 	dims := c.outDims(0)
-	from := stridesOf(x.dims)
+	from, strides := onnx.Strides(x.dims), onnx.Strides(dims)
 	out := make([]elem, count(dims))
-	at := make([]int64, len(dims))
 	for i := range out {
-		place := 0
+		place := int64(0)
 		for k := range dims {
-			place += int(at[k]%x.dims[k]) * from[k]
+			place += int64(i) / strides[k] % dims[k] % x.dims[k] * from[k]
 		}
 		out[i] = x.elems[place]
-		for k := len(dims) - 1; k >= 0; k-- {
-			if at[k]++; at[k] < dims[k] {
-				break
-			}
-			at[k] = 0
-		}
 	}
 	return out
 }
@@ -181,14 +174,12 @@ func evalSplit(c *ctx, o int) []elem {
 		}
 		start += n
 	}
-	strides := stridesOf(x.dims)
 	dims := c.outDims(o)
 	if len(dims) != len(x.dims) {
 		return nil
 	}
-	index := make([]int, count(dims))
-	walk(dims, strides, int(start)*strides[axis], index)
-	return pick(x.elems, index)
+	strides := onnx.Strides(x.dims)
+	return pick(x.elems, onnx.Strided(dims, strides, start*strides[axis]))
 }
 
 func evalSlice(c *ctx, o int) []elem {
@@ -200,19 +191,17 @@ func evalSlice(c *ctx, o int) []elem {
 	if !ok || err != nil {
 		return nil
 	}
-	strides, base := stridesOf(x.dims), 0
+	strides, base := onnx.Strides(x.dims), int64(0)
 	for _, cut := range cuts {
 		start, ok := cut.start.Int()
 		if !ok {
 			return nil
 		}
-		base += int(clampStart(start, x.dims[cut.axis], cut.step)) * strides[cut.axis]
-		strides[cut.axis] *= int(cut.step)
+		from, _ := onnx.SliceBounds(start, 0, cut.step, x.dims[cut.axis])
+		base += from * strides[cut.axis]
+		strides[cut.axis] *= cut.step
 	}
-	dims := c.outDims(0)
-	index := make([]int, count(dims))
-	walk(dims, strides, base, index)
-	return pick(x.elems, index)
+	return pick(x.elems, onnx.Strided(c.outDims(0), strides, base))
 }
 
 func evalRange(c *ctx, o int) []elem {

@@ -58,10 +58,10 @@ func evalScatterND(c *ctx, o int) []elem {
 	}
 	k := int(is[len(is)-1])
 	block := count(x.dims[k:])
-	strides := stridesOf(x.dims)
+	strides := onnx.Strides(x.dims)
 	out := append([]elem(nil), x.elems...)
 	for row := range count(is[:len(is)-1]) {
-		place := 0
+		place := int64(0)
 		for j := range k {
 			at := index[row*k+j]
 			if at < 0 {
@@ -70,12 +70,12 @@ func evalScatterND(c *ctx, o int) []elem {
 			if at < 0 || at >= x.dims[j] {
 				return nil
 			}
-			place += int(at) * strides[j]
+			place += at * strides[j]
 		}
-		if (row+1)*block > len(u.elems) || place+block > len(out) {
+		if (row+1)*block > len(u.elems) || int(place)+block > len(out) {
 			return nil
 		}
-		copy(out[place:place+block], u.elems[row*block:])
+		copy(out[place:int(place)+block], u.elems[row*block:])
 	}
 	return out
 }
@@ -92,12 +92,12 @@ func evalScatterElements(c *ctx, o int) []elem {
 	if !ok || len(is) != len(x.dims) {
 		return nil
 	}
-	strides, from := stridesOf(x.dims), stridesOf(is)
+	strides, from := onnx.Strides(x.dims), onnx.Strides(is)
 	out := append([]elem(nil), x.elems...)
 	for i, at := range index {
-		place := 0
+		place := int64(0)
 		for k, n := range is {
-			p := int64(i/from[k]) % n
+			p := int64(i) / from[k] % n
 			if k == axis {
 				if p = at; p < 0 {
 					p += x.dims[k]
@@ -106,7 +106,7 @@ func evalScatterElements(c *ctx, o int) []elem {
 			if p < 0 || p >= x.dims[k] {
 				return nil
 			}
-			place += int(p) * strides[k]
+			place += p * strides[k]
 		}
 		out[place] = u.elems[i]
 	}
@@ -123,7 +123,7 @@ func evalCumSum(c *ctx, o int) []elem {
 	if err != nil {
 		return nil
 	}
-	d, inner := c.dtype(0), stridesOf(x.dims)[a]
+	d, inner := c.dtype(0), int(onnx.Strides(x.dims)[a])
 	out := append([]elem(nil), x.elems...)
 	for i := range out {
 		if i/inner%int(x.dims[a]) > 0 {
@@ -141,11 +141,11 @@ func evalNonZero(c *ctx, o int) []elem {
 		return nil
 	}
 	dims, _ := c.in(0).Shape.Ints()
-	strides := stridesOf(dims)
+	strides := onnx.Strides(dims)
 	var out []elem
 	for k := range dims {
 		for _, p := range places {
-			out = append(out, intElem(int64(p/strides[k])%dims[k]))
+			out = append(out, intElem(int64(p)/strides[k]%dims[k]))
 		}
 	}
 	return out

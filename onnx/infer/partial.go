@@ -5,12 +5,7 @@ package infer
 // came from an integer extent stays that polynomial, so that exporters'
 // detours through Cast keep it exact.
 
-import (
-	"encoding/binary"
-	"math"
-
-	"github.com/onnx-remat/remat/onnx"
-)
+import "github.com/onnx-remat/remat/onnx"
 
 // What is followed, and how much work may go into it: so many elements of one
 // tensor; of all tensors so many and so many more per node, a polynomial
@@ -210,15 +205,13 @@ func makeTensor(t onnx.Type, elems []elem) *onnx.Tensor {
 		return onnx.FloatTensor(t.DType, values, dims...)
 	}
 	size := int(t.DType.Size())
-	data := make([]byte, 0, size*len(elems))
-	for _, e := range elems {
+	data := make([]byte, size*len(elems))
+	for i, e := range elems {
 		n, ok := e.d.Int()
 		if !ok {
 			return nil
 		}
-		var b [8]byte
-		binary.LittleEndian.PutUint64(b[:], uint64(n))
-		data = append(data, b[:size]...)
+		t.DType.PutInt(data[i*size:], n)
 	}
 	return onnx.NewTensor(t.DType, dims, data)
 }
@@ -245,23 +238,9 @@ func fit(d onnx.DType, e elem) elem {
 	if !ok {
 		return elem{d: e.d}
 	}
-	lo, hi := intRange(d)
-	if n < lo || n > hi {
+	least, most := d.IntRange()
+	if n < least || n > most {
 		return elem{}
 	}
 	return e
-}
-
-func intRange(d onnx.DType) (lo, hi int64) {
-	switch d {
-	case onnx.Bool:
-		return 0, 1
-	case onnx.Int64:
-		return math.MinInt64, math.MaxInt64
-	case onnx.Uint64:
-		return 0, math.MaxInt64
-	case onnx.Uint8, onnx.Uint16, onnx.Uint32:
-		return 0, 1<<d.Bits() - 1
-	}
-	return -1 << (d.Bits() - 1), 1<<(d.Bits()-1) - 1
 }

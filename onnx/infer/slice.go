@@ -87,7 +87,7 @@ func (k cut) extent(d onnx.Dim) onnx.Dim {
 	if n, ok := d.Int(); ok && k.start.IsStatic() && k.end.IsStatic() {
 		start, _ := k.start.Int()
 		end, _ := k.end.Int()
-		from, to := clampStart(start, n, k.step), clampEnd(end, n, k.step)
+		from, to := onnx.SliceBounds(start, end, k.step, n)
 		return atLeastZero(ceilDiv(onnx.Static(to-from), k.step))
 	}
 	if k.step < 0 {
@@ -140,23 +140,3 @@ func fromHigh(end, d onnx.Dim) onnx.Dim {
 
 // isNegative reports that a bound is below 0 whatever its symbols stand for.
 func isNegative(d onnx.Dim) bool { return d.Mul(onnx.Static(-1)).AtLeast(1) }
-
-func clampStart(start, n, step int64) int64 {
-	if start < 0 {
-		start = max(start, math.MinInt64+n) + n
-	}
-	if step < 0 {
-		return min(max(start, 0), n-1)
-	}
-	return min(max(start, 0), n)
-}
-
-func clampEnd(end, n, step int64) int64 {
-	if end < 0 && end > math.MinInt64+n {
-		end += n
-	}
-	if step < 0 {
-		return min(max(end, -1), n-1)
-	}
-	return min(max(end, 0), n)
-}

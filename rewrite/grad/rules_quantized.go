@@ -13,8 +13,6 @@ package grad
 // Neurons", 2013.
 
 import (
-	"math"
-
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -38,27 +36,21 @@ func quantized(v *onnx.Value) bool {
 	return p != nil && (p.Is("QuantizeLinear") || p.Is("Clip") && straightThrough(p, p.In(0)))
 }
 
-// ranges of the integer types, least and greatest.
-var ranges = map[onnx.DType][2]float64{
-	onnx.Int8: {math.MinInt8, math.MaxInt8}, onnx.Uint8: {0, math.MaxUint8},
-	onnx.Int16: {math.MinInt16, math.MaxInt16}, onnx.Uint16: {0, math.MaxUint16},
-	onnx.Int4: {-8, 7},
-}
-
 func gradQuantize(c *Context) {
 	x, scale, zero := c.In(0), c.In(1), c.In(2)
-	bounds, ok := ranges[c.Out(0).Type.DType]
-	if !ok || c.Node.Int("block_size", 0) != 0 {
-		c.Fail("blocks, or the type %s", c.Out(0).Type.DType)
+	d := c.Out(0).Type.DType
+	if !d.IsInt() && d != onnx.Int4 && d != onnx.Uint4 || c.Node.Int("block_size", 0) != 0 {
+		c.Fail("blocks, or the type %s", d)
 		return
 	}
+	least, most := d.IntRange()
 	rounded := c.Do("Round", c.Do("Div", x, c.perAxis(c.CastTo(scale, x), x)))
 	if zero != nil {
 		wide := c.Op("Cast", build.In(zero), onnx.IntAttr("to", int64(x.Type.DType)))
 		rounded = c.Plus(rounded, c.perAxis(wide, x))
 	}
-	g := c.Times(c.CastTo(c.Grad(0), x), c.Mask(c.Do("GreaterOrEqual", rounded, c.Scalar(x, bounds[0])), x))
-	c.Add(0, c.Times(g, c.Mask(c.Do("LessOrEqual", rounded, c.Scalar(x, bounds[1])), x)))
+	g := c.Times(c.CastTo(c.Grad(0), x), c.Mask(c.Do("GreaterOrEqual", rounded, c.Scalar(x, float64(least))), x))
+	c.Add(0, c.Times(g, c.Mask(c.Do("LessOrEqual", rounded, c.Scalar(x, float64(most))), x)))
 }
 
 // perAxis gives a vector over the node's axis the form that broadcasts to x.

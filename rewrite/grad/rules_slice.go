@@ -85,21 +85,10 @@ func gradSlice(c *Context) {
 	}
 }
 
-// clamped resolves negative and overlong bounds against the extent n, as the
-// operator's definition does.
+// clamped is what a span takes of the extent n, which is not less than nothing.
 func clamped(s span, n int64) span {
-	if s.start < 0 {
-		s.start += n
-	}
-	if s.end < 0 {
-		s.end = max(s.end+n, -1)
-	}
-	if s.step > 0 {
-		s.start = min(max(s.start, 0), n)
-		s.end = max(min(s.end, n), s.start)
-	} else {
-		s.start = min(max(s.start, 0), n-1)
-		s.end = max(s.end, -1)
+	if s.start, s.end = onnx.SliceBounds(s.start, s.end, s.step, n); s.step > 0 {
+		s.end = max(s.end, s.start)
 	}
 	return s
 }

@@ -85,7 +85,7 @@ func (s *state) partOf(u onnx.Use, x *onnx.Value) (part, int, bool) {
 		return part{}, 0, false
 	}
 	extent, static := x.Type.Shape[axis].Int()
-	start, end := bound(starts[0], extent), bound(ends[0], extent)
+	start, end := onnx.SliceBounds(starts[0], ends[0], 1, extent)
 	return part{n, start, end, false}, axis, static && start < end
 }
 
@@ -95,13 +95,6 @@ func normalAxis(axis int64, rank int) int {
 		return k
 	}
 	return -1
-}
-
-func bound(k, extent int64) int64 {
-	if k < 0 {
-		k += extent
-	}
-	return min(max(k, 0), extent)
 }
 
 // split replaces the parts if they tile the axis; equal ones share an output.

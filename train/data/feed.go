@@ -277,7 +277,7 @@ func constant(v *onnx.Value, shape []int64, word string) ([]byte, error) {
 		if x >= largest(d) {
 			return nil, &InputError{v.Name, fmt.Sprintf("%s does not hold position %d", d, x)}
 		}
-		putElement(data[i*d.Size():], d, x)
+		d.PutInt(data[i*d.Size():], x)
 	}
 	return data, nil
 }

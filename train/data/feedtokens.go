@@ -273,7 +273,7 @@ func (s *Source) tokenBatches(t *target, l *language, fixed []part, set *tokenSe
 		if l.canFill() {
 			empty = func(dst []byte) {
 				for i := int64(0); i < int64(len(dst)); i += kind.Size() {
-					putElement(dst[i:], kind, ignored)
+					kind.PutInt(dst[i:], ignored)
 				}
 			}
 		}

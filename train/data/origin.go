@@ -112,18 +112,10 @@ func (t *tracer) slice(n *onnx.Node, x *origins) *origins {
 		if !ok || step != 1 {
 			return nil
 		}
-		first, last := bound(starts[i], x.shape[k]), bound(ends[i], x.shape[k])
+		first, last := onnx.SliceBounds(starts[i], ends[i], step, x.shape[k])
 		x = pick(x, k, first, max(first, last))
 	}
 	return x
-}
-
-// bound is a slice's bound as an index from 0 to the extent.
-func bound(at, extent int64) int64 {
-	if at < 0 {
-		at += extent
-	}
-	return min(max(at, 0), extent)
 }
 
 // pick takes a range of one axis; what lies outside it is of no origin.
@@ -206,33 +198,18 @@ func transpose(x *origins, perm []int64) *origins {
 	if len(perm) != rank {
 		return nil
 	}
-	stride, out := make([]int64, rank), &origins{shape: make([]int64, rank)}
-	for i, step := rank-1, int64(1); i >= 0; i-- {
-		stride[i] = step
-		step *= x.shape[i]
-	}
+	own, strides, out := onnx.Strides(x.shape), make([]int64, rank), &origins{shape: make([]int64, rank)}
 	for i, p := range perm {
 		if p < 0 || p >= int64(rank) {
 			return nil
 		}
-		out.shape[i] = x.shape[p]
+		out.shape[i], strides[i] = x.shape[p], own[p]
 	}
 	if n, ok := onnx.Elements(out.shape); !ok || n != int64(len(x.from)) {
 		return nil
 	}
-	index := make([]int64, rank)
-	at := int64(0)
-	for range x.from {
+	for at := range onnx.Strided(out.shape, strides, 0) {
 		out.from = append(out.from, x.from[at])
-		for i := rank - 1; i >= 0; i-- {
-			index[i]++
-			at += stride[perm[i]]
-			if index[i] < out.shape[i] {
-				break
-			}
-			at -= index[i] * stride[perm[i]]
-			index[i] = 0
-		}
 	}
 	return out
 }
@@ -247,8 +224,11 @@ func (t *tracer) gather(n *onnx.Node, x *origins) *origins {
 	if !ok || !known || len(index) != 1 {
 		return nil
 	}
-	at := bound(index[0], x.shape[k])
-	return pick(x, k, at, min(at+1, x.shape[k]))
+	at, ok := onnx.Axis(index[0], int(x.shape[k]))
+	if !ok {
+		return nil
+	}
+	return pick(x, k, int64(at), int64(at)+1)
 }
 
 func (t *tracer) concat(n *onnx.Node) *origins {
@@ -365,31 +345,19 @@ func broadcast(x *origins, shape []int64, n int64) *origins {
 		return nil
 	}
 	lead := len(shape) - len(x.shape)
-	stride := make([]int64, len(shape))
-	for i, step := len(x.shape)-1, int64(1); i >= 0; i-- {
-		switch x.shape[i] {
+	own, strides := onnx.Strides(x.shape), make([]int64, len(shape))
+	for i, d := range x.shape {
+		switch d {
 		case shape[lead+i]:
-			stride[lead+i] = step
+			strides[lead+i] = own[i]
 		case 1:
 		default:
 			return nil
 		}
-		step *= x.shape[i]
 	}
 	out := &origins{shape, make([]int32, 0, n)}
-	index := make([]int64, len(shape))
-	at := int64(0)
-	for range n {
+	for at := range onnx.Strided(shape, strides, 0) {
 		out.from = append(out.from, x.from[at])
-		for i := len(shape) - 1; i >= 0; i-- {
-			index[i]++
-			at += stride[i]
-			if index[i] < shape[i] {
-				break
-			}
-			at -= index[i] * stride[i]
-			index[i] = 0
-		}
 	}
 	return out
 }

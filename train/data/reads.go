@@ -96,11 +96,9 @@ func (r *graphReading) learn(x *meaning, u onnx.Use) {
 	case isTarget(u):
 		x.targets = append(x.targets, u)
 	case u.Index == 1 && looksUp(n):
-		t, rows := n.In(0), int64(-1)
-		if k, ok := onnx.Axis(n.Int(lookups[n.OpType()], 0), len(t.Type.Shape)); ok {
-			if e, known := t.Type.Shape[k].Int(); known {
-				rows = e
-			}
+		rows, known := n.In(0).Type.Extent(n.Int(lookups[n.OpType()], 0))
+		if !known {
+			rows = -1
 		}
 		x.tables = append(x.tables, rows)
 	case n.Is("Cast") && n.Int("to", 0) == int64(onnx.Bool), n.Is("Not", "And", "Or"), n.Is("Where") && u.Index == 0:
@@ -181,7 +179,7 @@ func (r *graphReading) angular(v *onnx.Value) bool {
 // classes is the number of classes that the loss tells apart at a use as labels, 0
 // where that is not known.
 func classes(u onnx.Use) int64 {
-	axis := 1
+	axis := int64(1)
 	switch u.Node.OpType() {
 	case "OneHot":
 		if depth, ok := u.Node.In(1).Number(); ok {
@@ -189,16 +187,11 @@ func classes(u onnx.Use) int64 {
 		}
 		return 0
 	case "GatherElements":
-		axis = int(u.Node.Int("axis", 0))
+		axis = u.Node.Int("axis", 0)
 	case "GatherND":
 		axis = -1
 	}
-	t := u.Node.In(0).Type
-	k, ok := onnx.Axis(int64(axis), len(t.Shape))
-	if !t.Ranked || !ok {
-		return 0
-	}
-	n, _ := t.Shape[k].Int()
+	n, _ := u.Node.In(0).Type.Extent(axis)
 	return n
 }
 

@@ -75,7 +75,7 @@ func (s *stream) put(dst []byte, as onnx.DType, at, limit int64) error {
 				bad = i
 				break
 			}
-			putElement(dst[i*size:], as, token)
+			as.PutInt(dst[i*size:], token)
 		}
 	}
 	if bad >= 0 {
@@ -114,52 +114,15 @@ func widen32(dst, src []byte, limit int64) int64 {
 
 // element reads one whole number; an unsigned one beyond int64 is -1.
 func element(b []byte, d onnx.DType) int64 {
-	le := binary.LittleEndian
-	switch d {
-	case onnx.Uint8, onnx.Bool:
-		return int64(b[0])
-	case onnx.Int8:
-		return int64(int8(b[0]))
-	case onnx.Uint16:
-		return int64(le.Uint16(b))
-	case onnx.Int16:
-		return int64(int16(le.Uint16(b)))
-	case onnx.Uint32:
-		return int64(le.Uint32(b))
-	case onnx.Int32:
-		return int64(int32(le.Uint32(b)))
-	case onnx.Uint64:
-		if u := le.Uint64(b); u > math.MaxInt64 {
-			return -1
-		}
+	n := d.Int(b)
+	if d == onnx.Uint64 {
+		n = max(n, -1)
 	}
-	return int64(le.Uint64(b))
-}
-
-// putElement writes a whole number that the type can hold.
-func putElement(b []byte, d onnx.DType, x int64) {
-	le := binary.LittleEndian
-	switch d.Size() {
-	case 1:
-		b[0] = byte(x)
-	case 2:
-		le.PutUint16(b, uint16(x))
-	case 4:
-		le.PutUint32(b, uint32(x))
-	default:
-		le.PutUint64(b, uint64(x))
-	}
+	return n
 }
 
 // largest is the number below which an integer type's values lie.
 func largest(d onnx.DType) int64 {
-	bits := d.Bits()
-	switch d {
-	case onnx.Int8, onnx.Int16, onnx.Int32, onnx.Int64:
-		bits--
-	}
-	if bits >= 63 {
-		return math.MaxInt64
-	}
-	return 1 << bits
+	_, most := d.IntRange()
+	return min(most, math.MaxInt64-1) + 1
 }
