@@ -48,7 +48,7 @@ func (e *MemoryError) Error() string {
 		return fmt.Sprintf("out of memory: %s asks for %s where the step has %s live, beside %s of parameters, state, feeds and session: more than the limit of %s",
 			e.What, mib(e.Asked), mib(e.Need-e.Asked), mib(e.Beside), mib(e.Limit))
 	}
-	return fmt.Sprintf("out of memory: %s needs %.1f MiB, %.1f MiB are left", e.What, float64(e.Need)/(1<<20), float64(e.Available)/(1<<20))
+	return fmt.Sprintf("out of memory: %s needs %s, %s are left", e.What, mib(e.Need), mib(e.Available))
 }
 
 // Available is how many bytes more this process may take, where pending bytes of
@@ -87,6 +87,15 @@ func machineMemory(path string) int64 {
 	}
 	swap, _ := field(string(data), "SwapFree:")
 	return (free + swap) << 10
+}
+
+// HostMemory is the machine's memory, and what of it is available without swapping, in bytes; 0
+// where the system does not say.
+func HostMemory() (total, available int64) {
+	data, _ := os.ReadFile("/proc/meminfo")
+	total, _ = field(string(data), "MemTotal:")
+	available, _ = field(string(data), "MemAvailable:")
+	return total << 10, available << 10
 }
 
 // addressSpace is what the limit of the process's address space leaves.

@@ -76,8 +76,8 @@ func (e *Engine) HasCUDA() bool {
 		return false
 	}
 	e.cuda.Do(func() {
-		built, err := e.Env.Providers()
-		e.cudaOK = err == nil && slices.Contains(built, "CUDAExecutionProvider") && e.TryCUDA(0) == nil
+		p, err := e.Provider(Auto, 0)
+		e.cudaOK = err == nil && p == ort.CUDA
 	})
 	return e.cudaOK
 }

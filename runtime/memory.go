@@ -47,7 +47,7 @@ type Memory struct {
 // the outputs of the last.
 func (s *Session) Memory() Memory {
 	m := s.memory
-	m.TotalPeakBytes = m.ParameterBytes + m.StateBytes + m.FeedBytes + m.SessionBytes + m.LivePeakBytes
+	m.TotalPeakBytes = s.beside() + m.LivePeakBytes
 	return m
 }
 

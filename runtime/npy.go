@@ -234,27 +234,15 @@ func swapBytes(data []byte, size int64) {
 
 // rowOrder turns column order into row order.
 func rowOrder(t Tensor) []byte {
-	size := int(t.Type.Size())
-	out := make([]byte, 0, len(t.Data))
-	stride := make([]int, len(t.Shape))
-	step := 1
+	strides, step := make([]int64, len(t.Shape)), int64(1)
 	for i, d := range t.Shape {
-		stride[i] = step
-		step *= int(d)
+		strides[i] = step
+		step *= d
 	}
-	index := make([]int64, len(t.Shape))
-	at := 0
-	for range len(t.Data) / size {
+	size := t.Type.Size()
+	out := make([]byte, 0, len(t.Data))
+	for at := range onnx.Strided(t.Shape, strides, 0) {
 		out = append(out, t.Data[at*size:(at+1)*size]...)
-		for i := len(index) - 1; i >= 0; i-- {
-			index[i]++
-			at += stride[i]
-			if index[i] < t.Shape[i] {
-				break
-			}
-			at -= int(index[i]) * stride[i]
-			index[i] = 0
-		}
 	}
 	return out
 }

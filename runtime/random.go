@@ -19,6 +19,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 const randomDeviation = 0.02
@@ -33,11 +34,12 @@ func randomTensor(v *onnx.Value, d onnx.DType, data []byte, seed uint64, limit i
 	size := d.Size()
 	if d.IsInt() {
 		for i := int64(0); i+size <= int64(len(data)); i += size {
-			n := uint64(1)
+			n := int64(1)
 			if limit > 0 {
-				n = uint64(r.Int64N(limitOf(d, limit)))
+				_, most := d.IntRange()
+				n = r.Int64N(min(limit, most))
 			}
-			putInt(data[i:i+size], n)
+			d.PutInt(data[i:], n)
 		}
 		return
 	}
@@ -93,30 +95,6 @@ func DescribeFeeds(m *onnx.Model) error {
 	return m.SetJSON(feedsKey, feeds)
 }
 
-// limitOf keeps a limit within what the type can hold.
-func limitOf(d onnx.DType, limit int64) int64 {
-	switch d {
-	case onnx.Int8:
-		return min(limit, math.MaxInt8)
-	case onnx.Uint8:
-		return min(limit, math.MaxUint8)
-	case onnx.Int16:
-		return min(limit, math.MaxInt16)
-	case onnx.Uint16:
-		return min(limit, math.MaxUint16)
-	case onnx.Int32, onnx.Uint32:
-		return min(limit, math.MaxInt32)
-	}
-	return limit
-}
-
-func putInt(to []byte, v uint64) {
-	for i := range to {
-		to[i] = byte(v)
-		v >>= 8
-	}
-}
-
 // halfBits rounds toward zero, for values of ordinary size.
 func halfBits(f float32) uint16 {
 	b := math.Float32bits(f)
@@ -140,13 +118,6 @@ var bounds = map[string]bound{
 	"ScatterElements":           {1, 0, -1},
 	"SoftmaxCrossEntropyLoss":   {1, 0, 1},
 	"NegativeLogLikelihoodLoss": {1, 0, 1},
-}
-
-// keepsInts lists operators whose integer outputs hold values of input 0.
-var keepsInts = map[string]bool{
-	"Cast": true, "Reshape": true, "Squeeze": true, "Unsqueeze": true, "Flatten": true, "Identity": true,
-	"Slice": true, "Transpose": true, "Expand": true, "Gather": true, "Pad": true, "Concat": true, "Split": true,
-	"Where": true, "Tile": true, "Clip": true, "Max": true, "Min": true,
 }
 
 // indexLimit is the least extent that values of v index, 0 where none is found.
@@ -175,19 +146,6 @@ func indexLimit(v *onnx.Value) int64 {
 		}
 	}
 	return limit
-}
-
-// carries says whether the use hands its values on, rather than shaping others.
-func carries(u onnx.Use) bool {
-	switch u.Node.OpType() {
-	case "Concat", "Max", "Min":
-		return true
-	case "Where":
-		return u.Index > 0
-	case "Cast":
-		return u.Node.Int("to", 0) != int64(onnx.Bool)
-	}
-	return u.Index == 0
 }
 
 // useLimit is the number below which an index that is used so must stay; 0: none is
@@ -228,16 +186,23 @@ func extent(v *onnx.Value, axis int64) int64 {
 	if v.Init != nil {
 		t = v.Init.Type()
 	}
-	k, ok := onnx.Axis(axis, len(t.Shape))
-	if !t.Ranked || !ok {
-		return 0
-	}
-	n, _ := t.Shape[k].Int()
+	n, _ := t.Extent(axis)
 	return n
 }
 
 // HandsOn reports a use that hands integers on as they are: elements of the node's
 // output are elements of the value.
 func HandsOn(u onnx.Use) bool {
-	return u.Index != onnx.Captured && u.Node.Domain() == "" && keepsInts[u.Node.OpType()] && carries(u)
+	switch n := u.Node; {
+	case u.Index == onnx.Captured:
+		return false
+	case n.Is("Concat", "Max", "Min"):
+		return true
+	case n.Is("Where"):
+		return u.Index > 0
+	case n.Is("Cast"):
+		return n.Int("to", 0) != int64(onnx.Bool)
+	default:
+		return u.Index == 0 && (traits.Moves(n) || n.Is("Pad", "Clip"))
+	}
 }

@@ -173,52 +173,77 @@ func (e *Engine) newSession(m *onnx.Model, o Options, open opener, table carried
 	return s, nil
 }
 
-// start makes the session: values for the inputs, the roles, the library's session, the
-// binding.
+// start makes the session: what the inputs will be, the library's session, their values, and
+// the binding.
 func (s *Session) start() (err error) {
 	if s.Provider, err = s.engine.Provider(s.options.Provider, s.options.Device); err != nil {
 		return err
 	}
 	asked := s.asked()
 	defer func() { err = s.refused(err, asked) }()
-	if err := s.Model.Check(); err != nil {
+	values, err := s.prepare()
+	if err != nil {
 		return err
+	}
+	if err := s.create(); err != nil {
+		return err
+	}
+	if s.options.Made != nil {
+		if err := s.options.Made(s); err != nil {
+			return err
+		}
+	}
+	if err := s.supply(values); err != nil {
+		return err
+	}
+	s.binding, err = s.bind(s.ort)
+	return err
+}
+
+// prepare checks the model, and finds its roles and where each input's value comes from, before
+// any memory is taken.
+func (s *Session) prepare() (*feeds, error) {
+	if err := s.Model.Check(); err != nil {
+		return nil, err
 	}
 	values, err := newFeeds(s.Model, &s.options)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	s.dims, s.constants = values.dims, len(s.Model.Graph.Initializers)
 	if s.Provider == ort.CUDA {
 		if err := NoKernel(s.Model.Graph); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if s.Provider == ort.CUDA && !s.engine.Rehearsed() { // which computes nothing
 		if err := shortProducts(s.Model, s.dims); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if s.scaler = newScaler(s.Model.Graph, &s.options); s.scaler != nil {
 		s.options.LossScale = s.scaler.Scale
 	}
 	if err := s.resume(); err != nil {
-		return err
+		return nil, err
 	}
 	if s.Roles, err = FindRoles(s.Model, s.options.Roles); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.plan(values); err != nil {
-		return err
+		return nil, err
 	}
 	if err := s.markInPlace(); err != nil { // may open a session too, whose remains would lie among this one's
-		return err
+		return nil, err
 	}
 	ort.Trim()
-	if s.held, err = step.Held(s.Model.Graph, func(v *onnx.Value) bool { return s.byName[v.Name] != nil }); err != nil {
-		return err
-	}
+	s.held, err = step.Held(s.Model.Graph, func(v *onnx.Value) bool { return s.byName[v.Name] != nil })
 	s.next = s.targets()
+	return values, err
+}
+
+// create makes the library's session.
+func (s *Session) create() (err error) {
 	so := s.options.session(s.Provider)
 	so.Allocator = ort.Counting
 	if s.options.Profile {
@@ -237,11 +262,11 @@ func (s *Session) start() (err error) {
 	s.load.Session, _ = RSS()
 	s.allocated = s.ort.DeviceCounter().State().Live
 	s.memory.SessionBytes = s.allocated
-	if s.options.Made != nil {
-		if err := s.options.Made(s); err != nil {
-			return err
-		}
-	}
+	return nil
+}
+
+// supply gives the inputs their values, within the memory that the options leave.
+func (s *Session) supply(values *feeds) error {
 	for _, in := range s.inputs {
 		if err := s.fill(in, values); err != nil {
 			return err
@@ -258,8 +283,7 @@ func (s *Session) start() (err error) {
 		ort.Within(max(1, within-s.beside()+s.memory.SessionBytes))
 	}
 	s.load.Feeds, _ = RSS()
-	s.binding, err = s.bind(s.ort)
-	return err
+	return nil
 }
 
 // Spare gives the model's graph up, and what else leads to it: from Options.Made on a

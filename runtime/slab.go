@@ -126,16 +126,7 @@ func (s *Session) placeAsMeasured(counter *ort.Counter, step *Step) error {
 	if err != nil {
 		return nil // the trace is incomplete: the steps go on as they are
 	}
-	requests, ids := make([]ortmodel.Request, 0, len(events)), map[uint64]int{}
-	for _, e := range events {
-		if e.Alloc {
-			ids[e.ID] = len(ids)
-		}
-		if id, ok := ids[e.ID]; ok {
-			requests = append(requests, ortmodel.Request{ID: id, Bytes: e.Bytes, Alloc: e.Alloc})
-		}
-	}
-	slab := s.slabSetup().Rough(requests)
+	slab := s.slabSetup().Rough(requests(events))
 	err = s.Place(&slab)
 	ort.Trim() // what the step has left
 	return err

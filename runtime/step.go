@@ -271,9 +271,8 @@ func (s *Session) afterStep(step *Step) error {
 		*o = Output{Name: b.Name, value: b.Value, Err: b.Err}
 		switch to := s.bound[i]; {
 		case to.in != nil && to.in.inPlace:
-			in := to.in
-			o.value, o.lent = in.value, true
-			o.Tensor = Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()} // on a device it stays there: see Last
+			o.value, o.lent = to.in.value, true
+			o.Tensor = tensorOf(o.value) // on a device it stays there: see Last
 		case to.sum != nil && to.aside(b.Name):
 			o.value, o.lent = to.sum.value, true
 		case to.sum != nil:
@@ -320,7 +319,7 @@ func (s *Session) read(o *Output) error {
 			return err
 		}
 	}
-	o.Tensor = Tensor{onnxType(o.value.Type), o.value.Shape, o.value.Bytes()}
+	o.Tensor = tensorOf(o.value)
 	return nil
 }
 
@@ -357,6 +356,17 @@ func (s *Session) set(in *input, data []byte) error {
 	return errors.Join(s.copier.copy(s, in.value, host), host.Close())
 }
 
+// input is the input of a name, or a FeedError.
+func (s *Session) input(name string) (*input, error) {
+	if in := s.byName[name]; in != nil {
+		return in, nil
+	}
+	return nil, &FeedError{name, "the model has no input of that name"}
+}
+
+// tensorOf is a value on the host as a tensor in the same memory.
+func tensorOf(v *ort.Value) Tensor { return Tensor{onnxType(v.Type), v.Shape, v.Bytes()} }
+
 // Input returns a copy of an input's current value: a parameter after its
 // updates. ok is false for an unknown name.
 func (s *Session) Input(name string) (t Tensor, ok bool, err error) {
@@ -374,14 +384,16 @@ func (s *Session) Input(name string) (t Tensor, ok bool, err error) {
 	} else if err := s.copier.copy(s, host, in.value); err != nil {
 		return Tensor{}, true, err
 	}
-	return Tensor{onnxType(host.Type), host.Shape, append([]byte(nil), host.Bytes()...)}, true, nil
+	t = tensorOf(host)
+	t.Data = bytes.Clone(t.Data)
+	return t, true, nil
 }
 
 // SetInput changes an input's value for the steps to come; type and shape stay.
 func (s *Session) SetInput(name string, t Tensor) error {
-	in := s.byName[name]
-	if in == nil {
-		return &FeedError{name, "the model has no input of that name"}
+	in, err := s.input(name)
+	if err != nil {
+		return err
 	}
 	if ortType(t.Type) != in.value.Type {
 		return &FeedError{name, fmt.Sprintf("feed is %s, want %s", t.Type, in.value.Type)}
@@ -407,9 +419,9 @@ func (s *Session) SetInput(name string, t Tensor) error {
 
 // SetBytes is SetInput with the bytes of a value of the input's type and shape.
 func (s *Session) SetBytes(name string, data []byte) error {
-	in := s.byName[name]
-	if in == nil {
-		return &FeedError{name, "the model has no input of that name"}
+	in, err := s.input(name)
+	if err != nil {
+		return err
 	}
 	if int64(len(data)) != in.value.ByteSize() {
 		return &FeedError{name, fmt.Sprintf("%d bytes, want %d", len(data), in.value.ByteSize())}

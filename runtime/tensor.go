@@ -55,7 +55,7 @@ func (t Tensor) at(i int) Tensor {
 // it: float32 and float64 for a half type. numpy has no bfloat16 at all.
 func Rounds(from, to onnx.DType) bool {
 	wide := from == onnx.Float32 || from == onnx.Float64
-	return wide && (to == onnx.Float16 || to == onnx.BFloat16)
+	return wide && to.IsHalf()
 }
 
 // RoundedTo returns t in a type that Rounds allows. A finite number that the type does

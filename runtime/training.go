@@ -95,12 +95,12 @@ func (s *Session) Feeds() []*onnx.Value {
 // View calls f with an input's current value: its own memory on the host, which f
 // must not keep or change, or a copy where it lies on a device.
 func (s *Session) View(name string, f func(Tensor) error) error {
-	in := s.byName[name]
-	if in == nil {
-		return &FeedError{name, "the model has no input of that name"}
+	in, err := s.input(name)
+	if err != nil {
+		return err
 	}
 	if in.value.OnHost() {
-		return f(Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()})
+		return f(tensorOf(in.value))
 	}
 	host, err := newTensor(s.engine.Env, in.value.Type, in.value.Shape)
 	if err != nil {
@@ -109,14 +109,14 @@ func (s *Session) View(name string, f func(Tensor) error) error {
 	if err := s.copier.copy(s, host, in.value); err != nil {
 		return errors.Join(err, host.Close())
 	}
-	return errors.Join(f(Tensor{onnxType(host.Type), host.Shape, host.Bytes()}), host.Close())
+	return errors.Join(f(tensorOf(host)), host.Close())
 }
 
 // ShapeOf is the type and shape of an input's value.
 func (s *Session) ShapeOf(name string) (onnx.DType, []int64, error) {
-	in := s.byName[name]
-	if in == nil {
-		return 0, nil, &FeedError{name, "the model has no input of that name"}
+	in, err := s.input(name)
+	if err != nil {
+		return 0, nil, err
 	}
 	return onnxType(in.value.Type), in.value.Shape, nil
 }
@@ -148,12 +148,12 @@ func (s *Session) Reserved() int64 {
 // Edit calls f with an input's current value, which f may change: its own memory on the
 // host, or a copy that is put back where it lies on a device.
 func (s *Session) Edit(name string, f func(Tensor) error) error {
-	in := s.byName[name]
-	if in == nil {
-		return &FeedError{name, "the model has no input of that name"}
+	in, err := s.input(name)
+	if err != nil {
+		return err
 	}
 	if in.value.OnHost() {
-		return f(Tensor{onnxType(in.value.Type), in.value.Shape, in.value.Bytes()})
+		return f(tensorOf(in.value))
 	}
 	return s.View(name, func(t Tensor) error {
 		if err := f(t); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/install"
 	"github.com/onnx-remat/remat/runtime/ort"
 	"github.com/onnx-remat/remat/runtime/ort/nulldevice"
@@ -202,26 +203,8 @@ func nvmlError(ret nvml.Return) string {
 }
 
 func memoryFinding() finding {
-	total, free := hostMemory()
+	total, free := remat.HostMemory()
 	return finding{"memory", fmt.Sprintf("%s of %s available, %d cores", report.Bytes(free), report.Bytes(total), runtime.NumCPU()), true, ""}
-}
-
-// hostMemory reads the machine's memory in bytes.
-func hostMemory() (total, available int64) {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, 0
-	}
-	for _, line := range strings.Split(string(data), "\n") {
-		var kib int64
-		if n, _ := fmt.Sscanf(line, "MemTotal: %d kB", &kib); n == 1 {
-			total = kib << 10
-		}
-		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
-			available = kib << 10
-		}
-	}
-	return total, available
 }
 
 // cudaFinding tries the CUDA provider on the smallest graph there is.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
+	remat "github.com/onnx-remat/remat/runtime"
 )
 
 // writeJSONFile writes a document as a whole or not at all.
@@ -29,7 +30,7 @@ func timelinePNG(path, model string, t *report.Timeline) error {
 
 // machineFacts say on what a comparison was made.
 func machineFacts(e *env) report.Facts {
-	total, _ := hostMemory()
+	total, _ := remat.HostMemory()
 	facts := report.Facts{
 		{Key: "machine", Value: fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), report.Bytes(total))},
 		{Key: "remat", Value: version},
