@@ -35,11 +35,11 @@ func (f *Files) Resolve(location string) (string, error) {
 	path := filepath.Join(f.dir, clean)
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return "", fmt.Errorf("external data %q: %w", location, pathCause(err))
+		return "", fmt.Errorf("external data %q: %w", location, PathCause(err))
 	}
 	root, err := filepath.EvalSymlinks(f.dir)
 	if err != nil {
-		return "", fmt.Errorf("external data %q: %w", location, pathCause(err))
+		return "", fmt.Errorf("external data %q: %w", location, PathCause(err))
 	}
 	rel, err := filepath.Rel(root, real)
 	if err != nil || !filepath.IsLocal(rel) {
@@ -48,10 +48,15 @@ func (f *Files) Resolve(location string) (string, error) {
 	return path, nil
 }
 
-// pathCause drops the path from a file error, which the caller names already.
-func pathCause(err error) error {
-	if pe, ok := err.(*os.PathError); ok {
-		return pe.Err
+// PathCause drops the paths from a file error, which the caller names already.
+func PathCause(err error) error {
+	var at *os.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &at):
+		return at.Err
+	case errors.As(err, &link):
+		return link.Err
 	}
 	return err
 }
@@ -108,7 +113,7 @@ func OpenRegular(path string) (*os.File, int64, error) {
 	// Without O_NONBLOCK, opening a named pipe waits for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, 0, pathCause(err)
+		return nil, 0, PathCause(err)
 	}
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
@@ -116,7 +121,7 @@ func OpenRegular(path string) (*os.File, int64, error) {
 	}
 	if err != nil {
 		file.Close()
-		return nil, 0, pathCause(err)
+		return nil, 0, PathCause(err)
 	}
 	return file, info.Size(), nil
 }

@@ -21,7 +21,7 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), tempName(path))
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
 	pending.Store(dir, nil)
 	defer func() {
@@ -34,13 +34,13 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 		return err
 	}
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
 	switch err := syscall.Rename(dir, path); { // os.Rename refuses an empty folder
 	case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST):
 		return notVacant(path)
 	case err != nil:
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
 	return nil
 }
@@ -57,14 +57,14 @@ func Vacant(path string) error {
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	case !at.IsDir():
 		return fmt.Errorf("%s: is no folder: choose another name", path)
 	}
 	entries, err := os.ReadDir(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	case len(entries) > 0:
 		return notVacant(path)
 	}

@@ -267,7 +267,7 @@ func RemovePending() {
 func hasFolder(path string) error {
 	switch dir, err := os.Stat(filepath.Dir(path)); {
 	case err != nil:
-		return fmt.Errorf("folder of %s: %w", path, pathCause(err))
+		return fmt.Errorf("folder of %s: %w", path, PathCause(err))
 	case !dir.IsDir():
 		return fmt.Errorf("%s: %s is not a folder", path, filepath.Dir(path))
 	}
@@ -283,7 +283,7 @@ func Replaceable(path string) error {
 	at, err := os.Stat(path)
 	switch {
 	case errors.Is(err, syscall.ENAMETOOLONG): // before any work, and without the name beside
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	case err == nil && at.IsDir():
 		return fmt.Errorf("%s: is a folder: name a file in it", path)
 	case err == nil && !at.Mode().IsRegular():
@@ -307,7 +307,7 @@ func ReplaceFile(path string, write func(*os.File) error) error {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), tempName(path))
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
 	pending.Store(f.Name(), nil)
 	defer pending.Delete(f.Name())
@@ -323,7 +323,7 @@ func ReplaceFile(path string, write func(*os.File) error) error {
 	}
 	if err != nil {
 		os.Remove(f.Name())
-		return fmt.Errorf("%s: %w", path, pathCause(err))
+		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
 	return nil
 }

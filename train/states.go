@@ -11,6 +11,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/onnx-remat/remat/onnx"
 )
 
 // A Folder is where a training writes. One process at a time has it.
@@ -32,12 +34,12 @@ func (e *BusyError) Error() string { return e.Dir + ": another remat train is wr
 func OpenFolder(dir string, keep int) (*Folder, error) {
 	err := os.Mkdir(dir, 0o777)
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("folder %s: %w", dir, pathCause(err))
+		return nil, fmt.Errorf("folder %s: %w", dir, onnx.PathCause(err))
 	}
 	made := err == nil
 	f, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("folder %s: %w", dir, pathCause(err))
+		return nil, fmt.Errorf("folder %s: %w", dir, onnx.PathCause(err))
 	}
 	if info, err := f.Stat(); err != nil || !info.IsDir() {
 		f.Close()
@@ -158,7 +160,7 @@ func (o *Folder) Save(s Holder, p Position) (string, error) {
 			err = os.Rename(path, older)
 		}
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", older, pathCause(err))
+			return "", fmt.Errorf("%s: %w", older, onnx.PathCause(err))
 		}
 	}
 	if err := writeState(path, s, p); err != nil {
@@ -166,7 +168,7 @@ func (o *Folder) Save(s Holder, p Position) (string, error) {
 	}
 	o.last = p.Step
 	if err := o.lock.Sync(); err != nil && !errors.Is(err, unix.EINVAL) { // the rename
-		return "", fmt.Errorf("folder %s: %w", o.Dir, pathCause(err))
+		return "", fmt.Errorf("folder %s: %w", o.Dir, onnx.PathCause(err))
 	}
 	return path, o.prune(p.Step)
 }
@@ -190,14 +192,14 @@ func (o *Folder) Reject(step int64) (path string, good int64, err error) {
 		return path, o.last, nil
 	}
 	if err := os.Rename(path, filepath.Join(o.Dir, badName)); err != nil {
-		return "", 0, fmt.Errorf("%s: %w", path, pathCause(err))
+		return "", 0, fmt.Errorf("%s: %w", path, onnx.PathCause(err))
 	}
 	if o.last = -1; len(older) == 0 {
 		return "", 0, nil
 	}
 	good = older[len(older)-1]
 	if err := os.Rename(filepath.Join(o.Dir, olderName(good)), path); err != nil {
-		return "", 0, fmt.Errorf("%s: %w", path, pathCause(err))
+		return "", 0, fmt.Errorf("%s: %w", path, onnx.PathCause(err))
 	}
 	o.last = good
 	return path, good, nil
@@ -214,21 +216,8 @@ func (o *Folder) prune(step int64) error {
 	gone = append(gone, before[:max(0, len(before)-(o.Keep-1))]...)
 	for _, step := range gone {
 		if err := os.Remove(filepath.Join(o.Dir, olderName(step))); err != nil {
-			return fmt.Errorf("%s: %w", olderName(step), pathCause(err))
+			return fmt.Errorf("%s: %w", olderName(step), onnx.PathCause(err))
 		}
 	}
 	return nil
-}
-
-// pathCause drops the path from a file error, which the caller names already.
-func pathCause(err error) error {
-	var pe *os.PathError
-	var le *os.LinkError
-	switch {
-	case errors.As(err, &pe):
-		return pe.Err
-	case errors.As(err, &le):
-		return le.Err
-	}
-	return err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -256,14 +257,13 @@ func (e *env) gpu() remat.GPU { return remat.GPU{Number: e.device, TF32: e.tf32}
 // readFile reads a small file whole; errors name it once.
 func readFile(path string) ([]byte, error) {
 	data, err := os.ReadFile(path)
-	var at *os.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: no such file", path)
-	case errors.As(err, &at):
-		return nil, fmt.Errorf("%s: %w", path, at.Err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", path, onnx.PathCause(err))
 	}
-	return data, err
+	return data, nil
 }
 
 // readJSON reads a file that a user wrote.

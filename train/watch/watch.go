@@ -150,9 +150,5 @@ func cause(path string, err error) error {
 	if err == nil {
 		return nil
 	}
-	var at *os.PathError
-	if errors.As(err, &at) {
-		err = at.Err
-	}
-	return fmt.Errorf("%s: %w", path, err)
+	return fmt.Errorf("%s: %w", path, onnx.PathCause(err))
 }
