@@ -295,7 +295,7 @@ func (m *Model) JSON(key string, into any) (has bool, err error) {
 
 // DropMetadata removes an entry of metadata_props.
 func (m *Model) DropMetadata(key string) {
-	m.Proto.MetadataProps = slices.DeleteFunc(m.Proto.MetadataProps, func(kv *pb.StringStringEntryProto) bool { return kv.GetKey() == key })
+	dropProperty(&m.Proto.MetadataProps, key)
 }
 
 // Metadata returns the entry of the node's metadata_props, "" where it has none.
@@ -309,7 +309,7 @@ func (n *Node) SetMetadata(key, value string) { setProperty(&n.Proto.MetadataPro
 
 // DropMetadata takes an entry off, if there is one.
 func (n *Node) DropMetadata(key string) {
-	n.Proto.MetadataProps = slices.DeleteFunc(n.Proto.MetadataProps, func(p *pb.StringStringEntryProto) bool { return p.GetKey() == key })
+	dropProperty(&n.Proto.MetadataProps, key)
 }
 
 // Property returns the entry of a key: models, graphs, nodes and values have
@@ -331,6 +331,10 @@ func setProperty(props *[]*pb.StringStringEntryProto, key, value string) {
 		}
 	}
 	*props = append(*props, &pb.StringStringEntryProto{Key: &key, Value: &value})
+}
+
+func dropProperty(props *[]*pb.StringStringEntryProto, key string) {
+	*props = slices.DeleteFunc(*props, func(kv *pb.StringStringEntryProto) bool { return kv.GetKey() == key })
 }
 
 // Files gives access to the external data of the model.

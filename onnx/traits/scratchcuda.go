@@ -536,18 +536,11 @@ func cudaDropoutScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	if training == nil || n.Out(1) != nil {
 		return ok
 	}
-	t := training.Init
-	if t == nil && training.Producer != nil && training.Producer.Is("Constant") {
-		t = training.Producer.TensorAttr("value")
-	}
-	if t == nil || !ok {
+	trains, known := number(training)
+	if !known || !ok {
 		return false
 	}
-	data, err := t.Bytes()
-	if err != nil || len(data) != 1 {
-		return false
-	}
-	if data[0] != 0 {
+	if trains != 0 {
 		k.take(0)
 		k.borrow(product(x))
 	}
@@ -621,27 +614,25 @@ const dropoutStates = 132 * 48 << 10
 // has it. The session keeps the states of a dropout, and weights that are constant.
 // Weakness: lengths that are given, some of which may be zero.
 func cudaRecurrentScratch(n *onnx.Node, _ int, k *Kernel) bool {
-	x, ok := dims(n.In(0))
-	r, okR := dims(n.In(2))
-	if !ok || !okR || len(x) != 3 || len(r) != 3 || n.In(4) != nil || n.Int("layout", 0) != 0 {
+	r, ok := recurrentSizes(n)
+	if !ok || n.In(4) != nil {
 		return false
 	}
 	const lengthBytes = 4
 	size := elementBytes(n.In(0))
-	steps, batch, width := x[0], x[1], x[2]
-	directions, hidden := r[0], r[2]
-	backward := n.Str("direction", "forward") != "forward"
-	result := steps * batch * directions * hidden * size
-	weights := directions * gatesOf[n.OpType()] * hidden * (width + hidden + 2) * size
+	directions := int64(len(r.directions))
+	backward := r.directions[directions-1]
+	result := r.seq * r.batch * directions * r.hidden * size
+	weights := directions * gatesOf[n.OpType()] * r.hidden * (r.input + r.hidden + 2) * size
 
-	k.borrow(batch * lengthBytes)
+	k.borrow(r.batch * lengthBytes)
 	for o, v := range n.Outputs {
 		if v != nil {
 			k.take(o)
 		}
 	}
 	if backward && directions == 1 {
-		k.borrow(product(x) * size)
+		k.borrow(r.seq * r.batch * r.input * size)
 	}
 	if n.Out(0) == nil {
 		k.borrow(result)
