@@ -85,32 +85,24 @@ func (b *builder) hosts(v *onnx.Value) bool {
 	return host || !device
 }
 
-// copies puts the copies of initializers that are outputs in front of a trace.
-func (b *builder) copies(t *ortmodel.Trace) {
-	var events []ortmodel.Event
-	for _, v := range b.copied {
-		if bytes, ok := v.Type.Bytes(); ok && bytes > 0 {
-			events = append(events, ortmodel.Event{Value: b.Index[v], Bytes: bytes, Alloc: true})
-			t.Peak += bytes
-		}
-	}
-	if len(events) > 0 {
-		t.Events = append(events, t.Events...)
-	}
-}
-
-// begins puts what a step takes before its first node in front of a trace, which has
-// counted it.
+// begins puts what a step takes before its first node in front of a trace: what is held,
+// which the trace has counted, and the copies of initializers that are outputs.
 func (b *builder) begins(t *ortmodel.Trace) {
 	var events []ortmodel.Event
-	for _, v := range b.held {
-		if bytes := b.Graph.Values[b.Index[v]].Bytes; bytes > 0 {
+	take := func(v *onnx.Value, bytes int64) {
+		if bytes > 0 {
 			events = append(events, ortmodel.Event{Value: b.Index[v], Bytes: bytes, Alloc: true})
 		}
 	}
-	if len(events) > 0 {
-		t.Events = append(events, t.Events...)
+	for _, v := range b.held {
+		take(v, b.Graph.Values[b.Index[v]].Bytes)
 	}
+	for _, v := range b.copied {
+		bytes, _ := v.Type.Bytes()
+		take(v, bytes)
+		t.Peak += bytes
+	}
+	t.Events = append(events, t.Events...)
 }
 
 // order is the execution order, as places in nodes.

@@ -131,7 +131,6 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	order = ortmodel.Streams(b.Graph, order)
 	p.Order = order
 	p.Trace = ortmodel.Simulate(b.Graph, order)
-	b.copies(p.Trace)
 	b.begins(p.Trace)
 	p.LivePeak, p.PeakAt = p.Trace.Peak, p.Trace.PeakAt
 	for _, i := range order {

@@ -268,7 +268,7 @@ func content(v *onnx.Value) ([]int64, []byte) {
 	if size, ok := v.Type.Bytes(); !ok || size > mostCompared {
 		return nil, nil
 	}
-	t := tensorOf(v)
+	t := v.Constant()
 	if t == nil {
 		return nil, nil
 	}
@@ -277,13 +277,6 @@ func content(v *onnx.Value) ([]int64, []byte) {
 		return nil, nil
 	}
 	return t.Dims(), b
-}
-
-func tensorOf(v *onnx.Value) *onnx.Tensor {
-	if v.Init != nil {
-		return v.Init
-	}
-	return v.Producer.TensorAttr("value")
 }
 
 // Packed is how many bytes a session keeps of n's input i, a constant, in the
