@@ -341,7 +341,7 @@ func (r *recipe) apply(app *cli.App, l *line) (over []string) {
 		switch {
 		case f == nil || r.take(&s, f) != nil: // another command's flag of that name may take it
 			over = append(over, name)
-		case l.typed(f) || inEnvironment(f):
+		case l.typed(f) || environment(f) != "":
 		default:
 			r.used[name] = s
 			*target = append(s.words(), *target...)
@@ -381,10 +381,16 @@ func repeats(f cli.Flag) bool {
 	return ok && s.IsSliceFlag()
 }
 
-// inEnvironment reports that a variable of the environment gives the flag its value.
-func inEnvironment(f cli.Flag) bool {
-	d, ok := f.(cli.DocGenerationFlag)
-	return ok && slices.ContainsFunc(d.GetEnvVars(), func(v string) bool { return os.Getenv(v) != "" })
+// environment is what a variable of the environment sets the flag to, "" where none does.
+func environment(f cli.Flag) string {
+	if d, ok := f.(cli.DocGenerationFlag); ok {
+		for _, v := range d.GetEnvVars() {
+			if text := os.Getenv(v); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
 }
 
 // elided is a text of the file, short enough for a line.

@@ -6,7 +6,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -98,11 +97,8 @@ func settingsOf(c *cli.Context, without ...string) (given, defaults []flagValue)
 
 // fromEnvironment reports that a flag's value is that of its variable.
 func fromEnvironment(c *cli.Context, f cli.Flag) bool {
-	d, ok := f.(cli.DocGenerationFlag)
-	return ok && slices.ContainsFunc(d.GetEnvVars(), func(v string) bool {
-		text := os.Getenv(v)
-		return text != "" && text == fmt.Sprint(valueOf(c, f))
-	})
+	text := environment(f)
+	return text != "" && text == fmt.Sprint(valueOf(c, f))
 }
 
 // valueOf is a flag's value as YAML takes it.

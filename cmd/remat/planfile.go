@@ -90,7 +90,7 @@ func writePlan(p *planned, asked planOptions, out string) error {
 	o := p.result.Variant.Again()
 	src, err := json.Marshal(planSource{
 		Path: filepath.ToSlash(rel), SHA256: p.source.Hash(), Normalize: string(o.Normalize), Chunk: o.Chunk, Batch: o.Batch, Tile: o.Tile, Rows: o.Rows,
-		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Outputs: o.Outputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Overhead: asked.overhead, Layers: texts(asked.layers), Precision: o.Precision,
+		DropOutputs: o.DropOutputs, Prepack: o.Prepack, Outputs: o.Outputs, Dims: o.Dims, Budget: asked.budget, BudgetTotal: asked.total, Overhead: asked.overhead, Layers: texts(asked.pipeline.Layers), Precision: o.Precision,
 		Scheduled: *p.document.PeakBytesScheduled, OptLevel: asked.pipeline.OptLevel,
 		TimeLimited: p.document.TimeLimited,
 	})

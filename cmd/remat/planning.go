@@ -32,8 +32,6 @@ type planOptions struct {
 	strategy string
 	budget   string
 	total    string
-	// layers are the budgets of layers, beside that of the whole.
-	layers []pipeline.LayerBudget
 	// overhead bounds what is computed again, as a share; nil does not.
 	overhead *float64
 	pipeline pipeline.Options
@@ -113,7 +111,7 @@ func readTimeLimit(c *cli.Context) (time.Duration, error) {
 }
 
 func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
-	o := planOptions{strategy: c.String("strategy"), total: c.String("budget-total"), update: c.Bool("update-in-backward")}
+	o := planOptions{strategy: c.String("strategy"), total: c.String("budget-total"), update: c.Bool("update-in-backward"), pipeline: e.pipelineOptions()}
 	for _, flag := range []string{"strategy", "budget-total", "overhead"} {
 		if c.IsSet(flag) && c.String(flag) == "" {
 			return o, fmt.Errorf("--%s is empty: give a value, or leave it out", flag)
@@ -131,7 +129,7 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 	}
 	if o.strategy == "" {
 		o.strategy = "sqrt"
-		if o.budget != "" || o.total != "" || o.overhead != nil || len(o.layers) > 0 {
+		if o.budget != "" || o.total != "" || o.overhead != nil || len(o.pipeline.Layers) > 0 {
 			o.strategy = "optimal"
 		}
 	}
@@ -143,16 +141,15 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, errors.New("--overhead bounds the work and --budget the memory: give one of them")
 	case o.overhead != nil && s.Frontier == nil:
 		return o, fmt.Errorf("--overhead: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.strategy)
-	case len(o.layers) > 0 && s.Frontier == nil:
-		return o, fmt.Errorf("--budget %s: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.layers[0], o.strategy)
-	case s.Unbounded && (len(o.layers) > 0 || o.budget != "" || o.total != "" || o.overhead != nil):
+	case len(o.pipeline.Layers) > 0 && s.Frontier == nil:
+		return o, fmt.Errorf("--budget %s: strategy %s has one plan: use --strategy optimal, or leave --strategy out", o.pipeline.Layers[0], o.strategy)
+	case s.Unbounded && (len(o.pipeline.Layers) > 0 || o.budget != "" || o.total != "" || o.overhead != nil):
 		return o, fmt.Errorf("strategy %s takes no bound: use --strategy optimal, or leave --strategy out", o.strategy)
 	}
 	if e.sizes, err = readBatch(e, c); err != nil {
 		return o, err
 	}
-	o.pipeline = e.pipelineOptions()
-	o.pipeline.Layers = o.layers
+	o.pipeline.Sizes = e.sizes
 	o.pipeline.Normalize, o.pipeline.DropOutputs = pipeline.Normalization(c.String("normalize")), splitList(c.StringSlice("drop-output"))
 	if o.limit, err = readTimeLimit(c); err != nil {
 		return o, err
@@ -211,7 +208,7 @@ func readBudgets(texts []string, o *planOptions) error {
 		case err != nil:
 			return fmt.Errorf("--budget %w", err)
 		case ofLayers:
-			o.layers = append(o.layers, b)
+			o.pipeline.Layers = append(o.pipeline.Layers, b)
 		case o.budget != "":
 			return fmt.Errorf("--budget %s and --budget %s: both are of the whole step: give one, or name layers, GLOB=%s", o.budget, text, text)
 		default:

@@ -136,7 +136,7 @@ func readSweepOptions(e *env, c *cli.Context, first string) (o sweepOptions, err
 	return o, pipeline.CanWrite(nil, o.html, o.png)
 }
 
-// checkJobs refuses what is no job of a sweep.
+// checkJobs refuses flags of jobs that do not go together, and a point that the sweep does not have.
 func (o *sweepOptions) checkJobs(point bool) error {
 	switch {
 	case o.jobs == "" && o.collect:

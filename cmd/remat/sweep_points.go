@@ -48,12 +48,11 @@ func newSweeper(e *env, o sweepOptions) (*sweeper, error) {
 
 func (w *sweeper) close() { _ = ort.DropTemporary(w.dir) }
 
-// A sized graph is the training graph of one size, ready to be planned.
+// A sizedGraph is the training graph of one size, ready to be planned.
 type sizedGraph struct {
 	size   sweepSize
 	source *pipeline.Source
 	dims   map[string]int64
-	config *models.Config // of a built-in model
 	point  report.SweepPoint
 	drop   func() // takes the files away that were made for it, nil for none
 }
@@ -240,7 +239,7 @@ func (w *sweeper) builtIn(size sweepSize, row models.Row) (*sizedGraph, error) {
 	if err := built.SaveBare(path); err != nil {
 		return nil, err
 	}
-	g := &sizedGraph{size: size, config: &c, point: report.SweepPoint{Model: row.Name, Batch: c.Batch, Layers: &c.Layers, Accumulate: max(size.accumulate, 1)}}
+	g := &sizedGraph{size: size, point: report.SweepPoint{Model: row.Name, Batch: c.Batch, Layers: &c.Layers, Accumulate: max(size.accumulate, 1)}}
 	if c.Seq > 0 {
 		g.point.Seq = &c.Seq
 	}

@@ -48,9 +48,6 @@ func readWatch(c *cli.Context) error {
 // which it goes on, steps how many there are in all, decided what was chosen for it,
 // if anything was. Close ends them; ended says how before.
 func (e *env) watchers(c *cli.Context, dir string, from, steps int64, decided ...report.Table) (*watching, error) {
-	if err := readWatch(c); err != nil {
-		return nil, err
-	}
 	text, err := e.effectiveRecipe(c, "resume")
 	if err != nil {
 		return nil, err
