@@ -116,14 +116,7 @@ func (e *engine) markNeeds(params []*onnx.Value) {
 // markNode marks the outputs of a node that passes a gradient to an input that
 // needs one.
 func (e *engine) markNode(n *onnx.Node) {
-	r := e.rule(n)
-	wanted := false
-	for i, v := range n.Inputs {
-		// A node without a rule passes the need on, so that the sweep can
-		// name it if the loss depends on it.
-		wanted = wanted || v != nil && e.needs[v] && (r == nil || r.flowsTo(n, i))
-	}
-	if !wanted && !e.captures(n) {
+	if !e.wants(n) {
 		return
 	}
 	for _, o := range n.Outputs {
@@ -131,6 +124,18 @@ func (e *engine) markNode(n *onnx.Node) {
 			e.needs[o] = true
 		}
 	}
+}
+
+// wants reports that a gradient of what the node makes is to go to one of its inputs. A
+// node without a rule passes the need on, so that it is named if the loss depends on it.
+func (e *engine) wants(n *onnx.Node) bool {
+	r := e.rule(n)
+	for i, v := range n.Inputs {
+		if v != nil && e.needs[v] && (r == nil || r.flowsTo(n, i)) {
+			return true
+		}
+	}
+	return e.captures(n)
 }
 
 // captures reports control flow whose bodies read a value that needs a gradient.
@@ -186,25 +191,16 @@ func (e *engine) missing(n *onnx.Node) error {
 
 // visit hands the gradients of a node's outputs on to its inputs.
 func (e *engine) visit(n *onnx.Node) error {
-	arrived, wanted := false, false
-	for _, o := range n.Outputs {
-		arrived = arrived || o != nil && e.needs[o] && e.grads[o] != nil
-	}
-	if !arrived {
-		return nil
-	}
-	r := e.rule(n)
-	for i, v := range n.Inputs {
-		wanted = wanted || v != nil && e.needs[v] && (r == nil || r.flowsTo(n, i))
-	}
-	if !wanted && !e.captures(n) {
+	arrived := slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil && e.needs[o] && e.grads[o] != nil })
+	if !arrived || !e.wants(n) {
 		return nil
 	}
 	if len(n.Subgraphs()) > 0 {
 		return e.controlFlow(n)
 	}
+	r := e.rule(n)
 	if r == nil {
-		return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
+		return e.missing(n)
 	}
 	e.b.From(n, strings.TrimPrefix(n.Label(), e.b.Prefix))
 	e.markMine()
