@@ -38,7 +38,7 @@ func (e *engine) adapt(c *chooser, reach map[*onnx.Value]bool, types build.Typer
 				return &adapter.Error{Spec: glob, Reason: c.notSelected(e.m.Graph, glob, tied) + "; " + linearNames(layers)}
 			}
 			if len(tied) > 0 {
-				res.Warnings = append(res.Warnings, fmt.Sprintf("--lora %q leaves out what is read by more than products (%s): give its full name to adapt that too", glob, some(tied)))
+				res.warn("--lora %q leaves out what is read by more than products (%s): give its full name to adapt that too", glob, some(tied))
 			}
 			for _, l := range chosen {
 				specs[l.Name] = s
@@ -78,7 +78,7 @@ func (e *engine) addPair(c *chooser, l Layer, s adapter.Spec, types build.Typer,
 		c.candidates[v], c.adapters[v.Name] = true, true
 	}
 	if l.Tied() {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%s is read by more than products: its pair is of the products alone, and a merged model holds the weight twice", l.Name))
+		res.warn("%s is read by more than products: its pair is of the products alone, and a merged model holds the weight twice", l.Name)
 	}
 	res.Adapters[l.Name] = step.Adapter{Rank: p.Rank, Alpha: p.Alpha}
 	return nil

@@ -229,8 +229,8 @@ func unmerge(m *onnx.Model, s *Signature, res *Result) (told bool) {
 	forms := once(m.Graph, s, all)
 	holdOnce(m.Graph, s)
 	if res != nil {
-		u.warn(apart, "the exporter precomputed values from parameters that the file also holds; they are trained separately; "+optimizeFalse)
-		u.warn(forms, "the exporter precomputed several values from one parameter; they are trained separately; "+optimizeFalse)
+		u.res.warnOf(apart, "the exporter precomputed values from parameters that the file also holds; they are trained separately; "+optimizeFalse+": %s")
+		u.res.warnOf(forms, "the exporter precomputed several values from one parameter; they are trained separately; "+optimizeFalse+": %s")
 		u.report()
 	}
 	return true
@@ -467,24 +467,18 @@ func (u *unmerger) report() {
 	}
 	slices.Sort(traceless)
 	slices.Sort(u.lost)
-	u.warn(params, mergedEqual)
-	u.warn(aside, "the exporter precomputed values from parameters; the values are trained instead; "+optimizeFalse)
-	u.warn(u.folded, "the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; "+optimizeFalse)
-	u.warn(gone, "the exporter dropped parameters from the file; they are not trained; "+optimizeFalse)
-	u.warn(traceless, "the file lacks parameters of the exported program, and they are not trained: nothing reads them, or the exporter computed with their values ahead; "+optimizeFalse)
-	u.warn(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse)
-	u.warn(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse)
+	u.res.warnOf(params, mergedEqual)
+	u.res.warnOf(aside, "the exporter precomputed values from parameters; the values are trained instead; "+optimizeFalse+": %s")
+	u.res.warnOf(u.folded, "the exporter folded a BatchNormalization into the layer before it, whose weights are trained with it inside, without normalizing; "+optimizeFalse+": %s")
+	u.res.warnOf(gone, "the exporter dropped parameters from the file; they are not trained; "+optimizeFalse+": %s")
+	u.res.warnOf(traceless, "the file lacks parameters of the exported program, and they are not trained: nothing reads them, or the exporter computed with their values ahead; "+optimizeFalse+": %s")
+	u.res.warnOf(unclear, "the exporter merged other values with parameters, and the file does not say where; "+optimizeFalse+": %s")
+	u.res.warnOf(slices.Compact(u.lost), "the exporter removed detach calls, and the file does not say where: gradients flow there; "+optimizeFalse+": %s")
 	slices.Sort(u.copied)
-	u.warn(slices.Compact(u.copied), "the exporter removed copies, and leaves no trace of a detach before one, as in x.detach().clone(): if there was one, gradients flow past it; "+optimizeFalse)
+	u.res.warnOf(slices.Compact(u.copied), "the exporter removed copies, and leaves no trace of a detach before one, as in x.detach().clone(): if there was one, gradients flow past it; "+optimizeFalse+": %s")
 }
 
-const mergedEqual = "the exporter merged parameters of equal value; they are separate again"
-
-func (u *unmerger) warn(names []string, what string) {
-	if len(names) > 0 {
-		u.res.Warnings = append(u.res.Warnings, what+": "+some(names))
-	}
-}
+const mergedEqual = "the exporter merged parameters of equal value; they are separate again: %s"
 
 // some lists the first names, and how many more there are.
 func some(names []string) string {

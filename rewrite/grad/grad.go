@@ -128,6 +128,18 @@ type Result struct {
 	Types *infer.Result
 }
 
+// warn adds a line to what a person should hear of.
+func (r *Result) warn(format string, args ...any) {
+	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
+}
+
+// warnOf adds a line that names things where it has %s, if there are any.
+func (r *Result) warnOf(names []string, format string) {
+	if len(names) > 0 {
+		r.warn(format, some(names))
+	}
+}
+
 // Values are the initializers that became inputs, by name, with what they held.
 func (r *Result) Values() iter.Seq2[string, *onnx.Tensor] {
 	return func(yield func(string, *onnx.Tensor) bool) {
@@ -157,7 +169,9 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := accept(m, o); err != nil {
 		return nil, err
 	}
-	res, lists := &Result{Warnings: slices.Concat(warnUnread(m.Graph), warnFrequencies(m.Graph), warnSmoothing(m.Graph), warnDivisors(m.Graph), warnMeans(m.Graph), warnSums(m.Graph)), Adapters: step.Adapters{}}, hasLists(m.Graph)
+	res, lists := &Result{Adapters: step.Adapters{}}, hasLists(m.Graph)
+	warnUnread(m.Graph, res)
+	warnLeftOut(m.Graph, res)
 	told := undoExport(m, o, res)
 	c := newChooser(m, o)
 	c.shared = sharedUses(m.Graph, told)
@@ -296,21 +310,19 @@ func accept(m *onnx.Model, o Options) error {
 func undoExport(m *onnx.Model, o Options, res *Result) (told bool) {
 	told = unmerge(m, o.Signature, res)
 	if !o.Signature.known && o.Tie {
-		res.Warnings = append(res.Warnings, retieAlike(m.Graph)...)
+		retieAlike(m.Graph, res)
 	}
 	if n := trainNorms(m); n > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n))
+		res.warn("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n)
 	}
 	dropping, lost := trainDropouts(m)
 	if dropping > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops, since the exported model was in train(); the file drops nothing there", dropping))
+		res.warn("%d × attention drops, since the exported model was in train(); the file drops nothing there", dropping)
 	}
 	if lost > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × attention drops in the exported program, and the exporter removed it: nothing is dropped there; %s", lost, optimizeFalse))
+		res.warn("%d × attention drops in the exported program, and the exporter removed it: nothing is dropped there; %s", lost, optimizeFalse)
 	}
-	if names := separate(m); len(names) > 0 {
-		res.Warnings = append(res.Warnings, mergedEqual+": "+some(names))
-	}
+	res.warnOf(separate(m), mergedEqual)
 	ownStatistics(m.Graph) // of what calls did not tell apart
 	return told
 }
@@ -345,7 +357,9 @@ func (e *engine) tidy(types *infer.Result, res *Result) error {
 	if err := readBiases(m.Graph); err != nil {
 		return err
 	}
-	res.Warnings = append(res.Warnings, warnRaces(m.Graph)...)
+	for _, name := range traits.Racing(m.Graph) {
+		res.warn("node %q: %s", name, traits.WhyRaces)
+	}
 	return nil
 }
 

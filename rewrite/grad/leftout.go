@@ -105,55 +105,37 @@ func addSpread(c *Context, s *onnx.Value) {
 	c.Add(0, c.Times(c.Minus(p, c.Over(w, c.Count(z, 1))), s))
 }
 
-// warnSmoothing says which losses are smoothed, as the file's own are not.
-func warnSmoothing(g *onnx.Graph) []string {
-	var names []string
-	for _, n := range g.Nodes {
-		if share := smoothing(n); share > 0 {
-			names = append(names, fmt.Sprintf("%s (%v)", n.Name(), share))
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	return []string{"the exporter left label smoothing out of the file; the training graph's loss has it: " + some(names)}
-}
-
 // dividedCall is a pooling whose windows are divided by a number of the model's, which both
 // exporters leave out; TorchScript's says nothing of it.
 var dividedCall = regexp.MustCompile(`target=torch\.ops\.aten\.avg_pool[23]d\.default\]\(args = \(%\w+(?:, \[[^\]]*\]){3}, \w+, \w+, \d+\)`)
-
-// warnDivisors names poolings that divide by another number in the exported program.
-func warnDivisors(g *onnx.Graph) []string {
-	names := calledSo(g, "AveragePool", dividedCall)
-	if len(names) == 0 {
-		return nil
-	}
-	return []string{"the exporter left divisor_override out of the file, which divides by the size of a window: write it as a factor: " + some(names)}
-}
 
 // meanCall is a scatter that takes the mean of what goes to one place, which ONNX has no reduction
 // for. The exporter writes one that keeps the last.
 var meanCall = regexp.MustCompile(`^%(\w+) : .*target=torch\.ops\.aten\.scatter_reduce\.two\]\(args = \([^()]*, mean\)`)
 
-// warnMeans names scatters that the exported program takes means of.
-func warnMeans(g *onnx.Graph) []string {
-	var names []string
+// warnLeftOut names the nodes that the file has otherwise than the exported program: scaled
+// gradients of embeddings, smoothed losses, divisors of poolings, means and sums of scatters.
+func warnLeftOut(g *onnx.Graph, res *Result) {
+	res.warnOf(calledSo(g, "Gather", scaledCall), "scale_grad_by_freq=True is ignored, gradients of rows are not divided by how often they were read: %s")
+	var smoothed, means []string
 	for _, n := range g.Nodes {
-		if call := meanCall.FindStringSubmatch(n.TorchCall()); call != nil && n.Is("ScatterElements") && !slices.Contains(names, call[1]) {
-			names = append(names, call[1])
+		if share := smoothing(n); share > 0 {
+			smoothed = append(smoothed, fmt.Sprintf("%s (%v)", n.Name(), share))
+		}
+		if call := meanCall.FindStringSubmatch(n.TorchCall()); call != nil && n.Is("ScatterElements") && !slices.Contains(means, call[1]) {
+			means = append(means, call[1])
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	return []string{"the exporter left the mean out of scatter_reduce, so that the last value at a place counts: write it as a sum, divided by how many there are: " + some(names)}
+	res.warnOf(smoothed, "the exporter left label smoothing out of the file; the training graph's loss has it: %s")
+	res.warnOf(calledSo(g, "AveragePool", dividedCall), "the exporter left divisor_override out of the file, which divides by the size of a window: write it as a factor: %s")
+	res.warnOf(means, "the exporter left the mean out of scatter_reduce, so that the last value at a place counts: write it as a sum, divided by how many there are: %s")
+	res.warnOf(lostSums(g), "where indices repeat, the last value at a place counts, and not the sum, which TorchScript leaves out of index_add and index_put(accumulate=True): write it as scatter_add, or export with dynamo=True: %s")
 }
 
-// warnSums names scatters into zeros that are then added, by indices that may repeat: so TorchScript
+// lostSums are scatters into zeros that are then added, by indices that may repeat: so TorchScript
 // writes index_add and an index_put that accumulates, of which PyTorch has the sum at a place and the
 // file the last value.
-func warnSums(g *onnx.Graph) []string {
+func lostSums(g *onnx.Graph) []string {
 	var names []string
 	for _, n := range g.Nodes {
 		if n.Is("ScatterND", "ScatterElements") && n.Str("reduction", "none") == "none" && n.TorchCall() == "" &&
@@ -161,10 +143,7 @@ func warnSums(g *onnx.Graph) []string {
 			names = append(names, n.Name())
 		}
 	}
-	if len(names) == 0 {
-		return nil
-	}
-	return []string{"where indices repeat, the last value at a place counts, and not the sum, which TorchScript leaves out of index_add and index_put(accumulate=True): write it as scatter_add, or export with dynamo=True: " + some(names)}
+	return names
 }
 
 // addedOnly reports a value that is only added to others.

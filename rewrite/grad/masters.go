@@ -10,7 +10,6 @@ package grad
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -38,7 +37,7 @@ func (e *engine) masters(params []*onnx.Value, reach map[*onnx.Value]bool, res *
 	}
 	if len(casts) > 0 {
 		e.m.Graph.Nodes = append(casts, e.m.Graph.Nodes...)
-		res.Warnings = append(res.Warnings, fmt.Sprintf("parameters in half in the file: %d, trained in float32; the model computes with half copies of them", len(casts)))
+		res.warn("parameters in half in the file: %d, trained in float32; the model computes with half copies of them", len(casts))
 	}
 	return nil
 }

@@ -46,16 +46,6 @@ func (c *Context) withoutPadding(idx, g *onnx.Value) *onnx.Value {
 	return c.Do("Mul", g, c.Unsqueeze(read, axes...))
 }
 
-// warnFrequencies names embeddings whose gradient PyTorch divides by how often a
-// row was read in the step, which is not done here.
-func warnFrequencies(g *onnx.Graph) []string {
-	names := calledSo(g, "Gather", scaledCall)
-	if len(names) == 0 {
-		return nil
-	}
-	return []string{"scale_grad_by_freq=True is ignored, gradients of rows are not divided by how often they were read: " + some(names)}
-}
-
 // calledSo names the nodes of an operator that come from such a call.
 func calledSo(g *onnx.Graph, op string, call *regexp.Regexp) (names []string) {
 	for _, n := range g.Nodes {

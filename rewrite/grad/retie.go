@@ -12,7 +12,6 @@ package grad
 
 import (
 	"bytes"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -299,8 +298,8 @@ func (t twin) likeCalls() bool { return !t.turned && !gathered(t.of) }
 // pair names both.
 func (t twin) pair() string { return t.v.Name + " and " + t.of.Name }
 
-// retieAlike ties twins, and returns lines that name them.
-func retieAlike(g *onnx.Graph) (lines []string) {
+// retieAlike ties twins, and names them.
+func retieAlike(g *onnx.Graph, res *Result) {
 	var calls []string
 	for _, t := range twins(g) {
 		switch {
@@ -309,14 +308,11 @@ func retieAlike(g *onnx.Graph) (lines []string) {
 		case t.likeCalls():
 			calls = append(calls, t.pair())
 		default:
-			lines = append(lines, fmt.Sprintf("parameter %q is trained as one with %q, which holds %s of it", t.of.Name, t.v.Name, t.holds()))
+			res.warn("parameter %q is trained as one with %q, which holds %s of it", t.of.Name, t.v.Name, t.holds())
 		}
 		tie(g, t)
 	}
-	if calls != nil {
-		lines = append(lines, "parameters that hold the same numbers are trained as one: "+some(calls))
-	}
-	return lines
+	res.warnOf(calls, "parameters that hold the same numbers are trained as one: %s")
 }
 
 // warnTwins says of twins that are trained that training pulls them apart.
@@ -330,12 +326,10 @@ func warnTwins(list []twin, params []*onnx.Value, res *Result) {
 		if t := list[i]; t.likeCalls() {
 			calls = append(calls, t.pair())
 		} else {
-			res.Warnings = append(res.Warnings, fmt.Sprintf("parameter %q holds %s of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", t.v.Name, t.holds(), t.of.Name))
+			res.warn("parameter %q holds %s of %q, as where a model ties its head to its embedding, and they are trained apart; --tie trains them as one", t.v.Name, t.holds(), t.of.Name)
 		}
 	}
-	if calls != nil {
-		res.Warnings = append(res.Warnings, "parameters hold the same numbers, as where a layer is called several times, and they are trained apart; --tie trains them as one: "+some(calls))
-	}
+	res.warnOf(calls, "parameters hold the same numbers, as where a layer is called several times, and they are trained apart; --tie trains them as one: %s")
 }
 
 // apart names the twins of trained parameters that are not trained themselves.

@@ -77,7 +77,7 @@ func (e *engine) carry(frozen func(name string) bool, res *Result) ([]Buffer, er
 		return nil, err
 	}
 	if last > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%d × BatchNormalization has a momentum of 0: its running statistics are those of the last batch; so PyTorch's exporter writes momentum=None too, which means their mean", last))
+		res.warn("%d × BatchNormalization has a momentum of 0: its running statistics are those of the last batch; so PyTorch's exporter writes momentum=None too, which means their mean", last)
 	}
 	var lifted []*onnx.Value
 	for i := range list {

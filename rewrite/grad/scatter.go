@@ -25,13 +25,11 @@ package grad
 // rows in it.
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // fewRows is the largest K for which the product is taken.
@@ -193,15 +191,6 @@ func (e *engine) lowerScatters(asked func(*onnx.Node) bool) {
 func hasNoRule(n *onnx.Node) bool {
 	mode := n.Str("reduction", "none")
 	return mode != "none" && mode != "add"
-}
-
-// warnRaces says which nodes race all the same.
-func warnRaces(g *onnx.Graph) []string {
-	var list []string
-	for _, name := range traits.Racing(g) {
-		list = append(list, fmt.Sprintf("node %q: %s", name, traits.WhyRaces))
-	}
-	return list
 }
 
 // tupleLength reports index tuples of known length.

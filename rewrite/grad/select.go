@@ -152,7 +152,7 @@ func (e *engine) findLoss(name string, c *chooser, res *Result) (*onnx.Value, er
 	}
 	if v := e.onlyTraining(found, c); v != nil {
 		metrics := namesOf(slices.DeleteFunc(slices.Clone(found), func(w *onnx.Value) bool { return w == v }))
-		res.Warnings = append(res.Warnings, fmt.Sprintf("%q is taken for the loss: no gradient leads from %s to a parameter; --loss chooses another output", v.Name, some(metrics)))
+		res.warn("%q is taken for the loss: no gradient leads from %s to a parameter; --loss chooses another output", v.Name, some(metrics))
 		return v, nil
 	}
 	return nil, &LossError{Candidates: namesOf(found)}
@@ -234,26 +234,20 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 			}
 		}
 	}
-	if len(ahead) > 0 {
-		exporter, instead := "the exporter or a tool behind it", "; export with optimize=False, and derive from that file"
-		switch {
-		case c.names.script:
-			exporter, instead = "TorchScript or a tool behind it", "; export with do_constant_folding=False, and derive from that file"
-		case c.names.tensorflow:
-			exporter, instead = "tf2onnx", ""
-		}
-		res.Warnings = append(res.Warnings, exporter+" computed values ahead, perhaps from parameters, and they are trained in their place"+instead+": "+some(ahead))
+	exporter, instead := "the exporter or a tool behind it", "; export with optimize=False, and derive from that file"
+	switch {
+	case c.names.script:
+		exporter, instead = "TorchScript or a tool behind it", "; export with do_constant_folding=False, and derive from that file"
+	case c.names.tensorflow:
+		exporter, instead = "tf2onnx", ""
 	}
-	if len(c.negated) > 0 {
-		res.Warnings = append(res.Warnings, "TorchScript computed the negation of these parameters ahead, and no gradient reaches them through it; export with do_constant_folding=False: "+some(c.negated))
+	res.warnOf(ahead, exporter+" computed values ahead, perhaps from parameters, and they are trained in their place"+instead+": %s")
+	res.warnOf(c.negated, "TorchScript computed the negation of these parameters ahead, and no gradient reaches them through it; export with do_constant_folding=False: %s")
+	if len(c.negated) == 0 {
+		res.warnOf(c.numbers, "TorchScript computed numbers ahead, perhaps from parameters of one element, and they are not trained; export with do_constant_folding=False: %s")
 	}
-	if len(c.numbers) > 0 && len(c.negated) == 0 {
-		res.Warnings = append(res.Warnings, "TorchScript computed numbers ahead, perhaps from parameters of one element, and they are not trained; export with do_constant_folding=False: "+some(c.numbers))
-	}
-	if len(folded) > 0 {
-		res.Warnings = append(res.Warnings, "TorchScript or a tool behind it computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+
-			"export with training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False: "+some(folded))
-	}
+	res.warnOf(folded, "TorchScript or a tool behind it computed weights of convolutions ahead, as it does to fold a BatchNormalization, and they are trained so, without normalizing; "+
+		"export with training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False: %s")
 	for _, v := range e.m.Graph.Inputs {
 		if v.Init != nil || !reach[v] || !v.Type.DType.IsFloat() {
 			continue
@@ -321,7 +315,7 @@ func (c *chooser) unusedPatterns(params []*onnx.Value, res *Result) error {
 		if len(params) == 0 {
 			return &ParameterError{glob, reason}
 		}
-		res.Warnings = append(res.Warnings, fmt.Sprintf("--params %q %s", glob, reason))
+		res.warn("--params %q %s", glob, reason)
 	}
 	return nil
 }
@@ -379,7 +373,7 @@ func checkGlobs(g *onnx.Graph, o Options, res *Result) error {
 			return err
 		}
 		for _, glob := range missed {
-			res.Warnings = append(res.Warnings, fmt.Sprintf("%s %q %s", list.flag, glob, nothingMatches))
+			res.warn("%s %q %s", list.flag, glob, nothingMatches)
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ package grad
 // requires_grad=False, is written in no file.
 
 import (
-	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -64,7 +63,7 @@ func insertStops(g *onnx.Graph, patterns []string, res *Result) error {
 		return &StopError{missed[0], "matches no float value that is read"}
 	}
 	for _, text := range missed {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("--stop %q matches no float value that is read", text))
+		res.warn("--stop %q matches no float value that is read", text)
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ package grad
 // adds to a network for whoever predicts, or an operator of the author's own.
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -31,7 +30,7 @@ func dropUntyped(g *onnx.Graph, loss *onnx.Value, res *Result) {
 				continue
 			}
 			g.RemoveOutput(i)
-			res.Warnings = append(res.Warnings, fmt.Sprintf("output %q is left out: the loss does not need it, and node %q, %s, makes a value of unknown size", v.Name, n.Label(), operatorOf(n)))
+			res.warn("output %q is left out: the loss does not need it, and node %q, %s, makes a value of unknown size", v.Name, n.Label(), operatorOf(n))
 			break
 		}
 	}

@@ -53,17 +53,14 @@ func sharedUses(g *onnx.Graph, told bool) map[string]string {
 // warnUnread names the inputs that nothing reads. torch.export keeps one of those that
 // were one tensor when it was called, and the others stay as names: such a file reads its
 // tokens from labels, or its labels from tokens.
-func warnUnread(g *onnx.Graph) []string {
+func warnUnread(g *onnx.Graph, res *Result) {
 	var names []string
 	for _, v := range g.Inputs {
 		if v.Init == nil && v.Dead() {
 			names = append(names, v.Name)
 		}
 	}
-	if names == nil {
-		return nil
-	}
-	return []string{"nothing reads these inputs, and what they are fed has no effect: " + some(names) + "; an export that is given one tensor for two inputs has the model read one of them in place of both: give it copies, as in (ids, ids.clone())"}
+	res.warnOf(names, "nothing reads these inputs, and what they are fed has no effect: %s; an export that is given one tensor for two inputs has the model read one of them in place of both: give it copies, as in (ids, ids.clone())")
 }
 
 // tiedEmbedding reports the one sharing that models mean: an embedding that is
@@ -165,11 +162,10 @@ func warnChanged(g *onnx.Graph, c *chooser, res *Result) {
 			kept = append(kept, name)
 		}
 	}
-	if slices.Sort(kept); len(kept) > 0 {
-		res.Warnings = append(res.Warnings, "in PyTorch each step changes buffers too, which stay as they are here: "+some(kept))
-	}
+	slices.Sort(kept)
+	res.warnOf(kept, "in PyTorch each step changes buffers too, which stay as they are here: %s")
 	if slices.Sort(params); len(params) > 0 {
-		res.Warnings = append(res.Warnings, "the exported program changes parameters itself, as an embedding with max_norm does, and reads them without a gradient; they are not trained: "+strings.Join(slices.Compact(params), ", "))
+		res.warn("the exported program changes parameters itself, as an embedding with max_norm does, and reads them without a gradient; they are not trained: %s", strings.Join(slices.Compact(params), ", "))
 	}
 }
 
@@ -227,9 +223,7 @@ func (e *engine) warnNodes(c *chooser, reach map[*onnx.Value]bool, res *Result) 
 	if len(c.o.Params) > 0 || len(c.o.Adapters) > 0 {
 		return // what is trained was said
 	}
-	if left := e.reachedNodes(c, reach); len(left) > 0 {
-		res.Warnings = append(res.Warnings, "Constant nodes hold matrices, which are not trained; where they are weights, make initializers of them: "+some(left))
-	}
+	res.warnOf(e.reachedNodes(c, reach), "Constant nodes hold matrices, which are not trained; where they are weights, make initializers of them: %s")
 }
 
 // withoutBias are the weights of layers to whose products the file adds nothing. A product that
@@ -290,10 +284,8 @@ func warnLost(c *chooser, params []*onnx.Value, res *Result) {
 			names = append(names, p.Name)
 		}
 	}
-	if len(names) > 0 {
-		res.Warnings = append(res.Warnings, "nothing is added to the products with these weights: "+some(names)+
-			"; where their layers have biases, these were all zeros, as fresh ones are: tf2onnx leaves such out, and they are not trained; set them to other numbers, however small, and export again")
-	}
+	res.warnOf(names, "nothing is added to the products with these weights: %s; where their layers have biases, these were all zeros, as fresh ones are: "+
+		"tf2onnx leaves such out, and they are not trained; set them to other numbers, however small, and export again")
 }
 
 // reachedNodes are the matrices of Constant nodes that a gradient would reach, by name.
@@ -352,10 +344,7 @@ func ownBackwards(g *onnx.Graph, reach map[*onnx.Value]bool) []string {
 
 // warnFlat names the parameters that slopeless finds.
 func (e *engine) warnFlat(c *chooser, loss *onnx.Value, reach map[*onnx.Value]bool, res *Result) {
-	if names := e.slopeless(c, loss, reach); len(names) > 0 {
-		res.Warnings = append(res.Warnings, "the loss depends on these parameters, but they are not trained: "+flatWays+some(names)+
-			"; a file does not hold the backward of a torch.autograd.Function")
-	}
+	res.warnOf(e.slopeless(c, loss, reach), "the loss depends on these parameters, but they are not trained: "+flatWays+"%s; a file does not hold the backward of a torch.autograd.Function")
 }
 
 const flatWays = "each way to it passes an operator without a slope, such as a comparison or a rounding: "
@@ -424,10 +413,7 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 	}
 	warnTwins(c.twins, params, res)
 	warnLost(c, params, res)
-	if names := e.likelyTurned(c, reach); len(names) > 0 {
-		res.Warnings = append(res.Warnings, "the scores have as many classes as places: "+some(names)+
-			"; of an nll_loss of a transposed log_softmax TorchScript's exporter drops the transpose and the operator before the log_softmax; if so, write cross_entropy of the transposed scores, or export with dynamo=True, optimize=False")
-	}
+	res.warnOf(e.likelyTurned(c, reach), "the scores have as many classes as places: %s; of an nll_loss of a transposed log_softmax TorchScript's exporter drops the transpose and the operator before the log_softmax; if so, write cross_entropy of the transposed scores, or export with dynamo=True, optimize=False")
 	if n := e.storedStatistics(reach); n > 0 {
 		text := fmt.Sprintf("%d × BatchNormalization with stored statistics, and nothing says whether the model was in train()", n)
 		if c.names.torch {
@@ -441,14 +427,12 @@ func (e *engine) warnOpen(c *chooser, params []*onnx.Value, reach map[*onnx.Valu
 			open = append(open, exit.name)
 		}
 	}
-	if names := ownBackwards(e.m.Graph, reach); len(names) > 0 {
-		res.Warnings = append(res.Warnings, "no file holds the backward of a torch.autograd.Function; gradients are of what its forward computes: "+some(names)+
-			"; one that is straight-through can be written as x + (f(x) - x).detach()")
-	}
+	res.warnOf(ownBackwards(e.m.Graph, reach), "no file holds the backward of a torch.autograd.Function; gradients are of what its forward computes: %s; "+
+		"one that is straight-through can be written as x + (f(x) - x).detach()")
 	if names := e.straightThrough(reach); len(names) > 0 && !c.o.Signature.known {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("the graph computes x + (f(x) - x), as a straight-through estimator does, and the file does not say what was detached; if the difference was, add --stop '%s'", strings.Join(names, ",")))
+		res.warn("the graph computes x + (f(x) - x), as a straight-through estimator does, and the file does not say what was detached; if the difference was, add --stop '%s'", strings.Join(names, ","))
 	}
 	if len(open) > 0 {
-		res.Warnings = append(res.Warnings, fmt.Sprintf("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which of the two; if no_grad, add --stop '%s'", strings.Join(open, ",")))
+		res.warn("gradients flow out of blocks of torch.no_grad or torch.autocast, and the file does not say which of the two; if no_grad, add --stop '%s'", strings.Join(open, ","))
 	}
 }
