@@ -177,6 +177,11 @@ func (c *Context) Nodes(domain, op string, inputs []*onnx.Value, outputs int, at
 	return c.e.b.Node(domain, op, inputs, outputs, attrs...)
 }
 
+// Split cuts v along an axis into parts of these extents.
+func (c *Context) Split(v *onnx.Value, axis int64, sizes ...int64) []*onnx.Value {
+	return c.Nodes("", "Split", build.In(v, c.IntList(sizes...)), len(sizes), onnx.IntAttr("axis", axis))
+}
+
 // Ints returns the content of an integer value where it is known.
 func (c *Context) Ints(v *onnx.Value) ([]int64, bool) {
 	return c.e.types.Int64s(v)

@@ -88,11 +88,7 @@ func attention(c *Context) []*onnx.Value {
 		c.Fail("the width of a head is unknown")
 		return nil
 	}
-	scale := 1 / math.Sqrt(float64(d))
-	if s := c.Node.Float("scale", 0); s != 0 {
-		scale = s
-	}
-	q = c.heads(c.Scale(q, scale), "q_num_heads")
+	q = c.heads(c.Scale(q, c.scoreScale(float64(d))), "q_num_heads")
 	if q == nil || c.e.b.Err() != nil {
 		return nil
 	}
@@ -134,16 +130,17 @@ func attention(c *Context) []*onnx.Value {
 	return out
 }
 
+// scoreScale is what the scores of heads of that width are multiplied by.
+func (c *Context) scoreScale(width float64) float64 {
+	if scale := c.Node.Float("scale", 0); scale != 0 {
+		return scale
+	}
+	return 1 / math.Sqrt(width)
+}
+
 // attentionBias is what is added to the scores: mask and causal bias, nil where there is neither.
 func (c *Context) attentionBias(q *onnx.Value, scores onnx.Shape) *onnx.Value {
-	mask, causal := c.maskBias(q), c.causalBias(scores)
-	if mask == nil {
-		return causal
-	}
-	if causal == nil {
-		return mask
-	}
-	return c.Plus(mask, causal)
+	return c.plus(c.maskBias(q), c.causalBias(scores))
 }
 
 // rows returns a bias with 0 in the rows that are -∞ as a whole, and which these
@@ -236,12 +233,12 @@ func (c *Context) causalBias(scores onnx.Shape) *onnx.Value {
 	if past := c.In(4); past != nil {
 		first = c.Do("Squeeze", c.Plus(c.lengthOf(past, 2), c.IntList(1)), c.IntList(0))
 	}
-	return c.triangle(scores, first, 1)
+	return c.triangle(scores[2], scores[3], first, 1)
 }
 
 // triangle is -∞ from a diagonal of the scores on upwards, or up to it where upper is 0.
-func (c *Context) triangle(scores onnx.Shape, diagonal *onnx.Value, upper int64) *onnx.Value {
-	all := c.e.filled(onnx.Shape{scores[2], scores[3]}, c.In(0).Type.DType, math.Inf(-1))
+func (c *Context) triangle(queries, keys onnx.Dim, diagonal *onnx.Value, upper int64) *onnx.Value {
+	all := c.e.filled(onnx.Shape{queries, keys}, c.In(0).Type.DType, math.Inf(-1))
 	return c.Op("Trilu", build.In(all, diagonal), onnx.IntAttr("upper", upper))
 }
 

@@ -136,7 +136,7 @@ func gradMultiHead(c *Context) {
 				}
 				widths = append(widths, w)
 			}
-			parts := c.Nodes("", "Split", build.In(bias, c.IntList(widths...)), 3, onnx.IntAttr("axis", 0))
+			parts := c.Split(bias, 0, widths...)
 			q, k, v = c.Plus(q, parts[0]), c.Plus(k, parts[1]), c.Plus(v, parts[2])
 		}
 		return []*onnx.Value{c.multiHead(q, k, v, n, c.In(4), c.In(5)), nil, nil, nil}
@@ -151,10 +151,7 @@ func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value
 	}
 	heads := func(x *onnx.Value) *onnx.Value { return c.heads(x, "num_heads") }
 	width, _ := q.Type.Shape[2].Int()
-	scale := c.Node.Float("scale", 0)
-	if scale == 0 {
-		scale = 1 / math.Sqrt(float64(width)/float64(max(n, 1)))
-	}
+	scale := c.scoreScale(float64(width) / float64(max(n, 1)))
 	queries, keys, values := heads(c.Scale(q, scale)), heads(k), heads(v)
 	if c.e.b.Err() != nil {
 		return nil
@@ -177,8 +174,7 @@ func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value
 			c.Fail("unidirectional over %s keys for %s queries is not supported", k.Type.Shape[1], q.Type.Shape[1])
 			return nil
 		}
-		later := c.e.filled(onnx.Shape{q.Type.Shape[1], k.Type.Shape[1]}, q.Type.DType, math.Inf(-1))
-		scores = c.Plus(scores, c.Op("Trilu", build.In(later, c.e.b.Int(1)), onnx.IntAttr("upper", 1)))
+		scores = c.Plus(scores, c.triangle(q.Type.Shape[1], k.Type.Shape[1], c.e.b.Int(1), 1))
 	}
 	p := c.Op("Softmax", build.In(scores), onnx.IntAttr("axis", -1))
 	y := c.Transpose(c.Product(p, false, values, false), 0, 2, 1, 3)
@@ -255,22 +251,19 @@ func (c *Context) rotated(x *onnx.Value, r rotation, width int64) *onnx.Value {
 		places = c.Unsqueeze(c.Plus(c.places(four, 1), c.cast(places, onnx.Int64)), 0)
 	}
 	cos, sin := c.Unsqueeze(c.Do("Gather", r.cos, places), 2), c.Unsqueeze(c.Do("Gather", r.sin, places), 2)
-	split := func(v *onnx.Value, sizes ...int64) []*onnx.Value {
-		return c.Nodes("", "Split", build.In(v, c.IntList(sizes...)), len(sizes), onnx.IntAttr("axis", -1))
-	}
 	join := func(parts ...*onnx.Value) *onnx.Value { return c.Op("Concat", parts, onnx.IntAttr("axis", -1)) }
 	turned, rest := four, []*onnx.Value(nil)
 	if width > 2*half {
-		parts := split(four, 2*half, width-2*half)
+		parts := c.Split(four, -1, 2*half, width-2*half)
 		turned, rest = parts[0], parts[1:]
 	}
 	t := turned.Type.Shape
 	var parts []*onnx.Value
 	if r.interleaved {
 		cos, sin = c.Unsqueeze(cos, 4), c.Unsqueeze(sin, 4)
-		parts = split(c.ReshapeDims(turned, onnx.Shape{t[0], t[1], t[2], onnx.Static(half), onnx.Static(2)}), 1, 1)
+		parts = c.Split(c.ReshapeDims(turned, onnx.Shape{t[0], t[1], t[2], onnx.Static(half), onnx.Static(2)}), -1, 1, 1)
 	} else {
-		parts = split(turned, half, half)
+		parts = c.Split(turned, -1, half, half)
 	}
 	a, b := parts[0], parts[1]
 	y := join(c.Minus(c.Times(a, cos), c.Times(b, sin)), c.Plus(c.Times(b, cos), c.Times(a, sin)))

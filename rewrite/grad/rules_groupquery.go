@@ -21,8 +21,6 @@ package grad
 // Source: ContribOperators.md of ONNX Runtime, and its kernel for the CPU.
 
 import (
-	"math"
-
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -66,8 +64,7 @@ func (c *Context) groupQuery() *onnx.Value {
 	}
 	width /= parts
 	if k == nil {
-		sizes := c.IntList(heads*width, shared*width, shared*width)
-		of := c.Nodes("", "Split", build.In(q, sizes), 3, onnx.IntAttr("axis", 2))
+		of := c.Split(q, 2, heads*width, shared*width, shared*width)
 		q, k, v = of[0], of[1], of[2]
 	}
 	if c.Node.Int("do_rotary", 0) != 0 {
@@ -77,11 +74,7 @@ func (c *Context) groupQuery() *onnx.Value {
 		}
 		q, k = c.rotated(q, r, width), c.rotated(k, r, width)
 	}
-	scale := c.Node.Float("scale", 0)
-	if scale == 0 {
-		scale = 1 / math.Sqrt(float64(width))
-	}
-	q, k, v = c.heads(c.Scale(q, scale), "num_heads"), c.heads(k, "kv_num_heads"), c.heads(v, "kv_num_heads")
+	q, k, v = c.heads(c.Scale(q, c.scoreScale(float64(width))), "num_heads"), c.heads(k, "kv_num_heads"), c.heads(v, "kv_num_heads")
 	if c.e.b.Err() != nil {
 		return nil
 	}
@@ -121,12 +114,12 @@ func (c *Context) groupRotation(q *onnx.Value) (rotation, bool) {
 // windowBias forbids with -∞ keys after a token, and those local_window_size or more
 // before it.
 func (c *Context) windowBias(scores onnx.Shape) *onnx.Value {
-	later := c.triangle(scores, c.e.b.Int(1), 1)
+	later := c.triangle(scores[2], scores[3], c.e.b.Int(1), 1)
 	window := c.Node.Int("local_window_size", -1)
 	if window <= 0 {
 		return later
 	}
-	earlier := c.triangle(scores, c.e.b.Int(-window), 0)
+	earlier := c.triangle(scores[2], scores[3], c.e.b.Int(-window), 0)
 	return c.Plus(later, earlier)
 }
 

@@ -23,7 +23,7 @@ func gruBackward(s *strand) strandGrads {
 // dh times a factor.
 func gruAfter(s *strand) strandGrads {
 	c := s.c
-	gy, order, k := s.each(s.gy), s.order(), s.steps-1
+	gy, k := s.each(s.gy), s.steps-1
 	stretches := s.stretches()
 	fromW, fromR := make([]*onnx.Value, len(stretches)), make([]*onnx.Value, len(stretches))
 	dh := s.start(gy)
@@ -41,14 +41,14 @@ func gruAfter(s *strand) strandGrads {
 		factors, keep := w.each(factorR), w.each(w.keeping(z))
 		states := make([]*onnx.Value, w.steps)
 		for end := k - w.steps; k > end; k-- {
-			t := order[k] - w.from
+			t := s.place(k) - w.from
 			states[t] = dh
 			if k == 0 && !s.wantH0 {
 				continue
 			}
 			pass := c.Do("Mul", dh, keep[t])
 			if k > 0 {
-				pass = c.plus(pass, gy[order[k-1]])
+				pass = c.plus(pass, gy[s.place(k-1)])
 			}
 			dh = c.gemm(c.Do("Mul", w.beside(dh, dh, dh), factors[t]), w.r, pass, false, false)
 		}
@@ -64,13 +64,13 @@ func gruAfter(s *strand) strandGrads {
 // gruBefore: with q = δ_n R_n, δ_r = q h_{t-1} r(1-r), and h_{t-1} gets q r.
 func gruBefore(s *strand) strandGrads {
 	c := s.c
-	rows := c.Nodes("", "Split", []*onnx.Value{s.r, c.IntList(2*s.hidden, s.hidden)}, 2, onnx.IntAttr("axis", 0))
+	rows := c.Split(s.r, 0, 2*s.hidden, s.hidden)
 	rzr, rn := rows[0], rows[1]
 	bias := s.wb
 	if bias != nil {
 		bias = c.Plus(s.wb, s.rb)
 	}
-	gy, order, k := s.each(s.gy), s.order(), s.steps-1
+	gy, k := s.each(s.gy), s.steps-1
 	stretches := s.stretches()
 	dzr, dn, resets := make([]*onnx.Value, len(stretches)), make([]*onnx.Value, len(stretches)), make([]*onnx.Value, len(stretches))
 	dh := s.start(gy)
@@ -87,7 +87,7 @@ func gruBefore(s *strand) strandGrads {
 		keep, open := w.each(w.keeping(z)), w.each(r)
 		deltaN, deltaZR := make([]*onnx.Value, w.steps), make([]*onnx.Value, w.steps)
 		for end := k - w.steps; k > end; k-- {
-			t := order[k] - w.from
+			t := s.place(k) - w.from
 			deltaN[t] = c.Do("Mul", dh, an[t])
 			q := c.gemm(deltaN[t], rn, nil, false, false)
 			deltaZR[t] = c.Do("Mul", w.beside(dh, q), azr[t])
@@ -96,7 +96,7 @@ func gruBefore(s *strand) strandGrads {
 			}
 			pass := c.Plus(c.Do("Mul", dh, keep[t]), c.Do("Mul", q, open[t]))
 			if k > 0 {
-				pass = c.plus(pass, gy[order[k-1]])
+				pass = c.plus(pass, gy[s.place(k-1)])
 			}
 			dh = c.gemm(deltaZR[t], rzr, pass, false, false)
 		}

@@ -96,12 +96,7 @@ func sampleGradient(c *Context, f lossForm, g *onnx.Value, index *onnx.Value) *o
 	default:
 		mean = true
 		if f.total == nil {
-			n := c.e.count(index, c.axesFrom(index, 0), g.Type.DType)
-			if k, ok := c.Number(n); ok {
-				g = c.Scale(g, 1/k)
-			} else {
-				g = c.Over(g, n)
-			}
+			g = c.perElement(g, index, c.axesFrom(index, 0))
 		}
 	}
 	if f.weight != nil {

@@ -29,22 +29,17 @@ func lstmBackward(s *strand) strandGrads {
 	gy, pass := s.each(s.gy), s.passing()
 	delta := make([]*onnx.Value, s.steps)
 	dh, dc := s.start(gy), s.gyc
-	order := s.order()
 	k := s.steps - 1
 	for _, r := range slices.Backward(runs) {
 		factors, open := r.factors()
 		for end := k - r.steps; k > end; k-- {
-			t := order[k]
+			t := s.place(k)
 			dc = c.plus(c.Do("Mul", dh, open[t-r.from]), dc)
 			delta[t] = c.Do("Mul", s.beside(dc, dh, dc, dc), factors[t-r.from])
 			if k > 0 || s.wantC0 {
 				dc = c.Do("Mul", dc, r.forget[t-r.from])
 			}
-			if k > 0 {
-				dh = c.gemm(delta[t], s.r, c.plus(gy[order[k-1]], c.times(dh, pass[t])), false, false)
-			} else if s.wantH0 {
-				dh = c.gemm(delta[t], s.r, c.times(dh, pass[t]), false, false)
-			}
+			dh = s.earlier(k, delta[t], dh, pass[t], gy)
 		}
 	}
 	all := s.joined(delta)
@@ -72,8 +67,8 @@ func (r *lstmRun) forward(bias, state *onnx.Value) *onnx.Value {
 	ins := s.each(s.masked(c.Do("Mul", r.i, r.n)))
 	r.forget = s.each(s.keeping(r.f))
 	r.cell, r.before = make([]*onnx.Value, s.steps), make([]*onnx.Value, s.steps)
-	for _, t := range s.order() {
-		t -= s.from
+	for k := range s.steps {
+		t := s.place(k) - s.from
 		if state == nil {
 			r.before[t] = s.zeros()
 			state = ins[t]

@@ -37,8 +37,13 @@ func (c *Context) channelShape(v, x *onnx.Value) *onnx.Value {
 	if v == nil {
 		return nil
 	}
+	return c.broadcastAlong(v, 1, x)
+}
+
+// broadcastAlong gives a vector the form that broadcasts to x along an axis.
+func (c *Context) broadcastAlong(v *onnx.Value, axis int, x *onnx.Value) *onnx.Value {
 	shape := []int64{-1}
-	for range c.Rank(x) - 2 {
+	for range c.Rank(x) - 1 - axis {
 		shape = append(shape, 1)
 	}
 	return c.ReshapeTo(v, shape...)
@@ -51,7 +56,10 @@ func (c *Context) inverseRoot(v *onnx.Value, eps float64) *onnx.Value {
 
 // perElement divides by the number of elements along axes of x.
 func (c *Context) perElement(v, x *onnx.Value, axes []int) *onnx.Value {
-	n := c.Count(x, axes...)
+	if v == nil {
+		return nil
+	}
+	n := c.e.count(x, axes, v.Type.DType)
 	if k, ok := c.Number(n); ok {
 		return c.Scale(v, 1/k)
 	}

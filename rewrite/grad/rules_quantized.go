@@ -58,9 +58,5 @@ func (c *Context) perAxis(v, x *onnx.Value) *onnx.Value {
 	if v == nil || c.Rank(v) == 0 || v.Type.Shape.Elements().Is(1) {
 		return v
 	}
-	shape := []int64{-1}
-	for range c.Rank(x) - 1 - c.axis(c.Node.Int("axis", 1), x) {
-		shape = append(shape, 1)
-	}
-	return c.ReshapeTo(v, shape...)
+	return c.broadcastAlong(v, c.Axis("axis", 1, x), x)
 }

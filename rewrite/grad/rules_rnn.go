@@ -120,28 +120,36 @@ func (s *strand) weights(dgw, dgr *onnx.Value) strandGrads {
 
 // start is the gradient of the last state: of Y there, and of Y_h.
 func (s *strand) start(gy []*onnx.Value) *onnx.Value {
-	order := s.order()
-	dh := s.c.plus(gy[order[s.steps-1]], s.gyh)
+	dh := s.c.plus(gy[s.place(s.steps-1)], s.gyh)
 	if dh == nil {
 		dh = s.zeros()
 	}
 	return dh
 }
 
+// earlier is the gradient of the state before step k of the strand: what R hands back of the
+// step's δ, what passes unchanged, and what arrives there. Of the first step's it is made only
+// where it is wanted.
+func (s *strand) earlier(k int, delta, dh, pass *onnx.Value, gy []*onnx.Value) *onnx.Value {
+	if k == 0 && !s.wantH0 {
+		return dh
+	}
+	rest := s.c.times(dh, pass)
+	if k > 0 {
+		rest = s.c.plus(gy[s.place(k-1)], rest)
+	}
+	return s.c.gemm(delta, s.r, rest, false, false)
+}
+
 func rnnBackward(s *strand) strandGrads {
 	c := s.c
 	slopes, gy, pass := s.each(s.masked(s.squash[0].slope(c, s.y))), s.each(s.gy), s.passing()
 	delta := make([]*onnx.Value, s.steps)
-	order := s.order()
 	dh := s.start(gy)
 	for i := s.steps - 1; i >= 0; i-- {
-		t := order[i]
+		t := s.place(i)
 		delta[t] = c.Do("Mul", dh, slopes[t])
-		if i > 0 {
-			dh = c.gemm(delta[t], s.r, c.plus(gy[order[i-1]], c.times(dh, pass[t])), false, false)
-		} else if s.wantH0 {
-			dh = c.gemm(delta[t], s.r, c.times(dh, pass[t]), false, false)
-		}
+		dh = s.earlier(i, delta[t], dh, pass[t], gy)
 	}
 	all := s.joined(delta)
 	g := s.weights(all, all)

@@ -1,9 +1,11 @@
 package grad
 
+import "slices"
+
 // zeroRules are the operators that have float inputs and pass no gradient to
 // them, each with the reason. Operators of integers, booleans and strings need
 // no row: what flows into them is not a float.
-var zeroRules = concat(
+var zeroRules = slices.Concat(
 	none("its output is a boolean or an integer", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual",
 		"IsNaN", "IsInf", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "NonMaxSuppression"),
 	none("its output is constant almost everywhere", "Floor", "Ceil", "Round", "Sign"),
@@ -21,12 +23,4 @@ func none(why string, ops ...string) []Rule {
 		out = append(out, Rule{Op: op, Since: 1, Doc: "no gradient", None: why})
 	}
 	return out
-}
-
-func concat(parts ...[]Rule) []Rule {
-	var all []Rule
-	for _, p := range parts {
-		all = append(all, p...)
-	}
-	return all
 }

@@ -230,15 +230,7 @@ func (e *engine) expandTo(g, v *onnx.Value) *onnx.Value {
 		return e.zeros(v)
 	}
 	if x, ok := g.Number(); ok {
-		dims, static := v.Type.Shape.Ints()
-		if n, fits := onnx.Elements(dims); static && fits && n <= smallConstant {
-			return e.b.Const(onnx.FloatTensor(g.Type.DType, slices.Repeat([]float64{x}, int(n)), dims...))
-		}
-		if !static || len(dims) > 0 {
-			if s := e.shapeOf(v); s != nil {
-				return e.b.Op("ConstantOfShape", build.In(s), onnx.TensorAttrOf("value", onnx.FloatTensor(g.Type.DType, []float64{x}, 1)))
-			}
-		}
+		return e.filledLike(v, g.Type.DType, x)
 	}
 	if n, ok := g.Type.Shape.Elements().Int(); ok && n == 1 && len(g.Type.Shape) > len(v.Type.Shape) {
 		g = e.reshape(g, onnx.Shape{}, nil)
@@ -257,13 +249,22 @@ func (e *engine) zeros(v *onnx.Value) *onnx.Value {
 	if v == nil {
 		return nil
 	}
+	return e.filledLike(v, v.Type.DType, 0)
+}
+
+// filledLike makes a value of v's shape, all elements x.
+func (e *engine) filledLike(v *onnx.Value, d onnx.DType, x float64) *onnx.Value {
 	if dims, ok := v.Type.Shape.Ints(); ok && v.Type.Ranked {
 		if n, fits := onnx.Elements(dims); fits && n <= smallConstant {
-			return e.b.Const(onnx.FloatTensor(v.Type.DType, make([]float64, n), dims...))
+			return e.b.Const(onnx.FloatTensor(d, slices.Repeat([]float64{x}, int(n)), dims...))
 		}
 	}
-	return e.b.Op("ConstantOfShape", build.In(e.shapeOf(v)),
-		onnx.TensorAttrOf("value", onnx.FloatTensor(v.Type.DType, []float64{0}, 1)))
+	return e.constantOf(e.shapeOf(v), d, x)
+}
+
+// constantOf makes a value of the shape that an int64 value holds, all elements x.
+func (e *engine) constantOf(shape *onnx.Value, d onnx.DType, x float64) *onnx.Value {
+	return e.b.Op("ConstantOfShape", build.In(shape), onnx.TensorAttrOf("value", onnx.FloatTensor(d, []float64{x}, 1)))
 }
 
 // unknownShape says which sizes would settle a shape that no value has.
@@ -313,7 +314,7 @@ func (e *engine) filled(s onnx.Shape, d onnx.DType, x float64) *onnx.Value {
 		e.b.Fail(unknownShape(s))
 		return nil
 	}
-	return e.b.Op("ConstantOfShape", build.In(shape), onnx.TensorAttrOf("value", onnx.FloatTensor(d, []float64{x}, 1)))
+	return e.constantOf(shape, d, x)
 }
 
 // count is the number of elements of v along axes, as a rank-0 value of element

@@ -109,7 +109,7 @@ func (s *strand) read(d, directions int, y *onnx.Value, halves *halver) {
 	s.w, s.r = drop(c.In(1)), drop(c.In(2))
 	if b := drop(c.In(3)); b != nil {
 		n := s.gates * s.hidden
-		both := c.Nodes("", "Split", build.In(b, c.IntList(n, n)), 2, onnx.IntAttr("axis", 0))
+		both := c.Split(b, 0, n, n)
 		s.wb, s.rb = both[0], both[1]
 	}
 	s.h0, s.c0 = drop(c.In(5)), drop(c.In(6))
@@ -186,11 +186,7 @@ func (c *Context) sequenceMask(steps int64) *onnx.Value {
 	if given, ok := c.Ints(lens); ok && !slices.ContainsFunc(given, func(l int64) bool { return l != steps }) {
 		return nil
 	}
-	places := make([]int64, steps)
-	for t := range places {
-		places[t] = int64(t)
-	}
-	column := c.Const(onnx.Int64Tensor(places, steps, 1))
+	column := c.Const(onnx.Int64Tensor(upTo(steps), steps, 1))
 	wide := c.Op("Cast", build.In(lens), onnx.IntAttr("to", int64(onnx.Int64)))
 	mask := c.Op("Cast", build.In(c.Do("Less", column, wide)), onnx.IntAttr("to", int64(c.In(0).Type.DType)))
 	return c.ReshapeTo(mask, -1, 1)
@@ -240,7 +236,7 @@ type halver struct {
 
 func (h *halver) of(v *onnx.Value, axis int) []*onnx.Value {
 	if h.made[v] == nil {
-		h.made[v] = h.c.Nodes("", "Split", build.In(v, h.c.IntList(1, 1)), 2, onnx.IntAttr("axis", int64(axis)))
+		h.made[v] = h.c.Split(v, int64(axis), 1, 1)
 	}
 	return h.made[v]
 }
@@ -333,16 +329,12 @@ func (s *strand) shifted(v, first *onnx.Value) *onnx.Value {
 	return s.rows(c.ReshapeTo(all, -1, width))
 }
 
-// order lists the steps as the strand runs forward, by their places in the file's time.
-func (s *strand) order() []int {
-	list := make([]int, s.steps)
-	for i := range list {
-		list[i] = s.from + i
-	}
+// place is where step k, as the strand runs forward, stands in the file's time.
+func (s *strand) place(k int) int {
 	if s.reverse {
-		slices.Reverse(list)
+		k = s.steps - 1 - k
 	}
-	return list
+	return s.from + k
 }
 
 // gemm is op(a) @ op(b) + plus.
@@ -365,7 +357,7 @@ func (s *strand) columns(v *onnx.Value, parts ...int64) []*onnx.Value {
 	for i, p := range parts {
 		sizes[i] = p * s.hidden
 	}
-	out := s.c.Nodes("", "Split", build.In(v, s.c.IntList(sizes...)), len(parts), onnx.IntAttr("axis", 1))
+	out := s.c.Split(v, 1, sizes...)
 	for i := range out {
 		if out[i] != nil {
 			out[i].Type.Shape = onnx.Shape{v.Type.Shape[0], onnx.Static(sizes[i])}
