@@ -94,7 +94,7 @@ func (g *Graph) declareInput(in *pb.ValueInfoProto) error {
 	}
 	v.input, v.info = true, in
 	g.Inputs = append(g.Inputs, v)
-	return v.declare(typeFromProto(in.Type), "as an input")
+	return v.declare(TypeFromProto(in.Type), "as an input")
 }
 
 func (g *Graph) declareOutput(o *pb.ValueInfoProto) error {
@@ -113,7 +113,7 @@ func (g *Graph) declareOutput(o *pb.ValueInfoProto) error {
 // typeOfOutput is the declared type without extents whose name is a number: Optimum calls the
 // tokens of a decoder's step "1", as many as it generates, and the graph takes any number.
 func typeOfOutput(p *pb.TypeProto) Type {
-	t := typeFromProto(p)
+	t := TypeFromProto(p)
 	for i, d := range p.GetTensorType().GetShape().GetDim() {
 		if d.GetDimParam() != "" && t.Shape[i].IsStatic() {
 			t.Shape[i] = Dim{}
@@ -130,7 +130,7 @@ func (g *Graph) declareValue(vi *pb.ValueInfoProto) error {
 		if v.Init != nil {
 			return nil
 		}
-		return v.declare(typeFromProto(vi.Type), "in value_info")
+		return v.declare(TypeFromProto(vi.Type), "in value_info")
 	}
 	if g.unownedInfos == nil {
 		g.unownedInfos = map[*pb.ValueInfoProto]bool{}

@@ -90,20 +90,19 @@ func (p *parser) byteData(t *pb.TensorProto) {
 func (p *parser) externalData(t *pb.TensorProto) {
 	t.DataLocation = pb.TensorProto_EXTERNAL.Enum()
 	p.expect("(")
-	keys := []string{"location", "offset", "length"}
 	p.items(")", func() {
 		i := len(t.ExternalData)
-		if i == len(keys) {
+		if i == len(externalKeys) {
 			p.fail("external data has a location, an offset and a length")
 			return
 		}
-		var value string
+		key, value := externalKeys[i], ""
 		if i == 0 {
 			value = p.str()
 		} else {
 			value = strconv.FormatInt(p.int(), 10)
 		}
-		t.ExternalData = append(t.ExternalData, &pb.StringStringEntryProto{Key: &keys[i], Value: &value})
+		t.ExternalData = append(t.ExternalData, &pb.StringStringEntryProto{Key: &key, Value: &value})
 	})
 }
 

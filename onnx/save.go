@@ -116,7 +116,7 @@ func (v *Value) declaration(info *pb.ValueInfoProto) *pb.ValueInfoProto {
 		if !v.Type.Known() || v.Type.Same(v.loaded) {
 			return info
 		}
-		declared := typeFromProto(info.Type)
+		declared := TypeFromProto(info.Type)
 		if declared.Same(v.Type) || declared.Other != nil {
 			return info
 		}

@@ -1,6 +1,7 @@
 package onnx
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -53,10 +54,8 @@ func FloatTensor(d DType, values []float64, dims ...int64) *Tensor {
 		switch d {
 		case Float64:
 			data = binary.LittleEndian.AppendUint64(data, math.Float64bits(v))
-		case Float16:
-			data = binary.LittleEndian.AppendUint16(data, float16Bits(float32(v)))
-		case BFloat16:
-			data = binary.LittleEndian.AppendUint16(data, bfloat16Bits(float32(v)))
+		case Float16, BFloat16:
+			data = binary.LittleEndian.AppendUint16(data, float16Or(d, float32(v)))
 		default:
 			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(v)))
 		}
@@ -280,6 +279,48 @@ func (t *Tensor) Scalar() (float64, bool) {
 		return 0, false
 	}
 	return v[0], true
+}
+
+// Equal reports the same type, shape and elements; false where either's cannot be read.
+func (t *Tensor) Equal(u *Tensor) bool {
+	a, b, ok := bothBytes(t, u)
+	return ok && slices.Equal(t.Dims(), u.Dims()) && bytes.Equal(a, b)
+}
+
+// IsTransposeOf reports matrices of one type of which one holds the other's rows as columns; false
+// where either's elements cannot be read, or share bytes, or there are none.
+func (t *Tensor) IsTransposeOf(u *Tensor) bool {
+	d, e := t.Dims(), u.Dims()
+	if len(d) != 2 || len(e) != 2 || d[0] != e[1] || d[1] != e[0] {
+		return false
+	}
+	a, b, ok := bothBytes(t, u)
+	rows, columns := int(d[0]), int(d[1])
+	if !ok || len(a) != len(b) || len(a) == 0 || len(a)%(rows*columns) != 0 { // of less than a byte each
+		return false
+	}
+	size := len(a) / (rows * columns)
+	for i := range rows {
+		for j := range columns {
+			if !bytes.Equal(a[(i*columns+j)*size:][:size], b[(j*rows+i)*size:][:size]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// bothBytes are the elements of tensors of one type.
+func bothBytes(t, u *Tensor) (a, b []byte, ok bool) {
+	if t.DType() != u.DType() {
+		return nil, nil, false
+	}
+	a, err := t.Bytes()
+	if err != nil {
+		return nil, nil, false
+	}
+	b, err = u.Bytes()
+	return a, b, err == nil
 }
 
 // Float16Value widens an IEEE 754 binary16 number.

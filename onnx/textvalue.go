@@ -275,16 +275,18 @@ func dataText(p *pb.TensorProto) (string, int) {
 	return "", 0
 }
 
-// externalText spells the location as ONNX's own writers order it.
+// externalKeys are the entries of external data in the order of ONNX's own writers.
+var externalKeys = []string{"location", "offset", "length"}
+
+// externalText spells the location with the entries in that order.
 func externalText(p *pb.TensorProto) string {
-	keys := []string{"location", "offset", "length"}
-	if p.GetDataLocation() != pb.TensorProto_EXTERNAL || len(p.ExternalData) == 0 || len(p.ExternalData) > len(keys) || !plainEntries(p.ExternalData) {
+	if p.GetDataLocation() != pb.TensorProto_EXTERNAL || len(p.ExternalData) == 0 || len(p.ExternalData) > len(externalKeys) || !plainEntries(p.ExternalData) {
 		return ""
 	}
 	args := make([]string, len(p.ExternalData))
 	for i, kv := range p.ExternalData {
 		args[i] = *kv.Value
-		if *kv.Key != keys[i] {
+		if *kv.Key != externalKeys[i] {
 			return ""
 		}
 		if i == 0 {

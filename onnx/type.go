@@ -44,15 +44,7 @@ func (s Shape) Elements() Dim {
 
 // Equal reports extents that are known and the same.
 func (s Shape) Equal(t Shape) bool {
-	if len(s) != len(t) {
-		return false
-	}
-	for i := range s {
-		if !s[i].known || s[i] != t[i] {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(s, t, func(a, b Dim) bool { return a.known && a == b })
 }
 
 func (s Shape) String() string {
@@ -173,21 +165,11 @@ func (t Type) String() string {
 
 // Same reports equal types, unknown extents counted as equal to themselves.
 func (t Type) Same(u Type) bool {
-	if t.DType != u.DType || t.Ranked != u.Ranked || len(t.Shape) != len(u.Shape) || t.Other != u.Other {
-		return false
-	}
-	for i := range t.Shape {
-		if t.Shape[i] != u.Shape[i] {
-			return false
-		}
-	}
-	return true
+	return t.DType == u.DType && t.Ranked == u.Ranked && slices.Equal(t.Shape, u.Shape) && t.Other == u.Other
 }
 
-// TypeFromProto reads a declared type: of an input or output of a subgraph.
-func TypeFromProto(p *pb.TypeProto) Type { return typeFromProto(p) }
-
-func typeFromProto(p *pb.TypeProto) Type {
+// TypeFromProto reads a declared type; what it does not say is not known.
+func TypeFromProto(p *pb.TypeProto) Type {
 	if p == nil || p.Value == nil {
 		return Type{}
 	}

@@ -29,7 +29,7 @@ func retie(g *onnx.Graph, s *Signature) (apart []string) {
 			p := g.Value(from)
 			switch {
 			case v.Init == nil || p == nil || p.Init == nil || p == v || len(p.Uses()) == 0:
-			case isTranspose(v.Init, p.Init):
+			case v.Init.IsTransposeOf(p.Init):
 				tie(g, twin{p, v, true})
 			default:
 				apart = append(apart, v.Name+" and "+from)
@@ -69,7 +69,7 @@ func once(g *onnx.Graph, s *Signature, calls []*call) (forms []string) {
 		key := strings.Join(from, " ")
 		k, back := slices.IndexFunc(computed[key], func(p *onnx.Value) bool { return s.computedAlike(p, v) }), false
 		if k < 0 && turned {
-			k, back = slices.IndexFunc(computed[key], func(p *onnx.Value) bool { return s.onlyTurned(p.Name) && isTranspose(v.Init, p.Init) }), true
+			k, back = slices.IndexFunc(computed[key], func(p *onnx.Value) bool { return s.onlyTurned(p.Name) && v.Init.IsTransposeOf(p.Init) }), true
 		}
 		if k >= 0 {
 			tie(g, twin{computed[key][k], v, back})
@@ -90,7 +90,7 @@ func once(g *onnx.Graph, s *Signature, calls []*call) (forms []string) {
 // way: by a transpose, or by one operator, as their names tell, to the same numbers.
 func (s *Signature) computedAlike(a, b *onnx.Value) bool {
 	turned := s.onlyTurned(a.Name) && s.onlyTurned(b.Name)
-	return a.Init.DType() == b.Init.DType() && equal(a.Init, b.Init) && (turned || s.operator(a.Name) == s.operator(b.Name))
+	return a.Init.Equal(b.Init) && (turned || s.operator(a.Name) == s.operator(b.Name))
 }
 
 // oneNumber reports elements that are all the same.
@@ -207,9 +207,9 @@ func twins(g *onnx.Graph) (list []twin) {
 			}
 			switch {
 			case !multiplies(other) || x == nil:
-			case isTranspose(other.Init, x) && !isTranspose(x, x):
+			case other.Init.IsTransposeOf(x) && !x.IsTransposeOf(x):
 				list = append(list, twin{of, other, true})
-			case !gathered(other) && (gathered(of) || ofOneLayer(of, other)) && equal(other.Init, x):
+			case !gathered(other) && (gathered(of) || ofOneLayer(of, other)) && other.Init.Equal(x):
 				list = append(list, twin{of, other, false})
 			}
 		}
@@ -272,16 +272,6 @@ func biasOf(n *onnx.Node) *onnx.Value {
 		return v
 	}
 	return nil
-}
-
-// equal reports the same elements in the same shape.
-func equal(a, b *onnx.Tensor) bool {
-	x, err := a.Bytes()
-	if err != nil || !slices.Equal(a.Dims(), b.Dims()) {
-		return false
-	}
-	y, err := b.Bytes()
-	return err == nil && bytes.Equal(x, y)
 }
 
 // holds says what a twin holds of the other.
@@ -350,30 +340,4 @@ func gathered(v *onnx.Value) bool {
 // multiplies reports a factor of a product.
 func multiplies(v *onnx.Value) bool {
 	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Index < 2 && u.Node.Is("MatMul", "Gemm") })
-}
-
-// isTranspose reports matrices of which one holds the other's rows as columns.
-func isTranspose(a, b *onnx.Tensor) bool {
-	d, e := a.Dims(), b.Dims()
-	if len(d) != 2 || len(e) != 2 || d[0] != e[1] || d[1] != e[0] || a.DType() != b.DType() {
-		return false
-	}
-	x, err := a.Bytes()
-	if err != nil {
-		return false
-	}
-	y, err := b.Bytes()
-	if err != nil || len(x) != len(y) || len(x) == 0 {
-		return false
-	}
-	size := len(x) / int(d[0]*d[1])
-	rows, cols := int(d[0]), int(d[1])
-	for i := range rows {
-		for j := range cols {
-			if !bytes.Equal(x[(i*cols+j)*size:][:size], y[(j*rows+i)*size:][:size]) {
-				return false
-			}
-		}
-	}
-	return true
 }

@@ -261,21 +261,30 @@ func (e *engine) choose(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser
 		return nil, err
 	}
 	if len(params) == 0 {
-		reason := "it depends on no float initializer that could be trained"
-		if lost := c.o.Signature.lost; len(lost) > 0 {
-			reason = "the exporter made constants of the parameters, as where forward reads them from a list or a dict; have it read them as attributes, or export by TorchScript: " + some(lost)
-		} else if names := e.slopeless(c, loss, reach); len(names) > 0 {
-			reason = flatWays + some(names)
-		} else if len(res.Decisions) > 0 {
-			reason = "every parameter that it depends on is frozen"
-		} else if held := e.reachedNodes(c, reach); len(held) > 0 {
-			reason += ": Constant nodes hold matrices; where they are weights, make initializers of them, as onnxoptimizer does: " + some(held)
-		} else if one := singles(e.m.Graph, reach); len(one) > 0 {
-			reason = "it depends on no float initializer of more than one element; --params with the whole name trains one: " + some(one)
-		}
-		return nil, &LossError{Name: loss.Name, Reason: reason}
+		return nil, &LossError{Name: loss.Name, Reason: e.whyNothing(loss, reach, c, res)}
 	}
 	return params, nil
+}
+
+// whyNothing says why nothing trains that the loss depends on.
+func (e *engine) whyNothing(loss *onnx.Value, reach map[*onnx.Value]bool, c *chooser, res *Result) string {
+	const none = "it depends on no float initializer that could be trained"
+	if lost := c.o.Signature.lost; len(lost) > 0 {
+		return "the exporter made constants of the parameters, as where forward reads them from a list or a dict; have it read them as attributes, or export by TorchScript: " + some(lost)
+	}
+	if names := e.slopeless(c, loss, reach); len(names) > 0 {
+		return flatWays + some(names)
+	}
+	if len(res.Decisions) > 0 {
+		return "every parameter that it depends on is frozen"
+	}
+	if held := e.reachedNodes(c, reach); len(held) > 0 {
+		return none + ": Constant nodes hold matrices; where they are weights, make initializers of them, as onnxoptimizer does: " + some(held)
+	}
+	if one := singles(e.m.Graph, reach); len(one) > 0 {
+		return "it depends on no float initializer of more than one element; --params with the whole name trains one: " + some(one)
+	}
+	return none
 }
 
 // singles lists float initializers of one element that the loss depends on.

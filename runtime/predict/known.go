@@ -6,6 +6,7 @@ package predict
 // decides is unknown to it unless the file declares the value's type.
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -370,16 +371,12 @@ func declaredTypes(m *onnx.Model) map[string]onnx.Type {
 // allDeclared reports that value_info, or types besides, holds a static type for
 // every value inside the graph.
 func allDeclared(m *onnx.Model, besides map[string]onnx.Type) bool {
-	declared := map[string]bool{}
-	for name, t := range besides {
-		declared[name] = t.IsStatic()
-	}
-	for _, p := range m.Graph.Proto.GetValueInfo() {
-		declared[p.GetName()] = onnx.TypeFromProto(p.GetType()).IsStatic()
-	}
+	declared := map[string]onnx.Type{}
+	maps.Copy(declared, besides)
+	maps.Copy(declared, declaredTypes(m))
 	for _, n := range kernelNodes(m) {
 		for _, v := range n.Outputs {
-			if v != nil && !v.IsOutput() && !declared[v.Name] {
+			if v != nil && !v.IsOutput() && !declared[v.Name].IsStatic() {
 				return false
 			}
 		}

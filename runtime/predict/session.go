@@ -21,7 +21,6 @@ package predict
 // compared, as that would read files of any size.
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -242,41 +241,22 @@ func (l layout) same(m layout) bool {
 	if l.v == m.v && !turned {
 		return true
 	}
-	dims, a := content(l.v)
-	other, b := content(m.v)
+	a, b := compared(l.v), compared(m.v)
 	switch {
 	case a == nil || b == nil:
 		return false
-	case !turned:
-		return slices.Equal(dims, other) && bytes.Equal(a, b)
-	case len(dims) != 2 || len(other) != 2 || dims[0] != other[1] || dims[1] != other[0]:
-		return false
+	case turned:
+		return a.IsTransposeOf(b)
 	}
-	rows, columns := int(dims[0]), int(dims[1])
-	for i := range rows {
-		for j := range columns {
-			if x, y := 4*(i*columns+j), 4*(j*rows+i); !bytes.Equal(a[x:x+4], b[y:y+4]) {
-				return false
-			}
-		}
-	}
-	return true
+	return a.Equal(b)
 }
 
-// content is a constant's shape and bytes, nil for one that is not compared.
-func content(v *onnx.Value) ([]int64, []byte) {
+// compared is a constant's content, nil where it is too large to be compared.
+func compared(v *onnx.Value) *onnx.Tensor {
 	if size, ok := v.Type.Bytes(); !ok || size > mostCompared {
-		return nil, nil
+		return nil
 	}
-	t := v.Constant()
-	if t == nil {
-		return nil, nil
-	}
-	b, err := t.Bytes()
-	if err != nil {
-		return nil, nil
-	}
-	return t.Dims(), b
+	return v.Constant()
 }
 
 // Packed is how many bytes a session keeps of n's input i, a constant, in the
