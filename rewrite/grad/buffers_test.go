@@ -1,6 +1,7 @@
 package grad
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -202,7 +203,7 @@ func TestSeparate(t *testing.T) {
 		if slices.Sort(params); !slices.Equal(params, c.params) {
 			t.Errorf("%s: parameters %v", name, params)
 		}
-		if said := slices.Contains(res.Warnings, mergedEqual+": b.weight"); said != (len(c.params) == 2) {
+		if said := slices.Contains(res.Warnings, fmt.Sprintf(mergedEqual, "b.weight")); said != (len(c.params) == 2) {
 			t.Errorf("%s: warnings %q", name, res.Warnings)
 		}
 	}

@@ -209,43 +209,12 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := e.adapt(c, e.reached(loss), types, res); err != nil {
 		return nil, err
 	}
-	reach := e.reached(loss)
-	params, err := e.choose(loss, reach, c, res)
+	params, reach, err := e.trained(loss, c, res)
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range params {
-		if m.Graph.Value(p.Name+step.GradSuffix) != nil {
-			return nil, &ClashError{p.Name + step.GradSuffix}
-		}
-	}
-	if o.Masters {
-		if err := e.masters(params, reach, res); err != nil {
-			return nil, err
-		}
-	}
-	untied := apart(c.twins, params)
-	data := m.Graph.LiftInitializers(initializersOf(params))
-	e.markNeeds(params)
-	e.warnOpen(c, params, reach, res)
-	e.warnFlat(c, loss, reach, res)
-	if err := e.checkRules(reach); err != nil {
-		return nil, err
-	}
-	e.guardBranches()
-	lossName := loss.Name
-	if err := e.sweep(loss); err != nil {
-		return nil, err
-	}
-	res.Loss = m.Graph.Value(lossName)
-	for _, p := range params {
-		g, err := e.output(p)
-		if err != nil {
-			return nil, err
-		}
-		res.Params = append(res.Params, Param{Name: p.Name, Input: p, Grad: g, Data: data[p]})
-	}
-	if res.Buffers, err = e.carry(c.frozen, res); err != nil {
+	name := loss.Name // which another value may take over
+	if err := e.emit(name, params, reach, c, res); err != nil {
 		return nil, err
 	}
 	warnChanged(m.Graph, c, res)
@@ -253,23 +222,71 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := e.tidy(types, res); err != nil {
 		return nil, err
 	}
-	// Other values may have taken over the names of the outputs.
-	res.Loss = m.Graph.Value(lossName)
-	for i := range res.Params {
-		p := &res.Params[i]
-		p.Grad = m.Graph.Value(p.Name + step.GradSuffix)
-	}
-	m.ImportUsed("com.microsoft")
-	if err := writeRoles(m, res); err != nil {
-		return nil, err
-	}
-	if err := res.Adapters.Write(m); err != nil {
-		return nil, err
-	}
-	if err := untied.Write(m); err != nil {
+	if err := res.write(m, name, apart(c.twins, params)); err != nil {
 		return nil, err
 	}
 	return res, o.passed("differentiate", m)
+}
+
+// trained settles what is trained of what the loss reaches, which it returns too.
+func (e *engine) trained(loss *onnx.Value, c *chooser, res *Result) (params []*onnx.Value, reach map[*onnx.Value]bool, err error) {
+	reach = e.reached(loss)
+	if params, err = e.choose(loss, reach, c, res); err != nil {
+		return nil, nil, err
+	}
+	for _, p := range params {
+		if e.m.Graph.Value(p.Name+step.GradSuffix) != nil {
+			return nil, nil, &ClashError{p.Name + step.GradSuffix}
+		}
+	}
+	if c.o.Masters {
+		err = e.masters(params, reach, res)
+	}
+	return params, reach, err
+}
+
+// emit adds the backward graph of the output of that name, with the gradients and the next running
+// statistics as outputs.
+func (e *engine) emit(name string, params []*onnx.Value, reach map[*onnx.Value]bool, c *chooser, res *Result) (err error) {
+	loss, data := e.m.Graph.Value(name), e.m.Graph.LiftInitializers(initializersOf(params))
+	e.markNeeds(params)
+	e.warnOpen(c, params, reach, res)
+	e.warnFlat(c, loss, reach, res)
+	if err := e.checkRules(reach); err != nil {
+		return err
+	}
+	e.guardBranches()
+	if err := e.sweep(loss); err != nil {
+		return err
+	}
+	res.Loss = e.m.Graph.Value(name)
+	for _, p := range params {
+		g, err := e.output(p)
+		if err != nil {
+			return err
+		}
+		res.Params = append(res.Params, Param{Name: p.Name, Input: p, Grad: g, Data: data[p]})
+	}
+	res.Buffers, err = e.carry(c.frozen, res)
+	return err
+}
+
+// write finds the loss of that name and the gradients again, whose names other values may have
+// taken over, and notes in the model what was done.
+func (r *Result) write(m *onnx.Model, loss string, untied step.Apart) error {
+	r.Loss = m.Graph.Value(loss)
+	for i := range r.Params {
+		p := &r.Params[i]
+		p.Grad = m.Graph.Value(p.Name + step.GradSuffix)
+	}
+	m.ImportUsed("com.microsoft")
+	if err := writeRoles(m, r); err != nil {
+		return err
+	}
+	if err := r.Adapters.Write(m); err != nil {
+		return err
+	}
+	return untied.Write(m)
 }
 
 // accept brings a model into the form that the passes read, and refuses what none of them can:
