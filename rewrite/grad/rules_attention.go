@@ -233,12 +233,12 @@ func (c *Context) causalBias(scores onnx.Shape) *onnx.Value {
 	if past := c.In(4); past != nil {
 		first = c.Do("Squeeze", c.Plus(c.lengthOf(past, 2), c.IntList(1)), c.IntList(0))
 	}
-	return c.triangle(scores[2], scores[3], first, 1)
+	return c.triangle(scores, first, 1)
 }
 
 // triangle is -∞ from a diagonal of the scores on upwards, or up to it where upper is 0.
-func (c *Context) triangle(queries, keys onnx.Dim, diagonal *onnx.Value, upper int64) *onnx.Value {
-	all := c.e.filled(onnx.Shape{queries, keys}, c.In(0).Type.DType, math.Inf(-1))
+func (c *Context) triangle(scores onnx.Shape, diagonal *onnx.Value, upper int64) *onnx.Value {
+	all := c.e.filled(onnx.Shape{scores[2], scores[3]}, c.In(0).Type.DType, math.Inf(-1))
 	return c.Op("Trilu", build.In(all, diagonal), onnx.IntAttr("upper", upper))
 }
 

@@ -174,7 +174,8 @@ func (c *Context) multiHead(q, k, v *onnx.Value, n int64, mask, bias *onnx.Value
 			c.Fail("unidirectional over %s keys for %s queries is not supported", k.Type.Shape[1], q.Type.Shape[1])
 			return nil
 		}
-		scores = c.Plus(scores, c.triangle(q.Type.Shape[1], k.Type.Shape[1], c.e.b.Int(1), 1))
+		later := c.e.filled(onnx.Shape{q.Type.Shape[1], k.Type.Shape[1]}, q.Type.DType, math.Inf(-1))
+		scores = c.Plus(scores, c.Op("Trilu", build.In(later, c.e.b.Int(1)), onnx.IntAttr("upper", 1)))
 	}
 	p := c.Op("Softmax", build.In(scores), onnx.IntAttr("axis", -1))
 	y := c.Transpose(c.Product(p, false, values, false), 0, 2, 1, 3)

@@ -114,12 +114,12 @@ func (c *Context) groupRotation(q *onnx.Value) (rotation, bool) {
 // windowBias forbids with -∞ keys after a token, and those local_window_size or more
 // before it.
 func (c *Context) windowBias(scores onnx.Shape) *onnx.Value {
-	later := c.triangle(scores[2], scores[3], c.e.b.Int(1), 1)
+	later := c.triangle(scores, c.e.b.Int(1), 1)
 	window := c.Node.Int("local_window_size", -1)
 	if window <= 0 {
 		return later
 	}
-	earlier := c.triangle(scores[2], scores[3], c.e.b.Int(-window), 0)
+	earlier := c.triangle(scores, c.e.b.Int(-window), 0)
 	return c.Plus(later, earlier)
 }
 
