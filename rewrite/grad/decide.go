@@ -270,11 +270,8 @@ func schedule(v *onnx.Value) bool {
 	if len(v.Type.Shape) != 1 || len(gatheredBy(v)) == 0 {
 		return false
 	}
-	if n, err := v.Init.Elements(); err != nil || n < leastSchedule || n > 1<<26 {
-		return false
-	}
-	values, err := v.Init.Float64s()
-	if err != nil {
+	values := contents(v, maxContents)
+	if len(values) < leastSchedule {
 		return false
 	}
 	up := values[1] > values[0]
@@ -289,12 +286,9 @@ func schedule(v *onnx.Value) bool {
 // evenlySpaced reports a vector whose values rise or fall by the same step throughout, up to
 // rounding.
 func evenlySpaced(v *onnx.Value) bool {
-	n, err := v.Init.Elements()
-	if err != nil || n < leastSchedule || n > maxLook || !slices.ContainsFunc(v.Init.Dims(), func(d int64) bool { return d == n }) {
-		return false
-	}
-	values, err := v.Init.Float64s()
-	if err != nil {
+	values := contents(v, maxLook)
+	n := len(values)
+	if n < leastSchedule || !slices.Contains(v.Init.Dims(), int64(n)) {
 		return false
 	}
 	first, last := values[0], values[n-1]
@@ -325,8 +319,8 @@ func coordinates(v *onnx.Value) bool {
 	if axes < 2 || sizes[axes] != axes || slices.Min(sizes[:axes]) < 3 {
 		return false
 	}
-	values, err := v.Init.Float64s()
-	if err != nil {
+	values := contents(v, maxLook)
+	if values == nil {
 		return false
 	}
 	along := map[int]bool{}
@@ -408,7 +402,7 @@ func schedules(g *onnx.Graph) map[*onnx.Value][]*onnx.Value {
 // uniform reports equal elements.
 func uniform(v *onnx.Value) bool {
 	n, err := v.Init.Elements()
-	if err != nil || n < 2 || n > 1<<26 {
+	if err != nil || n < 2 || n > maxContents {
 		return false
 	}
 	data, err := v.Init.Bytes()
@@ -440,17 +434,16 @@ func fills(v *onnx.Value) bool {
 	})
 }
 
-// maxLook is how many elements of a candidate are looked at.
-const maxLook = 1 << 16
+// maxLook is how many elements of a candidate are looked at, and maxContents how many are read.
+const (
+	maxLook     = 1 << 16
+	maxContents = 1 << 26
+)
 
 // constantLook says why v's content looks like no weight, "" where it does.
 func constantLook(v *onnx.Value) string {
-	n, err := v.Init.Elements()
-	if err != nil || n > 1<<26 {
-		return ""
-	}
-	values, err := v.Init.Float64s()
-	if err != nil || len(values) == 0 {
+	values := contents(v, maxContents)
+	if values == nil {
 		return ""
 	}
 	all := values
@@ -497,11 +490,8 @@ func sineTable(v *onnx.Value) bool {
 	}) {
 		return false
 	}
-	if n, err := v.Init.Elements(); err != nil || n > maxSineTable {
-		return false
-	}
-	values, err := v.Init.Float64s()
-	if err != nil {
+	values := contents(v, maxSineTable)
+	if values == nil {
 		return false
 	}
 	if onGrid(v, values) {

@@ -114,11 +114,15 @@ func originOf(v *onnx.Value, known map[*onnx.Value]origin) origin {
 
 // tableValues is the content of an initializer small enough for a table, nil
 // where it is none.
-func tableValues(v *onnx.Value) []float64 {
+func tableValues(v *onnx.Value) []float64 { return contents(v, 1<<22) }
+
+// contents are the elements of an initializer, nil where it has none or more than most, or they
+// cannot be read.
+func contents(v *onnx.Value, most int64) []float64 {
 	if v == nil || v.Init == nil {
 		return nil
 	}
-	if n, err := v.Init.Elements(); err != nil || n == 0 || n > 1<<22 {
+	if n, err := v.Init.Elements(); err != nil || n == 0 || n > most {
 		return nil
 	}
 	values, err := v.Init.Float64s()

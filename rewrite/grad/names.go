@@ -36,12 +36,12 @@ func (n namer) negated(g *onnx.Graph) []string {
 	}
 	var params, ahead []numbers
 	for _, v := range g.Initializers {
-		if count, err := v.Init.Elements(); err != nil || count > most || !v.Type.DType.IsFloat() || len(v.Uses()) == 0 {
+		if !v.Type.DType.IsFloat() || len(v.Uses()) == 0 {
 			continue
 		}
-		values, err := v.Init.Float64s()
+		values := contents(v, most)
 		switch {
-		case err != nil:
+		case values == nil:
 		case n.variable(v.Name):
 			params = append(params, numbers{v.Name, values})
 		case ComputedAhead(v.Name):
