@@ -12,7 +12,7 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
-// ErrRowsOnDevice: a part of a value on a device cannot be bound.
+// ErrRowsOnDevice says that a part of a value on a device cannot be bound.
 var ErrRowsOnDevice = errors.New("a part of a value on a device cannot be bound: use --outputs bound")
 
 // A target is the input that an output becomes the value of, or rows of that value; or the

@@ -63,6 +63,30 @@ func (c *ctx) cuts(rank int) (list []cut, ok bool, err error) {
 	return list, true, nil
 }
 
+// A Span is what a Slice takes along one axis, its bounds as they are given: see onnx.SliceBounds.
+type Span struct {
+	Axis             int // from the front
+	Start, End, Step int64
+}
+
+// Spans reads what a Slice takes along each of the axes that it names; false where that is not
+// known before a run.
+func (r *Result) Spans(n *onnx.Node) ([]Span, bool) {
+	if n.In(0) == nil || !n.In(0).Type.Ranked {
+		return nil, false
+	}
+	c := &ctx{r: r, n: n}
+	cuts, ok, err := c.cuts(len(n.In(0).Type.Shape))
+	list := make([]Span, len(cuts))
+	for i, k := range cuts {
+		start, known := k.start.Int()
+		end, too := k.end.Int()
+		ok = ok && known && too
+		list[i] = Span{k.axis, start, end, k.step}
+	}
+	return list, ok && err == nil
+}
+
 // slice: starts, ends, axes and steps are inputs (opset 10 and newer).
 func slice(c *ctx, s onnx.Shape) error {
 	d := c.dtype(0)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
@@ -20,7 +21,7 @@ type Emitter struct {
 
 // NewEmitter returns an emitter of nodes that the pass makes; types must know
 // the model's values.
-func NewEmitter(m *onnx.Model, types Typer, dialect Dialect, pass string) *Emitter {
+func NewEmitter(m *onnx.Model, types *infer.Result, dialect Dialect, pass string) *Emitter {
 	e := newEngine(m, types, dialect)
 	e.b = build.New(m.Graph, types, pass)
 	return &Emitter{e}

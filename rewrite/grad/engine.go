@@ -27,21 +27,14 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 )
-
-// A Typer knows the types of values; infer.Result is one.
-type Typer interface {
-	// Node infers the types of a new node's outputs.
-	Node(n *onnx.Node) error
-	// Int64s returns the elements of an integer value where all are known numbers.
-	Int64s(v *onnx.Value) ([]int64, bool)
-}
 
 type engine struct {
 	m       *onnx.Model
 	b       *build.Builder
-	types   Typer
+	types   *infer.Result
 	dialect Dialect
 	// needs holds the values that depend on a trained parameter.
 	needs map[*onnx.Value]bool
@@ -65,7 +58,7 @@ type engine struct {
 	lists bool
 }
 
-func newEngine(m *onnx.Model, types Typer, dialect Dialect) *engine {
+func newEngine(m *onnx.Model, types *infer.Result, dialect Dialect) *engine {
 	e := &engine{
 		m: m, types: types, dialect: dialect,
 		b:         build.New(m.Graph, types, "grad"),

@@ -8,46 +8,13 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
 )
-
-// span is what Slice takes along one axis.
-type span struct {
-	axis             int
-	start, end, step int64
-}
-
-// spans reads a Slice node; false where its bounds are only known at run time.
-func spans(c *Context) ([]span, bool) {
-	starts, ok1 := c.Ints(c.In(1))
-	ends, ok2 := c.Ints(c.In(2))
-	if !ok1 || !ok2 || len(starts) != len(ends) {
-		return nil, false
-	}
-	axes, steps := make([]int64, len(starts)), make([]int64, len(starts))
-	for i := range axes {
-		axes[i], steps[i] = int64(i), 1
-	}
-	if v := c.In(3); v != nil {
-		if axes, ok1 = c.Ints(v); !ok1 || len(axes) != len(starts) {
-			return nil, false
-		}
-	}
-	if v := c.In(4); v != nil {
-		if steps, ok1 = c.Ints(v); !ok1 || len(steps) != len(starts) {
-			return nil, false
-		}
-	}
-	var out []span
-	for i := range starts {
-		out = append(out, span{c.axis(axes[i], c.In(0)), starts[i], ends[i], steps[i]})
-	}
-	return out, true
-}
 
 func gradSlice(c *Context) {
 	x := c.In(0)
 	c.Rank(x)
-	list, known := spans(c)
+	list, known := c.e.types.Spans(c.Node)
 	if c.e.b.Err() != nil {
 		return
 	}
@@ -55,22 +22,22 @@ func gradSlice(c *Context) {
 		gradSliceAtRun(c)
 		return
 	}
-	var cut []span
+	var cut []infer.Span
 	for _, s := range list {
-		n, static := x.Type.Shape[s.axis].Int()
+		n, static := x.Type.Shape[s.Axis].Int()
 		if !static {
-			if s.step == 1 && s.start == 0 && s.end >= math.MaxInt32 {
+			if s.Step == 1 && s.Start == 0 && s.End >= math.MaxInt32 {
 				continue
 			}
-			if s.step != 1 {
-				c.Fail("step %d along axis %d, whose extent is unknown: give --dim", s.step, s.axis)
+			if s.Step != 1 {
+				c.Fail("step %d along axis %d, whose extent is unknown: give --dim", s.Step, s.Axis)
 				return
 			}
 			gradSliceAtRun(c)
 			return
 		}
 		s = clamped(s, n)
-		if s.step != 1 || s.start != 0 || s.end != n {
+		if s.Step != 1 || s.Start != 0 || s.End != n {
 			cut = append(cut, s)
 		}
 	}
@@ -78,40 +45,40 @@ func gradSlice(c *Context) {
 	switch {
 	case len(cut) == 0:
 		c.Add(0, g)
-	case len(cut) == 1 && cut[0].step == 1:
-		c.AddSlice(0, cut[0].axis, cut[0].start, cut[0].end, g)
+	case len(cut) == 1 && cut[0].Step == 1:
+		c.AddSlice(0, cut[0].Axis, cut[0].Start, cut[0].End, g)
 	default:
 		gradSliceStrided(c, g, cut)
 	}
 }
 
 // clamped is what a span takes of the extent n, which is not less than nothing.
-func clamped(s span, n int64) span {
-	if s.start, s.end = onnx.SliceBounds(s.start, s.end, s.step, n); s.step > 0 {
-		s.end = max(s.end, s.start)
+func clamped(s infer.Span, n int64) infer.Span {
+	if s.Start, s.End = onnx.SliceBounds(s.Start, s.End, s.Step, n); s.Step > 0 {
+		s.End = max(s.End, s.Start)
 	}
 	return s
 }
 
 // gradSliceStrided undoes the axes one by one, innermost bounds first: unit
 // steps by Pad, others by scattering along the axis.
-func gradSliceStrided(c *Context, g *onnx.Value, cut []span) {
+func gradSliceStrided(c *Context, g *onnx.Value, cut []infer.Span) {
 	x := c.In(0)
 	pads := make([]int64, 2*len(x.Type.Shape))
 	rank := len(x.Type.Shape)
 	padded := false
 	for _, s := range cut {
-		n, _ := x.Type.Shape[s.axis].Int()
-		if s.step == 1 {
-			pads[s.axis], pads[rank+s.axis] = s.start, n-s.end
+		n, _ := x.Type.Shape[s.Axis].Int()
+		if s.Step == 1 {
+			pads[s.Axis], pads[rank+s.Axis] = s.Start, n-s.End
 			padded = true
 			continue
 		}
 		var index []int64
-		for i := s.start; s.step > 0 && i < s.end || s.step < 0 && i > s.end; i += s.step {
+		for i := s.Start; s.Step > 0 && i < s.End || s.Step < 0 && i > s.End; i += s.Step {
 			index = append(index, i)
 		}
-		if g = c.scatterAlong(g, s.axis, n, index); g == nil {
+		if g = c.scatterAlong(g, s.Axis, n, index); g == nil {
 			return
 		}
 	}

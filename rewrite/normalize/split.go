@@ -66,26 +66,16 @@ func (s *state) partOf(u onnx.Use, x *onnx.Value) (part, int, bool) {
 		}
 		return part{n, k, k + 1, true}, axis, static && k >= 0 && k < extent
 	}
-	if !n.Is("Slice") {
+	if !n.Is("Slice") || n.In(3) == nil {
 		return part{}, 0, false
 	}
-	starts, ok1 := s.types.Int64s(n.In(1))
-	ends, ok2 := s.types.Int64s(n.In(2))
-	axes, ok3 := s.types.Int64s(n.In(3))
-	if !ok1 || !ok2 || !ok3 || len(starts) != 1 || len(ends) != 1 || len(axes) != 1 {
+	spans, known := s.types.Spans(n)
+	if !known || len(spans) != 1 || spans[0].Step != 1 {
 		return part{}, 0, false
 	}
-	if n.In(4) != nil {
-		if steps, ok := s.types.Int64s(n.In(4)); !ok || len(steps) != 1 || steps[0] != 1 {
-			return part{}, 0, false
-		}
-	}
-	axis := normalAxis(axes[0], rank(x))
-	if axis < 0 {
-		return part{}, 0, false
-	}
+	axis := spans[0].Axis
 	extent, static := x.Type.Shape[axis].Int()
-	start, end := onnx.SliceBounds(starts[0], ends[0], 1, extent)
+	start, end := onnx.SliceBounds(spans[0].Start, spans[0].End, 1, extent)
 	return part{n, start, end, false}, axis, static && start < end
 }
 

@@ -128,6 +128,24 @@ func TestShift(t *testing.T) {
   y = Reshape(ys, flat)
   loss = SoftmaxCrossEntropyLoss(zr, y)
 `, LabelsSame},
+		{"logits cut along an axis that counts from the end", `  init before int64[1] = [-2]
+  z = MatMul(h, t)
+  zs = Slice(z, zero, last, before)
+  ys = Slice(labels, one, end, one)
+  zr = Reshape(zs, rows)
+  y = Reshape(ys, flat)
+  loss = SoftmaxCrossEntropyLoss(zr, y)
+`, LabelsSame},
+		{"logits cut along all axes", `  init from int64[3] = [0,0,0]
+  init to int64[3] = [9223372036854775807,-1,9223372036854775807]
+  init all int64[3] = [0,1,2]
+  z = MatMul(h, t)
+  zs = Slice(z, from, to, all)
+  ys = Slice(labels, one, end, one)
+  zr = Reshape(zs, rows)
+  y = Reshape(ys, flat)
+  loss = SoftmaxCrossEntropyLoss(zr, y)
+`, LabelsSame},
 		{"hidden cut before the head", `  hs = Slice(h, zero, last, one)
   z = MatMul(hs, t)
   ys = Slice(labels, one, end, one)

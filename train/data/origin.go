@@ -83,37 +83,20 @@ func (t *tracer) set(v *onnx.Value, o *origins) {
 	}
 }
 
+// slice follows elements, or rows, which have no last axis, through a Slice.
 func (t *tracer) slice(n *onnx.Node, x *origins) *origins {
-	if x == nil {
+	spans, ok := t.known.Spans(n)
+	if x == nil || !ok {
 		return nil
 	}
-	starts, ok1 := t.known.Int64s(n.In(1))
-	ends, ok2 := t.known.Int64s(n.In(2))
-	if !ok1 || !ok2 || len(starts) != len(ends) {
-		return nil
-	}
-	for i := range starts {
-		axis, step := int64(i), int64(1)
-		if n.In(3) != nil {
-			axes, ok := t.known.Int64s(n.In(3))
-			if !ok || len(axes) != len(starts) {
-				return nil
-			}
-			axis = axes[i]
-		}
-		if n.In(4) != nil {
-			steps, ok := t.known.Int64s(n.In(4))
-			if !ok || len(steps) != len(starts) {
-				return nil
-			}
-			step = steps[i]
-		}
-		k, ok := onnx.Axis(axis, len(x.shape))
-		if !ok || step != 1 {
+	for _, s := range spans {
+		switch {
+		case s.Step != 1:
 			return nil
+		case s.Axis < len(x.shape):
+			first, last := onnx.SliceBounds(s.Start, s.End, s.Step, x.shape[s.Axis])
+			x = pick(x, s.Axis, first, max(first, last))
 		}
-		first, last := onnx.SliceBounds(starts[i], ends[i], step, x.shape[k])
-		x = pick(x, k, first, max(first, last))
 	}
 	return x
 }
