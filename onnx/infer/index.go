@@ -222,25 +222,53 @@ func tile(c *ctx, s onnx.Shape) error {
 
 // pad: begins then ends, of all axes or of those that input 3 gives.
 func pad(c *ctx, s onnx.Shape) error {
-	pads, ok := c.elems(1)
-	if !c.has(1) && c.n.Has("pads") {
-		pads, ok = onnx.StaticShape(c.n.Ints("pads")...), true
-	}
-	axes, known, err := c.axesOrAll(3, len(s))
+	pads, ok, err := c.pads(len(s))
 	if err != nil {
 		return err
 	}
-	if !ok || !known {
+	if !ok {
 		c.set(0, c.dtype(0), unknowns(len(s)))
 		return nil
 	}
-	if len(pads) != 2*len(axes) {
-		return fmt.Errorf("%d pads for %d axes", len(pads), len(axes))
-	}
 	out := append(onnx.Shape{}, s...)
-	for i, a := range axes {
-		out[a] = s[a].Add(pads[i]).Add(pads[i+len(axes)])
+	for k := range out {
+		out[k] = s[k].Add(pads[k]).Add(pads[len(s)+k])
 	}
 	c.set(0, c.dtype(0), out)
 	return nil
+}
+
+// pads are a Pad's, of all axes: those before, and those after; ok is false where they or their
+// axes are not known.
+func (c *ctx) pads(rank int) (pads []onnx.Dim, ok bool, err error) {
+	given, ok := c.elems(1)
+	if !c.has(1) && c.n.Has("pads") {
+		given, ok = onnx.StaticShape(c.n.Ints("pads")...), true
+	}
+	axes, known, err := c.axesOrAll(3, rank)
+	if err != nil || !ok || !known {
+		return nil, false, err
+	}
+	if len(given) != 2*len(axes) {
+		return nil, false, fmt.Errorf("%d pads for %d axes", len(given), len(axes))
+	}
+	pads = onnx.StaticShape(make([]int64, 2*rank)...)
+	for i, k := range axes {
+		pads[k], pads[rank+k] = given[i], given[i+len(axes)]
+	}
+	return pads, true, nil
+}
+
+// Pads are how many places a Pad adds before each axis, and then after each; fewer than none are
+// cut off. False where that is not known before a run.
+func (r *Result) Pads(n *onnx.Node) ([]int64, bool) {
+	if n.In(0) == nil || !n.In(0).Type.Ranked {
+		return nil, false
+	}
+	c := &ctx{r: r, n: n}
+	pads, ok, err := c.pads(len(n.In(0).Type.Shape))
+	if !ok || err != nil {
+		return nil, false
+	}
+	return onnx.Shape(pads).Ints()
 }

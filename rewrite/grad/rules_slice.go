@@ -150,38 +150,10 @@ func gradSliceAtRun(c *Context) {
 	c.Add(0, out)
 }
 
-// pads are a Pad's, of all axes of its input: those before, and those after.
-func (c *Context) pads() ([]int64, bool) {
-	x := c.In(0)
-	rank := c.Rank(x)
-	pads, ok := c.Ints(c.In(1))
+func gradPad(c *Context) {
+	pads, ok := c.e.types.Pads(c.Node)
 	if !ok {
 		c.Fail("the pads are unknown before the run")
-		return nil, false
-	}
-	if v := c.In(3); v != nil {
-		axes, ok := c.Ints(v)
-		if !ok || len(pads) != 2*len(axes) {
-			c.Fail("the axes are unknown before the run")
-			return nil, false
-		}
-		full := make([]int64, 2*rank)
-		for i, a := range axes {
-			k := c.axis(a, x)
-			full[k], full[rank+k] = pads[i], pads[len(axes)+i]
-		}
-		pads = full
-	}
-	if len(pads) != 2*rank {
-		c.Fail("%d pads for %d axes", len(pads), rank)
-		return nil, false
-	}
-	return pads, true
-}
-
-func gradPad(c *Context) {
-	pads, ok := c.pads()
-	if !ok {
 		return
 	}
 	if mode := c.Node.Str("mode", "constant"); mode != "constant" {

@@ -135,28 +135,13 @@ func (t *tracer) pad(n *onnx.Node, x *origins) *origins {
 	if x == nil || n.Str("mode", "constant") != "constant" {
 		return nil
 	}
-	pads, ok := n.Ints("pads"), true
-	if len(n.Inputs) > 1 {
-		pads, ok = t.known.Int64s(n.In(1))
-	}
-	axes := make([]int64, len(x.shape))
-	for i := range axes {
-		axes[i] = int64(i)
-	}
-	if n.In(3) != nil {
-		var known bool
-		axes, known = t.known.Int64s(n.In(3))
-		ok = ok && known
-	}
-	if !ok || len(pads) != 2*len(axes) {
+	pads, ok := t.known.Pads(n)
+	rank := len(x.shape)
+	if !ok || len(pads) != 2*rank {
 		return nil
 	}
-	for i, a := range axes {
-		k, ok := onnx.Axis(a, len(x.shape))
-		if !ok {
-			return nil
-		}
-		before, after := pads[i], pads[len(axes)+i]
+	for k := range rank {
+		before, after := pads[k], pads[rank+k]
 		if before < -x.shape[k] || before > mostFollowed || after < -x.shape[k] || after > mostFollowed || x.shape[k]+before+after < 0 {
 			return nil
 		}
