@@ -135,7 +135,7 @@ func globalFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "dim", Usage: "`NAME=N,…`: fixes symbolic dimensions, as in batch=2,seq=128"},
 		&cli.StringFlag{Name: configFlag, Usage: "take flags from the recipe `F.yaml`; those that are typed win"},
 		&cli.BoolFlag{Name: "json", Usage: "print one JSON document on stdout"},
-		&cli.BoolFlag{Name: "quiet", Usage: "no progress"},
+		&cli.BoolFlag{Name: "quiet", Usage: "no progress and no notes"},
 		&cli.StringSliceFlag{Name: "d", Usage: "debug switches, `KEY[=VAL],…`; -d help lists them"},
 	}
 }

@@ -226,7 +226,12 @@ func openPath(e *env, path string, o remat.Options, open func(*remat.Engine, *on
 	if err != nil {
 		return nil, err
 	}
-	return openSource(e, src, o, func(m *onnx.Model, o remat.Options) (*remat.Session, error) { return open(engine, m, o) }, made)
+	s, err := openSource(e, src, o, func(m *onnx.Model, o remat.Options) (*remat.Session, error) { return open(engine, m, o) }, made)
+	if err != nil {
+		return nil, err
+	}
+	s.remarkDrawn(e, o)
+	return s, nil
 }
 
 // openSource opens a model that was read, in the way that suits it, and predicts it once
@@ -291,7 +296,6 @@ func (s *subject) describe(e *env, src *pipeline.Source, m *onnx.Model, o remat.
 	}
 	s.predict(e, m, o, found)
 	s.remarkRates(e, m)
-	s.remarkDrawn(e, o)
 	s.run.Stale = e.stale(src, func() *int64 { return s.run.Memory.PredictedLivePeakBytes })
 }
 

@@ -252,9 +252,17 @@ func printDerivation(e *env, d *derivation) {
 	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s%s, optimizer %s",
 		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), frozen, d.Optimizer)
 	printQuantized(e, d.Quantized)
-	if e.quiet {
-		return
+	if !e.quiet {
+		printDecisions(e, d)
 	}
+	e.warn(d.Warnings)
+	if n := unsaid(d); n != "" {
+		e.note("%s", n)
+	}
+}
+
+// printDecisions says what was decided about what trains, stops and moves.
+func printDecisions(e *env, d *derivation) {
 	t := decisionTable(d.Decisions)
 	_ = t.Text(e.stderr)
 	if len(d.Stops) > 0 {
@@ -270,10 +278,6 @@ func printDerivation(e *env, d *derivation) {
 	if d.RandomNodes > 0 {
 		fmt.Fprintf(e.stderr, "random operators: %s; fix their numbers with remat run --seed N\n", d.random)
 	}
-	e.warn(d.Warnings)
-	if n := unsaid(d); n != "" {
-		e.note("%s", n)
-	}
 }
 
 // note says on stderr what a person wants to know.
@@ -283,11 +287,9 @@ func (e *env) note(format string, args ...any) {
 	}
 }
 
-// warn says on stderr what a file leaves open about what is to be trained.
+// warn says on stderr what a file leaves open about what is to be trained, with --quiet too:
+// what is trained may not be what was meant.
 func (e *env) warn(warnings []string) {
-	if e.quiet {
-		return
-	}
 	for _, w := range warnings {
 		fmt.Fprintf(e.stderr, "warning: %s\n", w)
 	}

@@ -48,8 +48,8 @@ func (s *subject) remarkRates(e *env, m *onnx.Model) {
 	}
 }
 
-// remarkDrawn says which inputs were drawn at random beside those that were fed: a key may have
-// been mistyped.
+// remarkDrawn says which inputs of a whole file were drawn at random beside those that were
+// fed: a key may have been mistyped. Other graphs give a part of a step its inputs later.
 func (s *subject) remarkDrawn(e *env, o remat.Options) {
 	drawn := s.session.Drawn()
 	if len(o.Feeds)+len(o.Feed)+len(o.Data) == 0 || len(drawn) == 0 {

@@ -60,7 +60,10 @@ func TestPipeline(t *testing.T) {
 		t.Errorf("of 4 micro-batches 2 stages hold %v", held)
 	}
 	// It goes on, with another number of stages, as it would have.
-	do(t, line+at("parts")+" --steps 1 --pipeline 4")
+	code, out, said := remats(t, strings.Fields(strings.Replace(line, "--json", "", 1)+at("parts")+" --steps 1 --pipeline 4")...)
+	if code != exitDone || !strings.Contains(out, "costs one set of gradients, ") || strings.Contains(out, "gradients, 0 B") || strings.Contains(said, "drawn at random") {
+		t.Errorf("exit code %d, %s%s", code, out, said)
+	}
 	do(t, line+at("parts")+" --steps 3 --pipeline 2 --pipeline-schedule gpipe --resume")
 	if got := tensorsOf(t, at("parts/state.safetensors")); !maps.EqualFunc(want, got, bytes.Equal) {
 		t.Error("resumed: another state")

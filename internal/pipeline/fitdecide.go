@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/planner"
 )
 
@@ -81,13 +82,24 @@ func (f *fitting) decideSplit(a *attempt, plain int64) (Decision, bool) {
 	if f.axis.fixed > 0 {
 		d.Did += ", as the file's batch is fixed"
 	}
-	list, _ := a.file.gradients()
-	d.Costs = "one set of gradients, " + report.Bytes(gradientBytes(list))
+	d.Costs = "one set of gradients, " + report.Bytes(a.file.summedBytes())
 	if first != a {
 		saved, work := first.bytes(first.planner.asked.reordered)-plain, a.plain/first.plain-1
 		d.Saves, d.Work = &saved, &work
 	}
 	return d, true
+}
+
+// summedBytes is the size of the sums of gradients that a file keeps from run to run, also
+// where another file updates from them.
+func (f *File) summedBytes() (total int64) {
+	for _, in := range f.Model.Graph.Inputs {
+		if f.Roles().Grad[in.Name] != "" || step.GradientOf(f.Model.Graph, in) != nil {
+			n, _ := in.Type.Bytes()
+			total += n
+		}
+	}
+	return total
 }
 
 // gradientBytes is the size of a set of gradients, by their parameters: their own types

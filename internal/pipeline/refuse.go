@@ -137,12 +137,19 @@ func (f *File) waiting() int64 {
 		if f.Roles().New[in.Name] == "" || grad == nil || grad.IsOutput() {
 			continue
 		}
-		t := grad.Type
-		if len(t.Shape) > 1 {
-			t.DType = onnx.Float16
-		}
-		n, _ := t.Bytes()
-		sum += n
+		sum += f.waitingBytes(in)
 	}
 	return sum
+}
+
+// waitingBytes is the size in bytes of a parameter's gradient as it waits for its update: in
+// fp16 that of a matrix in half. It goes by the parameter, since the gradient's own type may
+// be hidden from ONNX Runtime.
+func (f *File) waitingBytes(param *onnx.Value) int64 {
+	t := param.Type
+	if len(t.Shape) > 1 && f.Variant.Model.Graph.Value(precision.FoundOutput) != nil {
+		t.DType = onnx.Float16
+	}
+	n, _ := t.Bytes()
+	return n
 }

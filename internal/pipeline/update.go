@@ -8,24 +8,28 @@ package pipeline
 // The order that holds least does that wherever the graph lets it, so there is
 // nothing to switch on: what is said here is read from the order that the written
 // file runs. What keeps gradients is a norm of all of them, without which no
-// update may begin, and gradients that are returned. remat grad can clip by other
-// norms, of each gradient or of the step before, which is another training.
+// update may begin, loss scaling that asks whether all of them are finite, and
+// gradients that are returned. remat grad can clip by other norms, of each gradient
+// or of the step before, which is another training.
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/precision"
 )
 
 // A waited is a gradient with places in the order that the written file runs: of
-// the node that makes it, and of the last one that reads it.
+// the node that makes it, and of the last one that reads it, as it was made or cast
+// to the type in which it waits.
 type waited struct {
 	param      *onnx.Value // whose gradient it is
 	grad       *onnx.Value
+	next       *onnx.Value // of the parameter
 	made, read int
 }
 
@@ -46,9 +50,10 @@ func (r *File) gradients() (list []waited, last waited) {
 		if grad == nil || grad.Producer == nil {
 			continue // state, or a gradient without a name
 		}
-		w := waited{param: in, grad: grad, made: at[grad.Producer.Name()]}
-		for _, use := range grad.Uses() {
-			w.read = max(w.read, at[use.Node.Name()])
+		w := waited{param: in, grad: grad, next: g.Value(r.Roles().New[in.Name]), made: at[grad.Producer.Name()]}
+		cast := func(n *onnx.Node, input int) bool { return input == 0 && (n.Is("Cast") || traits.IsView(n)) }
+		for _, n := range step.ReadersOf(grad, nil, cast) {
+			w.read = max(w.read, at[n.Name()])
 		}
 		if w.made > last.made {
 			last = w
@@ -68,13 +73,13 @@ func (r *File) UpdatesInBackward() rewrite.Report {
 		rep.Skipped = []rewrite.Skip{{What: "updates", Why: "the graph has no update of a named gradient: derive it with remat grad --optimizer"}}
 		return rep
 	}
-	var late []*onnx.Value
+	var late []waited
 	for _, w := range list {
 		switch {
 		case w.grad.IsOutput():
 			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name, Why: "it is a graph output: remove it with --drop-output '*.grad'"})
 		case w.read > last.made && w.made < last.made:
-			late = append(late, w.grad)
+			late = append(late, w)
 			rep.Skipped = append(rep.Skipped, rewrite.Skip{What: w.grad.Name})
 		default:
 			rep.Applied++
@@ -89,21 +94,32 @@ func (r *File) UpdatesInBackward() rewrite.Report {
 	return rep
 }
 
-// whyLate says why gradients wait for the last one, and how large they are.
-func (r *File) whyLate(late []*onnx.Value, last *onnx.Value) string {
-	size := map[string]int64{}
-	for i, v := range r.Prediction.Values {
-		size[v.Name] = r.Prediction.Graph.Values[i].Bytes
-	}
+// whyLate says why gradients wait for the last one, and how large they are as they wait.
+func (r *File) whyLate(late []waited, last *onnx.Value) string {
 	var bytes int64
-	norm, after := false, step.DependenciesOf(r.Model.Graph).Forward(step.Any, last)
-	for _, grad := range late {
-		bytes += size[grad.Name]
-		norm = norm || slices.ContainsFunc(grad.Uses(), func(use onnx.Use) bool { return after.Has(use.Node) })
+	for _, w := range late {
+		bytes += r.waitingBytes(w.param)
 	}
-	if !norm {
-		return fmt.Sprintf("updating it earlier would raise the peak; %s of gradients wait", report.Bytes(bytes))
+	waiting := report.Bytes(bytes) + " of gradients wait"
+	switch {
+	case r.needs(late, last, false):
+		return "the norm of all gradients is needed first; " + waiting + ": remat grad --clip-by parameter " +
+			"(each gradient's own norm) or previous (that of the previous step) avoids this"
+	case r.needs(late, last, true):
+		return "all gradients have to be known to be finite first; " + waiting + ": --overflow parameter updates each at once"
 	}
-	return fmt.Sprintf("the norm of all gradients is needed first; %s of gradients wait: remat grad --clip-by parameter "+
-		"(each gradient's own norm) or previous (that of the previous step) avoids this", report.Bytes(bytes))
+	return "updating it earlier would raise the peak; " + waiting
+}
+
+// needs reports that a parameter's next value is computed from numbers of the last gradient,
+// not just after it: if scaled, by what loss scaling found in it too.
+func (r *File) needs(late []waited, last *onnx.Value, scaled bool) bool {
+	found := r.Model.Graph.Value(precision.FoundOutput)
+	behind := step.DependenciesBy(r.Model.Graph, func(v *onnx.Value, u onnx.Use) step.Dependency {
+		if v == found && !scaled {
+			return 0
+		}
+		return step.DependencyOf(v, u)
+	}).Forward(step.Data, last)
+	return slices.ContainsFunc(late, func(w waited) bool { return w.next != nil && behind.Has(w.next.Producer) })
 }
