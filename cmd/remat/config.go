@@ -359,6 +359,9 @@ func (r *recipe) locate(err error) error {
 	}
 	if m := flagFirst.FindStringSubmatch(err.Error()); m != nil {
 		if s, ok := r.used[m[1]]; ok {
+			if r.left && errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s:%d: %w: paths there start from where the run began: go on from that folder, or give --%s", r.path, s.line, err, s.name)
+			}
 			return fmt.Errorf("%s:%d: %w", r.path, s.line, err)
 		}
 	}

@@ -18,8 +18,8 @@ import (
 // unsaved are global flags that change what is printed, not what is computed.
 var unsaved = map[string]bool{configFlag: true, "json": true, "quiet": true, "d": true, "help": true, "version": true}
 
-// effectiveRecipe is the recipe from which c's command runs again, in the same
-// folder; flags in without are left out.
+// effectiveRecipe is the recipe from which c's command, which makes a folder, runs again, in
+// the same current folder; flags in without are left out.
 func (e *env) effectiveRecipe(c *cli.Context, without ...string) ([]byte, error) {
 	arguments := c.Args().Slice()
 	if len(arguments) == 0 && e.recipe != nil && e.recipe.left {
@@ -30,7 +30,7 @@ func (e *env) effectiveRecipe(c *cli.Context, without ...string) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	head := fmt.Sprintf("# remat %s: what %s ran with. In the same folder it runs again by\n#   remat %s --config THIS.yaml\n",
+	head := fmt.Sprintf("# remat %s: what %s ran with. Where that was typed, since paths start from there, it runs\n# again by\n#   remat %s --config THIS.yaml -o DIR2\n",
 		version, c.Command.Name, c.Command.Name)
 	if len(defaults) > 0 {
 		text = append(text, "\n# By default:\n"...)
