@@ -151,7 +151,10 @@ func TestTrainingExample(t *testing.T) {
 		"exec $PYTHON overflows.py", `stdout '^1 6\.\d+\n1 6'`, `stdout '^2 5\.\d+$'`, "! stdout nan",
 		"exec remat grad gpt2.onnx --optimizer none -o train.onnx", // returns gradients, and learns nothing
 		"exec remat rewrite train.onnx --strategy full --precision fp16 -o small.onnx",
-		"exec $PYTHON train.py", `stdout '^10 6\.\d+$'`, "! stdout nan")
+		"exec $PYTHON train.py", `stdout '^10 6\.\d+$'`, "! stdout nan",
+		"exec remat grad gpt2.onnx --optimizer adamw8bit -o train.onnx", // whose state is of int8 and uint8
+		"exec remat rewrite train.onnx --strategy full -o small.onnx",
+		"exec $PYTHON train.py", `stdout '^10 4\.\d+$'`)
 	runExamples(t, "training", append(script, "-- train.py --\n"+train, "-- overflows.py --\n"+overflows))
 }
 
