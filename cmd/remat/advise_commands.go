@@ -96,7 +96,7 @@ func (a *adviceRun) ran(t *pipeline.Taken, list []string, file string) []string 
 	}
 	words := append(a.globals(true), "run", file)
 	if t.Fits && !a.e.onCUDA() {
-		words = append(words, "--memory-limit", fmt.Sprint(a.options.Memory))
+		words = append(words, "--memory-limit", a.memory())
 	}
 	return append(list, commandLine(words))
 }
@@ -191,10 +191,18 @@ func (a *adviceRun) halves(t *pipeline.Taken) []flagValue {
 	return list
 }
 
+// memory is the memory as it was asked for, or, of a device, in bytes.
+func (a *adviceRun) memory() string {
+	if text := strings.Join(strings.Fields(a.c.String("memory")), ""); text != "" {
+		return text
+	}
+	return fmt.Sprint(a.options.Memory)
+}
+
 // trainFlags are those with which remat train does what is recommended: it finds the
 // micro-batch and the plan again.
 func (a *adviceRun) trainFlags(t *pipeline.Taken) []flagValue {
-	list := []flagValue{{"memory", fmt.Sprint(a.options.Memory)}}
+	list := []flagValue{{"memory", a.memory()}}
 	if dims := a.options.Pipeline.Dims; len(dims) > 0 {
 		list = append(list, flagValue{"dim", dimList(dims)})
 	}
