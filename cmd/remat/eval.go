@@ -80,11 +80,11 @@ func evaluate(e *env, c *cli.Context) error {
 	}
 	defer source.Close()
 	d, err := source.For(m, data.Sizes{Dims: e.dims, Batch: batch})
-	if err == nil {
-		err = e.warnBatches(m, roles.Loss, d)
-	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	for _, note := range d.Notes {
+		e.note("%s", note)
 	}
 	feeds := map[string]remat.Tensor{}
 	if state := c.String("state"); state != "" {
@@ -97,6 +97,9 @@ func evaluate(e *env, c *cli.Context) error {
 			return err
 		}
 	}
+	if err := e.warnBatches(m, roles.Loss, d.Val); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	v, err := e.meanLoss(m, filepath.Base(path), d, feeds)
 	if err != nil {
 		return err
@@ -105,15 +108,22 @@ func evaluate(e *env, c *cli.Context) error {
 	if e.json {
 		return report.WriteJSON(e.stdout, doc)
 	}
-	e.say("%s: loss %.6g, perplexity %.6g over %d tokens in %d batches", filepath.Base(path), v.Loss, v.Perplexity, v.Tokens, v.Batches)
+	counts := d.Val.Counts()
+	e.say("%s: loss %.6g%s over %d %s in %d batches", filepath.Base(path), v.Loss, perplexityText(", perplexity %.6g", v.Perplexity, counts), v.Tokens, counts, v.Batches)
 	return nil
 }
 
-// warnBatches says what of a loss depends on how the data are divided into batches.
-func (e *env) warnBatches(m *onnx.Model, loss string, d *data.Data) error {
-	for _, note := range d.Notes {
-		e.note("%s", note)
+// perplexityText is the perplexity for people, nothing where no labels are counted: of what
+// is no cross entropy there is none.
+func perplexityText(format string, perplexity float64, counts string) string {
+	if counts == "samples" {
+		return ""
 	}
+	return fmt.Sprintf(format, perplexity)
+}
+
+// warnBatches says what of a loss depends on how the data are divided into batches.
+func (e *env) warnBatches(m *onnx.Model, loss string, b *data.Batches) error {
 	n := 0
 	for _, node := range m.Graph.Nodes {
 		if traits.ComputesStatistics(node) {
@@ -123,8 +133,8 @@ func (e *env) warnBatches(m *onnx.Model, loss string, d *data.Data) error {
 	if n > 0 {
 		e.warn([]string{fmt.Sprintf("%d × BatchNormalization has no running statistics, and normalizes by each batch", n)})
 	}
-	if d.Val.Len() > 1 {
-		return e.warnMean(m, loss, d.Val)
+	if b.Len() > 1 {
+		return e.warnMean(m, loss, b)
 	}
 	return nil
 }

@@ -68,6 +68,7 @@ type trainRun struct {
 	fit      fitSettings
 	data     data.Options
 	batch    int64
+	counts   string        // what is counted of a batch, as data.Batches.Counts
 	options  remat.Options // of the session
 	// ranks say how ranks train together, and group is this one's side; nil: it is
 	// alone. beside are the sessions that update from sums of gradients, if any, and
@@ -224,7 +225,7 @@ func (t *trainRun) watch(b *begun) (*watching, error) {
 		return nil, nil
 	}
 	t.e.say("%s on %s, ONNX Runtime %s", b.source.Path, b.subject.run.Provider, b.subject.run.ORTVersion)
-	w, err := t.e.watchers(t.c, t.dir, b.job.From.Step, b.job.Schedule.Steps, b.decided...)
+	w, err := t.e.watchers(t.c, t.dir, b.job.From.Step, b.job.Schedule.Steps, t.counts, b.decided...)
 	if err == nil {
 		b.job.Watcher = w
 	}
@@ -396,6 +397,7 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	for _, note := range d.Notes {
 		t.e.note("%s", note)
 	}
+	t.counts = d.Train.Counts()
 	job := &train.Job{
 		Accumulate: int(train.Accumulation(src.Model.Graph)), Batches: d.Train, Schedule: t.schedule,
 		EvalEvery: t.c.Int64("eval-every"), SaveEvery: t.c.Int64("save-every"),

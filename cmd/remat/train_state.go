@@ -251,12 +251,12 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 		return report.WriteJSON(t.e.stdout, d)
 	}
 	if d.LossLast == nil {
-		t.e.say("%d steps and %d tokens were done before", d.Steps, d.Tokens)
+		t.e.say("%d steps and %d %s were done before", d.Steps, d.Tokens, t.counts)
 	} else {
-		t.e.say("%d steps, %d tokens, loss %.4f to %.4f, %.0f tokens/s", d.Steps, d.Tokens, r.LossFirst, r.LossLast, d.Speed)
+		t.e.say("%d steps, %d %s, loss %.4f to %.4f, %.0f %s/s", d.Steps, d.Tokens, t.counts, r.LossFirst, r.LossLast, d.Speed, t.counts)
 	}
 	if v := r.Validation; v != nil {
-		t.e.say("validation: loss %.4f, perplexity %.2f", v.Loss, v.Perplexity)
+		t.e.say("validation: loss %.4f%s", v.Loss, perplexityText(", perplexity %.2f", v.Perplexity, t.counts))
 	}
 	if r.SkippedSteps > 0 {
 		t.e.say("%d steps were skipped: gradients overflowed, and the loss scale was lowered", r.SkippedSteps)

@@ -45,9 +45,9 @@ func readWatch(c *cli.Context) error {
 }
 
 // watchers opens all that watches a run: dir is its folder, from the step after
-// which it goes on, steps how many there are in all, decided what was chosen for it,
-// if anything was. Close ends them; ended says how before.
-func (e *env) watchers(c *cli.Context, dir string, from, steps int64, decided ...report.Table) (*watching, error) {
+// which it goes on, steps how many there are in all, counts what is counted of a batch,
+// decided what was chosen for the run, if anything was. Close ends them; ended says how before.
+func (e *env) watchers(c *cli.Context, dir string, from, steps int64, counts string, decided ...report.Table) (*watching, error) {
 	text, err := e.effectiveRecipe(c, "resume")
 	if err != nil {
 		return nil, err
@@ -60,13 +60,13 @@ func (e *env) watchers(c *cli.Context, dir string, from, steps int64, decided ..
 	}
 	page := &report.Training{
 		Title: "Training " + filepath.Base(cmp.Or(c.Args().First(), dir)), Command: e.typed, Facts: machineFacts(e),
-		Decided: decided, Settings: settingsTable(c),
+		Decided: decided, Settings: settingsTable(c), Counts: counts,
 	}
 	files, err := watch.Open(dir, watch.Options{From: from, Steps: steps, Every: c.Int64("log-every"), Page: page})
 	if err != nil {
 		return nil, err
 	}
-	return &watching{files: files, line: newTrainingLine(e, from, steps)}, nil
+	return &watching{files: files, line: newTrainingLine(e, from, steps, counts)}, nil
 }
 
 // keepDecided writes what was decided, or reads it where a run goes on.
@@ -158,14 +158,15 @@ type trainingLine struct {
 	start, said time.Time
 	loss        float64 // smoothed, as single steps jump
 	tokens      int64
+	counts      string // what tokens are: labels of arrays, or samples, too
 	validation  string
 }
 
 // betweenLines is the least time from one text to the next.
 const betweenLines = 100 * time.Millisecond
 
-func newTrainingLine(e *env, from, steps int64) *trainingLine {
-	p := &trainingLine{bar: e.progress(int(steps), "training"), from: from, steps: steps, start: time.Now(), loss: math.NaN()}
+func newTrainingLine(e *env, from, steps int64, counts string) *trainingLine {
+	p := &trainingLine{bar: e.progress(int(steps), "training"), from: from, steps: steps, counts: counts, start: time.Now(), loss: math.NaN()}
 	p.bar.Add(int(from))
 	return p
 }
@@ -188,7 +189,7 @@ func (p *trainingLine) step(r train.Record) {
 func (p *trainingLine) text(r train.Record, seconds float64) string {
 	text := fmt.Sprintf("step %d of %d, loss %.4f%s", r.Step, p.steps, p.loss, p.validation)
 	if p.tokens > 0 && seconds > 0 {
-		text += fmt.Sprintf(", %s tokens/s", report.Count(int64(math.Round(float64(p.tokens)/seconds))))
+		text += fmt.Sprintf(", %s %s/s", report.Count(int64(math.Round(float64(p.tokens)/seconds))), p.counts)
 	}
 	if memory := max(r.RSSBytes, r.LivePeakBytes); memory > 0 {
 		text += ", " + report.Bytes(memory)

@@ -16,7 +16,7 @@ import (
 
 func TestTrainingLine(t *testing.T) {
 	e := &env{stderr: io.Discard, quiet: true}
-	p := newTrainingLine(e, 100, 300)
+	p := newTrainingLine(e, 100, 300, "tokens")
 	defer p.bar.Finish()
 	for i := int64(101); i <= 120; i++ {
 		p.step(train.Record{Step: i, Loss: 4, Tokens: 1024})
@@ -34,7 +34,7 @@ func TestTrainingLine(t *testing.T) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
-	empty := newTrainingLine(e, 0, 2)
+	empty := newTrainingLine(e, 0, 2, "tokens")
 	defer empty.bar.Finish()
 	if got := empty.text(train.Record{Step: 1}, 0); !strings.HasPrefix(got, "step 1 of 2, loss NaN") {
 		t.Errorf("%q", got)

@@ -5,6 +5,7 @@ package report
 // page can be made at any moment of a run of any length.
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -23,6 +24,8 @@ type Training struct {
 	// Decided are tables of what was chosen for the run, Settings its flags.
 	Decided  []Table
 	Settings Table
+	// Counts is what a step's tokens are: tokens, labels or samples.
+	Counts string
 	// Outcome says how the run ended, "" while it goes on.
 	Outcome string
 	// Failed says that it did not end well.
@@ -163,12 +166,12 @@ func (t *Training) cards() []cardView {
 	}
 	if t.validation.Points > 0 {
 		cards = append(cards, cardView{Name: "Validation", Big: lossText(t.validation.Last()), What: "loss on the validation data", Color: "--v3",
-			Lines: []string{"perplexity " + short(t.perplexity.Last()), "lowest loss " + lossText(t.validation.least())}})
+			Lines: append(t.perplexityLines(), "lowest loss "+lossText(t.validation.least()))})
 	}
 	if t.seconds > 0 {
 		c := cardView{Name: "Speed", Big: Seconds(t.seconds / float64(t.timed)), What: "a step, in the mean", Color: "--v2"}
 		if t.tokens > 0 {
-			c.Lines = []string{short(float64(t.tokens)/t.seconds) + " tokens a second"}
+			c.Lines = []string{short(float64(t.tokens)/t.seconds) + " " + t.counts() + " a second"}
 		}
 		cards = append(cards, c)
 	}
@@ -199,4 +202,15 @@ func short(x float64) string {
 		return Count(int64(x))
 	}
 	return fmt.Sprintf("%.4g", x)
+}
+
+// counts is what a step's tokens are.
+func (t *Training) counts() string { return cmp.Or(t.Counts, "tokens") }
+
+// perplexityLines has the last perplexity, where labels are counted.
+func (t *Training) perplexityLines() []string {
+	if t.counts() == "samples" {
+		return nil
+	}
+	return []string{"perplexity " + short(t.perplexity.Last())}
 }

@@ -26,11 +26,11 @@ func (t *Training) charts() []chart {
 		curveChart("memory", "Memory", "bytes", "Live: the most that a step has allocated. Reserved: what the allocator holds. Resident: the whole process.", 280,
 			drawnCurve{name: "live peak", color: "--v1", curve: &t.live}, drawnCurve{name: "reserved", color: "--v2", curve: &t.reserved},
 			drawnCurve{name: "resident", color: "--v3", curve: &t.resident}),
-		curveChart("speed", "Throughput", "number", "Tokens a second.", 280, drawnCurve{name: "tokens a second", color: "--v4", curve: &t.speed}),
+		curveChart("speed", "Throughput", "number", "Counted of each step: "+t.counts()+" a second.", 280, drawnCurve{name: t.counts() + " a second", color: "--v4", curve: &t.speed}),
 		curveChart("scale", "Loss scale", "number", "What the loss is multiplied by, so that gradients in half precision do not vanish.", 240,
 			drawnCurve{name: "loss scale", color: "--v6", curve: &t.scale}),
 	}
-	if t.perplexity.Points > 1 {
+	if t.perplexity.Points > 1 && t.counts() != "samples" {
 		all = append(all, curveChart("perplexity", "Perplexity", "number", "Of the validation data: e to the power of its loss.", 240, drawnCurve{"perplexity", "--v3", &t.perplexity, true}))
 	}
 	if t.skipped > 0 {

@@ -119,7 +119,7 @@ func (t *target) bindArrays(d *dataset, given, fill map[string]string) (*boundAr
 		case a == nil:
 			return nil, &InputError{v.Name, fmt.Sprintf("%s holds no array of numbers under that name", d.name)}
 		case v.Type.Known() && v.Type.DType != a.kind && !runtime.Rounds(a.kind, v.Type.DType):
-			return nil, &InputError{v.Name, fmt.Sprintf("the array in %s is %s, want %s", d.name, a.kind, v.Type.DType)}
+			return nil, &InputError{v.Name, fmt.Sprintf("the array in %s is %s, want %s: convert it with numpy's astype", d.name, a.kind, v.Type.DType)}
 		case !v.Type.Ranked:
 			return nil, &InputError{v.Name, "its shape is unknown: export the model with the shapes of its inputs"}
 		}

@@ -162,6 +162,18 @@ func (b *Batches) Tokens(batch map[string]runtime.Tensor) int64 {
 	return n
 }
 
+// Counts is what Tokens counts: "tokens" of text, "labels" of arrays, or "samples" where no
+// input is known to hold labels.
+func (b *Batches) Counts() string {
+	switch {
+	case b.labels.input == "":
+		return "samples"
+	case b.identity.Kind == kindNPZ:
+		return "labels"
+	}
+	return "tokens"
+}
+
 // Identity is the data's identity and its order's, as Identity.String gives it.
 func (b *Batches) Identity() string { return b.identity.String() }
 
