@@ -101,6 +101,9 @@ func demoCommand(e *env) *cli.Command {
 			if err != nil {
 				return err
 			}
+			if err := e.canRun(); err != nil {
+				return err
+			}
 			return demo(e, o)
 		},
 	}

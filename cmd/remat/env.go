@@ -273,6 +273,19 @@ func (e *env) onCUDA() bool {
 	return e.provider == string(ort.CUDA)
 }
 
+// canRun is nil where steps run as --provider says: for who would else plan for CUDA, perhaps
+// for long, before a session says that there is none.
+func (e *env) canRun() error {
+	if e.provider != string(ort.CUDA) {
+		return nil
+	}
+	engine, err := e.engine()
+	if err != nil || e.rehearse {
+		return err
+	}
+	return engine.TryCUDA(e.device)
+}
+
 // sessionOptions are the global options as a session wants them.
 func (e *env) sessionOptions() remat.Options {
 	return remat.Options{Level: e.opt, Threads: e.threads, Provider: ort.Provider(e.provider), Device: e.device, TF32: e.tf32, Dims: e.dims}

@@ -258,6 +258,9 @@ func (t *trainRun) begin() (*begun, error) {
 	var state *train.State
 	var source *data.Source
 	err := t.inTurn(func() (err error) {
+		if err = t.e.canRun(); err != nil {
+			return err
+		}
 		var closing func()
 		if folder, closing, err = t.openFolder(); err != nil {
 			return err

@@ -31,7 +31,7 @@ func (e *Environment) NewCopier(p Provider, device int) (*Copier, error) {
 		[]wireValue{{"from", Uint8, bytes}}, []wireValue{{"to", Uint8, bytes}})
 	s, err := e.NewSessionFromBytes(model, SessionOptions{Provider: p, Device: device, Threads: 1, Allocator: NoArena})
 	if err != nil {
-		return nil, fmt.Errorf("copy: %w", err)
+		return nil, err // it names the provider
 	}
 	b, err := s.NewBinding()
 	if err != nil {
