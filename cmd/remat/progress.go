@@ -122,6 +122,9 @@ func planningText(s pipeline.Progress) string {
 		return "writing the first candidate"
 	default:
 		text = fmt.Sprintf("%d candidates", s.Tried)
+		if s.Tried == 1 {
+			text = "1 candidate"
+		}
 	}
 	if s.Best > 0 {
 		text += ", best " + report.Bytes(s.Best)
