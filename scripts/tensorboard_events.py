@@ -15,7 +15,10 @@ import os
 import struct
 import sys
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError:
+    sys.exit("the package tensorboard is missing: pip install -r scripts/requirements.txt, or pip install tensorboard")
 
 
 def logged(path):

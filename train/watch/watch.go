@@ -52,6 +52,8 @@ type Run struct {
 	log     *log
 	events  *events
 	paged   time.Time
+	// validated is the step of the last validation that the log had before, 0 for none.
+	validated int64
 }
 
 // Open makes the files of a run in its folder, which exists. Of a run that goes on
@@ -62,15 +64,25 @@ func Open(dir string, o Options) (*Run, error) {
 	if err := cut(path, o.From); err != nil {
 		return nil, err
 	}
-	if p := o.Page; p != nil {
+	p := o.Page
+	if p != nil {
 		p.Steps, p.Every = o.Steps, o.Every
-		err := Read(path, func(s train.Record) error { p.Step(point(s)); return nil },
-			func(v train.Validation) error { p.Validated(v.Step, v.Loss, v.Perplexity); return nil })
-		if err != nil {
-			return nil, err
-		}
 	}
-	var err error
+	err := Read(path, func(s train.Record) error {
+		if p != nil {
+			p.Step(point(s))
+		}
+		return nil
+	}, func(v train.Validation) error {
+		r.validated = v.Step
+		if p != nil {
+			p.Validated(v.Step, v.Loss, v.Perplexity)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	if r.log, err = openLog(path); err != nil {
 		return nil, err
 	}
@@ -94,8 +106,12 @@ func (r *Run) Step(s train.Record) error {
 	return r.events.step(s)
 }
 
-// Validated writes a validation.
+// Validated writes a validation, unless the log has it: a run whose steps were all done
+// validates again when it is resumed.
 func (r *Run) Validated(v train.Validation) error {
+	if v.Step == r.validated && v.Step > 0 {
+		return nil
+	}
 	if r.options.Page != nil {
 		r.options.Page.Validated(v.Step, v.Loss, v.Perplexity)
 	}

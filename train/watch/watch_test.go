@@ -2,6 +2,7 @@ package watch
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -172,6 +173,34 @@ func TestResume(t *testing.T) {
 		if len(steps) != 20 || steps[20] != float64(float32(0.5)) {
 			t.Errorf("killed after %d, resumed at %d: events of steps %v", killed.after, killed.from, steps)
 		}
+	}
+}
+
+// TestValidatedAgain: a run that is resumed after its last step validates again, and tells it
+// once.
+func TestValidatedAgain(t *testing.T) {
+	dir := t.TempDir()
+	last := train.Validation{Step: 20, Loss: 5, Perplexity: math.Exp(5)}
+	for _, from := range []int64{0, 20, 20} {
+		w := open(t, dir, Options{From: from, Steps: 20})
+		var err error
+		if from == 0 {
+			tell(t, w, 1, 20)
+		} else {
+			err = w.Validated(last)
+		}
+		if err := errors.Join(err, w.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, told := read(t, filepath.Join(dir, LogName)), 0
+	for _, e := range scalars(t, filepath.Join(dir, EventsName)) {
+		if e.tag == "val_loss" && e.step == last.Step {
+			told++
+		}
+	}
+	if n := strings.Count(log, `"step": 20, "val_loss"`); n != 1 || told != 1 {
+		t.Errorf("%d lines and %d events of one validation:\n%s", n, told, log)
 	}
 }
 
