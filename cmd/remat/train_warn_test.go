@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -36,20 +37,7 @@ out loss float32[]
 	if err := remat.WriteNPZ(at("d.npz"), map[string]remat.Tensor{"x": x}); err != nil {
 		t.Fatal(err)
 	}
-	said := func(args ...string) string {
-		t.Helper()
-		var out, stderr bytes.Buffer
-		if code := run(context.Background(), args, &out, &stderr); code != exitDone {
-			t.Fatalf("%v: exit code %d, %s", args, code, stderr.String())
-		}
-		var warnings []string
-		for line := range strings.Lines(stderr.String()) {
-			if strings.HasPrefix(line, "warning: ") {
-				warnings = append(warnings, line)
-			}
-		}
-		return strings.Join(warnings, "")
-	}
+	said := func(args ...string) string { return warned(t, args...) }
 	want := said("grad", at("m.onnx"), "-o", at("g.onnx"))
 	if !strings.Contains(want, "stored statistics") {
 		t.Fatalf("grad warns %q", want)
@@ -63,5 +51,53 @@ out loss float32[]
 	}
 	if got := said(append([]string{"--quiet"}, append(train, at("c"))...)...); got != want {
 		t.Errorf("train --quiet warns %q, grad %q", got, want)
+	}
+}
+
+// warned are the warnings of a command.
+func warned(t *testing.T, args ...string) string {
+	t.Helper()
+	var out, stderr bytes.Buffer
+	if code := run(context.Background(), args, &out, &stderr); code != exitDone {
+		t.Fatalf("%v: exit code %d, %s", args, code, stderr.String())
+	}
+	var warnings []string
+	for line := range strings.Lines(stderr.String()) {
+		if strings.HasPrefix(line, "warning: ") {
+			warnings = append(warnings, line)
+		}
+	}
+	return strings.Join(warnings, "")
+}
+
+// TestTrainWarnsOfRuns: where the loss is no mean over samples, an update by several runs, or
+// ranks, is another one than by a large batch, and train says so.
+func TestTrainWarnsOfRuns(t *testing.T) {
+	at := newFolder(t).at
+	for name, loss := range map[string]string{"sum": "ReduceSum", "mean": "ReduceMean"} {
+		m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[batch,2]\ninit w float32[2,2] = [1,2,3,4]\nh = MatMul(x, w)\nsq = Mul(h, h)\nloss = " +
+			loss + "(sq) {keepdims=0}\nout loss float32[]\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Save(at(name + ".onnx")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := remat.WriteNPZ(at("d.npz"), map[string]remat.Tensor{"x": remat.FromFloat32s(make([]float32, 16), 8, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		model, flags, want string
+	}{
+		{"sum", "--batch 2", ""},
+		{"mean", "--batch 2 --accumulate 2", ""},
+		{"sum", "--batch 2 --accumulate 2", "the loss is a sum, by ReduceSum that makes loss: an update by the mean of 2 runs"},
+		{"sum", "--batch 2 --ranks 4", "an update by the mean of 4 runs"},
+	} {
+		args := append([]string{"train", at(c.model + ".onnx"), "--data", at("d.npz"), "--steps", "1", "-o", at(fmt.Sprint(i))}, strings.Fields(c.flags)...)
+		if got := warned(t, args...); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s %s: warns %q, want %q", c.model, c.flags, got, c.want)
+		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
@@ -182,9 +183,9 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 	if err != nil {
 		return nil, err
 	}
-	var warnings []string
-	if a.derived != nil {
-		warnings = a.derived.Warnings
+	warnings, err := f.warnings(a)
+	if err != nil {
+		return nil, err
 	}
 	return &Fitted{
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Warnings: warnings,
@@ -193,6 +194,29 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm, Sync: a.sync,
 		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
 	}, nil
+}
+
+// warnings are what the model leaves open about what is trained, and why an update by several
+// runs is not what one by a batch of all their samples would be.
+func (f *fitting) warnings(a *attempt) ([]string, error) {
+	if a.derived == nil {
+		return nil, nil
+	}
+	list, runs := slices.Clone(a.derived.Warnings), max(a.runs, 1)
+	if f.o.Ranks.sums() {
+		runs *= int64(f.o.Ranks.Size)
+	}
+	if runs == 1 {
+		return list, nil
+	}
+	why, err := NoMeanOfSamples(f.source.Model, f.o.Pipeline.Dims, f.o.Derive.Grad.Loss)
+	if err != nil {
+		return nil, err
+	}
+	if why != "" {
+		list = append(list, fmt.Sprintf("%s: an update by the mean of %d runs is not that of one batch of all their samples", why, runs))
+	}
+	return list, nil
 }
 
 // A fitting is one run of Fit.
