@@ -91,10 +91,8 @@ func (b *Buckets) first() int {
 
 // runBucket runs a graph, which leaves in the slab what others read.
 func (t *training) runBucket(g *BucketSession, rec *Record) error {
-	for _, name := range g.Sums {
-		if err := editFloats(g.Session, name, func(values []float32) error { clear(values); return nil }); err != nil {
-			return err
-		}
+	if err := clearFloats(g.Session, g.Sums); err != nil {
+		return err
 	}
 	out, err := t.runSession(g.Session, rec)
 	if err != nil {

@@ -270,19 +270,11 @@ func (t *training) settle(rec *Record, overflowed bool) {
 
 // drop forgets the gradients of a step that is skipped.
 func (r *Ranks) drop(s *runtime.Session) error {
-	for _, name := range r.exchanged(s) {
-		err := s.Edit(name, func(t runtime.Tensor) error {
-			clear(t.Data)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
+	err := clearFloats(s, r.exchanged(s))
+	if err == nil && r.Owned != nil {
+		err = r.Owned.forget(s)
 	}
-	if r.Owned != nil {
-		return r.Owned.forget(s)
-	}
-	return nil
+	return err
 }
 
 // update runs the graph of updates.

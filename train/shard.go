@@ -132,6 +132,16 @@ func editFloats(s *runtime.Session, name string, f func([]float32) error) error 
 	})
 }
 
+// clearFloats sets float32 inputs to zero.
+func clearFloats(s *runtime.Session, names []string) error {
+	for _, name := range names {
+		if err := editFloats(s, name, func(values []float32) error { clear(values); return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // exchange calls f with the values of each round, by rank.
 func (s *Owned) exchange(session *runtime.Session, names []string, f func([][]float32) error) error {
 	for _, round := range s.rounds {

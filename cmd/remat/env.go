@@ -276,7 +276,7 @@ func (e *env) onCUDA() bool {
 // canRun is nil where steps run as --provider says: for who would else plan for CUDA, perhaps
 // for long, before a session says that there is none.
 func (e *env) canRun() error {
-	if e.provider != string(ort.CUDA) {
+	if !e.onCUDA() {
 		return nil
 	}
 	engine, err := e.engine()

@@ -113,10 +113,9 @@ func evaluate(e *env, c *cli.Context) error {
 	return nil
 }
 
-// perplexityText is the perplexity for people, nothing where no labels are counted: of what
-// is no cross entropy there is none.
+// perplexityText is the perplexity for people, nothing where there is none.
 func perplexityText(format string, perplexity float64, counts string) string {
-	if counts == "samples" {
+	if !report.HasPerplexity(counts) {
 		return ""
 	}
 	return fmt.Sprintf(format, perplexity)

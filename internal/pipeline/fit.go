@@ -206,7 +206,7 @@ func (f *fitting) warnings(a *attempt) ([]string, error) {
 	if f.o.Ranks.sums() {
 		runs *= int64(f.o.Ranks.Size)
 	}
-	if runs == 1 {
+	if runs == 1 || f.divisible {
 		return list, nil
 	}
 	why, err := NoMeanOfSamples(f.source.Model, f.o.Pipeline.Dims, f.o.Derive.Grad.Loss)
@@ -229,6 +229,8 @@ type fitting struct {
 	attempts []*attempt // in the order in which they were made
 	noNorm   bool       // the norm was left out
 	whole    string     // why the batch is not split, ""
+	// divisible: the loss is found to be the mean of what samples make by themselves.
+	divisible bool
 }
 
 // look finds out what the source is.

@@ -148,11 +148,14 @@ func (f *fitting) splits() ([]split, error) {
 	case f.o.Memory == 0 || f.o.Whole || f.axis.name == "" || batch == 0:
 		return []split{{batch, 1}}, nil
 	}
-	var err error
-	if f.whole, err = wholeBatch(f.source.Model, f.o.Pipeline.Dims, f.o.Derive.Grad.Loss); err != nil {
-		return nil, err
+	if !f.divisible {
+		var err error
+		if f.whole, err = wholeBatch(f.source.Model, f.o.Pipeline.Dims, f.o.Derive.Grad.Loss); err != nil {
+			return nil, err
+		}
+		f.divisible = f.whole == ""
 	}
-	if f.whole != "" {
+	if !f.divisible {
 		return []split{{batch, 1}}, nil
 	}
 	var list []split

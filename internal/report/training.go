@@ -207,9 +207,13 @@ func short(x float64) string {
 // counts is what a step's tokens are.
 func (t *Training) counts() string { return cmp.Or(t.Counts, "tokens") }
 
+// HasPerplexity reports that e to the power of a loss says something, by what is counted of
+// the data: not where that is samples, whose loss is no cross entropy of labels.
+func HasPerplexity(counts string) bool { return counts != "samples" }
+
 // perplexityLines has the last perplexity, where labels are counted.
 func (t *Training) perplexityLines() []string {
-	if t.counts() == "samples" {
+	if !HasPerplexity(t.counts()) {
 		return nil
 	}
 	return []string{"perplexity " + short(t.perplexity.Last())}

@@ -30,7 +30,7 @@ func (t *Training) charts() []chart {
 		curveChart("scale", "Loss scale", "number", "What the loss is multiplied by, so that gradients in half precision do not vanish.", 240,
 			drawnCurve{name: "loss scale", color: "--v6", curve: &t.scale}),
 	}
-	if t.perplexity.Points > 1 && t.counts() != "samples" {
+	if t.perplexity.Points > 1 && HasPerplexity(t.counts()) {
 		all = append(all, curveChart("perplexity", "Perplexity", "number", "Of the validation data: e to the power of its loss.", 240, drawnCurve{"perplexity", "--v3", &t.perplexity, true}))
 	}
 	if t.skipped > 0 {

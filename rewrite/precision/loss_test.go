@@ -124,7 +124,7 @@ func TestOverflow(t *testing.T) {
 // summed over four rows, with W and V matrices.
 func twoProducts(t *testing.T) *sample {
 	t.Helper()
-	m := parse(t, `in x float32[4,2]
+	return derived(t, `in x float32[4,2]
 		in y float32[4,2]
 		in z float32[4,2]
 		init W float32[2,2] = zeros
@@ -135,6 +135,12 @@ func twoProducts(t *testing.T) *sample {
 		weighed = Mul(both, z)
 		loss = ReduceMean(weighed) {keepdims=0}
 		out loss float32[]`)
+}
+
+// derived is the training graph of a model in text.
+func derived(t *testing.T, body string) *sample {
+	t.Helper()
+	m := parse(t, body)
 	res, err := grad.Differentiate(m, grad.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +224,7 @@ func (s *sample) overflowOfW(t *testing.T, name string, m *onnx.Model, alone boo
 // TestEqualGradients: W and U have one gradient, and what their updates make of it is merged,
 // as a file has it. Both are updated as in float32, and neither where it overflows.
 func TestEqualGradients(t *testing.T) {
-	m := parse(t, `in x float32[4,2]
+	s := derived(t, `in x float32[4,2]
 		in y float32[4,2]
 		in z float32[4,2]
 		init W float32[2,2] = zeros
@@ -232,11 +238,6 @@ func TestEqualGradients(t *testing.T) {
 		weighed = Mul(all, z)
 		loss = ReduceMean(weighed) {keepdims=0}
 		out loss float32[]`)
-	res, err := grad.Differentiate(m, grad.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &sample{model: m, res: res}
 	for _, kind := range optim.Kinds() {
 		for _, by := range []Overflow{OverflowAll, OverflowParameter} {
 			for i, clip := range []optim.Clip{"", "", optim.ClipGlobal, optim.ClipParameter, optim.ClipPrevious} {

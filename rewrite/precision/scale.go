@@ -85,15 +85,8 @@ func (p *pass) scale() error {
 	}
 	// An optimizer unscales all that it reads or nothing.
 	byOptimizer := !slices.ContainsFunc(p.grads, func(g gradient) bool { return g.grad.IsOutput() })
-	whole := map[*onnx.Value]*onnx.Value{} // a gradient may be that of several parameters
-	for i, g := range p.grads {
-		if byOptimizer {
-			break
-		}
-		if whole[g.grad] == nil {
-			whole[g.grad] = p.unscale(g.grad, inverse, func(n *onnx.Node) bool { return !backward[n] })
-		}
-		p.grads[i].grad = whole[g.grad]
+	if !byOptimizer {
+		p.unscaleEach(inverse, func(n *onnx.Node) bool { return !backward[n] })
 	}
 	sums := p.sums()
 	total := p.total(sums)
@@ -230,6 +223,17 @@ func (p *pass) unscale(raw, inverse *onnx.Value, readers func(*onnx.Node) bool) 
 	p.g.Rename(raw, p.g.FreshValueName("remat/scale/"+name+"/scaled"))
 	p.g.Rename(whole, name)
 	return whole
+}
+
+// unscaleEach unscales each gradient once: it may be that of several parameters.
+func (p *pass) unscaleEach(inverse *onnx.Value, readers func(*onnx.Node) bool) {
+	unscaled := map[*onnx.Value]*onnx.Value{}
+	for i, g := range p.grads {
+		if unscaled[g.grad] == nil {
+			unscaled[g.grad] = p.unscale(g.grad, inverse, readers)
+		}
+		p.grads[i].grad = unscaled[g.grad]
+	}
 }
 
 // sums are those of each gradient as it is now, float32 [].
