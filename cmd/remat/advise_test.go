@@ -28,7 +28,7 @@ var adviceCases = []struct {
 	{"gpt2_tiny_mask.ts.onnx", []string{"--optimizer", "lion"}, nil, []float64{0.8, 0.5}},
 	{"gpt2_tiny_mask.ts_dynaxes.onnx", []string{"--batch", "4", "--seq", "24"}, nil, []float64{0.7, 0.4}},
 	{"nanogpt_tril.ts_op17.onnx", nil, nil, []float64{0.8, 0.5}},
-	{"bert_tiny.ts.onnx", nil, nil, []float64{0.7, 0.2}},
+	{"bert_tiny.ts.onnx", nil, []float64{0.2}, []float64{0.7}},
 	{"encoder_postln.dyn.onnx", nil, nil, []float64{0.8, 0.5}},
 	{"encoder_postln.ts.onnx", nil, nil, []float64{0.7}},
 	{"seq20_relu.dyn.onnx", nil, nil, []float64{0.8, 0.6}},

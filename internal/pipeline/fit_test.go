@@ -31,9 +31,6 @@ func fitSource(t *testing.T, name string) *Source {
 		}
 		c := row.Default
 		c.Batch, c.Seq, c.Seed = 0, 0, 3
-		if name == "mlp" {
-			c.Layers, c.Hidden = 5, 64
-		}
 		built, err := row.Build(c)
 		if err != nil {
 			t.Fatal(err)
