@@ -21,7 +21,7 @@ var mayImport = map[string][]string{
 	"onnx":                              {"onnx"},
 	"ortmodel":                          {},
 	"models":                            {"onnx", "models"},
-	"planner":                           {"ortmodel"},
+	"planner":                           {"ortmodel", "internal/units"},
 	"planner/analysis":                  {"onnx", "ortmodel", "planner", "internal/step"},
 	"rewrite":                           {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "models/weights", "internal/step"},
 	"rewrite/stage":                     {"onnx", "ortmodel", "planner", "internal/ranks"},
@@ -30,18 +30,19 @@ var mayImport = map[string][]string{
 	"runtime/mpi":                       {},
 	"runtime/install":                   {"runtime/ortversion"},
 	"runtime/predict":                   {"onnx", "ortmodel", "internal/step"},
-	"internal/report":                   {"planner"},
+	"internal/units":                    {},
+	"internal/report":                   {"planner", "internal/units"},
 	"internal":                          {"onnx", "runtime", "internal"},
 	"internal/step":                     {"onnx", "ortmodel", "rewrite/precision/kernels"},
 	"train":                             {"onnx", "runtime", "models/safetensors", "internal/ranks", "internal/step", "train"},
-	"train/watch":                       {"train", "onnx", "internal/report"},
+	"train/watch":                       {"train", "onnx", "internal/report", "internal/units"},
 	"scripts":                           {"onnx", "models"},
 	"cmd":                               {"onnx", "ortmodel", "models", "planner", "rewrite", "runtime", "train", "internal", "cmd"},
 	"runtime/ort/nulldevice/devicetest": {"runtime/install", "runtime/ort/nulldevice"},
 
 	// The library, which is the module's own folder, and what it is thin over.
 	"remat":             {"internal/pipeline", "onnx", "planner", "rewrite", "runtime", "train"},
-	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "internal/report", "models/safetensors", "internal/ranks", "internal/step"},
+	"internal/pipeline": {"onnx", "ortmodel", "planner", "rewrite", "runtime", "internal/report", "internal/units", "models/safetensors", "internal/ranks", "internal/step"},
 }
 
 // longest returns the folder of the table that holds pkg, "" if none does.

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -38,7 +39,8 @@ type LimitError struct {
 
 // Error names the layers and both figures, in one line.
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("budget of %d bytes for what %s keeps cannot be met: the least found is %d bytes", e.Bytes, e.Name, e.Least)
+	size := units.Distinct(e.Bytes, e.Least)
+	return fmt.Sprintf("budget of %s for what %s keeps cannot be met: the least found is %s", size[0], e.Name, size[1])
 }
 
 // Keeps returns the values that the given operators keep under a plan, one for each buffer,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -23,13 +24,14 @@ func (ix *index) remark(plan *Plan) {
 	switch {
 	case len(plan.Schedule) == len(base):
 		plan.Notes = append(plan.Notes, fmt.Sprintf(
-			"no recomputation: dropping a value between boundaries lowers neither the peak nor the %d bytes that forward keeps for backward", leftBefore))
+			"no recomputation: dropping a value between boundaries lowers neither the peak nor the %s that forward keeps for backward", units.Bytes(leftBefore)))
 	case after < before:
 		return
 	default:
+		kept := units.Distinct(leftBefore, left)
 		plan.Notes = append(plan.Notes, fmt.Sprintf(
-			"recomputation does not lower the peak of %d bytes: %s; the bytes that forward keeps for backward change from %d to %d",
-			before, atPeak(returned, before), leftBefore, left))
+			"recomputation does not lower the peak of %s: %s; what forward keeps for backward changes from %s to %s",
+			units.Bytes(before), atPeak(returned, before), kept[0], kept[1]))
 		return
 	}
 	if 2*returned >= before {
@@ -39,7 +41,7 @@ func (ix *index) remark(plan *Plan) {
 
 func atPeak(returned, peak int64) string {
 	if 2*returned >= peak {
-		return fmt.Sprintf("%d bytes of it are outputs of the step, which updating in backward would free", returned)
+		return fmt.Sprintf("%s of it are outputs of the step, which updating in backward would free", units.Bytes(returned))
 	}
 	return "it is reached inside one segment, or in the last one, whose values are still live when its gradients start"
 }

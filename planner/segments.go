@@ -6,6 +6,7 @@ import (
 	"path"
 	"sort"
 
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/ortmodel"
 )
 
@@ -338,8 +339,9 @@ func solveSqrt(p *Problem, o Options) (*Plan, error) {
 	full := segmentPlan(p, "full", layers, tailOf(layers))
 	sim := newLiveSim(p.indexed())
 	if a, b := sim.run(plan.Schedule), sim.run(full.Schedule); b < a {
+		size := units.Distinct(b, a)
 		plan.Notes = append(plan.Notes, fmt.Sprintf(
-			"one boundary per layer (--strategy full) would reach %d bytes instead of %d at the same extra forward: here the inside of a layer outweighs its boundary", b, a))
+			"one boundary per layer (--strategy full) would reach %s instead of %s at the same extra forward: here the inside of a layer outweighs its boundary", size[0], size[1]))
 	}
 	return plan, nil
 }

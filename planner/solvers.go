@@ -7,6 +7,8 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // ErrNoBackward says that a graph has no backward part to plan for.
@@ -153,6 +155,6 @@ type InfeasibleError struct {
 
 // Error describes the three figures in one line.
 func (e *InfeasibleError) Error() string {
-	return fmt.Sprintf("budget of %d bytes cannot be met: the least peak found is %d bytes, and no plan needs less than %d",
-		e.Budget, e.Least, e.LowerBound)
+	size := units.Distinct(e.Budget, e.Least, e.LowerBound)
+	return fmt.Sprintf("budget of %s cannot be met: the least peak found is %s, and no plan needs less than %s", size[0], size[1], size[2])
 }

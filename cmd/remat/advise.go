@@ -13,6 +13,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -163,7 +164,7 @@ func (a *adviceRun) run() error {
 		err = doc.Text(e.stdout)
 	}
 	if err == nil && advice.Recommended == nil {
-		err = &checkError{fmt.Errorf("%s: nothing fits in %s: the nearest takes %s", a.name, report.Bytes(advice.Memory), report.Bytes(advice.Nearest.Bytes))}
+		err = &checkError{fmt.Errorf("%s: nothing fits in %s: the nearest takes %s", a.name, units.Bytes(advice.Memory), units.Bytes(advice.Nearest.Bytes))}
 	}
 	return err
 }

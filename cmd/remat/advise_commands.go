@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/quantize"
 )
@@ -228,7 +228,7 @@ func (a *adviceRun) recipe(t *pipeline.Taken) ([]byte, error) {
 		return nil, err
 	}
 	head := fmt.Sprintf("# remat %s: %s, trained within %s. With data and a length it runs by\n#   remat train --config THIS.yaml%s --steps N -o DIR\n",
-		version, a.name, report.Bytes(a.options.Memory), a.data())
+		version, a.name, units.Bytes(a.options.Memory), a.data())
 	if a.row != nil {
 		head += "# after\n#   " + a.commands(t)[0] + "\n"
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
@@ -350,7 +351,7 @@ func predictNative(e *env, o planOptions, emulated *planned) error {
 		return err
 	}
 	reason := fmt.Sprintf("computes the numbers of %s in float32; with %s kernels on CUDA, the step takes %s (predicted)",
-		native.To, native.To, report.Bytes(p.result.Peak))
+		native.To, native.To, units.Bytes(p.result.Peak))
 	emulated.document.Notes = append(emulated.document.Notes, report.Note{What: nativeNote, Reason: report.Text(reason)})
 	return nil
 }

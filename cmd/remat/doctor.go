@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/install"
@@ -188,7 +189,7 @@ func gpuFindings() []finding {
 		name, _ := d.GetName()
 		mem, _ := d.GetMemoryInfo()
 		out = append(out, finding{fmt.Sprintf("gpu %d", i),
-			fmt.Sprintf("%s, %s of %s free, driver %s", name, report.Bytes(int64(mem.Free)), report.Bytes(int64(mem.Total)), driver), true, ""})
+			fmt.Sprintf("%s, %s of %s free, driver %s", name, units.Bytes(int64(mem.Free)), units.Bytes(int64(mem.Total)), driver), true, ""})
 	}
 	return out
 }
@@ -204,7 +205,7 @@ func nvmlError(ret nvml.Return) string {
 
 func memoryFinding() finding {
 	total, free := remat.HostMemory()
-	return finding{"memory", fmt.Sprintf("%s of %s available, %d cores", report.Bytes(free), report.Bytes(total), runtime.NumCPU()), true, ""}
+	return finding{"memory", fmt.Sprintf("%s of %s available, %d cores", units.Bytes(free), units.Bytes(total), runtime.NumCPU()), true, ""}
 }
 
 // cudaFinding tries the CUDA provider on the smallest graph there is.

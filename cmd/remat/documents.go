@@ -7,6 +7,7 @@ import (
 	"runtime"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -32,7 +33,7 @@ func timelinePNG(path, model string, t *report.Timeline) error {
 func machineFacts(e *env) report.Facts {
 	total, _ := remat.HostMemory()
 	facts := report.Facts{
-		{Key: "machine", Value: fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), report.Bytes(total))},
+		{Key: "machine", Value: fmt.Sprintf("%s/%s, %d cores, %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), units.Bytes(total))},
 		{Key: "remat", Value: version},
 	}
 	if e.loaded != nil {

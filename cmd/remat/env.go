@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -309,7 +309,7 @@ func (e *env) interrupted() error {
 
 // readBytes reads a flag that takes a size of at least that many bytes, and no share.
 func readBytes(flag, text string, least int64) (int64, error) {
-	size, err := report.ParseSize(text)
+	size, err := units.ParseSize(text)
 	if err != nil {
 		return 0, fmt.Errorf("--%s: %w", flag, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -247,10 +248,10 @@ func some(names []string) string {
 func printDerivation(e *env, d *derivation) {
 	frozen := ""
 	if len(d.Frozen) > 0 {
-		frozen = fmt.Sprintf(" (frozen: %d of %s)", len(d.Frozen), report.Bytes(d.FrozenBytes))
+		frozen = fmt.Sprintf(" (frozen: %d of %s)", len(d.Frozen), units.Bytes(d.FrozenBytes))
 	}
 	e.say("%s: loss %s, %d nodes (forward %d), %d parameters of %s%s, optimizer %s",
-		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), report.Bytes(d.ParameterBytes), frozen, d.Optimizer)
+		d.Model, d.Loss, d.Nodes, d.ForwardNodes, len(d.Parameters), units.Bytes(d.ParameterBytes), frozen, d.Optimizer)
 	printQuantized(e, d.Quantized)
 	if !e.quiet {
 		printDecisions(e, d)
@@ -300,7 +301,7 @@ func printQuantized(e *env, q *quantized) {
 	if q == nil {
 		return
 	}
-	e.say("%d frozen weights in %s: %s in place of %s", len(q.Weights), q.Type, report.Bytes(q.Bytes), report.Bytes(q.FromBytes))
+	e.say("%d frozen weights in %s: %s in place of %s", len(q.Weights), q.Type, units.Bytes(q.Bytes), units.Bytes(q.FromBytes))
 	names := map[string][]string{}
 	for _, k := range q.Kept {
 		names[k.Why] = append(names[k.Why], k.Name)

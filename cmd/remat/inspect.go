@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/crosscheck"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -404,7 +405,7 @@ func printInspection(e *env, d *inspection) error {
 // parameters counts those that train and the others apart, with their elements.
 func (d *inspection) parameters() string {
 	if d.Trained.Count == 0 {
-		return fmt.Sprintf("%d (%s)", d.Parameters, report.Bytes(d.ParameterBytes))
+		return fmt.Sprintf("%d (%s)", d.Parameters, units.Bytes(d.ParameterBytes))
 	}
 	return fmt.Sprintf("%s, %s", sumText(d.Trained, "trained"), sumText(d.Frozen, "frozen"))
 }
@@ -413,7 +414,7 @@ func sumText(s report.ParameterSum, what string) string {
 	if s.Count == 0 {
 		return "none " + what
 	}
-	return fmt.Sprintf("%d %s (%s elements, %s)", s.Count, what, grouped(s.Elements), report.Bytes(s.Bytes))
+	return fmt.Sprintf("%d %s (%s elements, %s)", s.Count, what, grouped(s.Elements), units.Bytes(s.Bytes))
 }
 
 // grouped writes a number with commas between thousands.
@@ -473,13 +474,13 @@ func printPeak(e *env, m *memoryInfo) {
 	if !m.Exact {
 		exact = "at least; not known: " + m.Unknown[0] + m.advice
 	}
-	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s (%s in ONNX Runtime's arena)", report.Bytes(m.LivePeakBytes), exact,
-		report.Bytes(m.TotalPeakBytes), report.Bytes(m.SessionBytes), report.Bytes(m.ReservedBytes), report.Bytes(m.ArenaBytes))
+	e.say("predicted live peak: %s (%s), total %s, session %s, reserved %s (%s in ONNX Runtime's arena)", units.Bytes(m.LivePeakBytes), exact,
+		units.Bytes(m.TotalPeakBytes), units.Bytes(m.SessionBytes), units.Bytes(m.ReservedBytes), units.Bytes(m.ArenaBytes))
 	if n := len(m.Workspaces); n > 0 {
-		e.say("cuDNN workspaces whose size is not known, as no GPU was asked: %d, %s counted for each (--workspace)", n, report.Bytes(m.WorkspaceBytes))
+		e.say("cuDNN workspaces whose size is not known, as no GPU was asked: %d, %s counted for each (--workspace)", n, units.Bytes(m.WorkspaceBytes))
 	}
 	if r := m.Rehearsed; r != nil {
-		e.say("rehearsed live peak: %s, total %s, reserved %s (%s)", report.Bytes(*r.LivePeakBytes), report.Bytes(*r.TotalPeakBytes),
-			report.Bytes(*r.ReservedBytes), report.NoNumbers)
+		e.say("rehearsed live peak: %s, total %s, reserved %s (%s)", units.Bytes(*r.LivePeakBytes), units.Bytes(*r.TotalPeakBytes),
+			units.Bytes(*r.ReservedBytes), report.NoNumbers)
 	}
 }

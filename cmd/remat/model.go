@@ -9,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/models"
 )
 
@@ -169,6 +170,6 @@ func writeModel(e *env, c *cli.Context) error {
 	if e.json {
 		return report.WriteJSON(e.stdout, map[string]any{"model": out, "name": name, "config": cfg, "parameters": elements, "nodes": len(built.Model.Graph.Nodes)})
 	}
-	e.say("%s: %s, %s parameters, %d nodes", out, name, report.Count(elements), len(built.Model.Graph.Nodes))
+	e.say("%s: %s, %s parameters, %d nodes", out, name, units.Count(elements), len(built.Model.Graph.Nodes))
 	return nil
 }

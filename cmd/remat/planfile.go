@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite"
@@ -311,22 +312,22 @@ func explain(e *env, path, graph string) error {
 	t := report.Table{Columns: []string{">bytes", "value", "layer", "~kept because"}}
 	for i := range reasons {
 		r := &reasons[i]
-		t.Rows = append(t.Rows, []string{report.Bytes(r.Bytes), report.Shorten(r.Name, 200), report.Shorten(layer(r), 200), whyKept(r)})
+		t.Rows = append(t.Rows, []string{units.Bytes(r.Bytes), report.Shorten(r.Name, 200), report.Shorten(layer(r), 200), whyKept(r)})
 	}
 	return t.Text(e.stdout)
 }
 
 // whyKept is a reason for a person, in one line.
 func whyKept(r *planner.Reason) string {
-	work := report.Count(r.SavedFLOPs) + " FLOPs"
+	work := units.Count(r.SavedFLOPs) + " FLOPs"
 	var line string
 	switch {
 	case r.MustStay:
 		line = "must stay: " + r.Why
 	case r.Freed > 0:
-		line = fmt.Sprintf("worth it: dropping it would take %s off the peak and cost %s", report.Bytes(r.Freed), work)
+		line = fmt.Sprintf("worth it: dropping it would take %s off the peak and cost %s", units.Bytes(r.Freed), work)
 	case r.Freed < 0:
-		line = fmt.Sprintf("needed: dropping it would add %s to the peak and cost %s", report.Bytes(-r.Freed), work)
+		line = fmt.Sprintf("needed: dropping it would add %s to the peak and cost %s", units.Bytes(-r.Freed), work)
 	default:
 		line = fmt.Sprintf("free: dropping it would not lower the peak and would cost %s", work)
 	}

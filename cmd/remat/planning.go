@@ -21,6 +21,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -121,7 +122,7 @@ func readPlanOptions(e *env, c *cli.Context) (planOptions, error) {
 		return o, err
 	}
 	if bound := c.String("overhead"); bound != "" {
-		share, err := report.ParseShare(bound)
+		share, err := units.ParseShare(bound)
 		if err != nil {
 			return o, fmt.Errorf("--overhead: %w", err)
 		}
@@ -496,7 +497,7 @@ func gainsNothing(d *report.Plan) string {
 		return ""
 	}
 	return fmt.Sprintf("%s computes %s again and saves %s of the peak: --strategy none is without that work",
-		d.Strategy, report.Percent(float64(d.Overhead)), report.Percent(float64(d.Saving)))
+		d.Strategy, units.Percent(float64(d.Overhead)), units.Percent(float64(d.Saving)))
 }
 
 // remarkPlan says on stderr what was not done as asked, or for nothing.
@@ -540,13 +541,13 @@ func infeasible(err error) error {
 	case errors.As(err, &work):
 		return &checkError{fmt.Errorf("%w: raise --overhead, or a --budget", err)}
 	case errors.As(err, &layers):
-		return &checkError{fmt.Errorf("%w: raise --budget %s= to at least %s", err, layers.Name, report.BytesUp(layers.Least))}
+		return &checkError{fmt.Errorf("%w: raise --budget %s= to at least %s", err, layers.Name, units.BytesUp(layers.Least))}
 	case errors.As(err, &workspace):
-		return &checkError{fmt.Errorf("%w: raise --chunk-loss to at least %s", err, report.BytesUp(workspace.Least))}
+		return &checkError{fmt.Errorf("%w: raise --chunk-loss to at least %s", err, units.BytesUp(workspace.Least))}
 	case errors.As(err, &live):
-		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, report.BytesUp(live.Least))}
+		return &checkError{fmt.Errorf("%w: raise --budget to at least %s", err, units.BytesUp(live.Least))}
 	case errors.As(err, &total):
-		return &checkError{fmt.Errorf("%w: raise --budget-total to at least %s", err, report.BytesUp(total.Least.Bytes()))}
+		return &checkError{fmt.Errorf("%w: raise --budget-total to at least %s", err, units.BytesUp(total.Least.Bytes()))}
 	}
 	return err
 }
@@ -557,7 +558,7 @@ func readBudget(o planOptions, p *pipeline.Planner) (pipeline.Budget, error) {
 	var b pipeline.Budget
 	b.Work = o.overhead
 	if o.budget != "" {
-		size, err := report.ParseSize(o.budget)
+		size, err := units.ParseSize(o.budget)
 		if err != nil {
 			return b, fmt.Errorf("--budget: %w", err)
 		}
@@ -566,7 +567,7 @@ func readBudget(o planOptions, p *pipeline.Planner) (pipeline.Budget, error) {
 		}
 	}
 	if o.total != "" {
-		size, err := report.ParseSize(o.total)
+		size, err := units.ParseSize(o.total)
 		if err != nil {
 			return b, fmt.Errorf("--budget-total: %w", err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // silence is how long nothing is said where no terminal is.
@@ -127,7 +127,7 @@ func planningText(s pipeline.Progress) string {
 		}
 	}
 	if s.Best > 0 {
-		text += ", best " + report.Bytes(s.Best)
+		text += ", best " + units.Bytes(s.Best)
 	}
 	return text
 }

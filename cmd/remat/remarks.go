@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	remat "github.com/onnx-remat/remat/runtime"
 )
@@ -93,7 +94,7 @@ func scale(x *report.Float) string {
 	if x == nil {
 		return "?"
 	}
-	return report.Number(float64(*x))
+	return units.Number(float64(*x))
 }
 
 // plural is a number with what it counts.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/optim"
@@ -137,8 +138,8 @@ func (p *planned) say(e *env, out string) {
 		e.say("plan: %s", p.limited)
 	}
 	e.say("%s: live peak %s as given, %s as written (%s saved), %s more work",
-		out, report.Bytes(p.document.PeakBytesBefore), report.Bytes(p.document.PeakBytesAfter),
-		report.Percent(float64(p.document.Saving)), report.Percent(float64(p.document.Overhead)))
+		out, units.Bytes(p.document.PeakBytesBefore), units.Bytes(p.document.PeakBytesAfter),
+		units.Percent(float64(p.document.Saving)), units.Percent(float64(p.document.Overhead)))
 }
 
 // bundle writes a planned file as a folder for a runtime.

@@ -11,6 +11,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/rewrite/stage"
 )
 
@@ -94,7 +95,7 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 	}
 	t := report.Table{Columns: []string{"stage", ">parameters", ">state", ">sends", ">forward", ">backward", ">" + ranks.GPipe, ">" + ranks.OneForward}}
 	for _, s := range doc.Stages {
-		row := []string{fmt.Sprint(s.Stage), report.Bytes(s.ParameterBytes), report.Bytes(s.StateBytes), report.Bytes(s.SentBytes)}
+		row := []string{fmt.Sprint(s.Stage), units.Bytes(s.ParameterBytes), units.Bytes(s.StateBytes), units.Bytes(s.SentBytes)}
 		for _, f := range []*pipeline.StageFile{s.Forward, s.Backward} {
 			var live *int64
 			if f != nil {
@@ -119,5 +120,5 @@ func bytesOrNone(n *int64) string {
 	if n == nil {
 		return "–"
 	}
-	return report.Bytes(*n)
+	return units.Bytes(*n)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/grad"
@@ -170,7 +171,7 @@ func (w *sweeper) describe(point *report.SweepPoint, file *pipeline.File) {
 	point.Outcome, point.Fits = report.SweepOK, true
 	if w.o.limit > 0 && peak > w.o.limit {
 		point.Outcome, point.Fits = report.SweepOOM, false
-		point.Why = report.Text(fmt.Sprintf("needs %s, limit %s", report.Bytes(peak), report.Bytes(w.o.limit)))
+		point.Why = report.Text(fmt.Sprintf("needs %s, limit %s", units.Bytes(peak), units.Bytes(w.o.limit)))
 	}
 	if !file.Prediction.Exact() {
 		point.Why = report.Text("at least: " + file.Prediction.Unknown[0])

@@ -11,6 +11,7 @@ import (
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/rewrite/stage"
 	remat "github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/mpi"
@@ -381,10 +382,10 @@ func decidedTable(f *pipeline.Fitted) report.Table {
 	for _, d := range f.Decisions {
 		saves, work := "", ""
 		if d.Saves != nil {
-			saves = report.Bytes(*d.Saves)
+			saves = units.Bytes(*d.Saves)
 		}
 		if d.Work != nil {
-			work = report.Percent(*d.Work)
+			work = units.Percent(*d.Work)
 		}
 		t.Rows = append(t.Rows, []string{d.Measure, d.Did, saves, work, d.Costs})
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/pipeline"
 	"github.com/onnx-remat/remat/internal/ranks"
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/stage"
@@ -114,8 +114,8 @@ func (t *trainRun) sayBuckets(list []*subject, made *pipeline.Buckets) {
 	}
 	held := made.Bytes + ranks.Scratch(t.ranks.Size)
 	t.e.say("in %d buckets it takes %s: parameters %s, state %s, feeds %s, sessions %s, live peak %s, what graphs leave for each other and ranks exchange %s",
-		t.ranks.buckets, report.Bytes(parameters+state+feeds+*session+*live+held), report.Bytes(parameters), report.Bytes(state), report.Bytes(feeds),
-		report.Bytes(*session), report.Bytes(*live), report.Bytes(held))
+		t.ranks.buckets, units.Bytes(parameters+state+feeds+*session+*live+held), units.Bytes(parameters), units.Bytes(state), units.Bytes(feeds),
+		units.Bytes(*session), units.Bytes(*live), units.Bytes(held))
 }
 
 // An opening opens sessions that share what they have with those before.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/train/data"
 )
 
@@ -93,6 +93,6 @@ func expand(list []string) ([]string, error) {
 func openData(ctx context.Context, e *env, o data.Options) (*data.Source, error) {
 	bar := e.progress(-1, "tokenizing")
 	defer bar.Finish()
-	o.Progress = func(done, total int64) { bar.Say(fmt.Sprintf("%s of %s", report.Bytes(done), report.Bytes(total))) }
+	o.Progress = func(done, total int64) { bar.Say(fmt.Sprintf("%s of %s", units.Bytes(done), units.Bytes(total))) }
 	return data.Open(ctx, o)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/pipeline"
-	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
@@ -171,10 +171,10 @@ func printFit(e *env, f *pipeline.Fitted) {
 	for _, d := range f.Decisions {
 		line := fmt.Sprintf("%-13s %s", d.Measure, d.Did)
 		if d.Saves != nil {
-			line += ": saves " + report.Bytes(*d.Saves)
+			line += ": saves " + units.Bytes(*d.Saves)
 		}
 		if d.Work != nil && *d.Work > 0 {
-			line += ", " + report.Percent(*d.Work) + " more work"
+			line += ", " + units.Percent(*d.Work) + " more work"
 		}
 		if d.Costs != "" {
 			line += "; costs " + d.Costs
@@ -183,17 +183,17 @@ func printFit(e *env, f *pipeline.Fitted) {
 	}
 	var parts []string
 	for _, p := range append(f.Total.Parts(), f.Beside...) {
-		parts = append(parts, p.What+" "+report.Bytes(p.Bytes))
+		parts = append(parts, p.What+" "+units.Bytes(p.Bytes))
 	}
 	of := ""
 	if f.Memory > 0 {
-		of = " of " + report.Bytes(f.Memory)
+		of = " of " + units.Bytes(f.Memory)
 	}
 	takes := "takes"
 	if !f.Total.Exact {
 		takes = "takes at least, as not all sizes are known,"
 	}
-	e.say("%s %s %s%s: %s", f.Path, takes, report.Bytes(f.Bytes), of, strings.Join(parts, ", "))
+	e.say("%s %s %s%s: %s", f.Path, takes, units.Bytes(f.Bytes), of, strings.Join(parts, ", "))
 	if f.OfData {
 		e.say("sizes that data alone tells are those of the first batch; another may take more or less")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/train"
 	"github.com/onnx-remat/remat/train/watch"
@@ -189,14 +190,14 @@ func (p *trainingLine) step(r train.Record) {
 func (p *trainingLine) text(r train.Record, seconds float64) string {
 	text := fmt.Sprintf("step %d of %d, loss %.4f%s", r.Step, p.steps, p.loss, p.validation)
 	if p.tokens > 0 && seconds > 0 {
-		text += fmt.Sprintf(", %s %s/s", report.Count(int64(math.Round(float64(p.tokens)/seconds))), p.counts)
+		text += fmt.Sprintf(", %s %s/s", units.Count(int64(math.Round(float64(p.tokens)/seconds))), p.counts)
 	}
 	if memory := max(r.RSSBytes, r.LivePeakBytes); memory > 0 {
-		text += ", " + report.Bytes(memory)
+		text += ", " + units.Bytes(memory)
 	}
 	if done := r.Step - p.from; done > 0 && r.Step < p.steps {
 		left := seconds / float64(done) * float64(p.steps-r.Step)
-		text += ", " + report.Seconds(left) + " left"
+		text += ", " + units.Seconds(left) + " left"
 	}
 	return text
 }

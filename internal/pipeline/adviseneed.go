@@ -9,6 +9,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -187,7 +188,7 @@ func (v *adviser) firstHalf() (globs []string, text string, err error) {
 	if half > 0 {
 		what = fmt.Sprintf("the first %d of %d layers", half, base.Problem.LayerCount())
 	}
-	return patternsOf(frozen, trained), fmt.Sprintf("%s, %s", what, report.Bytes(bytes)), nil
+	return patternsOf(frozen, trained), fmt.Sprintf("%s, %s", what, units.Bytes(bytes)), nil
 }
 
 // firstReader is the place of the first forward node that computes with a parameter, of

@@ -7,7 +7,7 @@ package pipeline
 import (
 	"fmt"
 
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/planner"
 )
 
@@ -31,7 +31,7 @@ func (v *adviser) same() error {
 	}
 	o := v.o.FitOptions
 	if v.beyond() {
-		remark := fmt.Sprintf("not enough: parameters and state alone take %s", report.Bytes(v.base.Total.Parameters+v.base.Total.State))
+		remark := fmt.Sprintf("not enough: parameters and state alone take %s", units.Bytes(v.base.Total.Parameters+v.base.Total.State))
 		for _, name := range []string{MeasureRecompute, MeasureParts, MeasureMicro} {
 			v.add(Measure{Name: name, Remark: remark})
 		}

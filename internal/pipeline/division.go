@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // A Division says in how many parts something is computed; the zero value leaves
@@ -81,7 +81,7 @@ func ParseSlices(text string) (Division, error) {
 	if err == nil || text[len(text)-1] < 'A' {
 		return d, err
 	}
-	size, err := report.ParseSize(text)
+	size, err := units.ParseSize(text)
 	if err != nil || size.Bytes == 0 {
 		return Division{}, errors.New("want off, auto, a number of parts (at least 2), or what a slice may hold, such as 256MiB")
 	}

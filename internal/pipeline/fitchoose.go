@@ -24,7 +24,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
@@ -98,8 +98,8 @@ func (f *fitting) choose() (*attempt, error) {
 			free = a
 			break
 		}
-		f.say("%s: needs %s as it is, %s over", s.text(f.axis), report.Bytes(a.bytes(a.planner.asked.reordered)),
-			report.Bytes(a.bytes(a.planner.asked.reordered)-f.o.Memory))
+		f.say("%s: needs %s as it is, %s over", s.text(f.axis), units.Bytes(a.bytes(a.planner.asked.reordered)),
+			units.Bytes(a.bytes(a.planner.asked.reordered)-f.o.Memory))
 	}
 	best, least := (*attempt)(nil), math.Inf(1)
 	if free != nil {

@@ -10,8 +10,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/planner"
 )
 
@@ -82,7 +82,7 @@ func (f *fitting) decideSplit(a *attempt, plain int64) (Decision, bool) {
 	if f.axis.fixed > 0 {
 		d.Did += ", as the file's batch is fixed"
 	}
-	d.Costs = "one set of gradients, " + report.Bytes(a.file.summedBytes())
+	d.Costs = "one set of gradients, " + units.Bytes(a.file.summedBytes())
 	if first != a {
 		saved, work := first.bytes(first.planner.asked.reordered)-plain, a.plain/first.plain-1
 		d.Saves, d.Work = &saved, &work
@@ -122,7 +122,7 @@ func updatedText(file *File) string {
 	bytes := gradientBytes(list)
 	text := fmt.Sprintf("%d of %d parameters updated in backward, as soon as their gradient is complete", rep.Applied, rep.Requested)
 	if rep.Applied == rep.Requested {
-		return text + fmt.Sprintf(": the gradients, %s, are never all alive", report.Bytes(bytes))
+		return text + fmt.Sprintf(": the gradients, %s, are never all alive", units.Bytes(bytes))
 	}
 	if len(rep.Skipped) > 0 {
 		text += "; " + rep.Skipped[0].Why

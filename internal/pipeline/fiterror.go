@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
@@ -28,11 +28,11 @@ func (e *FitError) Error() string {
 	var parts []string
 	for _, p := range append(e.Nearest.Total.Parts(), e.Nearest.Beside...) {
 		if p.Bytes > 0 {
-			parts = append(parts, p.What+" "+report.Bytes(p.Bytes))
+			parts = append(parts, p.What+" "+units.Bytes(p.Bytes))
 		}
 	}
 	return fmt.Sprintf("%s: nothing fits in %s: the least found takes %s, with %s (%s); %s",
-		e.Path, report.Bytes(e.Memory), report.Bytes(e.Nearest.Bytes), e.Split, strings.Join(parts, ", "), strings.Join(e.Helps, ", or "))
+		e.Path, units.Bytes(e.Memory), units.Bytes(e.Nearest.Bytes), e.Split, strings.Join(parts, ", "), strings.Join(e.Helps, ", or "))
 }
 
 // unfit is the error for a memory that nothing fits: what comes closest.
@@ -74,7 +74,7 @@ func (f *fitting) unfit() error {
 
 // helps lists what would take less than an attempt that does not fit.
 func (f *fitting) helps(a *attempt, e *FitError) []string {
-	list := []string{"raise --memory to " + report.BytesUp(e.Nearest.Bytes)}
+	list := []string{"raise --memory to " + units.BytesUp(e.Nearest.Bytes)}
 	if a.derived != nil {
 		state := e.Nearest.Total.State
 		if i := slices.IndexFunc(a.beside, func(p Part) bool { return p.What == stateApart }); i >= 0 {
@@ -83,9 +83,9 @@ func (f *fitting) helps(a *attempt, e *FitError) []string {
 		switch kind := f.o.Derive.Update.Kind; {
 		case state == 0 || f.o.Derive.Update.Accumulate > 1:
 		case kind == optim.Lightest:
-			list = append(list, fmt.Sprintf("train without --momentum, which keeps %s of state", report.Bytes(state)))
+			list = append(list, fmt.Sprintf("train without --momentum, which keeps %s of state", units.Bytes(state)))
 		default:
-			list = append(list, fmt.Sprintf("train with --optimizer %s, without the state of %s (%s in all)", optim.Lightest, kind, report.Bytes(state)))
+			list = append(list, fmt.Sprintf("train with --optimizer %s, without the state of %s (%s in all)", optim.Lightest, kind, units.Bytes(state)))
 		}
 		list = append(list, "train fewer parameters, with --frozen")
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -22,7 +23,7 @@ import (
 // computed again.
 type LayerBudget struct {
 	Layers string
-	Size   report.Size
+	Size   units.Size
 }
 
 // ParseLayerBudget reads "GLOB=SIZE"; ok is false where the text has no equal sign.
@@ -35,7 +36,7 @@ func ParseLayerBudget(text string) (b LayerBudget, ok bool, err error) {
 	if _, err := path.Match(b.Layers, ""); err != nil || b.Layers == "" {
 		return b, true, fmt.Errorf("%q: %q is not a pattern of names of layers", text, b.Layers)
 	}
-	if b.Size, err = report.ParseSize(text[at+1:]); err != nil {
+	if b.Size, err = units.ParseSize(text[at+1:]); err != nil {
 		return b, true, fmt.Errorf("%q: %w", text, err)
 	}
 	return b, true, nil
@@ -52,9 +53,9 @@ type WorkError struct {
 
 func (e *WorkError) Error() string {
 	if e.Asked > 0 {
-		return fmt.Sprintf("no plan has at most %s more work: the requested slices alone add %s", report.Percent(e.Work), report.Percent(e.Asked))
+		return fmt.Sprintf("no plan has at most %s more work: the requested slices alone add %s", units.Percent(e.Work), units.Percent(e.Asked))
 	}
-	return fmt.Sprintf("no plan with at most %s more work keeps the budgets of layers", report.Percent(e.Work))
+	return fmt.Sprintf("no plan with at most %s more work keeps the budgets of layers", units.Percent(e.Work))
 }
 
 // A noLayerError says that a budget is of layers that a graph has not: one that is divided may
@@ -80,7 +81,7 @@ func (v *Variant) limit() error {
 		if err != nil {
 			return err
 		}
-		b.Size = report.Size{Bytes: b.Size.Of(p.PlainKept(of))}
+		b.Size = units.Size{Bytes: b.Size.Of(p.PlainKept(of))}
 		budgets[i] = b
 		p.Limits = append(p.Limits, planner.Limit{Name: b.Layers, Of: of, Bytes: b.Size.Bytes})
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -179,7 +180,8 @@ func inSlices(region *tile.Region, want Division) (int, error) {
 		case !ok:
 			return 0, &WorkspaceError{want.Bytes, region.Workspace(parts), parts}
 		case parts == 1:
-			return 0, &tile.SkipError{What: "loss", Why: fmt.Sprintf("whole, it holds %d bytes, which is within %d", region.Workspace(1), want.Bytes)}
+			size := units.Distinct(region.Workspace(1), want.Bytes)
+			return 0, &tile.SkipError{What: "loss", Why: fmt.Sprintf("whole, it holds %s, which is within %s", size[0], size[1])}
 		}
 		return parts, nil
 	}
@@ -194,7 +196,8 @@ type WorkspaceError struct {
 }
 
 func (e *WorkspaceError) Error() string {
-	return fmt.Sprintf("a workspace of %d bytes for the loss cannot be met: of %d slices, the most that there can be, each holds %d bytes", e.Asked, e.Parts, e.Least)
+	size := units.Distinct(e.Asked, e.Least)
+	return fmt.Sprintf("a workspace of %s for the loss cannot be met: of %d slices, the most that there can be, each holds %s", size[0], e.Parts, size[1])
 }
 
 // tile computes wide products in parts, or reports why not.

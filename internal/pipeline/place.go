@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/onnx-remat/remat/internal/report"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 )
 
@@ -89,7 +89,7 @@ func (p *places) copy(location, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	p.say("copying %s of weights to %s", report.Bytes(info.Size()), filepath.Dir(to))
+	p.say("copying %s of weights to %s", units.Bytes(info.Size()), filepath.Dir(to))
 	return onnx.ReplaceFile(to, func(out *os.File) error {
 		if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil {
 			return nil

@@ -11,8 +11,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
@@ -52,7 +52,8 @@ func (p *Planner) weighing(strategy string, searches bool, budget Budget, half *
 	if !refuses || !budget.betters(whole, half) {
 		return half, missed
 	}
-	note := fmt.Sprintf("the casts to %s were left out, as they raise the peak: %d bytes with them, %d without", p.opts.Precision.To, half.Peak, whole.Peak)
+	size := units.Distinct(half.Peak, whole.Peak)
+	note := fmt.Sprintf("the casts to %s were left out, as they raise the peak: %s with them, %s without", p.opts.Precision.To, size[0], size[1])
 	note += p.whyMore(half)
 	if p.opts.provider().Device {
 		note += "; on a GPU they save time as well: --strategy full keeps them"
@@ -72,8 +73,9 @@ func (p *Planner) splitting(strategy string, budget Budget, half *File, missed e
 	if each == nil || err != nil && !unmet(err) || !budget.betters(each, half) {
 		return half, missed
 	}
-	each.Plan.Notes = append(each.Plan.Notes, fmt.Sprintf("overflow parameter: a gradient that overflows keeps its own parameter from being updated; were it all, %s of gradients would wait (--overflow all), and the step hold %d bytes instead of %d",
-		report.Bytes(half.waiting()), half.Peak, each.Peak))
+	size := units.Distinct(half.Peak, each.Peak)
+	each.Plan.Notes = append(each.Plan.Notes, fmt.Sprintf("overflow parameter: a gradient that overflows keeps its own parameter from being updated; were it all, %s of gradients would wait (--overflow all), and the step hold %s instead of %s",
+		units.Bytes(half.waiting()), size[0], size[1]))
 	return each, err
 }
 
@@ -105,7 +107,8 @@ func (p *Planner) remark(f *File) {
 	if f == nil || f.Variant.Options.Precision == nil || f.Peak <= p.Before.LivePeak {
 		return
 	}
-	note := fmt.Sprintf("in %s the step needs %d bytes, more than the %d of the file given", p.opts.Precision.To, f.Peak, p.Before.LivePeak)
+	size := units.Distinct(f.Peak, p.Before.LivePeak)
+	note := fmt.Sprintf("in %s the step needs %s, more than the %s of the file given", p.opts.Precision.To, size[0], size[1])
 	f.Plan.Notes = append(f.Plan.Notes, note+p.whyMore(f))
 }
 
@@ -114,7 +117,7 @@ func (p *Planner) whyMore(f *File) string {
 	var why []string
 	o := p.opts.Precision
 	if n := f.waiting(); n > 0 && f.Variant.Options.Precision.Overflow != precision.OverflowParameter {
-		why = append(why, fmt.Sprintf("%s of gradients wait until all are known to be finite (--overflow parameter updates each at once)", report.Bytes(n)))
+		why = append(why, fmt.Sprintf("%s of gradients wait until all are known to be finite (--overflow parameter updates each at once)", units.Bytes(n)))
 	}
 	if o.Provider != kernels.CUDA && !o.StashOnly {
 		why = append(why, "the CPU's kernels compute in float32, between casts (--provider cuda plans for kernels in half)")

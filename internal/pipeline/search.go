@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
@@ -418,7 +419,8 @@ func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
 		}
 	}
 	if best != r {
-		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("strategy %s gives a smaller file (%d bytes) than the search (%d): using the smaller one", best.Plan.Strategy, best.Peak, r.Peak))
+		size := units.Distinct(best.Peak, r.Peak)
+		best.Plan.Notes = append(best.Plan.Notes, fmt.Sprintf("strategy %s gives a file that needs less (%s) than the search's (%s): using it", best.Plan.Strategy, size[0], size[1]))
 		best.Plan.Strategy = r.Plan.Strategy
 	}
 	return best, nil
@@ -474,7 +476,7 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	note := fmt.Sprintf("the strategy's file would need %d bytes, more than the given one: the input file is kept unchanged", r.Peak)
+	note := fmt.Sprintf("the strategy's file would need %s, more than the given one: the input file is kept unchanged", units.Bytes(r.Peak))
 	if r.Peak-p.Before.LivePeak <= shapesBytes {
 		note = "no order is better than that of the file given: it is written as it was"
 	}

@@ -16,6 +16,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
@@ -138,7 +139,8 @@ type TotalError struct {
 func (e *TotalError) Error() string {
 	var parts []string
 	for _, p := range e.Least.Parts() {
-		parts = append(parts, fmt.Sprintf("%s %d", p.What, p.Bytes))
+		parts = append(parts, p.What+" "+units.Bytes(p.Bytes))
 	}
-	return fmt.Sprintf("total budget of %d bytes cannot be met: the least found is %d bytes (%s)", e.Budget, e.Least.Bytes(), strings.Join(parts, ", "))
+	size := units.Distinct(e.Budget, e.Least.Bytes())
+	return fmt.Sprintf("total budget of %s cannot be met: the least found is %s (%s)", size[0], size[1], strings.Join(parts, ", "))
 }

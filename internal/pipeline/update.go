@@ -15,8 +15,8 @@ package pipeline
 import (
 	"slices"
 
-	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite"
@@ -100,7 +100,7 @@ func (r *File) whyLate(late []waited, last *onnx.Value) string {
 	for _, w := range late {
 		bytes += r.waitingBytes(w.param)
 	}
-	waiting := report.Bytes(bytes) + " of gradients wait"
+	waiting := units.Bytes(bytes) + " of gradients wait"
 	switch {
 	case r.needs(late, last, false):
 		return "the norm of all gradients is needed first; " + waiting + ": remat grad --clip-by parameter " +

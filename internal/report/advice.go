@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // An AdviceNeed itemizes a step as it is made, in bytes. The items are what is live at its
@@ -146,7 +148,7 @@ func (a *Advice) ranksTable() Table {
 		if r.Remark != "" {
 			text = string(r.Remark)
 		}
-		t.add(r.Sync, bytesOr(r.Total), floatOr(r.Overhead, Signed), fitsOr(r.Total, r.Fits), bytesOr(r.SyncBytes), fmt.Sprint(r.Every), floatOr(r.SyncSeconds, Seconds), floatOr(r.Efficiency, Percent), text)
+		t.add(r.Sync, bytesOr(r.Total), floatOr(r.Overhead, units.Signed), fitsOr(r.Total, r.Fits), bytesOr(r.SyncBytes), fmt.Sprint(r.Every), floatOr(r.SyncSeconds, units.Seconds), floatOr(r.Efficiency, units.Percent), text)
 	}
 	return t
 }
@@ -155,23 +157,23 @@ func (a *Advice) needTable() Table {
 	n := &a.Need
 	t := Table{Title: fmt.Sprintf("%s as it is made, on %s (predicted)", a.Model, a.Provider), Columns: []string{"", ">bytes", "~"}}
 	of := func(s ParameterSum) string {
-		return fmt.Sprintf("%s elements in %d tensors", Count(s.Elements), s.Count)
+		return fmt.Sprintf("%s elements in %d tensors", units.Count(s.Elements), s.Count)
 	}
 	parameters := "trained " + of(n.Trained)
 	if n.Frozen.Count > 0 {
 		parameters += ", frozen " + of(n.Frozen)
 	}
-	t.add("parameters", Bytes(n.ParameterBytes), parameters)
-	t.add("gradients", Bytes(n.GradientBytes), "at the peak, those of values too")
-	t.add("optimizer state", Bytes(n.StateBytes), "")
-	t.add("activations", Bytes(n.ActivationBytes), "at the peak")
-	t.add("other", Bytes(n.OtherBytes), fmt.Sprintf("temporaries %s, feeds %s, session %s, and what is returned or reserved", Bytes(n.TemporaryBytes), Bytes(n.FeedBytes), Bytes(n.SessionBytes)))
-	t.add("total", Bytes(n.TotalBytes), "")
+	t.add("parameters", units.Bytes(n.ParameterBytes), parameters)
+	t.add("gradients", units.Bytes(n.GradientBytes), "at the peak, those of values too")
+	t.add("optimizer state", units.Bytes(n.StateBytes), "")
+	t.add("activations", units.Bytes(n.ActivationBytes), "at the peak")
+	t.add("other", units.Bytes(n.OtherBytes), fmt.Sprintf("temporaries %s, feeds %s, session %s, and what is returned or reserved", units.Bytes(n.TemporaryBytes), units.Bytes(n.FeedBytes), units.Bytes(n.SessionBytes)))
+	t.add("total", units.Bytes(n.TotalBytes), "")
 	missing := "nothing"
 	if a.Short > 0 {
-		missing = Bytes(a.Short)
+		missing = units.Bytes(a.Short)
 	}
-	t.add("missing to "+Bytes(a.Memory), missing, "")
+	t.add("missing to "+units.Bytes(a.Memory), missing, "")
 	return t
 }
 
@@ -185,7 +187,7 @@ func (a *Advice) measuresTable() Table {
 			}
 			text += string(m.Remark)
 		}
-		t.add(m.Name, bytesOr(m.AloneSaves), bytesOr(m.Total), floatOr(m.Overhead, Signed), fitsOr(m.Total, m.Fits), text)
+		t.add(m.Name, bytesOr(m.AloneSaves), bytesOr(m.Total), floatOr(m.Overhead, units.Signed), fitsOr(m.Total, m.Fits), text)
 	}
 	return t
 }
@@ -202,9 +204,9 @@ func fitsOr(total *int64, fits bool) string {
 func (a *Advice) closing() string {
 	text, t := "", a.Recommended
 	if t != nil {
-		text = fmt.Sprintf("\nrecommended: takes %s of %s, %s work\n", Bytes(t.Total), Bytes(a.Memory), Signed(float64(t.Overhead)))
+		text = fmt.Sprintf("\nrecommended: takes %s of %s, %s work\n", units.Bytes(t.Total), units.Bytes(a.Memory), units.Signed(float64(t.Overhead)))
 	} else if t = a.Nearest; t != nil {
-		text = fmt.Sprintf("\nnothing fits %s; the nearest takes %s, %s too much\n", Bytes(a.Memory), Bytes(t.Total), Bytes(t.Total-a.Memory))
+		text = fmt.Sprintf("\nnothing fits %s; the nearest takes %s, %s too much\n", units.Bytes(a.Memory), units.Bytes(t.Total), units.Bytes(t.Total-a.Memory))
 	}
 	if t != nil {
 		for _, c := range t.Commands {

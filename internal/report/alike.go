@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // alike are buffers of one row, in the order of their layers.
@@ -76,7 +78,7 @@ func numbered(layer string) (before string, n int, after string, ok bool) {
 func (g *alike) sum() int64 { return int64(len(g.values)) * g.values[0].Bytes }
 
 func (g *alike) size() string {
-	size := Bytes(g.values[0].Bytes)
+	size := units.Bytes(g.values[0].Bytes)
 	if n := len(g.values); n > 1 {
 		size = fmt.Sprintf("%d × %s", n, size)
 	}

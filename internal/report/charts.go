@@ -12,6 +12,8 @@ import (
 
 	"github.com/go-echarts/go-echarts/v2/charts"
 	"github.com/go-echarts/go-echarts/v2/opts"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // chart is one picture of the page, as page.js reads it.
@@ -136,7 +138,7 @@ func (c *Compare) peakChart() chart {
 		if p := m.Memory.predictedTotal(); p != nil {
 			at = max(n, *p)
 		}
-		return float64(at), Bytes(n)
+		return float64(at), units.Bytes(n)
 	}), nil)
 	if len(predicted) > 0 {
 		series(&b.RectChart, "predicted", "scatter", predicted, func(s *charts.SingleSeries) {
@@ -216,9 +218,9 @@ func (c *Compare) timeChart() chart {
 	series(&b.RectChart, "figure", "scatter", c.figures(func(m *Run) (float64, string) {
 		x := m.MedianSeconds()
 		if s := m.StepSeconds; s != nil {
-			return max(x, s.Upper), Seconds(x)
+			return max(x, s.Upper), units.Seconds(x)
 		}
-		return x, Seconds(x)
+		return x, units.Seconds(x)
 	}), nil)
 	return chart{ID: "time", Title: "Time of a step", Height: 80 + 46*len(names), X: "seconds", Y: "name", Tip: "bar", Option: options(b),
 		Caption: "Median; the line spans the quartiles."}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-echarts/go-echarts/v2/charts"
 	"github.com/go-echarts/go-echarts/v2/opts"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // pointBudget bounds the points of all timelines of a page together, so that
@@ -256,7 +258,7 @@ func (c *Compare) stackChart(tr traced, k int) chart {
 		s.MarkPoints = t.peakMark(tr, "peak ", 0)
 	})
 	return chart{ID: "timeline-" + itoa(i), Title: name, Height: 320, X: tr.unit(), Y: "bytes", Max: tr.maxBytes, Tip: "live",
-		Option: options(l), Live: hints, Caption: "Peak: " + Bytes(peak.TotalBytes) + " at " + elide(peak.place(), 120) + "."}
+		Option: options(l), Live: hints, Caption: "Peak: " + units.Bytes(peak.TotalBytes) + " at " + elide(peak.place(), 120) + "."}
 }
 
 // peakAt is the place of the k-th peak on the axes.
@@ -304,7 +306,7 @@ func (t *Timeline) peakMark(tr traced, word string, crowd int) *opts.MarkPoints 
 	}
 	return &opts.MarkPoints{
 		Data: []any{opts.MarkPointNameCoordItem{
-			Name: "peak", Coordinate: []any{x, peak.TotalBytes}, Value: word + Bytes(peak.TotalBytes),
+			Name: "peak", Coordinate: []any{x, peak.TotalBytes}, Value: word + units.Bytes(peak.TotalBytes),
 			Symbol: "circle", SymbolSize: 8, Label: &label,
 		}},
 	}

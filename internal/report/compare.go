@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // Compare is the document of `compare --json`: the same feeds through every
@@ -61,16 +63,16 @@ type Difference struct {
 
 // Worst says in words where the results are furthest apart.
 func (d *Difference) Worst() string {
-	loss := fmt.Sprintf("the loss differs by %s", floatOr(d.RelativeLoss, Number))
+	loss := fmt.Sprintf("the loss differs by %s", floatOr(d.RelativeLoss, units.Number))
 	if d.RelativeGradient == nil || d.RelativeLoss != nil && *d.RelativeLoss > *d.RelativeGradient {
 		return loss
 	}
 	of := "its own largest value"
 	if d.LargestGradient != nil {
-		of = "the largest, " + Number(float64(*d.LargestGradient))
+		of = "the largest, " + units.Number(float64(*d.LargestGradient))
 	}
-	return fmt.Sprintf("%s differs by %s, which is %s of %s", textOr(string(d.WorstGradient)), floatOr(d.Gradient, Number),
-		Number(float64(*d.RelativeGradient)), of)
+	return fmt.Sprintf("%s differs by %s, which is %s of %s", textOr(string(d.WorstGradient)), floatOr(d.Gradient, units.Number),
+		units.Number(float64(*d.RelativeGradient)), of)
 }
 
 // NewPair compares what was measured of two runs and adds the differences.

@@ -9,6 +9,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // An Expectation is a bound on one figure of a pair.
@@ -129,7 +131,7 @@ func (m *Met) Text() string {
 	case m.Value == nil:
 		return "expected " + m.What + ", which was not measured"
 	}
-	return fmt.Sprintf("expected %s, measured %s", m.What, Percent(float64(*m.Value)))
+	return fmt.Sprintf("expected %s, measured %s", m.What, units.Percent(float64(*m.Value)))
 }
 
 // Sentence is what a pair shows, for a reader in a hurry.
@@ -146,7 +148,7 @@ func (c *Compare) Sentence(i int) string {
 		if share < 0 {
 			share, word = -share, "more"
 		}
-		parts = append(parts, fmt.Sprintf("takes %s %s live memory than %s (%s, not %s)", Percent(share), word, a,
+		parts = append(parts, fmt.Sprintf("takes %s %s live memory than %s (%s, not %s)", units.Percent(share), word, a,
 			bytesOr(m.Memory.LivePeakBytes), bytesOr(c.Models[0].Memory.LivePeakBytes)))
 	}
 	if p.Overhead != nil {
@@ -154,7 +156,7 @@ func (c *Compare) Sentence(i int) string {
 		if share < 0 {
 			share, word = -share, "less"
 		}
-		parts = append(parts, fmt.Sprintf("%s %s time", Percent(share), word))
+		parts = append(parts, fmt.Sprintf("%s %s time", units.Percent(share), word))
 	}
 	line := strings.Join(parts, " and ")
 	if line == "" {
@@ -166,7 +168,7 @@ func (c *Compare) Sentence(i int) string {
 	case p.RelativeGradient != nil:
 		line += fmt.Sprintf("; results differ by %.2g of the largest", float64(*p.RelativeGradient))
 	case p.RelativeLoss != nil:
-		line += "; losses differ by " + Percent(float64(*p.RelativeLoss))
+		line += "; losses differ by " + units.Percent(float64(*p.RelativeLoss))
 	}
 	return b + " " + line + "."
 }

@@ -14,6 +14,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 var (
@@ -154,7 +156,7 @@ func (c *Compare) cards() []cardView {
 			if saving < 0 {
 				saving, word = -saving, "more"
 			}
-			card.Big, card.What = Percent(saving), word+" live memory than "+names[0]
+			card.Big, card.What = units.Percent(saving), word+" live memory than "+names[0]
 		default:
 			card.Big, card.What = bytesOr(m.Memory.LivePeakBytes), "live peak"
 		}
@@ -164,9 +166,9 @@ func (c *Compare) cards() []cardView {
 		if m.Memory.TotalPeakBytes != nil {
 			card.Lines = append(card.Lines, "total peak "+bytesOr(m.Memory.TotalPeakBytes))
 		}
-		if t := Seconds(m.MedianSeconds()); t != none {
+		if t := units.Seconds(m.MedianSeconds()); t != none {
 			if p != nil && p.Overhead != nil {
-				t += " (" + Signed(float64(*p.Overhead)) + ")"
+				t += " (" + units.Signed(float64(*p.Overhead)) + ")"
 			}
 			card.Lines = append(card.Lines, "step "+t)
 		}
@@ -188,7 +190,7 @@ func (p *Pair) verdict() []string {
 	case p.RelativeGradient != nil:
 		return []string{fmt.Sprintf("gradients within %.2g (relative)", float64(*p.RelativeGradient))}
 	case p.Loss != nil:
-		return []string{"loss differs by " + Number(float64(*p.Loss))}
+		return []string{"loss differs by " + units.Number(float64(*p.Loss))}
 	}
 	return nil
 }

@@ -17,6 +17,8 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // Phases are total bytes at the moments; nil where the step has no such phase.
@@ -120,7 +122,7 @@ func (c *Compare) phasesTable() Table {
 		}
 		cells[len(moments)] = bytesOr(p.KeptByForward)
 		if pair != nil {
-			cells[len(moments)+1] = floatOr(pair.KeptShare, Percent)
+			cells[len(moments)+1] = floatOr(pair.KeptShare, units.Percent)
 		}
 		return cells
 	})
@@ -208,10 +210,10 @@ func (l *Load) table() Table {
 		if before > 0 {
 			added = differenceOf(new(s.n), new(before))
 			if s.n == before {
-				added = Bytes(0)
+				added = units.Bytes(0)
 			}
 		}
-		t.add(s.name, Bytes(s.n), added)
+		t.add(s.name, units.Bytes(s.n), added)
 		before = s.n
 	}
 	return t

@@ -12,6 +12,8 @@ package report
 import (
 	"fmt"
 	"slices"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // StepMemory is what is there during a step, and after it; bytes.
@@ -119,7 +121,7 @@ func (m *Monitor) growth(what string, s []sample, perStep, atAll float64) bool {
 	}
 	since := s[0].step
 	m.Grows, m.What, m.BytesPerStep, m.Since = true, Text(what), num(slope), &since
-	m.Verdict = fmt.Sprintf("%s grows by %s a step, since step %d of %d", what, Bytes(int64(slope)), since, m.Steps)
+	m.Verdict = fmt.Sprintf("%s grows by %s a step, since step %d of %d", what, units.Bytes(int64(slope)), since, m.Steps)
 	return true
 }
 
@@ -128,10 +130,10 @@ func (m *Monitor) table() Table {
 	if m.MostResident == 0 {
 		return t
 	}
-	t.add("live peak", none, Bytes(m.MostLive))
-	t.add("live after a step", Bytes(m.LeastLiveAfter), Bytes(m.MostLiveAfter))
-	t.add("reserved", none, Bytes(m.MostReserved))
-	t.add("resident", Bytes(m.LeastResident), Bytes(m.MostResident))
+	t.add("live peak", none, units.Bytes(m.MostLive))
+	t.add("live after a step", units.Bytes(m.LeastLiveAfter), units.Bytes(m.MostLiveAfter))
+	t.add("reserved", none, units.Bytes(m.MostReserved))
+	t.add("resident", units.Bytes(m.LeastResident), units.Bytes(m.MostResident))
 	return t
 }
 
@@ -150,10 +152,10 @@ type Fragmentation struct {
 
 func (f *Fragmentation) table() Table {
 	t := Table{Title: "the arena's worst moment, predicted", Columns: []string{"", ">bytes", "~"}}
-	t.add("asked for", Bytes(f.Request), "by "+Shorten(textOr(string(f.Node)), 60))
-	t.add("largest free block", Bytes(f.Largest), none)
-	t.add("free in all", Bytes(f.Free), none)
-	t.add("live", Bytes(f.Live), none)
-	t.add("reserved until then", Bytes(f.Reserved), none)
+	t.add("asked for", units.Bytes(f.Request), "by "+Shorten(textOr(string(f.Node)), 60))
+	t.add("largest free block", units.Bytes(f.Largest), none)
+	t.add("free in all", units.Bytes(f.Free), none)
+	t.add("live", units.Bytes(f.Live), none)
+	t.add("reserved until then", units.Bytes(f.Reserved), none)
 	return t
 }

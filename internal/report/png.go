@@ -15,6 +15,8 @@ import (
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // Sizes of the pictures: a text column's width at 200 dots per inch.
@@ -195,12 +197,12 @@ func shortBytes(x float64) string {
 	if x == 0 {
 		return "0"
 	}
-	unit, units := 0, append([]string{"B"}, binaryUnits...)
-	for x >= 1024 && unit+1 < len(units) {
+	unit, names := 0, append([]string{"B"}, units.Binary...)
+	for x >= 1024 && unit+1 < len(names) {
 		x /= 1024
 		unit++
 	}
-	return trimZeros(fmt.Sprintf("%.2f", x)) + " " + units[unit]
+	return units.TrimZeros(fmt.Sprintf("%.2f", x)) + " " + names[unit]
 }
 
 // labelled puts at most that many ticks at 1, 2 or 5 times a power of ten, written
@@ -229,14 +231,16 @@ func (l labelled) Ticks(low, high float64) []plot.Tick {
 	return ticks
 }
 
-func shortShare(x float64) string { return Number(noMinusZero(math.Round(x*1000)/10, 0.05)) + " %" }
+func shortShare(x float64) string {
+	return units.Number(units.NoMinusZero(math.Round(x*1000)/10, 0.05)) + " %"
+}
 
 func shortSeconds(x float64) string {
 	if x == 0 {
 		return "0"
 	}
 	if math.Abs(x) < 1 {
-		return Number(math.Round(x*1e6)/1e3) + " ms"
+		return units.Number(math.Round(x*1e6)/1e3) + " ms"
 	}
-	return Number(math.Round(x*1e3)/1e3) + " s"
+	return units.Number(math.Round(x*1e3)/1e3) + " s"
 }

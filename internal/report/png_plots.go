@@ -11,6 +11,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 func (c *Compare) timelinePlot() (*plot.Plot, error) {
@@ -66,7 +68,7 @@ func (c *Compare) addPeak(p *plot.Plot, tr traced, k int) error {
 	if crowd > 1 {
 		return nil
 	}
-	label, err := plotter.NewLabels(plotter.XYLabels{XYs: at, Labels: []string{Bytes(int64(at[0].Y))}})
+	label, err := plotter.NewLabels(plotter.XYLabels{XYs: at, Labels: []string{units.Bytes(int64(at[0].Y))}})
 	if err != nil {
 		return err
 	}
@@ -159,7 +161,7 @@ func (c *Compare) peakPlot() (*plot.Plot, error) {
 	p.X.Tick.Marker = binaryTicks(4)
 	if err := addFigures(p, runs, func(r *Run) (float64, string) {
 		s, rest := r.peakSizes()
-		return float64(s.Total() + rest), Bytes(s.Total() + rest)
+		return float64(s.Total() + rest), units.Bytes(s.Total() + rest)
 	}); err != nil {
 		return nil, err
 	}
@@ -232,7 +234,7 @@ func (c *Compare) timePlot() (*plot.Plot, error) {
 	}
 	p.X.Min, p.X.Max = 0, 1.2*most
 	p.X.Tick.Marker = labelled{shortSeconds, 5}
-	if err := addFigures(p, runs, func(r *Run) (float64, string) { return end(r), Seconds(r.MedianSeconds()) }); err != nil {
+	if err := addFigures(p, runs, func(r *Run) (float64, string) { return end(r), units.Seconds(r.MedianSeconds()) }); err != nil {
 		return nil, err
 	}
 	p.NominalY(names...)

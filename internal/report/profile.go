@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // NodeRun is one execution of one node.
@@ -118,14 +120,14 @@ func (p *Profile) table() Table {
 			continue
 		}
 		cells := []string{textOr(r.Name), textOr(string(r.Op)), textOr(string(r.Layer)), textOr(string(r.Phase)),
-			Seconds(r.Seconds), Percent(r.Share), Bytes(r.Bytes), itoa(r.Calls), textOr(string(r.Shapes))}
+			units.Seconds(r.Seconds), units.Percent(r.Share), units.Bytes(r.Bytes), itoa(r.Calls), textOr(string(r.Shapes))}
 		if at := map[string]int{"operator": 1, "layer": 2, "phase": 3}[p.By]; at > 0 {
 			cells[at] = none // it is the name
 		}
 		t.add(cells...)
 	}
 	if more > 0 {
-		t.add(fmt.Sprintf("%d more", more), none, none, none, Seconds(rest.Seconds), Percent(rest.Share), Bytes(rest.Bytes), itoa(rest.Calls), none)
+		t.add(fmt.Sprintf("%d more", more), none, none, none, units.Seconds(rest.Seconds), units.Percent(rest.Share), units.Bytes(rest.Bytes), itoa(rest.Calls), none)
 	}
 	return t.compact()
 }

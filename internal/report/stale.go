@@ -1,6 +1,10 @@
 package report
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/onnx-remat/remat/internal/units"
+)
 
 // StalePrediction is a live peak, in bytes, that a file's metadata predict of
 // another graph than the file holds.
@@ -13,8 +17,8 @@ type StalePrediction struct {
 func (s *StalePrediction) String() string {
 	now := ""
 	if s.NowBytes != nil {
-		now = fmt.Sprintf("; predicted now: %s", Bytes(*s.NowBytes))
+		now = fmt.Sprintf("; predicted now: %s", units.Bytes(*s.NowBytes))
 	}
 	return fmt.Sprintf("saved again by another tool: the predicted peak of %s no longer holds%s: rewrite the file again, or use the file that remat wrote",
-		Bytes(s.LivePeakBytes), now)
+		units.Bytes(s.LivePeakBytes), now)
 }

@@ -11,6 +11,8 @@ import (
 	"io"
 	"math"
 	"slices"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // SweepPoint is one size and strategy.
@@ -223,7 +225,7 @@ func (s *Sweep) tables() []Table {
 func (s *Sweep) pointsTable() Table {
 	t := Table{Title: "predicted", Columns: []string{"strategy", ">" + s.Over, "sizes", ">live peak", ">total", ">of the first", ">a sample", ">saved", ">theory", ">work again", ">measured", ">difference", ">step", "~outcome"}}
 	if s.Limit != nil {
-		t.Title += ", limit " + Bytes(*s.Limit)
+		t.Title += ", limit " + units.Bytes(*s.Limit)
 	}
 	for _, c := range s.Curves() {
 		for _, p := range c.Points {
@@ -233,10 +235,10 @@ func (s *Sweep) pointsTable() Table {
 			}
 			seconds := none
 			if p.Seconds != nil {
-				seconds = Seconds(*p.Seconds)
+				seconds = units.Seconds(*p.Seconds)
 			}
 			t.add(c.Strategy, fmt.Sprint(s.At(p)), textOr(c.Others), bytesOr(p.LivePeak), bytesOr(p.TotalPeak), floatOr(p.Relative, times),
-				bytesOr(p.PerSample), floatOr(p.Saving, Percent), floatOr(p.TheorySaving, Percent), floatOr(p.Overhead, Signed),
+				bytesOr(p.PerSample), floatOr(p.Saving, units.Percent), floatOr(p.TheorySaving, units.Percent), floatOr(p.Overhead, units.Signed),
 				bytesOr(p.MeasuredLivePeak), differenceOf(p.MeasuredLivePeak, p.LivePeak), seconds, outcome)
 		}
 	}
@@ -249,7 +251,7 @@ func times(x float64) string { return fmt.Sprintf("%.2f ×", x) }
 func (s *Sweep) fitTable() Table {
 	t := Table{Title: "total = base + slope × " + s.Over, Columns: []string{"strategy", "sizes", ">base", ">slope", ">R²"}}
 	for _, f := range s.Fit {
-		t.add(f.Strategy, textOr(string(f.Others)), Bytes(f.Base), Bytes(f.Slope), fmt.Sprintf("%.4f", float64(f.R2)))
+		t.add(f.Strategy, textOr(string(f.Others)), units.Bytes(f.Base), units.Bytes(f.Slope), fmt.Sprintf("%.4f", float64(f.R2)))
 	}
 	return t
 }

@@ -15,6 +15,8 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // chart draws the total over the size that grows, a line for each curve, and the limit.
@@ -41,7 +43,7 @@ func (s *Sweep) chart() chart {
 	}
 	if s.Limit != nil && *s.Limit <= 4*most {
 		most = max(most, *s.Limit)
-		series(&l.RectChart, "limit "+Bytes(*s.Limit), "line", [][]any{{left, *s.Limit}, {right, *s.Limit}}, func(s *charts.SingleSeries) {
+		series(&l.RectChart, "limit "+units.Bytes(*s.Limit), "line", [][]any{{left, *s.Limit}, {right, *s.Limit}}, func(s *charts.SingleSeries) {
 			s.Color, s.ShowSymbol = "--ink", opts.Bool(false)
 			s.LineStyle = &opts.LineStyle{Width: 1.5, Type: "dashed"}
 		})
@@ -109,7 +111,7 @@ func (s *Sweep) PNG(w io.Writer) error {
 	if s.Limit != nil && float64(*s.Limit) <= 4*most {
 		y := float64(*s.Limit)
 		most = max(most, y)
-		if err := line("limit "+Bytes(*s.Limit), plotter.XYs{{X: left, Y: y}, {X: right, Y: y}}, ink, false, true); err != nil {
+		if err := line("limit "+units.Bytes(*s.Limit), plotter.XYs{{X: left, Y: y}, {X: right, Y: y}}, ink, false, true); err != nil {
 			return err
 		}
 	}
@@ -145,10 +147,10 @@ func (s *Sweep) cards() []cardView {
 			if f.Strategy != c.Strategy || string(f.Others) != c.Others {
 				continue
 			}
-			line := Bytes(f.Base) + " and " + Bytes(f.Slope) + " for each " + s.Over
+			line := units.Bytes(f.Base) + " and " + units.Bytes(f.Slope) + " for each " + s.Over
 			if card.Big == "" {
-				card.Big, card.What = Bytes(f.Slope), "for each "+s.Over
-				line = "and " + Bytes(f.Base)
+				card.Big, card.What = units.Bytes(f.Slope), "for each "+s.Over
+				line = "and " + units.Bytes(f.Base)
 			}
 			card.Lines = append(card.Lines, line)
 		}

@@ -3,6 +3,8 @@ package report
 import (
 	"fmt"
 	"io"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // Text writes the comparison as a person reads it.
@@ -53,9 +55,9 @@ func (c *Compare) memoryTable() Table {
 			ran = "alone"
 		}
 		if p != nil {
-			saving = floatOr(p.Saving, Percent)
-			theory = floatOr(p.TheorySaving, Percent)
-			total = floatOr(p.TotalSaving, Percent)
+			saving = floatOr(p.Saving, units.Percent)
+			theory = floatOr(p.TheorySaving, units.Percent)
+			total = floatOr(p.TotalSaving, units.Percent)
 		}
 		return []string{bytesOr(m.Memory.LivePeakBytes), saving, theory, bytesOr(m.Memory.TotalPeakBytes), total,
 			bytesOr(m.Memory.ReservedBytes), bytesOr(m.Memory.ArenaPeakBytes), bytesOr(m.Memory.ArenaReservedBytes), bytesOr(m.Memory.RSSPeakBytes), ran, textOr(string(m.Error))}
@@ -77,10 +79,10 @@ func (c *Compare) peakTable() Table {
 		}
 		for i, k := range AllCategories {
 			if n := m.Peak.Sizes.Of(k); n != 0 {
-				cells[i] = Bytes(n)
+				cells[i] = units.Bytes(n)
 			}
 		}
-		cells[len(columns)] = Bytes(m.Peak.TotalBytes)
+		cells[len(columns)] = units.Bytes(m.Peak.TotalBytes)
 		cells[len(columns)+1] = textOr(elide(m.Peak.Node, 60))
 		return cells
 	})
@@ -92,14 +94,14 @@ func (c *Compare) timeTable() Table {
 		quartiles, steps, overhead, rate := none, none, none, none
 		if s := m.StepSeconds; s != nil {
 			if steps = itoa(s.Count); s.Count > 1 {
-				quartiles = Seconds(s.Quartile) + " to " + Seconds(s.Upper)
+				quartiles = units.Seconds(s.Quartile) + " to " + units.Seconds(s.Upper)
 			}
 		}
 		if p != nil {
-			overhead = floatOr(p.Overhead, Signed)
+			overhead = floatOr(p.Overhead, units.Signed)
 			rate = floatOr(p.SavedBytesPerSecondLost, byteRate)
 		}
-		return []string{Seconds(m.MedianSeconds()), quartiles, steps, overhead, rate}
+		return []string{units.Seconds(m.MedianSeconds()), quartiles, steps, overhead, rate}
 	})
 }
 
@@ -114,7 +116,7 @@ func (c *Compare) deviceTable() Table {
 		if d.FallbackNodes != nil {
 			fallback = itoa(int(*d.FallbackNodes))
 		}
-		return []string{itoa(int(d.CopiesToHost)), Bytes(d.BytesToHost), itoa(int(d.CopiesToDevice)), Bytes(d.BytesToDevice),
+		return []string{itoa(int(d.CopiesToHost)), units.Bytes(d.BytesToHost), itoa(int(d.CopiesToDevice)), units.Bytes(d.BytesToDevice),
 			itoa(int(d.Synchronizations)), fallback, itoa(int(d.Kernels))}
 	})
 }
@@ -131,7 +133,7 @@ func (c *Compare) predictionTable() Table {
 				cells = append(cells, none, none, none)
 				return
 			}
-			cells = append(cells, bytesOr(measured), Bytes(*predicted), differenceOf(measured, predicted))
+			cells = append(cells, bytesOr(measured), units.Bytes(*predicted), differenceOf(measured, predicted))
 		}
 		three(m.Memory.LivePeakBytes, m.Memory.PredictedLivePeakBytes)
 		three(m.Memory.SessionBytes, m.Memory.PredictedSessionBytes)
@@ -146,15 +148,15 @@ func (c *Compare) resultTable() Table {
 	return c.perVariant("results", columns, func(_ int, m *Run, p *Pair) []string {
 		cells := []string{none, none, none, none, none, none, none, none}
 		if l := m.Losses(); len(l) > 0 {
-			cells[0] = Number(l[0])
+			cells[0] = units.Number(l[0])
 			if len(l) > 1 {
-				cells[1] = Number(l[len(l)-1])
+				cells[1] = units.Number(l[len(l)-1])
 			}
 		}
 		if p != nil {
-			cells[2] = floatOr(p.Loss, Number)
-			cells[3] = floatOr(p.Gradient, Number)
-			cells[4] = floatOr(p.RelativeGradient, Number)
+			cells[2] = floatOr(p.Loss, units.Number)
+			cells[3] = floatOr(p.Gradient, units.Number)
+			cells[4] = floatOr(p.RelativeGradient, units.Number)
 			cells[5], cells[6] = yesNo(p.BitIdentical), yesNo(p.WithinTolerance)
 			cells[7] = textOr(string(p.WorstGradient))
 		}

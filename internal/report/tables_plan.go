@@ -3,6 +3,8 @@ package report
 import (
 	"fmt"
 	"io"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // Text writes the plan as a person reads it.
@@ -12,36 +14,36 @@ func (p *Plan) Text(w io.Writer) error {
 
 func (p *Plan) summaryTable() Table {
 	t := Table{Title: "plan: " + textOr(p.Strategy), Columns: []string{"", ">"}}
-	t.add("live peak as given", Bytes(p.PeakBytesBefore))
+	t.add("live peak as given", units.Bytes(p.PeakBytesBefore))
 	if p.PeakBytesScheduled != nil {
-		t.add("only reordered", Bytes(*p.PeakBytesScheduled))
+		t.add("only reordered", units.Bytes(*p.PeakBytesScheduled))
 	}
-	t.add("planned", Bytes(p.PeakBytesAfter))
-	t.add("saving", Percent(float64(p.Saving)))
+	t.add("planned", units.Bytes(p.PeakBytesAfter))
+	t.add("saving", units.Percent(float64(p.Saving)))
 	if p.TheorySaving != nil {
-		t.add("1 − 1/√L, of activations", floatOr(p.TheorySaving, Percent))
+		t.add("1 − 1/√L, of activations", floatOr(p.TheorySaving, units.Percent))
 	}
 	if b := p.LowerBoundBytes; b != nil {
-		t.add("lower bound", Bytes(*b))
+		t.add("lower bound", units.Bytes(*b))
 		if *b > 0 {
-			t.add("above the lower bound", Percent(float64(p.PeakBytesAfter)/float64(*b)-1))
+			t.add("above the lower bound", units.Percent(float64(p.PeakBytesAfter)/float64(*b)-1))
 		}
 	}
 	if p.BudgetBytes != nil {
-		t.add("budget", Bytes(*p.BudgetBytes))
+		t.add("budget", units.Bytes(*p.BudgetBytes))
 	}
 	for _, b := range p.LayerBudgets {
-		t.add("kept of "+b.Layers, fmt.Sprintf("%s, budget %s, plain %s", Bytes(b.KeptBytes), Bytes(b.BudgetBytes), Bytes(b.PlainBytes)))
+		t.add("kept of "+b.Layers, fmt.Sprintf("%s, budget %s, plain %s", units.Bytes(b.KeptBytes), units.Bytes(b.BudgetBytes), units.Bytes(b.PlainBytes)))
 	}
 	t.add("feasible", yesNo(&p.Feasible))
 	t.add("boundaries", itoa(len(p.Boundaries)))
 	t.add("kept values", itoa(len(p.Kept)))
 	t.add("recomputed nodes", itoa(p.RecomputedNodes))
-	t.add("FLOPs of the step", Count(p.FLOPs))
-	t.add("FLOPs recomputed", Count(p.RecomputeFLOPs))
-	t.add("overhead", Signed(float64(p.Overhead)))
-	t.add("solver time", Seconds(p.SolverSeconds))
-	t.add("planning time", Seconds(p.PlanSeconds))
+	t.add("FLOPs of the step", units.Count(p.FLOPs))
+	t.add("FLOPs recomputed", units.Count(p.RecomputeFLOPs))
+	t.add("overhead", units.Signed(float64(p.Overhead)))
+	t.add("solver time", units.Seconds(p.SolverSeconds))
+	t.add("planning time", units.Seconds(p.PlanSeconds))
 	return t
 }
 
@@ -59,10 +61,10 @@ func (p *Plan) totalTable() Table {
 		{"session", p.Total.SessionBytes}, {"live peak", p.Total.LivePeakBytes}, {"reserved beyond it", p.Total.UnusedBytes},
 		{"total", p.Total.TotalBytes}, {"in ONNX Runtime's arena", p.Total.TotalBytes + p.Total.ArenaReservedBytes - p.Total.ReservedBytes},
 	} {
-		t.add(row.what, Bytes(row.bytes))
+		t.add(row.what, units.Bytes(row.bytes))
 	}
 	if p.Total.BudgetBytes != nil {
-		t.add("budget", Bytes(*p.Total.BudgetBytes))
+		t.add("budget", units.Bytes(*p.Total.BudgetBytes))
 	}
 	return t
 }
@@ -74,7 +76,7 @@ func (p *Plan) layersTable() Table {
 		if l.Boundary {
 			boundary = "yes"
 		}
-		t.add(textOr(l.Layer), Bytes(l.KeptBytes), itoa(l.KeptValues), Bytes(l.RecomputedBytes), itoa(l.RecomputedNodes), boundary)
+		t.add(textOr(l.Layer), units.Bytes(l.KeptBytes), itoa(l.KeptValues), units.Bytes(l.RecomputedBytes), itoa(l.RecomputedNodes), boundary)
 	}
 	return t.compact()
 }
@@ -88,9 +90,9 @@ func (p *Plan) paretoTable() Table {
 		}
 		saving := none
 		if p.PeakBytesBefore > 0 {
-			saving = Percent(1 - float64(q.PeakBytes)/float64(p.PeakBytesBefore))
+			saving = units.Percent(1 - float64(q.PeakBytes)/float64(p.PeakBytesBefore))
 		}
-		t.add(textOr(q.Strategy), Bytes(q.PeakBytes), saving, Signed(float64(q.Overhead)), dominated)
+		t.add(textOr(q.Strategy), units.Bytes(q.PeakBytes), saving, units.Signed(float64(q.Overhead)), dominated)
 	}
 	return t.compact()
 }

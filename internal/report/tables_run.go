@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // Text writes the run as a person reads it.
@@ -110,7 +112,7 @@ func differenceOf(measured, predicted *int64) string {
 	if d > 0 {
 		sign = "+"
 	}
-	return sign + Bytes(d)
+	return sign + units.Bytes(d)
 }
 
 func (r *Run) stepsTable() Table {
@@ -126,16 +128,16 @@ func (r *Run) stepsTable() Table {
 		return t
 	}
 	if s := r.StepSeconds; s != nil && s.Count > 1 {
-		t.add("step time, median of "+itoa(s.Count), Seconds(s.Median))
-		t.add("step time, quartiles", Seconds(s.Quartile)+" to "+Seconds(s.Upper))
-		t.add("step time, range", Seconds(s.Low)+" to "+Seconds(s.High))
+		t.add("step time, median of "+itoa(s.Count), units.Seconds(s.Median))
+		t.add("step time, quartiles", units.Seconds(s.Quartile)+" to "+units.Seconds(s.Upper))
+		t.add("step time, range", units.Seconds(s.Low)+" to "+units.Seconds(s.High))
 	} else {
-		t.add("step time", Seconds(r.MedianSeconds()))
+		t.add("step time", units.Seconds(r.MedianSeconds()))
 	}
 	if l := r.Losses(); len(l) > 0 {
-		t.add("loss, first step", Number(l[0]))
+		t.add("loss, first step", units.Number(l[0]))
 		if len(l) > 1 {
-			t.add("loss, last step", Number(l[len(l)-1]))
+			t.add("loss, last step", units.Number(l[len(l)-1]))
 		}
 	}
 	return t
@@ -162,8 +164,8 @@ func (r *Run) deviceTable() Table {
 	if d == nil {
 		return t
 	}
-	t.add("copies to the host", itoa(int(d.CopiesToHost)), Bytes(d.BytesToHost))
-	t.add("copies to the device", itoa(int(d.CopiesToDevice)), Bytes(d.BytesToDevice))
+	t.add("copies to the host", itoa(int(d.CopiesToHost)), units.Bytes(d.BytesToHost))
+	t.add("copies to the device", itoa(int(d.CopiesToDevice)), units.Bytes(d.BytesToDevice))
 	t.add("synchronizations", itoa(int(d.Synchronizations)), none)
 	if d.FallbackNodes != nil {
 		t.add("nodes on the host, with tensors of the device", itoa(int(*d.FallbackNodes)), none)
@@ -183,10 +185,10 @@ func (r *Run) stepMemoryTables(rows int) []Table {
 		t := Table{Title: "at the peak: " + p.place(), Columns: []string{"", ">bytes", ">share"}}
 		for _, c := range AllCategories {
 			if n := p.Sizes.Of(c); n != 0 {
-				t.add(categoryName(c), Bytes(n), Percent(float64(n)/float64(p.TotalBytes)))
+				t.add(categoryName(c), units.Bytes(n), units.Percent(float64(n)/float64(p.TotalBytes)))
 			}
 		}
-		t.add("total", Bytes(p.TotalBytes), Percent(1))
+		t.add("total", units.Bytes(p.TotalBytes), units.Percent(1))
 		tables = append(tables, t, p.liveTable(rows))
 	}
 	if r.Phases != nil {
@@ -195,7 +197,7 @@ func (r *Run) stepMemoryTables(rows int) []Table {
 	if len(r.LayerBudgets) > 0 {
 		t := Table{Title: "kept for the backward pass, by layers with a budget", Columns: []string{"", ">kept", ">planned", ">budget"}}
 		for _, b := range r.LayerBudgets {
-			t.add(string(b.Layers), Bytes(b.KeptBytes), Bytes(b.PlannedBytes), Bytes(b.BudgetBytes))
+			t.add(string(b.Layers), units.Bytes(b.KeptBytes), units.Bytes(b.PlannedBytes), units.Bytes(b.BudgetBytes))
 		}
 		tables = append(tables, t)
 	}
@@ -219,7 +221,7 @@ func (p *Peak) place() string {
 		b.WriteString(", " + clean(string(p.Phase)))
 	}
 	if p.Seconds > 0 {
-		b.WriteString(", after " + Seconds(p.Seconds))
+		b.WriteString(", after " + units.Seconds(p.Seconds))
 	}
 	return b.String()
 }
@@ -238,7 +240,7 @@ func (p *Peak) liveTable(rows int) Table {
 		t.add(g.size(), categoryName(g.values[0].Category), g.name(), textOr(g.values[0].Op), textOr(g.layers()))
 	}
 	if more > 0 {
-		t.add(Bytes(rest), none, fmt.Sprintf("%d more", more), none, none)
+		t.add(units.Bytes(rest), none, fmt.Sprintf("%d more", more), none, none)
 	}
 	return t.compact()
 }
@@ -246,7 +248,7 @@ func (p *Peak) liveTable(rows int) Table {
 func (r *Run) topTimeTable() Table {
 	t := Table{Title: "top operators by time", Columns: []string{"node", "op", "layer", ">time", ">share"}}
 	for _, o := range r.TopTime {
-		t.add(textOr(o.Node), textOr(o.Op), textOr(string(o.Layer)), Seconds(o.Seconds), Percent(o.Share))
+		t.add(textOr(o.Node), textOr(o.Op), textOr(string(o.Layer)), units.Seconds(o.Seconds), units.Percent(o.Share))
 	}
 	return t.compact()
 }
@@ -254,7 +256,7 @@ func (r *Run) topTimeTable() Table {
 func (r *Run) topMemoryTable() Table {
 	t := Table{Title: "top operators by memory", Columns: []string{"node", "op", "layer", ">bytes", ">share"}}
 	for _, o := range r.TopMemory {
-		t.add(textOr(o.Node), textOr(o.Op), textOr(string(o.Layer)), Bytes(o.Bytes), Percent(o.Share))
+		t.add(textOr(o.Node), textOr(o.Op), textOr(string(o.Layer)), units.Bytes(o.Bytes), units.Percent(o.Share))
 	}
 	return t.compact()
 }

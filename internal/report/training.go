@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/onnx-remat/remat/internal/units"
 )
 
 // Training is what the page of a run shows.
@@ -129,7 +131,7 @@ func (t *Training) reading() string {
 	}
 	if t.loss.Thinned() {
 		text += fmt.Sprintf(" %s steps are drawn as %d points of %d steps each: the line is their mean, the pale band reaches from the smallest to the largest.",
-			Count(t.loss.Points), len(t.loss.buckets), t.loss.width)
+			units.Count(t.loss.Points), len(t.loss.buckets), t.loss.width)
 	}
 	return text
 }
@@ -169,16 +171,16 @@ func (t *Training) cards() []cardView {
 			Lines: append(t.perplexityLines(), "lowest loss "+lossText(t.validation.least()))})
 	}
 	if t.seconds > 0 {
-		c := cardView{Name: "Speed", Big: Seconds(t.seconds / float64(t.timed)), What: "a step, in the mean", Color: "--v2"}
+		c := cardView{Name: "Speed", Big: units.Seconds(t.seconds / float64(t.timed)), What: "a step, in the mean", Color: "--v2"}
 		if t.tokens > 0 {
 			c.Lines = []string{short(float64(t.tokens)/t.seconds) + " " + t.counts() + " a second"}
 		}
 		cards = append(cards, c)
 	}
 	if x := t.live.Largest(); !math.IsNaN(x) {
-		c := cardView{Name: "Memory", Big: Bytes(int64(x)), What: "largest live peak of a step", Color: "--v4"}
+		c := cardView{Name: "Memory", Big: units.Bytes(int64(x)), What: "largest live peak of a step", Color: "--v4"}
 		if r := t.resident.Largest(); !math.IsNaN(r) {
-			c.Lines = append(c.Lines, "resident "+Bytes(int64(r)))
+			c.Lines = append(c.Lines, "resident "+units.Bytes(int64(r)))
 		}
 		cards = append(cards, c)
 	}
@@ -199,7 +201,7 @@ func short(x float64) string {
 		return none
 	}
 	if a := math.Abs(x); a >= 10000 && a < 1<<53 {
-		return Count(int64(x))
+		return units.Count(int64(x))
 	}
 	return fmt.Sprintf("%.4g", x)
 }

@@ -129,10 +129,14 @@ func Skip(m *onnx.Model, skips Skips, types build.Typer) error {
 			n.SetInput(1, h.made("norm_unless_skipped", "Where", n.In(1).Type, build.In(skips.All, n.In(2), n.In(1))))
 		}
 	}
+	var mute []string
 	for _, names := range readers { // of which equal nodes were merged
 		if !slices.ContainsFunc(names, func(p string) bool { return said[p] }) {
-			return fmt.Errorf("the update of %q does not say how to skip a step: derive the training graph again", names[0])
+			mute = append(mute, names...)
 		}
+	}
+	if len(mute) > 0 {
+		return fmt.Errorf("the update of %q does not say how to skip a step: derive the training graph again", slices.Min(mute))
 	}
 	return h.finish(m)
 }

@@ -1,4 +1,4 @@
-package report
+package units
 
 import (
 	"errors"
@@ -102,7 +102,7 @@ func (z Size) Of(total int64) int64 {
 // String writes the size so that ParseSize reads it back.
 func (z Size) String() string {
 	if z.IsShare {
-		return fmt.Sprintf("%s%%", trimZeros(fmt.Sprintf("%.12f", z.Share*100)))
+		return fmt.Sprintf("%s%%", TrimZeros(fmt.Sprintf("%.12f", z.Share*100)))
 	}
 	for i := 3; i >= 0; i-- {
 		if u := sizeUnits[i]; z.Bytes != 0 && z.Bytes%u.bytes == 0 {
@@ -112,6 +112,7 @@ func (z Size) String() string {
 	return fmt.Sprintf("%dB", z.Bytes)
 }
 
-func trimZeros(s string) string {
+// TrimZeros drops the zeros at the end of a decimal fraction.
+func TrimZeros(s string) string {
 	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
