@@ -145,7 +145,7 @@ func (p *pass) readLate(v *onnx.Value, n *onnx.Node) *onnx.Value {
 	}
 	h := p.down(v)
 	if before := p.readBefore[reading{v, n}]; before != nil {
-		h = control.Wait(p.b, h, leadsTo(before, param.Name))
+		h = control.Wait(p.b, h, ledBefore(before, n, param.Name))
 	} else if trigger := p.zeroes[n]; trigger != nil {
 		h = control.Wait(p.b, h, trigger)
 	}
@@ -161,11 +161,34 @@ func compareEnds(a, b *onnx.Node, param *onnx.Value, place map[*onnx.Node]int) i
 // leadsTo is the last value of the update of a parameter that only n's output is led
 // to, the next one of a state.
 func leadsTo(n *onnx.Node, param string) *onnx.Value {
-	for v := n.Out(0); ; v = n.Out(0) {
+	values := led(n, param)
+	return values[len(values)-1]
+}
+
+// led are the values of the update of a parameter that only n's output is led to, in turn.
+func led(n *onnx.Node, param string) []*onnx.Value {
+	var values []*onnx.Value
+	for {
+		v := n.Out(0)
+		values = append(values, v)
 		uses := v.Uses()
 		if v.IsOutput() || len(uses) != 1 || !optim.IsUpdate(uses[0].Node, param) {
-			return v
+			return values
 		}
 		n = uses[0].Node
 	}
+}
+
+// ledBefore is the last value that only n's output is led to before what next's is led to
+// comes in: a norm, where next is scaled by it.
+func ledBefore(n, next *onnx.Node, param string) *onnx.Value {
+	shared := led(next, param)
+	last := n.Out(0)
+	for _, v := range led(n, param) {
+		if slices.Contains(shared, v) {
+			break
+		}
+		last = v
+	}
+	return last
 }

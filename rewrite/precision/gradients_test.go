@@ -86,11 +86,19 @@ func TestClippedInAnyOrder(t *testing.T) {
 func TestReadersInAnyOrder(t *testing.T) {
 	s := twoProducts(t)
 	for _, k := range optim.Kinds() {
-		for _, o := range []Options{{To: onnx.BFloat16, Provider: kernels.CPU}, {To: onnx.Float16, Provider: kernels.CUDA}} {
-			m := s.training(t, optim.Defaults(k), Options{})
-			lastFirst(m.Graph)
-			if _, err := Apply(m, o); err != nil {
-				t.Errorf("%s, %s: %v", k, o.To, err)
+		for _, o := range []Options{{To: onnx.BFloat16, Provider: kernels.CPU}, {To: onnx.Float16, Provider: kernels.CPU}, {To: onnx.Float16, Provider: kernels.CUDA}} {
+			for _, clip := range []optim.Clip{"", optim.ClipGlobal, optim.ClipParameter, optim.ClipPrevious} {
+				update := optim.Defaults(k)
+				if update.ClipBy = clip; clip != "" {
+					update.ClipNorm = 1
+				}
+				for _, turn := range []func(*onnx.Graph){func(*onnx.Graph) {}, lastFirst} {
+					m := s.training(t, update, Options{})
+					turn(m.Graph)
+					if _, err := Apply(m, o); err != nil {
+						t.Errorf("%s, clipped by %q, %s: %v", k, clip, o.To, err)
+					}
+				}
 			}
 		}
 	}
