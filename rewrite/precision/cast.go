@@ -271,7 +271,7 @@ func (p *pass) stashes(nodes []*onnx.Node) map[reading]bool {
 // mayWait reports a value that all of backward may read rounded.
 func (p *pass) mayWait(v *onnx.Value) bool {
 	n := v.Producer
-	if !isFloat(v) || !p.forward.Has(n) || p.verdicts[n].kind != full || v.IsOutput() || p.statistic(v) {
+	if !isFloat(v) || !p.forward.Has(n) || p.verdicts[n].kind != full || v.IsOutput() || p.statistic(v) || p.angle[v] {
 		return false
 	}
 	for _, u := range v.Uses() {

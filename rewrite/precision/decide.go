@@ -14,7 +14,7 @@ package precision
 //	                          the bytes are moved
 //
 // So products, convolutions and what lies between them run in half; losses,
-// sums of forward and what they lead to in float32. Softmax, norms and sums of
+// sums of forward and what they lead to in float32, and angles (angles.go). Softmax, norms and sums of
 // backward take half values, and their kernels sum in float32. A statistic meets
 // a half value in half: that value has been rounded already, to the same unit.
 
@@ -114,6 +114,7 @@ func (p *pass) decide() {
 	for _, n := range p.g.Nodes {
 		p.verdicts[n] = p.fixed(n)
 	}
+	p.angles()
 	if p.o.StashOnly {
 		for n, v := range p.verdicts {
 			if v.kind == half || v.kind == undecided {

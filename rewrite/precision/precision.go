@@ -169,6 +169,7 @@ type pass struct {
 	forced map[*onnx.Node]string
 
 	verdicts map[*onnx.Node]verdict
+	angle    map[*onnx.Value]bool // float32 for the sake of a sine (angles.go)
 	// inHalf are the values that are of the half type, or rounded to it.
 	inHalf map[*onnx.Value]bool
 	halves map[*onnx.Value]*onnx.Value
@@ -221,6 +222,7 @@ func newPass(m *onnx.Model, o Options, types build.Typer) (*pass, error) {
 		report:     &Report{Report: rewrite.Report{Pass: "precision"}},
 		forced:     map[*onnx.Node]string{},
 		verdicts:   map[*onnx.Node]verdict{},
+		angle:      map[*onnx.Value]bool{},
 		inHalf:     map[*onnx.Value]bool{},
 		halves:     map[*onnx.Value]*onnx.Value{},
 		fulls:      map[*onnx.Value]*onnx.Value{},
