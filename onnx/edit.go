@@ -139,6 +139,7 @@ func (g *Graph) NewNode(domain, op, name string, inputs []*Value, outputs []stri
 			v.addUse(n, i)
 		}
 	}
+	n.trimInputs()
 	n.Outputs = make([]*Value, len(outputs))
 	for i, o := range outputs {
 		if o != "" {
@@ -180,6 +181,27 @@ func (g *Graph) CloneNode(n *Node, inputs []*Value, rename func(string) string) 
 		v.addUse(c, Captured)
 	}
 	return c
+}
+
+// TrimInputs shortens every node's list of inputs to the last one that it reads: "" behind
+// it means what a shorter list means. ONNX Runtime's fusion of Add and LayerNormalization
+// ends the process where the bias is "" (1.31.1, from level 2 on).
+func (g *Graph) TrimInputs() {
+	for _, n := range g.Nodes {
+		n.trimInputs()
+	}
+}
+
+// trimInputs leaves control flow alone: a Loop has both of its first inputs, read or not.
+func (n *Node) trimInputs() {
+	if len(n.Subgraphs()) > 0 {
+		return
+	}
+	last := len(n.Inputs)
+	for last > 0 && n.Inputs[last-1] == nil {
+		last--
+	}
+	n.Inputs = n.Inputs[:last]
 }
 
 // Append puts nodes at the end of the file order.

@@ -2,7 +2,7 @@ package pipeline
 
 // The passes that bring a graph into the form that is planned, as one table.
 //
-//	opset ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ statistics ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ even pads ─▶ precision ─▶ sums ─▶ workspaces ─▶ updates
+//	opset ─▶ trim ─▶ ordered ─▶ scatter ─▶ single ─▶ drop ─▶ batch ─▶ rows ─▶ chunk ─▶ tile ─▶ widen apart ─▶ statistics ─▶ optimize ─▶ unfold ─▶ fold ─▶ merge ─▶ broadcast ─▶ even pads ─▶ precision ─▶ sums ─▶ workspaces ─▶ updates
 //
 // After the last one no optimization level of ONNX Runtime finds anything to
 // change, so the plan is made for the graph that will run. What recomputation,
@@ -47,6 +47,8 @@ type pass struct {
 var passes = []pass{
 	{name: "find roles", doc: "notes the roles that the given graph's structure tells", run: (*preparation).findRoles},
 	{name: "opset", doc: "brings a graph of an opset before 13 to 13, as control dependencies need it", run: (*preparation).opset},
+	{name: "trim", doc: "inputs that are left out behind the last one that a node reads are taken off its list",
+		after: []string{"opset"}, why: "that leaves inputs out that became attributes, and no fusion is to meet one", run: (*preparation).trim},
 	{name: "ordered", doc: "a file that remat wrote gets its nodes in the order in which they run, and loses the control dependencies of that rewriting",
 		run: (*preparation).unorder},
 	{name: "scatter", doc: "a sum of scattered zeros and another value is scattered into that value", run: (*preparation).scatter},
@@ -215,6 +217,11 @@ func (p *preparation) widenInSlices() error {
 // opset brings a graph to the opset that control dependencies need.
 func (p *preparation) opset(*runtime.Engine) error {
 	return upgrade.Model(p.Model, control.MinOpset)
+}
+
+func (p *preparation) trim(*runtime.Engine) error {
+	p.Model.Graph.TrimInputs()
+	return nil
 }
 
 func (p *preparation) scatter(*runtime.Engine) error {

@@ -72,3 +72,43 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 		}
 	}
 }
+
+// TestLeftOutInputs: a norm whose bias is "", behind a sum, ends ONNX Runtime 1.31.1 as it
+// fuses the two, which the planner has it do. Control flow keeps the inputs it needs.
+func TestLeftOutInputs(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=17
+graph g {
+  in    a float32[2,3,4]
+  in    b float32[2,3,4]
+  in    w float32[4]
+  in    go bool[]
+  s = Add(a, b)
+  y = LayerNormalization(s, w, _)
+  p = MatMul(y, w)
+  l = If(go) {then_branch=graph t {
+    u = ReduceMean(p) {keepdims=0}
+    out   u float32[]
+  }, else_branch=graph e {
+    v = ReduceSum(p, _) {keepdims=0}
+    out   v float32[]
+  }}
+  out   l float32[]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPlanner(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Normalize: Off})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := p.Plan("none", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range f.Model.Graph.Nodes {
+		if len(n.Inputs) > 0 && n.Inputs[len(n.Inputs)-1] == nil {
+			t.Errorf("node %q (%s) ends with an input that is left out", n.Name(), n.OpType())
+		}
+	}
+}

@@ -77,6 +77,7 @@ var passes = []pass{
 func Model(m *onnx.Model, o Options) (*Result, error) {
 	res := &Result{Applied: map[string]int{}}
 	m.Graph.NameNodes()
+	m.Graph.TrimInputs()
 	for _, p := range passes {
 		types, err := infer.Model(m, infer.Options{Dims: o.Dims})
 		if err != nil {
