@@ -185,7 +185,7 @@ func (g *Graph) CloneNode(n *Node, inputs []*Value, rename func(string) string) 
 
 // TrimInputs shortens every node's list of inputs to the last one that it reads: "" behind
 // it means what a shorter list means. ONNX Runtime's fusion of Add and LayerNormalization
-// ends the process where the bias is "" (1.31.1, from level 2 on).
+// ends the process where the bias is "", from level 2 on.
 func (g *Graph) TrimInputs() {
 	for _, n := range g.Nodes {
 		n.trimInputs()
