@@ -68,6 +68,17 @@ type Graph struct {
 	// reading: copies of the model share its tensors, whose bytes a session in the making
 	// takes out and puts back.
 	reading sync.Mutex
+	closed  bool
+}
+
+// read takes the graph for a call that reads it, which unlocks reading when it is done.
+func (g *Graph) read() error {
+	g.reading.Lock()
+	if g.closed {
+		g.reading.Unlock()
+		return fmt.Errorf("%s: the graph is closed: open it again", g.Path())
+	}
+	return nil
 }
 
 // Open reads an ONNX file. Dims are numbers for its free dimensions, by name.
@@ -113,8 +124,16 @@ func canWrite(reads []string, out string) error {
 	return pipeline.CanWrite(reads, out)
 }
 
-// Close releases the file.
-func (g *Graph) Close() error { return g.source.Close() }
+// Close releases the file. A call that would read it afterwards is an error.
+func (g *Graph) Close() error {
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	return g.source.Close()
+}
 
 // Path is the file's name.
 func (g *Graph) Path() string { return g.source.Path }
@@ -178,7 +197,9 @@ type LossOptions struct {
 // first output, and a new input of labels. Inputs of a decoder's past are gone, since a
 // training step has none. Weights in files of their own are referred to, as by Derive.
 func (g *Graph) WithLoss(out string, o LossOptions) (*Graph, error) {
-	g.reading.Lock()
+	if err := g.read(); err != nil {
+		return nil, err
+	}
 	defer g.reading.Unlock()
 	kind, err := loss.ParseKind(o.Kind)
 	if err != nil {
@@ -224,7 +245,9 @@ type DeriveOptions struct {
 // to, and out has to be in a folder that holds them. The dimensions that Open was
 // given are the training graph's.
 func (g *Graph) Derive(out string, o DeriveOptions) (*Graph, error) {
-	g.reading.Lock()
+	if err := g.read(); err != nil {
+		return nil, err
+	}
 	defer g.reading.Unlock()
 	kind := optim.None
 	if o.Optimizer != "" {
@@ -336,7 +359,9 @@ func (r *Runtime) Predict(g *Graph, s Settings) (Memory, error) {
 	if err := s.check(); err != nil {
 		return Memory{}, fmt.Errorf("%s: %w", g.Path(), err)
 	}
-	g.reading.Lock()
+	if err := g.read(); err != nil {
+		return Memory{}, err
+	}
 	defer g.reading.Unlock()
 	m, err := g.source.Sized(g.dims)
 	if err != nil {
@@ -436,7 +461,9 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 	if w := o.Budget.Work; w != nil && !(*w >= 0) { // or no number
 		return nil, fmt.Errorf("%s: Budget.Work is %v: want a share of the step's work, 0 or more", g.Path(), *w)
 	}
-	g.reading.Lock()
+	if err := g.read(); err != nil {
+		return nil, err
+	}
 	defer g.reading.Unlock()
 	m, err := g.source.Sized(g.dims)
 	if err != nil {
@@ -478,7 +505,9 @@ func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, err
 // Rewrite writes the graph that follows the plan. It refers to the same weights as
 // the given graph, so out has to be in that one's folder or in one above it.
 func (p *Plan) Rewrite(out string) (*Graph, error) {
-	p.graph.reading.Lock()
+	if err := p.graph.read(); err != nil {
+		return nil, err
+	}
 	defer p.graph.reading.Unlock()
 	source := p.graph.source
 	if err := canWrite(source.DataFiles(), out); err != nil {

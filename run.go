@@ -47,7 +47,9 @@ func (r *Runtime) NewSession(g *Graph, o SessionOptions) (*Session, error) {
 	if math.IsNaN(o.LR) || math.IsInf(o.LR, 0) {
 		return nil, fmt.Errorf("%s: SessionOptions.LR is %v: want a finite number", g.Path(), o.LR)
 	}
-	g.reading.Lock()
+	if err := g.read(); err != nil {
+		return nil, err
+	}
 	defer g.reading.Unlock()
 	m, err := g.source.Typed(g.dims)
 	if err != nil {

@@ -49,8 +49,8 @@ type TrainOptions struct {
 	// Validation, if any, is passed over every EvalEvery steps, 0: after the last one.
 	Validation BoundedBatches
 	EvalEvery  int64
-	// Dir is the folder of states, "" for none: the last Keep are kept, one is saved
-	// every SaveEvery steps, 0: after the last one. With Resume training goes on from
+	// Dir is the folder of states, "" for none: the last Keep are kept, 0: one, and one is
+	// saved every SaveEvery steps, 0: after the last one. With Resume training goes on from
 	// the last one there.
 	Dir       string
 	SaveEvery int64
@@ -72,6 +72,9 @@ type Training struct {
 	Validation *Validation
 	// State is the file of the last state, "" without.
 	State string
+	// Damaged says, of a training that was resumed, why newer states than the one that it
+	// went on from were left out.
+	Damaged []error
 }
 
 // Train trains a training graph with an optimizer, as remat train does. Where the
@@ -99,10 +102,16 @@ func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Tr
 		}
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}
+	if err := g.read(); err != nil {
+		return nil, err
+	}
 	opened := sync.OnceFunc(g.reading.Unlock) // steps read nothing of the file
-	g.reading.Lock()
 	defer opened()
 	identity, err := g.source.Identity()
+	if err != nil {
+		return nil, err
+	}
+	frozen, err := g.source.Frozen()
 	if err != nil {
 		return nil, err
 	}
@@ -110,15 +119,17 @@ func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Tr
 		Accumulate: train.Accumulation(g.source.Model.Graph), Batches: o.Data, Schedule: o.Schedule, Watcher: o.Watcher,
 		EvalEvery: o.EvalEvery, SaveEvery: o.SaveEvery, Validation: o.Validation, From: train.Start(identity, o.Data, o.Seed),
 	}
+	job.From.Frozen = frozen
 	options := o.Settings.session(g)
 	options.Seed = o.Seed
 	var state *train.State
+	var damaged []error
 	if o.Dir != "" {
 		if job.Folder, err = train.OpenFolder(o.Dir, o.Keep); err != nil {
 			return nil, err
 		}
 		defer job.Folder.Close()
-		if state, err = lastState(job, o.Resume); err != nil {
+		if state, damaged, err = lastState(job, o.Resume); err != nil {
 			return nil, err
 		}
 		if state != nil {
@@ -150,7 +161,7 @@ func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Tr
 	result, err := job.Run(ctx)
 	return &Training{
 		Steps: result.Step, Tokens: result.Tokens, FirstLoss: result.LossFirst, LastLoss: result.LossLast,
-		Validation: result.Validation, State: result.State,
+		Validation: result.Validation, State: result.State, Damaged: damaged,
 	}, err
 }
 
@@ -160,21 +171,20 @@ func (s Settings) session(g *Graph) runtime.Options {
 }
 
 // lastState opens the state that a training goes on from, nil for a new one.
-func lastState(job *train.Job, resume bool) (*train.State, error) {
+func lastState(job *train.Job, resume bool) (state *train.State, damaged []error, err error) {
 	switch holds := job.Folder.Holds(); {
 	case !resume && holds:
-		return nil, fmt.Errorf("%s: holds the states of a training: resume it, or name another folder", job.Folder.Dir)
+		return nil, nil, fmt.Errorf("%s: holds the states of a training: resume it, or name another folder", job.Folder.Dir)
 	case !resume:
-		return nil, nil
+		return nil, nil, nil
 	}
-	state, _, err := job.Folder.Newest()
-	if err != nil {
-		return nil, err
+	if state, damaged, err = job.Folder.Newest(); err != nil {
+		return nil, nil, err
 	}
 	if err := state.Continues(job.From, job.Batches); err != nil {
-		return nil, errors.Join(err, state.Close())
+		return nil, nil, errors.Join(err, state.Close())
 	}
-	return state, nil
+	return state, damaged, nil
 }
 
 // open makes the session that trains.

@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,6 +38,12 @@ func (e *FormatError) Error() string {
 
 func (e *FormatError) Unwrap() error { return e.Err }
 
+// missing is os.ErrNotExist in words that speak of a file alone.
+type missing struct{}
+
+func (missing) Error() string        { return "no such file" }
+func (missing) Is(target error) bool { return target == os.ErrNotExist }
+
 // Load opens a model, puts its nodes in order where they are not, gives inner dimensions the
 // sizes that the exported program allows alone, and names dimensions of inputs that have neither
 // a size nor a name. Weights are not read: inline ones stay in the mapped file, external ones are
@@ -47,7 +52,7 @@ func Load(path string) (*Model, error) {
 	image, err := MapFile(path)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, &FormatError{path, fmt.Errorf("no such file")}
+			return nil, &FormatError{path, missing{}}
 		}
 		return nil, &FormatError{path, err}
 	}

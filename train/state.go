@@ -41,7 +41,8 @@ const (
 	hashKey     = "remat.sha256"
 )
 
-// positionVersion is that of Position's meaning.
+// positionVersion is that of Position's meaning. The hash is made in the same way whatever
+// the version is, so that a state of another one is told from one that is damaged.
 const positionVersion = 1
 
 // A Position says where a training stands, and of what it is.
@@ -66,6 +67,9 @@ type Position struct {
 	Seed  uint64 `json:"seed"`
 	Graph string `json:"graph"`
 	Data  string `json:"data"`
+	// Frozen identifies the weights that the graph reads from files and does not train, ""
+	// where it has none, or in a state of before there was this.
+	Frozen string `json:"frozen,omitempty"`
 	// Ranks is how many trained, 0 for one that is alone, and Sync how they agreed.
 	Ranks int    `json:"ranks,omitempty"`
 	Sync  string `json:"sync,omitempty"`
@@ -202,6 +206,17 @@ type StateError struct {
 
 func (e *StateError) Error() string { return e.Path + ": " + e.Reason }
 
+// A VersionError says that a state is whole, and that another version of the program can go on
+// from it.
+type VersionError struct {
+	Path    string
+	Version int
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("%s: a state of version %d; this program reads version %d", e.Path, e.Version, positionVersion)
+}
+
 // A State is a state file, mapped privately: its tensors may become a session's, which
 // then writes them in memory, not in the file, or copies those that are not aligned. Close it after the session.
 type State struct {
@@ -232,21 +247,36 @@ func (s *State) check() (err error) {
 		return &StateError{s.Path, "damaged: " + err.Error()}
 	}
 	p := &s.Position
-	if p.Version != positionVersion {
-		return &StateError{s.Path, fmt.Sprintf("a state of version %d; this program reads version %d", p.Version, positionVersion)}
-	}
-	sum, entries := newSum(s.file.Metadata)
-	for _, t := range s.file.Tensors {
-		addTensor(sum, t, s.file.Bytes(t))
-	}
-	if m := s.file.Metadata; hex.EncodeToString(sum.Sum(nil)) != m[hashKey] || m["format"] != "pt" || len(m) != entries+2 {
+	if !matches(s.file) {
 		return &StateError{s.Path, "damaged: its content does not match its hash"}
+	}
+	if p.Version != positionVersion {
+		return &VersionError{s.Path, p.Version}
 	}
 	const most = 1 << 40 // far beyond any training, and safe to count with
 	if p.Step < 0 || p.Step > most || p.Runs < 0 || p.Runs > most || p.Tokens > 1<<60 || p.Skipped < 0 || p.Skipped > p.Runs || p.Good < 0 || p.Tokens < 0 || !(p.LossScale >= 0) {
 		return &StateError{s.Path, "damaged: its position makes no sense"}
 	}
 	return nil
+}
+
+// matches says that a state holds what it was written with, by its hash: all of it is read.
+func matches(f *safetensors.File) bool {
+	sum, entries := newSum(f.Metadata)
+	for _, t := range f.Tensors {
+		addTensor(sum, t, f.Bytes(t))
+	}
+	m := f.Metadata
+	return hex.EncodeToString(sum.Sum(nil)) == m[hashKey] && m["format"] == "pt" && len(m) == entries+2
+}
+
+// Intact says in an error that a file that was written as a state is not what was written.
+// Weights that no training wrote have no hash, and are taken as they are.
+func Intact(f *safetensors.File) error {
+	if _, ok := f.Metadata[hashKey]; !ok || matches(f) {
+		return nil
+	}
+	return &StateError{f.Path, fmt.Sprintf("damaged, as its content does not match its hash: take the state before it, or, if you changed it, take %q out of its metadata", hashKey)}
 }
 
 // Close gives the mapping back.
@@ -272,11 +302,14 @@ func Start(graph string, b Batches, seed uint64) Position {
 }
 
 // Continues says in an error why a training that would begin at a position cannot go on
-// from the state: it has another graph, other batches or another seed.
+// from the state: it has another graph, other frozen weights, other batches or another seed.
 func (s *State) Continues(start Position, b Batches) error {
 	p := &s.Position
 	if p.Graph != start.Graph {
 		return &StateError{s.Path, "it is the state of another graph"}
+	}
+	if p.Frozen != "" && p.Frozen != start.Frozen {
+		return &StateError{s.Path, "it was trained with other frozen weights than the graph's files hold now: put those back, or start another run"}
 	}
 	if i, ok := b.(Identified); ok {
 		if err := i.CheckIdentity(p.Data); err != nil {

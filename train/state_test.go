@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
@@ -108,6 +110,70 @@ func TestFolderIsTaken(t *testing.T) {
 	}
 }
 
+// TestNothingIsWrittenOverAWholeState: where the last state may well be whole, but cannot be read
+// now or by this version, no other one is gone on from, which would be written over it.
+func TestNothingIsWrittenOverAWholeState(t *testing.T) {
+	s, dir := session(t), t.TempDir()
+	o := folder(t, dir, 2)
+	save(t, o, s, 1, 2)
+	path := StatePath(dir)
+	if err := writeState(path, s, Position{Version: positionVersion + 1, Step: 2}); err != nil {
+		t.Fatal(err)
+	}
+	var version *VersionError
+	if _, _, err := o.Newest(); !errors.As(err, &version) {
+		t.Errorf("the state of the next version: %v", err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	state, skipped, err := o.Newest()
+	if err != nil || state.Position.Step != 1 || len(skipped) != 1 {
+		t.Fatalf("a state that is gone: %v, %v", err, skipped)
+	}
+	state.Close()
+	if err := os.Symlink(stateName, path); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := o.Newest(); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("a state that cannot be opened: %v", err)
+	}
+}
+
+// TestIntact: what a training wrote is checked by its hash wherever it is read, and other
+// weights have none.
+func TestIntact(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.safetensors")
+	if err := writeState(path, session(t), Position{Version: positionVersion}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, ""},
+		{func() { data[len(data)-1] ^= 1 }, "damaged"},
+		{func() { data = bytes.Replace(data, []byte(hashKey), []byte("remat.another"[:len(hashKey)]), 1) }, ""},
+	} {
+		c.change()
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := safetensors.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Intact(f); err == nil != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q", err, c.want)
+		}
+		f.Close()
+	}
+}
+
 // TestDamagedStates: a state with any byte changed, cut short or lengthened, is refused,
 // and the one before it is taken.
 func TestDamagedStates(t *testing.T) {
@@ -178,7 +244,7 @@ func TestOtherFilesAreNoStates(t *testing.T) {
 	}{
 		{nil, "not a state of remat train"},
 		{map[string]string{positionKey: "7"}, "damaged"},
-		{map[string]string{positionKey: `{"version": 99}`}, "version 99"},
+		{map[string]string{positionKey: `{"version": 99}`}, "hash"},
 		{map[string]string{positionKey: `{"version": 1, "step": 3}`}, "hash"},
 	} {
 		if _, err := OpenState(write(c.meta)); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -186,6 +252,13 @@ func TestOtherFilesAreNoStates(t *testing.T) {
 		}
 	}
 	path := filepath.Join(dir, "state.safetensors")
+	if err := writeState(path, session(t), Position{Version: positionVersion + 1}); err != nil {
+		t.Fatal(err)
+	}
+	var version *VersionError
+	if _, err := OpenState(path); !errors.As(err, &version) {
+		t.Errorf("a state of the next version: %v", err)
+	}
 	if err := writeState(path, session(t), Position{Version: positionVersion}); err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +370,7 @@ func TestFinite(t *testing.T) {
 // TestPositionSaysAll: a field that is added to Position has to be in its JSON, for the
 // hash covers only that.
 func TestPositionSaysAll(t *testing.T) {
-	p := Position{1, 2, 3, 4, 1, 2, 5, 6, 7, 8, "g", "d", 9, "step"}
+	p := Position{1, 2, 3, 4, 1, 2, 5, 6, 7, 8, "g", "d", "f", 9, "step"}
 	text, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)

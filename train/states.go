@@ -105,7 +105,9 @@ func (o *Folder) Holds() bool {
 }
 
 // Newest opens the newest whole state. Skipped are the errors of newer ones that are
-// damaged or missing; with none that is whole they are the error.
+// damaged or missing; with none that is whole they are the error. One that may well be whole,
+// but cannot be read now, or by this version, is the error too: what follows it would be
+// written over it.
 func (o *Folder) Newest() (s *State, skipped []error, err error) {
 	names := []string{stateName}
 	for _, step := range slices.Backward(o.older()) {
@@ -120,9 +122,19 @@ func (o *Folder) Newest() (s *State, skipped []error, err error) {
 			}
 			return s, skipped, nil
 		}
+		if mayBeWhole(err) {
+			return nil, nil, err
+		}
 		skipped = append(skipped, err)
 	}
 	return nil, nil, errors.Join(skipped...)
+}
+
+// mayBeWhole says that an error is none of a state's content.
+func mayBeWhole(err error) bool {
+	var version *VersionError
+	var system unix.Errno
+	return errors.As(err, &version) || errors.As(err, &system) && system != unix.ENOENT
 }
 
 // At opens the state of a step.

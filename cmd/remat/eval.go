@@ -93,6 +93,9 @@ func evaluate(e *env, c *cli.Context) error {
 			return err
 		}
 		defer f.Close()
+		if err := train.Intact(f); err != nil {
+			return err
+		}
 		if feeds, err = e.stateFeeds(m, path, roles, f, names); err != nil {
 			return err
 		}

@@ -137,6 +137,9 @@ func (t *trainRun) place(job *train.Job, src, updates *pipeline.Source, d *data.
 		both += " " + identity
 	}
 	job.From = train.Start(both, d.Train, t.options.Seed)
+	if job.From.Frozen, err = src.Frozen(); err != nil {
+		return err
+	}
 	if t.ranks != nil {
 		job.From.Ranks, job.From.Sync = t.ranks.batches(), t.ranks.agreed()
 	}
