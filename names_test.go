@@ -38,6 +38,7 @@ var namesRead = map[string]string{
 	"rewrite/loss/loss.go":            "patterns of --keep match names",
 	"rewrite/grad/warn.go":            "exporters name weights and nodes after modules; a warning compares them",
 	"rewrite/loss/past.go":            "the names that exporters gave inputs, outputs and extents say that they are a decoder's cache",
+	"onnx/files.go":                   "names of temporary files",
 	"onnx/module.go":                  "exporters name nodes after modules",
 	"internal/pipeline/passes.go":     "patterns that a user gives match names",
 	"planner/segments.go":             "patterns that a user gives match names",

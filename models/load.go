@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -28,13 +29,17 @@ func (m *Built) SaveWith(path, weights string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", weights, err)
 	}
+	var files onnx.Outputs
+	defer files.Discard()
 	if asIs && sameFolder(path, weights) {
-		return m.saveReferring(path, filepath.Base(weights), func(name string) (safetensors.Info, bool) {
+		return m.saveReferring(&files, path, filepath.Base(weights), func(name string) (safetensors.Info, bool) {
 			i, ok := source[name]
 			return i, ok
 		})
 	}
-	layout, err := safetensors.Plan(m.tensors(), f.Metadata)
+	meta := safetensors.Beside()
+	maps.Copy(meta, f.Metadata)
+	layout, err := safetensors.Plan(m.tensors(), meta)
 	if err != nil {
 		return err
 	}
@@ -47,14 +52,17 @@ func (m *Built) SaveWith(path, weights string) error {
 			return fmt.Errorf("%s: its weights must be converted to float32 into the same file: choose another name for the model than %s", weights, path)
 		}
 	}
-	err = layout.Write(file, func(t safetensors.Info, w io.Writer) error {
+	if err := safetensors.CanReplace(file, path); err != nil {
+		return err
+	}
+	err = layout.WriteWith(&files, file, func(t safetensors.Info, w io.Writer) error {
 		from := source[t.Name]
 		return toFloat32(w, from.DType, f.Bytes(from))
 	})
 	if err != nil {
 		return err
 	}
-	return m.saveReferring(path, filepath.Base(file), layout.Lookup)
+	return m.saveReferring(&files, path, filepath.Base(file), layout.Lookup)
 }
 
 // match finds every parameter in the file. AsIs reports that all are float32

@@ -120,15 +120,20 @@ func (m *Built) saveDrawn(path string, most int64) error {
 	if err != nil {
 		return err
 	}
-	layout, err := safetensors.Plan(m.tensors(), map[string]string{"format": "pt"})
+	if err := safetensors.CanReplace(file, path); err != nil {
+		return err
+	}
+	layout, err := safetensors.Plan(m.tensors(), safetensors.Beside())
 	if err != nil {
 		return err
 	}
-	err = layout.Create(file, func(f *os.File) error { return m.generate(f, layout, most) })
+	var files onnx.Outputs
+	defer files.Discard()
+	err = layout.CreateWith(&files, file, func(f *os.File) error { return m.generate(f, layout, most) })
 	if err != nil {
 		return err
 	}
-	return m.saveReferring(path, filepath.Base(file), layout.Lookup)
+	return m.saveReferring(&files, path, filepath.Base(file), layout.Lookup)
 }
 
 // weightPath is the file beside the model that holds its weights.
@@ -194,8 +199,8 @@ func (m *Built) generate(f *os.File, layout *safetensors.Layout, most int64) err
 }
 
 // saveReferring writes the model with its parameters as initializers in that
-// file, which lies in the model's folder.
-func (m *Built) saveReferring(path, location string, lookup func(string) (safetensors.Info, bool)) error {
+// file, which lies in the model's folder, and puts both into their places.
+func (m *Built) saveReferring(files *onnx.Outputs, path, location string, lookup func(string) (safetensors.Info, bool)) error {
 	places := map[string]Place{}
 	for i := range m.Params {
 		p := &m.Params[i]
@@ -209,7 +214,10 @@ func (m *Built) saveReferring(path, location string, lookup func(string) (safete
 	if err := m.record(places); err != nil {
 		return err
 	}
-	return m.Model.Save(path)
+	if err := m.Model.SaveWith(files, path); err != nil {
+		return err
+	}
+	return files.Commit()
 }
 
 // toInitializer turns the parameter's input into an initializer of that name.

@@ -19,11 +19,10 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 	if err := Vacant(path); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), tempName(path))
+	dir, err := nameBeside(path, func(name string) error { return os.Mkdir(name, 0o777) })
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
-	pending.Store(dir, nil)
 	defer func() {
 		pending.Delete(dir)
 		if err != nil {
@@ -32,9 +31,6 @@ func MakeFolder(path string, write func(dir string) error) (err error) {
 	}()
 	if err := write(dir); err != nil {
 		return err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
 	switch err := syscall.Rename(dir, path); { // os.Rename refuses an empty folder
 	case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST):

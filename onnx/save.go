@@ -1,7 +1,6 @@
 package onnx
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -236,19 +235,21 @@ func encode(p *pb.ModelProto) ([]byte, error) {
 // reader ever sees half a file. Relative external data stays valid only in the
 // same folder; RebaseExternal sees to others.
 func (m *Model) Save(path string) error {
+	return together(func(files *Outputs) error { return m.SaveWith(files, path) })
+}
+
+// SaveWith is Save for a model that is put into its place together with other files.
+func (m *Model) SaveWith(files *Outputs, path string) error {
 	data, err := m.Encode()
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return WriteFile(path, data)
+	return files.Write(path, data)
 }
 
 // WriteFile replaces path by data as a whole, or leaves it as it was.
 func WriteFile(path string, data []byte) error {
-	return ReplaceFile(path, func(f *os.File) error {
-		_, err := bytes.NewReader(data).WriteTo(f)
-		return err
-	})
+	return together(func(files *Outputs) error { return files.Write(path, data) })
 }
 
 // pending holds the names of files and folders that are being written.
@@ -288,42 +289,6 @@ func Replaceable(path string) error {
 		return fmt.Errorf("%s: is a folder: name a file in it", path)
 	case err == nil && !at.Mode().IsRegular():
 		return fmt.Errorf("%s: is a device or a pipe: name a file", path)
-	}
-	return nil
-}
-
-// tempName is the pattern for a file beside path; a long name is cut, as the
-// pattern's own letters must find room too.
-func tempName(path string) string {
-	base := filepath.Base(path)
-	return "." + base[:min(len(base), 200)] + ".*"
-}
-
-// ReplaceFile lets write fill a file beside path and renames it into place
-// when write succeeded; else nothing is left behind.
-func ReplaceFile(path string, write func(*os.File) error) error {
-	if err := Replaceable(path); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), tempName(path))
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, PathCause(err))
-	}
-	pending.Store(f.Name(), nil)
-	defer pending.Delete(f.Name())
-	err = write(f)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-		return fmt.Errorf("%s: %w", path, PathCause(err))
 	}
 	return nil
 }

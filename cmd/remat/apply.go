@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	remat "github.com/onnx-remat/remat/runtime"
+	"github.com/onnx-remat/remat/train"
 )
 
 func applyCommand(e *env) *cli.Command {
@@ -90,6 +91,9 @@ func (a *application) run() error {
 		return err
 	}
 	defer f.Close()
+	if err := train.Intact(f); err != nil {
+		return err
+	}
 	src, err := a.e.load(a.forward)
 	if err != nil {
 		return err
@@ -208,16 +212,21 @@ func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPa
 	if err := pipeline.Rebase(m, a.forward, a.out); err != nil {
 		return err
 	}
+	var files onnx.Outputs
+	defer files.Discard()
 	if len(external) > 0 {
 		if weightsErr != nil {
 			return weightsErr
 		}
-		if err := externalize(m, external, weights); err != nil {
+		if err := externalize(m, external, weights, &files); err != nil {
 			return err
 		}
 	}
 	d.Applied = taken
-	return m.Save(a.out)
+	if err := m.SaveWith(&files, a.out); err != nil {
+		return err
+	}
+	return files.Commit()
 }
 
 // putBeside adds the pairs of weights in codes to the model.
@@ -369,15 +378,16 @@ func transposed(data []byte, shape []int64, size int) []byte {
 	return out
 }
 
-// externalize writes tensors into a file beside the model and refers to it.
-func externalize(m *onnx.Model, tensors map[string]*onnx.Tensor, path string) error {
+// externalize writes tensors into a file beside the model, to be put into its place with it, and
+// refers to it.
+func externalize(m *onnx.Model, tensors map[string]*onnx.Tensor, path string, files *onnx.Outputs) error {
 	var names []string
 	for _, v := range m.Graph.Initializers {
 		if tensors[v.Name] != nil {
 			names = append(names, v.Name)
 		}
 	}
-	layout, err := pipeline.WriteTensors(path, names, tensors)
+	layout, err := pipeline.WriteTensors(files, path, names, tensors, safetensors.Beside())
 	if err != nil {
 		return err
 	}

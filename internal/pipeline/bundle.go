@@ -34,7 +34,7 @@ func (f *File) Bundle(e *runtime.Engine, source *Source, dir string, t *Target, 
 	}
 	return onnx.MakeFolder(dir, func(dir string) error {
 		graph := filepath.Join(dir, GraphFile)
-		err := f.save(source, graph, document, func(m *onnx.Model) error {
+		err := f.save(source, graph, document, func(m *onnx.Model, _ *onnx.Outputs) error {
 			p, err := newPlaces(source, graph, func(string, ...any) {})
 			if err != nil {
 				return err

@@ -136,10 +136,15 @@ func (d *Derivation) Save(out string) error {
 		}
 		return file, nil
 	}
-	if err := placeParameters(d.Model, d, at, func() (string, error) { return weights, weightsErr }); err != nil {
+	var files onnx.Outputs
+	defer files.Discard()
+	if err := placeParameters(d.Model, d, &files, at, func() (string, error) { return weights, weightsErr }); err != nil {
 		return err
 	}
-	return d.Model.Save(out)
+	if err := d.Model.SaveWith(&files, out); err != nil {
+		return err
+	}
+	return files.Commit()
 }
 
 // renameInitializers gives parameters the user's names.

@@ -108,11 +108,12 @@ func (f *File) Save(source *Source, out string, document report.Plan) error {
 		return err
 	}
 	defer back()
-	return f.save(source, out, document, func(m *onnx.Model) error { return Rebase(m, source.Path, out) })
+	return f.save(source, out, document, func(m *onnx.Model, _ *onnx.Outputs) error { return Rebase(m, source.Path, out) })
 }
 
-// save is Save with another way to make references to weights right.
-func (f *File) save(source *Source, out string, document report.Plan, place func(*onnx.Model) error) error {
+// save is Save with another way to make references to weights right, which may write files
+// that are put into their places with the model.
+func (f *File) save(source *Source, out string, document report.Plan, place func(*onnx.Model, *onnx.Outputs) error) error {
 	m, o, roles := f.Model, &f.Variant.Options, f.Roles()
 	source.sign(m)
 	session := map[string]any{"enable_mem_pattern": false, "execution_order": "default", "opt_level": o.OptLevel, "intra_op_num_threads": o.Threads}
@@ -137,10 +138,15 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 	if err := SetRequires(m); err != nil {
 		return err
 	}
-	if err := place(m); err != nil {
+	var files onnx.Outputs
+	defer files.Discard()
+	if err := place(m, &files); err != nil {
 		return err
 	}
 	SetPromise(m, f.Peak)
 	setSlab(m, f.Prediction, !o.provider().Device)
-	return m.Save(out)
+	if err := m.SaveWith(&files, out); err != nil {
+		return err
+	}
+	return files.Commit()
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/models/safetensors"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -74,6 +75,9 @@ func Beside(out string, reads ...string) (string, error) {
 	}
 	if err := CanWrite(reads, file); err != nil {
 		return "", fmt.Errorf("weights of %s: %w", out, err)
+	}
+	if err := safetensors.CanReplace(file, out); err != nil {
+		return "", err
 	}
 	return file, nil
 }

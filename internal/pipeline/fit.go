@@ -489,7 +489,7 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 	if err != nil {
 		return err
 	}
-	return a.file.save(a.source, f.o.Out, document, func(m *onnx.Model) error {
+	return a.file.save(a.source, f.o.Out, document, func(m *onnx.Model, files *onnx.Outputs) error {
 		if err := p.move(m); err != nil {
 			return err
 		}
@@ -497,7 +497,7 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 			return nil
 		}
 		weights, err := Beside(f.o.Out, f.source.DataFiles()...)
-		if err := placeParameters(m, a.derived, p.at, func() (string, error) { return weights, err }); err != nil {
+		if err := placeParameters(m, a.derived, files, p.at, func() (string, error) { return weights, err }); err != nil {
 			return err
 		}
 		return f.saveUpdates(a, m)

@@ -85,14 +85,20 @@ func (t *TrainedPairs) Write(dir, strip string) error {
 		names = append(names, a, b)
 		tensors[a], tensors[b] = p.Turned(p.Layer.In, p.Layer.Out)
 	}
-	if _, err := WriteTensors(filepath.Join(dir, "adapter_model.safetensors"), names, tensors); err != nil {
+	var files onnx.Outputs
+	defer files.Discard()
+	weights := filepath.Join(dir, "adapter_model.safetensors")
+	if _, err := WriteTensors(&files, weights, names, tensors, map[string]string{"format": "pt"}); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(t.config(modules), "", "  ")
 	if err != nil {
 		return err
 	}
-	return onnx.WriteFile(filepath.Join(dir, "adapter_config.json"), append(text, '\n'))
+	if err := files.Write(filepath.Join(dir, "adapter_config.json"), append(text, '\n')); err != nil {
+		return err
+	}
+	return files.Commit()
 }
 
 // config describes the pairs of modules: the first one's rank and alpha, and others as

@@ -51,8 +51,9 @@ func moveParameters(m *onnx.Model, to func(location string) (string, error)) (bo
 
 // placeParameters records where each parameter's values lie: external ones in
 // their own file, which at finds, inline ones streamed into OUT.safetensors, which
-// beside names. There go the initializers that are held in fewer bits, too.
-func placeParameters(m *onnx.Model, d *Derivation, at func(location string) (string, error), beside func() (string, error)) error {
+// beside names and which files put into its place with the model. There go the initializers
+// that are held in fewer bits, too.
+func placeParameters(m *onnx.Model, d *Derivation, files *onnx.Outputs, at func(location string) (string, error), beside func() (string, error)) error {
 	places, err := parameterEntries(m)
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func placeParameters(m *onnx.Model, d *Derivation, at func(location string) (str
 	if err != nil {
 		return err
 	}
-	layout, err := WriteTensors(file, names, inline)
+	layout, err := WriteTensors(files, file, names, inline, safetensors.Beside())
 	if err != nil {
 		return err
 	}
@@ -115,9 +116,10 @@ func (d *Derivation) narrow(g *onnx.Graph) (list []*onnx.Value) {
 	return list
 }
 
-// WriteTensors writes tensors into one safetensors file, in the order of names. The
-// format has no elements of less than a byte: these are written as bytes.
-func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) (*safetensors.Layout, error) {
+// WriteTensors writes tensors into one safetensors file, in the order of names, which is put
+// into its place with others. The format has no elements of less than a byte: these are
+// written as bytes.
+func WriteTensors(files *onnx.Outputs, path string, names []string, tensors map[string]*onnx.Tensor, meta map[string]string) (*safetensors.Layout, error) {
 	infos := make([]safetensors.Info, len(names))
 	for i, name := range names {
 		t := tensors[name]
@@ -130,11 +132,11 @@ func WriteTensors(path string, names []string, tensors map[string]*onnx.Tensor) 
 			infos[i].DType, infos[i].Shape = onnx.Uint8, []int64{bytes}
 		}
 	}
-	layout, err := safetensors.Plan(infos, map[string]string{"format": "pt"})
+	layout, err := safetensors.Plan(infos, meta)
 	if err != nil {
 		return nil, err
 	}
-	return layout, layout.Write(path, func(t safetensors.Info, w io.Writer) error {
+	return layout, layout.WriteWith(files, path, func(t safetensors.Info, w io.Writer) error {
 		data, err := tensors[t.Name].Bytes()
 		if err != nil {
 			return err

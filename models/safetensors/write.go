@@ -2,11 +2,14 @@ package safetensors
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -106,7 +109,17 @@ func (l *Layout) Lookup(name string) (Info, bool) {
 // is called, the file has its full size, and fill writes each tensor at its
 // Offset, from as many goroutines as it likes.
 func (l *Layout) Create(path string, fill func(f *os.File) error) error {
-	return onnx.ReplaceFile(path, func(f *os.File) error {
+	return onnx.ReplaceFile(path, l.whole(fill))
+}
+
+// CreateWith is Create for a file that is put into its place together with others.
+func (l *Layout) CreateWith(files *onnx.Outputs, path string, fill func(f *os.File) error) error {
+	return files.Replace(path, l.whole(fill))
+}
+
+// whole writes all of the file: what fill writes, and the header before that.
+func (l *Layout) whole(fill func(f *os.File) error) func(f *os.File) error {
+	return func(f *os.File) error {
 		if err := f.Truncate(l.size); err != nil {
 			return err
 		}
@@ -114,7 +127,7 @@ func (l *Layout) Create(path string, fill func(f *os.File) error) error {
 			return err
 		}
 		return fill(f)
-	})
+	}
 }
 
 // Reseal writes the header again into a file that is being created, with other
@@ -135,7 +148,17 @@ func (l *Layout) Reseal(f *os.File, meta map[string]string) error {
 // Write writes the file as a whole or not at all; data is asked for each
 // tensor in turn and must write exactly its bytes.
 func (l *Layout) Write(path string, data func(t Info, w io.Writer) error) error {
-	return l.Create(path, func(f *os.File) error {
+	return l.Create(path, l.streamed(data))
+}
+
+// WriteWith is Write for a file that is put into its place together with others.
+func (l *Layout) WriteWith(files *onnx.Outputs, path string, data func(t Info, w io.Writer) error) error {
+	return l.CreateWith(files, path, l.streamed(data))
+}
+
+// streamed writes the tensors one after another.
+func (l *Layout) streamed(data func(t Info, w io.Writer) error) func(f *os.File) error {
+	return func(f *os.File) error {
 		for _, t := range l.Tensors {
 			w := bufio.NewWriterSize(io.NewOffsetWriter(f, t.Offset), 1<<20)
 			n := &counter{w: w}
@@ -151,7 +174,7 @@ func (l *Layout) Write(path string, data func(t Info, w io.Writer) error) error 
 			}
 		}
 		return nil
-	})
+	}
 }
 
 // counter counts what passes through.
@@ -164,4 +187,34 @@ func (c *counter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)
 	return n, err
+}
+
+// besideKey is the metadata entry of a file that was written beside a model, as its weights, under
+// a name that nobody typed.
+const besideKey = "remat.weights"
+
+// Beside are the metadata of a file of weights that is written beside a model.
+func Beside() map[string]string { return map[string]string{"format": "pt", besideKey: "1"} }
+
+// CanReplace reports why the weights of a model that is written as out may not take the place
+// of the file at path, which is no name that anybody typed: something else is there, such as
+// weights that were trained, and nothing else may hold these. What Beside marks may go, and
+// what the model at out, which goes too, refers to.
+func CanReplace(path, out string) error {
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if f, err := Open(path); err == nil {
+		_, ours := f.Metadata[besideKey]
+		if err := f.Close(); err != nil || ours {
+			return err
+		}
+	}
+	if model, err := onnx.MapFile(out); err == nil {
+		refers := bytes.Contains(model, []byte(filepath.Base(path)))
+		if err := onnx.Unmap(model); err != nil || refers {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: the weights of %s would take its place, which were not written there before: choose another name than %s, or remove it", path, filepath.Base(out), filepath.Base(out))
 }

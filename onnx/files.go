@@ -1,0 +1,172 @@
+package onnx
+
+// Files that are there as a whole or not at all, and several that belong together, as a
+// model and its weights do: each is filled under a temporary name beside its place, and they
+// are renamed one right after the other once all are whole. So a disk that is full, an error
+// in the last of them, and a process that is killed leave what was there before.
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Outputs are files that are put into their places together. The zero value has none.
+type Outputs struct{ written []written }
+
+// written is a file that lies beside its place.
+type written struct {
+	temp, path string
+	file       *os.File // open, as its lock says that somebody writes it
+}
+
+// Replace lets write fill a file that Commit is to put at path.
+func (s *Outputs) Replace(path string, write func(*os.File) error) error {
+	if err := Replaceable(path); err != nil {
+		return err
+	}
+	removeStale(path)
+	f, err := createBeside(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, PathCause(err))
+	}
+	s.written = append(s.written, written{f.Name(), path, f})
+	if err := write(f); err != nil {
+		return fmt.Errorf("%s: %w", path, PathCause(err))
+	}
+	if at, err := os.Stat(path); err == nil { // who may read it is not for a new content to say
+		if err := f.Chmod(at.Mode().Perm()); err != nil {
+			return fmt.Errorf("%s: %w", path, PathCause(err))
+		}
+	}
+	return nil
+}
+
+// Write is Replace by data.
+func (s *Outputs) Write(path string, data []byte) error {
+	return s.Replace(path, func(f *os.File) error {
+		_, err := bytes.NewReader(data).WriteTo(f)
+		return err
+	})
+}
+
+// Commit puts the files into their places, in the order in which they were written.
+func (s *Outputs) Commit() error {
+	for len(s.written) > 0 {
+		w := s.written[0]
+		err := w.file.Close() // some file systems say only now that they are full
+		if err == nil {
+			err = os.Rename(w.temp, w.path)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.path, PathCause(err))
+		}
+		pending.Delete(w.temp)
+		s.written = s.written[1:]
+	}
+	return nil
+}
+
+// Discard takes away what no Commit put into its place.
+func (s *Outputs) Discard() {
+	for _, w := range s.written {
+		w.file.Close()
+		os.Remove(w.temp)
+		pending.Delete(w.temp)
+	}
+	s.written = nil
+}
+
+// together puts what write writes into its place, or leaves all as it was.
+func together(write func(files *Outputs) error) error {
+	var files Outputs
+	defer files.Discard()
+	if err := write(&files); err != nil {
+		return err
+	}
+	return files.Commit()
+}
+
+// ReplaceFile lets write fill a file beside path and renames it into place
+// when write succeeded; else nothing is left behind.
+func ReplaceFile(path string, write func(*os.File) error) error {
+	return together(func(files *Outputs) error { return files.Replace(path, write) })
+}
+
+// tempName is the pattern for a file beside path; a long name is cut, as the
+// pattern's own letters must find room too.
+func tempName(path string) string {
+	base := filepath.Base(path)
+	return "." + base[:min(len(base), 200)] + ".*"
+}
+
+// createBeside creates a file under a temporary name beside path, for those to read for whom
+// the process's umask says so, and locks it.
+func createBeside(path string) (f *os.File, err error) {
+	_, err = nameBeside(path, func(name string) (err error) {
+		f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+		return err
+	})
+	if err == nil {
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // not every file system has locks
+	}
+	return f, err
+}
+
+// nameBeside has make create what it is to create under a name of tempName's that is free,
+// which RemovePending then knows.
+func nameBeside(path string, make func(name string) error) (string, error) {
+	pattern := filepath.Join(filepath.Dir(path), strings.TrimSuffix(tempName(path), "*"))
+	for {
+		name := pattern + fmt.Sprint(rand.Uint32())
+		pending.Store(name, nil)
+		err := make(name)
+		if err == nil {
+			return name, nil
+		}
+		pending.Delete(name)
+		if !errors.Is(err, os.ErrExist) {
+			return "", err
+		}
+	}
+}
+
+// stale is how old a file under a temporary name is before it is asked whether anybody still
+// writes it: far longer than it takes to lock one that was just created.
+const stale = time.Minute
+
+// removeStale takes away what processes that were killed left of a file half written: their
+// locks went with them.
+func removeStale(path string) {
+	dir := filepath.Dir(path)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	temporary := regexp.MustCompile("^" + regexp.QuoteMeta(strings.TrimSuffix(tempName(path), "*")) + "[0-9]+$")
+	for _, e := range entries {
+		if !temporary.MatchString(e.Name()) || !e.Type().IsRegular() {
+			continue
+		}
+		if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < stale {
+			continue
+		}
+		name := filepath.Join(dir, e.Name())
+		f, err := os.Open(name)
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			os.Remove(name)
+		}
+		f.Close()
+	}
+}

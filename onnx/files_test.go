@@ -1,0 +1,116 @@
+package onnx
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestOutputs: files that belong together take the places of others together, or none of them
+// does.
+func TestOutputs(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"model", "weights"} {
+		if err := os.WriteFile(at(name), []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(text string) {
+		t.Helper()
+		for _, name := range []string{"model", "weights"} {
+			if data, err := os.ReadFile(at(name)); err != nil || string(data) != text {
+				t.Errorf("%s holds %q, %v, want %q", name, data, err, text)
+			}
+			if info, err := os.Stat(at(name)); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s is %v, %v, want the permissions of before", name, info.Mode(), err)
+			}
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+			t.Errorf("%d files, %v, want 2", len(entries), err)
+		}
+	}
+	full := errors.New("no space left")
+	err := together(func(files *Outputs) error {
+		if err := files.Write(at("weights"), []byte("new")); err != nil {
+			return err
+		}
+		return files.Replace(at("model"), func(f *os.File) error {
+			_, err := f.WriteString("half")
+			return errors.Join(err, full)
+		})
+	})
+	if !errors.Is(err, full) {
+		t.Errorf("error %v, want %v", err, full)
+	}
+	want("old")
+	err = together(func(files *Outputs) error {
+		return errors.Join(files.Write(at("weights"), []byte("new")), files.Write(at("model"), []byte("new")))
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	want("new")
+}
+
+// TestUmask: who may read what is written is what the process says.
+func TestUmask(t *testing.T) {
+	before := unix.Umask(0o077)
+	defer unix.Umask(before)
+	dir := t.TempDir()
+	if err := WriteFile(filepath.Join(dir, "f"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := MakeFolder(filepath.Join(dir, "d"), func(string) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]os.FileMode{"f": 0o600, "d": 0o700} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %v", name, info.Mode().Perm(), err, want)
+		}
+	}
+}
+
+// TestStale: what a process that was killed left of a file goes when the file is written again,
+// and nothing else does.
+func TestStale(t *testing.T) {
+	dir := t.TempDir()
+	long := time.Now().Add(-2 * stale)
+	kept := []string{".w.1.2", ".w.x", ".v.7", "w.8", ".w."}
+	for _, name := range append(kept, ".w.123", ".w.9", ".w.5") {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	if err := os.Chtimes(filepath.Join(dir, ".w.9"), now, now); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.Open(filepath.Join(dir, ".w.5")) // as one that writes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(filepath.Join(dir, "w"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, ".w.123")); err == nil {
+		t.Error("the file that nobody writes any more is left")
+	}
+	for _, name := range append(kept, ".w.9", ".w.5", "w") {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Errorf("%v", err)
+		}
+	}
+}
