@@ -116,6 +116,33 @@ func plainUsage(err error) string {
 	return dashes(m[2]) + " " + m[1] + ": not a valid number"
 }
 
+var wrongJSON = regexp.MustCompile(`(?:json: )?cannot unmarshal ([a-z]+(?: [-+.0-9eE]+)?) into Go (?:struct field (\S+)|value) of type ([^\s:;,]+)`)
+
+// plainJSON says in our words what encoding/json found where it expected something else, which
+// it says in words of Go's types.
+func plainJSON(line string) string {
+	return wrongJSON.ReplaceAllStringFunc(line, func(text string) string {
+		m := wrongJSON.FindStringSubmatch(text)
+		field, want := "", "an object"
+		if _, name, ok := strings.Cut(m[2], "."); ok {
+			field = fmt.Sprintf("%q: ", name)
+		}
+		switch kind := m[3]; {
+		case kind == "string":
+			want = "text"
+		case kind == "bool":
+			want = "true or false"
+		case strings.HasPrefix(kind, "[]"):
+			want = "a list"
+		case strings.HasPrefix(kind, "int"), strings.HasPrefix(kind, "uint"):
+			want = "a whole number"
+		case strings.HasPrefix(kind, "float"):
+			want = "a number"
+		}
+		return field + "wants " + want + ", got " + m[1]
+	})
+}
+
 // dashes writes a flag as the help does.
 func dashes(name string) string {
 	if len(name) == 1 {
@@ -226,7 +253,7 @@ func (e *env) exitCode(err error) int {
 	if err == nil || errors.Is(err, errHelped) {
 		return exitDone
 	}
-	line := strings.Join(strings.Fields(tight(err).Error()), " ")
+	line := plainJSON(strings.Join(strings.Fields(tight(err).Error()), " "))
 	if help := memoryHelp(err); !strings.Contains(line, help) {
 		line += help
 	}
