@@ -8,12 +8,13 @@ import (
 // TestPlainJSON: what a file holds in the wrong place is said without words of Go.
 func TestPlainJSON(t *testing.T) {
 	type inner struct {
-		Keep  []string          `json:"keep"`
-		Bytes int64             `json:"bytes"`
-		Share float64           `json:"share"`
-		Name  string            `json:"name"`
-		On    bool              `json:"on"`
-		Sub   map[string]string `json:"sub"`
+		Keep  []string           `json:"keep"`
+		Bytes int64              `json:"bytes"`
+		Share float64            `json:"share"`
+		Name  string             `json:"name"`
+		On    bool               `json:"on"`
+		Sub   map[string]string  `json:"sub"`
+		Type  struct{ A string } `json:"type"`
 	}
 	for text, want := range map[string]string{
 		`7`:                  `wants an object, got number`,
@@ -25,6 +26,7 @@ func TestPlainJSON(t *testing.T) {
 		`{"name": []}`:       `"name": wants text, got array`,
 		`{"on": 1}`:          `"on": wants true or false, got number`,
 		`{"sub": {"a": 7}}`:  `"sub": wants text, got number`,
+		`{"type": true}`:     `"type": wants an object, got bool`,
 		`{"sub": true}`:      `"sub": wants an object, got bool`,
 		`{"keep": ["a", 7]}`: `"keep": wants text, got number`,
 	} {
