@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -204,8 +205,9 @@ func keepLocations(m *onnx.Model) error {
 	return m.SetJSON(runtime.ParametersKey, entries)
 }
 
-// Split writes the files of a split and their description into a folder, which is there.
-func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, error) {
+// Split writes the files of a split and their description into a folder, which is there. They
+// take the places of an earlier split's together.
+func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (doc *Stages, err error) {
 	split, err := s.SplitStages(o)
 	if err != nil {
 		return nil, err
@@ -220,10 +222,16 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 	if err := CanWrite(s.Files(), append(outs, about)...); err != nil {
 		return nil, err
 	}
-	doc, err := describeStages(e, s, split, o)
-	if err != nil {
+	if doc, err = describeStages(e, s, split, o); err != nil {
 		return nil, err
 	}
+	var files onnx.Outputs
+	defer files.Discard()
+	defer func() {
+		if err != nil {
+			os.Remove(filepath.Join(dir, weightsFolder)) // if it is empty
+		}
+	}()
 	p, err := newPlaces(s, outs[0], func(string, ...any) {})
 	if err != nil {
 		return nil, err
@@ -235,7 +243,7 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 		if err := p.move(g.Model); err != nil {
 			return nil, err
 		}
-		if err := g.Model.Save(filepath.Join(dir, StageFileName(g.Stage, g.Backward))); err != nil {
+		if err := g.Model.SaveWith(&files, filepath.Join(dir, StageFileName(g.Stage, g.Backward))); err != nil {
 			return nil, err
 		}
 	}
@@ -243,7 +251,10 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 	if err != nil {
 		return nil, err
 	}
-	return doc, onnx.WriteFile(about, append(text, '\n'))
+	if err := files.Write(about, append(text, '\n')); err != nil {
+		return nil, err
+	}
+	return doc, files.Commit()
 }
 
 // describeStages predicts what each stage takes.
