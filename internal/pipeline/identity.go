@@ -38,7 +38,7 @@ const (
 )
 
 // Frozen is a hash of the values that lie in other files and that no step changes, "" where
-// there are none. Of large ones it is a sample: what was trained, drawn or rounded otherwise differs nearly
+// there are none. Of large ones it is a sample: what was trained, drawn or rounded otherwise differs
 // nearly everywhere, and gigabytes need not be read before a step runs.
 func (s *Source) Frozen() (string, error) {
 	sum, some := sha256.New(), false
