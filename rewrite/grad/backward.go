@@ -63,7 +63,7 @@ func (x *Emitter) Gradients(n *onnx.Node, arrived []*onnx.Value, wanted []bool) 
 	e := x.e
 	r := e.rule(n)
 	if r == nil || r.Grad == nil {
-		return nil, &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
+		return nil, e.noRule(n)
 	}
 	e.needs, e.grads = map[*onnx.Value]bool{}, map[*onnx.Value]*partial{}
 	for i, v := range n.Inputs {

@@ -179,7 +179,11 @@ func (e *engine) missing(n *onnx.Node) error {
 	if n.Is("If", "Loop", "Scan") {
 		return e.controlFlow(n)
 	}
-	return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain())}
+	return e.noRule(n)
+}
+
+func (e *engine) noRule(n *onnx.Node) error {
+	return &MissingRuleError{Op: n.OpType(), Domain: n.Domain(), Node: n.Label(), Opset: e.m.Opset(n.Domain()), Torch: FromPyTorch(e.m)}
 }
 
 // visit hands the gradients of a node's outputs on to its inputs.

@@ -46,6 +46,7 @@ func (e *StopError) Error() string { return fmt.Sprintf("stop %q: %s", e.Pattern
 type MissingRuleError struct {
 	Op, Domain, Node string
 	Opset            int64
+	Torch            bool // one of PyTorch's exporters wrote the file
 }
 
 func (e *MissingRuleError) Error() string {
@@ -66,7 +67,11 @@ func (e *MissingRuleError) wayOut() string {
 	case e.Domain != "" && e.Domain != "ai.onnx":
 		return "write it with standard operators, or let no gradient through with --stop GLOB"
 	}
-	return "export with the other exporter (dynamo=True or False), write it with other operators, or let no gradient through with --stop GLOB"
+	const way = "write it with other operators, or let no gradient through with --stop GLOB"
+	if e.Torch {
+		return "export with the other exporter (dynamo=True or False), " + way
+	}
+	return way
 }
 
 // otherThanLists is the way out for whoever exports a model with lists.

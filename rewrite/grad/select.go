@@ -278,6 +278,9 @@ func (e *engine) whyNothing(loss *onnx.Value, reach map[*onnx.Value]bool, c *cho
 	if len(res.Decisions) > 0 {
 		return "every parameter that it depends on is frozen"
 	}
+	if codes := inCodes(e.m.Graph, reach); len(codes) > 0 {
+		return "its weights are codes, which no step can move: --lora GLOB trains pairs beside them: " + some(codes)
+	}
 	if held := e.reachedNodes(c, reach); len(held) > 0 {
 		return none + ": Constant nodes hold matrices; where they are weights, make initializers of them, as onnxoptimizer does: " + some(held)
 	}
@@ -285,6 +288,18 @@ func (e *engine) whyNothing(loss *onnx.Value, reach map[*onnx.Value]bool, c *cho
 		return "it depends on no float initializer of more than one element; --params with the whole name trains one: " + some(one)
 	}
 	return none
+}
+
+// inCodes lists initializers in codes that the loss depends on.
+func inCodes(g *onnx.Graph, reach map[*onnx.Value]bool) []string {
+	var names []string
+	for _, v := range g.Initializers {
+		read := func(u onnx.Use) bool { return u.Index == 0 && u.Node.Is("DequantizeLinear") && reach[u.Node.Out(0)] }
+		if slices.ContainsFunc(v.Uses(), read) {
+			names = append(names, v.Name)
+		}
+	}
+	return names
 }
 
 // singles lists float initializers of one element that the loss depends on.

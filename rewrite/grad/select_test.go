@@ -60,6 +60,8 @@ func TestErrors(t *testing.T) {
 		{"integer loss", smallModel + "k = Size(z)", []string{"k int64"}, Options{Loss: "k"}, new(*LossError), "want a float"},
 		{"no parameter", "in x float32[3]\nloss = ReduceSum(x) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
 		{"one element", "in x float32[3]\ninit w float32[1] = [2]\na = Mul(x, w)\nloss = ReduceSum(a) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "of more than one element; --params with the whole name trains one: w"},
+		{"codes", "in x float32[2,3]\ninit q int8[3,4] = [1,2,3,4,5,6,7,8,9,10,11,12]\ninit s float32[] = 0.5\nw = DequantizeLinear(q, s)\na = MatMul(x, w)\nloss = ReduceSum(a) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "no step can move: --lora GLOB trains pairs beside them: q"},
+		{"no rule of another producer", "in x float32[3]\ninit w float32[3] = [1,2,3]\na = Mul(x, w)\nb = Erfc(a)\nloss = ReduceSum(b) {keepdims=0}", []string{"loss float32[]"}, Options{}, new(*MissingRuleError), "write it with other operators"},
 		{"behind no gradient", "in x float32[3]\ninit w float32[3] = [1,2,3]\na = Mul(x, w)\nb = Greater(a, x)\nc = Cast(b) {to=1}\nloss = ReduceSum(c) {keepdims=0}", []string{"loss float32"}, Options{}, new(*LossError), "depends on no float initializer"},
 		{"all frozen", smallModel, []string{"loss float32"}, Options{Frozen: []string{"*"}}, new(*LossError), "every parameter that it depends on is frozen"},
 		{"integer parameter", smallModel, []string{"loss float32"}, Options{Params: []string{"ids"}}, new(*ParameterError), `parameter "ids": it is int64[2], and only floats can be trained`},
