@@ -29,12 +29,12 @@ func (m *Built) SaveWith(path, weights string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", weights, err)
 	}
-	var files onnx.Outputs
-	defer files.Discard()
 	if asIs && sameFolder(path, weights) {
-		return m.saveReferring(&files, path, filepath.Base(weights), func(name string) (safetensors.Info, bool) {
-			i, ok := source[name]
-			return i, ok
+		return onnx.Together(func(files *onnx.Outputs) error {
+			return m.saveReferring(files, path, filepath.Base(weights), func(name string) (safetensors.Info, bool) {
+				i, ok := source[name]
+				return i, ok
+			})
 		})
 	}
 	meta := safetensors.Beside()
@@ -55,14 +55,16 @@ func (m *Built) SaveWith(path, weights string) error {
 	if err := safetensors.CanReplace(file, path); err != nil {
 		return err
 	}
-	err = layout.WriteWith(&files, file, func(t safetensors.Info, w io.Writer) error {
-		from := source[t.Name]
-		return toFloat32(w, from.DType, f.Bytes(from))
+	return onnx.Together(func(files *onnx.Outputs) error {
+		err := layout.WriteWith(files, file, func(t safetensors.Info, w io.Writer) error {
+			from := source[t.Name]
+			return toFloat32(w, from.DType, f.Bytes(from))
+		})
+		if err != nil {
+			return err
+		}
+		return m.saveReferring(files, path, filepath.Base(file), layout.Lookup)
 	})
-	if err != nil {
-		return err
-	}
-	return m.saveReferring(&files, path, filepath.Base(file), layout.Lookup)
 }
 
 // match finds every parameter in the file. AsIs reports that all are float32

@@ -127,13 +127,13 @@ func (m *Built) saveDrawn(path string, most int64) error {
 	if err != nil {
 		return err
 	}
-	var files onnx.Outputs
-	defer files.Discard()
-	err = layout.CreateWith(&files, file, func(f *os.File) error { return m.generate(f, layout, most) })
-	if err != nil {
-		return err
-	}
-	return m.saveReferring(&files, path, filepath.Base(file), layout.Lookup)
+	return onnx.Together(func(files *onnx.Outputs) error {
+		err := layout.CreateWith(files, file, func(f *os.File) error { return m.generate(f, layout, most) })
+		if err != nil {
+			return err
+		}
+		return m.saveReferring(files, path, filepath.Base(file), layout.Lookup)
+	})
 }
 
 // weightPath is the file beside the model that holds its weights.
@@ -199,7 +199,7 @@ func (m *Built) generate(f *os.File, layout *safetensors.Layout, most int64) err
 }
 
 // saveReferring writes the model with its parameters as initializers in that
-// file, which lies in the model's folder, and puts both into their places.
+// file, which lies in the model's folder.
 func (m *Built) saveReferring(files *onnx.Outputs, path, location string, lookup func(string) (safetensors.Info, bool)) error {
 	places := map[string]Place{}
 	for i := range m.Params {
@@ -214,10 +214,7 @@ func (m *Built) saveReferring(files *onnx.Outputs, path, location string, lookup
 	if err := m.record(places); err != nil {
 		return err
 	}
-	if err := m.Model.SaveWith(files, path); err != nil {
-		return err
-	}
-	return files.Commit()
+	return m.Model.SaveWith(files, path)
 }
 
 // toInitializer turns the parameter's input into an initializer of that name.

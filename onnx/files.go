@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Outputs are files that are put into their places together. The zero value has none.
+// Outputs are files that Together puts into their places.
 type Outputs struct{ written []written }
 
 // written is a file that lies beside its place.
@@ -28,7 +28,7 @@ type written struct {
 	file       *os.File // open, as its lock says that somebody writes it
 }
 
-// Replace lets write fill a file that Commit is to put at path.
+// Replace lets write fill a file that is to be put at path.
 func (s *Outputs) Replace(path string, write func(*os.File) error) error {
 	if err := Replaceable(path); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (s *Outputs) Write(path string, data []byte) error {
 	})
 }
 
-// Commit puts the files into their places, in the order in which they were written.
-func (s *Outputs) Commit() error {
+// commit puts the files into their places, in the order in which they were written.
+func (s *Outputs) commit() error {
 	for len(s.written) > 0 {
 		w := s.written[0]
 		err := w.file.Close() // some file systems say only now that they are full
@@ -75,8 +75,8 @@ func (s *Outputs) Commit() error {
 	return nil
 }
 
-// Discard takes away what no Commit put into its place.
-func (s *Outputs) Discard() {
+// discard takes away what no commit put into its place.
+func (s *Outputs) discard() {
 	for _, w := range s.written {
 		w.file.Close()
 		os.Remove(w.temp)
@@ -85,20 +85,21 @@ func (s *Outputs) Discard() {
 	s.written = nil
 }
 
-// together puts what write writes into its place, or leaves all as it was.
-func together(write func(files *Outputs) error) error {
+// Together puts the files that write writes into their places, or after an error leaves all
+// as it was.
+func Together(write func(files *Outputs) error) error {
 	var files Outputs
-	defer files.Discard()
+	defer files.discard()
 	if err := write(&files); err != nil {
 		return err
 	}
-	return files.Commit()
+	return files.commit()
 }
 
 // ReplaceFile lets write fill a file beside path and renames it into place
 // when write succeeded; else nothing is left behind.
 func ReplaceFile(path string, write func(*os.File) error) error {
-	return together(func(files *Outputs) error { return files.Replace(path, write) })
+	return Together(func(files *Outputs) error { return files.Replace(path, write) })
 }
 
 // tempName is the pattern for a file beside path; a long name is cut, as the

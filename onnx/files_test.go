@@ -35,7 +35,7 @@ func TestOutputs(t *testing.T) {
 		}
 	}
 	full := errors.New("no space left")
-	err := together(func(files *Outputs) error {
+	err := Together(func(files *Outputs) error {
 		if err := files.Write(at("weights"), []byte("new")); err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func TestOutputs(t *testing.T) {
 		t.Errorf("error %v, want %v", err, full)
 	}
 	want("old")
-	err = together(func(files *Outputs) error {
+	err = Together(func(files *Outputs) error {
 		return errors.Join(files.Write(at("weights"), []byte("new")), files.Write(at("model"), []byte("new")))
 	})
 	if err != nil {

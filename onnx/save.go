@@ -235,7 +235,7 @@ func encode(p *pb.ModelProto) ([]byte, error) {
 // reader ever sees half a file. Relative external data stays valid only in the
 // same folder; RebaseExternal sees to others.
 func (m *Model) Save(path string) error {
-	return together(func(files *Outputs) error { return m.SaveWith(files, path) })
+	return Together(func(files *Outputs) error { return m.SaveWith(files, path) })
 }
 
 // SaveWith is Save for a model that is put into its place together with other files.
@@ -249,7 +249,7 @@ func (m *Model) SaveWith(files *Outputs, path string) error {
 
 // WriteFile replaces path by data as a whole, or leaves it as it was.
 func WriteFile(path string, data []byte) error {
-	return together(func(files *Outputs) error { return files.Write(path, data) })
+	return Together(func(files *Outputs) error { return files.Write(path, data) })
 }
 
 // pending holds the names of files and folders that are being written.

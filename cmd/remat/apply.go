@@ -212,21 +212,18 @@ func (a *application) writeModel(src *pipeline.Source, pairs *pipeline.TrainedPa
 	if err := pipeline.Rebase(m, a.forward, a.out); err != nil {
 		return err
 	}
-	var files onnx.Outputs
-	defer files.Discard()
-	if len(external) > 0 {
-		if weightsErr != nil {
-			return weightsErr
-		}
-		if err := externalize(m, external, weights, &files); err != nil {
-			return err
-		}
-	}
 	d.Applied = taken
-	if err := m.SaveWith(&files, a.out); err != nil {
-		return err
-	}
-	return files.Commit()
+	return onnx.Together(func(files *onnx.Outputs) error {
+		if len(external) > 0 {
+			if weightsErr != nil {
+				return weightsErr
+			}
+			if err := externalize(m, external, weights, files); err != nil {
+				return err
+			}
+		}
+		return m.SaveWith(files, a.out)
+	})
 }
 
 // putBeside adds the pairs of weights in codes to the model.

@@ -136,15 +136,12 @@ func (d *Derivation) Save(out string) error {
 		}
 		return file, nil
 	}
-	var files onnx.Outputs
-	defer files.Discard()
-	if err := placeParameters(d.Model, d, &files, at, func() (string, error) { return weights, weightsErr }); err != nil {
-		return err
-	}
-	if err := d.Model.SaveWith(&files, out); err != nil {
-		return err
-	}
-	return files.Commit()
+	return onnx.Together(func(files *onnx.Outputs) error {
+		if err := placeParameters(d.Model, d, files, at, func() (string, error) { return weights, weightsErr }); err != nil {
+			return err
+		}
+		return d.Model.SaveWith(files, out)
+	})
 }
 
 // renameInitializers gives parameters the user's names.

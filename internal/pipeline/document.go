@@ -138,15 +138,12 @@ func (f *File) save(source *Source, out string, document report.Plan, place func
 	if err := SetRequires(m); err != nil {
 		return err
 	}
-	var files onnx.Outputs
-	defer files.Discard()
-	if err := place(m, &files); err != nil {
-		return err
-	}
-	SetPromise(m, f.Peak)
-	setSlab(m, f.Prediction, !o.provider().Device)
-	if err := m.SaveWith(&files, out); err != nil {
-		return err
-	}
-	return files.Commit()
+	return onnx.Together(func(files *onnx.Outputs) error {
+		if err := place(m, files); err != nil {
+			return err
+		}
+		SetPromise(m, f.Peak)
+		setSlab(m, f.Prediction, !o.provider().Device)
+		return m.SaveWith(files, out)
+	})
 }

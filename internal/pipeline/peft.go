@@ -85,20 +85,17 @@ func (t *TrainedPairs) Write(dir, strip string) error {
 		names = append(names, a, b)
 		tensors[a], tensors[b] = p.Turned(p.Layer.In, p.Layer.Out)
 	}
-	var files onnx.Outputs
-	defer files.Discard()
-	weights := filepath.Join(dir, "adapter_model.safetensors")
-	if _, err := WriteTensors(&files, weights, names, tensors, map[string]string{"format": "pt"}); err != nil {
-		return err
-	}
 	text, err := json.MarshalIndent(t.config(modules), "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := files.Write(filepath.Join(dir, "adapter_config.json"), append(text, '\n')); err != nil {
-		return err
-	}
-	return files.Commit()
+	return onnx.Together(func(files *onnx.Outputs) error {
+		weights := filepath.Join(dir, "adapter_model.safetensors")
+		if _, err := WriteTensors(files, weights, names, tensors, map[string]string{"format": "pt"}); err != nil {
+			return err
+		}
+		return files.Write(filepath.Join(dir, "adapter_config.json"), append(text, '\n'))
+	})
 }
 
 // config describes the pairs of modules: the first one's rank and alpha, and others as

@@ -207,7 +207,7 @@ func keepLocations(m *onnx.Model) error {
 
 // Split writes the files of a split and their description into a folder, which is there. They
 // take the places of an earlier split's together.
-func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (doc *Stages, err error) {
+func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, error) {
 	split, err := s.SplitStages(o)
 	if err != nil {
 		return nil, err
@@ -222,39 +222,37 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (doc *Stage
 	if err := CanWrite(s.Files(), append(outs, about)...); err != nil {
 		return nil, err
 	}
-	if doc, err = describeStages(e, s, split, o); err != nil {
+	doc, err := describeStages(e, s, split, o)
+	if err != nil {
 		return nil, err
 	}
-	var files onnx.Outputs
-	defer files.Discard()
-	defer func() {
+	err = onnx.Together(func(files *onnx.Outputs) error {
+		p, err := newPlaces(s, outs[0], func(string, ...any) {})
 		if err != nil {
-			os.Remove(filepath.Join(dir, weightsFolder)) // if it is empty
+			return err
 		}
-	}()
-	p, err := newPlaces(s, outs[0], func(string, ...any) {})
+		for _, g := range split.Groups {
+			if g == nil {
+				continue
+			}
+			if err := p.move(g.Model); err != nil {
+				return err
+			}
+			if err := g.Model.SaveWith(files, filepath.Join(dir, StageFileName(g.Stage, g.Backward))); err != nil {
+				return err
+			}
+		}
+		text, err := json.MarshalIndent(doc, "", "  ")
+		if err != nil {
+			return err
+		}
+		return files.Write(about, append(text, '\n'))
+	})
 	if err != nil {
+		os.Remove(filepath.Join(dir, weightsFolder)) // if it is empty
 		return nil, err
 	}
-	for _, g := range split.Groups {
-		if g == nil {
-			continue
-		}
-		if err := p.move(g.Model); err != nil {
-			return nil, err
-		}
-		if err := g.Model.SaveWith(&files, filepath.Join(dir, StageFileName(g.Stage, g.Backward))); err != nil {
-			return nil, err
-		}
-	}
-	text, err := json.MarshalIndent(doc, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	if err := files.Write(about, append(text, '\n')); err != nil {
-		return nil, err
-	}
-	return doc, files.Commit()
+	return doc, nil
 }
 
 // describeStages predicts what each stage takes.
