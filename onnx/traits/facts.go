@@ -56,3 +56,14 @@ func IsRandom(n *onnx.Node) bool { return has(n, random) }
 
 // IsMatrixProduct reports a product of matrices, or of batches of them.
 func IsMatrixProduct(n *onnx.Node) bool { return has(n, matrixProduct) }
+
+// MatrixAxes are the axes of the rows and columns that a product of matrices takes of its
+// first or second factor, input 0 or 1, which transA or transB may turn. The product sums
+// over columns of the first and rows of the second.
+func MatrixAxes(n *onnx.Node, factor int) (row, column int) {
+	last := len(n.Inputs[factor].Type.Shape) - 1
+	if n.Int([]string{"transA", "transB"}[factor], 0) != 0 {
+		return last, last - 1
+	}
+	return last - 1, last
+}

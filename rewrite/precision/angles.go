@@ -17,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 const whyAngle = "an angle: rounded, it would be another one"
@@ -69,11 +70,8 @@ func terms(n *onnx.Node) int64 {
 	if !n.Is("MatMul", "Gemm") || v == nil || !v.Type.Ranked || len(v.Type.Shape) < 2 {
 		return math.MaxInt64
 	}
-	axis := len(v.Type.Shape) - 1
-	if n.Int("transA", 0) != 0 {
-		axis--
-	}
-	if k, ok := v.Type.Shape[axis].Int(); ok {
+	_, summed := traits.MatrixAxes(n, 0)
+	if k, ok := v.Type.Shape[summed].Int(); ok {
 		return k
 	}
 	return math.MaxInt64

@@ -21,6 +21,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
@@ -139,15 +140,11 @@ func (c *cutting) slice(x *onnx.Value, axis int, first, last int64) *onnx.Value 
 
 // summedOf is the axis of a product's operand that it sums over, of any rank.
 func summedOf(n *onnx.Node, at int) int {
-	rank := len(n.Inputs[at].Type.Shape)
-	columns := at == 0
-	if n.Is("Gemm") && n.Int([]string{"transA", "transB"}[at], 0) != 0 {
-		columns = !columns
+	row, column := traits.MatrixAxes(n, at)
+	if at == 0 {
+		return column
 	}
-	if columns {
-		return rank - 1
-	}
-	return rank - 2
+	return row
 }
 
 // Sliced has the products with wide copies of large weights computed over slices, and

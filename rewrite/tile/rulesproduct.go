@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // matmul is MatMul and FusedMatMul, which has the attributes transA and transB.
@@ -64,8 +65,8 @@ func (r *Region) batchSharding(a, b, out *onnx.Value) sharding {
 // over parts.
 func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
 	a, b, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
-	rowA, innerA := matrixAxes(n, a, "transA")
-	innerB, colB := matrixAxes(n, b, "transB")
+	rowA, innerA := traits.MatrixAxes(n, 0)
+	innerB, colB := traits.MatrixAxes(n, 1)
 	ca, cb, co := r.shardingOf(a), r.shardingOf(b), r.shardingOf(out)
 	switch {
 	case ca == sharding(innerA) || cb == sharding(innerB) && b.Producer != nil && r.in[b.Producer]:
@@ -91,13 +92,4 @@ func (r *Region) cutMatrix(n *onnx.Node) (bool, error) {
 		return false, fmt.Errorf("both factors are split, but not along the contracted axis")
 	}
 	return false, nil
-}
-
-// matrixAxes are the axes of a factor's rows and columns, as the product takes
-// them: any number but zero says that the factor is transposed.
-func matrixAxes(n *onnx.Node, v *onnx.Value, trans string) (row, column int) {
-	if n.Int(trans, 0) != 0 {
-		return rank(v) - 1, rank(v) - 2
-	}
-	return rank(v) - 2, rank(v) - 1
 }

@@ -78,8 +78,8 @@ func sliceProduct(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	if rank(a) < 2 || rank(b) < 2 || n.Int("transBatchA", 0) != 0 || n.Int("transBatchB", 0) != 0 {
 		return false
 	}
-	row, _ := matrixAxes(n, a, "transA")
-	_, column := matrixAxes(n, b, "transB")
+	row, _ := traits.MatrixAxes(n, 0)
+	_, column := traits.MatrixAxes(n, 1)
 	in := map[int]*shard{}
 	switch s.axis {
 	case rank(s.v) - 2:
