@@ -216,5 +216,5 @@ func CanReplace(path, out string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s: the weights of %s would take its place, which were not written there before: choose another name than %s, or remove it", path, filepath.Base(out), filepath.Base(out))
+	return fmt.Errorf("%s: the weights of %s would overwrite it, and it does not hold that model's weights: choose another name than %s, or remove it", path, filepath.Base(out), filepath.Base(out))
 }
