@@ -34,6 +34,8 @@ type File struct {
 	Reports []rewrite.Report
 	// Finished: the file is guarded, and ONNX Runtime was asked what it makes of it.
 	Finished bool
+	// asked: ONNX Runtime was asked, though the file may not be guarded.
+	asked bool
 
 	written   *rewriting // nil for the file as it was given
 	unchanged bool       // ONNX Runtime was seen to leave the model as it is
@@ -136,7 +138,7 @@ func (p *Planner) finish(f *File) (*File, error) {
 // guard guards a file, and predicts it anew where it is changed by that, or ONNX
 // Runtime changes it.
 func (p *Planner) guard(f *File) error {
-	f.Finished = true
+	f.Finished, f.asked = true, true
 	engine := p.opts.cpuEngine(p.engine)
 	changed := false
 	if engine != nil {
@@ -216,8 +218,8 @@ func (p *Planner) predict(engine *runtime.Engine, f *File) error {
 }
 
 // An excess is by what ratio files that ONNX Runtime was asked about hold more than they
-// promised as they were written, the least of so many. Where it computes a half type between
-// casts that no plan knows of, all of a graph's do.
+// promised as they were written, the least of so many. Where it computes float16 between
+// casts of its own, all of a graph's do (step/widen.go).
 type excess struct {
 	least float64
 	files int
@@ -226,6 +228,11 @@ type excess struct {
 // excessFiles is how many files an excess is known from, and excessShare what of it the next
 // one has at least.
 const excessFiles, excessShare = 3, 0.95
+
+// known reports that every file held more than it promised, by one part in rough.
+func (e *excess) known() bool {
+	return e.files >= excessFiles && e.least > 1+1.0/rough
+}
 
 func (e *excess) note(promised, held int64) {
 	ratio := float64(held) / float64(max(promised, 1))
@@ -238,6 +245,20 @@ func (e *excess) note(promised, held int64) {
 // to keep.
 func (e *excess) beyond(promised, limit int64) bool {
 	return e.files >= excessFiles && limit > 0 && float64(promised)*e.least*excessShare > float64(limit)
+}
+
+// misses asks ONNX Runtime, where files are known to hold more than they promise, whether a
+// file misses a budget before it is guarded: that takes one session, and guards take two more.
+func (p *Planner) misses(f *File, budget Budget) (bool, error) {
+	engine := p.opts.cpuEngine(p.engine)
+	if engine == nil || p.opts.CUDA || p.opts.WebGPU || budget.none() || !p.excess.known() {
+		return false, nil
+	}
+	if err := p.predict(engine, f); err != nil {
+		return false, err
+	}
+	f.asked = true
+	return budget.missed(f.Prediction), nil
 }
 
 // file writes a candidate's file, and finishes it if it keeps the budget as it stands; nil
@@ -255,7 +276,11 @@ func (p *Planner) file(c Candidate, budget Budget) (*File, error) {
 		if p.excess.beyond(promised, p.live(budget)) {
 			return nil, nil
 		}
-		if f, err = p.finish(f); err == nil {
+		var missed bool
+		if missed, err = p.misses(f, budget); err == nil && !missed {
+			f, err = p.finish(f)
+		}
+		if err == nil {
 			p.excess.note(promised, f.Peak)
 		}
 	}

@@ -196,7 +196,7 @@ func TestHalfStepIsMeasured(t *testing.T) {
 // that ONNX Runtime makes. What the first files held tells of the others, so it is not asked
 // about each; the file that is chosen runs as predicted.
 func TestHalfFewSessions(t *testing.T) {
-	const most = 60 // all files asked about: 136
+	const most = 20 // all files asked about: 136; plans that count float16 as float16: 60
 	e := engine(t)
 	m, feeds, dims := derived(t, sample("llama_tiny.dyn.onnx"))
 	withOptimizer(t, m, differentiated(m), optim.Defaults(optim.AdamW))
@@ -213,6 +213,7 @@ func TestHalfFewSessions(t *testing.T) {
 		if err != nil && !unmet(err) {
 			t.Fatal(err)
 		}
+		t.Logf("%d %% of the peak: %d sessions", share, count)
 		if count > most {
 			t.Errorf("%d %% of the peak: %d sessions, want at most %d", share, count, most)
 		}
@@ -240,5 +241,40 @@ func TestExcess(t *testing.T) {
 		if got := e.beyond(c.promised, c.limit); got != c.want {
 			t.Errorf("%d bytes promised, %d allowed: beyond %t, want %t", c.promised, c.limit, got, c.want)
 		}
+	}
+}
+
+// TestHalfOnCPUAsPromised: a graph in float16, whose nodes ONNX Runtime computes in float32
+// between casts of its own, holds about what its plan does, and few sessions tell that.
+func TestHalfOnCPUAsPromised(t *testing.T) {
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 64, 4, 512, 64, 2
+	})
+	e := engine(t)
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Precision: &precision.Options{To: onnx.Float16, Provider: "cpu"}}
+	p, err := NewPlanner(e, m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half, err := p.Plan("none", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Precision = nil
+	count, p := sessions(t, e, half.Model, func(*Planner) Budget { return Budget{} })
+	r, err := p.Plan("optimal", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried, _ := p.Limited()
+	t.Logf("%d sessions, %d bytes as judged, %d held, %d as given, %d tried", count, r.Verdict.Peak, r.Peak, p.Before.LivePeak, tried)
+	if count > 40 {
+		t.Errorf("%d sessions, want at most 40", count)
+	}
+	if most := r.Verdict.Peak + r.Verdict.Peak/4; r.Peak > most {
+		t.Errorf("the file holds %d bytes, its plan %d", r.Peak, r.Verdict.Peak)
+	}
+	if most := p.Before.LivePeak * 2 / 3; r.Peak > most {
+		t.Errorf("the file holds %d of %d bytes", r.Peak, p.Before.LivePeak)
 	}
 }

@@ -118,8 +118,8 @@ func (p *Planner) lowest(list []Candidate, work float64) (*File, error) {
 }
 
 // patienceNodes is how many nodes the files that ONNX Runtime was asked about may have in all
-// since one of them was the best. Where it computes a half type between casts that no plan
-// knows of, each file of a curve promises less than the best one holds, and asking about one of
+// since one of them was the best. Where it computes float16 between casts of its own,
+// each file of a curve promises less than the best one holds, and asking about one of
 // 10,000 nodes takes seconds.
 const patienceNodes = 40_000
 
@@ -130,7 +130,7 @@ func (p *patience) note(f *File, better bool) {
 	switch {
 	case better:
 		*p = 0
-	case f.Finished:
+	case f.asked:
 		*p += patience(len(f.Model.Graph.Nodes))
 	}
 }

@@ -37,6 +37,9 @@ type Options struct {
 	Workspace int64
 	// Bound are outputs, by name, that the caller binds to memory of its own.
 	Bound map[string]bool
+	// Opset is the version of the standard operators; with it, values that ONNX Runtime
+	// casts to float32 are sized so (widen.go). 0: none are.
+	Opset int64
 }
 
 // A Translation is a graph in numbers: node i of Graph is Nodes[i], value v is
@@ -55,6 +58,8 @@ type Translation struct {
 	bare    bool
 	classes map[string]int
 	key     []byte
+	// widened: nodes that run in float32 though they read float16.
+	widened map[*onnx.Node]bool
 }
 
 // Translate begins a translation: the caller adds what it has, in its order.
@@ -63,7 +68,7 @@ func Translate(o Options) *Translation {
 		o.On = CPU
 	}
 	o.Threads = max(o.Threads, 1)
-	return &Translation{Graph: &ortmodel.Graph{}, Index: map[*onnx.Value]int{}, options: o, classes: map[string]int{}}
+	return &Translation{Graph: &ortmodel.Graph{}, Index: map[*onnx.Value]int{}, options: o, classes: map[string]int{}, widened: map[*onnx.Node]bool{}}
 }
 
 // Structure is the graph's edges, nodes in its order; sizes and kernels are left
@@ -106,6 +111,9 @@ func (t *Translation) describe(v *onnx.Value) ortmodel.Value {
 	typ := v.Type
 	if t.options.Type != nil {
 		typ = t.options.Type(v)
+	}
+	if t.wide(v) {
+		typ.DType = onnx.Float32
 	}
 	bytes, ok := typ.Bytes()
 	if !ok {

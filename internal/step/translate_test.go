@@ -133,3 +133,20 @@ func TestStructure(t *testing.T) {
 		t.Errorf("order %v", order)
 	}
 }
+
+// TestWidened: what a node without a kernel in float16 reads is held in float32 on the CPU;
+// a device has its kernels, and a graph that was saved has the casts.
+func TestWidened(t *testing.T) {
+	g := typed(t, "in x float16[8]\nh = Mul(x, x)\nk = Exp(h)\nv = Reshape(k, to)\ninit to int64[2] = [2, 4]\nw = Transpose(v)\nout w float16[4,2]\n")
+	tr := translated(g, Options{Opset: 21})
+	for name, want := range map[string]int64{"x": 16, "h": 32, "k": 16, "v": 16, "w": 16} {
+		if got := tr.value(g, name).Bytes; got != want {
+			t.Errorf("%s takes %d bytes, want %d", name, got, want)
+		}
+	}
+	for _, o := range []Options{{}, {Opset: 21, On: CUDA}} {
+		if got := translated(g, o).value(g, "h").Bytes; got != 16 {
+			t.Errorf("%+v: h takes %d bytes, want 16", o, got)
+		}
+	}
+}

@@ -82,7 +82,7 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 		return nil, err
 	}
 	g := m.Graph
-	a.translate(g)
+	a.translate(m)
 	a.deps = step.DependenciesBy(g, dependency)
 	if err := a.findRoles(m); err != nil {
 		return nil, err
@@ -136,8 +136,9 @@ func (a *Analysis) On(g, clone *onnx.Graph) (*Analysis, error) {
 }
 
 // translate makes the problem's graph.
-func (a *Analysis) translate(g *onnx.Graph) {
-	t := step.Translate(step.Options{On: a.opts.On, Threads: a.opts.Threads, Type: a.sized})
+func (a *Analysis) translate(m *onnx.Model) {
+	g := m.Graph
+	t := step.Translate(step.Options{On: a.opts.On, Threads: a.opts.Threads, Type: a.sized, Opset: m.Opset("")})
 	for _, list := range [][]*onnx.Value{g.Inputs, g.Initializers} {
 		for _, v := range list {
 			t.Add(v)

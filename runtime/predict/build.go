@@ -33,6 +33,9 @@ type builder struct {
 // newBuilder goes through the file in its order: inputs, nodes, outputs.
 func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	so := step.Options{On: o.On, Places: o.places, Threads: o.Threads, Workspace: o.Workspace, Bound: map[string]bool{}}
+	if !o.executed() {
+		so.Opset = m.Opset("")
+	}
 	for _, name := range o.Bound {
 		so.Bound[name] = true
 	}
@@ -75,6 +78,9 @@ func newBuilder(m *onnx.Model, o Options) (*builder, error) {
 	b.doubtSizes()
 	return b, nil
 }
+
+// executed reports a graph that ONNX Runtime made of a file, with the casts that it runs.
+func (o *Options) executed() bool { return o.Saved || o.InOrder }
 
 // hosts reports a constant that the host has, in a step of a device.
 func (b *builder) hosts(v *onnx.Value) bool {
@@ -146,7 +152,7 @@ func (b *builder) node(n *onnx.Node) error {
 	if f.Library {
 		b.workspaces = append(b.workspaces, fmt.Sprintf("node %q: %s", n.Label(), n.OpType()))
 	}
-	executed := b.options.Saved || b.options.InOrder // the graph is what ONNX Runtime made of a file
+	executed := b.options.executed()
 	switch {
 	case f.Expanded:
 		b.doubt(n, "ONNX Runtime expands %s into other operators", n.OpType())

@@ -130,6 +130,12 @@ func Supports(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) on
 	return ok && (p != CPU || since <= Relied)
 }
 
+// Runs is Supports for the newest release alone.
+func Runs(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) onnx.DType) bool {
+	_, ok := served(p, n, opset, typeOf)
+	return ok
+}
+
 // served is the oldest release in which the provider has a kernel for the node.
 func served(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) onnx.DType) (since Release, ok bool) {
 	s := schema(n, opset)
