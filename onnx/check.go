@@ -157,10 +157,7 @@ func (g *Graph) checkNodes(seen map[*Value]bool, imports map[string]bool) (int, 
 			return 0, err
 		}
 		reads += k
-		for i, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for i, v := range n.Returns() {
 			if v.Producer != n || v.Index != i || seen[v] {
 				return 0, fmt.Errorf("node %q: output %q has another producer", n.Label(), v.Name)
 			}
@@ -182,13 +179,11 @@ func checkReads(n *Node, seen map[*Value]bool) (int, error) {
 		return nil
 	}
 	reads := 0
-	for i, v := range n.Inputs {
-		if v != nil {
-			if err := check(v, i); err != nil {
-				return 0, err
-			}
-			reads++
+	for i, v := range n.Reads() {
+		if err := check(v, i); err != nil {
+			return 0, err
 		}
+		reads++
 	}
 	for _, v := range n.Captures {
 		if err := check(v, Captured); err != nil {

@@ -134,10 +134,8 @@ func (g *Graph) NewNode(domain, op, name string, inputs []*Value, outputs []stri
 	n := &Node{Proto: p, graph: g}
 	n.SetName(g.FreshNodeName(name))
 	n.Inputs = slices.Clone(inputs)
-	for i, v := range n.Inputs {
-		if v != nil {
-			v.addUse(n, i)
-		}
+	for i, v := range n.Reads() {
+		v.addUse(n, i)
 	}
 	n.trimInputs()
 	n.Outputs = make([]*Value, len(outputs))
@@ -162,19 +160,15 @@ func (g *Graph) NewNode(domain, op, name string, inputs []*Value, outputs []stri
 // name and the output names that rename returns for the originals.
 func (g *Graph) CloneNode(n *Node, inputs []*Value, rename func(string) string) *Node {
 	outputs := make([]string, len(n.Outputs))
-	for i, o := range n.Outputs {
-		if o != nil {
-			outputs[i] = rename(o.Name)
-		}
+	for i, o := range n.Returns() {
+		outputs[i] = rename(o.Name)
 	}
 	c := g.NewNode("", n.OpType(), rename(n.Name()), inputs, outputs)
 	name := c.Name()
 	c.Proto = proto.Clone(n.sync()).(*pb.NodeProto)
 	c.Proto.Name = &name
-	for i, o := range c.Outputs {
-		if o != nil {
-			o.Type = n.Outputs[i].Type
-		}
+	for i, o := range c.Returns() {
+		o.Type = n.Outputs[i].Type
 	}
 	for _, v := range n.Captures {
 		c.Captures = append(c.Captures, v)

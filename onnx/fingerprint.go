@@ -45,10 +45,8 @@ func (m *Model) Fingerprint() string {
 // and the types of what it reads, whatever their names.
 func (n *Node) Fingerprint() string {
 	f := newHasher()
-	for _, v := range n.Inputs {
-		if v != nil {
-			f.about[v.Name] = v.Type.String()
-		}
+	for _, v := range n.Reads() {
+		f.about[v.Name] = v.Type.String()
 	}
 	p := n.Proto
 	f.node(&pb.NodeProto{Domain: p.Domain, OpType: p.OpType, Attribute: p.Attribute, Input: syncNames(p.Input, n.Inputs), Output: syncNames(p.Output, n.Outputs)})

@@ -3,6 +3,7 @@ package onnx
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
@@ -183,15 +184,7 @@ func (n *Node) Domain() string { return NormalDomain(n.Proto.GetDomain()) }
 
 // Is reports a standard-domain operator of one of these types.
 func (n *Node) Is(ops ...string) bool {
-	if n.Domain() != "" {
-		return false
-	}
-	for _, op := range ops {
-		if n.Proto.GetOpType() == op {
-			return true
-		}
-	}
-	return false
+	return n.Domain() == "" && slices.Contains(ops, n.OpType())
 }
 
 // NormalDomain maps the standard domain's long name to its short one.
@@ -207,10 +200,8 @@ func (n *Node) Label() string {
 	if name := n.Name(); name != "" {
 		return name
 	}
-	for _, o := range n.Outputs {
-		if o != nil {
-			return n.OpType() + " that makes " + o.Name
-		}
+	for _, o := range n.Returns() {
+		return n.OpType() + " that makes " + o.Name
 	}
 	return n.OpType()
 }
@@ -229,6 +220,22 @@ func (n *Node) Out(i int) *Value {
 		return nil
 	}
 	return n.Outputs[i]
+}
+
+// Reads are the inputs that are not left out, with their places; captures are none of them.
+func (n *Node) Reads() iter.Seq2[int, *Value] { return present(n.Inputs) }
+
+// Returns are the outputs that are not left out, with their places.
+func (n *Node) Returns() iter.Seq2[int, *Value] { return present(n.Outputs) }
+
+func present(values []*Value) iter.Seq2[int, *Value] {
+	return func(yield func(int, *Value) bool) {
+		for i, v := range values {
+			if v != nil && !yield(i, v) {
+				return
+			}
+		}
+	}
 }
 
 // Value returns the value of that name, or nil.

@@ -80,8 +80,8 @@ func (g *Graph) shortNames() map[string]string {
 	}
 	next := int64(0)
 	for _, n := range g.Nodes {
-		for _, v := range n.Outputs {
-			if v == nil || v.IsOutput() || stay[v] {
+		for _, v := range n.Returns() {
+			if v.IsOutput() || stay[v] {
 				continue
 			}
 			for {

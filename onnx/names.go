@@ -104,11 +104,9 @@ func (g *Graph) NameNodes() {
 		base := n.Name()
 		if base == "" {
 			base = n.OpType()
-			for _, o := range n.Outputs {
-				if o != nil {
-					base = strings.TrimSuffix(o.Name, ":0")
-					break
-				}
+			for _, o := range n.Returns() {
+				base = strings.TrimSuffix(o.Name, ":0")
+				break
 			}
 		}
 		n.SetName(g.FreshNodeName(base))

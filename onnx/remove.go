@@ -10,10 +10,7 @@ func (g *Graph) Remove(nodes ...*Node) {
 		n.readNothing()
 	}
 	for _, n := range nodes {
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			if !v.Dead() {
 				panic("onnx: Remove of a node whose output is in use: " + v.Name)
 			}

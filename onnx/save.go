@@ -162,8 +162,8 @@ func (g *Graph) Fixed() bool {
 func (g *Graph) AnnotateTypes() {
 	hidden := map[string]bool{} // an entry may be left of a removed node's output of that name
 	for _, n := range g.Nodes {
-		for _, v := range n.Outputs {
-			if v != nil && n.Hides() {
+		for _, v := range n.Returns() {
+			if n.Hides() {
 				hidden[v.Name] = true
 			}
 		}
@@ -186,8 +186,8 @@ func (g *Graph) AnnotateTypes() {
 		}
 	}
 	for _, n := range g.Nodes {
-		for _, v := range n.Outputs {
-			if v != nil && v.outs == 0 && v.Type.Known() && !have[v.Name] && !hidden[v.Name] {
+		for _, v := range n.Returns() {
+			if v.outs == 0 && v.Type.Known() && !have[v.Name] && !hidden[v.Name] {
 				g.Proto.ValueInfo = append(g.Proto.ValueInfo, v.declaration(nil))
 			}
 		}

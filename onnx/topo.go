@@ -43,10 +43,7 @@ func (g *Graph) topological() ([]*Node, error) {
 	for ready.Len() > 0 {
 		n := g.Nodes[heap.Pop(ready).(int)]
 		order = append(order, n)
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			for _, u := range v.uses {
 				i, listed := place[u.Node]
 				if !listed {

@@ -181,8 +181,8 @@ func forgetShapes(g *onnx.Graph) {
 
 func eachMade(g *onnx.Graph, do func(*onnx.Value)) {
 	for _, n := range g.Nodes {
-		for _, v := range n.Outputs {
-			if v != nil && v.Type.Other == nil {
+		for _, v := range n.Returns() {
+			if v.Type.Other == nil {
 				do(v)
 			}
 		}

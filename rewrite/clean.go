@@ -195,10 +195,7 @@ func foldable(g *onnx.Graph, limit int64) []*onnx.Value {
 
 // small reports outputs of known size, at most the limit.
 func small(n *onnx.Node, limit int64) bool {
-	for _, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range n.Returns() {
 		if bytes, ok := o.Type.Bytes(); !ok || bytes > limit {
 			return false
 		}
@@ -236,8 +233,8 @@ func (c constants) feed(n *onnx.Node) bool {
 	if len(n.Captures) > 0 || n.Is("RandomNormal", "RandomUniform") {
 		return false
 	}
-	for _, v := range n.Inputs {
-		if v != nil && !c[v] {
+	for _, v := range n.Reads() {
+		if !c[v] {
 			return false
 		}
 	}
@@ -245,10 +242,7 @@ func (c constants) feed(n *onnx.Node) bool {
 }
 
 func large(n *onnx.Node) bool {
-	for _, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range n.Returns() {
 		if bytes, ok := o.Type.Bytes(); ok && bytes > foldLimit {
 			return true
 		}

@@ -101,8 +101,8 @@ func (a *edgeAdder) bringIn(s ortmodel.EarlyNode) bool {
 
 // trigger is an output to wait for.
 func (a *edgeAdder) trigger(n *onnx.Node) *onnx.Value {
-	for _, v := range n.Outputs {
-		if v != nil && v.Type.DType != onnx.Undefined && v.Type.DType != onnx.String {
+	for _, v := range n.Returns() {
+		if v.Type.DType != onnx.Undefined && v.Type.DType != onnx.String {
 			return v
 		}
 	}
@@ -128,15 +128,15 @@ func (a *edgeAdder) wait(trigger *onnx.Value, w int) bool {
 func (a *edgeAdder) input(n *onnx.Node) int {
 	last := -1
 	asked := make([]bool, len(n.Inputs))
-	for k, v := range n.Inputs {
-		if v != nil && v.Producer != nil && a.asks(n, v.Producer) {
+	for k, v := range n.Reads() {
+		if v.Producer != nil && a.asks(n, v.Producer) {
 			asked[k] = true
 			last = max(last, a.place[v.Producer])
 		}
 	}
 	best, bestRank := -1, 0
-	for k, v := range n.Inputs {
-		if v == nil || v.Type.DType == onnx.Undefined || asked[k] && a.place[v.Producer] != last {
+	for k, v := range n.Reads() {
+		if v.Type.DType == onnx.Undefined || asked[k] && a.place[v.Producer] != last {
 			continue
 		}
 		rank := 0
@@ -161,10 +161,7 @@ func (a *edgeAdder) input(n *onnx.Node) int {
 // asks reports that n is the first reader of p's outputs.
 func (a *edgeAdder) asks(n, p *onnx.Node) bool {
 	at := a.place[n]
-	for _, o := range p.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range p.Returns() {
 		for _, u := range o.Uses() {
 			if i, ok := a.place[u.Node]; ok && i < at {
 				return false

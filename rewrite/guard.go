@@ -35,15 +35,11 @@ func NewLeft(g *onnx.Graph) *Left {
 	for _, n := range g.Nodes {
 		l.nodes[n.Name()] = true
 		names := make(map[string]bool, len(n.Inputs))
-		for _, v := range n.Inputs {
-			if v != nil {
-				names[v.Name] = true
-			}
+		for _, v := range n.Reads() {
+			names[v.Name] = true
 		}
-		for _, v := range n.Outputs {
-			if v != nil {
-				l.reads[v.Name] = names
-			}
+		for _, v := range n.Returns() {
+			l.reads[v.Name] = names
 		}
 	}
 	return l
@@ -52,8 +48,8 @@ func NewLeft(g *onnx.Graph) *Left {
 // bypassed reports a value that n, which is no longer there, reads, and that
 // what makes n's outputs now does not, itself or by values that g does not have.
 func (l *Left) bypassed(g *onnx.Graph, n *onnx.Node, v *onnx.Value) bool {
-	for _, o := range n.Outputs {
-		if o != nil && l.reads[o.Name] != nil && !l.leads(g, v.Name, o.Name, map[string]bool{}) {
+	for _, o := range n.Returns() {
+		if l.reads[o.Name] != nil && !l.leads(g, v.Name, o.Name, map[string]bool{}) {
 			return true
 		}
 	}
@@ -139,10 +135,7 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, er
 // readByGone reports that a vanished node reads an output of n: n is not the
 // last of its group.
 func readByGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
-	for _, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range n.Returns() {
 		for _, u := range o.Uses() {
 			if gone[u.Node] {
 				return true
@@ -154,8 +147,8 @@ func readByGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
 
 // readsGone reports that n reads what a vanished node made.
 func readsGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
-	for _, v := range n.Inputs {
-		if v != nil && v.Producer != nil && gone[v.Producer] {
+	for _, v := range n.Reads() {
+		if v.Producer != nil && gone[v.Producer] {
 			return true
 		}
 	}

@@ -56,8 +56,8 @@ func values(g *onnx.Graph) func(func(*onnx.Value) bool) {
 			}
 		}
 		for _, n := range g.Nodes {
-			for _, v := range n.Outputs {
-				if v != nil && !yield(v) {
+			for _, v := range n.Returns() {
+				if !yield(v) {
 					return
 				}
 			}

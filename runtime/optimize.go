@@ -226,10 +226,7 @@ func hasNew(given, saved *onnx.Graph) bool {
 // makerOf is the node of a graph that makes what a node of another one makes, by name; nil
 // where none does.
 func makerOf(g *onnx.Graph, n *onnx.Node) *onnx.Node {
-	for _, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range n.Returns() {
 		if v := g.Value(o.Name); v != nil {
 			return v.Producer
 		}

@@ -137,8 +137,8 @@ func indexLimit(v *onnx.Value) int64 {
 			if !HandsOn(u) {
 				continue
 			}
-			for _, o := range u.Node.Outputs {
-				if o != nil && !seen[o] {
+			for _, o := range u.Node.Returns() {
+				if !seen[o] {
 					seen[o] = true
 					todo = append(todo, o)
 				}

@@ -123,15 +123,12 @@ const hostProvider = "CPUExecutionProvider"
 
 // crosses reports a node with a neighbor that copies between host and device.
 func crosses(n *onnx.Node) bool {
-	for _, v := range n.Inputs {
-		if v != nil && v.Producer != nil && v.Producer.Is("MemcpyToHost") {
+	for _, v := range n.Reads() {
+		if v.Producer != nil && v.Producer.Is("MemcpyToHost") {
 			return true
 		}
 	}
-	for _, v := range n.Outputs {
-		if v == nil {
-			continue
-		}
+	for _, v := range n.Returns() {
 		for _, u := range v.Uses() {
 			if u.Node != nil && u.Node.Is("MemcpyFromHost") {
 				return true

@@ -117,10 +117,7 @@ func alone(of *onnx.Model, n *onnx.Node) (*onnx.Model, []int64, error) {
 		m.SetOpset(d, of.Opset(d))
 	}
 	inputs := make([]*onnx.Value, len(n.Inputs))
-	for i, v := range n.Inputs {
-		if v == nil {
-			continue
-		}
+	for i, v := range n.Reads() {
 		if _, ok := v.Type.Bytes(); !ok {
 			return nil, nil, fmt.Errorf("%s: size of %q not known", n.Label(), v.Name)
 		}
@@ -129,10 +126,7 @@ func alone(of *onnx.Model, n *onnx.Node) (*onnx.Model, []int64, error) {
 	c := m.Graph.CloneNode(n, inputs, func(name string) string { return name })
 	m.Graph.Append(c)
 	var expected []int64
-	for i, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for i, o := range n.Returns() {
 		bytes, ok := o.Type.Bytes()
 		if !ok {
 			return nil, nil, fmt.Errorf("%s: size of %q not known", n.Label(), o.Name)

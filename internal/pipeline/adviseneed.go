@@ -202,10 +202,8 @@ func firstReader(x *onnx.Value, at map[*onnx.Node]int) int {
 		}
 		if made := fromParameters(u.Node); made {
 			i = -1
-			for _, out := range u.Node.Outputs {
-				if out != nil {
-					i = max(i, firstReader(out, at))
-				}
+			for _, out := range u.Node.Returns() {
+				i = max(i, firstReader(out, at))
 			}
 		}
 		if i >= 0 && (first < 0 || i < first) {
@@ -218,8 +216,8 @@ func firstReader(x *onnx.Value, at map[*onnx.Node]int) int {
 // fromParameters reports that a node reads nothing that a node made, or is fed with data.
 func fromParameters(n *onnx.Node) bool {
 	seen := 0
-	for _, v := range n.Inputs {
-		if v != nil && v.Init == nil {
+	for _, v := range n.Reads() {
+		if v.Init == nil {
 			seen++
 		}
 	}

@@ -69,8 +69,8 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 			if !fed[n] || !toldByData(n) || slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !v.Type.IsStatic() }) {
 				continue
 			}
-			for _, v := range n.Outputs {
-				if v == nil || v.Type.IsStatic() {
+			for _, v := range n.Returns() {
+				if v.Type.IsStatic() {
 					continue
 				}
 				if _, asked := shapes[v.Name]; !asked {

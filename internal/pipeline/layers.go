@@ -109,10 +109,7 @@ func LayerNames(a *analysis.Analysis) func(*onnx.Node) string {
 		}
 	}
 	return func(n *onnx.Node) string {
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			if layer, ok := byValue[v.Name]; ok {
 				return p.LayerNames[layer]
 			}
@@ -128,15 +125,15 @@ func ModuleNames(a *analysis.Analysis) func(*onnx.Node) string {
 	layer, modules := LayerNames(a), map[string]string{}
 	for _, n := range a.Nodes {
 		module := n.Module()
-		for _, v := range n.Outputs {
-			if v != nil && module != "" {
+		for _, v := range n.Returns() {
+			if module != "" {
 				modules[v.Name] = module
 			}
 		}
 	}
 	return func(n *onnx.Node) string {
-		for _, v := range n.Outputs {
-			if v != nil && modules[v.Name] != "" {
+		for _, v := range n.Returns() {
+			if modules[v.Name] != "" {
 				return modules[v.Name]
 			}
 		}

@@ -300,10 +300,7 @@ func (p *preparation) optimize(e *runtime.Engine) error {
 // of others: those that return what a node of that module did.
 func keepModules(before, after *onnx.Graph) {
 	for _, n := range after.Nodes {
-		for _, o := range n.Outputs {
-			if o == nil {
-				continue
-			}
+		for _, o := range n.Returns() {
 			if v := before.Value(o.Name); v != nil && v.Producer != nil {
 				n.SetModule(v.Producer.Module())
 			}

@@ -135,8 +135,8 @@ func Type(m *onnx.Model, dims map[string]int64) error {
 // the types that the file declares for its outputs.
 func Known(m *onnx.Model, dims map[string]int64) error {
 	for _, n := range m.Graph.Nodes {
-		for _, v := range n.Outputs {
-			if v != nil && !v.Type.Known() {
+		for _, v := range n.Returns() {
+			if !v.Type.Known() {
 				_, err := infer.Model(m, infer.Options{Dims: dims, Strict: true})
 				return err
 			}

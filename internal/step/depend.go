@@ -120,10 +120,8 @@ func Behind(values ...*onnx.Value) map[*onnx.Node]bool {
 				continue
 			}
 			nodes[u.Node] = true
-			for _, o := range u.Node.Outputs {
-				if o != nil {
-					todo = append(todo, o)
-				}
+			for _, o := range u.Node.Returns() {
+				todo = append(todo, o)
 			}
 		}
 	}
@@ -132,10 +130,8 @@ func Behind(values ...*onnx.Value) map[*onnx.Node]bool {
 
 // eachRead calls f for all that a node reads, captured values included.
 func (d *Dependencies) eachRead(n *onnx.Node, f func(*onnx.Value, Dependency)) {
-	for i, v := range n.Inputs {
-		if v != nil {
-			f(v, d.how(v, onnx.Use{Node: n, Index: i}))
-		}
+	for i, v := range n.Reads() {
+		f(v, d.how(v, onnx.Use{Node: n, Index: i}))
 	}
 	for _, v := range n.Captures {
 		f(v, d.how(v, onnx.Use{Node: n, Index: onnx.Captured}))

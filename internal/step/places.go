@@ -113,10 +113,8 @@ func CopiesFirst(g *onnx.Graph) []*onnx.Node {
 			continue
 		}
 		list = append(list, n)
-		for _, v := range n.Outputs {
-			if v != nil {
-				copies(v)
-			}
+		for _, v := range n.Returns() {
+			copies(v)
 		}
 	}
 	return list
@@ -157,8 +155,8 @@ func (p *Places) seen(g *onnx.Graph) {
 // readsHost reports a node that reads a value on the host where its kernel on the
 // device wants one of the device.
 func (p *Places) readsHost(n *onnx.Node) bool {
-	for i, v := range n.Inputs {
-		if v != nil && p.HostValue(v) && !p.on.input(n, i) {
+	for i, v := range n.Reads() {
+		if p.HostValue(v) && !p.on.input(n, i) {
 			return true
 		}
 	}
@@ -188,8 +186,8 @@ func (p *Places) prefer(g *onnx.Graph) {
 		readers(v, func(r *onnx.Node) { candidate[place[r]] = true })
 	}
 	for _, n := range g.Nodes {
-		for i, v := range n.Outputs {
-			if v != nil && !p.nodes[n] && !isCopy(n) && p.on.output(n, i) {
+		for i, v := range n.Returns() {
+			if !p.nodes[n] && !isCopy(n) && p.on.output(n, i) {
 				add(v)
 			}
 		}
@@ -199,10 +197,8 @@ func (p *Places) prefer(g *onnx.Graph) {
 			continue
 		}
 		p.nodes[n] = true
-		for _, v := range n.Outputs {
-			if v != nil {
-				add(v)
-			}
+		for _, v := range n.Returns() {
+			add(v)
 		}
 	}
 }

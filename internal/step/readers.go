@@ -12,10 +12,8 @@ func ReadersOf(v *onnx.Value, writer *onnx.Node, through func(n *onnx.Node, inpu
 		if u.Node == writer || u.Index < 0 || !through(u.Node, u.Index) {
 			continue
 		}
-		for _, o := range u.Node.Outputs {
-			if o != nil {
-				out = append(out, ReadersOf(o, writer, through)...)
-			}
+		for _, o := range u.Node.Returns() {
+			out = append(out, ReadersOf(o, writer, through)...)
 		}
 	}
 	return out

@@ -63,8 +63,8 @@ func summand(v *onnx.Value) (best *onnx.Value, length int) {
 	if n == nil || v.Index != 0 || len(n.Captures) > 0 || !sumType(v.Type) {
 		return nil, 0
 	}
-	for i, in := range n.Inputs {
-		if in == nil || !writesOver(n, i) {
+	for i, in := range n.Reads() {
+		if !writesOver(n, i) {
 			continue
 		}
 		for in.Producer != nil && renames(in.Producer) {

@@ -150,10 +150,8 @@ func Types(m *onnx.Model, o Options) (map[*onnx.Value]onnx.Type, error) {
 		own[v] = v.Type
 	}
 	for _, n := range m.Graph.Nodes {
-		for _, v := range n.Outputs {
-			if v != nil {
-				own[v] = v.Type
-			}
+		for _, v := range n.Returns() {
+			own[v] = v.Type
 		}
 	}
 	_, err := Model(m, o)
@@ -171,10 +169,8 @@ func (r *Result) Node(n *onnx.Node) error {
 	row, opset, err := r.row(n)
 	if err != nil {
 		if !r.opts.Strict {
-			for _, v := range n.Outputs {
-				if v != nil {
-					v.Type = r.subst(v.Type)
-				}
+			for _, v := range n.Returns() {
+				v.Type = r.subst(v.Type)
 			}
 			return nil
 		}
@@ -192,10 +188,7 @@ func (r *Result) Node(n *onnx.Node) error {
 	if row.eval != nil {
 		r.budget += budgetPerNode
 	}
-	for i, v := range n.Outputs {
-		if v == nil {
-			continue
-		}
+	for i, v := range n.Returns() {
 		if err := sane(c.types[i].Shape); err != nil {
 			return fmt.Errorf("node %q: %s: output %q: %w", n.Label(), n.OpType(), v.Name, err)
 		}

@@ -122,10 +122,7 @@ func (r *Result) keep(v *onnx.Value, elems []elem) {
 
 // record runs the value rule of a node whose outputs are typed.
 func (r *Result) record(c *ctx, row *row) {
-	for i, v := range c.n.Outputs {
-		if v == nil {
-			continue
-		}
+	for i, v := range c.n.Returns() {
 		n, ok := smallSize(v.Type)
 		if !ok || n > r.budget {
 			continue

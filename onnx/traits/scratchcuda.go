@@ -626,10 +626,8 @@ func cudaRecurrentScratch(n *onnx.Node, _ int, k *Kernel) bool {
 	weights := directions * gatesOf[n.OpType()] * r.hidden * (r.input + r.hidden + 2) * size
 
 	k.borrow(r.batch * lengthBytes)
-	for o, v := range n.Outputs {
-		if v != nil {
-			k.take(o)
-		}
+	for o := range n.Returns() {
+		k.take(o)
 	}
 	if backward && directions == 1 {
 		k.borrow(r.seq * r.batch * r.input * size)

@@ -182,13 +182,13 @@ func recomputable(n *onnx.Node, t traits.Traits, known bool) (bool, string) {
 	case traits.Draws(n) && !n.Has("seed"):
 		return false, "it draws random numbers without a seed that a second run could share"
 	}
-	for _, v := range n.Outputs {
-		if v != nil && v.Type.Other != nil {
+	for _, v := range n.Returns() {
+		if v.Type.Other != nil {
 			return false, "its output is not a tensor"
 		}
 	}
-	for _, v := range n.Inputs {
-		if v != nil && v.Type.Ranked {
+	for _, v := range n.Reads() {
+		if v.Type.Ranked {
 			return true, ""
 		}
 	}
@@ -203,8 +203,8 @@ func (a *Analysis) static() bool {
 		if t, known := traits.Of(n); !known || t.Cost == traits.Recurrent || t.SideEffects {
 			return false
 		}
-		for _, v := range n.Outputs {
-			if v != nil && !v.Type.IsStatic() {
+		for _, v := range n.Returns() {
+			if !v.Type.IsStatic() {
 				return false
 			}
 		}
@@ -224,11 +224,9 @@ func (a *Analysis) uniqueNames() {
 	for i, n := range a.Nodes {
 		name := ops[i].Name
 		if count[name] > 1 {
-			for _, o := range n.Outputs {
-				if o != nil {
-					name += "/" + o.Name
-					break
-				}
+			for _, o := range n.Returns() {
+				name += "/" + o.Name
+				break
 			}
 		}
 		for k := 2; taken[name]; k++ {

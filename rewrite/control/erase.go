@@ -67,8 +67,8 @@ func Erase(g *onnx.Graph, order []*onnx.Node, from int) ([]*onnx.Node, error) {
 		return order, err
 	}
 	for i, n := range order {
-		for _, v := range n.Outputs {
-			if v != nil && worthErasing(v) && (i < from || v.IsOutput()) {
+		for _, v := range n.Returns() {
+			if worthErasing(v) && (i < from || v.IsOutput()) {
 				c.known[v] = true
 			}
 		}
@@ -181,8 +181,8 @@ func broadcasts(n *onnx.Node) bool {
 
 // hides reports a node with an output whose type is left away.
 func (c *eraser) hides(n *onnx.Node) bool {
-	for _, v := range n.Outputs {
-		if v != nil && worthErasing(v) && !v.IsOutput() {
+	for _, v := range n.Returns() {
+		if worthErasing(v) && !v.IsOutput() {
 			return true
 		}
 	}
@@ -227,8 +227,8 @@ func worthErasing(v *onnx.Value) bool {
 // forget leaves of the node's large inner outputs' types the element type, and
 // notes their names.
 func forget(n *onnx.Node, names map[string]bool) {
-	for _, v := range n.Outputs {
-		if v != nil && !v.IsOutput() && worthErasing(v) {
+	for _, v := range n.Returns() {
+		if !v.IsOutput() && worthErasing(v) {
 			v.Type = onnx.Type{DType: v.Type.DType}
 			names[v.Name] = true
 		}

@@ -66,8 +66,8 @@ func (x *Emitter) Gradients(n *onnx.Node, arrived []*onnx.Value, wanted []bool) 
 		return nil, e.noRule(n)
 	}
 	e.needs, e.grads = map[*onnx.Value]bool{}, map[*onnx.Value]*partial{}
-	for i, v := range n.Inputs {
-		if v != nil && i < len(wanted) && wanted[i] {
+	for i, v := range n.Reads() {
+		if i < len(wanted) && wanted[i] {
 			e.needs[v] = true
 		}
 	}
@@ -81,8 +81,8 @@ func (x *Emitter) Gradients(n *onnx.Node, arrived []*onnx.Value, wanted []bool) 
 	c.rule = r
 	c.run()
 	out := make([]*onnx.Value, len(wanted))
-	for i, v := range n.Inputs {
-		if v != nil && i < len(wanted) && wanted[i] {
+	for i, v := range n.Reads() {
+		if i < len(wanted) && wanted[i] {
 			out[i] = e.expandTo(e.accumulate(v), v)
 		}
 	}

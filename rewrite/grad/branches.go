@@ -59,8 +59,8 @@ func (e *engine) guardBranch(b guard, n *onnx.Node) {
 		if !belongs[by] {
 			continue
 		}
-		for i, v := range by.Inputs {
-			if v == nil || !e.needs[v] || v.Producer != nil && (belongs[v.Producer] || e.guards[v.Producer].cond == b.cond) {
+		for i, v := range by.Reads() {
+			if !e.needs[v] || v.Producer != nil && (belongs[v.Producer] || e.guards[v.Producer].cond == b.cond) {
 				continue
 			}
 			if guarded[v] == nil {

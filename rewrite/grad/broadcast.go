@@ -58,8 +58,8 @@ func stretches(full, part *onnx.Value, i, lead int) bool {
 	if n == nil {
 		return true
 	}
-	for _, in := range n.Inputs {
-		if in == nil || in == part || !in.Type.DType.IsFloat() && in.Type.DType != onnx.Bool {
+	for _, in := range n.Reads() {
+		if in == part || !in.Type.DType.IsFloat() && in.Type.DType != onnx.Bool {
 			continue
 		}
 		if !in.Type.Ranked {

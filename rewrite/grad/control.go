@@ -17,8 +17,8 @@ func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates m
 	for slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return len(n.Subgraphs()) > 0 }) {
 		reach, depends := e.reached(loss), e.depending(candidates)
 		passes := func(n *onnx.Node) bool {
-			for _, v := range n.Outputs {
-				if v != nil && reach[v] && depends[v] {
+			for _, v := range n.Returns() {
+				if reach[v] && depends[v] {
 					return true
 				}
 			}
@@ -60,8 +60,8 @@ func (e *engine) depending(candidates map[*onnx.Value]bool) map[*onnx.Value]bool
 				hit = hit || v != nil && depends[v]
 			}
 		}
-		for _, v := range n.Outputs {
-			if v != nil && hit {
+		for _, v := range n.Returns() {
+			if hit {
 				depends[v] = v.Type.DType.IsFloat() || v.Type.DType == onnx.Undefined
 			}
 		}

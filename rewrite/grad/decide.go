@@ -134,8 +134,8 @@ func servesOnly(v *onnx.Value, kind func(onnx.Use) bool) bool {
 		case u.Index == onnx.Captured:
 			return false
 		case u.Node.Is("Cast", "Reshape", "Unsqueeze", "Squeeze", "Slice", "Split", "Expand", "Transpose", "Identity") && u.Index == 0:
-			for _, o := range u.Node.Outputs {
-				if o != nil && !servesOnly(o, kind) {
+			for _, o := range u.Node.Returns() {
+				if !servesOnly(o, kind) {
 					return false
 				}
 			}

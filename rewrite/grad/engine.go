@@ -112,8 +112,8 @@ func (e *engine) markNode(n *onnx.Node) {
 	if !e.wants(n) {
 		return
 	}
-	for _, o := range n.Outputs {
-		if o != nil && (o.Type.DType.IsFloat() || o.Type.DType == onnx.Undefined || quantized(o)) {
+	for _, o := range n.Returns() {
+		if o.Type.DType.IsFloat() || o.Type.DType == onnx.Undefined || quantized(o) {
 			e.needs[o] = true
 		}
 	}
@@ -123,8 +123,8 @@ func (e *engine) markNode(n *onnx.Node) {
 // node without a rule passes the need on, so that it is named if the loss depends on it.
 func (e *engine) wants(n *onnx.Node) bool {
 	r := e.rule(n)
-	for i, v := range n.Inputs {
-		if v != nil && e.needs[v] && (r == nil || r.flowsTo(n, i)) {
+	for i, v := range n.Reads() {
+		if e.needs[v] && (r == nil || r.flowsTo(n, i)) {
 			return true
 		}
 	}
@@ -166,8 +166,8 @@ func (e *engine) checkRules(reach map[*onnx.Value]bool) error {
 		if r == nil {
 			return e.missing(n)
 		}
-		for i, v := range n.Inputs {
-			if v != nil && e.needs[v] && r.misses(n, i) {
+		for i, v := range n.Reads() {
+			if e.needs[v] && r.misses(n, i) {
 				return &UnsupportedError{Op: n.OpType(), Node: n.Label(), Reason: fmt.Sprintf("none for its input %d, %q, which depends on what trains", i, v.Name)}
 			}
 		}
@@ -209,10 +209,8 @@ func (e *engine) visit(n *onnx.Node) error {
 		}
 		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)
 	}
-	for _, o := range n.Outputs {
-		if o != nil {
-			delete(e.grads, o)
-		}
+	for _, o := range n.Returns() {
+		delete(e.grads, o)
 	}
 	return nil
 }

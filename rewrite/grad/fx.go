@@ -109,8 +109,8 @@ func (c *call) outside() []slot {
 	var list []slot
 	place := map[*onnx.Value]int{}
 	for _, n := range c.nodes {
-		for i, v := range n.Inputs {
-			if v == nil || c.has[v.Producer] {
+		for i, v := range n.Reads() {
+			if c.has[v.Producer] {
 				continue
 			}
 			at, ok := place[v]

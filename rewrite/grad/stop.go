@@ -110,10 +110,8 @@ func valuesOf(g *onnx.Graph) []*onnx.Value {
 		}
 	}
 	for _, n := range g.Nodes {
-		for _, v := range n.Outputs {
-			if v != nil {
-				all = append(all, v)
-			}
+		for _, v := range n.Returns() {
+			all = append(all, v)
 		}
 	}
 	return all

@@ -42,8 +42,8 @@ func untyped(n *onnx.Node) bool {
 	if isList(n.OpType()) && n.Domain() == "" {
 		return false
 	}
-	for _, v := range n.Outputs {
-		if v != nil && (v.Type.DType == onnx.String || v.Type.DType == onnx.Undefined && !operatorOf(n).Known()) {
+	for _, v := range n.Returns() {
+		if v.Type.DType == onnx.String || v.Type.DType == onnx.Undefined && !operatorOf(n).Known() {
 			return true
 		}
 	}

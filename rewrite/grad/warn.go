@@ -309,8 +309,8 @@ func blockExits(g *onnx.Graph) []blockExit {
 		if !inside(n) {
 			continue
 		}
-		for _, v := range n.Outputs {
-			if v != nil && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !inside(u.Node) }) {
+		for _, v := range n.Returns() {
+			if slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !inside(u.Node) }) {
 				exits = append(exits, blockExit{v.Name, v.Behind("Identity").Name})
 			}
 		}

@@ -129,8 +129,8 @@ func emptyPast(m *onnx.Model, types *infer.Result, dims map[string]int64, caches
 	}
 	g.Nodes = append(b.Take(), g.Nodes...)
 	for _, n := range g.Nodes { // what was told with a past of some length
-		for _, v := range n.Outputs {
-			if v != nil && slices.ContainsFunc(v.Type.Shape, func(d onnx.Dim) bool { return d.Subst(none) != d }) {
+		for _, v := range n.Returns() {
+			if slices.ContainsFunc(v.Type.Shape, func(d onnx.Dim) bool { return d.Subst(none) != d }) {
 				v.Type = onnx.Type{DType: v.Type.DType}
 			}
 		}

@@ -69,8 +69,8 @@ func concatTraining(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 func recurrentGrad(op string, first, count int) func(*pass, *onnx.Node) ([]*onnx.Value, error) {
 	return func(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
 		var forward *onnx.Node
-		for _, v := range n.Inputs {
-			if v != nil && v.Producer != nil && v.Producer.Is(op) {
+		for _, v := range n.Reads() {
+			if v.Producer != nil && v.Producer.Is(op) {
 				forward = v.Producer
 			}
 		}

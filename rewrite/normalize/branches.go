@@ -85,10 +85,8 @@ func (s *state) decide(nodes []*onnx.Node) error {
 
 // becomes puts values in the place of n's outputs and removes n.
 func (s *state) becomes(n *onnx.Node, outs []*onnx.Value) {
-	for i, o := range n.Outputs {
-		if o != nil {
-			s.replaceOutput(o, outs[i], n)
-		}
+	for i, o := range n.Returns() {
+		s.replaceOutput(o, outs[i], n)
 	}
 	s.g.Remove(n)
 	s.count++

@@ -148,8 +148,8 @@ func fold(s *state) error {
 		given[v] = true
 	}
 	for _, n := range slices.Clone(s.g.Nodes) {
-		for _, v := range n.Outputs {
-			if v == nil || v.IsOutput() || v.Dead() {
+		for _, v := range n.Returns() {
+			if v.IsOutput() || v.Dead() {
 				continue
 			}
 			if t := s.known(v); t != nil {

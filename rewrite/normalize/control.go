@@ -98,10 +98,7 @@ func (s *state) both(n *onnx.Node) (string, error) {
 		cond = s.b.Op("Reshape", build.In(cond, s.b.Ints()))
 	}
 	values := make([]*onnx.Value, len(n.Outputs))
-	for i, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for i, o := range n.Returns() {
 		if o.Dead() { // as caches are that nobody reads
 			n.DropOutput(i)
 			continue
@@ -278,8 +275,8 @@ func (s *state) closeLoop(n *onnx.Node, carried []*onnx.Value, collected [][]*on
 		}
 		outs = append(outs, v)
 	}
-	for i, o := range n.Outputs {
-		if o != nil && o.Dead() {
+	for i, o := range n.Returns() {
+		if o.Dead() {
 			n.DropOutput(i)
 		}
 	}

@@ -41,10 +41,7 @@ func MergeEqual(g *onnx.Graph) int {
 			continue
 		}
 		stays, read := false, false
-		for i, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for i, v := range n.Returns() {
 			stays = stays || v.IsOutput()
 			if len(v.Uses()) > 0 {
 				g.ReplaceUses(v, f.Outputs[i])
@@ -63,8 +60,8 @@ func MergeEqual(g *onnx.Graph) int {
 
 // covers reports that f has every output that n has.
 func covers(f, n *onnx.Node) bool {
-	for i, v := range n.Outputs {
-		if v != nil && f.Out(i) == nil {
+	for i := range n.Returns() {
+		if f.Out(i) == nil {
 			return false
 		}
 	}

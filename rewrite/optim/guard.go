@@ -192,8 +192,8 @@ func stableOrder(g *onnx.Graph, place map[*onnx.Node]int) {
 // wait leads an input of the writer past the readers.
 func wait(b *build.Builder, writer *onnx.Node, old *onnx.Value, readers []*onnx.Node) error {
 	at := -1
-	for i, v := range writer.Inputs {
-		if v != nil && v != old && v.Type.DType != onnx.Undefined {
+	for i, v := range writer.Reads() {
+		if v != old && v.Type.DType != onnx.Undefined {
 			at = i
 		}
 	}

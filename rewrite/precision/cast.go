@@ -42,8 +42,8 @@ func (p *pass) convert() error {
 	}
 	for _, n := range nodes {
 		kind := p.verdicts[n].kind
-		for i, v := range n.Inputs {
-			if v == nil || kind == untouched {
+		for i, v := range n.Reads() {
+			if kind == untouched {
 				continue
 			}
 			if w := p.read(n, i, kind, emulated[n], stashed); w != v && w != nil {
@@ -247,8 +247,8 @@ func (p *pass) stashes(nodes []*onnx.Node) map[reading]bool {
 		return list
 	}
 	for _, n := range nodes {
-		for _, v := range n.Outputs {
-			if v == nil || !p.mayWait(v) {
+		for _, v := range n.Returns() {
+			if !p.mayWait(v) {
 				continue
 			}
 			for _, u := range v.Uses() {

@@ -196,10 +196,7 @@ func (p *pass) allSingle(n *onnx.Node) bool {
 
 // captured reports that a subgraph reads an output of n.
 func captured(n *onnx.Node) bool {
-	for _, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range n.Returns() {
 		for _, u := range o.Uses() {
 			if u.Index == onnx.Captured {
 				return true

@@ -87,10 +87,7 @@ func (p *pass) follow(w map[*onnx.Value]want) {
 			v = p.choose(n, from, w, strange)
 			p.verdicts[n] = v
 		}
-		for _, o := range n.Outputs {
-			if o == nil {
-				continue
-			}
+		for _, o := range n.Returns() {
 			odd[o] = strange && v.kind == full && follows(n)
 			switch {
 			case v.kind == half:

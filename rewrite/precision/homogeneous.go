@@ -161,8 +161,8 @@ func (p *pass) unscaledBefore(backward []*onnx.Node, grads map[*onnx.Value]bool,
 	}
 	var candidates []*onnx.Value
 	for _, n := range made {
-		for _, o := range n.Outputs {
-			if o != nil && degree.of[o] == 0 && (isFloat(o) || o.Type.DType.IsHalf()) && !o.IsOutput() && !grads[o] {
+		for _, o := range n.Returns() {
+			if degree.of[o] == 0 && (isFloat(o) || o.Type.DType.IsHalf()) && !o.IsOutput() && !grads[o] {
 				candidates = append(candidates, o)
 			}
 		}
@@ -188,8 +188,8 @@ func firstUnscaled(backward []*onnx.Node, grads map[*onnx.Value]bool, degree deg
 		if i := degree.waits(n); i >= 0 {
 			return place{value: n.In(i), by: n, input: i}
 		}
-		for _, o := range n.Outputs {
-			if o != nil && grads[o] && degree.of[o] == 0 {
+		for _, o := range n.Returns() {
+			if grads[o] && degree.of[o] == 0 {
 				return place{value: o}
 			}
 		}

@@ -59,8 +59,8 @@ func (p *pass) beginning() *onnx.Value {
 		return nil
 	}
 	for _, n := range p.backward() {
-		for _, v := range n.Inputs {
-			if v != nil && v.Producer != nil && p.forward.Has(v.Producer) && isFloat(n.Out(0)) {
+		for _, v := range n.Reads() {
+			if v.Producer != nil && p.forward.Has(v.Producer) && isFloat(n.Out(0)) {
 				return n.Out(0)
 			}
 		}

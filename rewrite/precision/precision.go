@@ -271,10 +271,7 @@ func (p *pass) skip(what, format string, args ...any) {
 func (p *pass) check() error {
 	floats, halves, doubles := 0, 0, 0
 	for _, n := range p.g.Nodes {
-		for _, o := range n.Outputs {
-			if o == nil {
-				continue
-			}
+		for _, o := range n.Returns() {
 			switch o.Type.DType {
 			case onnx.Float32:
 				floats++

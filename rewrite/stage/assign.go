@@ -172,10 +172,7 @@ func (s *assignment) sink(wanted func(*onnx.Node) bool, last int) {
 			continue
 		}
 		first := last
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			for _, u := range v.Uses() {
 				if g, ok := s.group[u.Node]; ok && g != replicated {
 					first = min(first, g)
@@ -194,10 +191,8 @@ func (s *assignment) findHand() {
 		}
 		at := uint64(1) << s.group[n]
 		s.eachRead(n, func(v *onnx.Value) { s.hand[v] |= at })
-		for _, v := range n.Outputs {
-			if v != nil {
-				s.hand[v] |= at
-			}
+		for _, v := range n.Returns() {
+			s.hand[v] |= at
 		}
 	}
 }
@@ -238,8 +233,8 @@ func (s *assignment) assignBackward() {
 		})
 		if !gradient && (again(n) || !fromForward) {
 			afloat[n] = true
-			for _, v := range n.Outputs {
-				if v != nil && at != every {
+			for _, v := range n.Returns() {
+				if at != every {
 					s.hand[v] = at
 				}
 			}
@@ -295,10 +290,7 @@ func (s *assignment) weightsOfUpdates() map[*onnx.Node]*onnx.Value {
 				of[n] = w
 			}
 		}
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			if v.IsOutput() {
 				w, ok := ends[v.Name]
 				note(w, !ok)

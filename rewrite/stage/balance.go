@@ -53,10 +53,7 @@ func crossings(main []*onnx.Node) []int64 {
 	}
 	change := make([]int64, len(main)+1)
 	for i, n := range main {
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			last := i
 			for _, u := range v.Uses() {
 				if at, ok := place[u.Node]; ok {
@@ -117,8 +114,8 @@ func (s *assignment) costs(main []*onnx.Node) func(stage, from, to int) float64 
 			continue
 		}
 		stash := float64(0)
-		for _, v := range n.Outputs {
-			if v != nil && slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !s.forward[u.Node] && s.weighty[u.Node] }) {
+		for _, v := range n.Returns() {
+			if slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !s.forward[u.Node] && s.weighty[u.Node] }) {
 				stash += float64(bytesOf(v))
 			}
 		}

@@ -132,10 +132,7 @@ func (s *assignment) crossingValues(g *onnx.Graph, out *Split) error {
 		if from == replicated {
 			continue
 		}
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			var to []int
 			for group := from + 1; group < 2*s.o.Stages; group++ {
 				if needs[group][v] {
@@ -206,10 +203,7 @@ func (s *assignment) extract(m *onnx.Model, group int, of *Group) (*onnx.Model, 
 	for _, n := range s.Nodes {
 		mine := s.group[n] == group || s.group[n] == replicated && group == s.o.Stages-1
 		any = any || s.group[n] == group
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			w := twin(v)
 			if mine && (given[v.Name] || slices.ContainsFunc(of.Out, func(o *Value) bool { return o.Name == v.Name })) {
 				g.AddOutput(w)

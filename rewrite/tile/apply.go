@@ -79,8 +79,8 @@ func (a *applier) exits(v *onnx.Value) bool {
 func (a *applier) leaving() []*onnx.Value {
 	var out []*onnx.Value
 	for _, n := range a.Nodes {
-		for _, o := range n.Outputs {
-			if o != nil && a.exits(o) {
+		for _, o := range n.Returns() {
+			if a.exits(o) {
 				out = append(out, o)
 			}
 		}
@@ -99,8 +99,8 @@ func (a *applier) part(i int64) error {
 		if a.b.Err() != nil {
 			return a.b.Err()
 		}
-		for _, o := range n.Outputs {
-			if o == nil || !a.exits(o) {
+		for _, o := range n.Returns() {
+			if !a.exits(o) {
 				continue
 			}
 			if a.shardingOf(o) == partialSum {
@@ -149,10 +149,7 @@ func (a *applier) results() []*onnx.Value {
 // node clones one node for part i.
 func (a *applier) node(n *onnx.Node, i int64) error {
 	inputs := make([]*onnx.Value, len(n.Inputs))
-	for k, v := range n.Inputs {
-		if v == nil {
-			continue
-		}
+	for k, v := range n.Reads() {
 		w, err := a.input(n, k, v, i)
 		if err != nil {
 			return err
@@ -172,10 +169,8 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 		inputs[0], a.sum[o] = sum, nil
 	}
 	names := make([]string, len(n.Outputs))
-	for k, o := range n.Outputs {
-		if o != nil {
-			names[k] = fmt.Sprintf("%s%d/%s", a.b.Prefix, i, o.Name)
-		}
+	for k, o := range n.Returns() {
+		names[k] = fmt.Sprintf("%s%d/%s", a.b.Prefix, i, o.Name)
 	}
 	op, attrs := n.OpType(), slices.Clone(n.Proto.GetAttribute())
 	if n.Is("Squeeze") && n.In(1) == nil && !n.Has("axes") {
@@ -187,10 +182,8 @@ func (a *applier) node(n *onnx.Node, i int64) error {
 		op, inputs = "Reshape", build.In(inputs[0], shape)
 	}
 	outs := a.b.NodeNamed(n.Domain(), op, fmt.Sprintf("%s%d/%s", a.b.Prefix, i, n.Label()), inputs, names, attrs...)
-	for k, o := range n.Outputs {
-		if o != nil {
-			a.now[o] = outs[k]
-		}
+	for k, o := range n.Returns() {
+		a.now[o] = outs[k]
 	}
 	return nil
 }

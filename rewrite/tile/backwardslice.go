@@ -111,8 +111,8 @@ func (c *backwardSlice) follow(s *shard) bool {
 			return false
 		}
 	}
-	for _, in := range n.Inputs {
-		if in != nil && !in.Type.IsStatic() {
+	for _, in := range n.Reads() {
+		if !in.Type.IsStatic() {
 			return false
 		}
 	}
@@ -239,10 +239,7 @@ func (c *backwardSlice) stays() *onnx.Node {
 
 // readerLeft returns a reader of a node's outputs that is not gone, else nil.
 func readerLeft(n *onnx.Node, gone map[*onnx.Node]bool) *onnx.Node {
-	for _, o := range n.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range n.Returns() {
 		for _, use := range o.Uses() {
 			if !gone[use.Node] {
 				return use.Node

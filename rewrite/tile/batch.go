@@ -120,8 +120,8 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 		n := roots[len(roots)-1]
 		roots = roots[:len(roots)-1]
 		whole[n] = true
-		for _, v := range n.Inputs {
-			if v == nil || !alone[v] {
+		for _, v := range n.Reads() {
+			if !alone[v] {
 				continue
 			}
 			if c := r.shardingOf(v); c >= 0 {

@@ -78,8 +78,8 @@ func divisor(n, want, most int64) int64 {
 func (r *Region) Auto(rows int) int {
 	logits, _ := r.Logits.Type.Bytes()
 	hidden := int64(0)
-	for _, in := range r.Logits.Producer.Inputs {
-		if in != nil && r.shardingOf(in) >= 0 {
+	for _, in := range r.Logits.Producer.Reads() {
+		if r.shardingOf(in) >= 0 {
 			hidden, _ = in.Type.Bytes()
 		}
 	}

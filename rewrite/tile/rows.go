@@ -119,8 +119,8 @@ func groups(next []*onnx.Value, place map[*onnx.Node]int) [][]*onnx.Value {
 // collect notes the outputs of a shape that v is computed from by values of
 // that shape.
 func collect(v *onnx.Value, shape onnx.Shape, into map[*onnx.Value]bool) {
-	for _, in := range v.Producer.Inputs {
-		if in == nil || in.Producer == nil || into[in] || !slices.Equal(in.Type.Shape, shape) {
+	for _, in := range v.Producer.Reads() {
+		if in.Producer == nil || into[in] || !slices.Equal(in.Type.Shape, shape) {
 			continue
 		}
 		into[in] = true

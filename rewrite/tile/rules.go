@@ -62,8 +62,8 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 	out := n.Outputs[0]
 	axis := r.shardingOf(out)
 	if axis == unknown {
-		for k, in := range n.Inputs {
-			if in != nil && r.shardingOf(in) >= 0 && !r.whole[onnx.Use{Node: n, Index: k}] {
+		for k, in := range n.Reads() {
+			if r.shardingOf(in) >= 0 && !r.whole[onnx.Use{Node: n, Index: k}] {
 				axis = r.shardingOf(in) + sharding(rank(out)-rank(in))
 			}
 		}

@@ -41,8 +41,8 @@ func (c *backwardSlice) need(s *shard, v *onnx.Value, axis int) *shard {
 // clones makes the part by the same operator; in holds the inputs that are read
 // in slices, by place, and the others are read whole.
 func (s *shard) clones(n *onnx.Node, in map[int]*shard) bool {
-	for k, v := range n.Inputs {
-		if v != nil && in[k] == nil {
+	for k, v := range n.Reads() {
+		if in[k] == nil {
 			s.whole = append(s.whole, v)
 		}
 	}
@@ -60,10 +60,7 @@ func (s *shard) clones(n *onnx.Node, in map[int]*shard) bool {
 
 func sliceElementwise(c *backwardSlice, s *shard, n *onnx.Node) bool {
 	in := map[int]*shard{}
-	for k, v := range n.Inputs {
-		if v == nil {
-			continue
-		}
+	for k, v := range n.Reads() {
 		if a := aligned(v, s.v, sharding(s.axis)); a >= 0 {
 			in[k] = c.need(s, v, int(a))
 		}

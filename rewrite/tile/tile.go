@@ -152,10 +152,8 @@ func projection(loss *onnx.Value) *onnx.Node {
 		if traits.IsMatrixProduct(n) {
 			return n
 		}
-		for _, in := range n.Inputs {
-			if in != nil {
-				queue = append(queue, in)
-			}
+		for _, in := range n.Reads() {
+			queue = append(queue, in)
 		}
 	}
 	return nil
@@ -214,8 +212,8 @@ func (r *Region) addReaders() {
 			if r.in[node] || !r.may(node) {
 				continue
 			}
-			for _, v := range node.Inputs {
-				if v != nil && r.comesInParts(v) {
+			for _, v := range node.Reads() {
+				if r.comesInParts(v) {
 					r.in[node], added = true, true
 				}
 			}
@@ -277,10 +275,7 @@ func (n *neighbours) addReaders(node *onnx.Node) {
 		return
 	}
 	n.seen[node] = true
-	for _, o := range node.Outputs {
-		if o == nil {
-			continue
-		}
+	for _, o := range node.Returns() {
 		for _, u := range o.Uses() {
 			if at, ok := n.r.place[u.Node]; ok && at > n.at {
 				heap.Push(&n.places, at)
@@ -357,10 +352,7 @@ func (r *Region) addBetween() {
 	}
 	before := map[*onnx.Node]bool{}
 	for _, n := range slices.Backward(nodes) {
-		for _, o := range n.Outputs {
-			if o == nil {
-				continue
-			}
+		for _, o := range n.Returns() {
 			for _, u := range o.Uses() {
 				if r.in[u.Node] || before[u.Node] {
 					before[n] = true
@@ -449,10 +441,7 @@ func unranked(n *onnx.Node) *onnx.Value {
 // partial sums are complete before anything reads them.
 func (r *Region) check() error {
 	for _, n := range r.Nodes {
-		for _, o := range n.Outputs {
-			if o == nil {
-				continue
-			}
+		for _, o := range n.Returns() {
 			switch r.shardingOf(o) {
 			case unknown:
 				return &SkipError{n.Label(), "unclear how its output is split"}
@@ -480,11 +469,9 @@ func (r *Region) follows(n *onnx.Node) bool {
 		return true
 	}
 	asked := map[*onnx.Value]sharding{}
-	for _, o := range n.Outputs {
-		if o != nil {
-			asked[o] = r.shardingOf(o)
-			delete(r.shardings, o)
-		}
+	for _, o := range n.Returns() {
+		asked[o] = r.shardingOf(o)
+		delete(r.shardings, o)
 	}
 	_, err := r.ruleOf(n)(r, n)
 	for o, c := range asked {

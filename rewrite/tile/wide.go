@@ -122,8 +122,8 @@ func (p *widePlan) handsTo(r *Region) func(*onnx.Value) sharding {
 			return unknown
 		}
 		for n := range r.in {
-			for _, in := range n.Inputs {
-				if in != nil && in.Producer != nil && p.of[in.Producer] == from {
+			for _, in := range n.Reads() {
+				if in.Producer != nil && p.of[in.Producer] == from {
 					return from.region.shardingOf(v)
 				}
 			}
@@ -134,8 +134,8 @@ func (p *widePlan) handsTo(r *Region) func(*onnx.Value) sharding {
 
 // beside lists the nodes of the regions that a node reads from.
 func (p *widePlan) beside(n *onnx.Node) (nodes []*onnx.Node) {
-	for _, v := range n.Inputs {
-		if v == nil || v.Producer == nil {
+	for _, v := range n.Reads() {
+		if v.Producer == nil {
 			continue
 		}
 		if from := p.of[v.Producer]; from != nil {
@@ -167,8 +167,8 @@ func (p *widePlan) crossing() pieces {
 	shared := pieces{}
 	for _, w := range p.regions {
 		for _, n := range w.region.Nodes {
-			for _, o := range n.Outputs {
-				if o != nil && p.handedOver(w, o) {
+			for _, o := range n.Returns() {
+				if p.handedOver(w, o) {
 					shared[o] = nil
 				}
 			}

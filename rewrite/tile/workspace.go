@@ -52,8 +52,8 @@ func (r *Region) owners() map[*onnx.Value]*onnx.Value {
 	owner := map[*onnx.Value]*onnx.Value{}
 	out := applier{Region: r}
 	for _, n := range r.Nodes {
-		for _, o := range n.Outputs {
-			if o != nil && r.shardingOf(o) >= 0 && !out.exits(o) {
+		for _, o := range n.Returns() {
+			if r.shardingOf(o) >= 0 && !out.exits(o) {
 				owner[o] = o
 			}
 		}

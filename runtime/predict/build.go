@@ -142,8 +142,8 @@ func (b *builder) doubtSizes() {
 // node adds one node, and doubts it where its kernel's dealings with memory are not
 // known.
 func (b *builder) node(n *onnx.Node) error {
-	for _, v := range n.Inputs {
-		if v != nil && v.Producer == nil && !v.IsInput() && v.Init == nil {
+	for _, v := range n.Reads() {
+		if v.Producer == nil && !v.IsInput() && v.Init == nil {
 			return fmt.Errorf("node %q reads %q, which nothing produces", n.Label(), v.Name)
 		}
 	}
@@ -187,8 +187,8 @@ func castsHalf(n *onnx.Node, t *traits.Traits) bool {
 	if t.Cost == traits.View || t.Cost == traits.Copy {
 		return false
 	}
-	for _, v := range n.Inputs {
-		if v != nil && v.Type.DType.IsHalf() {
+	for _, v := range n.Reads() {
+		if v.Type.DType.IsHalf() {
 			return true
 		}
 	}

@@ -84,10 +84,7 @@ func knownTypes(m *onnx.Model, original original, told map[string]onnx.Type) map
 		}
 	}
 	for _, n := range m.Graph.Nodes {
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			saved[v] = v.Type
 			if t, ok := told[v.Name]; ok {
 				v.Type = t
@@ -123,8 +120,8 @@ func forgetComputed(m *onnx.Model, declared map[string]onnx.Type) {
 		}
 	}
 	for _, n := range m.Graph.Nodes {
-		for _, v := range n.Outputs {
-			if v == nil || v.Type.IsStatic() || !v.Type.Ranked {
+		for _, v := range n.Returns() {
+			if v.Type.IsStatic() || !v.Type.Ranked {
 				continue
 			}
 			said := declared[v.Name].Shape
@@ -160,8 +157,8 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 				return err
 			}
 		}
-		for _, v := range n.Outputs {
-			if v == nil || v.Type.IsStatic() || original.values == nil || original.values[v.Name] {
+		for _, v := range n.Returns() {
+			if v.Type.IsStatic() || original.values == nil || original.values[v.Name] {
 				continue
 			}
 			if t, ok := turnedBack(v, types[v], m.Graph, original); ok {
@@ -255,13 +252,11 @@ func wasCast(n *onnx.Node) bool {
 // may be of unknown shape, but what was inferred stays.
 func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[string]onnx.Type) error {
 	now := make([]onnx.Type, len(n.Inputs))
-	for i, v := range n.Inputs {
-		if v != nil {
-			now[i] = v.Type
-		}
+	for i, v := range n.Reads() {
+		now[i] = v.Type
 	}
-	for i, v := range n.Inputs {
-		if v == nil || v.IsConstant() {
+	for i, v := range n.Reads() {
+		if v.IsConstant() {
 			continue
 		}
 		name := strings.TrimPrefix(v.Name, insertedPrefix)
@@ -273,10 +268,8 @@ func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[str
 		}
 	}
 	err := r.Node(n)
-	for i, v := range n.Inputs {
-		if v != nil {
-			v.Type = now[i]
-		}
+	for i, v := range n.Reads() {
+		v.Type = now[i]
 	}
 	return err
 }
@@ -294,8 +287,8 @@ func lost(n *onnx.Node) bool {
 	case slices.Contains(ofRank, op):
 		return n.In(0) != nil && !n.In(0).Type.Ranked
 	case op == "Concat":
-		for _, v := range n.Inputs {
-			if v != nil && !v.Type.Ranked {
+		for _, v := range n.Reads() {
+			if !v.Type.Ranked {
 				return true
 			}
 		}
@@ -338,18 +331,13 @@ func originalOf(m *onnx.Model) original {
 	o := original{declaredTypes(m), map[string][]string{}, map[string][]string{}, map[string]bool{}}
 	for _, n := range m.Graph.Nodes {
 		names := make([]string, len(n.Inputs))
-		for i, v := range n.Inputs {
-			if v != nil {
-				names[i] = v.Name
-			}
+		for i, v := range n.Reads() {
+			names[i] = v.Name
 		}
 		if n.Name() != "" {
 			o.inputs[n.Name()] = names
 		}
-		for _, v := range n.Outputs {
-			if v == nil {
-				continue
-			}
+		for _, v := range n.Returns() {
 			o.values[v.Name] = true
 			if n.Name() != "" {
 				o.outputs[n.Name()] = append(o.outputs[n.Name()], v.Name)
@@ -375,8 +363,8 @@ func allDeclared(m *onnx.Model, besides map[string]onnx.Type) bool {
 	maps.Copy(declared, besides)
 	maps.Copy(declared, declaredTypes(m))
 	for _, n := range kernelNodes(m) {
-		for _, v := range n.Outputs {
-			if v != nil && !v.IsOutput() && !declared[v.Name].IsStatic() {
+		for _, v := range n.Returns() {
+			if !v.IsOutput() && !declared[v.Name].IsStatic() {
 				return false
 			}
 		}

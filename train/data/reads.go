@@ -67,8 +67,8 @@ func readGraph(m *onnx.Model, known *infer.Result, loss *onnx.Value, inputs []*o
 		if r.forward != nil && !r.forward.Has(n) {
 			continue
 		}
-		for i, v := range n.Inputs {
-			if v == nil || holds[v] == 0 {
+		for i, v := range n.Reads() {
+			if holds[v] == 0 {
 				continue
 			}
 			u := onnx.Use{Node: n, Index: i}
@@ -78,8 +78,8 @@ func readGraph(m *onnx.Model, known *infer.Result, loss *onnx.Value, inputs []*o
 				}
 			}
 			if runtime.HandsOn(u) {
-				for _, o := range n.Outputs {
-					if o != nil && !o.Type.DType.IsFloat() {
+				for _, o := range n.Returns() {
+					if !o.Type.DType.IsFloat() {
 						holds[o] |= holds[v]
 					}
 				}

@@ -175,8 +175,8 @@ func passes(n *onnx.Node) *onnx.Value {
 		"LogSoftmax", "Softmax", "Tanh", "LayerNormalization", "Dropout"):
 		return n.In(0)
 	case n.Is("Add", "Sub", "Mul", "Div"):
-		for _, v := range n.Inputs {
-			if v != nil && len(v.Type.Shape) == len(n.Outputs[0].Type.Shape) && v.Producer != nil && v.Constant() == nil {
+		for _, v := range n.Reads() {
+			if len(v.Type.Shape) == len(n.Outputs[0].Type.Shape) && v.Producer != nil && v.Constant() == nil {
 				return v
 			}
 		}

@@ -214,10 +214,8 @@ func Check(m *onnx.Model, p Provider) []Missing {
 				float = float || v != nil && v.Type.DType.IsFloat()
 			}
 		}
-		for _, v := range n.Inputs {
-			if v != nil {
-				missing.Types = append(missing.Types, v.Type.DType)
-			}
+		for _, v := range n.Reads() {
+			missing.Types = append(missing.Types, v.Type.DType)
 		}
 		typeOf := func(v *onnx.Value) onnx.DType { return v.Type.DType }
 		if float && !Supports(p, n, m.Opset(n.Domain()), typeOf) {
