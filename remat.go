@@ -283,7 +283,7 @@ func (g *Graph) Derive(out string, o DeriveOptions) (*Graph, error) {
 
 // ofAdapters is an error that names DeriveOptions.Adapters where it is of these.
 func ofAdapters(err error) error {
-	if e := new(adapter.Error); errors.As(err, &e) {
+	if e, ok := errors.AsType[*adapter.Error](err); ok {
 		return fmt.Errorf("DeriveOptions.Adapters %q: %s", e.Spec, e.Reason)
 	}
 	return err

@@ -97,7 +97,7 @@ func (r *Runtime) Train(ctx context.Context, g *Graph, o TrainOptions) (done *Tr
 		return nil, fmt.Errorf("%s: TrainOptions.EvalEvery needs Validation, the data to pass over", g.Path())
 	}
 	if err := o.Schedule.Check(); err != nil {
-		if e := new(train.ScheduleError); errors.As(err, &e) {
+		if e, ok := errors.AsType[*train.ScheduleError](err); ok {
 			err = fmt.Errorf("TrainOptions.Schedule.%s %s", e.Field, e.Reason)
 		}
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)

@@ -89,8 +89,7 @@ func IntAttr(name string, v int64) Attribute {
 
 // FloatAttr makes a float attribute.
 func FloatAttr(name string, v float64) Attribute {
-	f := float32(v)
-	return &pb.AttributeProto{Name: &name, F: &f, Type: pb.AttributeProto_FLOAT.Enum()}
+	return &pb.AttributeProto{Name: &name, F: new(float32(v)), Type: pb.AttributeProto_FLOAT.Enum()}
 }
 
 // StringAttr makes a string attribute.

@@ -201,8 +201,7 @@ func (p *parser) model() *pb.ModelProto {
 		p.advance()
 		key := p.name()
 		p.expect("=")
-		value := p.str()
-		m.MetadataProps = append(m.MetadataProps, &pb.StringStringEntryProto{Key: &key, Value: &value})
+		m.MetadataProps = append(m.MetadataProps, &pb.StringStringEntryProto{Key: &key, Value: new(p.str())})
 		p.spend(200)
 	}
 	m.Graph = p.graph()

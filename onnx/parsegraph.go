@@ -74,8 +74,7 @@ func (p *parser) notes() (doc *string, meta []*pb.StringStringEntryProto) {
 		p.items("}", func() {
 			key := p.name()
 			p.expect("=")
-			value := p.str()
-			meta = append(meta, &pb.StringStringEntryProto{Key: &key, Value: &value})
+			meta = append(meta, &pb.StringStringEntryProto{Key: &key, Value: new(p.str())})
 			p.spend(200)
 		})
 	}

@@ -67,8 +67,7 @@ func (p *parser) wordAttribute(a *pb.AttributeProto) {
 			a.I, a.Type = &n, pb.AttributeProto_INT.Enum()
 			return
 		}
-		f := float32(p.float(32))
-		a.F, a.Type = &f, pb.AttributeProto_FLOAT.Enum()
+		a.F, a.Type = new(float32(p.float(32))), pb.AttributeProto_FLOAT.Enum()
 	}
 }
 
@@ -192,8 +191,7 @@ func (p *parser) elemType(word string) *int32 {
 	if err != nil {
 		p.fail("unknown element type %q", short(word))
 	}
-	v := int32(d)
-	return &v
+	return new(int32(d))
 }
 
 func (p *parser) dim() *pb.TensorShapeProto_Dimension {

@@ -124,8 +124,7 @@ func (v *Value) declaration(info *pb.ValueInfoProto) *pb.ValueInfoProto {
 	if info != nil {
 		out = proto.Clone(info).(*pb.ValueInfoProto)
 	}
-	name := v.Name
-	out.Name = &name
+	out.Name = new(v.Name)
 	if v.Type.Known() {
 		out.Type = v.Type.Proto()
 	}

@@ -24,8 +24,7 @@ func WrapTensor(p *pb.TensorProto) *Tensor { return &Tensor{Proto: p} }
 
 // NewTensor makes a tensor over little-endian data, which is kept, not copied.
 func NewTensor(d DType, dims []int64, data []byte) *Tensor {
-	t := int32(d)
-	return &Tensor{Proto: &pb.TensorProto{Dims: dims, DataType: &t, RawData: data}}
+	return &Tensor{Proto: &pb.TensorProto{Dims: dims, DataType: new(int32(d)), RawData: data}}
 }
 
 // Int64Tensor makes a tensor of 64-bit integers; no dims make a scalar.

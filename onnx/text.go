@@ -27,6 +27,7 @@ import (
 	"bufio"
 	"encoding/base64"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -151,12 +152,7 @@ func (t *printer) model(p *pb.ModelProto) {
 }
 
 func plainOpsets(list []*pb.OperatorSetIdProto) bool {
-	for _, o := range list {
-		if o.Version == nil || len(o.ProtoReflect().GetUnknown()) > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(o *pb.OperatorSetIdProto) bool { return o.Version == nil || len(o.ProtoReflect().GetUnknown()) > 0 })
 }
 
 // opsetDomain is "" for the standard domain, written out as exporters do it.
@@ -171,12 +167,9 @@ func opsetDomain(o *pb.OperatorSetIdProto) string {
 }
 
 func plainEntries(list []*pb.StringStringEntryProto) bool {
-	for _, kv := range list {
-		if kv.Key == nil || kv.Value == nil || len(kv.ProtoReflect().GetUnknown()) > 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(kv *pb.StringStringEntryProto) bool {
+		return kv.Key == nil || kv.Value == nil || len(kv.ProtoReflect().GetUnknown()) > 0
+	})
 }
 
 // graph writes "graph name {" to "}" without a newline after it.

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -322,12 +323,7 @@ func rawText(p *pb.TensorProto) string {
 }
 
 func allZero(data []byte) bool {
-	for _, b := range data {
-		if b != 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(data, func(b byte) bool { return b != 0 })
 }
 
 // elementText spells one element; "" where parsing would not give the same

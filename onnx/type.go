@@ -204,8 +204,7 @@ func (t Type) Proto() *pb.TypeProto {
 	if t.Other != nil {
 		return t.Other
 	}
-	elem := int32(t.DType)
-	tensor := &pb.TypeProto_Tensor{ElemType: &elem}
+	tensor := &pb.TypeProto_Tensor{ElemType: new(int32(t.DType))}
 	if t.Ranked {
 		tensor.Shape = &pb.TensorShapeProto{}
 		for _, d := range t.Shape {

@@ -17,6 +17,7 @@ package planner
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -112,12 +113,7 @@ func (ix *index) keptOf(keep []bool, of []bool) (bytes int64) {
 
 // keepsLimits reports that a keep set is within all limits.
 func (ix *index) keepsLimits(keep []bool) bool {
-	for _, l := range ix.p.Limits {
-		if ix.keptOf(keep, l.Of) > l.Bytes {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(ix.p.Limits, func(l Limit) bool { return ix.keptOf(keep, l.Of) > l.Bytes })
 }
 
 // keepNone is the keep set that holds everything but what a limit counts.

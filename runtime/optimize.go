@@ -109,8 +109,7 @@ func liftProto(m *onnx.Model, lift func(*onnx.Value) bool) (*pb.ModelProto, map[
 		}
 		tensors[v.Name] = v.Init.Proto
 		if !v.IsInput() {
-			name := v.Name
-			inputs = append(inputs[:len(inputs):len(inputs)], &pb.ValueInfoProto{Name: &name, Type: v.Init.Type().Proto()})
+			inputs = append(inputs[:len(inputs):len(inputs)], &pb.ValueInfoProto{Name: new(v.Name), Type: v.Init.Type().Proto()})
 		}
 	}
 	kept := make([]*pb.TensorProto, 0, len(g.Initializer))

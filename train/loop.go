@@ -344,8 +344,7 @@ func (t *training) save() error {
 	if err == nil {
 		err = t.Ranks.saved()
 	}
-	var bad *NotFiniteStateError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*NotFiniteStateError](err); ok {
 		return t.badState(bad)
 	}
 	if err != nil {

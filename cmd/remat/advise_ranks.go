@@ -133,8 +133,7 @@ func (r rankAdvice) document(l pipeline.RanksAdvice) report.AdviceRanks {
 	if l.Fitted == nil {
 		return d
 	}
-	work := report.Float(l.Overhead)
-	d.Total, d.Fits, d.Overhead, d.SyncBytes = &l.Bytes, l.Fits, &work, &l.Sync
+	d.Total, d.Fits, d.Overhead, d.SyncBytes = &l.Bytes, l.Fits, new(report.Float(l.Overhead)), &l.Sync
 	if l.Stages {
 		r.pipeline(l, &d)
 		return d

@@ -241,8 +241,7 @@ func (e *env) exitCode(err error) int {
 	if e.out.err != nil && (err == nil || err.Error() == e.out.err.Error()) { // a document may be lost, though the work was done
 		err = fmt.Errorf("cannot write to stdout: %w", e.out.err)
 	}
-	var stopped *interruptedError
-	if errors.As(err, &stopped) {
+	if stopped, ok := errors.AsType[*interruptedError](err); ok {
 		fmt.Fprintf(e.stderr, "remat: %s\n", stopped.text)
 		return exitInterrupted
 	}

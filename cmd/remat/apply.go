@@ -264,8 +264,7 @@ func takeValues(g *onnx.Graph, f *safetensors.File, names map[string]string) (ta
 		if v.Init.IsExternal() {
 			external[v.Name] = t
 		}
-		name := v.Name
-		t.Proto.Name = &name
+		t.Proto.Name = new(v.Name)
 		v.Init = t
 		taken = append(taken, v.Name)
 	}

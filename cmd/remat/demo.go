@@ -206,8 +206,7 @@ func demoTraining(e *env, o *demoOptions, forward, train string) error {
 		return err
 	}
 	err := derive()
-	var unclear *pipeline.UnclearError
-	if errors.As(err, &unclear) && !o.chosen {
+	if _, ok := errors.AsType[*pipeline.UnclearError](err); ok && !o.chosen {
 		e.say("  no update in the graph: %v", err)
 		o.optimizer = optim.None
 		err = derive()
@@ -315,8 +314,7 @@ func demoVariants(e *env, o demoOptions, train string) ([]demoVariant, error) {
 			}
 			return err
 		})
-		var unmet *checkError
-		if errors.As(err, &unmet) {
+		if _, ok := errors.AsType[*checkError](err); ok {
 			e.say("  left out: %v", err)
 			continue
 		}

@@ -236,8 +236,7 @@ func raise(to **report.Float, x float64) bool {
 	if *to != nil && !(x > float64(**to)) && (!math.IsNaN(x) || math.IsNaN(float64(**to))) {
 		return false
 	}
-	f := report.Float(x)
-	*to = &f
+	*to = new(report.Float(x))
 	return true
 }
 

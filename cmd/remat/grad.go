@@ -227,8 +227,7 @@ func (e *unclearError) Error() string {
 // unclear is an error about a model, with the flags that answer it where it asks which
 // initializers are weights.
 func (e *env) unclear(model string, err error) error {
-	var asks *pipeline.UnclearError
-	if errors.As(err, &asks) {
+	if asks, ok := errors.AsType[*pipeline.UnclearError](err); ok {
 		return fmt.Errorf("%s: %w", model, &unclearError{asks, e.typed})
 	}
 	return err

@@ -46,11 +46,9 @@ func lossCommand(e *env) *cli.Command {
 				return err
 			}
 			if c.IsSet("class-axis") {
-				axis := c.Int("class-axis")
-				o.ClassAxis = &axis
+				o.ClassAxis = new(c.Int("class-axis"))
 			}
-			ignore := c.Int64("ignore")
-			o.Ignore = &ignore
+			o.Ignore = new(c.Int64("ignore"))
 			return addLoss(e, path, out, o)
 		},
 	}

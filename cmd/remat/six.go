@@ -148,8 +148,7 @@ func writeMicroBatch(src *pipeline.Source, out string, feeds remat.Options) (dim
 			return nil, 0, err
 		}
 		_, err = rewrite.DivideBatch(m, dims, n)
-		var batch *rewrite.BatchError
-		if errors.As(err, &batch) && partsOf(batch.Batch) > 1 {
+		if batch, ok := errors.AsType[*rewrite.BatchError](err); ok && partsOf(batch.Batch) > 1 {
 			n = partsOf(batch.Batch)
 			continue
 		}

@@ -207,8 +207,7 @@ func (w *sweeper) measure(point *report.SweepPoint, g *sizedGraph, p *pipeline.P
 		point.Outcome, point.Fits, point.Why = report.SweepOOM, false, report.Text(err.Error())
 		return nil
 	}
-	m := s.session.Memory()
-	point.MeasuredLivePeak = &m.LivePeakBytes
+	point.MeasuredLivePeak = new(s.session.Memory().LivePeakBytes)
 	point.Seconds = s.run.Steps[len(s.run.Steps)-1].Seconds
 	return nil
 }
@@ -260,8 +259,7 @@ func (w *sweeper) derive(src *pipeline.Source, dims map[string]int64, accumulate
 		update.Accumulate = accumulate
 	}
 	d, err := src.Derive(pipeline.DeriveOptions{Grad: grad.Options{Dims: dims, Dialect: grad.DialectONNX}, Update: update})
-	var unclear *pipeline.UnclearError
-	if errors.As(err, &unclear) {
+	if _, ok := errors.AsType[*pipeline.UnclearError](err); ok {
 		err = fmt.Errorf("%w: derive it with remat grad --params or --frozen, and sweep what that writes", err)
 	}
 	if err == nil {

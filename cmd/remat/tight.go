@@ -70,8 +70,7 @@ func supervise() (code int, done bool) {
 	}()
 	crashed := passOn(os.Stderr, says)
 	err = child.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() < 0 {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() < 0 {
 		status, _ := exit.Sys().(syscall.WaitStatus)
 		crashed = crashed || status.Signal() == syscall.SIGABRT || status.Signal() == syscall.SIGSEGV
 	}

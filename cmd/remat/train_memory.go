@@ -219,8 +219,7 @@ func (e *env) firstBatchSizes(batches *data.Batches) pipeline.Sizes {
 			}
 		}
 		shapes, err := find(m, roles, dims)
-		var unfed *remat.FeedError
-		if errors.As(err, &unfed) {
+		if _, ok := errors.AsType[*remat.FeedError](err); ok {
 			return nil, nil
 		}
 		return shapes, err
@@ -229,8 +228,7 @@ func (e *env) firstBatchSizes(batches *data.Batches) pipeline.Sizes {
 
 // beyondLimit is the error that --memory-limit ended something with, nil for another.
 func beyondLimit(err error) *remat.MemoryError {
-	var memory *remat.MemoryError
-	if errors.As(err, &memory) && memory.Limit > 0 {
+	if memory, ok := errors.AsType[*remat.MemoryError](err); ok && memory.Limit > 0 {
 		return memory
 	}
 	return nil

@@ -574,8 +574,7 @@ func (t *trainRun) addBeside(s *subject) {
 		return
 	}
 	if to.TotalPeakBytes = nil; to.SessionBytes != nil && to.LivePeakBytes != nil {
-		all := to.ParameterBytes + to.StateBytes + to.FeedBytes + *to.SessionBytes + *to.LivePeakBytes
-		to.TotalPeakBytes = &all
+		to.TotalPeakBytes = new(to.ParameterBytes + to.StateBytes + to.FeedBytes + *to.SessionBytes + *to.LivePeakBytes)
 	}
 }
 

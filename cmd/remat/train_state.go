@@ -196,8 +196,7 @@ func (t *trainRun) sameModel(src *pipeline.Source, graph string) error {
 // trainError makes a check that failed of what is no bad input: a loss that is no
 // number, a step beyond the memory.
 func trainError(err error) error {
-	var bad *train.NotFiniteError
-	if errors.As(err, &bad) {
+	if _, ok := errors.AsType[*train.NotFiniteError](err); ok {
 		return &checkError{err}
 	}
 	if beyondLimit(err) != nil {

@@ -48,8 +48,7 @@ func (p *Planner) Document(r *File, budget Budget) report.Plan {
 		d.OverheadLimit = new(report.Float(*budget.Work))
 	}
 	if layers := pr.LayerCount(); layers > 0 {
-		theory := report.Float(planner.TheorySaving(layers))
-		d.TheorySaving = &theory
+		d.TheorySaving = new(report.Float(planner.TheorySaving(layers)))
 	}
 	for _, v := range r.Plan.Boundaries {
 		d.Boundaries = append(d.Boundaries, pr.Values[v].Name)

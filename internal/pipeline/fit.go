@@ -136,8 +136,7 @@ func NewFitter(ctx context.Context, e *runtime.Engine, source *Source) *Fitter {
 // nearest is Fit, with the file that comes closest where nothing fits.
 func (r *Fitter) nearest(o FitOptions) (*Fitted, error) {
 	fitted, err := r.Fit(o)
-	var unfit *FitError
-	if errors.As(err, &unfit) {
+	if unfit, ok := errors.AsType[*FitError](err); ok {
 		return unfit.Nearest, nil
 	}
 	return fitted, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
@@ -261,12 +262,7 @@ func unchanged(a, b *onnx.Graph) bool {
 
 // sameAttributes reports that m has n's attributes; ONNX Runtime adds defaults.
 func sameAttributes(n, m *onnx.Node) bool {
-	for _, a := range n.Proto.GetAttribute() {
-		if !proto.Equal(a, m.Attr(a.GetName())) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(n.Proto.GetAttribute(), func(a *onnxpb.AttributeProto) bool { return !proto.Equal(a, m.Attr(a.GetName())) })
 }
 
 // sameValue reports values of one name, or two constants of one type: of equal

@@ -35,8 +35,7 @@ func (p *preparation) keepRoles(*runtime.Engine) error {
 	if p.found == nil {
 		return nil
 	}
-	r := p.found.Within(p.Model.Graph)
-	p.roles = &r
+	p.roles = new(p.found.Within(p.Model.Graph))
 	return nil
 }
 

@@ -265,8 +265,7 @@ func (p *Planner) variant(s *planner.Solver, f *family, choice int) (*Variant, e
 		}
 		return rows && q.Divided.Updates == 0 || slices.ContainsFunc(f.prepared(), func(w *Variant) bool { return q.Divided == w.Divided })
 	})
-	var gone *noLayerError
-	if errors.As(err, &gone) {
+	if _, ok := errors.AsType[*noLayerError](err); ok {
 		v, err = nil, nil
 	}
 	f.variants[choice], f.asked[choice] = v, err == nil

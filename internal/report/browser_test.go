@@ -384,7 +384,7 @@ func fixtureSix() *Compare {
 		for j := range m.Steps {
 			m.Steps[j].Outputs["loss"] += Float(0.02 * float64(i))
 		}
-		c.Pairs = append(c.Pairs, NewPair(c.Models[0], m, Difference{Loss: num(0.02 * float64(i)), RelativeGradient: num(1e-3 * float64(i))}))
+		c.Pairs = append(c.Pairs, NewPair(c.Models[0], m, Difference{Loss: new(Float(0.02 * float64(i))), RelativeGradient: new(Float(1e-3 * float64(i)))}))
 	}
 	return c
 }

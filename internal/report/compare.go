@@ -86,10 +86,10 @@ func NewPair(a, b *Run, d Difference) Pair {
 	}
 	lost := b.MedianSeconds() - a.MedianSeconds()
 	if !math.IsNaN(lost) && a.MedianSeconds() > 0 && b.Error == "" {
-		p.Overhead = num(lost / a.MedianSeconds())
+		p.Overhead = new(Float(lost / a.MedianSeconds()))
 		if p.Saving != nil && lost > 0 && *p.Saving > 0 {
 			saved := *a.Memory.LivePeakBytes - *b.Memory.LivePeakBytes
-			p.SavedBytesPerSecondLost = num(float64(saved) / lost)
+			p.SavedBytesPerSecondLost = new(Float(float64(saved) / lost))
 		}
 	}
 	if b.Plan != nil {
@@ -103,7 +103,7 @@ func share(a, b *int64) *Float {
 	if a == nil || b == nil || *a == 0 {
 		return nil
 	}
-	return num(1 - float64(*b)/float64(*a))
+	return new(Float(1 - float64(*b)/float64(*a)))
 }
 
 // Brief is the comparison without its timelines, for programs that read the

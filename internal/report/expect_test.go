@@ -6,7 +6,7 @@ import (
 )
 
 func TestExpectations(t *testing.T) {
-	p := &Pair{Saving: num(0.42), Overhead: num(0.3), Difference: Difference{BitIdentical: new(true)}}
+	p := &Pair{Saving: new(Float(0.42)), Overhead: new(Float(0.3)), Difference: Difference{BitIdentical: new(true)}}
 	for text, holds := range map[string]bool{
 		"saving>=42%": true, "saving>42%": false, "saving >= 0.4": true, "overhead<=30%": true, "overhead<30%": false,
 		"same-bits": true, "total-saving>=0%": false, "saving>=30%,overhead<=30%,same-bits": true, "saving>=30%,overhead<=1%": false,
@@ -37,7 +37,7 @@ func TestExpectations(t *testing.T) {
 func TestSentence(t *testing.T) {
 	a, b := &Run{Model: "a.onnx"}, &Run{Model: "b.onnx"}
 	a.Memory.LivePeakBytes, b.Memory.LivePeakBytes = new(int64(4096)), new(int64(1024))
-	c := &Compare{Models: []*Run{a, b}, Pairs: []Pair{{Saving: num(0.75), Overhead: num(-0.1), Difference: Difference{BitIdentical: new(true)}}}}
+	c := &Compare{Models: []*Run{a, b}, Pairs: []Pair{{Saving: new(Float(0.75)), Overhead: new(Float(-0.1)), Difference: Difference{BitIdentical: new(true)}}}}
 	if got, want := c.Sentence(0), "b.onnx takes 75.0 % less live memory than a.onnx (1.0 KiB, not 4.0 KiB) and 10.0 % less time; results have the same bits."; got != want {
 		t.Errorf("%s", got)
 	}

@@ -187,7 +187,7 @@ func fixturePlan(strategy string, layers, every int, after int64) *Plan {
 	p := &Plan{
 		Strategy: strategy, RecomputedNodes: layers * 15, FLOPs: 874_000_000_000, RecomputeFLOPs: 262_000_000_000, Overhead: 0.2998,
 		PeakBytesBefore: before, PeakBytesScheduled: new(before - before/9), PeakBytesAfter: after,
-		Saving: Float(1 - float64(after)/float64(before)), TheorySaving: num(1 - 1/math.Sqrt(float64(layers))),
+		Saving: Float(1 - float64(after)/float64(before)), TheorySaving: new(Float(1 - 1/math.Sqrt(float64(layers)))),
 		LowerBoundBytes: new(after - after/5), SolverSeconds: 0.41, PlanSeconds: 1.2, BudgetBytes: new(int64(1 << 30)), Feasible: true,
 	}
 	for l := range layers {
@@ -214,7 +214,7 @@ func fixtureCompare() *Compare {
 	c := &Compare{Models: []*Run{fixtureRun("baseline", 12, 0, 1), fixtureRun("checkpointing (sqrt)", 12, 3, 1.12), fixtureRun("checkpointing (optimal)", 12, 1, 1.083)}}
 	zero := Float(0)
 	for _, m := range c.Models[1:] {
-		c.Pairs = append(c.Pairs, NewPair(c.Models[0], m, Difference{Loss: &zero, Gradient: &zero, RelativeGradient: &zero, BitIdentical: new(true), Tolerance: num(1e-6), WithinTolerance: new(true)}))
+		c.Pairs = append(c.Pairs, NewPair(c.Models[0], m, Difference{Loss: &zero, Gradient: &zero, RelativeGradient: &zero, BitIdentical: new(true), Tolerance: new(Float(1e-6)), WithinTolerance: new(true)}))
 	}
 	return c
 }

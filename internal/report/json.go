@@ -78,9 +78,3 @@ func list[T any](l []T) []T {
 	}
 	return l
 }
-
-// num makes a nullable number of a float64.
-func num(x float64) *Float {
-	f := Float(x)
-	return &f
-}

@@ -134,7 +134,7 @@ func keptShare(a, b *Phases) *Float {
 	if a == nil || b == nil || a.KeptByForward == nil || b.KeptByForward == nil || *a.KeptByForward <= 0 {
 		return nil
 	}
-	return num(float64(*b.KeptByForward) / float64(*a.KeptByForward))
+	return new(Float(float64(*b.KeptByForward) / float64(*a.KeptByForward)))
 }
 
 // shownMoments are those that one of the models has.

@@ -120,7 +120,7 @@ func (m *Monitor) growth(what string, s []sample, perStep, atAll float64) bool {
 		return false
 	}
 	since := s[0].step
-	m.Grows, m.What, m.BytesPerStep, m.Since = true, Text(what), num(slope), &since
+	m.Grows, m.What, m.BytesPerStep, m.Since = true, Text(what), new(Float(slope)), &since
 	m.Verdict = fmt.Sprintf("%s grows by %s a step, since step %d of %d", what, units.Bytes(int64(slope)), since, m.Steps)
 	return true
 }

@@ -178,7 +178,7 @@ func (s *Sweep) Finish() {
 			if first == nil {
 				first = p.TotalPeak
 			}
-			p.Relative = num(float64(*p.TotalPeak) / float64(*first))
+			p.Relative = new(Float(float64(*p.TotalPeak) / float64(*first)))
 			xs, ys = append(xs, float64(s.At(p))), append(ys, float64(*p.TotalPeak))
 		}
 		if base, slope, r2, ok := fitLine(xs, ys); ok {

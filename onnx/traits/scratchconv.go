@@ -1,6 +1,10 @@
 package traits
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
 
 // Convolutions expand windows into a matrix (im2col) in a working buffer:
 //
@@ -67,12 +71,7 @@ func ones(list []int64, n int) []int64 {
 }
 
 func allOne(list []int64) bool {
-	for _, v := range list {
-		if v != 1 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(v int64) bool { return v != 1 })
 }
 
 // convScratch is the working buffer of Conv: see the head of the file.

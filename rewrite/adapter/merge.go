@@ -56,8 +56,7 @@ func Merge(g *onnx.Graph, l *Linear, t Trained) (*onnx.Value, error) {
 		l.readInstead(g, w)
 		return w, nil
 	}
-	name := w.Name
-	merged.Proto.Name = &name
+	merged.Proto.Name = new(w.Name)
 	w.Init = merged
 	return w, nil
 }

@@ -133,12 +133,7 @@ func (e *engine) wants(n *onnx.Node) bool {
 
 // captures reports control flow whose bodies read a value that needs a gradient.
 func (e *engine) captures(n *onnx.Node) bool {
-	for _, v := range n.Captures {
-		if e.needs[v] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Captures, func(v *onnx.Value) bool { return e.needs[v] })
 }
 
 // sweep emits the backward graph of loss.
@@ -204,7 +199,7 @@ func (e *engine) visit(n *onnx.Node) error {
 	c := &Context{Node: n, Opset: e.opset(n), e: e, rule: r}
 	c.run()
 	if err := e.b.Err(); err != nil {
-		if unsupported := (*UnsupportedError)(nil); errors.As(err, &unsupported) {
+		if _, ok := errors.AsType[*UnsupportedError](err); ok {
 			return err // it names the node
 		}
 		return fmt.Errorf("node %q (%s): %w", n.Label(), n.OpType(), err)

@@ -2,6 +2,7 @@ package grad
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -159,12 +160,7 @@ func (c *Context) groupImages(x *onnx.Value, per onnx.Dim, group int64) *onnx.Va
 
 // pointwise reports kernels of extent one without borders.
 func pointwise(list []window) bool {
-	for _, w := range list {
-		if w.kernel != 1 || w.before != 0 || w.after != 0 {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(w window) bool { return w.kernel != 1 || w.before != 0 || w.after != 0 })
 }
 
 // pointGradient is dw = g xᵀ over all places of all images at once.

@@ -176,12 +176,9 @@ func (c *Context) poolSpread(g *onnx.Value, list []window, scale float64) *onnx.
 
 // tiling reports windows that lie side by side and cover the input.
 func tiling(list []window) bool {
-	for _, w := range list {
-		if w.stride != w.kernel || w.dilation != 1 || w.before != 0 || w.after != 0 || w.in < 0 || w.in != w.out*w.kernel {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(list, func(w window) bool {
+		return w.stride != w.kernel || w.dilation != 1 || w.before != 0 || w.after != 0 || w.in < 0 || w.in != w.out*w.kernel
+	})
 }
 
 // tileSpread repeats each element of g over its window.

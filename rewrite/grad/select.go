@@ -428,12 +428,7 @@ func unmatched(globs, names []string) ([]string, error) {
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?[") }
 
 func matches(globs []string, name string) bool {
-	for _, g := range globs {
-		if matchGlob(g, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(globs, func(g string) bool { return matchGlob(g, name) })
 }
 
 // matchGlob matches a name; / is an ordinary character, so that * passes it.

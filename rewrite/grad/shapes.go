@@ -181,12 +181,7 @@ func (e *engine) reachable(s onnx.Shape) bool {
 }
 
 func allKnown(s onnx.Shape) bool {
-	for _, d := range s {
-		if !d.Known() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s, func(d onnx.Dim) bool { return !d.Known() })
 }
 
 func (e *engine) makeReshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onnx.Value {

@@ -340,8 +340,7 @@ func nextToken(a *adder, x *onnx.Value, made *source) (*onnx.Value, error) {
 	if len(s) != 3 {
 		return nil, fmt.Errorf("it is %s, want [batch, sequence, classes]", x.Type)
 	}
-	last := 2
-	a.ClassAxis = &last
+	a.ClassAxis = new(2)
 	if _, err := a.classAxis(x, made); err != nil {
 		return nil, err
 	}

@@ -11,8 +11,7 @@ import (
 // that read them are gone.
 func plain(op string, attrs ...onnx.Attribute) func(*pass, *onnx.Node) ([]*onnx.Value, error) {
 	return func(p *pass, n *onnx.Node) ([]*onnx.Value, error) {
-		standard := ""
-		n.Proto.Domain = &standard
+		n.Proto.Domain = new("")
 		n.SetOpType(op)
 		for _, a := range attrs {
 			n.SetAttr(a)

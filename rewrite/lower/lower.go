@@ -97,8 +97,7 @@ func Model(m *onnx.Model) (*Report, error) {
 func adopt(m *onnx.Model) {
 	for _, n := range m.Graph.Nodes {
 		if n.Domain() == "" && private(n.OpType()) && lookup(n.OpType()) != nil {
-			domain := microsoft
-			n.Proto.Domain = &domain
+			n.Proto.Domain = new(microsoft)
 		}
 	}
 	m.ImportUsed(microsoft)

@@ -115,8 +115,7 @@ const (
 )
 
 func newLoop(c *grad.Context, over *onnx.Value) *loop {
-	name := "remat/lower/body"
-	return &loop{c: c, length: c.Do("SequenceLength", over), body: &onnxpb.GraphProto{Name: &name}}
+	return &loop{c: c, length: c.Do("SequenceLength", over), body: &onnxpb.GraphProto{Name: new("remat/lower/body")}}
 }
 
 // use names an outer value inside the body.
@@ -133,8 +132,7 @@ func (l *loop) element(seq *onnx.Value) string { return l.op("SequenceAt", l.use
 // op adds a node to the body and returns its output's name.
 func (l *loop) op(op string, inputs ...string) string {
 	out := l.name(op)
-	name := out
-	l.body.Node = append(l.body.Node, &onnxpb.NodeProto{OpType: &op, Name: &name, Input: inputs, Output: []string{out}})
+	l.body.Node = append(l.body.Node, &onnxpb.NodeProto{OpType: &op, Name: new(out), Input: inputs, Output: []string{out}})
 	return out
 }
 
@@ -163,8 +161,7 @@ func (l *loop) close(results []string, inputs []int, n *onnx.Node) []*onnx.Value
 		in = append(in, l.c.Do("SequenceEmpty"))
 	}
 	attr := onnxpb.AttributeProto{Type: onnxpb.AttributeProto_GRAPH.Enum(), G: l.body}
-	body := "body"
-	attr.Name = &body
+	attr.Name = new("body")
 	made := l.c.Nodes("", "Loop", in, len(results), &attr)
 	for k, v := range made {
 		if v == nil {

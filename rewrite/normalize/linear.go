@@ -7,6 +7,8 @@ package normalize
 //	x[b,s,k] ─Reshape─▶ [b*s,k] ─Gemm(w, bias)─▶ [b*s,n] ─Reshape─▶ [b,s,n]
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
@@ -128,10 +130,5 @@ func (s *state) handedOn(x, y *onnx.Value) bool {
 
 // onlyReshaped reports that every reader of v reshapes it.
 func onlyReshaped(v *onnx.Value) bool {
-	for _, u := range v.Uses() {
-		if u.Index != 0 || !traits.Reshapes(u.Node) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Index != 0 || !traits.Reshapes(u.Node) })
 }

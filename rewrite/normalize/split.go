@@ -137,10 +137,5 @@ func (s *state) split(x *onnx.Value, axis int, parts []part) {
 }
 
 func readsPart(n *onnx.Node, parts []part) bool {
-	for _, p := range parts {
-		if p.node == n {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parts, func(p part) bool { return p.node == n })
 }

@@ -222,12 +222,7 @@ func scalesProduct(n *onnx.Node) bool {
 	if made(x, "MatMul") != nil && only(x) == n {
 		return true
 	}
-	for _, u := range n.Out(0).Uses() {
-		if u.Node.Is("MatMul") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Out(0).Uses(), func(u onnx.Use) bool { return u.Node.Is("MatMul") })
 }
 
 // scaleApart lets such a node work on its operand with one axis more.

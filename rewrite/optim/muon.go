@@ -19,6 +19,7 @@ package optim
 
 import (
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -129,12 +130,7 @@ func (a *applier) findHidden() {
 
 // gathered reports a parameter that forward takes rows of.
 func gathered(p *onnx.Value, forward func(*onnx.Node) bool) bool {
-	for _, u := range p.Uses() {
-		if u.Node.Is("Gather") && u.Index == 0 && forward(u.Node) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.Uses(), func(u onnx.Use) bool { return u.Node.Is("Gather") && u.Index == 0 && forward(u.Node) })
 }
 
 // isHead reports a matrix after which forward has a softmax and no other matrix.
@@ -146,10 +142,7 @@ func isHead(p *onnx.Value, matrices map[*onnx.Value]bool, forward func(*onnx.Nod
 			}
 		}
 	}
-	for _, n := range after.Nodes() {
-		if forward(n) && n.Is("Softmax", "LogSoftmax", "SoftmaxCrossEntropyLoss", "ReduceLogSumExp") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(after.Nodes(), func(n *onnx.Node) bool {
+		return forward(n) && n.Is("Softmax", "LogSoftmax", "SoftmaxCrossEntropyLoss", "ReduceLogSumExp")
+	})
 }

@@ -67,12 +67,7 @@ func (a *applier) exits(v *onnx.Value) bool {
 	if v.IsOutput() {
 		return true
 	}
-	for _, u := range v.Uses() {
-		if !a.in[u.Node] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !a.in[u.Node] })
 }
 
 // leaving are the values that leave the region.

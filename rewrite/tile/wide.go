@@ -98,8 +98,7 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }
 		r.given, r.beside = p.handsTo(r), p.beside
 		if err := r.grow(); err != nil {
-			var skip *SkipError
-			if errors.As(err, &skip) {
+			if skip, ok := errors.AsType[*SkipError](err); ok {
 				p.skipped = append(p.skipped, skip)
 			}
 			continue

@@ -7,8 +7,7 @@ import "github.com/onnx-remat/remat/ortmodel"
 // Slab says where what the step asks for lies, found once; it takes up to a second.
 func (p *Prediction) Slab() *ortmodel.Slab {
 	if p.slab == nil {
-		slab := p.slabSetup().Pack(p.Trace.Requests())
-		p.slab = &slab
+		p.slab = new(p.slabSetup().Pack(p.Trace.Requests()))
 	}
 	return p.slab
 }

@@ -50,8 +50,7 @@ func Check(library string) error {
 
 func openLibrary(path string) (*elf.File, error) {
 	f, err := elf.Open(path)
-	var at *fs.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return nil, &SetupError{path, at.Err.Error()}
 	}
 	if err != nil {
