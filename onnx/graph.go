@@ -26,6 +26,17 @@ type Model struct {
 	image []byte // the mapped file that the messages alias
 }
 
+// An AfterPass sees a model as each pass left it; nil: nobody does. An error ends the work.
+type AfterPass func(pass string, m *Model) error
+
+// See shows it the model.
+func (f AfterPass) See(pass string, m *Model) error {
+	if f == nil {
+		return nil
+	}
+	return f(pass, m)
+}
+
 // A Graph is the nodes of a model in file order with the values between them.
 type Graph struct {
 	// Proto holds what is not represented elsewhere: name, doc string, sparse

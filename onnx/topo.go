@@ -32,7 +32,7 @@ func Places(nodes []*Node) map[*Node]int {
 func (g *Graph) topological() ([]*Node, error) {
 	place := Places(g.Nodes)
 	waits := make([]int, len(g.Nodes))
-	ready := &intHeap{}
+	ready := &PlaceHeap{}
 	for i, n := range g.Nodes {
 		waits[i] = made(n.Inputs) + made(n.Captures)
 		if waits[i] == 0 {
@@ -76,13 +76,14 @@ func made(values []*Value) int {
 	return n
 }
 
-type intHeap []int
+// A PlaceHeap holds places in a list, the least on top, for package container/heap.
+type PlaceHeap []int
 
-func (h intHeap) Len() int           { return len(h) }
-func (h intHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h intHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *intHeap) Push(x any)        { *h = append(*h, x.(int)) }
-func (h *intHeap) Pop() any {
+func (h PlaceHeap) Len() int           { return len(h) }
+func (h PlaceHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h PlaceHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *PlaceHeap) Push(x any)        { *h = append(*h, x.(int)) }
+func (h *PlaceHeap) Pop() any {
 	old := *h
 	x := old[len(old)-1]
 	*h = old[:len(old)-1]

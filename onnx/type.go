@@ -115,6 +115,12 @@ func (t Type) Bytes() (int64, bool) {
 	return int64(lo+7) / 8, true
 }
 
+// KnownBytes is Bytes, 0 where these are not known.
+func (t Type) KnownBytes() int64 {
+	n, _ := t.Bytes()
+	return n
+}
+
 // Extents returns the numbers of a shape with those of dims in, and the first axis
 // that has none, -1 where all have.
 func (s Shape) Extents(dims map[string]int64) (out []int64, free int) {

@@ -248,14 +248,6 @@ func evenly(layers []int, n int) []int {
 	return append(list, layers[count])
 }
 
-// parts is a number of parts with their name.
-func parts(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 func areSegments(n int) string {
 	if n == 1 {
 		return "is 1 segment"
@@ -303,7 +295,7 @@ func solveEvery(p *Problem, o Options) (*Plan, error) {
 	bounds := every(layers, k)
 	plan := segmentPlan(p, o.strategy(), bounds, tailOf(bounds))
 	if count := len(layers) - 1; k > count {
-		plan.Notes = append(plan.Notes, fmt.Sprintf("every=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(1)))
+		plan.Notes = append(plan.Notes, fmt.Sprintf("every=%d: forward has %s, so there %s", k, units.Counted(count, "layer"), areSegments(1)))
 	}
 	return plan, nil
 }
@@ -322,7 +314,7 @@ func solveSegments(p *Problem, o Options) (*Plan, error) {
 	bounds := evenly(layers, k)
 	plan := segmentPlan(p, o.strategy(), bounds[:len(bounds)-1], tailOf(bounds))
 	if count := len(layers) - 1; k > count {
-		plan.Notes = append(plan.Notes, fmt.Sprintf("segments=%d: forward has %s, so there %s", k, parts(count, "layer"), areSegments(count)))
+		plan.Notes = append(plan.Notes, fmt.Sprintf("segments=%d: forward has %s, so there %s", k, units.Counted(count, "layer"), areSegments(count)))
 	}
 	return plan, nil
 }

@@ -44,8 +44,7 @@ func (s *Session) targets() map[string]target {
 		for _, part := range step.RowsOf(s.Model.Graph.Value(in.next)) {
 			extents, _ := part.Type.Shape.Ints()
 			from[part.Name] = target{in: in, part: extents, at: at}
-			size, _ := part.Type.Bytes() // its extents are known
-			at += size
+			at += part.Type.KnownBytes() // as its extents are
 		}
 	}
 	for _, sum := range s.sums {

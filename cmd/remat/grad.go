@@ -165,8 +165,7 @@ func describeDerivation(t *pipeline.Derivation, out string, o pipeline.DeriveOpt
 	d.RandomNodes, d.random = drawing(m.Graph)
 	d.torch = grad.FromPyTorch(m)
 	for _, p := range res.Params {
-		bytes, _ := p.Input.Type.Bytes()
-		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+bytes
+		d.Parameters, d.ParameterBytes = append(d.Parameters, p.Name), d.ParameterBytes+p.Input.Type.KnownBytes()
 	}
 	for _, b := range res.Buffers {
 		d.Buffers = append(d.Buffers, b.Name)
@@ -183,8 +182,7 @@ func describeDerivation(t *pipeline.Derivation, out string, o pipeline.DeriveOpt
 		case w != nil:
 			d.FrozenBytes += w.Bytes()
 		default:
-			bytes, _ := v.Type.Bytes()
-			d.FrozenBytes += bytes
+			d.FrozenBytes += v.Type.KnownBytes()
 		}
 		d.Frozen = append(d.Frozen, x.Name)
 	}

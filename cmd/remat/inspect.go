@@ -266,8 +266,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		}
 		d.Inputs = append(d.Inputs, tensorInfo{v.Name, v.Type.String(), role})
 		if role == "parameter" {
-			bytes, _ := v.Type.Bytes()
-			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+bytes
+			d.Parameters, d.ParameterBytes = d.Parameters+1, d.ParameterBytes+v.Type.KnownBytes()
 			if a.Roles.Trains(v.Name) {
 				pipeline.CountParameter(&d.Trained, v)
 			} else {

@@ -121,10 +121,7 @@ func planningText(s pipeline.Progress) string {
 	case s.Tried == 0:
 		return "writing the first candidate"
 	default:
-		text = fmt.Sprintf("%d candidates", s.Tried)
-		if s.Tried == 1 {
-			text = "1 candidate"
-		}
+		text = units.Counted(s.Tried, "candidate")
 	}
 	if s.Best > 0 {
 		text += ", best " + units.Bytes(s.Best)

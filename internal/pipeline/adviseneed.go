@@ -34,7 +34,7 @@ func (n *Need) bytes() int64 { return n.Total.Bytes() + sum(n.beside) }
 
 // CountParameter adds a typed parameter to a sum.
 func CountParameter(s *report.ParameterSum, v *onnx.Value) {
-	bytes, _ := v.Type.Bytes()
+	bytes := v.Type.KnownBytes()
 	s.Count, s.Bytes = s.Count+1, s.Bytes+bytes
 	if bits := int64(v.Type.DType.Bits()); bits > 0 {
 		s.Elements += bytes * 8 / bits
@@ -158,8 +158,7 @@ func (v *adviser) firstHalf() (globs []string, text string, err error) {
 		if first < 0 {
 			continue
 		}
-		bytes, _ := in.Type.Bytes()
-		list = append(list, placed{p.Name, first, bytes, first < begins})
+		list = append(list, placed{p.Name, first, in.Type.KnownBytes(), first < begins})
 	}
 	slices.SortStableFunc(list, func(a, b placed) int { return a.first - b.first })
 	if half == 0 { // no layers are known: the first half of the bytes

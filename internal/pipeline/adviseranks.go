@@ -123,7 +123,7 @@ func (f *fitting) stage(a *stepGraph, given *onnx.Model, cut *stage.Split, s *St
 	sends = ranks.ShareBytes(ranks.WordBytes, cut.Stages) + own.SquareBytes(rank, cut.Stages)
 	for name, readers := range cut.Readers {
 		if owner, ok := cut.Owner[name]; ok && owner == rank {
-			bytes, _ := given.Graph.Value(name).Type.Bytes()
+			bytes := given.Graph.Value(name).Type.KnownBytes()
 			for _, r := range readers {
 				if r != rank {
 					sends += bytes

@@ -9,29 +9,24 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/onnx"
 )
 
 // doneWords says what a pass did n times.
 var doneWords = map[string]func(n int, v *Variant) string{
-	"recompute":     func(n int, _ *Variant) string { return counted(n, "node") + " recomputed" },
-	"batch":         func(_ int, v *Variant) string { return fmt.Sprintf("the step in %d micro-batches", v.Divided.Batch) },
-	"chunk":         func(_ int, v *Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
-	"tile":          func(n int, _ *Variant) string { return counted(n, "wide product") + " in parts" },
-	"rows":          func(n int, _ *Variant) string { return counted(n, "large update") + " by rows" },
-	"hold once":     func(n int, _ *Variant) string { return counted(n, "frozen weight") + " held once" },
-	"scatter":       func(int, *Variant) string { return "gradients of lookups added in place" },
-	"edge":          func(n int, _ *Variant) string { return counted(n, "node") + " held in place by control dependencies" },
-	"schedule":      func(n int, _ *Variant) string { return counted(n, "node") + " in order" },
-	"slice weights": func(n int, _ *Variant) string { return counted(n, "product") + " over slices of a frozen weight" },
-}
-
-// counted writes a number of things.
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	"recompute": func(n int, _ *Variant) string { return units.Counted(n, "node") + " recomputed" },
+	"batch":     func(_ int, v *Variant) string { return fmt.Sprintf("the step in %d micro-batches", v.Divided.Batch) },
+	"chunk":     func(_ int, v *Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
+	"tile":      func(n int, _ *Variant) string { return units.Counted(n, "wide product") + " in parts" },
+	"rows":      func(n int, _ *Variant) string { return units.Counted(n, "large update") + " by rows" },
+	"hold once": func(n int, _ *Variant) string { return units.Counted(n, "frozen weight") + " held once" },
+	"scatter":   func(int, *Variant) string { return "gradients of lookups added in place" },
+	"edge": func(n int, _ *Variant) string {
+		return units.Counted(n, "node") + " held in place by control dependencies"
+	},
+	"schedule":      func(n int, _ *Variant) string { return units.Counted(n, "node") + " in order" },
+	"slice weights": func(n int, _ *Variant) string { return units.Counted(n, "product") + " over slices of a frozen weight" },
 }
 
 // Applied says in lines what the passes did.

@@ -88,13 +88,13 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 	if o.Quantize != quantize.None && len(d.narrow(m.Graph)) == 0 {
 		d.Warnings = append(d.Warnings, "--quantize-frozen found no frozen weight of two or more axes, in float32, that products read: all stay as they are")
 	}
-	if err := o.passed("quantize", m); err != nil {
+	if err := o.Grad.After.See("quantize", m); err != nil {
 		return nil, err
 	}
 	if err := addOptimizer(m, d.Result, o); err != nil {
 		return nil, err
 	}
-	if err := o.passed("optimizer", m); err != nil {
+	if err := o.Grad.After.See("optimizer", m); err != nil {
 		return nil, err
 	}
 	s.sign(m)
@@ -104,14 +104,6 @@ func (s *Source) Derive(o DeriveOptions) (*Derivation, error) {
 		}
 	}
 	return d, SetRequires(m)
-}
-
-// passed shows the model to whoever asked to see it after each pass.
-func (o *DeriveOptions) passed(pass string, m *onnx.Model) error {
-	if o.Grad.After == nil {
-		return nil
-	}
-	return o.Grad.After(pass, m)
 }
 
 // Save writes the training graph and, beside it, the values of parameters that the

@@ -351,7 +351,7 @@ func (f *fitting) stepSource(s split, o DeriveOptions, norm bool) (*Source, *Der
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", f.source.Path, err)
 	}
-	return &Source{Path: f.source.Path, Model: d.Model, hash: f.source.Hash(), data: f.source.data}, d, nil
+	return f.source.With(d.Model), d, nil
 }
 
 // adopt has the weights of copies of a step's graph live as long as the source.

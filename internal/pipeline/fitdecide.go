@@ -56,7 +56,7 @@ func (f *fitting) decisions(a *attempt) ([]Decision, error) {
 	if n := a.file.Verdict.Recomputed; n > 0 {
 		saved, work := whole-a.bytes(a.file), float64(a.file.Plan.RecomputeFLOPs(a.file.Problem())-a.file.Problem().Added-a.file.Problem().Reread)
 		work /= float64(max(1, a.file.Problem().FLOPs()))
-		list = append(list, Decision{Measure: "recomputation", Did: counted(n, "node") + " run again in backward", Saves: &saved, Work: &work})
+		list = append(list, Decision{Measure: "recomputation", Did: units.Counted(n, "node") + " run again in backward", Saves: &saved, Work: &work})
 	}
 	if f.noNorm && f.o.Norm != NormNever {
 		list = append(list, Decision{Measure: "gradient norm", Did: "not returned: whole gradients would wait to be squared; --clip-norm or --gradient-norm asks for it"})
@@ -95,8 +95,7 @@ func (f *fitting) decideSplit(a *attempt, plain int64) (Decision, bool) {
 func (f *File) summedBytes() (total int64) {
 	for _, in := range f.Model.Graph.Inputs {
 		if f.Roles().Grad[in.Name] != "" || step.GradientOf(f.Model.Graph, in) != nil {
-			n, _ := in.Type.Bytes()
-			total += n
+			total += in.Type.KnownBytes()
 		}
 	}
 	return total
@@ -106,8 +105,7 @@ func (f *File) summedBytes() (total int64) {
 // may be hidden from ONNX Runtime.
 func gradientBytes(list []waited) (total int64) {
 	for _, w := range list {
-		n, _ := w.param.Type.Bytes()
-		total += n
+		total += w.param.Type.KnownBytes()
 	}
 	return total
 }

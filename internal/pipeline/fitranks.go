@@ -167,7 +167,7 @@ func (f *fitting) updating(given, m *onnx.Model) (u updating, err error) {
 		if of := given.Graph.Value(v.Name); of == nil || !of.IsInput() {
 			continue
 		}
-		bytes, _ := v.Type.Bytes()
+		bytes := v.Type.KnownBytes()
 		if slices.Contains(parameters, v.Name) || slices.Contains(state, v.Name) {
 			u.state -= bytes
 		} else { // sums, to a graph that only squares them

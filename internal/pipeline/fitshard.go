@@ -137,8 +137,8 @@ func (s *Shard) Held(rank int) int64 {
 	}
 	largest := int64(0)
 	for _, v := range s.Values {
-		if n, _ := v.Bytes(); v.Owner > 0 {
-			largest = max(largest, n)
+		if v.Owner > 0 {
+			largest = max(largest, v.KnownBytes())
 		}
 	}
 	return held + largest

@@ -125,8 +125,7 @@ func fedBytes(m *onnx.Model, roles step.Roles) (total int64) {
 		return 0
 	}
 	for _, in := range fed {
-		n, _ := in.Type.Bytes()
-		total += n
+		total += in.Type.KnownBytes()
 	}
 	return total
 }

@@ -135,7 +135,7 @@ func prepareUnless(e *runtime.Engine, given *onnx.Model, o Options, unwanted fun
 			if err := pass.run(p, e); err != nil {
 				return nil, err
 			}
-			if err := o.passed(pass.name, p.Model); err != nil {
+			if err := o.After.See(pass.name, p.Model); err != nil {
 				return nil, err
 			}
 		}
@@ -150,12 +150,11 @@ func prepareUnless(e *runtime.Engine, given *onnx.Model, o Options, unwanted fun
 	return &p.Variant, nil
 }
 
-// passed shows the model to whoever asked to see it after each pass.
-func (o *Options) passed(name string, m *onnx.Model) error {
-	if o.After == nil {
-		return nil
+// note adds the report of a pass that found something to do.
+func (p *preparation) note(r rewrite.Report) {
+	if r.Requested > 0 {
+		p.Reports = append(p.Reports, r)
 	}
-	return o.After(name, m)
 }
 
 // IsOurs reports a file that remat derived or rewrote.
@@ -208,9 +207,7 @@ func (p *preparation) widenInSlices() error {
 		limits = *p.Options.wide
 	}
 	n, err := quantize.Sliced(p.Model.Graph, types, limits)
-	if n > 0 {
-		p.Reports = append(p.Reports, rewrite.Report{Pass: "slice weights", Requested: n, Applied: n})
-	}
+	p.note(rewrite.Report{Pass: "slice weights", Requested: n, Applied: n})
 	return err
 }
 
@@ -228,20 +225,15 @@ func (p *preparation) scatter(*runtime.Engine) error {
 	if err := p.inferTypes(); err != nil {
 		return err
 	}
-	if n := rewrite.ScatterInto(p.Model.Graph); n > 0 {
-		p.Reports = append(p.Reports, rewrite.Report{Pass: "scatter", Requested: n, Applied: n})
-	}
-	if report := rewrite.Races(p.Model.Graph); report.Requested > 0 {
-		p.Reports = append(p.Reports, report)
-	}
+	n := rewrite.ScatterInto(p.Model.Graph)
+	p.note(rewrite.Report{Pass: "scatter", Requested: n, Applied: n})
+	p.note(rewrite.Races(p.Model.Graph))
 	return nil
 }
 
 func (p *preparation) single(*runtime.Engine) error {
 	report, err := rewrite.Single(p.Model.Graph)
-	if report.Requested > 0 {
-		p.Reports = append(p.Reports, report)
-	}
+	p.note(report)
 	return err
 }
 
@@ -383,8 +375,7 @@ func (p *preparation) statistics(*runtime.Engine) error { return p.legalized(rew
 // legalized replaces what CUDA has no right kernel for, by one rule.
 func (p *preparation) legalized(rule legalization) error {
 	r, err := legalize(p.Model, p.Options.Dims, rule)
-	if r.Requested > 0 {
-		p.Reports = append(p.Reports, r)
+	if p.note(r); r.Requested > 0 {
 		p.Model.Graph.NameNodes()
 	}
 	return err

@@ -85,9 +85,7 @@ type Options struct {
 	wide *quantize.Limits
 	// Progress, unless nil, is called as planning comes on.
 	Progress func(Progress)
-	// After, unless nil, is called after each pass with the model as the pass
-	// left it; an error ends the work.
-	After func(pass string, m *onnx.Model) error
+	After onnx.AfterPass
 }
 
 // Normalization says how a graph is brought into the form that ONNX Runtime's

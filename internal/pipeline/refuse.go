@@ -153,6 +153,5 @@ func (f *File) waitingBytes(param *onnx.Value) int64 {
 	if len(t.Shape) > 1 && f.Variant.Model.Graph.Value(precision.FoundOutput) != nil {
 		t.DType = onnx.Float16
 	}
-	n, _ := t.Bytes()
-	return n
+	return t.KnownBytes()
 }

@@ -144,7 +144,7 @@ func (w *rewriting) settle(stream bool) (settled bool, err error) {
 }
 
 // passed shows the model to whoever asked to see it after each pass.
-func (w *rewriting) passed(name string) error { return w.variant.Options.passed(name, w.model) }
+func (w *rewriting) passed(name string) error { return w.variant.Options.After.See(name, w.model) }
 
 // executed lists the places of those instances that are in the order of nodes.
 func executed(order, instances []*onnx.Node) []int {

@@ -191,11 +191,7 @@ func (p *Planner) plain(budget Budget) (*File, error) {
 	if !budget.Keeps(p.Before) {
 		return nil, nil
 	}
-	none, _, err := planner.Find("none")
-	if err != nil {
-		return nil, err
-	}
-	r, err := p.least(none, none.Name, p.asked, budget)
+	r, err := p.repeatingNothing(p.asked, budget)
 	if err == nil && !budget.Keeps(r.Prediction) {
 		r, err = p.asGiven(r)
 	}
@@ -203,6 +199,15 @@ func (p *Planner) plain(budget Budget) (*File, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// repeatingNothing returns the file of a family that repeats no work and holds least.
+func (p *Planner) repeatingNothing(f *family, budget Budget) (*File, error) {
+	none, _, err := planner.Find("none")
+	if err != nil {
+		return nil, err
+	}
+	return p.least(none, none.Name, f, budget)
 }
 
 // maxFiles bounds how many candidates that repeat work are written in a family.
@@ -429,15 +434,11 @@ func (p *Planner) orSimpler(f *family, r *File) (*File, error) {
 // orNone returns the file of a search's plan, or one that computes nothing again
 // where it holds no more: a few bytes of shapes outweigh what a tiny graph saves.
 func (p *Planner) orNone(best *File) (*File, error) {
-	none, _, err := planner.Find("none")
-	if err != nil {
-		return nil, err
-	}
 	for _, f := range []*family{p.asked, p.turned} {
 		if f == nil || min(f.reordered.Peak, p.Before.LivePeak) > best.Peak {
 			continue
 		}
-		r, err := p.least(none, none.Name, f, Budget{})
+		r, err := p.repeatingNothing(f, Budget{})
 		if err != nil {
 			return nil, err
 		}

@@ -302,7 +302,7 @@ func (t *stageTaking) predict(e *runtime.Engine, st *Stage, g *stage.Group, o Op
 	}
 	for i, list := range [][]string{parameters, state} {
 		for _, name := range list {
-			n, _ := g.Model.Graph.Value(name).Type.Bytes()
+			n := g.Model.Graph.Value(name).Type.KnownBytes()
 			t.bytes[name] = n
 			switch {
 			case i == 1:

@@ -41,11 +41,7 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 		return nil, &WorkError{Work: work}
 	}
 	if best == nil {
-		none, _, err := planner.Find("none")
-		if err != nil {
-			return nil, err
-		}
-		f, err := p.least(none, none.Name, p.asked, Budget{})
+		f, err := p.repeatingNothing(p.asked, Budget{})
 		if err == nil && f.overhead() > work {
 			return f, &WorkError{work, f.overhead()}
 		}

@@ -11,9 +11,9 @@ import (
 
 // Models that are made of a source's and not planned, beside the data that they refer to.
 
-// WithLoss writes the model with a loss to out; see loss.Add. After, where it is not nil,
-// sees the model before it is written.
-func (s *Source) WithLoss(out string, o loss.Options, after func(pass string, m *onnx.Model) error) (r *loss.Result, err error) {
+// WithLoss writes the model with a loss to out; see loss.Add. After sees
+// the model before it is written.
+func (s *Source) WithLoss(out string, o loss.Options, after onnx.AfterPass) (r *loss.Result, err error) {
 	err = s.write(out, "loss", after, func(m *onnx.Model) (err error) {
 		r, err = loss.Add(m, o)
 		return err
@@ -24,7 +24,7 @@ func (s *Source) WithLoss(out string, o loss.Options, after func(pass string, m 
 // Lowered writes the model without ONNX Runtime's private gradient operators to out; see
 // lower.Model. The version is left out of it: that would say that the graph is in the form
 // which no optimizer changes.
-func (s *Source) Lowered(out string, dims map[string]int64, after func(pass string, m *onnx.Model) error) (r *lower.Report, err error) {
+func (s *Source) Lowered(out string, dims map[string]int64, after onnx.AfterPass) (r *lower.Report, err error) {
 	err = s.write(out, "lower", after, func(m *onnx.Model) (err error) {
 		if r, err = lower.Model(m); err != nil {
 			return err
@@ -37,7 +37,7 @@ func (s *Source) Lowered(out string, dims map[string]int64, after func(pass stri
 }
 
 // write writes to out what a pass makes of the model.
-func (s *Source) write(out, pass string, after func(pass string, m *onnx.Model) error, change func(*onnx.Model) error) error {
+func (s *Source) write(out, pass string, after onnx.AfterPass, change func(*onnx.Model) error) error {
 	m, err := s.copy()
 	if err != nil {
 		return err
@@ -45,8 +45,8 @@ func (s *Source) write(out, pass string, after func(pass string, m *onnx.Model) 
 	if err = m.Check(); err == nil {
 		err = change(m)
 	}
-	if err == nil && after != nil {
-		err = after(pass, m)
+	if err == nil {
+		err = after.See(pass, m)
 	}
 	if err == nil {
 		err = SetRequires(m)

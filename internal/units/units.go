@@ -118,6 +118,14 @@ func Number(x float64) string {
 	return strconv.FormatFloat(x, 'g', 6, 64)
 }
 
+// Counted writes a number of things, whose plural ends in s.
+func Counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // Count writes a large count with its decimal prefix: 1234567 as "1.23 M".
 func Count(n int64) string {
 	x, prefixes := float64(n), []string{"", " k", " M", " G", " T", " P", " E"}

@@ -187,11 +187,6 @@ func (c *Context) Ints(v *onnx.Value) ([]int64, bool) {
 	return c.e.types.Int64s(v)
 }
 
-// Number returns the value of a constant of one element.
-func (c *Context) Number(v *onnx.Value) (float64, bool) {
-	return v.Number()
-}
-
 // Rank returns the number of axes, and fails the rule where it is unknown.
 func (c *Context) Rank(v *onnx.Value) int {
 	if v == nil {
@@ -259,7 +254,7 @@ func (c *Context) Minus(a, b *onnx.Value) *onnx.Value { return c.Do("Sub", a, b)
 
 // Over is a/b.
 func (c *Context) Over(a, b *onnx.Value) *onnx.Value {
-	if x, ok := c.Number(b); ok && x == 1 && len(b.Type.Shape) == 0 {
+	if x, ok := b.Number(); ok && x == 1 && len(b.Type.Shape) == 0 {
 		return a
 	}
 	return c.Do("Div", a, b)
@@ -270,8 +265,8 @@ func (c *Context) Times(a, b *onnx.Value) *onnx.Value {
 	if a == nil || b == nil {
 		return nil
 	}
-	x, aConst := c.Number(a)
-	y, bConst := c.Number(b)
+	x, aConst := a.Number()
+	y, bConst := b.Number()
 	aConst, bConst = aConst && len(a.Type.Shape) == 0, bConst && len(b.Type.Shape) == 0
 	switch {
 	case aConst && bConst:
@@ -287,7 +282,7 @@ func (c *Context) Times(a, b *onnx.Value) *onnx.Value {
 // Scale is a*x for a number x.
 func (c *Context) Scale(a *onnx.Value, x float64) *onnx.Value {
 	if x == -1 {
-		if y, ok := c.Number(a); !ok || len(a.Type.Shape) != 0 {
+		if y, ok := a.Number(); !ok || len(a.Type.Shape) != 0 {
 			return c.Do("Neg", a)
 		} else {
 			return c.Scalar(a, -y)
@@ -386,12 +381,7 @@ func (c *Context) Unbroadcast(g, full, part *onnx.Value) *onnx.Value {
 func (c *Context) Where(cond, a, b *onnx.Value) *onnx.Value { return c.Do("Where", cond, a, b) }
 
 // Mask turns a boolean into zeros and ones of like's element type.
-func (c *Context) Mask(cond, like *onnx.Value) *onnx.Value {
-	if like == nil {
-		return nil
-	}
-	return c.cast(cond, like.Type.DType)
-}
+func (c *Context) Mask(cond, like *onnx.Value) *onnx.Value { return c.CastTo(cond, like) }
 
 // Transpose permutes axes. It looks through a Transpose that made v, and makes
 // nothing where the axes end up in order.

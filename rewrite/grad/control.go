@@ -33,7 +33,7 @@ func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates m
 			return e, types, loss, nil
 		}
 		stopJAX(m.Graph)
-		if err := o.passed("open control flow", m); err != nil {
+		if err := o.After.See("open control flow", m); err != nil {
 			return nil, nil, nil, err
 		}
 		if types, err = normalized(m, o); err != nil {

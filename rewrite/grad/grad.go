@@ -69,9 +69,7 @@ type Options struct {
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
 	// through both.
 	NoPrepare bool
-	// After, unless nil, is called after each pass with the model as the pass
-	// left it; an error ends the work.
-	After func(pass string, m *onnx.Model) error
+	After onnx.AfterPass
 }
 
 // A Param is one trained parameter.
@@ -225,7 +223,7 @@ func Differentiate(m *onnx.Model, o Options) (*Result, error) {
 	if err := res.write(m, name, apart(c.twins, params)); err != nil {
 		return nil, err
 	}
-	return res, o.passed("differentiate", m)
+	return res, o.After.See("differentiate", m)
 }
 
 // trained settles what is trained of what the loss reaches, which it returns too.
@@ -380,13 +378,6 @@ func (e *engine) tidy(types *infer.Result, res *Result) error {
 	return nil
 }
 
-func (o *Options) passed(pass string, m *onnx.Model) error {
-	if o.After == nil {
-		return nil
-	}
-	return o.After(pass, m)
-}
-
 // prepare upgrades, normalizes and infers.
 func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 	if !o.NoPrepare {
@@ -397,7 +388,7 @@ func prepare(m *onnx.Model, o Options) (*infer.Result, error) {
 		if err := upgrade.Model(m, MinOpset); err != nil {
 			return nil, err
 		}
-		if err := o.passed("upgrade", m); err != nil {
+		if err := o.After.See("upgrade", m); err != nil {
 			return nil, err
 		}
 		return normalized(m, o)

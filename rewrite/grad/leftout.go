@@ -83,7 +83,7 @@ func addSmoothed(c *Context, index *onnx.Value, share float64, s *onnx.Value) {
 	z := c.In(0)
 	classes := c.Count(z, 1)
 	each := c.Scalar(z, share)
-	if n, ok := c.Number(classes); ok {
+	if n, ok := classes.Number(); ok {
 		each = c.Scalar(z, share/n)
 	} else {
 		each = c.Over(each, classes)

@@ -79,7 +79,7 @@ func gradDropout(c *Context) {
 	}
 	mask := c.Mask(c.AddOut(1), c.In(0))
 	ratio := c.In(1)
-	if r, ok := c.Number(ratio); ok || ratio == nil {
+	if r, ok := ratio.Number(); ok || ratio == nil {
 		if ratio == nil {
 			r = c.Node.Float("ratio", 0.5)
 		}

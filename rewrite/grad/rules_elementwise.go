@@ -108,7 +108,7 @@ func gradMul(c *Context) {
 		if !c.Needs(i) {
 			continue
 		}
-		if x, ok := c.Number(other); ok && x == 0 && len(other.Type.Shape) == 0 {
+		if x, ok := other.Number(); ok && x == 0 && len(other.Type.Shape) == 0 {
 			c.Add(i, c.Zeros(c.In(i))) // also where g is infinite
 			continue
 		}
@@ -119,7 +119,7 @@ func gradMul(c *Context) {
 func gradDiv(c *Context) {
 	g, b := c.Loose(0), c.In(1)
 	var t *onnx.Value
-	if x, ok := c.Number(b); ok && x != 0 && len(b.Type.Shape) == 0 {
+	if x, ok := b.Number(); ok && x != 0 && len(b.Type.Shape) == 0 {
 		t = c.Scale(g, 1/x)
 	} else {
 		t = c.Over(g, b)
@@ -143,7 +143,7 @@ func gradPow(c *Context) {
 }
 
 func powBase(c *Context, g, x, n *onnx.Value) *onnx.Value {
-	k, ok := c.Number(n)
+	k, ok := n.Number()
 	switch {
 	case ok && k == 0:
 		return c.Zeros(x)

@@ -60,7 +60,7 @@ func (c *Context) perElement(v, x *onnx.Value, axes []int) *onnx.Value {
 		return nil
 	}
 	n := c.e.count(x, axes, v.Type.DType)
-	if k, ok := c.Number(n); ok {
+	if k, ok := n.Number(); ok {
 		return c.Scale(v, 1/k)
 	}
 	return c.Over(v, n)

@@ -146,7 +146,7 @@ func (e *engine) move(n *onnx.Node, which int, buffer string, running *onnx.Valu
 func (c *Context) bessel(like *onnx.Value) *onnx.Value {
 	count := c.e.count(c.In(0), c.allBut(c.In(0), 1), onnx.Float32)
 	one := c.Scalar(count, 1)
-	if n, ok := c.Number(count); ok {
+	if n, ok := count.Number(); ok {
 		return c.Scalar(like, n/max(n-1, 1))
 	}
 	return c.CastTo(c.Over(count, c.Do("Max", c.Minus(count, one), one)), like)

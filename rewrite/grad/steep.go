@@ -62,7 +62,7 @@ func (c *Context) positive(v *onnx.Value) bool {
 	if v == nil {
 		return false
 	}
-	x, ok := c.Number(v)
+	x, ok := v.Number()
 	return ok && x > 0
 }
 

@@ -20,9 +20,7 @@ import (
 type Options struct {
 	// Dims are numbers for free dimensions, by symbol.
 	Dims map[string]int64
-	// After, unless nil, is called after each pass with the model as the pass
-	// left it; an error ends the work.
-	After func(pass string, m *onnx.Model) error
+	After onnx.AfterPass
 }
 
 // A pass is one rewriting of the whole graph.
@@ -92,10 +90,7 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 		}
 		m.Graph.RemoveDead()
 		res.Applied[p.name] = s.count
-		if o.After == nil {
-			continue
-		}
-		if err := o.After("normalize/"+p.name, m); err != nil {
+		if err := o.After.See("normalize/"+p.name, m); err != nil {
 			return nil, err
 		}
 	}

@@ -156,7 +156,7 @@ func (u *updater) code(name string, roots, sizes *onnx.Value, most float64) {
 	}
 	next := u.nextOf(name+"_scale", "Where", build.In(due, scale, scales))
 	floored := u.named(name+"_scale_floored", "Max", build.In(next, u.f32(scaleFloor)))
-	n, _ := scales.Type.Bytes()
+	n := scales.Type.KnownBytes()
 	zeros := u.b.Const(onnx.NewTensor(codes.Type.DType, []int64{n / 4}, make([]byte, n/4)))
 	u.nextOf(name, "QuantizeLinear", build.In(roots, floored, zeros), onnx.IntAttr("axis", 0))
 }

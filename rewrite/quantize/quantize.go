@@ -59,9 +59,7 @@ func (w *Weight) Bytes() int64 {
 	if w.Codes == nil {
 		return w.Was
 	}
-	codes, _ := w.Codes.Type.Bytes()
-	scales, _ := w.Scales.Type.Bytes()
-	return codes + scales
+	return w.Codes.Type.KnownBytes() + w.Scales.Type.KnownBytes()
 }
 
 // Frozen quantizes the weights of a training graph that nothing trains: initializers

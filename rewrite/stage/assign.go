@@ -123,8 +123,7 @@ func (s *assignment) trains(v *onnx.Value) bool {
 }
 
 func heavy(v *onnx.Value) bool {
-	bytes, _ := v.Type.Bytes()
-	return v.Type.DType.IsFloat() && bytes > smallBytes
+	return v.Type.DType.IsFloat() && v.Type.KnownBytes() > smallBytes
 }
 
 // findWeighty follows weights and data through the graph. What draws random numbers or
@@ -226,7 +225,7 @@ func (s *assignment) assignBackward() {
 			case s.hand[v] != 0:
 				fromForward = fromForward || of != nil
 				at &= s.hand[v]
-				if largest == nil || bytesOf(v) > bytesOf(largest) {
+				if largest == nil || v.Type.KnownBytes() > largest.Type.KnownBytes() {
 					largest = v
 				}
 			}
@@ -252,11 +251,6 @@ func (s *assignment) assignBackward() {
 		s.group[n] = 2*k - 1 - stage
 	}
 	s.sink(func(n *onnx.Node) bool { return afloat[n] }, 2*k-1)
-}
-
-func bytesOf(v *onnx.Value) int64 {
-	n, _ := v.Type.Bytes()
-	return n
 }
 
 // weightsOfUpdates finds, for each node that leads to the gradient or the next value of one

@@ -60,9 +60,9 @@ func crossings(main []*onnx.Node) []int64 {
 					last = max(last, at)
 				}
 			}
-			change[i+1] += bytesOf(v)
+			change[i+1] += v.Type.KnownBytes()
 			if last+1 <= len(main) {
-				change[last+1] -= bytesOf(v)
+				change[last+1] -= v.Type.KnownBytes()
 			}
 		}
 	}
@@ -116,7 +116,7 @@ func (s *assignment) costs(main []*onnx.Node) func(stage, from, to int) float64 
 		stash := float64(0)
 		for _, v := range n.Returns() {
 			if slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !s.forward[u.Node] && s.weighty[u.Node] }) {
-				stash += float64(bytesOf(v))
+				stash += float64(v.Type.KnownBytes())
 			}
 		}
 		kept[i+1] = kept[i] + stash
@@ -128,7 +128,7 @@ func (s *assignment) costs(main []*onnx.Node) func(stage, from, to int) float64 
 	var shared []held // by nodes far apart, which a stage has once
 	if s.o.Balance == Memory {
 		for v, by := range readers {
-			bytes := copies * float64(bytesOf(v))
+			bytes := copies * float64(v.Type.KnownBytes())
 			if by[len(by)-1]-by[0] > len(main)/s.o.Stages {
 				shared = append(shared, held{by, bytes})
 				continue
@@ -173,8 +173,8 @@ func (s *assignment) copies() float64 {
 		if v.Producer != nil || !s.weight(v) {
 			continue
 		}
-		if updated += bytesOf(v); s.hasForward(v) {
-			weights += bytesOf(v)
+		if updated += v.Type.KnownBytes(); s.hasForward(v) {
+			weights += v.Type.KnownBytes()
 		}
 	}
 	if weights == 0 {

@@ -87,7 +87,7 @@ func (c *backwardSlice) of(v *onnx.Value, axis int) *shard {
 	if v.Producer == nil || v.IsOutput() || !c.follow(s) {
 		return c.shards[key]
 	}
-	limit := bytesOf(v)
+	limit := v.Type.KnownBytes()
 	if c.forward(v.Producer) {
 		limit /= farLess
 	}
@@ -131,7 +131,7 @@ func (s *shard) collectWaits() {
 	}
 	for _, v := range s.whole {
 		if v.Producer != nil {
-			s.waits[v] = bytesOf(v)
+			s.waits[v] = v.Type.KnownBytes()
 		}
 	}
 }
@@ -140,7 +140,7 @@ func (s *shard) collectWaits() {
 func (c *backwardSlice) leaf(v *onnx.Value, axis int) *shard {
 	s := &shard{v: v, axis: axis, size: c.part}
 	if v.Producer != nil && !slices.Contains(c.next, v) {
-		s.waits = map[*onnx.Value]int64{v: bytesOf(v)}
+		s.waits = map[*onnx.Value]int64{v: v.Type.KnownBytes()}
 	}
 	return s
 }

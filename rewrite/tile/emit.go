@@ -75,7 +75,7 @@ const smallBytes = 64 << 10
 
 // entry returns a value from outside as this slice reads it.
 func (e *emitter) entry(v *onnx.Value) *onnx.Value {
-	if bytesOf(v) < smallBytes {
+	if v.Type.KnownBytes() < smallBytes {
 		return v
 	}
 	return e.late(v)

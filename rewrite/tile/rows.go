@@ -82,17 +82,11 @@ func divideUpdates(m *onnx.Model, types build.Typer, next []*onnx.Value, forward
 func largest(next []*onnx.Value) []*onnx.Value {
 	most := int64(0)
 	for _, v := range next {
-		most = max(most, bytesOf(v))
+		most = max(most, v.Type.KnownBytes())
 	}
 	return slices.DeleteFunc(slices.Clone(next), func(v *onnx.Value) bool {
-		return v.Producer == nil || len(v.Type.Shape) == 0 || bytesOf(v) == 0 || bytesOf(v) < most/large
+		return v.Producer == nil || len(v.Type.Shape) == 0 || v.Type.KnownBytes() == 0 || v.Type.KnownBytes() < most/large
 	})
-}
-
-// bytesOf is the size of a value in bytes, 0 where it is not known.
-func bytesOf(v *onnx.Value) int64 {
-	n, _ := v.Type.Bytes()
-	return n
 }
 
 // groups collects next values that depend on each other, in the order of their

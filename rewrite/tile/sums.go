@@ -49,7 +49,7 @@ func withSums(along func([]*onnx.Node) *backwardSlice, group []*onnx.Value, axis
 				return nil, nil, noSliceRule(v, v.Producer)
 			}
 		}
-		if whole := c.wholeLeaf(bytesOf(last)); whole != nil {
+		if whole := c.wholeLeaf(last.Type.KnownBytes()); whole != nil {
 			return nil, nil, &SkipError{last.Name, fmt.Sprintf("needs %q whole", whole.Name)}
 		}
 		reader := c.stays()
@@ -131,7 +131,7 @@ func (c *backwardSlice) parted(s *shard, n *onnx.Node, axis int) (sharding, bool
 // that of the larger size.
 func (c *backwardSlice) partedProduct(s *shard, n *onnx.Node, axis int) (sharding, bool) {
 	in := 0
-	if bytesOf(n.Inputs[1]) > bytesOf(n.Inputs[0]) {
+	if n.Inputs[1].Type.KnownBytes() > n.Inputs[0].Type.KnownBytes() {
 		in = 1
 	}
 	if axis == in { // rows of the left factor, columns of the right one

@@ -233,21 +233,8 @@ func (r *Region) addReaders() {
 type neighbours struct {
 	r      *Region
 	at     int // of the last one
-	places placeHeap
+	places onnx.PlaceHeap
 	seen   map[*onnx.Node]bool // whose readers are there
-}
-
-type placeHeap []int
-
-func (h placeHeap) Len() int           { return len(h) }
-func (h placeHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h placeHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *placeHeap) Push(x any)        { *h = append(*h, x.(int)) }
-func (h *placeHeap) Pop() any {
-	last := len(*h) - 1
-	x := (*h)[last]
-	*h = (*h)[:last]
-	return x
 }
 
 func newNeighbours(r *Region) *neighbours {

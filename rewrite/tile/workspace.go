@@ -31,7 +31,7 @@ func (r *Region) Workspace(parts int) int64 {
 			if owner[o] != o || o == nil {
 				continue
 			}
-			bytes := bytesOf(o)
+			bytes := o.Type.KnownBytes()
 			live[bytes] += bytes / int64(parts)
 			most[bytes] = max(most[bytes], live[bytes])
 			dying[max(k, last[o])] = append(dying[max(k, last[o])], bytes)

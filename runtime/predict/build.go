@@ -104,7 +104,7 @@ func (b *builder) begins(t *ortmodel.Trace) {
 		take(v, b.Graph.Values[b.Index[v]].Bytes)
 	}
 	for _, v := range b.copied {
-		bytes, _ := v.Type.Bytes()
+		bytes := v.Type.KnownBytes()
 		take(v, bytes)
 		t.Peak += bytes
 	}

@@ -216,7 +216,7 @@ func (p *Prediction) sums(m *onnx.Model, b *builder, kind map[string]Category) {
 		if v.Init != nil {
 			continue // an initializer that a feed may replace
 		}
-		bytes, _ := v.Type.Bytes()
+		bytes := v.Type.KnownBytes()
 		switch kind[v.Name] {
 		case Parameter:
 			p.Parameters += bytes
@@ -236,7 +236,6 @@ func (p *Prediction) sums(m *onnx.Model, b *builder, kind map[string]Category) {
 	}
 	p.Outputs += b.Graph.Held
 	for _, v := range b.copied {
-		bytes, _ := v.Type.Bytes()
-		p.Outputs += bytes
+		p.Outputs += v.Type.KnownBytes()
 	}
 }

@@ -215,7 +215,7 @@ func deviceSession(b *builder) (s Session) {
 			continue
 		}
 		if _, device := b.options.places.Constant(v); device {
-			bytes, _ := v.Type.Bytes()
+			bytes := v.Type.KnownBytes()
 			s.Initializers += bytes
 			if bytes > 0 {
 				s.InArena = append(s.InArena, bytes)
