@@ -20,6 +20,7 @@
 package remat
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -449,9 +450,7 @@ type Plan struct {
 // the plan that comes with it misses the budget by least. The search ends with the
 // best plan so far when the context does.
 func (r *Runtime) Plan(ctx context.Context, g *Graph, o PlanOptions) (*Plan, error) {
-	if o.Strategy == "" {
-		o.Strategy = "optimal"
-	}
+	o.Strategy = cmp.Or(o.Strategy, "optimal")
 	if err := o.Settings.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", g.Path(), err)
 	}

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -99,10 +100,7 @@ func heavy(n *net) {
 // layers. Weights are layers.N.weight [hidden, hidden], as PyTorch's Linear.
 func (n *net) stack(h *onnx.Value, activation string, weight weights.Init) *onnx.Value {
 	width := n.cfg.Hidden
-	batch := n.cfg.Batch
-	if batch == 0 {
-		batch = -1
-	}
+	batch := cmp.Or(n.cfg.Batch, -1)
 	for i := range n.cfg.Layers {
 		n.scope = fmt.Sprintf("layers.%d", i)
 		h = n.dense("linear", n.scope, h, width, width, weight, 1)

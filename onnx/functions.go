@@ -12,6 +12,7 @@ package onnx
 // "Functions".
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -99,10 +100,7 @@ func (in *inliner) expand(n *pb.NodeProto) ([]*pb.NodeProto, error) {
 		n, err := in.expandSubgraphs(n)
 		return []*pb.NodeProto{n}, err
 	}
-	label := n.GetName()
-	if label == "" {
-		label = n.GetOpType()
-	}
+	label := cmp.Or(n.GetName(), n.GetOpType())
 	switch {
 	case slices.Contains(in.stack, k):
 		return nil, fmt.Errorf("node %q: function %s calls itself", label, k)

@@ -159,10 +159,7 @@ func places(schedule []int) []int32 {
 // askers returns for each node the reader that the schedule runs first, or
 // None for a leaf.
 func (e *edges) askers(schedule []int) []int32 {
-	ask := make([]int32, len(schedule))
-	for i := range ask {
-		ask[i] = None
-	}
+	ask := slices.Repeat([]int32{None}, len(schedule))
 	for k := len(schedule) - 1; k >= 0; k-- {
 		for _, p := range e.of(int32(schedule[k])) {
 			ask[p] = int32(schedule[k])

@@ -1,5 +1,7 @@
 package ortmodel
 
+import "slices"
+
 // ONNX Runtime's default execution order: a depth-first post-order from the
 // leaves, on an explicit stack.
 //
@@ -22,10 +24,7 @@ func (e *edges) of(i int32) []int32 { return e.prod[e.start[i]:e.start[i+1]] }
 
 // Producers are the nodes that make each value, None for those that no node does.
 func (g *Graph) Producers() []int {
-	by := make([]int, len(g.Values))
-	for v := range by {
-		by[v] = None
-	}
+	by := slices.Repeat([]int{None}, len(g.Values))
 	for i := range g.Nodes {
 		for _, v := range g.Nodes[i].Outputs {
 			if v >= 0 {

@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -77,10 +78,7 @@ func (ix *index) deferrals(order []int, sim *liveSim) [][]ControlEdge {
 
 // lastReads returns for each root the last place that reads it or a view.
 func (ix *index) lastReads(order []int) []int {
-	last := make([]int, len(ix.root))
-	for v := range last {
-		last[v] = -1
-	}
+	last := slices.Repeat([]int{-1}, len(ix.root))
 	for pos, op := range order {
 		for _, v := range ix.reads[op] {
 			last[ix.root[v]] = pos

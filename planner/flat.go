@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/onnx-remat/remat/ortmodel"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // A flat is the graph in arrays without pointers, as the simulation of
 // thousands of schedules wants it.
@@ -79,10 +83,7 @@ func newFlat(g *ortmodel.Graph) *flat {
 // link finds which slot each read means, and how often each is read.
 func (f *flat) link() {
 	f.uses, f.made = make([]int32, len(f.out.items)), make([]int32, len(f.in.items))
-	slot := make([]int32, len(f.values))
-	for v := range slot {
-		slot[v] = -1
-	}
+	slot := slices.Repeat([]int32{-1}, len(f.values))
 	for k, v := range f.out.items {
 		f.uses[k] = 1
 		if v >= 0 {

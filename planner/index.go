@@ -272,9 +272,6 @@ func (ix *index) kept(keep []bool, v int) bool {
 
 // keepAll returns a keep set that holds every root.
 func (ix *index) keepAll() []bool {
-	keep := make([]bool, len(ix.root))
-	for v := range keep {
-		keep[v] = true
-	}
+	keep := slices.Repeat([]bool{true}, len(ix.root))
 	return keep
 }

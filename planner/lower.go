@@ -1,6 +1,10 @@
 package planner
 
-import "github.com/onnx-remat/remat/ortmodel"
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/ortmodel"
+)
 
 // From a set of kept values to a schedule.
 //
@@ -117,10 +121,7 @@ func (l *lowerer) startsOf(cuts []int) []int {
 			segment[v] = in
 		}
 	}
-	first := make([]int, len(cuts)+1)
-	for k := range first {
-		first[k] = len(l.base)
-	}
+	first := slices.Repeat([]int{len(l.base)}, len(cuts)+1)
 	for pos := len(l.base) - 1; pos >= 0; pos-- {
 		if ix.p.Ops[l.base[pos]].Forward {
 			continue

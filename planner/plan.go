@@ -2,6 +2,7 @@ package planner
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
@@ -84,10 +85,7 @@ func (p *Problem) why(op int) string {
 
 // Recomputed returns how often each operator is computed again.
 func (pl *Plan) Recomputed(p *Problem) []int {
-	again := make([]int, len(p.Ops))
-	for op := range again {
-		again[op] = -1
-	}
+	again := slices.Repeat([]int{-1}, len(p.Ops))
 	for _, op := range pl.Schedule {
 		again[op]++
 	}

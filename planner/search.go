@@ -72,10 +72,7 @@ type interval struct{ from, to int }
 // last forward use and of its first backward use.
 func (e *explorer) gaps() []interval {
 	ix, base := e.ix, e.low.base
-	first := make([]int, len(ix.root))
-	for r := range first {
-		first[r] = len(base)
-	}
+	first := slices.Repeat([]int{len(base)}, len(ix.root))
 	for pos := len(base) - 1; pos >= 0; pos-- {
 		if op := base[pos]; !ix.p.Ops[op].Forward {
 			for _, v := range ix.reads[op] {

@@ -16,6 +16,7 @@ package rewrite
 // divided; a batch that is inside something else is an error.
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -110,9 +111,7 @@ func holding(m *onnx.Model, inputs []*onnx.Value, expanded []*onnx.Node, batch i
 		if err == nil {
 			return list, nil
 		}
-		if failed == nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, err)
 	}
 	return nil, undivided("%s", strings.ReplaceAll(failed.Error(), strconv.Itoa(pretended), "batch"))
 }

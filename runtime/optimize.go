@@ -10,6 +10,7 @@ package runtime
 // land in the file. Weakness: ONNX Runtime writes no inferred shapes.
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -67,9 +68,7 @@ func (e *Engine) Optimize(m *onnx.Model, o OptimizeOptions) (*onnx.Model, error)
 		return nil, fmt.Errorf("optimize at level %d: %w", o.Level, err)
 	}
 	config := map[string]string{}
-	if o.MaxFold == 0 {
-		o.MaxFold = DefaultFold
-	}
+	o.MaxFold = cmp.Or(o.MaxFold, DefaultFold)
 	if o.MaxFold > 0 {
 		config[keyMaxFold] = fmt.Sprint(o.MaxFold)
 	}

@@ -9,6 +9,7 @@ package runtime
 // comes out of a step is no number: a rehearsed Step has neither outputs nor time.
 
 import (
+	"cmp"
 	"errors"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -41,9 +42,7 @@ func NewRehearsal(library string, memory int64) (*Engine, error) {
 	if err := nulldevice.Check(path); err != nil {
 		return nil, err
 	}
-	if memory == 0 {
-		memory = nulldevice.Unlimited
-	}
+	memory = cmp.Or(memory, nulldevice.Unlimited)
 	device, err := nulldevice.Load(nulldevice.Options{Memory: memory})
 	if err != nil {
 		return nil, err

@@ -5,7 +5,11 @@ package runtime
 // gradients are not finite is skipped by the graph itself, which says so in
 // found_inf; the scale falls, and after many good steps in a row it rises.
 
-import "github.com/onnx-remat/remat/onnx"
+import (
+	"cmp"
+
+	"github.com/onnx-remat/remat/onnx"
+)
 
 // Names of the input and the output.
 const (
@@ -49,9 +53,7 @@ func NewScaler(start float64, s Scaling) *Scaler {
 	or(&s.Growth, 2)
 	or(&s.Max, 1<<24)
 	or(&s.Min, 1.0/(1<<24))
-	if s.Interval == 0 {
-		s.Interval = 2000
-	}
+	s.Interval = cmp.Or(s.Interval, 2000)
 	return &Scaler{Scaling: s, Scale: start}
 }
 

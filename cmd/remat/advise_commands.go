@@ -3,6 +3,7 @@ package main
 // What advise recommends as command lines, and as a recipe for remat train.
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -58,10 +59,7 @@ func (a *adviceRun) commands(t *pipeline.Taken) []string {
 		return a.ran(t, list, given)
 	}
 	words := append(append(a.globals(false), "rewrite", given), dims...)
-	strategy := t.Options.Strategy
-	if strategy == "" {
-		strategy = "optimal"
-	}
+	strategy := cmp.Or(t.Options.Strategy, "optimal")
 	if !t.Fits && t.Document.Strategy != "" {
 		strategy = t.Document.Strategy
 	}

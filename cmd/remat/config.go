@@ -21,6 +21,7 @@ package main
 // a recipe has no use for, are refused before anything grows.
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -218,9 +219,7 @@ func (r *recipe) setting(key, value *yaml.Node, flags []cli.Flag, whose string) 
 		if err == nil {
 			return s, nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 	}
 	switch {
 	case first != nil:

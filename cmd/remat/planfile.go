@@ -6,6 +6,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,9 +147,7 @@ func (s planSource) adopt(o *planOptions, set func(flag string) bool, graph *pip
 	if s.SHA256 != "" && s.SHA256 != graph.Hash() {
 		return nil, fmt.Errorf("%s: made for another graph than %s: plan again", planPath, graph.Path)
 	}
-	if s.Normalize == "" {
-		s.Normalize = string(o.pipeline.Normalize)
-	}
+	s.Normalize = cmp.Or(s.Normalize, string(o.pipeline.Normalize))
 	f := &o.pipeline
 	for _, part := range []struct {
 		flag string

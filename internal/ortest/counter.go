@@ -1,6 +1,7 @@
 package ortest
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -35,10 +36,7 @@ const pairs = 24
 // some. tolerance is relative to the largest number of an output.
 func (p Pattern) Counter(t *testing.T, tolerance float64, pass func(*onnx.Model) (int, error)) {
 	t.Helper()
-	opset := p.Opset
-	if opset == 0 {
-		opset = 20
-	}
+	opset := cmp.Or(p.Opset, 20)
 	for _, e := range Shapes {
 		base := e.Template(t, opset, p.Body)
 		list := Variants(t, base)

@@ -6,6 +6,7 @@ package pipeline
 // that by itself.
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -131,9 +132,7 @@ func (p *preparation) conversion() (precision.Options, error) {
 	o := *p.Options.Precision
 	o.Dims = p.Options.Dims
 	o.Roles = &a.Roles
-	if o.Provider == "" {
-		o.Provider = kernels.CPU
-	}
+	o.Provider = cmp.Or(o.Provider, kernels.CPU)
 	return o, nil
 }
 

@@ -3,6 +3,7 @@ package pipeline
 // What a bundle is made for: the runtimes, as one table.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -64,9 +65,7 @@ func (t *Target) Ask(o *Options) error {
 	if o.Outputs == step.Rows { // the manifest and the programs know one output for an input
 		return errors.New("outputs rows: a bundle's next values are whole: use outputs bound")
 	}
-	if o.Outputs == "" {
-		o.Outputs = t.Outputs
-	}
+	o.Outputs = cmp.Or(o.Outputs, t.Outputs)
 	o.WebGPU = t.WebGPU
 	return nil
 }

@@ -5,7 +5,10 @@ package report
 // there are more than mostBuckets; so a run of any length takes the same room, and
 // nothing is dropped: a bucket has the smallest, the mean and the largest.
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // mostBuckets of a curve: more than the pixels of a chart tell apart.
 const mostBuckets = 600
@@ -34,9 +37,7 @@ func (c *Curve) Add(step int64, x float64) {
 	if math.IsNaN(x) || math.IsInf(x, 0) || step < 1 {
 		return
 	}
-	if c.width == 0 {
-		c.width = 1
-	}
+	c.width = cmp.Or(c.width, 1)
 	if n := len(c.buckets); n > 0 && step < c.buckets[n-1].last {
 		return
 	}

@@ -5,6 +5,7 @@ package report
 //	saving>=30%,overhead<=30%,same-bits
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -158,10 +159,7 @@ func (c *Compare) Sentence(i int) string {
 		}
 		parts = append(parts, fmt.Sprintf("%s %s time", units.Percent(share), word))
 	}
-	line := strings.Join(parts, " and ")
-	if line == "" {
-		line = "ran"
-	}
+	line := cmp.Or(strings.Join(parts, " and "), "ran")
 	switch {
 	case p.BitIdentical != nil && *p.BitIdentical:
 		line += "; results have the same bits"

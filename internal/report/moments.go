@@ -13,6 +13,7 @@ package report
 
 import (
 	"errors"
+	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -109,10 +110,7 @@ func (c *Compare) phasesTable() Table {
 	}
 	columns = append(columns, ">kept by forward", ">of the first's")
 	return c.perVariant("over the step, total", columns, func(_ int, m *Run, pair *Pair) []string {
-		cells := make([]string, len(columns))
-		for i := range cells {
-			cells[i] = none
-		}
+		cells := slices.Repeat([]string{none}, len(columns))
 		p := m.Phases
 		if p == nil {
 			return cells

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -223,9 +224,7 @@ func (r *Run) Losses() []float64 {
 }
 
 func stepLoss(s Step, name string) (Float, bool) {
-	if name == "" {
-		name = "loss"
-	}
+	name = cmp.Or(name, "loss")
 	if f, ok := s.Outputs[name]; ok {
 		return f, true
 	}

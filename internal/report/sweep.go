@@ -6,6 +6,7 @@ package report
 //	       ──▶ largest  batch (or sequence) that keeps the limit, for each strategy
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -175,9 +176,7 @@ func (s *Sweep) Finish() {
 			if p.TotalPeak == nil {
 				continue
 			}
-			if first == nil {
-				first = p.TotalPeak
-			}
+			first = cmp.Or(first, p.TotalPeak)
 			p.Relative = new(Float(float64(*p.TotalPeak) / float64(*first)))
 			xs, ys = append(xs, float64(s.At(p))), append(ys, float64(*p.TotalPeak))
 		}

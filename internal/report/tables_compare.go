@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/onnx-remat/remat/internal/units"
 )
@@ -70,10 +71,7 @@ func (c *Compare) peakTable() Table {
 		columns = append(columns, ">"+categoryName(k))
 	}
 	return c.perVariant("at the peak, by category", append(columns, ">total", "node"), func(_ int, m *Run, _ *Pair) []string {
-		cells := make([]string, len(columns)+2)
-		for i := range cells {
-			cells[i] = none
-		}
+		cells := slices.Repeat([]string{none}, len(columns)+2)
 		if m.Peak == nil {
 			return cells
 		}

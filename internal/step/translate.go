@@ -12,6 +12,7 @@ package step
 // a predictor knows no more than ONNX Runtime does when it plans.
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -64,9 +65,7 @@ type Translation struct {
 
 // Translate begins a translation: the caller adds what it has, in its order.
 func Translate(o Options) *Translation {
-	if o.On == nil {
-		o.On = CPU
-	}
+	o.On = cmp.Or(o.On, CPU)
 	o.Threads = max(o.Threads, 1)
 	return &Translation{Graph: &ortmodel.Graph{}, Index: map[*onnx.Value]int{}, options: o, classes: map[string]int{}, widened: map[*onnx.Node]bool{}}
 }

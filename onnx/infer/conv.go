@@ -5,6 +5,7 @@ package infer
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -55,10 +56,7 @@ func (c *ctx) window(k int, kernel []int64) (window, error) {
 }
 
 func filled(n int, v int64) []int64 {
-	out := make([]int64, n)
-	for i := range out {
-		out[i] = v
-	}
+	out := slices.Repeat([]int64{v}, n)
 	return out
 }
 

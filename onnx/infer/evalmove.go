@@ -27,10 +27,7 @@ func evalConstantOfShape(c *ctx, o int) []elem {
 		}
 		fill = e[0]
 	}
-	out := make([]elem, count(c.outDims(o)))
-	for i := range out {
-		out[i] = fill
-	}
+	out := slices.Repeat([]elem{fill}, count(c.outDims(o)))
 	return out
 }
 

@@ -21,6 +21,7 @@
 package infer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -68,10 +69,7 @@ type UnknownOpError struct {
 }
 
 func (e *UnknownOpError) Error() string {
-	domain := e.Domain
-	if domain == "" {
-		domain = "ai.onnx"
-	}
+	domain := cmp.Or(e.Domain, "ai.onnx")
 	switch {
 	case domain == "ai.onnx" && e.Opset > LastOpset:
 		return fmt.Sprintf("node %q: opset %d is newer than %d, the newest supported: export the model with an older opset", e.Node, e.Opset, LastOpset)

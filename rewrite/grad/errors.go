@@ -1,6 +1,7 @@
 package grad
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -50,10 +51,7 @@ type MissingRuleError struct {
 }
 
 func (e *MissingRuleError) Error() string {
-	domain := e.Domain
-	if domain == "" {
-		domain = "ai.onnx"
-	}
+	domain := cmp.Or(e.Domain, "ai.onnx")
 	return fmt.Sprintf("node %q: no gradient rule for operator %s of domain %s, opset %d: %s", e.Node, e.Op, domain, e.Opset, e.wayOut())
 }
 

@@ -172,10 +172,7 @@ func (c *Context) pointGradient(x, g, w *onnx.Value, list []window) *onnx.Value 
 		}
 	}
 	if len(steps) > 0 {
-		ends := make([]int64, len(steps))
-		for i := range ends {
-			ends[i] = math.MaxInt64
-		}
+		ends := slices.Repeat([]int64{math.MaxInt64}, len(steps))
 		x = c.Do("Slice", x, c.IntList(make([]int64, len(steps))...), c.IntList(ends...), c.IntList(axes...), c.IntList(steps...))
 	}
 	rows := func(v *onnx.Value) *onnx.Value {

@@ -14,6 +14,8 @@ package grad
 //	y = F⁻¹ of half x   dx_k = w_k/n · (F g)_k      w: 1 for k = 0 and n/2, else 2
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -126,10 +128,7 @@ func (c *Context) mirrorWeights(x *onnx.Value, axis int, n int64) *onnx.Value {
 			w[k] = 1 / float64(n)
 		}
 	}
-	shape := make([]int64, c.Rank(x)-axis)
-	for i := range shape {
-		shape[i] = 1
-	}
+	shape := slices.Repeat([]int64{1}, c.Rank(x)-axis)
 	shape[0] = int64(len(w))
 	return c.Const(onnx.FloatTensor(x.Type.DType, w, shape...))
 }

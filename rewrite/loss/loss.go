@@ -14,6 +14,7 @@
 package loss
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -115,9 +116,7 @@ func Add(m *onnx.Model, o Options) (*Result, error) {
 		}
 	}
 	a := &adder{o, build.New(g, types, Pass)}
-	if a.Labels == "" {
-		a.Labels = "labels"
-	}
+	a.Labels = cmp.Or(a.Labels, "labels")
 	if g.Value(a.Labels) != nil {
 		return nil, fmt.Errorf("the model has a value %q already: name the new input with --labels", a.Labels)
 	}

@@ -8,6 +8,8 @@ package normalize
 // The pass looks for the division and checks its way up.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 )
@@ -148,9 +150,6 @@ func (s *state) ones(d onnx.DType, shape onnx.Shape) *onnx.Value {
 	if !ok || n > 1<<20 {
 		return nil
 	}
-	values := make([]float64, n)
-	for i := range values {
-		values[i] = 1
-	}
+	values := slices.Repeat([]float64{1}, int(n))
 	return s.b.Const(onnx.FloatTensor(d, values, dims...))
 }

@@ -20,6 +20,7 @@
 package predict
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -149,10 +150,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 // place decides where the nodes run, and returns the model with the copies between
 // host and device: m itself where there are none to be added.
 func (o *Options) place(m *onnx.Model) (*onnx.Model, error) {
-	on := o.On
-	if on == nil {
-		on = step.CPU
-	}
+	on := cmp.Or(o.On, step.CPU)
 	o.places = on.Place(m, o.Saved)
 	if !o.places.Copied(m.Graph) {
 		return m, nil

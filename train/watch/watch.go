@@ -10,6 +10,7 @@
 package watch
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -153,10 +154,7 @@ func (r *Run) page() error {
 
 // point is a record as the page takes it.
 func point(s train.Record) report.TrainingStep {
-	scale := s.LossScale
-	if scale == 0 {
-		scale = math.NaN()
-	}
+	scale := cmp.Or(s.LossScale, math.NaN())
 	return report.TrainingStep{Step: s.Step, Loss: s.Loss, Rate: s.LR, Norm: s.GradientNorm, Tokens: s.Tokens, Seconds: s.Seconds,
 		Live: s.LivePeakBytes, Reserved: s.ReservedBytes, Resident: s.RSSBytes, Scale: scale, Skipped: s.Skipped}
 }

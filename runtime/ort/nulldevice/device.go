@@ -3,6 +3,7 @@ package nulldevice
 // The Go side: what a program asks for, and what it reads.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -24,9 +25,7 @@ type Options struct {
 const MaxDevices = 16
 
 func (o *Options) check() error {
-	if o.Devices == 0 {
-		o.Devices = 1
-	}
+	o.Devices = cmp.Or(o.Devices, 1)
 	if o.Memory <= 0 {
 		return fmt.Errorf("null device: memory of %d bytes: more than 0 is needed", o.Memory)
 	}
