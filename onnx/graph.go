@@ -108,6 +108,15 @@ func (v *Value) IsInput() bool { return v.input }
 // IsOutput reports a graph output.
 func (v *Value) IsOutput() bool { return v.outs > 0 }
 
+// Names are those of values, in their order.
+func Names(values []*Value) []string {
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = v.Name
+	}
+	return names
+}
+
 // IsConstant reports an initializer that no feed can replace.
 func (v *Value) IsConstant() bool { return v.Init != nil && !v.input }
 

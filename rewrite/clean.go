@@ -233,21 +233,11 @@ func (c constants) feed(n *onnx.Node) bool {
 	if len(n.Captures) > 0 || n.Is("RandomNormal", "RandomUniform") {
 		return false
 	}
-	for _, v := range n.Reads() {
-		if !c[v] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !c[v] })
 }
 
 func large(n *onnx.Node) bool {
-	for _, o := range n.Returns() {
-		if bytes, ok := o.Type.Bytes(); ok && bytes > foldLimit {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool { return o != nil && o.Type.KnownBytes() > foldLimit })
 }
 
 // smallestInput is the graph input of known size with the fewest bytes, but for

@@ -48,12 +48,9 @@ func NewLeft(g *onnx.Graph) *Left {
 // bypassed reports a value that n, which is no longer there, reads, and that
 // what makes n's outputs now does not, itself or by values that g does not have.
 func (l *Left) bypassed(g *onnx.Graph, n *onnx.Node, v *onnx.Value) bool {
-	for _, o := range n.Returns() {
-		if l.reads[o.Name] != nil && !l.leads(g, v.Name, o.Name, map[string]bool{}) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Outputs, func(o *onnx.Value) bool {
+		return o != nil && l.reads[o.Name] != nil && !l.leads(g, v.Name, o.Name, map[string]bool{})
+	})
 }
 
 // leads reports that a value is read to make another one, directly or by values
@@ -147,10 +144,5 @@ func readByGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
 
 // readsGone reports that n reads what a vanished node made.
 func readsGone(n *onnx.Node, gone map[*onnx.Node]bool) bool {
-	for _, v := range n.Reads() {
-		if v.Producer != nil && gone[v.Producer] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && v.Producer != nil && gone[v.Producer] })
 }

@@ -73,9 +73,7 @@ func InPlace(g *onnx.Graph, roles step.Roles, way step.Outputs, executed func() 
 	var bound []string
 	for in, out := range roles.New {
 		if safe[in] {
-			for _, v := range step.BoundWith(g.Value(out), way) {
-				bound = append(bound, v.Name)
-			}
+			bound = append(bound, onnx.Names(step.BoundWith(g.Value(out), way))...)
 		}
 	}
 	sums, err := summed(g, roles, way, level, executed)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/internal/step"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -113,9 +114,7 @@ func (s *Session) Bound() []string {
 	bound := []string{}
 	for _, in := range s.inputs {
 		if in.inPlace {
-			for _, v := range step.BoundWith(s.Model.Graph.Value(in.next), s.way) {
-				bound = append(bound, v.Name)
-			}
+			bound = append(bound, onnx.Names(step.BoundWith(s.Model.Graph.Value(in.next), s.way))...)
 		}
 	}
 	for _, sum := range s.sums {

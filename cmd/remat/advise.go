@@ -255,14 +255,14 @@ func (a *adviceRun) document(v *pipeline.Advice) *report.Advice {
 			TotalBytes: n.Total.Bytes(), TemporaryBytes: n.Temporaries, FeedBytes: n.Total.Feeds, SessionBytes: n.Total.Session,
 			LivePeakBytes: n.Total.Live, Trained: n.Trained, Frozen: n.Frozen,
 		},
-		Recommended: a.taken(v, v.Recommended),
+		Recommended: a.taken(v.Recommended),
 	}
 	if a.e.onCUDA() {
 		d.Provider = "cuda"
 	}
 	d.Need.OtherBytes = d.Need.TotalBytes - d.Need.ParameterBytes - d.Need.GradientBytes - d.Need.StateBytes - d.Need.ActivationBytes
 	if v.Recommended == nil {
-		d.Nearest = a.taken(v, v.Nearest)
+		d.Nearest = a.taken(v.Nearest)
 	}
 	for i := range v.Measures {
 		m := &v.Measures[i]
@@ -291,7 +291,7 @@ func (a *adviceRun) data() string {
 }
 
 // taken describes what is recommended, or comes closest; nil for neither.
-func (a *adviceRun) taken(v *pipeline.Advice, t *pipeline.Taken) *report.AdviceTaken {
+func (a *adviceRun) taken(t *pipeline.Taken) *report.AdviceTaken {
 	if t == nil {
 		return nil
 	}

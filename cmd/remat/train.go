@@ -311,7 +311,7 @@ func (t *trainRun) openAll(b *begun, source *data.Source, folder *train.Folder, 
 	}
 	b.later(closing)
 	b.subject = s
-	if closing, err = t.openUpdates(b.job, state); err != nil {
+	if closing, err = t.openUpdates(b.job); err != nil {
 		return trainError(err)
 	}
 	b.later(closing)

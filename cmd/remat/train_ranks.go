@@ -416,12 +416,9 @@ func (t *trainRun) updatePath() string { return filepath.Join(t.dir, pipeline.Up
 
 // openUpdates opens the session that updates from sums of gradients, where the graph
 // has it apart.
-func (t *trainRun) openUpdates(job *train.Job, state *train.State) (func(), error) {
-	if t.ranks == nil || t.ranks.Every > 0 {
+func (t *trainRun) openUpdates(job *train.Job) (func(), error) {
+	if t.ranks == nil || t.ranks.Every > 0 || t.bucketed() { // buckets are open
 		return func() {}, nil
-	}
-	if t.bucketed() {
-		return func() {}, nil // which are open
 	}
 	path, o := t.updatePath(), t.updateOptions(job)
 	if t.ranks.Shard || t.split != nil {

@@ -147,12 +147,7 @@ func dividesByZero(m *onnx.Model) bool {
 
 // draws reports a Dropout without a seed, whose numbers differ from run to run.
 func draws(m *onnx.Model) bool {
-	for _, n := range m.Graph.Nodes {
-		if n.Is("Dropout") && !n.Has("seed") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return n.Is("Dropout") && !n.Has("seed") })
 }
 
 // endless reports a Loop that may make very many trips.

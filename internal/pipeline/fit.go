@@ -102,8 +102,6 @@ type Fitted struct {
 	Overhead, More float64
 	// OfData: Total is of sizes that the data of Options.Sizes tells.
 	OfData bool
-	// Norm: the graph returns the norm of its gradients.
-	Norm bool
 	// Sync is the most that a rank sends each time that ranks agree, in bytes.
 	Sync      int64
 	Decisions []Decision
@@ -190,7 +188,7 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 		Path: f.o.Out, MicroBatch: a.micro, Accumulate: a.runs, Dims: a.dims, Warnings: warnings,
 		Total: TotalOf(a.file.Prediction), Beside: a.beside, Bytes: a.bytes(a.file), Memory: f.o.Memory,
 		OfData:   f.o.Pipeline.byData(a.file.Variant.Model, a.file.Roles()),
-		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Norm: a.norm, Sync: a.sync,
+		Overhead: a.file.overhead(), More: a.work(a.file)/a.plainOf(splits[0]) - 1, Sync: a.sync,
 		Decisions: decisions, Document: a.planner.Document(a.file, a.budget),
 	}, nil
 }
@@ -285,7 +283,7 @@ func (f *fitting) attempt(s split, norm bool) (*attempt, error) {
 	key := f.key(s, norm)
 	p := f.graphs[key]
 	if p == nil {
-		f.say("%s: preparing", s.text(f.axis))
+		f.say("%s: preparing", s.text())
 		var err error
 		if p, err = f.prepare(s, norm); err != nil {
 			return nil, err

@@ -98,7 +98,7 @@ func (f *fitting) choose() (*attempt, error) {
 			free = a
 			break
 		}
-		f.say("%s: needs %s as it is, %s over", s.text(f.axis), units.Bytes(a.bytes(a.planner.asked.reordered)),
+		f.say("%s: needs %s as it is, %s over", s.text(), units.Bytes(a.bytes(a.planner.asked.reordered)),
 			units.Bytes(a.bytes(a.planner.asked.reordered)-f.o.Memory))
 	}
 	best, least := (*attempt)(nil), math.Inf(1)
@@ -126,7 +126,7 @@ func (f *fitting) choose() (*attempt, error) {
 			continue
 		}
 		a.planner.opts.most = a.most(least)
-		f.say("%s", a.text(f.axis))
+		f.say("%s", a.text())
 		if err := f.plan(a); err != nil {
 			return nil, err
 		}

@@ -67,7 +67,7 @@ func (f *fitting) unfit() error {
 		return err
 	}
 	nearest.Path = ""
-	e := &FitError{Path: f.source.Path, Memory: f.o.Memory, Split: best.text(f.axis), Nearest: nearest}
+	e := &FitError{Path: f.source.Path, Memory: f.o.Memory, Split: best.text(), Nearest: nearest}
 	e.Helps = f.helps(best, e)
 	return e
 }

@@ -28,7 +28,7 @@ import (
 // runs of an update.
 type split struct{ micro, runs int64 }
 
-func (s split) text(b batchAxis) string {
+func (s split) text() string {
 	if s.micro == 0 {
 		return "the graph as it is"
 	}

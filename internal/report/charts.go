@@ -186,12 +186,10 @@ func stacked(color string) func(*charts.SingleSeries) {
 }
 
 func anyPositive(values []any) bool {
-	for _, v := range values {
-		if n, ok := v.(int64); ok && n > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(values, func(v any) bool {
+		n, ok := v.(int64)
+		return ok && n > 0
+	})
 }
 
 // timeChart draws the median step of each variant and its quartiles.

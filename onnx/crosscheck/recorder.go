@@ -40,15 +40,11 @@ func newRecorder(m *onnx.Model, l limit) *recorder {
 		comparand:     map[string]*onnx.Tensor{},
 		tensors:       map[string]tensor.Tensor{},
 	}
-	for _, v := range m.Graph.Inputs {
-		r.declared = append(r.declared, v.Name)
-	}
+	r.declared = onnx.Names(m.Graph.Inputs)
 	for _, vi := range m.Graph.Proto.ValueInfo {
 		r.declared = append(r.declared, vi.GetName())
 	}
-	for _, v := range m.Graph.Outputs {
-		r.declared = append(r.declared, v.Name)
-	}
+	r.declared = append(r.declared, onnx.Names(m.Graph.Outputs)...)
 	for _, v := range m.Graph.Initializers {
 		if l.unreadable(v.Init.Proto) == "" {
 			r.comparand[v.Name] = v.Init

@@ -256,7 +256,7 @@ func globalPool(c *ctx, s onnx.Shape) error {
 // maxUnpool: undoes a pool's shape, or takes the shape from input 2.
 func maxUnpool(c *ctx) error {
 	if c.has(2) {
-		return c.setFromInput(0, c.dtype(0), 2)
+		return c.setFromInput(c.dtype(0), 2)
 	}
 	s, ok := c.shape(0)
 	if !ok {

@@ -82,7 +82,7 @@ func gradOfUnseen(c *ctx) error {
 // type from input d.
 func fromShapeInput(i, d int) func(*ctx) error {
 	return func(c *ctx) error {
-		return c.setFromInput(0, c.dtype(d), i)
+		return c.setFromInput(c.dtype(d), i)
 	}
 }
 

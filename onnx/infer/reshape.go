@@ -16,7 +16,7 @@ func reshape(c *ctx) error {
 	d := c.dtype(0)
 	target, ok := c.elems(1)
 	if !ok {
-		return c.setFromInput(0, d, 1)
+		return c.setFromInput(d, 1)
 	}
 	s, ranked := c.shape(0)
 	out, err := reshaped(s, ranked, target, c.n.Int("allowzero", 0) == 1)

@@ -37,21 +37,21 @@ func constantOfShape(c *ctx) error {
 	if t := c.n.TensorAttr("value"); t != nil {
 		d = t.DType()
 	}
-	return c.setFromInput(0, d, 0)
+	return c.setFromInput(d, 0)
 }
 
-// setFromInput types output o with the shape that input i holds as elements.
-func (c *ctx) setFromInput(o int, d onnx.DType, i int) error {
+// setFromInput types the first output with the shape that input i holds as elements.
+func (c *ctx) setFromInput(d onnx.DType, i int) error {
 	dims, ok := c.elems(i)
 	if !ok {
 		if n, ok := c.length(i); ok {
-			c.set(o, d, unknowns(n))
+			c.set(0, d, unknowns(n))
 		} else {
-			c.setDType(o, d)
+			c.setDType(0, d)
 		}
 		return nil
 	}
-	c.set(o, d, dims)
+	c.set(0, d, dims)
 	return nil
 }
 

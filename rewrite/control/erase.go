@@ -181,12 +181,7 @@ func broadcasts(n *onnx.Node) bool {
 
 // hides reports a node with an output whose type is left away.
 func (c *eraser) hides(n *onnx.Node) bool {
-	for _, v := range n.Returns() {
-		if worthErasing(v) && !v.IsOutput() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil && worthErasing(v) && !v.IsOutput() })
 }
 
 // lead lets a node read its input i through a view.

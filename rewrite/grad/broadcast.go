@@ -48,7 +48,7 @@ func (e *engine) unbroadcast(g, full, part *onnx.Value) *onnx.Value {
 	if len(axes) == 0 {
 		return g
 	}
-	return e.sumTo(g, full, part, lead, axes, inner)
+	return e.sumTo(g, full, lead, axes, inner)
 }
 
 // stretches reports whether part may have extent one along axis i of full while
@@ -76,7 +76,7 @@ func stretches(full, part *onnx.Value, i, lead int) bool {
 
 // sumTo sums g over axes of full. Along an axis where g is loose every summand
 // is the same, so it is multiplied by the extent instead.
-func (e *engine) sumTo(g, full, part *onnx.Value, lead int, axes []int, inner bool) *onnx.Value {
+func (e *engine) sumTo(g, full *onnx.Value, lead int, axes []int, inner bool) *onnx.Value {
 	short := len(full.Type.Shape) - len(g.Type.Shape)
 	var real, repeated []int
 	for _, a := range axes {

@@ -17,12 +17,7 @@ func (e *engine) openControl(types *infer.Result, loss *onnx.Value, candidates m
 	for slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return len(n.Subgraphs()) > 0 }) {
 		reach, depends := e.reached(loss), e.depending(candidates)
 		passes := func(n *onnx.Node) bool {
-			for _, v := range n.Returns() {
-				if reach[v] && depends[v] {
-					return true
-				}
-			}
-			return false
+			return slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return reach[v] && depends[v] })
 		}
 		opened, closed, err := normalize.Open(m, normalize.Options{Dims: o.Dims}, passes)
 		if err != nil {

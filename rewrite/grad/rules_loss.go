@@ -125,7 +125,7 @@ func gradSoftmaxLoss(c *Context) {
 	}
 	g := c.Loose(0)
 	if lp := c.Out(1); lp != nil && !lp.Dead() {
-		gradLogProb(c, lp)
+		gradLogProb(c)
 	}
 	if g == nil {
 		return
@@ -174,7 +174,7 @@ func (e *engine) lowerLosses() {
 		e.b.From(n, n.Label())
 		c := &Context{Node: n, Opset: e.m.Opset(""), e: e}
 		if lp := n.Out(1); lp != nil && !lp.Dead() {
-			gradLogProb(c, lp)
+			gradLogProb(c)
 		}
 		if y := n.Out(0); y == nil || y.Dead() {
 			continue
@@ -199,7 +199,7 @@ func softmaxAxis(x *onnx.Value) int64 {
 
 // gradLogProb gives the second output, the log probabilities, a node of their
 // own, and its gradient a way back.
-func gradLogProb(c *Context, lp *onnx.Value) {
+func gradLogProb(c *Context) {
 	x := c.In(0)
 	g := c.Grad(1)
 	var out *onnx.Value

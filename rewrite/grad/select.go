@@ -151,11 +151,11 @@ func (e *engine) findLoss(name string, c *chooser, res *Result) (*onnx.Value, er
 		return nil, &LossError{Reason: "no output is a scalar float that could be the loss: add one with remat loss, or export the model with its loss"}
 	}
 	if v := e.onlyTraining(found, c); v != nil {
-		metrics := namesOf(slices.DeleteFunc(slices.Clone(found), func(w *onnx.Value) bool { return w == v }))
+		metrics := onnx.Names(slices.DeleteFunc(slices.Clone(found), func(w *onnx.Value) bool { return w == v }))
 		res.warn("%q is taken for the loss: no gradient leads from %s to a parameter; --loss chooses another output", v.Name, some(metrics))
 		return v, nil
 	}
-	return nil, &LossError{Candidates: namesOf(found)}
+	return nil, &LossError{Candidates: onnx.Names(found)}
 }
 
 // onlyTraining is the one of several outputs from which a gradient reaches what may be
@@ -174,14 +174,6 @@ func (e *engine) onlyTraining(outputs []*onnx.Value, c *chooser) *onnx.Value {
 		return nil
 	}
 	return found[0]
-}
-
-func namesOf(values []*onnx.Value) []string {
-	var names []string
-	for _, v := range values {
-		names = append(names, v.Name)
-	}
-	return names
 }
 
 func isScalar(v *onnx.Value) bool {

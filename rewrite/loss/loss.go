@@ -163,11 +163,7 @@ func find(g *onnx.Graph, name string) (*onnx.Value, error) {
 }
 
 func names(list []*onnx.Value) string {
-	var out []string
-	for _, v := range list {
-		out = append(out, v.Name)
-	}
-	return strings.Join(out, ", ")
+	return strings.Join(onnx.Names(list), ", ")
 }
 
 // drop takes the outputs off the list that do not match keep, but for the prediction,

@@ -128,12 +128,8 @@ func (p *pass) node(n *onnx.Node) (bool, error) {
 
 // private reports a name that only the training package uses.
 func private(op string) bool {
-	for _, end := range []string{"Grad", "Grad_13", "Grad_dX", "Training", "Internal", "OptimizerV2", "Optimizer", "AccumulatorV2", "Accumulator"} {
-		if strings.HasSuffix(op, end) {
-			return true
-		}
-	}
-	return false
+	ends := []string{"Grad", "Grad_13", "Grad_dX", "Training", "Internal", "OptimizerV2", "Optimizer", "AccumulatorV2", "Accumulator"}
+	return slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(op, end) })
 }
 
 // place puts what was made in front of n and lets it take over n's outputs.

@@ -81,7 +81,7 @@ func (p *pass) zero(v, param *onnx.Value, n *onnx.Node, place map[*onnx.Node]int
 		case p.o.Provider == kernels.CPU && p.m.Opset("") >= 14:
 			u.Node.SetInput(u.Index, p.triangle(v, param, n))
 		case p.o.Provider != kernels.CPU && i > 0:
-			u.Node.SetInput(u.Index, p.selected(v, param, "Where", n.In(0), build.In(n.Inputs...)))
+			u.Node.SetInput(u.Index, p.selected(param, "Where", n.In(0), build.In(n.Inputs...)))
 		}
 	}
 	if len(n.Out(0).Uses()) == 0 {
@@ -96,15 +96,14 @@ func (p *pass) triangle(v, param *onnx.Value, n *onnx.Node) *onnx.Value {
 	dims, _ := shape.Ints()
 	k := p.diagonals[param]
 	if k == nil {
-		k = p.selected(v, param, "Where", n.In(0), build.In(n.In(0), p.b.Int(dims[1]), p.b.Int(-dims[0])))
+		k = p.selected(param, "Where", n.In(0), build.In(n.In(0), p.b.Int(dims[1]), p.b.Int(-dims[0])))
 		p.diagonals[param] = k
 	}
-	return p.selected(v, param, "Trilu", k, build.In(v, k), onnx.IntAttr("upper", 1))
+	return p.selected(param, "Trilu", k, build.In(v, k), onnx.IntAttr("upper", 1))
 }
 
-// selected makes a node of the update of a parameter that reads v once trigger is
-// there.
-func (p *pass) selected(v, param *onnx.Value, op string, trigger *onnx.Value, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
+// selected makes a node of the update of a parameter once trigger is there.
+func (p *pass) selected(param *onnx.Value, op string, trigger *onnx.Value, in []*onnx.Value, attrs ...onnx.Attribute) *onnx.Value {
 	name := "remat/optim/" + param.Name + "/finite"
 	w := p.b.NodeNamed("", op, name, in, []string{name}, attrs...)[0]
 	if w != nil {

@@ -61,7 +61,7 @@ func Of(m *onnx.Model, a *analysis.Analysis, o Options) (*Split, error) {
 	if err := s.owners(m.Graph, out); err != nil {
 		return nil, err
 	}
-	if err := s.crossingValues(m.Graph, out); err != nil {
+	if err := s.crossingValues(out); err != nil {
 		return nil, err
 	}
 	for group := range 2 * o.Stages {
@@ -125,7 +125,7 @@ func (s *assignment) owners(g *onnx.Graph, out *Split) error {
 }
 
 // crossingValues lists what goes from one group to another.
-func (s *assignment) crossingValues(g *onnx.Graph, out *Split) error {
+func (s *assignment) crossingValues(out *Split) error {
 	needs := s.needs()
 	for _, n := range s.Nodes {
 		from := s.group[n]

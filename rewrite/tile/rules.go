@@ -146,20 +146,13 @@ func softmaxAxis(n *onnx.Node, v *onnx.Value, joins bool) int {
 // that keeps axes, either way.
 func (r *Region) same(in, out *onnx.Value, keep func(sharding) (sharding, error)) (bool, error) {
 	for _, pair := range [2][2]*onnx.Value{{in, out}, {out, in}} {
-		if a := r.shardingOf(pair[0]); a >= 0 && r.shardingOf(pair[1]) == unknown {
+		if a := r.shardingOf(pair[0]); a >= 0 && (pair[0] == in || r.shardingOf(in) == unknown) {
 			b, err := keep(a)
 			if err != nil {
 				return false, err
 			}
 			return r.set(pair[1], b)
 		}
-	}
-	if a := r.shardingOf(in); a >= 0 {
-		b, err := keep(a)
-		if err != nil {
-			return false, err
-		}
-		return r.set(out, b)
 	}
 	return false, nil
 }

@@ -119,12 +119,10 @@ func Install(ctx context.Context, k Kind, log io.Writer) (string, error) {
 }
 
 func complete(dir string, src source) bool {
-	for _, name := range src.need {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !info.Mode().IsRegular() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(src.need, func(name string) bool {
+		info, err := os.Stat(filepath.Join(dir, name))
+		return err != nil || !info.Mode().IsRegular()
+	})
 }
 
 // replace puts a finished folder in its place. When another process was

@@ -184,15 +184,8 @@ func (b *builder) doubt(n *onnx.Node, format string, args ...any) {
 
 // castsHalf reports a node of half type for which there may be no kernel.
 func castsHalf(n *onnx.Node, t *traits.Traits) bool {
-	if t.Cost == traits.View || t.Cost == traits.Copy {
-		return false
-	}
-	for _, v := range n.Reads() {
-		if v.Type.DType.IsHalf() {
-			return true
-		}
-	}
-	return false
+	return t.Cost != traits.View && t.Cost != traits.Copy &&
+		slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && v.Type.DType.IsHalf() })
 }
 
 // inputKinds sorts the graph's inputs by name.

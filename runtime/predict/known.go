@@ -44,12 +44,7 @@ func (f following) judge(n *onnx.Node) bool {
 	case "Squeeze", "Unsqueeze":
 		return f.value(n.In(0))
 	case "Concat", "Add", "Sub", "Mul", "Div":
-		for _, v := range n.Inputs {
-			if !f.value(v) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return !f.value(v) })
 	}
 	return false
 }

@@ -4,6 +4,7 @@ package data
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/runtime"
@@ -125,12 +126,7 @@ func (b *Batches) Len() int64 {
 
 // fills reports that a batch can have rows of no sample, which the loss ignores.
 func (b *Batches) fills() bool {
-	for _, p := range b.parts {
-		if p.put != nil && p.empty == nil {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(b.parts, func(p part) bool { return p.put != nil && p.empty == nil })
 }
 
 // Left is the number of samples that one pass leaves out.

@@ -4,6 +4,7 @@ package data
 // and what goes into them.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -140,14 +141,7 @@ func (t *target) input(name string) *onnx.Value {
 }
 
 func (t *target) inputNames() string {
-	var names []string
-	for _, v := range t.inputs {
-		names = append(names, v.Name)
-	}
-	if names == nil {
-		return "none"
-	}
-	return strings.Join(names, ", ")
+	return cmp.Or(strings.Join(onnx.Names(t.inputs), ", "), "none")
 }
 
 // lossValue is the loss, nil where it is not known.
