@@ -39,6 +39,15 @@ func (g *Graph) RemoveOutput(i int) {
 	}
 }
 
+// RemoveOutputs takes outputs off the list.
+func (g *Graph) RemoveOutputs(gone func(*Value) bool) {
+	for i := len(g.Outputs) - 1; i >= 0; i-- {
+		if gone(g.Outputs[i]) {
+			g.RemoveOutput(i)
+		}
+	}
+}
+
 // RemoveInput takes an input off the list: one that nothing reads, or one that is an
 // initializer too, which is what it holds from then on.
 func (g *Graph) RemoveInput(v *Value) {

@@ -67,10 +67,7 @@ func insertSorted(list []int32, at int, p int32) []int32 {
 	if k > at && list[k-1] == p {
 		return list
 	}
-	list = append(list, 0)
-	copy(list[k+1:], list[k:])
-	list[k] = p
-	return list
+	return slices.Insert(list, k, p)
 }
 
 // leaves lists the nodes whose outputs no node reads, in file order.

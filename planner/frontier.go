@@ -2,6 +2,7 @@ package planner
 
 import (
 	"math"
+	"slices"
 	"sort"
 )
 
@@ -59,13 +60,7 @@ func (f *frontier) add(p *point) {
 	for end < len(f.points) && f.points[end].work >= p.work {
 		end++
 	}
-	if k == end {
-		f.points = append(f.points, nil)
-		copy(f.points[k+1:], f.points[k:])
-	} else {
-		f.points = append(f.points[:k+1], f.points[end:]...)
-	}
-	f.points[k] = p
+	f.points = slices.Replace(f.points, k, end, p)
 }
 
 // An explorer visits keep sets of one problem.

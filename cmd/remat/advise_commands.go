@@ -139,14 +139,13 @@ func (a *adviceRun) derivation(t *pipeline.Taken) []flagValue {
 	list := []flagValue{{"optimizer", string(u.Kind)}}
 	changed := u.Kind != a.options.Derive.Update.Kind
 	given, _ := settingsOf(a.c)
-	settings := map[string]bool{}
-	for _, s := range optim.Settings() {
-		settings[s.Name] = true
+	isSetting := func(name string) bool {
+		return slices.ContainsFunc(optim.Settings(), func(s *optim.Setting) bool { return s.Name == name })
 	}
 	for _, f := range updateFlags() {
 		name := f.Names()[0]
 		i := slices.IndexFunc(given, func(g flagValue) bool { return g.name == name })
-		if i < 0 || name == "optimizer" || name == "frozen" || name == "lora" || name == "quantize-frozen" || name == "keep-grads" || changed && settings[name] {
+		if i < 0 || name == "optimizer" || name == "frozen" || name == "lora" || name == "quantize-frozen" || name == "keep-grads" || changed && isSetting(name) {
 			continue
 		}
 		list = append(list, given[i])

@@ -101,9 +101,9 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 			if f != nil {
 				live = f.LivePeakBytes
 			}
-			row = append(row, bytesOrNone(live))
+			row = append(row, report.BytesOr(live))
 		}
-		t.Rows = append(t.Rows, append(row, bytesOrNone(s.Peaks[ranks.GPipe].TotalBytes), bytesOrNone(s.Peaks[ranks.OneForward].TotalBytes)))
+		t.Rows = append(t.Rows, append(row, report.BytesOr(s.Peaks[ranks.GPipe].TotalBytes), report.BytesOr(s.Peaks[ranks.OneForward].TotalBytes)))
 	}
 	if err := t.Text(e.stdout); err != nil {
 		return err
@@ -113,12 +113,4 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 	}
 	e.say("%s: %d stages, peaks with %d micro-batches a step", dir, len(doc.Stages), doc.MicroBatches)
 	return nil
-}
-
-// bytesOrNone writes a size, or that it is not known.
-func bytesOrNone(n *int64) string {
-	if n == nil {
-		return "–"
-	}
-	return units.Bytes(*n)
 }

@@ -139,11 +139,7 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}
 	control.Lift(g)
-	for i := len(g.Outputs) - 1; i >= 0; i-- {
-		if g.Outputs[i] != loss {
-			g.RemoveOutput(i)
-		}
-	}
+	g.RemoveOutputs(func(v *onnx.Value) bool { return v != loss })
 	if err := useRunning(m); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.Path, err)
 	}

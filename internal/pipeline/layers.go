@@ -3,6 +3,8 @@ package pipeline
 // A plan drawn over the layers that were found.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner/analysis"
@@ -16,13 +18,9 @@ func (r *File) Layers() []report.PlanLayer {
 	}
 	layer := p.LayerOf()
 	out := make([]report.PlanLayer, p.LayerCount())
-	boundary := map[int]bool{}
-	for _, v := range r.Plan.Boundaries {
-		boundary[v] = true
-	}
 	for i := range out {
 		out[i].Layer, out[i].Value = p.LayerNames[i], p.Values[p.Layers[i+1]].Name
-		out[i].Boundary = boundary[p.Layers[i+1]]
+		out[i].Boundary = slices.Contains(r.Plan.Boundaries, p.Layers[i+1])
 	}
 	producer := p.Graph.Producers()
 	for _, v := range r.Plan.Kept(p) {

@@ -73,9 +73,7 @@ func (p *preparation) ownMemory(roles step.Roles) error {
 		return nil
 	}
 	for _, names := range roles.Sums {
-		for _, name := range names {
-			p.Model.Graph.RemoveOutput(slices.Index(p.Model.Graph.Outputs, p.Model.Graph.Value(name)))
-		}
+		p.Model.Graph.RemoveOutputs(func(v *onnx.Value) bool { return slices.Contains(names, v.Name) })
 	}
 	roles.Sums = nil
 	return p.setRoles(roles)

@@ -148,7 +148,7 @@ func (a *Advice) ranksTable() Table {
 		if r.Remark != "" {
 			text = string(r.Remark)
 		}
-		t.add(r.Sync, bytesOr(r.Total), floatOr(r.Overhead, units.Signed), fitsOr(r.Total, r.Fits), bytesOr(r.SyncBytes), fmt.Sprint(r.Every), floatOr(r.SyncSeconds, units.Seconds), floatOr(r.Efficiency, units.Percent), text)
+		t.add(r.Sync, BytesOr(r.Total), floatOr(r.Overhead, units.Signed), fitsOr(r.Total, r.Fits), BytesOr(r.SyncBytes), fmt.Sprint(r.Every), floatOr(r.SyncSeconds, units.Seconds), floatOr(r.Efficiency, units.Percent), text)
 	}
 	return t
 }
@@ -187,7 +187,7 @@ func (a *Advice) measuresTable() Table {
 			}
 			text += string(m.Remark)
 		}
-		t.add(m.Name, bytesOr(m.AloneSaves), bytesOr(m.Total), floatOr(m.Overhead, units.Signed), fitsOr(m.Total, m.Fits), text)
+		t.add(m.Name, BytesOr(m.AloneSaves), BytesOr(m.Total), floatOr(m.Overhead, units.Signed), fitsOr(m.Total, m.Fits), text)
 	}
 	return t
 }

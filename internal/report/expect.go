@@ -150,7 +150,7 @@ func (c *Compare) Sentence(i int) string {
 			share, word = -share, "more"
 		}
 		parts = append(parts, fmt.Sprintf("takes %s %s live memory than %s (%s, not %s)", units.Percent(share), word, a,
-			bytesOr(m.Memory.LivePeakBytes), bytesOr(c.Models[0].Memory.LivePeakBytes)))
+			BytesOr(m.Memory.LivePeakBytes), BytesOr(c.Models[0].Memory.LivePeakBytes)))
 	}
 	if p.Overhead != nil {
 		share, word := float64(*p.Overhead), "more"

@@ -158,13 +158,13 @@ func (c *Compare) cards() []cardView {
 			}
 			card.Big, card.What = units.Percent(saving), word+" live memory than "+names[0]
 		default:
-			card.Big, card.What = bytesOr(m.Memory.LivePeakBytes), "live peak"
+			card.Big, card.What = BytesOr(m.Memory.LivePeakBytes), "live peak"
 		}
 		if p != nil && p.Saving != nil {
-			card.Lines = append(card.Lines, "live peak "+bytesOr(m.Memory.LivePeakBytes))
+			card.Lines = append(card.Lines, "live peak "+BytesOr(m.Memory.LivePeakBytes))
 		}
 		if m.Memory.TotalPeakBytes != nil {
-			card.Lines = append(card.Lines, "total peak "+bytesOr(m.Memory.TotalPeakBytes))
+			card.Lines = append(card.Lines, "total peak "+BytesOr(m.Memory.TotalPeakBytes))
 		}
 		if t := units.Seconds(m.MedianSeconds()); t != none {
 			if p != nil && p.Overhead != nil {

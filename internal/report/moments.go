@@ -93,9 +93,9 @@ func (t *Timeline) Phases() *Phases {
 func (p *Phases) table() Table {
 	t := Table{Title: "over the step", Columns: []string{"", ">total"}}
 	for _, m := range moments {
-		t.add(m.name, bytesOr(m.of(p)))
+		t.add(m.name, BytesOr(m.of(p)))
 		if m.name == "after forward" {
-			t.add("kept by forward for backward", bytesOr(p.KeptByForward))
+			t.add("kept by forward for backward", BytesOr(p.KeptByForward))
 		}
 	}
 	return t
@@ -116,9 +116,9 @@ func (c *Compare) phasesTable() Table {
 			return cells
 		}
 		for i, moment := range moments {
-			cells[i] = bytesOr(moment.of(p))
+			cells[i] = BytesOr(moment.of(p))
 		}
-		cells[len(moments)] = bytesOr(p.KeptByForward)
+		cells[len(moments)] = BytesOr(p.KeptByForward)
 		if pair != nil {
 			cells[len(moments)+1] = floatOr(pair.KeptShare, units.Percent)
 		}

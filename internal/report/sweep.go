@@ -236,9 +236,9 @@ func (s *Sweep) pointsTable() Table {
 			if p.Seconds != nil {
 				seconds = units.Seconds(*p.Seconds)
 			}
-			t.add(c.Strategy, fmt.Sprint(s.At(p)), textOr(c.Others), bytesOr(p.LivePeak), bytesOr(p.TotalPeak), floatOr(p.Relative, times),
-				bytesOr(p.PerSample), floatOr(p.Saving, units.Percent), floatOr(p.TheorySaving, units.Percent), floatOr(p.Overhead, units.Signed),
-				bytesOr(p.MeasuredLivePeak), differenceOf(p.MeasuredLivePeak, p.LivePeak), seconds, outcome)
+			t.add(c.Strategy, fmt.Sprint(s.At(p)), textOr(c.Others), BytesOr(p.LivePeak), BytesOr(p.TotalPeak), floatOr(p.Relative, times),
+				BytesOr(p.PerSample), floatOr(p.Saving, units.Percent), floatOr(p.TheorySaving, units.Percent), floatOr(p.Overhead, units.Signed),
+				BytesOr(p.MeasuredLivePeak), differenceOf(p.MeasuredLivePeak, p.LivePeak), seconds, outcome)
 		}
 	}
 	return t
@@ -258,7 +258,7 @@ func (s *Sweep) fitTable() Table {
 func (s *Sweep) largestTable() Table {
 	t := Table{Columns: []string{"strategy", "sizes", ">largest", ">takes", ">one more takes"}}
 	for _, l := range s.Largest {
-		t.Title = "largest " + l.Over + " within " + bytesOr(s.Limit)
+		t.Title = "largest " + l.Over + " within " + BytesOr(s.Limit)
 		n := l.Batch
 		if l.Over == "seq" && l.Seq != nil {
 			n = *l.Seq
@@ -267,7 +267,7 @@ func (s *Sweep) largestTable() Table {
 		if n == 0 {
 			size = "none"
 		}
-		t.add(l.Strategy, textOr(string(l.Others)), size, bytesOr(l.Total), bytesOr(l.Next))
+		t.add(l.Strategy, textOr(string(l.Others)), size, BytesOr(l.Total), BytesOr(l.Next))
 	}
 	return t
 }

@@ -140,8 +140,8 @@ func (s *Sweep) cards() []cardView {
 			if l.Over == "seq" && l.Seq != nil {
 				n = *l.Seq
 			}
-			card.Big, card.What = fmt.Sprint(n), "largest "+l.Over+" within "+bytesOr(s.Limit)
-			card.Lines = append(card.Lines, "takes "+bytesOr(l.Total))
+			card.Big, card.What = fmt.Sprint(n), "largest "+l.Over+" within "+BytesOr(s.Limit)
+			card.Lines = append(card.Lines, "takes "+BytesOr(l.Total))
 		}
 		for _, f := range s.Fit {
 			if f.Strategy != c.Strategy || string(f.Others) != c.Others {
@@ -155,7 +155,7 @@ func (s *Sweep) cards() []cardView {
 			card.Lines = append(card.Lines, line)
 		}
 		if card.Big == "" && len(c.Points) > 0 {
-			card.Big, card.What = bytesOr(c.Points[0].Total), "all that a step takes"
+			card.Big, card.What = BytesOr(c.Points[0].Total), "all that a step takes"
 		}
 		cards = append(cards, card)
 	}

@@ -60,8 +60,8 @@ func (c *Compare) memoryTable() Table {
 			theory = floatOr(p.TheorySaving, units.Percent)
 			total = floatOr(p.TotalSaving, units.Percent)
 		}
-		return []string{bytesOr(m.Memory.LivePeakBytes), saving, theory, bytesOr(m.Memory.TotalPeakBytes), total,
-			bytesOr(m.Memory.ReservedBytes), bytesOr(m.Memory.ArenaPeakBytes), bytesOr(m.Memory.ArenaReservedBytes), bytesOr(m.Memory.RSSPeakBytes), ran, textOr(string(m.Error))}
+		return []string{BytesOr(m.Memory.LivePeakBytes), saving, theory, BytesOr(m.Memory.TotalPeakBytes), total,
+			BytesOr(m.Memory.ReservedBytes), BytesOr(m.Memory.ArenaPeakBytes), BytesOr(m.Memory.ArenaReservedBytes), BytesOr(m.Memory.RSSPeakBytes), ran, textOr(string(m.Error))}
 	})
 }
 
@@ -131,7 +131,7 @@ func (c *Compare) predictionTable() Table {
 				cells = append(cells, none, none, none)
 				return
 			}
-			cells = append(cells, bytesOr(measured), units.Bytes(*predicted), differenceOf(measured, predicted))
+			cells = append(cells, BytesOr(measured), units.Bytes(*predicted), differenceOf(measured, predicted))
 		}
 		three(m.Memory.LivePeakBytes, m.Memory.PredictedLivePeakBytes)
 		three(m.Memory.SessionBytes, m.Memory.PredictedSessionBytes)

@@ -62,7 +62,7 @@ func (r *Run) memoryTable() Table {
 		if measured == nil && predicted == nil {
 			return
 		}
-		t.add(name, bytesOr(measured), bytesOr(predicted), differenceOf(measured, predicted))
+		t.add(name, BytesOr(measured), BytesOr(predicted), differenceOf(measured, predicted))
 	}
 	// What the graph itself says stands in the one column that has figures.
 	known := func(name string, n int64) {

@@ -46,7 +46,8 @@ func elide(s string, n int) string {
 
 // The functions below write nullable numbers.
 
-func bytesOr(n *int64) string {
+// BytesOr writes a size, or that it is not known.
+func BytesOr(n *int64) string {
 	if n == nil {
 		return none
 	}

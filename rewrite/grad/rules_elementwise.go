@@ -211,11 +211,7 @@ func gradExtreme(c *Context) {
 	var ties *onnx.Value
 	for i, v := range c.Node.Inputs {
 		masks[i] = c.Mask(c.Do("Equal", v, y), y)
-		if ties == nil {
-			ties = masks[i]
-		} else {
-			ties = c.Plus(ties, masks[i])
-		}
+		ties = c.plus(ties, masks[i])
 	}
 	if len(masks) > 1 {
 		g = c.Over(g, ties)

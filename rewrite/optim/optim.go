@@ -314,11 +314,7 @@ func (a *applier) dropGradients(params []Param) {
 	for _, p := range params {
 		grads[p.Grad] = true
 	}
-	for i := len(a.g.Outputs) - 1; i >= 0; i-- {
-		if grads[a.g.Outputs[i]] {
-			a.g.RemoveOutput(i)
-		}
-	}
+	a.g.RemoveOutputs(func(v *onnx.Value) bool { return grads[v] })
 }
 
 func (a *applier) writeRoles(params []Param) error {

@@ -67,11 +67,7 @@ func OwnUpdates(m *onnx.Model, own func(param string) bool) error {
 		in := g.AddInput(SquaresInput, onnx.TensorOf(onnx.Float32, onnx.StaticShape(int64(len(join.Inputs)))))
 		g.ReplaceUses(rows, in)
 	}
-	for i := len(g.Outputs) - 1; i >= 0; i-- {
-		if of := UpdateOf(g.Outputs[i]); of != "" && !own(of) {
-			g.RemoveOutput(i)
-		}
-	}
+	g.RemoveOutputs(func(v *onnx.Value) bool { return UpdateOf(v) != "" && !own(UpdateOf(v)) })
 	return trimmed(m)
 }
 
@@ -79,9 +75,7 @@ func OwnUpdates(m *onnx.Model, own func(param string) bool) error {
 func OwnSquaresOnly(m *onnx.Model, own func(param string) bool) error {
 	g, join := m.Graph, joined(m)
 	rows := slices.DeleteFunc(slices.Clone(join.Inputs), func(v *onnx.Value) bool { return !own(UpdateOf(v)) })
-	for len(g.Outputs) > 0 {
-		g.RemoveOutput(0)
-	}
+	g.RemoveOutputs(func(*onnx.Value) bool { return true })
 	if len(rows) > 0 {
 		n := g.NewNode("", "Concat", prefix+OwnSquares, rows, []string{OwnSquares}, onnx.IntAttr("axis", 0))
 		g.Append(n)

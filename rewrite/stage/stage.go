@@ -192,20 +192,14 @@ func (s *assignment) extract(m *onnx.Model, group int, of *Group) (*onnx.Model, 
 		w.Type = v.Type
 		return w
 	}
-	given := map[string]bool{}
-	for _, v := range g.Outputs {
-		given[v.Name] = true
-	}
-	for len(g.Outputs) > 0 {
-		g.RemoveOutput(0)
-	}
+	g.RemoveOutputs(func(*onnx.Value) bool { return true })
 	any := false
 	for _, n := range s.Nodes {
 		mine := s.group[n] == group || s.group[n] == replicated && group == s.o.Stages-1
 		any = any || s.group[n] == group
 		for _, v := range n.Returns() {
 			w := twin(v)
-			if mine && (given[v.Name] || slices.ContainsFunc(of.Out, func(o *Value) bool { return o.Name == v.Name })) {
+			if mine && (v.IsOutput() || slices.ContainsFunc(of.Out, func(o *Value) bool { return o.Name == v.Name })) {
 				g.AddOutput(w)
 			}
 		}

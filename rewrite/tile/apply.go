@@ -355,11 +355,5 @@ func (a *applier) removeRegion() {
 			gone[n] = true
 		}
 	}
-	var list []*onnx.Node
-	for _, n := range a.Nodes {
-		if gone[n] {
-			list = append(list, n)
-		}
-	}
-	a.graph.Remove(list...)
+	a.graph.Remove(slices.DeleteFunc(slices.Clone(a.Nodes), func(n *onnx.Node) bool { return !gone[n] })...)
 }
