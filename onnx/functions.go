@@ -29,10 +29,13 @@ func (k functionKey) String() string {
 }
 
 // InlineFunctions replaces the calls of the model's functions by their bodies and
-// drops the functions. allow, if not nil, is asked about each that is called. The
-// model's graph is rebuilt; after an error the model is as it was. It returns
-// the number of calls.
-func (m *Model) InlineFunctions(allow func(*pb.FunctionProto) error) (int, error) {
+// drops the functions. One that is named as an operator of the runtime's own is
+// never called, as the runtime takes its operator: own reports these. allow, if
+// not nil, is asked about each that is called. The model's graph is rebuilt; after
+// an error the model is as it was. It returns the number of calls. Source: the
+// ONNX IR specification leaves the choice to the runtime; ONNX Runtime's
+// Graph::Resolve looks for a schema first.
+func (m *Model) InlineFunctions(own func(domain, op string) bool, allow func(*pb.FunctionProto) error) (int, error) {
 	if len(m.Proto.Functions) == 0 {
 		return 0, nil
 	}
@@ -42,7 +45,9 @@ func (m *Model) InlineFunctions(allow func(*pb.FunctionProto) error) (int, error
 		taken: map[string]bool{}, labels: map[string]bool{}, constants: map[*pb.NodeProto]string{}, opsets: map[string]int64{},
 	}
 	for _, f := range p.Functions {
-		in.functions[functionKey{NormalDomain(f.GetDomain()), f.GetName(), f.GetOverload()}] = f
+		if k := (functionKey{NormalDomain(f.GetDomain()), f.GetName(), f.GetOverload()}); !own(k.domain, k.name) {
+			in.functions[k] = f
+		}
 	}
 	collectNames(p.Graph, in.taken)
 	for _, t := range p.Graph.SparseInitializer {

@@ -274,6 +274,13 @@ func (o Operator) String() string {
 // Known reports an operator that has a row.
 func (o Operator) Known() bool { return rows[key{o.Domain, o.Op}] != nil }
 
+// Provided reports a name that ONNX Runtime looks for among its own operators before
+// it does among a model's functions, and finds: any in the standard domains, where
+// it takes no function at all.
+func Provided(domain, op string) bool {
+	return domain == "" || domain == ml || Operator{domain, op}.Known()
+}
+
 // Operators lists those with a row, by name: every one that a graph may hold to be
 // understood.
 func Operators() []Operator {

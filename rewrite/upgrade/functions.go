@@ -4,16 +4,18 @@ import (
 	"fmt"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
-// Functions writes the functions of a model out where they are called. A function
+// Functions writes the functions of a model out where they are called, but for those
+// that ONNX Runtime has an operator of the same name for, which it runs. A function
 // may import another version of the standard operators than the model if its own
 // mean the same in both; where one does not, that is an error. It returns the
 // number of calls.
 func Functions(m *onnx.Model) (int, error) {
 	version := m.Opset("")
-	return m.InlineFunctions(func(f *onnxpb.FunctionProto) error {
+	return m.InlineFunctions(infer.Provided, func(f *onnxpb.FunctionProto) error {
 		for _, o := range f.OpsetImport {
 			if onnx.NormalDomain(o.GetDomain()) != "" {
 				continue

@@ -136,3 +136,37 @@ func TestFunctionsRefused(t *testing.T) {
 		}
 	}
 }
+
+// ONNX Runtime takes its own operator before a function of that name.
+func TestFunctionNamedAsAnOperator(t *testing.T) {
+	for _, c := range []struct {
+		domain, op, call string
+		calls            int
+	}{
+		{"", "Gelu", "Gelu", 0},
+		{"ai.onnx", "Relu", "Relu", 0},
+		{"com.microsoft", "QuickGelu", "com.microsoft.QuickGelu", 0},
+		{"com.microsoft", "Mine", "com.microsoft.Mine", 1},
+		{"my", "Relu", "my.Relu", 1},
+	} {
+		f := function(t, 20, c.op+"(x -> y)", "y = Sinh(x)")
+		f.Domain = &c.domain
+		body := "in x float32[2]\nh = " + c.call + "(x)\ny = Neg(h)\nout y float32"
+		before, after := calling(t, body, f), calling(t, body, f)
+		for _, m := range []*onnx.Model{before, after} {
+			m.SetOpset("com.microsoft", 1)
+		}
+		n, err := Functions(after)
+		if err != nil || n != c.calls {
+			t.Errorf("%s.%s: %v, %d calls, want %d", c.domain, c.op, err, n, c.calls)
+			continue
+		}
+		a, b := execute(t, before), execute(t, after)
+		for i := range a {
+			if math.Abs(a[i]-b[i]) > 1e-6 {
+				t.Errorf("%s.%s: %g, was %g, in\n%s", c.domain, c.op, b, a, after.Text())
+				break
+			}
+		}
+	}
+}

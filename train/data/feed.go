@@ -109,7 +109,7 @@ func (t *target) infer() error {
 		return err
 	}
 	t.m, t.inputs = m, nil
-	if _, err := m.InlineFunctions(nil); err != nil {
+	if _, err := m.InlineFunctions(infer.Provided, nil); err != nil {
 		return err
 	}
 	if t.known, err = infer.Model(m, infer.Options{Dims: t.dims}); err != nil {
