@@ -8,6 +8,7 @@
 //	              the place)
 //	gradients.go  what waits for its update
 //	masters.go    half copies of masters, a side each
+//	extremes.go   backward takes the extremes that it compares with anew
 //	cast.go       half copies where they are used, of masters, of constants,
 //	              of what waits for backward
 //
@@ -132,6 +133,7 @@ func Apply(m *onnx.Model, o Options) (*Report, error) {
 	if err := p.scale(); err != nil {
 		return nil, fmt.Errorf("precision: loss scaling: %w", err)
 	}
+	p.extremes()
 	p.waiting()
 	p.decide()
 	if err := p.zeros(); err != nil {

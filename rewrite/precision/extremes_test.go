@@ -1,0 +1,46 @@
+package precision
+
+import (
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/grad"
+)
+
+// Backward compares what is equal to an extreme with the extreme of that very value: one
+// of a value that is computed again in half may be of another rounding.
+func TestExtremesOfWhatIsCompared(t *testing.T) {
+	for _, c := range []struct{ name, body string }{
+		{"ReduceMax", "y = ReduceMax(h, last)\nd = Sub(h, y)"},
+		{"ReduceMin without its axis", "y = ReduceMin(h, last) {keepdims=0}\nl = Mul(y, y)\nd = Unsqueeze(l, last)"},
+		{"Max", "o = Tanh(h)\ny = Max(h, o)\nd = Mul(y, y)"},
+	} {
+		m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\nin x float32[4,3]\ninit w float32[3,3] = [1,2,-1,0.5,-2,1,0.25,3,-1]\ninit last int64[1] = [-1]\n" +
+			"h = MatMul(x, w)\n" + c.body + "\ne = Exp(d)\nloss = ReduceMean(e) {keepdims=0}\nout loss float32[]\n}\n")
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if _, err := grad.Differentiate(m, grad.Options{}); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if _, err := Apply(m, Options{To: onnx.BFloat16, NoScale: true}); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		equal := 0
+		for _, n := range m.Graph.Nodes {
+			if !n.Is("Equal") {
+				continue
+			}
+			equal++
+			y := n.In(1).Producer
+			for ; y.Is("Unsqueeze", "Cast"); y = y.In(0).Producer {
+			}
+			if !extreme(y) || y.Label() == "y" || y.Out(0) == m.Graph.Value("y") {
+				t.Errorf("%s: compared with %s of forward, in\n%s", c.name, y.Label(), m.Text())
+			}
+		}
+		if equal == 0 {
+			t.Errorf("%s: nothing is compared, in\n%s", c.name, m.Text())
+		}
+	}
+}
