@@ -69,7 +69,7 @@ type Options struct {
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
 	// through both.
 	NoPrepare bool
-	After onnx.AfterPass
+	After     onnx.AfterPass
 }
 
 // A Param is one trained parameter.

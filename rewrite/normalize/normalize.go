@@ -19,7 +19,7 @@ import (
 // Options say how to normalize.
 type Options struct {
 	// Dims are numbers for free dimensions, by symbol.
-	Dims map[string]int64
+	Dims  map[string]int64
 	After onnx.AfterPass
 }
 
