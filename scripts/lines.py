@@ -26,6 +26,7 @@ WHY = {
     "internal/ranks": "what ranks hold and send, and in which order stages run",
     "internal/report": "training, advice, rehearsal, ranks and sweeps as text, JSON, page and picture",
     "internal/step": "one model of a step: roles, dependencies, translation, providers; eight passes walked on their own before",
+    "internal/units": "sizes, times and counts in words, for report, commands and planner, each of which had its own",
     "onnx": "origin and control dependencies of a node in its metadata, places, dimensions",
     "onnx/traits": "facts of more operators, in one row each, and those of CUDA's kernels",
     "runtime/predict": "what ONNX Runtime knows of shapes, and what sessions keep on a device",
