@@ -381,7 +381,12 @@ func (c *Context) Unbroadcast(g, full, part *onnx.Value) *onnx.Value {
 func (c *Context) Where(cond, a, b *onnx.Value) *onnx.Value { return c.Do("Where", cond, a, b) }
 
 // Mask turns a boolean into zeros and ones of like's element type.
-func (c *Context) Mask(cond, like *onnx.Value) *onnx.Value { return c.CastTo(cond, like) }
+func (c *Context) Mask(cond, like *onnx.Value) *onnx.Value {
+	if like == nil {
+		return nil
+	}
+	return c.cast(cond, like.Type.DType)
+}
 
 // Transpose permutes axes. It looks through a Transpose that made v, and makes
 // nothing where the axes end up in order.
