@@ -247,18 +247,21 @@ func (e *excess) beyond(promised, limit int64) bool {
 	return e.files >= excessFiles && limit > 0 && float64(promised)*e.least*excessShare > float64(limit)
 }
 
-// misses asks ONNX Runtime, where files are known to hold more than they promise, whether a
-// file misses a budget before it is guarded: that takes one session, and guards take two more.
-func (p *Planner) misses(f *File, budget Budget) (bool, error) {
+// finishWithin finishes a file. Where files are known to hold more than they promise, ONNX
+// Runtime is asked first whether it misses the budget, and then it is not guarded: asking takes
+// one session, guards take two more.
+func (p *Planner) finishWithin(f *File, budget Budget) (*File, error) {
 	engine := p.opts.cpuEngine(p.engine)
 	if engine == nil || p.opts.CUDA || p.opts.WebGPU || budget.none() || !p.excess.known() {
-		return false, nil
+		return p.finish(f)
 	}
 	if err := p.predict(engine, f); err != nil {
-		return false, err
+		return nil, err
 	}
-	f.asked = true
-	return budget.missed(f.Prediction), nil
+	if f.asked = true; budget.missed(f.Prediction) {
+		return f, nil
+	}
+	return p.finish(f)
 }
 
 // file writes a candidate's file, and finishes it if it keeps the budget as it stands; nil
@@ -271,21 +274,17 @@ func (p *Planner) file(c Candidate, budget Budget) (*File, error) {
 	}
 	p.looking(0, 0)
 	f, err := p.write(c.Variant, plan)
-	if err == nil && !budget.missed(f.Prediction) {
-		promised := f.Peak
+	if err != nil {
+		return nil, err
+	}
+	if promised := f.Peak; !budget.missed(f.Prediction) {
 		if p.excess.beyond(promised, p.live(budget)) {
 			return nil, nil
 		}
-		var missed bool
-		if missed, err = p.misses(f, budget); err == nil && !missed {
-			f, err = p.finish(f)
+		if f, err = p.finishWithin(f, budget); err != nil {
+			return nil, err
 		}
-		if err == nil {
-			p.excess.note(promised, f.Peak)
-		}
-	}
-	if err != nil {
-		return nil, err
+		p.excess.note(promised, f.Peak)
 	}
 	p.tried(f.Peak)
 	return f, nil

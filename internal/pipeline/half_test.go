@@ -260,12 +260,7 @@ func TestHalfOnCPUAsPromised(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Precision = nil
-	count, p := sessions(t, e, half.Model, func(*Planner) Budget { return Budget{} })
-	r, err := p.Plan("optimal", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	count, p, r := sessions(t, e, half.Model, func(*Planner) Budget { return Budget{} })
 	tried, _ := p.Limited()
 	t.Logf("%d sessions, %d bytes as judged, %d held, %d as given, %d tried", count, r.Verdict.Peak, r.Peak, p.Before.LivePeak, tried)
 	if count > 40 {

@@ -85,7 +85,8 @@ type Options struct {
 	wide *quantize.Limits
 	// Progress, unless nil, is called as planning comes on.
 	Progress func(Progress)
-	After    onnx.AfterPass
+	// After sees the model as each pass left it.
+	After onnx.AfterPass
 }
 
 // Normalization says how a graph is brought into the form that ONNX Runtime's

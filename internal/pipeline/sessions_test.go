@@ -35,8 +35,8 @@ func norms(t *testing.T, layers int) *onnx.Model {
 }
 
 // sessions plans and returns how many sessions of ONNX Runtime with the graph that
-// took, and the planner.
-func sessions(t *testing.T, e *runtime.Engine, m *onnx.Model, budget func(*Planner) Budget) (int, *Planner) {
+// took, the planner, and the file.
+func sessions(t *testing.T, e *runtime.Engine, m *onnx.Model, budget func(*Planner) Budget) (int, *Planner, *File) {
 	t.Helper()
 	count := 0
 	e.Env.WatchSessions(func(o ort.SessionOptions, _ time.Duration) {
@@ -49,10 +49,11 @@ func sessions(t *testing.T, e *runtime.Engine, m *onnx.Model, budget func(*Plann
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.PlanWithin("optimal", budget(p)); err != nil && !unmet(err) {
+	f, err := p.PlanWithin("optimal", budget(p))
+	if err != nil && !unmet(err) {
 		t.Fatal(err)
 	}
-	return count, p
+	return count, p, f
 }
 
 // TestFewSessions: planning opens few sessions of ONNX Runtime, which take longer
@@ -64,12 +65,12 @@ func TestFewSessions(t *testing.T) {
 	missed := 0
 	for _, layers := range []int{4, 16} {
 		m := norms(t, layers)
-		count, p := sessions(t, e, m, func(*Planner) Budget { return Budget{} })
+		count, p, _ := sessions(t, e, m, func(*Planner) Budget { return Budget{} })
 		if _, limited := p.Limited(); count > most || limited {
 			t.Errorf("%d layers: %d sessions for the least peak, want at most %d; stopped: %t", layers, count, most, limited)
 		}
 		for _, share := range []int64{28, 44, 50, 70} {
-			count, p := sessions(t, e, m, func(p *Planner) Budget { return Budget{Total: TotalOf(p.Before).Bytes() * share / 100} })
+			count, p, _ := sessions(t, e, m, func(p *Planner) Budget { return Budget{Total: TotalOf(p.Before).Bytes() * share / 100} })
 			tried, _ := p.Limited()
 			if missed = max(missed, tried-1); count > most {
 				t.Errorf("%d layers, %d %%: %d sessions for %d candidates, want at most %d", layers, share, count, tried, most)

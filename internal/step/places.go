@@ -227,8 +227,7 @@ func (p *Places) cheaper(n *onnx.Node, host map[*onnx.Value]bool) bool {
 
 // serves reports that the provider has a kernel for a node, and takes it.
 func (p *Provider) serves(n *onnx.Node, opset int64) bool {
-	typeOf := func(v *onnx.Value) onnx.DType { return v.Type.DType }
-	return kernels.Supports(p.kernels, n, opset, typeOf) && !traits.RefusedByCUDA(n)
+	return kernels.Supports(p.kernels, n, opset, nil) && !traits.RefusedByCUDA(n)
 }
 
 // copied lists the values of a placed graph that have to be copied, as ONNX Runtime

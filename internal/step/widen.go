@@ -18,6 +18,8 @@ package step
 // core/optimizer/insert_cast_transformer.cc.
 
 import (
+	"slices"
+
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
@@ -29,7 +31,7 @@ func (t *Translation) widens(n *onnx.Node) bool {
 	}
 	is, ok := t.widened[n]
 	if !ok {
-		is = readsHalf(n) && !kernels.Runs(t.options.On.kernels, n, t.options.Opset, func(v *onnx.Value) onnx.DType { return v.Type.DType })
+		is = readsHalf(n) && !kernels.Runs(t.options.On.kernels, n, t.options.Opset)
 		t.widened[n] = is
 	}
 	return is
@@ -37,12 +39,7 @@ func (t *Translation) widens(n *onnx.Node) bool {
 
 // readsHalf reports a node that reads a float16 value.
 func readsHalf(n *onnx.Node) bool {
-	for _, v := range n.Inputs {
-		if v != nil && v.Type.DType == onnx.Float16 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && v.Type.DType == onnx.Float16 })
 }
 
 // wide reports a float16 value that is held in float32.
@@ -50,10 +47,5 @@ func (t *Translation) wide(v *onnx.Value) bool {
 	if v.Type.DType != onnx.Float16 || v.Producer == nil || v.IsOutput() {
 		return false
 	}
-	for _, u := range v.Uses() {
-		if u.Index != onnx.Captured && t.widens(u.Node) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return u.Index != onnx.Captured && t.widens(u.Node) })
 }

@@ -56,8 +56,7 @@ func (c *ctx) window(k int, kernel []int64) (window, error) {
 }
 
 func filled(n int, v int64) []int64 {
-	out := slices.Repeat([]int64{v}, n)
-	return out
+	return slices.Repeat([]int64{v}, n)
 }
 
 // extent is the window's number of places along spatial dimension i of size d.

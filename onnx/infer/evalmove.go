@@ -27,8 +27,7 @@ func evalConstantOfShape(c *ctx, o int) []elem {
 		}
 		fill = e[0]
 	}
-	out := slices.Repeat([]elem{fill}, count(c.outDims(o)))
-	return out
+	return slices.Repeat([]elem{fill}, count(c.outDims(o)))
 }
 
 func evalShape(c *ctx, o int) []elem {

@@ -69,7 +69,8 @@ type Options struct {
 	// NoPrepare leaves out upgrading and normalizing; for graphs that went
 	// through both.
 	NoPrepare bool
-	After     onnx.AfterPass
+	// After sees the model as each pass left it.
+	After onnx.AfterPass
 }
 
 // A Param is one trained parameter.

@@ -19,7 +19,8 @@ import (
 // Options say how to normalize.
 type Options struct {
 	// Dims are numbers for free dimensions, by symbol.
-	Dims  map[string]int64
+	Dims map[string]int64
+	// After sees the model as each pass left it.
 	After onnx.AfterPass
 }
 

@@ -30,22 +30,18 @@ func (p *pass) extremes() {
 		if !p.forward.Has(n) || !extreme(n) {
 			continue
 		}
-		readers := p.comparisons(n)
-		if len(readers) == 0 {
+		uses := p.comparisons(n)
+		if len(uses) == 0 {
 			continue
 		}
 		again := p.g.CloneNode(n, n.Inputs, func(name string) string { return "remat/compare/" + name })
 		again.SetModule(n.Module())
 		again.SetOrigin(onnx.Origin{Pass: CastPass, Of: n.Label()})
-		for _, r := range readers {
-			for i, v := range r.Inputs {
-				if v == n.Out(0) {
-					r.SetInput(i, again.Out(0))
-				}
-			}
+		for _, u := range uses {
+			u.Node.SetInput(u.Index, again.Out(0))
 		}
-		first := slices.MinFunc(readers, func(a, b *onnx.Node) int { return place[a] - place[b] })
-		edit.Before(first, again)
+		first := slices.MinFunc(uses, func(a, b onnx.Use) int { return place[a.Node] - place[b.Node] })
+		edit.Before(first.Node, again)
 	}
 	edit.Apply()
 }
@@ -56,16 +52,13 @@ func extreme(n *onnx.Node) bool {
 		n.Is("ScatterElements", "ScatterND") && slices.Contains([]string{"max", "min"}, n.Str("reduction", "none"))
 }
 
-// comparisons are the readers of an extreme in backward that compare it with an input of
+// comparisons are the uses of an extreme in backward that compare it with an input of
 // its node, or move it to where it is compared.
-func (p *pass) comparisons(n *onnx.Node) []*onnx.Node {
-	var list []*onnx.Node
-	for _, u := range n.Out(0).Uses() {
-		if r := u.Node; u.Index >= 0 && !p.forward.Has(r) && (compares(r, n) || moves(r) && slices.ContainsFunc(r.Out(0).Uses(), func(w onnx.Use) bool { return compares(w.Node, n) })) {
-			list = append(list, r)
-		}
-	}
-	return list
+func (p *pass) comparisons(n *onnx.Node) []onnx.Use {
+	compared := func(u onnx.Use) bool { return compares(u.Node, n) }
+	return slices.DeleteFunc(slices.Clone(n.Out(0).Uses()), func(u onnx.Use) bool {
+		return u.Index < 0 || p.forward.Has(u.Node) || !compared(u) && !(moves(u.Node) && slices.ContainsFunc(u.Node.Out(0).Uses(), compared))
+	})
 }
 
 // compares reports a comparison for equality with an input of a node.

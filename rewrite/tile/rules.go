@@ -145,16 +145,19 @@ func softmaxAxis(n *onnx.Node, v *onnx.Value, joins bool) int {
 // same relates the cut of one input to that of one output by an axis mapping
 // that keeps axes, either way.
 func (r *Region) same(in, out *onnx.Value, keep func(sharding) (sharding, error)) (bool, error) {
-	for _, pair := range [2][2]*onnx.Value{{in, out}, {out, in}} {
-		if a := r.shardingOf(pair[0]); a >= 0 && (pair[0] == in || r.shardingOf(in) == unknown) {
-			b, err := keep(a)
-			if err != nil {
-				return false, err
-			}
-			return r.set(pair[1], b)
-		}
+	from, to := in, out
+	if r.shardingOf(in) == unknown {
+		from, to = out, in
 	}
-	return false, nil
+	a := r.shardingOf(from)
+	if a < 0 {
+		return false, nil
+	}
+	b, err := keep(a)
+	if err != nil {
+		return false, err
+	}
+	return r.set(to, b)
 }
 
 // reduce: over other axes the cut passes; over the cut axis a sum becomes

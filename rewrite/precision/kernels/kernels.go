@@ -122,7 +122,7 @@ func schema(n *onnx.Node, opset int64) *row {
 }
 
 // Supports reports that a provider has a kernel for the node, its values being
-// of the types that typeOf gives; unknown ones (Undefined) pass. Operators
+// of the types that typeOf gives, nil: their own; unknown ones (Undefined) pass. Operators
 // without a row in the schemas are not supported. Of the CPU's kernels only
 // those count that every release from Relied on has.
 func Supports(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) onnx.DType) bool {
@@ -130,9 +130,9 @@ func Supports(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) on
 	return ok && (p != CPU || since <= Relied)
 }
 
-// Runs is Supports for the newest release alone.
-func Runs(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) onnx.DType) bool {
-	_, ok := served(p, n, opset, typeOf)
+// Runs is Supports for the newest release alone, with the types that values have.
+func Runs(p Provider, n *onnx.Node, opset int64) bool {
+	_, ok := served(p, n, opset, nil)
 	return ok
 }
 
@@ -141,6 +141,9 @@ func served(p Provider, n *onnx.Node, opset int64, typeOf func(*onnx.Value) onnx
 	s := schema(n, opset)
 	if s == nil {
 		return 0, false
+	}
+	if typeOf == nil {
+		typeOf = func(v *onnx.Value) onnx.DType { return v.Type.DType }
 	}
 	want := map[string]byte{}
 	if !collect(want, n.Inputs, s.in, typeOf) || !collect(want, n.Outputs, s.out, typeOf) || !s.allows(want) {
@@ -217,8 +220,7 @@ func Check(m *onnx.Model, p Provider) []Missing {
 		for _, v := range n.Reads() {
 			missing.Types = append(missing.Types, v.Type.DType)
 		}
-		typeOf := func(v *onnx.Value) onnx.DType { return v.Type.DType }
-		if float && !Supports(p, n, m.Opset(n.Domain()), typeOf) {
+		if float && !Supports(p, n, m.Opset(n.Domain()), nil) {
 			list = append(list, missing)
 		}
 	}

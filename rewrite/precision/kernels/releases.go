@@ -77,7 +77,7 @@ func Needs(m *onnx.Model, p Provider) Release {
 // Since is the oldest release in which the CPU runs the node with the types that
 // its values have; false where no release has a kernel.
 func Since(n *onnx.Node, opset int64) (Release, bool) {
-	since, ok := served(CPU, n, opset, func(v *onnx.Value) onnx.DType { return v.Type.DType })
+	since, ok := served(CPU, n, opset, nil)
 	if wide, found := served(CPU, n, opset, widened); found && (!ok || wide < since) {
 		since, ok = wide, true
 	}
