@@ -39,7 +39,7 @@ func (ix *index) searchVisits() int {
 func (ix *index) explored() *explorer {
 	ix.exploreOnce.Do(func() {
 		ix.exploredAs = explore(ix, ix.lean())
-		if ix.viewed && len(ix.reads) <= ix.tune.narrowOps {
+		if len(ix.reads) <= ix.tune.narrowOps {
 			ix.exploredAs.searchNarrowed()
 		}
 		if len(ix.exploredAs.front.points) == 0 { // no set keeps the limits, which whoever asked finds
@@ -83,11 +83,14 @@ func explore(ix *index, base *baseOrder) *explorer {
 	return e
 }
 
-// searchNarrowed adds what a second search finds that keeps all that backward views. It has fewer
-// values to choose from, so in a small graph it may come further, and by other base orders; in a
-// large one it found next to nothing, and took a quarter of the time.
+// searchNarrowed adds, once, what a second search finds that keeps all that backward views. It
+// has fewer values to choose from, so it may come further, and by other base orders. In a large
+// graph it seldom does and takes a quarter of the time, so there only who asks for the least has it.
 func (e *explorer) searchNarrowed() {
 	ix := e.ix
+	if e.narrow != nil || !ix.viewed {
+		return
+	}
 	narrow := ix.narrowed()
 	bases := map[*baseOrder]*baseOrder{}
 	for _, q := range explore(narrow, narrow.lean()).front.points {
@@ -236,6 +239,7 @@ func solveSearch(p *Problem, o Options) (*Plan, error) {
 func leastPlans(p *Problem, strategy string) ([]*Plan, error) {
 	ix := p.indexed()
 	e := ix.explored()
+	e.searchNarrowed()
 	near := func(peak, least int64) bool { return peak <= least+part(ix.tune.nearLeast, least) }
 	best := e.front.points[0]
 	for _, q := range e.front.points {

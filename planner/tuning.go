@@ -85,7 +85,7 @@ type tuning struct {
 	// visited, in a graph so small that it takes no more than searchOps.
 	exhaustiveStash int
 	// narrowOps is the most operators of a graph that is searched once more with what backward
-	// views kept.
+	// views kept, whatever is asked for.
 	narrowOps int
 	// nearLeast: without a budget, of the plans whose peak lies above the least by
 	// at most this share the one with the least work is taken.
