@@ -49,6 +49,14 @@ func (ix *index) explored() *explorer {
 	return ix.exploredAs
 }
 
+// SearchTwice has "optimal" search with what backward views kept too, however large the graph:
+// about a quarter more time, for plans that seldom hold less, then by up to a tenth.
+func (p *Problem) SearchTwice() {
+	if p.HasBackward() {
+		p.indexed().explored().searchNarrowed()
+	}
+}
+
 // Searched reports that the search behind "optimal" has run for the problem.
 func (p *Problem) Searched() bool { return p.indexed().exploredAs != nil }
 
@@ -85,7 +93,8 @@ func explore(ix *index, base *baseOrder) *explorer {
 
 // searchNarrowed adds, once, what a second search finds that keeps all that backward views. It
 // has fewer values to choose from, so it may come further, and by other base orders. In a large
-// graph it seldom does and takes a quarter of the time, so there only who asks for the least has it.
+// graph it seldom does and takes a quarter of the time, so there only who asks for little memory
+// has it.
 func (e *explorer) searchNarrowed() {
 	ix := e.ix
 	if e.narrow != nil || !ix.viewed {
@@ -238,8 +247,8 @@ func solveSearch(p *Problem, o Options) (*Plan, error) {
 // least. In a large one the search's count decides alone.
 func leastPlans(p *Problem, strategy string) ([]*Plan, error) {
 	ix := p.indexed()
+	p.SearchTwice()
 	e := ix.explored()
-	e.searchNarrowed()
 	near := func(peak, least int64) bool { return peak <= least+part(ix.tune.nearLeast, least) }
 	best := e.front.points[0]
 	for _, q := range e.front.points {

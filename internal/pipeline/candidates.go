@@ -218,6 +218,9 @@ func (m *merge) search(f *frontier) error {
 		if b.hopeless(f.problem) || planner.HoldsAtLeast(f.problem, known()) {
 			return nil
 		}
+		if b.thorough {
+			f.problem.SearchTwice()
+		}
 	}
 	f.next, f.stop = iter.Pull2(m.solver.Frontier(f.problem, m.p.live(m.budget), known))
 	m.open = append(m.open, f)

@@ -54,6 +54,7 @@ func (p *Planner) within(s *planner.Solver, budget Budget) (*File, error) {
 // work, up to a share of the plain step's work, by ascending work and descending peak.
 func (p *Planner) curve(s *planner.Solver, work float64) ([]Candidate, error) {
 	b := newBargain(0, -1) // where none has a price, all of the curve counts
+	b.thorough = true
 	err := p.follow(s, work, b)
 	return b.curve, err
 }
