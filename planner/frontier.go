@@ -72,6 +72,8 @@ type explorer struct {
 	front frontier
 	// narrow is what the search found that keeps all that backward views, by ascending peak.
 	narrow []*point
+	// exhausted: every set was judged.
+	exhausted bool
 	// cuts are the minimum cuts of the sweep, found once.
 	cuts [][]bool
 	// visits counts the evaluations left.

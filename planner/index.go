@@ -47,6 +47,8 @@ type index struct {
 	plainBase, leanBase *baseOrder
 	// wanted are the orders that both begin with.
 	wanted [][]int
+	// leastCut is the set of cutKept, nil before it is asked for.
+	leastCut []bool
 	// weighed are the peaks of the orders tried for them.
 	weighed map[weighing]weight
 	// kindsOf groups the droppable roots: see kinds.
@@ -54,6 +56,7 @@ type index struct {
 	// exploredAs is the result of the search behind optimal.
 	exploredAs  *explorer
 	exploreOnce sync.Once
+	furtherOnce sync.Once
 	// noneIs is the best order without recomputation.
 	noneIs     *legalized
 	noneErr    error

@@ -58,7 +58,7 @@ var stageNames = []struct {
 	{"search: seeds", stageSeeds}, {"search: polished seeds", stageSeedPolish},
 	{"search: cuts at the peak", stageSweepPeak}, {"search: cuts evenly", stageSweepEven},
 	{"search: both cuts", stageSweepPeak | stageSweepEven},
-	{"search: kinds", stageKinds}, {"search: singles", stageSingles}, {"search: paths", stagePaths},
+	{"search: kinds", stageKinds}, {"search: singles", stageSingles}, {"search: paths", stagePaths}, {"search: by the order of a cut", stageFurther},
 	{"search: erased shapes", stageErase}, {"search: brief holding", stageBrief},
 	{"segments: polish", stagePolish}, {"legalizing", stageLegalize}, {"moves", stageMoves},
 }

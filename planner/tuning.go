@@ -163,6 +163,7 @@ const (
 	stageKinds                        // search: flips by kind
 	stageSingles                      // search: flips of single values
 	stagePaths                        // search: sets between neighbours
+	stageFurther                      // search: by the order for a minimum cut too
 	stageErase                        // search: shapes erased
 	stageBrief                        // search: what is computed again held briefly
 	stagePolish                       // segments: values of the first and last segment
