@@ -34,8 +34,12 @@ func sequences(s *state) error {
 // list is what a sequence holds, where every step of putting it together is known.
 func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
 	var chain []*onnx.Node // of insertions and removals, the last one first
-	for ; made(seq, "SequenceInsert") != nil || made(seq, "SequenceErase") != nil; seq = seq.Producer.In(0) {
-		chain = append(chain, seq.Producer)
+	for ; ; seq = seq.Producer.In(0) {
+		if made(seq, "SequenceInsert") != nil || made(seq, "SequenceErase") != nil {
+			chain = append(chain, seq.Producer)
+		} else if made(seq, "Identity") == nil {
+			break
+		}
 	}
 	var list []*onnx.Value
 	if c := made(seq, "SequenceConstruct"); c != nil {
@@ -69,10 +73,18 @@ func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
 	return list, true
 }
 
-// unmap writes out a SequenceMap over a list that is put together in place, whose body
-// is computed for each element. Inputs beside the first are lists as long, or tensors that
+// unmap writes out a SequenceMap over a list that is put together in place or is a value's
+// parts, whose body is computed for each element. Inputs beside the first are lists as long, or tensors that
 // each element gets whole.
 func (s *state) unmap(n *onnx.Node) error {
+	for _, v := range n.Inputs {
+		for made(v, "Identity", "SequenceInsert", "SequenceErase") != nil {
+			v = v.Producer.In(0)
+		}
+		if split := made(v, "SplitToSequence"); split != nil {
+			s.splitSequence(split)
+		}
+	}
 	body := n.Attr("body").GetG()
 	first, known := s.list(n.In(0))
 	if !known || body == nil || len(body.Input) != len(n.Inputs) || len(body.Output) != len(n.Outputs) ||
