@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // following decides whether ONNX Runtime follows the elements of the shape
@@ -157,7 +158,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 				continue
 			}
 			if t, ok := turnedBack(v, types[v], m.Graph, original); ok {
-				v.Type = t
+				v.Type, declared[v.Name] = t, t
 			}
 		}
 		if !lost(n) {
@@ -194,6 +195,14 @@ func turnedBack(v *onnx.Value, exact onnx.Type, g *onnx.Graph, original original
 		}
 		if t.IsStatic() && exact.IsStatic() && sameExtents(t, exact) {
 			return exact, true
+		}
+		// Of extents that have names only what the Transpose itself says is left.
+		if made := g.Value(before); made != nil && made.Producer != nil && made.Producer.Is("Transpose") && made.Producer.In(0) == v && t.Ranked {
+			shape := make(onnx.Shape, len(t.Shape))
+			for i, axis := range traits.Permutation(made.Producer, len(shape)) {
+				shape[axis] = t.Shape[i]
+			}
+			return onnx.TensorOf(t.DType, shape), true
 		}
 	}
 	return onnx.Type{}, false
