@@ -7,7 +7,8 @@ package loss
 // Behind it may stand what only arranges: copies are left out, the rest is written again
 // for x. Where anything else stands there, or the loss is of another operator's input,
 // there are no logits to be had, and a loss of probabilities as if they were is refused.
-// A softmax may be written out, as JAX does: e/Σe, e = exp(x).
+// A softmax may be written out, as JAX does: e/Σe, e = exp(x). That of two classes may be a
+// Sigmoid and what it leaves of 1, as scikit-learn's is.
 
 import (
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
@@ -24,6 +26,13 @@ type source struct {
 	op string
 	// axis is that of the classes in the prediction, -1 where there is none.
 	axis int
+	// joined says that a Sigmoid is a Softmax of two classes, by what is joined to it.
+	joined bool
+}
+
+// means reports a kind of loss that is of what s reads.
+func (s *source) means(k kind) bool {
+	return slices.Contains(k.inverse, s.op) && !s.joined || slices.Contains(k.inverse, "Softmax") && s.joined
 }
 
 // before is the input of what made v, where the kind means that, arranged as v is, and
@@ -33,6 +42,9 @@ func (a *adder) before(v *onnx.Value, k kind) (*onnx.Value, *source, error) {
 	for w := v; len(k.inverse) > 0 && w != nil && w.Producer != nil; w = w.Producer.In(0) {
 		n := w.Producer
 		x, made := squashed(n)
+		if made == nil {
+			x, made = a.twoClasses(n)
+		}
 		if op := endsIn(n, w); op != "" {
 			return nil, nil, fmt.Errorf("a %s inside its %s made it, and %s is not of probabilities: export the model without the %[1]s", op, n.OpType(), k.name)
 		}
@@ -42,7 +54,7 @@ func (a *adder) before(v *onnx.Value, k kind) (*onnx.Value, *source, error) {
 		case made == nil:
 			path = append(path, n)
 			continue
-		case !slices.Contains(k.inverse, made.op):
+		case !made.means(k):
 			return nil, nil, fmt.Errorf("a %s made it, and %s is not of what that reads: choose another loss, or export the model without the %[1]s", made.op, k.name)
 		}
 		for _, n := range slices.Backward(path) {
@@ -63,11 +75,11 @@ func (a *adder) before(v *onnx.Value, k kind) (*onnx.Value, *source, error) {
 func squashed(n *onnx.Node) (*onnx.Value, *source) {
 	switch {
 	case n.Is("Sigmoid"):
-		return n.In(0), &source{"Sigmoid", -1}
+		return n.In(0), &source{op: "Sigmoid", axis: -1}
 	case n.Is("Softmax", "LogSoftmax"):
-		return n.In(0), &source{n.OpType(), along(n.Int("axis", -1), n.In(0))}
+		return n.In(0), &source{op: n.OpType(), axis: along(n.Int("axis", -1), n.In(0))}
 	case n.Domain() == "ai.onnx.ml" && (strings.HasSuffix(n.OpType(), "Classifier") || n.OpType() == "Normalizer"):
-		return n.In(0), &source{n.OpType(), -1} // scikit-learn's probabilities
+		return n.In(0), &source{op: n.OpType(), axis: -1} // scikit-learn's probabilities
 	case n.Is("Div") && n.In(0).Producer != nil && n.In(1).Producer != nil:
 		e, sum := n.In(0).Producer, n.In(1).Producer
 		if !e.Is("Exp") || !sum.Is("ReduceSum") || sum.In(0) != n.In(0) || sum.Int("keepdims", 1) == 0 {
@@ -75,9 +87,37 @@ func squashed(n *onnx.Node) (*onnx.Value, *source) {
 		}
 		if t := sum.In(1).Constant(); t != nil {
 			if axes, err := t.Int64s(); err == nil && len(axes) == 1 {
-				return e.In(0), &source{"Softmax", along(axes[0], n.In(0))}
+				return e.In(0), &source{op: "Softmax", axis: along(axes[0], n.In(0))}
 			}
 		}
+	}
+	return nil, nil
+}
+
+// twoClasses is half of what a Sigmoid read beside its negative, whose softmax is what n joins:
+// the Sigmoid's result p and 1 - p, in either order; nil where n does not.
+func (a *adder) twoClasses(n *onnx.Node) (*onnx.Value, *source) {
+	if !n.Is("Concat") || len(n.Inputs) != 2 {
+		return nil, nil
+	}
+	for i, p := range n.Inputs {
+		rest := n.In(1 - i).Producer
+		if p.Producer == nil || !p.Producer.Is("Sigmoid") || rest == nil || !rest.Is("Sub") || rest.In(1) != p {
+			continue
+		}
+		axis := along(n.Int("axis", 0), n.Out(0))
+		one := rest.In(0).Constant()
+		if one == nil || axis >= len(p.Type.Shape) || p.Type.Shape[axis] != onnx.Static(1) {
+			continue
+		}
+		if whole, ok := one.Scalar(); !ok || whole != 1 {
+			continue
+		}
+		x := p.Producer.In(0)
+		half := a.Op("Mul", build.In(x, a.Scalar(x.Type.DType, 0.5)))
+		pair := build.In(half, half)
+		pair[1-i] = a.Op("Neg", build.In(half))
+		return a.Op("Concat", pair, onnx.IntAttr("axis", int64(axis))), &source{"Sigmoid", axis, true}
 	}
 	return nil, nil
 }

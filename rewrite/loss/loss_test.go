@@ -88,6 +88,12 @@ func TestAdd(t *testing.T) {
 		return sum / float64(len(x))
 	}
 	binary := mean(func(x, y float64) float64 { return math.Log1p(math.Exp(x)) - x*y })
+	// Of two classes scikit-learn's probabilities are those of the second, and what they leave of 1.
+	pair := func(order string) string {
+		return "in x float32[4,3]\ninit one float32[] = 1\ninit column int64[2] = [-1,1]\nr = Reshape(x, column)\np = Sigmoid(r)\nq = Sub(one, p)\ny = Concat(" + order + ") {axis=1}\nout y float32[12,2]"
+	}
+	second := []float64{1, 0, 1, 1, 0, 0, 1, 0, 1, 0, 1, 0}
+	two := mean(func(x, y float64) float64 { return math.Log1p(math.Exp(x)) - x*math.Ceil(y-0.3) })
 	for _, c := range []struct {
 		name, body string
 		opset      int
@@ -103,6 +109,8 @@ func TestAdd(t *testing.T) {
 		{"probabilities of pixels, opset 11", "in x float32[4,3,1,1]\nv = Neg(x)\nw = Neg(v)\np = Softmax(w)\ny = Flatten(p)\nout y float32[4,3]", 11, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
 		{"probabilities in another order", "in x float32[4,1,3]\np = Softmax(x) {axis=2}\nq = Cast(p) {to=11}\nr = Transpose(q) {perm=[1, 2, 0]}\naxis = Constant() {value_ints=[0]}\ny = Squeeze(r, axis)\nout y float64[3,4]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
 		{"probabilities written out", "in x float32[4,3]\ninit axes int64[1] = [1]\ne = Exp(x)\ns = ReduceSum(e, axes)\ny = Div(e, s)\nout y float32[4,3]", 17, Options{Kind: CrossEntropy}, []float64{0, 2, 1, 1}, entropy(last, 3, 0, 2, 1, 1), "Softmax"},
+		{"probabilities of two classes", pair("q, p"), 17, Options{Kind: CrossEntropy}, second, two, "Sigmoid"},
+		{"probabilities of two classes, the other first", pair("p, q"), 17, Options{Kind: CrossEntropy}, []float64{0, 1, 0, 0, 1, 1, 0, 1, 0, 1, 0, 1}, two, "Sigmoid"},
 		{"classes second", "in x float32[2,3,2]\ny = Identity(x)\nout y float32[2,3,2]", 17, Options{Kind: CrossEntropy, ClassAxis: axis(1)}, []float64{0, 2, 1, 1}, entropy(inner, 3, 0, 2, 1, 1), ""},
 		{"classes first", "in x float32[3,4]\ny = Identity(x)\nout y float32[3,4]", 17, Options{Kind: CrossEntropy, ClassAxis: axis(-2)}, []float64{0, 2, 1, 1}, entropy(first, 3, 0, 2, 1, 1), ""},
 		{"another label left out", "in x float32[4,3]\ny = Identity(x)\nout y float32[4,3]", 17, Options{Kind: CrossEntropy, Ignore: &three}, []float64{0, 2, 3, 1}, entropy(last, 3, 0, 2, -100, 1), ""},
@@ -323,6 +331,7 @@ func TestRefused(t *testing.T) {
 		{"probabilities of a branch", "in x float32[4,3]\nin c bool[]\ny = If(c) {then_branch=graph then {\np = Softmax(x)\nout p float32\n}, else_branch=graph else {\nq = Neg(x)\nout q float32\n}}\nout y float32[4,3]", Options{Kind: CrossEntropy}, "a Softmax inside its If made it"},
 		{"axes joined", "in x float32[4,3,2]\np = Softmax(x) {axis=1}\ny = Flatten(p)\nout y float32", Options{Kind: CrossEntropy}, "a Flatten behind a Softmax made it"},
 		{"the other's probabilities", "in x float32[4,3]\ny = Softmax(x)\nout y float32", Options{Kind: Binary}, "a Softmax made it, and bce is not of what that reads: choose another loss, or export the model without the Softmax"},
+		{"binary, of two classes' probabilities", "in x float32[4,1]\ninit one float32[] = 1\np = Sigmoid(x)\nq = Sub(one, p)\ny = Concat(q, p) {axis=1}\nout y float32", Options{Kind: Binary}, "a Sigmoid made it, and bce is not of what that reads"},
 		{"no sequence", "in x float32[4,3]\ny = Exp(x)\nout y float32", Options{Kind: NextToken}, "want [batch, sequence, classes]"},
 		{"scikit-learn's probabilities", "in x float32[4,3]\nlabel, p = ai.onnx.ml.LinearClassifier(x) {coefficients=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], intercepts=[0.0, 0.0], classlabels_ints=[0, 1], post_transform=\"SOFTMAX\"}\ny = ai.onnx.ml.Normalizer(p) {norm=\"L1\"}\nout y float32[4,2]", Options{Kind: CrossEntropy}, "a Normalizer made it, and cross-entropy is not of what that reads"},
 		{"probabilities of trees", "in x float32[4,3]\nlabel, p = ai.onnx.ml.TreeEnsembleClassifier(x) {classlabels_int64s=[0, 1]}\ny = Identity(p)\nout y float32[4,2]", Options{Kind: CrossEntropy}, "a TreeEnsembleClassifier made it"},
