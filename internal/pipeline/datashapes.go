@@ -1,10 +1,10 @@
 package pipeline
 
 // Sizes that data alone tells, such as how many places NonZero finds in the mask of a
-// picture's tokens. Shapes do not lead to them, but what is fed does, where no parameter has
-// a part in it and nothing that takes long: that much of the graph is run ahead. What it
-// tells may decide others, so this goes on until no node is left whose inputs have sizes and
-// whose outputs have none.
+// picture's tokens, or how long the longest sample is. Shapes do not lead to them, but what is
+// fed does, where no parameter has a part in it and nothing that takes long: that much of the
+// graph is run ahead. What it tells may decide others, so this goes on until no node is left
+// whose inputs have sizes and whose outputs have none.
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -42,7 +43,7 @@ func SizesFor(e *runtime.Engine, o runtime.Options, random bool) Sizes {
 
 // of asks where there is something to ask for.
 func (s Sizes) of(m *onnx.Model, roles step.Roles, dims map[string]int64) (map[string]onnx.Shape, error) {
-	if s == nil || !slices.ContainsFunc(m.Graph.Nodes, toldByData) {
+	if s == nil || !slices.ContainsFunc(m.Graph.Nodes, toldByData(m.Graph)) {
 		return nil, nil
 	}
 	return s(m, roles, dims)
@@ -64,10 +65,18 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 		if _, err := infer.Model(m, infer.Options{Dims: o.Dims, Shapes: shapes}); err != nil {
 			return nil, err
 		}
+		told := toldByData(m.Graph)
 		var open []*onnx.Value
+		var sized []*onnx.Node
 		for _, n := range m.Graph.Nodes {
-			if !fed[n] || !toldByData(n) || slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !v.Type.IsStatic() }) {
+			if !told(n) || slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && !v.Type.IsStatic() }) {
 				continue
+			}
+			if !fed.nodes[n] {
+				if !fed.sizes(n) {
+					continue
+				}
+				sized = append(sized, n)
 			}
 			for _, v := range n.Returns() {
 				if v.Type.IsStatic() {
@@ -81,12 +90,23 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 		if len(open) == 0 {
 			break
 		}
-		told, err := e.Shapes(m, open, o, random)
+		b := build.New(m.Graph, nil, "sizes")
+		for _, n := range sized { // of the data only the size is asked for
+			x := n.In(0)
+			shape, _ := x.Type.Shape.Ints()
+			n.SetInput(0, b.Op("ConstantOfShape", build.In(b.Ints(shape...)), onnx.TensorAttrOf("value", onnx.FloatTensor(x.Type.DType, []float64{0}, 1))))
+			m.Graph.InsertBefore(n, b.Take()...)
+			fed.nodes[n] = true
+		}
+		if err := b.Err(); err != nil {
+			return nil, err
+		}
+		found, err := e.Shapes(m, open, o, random)
 		if err != nil {
 			return nil, err
 		}
 		for _, v := range open {
-			shapes[v.Name] = told[v.Name] // nil, and not asked for again, of what is no tensor
+			shapes[v.Name] = found[v.Name] // nil, and not asked for again, of what is no tensor
 		}
 	}
 	return shapes, nil
@@ -108,11 +128,25 @@ func firstSamples(g *onnx.Graph, feeds map[string]runtime.Tensor) map[string]run
 	return feeds
 }
 
-// toldByData reports a node with an output that has an extent which shapes do not lead to.
-func toldByData(n *onnx.Node) bool {
-	return slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool {
-		return v != nil && v.Type.Other == nil && (!v.Type.Ranked || slices.ContainsFunc(v.Type.Shape, func(d onnx.Dim) bool { return !d.Known() }))
-	})
+// toldByData reports nodes of g with an output that has an extent which shapes do not lead to:
+// an unknown one, or one that a file names, as PyTorch's exporter does, and no input has.
+func toldByData(g *onnx.Graph) func(*onnx.Node) bool {
+	free := map[string]bool{}
+	for _, v := range g.Inputs {
+		for _, d := range v.Type.Shape {
+			for _, s := range d.Symbols() {
+				free[s] = true
+			}
+		}
+	}
+	open := func(d onnx.Dim) bool {
+		return !d.Known() || slices.ContainsFunc(d.Symbols(), func(s string) bool { return !free[s] })
+	}
+	return func(n *onnx.Node) bool {
+		return slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool {
+			return v != nil && v.Type.Other == nil && (!v.Type.Ranked || slices.ContainsFunc(v.Type.Shape, open))
+		})
+	}
 }
 
 // byData reports that sizes of a graph are those of the data of the options.
@@ -122,33 +156,55 @@ func (o *Options) byData(m *onnx.Model, roles step.Roles) bool {
 
 // AsksForData reports a graph with sizes that a batch would tell; its values have types.
 func AsksForData(m *onnx.Model, roles step.Roles) bool {
-	if !slices.ContainsFunc(m.Graph.Nodes, toldByData) {
+	told := toldByData(m.Graph)
+	if !slices.ContainsFunc(m.Graph.Nodes, told) {
 		return false
 	}
 	fed, err := fedAlone(m, roles)
-	return err == nil && slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return fed[n] && toldByData(n) })
+	return err == nil && slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return told(n) && (fed.nodes[n] || fed.sizes(n)) })
 }
 
-// fedAlone are the nodes that feeds and constants alone lead to, without products, which take
-// long, and without numbers that are drawn.
-func fedAlone(m *onnx.Model, roles step.Roles) (map[*onnx.Node]bool, error) {
+// fedOnly is what feeds and constants alone lead to.
+type fedOnly struct {
+	nodes   map[*onnx.Node]bool
+	trained map[string]bool
+}
+
+// sizedByRest are operators of whose first input the size alone decides the size of what they
+// make, beside the content of the others.
+var sizedByRest = []string{"Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Tile", "TopK"}
+
+// sizes reports a node whose outputs have sizes that feeds tell, whatever the data is: of
+// tokens that are cut to the longest sample.
+func (f *fedOnly) sizes(n *onnx.Node) bool {
+	return n.Domain() == "" && slices.Contains(sizedByRest, n.OpType()) &&
+		n.In(0) != nil && slices.Contains([]onnx.DType{onnx.Float16, onnx.Float32, onnx.Float64}, n.In(0).Type.DType) &&
+		!slices.ContainsFunc(n.Inputs[1:], f.other) &&
+		slices.ContainsFunc(n.Inputs[1:], func(v *onnx.Value) bool { return v != nil && v.Constant() == nil })
+}
+
+// other reports a value that takes more than feeds and constants.
+func (f *fedOnly) other(v *onnx.Value) bool {
+	return v != nil && (v.Producer != nil && !f.nodes[v.Producer] || f.trained[v.Name])
+}
+
+// fedAlone finds the nodes that feeds and constants alone lead to, without products, which
+// take long, and without numbers that are drawn.
+func fedAlone(m *onnx.Model, roles step.Roles) (*fedOnly, error) {
 	parameters, state, err := runtime.SortInputs(m, roles)
 	if err != nil {
 		return nil, err
 	}
-	fed, drawn, trained := map[*onnx.Node]bool{}, map[*onnx.Node]bool{}, map[string]bool{}
+	fed, drawn := &fedOnly{map[*onnx.Node]bool{}, map[string]bool{}}, map[*onnx.Node]bool{}
 	for _, n := range traits.Drawing(m.Graph) {
 		drawn[n] = true
 	}
 	for _, name := range slices.Concat(parameters, state) {
-		trained[name] = true
-	}
-	other := func(v *onnx.Value) bool {
-		return v != nil && (v.Producer != nil && !fed[v.Producer] || trained[v.Name])
+		fed.trained[name] = true
 	}
 	for _, n := range m.Graph.Nodes {
 		t, known := traits.Of(n)
-		fed[n] = known && !t.Product() && !drawn[n] && !slices.ContainsFunc(n.Inputs, other) && !slices.ContainsFunc(n.Captures, other)
+		fed.nodes[n] = known && !t.Product() && !drawn[n] && !slices.ContainsFunc(n.Inputs, fed.other) && !slices.ContainsFunc(n.Captures, fed.other)
 	}
 	return fed, nil
 }

@@ -190,6 +190,38 @@ graph g {
 	}
 }
 
+// TestSizesOfLengths: sequences that are cut to the longest have a size that the data tells,
+// though parameters have a part in what is cut, and though the file has a name for it.
+func TestSizesOfLengths(t *testing.T) {
+	e := engine(t)
+	for _, named := range []string{"", "  value cut float32[2,longest,32]\n"} {
+		m := trainedBy(t, optim.SGD, fmt.Sprintf(`model ir=10 opset=20
+graph g {
+  in  ids int64[2,12]
+  in  lengths int64[2]
+%s  init words float32[50,32] = [%s]
+  init deep float32[32,16] = [%s]
+  init zero int64[1] = [0]
+  init second int64[1] = [1]
+  init one int64[1] = [1]
+  x = Gather(words, ids)
+  longest = ReduceMax(lengths, zero)
+  cut = Slice(x, zero, longest, second, one)
+  h = MatMul(cut, deep)
+  r = Relu(h)
+  q = Mul(r, r)
+  loss = ReduceMean(q) {keepdims=0}
+  out loss float32[]
+}
+`, named, someValues(50*32), someValues(32*16)), "*")
+		batch := picturesBatch(0)
+		delete(batch, "seen")
+		lengths := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, 5), 9)
+		batch["lengths"] = runtime.Tensor{Type: onnx.Int64, Shape: []int64{2}, Data: lengths}
+		asPredicted(t, e, m, batch, Options{OptLevel: 1, Threads: 2, Sizes: SizesFor(e, runtime.Options{Feeds: batch}, false)})
+	}
+}
+
 // TestSizesNotOfData: what a parameter has a part in is not asked for, and an input that the
 // batch lacks is named.
 func TestSizesNotOfData(t *testing.T) {
