@@ -141,7 +141,10 @@ func gemm(c *ctx) error {
 
 // einsum: extents by letter; an ellipsis broadcasts.
 func einsum(c *ctx) error {
-	d := c.dtype(0)
+	d, err := c.sameDType()
+	if err != nil {
+		return err
+	}
 	eq, ok := traits.ParseEquation(c.n.Str("equation", ""))
 	if !ok || len(eq.Terms) != len(c.n.Inputs) {
 		return fmt.Errorf("equation %q for %d inputs", c.n.Str("equation", ""), len(c.n.Inputs))
@@ -154,7 +157,6 @@ func einsum(c *ctx) error {
 			c.setDType(0, d)
 			return nil
 		}
-		var err error
 		if dots, err = bindLetters(term, s, letters, dots); err != nil {
 			return fmt.Errorf("input %d: %w", i, err)
 		}
