@@ -209,7 +209,10 @@ func permOf(n *onnx.Node, rank int) ([]int, error) {
 	for i, p := range slices.Sorted(slices.Values(perm)) {
 		ok = ok && p == i
 	}
-	if !ok {
+	switch {
+	case !ok && slices.ContainsFunc(given, func(p int64) bool { return p < 0 }):
+		return nil, fmt.Errorf("perm %v counts axes from the end, which ONNX does not: PyTorch's older exporter writes movedim(-1, 1) so; export with dynamo=True, or count from the front there", given)
+	case !ok:
 		return nil, fmt.Errorf("perm %v is not a permutation of %d axes", given, rank)
 	}
 	return perm, nil
