@@ -56,6 +56,8 @@ type engine struct {
 	guards map[*onnx.Node]guard
 	// lists says that the model was given with lists of tensors.
 	lists bool
+	// inHalf says that the model computes in a half type, once that is asked.
+	inHalf *bool
 }
 
 func newEngine(m *onnx.Model, types *infer.Result, dialect Dialect) *engine {

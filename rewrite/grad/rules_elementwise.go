@@ -207,10 +207,11 @@ func gradExtreme(c *Context) {
 		c.AddBroadcast(i, c.Kept(g, c.Do(beyond, c.In(i), c.In(1-i)), y))
 		return
 	}
-	masks := make([]*onnx.Value, len(c.Node.Inputs))
+	of, extreme := c.comparable(c.Node.Inputs, y, func(in ...*onnx.Value) *onnx.Value { return c.Do(c.Node.OpType(), in...) })
+	masks := make([]*onnx.Value, len(of))
 	var ties *onnx.Value
-	for i, v := range c.Node.Inputs {
-		masks[i] = c.Mask(c.Do("Equal", v, y), y)
+	for i, v := range of {
+		masks[i] = c.Mask(c.Do("Equal", v, extreme), y)
 		ties = c.plus(ties, masks[i])
 	}
 	if len(masks) > 1 {
@@ -219,7 +220,7 @@ func gradExtreme(c *Context) {
 	for i := range masks {
 		switch {
 		case c.Needs(i) && c.steep():
-			c.AddBroadcast(i, c.Kept(g, c.Do("Equal", c.In(i), y), y))
+			c.AddBroadcast(i, c.Kept(g, c.Do("Equal", of[i], extreme), y))
 		case c.Needs(i):
 			c.AddBroadcast(i, c.Times(g, masks[i]))
 		}

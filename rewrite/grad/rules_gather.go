@@ -183,10 +183,13 @@ func gradScatterProduct(c *Context, g *onnx.Value, along int64) {
 
 // gradScatterExtreme shares g evenly among those that are the extreme.
 func gradScatterExtreme(c *Context, g *onnx.Value, along int64) {
-	x, idx, u, y := c.In(0), c.In(1), c.In(2), c.Out(0)
+	idx, y := c.In(1), c.Out(0)
 	axis := onnx.IntAttr("axis", along)
-	of := c.Mask(c.Do("Equal", x, y), y)
-	added := c.Mask(c.Do("Equal", u, c.Op("GatherElements", build.In(y, idx), axis)), y)
+	in, extreme := c.comparable([]*onnx.Value{c.In(0), c.In(2)}, y, func(in ...*onnx.Value) *onnx.Value {
+		return c.Op("ScatterElements", build.In(in[0], idx, in[1]), axis, onnx.StringAttr("reduction", c.Node.Str("reduction", "max")))
+	})
+	of := c.Mask(c.Do("Equal", in[0], extreme), y)
+	added := c.Mask(c.Do("Equal", in[1], c.Op("GatherElements", build.In(extreme, idx), axis)), y)
 	ties := c.e.scatterAdd(of, idx, added, int(along))
 	// Where nothing is the extreme no gradient arrives: the maximum with one.
 	share := c.Over(g, c.Do("Max", ties, c.Scalar(y, 1)))

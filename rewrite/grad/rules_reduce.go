@@ -48,7 +48,17 @@ type reduced struct {
 }
 
 func gradReduceExtreme(c *Context, r reduced) *onnx.Value {
-	mask := c.Mask(c.Do("Equal", c.In(0), r.y), r.y)
+	of, y := c.comparable([]*onnx.Value{c.In(0)}, r.y, func(in ...*onnx.Value) *onnx.Value {
+		if len(r.axes) == 0 {
+			return in[0]
+		}
+		op := "ReduceMax"
+		if c.Node.Is("ReduceMin") {
+			op = "ReduceMin"
+		}
+		return c.Op(op, build.In(in[0], c.e.b.Axes(r.axes...)), onnx.IntAttr("keepdims", 1))
+	})
+	mask := c.Mask(c.Do("Equal", of[0], y), r.y)
 	return c.Times(c.Over(r.g, c.Sum(mask, true, r.axes...)), mask)
 }
 

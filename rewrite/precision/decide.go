@@ -137,6 +137,8 @@ func (p *pass) fixed(n *onnx.Node) verdict {
 	t, known := traits.Of(n)
 	floats := makesFloats(n)
 	switch {
+	case n.Is("Equal") && p.forced[n] != "":
+		return verdict{full, p.forced[n]}
 	case n.Domain() == "" && readers[n.OpType()] && len(n.Outputs) > 0 && (!floats || n.Is("Cast")):
 		return verdict{reader, ""}
 	case !floats && !readsFloats(n):

@@ -14,54 +14,74 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
 
-// extremes puts a copy of each node that takes an extreme before those of backward that
-// compare it with what it is of.
+// extremes has backward compare with extremes of its own, in float32 where the CPU is to
+// compute: between casts of its own, ONNX Runtime rounds where a kernel of the half type
+// reads, so that what reads y by way of one that moves it sees another number.
 func (p *pass) extremes() {
 	if p.forward == nil {
 		return
 	}
-	edit, place := p.g.Insertions(), map[*onnx.Node]int{}
-	for i, n := range p.g.Nodes {
-		place[n] = i
-	}
+	edit, made := p.g.Insertions(), map[*onnx.Node]*onnx.Node{}
 	for _, n := range p.g.Nodes {
-		if !p.forward.Has(n) || !extreme(n) {
+		if !n.Is("Equal") || p.forward.Has(n) {
 			continue
 		}
-		uses := p.comparisons(n)
-		if len(uses) == 0 {
-			continue
+		for i := range n.Inputs {
+			chain := p.extremeOf(n, i)
+			if chain == nil {
+				continue
+			}
+			for k, of := range chain {
+				if made[of] == nil {
+					again := p.g.CloneNode(of, of.Inputs, func(name string) string { return "remat/compare/" + name })
+					again.SetModule(of.Module())
+					again.SetOrigin(onnx.Origin{Pass: CastPass, Of: of.Label()})
+					if k > 0 {
+						again.SetInput(0, made[chain[k-1]].Out(0))
+					}
+					made[of] = again
+					edit.Before(n, again)
+					p.exactly(again)
+				}
+			}
+			n.SetInput(i, made[chain[len(chain)-1]].Out(0))
+			p.exactly(n)
 		}
-		again := p.g.CloneNode(n, n.Inputs, func(name string) string { return "remat/compare/" + name })
-		again.SetModule(n.Module())
-		again.SetOrigin(onnx.Origin{Pass: CastPass, Of: n.Label()})
-		for _, u := range uses {
-			u.Node.SetInput(u.Index, again.Out(0))
-		}
-		first := slices.MinFunc(uses, func(a, b onnx.Use) int { return place[a.Node] - place[b.Node] })
-		edit.Before(first.Node, again)
 	}
 	edit.Apply()
+}
+
+// exactly has a node of a comparison run in float32, where the CPU is to run it.
+func (p *pass) exactly(n *onnx.Node) {
+	if p.o.Provider != kernels.CUDA {
+		p.forced[n] = "a comparison with an extreme"
+	}
+}
+
+// extremeOf lists the node of forward that takes an extreme of the other input of a
+// comparison, and those that move it to input i; nil where that is no extreme of it.
+func (p *pass) extremeOf(equal *onnx.Node, i int) []*onnx.Node {
+	of := equal.In(1 - i)
+	var chain []*onnx.Node
+	for v := equal.In(i); v != nil && v.Producer != nil; v = v.Producer.In(0) {
+		n := v.Producer
+		chain = append(chain, n)
+		switch {
+		case extreme(n) && p.forward.Has(n) && slices.Contains(n.Inputs, of):
+			slices.Reverse(chain)
+			return chain
+		case !moves(n) || len(n.Outputs) != 1:
+			return nil
+		}
+	}
+	return nil
 }
 
 // extreme reports a node whose output is one of its inputs' elements.
 func extreme(n *onnx.Node) bool {
 	return n.Is("ReduceMax", "ReduceMin", "Max", "Min", "GlobalMaxPool") ||
 		n.Is("ScatterElements", "ScatterND") && slices.Contains([]string{"max", "min"}, n.Str("reduction", "none"))
-}
-
-// comparisons are the uses of an extreme in backward that compare it with an input of
-// its node, or move it to where it is compared.
-func (p *pass) comparisons(n *onnx.Node) []onnx.Use {
-	compared := func(u onnx.Use) bool { return compares(u.Node, n) }
-	return slices.DeleteFunc(slices.Clone(n.Out(0).Uses()), func(u onnx.Use) bool {
-		return u.Index < 0 || p.forward.Has(u.Node) || !compared(u) && !(moves(u.Node) && slices.ContainsFunc(u.Node.Out(0).Uses(), compared))
-	})
-}
-
-// compares reports a comparison for equality with an input of a node.
-func compares(r, n *onnx.Node) bool {
-	return r.Is("Equal") && slices.ContainsFunc(r.Inputs, func(v *onnx.Value) bool { return v != nil && slices.Contains(n.Inputs, v) })
 }

@@ -1,0 +1,76 @@
+package grad
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/onnx-remat/remat/internal/ortest"
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// TestExtremesInHalf: in a model that computes in half backward compares float32 values with the
+// extreme of these very values, and its gradients are those of the model in float32.
+func TestExtremesInHalf(t *testing.T) {
+	const head = "in x HALF[4,6]\ninit w HALF[6,6] = [0.5,-1,0.25,2,-0.125,1,1,0.5,-2,0.75,-1,0.25,3,-0.5,1,0.125,0.25,-1.5,-0.75,2,1,-1,0.5,0.25,1.5,-0.25,-1,0.375,2,-0.5,0.25,1,-0.5,1,-2,0.75]\n" +
+		"init third HALF[] = [0.33325195]\ninit zeros HALF[4,6] = [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]\n" +
+		"init at int64[4,6] = [0,1,2,0,1,2,0,1,2,0,1,2,0,1,2,0,1,2,0,1,2,0,1,2]\ninit last int64[1] = [-1]\n" +
+		"p = MatMul(x, w)\nh = Mul(p, third)\n"
+	for _, body := range []string{
+		"y = ReduceMax(h, last)",
+		"y = ReduceMin(h, last) {keepdims=0}",
+		"f = Cast(h) {to=1}\ng = ReduceMin(f, last)\ny = Cast(g) {to=HALFCODE}",
+		"o = Mul(p, p)\ny = Max(h, o)",
+		"o = Mul(p, third)\ny = Min(o, h, p)",
+		"y = ScatterElements(zeros, at, h) {axis=1, reduction=\"max\"}",
+		"i = Unsqueeze(h, last)\ny = GlobalMaxPool(i)",
+	} {
+		gradient := func(half string, code int) []float64 {
+			text := head + body + "\nf32 = Cast(y) {to=1}\ne = Exp(f32)\nloss = ReduceMean(e) {keepdims=0}"
+			m := parseGraph(t, strings.NewReplacer("HALFCODE", fmt.Sprint(code), "HALF", half).Replace(text), "loss float32")
+			res, err := Differentiate(m, Options{Params: []string{"w"}})
+			if err != nil {
+				t.Fatalf("%s: %v", body, err)
+			}
+			equal := 0
+			for _, n := range m.Graph.Nodes {
+				if !n.Is("Equal") || half == "float32" {
+					continue
+				}
+				equal++
+				extreme := n.In(1).Producer
+				for ; extreme.Is("GatherElements"); extreme = extreme.In(0).Producer {
+				}
+				if n.In(0).Type.DType != onnx.Float32 || n.In(1).Type.DType != onnx.Float32 || !slices.Contains(extreme.Inputs, n.In(0)) {
+					t.Errorf("%s: %s compares %s, with an extreme of another value:\n%s", body, n.Label(), n.In(0).Type, m.Text())
+				}
+			}
+			if half != "float32" && equal == 0 {
+				t.Errorf("%s: nothing is compared", body)
+			}
+			x := make([]float64, 24)
+			for i := range x {
+				x[i] = math.Round(math.Sin(float64(7*i))*512) / 512
+			}
+			dtype := m.Graph.Value("x").Type.DType
+			values := map[string]*onnx.Tensor{"x": onnx.FloatTensor(dtype, x, 4, 6)}
+			for name, v := range res.Values() {
+				values[name] = v
+			}
+			return ortest.Run(t, m, 1, values)["w.grad"]
+		}
+		want := gradient("float32", 1)
+		got := gradient("float16", 10)
+		most := 0.0
+		for _, v := range want {
+			most = max(most, math.Abs(v))
+		}
+		for i, v := range want {
+			if !(math.Abs(got[i]-v) <= 0.01*most) {
+				t.Errorf("%s: element %d of the gradient is %v, in float32 %v", body, i, got[i], v)
+			}
+		}
+	}
+}
