@@ -115,7 +115,7 @@ func (e *engine) accumulate(v *onnx.Value) *onnx.Value {
 	}
 	if len(p.scatters) > 0 {
 		if p.dense == nil {
-			p.dense = e.zerosAfter(v, p.scatters[0].indices)
+			p.dense = e.zerosAfter(v, p.scatters[0].indices, sumType(v.Type.DType))
 		}
 		p.dense = e.expandTo(p.dense, v)
 		for _, s := range p.scatters {

@@ -47,19 +47,18 @@ func gradMaxPool(c *Context) {
 		return
 	}
 	flat := func(v *onnx.Value) *onnx.Value { return c.ReshapeTo(v, -1) }
-	attrs := []onnx.Attribute{onnx.IntAttr("axis", 0)}
-	for _, w := range list {
-		if w.stride < w.reach() { // an element may win twice
-			attrs = append(attrs, onnx.StringAttr("reduction", "add"))
-			break
-		}
-	}
-	indices := c.AddOut(1)
+	indices, g := c.AddOut(1), c.Grad(0)
 	if c.e.b.Err() != nil {
 		return
 	}
-	zeros := flat(c.e.zerosAfter(c.In(0), indices))
-	c.Add(0, c.Reshape(c.Op("ScatterElements", build.In(zeros, flat(indices), flat(c.Grad(0))), attrs...), c.In(0)))
+	x := c.In(0)
+	if slices.ContainsFunc(list, func(w window) bool { return w.stride < w.reach() }) { // an element may win twice
+		zeros := flat(c.e.zerosAfter(x, indices, sumType(x.Type.DType)))
+		c.Add(0, c.Reshape(c.e.scatterAdd(zeros, flat(indices), flat(g), 0), x))
+		return
+	}
+	zeros := flat(c.e.zerosAfter(x, indices, x.Type.DType))
+	c.Add(0, c.Reshape(c.Op("ScatterElements", build.In(zeros, flat(indices), flat(g)), onnx.IntAttr("axis", 0)), x))
 }
 
 // poolWindows cuts a window that is larger than the padded input, as ceil_mode

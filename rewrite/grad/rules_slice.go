@@ -88,11 +88,11 @@ func gradSliceStrided(c *Context, g *onnx.Value, cut []infer.Span) {
 	c.Add(0, g)
 }
 
-// scatterAlong puts the slices of g along an axis at these places among n, zeros
-// elsewhere.
-func (c *Context) scatterAlong(g *onnx.Value, axis int, n int64, places []int64, how ...onnx.Attribute) *onnx.Value {
+// scatterAlong puts the slices of g along an axis at these places among n, of which none is
+// named twice, zeros elsewhere.
+func (c *Context) scatterAlong(g *onnx.Value, axis int, n int64, places []int64) *onnx.Value {
 	zeros := c.e.filled(withExtent(g.Type.Shape, axis, onnx.Static(n)), g.Type.DType, 0)
-	return c.Op("ScatterElements", build.In(zeros, c.alongAxis(c.IntList(places...), axis, g), g), append(how, onnx.IntAttr("axis", int64(axis)))...)
+	return c.Op("ScatterElements", build.In(zeros, c.alongAxis(c.IntList(places...), axis, g), g), onnx.IntAttr("axis", int64(axis)))
 }
 
 // alongAxis stretches a list of indices to like's shape, along that axis.
@@ -206,7 +206,8 @@ func gradPadMirror(c *Context, mode string, pads []int64) {
 		for i := -before; i < n+after; i++ {
 			index = append(index, from+mirrored(i-from, to-from, mode))
 		}
-		g = c.scatterAlong(g, axis, n, index, onnx.StringAttr("reduction", "add"))
+		zeros := c.e.filled(withExtent(g.Type.Shape, axis, onnx.Static(n)), sumType(g.Type.DType), 0)
+		g = c.e.scatterAdd(zeros, c.alongAxis(c.IntList(index...), axis, g), g, axis)
 	}
 	c.Add(0, g)
 }

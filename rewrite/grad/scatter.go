@@ -157,17 +157,23 @@ func (c *Context) AddRows(i int, tuples, g *onnx.Value) {
 
 // scatterAdd adds updates to the places of x along an axis that indices name. In a half
 // type it adds in float32: ONNX Runtime's CPU kernel has no other, and a row that many
-// updates go to would stop growing.
+// updates go to would stop growing. Zeros may be float32 beforehand.
 func (e *engine) scatterAdd(x, indices, updates *onnx.Value, axis int) *onnx.Value {
 	if x == nil || updates == nil {
 		return nil
 	}
-	dtype := x.Type.DType
-	if dtype.IsHalf() {
-		x, updates = e.cast(x, onnx.Float32), e.cast(updates, onnx.Float32)
-	}
+	dtype := updates.Type.DType
+	x, updates = e.cast(x, sumType(dtype)), e.cast(updates, sumType(dtype))
 	y := e.b.Op("ScatterElements", build.In(x, indices, updates), onnx.IntAttr("axis", int64(axis)), onnx.StringAttr("reduction", "add"))
 	return e.cast(y, dtype)
+}
+
+// sumType is the type in which numbers of a type are added up.
+func sumType(d onnx.DType) onnx.DType {
+	if d.IsHalf() {
+		return onnx.Float32
+	}
+	return d
 }
 
 // lowerScatters replaces the ScatterNDs of the forward graph that do what is

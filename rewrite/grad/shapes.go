@@ -282,12 +282,12 @@ func unknownShape(s onnx.Shape) error {
 // a constant that the session then holds.
 const smallConstant = 4096
 
-// zerosAfter is zeros of v's shape that are only made when the integers in
+// zerosAfter is zeros of v's shape and a type that are only made when the integers in
 // after are there. ONNX Runtime would compute plain zeros ahead and keep them,
 // and what is added to them could no longer be added in place.
-func (e *engine) zerosAfter(v, after *onnx.Value) *onnx.Value {
+func (e *engine) zerosAfter(v, after *onnx.Value, d onnx.DType) *onnx.Value {
 	if n, ok := v.Type.Shape.Elements().Int(); v.Type.Ranked && ok && n <= smallConstant {
-		return e.zeros(v)
+		return e.filledLike(v, d, 0)
 	}
 	// The expanded indices are large and short-lived: take what they came from.
 	for p := after.Producer; p != nil && (p.Is("Expand", "Reshape", "Unsqueeze", "Flatten") || p.Is("Cast") && p.In(0).Type.DType.IsInt()); p = after.Producer {
@@ -298,7 +298,7 @@ func (e *engine) zerosAfter(v, after *onnx.Value) *onnx.Value {
 		return nil
 	}
 	zero := e.b.Op("Mul", build.In(one, e.b.Const(intTensor(one.Type.DType, 0))))
-	like := e.b.Op("Cast", build.In(zero), onnx.IntAttr("to", int64(v.Type.DType)))
+	like := e.b.Op("Cast", build.In(zero), onnx.IntAttr("to", int64(d)))
 	return e.b.Op("Expand", build.In(like, e.shapeOf(v)))
 }
 
