@@ -161,6 +161,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 				v.Type, declared[v.Name] = t, t
 			}
 		}
+		partsOfUnknown(n, declared)
 		if !lost(n) {
 			continue
 		}
@@ -179,6 +180,33 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		}
 	}
 	return nil
+}
+
+// partsOfUnknown leaves the extents of a Split's parts unknown along an axis whose extent is:
+// ONNX Runtime takes the sizes only where it knows the whole, or what the file declares.
+func partsOfUnknown(n *onnx.Node, declared map[string]onnx.Type) {
+	whole := n.In(0)
+	if n.Domain() != "" || !n.Is("Split") || whole == nil || !whole.Type.Ranked {
+		return
+	}
+	rank := len(whole.Type.Shape)
+	axis := int(n.Int("axis", 0))
+	if axis < 0 {
+		axis += rank
+	}
+	if axis < 0 || axis >= rank || whole.Type.Shape[axis].IsStatic() {
+		return
+	}
+	for _, v := range n.Returns() {
+		if v.IsOutput() || len(v.Type.Shape) != rank {
+			continue
+		}
+		shape := slices.Clone(v.Type.Shape)
+		if shape[axis] = (onnx.Dim{}); len(declared[v.Name].Shape) == rank {
+			shape[axis] = declared[v.Name].Shape[axis]
+		}
+		v.Type.Shape = shape
+	}
 }
 
 // movedMark begins what ONNX Runtime adds to a name where it needs another one.

@@ -68,6 +68,41 @@ graph g {
 	}
 }
 
+// TestPartsOfUnknownExtent: of a Split along an axis of unknown extent ONNX Runtime does not take
+// the sizes: late takes over no z, though they have equal extents.
+func TestPartsOfUnknownExtent(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in  x float32[8,4]
+  in  w float32[4,16]
+  init k int64[2] = [4, 16]
+  init sizes int64[2] = [8, 8]
+  init zero int64[1] = [0]
+  init flat int64[1] = [-1]
+  x1 = Reshape(x, flat)
+  end = Sub(flat, flat)
+  x2 = Slice(x1, zero, end, zero)
+  x3 = Cast(x2) {to=7}
+  s = Concat(k, x3) {axis=0}
+  g = Reshape(w, s)
+  v = Concat(x, x) {axis=1}
+  z = Exp(v)
+  y = ReduceSum(z) {keepdims=0}
+  p = Gemm(x, g)
+  a, b = Split(p, sizes) {axis=1}
+  c = Add(a, b)
+  late = Add(c, y)
+  later = Neg(late)
+  loss = ReduceSum(later) {keepdims=0}
+  out loss float32[]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkKnown(t, m, 0)
+}
+
 // TestMovedTransposes: ONNX Runtime moves t behind the squares, and then behind their sum,
 // where it is nothing. It knows the extents of the squares all the same, and has the second
 // ones take over the first.
