@@ -148,6 +148,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 		if err := r.Node(n); err != nil {
 			return err
 		}
+		partsOfUnknown(n, declared)
 		if wasCast(n) {
 			if err := inferAsCast(r, n, original.inputs[n.Name()], declared); err != nil {
 				return err
@@ -161,7 +162,6 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 				v.Type, declared[v.Name] = t, t
 			}
 		}
-		partsOfUnknown(n, declared)
 		if !lost(n) {
 			continue
 		}
@@ -300,6 +300,7 @@ func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[str
 		}
 	}
 	err := r.Node(n)
+	partsOfUnknown(n, declared)
 	for i, v := range n.Reads() {
 		v.Type = now[i]
 	}
