@@ -258,7 +258,7 @@ func foldVector(n *onnx.Node, given map[*onnx.Value]bool) *onnx.Tensor {
 		return nil
 	}
 	var values []float64
-	made := slices.ContainsFunc(n.Out(0).Uses(), func(u onnx.Use) bool { return u.Node.Is("Resize", "Upsample") })
+	made := resizes(n.Out(0))
 	for _, v := range n.Inputs {
 		if v == nil || !v.IsConstant() || rank(v) != 1 {
 			return nil
@@ -277,6 +277,13 @@ func foldVector(n *onnx.Node, given map[*onnx.Value]bool) *onnx.Tensor {
 		return nil
 	}
 	return onnx.FloatTensor(d, values, int64(len(values)))
+}
+
+// resizes reports what a Resize takes, also by way of a Cast, as of scales in half.
+func resizes(v *onnx.Value) bool {
+	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
+		return u.Node.Is("Resize", "Upsample") || u.Node.Is("Cast") && u.Index == 0 && resizes(u.Node.Out(0))
+	})
 }
 
 // scalarOps are the operators that foldFloat computes; of one operand b is a.

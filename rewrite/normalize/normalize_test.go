@@ -317,3 +317,30 @@ func settles(t *testing.T, body string, pass func(*onnx.Model, *infer.Result) (i
 		}
 	}
 }
+
+// TestScalesInHalf: the scales of a Resize in a model that was converted to half are known
+// before the run, though they are cast.
+func TestScalesInHalf(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in  x float16[1,2,4,4]
+  init ones float16[2] = [1, 1]
+  init twice float16[2] = [2, 2]
+  both = Concat(ones, twice) {axis=0}
+  scales = Cast(both) {to=1}
+  y = Resize(x, _, scales) {mode="nearest"}
+  out y float16[1,2,8,8]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Model(m, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range m.Graph.Nodes {
+		if n.Is("Resize") && !n.In(2).IsConstant() {
+			t.Errorf("scales %s are no constant", n.In(2).Name)
+		}
+	}
+}
