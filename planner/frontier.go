@@ -63,6 +63,13 @@ func (f *frontier) add(p *point) {
 	f.points = slices.Replace(f.points, k, end, p)
 }
 
+// take adds a point unless it is covered.
+func (f *frontier) take(p *point) {
+	if !f.covered(p.peak, p.work) {
+		f.add(p)
+	}
+}
+
 // An explorer visits keep sets of one problem.
 type explorer struct {
 	ix    *index

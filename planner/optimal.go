@@ -49,22 +49,20 @@ func (ix *index) explored() *explorer {
 	return ix.exploredAs
 }
 
-// SearchFurther has "optimal" search on, for who asks for little memory: a tenth to a half more
-// time, for plans that hold a percent less in the mean, and a tenth and more in some graphs. A
-// large graph is searched with what backward views kept too, and any by the order that is best
-// where a minimum cut is kept.
-func (p *Problem) SearchFurther() {
-	if ix := p.indexed(); p.HasBackward() {
-		e := ix.explored()
-		ix.furtherOnce.Do(func() { e.searchNarrowed(); e.searchByCut() })
-	}
-}
-
 // Searched reports that the search behind "optimal" has run for the problem.
 func (p *Problem) Searched() bool { return p.indexed().exploredAs != nil }
 
 // explore runs the search.
 func explore(ix *index, base *baseOrder) *explorer {
+	e := begun(ix, base)
+	if !e.exhausted {
+		e.finish()
+	}
+	return e
+}
+
+// begun is a search up to its minimum cuts, or all of it where every set can be tried.
+func begun(ix *index, base *baseOrder) *explorer {
 	e := newExplorer(ix, base, ix.searchVisits())
 	if ix.p.stop != nil {
 		e.stopped = ix.p.stop
@@ -82,63 +80,20 @@ func explore(ix *index, base *baseOrder) *explorer {
 			break
 		}
 	}
-	if plain := ix.plain(); plain != base { // which may hold less where all is kept
-		e.base, e.low, e.sim.eraseShapes = plain, plain.lowerer(ix), false
-		e.visit(ix.keepAll())
-		e.base, e.low = base, base.lowerer(ix)
-	}
-	e.localSearch()
-	if ix.tune.runs(stagePaths) {
-		e.paths()
-	}
 	return e
 }
 
-// searchNarrowed adds, once, what a second search finds that keeps all that backward views. It
-// has fewer values to choose from, so it may come further, and by other base orders. In a large
-// graph it seldom does and takes a quarter of the time, so there only who asks for little memory
-// has it.
-func (e *explorer) searchNarrowed() {
-	ix := e.ix
-	if e.narrow != nil || !ix.viewed {
-		return
+// finish is the rest of a search.
+func (e *explorer) finish() {
+	base := e.base
+	if plain := e.ix.plain(); plain != base { // which may hold less where all is kept
+		e.base, e.low, e.sim.eraseShapes = plain, plain.lowerer(e.ix), false
+		e.visit(e.ix.keepAll())
+		e.base, e.low = base, base.lowerer(e.ix)
 	}
-	narrow := ix.narrowed()
-	bases := map[*baseOrder]*baseOrder{}
-	for _, q := range explore(narrow, narrow.lean()).front.points {
-		base := bases[q.base]
-		if base == nil {
-			base = &baseOrder{order: q.base.order, controlEdges: q.base.controlEdges}
-			bases[q.base] = base
-		}
-		keep := slices.Clone(q.keep)
-		for r := range keep {
-			keep[r] = keep[r] || narrow.pinned[r]
-		}
-		e.base, e.low, e.sim.eraseShapes = base, base.lowerer(ix), q.eraseShapes
-		peak := e.sim.run(e.low.scheduleIn(keep, q.mode))
-		found := &point{peak: peak, work: e.low.work, mode: q.mode, base: base, eraseShapes: q.eraseShapes, keep: keep}
-		if e.narrow = append(e.narrow, found); !e.front.covered(peak, e.low.work) {
-			e.front.add(found)
-		}
-	}
-}
-
-// searchByCut adds what a search finds by another order. The layers' boundaries, which orders
-// are judged by, may hold more than all that a search finds, as where there are no layers.
-func (e *explorer) searchByCut() {
-	ix := e.ix
-	if e.exhausted || !ix.tune.runs(stageFurther) {
-		return
-	}
-	base, _ := ix.bestOrder(ix.erases(), cutKept)
-	if slices.Equal(base.order, ix.lean().order) {
-		return
-	}
-	for _, q := range explore(ix, base).front.points {
-		if !e.front.covered(q.peak, q.work) {
-			e.front.add(q)
-		}
+	e.localSearch()
+	if e.ix.tune.runs(stagePaths) {
+		e.paths()
 	}
 }
 

@@ -96,7 +96,7 @@ func (b *baseOrder) lowerer(ix *index) *lowerer {
 // plain is the base of plans that keep whole layers, or everything.
 func (ix *index) plain() *baseOrder {
 	if ix.plainBase == nil {
-		ix.plainBase, _ = ix.bestOrder(false, boundariesKept)
+		ix.plainBase = ix.edged(aim{false, boundariesKept}).bases[0]
 	}
 	return ix.plainBase
 }
@@ -111,38 +111,66 @@ func (ix *index) lean() *baseOrder {
 	if !ix.erases() || !ix.tune.runs(stageLean) {
 		return ix.leanBase
 	}
-	s := newOrderSearch(ix, ix.leanBase.order, true, boundariesKept)
+	lean := aim{true, boundariesKept}
+	s := newOrderSearch(ix, ix.leanBase.order, lean)
 	s.order = ix.leanBase.order
 	s.worth = s.value(s.order)
 	limit := s.worth + s.leanPeak()
-	if base, worth := ix.bestOrder(true, boundariesKept); worth < limit-part(ix.tune.leanGain, limit) {
-		ix.leanBase = base
+	if e := ix.edged(lean); e.worth < limit-part(ix.tune.leanGain, limit) {
+		ix.leanBase = e.bases[0]
 	}
 	return ix.leanBase
 }
 
-// bestOrder adds control edges to each of the wanted orders and returns the best.
-func (ix *index) bestOrder(lean bool, little kept) (*baseOrder, int64) {
-	var best *orderSearch
+// edged are the wanted orders with control edges, the best one first, in which producers are
+// visited the better way round too, and what that one is worth.
+type edged struct {
+	bases []*baseOrder
+	worth int64
+}
+
+// An aim is what orders are to be good for.
+type aim struct {
+	// lean: shapes are erased where anything is dropped.
+	lean bool
+	// little is what is kept in one of the two steps that are judged; all is in the other.
+	little kept
+}
+
+// edged finds them, once.
+func (ix *index) edged(a aim) *edged {
+	if ix.edgedFor[a] == nil {
+		ix.edgedFor[a] = ix.addEdges(a)
+	}
+	return ix.edgedFor[a]
+}
+
+func (ix *index) addEdges(a aim) *edged {
+	var searches []*orderSearch
 	var worth int64
 	for _, order := range ix.candidates() {
-		s := newOrderSearch(ix, order, lean, little)
+		s := newOrderSearch(ix, order, a)
 		s.addEdges()
 		w := s.worth
-		if lean {
+		if a.lean {
 			w += s.leanPeak()
 		}
-		if best == nil || w < worth {
-			best, worth = s, w
+		if searches = append(searches, s); len(searches) == 1 || w < worth {
+			searches[0], searches[len(searches)-1] = s, searches[0]
+			worth = w
 		}
 	}
 	if ix.tune.runs(stageFlips) {
-		best.flip()
+		searches[0].flip()
 	}
 	if ix.tune.runs(stagePrune) {
-		best.prune()
+		searches[0].prune()
 	}
-	return &baseOrder{order: best.order, controlEdges: best.controlEdges}, worth
+	e := &edged{worth: worth}
+	for _, s := range searches {
+		e.bases = append(e.bases, &baseOrder{order: s.order, controlEdges: s.controlEdges})
+	}
+	return e
 }
 
 // value sums the peaks of an order with everything kept, and with little kept: what is good
@@ -278,22 +306,19 @@ func (ix *index) candidates() [][]int {
 // wanted order, by control edges and by the order in which producers are visited.
 type orderSearch struct {
 	ix           *index
+	aim
 	walk         *lazyWalk
 	sim          *liveSim
 	low          *lowerer // of the order that was looked at last; nil: of none
 	order        []int
 	worth        int64
 	controlEdges []ControlEdge
-	// lean: shapes are erased where anything is dropped.
-	lean bool
-	// little is what is kept beside everything.
-	little kept
 	// at are the places of the order.
 	at visits
 }
 
-func newOrderSearch(ix *index, wanted []int, lean bool, little kept) *orderSearch {
-	s := &orderSearch{ix: ix, lean: lean, little: little, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
+func newOrderSearch(ix *index, wanted []int, a aim) *orderSearch {
+	s := &orderSearch{ix: ix, aim: a, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
 	s.order = s.walk.order(nil)
 	s.at.keep(s.walk)
 	s.worth = s.value(s.order)

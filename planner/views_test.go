@@ -51,9 +51,9 @@ func TestLeastSearchesFurther(t *testing.T) {
 	}
 }
 
-// TestOrderOfACut: by the order for a minimum cut the search never finds more, and in some graphs
+// TestOtherOrders: by other orders the search never finds more, and in some graphs
 // much less.
-func TestOrderOfACut(t *testing.T) {
+func TestOtherOrders(t *testing.T) {
 	better := 0
 	for seed := range int64(30) {
 		p := random(rand.New(rand.NewSource(seed)), 60)
@@ -65,14 +65,14 @@ func TestOrderOfACut(t *testing.T) {
 		q.SearchFurther()
 		far, near := p.indexed().explored().front.points[0].peak, q.indexed().explored().front.points[0].peak
 		if far > near {
-			t.Errorf("seed %d: %d bytes by the order of a cut too, %d without", seed, far, near)
+			t.Errorf("seed %d: %d bytes by other orders too, %d without", seed, far, near)
 		}
 		if far < near-near/50 {
 			better++
 		}
 	}
 	if better == 0 {
-		t.Error("the order of a cut is worth nothing")
+		t.Error("other orders are worth nothing")
 	}
 }
 
