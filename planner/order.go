@@ -305,7 +305,7 @@ func (ix *index) candidates() [][]int {
 // An orderSearch improves the order that ONNX Runtime would run for one
 // wanted order, by control edges and by the order in which producers are visited.
 type orderSearch struct {
-	ix           *index
+	ix *index
 	aim
 	walk         *lazyWalk
 	sim          *liveSim
