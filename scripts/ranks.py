@@ -153,7 +153,8 @@ PAIRS = ("live_peak_bytes", "session_bytes", "held_bytes")
 def memory_table(rows):
     text = "## Memory of each rank\n\nGPT-2 124M with AdamW, one step, all ranks in one process; bytes, predicted and measured. In all: parameters, state, feeds,\n"
     text += "sessions, live peak and what is held beside, measured. Sent: by the model, and counted, of rank 0, which gives nobody its state;\n"
-    text += "local training sends a byte for the state that was saved and 48 at the end.\n\n"
+    text += "local training sends a byte for the state that was saved and 48 at the end. Buckets take more than `step`: what graphs leave for each\n"
+    text += "other, with the gradient of the tied embedding among it, is more than the sums that need not be held.\n\n"
     text += "| batch | way | rank | live peak | | session | | held beside | | in all | sent | |\n"
     text += "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
     for r in rows:
