@@ -48,7 +48,7 @@ func LowerBound(p *Problem) int64 {
 // much longer than a plan, so one simple plan is asked first.
 func HoldsAtLeast(p *Problem, bytes int64) bool {
 	ix := p.indexed()
-	if newLiveSim(ix).run(newLowerer(ix, ix.topo).schedule(ix.keeping(boundariesKept))) < bytes {
+	if newLiveSim(ix).run(newLowerer(ix, ix.topo).schedule(ix.leastKeep())) < bytes {
 		return false
 	}
 	return LowerBound(p) >= bytes

@@ -63,13 +63,6 @@ func (f *frontier) add(p *point) {
 	f.points = slices.Replace(f.points, k, end, p)
 }
 
-// take adds a point unless it is covered.
-func (f *frontier) take(p *point) {
-	if !f.covered(p.peak, p.work) {
-		f.add(p)
-	}
-}
-
 // An explorer visits keep sets of one problem.
 type explorer struct {
 	ix    *index
@@ -79,8 +72,6 @@ type explorer struct {
 	front frontier
 	// narrow is what the search found that keeps all that backward views, by ascending peak.
 	narrow []*point
-	// exhausted: every set was judged.
-	exhausted bool
 	// cuts are the minimum cuts of the sweep, found once.
 	cuts [][]bool
 	// visits counts the evaluations left.

@@ -47,10 +47,6 @@ type index struct {
 	plainBase, leanBase *baseOrder
 	// wanted are the orders that both begin with.
 	wanted [][]int
-	// leastCut is the set of cutKept, nil before it is asked for.
-	leastCut []bool
-	// edgedFor are the orders that were found for an aim.
-	edgedFor map[aim]*edged
 	// weighed are the peaks of the orders tried for them.
 	weighed map[weighing]weight
 	// kindsOf groups the droppable roots: see kinds.
@@ -58,7 +54,6 @@ type index struct {
 	// exploredAs is the result of the search behind optimal.
 	exploredAs  *explorer
 	exploreOnce sync.Once
-	furtherOnce sync.Once
 	// noneIs is the best order without recomputation.
 	noneIs     *legalized
 	noneErr    error
@@ -90,7 +85,7 @@ func newIndex(p *Problem, keepViewed bool) *index {
 	nv, no := len(p.Values), len(p.Ops)
 	ix := &index{
 		p: p, tune: p.tuning(), flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
-		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv), edgedFor: map[aim]*edged{}, weighed: map[weighing]weight{},
+		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv), weighed: map[weighing]weight{},
 	}
 	for v := range ix.producer {
 		ix.producer[v], ix.root[v] = ortmodel.None, v

@@ -16,16 +16,24 @@ import (
 // wanted order runs only after the operator at the peak. Its maker gets a control edge
 // on what the wanted order runs right before it and the lazy one after it.
 
-// inversions returns two batches of control edges: against the peak with only what is
-// given kept, and against the plain peak.
-func (ix *index) inversions(w *lazyWalk, order []int, sim *liveSim, keep []bool) [][]ControlEdge {
+// inversions returns two batches of control edges: against the peak with only the
+// boundaries kept, and against the plain peak.
+func (ix *index) inversions(w *lazyWalk, order []int, sim *liveSim) [][]ControlEdge {
 	var batches [][]ControlEdge
-	for _, schedule := range [][]int{newLowerer(ix, order).schedule(keep), order} {
+	for _, schedule := range [][]int{newLowerer(ix, order).schedule(ix.leastKeep()), order} {
 		if batch := ix.inverted(w, order, schedule, sim); len(batch) > 0 {
 			batches = append(batches, batch)
 		}
 	}
 	return batches
+}
+
+// leastKeep keeps the layers' boundaries alone, or nothing.
+func (ix *index) leastKeep() []bool {
+	if len(ix.p.Layers) >= 2 {
+		return ix.segmentKeep(ix.p.Layers)
+	}
+	return make([]bool, len(ix.root))
 }
 
 // inverted returns control edges for the makers of the large buffers at a schedule's

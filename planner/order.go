@@ -15,12 +15,11 @@ import (
 //	deep, twice ┘                                                       │
 //	                              visiting order flipped, kind by kind ◀┘
 //
-// What is judged is the sum of two peaks: with everything kept, and with little
-// kept. An order may be good for one way of running and
-// bad for another, so there are several: in the plain one ONNX Runtime knows
-// all shapes, as in the files of fixed strategies; in the lean ones shapes are
-// erased where anything is dropped, as in most plans that the search finds. Little is
-// the layers' boundaries, or, for who asks for little memory, a minimum cut too.
+// What is judged is the sum of two peaks: with everything kept, and with only
+// the layers' boundaries kept. An order may be good for one way of running and
+// bad for another, so there are two of them: in the plain one ONNX Runtime knows
+// all shapes, as in the files of fixed strategies; in the lean one shapes are
+// erased where anything is dropped, as in most plans that the search finds.
 
 // sunk returns the order with every backward operator that reads forward
 // values only, and has one reader, moved right before that reader. It holds
@@ -96,7 +95,7 @@ func (b *baseOrder) lowerer(ix *index) *lowerer {
 // plain is the base of plans that keep whole layers, or everything.
 func (ix *index) plain() *baseOrder {
 	if ix.plainBase == nil {
-		ix.plainBase = ix.edged(aim{false, boundariesKept}).bases[0]
+		ix.plainBase, _ = ix.bestOrder(false)
 	}
 	return ix.plainBase
 }
@@ -111,81 +110,53 @@ func (ix *index) lean() *baseOrder {
 	if !ix.erases() || !ix.tune.runs(stageLean) {
 		return ix.leanBase
 	}
-	lean := aim{true, boundariesKept}
-	s := newOrderSearch(ix, ix.leanBase.order, lean)
+	s := newOrderSearch(ix, ix.leanBase.order, true)
 	s.order = ix.leanBase.order
 	s.worth = s.value(s.order)
 	limit := s.worth + s.leanPeak()
-	if e := ix.edged(lean); e.worth < limit-part(ix.tune.leanGain, limit) {
-		ix.leanBase = e.bases[0]
+	if base, worth := ix.bestOrder(true); worth < limit-part(ix.tune.leanGain, limit) {
+		ix.leanBase = base
 	}
 	return ix.leanBase
 }
 
-// edged are the wanted orders with control edges, the best one first, in which producers are
-// visited the better way round too, and what that one is worth.
-type edged struct {
-	bases []*baseOrder
-	worth int64
-}
-
-// An aim is what orders are to be good for.
-type aim struct {
-	// lean: shapes are erased where anything is dropped.
-	lean bool
-	// little is what is kept in one of the two steps that are judged; all is in the other.
-	little kept
-}
-
-// edged finds them, once.
-func (ix *index) edged(a aim) *edged {
-	if ix.edgedFor[a] == nil {
-		ix.edgedFor[a] = ix.addEdges(a)
-	}
-	return ix.edgedFor[a]
-}
-
-func (ix *index) addEdges(a aim) *edged {
-	var searches []*orderSearch
+// bestOrder adds control edges to each of the wanted orders and returns the best.
+func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
+	var best *orderSearch
 	var worth int64
 	for _, order := range ix.candidates() {
-		s := newOrderSearch(ix, order, a)
+		s := newOrderSearch(ix, order, lean)
 		s.addEdges()
 		w := s.worth
-		if a.lean {
+		if lean {
 			w += s.leanPeak()
 		}
-		if searches = append(searches, s); len(searches) == 1 || w < worth {
-			searches[0], searches[len(searches)-1] = s, searches[0]
-			worth = w
+		if best == nil || w < worth {
+			best, worth = s, w
 		}
 	}
 	if ix.tune.runs(stageFlips) {
-		searches[0].flip()
+		best.flip()
 	}
 	if ix.tune.runs(stagePrune) {
-		searches[0].prune()
+		best.prune()
 	}
-	e := &edged{worth: worth}
-	for _, s := range searches {
-		e.bases = append(e.bases, &baseOrder{order: s.order, controlEdges: s.controlEdges})
-	}
-	return e
+	return &baseOrder{order: best.order, controlEdges: best.controlEdges}, worth
 }
 
-// value sums the peaks of an order with everything kept, and with little kept: what is good
-// for both is a good base.
+// value sums the peaks of an order with everything kept, and with only the
+// layers' boundaries (or nothing) kept: what is good for both is a good base.
 func (s *orderSearch) value(order []int) int64 { return s.valueBelow(order, math.MaxInt64) }
 
 // valueBelow is value for who does not take limit or more: it may end early, and return
 // limit.
 func (s *orderSearch) valueBelow(order []int, limit int64) int64 {
 	hash := hashOf(order, false)
-	kept := s.once(weighing{hash, allKept, false}, limit, func() int64 { return s.sim.onceBelow(order, limit) })
+	kept := s.once(weighing{hash, false, false}, limit, func() int64 { return s.sim.onceBelow(order, limit) })
 	if kept >= limit {
 		return limit
 	}
-	return kept + s.once(weighing{hash, s.little, s.lean}, limit-kept, func() int64 {
+	return kept + s.once(weighing{hash, true, s.lean}, limit-kept, func() int64 {
 		if s.low == nil {
 			s.low = newLowerer(s.ix, order)
 		} else {
@@ -193,57 +164,15 @@ func (s *orderSearch) valueBelow(order []int, limit int64) int64 {
 		}
 		s.sim.eraseShapes = s.lean
 		defer func() { s.sim.eraseShapes = false }()
-		return s.sim.below(s.low.schedule(s.ix.keeping(s.little)), limit-kept)
+		return s.sim.below(s.low.schedule(s.ix.leastKeep()), limit-kept)
 	})
 }
 
-// kept names a set of kept values that orders are judged by.
-type kept uint8
-
-const (
-	allKept kept = iota
-	// boundariesKept are the layers' boundaries alone, or nothing.
-	boundariesKept
-	// cutKept is the minimum cut that holds least in the graph's own order, or one of the others.
-	cutKept
-)
-
-// keeping are the values of such a set.
-func (ix *index) keeping(what kept) []bool {
-	switch {
-	case what == allKept:
-		return ix.keepAll()
-	case what == cutKept:
-		if ix.leastCut == nil {
-			ix.leastCut = ix.findLeastCut()
-		}
-		return ix.leastCut
-	case len(ix.p.Layers) >= 2:
-		return ix.segmentKeep(ix.p.Layers)
-	}
-	return make([]bool, len(ix.root))
-}
-
-func (ix *index) findLeastCut() []bool {
-	e := newExplorer(ix, &baseOrder{order: ix.topo}, ix.searchVisits())
-	e.findCuts()
-	sets := append(e.cuts, make([]bool, len(ix.root)), ix.keeping(boundariesKept))
-	peaks := make([]int64, len(sets))
-	least := 0
-	for k, keep := range sets {
-		if peaks[k] = e.sim.run(e.low.scheduleIn(keep, held)); peaks[k] < peaks[least] {
-			least = k
-		}
-	}
-	return sets[least]
-}
-
-// A weighing is what an order, by its hash, was simulated for: what is kept, with shapes
-// known or erased.
+// A weighing is what an order, by its hash, was simulated for: with everything kept, or
+// dropped, with shapes known or erased.
 type weighing struct {
-	order  uint64
-	what   kept
-	erased bool
+	order           uint64
+	dropped, erased bool
 }
 
 // A weight is a peak in bytes, or what it reaches at least.
@@ -263,14 +192,15 @@ func (s *orderSearch) once(what weighing, limit int64, simulate func() int64) in
 	return peak
 }
 
-// leanPeak is the least peak with little kept and shapes erased, in any mode.
+// leanPeak is the least peak with only the boundaries kept and shapes erased,
+// in any mode.
 func (s *orderSearch) leanPeak() int64 {
 	low := newLowerer(s.ix, s.order)
 	s.sim.eraseShapes = true
 	defer func() { s.sim.eraseShapes = false }()
 	least := int64(math.MaxInt64)
 	for m := range modes {
-		least = min(least, s.sim.run(low.scheduleIn(s.ix.keeping(s.little), m)))
+		least = min(least, s.sim.run(low.scheduleIn(s.ix.leastKeep(), m)))
 	}
 	return least
 }
@@ -305,20 +235,21 @@ func (ix *index) candidates() [][]int {
 // An orderSearch improves the order that ONNX Runtime would run for one
 // wanted order, by control edges and by the order in which producers are visited.
 type orderSearch struct {
-	ix *index
-	aim
+	ix           *index
 	walk         *lazyWalk
 	sim          *liveSim
 	low          *lowerer // of the order that was looked at last; nil: of none
 	order        []int
 	worth        int64
 	controlEdges []ControlEdge
+	// lean: shapes are erased where anything is dropped.
+	lean bool
 	// at are the places of the order.
 	at visits
 }
 
-func newOrderSearch(ix *index, wanted []int, a aim) *orderSearch {
-	s := &orderSearch{ix: ix, aim: a, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
+func newOrderSearch(ix *index, wanted []int, lean bool) *orderSearch {
+	s := &orderSearch{ix: ix, lean: lean, walk: newLazyWalk(ix, wanted), sim: newLiveSim(ix)}
 	s.order = s.walk.order(nil)
 	s.at.keep(s.walk)
 	s.worth = s.value(s.order)
@@ -358,7 +289,7 @@ func (s *orderSearch) addEdges() {
 		better = false
 		var batches [][]ControlEdge
 		if s.ix.tune.runs(stageInversions) {
-			batches = s.ix.inversions(s.walk, s.order, s.sim, s.ix.keeping(s.little))
+			batches = s.ix.inversions(s.walk, s.order, s.sim)
 		}
 		if s.ix.tune.runs(stageDeferrals) {
 			batches = append(batches, s.ix.deferrals(s.order, s.sim)...)

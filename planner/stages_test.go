@@ -58,7 +58,7 @@ var stageNames = []struct {
 	{"search: seeds", stageSeeds}, {"search: polished seeds", stageSeedPolish},
 	{"search: cuts at the peak", stageSweepPeak}, {"search: cuts evenly", stageSweepEven},
 	{"search: both cuts", stageSweepPeak | stageSweepEven},
-	{"search: kinds", stageKinds}, {"search: singles", stageSingles}, {"search: paths", stagePaths}, {"search: by other orders", stageFurther},
+	{"search: kinds", stageKinds}, {"search: singles", stageSingles}, {"search: paths", stagePaths},
 	{"search: erased shapes", stageErase}, {"search: brief holding", stageBrief},
 	{"segments: polish", stagePolish}, {"legalizing", stageLegalize}, {"moves", stageMoves},
 }
@@ -198,6 +198,8 @@ type loss struct {
 	// EarlyNodes are the control edges more in the file of the least peak.
 	EarlyNodes int
 }
+
+var workLevels = []float64{0, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5}
 
 const budgetLevels = 16
 

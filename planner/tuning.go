@@ -87,8 +87,6 @@ type tuning struct {
 	// narrowOps is the most operators of a graph that is searched once more with what backward
 	// views kept, whatever is asked for.
 	narrowOps int
-	// furtherOrders is how many searches by other orders are finished for who asks for little memory.
-	furtherOrders int
 	// nearLeast: without a budget, of the plans whose peak lies above the least by
 	// at most this share the one with the least work is taken.
 	nearLeast float64
@@ -165,7 +163,6 @@ const (
 	stageKinds                        // search: flips by kind
 	stageSingles                      // search: flips of single values
 	stagePaths                        // search: sets between neighbours
-	stageFurther                      // search: by other orders too, for little memory
 	stageErase                        // search: shapes erased
 	stageBrief                        // search: what is computed again held briefly
 	stagePolish                       // segments: values of the first and last segment
@@ -205,7 +202,7 @@ var standard = tuning{
 	valueRounds: 4, opRounds: 2,
 	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
 	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
-	exhaustiveStash: 12, narrowOps: 1500, furtherOrders: 3, nearLeast: 0.01, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
+	exhaustiveStash: 12, narrowOps: 1500, nearLeast: 0.01, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
 	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32,
 	moveNodes: 80_000, moveSteps: 30, moveTries: 24, moveRun: 12, moveReach: 40, moveChecks: 2, moveFar: 6, moveSet: 64, moveGrowth: 8,

@@ -219,7 +219,7 @@ func (m *merge) search(f *frontier) error {
 			return nil
 		}
 		if b.thorough {
-			f.problem.SearchFurther()
+			f.problem.SearchTwice()
 		}
 	}
 	f.next, f.stop = iter.Pull2(m.solver.Frontier(f.problem, m.p.live(m.budget), known))
