@@ -90,15 +90,7 @@ func dataShapes(e *runtime.Engine, m *onnx.Model, roles step.Roles, o runtime.Op
 		if len(open) == 0 {
 			break
 		}
-		b := build.New(m.Graph, nil, "sizes")
-		for _, n := range sized { // of the data only the size is asked for
-			x := n.In(0)
-			shape, _ := x.Type.Shape.Ints()
-			n.SetInput(0, b.Op("ConstantOfShape", build.In(b.Ints(shape...)), onnx.TensorAttrOf("value", onnx.FloatTensor(x.Type.DType, []float64{0}, 1))))
-			m.Graph.InsertBefore(n, b.Take()...)
-			fed.nodes[n] = true
-		}
-		if err := b.Err(); err != nil {
+		if err := fed.bySize(m.Graph, sized); err != nil {
 			return nil, err
 		}
 		found, err := e.Shapes(m, open, o, random)
@@ -181,6 +173,19 @@ func (f *fedOnly) sizes(n *onnx.Node) bool {
 		n.In(0) != nil && slices.Contains([]onnx.DType{onnx.Float16, onnx.Float32, onnx.Float64}, n.In(0).Type.DType) &&
 		!slices.ContainsFunc(n.Inputs[1:], f.other) &&
 		slices.ContainsFunc(n.Inputs[1:], func(v *onnx.Value) bool { return v != nil && v.Constant() == nil })
+}
+
+// bySize has such nodes read zeros of the size of what they read first, which feeds lead to.
+func (f *fedOnly) bySize(g *onnx.Graph, nodes []*onnx.Node) error {
+	b := build.New(g, nil, "sizes")
+	for _, n := range nodes {
+		x := n.In(0)
+		shape, _ := x.Type.Shape.Ints()
+		n.SetInput(0, b.Op("ConstantOfShape", build.In(b.Ints(shape...)), onnx.TensorAttrOf("value", onnx.FloatTensor(x.Type.DType, []float64{0}, 1))))
+		g.InsertBefore(n, b.Take()...)
+		f.nodes[n] = true
+	}
+	return b.Err()
 }
 
 // other reports a value that takes more than feeds and constants.

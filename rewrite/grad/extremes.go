@@ -34,12 +34,7 @@ func (c *Context) comparable(in []*onnx.Value, y *onnx.Value, anew func(...*onnx
 func (e *engine) computesInHalf() bool {
 	if e.inHalf == nil {
 		some := slices.ContainsFunc(e.m.Graph.Nodes, func(n *onnx.Node) bool {
-			for _, o := range n.Returns() {
-				if o.Type.DType.IsHalf() {
-					return true
-				}
-			}
-			return false
+			return slices.ContainsFunc(n.Outputs, func(v *onnx.Value) bool { return v != nil && v.Type.DType.IsHalf() })
 		})
 		e.inHalf = &some
 	}

@@ -51,14 +51,9 @@ func gradMaxPool(c *Context) {
 	if c.e.b.Err() != nil {
 		return
 	}
-	x := c.In(0)
-	if slices.ContainsFunc(list, func(w window) bool { return w.stride < w.reach() }) { // an element may win twice
-		zeros := flat(c.e.zerosAfter(x, indices, sumType(x.Type.DType)))
-		c.Add(0, c.Reshape(c.e.scatterAdd(zeros, flat(indices), flat(g), 0), x))
-		return
-	}
-	zeros := flat(c.e.zerosAfter(x, indices, x.Type.DType))
-	c.Add(0, c.Reshape(c.Op("ScatterElements", build.In(zeros, flat(indices), flat(g)), onnx.IntAttr("axis", 0)), x))
+	twice := slices.ContainsFunc(list, func(w window) bool { return w.stride < w.reach() }) // an element may win more than once
+	zeros := flat(c.e.zerosAfter(c.In(0), indices, scatteredType(g.Type.DType, twice)))
+	c.Add(0, c.Reshape(c.e.scatter(zeros, flat(indices), flat(g), 0, twice), c.In(0)))
 }
 
 // poolWindows cuts a window that is larger than the padded input, as ceil_mode

@@ -78,7 +78,7 @@ func gradSliceStrided(c *Context, g *onnx.Value, cut []infer.Span) {
 		for i := s.Start; s.Step > 0 && i < s.End || s.Step < 0 && i > s.End; i += s.Step {
 			index = append(index, i)
 		}
-		if g = c.scatterAlong(g, s.Axis, n, index); g == nil {
+		if g = c.scatterAlong(g, s.Axis, n, index, false); g == nil {
 			return
 		}
 	}
@@ -88,11 +88,11 @@ func gradSliceStrided(c *Context, g *onnx.Value, cut []infer.Span) {
 	c.Add(0, g)
 }
 
-// scatterAlong puts the slices of g along an axis at these places among n, of which none is
-// named twice, zeros elsewhere.
-func (c *Context) scatterAlong(g *onnx.Value, axis int, n int64, places []int64) *onnx.Value {
-	zeros := c.e.filled(withExtent(g.Type.Shape, axis, onnx.Static(n)), g.Type.DType, 0)
-	return c.Op("ScatterElements", build.In(zeros, c.alongAxis(c.IntList(places...), axis, g), g), onnx.IntAttr("axis", int64(axis)))
+// scatterAlong puts the slices of g along an axis at these places among n, zeros elsewhere.
+// Twice: a place may be named more than once.
+func (c *Context) scatterAlong(g *onnx.Value, axis int, n int64, places []int64, twice bool) *onnx.Value {
+	zeros := c.e.filled(withExtent(g.Type.Shape, axis, onnx.Static(n)), scatteredType(g.Type.DType, twice), 0)
+	return c.e.scatter(zeros, c.alongAxis(c.IntList(places...), axis, g), g, axis, twice)
 }
 
 // alongAxis stretches a list of indices to like's shape, along that axis.
@@ -206,8 +206,7 @@ func gradPadMirror(c *Context, mode string, pads []int64) {
 		for i := -before; i < n+after; i++ {
 			index = append(index, from+mirrored(i-from, to-from, mode))
 		}
-		zeros := c.e.filled(withExtent(g.Type.Shape, axis, onnx.Static(n)), sumType(g.Type.DType), 0)
-		g = c.e.scatterAdd(zeros, c.alongAxis(c.IntList(index...), axis, g), g, axis)
+		g = c.scatterAlong(g, axis, n, index, true)
 	}
 	c.Add(0, g)
 }

@@ -168,6 +168,23 @@ func (e *engine) scatterAdd(x, indices, updates *onnx.Value, axis int) *onnx.Val
 	return e.cast(y, dtype)
 }
 
+// scatter puts updates at the places of zeros, of scatteredType, along an axis that indices name.
+// Twice: a place may be named more than once, and what goes there is added up.
+func (e *engine) scatter(zeros, indices, updates *onnx.Value, axis int, twice bool) *onnx.Value {
+	if twice {
+		return e.scatterAdd(zeros, indices, updates, axis)
+	}
+	return e.b.Op("ScatterElements", build.In(zeros, indices, updates), onnx.IntAttr("axis", int64(axis)))
+}
+
+// scatteredType is the type of the zeros that scatter takes for updates of a type.
+func scatteredType(d onnx.DType, twice bool) onnx.DType {
+	if twice {
+		return sumType(d)
+	}
+	return d
+}
+
 // sumType is the type in which numbers of a type are added up.
 func sumType(d onnx.DType) onnx.DType {
 	if d.IsHalf() {

@@ -11,6 +11,7 @@ package loss
 // Sigmoid and what it leaves of 1, as scikit-learn's is.
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -26,13 +27,8 @@ type source struct {
 	op string
 	// axis is that of the classes in the prediction, -1 where there is none.
 	axis int
-	// joined says that a Sigmoid is a Softmax of two classes, by what is joined to it.
-	joined bool
-}
-
-// means reports a kind of loss that is of what s reads.
-func (s *source) means(k kind) bool {
-	return slices.Contains(k.inverse, s.op) && !s.joined || slices.Contains(k.inverse, "Softmax") && s.joined
+	// as is the operator that it amounts to, "" where that is op.
+	as string
 }
 
 // before is the input of what made v, where the kind means that, arranged as v is, and
@@ -54,7 +50,7 @@ func (a *adder) before(v *onnx.Value, k kind) (*onnx.Value, *source, error) {
 		case made == nil:
 			path = append(path, n)
 			continue
-		case !made.means(k):
+		case !slices.Contains(k.inverse, cmp.Or(made.as, made.op)):
 			return nil, nil, fmt.Errorf("a %s made it, and %s is not of what that reads: choose another loss, or export the model without the %[1]s", made.op, k.name)
 		}
 		for _, n := range slices.Backward(path) {
@@ -117,7 +113,7 @@ func (a *adder) twoClasses(n *onnx.Node) (*onnx.Value, *source) {
 		half := a.Op("Mul", build.In(x, a.Scalar(x.Type.DType, 0.5)))
 		pair := build.In(half, half)
 		pair[1-i] = a.Op("Neg", build.In(half))
-		return a.Op("Concat", pair, onnx.IntAttr("axis", int64(axis))), &source{"Sigmoid", axis, true}
+		return a.Op("Concat", pair, onnx.IntAttr("axis", int64(axis))), &source{op: "Sigmoid", axis: axis, as: "Softmax"}
 	}
 	return nil, nil
 }

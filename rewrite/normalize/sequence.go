@@ -31,16 +31,20 @@ func sequences(s *state) error {
 	return nil
 }
 
-// list is what a sequence holds, where every step of putting it together is known.
-func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
-	var chain []*onnx.Node // of insertions and removals, the last one first
-	for ; ; seq = seq.Producer.In(0) {
-		if made(seq, "SequenceInsert") != nil || made(seq, "SequenceErase") != nil {
+// changes is the sequence that one began as, and the insertions and removals since, the last
+// one first.
+func changes(seq *onnx.Value) (first *onnx.Value, chain []*onnx.Node) {
+	for ; made(seq, "Identity", "SequenceInsert", "SequenceErase") != nil; seq = seq.Producer.In(0) {
+		if !seq.Producer.Is("Identity") {
 			chain = append(chain, seq.Producer)
-		} else if made(seq, "Identity") == nil {
-			break
 		}
 	}
+	return seq, chain
+}
+
+// list is what a sequence holds, where every step of putting it together is known.
+func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
+	seq, chain := changes(seq)
 	var list []*onnx.Value
 	if c := made(seq, "SequenceConstruct"); c != nil {
 		list = slices.Clone(c.Inputs)
@@ -78,10 +82,8 @@ func (s *state) list(seq *onnx.Value) ([]*onnx.Value, bool) {
 // each element gets whole.
 func (s *state) unmap(n *onnx.Node) error {
 	for _, v := range n.Inputs {
-		for made(v, "Identity", "SequenceInsert", "SequenceErase") != nil {
-			v = v.Producer.In(0)
-		}
-		if split := made(v, "SplitToSequence"); split != nil {
+		first, _ := changes(v)
+		if split := made(first, "SplitToSequence"); split != nil {
 			s.splitSequence(split)
 		}
 	}

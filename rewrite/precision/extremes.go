@@ -30,28 +30,33 @@ func (p *pass) extremes() {
 			continue
 		}
 		for i := range n.Inputs {
-			chain := p.extremeOf(n, i)
-			if chain == nil {
-				continue
-			}
-			for k, of := range chain {
+			var y *onnx.Value
+			for _, of := range p.extremeOf(n, i) {
 				if made[of] == nil {
-					again := p.g.CloneNode(of, of.Inputs, func(name string) string { return "remat/compare/" + name })
-					again.SetModule(of.Module())
-					again.SetOrigin(onnx.Origin{Pass: CastPass, Of: of.Label()})
-					if k > 0 {
-						again.SetInput(0, made[chain[k-1]].Out(0))
-					}
-					made[of] = again
-					edit.Before(n, again)
-					p.exactly(again)
+					made[of] = p.anew(of, y)
+					edit.Before(n, made[of])
 				}
+				y = made[of].Out(0)
 			}
-			n.SetInput(i, made[chain[len(chain)-1]].Out(0))
-			p.exactly(n)
+			if y != nil {
+				n.SetInput(i, y)
+				p.exactly(n)
+			}
 		}
 	}
 	edit.Apply()
+}
+
+// anew is a copy of a node for a comparison, of y where that is not nil.
+func (p *pass) anew(n *onnx.Node, y *onnx.Value) *onnx.Node {
+	again := p.g.CloneNode(n, n.Inputs, func(name string) string { return "remat/compare/" + name })
+	again.SetModule(n.Module())
+	again.SetOrigin(onnx.Origin{Pass: CastPass, Of: n.Label()})
+	if y != nil {
+		again.SetInput(0, y)
+	}
+	p.exactly(again)
+	return again
 }
 
 // exactly has a node of a comparison run in float32, where the CPU is to run it.

@@ -190,11 +190,8 @@ func partsOfUnknown(n *onnx.Node, declared map[string]onnx.Type) {
 		return
 	}
 	rank := len(whole.Type.Shape)
-	axis := int(n.Int("axis", 0))
-	if axis < 0 {
-		axis += rank
-	}
-	if axis < 0 || axis >= rank || whole.Type.Shape[axis].IsStatic() {
+	axis, ok := onnx.Axis(n.Int("axis", 0), rank)
+	if !ok || whole.Type.Shape[axis].IsStatic() {
 		return
 	}
 	for _, v := range n.Returns() {
