@@ -26,11 +26,12 @@ type point struct {
 	eraseShapes bool
 	// counted is the judge's peak of the point's own order, 0 before it was
 	// asked, and overhead the share of work repeated. legal is the legalized plan,
-	// nil before it was asked for, and judged its peak; plan is that plan moved.
-	counted     int64
-	overhead    float64
-	legal, plan *Plan
-	judged      int64
+	// nil before it was asked for, and judged its peak; plan is that plan moved, and moved
+	// its peak.
+	counted       int64
+	overhead      float64
+	legal, plan   *Plan
+	judged, moved int64
 	// tried: its neighbours have been visited.
 	tried bool
 }

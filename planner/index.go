@@ -54,6 +54,8 @@ type index struct {
 	// exploredAs is the result of the search behind optimal.
 	exploredAs  *explorer
 	exploreOnce sync.Once
+	reachOnce   sync.Once
+	reached     float64
 	// noneIs is the best order without recomputation.
 	noneIs     *legalized
 	noneErr    error

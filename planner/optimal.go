@@ -306,7 +306,7 @@ func optimalFrontier(p *Problem, budget int64, known func() int64) iter.Seq2[Can
 		}
 		for k := len(points) - 1; k >= 0; k-- {
 			q := points[k]
-			if ix.beyond(q.peak, min(budget, known())) {
+			if ix.beyond(q.peak, known()) || ix.outOfReach(q.peak, budget) {
 				continue
 			}
 			peak, err := ix.judged(q, budget)
@@ -358,43 +358,97 @@ func (ix *index) unlegalized(strategy string, q *point) *Plan {
 	return &Plan{Strategy: strategy, Schedule: schedule, ControlEdges: q.base.controlEdges, EraseShapes: q.eraseShapes}
 }
 
-// judged returns the judge's peak of a point: of its own order, or of the
-// legalized one where the first lies a little above the limit.
+// outOfReach reports a peak that neither counting barriers, nor legalizing, nor moves bring
+// within a budget.
+func (ix *index) outOfReach(peak, budget int64) bool {
+	if !ix.beyond(peak, budget) {
+		return false
+	}
+	if ix.beyond(peak-part(ix.tune.reachMost, peak), budget) {
+		return true
+	}
+	return ix.beyond(peak-part(ix.reach(), peak), budget)
+}
+
+// reach is the share of a peak that moves may take off a plan of the frontier: more than they
+// take off any of a few that lie spread on it. It does not depend on a budget, so a larger one
+// never leaves out a plan that a smaller one has.
+func (ix *index) reach() float64 {
+	ix.reachOnce.Do(func() {
+		tries := min(ix.tune.reachOps/max(len(ix.reads), 1), ix.tune.reachTries)
+		if !ix.tune.runs(stageMoves) || tries < ix.tune.reachLeast {
+			return
+		}
+		points := ix.explored().front.points
+		for k := range tries {
+			q := points[(2*k+1)*len(points)/(2*tries)]
+			if _, err := ix.settledAt(q); err != nil {
+				return
+			}
+			ix.reached = max(ix.reached, 1-float64(q.moved)/float64(q.judged))
+		}
+		ix.reached = min(ix.tune.reachFactor*ix.reached, ix.tune.reachMost)
+	})
+	return ix.reached
+}
+
+// judged returns the judge's peak of a point: of its own order, or, where that lies above the
+// limit but within reach of it, of the legalized one, or of that one moved.
 func (ix *index) judged(q *point, limit int64) (int64, error) {
-	if q.counted > 0 && (q.counted <= limit || ix.beyond(q.counted, limit)) {
+	if q.counted > 0 && (q.counted <= limit || ix.outOfReach(q.counted, limit)) {
 		return q.counted, nil
 	}
 	if q.legal == nil {
-		s, err := ix.p.spell(ix.unlegalized("optimal", q))
+		s, err := ix.spelledAt(q)
 		if err != nil {
 			return 0, err
 		}
-		if q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p); s.peak <= limit || ix.beyond(s.peak, limit) {
-			return s.peak, nil
+		if q.counted <= limit || ix.outOfReach(q.counted, limit) {
+			return q.counted, nil
 		}
-		s.findEarly()
-		s = ix.p.legalized(s)
-		q.legal, q.judged = s.plan, s.peak
+		ix.legalizedAt(q, s)
 	}
-	return q.judged, nil
+	if q.judged <= limit || ix.outOfReach(q.judged, limit) || ix.reach() == 0 {
+		return q.judged, nil
+	}
+	_, err := ix.settledAt(q)
+	return q.moved, err
+}
+
+// spelledAt counts the plan of a point in its own order.
+func (ix *index) spelledAt(q *point) (*legalized, error) {
+	s, err := ix.p.spell(ix.unlegalized("optimal", q))
+	if err == nil {
+		q.counted, q.overhead = s.peak, s.plan.Overhead(ix.p)
+	}
+	return s, err
+}
+
+// legalizedAt legalizes the plan of a point.
+func (ix *index) legalizedAt(q *point, s *legalized) *legalized {
+	s.findEarly()
+	s = ix.p.legalized(s)
+	q.legal, q.judged = s.plan, s.peak
+	return s
 }
 
 // settledAt returns the plan of a point, legalized and moved.
 func (ix *index) settledAt(q *point) (*Plan, error) {
-	if q.plan == nil {
-		pl := q.legal
-		if pl == nil {
-			pl = ix.unlegalized("optimal", q)
-		}
-		s, err := ix.p.count(pl)
-		if err != nil {
-			return nil, err
-		}
-		if q.legal == nil {
-			s = ix.p.legalized(s)
-		}
-		q.plan = ix.p.moved(s).plan
+	if q.plan != nil {
+		return q.plan, nil
 	}
+	var s *legalized
+	var err error
+	if q.legal != nil {
+		s, err = ix.p.count(q.legal)
+	} else if s, err = ix.spelledAt(q); err == nil {
+		s = ix.legalizedAt(q, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s = ix.p.moved(s)
+	q.plan, q.moved = s.plan, s.peak
 	return q.plan, nil
 }
 

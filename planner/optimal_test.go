@@ -31,23 +31,16 @@ func within(p *Problem, budget int64) (*Plan, error) {
 	return nil, &InfeasibleError{Budget: budget, Least: least, LowerBound: LowerBound(p)}
 }
 
-// leastPeak judges the low end of the frontier.
+// leastPeak is the least peak of the frontier's plans, moved where a budget would have it.
 func (ix *index) leastPeak(points []*point) (int64, error) {
-	least := int64(-1)
+	least := int64(math.MaxInt64)
 	for _, q := range points {
-		if least >= 0 && ix.beyond(q.peak, least) {
-			break
-		}
-		limit := least - 1
-		if least < 0 {
-			limit = q.peak // any
-		}
-		peak, err := ix.judged(q, limit)
-		if err != nil {
+		if _, err := ix.settledAt(q); err != nil {
 			return 0, err
 		}
-		if least < 0 || peak < least {
-			least = peak
+		least = min(least, q.counted, q.judged)
+		if !ix.outOfReach(max(q.peak, q.counted, q.judged), q.moved) {
+			least = min(least, q.moved)
 		}
 	}
 	return least, nil
@@ -98,6 +91,36 @@ func TestBudgetIsMonotone(t *testing.T) {
 		if infeasible.LowerBound > infeasible.Least {
 			t.Errorf("%s: %v", name, infeasible)
 		}
+	}
+}
+
+// TestBudgetCountsMoves: within a budget that only moves bring a plan of the frontier to,
+// nothing that repeats more is taken.
+func TestBudgetCountsMoves(t *testing.T) {
+	r := rand.New(rand.NewSource(5))
+	moved := 0
+	for i := range 8 {
+		p := random(r, 40)
+		ix := p.indexed()
+		for _, q := range ix.explored().front.points {
+			if _, err := ix.settledAt(q); err != nil {
+				t.Fatal(err)
+			}
+			if q.moved >= min(q.counted, q.judged) || ix.outOfReach(q.judged, q.moved) {
+				continue
+			}
+			moved++
+			plan, err := within(p, q.moved)
+			if err != nil {
+				t.Fatalf("random%d: %d bytes: %v", i, q.moved, err)
+			}
+			if v, err := Judge(p, plan); err != nil || v.Peak > q.moved || v.Overhead > q.overhead {
+				t.Errorf("random%d: %d bytes at %g more work: %+v, %v", i, q.moved, q.overhead, v, err)
+			}
+		}
+	}
+	if moved < 10 {
+		t.Errorf("%d plans are moved", moved)
 	}
 }
 

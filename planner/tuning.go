@@ -95,6 +95,12 @@ type tuning struct {
 	leastTries, leastOps int
 	// beyondShare of a peak is more than counting barriers or legalizing changes.
 	beyondShare float64
+	// reachFactor times what moves take off a few plans spread over the frontier is more than
+	// they take off any, and so is reachMost of the peak. reachOps bounds the operators of
+	// these plans together, which are at most reachTries; where they would be fewer than
+	// reachLeast, in a large graph, none is moved for a budget.
+	reachOps, reachTries, reachLeast int
+	reachFactor, reachMost           float64
 
 	// Segments (segments.go, selective.go).
 
@@ -203,6 +209,7 @@ var standard = tuning{
 	searchOps: 2_000_000, minVisits: 400, maxVisits: 4000, seedSpacing: 16, polishSpacing: 2,
 	sweepSteps: 40, sweepFrom: 1. / 16, maxSingles: 400, kindsReserve: 1. / 3, singlesReserve: 0.5, pathSteps: 16,
 	exhaustiveStash: 12, narrowOps: 1500, nearLeast: 0.01, leastTries: 12, leastOps: 40_000, beyondShare: 1. / 64,
+	reachOps: 15_000, reachTries: 8, reachLeast: 3, reachFactor: 1.5, reachMost: 0.15,
 	polishWork: 0.002, polishGain: 0.002, polishTries: 48, selectiveSteps: 10, selectiveWork: 0.05,
 	legalizeRounds: 3, legalizeHalves: 48, legalizeSingles: 32,
 	moveNodes: 80_000, moveSteps: 30, moveTries: 24, moveRun: 12, moveReach: 40, moveChecks: 2, moveFar: 6, moveSet: 64, moveGrowth: 8,
