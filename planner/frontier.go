@@ -75,8 +75,8 @@ type explorer struct {
 	narrow []*point
 	// cuts are the minimum cuts of the sweep, found once.
 	cuts [][]bool
-	// visits counts the evaluations left.
-	visits int
+	// visits counts the evaluations left, added the points that joined the frontier.
+	visits, added int
 	// seen are the schedules that moves led to, by hash; nil: simulate each.
 	seen map[uint64]struct{}
 	// stopped reports that the search is to end.
@@ -134,6 +134,7 @@ func (e *explorer) record(keep []bool, m mode, peak int64) bool {
 	if e.front.covered(peak, work) || !e.ix.keepsLimits(keep) {
 		return false
 	}
+	e.added++
 	e.front.add(&point{peak: peak, work: work, mode: m, base: e.base, eraseShapes: e.sim.eraseShapes, keep: append([]bool(nil), keep...)})
 	return true
 }

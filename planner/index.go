@@ -45,6 +45,8 @@ type index struct {
 	topo []int
 	// plainBase and leanBase are the orders that plans are built on: see order.go.
 	plainBase, leanBase *baseOrder
+	// orders are all that were tried for them.
+	orders []*baseOrder
 	// wanted are the orders that both begin with.
 	wanted [][]int
 	// weighed are the peaks of the orders tried for them.

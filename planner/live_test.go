@@ -56,7 +56,7 @@ func TestMovesAreSeenOnce(t *testing.T) {
 			before := ix.events
 			e := newExplorer(ix, base, ix.searchVisits())
 			e.seen = seen
-			e.seeds()
+			e.seeds(true)
 			e.sweep()
 			e.localSearch()
 			e.paths()

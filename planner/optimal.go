@@ -11,7 +11,9 @@ import (
 //
 //  1. Seeds: everything kept; the boundaries of the layers; and the minimum
 //     cuts at a sweep of prices of memory (mincut.go), which are the best
-//     sets if only what crosses from forward to backward counted.
+//     sets if only what crosses from forward to backward counted. Of the orders
+//     that were tried for the base order (order.go) each is begun so: which one
+//     suits a set depends on the set, so every point keeps the order it was found by.
 //  2. Pareto local search: from each point of the frontier flip one value, or
 //     one kind of value in all layers alike, where it bears on the peak; what
 //     no visited plan beats joins the frontier. Kinds come from the structure
@@ -26,7 +28,8 @@ import (
 // never cost less than the one for a larger: the frontier is computed once,
 // and a budget picks the cheapest plan on it that the judge finds within.
 //
-// Weakness: the base order of backward is fixed during the search.
+// Weakness: the orders of backward are those that suit a step with everything kept, or
+// little; none is made for a point of the frontier.
 
 // searchVisits bounds the evaluations of one search.
 func (ix *index) searchVisits() int {
@@ -70,25 +73,66 @@ func explore(ix *index, base *baseOrder) *explorer {
 		e.exhaust(bases)
 		return e
 	}
-	erases := ix.erases()
-	for _, eraseShapes := range []bool{false, erases} {
-		e.sim.eraseShapes = eraseShapes
-		e.seeds()
-		e.sweep()
-		if !erases || e.visits <= 0 {
-			break
+	e.begin()
+	if plain := ix.plain(); plain != base { // which may hold less where all is kept
+		e.on(plain, false)
+		e.visit(ix.keepAll())
+	}
+	if ix.tune.runs(stageOrders) {
+		for _, other := range ix.orders {
+			if other != base {
+				e.beginBy(other)
+			}
 		}
 	}
-	if plain := ix.plain(); plain != base { // which may hold less where all is kept
-		e.base, e.low, e.sim.eraseShapes = plain, plain.lowerer(ix), false
-		e.visit(ix.keepAll())
-		e.base, e.low = base, base.lowerer(ix)
-	}
+	e.on(base, false)
 	e.localSearch()
 	if ix.tune.runs(stagePaths) {
 		e.paths()
 	}
 	return e
+}
+
+// on has the explorer visit plans on a base order.
+func (e *explorer) on(base *baseOrder, eraseShapes bool) {
+	e.base, e.low, e.sim.eraseShapes = base, base.lowerer(e.ix), eraseShapes
+}
+
+// begin visits what a search by its base order begins with.
+func (e *explorer) begin() {
+	for _, e.sim.eraseShapes = range e.erasing() {
+		if e.visits <= 0 {
+			return
+		}
+		e.seeds(true)
+		e.sweep()
+	}
+}
+
+// beginBy visits the like by another order, as long as that adds points to the frontier. It
+// takes no visits from what follows.
+func (e *explorer) beginBy(other *baseOrder) {
+	left := e.visits
+	for _, eraseShapes := range slices.Backward(e.erasing()) {
+		e.on(other, eraseShapes)
+		before := e.added
+		e.seeds(false)
+		e.sweep()
+		if e.added == before {
+			break
+		}
+	}
+	if !e.stopped() {
+		e.visits = left
+	}
+}
+
+// erasing lists whether shapes are erased, in turn.
+func (e *explorer) erasing() []bool {
+	if e.ix.erases() {
+		return []bool{false, true}
+	}
+	return []bool{false}
 }
 
 // searchNarrowed adds, once, what a second search finds that keeps all that backward views. It
@@ -112,7 +156,7 @@ func (e *explorer) searchNarrowed() {
 		for r := range keep {
 			keep[r] = keep[r] || narrow.pinned[r]
 		}
-		e.base, e.low, e.sim.eraseShapes = base, base.lowerer(ix), q.eraseShapes
+		e.on(base, q.eraseShapes)
 		peak := e.sim.run(e.low.scheduleIn(keep, q.mode))
 		found := &point{peak: peak, work: e.low.work, mode: q.mode, base: base, eraseShapes: q.eraseShapes, keep: keep}
 		if e.narrow = append(e.narrow, found); !e.front.covered(peak, e.low.work) {
@@ -141,8 +185,8 @@ func (e *explorer) concede() {
 }
 
 // seeds visits what everybody knows: everything, nothing, each k-th boundary,
-// as it is and, the closest ones, polished; in every mode.
-func (e *explorer) seeds() {
+// as it is and, where that is asked for, the closest ones polished; in every mode.
+func (e *explorer) seeds(polished bool) {
 	ix := e.ix
 	e.visit(ix.keepAll())
 	e.visit(make([]bool, len(ix.root)))
@@ -160,7 +204,7 @@ func (e *explorer) seeds() {
 		for m := range e.modes() {
 			e.try(keep, m)
 		}
-		if k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.eraseShapes {
+		if !polished || k > ix.tune.polishSpacing || !ix.tune.runs(stageSeedPolish) || ix.p.Static && !e.sim.eraseShapes {
 			continue
 		}
 		e.polish(keep, bounds, tailOf(bounds), true)

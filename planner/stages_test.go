@@ -55,7 +55,7 @@ var stageNames = []struct {
 	{"orders: control edges", stageInversions | stageDeferrals},
 	{"orders: flips", stageFlips}, {"orders: prune", stagePrune},
 	{"orders: lean ones", stageLean},
-	{"search: seeds", stageSeeds}, {"search: polished seeds", stageSeedPolish},
+	{"search: orders", stageOrders}, {"search: seeds", stageSeeds}, {"search: polished seeds", stageSeedPolish},
 	{"search: cuts at the peak", stageSweepPeak}, {"search: cuts evenly", stageSweepEven},
 	{"search: both cuts", stageSweepPeak | stageSweepEven},
 	{"search: kinds", stageKinds}, {"search: singles", stageSingles}, {"search: paths", stagePaths},

@@ -170,6 +170,7 @@ const (
 	stageSingles                      // search: flips of single values
 	stagePaths                        // search: sets between neighbours
 	stageErase                        // search: shapes erased
+	stageOrders                       // search: several orders
 	stageBrief                        // search: what is computed again held briefly
 	stagePolish                       // segments: values of the first and last segment
 	stageLegalize                     // early nodes wait where they may
