@@ -73,6 +73,40 @@ out y float32[4,2]
 	}
 }
 
+// TestPackedAlike: constants of other shapes share a pack where its bytes are the same: zeros of
+// any, as states to begin with, and columns that the layout fills with zeros.
+func TestPackedAlike(t *testing.T) {
+	ones := func(n int) string { return "[" + strings.TrimSuffix(strings.Repeat("1, ", n), ", ") + "]" }
+	for _, c := range []struct {
+		name, v, w, attributes string
+		rows                   int
+	}{
+		{"zeros", "float32[2,6] = [0,0,0,0,0,0,0,0,0,0,0,0]", "float32[2,4] = [0,0,0,0,0,0,0,0]", "", 2},
+		{"padded", "float32[2,3] = [1,2,0,3,4,0]", "float32[2,2] = [1,2,3,4]", "", 2},
+		{"padded, transposed", "float32[2,3] = [1,2,0,3,4,0]", "float32[2,2] = [1,3,2,4]", "transB=1", 2},
+		{"ones", "float32[2,3] = [1,1,1,1,1,1]", "float32[2,2] = [1,1,1,1]", "", 2},
+		{"filled", "float32[2,16] = " + ones(32), "float32[1,32] = " + ones(32), "", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, got := predictedAndMeasured(t, fmt.Sprintf(`model ir=10 opset=20
+graph g {
+in x float32[4,2]
+in z float32[4,%d]
+init v %s
+init w %s
+a = Gemm(x, v)
+y = Gemm(z, w) {%s}
+out a float32[4,a]
+out y float32[4,b]
+}
+`, c.rows, c.v, c.w, c.attributes), nil)
+			if s := p.Session.Bytes(); s != got.session {
+				t.Errorf("session of %d bytes, measured %d", s, got.session)
+			}
+		})
+	}
+}
+
 // TestWidenedByEachNorm: what a norm widens of a half type, no other one shares, not even of
 // the same constant.
 func TestWidenedByEachNorm(t *testing.T) {

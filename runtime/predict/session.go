@@ -10,9 +10,9 @@ package predict
 //	                              ConvTranspose's in the arena, others beside it
 //
 // A packed weight's original is given up where nothing else reads it, and
-// weights of equal content are packed once, so is a symmetric one that a Gemm reads
-// transposed as well. Each norm widens its own. The packed layout rounds the
-// columns of a matrix up to 16.
+// weights that are packed into the same bytes are packed once, whatever their shapes
+// and whether a Gemm reads one transposed. Each norm widens its own. The packed layout
+// rounds the columns of a matrix up to 16 with zeros.
 //
 // On a device it holds all constants that nodes read there, and what kernels keep.
 //
@@ -21,6 +21,8 @@ package predict
 // compared, as that would read files of any size.
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/internal/step"
@@ -61,12 +63,36 @@ func (s Session) direct() int64 {
 
 const (
 	packedColumns = 16
+	packedDepth   = 256     // rows of one block of columns
 	mostCompared  = 1 << 20 // bytes of one weight
 )
 
 // packed is the layout of one matrix: depth rows, columns rounded up.
 func packed(depth, columns int64) int64 {
 	return (columns + packedColumns - 1) / packedColumns * packedColumns * depth * 4
+}
+
+// panels is how a matrix lies packed: packedDepth rows at a time, of these packedColumns columns at
+// a time, row by row, with zeros for columns that there are not.
+func panels(data []byte, depth, columns int, transposed bool) []byte {
+	const size = 4
+	out := make([]byte, packed(int64(depth), int64(columns)))
+	to := 0
+	for top := 0; top < depth; top += packedDepth {
+		for left := 0; left < columns; left += packedColumns {
+			for k := top; k < min(top+packedDepth, depth); k++ {
+				for j := left; j < min(left+packedColumns, columns); j++ {
+					from := k*columns + j
+					if transposed {
+						from = j*depth + k
+					}
+					copy(out[to+(j-left)*size:][:size], data[from*size:])
+				}
+				to += packedColumns * size
+			}
+		}
+	}
+	return out
 }
 
 // A packing says how much of input i a kernel packs; 0: nothing. All pack
@@ -157,8 +183,15 @@ type pack struct {
 
 // A layout is a constant as a kernel packs it: a transposed matrix by its columns.
 type layout struct {
-	v          *onnx.Value
-	transposed bool
+	v                  *onnx.Value
+	matrix, transposed bool
+	// key tells what is packed, where it was asked for; empty where that is not known.
+	key string
+}
+
+// layoutOf is how n packs the constant v.
+func layoutOf(n *onnx.Node, v *onnx.Value) *layout {
+	return &layout{v: v, matrix: slices.Contains([]string{"MatMul", "Gemm", "FusedMatMul", "FusedGemm"}, n.OpType()), transposed: n.Int("transB", 0) != 0}
 }
 
 // session adds up what the kernels pack, and the small initializers of which
@@ -168,7 +201,7 @@ func session(b *builder) Session {
 		return deviceSession(b)
 	}
 	var s Session
-	done := map[pack][]layout{}
+	done := map[pack][]*layout{}
 	unpacked := map[*onnx.Value]bool{} // still read in its own layout
 	seen := map[*onnx.Value]bool{}
 	for _, n := range b.Nodes {
@@ -177,7 +210,7 @@ func session(b *builder) Session {
 				continue
 			}
 			seen[v] = true
-			p, l := pack{n.OpType(), packedBytes(n, i, v)}, layout{v, n.Int("transB", 0) != 0}
+			p, l := pack{n.OpType(), packedBytes(n, i, v)}, layoutOf(n, v)
 			if p.bytes == 0 {
 				unpacked[v] = true
 			} else if ofNorm(n) || !slices.ContainsFunc(done[p], l.same) {
@@ -236,19 +269,40 @@ func deviceSession(b *builder) (s Session) {
 }
 
 // same compares what is packed of two constants, of equal size.
-func (l layout) same(m layout) bool {
-	turned := l.transposed != m.transposed
-	if l.v == m.v && !turned {
+func (l *layout) same(m *layout) bool {
+	if l.v == m.v && l.transposed == m.transposed {
 		return true
 	}
-	a, b := compared(l.v), compared(m.v)
-	switch {
-	case a == nil || b == nil:
-		return false
-	case turned:
-		return a.IsTransposeOf(b)
+	a, b := l.content(), m.content()
+	return a != "" && a == b
+}
+
+// content tells what is packed of a constant: of a matrix by its bytes, of others by their shape and
+// elements. It is empty where the constant is too large to be compared.
+func (l *layout) content() string {
+	if l.key != "" {
+		return l.key
 	}
-	return a.Equal(b)
+	t := compared(l.v)
+	if t == nil {
+		return ""
+	}
+	data, err := t.Bytes()
+	if err != nil {
+		return ""
+	}
+	dims, sum := t.Dims(), sha256.New()
+	switch {
+	case !l.matrix:
+		fmt.Fprint(sum, dims)
+	case l.transposed:
+		data = panels(data, int(dims[1]), int(dims[0]), true)
+	default:
+		data = panels(data, int(dims[0]), int(dims[1]), false)
+	}
+	sum.Write(data)
+	l.key = string(sum.Sum(nil))
+	return l.key
 }
 
 // compared is a constant's content, nil where it is too large to be compared.
