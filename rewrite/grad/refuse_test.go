@@ -22,6 +22,7 @@ func TestRefusedForms(t *testing.T) {
 		{"free stride", "in x F[1,1,n]\nin w F[1,1,2]\ny = Conv(x, w) {strides=[2]}", "give --dim"},
 		{"rest of a stride", "in x F[1,1,4]\nin w F[1,1,2]\ny = ConvTranspose(x, w) {dilations=[4], output_padding=[3]}", "output_padding 3 along axis 2, whose stride is 1"},
 		{"column order", "in x F[1,1,4,4]\ny, i = MaxPool(x) {kernel_shape=[2, 2], storage_order=1}", "storage_order"},
+		{"pool of elements apart, padded by rule", "in x F[1,1,8]\ny = AveragePool(x) {kernel_shape=[2], dilations=[3], auto_pad=\"SAME_UPPER\"}", "export with pads"},
 		{"free diagonal", "in x F[n,n]\ny = Einsum(x) {equation=\"ii->i\"}", "give --dim"},
 		{"half a spectrum of another length", "in x F[2,5,2]\ninit n int64[] = 4\ny = DFT(x, n) {inverse=1, onesided=1}", "to 4 places of 5"},
 		{"free image of regions", "in x F[1,1,h,6]\ninit r F[1,4] = [0, 0, 4, 4]\ninit b int64[1] = [0]\ny = RoiAlign(x, r, b) {sampling_ratio=2}", "give --dim"},

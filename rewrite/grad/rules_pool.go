@@ -60,7 +60,12 @@ func gradMaxPool(c *Context) {
 // allows, to what there is.
 func (c *Context) poolWindows() []window {
 	list := c.windows(c.In(0), c.Out(0), c.Node.Ints("kernel_shape"))
+	mode := c.Node.Str("auto_pad", "NOTSET")
 	for i, w := range list {
+		if w.dilation != 1 && (mode == "SAME_UPPER" || mode == "SAME_LOWER") {
+			c.Fail("auto_pad %s with dilations: ONNX Runtime pads a pool as if it had none, and makes fewer elements than the axis has; export with pads", mode)
+			return nil
+		}
 		if w.out == 1 && w.in >= 0 && w.dilation == 1 {
 			list[i].kernel = min(w.kernel, w.in+w.before+w.after)
 		}

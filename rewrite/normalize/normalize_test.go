@@ -90,6 +90,10 @@ var cases = []struct {
 	{"swap through joined axes", "transposes", "in q float32[2,2,3,4]\nin k float32[2,3,2,4]\nb = Transpose(k) {perm=[0, 2, 1, 3]}\ninit s int64[3] = [4, 3, 4]\ninit u int64[4] = [2, 2, 4, 3]\nc = Reshape(b, s)\nt = Transpose(c) {perm=[0, 2, 1]}\nd = Reshape(t, u)\ny = MatMul(q, d)", "MatMul Transpose"},
 	{"swap between joined axes", "transposes", "in q float32[2,2,3,4]\nin k float32[2,2,3,4]\ninit s int64[3] = [4, 3, 4]\ninit u int64[4] = [2, 2, 4, 3]\nc = Reshape(k, s)\nt = Transpose(c) {perm=[0, 2, 1]}\nd = Reshape(t, u)\ny = MatMul(q, d)", "MatMul Transpose"},
 	{"recurrence of a batch", "layouts", "in x float32[2,3,2]\n" + recurrence + "y, h, d = LSTM(x, w, r, _, _, h0, h0) {hidden_size=1, layout=1}", "LSTM Transpose Transpose Transpose"},
+	{"dilated to the same extent", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\", dilations=[3], kernel_shape=[2]}", "Conv"},
+	{"dilated to the same extent, more before", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_LOWER\", dilations=[3]}", "Conv"},
+	{"dilated, a step of 2", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\", dilations=[3], strides=[2]}", "Conv"},
+	{"the same extent, not dilated", "", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\"}", "Conv"},
 	{"equal nodes", "commons", "in x float32[2,3]\na = Relu(x)\nb = Relu(x)\ny = Mul(a, b)", "Mul Relu"},
 }
 
@@ -102,9 +106,15 @@ func branchBody(rank string) string {
 // recurrence is what an LSTM of two sequences and one unit reads beside them.
 const recurrence = "init w float32[1,4,2] = [1,-1,0.5,0.25,2,-0.5,1,0.5]\ninit r float32[1,4,1] = [1,0.5,-1,0.25]\ninit h0 float32[2,1,1] = [0.5,-0.5]\n"
 
+// kernels are those of a convolution along one axis.
+const kernels = "init w float32[3,2,2] = [1,-1,0.5,0.25,2,-0.5,1,0.5,-2,3,0.75,1.5]\n"
+
 // spelled are the cases that ONNX Runtime has no kernel for, as it can run them.
 var spelled = map[string]string{
-	"recurrence of a batch": "in x float32[2,3,2]\n" + recurrence + "a = Transpose(x) {perm=[1,0,2]}\nb = Transpose(h0) {perm=[1,0,2]}\nc = LSTM(a, w, r, _, _, b, b) {hidden_size=1}\ny = Transpose(c) {perm=[2,0,1,3]}",
+	"dilated to the same extent":              "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3]}",
+	"dilated to the same extent, more before": "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[2,1], dilations=[3]}",
+	"dilated, a step of 2":                    "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3], strides=[2]}",
+	"recurrence of a batch":                   "in x float32[2,3,2]\n" + recurrence + "a = Transpose(x) {perm=[1,0,2]}\nb = Transpose(h0) {perm=[1,0,2]}\nc = LSTM(a, w, r, _, _, b, b) {hidden_size=1}\ny = Transpose(c) {perm=[2,0,1,3]}",
 }
 
 const lnBody = "in x float32[2,3]\ninit ax int64[1] = [-1]\nm = ReduceMean(x, ax)\nd = Sub(x, m)\ninit two float32[] = 2\np = Pow(d, two)\nv = ReduceMean(p, ax)\ninit eps float32[] = 0.00001\nw = Add(v, eps)\ns = Sqrt(w)\n"

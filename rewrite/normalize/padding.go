@@ -1,0 +1,58 @@
+package normalize
+
+// Convolutions with dilations whose padding is to keep the extents are given that padding as
+// numbers: ONNX Runtime has no kernel for them otherwise ("Dilation not supported for
+// AutoPadType::SAME_UPPER"), though TorchScript's exporter writes them of padding="same".
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+func paddings(s *state) error {
+	for _, n := range s.nodes() {
+		mode, dilations := n.Str("auto_pad", "NOTSET"), n.Ints("dilations")
+		apart := slices.ContainsFunc(dilations, func(d int64) bool { return d != 1 })
+		if !n.Is("Conv") || !apart || mode != "SAME_UPPER" && mode != "SAME_LOWER" {
+			continue
+		}
+		if pads := keepingPads(n, mode, dilations); pads != nil {
+			n.RemoveAttr("auto_pad")
+			n.SetAttr(onnx.IntsAttr("pads", pads...))
+			s.count++
+		}
+	}
+	return nil
+}
+
+// keepingPads are a convolution's pads, those before each axis and then those behind, with which it makes one
+// element of each stride; nil where an extent that they depend on is not known.
+func keepingPads(n *onnx.Node, mode string, dilations []int64) []int64 {
+	x, kernel, strides := n.In(0), n.Ints("kernel_shape"), n.Ints("strides")
+	axes := len(dilations)
+	if len(kernel) == 0 && rank(n.In(1)) == axes+2 {
+		kernel, _ = n.In(1).Type.Shape[2:].Ints()
+	}
+	if len(strides) == 0 {
+		strides = slices.Repeat([]int64{1}, axes)
+	}
+	if len(kernel) != axes || len(strides) != axes || rank(x) != axes+2 {
+		return nil
+	}
+	pads := make([]int64, 2*axes)
+	for i := range axes {
+		total := dilations[i] * (kernel[i] - 1)
+		if strides[i] != 1 {
+			in, ok := x.Type.Shape[i+2].Int()
+			if !ok {
+				return nil
+			}
+			out := (in + strides[i] - 1) / strides[i]
+			total += (out-1)*strides[i] + 1 - in
+		}
+		pads[i], pads[axes+i] = traits.SplitPads(max(total, 0), mode)
+	}
+	return pads
+}
