@@ -105,9 +105,14 @@ func handsOn(n *onnx.Node) bool {
 }
 
 // noops removes nodes that hand on one of their inputs for the number that the other is
-// (NoopElimination and ExpandElimination of ONNX Runtime).
+// (NoopElimination and ExpandElimination of ONNX Runtime), and biases of zeros, which dynamo's
+// exporter makes for convolutions that have none: along three axes of a shape that no kernel takes.
 func noops(s *state) error {
 	for _, n := range slices.Clone(s.g.Nodes) {
+		if n.Is("Conv", "ConvTranspose") && n.In(2).Behind("Expand").IsZero() {
+			n.SetInputs(n.In(0), n.In(1))
+			s.count++
+		}
 		y := n.Out(0)
 		if y == nil || y.IsOutput() {
 			continue

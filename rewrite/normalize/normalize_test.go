@@ -33,6 +33,9 @@ var cases = []struct {
 	{"divided by 1", "noops", "in x float32[2,3]\ninit k float32[] = 1\na = Div(x, k)\ny = Relu(a)", "Relu"},
 	{"times 1 and plus 0", "noops", "in x float32[2,3]\ninit k float32[1] = [1]\ninit o float32[] = 0\na = Mul(k, x)\nb = Add(a, o)\nc = Sub(b, o)\ny = Relu(c)", "Relu"},
 	{"expanded to its shape", "noops", "in x float32[2,3]\ninit s int64[2] = [1,3]\na = Expand(x, s)\ny = Relu(a)", "Relu"},
+	{"bias of zeros", "noops", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 0\ninit s int64[1] = [3]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv"},
+	{"bias of zeros that no kernel takes", "noops", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 0\ninit s int64[2] = [3,2]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv"},
+	{"bias of ones", "", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 1\ninit s int64[1] = [3]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv Expand"},
 	{"1 over x, and 0 less x", "", "in x float32[2,3]\ninit k float32[] = 1\ninit o float32[] = 0\na = Div(k, x)\ny = Sub(o, a)", "Div Sub"},
 	{"times 1 of more axes", "", "in x float32[2,3]\ninit k float32[1,1,1] = [1]\na = Mul(x, k)\ny = Relu(a)", "Mul Relu"},
 	{"expanded", "", "in x float32[1,3]\ninit s int64[2] = [2,3]\na = Expand(x, s)\ny = Relu(a)", "Expand Relu"},
@@ -111,6 +114,7 @@ const kernels = "init w float32[3,2,2] = [1,-1,0.5,0.25,2,-0.5,1,0.5,-2,3,0.75,1
 
 // spelled are the cases that ONNX Runtime has no kernel for, as it can run them.
 var spelled = map[string]string{
+	"bias of zeros that no kernel takes":      "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w)",
 	"dilated to the same extent":              "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3]}",
 	"dilated to the same extent, more before": "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[2,1], dilations=[3]}",
 	"dilated, a step of 2":                    "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3], strides=[2]}",
