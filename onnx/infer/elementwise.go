@@ -12,6 +12,14 @@ func same(c *ctx) error {
 	return nil
 }
 
+// sameFloat is same for operators that are defined for floats only.
+func sameFloat(c *ctx) error {
+	if d := c.dtype(0); d != onnx.Undefined && !d.IsFloat() {
+		return fmt.Errorf("%s, where ONNX takes floats, and ONNX Runtime refuses the file too; TorchScript's exporter writes this of torch.outer of whole numbers and others, and cuts these to whole numbers: export with dynamo=True", d)
+	}
+	return same(c)
+}
+
 // sameAs: output 0 has the shape of input 0 and another element type.
 func sameAs(d onnx.DType) func(*ctx) error {
 	return func(c *ctx) error {
