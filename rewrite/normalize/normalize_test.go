@@ -97,6 +97,8 @@ var cases = []struct {
 	{"dilated to the same extent, more before", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_LOWER\", dilations=[3]}", "Conv"},
 	{"dilated, a step of 2", "paddings", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\", dilations=[3], strides=[2]}", "Conv"},
 	{"the same extent, not dilated", "", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\"}", "Conv"},
+	{"choice between masks", "choices", maskBody + "m = Where(a, b, c)\n" + maskRead, "And And Less Less Less Not Or Where"},
+	{"mask filled", "choices", maskBody + "init k bool[] = true\nm = Where(a, k, c)\n" + maskRead, "And And Less Less Not Or Where"},
 	{"equal nodes", "commons", "in x float32[2,3]\na = Relu(x)\nb = Relu(x)\ny = Mul(a, b)", "Mul Relu"},
 }
 
@@ -109,11 +111,19 @@ func branchBody(rank string) string {
 // recurrence is what an LSTM of two sequences and one unit reads beside them.
 const recurrence = "init w float32[1,4,2] = [1,-1,0.5,0.25,2,-0.5,1,0.5]\ninit r float32[1,4,1] = [1,0.5,-1,0.25]\ninit h0 float32[2,1,1] = [0.5,-0.5]\n"
 
+// maskBody makes masks of three shapes, maskRead reads m, one of the largest.
+const (
+	maskBody = "in x float32[2,3]\nin u float32[3]\nin w float32[2,1]\ninit z float32[] = 0\na = Less(u, z)\nb = Less(x, z)\nc = Less(w, z)\n"
+	maskRead = "y = Where(m, x, w)"
+)
+
 // kernels are those of a convolution along one axis.
 const kernels = "init w float32[3,2,2] = [1,-1,0.5,0.25,2,-0.5,1,0.5,-2,3,0.75,1.5]\n"
 
 // spelled are the cases that ONNX Runtime has no kernel for, as it can run them.
 var spelled = map[string]string{
+	"choice between masks":                    maskBody + "p = And(a, b)\nq = Not(a)\nr = And(q, c)\nm = Or(p, r)\n" + maskRead,
+	"mask filled":                             maskBody + "m = Or(a, c)\n" + maskRead,
 	"bias of zeros that no kernel takes":      "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w)",
 	"dilated to the same extent":              "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3]}",
 	"dilated to the same extent, more before": "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[2,1], dilations=[3]}",
