@@ -109,7 +109,7 @@ func handsOn(n *onnx.Node) bool {
 // exporter makes for convolutions that have none: along three axes of a shape that no kernel takes.
 func noops(s *state) error {
 	for _, n := range slices.Clone(s.g.Nodes) {
-		if n.Is("Conv", "ConvTranspose") && n.In(2).Behind("Expand").IsZero() {
+		if n.Is("Conv", "ConvTranspose") && filledWithZeros(n.In(2)) {
 			n.SetInputs(n.In(0), n.In(1))
 			s.count++
 		}
@@ -123,6 +123,16 @@ func noops(s *state) error {
 		}
 	}
 	return nil
+}
+
+// filledWithZeros reports what is made by filling a shape with zeros. A stored tensor of zeros
+// may be a parameter.
+func filledWithZeros(v *onnx.Value) bool {
+	if v == nil || v.Producer == nil {
+		return false
+	}
+	zero, known := v.Producer.In(0).Number()
+	return v.Producer.Is("ConstantOfShape") && v.IsZero() || v.Producer.Is("Expand") && known && zero == 0
 }
 
 // neutralTo is the input that a node hands on if it does not broadcast it, nil for none.

@@ -35,6 +35,7 @@ var cases = []struct {
 	{"expanded to its shape", "noops", "in x float32[2,3]\ninit s int64[2] = [1,3]\na = Expand(x, s)\ny = Relu(a)", "Relu"},
 	{"bias of zeros", "noops", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 0\ninit s int64[1] = [3]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv"},
 	{"bias of zeros that no kernel takes", "noops", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 0\ninit s int64[2] = [3,2]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv"},
+	{"bias of stored zeros", "", "in x float32[1,2,7]\n" + kernels + "init b float32[3] = [0,0,0]\ny = Conv(x, w, b)", "Conv"},
 	{"bias of ones", "", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 1\ninit s int64[1] = [3]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv Expand"},
 	{"1 over x, and 0 less x", "", "in x float32[2,3]\ninit k float32[] = 1\ninit o float32[] = 0\na = Div(k, x)\ny = Sub(o, a)", "Div Sub"},
 	{"times 1 of more axes", "", "in x float32[2,3]\ninit k float32[1,1,1] = [1]\na = Mul(x, k)\ny = Relu(a)", "Mul Relu"},
