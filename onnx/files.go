@@ -20,7 +20,10 @@ import (
 )
 
 // Outputs are files that Together puts into their places.
-type Outputs struct{ written []written }
+type Outputs struct {
+	written  []written
+	outdated []string
+}
 
 // written is a file that lies beside its place.
 type written struct {
@@ -58,6 +61,10 @@ func (s *Outputs) Write(path string, data []byte) error {
 	})
 }
 
+// Remove takes away what lies at path and no longer belongs there, once the files are in their
+// places.
+func (s *Outputs) Remove(path string) { s.outdated = append(s.outdated, path) }
+
 // commit puts the files into their places, in the order in which they were written.
 func (s *Outputs) commit() error {
 	for len(s.written) > 0 {
@@ -71,6 +78,11 @@ func (s *Outputs) commit() error {
 		}
 		pending.Delete(w.temp)
 		s.written = s.written[1:]
+	}
+	for _, path := range s.outdated {
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s: %w", path, PathCause(err))
+		}
 	}
 	return nil
 }

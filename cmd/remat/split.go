@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -83,12 +84,15 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 	if made != nil && !errors.Is(made, fs.ErrExist) {
 		return made
 	}
-	doc, err := pipeline.Split(engine, src, dir, o)
+	doc, removed, err := pipeline.Split(engine, src, dir, o)
 	if err != nil {
 		if made == nil {
 			os.Remove(dir) // if it is empty
 		}
 		return err
+	}
+	if len(removed) > 0 {
+		e.note("%s: removed %s of the split that was there", dir, strings.Join(removed, ", "))
 	}
 	if e.json {
 		return report.WriteJSON(e.stdout, doc)

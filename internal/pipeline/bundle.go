@@ -34,8 +34,8 @@ func (f *File) Bundle(e *runtime.Engine, source *Source, dir string, t *Target, 
 	}
 	return onnx.MakeFolder(dir, func(dir string) error {
 		graph := filepath.Join(dir, GraphFile)
-		err := f.save(source, graph, document, func(m *onnx.Model, _ *onnx.Outputs) error {
-			p, err := newPlaces(source, graph, func(string, ...any) {})
+		err := f.save(source, graph, document, func(m *onnx.Model, files *onnx.Outputs) error {
+			p, err := newPlaces(source, files, graph, func(string, ...any) {})
 			if err != nil {
 				return err
 			}

@@ -453,13 +453,16 @@ func (f *fitting) asGiven() (*Fitted, error) {
 		return nil, nil
 	}
 	if f.o.Out != "" {
-		var p *places
-		if p, err = newPlaces(f.source, f.o.Out, f.say); err == nil {
-			err = p.move(out)
-		}
-		if err == nil {
-			err = out.Save(f.o.Out)
-		}
+		err = onnx.Together(func(files *onnx.Outputs) error {
+			p, err := newPlaces(f.source, files, f.o.Out, f.say)
+			if err != nil {
+				return err
+			}
+			if err := p.move(out); err != nil {
+				return err
+			}
+			return out.SaveWith(files, f.o.Out)
+		})
 	}
 	if err != nil {
 		return nil, err
@@ -482,11 +485,11 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 	if f.o.Out == "" {
 		return nil
 	}
-	p, err := newPlaces(f.source, f.o.Out, f.say)
-	if err != nil {
-		return err
-	}
 	return a.file.save(a.source, f.o.Out, document, func(m *onnx.Model, files *onnx.Outputs) error {
+		p, err := newPlaces(f.source, files, f.o.Out, f.say)
+		if err != nil {
+			return err
+		}
 		if err := p.move(m); err != nil {
 			return err
 		}
@@ -497,6 +500,6 @@ func (f *fitting) save(a *attempt, document report.Plan) error {
 		if err := placeParameters(m, a.derived, files, p.at, func() (string, error) { return weights, err }); err != nil {
 			return err
 		}
-		return f.saveUpdates(a, m)
+		return f.saveUpdates(a, m, files)
 	})
 }

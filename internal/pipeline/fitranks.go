@@ -218,7 +218,7 @@ func (f *fitting) besideShards(a *stepGraph, given *onnx.Model, elements []int64
 
 // saveUpdates writes the graph of updates that belongs to a step's graph m, which is
 // about to be written, and notes in that what it is for.
-func (f *fitting) saveUpdates(a *attempt, m *onnx.Model) error {
+func (f *fitting) saveUpdates(a *attempt, m *onnx.Model, files *onnx.Outputs) error {
 	if a.updates == nil {
 		return nil
 	}
@@ -230,5 +230,5 @@ func (f *fitting) saveUpdates(a *attempt, m *onnx.Model) error {
 			a.updates.SetMetadata(key, text)
 		}
 	}
-	return errors.Join(SetRequires(a.updates), a.updates.Save(filepath.Join(filepath.Dir(f.o.Out), UpdateFile)))
+	return errors.Join(SetRequires(a.updates), a.updates.SaveWith(files, filepath.Join(filepath.Dir(f.o.Out), UpdateFile)))
 }

@@ -26,8 +26,9 @@ const weightsFolder = "weights"
 
 // places says where the data files of a source lie for a file written elsewhere.
 type places struct {
-	from *onnx.Files // of the source
-	out  string      // the new file's folder
+	from  *onnx.Files   // of the source
+	files *onnx.Outputs // with which copies get to their places
+	out   string        // the new file's folder
 	// below is the way from the one to the other, "" where files are copied.
 	below  string
 	copies map[string]string // by location in the source
@@ -35,12 +36,12 @@ type places struct {
 	say    func(format string, args ...any)
 }
 
-func newPlaces(source *Source, out string, say func(string, ...any)) (*places, error) {
+func newPlaces(source *Source, files *onnx.Outputs, out string, say func(string, ...any)) (*places, error) {
 	rel, err := between(out, source.Path)
 	if err != nil {
 		return nil, err
 	}
-	p := &places{from: source.Model.Files(), out: filepath.Dir(out), below: rel, copies: map[string]string{}, taken: map[string]bool{}, say: say}
+	p := &places{from: source.Model.Files(), files: files, out: filepath.Dir(out), below: rel, copies: map[string]string{}, taken: map[string]bool{}, say: say}
 	if !filepath.IsLocal(rel) {
 		p.below = ""
 	}
@@ -90,7 +91,7 @@ func (p *places) copy(location, to string) error {
 		return err
 	}
 	p.say("copying %s of weights to %s", units.Bytes(info.Size()), filepath.Dir(to))
-	return onnx.ReplaceFile(to, func(out *os.File) error {
+	return p.files.Replace(to, func(out *os.File) error {
 		if unix.IoctlFileClone(int(out.Fd()), int(in.Fd())) == nil {
 			return nil
 		}

@@ -206,11 +206,11 @@ func keepLocations(m *onnx.Model) error {
 }
 
 // Split writes the files of a split and their description into a folder, which is there. They
-// take the places of an earlier split's together.
-func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, error) {
+// take the places of an earlier split's together, whose other stages go: removed names them.
+func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (doc *Stages, removed []string, err error) {
 	split, err := s.SplitStages(o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var outs []string
 	for _, g := range split.Groups {
@@ -219,15 +219,21 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 		}
 	}
 	about := filepath.Join(dir, StagesFile)
-	if err := CanWrite(s.Files(), append(outs, about)...); err != nil {
-		return nil, err
+	if err = CanWrite(s.Files(), append(outs, about)...); err != nil {
+		return nil, nil, err
 	}
-	doc, err := describeStages(e, s, split, o)
+	doc, err = describeStages(e, s, split, o)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	for _, file := range earlierStages(about) {
+		path := filepath.Join(dir, file)
+		if !slices.Contains(outs, path) && !slices.ContainsFunc(s.Files(), func(in string) bool { return sameFile(in, path) }) {
+			removed = append(removed, file)
+		}
 	}
 	err = onnx.Together(func(files *onnx.Outputs) error {
-		p, err := newPlaces(s, outs[0], func(string, ...any) {})
+		p, err := newPlaces(s, files, outs[0], func(string, ...any) {})
 		if err != nil {
 			return err
 		}
@@ -242,6 +248,9 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 				return err
 			}
 		}
+		for _, file := range removed {
+			files.Remove(filepath.Join(dir, file))
+		}
 		text, err := json.MarshalIndent(doc, "", "  ")
 		if err != nil {
 			return err
@@ -250,9 +259,31 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (*Stages, e
 	})
 	if err != nil {
 		os.Remove(filepath.Join(dir, weightsFolder)) // if it is empty
-		return nil, err
+		return nil, nil, err
 	}
-	return doc, nil
+	return doc, removed, nil
+}
+
+// earlierStages are the files that the description of an earlier split lists, under the names
+// that splits give. Of what cannot be read as one there are none.
+func earlierStages(about string) (files []string) {
+	var earlier Stages
+	text, err := os.ReadFile(about)
+	if err != nil || json.Unmarshal(text, &earlier) != nil {
+		return nil
+	}
+	for _, s := range earlier.Stages {
+		for i, f := range []*StageFile{s.Forward, s.Backward} {
+			name := StageFileName(s.Stage, i == 1)
+			if f == nil || f.File != name {
+				continue
+			}
+			if at, err := os.Lstat(filepath.Join(filepath.Dir(about), name)); err == nil && at.Mode().IsRegular() {
+				files = append(files, name)
+			}
+		}
+	}
+	return files
 }
 
 // describeStages predicts what each stage takes.
