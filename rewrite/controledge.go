@@ -123,7 +123,8 @@ func (a *edgeAdder) wait(trigger *onnx.Value, w int) bool {
 
 // input picks the input of a node to wait with, or -1: a computed float before
 // one that is fed, before other types; a constant only where it is what the
-// node works on. Of what only n has asked for so far it must be what ran last:
+// node works on, or scales what it works on where a view of that has no kernel, as of codes in
+// four bits. Of what only n has asked for so far it must be what ran last:
 // the view asks for it now, and the others would be early nodes below it.
 func (a *edgeAdder) input(n *onnx.Node) int {
 	last := -1
@@ -134,14 +135,17 @@ func (a *edgeAdder) input(n *onnx.Node) int {
 			last = max(last, a.place[v.Producer])
 		}
 	}
-	best, bestRank := -1, 0
+	best, bestRank, first := -1, 0, 0
 	for k, v := range n.Reads() {
-		if v.Type.DType == onnx.Undefined || asked[k] && a.place[v.Producer] != last {
+		if packed(v.Type.DType) && k == first {
+			first++
+		}
+		if v.Type.DType == onnx.Undefined || packed(v.Type.DType) || asked[k] && a.place[v.Producer] != last {
 			continue
 		}
 		rank := 0
 		switch {
-		case v.IsConstant() && k == 0:
+		case v.IsConstant() && k == first:
 			rank = 1
 		case v.IsConstant():
 		case !v.Type.DType.IsFloat():
@@ -157,6 +161,9 @@ func (a *edgeAdder) input(n *onnx.Node) int {
 	}
 	return best
 }
+
+// packed reports a type of which several elements share a byte.
+func packed(d onnx.DType) bool { return d.Bits() > 0 && d.Bits() < 8 }
 
 // asks reports that n is the first reader of p's outputs.
 func (a *edgeAdder) asks(n, p *onnx.Node) bool {

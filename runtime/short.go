@@ -75,8 +75,11 @@ var drawsAt22 = regexp.MustCompile(`implementation for (RandomUniform|RandomUnif
 // computesIn reports that a graph reads values of a type, or casts to it. Scalars of float64
 // are also in graphs of other types: optimizers compute rates in it.
 func computesIn(g *onnx.Graph, d onnx.DType) bool {
-	of := func(v *onnx.Value) bool { return v.Type.DType == d && (d != onnx.Float64 || len(v.Type.Shape) > 0) }
-	casts := func(n *onnx.Node) bool { return n.Is("Cast") && onnx.DType(n.Int("to", 0)) == d }
+	counts := func(v *onnx.Value) bool { return d != onnx.Float64 || !v.Type.Ranked || len(v.Type.Shape) > 0 }
+	of := func(v *onnx.Value) bool { return v.Type.DType == d && counts(v) }
+	casts := func(n *onnx.Node) bool {
+		return n.Is("Cast") && onnx.DType(n.Int("to", 0)) == d && counts(n.Outputs[0])
+	}
 	return slices.ContainsFunc(g.Inputs, of) || slices.ContainsFunc(g.Initializers, of) || slices.ContainsFunc(g.Nodes, casts)
 }
 
