@@ -34,9 +34,22 @@ func batchNorm(c *ctx) error {
 	return same(c)
 }
 
-// layerNorm: Y like X; mean and inverse standard deviation with the normalized
-// dimensions 1, element type stash_type.
+// scaledNorm: Y like X, of whose type scale and bias are.
+func scaledNorm(c *ctx) error {
+	c.like(0, 0)
+	_, err := c.sameDType(0, 1, 2)
+	return err
+}
+
+// layerNorm: Y like X, of whose type scale and bias are from opset 17 on, where the operator
+// is ONNX's; mean and inverse standard deviation with the normalized dimensions 1, element
+// type stash_type.
 func layerNorm(c *ctx) error {
+	if c.n.Is("LayerNormalization") && c.opset >= 17 {
+		if _, err := c.sameDType(0, 1, 2); err != nil {
+			return err
+		}
+	}
 	stash, err := c.dtypeAttr("stash_type", onnx.Float32)
 	if err != nil {
 		stash = onnx.Float32

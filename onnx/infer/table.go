@@ -203,9 +203,9 @@ var standard = []row{
 
 	// Norms, softmax, losses.
 	{"", "BatchNormalization", 9, 5, batchNorm, nil, "like X, running statistics"},
-	{"", "GroupNormalization", 18, 3, same, nil, "like X"},
+	{"", "GroupNormalization", 18, 3, scaledNorm, nil, "like X"},
 	{"", "Hardmax", 1, 1, same, nil, "like X"},
-	{"", "InstanceNormalization", 6, 3, same, nil, "like X"},
+	{"", "InstanceNormalization", 6, 3, scaledNorm, nil, "like X"},
 	{"", "LRN", 1, 1, same, nil, "like X"},
 	{"", "LayerNormalization", 1, 2, layerNorm, nil, "like X, statistics"},
 	{"", "LogSoftmax", 1, 1, axisSame(-1), nil, "like X"},
