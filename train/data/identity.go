@@ -27,6 +27,7 @@ const (
 type FileID struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`
+	path   string // as it was given, for messages alone
 }
 
 // An Identity is all that decides which batch a number stands for. Two runs with
@@ -64,13 +65,15 @@ func (id Identity) Check(kept string) error {
 	var differ []string
 	now, then := reflect.ValueOf(id), reflect.ValueOf(was)
 	for i := range now.NumField() {
-		a, b := then.Field(i).Interface(), now.Field(i).Interface()
-		if reflect.DeepEqual(a, b) {
-			continue
-		}
 		name, _, _ := strings.Cut(now.Type().Field(i).Tag.Get("json"), ",")
 		if name == "files" {
-			differ = append(differ, filesDiffer(was.Files, id.Files))
+			if how := filesDiffer(was.Files, id.Files); how != "" {
+				differ = append(differ, how)
+			}
+			continue
+		}
+		a, b := then.Field(i).Interface(), now.Field(i).Interface()
+		if reflect.DeepEqual(a, b) {
 			continue
 		}
 		differ = append(differ, fmt.Sprintf("%s: %v, was %v", strings.ReplaceAll(name, "_", " "), b, a))
@@ -81,6 +84,7 @@ func (id Identity) Check(kept string) error {
 	return fmt.Errorf("the data is not what the run was fed: %s", strings.Join(differ, "; "))
 }
 
+// filesDiffer says how files differ in content, "" where they do not.
 func filesDiffer(was, now []FileID) string {
 	if len(was) != len(now) {
 		return fmt.Sprintf("%d files, were %d", len(now), len(was))
@@ -88,16 +92,16 @@ func filesDiffer(was, now []FileID) string {
 	for i := range now {
 		switch {
 		case now[i].Bytes != was[i].Bytes:
-			return fmt.Sprintf("file %d has %d bytes, had %d", i+1, now[i].Bytes, was[i].Bytes)
-		case now[i] != was[i]:
-			return fmt.Sprintf("file %d has other content", i+1)
+			return fmt.Sprintf("%s has %d bytes, had %d", now[i].path, now[i].Bytes, was[i].Bytes)
+		case now[i].SHA256 != was[i].SHA256:
+			return fmt.Sprintf("%s has other content", now[i].path)
 		}
 	}
 	return ""
 }
 
-// identify hashes a file of that size.
-func identify(r io.ReaderAt, size int64) (FileID, error) {
+// identify hashes a file of that size, which was given as path.
+func identify(r io.ReaderAt, path string, size int64) (FileID, error) {
 	h := sha256.New()
 	copyAt := func(at, n int64) error {
 		got, err := io.Copy(h, io.NewSectionReader(r, at, n))
@@ -110,7 +114,7 @@ func identify(r io.ReaderAt, size int64) (FileID, error) {
 		if err := copyAt(0, size); err != nil {
 			return FileID{}, err
 		}
-		return FileID{size, hex.EncodeToString(h.Sum(nil))}, nil
+		return FileID{size, hex.EncodeToString(h.Sum(nil)), path}, nil
 	}
 	for i := range int64(hashBlocks) {
 		// In parts, so that the product cannot overflow.
@@ -120,7 +124,7 @@ func identify(r io.ReaderAt, size int64) (FileID, error) {
 			return FileID{}, err
 		}
 	}
-	return FileID{size, hex.EncodeToString(h.Sum(nil))}, nil
+	return FileID{size, hex.EncodeToString(h.Sum(nil)), path}, nil
 }
 
 // contentID is the hash of bytes in memory.

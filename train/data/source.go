@@ -183,7 +183,7 @@ func (s *Source) openTokens(d *dataset, flag string) error {
 		return err
 	}
 	s.files = append(s.files, f)
-	id, err := identify(f, size)
+	id, err := identify(f, d.name, size)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", flag, d.name, err)
 	}
@@ -224,7 +224,7 @@ func (s *Source) openArchive(d *dataset, flag string) error {
 		return err
 	}
 	s.files = append(s.files, f)
-	id, err := identify(f, size)
+	id, err := identify(f, d.name, size)
 	if err == nil {
 		d.files = []FileID{id}
 		d.arrays, err = openNPZ(f, size)

@@ -55,7 +55,7 @@ func (s *Source) openText(ctx context.Context, d *dataset, o Options, flag strin
 		case ".csv", ".json", ".jsonl", ".ndjson", ".tsv":
 			s.notes = append(s.notes, fmt.Sprintf("%s: a text as it stands, names and punctuation of its records included: write their texts into a file of their own if only these are meant", filepath.Base(path)))
 		}
-		id, err := identify(f, size)
+		id, err := identify(f, path, size)
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", flag, path, err)
 		}
@@ -156,7 +156,11 @@ func writeTokens(path string, write func(*os.File) error) (*os.File, error) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, fmt.Errorf("cannot create %s: %w", filepath.Dir(path), err)
 		}
-		if err := onnx.ReplaceFile(path, write); err != nil {
+		err := onnx.ReplaceFile(path, write)
+		if of := (textError{}); errors.As(err, &of) { // not of the file that was being written
+			return nil, of.error
+		}
+		if err != nil {
 			return nil, err
 		}
 		f, _, err := onnx.OpenRegular(path)
@@ -176,6 +180,11 @@ func writeTokens(path string, write func(*os.File) error) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// A textError says what is wrong with a text, and which.
+type textError struct{ error }
+
+func (e textError) Unwrap() error { return e.error }
 
 // A textFile is an open text.
 type textFile struct {
@@ -217,7 +226,7 @@ func (w *tokenWriter) write(ctx context.Context, f *os.File, files []textFile, f
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("%s %s: %w", flag, text.path, err)
+			return textError{fmt.Errorf("%s %s: %w", flag, text.path, err)}
 		}
 	}
 	if err := w.out.Flush(); err != nil {
@@ -269,8 +278,8 @@ func (w *tokenWriter) file(ctx context.Context, f textFile) error {
 			}
 			w.put(tokens[i])
 		}
-		if _, err := w.out.Write(nil); err != nil { // of a write before
-			return fmt.Errorf("writing tokens: %w", err)
+		if _, err := w.out.Write(nil); err != nil { // of a write before, which Flush returns
+			return nil
 		}
 		if w.progress != nil {
 			w.progress(w.done+p.read, w.total)

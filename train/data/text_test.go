@@ -236,3 +236,14 @@ func TestInterruptedText(t *testing.T) {
 		t.Error(err, files)
 	}
 }
+
+// What is wrong with a text is said of the text, not of the tokens that are kept of it.
+func TestTextNames(t *testing.T) {
+	tokenizer := file(t, "t.json", []byte(`{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}`))
+	text := file(t, "text.txt", []byte("abc"))
+	_, err := Open(t.Context(), Options{Text: []string{text}, Tokenizer: tokenizer, Folder: t.TempDir()})
+	oneLine(t, err, "--text text.txt: the tokenizer has no token")
+	if err == nil || !strings.HasPrefix(err.Error(), "--text ") {
+		t.Errorf("error %v, want one that begins with what was given", err)
+	}
+}

@@ -187,8 +187,8 @@ func TestIdentity(t *testing.T) {
 		batch, seq int64
 		want       string
 	}{
-		{Options{Tokens: file(t, "t.bin", changed), Shuffle: true, Seed: 1}, 2, 16, "file 1 has other content"},
-		{Options{Tokens: file(t, "t.bin", tokens[:3000]), Shuffle: true, Seed: 1}, 2, 16, "file 1 has 3000 bytes, had 4000"},
+		{Options{Tokens: file(t, "t.bin", changed), Shuffle: true, Seed: 1}, 2, 16, "t.bin has other content"},
+		{Options{Tokens: file(t, "t.bin", tokens[:3000]), Shuffle: true, Seed: 1}, 2, 16, "t.bin has 3000 bytes, had 4000"},
 		{Options{Tokens: path, Shuffle: true, Seed: 2}, 2, 16, "seed: 2, was 1"},
 		{Options{Tokens: path}, 2, 16, "shuffle: false, was true"},
 		{Options{Tokens: path, Shuffle: true, Seed: 1}, 4, 16, "batch: 4, was 2"},
