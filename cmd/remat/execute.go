@@ -231,6 +231,10 @@ func openPath(e *env, path string, o remat.Options, open func(*remat.Engine, *on
 		return nil, err
 	}
 	s.remarkDrawn(e, o)
+	if err := s.remarkFromEnd(e); err != nil {
+		s.close()
+		return nil, err
+	}
 	return s, nil
 }
 

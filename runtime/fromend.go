@@ -1,0 +1,113 @@
+package runtime
+
+// Fed numbers below zero where a value is indexed: ONNX Runtime counts them from its end,
+// so that a label of -1 is the last class, which a loss of PyTorch refuses.
+
+import (
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
+)
+
+// FromEnd is a fed number that is counted from the end of what it indexes.
+type FromEnd struct {
+	Input  string
+	Number int64
+	Extent int64 // of what it indexes
+	Count  int   // how many of the input's numbers are below zero so
+	// Replaced are numbers that are not, as another is read in their place or a loss ignores them.
+	Replaced []int64
+}
+
+// FromEnd lists the inputs of which a number that was fed, as the next step reads it, is counted
+// from the end.
+func (s *Session) FromEnd() (list []FromEnd, err error) {
+	for _, in := range s.inputs {
+		extent, replaced := in.indexes.extent, in.indexes.replaced
+		if extent == 0 {
+			continue
+		}
+		t, _, err := s.Input(in.info.Name)
+		if err != nil {
+			return nil, err
+		}
+		found := FromEnd{Input: in.info.Name, Extent: extent, Replaced: replaced}
+		for i := int64(0); i < int64(len(t.Data)); i += t.Type.Size() {
+			if n := t.Type.Int(t.Data[i:]); n < 0 && n >= -extent && !slices.Contains(replaced, n) {
+				if found.Count == 0 {
+					found.Number = n
+				}
+				found.Count++
+			}
+		}
+		if found.Count > 0 {
+			list = append(list, found)
+		}
+	}
+	return list, nil
+}
+
+// indexed is what elements of an input index as they are.
+type indexed struct {
+	extent   int64   // the least, 0 where there is none
+	replaced []int64 // numbers in whose place others are read, or that a loss ignores
+}
+
+// indexedBy is what elements of an input of integers index.
+func indexedBy(m *onnx.Model, v *onnx.Value) (x indexed) {
+	if !v.Type.DType.IsInt() {
+		return x
+	}
+	indexes := false
+	seen := map[*onnx.Value]bool{v: true}
+	for todo := []*onnx.Value{v}; len(todo) > 0; {
+		v := todo[0]
+		todo = todo[1:]
+		for _, u := range v.Uses() {
+			if u.Index == onnx.Captured {
+				continue
+			}
+			if b, ok := bounds[u.Node.OpType()]; ok && u.Node.Domain() == "" && u.Index == b.index {
+				indexes = true
+				if u.Node.Has("ignore_index") {
+					x.replaced = append(x.replaced, u.Node.Int("ignore_index", 0))
+				}
+			}
+			but, kept := keepsBut(v, u)
+			x.replaced = append(x.replaced, but...)
+			for _, o := range u.Node.Returns() {
+				if kept && !seen[o] {
+					seen[o] = true
+					todo = append(todo, o)
+				}
+			}
+		}
+	}
+	if indexes {
+		x.extent = FeedLimit(m, v)
+	}
+	return x
+}
+
+// keepsBut reports a use that hands on numbers as they are, but those that a Where replaces,
+// as in Where(Equal(v, -100), 0, v).
+func keepsBut(v *onnx.Value, u onnx.Use) (but []int64, kept bool) {
+	n := u.Node
+	if !n.Is("Where") {
+		return nil, n.Is("Cast") && onnx.DType(n.Int("to", 0)).IsInt() || n.Is("Concat") || u.Index == 0 && (traits.Moves(n) || n.Is("Pad"))
+	}
+	cond := n.In(0).Producer
+	if cond != nil && cond.Is("Not") {
+		cond = cond.In(0).Producer
+	}
+	if u.Index == 0 || cond == nil || !cond.Is("Equal") {
+		return nil, false
+	}
+	for i := range 2 {
+		if number, ok := cond.In(1 - i).Number(); ok && cond.In(i) == v {
+			return []int64{int64(number)}, true
+		}
+	}
+	return nil, false
+}

@@ -1,0 +1,42 @@
+package runtime
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/runtime/ort"
+)
+
+// TestFromEnd: numbers below zero are found where they are counted from the end of what they
+// index, and not where they are replaced, ignored, or changed on the way.
+func TestFromEnd(t *testing.T) {
+	const labels = "  in l int64[3]\n  in x float32[3,5]\n  init ignored int64[] = -100\n  init zero int64[] = 0\n  init axis int64[1] = [1]\n"
+	for name, c := range map[string]struct {
+		body string
+		feed []int64
+		want string // input, number, extent, count, replaced
+	}{
+		"a table":   {"  in l int64[3]\n  init x float32[2,2] = [1,2,3,4]\n  y = Gather(x, l)\n", []int64{0, -2, -1}, "[{l -2 2 2 []}]"},
+		"in range":  {"  in l int64[3]\n  init x float32[2,2] = [1,2,3,4]\n  y = Gather(x, l)\n", []int64{0, 1, 1}, "[]"},
+		"a loss":    {labels + "  y = SoftmaxCrossEntropyLoss(x, l) {ignore_index=-3}\n", []int64{-3, -1, 4}, "[{l -1 5 1 [-3]}]"},
+		"replaced":  {labels + "  e = Equal(l, ignored)\n  i = Where(e, zero, l)\n  k = Unsqueeze(i, axis)\n  y = GatherElements(x, k) {axis=1}\n", []int64{-100, 1, -1}, "[{l -1 5 1 [-100]}]"},
+		"clipped":   {labels + "  i = Clip(l, zero)\n  k = Unsqueeze(i, axis)\n  y = GatherElements(x, k) {axis=1}\n", []int64{-1, 1, -1}, "[]"},
+		"no index":  {labels + "  f = Cast(l) {to=1}\n  k = Unsqueeze(f, axis)\n  y = Mul(x, k)\n", []int64{-1, 1, -1}, "[]"},
+		"a default": {labels + "  a = Less(l, zero)\n  i = Where(a, zero, l)\n  k = Unsqueeze(i, axis)\n  y = GatherElements(x, k) {axis=1}\n", []int64{-1, 1, -1}, "[]"},
+	} {
+		m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n" + c.body + "  out y float32\n}\n")
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Feed: map[string]Tensor{"l": FromInt64s(c.feed, 3)}})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		list, err := s.FromEnd()
+		if got := fmt.Sprint(list); err != nil || got != c.want {
+			t.Errorf("%s: %s, %v, want %s", name, got, err, c.want)
+		}
+		s.Close()
+	}
+}
