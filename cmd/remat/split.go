@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/internal/ranks"
 	"github.com/onnx-remat/remat/internal/report"
 	"github.com/onnx-remat/remat/internal/units"
+	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/stage"
 )
 
@@ -82,7 +83,7 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 	}
 	made := os.Mkdir(dir, 0o755)
 	if made != nil && !errors.Is(made, fs.ErrExist) {
-		return made
+		return fmt.Errorf("folder of %s: %w", dir, onnx.PathCause(made))
 	}
 	doc, removed, err := pipeline.Split(engine, src, dir, o)
 	if err != nil {

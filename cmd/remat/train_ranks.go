@@ -125,6 +125,11 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 	if r.Size == 0 || r.Size == 1 && r.Every == 0 && !c.Bool("resume") {
 		return nil, nil // one rank that sums its own gradients is one that trains alone
 	}
+	if steps := c.Int64("steps"); steps > 0 { // before any work; check has those of --epochs
+		if err := r.wholeRounds(steps); err != nil {
+			return nil, err
+		}
+	}
 	return r, r.supported(c)
 }
 
@@ -213,11 +218,19 @@ func (r *rankPlan) steps(steps int64) int64 {
 
 // check refuses a length that would leave ranks apart, and data that are too few.
 func (r *rankPlan) check(steps int64, batches any) error {
-	if r.Every > 0 && steps%r.Every != 0 {
-		return fmt.Errorf("--steps %d: want a multiple of the %d steps after which ranks average", steps, r.Every)
+	if err := r.wholeRounds(steps); err != nil {
+		return err
 	}
 	if b, ok := batches.(train.Bounded); ok && b.Len() < int64(r.batches()) {
 		return fmt.Errorf("%d ranks: the data are %d batches, and each rank takes another one: use fewer ranks or smaller batches", r.Size, b.Len())
+	}
+	return nil
+}
+
+// wholeRounds refuses a number of steps at whose end ranks that train apart would not agree.
+func (r *rankPlan) wholeRounds(steps int64) error {
+	if r.Every > 0 && steps%r.Every != 0 {
+		return fmt.Errorf("--steps %d: want a multiple of the %d steps after which ranks average", steps, r.Every)
 	}
 	return nil
 }
