@@ -340,7 +340,7 @@ func TestRefusedByRuntime(t *testing.T) {
 		"classes last": {"in x float32[2,6,5]\nin l int64[2,6]\ny = SoftmaxCrossEntropyLoss(x, l)", "", "the classes stand last, not second"},
 		"other labels": {"in x float32[7,2,5]\nin l int64[2,7]\ny = SoftmaxCrossEntropyLoss(x, l)", "", "extents 7 and 2 differ"},
 		"statistics":   {"in x float32[1,2,3]\nin s float32[2]\ny, m, v, a, b = BatchNormalization(x, s, s, s, s)", "", "5 outputs, and from opset 14 on there are 3, so ONNX Runtime refuses the file: TorchScript's exporter writes this of an InstanceNorm with track_running_stats=True; export with dynamo=True"},
-		"mixed norm":   {"in x float32[2,3]\nin s float16[3]\ny = LayerNormalization(x, s)", "", "LayerNormalization: inputs have types float32 and float16, and ONNX Runtime wants one type: TorchScript's exporter mixes types in some models in half; export with dynamo=True, or in float32, and compute in half with --precision"},
+		"mixed norm":   {"in x float32[2,3]\nin s float16[3]\ny = LayerNormalization(x, s)", "", "LayerNormalization: inputs have types float32 and float16, and ONNX Runtime wants one type: exporters mix types in some models in half, fewer with dynamo=True; export in float32, and compute in half with --precision"},
 		"mixed groups": {"in x float16[2,4,3]\nin s float32[4]\ny = GroupNormalization(x, s, s) {num_groups=2}", "", "inputs have types float16 and float32"},
 	} {
 		m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\n" + c.body + "\nout y float32\n}\n")
