@@ -122,7 +122,7 @@ func (c *ctx) sameDType(inputs ...int) (onnx.DType, error) {
 			continue
 		}
 		if d != onnx.Undefined && d != t.DType {
-			if d.IsFloat() && t.DType.IsFloat() && (d.IsHalf() || t.DType.IsHalf()) {
+			if d.IsHalf() || t.DType.IsHalf() {
 				return d, fmt.Errorf("inputs have types %s and %s, and ONNX Runtime wants one type: exporters mix types in some models in half, fewer with dynamo=True; export in float32, and compute in half with --precision", d, t.DType)
 			}
 			return d, fmt.Errorf("inputs have types %s and %s, want one type", d, t.DType)
