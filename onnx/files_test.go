@@ -36,6 +36,7 @@ func TestOutputs(t *testing.T) {
 	}
 	full := errors.New("no space left")
 	err := Together(func(files *Outputs) error {
+		files.Remove(at("model"))
 		if err := files.Write(at("weights"), []byte("new")); err != nil {
 			return err
 		}
@@ -55,6 +56,23 @@ func TestOutputs(t *testing.T) {
 		t.Error(err)
 	}
 	want("new")
+}
+
+// TestOutdated: what no longer belongs beside files goes with them, and may be gone.
+func TestOutdated(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("old"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Together(func(files *Outputs) error {
+		files.Remove(at("old"))
+		files.Remove(at("none"))
+		return files.Write(at("new"), nil)
+	})
+	if _, gone := os.Stat(at("old")); err != nil || !errors.Is(gone, os.ErrNotExist) {
+		t.Errorf("%v, and what is outdated: %v", err, gone)
+	}
 }
 
 // TestUmask: who may read what is written is what the process says.
