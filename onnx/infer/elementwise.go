@@ -15,7 +15,7 @@ func same(c *ctx) error {
 // sameFloat is same for operators that are defined for floats only.
 func sameFloat(c *ctx) error {
 	if d := c.dtype(0); d != onnx.Undefined && !d.IsFloat() {
-		return fmt.Errorf("%s, where ONNX takes floats, and ONNX Runtime refuses the file too; TorchScript's exporter writes this of torch.outer of whole numbers and others, and cuts these to whole numbers: export with dynamo=True", d)
+		return fmt.Errorf("the input is %s and ONNX takes floats, so ONNX Runtime refuses the file; TorchScript's exporter casts to whole numbers where torch.outer is given some: export with dynamo=True", d)
 	}
 	return same(c)
 }

@@ -105,8 +105,9 @@ func handsOn(n *onnx.Node) bool {
 }
 
 // noops removes nodes that hand on one of their inputs for the number that the other is
-// (NoopElimination and ExpandElimination of ONNX Runtime), and biases of zeros, which dynamo's
-// exporter makes for convolutions that have none: along three axes of a shape that no kernel takes.
+// (NoopElimination and ExpandElimination of ONNX Runtime), and the biases of zeros that dynamo's
+// exporter fills in for convolutions without one; in three dimensions they have a shape that no
+// kernel takes.
 func noops(s *state) error {
 	for _, n := range slices.Clone(s.g.Nodes) {
 		if n.Is("Conv", "ConvTranspose") && filledWithZeros(n.In(2)) {

@@ -27,8 +27,8 @@ func paddings(s *state) error {
 	return nil
 }
 
-// keepingPads are a convolution's pads, those before each axis and then those behind, with which it makes one
-// element of each stride; nil where an extent that they depend on is not known.
+// keepingPads are a convolution's pads, those before each axis and then those behind, with which
+// it makes one element of each stride; nil where an extent that they depend on is not known.
 func keepingPads(n *onnx.Node, mode string, dilations []int64) []int64 {
 	x, kernel, strides := n.In(0), n.Ints("kernel_shape"), n.Ints("strides")
 	axes := len(dilations)
