@@ -79,9 +79,10 @@ func explore(ix *index, base *baseOrder) *explorer {
 		e.visit(ix.keepAll())
 	}
 	if ix.tune.runs(stageOrders) {
+		spare := ix.searchVisits()
 		for _, other := range ix.orders {
-			if other != base {
-				e.beginBy(other)
+			if other != base && spare > 0 {
+				spare -= e.beginBy(other)
 			}
 		}
 	}
@@ -109,9 +110,9 @@ func (e *explorer) begin() {
 	}
 }
 
-// beginBy visits the like by another order, as long as that adds points to the frontier. It
-// takes no visits from what follows.
-func (e *explorer) beginBy(other *baseOrder) {
+// beginBy visits the like by another order, as long as that adds points to the frontier, and
+// returns how many visits it made. It takes none from what follows.
+func (e *explorer) beginBy(other *baseOrder) int {
 	left := e.visits
 	for _, eraseShapes := range slices.Backward(e.erasing()) {
 		e.on(other, eraseShapes)
@@ -122,9 +123,11 @@ func (e *explorer) beginBy(other *baseOrder) {
 			break
 		}
 	}
+	made := left - e.visits
 	if !e.stopped() {
 		e.visits = left
 	}
+	return made
 }
 
 // erasing lists whether shapes are erased, in turn.
