@@ -222,7 +222,7 @@ func (t *Tensor) typedCount() int64 {
 	default:
 		n = len(p.Int32Data)
 	}
-	if want, err := t.Elements(); err == nil && t.DType().Bits() > 0 && t.DType().Bits() < 8 {
+	if want, err := t.Elements(); err == nil && t.DType().Packed() {
 		per := int64(8 / t.DType().Bits())
 		if int64(n) == (want+per-1)/per {
 			return want

@@ -76,6 +76,9 @@ func (d DType) Bits() int { return dtypes[d].bits }
 // pack several elements into a byte.
 func (d DType) Size() int64 { return int64(d.Bits() / 8) }
 
+// Packed reports a type of which several elements share a byte.
+func (d DType) Packed() bool { return d.Bits() > 0 && d.Bits() < 8 }
+
 // IsFloat reports the four floating-point types that gradients flow through.
 func (d DType) IsFloat() bool {
 	return d == Float32 || d == Float64 || d.IsHalf()

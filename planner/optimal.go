@@ -408,13 +408,9 @@ func (ix *index) unlegalized(strategy string, q *point) *Plan {
 // outOfReach reports a peak that neither counting barriers, nor legalizing, nor moves bring
 // within a budget.
 func (ix *index) outOfReach(peak, budget int64) bool {
-	if !ix.beyond(peak, budget) {
-		return false
-	}
-	if ix.beyond(peak-part(ix.tune.reachMost, peak), budget) {
-		return true
-	}
-	return ix.beyond(peak-part(ix.reach(), peak), budget)
+	less := func(share float64) int64 { return peak - part(share, peak) }
+	return ix.beyond(peak, budget) && // else nobody has to ask how far moves reach
+		(ix.beyond(less(ix.tune.reachMost), budget) || ix.beyond(less(ix.reach()), budget))
 }
 
 // reach is the share of a peak that moves may take off a plan of the frontier: more than they
@@ -445,18 +441,23 @@ func (ix *index) judged(q *point, limit int64) (int64, error) {
 	if q.counted > 0 && (q.counted <= limit || ix.outOfReach(q.counted, limit)) {
 		return q.counted, nil
 	}
+	var s *legalized
 	if q.legal == nil {
-		s, err := ix.spelledAt(q)
-		if err != nil {
+		var err error
+		if s, err = ix.spelledAt(q); err != nil {
 			return 0, err
 		}
 		if q.counted <= limit || ix.outOfReach(q.counted, limit) {
 			return q.counted, nil
 		}
-		ix.legalizedAt(q, s)
+		s = ix.legalizedAt(q, s)
 	}
-	if q.judged <= limit || ix.outOfReach(q.judged, limit) || ix.reach() == 0 {
+	switch {
+	case q.judged <= limit || ix.outOfReach(q.judged, limit) || ix.reach() == 0:
 		return q.judged, nil
+	case s != nil && q.plan == nil:
+		ix.movedAt(q, s)
+		return q.moved, nil
 	}
 	_, err := ix.settledAt(q)
 	return q.moved, err
@@ -494,9 +495,14 @@ func (ix *index) settledAt(q *point) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	ix.movedAt(q, s)
+	return q.plan, nil
+}
+
+// movedAt moves the legalized plan of a point.
+func (ix *index) movedAt(q *point, s *legalized) {
 	s = ix.p.moved(s)
 	q.plan, q.moved = s.plan, s.peak
-	return q.plan, nil
 }
 
 // A ParetoPoint is one plan of the curve of peak against overhead.

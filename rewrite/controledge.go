@@ -137,10 +137,10 @@ func (a *edgeAdder) input(n *onnx.Node) int {
 	}
 	best, bestRank, first := -1, 0, 0
 	for k, v := range n.Reads() {
-		if packed(v.Type.DType) && k == first {
+		if v.Type.DType.Packed() && k == first {
 			first++
 		}
-		if v.Type.DType == onnx.Undefined || packed(v.Type.DType) || asked[k] && a.place[v.Producer] != last {
+		if v.Type.DType == onnx.Undefined || v.Type.DType.Packed() || asked[k] && a.place[v.Producer] != last {
 			continue
 		}
 		rank := 0
@@ -161,9 +161,6 @@ func (a *edgeAdder) input(n *onnx.Node) int {
 	}
 	return best
 }
-
-// packed reports a type of which several elements share a byte.
-func packed(d onnx.DType) bool { return d.Bits() > 0 && d.Bits() < 8 }
 
 // asks reports that n is the first reader of p's outputs.
 func (a *edgeAdder) asks(n, p *onnx.Node) bool {

@@ -60,30 +60,20 @@ func indexedBy(m *onnx.Model, v *onnx.Value) (x indexed) {
 		return x
 	}
 	indexes := false
-	seen := map[*onnx.Value]bool{v: true}
-	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[0]
-		todo = todo[1:]
-		for _, u := range v.Uses() {
-			if u.Index == onnx.Captured {
-				continue
-			}
-			if b, ok := bounds[u.Node.OpType()]; ok && u.Node.Domain() == "" && u.Index == b.index {
-				indexes = true
-				if u.Node.Has("ignore_index") {
-					x.replaced = append(x.replaced, u.Node.Int("ignore_index", 0))
-				}
-			}
-			but, kept := keepsBut(v, u)
-			x.replaced = append(x.replaced, but...)
-			for _, o := range u.Node.Returns() {
-				if kept && !seen[o] {
-					seen[o] = true
-					todo = append(todo, o)
-				}
+	eachUse(v, func(v *onnx.Value, u onnx.Use) bool {
+		if u.Index == onnx.Captured {
+			return false
+		}
+		if _, ok := boundOf(u); ok {
+			indexes = true
+			if u.Node.Has("ignore_index") {
+				x.replaced = append(x.replaced, u.Node.Int("ignore_index", 0))
 			}
 		}
-	}
+		but, kept := keepsBut(v, u)
+		x.replaced = append(x.replaced, but...)
+		return kept
+	})
 	if indexes {
 		x.extent = FeedLimit(m, v)
 	}

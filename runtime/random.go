@@ -123,18 +123,26 @@ var bounds = map[string]bound{
 // indexLimit is the least extent that values of v index, 0 where none is found.
 func indexLimit(v *onnx.Value) int64 {
 	limit := int64(0)
+	eachUse(v, func(v *onnx.Value, u onnx.Use) bool {
+		if step.DependencyOf(v, u) != step.Data {
+			return false
+		}
+		if n := useLimit(u); n > 0 && (limit == 0 || n < limit) {
+			limit = n
+		}
+		return HandsOn(u)
+	})
+	return limit
+}
+
+// eachUse calls visit with each use of v, and of what a use that it says so of hands v on as.
+func eachUse(v *onnx.Value, visit func(v *onnx.Value, u onnx.Use) (handsOn bool)) {
 	seen := map[*onnx.Value]bool{v: true}
 	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
+		v := todo[0]
+		todo = todo[1:]
 		for _, u := range v.Uses() {
-			if step.DependencyOf(v, u) != step.Data {
-				continue
-			}
-			if n := useLimit(u); n > 0 && (limit == 0 || n < limit) {
-				limit = n
-			}
-			if !HandsOn(u) {
+			if !visit(v, u) {
 				continue
 			}
 			for _, o := range u.Node.Returns() {
@@ -145,7 +153,6 @@ func indexLimit(v *onnx.Value) int64 {
 			}
 		}
 	}
-	return limit
 }
 
 // useLimit is the number below which an index that is used so must stay; 0: none is
@@ -166,8 +173,8 @@ func useLimit(u onnx.Use) int64 {
 		}
 		return 0
 	}
-	b, ok := bounds[n.OpType()]
-	if !ok || u.Index != b.index {
+	b, ok := boundOf(u)
+	if !ok {
 		return 0
 	}
 	axis := int64(b.axis)
@@ -175,6 +182,12 @@ func useLimit(u onnx.Use) int64 {
 		axis = n.Int("axis", 0)
 	}
 	return extent(n.In(b.table), axis)
+}
+
+// boundOf is what a use as an index of an ONNX operator is bounded by.
+func boundOf(u onnx.Use) (b bound, ok bool) {
+	b, ok = bounds[u.Node.OpType()]
+	return b, ok && u.Node.Domain() == "" && u.Index == b.index
 }
 
 // extent is the size of an axis, 0 where it is not a known number.

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // A window is the attributes that convolutions and pools share, one entry per
@@ -63,7 +64,7 @@ func filled(n int, v int64) []int64 {
 func (w window) extent(i int, d onnx.Dim) (onnx.Dim, error) {
 	k := len(w.strides)
 	stride := w.strides[i]
-	if w.auto == "SAME_UPPER" || w.auto == "SAME_LOWER" {
+	if traits.KeepsExtents(w.auto) {
 		return ceilDiv(d, stride), nil
 	}
 	if w.kernel == nil {
@@ -200,7 +201,7 @@ func (w window) grown(i int, d onnx.Dim, extra int64) onnx.Dim {
 		return onnx.Dim{}
 	}
 	reach := (w.kernel[i]-1)*w.dilations[i] + 1
-	if w.auto == "SAME_UPPER" || w.auto == "SAME_LOWER" {
+	if traits.KeepsExtents(w.auto) {
 		// ONNX Runtime never pads the output: behind a kernel shorter than the stride it ends.
 		return d.Mul(onnx.Static(w.strides[i])).Add(onnx.Static(min(extra+reach-w.strides[i], 0)))
 	}

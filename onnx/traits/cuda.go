@@ -64,10 +64,13 @@ func RefusedByCUDA(n *onnx.Node) bool {
 			n.Is("GRU") && n.Int("linear_before_reset", 0) != 1 ||
 			n.Is("LSTM") && (n.Int("input_forget", 0) != 0 || n.In(7) != nil)
 	case n.Is("ConvTranspose"):
-		return n.Str("auto_pad", "NOTSET") == "SAME_UPPER" || n.Str("auto_pad", "NOTSET") == "SAME_LOWER" || !evenPads(n)
+		return KeepsExtents(n.Str("auto_pad", "NOTSET")) || !evenPads(n)
 	}
 	return false
 }
+
+// KeepsExtents reports an auto_pad that has a window make one element of each stride.
+func KeepsExtents(mode string) bool { return mode == "SAME_UPPER" || mode == "SAME_LOWER" }
 
 // SplitPads splits the padding that SAME_UPPER, SAME_LOWER or output_shape stand for: the
 // odd one is behind with SAME_UPPER, and else before.

@@ -49,7 +49,7 @@ func convWindow(n *onnx.Node) (w window, x, f []int64, ok bool) {
 	for _, p := range n.Ints("pads") {
 		w.padded = w.padded || p != 0
 	}
-	if auto := n.Str("auto_pad", "NOTSET"); auto == "SAME_UPPER" || auto == "SAME_LOWER" {
+	if KeepsExtents(n.Str("auto_pad", "NOTSET")) {
 		for i := range w.in {
 			full := (w.out[i]-1)*w.strides[i] + (w.kernel[i]-1)*w.dilations[i] + 1
 			w.padded = w.padded || full > w.in[i]

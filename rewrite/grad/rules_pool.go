@@ -5,6 +5,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // poolRules: an average spreads its gradient over its window, a maximum hands it
@@ -62,7 +63,7 @@ func (c *Context) poolWindows() []window {
 	list := c.windows(c.In(0), c.Out(0), c.Node.Ints("kernel_shape"))
 	mode := c.Node.Str("auto_pad", "NOTSET")
 	for i, w := range list {
-		if w.dilation != 1 && (mode == "SAME_UPPER" || mode == "SAME_LOWER") {
+		if w.dilation != 1 && traits.KeepsExtents(mode) {
 			c.Fail("auto_pad %s with dilations: ONNX Runtime pads a pool as if it had none, and makes fewer elements than the axis has; export with pads", mode)
 			return nil
 		}

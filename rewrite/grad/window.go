@@ -68,7 +68,7 @@ func (c *Context) windows(x, y *onnx.Value, kernel []int64) []window {
 		switch {
 		case mode == "NOTSET" && len(pads) == 2*rank:
 			w.before, w.after = pads[i], pads[rank+i]
-		case mode == "SAME_UPPER" || mode == "SAME_LOWER":
+		case traits.KeepsExtents(mode):
 			if w.in < 0 || w.out < 0 {
 				c.Fail("auto_pad %s along axis %d, whose extent is unknown: give --dim", mode, i+2)
 				return nil

@@ -15,7 +15,7 @@ func paddings(s *state) error {
 	for _, n := range s.nodes() {
 		mode, dilations := n.Str("auto_pad", "NOTSET"), n.Ints("dilations")
 		apart := slices.ContainsFunc(dilations, func(d int64) bool { return d != 1 })
-		if !n.Is("Conv") || !apart || mode != "SAME_UPPER" && mode != "SAME_LOWER" {
+		if !n.Is("Conv") || !apart || !traits.KeepsExtents(mode) {
 			continue
 		}
 		if pads := keepingPads(n, mode, dilations); pads != nil {
@@ -43,15 +43,14 @@ func keepingPads(n *onnx.Node, mode string, dilations []int64) []int64 {
 	}
 	pads := make([]int64, 2*axes)
 	for i := range axes {
-		total := dilations[i] * (kernel[i] - 1)
-		if strides[i] != 1 {
-			in, ok := x.Type.Shape[i+2].Int()
-			if !ok {
-				return nil
-			}
-			out := (in + strides[i] - 1) / strides[i]
-			total += (out-1)*strides[i] + 1 - in
+		in, known := x.Type.Shape[i+2].Int()
+		if strides[i] == 1 {
+			in = 1 // as for any other
+		} else if !known {
+			return nil
 		}
+		out := (in + strides[i] - 1) / strides[i]
+		total := (out-1)*strides[i] + (kernel[i]-1)*dilations[i] + 1 - in
 		pads[i], pads[axes+i] = traits.SplitPads(max(total, 0), mode)
 	}
 	return pads
