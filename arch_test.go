@@ -105,6 +105,7 @@ var saidOnce = []struct {
 		"rewrite/grad/rules_zero.go", "rewrite/grad/warn.go", "rewrite/precision/decide.go", "rewrite/precision/homogeneous.go", // who reads only extents
 	}},
 	{"the pass of control dependencies", `"control"`, "onnx/origin.go", nil},
+	{"a pattern of names", `path\.Match\([^,]+, [^"]`, "planner/segments.go", nil},
 	{"a walk along a graph's edges", `(todo|stack)\[:len\((todo|stack)\)-1\]`, "internal/step/depend.go", []string{
 		"onnx/remove.go",            // what is alive, below every other package
 		"rewrite/grad/frequency.go", // where angles go, through few operators

@@ -5,6 +5,7 @@ import (
 	"math"
 	"path"
 	"sort"
+	"strings"
 
 	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/ortmodel"
@@ -371,22 +372,12 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 	return ix.polished(o.strategy(), ix.boundaryKeep(list), list, tailOf(list)), nil
 }
 
-// Match is path.Match in which a star also spans slashes.
+// Match is path.Match for names of nodes and values, in which a slash is a letter like
+// others: a star spans it. A name matches itself, whatever signs it holds.
 func Match(pattern, name string) bool {
-	if ok, _ := path.Match(pattern, name); ok {
-		return true
-	}
-	flat := func(s string) string {
-		b := []byte(s)
-		for i := range b {
-			if b[i] == '/' {
-				b[i] = '.'
-			}
-		}
-		return string(b)
-	}
+	flat := func(s string) string { return strings.ReplaceAll(s, "/", "\x01") }
 	ok, _ := path.Match(flat(pattern), flat(name))
-	return ok
+	return ok || pattern == name
 }
 
 // TheorySaving returns 1 − 1/√L, the textbook's saving of activations for L

@@ -148,3 +148,24 @@ func TestPolishRaisesNoPeak(t *testing.T) {
 		}
 	}
 }
+
+func TestMatch(t *testing.T) {
+	for _, c := range []struct {
+		pattern, name string
+		want          bool
+	}{
+		{"*.bias", "h.0.bias", true},
+		{"*bias", "/h/0/bias", true},
+		{"/h/*/bias", "/h/0/attn/bias", true},
+		{"h?0", "h/0", true},
+		{"h/0", "h.0", false},
+		{"h[0]", "h[0]", true},
+		{"h[0]", "h0", true},
+		{"h[0", "h[0", true},
+		{"", "", true},
+	} {
+		if got := Match(c.pattern, c.name); got != c.want {
+			t.Errorf("Match(%q, %q) is %v", c.pattern, c.name, got)
+		}
+	}
+}

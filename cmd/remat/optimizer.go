@@ -7,6 +7,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/optim"
 )
 
@@ -105,8 +106,7 @@ func readOptimizer(c *cli.Context) (optim.Options, error) {
 			return o, fmt.Errorf("--no-decay %q: not a pattern", g)
 		}
 		o.NoDecay = append(o.NoDecay, optim.Exemption{Pattern: g, Has: func(name string, rank int) bool {
-			ok, _ := path.Match(g, name)
-			return ok || g == vectors && rank < 2
+			return planner.Match(g, name) || g == vectors && rank < 2
 		}})
 	}
 	return o, nil

@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/control"
@@ -249,18 +250,16 @@ func (p *preparation) drop(*runtime.Engine) error {
 // dropOutputs takes the outputs that match off the graph, and what only they
 // needed.
 func dropOutputs(g *onnx.Graph, glob string) error {
-	found := false
-	for i := len(g.Outputs) - 1; i >= 0; i-- {
-		ok, err := path.Match(glob, g.Outputs[i].Name)
-		if err != nil {
-			return fmt.Errorf("--drop-output %q: not a pattern", glob)
-		}
-		if ok {
+	if _, err := path.Match(glob, ""); err != nil {
+		return fmt.Errorf("--drop-output %q: not a pattern", glob)
+	}
+	before := len(g.Outputs)
+	for i := before - 1; i >= 0; i-- {
+		if planner.Match(glob, g.Outputs[i].Name) {
 			g.RemoveOutput(i)
-			found = true
 		}
 	}
-	if !found {
+	if len(g.Outputs) == before {
 		return fmt.Errorf("--drop-output %s: the graph has no such output", glob)
 	}
 	g.RemoveDead()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime/ort"
@@ -109,6 +110,19 @@ graph g {
 	for _, n := range f.Model.Graph.Nodes {
 		if len(n.Inputs) > 0 && n.Inputs[len(n.Inputs)-1] == nil {
 			t.Errorf("node %q (%s) ends with an input that is left out", n.Name(), n.OpType())
+		}
+	}
+}
+
+// TestDroppedOutputs: a pattern's star spans slashes, as in every other pattern.
+func TestDroppedOutputs(t *testing.T) {
+	m, _ := ortest.Parse(t, "model ir=10 opset=21\ngraph g {\nin x float32[2]\n\"/h/0/y\" = Tanh(x)\nz = Relu(x)\nout \"/h/0/y\" float32[2]\nout z float32[2]\n}\n")
+	if err := dropOutputs(m.Graph, "/h*"); err != nil || len(m.Graph.Outputs) != 1 || len(m.Graph.Nodes) != 1 {
+		t.Errorf("%v, %d outputs, %d nodes", err, len(m.Graph.Outputs), len(m.Graph.Nodes))
+	}
+	for _, glob := range []string{"/h*", "z["} {
+		if err := dropOutputs(m.Graph, glob); err == nil {
+			t.Errorf("%s matches nothing, or is no pattern", glob)
 		}
 	}
 }

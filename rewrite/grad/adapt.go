@@ -14,6 +14,7 @@ import (
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/adapter"
 )
 
@@ -106,7 +107,7 @@ func (c *chooser) layers(g *onnx.Graph, reach map[*onnx.Value]bool) []Layer {
 func (c *chooser) selected(glob string, layers []Layer) (chosen []Layer, tied []string) {
 	for _, l := range layers {
 		switch {
-		case !c.o.Signature.means(glob, l.Weight.Name) && !matchGlob(glob, l.Name):
+		case !c.o.Signature.means(glob, l.Weight.Name) && !planner.Match(glob, l.Name):
 		case l.Tied() && isGlob(glob):
 			tied = append(tied, l.Name)
 		default:

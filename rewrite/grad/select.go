@@ -14,6 +14,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
 )
 
 // A chooser decides what is trained. It is made of the file as it was read,
@@ -403,7 +404,7 @@ func unmatched(globs, names []string) ([]string, error) {
 		if _, err := path.Match(glob, ""); err != nil {
 			return nil, &ParameterError{glob, "not a valid pattern"}
 		}
-		if slices.ContainsFunc(names, func(name string) bool { return matchGlob(glob, name) }) {
+		if slices.ContainsFunc(names, func(name string) bool { return planner.Match(glob, name) }) {
 			continue
 		}
 		if !isGlob(glob) {
@@ -420,17 +421,7 @@ func unmatched(globs, names []string) ([]string, error) {
 func isGlob(s string) bool { return strings.ContainsAny(s, "*?[") }
 
 func matches(globs []string, name string) bool {
-	return slices.ContainsFunc(globs, func(g string) bool { return matchGlob(g, name) })
-}
-
-// matchGlob matches a name; / is an ordinary character, so that * passes it.
-func matchGlob(glob, name string) bool {
-	if glob == name {
-		return true
-	}
-	flat := strings.NewReplacer("/", "\x01")
-	ok, err := path.Match(flat.Replace(glob), flat.Replace(name))
-	return err == nil && ok
+	return slices.ContainsFunc(globs, func(g string) bool { return planner.Match(g, name) })
 }
 
 func initializersOf(params []*onnx.Value) []*onnx.Value {

@@ -30,6 +30,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
+	"github.com/onnx-remat/remat/planner"
 )
 
 // The metadata keys of PyTorch's exporter.
@@ -197,7 +198,7 @@ func (s *Signature) origins(name string) []string {
 // means reports that a name or pattern is of this initializer, or of a parameter that
 // it was computed from.
 func (s *Signature) means(glob, name string) bool {
-	return slices.ContainsFunc(append(s.origins(name), name), func(known string) bool { return matchGlob(glob, known) })
+	return slices.ContainsFunc(append(s.origins(name), name), func(known string) bool { return planner.Match(glob, known) })
 }
 
 // meanAny reports that one of the names or patterns is of this initializer.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
@@ -51,7 +52,7 @@ func insertStops(g *onnx.Graph, patterns []string, res *Result) error {
 		}
 		hits := 0
 		for _, v := range values {
-			if matchGlob(p.value, v.Name) && mayCarryGradient(v) {
+			if planner.Match(p.value, v.Name) && mayCarryGradient(v) {
 				hits += stop(stops, v, p.reader)
 			}
 		}
@@ -72,7 +73,7 @@ func insertStops(g *onnx.Graph, patterns []string, res *Result) error {
 func (c *chooser) stops(name string) bool {
 	return slices.ContainsFunc(c.o.Stop, func(text string) bool {
 		p := parseStop(text)
-		return p.reader == "" && matchGlob(p.value, name)
+		return p.reader == "" && planner.Match(p.value, name)
 	})
 }
 
@@ -92,7 +93,7 @@ func stop(stops *normalize.Stops, v *onnx.Value, reader string) int {
 	}
 	hits := 0
 	for _, u := range slices.Clone(v.Uses()) {
-		if u.Index != onnx.Captured && matchGlob(reader, u.Node.Name()) && normalize.StoppedBy(u.Node) == "" {
+		if u.Index != onnx.Captured && planner.Match(reader, u.Node.Name()) && normalize.StoppedBy(u.Node) == "" {
 			stops.Before(u.Node, u.Index, fromOption)
 			hits++
 		}

@@ -19,12 +19,11 @@ package precision
 // a half value in half: that value has been rounded already, to the same unit.
 
 import (
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision/kernels"
 )
@@ -251,15 +250,9 @@ func (o *Options) Unmatched(g *onnx.Graph) string {
 
 // matches reports a glob that fits the node's name or operator type.
 func matches(globs []string, n *onnx.Node) bool {
-	flat := func(s string) string { return strings.ReplaceAll(s, "/", "|") }
-	for _, glob := range globs {
-		for _, name := range []string{n.Name(), n.OpType()} {
-			if ok, _ := path.Match(flat(glob), flat(name)); ok {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		return planner.Match(glob, n.Name()) || planner.Match(glob, n.OpType())
+	})
 }
 
 // sumsOfGradients keeps in float32 what only adds up contributions to a
