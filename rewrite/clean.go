@@ -37,7 +37,7 @@ func ScatterInto(g *onnx.Graph) int {
 			other := n.Inputs[1-k]
 			s := v.Producer
 			if s == nil || !s.Is("ScatterND", "ScatterElements") || s.Str("reduction", "none") != "add" ||
-				len(v.Uses()) != 1 || v.IsOutput() || !isZeros(s.Inputs[0]) ||
+				len(v.Uses()) != 1 || v.IsOutput() || !s.Inputs[0].Behind("Cast", "Expand", "Reshape", "Identity").IsZero() ||
 				!other.Type.Ranked || !other.Type.Shape.Equal(v.Type.Shape) || other.Type.DType != v.Type.DType {
 				continue
 			}
@@ -67,28 +67,6 @@ func Races(g *onnx.Graph) Report {
 		r.skip(name, "%s", traits.WhyRaces)
 	}
 	return r
-}
-
-// isZeros reports a tensor filled with zero.
-func isZeros(v *onnx.Value) bool {
-	if x, ok := v.Number(); ok {
-		return x == 0
-	}
-	if v == nil || v.Producer == nil {
-		return false
-	}
-	switch p := v.Producer; {
-	case p.Is("Expand", "Identity", "Reshape", "Cast"):
-		return isZeros(p.Inputs[0])
-	case p.Is("ConstantOfShape"):
-		t := p.TensorAttr("value")
-		if t == nil {
-			return true
-		}
-		x, ok := t.Scalar()
-		return ok && x == 0
-	}
-	return false
 }
 
 // shareLimit is the size in bytes up to which equal initializers become one.
