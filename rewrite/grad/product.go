@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
+	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
 // transpose permutes the axes of v, looking through a Transpose that made it.
@@ -47,7 +48,7 @@ func (e *engine) swap(v *onnx.Value) *onnx.Value {
 	rank := len(v.Type.Shape)
 	swapped := append(onnx.Shape(nil), v.Type.Shape...)
 	swapped[rank-1], swapped[rank-2] = swapped[rank-2], swapped[rank-1]
-	if p := v.Producer; p != nil && p.Is("Reshape") && joinsLeading(p.In(0), v) && e.reachable(swapped) {
+	if p := v.Producer; p != nil && p.Is("Reshape") && normalize.JoinsLeading(p.In(0), v) && e.reachable(swapped) {
 		return e.reshape(e.swap(p.In(0)), swapped, nil)
 	}
 	out := e.transpose(v, traits.LastTwo(rank))
@@ -55,16 +56,6 @@ func (e *engine) swap(v *onnx.Value) *onnx.Value {
 		return e.joinLeading(out)
 	}
 	return out
-}
-
-// joinsLeading reports that v is a Reshape of from which leaves the last two
-// axes alone.
-func joinsLeading(from, v *onnx.Value) bool {
-	a, b := from.Type.Shape, v.Type.Shape
-	if len(a) < 2 || len(b) < 2 {
-		return false
-	}
-	return a[len(a)-1] == b[len(b)-1] && a[len(a)-2] == b[len(b)-2] && a[len(a)-1].Known() && a[len(a)-2].Known()
 }
 
 // joinLeading reshapes to one leading axis, or to one more than v has where it

@@ -234,7 +234,7 @@ func transposes(s *state) error {
 // axes; nil where v is no such value.
 func (s *state) swappedSource(v *onnx.Value) *onnx.Value {
 	inner := v
-	if r := made(v, "Reshape"); r != nil && joins(r.In(0), v) {
+	if r := made(v, "Reshape"); r != nil && JoinsLeading(r.In(0), v) {
 		inner = r.In(0)
 	}
 	t := made(inner, "Transpose")
@@ -245,14 +245,14 @@ func (s *state) swappedSource(v *onnx.Value) *onnx.Value {
 	if sameLeading(z, v) {
 		return z
 	}
-	if r := made(z, "Reshape"); r != nil && joins(r.In(0), z) && sameLeading(r.In(0), v) {
+	if r := made(z, "Reshape"); r != nil && JoinsLeading(r.In(0), z) && sameLeading(r.In(0), v) {
 		return r.In(0)
 	}
 	return nil
 }
 
-// joins reports a Reshape that leaves the last two axes alone.
-func joins(from, to *onnx.Value) bool {
+// JoinsLeading reports a Reshape that leaves the last two axes alone.
+func JoinsLeading(from, to *onnx.Value) bool {
 	a, b := from.Type.Shape, to.Type.Shape
 	return len(a) >= 2 && len(b) >= 2 && a[len(a)-2:].Equal(b[len(b)-2:])
 }

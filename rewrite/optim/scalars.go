@@ -118,20 +118,16 @@ func (a *applier) scalars(params []Param) {
 	}
 }
 
-// lr64 is lr in float64.
-func (a *applier) lr64(lr *onnx.Value) *onnx.Value {
-	if v := a.g.Value(prefix + "lr_double"); v != nil {
-		return v
-	}
-	return a.named("lr_double", "Cast", build.In(lr), to(onnx.Float64))
-}
+// lr64 is lr in float64, and step64 the number of the update.
+func (a *applier) lr64(lr *onnx.Value) *onnx.Value     { return a.double("lr_double", lr) }
+func (a *applier) step64(step *onnx.Value) *onnx.Value { return a.double("step_double", step) }
 
-// step64 is the number of the update in float64.
-func (a *applier) step64(step *onnx.Value) *onnx.Value {
-	if v := a.g.Value(prefix + "step_double"); v != nil {
+// double is a scalar of all updates in float64, under a name.
+func (a *applier) double(name string, x *onnx.Value) *onnx.Value {
+	if v := a.g.Value(prefix + name); v != nil {
 		return v
 	}
-	return a.named("step_double", "Cast", build.In(step), to(onnx.Float64))
+	return a.named(name, "Cast", build.In(x), to(onnx.Float64))
 }
 
 // declareOne declares the scalar one, for what is scaled only where a step is left out.
