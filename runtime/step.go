@@ -51,9 +51,8 @@ type Step struct {
 	AstrayBytes int64
 	// ReservedBytes is what the session's allocator had from the system for the step.
 	ReservedBytes int64
-	// Allocations is their number; Trace lists them where it was asked for.
-	Allocations int64
-	Trace       []ort.Event
+	// Trace lists the allocations where it was asked for.
+	Trace []ort.Event
 	// LossScale is the scale of this step, 0 where the graph has none; Skipped
 	// says that a gradient was not finite and the update left out.
 	LossScale float64
@@ -109,7 +108,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	}
 	step := &Step{Seconds: time.Since(start).Seconds()}
 	state := counter.State()
-	step.LivePeakBytes, step.Allocations, step.AstrayBytes = state.Peak-state.Base, state.Allocations, state.Astray
+	step.LivePeakBytes, step.AstrayBytes = state.Peak-state.Base, state.Astray
 	step.ReservedBytes = state.Reserved - state.Base
 	if s.options.Trace {
 		var err error

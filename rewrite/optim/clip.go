@@ -146,7 +146,7 @@ func (a *applier) previousNorm(params []Param, n int64, due *onnx.Value) *onnx.V
 	}
 	a.g.AddOutput(next)
 	a.res.Next[old] = next
-	a.res.States = append(a.res.States, State{Input: old, Output: next})
+	a.res.States = append(a.res.States, old)
 	return held
 }
 

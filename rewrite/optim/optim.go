@@ -75,17 +75,12 @@ type Options struct {
 	Types build.Typer
 }
 
-// A State is one tensor of optimizer state, of the type that the optimizer's row says,
-// or the norm of the step before, float32 []; it begins as zeros.
-type State struct {
-	// Input and Output are P.m and P.m.new, or another name of the row, or acc; or
-	// clip_norm.
-	Input, Output *onnx.Value
-}
-
 // A Result is what Apply added.
 type Result struct {
-	States []State
+	// States are the inputs that hold optimizer state, of the types that the optimizer's row
+	// says and named P.m or after another name of the row, sums of gradients, P.acc, and the
+	// norm of the step before, clip_norm, float32 []; all begin as zeros.
+	States []*onnx.Value
 	// Next maps each input that has a next value to its output.
 	Next map[*onnx.Value]*onnx.Value
 	// Barriers is how many readers had to be led before an update.

@@ -149,7 +149,7 @@ func (a *applier) accumulate(params []Param) {
 // kept declares the sum of a parameter's gradients.
 func (a *applier) kept(p *onnx.Value) *onnx.Value {
 	v := a.g.AddInput(p.Name+"."+accState, p.Type)
-	a.res.States = append(a.res.States, State{Input: v})
+	a.res.States = append(a.res.States, v)
 	return v
 }
 

@@ -65,8 +65,8 @@ func TestRowsTellTheirState(t *testing.T) {
 		}
 		var made, told []string
 		for _, s := range res.States {
-			if s.Input.Name != normInput {
-				made = append(made, s.Input.Name)
+			if s.Name != normInput {
+				made = append(made, s.Name)
 			}
 		}
 		for _, p := range params {
@@ -110,7 +110,7 @@ func neutralized(v *onnx.Value, steps int) bool {
 func TestUpdatesApart(t *testing.T) {
 	names := func(r *Result) (list []string) {
 		for _, s := range r.States {
-			list = append(list, s.Input.Name)
+			list = append(list, s.Name)
 		}
 		slices.Sort(list)
 		return list
@@ -168,8 +168,8 @@ func TestStateOf(t *testing.T) {
 			t.Fatal(k, err)
 		}
 		for _, s := range r.States {
-			if !slices.Contains(known, s.Input.Name) {
-				t.Errorf("%s: %s is not listed", k, s.Input.Name)
+			if !slices.Contains(known, s.Name) {
+				t.Errorf("%s: %s is not listed", k, s.Name)
 			}
 		}
 	}

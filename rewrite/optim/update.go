@@ -48,7 +48,7 @@ func (a *applier) update(p Param) {
 	row := a.o.Kind.row()
 	for _, h := range row.state(a, p.Value) {
 		u.state[h.name] = a.g.AddInput(p.Value.Name+"."+h.name, h.Type)
-		a.res.States = append(a.res.States, State{Input: u.state[h.name]})
+		a.res.States = append(a.res.States, u.state[h.name])
 	}
 	row.update(u)
 	if a.s.keepAcc != nil {
@@ -112,11 +112,6 @@ func (u *updater) nextOf(state, op string, in []*onnx.Value, attrs ...onnx.Attri
 	}
 	u.g.AddOutput(v)
 	u.res.Next[old] = v
-	for i := range u.res.States {
-		if u.res.States[i].Input == old {
-			u.res.States[i].Output = v
-		}
-	}
 	return v
 }
 

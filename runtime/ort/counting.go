@@ -127,8 +127,8 @@ func Within(bytes int64) { C.counter_within(C.int64_t(bytes)) }
 // in bytes; an offset below 0: outside.
 type Place struct{ Bytes, Offset int64 }
 
-// What offsets in a slab are multiples of, on the host and on a device.
-const SlabAlign, DeviceSlabAlign = C.kSlabAlign, C.kDeviceAlign
+// SlabAlign is what offsets in a slab are multiples of.
+const SlabAlign = C.kSlabAlign
 
 // Place says where the requests after each mark are to lie, in their order, in a slab of
 // so many bytes. All sessions on a device share one slab, as large as the largest, and

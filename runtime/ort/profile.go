@@ -33,14 +33,12 @@ type NodeEvent struct {
 	Node     string
 	Op       string
 	Provider string
-	Index    int // ONNX Runtime's node index
 	Run      int // which run of the session, from 0
 	Start    time.Duration
 	Duration time.Duration
 	// Inputs and Outputs list the tensors that exist, in order.
 	Inputs, Outputs []TypeShape
-	// Bytes as the profile has them.
-	OutputBytes, ActivationBytes, ParameterBytes int64
+	OutputBytes     int64 // as the profile has them
 }
 
 // A Profile lists node executions in the order in which they happened.
@@ -110,13 +108,11 @@ func (e *rawEvent) node(run int) NodeEvent {
 		Node:     strings.TrimSuffix(e.Name, kernelSuffix),
 		Op:       e.text("op_name"),
 		Provider: e.text("provider"),
-		Index:    int(e.number("node_index")),
 		Run:      run,
 		Start:    time.Duration(e.TS) * time.Microsecond,
 		Duration: time.Duration(e.Dur) * time.Microsecond,
 		Inputs:   e.shapes("input_type_shape"), Outputs: e.shapes("output_type_shape"),
-		OutputBytes: e.number("output_size"), ActivationBytes: e.number("activation_size"),
-		ParameterBytes: e.number("parameter_size"),
+		OutputBytes: e.number("output_size"),
 	}
 }
 
