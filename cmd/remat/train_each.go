@@ -3,11 +3,7 @@ package main
 // What each rank took, which the first one prints: all tell the others once the last step
 // is done.
 
-import (
-	"encoding/binary"
-
-	"github.com/onnx-remat/remat/train"
-)
+import "encoding/binary"
 
 // A rankMemory is what a rank took and sent, in bytes; null where it was not measured, or
 // not predicted.
@@ -37,11 +33,11 @@ func (m *rankMemory) figures() []**int64 {
 // unknown stands for null.
 const unknown = -1
 
-// eachRank has all ranks tell what they took. The figures of s are complete.
-func (t *trainRun) eachRank(s *subject, job *train.Job, r *train.Result) ([]rankMemory, error) {
-	own, err := t.ranksDocument(job, r)
-	if own == nil || err != nil {
-		return nil, err
+// eachRank has all ranks tell what they took; own describes this one, nil for one alone. The
+// figures of s are complete.
+func (t *trainRun) eachRank(s *subject, own *trainedRanks) ([]rankMemory, error) {
+	if own == nil {
+		return nil, nil
 	}
 	m := &s.run.Memory
 	mine := rankMemory{

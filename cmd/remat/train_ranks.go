@@ -116,11 +116,10 @@ func readRanks(c *cli.Context, w *mpi.World) (*rankPlan, error) {
 	if err := r.readBuckets(c); err != nil {
 		return nil, err
 	}
-	if r.Size == 0 && c.IsSet("buckets") {
-		return nil, errors.New("--buckets: requires --ranks N, or a start by mpirun")
-	}
-	if r.Size == 0 && c.IsSet("sync") {
-		return nil, errors.New("--sync: requires --ranks N, or a start by mpirun")
+	for _, flag := range []string{"buckets", "sync"} {
+		if r.Size == 0 && c.IsSet(flag) {
+			return nil, fmt.Errorf("--%s: requires --ranks N, or a start by mpirun", flag)
+		}
 	}
 	if r.Size == 0 || r.Size == 1 && r.Every == 0 && !c.Bool("resume") {
 		return nil, nil // one rank that sums its own gradients is one that trains alone

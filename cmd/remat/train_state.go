@@ -228,17 +228,18 @@ type trained struct {
 func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	s.memory()
 	t.addBeside(s)
-	each, err := t.eachRank(s, job, r)
+	own, err := t.ranksDocument(job, r)
+	if err != nil {
+		return err
+	}
+	each, err := t.eachRank(s, own)
 	if err != nil || !t.first() {
 		return err
 	}
 	d := &trained{
-		EachRank: each,
+		Ranks: own, EachRank: each,
 		Steps:    r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
-	}
-	if d.Ranks, err = t.ranksDocument(job, r); err != nil {
-		return err
 	}
 	if r.NewTokens > 0 {
 		d.LossLast = (*report.Float)(&r.LossLast)
