@@ -166,9 +166,7 @@ func (m *Built) generate(f *os.File, layout *safetensors.Layout, most int64) err
 	errs := make([]error, runtime.GOMAXPROCS(0))
 	var wg sync.WaitGroup
 	for w := range errs {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		wg.Go(func() {
 			buffer := make([]byte, 4*chunk)
 			for j := range jobs {
 				p := m.Params[j.param]
@@ -178,7 +176,7 @@ func (m *Built) generate(f *os.File, layout *safetensors.Layout, most int64) err
 					errs[w] = err
 				}
 			}
-		}()
+		})
 	}
 	for i, p := range m.Params {
 		if 4*p.Elements() > most {

@@ -63,7 +63,7 @@ func (d Dim) poly() poly {
 		return poly{"": d.n}
 	}
 	p := poly{}
-	for _, mono := range strings.Split(d.sym, monoSep) {
+	for mono := range strings.SplitSeq(d.sym, monoSep) {
 		coef, atoms, _ := strings.Cut(mono, atomSep)
 		c, _ := strconv.ParseInt(coef, 10, 64)
 		p[atoms] += c
@@ -293,7 +293,7 @@ func removeAtoms(from, atoms string) (string, bool) {
 	}
 	left := strings.Split(from, atomSep)
 next:
-	for _, a := range strings.Split(atoms, atomSep) {
+	for a := range strings.SplitSeq(atoms, atomSep) {
 		for i, l := range left {
 			if l == a {
 				left = append(left[:i:i], left[i+1:]...)
@@ -327,7 +327,7 @@ func (d Dim) Subst(dims map[string]int64) Dim {
 	for _, atoms := range slices.Sorted(maps.Keys(p)) {
 		term := Static(p[atoms])
 		if atoms != "" {
-			for _, a := range strings.Split(atoms, atomSep) {
+			for a := range strings.SplitSeq(atoms, atomSep) {
 				term = term.Mul(substAtom(a, dims))
 			}
 		}

@@ -17,7 +17,7 @@ func (d Dim) String() string {
 		return strconv.FormatInt(d.n, 10)
 	}
 	var b strings.Builder
-	for _, mono := range strings.Split(d.sym, monoSep) {
+	for mono := range strings.SplitSeq(d.sym, monoSep) {
 		coef, atoms, _ := strings.Cut(mono, atomSep)
 		if b.Len() > 0 && coef[0] != '-' {
 			b.WriteByte('+')
@@ -75,7 +75,7 @@ func parsePolynomial(text string) Dim {
 			end = len(rest)
 		}
 		term := Static(sign)
-		for _, f := range strings.Split(rest[:end], "*") {
+		for f := range strings.SplitSeq(rest[:end], "*") {
 			if n, err := strconv.ParseInt(f, 10, 64); err == nil {
 				term = term.Mul(Static(n))
 			} else if f == "" {

@@ -14,6 +14,7 @@ package onnx
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -185,7 +186,7 @@ func (c *call) body() ([]*pb.NodeProto, error) {
 		}
 		if _, known := c.names[f.Output[i]]; known { // an input, or a value that is returned twice
 			nodes = append(slices.Clip(nodes), &pb.NodeProto{
-				OpType: proto.String("Identity"), Input: []string{f.Output[i]}, Output: []string{c.in.fresh(o + ".inner")},
+				OpType: new("Identity"), Input: []string{f.Output[i]}, Output: []string{c.in.fresh(o + ".inner")},
 			})
 			c.names[nodes[len(nodes)-1].Output[0]] = o
 			continue
@@ -273,7 +274,7 @@ func (c *call) rename(n *pb.NodeProto) (*pb.NodeProto, error) {
 	if inner == "" && len(n.Output) > 0 {
 		inner = n.Output[0]
 	}
-	out.Name = proto.String(c.label + "/" + inner)
+	out.Name = new(c.label + "/" + inner)
 	for _, a := range n.Attribute {
 		bound, err := c.bind(a)
 		if err != nil {
@@ -341,9 +342,7 @@ func (c *call) subgraph(g *pb.GraphProto) (*pb.GraphProto, error) {
 	out := proto.CloneOf(g)
 	outer := c.names
 	c.names = make(map[string]string, len(outer))
-	for k, v := range outer {
-		c.names[k] = v
-	}
+	maps.Copy(c.names, outer)
 	defer func() { c.names = outer }()
 	own := map[string]bool{}
 	collectNames(&pb.GraphProto{Input: g.Input, Initializer: g.Initializer, Node: withoutSubgraphs(g.Node)}, own)
@@ -352,10 +351,10 @@ func (c *call) subgraph(g *pb.GraphProto) (*pb.GraphProto, error) {
 	}
 	c.names[""] = ""
 	for _, v := range out.Input {
-		v.Name = proto.String(c.made(v.GetName()))
+		v.Name = new(c.made(v.GetName()))
 	}
 	for _, t := range out.Initializer {
-		t.Name = proto.String(c.made(t.GetName()))
+		t.Name = new(c.made(t.GetName()))
 	}
 	for i, n := range g.Node {
 		made, err := c.rename(n)

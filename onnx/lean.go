@@ -15,8 +15,6 @@ package onnx
 import (
 	"strconv"
 
-	"google.golang.org/protobuf/proto"
-
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
@@ -29,7 +27,7 @@ func (m *Model) EncodeLean() ([]byte, error) {
 	for i, n := range p.Graph.Node {
 		q := &pb.NodeProto{}
 		copyFields(q, n)
-		q.Name = proto.String(LeanName(i))
+		q.Name = new(LeanName(i))
 		q.MetadataProps, q.DocString = nil, nil
 		q.Input, q.Output = shortened(n.Input, short), shortened(n.Output, short)
 		p.Graph.Node[i] = q

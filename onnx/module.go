@@ -53,7 +53,7 @@ func scriptModule(name string) string {
 		return ""
 	}
 	var path []string
-	for _, part := range strings.Split(rest[:end], "/") {
+	for part := range strings.SplitSeq(rest[:end], "/") {
 		if k := len(path) - 1; k >= 0 && strings.HasPrefix(part, path[k]+".") {
 			path = path[:k]
 		}

@@ -221,17 +221,17 @@ func (p *parser) header(m *pb.ModelProto) {
 	p.expect("=")
 	switch key.text {
 	case "ir":
-		m.IrVersion = proto.Int64(p.int())
+		m.IrVersion = new(p.int())
 	case "model_version":
-		m.ModelVersion = proto.Int64(p.int())
+		m.ModelVersion = new(p.int())
 	case "producer":
-		m.ProducerName = proto.String(p.str())
+		m.ProducerName = new(p.str())
 	case "producer_version":
-		m.ProducerVersion = proto.String(p.str())
+		m.ProducerVersion = new(p.str())
 	case "domain":
-		m.Domain = proto.String(p.str())
+		m.Domain = new(p.str())
 	case "doc":
-		m.DocString = proto.String(p.str())
+		m.DocString = new(p.str())
 	default:
 		p.tok = key
 		p.fail("a model has no %s", key)
@@ -245,6 +245,6 @@ func (p *parser) opset(m *pb.ModelProto) {
 		p.expect("]")
 	}
 	p.expect("=")
-	m.OpsetImport = append(m.OpsetImport, &pb.OperatorSetIdProto{Domain: domain, Version: proto.Int64(p.int())})
+	m.OpsetImport = append(m.OpsetImport, &pb.OperatorSetIdProto{Domain: domain, Version: new(p.int())})
 	p.spend(100)
 }

@@ -5,8 +5,6 @@ package onnx
 import (
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 )
 
@@ -66,7 +64,7 @@ func (p *parser) statement(g *pb.GraphProto) {
 func (p *parser) notes() (doc *string, meta []*pb.StringStringEntryProto) {
 	if p.atWord("doc") && !p.tok.first {
 		p.advance()
-		doc = proto.String(p.str())
+		doc = new(p.str())
 	}
 	if p.atWord("meta") && !p.tok.first {
 		p.advance()

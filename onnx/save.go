@@ -60,7 +60,7 @@ func (g *Graph) toProto() *pb.GraphProto {
 	}
 	for _, v := range g.Initializers {
 		if v.Init.Proto.GetName() != v.Name {
-			v.Init.Proto.Name = proto.String(v.Name)
+			v.Init.Proto.Name = new(v.Name)
 		}
 		p.Initializer = append(p.Initializer, v.Init.Proto)
 	}

@@ -20,7 +20,7 @@ func (m *Model) EditSubgraph(sub *pb.GraphProto, edit func(*Model) error) error 
 	p := proto.CloneOf(sub)
 	captured := freeNames(p)
 	for _, name := range captured {
-		in := &pb.ValueInfoProto{Name: proto.String(name)}
+		in := &pb.ValueInfoProto{Name: new(name)}
 		if v := m.Graph.values[name]; v != nil && v.Type.Known() {
 			in.Type = v.Type.Proto()
 		}

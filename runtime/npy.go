@@ -166,7 +166,7 @@ func ReadNPYHeader(r io.Reader, size int64) (NPYHeader, error) {
 		return NPYHeader{}, fmt.Errorf("type %q: %w", descr, ErrNotNumeric)
 	}
 	h := NPYHeader{Type: npyTypes[descr[1:]], Shape: []int64{}, Bytes: headerBytes, bigEndian: descr[0] == '>', columnOrder: m[2] == "True"}
-	for _, s := range strings.Split(m[3], ",") {
+	for s := range strings.SplitSeq(m[3], ",") {
 		if s = strings.TrimSpace(s); s == "" {
 			continue
 		}

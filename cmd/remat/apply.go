@@ -366,8 +366,8 @@ func fitted(f *safetensors.File, info safetensors.Info, v *onnx.Value) ([]byte, 
 func transposed(data []byte, shape []int64, size int) []byte {
 	rows, cols := int(shape[0]), int(shape[1])
 	out := make([]byte, len(data))
-	for i := 0; i < rows; i++ {
-		for j := 0; j < cols; j++ {
+	for i := range rows {
+		for j := range cols {
 			copy(out[(j*rows+i)*size:][:size], data[(i*cols+j)*size:][:size])
 		}
 	}

@@ -181,7 +181,7 @@ func gpuFindings() []finding {
 		return []finding{{"gpu", nvmlError(ret), false, ""}}
 	}
 	var out []finding
-	for i := 0; i < n; i++ {
+	for i := range n {
 		d, ret := nvml.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
 			continue

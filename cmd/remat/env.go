@@ -225,7 +225,7 @@ func (e *env) readDebug(lists []string) error {
 func splitList(lists []string) []string {
 	var out []string
 	for _, l := range lists {
-		for _, part := range strings.Split(l, ",") {
+		for part := range strings.SplitSeq(l, ",") {
 			if part = strings.TrimSpace(part); part != "" {
 				out = append(out, part)
 			}

@@ -67,7 +67,7 @@ func usageOf(usage string) (takes, text string) {
 // wrapWords breaks a text into lines of at most width letters.
 func wrapWords(text string, width int) []string {
 	lines := []string{""}
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		last := &lines[len(lines)-1]
 		switch {
 		case *last == "":

@@ -40,9 +40,7 @@ func Run(n int, f func(*Group) error) error {
 	errs, panics := make([]error, n), make([]any, n)
 	var wait sync.WaitGroup
 	for rank := range n {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
+		wait.Go(func() {
 			debug.SetPanicOnFault(true) // of this goroutine
 			p.turn.Lock()
 			defer p.turn.Unlock()
@@ -52,7 +50,7 @@ func Run(n int, f func(*Group) error) error {
 				}
 			}()
 			errs[rank] = f(NewGroup(&inside{p, rank}))
-		}()
+		})
 	}
 	wait.Wait()
 	return first(errs, panics)

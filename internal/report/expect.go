@@ -48,7 +48,7 @@ const sameBits = "same-bits"
 // ParseExpectations reads a list such as saving>=30%,overhead<=0.3,same-bits.
 func ParseExpectations(text string) ([]Expectation, error) {
 	var list []Expectation
-	for _, part := range strings.Split(text, ",") {
+	for part := range strings.SplitSeq(text, ",") {
 		part = strings.ReplaceAll(strings.TrimSpace(part), " ", "")
 		if part == sameBits {
 			list = append(list, Expectation{What: part, name: part})

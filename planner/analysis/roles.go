@@ -280,9 +280,7 @@ func (f *roleFinder) inOrder(weights, outs []*onnx.Value) bool {
 		match[weights[k].Name] = out.Name
 		k++
 	}
-	for in, out := range match {
-		f.roles.Grad[in] = out
-	}
+	maps.Copy(f.roles.Grad, match)
 	return true
 }
 

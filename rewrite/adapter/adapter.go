@@ -76,7 +76,7 @@ func ParseSpec(text string) (Spec, error) {
 	if i := strings.LastIndexByte(text, ':'); i >= 0 && strings.Contains(text[i:], "=") {
 		globs, settings = text[:i], text[i+1:]
 	}
-	for _, glob := range strings.Split(globs, ",") {
+	for glob := range strings.SplitSeq(globs, ",") {
 		if glob = strings.TrimSpace(glob); glob == "" {
 			return s, &Error{text, "names no parameter: want GLOB:r=8,alpha=16"}
 		}

@@ -208,7 +208,7 @@ func (s *Signature) meanAny(globs []string, name string) bool {
 
 // readText reads either form of the graph's signature.
 func (s *Signature) readText(text string) {
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		if f := specLine.FindStringSubmatch(line); f != nil {
 			s.note(f[2], f[1], f[3])
 		}

@@ -110,7 +110,7 @@ func modulePath(node string) string {
 		return ""
 	}
 	var parts []string
-	for _, part := range strings.Split(path.Dir(node)[1:], "/") {
+	for part := range strings.SplitSeq(path.Dir(node)[1:], "/") {
 		if last := len(parts) - 1; last >= 0 && strings.HasPrefix(part, parts[last]+".") {
 			parts = parts[:last]
 		}

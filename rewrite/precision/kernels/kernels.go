@@ -72,7 +72,7 @@ var codes = map[onnx.DType]byte{
 
 var table = sync.OnceValue(func() map[key][]row {
 	rows := map[key][]row{}
-	for _, line := range strings.Split(text, "\n") {
+	for line := range strings.SplitSeq(text, "\n") {
 		f := strings.Fields(line)
 		if len(f) < 4 || f[0] == "#" {
 			continue
