@@ -238,7 +238,7 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 	}
 	d := &trained{
 		Ranks: own, EachRank: each,
-		Steps:    r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst),
+		Steps: r.Step, Tokens: r.Tokens, LossFirst: report.Float(r.LossFirst),
 		Seconds: r.Seconds, SkippedSteps: r.SkippedSteps, State: report.Text(r.State), Memory: s.run.Memory,
 	}
 	if r.NewTokens > 0 {
