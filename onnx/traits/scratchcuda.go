@@ -495,10 +495,7 @@ func tables(k *Kernel, parts, extent int64, equal bool, extents int) {
 }
 
 func axisOf(n *onnx.Node, rank int) int {
-	axis := int(n.Int("axis", 0))
-	if axis < 0 {
-		axis += rank
-	}
+	axis, _ := onnx.Axis(n.Int("axis", 0), rank)
 	return min(max(axis, 0), max(rank-1, 0))
 }
 

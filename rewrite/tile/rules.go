@@ -49,11 +49,8 @@ func rank(v *onnx.Value) int { return len(v.Type.Shape) }
 
 // axisOf is the attribute axis of an operator on v, counted from the left.
 func axisOf(n *onnx.Node, standard int64, v *onnx.Value) int64 {
-	axis := n.Int("axis", standard)
-	if axis < 0 {
-		axis += int64(rank(v))
-	}
-	return axis
+	axis, _ := onnx.Axis(n.Int("axis", standard), rank(v))
+	return int64(axis)
 }
 
 // elementwise: with broadcasting, axes are aligned from the right; an input of
