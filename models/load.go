@@ -92,14 +92,9 @@ func (m *Built) match(f *safetensors.File) (source map[string]safetensors.Info, 
 }
 
 func sameFolder(a, b string) bool {
-	da, errA := filepath.EvalSymlinks(filepath.Dir(a))
-	db, errB := filepath.EvalSymlinks(filepath.Dir(b))
-	if errA != nil || errB != nil {
-		return false
-	}
-	da, errA = filepath.Abs(da)
-	db, errB = filepath.Abs(db)
-	return errA == nil && errB == nil && da == db
+	x, errA := os.Stat(filepath.Dir(a))
+	y, errB := os.Stat(filepath.Dir(b))
+	return errA == nil && errB == nil && os.SameFile(x, y)
 }
 
 // toFloat32 writes float data as float32, part by part.

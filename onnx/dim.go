@@ -283,7 +283,7 @@ func joinAtoms(a, b string) string {
 		return a
 	}
 	all := append(strings.Split(a, atomSep), strings.Split(b, atomSep)...)
-	sort.Strings(all)
+	slices.Sort(all)
 	return strings.Join(all, atomSep)
 }
 
@@ -292,15 +292,12 @@ func removeAtoms(from, atoms string) (string, bool) {
 		return from, true
 	}
 	left := strings.Split(from, atomSep)
-next:
 	for a := range strings.SplitSeq(atoms, atomSep) {
-		for i, l := range left {
-			if l == a {
-				left = append(left[:i:i], left[i+1:]...)
-				continue next
-			}
+		i := slices.Index(left, a)
+		if i < 0 {
+			return "", false
 		}
-		return "", false
+		left = slices.Delete(left, i, i+1)
 	}
 	return strings.Join(left, atomSep), true
 }
@@ -313,7 +310,7 @@ func (d Dim) Symbols() []string {
 			names = append(names, strings.Split(k, atomSep)...)
 		}
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	return names
 }
 

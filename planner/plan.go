@@ -2,8 +2,8 @@ package planner
 
 import (
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 
 	"github.com/onnx-remat/remat/ortmodel"
 )
@@ -120,10 +120,5 @@ func (pl *Plan) Kept(p *Problem) []int {
 			}
 		}
 	}
-	list := make([]int, 0, len(kept))
-	for v := range kept {
-		list = append(list, v)
-	}
-	sort.Ints(list)
-	return list
+	return slices.Sorted(maps.Keys(kept))
 }

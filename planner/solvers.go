@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -115,7 +115,7 @@ func Find(strategy string) (*Solver, string, error) {
 		}
 		return s, arg, nil
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	return nil, "", fmt.Errorf("strategy %q: want one of %s", strategy, strings.Join(names, ", "))
 }
 

@@ -3,6 +3,7 @@ package crosscheck
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
 
@@ -129,7 +130,7 @@ func (c *comparison) initializers(r *recorder) {
 			c.differ("initializer %q differs", v.Name)
 		}
 	}
-	for _, kind := range sortedKeys(skipped) {
+	for _, kind := range slices.Sorted(maps.Keys(skipped)) {
 		c.skip("%d initializers: %s", skipped[kind], kind)
 	}
 }

@@ -15,8 +15,9 @@ package crosscheck
 
 import (
 	"fmt"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 
 	onnxgo "github.com/owulveryck/onnx-go"
 
@@ -79,7 +80,7 @@ func Compare(m *onnx.Model, data []byte) *Result {
 func compareWithin(m *onnx.Model, data []byte, l limit) *Result {
 	r := &Result{NotCompared: []string{dropped}}
 	data, cut := l.cutUnreadable(m, data)
-	for _, kind := range sortedKeys(cut) {
+	for _, kind := range slices.Sorted(maps.Keys(cut)) {
 		r.skip("%d attributes of %s", cut[kind], kind)
 	}
 	rec := newRecorder(m, l)
@@ -133,13 +134,4 @@ func oneLine(s string) string {
 		out = append(out[:300], []rune("...")...)
 	}
 	return string(out)
-}
-
-func sortedKeys(m map[string]int) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }

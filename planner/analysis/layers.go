@@ -178,7 +178,7 @@ func (c *cutFinder) blocks(p *pieces) division {
 			d.cover += n
 		}
 	}
-	sort.Ints(sizes)
+	slices.Sort(sizes)
 	d.layer = sizes[len(sizes)/2]/2 + 1
 	least := c.narrowest(p)
 	d.layers = []cut{c.cuts[0]}

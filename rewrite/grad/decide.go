@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -543,7 +542,7 @@ func listed(set map[float64]bool) string {
 	for x := range set {
 		parts = append(parts, fmt.Sprintf("%.3g", x))
 	}
-	sort.Strings(parts)
+	slices.Sort(parts)
 	return strings.Join(parts, ", ")
 }
 

@@ -6,7 +6,7 @@ package normalize
 // every run of theirs and are left alone.
 
 import (
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -94,7 +94,7 @@ func nodeKey(n *onnx.Node, ids map[*onnx.Value]int) string {
 		}
 		attrs = append(attrs, string(data))
 	}
-	sort.Strings(attrs)
+	slices.Sort(attrs)
 	b.WriteString(strings.Join(attrs, ";"))
 	return b.String()
 }
