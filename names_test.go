@@ -34,13 +34,10 @@ var namesRead = map[string]string{
 	"rewrite/grad/backward.go":        "a new name does not repeat the prefix of the old one",
 	"rewrite/grad/engine.go":          "a new name does not repeat the prefix of the old one",
 	"rewrite/grad/names.go":           "which exporter wrote a file is told by its names alone",
-	"rewrite/grad/select.go":          "patterns of --params and --frozen match names",
-	"rewrite/loss/loss.go":            "patterns of --keep match names",
 	"rewrite/grad/warn.go":            "exporters name weights and nodes after modules; a warning compares them",
 	"rewrite/loss/past.go":            "the names that exporters gave inputs, outputs and extents say that they are a decoder's cache",
 	"onnx/files.go":                   "names of temporary files",
 	"onnx/module.go":                  "exporters name nodes after modules",
-	"internal/pipeline/passes.go":     "patterns that a user gives match names",
 	"planner/segments.go":             "patterns that a user gives match names",
 	"internal/pipeline/peft.go":       "names of tensors in PEFT's adapter files",
 	"runtime/ort/nulldevice/check.go": "names of functions in CUDA's libraries",
@@ -272,9 +269,18 @@ func (s *nameSearch) takenApart(n ast.Node) bool {
 	case *ast.SliceExpr:
 		return s.name(n.X) || s.lengthOfName(n.Low) || s.lengthOfName(n.High)
 	case *ast.CallExpr:
-		return takesApart[called(n)] && !ofPackage(n, "slices") && slices.ContainsFunc(n.Args, s.name)
+		return takesApart[called(n)] && !ofPackage(n, "slices") && !byPattern(n) && slices.ContainsFunc(n.Args, s.name)
 	}
 	return false
+}
+
+// byPattern reports a name that is held to a pattern which a user gives, in the one way.
+func byPattern(c *ast.CallExpr) bool {
+	if !ofPackage(c, "planner") || called(c) != "Match" {
+		return false
+	}
+	_, written := c.Args[0].(*ast.BasicLit)
+	return !written
 }
 
 // lengthOfName reports a bound that has len of a name in it.
