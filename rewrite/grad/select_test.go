@@ -720,6 +720,19 @@ func TestUnknownShape(t *testing.T) {
 	}
 }
 
+// TestUnknownShapeOfData: a size that data decides, as the exporter names one u0, is none that --dim takes.
+func TestUnknownShapeOfData(t *testing.T) {
+	m := parseGraph(t, "in x float32[b,2]\nloss = ReduceMean(x) {keepdims=0}", "loss float32")
+	e := &engine{m: m}
+	err := e.unknownShape(onnx.Shape{onnx.Symbol("b"), onnx.Symbol("(u0//128)")})
+	if !strings.HasSuffix(err.Error(), "--dim b=N") {
+		t.Error(err)
+	}
+	if err := e.unknownShape(onnx.Shape{onnx.Symbol("(u0//128)")}); strings.Contains(err.Error(), "--dim") {
+		t.Error(err)
+	}
+}
+
 // TestBeginnings: zeros with which a recurrence begins are no parameter; what a loop only
 // hands on, what is named as a variable, and other numbers are.
 func TestBeginnings(t *testing.T) {

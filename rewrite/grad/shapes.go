@@ -193,7 +193,7 @@ func (e *engine) makeReshape(v *onnx.Value, s onnx.Shape, like *onnx.Value) *onn
 		shape = e.shapeOf(like)
 	}
 	if shape == nil {
-		e.b.Fail(unknownShape(s))
+		e.b.Fail(e.unknownShape(s))
 		return nil
 	}
 	return e.b.Op("Reshape", build.In(v, shape), onnx.IntAttr("allowzero", 1))
@@ -262,18 +262,21 @@ func (e *engine) constantOf(shape *onnx.Value, d onnx.DType, x float64) *onnx.Va
 	return e.b.Op("ConstantOfShape", build.In(shape), onnx.TensorAttrOf("value", onnx.FloatTensor(d, []float64{x}, 1)))
 }
 
-// unknownShape says which sizes would settle a shape that no value has.
-func unknownShape(s onnx.Shape) error {
+// unknownShape says which sizes would settle a shape that no value has: those of inputs, as no
+// command takes a size for what the data decides, such as how many elements a mask keeps.
+func (e *engine) unknownShape(s onnx.Shape) error {
 	var free []string
 	for _, d := range s {
 		for _, name := range d.Symbols() {
-			if !slices.Contains(free, name) {
+			if !slices.Contains(free, name) && slices.ContainsFunc(e.m.Graph.Inputs, func(v *onnx.Value) bool {
+				return slices.ContainsFunc(v.Type.Shape, func(of onnx.Dim) bool { return slices.Contains(of.Symbols(), name) })
+			}) {
 				free = append(free, name)
 			}
 		}
 	}
 	if len(free) == 0 {
-		return fmt.Errorf("the shape %s is unknown before the run", s)
+		return fmt.Errorf("the shape %s is unknown before the run, as data decides it: export the model with fixed sizes there", s)
 	}
 	return fmt.Errorf("the shape %s is unknown before the run: fix sizes with --dim %s=N", s, strings.Join(free, "=N,"))
 }
@@ -306,7 +309,7 @@ func (e *engine) zerosAfter(v, after *onnx.Value, d onnx.DType) *onnx.Value {
 func (e *engine) filled(s onnx.Shape, d onnx.DType, x float64) *onnx.Value {
 	shape := e.shapeValue(s)
 	if shape == nil {
-		e.b.Fail(unknownShape(s))
+		e.b.Fail(e.unknownShape(s))
 		return nil
 	}
 	return e.constantOf(shape, d, x)
