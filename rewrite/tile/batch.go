@@ -158,7 +158,6 @@ var batchRules = map[string]rule{
 	"InstanceNormalization": perSample,
 	"LayerNormalization":    normalized,
 	"Concat":                joinedAlong, "Split": splitAlong,
-	"Reshape": regroup, "Squeeze": regroup, "Unsqueeze": regroup, "Flatten": regroup,
 	"Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
 }
 
@@ -319,21 +318,5 @@ func splitAlong(r *Region, n *onnx.Node) (bool, error) {
 			return fmt.Errorf("splits along the split axis")
 		}
 		return nil
-	})
-}
-
-// regroup: an axis that is the first of those that are merged into one, or that one is
-// split into: a part of it is a contiguous range of that one.
-func regroup(r *Region, n *onnx.Node) (bool, error) {
-	return r.reshaped(n, func(from, to []int64, a int) (int, error) {
-		before, _ := onnx.Elements(from[:a])
-		count := int64(1)
-		for axis, d := range to {
-			if count == before && d > 1 && (d%from[a] == 0 || from[a]%d == 0) {
-				return axis, nil
-			}
-			count *= d
-		}
-		return 0, fmt.Errorf("the split axis is not the first of those it is merged with")
 	})
 }

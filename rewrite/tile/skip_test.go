@@ -34,7 +34,7 @@ var skipCases = []struct {
 	{"slice of tokens from the end", "init x int64[1] = [-2]\ninit a int64[1] = [0]\ninit b int64[1] = [3]\ny = Slice(logits, a, b, x)", "y: slices the split axis"},
 	{"padded by pads at run time", "in p int64[4]\ny = Pad(logits, p)", "y: its pads are not constant"},
 	{"padded along the tokens", "init p int64[4] = [0,0,1,0]\ny = Pad(logits, p)", "y: pads the split axis"},
-	{"reshaped inner axis", "t = Transpose(logits)\ninit s int64[2] = [20, 12]\ny = Reshape(t, s)", "y: the split axis is not the outermost one"},
+	{"reshaped inner axis", "t = Transpose(logits)\ninit s int64[2] = [20, 12]\ny = Reshape(t, s)", "y: the split axis is not the first of those it is merged with"},
 	{"reshaped at run time", "in s int64[2]\ny = Reshape(logits, s)", "y: its extents are not static"},
 	{"picked tokens", "in l int64[1,40]\ny = GatherElements(logits, l) {axis=0}", "y: gathers along the split axis"},
 	{"fewer labels than tokens", "in l int64[3,1]\ny = GatherElements(logits, l) {axis=1}", `y: "logits" has another extent along the split axis`},

@@ -102,7 +102,7 @@ func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
 	if logits.IsOutput() {
 		return nil, &SkipError{logits.Name, "logits is an output: give --drop-output " + logits.Name}
 	}
-	r := newRegion(m, "chunk", onnx.Places(m.Graph.Nodes), logits, dims)
+	r := newRegion(m, "chunk", onnx.Places(m.Graph.Nodes), logits, dims, outermost(dims))
 	if err := r.grow(); err != nil {
 		return nil, err
 	}
@@ -118,12 +118,12 @@ func emptyRegion(m *onnx.Model, pass string, place map[*onnx.Node]int) *Region {
 	}
 }
 
-// newRegion begins a region at the output of a matrix product.
-func newRegion(m *onnx.Model, pass string, place map[*onnx.Node]int, product *onnx.Value, dims []int64) *Region {
+// newRegion begins a region at the output of a matrix product, which is cut along an axis.
+func newRegion(m *onnx.Model, pass string, place map[*onnx.Node]int, product *onnx.Value, dims []int64, axis int) *Region {
 	n, _ := onnx.Elements(dims)
 	r := emptyRegion(m, pass, place)
 	r.Logits, r.limit = product, max(n/2, 1)
-	r.shardings[product] = sharding(outermost(dims))
+	r.shardings[product] = sharding(axis)
 	r.in[product.Producer] = true
 	return r
 }

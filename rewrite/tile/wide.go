@@ -17,6 +17,7 @@ package tile
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -28,15 +29,17 @@ import (
 const widening = 2
 
 // Wide computes every wide product of the graph, and what works on it, in at
-// least the wanted number of parts (at most what its outermost axis allows);
+// least the wanted number of parts (at most what the axis that is cut allows);
 // regions that hand values over in parts, in the largest number up to it that
 // divides what both are cut along.
 // forward tells the two sides of a training graph apart. It returns how many
 // wide products there are, how many were divided, and why the others were not.
 // The graph must be typed and sorted, and is so afterwards.
 func Wide(m *onnx.Model, types build.Typer, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
-	plan := findWide(m, forward)
-	plan.want = want
+	if err := unjoin(m, types, want); err != nil {
+		return 0, 0, nil, err
+	}
+	plan := findWide(m, forward, want)
 	shared := plan.crossing()
 	for i, p := range plan.regions {
 		if err := p.region.apply(types, p.parts(want), shared); err != nil {
@@ -80,10 +83,102 @@ type widePlan struct {
 	of      map[*onnx.Node]*wideRegion
 }
 
-// findWide finds the regions around all wide products; a region that overlaps
-// another one is that one.
-func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
-	p := &widePlan{of: map[*onnx.Node]*wideRegion{}}
+// findWide finds the regions around all wide products, cut where axisFor says; if some cannot
+// be, cut along their outermost axes where that divides more of them.
+func findWide(m *onnx.Model, forward func(*onnx.Node) bool, want int) *widePlan {
+	p := findAlong(m, forward, want, axisFor)
+	if len(p.skipped) > 0 {
+		if other := findAlong(m, forward, want, func(dims []int64, _ int) int { return outermost(dims) }); len(other.regions) > len(p.regions) {
+			return other
+		}
+	}
+	return p
+}
+
+// axisFor is the axis along which a wide product is cut: of those left of its matrices the
+// outermost that gives as many parts as are wanted, or enough, since a part of it is one
+// piece; else the longest.
+func axisFor(dims []int64, want int) int {
+	best := outermost(dims)
+	for axis := best; axis < len(dims)-2; axis++ {
+		if dims[best] < int64(min(want, enough)) && dims[axis] > dims[best] {
+			best = axis
+		}
+	}
+	return best
+}
+
+// unjoin takes the leading axes of a product's factors apart again that a Reshape joined, so
+// that an inner one of them can be cut; one axis more in front keeps the Reshape, which is
+// there so that ONNX Runtime does not join the product with a Transpose:
+//
+//	[b,h,m,k] ─▶ [b·h,m,k] ─┐                           [b,h,m,k] ─▶ [1,b,h,m,k] ─┐
+//	[b,h,k,n] ─▶ [b·h,k,n] ─┴▶ product ─▶ [b,h,m,n]     [b,h,k,n] ─▶ [1,b,h,k,n] ─┴▶ product ─▶ [b,h,m,n]
+func unjoin(m *onnx.Model, types build.Typer, want int) error {
+	b := build.New(m.Graph, types, "tile")
+	for _, n := range slices.Clone(m.Graph.Nodes) {
+		lead := joinedLeading(n)
+		if lead == nil || axisFor(append(lead, 1, 1), want) == outermost(lead) {
+			continue
+		}
+		b.From(n, n.Label())
+		var factors [2]*onnx.Value
+		for i := range factors {
+			from := n.Inputs[i].Producer.Inputs[0]
+			factors[i] = b.ReshapeTo(from, append(onnx.Shape{onnx.Static(1)}, from.Type.Shape...))
+		}
+		y := b.Op("MatMul", factors[:])
+		var back *onnx.Value
+		for _, u := range slices.Clone(n.Outputs[0].Uses()) {
+			to, ok := u.Node.Outputs[0].Type.Shape.Ints()
+			switch {
+			case ok && u.Node.Is("Reshape"):
+				u.Node.SetInput(0, y)
+				u.Node.SetInput(1, b.Ints(to...))
+				continue
+			case back == nil:
+				back = b.ReshapeTo(y, n.Outputs[0].Type.Shape)
+			}
+			u.Node.SetInput(u.Index, back)
+		}
+		if b.Err() != nil {
+			return b.Err()
+		}
+		m.Graph.InsertBefore(n, b.Take()...)
+	}
+	m.Graph.RemoveDead()
+	return nil
+}
+
+// joinedLeading are the extents that both factors of a product have left of their matrices
+// before a Reshape joins them to one; nil where there is no such thing.
+func joinedLeading(n *onnx.Node) (lead []int64) {
+	if !n.Is("MatMul") || rank(n.Outputs[0]) != 3 || n.Outputs[0].IsOutput() {
+		return nil
+	}
+	for _, v := range n.Inputs {
+		p := v.Producer
+		if p == nil || !p.Is("Reshape") || rank(v) != 3 || rank(p.Inputs[0]) < 4 {
+			return nil
+		}
+		from, ok1 := p.Inputs[0].Type.Shape.Ints()
+		to, ok2 := v.Type.Shape.Ints()
+		k := len(from) - 2
+		if !ok1 || !ok2 || !slices.Equal(from[k:], to[1:]) || lead != nil && !slices.Equal(lead, from[:k]) {
+			return nil
+		}
+		lead = from[:k:k]
+	}
+	return lead
+}
+
+// enough parts of an outer axis are better than more of an inner one: eight are small
+// beside most steps.
+const enough = 8
+
+// findAlong finds the regions; a region that overlaps another one is that one.
+func findAlong(m *onnx.Model, forward func(*onnx.Node) bool, want int, axis func(dims []int64, want int) int) *widePlan {
+	p := &widePlan{want: want, of: map[*onnx.Node]*wideRegion{}}
 	place, deps := onnx.Places(m.Graph.Nodes), dependencies(m.Graph)
 	for _, n := range m.Graph.Nodes {
 		if !isWide(n) || p.of[n] != nil {
@@ -92,7 +187,7 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool) *widePlan {
 		p.found++
 		out := n.Outputs[0]
 		dims, _ := out.Type.Shape.Ints()
-		r := newRegion(m, "tile", place, out, dims)
+		r := newRegion(m, "tile", place, out, dims, axis(dims, want))
 		r.deps = deps
 		isForward := forward(n)
 		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }

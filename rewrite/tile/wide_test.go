@@ -20,6 +20,21 @@ func attention(b, n, t, d int) string {
 		"b.dq = MatMul(b.ds, k)\nb.dst = Transpose(b.ds) {perm=[0, 1, 3, 2]}\nb.dk = MatMul(b.dst, q)\nb.pt = Transpose(p) {perm=[0, 1, 3, 2]}\nb.dv = MatMul(b.pt, dc)")
 }
 
+// attentionJoined is attention whose swapped factors a Reshape keeps from their Transpose, as
+// derived graphs have them: its leading axes are joined there.
+func attentionJoined(b, n, t, d int) string {
+	body := attention(b, n, t, d)
+	r := strings.NewReplacer("$bn", fmt.Sprint(b*n), "$b", fmt.Sprint(b), "$n", fmt.Sprint(n), "$t", fmt.Sprint(t), "$d", fmt.Sprint(d))
+	for _, of := range []struct{ from, to string }{
+		{"b.dk = MatMul(b.dst, q)", "b.j1 = Reshape(b.dst, sq)\nb.j2 = Reshape(q, wide)\nb.j3 = MatMul(b.j1, b.j2)\nb.dk = Reshape(b.j3, apart)"},
+		{"z = MatMul(q, kt)", "j1 = Reshape(q, wide)\nj2 = Reshape(kt, tall)\nj3 = MatMul(j1, j2)\nz = Reshape(j3, scores)"},
+		{"b.dv = MatMul(b.pt, dc)", "b.j4 = Reshape(b.pt, sq)\nb.j5 = Reshape(dc, wide)\nb.j6 = MatMul(b.j4, b.j5)\nb.dv = Neg(b.j6)"},
+	} {
+		body = strings.Replace(body, of.from, r.Replace(of.to), 1)
+	}
+	return r.Replace("init sq int64[3] = [$bn, $t, $t]\ninit wide int64[3] = [$bn, $t, $d]\ninit tall int64[3] = [$bn, $d, $t]\ninit scores int64[4] = [$b, $n, $t, $t]\ninit apart int64[4] = [$b, $n, $t, $d]\n") + body
+}
+
 func isForward(n *onnx.Node) bool { return !strings.HasPrefix(n.Outputs[0].Name, "b.") }
 
 func TestWide(t *testing.T) {
@@ -33,6 +48,9 @@ func TestWide(t *testing.T) {
 		{"batches", attention(4, 2, 8, 2), 16, 2, 2, 4, "Softmax", ""},
 		{"two parts", attention(4, 2, 8, 2), 2, 2, 2, 2, "Softmax", ""},
 		{"heads", attention(1, 6, 8, 2), 4, 2, 2, 3, "Softmax", ""},
+		{"few batches of many heads", attention(2, 9, 8, 2), 16, 2, 2, 9, "Softmax", ""},
+		{"heads that a reshape joins", attentionJoined(2, 9, 8, 2), 16, 2, 2, 9, "Softmax", ""},
+		{"batches, as a product reads heads across", attention(2, 6, 8, 2) + "\nb.perm = Transpose(b.dp) {perm=[0, 2, 1, 3]}\ninit rows int64[3] = [2, 48, 8]\nb.r = Reshape(b.perm, rows)\nb.out = Neg(b.r)", 6, 2, 2, 2, "Softmax", ""},
 		{"narrow", attention(4, 2, 2, 2), 4, 0, 0, 1, "Softmax", ""},
 		{"one head", attention(1, 1, 8, 2), 4, 0, 0, 1, "Softmax", ""},
 		{"forward alone", "in q F[4,8,2]\nin k F[4,2,8]\nin v F[8,2]\nz = MatMul(q, k)\np = Softmax(z)\nc = MatMul(p, v)", 4, 1, 1, 4, "Softmax", ""},
