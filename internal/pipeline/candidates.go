@@ -169,7 +169,7 @@ func (m *merge) openFamily() error {
 		return err
 	}
 	for i := range choices {
-		if !m.p.offers(m.solver, i) {
+		if !m.p.offers(m.solver, i) || choices[i].within && m.bargain != nil && !m.bargain.thorough {
 			continue
 		}
 		m.waiting = append(m.waiting, &frontier{family: f, choice: i, rank: m.ranks})

@@ -104,20 +104,22 @@ func (v *Variant) problems() []*planner.Problem {
 }
 
 // choicesN is how many choices there are.
-const choicesN = 8
+const choicesN = 9
 
 // choices are what a search may divide, unless the user did: nothing, the loss
 // into slices, wide products into parts too, the loss into smaller slices, which
 // slows its products down, and large updates into slices. Where these are bound one by
 // one and wait for nothing, the loss holds most: slices between coarse and fine then hold
-// less than either.
+// less than either. Within a bound, on work or memory, what coarse slices read again may be better
+// spent elsewhere.
 var choices = [choicesN]struct {
 	Divisions
-	bound bool // only with Outputs Rows
+	bound  bool // only with Outputs Rows
+	within bool // only within a bound
 }{
 	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}}, {Divisions: Divisions{Chunk: fine, Tile: auto}},
 	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{coarse, auto, auto}}, {Divisions: Divisions{fine, auto, auto}},
-	{Divisions: Divisions{auto, auto, auto}, bound: true},
+	{Divisions: Divisions{auto, auto, auto}, bound: true}, {Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true},
 }
 
 // reaching is the first choice that holds much less and adds hardly any work.
@@ -197,7 +199,10 @@ func (p *Planner) families(s *planner.Solver) iter.Seq2[*family, error] {
 // variants yields the variants of a family that a solver chooses from.
 func (p *Planner) variants(s *planner.Solver, f *family) iter.Seq2[*Variant, error] {
 	return func(yield func(*Variant, error) bool) {
-		for i := range choices {
+		for i, c := range choices {
+			if c.within {
+				continue
+			}
 			v, err := p.variant(s, f, i)
 			if (v != nil || err != nil) && !yield(v, err) || err != nil {
 				return

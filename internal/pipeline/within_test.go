@@ -154,6 +154,38 @@ func bends(t *testing.T, knee *File, ceiling int64, files []*File) {
 	}
 }
 
+// TestLossInFourWithinBounds: a bound on the work, or on memory, is kept with no more memory,
+// or work, than with the loss in four slices, as who asks for these gets them: what more
+// slices read again may be better spent elsewhere.
+func TestLossInFourWithinBounds(t *testing.T) {
+	m := zooStep(t, "gpt2", optim.SGD, func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 96, 4, 8000, 256, 8 })
+	asked := Options{Provider: ort.CPU, OptLevel: 1, Threads: 1}
+	few := asked
+	few.Divisions = Divisions{Chunk: Parts(4), Tile: auto}
+	plan := func(o Options, within Budget) *File {
+		p, err := NewPlanner(engine(t), m, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := p.PlanWithin("optimal", within)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	work := 0.05
+	four := plan(few, Budget{Work: &work})
+	if four.Variant.Divided.Loss != 4 {
+		t.Fatalf("%d slices", four.Variant.Divided.Loss)
+	}
+	if f := plan(asked, Budget{Work: &work}); f.Peak > four.Peak || f.overhead() > work {
+		t.Errorf("%d bytes for %.4f more work, in four slices %d for %.4f", f.Peak, f.overhead(), four.Peak, four.overhead())
+	}
+	if f := plan(asked, Budget{Live: four.Peak}); f.Peak > four.Peak || f.overhead() > four.overhead() {
+		t.Errorf("within %d bytes %.4f more work, in four slices %.4f", four.Peak, f.overhead(), four.overhead())
+	}
+}
+
 // The knee does not move with the end of the curve, which may lie far out: a graph whose
 // least peak takes much more work has the knee that its first points have, and what follows
 // is not looked for.
