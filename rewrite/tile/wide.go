@@ -17,7 +17,6 @@ package tile
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
@@ -94,87 +93,6 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool, want int) *widePlan 
 	}
 	return p
 }
-
-// axisFor is the axis along which a wide product is cut: of those left of its matrices the
-// outermost that gives as many parts as are wanted, or enough, since a part of it is one
-// piece; else the longest.
-func axisFor(dims []int64, want int) int {
-	best := outermost(dims)
-	for axis := best; axis < len(dims)-2; axis++ {
-		if dims[best] < int64(min(want, enough)) && dims[axis] > dims[best] {
-			best = axis
-		}
-	}
-	return best
-}
-
-// unjoin takes the leading axes of a product's factors apart again that a Reshape joined, so
-// that an inner one of them can be cut; one axis more in front keeps the Reshape, which is
-// there so that ONNX Runtime does not join the product with a Transpose:
-//
-//	[b,h,m,k] ─▶ [b·h,m,k] ─┐                           [b,h,m,k] ─▶ [1,b,h,m,k] ─┐
-//	[b,h,k,n] ─▶ [b·h,k,n] ─┴▶ product ─▶ [b,h,m,n]     [b,h,k,n] ─▶ [1,b,h,k,n] ─┴▶ product ─▶ [b,h,m,n]
-func unjoin(m *onnx.Model, types build.Typer, want int) error {
-	b := build.New(m.Graph, types, "tile")
-	for _, n := range slices.Clone(m.Graph.Nodes) {
-		lead := joinedLeading(n)
-		if lead == nil || axisFor(append(lead, 1, 1), want) == outermost(lead) {
-			continue
-		}
-		b.From(n, n.Label())
-		var factors [2]*onnx.Value
-		for i := range factors {
-			from := n.Inputs[i].Producer.Inputs[0]
-			factors[i] = b.ReshapeTo(from, append(onnx.Shape{onnx.Static(1)}, from.Type.Shape...))
-		}
-		y := b.Op("MatMul", factors[:])
-		var back *onnx.Value
-		for _, u := range slices.Clone(n.Outputs[0].Uses()) {
-			to, ok := u.Node.Outputs[0].Type.Shape.Ints()
-			switch {
-			case ok && u.Node.Is("Reshape"):
-				u.Node.SetInput(0, y)
-				u.Node.SetInput(1, b.Ints(to...))
-				continue
-			case back == nil:
-				back = b.ReshapeTo(y, n.Outputs[0].Type.Shape)
-			}
-			u.Node.SetInput(u.Index, back)
-		}
-		if b.Err() != nil {
-			return b.Err()
-		}
-		m.Graph.InsertBefore(n, b.Take()...)
-	}
-	m.Graph.RemoveDead()
-	return nil
-}
-
-// joinedLeading are the extents that both factors of a product have left of their matrices
-// before a Reshape joins them to one; nil where there is no such thing.
-func joinedLeading(n *onnx.Node) (lead []int64) {
-	if !n.Is("MatMul") || rank(n.Outputs[0]) != 3 || n.Outputs[0].IsOutput() {
-		return nil
-	}
-	for _, v := range n.Inputs {
-		p := v.Producer
-		if p == nil || !p.Is("Reshape") || rank(v) != 3 || rank(p.Inputs[0]) < 4 {
-			return nil
-		}
-		from, ok1 := p.Inputs[0].Type.Shape.Ints()
-		to, ok2 := v.Type.Shape.Ints()
-		k := len(from) - 2
-		if !ok1 || !ok2 || !slices.Equal(from[k:], to[1:]) || lead != nil && !slices.Equal(lead, from[:k]) {
-			return nil
-		}
-		lead = from[:k:k]
-	}
-	return lead
-}
-
-// enough parts of an outer axis are better than more of an inner one: eight are small
-// beside most steps.
-const enough = 8
 
 // findAlong finds the regions; a region that overlaps another one is that one.
 func findAlong(m *onnx.Model, forward func(*onnx.Node) bool, want int, axis func(dims []int64, want int) int) *widePlan {
