@@ -35,8 +35,10 @@ const widening = 2
 // wide products there are, how many were divided, and why the others were not.
 // The graph must be typed and sorted, and is so afterwards.
 func Wide(m *onnx.Model, types build.Typer, forward func(*onnx.Node) bool, want int) (found, applied int, skipped []*SkipError, err error) {
-	if err := unjoin(m, types, want); err != nil {
-		return 0, 0, nil, err
+	if inner(m.Graph, want) {
+		if err := unjoin(m, types); err != nil {
+			return 0, 0, nil, err
+		}
 	}
 	plan := findWide(m, forward, want)
 	shared := plan.crossing()
@@ -87,7 +89,7 @@ type widePlan struct {
 func findWide(m *onnx.Model, forward func(*onnx.Node) bool, want int) *widePlan {
 	p := findAlong(m, forward, want, axisFor)
 	if len(p.skipped) > 0 {
-		if other := findAlong(m, forward, want, func(dims []int64, _ int) int { return outermost(dims) }); len(other.regions) > len(p.regions) {
+		if other := findAlong(m, forward, want, func(_ *onnx.Node, dims []int64, _ int) int { return outermost(dims) }); len(other.regions) > len(p.regions) {
 			return other
 		}
 	}
@@ -95,7 +97,7 @@ func findWide(m *onnx.Model, forward func(*onnx.Node) bool, want int) *widePlan 
 }
 
 // findAlong finds the regions; a region that overlaps another one is that one.
-func findAlong(m *onnx.Model, forward func(*onnx.Node) bool, want int, axis func(dims []int64, want int) int) *widePlan {
+func findAlong(m *onnx.Model, forward func(*onnx.Node) bool, want int, axis func(n *onnx.Node, dims []int64, want int) int) *widePlan {
 	p := &widePlan{want: want, of: map[*onnx.Node]*wideRegion{}}
 	place, deps := onnx.Places(m.Graph.Nodes), dependencies(m.Graph)
 	for _, n := range m.Graph.Nodes {
@@ -105,7 +107,7 @@ func findAlong(m *onnx.Model, forward func(*onnx.Node) bool, want int, axis func
 		p.found++
 		out := n.Outputs[0]
 		dims, _ := out.Type.Shape.Ints()
-		r := newRegion(m, "tile", place, out, dims, axis(dims, want))
+		r := newRegion(m, "tile", place, out, dims, axis(n, dims, want))
 		r.deps = deps
 		isForward := forward(n)
 		r.side = func(m *onnx.Node) bool { return forward(m) == isForward && p.of[m] == nil }
@@ -162,15 +164,20 @@ func isWide(n *onnx.Node) bool {
 	if !traits.IsMatrixProduct(n) || rank(n.Outputs[0]) < 3 || n.Outputs[0].IsOutput() {
 		return false
 	}
-	size := func(v *onnx.Value) int64 {
-		e, _ := v.Type.Shape.Elements().Int()
-		return e
-	}
 	dims, ok := n.Outputs[0].Type.Shape.Ints()
 	if !ok || outermost(dims) >= len(dims)-2 {
 		return false
 	}
-	return size(n.Outputs[0]) >= widening*max(size(n.Inputs[0]), size(n.Inputs[1]))
+	return widens(n) >= widening
+}
+
+// widens is how many times larger a product is than its larger factor, rounded down.
+func widens(n *onnx.Node) int64 {
+	size := func(v *onnx.Value) int64 {
+		e, _ := v.Type.Shape.Elements().Int()
+		return e
+	}
+	return size(n.Outputs[0]) / max(size(n.Inputs[0]), size(n.Inputs[1]), 1)
 }
 
 // crossing finds the values that one region makes and others read in the same

@@ -49,6 +49,7 @@ func TestWide(t *testing.T) {
 		{"two parts", attention(4, 2, 8, 2), 2, 2, 2, 2, "Softmax", ""},
 		{"heads", attention(1, 6, 8, 2), 4, 2, 2, 3, "Softmax", ""},
 		{"few batches of many heads", attention(2, 9, 8, 2), 16, 2, 2, 9, "Softmax", ""},
+		{"batches whose parts are small", attention(4, 9, 8, 2), 16, 2, 2, 4, "Softmax", ""},
 		{"heads that a reshape joins", attentionJoined(2, 9, 8, 2), 16, 2, 2, 9, "Softmax", ""},
 		{"batches, as a product reads heads across", attention(2, 6, 8, 2) + "\nb.perm = Transpose(b.dp) {perm=[0, 2, 1, 3]}\ninit rows int64[3] = [2, 48, 8]\nb.r = Reshape(b.perm, rows)\nb.out = Neg(b.r)", 6, 2, 2, 2, "Softmax", ""},
 		{"narrow", attention(4, 2, 2, 2), 4, 0, 0, 1, "Softmax", ""},

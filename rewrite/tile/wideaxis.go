@@ -3,7 +3,7 @@ package tile
 // Along which axis a wide product is cut, a batch or a head at a time:
 //
 //	[8,12,t,t]  8 parts, each one piece
-//	[2,16,t,t]  16 parts along the heads, as 2 are too few
+//	[2,16,t,t]  16 parts along the heads, as 2 are too few where t is long
 //
 // A Reshape that joins batches and heads lets none of the heads be cut behind it, so the axes
 // are taken apart again first.
@@ -15,22 +15,36 @@ import (
 	"github.com/onnx-remat/remat/onnx/build"
 )
 
-// axisFor is the axis along which a wide product is cut: of those left of its matrices the
-// outermost that gives as many parts as are wanted, or enough, since a part of it is one
-// piece; else the longest.
-func axisFor(dims []int64, want int) int {
+// axisFor is the axis along which a wide product of these extents is cut: of those left of its
+// matrices the outermost that gives as many parts as are wanted, or enough, since a part of it
+// is one piece; else the longest.
+func axisFor(n *onnx.Node, dims []int64, want int) int {
 	best := outermost(dims)
 	for axis := best; axis < len(dims)-2; axis++ {
-		if dims[best] < int64(min(want, enough)) && dims[axis] > dims[best] {
+		if dims[best] < min(int64(want), enough, widens(n)) && dims[axis] > dims[best] {
 			best = axis
 		}
 	}
 	return best
 }
 
-// enough parts of an outer axis are better than more of an inner one: eight are small
-// beside most steps.
+// enough parts of an outer axis are better than more of an inner one: eight are small beside
+// most steps, and so are those no larger than the product's larger factor.
 const enough = 8
+
+// inner reports that some wide product is to be cut along an inner axis.
+func inner(g *onnx.Graph, want int) bool {
+	return slices.ContainsFunc(g.Nodes, func(n *onnx.Node) bool {
+		if !isWide(n) {
+			return false
+		}
+		dims, _ := n.Outputs[0].Type.Shape.Ints()
+		if lead := joinedLeading(n); lead != nil {
+			dims = append(lead, dims[1:]...)
+		}
+		return axisFor(n, dims, want) != outermost(dims)
+	})
+}
 
 // unjoin takes the leading axes of a product's factors apart again that a Reshape joined, so
 // that an inner one of them can be cut; one axis more in front keeps the Reshape, which is
@@ -38,11 +52,10 @@ const enough = 8
 //
 //	[b,h,m,k] ─▶ [b·h,m,k] ─┐                           [b,h,m,k] ─▶ [1,b,h,m,k] ─┐
 //	[b,h,k,n] ─▶ [b·h,k,n] ─┴▶ product ─▶ [b,h,m,n]     [b,h,k,n] ─▶ [1,b,h,k,n] ─┴▶ product ─▶ [b,h,m,n]
-func unjoin(m *onnx.Model, types build.Typer, want int) error {
+func unjoin(m *onnx.Model, types build.Typer) error {
 	b := build.New(m.Graph, types, "tile")
 	for _, n := range slices.Clone(m.Graph.Nodes) {
-		lead := joinedLeading(n)
-		if lead == nil || axisFor(append(lead, 1, 1), want) == outermost(lead) {
+		if joinedLeading(n) == nil {
 			continue
 		}
 		b.From(n, n.Label())
