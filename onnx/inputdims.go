@@ -13,17 +13,23 @@ import (
 // what a list of sizes is divided by.
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9_.]`)
 
-// nameInputDims names the dimensions of inputs that have neither a size nor a name, and
-// reports whether there are any.
-func (g *Graph) nameInputDims() (named bool) {
-	taken := map[string]bool{}
+// InputSymbols are the names in the dimensions of inputs.
+func (g *Graph) InputSymbols() map[string]bool {
+	names := map[string]bool{}
 	for _, v := range g.Inputs {
 		for _, d := range v.Type.Shape {
-			for _, s := range d.Symbols() {
-				taken[s] = true
+			for _, name := range d.Symbols() {
+				names[name] = true
 			}
 		}
 	}
+	return names
+}
+
+// nameInputDims names the dimensions of inputs that have neither a size nor a name, and
+// reports whether there are any.
+func (g *Graph) nameInputDims() (named bool) {
+	taken := g.InputSymbols()
 	for _, v := range g.Inputs {
 		for axis, d := range v.Type.Shape {
 			if d.Known() {

@@ -31,12 +31,8 @@ func (m *Model) settleDims() {
 			}
 		}
 	}
-	for _, v := range m.Graph.Inputs {
-		for _, d := range v.Type.Shape {
-			for _, name := range d.Symbols() {
-				delete(sizes, name)
-			}
-		}
+	for name := range m.Graph.InputSymbols() {
+		delete(sizes, name)
 	}
 	if len(sizes) == 0 {
 		return

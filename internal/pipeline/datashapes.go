@@ -123,14 +123,7 @@ func firstSamples(g *onnx.Graph, feeds map[string]runtime.Tensor) map[string]run
 // toldByData reports nodes of g with an output that has an extent which shapes do not lead to:
 // an unknown one, or one that a file names, as PyTorch's exporter does, and no input has.
 func toldByData(g *onnx.Graph) func(*onnx.Node) bool {
-	free := map[string]bool{}
-	for _, v := range g.Inputs {
-		for _, d := range v.Type.Shape {
-			for _, s := range d.Symbols() {
-				free[s] = true
-			}
-		}
-	}
+	free := g.InputSymbols()
 	open := func(d onnx.Dim) bool {
 		return !d.Known() || slices.ContainsFunc(d.Symbols(), func(s string) bool { return !free[s] })
 	}

@@ -14,15 +14,7 @@ import (
 // FreeDims lists the named dimensions of the model's inputs that have no number,
 // sorted.
 func FreeDims(m *onnx.Model) []string {
-	names := map[string]bool{}
-	for _, v := range m.Graph.Inputs {
-		for _, d := range v.Type.Shape {
-			for _, s := range d.Symbols() {
-				names[s] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
+	return slices.Sorted(maps.Keys(m.Graph.InputSymbols()))
 }
 
 // FixedDims are the numbers that the model's dimensions were fixed to when the

@@ -59,15 +59,8 @@ func NoMeanOfSamples(m *onnx.Model, dims map[string]int64, loss string) (why str
 
 func newSampling(g *onnx.Graph, batch string, fed []*onnx.Value) *sampling {
 	s := &sampling{
-		batch: batch, symbols: map[string]bool{}, reached: map[*onnx.Value]bool{}, passed: map[*onnx.Node]bool{},
+		batch: batch, symbols: g.InputSymbols(), reached: map[*onnx.Value]bool{}, passed: map[*onnx.Node]bool{},
 		deps: step.DependenciesOf(g), fed: fed,
-	}
-	for _, v := range g.Inputs {
-		for _, d := range v.Type.Shape {
-			for _, name := range d.Symbols() {
-				s.symbols[name] = true
-			}
-		}
 	}
 	s.reach(g)
 	return s

@@ -266,11 +266,10 @@ func (e *engine) constantOf(shape *onnx.Value, d onnx.DType, x float64) *onnx.Va
 // command takes a size for what the data decides, such as how many elements a mask keeps.
 func (e *engine) unknownShape(s onnx.Shape) error {
 	var free []string
+	known := e.m.Graph.InputSymbols()
 	for _, d := range s {
 		for _, name := range d.Symbols() {
-			if !slices.Contains(free, name) && slices.ContainsFunc(e.m.Graph.Inputs, func(v *onnx.Value) bool {
-				return slices.ContainsFunc(v.Type.Shape, func(of onnx.Dim) bool { return slices.Contains(of.Symbols(), name) })
-			}) {
+			if known[name] && !slices.Contains(free, name) {
 				free = append(free, name)
 			}
 		}

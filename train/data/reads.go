@@ -224,11 +224,8 @@ func (r *graphReading) counted(d onnx.Dim) bool {
 	if _, known := d.Int(); !known && len(d.Symbols()) == 0 {
 		return true
 	}
-	return slices.ContainsFunc(d.Symbols(), func(symbol string) bool {
-		return !slices.ContainsFunc(r.graph.Inputs, func(v *onnx.Value) bool {
-			return slices.ContainsFunc(v.Type.Shape, func(d onnx.Dim) bool { return slices.Contains(d.Symbols(), symbol) })
-		})
-	})
+	known := r.graph.InputSymbols()
+	return slices.ContainsFunc(d.Symbols(), func(symbol string) bool { return !known[symbol] })
 }
 
 // ignoredBy is the label that the loss leaves out: as the loss says; in the graph of a
