@@ -139,8 +139,8 @@ func indexLimit(v *onnx.Value) int64 {
 func eachUse(v *onnx.Value, visit func(v *onnx.Value, u onnx.Use) (handsOn bool)) {
 	seen := map[*onnx.Value]bool{v: true}
 	for todo := []*onnx.Value{v}; len(todo) > 0; {
-		v := todo[0]
-		todo = todo[1:]
+		v := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
 		for _, u := range v.Uses() {
 			if !visit(v, u) {
 				continue

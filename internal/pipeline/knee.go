@@ -118,7 +118,8 @@ type bargain struct {
 	least   int64 // held by the last of the curve
 	price   float64
 	cut     bool // the price left plans out that may hold less than that
-	// thorough: the least memory is asked for, so each problem is searched twice.
+	// thorough: the least memory within a bound on the work is asked for, so each problem is
+	// searched twice, and the choices that are for bounds are looked at.
 	thorough bool
 }
 

@@ -110,8 +110,8 @@ const choicesN = 9
 // into slices, wide products into parts too, the loss into smaller slices, which
 // slows its products down, and large updates into slices. Where these are bound one by
 // one and wait for nothing, the loss holds most: slices between coarse and fine then hold
-// less than either. Within a bound, on work or memory, what coarse slices read again may be better
-// spent elsewhere.
+// less than either. Within a bound, on work or memory, the loss in four is looked at
+// too: what coarse slices read again may be better spent elsewhere.
 var choices = [choicesN]struct {
 	Divisions
 	bound  bool // only with Outputs Rows

@@ -57,6 +57,12 @@ func IsRandom(n *onnx.Node) bool { return has(n, random) }
 // IsMatrixProduct reports a product of matrices, or of batches of them.
 func IsMatrixProduct(n *onnx.Node) bool { return has(n, matrixProduct) }
 
+// JoinsLeading reports a Reshape that leaves the last two axes alone.
+func JoinsLeading(from, to *onnx.Value) bool {
+	a, b := from.Type.Shape, to.Type.Shape
+	return len(a) >= 2 && len(b) >= 2 && a[len(a)-2:].Equal(b[len(b)-2:])
+}
+
 // MatrixAxes are the axes of the rows and columns that a product of matrices takes of its
 // first or second factor, input 0 or 1, which transA or transB may turn. The product sums
 // over columns of the first and rows of the second.

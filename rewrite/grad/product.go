@@ -19,7 +19,6 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
-	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
 // transpose permutes the axes of v, looking through a Transpose that made it.
@@ -48,7 +47,7 @@ func (e *engine) swap(v *onnx.Value) *onnx.Value {
 	rank := len(v.Type.Shape)
 	swapped := append(onnx.Shape(nil), v.Type.Shape...)
 	swapped[rank-1], swapped[rank-2] = swapped[rank-2], swapped[rank-1]
-	if p := v.Producer; p != nil && p.Is("Reshape") && normalize.JoinsLeading(p.In(0), v) && e.reachable(swapped) {
+	if p := v.Producer; p != nil && p.Is("Reshape") && traits.JoinsLeading(p.In(0), v) && e.reachable(swapped) {
 		return e.reshape(e.swap(p.In(0)), swapped, nil)
 	}
 	out := e.transpose(v, traits.LastTwo(rank))

@@ -234,7 +234,7 @@ func transposes(s *state) error {
 // axes; nil where v is no such value.
 func (s *state) swappedSource(v *onnx.Value) *onnx.Value {
 	inner := v
-	if r := made(v, "Reshape"); r != nil && JoinsLeading(r.In(0), v) {
+	if r := made(v, "Reshape"); r != nil && traits.JoinsLeading(r.In(0), v) {
 		inner = r.In(0)
 	}
 	t := made(inner, "Transpose")
@@ -245,16 +245,10 @@ func (s *state) swappedSource(v *onnx.Value) *onnx.Value {
 	if sameLeading(z, v) {
 		return z
 	}
-	if r := made(z, "Reshape"); r != nil && JoinsLeading(r.In(0), z) && sameLeading(r.In(0), v) {
+	if r := made(z, "Reshape"); r != nil && traits.JoinsLeading(r.In(0), z) && sameLeading(r.In(0), v) {
 		return r.In(0)
 	}
 	return nil
-}
-
-// JoinsLeading reports a Reshape that leaves the last two axes alone.
-func JoinsLeading(from, to *onnx.Value) bool {
-	a, b := from.Type.Shape, to.Type.Shape
-	return len(a) >= 2 && len(b) >= 2 && a[len(a)-2:].Equal(b[len(b)-2:])
 }
 
 func sameLeading(a, b *onnx.Value) bool {

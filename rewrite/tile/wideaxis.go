@@ -13,15 +13,16 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // axisFor is the axis along which a wide product of these extents is cut: of those left of its
 // matrices the outermost that gives as many parts as are wanted, or enough, since a part of it
 // is one piece; else the longest.
 func axisFor(n *onnx.Node, dims []int64, want int) int {
-	best := outermost(dims)
+	best, least := outermost(dims), min(int64(want), enough, widens(n))
 	for axis := best; axis < len(dims)-2; axis++ {
-		if dims[best] < min(int64(want), enough, widens(n)) && dims[axis] > dims[best] {
+		if dims[best] < least && dims[axis] > dims[best] {
 			best = axis
 		}
 	}
@@ -96,13 +97,12 @@ func joinedLeading(n *onnx.Node) (lead []int64) {
 	}
 	for _, v := range n.Inputs {
 		p := v.Producer
-		if p == nil || !p.Is("Reshape") || rank(v) != 3 || rank(p.Inputs[0]) < 4 {
+		if p == nil || !p.Is("Reshape") || rank(v) != 3 || rank(p.Inputs[0]) < 4 || !traits.JoinsLeading(p.Inputs[0], v) {
 			return nil
 		}
-		from, ok1 := p.Inputs[0].Type.Shape.Ints()
-		to, ok2 := v.Type.Shape.Ints()
-		k := len(from) - 2
-		if !ok1 || !ok2 || slices.Contains(from, 0) || !slices.Equal(from[k:], to[1:]) || lead != nil && !slices.Equal(lead, from[:k]) {
+		from, static := p.Inputs[0].Type.Shape.Ints()
+		k := rank(p.Inputs[0]) - 2
+		if !static || slices.Contains(from, 0) || lead != nil && !slices.Equal(lead, from[:k]) {
 			return nil
 		}
 		lead = from[:k:k]
