@@ -52,7 +52,7 @@ type sweptPoint struct {
 	Point   report.SweepPoint `json:"point"`
 }
 
-type dividedAs struct{ Loss, Tile, UpdateRows division }
+type dividedAs struct{ Batch, Loss, Tile, UpdateRows division }
 
 // A division is pipeline.Division with all its modes, which plan files do not have.
 type division struct {
@@ -62,7 +62,7 @@ type division struct {
 }
 
 func (d *dividedAs) divisions() *pipeline.Divisions {
-	return &pipeline.Divisions{Chunk: pipeline.Division(d.Loss), Tile: pipeline.Division(d.Tile), Rows: pipeline.Division(d.UpdateRows)}
+	return &pipeline.Divisions{Batch: pipeline.Division(d.Batch), Chunk: pipeline.Division(d.Loss), Tile: pipeline.Division(d.Tile), Rows: pipeline.Division(d.UpdateRows)}
 }
 
 // sweptJobs is what --jobs prints with --json.
@@ -156,7 +156,7 @@ func (w *sweeper) savePoint(all *sweepOptions, point report.SweepPoint) error {
 	}
 	s := sweptPoint{Sweep: of, Point: point}
 	if d := w.best[point.Strategy+" "+point.Precision]; d != nil {
-		s.Divided = &dividedAs{division(d.Chunk), division(d.Tile), division(d.Rows)}
+		s.Divided = &dividedAs{division(d.Batch), division(d.Chunk), division(d.Tile), division(d.Rows)}
 	}
 	path := all.pointPath(all.point)
 	if err := os.Mkdir(filepath.Dir(path), 0o777); err != nil && !errors.Is(err, os.ErrExist) {

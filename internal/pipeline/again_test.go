@@ -54,11 +54,11 @@ func sameAgain(t *testing.T, e *runtime.Engine, m *onnx.Model, dims map[string]i
 			if got := encode(t, p.Model); first == nil {
 				first = got
 			} else if !bytes.Equal(first, got) {
-				t.Fatalf("chunk %v, tile %v, rows %v: the graph comes out another way when prepared again", c.Chunk, c.Tile, c.Rows)
+				t.Fatalf("batch %v, chunk %v, tile %v, rows %v: the graph comes out another way when prepared again", c.Batch, c.Chunk, c.Tile, c.Rows)
 			}
 		}
 	}
-	o.Chunk, o.Tile, o.Rows = Division{}, Division{}, Division{}
+	o.Divisions = Divisions{}
 	for _, strategy := range []string{"sqrt", "optimal"} {
 		r := plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan(strategy, 0) })
 		follow(t, e, m, r, strategy)
@@ -69,7 +69,7 @@ func sameAgain(t *testing.T, e *runtime.Engine, m *onnx.Model, dims map[string]i
 func follow(t *testing.T, e *runtime.Engine, m *onnx.Model, r *File, strategy string) {
 	t.Helper()
 	o := r.Variant.Again()
-	for _, d := range []*Division{&o.Chunk, &o.Tile, &o.Rows} {
+	for _, d := range []*Division{&o.Batch, &o.Chunk, &o.Tile, &o.Rows} {
 		was := *d
 		text, err := json.Marshal(was)
 		if err == nil {

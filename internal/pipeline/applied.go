@@ -17,7 +17,12 @@ import (
 var doneWords = map[string]func(n int, v *Variant) string{
 	"recompute": func(n int, _ *Variant) string { return units.Counted(n, "node") + " recomputed" },
 	"batch":     func(_ int, v *Variant) string { return fmt.Sprintf("the step in %d micro-batches", v.Divided.Batch) },
-	"chunk":     func(_ int, v *Variant) string { return fmt.Sprintf("the loss in %d parts", v.Divided.Loss) },
+	"chunk": func(_ int, v *Variant) string {
+		if v.Divided.Batch > 0 {
+			return fmt.Sprintf("the loss of each in %d parts", v.Divided.Loss)
+		}
+		return fmt.Sprintf("the loss in %d parts", v.Divided.Loss)
+	},
 	"tile":      func(n int, _ *Variant) string { return units.Counted(n, "wide product") + " in parts" },
 	"rows":      func(n int, _ *Variant) string { return units.Counted(n, "large update") + " by rows" },
 	"hold once": func(n int, _ *Variant) string { return units.Counted(n, "frozen weight") + " held once" },

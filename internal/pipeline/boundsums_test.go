@@ -39,7 +39,7 @@ func TestBoundSums(t *testing.T) {
 	}{{chunk: Parts(8), strategy: "full", less: 0.4}, {chunk: Parts(4), strategy: "selective", less: 0.9}, {batch: Parts(2), strategy: "none", less: 0.4}} {
 		for _, level := range []int{0, 1, 99} {
 			t.Run(fmt.Sprintf("%s at %d", c.strategy, level), func(t *testing.T) {
-				o := Options{OptLevel: level, Batch: c.batch, Divisions: Divisions{Chunk: c.chunk}}
+				o := Options{OptLevel: level, Divisions: Divisions{Batch: c.batch, Chunk: c.chunk}}
 				own := runPlanned(t, e, m, o, c.strategy)
 				o.Outputs = step.Rows
 				got := runPlanned(t, e, m, o, c.strategy)

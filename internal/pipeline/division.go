@@ -21,8 +21,10 @@ type Division struct {
 	Bytes int64
 }
 
-// Divisions say what of a graph is computed in parts, beside the batch.
+// Divisions say what of a graph is computed in parts.
 type Divisions struct {
+	// Batch says in how many slices of the batch the step is computed.
+	Batch Division
 	// Chunk says in how many slices the loss is computed.
 	Chunk Division
 	// Tile says in how many parts wide products inside layers are computed.

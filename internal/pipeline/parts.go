@@ -25,6 +25,9 @@ import (
 // slices of an update, where the user names no number.
 const maxTiles, rowSlices = 16, 16
 
+// slicesOfBatch is the number of micro-batches where a search chooses them.
+const slicesOfBatch = 8
+
 // balance is how many operations a processor does in the time in which it reads a
 // byte. That of a core with AVX-512, measured with the products of GPT-2's loss in
 // slices of 32 to 256 rows, is 16: with it what rereading costs explains the time
@@ -100,7 +103,7 @@ func (p *preparation) batch(*runtime.Engine) error {
 	}
 	region, err := tile.Batch(p.Model, batchFeeds(p.Model.Graph, a.Roles))
 	if err == nil {
-		parts := region.Parts(p.Options.Batch.or(1))
+		parts := region.Parts(p.Options.Batch.or(slicesOfBatch))
 		reread := region.Reread(parts)
 		if err = region.Apply(types, parts); err == nil {
 			p.Divided.Batch, p.reread = parts, p.reread+reread
@@ -137,30 +140,43 @@ func batchFeeds(g *onnx.Graph, roles step.Roles) (feeds []*onnx.Value) {
 	return feeds
 }
 
-// chunk computes the loss over slices of the tokens, or reports why not.
+// chunk computes the loss, that of each micro-batch where there are some, over slices of the
+// tokens, or reports why not.
 func (p *preparation) chunk(*runtime.Engine) error {
 	types, a, _, err := p.sides()
 	if err != nil {
 		return err
 	}
-	loss := p.Model.Graph.Value(a.Roles.Loss)
-	var region *tile.Region
-	if loss == nil {
+	var products []*onnx.Node
+	if loss := p.Model.Graph.Value(a.Roles.Loss); loss == nil {
 		err = &tile.SkipError{What: "loss", Why: "no loss found"}
 	} else {
-		region, err = tile.Find(p.Model, loss)
+		products, err = tile.Projections(p.Model.Graph, loss)
 	}
-	parts := 0
-	if err == nil {
-		parts, err = inSlices(region, p.Options.Chunk)
-	}
-	if err == nil {
-		reread, workspace := region.Reread(parts), region.Workspace(parts)
-		if err = region.Apply(types, parts); err == nil {
-			p.Divided.Loss, p.Divided.Workspace, p.reread = parts, workspace, p.reread+reread
+	for _, product := range products {
+		if err == nil {
+			err = p.chunkAround(product, types)
 		}
 	}
 	return p.reportRegion("chunk", err)
+}
+
+// chunkAround slices the region around an output projection of the loss.
+func (p *preparation) chunkAround(product *onnx.Node, types *infer.Result) error {
+	region, err := tile.Around(p.Model, product)
+	if err != nil {
+		return err
+	}
+	parts, err := inSlices(region, p.Options.Chunk)
+	if err != nil {
+		return err
+	}
+	reread, workspace := region.Reread(parts), region.Workspace(parts)
+	if err := region.Apply(types, parts); err != nil {
+		return err
+	}
+	p.Divided.Loss, p.Divided.Workspace, p.reread = parts, max(workspace, p.Divided.Workspace), p.reread+reread
+	return nil
 }
 
 // inSlices is the number of slices that Options.Chunk comes to: few enough rows

@@ -154,7 +154,7 @@ func testMicroBatches(t *testing.T, kind string) {
 	for _, level := range []int{0, 99} {
 		plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
 		for _, strategy := range []string{"none", "full", "least"} {
-			got := runPlanned(t, e, m, Options{OptLevel: level, AsIs: true, Batch: Parts(4)}, strategy)
+			got := runPlanned(t, e, m, Options{OptLevel: level, AsIs: true, Divisions: Divisions{Batch: Parts(4)}}, strategy)
 			if 2*got.peaks[0] >= plain.peaks[0] {
 				t.Errorf("%s at %d: live peak %d, more than half of the whole step's %d", strategy, level, got.peaks[0], plain.peaks[0])
 			}

@@ -66,7 +66,7 @@ var passes = []pass{
 		after: []string{"scatter", "drop"}, why: "an output that stays would need its gradient whole",
 		asked: func(o *Options) bool { return o.Rows != Division{} }, run: (*preparation).rows},
 	{name: "chunk", doc: "computes the loss over slices of the tokens",
-		after: []string{"rows"}, why: "updates take from the loss what a slice of it is computed from",
+		after: []string{"batch", "rows"}, why: "each micro-batch has a loss, and updates take from the loss what a slice of it is computed from",
 		asked: func(o *Options) bool { return o.Chunk != Division{} }, run: (*preparation).chunk},
 	{name: "tile", doc: "computes wide products in parts",
 		after: []string{"chunk"}, why: "tiles only what is still whole once the loss is sliced",

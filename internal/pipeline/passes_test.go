@@ -37,7 +37,7 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 	m := trainingGraph(t, "gpt2", wideGPT)
 	var seen []string
 	o := Options{
-		Provider: ort.CPU, OptLevel: 1, Threads: 1, Normalize: ORT99, Divisions: Divisions{auto, auto, auto},
+		Provider: ort.CPU, OptLevel: 1, Threads: 1, Normalize: ORT99, Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto},
 		DropOutputs: []string{"*ln_f*.grad"}, Precision: &precision.Options{To: onnx.BFloat16, StashOnly: true},
 		After: func(pass string, m *onnx.Model) error {
 			seen = append(seen, pass)
@@ -55,7 +55,7 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is for CUDA alone, and what the first would leave nothing of.
-	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, Batch: Division{Mode: InParts, N: 2}, WebGPU: true, After: o.After}
+	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, Divisions: Divisions{Batch: Parts(2)}, WebGPU: true, After: o.After}
 	if p, err = NewPlanner(engine(t), trainingGraph(t, "gpt2", wideGPT), o); err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,6 @@ type Options struct {
 	Normalize Normalization
 	// DropOutputs are names of outputs to take off the graph.
 	DropOutputs []string
-	// Batch says in how many slices of the batch the step is computed.
-	Batch Division
 	Divisions
 	// Layers are budgets of what layers keep.
 	Layers []LayerBudget

@@ -131,7 +131,7 @@ func checkOneStep(t *testing.T, e *runtime.Engine, data []byte, seed uint64, mos
 	if c.Tile == auto {
 		c.Tile = most.tile
 	}
-	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.Chunk != Division{}, Divisions: c.Divisions, Outputs: leaves(seed)}
+	o := Options{Provider: ort.CPU, OptLevel: []int{0, 1, 99}[seed%3], Threads: 1, AsIs: c.Divisions != Divisions{}, Divisions: c.Divisions, Outputs: leaves(seed)}
 	throughOne(t, e, m, o, update.Kind, seed, seed/30)
 }
 

@@ -156,7 +156,7 @@ func checkStep(t *testing.T, e *runtime.Engine, seed uint64) {
 	}
 	o.Outputs = leaves(seed)
 	c := choices[int(seed/6)%len(choices)]
-	if c.Chunk == (Division{}) {
+	if c.Divisions == (Divisions{}) {
 		o.AsIs = false
 		p, err := NewPlanner(e, m, o)
 		if err != nil {
@@ -176,7 +176,7 @@ func checkStep(t *testing.T, e *runtime.Engine, seed uint64) {
 		t.Fatal(err)
 	}
 	none, _ := meets(t, e, p, o, "none", 0)
-	form := fmt.Sprintf("chunk %v, tile %v, rows %v", o.Chunk, o.Tile, o.Rows)
+	form := fmt.Sprintf("batch %v, chunk %v, tile %v, rows %v", o.Batch, o.Chunk, o.Tile, o.Rows)
 	close(form, none)
 	for _, strategy := range []string{everyKind[int(seed/30)%5], "least"} {
 		got, r := meets(t, e, p, o, strategy, 0)

@@ -2,7 +2,7 @@ package pipeline
 
 // The variants of a graph among which a search chooses.
 //
-//	casts as asked for   ── plain ── loss in slices ── products in parts ── updates by rows …
+//	casts as asked for   ── plain ── loss in slices ── products in parts ── updates by rows … ── micro-batches
 //	casts at the other time ── …     where values wait in half
 //
 // They are prepared in this order, each when it is first looked at: a later one
@@ -104,22 +104,25 @@ func (v *Variant) problems() []*planner.Problem {
 }
 
 // choicesN is how many choices there are.
-const choicesN = 9
+const choicesN = 11
 
 // choices are what a search may divide, unless the user did: nothing, the loss
 // into slices, wide products into parts too, the loss into smaller slices, which
 // slows its products down, and large updates into slices. Where these are bound one by
 // one and wait for nothing, the loss holds most: slices between coarse and fine then hold
 // less than either. Within a bound, on work or memory, the loss in four is looked at
-// too: what coarse slices read again may be better spent elsewhere.
+// too: what coarse slices read again may be better spent elsewhere. Micro-batches divide all
+// that the batch is an axis of, for what their products read again, and have as many times
+// the nodes.
 var choices = [choicesN]struct {
 	Divisions
 	bound  bool // only with Outputs Rows
 	within bool // only within a bound
 }{
 	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}}, {Divisions: Divisions{Chunk: fine, Tile: auto}},
-	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{coarse, auto, auto}}, {Divisions: Divisions{fine, auto, auto}},
-	{Divisions: Divisions{auto, auto, auto}, bound: true}, {Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true},
+	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{Chunk: coarse, Tile: auto, Rows: auto}},
+	{Divisions: Divisions{Chunk: fine, Tile: auto, Rows: auto}}, {Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto}, bound: true},
+	{Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true}, {Divisions: Divisions{Batch: auto}}, {Divisions: Divisions{Batch: auto, Chunk: coarse}},
 }
 
 // reaching is the first choice that holds much less and adds hardly any work.
@@ -235,12 +238,28 @@ func (f *family) whole(choice int) *Variant {
 
 // offers reports that a solver looks at a choice.
 func (p *Planner) offers(s *planner.Solver, choice int) bool {
-	return choice == 0 || p.chooses(s) && (!choices[choice].bound || p.opts.Outputs == step.Rows)
+	c := choices[choice]
+	return choice == 0 || p.chooses(s) && (!c.bound || p.opts.Outputs == step.Rows) && (c.Batch == Division{} || p.slicesPay())
+}
+
+// A search looks at micro-batches where a node of a slice takes startingFLOPs on average, so
+// that starting it, of the order of 10 µs, is little beside it, and where the slices have
+// mostSliceNodes together at most, which takes a search tens of seconds.
+const startingFLOPs, mostSliceNodes = 4 << 20, 40_000
+
+// slicesPay reports a graph whose step may as well be computed in micro-batches. A device
+// that is not the CPU takes longer to start a node, and was not measured.
+func (p *Planner) slicesPay() bool {
+	if p.opts.provider().Device || p.opts.WebGPU {
+		return false
+	}
+	nodes := int64(slicesOfBatch * len(p.Problem().Ops))
+	return nodes <= mostSliceNodes && p.Problem().FLOPs() >= nodes*startingFLOPs
 }
 
 // divides reports that the user asked for parts.
 func (o *Options) divides() bool {
-	return o.Batch != Division{} || o.Divisions != Divisions{}
+	return o.Divisions != Divisions{}
 }
 
 // variant returns a family's variant of a choice, which it prepares when it is first asked

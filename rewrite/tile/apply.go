@@ -213,11 +213,12 @@ func (a *applier) table(v *onnx.Value) *onnx.Value {
 }
 
 // addsInto reports a plain product of matrices whose partial result can be added to the
-// sum so far on the way (Gemm's third operand).
+// sum so far on the way (Gemm's third operand, which the first part took in already if it
+// has one).
 func (a *applier) addsInto(n *onnx.Node) bool {
 	o := n.Outputs[0]
 	if !traits.IsMatrixProduct(n) || a.shardingOf(o) != partialSum || rank(o) != 2 ||
-		rank(n.Inputs[0]) != 2 || rank(n.Inputs[1]) != 2 || n.In(2) != nil {
+		rank(n.Inputs[0]) != 2 || rank(n.Inputs[1]) != 2 {
 		return false
 	}
 	return n.Is("MatMul", "Gemm") || n.Domain() != "" && n.OpType() == "FusedMatMul" &&

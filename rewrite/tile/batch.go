@@ -27,6 +27,9 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
+// batchPass is the origin of what the slices are computed by.
+const batchPass = "batch"
+
 // Batch finds the region that the feeds lead through, each divided along its first axis.
 // The model must be typed and sorted.
 func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
@@ -42,7 +45,7 @@ func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
 
 // batchRegion is Batch; counts: what countedWhole finds stays out of the region.
 func batchRegion(m *onnx.Model, feeds []*onnx.Value, counts bool) (*Region, error) {
-	r := emptyRegion(m, "batch", onnx.Places(m.Graph.Nodes))
+	r := emptyRegion(m, batchPass, onnx.Places(m.Graph.Nodes))
 	r.more = batchRules
 	for _, v := range feeds {
 		r.Logits = v

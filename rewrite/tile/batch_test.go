@@ -135,3 +135,46 @@ func TestBatchWhole(t *testing.T) {
 		t.Error("no feeds: no error")
 	}
 }
+
+// TestLossOfEachSlice: the loss of each micro-batch is computed in parts of its own, and the
+// projection's gradient goes on from part to part, and from slice to slice.
+func TestLossOfEachSlice(t *testing.T) {
+	const body = "in ids int64[4,5]\nin e F[40,3]\nh = Gather(e, ids)\ninit k int64[2] = [20,3]\nh2 = Reshape(h, k)\nlogits = Gemm(h2, e) {transB=1}\n" +
+		"in l int64[4,5]\ninit j int64[2] = [20,1]\nl2 = Reshape(l, j)\nq = Softmax(logits)\npicked = GatherElements(q, l2) {axis=1}\ny = Log(picked)\n" +
+		"de = Gemm(q, h2) {transA=1}\ndh = MatMul(q, e)\nloss2 = ReduceSum(dh) {keepdims=0}"
+	was, _, _ := batched(t, body)
+	m, types, feeds := batched(t, body)
+	r, err := Batch(m, feeds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(types, 2); err != nil {
+		t.Fatal(err)
+	}
+	list, err := Projections(m.Graph, m.Graph.Value("loss"))
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%d projections: %v", len(list), err)
+	}
+	for _, n := range list {
+		r, err := Around(m, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Apply(types, 5); err != nil {
+			t.Fatal(err)
+		}
+	}
+	largest, sums := int64(0), 0
+	for _, n := range m.Graph.Nodes {
+		if n.Is("Softmax") {
+			largest = max(largest, n.Outputs[0].Type.KnownBytes())
+		}
+		if n.Is("Gemm") && n.In(2) != nil {
+			sums++
+		}
+	}
+	if largest != 2*40*4 || sums != 2*5-1 {
+		t.Errorf("the largest softmax holds %d bytes, %d products go on with a sum, in\n%s", largest, sums, m.Text())
+	}
+	sameResults(t, was, m, false)
+}

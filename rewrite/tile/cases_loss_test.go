@@ -134,6 +134,7 @@ var productCases = []regionCase{
 	{row: "MatMul", name: "read in a subgraph", body: "in c bool[]\nz = If(c) {then_branch=graph t {\n a = Neg(logits)\n out a float32[?,?]\n}, else_branch=graph e {\n b = Abs(logits)\n out b float32[?,?]\n}}\ny = Neg(logits)", exact: true},
 	{row: "Gemm", name: "plain", body: "in h F[6,3]\nin w F[3,40]\nin b F[40]\nlogits = Gemm(h, w, b) {alpha=0.5, beta=2.0}\ndh = Gemm(logits, w) {transB=1}\ndw = Gemm(h, logits) {transA=1, alpha=0.5}\ny = Neg(logits)", parts: 3, exact: true},
 	{row: "Gemm", name: "transposed", body: "in h F[3,6]\nin w F[40,3]\nin b F[1,40]\nlogits = Gemm(h, w, b) {transA=1, transB=1}\ndw = Gemm(logits, h) {transA=1, transB=1}\ny = Neg(logits)", parts: 3, exact: true},
+	{row: "Gemm", name: "that goes on with a sum", body: "in h F[6,3]\nin w F[3,40]\nlogits = MatMul(h, w)\nin c F[3,40]\ndw = Gemm(h, logits, c) {transA=1, alpha=0.5, beta=2.0}\nin b F[3]\ndb = Gemm(logits, h, b) {transA=1}\ny = Neg(logits)", parts: 3, exact: true},
 	{row: "Gemm", name: "bias of a token", body: "in h F[6,3]\nin w F[3,40]\nin b F[6,1]\nlogits = Gemm(h, w, b)\ny = Neg(logits)", parts: 6, exact: true},
 	{row: "Gemm", name: "whole bias", body: "in h F[6,3]\nin w F[3,40]\nin b F[6,40]\nlogits = Gemm(h, w, b)\ny = Neg(logits)", exact: true},
 	{row: "Gemm", name: "scalar bias", body: "in h F[6,3]\nin w F[3,40]\nin b F[]\nlogits = Gemm(h, w, b)\ny = Neg(logits)", exact: true},

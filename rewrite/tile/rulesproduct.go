@@ -15,7 +15,8 @@ import (
 // matmul is MatMul and FusedMatMul, which has the attributes transA and transB.
 func matmul(r *Region, n *onnx.Node) (bool, error) { return r.product(n) }
 
-// gemm is a product and its third operand, which broadcasts to the product.
+// gemm is a product and its third operand, which broadcasts to the product. Where that is
+// a sum over parts, the operand is one more summand, which the first part adds.
 func gemm(r *Region, n *onnx.Node) (bool, error) {
 	changed, err := r.product(n)
 	if err != nil {
@@ -27,7 +28,8 @@ func gemm(r *Region, n *onnx.Node) (bool, error) {
 	}
 	switch a := r.shardingOf(out); {
 	case a == partialSum:
-		return false, fmt.Errorf("adds a bias to a sum over the tokens")
+		more, err := r.setInput(n, 2, replicated)
+		return changed || more, err
 	case a >= 0:
 		more, err := r.setInput(n, 2, aligned(c, out, a))
 		return changed || more, err

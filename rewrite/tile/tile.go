@@ -90,10 +90,34 @@ type Region struct {
 // Find finds the region around the loss's output projection. The model must be
 // typed and sorted.
 func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
-	proj := projection(loss)
-	if proj == nil {
+	list, err := Projections(m.Graph, loss)
+	if err != nil {
+		return nil, err
+	}
+	return Around(m, list[0])
+}
+
+// Projections are the loss's output projection and, in a step over slices of the batch
+// (Batch), those of the other slices.
+func Projections(g *onnx.Graph, loss *onnx.Value) ([]*onnx.Node, error) {
+	first := projection(loss)
+	if first == nil {
 		return nil, &SkipError{loss.Name, "no matrix product leads to the loss"}
 	}
+	list := []*onnx.Node{first}
+	if !first.MadeBy(batchPass) {
+		return list, nil
+	}
+	for _, n := range g.Nodes {
+		if n != first && n.MadeBy(batchPass) && n.Origin().Of == first.Origin().Of && traits.IsMatrixProduct(n) {
+			list = append(list, n)
+		}
+	}
+	return list, nil
+}
+
+// Around finds the region around an output projection of the loss.
+func Around(m *onnx.Model, proj *onnx.Node) (*Region, error) {
 	logits := proj.Outputs[0]
 	dims, ok := logits.Type.Shape.Ints()
 	if !ok {
