@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/planner"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
@@ -151,22 +153,97 @@ func testMicroBatches(t *testing.T, kind string) {
 			c.Vocab = 300
 		}
 	})
+	forms := []Divisions{{Batch: Parts(4)}}
+	if kind == "gpt2" {
+		forms = append(forms, Divisions{Batch: Parts(4), Chunk: Parts(3)})
+	}
 	for _, level := range []int{0, 99} {
 		plain := runPlanned(t, e, m, Options{OptLevel: level}, "none")
-		for _, strategy := range []string{"none", "full", "least"} {
-			got := runPlanned(t, e, m, Options{OptLevel: level, AsIs: true, Divisions: Divisions{Batch: Parts(4)}}, strategy)
-			if 2*got.peaks[0] >= plain.peaks[0] {
-				t.Errorf("%s at %d: live peak %d, more than half of the whole step's %d", strategy, level, got.peaks[0], plain.peaks[0])
-			}
-			for name, want := range plain.outputs {
-				if strings.HasSuffix(name, "key.bias.grad") {
-					continue // zero but for rounding: a softmax takes no notice of it
+		before := plain.peaks[0]
+		for _, form := range forms {
+			what := fmt.Sprintf("micro-batches %v, loss %v at %d", form.Batch, form.Chunk, level)
+			var none result
+			for _, strategy := range []string{"none", "full", "least"} {
+				got := runPlanned(t, e, m, Options{OptLevel: level, AsIs: true, Divisions: form}, strategy)
+				if none.outputs == nil {
+					none = got
 				}
-				if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
-					t.Errorf("%s at %d: output %s differs by %g of its largest magnitude", strategy, level, name, d)
+				if 2*got.peaks[0] >= plain.peaks[0] {
+					t.Errorf("%s, %s: live peak %d, more than half of the whole step's %d", what, strategy, got.peaks[0], plain.peaks[0])
+				}
+				for name, want := range plain.outputs {
+					if !bytes.Equal(none.outputs[name], got.outputs[name]) {
+						t.Errorf("%s, %s: output %s is not that of the plain plan to the bit", what, strategy, name)
+					}
+					if strings.HasSuffix(name, "key.bias.grad") {
+						continue // zero but for rounding: a softmax takes no notice of it
+					}
+					if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
+						t.Errorf("%s, %s: output %s differs by %g of its largest magnitude", what, strategy, name, d)
+					}
 				}
 			}
+			if none.peaks[0] >= before {
+				t.Errorf("%s: live peak %d, not less than the %d of what is divided less", what, none.peaks[0], before)
+			}
+			before = none.peaks[0]
 		}
+	}
+}
+
+// TestMicroBatchesAreChosen: optimal takes micro-batches by itself where they hold less for
+// less work than all else, and their file is as predicted.
+func TestMicroBatchesAreChosen(t *testing.T) {
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 128, 4, 4000, 256, 8
+	})
+	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 2}
+	p, err := NewPlanner(e, m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.PlanWithin("optimal", Budget{Work: new(0.1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Variant.Divided.Batch != slicesOfBatch {
+		t.Errorf("divided: %+v", r.Variant.Divided)
+	}
+	if got := executeAt(t, e, r.Model, o, 2, nil, r.Roles()); got.peaks[0] != r.Peak {
+		t.Errorf("live peak %d, predicted %d", got.peaks[0], r.Peak)
+	}
+	follow(t, e, m, r, "optimal")
+}
+
+// TestMicroBatchesNotOffered: nodes that take no longer than it takes to start them are
+// not looked at in slices of the batch, nor are those of another device.
+func TestMicroBatchesNotOffered(t *testing.T) {
+	s, _, err := planner.Find("optimal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	offered := func(change func(*models.Config), o Options) bool {
+		t.Helper()
+		o.OptLevel, o.Threads = 1, 1
+		p, err := NewPlanner(engine(t), trainingGraph(t, "gpt2", change), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(choices[:], func(c choice) bool {
+			return c.Batch != Division{} && p.offers(s, slices.Index(choices[:], c))
+		})
+	}
+	small := func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 32, 2, 300, 48, 8 }
+	large := func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 128, 4, 4000, 256, 8 }
+	if !offered(large, Options{Provider: ort.CPU}) {
+		t.Error("not offered for a step of large nodes")
+	}
+	if offered(small, Options{Provider: ort.CPU}) {
+		t.Error("offered for a step of small nodes")
+	}
+	if offered(large, Options{Provider: ort.CPU, CUDA: true}) || offered(large, Options{Provider: ort.CPU, WebGPU: true}) {
+		t.Error("offered for another device")
 	}
 }
 

@@ -114,15 +114,18 @@ const choicesN = 11
 // too: what coarse slices read again may be better spent elsewhere. Micro-batches divide all
 // that the batch is an axis of, for what their products read again, and have as many times
 // the nodes.
-var choices = [choicesN]struct {
-	Divisions
-	bound  bool // only with Outputs Rows
-	within bool // only within a bound
-}{
+var choices = [choicesN]choice{
 	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}}, {Divisions: Divisions{Chunk: fine, Tile: auto}},
 	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{Chunk: coarse, Tile: auto, Rows: auto}},
 	{Divisions: Divisions{Chunk: fine, Tile: auto, Rows: auto}}, {Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto}, bound: true},
 	{Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true}, {Divisions: Divisions{Batch: auto}}, {Divisions: Divisions{Batch: auto, Chunk: coarse}},
+}
+
+// A choice is what a search may divide.
+type choice struct {
+	Divisions
+	bound  bool // only with Outputs Rows
+	within bool // only within a bound
 }
 
 // reaching is the first choice that holds much less and adds hardly any work.
