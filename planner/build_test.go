@@ -134,7 +134,7 @@ func (b *builder) finish(x int, layers []int) *Problem {
 	for i := len(b.tape) - 1; i >= 0; i-- {
 		b.tape[i]()
 	}
-	b.p.Cuts, b.p.Layers, b.p.Static = layers, layers, true
+	b.p.Cuts, b.p.Layers, b.p.Static = cutAt(layers...), cutAt(layers...), true
 	if err := b.p.Validate(); err != nil {
 		panic(err)
 	}

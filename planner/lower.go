@@ -100,13 +100,14 @@ func (l *lowerer) rebase(base []int) {
 }
 
 // startsOf finds for each root where the backward of its segment begins.
-func (l *lowerer) startsOf(cuts []int) []int {
+func (l *lowerer) startsOf(cuts []Cut) []int {
 	ix := l.ix
-	ends := make(map[int]int)
-	for k, v := range cuts {
-		if v != ortmodel.None {
-			ends[v] = k + 1
+	ends, batches := make(map[int]int), 1 // the segment that begins at a value: a micro-batch has its own
+	for k, cut := range cuts {
+		for m, v := range cut {
+			ends[v] = m*len(cuts) + k + 1
 		}
+		batches = max(batches, len(cut))
 	}
 	segment := make([]int, len(ix.root))
 	for _, op := range ix.topo {
@@ -121,7 +122,7 @@ func (l *lowerer) startsOf(cuts []int) []int {
 			segment[v] = in
 		}
 	}
-	first := slices.Repeat([]int{len(l.base)}, len(cuts)+1)
+	first := slices.Repeat([]int{len(l.base)}, batches*len(cuts)+1)
 	for pos := len(l.base) - 1; pos >= 0; pos-- {
 		if ix.p.Ops[l.base[pos]].Forward {
 			continue

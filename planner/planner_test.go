@@ -139,7 +139,7 @@ func TestFind(t *testing.T) {
 func TestWithOpsKeepsTheRest(t *testing.T) {
 	p := &Problem{
 		Graph: ortmodel.Graph{Nodes: make([]ortmodel.Node, 1)}, Values: make([]ValueInfo, 1), Loss: 1, Added: 1, Reread: 1,
-		Static: true, Cuts: []int{1}, Layers: []int{1}, LayerNames: []string{"layer"}, Beside: []int{1},
+		Static: true, Cuts: []Cut{{1}}, Layers: []Cut{{1}}, LayerNames: []string{"layer"}, Beside: []int{1},
 		Limits: []Limit{{Name: "layer", Bytes: 1}},
 	}
 	q := p.WithOps([]Op{{Name: "other"}})

@@ -86,12 +86,12 @@ type Problem struct {
 	// Cuts are the single-value cuts of the forward part, in forward order:
 	// all that comes later depends on what comes earlier through that value
 	// alone (parameters, masks and the like aside).
-	Cuts []int
+	Cuts []Cut
 	// Layers are the cuts between which the structure repeats: layer i reads
 	// Layers[i] and ends in Layers[i+1]. So there are len(Layers)-1 layers;
-	// none if it is empty. Layers[0] is ortmodel.None where the first layer
+	// none if it is empty. Layers[0] is empty where the first layer
 	// reads the step's inputs.
-	Layers []int
+	Layers []Cut
 	// LayerNames are what people call them.
 	LayerNames []string
 	// Beside are forward values that are alive at boundaries of layers beside
@@ -108,6 +108,21 @@ type Problem struct {
 	tuned *tuning
 }
 
+// A Cut is the value through which all that comes later in forward depends on what comes
+// earlier. In a step over micro-batches it is one of each, in their order.
+type Cut []int
+
+// cutAt has a cut at each value; none where that is ortmodel.None, the step's inputs.
+func cutAt(values ...int) []Cut {
+	cuts := make([]Cut, len(values))
+	for i, v := range values {
+		if v != ortmodel.None {
+			cuts[i] = Cut{v}
+		}
+	}
+	return cuts
+}
+
 // StopWhen has the search behind "optimal", which runs once, ask from time to time
 // whether it is to end with what it has found; nil: never. It finds some plan.
 func (p *Problem) StopWhen(stop func() bool) { p.stop = stop }
@@ -122,9 +137,11 @@ func (p *Problem) LayerOf() []int {
 	depth := make([]int, len(p.Values)) // layers begun before the value
 	begin := map[int]int{}
 	first := 0
-	for i, v := range p.Layers {
-		begin[v] = i + 1
-		if v == ortmodel.None {
+	for i, cut := range p.Layers {
+		for _, v := range cut {
+			begin[v] = i + 1
+		}
+		if len(cut) == 0 {
 			first = i + 1
 		}
 	}
@@ -196,13 +213,15 @@ func (p *Problem) Validate() error {
 	if n := len(p.LayerNames); n > 0 && n != p.LayerCount() {
 		return fmt.Errorf("problem: %d names for %d layers", n, p.LayerCount())
 	}
-	for _, list := range [][]int{p.Cuts, p.Layers, p.Beside} {
-		for k, v := range list {
-			if k == 0 && v == ortmodel.None {
-				continue
+	for _, list := range [][]Cut{p.Cuts, p.Layers, {p.Beside}} {
+		for k, cut := range list {
+			if k > 0 && len(cut) == 0 {
+				return fmt.Errorf("problem: cut %d is at no value", k)
 			}
-			if v < 0 || v >= len(p.Values) || producer[v] == ortmodel.None {
-				return fmt.Errorf("problem: cut %d is not a computed value", v)
+			for _, v := range cut {
+				if v < 0 || v >= len(p.Values) || producer[v] == ortmodel.None {
+					return fmt.Errorf("problem: cut %d is not at a computed value", k)
+				}
 			}
 		}
 	}

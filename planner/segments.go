@@ -28,7 +28,7 @@ import (
 
 // segmentKeep returns the keep set of a list of boundaries in forward order:
 // they, what follows the last, and what lives beside boundaries anyway.
-func (ix *index) segmentKeep(boundaries []int) []bool {
+func (ix *index) segmentKeep(boundaries []Cut) []bool {
 	if len(boundaries) == 0 {
 		return ix.keepAll()
 	}
@@ -40,25 +40,27 @@ func (ix *index) segmentKeep(boundaries []int) []bool {
 }
 
 // boundaryKeep keeps some values and what follows the last.
-func (ix *index) boundaryKeep(boundaries []int) []bool {
+func (ix *index) boundaryKeep(boundaries []Cut) []bool {
 	keep := make([]bool, len(ix.root))
 	for _, op := range ix.after(boundaries[len(boundaries)-1]) {
 		for _, v := range ix.outs[op] {
 			keep[ix.root[v]] = true
 		}
 	}
-	for _, v := range boundaries {
-		if v != ortmodel.None {
+	for _, cut := range boundaries {
+		for _, v := range cut {
 			keep[ix.root[v]] = true
 		}
 	}
 	return keep
 }
 
-// after returns the forward ops that depend on value v.
-func (ix *index) after(v int) []int {
+// after returns the forward ops that depend on a cut's values.
+func (ix *index) after(cut Cut) []int {
 	reached := make([]bool, len(ix.root))
-	reached[v] = true
+	for _, v := range cut {
+		reached[v] = true
+	}
 	var list []int
 	for _, op := range ix.topo {
 		if !ix.p.Ops[op].Forward {
@@ -78,9 +80,9 @@ func (ix *index) after(v int) []int {
 }
 
 // segmentPlan makes the plan that keeps the given boundaries. What depends on
-// the value tail belongs to the last segment. Where backward views what is dropped, keeping
+// the cut tail belongs to the last segment. Where backward views what is dropped, keeping
 // that may hold less.
-func segmentPlan(p *Problem, strategy string, boundaries []int, tail int) *Plan {
+func segmentPlan(p *Problem, strategy string, boundaries []Cut, tail Cut) *Plan {
 	boundaries = computed(boundaries)
 	ix := p.indexed()
 	plan := ix.polished(strategy, ix.segmentKeep(boundaries), boundaries, tail)
@@ -98,22 +100,24 @@ func segmentPlan(p *Problem, strategy string, boundaries []int, tail int) *Plan 
 }
 
 // computed leaves out the step's inputs as a first boundary.
-func computed(boundaries []int) []int {
-	if len(boundaries) > 0 && boundaries[0] == ortmodel.None {
+func computed(boundaries []Cut) []Cut {
+	if len(boundaries) > 0 && len(boundaries[0]) == 0 {
 		return boundaries[1:]
 	}
 	return boundaries
 }
 
 // polished makes the plan of a keep set and its boundaries, once polished.
-func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail int) *Plan {
+func (ix *index) polished(strategy string, keep []bool, boundaries []Cut, tail Cut) *Plan {
 	if ix.tune.runs(stagePolish) {
 		newExplorer(ix, ix.plain(), 0).polish(keep, boundaries, tail, false)
 	}
 	plan := ix.planOf(strategy, keep, false)
-	for _, v := range boundaries {
-		if ix.kept(keep, v) {
-			plan.Boundaries = append(plan.Boundaries, v)
+	for _, cut := range boundaries {
+		for _, v := range cut {
+			if ix.kept(keep, v) {
+				plan.Boundaries = append(plan.Boundaries, v)
+			}
 		}
 	}
 	ix.remark(plan)
@@ -128,7 +132,7 @@ func (ix *index) polished(strategy string, keep []bool, boundaries []int, tail i
 // rise either. What lowers the peak at hardly any work is dropped, or kept,
 // anywhere but at boundaries. With peakOnly nothing but the peak counts, and
 // values within segments stay as they are.
-func (e *explorer) polish(keep []bool, boundaries []int, tail int, peakOnly bool) {
+func (e *explorer) polish(keep []bool, boundaries []Cut, tail Cut, peakOnly bool) {
 	ix := e.ix
 	if boundaries = computed(boundaries); len(boundaries) == 0 {
 		return
@@ -168,7 +172,7 @@ func (e *explorer) polish(keep []bool, boundaries []int, tail int, peakOnly bool
 // parts marks the roots between the first boundary and the last segment, and
 // those of the last segment and the head. What lives beside boundaries counts
 // as neither; boundaries but the first are fixed.
-func (ix *index) parts(boundaries []int, tail int) (inner, last, fixed []bool) {
+func (ix *index) parts(boundaries []Cut, tail Cut) (inner, last, fixed []bool) {
 	inner, last, fixed = make([]bool, len(ix.root)), make([]bool, len(ix.root)), make([]bool, len(ix.root))
 	for _, op := range ix.after(boundaries[0]) {
 		for _, v := range ix.outs[op] {
@@ -183,8 +187,10 @@ func (ix *index) parts(boundaries []int, tail int) (inner, last, fixed []bool) {
 	for _, v := range ix.p.Beside {
 		inner[ix.root[v]] = false
 	}
-	for _, v := range boundaries[1:] {
-		inner[ix.root[v]], fixed[ix.root[v]] = true, true
+	for _, cut := range boundaries[1:] {
+		for _, v := range cut {
+			inner[ix.root[v]], fixed[ix.root[v]] = true, true
+		}
 	}
 	return inner, last, fixed
 }
@@ -230,8 +236,8 @@ func (ix *index) built(strategy string, keep []bool, eraseShapes bool) *Plan {
 }
 
 // every picks each k-th of the layers' boundaries, and always the last.
-func every(layers []int, k int) []int {
-	var list []int
+func every(layers []Cut, k int) []Cut {
+	var list []Cut
 	for i := 0; i < len(layers)-1; i += k {
 		list = append(list, layers[i])
 	}
@@ -239,10 +245,10 @@ func every(layers []int, k int) []int {
 }
 
 // evenly picks the starts of n segments of nearly equal length, and the end.
-func evenly(layers []int, n int) []int {
+func evenly(layers []Cut, n int) []Cut {
 	count := len(layers) - 1
 	n = min(n, count)
-	var list []int
+	var list []Cut
 	for i := range n {
 		list = append(list, layers[(i*count+n-1)/n])
 	}
@@ -257,8 +263,8 @@ func areSegments(n int) string {
 }
 
 // tailOf returns the boundary at which the last segment of several begins.
-func tailOf(boundaries []int) int {
-	if tail := boundaries[max(len(boundaries)-2, 0)]; tail != ortmodel.None {
+func tailOf(boundaries []Cut) Cut {
+	if tail := boundaries[max(len(boundaries)-2, 0)]; len(tail) > 0 {
 		return tail
 	}
 	return boundaries[len(boundaries)-1]
@@ -266,7 +272,7 @@ func tailOf(boundaries []int) int {
 
 // layersOf returns the boundaries to choose from: the layers found, else the
 // cuts.
-func layersOf(p *Problem) ([]int, error) {
+func layersOf(p *Problem) ([]Cut, error) {
 	switch {
 	case len(p.Layers) >= 2:
 		return p.Layers, nil
@@ -350,7 +356,9 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 	ends := map[int]bool{}
 	for i, name := range p.LayerNames {
 		if Match(o.Argument, name) {
-			ends[p.Layers[i+1]] = true
+			for _, v := range p.Layers[i+1] {
+				ends[v] = true
+			}
 		}
 	}
 	for _, op := range ix.topo {
@@ -369,7 +377,8 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 	if len(list) == 0 {
 		return nil, fmt.Errorf("layers=%s: matches no layer, forward value or operator; remat plan lists the layers", o.Argument)
 	}
-	return ix.polished(o.strategy(), ix.boundaryKeep(list), list, tailOf(list)), nil
+	bounds := cutAt(list...)
+	return ix.polished(o.strategy(), ix.boundaryKeep(bounds), bounds, tailOf(bounds)), nil
 }
 
 // Match is path.Match for names of nodes and values, in which a slash is a letter like

@@ -20,7 +20,7 @@ func heavyChain(layers int) *Problem {
 		cuts = append(cuts, x)
 	}
 	p := b.finish(x, cuts[1:])
-	p.Layers = cuts
+	p.Layers = cutAt(cuts...)
 	return p
 }
 
@@ -89,7 +89,7 @@ func TestBesideStays(t *testing.T) {
 		cuts = append(cuts, y)
 	}
 	p := b.finish(y, cuts)
-	p.Layers, p.Beside = cuts[1:], []int{e}
+	p.Layers, p.Beside = cutAt(cuts[1:]...), []int{e}
 	for _, s := range []string{"full", "sqrt", "segments=2"} {
 		plan, err := Solve(p, s)
 		if err != nil {

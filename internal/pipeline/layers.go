@@ -19,8 +19,9 @@ func (r *File) Layers() []report.PlanLayer {
 	layer := p.LayerOf()
 	out := make([]report.PlanLayer, p.LayerCount())
 	for i := range out {
-		out[i].Layer, out[i].Value = p.LayerNames[i], p.Values[p.Layers[i+1]].Name
-		out[i].Boundary = slices.Contains(r.Plan.Boundaries, p.Layers[i+1])
+		end := p.Layers[i+1][0] // of the first micro-batch
+		out[i].Layer, out[i].Value = p.LayerNames[i], p.Values[end].Name
+		out[i].Boundary = slices.Contains(r.Plan.Boundaries, end)
 	}
 	producer := p.Graph.Producers()
 	for _, v := range r.Plan.Kept(p) {

@@ -105,8 +105,10 @@ func (p *preparation) batch(*runtime.Engine) error {
 	if err == nil {
 		parts := region.Parts(p.Options.Batch.or(slicesOfBatch))
 		reread := region.Reread(parts)
+		a.FindLayers()
+		region.Follow(a.LayerValues()...)
 		if err = region.Apply(types, parts); err == nil {
-			p.Divided.Batch, p.reread = parts, p.reread+reread
+			p.Divided.Batch, p.reread, p.layering = parts, p.reread+reread, a.Layering(region.Versions)
 		}
 	}
 	return p.reportRegion("batch", err)

@@ -191,6 +191,55 @@ func testMicroBatches(t *testing.T, kind string) {
 	}
 }
 
+// TestLayersOfMicroBatches: each micro-batch has the layers of the whole graph, so a plan by
+// layers keeps a boundary of each.
+func TestLayersOfMicroBatches(t *testing.T) {
+	for _, level := range []Normalization{Off, ORT99} {
+		for _, kind := range []string{"encoder", "gpt2", "mlp"} {
+			m := trainingGraph(t, kind, func(c *models.Config) { c.Layers, c.Batch = 6, 4 })
+			prepare := func(d Divisions) *Variant {
+				v, err := Prepare(engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Normalize: level, Divisions: d})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return v
+			}
+			whole, v := prepare(Divisions{}).Problem(), prepare(Divisions{Batch: Parts(4)})
+			p := v.Problem()
+			if v.Divided.Batch != 4 || !slices.Equal(p.LayerNames, whole.LayerNames) || p.LayerCount() < 6 {
+				t.Errorf("%s: layers %v of %d micro-batches, %v of the whole", kind, p.LayerNames, v.Divided.Batch, whole.LayerNames)
+			}
+			for _, cut := range p.Layers[1:] {
+				if len(cut) != 4 {
+					t.Errorf("%s: a layer ends in %d values", kind, len(cut))
+				}
+			}
+			sizes := func(p *planner.Problem) map[int]int {
+				of := map[int]int{}
+				for op, l := range p.LayerOf() {
+					if l >= 0 && p.Ops[op].FLOPs > 0 {
+						of[l]++
+					}
+				}
+				return of
+			}
+			of := sizes(p)
+			for l, n := range sizes(whole) {
+				if l > 0 && of[l] != 4*n { // feeds are sliced in the first
+					t.Errorf("%s: layer %d has %d operators in 4 micro-batches, %d in the whole", kind, l, of[l], n)
+				}
+			}
+			plan, err := planner.Solve(p, "full")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := len(plan.Boundaries); n%4 != 0 || n < 4*(p.LayerCount()-1) {
+				t.Errorf("%s: full keeps %d boundaries of %d layers", kind, n, p.LayerCount())
+			}
+		}
+	}
+}
+
 // TestMicroBatchesAreChosen: optimal takes micro-batches by itself where they hold less for
 // less work than all else, and their file is as predicted.
 func TestMicroBatchesAreChosen(t *testing.T) {

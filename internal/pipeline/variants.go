@@ -34,6 +34,8 @@ type Variant struct {
 	// roles are those that were stated, or found before normalization; nil: the
 	// analysis finds them.
 	roles *step.Roles
+	// layering says where the layers of each micro-batch end; nil: there are none.
+	layering *analysis.Layering
 	// added is the work that computing in parts adds, in FLOPs, and reread how many
 	// bytes it reads again.
 	added, reread int64
@@ -75,7 +77,7 @@ func (v *Variant) Again() Options {
 // analyze makes the planning problem of a graph of this variant as it stands.
 func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 	o := &v.Options
-	ao := analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs, Waits: v.Divided.Batch > 0}
+	ao := analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs, Waits: v.Divided.Batch > 0, Layering: v.layering}
 	a, err := analysis.Analyze(m, ao)
 	if err != nil {
 		return nil, err

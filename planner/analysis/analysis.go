@@ -48,6 +48,8 @@ type Options struct {
 	// Sides says that only the sides of the operators, their work and the roles are asked
 	// for: the problem has no layers, and is none to plan.
 	Sides bool
+	// Layering, unless nil, says where layers end, which else is found.
+	Layering *Layering
 }
 
 // An Analysis is a problem with the way back to the graph: node i and value v
@@ -93,9 +95,12 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	if o.Sides {
 		return a, nil
 	}
-	a.findLayers()
+	if o.Layering != nil {
+		a.adopt(o.Layering)
+	} else {
+		a.FindLayers()
+	}
 	a.uniqueNames()
-	a.nameLayers()
 	a.Problem.Static = a.static()
 	if err := a.Problem.Validate(); err != nil {
 		return nil, fmt.Errorf("analysis: %w", err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
 )
 
 // Where layers end, by structure.
@@ -61,11 +62,15 @@ func (a *Analysis) findLayers() {
 	}
 	for _, cut := range best.cuts {
 		if cut.value != ortmodel.None {
-			a.Problem.Cuts = append(a.Problem.Cuts, cut.value)
+			a.Problem.Cuts = append(a.Problem.Cuts, planner.Cut{cut.value})
 		}
 	}
 	for _, cut := range best.layers {
-		a.Problem.Layers = append(a.Problem.Layers, cut.value)
+		var at planner.Cut
+		if cut.value != ortmodel.None {
+			at = planner.Cut{cut.value}
+		}
+		a.Problem.Layers = append(a.Problem.Layers, at)
 	}
 	clear(c.aside)
 	for _, v := range slices.Concat(groups[:best.groups]...) {

@@ -3,11 +3,12 @@ package analysis
 import (
 	"fmt"
 	"math/rand"
+	"slices"
 	"testing"
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
-	"github.com/onnx-remat/remat/ortmodel"
+	"github.com/onnx-remat/remat/planner"
 )
 
 // sketches are architectures with the number of layers that a person counts.
@@ -180,7 +181,7 @@ func TestLayersOfArchitectures(t *testing.T) {
 			}
 			p := a.Problem
 			if p.LayerCount() != c.layers {
-				t.Errorf("%s, order %d: %d layers, want %d: %v", c.name, seed, p.LayerCount(), c.layers, names(a, p.Layers))
+				t.Errorf("%s, order %d: %d layers, want %d: %v", c.name, seed, p.LayerCount(), c.layers, names(a, flat(p.Layers)))
 			}
 			a.checkBoundaries(t, c.name)
 		}
@@ -209,13 +210,11 @@ func shuffle(g *onnx.Graph, r *rand.Rand) {
 	copy(g.Nodes, order)
 }
 
+func flat(cuts []planner.Cut) []int { return slices.Concat(cuts...) }
+
 func names(a *Analysis, list []int) []string {
 	var out []string
 	for _, v := range list {
-		if v == ortmodel.None {
-			out = append(out, "-")
-			continue
-		}
 		out = append(out, a.Values[v].Name)
 	}
 	return out
@@ -229,7 +228,7 @@ func (a *Analysis) checkBoundaries(t *testing.T, name string) {
 	c := &cutFinder{a: a, aside: map[int]bool{}}
 	c.findMain()
 	free := map[int]bool{}
-	for _, list := range [][]int{a.Problem.Layers, a.Problem.Beside} {
+	for _, list := range [][]int{flat(a.Problem.Layers), a.Problem.Beside} {
 		for _, v := range list {
 			free[v] = true
 		}
@@ -238,10 +237,7 @@ func (a *Analysis) checkBoundaries(t *testing.T, name string) {
 		c.aside[v] = true
 	}
 	c.arrange()
-	for _, v := range a.Problem.Layers {
-		if v == ortmodel.None {
-			continue
-		}
+	for _, v := range flat(a.Problem.Layers) {
 		fewest := []int{len(a.Values)}
 		for place := c.made[v]; place < c.last[v]; place++ {
 			var crossing []int
@@ -342,7 +338,7 @@ func TestLayerNames(t *testing.T) {
 			}
 			a.nameLayers()
 			for l, name := range a.Problem.LayerNames {
-				want := a.Problem.Values[a.Problem.Layers[l+1]].Name
+				want := a.Problem.Values[a.Problem.Layers[l+1][0]].Name
 				if c.want != nil {
 					want = c.want(l)
 				}

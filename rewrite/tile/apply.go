@@ -24,6 +24,17 @@ func (r *Region) Apply(types build.Typer, parts int) error {
 	return r.graph.SortTopologically()
 }
 
+// Follow has Apply note the parts of some values, whether they leave the region or not.
+func (r *Region) Follow(values ...*onnx.Value) {
+	r.versions = map[*onnx.Value][]*onnx.Value{}
+	for _, v := range values {
+		r.versions[v] = nil
+	}
+}
+
+// Versions are the parts of a value that was followed; none where the region does not make it.
+func (r *Region) Versions(v *onnx.Value) []*onnx.Value { return r.versions[v] }
+
 // pieces are the parts of values that were made in parts by one region and are
 // read in parts by another, so that the whole never exists.
 type pieces map[*onnx.Value][]*onnx.Value
@@ -107,6 +118,11 @@ func (a *applier) part(i int64) error {
 	}
 	if a.b.Err() != nil {
 		return a.b.Err()
+	}
+	for v := range a.versions {
+		if w := a.now[v]; w != nil && v.Producer != nil && a.in[v.Producer] {
+			a.versions[v] = append(a.versions[v], w)
+		}
 	}
 	if results := a.results(); len(results) > 0 {
 		a.before = results

@@ -76,6 +76,8 @@ type Region struct {
 	// beside lists the nodes of the regions that a node reads from.
 	given  func(*onnx.Value) sharding
 	beside func(*onnx.Node) []*onnx.Node
+	// versions are the parts of the values that are followed.
+	versions map[*onnx.Value][]*onnx.Value
 	// joined are the values that stand for those of the region after apply.
 	joined    map[*onnx.Value]*onnx.Value
 	in        map[*onnx.Node]bool
