@@ -62,7 +62,9 @@ func (v *Variant) Problem() *planner.Problem { return v.Analysis.Problem }
 // what was left to a pass is the number that it came to.
 func (v *Variant) Again() Options {
 	o := v.Options
-	o.Batch = Parts(v.Divided.Batch)
+	if v.Divided.Batch > 0 { // else the pass has lifted control dependencies all the same
+		o.Batch = Parts(v.Divided.Batch)
+	}
 	switch {
 	case v.Divided.Loss > 0:
 		o.Chunk = Parts(v.Divided.Loss)
