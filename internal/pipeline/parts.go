@@ -25,8 +25,9 @@ import (
 // slices of an update, where the user names no number.
 const maxTiles, rowSlices = 16, 16
 
-// slicesOfBatch is the number of micro-batches where a search chooses them.
-const slicesOfBatch = 8
+// slicesOfBatch is the number of micro-batches where a search chooses them, the most where they
+// are coarse: then what they read again takes no longer than one part in coarseReread of the step.
+const slicesOfBatch, coarseReread = 8, 32
 
 // balance is how many operations a processor does in the time in which it reads a
 // byte. That of a core with AVX-512, measured with the products of GPT-2's loss in
@@ -103,7 +104,7 @@ func (p *preparation) batch(*runtime.Engine) error {
 	}
 	region, err := tile.Batch(p.Model, batchFeeds(p.Model.Graph, a.Roles))
 	if err == nil {
-		parts := region.Parts(p.Options.Batch.or(slicesOfBatch))
+		parts := batchSlices(region, p.Options.Batch, a)
 		reread := region.Reread(parts)
 		a.FindLayers()
 		region.Follow(a.LayerValues()...)
@@ -112,6 +113,22 @@ func (p *preparation) batch(*runtime.Engine) error {
 		}
 	}
 	return p.reportRegion("batch", err)
+}
+
+// batchSlices is the number of slices that Options.Batch comes to.
+func batchSlices(region *tile.Region, want Division, a *analysis.Analysis) int {
+	n := want.or(slicesOfBatch)
+	for ; want.Mode == Coarse && n > 2; n /= 2 {
+		if coarseReread*rereadFLOPs(a, region.Reread(region.Parts(n))) <= a.Problem.FLOPs() {
+			break
+		}
+	}
+	return region.Parts(n)
+}
+
+// rereadFLOPs is how many operations take as long as reading so many bytes.
+func rereadFLOPs(a *analysis.Analysis, bytes int64) int64 {
+	return int64(float64(bytes*balance) * a.CostOfFLOP())
 }
 
 // reportRegion reports a pass that divides one region, unless err says more than why it was

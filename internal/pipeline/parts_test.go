@@ -240,8 +240,8 @@ func TestLayersOfMicroBatches(t *testing.T) {
 	}
 }
 
-// TestMicroBatchesAreChosen: optimal takes micro-batches by itself where they hold less for
-// less work than all else, and their file is as predicted.
+// TestMicroBatchesAreChosen: optimal takes micro-batches by itself where they hold least within a
+// bound on the work, and their file is as predicted.
 func TestMicroBatchesAreChosen(t *testing.T) {
 	e := engine(t)
 	m := trainingGraph(t, "gpt2", func(c *models.Config) {
@@ -252,11 +252,11 @@ func TestMicroBatchesAreChosen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := p.PlanWithin("optimal", Budget{Work: new(0.1)})
+	r, err := p.PlanWithin("optimal", Budget{Work: new(0.25)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Variant.Divided.Batch != slicesOfBatch {
+	if r.Variant.Divided.Batch < 2 {
 		t.Errorf("divided: %+v", r.Variant.Divided)
 	}
 	if got := executeAt(t, e, r.Model, o, 2, nil, r.Roles()); got.peaks[0] != r.Peak {

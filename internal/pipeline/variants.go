@@ -62,8 +62,11 @@ func (v *Variant) Problem() *planner.Problem { return v.Analysis.Problem }
 // what was left to a pass is the number that it came to.
 func (v *Variant) Again() Options {
 	o := v.Options
-	if v.Divided.Batch > 0 { // else the pass has lifted control dependencies all the same
+	switch {
+	case v.Divided.Batch > 0:
 		o.Batch = Parts(v.Divided.Batch)
+	case o.Batch.Mode == Coarse: // none, but the pass has lifted control dependencies all the same
+		o.Batch = auto
 	}
 	switch {
 	case v.Divided.Loss > 0:
@@ -91,7 +94,7 @@ func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 		return nil, err
 	}
 	a.Problem.Added = v.added
-	a.Problem.Reread = int64(float64(v.reread*balance) * a.CostOfFLOP())
+	a.Problem.Reread = rereadFLOPs(a, v.reread)
 	a.Problem.StopWhen(o.Stop)
 	return a, nil
 }
@@ -117,12 +120,12 @@ const choicesN = 11
 // less than either. Within a bound, on work or memory, the loss in four is looked at
 // too: what coarse slices read again may be better spent elsewhere. Micro-batches divide all
 // that the batch is an axis of, for what their products read again, and have as many times
-// the nodes.
+// the nodes: coarse ones, and with the loss in slices more of them.
 var choices = [choicesN]choice{
 	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}}, {Divisions: Divisions{Chunk: fine, Tile: auto}},
 	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{Chunk: coarse, Tile: auto, Rows: auto}},
 	{Divisions: Divisions{Chunk: fine, Tile: auto, Rows: auto}}, {Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto}, bound: true},
-	{Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true}, {Divisions: Divisions{Batch: auto}}, {Divisions: Divisions{Batch: auto, Chunk: coarse}},
+	{Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true}, {Divisions: Divisions{Batch: coarse}}, {Divisions: Divisions{Batch: auto, Chunk: coarse}},
 }
 
 // A choice is what a search may divide.
