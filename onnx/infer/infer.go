@@ -30,7 +30,7 @@ import (
 )
 
 // LastOpset is the newest standard operator set that the rules know.
-const LastOpset = 26
+const LastOpset = 28
 
 // Options say how to infer.
 type Options struct {

@@ -36,6 +36,7 @@ var elementwiseCases = []gradCase{
 	{row: "Sinh", name: "plain", body: "in a F[2,3]\ny = Sinh(a)", f32: true},
 	{row: "Cosh", name: "plain", body: "in a F[2,3]\ny = Cosh(a)", f32: true},
 	{row: "Mod", name: "row", body: "in a F[2,3]\ninit k F[3] = [0.7, -1.1, 0.35]\ny = Mod(a, k) {fmod=1}"},
+	{row: "Mod", name: "floor", body: "in a F[2,3]\nin b F[3]\nn = Neg(a)\ny = Mod(n, b)", lo: 0.5, hi: 2, opset: 28},
 	{row: "Mod", name: "both", body: "in a F[2,3]\nin b F[3]\ny = Mod(a, b) {fmod=1}", lo: 0.5, hi: 2},
 	{row: "Pow", name: "square", body: "in a F[2,3]\ninit n F[] = 2\ny = Pow(a, n)"},
 	{row: "Pow", name: "cube", body: "in a F[2,3]\ninit n F[] = 3\ny = Pow(a, n)"},

@@ -76,6 +76,7 @@ var shapeCases = []gradCase{
 	{row: "Trilu", name: "upper", body: "in a F[2,3,3]\ny = Trilu(a)"},
 	{row: "DepthToSpace", name: "dcr", body: "in a F[1,8,2,2]\ny = DepthToSpace(a) {blocksize=2}"},
 	{row: "DepthToSpace", name: "crd", body: "in a F[1,8,2,2]\ny = DepthToSpace(a) {blocksize=2, mode=\"CRD\"}"},
+	{row: "SpaceToDepth", name: "columns first", body: "in a F[1,2,4,4]\ny = SpaceToDepth(a) {blocksize=2, mode=\"CRD\"}", opset: 28},
 	{row: "SpaceToDepth", name: "plain", body: "in a F[1,2,4,4]\ny = SpaceToDepth(a) {blocksize=2}"},
 }
 

@@ -75,11 +75,16 @@ var elementwiseRules = []Rule{
 	{Op: "Cosh", Since: 9, Doc: "g*sinh(x)", Grad: unary(func(c *Context, g, x, y *onnx.Value) *onnx.Value {
 		return c.Times(g, c.Do("Sinh", x))
 	})},
-	{Op: "Mod", Since: 10, Doc: "da = g, db = -g*trunc(a/b)", Grad: func(c *Context) {
+	{Op: "Mod", Since: 10, Doc: "da = g, db = -g*trunc(a/b), without fmod floor", Grad: func(c *Context) {
 		c.AddBroadcast(0, c.Loose(0))
 		if c.Needs(1) {
 			q := c.Do("Div", c.In(0), c.In(1))
-			whole := c.Do("Mul", c.Do("Floor", c.Do("Abs", q)), c.Do("Sign", q))
+			var whole *onnx.Value
+			if c.Node.Int("fmod", 0) != 0 {
+				whole = c.Do("Mul", c.Do("Floor", c.Do("Abs", q)), c.Do("Sign", q))
+			} else {
+				whole = c.Do("Floor", q)
+			}
 			c.AddBroadcast(1, c.Scale(c.Times(c.Loose(0), whole), -1))
 		}
 	}},

@@ -30,7 +30,7 @@ var shapeRules = []Rule{
 	}},
 	{Op: "DepthToSpace", Since: 1, Doc: "g moved back by the inverse permutation", Grad: gradDepthToSpace},
 	{Op: "SpaceToDepth", Since: 1, Doc: "DepthToSpace of g", Grad: func(c *Context) {
-		c.Add(0, c.Op("DepthToSpace", build.In(c.Grad(0)), onnx.IntAttr("blocksize", c.Node.Int("blocksize", 1))))
+		c.Add(0, c.Op("DepthToSpace", build.In(c.Grad(0)), onnx.IntAttr("blocksize", c.Node.Int("blocksize", 1)), onnx.StringAttr("mode", c.Node.Str("mode", "DCR"))))
 	}},
 }
 

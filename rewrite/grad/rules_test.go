@@ -222,6 +222,9 @@ var freeExtent = map[string]int64{"batch": 2, "seq": 3, "one": 1, "n": 4, "?": 3
 
 func (c gradCase) check(t *testing.T) {
 	m := c.model(t)
+	if c.opset > 0 {
+		ortest.Opens(t, int64(c.opset))
+	}
 	inputs := c.inputs(t, m)
 	dialect := DialectONNX
 	if c.ort {

@@ -88,7 +88,7 @@ func statusError(s *C.OrtStatus) error {
 }
 
 func newError(code Code, message string) *Error {
-	message = oneLine(message)
+	message = tooNew(oneLine(message))
 	return &Error{Code: code, Message: message, Node: nodeIn(message)}
 }
 
@@ -117,6 +117,26 @@ func oneLine(s string) string {
 	s = spaces.ReplaceAllString(s, " ")
 	s = signature.ReplaceAllString(place.ReplaceAllString(s, ""), " ")
 	return strings.TrimSpace(spaces.ReplaceAllString(s, " "))
+}
+
+// newer are what ONNX Runtime says of a file that is too new for it, with what is too new,
+// the file's version and its own; and what to do then.
+var newer = []struct {
+	form *regexp.Regexp
+	said string
+}{
+	{regexp.MustCompile(`ONNX Runtime only \*guarantees\* support .*Opset (\d+) is under development.* official support for domain ai\.onnx is till opset (\d+)\.`),
+		" opset $1 is newer than $2, the newest that this ONNX Runtime opens: use a newer one, or export the model with an older opset"},
+	{regexp.MustCompile(`Unsupported model IR version: (\d+), max supported IR version: (\d+)`),
+		" IR version $1 is newer than $2, the newest that this ONNX Runtime opens: use a newer one, or export the model with an older opset"},
+}
+
+// tooNew shortens what ONNX Runtime says of a file that is too new.
+func tooNew(message string) string {
+	for _, n := range newer {
+		message = n.form.ReplaceAllString(message, n.said)
+	}
+	return spaces.ReplaceAllString(message, " ")
 }
 
 func nodeIn(message string) string {

