@@ -16,7 +16,6 @@ import (
 // names another one than ortversion.Current is stale: make it again, or measure
 // again what it says.
 var madeFrom = map[string]string{
-	"README.md":                               `have \(\S+ to (\S+)\)`,
 	"bench/requirements.txt":                  `onnxruntime==(\S+)`,
 	"scripts/requirements.txt":                `onnxruntime==(\S+)`,
 	"docs/cli.md":                             `"ort_version": "(\S+?)"`,
@@ -36,13 +35,28 @@ var madeFrom = map[string]string{
 	"runtime/predict/session.go":              `kernels, (\S+)\.`,
 }
 
+// triedWith lists the texts that say up to which release predictions were compared.
+var triedWith = map[string]string{
+	"README.md":        `have \(\S+ to (\S+)\)`,
+	"docs/runtimes.md": `The newest that was tried is\s+(\S+\d):`,
+}
+
 // TestOneVersion fails where a table was made from another release than the one
 // that is installed.
 func TestOneVersion(t *testing.T) {
 	if traits.MemoryVersion != ortversion.Current {
 		t.Errorf("onnx/traits: the memory columns are those of %s, not of %s: run the probe of runtime/predict", traits.MemoryVersion, ortversion.Current)
 	}
-	for file, pattern := range madeFrom {
+	allOf(t, madeFrom, ortversion.Current)
+}
+
+// TestNewestTried: what users read of the newest release is what was tried.
+func TestNewestTried(t *testing.T) { allOf(t, triedWith, ortversion.Newest) }
+
+// allOf holds the release that each file names, by its pattern, to the one given.
+func allOf(t *testing.T, patterns map[string]string, release string) {
+	t.Helper()
+	for file, pattern := range patterns {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -50,8 +64,8 @@ func TestOneVersion(t *testing.T) {
 		found := regexp.MustCompile(pattern).FindSubmatch(text)
 		if found == nil {
 			t.Errorf("%s: nothing matches %s", file, pattern)
-		} else if v := string(found[1]); v != ortversion.Current {
-			t.Errorf("%s is of ONNX Runtime %s, not %s", file, v, ortversion.Current)
+		} else if v := string(found[1]); v != release {
+			t.Errorf("%s is of ONNX Runtime %s, not %s", file, v, release)
 		}
 	}
 }

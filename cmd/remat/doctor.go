@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -149,8 +150,8 @@ func libraryFindings(e *env) []finding {
 		return []finding{{"onnx runtime", err.Error(), false, "remat doctor --install cpu, or name another library with --ort"}}
 	}
 	defer environment.Close()
-	out := []finding{{"onnx runtime", environment.Version() + " at " + path, true, ""}}
 	providers, err := environment.Providers()
+	out := []finding{{"onnx runtime", environment.Version() + " at " + path, true, untried(environment.Version(), providers)}}
 	if err != nil {
 		return append(out, finding{"providers", err.Error(), false, ""})
 	}
@@ -159,7 +160,7 @@ func libraryFindings(e *env) []finding {
 		f := finding{"fact: " + c.Name, "holds", c.Err == nil, ""}
 		if c.Err != nil {
 			f.Is = c.Err.Error()
-			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install", ortversion.Oldest, ortversion.Current)
+			f.Fix = fmt.Sprintf("use ONNX Runtime %s to %s: remat doctor --install", ortversion.Oldest, ortversion.Newest)
 		}
 		out = append(out, f)
 	}
@@ -167,6 +168,19 @@ func libraryFindings(e *env) []finding {
 		return out
 	}
 	return append(out, cudaFinding(environment))
+}
+
+// untried says that a library with these providers is newer than what predictions were
+// compared with; "" where it is not.
+func untried(version string, providers []string) string {
+	newest, kernels := ortversion.Newest, "the CPU's"
+	if slices.Contains(providers, "CUDAExecutionProvider") {
+		newest, kernels = ortversion.Current, "CUDA's"
+	}
+	if !ortversion.Older(newest, version) {
+		return ""
+	}
+	return fmt.Sprintf("newer than %s, the last whose memory on %s kernels was compared: see what remat run measures, or remat doctor --install", newest, kernels)
 }
 
 // gpuFindings are about NVIDIA's driver and each GPU that it knows.

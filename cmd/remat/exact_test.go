@@ -77,24 +77,33 @@ func rehearsing(t *testing.T) *cells {
 	if build == "" {
 		t.Skip("no GPU build of ONNX Runtime: remat doctor --install cuda")
 	}
+	return &cells{
+		program: built(t), dir: t.TempDir(), flags: []string{"--quiet", "--provider", "cuda", "--rehearse"},
+		env: append(os.Environ(), "REMAT_ORT="+build), met: map[string]bool{},
+	}
+}
+
+// built is the program.
+func built(t *testing.T) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "remat")
 	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	return &cells{program: program, dir: t.TempDir(), env: append(os.Environ(), "REMAT_ORT="+build), met: map[string]bool{}}
+	return program
 }
 
 // cells runs the program on the cells of a sweep.
 type cells struct {
 	program, dir string
-	env          []string
+	flags, env   []string // of every call
 	run, exact   int
 	met          map[string]bool // patterns of inexact
 }
 
-// remat runs the program for CUDA, rehearsed.
+// remat runs the program.
 func (c *cells) remat(args ...string) ([]byte, error) {
-	cmd := exec.Command(c.program, append([]string{"--quiet", "--provider", "cuda", "--rehearse"}, args...)...)
+	cmd := exec.Command(c.program, append(slices.Clone(c.flags), args...)...)
 	cmd.Dir, cmd.Env = c.dir, c.env
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
@@ -171,6 +180,15 @@ func (c *cells) differs(file, level string) error {
 // measured is what three steps of a file took, with an error where something else was
 // predicted.
 func (c *cells) measured(file, level string) (*report.Memory, error) {
+	d, err := c.ran(file, level)
+	if err != nil {
+		return nil, err
+	}
+	return &d.Memory, nil
+}
+
+// ran is the document of the same.
+func (c *cells) ran(file, level string) (*report.Run, error) {
 	out, err := c.remat("--opt", level, "--json", "run", file, "--steps", "3")
 	if err != nil {
 		return nil, err
@@ -196,5 +214,5 @@ func (c *cells) measured(file, level string) (*report.Memory, error) {
 			return nil, fmt.Errorf("%s: measured %d bytes, predicted %d", f.name, *f.measured, *f.predicted)
 		}
 	}
-	return m, nil
+	return &d, nil
 }

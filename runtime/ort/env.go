@@ -17,8 +17,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,7 +91,7 @@ func Open(library string) (*Environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	if older(version, ortversion.Oldest) {
+	if ortversion.Older(version, ortversion.Oldest) {
 		return nil, fmt.Errorf("onnx runtime library %s is version %s: at least %s is needed (run remat doctor --install)",
 			path, version, ortversion.Oldest)
 	}
@@ -183,22 +181,6 @@ func LibraryVersion(path string) (string, error) {
 	}
 	defer C.free(unsafe.Pointer(version))
 	return C.GoString(version), nil
-}
-
-// older compares dotted versions; what is not a number counts as 0.
-func older(a, b string) bool {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range bs {
-		var x, y int
-		if i < len(as) {
-			x, _ = strconv.Atoi(as[i])
-		}
-		y, _ = strconv.Atoi(bs[i])
-		if x != y {
-			return x < y
-		}
-	}
-	return false
 }
 
 // Kinds of allocator, as OrtAllocatorType numbers them.

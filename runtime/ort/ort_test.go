@@ -313,9 +313,6 @@ func TestOpenErrors(t *testing.T) {
 			t.Errorf("%s was opened", path)
 		}
 	}
-	if !older("1.9.0", "1.24.1") || older("1.24.1", "1.24.1") || older("1.31.1", "1.24.1") {
-		t.Error("older")
-	}
 }
 
 // TestRefusedAllocation: what the counting allocator refuses is an error of Run,
