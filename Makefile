@@ -11,7 +11,7 @@ export GOFLAGS ?= -buildvcs=false
 # How often every documented command is rehearsed.
 REHEARSALS ?= 100
 
-.PHONY: build ort rehearse-deps test test-rehearse test-mpi test-runtimes page cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
+.PHONY: build ort rehearse-deps test test-rehearse test-mpi test-runtimes test-ort page cuda-sweep advice rehearsals kills asan demo vet fuzz bench race browser tables pytorch clean
 
 build:
 	$(GO) build -o bin/remat ./cmd/remat
@@ -49,6 +49,11 @@ test-mpi: ort
 test-runtimes: ort
 	scripts/runtimes.sh
 	$(GO) test -count=1 -timeout 40m -v ./cmd/remat -run 'TestBundle|TestUpdatesApart|TestWebGPU|TestNothingUpdated'
+
+# Predicted = measured with another release of ONNX Runtime, and of files that go from one to
+# the other: make test-ort VERSION=X.Y.Z. Half an hour of two cores.
+test-ort: ort
+	scripts/test_ort.sh $(VERSION)
 
 # A page that trains in the browser, plain and rewritten side by side, and GPT-2 124M; needs
 # what test-runtimes installs.

@@ -72,6 +72,10 @@ type Answer struct {
 	ProcessPeak int64 `json:"process_peak"`
 }
 
+// packagesEnv names a folder of packages to take instead, with another release of
+// onnxruntime (make test-ort).
+const packagesEnv = "REMAT_PYTHON_PACKAGES"
+
 // Find returns a Python with onnxruntime, after getting its packages through
 // pip where the user's cache does not hold them yet.
 func Find(ctx context.Context, log io.Writer) (*Python, error) {
@@ -80,6 +84,9 @@ func Find(ctx context.Context, log io.Writer) (*Python, error) {
 		return nil, fmt.Errorf("python3: %w: install it, with pip", err)
 	}
 	tag, executable, _ := strings.Cut(strings.TrimSpace(string(said)), " ")
+	if dir := os.Getenv(packagesEnv); dir != "" {
+		return &Python{executable, dir}, nil
+	}
 	dir := filepath.Join(install.CacheDir(), "python", "onnxruntime-"+ortversion.Current+"-"+tag)
 	python := &Python{executable, dir}
 	if _, err := os.Stat(dir); err == nil {
