@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -158,6 +159,45 @@ func TestGPUMissing(t *testing.T) {
 func TestUnknownOption(t *testing.T) {
 	run(t, os.Environ(), 2, "./gpu-validate.sh", "--frobnicate")
 	run(t, os.Environ(), 2, "./validate_exports.sh", t.TempDir())
+	run(t, os.Environ(), 2, "./test_ort.sh")
+	run(t, os.Environ(), 2, "./test_ort.sh", "newest")
+}
+
+// TestOtherReleaseRunsTests: every part of a pattern in test_ort.sh names a test.
+func TestOtherReleaseRunsTests(t *testing.T) {
+	script, err := os.ReadFile("test_ort.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`go test .* \./(\S+).* -run '?([^'\n]+)'?`).FindAllSubmatch(script, -1)
+	if len(lines) < 4 {
+		t.Fatalf("%d lines with a pattern", len(lines))
+	}
+	for _, line := range lines {
+		folder, pattern := filepath.Join("..", string(line[1])), string(line[2])
+		names := ""
+		files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range regexp.MustCompile(`(?m)^func (Test\w+)`).FindAllSubmatch(text, -1) {
+				names += string(f[1]) + "\n"
+			}
+		}
+		test, archives, _ := strings.Cut(pattern, "/")
+		for part := range strings.SplitSeq(test, "|") {
+			if !strings.Contains(names, part) {
+				t.Errorf("%s has no test %s", folder, part)
+			}
+		}
+		for part := range strings.SplitSeq(strings.Trim(archives, "()$"), "|") {
+			if _, err := os.Stat(filepath.Join(folder, "testdata", "script", part+".txt")); archives != "" && err != nil {
+				t.Error(err)
+			}
+		}
+	}
 }
 
 // TestComparison: our half of the comparison with PyTorch needs Python's

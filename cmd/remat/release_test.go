@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +47,9 @@ func TestFilesInOtherRelease(t *testing.T) {
 	there := *here
 	there.env = append(os.Environ(), "REMAT_ORT="+other)
 	p := pair{here: here, there: &there}
-	for name, step := range givenSteps(t, here) {
+	steps := givenSteps(t, here)
+	for _, name := range slices.Sorted(maps.Keys(steps)) {
+		step := steps[name]
 		t.Run(name, func(t *testing.T) {
 			for _, f := range passed.files {
 				p.cell(t, here, &there, step, f[0], f[1])
