@@ -149,8 +149,10 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 			return err
 		}
 		partsOfUnknown(n, declared)
+		nothing := lost(n)
 		if wasCast(n) {
-			if err := inferAsCast(r, n, original.inputs[n.Name()], declared); err != nil {
+			var err error
+			if nothing, err = inferAsCast(r, n, original.inputs[n.Name()], declared); err != nil {
 				return err
 			}
 		}
@@ -162,7 +164,7 @@ func inferWeakly(m *onnx.Model, types map[*onnx.Value]onnx.Type, declared map[st
 				v.Type, declared[v.Name] = t, t
 			}
 		}
-		if !lost(n) {
+		if !nothing {
 			continue
 		}
 		for _, v := range n.Outputs { // the rank is not even known
@@ -278,8 +280,9 @@ func wasCast(n *onnx.Node) bool {
 // what it read there, by these names; what it reads now names that too, for a node
 // of a function that ONNX Runtime expanded. With its casts around it each node
 // read those; then pairs of casts go, to half and back, and what a node reads now
-// may be of unknown shape, but what was inferred stays.
-func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[string]onnx.Type) error {
+// may be of unknown shape, but what was inferred stays. It reports whether the node is
+// lost even so.
+func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[string]onnx.Type) (bool, error) {
 	now := make([]onnx.Type, len(n.Inputs))
 	for i, v := range n.Reads() {
 		now[i] = v.Type
@@ -298,10 +301,11 @@ func inferAsCast(r *infer.Result, n *onnx.Node, names []string, declared map[str
 	}
 	err := r.Node(n)
 	partsOfUnknown(n, declared)
+	nothing := lost(n)
 	for i, v := range n.Reads() {
 		v.Type = now[i]
 	}
-	return err
+	return nothing, err
 }
 
 // lost reports a node of whose outputs ONNX Runtime infers nothing (of TopK's
