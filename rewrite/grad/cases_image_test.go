@@ -10,6 +10,7 @@ var imageCases = []gradCase{
 	{row: "GridSample", name: "border", body: gridBody("corners") + "y = GridSample(x, g) {padding_mode=\"border\", align_corners=1}", f32: true, lo: -0.05, hi: 0.05},
 	{row: "GridSample", name: "reflection", body: gridBody("u") + "y = GridSample(x, g) {padding_mode=\"reflection\"}", f32: true, lo: -0.05, hi: 0.05},
 	{row: "GridSample", name: "nearest", body: gridBody("x") + "y = GridSample(x, g) {mode=\"nearest\", padding_mode=\"reflection\", align_corners=1}", f32: true},
+	{row: "GridSample", name: "nearest, between pixels", body: "in x F[1,2,3,4]\ninit g F[1,3,3,2] = [-1.5, 0.1, 1.5, 0.1, -2, -0.6, 2, 0.6, 0.5, 1.1, -0.5, -1.1, 1, 0.3, -1, -0.3, -2.5, 0.1]\ny = GridSample(x, g) {mode=\"nearest\", padding_mode=\"reflection\"}", f32: true},
 	{row: "GridSample", name: "cubic", body: gridBody("u") + "y = GridSample(x, g) {mode=\"cubic\"}", f32: true, lo: -0.05, hi: 0.05},
 	{row: "GridSample", name: "free", body: "in x F[batch,2,3,4]\nin g F[batch,2,2,2]\ny = GridSample(x, g) {mode=\"cubic\", padding_mode=\"border\"}", f32: true, lo: -0.04, hi: 0.04},
 	{row: "AffineGrid", name: "centres", body: "in t F[2,2,3]\ninit s int64[4] = [2, 1, 2, 3]\ny = AffineGrid(t, s)", f32: true},

@@ -126,7 +126,9 @@ func (s *sampler) taps(place *onnx.Value, size int64) []tap {
 	}
 	switch c.Node.Str("mode", "linear") {
 	case "nearest":
-		return []tap{s.inside(c.Do("Round", s.fold(v, n)), nil, n)}
+		// ONNX Runtime rounds first, which is another pixel where a place lies between two
+		// outside of the image; whole numbers are reflected exactly.
+		return []tap{s.inside(s.fold(c.Do("Round", v), n), nil, n)}
 	case "cubic", "bicubic":
 		low := c.Do("Floor", v)
 		t := c.Minus(v, low)
