@@ -359,6 +359,7 @@ func (e *engine) tidy(types *infer.Result, res *Result) error {
 	e.lowerLosses()
 	e.useMasks()
 	e.lowerScatters(traits.Races) // now: the gradient of one that adds is a GatherND
+	e.widenScatters()
 	m.Graph.RemoveDead()
 	if err := e.b.Err(); err != nil {
 		return err

@@ -74,6 +74,13 @@ func TestExtremesInHalf(t *testing.T) {
 	}
 }
 
+// scattered reduces parts of x, times w, along the last axis, where two go to one place. What is before and
+// behind it has kernels for half numbers.
+func scattered(reduction string) string {
+	return "init k int64[2,2,3] = [0,0,3,1,2,1,5,5,0,4,4,4]\ninit ends int64[2] = [3,3]\ni = Mul(x, w)\na, b = Split(i, ends) {axis=2}\n" +
+		"s = ScatterElements(x, k, a) {axis=2, reduction=\"" + reduction + "\"}\ny = Transpose(s) {perm=[2,1,0]}"
+}
+
 // TestSumsInHalf: what is added up at places that are named several times is so in float32, as
 // ONNX Runtime's CPU provider adds up no half numbers.
 func TestSumsInHalf(t *testing.T) {
@@ -81,6 +88,8 @@ func TestSumsInHalf(t *testing.T) {
 		"i = Mul(x, w)\ny = MaxPool(i) {kernel_shape=[3], strides=[1], pads=[1,1]}",
 		"init pads int64[6] = [0,0,2,0,0,1]\ni = Mul(x, w)\ny = Pad(i, pads) {mode=\"reflect\"}",
 		"init pads int64[6] = [0,0,2,0,0,1]\ni = Mul(x, w)\ny = Pad(i, pads) {mode=\"edge\"}",
+		scattered("add"), scattered("mul"), scattered("max"),
+		"init t int64[3,1] = [0,1,0]\ninit p int64[3] = [0, 1, 0]\ni = Mul(x, w)\nu = Gather(i, p)\ny = ScatterND(x, t, u) {reduction=\"add\"}",
 	} {
 		gradient := func(half string) []float64 {
 			m := parseGraph(t, strings.ReplaceAll("in x HALF[2,2,6]\ninit w HALF[2,2,6] = [1,2,3,4,5,6,7,8,9,10,11,12,1,2,3,4,5,6,7,8,9,10,11,12]\n"+body+"\nf32 = Cast(y) {to=1}\nq = Mul(f32, f32)\nloss = ReduceMean(q) {keepdims=0}", "HALF", half), "loss float32")

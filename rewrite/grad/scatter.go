@@ -209,6 +209,28 @@ func (e *engine) lowerScatters(asked func(*onnx.Node) bool) {
 	}
 }
 
+// widenScatters has each scatter of half numbers that reduces do so in float32, those of the
+// forward graph too: ONNX Runtime's CPU kernels reduce no half numbers, and refuse the step
+// where it does not happen to widen them itself.
+func (e *engine) widenScatters() {
+	for _, n := range slices.Clone(e.m.Graph.Nodes) {
+		y := n.Out(0)
+		if !n.Is("ScatterElements") && !n.Is("ScatterND") || n.Str("reduction", "none") == "none" || y == nil || !y.Type.DType.IsHalf() {
+			continue
+		}
+		attrs := []onnx.Attribute{onnx.StringAttr("reduction", n.Str("reduction", ""))}
+		if n.Is("ScatterElements") {
+			attrs = append(attrs, onnx.IntAttr("axis", n.Int("axis", 0)))
+		}
+		e.b.Scope = n.Label()
+		c := &Context{Node: n, Opset: e.opset(n), e: e}
+		c.Forward(func() {
+			wide := c.Op(n.OpType(), build.In(c.cast(c.In(0), onnx.Float32), c.In(1), c.cast(c.In(2), onnx.Float32)), attrs...)
+			c.Replace(0, c.cast(wide, y.Type.DType))
+		})
+	}
+}
+
 // hasNoRule reports a ScatterND whose gradient is that of the ScatterElements
 // which takes its place.
 func hasNoRule(n *onnx.Node) bool {
