@@ -113,3 +113,43 @@ func TestSumsInHalf(t *testing.T) {
 		}
 	}
 }
+
+// TestNormsOfTwoTypes: a BatchNormalization of half numbers may have a float32 scale, bias and
+// statistics, as under autocast, or a scale and bias, as dynamo's exporter writes those that a
+// module does not have. Gradients are those of the model in float32, each in its parameter's type.
+func TestNormsOfTwoTypes(t *testing.T) {
+	for _, body := range []string{
+		"init m float32[3] = [0.1,-0.2,0.3]\ninit v float32[3] = [1.5,0.7,2]\ny = BatchNormalization(i, s, b, m, v)",
+		"init m HALF[3] = [0.1,-0.2,0.3]\ninit v HALF[3] = [1.5,0.7,2]\ny = BatchNormalization(i, s, b, m, v)",
+		"init m HALF[3] = [0.1,-0.2,0.3]\ninit v HALF[3] = [1.5,0.7,2]\ny, rm, rv = BatchNormalization(i, s, b, m, v) {training_mode=1}",
+	} {
+		gradients := func(half string) map[string][]float64 {
+			m := parseGraph(t, strings.ReplaceAll("in x HALF[2,3,4]\ninit w HALF[3,4] = [1,2,3,4,5,6,7,8,9,10,11,12]\ninit s float32[3] = [1,2,0.5]\ninit b float32[3] = [0.1,0.2,-0.5]\n"+
+				"i = Mul(x, w)\n"+body+"\nf32 = Cast(y) {to=1}\ne = Exp(f32)\nloss = ReduceMean(e) {keepdims=0}", "HALF", half), "loss float32")
+			res, err := Differentiate(m, Options{Params: []string{"w", "s", "b"}})
+			if err != nil {
+				t.Fatalf("%s: %v", body, err)
+			}
+			for _, name := range []string{"w", "s", "b"} {
+				if got, want := m.Graph.Value(name+".grad").Type.DType, m.Graph.Value(name).Type.DType; got != want {
+					t.Errorf("%s: the gradient of %s is %s, want %s", body, name, got, want)
+				}
+			}
+			x := make([]float64, 24)
+			for i := range x {
+				x[i] = float64((5*i)%7-3) / 8
+			}
+			values := maps.Collect(res.Values())
+			values["x"] = onnx.FloatTensor(m.Graph.Value("x").Type.DType, x, 2, 3, 4)
+			return ortest.Run(t, m, 1, values)
+		}
+		want, got := gradients("float32"), gradients("float16")
+		for _, name := range []string{"w.grad", "s.grad", "b.grad"} {
+			for i, v := range want[name] {
+				if !(math.Abs(got[name][i]-v) <= 5e-3*(math.Abs(v)+0.1)) {
+					t.Errorf("%s: element %d of %s is %v, in float32 %v", body, i, name, got[name][i], v)
+				}
+			}
+		}
+	}
+}

@@ -99,34 +99,36 @@ func gradBatchNorm(c *Context) {
 // gradFixedNorm is the derivative where mean and 1/σ, vectors over channels, do
 // not depend on x.
 func (c *Context) gradFixedNorm(g, mean, inv *onnx.Value) {
-	x, scale := c.In(0), c.In(1)
+	of := c.ofOneType(c.In(0), c.In(1), g, mean, inv)
+	x, scale, g, mean, inv := of[0], of[1], of[2], of[3], of[4]
 	outer := c.allBut(x, 1)
 	var sum, dot *onnx.Value
 	if c.Needs(2) || c.Needs(3) {
 		sum = c.Sum(c.Expand(g, x), false, outer...)
-		c.Add(2, sum)
+		c.Add(2, c.CastTo(sum, c.In(2)))
 	}
 	if c.Needs(1) || c.Needs(4) {
 		dot = c.Do("Mul", c.Sum(c.Times(g, c.Minus(x, c.channelShape(mean, x))), false, outer...), inv)
-		c.Add(1, dot)
+		c.Add(1, c.CastTo(dot, c.In(1)))
 	}
 	if c.Needs(3) {
-		c.Add(3, c.Do("Neg", c.Do("Mul", sum, c.Do("Mul", scale, inv))))
+		c.Add(3, c.CastTo(c.Do("Neg", c.Do("Mul", sum, c.Do("Mul", scale, inv))), c.In(3)))
 	}
 	if c.Needs(4) {
-		c.Add(4, c.Scale(c.Do("Mul", c.Do("Mul", dot, scale), c.Do("Mul", inv, inv)), -0.5))
+		c.Add(4, c.CastTo(c.Scale(c.Do("Mul", c.Do("Mul", dot, scale), c.Do("Mul", inv, inv)), -0.5), c.In(4)))
 	}
 	if c.Needs(0) {
-		c.Add(0, c.Times(g, c.channelShape(c.Do("Mul", scale, inv), x)))
+		c.Add(0, c.CastTo(c.Times(g, c.channelShape(c.Do("Mul", scale, inv), x)), c.In(0)))
 	}
 }
 
 // gradNorm is the derivative where the statistics are taken over axes of x.
 func (c *Context) gradNorm(axes []int, eps float64) {
-	x, scale, g := c.In(0), c.In(1), c.Grad(0)
+	of := c.ofOneType(c.In(0), c.In(1), c.Grad(0))
+	x, scale, g := of[0], of[1], of[2]
 	sum := c.Sum(g, true, axes...)
 	if c.Needs(2) {
-		c.Add(2, c.toChannels(sum))
+		c.Add(2, c.CastTo(c.toChannels(sum), c.In(2)))
 	}
 	if !c.Needs(0) && !c.Needs(1) {
 		return
@@ -142,13 +144,35 @@ func (c *Context) normBackward(g, z, sum, inv, scale *onnx.Value, axes []int) {
 	x := c.In(0)
 	dot := c.Sum(c.Do("Mul", g, z), true, axes...)
 	if c.Needs(1) {
-		c.Add(1, c.toChannels(c.Do("Mul", dot, inv)))
+		c.Add(1, c.CastTo(c.toChannels(c.Do("Mul", dot, inv)), c.In(1)))
 	}
 	if c.Needs(0) {
 		pull := c.perElement(c.Do("Mul", c.Do("Mul", dot, inv), inv), x, axes)
 		t := c.Minus(c.Minus(g, c.perElement(sum, x, axes)), c.Do("Mul", z, pull))
-		c.Add(0, c.Do("Mul", t, c.Do("Mul", inv, c.channelShape(scale, x))))
+		c.Add(0, c.CastTo(c.Do("Mul", t, c.Do("Mul", inv, c.channelShape(scale, x))), x))
 	}
+}
+
+// ofOneType has values in the wider type where they are not of one already: a BatchNormalization
+// of half numbers may have its scale, bias and statistics in float32.
+func (c *Context) ofOneType(list ...*onnx.Value) []*onnx.Value {
+	types := map[onnx.DType]bool{}
+	for _, v := range list {
+		if v != nil {
+			types[v.Type.DType] = true
+		}
+	}
+	if len(types) < 2 {
+		return list
+	}
+	wide := onnx.Float32
+	if types[onnx.Float64] {
+		wide = onnx.Float64
+	}
+	for i, v := range list {
+		list[i] = c.cast(v, wide)
+	}
+	return list
 }
 
 // toChannels sums a statistic [1 or n,c,1...] to [c].
