@@ -65,6 +65,8 @@ func missingKernel(g *onnx.Graph, err error) error {
 		return fmt.Errorf("%w: the model computes in bfloat16, for which it has few kernels: export the model in float32, and --precision bf16 computes in bfloat16 where it can", err)
 	case computesIn(g, onnx.Float64):
 		return fmt.Errorf("%w: the model computes in float64, for which some operators have no kernel: export the model in float32", err)
+	case computesIn(g, onnx.Float16):
+		return fmt.Errorf("%w: the model computes in float16, for which some operators have no kernel: export the model in float32, and --precision fp16 computes in float16 where it can", err)
 	}
 	return err
 }

@@ -83,7 +83,7 @@ func TestMissingKernel(t *testing.T) {
 		t.Error(err)
 	}
 	// A part of constants may hold scalars alone.
-	for kind, helps := range map[string]bool{"bfloat16": true, "float64": false} {
+	for kind, helps := range map[string]bool{"bfloat16": true, "float16": true, "float64": false} {
 		if m, err = onnx.Parse("model ir=10 opset=18\ngraph g {\n  in c bool[2]\n  init x " + kind + "[] = 0\n  y = Where(c, x, x)\n  out y " + kind + "[2]\n}\n"); err != nil {
 			t.Fatal(err)
 		}
