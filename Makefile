@@ -51,7 +51,7 @@ test-runtimes: ort
 	$(GO) test -count=1 -timeout 40m -v ./cmd/remat -run 'TestBundle|TestUpdatesApart|TestWebGPU|TestNothingUpdated'
 
 # Predicted = measured with another release of ONNX Runtime, and of files that go from one to
-# the other: make test-ort VERSION=X.Y.Z. Half an hour of two cores.
+# the other: make test-ort VERSION=X.Y.Z.
 test-ort: ort
 	scripts/test_ort.sh $(VERSION)
 
