@@ -99,8 +99,7 @@ type packRound struct {
 func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 	out, buffers := s.lifetimes(requests)
 	out.Peak = peakOf(buffers, len(out.Offset))
-	inOrder(buffers)
-	out.Size = stack(buffers, new(int))
+	out.Size = inOrder(buffers)
 	out.take(buffers)
 	large, _ := slices.BinarySearchFunc(buffers, out.Peak/packLarge, func(b *packed, least int64) int { return cmp.Compare(least, b.size) })
 	small := out.Size - stack(buffers[:large], new(int)) // what the others add
@@ -152,11 +151,25 @@ func (s SlabSetup) lifetimes(requests []Request) (out Slab, buffers []*packed) {
 	return out, buffers
 }
 
-// inOrder sorts buffers as they are to be placed.
-func inOrder(buffers []*packed) {
-	slices.SortFunc(buffers, func(a, b *packed) int {
-		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(b.to-b.from, a.to-a.from), cmp.Compare(a.from, b.from))
-	})
+// inOrder sorts buffers as they are to be placed, the largest first, and returns the height that
+// they need so. Those of one size come as they are made, which needs the fewest places for them
+// (colouring of intervals), or those first that live long, whichever is lower.
+func inOrder(buffers []*packed) int64 {
+	sorted := func(then func(a, b *packed) int) ([]*packed, int64) {
+		list := slices.Clone(buffers)
+		slices.SortFunc(list, func(a, b *packed) int {
+			return cmp.Or(cmp.Compare(b.size, a.size), then(a, b), cmp.Compare(a.from, b.from))
+		})
+		return list, stack(list, new(int))
+	}
+	made, low := sorted(func(*packed, *packed) int { return 0 })
+	long, other := sorted(func(a, b *packed) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
+	if other < low {
+		made, low = long, other
+	}
+	copy(buffers, made)
+	stack(buffers, new(int))
+	return low
 }
 
 // A packing is a search: for places below a limit that all buffers have.

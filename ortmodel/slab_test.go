@@ -163,6 +163,67 @@ func TestPackHard(t *testing.T) {
 	}
 }
 
+// TestPackSlices: a step over slices of its batch, of thousands of buffers of few sizes, is packed
+// within a fiftieth of its live peak without a search, which so many would not leave time for.
+func TestPackSlices(t *testing.T) {
+	slab := HostSlab.pack(inSlices(12, 8))
+	if t.Logf("%d live, %d packed", slab.Peak, slab.Size); slab.Size > slab.Peak+slab.Peak/packFar {
+		t.Errorf("a slab of %d for %d that live at once", slab.Size, slab.Peak)
+	}
+}
+
+// inSlices is what a stack of layers asks for over slices of its batch: forward keeps some of
+// a layer's values, backward computes the others again, and each weight's sum so far goes on
+// in another buffer.
+func inSlices(layers, batches int) (requests []Request) {
+	r := rand.New(rand.NewPCG(9, 10))
+	alloc := func(units int64) Request {
+		q := Request{ID: len(requests), Bytes: units << 16, Alloc: true}
+		requests = append(requests, q)
+		return q
+	}
+	free := func(list ...Request) {
+		for _, q := range list {
+			requests = append(requests, Request{ID: q.ID})
+		}
+	}
+	values := []int64{12, 12, 36, 12, 12, 48, 12}
+	weights := map[int]int64{2: 7, 3: 2, 5: 9, 6: 9}
+	sums := map[int]Request{}
+	for range batches {
+		kept := map[int]Request{}
+		x := alloc(12)
+		for v := range layers * len(values) {
+			y := alloc(values[v%len(values)])
+			if free(x); r.IntN(4) == 0 {
+				kept[v] = y
+				y = alloc(12)
+			}
+			x = y
+		}
+		g := alloc(140)
+		free(x)
+		for v := layers*len(values) - 1; v >= 0; v-- {
+			y, again := kept[v]
+			if !again {
+				y = alloc(values[v%len(values)])
+			}
+			next := alloc(values[v%len(values)])
+			if units := weights[v%len(values)]; units > 0 {
+				sum := alloc(units)
+				if before, ok := sums[v]; ok {
+					free(before)
+				}
+				sums[v] = sum
+			}
+			free(y, g)
+			g = next
+		}
+		free(g)
+	}
+	return requests
+}
+
 // multiples is a random trace of buffers of 1, 3, 4, 12 and 16 units; about a hundred live at once.
 func multiples(r *rand.Rand, n int) (requests []Request) {
 	var held []Request
