@@ -109,7 +109,8 @@ func (p *preparation) batch(*runtime.Engine) error {
 		a.FindLayers()
 		region.Follow(a.LayerValues()...)
 		if err = region.Apply(types, parts); err == nil {
-			p.Divided.Batch, p.reread, p.layering = parts, p.reread+reread, a.Layering(region.Versions)
+			p.Divided.Batch, p.reread = parts, p.reread+reread
+			err = a.Layering(region.Versions).Write(p.Model)
 		}
 	}
 	return p.reportRegion("batch", err)

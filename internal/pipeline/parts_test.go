@@ -12,6 +12,7 @@ import (
 	"github.com/onnx-remat/remat/models"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/runtime"
@@ -235,6 +236,24 @@ func TestLayersOfMicroBatches(t *testing.T) {
 			}
 			if n := len(plan.Boundaries); n%4 != 0 || n < 4*(p.LayerCount()-1) {
 				t.Errorf("%s: full keeps %d boundaries of %d layers", kind, n, p.LayerCount())
+			}
+			if level == Off {
+				continue
+			}
+			r := plannedAs(t, engine(t), m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 1, Divisions: Divisions{Batch: Parts(4)}}, func(p *Planner) (*File, error) { return p.Plan("full", 0) })
+			written, err := onnx.Decode(encode(t, r.Model), "")
+			if err == nil {
+				err = Type(written, nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := analysis.Analyze(written, analysis.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if q := a.Problem; !slices.Equal(q.LayerNames, whole.LayerNames) || len(q.Layers[1]) != 4 {
+				t.Errorf("%s: layers %v in the written file", kind, q.LayerNames)
 			}
 		}
 	}

@@ -34,8 +34,6 @@ type Variant struct {
 	// roles are those that were stated, or found before normalization; nil: the
 	// analysis finds them.
 	roles *step.Roles
-	// layering says where the layers of each micro-batch end; nil: there are none.
-	layering *analysis.Layering
 	// added is the work that computing in parts adds, in FLOPs, and reread how many
 	// bytes it reads again.
 	added, reread int64
@@ -82,7 +80,7 @@ func (v *Variant) Again() Options {
 // analyze makes the planning problem of a graph of this variant as it stands.
 func (v *Variant) analyze(m *onnx.Model) (*analysis.Analysis, error) {
 	o := &v.Options
-	ao := analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs, Waits: v.Divided.Batch > 0, Layering: v.layering}
+	ao := analysis.Options{Dims: o.Dims, Threads: o.Threads, On: o.provider(), Roles: v.roles, Costs: o.Costs, Outputs: o.Outputs}
 	a, err := analysis.Analyze(m, ao)
 	if err != nil {
 		return nil, err
@@ -257,10 +255,10 @@ func (p *Planner) offers(s *planner.Solver, choice int) bool {
 // mostSliceNodes together at most, which takes a search tens of seconds.
 const startingFLOPs, mostSliceNodes = 4 << 20, 40_000
 
-// slicesPay reports a graph whose step may as well be computed in micro-batches. A device
-// that is not the CPU takes longer to start a node, and was not measured.
+// slicesPay reports a graph whose step may as well be computed in micro-batches, unless it is
+// so already. A device that is not the CPU takes longer to start a node, and was not measured.
 func (p *Planner) slicesPay() bool {
-	if p.opts.provider().Device || p.opts.WebGPU {
+	if _, sliced := p.given.Metadata(analysis.LayersKey); sliced || p.opts.provider().Device || p.opts.WebGPU {
 		return false
 	}
 	nodes := int64(slicesOfBatch * len(p.Problem().Ops))

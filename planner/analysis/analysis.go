@@ -43,13 +43,9 @@ type Options struct {
 	// Outputs says whether next values are written over their inputs; "": as the file
 	// says.
 	Outputs step.Outputs
-	// Waits says that what the loss waits for is no part of forward; see split.
-	Waits bool
 	// Sides says that only the sides of the operators, their work and the roles are asked
 	// for: the problem has no layers, and is none to plan.
 	Sides bool
-	// Layering, unless nil, says where layers end, which else is found.
-	Layering *Layering
 }
 
 // An Analysis is a problem with the way back to the graph: node i and value v
@@ -68,8 +64,11 @@ type Analysis struct {
 	Counted []int64
 
 	opts Options
-	deps *step.Dependencies
-	told map[*onnx.Value]onnx.Type
+	// batches says where the layers of a step over micro-batches end; nil: it is whole. What
+	// its loss waits for is no part of forward; see split.
+	batches *Layering
+	deps    *step.Dependencies
+	told    map[*onnx.Value]onnx.Type
 }
 
 // Analyze makes the planning problem of a model.
@@ -80,6 +79,9 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	}
 	o.Outputs = way
 	a := &Analysis{Problem: &planner.Problem{Loss: ortmodel.None}, opts: o}
+	if a.batches, err = layeringOf(m); err != nil {
+		return nil, err
+	}
 	if err := a.tell(m); err != nil {
 		return nil, err
 	}
@@ -95,8 +97,8 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	if o.Sides {
 		return a, nil
 	}
-	if o.Layering != nil {
-		a.adopt(o.Layering)
+	if a.batches != nil {
+		a.adopt(a.batches)
 	} else {
 		a.FindLayers()
 	}

@@ -2,7 +2,7 @@ package analysis
 
 // Layers of a step over micro-batches. Each has those of the graph that was divided, and
 // none can be found by structure: no value cuts forward any more. So they are found before,
-// and noted by the names of what stands for their cuts then, one value of each
+// and noted in the graph by the names of what stands for their cuts then, one value of each
 // micro-batch.
 //
 //	whole          x ─ layer 1 ─ a ─ layer 2 ─ b ─ …
@@ -13,6 +13,8 @@ package analysis
 // gone are one.
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -20,11 +22,34 @@ import (
 	"github.com/onnx-remat/remat/planner"
 )
 
-// A Layering says where layers end, by names of values.
+// LayersKey is the metadata entry of a step over micro-batches that holds its Layering.
+const LayersKey = "remat.layers"
+
+// A Layering says where layers end, by names of values; see planner.Problem.
 type Layering struct {
-	cuts, layers [][]string
-	names        []string
-	beside       []string
+	Layers [][]string `json:"layers"`
+	Names  []string   `json:"names"`
+	Cuts   [][]string `json:"cuts"`
+	Beside []string   `json:"beside"`
+}
+
+// Write makes it the model's metadata entry.
+func (l *Layering) Write(m *onnx.Model) error { return m.SetJSON(LayersKey, l) }
+
+// layeringOf reads a model's metadata entry; nil: it has none.
+func layeringOf(m *onnx.Model) (*Layering, error) {
+	text, ok := m.Metadata(LayersKey)
+	if !ok {
+		return nil, nil
+	}
+	l := new(Layering)
+	if err := json.Unmarshal([]byte(text), l); err != nil {
+		return nil, fmt.Errorf("metadata %s: %w", LayersKey, err)
+	}
+	if n := max(len(l.Layers)-1, 0); len(l.Names) != n {
+		return nil, fmt.Errorf("metadata %s: %d names for %d layers", LayersKey, len(l.Names), n)
+	}
+	return l, nil
 }
 
 // FindLayers finds the layers that Options.Sides left out.
@@ -60,12 +85,12 @@ func (a *Analysis) Layering(versions func(*onnx.Value) []*onnx.Value) *Layering 
 		}
 		return names
 	}
-	l := &Layering{names: p.LayerNames, beside: named(p.Beside)}
+	l := &Layering{Names: p.LayerNames, Beside: named(p.Beside)}
 	for _, cut := range p.Cuts {
-		l.cuts = append(l.cuts, named(cut))
+		l.Cuts = append(l.Cuts, named(cut))
 	}
 	for _, cut := range p.Layers {
-		l.layers = append(l.layers, named(cut))
+		l.Layers = append(l.Layers, named(cut))
 	}
 	return l
 }
@@ -87,19 +112,19 @@ func (a *Analysis) adopt(l *Layering) {
 		}
 		return cut, len(cut) == len(names)
 	}
-	for _, names := range l.cuts {
-		if cut, all := find(names); all {
+	for _, names := range l.Cuts {
+		if cut, all := find(names); all && len(cut) > 0 {
 			p.Cuts = append(p.Cuts, cut)
 		}
 	}
-	p.Beside, _ = find(l.beside)
-	for i, names := range l.layers {
+	p.Beside, _ = find(l.Beside)
+	for i, names := range l.Layers {
 		cut, all := find(names)
-		if !all {
+		if !all || len(cut) == 0 && i > 0 {
 			continue
 		}
 		if len(p.Layers) > 0 {
-			p.LayerNames = append(p.LayerNames, l.names[i-1])
+			p.LayerNames = append(p.LayerNames, l.Names[i-1])
 		}
 		p.Layers = append(p.Layers, cut)
 	}

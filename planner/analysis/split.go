@@ -28,7 +28,7 @@ func (a *Analysis) split() {
 		return
 	}
 	kind := step.Any
-	if a.opts.Waits {
+	if a.batches != nil {
 		kind = step.Data
 	}
 	forward := a.deps.Backward(kind, a.Values[loss])
