@@ -264,7 +264,7 @@ func TestLayersOfMicroBatches(t *testing.T) {
 func TestMicroBatchesAreChosen(t *testing.T) {
 	e := engine(t)
 	m := trainingGraph(t, "gpt2", func(c *models.Config) {
-		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 128, 4, 4000, 256, 8
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 192, 4, 4000, 256, 8
 	})
 	o := Options{Provider: ort.CPU, OptLevel: 1, Threads: 2}
 	p, err := NewPlanner(e, m, o)
@@ -303,7 +303,7 @@ func TestMicroBatchesNotOffered(t *testing.T) {
 		})
 	}
 	small := func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 2, 32, 2, 300, 48, 8 }
-	large := func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 128, 4, 4000, 256, 8 }
+	large := func(c *models.Config) { c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 3, 192, 4, 4000, 256, 8 }
 	if !offered(large, Options{Provider: ort.CPU}) {
 		t.Error("not offered for a step of large nodes")
 	}

@@ -252,8 +252,9 @@ func (p *Planner) offers(s *planner.Solver, choice int) bool {
 
 // A search looks at micro-batches where a node of a slice takes startingFLOPs on average, so
 // that starting it, of the order of 10 µs, is little beside it, and where the slices have
-// mostSliceNodes together at most, which takes a search tens of seconds.
-const startingFLOPs, mostSliceNodes = 4 << 20, 40_000
+// mostSliceNodes together at most, which takes a search half a minute. Backward counts as twice
+// the nodes of forward; those of updates are not sliced.
+const startingFLOPs, mostSliceNodes = 8 << 20, 16_000
 
 // slicesPay reports a graph whose step may as well be computed in micro-batches, unless it is
 // so already. A device that is not the CPU takes longer to start a node, and was not measured.
@@ -261,7 +262,12 @@ func (p *Planner) slicesPay() bool {
 	if _, sliced := p.given.Metadata(analysis.LayersKey); sliced || p.opts.provider().Device || p.opts.WebGPU {
 		return false
 	}
-	nodes := int64(slicesOfBatch * len(p.Problem().Ops))
+	nodes := int64(0)
+	for i := range p.Problem().Ops {
+		if p.Problem().Ops[i].Forward {
+			nodes += 3 * slicesOfBatch
+		}
+	}
 	return nodes <= mostSliceNodes && p.Problem().FLOPs() >= nodes*startingFLOPs
 }
 
