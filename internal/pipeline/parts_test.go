@@ -255,6 +255,20 @@ func TestLayersOfMicroBatches(t *testing.T) {
 			if q := a.Problem; !slices.Equal(q.LayerNames, whole.LayerNames) || len(q.Layers[1]) != 4 {
 				t.Errorf("%s: layers %v in the written file", kind, q.LayerNames)
 			}
+			forward, predicted := 0, 0
+			for i := range a.Problem.Ops {
+				if a.Problem.Ops[i].Forward {
+					forward++
+				}
+			}
+			for k := range r.Prediction.Nodes {
+				if r.Prediction.Forward(k) {
+					predicted++
+				}
+			}
+			if predicted != forward || 2*forward > len(a.Problem.Ops) {
+				t.Errorf("%s: %d of %d nodes are forward, %d by the prediction", kind, forward, len(a.Problem.Ops), predicted)
+			}
 		}
 	}
 }

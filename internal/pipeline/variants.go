@@ -259,7 +259,7 @@ const startingFLOPs, mostSliceNodes = 8 << 20, 16_000
 // slicesPay reports a graph whose step may as well be computed in micro-batches, unless it is
 // so already. A device that is not the CPU takes longer to start a node, and was not measured.
 func (p *Planner) slicesPay() bool {
-	if _, sliced := p.given.Metadata(analysis.LayersKey); sliced || p.opts.provider().Device || p.opts.WebGPU {
+	if _, sliced := p.given.Metadata(step.LayersKey); sliced || p.opts.provider().Device || p.opts.WebGPU {
 		return false
 	}
 	nodes := int64(0)

@@ -64,11 +64,11 @@ type Analysis struct {
 	Counted []int64
 
 	opts Options
-	// batches says where the layers of a step over micro-batches end; nil: it is whole. What
-	// its loss waits for is no part of forward; see split.
-	batches *Layering
-	deps    *step.Dependencies
-	told    map[*onnx.Value]onnx.Type
+	// batches says where the layers of a step over micro-batches end; nil: it is whole.
+	batches   *Layering
+	forwardBy step.Dependency
+	deps      *step.Dependencies
+	told      map[*onnx.Value]onnx.Type
 }
 
 // Analyze makes the planning problem of a model.
@@ -82,6 +82,7 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	if a.batches, err = layeringOf(m); err != nil {
 		return nil, err
 	}
+	a.forwardBy = step.ForwardBy(m)
 	if err := a.tell(m); err != nil {
 		return nil, err
 	}

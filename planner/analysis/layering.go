@@ -17,15 +17,14 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
 )
 
-// LayersKey is the metadata entry of a step over micro-batches that holds its Layering.
-const LayersKey = "remat.layers"
-
-// A Layering says where layers end, by names of values; see planner.Problem.
+// A Layering says where layers end, by names of values; see planner.Problem. The metadata entry
+// step.LayersKey of a step over micro-batches holds it.
 type Layering struct {
 	Layers [][]string `json:"layers"`
 	Names  []string   `json:"names"`
@@ -34,20 +33,20 @@ type Layering struct {
 }
 
 // Write makes it the model's metadata entry.
-func (l *Layering) Write(m *onnx.Model) error { return m.SetJSON(LayersKey, l) }
+func (l *Layering) Write(m *onnx.Model) error { return m.SetJSON(step.LayersKey, l) }
 
 // layeringOf reads a model's metadata entry; nil: it has none.
 func layeringOf(m *onnx.Model) (*Layering, error) {
-	text, ok := m.Metadata(LayersKey)
+	text, ok := m.Metadata(step.LayersKey)
 	if !ok {
 		return nil, nil
 	}
 	l := new(Layering)
 	if err := json.Unmarshal([]byte(text), l); err != nil {
-		return nil, fmt.Errorf("metadata %s: %w", LayersKey, err)
+		return nil, fmt.Errorf("metadata %s: %w", step.LayersKey, err)
 	}
 	if n := max(len(l.Layers)-1, 0); len(l.Names) != n {
-		return nil, fmt.Errorf("metadata %s: %d names for %d layers", LayersKey, len(l.Names), n)
+		return nil, fmt.Errorf("metadata %s: %d names for %d layers", step.LayersKey, len(l.Names), n)
 	}
 	return l, nil
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/infer"
 )
@@ -23,7 +24,7 @@ func TestLayeringOfAFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.SetMetadata(LayersKey, c.text)
+		m.SetMetadata(step.LayersKey, c.text)
 		if _, err := infer.Model(m, infer.Options{}); err != nil {
 			t.Fatal(err)
 		}

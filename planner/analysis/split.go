@@ -27,11 +27,7 @@ func (a *Analysis) split() {
 		}
 		return
 	}
-	kind := step.Any
-	if a.batches != nil {
-		kind = step.Data
-	}
-	forward := a.deps.Backward(kind, a.Values[loss])
+	forward := a.deps.Backward(a.forwardBy, a.Values[loss])
 	for i := range p.Ops {
 		p.Ops[i].Forward = forward.At(i)
 	}

@@ -96,7 +96,7 @@ type Prediction struct {
 	Trace  *ortmodel.Trace
 
 	categories categories
-	forward    *step.Slice // what the loss waits for; nil without one
+	forward    *step.Slice // what the loss depends on; nil without one
 	arena      *Arena
 	slab       *ortmodel.Slab
 	rough      int64 // RoughlyReserved
@@ -141,7 +141,7 @@ func Predict(m *onnx.Model, o Options) (*Prediction, error) {
 	p.Session = session(b)
 	p.TotalPeak = p.Parameters + p.State + p.Feeds + p.Session.Bytes() + p.LivePeak
 	if loss := m.Graph.Value(o.Roles.Loss); loss != nil && loss.Producer != nil {
-		p.forward = step.DependenciesOf(m.Graph).Backward(step.Any, loss)
+		p.forward = step.DependenciesOf(m.Graph).Backward(step.ForwardBy(m), loss)
 	}
 	p.categories = newCategories(b, p.forward)
 	return p, nil
