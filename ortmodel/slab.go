@@ -162,14 +162,14 @@ func inOrder(buffers []*packed) int64 {
 		})
 		return list, stack(list, new(int))
 	}
-	made, low := sorted(func(*packed, *packed) int { return 0 })
-	long, other := sorted(func(a, b *packed) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
-	if other < low {
-		made, low = long, other
+	long, low := sorted(func(a, b *packed) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
+	made, height := sorted(func(*packed, *packed) int { return 0 })
+	if height <= low {
+		copy(buffers, made)
+		return height
 	}
-	copy(buffers, made)
-	stack(buffers, new(int))
-	return low
+	copy(buffers, long)
+	return stack(buffers, new(int)) // else they lie as in made
 }
 
 // A packing is a search: for places below a limit that all buffers have.

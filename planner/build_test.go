@@ -123,6 +123,17 @@ func (b *builder) add(x, y int) int {
 	return z
 }
 
+// cutAt has a cut at each value; none where that is ortmodel.None, the step's inputs.
+func cutAt(values ...int) []Cut {
+	cuts := make([]Cut, len(values))
+	for i, v := range values {
+		if v != ortmodel.None {
+			cuts[i] = Cut{v}
+		}
+	}
+	return cuts
+}
+
 // finish adds the loss and the backward.
 func (b *builder) finish(x int, layers []int) *Problem {
 	loss := b.value("loss", 4, ortmodel.Output, Activation)

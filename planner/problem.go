@@ -112,23 +112,15 @@ type Problem struct {
 // earlier. In a step over micro-batches it is one of each, in their order.
 type Cut []int
 
-// cutAt has a cut at each value; none where that is ortmodel.None, the step's inputs.
-func cutAt(values ...int) []Cut {
-	cuts := make([]Cut, len(values))
-	for i, v := range values {
-		if v != ortmodel.None {
-			cuts[i] = Cut{v}
-		}
-	}
-	return cuts
-}
-
 // StopWhen has the search behind "optimal", which runs once, ask from time to time
 // whether it is to end with what it has found; nil: never. It finds some plan.
 func (p *Problem) StopWhen(stop func() bool) { p.stop = stop }
 
 // LayerCount returns the number of layers found.
 func (p *Problem) LayerCount() int { return max(len(p.Layers)-1, 0) }
+
+// LayerEnd is the value in which a layer ends, in a step over micro-batches that of the first.
+func (p *Problem) LayerEnd(layer int) int { return p.Layers[layer+1][0] }
 
 // LayerOf says which layer a forward operator belongs to, -1 for none: the
 // last one whose input it depends on and whose output it does not. Where the

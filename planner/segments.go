@@ -352,7 +352,7 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 		return nil, fmt.Errorf("layers=%s: not a pattern", o.Argument)
 	}
 	ix := p.indexed()
-	var list []int
+	var bounds []Cut
 	ends := map[int]bool{}
 	for i, name := range p.LayerNames {
 		if Match(o.Argument, name) {
@@ -370,14 +370,13 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 				continue
 			}
 			if ends[v] || Match(o.Argument, p.Values[v].Name) || Match(o.Argument, p.Ops[op].Name) {
-				list = append(list, v)
+				bounds = append(bounds, Cut{v})
 			}
 		}
 	}
-	if len(list) == 0 {
+	if len(bounds) == 0 {
 		return nil, fmt.Errorf("layers=%s: matches no layer, forward value or operator; remat plan lists the layers", o.Argument)
 	}
-	bounds := cutAt(list...)
 	return ix.polished(o.strategy(), ix.boundaryKeep(bounds), bounds, tailOf(bounds)), nil
 }
 

@@ -304,7 +304,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 	}
 	d.LayerNames = append([]string{}, a.Problem.LayerNames...)
 	for i := range a.Problem.LayerCount() {
-		d.Layers = append(d.Layers, a.Problem.Values[a.Problem.Layers[i+1][0]].Name)
+		d.Layers = append(d.Layers, a.Problem.Values[a.Problem.LayerEnd(i)].Name)
 	}
 	return d
 }

@@ -18,10 +18,11 @@ var doneWords = map[string]func(n int, v *Variant) string{
 	"recompute": func(n int, _ *Variant) string { return units.Counted(n, "node") + " recomputed" },
 	"batch":     func(_ int, v *Variant) string { return fmt.Sprintf("the step in %d micro-batches", v.Divided.Batch) },
 	"chunk": func(_ int, v *Variant) string {
+		of := ""
 		if v.Divided.Batch > 0 {
-			return fmt.Sprintf("the loss of each in %d parts", v.Divided.Loss)
+			of = " of each"
 		}
-		return fmt.Sprintf("the loss in %d parts", v.Divided.Loss)
+		return fmt.Sprintf("the loss%s in %d parts", of, v.Divided.Loss)
 	},
 	"tile":      func(n int, _ *Variant) string { return units.Counted(n, "wide product") + " in parts" },
 	"rows":      func(n int, _ *Variant) string { return units.Counted(n, "large update") + " by rows" },

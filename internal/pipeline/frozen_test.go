@@ -127,7 +127,7 @@ func TestWeightsBehindBarriersAreWeights(t *testing.T) {
 			t.Fatal(err)
 		}
 		for l := range a.Problem.LayerCount() {
-			names[i] = append(names[i], a.Problem.Values[a.Problem.Layers[l+1][0]].Name)
+			names[i] = append(names[i], a.Problem.Values[a.Problem.LayerEnd(l)].Name)
 		}
 	}
 	if len(names[1]) < 3 || !slices.Equal(names[0], names[1]) {

@@ -19,7 +19,7 @@ func (r *File) Layers() []report.PlanLayer {
 	layer := p.LayerOf()
 	out := make([]report.PlanLayer, p.LayerCount())
 	for i := range out {
-		end := p.Layers[i+1][0] // of the first micro-batch
+		end := p.LayerEnd(i)
 		out[i].Layer, out[i].Value = p.LayerNames[i], p.Values[end].Name
 		out[i].Boundary = slices.Contains(r.Plan.Boundaries, end)
 	}

@@ -167,16 +167,13 @@ func (p *preparation) chunk(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	var products []*onnx.Node
-	if loss := p.Model.Graph.Value(a.Roles.Loss); loss == nil {
-		err = &tile.SkipError{What: "loss", Why: "no loss found"}
-	} else {
-		products, err = tile.Projections(p.Model.Graph, loss)
+	loss := p.Model.Graph.Value(a.Roles.Loss)
+	if loss == nil {
+		return p.reportRegion("chunk", &tile.SkipError{What: "loss", Why: "no loss found"})
 	}
-	for _, product := range products {
-		if err == nil {
-			err = p.chunkAround(product, types)
-		}
+	products, err := tile.Projections(p.Model.Graph, loss)
+	for i := 0; err == nil && i < len(products); i++ {
+		err = p.chunkAround(products[i], types)
 	}
 	return p.reportRegion("chunk", err)
 }

@@ -65,10 +65,9 @@ type Analysis struct {
 
 	opts Options
 	// batches says where the layers of a step over micro-batches end; nil: it is whole.
-	batches   *Layering
-	forwardBy step.Dependency
-	deps      *step.Dependencies
-	told      map[*onnx.Value]onnx.Type
+	batches *Layering
+	deps    *step.Dependencies
+	told    map[*onnx.Value]onnx.Type
 }
 
 // Analyze makes the planning problem of a model.
@@ -82,7 +81,6 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 	if a.batches, err = layeringOf(m); err != nil {
 		return nil, err
 	}
-	a.forwardBy = step.ForwardBy(m)
 	if err := a.tell(m); err != nil {
 		return nil, err
 	}
@@ -93,16 +91,12 @@ func Analyze(m *onnx.Model, o Options) (*Analysis, error) {
 		return nil, err
 	}
 	a.measured()
-	a.split()
+	a.split(step.ForwardBy(m))
 	a.assignRoles(g)
 	if o.Sides {
 		return a, nil
 	}
-	if a.batches != nil {
-		a.adopt(a.batches)
-	} else {
-		a.FindLayers()
-	}
+	a.FindLayers()
 	a.uniqueNames()
 	a.Problem.Static = a.static()
 	if err := a.Problem.Validate(); err != nil {

@@ -51,8 +51,12 @@ func layeringOf(m *onnx.Model) (*Layering, error) {
 	return l, nil
 }
 
-// FindLayers finds the layers that Options.Sides left out.
+// FindLayers finds the layers, which Options.Sides leaves out, unless the graph notes them.
 func (a *Analysis) FindLayers() {
+	if a.batches != nil {
+		a.adopt(a.batches)
+		return
+	}
 	a.findLayers()
 	a.nameLayers()
 }

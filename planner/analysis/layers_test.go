@@ -338,7 +338,7 @@ func TestLayerNames(t *testing.T) {
 			}
 			a.nameLayers()
 			for l, name := range a.Problem.LayerNames {
-				want := a.Problem.Values[a.Problem.Layers[l+1][0]].Name
+				want := a.Problem.Values[a.Problem.LayerEnd(l)].Name
 				if c.want != nil {
 					want = c.want(l)
 				}

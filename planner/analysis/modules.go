@@ -53,7 +53,7 @@ func (a *Analysis) nameLayers() {
 	for i, name := range names {
 		switch {
 		case name == "":
-			names[i] = p.Values[p.Layers[i+1][0]].Name
+			names[i] = p.Values[p.LayerEnd(i)].Name
 		case layers[name] > 1: // steps of a recurrent layer, unrolled
 			seen[name]++
 			names[i] = fmt.Sprintf("%s (%d)", name, seen[name])

@@ -14,8 +14,8 @@ import (
 // backward: gradients follow from forward values, and from a seed that may be a
 // constant, so nothing has to lead from the loss to them.
 
-// split marks the operators that the loss needs.
-func (a *Analysis) split() {
+// split marks the operators that the loss needs, by the dependencies that make forward.
+func (a *Analysis) split(by step.Dependency) {
 	p := a.Problem
 	loss := a.loss()
 	if loss != ortmodel.None {
@@ -27,7 +27,7 @@ func (a *Analysis) split() {
 		}
 		return
 	}
-	forward := a.deps.Backward(a.forwardBy, a.Values[loss])
+	forward := a.deps.Backward(by, a.Values[loss])
 	for i := range p.Ops {
 		p.Ops[i].Forward = forward.At(i)
 	}

@@ -109,6 +109,9 @@ func (c *Context) Add(i int, g *onnx.Value) {
 	}
 }
 
+// AddCast is Add of a gradient that may have been computed in another type than the input's.
+func (c *Context) AddCast(i int, g *onnx.Value) { c.Add(i, c.CastTo(g, c.In(i))) }
+
 // AddBroadcast hands over the gradient of input i before broadcasting is
 // undone: g has the shape of output 0 (or is loose to it); axes along which
 // the input was stretched are summed.

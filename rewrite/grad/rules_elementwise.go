@@ -93,8 +93,8 @@ var elementwiseRules = []Rule{
 	{Op: "Max", Since: 8, Doc: "g to the inputs equal to y, shared evenly where several are; of x and a constant, g where x is greater", Grad: gradExtreme},
 	{Op: "Clip", Since: 11, Doc: "g strictly inside the bounds; a bound's is the sum of g where it holds", Grad: gradClip},
 	{Op: "Where", Since: 9, Doc: "da = g where cond, db = g elsewhere", Inputs: []int{1, 2}, Grad: gradWhere},
-	{Op: "Cast", Since: 6, Doc: "g, cast back", Grad: func(c *Context) { c.Add(0, c.CastTo(c.Loose(0), c.In(0))) }},
-	{Op: "CastLike", Since: 15, Doc: "g, cast back", Inputs: []int{0}, Fixed: []int{1}, Grad: func(c *Context) { c.Add(0, c.CastTo(c.Loose(0), c.In(0))) }},
+	{Op: "Cast", Since: 6, Doc: "g, cast back", Grad: func(c *Context) { c.AddCast(0, c.Loose(0)) }},
+	{Op: "CastLike", Since: 15, Doc: "g, cast back", Inputs: []int{0}, Fixed: []int{1}, Grad: func(c *Context) { c.AddCast(0, c.Loose(0)) }},
 }
 
 // unary makes the rule of a function of one variable from its formula. The

@@ -105,20 +105,20 @@ func (c *Context) gradFixedNorm(g, mean, inv *onnx.Value) {
 	var sum, dot *onnx.Value
 	if c.Needs(2) || c.Needs(3) {
 		sum = c.Sum(c.Expand(g, x), false, outer...)
-		c.Add(2, c.CastTo(sum, c.In(2)))
+		c.AddCast(2, sum)
 	}
 	if c.Needs(1) || c.Needs(4) {
 		dot = c.Do("Mul", c.Sum(c.Times(g, c.Minus(x, c.channelShape(mean, x))), false, outer...), inv)
-		c.Add(1, c.CastTo(dot, c.In(1)))
+		c.AddCast(1, dot)
 	}
 	if c.Needs(3) {
-		c.Add(3, c.CastTo(c.Do("Neg", c.Do("Mul", sum, c.Do("Mul", scale, inv))), c.In(3)))
+		c.AddCast(3, c.Do("Neg", c.Do("Mul", sum, c.Do("Mul", scale, inv))))
 	}
 	if c.Needs(4) {
-		c.Add(4, c.CastTo(c.Scale(c.Do("Mul", c.Do("Mul", dot, scale), c.Do("Mul", inv, inv)), -0.5), c.In(4)))
+		c.AddCast(4, c.Scale(c.Do("Mul", c.Do("Mul", dot, scale), c.Do("Mul", inv, inv)), -0.5))
 	}
 	if c.Needs(0) {
-		c.Add(0, c.CastTo(c.Times(g, c.channelShape(c.Do("Mul", scale, inv), x)), c.In(0)))
+		c.AddCast(0, c.Times(g, c.channelShape(c.Do("Mul", scale, inv), x)))
 	}
 }
 
@@ -128,7 +128,7 @@ func (c *Context) gradNorm(axes []int, eps float64) {
 	x, scale, g := of[0], of[1], of[2]
 	sum := c.Sum(g, true, axes...)
 	if c.Needs(2) {
-		c.Add(2, c.CastTo(c.toChannels(sum), c.In(2)))
+		c.AddCast(2, c.toChannels(sum))
 	}
 	if !c.Needs(0) && !c.Needs(1) {
 		return
@@ -144,12 +144,12 @@ func (c *Context) normBackward(g, z, sum, inv, scale *onnx.Value, axes []int) {
 	x := c.In(0)
 	dot := c.Sum(c.Do("Mul", g, z), true, axes...)
 	if c.Needs(1) {
-		c.Add(1, c.CastTo(c.toChannels(c.Do("Mul", dot, inv)), c.In(1)))
+		c.AddCast(1, c.toChannels(c.Do("Mul", dot, inv)))
 	}
 	if c.Needs(0) {
 		pull := c.perElement(c.Do("Mul", c.Do("Mul", dot, inv), inv), x, axes)
 		t := c.Minus(c.Minus(g, c.perElement(sum, x, axes)), c.Do("Mul", z, pull))
-		c.Add(0, c.CastTo(c.Do("Mul", t, c.Do("Mul", inv, c.channelShape(scale, x))), x))
+		c.AddCast(0, c.Do("Mul", t, c.Do("Mul", inv, c.channelShape(scale, x))))
 	}
 }
 

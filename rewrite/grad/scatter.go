@@ -215,18 +215,14 @@ func (e *engine) lowerScatters(asked func(*onnx.Node) bool) {
 func (e *engine) widenScatters() {
 	for _, n := range slices.Clone(e.m.Graph.Nodes) {
 		y := n.Out(0)
-		if !n.Is("ScatterElements") && !n.Is("ScatterND") || n.Str("reduction", "none") == "none" || y == nil || !y.Type.DType.IsHalf() {
+		if !n.Is("ScatterElements", "ScatterND") || n.Str("reduction", "none") == "none" || y == nil || !y.Type.DType.IsHalf() {
 			continue
 		}
-		attrs := []onnx.Attribute{onnx.StringAttr("reduction", n.Str("reduction", ""))}
-		if n.Is("ScatterElements") {
-			attrs = append(attrs, onnx.IntAttr("axis", n.Int("axis", 0)))
-		}
 		e.b.Scope = n.Label()
-		c := &Context{Node: n, Opset: e.opset(n), e: e}
+		c, wide := &Context{Node: n, Opset: e.opset(n), e: e}, sumType(y.Type.DType)
 		c.Forward(func() {
-			wide := c.Op(n.OpType(), build.In(c.cast(c.In(0), onnx.Float32), c.In(1), c.cast(c.In(2), onnx.Float32)), attrs...)
-			c.Replace(0, c.cast(wide, y.Type.DType))
+			sum := c.Op(n.OpType(), build.In(c.cast(c.In(0), wide), c.In(1), c.cast(c.In(2), wide)), n.Proto.GetAttribute()...)
+			c.Replace(0, c.CastTo(sum, y))
 		})
 	}
 }

@@ -89,16 +89,6 @@ type Region struct {
 	extents []int64
 }
 
-// Find finds the region around the loss's output projection. The model must be
-// typed and sorted.
-func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
-	list, err := Projections(m.Graph, loss)
-	if err != nil {
-		return nil, err
-	}
-	return Around(m, list[0])
-}
-
 // Projections are the loss's output projection and, in a step over slices of the batch
 // (Batch), those of the other slices.
 func Projections(g *onnx.Graph, loss *onnx.Value) ([]*onnx.Node, error) {
@@ -118,7 +108,8 @@ func Projections(g *onnx.Graph, loss *onnx.Value) ([]*onnx.Node, error) {
 	return list, nil
 }
 
-// Around finds the region around an output projection of the loss.
+// Around finds the region around an output projection of the loss. The model must be typed
+// and sorted.
 func Around(m *onnx.Model, proj *onnx.Node) (*Region, error) {
 	logits := proj.Outputs[0]
 	dims, ok := logits.Type.Shape.Ints()

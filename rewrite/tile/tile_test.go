@@ -363,3 +363,12 @@ func skipReason(t *testing.T, err error) string {
 	}
 	return skip.What + ": " + skip.Why
 }
+
+// Find finds the region around the loss's output projection.
+func Find(m *onnx.Model, loss *onnx.Value) (*Region, error) {
+	list, err := Projections(m.Graph, loss)
+	if err != nil {
+		return nil, err
+	}
+	return Around(m, list[0])
+}

@@ -1,7 +1,7 @@
 // Package ortversion names the ONNX Runtime that this module is made for, and what
 // follows from it.
 //
-//	Oldest ──── refused below ──▶ … Current … ◀── not tried above ──── Newest
+//	refused │ Oldest … Current … Newest │ opened, but not tried
 //
 // To move to another release, change Current and run the tests: each table
 // that was measured with a release names it, and fails until it is made again.

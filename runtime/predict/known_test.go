@@ -14,11 +14,20 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
+// emptySlice is x3, an empty slice of x, as behind a barrier, of which ONNX Runtime does not know
+// how many elements it has.
+const emptySlice = `  init zero int64[1] = [0]
+  init flat int64[1] = [-1]
+  x1 = Reshape(x, flat)
+  end = Sub(flat, flat)
+  x2 = Slice(x1, zero, end, zero)
+  x3 = Cast(x2) {to=7}
+`
+
 // TestLost: z dies before late is made, of the same extents. Each row says how
 // the value that late is made from comes about from the feeds x [2,4,8],
-// part [2,3,8], last [2,1,8] and numbers s, which are joined with an empty
-// slice of x, as behind a barrier, but so that ONNX Runtime does not know how
-// many they are.
+// part [2,3,8], last [2,1,8] and numbers s, which are joined with emptySlice, so that
+// ONNX Runtime does not know how many they are.
 func TestLost(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -43,13 +52,7 @@ graph g {
   in  last float32[2,1,8]
   in  row float32[2,4,1]
   init k int64[%d] = %s
-  init zero int64[1] = [0]
-  init flat int64[1] = [-1]
-  x1 = Reshape(x, flat)
-  end = Sub(flat, flat)
-  x2 = Slice(x1, zero, end, zero)
-  x3 = Cast(x2) {to=7}
-  s = Concat(k, x3) {axis=0}
+`+emptySlice+`  s = Concat(k, x3) {axis=0}
   z = Exp(x)
   y = ReduceSum(z) {keepdims=0}
   %s
@@ -77,13 +80,7 @@ graph g {
   in  w float32[4,16]
   init k int64[2] = [4, 16]
   init sizes int64[2] = [8, 8]
-  init zero int64[1] = [0]
-  init flat int64[1] = [-1]
-  x1 = Reshape(x, flat)
-  end = Sub(flat, flat)
-  x2 = Slice(x1, zero, end, zero)
-  x3 = Cast(x2) {to=7}
-  s = Concat(k, x3) {axis=0}
+` + emptySlice + `  s = Concat(k, x3) {axis=0}
   g = Reshape(w, s)
   v = Concat(x, x) {axis=1}
   z = Exp(v)
@@ -112,13 +109,7 @@ graph g {
   in  x float16[2,4,8]
   init k int64[3] = [2, 4, 8]
   init sizes int64[2] = [4, 4]
-  init zero int64[1] = [0]
-  init flat int64[1] = [-1]
-  x1 = Reshape(x, flat)
-  end = Sub(flat, flat)
-  x2 = Slice(x1, zero, end, zero)
-  x3 = Cast(x2) {to=7}
-  s = Concat(k, x3) {axis=0}
+` + emptySlice + `  s = Concat(k, x3) {axis=0}
   z = Exp(x)
   y = ReduceSum(z) {keepdims=0}
   r = Reshape(x, s)
@@ -149,14 +140,8 @@ graph g {
   value q float32[8,4]
   value late float32[8,4]
   init k int64[3] = [2, 4, 8]
-  init zero int64[1] = [0]
-  init flat int64[1] = [-1]
   init axes int64[1] = [-1]
-  x1 = Reshape(x, flat)
-  end = Sub(flat, flat)
-  x2 = Slice(x1, zero, end, zero)
-  x3 = Cast(x2) {to=7}
-  s = Concat(k, x3) {axis=0}
+` + emptySlice + `  s = Concat(k, x3) {axis=0}
   r = Reshape(x, s)
   t = Transpose(r) {perm=[2, 1, 0]}
   q = ReduceSumSquare(t, axes) {keepdims=0}
@@ -185,14 +170,8 @@ graph g {
   value a2 float32[2,8,2]
   value b2 float32[2,8,2]
   init k int64[3] = [2, 4, 8]
-  init zero int64[1] = [0]
-  init flat int64[1] = [-1]
   init halves int64[2] = [2, 2]
-  x1 = Reshape(x, flat)
-  end = Sub(flat, flat)
-  x2 = Slice(x1, zero, end, zero)
-  x3 = Cast(x2) {to=7}
-  s = Concat(k, x3) {axis=0}
+` + emptySlice + `  s = Concat(k, x3) {axis=0}
   r = Reshape(x, s)
   t = Transpose(r) {perm=[0, 2, 1]}
   a, b = Split(t, halves) {axis=2}
@@ -224,13 +203,7 @@ func TestMovedTransposeOfAnOutput(t *testing.T) {
 		m, err := onnx.Parse(`model ir=10 opset=20
 graph g {
   in  x float32[2,4,8]
-  init zero int64[1] = [0]
-  init flat int64[1] = [-1]
-  x1 = Reshape(x, flat)
-  end = Sub(flat, flat)
-  x2 = Slice(x1, zero, end, zero)
-  x3 = Cast(x2) {to=7}
-  z = Exp(x)
+` + emptySlice + `  z = Exp(x)
   y = ReduceSum(z) {keepdims=0}
   q = Mul(x, y)
   h = Cast(q) {to=16}
