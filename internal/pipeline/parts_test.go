@@ -299,7 +299,8 @@ func TestMicroBatchesAreChosen(t *testing.T) {
 }
 
 // TestMicroBatchesNotOffered: nodes that take no longer than it takes to start them are
-// not looked at in slices of the batch, nor are those of another device.
+// not looked at in slices of the batch, nor are so many that the search would take far longer than
+// a step, nor those of another device.
 func TestMicroBatchesNotOffered(t *testing.T) {
 	s, _, err := planner.Find("optimal")
 	if err != nil {
@@ -323,6 +324,18 @@ func TestMicroBatchesNotOffered(t *testing.T) {
 	}
 	if offered(small, Options{Provider: ort.CPU}) {
 		t.Error("offered for a step of small nodes")
+	}
+	deep := func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 30, 256, 4, 4000, 256, 8
+	}
+	if offered(deep, Options{Provider: ort.CPU}) {
+		t.Error("offered for a step that a search takes far longer than")
+	}
+	deepAndWide := func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 30, 1024, 16, 4000, 1024, 8
+	}
+	if !offered(deepAndWide, Options{Provider: ort.CPU}) {
+		t.Error("not offered for a step that takes as long as a search")
 	}
 	if offered(large, Options{Provider: ort.CPU, CUDA: true}) || offered(large, Options{Provider: ort.CPU, WebGPU: true}) {
 		t.Error("offered for another device")

@@ -251,10 +251,11 @@ func (p *Planner) offers(s *planner.Solver, choice int) bool {
 }
 
 // A search looks at micro-batches where a node of a slice takes startingFLOPs on average, so
-// that starting it, of the order of 10 µs, is little beside it, and where the slices have
-// mostSliceNodes together at most, which takes a search half a minute. Backward counts as twice
-// the nodes of forward; those of updates are not sliced.
-const startingFLOPs, mostSliceNodes = 8 << 20, 16_000
+// that starting it, of the order of 10 µs, is little beside it, and where the search takes
+// half a minute, for mostSliceNodes of all slices together, or about as long as a step: some
+// 2 ms a node, in which a core computes planningFLOPs. Backward counts as twice the nodes of
+// forward; those of updates are not sliced.
+const startingFLOPs, planningFLOPs, mostSliceNodes = 8 << 20, 256 << 20, 16_000
 
 // slicesPay reports a graph whose step may as well be computed in micro-batches, unless it is
 // so already. A device that is not the CPU takes longer to start a node, and was not measured.
@@ -268,7 +269,10 @@ func (p *Planner) slicesPay() bool {
 			nodes += 3 * slicesOfBatch
 		}
 	}
-	return nodes <= mostSliceNodes && p.Problem().FLOPs() >= nodes*startingFLOPs
+	if nodes > mostSliceNodes {
+		return p.Problem().FLOPs() >= nodes*planningFLOPs
+	}
+	return p.Problem().FLOPs() >= nodes*startingFLOPs
 }
 
 // divides reports that the user asked for parts.
