@@ -258,6 +258,9 @@ func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 	if k == 1 && n.Is("Reshape", "Expand") || k == 0 && n.Is("ConstantOfShape") {
 		return a.shapeOf(n.Outputs[0])
 	}
+	if k == 3 && n.Is("Resize") {
+		return a.sizesOf(n)
+	}
 	if parts := a.shared[v]; parts != nil {
 		return parts[i], nil
 	}
@@ -299,15 +302,39 @@ func (a *applier) readsWhole(n *onnx.Node, k int, v *onnx.Value) bool {
 
 // shapeOf is the shape of one part of v, as a constant.
 func (a *applier) shapeOf(v *onnx.Value) (*onnx.Value, error) {
-	dims, ok := v.Type.Shape.Ints()
+	dims, ok := a.partOf(v)
 	if !ok {
 		return nil, fmt.Errorf("%q: its extents are not static", v.Name)
 	}
-	if c := a.shardingOf(v); c >= 0 {
+	return a.b.Ints(dims...), nil
+}
+
+// partOf are the extents of one part of v, where they are known.
+func (a *applier) partOf(v *onnx.Value) ([]int64, bool) {
+	dims, ok := v.Type.Shape.Ints()
+	if c := a.shardingOf(v); ok && c >= 0 {
 		dims = slices.Clone(dims)
 		dims[c] /= a.parts
 	}
-	return a.b.Ints(dims...), nil
+	return dims, ok
+}
+
+// sizesOf are those that a Resize of a part gives the axes that it names, or all.
+func (a *applier) sizesOf(n *onnx.Node) (*onnx.Value, error) {
+	o := n.Outputs[0]
+	if !n.Has("axes") {
+		return a.shapeOf(o)
+	}
+	dims, ok := a.partOf(o)
+	if !ok {
+		return nil, fmt.Errorf("%q: its extents are not static", o.Name)
+	}
+	var sizes []int64
+	for _, x := range n.Ints("axes") {
+		axis, _ := onnx.Axis(x, rank(o))
+		sizes = append(sizes, dims[axis])
+	}
+	return a.b.Ints(sizes...), nil
 }
 
 // accumulate adds this part's summand to the sum so far.

@@ -20,9 +20,11 @@ package tile
 // sum of it: the mean of a loss divides each slice by that number.
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -157,10 +159,10 @@ func fromAlone(n *onnx.Node, alone map[*onnx.Value]bool, most int64) bool {
 var batchRules = map[string]rule{
 	"Conv": convolve, "ConvTranspose": convolve,
 	"AveragePool": perSample, "MaxPool": perSample, "GlobalAveragePool": perSample, "GlobalMaxPool": perSample,
-	"LpPool": perSample, "Resize": perSample, "DepthToSpace": perSample, "SpaceToDepth": perSample,
-	"InstanceNormalization": perSample,
-	"LayerNormalization":    normalized,
-	"Concat":                joinedAlong, "Split": splitAlong,
+	"LpPool": perSample, "Resize": resized, "DepthToSpace": perSample, "SpaceToDepth": perSample,
+	"InstanceNormalization": perSample, "BatchNormalization": byStatistics,
+	"LayerNormalization": normalized,
+	"Concat":             joinedAlong, "Split": splitAlong,
 	"Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
 }
 
@@ -190,8 +192,12 @@ func lookUp(r *Region, n *onnx.Node) (bool, error) {
 }
 
 // scatter: rows of the batch that are added to a table, as for the gradient of an
-// embedding, are summands of it; ScatterElements along another axis passes the division on.
+// embedding, are summands of it; ScatterElements along another axis passes the division on,
+// and so do places within a part.
 func scatter(r *Region, n *onnx.Node) (bool, error) {
+	if pool := r.poolOf(n.Inputs[1]); pool != nil {
+		return r.scatterWithin(n, pool)
+	}
 	b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2])
 	along := sharding(0)
 	if n.Is("ScatterElements") {
@@ -208,6 +214,52 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 		return false, fmt.Errorf("adds the batch to %q", n.Inputs[0].Name)
 	}
 	return r.set(n.Outputs[0], partialSum)
+}
+
+// poolOf is the MaxPool of the region whose indices a value holds, perhaps in another shape;
+// nil for other values. They count places from the beginning of its input, so those of a part
+// are places within that part.
+func (r *Region) poolOf(v *onnx.Value) *onnx.Node {
+	v = v.Behind(viewOperators...)
+	if n := v.Producer; n != nil && r.in[n] && n.Is("MaxPool") && n.Out(1) == v {
+		return n
+	}
+	return nil
+}
+
+// viewOperators change the shape of their first input alone.
+var viewOperators = []string{"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
+
+// scatterWithin: places of a pool's input, as a list, into zeros as many as its input has. Those
+// of a part are scattered into the zeros of that part.
+func (r *Region) scatterWithin(n, pool *onnx.Node) (bool, error) {
+	table, all := n.Inputs[0].Type.Shape.Elements(), pool.Inputs[0].Type.Shape.Elements()
+	if !n.Is("ScatterElements") || rank(n.Inputs[0]) != 1 || table != all || !isZero(n.Inputs[0]) {
+		return false, errors.New("reads places that count from the beginning of the batch")
+	}
+	if b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2]); b == unknown || c == unknown {
+		return false, nil
+	}
+	return r.setAll([]*onnx.Value{n.Inputs[0], n.Outputs[0]}, 0)
+}
+
+// countsAway says what would take places within a part for places in the batch: who else
+// reads a pool's indices than scatterWithin. It is nil for other values.
+func (r *Region) countsAway(v *onnx.Value) *SkipError {
+	if r.poolOf(v) == nil {
+		return nil
+	}
+	const why = "holds places that count from the beginning of the batch"
+	if v.IsOutput() {
+		return &SkipError{v.Name, why}
+	}
+	for _, u := range v.Uses() {
+		scatters, views := u.Index == 1 && u.Node.Is("ScatterElements"), u.Index == 0 && u.Node.Is(viewOperators...)
+		if !r.in[u.Node] || !scatters && !views {
+			return &SkipError{u.Node.Label(), "reads " + strconv.Quote(v.Name) + ", which " + why}
+		}
+	}
+	return nil
 }
 
 // scattersInto reports a node that adds the batch to a sum over it, which nothing else reads.
@@ -252,6 +304,27 @@ func perSample(r *Region, n *onnx.Node) (bool, error) {
 		}
 		return nil
 	})
+}
+
+// resized: sample by sample, where the batch keeps its extent. The sizes of a part are set
+// per part.
+func resized(r *Region, n *onnx.Node) (bool, error) {
+	from, to := n.Inputs[0].Type.Shape, n.Outputs[0].Type.Shape
+	switch {
+	case from[0] != to[0]:
+		return false, errors.New("resizes the split axis")
+	case n.In(3) != nil && n.Str("keep_aspect_ratio_policy", "stretch") != "stretch":
+		return false, errors.New("its sizes follow from each other")
+	}
+	return perSample(r, n)
+}
+
+// byStatistics: by those that it is given, not by the batch's.
+func byStatistics(r *Region, n *onnx.Node) (bool, error) {
+	if n.Int("training_mode", 0) != 0 {
+		return false, errors.New("normalizes by the statistics of the batch")
+	}
+	return perSample(r, n)
 }
 
 // passes: an axis of the first input is the same axis of every output, either way, if

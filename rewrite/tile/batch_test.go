@@ -18,6 +18,13 @@ type batchCase struct {
 // what reads it is divided since what follows is.
 const laid = "in l int64[4,3]\ninit o int64[4,3] = [0,0,0,0,0,0,0,0,0,0,0,0]\ninit p int64[4,1] = [0,1,2,3]\nids = ScatterND(o, p, l)\nc = Cast(ids) {to=1}\n"
 
+// asList has the places i and the numbers g of a pool as lists, and zeros for them.
+const asList = "init n int64[1] = [-1]\ni1 = Reshape(i, n)\ng1 = Reshape(g, n)\ninit s1 int64[1] = [288]\nz = ConstantOfShape(s1)\n"
+
+// pooled puts the squares of a pool at the places that it picked.
+const pooled = "a = Neg(x)\ny0, i = MaxPool(a) {kernel_shape=[2,2], strides=[2,2]}\ng = Mul(y0, y0)\n" + asList +
+	"d1 = ScatterElements(z, i1, g1) {axis=0}\ninit s int64[4] = [4,2,6,6]\nd = Reshape(d1, s)\n"
+
 // batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
 // through the row's operator.
 var batchCases = []batchCase{
@@ -30,6 +37,12 @@ var batchCases = []batchCase{
 	{row: "GlobalMaxPool", body: "y = GlobalMaxPool(x)", exact: true},
 	{row: "LpPool", body: "y = LpPool(x) {kernel_shape=[2,2]}"},
 	{row: "Resize", body: "init s F[4] = [1,1,2,2]\ny = Resize(x, _, s) {mode=\"nearest\"}", exact: true},
+	{row: "Resize", name: "to sizes", body: "init s int64[4] = [4,2,11,9]\ny = Resize(x, _, _, s) {mode=\"linear\"}"},
+	{row: "Resize", name: "to the sizes of some axes", body: "init s int64[2] = [9,4]\ny = Resize(x, _, _, s) {mode=\"nearest\", axes=[3,0]}"},
+	{row: "BatchNormalization", body: "in a F[2]\nin b F[2]\ninit c F[2] = [0.25,-0.5]\ninit d F[2] = [1,2]\ny = BatchNormalization(x, a, b, c, d)"},
+	{row: "MaxPool", name: "and the gradient at its places", body: pooled + "y = Mul(d, x)", exact: true},
+	{row: "ScatterElements", name: "at places of a pool that may repeat", body: "a = Neg(x)\ny0, i = MaxPool(a) {kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]}\ng = Mul(y0, y0)\n" + asList + "d = ScatterElements(z, i1, g1) {axis=0, reduction=\"add\"}\ninit s int64[4] = [4,2,6,6]\nd4 = Reshape(d, s)\ny = Mul(d4, x)"},
+	{row: "Mul", name: "by a range that is computed whole", body: "init a int64[] = 0\ninit e int64[] = 288\ninit o int64[] = 1\nr = Range(a, e, o)\nf = Cast(r) {to=1}\ninit k int64[4] = [4,2,6,6]\nw = Reshape(f, k)\ny = Mul(x, w)"},
 	{row: "DepthToSpace", body: "init k int64[4] = [4,8,3,3]\nz = Reshape(x, k)\ny = DepthToSpace(z) {blocksize=2}", exact: true},
 	{row: "SpaceToDepth", body: "y = SpaceToDepth(x) {blocksize=2}", exact: true},
 	{row: "InstanceNormalization", body: "in a F[2]\nin b F[2]\ny = InstanceNormalization(x, a, b)"},
@@ -119,6 +132,12 @@ func TestBatchWhole(t *testing.T) {
 		"gathered along it":                        "init i int64[2] = [1,0]\ny = Gather(x, i)",
 		"a softmax along it":                       "y = Softmax(x) {axis=0}",
 		"joined along it":                          "y = Concat(x, x) {axis=0}",
+		"by the batch's statistics":                "in a F[2]\nin b F[2]\ninit c F[2] = [0,0]\ninit d F[2] = [1,1]\ny, m, v = BatchNormalization(x, a, b, c, d) {training_mode=1}",
+		"resized along it":                         "init s F[4] = [2,1,1,1]\ny = Resize(x, _, s) {mode=\"linear\"}",
+		"places in it that are returned":           "y, i = MaxPool(x) {kernel_shape=[2,2]}",
+		"places in it that are counted with":       "a, i = MaxPool(x) {kernel_shape=[2,2]}\nc = Cast(i) {to=1}\ny = Mul(a, c)",
+		"places in it that are gathered from":      pooled + "init o int64[1] = [-1]\nx1 = Reshape(x, o)\np = Gather(x1, i1)\ny1 = Mul(p, g1)\ny2 = Mul(d, x)\nt = ReduceSum(y1) {keepdims=0}\ny = Mul(y2, t)",
+		"places of another list":                   "a, i = MaxPool(x) {kernel_shape=[2,2], strides=[2,2]}\ninit n int64[1] = [-1]\ni1 = Reshape(i, n)\ng1 = Reshape(a, n)\ninit s1 int64[1] = [300]\nz = ConstantOfShape(s1)\ngradient = ScatterElements(z, i1, g1) {axis=0, reduction=\"add\"}\ny = Neg(x)",
 		"no rule":                                  "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=3}\ny = Neg(z)",
 	} {
 		m, _, feeds := batched(t, body)

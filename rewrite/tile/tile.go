@@ -324,7 +324,7 @@ func (r *Region) addMakers() {
 	for added := true; added; {
 		added = false
 		for v, c := range r.shardings {
-			if n := v.Producer; n != nil && c >= 0 && !r.in[n] && r.may(n) && r.big(v) {
+			if n := v.Producer; n != nil && c >= 0 && !r.in[n] && r.may(n) && r.big(v) && !r.staysWhole(n) {
 				r.in[n], added = true, true
 			}
 		}
@@ -332,6 +332,13 @@ func (r *Region) addMakers() {
 			return
 		}
 	}
+}
+
+// staysWhole reports a node that no rule divides and that reads constants alone, as Range does:
+// what it makes is cut where it is read.
+func (r *Region) staysWhole(n *onnx.Node) bool {
+	reads := func(v *onnx.Value) bool { return v != nil && v.Constant() == nil }
+	return r.ruleOf(n) == nil && len(n.Captures) == 0 && !slices.ContainsFunc(n.Inputs, reads)
 }
 
 // addBetween takes in the nodes that lie on a way from the region back into it:
@@ -446,6 +453,9 @@ func unranked(n *onnx.Node) *onnx.Value {
 func (r *Region) check() error {
 	for _, n := range r.Nodes {
 		for _, o := range n.Returns() {
+			if away := r.countsAway(o); away != nil {
+				return away
+			}
 			switch r.shardingOf(o) {
 			case unknown:
 				return &SkipError{n.Label(), "unclear how its output is split"}
