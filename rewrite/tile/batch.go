@@ -161,7 +161,7 @@ var batchRules = map[string]rule{
 	"AveragePool": perSample, "MaxPool": perSample, "GlobalAveragePool": perSample, "GlobalMaxPool": perSample,
 	"LpPool": perSample, "Resize": resized, "DepthToSpace": perSample, "SpaceToDepth": perSample,
 	"InstanceNormalization": perSample, "BatchNormalization": byStatistics,
-	"LayerNormalization": normalized,
+	"LayerNormalization": normalized, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat":             joinedAlong, "Split": splitAlong,
 	"Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
 }
@@ -370,6 +370,40 @@ func normalized(r *Region, n *onnx.Node) (bool, error) {
 	return r.passes(n, func(a int64) error {
 		if a >= axisOf(n, -1, n.Inputs[0]) {
 			return fmt.Errorf("works along the split axis")
+		}
+		return nil
+	})
+}
+
+// alongOwn: what works along its own axis, the last where none is given.
+func alongOwn(r *Region, n *onnx.Node) (bool, error) {
+	return r.passes(n, func(a int64) error {
+		if a == axisOf(n, -1, n.Inputs[0]) {
+			return errors.New("works along the split axis")
+		}
+		return nil
+	})
+}
+
+// cumulated: CumSum, along another axis that is constant.
+func cumulated(r *Region, n *onnx.Node) (bool, error) {
+	axis, err := constants(n.Inputs[1])
+	if err != nil {
+		return false, fmt.Errorf("its axis %w", err)
+	}
+	return r.passes(n, func(a int64) error {
+		if len(axis) != 1 || isAxis(axis[0], n.Inputs[0], int(a)) {
+			return errors.New("sums along the split axis")
+		}
+		return nil
+	})
+}
+
+// triangle: Trilu, of the last two axes.
+func triangle(r *Region, n *onnx.Node) (bool, error) {
+	return r.passes(n, func(a int64) error {
+		if int(a) >= rank(n.Inputs[0])-2 {
+			return errors.New("cuts a triangle along the split axis")
 		}
 		return nil
 	})

@@ -47,6 +47,9 @@ var batchCases = []batchCase{
 	{row: "SpaceToDepth", body: "y = SpaceToDepth(x) {blocksize=2}", exact: true},
 	{row: "InstanceNormalization", body: "in a F[2]\nin b F[2]\ny = InstanceNormalization(x, a, b)"},
 	{row: "LayerNormalization", body: "in a F[6]\ny = LayerNormalization(x, a)"},
+	{row: "TopK", body: "init k int64[1] = [2]\nv, i = TopK(x, k) {axis=3}\nc = Cast(i) {to=1}\ny = Mul(v, c)", exact: true},
+	{row: "CumSum", body: "init a int64[] = -1\ny = CumSum(x, a)"},
+	{row: "Trilu", body: "init k int64[] = 1\ny = Trilu(x, k)"},
 	{row: "Concat", body: "z = Neg(x)\ny = Concat(x, z) {axis=1}", exact: true},
 	{row: "Split", body: "y, z = Split(x) {axis=1, num_outputs=2}\nloss2 = ReduceSum(z) {keepdims=0}", exact: true},
 	{row: "Reshape", body: "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[2] = [2,144]\nb = Reshape(a, k)\nin w F[4,108]\ninit j int64[2] = [144,3]\nc = Reshape(w, j)\ngradient = MatMul(b, c)\ny = Neg(x)", exact: true},
@@ -138,7 +141,10 @@ func TestBatchWhole(t *testing.T) {
 		"places in it that are counted with":       "a, i = MaxPool(x) {kernel_shape=[2,2]}\nc = Cast(i) {to=1}\ny = Mul(a, c)",
 		"places in it that are gathered from":      pooled + "init o int64[1] = [-1]\nx1 = Reshape(x, o)\np = Gather(x1, i1)\ny1 = Mul(p, g1)\ny2 = Mul(d, x)\nt = ReduceSum(y1) {keepdims=0}\ny = Mul(y2, t)",
 		"places of another list":                   "a, i = MaxPool(x) {kernel_shape=[2,2], strides=[2,2]}\ninit n int64[1] = [-1]\ni1 = Reshape(i, n)\ng1 = Reshape(a, n)\ninit s1 int64[1] = [300]\nz = ConstantOfShape(s1)\ngradient = ScatterElements(z, i1, g1) {axis=0, reduction=\"add\"}\ny = Neg(x)",
-		"no rule":                                  "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=3}\ny = Neg(z)",
+		"the largest along it":                     "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=0}\ny = Neg(z)",
+		"summed along it":                          "init a int64[] = -4\ny = CumSum(x, a)",
+		"a triangle along it":                      "init s int64[2] = [4,72]\nz = Reshape(x, s)\ny = Trilu(z)",
+		"no rule":                                  "y = MeanVarianceNormalization(x)",
 	} {
 		m, _, feeds := batched(t, body)
 		before := m.Text()
