@@ -162,7 +162,7 @@ var batchRules = map[string]rule{
 	"LpPool": perSample, "Resize": resized, "DepthToSpace": perSample, "SpaceToDepth": perSample,
 	"InstanceNormalization": perSample, "BatchNormalization": byStatistics,
 	"LayerNormalization": normalized, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
-	"Concat":             joinedAlong, "Split": splitAlong,
+	"Concat": joinedAlong, "Split": splitAlong,
 	"Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
 }
 
