@@ -37,9 +37,9 @@ const balance = 16
 
 // rows computes next values in slices, or reports why not.
 func (p *preparation) rows(*runtime.Engine) error {
-	if why, err := p.scaleLoss(); why != "" || err != nil {
-		p.reportParts("rows", 1, 0, []*tile.SkipError{{What: "updates", Why: "no loss scaling: " + why}})
-		return err
+	if p.unscaled != "" {
+		p.reportParts("rows", 1, 0, []*tile.SkipError{{What: "updates", Why: "no loss scaling: " + p.unscaled}})
+		return nil
 	}
 	types, a, forward, err := p.sides()
 	if err != nil {

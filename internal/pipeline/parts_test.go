@@ -15,6 +15,7 @@ import (
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/rewrite/optim"
+	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
@@ -190,6 +191,71 @@ func testMicroBatches(t *testing.T, kind string) {
 			before = none.peaks[0]
 		}
 	}
+}
+
+// TestPartsInFloat16: the gradients of each slice are scaled in float16, not their sum, in which
+// small ones are missing: here the loss is so small that without a scale all of a slice's are
+// zeros. A file that is in parts already is not scaled, and says so, where that would be late.
+func TestPartsInFloat16(t *testing.T) {
+	e := engine(t)
+	m := tinyLoss(t)
+	half := Options{OptLevel: 1, Precision: &precision.Options{To: onnx.Float16, Provider: "cpu"}}
+	want := runPlanned(t, e, m, Options{OptLevel: 1}, "none")
+	for _, d := range []Divisions{{}, {Chunk: Parts(4)}, {Batch: Parts(4)}, {Batch: Parts(2), Chunk: Parts(2)}} {
+		o := half
+		o.Divisions = d
+		got := runPlanned(t, e, m, o, "none")
+		for name := range want.outputs {
+			if d := farthest(want.outputs[name], got.outputs[name]); !(d <= 0.01) {
+				t.Errorf("%+v: output %s differs by %g of its largest magnitude", o.Divisions, name, d)
+			}
+		}
+	}
+	parts := inParts(t, e, m, Options{OptLevel: 1, Provider: ort.CPU, Threads: 2, Divisions: Divisions{Batch: Parts(4)}}, "none")
+	half.Provider, half.Threads = ort.CPU, 2
+	if why := inParts(t, e, parts.Model, half, "none").unscaled(); !strings.Contains(why, "in parts already") {
+		t.Errorf("in parts as given: the loss is not scaled since %q", why)
+	}
+}
+
+func inParts(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy string) *File {
+	t.Helper()
+	return plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan(strategy, 0) })
+}
+
+// tinyLoss is a step of tokens x, whose loss is the mean over tokens that weigh little.
+func tinyLoss(t *testing.T) *onnx.Model {
+	t.Helper()
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in x float32[8,4,16]
+  in l int64[8,4,1]
+  in s float32[8,4,1]
+  init w float32[16,32] = [` + strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 16*32/4), ",") + `]
+  init v float32[32,64] = [` + strings.TrimSuffix(strings.Repeat("-0.25,0.5,0.25,0.125,", 32*64/4), ",") + `]
+  init tiny float32[] = 0.01
+  init large float32[] = 50
+  y = Mul(x, large)
+  h = MatMul(y, w)
+  a = Tanh(h)
+  z = MatMul(a, v)
+  p = LogSoftmax(z) {axis=-1}
+  q = GatherElements(p, l) {axis=2}
+  weight = Mul(s, tiny)
+  d = Mul(q, weight)
+  c = Mul(d, weight)
+  loss = ReduceMean(c) {keepdims=0}
+  out loss float32[]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := grad.Differentiate(m, grad.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	m.SetMetadata(VersionKey, "test")
+	return m
 }
 
 // TestLayersOfMicroBatches: each micro-batch has the layers of the whole graph, so a plan by

@@ -59,11 +59,16 @@ var passes = []pass{
 	{name: "drop", doc: "takes outputs off the graph, and what only they needed",
 		after: []string{"find roles"}, why: "the roles of outputs that go are forgotten",
 		asked: func(o *Options) bool { return len(o.DropOutputs) > 0 }, run: (*preparation).drop},
+	{name: "scale", doc: "scales the loss of a step that float16 computes in parts",
+		after: []string{"find roles", "drop"}, why: "outputs beside the gradients may forbid it",
+		asked: func(o *Options) bool {
+			return o.Precision.Scales() && (o.Batch != Division{} || o.Rows != Division{} || o.Chunk != Division{})
+		}, run: (*preparation).scale},
 	{name: "batch", doc: "computes forward and backward over slices of the batch",
-		after: []string{"scatter", "drop"}, why: "what is divided along the batch has more scatters, and outputs that stay are joined",
+		after: []string{"scatter", "drop", "scale"}, why: "what is divided along the batch has more scatters, outputs that stay are joined, and the gradients of a slice are to be scaled, not their sum",
 		asked: func(o *Options) bool { return o.Batch != Division{} }, run: (*preparation).batch},
 	{name: "rows", doc: "computes updates of the largest parameters in slices",
-		after: []string{"scatter", "drop"}, why: "an output that stays would need its gradient whole",
+		after: []string{"scatter", "drop", "scale"}, why: "an output that stays would need its gradient whole, and a sum of it for loss scaling is taken in slices too",
 		asked: func(o *Options) bool { return o.Rows != Division{} }, run: (*preparation).rows},
 	{name: "chunk", doc: "computes the loss over slices of the tokens",
 		after: []string{"batch", "rows"}, why: "each micro-batch has a loss, and updates take from the loss what a slice of it is computed from",
@@ -112,6 +117,8 @@ type preparation struct {
 	Variant
 	// found are the roles in the graph as it was given.
 	found *step.Roles
+	// unscaled says why the loss is not scaled, where it was to be before it is divided.
+	unscaled string
 }
 
 // Prepare runs the passes on a copy of the model and analyzes it. The model

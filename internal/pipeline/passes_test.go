@@ -55,7 +55,8 @@ func TestEveryPassLeavesAValidGraph(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is for CUDA alone, and what the first would leave nothing of.
-	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, Divisions: Divisions{Batch: Parts(2)}, WebGPU: true, After: o.After}
+	o = Options{Provider: ort.CPU, CUDA: true, OptLevel: 1, Threads: 1, Divisions: Divisions{Batch: Parts(2)}, WebGPU: true, After: o.After,
+		Precision: &precision.Options{To: onnx.Float16, Provider: "cuda"}}
 	if p, err = NewPlanner(engine(t), trainingGraph(t, "gpt2", wideGPT), o); err != nil {
 		t.Fatal(err)
 	}

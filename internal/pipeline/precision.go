@@ -109,8 +109,9 @@ func (p *preparation) precise(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.roles == nil {
-		p.roles = o.Roles
+	p.noteRoles(o)
+	if p.unscaled != "" {
+		r.Report.Skipped = slices.Insert(r.Report.Skipped, 0, rewrite.Skip{What: precision.ScaleInput, Why: p.unscaled})
 	}
 	if err := p.Model.SetJSON(PrecisionKey, howPrecise(o, r)); err != nil {
 		return err
@@ -133,20 +134,27 @@ func (p *preparation) conversion() (precision.Options, error) {
 	o.Dims = p.Options.Dims
 	o.Roles = &a.Roles
 	o.Provider = cmp.Or(o.Provider, kernels.CPU)
+	o.NoScale = o.NoScale || p.unscaled != ""
 	return o, nil
 }
 
-// scaleLoss scales the loss ahead of the conversion where the type wants it, and says
-// why it does not.
-func (p *preparation) scaleLoss() (why string, err error) {
-	if !p.Options.Precision.Scales() {
-		return "", nil
-	}
+// scale scales the loss ahead of the conversion, and of what divides the step: of a step in
+// parts, the sum of their gradients could be scaled, too, and those of a part be lost before.
+func (p *preparation) scale(*runtime.Engine) error {
 	o, err := p.conversion()
 	if err != nil {
-		return "", err
+		return err
 	}
-	return precision.ScaleLoss(p.Model, o)
+	p.noteRoles(o)
+	p.unscaled, err = precision.ScaleLoss(p.Model, o)
+	return err
+}
+
+// noteRoles keeps those that were found in a graph that does not name them.
+func (p *preparation) noteRoles(o precision.Options) {
+	if _, ours := p.Model.Metadata(step.RolesKey); !ours && p.roles == nil {
+		p.roles = o.Roles
+	}
 }
 
 // cpuEngine is the engine where ONNX Runtime's CPU provider can tell what it

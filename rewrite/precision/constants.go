@@ -2,8 +2,8 @@ package precision
 
 // Constants that half cannot hold. A mask of -3.4e38 stands for "nothing" and
 // becomes half the lowest finite number, so that adding a score to it does not
-// overflow. Other large constants, and a scalar such as 1e-12, which would
-// vanish, keep what they go into in float32.
+// overflow. Other large constants, and those that hold nothing but numbers such as 1e-12, which
+// would vanish, keep what they go into in float32.
 
 import (
 	"math"
@@ -49,12 +49,18 @@ func (p *pass) fitOf(v *onnx.Value) *fit {
 		return nil
 	}
 	largest, smallest := p.limits()
+	most := 0.0
 	for _, x := range data {
-		a := math.Abs(x)
-		if a > largest && !math.IsInf(x, 0) || len(data) == 1 && a > 0 && a < smallest {
-			p.unfits[v] = &fit{x}
-			break
+		if math.IsInf(x, 0) || math.Abs(x) > math.Abs(most) {
+			most = x
 		}
+		if math.Abs(x) > largest && !math.IsInf(x, 0) {
+			p.unfits[v] = &fit{x}
+			return p.unfits[v]
+		}
+	}
+	if most != 0 && math.Abs(most) < smallest {
+		p.unfits[v] = &fit{most}
 	}
 	return p.unfits[v]
 }

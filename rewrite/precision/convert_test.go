@@ -167,6 +167,7 @@ init w float32[4,4] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7]
 init nothing float32[] = [-3.4028235e38]
 init tiny float32[] = [1e-12]
 init big float32[] = [100000]
+init each float32[4] = [3e-9, -2e-9, 0, 1e-9]
 a = MatMul(x, w)
 b = Where(hide, nothing, a)
 c = Softmax(b) {axis=-1}
@@ -175,7 +176,10 @@ e = Add(d, tiny)
 f = MatMul(e, w)
 g = Mul(f, big)
 h = Mul(g, tiny)
-y = MatMul(h, w)
+i = MatMul(h, w)
+j = Mul(c, each)
+k = Mul(j, big)
+y = Add(i, k)
 out y float32[2,4]`
 	feeds := map[string]runtime.Tensor{
 		"x":    runtime.FromFloat32s([]float32{0, 0.1, -0.1, 0.05, 0.2, -0.2, 0.1, 0}, 2, 4),
@@ -199,7 +203,7 @@ out y float32[2,4]`
 		if !strings.HasPrefix(reported["nothing"], "clamped") {
 			t.Errorf("%s: the mask: %v", to, reported)
 		}
-		if kept := reported["tiny"] != "" && reported["big"] != ""; kept != (to == onnx.Float16) {
+		if kept := reported["tiny"] != "" && reported["big"] != "" && reported["each"] != ""; kept != (to == onnx.Float16) {
 			t.Errorf("%s: %v", to, reported)
 		}
 	}

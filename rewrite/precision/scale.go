@@ -26,6 +26,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
@@ -74,6 +75,10 @@ func (p *pass) scale() error {
 	backward := map[*onnx.Node]bool{}
 	for _, n := range p.backward() {
 		backward[n] = true
+	}
+	if slices.ContainsFunc(p.leadTo(places, backward), inParts) { // what these lose in a half type is lost before the sum is scaled
+		p.unscaled("the step is in parts already, and only the sum of their gradients could be scaled: give the graph without them, with --micro-batches or --chunk-loss, or use bf16")
+		return nil
 	}
 	scale := p.g.AddInput(ScaleInput, onnx.TensorOf(onnx.Float32, onnx.StaticShape()))
 	for _, c := range places {
@@ -138,6 +143,19 @@ func (p *pass) inRows() bool {
 	return slices.ContainsFunc(p.g.Nodes, func(n *onnx.Node) bool { return n.MadeBy("rows") })
 }
 
+// leadTo are the nodes of backward that places are made by.
+func (p *pass) leadTo(places []place, backward map[*onnx.Node]bool) []*onnx.Node {
+	values := make([]*onnx.Value, len(places))
+	for i, c := range places {
+		values[i] = c.value
+	}
+	nodes := step.DependenciesOf(p.g).Backward(needed, values...).Nodes()
+	return slices.DeleteFunc(nodes, func(n *onnx.Node) bool { return !backward[n] })
+}
+
+// inParts reports a node that computes for a slice of the batch or of the tokens (package tile).
+func inParts(n *onnx.Node) bool { return n.MadeBy("batch") || n.MadeBy("chunk") }
+
 // ScaleLoss is the part of Apply that scales the loss, for a pass between the two that
 // is to see it: one that computes updates in slices takes the sum of a gradient in
 // slices, too. It says why there is no scaling, or nothing. Apply finds it done.
@@ -168,9 +186,19 @@ func (p *pass) isScaled() bool {
 // of that are scalars.
 func (p *pass) keepScaled() {
 	p.report.Scaled = true
+	force := func(n *onnx.Node) { p.forced[n] = "loss scaling" }
 	for _, n := range p.g.Nodes {
 		if n.MadeBy(scalePass) || n.MadeBy(optim.Pass) && n.Is("Where") {
-			p.forced[n] = "loss scaling"
+			force(n)
+		}
+	}
+	for _, u := range p.g.Value(ScaleInput).Uses() { // those of slices, too, which other passes made
+		force(u.Node)
+		if !u.Node.Is("Reciprocal") {
+			continue
+		}
+		for _, w := range u.Node.Outputs[0].Uses() {
+			force(w.Node)
 		}
 	}
 }
