@@ -35,14 +35,10 @@ const batchPass = "batch"
 // Batch finds the region that the feeds lead through, each divided along its first axis.
 // The model must be typed and sorted.
 func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
-	r, err := batchRegion(m, feeds, false)
-	if err == nil {
+	if r, err := batchRegion(m, feeds, false); err == nil {
 		return r, nil
 	}
-	if r, again := batchRegion(m, feeds, true); again == nil {
-		return r, nil
-	}
-	return nil, err
+	return batchRegion(m, feeds, true) // which comes further, so what it meets is the reason
 }
 
 // batchRegion is Batch; counts: what countedWhole finds stays out of the region.
@@ -163,7 +159,7 @@ var batchRules = map[string]rule{
 	"InstanceNormalization": perSample, "BatchNormalization": byStatistics,
 	"LayerNormalization": normalized, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat": joinedAlong, "Split": splitAlong,
-	"Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
+	"Slice": cutOrFirst, "Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
 }
 
 // lookUp: Gather by divided indices from a table that is read whole, or from divided
@@ -255,7 +251,7 @@ func (r *Region) countsAway(v *onnx.Value) *SkipError {
 	}
 	for _, u := range v.Uses() {
 		scatters, views := u.Index == 1 && u.Node.Is("ScatterElements"), u.Index == 0 && u.Node.Is(viewOperators...)
-		if !r.in[u.Node] || !scatters && !views {
+		if !r.in[u.Node] || !scatters && !views && r.shardingOf(u.Node.Outputs[0]) != replicated {
 			return &SkipError{u.Node.Label(), "reads " + strconv.Quote(v.Name) + ", which " + why}
 		}
 	}
@@ -294,6 +290,22 @@ func timesZero(n *onnx.Node) bool {
 		return false
 	}
 	return slices.ContainsFunc(n.Inputs, (*onnx.Value).IsZero)
+}
+
+// cutOrFirst: Slice along another axis, or the first of a list, which zeros wait for: each part
+// takes its own.
+func cutOrFirst(r *Region, n *onnx.Node) (bool, error) {
+	if r.shardingOf(n.Inputs[0]) == 0 && rank(n.Inputs[0]) == 1 && n.Outputs[0].Type.Shape[0].Is(1) && onlyTimesZero(n.Outputs[0]) {
+		if from, err := constants(n.Inputs[1]); err == nil && len(from) == 1 && from[0] == 0 {
+			return r.set(n.Outputs[0], replicated)
+		}
+	}
+	return cutOther(r, n)
+}
+
+// onlyTimesZero reports a value whose elements count for nothing.
+func onlyTimesZero(v *onnx.Value) bool {
+	return !v.IsOutput() && !slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !timesZero(u.Node) })
 }
 
 // perSample: the first axis passes to every output; other inputs are read whole.

@@ -65,10 +65,27 @@ func elementwise(r *Region, n *onnx.Node) (bool, error) {
 			}
 		}
 	}
-	if axis == unknown {
+	switch {
+	case axis == unknown && r.samePart(n):
+		return r.set(out, replicated)
+	case axis < 0:
 		return false, nil
 	}
 	return r.broadcast(n, n.Inputs, axis)
+}
+
+// samePart reports that every part makes the same of n: of what each of them has whole, and of
+// constants.
+func (r *Region) samePart(n *onnx.Node) bool {
+	some := false
+	for _, v := range n.Reads() {
+		if r.shardingOf(v) == replicated {
+			some = true
+		} else if v.Constant() == nil {
+			return false
+		}
+	}
+	return some
 }
 
 // broadcast divides the output of a node along an axis, and the first of its inputs along
@@ -107,6 +124,9 @@ func aligned(in, out *onnx.Value, axis sharding) sharding {
 func (r *Region) setInput(n *onnx.Node, k int, c sharding) (bool, error) {
 	v := n.Inputs[k]
 	if c == replicated {
+		if r.shardingOf(v) == replicated {
+			return false, nil
+		}
 		if v.Producer != nil && r.in[v.Producer] {
 			return false, fmt.Errorf("reads %q whole", v.Name)
 		}

@@ -457,6 +457,10 @@ func (r *Region) check() error {
 				return away
 			}
 			switch r.shardingOf(o) {
+			case replicated:
+				if o.IsOutput() || slices.ContainsFunc(o.Uses(), func(u onnx.Use) bool { return !r.in[u.Node] }) {
+					return &SkipError{n.Label(), "is made anew in each part, and needed beside them"}
+				}
 			case unknown:
 				return &SkipError{n.Label(), "unclear how its output is split"}
 			case partialSum:
