@@ -102,7 +102,7 @@ func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 	out.Size = inOrder(buffers)
 	out.take(buffers)
 	large, _ := slices.BinarySearchFunc(buffers, out.Peak/packLarge, func(b *packed, least int64) int { return cmp.Compare(least, b.size) })
-	small := out.Size - stack(buffers[:large], new(int)) // what the others add
+	small := out.Size - stackAll(buffers[:large], new(int)) // what the others add
 	peak := peakOf(buffers[:large], len(out.Offset))
 	for _, r := range rounds {
 		enough := out.Peak + out.Peak/r.share
@@ -110,7 +110,7 @@ func (s SlabSetup) pack(requests []Request, rounds ...packRound) Slab {
 			break
 		}
 		search(buffers[:large], peak, max(peak, enough-small), min(r.work, packOrders*large*large))
-		if height := stack(buffers, new(int)); height < out.Size {
+		if height := stackAll(buffers, new(int)); height < out.Size {
 			out.Size = height
 			out.take(buffers)
 		}
@@ -160,7 +160,7 @@ func inOrder(buffers []*packed) int64 {
 		slices.SortFunc(list, func(a, b *packed) int {
 			return cmp.Or(cmp.Compare(b.size, a.size), then(a, b), cmp.Compare(a.from, b.from))
 		})
-		return list, stack(list, new(int))
+		return list, stackAll(list, new(int))
 	}
 	long, low := sorted(func(a, b *packed) int { return cmp.Compare(b.to-b.from, a.to-a.from) })
 	made, height := sorted(func(*packed, *packed) int { return 0 })
@@ -169,7 +169,7 @@ func inOrder(buffers []*packed) int64 {
 		return height
 	}
 	copy(buffers, long)
-	return stack(buffers, new(int)) // else they lie as in made
+	return stackAll(buffers, new(int)) // else they lie as in made
 }
 
 // A packing is a search: for places below a limit that all buffers have.
@@ -437,4 +437,77 @@ func stack(buffers []*packed, work *int) int64 {
 		height = max(height, at+b.size)
 	}
 	return height
+}
+
+// stackAll is stack for many buffers, most of which do not live long: each is compared with those
+// alone that lie in a stretch of time which it lives in.
+func stackAll(buffers []*packed, work *int) int64 {
+	end := 0
+	for _, b := range buffers {
+		end = max(end, b.to)
+	}
+	var levels []stretches
+	for _, parts := range []int{stretchParts, stretchParts / 8} {
+		if half := end / parts / 2; half >= stretchLeast {
+			levels = append(levels, stretches{half, make([][]lying, end/half+1)})
+		}
+	}
+	levels = append(levels, stretches{end + 1, make([][]lying, 1)})
+	height := int64(0)
+	for _, b := range buffers {
+		k := slices.IndexFunc(levels, func(l stretches) bool { return b.to-b.from <= l.half })
+		l := &levels[k]
+		var asked int
+		b.offset, asked = lowest(l.lie[b.from/l.half], b)
+		*work -= asked + packSort
+		height = max(height, b.offset+b.size)
+		is := lying{int32(b.from), int32(b.to), b.offset, b.offset + b.size}
+		for k := range levels {
+			levels[k].add(is)
+		}
+	}
+	return height
+}
+
+// stretchParts is how many stretches there are of the shortest, and stretchLeast half of what is
+// worth one, in allocations.
+const stretchParts, stretchLeast = 64, 16
+
+// stretches divide time: the k-th begins at the k-th multiple of half and is twice as long, so
+// what lives no longer than half lies in one of them.
+type stretches struct {
+	half int
+	lie  [][]lying // in each, by their starts
+}
+
+// A lying buffer is a span without what a search asks of it.
+type lying struct {
+	from, to   int32
+	start, end int64
+}
+
+// add has a buffer lie in all stretches that it lives in.
+func (l *stretches) add(b lying) {
+	for k := max(0, int(b.from)/l.half-1); k < len(l.lie) && k*l.half < int(b.to); k++ {
+		if int(b.from) < (k+2)*l.half {
+			at, _ := slices.BinarySearchFunc(l.lie[k], b.start, func(o lying, start int64) int { return cmp.Compare(o.start, start) })
+			l.lie[k] = slices.Insert(l.lie[k], at, b)
+		}
+	}
+}
+
+// lowest is the lowest place that is free while a buffer lives, between those that lie there by
+// their starts, and how many of them were asked.
+func lowest(lie []lying, b *packed) (at int64, asked int) {
+	for i := range lie {
+		o := &lie[i]
+		if int(o.from) >= b.to || b.from >= int(o.to) || o.end <= at {
+			continue
+		}
+		if o.start-at >= b.size {
+			return at, i
+		}
+		at = o.end
+	}
+	return at, len(lie)
 }

@@ -172,6 +172,38 @@ func TestPackSlices(t *testing.T) {
 	}
 }
 
+// TestStackAll: buffers lie where each would if it were compared with all before it, and those
+// of a long step, which hardly live, are compared with few.
+func TestStackAll(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	stacked := func(requests []Request, by func([]*packed, *int) int64) (offsets []int64, height int64, pairs int) {
+		_, buffers := HostSlab.lifetimes(requests)
+		slices.SortStableFunc(buffers, func(a, b *packed) int { return int(b.size - a.size) })
+		height = by(buffers, &pairs)
+		for _, b := range buffers {
+			offsets = append(offsets, b.offset)
+		}
+		return offsets, height, -pairs
+	}
+	for try := range 60 {
+		requests := someRequests(r, 1+r.IntN(3000))
+		want, high, _ := stacked(requests, stack)
+		got, height, _ := stacked(requests, stackAll)
+		if !slices.Equal(got, want) || height != high {
+			t.Fatalf("try %d: %d buffers lie elsewhere: height %d, want %d", try, len(want), height, high)
+		}
+	}
+	requests := inSlices(48, 8)
+	want, high, all := stacked(requests, stack)
+	got, height, few := stacked(requests, stackAll)
+	if !slices.Equal(got, want) || height != high {
+		t.Errorf("height %d, want %d, in the same places", height, high)
+	}
+	if t.Logf("%d buffers, %d pairs for %d", len(want), few, all); few > all/2 {
+		t.Errorf("%d pairs compared, all are %d", few, all)
+	}
+}
+
 // inSlices is what a stack of layers asks for over slices of its batch: forward keeps some of
 // a layer's values, backward computes the others again, and each weight's sum so far goes on
 // in another buffer.
