@@ -37,18 +37,32 @@ type deferred struct {
 // returns control edges against them, worst first; those of equal gain (the layers
 // of a stack) in one batch.
 func (ix *index) deferrals(order []int, sim *liveSim) [][]ControlEdge {
+	return once(ix.deferred, hashOf(order, false), func() [][]ControlEdge { return ix.findDeferrals(order, sim) })
+}
+
+// once is what a function returns, called at the first time that a key is asked for.
+func once[K comparable, T any](known map[K]T, key K, find func() T) T {
+	found, ok := known[key]
+	if !ok {
+		found = find()
+		known[key] = found
+	}
+	return found
+}
+
+func (ix *index) findDeferrals(order []int, sim *liveSim) [][]ControlEdge {
 	sim.run(order)
 	n := len(order)
 	place := places(order)
 	lastRead := ix.lastReads(order)
 	var found []deferred
-	start := make([]int, n)
+	start, seen := make([]int, n), make([]int, len(ix.root))
 	for pos := range order {
 		start[pos] = ix.stretch(order, start, pos)
 		if pos-start[pos] >= ix.tune.deferralOps {
 			continue
 		}
-		if d, ok := ix.deferral(order, place, lastRead, sim, start[pos], pos); ok {
+		if d, ok := ix.deferral(order, place, lastRead, seen, sim, start[pos], pos); ok {
 			found = append(found, d)
 		}
 	}
@@ -108,8 +122,9 @@ func (ix *index) stretch(order, start []int, pos int) int {
 // deferral looks at the stretch of an order between two places: what running it
 // as soon as its inputs are there would free, and what edge that takes. False
 // where it is not worth a control edge. place holds each operator's place in the
-// order, lastRead the last place that reads each root.
-func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to int) (deferred, bool) {
+// order, lastRead the last place that reads each root, and seen, by root, one more than the last
+// place of the stretch that it was looked at for: stretches come by that.
+func (ix *index) deferral(order, place, lastRead, seen []int, sim *liveSim, from, to int) (deferred, bool) {
 	ready := -1
 	for pos := from; pos <= to; pos++ {
 		for _, v := range ix.reads[order[pos]] {
@@ -125,7 +140,6 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 		return deferred{}, false
 	}
 	var gain int64
-	seen := make(map[int]bool)
 	vals := ix.p.Graph.Values
 	for pos := from; pos <= to; pos++ {
 		for _, v := range ix.reads[order[pos]] {
@@ -133,14 +147,14 @@ func (ix *index) deferral(order, place, lastRead []int, sim *liveSim, from, to i
 			if made < 0 || place[made] >= from {
 				continue
 			}
-			if r := ix.root[v]; !seen[r] && vals[r].Kind == ortmodel.Inner && ix.producer[r] >= 0 && lastRead[r] >= from && lastRead[r] <= to {
-				seen[r] = true
+			if r := ix.root[v]; seen[r] <= to && vals[r].Kind == ortmodel.Inner && ix.producer[r] >= 0 && lastRead[r] >= from && lastRead[r] <= to {
+				seen[r] = to + 1
 				gain += vals[r].Bytes
 			}
 		}
 		for _, v := range ix.outs[order[pos]] {
-			if r := ix.root[v]; !seen[r] && vals[r].Kind != ortmodel.Bound && ix.producer[r] >= 0 && place[ix.producer[r]] >= from && lastRead[r] > to {
-				seen[r] = true
+			if r := ix.root[v]; seen[r] <= to && vals[r].Kind != ortmodel.Bound && ix.producer[r] >= 0 && place[ix.producer[r]] >= from && lastRead[r] > to {
+				seen[r] = to + 1
 				gain -= vals[r].Bytes
 			}
 		}

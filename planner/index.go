@@ -51,8 +51,14 @@ type index struct {
 	wanted [][]int
 	// weighed are the peaks of the orders tried for them.
 	weighed map[weighing]weight
-	// kindsOf groups the droppable roots: see kinds.
-	kindsOf [][]int
+	// deferred are the control edges that deferrals finds for an order, by its hash, and inverting
+	// those of inversions, by the hashes of the wanted order and of the one that runs.
+	deferred  map[uint64][][]ControlEdge
+	inverting map[[2]uint64][][]ControlEdge
+	// leastKept is what leastKeep returns.
+	leastKept []bool
+	// kindsOf groups the droppable roots, and opKindsOf the operators: see kinds.
+	kindsOf, opKindsOf [][]int
 	// exploredAs is the result of the search behind optimal.
 	exploredAs  *explorer
 	exploreOnce sync.Once
@@ -90,6 +96,7 @@ func newIndex(p *Problem, keepViewed bool) *index {
 	ix := &index{
 		p: p, tune: p.tuning(), flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
 		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv), weighed: map[weighing]weight{},
+		deferred: map[uint64][][]ControlEdge{}, inverting: map[[2]uint64][][]ControlEdge{},
 	}
 	for v := range ix.producer {
 		ix.producer[v], ix.root[v] = ortmodel.None, v

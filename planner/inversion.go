@@ -19,6 +19,11 @@ import (
 // inversions returns two batches of control edges: against the peak with only the
 // boundaries kept, and against the plain peak.
 func (ix *index) inversions(w *lazyWalk, order []int, sim *liveSim) [][]ControlEdge {
+	key := [2]uint64{w.hash, hashOf(order, false)}
+	return once(ix.inverting, key, func() [][]ControlEdge { return ix.findInversions(w, order, sim) })
+}
+
+func (ix *index) findInversions(w *lazyWalk, order []int, sim *liveSim) [][]ControlEdge {
 	var batches [][]ControlEdge
 	for _, schedule := range [][]int{newLowerer(ix, order).schedule(ix.leastKeep()), order} {
 		if batch := ix.inverted(w, order, schedule, sim); len(batch) > 0 {
@@ -28,12 +33,16 @@ func (ix *index) inversions(w *lazyWalk, order []int, sim *liveSim) [][]ControlE
 	return batches
 }
 
-// leastKeep keeps the layers' boundaries alone, or nothing.
+// leastKeep keeps the layers' boundaries alone, or nothing; it is not to be changed.
 func (ix *index) leastKeep() []bool {
-	if len(ix.p.Layers) >= 2 {
-		return ix.segmentKeep(ix.p.Layers)
+	switch {
+	case ix.leastKept != nil:
+	case len(ix.p.Layers) >= 2:
+		ix.leastKept = ix.segmentKeep(ix.p.Layers)
+	default:
+		ix.leastKept = make([]bool, len(ix.root))
 	}
-	return make([]bool, len(ix.root))
+	return ix.leastKept
 }
 
 // inverted returns control edges for the makers of the large buffers at a schedule's
@@ -95,6 +104,7 @@ func (ix *index) waits(w *lazyWalk, place []int, maker int, large int64) []Contr
 type lazyWalk struct {
 	ix     *index
 	wanted []int
+	hash   uint64  // of wanted
 	pos    []int   // op -> place in wanted
 	deps   [][]int // op -> producers, latest wanted first
 	waits  [][]int // op -> deps and what its control edges wait for, while an order is made; else nil
@@ -108,7 +118,7 @@ type lazyWalk struct {
 
 // newLazyWalk sorts every operator's producers, and the leaves, by the wanted order.
 func newLazyWalk(ix *index, wanted []int) *lazyWalk {
-	w := &lazyWalk{ix: ix, wanted: wanted, pos: places(wanted), deps: make([][]int, len(wanted)), waits: make([][]int, len(wanted)), state: make([]uint8, len(wanted)),
+	w := &lazyWalk{ix: ix, wanted: wanted, hash: hashOf(wanted, false), pos: places(wanted), deps: make([][]int, len(wanted)), waits: make([][]int, len(wanted)), state: make([]uint8, len(wanted)),
 		begun: make([]int32, len(wanted)), ended: make([]int32, len(wanted))}
 	read := make([]bool, len(wanted))
 	for op := range ix.reads {

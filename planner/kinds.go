@@ -68,7 +68,11 @@ func (ix *index) kinds() [][]int {
 
 // opKinds groups the operators by the kind of their first output.
 func (ix *index) opKinds() [][]int {
+	if ix.opKindsOf != nil {
+		return ix.opKindsOf
+	}
 	hash := ix.valueHashes(ix.tune.opRounds)
 	ops := slices.DeleteFunc(slices.Clone(ix.topo), func(op int) bool { return len(ix.outs[op]) == 0 })
-	return grouped(ops, func(op int) uint64 { return hash[ix.outs[op][0]] })
+	ix.opKindsOf = grouped(ops, func(op int) uint64 { return hash[ix.outs[op][0]] })
+	return ix.opKindsOf
 }

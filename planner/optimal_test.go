@@ -272,3 +272,18 @@ func TestWhatIsKnownIsNotJudged(t *testing.T) {
 		t.Errorf("below what is known the peaks are %d, and were %d", below(some), below(all))
 	}
 }
+
+// Both base orders begin with the same orders: what runs late or early in one is found once.
+func TestOrdersAreLookedAtOnce(t *testing.T) {
+	ix := transformer(4, 8192, 768, 1024, 12).indexed()
+	ix.lean()
+	for k, wanted := range ix.candidates() {
+		s := newOrderSearch(ix, wanted, true)
+		before := ix.events
+		ix.inversions(s.walk, s.order, s.sim)
+		ix.deferrals(s.order, s.sim)
+		if again := ix.events - before; again > 0 {
+			t.Errorf("order %d: %d executions simulated again", k, again)
+		}
+	}
+}

@@ -141,7 +141,13 @@ func (e *explorer) polish(keep []bool, boundaries []Cut, tail Cut, peakOnly bool
 	e = newExplorer(ix, e.base, 0) // what it visits is no seed
 	e.sim.eraseShapes = eraseShapes
 	peak, work, _ := e.visit(keep)
-	left := e.sim.leftBehind(e.low.out)
+	behind := func() int64 { // which nothing asks for the peak alone
+		if peakOnly {
+			return 0
+		}
+		return e.sim.leftBehind(e.low.out)
+	}
+	left := behind()
 	inner, last, fixed := ix.parts(boundaries, tail)
 	flip := func(group []int) {
 		for _, r := range group {
@@ -154,8 +160,13 @@ func (e *explorer) polish(keep []bool, boundaries []Cut, tail Cut, peakOnly bool
 	}
 	for _, group := range groups {
 		flip(group)
-		p, w, _ := e.visit(keep)
-		l := e.sim.leftBehind(e.low.out)
+		schedule := e.low.schedule(keep)
+		p, w := e.sim.below(schedule, peak+1), e.low.work // a higher one is of no use
+		if p > peak {
+			flip(group)
+			continue
+		}
+		l := behind()
 		cheaper := p <= peak && w < work && !inner[group[0]] && (last[group[0]] || peakOnly || l <= left)
 		enough := int64(1) // bytes that the peak must fall by
 		if inner[group[0]] {
