@@ -367,6 +367,25 @@ func optimalFrontier(p *Problem, budget int64, known func() int64) iter.Seq2[Can
 	}
 }
 
+// Cheapest returns the plan that costs least of those that the search behind "optimal" finds,
+// as its work, a share of the plain step's, and its peak are priced: by what the search counts,
+// and it is judged.
+func Cheapest(p *Problem, cost func(work float64, peak int64) float64) (Candidate, error) {
+	if !p.HasBackward() {
+		return Candidate{}, ErrNoBackward
+	}
+	ix := p.indexed()
+	var best *point
+	least := math.Inf(1)
+	for _, q := range ix.explored().front.points {
+		if c := cost(p.Floor()+overhead(p, q.work), q.peak); best == nil || c < least {
+			best, least = q, c
+		}
+	}
+	peak, err := ix.judged(best, math.MaxInt64)
+	return Candidate{best.overhead, peak, func() (*Plan, error) { return ix.settledAt(best) }}, err
+}
+
 // yieldNone yields the best order without recomputation where only that keeps the
 // budget, by the peak of the point of least work. False: no more is wanted.
 func (ix *index) yieldNone(q *point, budget int64, yield func(Candidate, error) bool) bool {

@@ -30,18 +30,29 @@ const tradeoffStep = 1.0 / 256
 // HoldsMore reports that every plan of p holds at least what limit says of its work, as a
 // share of the plain step's. No limit is higher for more work.
 func HoldsMore(p *Problem, limit func(work float64) int64) bool {
+	left := keepsMore(p, limit)
+	return left == 0 || left < math.MaxInt64 && LowerBound(p) >= left
+}
+
+// KeepsMore is HoldsMore by what is kept for backward, or computed again, alone: whatever
+// operators hold that run at the end, as updates do.
+func KeepsMore(p *Problem, limit func(work float64) int64) bool { return keepsMore(p, limit) == 0 }
+
+// keepsMore is the first limit in bytes that what is kept may go below, 0 where there is none; no
+// limit of more work is higher.
+func keepsMore(p *Problem, limit func(work float64) int64) int64 {
 	least := p.indexed().tradeoff()
 	plain, from := float64(p.FLOPs()), p.Floor()
 	if plain <= 0 {
-		return false
+		return math.MaxInt64
 	}
 	for again := 0.0; ; again += tradeoffStep {
 		most := limit(from + again)
 		if most <= p.Graph.Held {
-			return true
+			return 0
 		}
 		if least((again+tradeoffStep)*plain) < most {
-			return false
+			return most
 		}
 	}
 }

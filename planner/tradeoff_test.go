@@ -41,13 +41,44 @@ func TestHoldsMore(t *testing.T) {
 		name  string
 		limit func(float64) int64
 		want  bool
+		bound bool // LowerBound alone says so
 	}{
-		{"half of the plain step for 5 % more work", falling(none.Peak/2, 0.05), true},
-		{"more than the plain step", falling(none.Peak+1, 0.05), false},
-		{"half, whatever the work", func(float64) int64 { return none.Peak / 2 }, false},
+		{"half of the plain step for 5 % more work", falling(none.Peak/2, 0.05), true, false},
+		{"more than the plain step", falling(none.Peak+1, 0.05), false, false},
+		{"half, whatever the work", func(float64) int64 { return none.Peak / 2 }, false, false},
+		{"what no plan goes below, whatever the work", func(float64) int64 { return LowerBound(p) }, true, true},
 	} {
 		if got := HoldsMore(p, c.limit); got != c.want {
 			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		}
+		if got := KeepsMore(p, c.limit); got != (c.want && !c.bound) {
+			t.Errorf("%s: kept %t, want %t", c.name, got, c.want && !c.bound)
+		}
+	}
+}
+
+// TestCheapest: the plan is one of the frontier, and none of it costs less by more than what
+// the search's count and the judge's may differ.
+func TestCheapest(t *testing.T) {
+	p := transformer(6, 1024, 256, 256, 8)
+	for _, beside := range []int64{0, 1 << 24, 1 << 28} {
+		cost := func(work float64, peak int64) float64 { return float64(beside+peak) * math.Exp2(3*work) }
+		best, err := Cheapest(p, cost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for c, err := range optimalFrontier(p, math.MaxInt64, nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = found || c.Overhead == best.Overhead && c.Peak == best.Peak
+			if least := cost(best.Overhead, best.Peak); cost(c.Overhead, c.Peak) < 0.99*least {
+				t.Errorf("beside %d: %d bytes at %g cost %g, and %d at %g cost %g", beside, best.Peak, best.Overhead, least, c.Peak, c.Overhead, cost(c.Overhead, c.Peak))
+			}
+		}
+		if !found {
+			t.Errorf("beside %d: %d bytes at %g are not on the frontier", beside, best.Peak, best.Overhead)
 		}
 	}
 }

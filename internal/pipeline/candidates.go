@@ -103,6 +103,7 @@ type merge struct {
 	at      float64                       // the work that the merge has come to
 	family  func() (*family, error, bool) // the next one to open
 	all     bool                          // are open
+	scouted bool                          // see scout
 	ranks   int                           // given to frontiers
 	waiting []*frontier                   // not searched yet
 	open    []*frontier
@@ -214,8 +215,11 @@ func (m *merge) prepare(f *frontier) error {
 func (m *merge) search(f *frontier) error {
 	var known func() int64
 	if b := m.bargain; b != nil {
+		if err := m.scout(f); err != nil {
+			return err
+		}
 		known = func() int64 { return b.useful(max(f.floor, m.at)) }
-		if b.hopeless(f.problem) || planner.HoldsAtLeast(f.problem, known()) {
+		if !f.problem.Searched() && b.hopeless(f.problem) || planner.HoldsAtLeast(f.problem, known()) {
 			return nil
 		}
 		if b.thorough {
@@ -225,6 +229,37 @@ func (m *merge) search(f *frontier) error {
 	f.next, f.stop = iter.Pull2(m.solver.Frontier(f.problem, m.p.live(m.budget), known))
 	m.open = append(m.open, f)
 	return m.advance(f)
+}
+
+// scout finds, once, a price that the curve comes to: that of the waiting problem that is divided
+// most, which holds least as a rule, is known before those of less work are searched. Of these,
+// plans that cost more are then left out, and problems that have no others.
+func (m *merge) scout(next *frontier) error {
+	b := m.bargain
+	if m.scouted || b.thorough || len(m.open) == 0 {
+		return nil
+	}
+	m.scouted = true
+	most := next
+	for _, f := range m.waiting {
+		if f.problem != nil && f.rank > most.rank {
+			most = f
+		}
+	}
+	if most == next || b.hopeless(most.problem) {
+		return nil
+	}
+	defer m.p.solving()()
+	c, err := planner.Cheapest(most.problem, func(work float64, peak int64) float64 {
+		if peak > b.ceiling {
+			return math.Inf(1)
+		}
+		return b.of(Candidate{Overhead: work, Peak: peak})
+	})
+	if err == nil && c.Peak <= b.ceiling {
+		b.price = min(b.price, b.of(Candidate{Overhead: c.Overhead, Peak: c.Peak}))
+	}
+	return err
 }
 
 // advance goes on to a frontier's next plan.

@@ -169,6 +169,9 @@ func TestSlicedHopeless(t *testing.T) {
 	if err := p.follow(s, math.Inf(1), b); err != nil {
 		t.Fatal(err)
 	}
+	if at := b.of(b.curve[b.knee(math.MaxInt64)]); at > b.price {
+		t.Errorf("the curve comes to a price of %g, and a variant to %g", at, b.price)
+	}
 	left := 0
 	for choice := range choices {
 		if choices[choice].Rows == (Division{}) || p.asked.asked[choice] {

@@ -161,15 +161,15 @@ func (b *bargain) limit(work float64) int64 {
 
 // hopeless reports that no plan of a problem is of use, whatever it repeats. It leaves them out.
 func (b *bargain) hopeless(p *planner.Problem) bool {
-	hopeless := b.outbids(p, 0)
+	hopeless := b.outbids(planner.HoldsMore, p, 0)
 	b.cut = b.cut || hopeless
 	return hopeless
 }
 
-// outbids reports that no plan of a problem costs less than what was found, with so much work
-// added to each, as a share of the plain step's.
-func (b *bargain) outbids(p *planner.Problem, added float64) bool {
-	return !math.IsInf(b.price, 1) && planner.HoldsMore(p, func(work float64) int64 { return b.limit(work + added) })
+// outbids reports that no plan of a problem costs less than what was found, by a bound on what
+// plans hold for their work, with so much work added to each, as a share of the plain step's.
+func (b *bargain) outbids(hold func(*planner.Problem, func(work float64) int64) bool, p *planner.Problem, added float64) bool {
+	return !math.IsInf(b.price, 1) && hold(p, func(work float64) int64 { return b.limit(work + added) })
 }
 
 // hopelessSliced reports that no plan of a variant with so much work, as a share of the plain
@@ -182,7 +182,7 @@ func (b *bargain) hopelessSliced(whole *Variant, floor float64) bool {
 		return false
 	}
 	for _, p := range whole.problems() {
-		if slicing := floor - p.Floor(); slicing <= 0 || !b.outbids(p, slicing) {
+		if slicing := floor - p.Floor(); slicing <= 0 || !b.outbids(planner.KeepsMore, p, slicing) {
 			return false
 		}
 	}
