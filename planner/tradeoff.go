@@ -18,7 +18,7 @@ import "math"
 // these bytes are read.
 //
 // Weakness: it ignores what lives beside these values, so it says something where little
-// work is to be repeated; of the least peak LowerBound says more.
+// work is to be repeated; of the least peak LowerBound says more, so HoldsMore asks both.
 
 // tradeoffs is how many operators are tried as o, spread over the order, and tradeoffPrices
 // the number of prices, each four times the one before, in FLOPs for a byte.

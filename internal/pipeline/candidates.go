@@ -10,7 +10,8 @@ package pipeline
 // merge, the variant that changes the graph least first where two are equal. A
 // variant is prepared and searched only when the merge comes to the work that its parts
 // add, which all of its plans do: what costs less, it cannot undercut. It is not searched
-// where none of its plans can hold less than one of no more work does.
+// where none of its plans can hold less than one of no more work does. Where a price counts
+// (knee.go), the variant that is divided most is searched before: the price leaves others out.
 //
 // What a candidate's file holds does not depend on the budget, and a smaller
 // budget leaves fewer candidates. So overhead never falls when the budget does.
