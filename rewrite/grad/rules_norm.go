@@ -147,7 +147,8 @@ func (c *Context) normBackward(g, z, sum, inv, scale *onnx.Value, axes []int) {
 		c.AddCast(1, c.toChannels(c.Do("Mul", dot, inv)))
 	}
 	if c.Needs(0) {
-		pull := c.perElement(c.Do("Mul", c.Do("Mul", dot, inv), inv), x, axes)
+		// 1/σ by the number of elements first: in a half type Σ(g z)/σ² overflows long before dx.
+		pull := c.Do("Mul", c.Do("Mul", dot, inv), c.perElement(inv, x, axes))
 		t := c.Minus(c.Minus(g, c.perElement(sum, x, axes)), c.Do("Mul", z, pull))
 		c.AddCast(0, c.Do("Mul", t, c.Do("Mul", inv, c.channelShape(scale, x))))
 	}
