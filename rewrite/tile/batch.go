@@ -106,12 +106,14 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 		}
 		o := n.Outputs[0]
 		alone[o] = true
-		if rule := r.ruleOf(n); rule != nil && unranked(n) == nil {
-			_, err := rule(r, n)
-			if err != nil || r.shardingOf(o) == partialSum {
+		if r.ruleOf(n) != nil && unranked(n) == nil {
+			_, err := r.ruled(n)
+			apart := r.stretchesOf(o) > 1 // nothing cuts it so
+			if err != nil || r.shardingOf(o) == partialSum || apart {
 				delete(r.shardings, o)
+				delete(r.stretches, o)
 			}
-			if err == nil && r.shardingOf(o) == unknown || timesZero(n) {
+			if err == nil && !apart && r.shardingOf(o) == unknown || timesZero(n) {
 				roots = append(roots, n)
 			}
 		}
@@ -133,6 +135,10 @@ func (r *Region) countedWhole(feeds []*onnx.Value) map[*onnx.Node]bool {
 			}
 		}
 	}
+	for v := range r.stretches { // which nothing cuts
+		delete(kept, v)
+	}
+	clear(r.stretches)
 	r.shardings = kept
 	return whole
 }
@@ -153,6 +159,7 @@ func fromAlone(n *onnx.Node, alone map[*onnx.Value]bool, most int64) bool {
 // batchRules are the rules of operators that work sample by sample, and of those
 // that contract the batch.
 var batchRules = map[string]rule{
+	"Reshape": rearranged, "Squeeze": rearranged, "Unsqueeze": rearranged, "Flatten": rearranged,
 	"Conv": convolve, "ConvTranspose": convolve,
 	"AveragePool": perSample, "MaxPool": perSample, "GlobalAveragePool": perSample, "GlobalMaxPool": perSample,
 	"LpPool": perSample, "Resize": resized, "DepthToSpace": perSample, "SpaceToDepth": perSample,
@@ -230,7 +237,7 @@ var viewOperators = []string{"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Iden
 // of a part are scattered into the zeros of that part.
 func (r *Region) scatterWithin(n, pool *onnx.Node) (bool, error) {
 	table, all := n.Inputs[0].Type.Shape.Elements(), pool.Inputs[0].Type.Shape.Elements()
-	if !n.Is("ScatterElements") || rank(n.Inputs[0]) != 1 || table != all || !isZero(n.Inputs[0]) {
+	if !n.Is("ScatterElements") || rank(n.Inputs[0]) != 1 || table != all || !isZero(n.Inputs[0]) || r.stretchesOf(n.Inputs[1]) > 1 {
 		return false, errors.New("reads places that count from the beginning of the batch")
 	}
 	if b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2]); b == unknown || c == unknown {

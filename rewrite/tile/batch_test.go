@@ -25,6 +25,9 @@ const asList = "init n int64[1] = [-1]\ni1 = Reshape(i, n)\ng1 = Reshape(g, n)\n
 const pooled = "a = Neg(x)\ny0, i = MaxPool(a) {kernel_shape=[2,2], strides=[2,2]}\ng = Mul(y0, y0)\n" + asList +
 	"d1 = ScatterElements(z, i1, g1) {axis=0}\ninit s int64[4] = [4,2,6,6]\nd = Reshape(d1, s)\n"
 
+// merged is a product of rows that have the batch behind another axis.
+const merged = "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[2] = [8,36]\nb = Reshape(a, k)\nin w F[36,5]\nin v F[5]\nc = Gemm(b, w, v)\ninit s int64[3] = [2,4,5]\nd = Reshape(c, s)\n"
+
 // batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
 // through the row's operator.
 var batchCases = []batchCase{
@@ -56,6 +59,9 @@ var batchCases = []batchCase{
 	{row: "Concat", body: "z = Neg(x)\ny = Concat(x, z) {axis=1}", exact: true},
 	{row: "Split", body: "y, z = Split(x) {axis=1, num_outputs=2}\nloss2 = ReduceSum(z) {keepdims=0}", exact: true},
 	{row: "Reshape", body: "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[2] = [2,144]\nb = Reshape(a, k)\nin w F[4,108]\ninit j int64[2] = [144,3]\nc = Reshape(w, j)\ngradient = MatMul(b, c)\ny = Neg(x)", exact: true},
+	{row: "Gemm", name: "behind a merge with the axis before the batch", body: merged + "y = Mul(d, d)\ninit t int64[2] = [8,5]\ng = Reshape(d, t)\ngradient = Gemm(b, g) {transA=1}\ninit j int64[1] = [0]\nbias = ReduceSum(g, j) {keepdims=0}"},
+	{row: "Reshape", name: "that splits a merged axis elsewhere", body: merged + "init t int64[4] = [4,2,5,1]\ne = Reshape(c, t)\nq = Softmax(e) {axis=2}\ny = Mul(q, e)"},
+	{row: "Reshape", name: "of all, with the batch within", body: merged + "init t int64[1] = [-1]\ne = Reshape(d, t)\ny = Mul(e, e)"},
 	{row: "Squeeze", body: "init i int64[1] = [0]\ninit j int64[1] = [1]\ny = ReduceSum(x, j) {keepdims=1}\nz = Squeeze(y, j)\nloss2 = ReduceSum(z) {keepdims=0}", exact: true},
 	{row: "Unsqueeze", body: "init j int64[1] = [1]\ny = Unsqueeze(x, j)", exact: true},
 	{row: "Gather", body: "in ids int64[4,5]\nin w F[40,3]\ny = Gather(w, ids)", exact: true},
@@ -130,24 +136,28 @@ func TestEveryBatchRuleHasACase(t *testing.T) {
 // TestBatchWhole: what mixes samples, or has no batch, is left as it is and says why.
 func TestBatchWhole(t *testing.T) {
 	for name, body := range map[string]string{
-		"a mean over the batch that is read again": "z = Concat(x, x, x) {axis=1}\ninit a int64[1] = [0]\nmean = ReduceMean(z, a)\ny = Sub(z, mean)",
-		"a table that is not zero":                 "in ids int64[4,3]\nin g F[4,3]\nin w F[40,3]\ngradient = ScatterElements(w, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
-		"rows that replace others":                 "in ids int64[4,3]\nin g F[4,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, ids, g) {axis=0}\ny = Neg(x)",
-		"a table's gradient that is read again":    "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\nloss2 = ReduceSum(z) {keepdims=0}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
-		"padded along it":                          "init p int64[2] = [0,1]\ninit a int64[1] = [0]\ny = Pad(x, p, _, a)",
-		"gathered along it":                        "init i int64[2] = [1,0]\ny = Gather(x, i)",
-		"a softmax along it":                       "y = Softmax(x) {axis=0}",
-		"joined along it":                          "y = Concat(x, x) {axis=0}",
-		"by the batch's statistics":                "in a F[2]\nin b F[2]\ninit c F[2] = [0,0]\ninit d F[2] = [1,1]\ny, m, v = BatchNormalization(x, a, b, c, d) {training_mode=1}",
-		"resized along it":                         "init s F[4] = [2,1,1,1]\ny = Resize(x, _, s) {mode=\"linear\"}",
-		"places in it that are returned":           "y, i = MaxPool(x) {kernel_shape=[2,2]}",
-		"places in it that are counted with":       "a, i = MaxPool(x) {kernel_shape=[2,2]}\nc = Cast(i) {to=1}\ny = Mul(a, c)",
-		"places in it that are gathered from":      pooled + "init o int64[1] = [-1]\nx1 = Reshape(x, o)\np = Gather(x1, i1)\ny1 = Mul(p, g1)\ny2 = Mul(d, x)\nt = ReduceSum(y1) {keepdims=0}\ny = Mul(y2, t)",
-		"places of another list":                   "a, i = MaxPool(x) {kernel_shape=[2,2], strides=[2,2]}\ninit n int64[1] = [-1]\ni1 = Reshape(i, n)\ng1 = Reshape(a, n)\ninit s1 int64[1] = [300]\nz = ConstantOfShape(s1)\ngradient = ScatterElements(z, i1, g1) {axis=0, reduction=\"add\"}\ny = Neg(x)",
-		"the largest along it":                     "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=0}\ny = Neg(z)",
-		"summed along it":                          "init a int64[] = -4\ny = CumSum(x, a)",
-		"a triangle along it":                      "init s int64[2] = [4,72]\nz = Reshape(x, s)\ny = Trilu(z)",
-		"no rule":                                  "y = MeanVarianceNormalization(x)",
+		"a mean over the batch that is read again":                  "z = Concat(x, x, x) {axis=1}\ninit a int64[1] = [0]\nmean = ReduceMean(z, a)\ny = Sub(z, mean)",
+		"a table that is not zero":                                  "in ids int64[4,3]\nin g F[4,3]\nin w F[40,3]\ngradient = ScatterElements(w, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
+		"rows that replace others":                                  "in ids int64[4,3]\nin g F[4,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, ids, g) {axis=0}\ny = Neg(x)",
+		"a table's gradient that is read again":                     "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\nloss2 = ReduceSum(z) {keepdims=0}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
+		"padded along it":                                           "init p int64[2] = [0,1]\ninit a int64[1] = [0]\ny = Pad(x, p, _, a)",
+		"gathered along it":                                         "init i int64[2] = [1,0]\ny = Gather(x, i)",
+		"a softmax along it":                                        "y = Softmax(x) {axis=0}",
+		"joined along it":                                           "y = Concat(x, x) {axis=0}",
+		"by the batch's statistics":                                 "in a F[2]\nin b F[2]\ninit c F[2] = [0,0]\ninit d F[2] = [1,1]\ny, m, v = BatchNormalization(x, a, b, c, d) {training_mode=1}",
+		"resized along it":                                          "init s F[4] = [2,1,1,1]\ny = Resize(x, _, s) {mode=\"linear\"}",
+		"places in it that are returned":                            "y, i = MaxPool(x) {kernel_shape=[2,2]}",
+		"places in it that are counted with":                        "a, i = MaxPool(x) {kernel_shape=[2,2]}\nc = Cast(i) {to=1}\ny = Mul(a, c)",
+		"places in it that are gathered from":                       pooled + "init o int64[1] = [-1]\nx1 = Reshape(x, o)\np = Gather(x1, i1)\ny1 = Mul(p, g1)\ny2 = Mul(d, x)\nt = ReduceSum(y1) {keepdims=0}\ny = Mul(y2, t)",
+		"places of another list":                                    "a, i = MaxPool(x) {kernel_shape=[2,2], strides=[2,2]}\ninit n int64[1] = [-1]\ni1 = Reshape(i, n)\ng1 = Reshape(a, n)\ninit s1 int64[1] = [300]\nz = ConstantOfShape(s1)\ngradient = ScatterElements(z, i1, g1) {axis=0, reduction=\"add\"}\ny = Neg(x)",
+		"the largest along it":                                      "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=0}\ny = Neg(z)",
+		"summed along it":                                           "init a int64[] = -4\ny = CumSum(x, a)",
+		"a triangle along it":                                       "init s int64[2] = [4,72]\nz = Reshape(x, s)\ny = Trilu(z)",
+		"rows in two orders":                                        merged + "in u F[6]\nxu = Mul(x, u)\nm = Reshape(xu, k)\nz = Mul(b, m)\ny = Neg(z)",
+		"summed over in two orders":                                 merged + "in u F[6]\nxu = Mul(x, u)\nm = Reshape(xu, k)\ngradient = Gemm(b, m) {transA=1}\ny = Neg(d)",
+		"merged with an axis before, and returned":                  merged + "p = Neg(c)\ny = Neg(d)",
+		"merged with an axis before, beside a constant of all rows": merged + "in u F[8,5]\np = Mul(c, u)\nq = Reshape(p, s)\ny = Mul(d, q)",
+		"no rule": "y = MeanVarianceNormalization(x)",
 	} {
 		m, _, feeds := batched(t, body)
 		before := m.Text()

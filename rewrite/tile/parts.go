@@ -15,7 +15,8 @@ func (r *Region) collectExtents() {
 	seen := map[int64]bool{}
 	for v, c := range r.shardings {
 		if c >= 0 {
-			if d, ok := v.Type.Shape[c].Int(); ok && !seen[d] {
+			d, ok := v.Type.Shape[c].Int()
+			if d /= r.stretchesOf(v); ok && !seen[d] {
 				seen[d] = true
 				r.extents = append(r.extents, d)
 			}

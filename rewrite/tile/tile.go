@@ -82,9 +82,10 @@ type Region struct {
 	joined    map[*onnx.Value]*onnx.Value
 	in        map[*onnx.Node]bool
 	shardings map[*onnx.Value]sharding
-	mean      map[*onnx.Value]bool // partial means: summands to be divided by parts
-	whole     map[onnx.Use]bool    // inputs that every part reads as they are
-	limit     int64                // elements from which a value counts as big
+	stretches map[*onnx.Value]int64 // of divided axes, where more than one
+	mean      map[*onnx.Value]bool  // partial means: summands to be divided by parts
+	whole     map[onnx.Use]bool     // inputs that every part reads as they are
+	limit     int64                 // elements from which a value counts as big
 	// extents are those that are cut: the number of parts must divide all.
 	extents []int64
 }
@@ -131,7 +132,7 @@ func Around(m *onnx.Model, proj *onnx.Node) (*Region, error) {
 func emptyRegion(m *onnx.Model, pass string, place map[*onnx.Node]int) *Region {
 	return &Region{
 		graph: m.Graph, pass: pass, place: place, deps: dependencies(m.Graph), joins: joinsAxes(m), limit: 1,
-		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
+		in: map[*onnx.Node]bool{}, shardings: map[*onnx.Value]sharding{}, stretches: map[*onnx.Value]int64{}, mean: map[*onnx.Value]bool{}, whole: map[onnx.Use]bool{},
 	}
 }
 
@@ -413,14 +414,13 @@ func (r *Region) propagate() error {
 	for changed := true; changed; {
 		changed = false
 		for _, n := range nodes {
-			rule := r.ruleOf(n)
-			if rule == nil {
+			if r.ruleOf(n) == nil {
 				return &SkipError{n.Label(), fmt.Sprintf("no rule splits operator %s", n.OpType())}
 			}
 			if v := unranked(n); v != nil {
 				return &SkipError{n.Label(), fmt.Sprintf("the rank of %q is unknown", v.Name)}
 			}
-			c, err := rule(r, n)
+			c, err := r.ruled(n)
 			if err != nil {
 				return &SkipError{n.Label(), err.Error()}
 			}
@@ -452,6 +452,11 @@ func unranked(n *onnx.Node) *onnx.Value {
 // partial sums are complete before anything reads them.
 func (r *Region) check() error {
 	for _, n := range r.Nodes {
+		for _, v := range valuesOf(n) {
+			if gathers := r.gathers(v); gathers != nil {
+				return gathers
+			}
+		}
 		for _, o := range n.Returns() {
 			if away := r.countsAway(o); away != nil {
 				return away
@@ -486,17 +491,21 @@ func (r *Region) follows(n *onnx.Node) bool {
 	if n.Is("Expand", "ConstantOfShape") {
 		return true
 	}
-	asked := map[*onnx.Value]sharding{}
+	asked, stretches := map[*onnx.Value]sharding{}, map[*onnx.Value]int64{}
 	for _, o := range n.Returns() {
-		asked[o] = r.shardingOf(o)
+		asked[o], stretches[o] = r.shardingOf(o), r.stretchesOf(o)
 		delete(r.shardings, o)
+		delete(r.stretches, o)
 	}
-	_, err := r.ruleOf(n)(r, n)
+	_, err := r.ruled(n)
 	for o, c := range asked {
-		if r.shardingOf(o) != c {
+		if r.shardingOf(o) != c || r.stretchesOf(o) != stretches[o] {
 			err = errors.New("another cut")
 		}
 		r.shardings[o] = c
+		if stretches[o] > 1 {
+			r.stretches[o] = stretches[o]
+		}
 	}
 	return err == nil
 }
