@@ -261,6 +261,9 @@ func (a *applier) input(n *onnx.Node, k int, v *onnx.Value, i int64) (*onnx.Valu
 	if k == 3 && n.Is("Resize") {
 		return a.sizesOf(n)
 	}
+	if k == 1 && n.Is("Split") && a.dividesAlong(n, splitAxis(n)) {
+		return a.splitOf(v)
+	}
 	if parts := a.shared[v]; parts != nil {
 		return parts[i], nil
 	}
@@ -335,6 +338,19 @@ func (a *applier) sizesOf(n *onnx.Node) (*onnx.Value, error) {
 		sizes = append(sizes, dims[axis])
 	}
 	return a.b.Ints(sizes...), nil
+}
+
+// splitOf are the extents of a part of each piece of a Split, of those of all.
+func (a *applier) splitOf(v *onnx.Value) (*onnx.Value, error) {
+	extents, err := constants(v)
+	if err != nil {
+		return nil, fmt.Errorf("%q %w", v.Name, err)
+	}
+	extents = slices.Clone(extents)
+	for i := range extents {
+		extents[i] /= a.parts
+	}
+	return a.b.Ints(extents...), nil
 }
 
 // accumulate adds this part's summand to the sum so far.

@@ -164,6 +164,7 @@ var batchRules = map[string]rule{
 	"AveragePool": perSample, "MaxPool": perSample, "GlobalAveragePool": perSample, "GlobalMaxPool": perSample,
 	"LpPool": perSample, "Resize": resized, "DepthToSpace": perSample, "SpaceToDepth": perSample,
 	"InstanceNormalization": perSample, "BatchNormalization": byStatistics,
+	"LSTM": recurrent, "GRU": recurrent, "RNN": recurrent,
 	"LayerNormalization": normalized, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat": joinedAlong, "Split": splitAlong,
 	"Slice": cutOrFirst, "Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
@@ -428,24 +429,40 @@ func triangle(r *Region, n *onnx.Node) (bool, error) {
 	})
 }
 
-// joinedAlong: Concat along another axis, all of whose inputs are divided.
+// joinedAlong: Concat along another axis, all of whose inputs are divided, or of stretches.
 func joinedAlong(r *Region, n *onnx.Node) (bool, error) {
 	all, a := r.cutAlike(n)
-	if a == unknown {
+	switch {
+	case a == unknown:
 		return false, nil
-	}
-	if int64(a) == axisOf(n, 0, n.Outputs[0]) {
-		return false, fmt.Errorf("joins along the split axis")
+	case int64(a) == axisOf(n, 0, n.Outputs[0]):
+		return r.stacked(all, a)
 	}
 	return r.setAll(all, a)
 }
 
-// splitAlong: Split along another axis.
+// splitAlong: Split along another axis, or into stretches.
 func splitAlong(r *Region, n *onnx.Node) (bool, error) {
-	return r.passes(n, func(a int64) error {
-		if a == axisOf(n, 0, n.Inputs[0]) {
-			return fmt.Errorf("splits along the split axis")
+	if axis := splitAxis(n); r.dividesAlong(n, axis) {
+		if sizes := n.In(1); n.Has("split") || sizes != nil && sizes.Constant() == nil || sizes == nil && !alike(n.Outputs, axis) {
+			return false, errors.New("splits along the split axis, by extents that are not constant or not alike")
 		}
-		return nil
+		return r.stacked(append([]*onnx.Value{n.Inputs[0]}, n.Outputs...), sharding(axis))
+	}
+	return r.passes(n, func(int64) error { return nil })
+}
+
+// alike reports values of the same extent along an axis.
+func alike(values []*onnx.Value, axis int64) bool {
+	return !slices.ContainsFunc(values, func(v *onnx.Value) bool {
+		return v == nil || v.Type.Shape[axis] != values[0].Type.Shape[axis]
 	})
+}
+
+// splitAxis is the one that a Split or a Concat works along.
+func splitAxis(n *onnx.Node) int64 { return axisOf(n, 0, n.Inputs[0]) }
+
+// dividesAlong reports that a node reads or returns something that is divided along an axis.
+func (r *Region) dividesAlong(n *onnx.Node, axis int64) bool {
+	return slices.ContainsFunc(valuesOf(n), func(v *onnx.Value) bool { return int64(r.shardingOf(v)) == axis })
 }

@@ -28,6 +28,9 @@ const pooled = "a = Neg(x)\ny0, i = MaxPool(a) {kernel_shape=[2,2], strides=[2,2
 // merged is a product of rows that have the batch behind another axis.
 const merged = "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[2] = [8,36]\nb = Reshape(a, k)\nin w F[36,5]\nin v F[5]\nc = Gemm(b, w, v)\ninit s int64[3] = [2,4,5]\nd = Reshape(c, s)\n"
 
+// sequence has the batch behind eight steps of six numbers.
+const sequence = "init k int64[3] = [4,12,6]\nz = Reshape(x, k)\ninit b0 int64[1] = [0]\ninit b8 int64[1] = [8]\ninit b1 int64[1] = [1]\nz8 = Slice(z, b0, b8, b1)\nq = Transpose(z8) {perm=[1,0,2]}\n"
+
 // batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
 // through the row's operator.
 var batchCases = []batchCase{
@@ -62,6 +65,13 @@ var batchCases = []batchCase{
 	{row: "Gemm", name: "behind a merge with the axis before the batch", body: merged + "y = Mul(d, d)\ninit t int64[2] = [8,5]\ng = Reshape(d, t)\ngradient = Gemm(b, g) {transA=1}\ninit j int64[1] = [0]\nbias = ReduceSum(g, j) {keepdims=0}"},
 	{row: "Reshape", name: "that splits a merged axis elsewhere", body: merged + "init t int64[4] = [4,2,5,1]\ne = Reshape(c, t)\nq = Softmax(e) {axis=2}\ny = Mul(q, e)"},
 	{row: "Reshape", name: "of all, with the batch within", body: merged + "init t int64[1] = [-1]\ne = Reshape(d, t)\ny = Mul(e, e)"},
+	{row: "Split", name: "into stretches", body: merged + "e, f = Split(c) {axis=0, num_outputs=2}\ny = Mul(e, f)"},
+	{row: "Split", name: "into stretches of given extents", body: merged + "init t int64[2] = [4,4]\ne, f = Split(c, t) {axis=-2}\ny = Mul(e, f)"},
+	{row: "Concat", name: "of stretches", body: merged + "e, f = Split(c) {axis=0, num_outputs=2}\ng = Tanh(f)\nz = Concat(g, e, g) {axis=0}\nin u F[5,3]\no = Gemm(z, u)\ninit t int64[3] = [3,4,3]\ny = Reshape(o, t)"},
+	{row: "Concat", name: "of two views", body: "z = Neg(x)\ny = Concat(x, z) {axis=0}"},
+	{row: "LSTM", body: sequence + "in w F[1,20,6]\nin r F[1,20,5]\nin b F[1,40]\nin i F[1,4,5]\nin j F[1,4,5]\nin p F[1,15]\nl = Constant() {value_ints=[8,1,3,8]}\nm = Cast(l) {to=6}\ny, h, c = LSTM(q, w, r, b, m, i, j, p) {hidden_size=5}\nloss2 = ReduceSum(h) {keepdims=0}\nloss3 = ReduceSum(c) {keepdims=0}"},
+	{row: "GRU", name: "both ways", body: sequence + "in w F[2,15,6]\nin r F[2,15,5]\ny, h = GRU(q, w, r) {hidden_size=5, direction=\"bidirectional\"}\nloss2 = ReduceSum(h) {keepdims=0}"},
+	{row: "RNN", body: sequence + "in w F[1,5,6]\nin r F[1,5,5]\ny = RNN(q, w, r) {hidden_size=5}"},
 	{row: "Squeeze", body: "init i int64[1] = [0]\ninit j int64[1] = [1]\ny = ReduceSum(x, j) {keepdims=1}\nz = Squeeze(y, j)\nloss2 = ReduceSum(z) {keepdims=0}", exact: true},
 	{row: "Unsqueeze", body: "init j int64[1] = [1]\ny = Unsqueeze(x, j)", exact: true},
 	{row: "Gather", body: "in ids int64[4,5]\nin w F[40,3]\ny = Gather(w, ids)", exact: true},
@@ -143,7 +153,11 @@ func TestBatchWhole(t *testing.T) {
 		"padded along it":                                           "init p int64[2] = [0,1]\ninit a int64[1] = [0]\ny = Pad(x, p, _, a)",
 		"gathered along it":                                         "init i int64[2] = [1,0]\ny = Gather(x, i)",
 		"a softmax along it":                                        "y = Softmax(x) {axis=0}",
-		"joined along it":                                           "y = Concat(x, x) {axis=0}",
+		"split along it":                                            "y, z = Split(x) {axis=0, num_outputs=2}\nloss2 = ReduceSum(z) {keepdims=0}",
+		"joined with less of it":                                    "in u F[2,2,6,6]\ny = Concat(x, u) {axis=0}",
+		"joined with more beside it":                                "in u F[8,2,6,6]\ny = Concat(x, u) {axis=0}",
+		"views of it that are compared":                             "init s int64[2] = [4,72]\nz = Reshape(x, s)\nq = Neg(z)\nc = Concat(z, q) {axis=0}\ny = Gemm(c, c) {transB=1}",
+		"weights of a recurrent operator":                           sequence + "init p int64[3] = [1,48,6]\nw = Reshape(x, p)\nin r F[1,48,48]\ny, h = RNN(q, w, r) {hidden_size=48}",
 		"by the batch's statistics":                                 "in a F[2]\nin b F[2]\ninit c F[2] = [0,0]\ninit d F[2] = [1,1]\ny, m, v = BatchNormalization(x, a, b, c, d) {training_mode=1}",
 		"resized along it":                                          "init s F[4] = [2,1,1,1]\ny = Resize(x, _, s) {mode=\"linear\"}",
 		"places in it that are returned":                            "y, i = MaxPool(x) {kernel_shape=[2,2]}",

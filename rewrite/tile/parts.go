@@ -102,7 +102,7 @@ const maxParts = 32
 func (r *Region) Reread(parts int) int64 {
 	once := int64(0)
 	for _, n := range r.Nodes {
-		if !traits.IsMatrixProduct(n) && !n.Is("Conv", "ConvTranspose") {
+		if !traits.IsMatrixProduct(n) && !n.Is("Conv", "ConvTranspose", "LSTM", "GRU", "RNN") {
 			continue
 		}
 		for _, v := range n.Inputs {

@@ -12,7 +12,7 @@ package tile
 //
 // Row by row it is computed all the same, and sums over it are as complete. So such an axis is
 // divided like any other, and its stretches are noted. All that a node reads and returns in parts
-// has the same; a Reshape alone changes them. Weakness: who cuts or joins such an axis would
+// has the same, but for a Reshape, and a Split or Concat of whole stretches. Weakness: who cuts or joins such an axis would
 // have to gather the pieces, so nothing outside the region may.
 
 import (
@@ -29,7 +29,7 @@ func (r *Region) stretchesOf(v *onnx.Value) int64 { return max(r.stretches[v], 1
 // divided before.
 func (r *Region) ruled(n *onnx.Node) (bool, error) {
 	rule := r.ruleOf(n)
-	if len(r.stretches) == 0 || rearranges(n) {
+	if r.arranges(n) {
 		return rule(r, n)
 	}
 	stretches, err := r.stretchesAround(n)
@@ -78,8 +78,16 @@ func valuesOf(n *onnx.Node) []*onnx.Value {
 	return list
 }
 
-// rearranges reports a node that only changes extents.
-func rearranges(n *onnx.Node) bool { return n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten") }
+// arranges reports a node that changes stretches, if there are any.
+func (r *Region) arranges(n *onnx.Node) bool {
+	switch {
+	case n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten"):
+		return true
+	case n.Is("Split", "Concat"):
+		return r.dividesAlong(n, splitAxis(n))
+	}
+	return false
+}
 
 // rearranged is reshape where the batch may be merged with axes before it.
 func rearranged(r *Region, n *onnx.Node) (bool, error) {
@@ -122,6 +130,43 @@ func holding(from, to []int64, a int, stretches int64) (axis int, apart int64, e
 		count *= d
 	}
 	return 0, 0, fmt.Errorf("no axis holds a part of the batch")
+}
+
+// stacked divides values that hold whole stretches each: the pieces of a Split, or of a Concat, and
+// what they make together. Recurrent networks take the rows of a time so.
+func (r *Region) stacked(values []*onnx.Value, axis sharding) (bool, error) {
+	rows := int64(0)
+	for _, v := range values {
+		if v == nil || r.shardingOf(v) < 0 {
+			continue
+		}
+		d, _ := v.Type.Shape[axis].Int()
+		if d /= r.stretchesOf(v); rows != 0 && rows != d {
+			return false, fmt.Errorf("the batch lies otherwise in %q", v.Name)
+		}
+		rows = max(rows, d)
+	}
+	changed := false
+	for _, v := range values {
+		if v == nil {
+			continue
+		}
+		d, ok := v.Type.Shape[axis].Int()
+		if !ok || rows == 0 || d == 0 || d%rows != 0 {
+			return false, fmt.Errorf("%q holds no whole number of batches along the split axis", v.Name)
+		}
+		more, err := r.set(v, axis)
+		switch {
+		case err != nil:
+			return false, err
+		case more && d > rows:
+			r.stretches[v] = d / rows
+		case r.stretchesOf(v) != d/rows:
+			return false, fmt.Errorf("the batch lies otherwise in %q", v.Name)
+		}
+		changed = changed || more
+	}
+	return changed, nil
 }
 
 // gathers is what would have to gather pieces of a value that a part of the region makes, or cut

@@ -1,0 +1,47 @@
+package tile
+
+// The rule of LSTM, GRU and RNN. Samples do not meet in them: the batch stands behind the time,
+// and in what is returned behind the direction.
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// recurrent divides sequences, their lengths, and states along the batch; weights are read whole.
+func recurrent(r *Region, n *onnx.Node) (bool, error) {
+	if n.Int("layout", 0) != 0 { // has no kernel
+		return false, errors.New("its batch comes before the time")
+	}
+	axes := map[*onnx.Value]sharding{n.In(0): 1, n.In(4): 0, n.In(5): 1, n.Out(0): 2, n.Out(1): 1}
+	weights := []int{1, 2, 3}
+	if n.Is("LSTM") {
+		axes[n.In(6)], axes[n.Out(2)] = 1, 1
+		weights = append(weights, 7)
+	}
+	delete(axes, nil)
+	for _, k := range weights {
+		if v := n.In(k); v != nil && r.shardingOf(v) >= 0 {
+			return false, fmt.Errorf("its weights %q would be split", v.Name)
+		}
+	}
+	if !slices.ContainsFunc(valuesOf(n), func(v *onnx.Value) bool { return r.shardingOf(v) >= 0 }) {
+		return false, nil
+	}
+	changed := false
+	for _, v := range valuesOf(n) {
+		axis, divided := axes[v]
+		if !divided {
+			continue
+		}
+		more, err := r.set(v, axis)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || more
+	}
+	return changed, nil
+}
