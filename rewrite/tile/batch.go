@@ -369,7 +369,7 @@ func (r *Region) passes(n *onnx.Node, allowed func(int64) error) (bool, error) {
 }
 
 // convolve: samples of the input are samples of the output. A convolution whose input
-// channels are the batch, as that for a weight's gradient, contracts it.
+// channels are the batch, as that for a weight's gradient, contracts it, a stretch in each group.
 func convolve(r *Region, n *onnx.Node) (bool, error) {
 	x, w, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
 	switch a, b := r.shardingOf(x), r.shardingOf(w); {
@@ -377,7 +377,7 @@ func convolve(r *Region, n *onnx.Node) (bool, error) {
 		return r.set(out, 0)
 	case a == unknown && b < 0 && r.shardingOf(out) == 0:
 		return r.set(x, 0)
-	case a == 1 && b == 1 && n.Is("Conv") && n.Int("group", 1) == 1 && n.In(2) == nil:
+	case a == 1 && b == 1 && n.Is("Conv") && n.Int("group", 1) == r.stretchesOf(x) && r.stretchesOf(w) == 1 && n.In(2) == nil:
 		return r.set(out, partialSum)
 	case a == unknown || a == 1 && b == unknown:
 		return false, nil

@@ -36,6 +36,7 @@ const sequence = "init k int64[3] = [4,12,6]\nz = Reshape(x, k)\ninit b0 int64[1
 var batchCases = []batchCase{
 	{row: "Conv", body: "in w F[3,2,3,3]\nin b F[3]\ny = Conv(x, w, b) {pads=[1,1,1,1]}"},
 	{row: "Conv", body: "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[4] = [4,3,4,4]\nin w F[4,48]\nd = Reshape(w, k)\nc = Transpose(d) {perm=[1,0,2,3]}\ngradient = Conv(a, c)\ny = Neg(x)"},
+	{row: "Conv", name: "of a group's gradient", body: "init k int64[5] = [4,3,2,4,3]\na = Reshape(x, k)\nb = Transpose(a) {perm=[2,1,0,3,4]}\ninit i int64[4] = [2,12,4,3]\nc = Reshape(b, i)\nin w F[4,6,2,2]\nv = Neg(w)\nd = Transpose(v) {perm=[1,0,2,3]}\ngradient = Conv(c, d) {group=3}\ny = Neg(x)"},
 	{row: "ConvTranspose", body: "in w F[2,3,2,2]\ny = ConvTranspose(x, w) {strides=[2,2]}"},
 	{row: "AveragePool", body: "y = AveragePool(x) {kernel_shape=[2,2], strides=[2,2]}"},
 	{row: "MaxPool", body: "y = MaxPool(x) {kernel_shape=[2,2]}", exact: true},
@@ -153,6 +154,7 @@ func TestBatchWhole(t *testing.T) {
 		"padded along it":                                           "init p int64[2] = [0,1]\ninit a int64[1] = [0]\ny = Pad(x, p, _, a)",
 		"gathered along it":                                         "init i int64[2] = [1,0]\ny = Gather(x, i)",
 		"a softmax along it":                                        "y = Softmax(x) {axis=0}",
+		"groups that are not of the batch":                          "init k int64[5] = [4,3,2,4,3]\na = Reshape(x, k)\nb = Transpose(a) {perm=[2,1,0,3,4]}\ninit i int64[4] = [2,12,4,3]\nc = Reshape(b, i)\nin w F[4,6,2,2]\nv = Neg(w)\nd = Transpose(v) {perm=[1,0,2,3]}\nd2 = Concat(d, d, d) {axis=1}\nz = Conv(c, d2)\ny = Neg(x)",
 		"split along it":                                            "y, z = Split(x) {axis=0, num_outputs=2}\nloss2 = ReduceSum(z) {keepdims=0}",
 		"joined with less of it":                                    "in u F[2,2,6,6]\ny = Concat(x, u) {axis=0}",
 		"joined with more beside it":                                "in u F[8,2,6,6]\ny = Concat(x, u) {axis=0}",

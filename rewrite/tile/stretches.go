@@ -12,7 +12,7 @@ package tile
 //
 // Row by row it is computed all the same, and sums over it are as complete. So such an axis is
 // divided like any other, and its stretches are noted. All that a node reads and returns in parts
-// has the same, but for a Reshape, and a Split or Concat of whole stretches. Weakness: who cuts or joins such an axis would
+// has the same, but for a Reshape, a Split or Concat of whole stretches, and a grouped Conv of channels. Weakness: who cuts or joins such an axis would
 // have to gather the pieces, so nothing outside the region may.
 
 import (
@@ -78,13 +78,15 @@ func valuesOf(n *onnx.Node) []*onnx.Value {
 	return list
 }
 
-// arranges reports a node that changes stretches, if there are any.
+// arranges reports a node whose rule looks at stretches itself.
 func (r *Region) arranges(n *onnx.Node) bool {
 	switch {
 	case n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten"):
 		return true
 	case n.Is("Split", "Concat"):
 		return r.dividesAlong(n, splitAxis(n))
+	case n.Is("Conv"): // of channels
+		return r.shardingOf(n.Inputs[0]) == 1 || r.shardingOf(n.Inputs[1]) == 1
 	}
 	return false
 }
