@@ -94,6 +94,7 @@ out v float32
 		gathered + "y = Gemm(v, t)",
 	}},
 	{"reshapes", "reshapes", "in x float32[@a,@b,@c]\ninit s int64[2] = [@ab, @c]\ninit t int64[3] = [@c, @a, @b]\na = Reshape(x, s)\nb = Reshape(a, t)\ny = Neg(b)", nil},
+	{"reshapes", "all in their order", "in x float32[@a,4,@c]\ninit i int64[2,2] = [0,1,2,3]\na = Gather(x, i) {axis=1}\ny = Neg(a)", nil},
 	{"reshapes", "squeezes", "in x float32[@a,1,@c]\ninit s int64[1] = [1]\na = Squeeze(x, s)\nb = Unsqueeze(a, s)\nc = Neg(b)\nd = Flatten(c)\ninit t int64[2] = [@a, @c]\ny = Reshape(d, t)", nil},
 	{"scales", "scale", "in q float32[@a,@b,@c,@d]\nin k float32[@a,@b,@c,@d]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 4\nm = MatMul(a, b)\ny = Div(m, c)", nil},
 	{"scales", "two scales", "in q float32[@a,@b,@c,@d]\nin k float32[@a,@b,@c,@d]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 0.5\np = Mul(a, c)\nr = Mul(c, b)\ny = MatMul(p, r)", nil},

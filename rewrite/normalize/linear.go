@@ -96,9 +96,16 @@ func gemms(s *state) error {
 }
 
 // reshapes joins a Reshape of a Reshape, and drops one to the shape that its
-// input has.
+// input has. A Gather of all in their order is one, too.
 func reshapes(s *state) error {
 	for _, n := range s.nodes() {
+		if inOrder(n) {
+			s.scope(n)
+			if z := s.b.ReshapeTo(n.In(0), n.Out(0).Type.Shape); z != nil {
+				s.replace(n.Out(0), z, n)
+			}
+			continue
+		}
 		if !traits.Reshapes(n) || n.Out(0) == nil {
 			continue
 		}
@@ -116,6 +123,29 @@ func reshapes(s *state) error {
 		}
 	}
 	return nil
+}
+
+// inOrder reports a Gather of all that an axis has, in the order that it has, as PyTorch's
+// as_strided often becomes.
+func inOrder(n *onnx.Node) bool {
+	if !n.Is("Gather") || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !n.In(0).Type.Ranked || !n.Out(0).Type.Ranked {
+		return false
+	}
+	shape, indices := n.In(0).Type.Shape, n.In(1).Constant()
+	axis, ok := onnx.Axis(n.Int("axis", 0), len(shape))
+	if !ok || indices == nil {
+		return false
+	}
+	if n, err := indices.Elements(); err != nil || !shape[axis].Is(n) {
+		return false // before numbers are read
+	}
+	list, err := indices.Int64s()
+	for i, k := range list {
+		if k != int64(i) && k != int64(i-len(list)) {
+			return false
+		}
+	}
+	return err == nil && len(list) > 0
 }
 
 // handedOn puts x in the place of y, which is a view of it, where both have one shape.

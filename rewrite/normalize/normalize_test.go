@@ -86,6 +86,7 @@ var cases = []struct {
 	{"linear of symbols", "linears", "in x float32[batch,seq,4]\ninit w float32[4,2] = [1,2,3,4,5,6,7,8]\ninit b float32[2] = [1, 2]\nm = MatMul(x, w)\ny = Add(m, b)", "Concat Gemm Reshape Reshape Shape"},
 	{"linear, transposed", "linears", "in x float32[3,4]\ninit w float32[2,4] = [1,2,3,4,5,6,7,8]\nt = Transpose(w)\ny = MatMul(x, t)", "Gemm"},
 	{"gemm, transposed", "gemms", "in x float32[4,3]\ninit w float32[4,2] = [1,2,3,4,5,6,7,8]\nt = Transpose(x)\ny = Gemm(t, w)", "Gemm"},
+	{"all in their order", "reshapes", "in x float32[2,6]\ninit i int64[2,3] = [0,1,2,3,-2,-1]\na = Gather(x, i) {axis=1}\ny = Relu(a)", "Relu Reshape"},
 	{"reshapes", "reshapes", "in x float32[2,6]\ninit s int64[2] = [3, 4]\ninit t int64[2] = [4, 3]\na = Reshape(x, s)\nb = Reshape(a, t)\ny = Relu(b)", "Relu Reshape"},
 	{"scale", "scales", "in q float32[2,3,2,4]\nin k float32[2,3,2,4]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 4\nm = MatMul(a, b)\ny = Div(m, c)", "MatMul Mul Transpose Transpose"},
 	{"two scales", "scales", "in q float32[2,3,2,4]\nin k float32[2,3,2,4]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 0.5\np = Mul(a, c)\nr = Mul(c, b)\ny = MatMul(p, r)", "MatMul Mul Transpose Transpose"},
