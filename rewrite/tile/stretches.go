@@ -29,7 +29,7 @@ func (r *Region) stretchesOf(v *onnx.Value) int64 { return max(r.stretches[v], 1
 // divided before.
 func (r *Region) ruled(n *onnx.Node) (bool, error) {
 	rule := r.ruleOf(n)
-	if r.arranges(n) {
+	if len(r.stretches) == 0 || r.arranges(n) {
 		return rule(r, n)
 	}
 	stretches, err := r.stretchesAround(n)
@@ -86,7 +86,7 @@ func (r *Region) arranges(n *onnx.Node) bool {
 	case n.Is("Split", "Concat"):
 		return r.dividesAlong(n, splitAxis(n))
 	case n.Is("Conv"): // of channels
-		return r.shardingOf(n.Inputs[0]) == 1 || r.shardingOf(n.Inputs[1]) == 1
+		return r.shardingOf(n.In(0)) == 1 || r.shardingOf(n.In(1)) == 1
 	}
 	return false
 }
