@@ -12,8 +12,9 @@ package tile
 //
 // Row by row it is computed all the same, and sums over it are as complete. So such an axis is
 // divided like any other, and its stretches are noted. All that a node reads and returns in parts
-// has the same, but for a Reshape, a Split or Concat of whole stretches, and a grouped Conv of channels. Weakness: who cuts or joins such an axis would
-// have to gather the pieces, so nothing outside the region may.
+// has the same, but for a Reshape, a Split or Concat of whole stretches, and a grouped Conv of
+// channels. Weakness: who cuts or joins such an axis would have to gather the pieces, so nothing
+// outside the region may.
 
 import (
 	"fmt"
@@ -119,7 +120,7 @@ func rearranged(r *Region, n *onnx.Node) (bool, error) {
 // stretches, and in how many it lies there. As many pieces of a part lie apart on either side, and
 // pieces of one are whole numbers of pieces of the other.
 func holding(from, to []int64, a int, stretches int64) (axis int, apart int64, err error) {
-	if slices.Contains(from, 0) {
+	if slices.Contains(from, 0) || slices.Contains(to, 0) {
 		return 0, 0, fmt.Errorf("nothing is divided")
 	}
 	before, _ := onnx.Elements(from[:a])
