@@ -413,30 +413,7 @@ func (b *packed) span() span { return span{b.from, b.to, b.offset, b.offset + b.
 // stack gives each buffer, in this order, the lowest place that is free while it lives,
 // and returns the height that they need.
 func stack(buffers []*packed, work *int) int64 {
-	placed := make([]span, 0, len(buffers)) // by place
-	height := int64(0)
-	for _, b := range buffers {
-		at := int64(0)
-		i := 0
-		for ; i < len(placed); i++ {
-			p := &placed[i]
-			if p.from >= b.to || b.from >= p.to || p.end <= at {
-				continue
-			}
-			if p.start-at >= b.size {
-				break
-			}
-			at = p.end
-		}
-		*work -= i + packSort
-		b.offset = at
-		for i > 0 && placed[i-1].start >= at {
-			i--
-		}
-		placed = slices.Insert(placed, i, b.span())
-		height = max(height, at+b.size)
-	}
-	return height
+	return stackBy([]stretches{always()}, buffers, work)
 }
 
 // stackAll is stack for many buffers, most of which do not live long: each is compared with those
@@ -452,7 +429,12 @@ func stackAll(buffers []*packed, work *int) int64 {
 			levels = append(levels, stretches{half, make([][]lying, end/half+1)})
 		}
 	}
-	levels = append(levels, stretches{end + 1, make([][]lying, 1)})
+	return stackBy(append(levels, always()), buffers, work)
+}
+
+// stackBy compares each buffer with those in a stretch that it lives in, of the first level that
+// has one. The last level has one for all.
+func stackBy(levels []stretches, buffers []*packed, work *int) int64 {
 	height := int64(0)
 	for _, b := range buffers {
 		k := slices.IndexFunc(levels, func(l stretches) bool { return b.to-b.from <= l.half })
@@ -479,6 +461,9 @@ type stretches struct {
 	half int
 	lie  [][]lying // in each, by their starts
 }
+
+// always is one stretch of all time.
+func always() stretches { return stretches{math.MaxInt32, make([][]lying, 1)} }
 
 // A lying buffer is a span without what a search asks of it.
 type lying struct {
