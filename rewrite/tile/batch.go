@@ -27,6 +27,7 @@ import (
 	"strconv"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // batchPass is the origin of what the slices are computed by.
@@ -224,15 +225,14 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 // nil for other values. They count places from the beginning of its input, so those of a part
 // are places within that part.
 func (r *Region) poolOf(v *onnx.Value) *onnx.Node {
-	v = v.Behind(viewOperators...)
+	for v.Producer != nil && traits.IsView(v.Producer) {
+		v = v.Producer.In(0)
+	}
 	if n := v.Producer; n != nil && r.in[n] && n.Is("MaxPool") && n.Out(1) == v {
 		return n
 	}
 	return nil
 }
-
-// viewOperators change the shape of their first input alone.
-var viewOperators = []string{"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
 // scatterWithin: places of a pool's input, as a list, into zeros as many as its input has. Those
 // of a part are scattered into the zeros of that part.
@@ -258,7 +258,7 @@ func (r *Region) countsAway(v *onnx.Value) *SkipError {
 		return &SkipError{v.Name, why}
 	}
 	for _, u := range v.Uses() {
-		scatters, views := u.Index == 1 && u.Node.Is("ScatterElements"), u.Index == 0 && u.Node.Is(viewOperators...)
+		scatters, views := u.Index == 1 && u.Node.Is("ScatterElements"), u.Index == 0 && traits.IsView(u.Node)
 		if !r.in[u.Node] || !scatters && !views && r.shardingOf(u.Node.Outputs[0]) != replicated {
 			return &SkipError{u.Node.Label(), "reads " + strconv.Quote(v.Name) + ", which " + why}
 		}

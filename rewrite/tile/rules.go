@@ -268,24 +268,15 @@ func transpose(r *Region, n *onnx.Node) (bool, error) {
 	return false, nil
 }
 
-// reshape: the outermost axis of more than one element stays that, whatever its extent is, as
-// a part is one piece of the whole; any other one has as many elements before it on the other
-// side, and stays, or is the first of those that are merged into one, or that one is split
-// into: a part of it is a contiguous range of that one.
+// reshape: the split axis stays, or is the first of those that are merged into one, or that
+// one is split into: a part of it is a contiguous range of that one.
 func reshape(r *Region, n *onnx.Node) (bool, error) {
 	return r.reshaped(n, func(from, to []int64, a int) (int, error) {
-		if outermost(from) == a && len(to) > 0 {
-			return outermost(to), nil
+		axis, apart, err := holding(from, to, a, 1)
+		if err != nil || apart > 1 {
+			return 0, fmt.Errorf("the split axis is not the first of those it is merged with")
 		}
-		before, _ := onnx.Elements(from[:a])
-		count := int64(1)
-		for axis, d := range to {
-			if count == before && d > 1 && (d%from[a] == 0 || from[a]%d == 0) {
-				return axis, nil
-			}
-			count *= d
-		}
-		return 0, fmt.Errorf("the split axis is not the first of those it is merged with")
+		return axis, nil
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/traits"
 )
 
 // stretchesOf is in how many stretches an axis lies that a value is divided along, one as a rule.
@@ -67,22 +68,13 @@ func (r *Region) stretchesAround(n *onnx.Node) (int64, error) {
 	return r.stretchesOf(first), nil
 }
 
-// valuesOf are what a node reads and returns.
-func valuesOf(n *onnx.Node) []*onnx.Value {
-	var list []*onnx.Value
-	for _, v := range n.Reads() {
-		list = append(list, v)
-	}
-	for _, v := range n.Returns() {
-		list = append(list, v)
-	}
-	return list
-}
+// valuesOf are what a node reads and returns, and nil for what is left out.
+func valuesOf(n *onnx.Node) []*onnx.Value { return slices.Concat(n.Inputs, n.Outputs) }
 
 // arranges reports a node whose rule looks at stretches itself.
 func (r *Region) arranges(n *onnx.Node) bool {
 	switch {
-	case n.Is("Reshape", "Squeeze", "Unsqueeze", "Flatten"):
+	case traits.Reshapes(n):
 		return true
 	case n.Is("Split", "Concat"):
 		return r.dividesAlong(n, splitAxis(n))
@@ -100,9 +92,6 @@ func rearranged(r *Region, n *onnx.Node) (bool, error) {
 	}
 	stretches := int64(1)
 	changed, err := r.reshaped(n, func(f, t []int64, a int) (axis int, err error) {
-		if outermost(f) == a && len(t) > 0 && r.stretchesOf(from) == 1 {
-			return outermost(t), nil
-		}
 		axis, stretches, err = holding(f, t, a, r.stretchesOf(from))
 		return axis, err
 	})
@@ -118,8 +107,12 @@ func rearranged(r *Region, n *onnx.Node) (bool, error) {
 
 // holding finds which axis of extents to holds what axis a of from does, which lies in some
 // stretches, and in how many it lies there. As many pieces of a part lie apart on either side, and
-// pieces of one are whole numbers of pieces of the other.
+// pieces of one are whole numbers of pieces of the other. The outermost axis of more than one
+// element stays that, whatever its extent is.
 func holding(from, to []int64, a int, stretches int64) (axis int, apart int64, err error) {
+	if outermost(from) == a && len(to) > 0 && stretches == 1 { // a part is one piece of the whole
+		return outermost(to), 1, nil
+	}
 	if slices.Contains(from, 0) || slices.Contains(to, 0) {
 		return 0, 0, fmt.Errorf("nothing is divided")
 	}
