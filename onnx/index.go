@@ -14,6 +14,24 @@ func Axis(axis int64, rank int) (int, bool) {
 	return int(axis), axis >= 0 && axis < int64(rank)
 }
 
+// Consecutive reports that indices into an axis of n, of which there are some, count up by one, and
+// from where.
+func Consecutive(indices []int64, n int64) (start int64, ok bool) {
+	start = indices[0]
+	if start < 0 {
+		start += n
+	}
+	for i, k := range indices {
+		if k < 0 {
+			k += n
+		}
+		if k != start+int64(i) {
+			return 0, false
+		}
+	}
+	return start, start >= 0 && start+int64(len(indices)) <= n
+}
+
 // SliceBounds is from where up to where a Slice takes elements of an axis of n: bounds beyond
 // it are cut, and with a negative step the range ends at -1 at the least.
 func SliceBounds(start, end, step, n int64) (from, to int64) {

@@ -35,7 +35,7 @@ func gradGather(c *Context) {
 	}
 	extent, static := x.Type.Shape[axis].Int()
 	if known, ok := c.Ints(idx); ok && static && len(known) >= 1 {
-		if start, run := consecutive(known, extent); run {
+		if start, run := onnx.Consecutive(known, extent); run {
 			if irank != 1 {
 				g = c.ReshapeDims(g, withExtent(x.Type.Shape, axis, onnx.Static(int64(len(known)))))
 			}
@@ -55,23 +55,6 @@ func gradGather(c *Context) {
 		return
 	}
 	c.AddScatter(0, axis, c.alongAxis(c.cast(idx, onnx.Int64), axis, g), g)
-}
-
-// consecutive reports that the indices count up by one from a start.
-func consecutive(idx []int64, extent int64) (int64, bool) {
-	start := idx[0]
-	if start < 0 {
-		start += extent
-	}
-	for i, k := range idx {
-		if k < 0 {
-			k += extent
-		}
-		if k != start+int64(i) {
-			return 0, false
-		}
-	}
-	return start, start >= 0 && start+int64(len(idx)) <= extent
 }
 
 func withExtent(s onnx.Shape, axis int, d onnx.Dim) onnx.Shape {

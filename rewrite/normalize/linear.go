@@ -136,16 +136,16 @@ func inOrder(n *onnx.Node) bool {
 	if !ok || indices == nil {
 		return false
 	}
-	if n, err := indices.Elements(); err != nil || !shape[axis].Is(n) {
+	extent, err := indices.Elements()
+	if err != nil || extent < 1 || !shape[axis].Is(extent) {
 		return false // before numbers are read
 	}
 	list, err := indices.Int64s()
-	for i, k := range list {
-		if k != int64(i) && k != int64(i-len(list)) {
-			return false
-		}
+	if err != nil {
+		return false
 	}
-	return err == nil && len(list) > 0
+	_, ok = onnx.Consecutive(list, extent) // as many as there are, so from 0 on
+	return ok
 }
 
 // handedOn puts x in the place of y, which is a view of it, where both have one shape.
