@@ -269,10 +269,11 @@ func (p *Planner) slicesPay() bool {
 			nodes += 3 * slicesOfBatch
 		}
 	}
+	least := int64(startingFLOPs)
 	if nodes > mostSliceNodes {
-		return p.Problem().FLOPs() >= nodes*planningFLOPs
+		least = planningFLOPs
 	}
-	return p.Problem().FLOPs() >= nodes*startingFLOPs
+	return p.Problem().FLOPs() >= nodes*least
 }
 
 // divides reports that the user asked for parts.
