@@ -38,6 +38,11 @@ type index struct {
 	viewed     bool
 	narrow     *index
 	narrowOnce sync.Once
+	// keepViewed: what backward views is never dropped.
+	keepViewed bool
+	// rolledAs is what rolled returns.
+	rolledAs *rolled
+	rollOnce sync.Once
 	// stash lists the roots that a plan may drop: forward values, not pinned,
 	// that some backward op reads or a recomputation could need.
 	stash []int
@@ -94,7 +99,7 @@ func (ix *index) narrowed() *index {
 func newIndex(p *Problem, keepViewed bool) *index {
 	nv, no := len(p.Values), len(p.Ops)
 	ix := &index{
-		p: p, tune: p.tuning(), flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
+		p: p, keepViewed: keepViewed, tune: p.tuning(), flat: newFlat(&p.Graph), producer: make([]int, nv), root: make([]int, nv), readers: make([][]int, nv),
 		reads: make([][]int, no), outs: make([][]int, no), cost: make([]int64, no), pinned: make([]bool, nv), weighed: map[weighing]weight{},
 		deferred: map[uint64][][]ControlEdge{}, inverting: map[[2]uint64][][]ControlEdge{},
 	}

@@ -41,7 +41,11 @@ func (ix *index) searchVisits() int {
 // call.
 func (ix *index) explored() *explorer {
 	ix.exploreOnce.Do(func() {
-		ix.exploredAs = explore(ix, ix.lean())
+		if r := ix.rolled(); r != nil {
+			ix.exploredAs = r.explored()
+		} else {
+			ix.exploredAs = explore(ix, ix.lean())
+		}
 		if len(ix.reads) <= ix.tune.narrowOps {
 			ix.exploredAs.searchNarrowed()
 		}
@@ -147,6 +151,10 @@ func (e *explorer) searchNarrowed() {
 	if e.narrow != nil || !ix.viewed {
 		return
 	}
+	if r := ix.rolled(); r != nil {
+		r.searchNarrowed(e)
+		return
+	}
 	narrow := ix.narrowed()
 	bases := map[*baseOrder]*baseOrder{}
 	for _, q := range explore(narrow, narrow.lean()).front.points {
@@ -159,13 +167,20 @@ func (e *explorer) searchNarrowed() {
 		for r := range keep {
 			keep[r] = keep[r] || narrow.pinned[r]
 		}
-		e.on(base, q.eraseShapes)
-		peak := e.sim.run(e.low.scheduleIn(keep, q.mode))
-		found := &point{peak: peak, work: e.low.work, mode: q.mode, base: base, eraseShapes: q.eraseShapes, keep: keep}
-		if e.narrow = append(e.narrow, found); !e.front.covered(peak, e.low.work) {
-			e.front.add(found)
-		}
+		e.narrow = append(e.narrow, e.adopt(q, keep, base))
 	}
+}
+
+// adopt adds what another search found, by the keep set and the base order that it is of in this one,
+// unless some point is as good.
+func (e *explorer) adopt(q *point, keep []bool, base *baseOrder) *point {
+	e.on(base, q.eraseShapes)
+	peak := e.sim.run(e.low.scheduleIn(keep, q.mode))
+	found := &point{peak: peak, work: e.low.work, mode: q.mode, base: base, eraseShapes: q.eraseShapes, keep: keep}
+	if !e.front.covered(peak, e.low.work) {
+		e.front.add(found)
+	}
+	return found
 }
 
 // leastPoints are the n points of either search that hold least.

@@ -96,7 +96,11 @@ func (b *baseOrder) lowerer(ix *index) *lowerer {
 // plain is the base of plans that keep whole layers, or everything.
 func (ix *index) plain() *baseOrder {
 	if ix.plainBase == nil {
-		ix.plainBase, _ = ix.bestOrder(false)
+		if r := ix.rolled(); r != nil {
+			ix.plainBase = r.unroll(r.small.indexed().plain())
+		} else {
+			ix.plainBase, _ = ix.bestOrder(false)
+		}
 	}
 	return ix.plainBase
 }
@@ -105,6 +109,10 @@ func (ix *index) plain() *baseOrder {
 // cannot be erased, or no other is better by leanGain.
 func (ix *index) lean() *baseOrder {
 	if ix.leanBase != nil {
+		return ix.leanBase
+	}
+	if r := ix.rolled(); r != nil {
+		ix.leanBase = r.unroll(r.small.indexed().lean())
 		return ix.leanBase
 	}
 	ix.leanBase = ix.plain()

@@ -106,6 +106,8 @@ type Problem struct {
 	stop func() bool
 	// tuned is a setting other than the standard one; tests make some.
 	tuned *tuning
+	// stands says of each operator how many it stands for (reroll.go); nil: for itself.
+	stands []int64
 }
 
 // A Cut is the value through which all that comes later in forward depends on what comes

@@ -39,7 +39,7 @@ func (e *explorer) findCuts() {
 			for i, r := range ix.stash {
 				price[i] = 0
 				if g := gap[i]; g.to > g.from+1 && (even || g.from < at && at < g.to) {
-					price[i] = int64(lambda*float64(ix.p.Graph.Values[r].Bytes)) + 1
+					price[i] = int64(lambda*float64(ix.p.Graph.Values[r].Bytes))*ix.standsFor(r) + 1
 				}
 			}
 			return cut.tighten(price)

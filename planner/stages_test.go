@@ -60,7 +60,7 @@ var stageNames = []struct {
 	{"search: both cuts", stageSweepPeak | stageSweepEven},
 	{"search: kinds", stageKinds}, {"search: singles", stageSingles}, {"search: paths", stagePaths},
 	{"search: erased shapes", stageErase}, {"search: brief holding", stageBrief},
-	{"segments: polish", stagePolish}, {"legalizing", stageLegalize}, {"moves", stageMoves},
+	{"segments: polish", stagePolish}, {"legalizing", stageLegalize}, {"moves", stageMoves}, {"micro-batches rerolled", stageReroll},
 }
 
 // variations lists the standard setting and what is to be compared with it.
@@ -86,8 +86,8 @@ func TestEveryStageCanBeLeftOut(t *testing.T) {
 	for _, s := range stageNames {
 		named |= s.stage
 	}
-	if named != 2*stageMoves-1 {
-		t.Errorf("stages %b have names, of %b", named, 2*stageMoves-1)
+	if named != 2*stageReroll-1 {
+		t.Errorf("stages %b have names, of %b", named, 2*stageReroll-1)
 	}
 	given := transformer(2, 64, 32, 16, 2)
 	for _, v := range append(variations(), numbers()...) {

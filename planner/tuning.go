@@ -175,6 +175,7 @@ const (
 	stagePolish                       // segments: values of the first and last segment
 	stageLegalize                     // early nodes wait where they may
 	stageMoves                        // nodes move past the peak
+	stageReroll                       // micro-batches alike are searched once
 )
 
 // standard is the setting that production code runs. What each number is worth,
