@@ -281,8 +281,12 @@ func (r *rolled) unroll(small *baseOrder) *baseOrder {
 	}
 	ix := r.whole
 	wanted := make([]int, 0, len(ix.reads))
-	var period []int
+	var period, early []int // early are those that run between, and come after what is taken out
 	for _, op := range small.order {
+		if op >= r.at && len(period) < r.period {
+			early = append(early, r.op(op))
+			continue
+		}
 		wanted = append(wanted, r.op(op))
 		if !r.stands(op) {
 			continue
@@ -295,6 +299,7 @@ func (r *rolled) unroll(small *baseOrder) *baseOrder {
 				wanted = append(wanted, op+t*r.period)
 			}
 		}
+		wanted = append(wanted, early...)
 	}
 	walk := newLazyWalk(ix, topological(&ix.p.Graph, ix.producer, wanted))
 	b := &baseOrder{controlEdges: r.edges(small.controlEdges)}

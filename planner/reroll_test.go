@@ -19,8 +19,8 @@ func batched(p *Problem, n, odd int, joined bool) *Problem {
 	shared := map[int]int{} // parameters and feeds
 	sums := map[int]int{}   // parameter's gradient in p -> sum so far
 	versions := map[int][]int{}
-	var pieces []int
-	var before []int
+	var pieces, before []int
+	feed := 0
 	for k := range n {
 		now := map[int]int{}
 		scale := int64(1)
@@ -30,6 +30,9 @@ func batched(p *Problem, n, odd int, joined bool) *Problem {
 		for v := range p.Values {
 			if p.Graph.Values[v].Kind != ortmodel.Feed {
 				continue
+			}
+			if p.Values[v].Role == Feed {
+				feed = v
 			}
 			if k == 0 {
 				shared[v] = b.value(p.Values[v].Name, p.Graph.Values[v].Bytes, ortmodel.Feed, p.Values[v].Role)
@@ -49,6 +52,9 @@ func batched(p *Problem, n, odd int, joined bool) *Problem {
 			role := p.Values[o].Role
 			if role == Returned {
 				role = Gradient
+			}
+			if p.Ops[i].Type == "Loss" { // as labels that are cut without waiting for the slice before
+				in = append(in, b.act("Cut", 0, 512, shared[feed]))
 			}
 			out := b.value(fmt.Sprintf("%s/%d", p.Values[o].Name, k), scale*p.Graph.Values[o].Bytes, ortmodel.Inner, role)
 			b.op(p.Ops[i].Type, p.Ops[i].FLOPs, in, out)
@@ -137,6 +143,12 @@ func TestReroll(t *testing.T) {
 		}
 		if got, want := small.total, ix.total; max(got-want, want-got) > int64(len(ix.reads)) { // bytes moved are rounded
 			t.Errorf("%d micro-batches: the plain step costs %d rerolled, and %d", n, got, want)
+		}
+		for _, base := range small.orders {
+			got, want := newLiveSim(ix).run(r.unroll(base).order), newLiveSim(small).run(base.order)
+			if got > want+want/100 {
+				t.Errorf("%d micro-batches: an order holds %d bytes unrolled, %d rerolled", n, got, want)
+			}
 		}
 		for _, q := range found.points {
 			plan := ix.unlegalized("optimal", q)
