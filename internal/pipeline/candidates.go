@@ -171,7 +171,7 @@ func (m *merge) openFamily() error {
 		return err
 	}
 	for i := range choices {
-		if !m.p.offers(m.solver, i) || choices[i].within && m.bargain != nil && !m.bargain.thorough {
+		if c := &choices[i]; !m.p.offers(m.solver, i) || (c.within || c.far) && m.bargain != nil && !m.bargain.thorough {
 			continue
 		}
 		m.waiting = append(m.waiting, &frontier{family: f, choice: i, rank: m.ranks})

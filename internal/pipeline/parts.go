@@ -27,7 +27,8 @@ const maxTiles, rowSlices = 16, 16
 
 // slicesOfBatch is the number of micro-batches where a search chooses them, the most where they
 // are coarse: then what they read again takes no longer than one part in coarseReread of the step.
-const slicesOfBatch, coarseReread = 8, 32
+// mostSlices is the most where they are fine.
+const slicesOfBatch, coarseReread, mostSlices = 8, 32, 32
 
 // balance is how many operations a processor does in the time in which it reads a
 // byte. That of a core with AVX-512, measured with the products of GPT-2's loss in
@@ -119,6 +120,9 @@ func (p *preparation) batch(*runtime.Engine) error {
 // batchSlices is the number of slices that Options.Batch comes to.
 func batchSlices(region *tile.Region, want Division, a *analysis.Analysis) int {
 	n := want.or(slicesOfBatch)
+	if want.Mode == Fine {
+		n = fineSlices(a.Problem)
+	}
 	for ; want.Mode == Coarse && n > 2; n /= 2 {
 		if coarseReread*rereadFLOPs(a, region.Reread(region.Parts(n))) <= a.Problem.FLOPs() {
 			break

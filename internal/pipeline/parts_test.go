@@ -364,6 +364,46 @@ func TestMicroBatchesAreChosen(t *testing.T) {
 	follow(t, e, m, r, "optimal")
 }
 
+// TestFineMicroBatches: within a bound on the work, or for the least memory, more than eight micro-batches are
+// looked at where their nodes are large and not many; without a bound they are not, as planning takes longer.
+func TestFineMicroBatches(t *testing.T) {
+	e := engine(t)
+	m := trainingGraph(t, "gpt2", func(c *models.Config) {
+		c.Layers, c.Hidden, c.Heads, c.Vocab, c.Seq, c.Batch = 1, 192, 4, 2000, 256, 32
+	})
+	p, err := NewPlanner(e, m, Options{Provider: ort.CPU, OptLevel: 1, Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := fineSlices(p.Problem()); n <= slicesOfBatch || n > mostSlices {
+		t.Fatalf("%d micro-batches are worth it", n)
+	}
+	knee, err := p.PlanWithin("optimal", Budget{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if knee.Variant.Divided.Batch > slicesOfBatch {
+		t.Errorf("without a bound: %+v", knee.Variant.Divided)
+	}
+	within, err := p.PlanWithin("optimal", Budget{Work: new(0.4)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if within.Variant.Divided.Batch <= slicesOfBatch {
+		t.Errorf("within a bound: %+v", within.Variant.Divided)
+	}
+	if got := executeAt(t, e, within.Model, p.opts, 2, nil, within.Roles()); got.peaks[0] != within.Peak {
+		t.Errorf("live peak %d, predicted %d", got.peaks[0], within.Peak)
+	}
+	least, err := p.Plan("least", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if least.Variant.Divided.Batch <= slicesOfBatch || least.Peak > within.Peak+within.Peak/50 {
+		t.Errorf("the least holds %d bytes by %+v, within a bound %d", least.Peak, least.Variant.Divided, within.Peak)
+	}
+}
+
 // TestMicroBatchesNotOffered: nodes that take no longer than it takes to start them are
 // not looked at in slices of the batch, nor are so many that the search would take far longer than
 // a step, nor those of another device.

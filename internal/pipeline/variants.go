@@ -109,7 +109,7 @@ func (v *Variant) problems() []*planner.Problem {
 }
 
 // choicesN is how many choices there are.
-const choicesN = 11
+const choicesN = 12
 
 // choices are what a search may divide, unless the user did: nothing, the loss
 // into slices, wide products into parts too, the loss into smaller slices, which
@@ -118,12 +118,14 @@ const choicesN = 11
 // less than either. Within a bound, on work or memory, the loss in four is looked at
 // too: what coarse slices read again may be better spent elsewhere. Micro-batches divide all
 // that the batch is an axis of, for what their products read again, and have as many times
-// the nodes: coarse ones, and with the loss in slices more of them.
+// the nodes: coarse ones, and with the loss in slices more of them. Yet more take long to plan and to
+// load, so they are for who gives a bound or asks for the least.
 var choices = [choicesN]choice{
 	{}, {Divisions: Divisions{Chunk: coarse}}, {Divisions: Divisions{Chunk: coarse, Tile: auto}}, {Divisions: Divisions{Chunk: fine, Tile: auto}},
 	{Divisions: Divisions{Chunk: coarse, Rows: auto}}, {Divisions: Divisions{Chunk: coarse, Tile: auto, Rows: auto}},
 	{Divisions: Divisions{Chunk: fine, Tile: auto, Rows: auto}}, {Divisions: Divisions{Chunk: auto, Tile: auto, Rows: auto}, bound: true},
 	{Divisions: Divisions{Chunk: Parts(4), Tile: auto}, within: true}, {Divisions: Divisions{Batch: coarse}}, {Divisions: Divisions{Batch: auto, Chunk: coarse}},
+	{Divisions: Divisions{Batch: fine, Chunk: coarse}, far: true},
 }
 
 // A choice is what a search may divide.
@@ -131,7 +133,11 @@ type choice struct {
 	Divisions
 	bound  bool // only with Outputs Rows
 	within bool // only within a bound
+	far    bool // only within a bound, or for the least
 }
+
+// batched is the choice of as many micro-batches as are looked at whatever is asked for.
+const batched = 10
 
 // reaching is the first choice that holds much less and adds hardly any work.
 const reaching = 1
@@ -247,15 +253,42 @@ func (f *family) whole(choice int) *Variant {
 // offers reports that a solver looks at a choice.
 func (p *Planner) offers(s *planner.Solver, choice int) bool {
 	c := choices[choice]
-	return choice == 0 || p.chooses(s) && (!c.bound || p.opts.Outputs == step.Rows) && (c.Batch == Division{} || p.slicesPay())
+	switch {
+	case choice == 0:
+		return true
+	case !p.chooses(s) || c.bound && p.opts.Outputs != step.Rows:
+		return false
+	case c.far:
+		return p.slicesPay() && fineSlices(p.Problem()) > slicesOfBatch
+	}
+	return c.Batch == Division{} || p.slicesPay()
 }
 
 // A search looks at micro-batches where a node of a slice takes startingFLOPs on average, so
-// that starting it, of the order of 10 µs, is little beside it, and where the search takes
+// that starting it, of the order of 10 µs, is little beside it, and where planning takes
 // half a minute, for mostSliceNodes of all slices together, or about as long as a step: some
 // 2 ms a node, in which a core computes planningFLOPs. Backward counts as twice the nodes of
-// forward; those of updates are not sliced.
-const startingFLOPs, planningFLOPs, mostSliceNodes = 8 << 20, 256 << 20, 16_000
+// forward; those of updates are not sliced. Of more than slicesOfBatch, all together have mostFineNodes.
+const startingFLOPs, planningFLOPs, mostSliceNodes, mostFineNodes = 8 << 20, 256 << 20, 16_000, 8_000
+
+// nodesOfSlice is about how many nodes a slice of the batch has.
+func nodesOfSlice(p *planner.Problem) (nodes int64) {
+	for i := range p.Ops {
+		if p.Ops[i].Forward {
+			nodes += 3
+		}
+	}
+	return nodes
+}
+
+// fineSlices is the most micro-batches that are worth it: a power of two from slicesOfBatch to mostSlices.
+func fineSlices(p *planner.Problem) int {
+	nodes, n := nodesOfSlice(p), int64(slicesOfBatch)
+	for 2*n <= mostSlices && 2*n*nodes <= mostFineNodes && p.FLOPs() >= 2*n*nodes*startingFLOPs {
+		n *= 2
+	}
+	return int(n)
+}
 
 // slicesPay reports a graph whose step may as well be computed in micro-batches, unless it is
 // so already. A device that is not the CPU takes longer to start a node, and was not measured.
@@ -263,12 +296,7 @@ func (p *Planner) slicesPay() bool {
 	if _, sliced := p.given.Metadata(step.LayersKey); sliced || p.opts.provider().Device || p.opts.WebGPU {
 		return false
 	}
-	nodes := int64(0)
-	for i := range p.Problem().Ops {
-		if p.Problem().Ops[i].Forward {
-			nodes += 3 * slicesOfBatch
-		}
-	}
+	nodes := slicesOfBatch * nodesOfSlice(p.Problem())
 	least := int64(startingFLOPs)
 	if nodes > mostSliceNodes {
 		least = planningFLOPs
@@ -328,6 +356,9 @@ func (f *family) slices(q *preparation) {
 // floor is the least work of the variant of a choice, as a share of the plain step's, by
 // what is known before it is prepared.
 func (p *Planner) floor(f *family, choice int) (float64, error) {
+	if v := f.variants[batched]; choices[choice].far && v != nil { // more slices read more again
+		return v.Problem().Floor(), nil
+	}
 	if choices[choice].Rows == (Division{}) || !f.variants[0].Analysis.Roles.Updates() {
 		return 0, nil
 	}
