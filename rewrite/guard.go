@@ -97,22 +97,37 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, er
 	after := map[*onnx.Node][]*onnx.Node{}
 	count := 0
 	guarded := map[*onnx.Value]bool{}
+	guard := func(n *onnx.Node, input int) {
+		v := n.Inputs[input]
+		n.SetInput(input, control.Wait(edges, v, v))
+		guarded[v] = true
+		after[v.Producer] = append(after[v.Producer], edges.Take()...)
+		count++
+	}
+	may := func(v *onnx.Value) bool {
+		return v != nil && v.Producer != nil && !control.Is(v.Producer) && !constant[v]
+	}
 	for i := len(order) - 1; i >= 0; i-- {
 		n := order[i]
 		if !gone[n] || readByGone(n, gone) {
 			continue
 		}
-		single := !readsGone(n, gone)
-		for k, v := range n.Inputs {
-			if v == nil || v.Producer == nil || control.Is(v.Producer) || constant[v] ||
-				single && !left.bypassed(g, n, v) || !single && (guarded[v] || !gone[v.Producer]) {
-				continue
+		if !readsGone(n, gone) {
+			for k, v := range n.Inputs {
+				if may(v) && left.bypassed(g, n, v) {
+					guard(n, k)
+				}
 			}
-			n.SetInput(k, control.Wait(edges, v, v))
-			guarded[v] = true
-			after[v.Producer] = append(after[v.Producer], edges.Take()...)
-			count++
-			if !single {
+			continue
+		}
+		for k, v := range n.Inputs {
+			if may(v) && !guarded[v] && gone[v.Producer] {
+				guard(n, k)
+				for _, e := range left.rest(g, n, v.Producer, gone) {
+					if w := e.Node.Inputs[e.Index]; may(w) && !guarded[w] {
+						guard(e.Node, e.Index)
+					}
+				}
 				break
 			}
 		}
@@ -127,6 +142,38 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, er
 	out, err := control.Lower(g, out)
 	g.Nodes = slices.Clone(out)
 	return out, count, err
+}
+
+// rest are the edges at which what is left of a group without its last node, one that leads to it
+// and all before that, would be fused next: those that the fused node goes round, and from
+// operators like those to the same node. A convolution takes in the sum that it is a part of,
+// with the activation or without, and where it may not, the sum's other convolution does.
+func (l *Left) rest(g *onnx.Graph, last, n *onnx.Node, gone map[*onnx.Node]bool) (edges []onnx.Use) {
+	seen := map[*onnx.Node]bool{}
+	var visit func(n *onnx.Node)
+	visit = func(n *onnx.Node) {
+		if seen[n] {
+			return
+		}
+		seen[n] = true
+		round := map[string]bool{}
+		for _, v := range n.Inputs {
+			if v != nil && v.Producer != nil && !gone[v.Producer] && l.bypassed(g, last, v) {
+				round[v.Producer.OpType()] = true
+			}
+		}
+		for k, v := range n.Inputs {
+			switch {
+			case v == nil || v.Producer == nil:
+			case gone[v.Producer]:
+				visit(v.Producer)
+			case round[v.Producer.OpType()]:
+				edges = append(edges, onnx.Use{Node: n, Index: k})
+			}
+		}
+	}
+	visit(n)
+	return edges
 }
 
 // readByGone reports that a vanished node reads an output of n: n is not the

@@ -38,6 +38,20 @@ y = Softmax(z)
 out y float32[4,6]
 }
 `},
+	{"sum of two convolutions, activated", `model ir=10 opset=21
+graph g {
+in x float32[2,4,6,6]
+in v float32[4,4,3,3]
+in w float32[4,4,1,1]
+in c float32[4]
+a = Conv(x, v, c) {pads=[1, 1, 1, 1]}
+b = Conv(x, w, c)
+s = Add(a, b)
+r = Relu(s)
+y = Softmax(r)
+out y float32[2,4,6,6]
+}
+`},
 	{"swap that is read twice", `model ir=10 opset=21
 graph g {
 in x float32[2,4,8]
