@@ -108,7 +108,7 @@ func (t *target) stream(d *dataset, o Options, l *language) (*tokenSet, error) {
 			t.notes = append(t.notes, note)
 		}
 	}
-	s.array, s.name = &a, d.name
+	s.array, s.name, s.tokenizer = &a, d.name, d.tokenizer
 	s.count, _ = onnx.Elements(a.shape)
 	if len(a.shape) == 2 {
 		s.row = a.shape[1]
@@ -223,7 +223,7 @@ const wholeCheck = 64 << 20
 // known checks tokens against the vocabulary.
 func (s *tokenSet) known(vocabulary int64) error {
 	if vocabulary > 0 && s.set.largest >= vocabulary {
-		return &RangeError{File: s.name, Position: s.set.largestAt, Token: s.set.largest, Vocabulary: vocabulary, Tokenizer: s.set.tokenizer}
+		return &RangeError{File: s.name, Position: s.set.largestAt, Token: s.set.largest, Vocabulary: vocabulary, Tokenizer: s.tokenizer}
 	}
 	if vocabulary == 0 || s.set.checked == vocabulary || s.count*s.kind.Size() > wholeCheck {
 		return nil

@@ -199,6 +199,20 @@ func TestText(t *testing.T) {
 	}
 }
 
+// Tokens that an earlier run kept, and those of a set too large to be looked through first,
+// are still a tokenizer's: the hint names what to give.
+func TestKeptTokensOutsideVocabulary(t *testing.T) {
+	small := strings.Replace(lm, "50257", "300", -1)
+	o := Options{Text: []string{file(t, "a.txt", []byte("The quick brown fox jumps over the lazy dog."))}, Folder: t.TempDir()}
+	for _, run := range []string{"the first run", "the second"} {
+		_, err := open(t, parse(t, small), o, Sizes{Batch: 1, Dims: map[string]int64{"seq": 4}})
+		oneLine(t, err, "one of GPT-2's vocabulary: give the model's own with --tokenizer FILE.json")
+		if files, _ := filepath.Glob(filepath.Join(o.Folder, "*")); len(files) != 1 {
+			t.Fatalf("%s: %v in the folder", run, files)
+		}
+	}
+}
+
 func TestTextFilesAndBytes(t *testing.T) {
 	o := Options{Text: []string{file(t, "a.txt", []byte("one two")), file(t, "b.txt", []byte("three \xff\xfe four five"))}}
 	d, err := openLM(t, o, 1, 4)

@@ -14,9 +14,11 @@ import (
 // A stream is tokens one after another.
 type stream struct {
 	*array
-	name  string // the file, for messages
-	count int64
-	buf   []byte
+	name string // the file, for messages
+	// tokenizer is what made the tokens of a text; empty where tokens were given.
+	tokenizer string
+	count     int64
+	buf       []byte
 }
 
 // A RangeError is a token that the model does not know.
@@ -79,7 +81,7 @@ func (s *stream) put(dst []byte, as onnx.DType, at, limit int64) error {
 		}
 	}
 	if bad >= 0 {
-		return &RangeError{File: s.name, Position: at + bad, Token: element(raw[bad*width:], s.kind), Vocabulary: limit}
+		return &RangeError{File: s.name, Position: at + bad, Token: element(raw[bad*width:], s.kind), Vocabulary: limit, Tokenizer: s.tokenizer}
 	}
 	return nil
 }
