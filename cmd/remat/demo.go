@@ -110,6 +110,9 @@ func demoCommand(e *env) *cli.Command {
 	}
 }
 
+// demoGiven is a copy of the user's model, where files in the folder cannot refer to its weights.
+const demoGiven = "given.onnx"
+
 func readDemoOptions(e *env, c *cli.Context) (o demoOptions, err error) {
 	o = demoOptions{
 		model: c.String("model"), file: c.Args().First(), dir: c.String("o"), budget: c.String("budget"),
@@ -176,13 +179,16 @@ func demo(e *env, o demoOptions) error {
 		if err == nil {
 			trains, err = src.Training(e.dims, nil)
 		}
+		if err == nil {
+			forward, err = src.Within(o.dir, demoGiven)
+		}
 		if err != nil {
 			return err
 		}
 	}
 	if trains {
 		e.say("  %s is a training graph already", o.file)
-		train, feeds.LR = o.file, demoOwnRate
+		train, feeds.LR = forward, demoOwnRate
 	} else {
 		if err := e.stage("derive the training graph", func() error { return demoTraining(e, &o, forward, train) }); err != nil {
 			return err

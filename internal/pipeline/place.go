@@ -108,3 +108,27 @@ func (p *places) move(m *onnx.Model) error {
 	_, err := moveParameters(m, p.at)
 	return err
 }
+
+// Within is where the source lies for files in dir, which refer to its weights: where it
+// is, or a copy under the name, with its weights, that it writes there.
+func (s *Source) Within(dir, name string) (string, error) {
+	path := filepath.Join(dir, name)
+	rel, err := between(path, s.Path)
+	if err != nil || filepath.IsLocal(rel) || len(s.DataFiles()) == 0 {
+		return s.Path, err
+	}
+	m, err := s.Model.Clone()
+	if err != nil {
+		return "", err
+	}
+	return path, onnx.Together(func(files *onnx.Outputs) error {
+		p, err := newPlaces(s, files, path, func(string, ...any) {})
+		if err != nil {
+			return err
+		}
+		if err := p.move(m); err != nil {
+			return err
+		}
+		return m.SaveWith(files, path)
+	})
+}
