@@ -42,10 +42,13 @@ func (r Report) String() string {
 	s := fmt.Sprintf("%s: requested %d, applied %d", r.Pass, r.Requested, r.Applied)
 	if len(r.Skipped) > 0 {
 		n := r.Requested - r.Applied // one reason may be that of several, and a remark that of none
-		if n <= 0 {
+		if n <= 0 && r.Requested == 0 {
 			n = len(r.Skipped)
 		}
-		s += fmt.Sprintf(", skipped %d (%s: %s)", n, r.Skipped[0].What, r.Skipped[0].Why)
+		if n > 0 {
+			s += fmt.Sprintf(", skipped %d", n)
+		}
+		s += fmt.Sprintf(" (%s: %s)", r.Skipped[0].What, r.Skipped[0].Why)
 	}
 	return s
 }

@@ -120,8 +120,34 @@ out e float64[2,3]`)
 			t.Errorf("%s reads %s and makes %s", n.OpType(), n.In(0).Type, v.Type)
 		}
 	}
-	if !strings.Contains(r.String(), "float64") {
-		t.Errorf("the report does not mention float64: %s", r)
+	if !slices.ContainsFunc(r.Skipped, func(s rewrite.Skip) bool { return strings.Contains(s.Why, "float64") }) {
+		t.Errorf("the report does not mention float64: %v", r.Skipped)
+	}
+}
+
+// TestRemarksLast: what was left out is said before what nobody asked for, and is all that
+// counts as skipped.
+func TestRemarksLast(t *testing.T) {
+	text := `in x float32[2,3]
+init w float32[3,3] = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+d = Cast(x) {to=11}
+e = Exp(d)
+g = MatMul(x, w)
+y = Relu(g)
+a = Abs(x)
+z = Neg(a)
+out y float32[2,3]
+out z float32[2,3]
+out e float64[2,3]`
+	r := apply(t, parse(t, text), emulated)
+	if n := len(r.Skipped); r.Requested <= r.Applied || n < 2 || r.Skipped[0].What == "float64 values" || r.Skipped[n-1].What != "float64 values" {
+		t.Errorf("%d requested, %d applied: %v", r.Requested, r.Applied, r.Skipped)
+	}
+	stash := emulated
+	stash.StashOnly = true
+	r = apply(t, parse(t, text), stash)
+	if got := r.String(); strings.Contains(got, "skipped") != (r.Requested == 0) || !strings.Contains(got, "float64") {
+		t.Error(got)
 	}
 }
 

@@ -238,7 +238,7 @@ func (p *pass) settleReaders() {
 			yes = yes && (f == nil || !in(n, i))
 		}
 		if !yes || p.lacks(n) != "" {
-			p.verdicts[n] = verdict{full, "compares float32 values"}
+			p.verdicts[n] = verdict{full, "it reads float32 values"}
 		}
 	}
 }

@@ -136,6 +136,7 @@ func Apply(m *onnx.Model, o Options) (*Report, error) {
 	p.extremes()
 	p.waiting()
 	p.decide()
+	p.report.Skipped = append(p.report.Skipped, p.remarks...)
 	if err := p.zeros(); err != nil {
 		return nil, fmt.Errorf("precision: %w", err)
 	}
@@ -154,12 +155,13 @@ func Apply(m *onnx.Model, o Options) (*Report, error) {
 
 // pass is one run of Apply.
 type pass struct {
-	m      *onnx.Model
-	g      *onnx.Graph
-	b      *build.Builder
-	o      Options
-	roles  step.Roles
-	report *Report
+	m       *onnx.Model
+	g       *onnx.Graph
+	b       *build.Builder
+	o       Options
+	roles   step.Roles
+	report  *Report
+	remarks []rewrite.Skip // of what was not asked for
 
 	// forward is what the loss needs, and not what it only waits for; nil without
 	// gradients.
@@ -269,6 +271,11 @@ func (p *pass) skip(what, format string, args ...any) {
 	p.report.Skipped = append(p.report.Skipped, rewrite.Skip{What: what, Why: fmt.Sprintf(format, args...)})
 }
 
+// remark says what was not asked for, after all that was and is left out.
+func (p *pass) remark(what, format string, args ...any) {
+	p.remarks = append(p.remarks, rewrite.Skip{What: what, Why: fmt.Sprintf(format, args...)})
+}
+
 // check refuses what is there already, before anything is changed.
 func (p *pass) check() error {
 	floats, halves, doubles := 0, 0, 0
@@ -297,10 +304,10 @@ func (p *pass) check() error {
 		}
 	}
 	if halves > 0 {
-		p.skip("half values", "%d values are of a half type already and stay as they are", halves)
+		p.remark("half values", "%d values are of a half type already and stay as they are", halves)
 	}
 	if doubles > 0 {
-		p.skip("float64 values", "%d values are float64 and stay as they are", doubles)
+		p.remark("float64 values", "%d values are float64 and stay as they are", doubles)
 	}
 	return nil
 }
