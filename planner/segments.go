@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path"
@@ -386,7 +387,7 @@ func solveLayers(p *Problem, o Options) (*Plan, error) {
 		}
 	}
 	if len(bounds) == 0 {
-		return nil, fmt.Errorf("layers=%s: matches no layer, forward value or operator; remat plan lists the layers", o.Argument)
+		return nil, errors.New("it matches no layer, forward value or operator; remat plan lists the layers")
 	}
 	return ix.polished(o.strategy(), ix.boundaryKeep(bounds), bounds, tailOf(bounds)), nil
 }

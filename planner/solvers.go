@@ -35,7 +35,7 @@ func (o Options) strategy() string {
 func (o Options) count() (int, error) {
 	k, err := strconv.Atoi(o.Argument)
 	if err != nil || k < 1 {
-		return 0, fmt.Errorf("%s=%s: want a whole number of at least 1", o.Solver, o.Argument)
+		return 0, errors.New("want a whole number of at least 1")
 	}
 	return k, nil
 }

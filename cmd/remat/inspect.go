@@ -282,7 +282,7 @@ func describe(m *onnx.Model, path string, a *analysis.Analysis) *inspection {
 		if !step.Copied(v) {
 			d.ParameterBytes += bytes
 		}
-		if pipeline.IsWeight(v.Type) {
+		if pipeline.IsWeight(v) {
 			d.Parameters++
 			if n, _ := v.Init.Elements(); n > 1 {
 				pipeline.CountParameter(&d.Frozen, v)

@@ -307,7 +307,9 @@ func explain(e *env, path, graph string) error {
 	if e.json {
 		return report.WriteJSON(e.stdout, map[string]any{"plan": path, "graph": graph, "kept": explained(reasons, layer)})
 	}
-	e.say("%s for %s: %d values kept", p.result.Plan.Strategy, filepath.Base(graph), len(reasons))
+	kept := p.result.Plan.Kept(p.result.Problem())
+	e.say("%s for %s: %s kept, in %s", p.result.Plan.Strategy, filepath.Base(graph),
+		units.Counted(len(kept), "value"), units.Counted(len(reasons), "buffer"))
 	t := report.Table{Columns: []string{">bytes", "value", "layer", "~kept because"}}
 	for i := range reasons {
 		r := &reasons[i]

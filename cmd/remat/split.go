@@ -77,6 +77,9 @@ func split(e *env, path, dir string, o pipeline.SplitOptions) (err error) {
 	if err := checkDims(e.dims, src); err != nil {
 		return err
 	}
+	if err := allSized(src, e.dims); err != nil {
+		return err
+	}
 	engine, err := e.engine()
 	if err != nil {
 		return err

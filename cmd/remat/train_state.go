@@ -255,9 +255,9 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 		return report.WriteJSON(t.e.stdout, d)
 	}
 	if d.LossLast == nil {
-		t.e.say("%d steps and %d %s were done before", d.Steps, d.Tokens, t.counts)
+		t.e.say("%s and %d %s were done before", units.Counted(int(d.Steps), "step"), d.Tokens, t.counts)
 	} else {
-		t.e.say("%d steps, %d %s, loss %.4f to %.4f, %.0f %s/s", d.Steps, d.Tokens, t.counts, r.LossFirst, r.LossLast, d.Speed, t.counts)
+		t.e.say("%s, %d %s, loss %.4f to %.4f, %.0f %s/s", units.Counted(int(d.Steps), "step"), d.Tokens, t.counts, r.LossFirst, r.LossLast, d.Speed, t.counts)
 	}
 	if v := r.Validation; v != nil {
 		t.e.say("validation: loss %.4f%s", v.Loss, perplexityText(", perplexity %.2f", v.Perplexity, t.counts))

@@ -13,6 +13,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner/analysis"
+	"github.com/onnx-remat/remat/rewrite/grad"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
@@ -41,9 +42,14 @@ func CountParameter(s *report.ParameterSum, v *onnx.Value) {
 	}
 }
 
-// IsWeight reports a type that weights are held in: floats, or the codes of quantized ones.
-func IsWeight(t onnx.Type) bool {
-	return t.DType.IsFloat() || t.DType == onnx.Int4 || t.DType == onnx.Int8
+// IsWeight reports a constant that weights are held in: floats, or the codes of quantized
+// ones. What gradients alone read is none.
+func IsWeight(v *onnx.Value) bool {
+	t := v.Type.DType
+	if !t.IsFloat() && t != onnx.Int4 && t != onnx.Int8 {
+		return false
+	}
+	return len(v.Uses()) == 0 || slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool { return !u.Node.MadeBy(grad.Pass) })
 }
 
 // made predicts the step of a split as it is derived, as it stands or, with an engine, as
@@ -114,7 +120,7 @@ func (n *Need) parameters(m *onnx.Model, roles step.Roles) error {
 		held[name] = true
 	}
 	for _, v := range m.Graph.Initializers {
-		if size, _ := v.Init.Elements(); size > 1 && IsWeight(v.Type) && !held[v.Name] {
+		if size, _ := v.Init.Elements(); size > 1 && IsWeight(v) && !held[v.Name] {
 			CountParameter(&n.Frozen, v)
 		}
 	}

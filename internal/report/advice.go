@@ -157,7 +157,7 @@ func (a *Advice) needTable() Table {
 	n := &a.Need
 	t := Table{Title: fmt.Sprintf("%s as it is made, on %s (predicted)", a.Model, a.Provider), Columns: []string{"", ">bytes", "~"}}
 	of := func(s ParameterSum) string {
-		return fmt.Sprintf("%s elements in %d tensors", units.Count(s.Elements), s.Count)
+		return fmt.Sprintf("%s elements in %s", units.Count(s.Elements), units.Counted(s.Count, "tensor"))
 	}
 	parameters := "trained " + of(n.Trained)
 	if n.Frozen.Count > 0 {

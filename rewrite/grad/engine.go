@@ -31,6 +31,9 @@ import (
 	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
+// Pass is what the nodes of the backward pass note as their origin.
+const Pass = "grad"
+
 type engine struct {
 	m       *onnx.Model
 	b       *build.Builder
@@ -63,7 +66,7 @@ type engine struct {
 func newEngine(m *onnx.Model, types *infer.Result, dialect Dialect) *engine {
 	e := &engine{
 		m: m, types: types, dialect: dialect,
-		b:         build.New(m.Graph, types, "grad"),
+		b:         build.New(m.Graph, types, Pass),
 		needs:     map[*onnx.Value]bool{},
 		grads:     map[*onnx.Value]*partial{},
 		shapes:    map[string]*onnx.Value{},
