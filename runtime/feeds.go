@@ -74,11 +74,16 @@ func newFeeds(m *onnx.Model, o *Options) (*feeds, error) {
 	}
 	steps, of := int64(1), ""
 	for _, v := range m.Graph.Inputs {
+		fed := ""
 		for _, key := range []string{v.Name, inputPrefix + v.Name, parameterPrefix + v.Name} {
-			if t, ok := o.Feeds[key]; ok {
-				f.given[v.Name] = t
+			t, ok := o.Feeds[key]
+			switch {
+			case !ok:
+			case fed == "":
+				fed, f.given[v.Name] = key, t
 				f.asParameter[v.Name] = strings.HasPrefix(key, parameterPrefix) && !strings.HasPrefix(v.Name, parameterPrefix)
-				break
+			case inputOf(m.Graph, key) == v && !t.equal(f.given[v.Name]):
+				return nil, &FeedError{v.Name, fmt.Sprintf("keys %q and %q feed it other values: leave one out", fed, key)}
 			}
 		}
 		if t, ok := o.Data[v.Name]; ok {

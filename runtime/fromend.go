@@ -4,6 +4,7 @@ package runtime
 // so that a label of -1 is the last class, which a loss of PyTorch refuses.
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -14,10 +15,39 @@ import (
 type FromEnd struct {
 	Input  string
 	Number int64
-	Extent int64 // of what it indexes
-	Count  int   // how many of the input's numbers are below zero so
-	// Replaced are numbers that are not, as another is read in their place or a loss ignores them.
-	Replaced []int64
+	Extent int64  // of what it indexes
+	Count  int    // how many of the input's numbers are below zero so
+	Feed   string // what to feed instead
+}
+
+// outside says which fed number lies outside what it indexes, as a kernel refuses without its
+// name; nil if none.
+func (s *Session) outside() error {
+	for _, in := range s.inputs {
+		x := in.indexes
+		if x.extent == 0 {
+			continue
+		}
+		t, _, err := s.Input(in.info.Name)
+		if err != nil {
+			return nil
+		}
+		for i := int64(0); i < int64(len(t.Data)); i += t.Type.Size() {
+			if n := t.Type.Int(t.Data[i:]); (n >= x.extent || n < -x.extent) && !slices.Contains(x.replaced, n) {
+				return &FeedError{in.info.Name, fmt.Sprintf("%d lies outside of what it indexes: %s", n, x.feed())}
+			}
+		}
+	}
+	return nil
+}
+
+// feed says what to feed.
+func (x indexed) feed() string {
+	text := fmt.Sprintf("feed 0 to %d", x.extent-1)
+	if len(x.replaced) > 0 {
+		text += fmt.Sprintf(", or %d for what is left out", x.replaced[0])
+	}
+	return text
 }
 
 // FromEnd lists the inputs of which a number that was fed, as the next step reads it, is counted
@@ -32,7 +62,7 @@ func (s *Session) FromEnd() (list []FromEnd, err error) {
 		if err != nil {
 			return nil, err
 		}
-		found := FromEnd{Input: in.info.Name, Extent: extent, Replaced: replaced}
+		found := FromEnd{Input: in.info.Name, Extent: extent, Feed: in.indexes.feed()}
 		for i := int64(0); i < int64(len(t.Data)); i += t.Type.Size() {
 			if n := t.Type.Int(t.Data[i:]); n < 0 && n >= -extent && !slices.Contains(replaced, n) {
 				if found.Count == 0 {

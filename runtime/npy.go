@@ -67,7 +67,7 @@ func ReadNPZ(path string) (map[string]Tensor, error) {
 		return nil, fmt.Errorf("feeds %s: not an .npz file, or truncated: write it with numpy.savez", path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("feeds %s: %w", path, err)
+		return nil, fmt.Errorf("feeds %s: %w", path, onnx.PathCause(err))
 	}
 	defer z.Close()
 	out := map[string]Tensor{}

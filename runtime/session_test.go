@@ -312,6 +312,24 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
+// TestFedTwice: keys of an archive that feed one input feed it the same, or are refused.
+func TestFedTwice(t *testing.T) {
+	path := trainingModel(t, false)
+	seven, eight := FromFloat32s([]float32{7, 7, 7, 7}, 4), FromFloat32s([]float32{8, 8, 8, 8}, 4)
+	_, err := testEngine.OpenFile(path, Options{Provider: ort.CPU, Feeds: map[string]Tensor{"in:W": seven, "param:W": eight}})
+	if want := `input "W": keys "in:W" and "param:W" feed it other values: leave one out`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	s, err := testEngine.OpenFile(path, Options{Provider: ort.CPU, Feeds: map[string]Tensor{"W": seven, "param:W": seven}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if w, _, _ := s.Input("W"); !w.equal(seven) {
+		t.Errorf("W is %v", w.Data)
+	}
+}
+
 func TestData(t *testing.T) {
 	path := trainingModel(t, false)
 	s, err := testEngine.OpenFile(path, Options{Provider: ort.CPU,

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -17,6 +18,11 @@ type Tensor struct {
 
 // String is the type and shape.
 func (t Tensor) String() string { return fmt.Sprintf("%s%v", t.Type, t.Shape) }
+
+// equal reports the same type, shape and bytes.
+func (t Tensor) equal(o Tensor) bool {
+	return t.Type == o.Type && slices.Equal(t.Shape, o.Shape) && bytes.Equal(t.Data, o.Data)
+}
 
 // constant is the tensor as constant data of a graph.
 func (t Tensor) constant() *onnx.Tensor { return onnx.NewTensor(t.Type, t.Shape, t.Data) }

@@ -98,6 +98,12 @@ func readOptimizer(c *cli.Context) (optim.Options, error) {
 	if o.Norm && kind == optim.None {
 		return o, needsOptimizer("gradient-norm")
 	}
+	if c.IsSet("accumulate") && o.Accumulate < 1 {
+		return o, fmt.Errorf("--accumulate %d: want at least 1", o.Accumulate)
+	}
+	if c.IsSet("no-decay") && kind == optim.None {
+		return o, needsOptimizer("no-decay")
+	}
 	if o.Accumulate > 1 && kind == optim.None {
 		return o, needsOptimizer("accumulate")
 	}

@@ -63,12 +63,8 @@ func (s *subject) remarkDrawn(e *env, o remat.Options) {
 func (s *subject) remarkFromEnd(e *env) error {
 	list, err := s.session.FromEnd()
 	for _, f := range list {
-		feed := fmt.Sprintf("feed 0 to %d", f.Extent-1)
-		if len(f.Replaced) > 0 {
-			feed += fmt.Sprintf(", or %d for what is left out", f.Replaced[0])
-		}
 		s.remark(e, "%s: %s below zero, such as %d, which ONNX Runtime counts from the end of %d and reads as %d: %s",
-			f.Input, plural(f.Count, "number is", "numbers are"), f.Number, f.Extent, f.Number+f.Extent, feed)
+			f.Input, plural(f.Count, "number is", "numbers are"), f.Number, f.Extent, f.Number+f.Extent, f.Feed)
 	}
 	return err
 }
