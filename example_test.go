@@ -16,7 +16,7 @@ import (
 // model is a small forward model with its loss: twenty linear layers.
 var model = filepath.Join("testdata", "models", "mlp20.ts.onnx")
 
-// The whole way: a training graph of a forward model, a plan within half of its live
+// The whole way: a training graph of a forward model, a plan within three quarters of its live
 // peak, the rewritten graph, and a step of it that takes what was predicted.
 func Example() {
 	dir, err := os.MkdirTemp("", "remat")
