@@ -48,6 +48,24 @@ func prepared(of []string) []string {
 	return lines
 }
 
+// TestReferenceListsCommands: the reference has a section for every command, and its list of
+// contents leads to each.
+func TestReferenceListsCommands(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "cli.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := newApp(newEnv(context.Background(), io.Discard, io.Discard))
+	for _, c := range app.Commands {
+		if !strings.Contains(string(text), "\n## remat "+c.Name+"\n") {
+			t.Errorf("docs/cli.md has no section on %s", c.Name)
+		}
+		if !strings.Contains(string(text), "["+c.Name+"](#remat-"+c.Name+")") {
+			t.Errorf("the contents of docs/cli.md leave %s out", c.Name)
+		}
+	}
+}
+
 func TestHelpExamples(t *testing.T) {
 	var own []string
 	app := newApp(newEnv(context.Background(), io.Discard, io.Discard))
