@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/planner"
+	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/runtime"
 	"github.com/onnx-remat/remat/runtime/predict"
 )
@@ -462,9 +463,9 @@ func (p *Planner) costs(r *File) bool {
 }
 
 // asGiven returns the given file unchanged, if that holds less than the file of
-// a plan and nothing else was asked for: a strategy should never cost memory.
+// a plan and nothing else was done to it: a strategy should never cost memory.
 func (p *Planner) asGiven(r *File) (*File, error) {
-	if len(p.opts.DropOutputs) > 0 || p.opts.divides() || p.opts.Precision != nil {
+	if len(p.opts.DropOutputs) > 0 || r.Variant.Divided != (Divided{}) || p.opts.Precision != nil {
 		return r, nil
 	}
 	if p.opts.WebGPU || p.opts.provider().Device && unfit(p.given.Graph) { // the given file is not in the form that it takes
@@ -484,8 +485,14 @@ func (p *Planner) asGiven(r *File) (*File, error) {
 	problem := p.Problem()
 	plan := &planner.Plan{Strategy: r.Plan.Strategy, Schedule: ortmodel.Order(&problem.Graph),
 		Notes: append(slices.Clone(r.Plan.Notes), note)}
+	var left []rewrite.Report // what was asked for and left out is said all the same
+	for _, rep := range r.Variant.Reports {
+		if rep.Applied == 0 && len(rep.Skipped) > 0 {
+			left = append(left, rep)
+		}
+	}
 	return &File{
-		Variant: p.base(), Plan: plan, LowerBound: r.LowerBound, Model: m, Finished: true,
+		Variant: p.base(), Plan: plan, Reports: left, LowerBound: r.LowerBound, Model: m, Finished: true,
 		Verdict:    planner.Verdict{Peak: p.Before.LivePeak, FLOPs: problem.FLOPs()},
 		Prediction: p.Before, Peak: p.Before.LivePeak,
 	}, nil
