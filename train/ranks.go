@@ -24,6 +24,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/onnx-remat/remat/internal/ranks"
@@ -63,8 +64,15 @@ type Ranks struct {
 type Outer struct{ LR, Momentum float64 }
 
 // Names of chunks in states, by parameter.
-func commonName(param string) string   { return "remat.common/" + param }
-func momentumName(param string) string { return "remat.momentum/" + param }
+func commonName(param string) string   { return commonPrefix + param }
+func momentumName(param string) string { return momentumPrefix + param }
+
+const commonPrefix, momentumPrefix = "remat.common/", "remat.momentum/"
+
+// OfOuter reports that a state holds what an outer step keeps, under that name.
+func OfOuter(name string) bool {
+	return strings.HasPrefix(name, commonPrefix) || strings.HasPrefix(name, momentumPrefix)
+}
 
 // Begin makes the job ready to agree: from the beginning, or with what a state holds.
 func (j *Job) Begin(kept map[string]runtime.Tensor) error {

@@ -298,7 +298,8 @@ func unmerge(m *onnx.Model, path string, f *safetensors.File, names map[string]s
 }
 
 // unplaced says what was trained and has no initializer in a forward model: what a state
-// holds beside values of a parameter's (P.m), of the step's, which are scalars, and of pairs.
+// holds beside values of a parameter's (P.m), of the step's, which are scalars, of an outer
+// step's, and of pairs.
 func unplaced(g *onnx.Graph, f *safetensors.File, names map[string]string, pairs *pipeline.TrainedPairs) []string {
 	placed := map[string]bool{}
 	for _, v := range g.Initializers {
@@ -318,7 +319,7 @@ func unplaced(g *onnx.Graph, f *safetensors.File, names map[string]string, pairs
 	}
 	var missed []string
 	for _, t := range f.Tensors {
-		if !placed[t.Name] && !state[t.Name] && len(t.Shape) > 0 {
+		if !placed[t.Name] && !state[t.Name] && !train.OfOuter(t.Name) && len(t.Shape) > 0 {
 			missed = append(missed, t.Name)
 		}
 	}

@@ -282,6 +282,25 @@ func TestRanksMemory(t *testing.T) {
 	}
 }
 
+// TestStateOfOuter: what an outer step keeps is no parameter that the model lacks, to whoever
+// reads the state.
+func TestStateOfOuter(t *testing.T) {
+	at := prepareRanks(t)
+	said := do(t, "--threads 1 --quiet train "+at("m.onnx")+" --data "+at("d.npz")+" --steps 2 -o "+at("run")+" --ranks 2 --sync local=2")
+	if want := " 1 time, and holds "; !strings.Contains(said, want) {
+		t.Errorf("%s: want %q", said, want)
+	}
+	for _, line := range []string{
+		"eval " + at("m.onnx") + " --data " + at("d.npz") + " --state " + at("run/state.safetensors"),
+		"apply " + at("run/state.safetensors") + " " + at("m.onnx") + " -o " + at("trained.onnx"),
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), strings.Fields("--threads 1 --quiet "+line), &stdout, &stderr); code != 0 || strings.Contains(stderr.String(), "warning") {
+			t.Errorf("%s: exit code %d: %s", line, code, stderr.String())
+		}
+	}
+}
+
 // TestAdviseRanks: what advise says of a rank is what training by ranks takes and sends,
 // and the model of the link is what docs/ranks.md says.
 func TestAdviseRanks(t *testing.T) {

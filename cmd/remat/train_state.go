@@ -266,7 +266,7 @@ func (t *trainRun) print(s *subject, job *train.Job, r *train.Result) error {
 		t.e.say("%d steps were skipped: gradients overflowed, and the loss scale was lowered", r.SkippedSteps)
 	}
 	if k := d.Ranks; k != nil {
-		t.e.say("%d ranks, --sync %s: each sends about %s %d times, and holds %s for it", k.Ranks, k.Sync, units.Bytes(k.SyncBytes), k.Syncs, units.Bytes(k.HeldBytes))
+		t.e.say("%d ranks, --sync %s: each sends about %s %s, and holds %s for it", k.Ranks, k.Sync, units.Bytes(k.SyncBytes), units.Counted(int(k.Syncs), "time"), units.Bytes(k.HeldBytes))
 	}
 	if k := d.Ranks; k != nil && k.Buckets != nil {
 		t.e.say("%d buckets: %.2f s of sending, computing in %.0f %% of them", *k.Buckets, *k.SendSeconds, 100**k.Overlapped)

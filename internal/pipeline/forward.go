@@ -132,7 +132,7 @@ func (s *Source) Forward(roles step.Roles) (*onnx.Model, error) {
 	g := m.Graph
 	loss := g.Value(roles.Loss)
 	if loss == nil || !loss.IsOutput() {
-		return nil, fmt.Errorf("%s: no output is known to be the loss: name it with --roles", s.Path)
+		return nil, fmt.Errorf("%s: no output is known to be the loss: name it with --roles, or add one with remat loss", s.Path)
 	}
 	fed, err := fedInputs(m, roles)
 	if err != nil {
