@@ -360,6 +360,9 @@ func (r *Region) passes(n *onnx.Node, allowed func(int64) error) (bool, error) {
 	if err := allowed(int64(a)); err != nil {
 		return false, err
 	}
+	if err := r.wouldSplit(n.Inputs[1:]...); err != nil {
+		return false, err
+	}
 	changed, err := r.set(n.Inputs[0], a)
 	if err != nil {
 		return false, err
@@ -368,10 +371,24 @@ func (r *Region) passes(n *onnx.Node, allowed func(int64) error) (bool, error) {
 	return changed || more, err
 }
 
+// wouldSplit says which of the values, which every part of a node reads as they are, would be
+// split.
+func (r *Region) wouldSplit(values ...*onnx.Value) error {
+	for _, v := range values {
+		if v != nil && r.shardingOf(v) >= 0 {
+			return fmt.Errorf("%q, which it reads whole, would be split", v.Name)
+		}
+	}
+	return nil
+}
+
 // convolve: samples of the input are samples of the output. A convolution whose input
 // channels are the batch, as that for a weight's gradient, contracts it, a stretch in each group.
 func convolve(r *Region, n *onnx.Node) (bool, error) {
 	x, w, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+	if err := r.wouldSplit(n.In(2)); err != nil {
+		return false, err
+	}
 	switch a, b := r.shardingOf(x), r.shardingOf(w); {
 	case a == 0 && b < 0:
 		return r.set(out, 0)

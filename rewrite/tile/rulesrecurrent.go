@@ -5,7 +5,6 @@ package tile
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -17,16 +16,14 @@ func recurrent(r *Region, n *onnx.Node) (bool, error) {
 		return false, errors.New("its batch comes before the time")
 	}
 	axes := map[*onnx.Value]sharding{n.In(0): 1, n.In(4): 0, n.In(5): 1, n.Out(0): 2, n.Out(1): 1}
-	weights := []int{1, 2, 3}
+	weights := []*onnx.Value{n.In(1), n.In(2), n.In(3)}
 	if n.Is("LSTM") {
 		axes[n.In(6)], axes[n.Out(2)] = 1, 1
-		weights = append(weights, 7)
+		weights = append(weights, n.In(7))
 	}
 	delete(axes, nil)
-	for _, k := range weights {
-		if v := n.In(k); v != nil && r.shardingOf(v) >= 0 {
-			return false, fmt.Errorf("its weights %q would be split", v.Name)
-		}
+	if err := r.wouldSplit(weights...); err != nil {
+		return false, err
 	}
 	if !slices.ContainsFunc(valuesOf(n), func(v *onnx.Value) bool { return r.shardingOf(v) >= 0 }) {
 		return false, nil
