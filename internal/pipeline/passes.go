@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
@@ -289,18 +290,29 @@ func (p *preparation) optimize(e *runtime.Engine) error {
 	for _, entry := range p.Model.Proto.GetMetadataProps() {
 		m.SetMetadata(entry.GetKey(), entry.GetValue())
 	}
-	keepModules(p.Model.Graph, m.Graph)
+	keepNotes(p.Model.Graph, m.Graph)
 	p.Model = m
 	return nil
 }
 
-// keepModules notes again of which module nodes are that ONNX Runtime left, or made
-// of others: those that return what a node of that module did.
-func keepModules(before, after *onnx.Graph) {
+// keepNotes notes again what remat's passes noted of nodes that ONNX Runtime left, and the module
+// of those that it made of others, too: they return what such a node did.
+func keepNotes(before, after *onnx.Graph) {
 	for _, n := range after.Nodes {
 		for _, o := range n.Returns() {
-			if v := before.Value(o.Name); v != nil && v.Producer != nil {
-				n.SetModule(v.Producer.Module())
+			v := before.Value(o.Name)
+			if v == nil || v.Producer == nil {
+				continue
+			}
+			was := v.Producer
+			n.SetModule(was.Module())
+			if was.OpType() != n.OpType() || was.Domain() != n.Domain() {
+				continue
+			}
+			for _, entry := range was.Proto.GetMetadataProps() {
+				if strings.HasPrefix(entry.GetKey(), "remat.") {
+					n.SetMetadata(entry.GetKey(), entry.GetValue())
+				}
 			}
 		}
 	}
