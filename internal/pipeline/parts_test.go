@@ -247,6 +247,23 @@ func TestFloat16AfterTheOptimizer(t *testing.T) {
 	}
 }
 
+// TestForeignUpdatesAreNotScaled: an update that package optim did not write would not be skipped
+// where a scale overflows.
+func TestForeignUpdatesAreNotScaled(t *testing.T) {
+	e := engine(t)
+	half := Options{OptLevel: 1, Provider: ort.CPU, Threads: 2, Precision: &precision.Options{To: onnx.Float16, Provider: "cpu", Emulate: true}}
+	m := squares(t, "1", optim.SGD)
+	if why := inParts(t, e, m, half, "none").unscaled(); why != "" {
+		t.Errorf("the loss is not scaled since %q", why)
+	}
+	for _, n := range m.Graph.Nodes {
+		n.SetOrigin(onnx.Origin{})
+	}
+	if why := inParts(t, e, m, half, "none").unscaled(); !strings.Contains(why, `the update of "w" is not remat's`) {
+		t.Errorf("a foreign update: the loss is not scaled since %q", why)
+	}
+}
+
 // squares is a step of two products, whose loss is the mean of what they make, times a factor, and
 // that times itself.
 func squares(t *testing.T, factor string, kind optim.Kind) *onnx.Model {

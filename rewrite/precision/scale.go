@@ -67,6 +67,10 @@ func (p *pass) scale() error {
 		p.unscaled("the graph already has a value of that name")
 		return nil
 	}
+	if name := p.foreignUpdate(); name != "" {
+		p.unscaled(fmt.Sprintf("a step that overflows would not be skipped: the update of %q is not remat's: give the graph without updates and add them with remat, or use bf16", name))
+		return nil
+	}
 	places, beside := p.scalePlaces()
 	if len(places) == 0 {
 		p.unscaled("no values carry the gradient of the loss alone: use bf16")
@@ -108,6 +112,30 @@ func (p *pass) scale() error {
 	}
 	p.b.Flush()
 	return p.update(inverse, skips, byOptimizer)
+}
+
+// foreignUpdate is what the graph updates from gradients in a way that package optim did not
+// write, "" where there is nothing.
+func (p *pass) foreignUpdate() string {
+	late := map[*onnx.Value]bool{}
+	for _, n := range p.backward() {
+		for _, o := range n.Returns() {
+			late[o] = true
+		}
+	}
+	for _, n := range p.g.Nodes {
+		if slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return late[v] }) {
+			for _, o := range n.Returns() {
+				late[o] = true
+			}
+		}
+	}
+	for _, v := range p.g.Inputs {
+		if next := p.g.Value(p.roles.New[v.Name]); next != nil && late[next] && !next.Producer.MadeBy(optim.Pass) {
+			return v.Name
+		}
+	}
+	return ""
 }
 
 // unscaled says why there is no loss scaling, before all else that was skipped: without
