@@ -206,11 +206,13 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 	b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2])
 	along := sharding(0)
 	if n.Is("ScatterElements") {
-		if along = sharding(axisOf(n, 0, n.Inputs[0])); b >= 0 && b != along {
+		if along = sharding(axisOf(n, 0, n.Inputs[0])); b >= 0 && b != along || b == unknown && c >= 0 && c != along {
 			return pick(r, n)
 		}
 	}
 	switch {
+	case b == unknown && c >= 0: // constants, or what is computed whole
+		return r.set(n.Inputs[1], c)
 	case b == unknown || c == unknown:
 		return false, nil
 	case b != c || n.Is("ScatterND") && int(b) >= rank(n.Inputs[1])-1 || n.Str("reduction", "") != "add":
