@@ -217,6 +217,8 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 		return false, nil
 	case b != c || n.Is("ScatterND") && int(b) >= rank(n.Inputs[1])-1 || n.Str("reduction", "") != "add":
 		return false, fmt.Errorf("scatters along the split axis")
+	case !isZero(n.Inputs[0]) && r.shardingOf(n.Inputs[0]) == unknown && n.Inputs[0].Producer != nil:
+		return false, nil
 	case !isZero(n.Inputs[0]) && !r.scattersInto(n):
 		return false, fmt.Errorf("adds the batch to %q", n.Inputs[0].Name)
 	}
