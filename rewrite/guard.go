@@ -123,7 +123,7 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, er
 		for k, v := range n.Inputs {
 			if may(v) && !guarded[v] && gone[v.Producer] {
 				guard(n, k)
-				for _, e := range left.rest(g, n, v.Producer, gone) {
+				for _, e := range left.rest(g, n, v, gone) {
 					if w := e.Node.Inputs[e.Index]; may(w) && !guarded[w] {
 						guard(e.Node, e.Index)
 					}
@@ -144,35 +144,39 @@ func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, er
 	return out, count, err
 }
 
-// rest are the edges at which what is left of a group without its last node, one that leads to it
-// and all before that, would be fused next: those that the fused node goes round, and from
-// operators like those to the same node. A convolution takes in the sum that it is a part of,
-// with the activation or without, and where it may not, the sum's other convolution does.
-func (l *Left) rest(g *onnx.Graph, last, n *onnx.Node, gone map[*onnx.Node]bool) (edges []onnx.Use) {
+// rest are the edges at which what is left of a pattern would be fused next, whose last node does not
+// read v any more: those that the fused node went round, and those from operators like these to the
+// same node. A convolution takes in the sum that it is a part of, with the activation or without, and
+// where it may not, the sum's other convolution does. A value that is still there is another pattern's.
+func (l *Left) rest(g *onnx.Graph, last *onnx.Node, v *onnx.Value, gone map[*onnx.Node]bool) (edges []onnx.Use) {
 	seen := map[*onnx.Node]bool{}
-	var visit func(n *onnx.Node)
-	visit = func(n *onnx.Node) {
-		if seen[n] {
+	inside := func(v *onnx.Value) bool {
+		return v != nil && v.Producer != nil && gone[v.Producer] && l.reads[v.Name] == nil
+	}
+	var visit func(v *onnx.Value)
+	visit = func(v *onnx.Value) {
+		n := v.Producer
+		if !inside(v) || seen[n] {
 			return
 		}
 		seen[n] = true
 		round := map[string]bool{}
-		for _, v := range n.Inputs {
-			if v != nil && v.Producer != nil && !gone[v.Producer] && l.bypassed(g, last, v) {
-				round[v.Producer.OpType()] = true
+		for _, w := range n.Inputs {
+			if w != nil && w.Producer != nil && !inside(w) && l.bypassed(g, last, w) {
+				round[w.Producer.OpType()] = true
 			}
 		}
-		for k, v := range n.Inputs {
+		for k, w := range n.Inputs {
 			switch {
-			case v == nil || v.Producer == nil:
-			case gone[v.Producer]:
-				visit(v.Producer)
-			case round[v.Producer.OpType()]:
+			case w == nil || w.Producer == nil:
+			case round[w.Producer.OpType()] && !inside(w):
 				edges = append(edges, onnx.Use{Node: n, Index: k})
+			default:
+				visit(w)
 			}
 		}
 	}
-	visit(n)
+	visit(v)
 	return edges
 }
 

@@ -461,6 +461,9 @@ func TestFineMicroBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c := choices[batched]; c.Batch != auto || c.far {
+		t.Fatalf("choice %d divides %+v", batched, c.Divisions)
+	}
 	if n := fineSlices(p.Problem()); n <= slicesOfBatch || n > mostSlices {
 		t.Fatalf("%d micro-batches are worth it", n)
 	}
