@@ -63,7 +63,7 @@ func (v *Variant) Again() Options {
 	switch {
 	case v.Divided.Batch > 0:
 		o.Batch = Parts(v.Divided.Batch)
-	case o.Batch.Mode == Coarse: // none, but the pass has lifted control dependencies all the same
+	case o.Batch.Mode == Coarse || o.Batch.Mode == Fine: // none, but the pass has lifted control dependencies all the same
 		o.Batch = auto
 	}
 	switch {
