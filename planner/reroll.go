@@ -78,10 +78,8 @@ func (ix *index) reroll() *rolled {
 // period is the distance of the micro-batches in the file's order, by a cut that all but the
 // first are at alike, where the third has it, and their number; 0: there are too few, or they differ.
 func (ix *index) period() (period, third, count int) {
-	for pos, op := range ix.topo {
-		if pos != op {
-			return 0, 0, 0
-		}
+	if !slices.Equal(ix.topo, ortmodel.FileSchedule(len(ix.topo))) {
+		return 0, 0, 0
 	}
 	for _, cut := range ix.p.Cuts {
 		if len(cut) < 4 {
