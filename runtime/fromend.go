@@ -22,23 +22,13 @@ type FromEnd struct {
 
 // outside says which fed number lies outside what it indexes, as a kernel refuses without its
 // name; nil if none.
-func (s *Session) outside() error {
-	for _, in := range s.inputs {
-		x := in.indexes
-		if x.extent == 0 {
-			continue
+func (s *Session) outside() (cause error) {
+	_ = s.eachIndex(func(input string, x indexed, n int64) { // the run's own error stands where a feed can't be read
+		if cause == nil && (n >= x.extent || n < -x.extent) {
+			cause = &FeedError{input, fmt.Sprintf("%d lies outside of what it indexes: %s", n, x.feed())}
 		}
-		t, _, err := s.Input(in.info.Name)
-		if err != nil {
-			return nil
-		}
-		for i := int64(0); i < int64(len(t.Data)); i += t.Type.Size() {
-			if n := t.Type.Int(t.Data[i:]); (n >= x.extent || n < -x.extent) && !slices.Contains(x.replaced, n) {
-				return &FeedError{in.info.Name, fmt.Sprintf("%d lies outside of what it indexes: %s", n, x.feed())}
-			}
-		}
-	}
-	return nil
+	})
+	return cause
 }
 
 // feed says what to feed.
@@ -53,29 +43,39 @@ func (x indexed) feed() string {
 // FromEnd lists the inputs of which a number that was fed, as the next step reads it, is counted
 // from the end.
 func (s *Session) FromEnd() (list []FromEnd, err error) {
+	err = s.eachIndex(func(input string, x indexed, n int64) {
+		if n >= 0 || n < -x.extent {
+			return
+		}
+		if len(list) == 0 || list[len(list)-1].Input != input {
+			list = append(list, FromEnd{Input: input, Number: n, Extent: x.extent, Feed: x.feed()})
+		}
+		list[len(list)-1].Count++
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// eachIndex calls f for each number that the next step indexes something by, as it is fed.
+func (s *Session) eachIndex(f func(input string, x indexed, n int64)) error {
 	for _, in := range s.inputs {
-		extent, replaced := in.indexes.extent, in.indexes.replaced
-		if extent == 0 {
+		x := in.indexes
+		if x.extent == 0 {
 			continue
 		}
 		t, _, err := s.Input(in.info.Name)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		found := FromEnd{Input: in.info.Name, Extent: extent, Feed: in.indexes.feed()}
 		for i := int64(0); i < int64(len(t.Data)); i += t.Type.Size() {
-			if n := t.Type.Int(t.Data[i:]); n < 0 && n >= -extent && !slices.Contains(replaced, n) {
-				if found.Count == 0 {
-					found.Number = n
-				}
-				found.Count++
+			if n := t.Type.Int(t.Data[i:]); !slices.Contains(x.replaced, n) {
+				f(in.info.Name, x, n)
 			}
 		}
-		if found.Count > 0 {
-			list = append(list, found)
-		}
 	}
-	return list, nil
+	return nil
 }
 
 // indexed is what elements of an input index as they are.

@@ -25,14 +25,7 @@ func TestFromEnd(t *testing.T) {
 		"no index":  {labels + "  f = Cast(l) {to=1}\n  k = Unsqueeze(f, axis)\n  y = Mul(x, k)\n", []int64{-1, 1, -1}, "[]"},
 		"a default": {labels + "  a = Less(l, zero)\n  i = Where(a, zero, l)\n  k = Unsqueeze(i, axis)\n  y = GatherElements(x, k) {axis=1}\n", []int64{-1, 1, -1}, "[]"},
 	} {
-		m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n" + c.body + "  out y float32\n}\n")
-		if err != nil {
-			t.Fatal(name, err)
-		}
-		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Feed: map[string]Tensor{"l": FromInt64s(c.feed, 3)}})
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		s := openIndexing(t, c.body, c.feed)
 		list, err := s.FromEnd()
 		if got := fmt.Sprint(list); err != nil || got != c.want {
 			t.Errorf("%s: %s, %v, want %s", name, got, err, c.want)
@@ -55,14 +48,7 @@ func TestOutside(t *testing.T) {
 		"a label":  {labels, []int64{-100, 7, 1}, `step 1: input "l": 7 lies outside of what it indexes: feed 0 to 4, or -100 for what is left out`},
 		"in range": {labels, []int64{-100, 4, -5}, ""},
 	} {
-		m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n" + c.body + "  out y float32\n}\n")
-		if err != nil {
-			t.Fatal(name, err)
-		}
-		s, err := testEngine.Open(m, Options{Provider: ort.CPU, Feed: map[string]Tensor{"l": FromInt64s(c.feed, 3)}})
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		s := openIndexing(t, c.body, c.feed)
 		got := ""
 		if _, err := s.Step(t.Context()); err != nil {
 			got = err.Error()
@@ -72,4 +58,18 @@ func TestOutside(t *testing.T) {
 		}
 		s.Close()
 	}
+}
+
+// openIndexing opens a graph whose input l indexes something, fed with three numbers.
+func openIndexing(t *testing.T, body string, feed []int64) *Session {
+	t.Helper()
+	m, err := onnx.Parse("model ir=10 opset=20\ngraph g {\n" + body + "  out y float32\n}\n")
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	s, err := testEngine.Open(m, Options{Provider: ort.CPU, Feed: map[string]Tensor{"l": FromInt64s(feed, 3)}})
+	if err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	return s
 }
