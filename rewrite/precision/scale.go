@@ -117,21 +117,18 @@ func (p *pass) scale() error {
 // foreignUpdate is what the graph updates from gradients in a way that package optim did not
 // write, "" where there is nothing.
 func (p *pass) foreignUpdate() string {
-	late := map[*onnx.Value]bool{}
-	for _, n := range p.backward() {
-		for _, o := range n.Returns() {
-			late[o] = true
-		}
+	backward := p.backward()
+	var made []*onnx.Value
+	for _, n := range backward {
+		made = append(made, n.Outputs...)
 	}
-	for _, n := range p.g.Nodes {
-		if slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return late[v] }) {
-			for _, o := range n.Returns() {
-				late[o] = true
-			}
-		}
-	}
+	after := step.DependenciesOf(p.g).Forward(step.Any, made...)
 	for _, v := range p.g.Inputs {
-		if next := p.g.Value(p.roles.New[v.Name]); next != nil && late[next] && !next.Producer.MadeBy(optim.Pass) {
+		next := p.g.Value(p.roles.New[v.Name])
+		if next == nil || next.Producer == nil || next.Producer.MadeBy(optim.Pass) {
+			continue
+		}
+		if after.Has(next.Producer) || slices.Contains(backward, next.Producer) {
 			return v.Name
 		}
 	}
