@@ -71,7 +71,8 @@ func (l *Left) leads(g *onnx.Graph, from, to string, seen map[string]bool) bool 
 }
 
 // Guard looks at the nodes that an optimizer made vanish and puts guards between
-// them: one for each connected group, before its last node, and before a single
+// them: one for each connected group, before its last node, with those against what
+// would be fused next (rest), and before a single
 // node where that was taken into a pattern with nodes that stayed. It returns
 // the new order and the number of guards.
 func Guard(g *onnx.Graph, order []*onnx.Node, left *Left) ([]*onnx.Node, int, error) {

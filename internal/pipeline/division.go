@@ -39,8 +39,8 @@ type DivisionMode int
 
 // Modes of a Division. Coarse and Fine are for the loss, whose automatic number
 // makes a slice no larger than what it comes from and leaves its products fast:
-// fewer slices than that, or more, whether products stay fast or not. Coarse is for the
-// batch too: fewer slices, which read little again.
+// fewer slices than that, or more, whether products stay fast or not. They are for the
+// batch too: fewer slices, which read little again, or more, as many as are worth their nodes.
 const (
 	Whole DivisionMode = iota
 	InParts

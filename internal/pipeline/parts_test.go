@@ -268,12 +268,12 @@ func TestForeignUpdatesAreNotScaled(t *testing.T) {
 // that times itself.
 func squares(t *testing.T, factor string, kind optim.Kind) *onnx.Model {
 	t.Helper()
-	m, err := onnx.Parse(`model ir=10 opset=20
+	m := trainingOf(t, `model ir=10 opset=20
 graph g {
   in x float32[8,16]
-  init w float32[16,32] = [` + strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 16*32/4), ",") + `]
-  init v float32[32,8] = [` + strings.TrimSuffix(strings.Repeat("-0.25,0.5,0.25,0.125,", 32*8/4), ",") + `]
-  init f float32[] = ` + factor + `
+  init w float32[16,32] = [`+strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 16*32/4), ",")+`]
+  init v float32[32,8] = [`+strings.TrimSuffix(strings.Repeat("-0.25,0.5,0.25,0.125,", 32*8/4), ",")+`]
+  init f float32[] = `+factor+`
   h = MatMul(x, w)
   a = Tanh(h)
   z = MatMul(a, v)
@@ -283,12 +283,6 @@ graph g {
   out loss float32[]
 }
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := grad.Differentiate(m, grad.Options{}); err != nil {
-		t.Fatal(err)
-	}
 	if kind == optim.None {
 		return m
 	}
@@ -309,16 +303,29 @@ func inParts(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strategy
 	return plannedAs(t, e, m, o, func(p *Planner) (*File, error) { return p.Plan(strategy, 0) })
 }
 
+// trainingOf is the training graph of a forward graph in text.
+func trainingOf(t *testing.T, text string) *onnx.Model {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := grad.Differentiate(m, grad.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // tinyLoss is a step of tokens x, whose loss is the mean over tokens that weigh little.
 func tinyLoss(t *testing.T) *onnx.Model {
 	t.Helper()
-	m, err := onnx.Parse(`model ir=10 opset=20
+	m := trainingOf(t, `model ir=10 opset=20
 graph g {
   in x float32[8,4,16]
   in l int64[8,4,1]
   in s float32[8,4,1]
-  init w float32[16,32] = [` + strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 16*32/4), ",") + `]
-  init v float32[32,64] = [` + strings.TrimSuffix(strings.Repeat("-0.25,0.5,0.25,0.125,", 32*64/4), ",") + `]
+  init w float32[16,32] = [`+strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 16*32/4), ",")+`]
+  init v float32[32,64] = [`+strings.TrimSuffix(strings.Repeat("-0.25,0.5,0.25,0.125,", 32*64/4), ",")+`]
   init tiny float32[] = 0.01
   init large float32[] = 50
   y = Mul(x, large)
@@ -334,12 +341,6 @@ graph g {
   out loss float32[]
 }
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := grad.Differentiate(m, grad.Options{}); err != nil {
-		t.Fatal(err)
-	}
 	m.SetMetadata(VersionKey, "test")
 	return m
 }
