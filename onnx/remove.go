@@ -102,3 +102,42 @@ func needed(values []*Value) map[*Node]bool {
 	}
 	return live
 }
+
+// SetAside takes nodes out of the graph, until restore is called, for a look at the rest: who
+// reads what they made reads what instead has for it, and the outputs that they made are none.
+// Uses stay counted as they were; the graph must not be edited meanwhile.
+func (g *Graph) SetAside(gone map[*Node]bool, instead map[*Value]*Value) (restore func()) {
+	nodes, outputs := g.Nodes, g.Outputs
+	var made []*Value
+	led := map[*Node][]*Value{}
+	g.Nodes = make([]*Node, 0, len(nodes)-len(gone))
+	for _, n := range nodes {
+		if gone[n] {
+			for _, v := range n.Returns() {
+				made = append(made, v)
+				delete(g.values, v.Name)
+			}
+			continue
+		}
+		g.Nodes = append(g.Nodes, n)
+		for i, v := range n.Inputs {
+			if v == nil || instead[v] == nil {
+				continue
+			}
+			if led[n] == nil {
+				led[n], n.Inputs = n.Inputs, slices.Clone(n.Inputs)
+			}
+			n.Inputs[i] = instead[v]
+		}
+	}
+	g.Outputs = slices.DeleteFunc(slices.Clone(outputs), func(v *Value) bool { return gone[v.Producer] })
+	return func() {
+		g.Nodes, g.Outputs = nodes, outputs
+		for n, inputs := range led {
+			n.Inputs = inputs
+		}
+		for _, v := range made {
+			g.values[v.Name] = v
+		}
+	}
+}
