@@ -5,7 +5,7 @@
     scripts/planner.py --out docs/results
 
 Makes training graphs of the zoo (transformers of three sizes, an encoder, stacks of
-linear layers) and of testdata/models (a convolutional network with skips, a recurrent
+linear layers, a step in micro-batches) and of testdata/models (a convolutional network with skips, a recurrent
 one, foreign joint graphs), with and without an optimizer, writes their planning
 problems with `remat plan -d dump`, and runs `go test ./planner -bench Stages` on them.
 --keep DIR leaves the problems there; --stages and --numbers go to the benchmark;
@@ -35,6 +35,7 @@ ZOO = {
     "gpt2-8x1024-slices": ("gpt2 --batch 8 --seq 1024", "none", "--chunk-loss auto"),
     "gpt2-8x1024-parts8": ("gpt2 --batch 8 --seq 1024", "none", "--chunk-loss 8 --tile auto"),
     "gpt2-8x1024-parts32": ("gpt2 --batch 8 --seq 1024", "none", "--chunk-loss 32 --tile auto"),
+    "gpt2-8x1024-batches8": ("gpt2 --batch 8 --seq 1024", "none", "--micro-batches 8 --chunk-loss 4"),
     "gpt2-xl-1x1024-sgd": ("gpt2-xl --batch 1 --seq 1024", "sgd", ""),
     "encoder-sgd": ("encoder", "sgd", ""),
     "heavy40-sgd": ("heavy --layers 40 --batch 64", "sgd", ""),
