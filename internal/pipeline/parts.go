@@ -17,6 +17,7 @@ import (
 	"github.com/onnx-remat/remat/planner/analysis"
 	"github.com/onnx-remat/remat/rewrite"
 	"github.com/onnx-remat/remat/rewrite/control"
+	"github.com/onnx-remat/remat/rewrite/normalize"
 	"github.com/onnx-remat/remat/rewrite/tile"
 	"github.com/onnx-remat/remat/runtime"
 )
@@ -99,6 +100,11 @@ func (p *preparation) reportParts(pass string, found, applied int, skipped []*ti
 // guards of updates in place come back once the slices are made (pass updates).
 func (p *preparation) batch(*runtime.Engine) error {
 	control.Lift(p.Model.Graph)
+	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
+	if err != nil {
+		return err
+	}
+	normalize.Sizes(p.Model, types) // no rule divides what computes sizes of the whole
 	types, a, _, err := p.sides()
 	if err != nil {
 		return err

@@ -193,6 +193,46 @@ func testMicroBatches(t *testing.T, kind string) {
 	}
 }
 
+// TestMicroBatchesOfFreeDims: a step that was derived while its dimensions were free computes
+// shapes, and is divided all the same once they have numbers.
+func TestMicroBatchesOfFreeDims(t *testing.T) {
+	e := engine(t)
+	m := trainingOf(t, `model ir=10 opset=20
+graph g {
+  in x float32[batch,seq,4]
+  in y float32[batch,seq,2]
+  init w float32[4,8] = [`+strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 8), ",")+`]
+  init b float32[8] = [1,2,3,4,5,6,7,8]
+  init v float32[8,2] = [`+strings.TrimSuffix(strings.Repeat("0.5,-0.25,0.75,1,", 4), ",")+`]
+  init c float32[2] = [1,-1]
+  p = MatMul(x, w)
+  h = Add(p, b)
+  a = Tanh(h)
+  q = MatMul(a, v)
+  z = Add(q, c)
+  d = Sub(z, y)
+  s = Mul(d, d)
+  loss = ReduceMean(s) {keepdims=0}
+  out loss float32[]
+}
+`)
+	m.SetMetadata(VersionKey, "test")
+	if !slices.ContainsFunc(m.Graph.Nodes, func(n *onnx.Node) bool { return n.Is("Shape") && n.In(0).Name == "a" }) {
+		t.Fatal("the step computes no shape of what it divides")
+	}
+	dims := map[string]int64{"batch": 4, "seq": 48}
+	plain := runPlanned(t, e, m, Options{Dims: dims}, "none")
+	got := runPlanned(t, e, m, Options{Dims: dims, AsIs: true, Divisions: Divisions{Batch: Parts(4)}}, "none")
+	if got.peaks[0] >= plain.peaks[0] {
+		t.Errorf("live peak %d, not less than the whole step's %d", got.peaks[0], plain.peaks[0])
+	}
+	for name, want := range plain.outputs {
+		if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
+			t.Errorf("output %s differs by %g of its largest magnitude", name, d)
+		}
+	}
+}
+
 // TestPartsInFloat16: the gradients of each slice are scaled in float16, not their sum, in which
 // small ones are missing: here the loss is so small that without a scale all of a slice's are
 // zeros. A file that is in parts already is not scaled, and says so, where that would be late.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
@@ -104,8 +105,8 @@ func handsOn(n *onnx.Node) bool {
 	return false
 }
 
-// noops removes nodes that hand on one of their inputs for the number that the other is
-// (NoopElimination and ExpandElimination of ONNX Runtime), and the biases of zeros that dynamo's
+// noops removes nodes that hand on one of their inputs for what the others are
+// (NoopElimination, ExpandElimination and EliminateSlice of ONNX Runtime), and the biases of zeros that dynamo's
 // exporter fills in for convolutions without one; in three dimensions they have a shape that no
 // kernel takes.
 func noops(s *state) error {
@@ -143,12 +144,29 @@ func neutralTo(n *onnx.Node) *onnx.Value {
 		return ok && x == number
 	}
 	switch {
-	case n.Is("Add") && is(1, 0), n.Is("Sub") && is(1, 0), n.Is("Mul") && is(1, 1), n.Is("Div") && is(1, 1), n.Is("Expand"):
+	case n.Is("Add") && is(1, 0), n.Is("Sub") && is(1, 0), n.Is("Mul") && is(1, 1), n.Is("Div") && is(1, 1):
 		return n.In(0)
+	case n.Is("Expand"), n.Is("Slice") && stepsOfOne(n): // extents that nobody knows may differ
+		if x, y := n.In(0), n.Out(0); x.Type.Ranked && y.Type.Ranked && x.Type.Shape.Equal(y.Type.Shape) {
+			return x
+		}
 	case n.Is("Add") && is(0, 0), n.Is("Mul") && is(0, 1):
 		return n.In(1)
 	}
 	return nil
+}
+
+// stepsOfOne reports a Slice that leaves nothing out between its bounds.
+func stepsOfOne(n *onnx.Node) bool {
+	if n.In(4) == nil {
+		return true
+	}
+	t := n.In(4).Constant()
+	if t == nil {
+		return false
+	}
+	steps, err := t.Int64s()
+	return err == nil && !slices.ContainsFunc(steps, func(k int64) bool { return k != 1 })
 }
 
 func ratioZero(n *onnx.Node) bool {
@@ -164,15 +182,7 @@ func fold(s *state) error {
 		given[v] = true
 	}
 	for _, n := range slices.Clone(s.g.Nodes) {
-		for _, v := range n.Returns() {
-			if v.IsOutput() || v.Dead() {
-				continue
-			}
-			if t := s.known(v); t != nil {
-				s.becomeConstant(v, t)
-				s.count++
-			}
-		}
+		s.foldKnown(n)
 		if v := n.Out(0); v != nil && len(n.Outputs) == 1 && !v.IsOutput() && !v.Dead() {
 			t := foldFloat(n)
 			if t == nil {
@@ -188,6 +198,31 @@ func fold(s *state) error {
 		}
 	}
 	return nil
+}
+
+// foldKnown replaces what a node returns by the integers that inference knows in full.
+func (s *state) foldKnown(n *onnx.Node) {
+	for _, v := range n.Returns() {
+		if v.IsOutput() || v.Dead() {
+			continue
+		}
+		if t := s.known(v); t != nil {
+			s.becomeConstant(v, t)
+			s.count++
+		}
+	}
+}
+
+// Sizes makes constants of the integers that follow from the model's types, of which no extent is
+// free any more: a training graph that was derived while some were computes them.
+func Sizes(m *onnx.Model, types *infer.Result) {
+	s := newState(m, types)
+	for _, n := range s.nodes() {
+		s.foldKnown(n)
+	}
+	if s.count > 0 {
+		m.Graph.RemoveDead()
+	}
 }
 
 // known returns the content of an integer or bool value that inference has in

@@ -96,13 +96,20 @@ func gemms(s *state) error {
 }
 
 // reshapes joins a Reshape of a Reshape, and drops one to the shape that its
-// input has. A Gather of all in their order is one, too.
+// input has. A Gather of all in their order is one, too, and so is such a GatherND.
 func reshapes(s *state) error {
 	for _, n := range s.nodes() {
 		if inOrder(n) {
 			s.scope(n)
 			if z := s.b.ReshapeTo(n.In(0), n.Out(0).Type.Shape); z != nil {
 				s.replace(n.Out(0), z, n)
+			}
+			continue
+		}
+		if axes, ok := axesAdded(n); ok {
+			if !s.handedOn(n.In(0), n.Out(0)) && len(axes) > 0 {
+				s.scope(n)
+				s.replace(n.Out(0), s.b.Op("Unsqueeze", build.In(n.In(0), s.b.Ints(axes...))), n)
 			}
 			continue
 		}
@@ -123,29 +130,6 @@ func reshapes(s *state) error {
 		}
 	}
 	return nil
-}
-
-// inOrder reports a Gather of all that an axis has, in the order that it has, as PyTorch's
-// as_strided often becomes.
-func inOrder(n *onnx.Node) bool {
-	if !n.Is("Gather") || n.In(0) == nil || n.In(1) == nil || n.Out(0) == nil || !n.In(0).Type.Ranked || !n.Out(0).Type.Ranked {
-		return false
-	}
-	shape, indices := n.In(0).Type.Shape, n.In(1).Constant()
-	axis, ok := onnx.Axis(n.Int("axis", 0), len(shape))
-	if !ok || indices == nil {
-		return false
-	}
-	extent, err := indices.Elements()
-	if err != nil || extent < 1 || !shape[axis].Is(extent) {
-		return false // before numbers are read
-	}
-	list, err := indices.Int64s()
-	if err != nil {
-		return false
-	}
-	_, ok = onnx.Consecutive(list, extent) // as many as there are, so from 0 on
-	return ok
 }
 
 // handedOn puts x in the place of y, which is a view of it, where both have one shape.

@@ -33,6 +33,9 @@ var cases = []struct {
 	{"divided by 1", "noops", "in x float32[2,3]\ninit k float32[] = 1\na = Div(x, k)\ny = Relu(a)", "Relu"},
 	{"times 1 and plus 0", "noops", "in x float32[2,3]\ninit k float32[1] = [1]\ninit o float32[] = 0\na = Mul(k, x)\nb = Add(a, o)\nc = Sub(b, o)\ny = Relu(c)", "Relu"},
 	{"expanded to its shape", "noops", "in x float32[2,3]\ninit s int64[2] = [1,3]\na = Expand(x, s)\ny = Relu(a)", "Relu"},
+	{"sliced whole", "noops", "in x float32[2,3]\ninit z int64[2] = [0,-3]\ninit e int64[2] = [9223372036854775807,3]\ninit ax int64[2] = [0,1]\ninit st int64[2] = [1,1]\na = Slice(x, z, e, ax, st)\ny = Relu(a)", "Relu"},
+	{"sliced whole from the end", "", "in x float32[2,3]\ninit z int64[1] = [-1]\ninit e int64[1] = [-9223372036854775808]\ninit ax int64[1] = [1]\ninit st int64[1] = [-1]\na = Slice(x, z, e, ax, st)\ny = Relu(a)", "Relu Slice"},
+	{"expanded to as many as the input says", "", "in x float32[1]\nin k float32[3]\nn = NonZero(k)\ninit u int64[1] = [-1]\na = Reshape(n, u)\nf = NonZero(x)\ng = Reshape(f, u)\ns = Shape(a)\nb = Expand(g, s)\ny = Cast(b) {to=1}", "Cast Expand NonZero NonZero Reshape Reshape Shape"},
 	{"bias of zeros", "noops", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 0\ninit s int64[1] = [3]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv"},
 	{"bias of zeros that no kernel takes", "noops", "in x float32[1,2,7]\n" + kernels + "init o float32[] = 0\ninit s int64[2] = [3,2]\nb = Expand(o, s)\ny = Conv(x, w, b)", "Conv"},
 	{"bias of stored zeros", "", "in x float32[1,2,7]\n" + kernels + "init b float32[3] = [0,0,0]\ny = Conv(x, w, b)", "Conv"},
@@ -87,6 +90,14 @@ var cases = []struct {
 	{"linear, transposed", "linears", "in x float32[3,4]\ninit w float32[2,4] = [1,2,3,4,5,6,7,8]\nt = Transpose(w)\ny = MatMul(x, t)", "Gemm"},
 	{"gemm, transposed", "gemms", "in x float32[4,3]\ninit w float32[4,2] = [1,2,3,4,5,6,7,8]\nt = Transpose(x)\ny = Gemm(t, w)", "Gemm"},
 	{"all in their order", "reshapes", "in x float32[2,6]\ninit i int64[2,3] = [0,1,2,3,-2,-1]\na = Gather(x, i) {axis=1}\ny = Relu(a)", "Relu Reshape"},
+	{"all tuples in their order", "reshapes", "in x float32[2,3]\ninit i int64[2,1,3,2] = [0,0,0,1,0,2,1,0,1,1,1,2]\na = GatherND(x, i)\ny = Relu(a)", "Relu Unsqueeze"},
+	{"all rows in their order", "reshapes", "in x float32[2,3]\ninit i int64[2,1] = [0,1]\na = GatherND(x, i)\ny = Relu(a)", "Relu"},
+	{"tokens of a mask, each by its place", "reshapes", placesBody("0", "600"), "Relu Unsqueeze"},
+	{"tokens of a mask, by the next place", "", placesBody("-1", "599"), "Concat Expand Expand GatherND Relu Unsqueeze Unsqueeze"},
+	{"no order: tuples along one axis", "", "in x float32[2,2]\ninit i int64[2,2] = [0,0,1,1]\na = GatherND(x, i)\ny = Relu(a)", "GatherND Relu"},
+	{"no order: rows repeated", "", "in x float32[2,3]\ninit i int64[2,2,1] = [0,0,1,1]\na = GatherND(x, i)\ny = Relu(a)", "GatherND Relu"},
+	{"no order: not all rows", "", "in x float32[3,3]\ninit i int64[2,1] = [0,1]\na = GatherND(x, i)\ny = Relu(a)", "GatherND Relu"},
+	{"no order: transposed", "", "in x float32[2,2]\ninit i int64[2,2,2] = [0,0,1,0,0,1,1,1]\na = GatherND(x, i)\ny = Relu(a)", "GatherND Relu"},
 	{"reshapes", "reshapes", "in x float32[2,6]\ninit s int64[2] = [3, 4]\ninit t int64[2] = [4, 3]\na = Reshape(x, s)\nb = Reshape(a, t)\ny = Relu(b)", "Relu Reshape"},
 	{"scale", "scales", "in q float32[2,3,2,4]\nin k float32[2,3,2,4]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 4\nm = MatMul(a, b)\ny = Div(m, c)", "MatMul Mul Transpose Transpose"},
 	{"two scales", "scales", "in q float32[2,3,2,4]\nin k float32[2,3,2,4]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 0.5\np = Mul(a, c)\nr = Mul(c, b)\ny = MatMul(p, r)", "MatMul Mul Transpose Transpose"},
@@ -108,6 +119,16 @@ var cases = []struct {
 func branchBody(rank string) string {
 	return "in x float32[2,3]\nr = Relu(x)\ns = Shape(x)\nn = Size(s)\ninit k int64[] = " + rank + "\nc = Greater(n, k)\n" +
 		"y = If(c) {then_branch=graph a {\ninit q float32[] = 2\nd = Identity(c)\nt = If(d) {then_branch=graph aa {\nu = Mul(r, q)\nout u float32[2,3]\n}, else_branch=graph ab {\nw = Exp(r)\nout w float32[2,3]\n}}\nout t float32[2,3]\n}, else_branch=graph b {\nv = Neg(r)\nout v float32[2,3]\n}}"
+}
+
+// placesBody looks up a mask of 2 × 600 tokens as PyTorch's masking does, by tuples too many to be a constant;
+// they count from one number to another.
+func placesBody(from, to string) string {
+	return "in x float32[2,600]\ninit z int64[] = 0\ninit one int64[] = 1\ninit two int64[] = 2\ninit from int64[] = " + from + "\ninit to int64[] = " + to + "\n" +
+		"init behind int64[3] = [1,2,3]\ninit before int64[3] = [0,1,2]\ninit last int64[1] = [-1]\ninit s int64[4] = [2,1,1,600]\n" +
+		"b = Range(z, two, one)\nc = Unsqueeze(b, behind)\nd = Expand(c, s)\ne = Unsqueeze(d, last)\n" +
+		"t = Range(from, to, one)\nu = Unsqueeze(t, before)\nv = Expand(u, s)\nw = Unsqueeze(v, last)\n" +
+		"i = Concat(e, w) {axis=-1}\na = GatherND(x, i)\ny = Relu(a)"
 }
 
 // recurrence is what an LSTM of two sequences and one unit reads beside them.
