@@ -146,3 +146,39 @@ func checkPeak(t *testing.T, name string, e *runtime.Engine, m *onnx.Model, o Op
 		t.Errorf("%s: %d bytes predicted, %d measured; unknown: %v", name, p.LivePeak, peak, p.Unknown)
 	}
 }
+
+// TestListsOfFreeDims: a list that is as long as a dimension, as of what a loop over a batch takes out,
+// is written out once the dimension has a number.
+func TestListsOfFreeDims(t *testing.T) {
+	m := trainingOf(t, `model ir=10 opset=20
+graph g {
+  in x float32[batch,4]
+  in y float32[4]
+  init w float32[4] = [1,2,3,4]
+  init first int64[] = 0
+  init last int64[] = -1
+  rows = SplitToSequence(x) {axis=0, keepdims=0}
+  a = SequenceAt(rows, first)
+  b = SequenceAt(rows, last)
+  c = Add(a, b)
+  h = Mul(c, w)
+  d = Sub(h, y)
+  s = Mul(d, d)
+  loss = ReduceMean(s) {keepdims=0}
+  out loss float32[]
+  value a float32[4]
+  value b float32[4]
+}
+`)
+	if err := sized(m, map[string]int64{"batch": 3}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range m.Graph.Nodes {
+		if n.Is("SplitToSequence", "SequenceAt") {
+			t.Errorf("%s is left", n.Label())
+		}
+	}
+}

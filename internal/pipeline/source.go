@@ -11,6 +11,7 @@ import (
 
 	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/normalize"
 )
 
 // A Source is a model file that was read, and what is known of it as it was: its
@@ -145,6 +146,16 @@ func sized(m *onnx.Model, dims map[string]int64) error {
 		return err
 	}
 	if err := NoteDims(m, free, dims); err != nil {
+		return err
+	}
+	if Known(m, dims) == nil {
+		return nil
+	}
+	// A list may have had no length while a dimension was free.
+	if err := normalize.Lists(m, dims); err != nil {
+		return err
+	}
+	if err := Type(m, dims); err != nil {
 		return err
 	}
 	return Known(m, dims)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
@@ -154,6 +155,31 @@ func neutralTo(n *onnx.Node) *onnx.Value {
 		return n.In(1)
 	}
 	return nil
+}
+
+// copies turns a Tile that repeats axes of one element alone, as of a token that a batch shares, into Expand, of
+// which more is known: what it makes is no place of its own for who computes a part of it.
+func copies(s *state) error {
+	for _, n := range s.nodes() {
+		x, y := n.In(0), n.Out(0)
+		if !n.Is("Tile") || rank(x) < 0 || y == nil || !s.repeatsOnes(x.Type.Shape, n.In(1)) {
+			continue
+		}
+		s.scope(n)
+		s.replace(y, s.b.Op("Expand", build.In(x, n.In(1))), n)
+	}
+	return nil
+}
+
+// repeatsOnes reports repeats that are 1 for every axis of more than one element.
+func (s *state) repeatsOnes(shape onnx.Shape, repeats *onnx.Value) bool {
+	times, known := s.types.Ints(repeats)
+	for i, d := range shape {
+		if !d.Is(1) && (!known || i >= len(times) || !times[i].Is(1)) {
+			return false
+		}
+	}
+	return true
 }
 
 // stepsOfOne reports a Slice that leaves nothing out between its bounds.

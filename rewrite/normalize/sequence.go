@@ -13,6 +13,7 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
+	"github.com/onnx-remat/remat/onnx/infer"
 )
 
 func sequences(s *state) error {
@@ -29,6 +30,20 @@ func sequences(s *state) error {
 		}
 	}
 	return nil
+}
+
+// Lists writes out the lists of tensors whose length follows from numbers for free dimensions.
+func Lists(m *onnx.Model, dims map[string]int64) error {
+	types, err := infer.Model(m, infer.Options{Dims: dims})
+	if err != nil {
+		return err
+	}
+	s := newState(m, types)
+	if err := sequences(s); err != nil {
+		return err
+	}
+	m.Graph.RemoveDead()
+	return s.b.Err()
 }
 
 // changes is the sequence that one began as, and the insertions and removals since, the last
