@@ -1,6 +1,7 @@
 package grad
 
 import (
+	"math"
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
@@ -69,11 +70,32 @@ func withExtent(s onnx.Shape, axis int, d onnx.Dim) onnx.Shape {
 func gradGatherND(c *Context) {
 	idx := c.In(1)
 	if batch := int(c.Node.Int("batch_dims", 0)); batch > 0 {
+		if c.addInBatch(batch) {
+			return
+		}
 		idx = withBatchIndices(c, idx, batch)
 	}
 	if idx != nil {
 		c.AddRows(0, idx, c.Grad(0))
 	}
+}
+
+// addInBatch adds the rows that each sample of a batch looked up along one axis to that axis, so that
+// samples stay apart; false where they are looked up along several, or an extent is not known.
+func (c *Context) addInBatch(batch int) bool {
+	x, idx, g := c.In(0), c.In(1), c.Grad(0)
+	last := c.Rank(idx) - 1
+	if c.e.b.Err() != nil || last < batch || c.Rank(x) <= batch || !idx.Type.Shape[last].Is(1) || slices.Contains(slices.Concat(x.Type.Shape, idx.Type.Shape), onnx.Dim{}) {
+		return false
+	}
+	rows, behind := idx.Type.Shape[batch:last].Elements(), x.Type.Shape[batch+1:]
+	g = c.ReshapeDims(g, slices.Concat(x.Type.Shape[:batch], onnx.Shape{rows}, behind))
+	if extent, ok := x.Type.Shape[batch].Int(); ok && extent <= math.MaxInt32 {
+		idx = c.cast(idx, onnx.Int32) // half the bytes
+	}
+	idx = c.ReshapeDims(idx, slices.Concat(x.Type.Shape[:batch], onnx.Shape{rows}, slices.Repeat(onnx.Shape{onnx.Static(1)}, len(behind))))
+	c.AddScatter(0, batch, c.Expand(idx, g), g)
+	return true
 }
 
 // withBatchIndices puts the place along each of the batch axes in front of the

@@ -96,7 +96,8 @@ func gemms(s *state) error {
 }
 
 // reshapes joins a Reshape of a Reshape, and drops one to the shape that its
-// input has. A Gather of all in their order is one, too, and so is such a GatherND.
+// input has. A Gather of all in their order is one, too, and so is such a GatherND; one whose tuples
+// count along a batch first is one of that batch.
 func reshapes(s *state) error {
 	for _, n := range s.nodes() {
 		if inOrder(n) {
@@ -113,7 +114,7 @@ func reshapes(s *state) error {
 			}
 			continue
 		}
-		if !traits.Reshapes(n) || n.Out(0) == nil {
+		if s.batchDims(n) || !traits.Reshapes(n) || n.Out(0) == nil {
 			continue
 		}
 		x, y := n.In(0), n.Out(0)

@@ -68,7 +68,7 @@ var passes = []pass{
 	{"splits", "Slices and Gathers that tile an axis become Split; needs fold for the bounds", splits},
 	{"linears", "MatMul with a matrix and Add become Gemm", linears},
 	{"gemms", "a Transpose before Gemm becomes its attribute; after linears", gemms},
-	{"reshapes", "chains of Reshape become one, and a Gather of all in their order is one; before scales and transposes, which look through one at most", reshapes},
+	{"reshapes", "chains of Reshape become one, and a Gather of all in their order is one, a GatherND by a batch's own places one of that batch; before scales and transposes, which look through one at most", reshapes},
 	{"scales", "constant factors around a batched product are gathered before the Transpose of an operand", scales},
 	{"transposes", "swapped operands of batched products are permuted in one step; after scales", transposes},
 	{"commons", "equal nodes become one; last, when all have their final form", commons},

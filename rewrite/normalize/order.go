@@ -192,3 +192,44 @@ func sameAxis(from, to onnx.Shape, axis int) (int, bool) {
 	}
 	return wideTo[at], true
 }
+
+// batchCounted are how many of the first places of a GatherND's tuples count along the axis of that
+// number, over all that the data has there, and what holds the places behind them. Those are axes of
+// a batch, in each of which the others are looked up.
+func batchCounted(n *onnx.Node) (batch int, rest []*onnx.Value) {
+	tuples := made(n.In(1), "Concat")
+	if !n.Is("GatherND") || n.Int("batch_dims", 0) != 0 || rank(n.In(0)) < 1 || tuples == nil || n.Out(0) == nil {
+		return 0, nil
+	}
+	last := rank(n.In(1)) - 1
+	if axis, ok := onnx.Axis(tuples.Int("axis", 0), last+1); !ok || int(axis) != last {
+		return 0, nil
+	}
+	for ; batch < min(last, len(tuples.Inputs)-1, rank(n.In(0))-1); batch++ {
+		d := n.In(0).Type.Shape[batch]
+		along, ok := countedAlong(tuples.Inputs[batch])
+		if !ok || len(along) != 1 || along[0] != batch || !d.Known() || n.In(1).Type.Shape[batch] != d {
+			break
+		}
+	}
+	return batch, tuples.Inputs[batch:]
+}
+
+// batchDims turns a GatherND whose tuples begin with places that a batch counts into one of a
+// batch, as x[arange(batch), last] is: it looks up sample by sample.
+func (s *state) batchDims(n *onnx.Node) bool {
+	batch, rest := batchCounted(n)
+	if batch == 0 {
+		return false
+	}
+	s.scope(n)
+	places := rest[0]
+	if len(rest) > 1 {
+		places = s.b.Op("Concat", rest, onnx.IntAttr("axis", int64(rank(n.In(1))-1)))
+	}
+	n.SetInput(1, places)
+	s.g.InsertBefore(n, s.b.Take()...)
+	n.SetAttr(onnx.IntAttr("batch_dims", int64(batch)))
+	s.count++
+	return true
+}

@@ -168,7 +168,7 @@ var batchRules = map[string]rule{
 	"LSTM": recurrent, "GRU": recurrent, "RNN": recurrent,
 	"LayerNormalization": normalized, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat": joinedAlong, "Split": splitAlong,
-	"Slice": cutOrFirst, "Gather": lookUp, "ScatterElements": scatter, "ScatterND": scatter,
+	"Slice": cutOrFirst, "Tile": repeated, "Gather": lookUp, "GatherND": lookUpTuples, "ScatterElements": scatter, "ScatterND": scatter,
 }
 
 // lookUp: Gather by divided indices from a table that is read whole, or from divided
@@ -194,6 +194,49 @@ func lookUp(r *Region, n *onnx.Node) (bool, error) {
 	default:
 		return r.setAll(n.Outputs, a)
 	}
+}
+
+// lookUpTuples: GatherND within a batch that is divided, by divided tuples in what is read whole,
+// or of divided axes behind those that tuples name.
+func lookUpTuples(r *Region, n *onnx.Node) (bool, error) {
+	data, tuples, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+	batch, places := sharding(n.Int("batch_dims", 0)), sharding(rank(tuples)-1)
+	length, ok := tuples.Type.Shape[places].Int()
+	if !ok {
+		return false, errors.New("the length of its tuples is not static")
+	}
+	named := batch + sharding(length) // axes of the data before those that are kept
+	a, b, c := r.shardingOf(data), r.shardingOf(tuples), r.shardingOf(out)
+	switch {
+	case a < 0 && b < 0 && c < 0:
+		return false, nil
+	case a >= batch && a < named || b >= places || a >= batch && b >= 0 || b >= batch && a >= 0:
+		return false, errors.New("gathers along the split axis")
+	case a >= named:
+		return r.set(out, a-named+places)
+	case a >= 0, b >= 0 && b < batch, a < 0 && b < 0 && c < batch:
+		return r.setAll([]*onnx.Value{data, tuples, out}, max(a, b, c))
+	case b >= 0:
+		return r.set(out, b)
+	case c < places:
+		return r.set(tuples, c)
+	default:
+		return r.set(data, c-places+named)
+	}
+}
+
+// repeated: Tile, along other axes.
+func repeated(r *Region, n *onnx.Node) (bool, error) {
+	times, err := constants(n.Inputs[1])
+	if err != nil {
+		return false, fmt.Errorf("its repeats %w", err)
+	}
+	return r.passes(n, func(a int64) error {
+		if times[a] != 1 {
+			return errors.New("repeats the split axis")
+		}
+		return nil
+	})
 }
 
 // scatter: rows of the batch that are added to a table, as for the gradient of an

@@ -78,6 +78,13 @@ var batchCases = []batchCase{
 	{row: "Gather", body: "in ids int64[4,5]\nin w F[40,3]\ny = Gather(w, ids)", exact: true},
 	{row: "Gather", name: "of another axis", body: "init i int64[2] = [1,0]\ny = Gather(x, i) {axis=1}", exact: true},
 	{row: "Gather", name: "of a scalar index", body: "init i int64[] = 3\ny = Gather(x, i) {axis=2}", exact: true},
+	{row: "Tile", body: "init r int64[4] = [1,2,1,3]\ny = Tile(x, r)", exact: true},
+	{row: "GatherND", name: "of each sample's own rows", body: "init j int64[2] = [2,3]\ns = ReduceSum(x, j) {keepdims=0}\nm = ArgMax(s) {axis=1}\ny = GatherND(x, m) {batch_dims=1}"},
+	{row: "GatherND", name: "of each sample by constants", body: "init i int64[4,3,2] = [0,1,1,5,1,0,0,0,1,2,0,3,1,1,0,2,0,4,1,5,0,0,1,3]\nz = Neg(x)\ny = GatherND(z, i) {batch_dims=1}"},
+	{row: "GatherND", name: "of a table", body: "init j int64[2] = [2,3]\ns = ReduceSum(x, j) {keepdims=0}\nm = ArgMax(s) {axis=1}\nin w F[2,5]\ny = GatherND(w, m)"},
+	{row: "GatherND", name: "of axes before the batch", body: "a = Transpose(x) {perm=[1,2,0,3]}\ninit i int64[3,2] = [0,5,1,2,1,0]\ny = GatherND(a, i)"},
+	{row: "GatherND", name: "of what is computed whole", body: laid + "init i int64[4,2,1] = [0,2,1,1,2,0,0,1]\nin q F[3]\nin h F[4,2]\nv = Mul(c, q)\ne = GatherND(v, i) {batch_dims=1}\ny = Mul(h, e)"},
+	{row: "GatherND", name: "of an axis of what is computed whole", body: laid + "init i int64[2,1] = [2,0]\nin q F[3]\nin h F[2,4]\nv = Mul(c, q)\nt = Transpose(v)\ne = GatherND(t, i)\nhh = Transpose(h)\nin z F[4,2]\nu = Mul(z, hh)\nut = Transpose(u)\ny = Mul(ut, e)"},
 	{row: "ScatterElements", body: "in ids int64[4,1]\nin g F[4,3]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
 	{row: "ScatterElements", name: "into the gradient of tied weights", body: "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
 	{row: "ScatterElements", name: "twice into the gradient of tied weights", body: "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\nin h F[4,3]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\ng1 = Neg(g)\ng2 = Neg(g1)\ng3 = Neg(g2)\none = ScatterElements(z, i, g3) {axis=0, reduction=\"add\"}\nk = Neg(h)\ngradient = ScatterElements(one, i, k) {axis=0, reduction=\"add\"}\ny = Neg(x)"},
@@ -180,7 +187,11 @@ func TestBatchWhole(t *testing.T) {
 		"summed over in two orders":                                 merged + "in u F[6]\nxu = Mul(x, u)\nm = Reshape(xu, k)\ngradient = Gemm(b, m) {transA=1}\ny = Neg(d)",
 		"merged with an axis before, and returned":                  merged + "p = Neg(c)\ny = Neg(d)",
 		"merged with an axis before, beside a constant of all rows": merged + "in u F[8,5]\np = Mul(c, u)\nq = Reshape(p, s)\ny = Mul(d, q)",
-		"no rule": "y = MeanVarianceNormalization(x)",
+		"looked up along it":                                        "init i int64[3,1] = [3,0,1]\ny = GatherND(x, i)",
+		"looked up in pairs along it":                               "init i int64[4,2] = [3,0,1,1,2,0,0,1]\ny = GatherND(x, i)",
+		"two batches that look each other up":                       "init j int64[3] = [1,2,3]\ns = ReduceSum(x, j) {keepdims=0}\nc = Cast(s) {to=7}\ninit z int64[] = 0\nd = Mul(c, z)\nt = Unsqueeze(d, o)\ninit o int64[1] = [1]\na = Transpose(x) {perm=[1,0,2,3]}\ny = GatherND(a, t)",
+		"repeated along it":                                         "init r int64[4] = [2,1,1,1]\ny = Tile(x, r)",
+		"no rule":                                                   "y = MeanVarianceNormalization(x)",
 	} {
 		m, _, feeds := batched(t, body)
 		before := m.Text()
