@@ -109,7 +109,7 @@ func (p *preparation) batch(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	region, err := tile.Batch(p.Model, batchFeeds(p.Model.Graph, a.Roles))
+	region, err := batchRegion(p.Model, a)
 	if err == nil {
 		parts := batchSlices(region, p.Options.Batch, a)
 		reread := region.Reread(parts)
@@ -156,18 +156,60 @@ func (p *preparation) reportRegion(pass string, err error) error {
 	return err
 }
 
-// batchFeeds are the feeds whose first axis is as long as that of the first one that has
-// axes.
-func batchFeeds(g *onnx.Graph, roles step.Roles) (feeds []*onnx.Value) {
-	for _, v := range g.Inputs {
-		if roles.Grad[v.Name] != "" || roles.New[v.Name] != "" || v.Init != nil || len(v.Type.Shape) == 0 {
-			continue
+// batchRegion is what is computed over slices of the batch, by the first of the axes that may be
+// its that divides the step; where none does, the error is that of the first. One that is not the
+// first may be another thing, as the width of what a layer contracts, so it has to divide most of the step.
+func batchRegion(m *onnx.Model, a *analysis.Analysis) (*tile.Region, error) {
+	first := error(&tile.SkipError{What: "batch", Why: "no feed has a batch axis"})
+	for i, b := range batches(m.Graph, a.Roles) {
+		region, err := tile.Batch(m, b.feeds, b.axis)
+		if err == nil && (i == 0 || 4*work(a, region.Nodes) >= 3*a.Problem.FLOPs()) {
+			return region, nil
 		}
-		if len(feeds) == 0 && !v.Type.Shape[0].Is(1) || len(feeds) > 0 && v.Type.Shape[0] == feeds[0].Type.Shape[0] {
-			feeds = append(feeds, v)
+		if i == 0 {
+			first = err
 		}
 	}
-	return feeds
+	return nil, first
+}
+
+// work is how many operations nodes take.
+func work(a *analysis.Analysis, nodes []*onnx.Node) (flops int64) {
+	in := onnx.Places(nodes)
+	for i, n := range a.Nodes {
+		if _, ok := in[n]; ok {
+			flops += a.Problem.Ops[i].FLOPs
+		}
+	}
+	return flops
+}
+
+// A batch is an axis of feeds that may be that of the samples.
+type batch struct {
+	feeds []*onnx.Value
+	axis  int
+}
+
+// batches are the axes that may hold the samples: the first axis of the feeds that are as long there as
+// the first feed, as the next one and so on, then the second, as of sequences that have the time
+// first. Other feeds take part where these lead to what reads them.
+func batches(g *onnx.Graph, roles step.Roles) []batch {
+	var list []batch
+	for axis := range 2 {
+		from := len(list)
+		for _, v := range g.Inputs {
+			if roles.Grad[v.Name] != "" || roles.New[v.Name] != "" || v.Init != nil || len(v.Type.Shape) <= axis || v.Type.Shape[axis].Is(1) {
+				continue
+			}
+			at := slices.IndexFunc(list[from:], func(b batch) bool { return b.feeds[0].Type.Shape[axis] == v.Type.Shape[axis] })
+			if at < 0 {
+				list = append(list, batch{axis: axis})
+				at = len(list) - 1 - from
+			}
+			list[from+at].feeds = append(list[from+at].feeds, v)
+		}
+	}
+	return list
 }
 
 // chunk computes the loss, that of each micro-batch where there are some, over slices of the

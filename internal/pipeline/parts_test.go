@@ -233,6 +233,66 @@ graph g {
 	}
 }
 
+// TestMicroBatchesOfAnyAxis: samples that lie along another axis than the first of the first feed are
+// divided there, and an axis of something else is not, where that would be little of the step.
+func TestMicroBatchesOfAnyAxis(t *testing.T) {
+	e := engine(t)
+	for name, c := range map[string]struct {
+		body string
+		why  string // why it stays whole
+	}{
+		"the time first": {body: `in x float32[6,4,8]
+  in y float32[6,4,2]
+  p = MatMul(x, w)
+  m = ReduceMean(p, first)
+  h = Sub(p, m)
+  a = Tanh(h)
+  z = MatMul(a, v)`},
+		"the time first, one label each": {body: `in x float32[6,4,8]
+  in y float32[4,2]
+  p = MatMul(x, w)
+  a = Tanh(p)
+  m = ReduceMean(a, first) {keepdims=0}
+  z = MatMul(m, v)`},
+		"a norm over samples": {body: `in x float32[4,8]
+  in y float32[4,2]
+  p = MatMul(x, w)
+  m = ReduceMean(p, first)
+  h = Sub(p, m)
+  z = MatMul(h, v)`, why: `reads "m" whole`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := trainingOf(t, `model ir=10 opset=20
+graph g {
+  init w float32[8,16] = [`+strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 32), ",")+`]
+  init v float32[16,2] = [`+strings.TrimSuffix(strings.Repeat("0.5,-0.25,0.75,1,", 8), ",")+`]
+  init first int64[1] = [0]
+  `+c.body+`
+  d = Sub(z, y)
+  s = Mul(d, d)
+  loss = ReduceMean(s) {keepdims=0}
+  out loss float32[]
+}
+`)
+			m.SetMetadata(VersionKey, "test")
+			o := Options{Provider: ort.CPU, Threads: 2, AsIs: true, Divisions: Divisions{Batch: Parts(4)}}
+			if c.why != "" {
+				r := inParts(t, e, m, o, "none")
+				if text := fmt.Sprint(r.Reports); r.Variant.Divided.Batch != 0 || !strings.Contains(text, c.why) {
+					t.Errorf("in %d micro-batches: %s", r.Variant.Divided.Batch, text)
+				}
+				return
+			}
+			plain, got := runPlanned(t, e, m, Options{}, "none"), runPlanned(t, e, m, o, "none")
+			for name, want := range plain.outputs {
+				if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
+					t.Errorf("output %s differs by %g of its largest magnitude", name, d)
+				}
+			}
+		})
+	}
+}
+
 // TestPartsInFloat16: the gradients of each slice are scaled in float16, not their sum, in which
 // small ones are missing: here the loss is so small that without a scale all of a slice's are
 // zeros. A file that is in parts already is not scaled, and says so, where that would be late.

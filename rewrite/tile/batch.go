@@ -7,7 +7,7 @@ package tile
 //
 // Activations and their gradients are as large as a slice's; gradients of parameters are
 // summed up as they are made, and none is computed twice. The region is all that depends
-// on a feed along its first axis. Where one sample's results depend on another's, as
+// on a feed along the axis of the samples. Where one sample's results depend on another's, as
 // in a batch norm, a sum over the batch is read within the region, and it is left whole.
 //
 // Beside the rules of rules.go it knows those of convolutional networks. There the gradient
@@ -33,17 +33,17 @@ import (
 // batchPass is the origin of what the slices are computed by.
 const batchPass = "batch"
 
-// Batch finds the region that the feeds lead through, each divided along its first axis.
+// Batch finds the region that the feeds lead through, each divided along an axis.
 // The model must be typed and sorted.
-func Batch(m *onnx.Model, feeds []*onnx.Value) (*Region, error) {
-	if r, err := batchRegion(m, feeds, false); err == nil {
+func Batch(m *onnx.Model, feeds []*onnx.Value, axis int) (*Region, error) {
+	if r, err := batchRegion(m, feeds, axis, false); err == nil {
 		return r, nil
 	}
-	return batchRegion(m, feeds, true) // which comes further, so what it meets is the reason
+	return batchRegion(m, feeds, axis, true) // which comes further, so what it meets is the reason
 }
 
 // batchRegion is Batch; counts: what countedWhole finds stays out of the region.
-func batchRegion(m *onnx.Model, feeds []*onnx.Value, counts bool) (*Region, error) {
+func batchRegion(m *onnx.Model, feeds []*onnx.Value, axis int, counts bool) (*Region, error) {
 	r := emptyRegion(m, batchPass, onnx.Places(m.Graph.Nodes))
 	r.more = batchRules
 	for _, v := range feeds {
@@ -51,7 +51,7 @@ func batchRegion(m *onnx.Model, feeds []*onnx.Value, counts bool) (*Region, erro
 		if _, ok := v.Type.Shape.Ints(); !ok {
 			return nil, &SkipError{v.Name, "its extents are not static: fix them with --dim"}
 		}
-		r.shardings[v] = 0
+		r.shardings[v] = sharding(axis)
 	}
 	if len(feeds) == 0 {
 		return nil, &SkipError{"batch", "no feed has a batch axis"}

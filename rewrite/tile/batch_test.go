@@ -124,7 +124,7 @@ func TestBatchRules(t *testing.T) {
 		t.Run(c.row+" "+c.name, func(t *testing.T) {
 			was, _, _ := batched(t, c.body)
 			m, types, feeds := batched(t, c.body)
-			r, err := Batch(m, feeds)
+			r, err := Batch(m, feeds, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -196,14 +196,14 @@ func TestBatchWhole(t *testing.T) {
 		m, _, feeds := batched(t, body)
 		before := m.Text()
 		var skip *SkipError
-		if _, err := Batch(m, feeds); !errors.As(err, &skip) {
+		if _, err := Batch(m, feeds, 0); !errors.As(err, &skip) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if m.Text() != before {
 			t.Errorf("%s: the graph was changed", name)
 		}
 	}
-	if _, err := Batch(&onnx.Model{Graph: &onnx.Graph{}}, nil); err == nil {
+	if _, err := Batch(&onnx.Model{Graph: &onnx.Graph{}}, nil, 0); err == nil {
 		t.Error("no feeds: no error")
 	}
 }
@@ -233,7 +233,7 @@ func TestLossOfEachSlice(t *testing.T) {
 		"de = Gemm(q, h2) {transA=1}\ndh = MatMul(q, e)\nloss2 = ReduceSum(dh) {keepdims=0}"
 	was, _, _ := batched(t, body)
 	m, types, feeds := batched(t, body)
-	r, err := Batch(m, feeds)
+	r, err := Batch(m, feeds, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

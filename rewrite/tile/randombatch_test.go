@@ -341,7 +341,7 @@ func TestRandomBatches(t *testing.T) {
 					feeds = append(feeds, v)
 				}
 			}
-			r, err := Batch(m, feeds)
+			r, err := Batch(m, feeds, 0)
 			var skip *SkipError
 			switch {
 			case errors.As(err, &skip):
