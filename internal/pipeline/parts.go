@@ -104,7 +104,9 @@ func (p *preparation) batch(*runtime.Engine) error {
 	if err != nil {
 		return err
 	}
-	normalize.Sizes(p.Model, types) // no rule divides what computes sizes of the whole
+	if err := normalize.Sizes(p.Model, types); err != nil { // no rule divides what computes sizes of the whole
+		return err
+	}
 	types, a, _, err := p.sides()
 	if err != nil {
 		return err

@@ -240,15 +240,20 @@ func (s *state) foldKnown(n *onnx.Node) {
 }
 
 // Sizes makes constants of the integers that follow from the model's types, of which no extent is
-// free any more: a training graph that was derived while some were computes them.
-func Sizes(m *onnx.Model, types *infer.Result) {
+// free any more, and sees what is picked by them: a training graph that was derived while some
+// were computes them, and does not know which of them are equal.
+func Sizes(m *onnx.Model, types *infer.Result) error {
 	s := newState(m, types)
 	for _, n := range s.nodes() {
 		s.foldKnown(n)
 	}
+	for _, n := range s.nodes() {
+		s.picked(n)
+	}
 	if s.count > 0 {
 		m.Graph.RemoveDead()
 	}
+	return s.b.Err()
 }
 
 // known returns the content of an integer or bool value that inference has in

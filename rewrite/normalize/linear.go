@@ -100,21 +100,7 @@ func gemms(s *state) error {
 // count along a batch first is one of that batch.
 func reshapes(s *state) error {
 	for _, n := range s.nodes() {
-		if inOrder(n) {
-			s.scope(n)
-			if z := s.b.ReshapeTo(n.In(0), n.Out(0).Type.Shape); z != nil {
-				s.replace(n.Out(0), z, n)
-			}
-			continue
-		}
-		if axes, ok := axesAdded(n); ok {
-			if !s.handedOn(n.In(0), n.Out(0)) && len(axes) > 0 {
-				s.scope(n)
-				s.replace(n.Out(0), s.b.Op("Unsqueeze", build.In(n.In(0), s.b.Ints(axes...))), n)
-			}
-			continue
-		}
-		if s.batchDims(n) || !traits.Reshapes(n) || n.Out(0) == nil {
+		if s.picked(n) || !traits.Reshapes(n) || n.Out(0) == nil {
 			continue
 		}
 		x, y := n.In(0), n.Out(0)

@@ -398,3 +398,29 @@ graph g {
 		}
 	}
 }
+
+// TestSizes: of a graph whose extents are numbers only now, shapes are constants, and a mask that
+// had extents of its own is seen to be looked up in its order.
+func TestSizes(t *testing.T) {
+	body := strings.NewReplacer("float32[2,600]", "float32[b,s]", "init to int64[] = 600", "in other float32[rows,tokens]\nsizes = Shape(other)\nto = Gather(sizes, one)").Replace(placesBody("0", "600"))
+	m := parse(t, body)
+	if _, err := Model(m, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := operators(m); !strings.Contains(got, "Shape") || !strings.Contains(got, "GatherND") {
+		t.Fatalf("left are %q before the extents are known", got)
+	}
+	types, err := infer.Model(m, infer.Options{Dims: map[string]int64{"b": 2, "s": 600, "rows": 2, "tokens": 600}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Sizes(m, types); err != nil {
+		t.Fatal(err)
+	}
+	if got := operators(m); got != "Relu Unsqueeze" {
+		t.Errorf("left are %q in\n%s", got, m.Text())
+	}
+	if err := m.Check(); err != nil {
+		t.Error(err)
+	}
+}

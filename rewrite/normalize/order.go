@@ -8,8 +8,29 @@ import (
 	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
+
+// picked rewrites a Gather or GatherND by what its indices count: of all in their order it is a Reshape, and
+// one whose tuples count along a batch first is one of that batch. It reports that it did.
+func (s *state) picked(n *onnx.Node) bool {
+	if inOrder(n) {
+		s.scope(n)
+		if z := s.b.ReshapeTo(n.In(0), n.Out(0).Type.Shape); z != nil {
+			s.replace(n.Out(0), z, n)
+		}
+		return true
+	}
+	if axes, ok := axesAdded(n); ok {
+		if !s.handedOn(n.In(0), n.Out(0)) && len(axes) > 0 {
+			s.scope(n)
+			s.replace(n.Out(0), s.b.Op("Unsqueeze", build.In(n.In(0), s.b.Ints(axes...))), n)
+		}
+		return true
+	}
+	return s.batchDims(n)
+}
 
 // inOrder reports a Gather of all that an axis has, in the order that it has, as PyTorch's
 // as_strided often becomes.
