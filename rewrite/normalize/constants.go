@@ -157,18 +157,43 @@ func neutralTo(n *onnx.Node) *onnx.Value {
 	return nil
 }
 
-// copies turns a Tile that repeats axes of one element alone, as of a token that a batch shares, into Expand, of
-// which more is known: what it makes is no place of its own for who computes a part of it.
+// copies turns a Tile into Expand, of which more is known: what a batch shares is made for a part of it as for all.
+// Copies of an axis of several elements are an axis before it, until a Reshape joins the two.
 func copies(s *state) error {
 	for _, n := range s.nodes() {
-		x, y := n.In(0), n.Out(0)
-		if !n.Is("Tile") || rank(x) < 0 || y == nil || !s.repeatsOnes(x.Type.Shape, n.In(1)) {
-			continue
-		}
-		s.scope(n)
-		s.replace(y, s.b.Op("Expand", build.In(x, n.In(1))), n)
+		s.copied(n)
 	}
 	return nil
+}
+
+// copied turns a node into Expand where it is a Tile by known numbers, or of axes of one element.
+func (s *state) copied(n *onnx.Node) {
+	x, y := n.In(0), n.Out(0)
+	if !n.Is("Tile") || rank(x) < 0 || y == nil {
+		return
+	}
+	s.scope(n)
+	if s.repeatsOnes(x.Type.Shape, n.In(1)) {
+		s.replace(y, s.b.Op("Expand", build.In(x, n.In(1))), n)
+		return
+	}
+	times, ok := s.types.Int64s(n.In(1))
+	if !ok || len(times) != rank(x) || slices.Contains(times, 0) {
+		return
+	}
+	var before []int // the axes of copies
+	var shape []int64
+	for i, d := range x.Type.Shape {
+		if times[i] > 1 && !d.Is(1) {
+			before, shape = append(before, len(shape)), append(shape, times[i], 1)
+		} else {
+			shape = append(shape, times[i])
+		}
+	}
+	if _, ok := build.ReshapeTarget(y.Type.Shape); ok {
+		z := s.b.Op("Expand", build.In(s.b.Op("Unsqueeze", build.In(x, s.b.Axes(before...))), s.b.Ints(shape...)))
+		s.replace(y, s.b.ReshapeTo(z, y.Type.Shape), n)
+	}
 }
 
 // repeatsOnes reports repeats that are 1 for every axis of more than one element.
@@ -240,7 +265,7 @@ func (s *state) foldKnown(n *onnx.Node) {
 }
 
 // Sizes makes constants of the integers that follow from the model's types, of which no extent is
-// free any more, and sees what is picked by them: a training graph that was derived while some
+// free any more, and sees what is picked and repeated by them: a training graph that was derived while some
 // were computes them, and does not know which of them are equal.
 func Sizes(m *onnx.Model, types *infer.Result) error {
 	s := newState(m, types)
@@ -249,6 +274,7 @@ func Sizes(m *onnx.Model, types *infer.Result) error {
 	}
 	for _, n := range s.nodes() {
 		s.picked(n)
+		s.copied(n)
 	}
 	if s.count > 0 {
 		m.Graph.RemoveDead()

@@ -98,6 +98,7 @@ out v float32
 	{"reshapes", "all tuples in their order", "in x float32[2,3,@c]\ninit i int64[2,1,3,2] = [0,0,0,1,0,2,1,0,1,1,1,2]\na = GatherND(x, i)\ny = Neg(a)", nil},
 	{"reshapes", "all tuples, spread", "in x float32[2,600]\ninit b int64[2] = [0,1]\ninit z int64[] = 0\ninit one int64[] = 1\ninit to int64[] = 600\ninit u int64[3] = [1,2,3]\ninit l int64[1] = [-1]\ninit s int64[4] = [2,1,1,600]\n" +
 		"c = Unsqueeze(b, u)\nd = Expand(c, s)\ne = Unsqueeze(d, l)\nt = Range(z, to, one)\nv = Expand(t, s)\nw = Unsqueeze(v, l)\ni = Concat(e, w) {axis=-1}\na = GatherND(x, i)\ny = Neg(a)", nil},
+	{"copies", "copies of all rows", "in x float32[2,3,@c]\ninit r int64[3] = [3,2,1]\na = Tile(x, r)\ny = Neg(a)", nil},
 	{"copies", "one row for all", "in x float32[1,@b,1]\ninit r int64[3] = [@a,1,@c]\na = Tile(x, r)\ny = Neg(a)", nil},
 	{"reshapes", "squeezes", "in x float32[@a,1,@c]\ninit s int64[1] = [1]\na = Squeeze(x, s)\nb = Unsqueeze(a, s)\nc = Neg(b)\nd = Flatten(c)\ninit t int64[2] = [@a, @c]\ny = Reshape(d, t)", nil},
 	{"scales", "scale", "in q float32[@a,@b,@c,@d]\nin k float32[@a,@b,@c,@d]\na = Transpose(q) {perm=[0, 2, 1, 3]}\nb = Transpose(k) {perm=[0, 2, 3, 1]}\ninit c float32[] = 4\nm = MatMul(a, b)\ny = Div(m, c)", nil},

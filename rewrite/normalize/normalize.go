@@ -54,7 +54,7 @@ var passes = []pass{
 	{"casts", "CastLike becomes Cast to the type that its second input is known to have", casts},
 	{"identities", "Identity, Dropout outside training, Cast to the own type: their input takes their place", identities},
 	{"fold", "integers that inference knows, and one-element floats of constants, become constants; needs constants", fold},
-	{"copies", "a Tile of axes of one element becomes Expand; needs fold for how often", copies},
+	{"copies", "Tile becomes Expand, and a Reshape where it repeats an axis of several elements; needs fold for how often", copies},
 	{"noops", "a convolution's bias of zeros goes; what adds 0, multiplies by 1, expands to the own shape or slices all: its input takes its place, as ONNX Runtime has it do at level 1, behind the back of a plan; needs fold", noops},
 	{"sequences", "lists of tensors become Split and Concat; needs fold for sizes and positions", sequences},
 	{"layouts", "recurrences whose first axis is the batch get the time first, as kernels want it", layouts},
