@@ -337,12 +337,32 @@ func substAtom(atom string, dims map[string]int64) Dim {
 	if n, ok := dims[atom]; ok {
 		return Static(n)
 	}
-	if strings.HasPrefix(atom, "floor(") {
-		for name := range dims {
-			if strings.Contains(atom, name) {
-				return Dim{}
-			}
+	for name := range dims {
+		if Divides(atom, name) {
+			return Dim{}
 		}
 	}
 	return Symbol(atom)
+}
+
+// Divides reports a symbol that stands for an uneven division in which a name occurs.
+func Divides(symbol, name string) bool {
+	if !strings.HasPrefix(symbol, "floor(") {
+		return false
+	}
+	word := func(c byte) bool {
+		return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+	}
+	for at := 0; name != ""; {
+		i := strings.Index(symbol[at:], name)
+		if i < 0 {
+			return false
+		}
+		from, to := at+i, at+i+len(name)
+		if !(from > 0 && word(symbol[from-1]) && word(name[0])) && !(to < len(symbol) && word(symbol[to]) && word(name[len(name)-1])) {
+			return true
+		}
+		at = from + 1
+	}
+	return false
 }

@@ -35,6 +35,7 @@ func TestDimArithmetic(t *testing.T) {
 		{s.Mul(big).Mul(n(4)), "?"},
 		{b.Mul(s).Subst(map[string]int64{"batch": 3}), "3*seq"},
 		{s.Div(n(2)).Subst(map[string]int64{"seq": 3}), "?"},
+		{s.Div(n(2)).Subst(map[string]int64{"s": 3, "e": 1}), "floor((seq)/(2))"},
 		{ParseDim("2*s0 + 1"), "2*s0+1"},
 		{ParseDim("seq - 1"), "seq-1"},
 		{ParseDim("a b"), "a b"},

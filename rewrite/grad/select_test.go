@@ -720,6 +720,14 @@ func TestUnknownShape(t *testing.T) {
 	}
 }
 
+// TestUnknownShapeOfADivision: what a stride leaves of a length is settled by the length, not by the batch beside it.
+func TestUnknownShapeOfADivision(t *testing.T) {
+	m := parseGraph(t, "in x float32[b,1,n]\ninit w float32[2,1,2] = [1,2,3,4]\nk = Conv(x, w) {strides=[2]}\nv = AveragePool(k) {kernel_shape=[2], strides=[2]}\nloss = ReduceMean(v) {keepdims=0}", "loss float32")
+	if _, err := Differentiate(m, Options{}); err == nil || !strings.HasSuffix(err.Error(), "fix sizes with --dim n=N") {
+		t.Error(err)
+	}
+}
+
 // TestUnknownShapeOfData: a size that data decides, as the exporter names one u0, is none that --dim takes.
 func TestUnknownShapeOfData(t *testing.T) {
 	m := parseGraph(t, "in x float32[b,2]\nloss = ReduceMean(x) {keepdims=0}", "loss float32")

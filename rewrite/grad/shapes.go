@@ -5,6 +5,7 @@ package grad
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -263,17 +264,28 @@ func (e *engine) constantOf(shape *onnx.Value, d onnx.DType, x float64) *onnx.Va
 }
 
 // unknownShape says which sizes would settle a shape that no value has: those of inputs, as no
-// command takes a size for what the data decides, such as how many elements a mask keeps.
+// command takes a size for what the data decides, such as how many elements a mask keeps. Where
+// sizes are divided, those are what is not known.
 func (e *engine) unknownShape(s onnx.Shape) error {
-	var free []string
-	known := e.m.Graph.InputSymbols()
+	var free, divided []string
+	known := slices.Sorted(maps.Keys(e.m.Graph.InputSymbols()))
 	for _, d := range s {
-		for _, name := range d.Symbols() {
-			if known[name] && !slices.Contains(free, name) {
-				free = append(free, name)
+		for _, symbol := range d.Symbols() {
+			for _, name := range known {
+				switch {
+				case symbol == name:
+					free = append(free, name)
+				case onnx.Divides(symbol, name):
+					divided = append(divided, name)
+				}
 			}
 		}
 	}
+	if len(divided) > 0 {
+		free = divided
+	}
+	slices.Sort(free)
+	free = slices.Compact(free)
 	if len(free) == 0 {
 		return fmt.Errorf("the shape %s is unknown before the run, as data decides it: export the model with fixed sizes there", s)
 	}
