@@ -194,9 +194,10 @@ type batch struct {
 
 // batches are the axes that may hold the samples: the first axis of the feeds that are as long there as
 // the first feed, as the next one and so on, then the second, as of sequences that have the time
-// first. Other feeds take part where these lead to what reads them.
+// first; last, the first of those feeds alone, as another may be as long by chance. Other feeds take
+// part where these lead to what reads them.
 func batches(g *onnx.Graph, roles step.Roles) []batch {
-	var list []batch
+	var list, alone []batch
 	for axis := range 2 {
 		from := len(list)
 		for _, v := range g.Inputs {
@@ -210,8 +211,13 @@ func batches(g *onnx.Graph, roles step.Roles) []batch {
 			}
 			list[from+at].feeds = append(list[from+at].feeds, v)
 		}
+		for _, b := range list[from:] {
+			if len(b.feeds) > 1 {
+				alone = append(alone, batch{b.feeds[:1], axis})
+			}
+		}
 	}
-	return list
+	return append(list, alone...)
 }
 
 // chunk computes the loss, that of each micro-batch where there are some, over slices of the

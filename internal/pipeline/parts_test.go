@@ -254,6 +254,15 @@ func TestMicroBatchesOfAnyAxis(t *testing.T) {
   a = Tanh(p)
   m = ReduceMean(a, first) {keepdims=0}
   z = MatMul(m, v)`},
+		"as many tokens as samples": {body: `in x float32[4,4,8]
+  in y float32[4,4,2]
+  in positions float32[4,8]
+  u = Add(x, positions)
+  p = MatMul(u, w)
+  m = ReduceMean(p, second)
+  h = Sub(p, m)
+  a = Tanh(h)
+  z = MatMul(a, v)`},
 		"a norm over samples": {body: `in x float32[4,8]
   in y float32[4,2]
   p = MatMul(x, w)
@@ -267,6 +276,7 @@ graph g {
   init w float32[8,16] = [`+strings.TrimSuffix(strings.Repeat("0.25,-0.5,0.125,0.5,", 32), ",")+`]
   init v float32[16,2] = [`+strings.TrimSuffix(strings.Repeat("0.5,-0.25,0.75,1,", 8), ",")+`]
   init first int64[1] = [0]
+  init second int64[1] = [1]
   `+c.body+`
   d = Sub(z, y)
   s = Mul(d, d)
