@@ -223,6 +223,10 @@ func turnedBack(v *onnx.Value, exact onnx.Type, g *onnx.Graph, original original
 		if t.IsStatic() && exact.IsStatic() && sameExtents(t, exact) {
 			return exact, true
 		}
+		// Of a shape that was cut, behind a Transpose, it takes all of the shape before and gathers what is asked for.
+		if made := g.Value(before); made != nil && made.Producer != nil && made.Producer.Is("Gather") && made.Producer.In(0) == v && v.Producer.Is("Shape") && t.IsStatic() && exact.IsStatic() {
+			return exact, true
+		}
 		// Of extents that have names only what the Transpose itself says is left.
 		if made := g.Value(before); made != nil && made.Producer != nil && made.Producer.Is("Transpose") && made.Producer.In(0) == v && t.Ranked {
 			shape := make(onnx.Shape, len(t.Shape))

@@ -130,6 +130,32 @@ graph g {
 	checkKnown(t, m, 0)
 }
 
+// TestCutShapeOfTransposed: of a value of unknown rank, transposed, ONNX Runtime takes the whole shape before
+// the Transpose, whose rank that tells, and gathers what was cut: the shape takes over z.
+func TestCutShapeOfTransposed(t *testing.T) {
+	m, err := onnx.Parse(`model ir=10 opset=20
+graph g {
+  in  x float32[2,4,8]
+  in  j int64[3]
+  value n int64[1]
+` + emptySlice + `  z = Neg(j)
+  y = ReduceSum(z) {keepdims=0}
+  f = Cast(y) {to=1}
+  p = Mul(x, f)
+  r = Unsqueeze(p, x3)
+  t = Transpose(r) {perm=[2, 0, 1]}
+  n = Shape(t) {start=1, end=2}
+  c = Cast(n) {to=1}
+  loss = ReduceSum(c) {keepdims=0}
+  out loss float32[]
+}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkKnown(t, m, 1)
+}
+
 // TestMovedTransposes: ONNX Runtime moves t behind the squares, and then behind their sum,
 // where it is nothing. It knows the extents of the squares all the same, and has the second
 // ones take over the first.
