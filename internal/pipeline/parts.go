@@ -160,12 +160,13 @@ func (p *preparation) reportRegion(pass string, err error) error {
 
 // batchRegion is what is computed over slices of the batch, by the first of the axes that may be
 // its that divides the step; where none does, the error is that of the first. One that is not the
-// first may be another thing, as the width of what a layer contracts, so it has to divide most of the step.
+// first may be another thing, as the width of what a layer contracts, so it has to divide most of the step's
+// work, and of the nodes of forward.
 func batchRegion(m *onnx.Model, a *analysis.Analysis) (*tile.Region, error) {
 	first := error(&tile.SkipError{What: "batch", Why: "no feed has a batch axis"})
 	for i, b := range batches(m.Graph, a.Roles) {
 		region, err := tile.Batch(m, b.feeds, b.axis)
-		if err == nil && (i == 0 || 4*work(a, region.Nodes) >= 3*a.Problem.FLOPs()) {
+		if err == nil && (i == 0 || mostOf(a, region.Nodes)) {
 			return region, nil
 		}
 		if i == 0 {
@@ -175,15 +176,23 @@ func batchRegion(m *onnx.Model, a *analysis.Analysis) (*tile.Region, error) {
 	return nil, first
 }
 
-// work is how many operations nodes take.
-func work(a *analysis.Analysis, nodes []*onnx.Node) (flops int64) {
-	in := onnx.Places(nodes)
+// mostOf reports nodes that do three quarters of the step's work and are half of forward's.
+func mostOf(a *analysis.Analysis, nodes []*onnx.Node) bool {
+	in, flops, forward, all := onnx.Places(nodes), int64(0), 0, 0
 	for i, n := range a.Nodes {
-		if _, ok := in[n]; ok {
-			flops += a.Problem.Ops[i].FLOPs
+		op := &a.Problem.Ops[i]
+		_, ok := in[n]
+		if ok {
+			flops += op.FLOPs
+		}
+		if op.Forward {
+			all++
+			if ok {
+				forward++
+			}
 		}
 	}
-	return flops
+	return 4*flops >= 3*a.Problem.FLOPs() && 2*forward >= all
 }
 
 // A batch is an axis of feeds that may be that of the samples.

@@ -263,6 +263,15 @@ func TestMicroBatchesOfAnyAxis(t *testing.T) {
   h = Sub(p, m)
   a = Tanh(h)
   z = MatMul(a, v)`},
+		"a wide layer below a norm over samples": {body: `in x float32[4,8]
+  in y float32[4,2]
+  p = MatMul(x, w)
+  m = ReduceMean(p, first)
+  h = Sub(p, m)
+  t = Tanh(h)
+  u = Exp(t)
+  k = ReduceSum(u, second) {keepdims=1}
+  z = Mul(k, last)`, why: `reads "m" whole`},
 		"a norm over samples": {body: `in x float32[4,8]
   in y float32[4,2]
   p = MatMul(x, w)
@@ -277,6 +286,7 @@ graph g {
   init v float32[16,2] = [`+strings.TrimSuffix(strings.Repeat("0.5,-0.25,0.75,1,", 8), ",")+`]
   init first int64[1] = [0]
   init second int64[1] = [1]
+  init last float32[2] = [1,-2]
   `+c.body+`
   d = Sub(z, y)
   s = Mul(d, d)
