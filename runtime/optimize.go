@@ -235,14 +235,14 @@ func makerOf(g *onnx.Graph, n *onnx.Node) *onnx.Node {
 
 // asRun lists the nodes of a graph that ONNX Runtime saved in the order in which it runs the
 // given graph, whatever order it was asked in. It returns false, and changes nothing, where
-// that order cannot be told: some nodes were not given, or read another node's output now.
-// The order hangs on when ONNX Runtime made such nodes.
+// that order cannot be told: some nodes were not given, or read something new. The order hangs
+// on when ONNX Runtime made such nodes.
 func asRun(given, saved *onnx.Graph) bool {
 	var kept []*onnx.Node
 	for _, n := range given.Nodes {
 		made := makerOf(saved, n)
 		if made == nil {
-			continue // computed ahead, or read by nobody
+			continue // computed ahead, read by nobody, or left out of a chain
 		}
 		if !sameNode(n, made) || !slices.EqualFunc(n.Inputs, made.Inputs, sameSource(saved)) {
 			return false
@@ -258,14 +258,22 @@ func asRun(given, saved *onnx.Graph) bool {
 }
 
 // sameSource compares an input as it was given with the same one as it was saved: both come
-// from the same node, or the saved one from none and the given one's node is gone.
+// from the same node, the saved one from none and the given one's node is gone, or that node
+// is gone and the saved one is what it read, as where a Pad became an attribute of its reader.
 func sameSource(saved *onnx.Graph) func(given, now *onnx.Value) bool {
 	return func(given, now *onnx.Value) bool {
 		if given == nil || now == nil {
 			return given == nil && now == nil
 		}
+		for now.Producer != nil && now.Name != given.Name {
+			n := given.Producer
+			if n == nil || makerOf(saved, n) != nil || len(n.Inputs) == 0 || n.Inputs[0] == nil {
+				return false
+			}
+			given = n.Inputs[0]
+		}
 		if now.Producer != nil {
-			return now.Name == given.Name
+			return true
 		}
 		v := saved.Value(given.Name)
 		return v == nil || v.Producer == nil

@@ -394,6 +394,54 @@ func TestRunOrderOfLeft(t *testing.T) {
 	}
 }
 
+// TestRunOrderOfFused: the order follows, and no second session is asked for it, where ONNX
+// Runtime takes Pads into the nodes that read them and leaves Identities out.
+func TestRunOrderOfFused(t *testing.T) {
+	many, made := manyNodes, 0
+	manyNodes = 8
+	defer func() { manyNodes = many }()
+	e := &Engine{Env: testEngine.Env}
+	m := onnx.NewModel("fused", 20)
+	pads := m.Graph.AddConstant("pads", onnx.Int64Tensor([]int64{0, 0, 1, 1, 0, 0, 1, 1}, 8))
+	of := onnx.TensorOf(onnx.Float32, onnx.StaticShape(1, 1, 4, 4))
+	for range 2 { // chains, which breadth first take turns
+		v := m.Graph.AddInput("x", of)
+		step := func(op string, inputs ...*onnx.Value) {
+			n := m.Graph.NewNode("", op, op, inputs, []string{"v"})
+			if op == "AveragePool" {
+				n.SetAttr(onnx.IntsAttr("kernel_shape", 3, 3))
+			}
+			m.Graph.Append(n)
+			v = n.Outputs[0]
+		}
+		for range manyNodes / 2 {
+			step("Sin", v)
+			step("Identity", v)
+			step("Pad", v, pads)
+			step("AveragePool", v)
+		}
+		v.Type = of
+		m.Graph.AddOutput(v)
+	}
+	o := ort.SessionOptions{Level: 1, Threads: 1, Provider: ort.CPU}
+	if followsFromLeft(t, "Pads and Identities", m, o) == 0 {
+		t.Error("the order does not follow")
+	}
+	e.Env.WatchSessions(func(ort.SessionOptions, time.Duration) { made++ })
+	defer e.Env.WatchSessions(nil)
+	d, err := e.Dump(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if made != 1 {
+		t.Errorf("%d sessions, want 1", made)
+	}
+	if len(d.Graph.Nodes) > 2*manyNodes {
+		t.Errorf("%d nodes are left: the test has nothing fused", len(d.Graph.Nodes))
+	}
+}
+
 // followsFromLeft is 1 where the order follows and is right.
 func followsFromLeft(t *testing.T, name string, m *onnx.Model, o ort.SessionOptions) int {
 	t.Helper()
