@@ -196,16 +196,29 @@ func lookUp(r *Region, n *onnx.Node) (bool, error) {
 	}
 }
 
+// tuplesOf are how many axes the list of a GatherND's or a ScatterND's tuples has, and how many axes of the
+// table a tuple names.
+func tuplesOf(n *onnx.Node) (places, named sharding, err error) {
+	if places = sharding(rank(n.Inputs[1]) - 1); places < 0 {
+		return 0, 0, errors.New("its tuples are no list")
+	}
+	length, ok := n.Inputs[1].Type.Shape[places].Int()
+	if !ok {
+		return 0, 0, errors.New("the length of its tuples is not static")
+	}
+	return places, sharding(length), nil
+}
+
 // lookUpTuples: GatherND within a batch that is divided, by divided tuples in what is read whole,
 // or of divided axes behind those that tuples name.
 func lookUpTuples(r *Region, n *onnx.Node) (bool, error) {
 	data, tuples, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
-	batch, places := sharding(n.Int("batch_dims", 0)), sharding(rank(tuples)-1)
-	length, ok := tuples.Type.Shape[places].Int()
-	if !ok {
-		return false, errors.New("the length of its tuples is not static")
+	places, named, err := tuplesOf(n)
+	if err != nil {
+		return false, err
 	}
-	named := batch + sharding(length) // axes of the data before those that are kept
+	batch := sharding(n.Int("batch_dims", 0))
+	named += batch // axes of the data before those that are kept
 	a, b, c := r.shardingOf(data), r.shardingOf(tuples), r.shardingOf(out)
 	switch {
 	case a < 0 && b < 0 && c < 0:
@@ -225,6 +238,36 @@ func lookUpTuples(r *Region, n *onnx.Node) (bool, error) {
 	}
 }
 
+// beside: ScatterND by tuples that name axes before the divided one passes the division on; false
+// where none of what it reads and makes is known to be divided so.
+func beside(r *Region, n *onnx.Node) (passes, changed bool, err error) {
+	table, tuples, rows, out := n.Inputs[0], n.Inputs[1], n.Inputs[2], n.Outputs[0]
+	places, named, err := tuplesOf(n)
+	if err != nil {
+		return true, false, err
+	}
+	a := unknown
+	if c := r.shardingOf(rows); c >= places {
+		a = c - places + named
+	}
+	for _, v := range []*onnx.Value{table, out} {
+		if c := r.shardingOf(v); c >= named && a == unknown {
+			a = c
+		}
+	}
+	if a == unknown {
+		return false, false, nil
+	}
+	if r.shardingOf(tuples) >= 0 {
+		return true, false, errors.New("scatters along the split axis")
+	}
+	if changed, err = r.set(rows, a-named+places); err != nil {
+		return true, false, err
+	}
+	more, err := r.setAll([]*onnx.Value{table, out}, a)
+	return true, changed || more, err
+}
+
 // repeated: Tile, along other axes.
 func repeated(r *Region, n *onnx.Node) (bool, error) {
 	times, err := constants(n.Inputs[1])
@@ -232,7 +275,7 @@ func repeated(r *Region, n *onnx.Node) (bool, error) {
 		return false, fmt.Errorf("its repeats %w", err)
 	}
 	return r.passes(n, func(a int64) error {
-		if times[a] != 1 {
+		if int(a) >= len(times) || times[a] != 1 {
 			return errors.New("repeats the split axis")
 		}
 		return nil
@@ -240,11 +283,16 @@ func repeated(r *Region, n *onnx.Node) (bool, error) {
 }
 
 // scatter: rows of the batch that are added to a table, as for the gradient of an
-// embedding, are summands of it; ScatterElements along another axis passes the division on,
-// and so do places within a part.
+// embedding, are summands of it; ScatterElements along another axis and ScatterND before it pass the
+// division on, and so do places within a part.
 func scatter(r *Region, n *onnx.Node) (bool, error) {
 	if pool := r.poolOf(n.Inputs[1]); pool != nil {
 		return r.scatterWithin(n, pool)
+	}
+	if n.Is("ScatterND") {
+		if passes, changed, err := beside(r, n); passes {
+			return changed, err
+		}
 	}
 	b, c := r.shardingOf(n.Inputs[1]), r.shardingOf(n.Inputs[2])
 	along := sharding(0)

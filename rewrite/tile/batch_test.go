@@ -31,6 +31,9 @@ const merged = "a = Transpose(x) {perm=[1,0,2,3]}\ninit k int64[2] = [8,36]\nb =
 // sequence has the batch behind eight steps of six numbers.
 const sequence = "init k int64[3] = [4,12,6]\nz = Reshape(x, k)\ninit b0 int64[1] = [0]\ninit b8 int64[1] = [8]\ninit b1 int64[1] = [1]\nz8 = Slice(z, b0, b8, b1)\nq = Transpose(z8) {perm=[1,0,2]}\n"
 
+// chosen has two columns before the batch.
+const chosen = "a = Transpose(x) {perm=[1,3,0,2]}\ninit p int64[2,2] = [1,4,0,2]\nin v F[6]\nb = Mul(a, v)\nf = GatherND(b, p)\n"
+
 // batchCases lead from a batch x [4,2,6,6] to a loss, and to what is summed over the batch,
 // through the row's operator.
 var batchCases = []batchCase{
@@ -94,6 +97,14 @@ var batchCases = []batchCase{
 	{row: "ScatterElements", name: "along another axis, at places that are constants", body: "init j int64[1,1,2,1] = [3,1]\ninit e int64[4] = [4,2,2,6]\ni = Expand(j, e)\ninit a int64[1] = [0]\ninit b int64[1] = [2]\nu = Slice(x, a, b, b)\ninit s int64[4] = [4,2,6,6]\nz = ConstantOfShape(s)\nd = ScatterElements(z, i, u) {axis=2, reduction=\"add\"}\ny = Mul(d, x)"},
 	{row: "ScatterElements", name: "along another axis", body: "in ids int64[4,1]\nin g F[4,1]\nin d F[4,40]\ny = ScatterElements(d, ids, g) {axis=1, reduction=\"add\"}"},
 	{row: "ScatterND", body: "in ids int64[4,5,1]\nin g F[4,5,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterND(z, ids, g) {reduction=\"add\"}\ny = Neg(x)"},
+	{row: "ScatterND", name: "at places in the axes before the batch", body: chosen + "z = Tanh(a)\nh = ScatterND(z, p, f)\ny = Mul(h, a)"},
+	{row: "ScatterND", name: "that adds there", body: chosen + "z = Tanh(a)\nh = ScatterND(z, p, f) {reduction=\"add\"}\ny = Mul(h, a)"},
+	{row: "ScatterND", name: "into zeros there", body: chosen + "init s int64[4] = [2,6,4,6]\nz = ConstantOfShape(s)\nh = ScatterND(z, p, f)\ny = Mul(h, a)"},
+	{row: "ScatterND", name: "of rows that are the same for all", body: chosen + "in u F[2,1,6]\ninit s int64[3] = [2,4,6]\nw = Expand(u, s)\nh = ScatterND(a, p, w)\ny = Mul(h, a)"},
+	{row: "GatherND", name: "of the axes before the batch", body: chosen + "y = Tanh(f)"},
+	{row: "GatherND", name: "where only the result is known to be divided", body: laid + "in u F[3]\nv = Mul(c, u)\nct = Transpose(v) {perm=[1,0]}\ninit q int64[2,1] = [2,0]\ne = GatherND(ct, q)\nin h F[2,4]\nin x2 F[4]\nd = Mul(x2, h)\ny = Mul(d, e)"},
+	{row: "GatherND", name: "by divided places", body: "in ids int64[4,5,1]\nin w F[40,3]\nd = GatherND(w, ids)\ny = Mul(d, d)"},
+	{row: "Tile", body: "init t int64[4] = [1,2,1,3]\ny = Tile(x, t)", exact: true},
 	{row: "Div", name: "by the number of labels that count", body: "in l int64[4,6]\ninit p int64[4] = [0,-1,0,1]\ninit v int64[] = 7\ns = Pad(l, p, v)\nk = Equal(s, v)\nk2 = Not(k)\nw = Cast(k2) {to=1}\nn = ReduceSum(w) {keepdims=0}\ninit j int64[2] = [1,2]\nin q F[6]\nz = Mul(x, q)\nm = ReduceMean(z, j) {keepdims=0}\nt = Mul(m, w)\ny = Div(t, n)"},
 	{row: "Gather", name: "by indices that are computed whole", body: laid + "in w F[40,5]\nin h F[4,3,5]\ne = Gather(w, ids)\ny = Mul(h, e)"},
 	{row: "Gather", name: "of another axis of what is computed whole", body: laid + "init i int64[2] = [1,0]\nin q F[3]\nin h F[4,2]\nv = Mul(c, q)\ne = Gather(v, i) {axis=1}\ny = Mul(h, e)"},
@@ -162,6 +173,8 @@ func TestBatchWhole(t *testing.T) {
 		"rows that replace others":                                  "in ids int64[4,3]\nin g F[4,3]\ninit s int64[2] = [40,3]\nz = ConstantOfShape(s)\ngradient = ScatterElements(z, ids, g) {axis=0}\ny = Neg(x)",
 		"a table's gradient that is read again":                     "in ids int64[4,1]\nin g F[4,3]\nin d F[4,40]\ninit e int64[2] = [4,3]\ni = Expand(ids, e)\nz = Gemm(d, g) {transA=1}\nloss2 = ReduceSum(z) {keepdims=0}\ngradient = ScatterElements(z, i, g) {axis=0, reduction=\"add\"}\ny = Neg(x)",
 		"padded along it":                                           "init p int64[2] = [0,1]\ninit a int64[1] = [0]\ny = Pad(x, p, _, a)",
+		"put along it":                                              "init i int64[1,1] = [1]\nin u F[1,2,6,6]\nz = Neg(x)\ny = ScatterND(z, i, u)",
+		"repeated along it":                                         "init t int64[4] = [2,1,1,1]\ny = Tile(x, t)",
 		"gathered along it":                                         "init i int64[2] = [1,0]\ny = Gather(x, i)",
 		"a softmax along it":                                        "y = Softmax(x) {axis=0}",
 		"groups that are not of the batch":                          "init k int64[5] = [4,3,2,4,3]\na = Reshape(x, k)\nb = Transpose(a) {perm=[2,1,0,3,4]}\ninit i int64[4] = [2,12,4,3]\nc = Reshape(b, i)\nin w F[4,6,2,2]\nv = Neg(w)\nd = Transpose(v) {perm=[1,0,2,3]}\nd2 = Concat(d, d, d) {axis=1}\nz = Conv(c, d2)\ny = Neg(x)",
@@ -190,7 +203,6 @@ func TestBatchWhole(t *testing.T) {
 		"looked up along it":                                        "init i int64[3,1] = [3,0,1]\ny = GatherND(x, i)",
 		"looked up in pairs along it":                               "init i int64[4,2] = [3,0,1,1,2,0,0,1]\ny = GatherND(x, i)",
 		"two batches that look each other up":                       "init j int64[3] = [1,2,3]\ns = ReduceSum(x, j) {keepdims=0}\nc = Cast(s) {to=7}\ninit z int64[] = 0\nd = Mul(c, z)\nt = Unsqueeze(d, o)\ninit o int64[1] = [1]\na = Transpose(x) {perm=[1,0,2,3]}\ny = GatherND(a, t)",
-		"repeated along it":                                         "init r int64[4] = [2,1,1,1]\ny = Tile(x, r)",
 		"no rule":                                                   "y = MeanVarianceNormalization(x)",
 	} {
 		m, _, feeds := batched(t, body)

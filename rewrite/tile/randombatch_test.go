@@ -276,6 +276,44 @@ var growths = []func(n *batchNet, v *onnx.Value, d []int64, axis int){
 			n.keep(y, n.op("Expand", build.In(y, n.b.Ints(slices.Insert(d, axis, 3)...))))
 		}
 	},
+	func(n *batchNet, v *onnx.Value, d []int64, axis int) { // chosen, and put elsewhere
+		depth := 1 + n.IntN(min(2, len(d)))
+		from, to := n.places(d[:depth]), n.places(d[:depth])
+		y := n.op("GatherND", build.In(v, from))
+		table := n.like(func(e []int64) bool { return slices.Equal(e, d) })
+		if table == nil || n.IntN(2) == 0 {
+			table = n.weight(d...)
+		}
+		n.keep(y, n.op("ScatterND", build.In(table, to, y), onnx.StringAttr("reduction", []string{"none", "add"}[n.IntN(2)])))
+	},
+	func(n *batchNet, v *onnx.Value, d []int64, axis int) {
+		last := n.op("Unsqueeze", build.In(n.labels, n.b.Ints(2)))
+		n.keep(n.op("GatherND", build.In(n.weight(labelBound, 2+n.Int64N(3)), last)))
+	},
+	func(n *batchNet, v *onnx.Value, d []int64, axis int) {
+		times := slices.Repeat([]int64{1}, len(d))
+		times[axis] = 2
+		n.keep(n.op("Tile", build.In(v, n.b.Ints(times...))))
+	},
+}
+
+// places are two places among these extents, as constants, or one where there is no other.
+func (n *batchNet) places(d []int64) *onnx.Value {
+	count, _ := onnx.Elements(d)
+	first := n.Int64N(count)
+	rows := []int64{first}
+	if count > 1 {
+		rows = append(rows, (first+1+n.Int64N(count-1))%count)
+	}
+	var list []int64
+	for _, row := range rows {
+		at := make([]int64, len(d))
+		for i := len(d) - 1; i >= 0; i-- {
+			at[i], row = row%d[i], row/d[i]
+		}
+		list = append(list, at...)
+	}
+	return n.b.Const(onnx.Int64Tensor(list, int64(len(rows)), int64(len(d))))
 }
 
 // randomBatch makes a random step and its batch; nothing where it trains nothing.
