@@ -257,21 +257,23 @@ func TestMicroBatchesOfAnyAxis(t *testing.T) {
 		"as many tokens as samples": {body: `in x float32[4,4,8]
   in y float32[4,4,2]
   in positions float32[4,8]
-  u = Add(x, positions)
+  init scale float32[8] = [1,2,3,4,5,6,7,8]
+  placed = Mul(positions, scale)
+  u = Add(x, placed)
   p = MatMul(u, w)
   m = ReduceMean(p, second)
   h = Sub(p, m)
   a = Tanh(h)
   z = MatMul(a, v)`},
-		"a wide layer below a norm over samples": {body: `in x float32[4,8]
-  in y float32[4,2]
+		"a layer below a norm over samples": {body: `in x float32[64,8]
+  in y float32[64,2]
   p = MatMul(x, w)
   m = ReduceMean(p, first)
   h = Sub(p, m)
-  t = Tanh(h)
-  u = Exp(t)
-  k = ReduceSum(u, second) {keepdims=1}
-  z = Mul(k, last)`, why: `reads "m" whole`},
+  t = Transpose(h)
+  k = ReduceSum(t, first) {keepdims=0}
+  u = Unsqueeze(k, second)
+  z = Mul(u, last)`, why: `reads "m" whole`},
 		"a norm over samples": {body: `in x float32[4,8]
   in y float32[4,2]
   p = MatMul(x, w)
