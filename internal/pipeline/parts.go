@@ -160,16 +160,17 @@ func (p *preparation) reportRegion(pass string, err error) error {
 
 // batchRegion is what is computed over slices of the batch, by the first of the axes that may be
 // its that divides the step; where none does, the error is that of the first. One that is not the
-// first may be another thing, as the width of what a layer contracts, so it has to divide most of the step's
-// work, and of the nodes of forward.
+// first axis of the first feeds may be another thing, as the width of what a layer contracts, so it has to divide
+// most of the step's work, and of the nodes of forward.
 func batchRegion(m *onnx.Model, a *analysis.Analysis) (*tile.Region, error) {
 	first := error(&tile.SkipError{What: "batch", Why: "no feed has a batch axis"})
 	for i, b := range batches(m.Graph, a.Roles) {
+		plainly := i == 0 && b.axis == 0
 		region, err := tile.Batch(m, b.feeds, b.axis)
-		if err == nil && (i == 0 || mostOf(a, region.Nodes)) {
+		if err == nil && (plainly || mostOf(a, region.Nodes)) {
 			return region, nil
 		}
-		if i == 0 {
+		if plainly {
 			first = err
 		}
 	}

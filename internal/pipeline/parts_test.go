@@ -274,6 +274,20 @@ func TestMicroBatchesOfAnyAxis(t *testing.T) {
   k = ReduceSum(t, first) {keepdims=0}
   u = Unsqueeze(k, second)
   z = Mul(u, last)`, why: `reads "m" whole`},
+		"a sample alone": {body: `in x float32[1,8]
+  in y float32[1,2]
+  p = MatMul(x, w)
+  a = Tanh(p)
+  z = MatMul(a, v)`, why: "no feed has a batch axis"},
+		"a corner of a sample alone": {body: `in u float32[1,64]
+  in x float32[1,8]
+  in y float32[1,2]
+  p = MatMul(x, w)
+  a = Tanh(p)
+  r = Exp(u)
+  k = ReduceSum(r)
+  q = MatMul(a, v)
+  z = Mul(q, k)`, why: "no feed has a batch axis"},
 		"a norm over samples": {body: `in x float32[4,8]
   in y float32[4,2]
   p = MatMul(x, w)
