@@ -478,7 +478,7 @@ func (e *env) describe(src *pipeline.Source, o planOptions, p *pipeline.Planner,
 	if old != nil {
 		r.document.Notes = append(r.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
 	}
-	if line := gainsNothing(&r.document); line != "" {
+	if line := r.gainsNothing(); line != "" {
 		r.document.Notes = append(r.document.Notes, report.Note{What: "plan", Reason: report.Text(line)})
 	}
 	r.document.TimeLimited = limited
@@ -491,19 +491,36 @@ func (e *env) describe(src *pipeline.Source, o planOptions, p *pipeline.Planner,
 const noGain, someWork = 0.005, 0.01
 
 // gainsNothing says of a plan that it computes much again and saves next to nothing,
-// "" where it does not.
-func gainsNothing(d *report.Plan) string {
+// "" where it does not. Of that work, parts is what computing in parts adds whatever the plan, as a share of
+// the step's, and divided names the flags that ask for these.
+func gainsNothing(d *report.Plan, parts float64, divided []string) string {
 	if float64(d.Overhead) < someWork || float64(d.Saving) >= noGain {
 		return ""
 	}
-	return fmt.Sprintf("%s computes %s again and saves %s of the peak: --strategy none is without that work",
-		d.Strategy, units.Percent(float64(d.Overhead)), units.Percent(float64(d.Saving)))
+	work, saved := units.Percent(float64(d.Overhead)), units.Percent(float64(d.Saving))
+	if 2*parts > float64(d.Overhead) && len(divided) > 0 {
+		return fmt.Sprintf("computing in parts adds %s of work and saves %s of the peak: leave out %s", work, saved, strings.Join(divided, " and "))
+	}
+	return fmt.Sprintf("%s computes %s again and saves %s of the peak: --strategy none is without that work", d.Strategy, work, saved)
+}
+
+// gainsNothing is that of the planned file.
+func (r *planned) gainsNothing() string {
+	v := r.result.Variant
+	var flags []string
+	for flag, n := range map[string]int{"--micro-batches": v.Divided.Batch, "--chunk-loss": v.Divided.Loss, "--tile": v.Divided.Products, "--update-rows": v.Divided.Updates} {
+		if n > 0 {
+			flags = append(flags, flag)
+		}
+	}
+	slices.Sort(flags)
+	return gainsNothing(&r.document, v.Problem().Floor(), flags)
 }
 
 // remarkPlan says on stderr what was not done as asked, or for nothing.
 func (e *env) remarkPlan(path string, r *planned) {
 	lines := append([]string(nil), r.result.Plan.Notes...)
-	if line := gainsNothing(&r.document); line != "" {
+	if line := r.gainsNothing(); line != "" {
 		lines = append(lines, line)
 	}
 	asks := pipeline.AsksForData(r.result.Variant.Model, r.result.Roles())
