@@ -9,7 +9,7 @@ package ortmodel
 //	again below a limit that is nearer to the live peak: who ends above it loses its place and
 //	takes the one that costs least, from those that lie there while it lives, and so do they;
 //	lower and lower, from many starts, until that is hardly possible, or for a fixed amount of
-//	work; for eight times as much where one part in fifty is still exceeded
+//	work; for twelve times as much where one part in fifty is still exceeded
 //
 // Packing intervals of time into least height is NP-hard (dynamic storage allocation:
 // Garey and Johnson, SR2). The search is that of ejection chains (Glover, 1996), in which, as in
@@ -51,9 +51,9 @@ const (
 	// sixteenth.
 	packWork, packSort, packStep = 1 << 27, 16, 32
 	roughWork                    = packWork / 16
-	// packHard is how many times that work is spent, some six seconds, while a slab takes
+	// packHard is how many times that work is spent, some nine seconds, while a slab takes
 	// more than one part in packFar beyond the live peak.
-	packHard, packFar = 8, 50
+	packHard, packFar = 12, 50
 	// packOrders bounds it for few buffers: so many pairs of each two.
 	packOrders = 1 << 13
 	// packStarts is how many parts the work has, and packTurns how many starts make a round: in
