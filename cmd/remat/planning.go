@@ -317,6 +317,8 @@ type planned struct {
 	document report.Plan
 	// limited says that --time-limit ended planning, "" where it did not.
 	limited string
+	// vain says that the plan computes much again for next to nothing, "" where it does not.
+	vain string
 }
 
 // load reads a model file, once in a command, and closes it when that ends.
@@ -478,8 +480,8 @@ func (e *env) describe(src *pipeline.Source, o planOptions, p *pipeline.Planner,
 	if old != nil {
 		r.document.Notes = append(r.document.Notes, report.Note{What: "prediction", Reason: report.Text(old.String())})
 	}
-	if line := r.gainsNothing(); line != "" {
-		r.document.Notes = append(r.document.Notes, report.Note{What: "plan", Reason: report.Text(line)})
+	if r.vain = gainsNothing(&r.document, file.Variant.Problem().Floor(), o.divided()); r.vain != "" {
+		r.document.Notes = append(r.document.Notes, report.Note{What: "plan", Reason: report.Text(r.vain)})
 	}
 	r.document.TimeLimited = limited
 	r.document.SolverSeconds, r.document.PlanSeconds = p.Solving.Seconds(), took.Seconds()
@@ -504,24 +506,26 @@ func gainsNothing(d *report.Plan, parts float64, divided []string) string {
 	return fmt.Sprintf("%s computes %s again and saves %s of the peak: --strategy none is without that work", d.Strategy, work, saved)
 }
 
-// gainsNothing is that of the planned file.
-func (r *planned) gainsNothing() string {
-	v := r.result.Variant
-	var flags []string
-	for flag, n := range map[string]int{"--micro-batches": v.Divided.Batch, "--chunk-loss": v.Divided.Loss, "--tile": v.Divided.Products, "--update-rows": v.Divided.Updates} {
-		if n > 0 {
-			flags = append(flags, flag)
+// divided names the flags that ask for computing in parts.
+func (o *planOptions) divided() (flags []string) {
+	for _, asked := range []struct {
+		flag string
+		in   pipeline.Division
+	}{
+		{"--micro-batches", o.pipeline.Batch}, {"--chunk-loss", o.pipeline.Chunk}, {"--tile", o.pipeline.Tile}, {"--update-rows", o.pipeline.Rows},
+	} {
+		if asked.in.Mode != pipeline.Whole {
+			flags = append(flags, asked.flag)
 		}
 	}
-	slices.Sort(flags)
-	return gainsNothing(&r.document, v.Problem().Floor(), flags)
+	return flags
 }
 
 // remarkPlan says on stderr what was not done as asked, or for nothing.
 func (e *env) remarkPlan(path string, r *planned) {
 	lines := append([]string(nil), r.result.Plan.Notes...)
-	if line := r.gainsNothing(); line != "" {
-		lines = append(lines, line)
+	if r.vain != "" {
+		lines = append(lines, r.vain)
 	}
 	asks := pipeline.AsksForData(r.result.Variant.Model, r.result.Roles())
 	switch {
