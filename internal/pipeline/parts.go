@@ -100,11 +100,7 @@ func (p *preparation) reportParts(pass string, found, applied int, skipped []*ti
 // guards of updates in place come back once the slices are made (pass updates).
 func (p *preparation) batch(*runtime.Engine) error {
 	control.Lift(p.Model.Graph)
-	types, err := infer.Model(p.Model, infer.Options{Dims: p.Options.Dims})
-	if err != nil {
-		return err
-	}
-	if err := normalize.Sizes(p.Model, types); err != nil { // no rule divides what computes sizes of the whole
+	if err := normalize.Sizes(p.Model, p.Options.Dims); err != nil { // no rule divides what computes sizes of the whole
 		return err
 	}
 	types, a, _, err := p.sides()

@@ -7,7 +7,6 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/onnx/infer"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
@@ -264,11 +263,14 @@ func (s *state) foldKnown(n *onnx.Node) {
 	}
 }
 
-// Sizes makes constants of the integers that follow from the model's types, of which no extent is
-// free any more, and sees what is picked and repeated by them: a training graph that was derived while some
+// Sizes makes constants of the integers that follow from the model's types once free dimensions have
+// numbers, and sees what is picked and repeated by them: a training graph that was derived while some
 // were computes them, and does not know which of them are equal.
-func Sizes(m *onnx.Model, types *infer.Result) error {
-	s := newState(m, types)
+func Sizes(m *onnx.Model, dims map[string]int64) error {
+	s, err := inferred(m, dims)
+	if err != nil {
+		return err
+	}
 	for _, n := range s.nodes() {
 		s.foldKnown(n)
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/onnx/infer"
 	pb "github.com/onnx-remat/remat/onnx/onnxpb"
 	"github.com/onnx-remat/remat/onnx/traits"
 )
@@ -35,11 +34,10 @@ func TakesBranch(n *onnx.Node) bool { return n.Is("Where") && n.Metadata(branche
 // Open replaces the nodes with subgraphs that which accepts by ordinary ones. It
 // returns how many it replaced, and for the others why they stay.
 func Open(m *onnx.Model, o Options, which func(*onnx.Node) bool) (int, map[*onnx.Node]string, error) {
-	types, err := infer.Model(m, infer.Options{Dims: o.Dims})
+	s, err := inferred(m, o.Dims)
 	if err != nil {
 		return 0, nil, err
 	}
-	s := newState(m, types)
 	closed := map[*onnx.Node]string{}
 	for _, n := range s.nodes() {
 		open := map[string]func(*onnx.Node) (string, error){"If": s.both, "Loop": s.unroll, "Scan": s.unscan}[n.OpType()]

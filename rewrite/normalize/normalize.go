@@ -47,6 +47,15 @@ func newState(m *onnx.Model, types *infer.Result) *state {
 	return &state{g: m.Graph, types: types, b: build.New(m.Graph, types, "normalize")}
 }
 
+// inferred is the state of a model whose types are inferred first.
+func inferred(m *onnx.Model, dims map[string]int64) (*state, error) {
+	types, err := infer.Model(m, infer.Options{Dims: dims})
+	if err != nil {
+		return nil, err
+	}
+	return newState(m, types), nil
+}
+
 // passes in order; what needs what is said in the rows.
 var passes = []pass{
 	{"branches", "a SequenceMap over a list in place is written out, an If whose condition is known becomes the branch taken, an element of such a list itself; first, since all others look past control flow", branches},
@@ -81,11 +90,10 @@ func Model(m *onnx.Model, o Options) (*Result, error) {
 	m.Graph.NameNodes()
 	m.Graph.TrimInputs()
 	for _, p := range passes {
-		types, err := infer.Model(m, infer.Options{Dims: o.Dims})
+		s, err := inferred(m, o.Dims)
 		if err != nil {
 			return nil, err
 		}
-		s := newState(m, types)
 		if err := p.run(s); err != nil {
 			return nil, fmt.Errorf("pass normalize/%s: %w", p.name, err)
 		}

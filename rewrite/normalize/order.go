@@ -87,18 +87,15 @@ func axesAdded(n *onnx.Node) ([]int64, bool) {
 
 // countedAlong is the axis along which the tuples of the last axis count, for each place of a tuple.
 func countedAlong(tuples *onnx.Value) (along []int, ok bool) {
-	if c := made(tuples, "Concat"); c != nil {
-		if axis, ok := onnx.Axis(c.Int("axis", 0), rank(tuples)); !ok || int(axis) != rank(tuples)-1 {
-			return nil, false
-		}
-		for _, in := range c.Inputs {
+	if made(tuples, "Concat") != nil {
+		for _, in := range tupleParts(tuples) {
 			more, ok := countedAlong(in)
 			if !ok {
 				return nil, false
 			}
 			along = append(along, more...)
 		}
-		return along, true
+		return along, len(along) > 0
 	}
 	if rank(tuples) < 2 {
 		return nil, false
@@ -110,6 +107,18 @@ func countedAlong(tuples *onnx.Value) (along []int, ok bool) {
 		return []int{axis}, true
 	}
 	return nil, false
+}
+
+// tupleParts are what tuples are joined of, place by place; nil where they are not.
+func tupleParts(tuples *onnx.Value) []*onnx.Value {
+	c := made(tuples, "Concat")
+	if c == nil {
+		return nil
+	}
+	if axis, ok := onnx.Axis(c.Int("axis", 0), rank(tuples)); !ok || int(axis) != rank(tuples)-1 {
+		return nil
+	}
+	return c.Inputs
 }
 
 // columns is countedAlong for a constant.
@@ -191,49 +200,38 @@ func counts(v *onnx.Value, look int) (axis int, ok bool) {
 
 // sameAxis is where an axis of more than one element is in a shape that differs in axes of one alone.
 func sameAxis(from, to onnx.Shape, axis int) (int, bool) {
-	var wide, wideTo []int
-	for i, d := range from {
-		if !d.Is(1) {
-			wide = append(wide, i)
+	wide := func(s onnx.Shape) (axes []int) {
+		for i, d := range s {
+			if !d.Is(1) {
+				axes = append(axes, i)
+			}
 		}
+		return axes
 	}
-	for i, d := range to {
-		if !d.Is(1) {
-			wideTo = append(wideTo, i)
-		}
-	}
-	at := slices.Index(wide, axis)
-	if at < 0 || len(wide) != len(wideTo) {
+	was, is := wide(from), wide(to)
+	at := slices.Index(was, axis)
+	if at < 0 || !slices.EqualFunc(was, is, func(i, j int) bool { return from[i].Known() && from[i] == to[j] }) {
 		return 0, false
 	}
-	for i := range wide {
-		if d := from[wide[i]]; !d.Known() || d != to[wideTo[i]] {
-			return 0, false
-		}
-	}
-	return wideTo[at], true
+	return is[at], true
 }
 
 // batchCounted are how many of the first places of a GatherND's tuples count along the axis of that
 // number, over all that the data has there, and what holds the places behind them. Those are axes of
 // a batch, in each of which the others are looked up.
 func batchCounted(n *onnx.Node) (batch int, rest []*onnx.Value) {
-	tuples := made(n.In(1), "Concat")
-	if !n.Is("GatherND") || n.Int("batch_dims", 0) != 0 || rank(n.In(0)) < 1 || tuples == nil || n.Out(0) == nil {
+	places := tupleParts(n.In(1))
+	if !n.Is("GatherND") || n.Int("batch_dims", 0) != 0 || rank(n.In(0)) < 1 || len(places) == 0 || n.Out(0) == nil {
 		return 0, nil
 	}
-	last := rank(n.In(1)) - 1
-	if axis, ok := onnx.Axis(tuples.Int("axis", 0), last+1); !ok || int(axis) != last {
-		return 0, nil
-	}
-	for ; batch < min(last, len(tuples.Inputs)-1, rank(n.In(0))-1); batch++ {
+	for ; batch < min(rank(n.In(1))-1, len(places)-1, rank(n.In(0))-1); batch++ {
 		d := n.In(0).Type.Shape[batch]
-		along, ok := countedAlong(tuples.Inputs[batch])
+		along, ok := countedAlong(places[batch])
 		if !ok || len(along) != 1 || along[0] != batch || !d.Known() || n.In(1).Type.Shape[batch] != d {
 			break
 		}
 	}
-	return batch, tuples.Inputs[batch:]
+	return batch, places[batch:]
 }
 
 // batchDims turns a GatherND whose tuples begin with places that a batch counts into one of a

@@ -13,7 +13,6 @@ import (
 
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/build"
-	"github.com/onnx-remat/remat/onnx/infer"
 )
 
 func sequences(s *state) error {
@@ -34,11 +33,10 @@ func sequences(s *state) error {
 
 // Lists writes out the lists of tensors whose length follows from numbers for free dimensions.
 func Lists(m *onnx.Model, dims map[string]int64) error {
-	types, err := infer.Model(m, infer.Options{Dims: dims})
+	s, err := inferred(m, dims)
 	if err != nil {
 		return err
 	}
-	s := newState(m, types)
 	if err := sequences(s); err != nil {
 		return err
 	}
