@@ -217,20 +217,24 @@ const movedMark = "_token_"
 func turnedBack(v *onnx.Value, exact onnx.Type, g *onnx.Graph, original original) (onnx.Type, bool) {
 	for _, before := range original.madeBefore(v.Name) {
 		t := original.declared[before]
-		if made := g.Value(before); made != nil && made.IsOutput() {
+		made := g.Value(before)
+		if made != nil && made.IsOutput() {
 			t = made.Type
 		}
 		if t.IsStatic() && exact.IsStatic() && sameExtents(t, exact) {
 			return exact, true
 		}
-		// Of a shape that was cut, behind a Transpose, it takes all of the shape before and gathers what is asked for.
-		if made := g.Value(before); made != nil && made.Producer != nil && made.Producer.Is("Gather") && made.Producer.In(0) == v && v.Producer.Is("Shape") && t.IsStatic() && exact.IsStatic() {
-			return exact, true
+		if made == nil || made.Producer == nil || made.Producer.In(0) != v {
+			continue
 		}
+		switch n := made.Producer; {
+		// Of a shape that was cut, behind a Transpose, it takes all of the shape before and gathers what is asked for.
+		case n.Is("Gather") && v.Producer.Is("Shape") && t.IsStatic() && exact.IsStatic():
+			return exact, true
 		// Of extents that have names only what the Transpose itself says is left.
-		if made := g.Value(before); made != nil && made.Producer != nil && made.Producer.Is("Transpose") && made.Producer.In(0) == v && t.Ranked {
+		case n.Is("Transpose") && t.Ranked:
 			shape := make(onnx.Shape, len(t.Shape))
-			for i, axis := range traits.Permutation(made.Producer, len(shape)) {
+			for i, axis := range traits.Permutation(n, len(shape)) {
 				shape[axis] = t.Shape[i]
 			}
 			return onnx.TensorOf(t.DType, shape), true
