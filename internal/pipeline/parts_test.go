@@ -73,11 +73,7 @@ func TestParts(t *testing.T) {
 				if got.peaks[0] >= plain.peaks[0] {
 					t.Errorf("live peak %d, not below the plain graph's %d", got.peaks[0], plain.peaks[0])
 				}
-				for name, want := range plain.outputs {
-					if d := farthest(want, got.outputs[name]); !(d <= c.tolerance) {
-						t.Errorf("output %s differs by %g of its largest magnitude", name, d)
-					}
-				}
+				alikeOutputs(t, plain, got, c.tolerance)
 			})
 		}
 	}
@@ -226,11 +222,7 @@ graph g {
 	if got.peaks[0] >= plain.peaks[0] {
 		t.Errorf("live peak %d, not less than the whole step's %d", got.peaks[0], plain.peaks[0])
 	}
-	for name, want := range plain.outputs {
-		if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
-			t.Errorf("output %s differs by %g of its largest magnitude", name, d)
-		}
-	}
+	alikeOutputs(t, plain, got, 1e-5)
 }
 
 // TestMicroBatchesOfAnyAxis: samples that lie along another axis than the first of the first feed are
@@ -320,11 +312,7 @@ graph g {
 				return
 			}
 			plain, got := runPlanned(t, e, m, Options{}, "none"), runPlanned(t, e, m, o, "none")
-			for name, want := range plain.outputs {
-				if d := farthest(want, got.outputs[name]); !(d <= 1e-5) {
-					t.Errorf("output %s differs by %g of its largest magnitude", name, d)
-				}
-			}
+			alikeOutputs(t, plain, got, 1e-5)
 		})
 	}
 }
@@ -769,11 +757,7 @@ func TestUpdateRows(t *testing.T) {
 				if c.kind == optim.Adafactor { // whole, it sums the squares of 4000 rows one after the other
 					within = 5e-5
 				}
-				for name, want := range plain.outputs {
-					if d := farthest(want, got.outputs[name]); !(d <= within) {
-						t.Errorf("output %s differs by %g of its largest magnitude", name, d)
-					}
-				}
+				alikeOutputs(t, plain, got, within)
 			})
 		}
 	}
@@ -804,6 +788,16 @@ func runPlanned(t *testing.T, e *runtime.Engine, m *onnx.Model, o Options, strat
 		}
 	}
 	return got
+}
+
+// alikeOutputs reports outputs that differ from those wanted by more than a share of their largest magnitude.
+func alikeOutputs(t *testing.T, wanted, got result, within float64) {
+	t.Helper()
+	for name, want := range wanted.outputs {
+		if d := farthest(want, got.outputs[name]); !(d <= within) {
+			t.Errorf("output %s differs by %g of its largest magnitude", name, d)
+		}
+	}
 }
 
 // farthest is the largest difference of two float32 tensors as a share of the
