@@ -104,9 +104,9 @@ func needed(values []*Value) map[*Node]bool {
 }
 
 // SetAside takes nodes out of the graph, until restore is called, for a look at the rest: who
-// reads what they made reads what instead has for it, and the outputs that they made are none.
+// reads what they made reads what instead says for it, or one value less, and the outputs that they made are none.
 // Uses stay counted as they were; the graph must not be edited meanwhile.
-func (g *Graph) SetAside(gone map[*Node]bool, instead map[*Value]*Value) (restore func()) {
+func (g *Graph) SetAside(gone map[*Node]bool, instead func(reader *Node, v *Value) *Value) (restore func()) {
 	nodes, outputs := g.Nodes, g.Outputs
 	var made []*Value
 	led := map[*Node][]*Value{}
@@ -120,14 +120,19 @@ func (g *Graph) SetAside(gone map[*Node]bool, instead map[*Value]*Value) (restor
 			continue
 		}
 		g.Nodes = append(g.Nodes, n)
-		for i, v := range n.Inputs {
-			if v == nil || instead[v] == nil {
-				continue
+		lost := func(v *Value) bool { return v != nil && v.Producer != nil && gone[v.Producer] }
+		if !slices.ContainsFunc(n.Inputs, lost) {
+			continue
+		}
+		led[n] = n.Inputs
+		n.Inputs = make([]*Value, 0, len(n.Inputs))
+		for _, v := range led[n] {
+			if lost(v) {
+				if v = instead(n, v); v == nil {
+					continue
+				}
 			}
-			if led[n] == nil {
-				led[n], n.Inputs = n.Inputs, slices.Clone(n.Inputs)
-			}
-			n.Inputs[i] = instead[v]
+			n.Inputs = append(n.Inputs, v)
 		}
 	}
 	g.Outputs = slices.DeleteFunc(slices.Clone(outputs), func(v *Value) bool { return gone[v.Producer] })

@@ -1,17 +1,18 @@
 package rewrite
 
-// ONNX Runtime is asked about a few micro-batches of many: loop rerolling.
+// ONNX Runtime is asked about a few layers and micro-batches of many: loop rerolling.
 //
-//	the file:       … [ 1 ] [ 2 ] [ 3 ] [ 4 ] [ 5 ] [ 6 ] …
-//	what is asked:  … [ 1 ] [ 2 ────────────▶      ] [ 6 ] …
+//	the graph:      … ─ 1 ─ 2 ─ 3 ─ 4 ─ 5 ─ 6 ─ …
+//	what is asked:  … ─ 1 ─ 2 ─────────── 6 ─ …
 //
-// The micro-batches in the middle are the same nodes, one after another, and hand nothing on
-// but sums. What an optimizer does to a node follows from the nodes around it, so it does to
-// each what it does to one. Node by node it is verified that the file repeats: same operators,
-// attributes and types, from the same values or from those a period later. Whole periods are
-// taken out, and who read the last of them reads the one before the first: at that place the
-// graph looks as it does a period earlier, and a period later. What is left of the others is
-// told from what is left of the one that stands for them (Unroll).
+// What an optimizer does to a node follows from the nodes around it, so it does to each of
+// those whose surroundings are alike what it does to one. A shift (shift.go) maps the nodes of
+// a period to those of the next; node by node it is verified that what they do and read is
+// shifted too. Whole periods are then taken out, and the two sides of the gap joined as
+// any two periods are: a reader reads what its twin reads that is so many periods away.
+// At both ends of what repeats a period stays beside the one that stands for others, so
+// that all of those look alike as far as any pattern reaches. What is left of the others is told
+// from what is left of the one that stands for them (Unroll).
 //
 // The planner rerolls its problem likewise (planner/reroll.go), before there is a file.
 
@@ -23,88 +24,112 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/rewrite/control"
 )
 
-// A Rerolled graph is one of which periods are taken out.
-type Rerolled struct {
+// A Rerolled graph is one of which periods are set aside, once or several times: micro-batches,
+// then layers.
+type Rerolled []*roll
+
+// A roll takes periods out of a graph.
+type roll struct {
 	graph *onnx.Graph
-	nodes []*onnx.Node
-	place map[*onnx.Node]int
-	// Nodes from at on are taken out, times periods of them; those of the period before stand
-	// for them.
-	at, period, times int
+	*shift
+	gaps []gap
+	// feeds maps what no node makes to what is read for it a period later.
+	feeds map[*onnx.Value]*onnx.Value
+	// standIns are nodes that make a token, for those of which one is taken out.
+	standIns map[int]int
+	restore  func()
 }
 
-// rerolledLeast is the share of the nodes that has to be taken out, as 1 of so many.
-const rerolledLeast = 4
+// A gap is where periods are taken out: times of them after the one that stands for them.
+type gap struct{ stands, times int }
 
-// Reroll finds what may be taken out of a graph that is ordered as it runs; nil: it does not repeat.
-// At both ends of what repeats a quarter of a period stays, beside the period that
-// stands for others, so that all of those look alike as far as any pattern reaches.
-func Reroll(g *onnx.Graph) *Rerolled {
-	r := &Rerolled{graph: g, nodes: g.Nodes, place: onnx.Places(g.Nodes)}
-	if r.period = r.distance(); r.period == 0 {
-		return nil
+// rollLeast is the share of the nodes that has to be taken out, as 1 of so many: to look for
+// what repeats takes about a twentieth of the time of a session.
+const rollLeast = 12
+
+// Reroll sets aside what repeats in a graph: of the copies that passes made of nodes, then of nodes
+// that look alike. Unroll or Restore puts it back; the graph must not be edited before.
+func Reroll(g *onnx.Graph) Rerolled {
+	var all Rerolled
+	for _, copies := range [...]bool{true, false} {
+		for r := findRoll(g, copies); r != nil; r = findRoll(g, copies) {
+			r.setAside()
+			all = append(all, r)
+		}
 	}
-	from, to := r.repeating()
-	margin := r.period / 4
-	r.times = (to-from-2*margin)/r.period - 1
-	r.at = from + margin + r.period
-	if r.times < 1 || r.times*r.period*rerolledLeast < len(r.nodes) || !r.handsOn() {
-		return nil
-	}
-	return r
+	return all
 }
 
-// distance is how far apart most nodes are of those that a pass made of one node, weighed by
-// how much lies between; 0: no pass made several of one.
-func (r *Rerolled) distance() int {
-	last, nodes := map[onnx.Origin]int{}, map[int]int{}
-	for i, n := range r.nodes {
-		origin := n.Origin()
-		if origin.Pass == "" || origin.Of == "" {
+// Unroll puts back what was set aside, and returns what an optimizer leaves of the whole graph, told from
+// what it left of the rest.
+func (all Rerolled) Unroll(left *Left) *Left {
+	for _, r := range slices.Backward(all) {
+		left = r.unroll(left)
+		r.restore()
+	}
+	return left
+}
+
+// Restore puts back what was set aside.
+func (all Rerolled) Restore() {
+	for _, r := range slices.Backward(all) {
+		r.restore()
+	}
+}
+
+// findRoll finds what may be taken out; nil: the graph does not repeat.
+func findRoll(g *onnx.Graph, copies bool) *roll {
+	for s := range newShift(g).shifts(copies) {
+		r := &roll{graph: g, shift: s, feeds: map[*onnx.Value]*onnx.Value{}}
+		r.findGaps()
+		if r.takesOut()*rollLeast >= len(r.nodes) && r.joins() {
+			return r
+		}
+	}
+	return nil
+}
+
+// findGaps finds the runs of periods each of which, but the last, is there again a
+// period later, node by node. Of each the first two and the last stay.
+func (r *roll) findGaps() {
+	differs := map[int]bool{}
+	for i, period := range r.period {
+		switch {
+		case period == none:
+		case r.next[i] == none || !r.repeats(i):
+			differs[period] = true
+		case r.before[i] == none:
+			differs[period-1] = true
+		}
+	}
+	from := r.first
+	for p := r.first; p <= r.last; p++ {
+		if !differs[p] {
 			continue
 		}
-		if before, ok := last[origin]; ok {
-			nodes[i-before] += i - before
+		if times := p - from - 2; times > 0 {
+			r.gaps = append(r.gaps, gap{from + 1, times})
 		}
-		last[origin] = i
+		from = p + 1
 	}
-	best := 0
-	for d, n := range nodes {
-		if n > nodes[best] || n == nodes[best] && d < best {
-			best = d
-		}
-	}
-	return best
-}
-
-// repeating is the longest range of nodes each of which, but for those of the last
-// period, is there again a period later.
-func (r *Rerolled) repeating() (from, to int) {
-	begun := 0
-	for i := range len(r.nodes) - r.period {
-		if !r.repeats(i) {
-			begun = i + 1
-		} else if i+1-begun > to-from {
-			from, to = begun, i+1
-		}
-	}
-	return from, to + r.period
 }
 
 // repeats reports that the node a period later does the same, to the same values, to those of a
 // period later, or to others that are given alike.
-func (r *Rerolled) repeats(place int) bool {
-	a, b := r.nodes[place], r.nodes[place+r.period]
+func (r *roll) repeats(place int) bool {
+	later := r.next[place]
+	a, b := r.nodes[place], r.nodes[later]
 	if a.OpType() != b.OpType() || a.Domain() != b.Domain() || len(a.Captures) > 0 || len(b.Captures) > 0 ||
-		!slices.EqualFunc(a.Proto.Attribute, b.Proto.Attribute, equalMessages) {
+		!slices.EqualFunc(a.Proto.Attribute, b.Proto.Attribute, equalMessages) || !r.returnsAlike(place, later) {
 		return false
 	}
-	alike := func(v, w *onnx.Value) bool {
-		return v == w || v != nil && w != nil && v.Type.Same(w.Type) && v.IsOutput() == w.IsOutput() && len(v.Uses()) == len(w.Uses())
+	if control.Joined(a) && control.Joined(b) {
+		return true // of whatever tokens
 	}
-	if !slices.EqualFunc(a.Outputs, b.Outputs, alike) || len(a.Inputs) != len(b.Inputs) {
+	if len(a.Inputs) != len(b.Inputs) {
 		return false
 	}
 	moved := false // else all periods compute one value, which ONNX Runtime computes once
@@ -112,8 +137,8 @@ func (r *Rerolled) repeats(place int) bool {
 		w := b.Inputs[k]
 		// Equal constants are one by now. A slice begins at another place, of a value of its own: slices of one
 		// value that cover it become a Split, wherever they are.
-		place := moved && b.Is("Slice") && k <= 2 && v != nil && w != nil && v.IsConstant() && w.IsConstant() && v.Type.Same(w.Type)
-		if v != w && !place && !r.readsAlike(v, w) {
+		begins := moved && b.Is("Slice") && k <= 2 && v != nil && w != nil && v.IsConstant() && w.IsConstant() && v.Type.Same(w.Type)
+		if v != w && !begins && !r.readsAlike(v, w) {
 			return false
 		}
 		moved = moved || v != w
@@ -123,107 +148,280 @@ func (r *Rerolled) repeats(place int) bool {
 
 func equalMessages[M proto.Message](a, b M) bool { return proto.Equal(a, b) }
 
-// readsAlike reports that w is what v is, made a period later; or another part of what is computed
-// once, or of what is fed.
-func (r *Rerolled) readsAlike(v, w *onnx.Value) bool {
-	switch {
-	case v == nil || w == nil || !v.Type.Same(w.Type) || v.IsConstant() || w.IsConstant():
+// returnsAlike reports that two nodes return values of the same types that are read as often.
+func (r *roll) returnsAlike(a, b int) bool {
+	if len(r.nodes[a].Outputs) != len(r.nodes[b].Outputs) {
 		return false
-	case v.Producer == nil || w.Producer == nil:
-		return v.Producer == w.Producer
 	}
-	return v.Index == w.Index && r.place[w.Producer] == r.place[v.Producer]+r.period || v.Producer == w.Producer
-}
-
-// out reports that a node is taken out, by its place.
-func (r *Rerolled) out(place int) bool { return place >= r.at && place < r.at+r.times*r.period }
-
-// handsOn reports that what stays reads, of what is taken out, only the last period, as each
-// period reads the one before, and nothing then of the period that stands for the others.
-func (r *Rerolled) handsOn() bool {
-	end := r.at + r.times*r.period
-	for _, n := range r.nodes[end:] {
-		for _, list := range [2][]*onnx.Value{n.Inputs, n.Captures} {
-			for _, v := range list {
-				if v == nil || v.Producer == nil {
-					continue
-				}
-				if p := r.place[v.Producer]; p >= r.at-r.period && p < end-r.period {
-					return false
-				}
-			}
+	for k, v := range r.nodes[a].Outputs {
+		w := r.nodes[b].Outputs[k]
+		if v == nil && w == nil {
+			continue
 		}
-		if slices.ContainsFunc(n.Captures, func(v *onnx.Value) bool { return v.Producer != nil && r.out(r.place[v.Producer]) }) {
-			return false // a subgraph's reads are not led elsewhere
+		if v == nil || w == nil || !v.Type.Same(w.Type) || v.IsOutput() != w.IsOutput() ||
+			!r.token[a] && r.readings(a, k) != r.readings(b, k) {
+			return false
 		}
 	}
 	return true
 }
 
-// SetAside takes the periods out of the graph until restore is called.
-func (r *Rerolled) SetAside() (restore func()) {
-	gone, instead := map[*onnx.Node]bool{}, map[*onnx.Value]*onnx.Value{}
-	for place := r.at; r.out(place); place++ {
-		gone[r.nodes[place]] = true
-		if place+r.period < r.at+r.times*r.period {
-			continue
-		}
-		for k, v := range r.nodes[place].Returns() {
-			instead[v] = r.nodes[place-r.times*r.period].Outputs[k]
-		}
+// readsAlike reports that w is what v is, made a period later; or another part of what is computed
+// once, or of what is fed.
+func (r *roll) readsAlike(v, w *onnx.Value) bool {
+	if v == nil || w == nil || !v.Type.Same(w.Type) || v.IsConstant() || w.IsConstant() {
+		return false
 	}
-	return r.graph.SetAside(gone, instead)
+	if v.Producer == nil || w.Producer == nil {
+		if r.feeds[v] == nil {
+			r.feeds[v] = w
+		}
+		return v.Producer == w.Producer && r.feeds[v] == w && r.fed[v] == r.fed[w]
+	}
+	a, b := r.place[v.Producer], r.place[w.Producer]
+	return r.token[a] && r.token[b] || v.Index == w.Index && r.next[a] == b || a == b
 }
 
-// Unroll is what an optimizer leaves of the whole graph, told from what it left of the
+// out is the gap that a node is taken out in, by its place; nil: it stays.
+func (r *roll) out(place int) *gap {
+	p := r.period[place]
+	if p == none {
+		return nil
+	}
+	for k := range r.gaps {
+		if g := &r.gaps[k]; p > g.stands && p <= g.stands+g.times {
+			return g
+		}
+	}
+	return nil
+}
+
+// squeezed is the number that a period which stays has when the others are gone.
+func (r *roll) squeezed(period int) int {
+	gone := 0
+	for _, g := range r.gaps {
+		if period > g.stands {
+			gone += g.times
+		}
+	}
+	return period - gone
+}
+
+// stretched is squeezed turned around.
+func (r *roll) stretched(period int) int {
+	for _, g := range r.gaps {
+		if period > g.stands {
+			period += g.times
+		}
+	}
+	return period
+}
+
+func (r *roll) takesOut() int {
+	count := 0
+	for i := range r.nodes {
+		if r.out(i) != nil {
+			count++
+		}
+	}
+	return count
+}
+
+// joins reports that what stays can be joined: who reads across the gap reads from a period that
+// is taken out, something stays that is read instead, and no node then waits for itself.
+func (r *roll) joins() bool {
+	waits, readers := make([]int, len(r.nodes)), make([][]int, len(r.nodes))
+	for i, n := range r.nodes {
+		if r.out(i) != nil {
+			continue
+		}
+		for _, v := range n.Captures {
+			if v.Producer != nil && r.out(r.place[v.Producer]) != nil {
+				return false // a subgraph's reads are not led elsewhere
+			}
+		}
+		for _, v := range n.Reads() {
+			if v.Producer == nil {
+				continue
+			}
+			made := r.place[v.Producer]
+			if r.out(made) != nil {
+				if made = r.instead(i, v); made == none && r.leavesOut(n) {
+					continue
+				}
+				if made == none {
+					return false
+				}
+			} else if !r.token[made] && r.joined(i, made) != made {
+				return false
+			}
+			waits[i]++
+			readers[made] = append(readers[made], i)
+		}
+		for _, v := range n.Captures {
+			if v.Producer != nil {
+				waits[i]++
+				readers[r.place[v.Producer]] = append(readers[r.place[v.Producer]], i)
+			}
+		}
+	}
+	return r.allRun(waits, readers)
+}
+
+// allRun reports that no node that stays waits for itself.
+func (r *roll) allRun(waits []int, readers [][]int) bool {
+	var ready []int
+	left := 0
+	for i := range r.nodes {
+		if r.out(i) != nil {
+			continue
+		}
+		if left++; waits[i] == 0 {
+			ready = append(ready, i)
+		}
+	}
+	for len(ready) > 0 {
+		i := ready[len(ready)-1]
+		ready = ready[:len(ready)-1]
+		left--
+		for _, reader := range readers[i] {
+			if waits[reader]--; waits[reader] == 0 {
+				ready = append(ready, reader)
+			}
+		}
+	}
+	return left == 0
+}
+
+// leavesOut reports a node outside of all periods that reads any number of values alike, of which
+// some are still there: it does without those that are taken out.
+func (r *roll) leavesOut(n *onnx.Node) bool {
+	return (n.Is("Sum") || n.Is("Concat") && control.Is(n)) && r.period[r.place[n]] == none &&
+		slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && (v.Producer == nil || r.out(r.place[v.Producer]) == nil) })
+}
+
+// joined is the place of the node that a reader reads from once the others are gone, in place of
+// one from which it reads now: it is as many periods away.
+func (r *roll) joined(reader, made int) int {
+	i, j := r.period[reader], r.period[made]
+	if i == none || j == none {
+		return made
+	}
+	return r.later(made, r.stretched(r.squeezed(i)+j-i)-j)
+}
+
+// instead is the place of the node that makes what a reader reads instead of a value that is taken out.
+func (r *roll) instead(reader int, v *onnx.Value) int {
+	made := r.place[v.Producer]
+	to := r.joined(reader, made)
+	switch {
+	case to != none && r.out(to) == nil:
+		return to
+	case r.token[made]:
+		return r.standIn(made)
+	}
+	return none
+}
+
+// standIn is the place of a node that makes some other token: for each that is taken out another
+// one, or nodes that differ in it alone would be equal.
+func (r *roll) standIn(made int) int {
+	if r.standIns == nil {
+		r.standIns = map[int]int{}
+		var stay []int
+		for i, n := range r.nodes {
+			if r.out(i) == nil && r.token[i] && !control.Joined(n) {
+				stay = append(stay, i)
+			}
+		}
+		for i := range r.nodes {
+			if len(stay) > 0 && r.out(i) != nil && r.token[i] {
+				r.standIns[i] = stay[0]
+				stay = stay[1:]
+			}
+		}
+	}
+	if to, ok := r.standIns[made]; ok {
+		return to
+	}
+	return none
+}
+
+// setAside takes the periods out of the graph until restore is called.
+func (r *roll) setAside() {
+	gone := map[*onnx.Node]bool{}
+	for i, n := range r.nodes {
+		if r.out(i) != nil {
+			gone[n] = true
+		}
+	}
+	r.restore = r.graph.SetAside(gone, func(n *onnx.Node, v *onnx.Value) *onnx.Value {
+		if made := r.instead(r.place[n], v); made != none {
+			return r.nodes[made].Outputs[v.Index]
+		}
+		return nil
+	})
+}
+
+// unroll is what an optimizer leaves of the whole graph, told from what it left of the
 // one with periods set aside. What it made anew in the period that stands for others has
 // a number after its name in each of them.
-func (r *Rerolled) Unroll(left *Left) *Left {
+func (r *roll) unroll(left *Left) *Left {
 	all := &Left{nodes: maps.Clone(left.nodes), reads: make(map[string]map[string]bool, len(r.nodes))}
 	for made, names := range left.reads {
 		all.reads[made] = r.led(made, names)
 	}
-	for place := r.at; r.out(place); place++ {
-		periods := (place-r.at)/r.period + 1
-		n, stands := r.nodes[place], r.nodes[place-periods*r.period]
+	for i, n := range r.nodes {
+		g := r.out(i)
+		if g == nil {
+			continue
+		}
+		periods := r.period[i] - g.stands
+		stands := r.nodes[r.later(i, -periods)]
 		if left.nodes[stands.Name()] {
 			all.nodes[n.Name()] = true
 		}
-		for k, v := range n.Outputs {
-			if v != nil {
-				r.unroll(all, left, stands.Outputs[k].Name, v.Name, periods)
-			}
+		for k, v := range n.Returns() {
+			r.copyReads(all, left, stands.Outputs[k].Name, v.Name, g.stands, periods)
 		}
 	}
 	return all
 }
 
-// led are the values read to make one that was not set aside: for those of the period that stands for
-// others, to who comes after, those of the last one. A value that is new may have come
-// before or after: both are.
-func (r *Rerolled) led(made string, names map[string]bool) map[string]bool {
+// led are the values read to make one that was not set aside: across a gap, those that
+// were set aside. A value that is new may have come before or after: both are.
+func (r *roll) led(made string, names map[string]bool) map[string]bool {
 	v := r.graph.Value(made)
-	after := v != nil && v.Producer != nil && r.place[v.Producer] >= r.at+r.times*r.period
-	if v != nil && !after {
+	if v != nil && (v.Producer == nil || r.period[r.place[v.Producer]] == none) {
 		return names
 	}
 	led := make(map[string]bool, len(names))
 	for name := range names {
 		read := r.graph.Value(name)
-		stands := read != nil && read.Producer != nil && r.stands(r.place[read.Producer])
-		if stands {
-			led[r.made(read, r.times)] = true
-		}
-		if !stands || !after {
+		if read == nil || read.Producer == nil || r.period[r.place[read.Producer]] == none {
 			led[name] = true
+			continue
+		}
+		if v != nil {
+			led[r.twin(read, r.period[r.place[v.Producer]])] = true
+			continue
+		}
+		led[name] = true
+		for _, g := range r.gaps {
+			switch r.period[r.place[read.Producer]] {
+			case g.stands:
+				led[r.moved(read, g.times)] = true
+			case g.stands + g.times + 1:
+				led[r.moved(read, -g.times)] = true
+			}
 		}
 	}
 	return led
 }
 
-// unroll notes what is read to make a value so many periods after the one left, and
+// copyReads notes what is read to make a value so many periods after the one left, and
 // what was made anew on the way.
-func (r *Rerolled) unroll(all, left *Left, from, to string, periods int) {
+func (r *roll) copyReads(all, left *Left, from, to string, stands, periods int) {
 	names, ok := left.reads[from]
 	if !ok || all.reads[to] != nil {
 		return
@@ -231,44 +429,48 @@ func (r *Rerolled) unroll(all, left *Left, from, to string, periods int) {
 	moved := make(map[string]bool, len(names))
 	all.reads[to] = moved
 	for name := range names {
-		switch v := r.graph.Value(name); {
-		case v == nil:
+		v := r.graph.Value(name)
+		if v == nil {
 			moved[anew(name, periods)] = true
-			r.unroll(all, left, name, anew(name, periods), periods)
-		case r.moves(v):
-			moved[r.made(v, periods)] = true
-		default:
-			moved[name] = true
+			r.copyReads(all, left, name, anew(name, periods), stands, periods)
+			continue
 		}
+		moved[r.readBy(v, stands, periods)] = true
 	}
 }
 
 // anew names what an optimizer made, so many periods later.
 func anew(name string, periods int) string { return name + "#" + strconv.Itoa(periods) }
 
-// stands reports that a node stands for others, by its place.
-func (r *Rerolled) stands(place int) bool { return place >= r.at-r.period && place < r.at }
-
-// made is the name of the value that is made so many periods later.
-func (r *Rerolled) made(v *onnx.Value, periods int) string {
-	return r.nodes[r.place[v.Producer]+periods*r.period].Outputs[v.Index].Name
+// readBy names what is read, so many periods after the one that stands for others, for a value that
+// is read in that.
+func (r *roll) readBy(v *onnx.Value, stands, periods int) string {
+	if v.Producer == nil {
+		return v.Name
+	}
+	made := r.place[v.Producer]
+	if p := r.period[made]; p != none {
+		return r.moved(v, r.squeezed(p)-r.squeezed(stands)+stands+periods-p)
+	}
+	for _, u := range r.readers[made] {
+		if u.output == v.Index && r.period[u.node] == stands {
+			return r.nodes[r.later(u.node, periods)].Inputs[u.input].Name
+		}
+	}
+	return v.Name
 }
 
-// moves reports that of a value which is read in the period that stands for others, each of them
-// reads its own: it is made there, or its readers' twins read another.
-func (r *Rerolled) moves(v *onnx.Value) bool {
-	switch {
-	case v.Producer == nil:
-		return false
-	case r.stands(r.place[v.Producer]):
-		return true
+// twin names the value that a reader of a period reads, for one that it reads when the others are gone.
+func (r *roll) twin(v *onnx.Value, reader int) string {
+	p := r.period[r.place[v.Producer]]
+	return r.moved(v, r.squeezed(p)-r.squeezed(reader)+reader-p)
+}
+
+// moved names the value that is made so many periods later.
+func (r *roll) moved(v *onnx.Value, periods int) string {
+	place := r.later(r.place[v.Producer], periods)
+	if place == none {
+		return v.Name
 	}
-	return slices.ContainsFunc(v.Uses(), func(u onnx.Use) bool {
-		place, ok := r.place[u.Node]
-		if !ok || !r.stands(place) {
-			return false
-		}
-		w := r.nodes[place+r.period].In(u.Index)
-		return w != nil && w.Producer != nil && r.place[w.Producer] == r.place[v.Producer]+r.period
-	})
+	return r.nodes[place].Outputs[v.Index].Name
 }

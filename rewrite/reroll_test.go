@@ -9,7 +9,9 @@ import (
 
 	"github.com/onnx-remat/remat/internal/ortest"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/onnx/build"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/control"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -70,51 +72,118 @@ func leftOf(t *testing.T, m *onnx.Model) *rewrite.Left {
 	return rewrite.NewLeft(d.Graph)
 }
 
-// TestRerollAnswersForAll: what is left of ten micro-batches, told from what is left of a few, is what
-// ONNX Runtime says of all: the same nodes, and the same known values read.
-func TestRerollAnswersForAll(t *testing.T) {
-	m := microBatches(t, 10, nil)
-	want, before := leftOf(t, m), m.Text()
-	r := rewrite.Reroll(m.Graph)
-	if r == nil {
-		t.Fatal("ten micro-batches are not seen to repeat")
+// layers is a step through so many layers, with patterns that the highest level fuses in both directions. The last layer's
+// gradient runs through them in reverse; each layer's update waits for another's gradient, of the layer before
+// or of the one after in turns.
+func layers(t *testing.T, count int, edit func(k int, line string) string) *onnx.Model {
+	t.Helper()
+	var b strings.Builder
+	b.WriteString("model ir=10 opset=21\ngraph g {\nin x0 float32[4,8]\nin c float32[8]\ninit f float32[] = [0.3]\n")
+	for k := range count {
+		fmt.Fprintf(&b, "in w%d float32[8,8]\n", k)
 	}
-	all := len(m.Graph.Nodes)
-	restore := r.SetAside()
-	asked := len(m.Graph.Nodes)
-	got := r.Unroll(leftOf(t, m))
-	restore()
-	if asked > all/2 {
-		t.Errorf("asked about %d of %d nodes", asked, all)
-	}
-	if text := m.Text(); text != before {
-		t.Errorf("the graph is not what it was:\n%s\nwant\n%s", text, before)
-	}
-	// Of values that a new node reads, and of constants, either side has names of its own.
-	computed := func(name string) bool { v := m.Graph.Value(name); return v != nil && v.Producer != nil }
-	known := func(l *rewrite.Left) (nodes []string, reads map[string][]string) {
-		reads = map[string][]string{}
-		for _, n := range m.Graph.Nodes {
-			if l.Nodes()[n.Name()] {
-				nodes = append(nodes, n.Name())
+	write := func(k int, lines string) {
+		lines = strings.NewReplacer("_K", fmt.Sprint(k), "_N", fmt.Sprint(k+1)).Replace(lines)
+		for line := range strings.Lines(lines) {
+			if edit != nil {
+				line = edit(k, line)
 			}
-			if of, ok := l.Reads()[n.Outputs[0].Name]; ok {
-				reads[n.Outputs[0].Name] = slices.DeleteFunc(slices.Sorted(maps.Keys(of)), func(s string) bool { return !computed(s) })
-			}
+			b.WriteString(line)
 		}
-		return nodes, reads
 	}
-	nodes, reads := known(got)
-	wantNodes, wantReads := known(want)
-	if !slices.Equal(nodes, wantNodes) {
-		t.Errorf("left %q\nwant %q", nodes, wantNodes)
+	for k := range count {
+		write(k, "a_K = Gemm(x_K, w_K, c)\nh_K = Relu(a_K)\np_K = Softmax(h_K)\nx_N = Add(x_K, p_K)\n")
 	}
-	if !maps.EqualFunc(reads, wantReads, slices.Equal) {
-		t.Errorf("reads %q\nwant  %q", reads, wantReads)
+	fmt.Fprintf(&b, "d%d = Tanh(x%d)\n", count, count)
+	for k := count - 1; k >= 0; k-- {
+		write(k, "s_K = Mul(d_N, f)\nt_K = Transpose(w_K) {perm=[1, 0]}\nm_K = MatMul(s_K, t_K)\nd_K = Add(m_K, d_N)\n"+
+			"r_K = Transpose(h_K) {perm=[1, 0]}\ng_K = MatMul(r_K, s_K)\nn_K = Sub(w_K, g_K)\n")
 	}
-	if len(wantNodes) > all-10 {
-		t.Errorf("%d of %d nodes are left: nothing to tell", len(wantNodes), all)
+	for k := range count {
+		fmt.Fprintf(&b, "out n%d float32[8,8]\n", k)
 	}
+	b.WriteString("}\n")
+	m, _ := ortest.Parse(t, b.String())
+	for _, n := range m.Graph.Nodes {
+		n.SetName("node/" + n.Outputs[0].Name)
+	}
+	g := m.Graph
+	edges := build.New(g, nil, "test")
+	for k := range count {
+		update := g.Value(fmt.Sprint("n", k)).Producer
+		update.SetInput(0, control.Wait(edges, update.Inputs[0], g.Value(fmt.Sprint("g", k^1))))
+	}
+	g.Nodes = append(g.Nodes, edges.Take()...)
+	if err := g.SortTopologically(); err != nil {
+		t.Fatal(err)
+	}
+	order, err := control.Lower(g, g.Nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Nodes = order
+	if err := g.SortTopologically(); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestRerollAnswersForAll: what is left of all, told from what is left of a few, is what ONNX Runtime says of
+// all: the same nodes, and the same known values read. So it is of micro-batches, of layers in both directions, and
+// of layers in micro-batches.
+func TestRerollAnswersForAll(t *testing.T) {
+	for name, m := range map[string]*onnx.Model{
+		"micro-batches": microBatches(t, 14, nil),
+		"layers":        layers(t, 14, nil),
+		"layers with one that differs": layers(t, 24, func(k int, line string) string {
+			if k == 9 {
+				return strings.Replace(line, "Softmax", "LogSoftmax", 1)
+			}
+			return line
+		}),
+	} {
+		want, before := leftOf(t, m), m.Text()
+		all := len(m.Graph.Nodes)
+		r := rewrite.Reroll(m.Graph)
+		asked := len(m.Graph.Nodes)
+		got := r.Unroll(leftOf(t, m))
+		if asked*5 > all*3 {
+			t.Errorf("%s: asked about %d of %d nodes", name, asked, all)
+		}
+		if text := m.Text(); text != before {
+			t.Errorf("%s: the graph is not what it was:\n%s\nwant\n%s", name, text, before)
+		}
+		nodes, reads := known(m, got)
+		wantNodes, wantReads := known(m, want)
+		if !slices.Equal(nodes, wantNodes) {
+			t.Errorf("%s: left %q\nwant %q", name, nodes, wantNodes)
+		}
+		if !maps.EqualFunc(reads, wantReads, slices.Equal) {
+			t.Errorf("%s: reads %q\nwant  %q", name, reads, wantReads)
+		}
+		if len(wantNodes) > all-10 {
+			t.Errorf("%s: %d of %d nodes are left: nothing to tell", name, len(wantNodes), all)
+		}
+	}
+}
+
+// known are the nodes left, and what is read to make each value. Of values that a new node reads, and of
+// constants, either side has names of its own, and which token a node waits for is all the same.
+func known(m *onnx.Model, l *rewrite.Left) (nodes []string, reads map[string][]string) {
+	computed := func(name string) bool {
+		v := m.Graph.Value(name)
+		return v != nil && v.Producer != nil && !control.Tokens(v.Producer)
+	}
+	reads = map[string][]string{}
+	for _, n := range m.Graph.Nodes {
+		if l.Nodes()[n.Name()] {
+			nodes = append(nodes, n.Name())
+		}
+		if of, ok := l.Reads()[n.Outputs[0].Name]; ok {
+			reads[n.Outputs[0].Name] = slices.DeleteFunc(slices.Sorted(maps.Keys(of)), func(s string) bool { return !computed(s) })
+		}
+	}
+	return nodes, reads
 }
 
 // TestRerollVerifies: where one micro-batch differs, or the sums are not all that is handed on, nothing is
@@ -146,8 +215,8 @@ func TestRerollVerifies(t *testing.T) {
 			return line
 		},
 		"what the end reads of all": func(k int, line string) string {
-			if strings.HasPrefix(line, "sum9") {
-				return line + "e0 = Add(g0, g1)\ne1 = Add(e0, g2)\ne2 = Add(e1, g3)\ne3 = Add(e2, g4)\ne4 = Add(e3, g5)\ne5 = Add(e4, g6)\n"
+			if strings.HasPrefix(line, "sum13") {
+				return line + "e = Max(g0, g1, g2, g3, g4, g5, g6, g7, g8, g9, g10, g11, g12)\n"
 			}
 			return line
 		},
@@ -164,11 +233,47 @@ func TestRerollVerifies(t *testing.T) {
 			return line
 		},
 	} {
-		if r := rewrite.Reroll(microBatches(t, 10, edit).Graph); r != nil {
+		if r := rewrite.Reroll(microBatches(t, 14, edit).Graph); r != nil {
 			t.Errorf("%s: micro-batches are taken for the same", name)
 		}
 	}
 	if rewrite.Reroll(microBatches(t, 3, nil).Graph) != nil {
 		t.Error("three micro-batches are rerolled, of which all differ")
+	}
+	for name, edit := range map[string]func(k int, line string) string{
+		"another operator": func(k int, line string) string {
+			if k%3 == 2 {
+				return strings.Replace(line, "Softmax", "LogSoftmax", 1)
+			}
+			return line
+		},
+		"a weight of two layers": func(k int, line string) string {
+			if k%3 == 2 {
+				return strings.Replace(line, fmt.Sprintf("Transpose(w%d)", k), fmt.Sprintf("Transpose(w%d)", k-1), 1)
+			}
+			return line
+		},
+		"a layer left out": func(k int, line string) string {
+			if k%3 == 2 {
+				return strings.Replace(line, fmt.Sprintf("Add(x%d", k), fmt.Sprintf("Add(x%d", k-1), 1)
+			}
+			return line
+		},
+		"one reader more": func(k int, line string) string {
+			if k%3 == 2 && strings.HasPrefix(line, "x") {
+				return line + fmt.Sprintf("more%d = Neg(h%d)\n", k, k)
+			}
+			return line
+		},
+		"what is read of all": func(k int, line string) string {
+			if strings.HasPrefix(line, "s0 ") {
+				return line + "e = Max(h0, h1, h2, h3, h4, h5, h6, h7, h8, h9, h10, h11, h12)\n"
+			}
+			return line
+		},
+	} {
+		if r := rewrite.Reroll(layers(t, 14, edit).Graph); r != nil {
+			t.Errorf("layers, %s: they are taken for the same", name)
+		}
 	}
 }

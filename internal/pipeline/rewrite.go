@@ -227,24 +227,19 @@ func nextValues(g *onnx.Graph, roles step.Roles) map[*onnx.Value]*onnx.Value {
 }
 
 // survivors are what ONNX Runtime's highest level leaves of the graph; same
-// reports that it changes nothing. Of many micro-batches it is asked about a few.
+// reports that it changes nothing. Of many layers and micro-batches it is asked about a few.
 func (w *rewriting) survivors(e *runtime.Engine) (left *rewrite.Left, same bool, err error) {
 	rerolled := rewrite.Reroll(w.model.Graph)
-	if rerolled != nil {
-		defer rerolled.SetAside()()
-	}
 	d, err := e.Left(w.model, ort.SessionOptions{
 		Level: 99, Threads: 1, Provider: ort.CPU, Dims: w.variant.Options.Dims, DisabledOptimizers: notPortable,
 		Purpose: "find fusions",
 	})
 	if err != nil {
+		rerolled.Restore()
 		return nil, false, err
 	}
 	left, same = rewrite.NewLeft(d.Graph), unchanged(w.model.Graph, d.Graph)
-	if rerolled != nil {
-		left = rerolled.Unroll(left)
-	}
-	return left, same, d.Close()
+	return rerolled.Unroll(left), same, d.Close()
 }
 
 // unchanged reports that two graphs have the same nodes, attributes and edges,

@@ -81,3 +81,12 @@ func Check(m *onnx.Model) error {
 
 // Is reports a node of an edge, lowered or not.
 func Is(n *onnx.Node) bool { return n != nil && n.MadeBy(Pass) }
+
+// Tokens reports a node that makes a token: a value of no elements, for a node that waits for what
+// it waits for.
+func Tokens(n *onnx.Node) bool {
+	return Is(n) && (n.Origin().Step == stepNone && n.Is("Slice") || n.Origin().Step == stepAll)
+}
+
+// Joined reports a node that makes one token of several.
+func Joined(n *onnx.Node) bool { return Is(n) && n.Origin().Step == stepAll }
