@@ -104,40 +104,49 @@ func needed(values []*Value) map[*Node]bool {
 }
 
 // SetAside takes nodes out of the graph, until restore is called, for a look at the rest: who
-// reads what they made reads what instead says for it, or one value less, and the outputs that they made are none.
-// Uses stay counted as they were; the graph must not be edited meanwhile.
+// reads what they made reads what instead says for it, or else an input of its name, and the outputs that they
+// made are none. Uses stay counted as they were; the graph must not be edited meanwhile.
 func (g *Graph) SetAside(gone map[*Node]bool, instead func(reader *Node, v *Value) *Value) (restore func()) {
-	nodes, outputs := g.Nodes, g.Outputs
+	nodes, inputs, outputs := g.Nodes, g.Inputs, g.Outputs
 	var made []*Value
-	led := map[*Node][]*Value{}
-	g.Nodes = make([]*Node, 0, len(nodes)-len(gone))
+	led, fed := map[*Node][]*Value{}, map[*Value]*Value{}
+	g.Nodes, g.Inputs = make([]*Node, 0, len(nodes)-len(gone)), slices.Clone(inputs)
 	for _, n := range nodes {
 		if gone[n] {
 			for _, v := range n.Returns() {
 				made = append(made, v)
 				delete(g.values, v.Name)
 			}
+		}
+	}
+	feed := func(v *Value) *Value {
+		if fed[v] == nil {
+			fed[v] = &Value{Name: v.Name, Type: v.Type, input: true}
+			g.Inputs = append(g.Inputs, fed[v])
+			g.values[v.Name] = fed[v]
+		}
+		return fed[v]
+	}
+	for _, n := range nodes {
+		if gone[n] {
 			continue
 		}
 		g.Nodes = append(g.Nodes, n)
-		lost := func(v *Value) bool { return v != nil && v.Producer != nil && gone[v.Producer] }
-		if !slices.ContainsFunc(n.Inputs, lost) {
-			continue
-		}
-		led[n] = n.Inputs
-		n.Inputs = make([]*Value, 0, len(n.Inputs))
-		for _, v := range led[n] {
-			if lost(v) {
-				if v = instead(n, v); v == nil {
-					continue
-				}
+		for k, v := range n.Inputs {
+			if v == nil || v.Producer == nil || !gone[v.Producer] {
+				continue
 			}
-			n.Inputs = append(n.Inputs, v)
+			if led[n] == nil {
+				led[n], n.Inputs = n.Inputs, slices.Clone(n.Inputs)
+			}
+			if n.Inputs[k] = instead(n, v); n.Inputs[k] == nil {
+				n.Inputs[k] = feed(v)
+			}
 		}
 	}
 	g.Outputs = slices.DeleteFunc(slices.Clone(outputs), func(v *Value) bool { return gone[v.Producer] })
 	return func() {
-		g.Nodes, g.Outputs = nodes, outputs
+		g.Nodes, g.Inputs, g.Outputs = nodes, inputs, outputs
 		for n, inputs := range led {
 			n.Inputs = inputs
 		}

@@ -37,10 +37,8 @@ type roll struct {
 	*shift
 	gaps []gap
 	// feeds maps what no node makes to what is read for it a period later.
-	feeds map[*onnx.Value]*onnx.Value
-	// standIns are nodes that make a token, for those of which one is taken out.
-	standIns map[int]int
-	restore  func()
+	feeds   map[*onnx.Value]*onnx.Value
+	restore func()
 }
 
 // A gap is where periods are taken out: times of them after the one that stands for them.
@@ -227,8 +225,9 @@ func (r *roll) takesOut() int {
 	return count
 }
 
-// joins reports that what stays can be joined: who reads across the gap reads from a period that
-// is taken out, something stays that is read instead, and no node then waits for itself.
+// joins reports that what stays can be joined: who reads across a gap reads from a period that
+// is taken out, something stays that is read instead, and no node then waits for itself. A node
+// outside of all periods, as one that sums up all, and one that waits for a token, reads an input instead.
 func (r *roll) joins() bool {
 	waits, readers := make([]int, len(r.nodes)), make([][]int, len(r.nodes))
 	for i, n := range r.nodes {
@@ -246,12 +245,14 @@ func (r *roll) joins() bool {
 			}
 			made := r.place[v.Producer]
 			if r.out(made) != nil {
-				if made = r.instead(i, v); made == none && r.leavesOut(n) {
-					continue
-				}
-				if made == none {
+				to := r.instead(i, v)
+				if to == none && !r.token[made] && !r.readsStanding(n, v) {
 					return false
 				}
+				if to == none {
+					continue
+				}
+				made = to
 			} else if !r.token[made] && r.joined(i, made) != made {
 				return false
 			}
@@ -293,11 +294,12 @@ func (r *roll) allRun(waits []int, readers [][]int) bool {
 	return left == 0
 }
 
-// leavesOut reports a node outside of all periods that reads any number of values alike, of which
-// some are still there: it does without those that are taken out.
-func (r *roll) leavesOut(n *onnx.Node) bool {
-	return (n.Is("Sum") || n.Is("Concat") && control.Is(n)) && r.period[r.place[n]] == none &&
-		slices.ContainsFunc(n.Inputs, func(v *onnx.Value) bool { return v != nil && (v.Producer == nil || r.out(r.place[v.Producer]) == nil) })
+// readsStanding reports that a node reads, beside a value that is taken out, what stands for it. It reads
+// an input then.
+func (r *roll) readsStanding(n *onnx.Node, v *onnx.Value) bool {
+	made := r.place[v.Producer]
+	stands := r.nodes[r.later(made, r.out(made).stands-r.period[made])].Outputs[v.Index]
+	return r.period[r.place[n]] == none && slices.Contains(n.Inputs, stands)
 }
 
 // joined is the place of the node that a reader reads from once the others are gone, in place of
@@ -310,38 +312,10 @@ func (r *roll) joined(reader, made int) int {
 	return r.later(made, r.stretched(r.squeezed(i)+j-i)-j)
 }
 
-// instead is the place of the node that makes what a reader reads instead of a value that is taken out.
+// instead is the place of the node that makes what a reader reads instead of a value that is taken out; none:
+// it reads an input.
 func (r *roll) instead(reader int, v *onnx.Value) int {
-	made := r.place[v.Producer]
-	to := r.joined(reader, made)
-	switch {
-	case to != none && r.out(to) == nil:
-		return to
-	case r.token[made]:
-		return r.standIn(made)
-	}
-	return none
-}
-
-// standIn is the place of a node that makes some other token: for each that is taken out another
-// one, or nodes that differ in it alone would be equal.
-func (r *roll) standIn(made int) int {
-	if r.standIns == nil {
-		r.standIns = map[int]int{}
-		var stay []int
-		for i, n := range r.nodes {
-			if r.out(i) == nil && r.token[i] && !control.Joined(n) {
-				stay = append(stay, i)
-			}
-		}
-		for i := range r.nodes {
-			if len(stay) > 0 && r.out(i) != nil && r.token[i] {
-				r.standIns[i] = stay[0]
-				stay = stay[1:]
-			}
-		}
-	}
-	if to, ok := r.standIns[made]; ok {
+	if to := r.joined(reader, r.place[v.Producer]); to != none && r.out(to) == nil {
 		return to
 	}
 	return none

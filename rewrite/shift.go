@@ -216,95 +216,123 @@ func (s *shift) grow(a, b int) {
 	for _, list := range []*[]int{&s.next, &s.before, &s.period} {
 		*list = slices.Repeat([]int{none}, len(s.nodes))
 	}
-	var rings [][]int // nodes to go on from, by how far their period is from the first one's
-	near := 0
-	pair := func(a, b, period int) {
-		if !s.pair(a, b, period) {
-			return
-		}
-		ring := max(s.period[a], -s.period[a])
-		for len(rings) <= ring {
-			rings = append(rings, nil)
-		}
-		rings[ring] = append(rings[ring], a)
-		near = min(near, ring)
-	}
-	pair(a, b, 0)
-	for near < len(rings) {
-		ring := rings[near]
-		if len(ring) == 0 {
-			near++
-			continue
-		}
-		rings[near] = ring[1:]
-		s.along(ring[0], pair)
+	g := &growing{shift: s}
+	g.pair(a, b, 0)
+	for g.run(); len(g.ties) > 0; g.run() {
+		t := g.ties[0]
+		g.ties = g.ties[1:]
+		g.breakTie(t)
 	}
 	s.line()
 }
 
+// A growing shift.
+type growing struct {
+	*shift
+	// rings are nodes to go on from, by how far their period is from the first one's; near
+	// is the first that may have some.
+	rings [][]int
+	near  int
+	ties  []tie
+}
+
+// A tie are nodes that look alike, of a period and of the next one.
+type tie struct {
+	a, b   []int
+	period int
+}
+
+// run goes on until no more nodes are paired.
+func (g *growing) run() {
+	for g.near < len(g.rings) {
+		ring := g.rings[g.near]
+		if len(ring) == 0 {
+			g.near++
+			continue
+		}
+		g.rings[g.near] = ring[1:]
+		g.along(ring[0])
+	}
+}
+
+// breakTie pairs the first of those that no other edge has paired with the first, and so on.
+func (g *growing) breakTie(t tie) {
+	a := slices.DeleteFunc(t.a, func(i int) bool { return g.next[i] != none })
+	b := slices.DeleteFunc(t.b, func(i int) bool { return g.before[i] != none })
+	if len(a) != len(b) {
+		return
+	}
+	for k := range a {
+		g.pair(a[k], b[k], t.period)
+	}
+}
+
 // pair notes that node b is node a a period later, if they may be, and neither is known to be another's. Where
 // neither has a period, a's is the one given.
-func (s *shift) pair(a, b, period int) bool {
-	if a == b || s.next[a] != none || s.before[b] != none || s.looks[0][a] != s.looks[0][b] && !(s.token[a] && s.token[b]) {
-		return false
+func (g *growing) pair(a, b, period int) {
+	if a == b || g.next[a] != none || g.before[b] != none || g.looks[0][a] != g.looks[0][b] && !(g.token[a] && g.token[b]) {
+		return
 	}
 	switch {
-	case s.period[a] != none:
-		period = s.period[a]
-	case s.period[b] != none:
-		period = s.period[b] - 1
+	case g.period[a] != none:
+		period = g.period[a]
+	case g.period[b] != none:
+		period = g.period[b] - 1
 	}
-	if s.period[b] != none && s.period[b] != period+1 {
-		return false
+	if g.period[b] != none && g.period[b] != period+1 {
+		return
 	}
-	s.next[a], s.before[b] = b, a
-	s.period[a], s.period[b] = period, period+1
-	return true
+	g.next[a], g.before[b] = b, a
+	g.period[a], g.period[b] = period, period+1
+	ring := max(period, -period)
+	for len(g.rings) <= ring {
+		g.rings = append(g.rings, nil)
+	}
+	g.rings[ring] = append(g.rings[ring], a)
+	g.near = min(g.near, ring)
 }
 
 // along pairs what a node and the one a period later read, and who reads them.
-func (s *shift) along(a int, pair func(a, b, period int)) {
-	b, period := s.next[a], s.period[a]
-	for k := range min(len(s.reads[a]), len(s.reads[b])) {
-		from, to := s.reads[a][k], s.reads[b][k]
+func (g *growing) along(a int) {
+	b, period := g.next[a], g.period[a]
+	for k := range min(len(g.reads[a]), len(g.reads[b])) {
+		from, to := g.reads[a][k], g.reads[b][k]
 		if from.node == none || to.node == none || from.output != to.output {
 			continue
 		}
-		if s.token[from.node] && !(control.Joined(s.nodes[from.node]) && control.Joined(s.nodes[to.node])) {
+		if g.token[from.node] && !(control.Joined(g.nodes[from.node]) && control.Joined(g.nodes[to.node])) {
 			continue
 		}
-		pair(from.node, to.node, period)
+		g.pair(from.node, to.node, period)
 	}
-	if !s.token[a] {
-		s.pairReaders(s.readers[a], s.readers[b], period, pair)
+	if !g.token[a] {
+		g.pairReaders(g.readers[a], g.readers[b], period)
 	}
 }
 
 // pairReaders pairs the readers of a node with those of another that no other reader looks like, as near
 // as tells them apart.
-func (s *shift) pairReaders(a, b []reading, period int, pair func(a, b, period int)) {
+func (g *growing) pairReaders(a, b []reading, period int) {
 	if len(a) > manyReaders || len(b) > manyReaders {
 		return
 	}
-	for edges := range s.looks {
-		alone := func(u reading, of []reading) (twin int) {
-			twin = none
+	for edges := range g.looks {
+		like := func(u reading, of []reading) (alike []int) {
 			for _, v := range of {
-				if u.output != v.output || u.input != v.input || s.looks[edges][u.node] != s.looks[edges][v.node] {
-					continue
+				if u.output == v.output && u.input == v.input && g.looks[edges][u.node] == g.looks[edges][v.node] {
+					alike = append(alike, v.node)
 				}
-				if twin != none {
-					return none
-				}
-				twin = v.node
 			}
-			return twin
+			return alike
 		}
 		var left []reading
 		for _, u := range a {
-			if twin := alone(u, b); twin != none && alone(u, a) != none {
-				pair(u.node, twin, period)
-			} else {
+			switch mine, theirs := like(u, a), like(u, b); {
+			case len(mine) == 1 && len(theirs) == 1:
+				g.pair(u.node, theirs[0], period)
+			case len(mine) == len(theirs) && edges == lookEdges && mine[0] == u.node:
+				g.ties = append(g.ties, tie{mine, theirs, period})
+			default:
 				left = append(left, u)
 			}
 		}
