@@ -47,6 +47,9 @@ func TestOutside(t *testing.T) {
 		"below":    {"  in l int64[3]\n  init x float32[2,2] = [1,2,3,4]\n  y = Gather(x, l)\n", []int64{0, 1, -3}, `step 1: input "l": -3 lies outside of what it indexes: feed 0 to 1`},
 		"a label":  {labels, []int64{-100, 7, 1}, `step 1: input "l": 7 lies outside of what it indexes: feed 0 to 4, or -100 for what is left out`},
 		"in range": {labels, []int64{-100, 4, -5}, ""},
+		"a column": {"  in l int64[3]\n  init x float32[2,2] = [1,2,3,4]\n  init w float32[5,2] = zeros\n  init last int64[1] = [2]\n  init first int64[2] = [0,1]\n" +
+			"  k = Gather(l, last)\n  m = Gather(l, first)\n  u = Gather(w, m)\n  v = Gather(x, k) \"of the last\"\n  y = Add(u, v)\n",
+			[]int64{4, 3, 2}, `step 1: input "l": 2 lies outside of what a part of it indexes in of the last: feed 0 to 1 there`},
 	} {
 		s := openIndexing(t, c.body, c.feed)
 		got := ""

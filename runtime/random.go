@@ -60,16 +60,31 @@ func randomTensor(v *onnx.Value, d onnx.DType, data []byte, seed uint64, limit i
 	}
 }
 
-// feedsKey is the metadata that says what integers are fed; see FeedLimit.
+// feedsKey is the metadata that says what integers are fed; see FeedLimit and IndexedBy.
 const feedsKey = "remat.feeds"
 
-// FeedLimit is what integers of a feed lie below: as the file's metadata says
+// A described feed has integers below Below that index no element that is not there, and
+// none at all from Each on; 0: not known.
+type described struct {
+	Below int64 `json:"below"`
+	Each  int64 `json:"each,omitempty"`
+}
+
+// feedsOf are the feeds that the file's metadata describes, by input.
+func feedsOf(m *onnx.Model) map[string]described {
+	var feeds map[string]described
+	if _, err := m.JSON(feedsKey, &feeds); err != nil {
+		return nil
+	}
+	return feeds
+}
+
+// FeedLimit is what integers of a feed may lie below anywhere: as the file's metadata says
 // ({"NAME": {"below": N}}), else as the graph shows, else 0. A rewritten graph
 // may hide the extents that tell.
 func FeedLimit(m *onnx.Model, v *onnx.Value) int64 {
-	var feeds map[string]struct{ Below int64 }
-	if _, err := m.JSON(feedsKey, &feeds); err == nil && feeds[v.Name].Below > 0 {
-		return feeds[v.Name].Below
+	if below := feedsOf(m)[v.Name].Below; below > 0 {
+		return below
 	}
 	return indexLimit(v)
 }
@@ -86,6 +101,9 @@ func DescribeFeeds(m *onnx.Model) error {
 	for _, v := range m.Graph.Inputs {
 		if limit := indexLimit(v); v.Type.DType.IsInt() && feeds[v.Name] == nil && limit > 0 {
 			feeds[v.Name] = map[string]any{"below": limit}
+			if each := eachLimit(v); each > 0 {
+				feeds[v.Name]["each"] = each
+			}
 			added = true
 		}
 	}
@@ -122,6 +140,12 @@ var bounds = map[string]bound{
 
 // indexLimit is the least extent that values of v index, 0 where none is found.
 func indexLimit(v *onnx.Value) int64 {
+	return leastLimit(v, func(_ *onnx.Value, u onnx.Use) bool { return HandsOn(u) })
+}
+
+// leastLimit is the least extent that v indexes, or what handsOn says uses of it hand on; 0
+// where none is found.
+func leastLimit(v *onnx.Value, handsOn func(v *onnx.Value, u onnx.Use) bool) int64 {
 	limit := int64(0)
 	eachUse(v, func(v *onnx.Value, u onnx.Use) bool {
 		if step.DependencyOf(v, u) != step.Data {
@@ -130,7 +154,7 @@ func indexLimit(v *onnx.Value) int64 {
 		if n := useLimit(u); n > 0 && (limit == 0 || n < limit) {
 			limit = n
 		}
-		return HandsOn(u)
+		return handsOn(v, u)
 	})
 	return limit
 }

@@ -85,7 +85,7 @@ type input struct {
 	// limit is what integers that nobody fed lie below, 0 where the graph does not say.
 	limit int64
 	// indexes is what integers that were fed index as they are.
-	indexes indexed
+	indexes Indexed
 	// next is the output that becomes the input's value, "" if none; inPlace
 	// says that it is written over it.
 	next    string
@@ -316,7 +316,7 @@ func (s *Session) plan(values *feeds) error {
 		case s.options.Own[v.Name].Data != nil:
 			in.from = fromOwn
 		case values.has(v.Name):
-			in.from, in.indexes = fromFeed, indexedBy(s.Model, v)
+			in.from, in.indexes = fromFeed, IndexedBy(s.Model, v)
 		case v.Init != nil:
 			continue // its initializer is the default
 		case values.located[v.Name].File != "":

@@ -103,7 +103,7 @@ func (s *Session) step(ctx context.Context) (*Step, error) {
 	if err := s.run(ctx); err != nil {
 		if st := counter.State(); st.Refused > 0 {
 			err = s.outOfMemory(err, st, left)
-		} else if cause := s.outside(); cause != nil && ctx.Err() == nil {
+		} else if cause := s.outside(err); cause != nil && ctx.Err() == nil {
 			err = cause
 		}
 		return nil, fmt.Errorf("step %d: %w", s.steps, err)

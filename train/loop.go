@@ -83,6 +83,7 @@ type training struct {
 	measured time.Time
 	lost     int              // steps in a row that overflowed at the least loss scale
 	none     bool             // all labels of a micro-batch of this step are ignored
+	unread   string           // an input that holds a NaN in a micro-batch of this step
 	before   runtime.Progress // where the session stood when this step began
 	next     <-chan prepared
 	stop     bool // the ranks agreed to stop
@@ -188,7 +189,7 @@ func (t *training) step(ctx context.Context) (Record, error) {
 	rec := Record{Step: t.at.Step + 1, GradientNorm: math.NaN()}
 	rec.LR = t.Schedule.Rate(rec.Step)
 	t.Session.SetRate(rec.LR)
-	t.none, t.before = false, t.Session.Progress()
+	t.none, t.unread, t.before = false, "", t.Session.Progress()
 	run := t.accumulate
 	switch {
 	case t.Ranks.pipelined():
@@ -246,6 +247,9 @@ func (t *training) accumulate(rec *Record) error {
 		}
 		sum += loss
 		t.read(out, rec)
+		if math.IsNaN(loss) && t.unread == "" {
+			t.unread = holdsNaN(batch.values)
+		}
 		if (math.IsNaN(loss) || math.IsInf(loss, 0)) && !t.Ranks.together() { // who find it together
 			rec.Loss = loss
 			return t.notFinite(*rec)

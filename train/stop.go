@@ -6,7 +6,11 @@ package train
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+
+	"github.com/onnx-remat/remat/runtime"
 )
 
 // A NotFiniteError says that training cannot go on from a step.
@@ -61,10 +65,11 @@ func (h *trend) climbed() (from, to float64, ok bool) {
 
 // notFinite is the error of a loss that is no number. The parameters that it was
 // computed with are those of the step before: a state of them is no good one, unless
-// the loss is the mean of no label at all.
+// the loss is the mean of no label at all, or the batch holds the NaN.
 func (t *training) notFinite(rec Record) error {
 	unlabelled := t.none && math.IsNaN(rec.Loss)
-	if t.Folder != nil && !unlabelled {
+	unread := math.IsNaN(rec.Loss) && t.unread != ""
+	if t.Folder != nil && !unlabelled && !unread {
 		path, step, err := t.Folder.Reject(t.at.Step)
 		if err != nil {
 			return err
@@ -72,7 +77,11 @@ func (t *training) notFinite(rec Record) error {
 		t.result.State, t.result.StateStep = path, step
 	}
 	e := t.stopped(rec.Step, "the loss is "+number(rec.Loss), rec.LR)
-	if unlabelled {
+	switch {
+	case unread:
+		e.Cause = fmt.Sprintf("input %q of its batch holds a NaN", t.unread)
+		e.Try = "mend those samples, or leave them out"
+	case unlabelled:
 		e.Cause = "all labels of a micro-batch are ignored, so its loss is a mean over nothing"
 		e.Try = "leave samples without labels out, or have more in a batch (--batch)"
 	}
@@ -134,6 +143,18 @@ func (t *training) overflows(rec Record) error {
 	e := t.stopped(rec.Step, fmt.Sprintf("the gradients overflow at a loss scale of %.3g, for %d steps", s.Scale, t.lost), rec.LR)
 	e.Cause = "no scale is small enough for their size in float16"
 	return e
+}
+
+// holdsNaN is an input that holds a NaN in a batch, the first by name; "" if none does.
+func holdsNaN(batch map[string]runtime.Tensor) string {
+	for _, name := range slices.Sorted(maps.Keys(batch)) {
+		if v := batch[name]; v.Type.IsFloat() {
+			if numbers, err := v.Float64s(); err == nil && slices.ContainsFunc(numbers, math.IsNaN) {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // number writes what is no number in words.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,6 +64,8 @@ var wrongUses = []struct {
 	{"train free.onnx --data x.npz --batch 4 --steps 2 -o new", 2, "an axis of steps, each of which is a batch: leave --batch out"},
 	{"train mixed.onnx --data mixed.npz --batch 4 --steps 2 -o new", 2, "the model's batch is 2, fixed in the file"},
 	{"train x.onnx --data one.npz --batch 4 --steps 2 -o new", 2, "1 sample, fewer than the 2 of a batch"},
+	{"train x.onnx --data nan.npz --params * --steps 2 -o new", 1, "step 2: the loss is NaN; input \"x\" of its batch holds a NaN: mend those samples, or leave them out; no good state was saved"},
+	{"train columns.onnx --data columns.npz --params * --steps 2 -o new", 2, "step 2: input \"x\": 4 lies outside of what a part of it indexes in second: feed 0 to 2 there"},
 
 	// models
 	{"train none.onnx --data d.npz --steps 2 -o new", 2, "none.onnx"},
@@ -196,6 +199,8 @@ func prepareWrong(t *testing.T) {
 	}
 	archive("ids.npz", d)
 	archive("x.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, 3, 4}, 2, 2)})
+	archive("nan.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, 3, float32(math.NaN())}, 4)})
+	archive("columns.npz", map[string]remat.Tensor{"x": remat.FromInt64s([]int64{0, 1, 1, 4, 4, 2}, 3, 2)})
 	archive("one.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1}, 1)})
 	archive("mixed.npz", map[string]remat.Tensor{"x": remat.FromFloat32s([]float32{1, 2, 3, 4}, 4), "s": remat.FromFloat32s([]float32{1}, 1)})
 	write := func(path, text string) {
@@ -219,6 +224,8 @@ func prepareWrong(t *testing.T) {
 	parsed("x.onnx", head+"init V float32[2] = [1,2]\np = Mul(x, V)\nloss = ReduceSum(p) {keepdims=0}\nout loss float32[]\n}\n")
 	parsed("free.onnx", "model ir=9 opset=20\ngraph g {\nin x float32[n]\ninit V float32[1] = [1]\np = Mul(x, V)\nloss = ReduceMean(p) {keepdims=0}\nout loss float32[]\n}\n")
 	parsed("mixed.onnx", head+"in s float32[1]\ninit V float32[2] = [1,2]\np = Mul(x, V)\nq = Mul(p, s)\nloss = ReduceMean(q) {keepdims=0}\nout loss float32[]\n}\n")
+	parsed("columns.onnx", "model ir=9 opset=20\ngraph g {\nin x int64[1,2]\ninit V float32[5,1] = [1,2,3,4,5]\ninit W float32[3,1] = [1,2,3]\ninit first int64[] = 0\ninit last int64[] = 1\n"+
+		"i = Gather(x, first) {axis=1}\nk = Gather(x, last) {axis=1}\np = Gather(V, i)\nq = Gather(W, k) \"second\"\ns = Mul(p, q)\nloss = ReduceMean(s) {keepdims=0}\nout loss float32[]\n}\n")
 	parsed("noloss.onnx", head+"p = Mul(x, x)\nout p float32[2]\n}\n")
 	parsed("fixed.onnx", head+"in W float32[2]\np = Mul(x, W)\nloss = ReduceSum(p) {keepdims=0}\nW.new = Sub(W, x)\nout loss float32[]\nout W.new float32[2]\n}\n")
 	do(t, "train m.onnx --data d.npz --steps 4 --seed 5 --quiet -o run")

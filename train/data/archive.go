@@ -35,7 +35,6 @@ type binding struct {
 	kind  onnx.DType // that the input gets: the array's, or one that it is rounded to
 	shape []int64
 	form  int
-	limit int64 // of its integers; 0: none is known
 }
 
 func (s *Source) feedArrays(t *target) (*Data, error) {
@@ -208,9 +207,6 @@ func (t *target) shapeArrays(d *dataset, b *boundArrays) error {
 		if x.shape, err = t.shape(x.v); err != nil {
 			return err
 		}
-		if x.v.Type.DType.IsInt() {
-			x.limit = runtime.FeedLimit(t.m, x.v)
-		}
 	}
 	if b.bySteps {
 		if t.batch > 1 {
@@ -304,7 +300,7 @@ func (t *target) arrayBatches(s *Source, set *dataset, b *boundArrays, d *Data, 
 			}
 		} else {
 			inputs[p.name] = "array"
-			p.put = x.reader(set.name, first, bounds{x.limit, x.v.Name == d.Mapping.Labels, d.Mapping})
+			p.put = x.reader(set.name, first, bounds{runtime.IndexedBy(t.m, t.m.Graph.Value(p.name)), x.v.Name == d.Mapping.Labels, d.Mapping})
 		}
 		if x.v.Name == d.Mapping.Labels {
 			out.labels = labels{input: p.name, kind: p.kind, counted: t.counted, ignored: d.Mapping.Ignored, ignores: d.Mapping.Ignores && !t.even}
@@ -324,22 +320,24 @@ func (t *target) arrayBatches(s *Source, set *dataset, b *boundArrays, d *Data, 
 	return t.batches(out, what)
 }
 
-// A bounds says which integers an input may have: those below limit, and of labels
-// what the loss ignores.
+// A bounds says which integers an input may have: those that index something, those that the
+// graph replaces first, and of labels what the loss ignores.
 type bounds struct {
-	limit  int64 // 0: any
+	by     runtime.Indexed
 	labels bool
 	m      Mapping
 }
 
 func (b bounds) hold(n int64) bool {
 	switch {
-	case b.limit == 0:
+	case b.by.Extent == 0 || n >= 0 && n < b.by.Extent || slices.Contains(b.by.Replaced, n):
 		return true
-	case n < 0 && b.labels:
-		return !b.m.Ignores || n == b.m.Ignored
+	case !b.labels:
+		return false
+	case n < 0 && !b.m.Ignores:
+		return true
 	}
-	return n >= 0 && n < b.limit || b.labels && b.m.Ignores && n == b.m.Ignored
+	return b.m.Ignores && n == b.m.Ignored
 }
 
 // read fills dst from a byte of the array on, with numbers of the input's type.
@@ -365,12 +363,12 @@ func (x *binding) reader(file string, first int64, allowed bounds) func([]byte, 
 		if err := x.read(dst, (first+sample)*row); err != nil {
 			return fmt.Errorf("%s: key %q: %w", file, x.v.Name, err)
 		}
-		if x.limit == 0 {
+		if allowed.by.Extent == 0 {
 			return nil
 		}
 		for i := int64(0); i < row; i += size {
 			if n := element(dst[i:], x.a.kind); !allowed.hold(n) {
-				return fmt.Errorf("%s: key %q: %d at row %d, want 0 to %d", file, x.v.Name, n, first+sample, x.limit-1)
+				return fmt.Errorf("%s: key %q: %d at row %d, want 0 to %d", file, x.v.Name, n, first+sample, allowed.by.Extent-1)
 			}
 		}
 		return nil

@@ -535,3 +535,27 @@ graph g {
 		t.Errorf("%d labels count, want 3: %v", n, err)
 	}
 }
+
+// TestArchiveColumns: an integer input whose columns index tables of their own may hold in each
+// what that one takes, two inputs of labels leave out what the loss of each ignores, and what is
+// clipped first may be anything.
+func TestArchiveColumns(t *testing.T) {
+	for name, body := range map[string]string{
+		"columns": "  i = Gather(y, first) {axis=1}\n  k = Gather(y, last) {axis=1}\n  p = Gather(v, i)\n  q = Gather(w, k)\n  s = Mul(p, q)\n  loss = ReduceMean(s) {keepdims=0}\n",
+		"clipped": "  i = Clip(y, first, last)\n  q = Gather(v, i)\n  loss = ReduceMean(q) {keepdims=0}\n",
+		"ignored": "  i = Gather(y, first) {axis=1}\n  k = Gather(z, last) {axis=1}\n  a = SoftmaxCrossEntropyLoss(x, y) {ignore_index=4}\n  b = SoftmaxCrossEntropyLoss(x, z) {ignore_index=9}\n  loss = Add(a, b)\n",
+	} {
+		m := parse(t, "model ir=10 opset=18\ngraph g {\n  in x float32[batch,3,2]\n  in y int64[batch,2]\n  in z int64[batch,2]\n  init v float32[5,1] = [1,2,3,4,5]\n  init w float32[3,1] = [1,2,3]\n"+
+			"  init first int64[] = 0\n  init last int64[] = 1\n"+body+"  out loss float32[]\n}\n")
+		path := archive(t, map[string]runtime.Tensor{
+			"x": floats(0, 12, 2, 3, 2), "y": runtime.FromInt64s([]int64{4, 0, 2, 1}, 2, 2), "z": runtime.FromInt64s([]int64{9, 0, 2, 9}, 2, 2),
+		})
+		d, err := open(t, m, Options{NPZ: path}, Sizes{Batch: 2})
+		if err == nil {
+			_, err = d.Train.At(0)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
