@@ -20,8 +20,9 @@ type Folder struct {
 	Dir  string
 	Keep int // how many states stay, at least 1
 	lock *os.File
-	made bool  // by OpenFolder
-	last int64 // step of state.safetensors, where it is known to be whole; else -1
+	made bool     // by OpenFolder
+	had  []string // names in it before
+	last int64    // step of state.safetensors, where it is known to be whole; else -1
 }
 
 // A BusyError says that another process has the folder.
@@ -53,7 +54,7 @@ func OpenFolder(dir string, keep int) (*Folder, error) {
 		f.Close()
 		return nil, fmt.Errorf("folder %s: %w", dir, err)
 	}
-	o := &Folder{Dir: dir, Keep: max(keep, 1), lock: f, made: made, last: -1}
+	o := &Folder{Dir: dir, Keep: max(keep, 1), lock: f, made: made, had: namesIn(dir), last: -1}
 	for _, dir := range []string{dir, filepath.Join(dir, "weights")} {
 		for _, name := range namesIn(dir) {
 			if halfWritten.MatchString(name) {
@@ -75,6 +76,16 @@ func (o *Folder) Close() error {
 		os.Remove(o.Dir) // if it is empty
 	}
 	return o.lock.Close()
+}
+
+// Undo takes away what a run that never began has put there under these names, folders with
+// all that they hold; what was there before stays.
+func (o *Folder) Undo(names ...string) {
+	for _, name := range names {
+		if !slices.Contains(o.had, name) {
+			os.RemoveAll(filepath.Join(o.Dir, name))
+		}
+	}
 }
 
 // older lists the steps of the states before the last one, rising.

@@ -291,6 +291,9 @@ func (t *trainRun) begin() (*begun, error) {
 	if err == nil {
 		err = t.agree(t.openAll(b, source, folder, state))
 	}
+	if err != nil && folder != nil && t.first() && !t.resume {
+		folder.Undo(madeFiles()...)
+	}
 	return b, err
 }
 

@@ -26,6 +26,15 @@ import (
 // trainFile is the graph that runs, in the folder of a training.
 const trainFile = "train.onnx"
 
+// madeFiles are what a run has in its folder before its first step; tokens of a text stay for
+// the next try.
+func madeFiles() (names []string) {
+	for _, graph := range []string{trainFile, pipeline.UpdateFile} {
+		names = append(names, graph, strings.TrimSuffix(graph, ".onnx")+".safetensors")
+	}
+	return append(names, pipeline.WeightsFolder)
+}
+
 func memoryLimitFlag() cli.Flag {
 	return &cli.StringFlag{Name: "memory-limit", Usage: "refuse what goes beyond `SIZE`: of parameters, state, feeds, session and step together, on the CPU"}
 }

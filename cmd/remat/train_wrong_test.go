@@ -249,3 +249,44 @@ func prepareWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestTrainingUndone: what fails before its first step takes the graph and the weights that it
+// wrote away again, and leaves what was there before.
+func TestTrainingUndone(t *testing.T) {
+	t.Chdir(t.TempDir())
+	do(t, "model gpt2-tiny --layers 1 --hidden 16 --heads 2 --vocab 97 --seq 16 --batch 4 -o m.onnx --quiet")
+	writeBatches(t, "d.npz", 10, 4, 16, 97)
+	if err := os.Mkdir("old", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("old/notes.txt", []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"train m.onnx --data d.npz --steps 2 --loss-scale 8 -o new":            "no input loss_scale",
+		"train m.onnx --data d.npz --steps 2 --loss-scale 8 -o old":            "no input loss_scale",
+		"train m.onnx --data d.npz --steps 2 --loss-scale 8 --ranks 2 -o new":  "no input loss_scale",
+		"train m.onnx --data d.npz --steps 2 --memory-limit 40KiB -o new":      "before a step",
+		"train m.onnx --data d.npz --steps 2 --loss-scale 8 --resume -o begun": "no input loss_scale",
+	} {
+		if strings.Contains(line, "begun") {
+			do(t, "train m.onnx --data d.npz --steps 1 --quiet -o begun")
+		}
+		var stdout, stderr bytes.Buffer
+		if code := run(context.Background(), append(strings.Fields(line), "--quiet"), &stdout, &stderr); code == exitDone || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: exit code %d, want %q:\n%s", line, code, want, &stderr)
+		}
+		if strings.Contains(line, "begun") {
+			if _, err := os.Stat("begun/train.onnx"); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+	}
+	if _, err := os.Stat("new"); !os.IsNotExist(err) {
+		left, _ := filepath.Glob("new/*")
+		t.Errorf("new holds %v", left)
+	}
+	if left, err := filepath.Glob("old/*"); err != nil || len(left) != 1 {
+		t.Errorf("old holds %v, want notes.txt alone", left)
+	}
+}

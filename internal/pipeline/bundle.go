@@ -24,7 +24,7 @@ import (
 )
 
 // madeFile holds the values that are made from seeds.
-const madeFile = weightsFolder + "/made.safetensors"
+const madeFile = WeightsFolder + "/made.safetensors"
 
 // Bundle writes a planned file of a source for a target, as a new folder, with graphs of
 // updates by an optimizer unless that is None, which are predicted with the engine.
@@ -90,7 +90,7 @@ func makeValues(m *onnx.Model, dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(dir, weightsFolder), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, WeightsFolder), 0o755); err != nil {
 		return err
 	}
 	err = layout.Write(filepath.Join(dir, madeFile), func(t safetensors.Info, w io.Writer) error {

@@ -21,8 +21,8 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 )
 
-// weightsFolder is where copies go.
-const weightsFolder = "weights"
+// WeightsFolder is where copies go.
+const WeightsFolder = "weights"
 
 // places says where the data files of a source lie for a file written elsewhere.
 type places struct {
@@ -61,8 +61,8 @@ func (p *places) at(location string) (string, error) {
 	for n := 2; p.taken[name]; n++ {
 		name = fmt.Sprintf("%d-%s", n, filepath.Base(clean))
 	}
-	to := weightsFolder + "/" + name
-	if err := p.copy(clean, filepath.Join(p.out, weightsFolder, name)); err != nil {
+	to := WeightsFolder + "/" + name
+	if err := p.copy(clean, filepath.Join(p.out, WeightsFolder, name)); err != nil {
 		return "", err
 	}
 	p.taken[name], p.copies[clean] = true, to

@@ -13,7 +13,7 @@ import (
 // them, and stay away where that is not written.
 func TestCopiesAreWhole(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
-	path, copied := filepath.Join(from, "m.onnx"), filepath.Join(to, weightsFolder, "w.bin")
+	path, copied := filepath.Join(from, "m.onnx"), filepath.Join(to, WeightsFolder, "w.bin")
 	if err := errors.Join(onnx.NewModel("m", 17).Save(path), os.WriteFile(filepath.Join(from, "w.bin"), []byte("new"), 0o644)); err != nil {
 		t.Fatal(err)
 	}

@@ -258,7 +258,7 @@ func Split(e *runtime.Engine, s *Source, dir string, o SplitOptions) (doc *Stage
 		return files.Write(about, append(text, '\n'))
 	})
 	if err != nil {
-		os.Remove(filepath.Join(dir, weightsFolder)) // if it is empty
+		os.Remove(filepath.Join(dir, WeightsFolder)) // if it is empty
 		return nil, nil, err
 	}
 	return doc, removed, nil
