@@ -25,7 +25,7 @@ var mayImport = map[string][]string{
 	"planner/analysis":                  {"onnx", "ortmodel", "planner", "internal/step"},
 	"rewrite":                           {"onnx", "ortmodel", "planner", "rewrite", "models/safetensors", "models/weights", "internal/step"},
 	"rewrite/stage":                     {"onnx", "ortmodel", "planner", "internal/ranks"},
-	"runtime":                           {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step"},
+	"runtime":                           {"onnx", "ortmodel", "runtime", "models/safetensors", "models/weights", "internal/step", "internal/units"},
 	"runtime/ort":                       {"runtime/ortversion"},
 	"runtime/mpi":                       {},
 	"runtime/install":                   {"runtime/ortversion"},

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/onnx-remat/remat/internal/units"
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
@@ -40,15 +41,16 @@ type MemoryError struct {
 }
 
 func (e *MemoryError) Error() string {
-	mib := func(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 	switch {
 	case e.Limit > 0 && e.Asked == 0:
-		return fmt.Sprintf("out of memory: parameters, state, feeds and session take %s before a step, the limit is %s", mib(e.Beside), mib(e.Limit))
+		sizes := units.Distinct(e.Beside, e.Limit)
+		return fmt.Sprintf("out of memory: parameters, state, feeds and session take %s before a step, the limit is %s", sizes[0], sizes[1])
 	case e.Limit > 0:
 		return fmt.Sprintf("out of memory: %s asks for %s where the step has %s live, beside %s of parameters, state, feeds and session: more than the limit of %s",
-			e.What, mib(e.Asked), mib(e.Need-e.Asked), mib(e.Beside), mib(e.Limit))
+			e.What, units.Bytes(e.Asked), units.Bytes(e.Need-e.Asked), units.Bytes(e.Beside), units.Bytes(e.Limit))
 	}
-	return fmt.Sprintf("out of memory: %s needs %s, %s are left", e.What, mib(e.Need), mib(e.Available))
+	sizes := units.Distinct(e.Need, e.Available)
+	return fmt.Sprintf("out of memory: %s needs %s, %s are left", e.What, sizes[0], sizes[1])
 }
 
 // Available is how many bytes more this process may take, where pending bytes of

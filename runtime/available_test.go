@@ -149,3 +149,17 @@ func TestSharedValues(t *testing.T) {
 		t.Errorf("%d shared values are left", n)
 	}
 }
+
+// TestMemoryErrorSizes: sizes of less than a mebibyte are said, and two that differ read so.
+func TestMemoryErrorSizes(t *testing.T) {
+	for want, err := range map[string]*MemoryError{
+		"out of memory: parameters, state, feeds and session take 14.5 KiB before a step, the limit is 10.0 KiB": {Limit: 10 << 10, Beside: 14848},
+		"out of memory: node n asks for 100 B where the step has 924 B live, beside 2.0 KiB of parameters, state, feeds and session: more than the limit of 2.5 KiB": {
+			What: "node n", Limit: 2560, Need: 1024, Asked: 100, Beside: 2048},
+		"out of memory: a tensor needs 1048577 B, 1048576 B are left": {What: "a tensor", Need: 1<<20 + 1, Available: 1 << 20},
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}

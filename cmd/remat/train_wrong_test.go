@@ -75,7 +75,7 @@ var wrongUses = []struct {
 	{"train t.onnx --data d.npz --steps 2 --accumulate 2 -o new", 2, "--accumulate"},
 	{"train fixed.onnx --data x.npz --steps 2 --lr 1e-2 -o new", 2, "--lr: the graph has no input lr"},
 	{"train m.onnx --data d.npz --steps 2 --memory 50KiB -o new", 1, "50.0 KiB"},
-	{"train m.onnx --data d.npz --steps 2 --memory-limit 100KiB -o new", 1, "limit"},
+	{"train m.onnx --data d.npz --steps 2 --memory-limit 100KiB -o new", 1, "more than the limit of 100.0 KiB"},
 	{"train m.onnx --data d.npz --steps 3 --lr 1e30 -o new", 1, "step 2: the loss is NaN"},
 
 	// folders and states
