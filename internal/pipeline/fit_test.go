@@ -375,3 +375,38 @@ func TestFitLeavesTheOriginal(t *testing.T) {
 		t.Error("no norm of the gradients")
 	}
 }
+
+// TestFitMergedGradients: parameters whose equal gradients are merged, as those of two layers whose
+// sum is taken, count each, and their gradient once.
+func TestFitMergedGradients(t *testing.T) {
+	e := engine(t)
+	for _, half := range []bool{false, true} {
+		m, err := onnx.Parse("model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2,2] = [1,2,3,4]\n  init v float32[2,2] = [4,3,2,1]\n  init a float32[2] = [1,2]\n  init b float32[2] = [3,4]\n" +
+			"  p = MatMul(x, u)\n  h = Add(p, a)\n  q = MatMul(x, v)\n  k = Add(q, b)\n  l = Add(h, k)\n  y = Tanh(l)\n  loss = ReduceMean(y) {keepdims=0}\n  out loss float32[]\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(t.TempDir(), "m.onnx")
+		if err := m.Save(path); err != nil {
+			t.Fatal(err)
+		}
+		source, err := Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := fitOptions(filepath.Join(t.TempDir(), "train.onnx"), optim.AdamW, nil)
+		o.Derive.Grad.Params = []string{"u", "v", "a", "b"}
+		want := "2 of 4 parameters updated in backward, as soon as their gradient is complete; updating it earlier would raise the peak; 16 B of gradients wait"
+		if half {
+			o.Pipeline.Precision = &precision.Options{To: onnx.Float16}
+			want = "of 4 parameters updated in backward, as soon as their gradient is complete; all gradients have to be known to be finite first"
+		}
+		f, err := Fit(context.Background(), e, source, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(f.Decisions[0].Did, want) {
+			t.Errorf("half %t: %s, want %s", half, f.Decisions[0].Did, want)
+		}
+	}
+}

@@ -104,7 +104,7 @@ func (f *File) summedBytes() (total int64) {
 // gradientBytes is the size of a set of gradients, by their parameters: their own types
 // may be hidden from ONNX Runtime.
 func gradientBytes(list []waited) (total int64) {
-	for _, w := range list {
+	for _, w := range once(list) {
 		total += w.param.Type.KnownBytes()
 	}
 	return total

@@ -20,6 +20,7 @@ import (
 	"github.com/onnx-remat/remat/onnx"
 	"github.com/onnx-remat/remat/onnx/traits"
 	"github.com/onnx-remat/remat/rewrite"
+	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
 )
 
@@ -34,7 +35,8 @@ type waited struct {
 }
 
 // gradients lists the gradients, by name, of the parameters that the file
-// updates, and the one that is made last.
+// updates, and the one that is made last. Parameters whose equal gradients were merged have
+// one together.
 func (r *File) gradients() (list []waited, last waited) {
 	at := map[string]int{}
 	for i, n := range r.Prediction.Nodes {
@@ -42,11 +44,15 @@ func (r *File) gradients() (list []waited, last waited) {
 	}
 	last.made = -1
 	g := r.Model.Graph
+	merged := optim.Gradients(g, r.Roles().New)
 	for _, in := range g.Inputs {
 		if r.Roles().New[in.Name] == "" {
 			continue
 		}
 		grad := step.GradientOf(g, in)
+		if grad == nil {
+			grad = merged[in]
+		}
 		if grad == nil || grad.Producer == nil {
 			continue // state, or a gradient without a name
 		}
@@ -61,6 +67,18 @@ func (r *File) gradients() (list []waited, last waited) {
 		list = append(list, w)
 	}
 	return list, last
+}
+
+// once leaves one parameter of those that have a gradient together.
+func once(list []waited) (out []waited) {
+	seen := map[*onnx.Value]bool{}
+	for _, w := range list {
+		if !seen[w.grad] {
+			seen[w.grad] = true
+			out = append(out, w)
+		}
+	}
+	return out
 }
 
 // UpdatesInBackward reports which of the parameters that the file updates are
@@ -97,7 +115,7 @@ func (r *File) UpdatesInBackward() rewrite.Report {
 // whyLate says why gradients wait for the last one, and how large they are as they wait.
 func (r *File) whyLate(late []waited, last *onnx.Value) string {
 	var bytes int64
-	for _, w := range late {
+	for _, w := range once(late) {
 		bytes += r.waitingBytes(w.param)
 	}
 	waiting := units.Bytes(bytes) + " of gradients wait"

@@ -258,7 +258,7 @@ func begunWith(v *onnx.Value, named, seen map[*onnx.Value]bool) *onnx.Value {
 	switch n := v.Producer; {
 	case control.Is(n):
 		read = read[:1]
-	case !updates(n):
+	case !updates(n) && !n.Is("Cast"): // a gradient may wait in a half type
 		return nil
 	}
 	for _, in := range read {
