@@ -193,13 +193,29 @@ func (f *fitting) fitted(a *attempt) (*Fitted, error) {
 	}, nil
 }
 
-// warnings are what the model leaves open about what is trained, and why an update by several
-// runs is not what one by a batch of all their samples would be.
-func (f *fitting) warnings(a *attempt) ([]string, error) {
-	if a.derived == nil {
-		return nil, nil
+// leftWhole says why parts that were asked for divide nothing.
+func (f *fitting) leftWhole(v *Variant) (list []string) {
+	for _, part := range []struct {
+		pass, flag string
+		asked      Division
+	}{{"chunk", "--chunk-loss", f.o.Pipeline.Chunk}, {"tile", "--tile", f.o.Pipeline.Tile}, {"rows", "--update-rows", f.o.Pipeline.Rows}} {
+		for _, r := range v.Reports {
+			if r.Pass == part.pass && r.Applied == 0 && part.asked.Mode != Whole {
+				list = append(list, fmt.Sprintf("%s divides nothing: %s", part.flag, Note(r).Reason))
+			}
+		}
 	}
-	list, runs := slices.Clone(a.derived.Warnings), max(a.runs, 1)
+	return list
+}
+
+// warnings are what the model leaves open about what is trained, why an update by several
+// runs is not what one by a batch of all their samples would be, and what was asked for in vain.
+func (f *fitting) warnings(a *attempt) ([]string, error) {
+	whole := f.leftWhole(a.file.Variant)
+	if a.derived == nil {
+		return whole, nil
+	}
+	list, runs := append(slices.Clone(a.derived.Warnings), whole...), max(a.runs, 1)
 	if f.o.Ranks.sums() {
 		runs *= int64(f.o.Ranks.Size)
 	}

@@ -410,3 +410,31 @@ func TestFitMergedGradients(t *testing.T) {
 		}
 	}
 }
+
+// TestFitLeftWhole: parts that were asked for and divide nothing are said to, and why.
+func TestFitLeftWhole(t *testing.T) {
+	e := engine(t)
+	m, err := onnx.Parse("model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2] = [1,2]\n  p = Mul(x, u)\n  y = Tanh(p)\n  loss = ReduceMean(y) {keepdims=0}\n  out loss float32[]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	source, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := fitOptions(filepath.Join(t.TempDir(), "train.onnx"), optim.SGD, nil)
+	o.Derive.Grad.Params = []string{"u"}
+	o.Pipeline.Chunk, o.Pipeline.Tile = auto, Parts(2)
+	f, err := Fit(context.Background(), e, source, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"--chunk-loss divides nothing: loss: no matrix product leads to the loss", "--tile divides nothing: products: none is 2 times as large as its larger factor"}
+	if !slices.Equal(f.Warnings, want) {
+		t.Errorf("%q, want %q", f.Warnings, want)
+	}
+}

@@ -59,6 +59,9 @@ func (p *preparation) rows(*runtime.Engine) error {
 		divide = tile.BoundRows
 	}
 	found, applied, skipped, err := divide(p.Model, types, next, forward, p.Options.Rows.or(rowSlices))
+	if found == 0 {
+		found, skipped = 1, []*tile.SkipError{{What: "updates", Why: "the graph updates nothing"}}
+	}
 	p.reportParts("rows", found, applied, skipped)
 	p.Divided.Updates = applied
 	if err != nil || applied == 0 {
@@ -306,6 +309,9 @@ func (p *preparation) tile(*runtime.Engine) error {
 		return err
 	}
 	found, applied, skipped, err := tile.Wide(p.Model, types, forward, p.Options.Tile.or(maxTiles))
+	if found == 0 {
+		found, skipped = 1, []*tile.SkipError{{What: "products", Why: fmt.Sprintf("none is %d times as large as its larger factor", tile.Widening)}}
+	}
 	p.reportParts("tile", found, applied, skipped)
 	p.Divided.Products = applied
 	return err

@@ -23,9 +23,9 @@ import (
 	"github.com/onnx-remat/remat/onnx/traits"
 )
 
-// widening is how many times larger than its larger factor a product has to be
+// Widening is how many times larger than its larger factor a product has to be
 // to count as wide.
-const widening = 2
+const Widening = 2
 
 // Wide computes every wide product of the graph, and what works on it, in at
 // least the wanted number of parts (at most what the axis that is cut allows);
@@ -168,7 +168,7 @@ func isWide(n *onnx.Node) bool {
 	if !ok || outermost(dims) >= len(dims)-2 {
 		return false
 	}
-	return widens(n) >= widening
+	return widens(n) >= Widening
 }
 
 // widens is how many times larger a product is than its larger factor, rounded down.
