@@ -19,6 +19,7 @@ import (
 	"github.com/onnx-remat/remat/rewrite/optim"
 	"github.com/onnx-remat/remat/rewrite/precision"
 	"github.com/onnx-remat/remat/runtime/ort"
+	"github.com/onnx-remat/remat/train/data"
 )
 
 func adviseCommand(e *env) *cli.Command {
@@ -279,13 +280,10 @@ func (a *adviceRun) document(v *pipeline.Advice) *report.Advice {
 	return d
 }
 
-// data is the flag that gives training its data: text where the model reads a batch of rows of
-// numbers of tokens, else arrays.
+// data is the flag that gives training its data: text where the model takes tokens, else arrays.
 func (a *adviceRun) data() string {
-	for _, v := range a.source.Model.Graph.Inputs {
-		if v.Init == nil && v.Type.DType.IsInt() && len(v.Type.Shape) == 2 {
-			return " --text FILE"
-		}
+	if data.TakesText(a.source.Model, data.Sizes{Dims: a.e.dims}) {
+		return " --text FILE"
 	}
 	return " --data FILE.npz"
 }

@@ -295,3 +295,31 @@ func BenchmarkBatch(b *testing.B) {
 		}
 	}
 }
+
+// TestTakesText: a model takes text that embeds tokens and compares as many labels, and whose
+// other inputs the graph explains; not one that has a label for each sample.
+func TestTakesText(t *testing.T) {
+	for name, want := range map[string]bool{"gpt2_tiny.dyn": true, "gpt2_tiny_mask.ts_dynaxes": true, "nanogpt_tril.ts_op17": true, "lstm_char.ts": true, "bert_tiny.ts": true, "resnet18_like.ts": false} {
+		m, err := onnx.Load(filepath.Join("../../testdata/models", name+".onnx"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := TakesText(m, Sizes{}); got != want {
+			t.Errorf("%s: %t, want %t", name, got, want)
+		}
+		m.Close()
+	}
+	pooled := "  init mid int64[1] = [1]\n  e = ReduceMean(h, mid) {keepdims=0}\n  z = MatMul(e, t)\n  loss = SoftmaxCrossEntropyLoss(z, class)\n"
+	for name, c := range map[string]struct {
+		text string
+		want bool
+	}{
+		"a label for each token":  {graph("", plainLoss), true},
+		"a label for each sample": {strings.Replace(graph("  in class int64[2]\n", pooled), "  in labels int64[2,6]\n", "", 1), false},
+		"numbers beside":          {graph("  in extra float32[2,6]\n", strings.Replace(plainLoss, "  loss =", "  s = ReduceMean(extra) {keepdims=0}\n  k =", 1)+"  loss = Add(k, s)\n"), false},
+	} {
+		if got := TakesText(parse(t, c.text), Sizes{}); got != c.want {
+			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+	}
+}

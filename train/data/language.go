@@ -76,6 +76,39 @@ func (s *Source) language(t *target) (*language, error) {
 	return l, nil
 }
 
+// TakesText reports a model that text can be mapped onto: an input of rows takes tokens, a loss
+// compares as many labels, and the graph shows what all others get.
+func TakesText(m *onnx.Model, sizes Sizes) bool {
+	t := &target{source: m, given: sizes.Dims, dims: maps.Clone(sizes.Dims)}
+	if t.dims == nil {
+		t.dims = map[string]int64{}
+	}
+	defer t.close()
+	if t.sort(sizes.Roles) != nil || t.infer() != nil {
+		return false
+	}
+	tokens, labels, _, err := t.assign(readGraph(t.m, t.known, t.lossValue(), t.inputs), nil)
+	if err != nil {
+		return false
+	}
+	if labels == nil {
+		labels = tokens
+	}
+	rows, of := tokens.input.Type.Shape, labels.input.Type.Shape
+	if len(labels.targets) == 0 || len(rows) == 0 || len(rows) > 2 {
+		return false
+	}
+	if n, static := rows.Elements().Int(); len(rows) != len(of) {
+		return static && of.Elements().Is(n)
+	}
+	for i, d := range rows { // sizes of two names may be the same
+		if n, static := d.Int(); static && of[i].IsStatic() && !of[i].Is(n) {
+			return false
+		}
+	}
+	return true
+}
+
 // reread reads the graph with the numbers of dimensions that are known by now, unless
 // it was read with them.
 func (t *target) reread(last *graphReading) (*graphReading, error) {
