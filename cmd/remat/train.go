@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/urfave/cli/v2"
@@ -422,6 +423,9 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	if err := t.length(job, d); err != nil {
 		return nil, err
 	}
+	if t.first() {
+		t.warnUneven(job, d)
+	}
 	if d.Val != nil && t.first() {
 		job.Validation = d.Val
 	}
@@ -444,6 +448,31 @@ func (t *trainRun) prepare(src *pipeline.Source, source *data.Source, folder *tr
 	}
 	t.join(job)
 	return job, nil
+}
+
+// warnUneven warns where the micro-batches of an update, of which the first are looked at, have
+// different numbers of labels that count: each weighs the same.
+func (t *trainRun) warnUneven(job *train.Job, d *data.Data) {
+	runs := job.Accumulate
+	if t.ranks != nil && !t.local() {
+		runs *= t.ranks.batches()
+	}
+	if runs < 2 {
+		return
+	}
+	least, most := int64(math.MaxInt64), int64(0)
+	for i := range int64(min(max(runs, 8), 64)) {
+		b, err := d.Train.At(i)
+		if err != nil {
+			return // which its step says
+		}
+		n := d.Train.Tokens(b)
+		least, most = min(least, n), max(most, n)
+	}
+	if least < most {
+		t.e.warn([]string{fmt.Sprintf("%d to %d %s of a micro-batch count, and each micro-batch weighs the same: an update by the mean of %d runs is not that of one batch of all their samples",
+			least, most, t.counts, runs)})
+	}
 }
 
 // length sets how many steps the job has.

@@ -84,12 +84,23 @@ func TestTrainWarnsOfRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := remat.WriteNPZ(at("d.npz"), map[string]remat.Tensor{"x": remat.FromFloat32s(make([]float32, 16), 8, 2)}); err != nil {
+	labelled, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[batch,2]\nin y int64[batch]\ninit w float32[2,2] = [1,2,3,4]\nh = MatMul(x, w)\nloss = SoftmaxCrossEntropyLoss(h, y) {ignore_index=-1}\nout loss float32[]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := labelled.Save(at("labelled.onnx")); err != nil {
+		t.Fatal(err)
+	}
+	if err := remat.WriteNPZ(at("d.npz"), map[string]remat.Tensor{"x": remat.FromFloat32s(make([]float32, 16), 8, 2), "y": remat.FromInt64s([]int64{0, 1, 1, -1, 1, 0, 0, -1}, 8)}); err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range []struct {
 		model, flags, want string
 	}{
+		{"labelled", "--batch 2", ""},
+		{"labelled", "--batch 4 --accumulate 2", ""},
+		{"labelled", "--batch 2 --accumulate 2", "1 to 2 labels of a micro-batch count, and each micro-batch weighs the same: an update by the mean of 2 runs"},
+		{"labelled", "--batch 2 --ranks 2", "1 to 2 labels of a micro-batch count"},
 		{"sum", "--batch 2", ""},
 		{"mean", "--batch 2 --accumulate 2", ""},
 		{"sum", "--batch 2 --accumulate 2", "the loss is a sum, by ReduceSum that makes loss: an update by the mean of 2 runs"},
