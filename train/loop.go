@@ -213,6 +213,7 @@ func (t *training) step(ctx context.Context) (Record, error) {
 	rec.AllTokens = t.at.Tokens
 	if rec.Skipped {
 		t.at.SkippedSteps++
+		rec.GradientNorm = math.NaN() // of gradients that overflowed
 	}
 	t.result.LossLast, t.result.NewTokens = rec.Loss, t.result.NewTokens+rec.Tokens
 	if err := t.overflows(rec); err != nil {

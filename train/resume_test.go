@@ -76,6 +76,9 @@ func TestResumeIsExact(t *testing.T) {
 				}
 				if a.Skipped {
 					skipped++
+					if a.GradientNorm != -1 {
+						t.Errorf("step %d is skipped, and its norm is %g", i+1, a.GradientNorm)
+					}
 				}
 			}
 			if m.scale > 0 && (skipped == 0 || skipped == len(want) || want[len(want)-1].LossScale < want[skipped].LossScale) {

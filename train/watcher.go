@@ -16,7 +16,7 @@ type Record struct {
 	Loss float64
 	LR   float64 // the rate of this step
 	// GradientNorm is the norm of all gradients before clipping; NaN where the graph
-	// does not return it.
+	// does not return it, and of a step that is skipped.
 	GradientNorm float64
 	// Tokens are those of this step, and AllTokens of the whole training so far.
 	Tokens, AllTokens int64
