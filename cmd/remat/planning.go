@@ -499,11 +499,14 @@ func gainsNothing(d *report.Plan, parts float64, divided []string) string {
 	if float64(d.Overhead) < someWork || float64(d.Saving) >= noGain {
 		return ""
 	}
-	work, saved := units.Percent(float64(d.Overhead)), units.Percent(float64(d.Saving))
-	if 2*parts > float64(d.Overhead) && len(divided) > 0 {
-		return fmt.Sprintf("computing in parts adds %s of work and saves %s of the peak: leave out %s", work, saved, strings.Join(divided, " and "))
+	work, saved := units.Percent(float64(d.Overhead)), "saves "+units.Percent(float64(d.Saving))+" of the peak"
+	if d.Saving < 0 {
+		saved = "raises the peak by " + units.Percent(-float64(d.Saving))
 	}
-	return fmt.Sprintf("%s computes %s again and saves %s of the peak: --strategy none is without that work", d.Strategy, work, saved)
+	if 2*parts > float64(d.Overhead) && len(divided) > 0 {
+		return fmt.Sprintf("computing in parts adds %s of work and %s: leave out %s", work, saved, strings.Join(divided, " and "))
+	}
+	return fmt.Sprintf("%s computes %s again and %s: --strategy none is without that work", d.Strategy, work, saved)
 }
 
 // divided names the flags that ask for computing in parts.
