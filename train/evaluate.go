@@ -50,6 +50,12 @@ func Evaluate(ctx context.Context, s *runtime.Session, b Batches, count int64) (
 		if batch.tokens == 0 {
 			continue // no label counts: its loss is a mean over nothing
 		}
+		if v.NotFinite == "" && (math.IsNaN(loss) || math.IsInf(loss, 0)) {
+			v.NotFinite = fmt.Sprintf("the loss of batch %d of %d is %s", v.Batches+1, count, number(loss))
+			if input := holdsNaN(batch.values); input != "" {
+				v.NotFinite += fmt.Sprintf(": its input %q holds a NaN", input)
+			}
+		}
 		sum += loss * float64(batch.tokens)
 		v.Tokens += batch.tokens
 	}

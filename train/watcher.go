@@ -45,6 +45,8 @@ type Validation struct {
 	Tokens     int64
 	Batches    int64
 	Seconds    float64
+	// NotFinite says which batch first has a loss that is NaN or infinite, "" for none.
+	NotFinite string
 }
 
 // A Watcher is told what happens. An error ends the run, after its state was saved.

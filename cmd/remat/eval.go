@@ -107,6 +107,9 @@ func evaluate(e *env, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if v.NotFinite != "" {
+		fmt.Fprintf(e.stderr, "remat: %s: %s\n", filepath.Base(path), v.NotFinite)
+	}
 	doc := evaluated{Loss: report.Float(v.Loss), Perplexity: report.Float(v.Perplexity), Tokens: v.Tokens, Batches: v.Batches}
 	if e.json {
 		return report.WriteJSON(e.stdout, doc)

@@ -250,6 +250,32 @@ func prepareWrong(t *testing.T) {
 	}
 }
 
+// TestEvalNotFinite: the batch whose loss is no number is named, with its input where that holds
+// one; the exit code is that of what ran.
+func TestEvalNotFinite(t *testing.T) {
+	t.Chdir(t.TempDir())
+	m, err := onnx.Parse("model ir=9 opset=20\ngraph g {\nin x float32[2]\ninit V float32[2] = [1,2]\np = Mul(x, V)\ns = Sqrt(p)\nloss = ReduceMean(s) {keepdims=0}\nout loss float32[]\n}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Save("x.onnx"); err != nil {
+		t.Fatal(err)
+	}
+	for want, x := range map[string][]float32{
+		"remat: x.onnx: the loss of batch 2 of 3 is NaN: its input \"x\" holds a NaN\n": {1, 2, 3, float32(math.NaN()), 1, 2},
+		"remat: x.onnx: the loss of batch 3 of 3 is NaN\n":                              {1, 2, 3, 4, -1, 2},
+		"": {1, 2, 3, 4, 1, 2},
+	} {
+		if err := remat.WriteNPZ("x.npz", map[string]remat.Tensor{"x": remat.FromFloat32s(x, 6)}); err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr bytes.Buffer
+		if code := run(context.Background(), strings.Fields("eval x.onnx --data x.npz --quiet"), &stdout, &stderr); code != exitDone || stderr.String() != want {
+			t.Errorf("exit code %d, %q, want %q", code, &stderr, want)
+		}
+	}
+}
+
 // TestTrainingUndone: what fails before its first step takes the graph and the weights that it
 // wrote away again, and leaves what was there before.
 func TestTrainingUndone(t *testing.T) {

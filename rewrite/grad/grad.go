@@ -329,11 +329,11 @@ func undoExport(m *onnx.Model, o Options, res *Result) (told bool) {
 		retieAlike(m.Graph, res)
 	}
 	if n := trainNorms(m); n > 0 {
-		res.warn("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the file has stored statistics there", n)
+		res.warn("%d × BatchNormalization normalizes by its batch, since the exported model was in train(); the exported file has stored statistics there", n)
 	}
 	dropping, lost := trainDropouts(m)
 	if dropping > 0 {
-		res.warn("%d × attention drops, since the exported model was in train(); the file drops nothing there", dropping)
+		res.warn("%d × attention drops, since the exported model was in train(); the exported file drops nothing there", dropping)
 	}
 	if lost > 0 {
 		res.warn("%d × attention drops in the exported program, and the exporter removed it: nothing is dropped there; %s", lost, optimizeFalse)
