@@ -69,6 +69,7 @@ var passes = []pass{
 	{"layouts", "recurrences whose first axis is the batch get the time first, as kernels want it", layouts},
 	{"paddings", "convolutions with dilations that are to keep the extents get their padding in numbers, as kernels want it", paddings},
 	{"choices", "Where between masks becomes And and Or, which have kernels", choices},
+	{"eyes", "EyeLike of a type that it has no kernel for, as of masks, is cast from integers", eyes},
 	{"layernorms", "decomposed LayerNorms become LayerNormalization; needs fold for epsilon and the axes", layerNorms},
 	{"gelus", "erf and tanh GELUs become Gelu; needs fold for the factors", gelus},
 	{"norms", "roots of a sum of squares become ReduceL2, whose slope at 0 is known; needs fold for the exponents", norms},

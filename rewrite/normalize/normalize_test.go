@@ -120,6 +120,9 @@ var cases = []struct {
 	{"the same extent, not dilated", "", "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {auto_pad=\"SAME_UPPER\"}", "Conv"},
 	{"choice between masks", "choices", maskBody + "m = Where(a, b, c)\n" + maskRead, "And And Less Less Less Not Or Where"},
 	{"mask filled", "choices", maskBody + "init k bool[] = true\nm = Where(a, k, c)\n" + maskRead, "And And Less Less Not Or Where"},
+	{"diagonal as a mask", "eyes", "in x float32[2,3]\ninit z float32[] = 5\nm = EyeLike(x) {dtype=9, k=1}\ny = Where(m, z, x)", "Cast EyeLike Where"},
+	{"diagonal like a mask", "eyes", "in x float32[2,3]\ninit z float32[] = 0\nm = Less(x, z)\nd = EyeLike(m)\ny = Where(d, z, x)", "Cast Cast EyeLike Less Where"},
+	{"diagonal of numbers", "", "in x float32[2,3]\nd = EyeLike(x) {dtype=7}\ne = Cast(d) {to=1}\ny = Add(x, e)", "Add Cast EyeLike"},
 	{"equal nodes", "commons", "in x float32[2,3]\na = Relu(x)\nb = Relu(x)\ny = Mul(a, b)", "Mul Relu"},
 }
 
@@ -154,6 +157,8 @@ const kernels = "init w float32[3,2,2] = [1,-1,0.5,0.25,2,-0.5,1,0.5,-2,3,0.75,1
 // spelled are the cases that ONNX Runtime has no kernel for, as it can run them.
 var spelled = map[string]string{
 	"choice between masks":                    maskBody + "p = And(a, b)\nq = Not(a)\nr = And(q, c)\nm = Or(p, r)\n" + maskRead,
+	"diagonal as a mask":                      "in x float32[2,3]\ninit m bool[2,3] = [false,true,false,false,false,true]\ninit z float32[] = 5\ny = Where(m, z, x)",
+	"diagonal like a mask":                    "in x float32[2,3]\ninit d bool[2,3] = [true,false,false,false,true,false]\ninit z float32[] = 0\ny = Where(d, z, x)",
 	"mask filled":                             maskBody + "m = Or(a, c)\n" + maskRead,
 	"bias of zeros that no kernel takes":      "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w)",
 	"dilated to the same extent":              "in x float32[1,2,7]\n" + kernels + "y = Conv(x, w) {pads=[1,2], dilations=[3]}",
