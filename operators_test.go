@@ -113,6 +113,21 @@ var operatorTables = []operatorTable{
 		},
 	},
 	{
+		name: "how a division of the batch passes through it: rewrite/tile/batch.go",
+		has:  func(o infer.Operator) bool { return tile.DividesBatch(o.Domain, o.Op) },
+		without: map[string]string{
+			lowered:                                unpacked + " " + trainingOperators + " " + fusedOperators + " " + attentionOperators + " com.microsoft.BiasSoftmax com.microsoft.Inverse",
+			"it opens into others first":           "AffineGrid Attention CastLike CumProd DeformConv Einsum NegativeLogLikelihoodLoss STFT Scatter SoftmaxCrossEntropyLoss Upsample",
+			"it reads nothing of the batch":        windowOperators + " Constant EyeLike RandomNormal RandomUniform Range Shape Size",
+			"parts of it would draw other numbers": "Bernoulli Dropout Multinomial RandomNormalLike RandomUniformLike",
+			"its output has a size or places that only the run knows": "Compress NonMaxSuppression NonZero Unique",
+			"it runs a subgraph": "If Loop Scan",
+			"its places or sizes count from the beginning of the batch":       "CenterCropPad MaxRoiPool MaxUnpool RoiAlign TensorScatter",
+			"of frozen integers, or features before any weight":               featureOperators + " BitCast ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearConv QLinearMatMul QuantizeLinear",
+			"ONNX Runtime's fusions and layouts, made after a file is loaded": layoutOperators + " com.microsoft.FusedConv com.microsoft.FusedGemm com.microsoft.SkipLayerNormalization com.microsoft.SkipSimplifiedLayerNormalization",
+		},
+	},
+	{
 		name: "how a slice of its output is computed: rewrite/tile/slicerules.go",
 		concerns: func(o infer.Operator) bool {
 			region, _ := tile.Divides(o.Domain, o.Op)

@@ -166,7 +166,11 @@ var batchRules = map[string]rule{
 	"LpPool": perSample, "Resize": resized, "DepthToSpace": perSample, "SpaceToDepth": perSample,
 	"InstanceNormalization": perSample, "BatchNormalization": byStatistics,
 	"LSTM": recurrent, "GRU": recurrent, "RNN": recurrent,
-	"LayerNormalization": normalized, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
+	"LayerNormalization": normalized, "RMSNormalization": normalized, "SimplifiedLayerNormalization": normalized,
+	"ReduceProd": reduce, "ReduceLogSum": reduce, "Hardmax": alongAxis, "LpNormalization": alongOwn, "LRN": perSample,
+	"GlobalLpPool": perSample, "Col2Im": perSample, "DFT": transformed, "Det": determinant, "ReverseSequence": reversed,
+	"RotaryEmbedding": rotated, "OneHot": encoded, "GroupNormalization": perSample, "MeanVarianceNormalization": standardized,
+	"GridSample": sampled, "TopK": alongOwn, "CumSum": cumulated, "Trilu": triangle,
 	"Concat": joinedAlong, "Split": splitAlong,
 	"Slice": cutOrFirst, "Tile": repeated, "Gather": lookUp, "GatherND": lookUpTuples, "ScatterElements": scatter, "ScatterND": scatter,
 }

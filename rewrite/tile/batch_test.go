@@ -1,6 +1,7 @@
 package tile
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 type batchCase struct {
 	row, name, body string
 	exact           bool
+	opset           string // 20 where none is said
 }
 
 // laid is a feed whose rows a constant puts in their places: it is computed whole, and
@@ -115,10 +117,33 @@ var batchCases = []batchCase{
 	{row: "Split", name: "of what is computed whole", body: laid + "in h F[4,2]\ne, f = Split(c) {axis=1, num_outputs=2}\ny = Mul(h, e)\nloss2 = ReduceSum(f) {keepdims=0}"},
 	{row: "ReduceMax", name: "of what is computed whole", body: laid + "in q F[2,1,3]\nin h F[4]\nv = Mul(c, q)\ninit j int64[2] = [0,2]\ne = ReduceMax(v, j) {keepdims=0}\ny = Mul(h, e)"},
 	{row: "Flatten", body: "y = Flatten(x) {axis=1}", exact: true},
+	{row: "RMSNormalization", opset: "23", body: "in a F[6]\ny = RMSNormalization(x, a)"},
+	{row: "SimplifiedLayerNormalization", body: "in a F[6]\ny = SimplifiedLayerNormalization(x, a)"},
+	{row: "ReduceProd", body: "init a int64[2] = [1,-1]\ny = ReduceProd(x, a)"},
+	{row: "ReduceProd", name: "of what is computed whole", body: laid + "in q F[2,1,3]\nin h F[4]\nv = Mul(c, q)\ninit j int64[2] = [0,2]\ne = ReduceProd(v, j) {keepdims=0}\ny = Mul(h, e)"},
+	{row: "ReduceLogSum", body: "z = Exp(x)\ninit a int64[1] = [2]\ny = ReduceLogSum(z, a) {keepdims=0}"},
+	{row: "Hardmax", body: "y = Hardmax(x)", exact: true},
+	{row: "LpNormalization", body: "y = LpNormalization(x) {axis=1}"},
+	{row: "LRN", body: "y = LRN(x) {size=3}"},
+	{row: "GlobalLpPool", body: "y = GlobalLpPool(x)"},
+	{row: "Col2Im", body: "init s int64[3] = [4,8,9]\nz = Reshape(x, s)\ninit i int64[2] = [4,4]\ninit b int64[2] = [2,2]\ny = Col2Im(z, i, b)"},
+	{row: "DFT", body: "init s int64[4] = [4,36,2,1]\nz = Reshape(x, s)\ninit d int64[] = 1\ny = DFT(z, _, d) {onesided=1}"},
+	{row: "DFT", name: "along the axis before the last", body: "init s int64[4] = [4,12,6,1]\nz = Reshape(x, s)\ny = DFT(z)"},
+	{row: "DFT", name: "of opset 17", opset: "17", body: "init s int64[4] = [4,6,12,1]\nz = Reshape(x, s)\ny = DFT(z) {axis=2}"},
+	{row: "Det", body: "y = Det(x)"},
+	{row: "ReverseSequence", body: "in l int64[4]\na = Transpose(x) {perm=[2,0,1,3]}\ny = ReverseSequence(a, l)", exact: true},
+	{row: "ReverseSequence", name: "of what is no batch", body: "init l int64[2] = [6,3]\nz = Transpose(x) {perm=[2,1,0,3]}\ny = ReverseSequence(z, l)", exact: true},
+	{row: "RotaryEmbedding", opset: "23", body: "in p int64[4,6]\nin c F[40,3]\nin s F[40,3]\ny = RotaryEmbedding(x, c, s, p)"},
+	{row: "RotaryEmbedding", name: "by angles of each token", opset: "23", body: "in c F[4,6,3]\nin s F[4,6,3]\ny = RotaryEmbedding(x, c, s)"},
+	{row: "GroupNormalization", opset: "21", body: "in a F[2]\nin b F[2]\nm = GroupNormalization(x, a, b) {num_groups=2}\ny = Mul(m, x)"},
+	{row: "MeanVarianceNormalization", body: "m = MeanVarianceNormalization(x) {axes=[1,3]}\ny = Mul(m, x)"},
+	{row: "GridSample", body: "in g F[4,3,5,2]\nv = Tanh(g)\ny = GridSample(x, v)"},
+	{row: "OneHot", body: "i = ArgMax(x) {axis=3, keepdims=0}\ninit d int64[] = 6\ninit v F[2] = [0.5,2]\no = OneHot(i, d, v)\ny = Mul(x, o)", exact: true},
+	{row: "OneHot", name: "before the batch", body: "i = ArgMax(x) {axis=3, keepdims=0}\ninit d int64[] = 6\ninit v F[2] = [0.5,2]\no = OneHot(i, d, v) {axis=0}\nt = Transpose(o) {perm=[1,2,0,3]}\nz = Transpose(x) {perm=[0,1,3,2]}\ny = Mul(t, z)", exact: true},
 }
 
-func batched(t *testing.T, body string) (*onnx.Model, *infer.Result, []*onnx.Value) {
-	m, types := parse(t, "20", "in x F[4,2,6,6]\n"+body+"\nloss = ReduceMean(y) {keepdims=0}")
+func batched(t *testing.T, body, opset string) (*onnx.Model, *infer.Result, []*onnx.Value) {
+	m, types := parse(t, cmp.Or(opset, "20"), "in x F[4,2,6,6]\n"+body+"\nloss = ReduceMean(y) {keepdims=0}")
 	var feeds []*onnx.Value
 	for _, v := range m.Graph.Inputs {
 		if v.Type.Shape[0].Is(4) {
@@ -133,8 +158,8 @@ func batched(t *testing.T, body string) (*onnx.Model, *infer.Result, []*onnx.Val
 func TestBatchRules(t *testing.T) {
 	for _, c := range batchCases {
 		t.Run(c.row+" "+c.name, func(t *testing.T) {
-			was, _, _ := batched(t, c.body)
-			m, types, feeds := batched(t, c.body)
+			was, _, _ := batched(t, c.body, c.opset)
+			m, types, feeds := batched(t, c.body, c.opset)
 			r, err := Batch(m, feeds, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -195,6 +220,11 @@ func TestBatchWhole(t *testing.T) {
 		"places of another list":                                    "a, i = MaxPool(x) {kernel_shape=[2,2], strides=[2,2]}\ninit n int64[1] = [-1]\ni1 = Reshape(i, n)\ng1 = Reshape(a, n)\ninit s1 int64[1] = [300]\nz = ConstantOfShape(s1)\ngradient = ScatterElements(z, i1, g1) {axis=0, reduction=\"add\"}\ny = Neg(x)",
 		"the largest along it":                                      "init k int64[1] = [1]\nz, i = TopK(x, k) {axis=0}\ny = Neg(z)",
 		"summed along it":                                           "init a int64[] = -4\ny = CumSum(x, a)",
+		"a spectrum along it":                                       "init a int64[] = 0\ninit s int64[3] = [4,72,1]\nz = Reshape(x, s)\ny = DFT(z, _, a)",
+		"a determinant of samples":                                  "init j int64[2] = [2,3]\nz = ReduceSum(x, j) {keepdims=0}\nin w F[2,4]\nzw = MatMul(z, w)\ny = Det(zw)",
+		"a product of samples":                                      "init a int64[1] = [0]\ny = ReduceProd(x, a)",
+		"reversed along it":                                         "init l int64[2] = [4,2]\ny = ReverseSequence(x, l)",
+		"tokens that look up a table that is divided":               "in p int64[4,6]\nin c F[4,3]\nd = Neg(c)\nin s F[4,3]\ny = RotaryEmbedding(x, d, s, p)",
 		"a triangle along it":                                       "init s int64[2] = [4,72]\nz = Reshape(x, s)\ny = Trilu(z)",
 		"rows in two orders":                                        merged + "in u F[6]\nxu = Mul(x, u)\nm = Reshape(xu, k)\nz = Mul(b, m)\ny = Neg(z)",
 		"summed over in two orders":                                 merged + "in u F[6]\nxu = Mul(x, u)\nm = Reshape(xu, k)\ngradient = Gemm(b, m) {transA=1}\ny = Neg(d)",
@@ -203,9 +233,10 @@ func TestBatchWhole(t *testing.T) {
 		"looked up along it":                                        "init i int64[3,1] = [3,0,1]\ny = GatherND(x, i)",
 		"looked up in pairs along it":                               "init i int64[4,2] = [3,0,1,1,2,0,0,1]\ny = GatherND(x, i)",
 		"two batches that look each other up":                       "init j int64[3] = [1,2,3]\ns = ReduceSum(x, j) {keepdims=0}\nc = Cast(s) {to=7}\ninit z int64[] = 0\nd = Mul(c, z)\nt = Unsqueeze(d, o)\ninit o int64[1] = [1]\na = Transpose(x) {perm=[1,0,2,3]}\ny = GatherND(a, t)",
-		"no rule":                                                   "y = MeanVarianceNormalization(x)",
+		"no rule":                                                   "init s int64[4] = [4,2,4,4]\ny = CenterCropPad(x, s)",
+		"normalized over it":                                        "y = MeanVarianceNormalization(x)",
 	} {
-		m, _, feeds := batched(t, body)
+		m, _, feeds := batched(t, body, "")
 		before := m.Text()
 		var skip *SkipError
 		if _, err := Batch(m, feeds, 0); !errors.As(err, &skip) {
@@ -223,7 +254,7 @@ func TestBatchWhole(t *testing.T) {
 // TestScatterWaitsForItsTable: before it is known how a table is divided, rows that are added to it
 // are no reason to leave a step whole, as where encoder and decoder look up the projection's rows.
 func TestScatterWaitsForItsTable(t *testing.T) {
-	m, _, _ := batched(t, "in ids int64[4,3]\nin g F[4,3]\nin d F[4,40]\nz = Gemm(d, g) {transA=1}\none = ScatterElements(z, ids, g) {axis=0, reduction=\"add\"}\ngradient = ScatterElements(one, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)")
+	m, _, _ := batched(t, "in ids int64[4,3]\nin g F[4,3]\nin d F[4,40]\nz = Gemm(d, g) {transA=1}\none = ScatterElements(z, ids, g) {axis=0, reduction=\"add\"}\ngradient = ScatterElements(one, ids, g) {axis=0, reduction=\"add\"}\ny = Neg(x)", "")
 	r := emptyRegion(m, batchPass, onnx.Places(m.Graph.Nodes))
 	r.more = batchRules
 	r.shardings[m.Graph.Value("ids")], r.shardings[m.Graph.Value("g")] = 0, 0
@@ -243,8 +274,8 @@ func TestLossOfEachSlice(t *testing.T) {
 	const body = "in ids int64[4,5]\nin e F[40,3]\nh = Gather(e, ids)\ninit k int64[2] = [20,3]\nh2 = Reshape(h, k)\nlogits = Gemm(h2, e) {transB=1}\n" +
 		"in l int64[4,5]\ninit j int64[2] = [20,1]\nl2 = Reshape(l, j)\nq = Softmax(logits)\npicked = GatherElements(q, l2) {axis=1}\ny = Log(picked)\n" +
 		"de = Gemm(q, h2) {transA=1}\ndh = MatMul(q, e)\nloss2 = ReduceSum(dh) {keepdims=0}"
-	was, _, _ := batched(t, body)
-	m, types, feeds := batched(t, body)
+	was, _, _ := batched(t, body, "")
+	m, types, feeds := batched(t, body, "")
 	r, err := Batch(m, feeds, 0)
 	if err != nil {
 		t.Fatal(err)

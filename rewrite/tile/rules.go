@@ -421,3 +421,9 @@ func Divides(domain, op string) (region, slices bool) {
 	n := &onnx.Node{Proto: &onnxpb.NodeProto{Domain: &domain, OpType: &op}}
 	return ruleOf(n) != nil, sliceRules[ruleKey(n)] != nil
 }
+
+// DividesBatch reports that a rule divides the operator along the batch.
+func DividesBatch(domain, op string) bool {
+	n := &onnx.Node{Proto: &onnxpb.NodeProto{Domain: &domain, OpType: &op}}
+	return batchRules[ruleKey(n)] != nil || ruleOf(n) != nil
+}

@@ -5,7 +5,6 @@ package tile
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/onnx-remat/remat/onnx"
 )
@@ -25,20 +24,5 @@ func recurrent(r *Region, n *onnx.Node) (bool, error) {
 	if err := r.wouldSplit(weights...); err != nil {
 		return false, err
 	}
-	if !slices.ContainsFunc(valuesOf(n), func(v *onnx.Value) bool { return r.shardingOf(v) >= 0 }) {
-		return false, nil
-	}
-	changed := false
-	for _, v := range valuesOf(n) {
-		axis, divided := axes[v]
-		if !divided {
-			continue
-		}
-		more, err := r.set(v, axis)
-		if err != nil {
-			return false, err
-		}
-		changed = changed || more
-	}
-	return changed, nil
+	return r.along(n, axes)
 }

@@ -1,0 +1,128 @@
+package tile
+
+// Rules of operators that work within each sample, along axes of their own.
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/onnx-remat/remat/onnx"
+)
+
+// apart: the axis passes on, unless it is one that the operator works along.
+func (r *Region) apart(n *onnx.Node, along ...int64) (bool, error) {
+	return r.passes(n, func(a int64) error {
+		for _, x := range along {
+			if isAxis(x, n.Inputs[0], int(a)) {
+				return errors.New("works along the split axis")
+			}
+		}
+		return nil
+	})
+}
+
+// transformed: DFT, along another axis that is constant, -2 where none is given, before opset 20 1. The
+// last axis holds real and imaginary parts.
+func transformed(r *Region, n *onnx.Node) (bool, error) {
+	along := []int64{-1}
+	switch axis := n.In(2); {
+	case axis != nil:
+		of, err := constants(axis)
+		if err != nil {
+			return false, fmt.Errorf("its axis %w", err)
+		}
+		along = append(along, of...)
+	case n.Has("axis"):
+		along = append(along, n.Int("axis", 1))
+	default:
+		along = append(along, -2, 1)
+	}
+	return r.apart(n, along...)
+}
+
+// determinant: of the last two axes.
+func determinant(r *Region, n *onnx.Node) (bool, error) { return r.apart(n, -2, -1) }
+
+// standardized: MeanVarianceNormalization, over the axes that it names, the batch among them where it
+// names none.
+func standardized(r *Region, n *onnx.Node) (bool, error) {
+	axes := n.Ints("axes")
+	if len(axes) == 0 {
+		axes = []int64{0, 2, 3}
+	}
+	return r.apart(n, axes...)
+}
+
+// sampled: GridSample, at places of each sample.
+func sampled(r *Region, n *onnx.Node) (bool, error) {
+	return r.along(n, map[*onnx.Value]sharding{n.Inputs[0]: 0, n.Inputs[1]: 0, n.Outputs[0]: 0})
+}
+
+// reversed: ReverseSequence, whose lengths are of the samples where it is these that are divided.
+func reversed(r *Region, n *onnx.Node) (bool, error) {
+	x, lengths, out := n.Inputs[0], n.Inputs[1], n.Outputs[0]
+	batch := sharding(n.Int("batch_axis", 1))
+	if r.shardingOf(lengths) >= 0 || r.shardingOf(x) == batch || r.shardingOf(out) == batch {
+		return r.along(n, map[*onnx.Value]sharding{x: batch, lengths: 0, out: batch})
+	}
+	return r.apart(n, n.Int("time_axis", 0))
+}
+
+// rotated: RotaryEmbedding, by angles of each sample's tokens, or by a table that the tokens' places
+// look up.
+func rotated(r *Region, n *onnx.Node) (bool, error) {
+	x, places, out := n.Inputs[0], n.In(3), n.Outputs[0]
+	axes := map[*onnx.Value]sharding{x: 0, out: 0}
+	if places != nil {
+		axes[places] = 0
+		if err := r.wouldSplit(n.Inputs[1:3]...); err != nil {
+			return false, err
+		}
+	} else {
+		axes[n.Inputs[1]], axes[n.Inputs[2]] = 0, 0
+	}
+	return r.along(n, axes)
+}
+
+// encoded: OneHot of divided indices; the new axis stands before or behind.
+func encoded(r *Region, n *onnx.Node) (bool, error) {
+	indices, out := n.Inputs[0], n.Outputs[0]
+	if err := r.wouldSplit(n.Inputs[1:]...); err != nil {
+		return false, err
+	}
+	added := sharding(axisOf(n, -1, out))
+	return r.same(indices, out, func(a sharding) (sharding, error) {
+		switch from := r.shardingOf(indices) < 0; {
+		case from && a == added:
+			return 0, errors.New("works along the split axis")
+		case from && a > added:
+			return a - 1, nil
+		case !from && a >= added:
+			return a + 1, nil
+		}
+		return a, nil
+	})
+}
+
+// along divides values of a node each along its axis, once one of them is known to be divided.
+func (r *Region) along(n *onnx.Node, axes map[*onnx.Value]sharding) (changed bool, err error) {
+	some := false
+	for v := range axes {
+		some = some || r.shardingOf(v) >= 0
+	}
+	if !some {
+		return false, nil
+	}
+	for _, v := range valuesOf(n) {
+		axis, divided := axes[v]
+		if !divided {
+			continue
+		}
+		more, err := r.set(v, axis)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || more
+	}
+	return changed, nil
+}
