@@ -106,6 +106,29 @@ func evalGather(c *ctx, o int) []elem {
 	return out
 }
 
+// evalOneHot writes the second value where an index stands and the first elsewhere, also where the
+// index is none of the axis.
+func evalOneHot(c *ctx, o int) []elem {
+	index, ok1 := c.numbers(0)
+	values, ok2 := c.operand(2)
+	dims := c.outDims(0)
+	axis, err := normAxis(c.n.Int("axis", -1), len(dims))
+	if !ok1 || !ok2 || err != nil || o != 0 || len(values.elems) != 2 {
+		return nil
+	}
+	inner, depth := count(dims[axis+1:]), dims[axis]
+	out := make([]elem, count(dims))
+	for i := range out {
+		at := int64(i/inner) % depth
+		k := index[i/inner/int(depth)*inner+i%inner]
+		out[i] = values.elems[0]
+		if k == at || k+depth == at {
+			out[i] = values.elems[1]
+		}
+	}
+	return out
+}
+
 func evalTranspose(c *ctx, o int) []elem {
 	x, ok := c.operand(0)
 	if !ok || o != 0 {

@@ -242,7 +242,7 @@ var standard = []row{
 	{"", "GatherElements", 11, 2, gatherElements, nil, "like the indices"},
 	{"", "GatherND", 11, 2, gatherND, nil, "indices[:-1] + the rest of the data"},
 	{"", "NonZero", 9, 1, nonZero, evalNonZero, "int64 [rank,?]"},
-	{"", "OneHot", 9, 3, oneHot, nil, "depth at the axis"},
+	{"", "OneHot", 9, 3, oneHot, evalOneHot, "depth at the axis"},
 	{"", "Pad", 2, 1, ranked(pad), nil, "extents plus pads"},
 	{"", "Range", 11, 3, rangeOf, evalRange, "[(limit-start)/delta]"},
 	{"", "ReverseSequence", 10, 2, same, nil, "like X"},
