@@ -317,7 +317,22 @@ func scatter(r *Region, n *onnx.Node) (bool, error) {
 	case !isZero(n.Inputs[0]) && !r.scattersInto(n):
 		return false, fmt.Errorf("adds the batch to %q", n.Inputs[0].Name)
 	}
-	return r.set(n.Outputs[0], partialSum)
+	zeros, err := r.zerosOfParts(n.Inputs[0])
+	if err != nil {
+		return false, err
+	}
+	summed, err := r.set(n.Outputs[0], partialSum)
+	return zeros || summed, err
+}
+
+// zerosOfParts has each part make the zeros that it scatters into, where they wait for what is divided.
+func (r *Region) zerosOfParts(table *onnx.Value) (bool, error) {
+	for v := table; v != nil && r.shardingOf(v) == unknown && v.Producer != nil && r.in[v.Producer]; v = v.Producer.In(0) {
+		if r.shardingOf(v.Producer.In(0)) == replicated {
+			return r.set(v, replicated)
+		}
+	}
+	return false, nil
 }
 
 // poolOf is the MaxPool of the region whose indices a value holds, perhaps in another shape;
