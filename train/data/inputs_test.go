@@ -318,8 +318,14 @@ func TestTakesText(t *testing.T) {
 		"a label for each sample": {strings.Replace(graph("  in class int64[2]\n", pooled), "  in labels int64[2,6]\n", "", 1), false},
 		"numbers beside":          {graph("  in extra float32[2,6]\n", strings.Replace(plainLoss, "  loss =", "  s = ReduceMean(extra) {keepdims=0}\n  k =", 1)+"  loss = Add(k, s)\n"), false},
 	} {
-		if got := TakesText(parse(t, c.text), Sizes{}); got != c.want {
+		m := parse(t, c.text)
+		if got := TakesText(m, Sizes{}); got != c.want {
 			t.Errorf("%s: %t, want %t", name, got, c.want)
+		}
+		// A label for each sample is refused before anybody asks how labels are shifted.
+		if _, err := open(t, m, Options{Tokens: tokensOf(t, 2000)}, Sizes{}); strings.Contains(c.text, "class") &&
+			(err == nil || !strings.Contains(err.Error(), `input "class": shape [2] for labels of 2 samples of 6 tokens: text has a label for each token`)) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

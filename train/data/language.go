@@ -43,6 +43,9 @@ func (s *Source) language(t *target) (*language, error) {
 	labelled := tokens
 	if labels != nil {
 		labelled = r.meaning(l.Labels)
+		if err := l.forEachToken(labelled.input); err != nil {
+			return nil, err
+		}
 	}
 	if err := l.settle(s.o.Labels, r, labelled); err != nil {
 		return nil, err
@@ -65,8 +68,8 @@ func (s *Source) language(t *target) (*language, error) {
 	if l.Labels != "" {
 		l.labels = labelled.input
 		l.limit = runtime.FeedLimit(t.m, l.labels)
-		if n, _ := onnx.Elements(shapeOf(l.labels)); n != l.Batch*l.Length {
-			return nil, &InputError{l.Labels, fmt.Sprintf("shape %v for labels of %d samples of %d tokens", shapeOf(l.labels), l.Batch, l.Length)}
+		if err := l.forEachToken(l.labels); err != nil {
+			return nil, err
 		}
 	}
 	l.Vocabulary = runtime.FeedLimit(t.m, l.tokens)
@@ -74,6 +77,14 @@ func (s *Source) language(t *target) (*language, error) {
 		t.notes = append(t.notes, "the graph shows no causal mask: a model that sees later tokens, as BERT does, learns nothing from predicting the next one; if it does, use --data F.npz with masked tokens")
 	}
 	return l, nil
+}
+
+// forEachToken refuses labels that are not one for each token, as a classifier's.
+func (l *language) forEachToken(labels *onnx.Value) error {
+	if n, _ := onnx.Elements(shapeOf(labels)); n != l.Batch*l.Length {
+		return &InputError{labels.Name, fmt.Sprintf("shape %v for labels of %d samples of %d tokens: text has a label for each token; for others use --data F.npz", shapeOf(labels), l.Batch, l.Length)}
+	}
+	return nil
 }
 
 // TakesText reports a model that text can be mapped onto: an input of rows takes tokens, a loss
