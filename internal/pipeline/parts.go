@@ -166,7 +166,7 @@ func batchRegion(m *onnx.Model, a *analysis.Analysis) (*tile.Region, error) {
 	for i, b := range batches(m.Graph, a.Roles) {
 		plainly := i == 0 && b.axis == 0
 		region, err := tile.Batch(m, b.feeds, b.axis)
-		if err == nil && (plainly || mostOf(a, region.Nodes)) {
+		if err == nil && (plainly || mostOf(m.Graph, a, region.Nodes)) {
 			return region, nil
 		}
 		if plainly {
@@ -176,16 +176,18 @@ func batchRegion(m *onnx.Model, a *analysis.Analysis) (*tile.Region, error) {
 	return nil, first
 }
 
-// mostOf reports nodes that do three quarters of the step's work and are half of forward's.
-func mostOf(a *analysis.Analysis, nodes []*onnx.Node) bool {
+// mostOf reports nodes that do three quarters of the step's work and are half of those of forward that
+// depend on a feed: what arranges weights, as for a recurrence, has no batch.
+func mostOf(g *onnx.Graph, a *analysis.Analysis, nodes []*onnx.Node) bool {
 	in, flops, forward, all := onnx.Places(nodes), int64(0), 0, 0
+	fed := onnx.Places(step.DependenciesOf(g).Forward(step.Data, feedsOf(g, a.Roles)...).Nodes())
 	for i, n := range a.Nodes {
 		op := &a.Problem.Ops[i]
 		_, ok := in[n]
 		if ok {
 			flops += op.FLOPs
 		}
-		if op.Forward {
+		if _, reads := fed[n]; op.Forward && reads {
 			all++
 			if ok {
 				forward++
@@ -201,6 +203,16 @@ type batch struct {
 	axis  int
 }
 
+// feedsOf are the inputs that are neither trained nor moved by the step.
+func feedsOf(g *onnx.Graph, roles step.Roles) (feeds []*onnx.Value) {
+	for _, v := range g.Inputs {
+		if roles.Grad[v.Name] == "" && roles.New[v.Name] == "" && v.Init == nil {
+			feeds = append(feeds, v)
+		}
+	}
+	return feeds
+}
+
 // batches are the axes that may hold the samples: the first axis of the feeds that are as long there as
 // the first feed, as the next one and so on, then the second, as of sequences that have the time
 // first; last, the first of those feeds alone, as another may be as long by chance. Other feeds take
@@ -209,8 +221,8 @@ func batches(g *onnx.Graph, roles step.Roles) []batch {
 	var list, alone []batch
 	for axis := range 2 {
 		from := len(list)
-		for _, v := range g.Inputs {
-			if roles.Grad[v.Name] != "" || roles.New[v.Name] != "" || v.Init != nil || len(v.Type.Shape) <= axis || v.Type.Shape[axis].Is(1) {
+		for _, v := range feedsOf(g, roles) {
+			if len(v.Type.Shape) <= axis || v.Type.Shape[axis].Is(1) {
 				continue
 			}
 			at := slices.IndexFunc(list[from:], func(b batch) bool { return b.feeds[0].Type.Shape[axis] == v.Type.Shape[axis] })

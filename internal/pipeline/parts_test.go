@@ -246,6 +246,32 @@ func TestMicroBatchesOfAnyAxis(t *testing.T) {
   a = Tanh(p)
   m = ReduceMean(a, first) {keepdims=0}
   z = MatMul(m, v)`},
+		"the time first, a sum over labels, and weights that are arranged": {body: `in x float32[6,4,8]
+  in l int64[4]
+  init eighth float32[] = 0.125
+  w1 = Add(w, eighth)
+  w2 = Add(w1, eighth)
+  w3 = Add(w2, eighth)
+  w4 = Add(w3, eighth)
+  w5 = Add(w4, eighth)
+  w6 = Add(w5, eighth)
+  w7 = Add(w6, eighth)
+  w8 = Add(w7, eighth)
+  w9 = Add(w8, eighth)
+  w10 = Add(w9, eighth)
+  w11 = Add(w10, eighth)
+  w12 = Add(w11, eighth)
+  p = MatMul(x, w12)
+  a = Tanh(p)
+  m = ReduceMean(a, first) {keepdims=0}
+  z = MatMul(m, v)
+  c = Cast(l) {to=1}
+  t = Tanh(c)
+  k = Exp(t)
+  n = ReduceSum(k) {keepdims=0}
+  q = Div(k, n)
+  u = Unsqueeze(q, second)
+  y = Mul(z, u)`},
 		"as many tokens as samples": {body: `in x float32[4,4,8]
   in y float32[4,4,2]
   in positions float32[4,8]
@@ -310,6 +336,9 @@ graph g {
 					t.Errorf("in %d micro-batches: %s", r.Variant.Divided.Batch, text)
 				}
 				return
+			}
+			if r := inParts(t, e, m, o, "none"); r.Variant.Divided.Batch < 2 {
+				t.Errorf("left whole: %v", r.Reports)
 			}
 			plain, got := runPlanned(t, e, m, Options{}, "none"), runPlanned(t, e, m, o, "none")
 			alikeOutputs(t, plain, got, 1e-5)

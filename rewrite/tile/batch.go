@@ -34,16 +34,37 @@ import (
 const batchPass = "batch"
 
 // Batch finds the region that the feeds lead through, each divided along an axis.
-// The model must be typed and sorted.
+// The model must be typed and sorted. Feeds that have the samples along another axis, as labels
+// of sequences that have the time first, take part once it is found that they are divided.
 func Batch(m *onnx.Model, feeds []*onnx.Value, axis int) (*Region, error) {
-	if r, err := batchRegion(m, feeds, axis, false); err == nil {
-		return r, nil
+	divided := map[*onnx.Value]sharding{}
+	for _, v := range feeds {
+		divided[v] = sharding(axis)
 	}
-	return batchRegion(m, feeds, axis, true) // which comes further, so what it meets is the reason
+	for {
+		r, err := batchRegion(m, feeds, divided, false)
+		if err == nil {
+			return r, nil
+		}
+		if r, err = batchRegion(m, feeds, divided, true); err == nil {
+			return r, nil
+		}
+		known := len(feeds)
+		for _, v := range m.Graph.Inputs {
+			if _, is := divided[v]; !is && r != nil && r.shardingOf(v) >= 0 {
+				divided[v] = r.shardingOf(v)
+				feeds = append(slices.Clip(feeds), v)
+			}
+		}
+		if len(feeds) == known {
+			return nil, err // of the attempt that comes further, so what it meets is the reason
+		}
+	}
 }
 
-// batchRegion is Batch; counts: what countedWhole finds stays out of the region.
-func batchRegion(m *onnx.Model, feeds []*onnx.Value, axis int, counts bool) (*Region, error) {
+// batchRegion is one attempt of Batch, which comes with what it found where it fails; counts: what
+// countedWhole finds stays out of the region.
+func batchRegion(m *onnx.Model, feeds []*onnx.Value, divided map[*onnx.Value]sharding, counts bool) (*Region, error) {
 	r := emptyRegion(m, batchPass, onnx.Places(m.Graph.Nodes))
 	r.more = batchRules
 	for _, v := range feeds {
@@ -51,7 +72,7 @@ func batchRegion(m *onnx.Model, feeds []*onnx.Value, axis int, counts bool) (*Re
 		if _, ok := v.Type.Shape.Ints(); !ok {
 			return nil, &SkipError{v.Name, "its extents are not static: fix them with --dim"}
 		}
-		r.shardings[v] = sharding(axis)
+		r.shardings[v] = divided[v]
 	}
 	if len(feeds) == 0 {
 		return nil, &SkipError{"batch", "no feed has a batch axis"}
@@ -65,10 +86,10 @@ func batchRegion(m *onnx.Model, feeds []*onnx.Value, axis int, counts bool) (*Re
 		return nil, &SkipError{"batch", "nothing but sums over it is computed from the feeds"}
 	}
 	if err := r.propagate(); err != nil {
-		return nil, err
+		return r, err
 	}
 	if err := r.grow(); err != nil {
-		return nil, err
+		return r, err
 	}
 	r.collectExtents()
 	return r, nil

@@ -252,6 +252,22 @@ func TestBatchWhole(t *testing.T) {
 	}
 }
 
+// TestBatchFindsLabels: feeds that turn out to be divided count among those that are told, so that a sum over
+// them is computed whole.
+func TestBatchFindsLabels(t *testing.T) {
+	const body = "in l int64[4]\nc = Cast(l) {to=1}\nk = Tanh(c)\nn = ReduceSum(k) {keepdims=0}\nq = Div(k, n)\ninit j int64[3] = [1,2,3]\nin p F[6]\nz = Mul(x, p)\nm = ReduceMean(z, j) {keepdims=0}\ny = Mul(m, q)"
+	was, _, _ := batched(t, body, "")
+	m, types, feeds := batched(t, body, "")
+	r, err := Batch(m, feeds[:1], 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Apply(types, r.Parts(2)); err != nil {
+		t.Fatal(err)
+	}
+	sameResults(t, was, m, false)
+}
+
 // TestScatterWaitsForItsTable: before it is known how a table is divided, rows that are added to it
 // are no reason to leave a step whole, as where encoder and decoder look up the projection's rows.
 func TestScatterWaitsForItsTable(t *testing.T) {
