@@ -52,11 +52,9 @@ const rollLeast = 12
 // that look alike. Unroll or Restore puts it back; the graph must not be edited before.
 func Reroll(g *onnx.Graph) Rerolled {
 	var all Rerolled
-	for _, copies := range [...]bool{true, false} {
-		for r := findRoll(g, copies); r != nil; r = findRoll(g, copies) {
-			r.setAside()
-			all = append(all, r)
-		}
+	for r := findRoll(g); r != nil; r = findRoll(g) {
+		r.setAside()
+		all = append(all, r)
 	}
 	return all
 }
@@ -79,8 +77,8 @@ func (all Rerolled) Restore() {
 }
 
 // findRoll finds what may be taken out; nil: the graph does not repeat.
-func findRoll(g *onnx.Graph, copies bool) *roll {
-	for s := range newShift(g).shifts(copies) {
+func findRoll(g *onnx.Graph) *roll {
+	for s := range newShift(g).shifts() {
 		r := &roll{graph: g, shift: s, feeds: map[*onnx.Value]*onnx.Value{}}
 		r.findGaps()
 		if r.takesOut()*rollLeast >= len(r.nodes) && r.joins() {
@@ -246,10 +244,10 @@ func (r *roll) joins() bool {
 			made := r.place[v.Producer]
 			if r.out(made) != nil {
 				to := r.instead(i, v)
-				if to == none && !r.token[made] && !r.readsStanding(n, v) {
-					return false
-				}
 				if to == none {
+					if v.Type.DType == onnx.Undefined || !r.token[made] && !r.readsStanding(n, v) {
+						return false
+					}
 					continue
 				}
 				made = to

@@ -86,23 +86,21 @@ func newShift(g *onnx.Graph) *shift {
 }
 
 // shifts yields what may be shifts of the graph, the likelier ones first: of what passes made
-// of one node, or of what looks alike.
-func (s *shift) shifts(copies bool) iter.Seq[*shift] {
-	group := s.alike
-	if copies {
-		group = s.copies
-	}
+// of one node, then of what looks alike.
+func (s *shift) shifts() iter.Seq[*shift] {
 	return func(yield func(*shift) bool) {
 		var grown [][]int // next of each shift so far
-		for _, row := range likely(group()) {
-			a, b := row[len(row)/2-1], row[len(row)/2]
-			if slices.ContainsFunc(grown, func(next []int) bool { return next[a] == b || next[b] == a }) {
-				continue
-			}
-			s.grow(a, b)
-			grown = append(grown, s.next)
-			if !yield(s) {
-				return
+		for _, group := range [...]func() [][]int{s.copies, s.alike} {
+			for _, row := range likely(group()) {
+				a, b := row[len(row)/2-1], row[len(row)/2]
+				if slices.ContainsFunc(grown, func(next []int) bool { return next[a] == b || next[b] == a }) {
+					continue
+				}
+				s.grow(a, b)
+				grown = append(grown, s.next)
+				if !yield(s) {
+					return
+				}
 			}
 		}
 	}
