@@ -10,7 +10,8 @@ package rewrite
 // or what looks alike for a few edges around. From them the shift grows along the edges: what
 // one reads is shifted to what the other reads at the same input, and its readers to
 // the readers that look like them. So nearly all nodes get a period. It grows from the middle
-// outwards, since at the ends the wrong nodes look alike. Tokens of control dependencies are no
+// outwards, since at the ends the wrong nodes look alike, and periods of copies are counted from their
+// first ones. Tokens of control dependencies are no
 // edges: which one a node waits for is all the same to an optimizer, and a plan's differ.
 //
 // A shift claims nothing: who uses it verifies it (reroll.go).
@@ -90,13 +91,20 @@ func newShift(g *onnx.Graph) *shift {
 func (s *shift) shifts() iter.Seq[*shift] {
 	return func(yield func(*shift) bool) {
 		var grown [][]int // next of each shift so far
-		for _, group := range [...]func() [][]int{s.copies, s.alike} {
+		for _, copies := range [...]bool{true, false} {
+			group := s.alike
+			if copies {
+				group = s.copies
+			}
 			for _, row := range likely(group()) {
 				a, b := row[len(row)/2-1], row[len(row)/2]
 				if slices.ContainsFunc(grown, func(next []int) bool { return next[a] == b || next[b] == a }) {
 					continue
 				}
 				s.grow(a, b)
+				if copies {
+					s.fromFirst()
+				}
 				grown = append(grown, s.next)
 				if !yield(s) {
 					return
@@ -359,6 +367,54 @@ func (s *shift) line() {
 			s.row[j] = row
 		}
 		s.first, s.last = min(s.first, s.period[i]), max(s.last, s.period[row[len(row)-1]])
+	}
+}
+
+// fromFirst counts the periods of copies anew. What reads a sum of the copies before may have come to its
+// period from there, one off; but of most nodes each period has a copy, so their rows begin
+// together, and others are beside those in the middle.
+func (s *shift) fromFirst() {
+	nodes, most := map[int]int{}, 0
+	for _, row := range s.row {
+		nodes[len(row)]++
+	}
+	for length, n := range nodes {
+		if length > 0 && (most == 0 || n > nodes[most] || n == nodes[most] && length > most) {
+			most = length
+		}
+	}
+	s.period = slices.Repeat([]int{none}, len(s.nodes))
+	s.first, s.last = 0, most-1
+	var known []int
+	count := func(i, first int) {
+		for k, j := range s.row[i] {
+			s.period[j] = first + k
+		}
+		s.first, s.last = min(s.first, first), max(s.last, first+len(s.row[i])-1)
+		known = append(known, i)
+	}
+	for i, row := range s.row {
+		if len(row) == most && most > 0 && row[most/2] == i {
+			count(i, 0)
+		}
+	}
+	for k := 0; k < len(known); k++ {
+		i := known[k]
+		beside := func(j int) {
+			if s.row[j] != nil && s.period[j] == none {
+				count(j, s.period[i]-slices.Index(s.row[j], j))
+			}
+		}
+		for _, from := range s.reads[i] {
+			if from.node != none && !s.token[from.node] {
+				beside(from.node)
+			}
+		}
+		for _, u := range s.readers[i] {
+			if !s.token[i] {
+				beside(u.node)
+			}
+		}
 	}
 }
 
