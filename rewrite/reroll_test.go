@@ -165,7 +165,11 @@ func TestRerollAnswersForAll(t *testing.T) {
 		r := rewrite.Reroll(m.Graph)
 		asked := len(m.Graph.Nodes)
 		got := r.Unroll(leftOf(t, m))
-		if asked*5 > all*3 {
+		most := 0.6
+		if strings.HasPrefix(name, "micro-batches") {
+			most = 0.45 // where sums lead from one to the next
+		}
+		if float64(asked) > most*float64(all) {
 			t.Errorf("%s: asked about %d of %d nodes", name, asked, all)
 		}
 		if text := m.Text(); text != before {
