@@ -88,8 +88,12 @@ func findRoll(g *onnx.Graph) *roll {
 	return nil
 }
 
+// mostGaps bounds what is looked through for each node.
+const mostGaps = 16
+
 // findGaps finds the runs of periods each of which, but the last, is there again a
-// period later, node by node. Of each the first two and the last stay.
+// period later, node by node. Of each the first two and the last stay. Where there are many, the
+// longest count.
 func (r *roll) findGaps() {
 	differs := map[int]bool{}
 	for i, period := range r.period {
@@ -110,6 +114,11 @@ func (r *roll) findGaps() {
 			r.gaps = append(r.gaps, gap{from + 1, times})
 		}
 		from = p + 1
+	}
+	if len(r.gaps) > mostGaps {
+		slices.SortStableFunc(r.gaps, func(a, b gap) int { return b.times - a.times })
+		r.gaps = r.gaps[:mostGaps]
+		slices.SortFunc(r.gaps, func(a, b gap) int { return a.stands - b.stands })
 	}
 }
 

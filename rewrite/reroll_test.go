@@ -153,6 +153,12 @@ func TestRerollAnswersForAll(t *testing.T) {
 			}
 			return line
 		}),
+		"layers of which every tenth differs": layers(t, 200, func(k int, line string) string {
+			if k%10 == 9 {
+				return strings.Replace(line, "Softmax", "LogSoftmax", 1)
+			}
+			return line
+		}),
 		"layers with one that differs": layers(t, 24, func(k int, line string) string {
 			if k == 9 {
 				return strings.Replace(line, "Softmax", "LogSoftmax", 1)
