@@ -57,7 +57,7 @@ const (
 	alikeLeast = 4
 	// lookEdges is how far nodes look alike that begin a shift. In a transformer a layer is two edges long.
 	lookEdges = 3
-	// shiftCounts numbers of periods are tried, those that most nodes have, and of each shiftTries rows.
+	// shiftCounts numbers of periods are tried, those that most nodes have, and of each shiftTries pairs.
 	shiftCounts, shiftTries = 3, 2
 )
 
@@ -96,8 +96,8 @@ func (s *shift) shifts() iter.Seq[*shift] {
 			if copies {
 				group = s.copies
 			}
-			for _, row := range likely(group()) {
-				a, b := row[len(row)/2-1], row[len(row)/2]
+			for _, pair := range likely(group()) {
+				a, b := pair[0], pair[1]
 				if slices.ContainsFunc(grown, func(next []int) bool { return next[a] == b || next[b] == a }) {
 					continue
 				}
@@ -145,9 +145,10 @@ func (s *shift) alike() [][]int {
 	return slices.Collect(maps.Values(of))
 }
 
-// likely picks rows of nodes that may be of consecutive periods: of as many as most rows' nodes
-// are, and of those the ones in the middle of the file.
-func likely(rows [][]int) [][]int {
+// likely picks pairs of nodes that may be of consecutive periods: neighbors in rows of as many
+// as most rows' nodes are. They stand in the middle of the file, and of a row; the second time a
+// sixteenth before, since layers of an even number of micro-batches end in the middle.
+func likely(rows [][]int) (pairs [][2]int) {
 	rows = slices.DeleteFunc(rows, func(row []int) bool { return len(row) < alikeLeast })
 	slices.SortFunc(rows, func(a, b []int) int { return cmp.Compare(a[len(a)/2], b[len(b)/2]) })
 	byCount := map[int][][]int{}
@@ -157,14 +158,14 @@ func likely(rows [][]int) [][]int {
 	counts := slices.SortedFunc(maps.Keys(byCount), func(a, b int) int {
 		return cmp.Or(cmp.Compare(b*len(byCount[b]), a*len(byCount[a])), cmp.Compare(b, a))
 	})
-	var picked [][]int
 	for _, count := range counts[:min(len(counts), shiftCounts)] {
 		rows := byCount[count]
-		for k := range min(len(rows), shiftTries) {
-			picked = append(picked, rows[(k+1)*len(rows)/(shiftTries+1)])
+		for k, at := range [shiftTries]int{count / 2, max(1, count*7/16)} {
+			row := rows[(k+1)*len(rows)/(shiftTries+1)]
+			pairs = append(pairs, [2]int{row[at-1], row[at]})
 		}
 	}
-	return picked
+	return pairs
 }
 
 // look tells what each node looks like: its operator, then what those look like that it reads and is
