@@ -23,7 +23,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/onnx-remat/remat/internal/step"
 	"github.com/onnx-remat/remat/onnx"
+	"github.com/onnx-remat/remat/ortmodel"
 	"github.com/onnx-remat/remat/rewrite/control"
 )
 
@@ -52,8 +54,7 @@ const rollLeast = 12
 // that look alike. Unroll or Restore puts it back; the graph must not be edited before.
 func Reroll(g *onnx.Graph) Rerolled {
 	var all Rerolled
-	for r := findRoll(g); r != nil; r = findRoll(g) {
-		r.setAside()
+	for r := setAside(g); r != nil; r = setAside(g) {
 		all = append(all, r)
 	}
 	return all
@@ -76,14 +77,19 @@ func (all Rerolled) Restore() {
 	}
 }
 
-// findRoll finds what may be taken out; nil: the graph does not repeat.
-func findRoll(g *onnx.Graph) *roll {
+// setAside takes periods out of a graph; nil: it does not repeat.
+func setAside(g *onnx.Graph) *roll {
 	for s := range newShift(g).shifts() {
 		r := &roll{graph: g, shift: s, feeds: map[*onnx.Value]*onnx.Value{}}
 		r.findGaps()
-		if r.takesOut()*rollLeast >= len(r.nodes) && r.joins() {
+		if r.takesOut()*rollLeast < len(r.nodes) || !r.joins() {
+			continue
+		}
+		r.setAside()
+		if len(ortmodel.BreadthFirst(step.Structure(g))) == len(g.Nodes) {
 			return r
 		}
+		r.restore() // a node would wait for itself
 	}
 	return nil
 }
@@ -233,72 +239,33 @@ func (r *roll) takesOut() int {
 }
 
 // joins reports that what stays can be joined: who reads across a gap reads from a period that
-// is taken out, something stays that is read instead, and no node then waits for itself. A node
-// outside of all periods, as one that sums up all, and one that waits for a token, reads an input instead.
+// is taken out, and something stays that is read instead. A node outside of all periods, as one that sums
+// up all, and one that waits for a token, reads an input instead.
 func (r *roll) joins() bool {
-	waits, readers := make([]int, len(r.nodes)), make([][]int, len(r.nodes))
 	for i, n := range r.nodes {
 		if r.out(i) != nil {
 			continue
 		}
-		for _, v := range n.Captures {
-			if v.Producer != nil && r.out(r.place[v.Producer]) != nil {
-				return false // a subgraph's reads are not led elsewhere
-			}
+		if slices.ContainsFunc(n.Captures, func(v *onnx.Value) bool { return v.Producer != nil && r.out(r.place[v.Producer]) != nil }) {
+			return false // a subgraph's reads are not led elsewhere
 		}
 		for _, v := range n.Reads() {
 			if v.Producer == nil {
 				continue
 			}
-			made := r.place[v.Producer]
-			if r.out(made) != nil {
-				to := r.instead(i, v)
-				if to == none {
-					if v.Type.DType == onnx.Undefined || !r.token[made] && !r.readsStanding(n, v) {
-						return false
-					}
-					continue
+			switch made := r.place[v.Producer]; {
+			case r.out(made) == nil:
+				if !r.token[made] && r.joined(i, made) != made {
+					return false
 				}
-				made = to
-			} else if !r.token[made] && r.joined(i, made) != made {
-				return false
-			}
-			waits[i]++
-			readers[made] = append(readers[made], i)
-		}
-		for _, v := range n.Captures {
-			if v.Producer != nil {
-				waits[i]++
-				readers[r.place[v.Producer]] = append(readers[r.place[v.Producer]], i)
+			case r.instead(i, v) == none:
+				if v.Type.DType == onnx.Undefined || !r.token[made] && !r.readsStanding(n, v) {
+					return false
+				}
 			}
 		}
 	}
-	return r.allRun(waits, readers)
-}
-
-// allRun reports that no node that stays waits for itself.
-func (r *roll) allRun(waits []int, readers [][]int) bool {
-	var ready []int
-	left := 0
-	for i := range r.nodes {
-		if r.out(i) != nil {
-			continue
-		}
-		if left++; waits[i] == 0 {
-			ready = append(ready, i)
-		}
-	}
-	for len(ready) > 0 {
-		i := ready[len(ready)-1]
-		ready = ready[:len(ready)-1]
-		left--
-		for _, reader := range readers[i] {
-			if waits[reader]--; waits[reader] == 0 {
-				ready = append(ready, reader)
-			}
-		}
-	}
-	return left == 0
+	return true
 }
 
 // readsStanding reports that a node reads, beside a value that is taken out, what stands for it. It reads
@@ -384,7 +351,7 @@ func (r *roll) led(made string, names map[string]bool) map[string]bool {
 			continue
 		}
 		if v != nil {
-			led[r.twin(read, r.period[r.place[v.Producer]])] = true
+			led[r.twin(read, r.period[r.place[v.Producer]], 0)] = true
 			continue
 		}
 		led[name] = true
@@ -430,8 +397,8 @@ func (r *roll) readBy(v *onnx.Value, stands, periods int) string {
 		return v.Name
 	}
 	made := r.place[v.Producer]
-	if p := r.period[made]; p != none {
-		return r.moved(v, r.squeezed(p)-r.squeezed(stands)+stands+periods-p)
+	if r.period[made] != none {
+		return r.twin(v, stands, periods)
 	}
 	for _, u := range r.readers[made] {
 		if u.output == v.Index && r.period[u.node] == stands {
@@ -441,10 +408,11 @@ func (r *roll) readBy(v *onnx.Value, stands, periods int) string {
 	return v.Name
 }
 
-// twin names the value that a reader of a period reads, for one that it reads when the others are gone.
-func (r *roll) twin(v *onnx.Value, reader int) string {
+// twin names the value that is read so many periods after a reader's, for one that this reads when the
+// others are gone.
+func (r *roll) twin(v *onnx.Value, reader, periods int) string {
 	p := r.period[r.place[v.Producer]]
-	return r.moved(v, r.squeezed(p)-r.squeezed(reader)+reader-p)
+	return r.moved(v, r.squeezed(p)-r.squeezed(reader)+reader+periods-p)
 }
 
 // moved names the value that is made so many periods later.

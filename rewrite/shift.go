@@ -18,7 +18,6 @@ package rewrite
 
 import (
 	"cmp"
-	"hash/fnv"
 	"iter"
 	"maps"
 	"slices"
@@ -175,17 +174,13 @@ func (s *shift) look() {
 	for edges := range s.looks {
 		s.looks[edges] = make([]uint64, len(s.nodes))
 	}
-	ops := map[[2]string]uint64{}
+	ops := map[[2]string]uint64{} // numbered
 	for i, n := range s.nodes {
 		op := [2]string{n.Domain(), n.OpType()}
-		h, ok := ops[op]
-		if !ok {
-			hash := fnv.New64a()
-			hash.Write([]byte(op[0] + ":" + op[1]))
-			h = hash.Sum64()
-			ops[op] = h
+		if ops[op] == 0 {
+			ops[op] = uint64(len(ops) + 1)
 		}
-		s.looks[0][i] = mix(mix(h, uint64(len(n.Inputs))), uint64(len(n.Outputs)))
+		s.looks[0][i] = mix(mix(ops[op], uint64(len(n.Inputs))), uint64(len(n.Outputs)))
 	}
 	for edges := 1; edges <= lookEdges; edges++ {
 		nearer := s.looks[edges-1]

@@ -548,14 +548,7 @@ func normalized(r *Region, n *onnx.Node) (bool, error) {
 }
 
 // alongOwn: what works along its own axis, the last where none is given.
-func alongOwn(r *Region, n *onnx.Node) (bool, error) {
-	return r.passes(n, func(a int64) error {
-		if a == axisOf(n, -1, n.Inputs[0]) {
-			return errors.New("works along the split axis")
-		}
-		return nil
-	})
-}
+func alongOwn(r *Region, n *onnx.Node) (bool, error) { return r.apart(n, n.Int("axis", -1)) }
 
 // cumulated: CumSum, along another axis that is constant.
 func cumulated(r *Region, n *onnx.Node) (bool, error) {
