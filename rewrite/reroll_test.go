@@ -248,46 +248,34 @@ func known(m *onnx.Model, l *rewrite.Left) (nodes []string, reads map[string][]s
 	return nodes, reads
 }
 
+// third edits every third layer or micro-batch, by what it says to replace and by what.
+func third(replaced func(k int) (old, by string)) func(k int, line string) string {
+	return func(k int, line string) string {
+		if k%3 != 2 {
+			return line
+		}
+		old, by := replaced(k)
+		return strings.Replace(line, old, by, 1)
+	}
+}
+
 // TestRerollVerifies: where one micro-batch differs, or the sums are not all that is handed on, nothing is
 // taken out beyond it.
 func TestRerollVerifies(t *testing.T) {
 	for name, edit := range map[string]func(k int, line string) string{
-		"another operator": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, "Softmax", "LogSoftmax", 1)
-			}
-			return line
-		},
-		"another attribute": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, fmt.Sprintf("Softmax(s%d)", k), fmt.Sprintf("Softmax(s%d) {axis=0}", k), 1)
-			}
-			return line
-		},
-		"another value": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, ", w, c)", ", k, c)", 1)
-			}
-			return line
-		},
-		"another sum": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, fmt.Sprint("Add(sum", k-1), fmt.Sprint("Add(sum", k-2), 1)
-			}
-			return line
-		},
+		"another operator": third(func(k int) (string, string) { return "Softmax", "LogSoftmax" }),
+		"another attribute": third(func(k int) (string, string) {
+			return fmt.Sprintf("Softmax(s%d)", k), fmt.Sprintf("Softmax(s%d) {axis=0}", k)
+		}),
+		"another value": third(func(k int) (string, string) { return ", w, c)", ", k, c)" }),
+		"another sum":   third(func(k int) (string, string) { return fmt.Sprint("Add(sum", k-1), fmt.Sprint("Add(sum", k-2) }),
 		"what all compute alike": func(k int, line string) string {
 			return strings.Replace(line, fmt.Sprintf("ReduceMax(sum%d)", k-1), "ReduceMax(w)", 1)
 		},
 		"slices of one value": func(k int, line string) string {
 			return strings.Replace(line, fmt.Sprintf("Slice(q%d", k), "Slice(x", 1)
 		},
-		"a constant": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, "axis)", "other)", 1)
-			}
-			return line
-		},
+		"a constant": third(func(k int) (string, string) { return "axis)", "other)" }),
 	} {
 		if r := rewrite.Reroll(microBatches(t, 14, edit).Graph); r != nil {
 			t.Errorf("%s: micro-batches are taken for the same", name)
@@ -297,24 +285,11 @@ func TestRerollVerifies(t *testing.T) {
 		t.Error("three micro-batches are rerolled, of which all differ")
 	}
 	for name, edit := range map[string]func(k int, line string) string{
-		"another operator": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, "Softmax", "LogSoftmax", 1)
-			}
-			return line
-		},
-		"a weight of two layers": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, fmt.Sprintf("Transpose(w%d)", k), fmt.Sprintf("Transpose(w%d)", k-1), 1)
-			}
-			return line
-		},
-		"a layer left out": func(k int, line string) string {
-			if k%3 == 2 {
-				return strings.Replace(line, fmt.Sprintf("Add(x%d", k), fmt.Sprintf("Add(x%d", k-1), 1)
-			}
-			return line
-		},
+		"another operator": third(func(k int) (string, string) { return "Softmax", "LogSoftmax" }),
+		"a weight of two layers": third(func(k int) (string, string) {
+			return fmt.Sprintf("Transpose(w%d)", k), fmt.Sprintf("Transpose(w%d)", k-1)
+		}),
+		"a layer left out": third(func(k int) (string, string) { return fmt.Sprintf("Add(x%d", k), fmt.Sprintf("Add(x%d", k-1) }),
 		"one reader more": func(k int, line string) string {
 			if k%3 == 2 && strings.HasPrefix(line, "x") {
 				return line + fmt.Sprintf("more%d = Neg(h%d)\n", k, k)

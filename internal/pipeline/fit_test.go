@@ -20,6 +20,24 @@ import (
 	"github.com/onnx-remat/remat/runtime/ort"
 )
 
+// parsedSource opens a model that is written as text.
+func parsedSource(t *testing.T, text string) *Source {
+	t.Helper()
+	m, err := onnx.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.onnx")
+	if err := m.Save(path); err != nil {
+		t.Fatal(err)
+	}
+	source, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
 // fitSource opens a forward model, a sample or one of the zoo's.
 func fitSource(t *testing.T, name string) *Source {
 	t.Helper()
@@ -159,19 +177,8 @@ func TestFitUnscaled(t *testing.T) {
 		{"  a = Add(h, k)\n  found_inf = Mul(a, a)\n  loss = ReduceMean(found_inf) {keepdims=0}\n", onnx.BFloat16, false},
 		{"  a = Add(h, k)\n  b = Mul(a, a)\n  loss = ReduceMean(b) {keepdims=0}\n", onnx.Float16, false},
 	} {
-		m, err := onnx.Parse("model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2,2] = [1,2,3,4]\n  init v float32[2,2] = [4,3,2,1]\n" +
-			"  p = MatMul(x, u)\n  h = Tanh(p)\n  q = MatMul(x, v)\n  k = Tanh(q)\n" + c.loss + "  out loss float32[]\n}\n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(t.TempDir(), "m.onnx")
-		if err := m.Save(path); err != nil {
-			t.Fatal(err)
-		}
-		source, err := Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := parsedSource(t, "model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2,2] = [1,2,3,4]\n  init v float32[2,2] = [4,3,2,1]\n"+
+			"  p = MatMul(x, u)\n  h = Tanh(p)\n  q = MatMul(x, v)\n  k = Tanh(q)\n"+c.loss+"  out loss float32[]\n}\n")
 		o := fitOptions(filepath.Join(t.TempDir(), "train.onnx"), optim.SGD, nil)
 		o.Pipeline.Precision = &precision.Options{To: c.half, Emulate: true}
 		f, err := Fit(context.Background(), e, source, o)
@@ -381,19 +388,8 @@ func TestFitLeavesTheOriginal(t *testing.T) {
 func TestFitMergedGradients(t *testing.T) {
 	e := engine(t)
 	for _, half := range []bool{false, true} {
-		m, err := onnx.Parse("model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2,2] = [1,2,3,4]\n  init v float32[2,2] = [4,3,2,1]\n  init a float32[2] = [1,2]\n  init b float32[2] = [3,4]\n" +
+		source := parsedSource(t, "model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2,2] = [1,2,3,4]\n  init v float32[2,2] = [4,3,2,1]\n  init a float32[2] = [1,2]\n  init b float32[2] = [3,4]\n"+
 			"  p = MatMul(x, u)\n  h = Add(p, a)\n  q = MatMul(x, v)\n  k = Add(q, b)\n  l = Add(h, k)\n  y = Tanh(l)\n  loss = ReduceMean(y) {keepdims=0}\n  out loss float32[]\n}\n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(t.TempDir(), "m.onnx")
-		if err := m.Save(path); err != nil {
-			t.Fatal(err)
-		}
-		source, err := Load(path)
-		if err != nil {
-			t.Fatal(err)
-		}
 		o := fitOptions(filepath.Join(t.TempDir(), "train.onnx"), optim.AdamW, nil)
 		o.Derive.Grad.Params = []string{"u", "v", "a", "b"}
 		want := "2 of 4 parameters updated in backward, as soon as their gradient is complete; updating it earlier would raise the peak; 16 B of gradients wait"
@@ -414,18 +410,7 @@ func TestFitMergedGradients(t *testing.T) {
 // TestFitLeftWhole: parts that were asked for and divide nothing are said to, and why.
 func TestFitLeftWhole(t *testing.T) {
 	e := engine(t)
-	m, err := onnx.Parse("model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2] = [1,2]\n  p = Mul(x, u)\n  y = Tanh(p)\n  loss = ReduceMean(y) {keepdims=0}\n  out loss float32[]\n}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "m.onnx")
-	if err := m.Save(path); err != nil {
-		t.Fatal(err)
-	}
-	source, err := Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := parsedSource(t, "model ir=8 opset=17\ngraph g {\n  in x float32[2,2]\n  init u float32[2] = [1,2]\n  p = Mul(x, u)\n  y = Tanh(p)\n  loss = ReduceMean(y) {keepdims=0}\n  out loss float32[]\n}\n")
 	o := fitOptions(filepath.Join(t.TempDir(), "train.onnx"), optim.SGD, nil)
 	o.Derive.Grad.Params = []string{"u"}
 	o.Pipeline.Chunk, o.Pipeline.Tile = auto, Parts(2)
