@@ -510,39 +510,3 @@ func (w *variants) double() {
 		return true
 	})
 }
-
-// Difference says how what two models give differs, "" where it does not: names,
-// types and extents must be equal, numbers up to tolerance of the largest of
-// their tensor.
-func Difference(a, b map[string]Output, tolerance float64) string {
-	for name, x := range a {
-		y, ok := b[name]
-		switch {
-		case !ok:
-			return fmt.Sprintf("output %s is gone", name)
-		case x.DType != y.DType:
-			return fmt.Sprintf("%s is %s, was %s", name, y.DType, x.DType)
-		case !slices.Equal(x.Dims, y.Dims):
-			return fmt.Sprintf("%s is of shape %v, was %v", name, y.Dims, x.Dims)
-		}
-		largest := 0.0
-		for _, v := range x.Values {
-			if !math.IsInf(v, 0) && !math.IsNaN(v) {
-				largest = max(largest, math.Abs(v))
-			}
-		}
-		for i, v := range x.Values {
-			u := y.Values[i]
-			if u == v || math.IsNaN(u) && math.IsNaN(v) {
-				continue
-			}
-			if !(math.Abs(u-v) <= tolerance*(largest+1e-3)) {
-				return fmt.Sprintf("%s[%d] is %g, was %g", name, i, u, v)
-			}
-		}
-	}
-	if len(a) != len(b) {
-		return fmt.Sprintf("%d outputs, were %d", len(b), len(a))
-	}
-	return ""
-}
